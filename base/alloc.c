@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef CKPT_FAULTS
+static _Thread_local uint64_t count, fail_at;
+static _Thread_local bool fail_on, fired;
+
+static bool fails(void)
+{
+	count++;
+	if (fail_at == 0 || count < fail_at || (count > fail_at && !fail_on))
+		return false;
+	fired = true;
+	return true;
+}
+
+void alloc_fail_at(uint64_t n, bool persistent)
+{
+	count = 0;
+	fail_at = n;
+	fail_on = persistent;
+	fired = false;
+}
+
+uint64_t alloc_count(void)
+{
+	return count;
+}
+
+bool alloc_fired(void)
+{
+	return fired;
+}
+#else
+static bool fails(void)
+{
+	return false;
+}
+
+void alloc_fail_at(uint64_t n, bool persistent)
+{
+	(void)n;
+	(void)persistent;
+}
+
+uint64_t alloc_count(void)
+{
+	return 0;
+}
+
+bool alloc_fired(void)
+{
+	return false;
+}
+#endif
+
+static _Thread_local struct alloc_watch *watch;
+
+struct alloc_watch *alloc_set_watch(struct alloc_watch *w)
+{
+	struct alloc_watch *before = watch;
+
+	watch = w;
+	return before;
+}
+
+static void *taken(void *p)
+{
+	if (watch && p)
+		watch->taken(watch, p);
+	return p;
+}
+
+void *alloc_zero(size_t size)
+{
+	return fails() ? NULL : taken(calloc(1, size ? size : 1));
+}
+
+void *alloc_array(size_t n, size_t size)
+{
+	size_t total;
+
+	if (__builtin_mul_overflow(n, size, &total))
+		return NULL;
+	return alloc_zero(total);
+}
+
+void *alloc_resize(void *p, size_t size)
+{
+	void *q;
+
+	if (fails())
+		return NULL;
+	if (watch && p)
+		watch->given(watch, p);
+	q = realloc(p, size ? size : 1);
+	if (!q && p)
+		taken(p);
+	return taken(q);
+}
+
+void *alloc_copy(const void *p, size_t size)
+{
+	void *q = alloc_zero(size);
+
+	if (q && size)
+		memcpy(q, p, size);
+	return q;
+}
+
+char *alloc_str(const char *s)
+{
+	return alloc_copy(s, strlen(s) + 1);
+}
+
+void alloc_free(void *p)
+{
+	if (watch && p)
+		watch->given(watch, p);
+	free(p);
+}

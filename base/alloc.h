@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * alloc.h - the only place that calls malloc: so that every allocation can be made to fail.
+ *
+ * With fault injection, alloc_fail_at(n) makes the n-th allocation from now fail (and, when
+ * persistent, each one after it); alloc_count() says how many there were. Per thread.
+ */
+#ifndef BASE_ALLOC_H
+#define BASE_ALLOC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Zeroed memory, or NULL. alloc_array() is NULL on overflow too; n == 0 gives a valid pointer. */
+void *alloc_zero(size_t size) __attribute__((malloc));
+void *alloc_array(size_t n, size_t size) __attribute__((malloc));
+/* Like realloc; the old block stays on failure. */
+void *alloc_resize(void *p, size_t size);
+void *alloc_copy(const void *p, size_t size) __attribute__((malloc));
+char *alloc_str(const char *s) __attribute__((malloc));
+void alloc_free(void *p);
+
+void alloc_fail_at(uint64_t n, bool persistent); /* n counts from 1; 0 switches it off */
+uint64_t alloc_count(void);
+bool alloc_fired(void); /* whether the wanted failure happened */
+
+/*
+ * A watch is told of every block that is taken and given back on this thread (a resize is both):
+ * tests count them, and the simulator drops all blocks of a daemon that it killed. NULL: off.
+ */
+struct alloc_watch {
+	void (*taken)(struct alloc_watch *, void *p); /* never NULL */
+	void (*given)(struct alloc_watch *, void *p); /* before it is freed */
+};
+/* Returns the one before. */
+struct alloc_watch *alloc_set_watch(struct alloc_watch *w);
+
+static inline void alloc_cleanup(void *pp)
+{
+	alloc_free(*(void **)pp);
+}
+/* Frees a local pointer when it goes out of scope. */
+#define CLEANUP_FREE __attribute__((cleanup(alloc_cleanup)))
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * conn.h - one connected process: messages with descriptors, in order, or the end.
+ *
+ * The socket's end and the process's end are two things (children may hold the socket open, and a
+ * process may reconnect): conn_closed is the first, process_ended the second, which a pidfd tells.
+ * Implementations: ckptd/listener.c (SOCK_SEQPACKET), tests/sim/conn.c.
+ * All on the loop's thread.
+ */
+#ifndef BASE_CONN_H
+#define BASE_CONN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define CONN_MESSAGE_MAX (64u << 10)
+#define CONN_FDS_MAX 64
+
+/* Who is at the other end, as the kernel says; start makes a reused pid another process. */
+struct process_id {
+	int32_t pid;
+	uint32_t uid;
+	uint64_t start; /* field 22 of /proc/pid/stat, clock ticks since boot */
+};
+
+/* The uid is left out: a process may change it. */
+static inline bool process_same(const struct process_id *a, const struct process_id *b)
+{
+	return a->pid == b->pid && a->start == b->start;
+}
+
+struct conn;
+struct conn_ops {
+	/* Queues a message; takes fds (closes them whatever happens). An error closes later. */
+	void (*send)(struct conn *, const void *msg, size_t len, const int *fds, size_t n_fds);
+	/* Ends it; conn_events.closed follows, never inside this call. */
+	void (*close)(struct conn *);
+	/* From now process_ended is reported for this process, also after the conn closed. */
+	bool (*process_alive)(struct conn *);
+};
+
+struct conn {
+	const struct conn_ops *ops;
+	struct process_id process;
+	void *session; /* the receiver's */
+};
+
+/* What a listener tells its receiver; arg is the receiver. */
+struct conn_events {
+	void (*opened)(void *arg, struct conn *);
+	/* msg and fds are valid during the call; fds taken are set to -1, the rest are closed. */
+	void (*message)(void *arg, struct conn *, const void *msg, size_t len, int *fds,
+			size_t n_fds);
+	void (*closed)(void *arg, struct conn *); /* conn is gone after this */
+	void (*process_ended)(void *arg, const struct process_id *);
+};
+
+/* Watches processes that have no conn (found in the ledger after a restart). */
+struct processes;
+struct processes_ops {
+	/* 0: alive and watched, process_ended will come; -ESRCH: it is gone. Idempotent. */
+	int (*watch)(struct processes *, const struct process_id *);
+	void (*unwatch)(struct processes *, const struct process_id *);
+};
+struct processes {
+	const struct processes_ops *ops;
+};
+
+#endif

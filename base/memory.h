@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * memory.h - memory that outlives ckptd: named regions, kept by the keeper of descriptors.
+ *
+ * A region is a memfd (mode 0600) that is mapped here and handed to the fd store under its name
+ * before create() returns; after a crash the next ckptd finds it by walking. Names are
+ * [a-z0-9.-]{1,200}. create() and destroy() take a second per GiB and may be called on workers,
+ * adopt() only on the loop, the rest from any thread, one region by one thread at a time.
+ * Implementations: ckptd/memory_memfd.c, tests/sim/memory.c.
+ */
+#ifndef BASE_MEMORY_H
+#define BASE_MEMORY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/list.h"
+
+#define REGION_NAME_MAX 200
+
+struct memory;
+
+struct region {
+	void *base;    /* mapped for reading and writing (reading only once sealed, for a slot) */
+	uint64_t size;
+	char name[REGION_NAME_MAX + 1];
+	struct list link; /* free for the owner */
+};
+
+typedef void region_fn(void *arg, struct region *); /* the callee owns the region */
+
+struct memory_ops {
+	/*
+	 * Reserves size bytes for good (a later touch never fails) and zeroes them; huge pages
+	 * where there are any. populate: also fault them in here. -ENOMEM or -ENOSPC when memory
+	 * or the budget does not allow it.
+	 */
+	int (*create)(struct memory *, const char *name, uint64_t size, struct region **ret);
+	/* After this no process can map it for writing anew; existing writers keep theirs. */
+	int (*seal)(struct memory *, struct region *);
+	/* Takes it out of the fd store first, then unmaps and closes it. */
+	void (*destroy)(struct memory *, struct region *);
+	/* Hands over every region that the fd store held when ckptd started. Once. */
+	void (*adopt)(struct memory *, region_fn *fn, void *arg);
+	/* A new descriptor of the region to send away; read-only or read-write. */
+	int (*export_fd)(struct memory *, struct region *, bool writable);
+	/* A sealed memfd with these bytes, for messages above the socket's limit. */
+	int (*bytes_to_fd)(struct memory *, const void *bytes, uint64_t len);
+	/* A private copy of what a sealed memfd holds, at most max bytes; the caller frees it. */
+	int (*fd_to_bytes)(struct memory *, int fd, uint64_t max, void **ret, uint64_t *ret_len);
+	void (*close_fd)(struct memory *, int fd);
+	/* Bytes that may still be taken, and the budget. */
+	uint64_t (*available)(struct memory *, uint64_t *ret_budget);
+};
+
+struct memory {
+	const struct memory_ops *ops;
+};
+
+#endif

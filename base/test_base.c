@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/fault.h"
+#include "base/loop.h"
+#include "base/rng.h"
+#include "tests/lib/test.h"
+
+static void test_err_wraps_outward(void **state)
+{
+	struct err e = { 0 };
+
+	(void)state;
+	assert_int_equal(err_code(&e, -EIO, "read record %d", 17), -EIO);
+	assert_int_equal(err_wrap(&e, -EIO, "open job '%s'", "x"), -EIO);
+	assert_string_equal(e.text, "open job 'x': read record 17: Input/output error");
+	assert_string_equal(err_text(CKPT_ECORRUPT), "data does not match its digest");
+	assert_int_equal(err_set(NULL, -EINVAL, "nobody listens"), -EINVAL);
+}
+
+static void test_err_cuts_long_text(void **state)
+{
+	struct err e = { 0 };
+	char big[2 * ERR_TEXT_MAX];
+
+	(void)state;
+	memset(big, 'a', sizeof(big) - 1);
+	big[sizeof(big) - 1] = '\0';
+	err_set(&e, -EIO, "%s", big);
+	err_wrap(&e, -EIO, "%s", big);
+	assert_int_equal(strlen(e.text), ERR_TEXT_MAX - 1);
+}
+
+static void test_reader_is_sticky(void **state)
+{
+	uint8_t buf[6] = { 1, 0, 2, 0, 0, 0 };
+	struct reader r = reader_of(buf, sizeof(buf));
+
+	(void)state;
+	assert_int_equal(read_u16(&r), 1);
+	assert_int_equal(read_u32(&r), 2);
+	assert_false(r.bad);
+	assert_int_equal(read_u8(&r), 0);
+	assert_true(r.bad);
+	assert_int_equal(reader_left(&r), 0);
+	r = reader_of(buf, sizeof(buf));
+	assert_null(read_bytes(&r, UINT64_MAX));
+	assert_true(r.bad);
+}
+
+static void test_writer_round_trip(void **state)
+{
+	struct writer w = { 0 };
+	struct reader r;
+	size_t len = 0;
+
+	(void)state;
+	write_u64(&w, 0x0102030405060708u);
+	write_str(&w, "name", 4);
+	for (int i = 0; i < 1000; i++)
+		write_u32(&w, (uint32_t)i);
+	assert_false(w.bad);
+	r = reader_of(w.buf, w.len);
+	assert_int_equal(read_u64(&r), 0x0102030405060708u);
+	assert_memory_equal(read_str(&r, 8, &len), "name", 4);
+	assert_int_equal(len, 4);
+	for (int i = 0; i < 1000; i++)
+		assert_int_equal(read_u32(&r), i);
+	assert_int_equal(reader_left(&r), 0);
+	writer_free(&w);
+}
+
+static void test_checked_sizes(void **state)
+{
+	uint64_t v = 7;
+
+	(void)state;
+	assert_false(size_add(UINT64_MAX, 1, &v));
+	assert_false(size_mul(UINT64_MAX / 2, 3, &v));
+	assert_int_equal(v, 7);
+	assert_true(size_mul(6, 7, &v));
+	assert_int_equal(v, 42);
+	assert_int_equal(round_up(4097, 4096), 8192);
+	assert_int_equal(div_up(UINT64_MAX, 2), UINT64_MAX / 2 + 1);
+}
+
+static void test_names_and_hex(void **state)
+{
+	uint8_t b[2];
+	char text[5];
+
+	(void)state;
+	assert_true(name_is_safe("run-7.b_C"));
+	assert_false(name_is_safe(".hidden"));
+	assert_false(name_is_safe(""));
+	assert_false(name_is_safe("a/b"));
+	assert_false(name_is_safe("01234567890123456789012345678901"
+				  "23456789012345678901234567890123x"));
+	assert_int_equal(hex_parse(b, 2, "0aff"), 0);
+	hex_format(text, b, 2);
+	assert_string_equal(text, "0aff");
+	assert_int_equal(hex_parse(b, 2, "0AFF"), -EINVAL);
+	assert_int_equal(hex_parse(b, 2, "0af"), -EINVAL);
+}
+
+static int fired;
+static void count_fire(struct timer *t)
+{
+	(void)t;
+	fired++;
+}
+
+static void test_timers_in_order(void **state)
+{
+	struct list timers;
+	struct timer t[3];
+
+	(void)state;
+	list_init(&timers);
+	for (int i = 0; i < 3; i++)
+		timer_init(&t[i], count_fire);
+	timers_insert(&timers, &t[0], 30);
+	timers_insert(&timers, &t[1], 10);
+	timers_insert(&timers, &t[2], 20);
+	assert_int_equal(timers_next(&timers), 10);
+	timers_insert(&timers, &t[1], 40); /* moves */
+	assert_int_equal(timers_next(&timers), 20);
+	fired = 0;
+	assert_int_equal(timers_fire(&timers, 30, 10), 2);
+	assert_int_equal(fired, 2);
+	timers_remove(&t[1]);
+	timers_remove(&t[1]);
+	assert_int_equal(timers_next(&timers), UINT64_MAX);
+}
+
+static void test_alloc_failure_is_swept(void **state)
+{
+	struct writer w = { 0 };
+
+	(void)state;
+	alloc_fail_at(2, false);
+	for (int i = 0; i < 300; i++)
+		write_u8(&w, 1);
+#ifdef CKPT_FAULTS
+	assert_true(alloc_fired());
+	assert_true(w.bad);
+#endif
+	alloc_fail_at(0, false);
+	writer_free(&w);
+	assert_null(alloc_array(SIZE_MAX, 2));
+}
+
+struct counter {
+	struct alloc_watch watch;
+	int live, calls;
+};
+
+static void count_taken(struct alloc_watch *w, void *p)
+{
+	struct counter *c = (struct counter *)w;
+
+	assert_non_null(p);
+	c->live++;
+	c->calls++;
+}
+
+static void count_given(struct alloc_watch *w, void *p)
+{
+	assert_non_null(p);
+	((struct counter *)w)->live--;
+}
+
+static void test_watch_sees_every_block(void **state)
+{
+	struct counter c = { .watch = { count_taken, count_given } };
+	void *p, *q;
+
+	(void)state;
+	assert_null(alloc_set_watch(&c.watch));
+	p = alloc_str("one");
+	q = alloc_resize(NULL, 10);
+	q = alloc_resize(q, 100000);
+	assert_int_equal(c.live, 2);
+	assert_int_equal(c.calls, 3);
+#ifdef CKPT_FAULTS
+	alloc_fail_at(1, true);
+	assert_null(alloc_resize(q, 7));
+	assert_null(alloc_zero(7));
+	alloc_fail_at(0, false);
+	assert_int_equal(c.live, 2); /* the old block stays */
+#endif
+	alloc_free(NULL);
+	alloc_free(p);
+	assert_ptr_equal(alloc_set_watch(NULL), &c.watch);
+	assert_int_equal(c.live, 1);
+	alloc_free(q);
+	assert_int_equal(c.live, 1); /* nobody was watching */
+}
+
+static void test_rng_is_seeded(void **state)
+{
+	struct rng_seeded a, b;
+
+	(void)state;
+	rng_seed(&a, 7);
+	rng_seed(&b, 7);
+	for (int i = 0; i < 100; i++) {
+		assert_int_equal(rng_u64(&a.rng), rng_u64(&b.rng));
+		assert_true(rng_below(&a.rng, 10) < 10);
+		rng_below(&b.rng, 10);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_err_wraps_outward),
+		cmocka_unit_test(test_err_cuts_long_text),
+		cmocka_unit_test(test_reader_is_sticky),
+		cmocka_unit_test(test_writer_round_trip),
+		cmocka_unit_test(test_checked_sizes),
+		cmocka_unit_test(test_names_and_hex),
+		cmocka_unit_test(test_timers_in_order),
+		cmocka_unit_test(test_alloc_failure_is_swept),
+		cmocka_unit_test(test_watch_sees_every_block),
+		cmocka_unit_test(test_rng_is_seeded),
+	};
+
+	return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * work.h - a function that may block, run elsewhere, and its answer on the loop.
+ *
+ * All blocking code (files, digests, index, job log) is straight-line code in a run() on a worker;
+ * protocol machines live on the loop and only see done(). Workers share nothing with the loop but
+ * the struct work, which belongs to the worker from submit until done() runs, except `cancel`.
+ *
+ * Implementations: ckptd/workers.c (threads), tests/sim/life.c (fibers on one thread that change
+ * over at every disk call, in virtual time), and work_inline() for tools: run, then done, at once.
+ */
+#ifndef BASE_WORK_H
+#define BASE_WORK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/list.h"
+
+enum work_class {
+	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
+	WORK_META,  /* small durable steps: job log, publish, expire */
+	WORK_CPU,   /* digests, compression, planning: no I/O */
+	WORK_INDEX, /* calls into the index */
+	WORK_CLASSES
+};
+
+struct work {
+	struct list link;
+	void (*run)(struct work *);  /* on a worker; may block */
+	void (*done)(struct work *); /* on the loop, exactly once; the caller owns the work again */
+	int status;                  /* set by run(), read by done() */
+	atomic_bool cancel;          /* set by the loop, polled by run(); done() still comes */
+};
+
+struct disk_queue;
+struct workers;
+struct workers_ops {
+	void (*submit)(struct workers *, enum work_class, struct work *);
+	/* How many workers the class has (>= 1): how far to split work of one class. */
+	int (*width)(struct workers *, enum work_class);
+	/* The queue of the calling worker; only inside a run() of WORK_DATA. */
+	struct disk_queue *(*queue)(struct workers *);
+};
+struct workers {
+	const struct workers_ops *ops;
+};
+
+static inline void work_submit(struct workers *w, enum work_class c, struct work *work)
+{
+	w->ops->submit(w, c, work);
+}
+static inline int work_width(struct workers *w, enum work_class c)
+{
+	return w->ops->width(w, c);
+}
+static inline bool work_cancelled(struct work *work)
+{
+	return atomic_load_explicit(&work->cancel, memory_order_relaxed);
+}
+
+#endif

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fio.h - what the disk can do, by fio(1).
+ */
+#ifndef BENCH_FIO_H
+#define BENCH_FIO_H
+
+#include "bench/bench.h"
+
+struct fio_cell {
+	bool read, fresh; /* fresh: into a new file, else over one that is there */
+	int mib, depth;   /* of one transfer, in flight */
+};
+
+struct fio_result {
+	double gib_s;     /* end_fsync included */
+	double cpu_s;     /* user and system time of the transfers, seconds */
+};
+
+/* One run over `bytes`; the file lies in the folder of the run. */
+MUST_CHECK int fio_run(const struct bench *b, const struct fio_cell *c, uint64_t bytes,
+		       struct fio_result *ret, struct err *e);
+/* The cell with the highest median of 3. */
+MUST_CHECK int fio_best(const struct bench *b, bool read, uint64_t bytes, struct fio_cell *ret,
+			struct err *e);
+void fio_name(const struct fio_cell *c, char *buf, size_t size);
+
+#endif

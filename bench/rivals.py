@@ -1,0 +1,174 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What people would use instead of ckptd, on the same kind of state: 1 GiB of fp32 in one process.
+
+    rivals.py FOLDER
+
+  torch.save          to a file, flush, fsync of it and of its folder: the trainer waits for all
+  DCP                 torch.distributed's checkpoint of torch 1.13 (FileSystemWriter, files synced),
+                      sharded tensors, one rank under gloo, and fsync of the folder
+  staging + thread    a copy into a buffer that is used again, then torch.save of it by a thread:
+                      what later torch versions call async_save
+
+Each is done once to warm up and then RUNS times; medians are printed: how long the trainer is kept,
+and how long it takes until the bytes are on stable storage. It is for reading beside ckptd's
+figures. Nothing is measured, and that is said, where torch is missing.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+import threading
+import time
+
+RUNS = 3
+STATE_BYTES = 1 << 30
+BLOCK = (1024, 1024, 3 << 20, 3072, 1 << 20, 1024, 1024, 1024, 4 << 20, 4096, 4 << 20, 1024)
+
+
+def make_state(torch):
+    """The tensors of ckpt-bench's own state, by name."""
+    state, left, i = {}, STATE_BYTES // 4, 0
+    while left:
+        n = min(left, BLOCK[i % len(BLOCK)])
+        state["model.block.%d.weight" % i] = torch.randn(n)
+        left -= n
+        i += 1
+    return state
+
+
+def fsync(path):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def save_file(torch, state, folder):
+    path = os.path.join(folder, "state.pt")
+    with open(path + ".tmp", "wb") as f:
+        torch.save(state, f)
+        f.flush()
+        os.fsync(f.fileno())
+    os.rename(path + ".tmp", path)
+    fsync(folder)
+
+
+def rival_save(torch, state, folder):
+    """Returns a function that saves and gives (stall, durable) in seconds."""
+
+    def run():
+        begin = time.monotonic()
+        save_file(torch, state, folder)
+        took = time.monotonic() - begin
+        return took, took
+
+    return run
+
+
+def rival_staging(torch, state, folder):
+    staging = {name: torch.empty_like(t).zero_() for name, t in state.items()}
+
+    def run():
+        begin = time.monotonic()
+        for name, t in state.items():
+            staging[name].copy_(t)
+        writer = threading.Thread(target=save_file, args=(torch, staging, folder))
+        writer.start()
+        stall = time.monotonic() - begin
+        writer.join()
+        return stall, time.monotonic() - begin
+
+    return run
+
+
+def import_dcp():
+    """torch 1.13 has two unhashable defaults of dataclass fields, which Python 3.11 refuses."""
+    import dataclasses
+
+    original = dataclasses._get_field
+
+    def get_field(cls, name, kind, kw):
+        default = getattr(cls, name, dataclasses.MISSING)
+        default = default.default if isinstance(default, dataclasses.Field) else default
+        k = default.__class__
+        if dataclasses.is_dataclass(default) and not isinstance(default, type) and (
+                k.__hash__ is None and k.__module__.startswith("torch.")):
+            k.__hash__ = object.__hash__
+        return original(cls, name, kind, kw)
+
+    dataclasses._get_field = get_field
+    try:
+        import torch.distributed._shard.checkpoint as dcp
+        from torch.distributed._shard import sharded_tensor
+        from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+    finally:
+        dataclasses._get_field = original
+    return dcp, sharded_tensor, ChunkShardingSpec
+
+
+def rival_dcp(torch, state, folder):
+    import torch.distributed as dist
+
+    dcp, sharded_tensor, spec_of = import_dcp()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", rank=0, world_size=1,
+                                init_method="file://" + os.path.join(folder, "rendezvous"))
+    sharded = {}
+    for name, t in state.items():
+        st = sharded_tensor.empty(spec_of(dim=0, placements=["rank:0/cpu"]), t.numel())
+        st.local_shards()[0].tensor.copy_(t)
+        sharded[name] = st
+    target = os.path.join(folder, "dcp")
+
+    def run():
+        shutil.rmtree(target, ignore_errors=True)
+        begin = time.monotonic()
+        dcp.save_state_dict(sharded, dcp.FileSystemWriter(target))
+        fsync(target)
+        took = time.monotonic() - begin
+        return took, took
+
+    return run
+
+
+def measure(torch, name, make, state, folder):
+    os.makedirs(folder)
+    try:
+        run = make(torch, state, folder)
+        run()
+        times = [run() for _ in range(RUNS)]
+    except Exception as e:  # noqa: BLE001: whatever it is, the other rivals are still of interest
+        print("  %-28s not measured: %s: %s" % (name, type(e).__name__, str(e).split("\n")[0]))
+        return
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    stall = statistics.median(t[0] for t in times)
+    durable = statistics.median(t[1] for t in times)
+    print("  %-28s stall %.3f s, durable after %.3f s (%.2f GiB/s), median of %d" %
+          (name, stall, durable, STATE_BYTES / (1 << 30) / durable, RUNS))
+    sys.stdout.flush()
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__.split("\n\n")[1].strip())
+    try:
+        import torch
+    except ImportError as e:
+        print("  rivals are not measured: %s" % e)
+        return
+    folder = os.path.join(os.path.abspath(sys.argv[1]), "rivals")
+    os.makedirs(folder)
+    state = make_state(torch)
+    print("  rivals, torch %s, the same state in the same folder:" % torch.__version__)
+    for name, make in (("torch.save + fsync", rival_save),
+                       ("DCP of torch 1.13", rival_dcp),
+                       ("reused staging + a thread", rival_staging)):
+        measure(torch, name, make, state, os.path.join(folder, name.split()[0]))
+
+
+main()

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * trainer.c - one rank: state, handle and limits, driven by orders.
+ *
+ * Times are taken here, around the call alone. Page faults are the process's (RUSAGE_SELF), so that
+ * those of the library's threads count. The one child of this process is made before it has
+ * anything: a fork makes every page fault once more.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "bench/trainer.h"
+#include "ckpt.h"
+#include "client/environment.h"
+#include "codec/digest.h"
+
+#define LEAF (64u << 10)
+
+struct rank {
+	struct state state;
+	struct ckpt *ckpt;
+	uint8_t *memfd;  /* as large as the state */
+	uint8_t *leaves; /* digests of it */
+	struct echo *echo;
+	int world;
+};
+
+static long faults(void)
+{
+	struct rusage u;
+
+	return getrusage(RUSAGE_SELF, &u) == 0 ? u.ru_minflt : -1;
+}
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t = { 0 };
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int of_ckpt(int r, struct err *e)
+{
+	return r < 0 ? err_set(e, r, "%s", ckpt_last_error(NULL)) : r;
+}
+
+/* ---- Orders ---- */
+
+static int make_state(struct rank *k, const struct order *o, struct err *e)
+{
+	int r = state_make(&k->state, o->bytes, o->tensors, (uint64_t)o->rank + 1, e);
+
+	if (r == 0)
+		r = memfd_map(o->bytes, &k->memfd, e);
+	if (r < 0)
+		return r;
+	k->leaves = alloc_zero(div_up(o->bytes, LEAF) * 16);
+	return k->leaves ? 0 : err_code(e, -ENOMEM, "make a state");
+}
+
+static int declare(struct rank *k, struct err *e)
+{
+	for (uint32_t i = 0; i < k->state.n; i++) {
+		uint64_t shape = k->state.tensors[i].bytes / 4;
+		struct ckpt_tensor t = { .size = sizeof(t), .dtype = CKPT_F32, .ndim = 1,
+					 .global_shape = &shape, .flags = CKPT_TRAINED };
+		char name[64];
+		int r;
+
+		snprintf(name, sizeof(name), "model.%d.block.%u.weight", ckpt_rank(k->ckpt), i);
+		t.name = name;
+		r = ckpt_declare(k->ckpt, &t);
+		if (r < 0)
+			return of_ckpt(r, e);
+	}
+	return 0;
+}
+
+static int open_job(struct rank *k, const struct order *o, struct err *e)
+{
+	struct ckpt_options opt = { .size = sizeof(opt), .run_id = o->run, .socket = o->socket,
+				    .connect_timeout_ms = 20000 };
+	int r = of_ckpt(ckpt_open(o->job, o->rank, o->world, &opt, &k->ckpt), e);
+
+	k->world = o->world;
+	if (r >= 0)
+		r = declare(k, e);
+	if (r >= 0)
+		r = of_ckpt(ckpt_prepare(k->ckpt, 0), e);
+	return r < 0 ? r : 0;
+}
+
+static int save(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	struct ckpt_save_args args = { .size = sizeof(args), .step = o->step,
+				       .tensors = k->state.tensors, .n_tensors = k->state.n,
+				       .timeout_ms = CKPT_DEFAULT_TIMEOUT,
+				       .flags = CKPT_WAIT_CREDIT };
+	long before;
+	int r;
+
+	state_touch(&k->state, o->step);
+	before = faults();
+	a->begin = now_ns();
+	r = ckpt_save(k->ckpt, &args);
+	a->end = a->sealed = now_ns();
+	a->faults = faults() - before;
+	if (r < 0)
+		return of_ckpt(r, e);
+	if (r & CKPT_SKIPPED)
+		return err_set(e, CKPT_ESTATE, "the save of step %llu was skipped",
+			       (unsigned long long)o->step);
+	return 0;
+}
+
+static int wait_for(struct rank *k, uint64_t step, int what, struct answer *a, struct err *e)
+{
+	int r = ckpt_wait(k->ckpt, step, what, CKPT_DEFAULT_TIMEOUT, NULL);
+
+	a->end = now_ns();
+	return r < 0 ? of_ckpt(r, e) : 0;
+}
+
+static int save_durable(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	int r = save(k, o, a, e);
+
+	return r < 0 ? r : wait_for(k, o->step, CKPT_DURABLE, a, e);
+}
+
+static int load(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	struct ckpt_load_args args = { .size = sizeof(args), .step = o->step,
+				       .tensors = k->state.tensors, .n_tensors = k->state.n,
+				       .timeout_ms = CKPT_DEFAULT_TIMEOUT };
+	struct ckpt_loaded loaded = { .size = sizeof(loaded) };
+	int r;
+
+	a->begin = now_ns();
+	r = ckpt_load(k->ckpt, &args, &loaded);
+	a->end = now_ns();
+	a->tier = loaded.tier;
+	if (r < 0)
+		return of_ckpt(r, e);
+	if (r & (CKPT_NOTHING | CKPT_PARTIAL | CKPT_FELL_BACK))
+		return err_set(e, CKPT_ELOST, "the load did not bring step %llu back (status %d)",
+			       (unsigned long long)o->step, r);
+	return 0;
+}
+
+static int copy(struct rank *k, struct answer *a)
+{
+	a->begin = now_ns();
+	memcpy(k->memfd, k->state.base, k->state.bytes);
+	a->end = now_ns();
+	return 0;
+}
+
+static int parallel(struct rank *k, bool digests, struct answer *a, struct err *e)
+{
+	int r;
+
+	a->begin = now_ns();
+	r = parallel_copy(k->state.base, k->memfd, k->state.bytes, load_threads(1, false),
+			  digests ? k->leaves : NULL);
+	a->end = now_ns();
+	return r < 0 ? err_code(e, r, "copy by several threads") : 0;
+}
+
+static int digest(struct rank *k, struct answer *a)
+{
+	uint64_t before = cpu_ns();
+	struct digest d;
+
+	digest_leaves(k->state.base, k->state.bytes, LEAF, 0, div_up(k->state.bytes, LEAF) - 1,
+		      (struct digest *)(void *)k->leaves);
+	a->cpu_ns = cpu_ns() - before;
+	d = digest_of(k->leaves, div_up(k->state.bytes, LEAF) * 16);
+	memcpy(a->digest, d.b, sizeof(d.b));
+	return 0;
+}
+
+static int ping(struct rank *k, struct answer *a, struct err *e)
+{
+	int r;
+
+	a->begin = now_ns();
+	memcpy(k->memfd, k->state.base, k->state.bytes);
+	r = echo_ping(k->echo);
+	a->end = now_ns();
+	return r < 0 ? err_code(e, r, "send a message there and back") : 0;
+}
+
+static int bare(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	int r = o->step == 1 ? bare_prepare(o->folder, e) : 0;
+
+	a->begin = now_ns();
+	if (r == 0)
+		r = bare_durable(o->folder, k->memfd, k->state.bytes, o->step, e);
+	a->end = now_ns();
+	return r == 0 && o->step > 1 ? bare_retain(o->folder, o->step - 1, e) : r;
+}
+
+static int obey(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	switch (o->kind) {
+	case ORDER_STATE:
+		return make_state(k, o, e);
+	case ORDER_OPEN:
+		return open_job(k, o, e);
+	case ORDER_COPY:
+		return copy(k, a);
+	case ORDER_SAVE:
+		return save(k, o, a, e);
+	case ORDER_DURABLE:
+		return save_durable(k, o, a, e);
+	case ORDER_WAIT:
+		return wait_for(k, o->step, o->what, a, e);
+	case ORDER_SCRUB:
+		memset(k->state.base, 0xa5, k->state.bytes);
+		return 0;
+	case ORDER_LOAD:
+		return load(k, o, a, e);
+	case ORDER_FUSED:
+		return parallel(k, true, a, e);
+	case ORDER_MEMCPY:
+		return parallel(k, false, a, e);
+	case ORDER_DIGEST:
+		return digest(k, a);
+	case ORDER_PING:
+		return ping(k, a, e);
+	case ORDER_BARE:
+		return bare(k, o, a, e);
+	}
+	return err_set(e, -EINVAL, "an unknown order");
+}
+
+int trainer_main(int fd)
+{
+	struct rank k = { 0 };
+	struct err first = { 0 };
+	struct order o;
+	ssize_t n;
+
+	if (echo_start(&k.echo, &first) < 0) {
+		fprintf(stderr, "ckpt-bench: %s\n", first.text);
+		return 1;
+	}
+	while ((n = recv(fd, &o, sizeof(o), 0)) == (ssize_t)sizeof(o)) {
+		struct answer a = { .faults = -1 };
+		struct err e = { 0 };
+
+		a.code = obey(&k, &o, &a, &e);
+		memcpy(a.text, e.text, sizeof(a.text));
+		if (send(fd, &a, sizeof(a), MSG_NOSIGNAL) != (ssize_t)sizeof(a))
+			return 1;
+	}
+	ckpt_close(k.ckpt);
+	return n == 0 ? 0 : 1;
+}

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * admin.c - looks and small deeds for operators. A user sees and changes their own jobs, root and
+ * ckptd's own user all of them. Deeds are records in the job's log before they are true (I4).
+ */
+#include <config.h>
+
+#include "ckptd/admin.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ckptd/indexing.h"
+#include "ckptd/node_priv.h"
+
+#define INLINE_MAX (48u << 10)
+
+/* A deed that waits for its record. */
+struct deed {
+	struct session *session;
+	uint64_t request;
+	struct checkpoint *checkpoint;
+	bool pin;
+};
+
+static bool may_see(struct session *s, const struct job *j)
+{
+	uint32_t uid = session_process(s)->uid;
+
+	return uid == 0 || uid == j->history.job.uid || uid == (uint32_t)geteuid();
+}
+
+/* ---- JSON ---- */
+
+static json_t *hex_json(const uint8_t *p, size_t len)
+{
+	char text[65];
+
+	assert(len <= 32);
+	hex_format(text, p, len);
+	return json_string(text);
+}
+
+static const char *state_name(const struct checkpoint *c)
+{
+	static const char *const names[] = { "open", "committing", "committed", "aborted" };
+
+	return names[c->agreed];
+}
+
+static const char *durable_name(const struct checkpoint *c)
+{
+	static const char *const names[] = { "no",     "waiting", "writing",
+					     "durable", "failed", "gone" };
+
+	return names[c->durable];
+}
+
+static bool is_latest(const struct checkpoint *c)
+{
+	const struct record_epoch *ep = &c->job->history.epoch;
+
+	return ep->has_base && ep->base_step == c->step &&
+	       attempt_equal(&ep->base_attempt, &c->attempt);
+}
+
+static json_t *checkpoint_json(const struct checkpoint *c)
+{
+	return json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, s:i, "
+			 "s:o, s:o, s:s}",
+			 "step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16),
+			 "epoch", (json_int_t)c->epoch, "state", state_name(c), "disk",
+			 durable_name(c), "memory", (int)c->memory, "suspect", (int)c->disk_suspect,
+			 "pinned", (int)c->pinned, "latest", (int)is_latest(c), "bytes",
+			 (json_int_t)c->bytes, "time_ns", (json_int_t)c->wall_ns, "world",
+			 (int)c->world, "ranks_sealed", (int)c->n_sealed, "readers",
+			 (int)c->readers, "root", hex_json(c->root.b, 16), "layout",
+			 hex_json(c->layout.b, 16), "reason", c->reason);
+}
+
+static json_t *member_json(const struct member *m)
+{
+	return json_pack("{s:i, s:i, s:b, s:b, s:b, s:I, s:b}", "rank", (int)m->rank, "pid",
+			 (int)m->process.pid, "alive", (int)m->alive, "connected",
+			 (int)(m->session != NULL), "prepared", (int)m->prepared, "epoch",
+			 (json_int_t)m->epoch, "credit", (int)m->credit_unused);
+}
+
+static json_t *slots_json(const struct job *j)
+{
+	static const char *const names[] = { "mapping", "empty", "writing",
+					     "sealed", "digested", "quarantined" };
+	json_t *a = json_array();
+	struct slot *s;
+
+	list_each(s, &j->slots, link)
+		json_array_append_new(
+			a, json_pack("{s:i, s:i, s:s, s:I, s:i}", "slot", (int)s->number, "rank",
+				     (int)s->rank, "state", names[s->state], "bytes",
+				     (json_int_t)s->region->size, "pid", (int)s->process.pid));
+	return a;
+}
+
+static json_t *aborts_json(const struct job *j)
+{
+	json_t *a = json_array();
+
+	for (size_t i = 0; i < j->history.n_aborts; i++) {
+		const struct history_abort *h = &j->history.aborts[i];
+
+		json_array_append_new(a, json_pack("{s:I, s:I, s:s}", "step",
+						   (json_int_t)h->aborted.step, "epoch",
+						   (json_int_t)h->epoch, "reason",
+						   h->aborted.reason));
+	}
+	return a;
+}
+
+static json_t *epoch_json(const struct job *j)
+{
+	const struct record_epoch *ep = &j->history.epoch;
+	json_t *o = json_pack("{s:I, s:s, s:s, s:i}", "number", (json_int_t)ep->number, "run_id",
+			      ep->run_id, "reason", ep->reason, "world", (int)ep->world);
+
+	json_object_set_new(o, "base_step",
+			    ep->has_base ? json_integer((json_int_t)ep->base_step) : json_null());
+	return o;
+}
+
+static json_t *job_json(const struct job *j)
+{
+	json_t *o = json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:i, s:I}", "job",
+			      j->history.job.name, "id", hex_json(j->history.job.id.b, 16), "uid",
+			      (int)j->history.job.uid, "epoch", epoch_json(j), "log_records",
+			      (json_int_t)j->history.next_n, "term", (json_int_t)j->history.term,
+			      "lost", (int)j->lost, "stale_alarms", (json_int_t)j->stale_alarms);
+	json_t *ranks = json_array(), *list = json_array();
+	struct checkpoint *c;
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		json_array_append_new(ranks, member_json(m));
+	list_each(c, &j->checkpoints, link)
+		json_array_append_new(list, checkpoint_json(c));
+	json_object_set_new(o, "ranks", ranks);
+	json_object_set_new(o, "slots", slots_json(j));
+	json_object_set_new(o, "checkpoints", list);
+	json_object_set_new(o, "aborted", aborts_json(j));
+	json_object_set_new(o, "log_error", json_string(j->log_text));
+	if (j->stale_alarms)
+		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
+	return o;
+}
+
+static void reply_json(struct session *s, uint64_t request, json_t *doc)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__AdminReply body = CKPT__ADMIN_REPLY__INIT;
+	struct memory *m = session_node(s)->env.memory;
+	size_t len = doc ? json_dumpb(doc, NULL, 0, JSON_COMPACT) : 0;
+	CLEANUP_FREE char *text = alloc_zero(len + 1);
+	int fd = -1;
+
+	if (!doc || !text || len == 0) {
+		session_reply_error(s, request, -ENOMEM, "out of memory");
+		json_decref(doc);
+		return;
+	}
+	json_dumpb(doc, text, len, JSON_COMPACT);
+	json_decref(doc);
+	reply.id = request;
+	reply.body_case = CKPT__REPLY__BODY_ADMIN;
+	reply.admin = &body;
+	if (len <= INLINE_MAX) {
+		body.json = (ProtobufCBinaryData){ len, (uint8_t *)text };
+	} else {
+		fd = m->ops->bytes_to_fd(m, text, len);
+		if (fd < 0) {
+			session_reply_error(s, request, fd, "hand over the answer");
+			return;
+		}
+		body.in_fd = true;
+	}
+	session_reply(s, &reply, &fd, fd >= 0);
+}
+
+static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
+{
+	struct node *n = session_node(s);
+	uint64_t budget = 0, left = n->env.memory->ops->available(n->env.memory, &budget);
+	uint64_t disk_free = 0, disk_total = 0;
+	json_t *doc, *jobs = json_array();
+	struct job *j;
+
+	ignore_result(n->env.disk->ops->space(n->env.disk, &disk_free, &disk_total) /* shows 0 */);
+	list_each(j, &n->jobs, link)
+		if (may_see(s, j) && (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
+			json_array_append_new(jobs, job_json(j));
+	doc = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "schema", 1,
+			"version", PACKAGE_VERSION, "node", n->options.name, "disk_backend",
+			n->env.disk->backend, "memory_budget", (json_int_t)budget, "memory_left",
+			(json_int_t)left, "disk_free", (json_int_t)disk_free, "disk_total",
+			(json_int_t)disk_total, "index_errors", (json_int_t)n->index_errors, "jobs",
+			jobs);
+	reply_json(s, request, doc);
+}
+
+/* ---- Deeds ---- */
+
+static struct job *job_named(struct session *s, const Ckpt__Admin *m)
+{
+	struct job *j, *found = NULL;
+
+	list_each(j, &session_node(s)->jobs, link) {
+		if (!may_see(s, j) || strcmp(j->history.job.name, m->job) != 0)
+			continue;
+		if (!found || j->history.job.uid == session_process(s)->uid)
+			found = j;
+	}
+	return found;
+}
+
+static struct checkpoint *checkpoint_named(struct job *j, const Ckpt__Admin *m)
+{
+	struct checkpoint *c, *found = NULL;
+
+	list_each(c, &j->checkpoints, link) {
+		if (c->step != m->step || c->agreed != CP_COMMITTED)
+			continue;
+		if (m->attempt.len == 16 && memcmp(m->attempt.data, c->attempt.b, 16) != 0)
+			continue;
+		if (!found || c->record_n > found->record_n)
+			found = c;
+	}
+	return found;
+}
+
+static void deed_done(void *arg, int status_code)
+{
+	struct deed *d = arg;
+
+	if (d->checkpoint && status_code == 0) {
+		d->checkpoint->pinned = d->pin;
+		indexing_put(d->checkpoint);
+	}
+	if (d->checkpoint) {
+		d->checkpoint->works--;
+		job_poke(d->checkpoint->job);
+	}
+	if (status_code < 0)
+		session_reply_error(d->session, d->request, status_code,
+				    "its record could not be written to the job's log");
+	else
+		session_reply_ok(d->session, d->request);
+	session_unref(d->session);
+	alloc_free(d);
+}
+
+static struct deed *deed_new(struct session *s, uint64_t request)
+{
+	struct deed *d = alloc_zero(sizeof(*d));
+
+	if (d) {
+		d->session = session_ref(s);
+		d->request = request;
+	}
+	return d;
+}
+
+static int pin(struct session *s, uint64_t request, struct checkpoint *c, bool on)
+{
+	struct record r = { .type = RECORD_PIN };
+	struct deed *d = deed_new(s, request);
+	int err;
+
+	if (!d)
+		return -ENOMEM;
+	d->checkpoint = c;
+	d->pin = on;
+	c->works++;
+	r.mark.step = c->step;
+	r.mark.attempt = c->attempt;
+	r.mark.value = on;
+	err = job_append(c->job, &r, deed_done, d);
+	if (err < 0) {
+		c->works--;
+		session_unref(s);
+		alloc_free(d);
+	}
+	return err;
+}
+
+/* Never the last one that can be restored, nor one that is pinned, read, or the epoch's base. */
+static int remove_one(struct session *s, uint64_t request, struct checkpoint *c, struct err *e)
+{
+	struct job *j = c->job;
+	struct checkpoint *o;
+	struct deed *d;
+	bool other = false;
+	int r;
+
+	list_each(o, &j->checkpoints, link)
+		other = other || (o != c && o->durable == DUR_DONE && !o->disk_suspect);
+	if (c->durable != DUR_DONE)
+		return err_set(e, CKPT_ESTATE, "step %llu is not on disk",
+			       (unsigned long long)c->step);
+	if (c->pinned || is_latest(c) || c->readers || c->works || !other)
+		return err_set(e, -EBUSY, "step %llu is %s; it stays", (unsigned long long)c->step,
+			       c->pinned     ? "pinned"
+			       : is_latest(c) ? "the base of the current epoch"
+			       : !other       ? "the only good one on disk"
+					      : "being read or written");
+	d = deed_new(s, request);
+	if (!d)
+		return -ENOMEM;
+	r = retain_remove(c, deed_done, d, e);
+	if (r < 0) {
+		session_unref(s);
+		alloc_free(d);
+	}
+	return r;
+}
+
+static void gc_plan(struct session *s, uint64_t request, struct job *j)
+{
+	CLEANUP_FREE struct retention_item *items = NULL;
+	CLEANUP_FREE struct checkpoint **order = NULL;
+	json_t *a = json_array();
+	struct checkpoint *c;
+	size_t n = 0;
+
+	list_each(c, &j->checkpoints, link)
+		n += c->durable == DUR_DONE;
+	items = alloc_array(n, sizeof(*items));
+	order = alloc_array(n, sizeof(*order));
+	if (items && order)
+		retain_plan(j, items, order, n);
+	for (size_t i = 0; items && order && i < n; i++)
+		json_array_append_new(
+			a, json_pack("{s:I, s:o, s:b, s:s, s:I}", "step", (json_int_t)items[i].step,
+				     "attempt", hex_json(order[i]->attempt.b, 16), "expire",
+				     (int)items[i].expire, "because",
+				     items[i].kept_because ? items[i].kept_because : "", "bytes",
+				     (json_int_t)order[i]->bytes));
+	reply_json(
+		s, request,
+		json_pack("{s:i, s:s, s:o}", "schema", 1, "job", j->history.job.name, "plan", a));
+}
+
+static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *m)
+{
+	struct job *j = job_named(s, m);
+	struct checkpoint *c = j ? checkpoint_named(j, m) : NULL;
+	struct err e = { 0 };
+	char text[ERR_TEXT_MAX];
+	int r = 0;
+
+	if (!j) {
+		snprintf(text, sizeof(text), "there is no job '%s' of yours here", m->job);
+		session_reply_error(s, request, CKPT_ENOTFOUND, text);
+		return;
+	}
+	if (m->verb == CKPT__ADMIN__VERB__GC) {
+		if (!m->dry_run)
+			retain_step(j);
+		gc_plan(s, request, j);
+		return;
+	}
+	if (!c) {
+		snprintf(text, sizeof(text), "job '%s' has no committed checkpoint of step %llu",
+			 m->job, (unsigned long long)m->step);
+		session_reply_error(s, request, CKPT_ENOTFOUND, text);
+		return;
+	}
+	if (m->verb == CKPT__ADMIN__VERB__REMOVE)
+		r = remove_one(s, request, c, &e);
+	else
+		r = pin(s, request, c, m->verb == CKPT__ADMIN__VERB__PIN);
+	if (r < 0)
+		session_reply_error(s, request, r, e.code ? e.text : NULL);
+}
+
+void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
+{
+	struct deed *d;
+	int r;
+
+	switch ((int)m->verb) {
+	case CKPT__ADMIN__VERB__STATUS:
+	case CKPT__ADMIN__VERB__LIST:
+		status(s, request, m);
+		return;
+	case CKPT__ADMIN__VERB__REMOVE:
+	case CKPT__ADMIN__VERB__PIN:
+	case CKPT__ADMIN__VERB__UNPIN:
+	case CKPT__ADMIN__VERB__GC:
+		on_job_verb(s, request, m);
+		return;
+	case CKPT__ADMIN__VERB__REBUILD:
+		if (session_process(s)->uid != 0 &&
+		    session_process(s)->uid != (uint32_t)geteuid()) {
+			session_reply_error(s, request, CKPT_EDENIED,
+					    "rebuild: only root and ckptd's own user may");
+			return;
+		}
+		d = deed_new(s, request);
+		r = d ? indexing_rebuild(session_node(s), deed_done, d) : -ENOMEM;
+		if (r < 0) {
+			session_reply_error(s, request, r, "rebuild: there is no index here");
+			if (d)
+				session_unref(s);
+			alloc_free(d);
+		}
+		return;
+	default:
+		session_reply_error(s, request, CKPT_EVERSION,
+				    "ckptd does not know this verb: it is older than ckptctl");
+	}
+}
+
+/* ---- List ---- */
+
+static int by_record(const void *a, const void *b)
+{
+	const struct checkpoint *x = *(struct checkpoint *const *)a;
+	const struct checkpoint *y = *(struct checkpoint *const *)b;
+
+	return x->record_n > y->record_n ? -1 : x->record_n < y->record_n;
+}
+
+static void fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
+{
+	ckpt__checkpoint_info__init(i);
+	i->step = c->step;
+	i->attempt = (ProtobufCBinaryData){ 16, c->attempt.b };
+	i->epoch = c->epoch;
+	i->bytes = c->bytes;
+	i->time_ns = c->wall_ns;
+	i->world = c->world;
+	i->memory = c->memory;
+	i->disk = c->durable == DUR_DONE && !c->disk_suspect;
+	i->pinned = c->pinned;
+	i->latest = is_latest(c);
+}
+
+static int send_list(struct session *s, uint64_t request, Ckpt__ListReply *list)
+{
+	struct memory *m = session_node(s)->env.memory;
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__ListReply in_fd = CKPT__LIST_REPLY__INIT;
+	size_t len = ckpt__list_reply__get_packed_size(list);
+	int fd = -1;
+
+	reply.id = request;
+	reply.body_case = CKPT__REPLY__BODY_LIST;
+	reply.list = list;
+	if (len > INLINE_MAX) {
+		CLEANUP_FREE uint8_t *buf = alloc_zero(len);
+
+		if (!buf)
+			return -ENOMEM;
+		ckpt__list_reply__pack(list, buf);
+		fd = m->ops->bytes_to_fd(m, buf, len);
+		if (fd < 0)
+			return fd;
+		in_fd.in_fd = true;
+		reply.list = &in_fd;
+	}
+	session_reply(s, &reply, &fd, fd >= 0);
+	return 0;
+}
+
+void admin_list(struct session *s, uint64_t request)
+{
+	struct job *j = session_member(s)->job;
+	Ckpt__ListReply list = CKPT__LIST_REPLY__INIT;
+	CLEANUP_FREE struct checkpoint **order = NULL;
+	CLEANUP_FREE Ckpt__CheckpointInfo *infos = NULL;
+	CLEANUP_FREE Ckpt__CheckpointInfo **ptrs = NULL;
+	struct checkpoint *c;
+	size_t n = 0, k = 0;
+	int r = -ENOMEM;
+
+	list_each(c, &j->checkpoints, link)
+		n += checkpoint_restorable(c);
+	order = alloc_array(n, sizeof(*order));
+	infos = alloc_array(n, sizeof(*infos));
+	ptrs = alloc_array(n, sizeof(*ptrs));
+	if (order && infos && ptrs) {
+		list_each(c, &j->checkpoints, link)
+			if (checkpoint_restorable(c))
+				order[k++] = c;
+		qsort(order, n, sizeof(*order), by_record);
+		for (k = 0; k < n; k++) {
+			fill_info(&infos[k], order[k]);
+			ptrs[k] = &infos[k];
+		}
+		list.checkpoints = ptrs;
+		list.n_checkpoints = n;
+		r = send_list(s, request, &list);
+	}
+	if (r < 0)
+		session_reply_error(s, request, r, "list: out of memory");
+}

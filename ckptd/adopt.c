@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * adopt.c - after a crash of ckptd: the memory that the fd store kept becomes slots, members and
+ * checkpoints again. Ledger plus log are the state (I6); nothing is believed of a slot that its
+ * ledger does not say, and a committed checkpoint in memory must lead to its root (I2).
+ *
+ *   region that no ledger names        destroyed
+ *   SEALED, no table                   digested again
+ *   tables, in the log as committed    COMMITTED if its root is the record's, else quarantined
+ *   tables, not in the log             goes on to be committed
+ *   WRITING, process alive             stays that process's
+ *   process gone                       slots that hold nothing are destroyed
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "ckptd/digesting.h"
+#include "ckptd/start.h"
+#include "model/table.h"
+
+/* One job's replay. Slots are made at once; regions are found by name. */
+struct adoption {
+	struct node *node;
+	struct job *job;
+	struct list *regions;
+};
+
+struct region_list {
+	struct list all;
+	struct node *node;
+};
+
+static void collect_region(void *arg, struct region *r)
+{
+	struct region_list *l = arg;
+
+	list_add_tail(&l->all, &r->link);
+}
+
+static struct region *take_region(struct list *regions, const char *name)
+{
+	struct region *r;
+
+	list_each(r, regions, link) {
+		if (strcmp(r->name, name) == 0) {
+			list_del(&r->link);
+			return r;
+		}
+	}
+	return NULL;
+}
+
+/* ---- Replay ---- */
+
+static int on_declaration(void *arg, const struct digest *d, const void *bytes, size_t len)
+{
+	struct adoption *a = arg;
+	struct declared *out;
+
+	/* The reference is the job's until the end of the adoption. */
+	return declared_put(a->job, d, bytes, len, &out, NULL);
+}
+
+static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region,
+		   const struct process_id *p)
+{
+	struct adoption *a = arg;
+	struct slot *s;
+	struct region *r = take_region(a->regions, region);
+
+	a->job->next_slot = number >= a->job->next_slot ? number + 1 : a->job->next_slot;
+	if (!r)
+		return 0; /* created after this record was written, or destroyed since */
+	s = alloc_zero(sizeof(*s));
+	if (!s)
+		return -ENOMEM;
+	s->job = a->job;
+	s->number = number;
+	s->rank = rank;
+	s->region = r;
+	s->process = *p;
+	s->state = SLOT_MAPPING;
+	list_add_tail(&a->job->slots, &s->link);
+	return 0;
+}
+
+static int on_ready(void *arg, uint32_t number)
+{
+	struct slot *s = slot_find(((struct adoption *)arg)->job, number);
+
+	if (s)
+		s->state = SLOT_EMPTY;
+	return 0;
+}
+
+static int on_assign(void *arg, uint32_t number, uint64_t credit)
+{
+	struct job *j = ((struct adoption *)arg)->job;
+	struct slot *s = slot_find(j, number);
+	struct member *m = s ? member_of_rank(j, s->rank) : NULL;
+
+	if (s) {
+		s->state = SLOT_WRITING;
+		s->credit = credit;
+	}
+	/* Credits of a process rise for ever, also when their slots have been emptied since. */
+	if (m && process_same(&m->process, &s->process))
+		m->credit = max_u64(m->credit, credit);
+	return 0;
+}
+
+static void slot_detach(struct slot *s)
+{
+	struct checkpoint *c = s->holds;
+	struct shard_state *sh;
+
+	if (!c)
+		return;
+	sh = &c->shards[s->rank];
+	c->bytes -= sh->image_len;
+	c->n_sealed--;
+	c->sealed = false;
+	if (sh->table)
+		c->n_digested--;
+	c->digested = false;
+	c->memory = false;
+	ledger_blobs_free(sh->blobs, sh->n_blobs);
+	alloc_free(sh->table);
+	if (sh->declared)
+		declared_unref(s->job, sh->declared);
+	*sh = (struct shard_state){ 0 };
+	s->holds = NULL;
+}
+
+static int on_empty(void *arg, uint32_t number)
+{
+	struct slot *s = slot_find(((struct adoption *)arg)->job, number);
+
+	if (s) {
+		slot_detach(s);
+		s->state = SLOT_EMPTY;
+		s->credit = 0;
+	}
+	return 0;
+}
+
+static int on_gone(void *arg, uint32_t number)
+{
+	struct adoption *a = arg;
+	struct slot *s = slot_find(a->job, number);
+
+	if (s) {
+		slot_detach(s);
+		/* The region outlived its record: ckptd was killed in between. */
+		a->node->env.memory->ops->destroy(a->node->env.memory, s->region);
+		list_del(&s->link);
+		alloc_free(s);
+	}
+	return 0;
+}
+
+static struct ledger_blob *copy_blobs(const struct ledger_seal *in)
+{
+	struct ledger_blob *b = alloc_array(in->n_blobs, sizeof(*b));
+
+	for (uint32_t i = 0; b && i < in->n_blobs; i++) {
+		b[i] = in->blobs[i];
+		b[i].name = alloc_str(in->blobs[i].name);
+		if (!b[i].name) {
+			ledger_blobs_free(b, i);
+			return NULL;
+		}
+	}
+	return b;
+}
+
+static int on_sealed(void *arg, const struct ledger_seal *in)
+{
+	struct adoption *a = arg;
+	struct job *j = a->job;
+	struct slot *s = slot_find(j, in->slot);
+	struct checkpoint *c = checkpoint_find_attempt(j, in->step, &in->attempt);
+	struct declared *d = declared_get(j, &in->declaration);
+	struct ledger_blob *blobs;
+	int r;
+
+	if (!s || !d || s->holds || in->image_len > s->region->size || s->rank >= in->world) {
+		if (d)
+			declared_unref(j, d);
+		return 0;
+	}
+	if (!c) {
+		r = checkpoint_new(j, in->step, in->epoch, in->world, &in->attempt, &c);
+		if (r < 0) {
+			declared_unref(j, d);
+			return r;
+		}
+		c->try_number = in->try_number;
+	}
+	blobs = copy_blobs(in);
+	if (!blobs || c->world != in->world || c->shards[s->rank].sealed) {
+		ledger_blobs_free(blobs, in->n_blobs);
+		declared_unref(j, d);
+		return blobs ? 0 : -ENOMEM;
+	}
+	checkpoint_attach(c, s->rank, s, d, in->image_len, blobs, in->n_blobs);
+	return 0;
+}
+
+static int on_table(void *arg, uint32_t number, const void *table, size_t len)
+{
+	struct slot *s = slot_find(((struct adoption *)arg)->job, number);
+	struct rank_table t;
+	void *copy;
+
+	if (!s || !s->holds || s->holds->shards[s->rank].table)
+		return 0;
+	copy = alloc_copy(table, len);
+	if (!copy)
+		return -ENOMEM;
+	if (rank_table_open(copy, len, &t, NULL) < 0 ||
+	    t.image_len != s->holds->shards[s->rank].image_len) {
+		alloc_free(copy);
+		return 0; /* it will be digested again */
+	}
+	if (checkpoint_table(s->holds, s->rank, copy, len) < 0) {
+		alloc_free(copy);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint64_t epoch,
+		     uint64_t credit, bool credit_unused, uint64_t blob_bytes,
+		     const struct digest *declaration)
+{
+	struct adoption *a = arg;
+	struct member *m = member_of_rank(a->job, rank);
+
+	(void)credit_unused; /* the slots say it */
+	if (!m) {
+		m = alloc_zero(sizeof(*m));
+		if (!m)
+			return -ENOMEM;
+		m->job = a->job;
+		m->rank = rank;
+		list_add_tail(&a->job->members, &m->link);
+	}
+	/* Credits are counted for each process anew. */
+	if (memcmp(&m->process, p, sizeof(*p)) != 0 || !m->alive)
+		m->credit = 0;
+	m->process = *p;
+	m->alive = true;
+	m->epoch = epoch;
+	m->credit = max_u64(m->credit, credit);
+	m->blob_bytes = blob_bytes;
+	if (m->declared)
+		declared_unref(a->job, m->declared);
+	m->declared = declaration ? declared_get(a->job, declaration) : NULL;
+	return 0;
+}
+
+static int on_left(void *arg, uint32_t rank)
+{
+	struct member *m = member_of_rank(((struct adoption *)arg)->job, rank);
+
+	if (m)
+		m->alive = false;
+	return 0;
+}
+
+static const struct ledger_reader reader = {
+	.declaration = on_declaration,
+	.slot = on_slot,
+	.ready = on_ready,
+	.assign = on_assign,
+	.sealed = on_sealed,
+	.table = on_table,
+	.empty = on_empty,
+	.gone = on_gone,
+	.member = on_member,
+	.left = on_left,
+};
+
+/* ---- After the replay ---- */
+
+/* A made run is closed once one of its processes has ended. Those of older runs are in the ledger
+ * too; where the epoch is not its run's first one they cannot be told apart. */
+static bool was_of_this_run(const struct member *m)
+{
+	const struct record_epoch *ep = &m->job->history.epoch;
+
+	return m->epoch == ep->number || strcmp(ep->reason, "new run") != 0;
+}
+
+static void adopt_members(struct job *j)
+{
+	struct processes *p = j->node->env.processes;
+	uint32_t world = j->history.epoch.world;
+	struct member *m, *next;
+	struct slot *s, *s_next;
+
+	j->seen = alloc_zero(world ? world : 1);
+	list_each_safe(m, next, &j->members, link) {
+		if (j->seen && m->rank < world && was_of_this_run(m))
+			j->seen[m->rank] = 1;
+		/* Killed between a new run's epoch record and letting the old one's go. */
+		if (!was_of_this_run(m))
+			m->alive = false;
+		if (m->alive && p->ops->watch(p, &m->process) < 0)
+			m->alive = false;
+		list_each(s, &j->slots, link) {
+			if (!m->alive || s->rank != m->rank ||
+			    !process_same(&s->process, &m->process))
+				continue;
+			s->member = m;
+			m->prepared = m->prepared || s->state != SLOT_MAPPING;
+			m->credit = max_u64(m->credit, s->credit);
+			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
+		}
+		if (m->alive)
+			continue;
+		if (was_of_this_run(m))
+			j->run_closed = true;
+		if (m->declared)
+			declared_unref(j, m->declared);
+		list_del(&m->link);
+		alloc_free(m);
+	}
+	list_each_safe(s, s_next, &j->slots, link)
+		if (!s->member && !s->holds)
+			slot_release(s);
+}
+
+static const struct history_abort *log_aborted(const struct job *j, const struct attempt_id *a)
+{
+	for (size_t i = 0; i < j->history.n_aborts; i++)
+		if (attempt_equal(&j->history.aborts[i].aborted.attempt, a))
+			return &j->history.aborts[i];
+	return NULL;
+}
+
+/* The log is through with its step: nothing of it can be committed any more, and what is to be said
+ * of it is said there (a commit that is only in a sum may be left out of it). */
+static bool is_over(const struct checkpoint *c, const struct history_commit *h)
+{
+	const struct history *log = &c->job->history;
+
+	return h || c->epoch != log->epoch.number || log_aborted(c->job, &c->attempt) ||
+	       (log->stepped && c->step <= log->last_step);
+}
+
+/* The state of each checkpoint in memory, as the log has it. */
+static void adopt_checkpoint(struct checkpoint *c)
+{
+	struct job *j = c->job;
+	struct history_commit *h = history_find(&j->history, c->step, &c->attempt);
+	struct digest root = c->root;
+
+	if (c->n_sealed == 0)
+		return; /* only on disk */
+	if (h && !h->freed) {
+		c->agreed = CP_COMMITTED;
+		c->record_n = h->n;
+		c->wall_ns = h->wall_ns;
+		c->pinned = h->pinned;
+		c->layout = h->commit.layout;
+		if (c->digested && checkpoint_fix_root(c) == 0)
+			root = c->root;
+		c->root = h->commit.root;
+		if (c->digested && digest_equal(&root, &h->commit.root))
+			return;
+		c->memory = false;
+		for (uint32_t r = 0; r < c->world; r++)
+			if (c->shards[r].slot)
+				c->shards[r].slot->state = SLOT_QUARANTINED;
+		job_tell(j, 4, "step %llu: its copy in memory is not whole, it is not used",
+			 (unsigned long long)c->step);
+	} else if (is_over(c, h)) {
+		const struct history_abort *a = log_aborted(j, &c->attempt);
+
+		c->agreed = CP_ABORTED;
+		c->abort_logged = true;
+		snprintf(c->reason, sizeof(c->reason), "%s",
+			 a ? a->aborted.reason : "left over from an older epoch");
+	}
+}
+
+static void adopt_finish(struct job *j)
+{
+	struct checkpoint *c, *next;
+	struct member *m;
+
+	list_each_safe(c, next, &j->checkpoints, link) {
+		if (c->n_sealed == 0 && c->durable == DUR_NONE)
+			checkpoint_free(c); /* its slots were all let go again */
+		else
+			adopt_checkpoint(c);
+	}
+	adopt_members(j);
+	list_each(c, &j->checkpoints, link) {
+		checkpoint_resume(c);
+		for (uint32_t r = 0; c->agreed == CP_OPEN && !c->sealed && r < c->world; r++) {
+			m = member_of_rank(j, r);
+			if (!c->shards[r].sealed && !m)
+				checkpoint_abort(c, "the process of rank %u ended before it sealed",
+						 r);
+		}
+	}
+	job_poke(j);
+}
+
+static struct region *best_ledger(struct job *j, struct list *regions)
+{
+	struct region *r, *best = NULL;
+	uint64_t generation, best_generation = 0;
+	struct job_id id;
+
+	list_each(r, regions, link) {
+		if (strncmp(r->name, "ledger.", 7) != 0 || !ledger_probe(r, &id, &generation) ||
+		    !job_id_equal(&id, &j->history.job.id) || generation < best_generation)
+			continue;
+		best = r;
+		best_generation = generation;
+	}
+	return best;
+}
+
+static void adopt_job(struct job *j, struct list *regions)
+{
+	struct adoption a = { .node = j->node, .job = j, .regions = regions };
+	struct region *r = best_ledger(j, regions);
+	struct err e = { 0 };
+
+	j->ledger.rewrite = adopt_rewrite;
+	j->ledger.owner = j;
+	if (r) {
+		list_del(&r->link);
+		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
+			job_tell(j, 3, "%s; what it describes behind that is lost", e.text);
+		adopt_finish(j);
+		return;
+	}
+	/* No memory of this job: the next open begins an epoch on what is durable. */
+	j->epoch_over = true;
+	if (node_make_ledger(j) < 0)
+		job_tell(j, 3,
+			 "there is no memory for its ledger: opens are refused until there is");
+	job_poke(j);
+}
+
+/*
+ * Commits of which neither memory nor files are left, and which a newer one that is there has
+ * overtaken: the next sum leaves them out. Newer ones are not forgotten but reported as lost, when
+ * the next epoch is opened.
+ */
+static void log_forget(struct job *j)
+{
+	struct checkpoint *newest = epoch_newest_restorable(j);
+
+	for (size_t i = 0; i < j->history.n_commits; i++) {
+		struct history_commit *h = &j->history.commits[i];
+
+		if (newest && h->n < newest->record_n &&
+		    !checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt))
+			h->gone = true;
+	}
+	if (j->history.read_only)
+		j->log_error = CKPT_EVERSION;
+}
+
+void adopt_memory(struct node *n)
+{
+	struct region_list l = { .node = n };
+	struct region *r, *next;
+	struct memory *m = n->env.memory;
+	struct job *j;
+
+	list_init(&l.all);
+	m->ops->adopt(m, collect_region, &l);
+	list_each(j, &n->jobs, link) {
+		adopt_job(j, &l.all);
+		log_forget(j);
+	}
+	list_each_safe(r, next, &l.all, link) {
+		list_del(&r->link);
+		m->ops->destroy(m, r);
+	}
+}
+
+/* ---- The other direction ---- */
+
+static int rewrite_slot(struct ledger *l, struct slot *s)
+{
+	int r = ledger_slot(l, s->number, s->rank, s->region->name, &s->process);
+
+	if (r == 0 && s->state != SLOT_MAPPING)
+		r = ledger_ready(l, s->number);
+	if (r == 0 && s->credit && s->state != SLOT_EMPTY)
+		r = ledger_assign(l, s->number, s->credit);
+	if (r == 0 && s->holds) {
+		struct checkpoint *c = s->holds;
+		struct shard_state *sh = &c->shards[s->rank];
+		struct ledger_seal seal = {
+			.slot = s->number,
+			.try_number = c->try_number,
+			.world = c->world,
+			.step = c->step,
+			.epoch = c->epoch,
+			.image_len = sh->image_len,
+			.attempt = c->attempt,
+			.declaration = sh->declared->digest,
+			.blobs = sh->blobs,
+			.n_blobs = sh->n_blobs,
+		};
+
+		r = ledger_sealed(l, &seal);
+		if (r == 0 && sh->table)
+			r = ledger_table(l, s->number, sh->table, sh->table_len);
+	}
+	return r;
+}
+
+int adopt_rewrite(void *job, struct ledger *into)
+{
+	struct job *j = job;
+	struct declared *d;
+	struct member *m;
+	struct slot *s;
+	int r = 0;
+
+	list_each(d, &j->declared, link)
+		if (r == 0)
+			r = ledger_declaration(into, &d->digest, d->bytes, d->len);
+	list_each(m, &j->members, link)
+		if (r == 0)
+			r = ledger_member(into, m->rank, &m->process, m->epoch, m->credit,
+					  m->credit_unused, m->blob_bytes,
+					  m->declared ? &m->declared->digest : NULL);
+	list_each(s, &j->slots, link)
+		if (r == 0)
+			r = rewrite_slot(into, s);
+	return r;
+}

@@ -1,0 +1,712 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * checkpoint.c - one attempt to checkpoint one step, from its first seal to COMMITTED or ABORTED.
+ *
+ *   OPEN ---- every rank sealed (fact SEALED), every shard digested (fact DIGESTED) ---->
+ *   COMMITTING ---- commit record in the log ----> COMMITTED ---- newer one COMMITTED, nobody
+ *   reads or persists ----> memory freed; the struct goes when files are gone as well
+ *   OPEN ---- skipped, timed out, overtaken, process ended before it sealed ----> ABORTED
+ *   ---- abort record in the log ----> memory freed, struct gone
+ *
+ * state        memory                        log              files
+ * OPEN         slots SEALED or DIGESTED      nothing          perhaps shards, no COMMIT
+ * COMMITTING   every slot DIGESTED           record queued    as above
+ * COMMITTED    as long as I9 asks            commit record    see persist.c
+ * ABORTED      until the record is there     abort record     being discarded
+ *
+ * Steps of one epoch commit in rising order (I5): a checkpoint commits only when no older one of
+ * its epoch can still commit, and a whole one aborts older ones that some rank passed over.
+ * Failure of memory here aborts the attempt; training is never told to stop (I13).
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/digesting.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+#include "model/attempt.h"
+#include "model/table.h"
+
+/* ---- Finding and making ---- */
+
+struct checkpoint *checkpoint_find(struct job *j, uint64_t epoch, uint64_t step)
+{
+	struct checkpoint *c, *found = NULL;
+
+	/* The last one: an aborted try may stand before it. */
+	list_each(c, &j->checkpoints, link)
+		if (c->epoch == epoch && c->step == step)
+			found = c;
+	return found;
+}
+
+struct checkpoint *checkpoint_find_attempt(struct job *j, uint64_t step,
+					   const struct attempt_id *attempt)
+{
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link)
+		if (c->step == step && attempt_equal(&c->attempt, attempt))
+			return c;
+	return NULL;
+}
+
+static void attempt_timed_out(struct timer *t)
+{
+	struct checkpoint *c = container_of(t, struct checkpoint, timeout);
+
+	checkpoint_abort(c, "only %u of %u ranks sealed it in time", c->n_sealed, c->world);
+}
+
+int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint32_t world,
+		   const struct attempt_id *attempt, struct checkpoint **ret)
+{
+	struct checkpoint *c = alloc_zero(sizeof(*c));
+
+	if (!c)
+		return -ENOMEM;
+	c->shards = alloc_array(world, sizeof(*c->shards));
+	if (!c->shards) {
+		alloc_free(c);
+		return -ENOMEM;
+	}
+	c->job = j;
+	c->step = step;
+	c->epoch = epoch;
+	c->world = world;
+	c->attempt = *attempt;
+	timer_init(&c->timeout, attempt_timed_out);
+	list_add_tail(&j->checkpoints, &c->link);
+	*ret = c;
+	return 0;
+}
+
+static void shard_clear(struct job *j, struct shard_state *s)
+{
+	if (s->slot) {
+		assert(s->slot->holds);
+		s->slot->holds = NULL;
+	}
+	ledger_blobs_free(s->blobs, s->n_blobs);
+	alloc_free(s->table);
+	if (s->declared)
+		declared_unref(j, s->declared);
+	*s = (struct shard_state){ 0 };
+}
+
+void checkpoint_free(struct checkpoint *c)
+{
+	timer_disarm(c->job->node->env.loop, &c->timeout);
+	for (uint32_t r = 0; r < c->world; r++)
+		shard_clear(c->job, &c->shards[r]);
+	if (c->commit) {
+		commit_file_fini(c->commit);
+		alloc_free(c->commit);
+	}
+	list_del(&c->link);
+	alloc_free(c->shards);
+	alloc_free(c);
+}
+
+/* ---- Sealing ---- */
+
+/* The newest step of this epoch that is in the log, or on its way. */
+static bool committed_step(struct job *j, uint64_t epoch, uint64_t *ret)
+{
+	struct checkpoint *c;
+	bool any = false;
+
+	for (size_t i = 0; i < j->history.n_commits; i++) {
+		if (j->history.commits[i].epoch != epoch)
+			continue;
+		*ret = j->history.commits[i].commit.step;
+		any = true;
+	}
+	list_each(c, &j->checkpoints, link) {
+		if (c->epoch != epoch || c->agreed != CP_COMMITTING)
+			continue;
+		*ret = any ? max_u64(*ret, c->step) : c->step;
+		any = true;
+	}
+	return any;
+}
+
+static const struct history_abort *aborted(struct job *j, uint64_t epoch, uint64_t step)
+{
+	for (size_t i = j->history.n_aborts; i-- > 0;)
+		if (j->history.aborts[i].epoch == epoch &&
+		    j->history.aborts[i].aborted.step == step)
+			return &j->history.aborts[i];
+	return NULL;
+}
+
+static bool skipped_by_other(struct job *j, const struct member *but, uint64_t step, uint32_t try)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		for (uint32_t i = 0; m != but && i < 8 && i < m->n_skipped; i++)
+			if (m->skipped[i].step == step && m->skipped[i].try_number >= try &&
+			    m->skipped[i].epoch == j->history.epoch.number)
+				return true;
+	return false;
+}
+
+static int seal_check(struct member *m, const struct seal_request *r, struct err *e)
+{
+	struct job *j = m->job;
+	uint64_t newest = 0;
+
+	if (j->opening || ((r->epoch != j->history.epoch.number || m->epoch != r->epoch) &&
+			   !BUG(SEAL_AFTER_FALL_BACK)))
+		return err_set(e, CKPT_EEPOCH,
+			       "rank %u: step %llu belongs to epoch %llu and the job is in epoch "
+			       "%llu (%s); load, then go on",
+			       m->rank, (unsigned long long)r->step, (unsigned long long)r->epoch,
+			       (unsigned long long)j->history.epoch.number,
+			       j->history.epoch.reason);
+	if (committed_step(j, r->epoch, &newest) && r->step <= newest)
+		return err_set(e, -EINVAL,
+			       "rank %u: step %llu is not above step %llu, which this epoch has "
+			       "committed; steps of an epoch rise",
+			       m->rank, (unsigned long long)r->step, (unsigned long long)newest);
+	return 0;
+}
+
+static int seal_slot_check(struct member *m, const struct slot *s, const struct seal_request *r,
+			   struct err *e)
+{
+	uint64_t end = m->declared ? m->declared->view.image_bytes : 0;
+
+	if (!s || s->member != m)
+		return err_set(e, CKPT_ESTATE, "rank %u: slot %u is not its own", m->rank, r->slot);
+	if (s->state != SLOT_WRITING || s->credit != r->credit)
+		return err_set(e, CKPT_ESTATE, "rank %u: slot %u has no credit %llu", m->rank,
+			       r->slot, (unsigned long long)r->credit);
+	if (!m->declared || !digest_equal(&m->declared->digest, &r->declaration))
+		return err_set(e, CKPT_ESTATE, "rank %u: sealed with another declaration", m->rank);
+	for (uint32_t i = 0; i < r->n_blobs; i++) {
+		uint64_t blob_end;
+
+		if (r->blobs[i].image_offset < end ||
+		    !size_add(r->blobs[i].image_offset, r->blobs[i].bytes, &blob_end))
+			return err_set(e, CKPT_EPROTO, "rank %u: blob '%s' lies outside its slot",
+				       m->rank, r->blobs[i].name);
+		end = blob_end;
+	}
+	if (end != r->image_len || end > s->region->size)
+		return err_set(e, CKPT_EPROTO, "rank %u: %llu bytes were sealed, %llu are declared",
+			       m->rank, (unsigned long long)r->image_len, (unsigned long long)end);
+	return 0;
+}
+
+/* Before anything is said of its slot, which may be used for something else by now (I10). */
+static int seal_try_check(struct member *m, const struct seal_request *r, struct err *e)
+{
+	const struct history_abort *a = aborted(m->job, r->epoch, r->step);
+	const struct checkpoint *c = checkpoint_find(m->job, r->epoch, r->step);
+	const char *reason = NULL;
+
+	if (c && c->agreed == CP_ABORTED && r->try_number <= c->try_number)
+		reason = c->reason;
+	else if (!c && a && r->try_number < a->aborted.next_try)
+		reason = a->aborted.reason;
+	if (reason)
+		return err_set(e, CKPT_EABORTED, "step %llu was aborted: %s",
+			       (unsigned long long)r->step, reason);
+	/* Bytes of an older try never count for this one (I1). */
+	if (c && r->try_number < c->try_number && !BUG(MIX_TRIES))
+		return err_set(e, CKPT_EABORTED,
+			       "step %llu is being saved in its try %u, this is try %u",
+			       (unsigned long long)r->step, c->try_number, r->try_number);
+	return 0;
+}
+
+/* The attempt that this seal is for, made if it is the first. */
+static int seal_attempt(struct member *m, const struct seal_request *r, struct checkpoint **ret,
+			struct err *e)
+{
+	struct job *j = m->job;
+	struct checkpoint *c = checkpoint_find(j, r->epoch, r->step);
+	struct attempt_id id;
+	int err;
+
+	if (c && c->agreed == CP_OPEN && r->try_number > c->try_number)
+		checkpoint_abort(c, "rank %u tried again", m->rank);
+	if (c && c->agreed == CP_ABORTED)
+		c = NULL; /* of an older try */
+	if (c && c->shards[m->rank].sealed)
+		return err_set(e, -EEXIST, "rank %u has sealed step %llu already", m->rank,
+			       (unsigned long long)r->step);
+	if (!c) {
+		id = attempt_id_make(&j->history.job.id, j->history.incarnation, r->epoch, r->step,
+				     r->try_number);
+		err = checkpoint_new(j, r->step, r->epoch, j->history.epoch.world, &id, &c);
+		if (err < 0)
+			return err_code(e, err, "step %llu", (unsigned long long)r->step);
+		c->try_number = r->try_number;
+		timer_arm(j->node->env.loop, &c->timeout,
+			  loop_now(j->node->env.loop) + j->node->options.attempt_timeout_ns);
+	}
+	*ret = c;
+	return 0;
+}
+
+static int seal_write(struct checkpoint *c, struct member *m, struct slot *s,
+		      const struct seal_request *r)
+{
+	struct ledger_seal ls = {
+		.slot = s->number,
+		.try_number = r->try_number,
+		.world = c->world,
+		.step = r->step,
+		.epoch = r->epoch,
+		.image_len = r->image_len,
+		.attempt = c->attempt,
+		.declaration = m->declared->digest,
+		.blobs = r->blobs,
+		.n_blobs = r->n_blobs,
+	};
+
+	return ledger_sealed(&m->job->ledger, &ls);
+}
+
+void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, struct declared *d,
+		       uint64_t image_len, struct ledger_blob *blobs, uint32_t n_blobs)
+{
+	struct shard_state *sh = &c->shards[rank];
+
+	assert(rank < c->world);
+	assert(!sh->sealed);
+	assert(!s->holds);
+	sh->slot = s;
+	sh->sealed = true;
+	sh->image_len = image_len;
+	sh->declared = d;
+	sh->blobs = blobs;
+	sh->n_blobs = n_blobs;
+	s->holds = c;
+	s->state = SLOT_SEALED;
+	c->bytes += image_len;
+	c->n_sealed++;
+	c->sealed = c->n_sealed == c->world;
+}
+
+/* A whole one shows that older ones which are not will never be: some rank went past them. */
+static void abort_overtaken(struct checkpoint *by)
+{
+	struct checkpoint *c;
+
+	list_each(c, &by->job->checkpoints, link)
+		if (c->epoch == by->epoch && c->step < by->step && c->agreed == CP_OPEN &&
+		    !c->sealed)
+			checkpoint_abort(c, "%u of %u ranks sealed it, all sealed step %llu",
+					 c->n_sealed, c->world, (unsigned long long)by->step);
+}
+
+int checkpoint_seal(struct member *m, const struct seal_request *r, struct attempt_id *ret_attempt,
+		    struct err *e)
+{
+	struct job *j = m->job;
+	struct slot *s = slot_find(j, r->slot);
+	struct checkpoint *c = NULL;
+	int err;
+
+	/* The answer to an earlier one was lost (I10). */
+	if (s && s->member == m && s->holds && s->holds->step == r->step &&
+	    s->credit == r->credit && s->holds->epoch == r->epoch && !BUG(REPEAT_REFUSED)) {
+		*ret_attempt = s->holds->attempt;
+		ledger_blobs_free(r->blobs, r->n_blobs);
+		return s->holds->agreed == CP_ABORTED
+			       ? err_set(e, CKPT_EABORTED, "step %llu was aborted: %s",
+					 (unsigned long long)r->step, s->holds->reason)
+			       : 0;
+	}
+	err = seal_check(m, r, e);
+	if (err == 0)
+		err = seal_try_check(m, r, e);
+	if (err == 0)
+		err = seal_slot_check(m, s, r, e);
+	if (err == 0)
+		err = seal_attempt(m, r, &c, e);
+	if (err == 0 && FAULT(SEAL_LEDGER))
+		err = err_code(e, -ENOMEM, "seal step %llu", (unsigned long long)r->step);
+	if (err == 0) {
+		err = seal_write(c, m, s, r);
+		if (err < 0)
+			err_code(e, err, "write step %llu to the ledger",
+				 (unsigned long long)r->step);
+	}
+	if (err < 0) {
+		ledger_blobs_free(r->blobs, r->n_blobs);
+		return err;
+	}
+	m->credit_unused = false;
+	m->declared->refs++;
+	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs, r->n_blobs);
+	*ret_attempt = c->attempt;
+	digesting_start(c, m->rank);
+	if (c->agreed == CP_OPEN && skipped_by_other(j, m, r->step, r->try_number))
+		checkpoint_abort(c, "a rank skipped it");
+	if (c->sealed) {
+		timer_disarm(j->node->env.loop, &c->timeout);
+		abort_overtaken(c);
+	}
+	job_poke(j);
+	return 0;
+}
+
+int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t credit,
+		    uint32_t try_number, const char *reason, struct err *e)
+{
+	struct job *j = m->job;
+	struct checkpoint *c;
+	struct slot *s;
+
+	(void)e;
+	list_each(s, &j->slots, link) {
+		if (credit == 0 || s->member != m || s->state != SLOT_WRITING ||
+		    s->credit != credit)
+			continue;
+		m->credit_unused = false;
+		slot_release(s);
+		break;
+	}
+	if (epoch == j->history.epoch.number) {
+		m->skipped[m->n_skipped % 8].step = step;
+		m->skipped[m->n_skipped % 8].epoch = epoch;
+		m->skipped[m->n_skipped % 8].try_number = try_number;
+		m->n_skipped++;
+		c = checkpoint_find(j, epoch, step);
+		if (c && c->agreed == CP_OPEN && !c->shards[m->rank].sealed &&
+		    c->try_number <= try_number)
+			checkpoint_abort(c, "rank %u skipped it: %s", m->rank, reason);
+	}
+	job_poke(j);
+	return 0;
+}
+
+void checkpoint_member_gone(struct job *j, uint32_t rank)
+{
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_OPEN && rank < c->world && !c->shards[rank].sealed)
+			checkpoint_abort(c, "the process of rank %u ended before it sealed", rank);
+	job_poke(j);
+}
+
+/* ---- Aborting ---- */
+
+static void abort_done(void *arg, int status)
+{
+	struct checkpoint *c = arg;
+
+	c->works--;
+	/* While the log cannot be written, memory goes on being used and the record follows (I4);
+	 * a log that another writes now makes no difference to slots nobody committed. */
+	(void)status;
+	c->abort_logged = true;
+	job_poke(c->job);
+}
+
+void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
+{
+	struct job *j = c->job;
+	struct record r = { .type = RECORD_ABORT };
+	va_list ap;
+
+	assert(c->agreed == CP_OPEN);
+	va_start(ap, fmt);
+	if (vsnprintf(c->reason, sizeof(c->reason), fmt, ap) < 0)
+		c->reason[0] = '\0';
+	va_end(ap);
+	c->agreed = CP_ABORTED;
+	timer_disarm(j->node->env.loop, &c->timeout);
+	persist_cancel(c);
+	job_tell(j, 5, "step %llu aborted: %s", (unsigned long long)c->step, c->reason);
+	r.aborted.step = c->step;
+	r.aborted.attempt = c->attempt;
+	r.aborted.next_try = c->try_number + 1;
+	memcpy(r.aborted.reason, c->reason, sizeof(r.aborted.reason));
+	c->works++;
+	if (job_append(j, &r, abort_done, c) < 0) {
+		c->works--;
+		c->abort_logged = true;
+	}
+	job_poke(j);
+}
+
+/* ---- Committing ---- */
+
+void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, void *table, size_t len)
+{
+	struct shard_state *sh = &c->shards[rank];
+	int r = status;
+
+	if (r == 0 && FAULT(DIGESTED))
+		r = -ENOMEM;
+	if (r == 0)
+		r = ledger_table(&c->job->ledger, sh->slot->number, table, len);
+	if (r < 0) {
+		alloc_free(table);
+		if (c->agreed == CP_OPEN)
+			checkpoint_abort(c, "digest rank %u: %s", rank, err_text(r));
+	} else if (checkpoint_table(c, rank, table, len) < 0) {
+		alloc_free(table);
+		if (c->agreed == CP_OPEN)
+			checkpoint_abort(c, "digest rank %u: out of memory", rank);
+	}
+	job_poke(c->job);
+}
+
+int checkpoint_table(struct checkpoint *c, uint32_t rank, void *table, size_t len)
+{
+	struct shard_state *sh = &c->shards[rank];
+	struct rank_table t;
+	int r;
+
+	assert(sh->sealed && !sh->table);
+	r = rank_table_open(table, len, &t, NULL);
+	assert(r == 0 || r == -ENOMEM); /* we built it, or the ledger's digest vouched for it */
+	if (r < 0)
+		return r;
+	sh->table = table;
+	sh->table_len = len;
+	sh->table_digest = rank_table_digest(&t);
+	sh->slot->state = SLOT_DIGESTED;
+	c->n_digested++;
+	c->digested = c->n_digested == c->world;
+	c->memory = c->digested;
+	return 0;
+}
+
+int checkpoint_fix_root(struct checkpoint *c)
+{
+	CLEANUP_FREE struct rank_line *lines = alloc_array(c->world, sizeof(*lines));
+	CLEANUP_FREE struct digest *decls = alloc_array(c->world, sizeof(*decls));
+
+	if (!lines || !decls)
+		return -ENOMEM;
+	for (uint32_t r = 0; r < c->world; r++) {
+		lines[r].rank = r;
+		lines[r].table_len = c->shards[r].table_len;
+		lines[r].table = c->shards[r].table_digest;
+		decls[r] = c->shards[r].declared->digest;
+	}
+	c->root = root_digest(lines, c->world);
+	c->layout = layout_digest(decls, c->world);
+	return 0;
+}
+
+/* H3: two commits whose sampled trained tensors are all equal. */
+static void stale_check(struct checkpoint *c)
+{
+	struct job *j = c->job;
+	struct writer w = { 0 };
+	struct rank_table t;
+	uint32_t n;
+
+	for (uint32_t r = 0; r < c->world; r++) {
+		if (rank_table_open(c->shards[r].table, c->shards[r].table_len, &t, NULL) == 0)
+			write_bytes(&w, t.samples, (size_t)t.n_samples * 16);
+	}
+	n = (uint32_t)(w.len / 16);
+	if (!w.bad && n > 0 && n == j->n_samples && digest_equal(&c->layout, &j->samples_layout) &&
+	    memcmp(w.buf, j->samples, w.len) == 0) {
+		j->stale_alarms++;
+		j->stale_step = c->step;
+		job_tell(j, 2,
+			 "step %llu has the same bytes in all %u sampled trained tensors as the "
+			 "checkpoint before it: is the optimizer stepping, are the live tensors "
+			 "bound?",
+			 (unsigned long long)c->step, n);
+	}
+	alloc_free(j->samples);
+	j->samples = w.bad ? NULL : (struct digest *)w.buf;
+	j->n_samples = w.bad ? 0 : n;
+	j->samples_layout = c->layout;
+	if (w.bad)
+		writer_free(&w);
+}
+
+static void commit_done(void *arg, int status)
+{
+	struct checkpoint *c = arg;
+	struct job *j = c->job;
+
+	c->works--;
+	job_poke(j);
+	if (status < 0) {
+		/* Another leads, or ckptd stops: the bytes stay for the next ckptd to settle. */
+		snprintf(c->reason, sizeof(c->reason), "its commit record: %s", err_text(status));
+		c->agreed = CP_OPEN;
+		if (!j->log_error && status != -ECANCELED)
+			checkpoint_abort(c, "its commit record: %s", err_text(status));
+		return;
+	}
+	c->agreed = CP_COMMITTED;
+	c->record_n = j->history.next_n - 1;
+	c->wall_ns = j->history.commits[j->history.n_commits - 1].wall_ns;
+	stale_check(c);
+}
+
+static void commit_start(struct checkpoint *c)
+{
+	struct record r = { .type = RECORD_COMMIT };
+
+	assert(c->sealed && (c->digested || BUG(COMMIT_BEFORE_DIGESTS)));
+	if (checkpoint_fix_root(c) < 0) {
+		checkpoint_abort(c, "out of memory");
+		return;
+	}
+	r.commit.step = c->step;
+	r.commit.attempt = c->attempt;
+	r.commit.root = c->root;
+	r.commit.layout = c->layout;
+	r.commit.world = c->world;
+	r.commit.bytes = c->bytes;
+	c->agreed = CP_COMMITTING;
+	c->works++;
+	if (job_append(c->job, &r, commit_done, c) < 0) {
+		c->works--;
+		c->agreed = CP_OPEN;
+		checkpoint_abort(c, "its commit record could not be queued");
+	}
+}
+
+/* Starts the commit of what is whole, in order of steps (I5). */
+void checkpoint_step(struct job *j)
+{
+	struct checkpoint *c, *lowest;
+	bool whole;
+
+	if (j->log_error)
+		return;
+
+	for (;;) {
+		lowest = NULL;
+		list_each(c, &j->checkpoints, link)
+			if (c->agreed == CP_OPEN && c->epoch == j->history.epoch.number &&
+			    c->sealed && (!lowest || c->step < lowest->step))
+				lowest = c;
+		whole = lowest && (lowest->digested || BUG(COMMIT_BEFORE_DIGESTS));
+		if (!whole)
+			return;
+		commit_start(lowest);
+	}
+}
+
+void checkpoint_resume(struct checkpoint *c)
+{
+	if (c->agreed != CP_OPEN)
+		return;
+	for (uint32_t r = 0; r < c->world; r++)
+		if (c->shards[r].sealed && !c->shards[r].table)
+			digesting_start(c, r);
+	if (!c->sealed)
+		timer_arm(c->job->node->env.loop, &c->timeout,
+			  loop_now(c->job->node->env.loop) +
+				  c->job->node->options.attempt_timeout_ns);
+	job_poke(c->job);
+}
+
+/* ---- Letting go ---- */
+
+static bool newer_committed(const struct checkpoint *c)
+{
+	struct checkpoint *o;
+
+	list_each(o, &c->job->checkpoints, link) {
+		if (o != c && o->agreed == CP_COMMITTED && o->record_n > c->record_n &&
+		    checkpoint_restorable(o))
+			return true;
+		if (BUG(FREE_BEFORE_COMMIT) && o != c && o->sealed && o->step > c->step)
+			return true;
+	}
+	return false;
+}
+
+/* The epoch's base, of which there are no files yet: "latest" is answered with it (I15). */
+static bool is_only_base(const struct checkpoint *c)
+{
+	const struct record_epoch *ep = &c->job->history.epoch;
+
+	return ep->has_base && ep->base_step == c->step &&
+	       attempt_equal(&ep->base_attempt, &c->attempt) && c->memory &&
+	       c->durable != DUR_DONE && c->durable != DUR_FAILED;
+}
+
+/* I9: memory goes only when a newer checkpoint is COMMITTED and nobody reads or persists it. */
+static bool memory_may_go(const struct checkpoint *c)
+{
+	if (c->works > 0 || c->readers > 0 || c->persist)
+		return false;
+	if (c->agreed == CP_ABORTED)
+		return c->abort_logged || c->job->log_text[0];
+	if (c->agreed != CP_COMMITTED)
+		return false;
+	return c->durable != DUR_WANTED && !is_only_base(c) && newer_committed(c);
+}
+
+static void release_memory(struct checkpoint *c)
+{
+	for (uint32_t r = 0; r < c->world; r++) {
+		struct slot *s = c->shards[r].slot;
+
+		if (!c->shards[r].sealed)
+			continue;
+		shard_clear(c->job, &c->shards[r]);
+		if (s)
+			slot_release(s);
+	}
+	c->memory = false;
+}
+
+static bool in_memory(const struct checkpoint *c)
+{
+	for (uint32_t r = 0; r < c->world; r++)
+		if (c->shards[r].sealed)
+			return true;
+	return false;
+}
+
+/* Overtaken before it was picked for disk: it needs no record, and the next sum leaves it out. */
+static void log_knows_gone(const struct checkpoint *c)
+{
+	struct history_commit *h = history_find(&c->job->history, c->step, &c->attempt);
+
+	if (h)
+		h->gone = true;
+}
+
+void checkpoint_collect(struct job *j)
+{
+	struct checkpoint *c, *next;
+	bool released = false;
+
+	list_each_safe(c, next, &j->checkpoints, link) {
+		if (in_memory(c) && memory_may_go(c)) {
+			release_memory(c);
+			released = true;
+		}
+		if (in_memory(c) || c->works || c->readers || c->persist)
+			continue;
+		if ((c->agreed == CP_ABORTED && c->abort_logged) ||
+		    (c->agreed == CP_COMMITTED && (c->durable == DUR_NONE ||
+						   c->durable == DUR_FAILED ||
+						   c->durable == DUR_GONE))) {
+			log_knows_gone(c);
+			checkpoint_free(c);
+		}
+	}
+	if (released)
+		job_poke(j); /* there may be slots for credits now */
+}

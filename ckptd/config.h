@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * config.h - what an administrator may set, from files, environment and command line.
+ *
+ * Files are INI: /etc/ckptd/ckptd.conf, then conf.d/ *.conf beside it in the order of their names.
+ * The environment (CKPTD_MEMORY_BUDGET=64G) overrides files, the command line overrides both.
+ */
+#ifndef CKPTD_CONFIG_H
+#define CKPTD_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/err.h"
+
+#define CONFIG_FILE "/etc/ckptd/ckptd.conf"
+
+/* Sizes are in bytes, times in nanoseconds; choices are positions in their list. */
+struct config {
+	char socket[108], data[256], name[64];
+	uint64_t log_level; /* as syslog's, LOG_ERR .. LOG_DEBUG */
+	uint64_t log_format; /* 0: text, 1: json */
+	uint64_t memory_budget; /* 0: half of what there is */
+	uint64_t slots, huge_pages;
+	uint64_t persist_every, compression;
+	uint64_t attempt_timeout_ns, settle_timeout_ns, stop_timeout_ns;
+	uint64_t log_trim;
+	uint64_t keep_last, keep_every;
+	uint64_t backend; /* see config_backend() */
+	uint64_t queue_depth, transfer, disk_reserve, spare;
+	uint64_t data_threads, meta_threads, cpu_threads, index_threads; /* cpu: 0: by the cores */
+	uint64_t conns_max, conns_per_uid, sessions_per_uid;
+};
+
+/* Every option at its default; the node's name is the host's. */
+void config_default(struct config *c);
+/* A file and its conf.d; a sentence names file, line, option and what is allowed. */
+MUST_CHECK int config_file(struct config *c, const char *file, struct err *e);
+MUST_CHECK int config_environment(struct config *c, struct err *e);
+/* "memory.budget=64G" of the command line. */
+MUST_CHECK int config_assign(struct config *c, const char *assignment, struct err *e);
+/* One option by name; where: for the sentence, "--socket". */
+MUST_CHECK int config_set(struct config *c, const char *option, const char *value,
+			  const char *where, struct err *e);
+/* What one option cannot say alone; after everything has been set. */
+MUST_CHECK int config_check(const struct config *c, struct err *e);
+
+const char *config_backend(const struct config *c); /* for disk_posix_open() */
+
+/* "section.key = value" for all, as a file that config_file() reads back. */
+void config_print(const struct config *c, FILE *to);
+/* Name, allowed values, default and meaning of all. */
+void config_help(FILE *to);
+/* The options that differ and need a restart, "a.b, c.d"; "" when there are none. */
+void config_needs_restart(const struct config *now, const struct config *wanted, char *buf,
+			  size_t size);
+
+#endif

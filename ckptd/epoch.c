@@ -1,0 +1,694 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * epoch.c - who may join a job, and when its next epoch opens.
+ *
+ * An open either joins the current epoch, or opens the next one, or is refused:
+ *
+ *   reconnect of a living member                      joins, nothing changes
+ *   open again of a member whose answer was lost      joins, nothing changes
+ *   new run id, first of its ranks                    opens (members of the old run are out)
+ *   same run id, rank not seen in this epoch          joins
+ *   same run id, rank whose process ended             opens: "rank r was replaced"; the others
+ *                                                     must load before they save again
+ *   no run id: no session lives -> a run id is made and the epoch opened; the made run has lost
+ *   no session yet -> joins; else refused until all are gone (the client tries again)
+ *
+ * Opening:  SETTLE the old epoch (what every rank sealed is committed, the rest aborted, bounded
+ *           by settle_timeout) -> lost commits are recorded -> epoch record with its base (I15)
+ *           -> in the log: members learn the new number, openings are answered.
+ * Opens of one job are handled one after the other. A log that cannot be written fails the open
+ * after settle_timeout; nothing is acted on that is not in the log (I4).
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+#include "codec/digest.h"
+#include "storage/store.h"
+
+struct opening {
+	struct list link;
+	struct job *job;
+	struct open_request r; /* session NULL: the job falls back by itself */
+	char reason[REASON_MAX + 1];
+	append_done_fn *done;
+	void *arg;
+	bool late, appending;
+	bool asked; /* by a session, which may have given up since */
+	char run_id[RUN_ID_MAX + 1]; /* of the epoch to open */
+};
+
+struct creation {
+	struct work work;
+	struct job *job;
+	struct joblog *log;
+	struct err err;
+};
+
+/* ---- Which checkpoints can be had ---- */
+
+bool checkpoint_restorable(const struct checkpoint *c)
+{
+	bool disk = c->durable == DUR_DONE && !c->disk_suspect;
+
+	if (c->agreed != CP_COMMITTED)
+		return false;
+	for (uint32_t r = 0; r < c->world && !disk; r++) {
+		const struct shard_state *s = &c->shards[r];
+
+		if (!s->table || !s->slot || s->slot->state != SLOT_DIGESTED)
+			return false;
+	}
+	return true;
+}
+
+struct checkpoint *epoch_newest_restorable(struct job *j)
+{
+	struct checkpoint *c, *best = NULL;
+
+	list_each(c, &j->checkpoints, link)
+		if (checkpoint_restorable(c) && (!best || c->record_n > best->record_n))
+			best = c;
+	return best;
+}
+
+/* ---- Openings ---- */
+
+static void opening_answer(struct opening *o, int code, const char *text)
+{
+	if (o->r.session) {
+		if (code < 0)
+			session_reply_error(o->r.session, o->r.request, code, text);
+		session_unref(o->r.session);
+	}
+	if (o->done)
+		o->done(o->arg, code);
+	list_del(&o->link);
+	alloc_free(o);
+}
+
+static void settle_late(struct timer *t)
+{
+	struct job *j = container_of(t, struct job, settle_timer);
+
+	if (j->opening)
+		j->opening->late = true;
+	job_poke(j);
+}
+
+void epoch_init(struct job *j)
+{
+	list_init(&j->openings);
+	timer_init(&j->settle_timer, settle_late);
+}
+
+void epoch_fini(struct job *j)
+{
+	timer_disarm(j->node->env.loop, &j->settle_timer);
+	if (j->opening)
+		opening_answer(j->opening, -ECANCELED, "ckptd stops");
+	j->opening = NULL;
+	while (!list_empty(&j->openings))
+		opening_answer(list_first(&j->openings, struct opening, link), -ECANCELED,
+			       "ckptd stops");
+	alloc_free(j->seen);
+}
+
+void epoch_drop_session(struct job *j, struct session *s)
+{
+	struct opening *o, *next;
+
+	list_each_safe(o, next, &j->openings, link)
+		if (o->r.session == s)
+			opening_answer(o, -ECANCELED, "its connection ended");
+}
+
+static struct opening *opening_new(struct job *j, const struct open_request *r)
+{
+	struct opening *o = alloc_zero(sizeof(*o));
+
+	if (!o)
+		return NULL;
+	o->job = j;
+	list_init(&o->link);
+	if (r) {
+		o->r = *r;
+		o->asked = true;
+		session_ref(r->session);
+	}
+	list_add_tail(&j->openings, &o->link);
+	return o;
+}
+
+/* ---- Joining ---- */
+
+static void reply_open(struct member *m, const struct open_request *r)
+{
+	struct job *j = m->job;
+	struct record_epoch *ep = &j->history.epoch;
+	struct memory *mem = j->node->env.memory;
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__OpenReply body = CKPT__OPEN_REPLY__INIT;
+	uint32_t slots[64];
+	struct slot *s;
+	int fd = mem->ops->export_fd(mem, m->page, false);
+
+	if (fd < 0) {
+		session_reply_error(r->session, r->request, fd, "open: hand over the session page");
+		return;
+	}
+	body.job_id = (ProtobufCBinaryData){ 16, j->history.job.id.b };
+	body.token = (ProtobufCBinaryData){ sizeof(j->token), j->token };
+	body.epoch = ep->number;
+	body.has_base = ep->has_base;
+	body.base_step = ep->base_step;
+	body.base_attempt = (ProtobufCBinaryData){ 16, ep->base_attempt.b };
+	body.run_id = ep->run_id;
+	if (m->declared)
+		body.declaration = (ProtobufCBinaryData){ 16, m->declared->digest.b };
+	body.slots = slots;
+	list_each(s, &j->slots, link)
+		if (s->member == m && body.n_slots < 64)
+			slots[body.n_slots++] = s->number;
+	reply.id = r->request;
+	reply.body_case = CKPT__REPLY__BODY_OPEN;
+	reply.open = &body;
+	session_reply(r->session, &reply, &fd, 1);
+}
+
+static void join(struct opening *o)
+{
+	struct job *j = o->job;
+	struct member *m;
+	int r;
+
+	/* Before there is a member: the end of a process that has none is told to nobody. */
+	if (!o->r.session || !session_follow(o->r.session)) {
+		opening_answer(o, 0, NULL);
+		return;
+	}
+	/* A member of a larger world that a log begun anew does not know any more. */
+	if (o->r.rank >= j->history.epoch.world) {
+		opening_answer(
+			o, CKPT_EEPOCH,
+			"open: the job's current epoch has fewer ranks; start the job again");
+		return;
+	}
+	if (session_member(o->r.session)) {
+		opening_answer(o, CKPT_ESTATE, "open: this connection is open already");
+		return;
+	}
+	if (!j->seen) {
+		j->seen = alloc_zero(j->history.epoch.world);
+		if (!j->seen) {
+			opening_answer(o, -ENOMEM, "open: out of memory");
+			return;
+		}
+	}
+	r = member_join(j, &o->r, &m);
+	if (r < 0) {
+		opening_answer(o, r, "open: the rank could not be added; out of memory");
+		return;
+	}
+	j->seen[m->rank] = 1;
+	session_set_member(o->r.session, m);
+	reply_open(m, &o->r);
+	opening_answer(o, 0, NULL);
+	job_poke(j);
+}
+
+/* ---- Opening the next epoch ---- */
+
+static bool any_alive(struct job *j)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		if (m->alive)
+			return true;
+	return false;
+}
+
+static void begin(struct opening *o, const char *run_id, const char *reason)
+{
+	struct job *j = o->job;
+
+	assert(!j->opening);
+	list_del(&o->link);
+	j->opening = o;
+	snprintf(o->run_id, sizeof(o->run_id), "%s", run_id);
+	snprintf(o->reason, sizeof(o->reason), "%s", reason);
+	timer_arm(j->node->env.loop, &j->settle_timer,
+		  loop_now(j->node->env.loop) + j->node->options.settle_timeout_ns);
+	job_poke(j);
+}
+
+/* Members of an older run are out: their ranks belong to the new one. */
+static void drop_old_run(struct job *j)
+{
+	struct member *m, *next;
+
+	list_each_safe(m, next, &j->members, link)
+		member_left(m, false);
+}
+
+static void epoch_appended(void *arg, int status)
+{
+	struct opening *o = arg;
+	struct job *j = o->job;
+	bool new_run = o->asked;
+
+	j->opening = NULL;
+	timer_disarm(j->node->env.loop, &j->settle_timer);
+	job_poke(j);
+	if (status < 0) {
+		opening_answer(o, status, "open: the epoch record could not be written to the log");
+		return;
+	}
+	j->epoch_over = false;
+	if (new_run && strcmp(o->reason, "new run") == 0) {
+		drop_old_run(j);
+		j->run_closed = false;
+	}
+	if (new_run) {
+		alloc_free(j->seen);
+		j->seen = NULL;
+	}
+	member_publish_epoch(j);
+	job_tell(j, 6, "epoch %llu (%s), base %s%llu", (unsigned long long)j->history.epoch.number,
+		 o->reason, j->history.epoch.has_base ? "step " : "none ",
+		 (unsigned long long)j->history.epoch.base_step);
+	if (new_run && o->r.session) {
+		struct member *m;
+
+		list_each(m, &j->members, link)
+			if (j->seen || (j->seen = alloc_zero(j->history.epoch.world)))
+				j->seen[m->rank] = 1;
+		list_add_head(&j->openings, &o->link); /* for opening_answer() to unlink */
+		join(o);
+	} else {
+		opening_answer(o, 0, NULL);
+	}
+}
+
+static int record_lost(struct job *j, const struct checkpoint *base)
+{
+	struct record r = { .type = RECORD_FREE };
+	int ret = 0;
+
+	for (size_t i = 0; i < j->history.n_commits && ret == 0; i++) {
+		struct history_commit *h = &j->history.commits[i];
+		struct checkpoint *c;
+
+		if (h->freed || h->gone || (base && h->n <= base->record_n))
+			continue;
+		c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
+		if (c && checkpoint_restorable(c))
+			continue;
+		r.mark.step = h->commit.step;
+		r.mark.attempt = h->commit.attempt;
+		r.mark.value = 2;
+		ret = job_append(j, &r, NULL, NULL);
+		j->lost++;
+		job_tell(j, 3, "step %llu was committed and its bytes are lost",
+			 (unsigned long long)h->commit.step);
+	}
+	return ret;
+}
+
+static void append_epoch(struct opening *o)
+{
+	struct job *j = o->job;
+	struct checkpoint *base = epoch_newest_restorable(j);
+	struct record r = { .type = RECORD_EPOCH };
+	int ret;
+
+	o->appending = true;
+	r.opened.number = j->history.epoch.number + 1;
+	r.opened.parent = j->history.epoch.number;
+	r.opened.world = o->asked ? o->r.world : j->history.epoch.world;
+	memcpy(r.opened.run_id, o->run_id, sizeof(r.opened.run_id));
+	memcpy(r.opened.reason, o->reason, sizeof(r.opened.reason));
+	if (base) {
+		r.opened.has_base = true;
+		r.opened.base_step = base->step;
+		r.opened.base_attempt = base->attempt;
+	}
+	ret = record_lost(j, base);
+	if (ret == 0 && FAULT(EPOCH_RECORD))
+		ret = -EIO;
+	if (ret == 0)
+		ret = job_append(j, &r, epoch_appended, o);
+	if (ret < 0)
+		epoch_appended(o, ret);
+}
+
+/* True when nothing of the old epoch can still be committed. */
+static bool settled(struct opening *o)
+{
+	struct job *j = o->job;
+	struct checkpoint *c;
+	bool open = false;
+
+	list_each(c, &j->checkpoints, link) {
+		if (c->agreed == CP_OPEN && (!c->sealed || o->late))
+			checkpoint_abort(c, "the job's next epoch was opened (%s)", o->reason);
+		if (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING)
+			open = true;
+	}
+	return !open;
+}
+
+static void open_next(struct opening *o)
+{
+	struct job *j = o->job;
+
+	if (o->appending) {
+		/* The record may still come to be written; whoever asked need not wait for it. */
+		if (o->late && o->r.session) {
+			session_reply_error(o->r.session, o->r.request, CKPT_ETIMEDOUT,
+					    "open: the job's log cannot be written (is the disk "
+					    "full?); see `ckptctl status`");
+			session_unref(o->r.session);
+			o->r.session = NULL;
+		}
+		return;
+	}
+	if (settled(o) || BUG(EPOCH_WITHOUT_SETTLING)) {
+		append_epoch(o);
+	} else if (o->late) {
+		j->opening = NULL;
+		opening_answer(o, CKPT_ETIMEDOUT,
+			       "open: the job's log cannot be written, so its old epoch cannot be "
+			       "settled; see `ckptctl status`");
+	}
+}
+
+void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, void *arg)
+{
+	struct opening *o = opening_new(j, NULL);
+
+	if (!o) {
+		done(arg, -ENOMEM);
+		return;
+	}
+	snprintf(o->reason, sizeof(o->reason), "%s", reason);
+	o->done = done;
+	o->arg = arg;
+	job_poke(j);
+}
+
+/* ---- Deciding ---- */
+
+static void refuse(struct opening *o, int code, const char *fmt, unsigned long long a,
+		   unsigned long long b)
+{
+	char text[ERR_TEXT_MAX], head[CKPT_JOB_MAX + 32];
+
+	snprintf(head, sizeof(head), "open job '%s' as rank %u: ", o->r.job, o->r.rank);
+	snprintf(text, sizeof(text), "%s", head);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+	snprintf(text + strlen(text), sizeof(text) - strlen(text), fmt, a, b);
+#pragma GCC diagnostic pop
+	opening_answer(o, code, text);
+}
+
+static void decide_made(struct opening *o)
+{
+	struct job *j = o->job;
+	struct record_epoch *ep = &j->history.epoch;
+	char run_id[RUN_ID_MAX + 1];
+	bool made = ep->number > 0 && strncmp(ep->run_id, RUN_ID_MADE, 5) == 0;
+
+	if (!any_alive(j) || j->epoch_over) {
+		snprintf(run_id, sizeof(run_id), RUN_ID_MADE "%016llx",
+			 (unsigned long long)rng_u64(j->node->env.rng));
+		begin(o, run_id, "new run");
+	} else if (made && !j->run_closed && ep->world == o->r.world &&
+		   !member_of_rank(j, o->r.rank)) {
+		join(o);
+	} else {
+		refuse(o, -EAGAIN,
+		       "processes of an earlier launch still live (epoch %llu, %llu ranks); end "
+		       "them, or give each launch its own run id in CKPT_RUN_ID",
+		       ep->number, ep->world);
+	}
+}
+
+static void decide_given(struct opening *o)
+{
+	struct job *j = o->job;
+	struct record_epoch *ep = &j->history.epoch;
+	struct member *m = member_of_rank(j, o->r.rank);
+	char reason[64];
+
+	if (ep->number == 0 || strcmp(ep->run_id, o->r.run_id) != 0) {
+		if (history_run_is_past(&j->history, o->r.run_id))
+			refuse(o, CKPT_EEPOCH,
+			       "its run id belongs to an older launch; the job is in epoch %llu of "
+			       "a newer one", ep->number, 0);
+		else
+			begin(o, o->r.run_id, "new run");
+	} else if (ep->world != o->r.world) {
+		refuse(o, -EINVAL, "this run has %llu ranks, not %llu", ep->world, o->r.world);
+	} else if (j->epoch_over) {
+		begin(o, o->r.run_id, "memory was lost");
+	} else if (m && m->alive) {
+		refuse(o, -EAGAIN, "the rank is held by process %llu, which lives",
+		       (unsigned long long)m->process.pid, 0);
+	} else if (j->seen && j->seen[o->r.rank]) {
+		snprintf(reason, sizeof(reason), "rank %u was replaced", o->r.rank);
+		begin(o, o->r.run_id, reason);
+	} else {
+		join(o);
+	}
+}
+
+/* Whether this open is of the run that the current epoch is of. */
+static bool same_run(const struct opening *o)
+{
+	const struct record_epoch *ep = &o->job->history.epoch;
+	bool made = strncmp(ep->run_id, RUN_ID_MADE, 5) == 0;
+
+	return ep->number > 0 && ep->world == o->r.world && !o->job->epoch_over &&
+	       (strcmp(ep->run_id, o->r.run_id) == 0 || (made && !o->r.run_id[0]));
+}
+
+/*
+ * The process that holds the rank opens it again, and its connection is gone: the answer to its
+ * open was lost, so it gets it again (I10); or it dropped its handle while ckptd was away, which
+ * is a goodbye that was not heard. True: answered.
+ */
+static bool open_again(struct opening *o, struct member *m)
+{
+	if (o->r.reconnect || !m || !m->alive || m->session ||
+	    !process_same(&m->process, session_process(o->r.session)))
+		return false;
+	if (!m->declared && same_run(o)) {
+		join(o);
+		return true;
+	}
+	member_left(m, false);
+	return false;
+}
+
+static void decide(struct opening *o)
+{
+	struct job *j = o->job;
+	struct member *m;
+
+	if (!o->asked) {
+		char run_id[RUN_ID_MAX + 1], reason[REASON_MAX + 1];
+
+		memcpy(run_id, j->history.epoch.run_id, sizeof(run_id));
+		memcpy(reason, o->reason, sizeof(reason));
+		begin(o, run_id, reason);
+		return;
+	}
+	if (!session_connected(o->r.session)) {
+		opening_answer(o, -ECANCELED, NULL);
+		return;
+	}
+	if (!j->ledger.region && node_make_ledger(j) < 0) {
+		opening_answer(o, -ENOMEM, "open: there is no memory for the job's ledger");
+		return;
+	}
+	m = member_of_rank(j, o->r.rank);
+	if (m && o->r.reconnect && m->alive &&
+	    process_same(&m->process, session_process(o->r.session))) {
+		join(o);
+		return;
+	}
+	if (open_again(o, m))
+		return;
+	if (o->r.reconnect && o->r.run_id[0] &&
+	    strcmp(o->r.run_id, j->history.epoch.run_id) == 0 && !m &&
+	    o->r.loaded_epoch == j->history.epoch.number &&
+	    o->r.world == j->history.epoch.world) {
+		/* ckptd lost its memory, the process did not: it goes on in the same epoch. */
+		join(o);
+		return;
+	}
+	if (o->r.reconnect && j->history.epoch.number > 0 &&
+	    strcmp(o->r.run_id, j->history.epoch.run_id) != 0) {
+		refuse(o, CKPT_EEPOCH,
+		       "the job went on without this process and is in epoch %llu of a newer "
+		       "launch; "
+		       "end this process",
+		       j->history.epoch.number, 0);
+		return;
+	}
+	if (o->r.run_id[0] && strncmp(o->r.run_id, RUN_ID_MADE, 5) != 0)
+		decide_given(o);
+	else
+		decide_made(o);
+}
+
+void epoch_step(struct job *j)
+{
+	if (j->creating)
+		return;
+	if (j->opening)
+		open_next(j->opening);
+	while (!j->opening && !list_empty(&j->openings))
+		decide(list_first(&j->openings, struct opening, link));
+}
+
+/* ---- New jobs ---- */
+
+static void creation_failed(struct job *j, int code, const char *text)
+{
+	while (!list_empty(&j->openings))
+		opening_answer(list_first(&j->openings, struct opening, link), code, text);
+	j->creating = false;
+	j->log_error = code;
+	ledger_destroy(&j->ledger);
+	list_del(&j->link); /* a later open makes it anew */
+	list_add_tail(&j->node->failed_jobs, &j->link);
+}
+
+static void created(void *arg, int status)
+{
+	struct job *j = arg;
+
+	if (status < 0) {
+		creation_failed(j, status, "open: record 0 of the job's log could not be written");
+		return;
+	}
+	j->creating = false;
+	job_poke(j);
+}
+
+static void creation_run(struct work *w)
+{
+	struct creation *x = container_of(w, struct creation, work);
+	struct job *j = x->job;
+	struct node *n = j->node;
+	char dir[DISK_PATH_MAX + 1];
+
+	w->status = n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, &x->log, &x->err);
+	if (w->status < 0)
+		return;
+	path_job(dir, &j->history.job.id);
+	w->status = store_publish_file(&n->store, dir, "token", j->token, sizeof(j->token));
+	if (w->status < 0)
+		err_code(&x->err, w->status, "write the token of job '%s'", j->history.job.name);
+}
+
+static void creation_done(struct work *w)
+{
+	struct creation *x = container_of(w, struct creation, work);
+	struct job *j = x->job;
+	struct record r = { .type = RECORD_JOB };
+	int ret = w->status;
+
+	j->log = x->log;
+	if (ret == 0) {
+		r.job = j->history.job;
+		ret = job_append(j, &r, created, j);
+	}
+	if (ret < 0)
+		creation_failed(j, ret, x->err.text);
+	alloc_free(x);
+}
+
+static struct job *job_create(struct node *n, const struct open_request *r)
+{
+	struct job *j;
+	struct creation *x = alloc_zero(sizeof(*x));
+
+	if (!x || job_new(n, &j) < 0) {
+		alloc_free(x);
+		return NULL;
+	}
+	n->env.rng->fill(n->env.rng, j->history.job.id.b, 16);
+	n->env.rng->fill(n->env.rng, j->token, sizeof(j->token));
+	snprintf(j->history.job.name, sizeof(j->history.job.name), "%s", r->job);
+	j->history.job.uid = session_process(r->session)->uid;
+	j->history.job.token = digest_of(j->token, sizeof(j->token));
+	j->creating = true;
+	if (node_make_ledger(j) < 0) {
+		job_free(j);
+		alloc_free(x);
+		return NULL;
+	}
+	list_add_tail(&n->jobs, &j->link);
+	x->job = j;
+	x->work.run = creation_run;
+	x->work.done = creation_done;
+	work_submit(n->env.workers, WORK_META, &x->work);
+	return j;
+}
+
+/* The job of that name that this user, or this token, may open. */
+static struct job *job_for(struct node *n, const struct open_request *r)
+{
+	struct job *j = job_find(n, r->job, session_process(r->session)->uid);
+	struct digest d = digest_of(r->token, sizeof(r->token));
+
+	if (j || !r->has_token)
+		return j;
+	list_each(j, &n->jobs, link)
+		if (strcmp(j->history.job.name, r->job) == 0 &&
+		    digest_equal(&j->history.job.token, &d))
+			return j;
+	return NULL;
+}
+
+void epoch_open(struct node *n, const struct open_request *r)
+{
+	struct job *j;
+	const char *text = NULL;
+	int code = 0;
+
+	if (!name_is_safe(r->job)) {
+		code = -EINVAL;
+		text = "open: a job's name is 1 to 64 of A-Z a-z 0-9 . _ - and no leading dot";
+	} else if (r->world == 0 || r->world > WORLD_MAX || r->rank >= r->world) {
+		code = -EINVAL;
+		text = "open: rank must be below world, and world at most 65536";
+	} else if (n->stopping || !n->ready) {
+		code = -EAGAIN;
+		text = n->stopping ? "open: ckptd is stopping" : "open: ckptd is still starting";
+	}
+	if (code < 0) {
+		session_reply_error(r->session, r->request, code, text);
+		return;
+	}
+	j = job_for(n, r);
+	if (!j)
+		j = job_create(n, r);
+	if (!j || !opening_new(j, r)) {
+		session_reply_error(r->session, r->request, -ENOMEM, "open: out of memory");
+		return;
+	}
+	job_poke(j);
+}

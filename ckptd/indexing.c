@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "ckptd/indexing.h"
+
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "ckptd/node_priv.h"
+#include "storage/catalog.h"
+
+enum indexing_what { INDEX_PUT, INDEX_REMOVE, INDEX_REBUILD };
+
+struct indexing {
+	struct work work;
+	struct node *node;
+	enum indexing_what what;
+	struct catalog_entry entry;
+	struct declared **declared; /* references, for a layout that is new */
+	struct declaration *views;
+	uint32_t world;
+	struct job *job;
+	append_done_fn *done;
+	void *arg;
+	struct err err;
+};
+
+static void indexing_run(struct work *w)
+{
+	struct indexing *x = container_of(w, struct indexing, work);
+	struct index *ix = x->node->env.index;
+
+	switch (x->what) {
+	case INDEX_PUT:
+		w->status = 0;
+		if (x->views)
+			w->status = catalog_put_layout(ix, &x->entry.layout, x->views, x->world,
+						       &x->err);
+		if (w->status == 0)
+			w->status = catalog_put(ix, &x->entry, &x->err);
+		break;
+	case INDEX_REMOVE:
+		w->status = catalog_remove(ix, &x->entry.id, &x->err);
+		break;
+	case INDEX_REBUILD:
+		w->status = catalog_rebuild(ix, &x->node->store, &x->err);
+		break;
+	}
+}
+
+static void indexing_done(struct work *w)
+{
+	struct indexing *x = container_of(w, struct indexing, work);
+	struct node *n = x->node;
+	char line[ERR_TEXT_MAX + 32];
+
+	n->index_works--;
+	if (w->status < 0) {
+		n->index_errors++;
+		snprintf(line, sizeof(line), "index: %s", x->err.text);
+		n->env.log(n->env.log_arg, 4, line);
+	}
+	for (uint32_t i = 0; x->declared && i < x->world; i++)
+		declared_unref(x->job, x->declared[i]);
+	if (x->done)
+		x->done(x->arg, w->status);
+	alloc_free(x->declared);
+	alloc_free(x->views);
+	alloc_free(x);
+	node_stop_step(n);
+}
+
+static struct indexing *indexing_new(struct node *n, enum indexing_what what)
+{
+	struct indexing *x = n->env.index ? alloc_zero(sizeof(*x)) : NULL;
+
+	if (!x)
+		return NULL;
+	x->node = n;
+	x->what = what;
+	x->work.run = indexing_run;
+	x->work.done = indexing_done;
+	return x;
+}
+
+static void indexing_submit(struct indexing *x)
+{
+	x->node->index_works++;
+	work_submit(x->node->env.workers, WORK_INDEX, &x->work);
+}
+
+void indexing_put(struct checkpoint *c)
+{
+	struct indexing *x = indexing_new(c->job->node, INDEX_PUT);
+	struct catalog_entry *e;
+
+	if (!x)
+		return;
+	e = &x->entry;
+	x->job = c->job;
+	job_id_of(c->job, c->step, &c->attempt, &e->id);
+	memcpy(e->job_name, c->job->history.job.name, sizeof(e->job_name));
+	e->uid = c->job->history.job.uid;
+	e->root = c->root;
+	e->layout = c->layout;
+	e->incarnation = c->job->history.incarnation;
+	e->record_n = c->record_n;
+	e->epoch = c->epoch;
+	e->wall_ns = c->wall_ns;
+	e->bytes = c->bytes;
+	e->world = c->world;
+	e->pinned = c->pinned;
+	e->suspect = c->disk_suspect;
+	x->declared = alloc_array(c->world, sizeof(*x->declared));
+	x->views = alloc_array(c->world, sizeof(*x->views));
+	for (uint32_t i = 0; x->declared && x->views && i < c->world; i++) {
+		if (!c->shards[i].declared) {
+			/* Not in memory: its layout was indexed when it was written. */
+			alloc_free(x->views);
+			x->views = NULL;
+			break;
+		}
+		x->declared[i] = c->shards[i].declared;
+		x->declared[i]->refs++;
+		x->views[i] = x->declared[i]->view;
+		x->world = i + 1;
+	}
+	indexing_submit(x);
+}
+
+void indexing_remove(struct node *n, const struct checkpoint_id *id)
+{
+	struct indexing *x = indexing_new(n, INDEX_REMOVE);
+
+	if (!x)
+		return;
+	x->entry.id = *id;
+	indexing_submit(x);
+}
+
+int indexing_rebuild(struct node *n, append_done_fn *done, void *arg)
+{
+	struct indexing *x = indexing_new(n, INDEX_REBUILD);
+
+	if (!x)
+		return n->env.index ? -ENOMEM : CKPT_ENOTFOUND;
+	x->done = done;
+	x->arg = arg;
+	indexing_submit(x);
+	return 0;
+}

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * job.c - a job and its way into its log.
+ *
+ * Appends go one at a time, in order, on a META worker. The first of this life of ckptd is a
+ * `lead` record with the next term, so that another that wrote meanwhile is noticed (I4).
+ *
+ *   append fails with -EEXIST or CKPT_ESTALE   another writer: this ckptd no longer leads the
+ *                                              job; every append fails until it is restarted
+ *   anything else                              unknown, but joblog has read back and found it
+ *                                              absent (I10): tried again each second (I14)
+ */
+#include <config.h>
+
+#include "ckptd/job.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/load.h"
+#include "ckptd/node_priv.h"
+#include "codec/digest.h"
+
+#define APPEND_RETRY_NS 1000000000u
+
+struct append {
+	struct work work;
+	struct list link;
+	struct job *job;
+	struct record record;
+	append_done_fn *done;
+	void *arg;
+	uint64_t n;
+	void *bytes;
+	size_t len;
+	struct err err;
+};
+
+static void append_next(struct job *j);
+
+static void append_retry(struct timer *t)
+{
+	append_next(container_of(t, struct job, append_retry));
+}
+
+static void job_step(struct task *t)
+{
+	struct job *j = container_of(t, struct job, step_task);
+
+	j->poked = false;
+	checkpoint_step(j);
+	epoch_step(j);
+	load_step(j);
+	persist_step(j);
+	retain_step(j);
+	checkpoint_collect(j);
+	checkpoint_answer(j);
+	member_grant(j);
+	node_stop_step(j->node);
+}
+
+void job_poke(struct job *j)
+{
+	assert(loop_is_current(j->node->env.loop));
+	if (j->poked)
+		return;
+	j->poked = true;
+	loop_post(j->node->env.loop, &j->step_task);
+}
+
+int job_new(struct node *n, struct job **ret)
+{
+	struct job *j = alloc_zero(sizeof(*j));
+
+	if (!j)
+		return -ENOMEM;
+	j->node = n;
+	history_init(&j->history);
+	list_init(&j->link);
+	list_init(&j->appends);
+	list_init(&j->members);
+	list_init(&j->slots);
+	list_init(&j->checkpoints);
+	list_init(&j->declared);
+	list_init(&j->waiters);
+	list_init(&j->loads);
+	epoch_init(j);
+	timer_init(&j->append_retry, append_retry);
+	j->step_task.run = job_step;
+	j->next_slot = 1;
+	*ret = j;
+	return 0;
+}
+
+struct job *job_find(struct node *n, const char *name, uint32_t uid)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		if (j->history.job.uid == uid && strcmp(j->history.job.name, name) == 0)
+			return j;
+	return NULL;
+}
+
+struct job *job_find_id(struct node *n, const struct job_id *id)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		if (job_id_equal(&j->history.job.id, id))
+			return j;
+	return NULL;
+}
+
+void job_tell(struct job *j, int level, const char *fmt, ...)
+{
+	char text[ERR_TEXT_MAX], line[ERR_TEXT_MAX + CKPT_JOB_MAX + 16];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (n < 0)
+		return;
+	snprintf(line, sizeof(line), "job '%s': %s", j->history.job.name, text);
+	j->node->env.log(j->node->env.log_arg, level, line);
+}
+
+void job_id_of(const struct job *j, uint64_t step, const struct attempt_id *attempt,
+	       struct checkpoint_id *ret)
+{
+	ret->job = j->history.job.id;
+	ret->step = step;
+	ret->attempt = *attempt;
+}
+
+/* ---- Appending ---- */
+
+static void append_free(struct append *a)
+{
+	alloc_free(a->bytes);
+	alloc_free(a);
+}
+
+static void append_run(struct work *w)
+{
+	struct append *a = container_of(w, struct append, work);
+
+	w->status = a->job->log->ops->append(a->job->log, a->n, a->bytes, a->len, &a->err);
+}
+
+static void append_end(struct append *a, int status)
+{
+	struct job *j = a->job;
+
+	list_del(&a->link);
+	if (a->done)
+		a->done(a->arg, status);
+	append_free(a);
+	append_next(j);
+}
+
+static void append_fail_all(struct job *j, int code)
+{
+	while (!list_empty(&j->appends)) {
+		struct append *a = list_first(&j->appends, struct append, link);
+
+		list_del(&a->link);
+		if (a->done)
+			a->done(a->arg, code);
+		append_free(a);
+	}
+}
+
+static void append_done(struct work *w)
+{
+	struct append *a = container_of(w, struct append, work);
+	struct job *j = a->job;
+	struct err e = { 0 };
+
+	j->appending = false;
+	if (w->status == 0 && FAULT(LOG_APPENDED))
+		w->status = -EIO;
+	if (w->status == 0) {
+		w->status = history_apply(&j->history, a->n, a->bytes, a->len, &e);
+		/* We made it from this history: it cannot be refused, but memory can run out. */
+		assert(w->status == 0 || w->status == -ENOMEM);
+	}
+	if (w->status == 0) {
+		j->log_text[0] = '\0';
+		if (a->record.type == RECORD_LEAD)
+			j->lead = true;
+		append_end(a, 0);
+		return;
+	}
+	if (w->status == -EEXIST || w->status == CKPT_ESTALE) {
+		j->log_error = CKPT_ESTALE;
+		snprintf(j->log_text, sizeof(j->log_text),
+			 "another ckptd wrote record %llu of the log; restart this one",
+			 (unsigned long long)a->n);
+		job_tell(j, 2, "%s", j->log_text);
+		append_fail_all(j, CKPT_ESTALE);
+		return;
+	}
+	if (!j->log_text[0])
+		job_tell(j, 3, "append record %llu of the log: %s; trying again each second",
+			 (unsigned long long)a->n, a->err.text);
+	memcpy(j->log_text, a->err.text, sizeof(j->log_text));
+	timer_arm(j->node->env.loop, &j->append_retry,
+		  loop_now(j->node->env.loop) + APPEND_RETRY_NS);
+}
+
+static int append_insert(struct job *j, const struct record *r, append_done_fn *done, void *arg,
+			 bool front)
+{
+	struct append *a = alloc_zero(sizeof(*a));
+
+	if (!a)
+		return -ENOMEM;
+	a->job = j;
+	a->record = *r;
+	a->done = done;
+	a->arg = arg;
+	a->work.run = append_run;
+	a->work.done = append_done;
+	if (front)
+		list_add_head(&j->appends, &a->link);
+	else
+		list_add_tail(&j->appends, &a->link);
+	return 0;
+}
+
+static int append_lead(struct job *j)
+{
+	struct record r = { .type = RECORD_LEAD };
+
+	snprintf(r.lead.node, sizeof(r.lead.node), "%s", j->node->options.name);
+	return append_insert(j, &r, NULL, NULL, true);
+}
+
+static int append_encode(struct job *j, struct append *a)
+{
+	int r;
+
+	history_next(&j->history, &a->record);
+	if (a->record.type == RECORD_SUM)
+		a->record.sum = &j->history;
+	a->record.wall_ns = loop_wall(j->node->env.loop);
+	a->n = a->record.n;
+	r = record_encode(&a->record, &a->bytes, &a->len);
+	/* What the log would refuse is refused before it is there: a pin behind a free, say. */
+	return r < 0 ? r : history_check(&j->history, a->n, a->bytes, a->len, &a->err);
+}
+
+static void append_next(struct job *j)
+{
+	struct append *a = list_first(&j->appends, struct append, link);
+	int r = 0;
+
+	assert(loop_is_current(j->node->env.loop));
+	if (!a || j->appending)
+		return;
+	timer_disarm(j->node->env.loop, &j->append_retry);
+	/* Record 0 is the job itself; nobody can lead before it. */
+	if (!j->lead && j->history.next_n > 0 && a->record.type != RECORD_LEAD) {
+		r = append_lead(j);
+		a = list_first(&j->appends, struct append, link);
+	}
+	/* A retry appends the very same bytes: the first try may have come through (I10). */
+	if (r == 0 && !a->bytes)
+		r = append_encode(j, a);
+	if (r < 0) {
+		list_del(&a->link);
+		if (a->done)
+			a->done(a->arg, r);
+		append_free(a);
+		append_next(j);
+		return;
+	}
+	j->appending = true;
+	work_submit(j->node->env.workers, WORK_META, &a->work);
+}
+
+static void trim_done(void *arg, int status);
+
+int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg)
+{
+	int ret;
+
+	assert(loop_is_current(j->node->env.loop));
+	if (j->log_error)
+		return j->log_error;
+	ret = append_insert(j, r, done, arg, false);
+	if (ret < 0)
+		return ret;
+	append_next(j);
+	/* A sum takes its turn like any record; the records below it go once it is there. */
+	if (j->history.next_n - j->history.first_n > j->node->options.log_trim &&
+	    r->type == RECORD_COMMIT) {
+		struct record sum = { .type = RECORD_SUM };
+
+		ignore_result(append_insert(j, &sum, trim_done, j, false) /* next commit tries */);
+	}
+	return 0;
+}
+
+struct trim {
+	struct work work;
+	struct job *job;
+	uint64_t n;
+};
+
+static void trim_run(struct work *w)
+{
+	struct trim *t = container_of(w, struct trim, work);
+
+	/* Harmless if it fails: the records are only not needed any more. */
+	w->status = t->job->log->ops->trim(t->job->log, t->n);
+}
+
+static void trim_end(struct work *w)
+{
+	struct trim *t = container_of(w, struct trim, work);
+	struct job *j = t->job;
+
+	alloc_free(t);
+	j->appending = false;
+	append_next(j);
+	job_poke(j);
+}
+
+static void trim_done(void *arg, int status)
+{
+	struct job *j = arg;
+	struct trim *t;
+
+	if (status < 0)
+		return;
+	t = alloc_zero(sizeof(*t));
+	if (!t)
+		return;
+	t->job = j;
+	t->n = j->history.first_n; /* the sum */
+	t->work.run = trim_run;
+	t->work.done = trim_end;
+	j->appending =
+		true; /* one call at a time per log: a trim sweeps what an append just made */
+	work_submit(j->node->env.workers, WORK_META, &t->work);
+}
+
+void job_free(struct job *j)
+{
+	struct checkpoint *c, *next;
+	struct slot *s, *s_next;
+	struct member *m, *m_next;
+
+	if (!j)
+		return;
+	append_fail_all(j, -ECANCELED);
+	timer_disarm(j->node->env.loop, &j->append_retry);
+	waiter_drop(j, NULL, 0);
+	epoch_fini(j);
+	list_each_safe(c, next, &j->checkpoints, link)
+		checkpoint_free(c);
+	list_each_safe(s, s_next, &j->slots, link)
+		alloc_free(s);
+	list_each_safe(m, m_next, &j->members, link) {
+		if (m->declared)
+			declared_unref(j, m->declared);
+		alloc_free(m);
+	}
+	while (!list_empty(&j->declared))
+		declared_unref(j, list_first(&j->declared, struct declared, link));
+	if (j->log)
+		j->log->ops->close(j->log);
+	history_fini(&j->history);
+	alloc_free(j->samples);
+	list_del(&j->link);
+	alloc_free(j);
+}

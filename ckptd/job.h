@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * job.h - the data that ckptd keeps of one job: its log, members, slots and checkpoints.
+ *
+ * Who changes what:
+ *   job.c         the job itself, appends to its log
+ *   epoch.c       epochs: opens, settling, falling back
+ *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory
+ *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
+ *   persist.c     from memory to files; retain.c: which files go
+ *   load.c        what is being read
+ * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
+ * struct of its work.
+ *
+ * Invariants here (those of the design are cited as I1..I15):
+ *  (1) a slot holds at most one shard of one checkpoint; slot->holds and shard->slot agree;
+ *  (2) a checkpoint is in job->checkpoints until it is ABORTED or gone from memory and disk, has
+ *      no works and no readers;
+ *  (3) what the log says is in job->history, and nothing acts on a record before it is appended.
+ */
+#ifndef CKPTD_JOB_H
+#define CKPTD_JOB_H
+
+#include "ckptd/ledger.h"
+#include "ckptd/node.h"
+#include "coord/record.h"
+#include "model/declaration.h"
+#include "storage/commit_file.h"
+#include "storage/store.h"
+
+struct session;
+struct checkpoint;
+struct persist;
+
+/* ---- Memory of one rank's snapshot ---- */
+
+enum slot_state {
+	SLOT_MAPPING, /* handed to its process, which is mapping and populating it */
+	SLOT_EMPTY,
+	SLOT_WRITING, /* its process has a credit for it */
+	SLOT_SEALED,
+	SLOT_DIGESTED,
+	SLOT_QUARANTINED, /* a leaf did not match: never read again, freed with its checkpoint */
+};
+
+struct slot {
+	struct list link; /* in job->slots */
+	struct job *job;
+	uint32_t number;  /* unique in the job for ever */
+	uint32_t rank;
+	struct region *region;
+	struct process_id process; /* may write to it */
+	struct member *member;     /* NULL: its process ended or left */
+	enum slot_state state;
+	uint64_t credit;           /* WRITING: the credit that was granted with it */
+	struct checkpoint *holds;  /* SEALED and later (1) */
+};
+
+/* One rank's part of a checkpoint. */
+struct shard_state {
+	struct slot *slot;         /* NULL: not sealed yet, or no longer in memory */
+	bool sealed;
+	uint64_t image_len;
+	struct declared *declared;
+	struct ledger_blob *blobs;
+	uint32_t n_blobs;
+	void *table;               /* the rank table, once DIGESTED; also in the ledger */
+	size_t table_len;
+	struct digest table_digest;
+};
+
+enum agreed_state { CP_OPEN, CP_COMMITTING, CP_COMMITTED, CP_ABORTED };
+enum durable_state {
+	DUR_NONE,
+	DUR_WANTED,  /* picked, waiting for its turn */
+	DUR_WRITING,
+	DUR_DONE,
+	DUR_FAILED,
+	DUR_GONE,    /* freed, or being freed */
+};
+
+struct checkpoint {
+	struct list link; /* in job->checkpoints, in order of their first seal */
+	struct job *job;
+	uint64_t step, epoch;
+	struct attempt_id attempt;
+	uint32_t try_number;
+	uint32_t world;
+	enum agreed_state agreed;
+	uint64_t record_n;    /* of the commit record */
+	uint64_t wall_ns;
+	struct digest root, layout;
+	uint64_t bytes;
+	struct shard_state *shards; /* world; tables are kept while the memory is */
+	uint32_t n_sealed, n_digested;
+	bool sealed, digested;      /* facts, of all ranks */
+	bool abort_logged;          /* ABORTED: its record is in the log */
+	bool memory;                /* every shard can be read from memory */
+	enum durable_state durable;
+	struct commit_file *commit; /* with DUR_DONE */
+	bool disk_suspect;          /* a leaf of its files did not match */
+	bool pinned;
+	bool stuck;                 /* its free record was refused: the next start tries again */
+	bool wait_durable;          /* somebody waits for it to be DURABLE */
+	struct persist *persist;
+	uint32_t works;             /* that point here */
+	uint32_t readers;           /* loads */
+	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
+	char reason[REASON_MAX + 1]; /* ABORTED, or why persisting failed */
+	uint32_t persist_tries;
+};
+
+/* ---- Members ---- */
+
+/* One declaration, shared by members and shards of the job that have it. */
+struct declared {
+	struct list link; /* in job->declared */
+	struct digest digest;
+	void *bytes;
+	size_t len;
+	struct declaration view;
+	uint32_t refs;
+};
+
+struct member {
+	struct list link; /* in job->members */
+	struct job *job;
+	uint32_t rank;
+	struct process_id process;
+	struct session *session; /* NULL while not connected */
+	bool alive;              /* the session has not ended: its process lives and said no bye */
+	bool prepared;           /* has populated slots */
+	struct preparing *preparing; /* they are being made */
+	uint64_t epoch;          /* it may save in */
+	struct declared *declared;
+	struct region *page;     /* struct session_page */
+	uint64_t credit;         /* newest granted */
+	bool credit_unused;
+	uint64_t blob_bytes;
+	uint64_t credit_request; /* id of a waiting Credit request; 0: none */
+	struct skipped {
+		uint64_t step, epoch;
+		uint32_t try_number;
+	} skipped[8];            /* the last steps this rank did not save */
+	uint32_t n_skipped;      /* ever; the ring's next place is this modulo 8 */
+};
+
+/* ---- The job ---- */
+
+struct append; /* a record on its way into the log: job.c */
+
+struct waiter {
+	struct list link;
+	struct session *session;
+	uint64_t request, step, epoch;
+	uint32_t what;
+};
+
+struct job {
+	struct list link; /* in node->jobs */
+	struct node *node;
+	struct history history;
+	struct joblog *log;
+	uint8_t token[32];
+	struct ledger ledger;
+
+	struct list appends;       /* waiting, the first is being written */
+	bool appending, lead;      /* lead: our lead record is in the log */
+	int log_error;             /* appends fail for good: somebody else wrote */
+	struct timer append_retry;
+	struct task step_task;
+	bool poked;
+	char log_text[ERR_TEXT_MAX];
+
+	struct list members, slots, checkpoints, declared, waiters;
+	struct list loads;   /* that wait for the epoch to be opened */
+	uint32_t next_slot;
+	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
+	bool epoch_over; /* memory was lost since the epoch was opened: the next open opens one */
+	bool creating;       /* record 0 is on its way */
+	uint8_t *seen;       /* one byte per rank: it has joined the current epoch */
+	struct opening *opening; /* an epoch is being opened; other opens wait in openings */
+	struct list openings;
+	struct timer settle_timer;
+	struct persist *persist; /* the one being written */
+	struct digest *samples;  /* of the newest commit, for the stale-snapshot alarm */
+	uint32_t n_samples;
+	struct digest samples_layout;
+	uint64_t stale_alarms, stale_step;
+	bool retaining;
+	uint64_t layouts_stored; /* how many of stored_layouts are valid */
+	struct digest stored_layouts[8];
+	uint64_t lost; /* commit records whose bytes were lost, reported */
+	uint64_t last_durable_step;
+};
+
+/* ---- job.c ---- */
+MUST_CHECK int job_new(struct node *n, struct job **ret);
+void job_free(struct job *j); /* this process's memory only */
+struct job *job_find(struct node *n, const char *name, uint32_t uid);
+struct job *job_find_id(struct node *n, const struct job_id *id);
+
+/*
+ * Appends a record (type and payload filled in) behind those that wait; done runs once it is
+ * durable and applied to job->history, or with an error when it never will be. A log that cannot
+ * be written for now (full disk) is tried again for ever: see I14.
+ */
+typedef void append_done_fn(void *arg, int status);
+MUST_CHECK int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg);
+/*
+ * Something changed: the whole machine of the job takes a step in the next turn of the loop. Events
+ * only note what happened and poke; decisions, and everything that frees, are made in job_step().
+ */
+void job_poke(struct job *j);
+void job_tell(struct job *j, int level, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void job_id_of(const struct job *j, uint64_t step, const struct attempt_id *attempt,
+	       struct checkpoint_id *ret);
+
+/* ---- epoch.c ---- */
+struct open_request {
+	struct session *session;
+	uint64_t request;
+	char job[CKPT_JOB_MAX + 1];
+	uint32_t rank, world;
+	char run_id[RUN_ID_MAX + 1];
+	bool has_token, reconnect;
+	uint8_t token[32];
+	uint64_t loaded_epoch;
+};
+/* Answers the session itself, now or later. */
+void epoch_open(struct node *n, const struct open_request *r);
+/* The session ended: its opens need no answer. */
+void epoch_drop_session(struct job *j, struct session *s);
+void epoch_init(struct job *j);
+void epoch_fini(struct job *j);
+/* Run ids that ckptd made begin with this. */
+#define RUN_ID_MADE "auto-"
+/* The base cannot be read: opens the next epoch with the newest checkpoint that can be (I11).
+ * done gets 0 or why not. */
+void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, void *arg);
+void epoch_step(struct job *j); /* an open may be waiting for the old epoch to be settled */
+/* Whether this checkpoint's bytes can be had from memory or files. */
+bool checkpoint_restorable(const struct checkpoint *c);
+struct checkpoint *epoch_newest_restorable(struct job *j);
+
+/* ---- member.c ---- */
+MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct member **ret);
+struct member *member_of_rank(struct job *j, uint32_t rank);
+bool member_has_slots(const struct member *m);
+void member_left(struct member *m, bool process_ended);
+MUST_CHECK int member_declare(struct member *m, const struct digest *digest, const void *bytes,
+			      size_t len, struct err *e);
+void member_drop_slots(struct member *m);
+MUST_CHECK int member_slots_ready(struct member *m, struct err *e);
+/* It has loaded, or there was nothing to load: it may save in the current epoch. */
+void member_enter_epoch(struct member *m);
+uint64_t member_slot_bytes(const struct member *m);
+/* Gives credits where every rank can save (design 6.3). */
+void member_grant(struct job *j);
+void member_publish_epoch(struct job *j);
+struct slot *slot_find(struct job *j, uint32_t number);
+/* Back to EMPTY for its process, or destroyed when that is gone. It holds nothing any more. */
+void slot_release(struct slot *s);
+struct declared *declared_get(struct job *j, const struct digest *digest);
+MUST_CHECK int declared_put(struct job *j, const struct digest *digest, const void *bytes,
+			    size_t len, struct declared **ret, struct err *e);
+void declared_unref(struct job *j, struct declared *d);
+
+/* ---- preparing.c ---- */
+/* Answers the request itself, now or later, unless it returns an error. */
+MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t request,
+			      uint64_t blob_bytes, struct err *e);
+/* On a worker, some time. */
+void region_destroy(struct node *n, struct region *r);
+
+/* ---- checkpoint.c ---- */
+struct seal_request {
+	uint64_t step, epoch, credit, image_len;
+	uint32_t slot, try_number;
+	struct ledger_blob *blobs;
+	uint32_t n_blobs;
+	struct digest declaration;
+};
+MUST_CHECK int checkpoint_seal(struct member *m, const struct seal_request *r,
+			       struct attempt_id *ret_attempt, struct err *e);
+MUST_CHECK int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t credit,
+			       uint32_t try_number, const char *reason, struct err *e);
+/* A member's process ended: what it has not sealed never will be. */
+void checkpoint_member_gone(struct job *j, uint32_t rank);
+void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+struct checkpoint *checkpoint_find(struct job *j, uint64_t epoch, uint64_t step);
+struct checkpoint *checkpoint_find_attempt(struct job *j, uint64_t step,
+					   const struct attempt_id *attempt);
+MUST_CHECK int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint32_t world,
+			      const struct attempt_id *attempt, struct checkpoint **ret);
+/* After adoption: starts what was under way for a checkpoint found in the ledger. */
+void checkpoint_resume(struct checkpoint *c);
+MUST_CHECK int checkpoint_fix_root(struct checkpoint *c); /* root and layout from its tables */
+void checkpoint_step(struct job *j); /* commits what is whole */
+/* Lets go of memory that nothing needs any more (I9), and of the struct itself (2). */
+void checkpoint_collect(struct job *j);
+void checkpoint_free(struct checkpoint *c);
+/* Answers whoever waits, as far as it can be answered. */
+void checkpoint_answer(struct job *j);
+MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
+			       uint64_t epoch, uint32_t what, struct err *e);
+void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request 0: all */
+
+/* ---- persist.c ---- */
+/* Picks what to write next, and moves on what is being written. */
+void persist_step(struct job *j);
+void persist_cancel(struct checkpoint *c);
+
+/* ---- retain.c ---- */
+void retain_step(struct job *j);
+size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
+		   size_t cap);
+MUST_CHECK int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg,
+			     struct err *e);
+
+#endif

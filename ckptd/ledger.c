@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Region: header (64 bytes: magic, version, incompat features, job, generation, digest), then
+ * records at multiples of 8: length (u32, of the payload), type (u32), sequence (u64), digest of
+ * those 16 bytes and the payload (16), payload. Length 0 ends it. A record is written payload
+ * first, its length last, so that a crash in between leaves a zero length or a wrong digest.
+ */
+#include <config.h>
+
+#include "ckptd/ledger.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "codec/digest.h"
+
+#define LEDGER_MAGIC 0x7265676465636b63u
+#define LEDGER_VERSION 1u
+#define HEADER_BYTES 64u
+#define RECORD_HEAD 32u
+#define LEDGER_BYTES_MIN (64u << 10)
+#define LEDGER_PAYLOAD_MAX (1u << 30)
+
+enum ledger_type {
+	L_DECLARATION = 1,
+	L_SLOT,
+	L_READY,
+	L_ASSIGN,
+	L_SEALED,
+	L_TABLE,
+	L_EMPTY,
+	L_GONE,
+	L_MEMBER,
+	L_LEFT,
+	L_WHOLE, /* the rewrite that made this region is complete */
+};
+
+void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n)
+{
+	for (uint32_t i = 0; blobs && i < n; i++)
+		alloc_free(blobs[i].name);
+	alloc_free(blobs);
+}
+
+static void region_name(char *buf, size_t size, const struct job_id *job, uint64_t generation)
+{
+	char hex[ID_TEXT_MAX];
+
+	hex_format(hex, job->b, sizeof(job->b));
+	snprintf(buf, size, "ledger.%s.%llu", hex, (unsigned long long)generation);
+}
+
+static int region_make(struct ledger *l, uint64_t size)
+{
+	char name[REGION_NAME_MAX + 1];
+	struct region *r;
+	struct digest d;
+	uint8_t *p;
+	int ret;
+
+	region_name(name, sizeof(name), &l->job, l->generation);
+	ret = l->memory->ops->create(l->memory, name, size, &r);
+	if (ret < 0)
+		return ret;
+	p = r->base;
+	put_le32(p + 8, LEDGER_VERSION);
+	put_le32(p + 12, 0);
+	memcpy(p + 16, l->job.b, 16);
+	put_le64(p + 32, l->generation);
+	put_le64(p, LEDGER_MAGIC);
+	d = digest_of(p, 48);
+	memcpy(p + 48, d.b, 16);
+	l->region = r;
+	l->used = HEADER_BYTES;
+	l->sequence = 1;
+	return 0;
+}
+
+static struct digest record_digest(const uint8_t *head, const void *payload, size_t len)
+{
+	struct digest_stream s;
+
+	digest_begin(&s);
+	digest_update(&s, head, 16);
+	digest_update(&s, payload, len);
+	return digest_end(&s);
+}
+
+static bool fits(const struct ledger *l, size_t len)
+{
+	/* The 8 bytes after the record must be there to hold the zero that ends the ledger. */
+	return l->used + RECORD_HEAD + round_up(len, 8) + 8 <= l->region->size;
+}
+
+static void put_record(struct ledger *l, uint32_t type, const void *payload, size_t len)
+{
+	uint8_t *p = (uint8_t *)l->region->base + l->used;
+	uint8_t head[16];
+	struct digest d;
+
+	assert(fits(l, len));
+	assert(len > 0 && len <= LEDGER_PAYLOAD_MAX);
+	put_le32(head, (uint32_t)len);
+	put_le32(head + 4, type);
+	put_le64(head + 8, l->sequence);
+	d = record_digest(head, payload, len);
+	memcpy(p + 4, head + 4, 12);
+	memcpy(p + 16, d.b, 16);
+	memcpy(p + RECORD_HEAD, payload, len);
+	put_le32(p + RECORD_HEAD + round_up(len, 8), 0);
+	atomic_thread_fence(memory_order_release);
+	if (FAULT(LEDGER_RECORD))
+		return; /* as if killed before the length: the record is not there */
+	put_le32(p, (uint32_t)len);
+	l->used += RECORD_HEAD + round_up(len, 8);
+	l->sequence++;
+}
+
+/* Moves what is still true into a new region with room for `need` more bytes of payload. */
+static int rewrite(struct ledger *l, size_t need)
+{
+	struct ledger fresh = *l;
+	uint64_t size = max_u64(LEDGER_BYTES_MIN, round_up(l->used + 2 * need, 4096));
+	int r;
+
+	assert(!l->rewriting);
+	for (int tries = 0; tries < 3; tries++, size *= 2) {
+		fresh = *l;
+		fresh.generation = l->generation + 1;
+		fresh.rewriting = true;
+		r = region_make(&fresh, size);
+		if (r < 0)
+			return r;
+		r = l->rewrite(l->owner, &fresh);
+		if (r == 0 && fits(&fresh, need + 64)) {
+			uint8_t whole = 1;
+
+			if (FAULT(LEDGER_REWRITE)) {
+				l->memory->ops->destroy(l->memory, fresh.region);
+				return -ENOMEM;
+			}
+			put_record(&fresh, L_WHOLE, &whole, 1);
+			l->memory->ops->destroy(l->memory, l->region);
+			fresh.rewriting = false;
+			*l = fresh;
+			return 0;
+		}
+		l->memory->ops->destroy(l->memory, fresh.region);
+		if (r < 0 && r != -ENOSPC)
+			return r;
+	}
+	return -ENOMEM;
+}
+
+static int append(struct ledger *l, uint32_t type, struct writer *w)
+{
+	int r = 0;
+
+	if (w->bad)
+		r = -ENOMEM;
+	else if (!fits(l, w->len))
+		r = l->rewriting ? -ENOSPC : rewrite(l, w->len);
+	if (r == 0)
+		put_record(l, type, w->buf, w->len);
+	writer_free(w);
+	return r;
+}
+
+int ledger_create(struct ledger *l, struct memory *m, const struct job_id *job)
+{
+	uint8_t whole = 1;
+	int r;
+
+	l->memory = m;
+	l->job = *job;
+	l->generation = 1;
+	l->rewriting = false;
+	r = region_make(l, LEDGER_BYTES_MIN);
+	if (r == 0)
+		put_record(l, L_WHOLE, &whole, 1);
+	return r;
+}
+
+void ledger_destroy(struct ledger *l)
+{
+	if (l->region)
+		l->memory->ops->destroy(l->memory, l->region);
+	l->region = NULL;
+}
+
+/* ---- Writing ---- */
+
+static void write_process(struct writer *w, const struct process_id *p)
+{
+	write_u32(w, (uint32_t)p->pid);
+	write_u32(w, p->uid);
+	write_u64(w, p->start);
+}
+
+int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes, size_t len)
+{
+	struct writer w = { 0 };
+
+	write_bytes(&w, d->b, 16);
+	write_u64(&w, len);
+	write_bytes(&w, bytes, len);
+	return append(l, L_DECLARATION, &w);
+}
+
+int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,
+		const struct process_id *p)
+{
+	struct writer w = { 0 };
+
+	write_u32(&w, slot);
+	write_u32(&w, rank);
+	write_process(&w, p);
+	write_str(&w, region, strlen(region));
+	return append(l, L_SLOT, &w);
+}
+
+static int append_slot(struct ledger *l, uint32_t type, uint32_t slot)
+{
+	struct writer w = { 0 };
+
+	write_u32(&w, slot);
+	return append(l, type, &w);
+}
+
+int ledger_ready(struct ledger *l, uint32_t slot)
+{
+	return append_slot(l, L_READY, slot);
+}
+
+int ledger_empty(struct ledger *l, uint32_t slot)
+{
+	return append_slot(l, L_EMPTY, slot);
+}
+
+int ledger_gone(struct ledger *l, uint32_t slot)
+{
+	return append_slot(l, L_GONE, slot);
+}
+
+int ledger_left(struct ledger *l, uint32_t rank)
+{
+	return append_slot(l, L_LEFT, rank);
+}
+
+int ledger_assign(struct ledger *l, uint32_t slot, uint64_t credit)
+{
+	struct writer w = { 0 };
+
+	write_u32(&w, slot);
+	write_u64(&w, credit);
+	return append(l, L_ASSIGN, &w);
+}
+
+int ledger_sealed(struct ledger *l, const struct ledger_seal *s)
+{
+	struct writer w = { 0 };
+
+	write_u32(&w, s->slot);
+	write_u32(&w, s->try_number);
+	write_u32(&w, s->world);
+	write_u32(&w, s->n_blobs);
+	write_u64(&w, s->step);
+	write_u64(&w, s->epoch);
+	write_u64(&w, s->image_len);
+	write_bytes(&w, s->attempt.b, 16);
+	write_bytes(&w, s->declaration.b, 16);
+	for (uint32_t i = 0; i < s->n_blobs; i++) {
+		write_str(&w, s->blobs[i].name, strlen(s->blobs[i].name));
+		write_u64(&w, s->blobs[i].image_offset);
+		write_u64(&w, s->blobs[i].bytes);
+	}
+	return append(l, L_SEALED, &w);
+}
+
+int ledger_table(struct ledger *l, uint32_t slot, const void *table, size_t len)
+{
+	struct writer w = { 0 };
+
+	write_u32(&w, slot);
+	write_u64(&w, len);
+	write_bytes(&w, table, len);
+	return append(l, L_TABLE, &w);
+}
+
+int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p, uint64_t epoch,
+		  uint64_t credit, bool credit_unused, uint64_t blob_bytes,
+		  const struct digest *declaration)
+{
+	static const struct digest none;
+	struct writer w = { 0 };
+
+	write_u32(&w, rank);
+	write_process(&w, p);
+	write_u64(&w, epoch);
+	write_u64(&w, credit);
+	write_u64(&w, blob_bytes);
+	write_u8(&w, credit_unused);
+	write_u8(&w, declaration != NULL);
+	write_bytes(&w, (declaration ? declaration : &none)->b, 16);
+	return append(l, L_MEMBER, &w);
+}
+
+/* ---- Reading ---- */
+
+static bool header_good(const struct region *r)
+{
+	const uint8_t *p = r->base;
+	struct digest d;
+
+	if (r->size < HEADER_BYTES + 8 || get_le64(p) != LEDGER_MAGIC ||
+	    get_le32(p + 8) != LEDGER_VERSION || get_le32(p + 12) != 0)
+		return false;
+	d = digest_of(p, 48);
+	return memcmp(d.b, p + 48, 16) == 0;
+}
+
+/* The record at `at`: its payload and length, or NULL where the ledger ends. */
+static const uint8_t *record_at(const struct region *r, uint64_t at, uint64_t sequence,
+				uint32_t *ret_type, uint32_t *ret_len)
+{
+	const uint8_t *p = (const uint8_t *)r->base + at;
+	uint32_t len;
+	struct digest d;
+
+	if (at + RECORD_HEAD + 8 > r->size)
+		return NULL;
+	len = get_le32(p);
+	if (len == 0 || len > LEDGER_PAYLOAD_MAX ||
+	    at + RECORD_HEAD + round_up(len, 8) + 8 > r->size || get_le64(p + 8) != sequence)
+		return NULL;
+	d = record_digest(p, p + RECORD_HEAD, len);
+	if (memcmp(d.b, p + 16, 16) != 0 && !BUG(LEDGER_TRUSTS_TORN_RECORD))
+		return NULL;
+	*ret_type = get_le32(p + 4);
+	*ret_len = len;
+	return p + RECORD_HEAD;
+}
+
+bool ledger_probe(const struct region *r, struct job_id *ret_job, uint64_t *ret_generation)
+{
+	const uint8_t *p = r->base;
+	uint64_t at = HEADER_BYTES, sequence = 1;
+	uint32_t type, len;
+
+	if (!header_good(r))
+		return false;
+	while (record_at(r, at, sequence, &type, &len)) {
+		if (type == L_WHOLE) {
+			memcpy(ret_job->b, p + 16, 16);
+			*ret_generation = get_le64(p + 32);
+			return true;
+		}
+		at += RECORD_HEAD + round_up(len, 8);
+		sequence++;
+	}
+	return false;
+}
+
+static struct process_id read_process(struct reader *r)
+{
+	struct process_id p;
+
+	p.pid = (int32_t)read_u32(r);
+	p.uid = read_u32(r);
+	p.start = read_u64(r);
+	return p;
+}
+
+static struct digest read_digest(struct reader *r)
+{
+	struct digest d = { 0 };
+	const void *p = read_bytes(r, 16);
+
+	if (p)
+		memcpy(d.b, p, 16);
+	return d;
+}
+
+static int replay_sealed(struct reader *r, const struct ledger_reader *reader, void *arg)
+{
+	struct ledger_seal s = { .slot = read_u32(r), .try_number = read_u32(r) };
+	struct ledger_blob *blobs;
+	struct digest attempt;
+	int ret = -ENOMEM;
+
+	s.world = read_u32(r);
+	s.n_blobs = read_u32(r);
+	s.step = read_u64(r);
+	s.epoch = read_u64(r);
+	s.image_len = read_u64(r);
+	attempt = read_digest(r);
+	memcpy(s.attempt.b, attempt.b, 16);
+	s.declaration = read_digest(r);
+	if (r->bad || s.n_blobs > reader_left(r) / 18)
+		return CKPT_ECORRUPT;
+	blobs = alloc_array(s.n_blobs, sizeof(*blobs));
+	for (uint32_t i = 0; blobs && i < s.n_blobs; i++) {
+		size_t len = 0;
+		const char *name = read_str(r, CKPT_NAME_MAX, &len);
+
+		blobs[i].name = name ? alloc_zero(len + 1) : NULL;
+		if (blobs[i].name)
+			memcpy(blobs[i].name, name, len);
+		blobs[i].image_offset = read_u64(r);
+		blobs[i].bytes = read_u64(r);
+		if (!blobs[i].name)
+			goto out;
+	}
+	s.blobs = blobs;
+	if (blobs)
+		ret = r->bad ? CKPT_ECORRUPT : reader->sealed(arg, &s);
+out:
+	ledger_blobs_free(blobs, s.n_blobs);
+	return ret;
+}
+
+static int replay_member(struct reader *r, const struct ledger_reader *reader, void *arg)
+{
+	uint32_t rank = read_u32(r);
+	struct process_id p = read_process(r);
+	uint64_t epoch = read_u64(r), credit = read_u64(r), blob_bytes = read_u64(r);
+	bool unused = read_u8(r), has = read_u8(r);
+	struct digest d = read_digest(r);
+
+	return r->bad ? CKPT_ECORRUPT
+		      : reader->member(arg, rank, &p, epoch, credit, unused, blob_bytes,
+				       has ? &d : NULL);
+}
+
+static int replay_slot(struct reader *r, const struct ledger_reader *reader, void *arg)
+{
+	uint32_t slot = read_u32(r), rank = read_u32(r);
+	struct process_id p = read_process(r);
+	char name[REGION_NAME_MAX + 1] = "";
+	size_t len = 0;
+	const char *s = read_str(r, REGION_NAME_MAX, &len);
+
+	if (r->bad)
+		return CKPT_ECORRUPT;
+	memcpy(name, s, len);
+	return reader->slot(arg, slot, rank, name, &p);
+}
+
+static int replay_bytes(struct reader *r, const struct ledger_reader *reader, void *arg,
+			bool declaration)
+{
+	struct digest d = { 0 };
+	uint32_t slot = 0;
+	uint64_t len;
+	const void *p;
+
+	if (declaration)
+		d = read_digest(r);
+	else
+		slot = read_u32(r);
+	len = read_u64(r);
+	p = read_bytes(r, len);
+	if (r->bad)
+		return CKPT_ECORRUPT;
+	return declaration ? reader->declaration(arg, &d, p, len)
+			   : reader->table(arg, slot, p, len);
+}
+
+static int replay_one(uint32_t type, struct reader *r, const struct ledger_reader *reader,
+		      void *arg)
+{
+	uint32_t slot;
+
+	switch (type) {
+	case L_DECLARATION:
+		return replay_bytes(r, reader, arg, true);
+	case L_TABLE:
+		return replay_bytes(r, reader, arg, false);
+	case L_SLOT:
+		return replay_slot(r, reader, arg);
+	case L_SEALED:
+		return replay_sealed(r, reader, arg);
+	case L_MEMBER:
+		return replay_member(r, reader, arg);
+	case L_WHOLE:
+		return 0;
+	default:
+		break;
+	}
+	slot = read_u32(r);
+	if (r->bad)
+		return CKPT_ECORRUPT;
+	switch (type) {
+	case L_READY:
+		return reader->ready(arg, slot);
+	case L_ASSIGN: {
+		uint64_t credit = read_u64(r);
+
+		return r->bad ? CKPT_ECORRUPT : reader->assign(arg, slot, credit);
+	}
+	case L_EMPTY:
+		return reader->empty(arg, slot);
+	case L_GONE:
+		return reader->gone(arg, slot);
+	case L_LEFT:
+		return reader->left(arg, slot);
+	default:
+		return CKPT_EVERSION;
+	}
+}
+
+int ledger_adopt(struct ledger *l, struct memory *m, struct region *region,
+		 const struct ledger_reader *reader, void *arg, struct err *e)
+{
+	const uint8_t *payload;
+	uint32_t type, len;
+	int r;
+
+	if (!header_good(region))
+		return err_set(e, CKPT_ECORRUPT, "ledger '%s': header is damaged", region->name);
+	l->memory = m;
+	l->region = region;
+	memcpy(l->job.b, (uint8_t *)region->base + 16, 16);
+	l->generation = get_le64((uint8_t *)region->base + 32);
+	l->used = HEADER_BYTES;
+	l->sequence = 1;
+	l->rewriting = false;
+	while ((payload = record_at(region, l->used, l->sequence, &type, &len))) {
+		struct reader rd = reader_of(payload, len);
+
+		r = replay_one(type, &rd, reader, arg);
+		if (r < 0)
+			return err_code(e, r, "ledger '%s': record %llu of type %u", region->name,
+					(unsigned long long)l->sequence, type);
+		l->used += RECORD_HEAD + round_up(len, 8);
+		l->sequence++;
+	}
+	/* What is behind the end is a torn record; the next append overwrites it. */
+	return 0;
+}

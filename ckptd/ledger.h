@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ledger.h - what the memory of one job holds, written down in memory that outlives ckptd.
+ *
+ * One region per job, mapped by ckptd alone: a header and records, each with length, sequence
+ * number and digest, so that a record torn by a crash is known and ignored, with all behind it.
+ * When it is full, what is still true is written into a new region, which counts only once its
+ * last record says that it is whole; then the old one is destroyed. The state of memory is ledger
+ * plus job log, never the index (design section 2). Formats: doc/ledger-format.md.
+ */
+#ifndef CKPTD_LEDGER_H
+#define CKPTD_LEDGER_H
+
+#include "base/bytes.h"
+#include "base/conn.h"
+#include "base/ids.h"
+#include "base/memory.h"
+
+struct ledger {
+	struct memory *memory;
+	struct job_id job;
+	struct region *region;
+	uint64_t generation; /* of the region */
+	uint64_t used;       /* bytes of the region */
+	uint64_t sequence;   /* of the next record */
+	/* Writes everything that is still true; set by the owner. */
+	int (*rewrite)(void *owner, struct ledger *into);
+	void *owner;
+	bool rewriting;
+};
+
+struct ledger_blob {
+	char *name; /* NUL-terminated */
+	uint64_t image_offset, bytes;
+};
+
+/* A new region for a job. */
+MUST_CHECK int ledger_create(struct ledger *l, struct memory *m, const struct job_id *job);
+void ledger_destroy(struct ledger *l);
+void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n);
+
+/* What is written down. Each returns 0 or -ENOMEM, and then nothing has changed. */
+MUST_CHECK int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes,
+				  size_t len);
+MUST_CHECK int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,
+			   const struct process_id *p);
+MUST_CHECK int ledger_ready(struct ledger *l, uint32_t slot); /* mapped, sealed, EMPTY */
+MUST_CHECK int ledger_assign(struct ledger *l, uint32_t slot, uint64_t credit);
+struct ledger_seal {
+	uint32_t slot, try_number, world;
+	uint64_t step, epoch, image_len;
+	struct attempt_id attempt;
+	struct digest declaration;
+	const struct ledger_blob *blobs;
+	uint32_t n_blobs;
+};
+MUST_CHECK int ledger_sealed(struct ledger *l, const struct ledger_seal *s);
+MUST_CHECK int ledger_table(struct ledger *l, uint32_t slot, const void *table, size_t len);
+MUST_CHECK int ledger_empty(struct ledger *l, uint32_t slot);
+MUST_CHECK int ledger_gone(struct ledger *l, uint32_t slot);
+MUST_CHECK int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p,
+			     uint64_t epoch, uint64_t credit, bool credit_unused,
+			     uint64_t blob_bytes, const struct digest *declaration);
+MUST_CHECK int ledger_left(struct ledger *l, uint32_t rank);
+
+/* What a replay finds; pointers are valid during the call. */
+struct ledger_reader {
+	int (*declaration)(void *arg, const struct digest *d, const void *bytes, size_t len);
+	int (*slot)(void *arg, uint32_t slot, uint32_t rank, const char *region,
+		    const struct process_id *p);
+	int (*ready)(void *arg, uint32_t slot);
+	int (*assign)(void *arg, uint32_t slot, uint64_t credit);
+	int (*sealed)(void *arg, const struct ledger_seal *s);
+	int (*table)(void *arg, uint32_t slot, const void *table, size_t len);
+	int (*empty)(void *arg, uint32_t slot);
+	int (*gone)(void *arg, uint32_t slot);
+	int (*member)(void *arg, uint32_t rank, const struct process_id *p, uint64_t epoch,
+		      uint64_t credit, bool credit_unused, uint64_t blob_bytes,
+		      const struct digest *declaration);
+	int (*left)(void *arg, uint32_t rank);
+};
+
+/* Whether the region is a whole ledger, and whose. */
+bool ledger_probe(const struct region *r, struct job_id *ret_job, uint64_t *ret_generation);
+/* Takes the region over and replays it; ends quietly at the first record that is not whole. */
+MUST_CHECK int ledger_adopt(struct ledger *l, struct memory *m, struct region *r,
+			    const struct ledger_reader *reader, void *arg, struct err *e);
+
+#endif

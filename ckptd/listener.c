@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * listener.c - the socket where trainers and tools come in.
+ *
+ *   1. A path is taken over only if it is a socket on which nobody listens; another ckptd is never
+ *      pushed aside, and what is no socket is never removed.
+ *   2. The path has its mode from the moment it exists (bind() takes it from the descriptor).
+ *   3. Nobody is let in whose process or uid the kernel does not name, nor above the quotas.
+ *   4. Out of descriptors: accepting pauses instead of spinning on a readable socket.
+ *
+ * Refused connections are closed without a word: no protocol is spoken here. The log has the
+ * reason, at most one line a second.
+ */
+#include <config.h>
+
+#include "ckptd/listener.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ckptd/conn_socket.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/processes.h"
+
+enum { ACCEPTS_MAX = 16, BACKLOG = 1024, PAUSE_MS = 100 };
+
+struct listener {
+	struct loop *loop;
+	struct listener_options options;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)]; /* "": socket activation */
+	dev_t dev; /* of the path, to remove nobody else's */
+	ino_t ino;
+	struct watch watch; /* the listening socket */
+	struct timer pause;
+	struct process_table *table;
+	struct conn_hub hub;
+};
+
+/* ---- Coming in ---- */
+
+/* Who it is and whether it may come in; closes fd if not. */
+static int admit(struct listener *l, int fd, struct err *e)
+{
+	struct process *p;
+	struct process_id id;
+	int r;
+
+	r = process_of_socket(l->table, fd, !l->options.no_peerpidfd, &p, &id, e);
+	if (r) {
+		close(fd);
+		return r;
+	}
+	if (l->hub.n_conns >= l->options.conns_max)
+		r = err_set(e, -EMFILE, "process %d (uid %u): there are %u connections already "
+			    "(quota.connections)", (int)id.pid, id.uid, l->hub.n_conns);
+	else if (conn_hub_count(&l->hub, id.uid) >= l->options.conns_per_uid)
+		r = err_set(e, -EDQUOT, "process %d: uid %u has %u connections already "
+			    "(quota.connections_per_uid)", (int)id.pid, id.uid,
+			    l->options.conns_per_uid);
+	if (r) {
+		process_put(p);
+		close(fd);
+		return r;
+	}
+	r = conn_socket_open(&l->hub, fd, p, &id);
+	return r ? err_code(e, r, "process %d", (int)id.pid) : 0;
+}
+
+static void pause_accepting(struct listener *l, int error)
+{
+	log_limited(l->hub.log, &l->hub.limit, loop_now(l->loop), LOG_ERR,
+		    "could not accept a connection: %s", err_text(-error));
+	watch_remove(l->loop, &l->watch);
+	timer_arm(l->loop, &l->pause, loop_now(l->loop) + PAUSE_MS * 1000000ull); /* (4) */
+}
+
+static void pause_over(struct timer *t)
+{
+	struct listener *l = container_of(t, struct listener, pause);
+
+	if (watch_set(l->loop, &l->watch, EPOLLIN) != 0)
+		timer_arm(l->loop, t, loop_now(l->loop) + PAUSE_MS * 1000000ull);
+}
+
+static void listening_ready(struct watch *w, uint32_t events)
+{
+	struct listener *l = container_of(w, struct listener, watch);
+	struct err e;
+	int fd;
+
+	(void)events;
+	for (int n = 0; n < ACCEPTS_MAX; n++) {
+		fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+			       errno == ENOBUFS)) {
+			pause_accepting(l, errno);
+			return;
+		}
+		if (fd < 0)
+			return; /* EAGAIN: no more; what else fails, fails for that one peer */
+		err_clear(&e);
+		if (admit(l, fd, &e) != 0)
+			log_limited(l->hub.log, &l->hub.limit, loop_now(l->loop), LOG_WARNING,
+				    "connection refused: %s", e.text);
+	}
+}
+
+static void process_ended(void *arg, const struct process_id *id)
+{
+	struct listener *l = arg;
+
+	if (l->hub.events)
+		l->hub.events->process_ended(l->hub.events_arg, id);
+}
+
+/* ---- The socket ---- */
+
+/* 0 when the path may be removed: a socket that nobody listens on (1). */
+static int is_stale(const struct sockaddr_un *addr, socklen_t len, struct err *e)
+{
+	struct stat st;
+	int fd, r;
+
+	if (lstat(addr->sun_path, &st) != 0)
+		return errno == ENOENT ? 0 : err_code(e, -errno, "look at '%s'", addr->sun_path);
+	if (!S_ISSOCK(st.st_mode))
+		return err_set(e, -EEXIST, "socket '%s': there is something else of that name: "
+			       "remove it or choose another path", addr->sun_path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return err_code(e, -errno, "make a socket");
+	r = connect(fd, (const struct sockaddr *)addr, len) == 0 ? 0 : errno;
+	close(fd);
+	if (r == ECONNREFUSED)
+		return 0;
+	return err_set(e, -EADDRINUSE, "socket '%s': another program listens on it: stop it or "
+		       "choose another path (--socket)", addr->sun_path);
+}
+
+static int bind_path(struct listener *l, int fd, struct err *e)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	socklen_t len = sizeof(addr);
+	struct stat st;
+	int r;
+
+	memcpy(addr.sun_path, l->path, sizeof(addr.sun_path));
+	r = is_stale(&addr, len, e);
+	if (r)
+		return r;
+	if (unlink(l->path) != 0 && errno != ENOENT)
+		return err_code(e, -errno, "remove the stale socket '%s'", l->path);
+	if (fchmod(fd, l->options.mode) != 0 || bind(fd, (struct sockaddr *)&addr, len) != 0)
+		return err_code(e, -errno, "bind socket '%s'", l->path);
+	/* The umask took bits away from what fchmod() gave (2). */
+	if (chmod(l->path, l->options.mode) != 0 || stat(l->path, &st) != 0)
+		return err_code(e, -errno, "set the mode of socket '%s'", l->path);
+	l->dev = st.st_dev;
+	l->ino = st.st_ino;
+	if (listen(fd, BACKLOG) != 0)
+		return err_code(e, -errno, "listen on socket '%s'", l->path);
+	return 0;
+}
+
+static int check_passed(int fd, struct err *e)
+{
+	int type = 0, listening = 0, flags = fcntl(fd, F_GETFL);
+	socklen_t len = sizeof(int);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_SEQPACKET ||
+	    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &len) != 0 || !listening)
+		return err_set(e, -EINVAL, "the socket passed by the service manager is not a "
+			       "listening sequential-packet socket: use ListenSequentialPacket=");
+	if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0)
+		return err_code(e, -errno, "make the passed socket non-blocking");
+	return 0;
+}
+
+static int open_socket(struct listener *l, struct err *e)
+{
+	const struct listener_options *o = &l->options;
+	int fd;
+
+	if (o->fd >= 0)
+		return check_passed(o->fd, e);
+	if (strlen(o->path) >= sizeof(l->path))
+		return err_set(e, -ENAMETOOLONG, "socket '%s': a path of at most %zu bytes is "
+			       "possible", o->path, sizeof(l->path) - 1);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	if (fd < 0)
+		return err_code(e, -errno, "make a socket");
+	l->watch.fd = fd;
+	memcpy(l->path, o->path, strlen(o->path) + 1);
+	return bind_path(l, fd, e);
+}
+
+/* ---- Life ---- */
+
+int listener_new(struct loop *loop, const struct listener_options *o, struct listener **ret,
+		 struct err *e)
+{
+	struct listener *l = alloc_zero(sizeof(*l));
+	int r;
+
+	assert(loop_is_current(loop));
+	assert((o->fd >= 0) == (o->path == NULL));
+	if (!l) {
+		if (o->fd >= 0)
+			close(o->fd);
+		return err_code(e, -ENOMEM, "make the listener");
+	}
+	l->loop = loop;
+	l->options = *o;
+	watch_init(&l->watch, o->fd, listening_ready);
+	timer_init(&l->pause, pause_over);
+	l->hub.loop = loop;
+	l->hub.handshake_ns = o->handshake_ns;
+	l->hub.log = o->log;
+	list_init(&l->hub.conns);
+	r = process_table_new(loop, &l->table);
+	if (r)
+		err_code(e, r, "make the listener");
+	else
+		r = open_socket(l, e);
+	if (r) {
+		listener_free(l);
+		return r;
+	}
+	process_table_tell(l->table, process_ended, l);
+	*ret = l;
+	return 0;
+}
+
+int listener_start(struct listener *l, const struct conn_events *events, void *arg, struct err *e)
+{
+	int r;
+
+	assert(!l->hub.events && events);
+	l->hub.events = events;
+	l->hub.events_arg = arg;
+	r = watch_set(l->loop, &l->watch, EPOLLIN);
+	return r ? err_code(e, r, "watch the socket") : 0;
+}
+
+void listener_stop(struct listener *l)
+{
+	watch_remove(l->loop, &l->watch);
+	timer_disarm(l->loop, &l->pause);
+}
+
+struct processes *listener_processes(struct listener *l)
+{
+	return process_table_processes(l->table);
+}
+
+void listener_free(struct listener *l)
+{
+	struct stat st;
+
+	if (!l)
+		return;
+	listener_stop(l);
+	conn_hub_drop_all(&l->hub);
+	process_table_free(l->table);
+	if (l->ino && stat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+		unlink(l->path);
+	if (l->watch.fd >= 0)
+		close(l->watch.fd);
+	alloc_free(l);
+}

@@ -1,0 +1,689 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - giving a checkpoint to a process.
+ *
+ *   WAITING   an epoch is being opened: "latest" means its base (I15)
+ *   PLANNING  on a META worker: files opened under a shared lock, footers checked against COMMIT
+ *             and tables against the root (I2), the read planner run
+ *   GIVEN     plan and sources are with the process; checkpoint->readers keeps memory (I9), the
+ *             locks keep files
+ *   CHECKING  the process reported a leaf: it is read again here; a copy that fails is
+ *             quarantined (I11)
+ *   over      at LoadEnd, or with the connection
+ *
+ * Per rank the source is memory when its slot is whole, else the file: one load may mix them.
+ */
+#include <config.h>
+
+#include "ckptd/load.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/indexing.h"
+#include "ckptd/node_priv.h"
+#include "codec/compress.h"
+#include "codec/digest.h"
+#include "model/load_plan.h"
+#include "storage/shard_reader.h"
+
+#define PROBLEMS_IN_REPLY 32
+#define FDS_PER_MESSAGE 60u
+
+enum load_state { LOAD_WAITING, LOAD_PLANNING, LOAD_GIVEN, LOAD_CHECKING, LOAD_CLOSING };
+
+/* One rank's snapshot as a source. */
+struct source {
+	uint32_t rank;
+	enum load_source_kind kind;
+	struct slot *slot;           /* LOAD_MEMORY */
+	const void *table_bytes;
+	size_t table_len;
+	struct rank_table table;
+	const struct shard_footer *footer; /* LOAD_FILE */
+	struct shard_reader reader;
+	bool open, used;
+};
+
+struct load {
+	struct list link;      /* in the session's loads */
+	struct list waiting;   /* in job->loads, LOAD_WAITING */
+	struct work work;
+	uint64_t id, request;
+	struct session *session; /* NULL once its connection ended */
+	struct job *job;
+	struct store *store;
+	enum load_state state;
+	bool latest, lenient;
+	uint64_t step, epoch;
+	struct attempt_id attempt;
+	bool any_attempt;
+	uint32_t rank, world;
+	struct declared *wanted;
+	struct checkpoint *checkpoint;
+	struct checkpoint_id checkpoint_id;
+	struct source *sources;
+	uint32_t n_sources;
+	struct plan plan;
+	struct writer encoded;
+	uint32_t *order;       /* sources in the order of the plan */
+	uint32_t n_order;
+	uint32_t check_source;
+	uint64_t check_leaf;
+	struct err err;
+};
+
+/* ---- On the worker: planning ---- */
+
+static int open_sources(struct load *l)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < l->n_sources && r == 0; i++) {
+		struct source *s = &l->sources[i];
+
+		if (s->kind == LOAD_MEMORY) {
+			r = rank_table_open(s->table_bytes, s->table_len, &s->table, &l->err);
+			continue;
+		}
+		r = shard_open(l->store, &l->checkpoint_id, s->footer, &s->reader, &l->err);
+		if (r == 0) {
+			s->open = true;
+			s->table = s->reader.table;
+		}
+	}
+	return r;
+}
+
+/*
+ * Tensors that only other ranks want are not extra, and who will want what is not known yet when
+ * the first of several ranks loads. So each answers for what it saved itself, where the job has as
+ * many ranks as then; one that is alone answers for everything.
+ */
+static bool is_for_others(const struct load *l, uint32_t rank)
+{
+	if (l->world == 1)
+		return false;
+	return l->world != l->n_sources || rank != l->rank;
+}
+
+static int make_plan(struct load *l)
+{
+	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
+
+	if (!in)
+		return err_code(&l->err, -ENOMEM, "plan the load");
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		in[i].declaration = l->sources[i].table.declaration;
+		in[i].cost = l->sources[i].kind == LOAD_MEMORY ? 0 : 10;
+		if (l->sources[i].rank == l->rank)
+			in[i].cost -= in[i].cost > 0; /* one's own file first */
+		in[i].others = is_for_others(l, l->sources[i].rank);
+	}
+	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient, true, &l->plan, &l->err);
+}
+
+/* Blobs are a rank's own; a rank that the checkpoint does not have gets none. */
+static int own_blobs(struct load *l, struct load_plan *p)
+{
+	struct source *own = NULL;
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		if (l->sources[i].rank == l->rank) {
+			own = &l->sources[i];
+			at = i;
+		}
+	}
+	if (!own || own->table.n_blobs == 0)
+		return 0;
+	p->blobs = alloc_array(own->table.n_blobs, sizeof(*p->blobs));
+	if (!p->blobs)
+		return -ENOMEM;
+	own->used = true;
+	for (uint32_t i = 0; i < own->table.n_blobs; i++) {
+		struct blob_entry b;
+		int r = rank_table_blob(&own->table, i, &b);
+
+		if (r < 0)
+			return r;
+		p->blobs[i].name = alloc_zero(b.name_len + 1);
+		if (!p->blobs[i].name)
+			return -ENOMEM;
+		memcpy(p->blobs[i].name, b.name, b.name_len);
+		p->blobs[i].source = at;
+		p->blobs[i].image_offset = b.image_offset;
+		p->blobs[i].bytes = b.bytes;
+		p->n_blobs = i + 1;
+	}
+	return 0;
+}
+
+/* Only sources that are read travel; they are numbered anew. */
+static int number_sources(struct load *l, struct load_plan *p)
+{
+	CLEANUP_FREE uint32_t *map = alloc_array(l->n_sources, sizeof(*map));
+
+	l->order = alloc_array(l->n_sources, sizeof(*l->order));
+	p->sources = alloc_array(l->n_sources, sizeof(*p->sources));
+	if (!map || !l->order || !p->sources)
+		return -ENOMEM;
+	for (size_t i = 0; i < l->plan.n_pieces; i++)
+		l->sources[l->plan.pieces[i].source].used = true;
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		struct source *s = &l->sources[i];
+
+		if (!s->used)
+			continue;
+		map[i] = l->n_order;
+		l->order[l->n_order] = i;
+		p->sources[l->n_order++] = (struct load_source){
+			.kind = s->kind,
+			.rank = s->rank,
+			.image_len = s->table.image_len,
+			.geometry = s->table.geometry,
+			.leaves = s->table.leaves,
+			.places = s->kind == LOAD_FILE ? s->reader.places : NULL,
+		};
+	}
+	p->n_sources = l->n_order;
+	for (size_t i = 0; i < l->plan.n_pieces; i++)
+		l->plan.pieces[i].source = map[l->plan.pieces[i].source];
+	for (uint32_t i = 0; i < p->n_blobs; i++)
+		p->blobs[i].source = map[p->blobs[i].source];
+	return 0;
+}
+
+static void plan_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct load_plan p = { 0 };
+	int r = open_sources(l);
+
+	if (r == 0)
+		r = make_plan(l);
+	if (r < 0) {
+		w->status = r;
+		return;
+	}
+	r = own_blobs(l, &p);
+	if (r == 0)
+		r = number_sources(l, &p);
+	if (r == 0) {
+		p.plan = l->plan;
+		r = load_plan_encode(&p, &l->encoded);
+	}
+	for (uint32_t i = 0; i < p.n_blobs; i++)
+		alloc_free(p.blobs[i].name);
+	alloc_free(p.blobs);
+	alloc_free(p.sources);
+	w->status = r < 0 ? err_code(&l->err, r, "plan the load of step %llu",
+				     (unsigned long long)l->step) : 0;
+}
+
+/* ---- Ending ---- */
+
+static void load_free(struct load *l)
+{
+	list_del(&l->link);
+	list_del(&l->waiting);
+	plan_fini(&l->plan);
+	writer_free(&l->encoded);
+	alloc_free(l->order);
+	alloc_free(l->sources);
+	if (l->wanted)
+		declared_unref(l->job, l->wanted);
+	alloc_free(l);
+}
+
+static void close_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+
+	for (uint32_t i = 0; i < l->n_sources; i++)
+		if (l->sources[i].open)
+			shard_close(&l->sources[i].reader);
+	w->status = 0;
+}
+
+static void close_done(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct job *j = l->job;
+
+	l->checkpoint->readers--;
+	load_free(l);
+	job_poke(j);
+}
+
+/* Not while a worker has it. */
+static void load_close(struct load *l)
+{
+	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING);
+	l->session = NULL;
+	list_del(&l->link);
+	list_del(&l->waiting);
+	if (!l->checkpoint) {
+		load_free(l);
+		return;
+	}
+	l->state = LOAD_CLOSING;
+	l->work.run = close_run;
+	l->work.done = close_done;
+	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+}
+
+void load_drop_all(struct session *s)
+{
+	struct load *l, *next;
+
+	list_each_safe(l, next, session_loads(s), link) {
+		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING;
+
+		l->session = NULL;
+		list_del(&l->link);
+		if (!busy)
+			load_close(l);
+	}
+}
+
+/* ---- Giving ---- */
+
+static void give_error(struct load *l, int code, const char *text)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
+	char *problems[PROBLEMS_IN_REPLY];
+
+	if (!l->session)
+		return;
+	reply.id = l->request;
+	reply.code = code;
+	reply.text = (char *)text;
+	reply.body_case = CKPT__REPLY__BODY_LOAD;
+	reply.load = &body;
+	body.step = l->step;
+	body.problems = problems;
+	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
+		problems[body.n_problems++] = l->plan.problems[i].text;
+	session_reply(l->session, &reply, NULL, 0);
+}
+
+static int source_fd(struct load *l, uint32_t i)
+{
+	struct source *s = &l->sources[l->order[i]];
+	struct memory *m = l->job->node->env.memory;
+
+	if (s->kind == LOAD_MEMORY)
+		return m->ops->export_fd(m, s->slot->region, false);
+	return s->reader.file->disk->ops->export_fd(s->reader.file);
+}
+
+static void fill_reply(struct load *l, Ckpt__LoadReply *body, char **problems)
+{
+	body->load = l->id;
+	body->step = l->step;
+	body->epoch = l->epoch;
+	body->attempt = (ProtobufCBinaryData){ 16, l->attempt.b };
+	body->tier = CKPT_TIER_MEMORY;
+	body->n_sources = l->n_order;
+	for (uint32_t i = 0; i < l->n_order; i++)
+		if (l->sources[l->order[i]].kind == LOAD_FILE)
+			body->tier = CKPT_TIER_DISK;
+	body->problems = problems;
+	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
+		problems[body->n_problems++] = l->plan.problems[i].text;
+}
+
+/* Messages of up to FDS_PER_MESSAGE descriptors: the plan, then the sources. */
+static int give(struct load *l)
+{
+	struct memory *m = l->job->node->env.memory;
+	char *problems[PROBLEMS_IN_REPLY];
+	uint32_t next = 0;
+	bool first = true;
+
+	do {
+		Ckpt__Reply reply = CKPT__REPLY__INIT;
+		Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
+		int fds[FDS_PER_MESSAGE + 1];
+		size_t n = 0;
+		int r = 0;
+
+		if (first)
+			r = m->ops->bytes_to_fd(m, l->encoded.buf, l->encoded.len);
+		if (first && r >= 0)
+			fds[n++] = r;
+		while (r >= 0 && n < FDS_PER_MESSAGE && next < l->n_order) {
+			r = source_fd(l, next);
+			if (r >= 0) {
+				fds[n++] = r;
+				next++;
+			}
+		}
+		if (r < 0) {
+			for (size_t i = 0; i < n; i++)
+				m->ops->close_fd(m, fds[i]);
+			return r;
+		}
+		fill_reply(l, &body, problems);
+		body.more = next < l->n_order;
+		reply.id = l->request;
+		reply.status = l->plan.n_problems ? CKPT_PARTIAL : 0;
+		if (strncmp(l->job->history.epoch.reason, "fell back", 9) == 0 && l->latest)
+			reply.status |= CKPT_FELL_BACK;
+		reply.body_case = CKPT__REPLY__BODY_LOAD;
+		reply.load = &body;
+		session_reply(l->session, &reply, fds, n);
+		first = false;
+	} while (next < l->n_order);
+	return 0;
+}
+
+static void plan_done(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	int r = w->status;
+
+	l->state = LOAD_GIVEN;
+	if (!l->session) {
+		load_close(l);
+		return;
+	}
+	/* A file that cannot be read is a bad copy, like a leaf that does not match. */
+	if (r == CKPT_ECORRUPT || r == -EIO || r == -ENOENT || r == CKPT_ENOTFOUND) {
+		job_tell(l->job, 3, "step %llu: %s", (unsigned long long)l->step, l->err.text);
+		l->checkpoint->disk_suspect = true;
+		indexing_put(l->checkpoint);
+		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
+	}
+	if (r == 0) {
+		r = give(l);
+		if (r < 0)
+			err_code(&l->err, r, "hand over step %llu", (unsigned long long)l->step);
+	}
+	if (r < 0) {
+		give_error(l, r, l->err.text);
+		load_close(l);
+	}
+}
+
+/* ---- Choosing ---- */
+
+static int choose_sources(struct load *l, struct checkpoint *c)
+{
+	l->sources = alloc_array(c->world, sizeof(*l->sources));
+	if (!l->sources)
+		return err_code(&l->err, -ENOMEM, "load step %llu", (unsigned long long)c->step);
+	for (uint32_t r = 0; r < c->world; r++) {
+		struct shard_state *sh = &c->shards[r];
+		struct source *s = &l->sources[r];
+
+		s->rank = r;
+		if (sh->table && sh->slot && sh->slot->state == SLOT_DIGESTED) {
+			s->kind = LOAD_MEMORY;
+			s->slot = sh->slot;
+			s->table_bytes = sh->table;
+			s->table_len = sh->table_len;
+		} else {
+			assert(c->durable == DUR_DONE);
+			s->kind = LOAD_FILE;
+			s->footer = &c->commit->shards[r];
+		}
+	}
+	l->n_sources = c->world;
+	return 0;
+}
+
+static struct checkpoint *choose(struct load *l)
+{
+	struct job *j = l->job;
+	struct record_epoch *ep = &j->history.epoch;
+	struct checkpoint *c, *best = NULL;
+
+	if (l->latest && BUG(LATEST_IS_NEWEST))
+		return epoch_newest_restorable(j);
+	if (l->latest)
+		return checkpoint_find_attempt(j, ep->base_step, &ep->base_attempt);
+	list_each(c, &j->checkpoints, link) {
+		if (c->step != l->step || c->agreed != CP_COMMITTED ||
+		    (!l->any_attempt && !attempt_equal(&c->attempt, &l->attempt)))
+			continue;
+		if (!best || c->record_n > best->record_n)
+			best = c;
+	}
+	return best;
+}
+
+static void fell_back(void *arg, int status)
+{
+	struct job *j = arg;
+	struct load *l, *next;
+
+	if (status == 0)
+		return; /* job_step() goes on with the loads that wait */
+	list_each_safe(l, next, &j->loads, waiting) {
+		give_error(l, status, "load: the base is damaged, and the next epoch with an older "
+				      "one could not be opened");
+		load_close(l);
+	}
+}
+
+static void nothing(struct load *l)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	struct member *m = session_member(l->session);
+	struct job *j = l->job;
+
+	reply.id = l->request;
+	reply.status = CKPT_NOTHING;
+	if (m)
+		member_enter_epoch(m);
+	session_reply(l->session, &reply, NULL, 0);
+	load_close(l); /* which frees it */
+	job_poke(j);
+}
+
+static void load_go(struct load *l)
+{
+	struct job *j = l->job;
+	struct checkpoint *c;
+	char text[ERR_TEXT_MAX];
+
+	if (j->opening || !list_empty(&j->openings)) {
+		list_del(&l->waiting);
+		list_add_tail(&j->loads, &l->waiting);
+		return;
+	}
+	list_del(&l->waiting);
+	if (l->latest && !j->history.epoch.has_base) {
+		nothing(l);
+		return;
+	}
+	c = choose(l);
+	if (!c || !checkpoint_restorable(c)) {
+		if (l->latest) {
+			snprintf(text, sizeof(text), "fell back: step %llu is damaged",
+				 (unsigned long long)j->history.epoch.base_step);
+			list_add_tail(&j->loads, &l->waiting);
+			job_tell(j, 3, "%s", text);
+			epoch_fall_back(j, text, fell_back, j);
+			return;
+		}
+		snprintf(text, sizeof(text), "load step %llu: %s", (unsigned long long)l->step,
+			 c ? "no good copy of it is left" : "there is no such checkpoint");
+		give_error(l, c ? CKPT_ELOST : CKPT_ENOTFOUND, text);
+		load_close(l);
+		return;
+	}
+	l->step = c->step;
+	l->attempt = c->attempt;
+	l->epoch = j->history.epoch.number;
+	if (choose_sources(l, c) < 0) {
+		give_error(l, -ENOMEM, l->err.text);
+		load_close(l);
+		return;
+	}
+	l->checkpoint = c;
+	c->readers++;
+	job_id_of(j, c->step, &c->attempt, &l->checkpoint_id);
+	l->state = LOAD_PLANNING;
+	l->work.run = plan_run;
+	l->work.done = plan_done;
+	work_submit(j->node->env.workers, WORK_META, &l->work);
+}
+
+void load_step(struct job *j)
+{
+	struct load *l, *next;
+
+	list_each_safe(l, next, &j->loads, waiting) {
+		/* The first may find that the next epoch must be opened: the rest wait for it too.
+		 */
+		if (j->opening || !list_empty(&j->openings))
+			return;
+		load_go(l);
+	}
+}
+
+void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
+{
+	struct member *member = session_member(s);
+	struct load *l;
+
+	if (!member || !member->declared) {
+		session_reply_error(s, request, CKPT_ESTATE, "load: open and declare first");
+		return;
+	}
+	l = alloc_zero(sizeof(*l));
+	if (!l) {
+		session_reply_error(s, request, -ENOMEM, "load: out of memory");
+		return;
+	}
+	list_init(&l->waiting);
+	l->id = ++member->job->node->next_load;
+	l->request = request;
+	l->session = s;
+	l->job = member->job;
+	l->store = &member->job->node->store;
+	l->rank = member->rank;
+	l->world = member->job->history.epoch.world;
+	l->latest = m->step == CKPT_LATEST;
+	l->step = m->step;
+	l->lenient = m->lenient;
+	l->any_attempt = m->attempt.len != 16;
+	if (!l->any_attempt)
+		memcpy(l->attempt.b, m->attempt.data, 16);
+	l->wanted = member->declared;
+	l->wanted->refs++;
+	list_add_tail(session_loads(s), &l->link);
+	load_go(l);
+}
+
+/* ---- A leaf that did not match ---- */
+
+static int check_memory(struct load *l, struct source *s)
+{
+	uint64_t leaf = s->table.geometry.leaf, offset = l->check_leaf * leaf;
+	uint64_t len = min_u64(leaf, s->table.image_len - offset);
+	struct digest want = rank_table_leaf(&s->table, l->check_leaf);
+	struct digest have = digest_of((const uint8_t *)s->slot->region->base + offset, len);
+
+	return digest_equal(&want, &have) ? 0 : CKPT_ECORRUPT;
+}
+
+static int check_file(struct load *l, struct source *s)
+{
+	struct geometry g = s->table.geometry;
+	size_t size = 2u * g.chunk + 2 * DISK_ALIGN, len;
+	CLEANUP_FREE uint8_t *raw = alloc_zero(size + DISK_ALIGN);
+	struct compressor *c = NULL;
+	const void *bytes;
+	int r;
+
+	if (!raw)
+		return -ENOMEM;
+	r = compressor_new(g.chunk, 1, &c);
+	if (r == 0)
+		r = shard_read_chunk(&s->reader, l->check_leaf * g.leaf / g.chunk, c,
+				     (void *)round_up((uintptr_t)raw, DISK_ALIGN), &bytes, &len,
+				     &l->err);
+	compressor_free(c);
+	return r;
+}
+
+static void check_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct source *s = &l->sources[l->order[l->check_source]];
+
+	w->status = s->kind == LOAD_MEMORY ? check_memory(l, s) : check_file(l, s);
+}
+
+static void check_done(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct source *s = &l->sources[l->order[l->check_source]];
+	struct checkpoint *c = l->checkpoint;
+	char what[256];
+
+	l->state = LOAD_GIVEN;
+	if (w->status == CKPT_ECORRUPT || w->status == -EIO) {
+		shard_describe(&s->table, l->check_leaf * s->table.geometry.leaf, what,
+			       sizeof(what));
+		job_tell(l->job, 3,
+			 "step %llu, rank %u, %s: leaf %llu (%s) does not match its digest; "
+			 "the copy is not used any more",
+			 (unsigned long long)c->step, s->rank,
+			 s->kind == LOAD_MEMORY ? "memory" : "file",
+			 (unsigned long long)l->check_leaf, what);
+		if (s->kind == LOAD_MEMORY) {
+			s->slot->state = SLOT_QUARANTINED;
+			c->memory = false;
+		} else {
+			c->disk_suspect = true;
+			indexing_put(c);
+		}
+	}
+	if (l->session)
+		session_reply_ok(l->session, l->request);
+	load_close(l);
+	job_poke(c->job);
+}
+
+void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
+{
+	struct member *member = session_member(s);
+	struct load *l, *found = NULL;
+	uint64_t epoch;
+
+	list_each(l, session_loads(s), link)
+		if (l->id == m->load && l->state == LOAD_GIVEN)
+			found = l;
+	/* The epoch of the reply that was loaded: from the message, where ckptd has forgotten it.
+	 */
+	epoch = found ? found->epoch : m->epoch;
+	if (m->complete && member && epoch == member->job->history.epoch.number)
+		member_enter_epoch(member);
+	if (!found) {
+		session_reply_ok(s, request); /* ended before: the answer was lost (I10) */
+		return;
+	}
+	l = found;
+	if (m->failed && m->source < l->n_order &&
+	    m->leaf < l->sources[l->order[m->source]].table.n_leaves) {
+		l->request = request;
+		l->check_source = m->source;
+		l->check_leaf = m->leaf;
+		l->state = LOAD_CHECKING;
+		l->work.run = check_run;
+		l->work.done = check_done;
+		work_submit(l->job->node->env.workers, WORK_META, &l->work);
+		return;
+	}
+	session_reply_ok(s, request);
+	load_close(l);
+}

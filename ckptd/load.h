@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.h - giving a checkpoint to a process: sources, plan, and the sources' safety until its end.
+ */
+#ifndef CKPTD_LOAD_H
+#define CKPTD_LOAD_H
+
+#include "ckptd/session.h"
+
+/* Answers the request itself, now or later. */
+void load_start(struct session *s, uint64_t request, const Ckpt__Load *m);
+void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m);
+void load_step(struct job *j); /* loads that waited for an epoch */
+/* The session's connection ended: whatever it was reading may be reused. */
+void load_drop_all(struct session *s);
+
+#endif

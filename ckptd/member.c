@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * member.c - the ranks of a job on this node: their processes, declarations, slots and credits.
+ *
+ * A member is one process as one rank. It ends when its process ends or says goodbye, never when
+ * its connection breaks. Its slots are its own: nobody else ever writes to them; when it has
+ * ended, those that hold nothing are destroyed, those that do when their checkpoint lets go.
+ *
+ *   slot   MAPPING -> EMPTY -> WRITING -> SEALED -> DIGESTED -> EMPTY ...
+ *          WRITING -> EMPTY when the rank skips; each -> destroyed when its member has ended
+ *
+ * A credit allows one save. They are given to all ranks together, when every rank has either an
+ * unused one or an empty slot, so that nobody saves what another cannot (design 6.3).
+ */
+#include <config.h>
+
+#include "ckptd/job.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+#include "proto/session_page.h"
+
+/* ---- Declarations ---- */
+
+struct declared *declared_get(struct job *j, const struct digest *digest)
+{
+	struct declared *d;
+
+	list_each(d, &j->declared, link) {
+		if (digest_equal(&d->digest, digest)) {
+			d->refs++;
+			return d;
+		}
+	}
+	return NULL;
+}
+
+void declared_unref(struct job *j, struct declared *d)
+{
+	(void)j;
+	if (d->refs > 1) {
+		d->refs--;
+		return;
+	}
+	list_del(&d->link);
+	alloc_free(d->bytes);
+	alloc_free(d);
+}
+
+int declared_put(struct job *j, const struct digest *digest, const void *bytes, size_t len,
+		 struct declared **ret, struct err *e)
+{
+	struct declared *d = declared_get(j, digest);
+	struct digest real;
+	int r;
+
+	if (d) {
+		*ret = d;
+		return 0;
+	}
+	real = declaration_digest(bytes, len);
+	if (!digest_equal(&real, digest))
+		return err_set(e, CKPT_EPROTO,
+			       "declaration: its bytes are not those of its digest");
+	d = alloc_zero(sizeof(*d));
+	if (!d)
+		return err_code(e, -ENOMEM, "declaration of %zu bytes", len);
+	d->digest = *digest;
+	d->len = len;
+	d->refs = 1;
+	d->bytes = alloc_copy(bytes, len);
+	r = d->bytes ? declaration_open(d->bytes, len, &d->view, e) : -ENOMEM;
+	if (r == 0 && d->view.geometry.leaf != j->node->options.geometry.leaf)
+		r = err_set(e, CKPT_EVERSION, "declaration: leaf of %u bytes, ckptd has %u",
+			    d->view.geometry.leaf, j->node->options.geometry.leaf);
+	if (r < 0) {
+		alloc_free(d->bytes);
+		alloc_free(d);
+		return r;
+	}
+	list_add_tail(&j->declared, &d->link);
+	*ret = d;
+	return 0;
+}
+
+/* ---- Slots ---- */
+
+struct slot *slot_find(struct job *j, uint32_t number)
+{
+	struct slot *s;
+
+	list_each(s, &j->slots, link)
+		if (s->number == number)
+			return s;
+	return NULL;
+}
+
+static void slot_destroy(struct slot *s)
+{
+	assert(!s->holds);
+	/* The ledger first: a slot that it names and that is not there is only lost, while a
+	 * region that nobody names is destroyed at adoption. Both orders are safe. */
+	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
+	list_del(&s->link);
+	region_destroy(s->job->node, s->region);
+	alloc_free(s);
+}
+
+void slot_release(struct slot *s)
+{
+	assert(!s->holds);
+	if (!s->member || !s->member->alive) {
+		slot_destroy(s);
+		return;
+	}
+	/* If the ledger cannot say so, the slot stays as it is there: at adoption it would still
+	 * hold its old checkpoint, whose bytes are about to be overwritten. Keep it out of use. */
+	if (ledger_empty(&s->job->ledger, s->number) < 0) {
+		s->state = SLOT_QUARANTINED;
+		return;
+	}
+	s->state = SLOT_EMPTY;
+}
+
+uint64_t member_slot_bytes(const struct member *m)
+{
+	uint64_t bytes;
+
+	assert(m->declared);
+	/* Blobs begin at the next multiple of 4096 behind the last shard. */
+	if (!size_add(m->declared->view.image_bytes, 4096 + m->blob_bytes, &bytes) ||
+	    bytes > UINT64_MAX / 2)
+		return UINT64_MAX;
+	return round_up(bytes, 4096);
+}
+
+void member_drop_slots(struct member *m)
+{
+	struct slot *s, *next;
+
+	list_each_safe(s, next, &m->job->slots, link) {
+		if (s->member != m)
+			continue;
+		s->member = NULL;
+		if (!s->holds)
+			slot_destroy(s);
+	}
+}
+
+/* ---- Joining and leaving ---- */
+
+struct member *member_of_rank(struct job *j, uint32_t rank)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		if (m->rank == rank)
+			return m;
+	return NULL;
+}
+
+static void member_free(struct member *m)
+{
+	struct memory *mem = m->job->node->env.memory;
+
+	assert(!m->session);
+	if (m->page)
+		mem->ops->destroy(mem, m->page);
+	if (m->declared)
+		declared_unref(m->job, m->declared);
+	list_del(&m->link);
+	alloc_free(m);
+}
+
+static int member_write(struct member *m)
+{
+	return ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
+			     m->credit_unused, m->blob_bytes,
+			     m->declared ? &m->declared->digest : NULL);
+}
+
+static int member_make_page(struct member *m)
+{
+	struct memory *mem = m->job->node->env.memory;
+	char hex[ID_TEXT_MAX], name[REGION_NAME_MAX + 1];
+	struct session_page *page;
+	struct region *region;
+	int r;
+
+	hex_format(hex, m->job->history.job.id.b, 16);
+	snprintf(name, sizeof(name), "page.%s.%u.%llx", hex, m->rank,
+		 (unsigned long long)rng_u64(m->job->node->env.rng));
+	r = mem->ops->create(mem, name, SESSION_PAGE_BYTES, &region);
+	if (r < 0)
+		return r;
+	if (m->page)
+		mem->ops->destroy(mem, m->page);
+	m->page = region;
+	page = region->base;
+	page->magic = SESSION_PAGE_MAGIC;
+	page->version = SESSION_VERSION;
+	page->epoch = m->job->history.epoch.number;
+	if (m->credit_unused) {
+		struct slot *s;
+
+		list_each(s, &m->job->slots, link)
+			if (s->member == m && s->state == SLOT_WRITING)
+				page->credit_slot = s->number;
+	}
+	page->credit = m->credit;
+	return 0;
+}
+
+int member_join(struct job *j, const struct open_request *r, struct member **ret)
+{
+	struct member *m = member_of_rank(j, r->rank);
+	const struct process_id *p = session_process(r->session);
+	bool same = m && m->alive && process_same(&m->process, p) &&
+		    (r->reconnect || (!m->session && !m->declared));
+	int err;
+
+	if (m && !same) {
+		member_left(m, false);
+		m = NULL;
+	}
+	if (!m) {
+		m = alloc_zero(sizeof(*m));
+		if (!m)
+			return -ENOMEM;
+		m->job = j;
+		m->rank = r->rank;
+		m->process = *p;
+		m->alive = true;
+		m->epoch = j->history.epoch.number;
+		list_add_tail(&j->members, &m->link);
+		err = member_write(m);
+		if (err < 0) {
+			list_del(&m->link);
+			alloc_free(m);
+			return err;
+		}
+	}
+	err = member_make_page(m);
+	if (err < 0 && !same) {
+		/* Nobody was told of it, and nobody watches its process. */
+		ignore_result(ledger_left(&j->ledger, m->rank) /* found gone at adoption */);
+		member_free(m);
+	}
+	if (err < 0)
+		return err;
+	if (r->reconnect && r->loaded_epoch == j->history.epoch.number)
+		member_enter_epoch(m);
+	if (m->session)
+		session_forget_member(m->session);
+	m->session = r->session;
+	*ret = m;
+	return 0;
+}
+
+void member_enter_epoch(struct member *m)
+{
+	uint64_t was = m->epoch;
+
+	if (was == m->job->history.epoch.number)
+		return;
+	m->epoch = m->job->history.epoch.number;
+	/* Without the ledger's word a crash would put it back into the old epoch unawares. */
+	if (member_write(m) < 0)
+		m->epoch = was;
+	job_poke(m->job);
+}
+
+/* The member is gone when this returns. */
+void member_left(struct member *m, bool process_ended)
+{
+	struct job *j = m->job;
+	uint32_t rank = m->rank;
+
+	m->alive = false;
+	j->run_closed = true;
+	if (m->session)
+		session_forget_member(m->session);
+	m->session = NULL;
+	member_drop_slots(m);
+	ignore_result(ledger_left(&j->ledger, rank) /* its process is found gone at adoption */);
+	member_free(m);
+	if (process_ended)
+		job_tell(j, 6, "process of rank %u ended", rank);
+	checkpoint_member_gone(j, rank);
+}
+
+void member_publish_epoch(struct job *j)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		if (m->page)
+			((struct session_page *)m->page->base)->epoch = j->history.epoch.number;
+}
+
+/* ---- Declaring and preparing ---- */
+
+int member_declare(struct member *m, const struct digest *digest, const void *bytes, size_t len,
+		   struct err *e)
+{
+	struct declared *d;
+	int r;
+
+	if (m->declared && digest_equal(&m->declared->digest, digest))
+		return 0;
+	if (m->prepared || member_has_slots(m))
+		return err_set(e, CKPT_ESTATE, "rank %u: slots are prepared for another "
+			       "declaration; open anew to change it", m->rank);
+	r = declared_put(m->job, digest, bytes, len, &d, e);
+	if (r < 0)
+		return r;
+	r = ledger_declaration(&m->job->ledger, digest, bytes, len);
+	if (r < 0) {
+		declared_unref(m->job, d);
+		return err_code(e, r, "rank %u: write declaration to the ledger", m->rank);
+	}
+	if (m->declared)
+		declared_unref(m->job, m->declared);
+	m->declared = d;
+	r = member_write(m);
+	return r < 0 ? err_code(e, r, "rank %u: write to the ledger", m->rank) : 0;
+}
+
+bool member_has_slots(const struct member *m)
+{
+	struct slot *s;
+
+	list_each(s, &m->job->slots, link)
+		if (s->member == m)
+			return true;
+	return false;
+}
+
+int member_slots_ready(struct member *m, struct err *e)
+{
+	struct memory *mem = m->job->node->env.memory;
+	struct slot *s;
+	int r;
+
+	list_each(s, &m->job->slots, link) {
+		if (s->member != m || s->state != SLOT_MAPPING)
+			continue;
+		r = mem->ops->seal(mem, s->region);
+		if (r == 0)
+			r = ledger_ready(&m->job->ledger, s->number);
+		if (r < 0)
+			return err_code(e, r, "rank %u: seal slot %u against other writers",
+					m->rank, s->number);
+		s->state = SLOT_EMPTY;
+	}
+	m->prepared = member_has_slots(m);
+	job_poke(m->job);
+	return 0;
+}
+
+/* ---- Credits ---- */
+
+static struct slot *empty_slot(struct member *m)
+{
+	struct slot *s;
+
+	list_each(s, &m->job->slots, link)
+		if (s->member == m && s->state == SLOT_EMPTY)
+			return s;
+	return NULL;
+}
+
+static bool can_grant(struct job *j)
+{
+	uint32_t n = 0;
+	struct member *m;
+
+	if (j->opening || j->history.epoch.number == 0 || j->node->stopping)
+		return false;
+	list_each(m, &j->members, link) {
+		if (!m->alive || !m->prepared || m->epoch != j->history.epoch.number)
+			return false;
+		if (!m->credit_unused && !empty_slot(m))
+			return false;
+		n++;
+	}
+	return n == j->history.epoch.world;
+}
+
+static void grant_one(struct member *m)
+{
+	struct slot *s = empty_slot(m);
+	struct session_page *page;
+
+	/* Without the ledger's word the slot would be taken for an empty one after a crash. */
+	if (ledger_assign(&m->job->ledger, s->number, m->credit + 1) < 0)
+		return;
+	m->credit++;
+	m->credit_unused = true;
+	s->state = SLOT_WRITING;
+	s->credit = m->credit;
+	/* Adopted and not yet back: the page that it gets when it comes will say so. */
+	if (!m->page)
+		return;
+	page = m->page->base;
+	atomic_store_explicit(&page->credit_slot, s->number, memory_order_relaxed);
+	atomic_store_explicit(&page->credit, m->credit, memory_order_release);
+}
+
+void member_grant(struct job *j)
+{
+	struct member *m;
+
+	if (!can_grant(j))
+		return;
+	list_each(m, &j->members, link) {
+		if (!m->credit_unused)
+			grant_one(m);
+		if (m->credit_unused && m->credit_request && m->session) {
+			session_reply_ok(m->session, m->credit_request);
+			m->credit_request = 0;
+		}
+	}
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * node.c - ckptd without an operating system: start, adoption, events, orderly stop.
+ *
+ *   new -> STARTING (a META worker reads the data folder) -> memory adopted -> READY
+ *       -> STOPPING (what is only in memory goes to disk, bounded) -> stopped
+ */
+#include <config.h>
+
+#include "ckptd/node.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/indexing.h"
+#include "ckptd/load.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+#include "ckptd/start.h"
+
+struct starting {
+	struct work work;
+	struct node *node;
+	struct found found;
+	struct err err;
+};
+
+void node_options_default(struct node_options *o)
+{
+	*o = (struct node_options){
+		.name = "node",
+		.geometry = GEOMETRY_DEFAULT,
+		.transfer = 2u << 20,
+		.slots = 3,
+		.retention = { .keep_last = 2 },
+		.persist_every = 1,
+		.spare_bytes = UINT64_MAX / 4,
+		.disk_reserve = 64u << 20,
+		.attempt_timeout_ns = 600ull * 1000000000u,
+		.settle_timeout_ns = 30ull * 1000000000u,
+		.log_trim = 1024,
+		.sessions_per_uid = 1024,
+	};
+}
+
+static void stop_late(struct timer *t);
+
+int node_new(const struct env *env, const struct node_options *o, struct node **ret, struct err *e)
+{
+	struct node *n;
+
+	if (!geometry_valid(o->geometry) || o->transfer % o->geometry.chunk != 0 ||
+	    o->transfer == 0 || o->slots < 2 || o->slots > CONN_FDS_MAX ||
+	    o->retention.keep_last < 1)
+		return err_set(e, -EINVAL,
+			       "options: slots must be 2 to %u, keep_last at least 1, transfer a "
+			       "multiple of the chunk", CONN_FDS_MAX);
+	n = alloc_zero(sizeof(*n));
+	if (!n)
+		return err_code(e, -ENOMEM, "node");
+	n->env = *env;
+	n->options = *o;
+	list_init(&n->jobs);
+	list_init(&n->failed_jobs);
+	list_init(&n->sessions);
+	timer_init(&n->stop_timer, stop_late);
+	*ret = n;
+	return 0;
+}
+
+int node_make_ledger(struct job *j)
+{
+	j->ledger.rewrite = adopt_rewrite;
+	j->ledger.owner = j;
+	return ledger_create(&j->ledger, j->node->env.memory, &j->history.job.id);
+}
+
+/* ---- Start ---- */
+
+static void start_run(struct work *w)
+{
+	struct starting *s = container_of(w, struct starting, work);
+
+	w->status = start_scan(s->node, &s->found, &s->err);
+}
+
+static int take_commit(struct job *j, struct found_commit *f)
+{
+	struct history_commit *h = history_find(&j->history, f->id.step, &f->id.attempt);
+	struct checkpoint *c;
+	int r;
+
+	if (!h)
+		return 0;
+	r = checkpoint_new(j, f->id.step, h->epoch, f->file.world, &f->id.attempt, &c);
+	if (r < 0)
+		return r;
+	c->commit = alloc_zero(sizeof(*c->commit));
+	if (!c->commit)
+		return -ENOMEM;
+	*c->commit = f->file;
+	f->file = (struct commit_file){ 0 };
+	c->agreed = CP_COMMITTED;
+	c->durable = DUR_DONE;
+	c->record_n = h->n;
+	c->wall_ns = h->wall_ns;
+	c->pinned = h->pinned;
+	c->root = h->commit.root;
+	c->layout = h->commit.layout;
+	c->bytes = h->commit.bytes;
+	/* What COMMIT says and what the log says are one thing, or neither is believed (I2). */
+	if (!digest_equal(&c->commit->root, &h->commit.root))
+		c->disk_suspect = true;
+	j->last_durable_step = c->step;
+	return 0;
+}
+
+/* It is not offered, and not forgotten either: its COMMIT may be readable at the next start. */
+static int take_unreadable(struct job *j, const struct checkpoint_id *id)
+{
+	struct history_commit *h = history_find(&j->history, id->step, &id->attempt);
+	struct checkpoint *c;
+	int r;
+
+	if (!h || h->freed)
+		return 0;
+	r = checkpoint_new(j, id->step, h->epoch, h->commit.world, &id->attempt, &c);
+	if (r < 0)
+		return r;
+	c->agreed = CP_COMMITTED;
+	c->durable = DUR_DONE;
+	c->disk_suspect = true;
+	c->record_n = h->n;
+	c->wall_ns = h->wall_ns;
+	c->pinned = h->pinned;
+	c->root = h->commit.root;
+	c->layout = h->commit.layout;
+	c->bytes = h->commit.bytes;
+	return 0;
+}
+
+static int take_job(struct node *n, struct found_job *f)
+{
+	struct job *j;
+	int r = job_new(n, &j);
+
+	if (r < 0)
+		return r;
+	history_fini(&j->history);
+	j->history = f->history;
+	history_init(&f->history);
+	j->log = f->log;
+	f->log = NULL;
+	memcpy(j->token, f->token, sizeof(j->token));
+	list_add_tail(&n->jobs, &j->link);
+	for (size_t i = 0; i < f->n_commits && r == 0; i++)
+		r = take_commit(j, &f->commits[i]);
+	for (size_t i = 0; i < f->n_unreadable && r == 0; i++)
+		r = take_unreadable(j, &f->unreadable[i]);
+	return r;
+}
+
+static void start_done(struct work *w)
+{
+	struct starting *s = container_of(w, struct starting, work);
+	struct node *n = s->node;
+	int r = w->status;
+	struct found_job *f, *next;
+
+	n->works--;
+	list_each_safe(f, next, &s->found.jobs, link) {
+		if (r == 0)
+			r = take_job(n, f);
+		found_job_free(f);
+	}
+	if (r == 0) {
+		adopt_memory(n);
+		n->ready = true;
+		if (n->env.index && (n->env.index_fresh || !s->found.index_good))
+			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
+	} else if (!s->err.code) {
+		err_code(&s->err, r, "start");
+	}
+	n->ready_fn(n->ready_arg, r, r < 0 ? s->err.text : "");
+	alloc_free(s);
+}
+
+void node_start(struct node *n, void (*ready)(void *arg, int status, const char *text), void *arg)
+{
+	struct starting *s = alloc_zero(sizeof(*s));
+
+	assert(!n->ready);
+	n->ready_fn = ready;
+	n->ready_arg = arg;
+	if (!s) {
+		ready(arg, -ENOMEM, "start: out of memory");
+		return;
+	}
+	s->node = n;
+	list_init(&s->found.jobs);
+	s->work.run = start_run;
+	s->work.done = start_done;
+	n->works++;
+	work_submit(n->env.workers, WORK_META, &s->work);
+}
+
+/* ---- Events ---- */
+
+static void on_opened(void *arg, struct conn *c)
+{
+	session_opened(arg, c);
+}
+
+static void on_message(void *arg, struct conn *c, const void *msg, size_t len, int *fds,
+		       size_t n_fds)
+{
+	(void)arg;
+	if (c->session)
+		session_message(c->session, msg, len, fds, n_fds);
+}
+
+static void on_closed(void *arg, struct conn *c)
+{
+	(void)arg;
+	if (c->session)
+		session_closed(c->session);
+	c->session = NULL;
+}
+
+static void on_process_ended(void *arg, const struct process_id *p)
+{
+	struct node *n = arg;
+	struct member *m, *next;
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		list_each_safe(m, next, &j->members, link)
+			if (process_same(&m->process, p))
+				member_left(m, true);
+}
+
+const struct conn_events node_conn_events = {
+	.opened = on_opened,
+	.message = on_message,
+	.closed = on_closed,
+	.process_ended = on_process_ended,
+};
+
+/* ---- Stop ---- */
+
+static bool only_in_memory(struct job *j)
+{
+	struct checkpoint *c = epoch_newest_restorable(j);
+
+	return c && c->durable != DUR_DONE && c->durable != DUR_FAILED;
+}
+
+static void stopped(struct node *n)
+{
+	void (*fn)(void *arg) = n->stopped_fn;
+
+	timer_disarm(n->env.loop, &n->stop_timer);
+	n->stopped_fn = NULL;
+	fn(n->stopped_arg);
+}
+
+void node_stop_step(struct node *n)
+{
+	struct job *j;
+
+	if (!n->stopping || !n->stopped_fn || n->index_works || n->works)
+		return;
+	list_each(j, &n->jobs, link)
+		if (only_in_memory(j) || j->persist || j->appending)
+			return;
+	stopped(n);
+}
+
+static void stop_late(struct timer *t)
+{
+	struct node *n = container_of(t, struct node, stop_timer);
+
+	if (n->stopped_fn)
+		stopped(n);
+}
+
+void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), void *arg)
+{
+	struct job *j;
+
+	n->stopping = true;
+	n->stopped_fn = done;
+	n->stopped_arg = arg;
+	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
+	list_each(j, &n->jobs, link)
+		job_poke(j);
+	if (list_empty(&n->jobs))
+		stopped(n);
+}
+
+void node_reload(struct node *n, const struct node_options *o)
+{
+	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
+	n->options.retention = o->retention;
+	n->options.persist_every = o->persist_every;
+}
+
+void node_free(struct node *n)
+{
+	struct job *j, *next;
+
+	if (!n)
+		return;
+	timer_disarm(n->env.loop, &n->stop_timer);
+	session_free_all(n);
+	list_each_safe(j, next, &n->jobs, link)
+		job_free(j);
+	list_each_safe(j, next, &n->failed_jobs, link)
+		job_free(j);
+	if (n->store_open)
+		store_close(&n->store);
+	alloc_free(n);
+}
+
+void node_summary(const struct node *n, char *buf, size_t size)
+{
+	unsigned jobs = 0, ranks = 0, memory = 0, disk = 0;
+	struct checkpoint *c;
+	struct member *m;
+	struct job *j;
+
+	list_each(j, &n->jobs, link) {
+		jobs++;
+		list_each(m, &j->members, link)
+			ranks += m->alive;
+		list_each(c, &j->checkpoints, link) {
+			memory += c->agreed == CP_COMMITTED && c->memory;
+			disk += c->durable == DUR_DONE;
+		}
+	}
+	snprintf(buf, size, "%u jobs, %u ranks, %u checkpoints in memory, %u on disk", jobs, ranks,
+		 memory, disk);
+}

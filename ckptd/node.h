@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * node.h - ckptd without an operating system: jobs, sessions, snapshots, persistence, retention.
+ *
+ * Everything here and in the machines behind it (job, attempt, persist, retain, load, ledger) sees
+ * the world only through struct env; ckptd/main.c fills it with the real one, tests/sim with
+ * virtual time. All calls and callbacks are on the loop's thread.
+ */
+#ifndef CKPTD_NODE_H
+#define CKPTD_NODE_H
+
+#include "base/conn.h"
+#include "base/disk.h"
+#include "base/ids.h"
+#include "base/index.h"
+#include "base/joblog.h"
+#include "base/loop.h"
+#include "base/memory.h"
+#include "base/rng.h"
+#include "base/work.h"
+#include "model/retention.h"
+
+/* Opens the log of a job; a table entry so that other back-ends can be chosen. */
+typedef int joblog_open_fn(void *arg, const struct job_id *job, struct joblog **ret,
+			   struct err *e);
+
+/* What ckptd says to people: one line an event; level as syslog's. */
+typedef void node_log_fn(void *arg, int level, const char *line);
+
+struct env {
+	struct loop *loop;
+	struct workers *workers;
+	struct disk *disk;
+	struct index *index; /* may be NULL: lost; then everything works from the files */
+	bool index_fresh;    /* it was made anew: rebuild it */
+	struct memory *memory;
+	struct processes *processes;
+	struct rng *rng;
+	joblog_open_fn *joblog_open;
+	void *joblog_arg;
+	node_log_fn *log;
+	void *log_arg;
+};
+
+struct node_options {
+	char name[64];               /* of this node, for records */
+	struct geometry geometry;
+	uint32_t transfer;           /* bytes of one queued transfer */
+	uint32_t slots;              /* per rank; 3 */
+	int compression;             /* zstd level of durable files; 0: off */
+	struct retention_policy retention;
+	uint32_t persist_every;      /* persist every N-th commit; 1: whenever the disk is free */
+	uint64_t spare_bytes;        /* what spare/ may hold */
+	uint64_t disk_reserve;       /* bytes of the file system that stay free */
+	uint64_t attempt_timeout_ns; /* an attempt not sealed by all ranks by then is aborted */
+	uint64_t settle_timeout_ns;  /* bound on settling the old epoch at an open */
+	uint64_t log_trim;           /* records kept before a summing record replaces them */
+	uint32_t sessions_per_uid;
+};
+void node_options_default(struct node_options *o);
+
+struct node;
+
+MUST_CHECK int node_new(const struct env *env, const struct node_options *o, struct node **ret,
+			struct err *e);
+/*
+ * Adopts what the fd store held, reads jobs and their logs, cleans up leftovers, then calls ready
+ * (0, or an error with its sentence). Opens that come earlier wait.
+ */
+void node_start(struct node *n, void (*ready)(void *arg, int status, const char *text), void *arg);
+/* The receiver of what the listener and the process watcher tell; arg is the node. */
+extern const struct conn_events node_conn_events;
+/*
+ * Orderly stop: takes no new opens, persists the newest COMMITTED of each job that is only in
+ * memory (bounded by timeout_ns), then calls stopped. Memory stays in the fd store.
+ */
+void node_stop(struct node *n, uint64_t timeout_ns, void (*stopped)(void *arg), void *arg);
+/* Takes over what may change while it runs: retention and persist_every. */
+void node_reload(struct node *n, const struct node_options *o);
+/* Frees everything of this process; touches neither memory regions nor files. */
+void node_free(struct node *n);
+
+/* One line for sd_notify's STATUS=. */
+void node_summary(const struct node *n, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * node_priv.h - what the machines of ckptd share beyond one job: the node.
+ */
+#ifndef CKPTD_NODE_PRIV_H
+#define CKPTD_NODE_PRIV_H
+
+#include "ckptd/job.h"
+#include "ckptd/node.h"
+#include "storage/store.h"
+
+struct node {
+	struct env env;
+	struct node_options options;
+	struct store store;
+	bool store_open, ready, stopping;
+	struct list jobs, sessions;
+	struct list failed_jobs; /* whose creation failed; kept for what still points to them */
+	uint64_t next_load;
+	void (*ready_fn)(void *arg, int status, const char *text);
+	void *ready_arg;
+	void (*stopped_fn)(void *arg);
+	void *stopped_arg;
+	struct timer stop_timer;
+	uint32_t index_works;   /* on their way to the index */
+	uint64_t index_errors;
+	uint32_t works;         /* others that point to the node */
+};
+
+#define WORLD_MAX 65536u
+
+/* The ledger of a job that has none yet. */
+MUST_CHECK int node_make_ledger(struct job *j);
+
+/* Something may have ended: go on with an orderly stop. */
+void node_stop_step(struct node *n);
+
+#endif

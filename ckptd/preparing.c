@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * preparing.c - takes the slots of a rank, and lets regions go: both take a second per GiB, so a
+ * META worker does them; the loop never waits for pages.
+ *
+ * A region is in the fd store before the ledger names it: a crash in between leaves a region that
+ * nobody names, which adoption destroys. If the member ends meanwhile its slots are let go.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+
+#define BLOB_BYTES_MAX (1ull << 40)
+
+struct preparing {
+	struct work work;
+	struct job *job;
+	struct memory *memory;
+	struct process_id process;
+	uint32_t rank, first_slot, n_slots;
+	uint64_t bytes;
+	struct session *session; /* who asked last */
+	uint64_t request;
+	struct region *regions[CONN_FDS_MAX];
+	uint32_t n_regions;
+};
+
+struct destruction {
+	struct work work;
+	struct node *node;
+	struct region *region;
+};
+
+/* ---- Letting go ---- */
+
+static void destroy_run(struct work *w)
+{
+	struct destruction *d = container_of(w, struct destruction, work);
+
+	d->node->env.memory->ops->destroy(d->node->env.memory, d->region);
+	w->status = 0;
+}
+
+static void destroy_done(struct work *w)
+{
+	struct destruction *d = container_of(w, struct destruction, work);
+	struct node *n = d->node;
+
+	n->works--;
+	alloc_free(d);
+	node_stop_step(n);
+}
+
+void region_destroy(struct node *n, struct region *r)
+{
+	struct destruction *d = alloc_zero(sizeof(*d));
+
+	if (!d) {
+		n->env.memory->ops->destroy(n->env.memory, r); /* slow, but it goes */
+		return;
+	}
+	d->node = n;
+	d->region = r;
+	d->work.run = destroy_run;
+	d->work.done = destroy_done;
+	n->works++;
+	work_submit(n->env.workers, WORK_META, &d->work);
+}
+
+/* ---- Taking ---- */
+
+#define MIB (1u << 20) /* what is missing is rounded up, what there is down */
+
+/* Says what is missing before training starts (C10, A6). */
+static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
+{
+	struct node *n = m->job->node;
+	uint64_t budget, available, want, disk_free = 0, total = 0;
+	int r;
+
+	if (!size_mul(bytes, n->options.slots, &want))
+		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
+	available = n->env.memory->ops->available(n->env.memory, &budget);
+	if (want > available)
+		return err_set(
+			e, CKPT_ENOSPACE,
+			"rank %u: %u slots of %llu MiB need %llu MiB of memory, %llu MiB of "
+			"the budget of %llu MiB are left; raise memory.budget in the configuration "
+			"or end other jobs",
+			m->rank, n->options.slots, (unsigned long long)div_up(bytes, MIB),
+			(unsigned long long)div_up(want, MIB),
+			(unsigned long long)(available >> 20),
+			(unsigned long long)(budget >> 20));
+	r = n->env.disk->ops->space(n->env.disk, &disk_free, &total);
+	if (r < 0)
+		return err_code(e, r, "rank %u: ask for free space of the data folder", m->rank);
+	if (bytes > disk_free || disk_free - bytes < n->options.disk_reserve)
+		return err_set(
+			e, CKPT_ENOSPACE,
+			"rank %u: one checkpoint needs %llu MiB on disk, %llu MiB are free and "
+			"%llu MiB are kept in reserve; free space in the data folder",
+			m->rank, (unsigned long long)div_up(bytes, MIB),
+			(unsigned long long)(disk_free >> 20),
+			(unsigned long long)(n->options.disk_reserve >> 20));
+	return 0;
+}
+
+static void create_run(struct work *w)
+{
+	struct preparing *p = container_of(w, struct preparing, work);
+	char hex[ID_TEXT_MAX], name[REGION_NAME_MAX + 1];
+
+	hex_format(hex, p->job->history.job.id.b, 16);
+	w->status = 0;
+	while (p->n_regions < p->n_slots && w->status == 0) {
+		snprintf(name, sizeof(name), "slot.%s.%u", hex, p->first_slot + p->n_regions);
+		w->status = p->memory->ops->create(p->memory, name, p->bytes,
+						   &p->regions[p->n_regions]);
+		if (w->status == 0)
+			p->n_regions++;
+	}
+}
+
+static struct member *still_there(struct preparing *p)
+{
+	struct member *m = member_of_rank(p->job, p->rank);
+
+	return m && m->alive && m->preparing == p ? m : NULL;
+}
+
+static int take_regions(struct preparing *p, struct member *m)
+{
+	struct job *j = p->job;
+	int r = 0;
+
+	for (uint32_t i = 0; i < p->n_regions && r == 0; i++) {
+		struct slot *s = alloc_zero(sizeof(*s));
+
+		r = s ? ledger_slot(&j->ledger, p->first_slot + i, m->rank, p->regions[i]->name,
+				    &m->process)
+		      : -ENOMEM;
+		if (r < 0) {
+			alloc_free(s);
+			break;
+		}
+		s->job = j;
+		s->number = p->first_slot + i;
+		s->rank = m->rank;
+		s->region = p->regions[i];
+		s->process = m->process;
+		s->member = m;
+		s->state = SLOT_MAPPING;
+		list_add_tail(&j->slots, &s->link);
+		p->regions[i] = NULL;
+	}
+	return r;
+}
+
+static void create_done(struct work *w)
+{
+	struct preparing *p = container_of(w, struct preparing, work);
+	struct member *m = still_there(p);
+	int r = m ? w->status : -ECANCELED;
+	char text[ERR_TEXT_MAX];
+
+	if (r == 0 && FAULT(SLOTS_CREATED))
+		r = -ENOMEM;
+	if (r == 0)
+		r = take_regions(p, m);
+	for (uint32_t i = 0; i < p->n_regions; i++)
+		if (p->regions[i])
+			region_destroy(p->job->node, p->regions[i]);
+	if (m)
+		m->preparing = NULL;
+	if (m && r < 0)
+		member_drop_slots(m);
+	if (r < 0) {
+		snprintf(text, sizeof(text), "rank %u: take %u slots of %llu MiB: %s", p->rank,
+			 p->n_slots, (unsigned long long)(p->bytes >> 20), err_text(r));
+		session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, text);
+	} else {
+		session_prepared(p->session, p->request, m);
+	}
+	session_unref(p->session);
+	job_poke(p->job);
+	alloc_free(p);
+}
+
+static int prepare_start(struct member *m, struct session *s, uint64_t request, uint64_t bytes,
+			 struct err *e)
+{
+	struct node *n = m->job->node;
+	struct preparing *p = alloc_zero(sizeof(*p));
+
+	if (!p)
+		return err_code(e, -ENOMEM, "rank %u: prepare", m->rank);
+	p->job = m->job;
+	p->memory = n->env.memory;
+	p->process = m->process;
+	p->rank = m->rank;
+	p->n_slots = n->options.slots;
+	p->first_slot = m->job->next_slot;
+	m->job->next_slot += p->n_slots;
+	p->bytes = bytes;
+	p->session = session_ref(s);
+	p->request = request;
+	p->work.run = create_run;
+	p->work.done = create_done;
+	m->preparing = p;
+	work_submit(n->env.workers, WORK_META, &p->work);
+	return 0;
+}
+
+int member_prepare(struct member *m, struct session *s, uint64_t request, uint64_t blob_bytes,
+		   struct err *e)
+{
+	uint64_t bytes;
+	int r;
+
+	if (!m->declared)
+		return err_set(e, CKPT_ESTATE, "rank %u: declare before prepare", m->rank);
+	if ((m->preparing || member_has_slots(m)) && m->blob_bytes < blob_bytes)
+		return err_set(e, CKPT_ESTATE, "rank %u: already prepared for %llu bytes of blobs",
+			       m->rank, (unsigned long long)m->blob_bytes);
+	if (m->preparing) { /* asked again after a reconnect: the newest asker is answered */
+		session_unref(m->preparing->session);
+		m->preparing->session = session_ref(s);
+		m->preparing->request = request;
+		return 0;
+	}
+	if (member_has_slots(m)) {
+		session_prepared(s, request, m);
+		return 0;
+	}
+	if (blob_bytes > BLOB_BYTES_MAX)
+		return err_set(e, -EINVAL, "rank %u: %llu bytes of blobs are too many", m->rank,
+			       (unsigned long long)blob_bytes);
+	m->blob_bytes = blob_bytes;
+	bytes = member_slot_bytes(m);
+	r = prepare_admit(m, bytes, e);
+	if (r == 0) {
+		r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
+				  m->credit_unused, m->blob_bytes, &m->declared->digest);
+		if (r < 0)
+			err_code(e, r, "rank %u: write to the ledger", m->rank);
+	}
+	return r == 0 ? prepare_start(m, s, request, bytes, e) : r;
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * processes.c - processes that ckptd knows, each with a pidfd that tells its end.
+ *
+ * A process is (pid, start time): a pid that is used again is another process. To be sure that
+ * pidfd, pid and start time speak of the same one, the start time is read after the pidfd was had
+ * and the pidfd is asked after that: while it says "alive", the pid cannot have been reused.
+ *
+ *   1. The end of a process is told exactly once, never inside a call, and only while somebody
+ *      holds it (a conn) or follows it.
+ *   2. An ended process stays in the table while it is held, so that it is never taken for alive.
+ *
+ * Without SO_PEERPIDFD (before 6.5) the pidfd is opened by pid: a process that connected, ended
+ * and whose pid was reused before accept would be mistaken for the new one; the kernel's answer
+ * closes that hole.
+ */
+#include <config.h>
+
+#include "ckptd/processes.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ckptd/loop_epoll.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+#define UID_OVERFLOW 65534u /* what the kernel shows for a uid that has no number here */
+
+struct process {
+	struct list link;
+	struct process_table *table;
+	struct process_id id;
+	int pidfd;
+	struct watch watch;
+	unsigned held;
+	bool followed, ended;
+};
+
+struct process_table {
+	struct processes processes;
+	struct loop *loop;
+	process_ended_fn *tell;
+	void *tell_arg;
+	struct list all;
+};
+
+int process_start_time(int32_t pid, uint64_t *ret)
+{
+	char path[32], buf[1024], *p;
+	unsigned long long start;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? -ESRCH : -errno;
+	n = read(fd, buf, sizeof(buf) - 1);
+	close(fd);
+	if (n <= 0)
+		return -ESRCH; /* it ended between the calls */
+	buf[n] = '\0';
+	p = strrchr(buf, ')'); /* the name may hold spaces and brackets */
+	if (!p || sscanf(p + 1,
+			 " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+			 "%*d %llu",
+			 &start) != 1)
+		return -EPROTO;
+	*ret = start;
+	return 0;
+}
+
+static bool pidfd_alive(int pidfd)
+{
+	struct pollfd p = { .fd = pidfd, .events = POLLIN };
+
+	return poll(&p, 1, 0) == 0;
+}
+
+static struct process *find(struct process_table *t, int32_t pid, uint64_t start)
+{
+	struct process *p;
+
+	list_each(p, &t->all, link) {
+		if (p->id.pid == pid && p->id.start == start)
+			return p;
+	}
+	return NULL;
+}
+
+static void forget_if_unused(struct process *p)
+{
+	if (p->held || (p->followed && !p->ended)) /* (2) */
+		return;
+	if (!p->ended) {
+		watch_remove(p->table->loop, &p->watch);
+		close(p->pidfd);
+	}
+	list_del(&p->link);
+	alloc_free(p);
+}
+
+static void pidfd_ready(struct watch *w, uint32_t events)
+{
+	struct process *p = container_of(w, struct process, watch);
+	struct process_table *t = p->table;
+
+	(void)events;
+	assert(!p->ended);
+	p->ended = true;
+	watch_remove(t->loop, w);
+	close(p->pidfd);
+	p->held++; /* the receiver may put its last hold */
+	if (t->tell)
+		t->tell(t->tell_arg, &p->id);
+	p->held--;
+	forget_if_unused(p);
+}
+
+/* Takes the pidfd. The process is neither held nor followed yet. */
+static int add(struct process_table *t, const struct process_id *id, int pidfd,
+	       struct process **ret)
+{
+	struct process *p = alloc_zero(sizeof(*p));
+	int r = -ENOMEM;
+
+	if (p) {
+		*p = (struct process){ .table = t, .id = *id, .pidfd = pidfd };
+		watch_init(&p->watch, pidfd, pidfd_ready);
+		r = watch_set(t->loop, &p->watch, EPOLLIN);
+	}
+	if (r) {
+		alloc_free(p);
+		close(pidfd);
+		return r;
+	}
+	list_add_tail(&t->all, &p->link);
+	*ret = p;
+	return 0;
+}
+
+/* ---- The other end of a socket ---- */
+
+static int peer_pidfd(int fd, int32_t pid, bool use_peerpidfd)
+{
+	int pidfd = -1;
+	socklen_t len = sizeof(pidfd);
+
+	if (use_peerpidfd) {
+		if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) == 0)
+			return pidfd;
+		if (errno != ENOPROTOOPT)
+			return errno == EINVAL ? -ESRCH : -errno; /* EINVAL: it has been reaped */
+	}
+	pidfd = pidfd_open(pid, 0);
+	return pidfd < 0 ? -errno : pidfd;
+}
+
+static int peer_credentials(int fd, struct process_id *ret, struct err *e)
+{
+	struct ucred cred = { 0 };
+	socklen_t len = sizeof(cred);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0)
+		return err_code(e, -errno, "ask who is at the other end");
+	if (cred.pid <= 0)
+		return err_set(e, CKPT_EDENIED,
+			       "the process at the other end cannot be seen from ckptd's pid "
+			       "namespace: run both in one");
+	if (cred.uid == UID_OVERFLOW || cred.uid == (uid_t)-1)
+		return err_set(e, CKPT_EDENIED,
+			       "the uid of process %d has no number in ckptd's user namespace",
+			       (int)cred.pid);
+	ret->pid = cred.pid;
+	ret->uid = cred.uid;
+	return 0;
+}
+
+int process_of_socket(struct process_table *t, int fd, bool use_peerpidfd, struct process **ret,
+		      struct process_id *ret_id, struct err *e)
+{
+	struct process_id id = { 0 };
+	struct process *p;
+	int r = peer_credentials(fd, &id, e), pidfd;
+
+	if (r)
+		return r;
+	pidfd = peer_pidfd(fd, id.pid, use_peerpidfd);
+	if (pidfd < 0)
+		return err_code(e, pidfd, "open a pidfd of process %d", (int)id.pid);
+	r = process_start_time(id.pid, &id.start);
+	if (r == 0 && !pidfd_alive(pidfd))
+		r = -ESRCH;
+	if (r) {
+		close(pidfd);
+		return err_code(e, r, "read the start time of process %d (is /proc hidden?)",
+				(int)id.pid);
+	}
+	p = find(t, id.pid, id.start);
+	if (p) {
+		assert(!p->ended);
+		close(pidfd);
+	} else {
+		r = add(t, &id, pidfd, &p);
+		if (r)
+			return err_code(e, r, "watch process %d", (int)id.pid);
+	}
+	p->held++;
+	*ret = p;
+	*ret_id = id;
+	return 0;
+}
+
+void process_put(struct process *p)
+{
+	assert(p->held > 0);
+	p->held--;
+	forget_if_unused(p);
+}
+
+bool process_follow(struct process *p)
+{
+	assert(p->held > 0);
+	p->followed = true;
+	return !p->ended;
+}
+
+/* ---- Processes without a conn ---- */
+
+static struct process_table *of(struct processes *p)
+{
+	return container_of(p, struct process_table, processes);
+}
+
+static int watch_process(struct processes *ps, const struct process_id *id)
+{
+	struct process_table *t = of(ps);
+	struct process *p = find(t, id->pid, id->start);
+	uint64_t start = 0;
+	int pidfd, r;
+
+	assert(loop_is_current(t->loop));
+	if (!p) {
+		pidfd = id->pid > 0 ? pidfd_open(id->pid, 0) : -1;
+		if (pidfd < 0)
+			return id->pid <= 0 || errno == EINVAL ? -ESRCH : -errno;
+		r = process_start_time(id->pid, &start);
+		if (r == 0 && (start != id->start || !pidfd_alive(pidfd)))
+			r = -ESRCH;
+		if (r) {
+			close(pidfd);
+			return r;
+		}
+		r = add(t, id, pidfd, &p);
+		if (r)
+			return r;
+	}
+	if (p->ended)
+		return -ESRCH;
+	p->followed = true;
+	return 0;
+}
+
+static void unwatch_process(struct processes *ps, const struct process_id *id)
+{
+	struct process *p = find(of(ps), id->pid, id->start);
+
+	assert(loop_is_current(of(ps)->loop));
+	if (!p)
+		return;
+	p->followed = false;
+	forget_if_unused(p);
+}
+
+static const struct processes_ops pidfd_ops = {
+	.watch = watch_process,
+	.unwatch = unwatch_process,
+};
+
+/* ---- The table ---- */
+
+int process_table_new(struct loop *loop, struct process_table **ret)
+{
+	struct process_table *t = alloc_zero(sizeof(*t));
+
+	if (!t)
+		return -ENOMEM;
+	t->processes.ops = &pidfd_ops;
+	t->loop = loop;
+	list_init(&t->all);
+	*ret = t;
+	return 0;
+}
+
+void process_table_tell(struct process_table *t, process_ended_fn *ended, void *arg)
+{
+	assert(list_empty(&t->all) && !t->tell);
+	t->tell = ended;
+	t->tell_arg = arg;
+}
+
+struct processes *process_table_processes(struct process_table *t)
+{
+	return &t->processes;
+}
+
+void process_table_free(struct process_table *t)
+{
+	struct process *p, *tmp;
+
+	if (!t)
+		return;
+	list_each_safe(p, tmp, &t->all, link) {
+		assert(p->held == 0);
+		p->followed = false;
+		forget_if_unused(p);
+	}
+	alloc_free(t);
+}

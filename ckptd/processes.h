@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * processes.h - who is at the other end of a socket, and when that process ends, by pidfd.
+ */
+#ifndef CKPTD_PROCESSES_H
+#define CKPTD_PROCESSES_H
+
+#include "base/conn.h"
+#include "base/err.h"
+#include "base/loop.h"
+
+struct process_table;
+struct process;
+
+typedef void process_ended_fn(void *arg, const struct process_id *id);
+
+MUST_CHECK int process_table_new(struct loop *loop, struct process_table **ret);
+/* Nobody may hold a process any more. */
+void process_table_free(struct process_table *t);
+/* Who is told; once, before the first process. */
+void process_table_tell(struct process_table *t, process_ended_fn *ended, void *arg);
+/* The table of conn.h: processes that have no conn. */
+struct processes *process_table_processes(struct process_table *t);
+
+/*
+ * The process at the other end of a connected AF_UNIX socket, held until process_put(). Its end is
+ * told once as long as it is held or followed. use_peerpidfd: ask SO_PEERPIDFD (6.5) first.
+ * *ret_id has the uid of this socket. Refused with a sentence: a process or a uid that cannot be
+ * seen from here, one that has ended.
+ */
+MUST_CHECK int process_of_socket(struct process_table *t, int fd, bool use_peerpidfd,
+				 struct process **ret, struct process_id *ret_id, struct err *e);
+void process_put(struct process *p);
+/* true: its end will be told, also after process_put(); false: that has been told already. */
+bool process_follow(struct process *p);
+
+/* Field 22 of /proc/<pid>/stat; -ESRCH: there is none. */
+MUST_CHECK int process_start_time(int32_t pid, uint64_t *ret);
+
+#endif

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * retain.c - which durable checkpoints go (I9), one at a time: free record in the log, then COMMIT
+ * unlinked, shards to spare/, then the index.
+ *
+ * A crash between record and files leaves files that the log calls freed; the next start takes
+ * them away. A failed expiry is tried again at the next start.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/indexing.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "storage/recover.h"
+
+#define RETAIN_MAX 4096 /* checkpoints of one job that are looked at */
+
+struct expiry {
+	struct work work;
+	struct checkpoint *checkpoint;
+	struct checkpoint_id id;
+	append_done_fn *done;
+	void *arg;
+	struct err err;
+};
+
+static bool is_base(const struct checkpoint *c)
+{
+	const struct record_epoch *ep = &c->job->history.epoch;
+
+	return ep->has_base && ep->base_step == c->step &&
+	       attempt_equal(&ep->base_attempt, &c->attempt);
+}
+
+/* Durable ones in log order, oldest first. */
+size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
+		   size_t cap)
+{
+	struct checkpoint *c;
+	size_t n = 0;
+
+	list_each(c, &j->checkpoints, link) {
+		size_t at = n;
+
+		if (c->durable != DUR_DONE || n == cap)
+			continue;
+		while (at > 0 && order[at - 1]->record_n > c->record_n) {
+			order[at] = order[at - 1];
+			at--;
+		}
+		order[at] = c;
+		n++;
+	}
+	for (size_t i = 0; i < n; i++) {
+		c = order[i];
+		items[i] = (struct retention_item){
+			.step = c->step,
+			.clean = !c->disk_suspect,
+			.pinned = c->pinned || is_base(c),
+			.busy = c->readers > 0 || c->works > 0 || c->stuck,
+		};
+		if (BUG(RETAIN_IGNORES_READERS))
+			items[i].busy = false;
+	}
+	return retention_apply(&j->node->options.retention, items, n);
+}
+
+static void expiry_over(struct expiry *x, int status)
+{
+	struct job *j = x->checkpoint->job;
+
+	j->retaining = false;
+	x->checkpoint->works--;
+	if (status < 0)
+		job_tell(j, 4, "take step %llu away: %s; the next start tries again",
+			 (unsigned long long)x->id.step, x->err.text);
+	if (x->done)
+		x->done(x->arg, status);
+	job_poke(j);
+	alloc_free(x);
+}
+
+static void expire_run(struct work *w)
+{
+	struct expiry *x = container_of(w, struct expiry, work);
+	struct node *n = x->checkpoint->job->node;
+
+	w->status = checkpoint_expire(&n->store, &x->id, n->options.spare_bytes, &x->err);
+}
+
+static void expire_done(struct work *w)
+{
+	struct expiry *x = container_of(w, struct expiry, work);
+
+	indexing_remove(x->checkpoint->job->node, &x->id);
+	expiry_over(x, w->status);
+}
+
+static void free_recorded(void *arg, int status)
+{
+	struct expiry *x = arg;
+	struct checkpoint *c = x->checkpoint;
+
+	if (status < 0) {
+		c->durable = DUR_DONE;
+		c->stuck = true;
+		err_code(&x->err, status, "append its free record");
+		expiry_over(x, status);
+		return;
+	}
+	x->work.run = expire_run;
+	x->work.done = expire_done;
+	work_submit(c->job->node->env.workers, WORK_META, &x->work);
+}
+
+/* It was recorded as lost; a sum may have left it out since. Its files go without another record.
+ */
+static bool log_let_go(const struct checkpoint *c)
+{
+	struct history_commit *h = history_find(&c->job->history, c->step, &c->attempt);
+
+	return !h || h->freed;
+}
+
+int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct err *e)
+{
+	struct job *j = c->job;
+	struct record r = { .type = RECORD_FREE };
+	struct expiry *x;
+	int err;
+
+	assert(c->durable == DUR_DONE);
+	if (j->retaining)
+		return err_set(e, -EAGAIN,
+			       "another checkpoint of job '%s' is just being taken away",
+			       j->history.job.name);
+	x = alloc_zero(sizeof(*x));
+	if (!x)
+		return err_code(e, -ENOMEM, "take step %llu away", (unsigned long long)c->step);
+	x->checkpoint = c;
+	x->done = done;
+	x->arg = arg;
+	job_id_of(j, c->step, &c->attempt, &x->id);
+	r.mark.step = c->step;
+	r.mark.attempt = c->attempt;
+	r.mark.value = 1;
+	j->retaining = true;
+	c->works++;
+	c->durable = DUR_GONE; /* nobody starts to read its files from here on */
+	if (log_let_go(c) || BUG(EXPIRE_BEFORE_RECORD)) {
+		free_recorded(x, 0);
+		return 0;
+	}
+	err = job_append(j, &r, free_recorded, x);
+	if (err < 0) {
+		j->retaining = false;
+		c->works--;
+		c->durable = DUR_DONE;
+		alloc_free(x);
+		return err_code(e, err, "append free record of step %llu",
+				(unsigned long long)c->step);
+	}
+	return 0;
+}
+
+void retain_step(struct job *j)
+{
+	CLEANUP_FREE struct retention_item *items = NULL;
+	CLEANUP_FREE struct checkpoint **order = NULL;
+	struct checkpoint *c;
+	size_t n = 0;
+
+	if (j->retaining || j->log_error || j->node->stopping)
+		return;
+	list_each(c, &j->checkpoints, link)
+		n += c->durable == DUR_DONE;
+	if (n <= j->node->options.retention.keep_last)
+		return;
+	n = min_u64(n, RETAIN_MAX);
+	items = alloc_array(n, sizeof(*items));
+	order = alloc_array(n, sizeof(*order));
+	if (!items || !order || retain_plan(j, items, order, n) == 0)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		if (items[i].expire) {
+			ignore_result(retain_remove(order[i], NULL, NULL, NULL) /* next step */);
+			return;
+		}
+	}
+}

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * service.c - the daemon: makes every table of struct env over Linux, runs a node on them, stops.
+ *
+ *   start   signals blocked (threads inherit it) -> descriptors of the fd store -> loop, disk,
+ *           workers, index, memory, socket -> node -> READY=1 when it has adopted and read all
+ *   stop    STOPPING=1 -> node_stop persists what is only in memory -> loop ends -> workers drained
+ *           -> node freed -> the rest in reverse; regions stay in the fd store throughout
+ *
+ * The control thread alone. Failure modes: whatever cannot be had at the start is an error with a
+ * sentence, but the index: without it everything works from the files.
+ */
+#include <config.h>
+
+#include "ckptd/service.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "ckptd/keeper.h"
+#include "ckptd/listener.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/memory_memfd.h"
+#include "ckptd/node.h"
+#include "ckptd/notify.h"
+#include "ckptd/workers.h"
+#include "coord/single.h"
+#include "storage/disk_posix.h"
+#include "storage/index_rocksdb.h"
+#include "storage/store.h"
+
+struct service {
+	const struct service_options *o;
+	struct config config; /* as it is now */
+	struct log *log;
+	struct loop *loop;
+	struct disk *disk;
+	struct workers *workers;
+	struct index *index;
+	struct notify *notify;
+	struct keeper *keeper;
+	struct memory *memory;
+	struct listener *listener;
+	struct node *node;
+	struct rng rng;
+	struct watch signals;
+	struct timer tick; /* watchdog and status */
+	uint64_t tick_ns;
+	bool ready, stopping;
+	struct err failure; /* code 0: none */
+};
+
+/* ---- What is told to the service manager ---- */
+
+static void tell(struct service *s, const char *text)
+{
+	int r = notify_send(s->notify, text, NULL, 0);
+
+	if (r)
+		log_print(s->log, LOG_WARNING, "could not tell the service manager: %s",
+			  err_text(r));
+}
+
+static void tell_status(struct service *s, const char *what)
+{
+	char summary[200], text[300];
+
+	node_summary(s->node, summary, sizeof(summary));
+	snprintf(text, sizeof(text), "%s\nSTATUS=%s", what, summary);
+	tell(s, text);
+}
+
+static void tick_fire(struct timer *t)
+{
+	struct service *s = container_of(t, struct service, tick);
+
+	tell_status(s, "WATCHDOG=1"); /* from the loop alone: a loop that hangs is seen */
+	timer_arm(s->loop, t, loop_now(s->loop) + s->tick_ns);
+}
+
+/* ---- Signals ---- */
+
+static void node_options_of(const struct config *c, struct node_options *o)
+{
+	node_options_default(o);
+	_Static_assert(sizeof(o->name) == sizeof(c->name), "a name fits");
+	memcpy(o->name, c->name, sizeof(o->name));
+	o->transfer = (uint32_t)c->transfer;
+	o->slots = (uint32_t)c->slots;
+	o->compression = (int)c->compression;
+	o->retention.keep_last = (uint32_t)c->keep_last;
+	o->retention.keep_every = c->keep_every;
+	o->persist_every = (uint32_t)c->persist_every;
+	o->spare_bytes = c->spare;
+	o->disk_reserve = c->disk_reserve;
+	o->attempt_timeout_ns = c->attempt_timeout_ns;
+	o->settle_timeout_ns = c->settle_timeout_ns;
+	o->log_trim = c->log_trim;
+	o->sessions_per_uid = (uint32_t)c->sessions_per_uid;
+}
+
+static void apply(struct service *s, const struct config *wanted)
+{
+	struct node_options options;
+	char restart[300];
+
+	config_needs_restart(&s->config, wanted, restart, sizeof(restart));
+	if (restart[0])
+		log_print(s->log, LOG_WARNING, "changed, but only a restart applies it: %s",
+			  restart);
+	node_options_of(wanted, &options);
+	node_reload(s->node, &options);
+	s->log->level = (int)wanted->log_level;
+	s->config.log_level = wanted->log_level;
+	s->config.keep_last = wanted->keep_last;
+	s->config.keep_every = wanted->keep_every;
+	s->config.persist_every = wanted->persist_every;
+	log_print(s->log, LOG_INFO, "configuration read again");
+}
+
+static void reload(struct service *s)
+{
+	struct err e = { 0 };
+	struct config wanted;
+	char text[64];
+
+	snprintf(text, sizeof(text), "RELOADING=1\nMONOTONIC_USEC=%llu",
+		 (unsigned long long)(loop_now(s->loop) / 1000));
+	tell(s, text);
+	if (s->o->reload(s->o->reload_arg, &wanted, &e) == 0)
+		apply(s, &wanted);
+	else
+		log_print(s->log, LOG_ERR, "the configuration stays as it was: %s", e.text);
+	tell(s, "READY=1");
+}
+
+static void stopped(void *arg)
+{
+	loop_epoll_stop(((struct service *)arg)->loop);
+}
+
+static void stop(struct service *s, const char *signal_name)
+{
+	if (s->stopping) {
+		log_print(s->log, LOG_WARNING, "%s again: not waiting for what is being persisted",
+			  signal_name);
+		loop_epoll_stop(s->loop);
+		return;
+	}
+	s->stopping = true;
+	log_print(s->log, LOG_NOTICE, "%s: stopping", signal_name);
+	tell_status(s, "STOPPING=1");
+	if (s->ready)
+		node_stop(s->node, s->config.stop_timeout_ns, stopped, s);
+	else
+		loop_epoll_stop(s->loop);
+}
+
+static void signal_came(struct watch *w, uint32_t events)
+{
+	struct service *s = container_of(w, struct service, signals);
+	struct signalfd_siginfo info;
+
+	(void)events;
+	while (read(w->fd, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+		if (info.ssi_signo != SIGHUP)
+			stop(s, info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+		else if (s->ready && !s->stopping)
+			reload(s);
+	}
+}
+
+static int open_signals(struct service *s, struct err *e)
+{
+	sigset_t set;
+	int r;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
+		return err_code(e, -errno, "block signals");
+	signal(SIGPIPE, SIG_IGN);
+	watch_init(&s->signals, signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), signal_came);
+	if (s->signals.fd < 0)
+		return err_code(e, -errno, "make a signal descriptor");
+	r = watch_set(s->loop, &s->signals, EPOLLIN);
+	return r ? err_code(e, r, "watch signals") : 0;
+}
+
+/* ---- The world ---- */
+
+static int open_joblog(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+{
+	struct service *s = arg;
+	char dir[DISK_PATH_MAX + 1];
+
+	path_log(dir, job);
+	return joblog_single_open(s->disk, dir, ret, e);
+}
+
+static unsigned cores(void)
+{
+	cpu_set_t set;
+
+	if (sched_getaffinity(0, sizeof(set), &set) != 0)
+		return 1;
+	return (unsigned)max_u64(1, (uint64_t)CPU_COUNT(&set));
+}
+
+static int open_workers(struct service *s, struct err *e)
+{
+	const struct config *c = &s->config;
+	struct workers_options o = { .disk = s->disk, .queue_depth = (unsigned)c->queue_depth };
+	unsigned cpu = (unsigned)c->cpu_threads;
+
+	o.threads[WORK_DATA] = (unsigned)c->data_threads;
+	o.threads[WORK_META] = (unsigned)c->meta_threads;
+	o.threads[WORK_CPU] = cpu ? cpu : (unsigned)min_u64(cores(), 8);
+	o.threads[WORK_INDEX] = (unsigned)c->index_threads;
+	return workers_new(s->loop, &o, &s->workers, e);
+}
+
+static bool open_index(struct service *s)
+{
+	char path[sizeof(s->config.data) + 8];
+	struct err e = { 0 };
+	bool fresh = false;
+
+	snprintf(path, sizeof(path), "%s/index", s->config.data);
+	if (index_rocksdb_open(path, &s->index, &fresh, &e) != 0) {
+		s->index = NULL;
+		log_print(s->log, LOG_ERR, "going on without the index: %s", e.text);
+	} else if (e.code) {
+		log_print(s->log, LOG_WARNING, "%s", e.text);
+	}
+	return fresh;
+}
+
+static int open_memory(struct service *s, struct err *e)
+{
+	struct memory_options o = { .budget = s->config.memory_budget,
+				    .huge_pages = s->config.huge_pages, .root = "",
+				    .log = s->log };
+
+	return memory_memfd_new(s->keeper, &o, &s->memory, e);
+}
+
+static int open_listener(struct service *s, struct err *e)
+{
+	struct listener_options o = { .mode = s->o->socket_mode,
+				      .conns_max = (unsigned)s->config.conns_max,
+				      .conns_per_uid = (unsigned)s->config.conns_per_uid,
+				      .handshake_ns = LISTENER_HANDSHAKE_NS, .log = s->log };
+
+	o.fd = keeper_take(s->keeper, "socket", NULL);
+	if (o.fd < 0) {
+		o.fd = -1;
+		o.path = s->config.socket;
+	}
+	return listener_new(s->loop, &o, &s->listener, e);
+}
+
+static int open_node(struct service *s, bool index_fresh, struct err *e)
+{
+	struct node_options options;
+	struct env env = { .loop = s->loop, .workers = s->workers, .disk = s->disk,
+			   .index = s->index, .index_fresh = index_fresh, .memory = s->memory,
+			   .processes = listener_processes(s->listener), .rng = &s->rng,
+			   .joblog_open = open_joblog, .joblog_arg = s, .log = log_line,
+			   .log_arg = s->log };
+	int r;
+
+	node_options_of(&s->config, &options);
+	r = node_new(&env, &options, &s->node, e);
+	return r ? r : listener_start(s->listener, &node_conn_events, s->node, e);
+}
+
+static int service_open(struct service *s, struct err *e)
+{
+	bool fresh = false;
+	int r;
+
+	rng_system(&s->rng);
+	r = loop_epoll_new(&s->loop, e);
+	if (r == 0)
+		r = open_signals(s, e);
+	if (r == 0)
+		r = notify_open(&s->notify, e);
+	if (r == 0)
+		r = keeper_open(s->notify, &s->keeper, e);
+	if (r == 0)
+		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
+	if (r == 0)
+		r = open_workers(s, e);
+	if (r == 0)
+		r = open_memory(s, e);
+	if (r == 0)
+		r = open_listener(s, e);
+	if (r == 0)
+		fresh = open_index(s);
+	if (r == 0)
+		r = open_node(s, fresh, e);
+	return r;
+}
+
+static void service_close(struct service *s)
+{
+	if (s->listener)
+		listener_stop(s->listener);
+	workers_free(s->workers);
+	node_free(s->node);
+	listener_free(s->listener);
+	memory_memfd_free(s->memory);
+	if (s->index)
+		s->index->ops->close(s->index);
+	if (s->disk)
+		disk_posix_close(s->disk);
+	keeper_free(s->keeper);
+	notify_free(s->notify);
+	if (s->signals.fd >= 0) {
+		watch_remove(s->loop, &s->signals);
+		close(s->signals.fd);
+	}
+	loop_epoll_free(s->loop);
+}
+
+/* ---- Life ---- */
+
+static void node_ready(void *arg, int status, const char *text)
+{
+	struct service *s = arg;
+
+	if (status < 0) {
+		err_set(&s->failure, status, "%s", text);
+		loop_epoll_stop(s->loop);
+		return;
+	}
+	if (s->stopping)
+		return;
+	s->ready = true;
+	log_print(s->log, LOG_NOTICE, "ready: node '%s', socket '%s', data '%s' (%s)",
+		  s->config.name, s->config.socket, s->config.data, s->disk->backend);
+	tell_status(s, "READY=1");
+}
+
+static void run(struct service *s)
+{
+	uint64_t watchdog_ns = notify_watchdog_ns();
+
+	timer_init(&s->tick, tick_fire);
+	if (watchdog_ns) {
+		s->tick_ns = watchdog_ns / 2;
+		timer_arm(s->loop, &s->tick, loop_now(s->loop) + s->tick_ns);
+	}
+	node_start(s->node, node_ready, s);
+	loop_epoll_run(s->loop);
+	timer_disarm(s->loop, &s->tick);
+}
+
+int service_run(const struct service_options *o, struct err *e)
+{
+	struct service s = { .o = o, .config = o->config, .log = o->log, .signals.fd = -1 };
+	int r;
+
+	assert(o->reload && o->log);
+	r = service_open(&s, e);
+	if (r == 0)
+		run(&s);
+	service_close(&s);
+	if (r == 0 && s.failure.code)
+		r = err_set(e, s.failure.code, "%s", s.failure.text);
+	return r;
+}

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - messages of one connection: decoded, checked, handed to the machines, answered.
+ *
+ *   new -> HELLO -> (ckptctl: Admin) | OPEN -> DECLARE -> PREPARE -> SlotsReady -> saves and loads
+ *
+ * A message that does not decode ends the connection. Nothing here waits.
+ */
+#include <config.h>
+
+#include "ckptd/session.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/admin.h"
+#include "ckptd/load.h"
+#include "ckptd/node_priv.h"
+#include "proto/session_page.h"
+
+struct session {
+	struct list link; /* in node->sessions, while connected */
+	struct node *node;
+	struct conn *conn; /* NULL: the connection ended */
+	struct process_id process;
+	struct member *member;
+	struct list loads;
+	uint32_t refs;
+	bool hello;
+};
+
+/* ---- What the machines need ---- */
+
+struct session *session_ref(struct session *s)
+{
+	s->refs++;
+	return s;
+}
+
+void session_unref(struct session *s)
+{
+	assert(s->refs > 0);
+	if (--s->refs == 0)
+		alloc_free(s);
+}
+
+bool session_connected(const struct session *s)
+{
+	return s->conn != NULL;
+}
+
+const struct process_id *session_process(const struct session *s)
+{
+	return &s->process;
+}
+
+struct node *session_node(const struct session *s)
+{
+	return s->node;
+}
+
+void session_forget_member(struct session *s)
+{
+	s->member = NULL;
+}
+
+void session_set_member(struct session *s, struct member *m)
+{
+	s->member = m;
+}
+
+bool session_follow(struct session *s)
+{
+	return s->conn && s->conn->ops->process_alive(s->conn);
+}
+
+struct member *session_member(const struct session *s)
+{
+	return s->member;
+}
+
+struct list *session_loads(struct session *s)
+{
+	return &s->loads;
+}
+
+void session_reply(struct session *s, const Ckpt__Reply *reply, const int *fds, size_t n_fds)
+{
+	struct memory *m = s->node->env.memory;
+	uint8_t buf[CONN_MESSAGE_MAX];
+	size_t len = ckpt__reply__get_packed_size(reply);
+
+	if (!s->conn) {
+		for (size_t i = 0; i < n_fds; i++)
+			m->ops->close_fd(m, fds[i]);
+		return;
+	}
+	assert(len <= sizeof(buf)); /* whoever builds a reply bounds it, or uses a memfd */
+	ckpt__reply__pack(reply, buf);
+	s->conn->ops->send(s->conn, buf, len, fds, n_fds);
+}
+
+void session_reply_ok(struct session *s, uint64_t request)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+
+	reply.id = request;
+	session_reply(s, &reply, NULL, 0);
+}
+
+void session_reply_error(struct session *s, uint64_t request, int code, const char *text)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+
+	assert(code < 0);
+	reply.id = request;
+	reply.code = code;
+	reply.text = (char *)(text ? text : err_text(code));
+	session_reply(s, &reply, NULL, 0);
+}
+
+static void reply_err(struct session *s, uint64_t request, int code, const struct err *e)
+{
+	if (code < 0)
+		session_reply_error(s, request, code, e->code ? e->text : NULL);
+	else
+		session_reply_ok(s, request);
+}
+
+/* ---- Requests ---- */
+
+static void on_hello(struct session *s, uint64_t id, const Ckpt__Hello *m)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__HelloReply body = CKPT__HELLO_REPLY__INIT;
+	char text[128];
+
+	if (m->version_min > SESSION_VERSION || m->version_max < SESSION_VERSION) {
+		snprintf(text, sizeof(text),
+			 "hello: ckptd speaks version %u, the other side %u to %u; install "
+			 "matching versions", SESSION_VERSION, m->version_min, m->version_max);
+		session_reply_error(s, id, CKPT_EVERSION, text);
+		return;
+	}
+	s->hello = true;
+	body.version = SESSION_VERSION;
+	body.program = (char *)PACKAGE_STRING;
+	body.leaf = s->node->options.geometry.leaf;
+	body.chunk = s->node->options.geometry.chunk;
+	reply.id = id;
+	reply.body_case = CKPT__REPLY__BODY_HELLO;
+	reply.hello = &body;
+	session_reply(s, &reply, NULL, 0);
+}
+
+static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
+{
+	struct open_request r = {
+		.session = s,
+		.request = id,
+		.rank = m->rank,
+		.world = m->world,
+		.has_token = m->token.len == sizeof(r.token),
+		.reconnect = m->reconnect,
+		.loaded_epoch = m->loaded_epoch,
+	};
+
+	if (s->member) {
+		session_reply_error(s, id, CKPT_ESTATE, "open: this connection is open already");
+		return;
+	}
+	if (strlen(m->job) > CKPT_JOB_MAX || strlen(m->run_id) > RUN_ID_MAX) {
+		session_reply_error(s, id, -EINVAL,
+				    "open: a job's name has at most 64 bytes, a run id 128");
+		return;
+	}
+	for (const char *p = m->run_id; *p; p++) {
+		if (*p < 0x20 || *p > 0x7e) {
+			session_reply_error(s, id, -EINVAL,
+					    "open: a run id is of printable ASCII characters");
+			return;
+		}
+	}
+	strcpy(r.job, m->job);
+	strcpy(r.run_id, m->run_id);
+	if (r.has_token)
+		memcpy(r.token, m->token.data, sizeof(r.token));
+	epoch_open(s->node, &r);
+}
+
+static void on_declare(struct session *s, uint64_t id, const Ckpt__Declare *m, const int *fds,
+		       size_t n_fds)
+{
+	struct memory *mem = s->node->env.memory;
+	struct err e = { 0 };
+	struct digest d;
+	void *copy = NULL;
+	const void *bytes = m->bytes.data;
+	uint64_t len = m->bytes.len;
+	int r = 0;
+
+	if (m->digest.len != 16) {
+		session_reply_error(s, id, CKPT_EPROTO, "declare: the digest has 16 bytes");
+		return;
+	}
+	memcpy(d.b, m->digest.data, 16);
+	if (m->in_fd) {
+		r = n_fds > 0
+			    ? mem->ops->fd_to_bytes(mem, fds[0], DECLARATION_BYTES_MAX, &copy, &len)
+			    : -EBADF;
+		if (r < 0)
+			err_code(&e, r, "declare: read the declaration's memfd");
+		bytes = copy;
+	}
+	if (r == 0)
+		r = member_declare(s->member, &d, bytes, len, &e);
+	alloc_free(copy);
+	reply_err(s, id, r, &e);
+}
+
+static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
+{
+	struct err e = { 0 };
+	int r = member_prepare(s->member, s, id, m->blob_bytes, &e);
+
+	if (r < 0)
+		reply_err(s, id, r, &e);
+}
+
+void session_prepared(struct session *s, uint64_t id, struct member *m)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__PrepareReply body = CKPT__PREPARE_REPLY__INIT;
+	struct memory *mem = s->node->env.memory;
+	uint32_t numbers[CONN_FDS_MAX];
+	int fds[CONN_FDS_MAX];
+	struct slot *slot;
+	size_t n = 0;
+
+	list_each(slot, &m->job->slots, link) {
+		int fd;
+
+		if (slot->member != m || n == CONN_FDS_MAX)
+			continue;
+		/* A sealed slot cannot be mapped for writing anew; its process has it mapped. */
+		fd = mem->ops->export_fd(mem, slot->region, slot->state == SLOT_MAPPING);
+		if (fd < 0) {
+			for (size_t i = 0; i < n; i++)
+				mem->ops->close_fd(mem, fds[i]);
+			session_reply_error(s, id, fd,
+					    "prepare: the slots could not be handed over");
+			return;
+		}
+		numbers[n] = slot->number;
+		fds[n++] = fd;
+	}
+	body.slot_bytes = member_slot_bytes(m);
+	body.slots = numbers;
+	body.n_slots = n;
+	reply.id = id;
+	reply.body_case = CKPT__REPLY__BODY_PREPARE;
+	reply.prepare = &body;
+	session_reply(s, &reply, fds, n);
+}
+
+static int copy_blobs(const Ckpt__Seal *m, struct ledger_blob **ret)
+{
+	struct ledger_blob *b = alloc_array(m->n_blobs, sizeof(*b));
+
+	for (size_t i = 0; b && i < m->n_blobs; i++) {
+		size_t len = strlen(m->blobs[i]->name);
+
+		b[i].name = len > 0 && len <= CKPT_NAME_MAX ? alloc_str(m->blobs[i]->name) : NULL;
+		b[i].image_offset = m->blobs[i]->image_offset;
+		b[i].bytes = m->blobs[i]->bytes;
+		if (!b[i].name) {
+			ledger_blobs_free(b, (uint32_t)i);
+			return len > 0 && len <= CKPT_NAME_MAX ? -ENOMEM : -EINVAL;
+		}
+	}
+	*ret = b;
+	return b ? 0 : -ENOMEM;
+}
+
+static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__SealReply body = CKPT__SEAL_REPLY__INIT;
+	struct err e = { 0 };
+	struct attempt_id attempt;
+	struct seal_request r = {
+		.step = m->step,
+		.epoch = m->epoch,
+		.credit = m->credit,
+		.slot = m->slot,
+		.image_len = m->image_len,
+		.try_number = m->try_,
+		.n_blobs = (uint32_t)m->n_blobs,
+	};
+	int err;
+
+	if (m->declaration.len != 16) {
+		session_reply_error(s, id, CKPT_EPROTO,
+				    "seal: the declaration's digest has 16 bytes");
+		return;
+	}
+	memcpy(r.declaration.b, m->declaration.data, 16);
+	err = copy_blobs(m, &r.blobs);
+	if (err == 0)
+		err = checkpoint_seal(s->member, &r, &attempt, &e);
+	if (err < 0) {
+		reply_err(s, id, err, &e);
+		return;
+	}
+	if (BUG(SEAL_WAITS_FOR_PEERS) &&
+	    !checkpoint_find_attempt(s->member->job, m->step, &attempt)->sealed)
+		return;
+	body.attempt = (ProtobufCBinaryData){ 16, attempt.b };
+	reply.id = id;
+	reply.body_case = CKPT__REPLY__BODY_SEAL;
+	reply.seal = &body;
+	session_reply(s, &reply, NULL, 0);
+}
+
+static void on_skip(struct session *s, uint64_t id, const Ckpt__Skip *m)
+{
+	struct err e = { 0 };
+	char reason[128];
+
+	snprintf(reason, sizeof(reason), "%s", m->reason[0] ? m->reason : "no credit");
+	for (char *p = reason; *p; p++)
+		if (*p < 0x20 || *p > 0x7e)
+			*p = '?'; /* it goes into the log and into JSON */
+	reply_err(s, id,
+		  checkpoint_skip(s->member, m->step, m->epoch, m->credit, m->try_, reason, &e),
+		  &e);
+}
+
+static void on_credit(struct session *s, uint64_t id)
+{
+	struct member *m = s->member;
+
+	if (m->epoch != m->job->history.epoch.number) {
+		session_reply_error(s, id, CKPT_EEPOCH, m->job->history.epoch.reason);
+		return;
+	}
+	if (m->credit_request)
+		session_reply_error(s, m->credit_request, CKPT_ETIMEDOUT, "asked again");
+	m->credit_request = id;
+	job_poke(m->job);
+	if (m->credit_unused) {
+		session_reply_ok(s, id);
+		m->credit_request = 0;
+	}
+}
+
+static void on_wait(struct session *s, uint64_t id, const Ckpt__Wait *m)
+{
+	struct member *member = s->member;
+	struct err e = { 0 };
+	int r = checkpoint_wait(member->job, s, id, m->step, m->epoch ? m->epoch : member->epoch,
+				m->what, &e);
+
+	if (r < 0)
+		reply_err(s, id, r, &e);
+}
+
+static void on_cancel(struct session *s, uint64_t id, const Ckpt__Cancel *m)
+{
+	struct member *member = s->member;
+
+	if (member->credit_request == m->request && m->request) {
+		member->credit_request = 0;
+		session_reply_error(s, m->request, CKPT_ETIMEDOUT, "no credit came in time");
+	} else if (m->request) {
+		waiter_drop(member->job, s, m->request);
+	}
+	session_reply_ok(s, id);
+}
+
+static void end_member(struct session *s, bool bye)
+{
+	struct member *m = s->member;
+	struct job *j;
+
+	load_drop_all(s);
+	list_each(j, &s->node->jobs, link)
+		waiter_drop(j, s, 0); /* also of a member that it was */
+	if (!m)
+		return;
+	j = m->job;
+	epoch_drop_session(j, s);
+	m->credit_request = 0;
+	m->session = NULL;
+	s->member = NULL;
+	if (bye)
+		member_left(m, false);
+}
+
+static void dispatch_member(struct session *s, const Ckpt__Request *q, const int *fds, size_t n_fds)
+{
+	struct err e = { 0 };
+
+	if (!s->member) {
+		session_reply_error(
+			s, q->id, CKPT_EEPOCH,
+			"this session is not a member of a job's current run: open first");
+		return;
+	}
+	switch ((int)q->body_case) {
+	case CKPT__REQUEST__BODY_DECLARE:
+		on_declare(s, q->id, q->declare, fds, n_fds);
+		break;
+	case CKPT__REQUEST__BODY_PREPARE:
+		on_prepare(s, q->id, q->prepare);
+		break;
+	case CKPT__REQUEST__BODY_SLOTS_READY:
+		reply_err(s, q->id, member_slots_ready(s->member, &e), &e);
+		break;
+	case CKPT__REQUEST__BODY_CREDIT:
+		on_credit(s, q->id);
+		break;
+	case CKPT__REQUEST__BODY_SEAL:
+		on_seal(s, q->id, q->seal);
+		break;
+	case CKPT__REQUEST__BODY_SKIP:
+		on_skip(s, q->id, q->skip);
+		break;
+	case CKPT__REQUEST__BODY_WAIT:
+		on_wait(s, q->id, q->wait);
+		break;
+	case CKPT__REQUEST__BODY_CANCEL:
+		on_cancel(s, q->id, q->cancel);
+		break;
+	case CKPT__REQUEST__BODY_LIST:
+		admin_list(s, q->id);
+		break;
+	case CKPT__REQUEST__BODY_LOAD:
+		load_start(s, q->id, q->load);
+		break;
+	case CKPT__REQUEST__BODY_LOAD_END:
+		load_end(s, q->id, q->load_end);
+		break;
+	case CKPT__REQUEST__BODY_BYE:
+		end_member(s, true);
+		session_reply_ok(s, q->id);
+		break;
+	default:
+		session_reply_error(
+			s, q->id, CKPT_EVERSION,
+			"ckptd does not know this request: it is older than the library");
+		break;
+	}
+}
+
+static void dispatch(struct session *s, const Ckpt__Request *q, const int *fds, size_t n_fds)
+{
+	if (q->body_case == CKPT__REQUEST__BODY_HELLO)
+		on_hello(s, q->id, q->hello);
+	else if (!s->hello)
+		session_reply_error(s, q->id, CKPT_EPROTO, "hello comes first");
+	else if (q->body_case == CKPT__REQUEST__BODY_OPEN)
+		on_open(s, q->id, q->open);
+	else if (q->body_case == CKPT__REQUEST__BODY_ADMIN)
+		admin_request(s, q->id, q->admin);
+	else
+		dispatch_member(s, q, fds, n_fds);
+}
+
+/* ---- From the listener ---- */
+
+void session_opened(struct node *n, struct conn *c)
+{
+	struct session *s = alloc_zero(sizeof(*s));
+
+	if (!s) {
+		c->ops->close(c);
+		return;
+	}
+	s->node = n;
+	s->conn = c;
+	s->process = c->process;
+	s->refs = 1;
+	list_init(&s->loads);
+	list_add_tail(&n->sessions, &s->link);
+	c->session = s;
+}
+
+void session_message(struct session *s, const void *msg, size_t len, int *fds, size_t n_fds)
+{
+	Ckpt__Request *q = ckpt__request__unpack(NULL, len, msg);
+
+	if (!q) {
+		if (s->conn)
+			s->conn->ops->close(s->conn);
+		return;
+	}
+	session_ref(s);
+	dispatch(s, q, fds, n_fds);
+	session_unref(s);
+	ckpt__request__free_unpacked(q, NULL);
+}
+
+void session_closed(struct session *s)
+{
+	struct job *j;
+
+	list_del(&s->link);
+	s->conn = NULL;
+	end_member(s, false);
+	/* An open that waits has no member yet. */
+	list_each(j, &s->node->jobs, link)
+		epoch_drop_session(j, s);
+	session_unref(s);
+}
+
+void session_free_all(struct node *n)
+{
+	struct session *s, *next;
+
+	list_each_safe(s, next, &n->sessions, link) {
+		list_del(&s->link);
+		s->conn = NULL;
+		s->member = NULL;
+		session_unref(s);
+	}
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * start.h - what a starting ckptd finds: jobs and their logs and files, then memory.
+ */
+#ifndef CKPTD_START_H
+#define CKPTD_START_H
+
+#include "ckptd/node_priv.h"
+
+/*
+ * Blocking, on a META worker: opens the store, reads every job's log and COMMIT files, takes away
+ * what is left of persists and expiries that did not end. The result is handed to the loop.
+ */
+struct found_commit {
+	struct commit_file file;
+	struct checkpoint_id id;
+};
+struct found_job {
+	struct list link;
+	struct job_id id;
+	struct history history;
+	struct joblog *log;
+	uint8_t token[32];
+	struct found_commit *commits;
+	size_t n_commits, cap_commits;
+	struct checkpoint_id *unreadable; /* have a COMMIT that could not be read now */
+	size_t n_unreadable;
+	bool relogged; /* the log was lost or damaged and begun anew from the files */
+};
+struct found {
+	struct list jobs;
+	uint32_t discarded, expired, damaged;
+	bool index_good;
+};
+MUST_CHECK int start_scan(struct node *n, struct found *ret, struct err *e);
+void found_job_free(struct found_job *f); /* what was not taken over */
+
+/* relog.c: begins a job's log anew from its COMMIT files, incarnation + 1. */
+MUST_CHECK int relog(struct node *n, struct found_job *f, struct err *e);
+
+/* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints. */
+void adopt_memory(struct node *n);
+/* Writes all that is true of a job's memory into a ledger. */
+int adopt_rewrite(void *job, struct ledger *into);
+
+#endif

@@ -1,0 +1,93 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The program: its options, and a life of `ckptd --user` from start over crash and reload to stop.
+set -u
+ckptd=${top_builddir:-.}/ckptd/ckptd
+dir=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-test.XXXXXX") || exit 99
+pid=
+cleanup() {
+	[ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null
+	rm -rf "$dir"
+}
+trap cleanup EXIT
+fail() {
+	echo "FAIL: $*"
+	[ ! -f "$dir/log" ] || sed 's/^/log: /' "$dir/log"
+	exit 1
+}
+# Waits until the log has the words so many times: as long as it takes, within the test's limit.
+await() {
+	i=0
+	while [ "$(grep -c -- "$1" "$dir/log")" -lt "$2" ]; do
+		i=$((i + 1))
+		[ $i -lt 3000 ] || fail "no '$1' ($2)"
+		kill -0 "$pid" 2>/dev/null || fail "ended before '$1' ($2)"
+		sleep 0.02
+	done
+}
+unset NOTIFY_SOCKET LISTEN_FDS LISTEN_PID XDG_RUNTIME_DIR JOURNAL_STREAM
+
+"$ckptd" --version | grep -q '^ckptd [0-9]' || fail "--version"
+"$ckptd" --help | grep -q 'retention.keep_last' || fail "--help"
+"$ckptd" --list-faults | grep -q . || fail "--list-faults"
+"$ckptd" --nonsense 2>/dev/null
+[ $? -eq 2 ] || fail "an unknown option is exit status 2"
+
+# Configuration: file, conf.d, environment, command line, each over the one before.
+mkdir "$dir/conf.d"
+printf '[memory]\nslots = 4\n[retention]\nkeep_last = 5\n' >"$dir/ckptd.conf"
+printf '[memory]\nslots = 5\n[quota]\nconnections_per_uid = 7\n' >"$dir/conf.d/a.conf"
+out=$(CKPTD_MEMORY_SLOTS=6 CKPTD_RETENTION_KEEP_LAST=6 "$ckptd" --config "$dir/ckptd.conf" \
+	--set memory.slots=8 --check-config) || fail "--check-config"
+for want in 'slots = 8' 'keep_last = 6' 'connections_per_uid = 7'; do
+	echo "$out" | grep -q "^$want\$" || fail "--check-config does not say '$want'"
+done
+printf '[memory]\nslots = many\n' >"$dir/conf.d/b.conf"
+"$ckptd" --config "$dir/ckptd.conf" --check-config 2>"$dir/err" && fail "a wrong value passed"
+grep -q "conf.d/b.conf:2: memory.slots = 'many'" "$dir/err" || fail "the sentence: $(cat "$dir/err")"
+rm "$dir/conf.d/b.conf"
+"$ckptd" --user --data "$dir/data" --check-config >"$dir/err" 2>&1 && fail "no socket passed"
+grep -q -- '--socket' "$dir/err" || fail "the remedy is missing: $(cat "$dir/err")"
+
+# A life. memory.budget is small: this machine may be too.
+printf '[memory]\nbudget = 64M\n' >"$dir/ckptd.conf"
+: >"$dir/log" # before the shell of the job makes it
+"$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" --data "$dir/deep/data" \
+	2>>"$dir/log" &
+pid=$!
+await ' ready: ' 1
+[ "$(stat -c %a "$dir/sock")" = 600 ] || fail "mode of the socket"
+child=$(cat "$dir/deep/data/LOCK")
+[ "$child" != "$pid" ] || fail "there is no supervisor"
+[ "$(tr '\0' ' ' <"/proc/$child/cmdline" | grep -c supervised)" = 1 ] || fail "child $child"
+
+# A second daemon on the same folder says who is there, and leaves the first alone.
+"$ckptd" --user --socket "$dir/sock2" --data "$dir/deep/data" 2>"$dir/err" && fail "two daemons"
+grep -q "$child" "$dir/err" || fail "does not name process $child: $(cat "$dir/err")"
+"$ckptd" --user --socket "$dir/sock" --data "$dir/other" 2>"$dir/err" && fail "two on one socket"
+grep -q "another program listens" "$dir/err" || fail "socket in use: $(cat "$dir/err")"
+
+# Reload: what may change changes, the rest is named; nonsense changes nothing.
+printf '[log]\nlevel = debug\n[memory]\nbudget = 128M\n' >"$dir/ckptd.conf"
+kill -HUP "$pid"
+await 'only a restart applies it: memory.budget' 1
+printf '[log]\nlevel = loud\n' >"$dir/ckptd.conf"
+kill -HUP "$pid"
+await "stays as it was: .*log.level = 'loud'" 1
+
+# A crash: another daemon, same folder, same socket.
+printf '' >"$dir/ckptd.conf"
+kill -KILL "$child"
+await ' ready: ' 2
+again=$(cat "$dir/deep/data/LOCK")
+[ "$again" != "$child" ] || fail "not started again"
+
+# An orderly stop leaves nothing but data.
+kill -TERM "$pid"
+wait "$pid"
+status=$?
+pid=
+[ $status -eq 0 ] || fail "exit status $status"
+[ ! -e "$dir/sock" ] || fail "the socket is still there"
+kill -0 "$again" 2>/dev/null && fail "the daemon is still there"
+exit 0

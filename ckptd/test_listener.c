@@ -1,0 +1,807 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Real sockets and processes; the client side is plain system calls. Nothing waits for a time: the
+ * loop runs until the expected event is in the log.
+ */
+#include <config.h>
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ckptd/listener.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/processes.h"
+#include "tests/lib/test.h"
+
+struct world {
+	struct loop *loop;
+	struct listener *listener;
+	char *dir, path[100];
+	char log[4096]; /* one letter an event: o, m, c, p(rocess ended) */
+	struct conn *conn;
+	struct process_id ended;
+	bool follow, taking, replying, closing, in_call;
+	int taken;
+	size_t len, n_fds;
+	uint8_t last[16];
+};
+
+static bool no_peerpidfd; /* the whole program runs twice */
+
+static void note(struct world *w, char what)
+{
+	size_t n = strlen(w->log);
+
+	assert_false(w->in_call);
+	assert_true(n + 1 < sizeof(w->log));
+	w->log[n] = what;
+}
+
+static void on_opened(void *arg, struct conn *c)
+{
+	struct world *w = arg;
+
+	note(w, 'o');
+	w->conn = c;
+	c->session = w;
+	if (w->follow)
+		assert_true(c->ops->process_alive(c));
+}
+
+static void on_message(void *arg, struct conn *c, const void *msg, size_t len, int *fds, size_t n)
+{
+	struct world *w = arg;
+
+	note(w, 'm');
+	assert_ptr_equal(c->session, w);
+	w->conn = c;
+	w->len = len;
+	w->n_fds = n;
+	memcpy(w->last, msg, len < sizeof(w->last) ? len : sizeof(w->last));
+	w->in_call = true;
+	if (w->taking && n) {
+		w->taken = fds[0];
+		fds[0] = -1;
+	}
+	if (w->replying)
+		c->ops->send(c, "last words", 10, NULL, 0);
+	if (w->closing) {
+		c->ops->close(c);
+		c->ops->close(c);
+		c->ops->send(c, "after", 5, NULL, 0); /* goes nowhere, and harms nobody */
+	}
+	w->in_call = false;
+}
+
+static void on_closed(void *arg, struct conn *c)
+{
+	(void)c;
+	note(arg, 'c');
+}
+
+static void on_ended(void *arg, const struct process_id *id)
+{
+	note(arg, 'p');
+	((struct world *)arg)->ended = *id;
+}
+
+static const struct conn_events events = {
+	.opened = on_opened,
+	.message = on_message,
+	.closed = on_closed,
+	.process_ended = on_ended,
+};
+
+static void until(struct world *w, const char *log)
+{
+	while (strlen(w->log) < strlen(log))
+		loop_epoll_turn(w->loop, UINT64_MAX);
+	assert_string_equal(w->log, log);
+}
+
+/* Whatever could still come has come: several turns without waiting. */
+static void settle(struct world *w)
+{
+	for (int i = 0; i < 5; i++)
+		loop_epoll_turn(w->loop, 1000000);
+}
+
+static void start(struct world *w, struct listener_options o)
+{
+	o.path = w->path;
+	o.fd = -1;
+	o.mode = o.mode ? o.mode : 0600;
+	o.conns_max = o.conns_max ? o.conns_max : 100;
+	o.conns_per_uid = o.conns_per_uid ? o.conns_per_uid : 100;
+	o.handshake_ns = o.handshake_ns ? o.handshake_ns : 3600ull * 1000000000u;
+	o.no_peerpidfd = no_peerpidfd;
+	assert_int_equal(listener_new(w->loop, &o, &w->listener, NULL), 0);
+	assert_int_equal(listener_start(w->listener, &events, w, NULL), 0);
+}
+
+static int setup(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+
+	w->dir = test_dir_make(NULL);
+	w->taken = -1;
+	snprintf(w->path, sizeof(w->path), "%s/s", w->dir);
+	assert_int_equal(loop_epoll_new(&w->loop, NULL), 0);
+	*state = w;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	listener_free(w->listener);
+	assert_int_equal(access(w->path, F_OK), -1);
+	loop_epoll_free(w->loop);
+	test_dir_remove(w->dir);
+	free(w);
+	return 0;
+}
+
+/* ---- The client's side ---- */
+
+static int client_try(const char *path)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(a.sun_path, path);
+	if (connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+static int client(struct world *w)
+{
+	int fd = client_try(w->path);
+
+	assert_true(fd >= 0);
+	return fd;
+}
+
+static void client_send(int fd, const void *buf, size_t len, int what, int n_fds)
+{
+	struct iovec iov = { (void *)buf, len };
+	char control[CMSG_SPACE(200 * sizeof(int))] = { 0 };
+	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
+	struct cmsghdr *cm;
+
+	if (n_fds) {
+		h.msg_control = control;
+		h.msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int));
+		cm = CMSG_FIRSTHDR(&h);
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
+		for (int i = 0; i < n_fds; i++)
+			memcpy(CMSG_DATA(cm) + (size_t)i * sizeof(int), &what, sizeof(int));
+	}
+	assert_int_equal(sendmsg(fd, &h, MSG_NOSIGNAL), len);
+}
+
+static int open_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* ---- Messages ---- */
+
+static void test_message_identity_and_descriptors(void **state)
+{
+	struct world *w = *state;
+	int before, fd, p[2];
+	uint64_t start_time = 0;
+	char c;
+
+	start(w, (struct listener_options){ 0 });
+	before = open_fds();
+	w->taking = true;
+	fd = client(w);
+	assert_int_equal(pipe(p), 0);
+	client_send(fd, "hello", 5, p[1], 3);
+	close(p[1]);
+	until(w, "om");
+	assert_int_equal(w->len, 5);
+	assert_int_equal(w->n_fds, 3);
+	assert_memory_equal(w->last, "hello", 5);
+	assert_int_equal(w->conn->process.pid, getpid());
+	assert_int_equal(w->conn->process.uid, getuid());
+	assert_int_equal(process_start_time(getpid(), &start_time), 0);
+	assert_true(start_time > 0 && w->conn->process.start == start_time);
+	assert_int_equal(fcntl(w->taken, F_GETFD), FD_CLOEXEC);
+	assert_int_equal(write(w->taken, "x", 1), 1);
+	close(w->taken);
+	/* The two that were not taken are closed: the pipe has no writer left. */
+	assert_int_equal(read(p[0], &c, 1), 1);
+	assert_int_equal(read(p[0], &c, 1), 0);
+	close(p[0]);
+	close(fd);
+	until(w, "omc");
+	assert_int_equal(open_fds(), before);
+}
+
+static void test_reply_carries_descriptors(void **state)
+{
+	struct world *w = *state;
+	int fd, p[2], got = -1;
+	char buf[8], control[CMSG_SPACE(sizeof(int))], c;
+	struct iovec iov = { buf, sizeof(buf) };
+	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+
+	start(w, (struct listener_options){ 0 });
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	assert_int_equal(pipe(p), 0);
+	w->conn->ops->send(w->conn, "take", 4, &p[1], 1); /* p[1] is closed now */
+	assert_int_equal(fcntl(p[1], F_GETFD), -1);
+	assert_int_equal(recvmsg(fd, &h, 0), 4);
+	memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&h)), sizeof(int));
+	assert_int_equal(write(got, "y", 1), 1);
+	close(got);
+	assert_int_equal(read(p[0], &c, 1), 1);
+	assert_int_equal(read(p[0], &c, 1), 0);
+	close(p[0]);
+	close(fd);
+}
+
+static void test_longest_message_passes_and_longer_closes(void **state)
+{
+	struct world *w = *state;
+	static uint8_t big[CONN_MESSAGE_MAX + 1];
+	int fd;
+
+	start(w, (struct listener_options){ 0 });
+	fd = client(w);
+	client_send(fd, big, CONN_MESSAGE_MAX, 0, 0);
+	until(w, "om");
+	assert_int_equal(w->len, CONN_MESSAGE_MAX);
+	client_send(fd, big, CONN_MESSAGE_MAX + 1, 0, 0);
+	client_send(fd, big, 1, 0, 0); /* is never seen */
+	until(w, "omc");
+	settle(w);
+	assert_string_equal(w->log, "omc");
+	close(fd);
+}
+
+static void test_too_many_descriptors_close(void **state)
+{
+	struct world *w = *state;
+	int fd, before;
+
+	start(w, (struct listener_options){ 0 });
+	fd = client(w);
+	client_send(fd, "m", 1, fd, CONN_FDS_MAX);
+	until(w, "om");
+	assert_int_equal(w->n_fds, CONN_FDS_MAX);
+	before = open_fds();
+	client_send(fd, "m", 1, fd, CONN_FDS_MAX + 1);
+	until(w, "omc");
+	assert_int_equal(open_fds(), before - 2); /* the connection and its pidfd */
+	close(fd);
+}
+
+static rlim_t limit_files(rlim_t soft)
+{
+	struct rlimit r;
+	rlim_t was;
+
+	getrlimit(RLIMIT_NOFILE, &r);
+	was = r.rlim_cur;
+	r.rlim_cur = soft;
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &r), 0);
+	return was;
+}
+
+static void test_descriptors_lost_at_our_limit_close(void **state)
+{
+	struct world *w = *state;
+	int fd, before;
+	rlim_t was;
+
+	start(w, (struct listener_options){ 0 });
+	fd = client(w);
+	client_send(fd, "m", 1, 0, 0);
+	until(w, "om");
+	client_send(fd, "m", 1, fd, 20);
+	before = open_fds();
+	was = limit_files((rlim_t)dup(fd) + 4); /* the lowest free one, and a few above */
+	until(w, "omc");
+	limit_files(was);
+	assert_int_equal(open_fds(), before + 1 - 2); /* the dup; the connection, its pidfd */
+	close(fd);
+}
+
+static void test_accept_at_our_limit_goes_on_later(void **state)
+{
+	struct world *w = *state;
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), top;
+	rlim_t was;
+
+	start(w, (struct listener_options){ 0 });
+	top = dup(fd);
+	close(top);
+	was = limit_files((rlim_t)top);
+	strcpy(a.sun_path, w->path);
+	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	loop_epoll_turn(w->loop, UINT64_MAX);
+	assert_string_equal(w->log, "");
+	limit_files(was);
+	until(w, "o");
+	close(fd);
+}
+
+/* ---- Ends ---- */
+
+static void test_close_sends_last_words_and_is_told_later(void **state)
+{
+	struct world *w = *state;
+	char buf[16];
+	int fd;
+
+	start(w, (struct listener_options){ 0 });
+	w->closing = w->replying = true;
+	fd = client(w);
+	client_send(fd, "1", 1, 0, 0);
+	client_send(fd, "2", 1, 0, 0); /* after close() in the first: not delivered */
+	until(w, "omc");
+	settle(w);
+	assert_string_equal(w->log, "omc");
+	/* "2" was never read: the kernel says so first, once. */
+	assert_int_equal(recv(fd, buf, sizeof(buf), 0), -1);
+	assert_int_equal(errno, ECONNRESET);
+	assert_int_equal(recv(fd, buf, sizeof(buf), 0), 10);
+	assert_memory_equal(buf, "last words", 10);
+	assert_true(recv(fd, buf, sizeof(buf), 0) <= 0);
+	close(fd);
+}
+
+static void test_reader_that_does_not_read_is_closed(void **state)
+{
+	struct world *w = *state;
+	static uint8_t big[CONN_MESSAGE_MAX];
+	int fd, before, p[2];
+	char c;
+
+	start(w, (struct listener_options){ 0 });
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	before = open_fds();
+	assert_int_equal(pipe(p), 0);
+	for (int i = 0; i < 2000; i++) {
+		int out = dup(p[1]);
+
+		w->conn->ops->send(w->conn, big, sizeof(big), &out, 1);
+	}
+	assert_string_equal(w->log, "om"); /* not inside send */
+	until(w, "omc");
+	close(fd); /* with what the kernel still held */
+	close(p[1]);
+	assert_int_equal(read(p[0], &c, 1), 0); /* no writer anywhere */
+	close(p[0]);
+	assert_int_equal(open_fds(), before - 3); /* both ends and the pidfd */
+}
+
+static void test_waiting_messages_arrive_in_order(void **state)
+{
+	struct world *w = *state;
+	uint32_t got, big[5000] = { 0 };
+	int fd;
+
+	start(w, (struct listener_options){ 0 });
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	for (uint32_t i = 0; i < 100; i++) {
+		big[0] = i;
+		w->conn->ops->send(w->conn, big, sizeof(big), NULL, 0);
+	}
+	for (uint32_t i = 0; i < 100; i++) {
+		while (recv(fd, &got, sizeof(got), MSG_DONTWAIT) < 0)
+			loop_epoll_turn(w->loop, UINT64_MAX);
+		assert_int_equal(got, i);
+	}
+	assert_string_equal(w->log, "om");
+	close(fd);
+}
+
+static void test_silent_connection_is_closed(void **state)
+{
+	struct world *w = *state;
+	int speaks, silent;
+	char c;
+
+	start(w, (struct listener_options){ .handshake_ns = 20000000 });
+	speaks = client(w);
+	client_send(speaks, "x", 1, 0, 0);
+	until(w, "om");
+	silent = client(w);
+	until(w, "omoc");
+	assert_int_equal(recv(silent, &c, 1, 0), 0);
+	client_send(speaks, "x", 1, 0, 0);
+	until(w, "omocm");
+	close(speaks);
+	close(silent);
+}
+
+/* ---- Processes ---- */
+
+static pid_t start_child(struct world *w, void (*body)(int fd, int hold), int hold)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		body(client_try(w->path), hold);
+		_exit(0);
+	}
+	assert_true(pid > 0);
+	return pid;
+}
+
+static int hold_fork[2];
+
+/* The child ends at its byte in hold; its fork speaks and ends at its own, in hold_fork. */
+static void leave_a_fork_behind(int fd, int hold)
+{
+	char c;
+
+	client_send(fd, "1", 1, 0, 0);
+	if (fork() == 0) {
+		if (read(hold_fork[0], &c, 1) == 1)
+			client_send(fd, "2", 1, 0, 0);
+		_exit(0);
+	}
+	if (read(hold, &c, 1) != 1)
+		_exit(1);
+}
+
+/* The end of a process is its pidfd, never the end of its socket, which a fork may hold open. */
+static void test_process_ends_while_a_fork_holds_the_socket(void **state)
+{
+	struct world *w = *state;
+	int hold[2];
+	pid_t pid;
+
+	start(w, (struct listener_options){ 0 });
+	assert_int_equal(pipe(hold) | pipe(hold_fork), 0);
+	w->follow = true;
+	pid = start_child(w, leave_a_fork_behind, hold[0]);
+	until(w, "om");
+	assert_int_equal(write(hold[1], "a", 1), 1);
+	until(w, "omp");
+	assert_int_equal(w->ended.pid, pid);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_false(w->conn->ops->process_alive(w->conn));
+	settle(w);
+	assert_string_equal(w->log, "omp"); /* once, and the connection is open */
+	assert_int_equal(write(hold_fork[1], "a", 1), 1);
+	until(w, "ompmc");
+	assert_memory_equal(w->last, "2", 1);
+	close(hold[0]);
+	close(hold[1]);
+	close(hold_fork[0]);
+	close(hold_fork[1]);
+}
+
+static void close_then_wait(int fd, int hold)
+{
+	char c;
+
+	client_send(fd, "1", 1, 0, 0);
+	close(fd);
+	if (read(hold, &c, 1) != 1)
+		_exit(1);
+}
+
+static void end_after_close(struct world *w, bool follow, const char *log)
+{
+	int hold[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(hold), 0);
+	w->follow = follow;
+	pid = start_child(w, close_then_wait, hold[0]);
+	until(w, "omc");
+	assert_int_equal(write(hold[1], "a", 1), 1);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	if (follow)
+		until(w, log);
+	settle(w);
+	assert_string_equal(w->log, log);
+	close(hold[0]);
+	close(hold[1]);
+}
+
+static void test_followed_process_ends_after_its_connection(void **state)
+{
+	start(*state, (struct listener_options){ 0 });
+	end_after_close(*state, true, "omcp");
+}
+
+static void test_process_nobody_follows_is_forgotten(void **state)
+{
+	start(*state, (struct listener_options){ 0 });
+	end_after_close(*state, false, "omc");
+}
+
+static void test_processes_without_a_connection(void **state)
+{
+	struct world *w = *state;
+	struct processes *ps;
+	struct process_id id = { 0 }, other;
+	pid_t pid[2];
+
+	start(w, (struct listener_options){ 0 });
+	ps = listener_processes(w->listener);
+	for (int i = 0; i < 2; i++) {
+		pid[i] = fork();
+		if (pid[i] == 0) {
+			pause();
+			_exit(0);
+		}
+		id = (struct process_id){ .pid = pid[i] };
+		assert_int_equal(process_start_time(pid[i], &id.start), 0);
+		other = id;
+		other.start++;
+		assert_int_equal(ps->ops->watch(ps, &other), -ESRCH); /* the pid was used again */
+		assert_int_equal(ps->ops->watch(ps, &id), 0);
+		assert_int_equal(ps->ops->watch(ps, &id), 0);
+	}
+	ps->ops->unwatch(ps, &id);
+	ps->ops->unwatch(ps, &id);
+	kill(pid[0], SIGKILL);
+	kill(pid[1], SIGKILL);
+	until(w, "p");
+	assert_int_equal(w->ended.pid, pid[0]);
+	settle(w);
+	assert_string_equal(w->log, "p");
+	id.pid = pid[0]; /* a zombie has ended */
+	assert_int_equal(process_start_time(pid[0], &id.start), 0);
+	assert_int_equal(ps->ops->watch(ps, &id), -ESRCH);
+	assert_int_equal(waitpid(pid[0], NULL, 0) | waitpid(pid[1], NULL, 0), pid[0] | pid[1]);
+	assert_int_equal(ps->ops->watch(ps, &id), -ESRCH);
+	assert_int_equal(ps->ops->watch(ps, &(struct process_id){ .pid = -1 }), -ESRCH);
+}
+
+static void test_stat_with_a_nasty_name(void **state)
+{
+	uint64_t plain = 0, nasty = 0;
+	char name[16] = { 0 };
+
+	(void)state;
+	FILE *f = fopen("/proc/self/comm", "r+");
+
+	assert_int_equal(process_start_time(getpid(), &plain), 0);
+	assert_non_null(fgets(name, sizeof(name), f));
+	rewind(f);
+	fputs("a) R 1 (b) 9 9", f);
+	fflush(f);
+	assert_int_equal(process_start_time(getpid(), &nasty), 0);
+	assert_int_equal(nasty, plain);
+	rewind(f);
+	fputs(name, f);
+	fclose(f);
+	assert_int_equal(process_start_time(INT32_MAX, &nasty), -ESRCH);
+}
+
+/* ---- Who may come in ---- */
+
+static void test_quotas(void **state)
+{
+	struct world *w = *state;
+	int fd[3];
+	char c;
+
+	start(w, (struct listener_options){ .conns_max = 5, .conns_per_uid = 2 });
+	for (int i = 0; i < 3; i++)
+		fd[i] = client(w);
+	until(w, "oo");
+	settle(w);
+	assert_string_equal(w->log, "oo");
+	assert_int_equal(recv(fd[2], &c, 1, 0), 0);
+	close(fd[0]);
+	until(w, "ooc");
+	fd[0] = client(w);
+	until(w, "ooco");
+	for (int i = 0; i < 3; i++)
+		close(fd[i]);
+}
+
+static void test_quota_of_all(void **state)
+{
+	struct world *w = *state;
+	int fd[2];
+	char c;
+
+	start(w, (struct listener_options){ .conns_max = 1 });
+	fd[0] = client(w);
+	fd[1] = client(w);
+	until(w, "o");
+	settle(w);
+	assert_string_equal(w->log, "o");
+	assert_int_equal(recv(fd[1], &c, 1, 0), 0);
+	close(fd[0]);
+	close(fd[1]);
+}
+
+static void test_uid_without_a_number_is_refused(void **state)
+{
+	struct world *w = *state;
+	int status, fd;
+	pid_t pid;
+	char c;
+
+	if (getuid() != 0)
+		skip();
+	chmod(w->dir, 0755);
+	start(w, (struct listener_options){ .mode = 0666 });
+	pid = fork();
+	if (pid == 0) {
+		if (setuid(65534) != 0)
+			_exit(2);
+		fd = client_try(w->path);
+		_exit(fd >= 0 && recv(fd, &c, 1, 0) == 0 ? 0 : 1);
+	}
+	while (waitpid(pid, &status, WNOHANG) == 0)
+		loop_epoll_turn(w->loop, 1000000);
+	assert_int_equal(status, 0);
+	assert_string_equal(w->log, "");
+}
+
+/* ---- The path ---- */
+
+static int bind_there(const char *path, bool listening)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(a.sun_path, path);
+	assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	if (listening)
+		assert_int_equal(listen(fd, 1), 0);
+	return fd;
+}
+
+static int try_new(struct world *w, const char *path, struct err *e)
+{
+	struct listener_options o = { .path = path, .fd = -1, .mode = 0600 };
+	struct listener *l = NULL;
+	int r = listener_new(w->loop, &o, &l, e);
+
+	assert_true((r == 0) == (l != NULL));
+	listener_free(l);
+	return r;
+}
+
+static void test_stale_socket_is_replaced_and_others_are_not(void **state)
+{
+	struct world *w = *state;
+	char longer[200];
+	struct err e = { 0 };
+	int fd;
+
+	close(bind_there(w->path, true)); /* stale: nobody answers */
+	assert_int_equal(try_new(w, w->path, &e), 0);
+	fd = bind_there(w->path, true);
+	assert_int_equal(try_new(w, w->path, &e), -EADDRINUSE);
+	assert_non_null(strstr(e.text, w->path));
+	assert_int_equal(access(w->path, F_OK), 0);
+	close(fd);
+	unlink(w->path);
+	close(open(w->path, O_CREAT | O_WRONLY, 0600));
+	assert_int_equal(try_new(w, w->path, &e), -EEXIST);
+	assert_int_equal(unlink(w->path), 0); /* it was left alone */
+	memset(longer, 'a', sizeof(longer) - 1);
+	longer[sizeof(longer) - 1] = '\0';
+	assert_int_equal(try_new(w, longer, &e), -ENAMETOOLONG);
+	assert_int_equal(try_new(w, "/nonexistent/s", &e), -ENOENT);
+	w->listener = NULL;
+}
+
+static void test_mode_of_the_path(void **state)
+{
+	struct world *w = *state;
+	mode_t mask = umask(077);
+	struct stat st;
+
+	start(w, (struct listener_options){ .mode = 0660 });
+	umask(mask);
+	assert_int_equal(stat(w->path, &st), 0);
+	assert_int_equal(st.st_mode & 0777, 0660);
+}
+
+static void test_path_of_somebody_else_is_not_removed(void **state)
+{
+	struct world *w = *state;
+
+	start(w, (struct listener_options){ 0 });
+	unlink(w->path);
+	close(bind_there(w->path, false));
+	listener_free(w->listener);
+	w->listener = NULL;
+	assert_int_equal(unlink(w->path), 0);
+}
+
+static void test_socket_activation(void **state)
+{
+	struct world *w = *state;
+	struct listener_options o = { .fd = bind_there(w->path, true), .conns_max = 9,
+				      .conns_per_uid = 9, .handshake_ns = 1ull << 60,
+				      .no_peerpidfd = no_peerpidfd };
+	struct err e = { 0 };
+	int fd;
+
+	assert_int_equal(listener_new(w->loop, &o, &w->listener, NULL), 0);
+	assert_int_equal(listener_start(w->listener, &events, w, NULL), 0);
+	fd = client(w);
+	until(w, "o");
+	close(fd);
+	until(w, "oc");
+	listener_free(w->listener);
+	assert_int_equal(unlink(w->path), 0); /* the path is the service manager's */
+	o.fd = bind_there(w->path, false);
+	assert_int_equal(listener_new(w->loop, &o, &w->listener, &e), -EINVAL);
+	w->listener = NULL;
+	unlink(w->path);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+		T(test_message_identity_and_descriptors),
+		T(test_reply_carries_descriptors),
+		T(test_longest_message_passes_and_longer_closes),
+		T(test_too_many_descriptors_close),
+		T(test_descriptors_lost_at_our_limit_close),
+		T(test_accept_at_our_limit_goes_on_later),
+		T(test_close_sends_last_words_and_is_told_later),
+		T(test_reader_that_does_not_read_is_closed),
+		T(test_waiting_messages_arrive_in_order),
+		T(test_silent_connection_is_closed),
+		T(test_process_ends_while_a_fork_holds_the_socket),
+		T(test_followed_process_ends_after_its_connection),
+		T(test_process_nobody_follows_is_forgotten),
+		T(test_processes_without_a_connection),
+		T(test_stat_with_a_nasty_name),
+		T(test_quotas),
+		T(test_quota_of_all),
+		T(test_uid_without_a_number_is_refused),
+		T(test_stale_socket_is_replaced_and_others_are_not),
+		T(test_mode_of_the_path),
+		T(test_path_of_somebody_else_is_not_removed),
+		T(test_socket_activation),
+#undef T
+	};
+	int failed = cmocka_run_group_tests_name("with SO_PEERPIDFD", tests, NULL, NULL);
+
+	no_peerpidfd = true;
+	return failed + cmocka_run_group_tests_name("without SO_PEERPIDFD", tests, NULL, NULL);
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * waiting.c - sessions that wait until a checkpoint is SEALED, COMMITTED or DURABLE.
+ *
+ * Every waiter is answered once: reached, never will be (aborted, superseded, lost), or cancelled
+ * by the session, which keeps its own deadline. Waiting for DURABLE also marks the checkpoint to
+ * be written whatever the policy says.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+
+static void waiter_free(struct waiter *w)
+{
+	list_del(&w->link);
+	session_unref(w->session);
+	alloc_free(w);
+}
+
+static void answer_error(struct waiter *w, int code, const char *fmt, const char *detail)
+{
+	char text[ERR_TEXT_MAX], head[64];
+
+	snprintf(head, sizeof(head), "wait for step %llu: ", (unsigned long long)w->step);
+	snprintf(text, sizeof(text), "%s%s%s", head, fmt, detail);
+	session_reply_error(w->session, w->request, code, text);
+	waiter_free(w);
+}
+
+static void answer_superseded(struct waiter *w, uint64_t newer)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__WaitReply body = CKPT__WAIT_REPLY__INIT;
+	char text[ERR_TEXT_MAX];
+
+	body.newer_step = newer;
+	snprintf(text, sizeof(text),
+		 "wait for step %llu: step %llu is newer and goes to disk in its place",
+		 (unsigned long long)w->step, (unsigned long long)newer);
+	reply.id = w->request;
+	reply.code = CKPT_ESUPERSEDED;
+	reply.text = text;
+	reply.body_case = CKPT__REPLY__BODY_WAIT;
+	reply.wait = &body;
+	session_reply(w->session, &reply, NULL, 0);
+	waiter_free(w);
+}
+
+static struct checkpoint *newest_committed(struct job *j)
+{
+	struct checkpoint *c, *best = NULL;
+
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && (!best || c->record_n > best->record_n))
+			best = c;
+	return best;
+}
+
+/* No struct checkpoint is left: the log knows how it ended. */
+static void answer_from_log(struct job *j, struct waiter *w)
+{
+	struct checkpoint *newer = newest_committed(j);
+
+	for (size_t i = j->history.n_commits; i-- > 0;) {
+		struct history_commit *h = &j->history.commits[i];
+
+		if (h->epoch != w->epoch || h->commit.step != w->step)
+			continue;
+		if (w->what <= CKPT_COMMITTED) {
+			session_reply_ok(w->session, w->request);
+			waiter_free(w);
+		} else if (newer && newer->step > w->step) {
+			answer_superseded(w, newer->step);
+		} else {
+			answer_error(w, CKPT_ELOST, "its bytes are gone", "");
+		}
+		return;
+	}
+	for (size_t i = j->history.n_aborts; i-- > 0;) {
+		struct history_abort *a = &j->history.aborts[i];
+
+		if (a->epoch == w->epoch && a->aborted.step == w->step) {
+			answer_error(w, CKPT_EABORTED, "it was aborted: ", a->aborted.reason);
+			return;
+		}
+	}
+	if (w->epoch != j->history.epoch.number)
+		answer_error(w, CKPT_EEPOCH, "the job went on to a newer epoch: ",
+			     j->history.epoch.reason);
+	else
+		answer_error(w, CKPT_ENOTFOUND, "no rank has saved it in this epoch", "");
+}
+
+static bool reached(const struct checkpoint *c, uint32_t what)
+{
+	switch (what) {
+	case CKPT_SEALED:
+		return c->sealed || c->agreed == CP_COMMITTED;
+	case CKPT_COMMITTED:
+		return c->agreed == CP_COMMITTED;
+	default:
+		return c->durable == DUR_DONE && !c->disk_suspect;
+	}
+}
+
+static void answer_one(struct job *j, struct waiter *w)
+{
+	struct checkpoint *c = checkpoint_find(j, w->epoch, w->step);
+	struct checkpoint *newer;
+
+	if (!c) {
+		answer_from_log(j, w);
+		return;
+	}
+	if (reached(c, w->what)) {
+		session_reply_ok(w->session, w->request);
+		waiter_free(w);
+	} else if (c->agreed == CP_ABORTED) {
+		answer_error(w, CKPT_EABORTED, "it was aborted: ", c->reason);
+	} else if (j->log_error) {
+		answer_error(w, CKPT_ESTALE, "", j->log_text);
+	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE) {
+		answer_error(w, CKPT_ELOST, "its files are damaged", "");
+	} else if (w->what == CKPT_DURABLE && c->durable == DUR_FAILED) {
+		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);
+	} else if (w->what == CKPT_DURABLE && !c->wait_durable) {
+		c->wait_durable = true;
+		job_poke(j);
+	} else if (w->what == CKPT_DURABLE && c->agreed == CP_COMMITTED && !c->persist) {
+		newer = newest_committed(j);
+		if (newer && newer->record_n > c->record_n)
+			answer_superseded(w, newer->step);
+	}
+}
+
+void checkpoint_answer(struct job *j)
+{
+	struct waiter *w, *next;
+
+	list_each_safe(w, next, &j->waiters, link)
+		answer_one(j, w);
+}
+
+int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
+		    uint64_t epoch, uint32_t what, struct err *e)
+{
+	struct waiter *w;
+
+	if (what < CKPT_SEALED || what > CKPT_DURABLE)
+		return err_set(e, -EINVAL, "wait for step %llu: there is no state %u",
+			       (unsigned long long)step, what);
+	w = alloc_zero(sizeof(*w));
+	if (!w)
+		return err_code(e, -ENOMEM, "wait for step %llu", (unsigned long long)step);
+	list_init(&w->link);
+	w->session = session_ref(s);
+	w->request = request;
+	w->step = step;
+	w->epoch = epoch;
+	w->what = what;
+	list_add_tail(&j->waiters, &w->link);
+	answer_one(j, w);
+	return 0;
+}
+
+void waiter_drop(struct job *j, struct session *s, uint64_t request)
+{
+	struct waiter *w, *next;
+
+	list_each_safe(w, next, &j->waiters, link) {
+		if ((s && w->session != s) || (request && w->request != request))
+			continue;
+		if (request)
+			session_reply_error(w->session, w->request, CKPT_ETIMEDOUT,
+					    "the wait was cancelled");
+		waiter_free(w);
+	}
+}

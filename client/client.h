@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * client.h - the handle, and what its parts offer each other.
+ *
+ *   handle.c      open, close, what every call begins and ends with
+ *   session.c     joining ckptd, and joining it again when it was lost
+ *   declare.c     declaration, and whether bindings fit it
+ *   prepare.c     slots: taken, mapped (slots.c), populated
+ *   image.c       from bindings into an image and back, host or device
+ *   save.c        credit, copy, seal; overlap.c: the same in two halves with a thread between
+ *   wait.c list.c load.c, loaded.c: what a load leaves behind
+ *
+ * Invariants:
+ *  (1) a slot is written only with a credit for it that was not used before: without one the slot
+ *      may hold a sealed snapshot;
+ *  (2) a Seal is never repeated to a ckptd that no longer has the slots it speaks of: a new slot
+ *      of the same number would be sealed with nothing in it;
+ *  (3) a credit that was used and whose Seal failed or was not heard of is given back (Skip) before
+ *      the next one is looked for: else ckptd would wait for ever for this rank to use it.
+ *
+ * All on the caller's thread, except the copy of overlap.c and the workers of placer.c, which see
+ * only what they are given.
+ */
+#ifndef CLIENT_CLIENT_H
+#define CLIENT_CLIENT_H
+
+#include <sys/types.h>
+
+#include "base/ids.h"
+#include "client/clock.h"
+#include "client/device.h"
+#include "client/environment.h"
+#include "client/error.h"
+#include "client/request.h"
+#include "client/slots.h"
+#include "model/declaration.h"
+#include "model/table.h"
+#include "proto/session_page.h"
+
+#define SLOTS_MAX	CONN_FDS_MAX
+#define BLOBS_MAX	1024u     /* in one save */
+#define BLOB_NAMES_MAX	(56u << 10) /* bytes of their names together: they go in one message */
+#define BLOB_BYTES_DEFAULT (1u << 20)
+#define TRIES_MAX	16
+
+/* What a save needs to know of one declared shard, by declared index. */
+struct bound {
+	uint64_t bytes, image_offset;
+	uint32_t sorted; /* its index in the declaration */
+	uint16_t dtype;
+	uint8_t ndim;
+	bool flat;
+};
+
+/* A save in its course; one at a time. */
+struct save {
+	uint64_t step, epoch, credit, image_len;
+	uint32_t try;
+	uint32_t slot;       /* index in c->slots */
+	uint64_t generation; /* of the slots */
+	uint32_t n_blobs;    /* in c->places */
+	int64_t timeout_ms;
+	uint64_t started_ns;
+};
+
+struct step_tries {
+	uint64_t step, epoch;
+	uint32_t n;
+};
+
+struct overlap;
+struct loaded;
+
+struct ckpt {
+	pid_t pid;
+	struct identity who;
+	const char *socket;   /* of who.sockets: where ckptd answered; before that, the first */
+	struct requests rq;
+
+	/* Session */
+	bool joined;          /* ckptd has answered an open */
+	bool joining;         /* inside session.c: a loss is not answered by another reconnect */
+	bool rejoined;        /* CKPT_RECONNECTED is to be said */
+	uint64_t epoch;       /* opened or loaded in */
+	struct geometry geometry;
+	const struct session_page *page;
+
+	/* Declaration: the builder until it ends, then the rest */
+	struct declaration_builder *builder;
+	uint32_t n_shards;
+	struct bound *shards;
+	uint64_t wanted_bytes; /* of all shards */
+	void *declaration;
+	size_t declaration_len;
+	struct declaration view;
+	struct digest digest;
+
+	/* Slots */
+	bool prepared;
+	uint64_t blob_bytes;  /* asked for */
+	uint64_t slot_bytes;
+	struct slot_map slots[SLOTS_MAX];
+	uint32_t n_slots;
+	uint64_t generation;  /* rises when slots are replaced (2) */
+	uint64_t credit_used; /* the newest (1) */
+	struct devices *devices;
+	uint64_t pin_tried;   /* for slots of this generation */
+
+	/* Saving */
+	struct save unsettled; /* credit != 0: see (3) */
+	struct step_tries tries[TRIES_MAX];
+	uint32_t next_try;
+	Ckpt__BlobPlace *places;      /* BLOBS_MAX, and pointers to them for the message */
+	Ckpt__BlobPlace **place_list;
+	char *blob_names;             /* BLOB_NAMES_MAX */
+	struct blob_entry *blobs;     /* BLOBS_MAX */
+	struct overlap *overlap;
+
+	struct loaded *loaded;        /* of the last load: problems and blobs */
+	struct ckpt_stats stats;
+};
+
+/* ---- handle.c ---- */
+/* First of every call: -EINVAL without a handle, -EPERM in a forked child. */
+MUST_CHECK int call_enter(const struct ckpt *c, struct err *e);
+/* Last of every call: keeps the error, or adds status bits that are still to be said. */
+int call_leave(struct ckpt *c, const char *call, int r, const struct err *e);
+/* The caller's timeout as a deadline. */
+uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
+
+/* ---- session.c ---- */
+MUST_CHECK int session_open(struct ckpt *c, struct err *e);
+/* Joins again if the channel is down; at most a second. */
+MUST_CHECK int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e);
+/*
+ * Sends q and waits for its answer, over a reconnect if need be; q->err has the sentence. 0, the
+ * reply's code, CKPT_ETIMEDOUT, CKPT_EUNAVAILABLE.
+ */
+MUST_CHECK int session_call(struct ckpt *c, struct request *q, uint64_t deadline);
+/* The same for a request that speaks of slots of that generation (2). */
+MUST_CHECK int session_call_slots(struct ckpt *c, struct request *q, uint64_t generation,
+				  uint64_t deadline);
+void session_close(struct ckpt *c);
+
+/* ---- declare.c ---- */
+MUST_CHECK int declare_finish(struct ckpt *c, struct err *e);
+MUST_CHECK int declare_send(struct ckpt *c, uint64_t deadline, struct err *e);
+MUST_CHECK int bindings_check(const struct ckpt *c, const struct ckpt_binding *b, size_t n,
+			      struct err *e);
+/* The declared shard, for a sentence or its box. */
+void declared_shard(const struct ckpt *c, uint32_t i, struct shard *ret);
+
+/* ---- prepare.c ---- */
+/* Takes, maps and populates slots anew; those that were there are unmapped. */
+MUST_CHECK int prepare_slots(struct ckpt *c, uint64_t deadline, struct err *e);
+MUST_CHECK int prepare_if_needed(struct ckpt *c, struct err *e);
+/* Pins slots for a device that came into use after they were mapped. */
+void prepare_pin(struct ckpt *c);
+void prepare_drop_slots(struct ckpt *c);
+void prepare_fini(struct ckpt *c);
+uint64_t blobs_offset(const struct ckpt *c); /* where the image's blobs begin */
+
+/* ---- save.c ---- */
+/* Everything before the copy: checks, credit, blobs. CKPT_SKIPPED (> 0): there is no credit. */
+MUST_CHECK int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
+			  uint64_t deadline, struct err *e);
+MUST_CHECK int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e);
+/* The copy failed: gives the credit back and says why. */
+void save_give_up(struct ckpt *c, struct save *s, const char *reason, uint64_t deadline);
+void save_count(struct ckpt *c, const struct save *s, int result, uint64_t bytes);
+/* Members beyond what the caller was compiled with are absent. */
+MUST_CHECK int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret,
+			       struct err *e);
+
+/* ---- overlap.c ---- */
+MUST_CHECK int overlap_init(struct ckpt *c, struct err *e);
+void overlap_fini(struct ckpt *c);
+bool overlap_busy(const struct ckpt *c); /* between begin and fence */
+/* Returns once no thread of ours writes to a slot. */
+void overlap_quiesce(struct ckpt *c);
+
+#endif

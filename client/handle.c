@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * handle.c - a rank's handle: open, close, and what every call begins and ends with.
+ *
+ * A forked child shares nothing with ckptd: its calls are refused by comparing process ids, and
+ * ckpt_close() there does nothing at all, since the descriptors and mappings that it knows are the
+ * parent's (slots are not even mapped in the child).
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "client/client.h"
+#include "client/loaded.h"
+
+int call_enter(const struct ckpt *c, struct err *e)
+{
+	if (!c)
+		return err_set(e, -EINVAL, "no handle");
+	if (c->pid != getpid())
+		return err_set(e, -EPERM, "this process was forked from the one that opened job "
+			       "'%s'; open a handle of its own here", c->who.job);
+	return 0;
+}
+
+int call_leave(struct ckpt *c, const char *call, int r, const struct err *e)
+{
+	if (r < 0)
+		return error_keep(call, r, e);
+	if (c->rejoined) {
+		c->rejoined = false;
+		r |= CKPT_RECONNECTED;
+	}
+	return r;
+}
+
+uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)
+{
+	return deadline_in(timeout_ms == CKPT_DEFAULT_TIMEOUT ? c->who.timeout_ms : timeout_ms);
+}
+
+static void handle_free(struct ckpt *c)
+{
+	overlap_fini(c);
+	session_close(c);
+	prepare_fini(c);
+	requests_fini(&c->rq);
+	declaration_builder_free(c->builder);
+	alloc_free(c->shards);
+	alloc_free(c->declaration);
+	loaded_free(c->loaded);
+	alloc_free(c);
+}
+
+static int handle_open(struct ckpt *c, struct err *e)
+{
+	int r = session_open(c, e);
+
+	if (r < 0)
+		return r;
+	r = declaration_builder_new(c->geometry, &c->builder);
+	return r < 0 ? err_code(e, r, "open job '%s'", c->who.job) : 0;
+}
+
+int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *opt,
+	      struct ckpt **ret)
+{
+	struct err e = { 0 };
+	struct ckpt *c = alloc_zero(sizeof(*c));
+	int r;
+
+	if (!c)
+		return error_keep("ckpt_open", -ENOMEM, NULL);
+	r = requests_init(&c->rq);
+	if (r < 0) {
+		alloc_free(c);
+		return error_keep("ckpt_open", r, NULL);
+	}
+	c->pid = getpid();
+	r = ret ? identity_find(job, rank, world, opt, &c->who, &e) : -EINVAL;
+	c->socket = c->who.sockets[0];
+	if (r == 0)
+		r = handle_open(c, &e);
+	if (r < 0) {
+		handle_free(c);
+		return error_keep("ckpt_open", r, &e);
+	}
+	*ret = c;
+	return CKPT_OK;
+}
+
+void ckpt_close(struct ckpt *c)
+{
+	if (c && c->pid == getpid())
+		handle_free(c);
+}
+
+int ckpt_rank(const struct ckpt *c)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	return r < 0 ? error_keep("ckpt_rank", r, &e) : (int)c->who.rank;
+}
+
+int ckpt_world(const struct ckpt *c)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	return r < 0 ? error_keep("ckpt_world", r, &e) : (int)c->who.world;
+}
+
+int ckpt_fd(struct ckpt *c)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	return r < 0 ? error_keep("ckpt_fd", r, &e) : c->rq.channel.fd;
+}
+
+int ckpt_pump(struct ckpt *c)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_pump", r, &e);
+	while (r == 0)
+		r = requests_pump(&c->rq, 0);
+	if (r == CKPT_ETIMEDOUT)
+		return call_leave(c, "ckpt_pump", CKPT_OK, &e);
+	r = err_set(&e, CKPT_EUNAVAILABLE, "the connection to ckptd at '%s' was lost; the next "
+		    "call that needs it connects again", c->socket);
+	return call_leave(c, "ckpt_pump", r, &e);
+}
+
+int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+	struct ckpt_stats s;
+
+	if (r == 0 && (!ret || ret->size < sizeof(ret->size)))
+		r = err_set(&e, -EINVAL, "stats: size must be set to sizeof(struct ckpt_stats)");
+	if (r < 0)
+		return error_keep("ckpt_stats", r, &e);
+	s = c->stats;
+	s.size = ret->size;
+	memcpy(ret, &s, min_u64(ret->size, sizeof(s)));
+	return CKPT_OK;
+}

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * image.c - from bindings into a slot's image.
+ *
+ * Contiguous host tensors go in one call of the fastest copy for their size. Tensors with strides
+ * are gathered row by row. Device tensors are queued on the device's stream, so that they travel
+ * while host tensors are copied, and waited for at the end.
+ *
+ *   1. No allocation and no fresh page: slots are populated, scratch memory is the caller's.
+ *   2. A sample is taken of the source and of the image: one digest, equal on both sides, says that
+ *      neither changed since.
+ *
+ * Runs on the caller's thread or on the library's copying thread, never on both at once.
+ */
+#include <config.h>
+
+#include "client/image.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/bytes.h"
+#include "codec/copy.h"
+#include "codec/digest.h"
+#include "model/strided.h"
+
+/* ---- One binding ---- */
+
+static int layout_of(const struct ckpt *c, uint32_t i, const struct ckpt_binding *b,
+		     struct strided *ret)
+{
+	struct shard s;
+
+	declared_shard(c, i, &s);
+	return strided_init(ret, &s, b->strides);
+}
+
+/* Rows [at, at + len) of a device tensor with strides, one copy each. */
+static int device_rows(struct ckpt *c, const struct ckpt_binding *b, const struct strided *l,
+		       uint64_t at, uint8_t *packed, uint64_t len, bool out, struct err *e)
+{
+	int r = 0;
+
+	while (len && r == 0) {
+		uint64_t row = at / l->run, skip = at % l->run, rest = row;
+		uint64_t n = min_u64(len, l->run - skip);
+		int64_t offset = 0;
+		uint8_t *p;
+
+		for (uint32_t k = l->ndim; k-- > 0;) {
+			offset += (int64_t)(rest % l->count[k]) * l->stride[k];
+			rest /= l->count[k];
+		}
+		p = (uint8_t *)b->ptr + offset + (int64_t)skip;
+		r = out ? device_copy_out(c->devices, b->device, packed, p, n, e)
+			: device_copy_in(c->devices, b->device, p, packed, n, e);
+		packed += n;
+		at += n;
+		len -= n;
+	}
+	return r;
+}
+
+/* Queued for a device, done for host memory. */
+static int binding_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_t at,
+			uint8_t *out, size_t len, struct err *e)
+{
+	struct strided l;
+	int r;
+
+	if (!b->strides && b->device == CKPT_HOST) {
+		copy_large(out, (const uint8_t *)b->ptr + at, len);
+		return 0;
+	}
+	if (!b->strides)
+		return device_copy_out(c->devices, b->device, out,
+				       (const uint8_t *)b->ptr + at, len, e);
+	r = layout_of(c, i, b, &l);
+	if (r < 0)
+		return err_code(e, r, "tensor %u: strides", i);
+	if (b->device != CKPT_HOST)
+		return device_rows(c, b, &l, at, out, len, true, e);
+	strided_gather(&l, b->ptr, at, out, len);
+	return 0;
+}
+
+int image_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_t at, uint8_t *out,
+	       size_t len, struct err *e)
+{
+	int r = binding_read(c, i, b, at, out, len, e);
+
+	if (r == 0 && b->device != CKPT_HOST)
+		r = device_sync(c->devices, b->device, e);
+	return r;
+}
+
+int image_write(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, const uint8_t *packed,
+		struct err *e)
+{
+	struct strided l;
+	int r;
+
+	assert(b->device != CKPT_HOST); /* host memory is written in place */
+	if (!b->strides) {
+		r = device_copy_in(c->devices, b->device, b->ptr, packed, c->shards[i].bytes, e);
+	} else {
+		r = layout_of(c, i, b, &l);
+		if (r == 0)
+			r = device_rows(c, b, &l, 0, (uint8_t *)packed, c->shards[i].bytes, false,
+					e);
+	}
+	return r < 0 ? r : device_sync(c->devices, b->device, e);
+}
+
+/* ---- All of them ---- */
+
+int image_devices(struct ckpt *c, const struct ckpt_binding *b, struct err *e)
+{
+	uint64_t seen = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; i < c->n_shards && r == 0; i++) {
+		if (b[i].device == CKPT_HOST || c->shards[i].bytes == 0)
+			continue;
+		if (b[i].device < 64 && seen >> b[i].device & 1)
+			continue;
+		if (!c->devices)
+			r = devices_open(&c->devices, e);
+		if (r == 0)
+			r = device_use(c->devices, b[i].device, e);
+		if (r == 0)
+			seen |= 1ull << b[i].device;
+	}
+	return r;
+}
+
+static int sync_devices(struct ckpt *c, const struct ckpt_binding *b, struct err *e)
+{
+	int r = 0, last = CKPT_HOST;
+
+	for (uint32_t i = 0; i < c->n_shards; i++) {
+		int s = 0;
+
+		if (b[i].device == CKPT_HOST || b[i].device == last || c->shards[i].bytes == 0)
+			continue;
+		/* Also after an error: nothing may write to the slot any more. */
+		last = b[i].device;
+		s = device_sync(c->devices, last, r == 0 ? e : NULL);
+		r = r < 0 ? r : s;
+	}
+	return r;
+}
+
+int image_fill(struct ckpt *c, const struct ckpt_binding *b, uint8_t *image, struct err *e)
+{
+	int r = 0, s;
+
+	/* Devices first: they copy by themselves while this thread copies the rest. */
+	for (int device = 1; device >= 0; device--) {
+		for (uint32_t i = 0; i < c->n_shards && r == 0; i++) {
+			if ((b[i].device != CKPT_HOST) != device || c->shards[i].bytes == 0)
+				continue;
+			r = binding_read(c, i, &b[i], 0, image + c->shards[i].image_offset,
+					 c->shards[i].bytes, e);
+		}
+	}
+	s = sync_devices(c, b, r == 0 ? e : NULL);
+	return r < 0 ? r : s;
+}
+
+static int torn(const struct ckpt *c, uint32_t i, struct err *e)
+{
+	char name[NAME_TEXT_MAX];
+	struct shard s;
+
+	declared_shard(c, i, &s);
+	return err_set(e, CKPT_ETORN, "tensor '%s' changed between begin and fence; nothing may "
+		       "write to bound memory in between", name_text(name, s.name, s.name_len));
+}
+
+int image_compare(struct ckpt *c, const struct ckpt_binding *b, const uint8_t *image,
+		  uint8_t *scratch, struct err *e)
+{
+	for (uint32_t i = 0; i < c->n_shards; i++) {
+		const uint8_t *copy = image + c->shards[i].image_offset;
+		uint64_t bytes = c->shards[i].bytes;
+
+		if (b[i].device == CKPT_HOST && !b[i].strides) {
+			if (bytes && memcmp(copy, b[i].ptr, bytes) != 0)
+				return torn(c, i, e);
+			continue;
+		}
+		for (uint64_t at = 0; at < bytes; at += SCRATCH_BYTES) {
+			size_t n = min_u64(SCRATCH_BYTES, bytes - at);
+			int r = image_read(c, i, &b[i], at, scratch, n, e);
+
+			if (r < 0)
+				return r;
+			if (memcmp(copy + at, scratch, n) != 0)
+				return torn(c, i, e);
+		}
+	}
+	return 0;
+}
+
+/* ---- Samples ---- */
+
+struct sample {
+	uint32_t shard;
+	uint64_t at;
+	size_t len;
+};
+
+/* The i-th sample: spread over the tensors, and over each one from its first to its last byte. */
+static bool sample_at(const struct ckpt *c, uint32_t i, struct sample *ret)
+{
+	uint32_t sampled = (uint32_t)min_u64(c->n_shards, SAMPLES_MAX);
+	uint32_t which = i / SAMPLE_PIECES, piece = i % SAMPLE_PIECES;
+	uint64_t bytes;
+
+	if (which >= sampled)
+		return false;
+	ret->shard = (uint32_t)((uint64_t)which * c->n_shards / sampled);
+	bytes = c->shards[ret->shard].bytes;
+	ret->len = min_u64(bytes, SAMPLE_BYTES_MAX);
+	ret->at = (bytes - ret->len) / (SAMPLE_PIECES - 1) * piece;
+	if (piece == SAMPLE_PIECES - 1)
+		ret->at = bytes - ret->len;
+	return true;
+}
+
+static int sample_digest(struct ckpt *c, const struct ckpt_binding *b, const struct sample *s,
+			 uint8_t *scratch, struct digest *ret, struct err *e)
+{
+	const uint8_t *p = scratch;
+	int r = 0;
+
+	if (s->len == 0)
+		p = (const uint8_t *)"";
+	else if (b->device == CKPT_HOST && !b->strides)
+		p = (const uint8_t *)b->ptr + s->at;
+	else
+		r = image_read(c, s->shard, b, s->at, scratch, s->len, e);
+	if (r == 0)
+		*ret = digest_of(p, s->len);
+	return r;
+}
+
+int image_sample(struct ckpt *c, const struct ckpt_binding *b, uint8_t *scratch,
+		 struct image_samples *ret, struct err *e)
+{
+	struct sample s;
+	int r = 0;
+
+	ret->n = 0;
+	while (r == 0 && sample_at(c, ret->n, &s)) {
+		r = sample_digest(c, &b[s.shard], &s, scratch, &ret->digest[ret->n], e);
+		ret->n++;
+	}
+	assert(ret->n <= SAMPLES_MAX * SAMPLE_PIECES);
+	return r;
+}
+
+int image_samples_check(struct ckpt *c, const struct ckpt_binding *b, const uint8_t *image,
+			uint8_t *scratch, const struct image_samples *samples, struct err *e)
+{
+	for (uint32_t i = 0; i < samples->n; i++) {
+		struct digest now, copy;
+		struct sample s;
+		bool there = sample_at(c, i, &s);
+		int r;
+
+		assert(there);
+		r = sample_digest(c, &b[s.shard], &s, scratch, &now, e);
+		if (r < 0)
+			return r;
+		copy = digest_of(image + c->shards[s.shard].image_offset + s.at, s.len);
+		if (!digest_equal(&now, &samples->digest[i]) ||
+		    !digest_equal(&copy, &samples->digest[i]))
+			return torn(c, s.shard, e); /* (2) */
+	}
+	return 0;
+}

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load.c - fills bound memory from a checkpoint saved under any layout.
+ *
+ *   asked -> problems -> ended (strict)
+ *         -> plan and sources -> placed -> LoadEnd(complete): the session is in the reply's epoch
+ *                             -> a leaf is bad -> LoadEnd(failed, where) -> asked again
+ *         -> nothing to load
+ *
+ * Which copy of which bytes is read is ckptd's choice, and after a bad leaf another one: another
+ * copy, or the next epoch with an older base (I11); this side only reports and asks again, at most
+ * LOAD_TRIES_MAX times. What has been placed by then is placed again.
+ *
+ *   1. Bound memory gets only bytes that lead to the root: placer.c (I2).
+ *   2. Whatever a load was given is given back, or slots would stay pinned: by LoadEnd however the
+ *      load ends, and where the answer was not waited for, so that nobody knows its handle, by
+ *      ending the connection.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "client/client.h"
+#include "client/image.h"
+#include "client/loaded.h"
+#include "client/memfd.h"
+#include "client/placer.h"
+
+#define LOAD_TRIES_MAX	8
+#define PLAN_BYTES_MAX	(4ull << 30)
+#define SOURCES_MAX	(1u << 20)
+#define AGAIN		1 /* of one try: ask again */
+
+/* One try. */
+struct loading {
+	struct request q;
+	struct ckpt *c;
+	const struct ckpt_load_args *args;
+	uint64_t deadline;
+	uint32_t sent;        /* which sending the parts belong to */
+	uint64_t id;          /* for LoadEnd; 0: ckptd has given nothing */
+	uint64_t step, epoch;
+	uint8_t attempt[16];
+	int tier;
+	bool nothing;
+	int *fds;             /* the plan's, then the sources' */
+	uint32_t n_fds, cap_fds;
+	void *plan_bytes;
+	struct load_plan plan;
+	struct source *sources;
+	struct place_target *targets;
+	uint8_t **staging;    /* by shard: host memory for device shards that come in parts */
+	struct plan_piece *pieces; /* the plan's and one for each blob */
+	size_t n_pieces;
+	struct placed placed;
+};
+
+/* ---- The answer ---- */
+
+static void close_fds(struct loading *l)
+{
+	for (uint32_t i = 0; i < l->n_fds; i++)
+		close(l->fds[i]);
+	l->n_fds = 0;
+}
+
+static int keep_fds(struct loading *l, int *fds, size_t n)
+{
+	if (l->n_fds + n > l->cap_fds) {
+		uint32_t cap = l->n_fds + (uint32_t)n + l->cap_fds;
+		int *more = alloc_resize(l->fds, cap * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		l->fds = more;
+		l->cap_fds = cap;
+	}
+	for (size_t i = 0; i < n; i++) {
+		l->fds[l->n_fds++] = fds[i];
+		fds[i] = -1;
+	}
+	return 0;
+}
+
+static int load_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
+{
+	struct loading *l = container_of(q, struct loading, q);
+	const Ckpt__LoadReply *m = reply->load;
+	int r;
+
+	if (reply->body_case != CKPT__REPLY__BODY_LOAD)
+		return q->status < 0 ? 0
+				     : err_set(q->err, CKPT_EPROTO,
+					       "ckptd answered a load with something else");
+	if (l->sent != q->sent) { /* parts that came before a reconnect are of another load */
+		close_fds(l);
+		l->sent = q->sent;
+	}
+	l->id = q->status == 0 ? m->load : 0;
+	r = loaded_problems(l->c->loaded, m);
+	if (r == 0 && q->status < 0)
+		return 0; /* problems are all that an error brings */
+	if (r == 0 && l->n_fds + n_fds > SOURCES_MAX)
+		r = -E2BIG;
+	if (r == 0)
+		r = keep_fds(l, fds, n_fds);
+	if (r < 0)
+		return err_code(q->err, r, "take a load of %u sources", m->n_sources);
+	l->step = m->step;
+	l->epoch = m->epoch;
+	l->tier = (int)m->tier;
+	if (m->attempt.len == sizeof(l->attempt))
+		memcpy(l->attempt, m->attempt.data, sizeof(l->attempt));
+	return m->more ? REPLY_MORE : 0;
+}
+
+static uint64_t job_epoch(const struct ckpt *c)
+{
+	return atomic_load_explicit(&c->page->epoch, memory_order_acquire);
+}
+
+static int ask(struct loading *l, struct err *e)
+{
+	Ckpt__Load body = CKPT__LOAD__INIT;
+	uint64_t epoch = job_epoch(l->c);
+	int r;
+
+	body.step = l->args->step;
+	body.lenient = l->args->flags & CKPT_LENIENT;
+	request_init(&l->q, e);
+	l->q.message.body_case = CKPT__REQUEST__BODY_LOAD;
+	l->q.message.load = &body;
+	l->q.reply = load_reply;
+	r = session_call(l->c, &l->q, l->deadline);
+	l->q.message.load = NULL;
+	if (!l->q.done) /* (2) */
+		channel_drop(&l->c->rq.channel);
+	if (r < 0)
+		/* Both: ckptd found that a copy is no good, and the next one may be. */
+		return l->q.done && (r == -EAGAIN || r == CKPT_ECORRUPT) ? AGAIN : r;
+	l->nothing = l->q.bits & CKPT_NOTHING;
+	if (!l->nothing)
+		return 0;
+	/* Such an answer names no epoch. It was given in this one, unless the next was opened
+	 * meanwhile: then nobody knows in which. */
+	l->epoch = epoch;
+	return job_epoch(l->c) == epoch ? 0 : AGAIN;
+}
+
+static int say_end(struct loading *l, bool complete, bool failed)
+{
+	Ckpt__LoadEnd body = CKPT__LOAD_END__INIT;
+	struct request q;
+
+	if (l->id == 0)
+		return 0;
+	body.load = l->id;
+	body.complete = complete;
+	body.epoch = l->epoch;
+	body.failed = failed;
+	body.source = l->placed.bad_source;
+	body.leaf = l->placed.bad_leaf;
+	request_init(&q, NULL);
+	q.message.body_case = CKPT__REQUEST__BODY_LOAD_END;
+	q.message.load_end = &body;
+	return session_call(l->c, &q, max_u64(l->deadline, deadline_in(ASK_MS)));
+}
+
+/* ---- Sources ---- */
+
+static int take_plan(struct loading *l, struct err *e)
+{
+	const struct ckpt *c = l->c;
+	uint64_t *bytes CLEANUP_FREE = alloc_array(c->n_shards, sizeof(*bytes));
+	size_t len;
+	int r;
+
+	if (!bytes)
+		return err_code(e, -ENOMEM, "take the load plan");
+	for (uint32_t i = 0; i < c->n_shards; i++)
+		bytes[i] = c->shards[i].bytes;
+	if (l->n_fds == 0)
+		return err_set(e, CKPT_EPROTO, "ckptd gave a load without a plan");
+	r = memfd_read(l->fds[0], PLAN_BYTES_MAX, &l->plan_bytes, &len);
+	if (r < 0)
+		return err_code(e, r, "read the load plan");
+	r = load_plan_decode(l->plan_bytes, len, bytes, c->n_shards, &l->plan, e);
+	if (r == 0 && l->plan.n_sources != l->n_fds - 1)
+		r = err_set(e, CKPT_EPROTO, "ckptd gave %u descriptors for %u sources",
+			    l->n_fds - 1, l->plan.n_sources);
+	return r;
+}
+
+/* Where the source is one of our own slots, that is mapped already. */
+static const uint8_t *own_slot(const struct ckpt *c, const struct load_source *s, int fd)
+{
+	struct stat st;
+
+	if (s->kind != LOAD_MEMORY || fstat(fd, &st) < 0)
+		return NULL;
+	for (uint32_t i = 0; i < c->n_slots; i++)
+		if (c->slots[i].inode == st.st_ino && c->slots[i].bytes >= s->image_len)
+			return c->slots[i].base;
+	return NULL;
+}
+
+static int take_sources(struct loading *l, struct err *e)
+{
+	uint32_t n = l->plan.n_sources;
+
+	l->sources = alloc_array(n, sizeof(*l->sources));
+	if (!l->sources)
+		return err_code(e, -ENOMEM, "take %u sources", n);
+	for (uint32_t i = 0; i < n; i++)
+		l->sources[i] = (struct source){
+			.in = &l->plan.sources[i],
+			.fd = l->fds[1 + i],
+			.mapped = own_slot(l->c, &l->plan.sources[i], l->fds[1 + i]),
+		};
+	return 0;
+}
+
+/* ---- Targets ---- */
+
+/* Device shards that are not one contiguous piece after another are put together in host memory:
+ * a copy to the device for each short row would take for ever. */
+static int target_staging(struct loading *l, uint32_t i, struct place_target *t)
+{
+	const struct ckpt_binding *b = &l->args->tensors[i];
+	bool whole = !b->strides;
+
+	for (size_t k = 0; k < l->plan.plan.n_pieces && whole; k++)
+		whole = l->plan.plan.pieces[k].target != i || l->plan.plan.pieces[k].ndim == 0;
+	if (whole) {
+		*t = (struct place_target){ .ptr = b->ptr, .device = true, .ordinal = b->device };
+		return 0;
+	}
+	l->staging[i] = alloc_zero(l->c->shards[i].bytes);
+	*t = (struct place_target){ .ptr = l->staging[i] };
+	return l->staging[i] ? 0 : -ENOMEM;
+}
+
+static int shard_target(struct loading *l, uint32_t i, struct place_target *t)
+{
+	const struct ckpt_binding *b = &l->args->tensors[i];
+	struct shard s;
+
+	if (l->c->shards[i].bytes == 0)
+		return 0;
+	if (b->device != CKPT_HOST)
+		return target_staging(l, i, t);
+	*t = (struct place_target){ .ptr = b->ptr, .strided = b->strides != NULL };
+	if (!b->strides)
+		return 0;
+	declared_shard(l->c, i, &s);
+	return strided_init(&t->layout, &s, b->strides);
+}
+
+/* A blob is a piece of its own, to memory of its own. */
+static int blob_target(struct loading *l, uint32_t i, struct place_target *t)
+{
+	const struct load_blob *from = &l->plan.blobs[i];
+	struct loaded_blob *to = &l->c->loaded->blobs[i];
+
+	to->bytes = from->bytes;
+	to->name = alloc_str(from->name);
+	to->data = alloc_zero(from->bytes);
+	if (!to->name || !to->data)
+		return -ENOMEM;
+	*t = (struct place_target){ .ptr = to->data };
+	l->pieces[l->n_pieces++] = (struct plan_piece){
+		.source = from->source,
+		.target = l->c->n_shards + i,
+		.src = from->image_offset,
+		.run = from->bytes,
+	};
+	return 0;
+}
+
+static int take_targets(struct loading *l, struct err *e)
+{
+	uint32_t shards = l->c->n_shards, blobs = l->plan.n_blobs;
+	struct loaded *keep = l->c->loaded;
+	int r = -ENOMEM;
+
+	loaded_blobs_free(keep);
+	l->targets = alloc_array((size_t)shards + blobs, sizeof(*l->targets));
+	l->staging = alloc_array(shards, sizeof(*l->staging));
+	l->pieces = alloc_array(l->plan.plan.n_pieces + blobs, sizeof(*l->pieces));
+	keep->blobs = alloc_array(blobs, sizeof(*keep->blobs));
+	if (l->targets && l->staging && l->pieces && keep->blobs) {
+		r = 0;
+		l->n_pieces = l->plan.plan.n_pieces;
+		if (l->n_pieces)
+			memcpy(l->pieces, l->plan.plan.pieces, l->n_pieces * sizeof(*l->pieces));
+	}
+	for (uint32_t i = 0; i < shards && r == 0; i++)
+		r = shard_target(l, i, &l->targets[i]);
+	for (uint32_t i = 0; i < blobs && r == 0; i++) {
+		keep->n_blobs = i + 1;
+		r = blob_target(l, i, &l->targets[shards + i]);
+	}
+	return r < 0 ? err_code(e, r, "make room for what is loaded") : 0;
+}
+
+/* ---- One try ---- */
+
+static int place(struct loading *l, struct err *e)
+{
+	struct placing p = {
+		.sources = l->sources,
+		.n_sources = l->plan.n_sources,
+		.pieces = l->pieces,
+		.n_pieces = l->n_pieces,
+		.targets = l->targets,
+		.devices = l->c->devices,
+		.deadline = l->deadline,
+	};
+	bool disk = false;
+	int r;
+
+	for (uint32_t i = 0; i < p.n_sources; i++)
+		disk = disk || l->plan.sources[i].kind == LOAD_FILE;
+	p.threads = load_threads(l->c->who.world, disk);
+	r = placer_run(&p, &l->placed, e);
+	for (uint32_t i = 0; i < l->c->n_shards && r == 0; i++)
+		if (l->staging[i])
+			r = image_write(l->c, i, &l->args->tensors[i], l->staging[i], e);
+	if (r == CKPT_ETIMEDOUT)
+		return err_set(e, r, "step %llu could not be read in time",
+			       (unsigned long long)l->step);
+	return r;
+}
+
+static void loading_fini(struct loading *l)
+{
+	for (uint32_t i = 0; l->staging && i < l->c->n_shards; i++)
+		alloc_free(l->staging[i]);
+	alloc_free(l->staging);
+	alloc_free(l->targets);
+	alloc_free(l->pieces);
+	alloc_free(l->sources);
+	load_plan_fini(&l->plan);
+	alloc_free(l->plan_bytes);
+	close_fds(l);
+	alloc_free(l->fds);
+}
+
+static int bad_leaf(struct loading *l, struct err *e)
+{
+	int r = say_end(l, false, true);
+
+	if (r < 0 && r != CKPT_EUNAVAILABLE)
+		return err_code(e, r, "report leaf %llu of rank %u of step %llu, which does not "
+				"match its digest", (unsigned long long)l->placed.bad_leaf,
+				l->plan.sources[l->placed.bad_source].rank,
+				(unsigned long long)l->step);
+	err_set(e, CKPT_ECORRUPT, "step %llu: leaf %llu of rank %u does not match its digest and "
+		"no other copy was offered", (unsigned long long)l->step,
+		(unsigned long long)l->placed.bad_leaf,
+		l->plan.sources[l->placed.bad_source].rank);
+	return AGAIN;
+}
+
+/* 0, AGAIN, or an error. */
+static int try_once(struct loading *l, struct err *e)
+{
+	int r = ask(l, e);
+
+	if (r == AGAIN || l->nothing)
+		return r;
+	if (r == 0)
+		r = take_plan(l, e);
+	if (r == 0)
+		r = take_sources(l, e);
+	if (r == 0)
+		r = take_targets(l, e);
+	if (r == 0)
+		r = place(l, e);
+	if (r == CKPT_ECORRUPT && l->placed.bad)
+		return bad_leaf(l, e);
+	if (r < 0) {
+		/* Not heard of, it ends with the session. */
+		ignore_result(say_end(l, false, false));
+		return r;
+	}
+	r = say_end(l, true, false);
+	return r < 0 ? err_code(e, r, "end the load of step %llu", (unsigned long long)l->step) : 0;
+}
+
+/* ---- The call ---- */
+
+static int load_args_known(const struct ckpt_load_args *a, struct ckpt_load_args *ret,
+			   struct err *e)
+{
+	struct ckpt_load_args known = { .size = sizeof(known),
+					.timeout_ms = CKPT_DEFAULT_TIMEOUT };
+
+	if (!a || a->size < offsetof(struct ckpt_load_args, timeout_ms))
+		return err_set(e, -EINVAL, "arguments: size must be set to sizeof(struct "
+			       "ckpt_load_args)");
+	memcpy(&known, a, min_u64(a->size, sizeof(known)));
+	known.size = sizeof(known);
+	if (known.flags & ~CKPT_LENIENT)
+		return err_set(e, -EINVAL, "unknown flags %#x", known.flags);
+	*ret = known;
+	return 0;
+}
+
+static void fill(struct ckpt_loaded *ret, const struct loading *l)
+{
+	struct ckpt_loaded out = {
+		.size = ret->size,
+		.step = l->step,
+		.tier = l->tier,
+		.bytes = l->plan.plan.bytes,
+		.bytes_read = l->placed.bytes_read,
+	};
+
+	memcpy(out.attempt, l->attempt, sizeof(out.attempt));
+	memcpy(ret, &out, min_u64(ret->size, sizeof(out)));
+}
+
+/* What a try that worked means. */
+static int conclude(struct ckpt *c, const struct loading *l, bool fell_back,
+		    struct ckpt_loaded *ret)
+{
+	int r = CKPT_OK;
+
+	c->epoch = l->epoch; /* ckptd has moved the session there */
+	if (l->nothing)
+		return CKPT_NOTHING;
+	if (fell_back || l->q.bits & CKPT_FELL_BACK)
+		r |= CKPT_FELL_BACK;
+	if (l->plan.plan.bytes < c->wanted_bytes)
+		r |= CKPT_PARTIAL;
+	if (ret)
+		fill(ret, l);
+	return r;
+}
+
+static int tries(struct ckpt *c, const struct ckpt_load_args *a, struct ckpt_loaded *ret,
+		 struct err *e)
+{
+	uint64_t deadline = call_deadline(c, a->timeout_ms);
+	uint8_t first[16];
+	bool given = false; /* ckptd has given something before, whose attempt is first */
+	int r = AGAIN;
+
+	for (int n = 0; n < LOAD_TRIES_MAX && r == AGAIN; n++) {
+		struct loading l = { .c = c, .args = a, .deadline = deadline };
+		bool fell_back;
+
+		r = try_once(&l, e);
+		fell_back = given && a->step == CKPT_LATEST &&
+			    memcmp(first, l.attempt, sizeof(first)) != 0;
+		if (!given && l.id) {
+			memcpy(first, l.attempt, sizeof(first));
+			given = true;
+		}
+		if (r == 0)
+			r = conclude(c, &l, fell_back, ret);
+		else if (r == AGAIN && n + 1 == LOAD_TRIES_MAX)
+			r = CKPT_ECORRUPT;
+		loading_fini(&l);
+	}
+	return r;
+}
+
+/* Room for saves is not what a load is refused for: without it the state would be out of reach
+ * where it is needed most. The first save says what is missing. */
+static int prepare_to_load(struct ckpt *c, struct err *e)
+{
+	int r = prepare_if_needed(c, e);
+
+	if (r != CKPT_ENOSPACE || !c->declaration)
+		return r;
+	err_clear(e);
+	return 0;
+}
+
+static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_loaded *ret,
+		struct err *e)
+{
+	struct ckpt_load_args a;
+	int r = load_args_known(given, &a, e);
+
+	if (r == 0 && ret && ret->size < sizeof(ret->size))
+		r = err_set(e, -EINVAL, "result: size must be set to sizeof(struct ckpt_loaded)");
+	if (r == 0 && overlap_busy(c))
+		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
+			    "ckpt_save_fence() first");
+	if (r == 0)
+		r = prepare_to_load(c, e);
+	if (r == 0)
+		r = bindings_check(c, a.tensors, a.n_tensors, e);
+	if (r == 0)
+		r = image_devices(c, a.tensors, e);
+	if (r < 0)
+		return r;
+	loaded_free(c->loaded);
+	c->loaded = alloc_zero(sizeof(*c->loaded));
+	if (!c->loaded)
+		return err_code(e, -ENOMEM, "load");
+	return tries(c, &a, ret, e);
+}
+
+int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_load", r, &e);
+	r = load(c, args, ret, &e);
+	return call_leave(c, "ckpt_load", r, &e);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * overlap.c - a save in two halves, with the copy between them in a thread of the library.
+ *
+ *   NONE --begin--> COPYING --fence--> NONE          the thread: IDLE -> BUSY -> IDLE
+ *   NONE --begin without a credit--> SKIPPED --fence--> NONE
+ *
+ * The thread is made at prepare with every signal blocked (handlers are the trainer's business) and
+ * does nothing but image_fill(); it never speaks to ckptd. Whether tensors changed in between is
+ * found by samples taken at begin, or with CKPT_FULL_COMPARE by comparing the whole snapshot with
+ * the tensors as they are at the fence.
+ *
+ * What the two threads share is handed over under the mutex: job before work is signalled, result
+ * before idle is. While BUSY the handle's devices and shards are only read.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "client/client.h"
+#include "client/image.h"
+
+#define STACK_BYTES (512u << 10)
+
+enum half { HALF_NONE, HALF_COPYING, HALF_SKIPPED };
+
+struct overlap {
+	struct ckpt *c;
+	enum half half;          /* the caller's thread alone */
+	struct save save;
+	uint64_t begin_took_ns;
+	struct ckpt_binding *bindings; /* n_shards, copies of the caller's */
+	int64_t *strides;        /* what they point to: ndim of all shards together */
+	struct image_samples samples;
+	uint8_t *scratch;        /* SCRATCH_BYTES */
+
+	pthread_t thread;
+	bool started;
+	pthread_mutex_t mutex;   /* of the rest */
+	pthread_cond_t work, idle;
+	bool busy, quit;
+	uint8_t *image;
+	int result;
+	struct err err;
+};
+
+/* ---- The thread ---- */
+
+static void *copier(void *arg)
+{
+	struct overlap *o = arg;
+	struct err e;
+	int r;
+
+	fault_in_stack();
+	pthread_mutex_lock(&o->mutex);
+	o->busy = false; /* it was set before the thread was made: prepare waits for this */
+	pthread_cond_signal(&o->idle);
+	for (;;) {
+		while (!o->busy && !o->quit)
+			pthread_cond_wait(&o->work, &o->mutex);
+		if (o->quit)
+			break;
+		pthread_mutex_unlock(&o->mutex);
+		err_clear(&e);
+		r = image_fill(o->c, o->bindings, o->image, &e);
+		pthread_mutex_lock(&o->mutex);
+		o->result = r;
+		o->err = e;
+		o->busy = false;
+		pthread_cond_signal(&o->idle);
+	}
+	pthread_mutex_unlock(&o->mutex);
+	return NULL;
+}
+
+static int start_thread(struct overlap *o)
+{
+	sigset_t all, old;
+	pthread_attr_t attr;
+	int r = pthread_attr_init(&attr);
+
+	if (r != 0)
+		return -r;
+	sigfillset(&all);
+	r = pthread_attr_setstacksize(&attr, STACK_BYTES);
+	if (r == 0)
+		r = pthread_sigmask(SIG_SETMASK, &all, &old);
+	if (r == 0) {
+		o->busy = true;
+		r = pthread_create(&o->thread, &attr, copier, o);
+		o->started = r == 0;
+		if (r != 0)
+			o->busy = false;
+		/* It cannot fail: the set is valid. */
+		ignore_result(pthread_sigmask(SIG_SETMASK, &old, NULL));
+	}
+	pthread_attr_destroy(&attr);
+	return -r;
+}
+
+static void wait_idle(struct overlap *o)
+{
+	pthread_mutex_lock(&o->mutex);
+	while (o->busy)
+		pthread_cond_wait(&o->idle, &o->mutex);
+	pthread_mutex_unlock(&o->mutex);
+}
+
+/* ---- For the handle ---- */
+
+static void overlap_free(struct overlap *o)
+{
+	if (o->started) {
+		pthread_mutex_lock(&o->mutex);
+		o->quit = true;
+		pthread_cond_signal(&o->work);
+		pthread_mutex_unlock(&o->mutex);
+		pthread_join(o->thread, NULL);
+	}
+	pthread_mutex_destroy(&o->mutex);
+	pthread_cond_destroy(&o->work);
+	pthread_cond_destroy(&o->idle);
+	alloc_free(o->bindings);
+	alloc_free(o->strides);
+	alloc_free(o->scratch);
+	alloc_free(o);
+}
+
+int overlap_init(struct ckpt *c, struct err *e)
+{
+	struct overlap *o;
+	size_t dims = 0;
+	int r = -ENOMEM;
+
+	if (c->overlap)
+		return 0;
+	for (uint32_t i = 0; i < c->n_shards; i++)
+		dims += c->shards[i].ndim;
+	o = alloc_zero(sizeof(*o));
+	if (!o)
+		return err_code(e, -ENOMEM, "prepare for %u tensors", c->n_shards);
+	pthread_mutex_init(&o->mutex, NULL);
+	pthread_cond_init(&o->work, NULL);
+	pthread_cond_init(&o->idle, NULL);
+	o->c = c;
+	o->bindings = alloc_array(c->n_shards, sizeof(*o->bindings));
+	o->strides = alloc_array(dims, sizeof(*o->strides));
+	o->scratch = alloc_zero(SCRATCH_BYTES);
+	if (o->bindings && o->strides && o->scratch) {
+		memset(o->bindings, 0xa5, c->n_shards * sizeof(*o->bindings));
+		memset(o->strides, 0xa5, dims * sizeof(*o->strides));
+		memset(o->scratch, 0xa5, SCRATCH_BYTES);
+		r = start_thread(o);
+	}
+	if (r < 0) {
+		overlap_free(o);
+		return err_code(e, r, "make the thread that copies between begin and fence");
+	}
+	wait_idle(o);
+	c->overlap = o;
+	return 0;
+}
+
+void overlap_fini(struct ckpt *c)
+{
+	if (c->overlap)
+		overlap_free(c->overlap);
+	c->overlap = NULL;
+}
+
+bool overlap_busy(const struct ckpt *c)
+{
+	return c->overlap && c->overlap->half == HALF_COPYING;
+}
+
+void overlap_quiesce(struct ckpt *c)
+{
+	if (c->overlap)
+		wait_idle(c->overlap);
+}
+
+/* ---- Begin ---- */
+
+static void keep_bindings(struct overlap *o, const struct ckpt_binding *b)
+{
+	const struct ckpt *c = o->c;
+	int64_t *next = o->strides;
+
+	for (uint32_t i = 0; i < c->n_shards; i++) {
+		o->bindings[i] = b[i];
+		if (!b[i].strides)
+			continue;
+		memcpy(next, b[i].strides, c->shards[i].ndim * sizeof(*next));
+		o->bindings[i].strides = next;
+		next += c->shards[i].ndim;
+	}
+}
+
+static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err *e)
+{
+	struct ckpt_save_args a;
+	struct overlap *o;
+	struct save s = { 0 };
+	uint64_t deadline;
+	int r = save_args_known(given, &a, e);
+
+	if (r == 0 && overlap_busy(c))
+		r = err_set(e, CKPT_ESTATE, "a save was begun already; call ckpt_save_fence() "
+			    "first");
+	if (r < 0)
+		return r;
+	if (c->overlap)
+		c->overlap->half = HALF_NONE;
+	deadline = call_deadline(c, a.timeout_ms);
+	r = save_start(c, &a, &s, deadline, e);
+	if (r < 0 || r == CKPT_SKIPPED) {
+		if (c->overlap && r == CKPT_SKIPPED)
+			c->overlap->half = HALF_SKIPPED;
+		save_count(c, &s, r, 0);
+		return r;
+	}
+	o = c->overlap;
+	assert(o); /* save_start() has prepared */
+	keep_bindings(o, a.tensors);
+	r = image_sample(c, o->bindings, o->scratch, &o->samples, e);
+	if (r < 0) {
+		save_give_up(c, &s, "its copy failed", deadline);
+		save_count(c, &s, r, 0);
+		return r;
+	}
+	o->save = s;
+	o->half = HALF_COPYING;
+	pthread_mutex_lock(&o->mutex);
+	o->image = c->slots[s.slot].base;
+	o->busy = true;
+	pthread_cond_signal(&o->work);
+	pthread_mutex_unlock(&o->mutex);
+	/* What begin took of the caller's time is stall, what it leaves to the thread is not. */
+	o->begin_took_ns = clock_ns() - s.started_ns;
+	return CKPT_OK;
+}
+
+int ckpt_save_begin(struct ckpt *c, const struct ckpt_save_args *args)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_save_begin", r, &e);
+	r = begin(c, args, &e);
+	return call_leave(c, "ckpt_save_begin", r, &e);
+}
+
+/* ---- Fence ---- */
+
+/* The copy is there and is what the tensors were and are. */
+static int check_copy(struct overlap *o, unsigned flags, struct err *e)
+{
+	struct ckpt *c = o->c;
+	int r;
+
+	wait_idle(o);
+	if (o->save.generation != c->generation)
+		return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' was restarted without its "
+			       "memory: what was being saved is gone, the next save works again",
+			       c->socket);
+	r = o->result;
+	if (r < 0 && e)
+		*e = o->err;
+	if (r == 0)
+		r = image_samples_check(c, o->bindings, o->image, o->scratch, &o->samples, e);
+	if (r == 0 && flags & CKPT_FULL_COMPARE)
+		r = image_compare(c, o->bindings, o->image, o->scratch, e);
+	return r;
+}
+
+static int fence(struct ckpt *c, unsigned flags, struct err *e)
+{
+	struct overlap *o = c->overlap;
+	uint64_t deadline, entered = clock_ns();
+	enum half half = o ? o->half : HALF_NONE;
+	int r;
+
+	if (half == HALF_NONE)
+		return err_set(e, CKPT_ESTATE, "no save was begun");
+	if (flags & ~CKPT_FULL_COMPARE)
+		return err_set(e, -EINVAL, "unknown flags %#x", flags);
+	o->half = HALF_NONE;
+	if (half == HALF_SKIPPED)
+		return CKPT_SKIPPED;
+	deadline = call_deadline(c, o->save.timeout_ms);
+	r = check_copy(o, flags, e);
+	if (r == 0)
+		r = save_seal(c, &o->save, deadline, e);
+	else
+		save_give_up(c, &o->save, r == CKPT_ETORN ? "tensors changed while it was copied"
+							  : "its copy failed", deadline);
+	o->save.started_ns = entered - o->begin_took_ns;
+	save_count(c, &o->save, r, o->save.image_len);
+	return r;
+}
+
+int ckpt_save_fence(struct ckpt *c, unsigned flags)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_save_fence", r, &e);
+	r = fence(c, flags, &e);
+	return call_leave(c, "ckpt_save_fence", r, &e);
+}

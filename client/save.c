@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * save.c - one save: a credit, a copy, a seal.
+ *
+ *   checked -> the last save's credit settled -> credit taken -> copied -> sealed
+ *                                           no credit -> Skip: CKPT_SKIPPED
+ *   copied with an error, or Seal refused or not heard of -> Skip with the credit: it is unused
+ *
+ * Invariants: those of client.h. A save waits for ckptd on its own node and nobody else (I13): the
+ * credit lies in a page that is only read, and every wait has the caller's deadline. What cannot be
+ * known (no answer to a Seal) is an error here, whatever became of it there; the next save first
+ * settles it, so that a slot is never written that may be sealed.
+ *
+ * From ckpt_prepare() on no path of a save that works allocates or touches a fresh page.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "client/image.h"
+#include "codec/copy.h"
+
+#define CREDIT_SLICE_MS 1000 /* how often a wait for a credit looks whether the epoch went on */
+
+int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret, struct err *e)
+{
+	struct ckpt_save_args known = { .size = sizeof(known),
+					.timeout_ms = CKPT_DEFAULT_TIMEOUT };
+
+	if (!a || a->size < offsetof(struct ckpt_save_args, blobs))
+		return err_set(e, -EINVAL, "arguments: size must be set to sizeof(struct "
+			       "ckpt_save_args)");
+	memcpy(&known, a, min_u64(a->size, sizeof(known)));
+	known.size = sizeof(known);
+	if (known.flags & ~(CKPT_WAIT_CREDIT | CKPT_FULL_COMPARE))
+		return err_set(e, -EINVAL, "unknown flags %#x", known.flags);
+	*ret = known;
+	return 0;
+}
+
+/* ---- Blobs ---- */
+
+static bool same_name(const struct blob_entry *a, const struct blob_entry *b)
+{
+	return a->name_len == b->name_len && memcmp(a->name, b->name, a->name_len) == 0;
+}
+
+/* Names are copied: they go into the Seal, which may be sent after the caller's are gone. */
+static int blob_names(struct ckpt *c, const struct ckpt_blob *blobs, uint32_t n, struct err *e)
+{
+	size_t used = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		size_t len = blobs[i].name ? strnlen(blobs[i].name, CKPT_NAME_MAX + 1) : 0;
+
+		if (len == 0 || len > CKPT_NAME_MAX)
+			return err_set(e, -EINVAL, "blob %u: its name must have 1 to %d bytes", i,
+				       CKPT_NAME_MAX);
+		if (!blobs[i].data && blobs[i].bytes)
+			return err_set(e, -EINVAL, "blob '%.100s': its data is missing",
+				       blobs[i].name);
+		/* 40: what a blob needs in the message beside its name. */
+		if (len + 1 + 40 > BLOB_NAMES_MAX - used)
+			return err_set(e, -E2BIG, "%u blobs: their names do not fit one message; "
+				       "use fewer or shorter names", n);
+		memcpy(c->blob_names + used, blobs[i].name, len + 1);
+		c->blobs[i] = (struct blob_entry){ .name = c->blob_names + used,
+						   .name_len = (uint32_t)len,
+						   .bytes = blobs[i].bytes };
+		used += len + 1 + 40;
+		for (uint32_t k = 0; k < i; k++)
+			if (same_name(&c->blobs[k], &c->blobs[i]))
+				return err_set(e, -EINVAL, "blob '%.100s' is given twice",
+					       blobs[i].name);
+	}
+	return 0;
+}
+
+static int place_blobs(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
+		       struct err *e)
+{
+	uint32_t n = (uint32_t)a->n_blobs;
+	int r;
+
+	if (a->n_blobs > BLOBS_MAX)
+		return err_set(e, -E2BIG, "%zu blobs: a save holds at most %u", a->n_blobs,
+			       BLOBS_MAX);
+	if (n && !a->blobs)
+		return err_set(e, -EINVAL, "blobs are missing");
+	r = blob_names(c, a->blobs, n, e);
+	if (r < 0)
+		return r;
+	r = blobs_place(&c->view, c->blobs, n, &s->image_len);
+	if (r < 0 || s->image_len > c->slot_bytes)
+		return err_set(e, CKPT_ENOSPACE, "the blobs of step %llu do not fit the %llu bytes "
+			       "that ckpt_prepare() was given for them",
+			       (unsigned long long)s->step,
+			       (unsigned long long)(c->slot_bytes - blobs_offset(c)));
+	s->n_blobs = n;
+	return 0;
+}
+
+/* Slots begin as zeros and shards always lie in the same places; only the gaps behind blobs hold
+ * what an earlier save left there. Zeroed, so that equal states have equal digests. */
+static void copy_blobs(struct ckpt *c, const struct ckpt_blob *blobs, const struct save *s)
+{
+	uint8_t *image = c->slots[s->slot].base;
+
+	for (uint32_t i = 0; i < s->n_blobs; i++) {
+		const struct blob_entry *b = &c->blobs[i];
+		uint64_t end = b->image_offset + b->bytes;
+		uint64_t next = i + 1 < s->n_blobs ? c->blobs[i + 1].image_offset
+						   : min_u64(round_up(end, IMAGE_ALIGN_LARGE),
+							     c->slot_bytes);
+
+		assert(next >= end && next <= c->slot_bytes);
+		copy_large(image + b->image_offset, blobs[i].data, b->bytes);
+		memset(image + end, 0, next - end);
+		c->places[i].name = (char *)b->name;
+		c->places[i].image_offset = b->image_offset;
+		c->places[i].bytes = b->bytes;
+	}
+}
+
+/* ---- Skip and Seal ---- */
+
+static int say_skip(struct ckpt *c, const struct save *s, uint64_t credit, const char *reason,
+		    uint64_t deadline, struct err *e)
+{
+	Ckpt__Skip skip = CKPT__SKIP__INIT;
+	struct request q;
+
+	skip.step = s->step;
+	skip.epoch = s->epoch;
+	skip.credit = credit;
+	skip.try_ = s->try;
+	skip.reason = (char *)reason;
+	request_init(&q, e);
+	q.message.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.message.skip = &skip;
+	if (credit)
+		return session_call_slots(c, &q, s->generation, deadline);
+	return session_call(c, &q, deadline);
+}
+
+/* (3) of client.h. */
+static int settle(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	int r = 0;
+
+	if (c->unsettled.credit == 0)
+		return 0;
+	if (c->unsettled.generation == c->generation)
+		r = say_skip(c, &c->unsettled, c->unsettled.credit, "its save failed", deadline, e);
+	if (c->unsettled.generation != c->generation)
+		r = 0; /* the credit is gone with its slots */
+	if (r == 0)
+		c->unsettled = (struct save){ 0 };
+	return r;
+}
+
+void save_give_up(struct ckpt *c, struct save *s, const char *reason, uint64_t deadline)
+{
+	struct err e = { 0 };
+
+	c->unsettled = *s;
+	/* Not while there is no connection: the save has failed, it need not also be slow. */
+	if (c->rq.channel.up && s->generation == c->generation &&
+	    say_skip(c, s, s->credit, reason, min_u64(deadline, deadline_in(ASK_MS)), &e) == 0)
+		c->unsettled = (struct save){ 0 };
+}
+
+int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
+{
+	Ckpt__Seal seal = CKPT__SEAL__INIT;
+	struct request q;
+	int r;
+
+	seal.step = s->step;
+	seal.epoch = s->epoch;
+	seal.credit = s->credit;
+	seal.slot = c->slots[s->slot].number;
+	seal.image_len = s->image_len;
+	seal.try_ = s->try;
+	seal.blobs = c->place_list;
+	seal.n_blobs = s->n_blobs;
+	seal.declaration = (ProtobufCBinaryData){ sizeof(c->digest.b), c->digest.b };
+	request_init(&q, e);
+	q.message.body_case = CKPT__REQUEST__BODY_SEAL;
+	q.message.seal = &seal;
+	c->unsettled = *s;
+	r = session_call_slots(c, &q, s->generation, deadline);
+	if (r == 0)
+		c->unsettled = (struct save){ 0 };
+	else if (q.done) /* refused, and ckptd listens: better now than at the next save */
+		save_give_up(c, s, "its seal was refused", deadline);
+	return r;
+}
+
+/* ---- Credit ---- */
+
+static uint32_t count_try(struct ckpt *c, uint64_t step)
+{
+	struct step_tries *t;
+
+	for (uint32_t i = 0; i < TRIES_MAX; i++) {
+		t = &c->tries[i];
+		if (t->n && t->step == step && t->epoch == c->epoch)
+			return t->n++;
+	}
+	t = &c->tries[c->next_try++ % TRIES_MAX];
+	*t = (struct step_tries){ .step = step, .epoch = c->epoch, .n = 1 };
+	return 0;
+}
+
+static int check_epoch(const struct ckpt *c, uint64_t step, struct err *e)
+{
+	uint64_t now = atomic_load_explicit(&c->page->epoch, memory_order_acquire);
+
+	if (now == c->epoch)
+		return 0;
+	return err_set(e, CKPT_EEPOCH, "step %llu belongs to epoch %llu and job '%s' is in epoch "
+		       "%llu now; load, then go on", (unsigned long long)step,
+		       (unsigned long long)c->epoch, c->who.job, (unsigned long long)now);
+}
+
+/* 1: taken (1), 0: there is none, or an error. */
+static int take_credit(struct ckpt *c, struct save *s, struct err *e)
+{
+	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
+	uint32_t number = atomic_load_explicit(&c->page->credit_slot, memory_order_relaxed);
+
+	if (credit <= c->credit_used)
+		return 0;
+	for (uint32_t i = 0; i < c->n_slots; i++) {
+		if (c->slots[i].number != number)
+			continue;
+		s->slot = i;
+		s->credit = credit;
+		s->generation = c->generation;
+		c->credit_used = credit;
+		return 1;
+	}
+	return err_set(e, CKPT_EPROTO, "ckptd gave a credit for slot %u, which this rank does not "
+		       "have", number);
+}
+
+/* Asks to be told of a credit; CKPT_ETIMEDOUT: none came. */
+static int ask_credit(struct ckpt *c, uint64_t until, struct err *e)
+{
+	Ckpt__Credit credit = CKPT__CREDIT__INIT;
+	Ckpt__Cancel cancel = CKPT__CANCEL__INIT;
+	struct request q, stop;
+	int r;
+
+	request_init(&q, e);
+	q.message.body_case = CKPT__REQUEST__BODY_CREDIT;
+	q.message.credit = &credit;
+	r = session_call(c, &q, until);
+	if (r != CKPT_ETIMEDOUT || !c->rq.channel.up)
+		return r;
+	cancel.request = q.message.id;
+	request_init(&stop, NULL);
+	stop.message.body_case = CKPT__REQUEST__BODY_CANCEL;
+	stop.message.cancel = &cancel;
+	ignore_result(request_start(&c->rq, &stop, 0) /* an answer nobody waits for is dropped */);
+	request_forget(&stop);
+	return r;
+}
+
+static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
+{
+	for (;;) {
+		int r = take_credit(c, s, e);
+
+		if (r == 0)
+			r = check_epoch(c, s->step, e);
+		if (r != 0 || clock_ns() >= deadline)
+			return r;
+		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
+		if (r < 0 && r != CKPT_ETIMEDOUT)
+			return r;
+		if (r == 0 && c->page->credit <= c->credit_used)
+			return err_set(e, CKPT_EPROTO, "ckptd announced a credit that is not "
+				       "there");
+	}
+}
+
+/* ---- The parts that save and save_begin share ---- */
+
+/* A channel that was lost is found out before the copy, not after it. */
+static int look_for_ckptd(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	int r = 0;
+
+	while (r == 0)
+		r = requests_pump(&c->rq, 0);
+	return session_ensure(c, deadline, e);
+}
+
+static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
+		 uint64_t deadline, struct err *e)
+{
+	int r = prepare_if_needed(c, e);
+
+	if (r == 0)
+		r = bindings_check(c, a->tensors, a->n_tensors, e);
+	if (r == 0)
+		r = image_devices(c, a->tensors, e);
+	if (r == 0)
+		r = look_for_ckptd(c, deadline, e);
+	if (r == 0)
+		r = prepare_if_needed(c, e); /* a reconnect that could not take slots */
+	if (r == 0)
+		r = place_blobs(c, a, s, e);
+	if (r == 0)
+		r = settle(c, deadline, e);
+	if (r == 0)
+		r = check_epoch(c, a->step, e);
+	return r;
+}
+
+int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t deadline,
+	       struct err *e)
+{
+	int r;
+
+	*s = (struct save){ .step = a->step, .timeout_ms = a->timeout_ms,
+			    .started_ns = clock_ns() };
+	r = check(c, a, s, deadline, e);
+	if (r < 0)
+		return r;
+	s->epoch = c->epoch;
+	s->try = count_try(c, a->step);
+	prepare_pin(c);
+	if (a->flags & CKPT_WAIT_CREDIT && a->timeout_ms != 0)
+		r = wait_credit(c, s, deadline, e);
+	else
+		r = take_credit(c, s, e);
+	if (r < 0)
+		return r;
+	if (r == 0) {
+		r = say_skip(c, s, 0, "no credit", max_u64(deadline, deadline_in(ASK_MS)), e);
+		return r < 0 ? r : CKPT_SKIPPED;
+	}
+	copy_blobs(c, a->blobs, s);
+	return 0;
+}
+
+void save_count(struct ckpt *c, const struct save *s, int result, uint64_t bytes)
+{
+	if (result < 0) {
+		c->stats.failed++;
+	} else if (result & CKPT_SKIPPED) {
+		c->stats.skipped++;
+	} else {
+		c->stats.saves++;
+		c->stats.last_bytes = bytes;
+		c->stats.last_stall_ns = clock_ns() - s->started_ns;
+	}
+}
+
+/* ---- The call ---- */
+
+static int save(struct ckpt *c, const struct ckpt_save_args *given, struct err *e)
+{
+	struct ckpt_save_args a;
+	struct save s = { 0 };
+	uint64_t deadline;
+	int r = save_args_known(given, &a, e);
+
+	if (r == 0 && overlap_busy(c))
+		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
+			    "ckpt_save_fence() first");
+	if (r < 0)
+		return r;
+	deadline = call_deadline(c, a.timeout_ms);
+	r = save_start(c, &a, &s, deadline, e);
+	if (r == 0) {
+		r = image_fill(c, a.tensors, c->slots[s.slot].base, e);
+		if (r < 0)
+			save_give_up(c, &s, "its copy failed", deadline);
+		else
+			r = save_seal(c, &s, deadline, e);
+	}
+	save_count(c, &s, r, s.image_len);
+	return r;
+}
+
+int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_save", r, &e);
+	r = save(c, args, &e);
+	return call_leave(c, "ckpt_save", r, &e);
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * session.c - joining ckptd, and joining it again when it was lost.
+ *
+ *   DOWN --connect, Hello, Open--> JOINED --the channel is lost--> DOWN
+ *   DOWN --connect, Hello, Open(reconnect)--> slots still ours --> JOINED
+ *                                  --> not ours: Declare, Prepare, map, SlotsReady --> JOINED
+ *
+ * The first join tries as long as connect_timeout allows; a later one is part of the call that
+ * found the channel lost, at most REJOIN_MS of its time, and then repeats that call's request
+ * under its old id (I10). What ckptd said at the first open (run id, token) is kept in memory, so
+ * that a rejoin is the same rank of the same run. The epoch is kept too: a job that went on
+ * meanwhile is found out by the next save, not papered over here (I5).
+ *
+ * Failure: CKPT_EUNAVAILABLE with the socket's path, the reason and what to do; the handle stays
+ * usable and the next call tries again.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/client.h"
+
+#define REJOIN_MS  1000
+#define BYE_MS	   1000
+#define PAUSE_MIN  (1 * NS_PER_MS)
+#define PAUSE_MAX  (100 * NS_PER_MS)
+#define LOSSES_MAX 3 /* in one call: a request that kills ckptd is not fed to it for ever */
+
+/* One Hello and Open. */
+struct joining {
+	struct request q;
+	struct ckpt *c;
+	bool again;
+	int page_fd;
+	uint32_t slots[SLOTS_MAX];
+	uint32_t n_slots;
+	struct digest declaration;
+	bool has_declaration;
+};
+
+/* ---- Sentences ---- */
+
+static int unavailable(const struct ckpt *c, int reason, struct err *e)
+{
+	const char *remedy = "start it with `systemctl start ckptd` or `ckptd --user`, or name its "
+			     "socket in CKPT_SOCKET";
+
+	if (reason == -EACCES || reason == -EPERM)
+		remedy = "ask to be let in (the group of its socket), or run `ckptd --user`";
+	else if (reason == -ENAMETOOLONG)
+		remedy = "the path of a socket has at most 107 bytes, choose a shorter one";
+	else if (reason == -EMFILE)
+		remedy = "raise the limit of open files";
+	else if (reason == CKPT_ETIMEDOUT)
+		remedy = "see `ckptctl status` and ckptd's log";
+	if (c->who.n_sockets > 1 && !c->joined)
+		return err_set(e, CKPT_EUNAVAILABLE, "ckptd cannot be reached at '%s' or '%s' "
+			       "(%s); %s", c->who.sockets[0], c->who.sockets[1], err_text(reason),
+			       remedy);
+	return err_set(e, CKPT_EUNAVAILABLE, "ckptd cannot be reached at '%s' (%s); %s", c->socket,
+		       err_text(reason), remedy);
+}
+
+static int timed_out(const struct ckpt *c, struct err *e)
+{
+	return err_set(e, CKPT_ETIMEDOUT, "ckptd at '%s' did not answer in time; see `ckptctl "
+		       "status`, or give the call a longer timeout", c->socket);
+}
+
+/* ---- Calls ---- */
+
+/* One request over the channel as it is. -EPIPE: it was lost. */
+static int call_once(struct ckpt *c, struct request *q, uint64_t deadline)
+{
+	int r = request_start(&c->rq, q, deadline);
+
+	while (r == 0 && !q->done)
+		r = requests_pump(&c->rq, deadline);
+	if (r == 0)
+		return q->status;
+	if (!c->rq.channel.up)
+		return -EPIPE;
+	return r == CKPT_ETIMEDOUT ? timed_out(c, q->err) : r;
+}
+
+/* generation: of the slots that the request speaks of; NULL: of none. */
+static int call(struct ckpt *c, struct request *q, const uint64_t *generation, uint64_t deadline)
+{
+	int r = -EPIPE;
+
+	for (int losses = 0; losses <= LOSSES_MAX && r == -EPIPE; losses++) {
+		r = c->joining ? 0 : session_ensure(c, deadline, q->err);
+		if (r == 0 && generation && *generation != c->generation)
+			r = err_set(q->err, CKPT_EUNAVAILABLE, "ckptd at '%s' was restarted "
+				    "without its memory: what was being saved is gone, the next "
+				    "save works again", c->socket); /* (2) */
+		if (r == 0)
+			r = call_once(c, q, deadline);
+		if (c->joining)
+			break;
+	}
+	request_forget(q);
+	if (r != -EPIPE || c->joining)
+		return r;
+	return unavailable(c, -ECONNRESET, q->err);
+}
+
+int session_call(struct ckpt *c, struct request *q, uint64_t deadline)
+{
+	return call(c, q, NULL, deadline);
+}
+
+int session_call_slots(struct ckpt *c, struct request *q, uint64_t generation, uint64_t deadline)
+{
+	return call(c, q, &generation, deadline);
+}
+
+/* ---- Hello ---- */
+
+static int hello_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
+{
+	struct ckpt *c = container_of(q, struct joining, q)->c;
+	struct geometry g;
+
+	(void)fds;
+	(void)n_fds;
+	if (reply->body_case != CKPT__REPLY__BODY_HELLO || reply->hello->version != SESSION_VERSION)
+		return err_set(q->err, CKPT_EVERSION, "ckptd at '%s' speaks another version of the "
+			       "session protocol; install a libckpt of its release", c->socket);
+	g = (struct geometry){ .leaf = reply->hello->leaf, .chunk = reply->hello->chunk };
+	if (!geometry_valid(g))
+		return err_set(q->err, CKPT_EPROTO, "ckptd at '%s' named a leaf of %u and a chunk "
+			       "of %u bytes", c->socket, g.leaf, g.chunk);
+	if (c->n_shards && (g.leaf != c->geometry.leaf || g.chunk != c->geometry.chunk))
+		return err_set(q->err, CKPT_EVERSION, "ckptd at '%s' came back with another leaf "
+			       "or chunk size; open the job anew", c->socket);
+	c->geometry = g;
+	return 0;
+}
+
+static int say_hello(struct joining *j, uint64_t deadline, struct err *e)
+{
+	Ckpt__Hello hello = CKPT__HELLO__INIT;
+
+	hello.version_min = hello.version_max = SESSION_VERSION;
+	hello.program = (char *)"libckpt " PACKAGE_VERSION;
+	request_init(&j->q, e);
+	j->q.message.body_case = CKPT__REQUEST__BODY_HELLO;
+	j->q.message.hello = &hello;
+	j->q.reply = hello_reply;
+	return session_call(j->c, &j->q, deadline);
+}
+
+/* ---- Open ---- */
+
+static int open_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
+{
+	struct joining *j = container_of(q, struct joining, q);
+	struct ckpt *c = j->c;
+	const Ckpt__OpenReply *o = reply->open;
+
+	if (q->status < 0)
+		return 0;
+	if (reply->body_case != CKPT__REPLY__BODY_OPEN || o->page_fd >= n_fds ||
+	    o->n_slots > SLOTS_MAX || o->token.len > TOKEN_BYTES_MAX ||
+	    strlen(o->run_id) > RUN_ID_BYTES_MAX)
+		return err_set(q->err, CKPT_EPROTO, "ckptd at '%s' answered an open with something "
+			       "else", c->socket);
+	j->page_fd = fds[o->page_fd];
+	fds[o->page_fd] = -1;
+	j->n_slots = (uint32_t)o->n_slots;
+	if (o->n_slots)
+		memcpy(j->slots, o->slots, o->n_slots * sizeof(j->slots[0]));
+	j->has_declaration = o->declaration.len == sizeof(j->declaration);
+	if (j->has_declaration)
+		memcpy(j->declaration.b, o->declaration.data, sizeof(j->declaration.b));
+	if (o->token.len)
+		memcpy(c->who.token, o->token.data, o->token.len);
+	c->who.token_len = (uint32_t)o->token.len;
+	snprintf(c->who.run_id, sizeof(c->who.run_id), "%s", o->run_id);
+	if (!c->joined)
+		c->epoch = o->epoch;
+	return 0;
+}
+
+static void unmap_page(struct ckpt *c)
+{
+	if (c->page)
+		munmap((void *)c->page, SESSION_PAGE_BYTES);
+	c->page = NULL;
+}
+
+static int map_page(struct ckpt *c, int fd, struct err *e)
+{
+	const struct session_page *page;
+	struct stat st;
+	int r = 0;
+
+	if (fstat(fd, &st) < 0 || st.st_size < (off_t)SESSION_PAGE_BYTES)
+		r = -EBADMSG; /* a shorter one would be a SIGBUS later */
+	page = r < 0 ? MAP_FAILED : mmap(NULL, SESSION_PAGE_BYTES, PROT_READ,
+					 MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (r == 0 && page == MAP_FAILED)
+		r = -errno;
+	close(fd);
+	if (r < 0)
+		return err_code(e, r, "map the session page of ckptd at '%s'", c->socket);
+	if (page->magic != SESSION_PAGE_MAGIC || page->version < SESSION_VERSION) {
+		munmap((void *)page, SESSION_PAGE_BYTES);
+		return err_set(e, CKPT_EVERSION, "the session page of ckptd at '%s' is not one "
+			       "that this libckpt knows", c->socket);
+	}
+	unmap_page(c);
+	c->page = page;
+	return 0;
+}
+
+static int say_open(struct joining *j, uint64_t deadline, struct err *e)
+{
+	struct ckpt *c = j->c;
+	Ckpt__Open open = CKPT__OPEN__INIT;
+	int r;
+
+	open.job = c->who.job;
+	open.rank = c->who.rank;
+	open.world = c->who.world;
+	open.run_id = c->who.run_id;
+	open.token = (ProtobufCBinaryData){ c->who.token_len, c->who.token };
+	open.reconnect = j->again;
+	open.loaded_epoch = j->again ? c->epoch : 0;
+	request_init(&j->q, e);
+	j->q.message.body_case = CKPT__REQUEST__BODY_OPEN;
+	j->q.message.open = &open;
+	j->q.reply = open_reply;
+	j->page_fd = -1;
+	r = session_call(c, &j->q, deadline);
+	if (r == 0 && j->page_fd < 0)
+		r = err_set(e, CKPT_EPROTO, "ckptd at '%s' answered an open without its page",
+			    c->socket);
+	return r < 0 ? r : map_page(c, j->page_fd, e);
+}
+
+/* ---- What the handle had ---- */
+
+static bool slots_are_ours(const struct ckpt *c, const struct joining *j)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < c->n_slots; i++)
+		for (uint32_t k = 0; k < j->n_slots; k++)
+			found += c->slots[i].number == j->slots[k];
+	return found == c->n_slots && j->n_slots == c->n_slots;
+}
+
+/* A credit that was granted over slots that are no longer mapped cannot be used (1). */
+static int forfeit_credit(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
+	Ckpt__Skip skip = CKPT__SKIP__INIT;
+	struct request q;
+
+	c->credit_used = credit;
+	c->unsettled = (struct save){ 0 };
+	if (credit == 0)
+		return 0;
+	skip.epoch = c->epoch;
+	skip.credit = credit;
+	skip.reason = (char *)"its slots were replaced";
+	request_init(&q, e);
+	q.message.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.message.skip = &skip;
+	return session_call(c, &q, deadline);
+}
+
+static int restore(struct ckpt *c, const struct joining *j, uint64_t deadline, struct err *e)
+{
+	bool known = j->has_declaration && digest_equal(&j->declaration, &c->digest);
+	int r = 0;
+
+	if (c->declaration && !known)
+		r = declare_send(c, deadline, e);
+	if (r < 0 || c->n_slots == 0 || (known && slots_are_ours(c, j)))
+		return r;
+	r = forfeit_credit(c, deadline, e);
+	return r < 0 ? r : prepare_slots(c, deadline, e);
+}
+
+/* ---- Joining ---- */
+
+static int connect_any(struct ckpt *c)
+{
+	int r = -ENOENT, first = 0;
+
+	if (c->joined)
+		return channel_connect(&c->rq.channel, c->socket);
+	for (uint32_t i = 0; i < c->who.n_sockets; i++) {
+		c->socket = c->who.sockets[i];
+		r = channel_connect(&c->rq.channel, c->socket);
+		if (r == 0)
+			return 0;
+		/* Somebody listening who does not let us in says more than nobody at all. */
+		if (first == 0 || first == -ENOENT)
+			first = r;
+	}
+	return first;
+}
+
+/* until: of connecting and Open; deadline: of taking slots anew. No sentence: unavailable. */
+static int join_once(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
+{
+	struct joining j = { .c = c, .again = c->joined };
+	int r;
+
+	err_clear(e);
+	r = connect_any(c);
+	if (r < 0)
+		return r;
+	c->joining = true;
+	r = say_hello(&j, until, e);
+	if (r == 0)
+		r = say_open(&j, until, e);
+	if (r == 0 && j.again)
+		r = restore(c, &j, deadline, e);
+	c->joining = false;
+	if (r < 0)
+		channel_drop(&c->rq.channel);
+	if (r == CKPT_ETIMEDOUT)
+		err_clear(e);
+	return r;
+}
+
+static bool worth_another_try(int r)
+{
+	return r == -ENOENT || r == -ECONNREFUSED || r == -EAGAIN || r == -EPIPE;
+}
+
+static int join(struct ckpt *c, uint64_t until, uint64_t answer_by, uint64_t deadline,
+		struct err *ret_e)
+{
+	uint64_t pause = PAUSE_MIN, now;
+	struct err e = { 0 };
+	int r;
+
+	for (;;) {
+		r = join_once(c, answer_by, deadline, &e);
+		now = clock_ns();
+		/* A full queue of connections says that ckptd is there, and busy. */
+		if (r == -EAGAIN && e.code == 0)
+			until = max_u64(until, min_u64(answer_by, now + PAUSE_MAX));
+		if (!worth_another_try(r) || now >= until)
+			break;
+		ignore_result(clock_poll(NULL, 0, min_u64(now + pause, until)) /* only waits */);
+		pause = min_u64(2 * pause, PAUSE_MAX);
+	}
+	if (r < 0 && e.code == 0)
+		r = unavailable(c, r, &e);
+	if (r < 0 && ret_e)
+		*ret_e = e;
+	return r;
+}
+
+int session_open(struct ckpt *c, struct err *e)
+{
+	uint64_t now = clock_ns(), answer_by, until = now;
+	int r;
+
+	assert(!c->joined && !c->rq.channel.up);
+	if (c->who.connect_ms)
+		until = deadline_in(c->who.connect_ms);
+	answer_by = max_u64(until, deadline_in(c->who.timeout_ms));
+	r = join(c, until, answer_by, answer_by, e);
+	if (r == 0)
+		c->joined = true;
+	return r;
+}
+
+int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	uint64_t until;
+	int r;
+
+	assert(c->joined && !c->joining);
+	if (c->rq.channel.up)
+		return 0;
+	until = min_u64(deadline, deadline_in(REJOIN_MS));
+	r = join(c, until, until, deadline, e);
+	if (r < 0)
+		return r;
+	c->rejoined = true;
+	c->stats.reconnects++;
+	return 0;
+}
+
+/* Says goodbye and waits until ckptd has heard it: the same rank may be opened again at once. */
+void session_close(struct ckpt *c)
+{
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	struct request q;
+
+	if (c->joined && c->rq.channel.up) {
+		request_init(&q, NULL);
+		q.message.body_case = CKPT__REQUEST__BODY_BYE;
+		q.message.bye = &bye;
+		ignore_result(call_once(c, &q, deadline_in(BYE_MS)) /* it ends in every case */);
+		request_forget(&q);
+	}
+	unmap_page(c);
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source.c - reading ranges of images.
+ *
+ * Files are read past the page cache: the descriptor came with O_DIRECT, so offset, length and
+ * address are multiples of ALIGN, and what is not wanted at the ends is skipped. Memory of another
+ * process is read the same way, in pieces that stay in the second-level cache: a copy by the
+ * kernel into warm memory costs less than mapping pages that are used once, and nobody can pull
+ * them away from under us. Memory that this process has mapped anyway (its own slots) is used in
+ * place.
+ *
+ * Any thread; each has its own buffers.
+ */
+#include <config.h>
+
+#include "client/source.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "codec/compress.h"
+#include "codec/digest.h"
+
+#define ALIGN	     4096u
+#define MEMORY_RANGE (256u << 10) /* stays in the second-level cache */
+#define FILE_RANGE   (1u << 20)
+
+uint64_t source_range_max(const struct source *s)
+{
+	uint64_t bytes = s->in->kind == LOAD_MEMORY ? MEMORY_RANGE : FILE_RANGE;
+
+	return max_u64(bytes / s->in->geometry.leaf, 1);
+}
+
+/* ---- Buffers ---- */
+
+static bool any_compressed(const struct source *s)
+{
+	uint64_t n = s->in->kind == LOAD_FILE ? div_up(s->in->image_len, s->in->geometry.chunk) : 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		if (chunk_place_get(s->in->places, i).encoding != ENCODING_RAW)
+			return true;
+	return false;
+}
+
+int source_buffers_init(struct source_buffers *b, const struct source *sources, uint32_t n_sources)
+{
+	uint64_t window = 0, chunk = 0;
+	int r;
+
+	*b = (struct source_buffers){ 0 };
+	for (uint32_t i = 0; i < n_sources; i++) {
+		const struct geometry *g = &sources[i].in->geometry;
+
+		window = max_u64(window, source_range_max(&sources[i]) * g->leaf);
+		if (any_compressed(&sources[i]))
+			chunk = max_u64(chunk, g->chunk);
+	}
+	b->window_bytes = max_u64(window, chunk) + 2 * ALIGN;
+	b->window_block = alloc_zero(b->window_bytes + ALIGN);
+	if (!b->window_block)
+		return -ENOMEM;
+	b->window = (uint8_t *)round_up((uintptr_t)b->window_block, ALIGN);
+	if (chunk == 0)
+		return 0;
+	b->raw = alloc_zero(chunk);
+	r = b->raw ? compressor_new(chunk, 1, &b->compressor) : -ENOMEM;
+	if (r < 0)
+		source_buffers_fini(b);
+	return r;
+}
+
+void source_buffers_fini(struct source_buffers *b)
+{
+	alloc_free(b->window_block);
+	alloc_free(b->raw);
+	compressor_free(b->compressor);
+	*b = (struct source_buffers){ 0 };
+}
+
+/* ---- Ranges ---- */
+
+static struct chunk_place place_of(const struct source *s, uint64_t chunk)
+{
+	return chunk_place_get(s->in->places, chunk);
+}
+
+struct source_range source_range_at(const struct source *s, uint64_t leaf, uint64_t want)
+{
+	uint64_t per_chunk = s->in->geometry.chunk / s->in->geometry.leaf;
+	uint64_t n_leaves = div_up(s->in->image_len, s->in->geometry.leaf);
+	uint64_t chunk = leaf / per_chunk, end;
+	struct source_range range = { .first = leaf, .n = min_u64(want, source_range_max(s)) };
+	struct chunk_place p, next;
+
+	assert(leaf < n_leaves && want > 0);
+	if (s->in->kind == LOAD_MEMORY)
+		return range;
+	p = place_of(s, chunk);
+	end = min_u64((chunk + 1) * per_chunk, n_leaves);
+	if (p.encoding != ENCODING_RAW) {
+		range.n = end - leaf;
+		return range;
+	}
+	/* On to the next chunk while it follows in the file as in the image. */
+	while (end < leaf + range.n) {
+		next = place_of(s, ++chunk);
+		if (next.encoding != ENCODING_RAW || next.offset != p.offset + p.stored)
+			break;
+		p = next;
+		end = min_u64(end + per_chunk, n_leaves);
+	}
+	range.n = min_u64(range.n, end - leaf);
+	return range;
+}
+
+/* ---- Reading ---- */
+
+/* len bytes from offset; *ret points at the first. */
+static int read_window(const struct source *s, uint64_t offset, uint64_t len,
+		       struct source_buffers *b, const uint8_t **ret, uint64_t *ret_read)
+{
+	uint64_t align = s->in->kind == LOAD_FILE ? ALIGN : 1;
+	uint64_t lo = offset / align * align, need = offset + len - lo;
+	uint64_t size = align > 1 ? round_up(need, ALIGN) : need, have = 0;
+
+	assert(size <= b->window_bytes);
+	while (have < need) {
+		uint64_t at = have / align * align; /* again from a multiple after a short read */
+		ssize_t n = pread(s->fd, b->window + at, size - at, (off_t)(lo + at));
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0)
+			return -errno;
+		if (at + (uint64_t)n <= have)
+			return -EIO; /* the file is shorter than its table says */
+		have = at + (uint64_t)n;
+	}
+	*ret_read += need;
+	*ret = b->window + (offset - lo);
+	return 0;
+}
+
+static int read_compressed(const struct source *s, struct source_range range, uint64_t chunk,
+			   struct source_buffers *b, const uint8_t **ret, uint64_t *ret_read)
+{
+	struct geometry g = s->in->geometry;
+	struct chunk_place p = place_of(s, chunk);
+	uint64_t raw = min_u64(g.chunk, s->in->image_len - chunk * g.chunk);
+	const uint8_t *stored;
+	struct digest d;
+	int r;
+
+	assert(b->compressor && p.stored <= g.chunk);
+	r = read_window(s, p.offset, p.stored, b, &stored, ret_read);
+	if (r < 0)
+		return r;
+	d = digest_of(stored, p.stored);
+	if (!digest_equal(&d, &p.digest))
+		return CKPT_ECORRUPT;
+	r = decompress_chunk(b->compressor, p.encoding, stored, p.stored, b->raw, raw);
+	if (r < 0)
+		return r;
+	*ret = b->raw + (range.first * g.leaf - chunk * g.chunk);
+	return 0;
+}
+
+int source_read(const struct source *s, struct source_range range, struct source_buffers *b,
+		const uint8_t **ret, uint64_t *ret_read)
+{
+	struct geometry g = s->in->geometry;
+	uint64_t lo = range.first * g.leaf;
+	uint64_t hi = min_u64(lo + range.n * g.leaf, s->in->image_len);
+	uint64_t chunk = lo / g.chunk;
+	struct chunk_place p;
+
+	assert(range.n > 0 && lo < hi);
+	if (s->mapped) {
+		*ret = s->mapped + lo;
+		*ret_read += hi - lo;
+		return 0;
+	}
+	if (s->in->kind == LOAD_MEMORY)
+		return read_window(s, lo, hi - lo, b, ret, ret_read);
+	p = place_of(s, chunk);
+	if (p.encoding != ENCODING_RAW)
+		return read_compressed(s, range, chunk, b, ret, ret_read);
+	return read_window(s, p.offset + (lo - chunk * g.chunk), hi - lo, b, ret, ret_read);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source.h - a range of one source's image, raw, wherever it is kept.
+ */
+#ifndef CLIENT_SOURCE_H
+#define CLIENT_SOURCE_H
+
+#include "model/load_plan.h"
+
+struct compressor;
+
+struct source {
+	const struct load_source *in; /* the plan's */
+	int fd;
+	const uint8_t *mapped; /* not NULL: the image lies in this process already */
+};
+
+/* A worker's memory. */
+struct source_buffers {
+	uint8_t *window;  /* what is read, aligned for O_DIRECT */
+	size_t window_bytes;
+	uint8_t *raw;     /* what was decompressed; NULL: nothing is compressed */
+	struct compressor *compressor;
+	void *window_block; /* what to free */
+};
+
+/* Leaves that are read and placed together: [first, first + n) of a source. */
+struct source_range {
+	uint64_t first, n;
+};
+
+/* Sizes buffers for any range that source_range_at() gives for these sources. */
+MUST_CHECK int source_buffers_init(struct source_buffers *b, const struct source *sources,
+				   uint32_t n_sources);
+void source_buffers_fini(struct source_buffers *b);
+
+uint64_t source_range_max(const struct source *s); /* leaves */
+/*
+ * The range that begins with this leaf, when want of them in a row are wanted (a compressed chunk
+ * ends a range and is given whole from this leaf to its end).
+ */
+struct source_range source_range_at(const struct source *s, uint64_t leaf, uint64_t want);
+
+/*
+ * *ret points to the range's first byte until the next call with these buffers. CKPT_ECORRUPT: a
+ * compressed chunk does not match its digest or does not decompress; -errno of the read. *ret_read
+ * grows by the bytes read.
+ */
+MUST_CHECK int source_read(const struct source *s, struct source_range range,
+			   struct source_buffers *b, const uint8_t **ret, uint64_t *ret_read);
+
+#endif

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What launchers say: which variable wins, and that nonsense is refused by name.
+ */
+#include <config.h>
+
+#include "client/environment.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/lib/test.h"
+
+
+static int clear(void **state)
+{
+	(void)state;
+	return clearenv();
+}
+
+static void set(const char *const *pairs)
+{
+	clearenv();
+	for (; *pairs; pairs += 2)
+		setenv(pairs[0], pairs[1], 1);
+}
+#define SET(...) set((const char *const[]){ __VA_ARGS__, NULL })
+
+static int find(struct identity *id, struct err *e)
+{
+	err_clear(e);
+	return identity_find("job", CKPT_FROM_ENV, CKPT_FROM_ENV, NULL, id, e);
+}
+
+static void test_rank_and_world(void **state)
+{
+	struct identity id;
+	struct err e;
+
+	(void)state;
+	SET("RANK", "3", "WORLD_SIZE", "8");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.rank, 3);
+	assert_int_equal(id.world, 8);
+	/* A torchrun inside a Slurm job: never the rank of one and the world of the other. */
+	SET("RANK", "3", "WORLD_SIZE", "8", "SLURM_PROCID", "1", "SLURM_NTASKS", "2");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.rank, 3);
+	assert_int_equal(id.world, 8);
+	SET("RANK", "3", "SLURM_PROCID", "1", "SLURM_NTASKS", "2");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.rank, 1);
+	assert_int_equal(id.world, 2);
+	SET("OMPI_COMM_WORLD_RANK", "4", "OMPI_COMM_WORLD_SIZE", "5", "SLURM_PROCID", "0",
+	    "SLURM_NTASKS", "1");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.rank, 4);
+	assert_int_equal(id.world, 5);
+	SET("CKPT_RANK", "0", "CKPT_WORLD", "1", "RANK", "3", "WORLD_SIZE", "8");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.world, 1);
+	/* What the caller gives wins, each for itself. */
+	SET("RANK", "3", "WORLD_SIZE", "8");
+	assert_int_equal(identity_find("job", 5, CKPT_FROM_ENV, NULL, &id, &e), 0);
+	assert_int_equal(id.rank, 5);
+	assert_int_equal(id.world, 8);
+}
+
+static void refused(int r, const struct err *e, const char *names)
+{
+	assert_int_equal(r, -EINVAL);
+	assert_non_null(strstr(e->text, names));
+}
+
+static void test_nonsense_is_refused(void **state)
+{
+	struct ckpt_options o = { .size = sizeof(o) };
+	struct identity id;
+	struct err e = { 0 };
+
+	(void)state;
+	clearenv();
+	refused(find(&id, &e), &e, "RANK and WORLD_SIZE");
+	SET("RANK", "-1", "WORLD_SIZE", "8");
+	refused(find(&id, &e), &e, "RANK is '-1'");
+	SET("RANK", "1", "WORLD_SIZE", "8x");
+	refused(find(&id, &e), &e, "WORLD_SIZE is '8x'");
+	SET("RANK", "8", "WORLD_SIZE", "8");
+	refused(find(&id, &e), &e, "rank 8 of world 8");
+	SET("RANK", "1", "WORLD_SIZE", "99999999999999999999999");
+	refused(find(&id, &e), &e, "WORLD_SIZE");
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_TIMEOUT", "soon");
+	refused(find(&id, &e), &e, "CKPT_TIMEOUT is 'soon'");
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_CONNECT_TIMEOUT", "1.x");
+	refused(find(&id, &e), &e, "CKPT_CONNECT_TIMEOUT");
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_TOKEN", "xyz");
+	refused(find(&id, &e), &e, "CKPT_TOKEN");
+	clearenv();
+	refused(identity_find("a/b", 0, 1, NULL, &id, &e), &e, "'a/b'");
+	refused(identity_find(NULL, 0, 1, NULL, &id, &e), &e, "CKPT_JOB");
+	refused(identity_find("j", 0, 1, &(struct ckpt_options){ .size = 1 }, &id, &e), &e, "size");
+	o.token = "0g";
+	refused(identity_find("j", 0, 1, &o, &id, &e), &e, "given by the caller");
+}
+
+static void test_run_id(void **state)
+{
+	struct ckpt_options o = { .size = sizeof(o), .run_id = "mine" };
+	struct identity id;
+	struct err e;
+
+	(void)state;
+	SET("RANK", "0", "WORLD_SIZE", "1");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "");
+	SET("RANK", "0", "WORLD_SIZE", "1", "SLURM_JOB_ID", "77", "SLURM_RESTART_COUNT", "2");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "77.2");
+	SET("RANK", "0", "WORLD_SIZE", "1", "SLURM_JOB_ID", "77", "TORCHELASTIC_RUN_ID", "el",
+	    "TORCHELASTIC_RESTART_COUNT", "1");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "el.1");
+	/* torchrun's way of saying that there is none: the same in every launch. */
+	SET("RANK", "0", "WORLD_SIZE", "1", "TORCHELASTIC_RUN_ID", "none",
+	    "TORCHELASTIC_RESTART_COUNT", "1");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "");
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_RUN_ID", "given", "SLURM_JOB_ID", "77");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "given");
+	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
+	assert_string_equal(id.run_id, "mine");
+}
+
+static void test_socket_token_timeouts(void **state)
+{
+	struct ckpt_options o = { .size = sizeof(o), .socket = "/mine", .connect_timeout_ms = 5,
+				  .timeout_ms = 7 };
+	struct identity id;
+	struct err e;
+
+	(void)state;
+	SET("RANK", "0", "WORLD_SIZE", "1", "XDG_RUNTIME_DIR", "/run/user/7");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.n_sockets, 2);
+	assert_string_equal(id.sockets[0], "/run/user/7/ckptd.sock");
+	assert_string_equal(id.sockets[1], "/run/ckptd/ckptd.sock");
+	assert_int_equal(id.connect_ms, 0);
+	assert_int_equal(id.timeout_ms, 60000);
+	assert_int_equal(id.token_len, 0);
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_SOCKET", "/there", "CKPT_TOKEN", "00ff10",
+	    "CKPT_TIMEOUT", "2.5", "CKPT_CONNECT_TIMEOUT", "30");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.n_sockets, 1);
+	assert_string_equal(id.sockets[0], "/there");
+	assert_int_equal(id.token_len, 3);
+	assert_memory_equal(id.token, "\x00\xff\x10", 3);
+	assert_int_equal(id.connect_ms, 30000);
+	assert_int_equal(id.timeout_ms, 2500);
+	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
+	assert_string_equal(id.sockets[0], "/mine");
+	assert_int_equal(id.connect_ms, 5);
+	assert_int_equal(id.timeout_ms, 7);
+	/* A caller of an older libckpt: what it does not know is absent. */
+	o.size = offsetof(struct ckpt_options, token);
+	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
+	assert_string_equal(id.sockets[0], "/mine");
+	assert_int_equal(id.timeout_ms, 2500);
+}
+
+static void test_threads(void **state)
+{
+	(void)state;
+	clearenv();
+	setenv("CKPT_LOAD_THREADS", "5", 1);
+	assert_int_equal(load_threads(4, false), 5);
+	setenv("CKPT_LOAD_THREADS", "lots", 1);
+	assert_in_range(load_threads(1, false), 1, 8);
+	unsetenv("CKPT_LOAD_THREADS");
+	assert_in_range(load_threads(1, true), 8, 8); /* waiting for a disk needs no cores */
+	assert_int_equal(load_threads(100000, false), 1);
+	setenv("LOCAL_WORLD_SIZE", "60000", 1);
+	assert_int_equal(load_threads(1, false), 1);
+	assert_int_equal(load_threads(1, true), 2);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup(test_rank_and_world, clear),
+		cmocka_unit_test_setup(test_nonsense_is_refused, clear),
+		cmocka_unit_test_setup(test_run_id, clear),
+		cmocka_unit_test_setup(test_socket_token_timeouts, clear),
+		cmocka_unit_test_setup(test_threads, clear),
+	};
+
+	return cmocka_run_group_tests_name("environment", tests, NULL, NULL);
+}

@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The placer against an oracle: random pieces over sources of every kind, with leaves that match
+ * and leaves that do not.
+ *
+ * The oracle walks each piece's rows by its definition (model/plan.h) over the plain images and
+ * shares nothing with the placer but the digest function.
+ */
+#include <config.h>
+
+#include "client/placer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "client/clock.h"
+#include "client/touched.h"
+#include "codec/compress.h"
+#include "codec/digest.h"
+#include "tests/lib/test.h"
+
+#define LEAF	 1024u
+#define CHUNK	 4096u
+#define SOURCES	 4
+#define TARGETS	 5
+#define TARGET_BYTES (64u << 10)
+
+enum kind { MEMORY, MAPPED, RAW_FILE, PACKED_FILE };
+
+struct image {
+	uint8_t *bytes;
+	uint64_t len;
+	uint8_t *leaves, *places;
+	struct load_source in;
+	char *path;
+};
+
+struct world {
+	char *dir;
+	struct image images[SOURCES];
+	struct source sources[SOURCES];
+	struct plan_piece pieces[200];
+	size_t n_pieces;
+	uint8_t *have[TARGETS], *want[TARGETS];
+	struct place_target targets[TARGETS];
+	uint64_t x;
+};
+
+static uint64_t rnd(struct world *w, uint64_t below)
+{
+	w->x ^= w->x << 13;
+	w->x ^= w->x >> 7;
+	w->x ^= w->x << 17;
+	return w->x % below;
+}
+
+/* Chunks in the file in a shuffled order, some of them neighbours; compressed if that pays. */
+static void make_file(struct world *w, struct image *m, bool packed, const char *path)
+{
+	uint64_t n = (m->len + CHUNK - 1) / CHUNK, at = 4096;
+	struct compressor *c;
+	uint8_t *file = calloc(1, 2 * m->len + 4096 * (n + 4)), *out;
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_int_equal(compressor_new(CHUNK, 1, &c), 0);
+	out = malloc(compressor_bound(CHUNK));
+	m->places = calloc(n + 1, CHUNK_PLACE_BYTES);
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t len = m->len - i * CHUNK < CHUNK ? m->len - i * CHUNK : CHUNK;
+		struct chunk_place p = { .offset = at, .stored = (uint32_t)len };
+		const uint8_t *bytes = m->bytes + i * CHUNK;
+		size_t stored = 0;
+
+		if (packed)
+			p.encoding = (uint16_t)compress_chunk(c, bytes, len, 4, out,
+							      compressor_bound(CHUNK), &stored);
+		if (p.encoding != ENCODING_RAW) {
+			p.stored = (uint32_t)stored;
+			bytes = out;
+			p.digest = digest_of(out, stored);
+		}
+		memcpy(file + at, bytes, p.stored);
+		chunk_place_put(m->places + i * CHUNK_PLACE_BYTES, &p);
+		at += p.stored;
+		if (rnd(w, 3) == 0)
+			at = (at + 4095 + 4096 * rnd(w, 2)) / 4096 * 4096;
+	}
+	assert_int_equal(pwrite(fd, file, at, 0), (ssize_t)at);
+	close(fd);
+	compressor_free(c);
+	free(file);
+	free(out);
+}
+
+static void make_source(struct world *w, int i, enum kind kind)
+{
+	struct image *m = &w->images[i];
+	struct source *s = &w->sources[i];
+
+	m->len = 1 + rnd(w, 40 * CHUNK);
+	m->bytes = calloc(1, m->len + LEAF);
+	for (uint64_t at = 0; at < m->len; at++) /* compressible here and there */
+		m->bytes[at] = (uint8_t)(at / 9000 % 2 ? at % 7 : rnd(w, 256));
+	m->leaves = calloc((m->len + LEAF - 1) / LEAF, 16);
+	for (uint64_t leaf = 0; leaf * LEAF < m->len; leaf++) {
+		uint64_t len = m->len - leaf * LEAF < LEAF ? m->len - leaf * LEAF : LEAF;
+		struct digest d = digest_of(m->bytes + leaf * LEAF, len);
+
+		memcpy(m->leaves + leaf * 16, d.b, 16);
+	}
+	m->in = (struct load_source){ .kind = kind >= RAW_FILE ? LOAD_FILE : LOAD_MEMORY,
+				      .image_len = m->len,
+				      .geometry = { .leaf = LEAF, .chunk = CHUNK },
+				      .leaves = m->leaves };
+	*s = (struct source){ .in = &m->in };
+	if (kind == MAPPED) {
+		s->fd = -1;
+		s->mapped = m->bytes;
+	} else if (kind == MEMORY) {
+		s->fd = memfd_create("image", MFD_CLOEXEC);
+		assert_int_equal(pwrite(s->fd, m->bytes, m->len, 0), (ssize_t)m->len);
+	} else {
+		assert_true(asprintf(&m->path, "%s/file%d", w->dir, i) > 0);
+		make_file(w, m, kind == PACKED_FILE, m->path);
+		m->in.places = m->places;
+		s->fd = open(m->path, O_RDWR | O_CLOEXEC | O_DIRECT);
+		if (s->fd < 0)
+			s->fd = open(m->path, O_RDWR | O_CLOEXEC);
+		assert_true(s->fd >= 0);
+	}
+}
+
+/* Row by row, as the definition says. */
+static void oracle_piece(struct world *w, const struct plan_piece *p)
+{
+	uint64_t at[CKPT_NDIM_MAX] = { 0 };
+
+	for (;;) {
+		uint64_t src = p->src, dst = p->dst;
+		uint32_t k;
+
+		for (k = 0; k < p->ndim; k++) {
+			src += at[k] * p->src_stride[k];
+			dst += at[k] * p->dst_stride[k];
+		}
+		memcpy(w->want[p->target] + dst, w->images[p->source].bytes + src, p->run);
+		for (k = p->ndim; k-- > 0;) {
+			if (++at[k] < p->count[k])
+				break;
+			at[k] = 0;
+		}
+		if (k == UINT32_MAX)
+			return;
+	}
+}
+
+/* Bands of a target that no two pieces share. */
+static void make_pieces(struct world *w)
+{
+	uint64_t next[TARGETS] = { 0 };
+
+	w->n_pieces = 0;
+	while (w->n_pieces < 60) {
+		struct plan_piece p = { .source = (uint32_t)rnd(w, SOURCES),
+					.target = (uint32_t)rnd(w, TARGETS) };
+		uint64_t len = w->images[p.source].len, span, band;
+
+		p.run = 1 + rnd(w, rnd(w, 2) ? 40 : 6 * LEAF);
+		p.ndim = (uint32_t)rnd(w, 3);
+		span = band = p.run;
+		for (uint32_t k = p.ndim; k-- > 0;) {
+			p.count[k] = 2 + rnd(w, 5);
+			p.src_stride[k] = span + rnd(w, rnd(w, 2) ? 30 : 3 * CHUNK);
+			p.dst_stride[k] = band + rnd(w, 8);
+			span += (p.count[k] - 1) * p.src_stride[k];
+			band += (p.count[k] - 1) * p.dst_stride[k];
+		}
+		if (span > len || next[p.target] + band > TARGET_BYTES) {
+			if (rnd(w, 50) == 0)
+				break;
+			continue;
+		}
+		p.src = rnd(w, len - span + 1);
+		if (rnd(w, 4) == 0 && p.src / LEAF * LEAF + span <= len)
+			p.src = p.src / LEAF * LEAF; /* whole leaves */
+		p.dst = next[p.target];
+		next[p.target] += band;
+		oracle_piece(w, &p);
+		w->pieces[w->n_pieces++] = p;
+	}
+}
+
+static void make_world(struct world *w, uint64_t seed)
+{
+	*w = (struct world){ .x = seed * 0x9e3779b97f4a7c15u + 1 };
+	w->dir = test_dir_make(NULL);
+	for (int i = 0; i < SOURCES; i++)
+		make_source(w, i, (enum kind)i);
+	for (int i = 0; i < TARGETS; i++) {
+		w->have[i] = calloc(1, TARGET_BYTES);
+		w->want[i] = calloc(1, TARGET_BYTES);
+		w->targets[i] = (struct place_target){ .ptr = w->have[i] };
+	}
+	make_pieces(w);
+}
+
+static void drop_world(struct world *w)
+{
+	for (int i = 0; i < SOURCES; i++) {
+		free(w->images[i].bytes);
+		free(w->images[i].leaves);
+		free(w->images[i].places);
+		free(w->images[i].path);
+		if (w->sources[i].fd >= 0)
+			close(w->sources[i].fd);
+	}
+	for (int i = 0; i < TARGETS; i++) {
+		free(w->have[i]);
+		free(w->want[i]);
+	}
+	test_dir_remove(w->dir);
+}
+
+static int run(struct world *w, uint32_t threads, struct placed *ret, struct err *e)
+{
+	struct placing p = { .sources = w->sources, .n_sources = SOURCES, .pieces = w->pieces,
+			     .n_pieces = w->n_pieces, .targets = w->targets, .threads = threads,
+			     .deadline = NEVER };
+
+	err_clear(e);
+	*ret = (struct placed){ 0 };
+	return placer_run(&p, ret, e);
+}
+
+/* Which leaves the pieces touch, byte by byte. */
+static void oracle_leaves(const struct world *w, int source, bool *touched)
+{
+	for (size_t i = 0; i < w->n_pieces; i++) {
+		const struct plan_piece *p = &w->pieces[i];
+		uint64_t rows = 1;
+
+		if ((int)p->source != source)
+			continue;
+		for (uint32_t k = 0; k < p->ndim; k++)
+			rows *= p->count[k];
+		for (uint64_t row = 0; row < rows; row++) {
+			uint64_t rest = row, src = p->src;
+
+			for (uint32_t k = p->ndim; k-- > 0;) {
+				src += rest % p->count[k] * p->src_stride[k];
+				rest /= p->count[k];
+			}
+			for (uint64_t at = src; at < src + p->run; at++)
+				touched[at / LEAF] = true;
+		}
+	}
+}
+
+static void test_any_pieces_from_any_source(void **state)
+{
+	uint64_t seed = test_seed(1);
+	struct placed placed;
+	struct err e;
+	struct world w;
+
+	(void)state;
+	for (uint64_t i = 0; i < 60; i++) {
+		uint64_t raw = 0;
+
+		make_world(&w, seed * 1000 + i);
+		assert_int_equal(run(&w, 1 + (uint32_t)(i % 4), &placed, &e), 0);
+		for (int t = 0; t < TARGETS; t++)
+			assert_memory_equal(w.have[t], w.want[t], TARGET_BYTES);
+		/* Of what is not compressed exactly the touched leaves were read. */
+		for (int s = 0; s < SOURCES; s++) {
+			bool touched[64 * 40] = { 0 };
+
+			oracle_leaves(&w, s, touched);
+			for (uint64_t leaf = 0; leaf * LEAF < w.images[s].len; leaf++)
+				if (touched[leaf])
+					raw += w.images[s].len - leaf * LEAF < LEAF
+						       ? w.images[s].len - leaf * LEAF
+						       : LEAF;
+		}
+		assert_true(placed.bytes_read <= raw + 40 * (CHUNK + 8192));
+		assert_false(placed.bad);
+		drop_world(&w);
+	}
+}
+
+static void test_touched_index(void **state)
+{
+	uint64_t seed = test_seed(2);
+	struct touched *t;
+	struct world w;
+
+	(void)state;
+	for (uint64_t i = 0; i < 20; i++) {
+		make_world(&w, seed * 1000 + i);
+		assert_int_equal(touched_make(w.sources, SOURCES, w.pieces, w.n_pieces, &t), 0);
+		for (int s = 0; s < SOURCES; s++) {
+			bool touched[64 * 40] = { 0 };
+			uint64_t next = 0;
+
+			oracle_leaves(&w, s, touched);
+			for (uint64_t leaf = 0; leaf < t[s].n_leaves; leaf++) {
+				assert_int_equal(touched_leaf(&t[s], leaf), touched[leaf]);
+				if (touched[leaf]) {
+					assert_int_equal(touched_next(&t[s], next), leaf);
+					next = leaf + 1;
+				}
+			}
+			assert_int_equal(touched_next(&t[s], next), t[s].n_leaves);
+		}
+		touched_free(t, SOURCES);
+		drop_world(&w);
+	}
+}
+
+/* One byte of a source is wrong: in a touched leaf it is found and named, elsewhere it is nobody's
+ * business. */
+static void test_bad_leaves(void **state)
+{
+	uint64_t seed = test_seed(3);
+	struct placed placed;
+	struct err e;
+	struct world w;
+	int found = 0, passed = 0;
+
+	(void)state;
+	for (uint64_t i = 0; i < 120; i++) {
+		bool touched[64 * 40] = { 0 };
+		uint32_t s;
+		uint64_t at;
+		uint8_t byte;
+		int r;
+
+		make_world(&w, seed * 1000 + i);
+		s = (uint32_t)(i % 3); /* compressed ones have their own test */
+		oracle_leaves(&w, (int)s, touched);
+		at = rnd(&w, w.images[s].len);
+		byte = (uint8_t)(w.images[s].bytes[at] ^ 0x40);
+		if (s == MEMORY) {
+			assert_int_equal(pwrite(w.sources[s].fd, &byte, 1, (off_t)at), 1);
+		} else if (s == MAPPED) {
+			w.images[s].bytes[at] = byte;
+		} else {
+			struct chunk_place p = chunk_place_get(w.images[s].places, at / CHUNK);
+			int fd = open(w.images[s].path, O_RDWR | O_CLOEXEC);
+
+			assert_int_equal(pwrite(fd, &byte, 1, (off_t)(p.offset + at % CHUNK)), 1);
+			close(fd);
+		}
+		r = run(&w, 1 + (uint32_t)(i % 3), &placed, &e);
+		if (touched[at / LEAF]) {
+			assert_int_equal(r, CKPT_ECORRUPT);
+			assert_true(placed.bad);
+			assert_int_equal(placed.bad_source, s);
+			assert_int_equal(placed.bad_leaf, at / LEAF);
+			found++;
+		} else {
+			assert_int_equal(r, 0);
+			passed++;
+		}
+		drop_world(&w);
+	}
+	assert_true(found > 10 && passed > 10);
+}
+
+static void test_bad_compressed_chunks_and_short_files(void **state)
+{
+	struct placed placed;
+	struct err e;
+	struct world w;
+	int found = 0;
+
+	(void)state;
+	for (uint64_t i = 0; i < 40; i++) {
+		struct plan_piece all = { .source = PACKED_FILE };
+		struct chunk_place p;
+		uint64_t chunk;
+		uint8_t byte;
+		int fd;
+
+		make_world(&w, 500 + i);
+		all.run = w.images[PACKED_FILE].len < TARGET_BYTES ? w.images[PACKED_FILE].len
+								   : TARGET_BYTES;
+		w.pieces[0] = all;
+		w.n_pieces = 1;
+		chunk = rnd(&w, (all.run + CHUNK - 1) / CHUNK);
+		p = chunk_place_get(w.images[PACKED_FILE].places, chunk);
+		fd = open(w.images[PACKED_FILE].path, O_RDWR | O_CLOEXEC);
+		if (i % 2) {
+			assert_int_equal(ftruncate(fd, (off_t)p.offset), 0);
+		} else {
+			off_t at = (off_t)(p.offset + rnd(&w, p.stored));
+
+			if ((uint64_t)at - p.offset + chunk * CHUNK >= all.run)
+				at = (off_t)p.offset; /* a raw chunk may end beyond the piece */
+			assert_int_equal(pread(fd, &byte, 1, at), 1);
+			byte ^= 1;
+			assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+		}
+		close(fd);
+		assert_int_equal(run(&w, 2, &placed, &e), CKPT_ECORRUPT);
+		assert_int_equal(placed.bad_source, PACKED_FILE);
+		found += p.encoding != ENCODING_RAW;
+		drop_world(&w);
+	}
+	assert_true(found > 5);
+}
+
+/* What is stored is checked before it is given to the decompressor, not only what comes out. */
+static void test_digest_of_what_is_stored(void **state)
+{
+	struct placed placed;
+	struct err e;
+	struct world w;
+	int found = 0;
+
+	(void)state;
+	for (uint64_t i = 0; i < 10; i++) {
+		struct chunk_place p;
+
+		make_world(&w, 900 + i);
+		if (w.images[PACKED_FILE].len < 4 * CHUNK) {
+			drop_world(&w);
+			continue;
+		}
+		p = chunk_place_get(w.images[PACKED_FILE].places + 3 * CHUNK_PLACE_BYTES, 0);
+		w.pieces[0] = (struct plan_piece){ .source = PACKED_FILE, .src = 3 * CHUNK,
+						   .run = 1 };
+		w.n_pieces = 1;
+		assert_int_equal(run(&w, 1, &placed, &e), 0);
+		if (p.encoding != ENCODING_RAW) {
+			p.digest.b[3] ^= 1;
+			chunk_place_put(w.images[PACKED_FILE].places + 3 * CHUNK_PLACE_BYTES, &p);
+			assert_int_equal(run(&w, 1, &placed, &e), CKPT_ECORRUPT);
+			found++;
+		}
+		drop_world(&w);
+	}
+	assert_true(found > 0);
+}
+
+static void test_strided_targets(void **state)
+{
+	struct shard s = { .name = "t", .name_len = 1, .dtype = CKPT_F32,
+			   .global = { 2, { 64, 100 } }, .box = { 2, { 0, 0 }, { 64, 100 } } };
+	int64_t strides[2] = { 4, 300 }; /* transposed, with gaps */
+	struct placed placed;
+	struct err e;
+	struct world w;
+
+	(void)state;
+	make_world(&w, 77);
+	assert_int_equal(shard_check(&s, &e), 0);
+	while (w.images[PACKED_FILE].len < s.bytes) {
+		drop_world(&w);
+		make_world(&w, w.x);
+	}
+	w.targets[0].strided = true;
+	assert_int_equal(strided_init(&w.targets[0].layout, &s, strides), 0);
+	w.pieces[0] = (struct plan_piece){ .source = PACKED_FILE, .run = s.bytes };
+	w.n_pieces = 1;
+	assert_int_equal(run(&w, 3, &placed, &e), 0);
+	for (int i = 0; i < 64; i++)
+		for (int k = 0; k < 100; k++)
+			assert_memory_equal(w.have[0] + i * 4 + k * 300,
+					    w.images[PACKED_FILE].bytes + (i * 100 + k) * 4, 4);
+	drop_world(&w);
+}
+
+static void test_deadline_and_memory(void **state)
+{
+	struct placed placed;
+	struct err e;
+	struct world w;
+	struct placing p;
+	bool fired = true;
+
+	(void)state;
+	make_world(&w, 5);
+	p = (struct placing){ .sources = w.sources, .n_sources = SOURCES, .pieces = w.pieces,
+			      .n_pieces = w.n_pieces, .targets = w.targets, .threads = 3,
+			      .deadline = 1 };
+	assert_int_equal(placer_run(&p, &placed, &e), CKPT_ETIMEDOUT);
+	p.deadline = NEVER;
+	for (uint64_t n = 1; fired; n++) {
+		int r;
+
+		err_clear(&e);
+		alloc_fail_at(n, false);
+		r = placer_run(&p, &placed, &e);
+		fired = alloc_fired();
+		alloc_fail_at(0, false);
+		assert_true(r == 0 || (fired && r == -ENOMEM));
+	}
+	for (int t = 0; t < TARGETS; t++)
+		assert_memory_equal(w.have[t], w.want[t], TARGET_BYTES);
+	drop_world(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_any_pieces_from_any_source),
+		cmocka_unit_test(test_touched_index),
+		cmocka_unit_test(test_bad_leaves),
+		cmocka_unit_test(test_bad_compressed_chunks_and_short_files),
+		cmocka_unit_test(test_digest_of_what_is_stored),
+		cmocka_unit_test(test_strided_targets),
+		cmocka_unit_test(test_deadline_and_memory),
+	};
+
+	return cmocka_run_group_tests_name("place", tests, NULL, NULL);
+}

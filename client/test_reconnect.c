@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckptd goes away at every point, and comes back with its memory, without it, or not at all.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/test_fake.h"
+#include "tests/lib/test.h"
+
+#define BYTES 20000u
+
+struct world {
+	struct fake *f;
+	struct ckpt *c;
+	uint8_t data[BYTES];
+	struct ckpt_binding b;
+	struct ckpt_save_args a;
+	/* Drops the connection at a request of this kind, once. */
+	int at;
+	enum fake_action action;
+	int dropped;
+};
+
+static enum fake_action drop_once(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	struct world *w = arg;
+
+	(void)f;
+	if ((int)q->body_case != w->at)
+		return FAKE_DO;
+	w->at = 0;
+	w->dropped++;
+	return w->action;
+}
+
+static int setup(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	uint64_t shape[1] = { BYTES / 4 };
+
+	w->f = fake_new();
+	w->c = fake_open(w->f);
+	fake_declare(w->c, "w", 1, shape);
+	test_fill(w->data, BYTES, 1);
+	w->b = (struct ckpt_binding){ .ptr = w->data, .device = CKPT_HOST, .dtype = CKPT_F32,
+				      .bytes = BYTES };
+	w->a = (struct ckpt_save_args){ .size = sizeof(w->a), .step = 1, .tensors = &w->b,
+					.n_tensors = 1, .timeout_ms = 10000,
+					.flags = CKPT_WAIT_CREDIT };
+	FAKE_SET(w->f, w->f->hook_arg, w);
+	FAKE_SET(w->f, w->f->hook, drop_once);
+	*state = w;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	ckpt_close(w->c);
+	fake_free(w->f);
+	free(w);
+	return 0;
+}
+
+static uint64_t reconnects(struct ckpt *c)
+{
+	struct ckpt_stats s = { .size = sizeof(s) };
+
+	assert_int_equal(ckpt_stats(c, &s), 0);
+	return s.reconnects;
+}
+
+/* The connection ends before a request is handled or before its answer is sent; the call goes on
+ * over a new one and says so once. */
+static void test_lost_at_each_request(void **state)
+{
+	struct world *w = *state;
+	static const int kinds[] = { CKPT__REQUEST__BODY_DECLARE, CKPT__REQUEST__BODY_PREPARE,
+				     CKPT__REQUEST__BODY_SLOTS_READY };
+	uint32_t seals = 0;
+
+	for (int action = FAKE_DROP; action <= FAKE_DO_AND_DROP;
+	     action += FAKE_DO_AND_DROP - FAKE_DROP) {
+		for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+			ckpt_close(w->c);
+			w->c = fake_open(w->f);
+			fake_declare(w->c, "w", 1, (uint64_t[]){ BYTES / 4 });
+			FAKE_SET(w->f, w->action, (enum fake_action)action);
+			FAKE_SET(w->f, w->at, kinds[i]);
+			assert_int_equal(ckpt_prepare(w->c, 0), CKPT_RECONNECTED);
+			assert_int_equal(reconnects(w->c), 1);
+			w->a.step++;
+			assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+			seals++;
+		}
+		FAKE_SET(w->f, w->at, CKPT__REQUEST__BODY_SEAL);
+		w->a.step++;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+		seals++;
+		assert_int_equal(w->f->n_seals, seals); /* repeated, and one snapshot */
+		assert_memory_equal(w->f->seals[seals - 1].image, w->data, BYTES);
+		assert_true(w->f->reconnect);
+		assert_string_equal(w->f->run_id, "r");
+		assert_int_equal(w->f->token_len, 32);
+		assert_int_equal(w->f->loaded_epoch, 1);
+		FAKE_SET(w->f, w->at, CKPT__REQUEST__BODY_WAIT);
+		assert_int_equal(ckpt_wait(w->c, w->a.step, CKPT_DURABLE, 5000, NULL),
+				 CKPT_RECONNECTED);
+		assert_int_equal(ckpt_wait(w->c, w->a.step, CKPT_DURABLE, 5000, NULL), CKPT_OK);
+		FAKE_SET(w->f, w->at, CKPT__REQUEST__BODY_LIST);
+		assert_int_equal(ckpt_list(w->c, NULL, 0), 0); /* a count has no room for it */
+		assert_int_equal(ckpt_pump(w->c), CKPT_RECONNECTED);
+	}
+	assert_int_equal(w->dropped, 12);
+}
+
+/* Reconnecting is itself cut off, at each of its steps. */
+static void test_lost_while_reconnecting(void **state)
+{
+	struct world *w = *state;
+	static const int kinds[] = { CKPT__REQUEST__BODY_HELLO, CKPT__REQUEST__BODY_OPEN,
+				     CKPT__REQUEST__BODY_DECLARE, CKPT__REQUEST__BODY_PREPARE,
+				     CKPT__REQUEST__BODY_SLOTS_READY };
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		fake_stop(w->f);
+		fake_forget(w->f);
+		w->action = i % 2 ? FAKE_DROP : FAKE_DO_AND_DROP;
+		w->at = kinds[i];
+		fake_start(w->f);
+		w->a.step++;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+		assert_int_equal(w->at, 0);
+		assert_int_equal(w->f->n_seals, i + 1);
+		assert_memory_equal(w->f->seals[i].image, w->data, BYTES);
+	}
+}
+
+static void test_back_with_its_memory(void **state)
+{
+	struct world *w = *state;
+	uint32_t prepares;
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	prepares = fake_count(w->f, CKPT__REQUEST__BODY_PREPARE);
+	fake_stop(w->f);
+	fake_start(w->f);
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	w->a.step = 3;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	assert_int_equal(fake_count(w->f, CKPT__REQUEST__BODY_PREPARE), prepares);
+	assert_int_equal(w->f->n_seals, 3);
+	assert_int_equal(w->f->seals[2].credit, 3);
+}
+
+/* New slots have the old numbers and credits count from one again: nothing of the old ones may be
+ * mistaken for them. */
+static void test_back_without_its_memory(void **state)
+{
+	struct world *w = *state;
+
+	for (w->a.step = 1; w->a.step <= 3; w->a.step++)
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	fake_stop(w->f);
+	fake_forget(w->f);
+	fake_start(w->f);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	assert_int_equal(w->f->n_seals, 4);
+	assert_int_equal(w->f->seals[3].credit, 1);
+	assert_memory_equal(w->f->seals[3].image, w->data, BYTES);
+	assert_non_null(w->f->declaration);
+}
+
+static enum fake_action forget_at_seal(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	bool *armed = arg;
+
+	if (q->body_case != CKPT__REQUEST__BODY_SEAL || !*armed)
+		return FAKE_DO;
+	*armed = false;
+	fake_forget(f);
+	return FAKE_DROP;
+}
+
+/* Between copy and seal: a repeated Seal would seal an empty slot that happens to have the same
+ * number and credit. */
+static void test_memory_lost_between_copy_and_seal(void **state)
+{
+	struct world *w = *state;
+	static bool armed = true; /* the other thread looks at it until the teardown */
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	FAKE_SET(w->f, w->f->hook_arg, &armed);
+	FAKE_SET(w->f, w->f->hook, forget_at_seal);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EUNAVAILABLE);
+	assert_non_null(strstr(ckpt_last_error(NULL), "without its memory"));
+	assert_int_equal(w->f->n_seals, 0);
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	assert_int_equal(w->f->n_seals, 1);
+	assert_memory_equal(w->f->seals[0].image, w->data, BYTES);
+	/* The same between begin and fence. */
+	FAKE_SET(w->f, armed, true);
+	w->a.step = 3;
+	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
+	assert_int_equal(ckpt_save_fence(w->c, 0), CKPT_EUNAVAILABLE);
+	w->a.step = 4;
+	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_RECONNECTED);
+	fake_stop(w->f);
+	fake_forget(w->f);
+	fake_start(w->f);
+	assert_int_equal(ckpt_wait(w->c, 2, CKPT_SEALED, 5000, NULL), CKPT_RECONNECTED);
+	assert_int_equal(ckpt_save_fence(w->c, 0), CKPT_EUNAVAILABLE);
+	assert_int_equal(w->f->n_seals, 1);
+}
+
+static void test_gone_for_good(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_stats s = { .size = sizeof(s) };
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	fake_stop(w->f);
+	w->a.step = 2;
+	w->a.timeout_ms = 40;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EUNAVAILABLE);
+	assert_non_null(strstr(ckpt_last_error(NULL), w->f->path));
+	assert_non_null(strstr(ckpt_last_error(NULL), "systemctl start ckptd"));
+	assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 40, NULL), CKPT_EUNAVAILABLE);
+	assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 0, NULL), CKPT_EUNAVAILABLE);
+	assert_int_equal(ckpt_stats(w->c, &s), 0);
+	assert_int_equal(s.failed, 1);
+	fake_start(w->f);
+	w->a.timeout_ms = 10000;
+	w->a.step = 3;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	/* Closing a handle whose ckptd is gone takes no time. */
+	fake_stop(w->f);
+}
+
+static enum fake_action seal_then_silence(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	bool *armed = arg;
+
+	(void)f;
+	if (q->body_case != CKPT__REQUEST__BODY_SEAL || !*armed)
+		return FAKE_DO;
+	*armed = false;
+	return FAKE_SILENCE;
+}
+
+/* Sealed, not heard of, then ckptd is restarted with its memory: the credit is settled first. */
+static void test_unknown_seal_is_settled_after_a_restart(void **state)
+{
+	struct world *w = *state;
+	static bool armed = true; /* the other thread looks at it until the teardown */
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	FAKE_SET(w->f, w->f->hook_arg, &armed);
+	FAKE_SET(w->f, w->f->hook, seal_then_silence);
+	w->a.timeout_ms = 40;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_ETIMEDOUT);
+	fake_stop(w->f);
+	fake_start(w->f);
+	w->a.timeout_ms = 10000;
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	assert_int_equal(w->f->n_skips, 1);
+	assert_int_equal(w->f->skips[0].credit, 1);
+	assert_int_equal(w->f->n_seals, 2);
+	assert_true(w->f->seals[0].slot != w->f->seals[1].slot);
+}
+
+static enum fake_action always_drop_list(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	(void)f;
+	(void)arg;
+	return q->body_case == CKPT__REQUEST__BODY_LIST ? FAKE_DROP : FAKE_DO;
+}
+
+/* A request that kills ckptd every time is not repeated for ever. */
+static void test_poison(void **state)
+{
+	struct world *w = *state;
+
+	FAKE_SET(w->f, w->f->hook, always_drop_list);
+	assert_int_equal(ckpt_list(w->c, NULL, 0), CKPT_EUNAVAILABLE);
+	assert_in_range(fake_count(w->f, CKPT__REQUEST__BODY_LIST), 2, 5);
+	FAKE_SET(w->f, w->f->hook, NULL);
+	assert_int_equal(ckpt_list(w->c, NULL, 0), 0);
+}
+
+static enum fake_action refuse_reopen(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	(void)f;
+	(void)arg;
+	return q->body_case == CKPT__REQUEST__BODY_OPEN ? FAKE_REFUSE : FAKE_DO;
+}
+
+static void test_not_let_in_again(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	fake_stop(w->f);
+	FAKE_SET(w->f, w->f->hook, refuse_reopen);
+	FAKE_SET(w->f, w->f->refuse_code, CKPT_EEPOCH);
+	FAKE_SET(w->f, w->f->refuse_text, "open: its run id belongs to an older launch");
+	fake_start(w->f);
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EEPOCH);
+	assert_string_equal(ckpt_last_error(NULL),
+			    "ckpt_save: open: its run id belongs to an older launch");
+	/* Another geometry: the image would lie elsewhere. */
+	FAKE_SET(w->f, w->f->hook, NULL);
+	FAKE_SET(w->f, w->f->geometry.leaf, 8192);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EVERSION);
+	FAKE_SET(w->f, w->f->geometry.leaf, 4096);
+	/* The job went on: the save is refused until this rank has loaded. */
+	FAKE_SET(w->f, w->f->epoch, 2);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EEPOCH);
+	assert_int_equal(w->f->loaded_epoch, 1);
+}
+
+int main(void)
+{
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_lost_at_each_request),
+		T(test_lost_while_reconnecting),
+		T(test_back_with_its_memory),
+		T(test_back_without_its_memory),
+		T(test_memory_lost_between_copy_and_seal),
+		T(test_gone_for_good),
+		T(test_unknown_seal_is_settled_after_a_restart),
+		T(test_poison),
+		T(test_not_let_in_again),
+	};
+
+	return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
+}

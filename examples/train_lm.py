@@ -1,0 +1,285 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A small transformer language model whose training survives anything: tutorial for `ckpt`.
+
+It learns bytes of the licence texts in /usr/share/common-licenses (package base-files, on every
+Debian system), on 1 to 8 processes with gloo. Parameters are replicated; Adam's moments are
+sharded as flat ranges of each parameter (ZeRO-1); the random state and the data cursor are blobs.
+Every --every steps the state is saved while the next forward and backward pass run. The same seed
+gives the same losses bit for bit, with and without interruption.
+
+    ckptd --user &
+    examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo
+    examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo --resume    # after any accident
+"""
+
+import argparse
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+
+# One thread each: as many processes as cores, and sums in one order. Before numpy and torch load.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
+TEXTS = "/usr/share/common-licenses/*"
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("--ranks", type=int, default=0, help="start this many processes (0: be one)")
+    p.add_argument("--job", default="train_lm", help="name of the job")
+    p.add_argument("--steps", type=int, default=60)
+    p.add_argument("--every", type=int, default=5, help="save every so many steps")
+    p.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    p.add_argument("--no-ckpt", action="store_true", help="train without checkpoints")
+    p.add_argument("--log", help="file that gets one JSON object per step of rank 0")
+    p.add_argument("--pids", help="file that gets the processes' ids, one a line, in rank order")
+    p.add_argument("--width", type=int, default=288)
+    p.add_argument("--layers", type=int, default=5)
+    p.add_argument("--context", type=int, default=64)
+    p.add_argument("--batch", type=int, default=4, help="sequences per rank and step")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--die-at", type=int, default=-1, help="rank 0 kills itself in this step")
+    p.add_argument("--durable", action="store_true", help="wait until the last save is durable")
+    return p.parse_args()
+
+
+# ---- Starting the processes ----
+
+
+def launch(args):
+    """Starts the ranks, ends them all when one fails; the exit status is the worst one."""
+    run_id = f"{os.getpid()}-{time.time_ns()}"
+    # The library path must hold for the children as well; they are this same file.
+    children = []
+    port = 20000 + os.getpid() % 20000
+    for rank in range(args.ranks):
+        env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
+                   MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+        env.setdefault("CKPT_RUN_ID", run_id)
+        children.append(subprocess.Popen([sys.executable, *sys.argv, "--ranks", "0"], env=env))
+    if args.pids:
+        with open(args.pids + ".new", "w") as f:
+            f.writelines(f"{c.pid}\n" for c in children)
+        os.rename(args.pids + ".new", args.pids)
+
+    def stop(signum, frame):
+        for c in children:
+            c.terminate()
+
+    signal.signal(signal.SIGTERM, stop)
+    worst = 0
+    alive = list(children)
+    while alive:
+        for c in list(alive):
+            if c.poll() is None:
+                continue
+            alive.remove(c)
+            if c.returncode != 0:
+                worst = worst or (c.returncode if c.returncode > 0 else 128 - c.returncode)
+                for other in alive:
+                    other.kill()
+        time.sleep(0.02)
+    return worst
+
+
+# ---- The model ----
+
+
+def make_model(args):
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.heads = 4
+
+        def forward(self, x, mask):
+            n, t, w = x.shape
+            q, k, v = (self.qkv(self.norm1(x)).view(n, t, 3, self.heads, w // self.heads)
+                       .permute(2, 0, 3, 1, 4))
+            a = (q @ k.transpose(-1, -2)) / (w // self.heads) ** 0.5 + mask
+            x = x + self.out((a.softmax(-1) @ v).transpose(1, 2).reshape(n, t, w))
+            return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
+
+    class Model(nn.Module):
+        def __init__(self, width, layers, context):
+            super().__init__()
+            self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(context, width)
+            self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
+            self.register_buffer("mask", torch.full((context, context), -1e9).triu(1),
+                                 persistent=False)
+
+        def forward(self, tokens):
+            x = self.bytes(tokens) + self.places.weight
+            for block in self.blocks:
+                x = block(x, self.mask)
+            return self.head(self.norm(x))
+
+    torch.manual_seed(args.seed)
+    return Model(args.width, args.layers, args.context)
+
+
+class Adam:
+    """Adam (Kingma and Ba, 2015) whose moments are sharded: rank r owns elements
+    [n * r // world, n * (r + 1) // world) of each parameter of n elements."""
+
+    def __init__(self, parameters, rank, world, lr=1e-3):
+        import torch
+        self.lr, self.rank, self.world, self.t = lr, rank, world, 0
+        self.parameters = parameters
+        self.ranges = [self.range_of(p.numel(), rank) for _, p in parameters]
+        self.m = [torch.zeros(b - a) for a, b in self.ranges]
+        self.v = [torch.zeros(b - a) for a, b in self.ranges]
+
+    def range_of(self, n, rank):
+        return n * rank // self.world, n * (rank + 1) // self.world
+
+    def step(self):
+        import torch
+        import torch.distributed as dist
+        self.t += 1
+        for (_, p), (a, b), m, v in zip(self.parameters, self.ranges, self.m, self.v):
+            g = p.grad.view(-1)
+            if self.world > 1:
+                dist.all_reduce(g)
+                g /= self.world
+            g = g[a:b]
+            m.mul_(0.9).add_(g, alpha=0.1)
+            v.mul_(0.99).addcmul_(g, g, value=0.01)
+            flat = p.data.view(-1)
+            flat[a:b] -= self.lr * (m / (1 - 0.9 ** self.t)) / (
+                (v / (1 - 0.99 ** self.t)).sqrt() + 1e-8)
+            for owner in range(self.world if self.world > 1 else 0):
+                x, y = self.range_of(p.numel(), owner)
+                piece = flat[x:y].contiguous()
+                dist.broadcast(piece, owner)
+                flat[x:y] = piece
+            p.grad = None
+
+
+class Text:
+    """Sequences of bytes at random places of the licences; the cursor is the generator's state."""
+
+    def __init__(self, args, rank):
+        import torch
+        data = b"".join(open(f, "rb").read() for f in sorted(glob.glob(TEXTS))
+                        if os.path.isfile(f) and not os.path.islink(f))
+        self.data = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self.generator = torch.Generator().manual_seed(args.seed * 1000 + rank)
+        self.batch, self.context = args.batch, args.context
+
+    def next(self):
+        import torch
+        at = torch.randint(len(self.data) - self.context - 1, (self.batch,),
+                           generator=self.generator)
+        rows = torch.stack([self.data[i:i + self.context + 1] for i in at.tolist()]).long()
+        return rows[:, :-1], rows[:, 1:]
+
+
+# ---- Training ----
+
+
+def declare(c, parameters, adam):
+    """Parameters whole, moments as flat ranges of their parameter."""
+    for name, p in parameters:
+        c.declare(name, p)
+    for i, (name, p) in enumerate(parameters):
+        a, b = adam.ranges[i]
+        c.declare_flat("adam.m." + name, adam.m[i], p.shape, a, b)
+        c.declare_flat("adam.v." + name, adam.v[i], p.shape, a, b)
+
+
+def open_job(args, parameters, adam, text):
+    """Returns the handle and the step to go on with."""
+    import ckpt
+    import torch
+    c = ckpt.open(args.job)
+    declare(c, parameters, adam)
+    c.prepare(blob_space=1 << 16)
+    started = time.monotonic()
+    got = c.load() if args.resume else None
+    if got is None:
+        return c, 0, None
+    state = json.loads(got.blobs["cursor"])
+    adam.t = state["t"]
+    text.generator.set_state(torch.frombuffer(bytearray(got.blobs["data"]), dtype=torch.uint8))
+    torch.set_rng_state(torch.frombuffer(bytearray(got.blobs["rng"]), dtype=torch.uint8))
+    return c, got.step, {"resumed": got.step, "tier": got.tier, "load_s":
+                         time.monotonic() - started}
+
+
+def blobs_of(adam, text):
+    import torch
+    return {"cursor": json.dumps({"t": adam.t}).encode(),
+            "data": text.generator.get_state().numpy().tobytes(),
+            "rng": torch.get_rng_state().numpy().tobytes()}
+
+
+def train(args):
+    import torch
+    import torch.distributed as dist
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if world > 1:
+        dist.init_process_group("gloo")
+    model = make_model(args)
+    parameters = list(model.named_parameters())
+    adam, text = Adam(parameters, rank, world), Text(args, rank)
+    log = open(args.log, "a") if args.log and rank == 0 else None
+
+    def say(**values):
+        if log:
+            log.write(json.dumps(values) + "\n")
+            log.flush()
+
+    c, first, resumed = (None, 0, None)
+    if not args.no_ckpt:
+        c, first, resumed = open_job(args, parameters, adam, text)
+    say(start=first, parameters=sum(p.numel() for _, p in parameters), world=world,
+        time=time.time(), **(resumed or {}))
+    for step in range(first, args.steps):
+        due = c is not None and step > first and step % args.every == 0
+        # The state of `step` is final until the optimizer moves it: it is copied meanwhile.
+        with c.saving(step, blobs_of(adam, text), wait_credit=True) if due else nullcontext() as s:
+            tokens, wanted = text.next()
+            logits = model(tokens)
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+            loss.backward()
+            if step == args.die_at and rank == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        adam.step()
+        # As hex too: bit for bit, not rounded to decimals.
+        say(step=step, loss=loss.item(), hex=loss.item().hex(), time=time.time(),
+            **({"saved": s.status, "stall_s": c.stats["last_stall_ns"] / 1e9} if due else {}))
+    if c:
+        import ckpt
+        final = c.save(args.steps, blobs=blobs_of(adam, text), wait_credit=True)
+        final.wait(ckpt.DURABLE if args.durable else ckpt.COMMITTED)
+        c.close()
+    if world > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+    return 0
+
+
+def main():
+    args = arguments()
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python"))
+    return launch(args) if args.ranks > 0 else train(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

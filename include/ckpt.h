@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckpt.h - the client side of ckptd: save, wait for, list and load the state of one rank.
+ *
+ * Rules for every function
+ *   Result    an int: >= 0 is success (a set of CKPT_* status bits, or a count where said so),
+ *             negative is an error: -errno or one of CKPT_E*. ckpt_last_error() has the sentence.
+ *   Time      every timeout is in milliseconds; CKPT_FOREVER waits without bound, 0 asks only.
+ *             No call waits for another rank or node longer than its timeout (I13).
+ *   Threads   one handle is used by one thread at a time; different handles are independent.
+ *   Process   the library never prints, exits, installs signal handlers or changes the
+ *             environment. Calls in a forked child return -EPERM: open a handle of its own there.
+ *   Structs   the first member, size, is sizeof the struct; members added later are then known
+ *             to be absent. Everything the caller passes is copied before the call returns,
+ *             except memory named in a struct ckpt_binding, whose rules stand there.
+ *   Shapes    are in elements, offsets too; sizes are in bytes where the name says bytes.
+ *             Order is row-major (C order): the last dimension is contiguous.
+ */
+#ifndef CKPT_H
+#define CKPT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CKPT_API __attribute__((visibility("default")))
+
+struct ckpt; /* one rank's connection to ckptd */
+
+#define CKPT_NDIM_MAX  8
+#define CKPT_NAME_MAX  1023                /* bytes in a tensor's or blob's name */
+#define CKPT_JOB_MAX   64                  /* bytes in a job's name: [A-Za-z0-9._-], no dot first */
+#define CKPT_FOREVER   ((int64_t)-1)
+#define CKPT_DEFAULT_TIMEOUT ((int64_t)-2) /* CKPT_TIMEOUT of the environment, else 60 s */
+#define CKPT_LATEST    UINT64_MAX          /* as step: the base of the current epoch */
+#define CKPT_FROM_ENV  (-1)                /* as rank or world: RANK, SLURM_PROCID, ... */
+
+/* Status bits of calls that succeeded. */
+enum ckpt_status {
+	CKPT_OK = 0,
+	CKPT_SKIPPED = 1,     /* no credit: this rank did not save, nothing was copied */
+	CKPT_RECONNECTED = 2, /* ckptd had been lost and is back; said once */
+	CKPT_NOTHING = 4,     /* there is no checkpoint to load */
+	CKPT_PARTIAL = 8,     /* lenient load: some tensors were missing or did not match */
+	CKPT_FELL_BACK = 16,  /* the base was damaged: an older checkpoint was loaded instead */
+};
+
+/*
+ * Errors of our own. One list gives the enum, ckpt_strerror() and the table of ckpt_errors(7).
+ * X(name, value, text)
+ */
+#define CKPT_ERRORS(X)                                                                             \
+	X(CKPT_ECORRUPT, -1001, "data does not match its digest")                                  \
+	X(CKPT_ESTALE, -1002, "record, term or attempt is out of date")                            \
+	X(CKPT_EEPOCH, -1003, "the job is in a newer epoch: load, then go on")                     \
+	X(CKPT_EUNAVAILABLE, -1004, "ckptd cannot be reached")                                     \
+	X(CKPT_ESUPERSEDED, -1005, "a newer checkpoint overtook this one")                         \
+	X(CKPT_EABORTED, -1006, "the attempt was aborted")                                         \
+	X(CKPT_ETORN, -1007, "tensors changed while they were copied")                             \
+	X(CKPT_EMISMATCH, -1008, "tensors do not match what is stored")                            \
+	X(CKPT_ENOSPACE, -1009, "not enough memory or disk was reserved")                          \
+	X(CKPT_EDENIED, -1010, "not allowed for this user or token")                               \
+	X(CKPT_EPROTO, -1011, "message or file is malformed")                                      \
+	X(CKPT_EVERSION, -1012, "version or feature is not supported")                             \
+	X(CKPT_ETIMEDOUT, -1013, "the deadline passed")                                            \
+	X(CKPT_ENOTFOUND, -1014, "no such job, checkpoint or tensor")                              \
+	X(CKPT_ESTATE, -1015, "call is not allowed in this state")                                 \
+	X(CKPT_ELOST, -1016, "the bytes of this checkpoint are lost")                              \
+	X(CKPT_ENODEVICE, -1017, "device memory cannot be used here")                              \
+	X(CKPT_EIO, -1018, "input or output failed for good")
+
+enum ckpt_error {
+#define X(name, value, text) name = value,
+	CKPT_ERRORS(X)
+#undef X
+};
+
+/* Element types: X(name, value in formats, bits of one element, name in text). */
+#define CKPT_DTYPES(X)                                                                             \
+	X(CKPT_BOOL, 1, 8, "bool")                                                                 \
+	X(CKPT_U8, 2, 8, "u8")                                                                     \
+	X(CKPT_I8, 3, 8, "i8")                                                                     \
+	X(CKPT_U16, 4, 16, "u16")                                                                  \
+	X(CKPT_I16, 5, 16, "i16")                                                                  \
+	X(CKPT_U32, 6, 32, "u32")                                                                  \
+	X(CKPT_I32, 7, 32, "i32")                                                                  \
+	X(CKPT_U64, 8, 64, "u64")                                                                  \
+	X(CKPT_I64, 9, 64, "i64")                                                                  \
+	X(CKPT_F16, 10, 16, "f16")                                                                 \
+	X(CKPT_BF16, 11, 16, "bf16")                                                               \
+	X(CKPT_F32, 12, 32, "f32")                                                                 \
+	X(CKPT_F64, 13, 64, "f64")                                                                 \
+	X(CKPT_F8_E4M3, 14, 8, "f8_e4m3")                                                          \
+	X(CKPT_F8_E5M2, 15, 8, "f8_e5m2")                                                          \
+	X(CKPT_F8_E4M3FNUZ, 16, 8, "f8_e4m3fnuz")                                                  \
+	X(CKPT_F8_E5M2FNUZ, 17, 8, "f8_e5m2fnuz")                                                  \
+	X(CKPT_F8_E8M0, 18, 8, "f8_e8m0")                                                          \
+	X(CKPT_C64, 19, 64, "c64")                                                                 \
+	X(CKPT_C128, 20, 128, "c128")
+
+enum ckpt_dtype {
+#define X(name, value, bits, text) name = value,
+	CKPT_DTYPES(X)
+#undef X
+};
+
+/* How far a checkpoint has come; see ckpt_wait(). */
+enum ckpt_state {
+	CKPT_SEALED = 1,    /* every rank said that its bytes are final */
+	CKPT_COMMITTED = 2, /* it survives the death of any process */
+	CKPT_DURABLE = 3,   /* it survives loss of power */
+};
+
+/* Where loaded bytes came from. */
+enum ckpt_tier { CKPT_TIER_NONE = 0, CKPT_TIER_MEMORY = 1, CKPT_TIER_DISK = 2 };
+
+/* ---- Open and close ---- */
+
+struct ckpt_options {
+	size_t size;
+	const char *run_id;   /* equal on all ranks of one launch; NULL: CKPT_RUN_ID, ... */
+	const char *socket;   /* path of ckptd's socket; NULL: CKPT_SOCKET, then the usual places */
+	const char *token;    /* hex; needed only where the uid differs; NULL: CKPT_TOKEN */
+	int64_t connect_timeout_ms; /* 0: fail at once, or CKPT_CONNECT_TIMEOUT seconds */
+	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
+};
+
+/*
+ * Opens job (NULL: CKPT_JOB) as rank of world. The first open of a name by a user makes the job.
+ * opt may be NULL. *ret is untouched on failure; free it with ckpt_close().
+ */
+CKPT_API int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *opt,
+		       struct ckpt **ret);
+/* Ends the session; sealed snapshots live on in ckptd. NULL is allowed. */
+CKPT_API void ckpt_close(struct ckpt *c);
+
+CKPT_API int ckpt_rank(const struct ckpt *c);
+CKPT_API int ckpt_world(const struct ckpt *c);
+
+/* ---- Declare: what the state is, once ---- */
+
+#define CKPT_FLAT    1u /* start and stop are valid: a flat range of the box */
+#define CKPT_TRAINED 2u /* expected to change from step to step (stale-snapshot alarm) */
+
+struct ckpt_tensor {
+	size_t size;
+	const char *name;             /* fully qualified, UTF-8, unique per rank and box */
+	int dtype;                    /* enum ckpt_dtype */
+	int ndim;                     /* 0..CKPT_NDIM_MAX; 0 is a scalar */
+	const uint64_t *global_shape; /* ndim extents of the whole tensor, elements */
+	const uint64_t *offset;       /* ndim; NULL: zeros */
+	const uint64_t *shape;        /* ndim extents of this rank's box; NULL: the whole tensor */
+	uint64_t start, stop;         /* CKPT_FLAT: elements [start, stop) of the box, row-major */
+	unsigned flags;
+};
+
+/*
+ * Adds one shard to the declaration; returns its index, 0 for the first: bindings are given in
+ * this order. Not allowed after ckpt_prepare().
+ */
+CKPT_API int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t);
+
+/*
+ * Ends the declaration and takes, maps and populates the slots, with room for max_blob_bytes of
+ * blobs in each save. Refuses with CKPT_ENOSPACE, naming what is missing, before training starts.
+ * ckpt_save*() and ckpt_load() call it with 1 MiB if nobody did; a load goes on where there is no
+ * room, and the first save says so. Takes about a second per GiB.
+ */
+CKPT_API int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes);
+
+/* ---- Bind: where the bytes are now ---- */
+
+#define CKPT_HOST (-1)
+
+/*
+ * One per declared tensor, in declared order, taken from the live objects at every call. The
+ * memory must stay valid, and for a save unchanged, until the call (with ckpt_save_begin() the
+ * fence) returns.
+ */
+struct ckpt_binding {
+	void *ptr;              /* first element; NULL only if the shard has no elements */
+	int device;             /* CKPT_HOST or a CUDA device ordinal */
+	int dtype;              /* must equal the declared dtype */
+	uint64_t bytes;         /* bytes of the shard's elements; must equal the declared ones */
+	const int64_t *strides; /* NULL: contiguous; else ndim strides in bytes (boxes only) */
+};
+
+struct ckpt_blob {
+	const char *name;
+	const void *data;
+	uint64_t bytes;
+};
+
+/* ---- Save ---- */
+
+#define CKPT_WAIT_CREDIT  1u /* wait (within the timeout) for a credit instead of skipping */
+#define CKPT_FULL_COMPARE 2u /* ckpt_save_fence(): compare everything, not samples */
+
+struct ckpt_save_args {
+	size_t size;
+	uint64_t step;                     /* rises strictly within an epoch */
+	const struct ckpt_binding *tensors;
+	size_t n_tensors;
+	const struct ckpt_blob *blobs;
+	size_t n_blobs;
+	int64_t timeout_ms;                /* bound of the whole call; CKPT_DEFAULT_TIMEOUT */
+	unsigned flags;
+};
+
+/*
+ * Copies this rank's state and seals it: when it returns tensors may change. Returns CKPT_OK,
+ * or CKPT_SKIPPED when there was no credit. CKPT_EEPOCH: the job went on without this rank's
+ * knowledge: load first. A failed save leaves everything that was saved before as it was.
+ */
+CKPT_API int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args);
+
+/*
+ * The same, overlapped: begin returns at once, the copy goes on in a thread of the library, fence
+ * ends it and seals. Tensors must not change in between; fence finds out (samples, or everything
+ * with CKPT_FULL_COMPARE) and then drops the snapshot with CKPT_ETORN.
+ */
+CKPT_API int ckpt_save_begin(struct ckpt *c, const struct ckpt_save_args *args);
+CKPT_API int ckpt_save_fence(struct ckpt *c, unsigned flags);
+
+/*
+ * Waits until the checkpoint of step in the current epoch has reached what. Waiting for DURABLE
+ * also asks for it to be persisted. CKPT_EABORTED: it never will. CKPT_ESUPERSEDED: a newer one
+ * is being persisted instead; *ret_newer (may be NULL) is its step.
+ */
+CKPT_API int ckpt_wait(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t timeout_ms,
+		       uint64_t *ret_newer);
+
+/* ---- List and load ---- */
+
+struct ckpt_info {
+	uint64_t step;
+	uint64_t bytes;       /* of all ranks */
+	uint8_t attempt[16];
+	uint64_t epoch;
+	uint64_t time_ns;     /* wall clock of the commit, a label only */
+	int memory, disk;     /* 1: a whole copy is in that tier */
+	int pinned, latest;   /* latest: the base of the current epoch */
+	int world;
+};
+
+/*
+ * Fills up to n infos, newest first, and returns how many there are in all (may exceed n).
+ */
+CKPT_API int ckpt_list(struct ckpt *c, struct ckpt_info *infos, size_t n);
+
+#define CKPT_LENIENT 1u /* load what matches; ckpt_problem() names the rest */
+
+struct ckpt_load_args {
+	size_t size;
+	uint64_t step;                       /* or CKPT_LATEST */
+	const struct ckpt_binding *tensors;  /* what was declared is what is wanted */
+	size_t n_tensors;
+	int64_t timeout_ms;
+	unsigned flags;
+};
+
+struct ckpt_loaded {
+	size_t size;
+	uint64_t step;
+	uint8_t attempt[16];
+	int tier;             /* enum ckpt_tier; the slowest one used */
+	uint64_t bytes;       /* placed */
+	uint64_t bytes_read;  /* read from the tier, digests verified over all of them */
+};
+
+/*
+ * Fills the bound memory from a checkpoint saved under any layout, verifying every leaf it
+ * touches. On an error the bound memory holds no promise. Missing, extra or mismatched tensors
+ * fail a strict load before a byte is written. Returns CKPT_NOTHING when the epoch has no base.
+ */
+CKPT_API int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret);
+
+/* The i-th sentence about the last load (missing, extra, mismatched); NULL past the end. */
+CKPT_API const char *ckpt_problem(struct ckpt *c, size_t i);
+
+/*
+ * A blob of this rank from the last load; valid until the next load or close. Returns
+ * CKPT_ENOTFOUND when there is none of that name. ckpt_blob_at() walks them by index.
+ */
+CKPT_API int ckpt_blob_get(struct ckpt *c, const char *name, const void **ret, uint64_t *ret_bytes);
+CKPT_API int ckpt_blob_at(struct ckpt *c, size_t i, struct ckpt_blob *ret);
+
+/* ---- Foreign event loops ---- */
+
+/* Poll this descriptor for reading and call ckpt_pump(): it reads what came and never waits. */
+CKPT_API int ckpt_fd(struct ckpt *c);
+CKPT_API int ckpt_pump(struct ckpt *c);
+
+/* ---- Errors and counters ---- */
+
+/* The sentence about the last failed call of this thread; never NULL. *ret_code may be NULL. */
+CKPT_API const char *ckpt_last_error(int *ret_code);
+CKPT_API const char *ckpt_strerror(int code);
+CKPT_API const char *ckpt_version(void);
+
+struct ckpt_stats {
+	size_t size;
+	uint64_t saves, skipped, failed, reconnects; /* counts since open */
+	uint64_t last_stall_ns;  /* time the last save kept the caller, ns */
+	uint64_t last_bytes;     /* bytes it copied */
+};
+CKPT_API int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,68 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# The manual says what the sources say: every function has a page of its name, every error, fault
+# point and planted bug stands in its page with the words of the source, every option in
+# ckptd.conf(5) with its default.
+set -e
+. "${top_srcdir:-.}/tests/lib/functions.sh"
+scratch
+bad=0
+complain() {
+	echo "$*"
+	bad=1
+}
+
+# has PAGE LINE - the page has this line, whole
+has() {
+	grep -qxF -e "$2" "$1" || complain "$1: there is no line '$2'"
+}
+
+# check TOP - all of it, for the sources below TOP
+check() {
+	[ ! -e "$top_builddir/man/libckpt.3" ] ||
+		for name in $(sed -n 's/^CKPT_API .*[ *]\(ckpt_[a-z_]*\)(.*/\1/p' "$1/include/ckpt.h"); do
+			[ -e "$top_builddir/man/$name.3" ] || complain "man/$name.3: there is no such page"
+		done
+	sed -n 's/^\tX(\(CKPT_E[A-Z]*\), \(-[0-9]*\), "\(.*\)").*/=item B<\1> (\2): \3/p' \
+		"$1/include/ckpt.h" >"$scratch/lines"
+	[ -s "$scratch/lines" ] || complain "include/ckpt.h: no errors found"
+	while read -r line; do
+		has "$1/man/ckpt_errors.7.pod" "$line"
+	done <"$scratch/lines"
+	{
+		sed -n 's/^F(\([A-Z_]*\), "\(.*\)")$/=item B<\1>|\2/p' "$1/base/faults.def"
+		sed -n 's/^B(\([A-Z_]*\), "\(I[0-9]*\)", "\(.*\)")$/=item B<\1> (\2)|\3/p' "$1/base/bugs.def"
+	} >"$scratch/lines"
+	[ -s "$scratch/lines" ] || complain "base/faults.def: no points found"
+	while IFS='|' read -r item text; do
+		has "$1/man/ckpt-faults.7.pod" "$item"
+		has "$1/man/ckpt-faults.7.pod" "$text"
+	done <"$scratch/lines"
+	sed -n 's/^#\([a-z_]*\) = \(.*\)/\1 \2/p' "$1/packaging/ckptd.conf" >"$scratch/lines"
+	[ -s "$scratch/lines" ] || complain "packaging/ckptd.conf: no options found"
+	while read -r key value; do
+		[ "$key" != name ] || continue # its default is the host's
+		has "$1/man/ckptd.conf.5.pod" "=item B<$key> = $value"
+	done <"$scratch/lines"
+}
+
+check "$top_srcdir"
+[ $bad = 0 ] || exit 1
+
+# What would it find?
+for damage in 's/^\tX(CKPT_EABORTED, -1006/\tX(CKPT_EABORTED, -1099/' \
+	's/"data does not match its digest"/"no"/' 's/^F(LOG_DIR, /F(LOG_DUR, /' \
+	's/^B(SKIP_SHARD_SYNC, "I7", "a/B(SKIP_SHARD_SYNC, "I7", "b/' \
+	's/^#keep_last = .*/#keep_last = 7/'; do
+	rm -rf "$scratch/copy"
+	for file in include/ckpt.h base/faults.def base/bugs.def packaging/ckptd.conf \
+		man/ckpt_errors.7.pod man/ckpt-faults.7.pod man/ckptd.conf.5.pod; do
+		mkdir -p "$scratch/copy/${file%/*}"
+		sed "$damage" "$top_srcdir/$file" >"$scratch/copy/$file"
+	done
+	if (check "$scratch/copy" && exit $bad) >"$scratch/said"; then
+		echo "sources damaged by $damage agree with the manual"
+		exit 1
+	fi
+done

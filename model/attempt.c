@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "model/attempt.h"
+
+#include "base/bytes.h"
+#include "codec/digest.h"
+
+struct attempt_id attempt_id_make(const struct job_id *job, uint64_t incarnation, uint64_t epoch,
+				  uint64_t step, uint32_t try_number)
+{
+	uint8_t bytes[sizeof(job->b) + 8 + 8 + 8 + 4];
+	struct attempt_id id;
+	struct digest d;
+
+	memcpy(bytes, job->b, sizeof(job->b));
+	put_le64(bytes + 16, incarnation);
+	put_le64(bytes + 24, epoch);
+	put_le64(bytes + 32, step);
+	put_le32(bytes + 40, try_number);
+	d = digest_of(bytes, sizeof(bytes));
+	memcpy(id.b, d.b, sizeof(id.b));
+	return id;
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The view of a declaration's bytes, and everything that must be true of them. Pure; any thread.
+ *
+ * 1. After declaration_open() has returned 0 the bytes are the canonical ones of their shards:
+ *    no gap, no byte left over, entries sorted, each shard where its declared order puts it in
+ *    the image. Equal declarations have equal bytes and one digest.
+ * 2. No element of a tensor is declared twice, and shards of one name agree on dtype and shape.
+ * 3. The functions that take a struct declaration rely on 1 and check nothing again.
+ */
+#include <config.h>
+
+#include "model/declaration.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "codec/digest.h"
+#include "model/boxtree.h"
+#include "model/declaration_format.h"
+
+static const uint8_t *entry_at(const struct declaration *d, uint32_t i)
+{
+	const uint8_t *fence = d->bytes + get_le64(d->bytes + DECL_FENCE_OFFSET);
+	const uint8_t *record = fence_record(fence, i / BLOCK_SHARDS);
+
+	assert(i < d->n_shards);
+	return block_entry(d->bytes + get_le64(record + FENCE_OFFSET), i % BLOCK_SHARDS);
+}
+
+void declaration_get(const struct declaration *d, uint32_t i, struct shard *ret)
+{
+	entry_get(entry_at(d, i), ret);
+}
+
+uint32_t declaration_order(const struct declaration *d, uint32_t i)
+{
+	return get_le32(entry_at(d, i) + ENTRY_ORDER);
+}
+
+const char *declaration_name(const struct declaration *d, uint32_t i, uint32_t *ret_len)
+{
+	const uint8_t *entry = entry_at(d, i);
+
+	*ret_len = get_le16(entry + ENTRY_NAME_LEN);
+	return (const char *)entry + ENTRY_NAME;
+}
+
+static bool name_before(const struct declaration *d, uint32_t i, const char *name,
+			uint32_t name_len)
+{
+	uint32_t len;
+	const char *own = declaration_name(d, i, &len);
+
+	return name_compare(own, len, name, name_len) < 0;
+}
+
+/* Gallops: doubling steps until past it, then binary search within the last step. */
+uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char *name,
+			  uint32_t name_len)
+{
+	uint32_t lo = from, hi = from;
+	uint64_t step = 1;
+
+	/* All before lo are before the name; hi is not, or is the end. */
+	while (hi < d->n_shards && name_before(d, hi, name, name_len)) {
+		lo = hi + 1;
+		hi = (uint32_t)min_u64(hi + step, d->n_shards);
+		step *= 2;
+	}
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (name_before(d, mid, name, name_len))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+uint32_t declaration_find(const struct declaration *d, const char *name, uint32_t name_len,
+			  uint32_t *ret_first)
+{
+	uint32_t first = declaration_seek(d, 0, name, name_len), end = first;
+
+	while (end < d->n_shards) {
+		uint32_t len;
+		const char *own = declaration_name(d, end, &len);
+
+		if (name_compare(own, len, name, name_len) != 0)
+			break;
+		end++;
+	}
+	if (end > first)
+		*ret_first = first;
+	return end - first;
+}
+
+struct digest declaration_digest(const void *bytes, size_t len)
+{
+	return digest_of(bytes, len);
+}
+
+struct digest layout_digest(const struct digest *declarations, uint32_t world)
+{
+	struct digest_stream s;
+	uint8_t line[8 + 4];
+
+	memcpy(line, "CKPTLAYO", 8);
+	put_le32(line + 8, world);
+	digest_begin(&s);
+	digest_update(&s, line, sizeof(line));
+	for (uint32_t rank = 0; rank < world; rank++) {
+		put_le32(line, rank);
+		digest_update(&s, line, 4);
+		digest_update(&s, declarations[rank].b, sizeof(declarations[rank].b));
+	}
+	return digest_end(&s);
+}
+
+/* ---- What must be true of the bytes ---- */
+
+/* Where each shard lies in the image, by declared order. */
+struct place {
+	uint64_t offset, bytes;
+	bool there;
+};
+
+struct checker {
+	struct declaration d;
+	struct place *places;
+	struct boxtree tree;
+	struct shard previous; /* valid when i > 0 */
+	uint32_t group;        /* first shard with the name of the previous one */
+};
+
+/* (2): the shards [first, end) have one name. */
+static int check_overlap(struct checker *c, uint32_t first, uint32_t end, struct err *e)
+{
+	struct box boxes[FLAT_BOXES_MAX];
+	char name[NAME_TEXT_MAX], one[BOX_TEXT_MAX];
+	struct shard s;
+
+	if (end - first < 2)
+		return 0;
+	boxtree_reset(&c->tree, c->previous.global.ndim);
+	for (uint32_t i = first; i < end; i++) {
+		int n;
+
+		declaration_get(&c->d, i, &s);
+		n = shard_boxes(&s, boxes);
+		for (int k = 0; k < n; k++)
+			if (boxtree_add(&c->tree, &boxes[k], i) != 0)
+				return err_code(e, -ENOMEM, "check %u boxes", end - first);
+	}
+	if (boxtree_build(&c->tree) != 0)
+		return err_code(e, -ENOMEM, "check %u boxes", end - first);
+	for (size_t i = 0; i < c->tree.n; i++) {
+		const struct boxtree_box *own = &c->tree.boxes[i];
+
+		/* Of two that overlap, the later one finds the earlier one before itself. */
+		if (boxtree_first(&c->tree, &own->box) != own)
+			return err_set(e, CKPT_EPROTO,
+				       "tensor '%s' is declared twice in %s by one rank: declare "
+				       "each element once",
+				       name_text(name, s.name, s.name_len),
+				       box_text(one, &own->box));
+	}
+	return 0;
+}
+
+static bool same_tensor(const struct shard *a, const struct shard *b)
+{
+	return a->dtype == b->dtype && a->global.ndim == b->global.ndim &&
+	       memcmp(a->global.dim, b->global.dim, 8 * (size_t)a->global.ndim) == 0;
+}
+
+/* Shard i against the one before it: sorted, and what shards of one name must agree on. */
+static int check_sequence(struct checker *c, uint32_t i, const struct shard *s, struct err *e)
+{
+	char name[NAME_TEXT_MAX];
+	int order;
+
+	if (i == 0)
+		return 0;
+	order = name_compare(c->previous.name, c->previous.name_len, s->name, s->name_len);
+	if (order < 0) {
+		uint32_t group = c->group;
+
+		c->group = i;
+		return check_overlap(c, group, i, e);
+	}
+	/* First this: the order of entries takes it that one name has one number of dimensions. */
+	if (order == 0 && !same_tensor(&c->previous, s))
+		return err_set(e, CKPT_EPROTO,
+			       "tensor '%s' is declared with two dtypes or global shapes by one "
+			       "rank",
+			       name_text(name, s->name, s->name_len));
+	if (entry_compare(entry_at(&c->d, i - 1), entry_at(&c->d, i)) >= 0)
+		return err_set(e, CKPT_EPROTO, "the entries of a declaration are not sorted");
+	return 0;
+}
+
+static int check_block(struct checker *c, const uint8_t *fence, uint32_t block, struct err *e)
+{
+	const uint8_t *record = fence_record(fence, block);
+	const uint8_t *bytes = c->d.bytes + get_le64(record + FENCE_OFFSET);
+	int r = declaration_block_check(fence, block, bytes, e);
+
+	for (uint32_t k = 0; !r && k < get_le16(record + FENCE_SHARDS); k++) {
+		uint32_t i = block * BLOCK_SHARDS + k, order, len;
+		const uint8_t *entry = block_entry(bytes, k);
+		const char *name = fence_name(fence, c->d.n_blocks, block, &len);
+		struct shard s;
+
+		r = entry_check(entry, entry_bytes(entry), &s, e);
+		if (r)
+			return r;
+		order = get_le32(entry + ENTRY_ORDER);
+		if (order >= c->d.n_shards || c->places[order].there ||
+		    (k == 0 && name_compare(name, len, s.name, s.name_len) != 0))
+			return err_set(e, CKPT_EPROTO,
+				       "entry %u of block %u of a declaration is malformed", k,
+				       block);
+		c->places[order] = (struct place){ s.image_offset, s.bytes, true };
+		r = check_sequence(c, i, &s, e);
+		c->previous = s;
+	}
+	return r;
+}
+
+static int check_image(const struct checker *c, struct err *e)
+{
+	uint64_t end = 0;
+
+	for (uint32_t i = 0; i < c->d.n_shards; i++) {
+		const struct place *p = &c->places[i];
+
+		assert(p->there); /* n distinct numbers below n */
+		if (p->offset != image_place(end, p->bytes, c->d.geometry) ||
+		    p->bytes > IMAGE_BYTES_MAX - p->offset)
+			return err_set(e, CKPT_EPROTO,
+				       "shard %u of a declaration is not where its order puts it",
+				       i);
+		end = p->offset + p->bytes;
+	}
+	if (end != c->d.image_bytes)
+		return err_set(e, CKPT_EPROTO,
+			       "a declaration says %llu bytes of state but has %llu",
+			       (unsigned long long)c->d.image_bytes, (unsigned long long)end);
+	return 0;
+}
+
+static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
+{
+	int r = 0;
+
+	for (uint32_t block = 0; !r && block < c->d.n_blocks; block++)
+		r = check_block(c, fence, block, e);
+	if (!r && c->d.n_shards)
+		r = check_overlap(c, c->group, c->d.n_shards, e);
+	return r ? r : check_image(c, e);
+}
+
+int declaration_open(const void *bytes, size_t len, struct declaration *ret, struct err *e)
+{
+	struct declaration_header h;
+	struct checker c = { 0 };
+	const uint8_t *fence;
+	int r = declaration_header_check(bytes, len, &h, e);
+
+	if (r)
+		return r;
+	fence = (const uint8_t *)bytes + h.fence_offset;
+	r = declaration_fence_check(bytes, &h, fence, e);
+	if (r)
+		return r;
+	c.d = (struct declaration){
+		.bytes = bytes,
+		.len = len,
+		.n_shards = h.n_shards,
+		.n_blocks = h.n_blocks,
+		.image_bytes = h.image_bytes,
+		.geometry = h.geometry,
+	};
+	c.places = alloc_array(h.n_shards, sizeof(*c.places));
+	if (!c.places)
+		return err_code(e, -ENOMEM, "check a declaration of %u tensors", h.n_shards);
+	r = check_shards(&c, fence, e);
+	boxtree_fini(&c.tree);
+	alloc_free(c.places);
+	if (!r)
+		*ret = c.d;
+	return r;
+}

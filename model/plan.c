@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The read planner. Cold; one thread per call.
+ *
+ * Wanted names are walked in order with a cursor into each source, so stored tensors that nobody
+ * wants cost nothing. For one name:
+ *
+ *   gather   its stored shards in every source that meet what is wanted, as boxes, in order of
+ *            preference, into a boxtree
+ *   cover    for each wanted box: the region left to cover starts as the whole box; the most
+ *            preferred stored box that meets it gives one piece, and what is left of the region
+ *            around it, at most two slabs per dimension, is covered in turn
+ *
+ * 1. Coverage is proven, not assumed: a region leaves the list of what is to be covered only as a
+ *    piece, as a hole that is reported, or as disjoint regions that make it up. The sums are
+ *    asserted.
+ * 2. An element comes from the most preferred of all stored boxes that hold it: where regions are
+ *    cut around the best box that meets them, no better one meets what was cut out.
+ */
+#include <config.h>
+
+#include "model/plan.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "model/boxtree.h"
+
+/* A stored shard of the name at hand. */
+struct stored {
+	uint32_t source;
+	struct shard shard;
+};
+
+struct planner {
+	const struct plan_source *sources;
+	uint32_t n_sources;
+	const struct declaration *wanted;
+	uint32_t *by_cost; /* sources, most preferred first */
+	uint32_t *cursor;  /* for each source: no wanted name lies before it any more */
+	struct stored *stored;
+	size_t n_stored, cap_stored;
+	struct boxtree tree; /* tags are indices into stored */
+	struct box *todo;    /* regions to cover */
+	size_t n_todo, cap_todo;
+	struct plan *out;
+	size_t cap_pieces, cap_problems;
+};
+
+/* Room for one more element of size bytes. */
+static int reserve(void **array, size_t *cap, size_t n, size_t size)
+{
+	size_t want = *cap ? 2 * *cap : 16;
+	uint64_t bytes;
+	void *p;
+
+	if (n < *cap)
+		return 0;
+	if (!size_mul(want, size, &bytes))
+		return -ENOMEM;
+	p = alloc_resize(*array, bytes);
+	if (!p)
+		return -ENOMEM;
+	*array = p;
+	*cap = want;
+	return 0;
+}
+
+/* ---- Problems ---- */
+
+static int add_problem(struct planner *p, enum plan_problem_kind kind, const char *text)
+{
+	struct plan *out = p->out;
+	struct plan_problem *problem;
+	int r;
+
+	if (out->n_problems == PLAN_PROBLEMS_MAX)
+		return 0;
+	r = reserve((void **)&out->problems, &p->cap_problems, out->n_problems, sizeof(*problem));
+	if (r)
+		return r;
+	problem = &out->problems[out->n_problems++];
+	*problem = (struct plan_problem){ .kind = kind };
+	snprintf(problem->text, sizeof(problem->text), "%s", text);
+	return 0;
+}
+
+static int add_missing(struct planner *p, const struct shard *want)
+{
+	char name[NAME_TEXT_MAX], text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "tensor '%s' is wanted but stored by no rank",
+		 name_text(name, want->name, want->name_len));
+	return add_problem(p, PLAN_MISSING, text);
+}
+
+static int add_mismatch(struct planner *p, const struct shard *want, const struct shard *have)
+{
+	char name[NAME_TEXT_MAX], a[BOX_TEXT_MAX], b[BOX_TEXT_MAX], text[2 * ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "tensor '%s' is wanted as %s %s but stored as %s %s",
+		 name_text(name, want->name, want->name_len), dtype_name(want->dtype),
+		 shape_text(a, &want->global), dtype_name(have->dtype),
+		 shape_text(b, &have->global));
+	return add_problem(p, PLAN_MISMATCH, text);
+}
+
+static int add_hole(struct planner *p, const struct shard *want, const struct box *region)
+{
+	char name[NAME_TEXT_MAX], box[BOX_TEXT_MAX], text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "elements %s of tensor '%s' are stored by no rank",
+		 box_text(box, region), name_text(name, want->name, want->name_len));
+	return add_problem(p, PLAN_HOLE, text);
+}
+
+static int add_extra(struct planner *p, const char *extra, uint32_t len)
+{
+	char name[NAME_TEXT_MAX], text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "tensor '%s' is stored but not wanted",
+		 name_text(name, extra, len));
+	return add_problem(p, PLAN_EXTRA, text);
+}
+
+/* ---- Pieces ---- */
+
+/* Strides in bytes of the dimensions of a box, row-major. */
+static void box_strides(const struct box *box, uint64_t element, uint64_t stride[CKPT_NDIM_MAX])
+{
+	for (uint32_t k = box->ndim; k-- > 0;) {
+		stride[k] = element;
+		element *= box->length[k];
+	}
+}
+
+/* Elements x, which both shards hold, as one piece: dimensions are folded from the inside. */
+static void make_piece(const struct shard *have, const struct shard *want, const struct box *x,
+		       struct plan_piece *piece)
+{
+	uint64_t element = dtype_bytes(want->dtype), src[CKPT_NDIM_MAX], dst[CKPT_NDIM_MAX];
+	struct plan_piece in = { 0 }; /* inner dimensions first */
+	uint32_t n = 0;
+
+	box_strides(&have->box, element, src);
+	box_strides(&want->box, element, dst);
+	piece->run = element;
+	for (uint32_t k = x->ndim; k-- > 0;) {
+		uint64_t length = x->length[k];
+
+		if (length == 1)
+			continue;
+		if (n == 0 && src[k] == piece->run && dst[k] == piece->run) {
+			piece->run *= length;
+		} else if (n > 0 && src[k] == in.src_stride[n - 1] * in.count[n - 1] &&
+			   dst[k] == in.dst_stride[n - 1] * in.count[n - 1]) {
+			in.count[n - 1] *= length;
+		} else {
+			in.count[n] = length;
+			in.src_stride[n] = src[k];
+			in.dst_stride[n++] = dst[k];
+		}
+	}
+	piece->ndim = n;
+	for (uint32_t k = 0; k < n; k++) {
+		piece->count[k] = in.count[n - 1 - k];
+		piece->src_stride[k] = in.src_stride[n - 1 - k];
+		piece->dst_stride[k] = in.dst_stride[n - 1 - k];
+	}
+	piece->src =
+		have->image_offset + (box_index(&have->box, x->offset) - have->start) * element;
+	piece->dst = (box_index(&want->box, x->offset) - want->start) * element;
+	assert(piece->src + piece->run <= have->image_offset + have->bytes);
+	assert(piece->dst + piece->run <= want->bytes);
+}
+
+static int add_piece(struct planner *p, const struct stored *have, const struct shard *want,
+		     uint32_t target, const struct box *x, uint64_t elements)
+{
+	struct plan *out = p->out;
+	struct plan_piece *piece;
+	int r;
+
+	if (out->n_pieces == PLAN_PIECES_MAX)
+		return -E2BIG;
+	r = reserve((void **)&out->pieces, &p->cap_pieces, out->n_pieces, sizeof(*piece));
+	if (r)
+		return r;
+	piece = &out->pieces[out->n_pieces++];
+	*piece = (struct plan_piece){ .source = have->source, .target = target };
+	make_piece(&have->shard, want, x, piece);
+	out->bytes += elements * dtype_bytes(want->dtype);
+	return 0;
+}
+
+/* ---- Cover ---- */
+
+static int push(struct planner *p, const struct box *region)
+{
+	int r = reserve((void **)&p->todo, &p->cap_todo, p->n_todo, sizeof(*p->todo));
+
+	if (!r)
+		p->todo[p->n_todo++] = *region;
+	return r;
+}
+
+/* What is left of region around x, outer dimensions first, so that slabs stay wide. */
+static int push_around(struct planner *p, struct box region, const struct box *x)
+{
+	for (uint32_t k = 0; k < region.ndim; k++) {
+		uint64_t lo = region.offset[k], hi = lo + region.length[k];
+		uint64_t x_hi = x->offset[k] + x->length[k];
+		int r = 0;
+
+		assert(lo <= x->offset[k] && x_hi <= hi);
+		if (x_hi < hi) {
+			region.offset[k] = x_hi;
+			region.length[k] = hi - x_hi;
+			r = push(p, &region);
+		}
+		if (!r && lo < x->offset[k]) {
+			region.offset[k] = lo;
+			region.length[k] = x->offset[k] - lo;
+			r = push(p, &region);
+		}
+		if (r)
+			return r;
+		region.offset[k] = x->offset[k];
+		region.length[k] = x->length[k];
+	}
+	return 0;
+}
+
+/* What becomes of one region; adds the elements that are then settled. */
+static int cover_region(struct planner *p, const struct shard *want, uint32_t target,
+			const struct box *region, uint64_t *settled)
+{
+	const struct boxtree_box *best = boxtree_first(&p->tree, region);
+	struct box x = *region;
+	uint64_t elements = 0;
+	bool ok;
+	int r;
+
+	if (best) {
+		ok = box_intersect(&best->box, region, &x);
+		assert(ok);
+	}
+	ok = box_elements(&x, &elements);
+	assert(ok && elements > 0);
+	*settled += elements;
+	if (!best)
+		return add_hole(p, want, region);
+	r = add_piece(p, &p->stored[best->tag], want, target, &x, elements);
+	return r ? r : push_around(p, *region, &x);
+}
+
+static int cover_shard(struct planner *p, const struct shard *want, uint32_t target)
+{
+	struct box boxes[FLAT_BOXES_MAX];
+	int n = shard_boxes(want, boxes), r = 0;
+	uint64_t settled = 0;
+
+	assert(p->n_todo == 0);
+	for (int i = n; i-- > 0 && !r;)
+		r = push(p, &boxes[i]);
+	while (!r && p->n_todo) {
+		struct box region = p->todo[--p->n_todo];
+
+		r = cover_region(p, want, target, &region, &settled);
+	}
+	assert(r || settled == want->stop - want->start); /* (1) */
+	return r;
+}
+
+/* ---- Gather ---- */
+
+static bool same_tensor(const struct shard *a, const struct shard *b)
+{
+	return a->dtype == b->dtype && a->global.ndim == b->global.ndim &&
+	       memcmp(a->global.dim, b->global.dim, 8 * (size_t)a->global.ndim) == 0;
+}
+
+/* The smallest box around the wanted shards [first, end); false when they have no elements. */
+static bool hull(const struct declaration *wanted, uint32_t first, uint32_t end, struct box *ret)
+{
+	bool any = false;
+
+	for (uint32_t i = first; i < end; i++) {
+		struct shard s;
+
+		declaration_get(wanted, i, &s);
+		if (s.bytes == 0)
+			continue;
+		if (!any) {
+			*ret = s.box;
+			any = true;
+			continue;
+		}
+		for (uint32_t k = 0; k < ret->ndim; k++) {
+			uint64_t lo = min_u64(ret->offset[k], s.box.offset[k]);
+			uint64_t hi = max_u64(ret->offset[k] + ret->length[k],
+					      s.box.offset[k] + s.box.length[k]);
+
+			ret->offset[k] = lo;
+			ret->length[k] = hi - lo;
+		}
+	}
+	return any;
+}
+
+/* One stored shard of the wanted name. */
+static int gather_shard(struct planner *p, uint32_t source, const struct shard *have,
+			const struct box *around)
+{
+	struct box boxes[FLAT_BOXES_MAX], x;
+	bool added = false;
+	int n, r;
+
+	if (have->bytes == 0 || !box_intersect(&have->box, around, &x))
+		return 0;
+	n = shard_boxes(have, boxes);
+	for (int i = 0; i < n; i++) {
+		if (!box_intersect(&boxes[i], around, &x))
+			continue;
+		if (p->n_stored == UINT32_MAX)
+			return -E2BIG;
+		r = boxtree_add(&p->tree, &boxes[i], (uint32_t)p->n_stored);
+		if (r)
+			return r;
+		added = true;
+	}
+	if (!added)
+		return 0;
+	r = reserve((void **)&p->stored, &p->cap_stored, p->n_stored, sizeof(*p->stored));
+	if (!r)
+		p->stored[p->n_stored++] = (struct stored){ source, *have };
+	return r;
+}
+
+/* What sources say about a name. */
+struct found {
+	bool any, mismatch;
+};
+
+/* The stored shards of want's name in one source; around is NULL when no element is wanted. */
+static int gather_source(struct planner *p, uint32_t source, const struct shard *want,
+			 const struct box *around, struct found *found)
+{
+	const struct declaration *d = &p->sources[source].declaration;
+	uint32_t i = declaration_seek(d, p->cursor[source], want->name, want->name_len), len;
+	int r = 0;
+
+	for (; i < d->n_shards && !r; i++) {
+		const char *name = declaration_name(d, i, &len);
+		struct shard have;
+
+		if (name_compare(name, len, want->name, want->name_len) != 0)
+			break;
+		found->any = true;
+		declaration_get(d, i, &have);
+		if (same_tensor(&have, want)) {
+			r = around ? gather_shard(p, source, &have, around) : 0;
+		} else if (!found->mismatch) {
+			found->mismatch = true;
+			r = add_mismatch(p, want, &have);
+		}
+	}
+	p->cursor[source] = i;
+	return r;
+}
+
+/* The wanted shards [first, end), which have one name. */
+static int plan_name(struct planner *p, uint32_t first, uint32_t end)
+{
+	struct found found = { 0 };
+	struct shard want;
+	struct box around;
+	bool any;
+	int r = 0;
+
+	declaration_get(p->wanted, first, &want);
+	any = hull(p->wanted, first, end, &around);
+	p->n_stored = 0;
+	boxtree_reset(&p->tree, want.global.ndim);
+	for (uint32_t i = 0; i < p->n_sources && !r; i++)
+		r = gather_source(p, p->by_cost[i], &want, any ? &around : NULL, &found);
+	if (r)
+		return r;
+	if (!found.any)
+		return add_missing(p, &want);
+	if (found.mismatch && p->n_stored == 0)
+		return 0; /* said already; holes would say it again */
+	r = boxtree_build(&p->tree);
+	for (uint32_t i = first; i < end && !r; i++) {
+		declaration_get(p->wanted, i, &want);
+		r = cover_shard(p, &want, declaration_order(p->wanted, i));
+	}
+	return r;
+}
+
+static uint32_t name_end(const struct declaration *d, uint32_t first)
+{
+	uint32_t len, other_len, i = first + 1;
+	const char *name = declaration_name(d, first, &len);
+
+	for (; i < d->n_shards; i++) {
+		const char *other = declaration_name(d, i, &other_len);
+
+		if (name_compare(name, len, other, other_len) != 0)
+			break;
+	}
+	return i;
+}
+
+/* ---- Stored but not wanted ---- */
+
+struct name {
+	const char *text;
+	uint32_t len;
+};
+
+static int compare_names(const void *pa, const void *pb)
+{
+	const struct name *a = pa, *b = pb;
+
+	return name_compare(a->text, a->len, b->text, b->len);
+}
+
+/* The first PLAN_PROBLEMS_MAX names of one source that are not wanted, in order. */
+static size_t extra_of_source(const struct declaration *d, const struct declaration *wanted,
+			      struct name *ret)
+{
+	uint32_t cursor = 0, len;
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < d->n_shards && n < PLAN_PROBLEMS_MAX; i = name_end(d, i)) {
+		struct name own = { .text = declaration_name(d, i, &own.len) };
+		const char *want;
+
+		cursor = declaration_seek(wanted, cursor, own.text, own.len);
+		if (cursor < wanted->n_shards) {
+			want = declaration_name(wanted, cursor, &len);
+			if (name_compare(want, len, own.text, own.len) == 0)
+				continue;
+		}
+		ret[n++] = own;
+	}
+	return n;
+}
+
+/* Sources are merged one by one, so that memory does not grow with them. */
+static int list_extra(struct planner *p)
+{
+	struct name *names CLEANUP_FREE = alloc_array(2 * PLAN_PROBLEMS_MAX, sizeof(*names));
+	size_t n = 0;
+	int r = 0;
+
+	if (!names)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < p->n_sources; i++) {
+		size_t all = n;
+
+		if (!p->sources[i].others)
+			all += extra_of_source(&p->sources[i].declaration, p->wanted, names + n);
+		n = 0;
+		qsort(names, all, sizeof(*names), compare_names);
+		for (size_t k = 0; k < all && n < PLAN_PROBLEMS_MAX; k++)
+			if (n == 0 || compare_names(&names[n - 1], &names[k]) != 0)
+				names[n++] = names[k];
+	}
+	for (size_t k = 0; k < n && !r; k++)
+		r = add_extra(p, names[k].text, names[k].len);
+	return r;
+}
+
+/* ---- All of it ---- */
+
+static int compare_cost(const void *pa, const void *pb, void *arg)
+{
+	const struct plan_source *sources = arg;
+	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+
+	if (sources[a].cost != sources[b].cost)
+		return sources[a].cost < sources[b].cost ? -1 : 1;
+	return a < b ? -1 : a > b;
+}
+
+static int compare_pieces(const void *pa, const void *pb)
+{
+	const struct plan_piece *a = pa, *b = pb;
+
+	if (a->source != b->source)
+		return a->source < b->source ? -1 : 1;
+	if (a->src != b->src)
+		return a->src < b->src ? -1 : 1;
+	if (a->target != b->target)
+		return a->target < b->target ? -1 : 1;
+	return a->dst < b->dst ? -1 : a->dst > b->dst;
+}
+
+/* Sorts, and joins pieces that continue each other on both sides: the boxes of a flat range. */
+static void tidy_pieces(struct plan *out)
+{
+	size_t n = 0;
+
+	if (out->n_pieces > 1)
+		qsort(out->pieces, out->n_pieces, sizeof(*out->pieces), compare_pieces);
+	for (size_t i = 0; i < out->n_pieces; i++) {
+		struct plan_piece *next = &out->pieces[i], *last = n ? &out->pieces[n - 1] : NULL;
+
+		if (last && last->ndim == 0 && next->ndim == 0 && last->source == next->source &&
+		    last->target == next->target && last->src + last->run == next->src &&
+		    last->dst + last->run == next->dst)
+			last->run += next->run;
+		else
+			out->pieces[n++] = *next;
+	}
+	out->n_pieces = n;
+}
+
+static int plan_all(struct planner *p, bool report_extra)
+{
+	int r = 0;
+
+	p->by_cost = alloc_array(p->n_sources, sizeof(*p->by_cost));
+	p->cursor = alloc_array(p->n_sources, sizeof(*p->cursor));
+	if (!p->by_cost || !p->cursor)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < p->n_sources; i++)
+		p->by_cost[i] = i;
+	if (p->n_sources > 1)
+		qsort_r(p->by_cost, p->n_sources, sizeof(*p->by_cost), compare_cost,
+			(void *)p->sources);
+	for (uint32_t i = 0, end; i < p->wanted->n_shards && !r; i = end) {
+		end = name_end(p->wanted, i);
+		r = plan_name(p, i, end);
+	}
+	if (!r && report_extra)
+		r = list_extra(p);
+	if (!r)
+		tidy_pieces(p->out);
+	return r;
+}
+
+int plan_make(const struct plan_source *sources, uint32_t n_sources,
+	      const struct declaration *wanted, bool lenient, bool report_extra, struct plan *ret,
+	      struct err *e)
+{
+	struct planner p = {
+		.sources = sources,
+		.n_sources = n_sources,
+		.wanted = wanted,
+		.out = ret,
+	};
+	int r;
+
+	*ret = (struct plan){ 0 };
+	r = plan_all(&p, report_extra);
+	boxtree_fini(&p.tree);
+	alloc_free(p.by_cost);
+	alloc_free(p.cursor);
+	alloc_free(p.stored);
+	alloc_free(p.todo);
+	if (r)
+		return err_code(e, r, "plan the load of %u tensors from %u ranks", wanted->n_shards,
+				n_sources);
+	if (ret->n_problems == 0 || lenient)
+		return 0;
+	if (ret->n_problems == 1)
+		return err_set(e, CKPT_EMISMATCH, "%s", ret->problems[0].text);
+	return err_set(e, CKPT_EMISMATCH, "%zu%s problems, the first: %s", ret->n_problems,
+		       ret->n_problems == PLAN_PROBLEMS_MAX ? " or more" : "",
+		       ret->problems[0].text);
+}
+
+void plan_fini(struct plan *p)
+{
+	alloc_free(p->pieces);
+	alloc_free(p->problems);
+	*p = (struct plan){ 0 };
+}

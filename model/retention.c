@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which durable checkpoints may go. Pure; any thread.
+ *
+ * 1. I9: an item may go only if keep_last newer ones are clean, so the newest clean ones stay, and
+ *    so does everything while there are fewer clean ones than that: a suspect copy is better than
+ *    none.
+ * 2. Newer is later in the log, not a higher step: after going back to an older step the higher
+ *    steps of the dead epoch are the old ones.
+ */
+#include <config.h>
+
+#include "model/retention.h"
+
+#include <assert.h>
+
+static const char *why_kept(const struct retention_policy *p, const struct retention_item *item,
+			    uint64_t clean_newer)
+{
+	if (item->busy)
+		return "being read or written";
+	if (item->pinned)
+		return "pinned";
+	if (clean_newer < p->keep_last)
+		return item->clean ? "one of the newest" : "too few clean ones are newer";
+	if (p->keep_every && item->step % p->keep_every == 0)
+		return "kept every so many steps";
+	return NULL;
+}
+
+size_t retention_apply(const struct retention_policy *p, struct retention_item *items, size_t n)
+{
+	uint64_t clean_newer = 0;
+	size_t expired = 0;
+
+	assert(p->keep_last >= 1);
+	for (size_t i = n; i-- > 0;) {
+		struct retention_item *item = &items[i];
+
+		item->kept_because = why_kept(p, item, clean_newer);
+		item->expire = item->kept_because == NULL;
+		assert(!item->expire || clean_newer >= p->keep_last); /* I9 */
+		expired += item->expire;
+		clean_newer += item->clean;
+	}
+	return expired;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * strided.h - memory of a box that is not contiguous: packed bytes into it and out of it.
+ *
+ * Plans and images know only packed bytes (row-major within the box). Where a caller's tensor has
+ * strides of its own, any of them, zero and negative ones too, its packed bytes [at, at + len) are
+ * found here. The range may begin and end inside an element.
+ */
+#ifndef MODEL_STRIDED_H
+#define MODEL_STRIDED_H
+
+#include "model/tensor.h"
+
+/* Rows of run contiguous bytes; outer dimensions first, folded where memory is contiguous. */
+struct strided {
+	uint64_t run;
+	uint32_t ndim;
+	uint64_t count[CKPT_NDIM_MAX];
+	int64_t stride[CKPT_NDIM_MAX]; /* bytes */
+};
+
+/* strides: of the shard's box, in bytes. The shard must be checked. -EINVAL for a flat range,
+ * which has none. */
+MUST_CHECK int strided_init(struct strided *ret, const struct shard *s, const int64_t *strides);
+
+/* base points at the first element (the one with all coordinates 0). */
+void strided_scatter(const struct strided *s, uint8_t *base, uint64_t at, const uint8_t *packed,
+		     uint64_t len);
+void strided_gather(const struct strided *s, const uint8_t *base, uint64_t at, uint8_t *packed,
+		    uint64_t len);
+
+#endif

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "codec/compress.h"
+#include "model/load_plan.h"
+#include "tests/lib/test.h"
+
+/* A memory source of 10 leaves and a file of 3 chunks, two pieces, a blob. */
+struct sample {
+	struct digest leaves[10];
+	uint8_t places[3 * CHUNK_PLACE_BYTES];
+	struct load_source sources[2];
+	struct load_blob blobs[2];
+	struct plan_piece pieces[2];
+	struct plan_problem problem;
+	struct load_plan plan;
+	uint64_t target;
+};
+
+static void sample_init(struct sample *s)
+{
+	static const struct geometry g = { .leaf = 64, .chunk = 256 };
+	struct chunk_place place = { .offset = 4096, .stored = 256 };
+
+	memset(s, 0, sizeof(*s));
+	test_fill(s->leaves, sizeof(s->leaves), 1);
+	chunk_place_put(s->places, &place);
+	place.offset = 8192;
+	place.stored = 100;
+	place.encoding = ENCODING_ZSTD_P2;
+	memset(place.digest.b, 7, sizeof(place.digest.b));
+	chunk_place_put(s->places + CHUNK_PLACE_BYTES, &place);
+	place = (struct chunk_place){ .offset = 12288, .stored = 88 };
+	chunk_place_put(s->places + 2 * CHUNK_PLACE_BYTES, &place);
+	s->sources[0] = (struct load_source){ LOAD_MEMORY, 4, 620, g, s->leaves[0].b, NULL };
+	s->sources[1] = (struct load_source){ LOAD_FILE, 5, 600, g, s->leaves[0].b, s->places };
+	s->blobs[0] = (struct load_blob){ (char *)"rng", 0, 512, 108 };
+	s->blobs[1] = (struct load_blob){ (char *)"empty", 1, 600, 0 };
+	s->pieces[0] = (struct plan_piece){ .source = 0, .run = 300 };
+	s->pieces[1] = (struct plan_piece){ .source = 1, .src = 40, .dst = 300, .run = 10 };
+	s->problem.kind = PLAN_EXTRA;
+	strcpy(s->problem.text, "tensor 'x' is stored but not wanted");
+	s->plan.sources = s->sources;
+	s->plan.n_sources = 2;
+	s->plan.blobs = s->blobs;
+	s->plan.n_blobs = 2;
+	s->plan.plan.pieces = s->pieces;
+	s->plan.plan.n_pieces = 2;
+	s->plan.plan.problems = &s->problem;
+	s->plan.plan.n_problems = 1;
+	s->target = 310;
+}
+
+static void test_round_trip(void **state)
+{
+	struct chunk_place place;
+	struct writer w = { 0 };
+	struct load_plan back;
+	struct sample s;
+
+	(void)state;
+	sample_init(&s);
+	assert_int_equal(load_plan_encode(&s.plan, &w), 0);
+	assert_int_equal(load_plan_decode(w.buf, w.len, &s.target, 1, &back, NULL), 0);
+	assert_true(back.n_sources == 2 && back.n_blobs == 2);
+	assert_true(back.sources[0].kind == LOAD_MEMORY && back.sources[0].rank == 4);
+	assert_true(back.sources[0].image_len == 620 && back.sources[0].geometry.leaf == 64);
+	assert_memory_equal(back.sources[0].leaves, s.leaves, 160);
+	assert_true(back.sources[1].kind == LOAD_FILE && back.sources[1].rank == 5);
+	assert_memory_equal(back.sources[1].places, s.places, sizeof(s.places));
+	place = chunk_place_get(back.sources[1].places, 1);
+	assert_true(place.offset == 8192 && place.stored == 100 && place.file == 0);
+	assert_true(place.encoding == ENCODING_ZSTD_P2 && place.digest.b[15] == 7);
+	assert_string_equal(back.blobs[0].name, "rng");
+	assert_true(back.blobs[0].source == 0 && back.blobs[0].image_offset == 512 &&
+		    back.blobs[0].bytes == 108);
+	assert_true(back.plan.n_pieces == 2 && back.plan.pieces[1].dst == 300);
+	assert_true(back.plan.bytes == 310 && back.plan.n_problems == 1);
+	assert_string_equal(back.plan.problems[0].text, s.problem.text);
+	load_plan_fini(&back);
+	writer_free(&w);
+}
+
+static void refused(struct sample *s)
+{
+	struct writer w = { 0 };
+	struct load_plan back;
+
+	assert_int_equal(load_plan_encode(&s->plan, &w), 0);
+	assert_int_equal(load_plan_decode(w.buf, w.len, &s->target, 1, &back, NULL), CKPT_EPROTO);
+	writer_free(&w);
+	sample_init(s);
+}
+
+static void set_place(struct sample *s, uint64_t i, struct chunk_place place)
+{
+	chunk_place_put(s->places + i * CHUNK_PLACE_BYTES, &place);
+}
+
+static void test_lies_are_refused(void **state)
+{
+	struct chunk_place raw = { .offset = 4096, .stored = 256 }, p;
+	struct sample s;
+
+	(void)state;
+	sample_init(&s);
+	s.blobs[0].bytes++;
+	refused(&s);
+	s.blobs[0].image_offset = UINT64_MAX;
+	refused(&s);
+	s.blobs[1].name = (char *)"";
+	refused(&s);
+	s.pieces[1].src = 591;
+	refused(&s);
+	s.target = 309;
+	refused(&s);
+	s.pieces[0].run = 0;
+	refused(&s);
+	s.pieces[0].src = 50; /* not sorted */
+	s.pieces[1].source = 0;
+	refused(&s);
+	p = raw, p.stored = 255, set_place(&s, 0, p), refused(&s);
+	p = raw, p.file = 1, set_place(&s, 0, p), refused(&s);
+	p = raw, p.reserved = 1, set_place(&s, 0, p), refused(&s);
+	p = raw, p.digest.b[0] = 1, set_place(&s, 0, p), refused(&s);
+	p = raw, p.offset = UINT64_MAX, set_place(&s, 0, p), refused(&s);
+	p = raw, p.encoding = ENCODING_ZSTD, set_place(&s, 0, p), refused(&s);
+	p = raw, p.encoding = 4, p.stored = 9, set_place(&s, 0, p), refused(&s);
+	p = raw, p.encoding = ENCODING_ZSTD, p.stored = 0, set_place(&s, 0, p), refused(&s);
+}
+
+/* Any damage is refused or gives a plan that keeps its promises; any cut is refused. */
+static void test_damage(void **state)
+{
+	struct load_plan back;
+	struct rng_seeded rng;
+	struct writer w = { 0 };
+	struct sample s;
+	uint8_t *bad;
+
+	(void)state;
+	sample_init(&s);
+	assert_int_equal(load_plan_encode(&s.plan, &w), 0);
+	write_u8(&w, 0);
+	assert_int_equal(load_plan_decode(w.buf, w.len, &s.target, 1, &back, NULL), CKPT_EPROTO);
+	w.len--;
+	for (size_t cut = 0; cut < w.len; cut++) {
+		bad = malloc(cut ? cut : 1);
+		memcpy(bad, w.buf, cut);
+		assert_int_equal(load_plan_decode(bad, cut, &s.target, 1, &back, NULL),
+				 CKPT_EPROTO);
+		free(bad);
+	}
+	rng_seed(&rng, test_seed(11));
+	bad = malloc(w.len);
+	for (int round = 0; round < 50000; round++) {
+		memcpy(bad, w.buf, w.len);
+		for (uint64_t n = 1 + rng_below(&rng.rng, 3); n; n--)
+			bad[rng_below(&rng.rng, w.len)] ^= (uint8_t)(1 << rng_below(&rng.rng, 8));
+		if (load_plan_decode(bad, w.len, &s.target, 1, &back, NULL) != 0)
+			continue;
+		for (uint32_t i = 0; i < back.n_blobs; i++)
+			assert_true(back.blobs[i].image_offset + back.blobs[i].bytes <=
+				    back.sources[back.blobs[i].source].image_len);
+		for (uint32_t i = 0; i < back.n_sources; i++) {
+			const struct load_source *source = &back.sources[i];
+			uint64_t last = (source->image_len + source->geometry.leaf - 1) /
+					source->geometry.leaf;
+
+			assert_true(source->leaves >= bad &&
+				    source->leaves + 16 * last <= bad + w.len);
+		}
+		load_plan_fini(&back);
+	}
+	free(bad);
+	writer_free(&w);
+}
+
+static void test_every_allocation_may_fail(void **state)
+{
+	struct sample s;
+
+	(void)state;
+	sample_init(&s);
+	for (uint64_t n = 1;; n++) {
+		struct writer w = { 0 };
+		struct load_plan back;
+		bool fired;
+		int r;
+
+		alloc_fail_at(n, false);
+		r = load_plan_encode(&s.plan, &w);
+		if (!r)
+			r = load_plan_decode(w.buf, w.len, &s.target, 1, &back, NULL);
+		fired = alloc_fired();
+		alloc_fail_at(0, false);
+		assert_int_equal(r, fired ? -ENOMEM : 0);
+		if (!r)
+			load_plan_fini(&back);
+		writer_free(&w);
+		if (!fired)
+			break;
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_lies_are_refused),
+		cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_every_allocation_may_fail),
+	};
+
+	return cmocka_run_group_tests_name("load plan", tests, NULL, NULL);
+}

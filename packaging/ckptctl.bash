@@ -1,0 +1,56 @@
+# bash completion for ckptctl; made by 'ckptctl --completion' from its table of verbs
+_ckptctl()
+{
+	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
+	local verb= opts= want= i
+	local -a from=() args=()
+	COMPREPLY=()
+	case $prev in
+	--socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	--data) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+	--jobs) return ;;
+	--tensor) return ;;
+	--keep-last) return ;;
+	--keep-every) return ;;
+	esac
+	for ((i = 1; i < COMP_CWORD; i++)); do
+		case ${COMP_WORDS[i]} in
+		--socket|--data) from+=("${COMP_WORDS[i]}" "${COMP_WORDS[i+1]}"); ((i++)) ;;
+		--jobs) ((i++)) ;;
+		--tensor) ((i++)) ;;
+		--keep-last) ((i++)) ;;
+		--keep-every) ((i++)) ;;
+		-*) ;;
+		*)
+			if [ -z "$verb" ]; then
+				verb=${COMP_WORDS[i]}
+			else
+				args+=("${COMP_WORDS[i]}")
+			fi ;;
+		esac
+	done
+	case $verb in
+	'') want=verb opts="status list show verify rm pin unpin gc rebuild --help --version" ;;
+	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
+	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
+	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
+	verify) want=job-step opts=" --data --json --jobs --quiet --verbose --help" ;;
+	rm) want=job-steps opts=" --socket --json --yes --quiet --verbose --help" ;;
+	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
+	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
+	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --quiet --verbose --help" ;;
+	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
+	esac
+	case $cur in
+	-*) COMPREPLY=($(compgen -W "$opts" -- "$cur")); return ;;
+	esac
+	case $want:${#args[@]} in
+	verb:*) ;;
+	job*:0) opts=$("$1" -q status "${from[@]}" 2>/dev/null) ;;
+	job-step:1|job-steps:*)
+		opts=$("$1" -q list "${args[0]}" "${from[@]}" 2>/dev/null) ;;
+	*) return ;;
+	esac
+	COMPREPLY=($(compgen -W "$opts" -- "$cur"))
+}
+complete -F _ckptctl ckptctl

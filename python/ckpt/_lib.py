@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""libckpt as ctypes sees it: one declaration per function of ckpt.h, nothing more."""
+
+import ctypes as C
+import os
+
+P = C.POINTER
+u64, i64, u8 = C.c_uint64, C.c_int64, C.c_uint8
+
+FOREVER = -1
+DEFAULT_TIMEOUT = -2
+LATEST = (1 << 64) - 1
+FROM_ENV = -1
+HOST = -1
+
+FLAT, TRAINED = 1, 2
+WAIT_CREDIT, FULL_COMPARE = 1, 2
+LENIENT = 1
+
+SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK = 1, 2, 4, 8, 16
+
+
+class Options(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("run_id", C.c_char_p), ("socket", C.c_char_p),
+                ("token", C.c_char_p), ("connect_timeout_ms", i64), ("timeout_ms", i64)]
+
+
+class Tensor(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("name", C.c_char_p), ("dtype", C.c_int), ("ndim", C.c_int),
+                ("global_shape", P(u64)), ("offset", P(u64)), ("shape", P(u64)),
+                ("start", u64), ("stop", u64), ("flags", C.c_uint)]
+
+
+class Binding(C.Structure):
+    _fields_ = [("ptr", C.c_void_p), ("device", C.c_int), ("dtype", C.c_int), ("bytes", u64),
+                ("strides", P(i64))]
+
+
+class Blob(C.Structure):
+    _fields_ = [("name", C.c_char_p), ("data", C.c_void_p), ("bytes", u64)]
+
+
+class SaveArgs(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("step", u64), ("tensors", P(Binding)),
+                ("n_tensors", C.c_size_t), ("blobs", P(Blob)), ("n_blobs", C.c_size_t),
+                ("timeout_ms", i64), ("flags", C.c_uint)]
+
+
+class Info(C.Structure):
+    _fields_ = [("step", u64), ("bytes", u64), ("attempt", u8 * 16), ("epoch", u64),
+                ("time_ns", u64), ("memory", C.c_int), ("disk", C.c_int), ("pinned", C.c_int),
+                ("latest", C.c_int), ("world", C.c_int)]
+
+
+class LoadArgs(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("step", u64), ("tensors", P(Binding)),
+                ("n_tensors", C.c_size_t), ("timeout_ms", i64), ("flags", C.c_uint)]
+
+
+class Loaded(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("step", u64), ("attempt", u8 * 16), ("tier", C.c_int),
+                ("bytes", u64), ("bytes_read", u64)]
+
+
+class Stats(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("saves", u64), ("skipped", u64), ("failed", u64),
+                ("reconnects", u64), ("last_stall_ns", u64), ("last_bytes", u64)]
+
+
+_FUNCTIONS = {
+    "ckpt_open": (C.c_int, [C.c_char_p, C.c_int, C.c_int, P(Options), P(C.c_void_p)]),
+    "ckpt_close": (None, [C.c_void_p]),
+    "ckpt_rank": (C.c_int, [C.c_void_p]),
+    "ckpt_world": (C.c_int, [C.c_void_p]),
+    "ckpt_declare": (C.c_int, [C.c_void_p, P(Tensor)]),
+    "ckpt_prepare": (C.c_int, [C.c_void_p, u64]),
+    "ckpt_save": (C.c_int, [C.c_void_p, P(SaveArgs)]),
+    "ckpt_save_begin": (C.c_int, [C.c_void_p, P(SaveArgs)]),
+    "ckpt_save_fence": (C.c_int, [C.c_void_p, C.c_uint]),
+    "ckpt_wait": (C.c_int, [C.c_void_p, u64, C.c_int, i64, P(u64)]),
+    "ckpt_list": (C.c_int, [C.c_void_p, P(Info), C.c_size_t]),
+    "ckpt_load": (C.c_int, [C.c_void_p, P(LoadArgs), P(Loaded)]),
+    "ckpt_problem": (C.c_char_p, [C.c_void_p, C.c_size_t]),
+    "ckpt_blob_at": (C.c_int, [C.c_void_p, C.c_size_t, P(Blob)]),
+    "ckpt_fd": (C.c_int, [C.c_void_p]),
+    "ckpt_pump": (C.c_int, [C.c_void_p]),
+    "ckpt_last_error": (C.c_char_p, [P(C.c_int)]),
+    "ckpt_strerror": (C.c_char_p, [C.c_int]),
+    "ckpt_version": (C.c_char_p, []),
+    "ckpt_stats": (C.c_int, [C.c_void_p, P(Stats)]),
+}
+
+
+def _load():
+    name = os.environ.get("CKPT_LIBRARY", "libckpt.so.0")
+    try:
+        # Foreign calls release the interpreter's lock: other threads run on during a save.
+        lib = C.CDLL(name)
+    except OSError as e:
+        raise ImportError(f"libckpt cannot be loaded: {e}; install it, or name the file in "
+                          "CKPT_LIBRARY") from None
+    for function, (result, arguments) in _FUNCTIONS.items():
+        f = getattr(lib, function)
+        f.restype, f.argtypes = result, arguments
+    return lib
+
+
+lib = _load()

@@ -1,0 +1,243 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The Python binding against a real ckptd. Needs numpy; torch cases are left out without torch.
+
+Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed. CKPT_BUILD names the build
+folder."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+BUILD = os.environ.get("CKPT_BUILD", os.path.join(TOP, "_build"))
+os.environ.setdefault("CKPT_LIBRARY", os.path.join(BUILD, ".libs", "libckpt.so"))
+sys.path.insert(0, os.path.join(TOP, "python"))
+
+import numpy as np  # noqa: E402
+
+import ckpt  # noqa: E402
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+class Daemon:
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="ckpt-python.")
+        self.socket = os.path.join(self.dir, "sock")
+        os.mkdir(os.path.join(self.dir, "data"))
+        os.environ["CKPT_SOCKET"] = self.socket
+        os.environ["CKPT_CONNECT_TIMEOUT"] = "20"
+        self.log = open(os.path.join(self.dir, "log"), "w")
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [os.path.join(BUILD, "ckptd", "ckptd"), "--user", "--socket", self.socket, "--data",
+             os.path.join(self.dir, "data")], stdout=self.log, stderr=self.log)
+
+    def child(self):
+        pid = self.process.pid
+        with open(f"/proc/{pid}/task/{pid}/children") as f:
+            return int(f.read().split()[0])
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def arange(shape, dtype=np.float32, start=0):
+    n = int(np.prod(shape))
+    return (np.arange(n) + start).astype(dtype).reshape(shape)
+
+
+def test_round_trip(d):
+    w, v, s = arange((64, 32)), arange((7,), np.int64, 5), np.array(3.5)
+    with ckpt.open("round", 0, 1) as c:
+        for name, t in (("w", w), ("v", v), ("s", s)):
+            c.declare(name, t)
+        assert c.load() is None
+        assert c.save(1, blobs={"rng": b"abc", "empty": b""}, wait_credit=True).wait(ckpt.DURABLE)
+        assert [i.step for i in c.list()] == [1]
+        assert c.stats["saves"] == 1 and c.stats["last_bytes"] >= w.nbytes
+    w2, v2, s2 = np.zeros_like(w), np.zeros_like(v), np.zeros_like(s)
+    with ckpt.open("round", 0, 1) as c:
+        for name, t in (("w", w2), ("v", v2), ("s", s2)):
+            c.declare(name, t)
+        got = c.load()
+    assert got.step == 1 and got.tier == "memory", got
+    assert got.blobs == {"rng": b"abc", "empty": b""}
+    assert (w2 == w).all() and (v2 == v).all() and s2 == s
+
+
+def test_all_dtypes(d):
+    names = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
+             "float16", "float32", "float64", "complex64", "complex128"]
+    src = {n: arange((5, 3), n) for n in names}
+    with ckpt.open("dtypes", 0, 1) as c:
+        for n, t in src.items():
+            c.declare(n, t)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        dst = {n: np.zeros_like(t) for n, t in src.items()}
+        for n, t in dst.items():
+            c.bind(n, t)
+        assert c.load(step=1).step == 1
+    for n in names:
+        assert (src[n] == dst[n]).all(), n
+
+
+def test_strided(d):
+    big = arange((20, 30))
+    part = big[2:18:3, ::-1][:, 4:20:2]
+    want = part.copy()
+    with ckpt.open("strided", 0, 1) as c:
+        c.declare("p", part)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        into = np.zeros((20, 40), np.float32)
+        view = into[3:15:2, 1:33:4]
+        c.bind("p", view)
+        c.load(step=1)
+    assert (view == want).all()
+    view[...] = 0
+    assert (into == 0).all(), "bytes outside the view were written"
+
+
+def test_flat_ranges_reshard(d):
+    whole = arange((10, 7))
+    flat = whole.reshape(-1)
+    cut = 23
+    handles = []
+    for rank, (a, b) in enumerate(((0, cut), (cut, 70))):
+        c = ckpt.open("flat", rank, 2, run_id="one")
+        c.declare_flat("m", flat[a:b].copy(), (10, 7), a, b)
+        c.prepare()
+        handles.append(c)
+    saves = [c.save(5, wait_credit=True) for c in handles]
+    assert all(s.wait(ckpt.DURABLE) for s in saves)
+    for c in handles:
+        c.close()
+    got = np.zeros((4, 7), np.float32)
+    with ckpt.open("flat", 0, 1, run_id="two") as c:  # another world, another sharding
+        c.declare("m", got, global_shape=(10, 7), offset=(3, 0))
+        assert c.load().step == 5
+    assert (got == whole[3:7]).all()
+
+
+def test_strict_and_lenient(d):
+    a, b = arange((4, 4)), arange((3,))
+    with ckpt.open("strict", 0, 1) as c:
+        c.declare("a", a)
+        c.declare("b", b)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+    a2, n2, f2 = np.zeros_like(a), np.zeros((2,), np.float32), np.zeros((3,), np.float64)
+    with ckpt.open("strict", 0, 1) as c:
+        c.declare("a", a2)
+        c.declare("new", n2)
+        c.declare("b", f2)
+        try:
+            c.load()
+            raise AssertionError("a strict load took what does not match")
+        except ckpt.CkptError as e:
+            assert e.code == -1008, e.code
+        assert (a2 == 0).all(), "a strict load wrote before it failed"
+        got = c.load(strict=False)
+        assert (a2 == a).all()
+        text = "\n".join(got.problems)
+        assert "new" in text and "'b'" in text, text
+
+
+def test_overlapped_and_torn(d):
+    w = arange((1 << 18,))
+    with ckpt.open("torn", 0, 1) as c, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        c.declare("w", w)
+        with c.saving(1, wait_credit=True) as s:
+            pass
+        assert s and s.wait(ckpt.COMMITTED)
+        with c.saving(2, wait_credit=True, full_compare=True) as s:
+            w += 1
+        assert s.status == "failed" and s.error.code == -1007, s.error
+        assert c.save(3, wait_credit=True).wait(ckpt.COMMITTED)
+        assert [i.step for i in c.list() if i.memory][0] == 3
+
+
+def test_no_daemon_says_what_to_do(d):
+    try:
+        ckpt.open("x", 0, 1, socket="/nonexistent/sock", connect_timeout=0.01)
+        raise AssertionError("opened without a daemon")
+    except ckpt.CkptError as e:
+        assert "/nonexistent/sock" in str(e), e
+
+
+def test_ckptd_lost_and_back(d):
+    w = arange((1000,))
+    with ckpt.open("lost", 0, 1) as c, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        c.declare("w", w)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        os.kill(d.child(), signal.SIGKILL)
+        ok = None
+        for attempt in range(50):  # training goes on; the library reconnects in a later call
+            ok = c.save(2 + attempt, wait_credit=True, timeout=10)
+            if ok:
+                break
+            time.sleep(0.1)
+        assert ok and ok.wait(ckpt.COMMITTED)
+        assert any("ckptd was lost" in str(x.message) for x in seen), [str(x.message) for x in seen]
+        w2 = np.zeros_like(w)
+        c.bind("w", w2)
+        assert c.load(step=1).step == 1, "what was committed before the crash is gone"
+        assert (w2 == w).all()
+
+
+def test_torch(d):
+    if torch is None:
+        print("skip test_torch torch is not installed")
+        return
+    p = torch.nn.Parameter(torch.arange(12.).reshape(3, 4))
+    b = torch.ones(5, dtype=torch.bfloat16) * 3
+    with ckpt.open("torch", 0, 1) as c:
+        c.declare("p", p)
+        c.declare("b", b)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        with torch.no_grad():
+            p.zero_()
+            b.zero_()
+        c.load(step=1)
+    assert torch.equal(p.data, torch.arange(12.).reshape(3, 4)) and (b == 3).all()
+
+
+def main():
+    d = Daemon()
+    failed = 0
+    try:
+        for name, test in sorted(globals().items()):
+            if not name.startswith("test_"):
+                continue
+            try:
+                test(d)
+                print("ok", name, flush=True)
+            except Exception:
+                failed += 1
+                traceback.print_exc()
+                print("not ok", name, flush=True)
+        if failed:
+            with open(os.path.join(d.dir, "log")) as f:
+                sys.stderr.write(f.read())
+    finally:
+        d.stop()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * catalog.h - what the index says about the files: checkpoints, layouts, where each tensor's boxes
+ * are. A rebuildable view (I8): written after the answer, in one batch per state change.
+ *
+ * Keys (doc/index-format.md): 'C' job step attempt -> summary; 'L' layout rank -> declaration
+ * digest; 'T' declaration name 0 order -> shard; 'V' -> version of this schema. Layouts and
+ * declarations are immutable and written once.
+ *
+ * CKPT_ECORRUPT from any of these: see base/index.h. A callback's result other than 0 ends the
+ * walk and is returned; e is not set then.
+ */
+#ifndef STORAGE_CATALOG_H
+#define STORAGE_CATALOG_H
+
+#include "base/index.h"
+#include "model/declaration.h"
+#include "storage/commit_file.h"
+
+struct catalog_entry {
+	struct checkpoint_id id;
+	char job_name[CKPT_JOB_MAX + 1];
+	uint32_t uid;
+	struct digest root, layout;
+	uint64_t incarnation, record_n, epoch, wall_ns, bytes;
+	uint32_t world;
+	bool pinned;
+	bool suspect; /* a copy failed its digest */
+};
+
+MUST_CHECK int catalog_put(struct index *ix, const struct catalog_entry *c, struct err *e);
+MUST_CHECK int catalog_remove(struct index *ix, const struct checkpoint_id *id, struct err *e);
+/* CKPT_ENOTFOUND */
+MUST_CHECK int catalog_get(struct index *ix, const struct checkpoint_id *id,
+			   struct catalog_entry *ret, struct err *e);
+typedef int catalog_fn(void *arg, const struct catalog_entry *c);
+/* Of one job, or of all (job NULL), by job and step. */
+MUST_CHECK int catalog_each(struct index *ix, const struct job_id *job, catalog_fn *fn, void *arg,
+			    struct err *e);
+
+/* Declarations of a layout; batches of bounded size, so that a million shards are possible. Does
+ * nothing when the layout is there. */
+MUST_CHECK int catalog_put_layout(struct index *ix, const struct digest *layout,
+				  const struct declaration *ranks, uint32_t world, struct err *e);
+typedef int catalog_shard_fn(void *arg, uint32_t rank, const struct shard *s);
+/* Every rank's shards of one tensor, ranks in order. CKPT_ENOTFOUND: the index does not know the
+ * layout, or no rank has such a tensor. */
+MUST_CHECK int catalog_tensor(struct index *ix, const struct digest *layout, const char *name,
+			      size_t name_len, catalog_shard_fn *fn, void *arg, struct err *e);
+
+/*
+ * Makes the index anew from the files; returns the number of checkpoints. Pins are in the log and
+ * suspicions in nobody's file: none is set.
+ */
+MUST_CHECK int catalog_rebuild(struct index *ix, struct store *s, struct err *e);
+/* True when the index is of this schema and lists exactly the COMMIT files that are there. */
+MUST_CHECK int catalog_check(struct index *ix, struct store *s, bool *ret_good, struct err *e);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shard_image.c - the chunks of one image into its file, as deep as the queue is.
+ *
+ * Raw: the image's pages go to the disk as they are, in transfers of store.transfer bytes; a last
+ * piece that fills no block is kept and written with the footer, so that nothing behind the image
+ * is read. Compressed: each chunk is packed here, on this thread, into one of a few buffers, while
+ * those before it are being written; a chunk that does not pay stays raw.
+ *
+ * 1. A buffer, and the image, are the disk's until the transfer was reaped: every way out of here
+ *    reaps all that is in flight.
+ * 2. Every completion's length is checked; the first failure ends the image for good.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+
+#include "base/fault.h"
+#include "codec/compress.h"
+#include "codec/digest.h"
+#include "model/load_plan.h"
+#include "storage/shard_image.h"
+
+#define PACKED_IOS 4u /* compression is slower than any disk: a few buffers keep it busy */
+
+/* Waits for one transfer; it is free again, also when it failed. */
+static int reap_one(struct shard_writer *w, struct disk_queue *q)
+{
+	struct disk_io *io = NULL;
+	int r = w->file->disk->ops->reap(q, &io);
+
+	if (r < 0)
+		return r;
+	assert(io && io->owner == w && w->in_flight > 0);
+	w->in_flight--;
+	w->free[w->n_free++] = io;
+	if (io->result < 0)
+		return io->result;
+	return (uint32_t)io->result == io->length ? 0 : -EIO;
+}
+
+static int reap_all(struct shard_writer *w, struct disk_queue *q)
+{
+	int first = 0;
+
+	while (w->in_flight > 0) {
+		unsigned before = w->in_flight;
+		int r = reap_one(w, q);
+
+		if (r < 0 && first == 0)
+			first = r;
+		if (w->in_flight == before)
+			break; /* the queue itself is broken: see shard_abandon() */
+	}
+	return first;
+}
+
+/* Every io is free; the first n of them will be used. */
+static void ios_reset(struct shard_writer *w, unsigned n)
+{
+	assert(w->in_flight == 0 && n <= IMAGE_IOS);
+	for (w->n_free = 0; w->n_free < n; w->n_free++)
+		w->free[w->n_free] = &w->ios[w->n_free];
+}
+
+static int io_get(struct shard_writer *w, struct disk_queue *q, struct disk_io **ret)
+{
+	int r = 0;
+
+	if (w->n_free == 0)
+		r = reap_one(w, q);
+	if (r < 0)
+		return r;
+	*ret = w->free[--w->n_free];
+	return 0;
+}
+
+/* Writes length bytes of buf to the file; io is in flight, or free again on failure. */
+static int io_send(struct shard_writer *w, struct disk_queue *q, struct disk_io *io, void *buf,
+		   uint64_t offset, uint32_t length)
+{
+	int r;
+
+	*io = (struct disk_io){ .file = w->file, .buf = buf, .offset = offset, .length = length,
+				.write = true, .owner = w };
+	for (;;) {
+		r = w->file->disk->ops->submit(q, io);
+		if (r == 0) {
+			w->in_flight++;
+			return 0;
+		}
+		if (r == -EAGAIN && w->in_flight > 0)
+			r = reap_one(w, q); /* the queue is not as deep as we are */
+		if (r < 0) {
+			w->free[w->n_free++] = io;
+			return r;
+		}
+	}
+}
+
+static bool cancelled(const atomic_bool *cancel)
+{
+	return cancel && atomic_load_explicit(cancel, memory_order_relaxed);
+}
+
+/* ---- Raw ---- */
+
+static void place_raw_chunks(struct shard_writer *w)
+{
+	struct geometry g = w->store->geometry;
+
+	for (uint64_t i = 0; i < w->n_chunks; i++) {
+		struct chunk_place p = {
+			.offset = SHARD_HEADER_BYTES + i * g.chunk,
+			.stored = chunk_length(w->image_len, g, i),
+			.encoding = ENCODING_RAW,
+		};
+
+		chunk_place_put(w->places + i * CHUNK_PLACE_BYTES, &p);
+	}
+	w->stored = w->image_len;
+	w->data_end = SHARD_HEADER_BYTES + w->image_len;
+}
+
+static int write_raw(struct shard_writer *w, struct disk_queue *q, const uint8_t *image,
+		     const atomic_bool *cancel)
+{
+	uint64_t whole = w->image_len & ~(uint64_t)(DISK_ALIGN - 1);
+	int r = 0;
+
+	ios_reset(w, IMAGE_IOS);
+	for (uint64_t at = 0; r == 0 && at < whole;) {
+		uint32_t len = (uint32_t)min_u64(whole - at, w->store->transfer);
+		struct disk_io *io = NULL;
+
+		r = cancelled(cancel) ? -ECANCELED : io_get(w, q, &io);
+		if (r == 0)
+			r = io_send(w, q, io, (void *)(uintptr_t)(image + at),
+				    SHARD_HEADER_BYTES + at, len);
+		at += len;
+	}
+	if (r < 0) {
+		ignore_result(reap_all(w, q)); /* the first failure is the one to tell */
+		return r;
+	}
+	w->tail_len = (uint32_t)(w->image_len - whole);
+	if (w->tail_len)
+		memcpy(w->tail, image + whole, w->tail_len);
+	place_raw_chunks(w);
+	return reap_all(w, q);
+}
+
+/* ---- Compressed ---- */
+
+struct packer {
+	struct compressor *compressor;
+	uint32_t element;
+	uint32_t buffer_len; /* of each of PACKED_IOS, aligned */
+	uint8_t *buffers;
+	void *block;
+};
+
+static void packer_fini(struct packer *p)
+{
+	compressor_free(p->compressor);
+	alloc_free(p->block);
+}
+
+static int packer_init(struct packer *p, const struct store *s, uint32_t element)
+{
+	*p = (struct packer){ .element = element };
+	p->buffer_len = (uint32_t)round_up(max_u64(compressor_bound(s->geometry.chunk),
+						   s->geometry.chunk),
+					   DISK_ALIGN);
+	p->buffers = alloc_aligned((uint64_t)PACKED_IOS * p->buffer_len, &p->block);
+	if (!p->buffers)
+		return -ENOMEM;
+	return compressor_new(s->geometry.chunk, s->compression, &p->compressor);
+}
+
+/* Packs one chunk, or leaves it raw, and sets what its place says but for the offset. Returns
+ * the aligned bytes to write. */
+static void *pack_chunk(struct packer *p, const uint8_t *raw, uint32_t raw_len, uint8_t *buffer,
+			struct chunk_place *place)
+{
+	size_t len = 0, padded;
+	int encoding = compress_chunk(p->compressor, raw, raw_len, p->element, buffer,
+				      p->buffer_len, &len);
+
+	*place = (struct chunk_place){ .encoding = (uint16_t)encoding, .stored = raw_len };
+	if (encoding == ENCODING_RAW) {
+		if (((uintptr_t)raw | raw_len) % DISK_ALIGN == 0)
+			return (void *)(uintptr_t)raw;
+		memcpy(buffer, raw, raw_len);
+		len = raw_len;
+	} else {
+		place->stored = (uint32_t)len;
+		place->digest = digest_of(buffer, len);
+	}
+	padded = round_up(len, DISK_ALIGN);
+	assert(padded <= p->buffer_len);
+	memset(buffer + len, 0, padded - len);
+	return buffer;
+}
+
+static int write_chunk(struct shard_writer *w, struct disk_queue *q, struct packer *p,
+		       const uint8_t *image, uint64_t i)
+{
+	struct geometry g = w->store->geometry;
+	struct chunk_place place;
+	struct disk_io *io = NULL;
+	uint32_t padded;
+	void *bytes;
+	int r = io_get(w, q, &io);
+
+	if (r < 0)
+		return r;
+	bytes = pack_chunk(p, image + i * g.chunk, chunk_length(w->image_len, g, i),
+			   p->buffers + (size_t)(io - w->ios) * p->buffer_len, &place);
+	place.offset = round_up(w->data_end, DISK_ALIGN);
+	padded = (uint32_t)round_up(place.stored, DISK_ALIGN);
+	chunk_place_put(w->places + i * CHUNK_PLACE_BYTES, &place);
+	w->stored += place.stored;
+	w->data_end = place.offset + place.stored;
+	return io_send(w, q, io, bytes, place.offset, padded);
+}
+
+static int write_packed(struct shard_writer *w, struct disk_queue *q, const uint8_t *image,
+			uint32_t element, const atomic_bool *cancel)
+{
+	struct packer p;
+	int r = packer_init(&p, w->store, element), last;
+
+	ios_reset(w, PACKED_IOS);
+	w->data_end = SHARD_HEADER_BYTES;
+	for (uint64_t i = 0; r == 0 && i < w->n_chunks; i++)
+		r = cancelled(cancel) ? -ECANCELED : write_chunk(w, q, &p, image, i);
+	last = reap_all(w, q);
+	if (w->in_flight == 0) /* else they are the broken queue's for good */
+		packer_fini(&p);
+	return r < 0 ? r : last;
+}
+
+int shard_write_image(struct shard_writer *w, struct disk_queue *q, const void *image,
+		      uint32_t element, const atomic_bool *cancel, struct err *e)
+{
+	int r;
+
+	assert(!w->written && w->in_flight == 0);
+	assert((uintptr_t)image % DISK_ALIGN == 0);
+	if (cancelled(cancel))
+		r = -ECANCELED;
+	else if (w->store->compression)
+		r = write_packed(w, q, image, element, cancel);
+	else
+		r = write_raw(w, q, image, cancel);
+	if (r == 0 && FAULT(SHARD_DATA))
+		r = -EIO;
+	if (r == -ECANCELED)
+		return err_set(e, r, "writing of '%s' was cancelled", w->path);
+	if (r < 0)
+		return err_code(e, r, "cannot write %" PRIu64 " bytes of chunks to '%s'",
+				w->image_len, w->path);
+	w->written = true;
+	return 0;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shard_reader.h - one shard file, opened for reading under a shared lock (so that it cannot be
+ * recycled), its footer checked against COMMIT, its rank table against the root's line.
+ */
+#ifndef STORAGE_SHARD_READER_H
+#define STORAGE_SHARD_READER_H
+
+#include "model/load_plan.h"
+#include "storage/commit_file.h"
+
+struct shard_reader {
+	struct store *store;
+	struct disk_file *file;
+	void *footer;            /* owns the bytes that table and places point into */
+	struct rank_table table;
+	const uint8_t *places;   /* as in struct load_source */
+	uint64_t n_chunks;
+	uint64_t footer_offset;  /* end of the chunks and of the gap behind them */
+};
+
+/* CKPT_ENOTFOUND: the file is gone, or is being recycled; CKPT_ECORRUPT, CKPT_EPROTO: damaged. */
+MUST_CHECK int shard_open(struct store *s, const struct checkpoint_id *id,
+			  const struct shard_footer *f, struct shard_reader *ret, struct err *e);
+void shard_close(struct shard_reader *r);
+
+/* One chunk, raw, digests of its leaves checked: CKPT_ECORRUPT names leaf and tensor. scratch:
+ * at least 2 * chunk bytes, DISK_ALIGN aligned; the raw bytes are at *ret inside it. */
+struct compressor;
+MUST_CHECK int shard_read_chunk(struct shard_reader *r, uint64_t chunk, struct compressor *c,
+				void *scratch, const void **ret, size_t *ret_len, struct err *e);
+/* The tensor (or blob) that holds an image offset, as words for a message. */
+void shard_describe(const struct rank_table *t, uint64_t image_offset, char *buf, size_t size);
+
+/* Reads everything of one rank again, bounded memory, q deep; progress (may be NULL) is told
+ * bytes done and may return non-zero to end with -ECANCELED. Goes on after a bad leaf: *ret_bad
+ * counts them and report (may be NULL) gets a sentence each. */
+struct verify_hooks {
+	int (*progress)(void *arg, uint64_t bytes);
+	void (*report)(void *arg, const char *sentence);
+	void *arg;
+};
+MUST_CHECK int shard_verify(struct shard_reader *r, const struct verify_hooks *h,
+			    uint64_t *ret_bad, struct err *e);
+
+#endif

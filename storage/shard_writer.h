@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * shard_writer.h - one rank's image into one file.
+ *
+ *   begin    a file from spare/ or a new one gets its final name and its space (only COMMIT makes
+ *            it visible): running out of space is known before a byte is written
+ *   image    chunks, by queued O_DIRECT transfers, compressed if that is on and pays
+ *   finish   footer (rank table, placement table), then header, then one fdatasync, then close
+ *   abandon  instead of finish: closes and unlinks; what was written is worth nothing
+ *
+ * A failed or short write or a failed sync is final for the file: abandon it (7.1 of the design).
+ */
+#ifndef STORAGE_SHARD_WRITER_H
+#define STORAGE_SHARD_WRITER_H
+
+#include <stdatomic.h>
+
+#include "storage/store.h"
+
+struct shard_writer;
+
+/* What COMMIT says of one file. */
+struct shard_footer {
+	uint32_t rank;
+	uint64_t footer_offset, footer_len; /* bytes */
+	struct digest footer;               /* of the footer's bytes */
+	uint64_t table_len;
+	struct digest table;                /* of the rank table: the root's line */
+	uint64_t stored;                    /* bytes of chunks in the file */
+};
+
+/* table_max: an upper bound of the rank table's length, to reserve space for. The checkpoint's
+ * folder is made if it is missing. */
+MUST_CHECK int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+			   uint64_t image_len, uint64_t table_max, struct shard_writer **ret,
+			   struct err *e);
+/* Writes the whole image (must stay valid and unchanged until return). The image may be read up to
+ * the next multiple of DISK_ALIGN. element: bytes per element for compression planes, 0 unknown.
+ * -ECANCELED when *cancel became true. */
+MUST_CHECK int shard_write_image(struct shard_writer *w, struct disk_queue *q, const void *image,
+				 uint32_t element, const atomic_bool *cancel, struct err *e);
+MUST_CHECK int shard_finish(struct shard_writer *w, const void *table, size_t table_len,
+			    struct shard_footer *ret, struct err *e); /* frees w in every case */
+void shard_abandon(struct shard_writer *w);
+
+#endif

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.c - one data folder: FORMAT, LOCK, and small files that are published whole.
+ *
+ * 1. Who writes holds LOCK: an exclusive lock of the open file, gone with the process, however it
+ *    ends. The pid inside is only for the message.
+ * 2. A published name has all of its bytes: temporary, fdatasync, rename. After a failed sync the
+ *    temporary is removed and never synced again.
+ * 3. FORMAT is there before anything else is: a folder with files and no FORMAT is not ours.
+ *
+ * Threads: open and close by one; the rest by any.
+ */
+#include <config.h>
+
+#include "storage/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/fault.h"
+#include "storage/disk_format.h"
+#include "storage/paths.h"
+#include "storage/shard_file.h"
+
+#define FORMAT_FILE_BYTES (DISK_FORMAT_HEAD + DISK_FORMAT_DIGEST)
+#define TRANSFER_DEFAULT (2u << 20)
+
+static const char *const folders[] = { "jobs", "declarations", "layouts", "spare" };
+
+/* ---- Whole small files ---- */
+
+int store_read_file(struct store *s, const char *path, size_t max, void **ret, size_t *ret_len)
+{
+	const struct disk_ops *ops = s->disk->ops;
+	struct disk_file *f = NULL;
+	uint64_t size = 0;
+	void *p = NULL;
+	int r = ops->open(s->disk, path, DISK_READ, &f);
+
+	if (r < 0)
+		return r;
+	r = ops->size(f, &size);
+	if (r == 0 && size > max)
+		r = -EFBIG;
+	if (r == 0) {
+		p = alloc_zero(size);
+		r = p ? ops->read(f, p, size, 0) : -ENOMEM;
+	}
+	ops->close(f);
+	if (r < 0) {
+		alloc_free(p);
+		return r;
+	}
+	*ret = p;
+	*ret_len = size;
+	return 0;
+}
+
+/* A new file with these bytes, synced. */
+static int write_temporary(struct disk *d, const char *path, const void *bytes, size_t len)
+{
+	struct disk_file *f = NULL;
+	int r = d->ops->open(d, path, DISK_CREATE | DISK_EXCL, &f);
+
+	if (r == -EEXIST) { /* left by a crash */
+		r = d->ops->unlink(d, path);
+		if (r == 0)
+			r = d->ops->open(d, path, DISK_CREATE | DISK_EXCL, &f);
+	}
+	if (r < 0)
+		return r;
+	r = d->ops->write(f, bytes, len, 0);
+	if (r == 0 && FAULT(PUBLISH_TEMP))
+		r = -EIO;
+	if (r == 0)
+		r = d->ops->sync(f);
+	if (r == 0 && FAULT(PUBLISH_SYNC))
+		r = -EIO;
+	d->ops->close(f);
+	return r;
+}
+
+int store_place_file(struct store *s, const char *dir, const char *name, const void *bytes,
+		     size_t len)
+{
+	char temp[DISK_PATH_MAX + 1], path[DISK_PATH_MAX + 1];
+	uint64_t serial = atomic_fetch_add(&s->serial, 1);
+	struct disk *d = s->disk;
+	int r;
+
+	if (snprintf(temp, sizeof(temp), "%s%s" TEMPORARY_PREFIX "%" PRIu64, dir, dir[0] ? "/" : "",
+		     serial) >= (int)sizeof(temp) ||
+	    snprintf(path, sizeof(path), "%s%s%s", dir, dir[0] ? "/" : "", name) >=
+		    (int)sizeof(path))
+		return -ENAMETOOLONG;
+	r = write_temporary(d, temp, bytes, len);
+	if (r == 0)
+		r = d->ops->rename(d, temp, path);
+	if (r < 0) {
+		ignore_result(d->ops->unlink(d, temp)); /* swept at the next start otherwise */
+		return r;
+	}
+	return FAULT(PUBLISH_RENAME) ? -EIO : 0;
+}
+
+int store_publish_file(struct store *s, const char *dir, const char *name, const void *bytes,
+		       size_t len)
+{
+	int r = store_place_file(s, dir, name, bytes, len);
+
+	return r < 0 ? r : s->disk->ops->sync_dir(s->disk, dir);
+}
+
+/* ---- FORMAT and LOCK ---- */
+
+static int check_format(struct store *s, bool writing, struct err *e)
+{
+	void *bytes = NULL;
+	size_t len = 0;
+	bool read_only = false;
+	int r = store_read_file(s, "FORMAT", FORMAT_FILE_BYTES, &bytes, &len);
+
+	if (r == -ENOENT)
+		return err_set(e, CKPT_ENOTFOUND, "the data folder has no FORMAT: ckptd has never "
+						  "used it");
+	if (r < 0)
+		return err_code(e, r, "cannot read FORMAT of the data folder");
+	if (len != FORMAT_FILE_BYTES)
+		r = err_set(e, CKPT_ECORRUPT,
+			    "FORMAT of the data folder has %zu bytes instead of %u", len,
+			    FORMAT_FILE_BYTES);
+	else
+		r = format_check(bytes, len, FORMAT_FOLDER, DISK_FORMAT_HEAD,
+				 "FORMAT of the data folder", &read_only, e);
+	alloc_free(bytes);
+	if (r == 0 && read_only && writing)
+		r = err_set(e, CKPT_EVERSION,
+			    "a newer ckptd made the data folder: this one may only "
+			    "read it");
+	return r;
+}
+
+static int make_format(struct store *s, struct err *e)
+{
+	uint8_t buf[FORMAT_FILE_BYTES] = { 0 };
+	int r;
+
+	format_begin(buf, FORMAT_FOLDER, DISK_FORMAT_HEAD, sizeof(buf));
+	format_end(buf, sizeof(buf));
+	r = store_publish_file(s, "", "FORMAT", buf, sizeof(buf));
+	return r < 0 ? err_code(e, r, "cannot write FORMAT of the data folder") : 0;
+}
+
+static long long holder_of(struct disk *d, struct disk_file *f)
+{
+	char text[32] = { 0 };
+	uint64_t size = 0;
+
+	if (d->ops->size(f, &size) < 0 || size >= sizeof(text) ||
+	    d->ops->read(f, text, size, 0) < 0)
+		return 0;
+	return strtoll(text, NULL, 10);
+}
+
+static int take_lock(struct store *s, struct err *e)
+{
+	struct disk *d = s->disk;
+	struct disk_file *f = NULL;
+	char text[32];
+	int len = snprintf(text, sizeof(text), "%lld\n", (long long)getpid());
+	int r = d->ops->open(d, "LOCK", DISK_CREATE, &f);
+
+	if (r < 0)
+		return err_code(e, r, "cannot open LOCK of the data folder");
+	r = d->ops->lock(f, true);
+	if (r == -EAGAIN)
+		r = err_set(e, -EBUSY,
+			    "the data folder is in use by process %lld: stop that ckptd, or give "
+			    "this one another folder",
+			    holder_of(d, f));
+	else if (r < 0)
+		r = err_code(e, r, "cannot lock the data folder");
+	else if ((r = d->ops->truncate(f, 0)) < 0 || (r = d->ops->write(f, text, len, 0)) < 0)
+		r = err_code(e, r, "cannot write LOCK of the data folder");
+	if (r < 0) {
+		d->ops->close(f);
+		return r;
+	}
+	s->lock = f;
+	return 0;
+}
+
+/* ---- Open ---- */
+
+struct leftovers {
+	struct disk *disk;
+	const char *folder;
+	uint64_t serial; /* above every spare file's */
+};
+
+static int remove_leftover(void *arg, const char *name, bool is_dir)
+{
+	struct leftovers *l = arg;
+	char path[DISK_PATH_MAX + 1];
+	uint64_t serial, bytes;
+
+	if (spare_name_parse(name, &serial, &bytes) == 0 && serial >= l->serial)
+		l->serial = serial + 1;
+	if (is_dir || strncmp(name, TEMPORARY_PREFIX, strlen(TEMPORARY_PREFIX)) != 0)
+		return 0;
+	if (snprintf(path, sizeof(path), "%s/%s", l->folder, name) >= (int)sizeof(path))
+		return 0;
+	ignore_result(l->disk->ops->unlink(l->disk, path)); /* the next start tries again */
+	return 0;
+}
+
+static int make_folders(struct store *s, struct err *e)
+{
+	struct disk *d = s->disk;
+	struct leftovers l = { .disk = d };
+	int r;
+
+	for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
+		l.folder = folders[i];
+		r = d->ops->mkdir(d, folders[i]);
+		if (r == 0 && strcmp(folders[i], "jobs") != 0)
+			r = d->ops->list(d, folders[i], remove_leftover, &l);
+		if (r < 0)
+			return err_code(e, r, "cannot make folder '%s' in the data folder",
+					folders[i]);
+	}
+	r = d->ops->sync_dir(d, "");
+	if (r == 0)
+		r = d->ops->sync_dir(d, "jobs"); /* of jobs whose maker was killed before it did */
+	if (r < 0)
+		return err_code(e, r, "cannot sync the data folder");
+	s->serial = l.serial;
+	s->spare_trusted = l.serial;
+	return 0;
+}
+
+static int open_for_writing(struct store *s, struct err *e)
+{
+	int r = take_lock(s, e);
+
+	if (r < 0)
+		return r;
+	r = check_format(s, true, e);
+	if (r == CKPT_ENOTFOUND)
+		r = make_format(s, e);
+	if (r == 0)
+		r = make_folders(s, e);
+	if (r < 0)
+		store_close(s);
+	return r;
+}
+
+int store_open(struct disk *disk, const struct store_options *o, struct store *ret, struct err *e)
+{
+	struct store s = { .disk = disk, .geometry = o->geometry, .compression = o->compression };
+	uint64_t transfer = o->transfer ? o->transfer : TRANSFER_DEFAULT;
+	int r;
+
+	if (s.geometry.leaf == 0 && s.geometry.chunk == 0)
+		s.geometry = GEOMETRY_DEFAULT;
+	if (!geometry_valid(s.geometry) || s.geometry.chunk > SHARD_CHUNK_MAX)
+		return err_set(e, -EINVAL,
+			       "leaf %u and chunk %u are no sizes for digests and chunks",
+			       s.geometry.leaf, s.geometry.chunk);
+	s.transfer = (uint32_t)min_u64(round_up(transfer, DISK_ALIGN), DISK_TRANSFER_MAX);
+	r = o->read_only ? check_format(&s, false, e) : open_for_writing(&s, e);
+	if (r < 0)
+		return r;
+	err_clear(e);
+	*ret = s;
+	return 0;
+}
+
+void store_close(struct store *s)
+{
+	if (s->lock)
+		s->disk->ops->close(s->lock);
+	s->lock = NULL;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - one data folder: its format, its lock, the names in it. See doc/disk-format.md.
+ *
+ *   jobs/<job-id>/log/<n>                            coord/single.c
+ *   jobs/<job-id>/<step>.<attempt>/rank-<r>.shard    storage/shard_writer.c
+ *   jobs/<job-id>/<step>.<attempt>/COMMIT            storage/commit_file.c
+ *   declarations/<digest>  layouts/<digest>          storage/objects.c
+ *   spare/<n>  index/  LOCK  FORMAT
+ *
+ * All of storage/ blocks and runs on workers or in tools; nothing here knows the loop.
+ */
+#ifndef STORAGE_STORE_H
+#define STORAGE_STORE_H
+
+#include <stdatomic.h>
+
+#include "base/disk.h"
+#include "base/ids.h"
+
+struct store {
+	struct disk *disk;
+	struct geometry geometry; /* for new files; each file carries its own */
+	uint32_t transfer;        /* bytes of one queued transfer, a multiple of the chunk */
+	int compression;          /* zstd level; 0: off */
+	struct disk_file *lock;   /* held while open for writing */
+	_Atomic uint64_t serial;  /* for names of temporaries and spare files: only rises */
+	atomic_bool jobs_unsynced; /* the name of a job's new folder is not yet durable */
+	_Atomic uint64_t spare_trusted; /* spare files from this number on have a zeroed header */
+};
+
+struct store_options {
+	struct geometry geometry; /* all zero: the default */
+	uint32_t transfer;        /* 0: 2 MiB; rounded up to DISK_ALIGN and cut at the maximum */
+	int compression;
+	bool read_only; /* tools: no lock, nothing is created */
+};
+
+/* Makes the folders and FORMAT when they are missing, takes LOCK (-EBUSY: e names the holder's
+ * pid). CKPT_EVERSION: a newer ckptd made it; CKPT_ENOTFOUND: read_only, and there is none. */
+MUST_CHECK int store_open(struct disk *disk, const struct store_options *o, struct store *ret,
+			  struct err *e);
+void store_close(struct store *s);
+
+/* Names; each fits DISK_PATH_MAX + 1. */
+void path_job(char *buf, const struct job_id *job);
+void path_log(char *buf, const struct job_id *job);
+void path_checkpoint(char *buf, const struct checkpoint_id *id);
+void path_shard(char *buf, const struct checkpoint_id *id, uint32_t rank);
+void path_commit(char *buf, const struct checkpoint_id *id);
+/* "<step>.<attempt>" back to its parts; -EINVAL. */
+MUST_CHECK int checkpoint_name_parse(const char *name, uint64_t *ret_step,
+				     struct attempt_id *ret_attempt);
+
+/* Whole small files. read: at most max bytes (-EFBIG), the caller frees. publish: temporary,
+ * fdatasync, rename, fsync of the folder: afterwards path has these bytes or what it had. place:
+ * the same without the last step. */
+MUST_CHECK int store_read_file(struct store *s, const char *path, size_t max, void **ret,
+			       size_t *ret_len);
+MUST_CHECK int store_publish_file(struct store *s, const char *dir, const char *name,
+				  const void *bytes, size_t len);
+MUST_CHECK int store_place_file(struct store *s, const char *dir, const char *name,
+				const void *bytes, size_t len);
+/* Immutable objects under declarations/ and layouts/, named by the digest of their bytes: written
+ * once, verified when they exist and anew when they are damaged. get: CKPT_ENOTFOUND,
+ * CKPT_ECORRUPT. */
+MUST_CHECK int store_put_object(struct store *s, const char *folder, const struct digest *digest,
+				const void *bytes, size_t len, struct err *e);
+MUST_CHECK int store_get_object(struct store *s, const char *folder, const struct digest *digest,
+				size_t max, void **ret, size_t *ret_len, struct err *e);
+
+#endif

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_daemon.c - ckptd gone, stopped, short of descriptors, without privileges: rows H3, I3 of
+ * doc/features.md, and invariant I13.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+#include "tests/lib/rig.h"
+
+#define ELEMENTS 100000ul
+#define SMALL 5u
+#define NOBODY 65533 /* 65534 is what the kernel shows for a uid without a number */
+
+static void join(struct trainer_process *t, struct rig *r, const char *run)
+{
+	trainers_join(t, 1, r, "job", run, ELEMENTS, SMALL);
+	trainer_must(t, "prepare 65536");
+}
+
+static void reconnects(struct trainer_process *t, unsigned long long want)
+{
+	unsigned long long saves, skipped, failed, n;
+
+	trainer_must(t, "stats");
+	RIG_CHECK(sscanf(t->text, "%llu %llu %llu %llu", &saves, &skipped, &failed, &n) == 4 &&
+		  n == want, "stats: %s", t->text);
+}
+
+/* Nobody listens: open fails at once, or within the time given, with path, reason and remedy. */
+static void no_ckptd(struct rig *r)
+{
+	struct trainer_process t;
+	uint64_t before = rig_now_ms();
+	int code;
+
+	trainer_start(&t, r, NULL);
+	code = trainer_ask(&t, "open job 0 1 run1 0");
+	RIG_CHECK(code == CKPT_EUNAVAILABLE, "open: %d %s", code, t.text);
+	RIG_CHECK(strstr(t.text, r->socket) && strstr(t.text, "ckptd --user"), "open: %s", t.text);
+	rig_note("%s", t.text);
+	trainer_tell(&t, "open job 0 1 run1 20000");
+	rig_pause(50);
+	rig_start(r);
+	code = trainer_answer(&t, RIG_PATIENCE_MS);
+	RIG_CHECK(code == 0, "open while it starts: %d %s", code, t.text);
+	RIG_CHECK(rig_now_ms() - before < RIG_PATIENCE_MS, "it took too long");
+	trainer_exit(&t);
+}
+
+/* I13: without ckptd saves fail within their deadline and say so; later they work again. */
+static void lost_and_back(struct rig *r)
+{
+	struct trainer_process t;
+	uint64_t before;
+	int code;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 5000");
+	trainer_must(&t, "wait 10 %d 20000", CKPT_DURABLE);
+	rig_kill_all(r);
+	for (int step = 20; step <= 40; step += 20) {
+		before = rig_now_ms();
+		code = trainer_ask(&t, "save %d 1 2000", step);
+		RIG_CHECK(code == CKPT_EUNAVAILABLE, "save without ckptd: %d %s", code, t.text);
+		RIG_CHECK(rig_now_ms() - before < 10000, "it took %d ms",
+			  (int)(rig_now_ms() - before));
+	}
+	code = trainer_ask(&t, "wait 10 %d 1000", CKPT_DURABLE);
+	RIG_CHECK(code == CKPT_EUNAVAILABLE, "wait without ckptd: %d %s", code, t.text);
+	rig_start(r);
+	code = trainer_ask(&t, "save 50 1 5000");
+	/* Its memory is lost with the supervisor: an epoch may have to be loaded first. */
+	if (code == CKPT_EEPOCH) {
+		trainer_must(&t, "load -1 0");
+		code = trainer_must(&t, "save 50 1 5000");
+	} else {
+		RIG_CHECK(code >= 0 && code & CKPT_RECONNECTED, "save after it came back: %d %s",
+			  code, t.text);
+	}
+	reconnects(&t, 1);
+	trainer_must(&t, "wait 50 %d 20000", CKPT_DURABLE);
+	trainer_must(&t, "load 50 0");
+	trainer_must(&t, "load 10 0");
+	trainer_exit(&t);
+}
+
+/* A crash under the supervisor: the next call joins again, says so once, nothing is lost. */
+static void crashes(struct rig *r)
+{
+	struct trainer_process t;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "checkpoint.persist_every=1000000");
+	rig_start(r);
+	join(&t, r, "run1");
+	for (int i = 1; i <= 3; i++) {
+		pid_t daemon = rig_daemon(r);
+		int code = trainer_must(&t, "save %d 1 20000", 10 * i);
+
+		RIG_CHECK(code == 0, "save: %d", code);
+		kill(daemon, SIGKILL);
+		code = trainer_must(&t, "wait %d %d 20000", 10 * i, CKPT_COMMITTED);
+		RIG_CHECK(code & CKPT_RECONNECTED, "wait after a crash: %d", code);
+		RIG_CHECK(trainer_must(&t, "wait %d %d 20000", 10 * i, CKPT_COMMITTED) == 0,
+			  "it says so twice");
+		reconnects(&t, (unsigned)i);
+	}
+	trainer_exit(&t);
+	join(&t, r, "run2");
+	trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "30 1 1", 6) == 0, "loaded: %s", t.text);
+	trainer_exit(&t);
+}
+
+/* SIGTERM: what is only in memory goes to disk before it ends. */
+static void orderly_stop(struct rig *r)
+{
+	struct trainer_process t;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "checkpoint.persist_every=1000000");
+	rig_start(r);
+	join(&t, r, "run1");
+	for (int step = 10; step <= 30; step += 10)
+		trainer_must(&t, "save %d 1 20000", step);
+	trainer_exit(&t);
+	RIG_CHECK(rig_stop(r) == 0, "ckptd stops with an error");
+	rig_start(r);
+	join(&t, r, "run2");
+	trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "30 1 2", 6) == 0, "loaded: %s", t.text);
+	trainer_exit(&t);
+	RIG_CHECK(rig_stop(r) == 0, "ckptd stops with an error");
+}
+
+static unsigned long long alarms(struct rig *r)
+{
+	static char text[65536];
+	unsigned long long n = 0;
+	char *at;
+	int code = rig_ctl(r, text, sizeof(text), "--json status job");
+
+	at = strstr(text, "\"stale_alarms\": ");
+	RIG_CHECK(at && sscanf(at, "\"stale_alarms\": %llu", &n) == 1, "status: %d %s", code, text);
+	return n;
+}
+
+static void save_twice(struct rig *r, const char *run, const char *word, int step)
+{
+	struct trainer_process t;
+
+	trainer_start(&t, r, NULL);
+	trainer_must(&t, "open job 0 1 %s 10000", run);
+	trainer_must(&t, "declare %lu %u %s", ELEMENTS, SMALL, word);
+	trainer_must(&t, "load -1 1");
+	trainer_must(&t, "save %d 1 20000", step);
+	trainer_must(&t, "wait %d %d 20000", step, CKPT_DURABLE);
+	trainer_must(&t, "resave %d 20000", step + 1);
+	trainer_must(&t, "wait %d %d 20000", step + 1, CKPT_DURABLE);
+	trainer_exit(&t);
+}
+
+/* H3: two checkpoints of the same bytes in what should train; not where nothing is trained. */
+static void stale_snapshot(struct rig *r)
+{
+	static char text[65536];
+	int code;
+
+	rig_start(r);
+	save_twice(r, "run1", "frozen", 10);
+	RIG_CHECK(alarms(r) == 0, "an alarm about tensors that are not trained");
+	save_twice(r, "run2", "", 20);
+	RIG_CHECK(alarms(r) == 1, "%llu alarms", alarms(r));
+	RIG_CHECK(rig_log_count(r, "step 21 has the same bytes") == 1, "the log does not say so");
+	code = rig_ctl(r, text, sizeof(text), "status job");
+	RIG_CHECK(code == 1 && strstr(text, "21"), "status does not show it: %d %s", code, text);
+}
+
+static bool connect_one(const struct rig *r, int *ret_fd)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+
+	*ret_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	snprintf(a.sun_path, sizeof(a.sun_path), "%.107s", r->socket);
+	return *ret_fd >= 0 && connect(*ret_fd, (struct sockaddr *)&a, sizeof(a)) == 0;
+}
+
+/* ckptd has no descriptor left: newcomers wait or are turned away, who is in goes on. */
+static void ckptd_out_of_files(struct rig *r)
+{
+	struct rlimit low = { .rlim_cur = 64 }, old;
+	struct trainer_process t, late;
+	int fds[200], n = 0, code;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	RIG_CHECK(prlimit(rig_daemon(r), RLIMIT_NOFILE, NULL, &old) == 0, "prlimit");
+	low.rlim_max = old.rlim_max;
+	RIG_CHECK(prlimit(rig_daemon(r), RLIMIT_NOFILE, &low, NULL) == 0, "prlimit: %s",
+		  strerror(errno));
+	while (n < 200 && connect_one(r, &fds[n]))
+		n++;
+	rig_note("%d more connections were made", n);
+	for (int step = 10; step <= 30; step += 10)
+		code = trainer_ask(&t, "save %d 1 20000", step);
+	RIG_CHECK(code == 0, "save: %d %s", code, t.text);
+	while (n > 0)
+		close(fds[--n]);
+	RIG_CHECK(prlimit(rig_daemon(r), RLIMIT_NOFILE, &old, NULL) == 0, "prlimit");
+	trainer_must(&t, "save 40 1 20000");
+	trainer_must(&t, "wait 40 %d 20000", CKPT_DURABLE);
+	trainer_exit(&t);
+	trainers_join(&late, 1, r, "job", "run2", ELEMENTS, SMALL);
+	trainer_must(&late, "load -1 0");
+	RIG_CHECK(strncmp(late.text, "40 1 ", 5) == 0, "loaded: %s", late.text);
+	trainer_exit(&late);
+}
+
+/* The trainer has none: a clean error, and what was saved before is there when it has again. */
+static void trainer_out_of_files(struct rig *r)
+{
+	struct trainer_process t, other;
+	int code;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 20000");
+	trainer_must(&t, "files 0");
+	/* A save needs none. */
+	trainer_must(&t, "save 20 1 20000");
+	trainer_must(&t, "wait 20 %d 20000", CKPT_DURABLE);
+	code = trainer_ask(&t, "load 20 0");
+	RIG_CHECK(code < 0 && code != -9998, "a load without descriptors: %d", code);
+	rig_note("load: %s", t.text);
+	trainer_must(&t, "files -1");
+	trainer_must(&t, "load 20 0");
+	trainer_must(&t, "save 30 1 20000");
+	trainer_exit(&t);
+	trainer_start(&other, r, NULL);
+	trainer_must(&other, "files 0");
+	code = trainer_ask(&other, "open job 0 1 run2 0");
+	RIG_CHECK(code < 0, "open without descriptors: %d", code);
+	rig_note("open: %s", other.text);
+	trainer_must(&other, "files -1");
+	trainer_must(&other, "open job 0 1 run2 10000");
+	trainer_exit(&other);
+}
+
+/* I3: nothing but a folder and a socket: no root, no systemd, no configuration, no home. */
+static void as_nobody(struct rig *r)
+{
+	const char *const gone[] = { "NOTIFY_SOCKET", "LISTEN_FDS", "XDG_RUNTIME_DIR", "HOME",
+				     "KUBERNETES_SERVICE_HOST", "JOURNAL_STREAM" };
+	struct trainer_process t;
+
+	if (geteuid() != 0 && getenv("XDG_RUNTIME_DIR"))
+		rig_note("as uid %d", (int)geteuid());
+	for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
+		unsetenv(gone[i]);
+	if (geteuid() == 0) {
+		RIG_CHECK(chown(r->dir, NOBODY, NOBODY) == 0, "chown");
+		if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0 || access("/proc/self/exe", X_OK) < 0)
+			rig_skip("this process cannot become nobody");
+		prctl(PR_SET_DUMPABLE, 1); /* /proc/self is its own again */
+	}
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 20000");
+	trainer_must(&t, "wait 10 %d 20000", CKPT_DURABLE);
+	trainer_must(&t, "load 10 0");
+	trainer_exit(&t);
+	RIG_CHECK(rig_stop(r) == 0, "ckptd stops with an error");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct rig_test tests[] = {
+		RIG_TEST(no_ckptd),	  RIG_TEST(lost_and_back),
+		RIG_TEST(crashes),	  RIG_TEST(orderly_stop),
+		RIG_TEST(stale_snapshot), RIG_TEST(ckptd_out_of_files),
+		RIG_TEST(trainer_out_of_files), RIG_TEST(as_nobody),
+	};
+
+	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
+}

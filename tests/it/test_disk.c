@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_disk.c - what stays on disk, and disks that are full or break: rows C9 and C10 of
+ * doc/features.md, and the rule that a failed sync is final.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+#include "tests/fault/image.h"
+#include "tests/lib/rig.h"
+
+#define ELEMENTS 150000ul /* 0.9 MB a checkpoint */
+#define SMALL 5u
+#define STEPS_MAX 200
+
+static void join(struct trainer_process *t, struct rig *r, const char *job, const char *run)
+{
+	trainers_join(t, 1, r, job, run, ELEMENTS, SMALL);
+	trainer_must(t, "prepare 65536");
+}
+
+static void save(struct trainer_process *t, int step)
+{
+	trainer_must(t, "save %d 1 20000", step);
+	trainer_must(t, "wait %d %d 20000", step, CKPT_DURABLE);
+}
+
+static void expect_loaded(struct trainer_process *t, int step)
+{
+	char want[32];
+
+	trainer_must(t, "load %d 0", step);
+	snprintf(want, sizeof(want), "%d 1 ", step);
+	RIG_CHECK(strncmp(t->text, want, strlen(want)) == 0, "load %d: '%s'", step, t->text);
+}
+
+/* ---- C9 ---- */
+
+struct kept {
+	struct trainer_process *trainer;
+	const char *want; /* " 30 40 60" */
+	char have[256];
+};
+
+static bool is_kept(void *arg)
+{
+	struct kept *k = arg;
+	struct listed l[STEPS_MAX];
+	size_t n = trainer_list(k->trainer, l, STEPS_MAX);
+
+	k->have[0] = '\0';
+	while (n-- > 0)
+		if (l[n].disk)
+			snprintf(k->have + strlen(k->have), sizeof(k->have) - strlen(k->have),
+				 " %llu", (unsigned long long)l[n].step);
+	return strcmp(k->have, k->want) == 0;
+}
+
+static void expect_kept(struct trainer_process *t, const char *want)
+{
+	struct kept k = { .trainer = t, .want = want };
+	char what[64];
+
+	snprintf(what, sizeof(what), "only%s are on disk", want);
+	rig_wait(is_kept, &k, what);
+}
+
+static int ctl(struct rig *r, const char *words)
+{
+	char text[4096];
+
+	return rig_ctl(r, text, sizeof(text), "%s", words);
+}
+
+/* The last two, each multiple of 30, what is pinned; and never the only one. */
+static void keeps(struct rig *r)
+{
+	struct trainer_process t, other;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "retention.keep_last=2");
+	rig_arg(r, "--set");
+	rig_arg(r, "retention.keep_every=30");
+	rig_start(r);
+	join(&t, r, "job", "run1");
+	for (int step = 10; step <= 40; step += 10)
+		save(&t, step);
+	RIG_CHECK(ctl(r, "pin job 40") == 0, "pin");
+	for (int step = 50; step <= 80; step += 10)
+		save(&t, step);
+	expect_kept(&t, " 30 40 60 70 80");
+	RIG_CHECK(ctl(r, "rm job 40 --yes") == 1, "a pinned one is removed");
+	RIG_CHECK(ctl(r, "rm job 30 --yes") == 0, "rm");
+	RIG_CHECK(ctl(r, "unpin job 40") == 0, "unpin");
+	expect_kept(&t, " 60 70 80");
+	for (int step = 60; step <= 80; step += 10)
+		expect_loaded(&t, step);
+	join(&other, r, "lonely", "run1");
+	save(&other, 7);
+	RIG_CHECK(ctl(r, "rm lonely 7 --yes") == 1, "the only one is removed");
+	trainer_exit(&other);
+	trainer_exit(&t);
+	rig_kill_all(r);
+	rig_start(r);
+	join(&t, r, "job", "run2");
+	expect_kept(&t, " 60 70 80");
+	expect_loaded(&t, 80);
+	trainer_exit(&t);
+	join(&other, r, "lonely", "run2");
+	expect_loaded(&other, 7);
+	trainer_exit(&other);
+}
+
+/* ---- C10 ---- */
+
+static void own_mounts(void)
+{
+	if (unshare(CLONE_NEWNS) < 0 ||
+	    (mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 && errno != EINVAL))
+		rig_skip("root is needed to mount");
+}
+
+/* The data folder gets a disk of its own; returns its mount point. */
+static const char *small_disk(struct rig *r, const char *options)
+{
+	static char where[200];
+
+	own_mounts();
+	snprintf(where, sizeof(where), "%s/disk", r->dir);
+	RIG_CHECK(mkdir(where, 0700) == 0 && mount("none", where, "tmpfs", 0, options) == 0,
+		  "mount: %s", strerror(errno));
+	return where;
+}
+
+struct acked {
+	int steps[STEPS_MAX];
+	size_t n;
+};
+
+/* Saves until something fails; returns what, and the step that failed. */
+static int save_until_it_fails(struct trainer_process *t, struct acked *a, int *ret_step)
+{
+	for (int step = 10;; step += 10) {
+		int r = trainer_ask(t, "save %d 1 20000", step);
+
+		RIG_CHECK(a->n < STEPS_MAX, "the disk does not get full");
+		if (r == 0)
+			r = trainer_ask(t, "wait %d %d 8000", step, CKPT_DURABLE);
+		if (r == 0) {
+			a->steps[a->n++] = step;
+			continue;
+		}
+		rig_note("step %d: %d %s", step, r, t->text);
+		*ret_step = step;
+		return r;
+	}
+}
+
+static void expect_all(struct trainer_process *t, const struct acked *a)
+{
+	for (size_t i = 0; i < a->n; i++)
+		expect_loaded(t, a->steps[i]);
+}
+
+/* All but `room` bytes. */
+static void fill_up(const char *path, off_t room)
+{
+	static char block[4096];
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	RIG_CHECK(fd >= 0, "a filler");
+	while (write(fd, block, sizeof(block)) > 0)
+		;
+	RIG_CHECK(ftruncate(fd, lseek(fd, 0, SEEK_END) - room) == 0, "shrink the filler");
+	close(fd);
+}
+
+/* ENOSPC: told with a reason, nothing that was there is touched, and it goes on with room. */
+static void full_disk(struct rig *r)
+{
+	const char *disk = small_disk(r, "size=14m");
+	struct acked acked = { .n = 0 };
+	struct trainer_process t;
+	char filler[220], words[64];
+	int failed, code;
+
+	snprintf(r->data, sizeof(r->data), "%.160s/data", disk);
+	snprintf(filler, sizeof(filler), "%s/filler", disk);
+	rig_arg(r, "--set");
+	rig_arg(r, "retention.keep_last=1000");
+	rig_arg(r, "--set");
+	rig_arg(r, "storage.spare=0");
+	rig_start(r);
+	join(&t, r, "job", "run1");
+	code = save_until_it_fails(&t, &acked, &failed);
+	RIG_CHECK(code < 0 && acked.n >= 3, "%zu fit, then %d", acked.n, code);
+	RIG_CHECK(code == CKPT_ENOSPACE || code == CKPT_ETIMEDOUT || code == CKPT_EIO,
+		  "not for want of room: %d %s", code, t.text);
+	expect_all(&t, &acked);
+	/* Not a byte is left, not even for the log; then there is room again. */
+	fill_up(filler, 0);
+	code = trainer_ask(&t, "save %d 1 3000", failed + 10);
+	rig_note("nothing left: save %d %s", code, t.text);
+	expect_loaded(&t, acked.steps[acked.n - 1]);
+	unlink(filler);
+	for (int i = 0; i < 3; i++) {
+		snprintf(words, sizeof(words), "rm job %d --yes", acked.steps[i]);
+		RIG_CHECK(ctl(r, words) == 0, "rm on a full disk");
+	}
+	save(&t, failed + 20);
+	trainer_exit(&t);
+	rig_kill_all(r);
+	/* Who only loads needs no room but for the records of its epoch. */
+	fill_up(filler, 128 << 10);
+	rig_start(r);
+	trainers_join(&t, 1, r, "job", "run2", ELEMENTS, SMALL);
+	for (size_t i = 3; i < acked.n; i++)
+		expect_loaded(&t, acked.steps[i]);
+	expect_loaded(&t, failed + 20);
+	trainer_exit(&t);
+	rig_kill_all(r);
+	RIG_CHECK(umount(disk) == 0, "umount: %s", strerror(errno));
+}
+
+/* ---- A disk that loses writes ---- */
+
+static void repair(const char *image)
+{
+	char command[300];
+
+	snprintf(command, sizeof(command),
+		 "PATH=/usr/sbin:/sbin:$PATH e2fsck -fy %s >/dev/null 2>&1", image);
+	RIG_CHECK(system(command) >= 0, "e2fsck");
+}
+
+static void copy_image(int from, const char *path)
+{
+	int to = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	RIG_CHECK(to >= 0 && ftruncate(to, 64 << 20) == 0, "make the image");
+	image_copy(from, to, 64 << 20);
+	close(to);
+}
+
+/*
+ * An ext4 whose blocks have no room below them: writes that the file system took come back as EIO
+ * at the sync, or later. What was acknowledged as DURABLE must be there all the same.
+ */
+static void failing_disk(struct rig *r)
+{
+	const char *below;
+	char image[220], where[220], why[128];
+	struct acked acked = { .n = 0 };
+	struct trainer_process t;
+	struct err e = { 0 };
+	int fd, failed, code;
+
+	if (!image_usable(&file_system_ext4, why, sizeof(why)))
+		rig_skip("%s", why);
+	below = small_disk(r, "size=16m");
+	fd = image_new(&file_system_ext4, 64 << 20);
+	snprintf(image, sizeof(image), "%s/image", below);
+	snprintf(where, sizeof(where), "%.180s/fs", r->dir);
+	snprintf(r->data, sizeof(r->data), "%.160s/fs/data", r->dir);
+	copy_image(fd, image);
+	RIG_CHECK(mkdir(where, 0700) == 0, "mkdir");
+	RIG_CHECK(image_mount(&file_system_ext4, image, where, &e) == 0, "%s", e.text);
+	rig_arg(r, "--set");
+	rig_arg(r, "retention.keep_last=1000");
+	rig_start(r);
+	join(&t, r, "job", "run1");
+	code = save_until_it_fails(&t, &acked, &failed);
+	RIG_CHECK(code < 0 && acked.n >= 2, "%zu were written, then %d", acked.n, code);
+	for (int step = failed + 10; step < failed + 40; step += 10) {
+		code = trainer_ask(&t, "save %d 1 2000", step);
+		if (code == 0 && trainer_ask(&t, "wait %d %d 2000", step, CKPT_DURABLE) == 0)
+			acked.steps[acked.n++] = step;
+	}
+	trainer_kill(&t);
+	rig_kill_all(r);
+	RIG_CHECK(image_umount(where, &e) == 0, "%s", e.text);
+	RIG_CHECK(mount("none", below, "tmpfs", MS_REMOUNT, "size=100m") == 0, "remount");
+	repair(image);
+	RIG_CHECK(image_mount(&file_system_ext4, image, where, &e) == 0, "%s", e.text);
+	rig_start(r);
+	join(&t, r, "job", "run2");
+	expect_all(&t, &acked);
+	save(&t, 1000);
+	trainer_exit(&t);
+	rig_kill_all(r);
+	RIG_CHECK(image_umount(where, &e) == 0, "%s", e.text);
+	RIG_CHECK(umount2(below, MNT_DETACH) == 0, "umount: %s", strerror(errno));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct rig_test tests[] = {
+		RIG_TEST(keeps),
+		RIG_TEST(full_disk),
+		RIG_TEST(failing_disk),
+	};
+
+	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
+}

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_loads.c - loads that do not match what was saved, other layouts, other hosts: rows D11, E3
+ * and C3 of doc/features.md.
+ */
+#include <config.h>
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+#include "tests/lib/rig.h"
+
+#define ELEMENTS 150000ul
+#define SMALL 7u
+
+static void open_as(struct trainer_process *t, struct rig *r, unsigned rank, unsigned world,
+		    const char *run, const char *word)
+{
+	trainer_start(t, r, NULL);
+	trainer_must(t, "open job %u %u %s 10000", rank, world, run);
+	trainer_must(t, "declare %lu %u %s", ELEMENTS, SMALL, word);
+}
+
+static void save_world(struct rig *r, unsigned world, const char *run, const char *word, int step)
+{
+	struct trainer_process t[4];
+
+	for (unsigned i = 0; i < world; i++)
+		open_as(&t[i], r, i, world, run, word);
+	for (unsigned i = 0; i < world; i++)
+		trainer_must(&t[i], "prepare 65536");
+	for (unsigned i = 0; i < world; i++)
+		trainer_must(&t[i], "load -1 1");
+	RIG_CHECK(trainers_save(t, world, (uint64_t)step, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait %d %d 20000", step, CKPT_DURABLE);
+	for (unsigned i = 0; i < world; i++)
+		trainer_exit(&t[i]);
+}
+
+static void expect(struct trainer_process *t, int code, const char *words, const char *what)
+{
+	RIG_CHECK(code == CKPT_EMISMATCH, "%s: %d %s", what, code, t->text);
+	RIG_CHECK(strstr(t->text, words), "%s: '%s' is not named: %s", what, words, t->text);
+	trainer_must(t, "problems");
+	RIG_CHECK(strstr(t->text, words), "%s: '%s' is not listed: %s", what, words, t->text);
+	rig_note("%s: %s", what, t->text);
+}
+
+/* D11: one tensor more, one less, one of another type: by name; lenient loads the rest. */
+static void mismatches(struct rig *r)
+{
+	struct trainer_process t;
+	int code;
+
+	rig_start(r);
+	save_world(r, 1, "run1", "extra", 10);
+	open_as(&t, r, 0, 1, "run2", "");
+	code = trainer_ask(&t, "load -1 0");
+	expect(&t, code, "extra", "stored, not wanted");
+	code = trainer_must(&t, "load -1 1");
+	RIG_CHECK(!(code & CKPT_PARTIAL), "all that was wanted is there, and it says it is not");
+	trainer_exit(&t);
+	open_as(&t, r, 0, 1, "run3", "wide");
+	code = trainer_ask(&t, "load -1 0");
+	expect(&t, code, "extra", "of another type");
+	RIG_CHECK(trainer_must(&t, "load -1 1") & CKPT_PARTIAL, "lenient, another type");
+	trainer_exit(&t);
+	save_world(r, 1, "run4", "", 20);
+	open_as(&t, r, 0, 1, "run5", "extra");
+	code = trainer_ask(&t, "load -1 0");
+	expect(&t, code, "extra", "wanted, not stored");
+	RIG_CHECK(trainer_must(&t, "load -1 1") & CKPT_PARTIAL, "lenient, one is missing");
+	trainer_exit(&t);
+}
+
+static void load_world(struct rig *r, unsigned world, const char *run, const char *want)
+{
+	struct trainer_process t[4];
+
+	/* The last rank is started first: which process is which rank is nobody's business. */
+	for (unsigned i = world; i-- > 0;)
+		open_as(&t[i], r, i, world, run, "");
+	for (unsigned i = 0; i < world; i++)
+		trainer_tell(&t[i], "load -1 0");
+	for (unsigned i = 0; i < world; i++) {
+		int code = trainer_answer(&t[i], RIG_PATIENCE_MS);
+
+		/* Ranks that were not there at the save have no blobs to be judged by. */
+		if (code == -9998 && i > 0 && strstr(t[i].text, "blobs"))
+			continue;
+		RIG_CHECK(code >= 0, "rank %u of %u: %d %s", i, world, code, t[i].text);
+		RIG_CHECK(strncmp(t[i].text, want, strlen(want)) == 0, "rank %u of %u: '%s'", i,
+			  world, t[i].text);
+	}
+	for (unsigned i = 0; i < world; i++)
+		trainer_exit(&t[i]);
+}
+
+static void set_host_name(const char *name)
+{
+	if (unshare(CLONE_NEWUTS) < 0 || sethostname(name, strlen(name)) < 0)
+		rig_skip("root is needed to have another host name");
+}
+
+/* E3: the folder comes to a host of another name, ranks in another order, another number. */
+static void other_host(struct rig *r)
+{
+	char before[64];
+
+	set_host_name("first");
+	rig_start(r);
+	save_world(r, 2, "run1", "", 10);
+	RIG_CHECK(rig_log_count(r, "node 'first'") == 1, "the host's name is not the node's");
+	rig_kill_all(r);
+	set_host_name("second");
+	snprintf(before, sizeof(before), "%s", "10 1 2");
+	rig_start(r);
+	RIG_CHECK(rig_log_count(r, "node 'second'") == 1, "the host's name is not the node's");
+	load_world(r, 2, "run2", before);
+	load_world(r, 1, "run3", before);
+	load_world(r, 4, "run4", before);
+	save_world(r, 2, "run5", "", 20);
+	load_world(r, 3, "run6", "20 1 ");
+}
+
+static void flip_byte(const char *pattern, off_t at)
+{
+	glob_t g;
+	uint8_t b;
+	int fd;
+
+	RIG_CHECK(glob(pattern, 0, NULL, &g) == 0 && g.gl_pathc == 1, "no file '%s'", pattern);
+	fd = open(g.gl_pathv[0], O_RDWR | O_CLOEXEC);
+	RIG_CHECK(fd >= 0 && pread(fd, &b, 1, at) == 1, "read '%s'", g.gl_pathv[0]);
+	b ^= 0x40;
+	RIG_CHECK(pwrite(fd, &b, 1, at) == 1 && fsync(fd) == 0, "write '%s'", g.gl_pathv[0]);
+	close(fd);
+	globfree(&g);
+}
+
+/* C3, C5: one bit of the newest file flips: the load says so and gives the one before. */
+static void flipped_bit(struct rig *r)
+{
+	struct trainer_process t;
+	char pattern[256];
+	int code;
+
+	rig_start(r);
+	save_world(r, 1, "run1", "", 10);
+	save_world(r, 1, "run2", "", 20);
+	rig_kill_all(r);
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/20.*/rank-0.shard", r->data);
+	flip_byte(pattern, 4096 + 70000);
+	rig_start(r);
+	open_as(&t, r, 0, 1, "run3", "");
+	code = trainer_must(&t, "load -1 0");
+	RIG_CHECK(code & CKPT_FELL_BACK, "it does not say that it fell back: %d", code);
+	RIG_CHECK(strncmp(t.text, "10 1 2", 6) == 0, "loaded: %s", t.text);
+	RIG_CHECK(rig_log_count(r, "does not match its digest") == 1, "the leaf is not named");
+	code = trainer_ask(&t, "load 20 0");
+	RIG_CHECK(code < 0 && code != -9998, "the damaged step: %d %s", code, t.text);
+	trainer_exit(&t);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct rig_test tests[] = {
+		RIG_TEST(mismatches),
+		RIG_TEST(other_host),
+		RIG_TEST(flipped_bit),
+	};
+
+	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
+}

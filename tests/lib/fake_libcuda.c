@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake_libcuda.c - a stand-in for libcuda.so.1: contexts, streams, asynchronous copies.
+ *
+ * It keeps the driver's rules that matter to us: a call needs a current context; a copy is done
+ * some time after it was queued, in its stream's order; host memory is pinned once.
+ */
+#include <config.h>
+
+#include "tests/lib/fake_libcuda.h"
+
+#include <assert.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+enum { OK = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
+enum { JOBS = 4096, ALLOCATIONS = 64, STACK = 16, NAMES = 32 };
+
+struct stream {
+	int device;
+};
+
+struct job {
+	uint8_t *to;
+	const uint8_t *from; /* NULL: fill with value */
+	size_t len;
+	int value;
+	const struct stream *stream; /* NULL: one of the caller's */
+	int device;
+	bool done;
+};
+
+static struct {
+	pthread_mutex_t mutex;
+	pthread_cond_t changed;
+	pthread_t thread;
+	bool started;
+	int contexts[FAKE_CUDA_DEVICES]; /* their addresses are the contexts */
+	int retained[FAKE_CUDA_DEVICES];
+	struct {
+		uint8_t *device, *bytes;
+		size_t len;
+	} allocations[ALLOCATIONS];
+	unsigned n_allocations;
+	struct job jobs[JOBS];
+	uint64_t queued, finished;
+	struct {
+		char name[40];
+		uint64_t n;
+	} counts[NAMES];
+	char failing[40];
+	int fail_code;
+	void *pinned[16];
+} g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+
+static _Thread_local void *stack[STACK];
+static _Thread_local int depth;
+
+/* ---- Bookkeeping ---- */
+
+static uint64_t *counter(const char *name)
+{
+	for (int i = 0; i < NAMES; i++) {
+		if (!g.counts[i].name[0])
+			strcpy(g.counts[i].name, name);
+		if (strcmp(g.counts[i].name, name) == 0)
+			return &g.counts[i].n;
+	}
+	abort();
+}
+
+/* 0, or the code that this call is to fail with. */
+static int called(const char *name)
+{
+	int r = OK;
+
+	pthread_mutex_lock(&g.mutex);
+	if (strcmp(g.failing, name) == 0)
+		r = g.fail_code;
+	else
+		++*counter(name);
+	pthread_mutex_unlock(&g.mutex);
+	return r;
+}
+
+static void *current(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+static int device_of(const void *context)
+{
+	for (int i = 0; i < FAKE_CUDA_DEVICES; i++)
+		if (context == &g.contexts[i])
+			return i;
+	return -1;
+}
+
+/* The real place of device memory; with the lock. */
+static uint8_t *real(uint64_t device, size_t len)
+{
+	for (unsigned i = 0; i < g.n_allocations; i++) {
+		uint64_t base = (uint64_t)(uintptr_t)g.allocations[i].device;
+
+		if (device >= base && device + len <= base + g.allocations[i].len)
+			return g.allocations[i].bytes + (device - base);
+	}
+	return NULL;
+}
+
+/* ---- The device ---- */
+
+/* Streams do not wait for each other: ours overtake the caller's, so that whoever relies on an
+ * order that nobody asked for finds out. NULL: nothing is queued. */
+static struct job *next_job(void)
+{
+	struct job *first = NULL;
+
+	while (g.finished < g.queued && g.jobs[g.finished % JOBS].done)
+		g.finished++;
+	for (uint64_t i = g.finished; i < g.queued; i++) {
+		struct job *j = &g.jobs[i % JOBS];
+
+		if (j->done)
+			continue;
+		if (j->stream)
+			return j;
+		first = first ? first : j;
+	}
+	return first;
+}
+
+static void *device_thread(void *arg)
+{
+	(void)arg;
+	pthread_mutex_lock(&g.mutex);
+	for (;;) {
+		struct job *at = next_job(), j;
+
+		if (!at) {
+			pthread_cond_wait(&g.changed, &g.mutex);
+			continue;
+		}
+		j = *at;
+		pthread_mutex_unlock(&g.mutex);
+		poll(NULL, 0, 1); /* whoever does not wait for it sees the old bytes */
+		if (j.from)
+			memcpy(j.to, j.from, j.len);
+		else
+			memset(j.to, j.value, j.len);
+		pthread_mutex_lock(&g.mutex);
+		at->done = true;
+		*counter("copied") += j.from ? j.len : 0;
+		pthread_cond_broadcast(&g.changed);
+	}
+	return NULL;
+}
+
+/* With the lock. */
+static void queue(struct job j)
+{
+	if (!g.started) {
+		int r = pthread_create(&g.thread, NULL, device_thread, NULL);
+
+		assert(r == 0);
+		g.started = true;
+	}
+	while (g.queued - g.finished == JOBS)
+		pthread_cond_wait(&g.changed, &g.mutex);
+	g.jobs[g.queued++ % JOBS] = j;
+	pthread_cond_broadcast(&g.changed);
+}
+
+/* Until nothing of this stream (NULL: of this device) is left. */
+static void drain(const struct stream *s, int device)
+{
+	pthread_mutex_lock(&g.mutex);
+	for (bool left = true; left;) {
+		left = false;
+		for (uint64_t i = g.finished; i < g.queued; i++) {
+			const struct job *j = &g.jobs[i % JOBS];
+
+			left = left || (!j->done && (s ? j->stream == s : j->device == device));
+		}
+		if (left)
+			pthread_cond_wait(&g.changed, &g.mutex);
+	}
+	pthread_mutex_unlock(&g.mutex);
+}
+
+/* ---- The driver's functions ---- */
+
+EXPORT int cuInit(unsigned flags);
+EXPORT int cuGetErrorString(int code, const char **ret);
+EXPORT int cuDeviceGet(int *ret, int ordinal);
+EXPORT int cuDevicePrimaryCtxRetain(void **ret, int device);
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device);
+EXPORT int cuCtxPushCurrent_v2(void *context);
+EXPORT int cuCtxPopCurrent_v2(void **ret);
+EXPORT int cuCtxGetCurrent(void **ret);
+EXPORT int cuCtxSynchronize(void);
+EXPORT int cuStreamCreate(void **ret, unsigned flags);
+EXPORT int cuStreamDestroy_v2(void *stream);
+EXPORT int cuStreamSynchronize(void *stream);
+EXPORT int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t len, void *stream);
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t len, void *stream);
+EXPORT int cuMemHostRegister_v2(void *p, size_t len, unsigned flags);
+EXPORT int cuMemHostUnregister(void *p);
+
+int cuInit(unsigned flags)
+{
+	return flags ? INVALID_VALUE : called("cuInit");
+}
+
+int cuGetErrorString(int code, const char **ret)
+{
+	*ret = code == INVALID_DEVICE ? "invalid device ordinal"
+	       : code == INVALID_CONTEXT ? "invalid device context" : "some error";
+	return OK;
+}
+
+int cuDeviceGet(int *ret, int ordinal)
+{
+	if (ordinal < 0 || ordinal >= FAKE_CUDA_DEVICES)
+		return INVALID_DEVICE;
+	*ret = 10 + ordinal; /* a handle is not an ordinal */
+	return called("cuDeviceGet");
+}
+
+int cuDevicePrimaryCtxRetain(void **ret, int device)
+{
+	int r = called("cuDevicePrimaryCtxRetain");
+
+	if (r)
+		return r;
+	g.retained[device - 10]++;
+	*ret = &g.contexts[device - 10];
+	return OK;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	if (g.retained[device - 10]-- <= 0)
+		abort();
+	return called("cuDevicePrimaryCtxRelease_v2");
+}
+
+int cuCtxPushCurrent_v2(void *context)
+{
+	if (device_of(context) < 0)
+		return INVALID_CONTEXT;
+	if (depth == STACK)
+		abort(); /* pushed and never popped */
+	stack[depth++] = context;
+	return OK;
+}
+
+int cuCtxPopCurrent_v2(void **ret)
+{
+	if (depth == 0)
+		return INVALID_CONTEXT;
+	*ret = stack[--depth];
+	return OK;
+}
+
+int cuCtxGetCurrent(void **ret)
+{
+	*ret = current();
+	return OK;
+}
+
+int cuCtxSynchronize(void)
+{
+	int device = device_of(current());
+
+	if (device < 0)
+		return INVALID_CONTEXT;
+	drain(NULL, device);
+	return called("cuCtxSynchronize");
+}
+
+int cuStreamCreate(void **ret, unsigned flags)
+{
+	struct stream *s;
+	int r = called("cuStreamCreate");
+
+	if (r || device_of(current()) < 0)
+		return r ? r : INVALID_CONTEXT;
+	if (flags != 1) /* ours must not wait for the caller's */
+		return INVALID_VALUE;
+	s = malloc(sizeof(*s));
+	s->device = device_of(current());
+	*ret = s;
+	return OK;
+}
+
+int cuStreamDestroy_v2(void *stream)
+{
+	drain(stream, -1);
+	free(stream);
+	return called("cuStreamDestroy_v2");
+}
+
+int cuStreamSynchronize(void *stream)
+{
+	int r = called("cuStreamSynchronize");
+
+	if (device_of(current()) < 0)
+		return INVALID_CONTEXT;
+	drain(stream, -1);
+	return r;
+}
+
+static int copy(uint64_t device, void *host, size_t len, struct stream *s, bool out)
+{
+	uint8_t *bytes;
+	int r = OK;
+
+	if (device_of(current()) < 0 || s->device != device_of(current()))
+		return INVALID_CONTEXT;
+	pthread_mutex_lock(&g.mutex);
+	bytes = real(device, len);
+	if (!bytes)
+		r = INVALID_VALUE;
+	else if (out)
+		queue((struct job){ .to = host, .from = bytes, .len = len, .stream = s,
+				    .device = s->device });
+	else
+		queue((struct job){ .to = bytes, .from = host, .len = len, .stream = s,
+				    .device = s->device });
+	pthread_mutex_unlock(&g.mutex);
+	return r;
+}
+
+int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t len, void *stream)
+{
+	int r = called("cuMemcpyDtoHAsync_v2");
+
+	return r ? r : copy(device, host, len, stream, true);
+}
+
+int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t len, void *stream)
+{
+	int r = called("cuMemcpyHtoDAsync_v2");
+
+	return r ? r : copy(device, (void *)host, len, stream, false);
+}
+
+int cuMemHostRegister_v2(void *p, size_t len, unsigned flags)
+{
+	int r = called("cuMemHostRegister_v2");
+
+	if (r || device_of(current()) < 0)
+		return r ? r : INVALID_CONTEXT;
+	if (flags != 1 || len == 0)
+		return INVALID_VALUE;
+	pthread_mutex_lock(&g.mutex);
+	r = INVALID_VALUE;
+	for (int i = 0; i < 16 && r != OK; i++) {
+		assert(g.pinned[i] != p);
+		if (g.pinned[i])
+			continue;
+		g.pinned[i] = p;
+		++*counter("pinned");
+		r = OK;
+	}
+	pthread_mutex_unlock(&g.mutex);
+	return r;
+}
+
+int cuMemHostUnregister(void *p)
+{
+	int r = INVALID_VALUE;
+
+	if (device_of(current()) < 0)
+		return INVALID_CONTEXT;
+	pthread_mutex_lock(&g.mutex);
+	for (int i = 0; i < 16; i++) {
+		if (g.pinned[i] != p)
+			continue;
+		g.pinned[i] = NULL;
+		--*counter("pinned");
+		r = OK;
+	}
+	pthread_mutex_unlock(&g.mutex);
+	return r;
+}
+
+/* ---- For tests ---- */
+
+static void *fake_alloc(size_t len)
+{
+	static uintptr_t next = 0x100000000000; /* nothing is mapped there */
+	void *device = (void *)next;
+
+	pthread_mutex_lock(&g.mutex);
+	assert(g.n_allocations < ALLOCATIONS);
+	g.allocations[g.n_allocations].device = device;
+	g.allocations[g.n_allocations].bytes = calloc(1, len);
+	g.allocations[g.n_allocations++].len = len;
+	next += (len + 0xffff) / 0x10000 * 0x10000;
+	pthread_mutex_unlock(&g.mutex);
+	return device;
+}
+
+static uint8_t *fake_bytes(void *device)
+{
+	uint8_t *bytes;
+
+	pthread_mutex_lock(&g.mutex);
+	bytes = real((uintptr_t)device, 0);
+	pthread_mutex_unlock(&g.mutex);
+	return bytes;
+}
+
+static void fake_launch(void *device, size_t len, int value)
+{
+	pthread_mutex_lock(&g.mutex);
+	queue((struct job){ .to = real((uintptr_t)device, len), .len = len, .value = value });
+	pthread_mutex_unlock(&g.mutex);
+}
+
+static void fake_set_current(int ordinal)
+{
+	depth = 0;
+	if (ordinal >= 0)
+		stack[depth++] = &g.contexts[ordinal];
+}
+
+static void fake_fail(const char *name, int code)
+{
+	pthread_mutex_lock(&g.mutex);
+	strcpy(g.failing, name ? name : "");
+	g.fail_code = code;
+	pthread_mutex_unlock(&g.mutex);
+}
+
+static uint64_t fake_count(const char *name)
+{
+	uint64_t n;
+
+	pthread_mutex_lock(&g.mutex);
+	n = *counter(name);
+	pthread_mutex_unlock(&g.mutex);
+	return n;
+}
+
+static void fake_finish(void)
+{
+	pthread_mutex_lock(&g.mutex);
+	while (next_job())
+		pthread_cond_wait(&g.changed, &g.mutex);
+	pthread_mutex_unlock(&g.mutex);
+}
+
+static void fake_reset(void)
+{
+	fake_set_current(-1);
+	fake_fail(NULL, 0);
+	fake_finish();
+	pthread_mutex_lock(&g.mutex);
+	for (unsigned i = 0; i < g.n_allocations; i++)
+		free(g.allocations[i].bytes);
+	g.n_allocations = 0;
+	memset(g.counts, 0, sizeof(g.counts));
+	pthread_mutex_unlock(&g.mutex);
+}
+
+EXPORT extern const struct fake_cuda fake_cuda_table;
+const struct fake_cuda fake_cuda_table = {
+	.alloc = fake_alloc,
+	.bytes = fake_bytes,
+	.launch = fake_launch,
+	.finish = fake_finish,
+	.set_current = fake_set_current,
+	.set_failing = fake_fail,
+	.count = fake_count,
+	.reset = fake_reset,
+};

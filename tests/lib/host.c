@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "tests/lib/host.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckptd/listener.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/memory_memfd.h"
+#include "ckptd/workers.h"
+#include "coord/single.h"
+#include "storage/disk_posix.h"
+#include "storage/store.h"
+
+#define TURN_NS 10000000u
+#define START_TURNS 6000
+
+static int open_log(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+{
+	struct host *h = arg;
+	char dir[DISK_PATH_MAX + 1];
+
+	path_log(dir, job);
+	return joblog_single_open(h->disk, dir, ret, e);
+}
+
+static void on_line(void *arg, int level, const char *line)
+{
+	struct host *h = arg;
+
+	h->logs_begun_anew += strstr(line, "beginning it anew") != NULL;
+	if (level <= LOG_ERR) {
+		h->errors++;
+		snprintf(h->error, sizeof(h->error), "%.*s", ERR_TEXT_MAX - 1, line);
+	}
+	if (getenv("CKPT_TEST_VERBOSE"))
+		log_line(&h->log, level, line);
+}
+
+static void on_ready(void *arg, int status, const char *text)
+{
+	struct host *h = arg;
+
+	if (status < 0)
+		snprintf(h->error, sizeof(h->error), "%s", text);
+	h->ready = status < 0 ? status : 1;
+}
+
+static int no_sync(struct disk_file *f)
+{
+	(void)f;
+	return 0;
+}
+
+static int start_world(struct host *h, const struct host_options *o, struct err *e)
+{
+	struct workers_options wo = { .threads = { 2, 1, 1, 1 }, .queue_depth = 4 };
+	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 64,
+				       .conns_per_uid = 64, .handshake_ns = LISTENER_HANDSHAKE_NS,
+				       .log = &h->log };
+	struct memory_options mo = { .root = "", .log = &h->log };
+	int r;
+
+	r = loop_epoll_new(&h->loop, e);
+	if (r == 0)
+		r = disk_posix_open(o->folder, o->backend, &h->disk, e);
+	if (r < 0)
+		return r;
+	wo.disk = h->disk;
+	r = workers_new(h->loop, &wo, &h->workers, e);
+	if (r == 0)
+		r = notify_open(&h->notify, e);
+	if (r == 0)
+		r = keeper_open(h->notify, &h->keeper, e);
+	if (r == 0)
+		r = memory_memfd_new(h->keeper, &mo, &h->memory, e);
+	if (r == 0)
+		r = listener_new(h->loop, &lo, &h->listener, e);
+	return r;
+}
+
+int host_start(struct host *h, const struct host_options *o, struct err *e)
+{
+	struct env env;
+	int r;
+
+	memset(h, 0, sizeof(*h));
+	snprintf(h->socket, sizeof(h->socket), "%s", o->socket);
+	log_init(&h->log);
+	h->log.level = getenv("CKPT_TEST_VERBOSE") ? LOG_DEBUG : LOG_CRIT;
+	rng_system(&h->rng);
+	r = start_world(h, o, e);
+	if (r < 0)
+		return r;
+	env = (struct env){ .loop = h->loop, .workers = h->workers, .disk = h->disk,
+			    .memory = h->memory, .processes = listener_processes(h->listener),
+			    .rng = &h->rng, .joblog_open = open_log, .joblog_arg = h,
+			    .log = on_line, .log_arg = h };
+	r = node_new(&env, o->node, &h->node, e);
+	if (r == 0)
+		r = listener_start(h->listener, &node_conn_events, h->node, e);
+	if (r < 0)
+		return r;
+	node_start(h->node, on_ready, h);
+	for (int i = 0; i < START_TURNS && h->ready == 0; i++)
+		host_turn(h);
+	if (h->ready == 1 && o->skip_file_sync) {
+		h->disk_ops = *h->disk->ops;
+		h->disk_ops.sync = no_sync;
+		h->disk->ops = &h->disk_ops; /* no work is under way that would see half of it */
+	}
+	if (h->ready == 1)
+		return 0;
+	return h->ready < 0 ? err_set(e, h->ready, "%s", h->error)
+			    : err_set(e, -ETIMEDOUT, "the node does not get ready");
+}
+
+void host_turn(struct host *h)
+{
+	loop_epoll_turn(h->loop, TURN_NS);
+}
+
+void host_stop(struct host *h)
+{
+	if (h->listener)
+		listener_stop(h->listener);
+	workers_free(h->workers);
+	node_free(h->node);
+	if (h->listener)
+		listener_free(h->listener);
+	if (h->memory)
+		memory_memfd_free(h->memory);
+	if (h->keeper)
+		keeper_free(h->keeper);
+	if (h->notify)
+		notify_free(h->notify);
+	if (h->disk)
+		disk_posix_close(h->disk);
+	if (h->loop)
+		loop_epoll_free(h->loop);
+	memset(h, 0, sizeof(*h));
+}

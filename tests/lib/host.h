@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * host.h - one real node inside this process: loop, threads, files and memfds as in ckptd, but
+ * turned by the caller, so that a test is the trainer and the daemon in one thread.
+ *
+ * There is no fd store: host_stop() loses all memory, as loss of power does.
+ */
+#ifndef TESTS_LIB_HOST_H
+#define TESTS_LIB_HOST_H
+
+#include "ckptd/log.h"
+#include "ckptd/node.h"
+
+struct host_options {
+	const char *folder;  /* data folder; it exists */
+	const char *socket;  /* path */
+	const char *backend; /* "uring", "threads", "auto" */
+	const struct node_options *node;
+	bool skip_file_sync; /* a planted bug: once it is ready no file is synced; folders are */
+};
+
+struct host {
+	struct loop *loop;
+	struct disk *disk;
+	struct disk_ops disk_ops; /* with skip_file_sync */
+	struct workers *workers;
+	struct notify *notify;
+	struct keeper *keeper;
+	struct memory *memory;
+	struct listener *listener;
+	struct rng rng;
+	struct log log;
+	struct node *node;
+	char socket[108];
+	int ready;            /* 0: not yet; 1: yes; else the error */
+	unsigned logs_begun_anew;
+	unsigned errors;      /* lines of level error */
+	char error[ERR_TEXT_MAX]; /* the last of them */
+};
+
+/* Returns when the node is ready. */
+MUST_CHECK int host_start(struct host *h, const struct host_options *o, struct err *e);
+/* Waits for works under way, tells nobody. Also after a start that failed. */
+void host_stop(struct host *h);
+/* One turn of the loop, at most some ms. */
+void host_turn(struct host *h);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * oracle.h - what was promised to whom, from outside: the records that reached a job's log (seen
+ * through a log that wraps ckptd's own), and what ranks sent and were told.
+ *
+ * What it holds against ckptd (accuse() ends the run):
+ *   log    record n never changes or vanishes, terms and epochs rise, a log is never begun anew
+ * (its files are never damaged here); commits rise within an epoch (I5), are of attempts that every
+ * rank sealed (I1, I3) and that were not aborted; no abort of a committed one; a free record only
+ * for one that K newer durable ones cover, or that is lost with reason (I9, I4) epoch  its base is
+ * the newest commit that the log does not call freed (I15, I6, I7, I5) lost   a commit is called
+ * lost only if memory or its files were hit since (I6, I7) files  what was acknowledged as DURABLE
+ * lies there until its free record (I4, I7) loads  every byte is that of one save of one attempt
+ * (I1, I2); latest is the base (I15) leaves a leaf that ckptd handed out does not match only where
+ * the disk was damaged (I9, I11) ranks  a save of an epoch that is over is refused (I11); a
+ * repeated seal keeps its attempt (I10)
+ */
+#ifndef TESTS_SIM_ORACLE_H
+#define TESTS_SIM_ORACLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/ids.h"
+#include "base/joblog.h"
+
+struct sim;
+struct rank;
+
+/* Which bytes a rank wrote: every byte is a function of this, the job and its place. */
+struct save_key {
+	uint64_t epoch, step;
+	uint32_t try;
+};
+
+struct seal_seen { /* one rank's, from the moment it was sent */
+	struct save_key key;
+	uint32_t rank, world;
+	bool acknowledged;
+	struct attempt_id attempt; /* once acknowledged */
+};
+
+struct commit_seen {
+	uint64_t n, epoch, step;
+	struct attempt_id attempt;
+	uint32_t world;
+	uint64_t memory; /* oracle.memory when it was first seen */
+	bool freed, lost;
+	bool said_committed, said_durable;
+	bool known; /* key is */
+	struct save_key key;
+};
+
+struct abort_seen {
+	uint64_t n, epoch, step;
+	struct attempt_id attempt;
+};
+
+struct oracle_job {
+	struct job_id id;
+	bool begun; /* record 0 was seen */
+	char name[65];
+	uint32_t uid;
+	uint64_t incarnation, term;
+	uint64_t n_records, n_sure; /* seen; of which appended or read durably */
+	uint64_t *digests;
+	size_t cap_digests;
+	uint64_t epoch, base_step, epoch_n;
+	bool has_base;
+	struct attempt_id base_attempt;
+	char run_id[129];
+	struct seal_seen *seals;
+	size_t n_seals, cap_seals;
+	struct commit_seen *commits;
+	size_t n_commits, cap_commits;
+	struct abort_seen *aborts;
+	size_t n_aborts, cap_aborts;
+};
+
+#define ORACLE_JOBS 16
+struct oracle {
+	struct sim *sim;
+	struct oracle_job jobs[ORACLE_JOBS];
+	unsigned n_jobs;
+	uint64_t memory;       /* which life of memory: another after each loss of it */
+	uint64_t memory_alive; /* the same, while the newest ckptd lived */
+	bool replaying;
+};
+
+void oracle_init(struct oracle *o, struct sim *s);
+void oracle_fini(struct oracle *o);
+
+/* ---- The log ---- */
+/* For joblog_open of struct env; arg is the sim. */
+int oracle_open_log(void *sim, const struct job_id *job, struct joblog **ret, struct err *e);
+struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id);
+/* Everything promised to be on disk is: after a start, and at the end. */
+void oracle_check_files(struct oracle *o);
+void oracle_memory_lost(struct oracle *o);
+/* Damages a file of one of its checkpoints. */
+void oracle_flip(struct oracle *o, struct oracle_job *j);
+
+/* ---- What ranks do and hear ---- */
+void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool has_base,
+		   uint64_t base_step, const struct attempt_id *base);
+void oracle_seal_sent(struct rank *r, const struct save_key *k);
+void oracle_sealed(struct rank *r, const struct save_key *k, const struct attempt_id *a,
+		   uint64_t log_epoch_when_sent);
+void oracle_waited(struct rank *r, uint64_t epoch, uint64_t step, uint32_t what);
+/* Which key the bytes of this checkpoint must have; candidates one after the other: i from 0. */
+bool oracle_key(struct oracle_job *j, uint64_t step, const struct attempt_id *a, unsigned i,
+		struct save_key *ret, uint32_t *ret_world);
+void oracle_loaded(struct rank *r, uint64_t step, const struct attempt_id *a,
+		   const struct save_key *k);
+void oracle_latest(struct rank *r, uint64_t epoch, bool nothing, uint64_t step,
+		   const struct attempt_id *a);
+void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file);
+struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const struct attempt_id *a);
+
+#endif

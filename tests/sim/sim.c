@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim.c - the command line of the simulator of a whole node.
+ *
+ *   sim --seeds N [--first S]   N runs from seed S (random, and printed, if it is not given)
+ *   sim --seed S                one run, with its hash; CKPT_SEED does the same; CKPT_SIM_TRACE=1
+ *                               shows it step by step
+ *   sim --check-replay          each seed twice: the hashes must be equal
+ *   sim --summary               what happened in all runs; fails if too little did
+ *   sim --has-bugs              whether bugs are compiled in (--enable-fault-injection)
+ *   sim --bugs                  each planted bug must be found within a minute (--seconds), and the
+ *                               same runs must be silent without it; --bug NAME: that one
+ *   sim --bug NAME              runs with it on; --profile NAME: other troubles than all of them
+ */
+#include <config.h>
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "tests/sim/sim.h"
+
+#define BUG_SECONDS 60
+
+static const struct profile everything = {
+	.name = "everything",
+	.jobs = 2,
+	.world = 3,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 8,
+	.weight = {[TROUBLE_kill] = 4,
+		   [TROUBLE_kill_at_op] = 6,
+		   [TROUBLE_kill_at_point] = 8,
+		   [TROUBLE_power] = 4,
+		   [TROUBLE_keeper] = 2,
+		   [TROUBLE_index] = 1,
+		   [TROUBLE_sever] = 4,
+		   [TROUBLE_kill_rank] = 6,
+		   [TROUBLE_relaunch] = 3,
+		   [TROUBLE_stop] = 1,
+		   [TROUBLE_outage] = 2,
+		   [TROUBLE_flip] = 2,
+		   [TROUBLE_error_at_point] = 6},
+	.wait_durable = 4,
+	.slow_load = 6,
+};
+
+/* ckptd dies while it writes to a ledger, again and again; nothing is on disk soon. */
+static const struct profile torn_ledgers = {
+	.name = "torn ledgers",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 600 * SIM_MS,
+	.events = 20,
+	.weight = {[TROUBLE_kill_at_point] = 8, [TROUBLE_relaunch] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 100,
+	.slow_load = 100,
+	.persist_every = 100,
+	.one_point = true,
+	.point = FAULT_LEDGER_RECORD,
+};
+
+/* What is digested is then refused memory; nothing is on disk soon. */
+static const struct profile failed_digests = {
+	.name = "failed digests",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 600 * SIM_MS,
+	.events = 16,
+	.weight = {[TROUBLE_error_at_point] = 8, [TROUBLE_relaunch] = 3},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 100,
+	.slow_load = 100,
+	.persist_every = 100,
+	.one_point = true,
+	.point = FAULT_DIGESTED,
+};
+
+/* Slow readers that lose their connection while retention is at work. */
+static const struct profile slow_readers = {
+	.name = "slow readers",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 24,
+	.weight = {[TROUBLE_sever] = 8,
+		   [TROUBLE_kill] = 1,
+		   [TROUBLE_keeper] = 2,
+		   [TROUBLE_relaunch] = 4,
+		   [TROUBLE_power] = 1,
+		   [TROUBLE_kill_rank] = 2},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 2,
+	.slow_load = 1,
+	.keep_last = 1,
+};
+
+/* Damage to files, and loads from them. */
+static const struct profile damage = {
+	.name = "damage",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 600 * SIM_MS,
+	.events = 16,
+	.weight = {[TROUBLE_flip] = 8, [TROUBLE_power] = 3, [TROUBLE_kill_rank] = 2},
+	.wait_durable = 2,
+	.slow_load = 10,
+};
+
+/* Which runs find a planted bug. NULL: none can, and why. */
+static const struct {
+	enum planted_bug bug;
+	const struct profile *profile;
+	const char *why;
+} hunts[] = {
+	{BUG_ACCEPT_OLD_TERM, NULL,
+	 "a record of an older term is never read: append-if-absent lets "
+	 "only the newest history write (coord/test_history)"},
+	{BUG_COMMIT_BEFORE_DIGESTS, &everything, NULL},
+	{BUG_EPOCH_WITHOUT_SETTLING, &everything, NULL},
+	{BUG_EXPIRE_BEFORE_RECORD, &everything, NULL},
+	{BUG_FREE_BEFORE_COMMIT, &failed_digests, NULL},
+	{BUG_LATEST_IS_NEWEST, &everything, NULL},
+	{BUG_LEDGER_TRUSTS_TORN_RECORD, &torn_ledgers, NULL},
+	{BUG_MIX_TRIES, &everything, NULL},
+	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
+	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
+	{BUG_RETAIN_IGNORES_READERS, &slow_readers, NULL},
+	{BUG_SEAL_AFTER_FALL_BACK, &damage, NULL},
+	{BUG_SEAL_WAITS_FOR_PEERS, &everything, NULL},
+	{BUG_SKIP_COMMIT_DIR_SYNC, &everything, NULL},
+	{BUG_SKIP_EXPIRE_SYNC, NULL,
+	 "the free record keeps a COMMIT that came back from being "
+	 "offered (tests/sim/test_simstore)"},
+	{BUG_SKIP_LEAF_CHECK, &damage, NULL},
+	{BUG_SKIP_LOG_DIR_SYNC, &everything, NULL},
+	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
+	{BUG_SKIP_SPARE_LOCK, &slow_readers, NULL},
+};
+#define HUNTS (sizeof(hunts) / sizeof(hunts[0]))
+
+/* What a killed ckptd had taken from libraries behind base/alloc.h nobody can give back. */
+const char *__lsan_default_suppressions(void) __attribute__((visibility("default")));
+const char *__lsan_default_suppressions(void)
+{
+	return "leak:ZSTD_\nleak:protobuf_c_message_unpack\n";
+}
+
+struct arguments {
+	uint64_t first, seeds;
+	bool one, replay, summary, bugs;
+	int bug; /* on in every run, or -1 */
+	const struct profile *profile;
+	double seconds; /* for each bug */
+};
+
+static uint64_t random_seed(void)
+{
+	struct rng r;
+
+	rng_system(&r);
+	return rng_u64(&r) >> 24;
+}
+
+static double seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* ---- Runs ---- */
+
+static char current[64];
+
+/* An assertion of the subject is as good as an accusation: which seed? */
+static void died(int sig)
+{
+	ssize_t n = write(STDOUT_FILENO, current, strlen(current));
+
+	(void)n;
+	signal(sig, SIG_DFL);
+	raise(sig);
+}
+
+static bool run_one(uint64_t seed, const struct profile *p, int bug, uint64_t counts[COUNTS],
+		    uint64_t *ret_hash, char *why)
+{
+	bool good;
+
+	fault_disarm_all();
+	if (bug >= 0)
+		bug_set((enum planted_bug)bug, true);
+	good = sim_run(seed, p, counts, ret_hash, why);
+	fault_disarm_all();
+	return good;
+}
+
+static bool run_seed(const struct arguments *a, uint64_t seed, int bug, uint64_t counts[COUNTS])
+{
+	uint64_t hash, again, other[COUNTS] = {0};
+	char why[512];
+	bool good;
+
+	snprintf(current, sizeof(current), "seed %" PRIu64 ": died\n", seed);
+	fflush(stdout);
+	good = run_one(seed, a->profile, bug, counts, &hash, why);
+	if (a->one)
+		printf("seed %" PRIu64 " hash %016" PRIx64 "\n", seed, hash);
+	if (!good)
+		printf("seed %" PRIu64 ": %s\n", seed, why);
+	if (a->replay) {
+		run_one(seed, a->profile, bug, other, &again, why);
+		if (again != hash) {
+			printf("seed %" PRIu64 ": a replay took another way\n", seed);
+			good = false;
+		}
+	}
+	return good;
+}
+
+static const char *const count_names[] = {
+#define X(name) #name,
+	SIM_COUNTS(X)
+#undef X
+};
+
+static void print_counts(const uint64_t counts[COUNTS])
+{
+	for (int c = 0; c < COUNTS; c++)
+		printf("%10" PRIu64 " %s\n", counts[c], count_names[c]);
+}
+
+/* ---- All seeds ---- */
+
+/* A simulator in which nothing happens finds nothing: least counts for a thousand runs. */
+static bool enough(const uint64_t counts[COUNTS])
+{
+	static const struct {
+		enum count what;
+		uint64_t least;
+	} per_thousand[] = {
+		{COUNT_committed, 10000},  {COUNT_wait_durable, 5000}, {COUNT_load_memory, 800},
+		{COUNT_load_disk, 800},    {COUNT_load_reshard, 500},  {COUNT_load_step, 200},
+		{COUNT_freed, 5000},       {COUNT_lost, 20},           {COUNT_aborted, 500},
+		{COUNT_kills, 100},        {COUNT_kills_at_op, 100},   {COUNT_kills_at_point, 100},
+		{COUNT_power_losses, 200}, {COUNT_keeper_deaths, 30},  {COUNT_rank_kills, 50},
+		{COUNT_replaced, 20},      {COUNT_disk_faults, 500},   {COUNT_stops, 10},
+		{COUNT_repeated, 500},     {COUNT_fell_back, 5},       {COUNT_zombies, 10},
+	};
+	bool good = true;
+
+	if (counts[COUNT_runs] < 300)
+		return true; /* too few to tell */
+	for (size_t i = 0; i < sizeof(per_thousand) / sizeof(per_thousand[0]); i++) {
+		uint64_t least = per_thousand[i].least * counts[COUNT_runs] / 1000;
+
+		if (counts[per_thousand[i].what] >= least)
+			continue;
+		printf("sim: only %" PRIu64 " %s in %" PRIu64 " runs, at least %" PRIu64
+		       " were expected\n",
+		       counts[per_thousand[i].what], count_names[per_thousand[i].what],
+		       counts[COUNT_runs], least);
+		good = false;
+	}
+	return good;
+}
+
+static int run_seeds(const struct arguments *a)
+{
+	uint64_t counts[COUNTS] = {0}, bad = 0;
+	double start = seconds();
+
+	printf("sim: %" PRIu64 " seeds from %" PRIu64 "\n", a->seeds, a->first);
+	for (uint64_t i = 0; i < a->seeds; i++)
+		bad += !run_seed(a, a->first + i, a->bug, counts);
+	if (a->summary)
+		print_counts(counts);
+	if (a->bug < 0 && a->profile == &everything && !enough(counts))
+		bad++;
+	printf("sim: %" PRIu64 " of %" PRIu64 " seeds bad, %.1f s\n", bad, a->seeds,
+	       seconds() - start);
+	return bad ? 1 : 0;
+}
+
+/* ---- Planted bugs ---- */
+
+/* In a child: an assertion that fires has found the bug too. Returns the seeds that it took, 0 if
+ * it was not found. With bug -1: whether all of them are silent. */
+static uint64_t hunt(const struct arguments *a, const struct profile *p, int bug, uint64_t most)
+{
+	uint64_t counts[COUNTS] = {0}, hash, n = 0;
+	double start = seconds();
+	char why[512];
+	int status, fds[2];
+	pid_t pid;
+
+	if (pipe(fds) != 0 || (fflush(stdout), pid = fork()) < 0)
+		exit(2);
+	if (pid == 0) {
+		signal(SIGABRT, SIG_DFL);
+		signal(SIGSEGV, SIG_DFL);
+		if (!freopen("/dev/null", "w", stderr))
+			_exit(2);
+		while (n < most && seconds() - start < a->seconds) {
+			n++;
+			if (write(fds[1], &n, sizeof(n)) != sizeof(n))
+				_exit(2);
+			if (!run_one(a->first + n - 1, p, bug, counts, &hash, why)) {
+				printf("    seed %" PRIu64 ": %s\n", a->first + n - 1, why);
+				fflush(stdout);
+				_exit(1);
+			}
+		}
+		_exit(0);
+	}
+	close(fds[1]);
+	while (read(fds[0], &n, sizeof(n)) == sizeof(n))
+		;
+	close(fds[0]);
+	if (waitpid(pid, &status, 0) != pid)
+		exit(2);
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		return 0;
+	if (WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && WTERMSIG(status) != SIGSEGV)
+		exit(2); /* somebody else ended it: nothing is known */
+	if (WIFSIGNALED(status))
+		printf("    seed %" PRIu64 ": an assertion\n", a->first + n - 1);
+	return n;
+}
+
+static int run_bugs(const struct arguments *a)
+{
+	int bad = 0;
+
+	for (size_t i = 0; i < HUNTS; i++) {
+		const char *name = bug_name(hunts[i].bug);
+		double start = seconds();
+		uint64_t n;
+
+		if (a->bug >= 0 && a->bug != (int)hunts[i].bug)
+			continue;
+		if (!hunts[i].profile) {
+			printf("%-26s masked: %s\n", name, hunts[i].why);
+			continue;
+		}
+		n = hunt(a, hunts[i].profile, (int)hunts[i].bug, UINT64_MAX);
+		printf("%-26s %s after %" PRIu64 " seeds, %.1f s (%s)\n", name,
+		       n ? "found" : "NOT FOUND", n, seconds() - start, hunts[i].profile->name);
+		bad += n == 0;
+		/* The same runs without it are silent. */
+		if (n && hunt(a, hunts[i].profile, -1, n)) {
+			printf("%-26s is blamed for what happens without it\n", name);
+			bad++;
+		}
+	}
+	return bad ? 1 : 0;
+}
+
+/* ---- Arguments ---- */
+
+static bool has_bugs(void)
+{
+#ifdef CKPT_FAULTS
+	return true;
+#else
+	return false;
+#endif
+}
+
+static int usage(void)
+{
+	fprintf(stderr,
+		"usage: sim [--seeds N] [--first S] [--seed S] [--check-replay] [--summary]\n"
+		"           [--bugs] [--bug NAME] [--profile NAME] [--seconds N]\n");
+	return 2;
+}
+
+static int find_bug(const char *name)
+{
+	for (int b = 0; b < PLANTED_BUGS; b++) {
+		if (strcmp(bug_name((enum planted_bug)b), name) == 0)
+			return b;
+	}
+	return -1;
+}
+
+static const struct profile *find_profile(const char *name)
+{
+	for (size_t i = 0; i < HUNTS; i++) {
+		if (hunts[i].profile && strcmp(hunts[i].profile->name, name) == 0)
+			return hunts[i].profile;
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments a = {.seeds = 100,
+			      .first = random_seed(),
+			      .bug = -1,
+			      .profile = &everything,
+			      .seconds = BUG_SECONDS};
+	const char *seed = getenv("CKPT_SEED");
+
+	signal(SIGABRT, died);
+	signal(SIGSEGV, died);
+	for (int i = 1; i < argc; i++) {
+		const char *next = i + 1 < argc ? argv[i + 1] : NULL;
+
+		if (strcmp(argv[i], "--check-replay") == 0) {
+			a.replay = true;
+			continue;
+		} else if (strcmp(argv[i], "--summary") == 0) {
+			a.summary = true;
+			continue;
+		} else if (strcmp(argv[i], "--bugs") == 0) {
+			a.bugs = true;
+			continue;
+		} else if (strcmp(argv[i], "--has-bugs") == 0) {
+			return has_bugs() ? 0 : 1;
+		}
+		if (!next)
+			return usage();
+		if (strcmp(argv[i], "--seeds") == 0)
+			a.seeds = strtoull(next, NULL, 0);
+		else if (strcmp(argv[i], "--first") == 0)
+			a.first = strtoull(next, NULL, 0);
+		else if (strcmp(argv[i], "--seed") == 0)
+			seed = next;
+		else if (strcmp(argv[i], "--seconds") == 0)
+			a.seconds = strtod(next, NULL);
+		else if (strcmp(argv[i], "--bug") == 0 && find_bug(next) >= 0)
+			a.bug = find_bug(next);
+		else if (strcmp(argv[i], "--profile") == 0 && find_profile(next))
+			a.profile = find_profile(next);
+		else
+			return usage();
+		i++;
+	}
+	if (a.bugs)
+		return run_bugs(&a);
+	if (seed) {
+		a.first = strtoull(seed, NULL, 0);
+		a.seeds = 1;
+		a.one = true;
+	}
+	return run_seeds(&a);
+}

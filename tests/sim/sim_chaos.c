@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_chaos.c - what goes wrong in one run, and when: all of it drawn from the seed.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/fault.h"
+#include "tests/sim/heap.h"
+#include "tests/sim/sim.h"
+
+/* ---- Sizes, policies, rates ---- */
+
+static void node_policies(struct sim *s)
+{
+	struct world *w = s->w;
+	struct node_options *o = &s->options;
+
+	node_options_default(o);
+	snprintf(o->name, sizeof(o->name), "sim");
+	o->geometry.leaf = 64u << world_random(w, 3);
+	o->geometry.chunk = 1024u << world_random(w, 3);
+	o->transfer = 8192;
+	o->slots = 2 + (uint32_t)world_random(w, 3);
+	o->compression = world_one_in(w, 6) ? 1 : 0;
+	o->retention.keep_last =
+		s->profile->keep_last ? s->profile->keep_last : 1 + (uint32_t)world_random(w, 3);
+	o->persist_every = world_one_in(w, 3) ? 1 + (uint32_t)world_random(w, 4) : 1;
+	if (s->profile->persist_every)
+		o->persist_every = s->profile->persist_every;
+	o->spare_bytes = world_one_in(w, 3) ? 0 : 1u << 20;
+	o->disk_reserve = 1u << 16;
+	o->attempt_timeout_ns = 100 * SIM_MS + world_random(w, SIM_S);
+	o->settle_timeout_ns = 50 * SIM_MS + world_random(w, SIM_S);
+	o->log_trim = 8 + world_random(w, 60);
+}
+
+static void disk_rates(struct sim *s, struct disk_options *o)
+{
+	struct world *w = s->w;
+
+	disk_options_default(o);
+	o->op_ns_max = 60 * SIM_US;
+	o->sync_ns_max = SIM_MS;
+	if (!s->profile->good_disk && world_one_in(w, 2))
+		disk_options_atlas(o, w);
+}
+
+void chaos_options(struct sim *s)
+{
+	struct world *w = s->w;
+	struct disk_options disk;
+	struct index_options index = {.op_ns_max = 30 * SIM_US};
+	struct keeper_options keeper = {.budget = 64u << 20};
+	struct host_options host = {.delay_ns_max = 300 * SIM_US, .pids = 24};
+
+	node_policies(s);
+	disk_rates(s, &disk);
+	if (world_one_in(w, 3)) {
+		index.write_fails = 10;
+		index.read_fails = 50;
+		index.lost_at_open = 4;
+		index.open_fails = 4;
+	}
+	if (world_one_in(w, 4))
+		keeper.create_fails = 10u << world_random(w, 3);
+	if (!s->profile->good_net && world_one_in(w, 3))
+		host.breaks = 30u << world_random(w, 4);
+	s->disk = disk_sim_new(w, &disk);
+	s->index = index_store_new(w, &index);
+	s->keeper = keeper_new(w, &keeper);
+	s->host = host_new(w, &host);
+}
+
+/* ---- Troubles ---- */
+
+static struct rank *some_rank(struct sim *s)
+{
+	struct sim_job *j = &s->jobs[world_random(s->w, s->n_jobs)];
+	struct rank *r = j->ranks[world_random(s->w, SIM_WORLD)];
+
+	return rank_alive(r) ? r : NULL;
+}
+
+static void power_on(void *arg)
+{
+	struct sim *s = arg;
+
+	s->powered = true;
+	if (s->daemon.life)
+		life_free(s->daemon.life);
+	s->daemon.life = NULL;
+	daemon_start(s);
+	for (unsigned i = 0; i < s->n_jobs; i++)
+		job_launch(&s->jobs[i]);
+}
+
+void power_loss(struct sim *s)
+{
+	struct rank *r;
+
+	if (!s->powered)
+		return;
+	s->powered = false;
+	sim_count(s, power_losses);
+	for (unsigned i = 0; i < s->n_jobs; i++) {
+		job_kill_all(&s->jobs[i]);
+		s->jobs[i].agent_busy = false;
+	}
+	while ((r = list_first(&s->zombies, struct rank, link)))
+		rank_kill(r);
+	while ((r = list_first(&s->graves, struct rank, link)))
+		rank_kill(r);
+	if (s->daemon.life && s->daemon.life->alive)
+		life_kill(s->daemon.life);
+	world_forget(s->w, &s->daemon);
+	disk_power_loss(s->disk);
+	index_store_power_loss(s->index);
+	keeper_power_loss(s->keeper);
+	oracle_memory_lost(&s->oracle);
+	world_after(s->w, 1 + world_random(s->w, 50 * SIM_MS), NULL, power_on, s);
+}
+
+static void outage_ends(void *arg)
+{
+	struct sim *s = arg;
+	struct disk_options *o = disk_sim_options(s->disk);
+
+	o->one_in[CLASS_LOG][FAULT_WRITE_EIO] = 0;
+	o->budget[FAULT_WRITE_EIO] = 3;
+}
+
+/* The log cannot be written for a while (I14). */
+static void outage(struct sim *s)
+{
+	struct disk_options *o = disk_sim_options(s->disk);
+
+	o->one_in[CLASS_LOG][FAULT_WRITE_EIO] = 1;
+	o->budget[FAULT_WRITE_EIO] = UINT32_MAX;
+	world_after(s->w, world_random(s->w, 300 * SIM_MS), NULL, outage_ends, s);
+	sim_count(s, outages);
+}
+
+static void keeper_dies(struct sim *s)
+{
+	keeper_die(s->keeper);
+	sim_count(s, keeper_deaths);
+	if (s->daemon.life && s->daemon.life->alive && s->daemon.ready)
+		s->daemon.keeper_lost = true; /* what it has mapped is there as long as it lives */
+	else
+		oracle_memory_lost(&s->oracle);
+	if (world_one_in(s->w, 2))
+		daemon_kill(s);
+}
+
+static void index_lost(struct sim *s)
+{
+	daemon_kill(s);
+	index_store_lose(s->index);
+	sim_count(s, index_losses);
+}
+
+static void start_again(void *arg)
+{
+	struct sim *s = arg;
+
+	if (s->powered && !s->daemon.life)
+		daemon_start(s);
+}
+
+static void stop_waited(void *arg)
+{
+	struct sim *s = arg;
+
+	/* As its service manager does: what has not stopped by itself by then is killed. */
+	if (!s->daemon.life || !s->daemon.stopping)
+		return;
+	if (!daemon_stopped(s)) {
+		daemon_kill(s);
+		return;
+	}
+	sim_count(s, stops);
+	if (daemon_end(s) != 0)
+		accuse(s, "after an orderly stop there was something left");
+	world_after(s->w, SIM_MS, NULL, start_again, s);
+}
+
+static void flip_something(struct sim *s)
+{
+	struct oracle_job *j =
+		s->oracle.n_jobs ? &s->oracle.jobs[world_random(s->w, s->oracle.n_jobs)] : NULL;
+
+	if (j && !s->profile->good_disk)
+		oracle_flip(&s->oracle, j);
+}
+
+static int some_point(struct sim *s)
+{
+	int point = (int)world_random(s->w, FAULT_POINTS);
+
+	return s->profile->one_point ? s->profile->point : point;
+}
+
+static void trouble(struct sim *s, enum trouble t)
+{
+	struct world *w = s->w;
+	struct rank *r = some_rank(s);
+
+	world_note(w, "trouble", t, 0, 0);
+	switch (t) {
+	case TROUBLE_kill:
+		daemon_kill(s);
+		break;
+	case TROUBLE_kill_at_op:
+		w->crash_at_op = w->ops + 1 + world_random(w, 200);
+		sim_count(s, kills_at_op);
+		break;
+	case TROUBLE_kill_at_point:
+		if (s->daemon.life && s->daemon.life->alive) {
+			daemon_arm(s, some_point(s), true,
+				   1 + world_random(w, world_one_in(w, 2) ? 2 : 10));
+			sim_count(s, kills_at_point);
+		}
+		break;
+	case TROUBLE_error_at_point:
+		if (s->daemon.life && s->daemon.life->alive) {
+			daemon_arm(s, some_point(s), false, 1 + world_random(w, 4));
+			sim_count(s, errors_at_point);
+		}
+		break;
+	case TROUBLE_power:
+		power_loss(s);
+		break;
+	case TROUBLE_keeper:
+		keeper_dies(s);
+		break;
+	case TROUBLE_index:
+		index_lost(s);
+		break;
+	case TROUBLE_sever:
+		if (r) {
+			rank_sever(r);
+			sim_count(s, breaks);
+		}
+		break;
+	case TROUBLE_kill_rank:
+		if (r) {
+			sim_count(s, rank_kills);
+			job_rank_gone(r->job, r);
+		}
+		break;
+	case TROUBLE_relaunch:
+		if (s->powered)
+			job_launch(&s->jobs[world_random(w, s->n_jobs)]);
+		break;
+	case TROUBLE_stop:
+		if (s->daemon.life && s->daemon.ready && !s->daemon.stopping) {
+			daemon_stop(s);
+			world_after(w, 4 * SIM_S, NULL, stop_waited, s);
+		}
+		break;
+	case TROUBLE_outage:
+		outage(s);
+		break;
+	case TROUBLE_flip:
+		flip_something(s);
+		break;
+	case TROUBLES:
+		break;
+	}
+}
+
+static void draw(void *arg)
+{
+	struct sim *s = arg;
+	unsigned sum = 0, at;
+	int t;
+
+	if (!s->trouble)
+		return;
+	for (t = 0; t < TROUBLES; t++)
+		sum += s->profile->weight[t];
+	at = (unsigned)world_random(s->w, sum);
+	for (t = 0; at >= s->profile->weight[t]; t++)
+		at -= s->profile->weight[t];
+	trouble(s, (enum trouble)t);
+}
+
+void chaos_begin(struct sim *s)
+{
+	unsigned n = (unsigned)world_random(s->w, s->profile->events + 1);
+
+	s->trouble = true;
+	for (unsigned i = 0; i < n; i++)
+		world_at(s->w, s->w->now_ns + world_random(s->w, s->profile->trouble_ns), NULL,
+			 draw, s);
+}
+
+void chaos_end(struct sim *s)
+{
+	struct disk_options *o = disk_sim_options(s->disk);
+
+	s->trouble = false;
+	for (int c = 0; c < DISK_CLASSES; c++)
+		for (int f = 0; f < DISK_FAULTS; f++)
+			o->one_in[c][f] = 0;
+	keeper_options(s->keeper)->create_fails = 0;
+	host_options(s->host)->breaks = 0;
+	*index_store_options(s->index) = (struct index_options){.op_ns_max = 30 * SIM_US};
+	s->w->crash_at_op = 0;
+	if (s->daemon.point >= 0)
+		fault_arm((enum fault_point)s->daemon.point, FAULT_NONE, 0, false);
+	s->daemon.point = -1;
+}

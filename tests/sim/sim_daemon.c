@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_daemon.c - the lives of ckptd: what main.c does, in virtual time.
+ *
+ *   start: index (absent if it cannot be opened), memory, listener, node -> ready, or dead and
+ *   started again, as its supervisor does -> killed by the driver, at a step or at a fault point
+ *   -> started again after a while; or stopped in order, with nothing left behind
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/fault.h"
+#include "tests/sim/heap.h"
+#include "tests/sim/sim.h"
+
+#define STARTS_MAX 40 /* in a row that fail, in peace */
+
+static void restart(void *arg)
+{
+	struct daemon *d = arg;
+
+	life_free(d->life);
+	d->life = NULL;
+	if (!d->sim->powered)
+		return; /* whoever took the power starts it */
+	daemon_start(d->sim);
+}
+
+/* ---- Damage ---- */
+
+struct tearing {
+	struct sim *sim;
+	bool done;
+};
+
+/* What lies behind the last whole record is what a writer leaves that dies in the middle: anything.
+ */
+static void tear(void *arg, const char *name, uint8_t *base, uint64_t size)
+{
+	struct tearing *t = arg;
+	struct world *w = t->sim->w;
+	uint64_t at = 64;
+	uint32_t len;
+
+	if (strncmp(name, "ledger.", 7) != 0)
+		return;
+	while (at + 48 < size && (len = get_le32(base + at)) != 0)
+		at += 32 + round_up(len, 8);
+	if (at + 128 > size || get_le32(base + at + 4) == 0)
+		return; /* nobody was writing here */
+	len = 4 + (uint32_t)world_random(w, 60);
+	base[at + 32] = (uint8_t)world_random(w, 16);
+	for (uint32_t i = 1; i < len; i++)
+		base[at + 32 + i] = (uint8_t)(world_one_in(w, 4) ? world_random(w, 16) : 0);
+	put_le32(base + at, len);
+	put_le32(base + at + 32 + round_up(len, 8), 0);
+	t->done = true;
+	sim_count(t->sim, torn_ledgers);
+	world_note(w, "torn ledger", at, len, 0);
+}
+
+/* ---- The end of a life ---- */
+
+static void ended(struct life_hook *hook)
+{
+	struct daemon *d = container_of(hook, struct daemon, hook);
+	struct sim *s = d->sim;
+	struct tearing t = {.sim = s};
+
+	if (d->ready) /* else it has not looked at what the one before it left */
+		s->oracle.memory_alive = s->oracle.memory;
+	if (d->keeper_lost)
+		oracle_memory_lost(&s->oracle);
+	if (d->point == FAULT_LEDGER_RECORD && world_one_in(s->w, 2))
+		keeper_each(s->keeper, tear, &t);
+	if (d->point >= 0)
+		fault_arm((enum fault_point)d->point, FAULT_NONE, 0, false);
+	d->point = -1;
+	s->w->crash_at_op = 0;
+	d->ready = d->stopping = d->stopped = d->keeper_lost = false;
+	d->node = NULL;
+	d->index = NULL;
+	if (!d->freed)
+		world_at(s->w, s->w->now_ns + d->delay_ns, NULL, restart, d);
+}
+
+void daemon_kill(struct sim *s)
+{
+	if (!s->daemon.life || !s->daemon.life->alive)
+		return;
+	sim_count(s, kills);
+	life_kill(s->daemon.life);
+}
+
+void daemon_arm(struct sim *s, int point, bool kill, uint64_t after)
+{
+	if (s->daemon.point >= 0)
+		return;
+	if (!kill && point == FAULT_LEDGER_RECORD)
+		return; /* it only models a death */
+	s->daemon.point = point;
+	fault_arm((enum fault_point)point, kill ? FAULT_KILL : FAULT_ERROR,
+		  fault_hits((enum fault_point)point) + after, false);
+}
+
+/* ---- Start ---- */
+
+static void give_up(void *arg)
+{
+	struct sim *s = arg;
+
+	if (s->daemon.life && s->daemon.life->alive)
+		life_kill(s->daemon.life);
+}
+
+static void failed(struct daemon *d, const char *text)
+{
+	struct sim *s = d->sim;
+
+	sim_count(s, failed_starts);
+	d->failures++;
+	sim_tell(s, "start: %s", text);
+	if (s->peace && d->failures > STARTS_MAX)
+		accuse(s, "ckptd does not start in peace: %s", text);
+	world_at(s->w, s->w->now_ns, NULL, give_up, s);
+}
+
+static void on_ready(void *arg, int status, const char *text)
+{
+	struct daemon *d = arg;
+
+	if (status < 0) {
+		failed(d, text);
+		return;
+	}
+	d->ready = true;
+	d->failures = 0;
+	world_note(d->sim->w, "ready", 0, 0, 0);
+	oracle_check_files(&d->sim->oracle);
+}
+
+static void on_log(void *arg, int level, const char *line)
+{
+	sim_tell(arg, "ckptd <%d> %s", level, line);
+}
+
+static void on_opened(void *arg, struct conn *c)
+{
+	node_conn_events.opened(((struct daemon *)arg)->node, c);
+}
+
+static void on_message(void *arg, struct conn *c, const void *msg, size_t len, int *fds, size_t n)
+{
+	node_conn_events.message(((struct daemon *)arg)->node, c, msg, len, fds, n);
+}
+
+static void on_closed(void *arg, struct conn *c)
+{
+	node_conn_events.closed(((struct daemon *)arg)->node, c);
+}
+
+static void on_process_ended(void *arg, const struct process_id *p)
+{
+	node_conn_events.process_ended(((struct daemon *)arg)->node, p);
+}
+
+static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended};
+
+static void daemon_main(void *arg)
+{
+	struct daemon *d = arg;
+	struct sim *s = d->sim;
+	struct life *l = d->life;
+	struct env env = {
+		.loop = &l->loop,
+		.workers = &l->workers,
+		.disk = s->disk,
+		.rng = &l->rng.rng,
+		.joblog_open = oracle_open_log,
+		.joblog_arg = s,
+		.log = on_log,
+		.log_arg = s,
+	};
+	struct err e = {0};
+
+	if (index_sim_open(s->index, &d->index, &env.index_fresh, &e) < 0)
+		d->index = NULL; /* everything works without it */
+	env.index = d->index;
+	env.memory = memory_sim_open(s->keeper, l);
+	env.processes = host_listen(s->host, l, &events, d);
+	if (node_new(&env, &s->options, &d->node, &e) < 0) {
+		failed(d, e.text);
+		return;
+	}
+	node_start(d->node, on_ready, d);
+}
+
+void daemon_start(struct sim *s)
+{
+	struct daemon *d = &s->daemon;
+	struct life_options o = {
+		.name = "ckptd",
+		.width = {2, 2, 2, 1},
+		.disk = s->disk,
+		.queue_depth = 4,
+		.clock_zero_ns = s->w->now_ns / 2,
+	};
+
+	assert(!d->life);
+	d->sim = s;
+	d->point = -1;
+	d->freed = false;
+	d->delay_ns = 1 + world_random(s->w, world_one_in(s->w, 4) ? 200 * SIM_MS : 20 * SIM_MS);
+	d->life = life_start(s->w, &o, daemon_main, d);
+	d->hook.ended = ended;
+	list_init(&d->hook.link);
+	life_on_end(d->life, &d->hook);
+	sim_count(s, starts);
+}
+
+/* ---- Orderly stop ---- */
+
+static void on_stopped(void *arg)
+{
+	((struct daemon *)arg)->stopped = true;
+}
+
+static void stop(void *arg)
+{
+	struct daemon *d = arg;
+
+	node_stop(d->node, 3 * SIM_S, on_stopped, d);
+}
+
+void daemon_stop(struct sim *s)
+{
+	struct daemon *d = &s->daemon;
+
+	assert(d->life && d->ready && !d->stopping);
+	d->stopping = true;
+	life_run(d->life, stop, d);
+}
+
+bool daemon_stopped(struct sim *s)
+{
+	return s->daemon.stopped && life_idle(s->daemon.life);
+}
+
+static void free_node(void *arg)
+{
+	struct daemon *d = arg;
+
+	node_free(d->node);
+	if (d->index)
+		d->index->ops->close(d->index);
+}
+
+size_t daemon_end(struct sim *s)
+{
+	struct daemon *d = &s->daemon;
+	size_t held;
+
+	d->freed = true;
+	life_run(d->life, free_node, d);
+	held = life_end(d->life);
+	life_free(d->life);
+	d->life = NULL;
+	return held;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_run.c - one seed: trouble, then peace, then the end.
+ *
+ *   trouble   jobs run, things go wrong
+ *   peace     nothing goes wrong any more: within PEACE_NS of virtual time every job can be opened,
+ *             loaded, saved, and be DURABLE again
+ *   power     is lost once more: what was acknowledged as DURABLE is the base
+ *   end       an orderly stop leaves nothing behind
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/fault.h"
+#include "tests/sim/heap.h"
+#include "tests/sim/sim.h"
+
+#define PEACE_NS (60 * SIM_S)
+#define STOP_NS  (10 * SIM_S)
+#define GOAL     2
+
+void accuse(struct sim *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (s->wrong[0])
+		return;
+	va_start(ap, fmt);
+	vsnprintf(s->wrong, sizeof(s->wrong), fmt, ap);
+	va_end(ap);
+	world_note(s->w, "accused", world_digest(s->wrong, strlen(s->wrong)), 0, 0);
+	sim_tell(s, "ACCUSED: %s", s->wrong);
+}
+
+void sim_tell(struct sim *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!s->w->trace)
+		return;
+	fprintf(stderr, "%12llu us   ", (unsigned long long)(s->w->now_ns / SIM_US));
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+}
+
+/* ---- The phases ---- */
+
+static bool wrong(void *arg)
+{
+	return ((struct sim *)arg)->wrong[0];
+}
+
+static bool goal_reached(void *arg)
+{
+	struct sim *s = arg;
+
+	for (unsigned i = 0; i < s->n_jobs; i++) {
+		if (s->jobs[i].goal)
+			return s->wrong[0];
+	}
+	return true;
+}
+
+static bool has_stopped(void *arg)
+{
+	return wrong(arg) || daemon_stopped(arg);
+}
+
+static void jobs_begin(struct sim *s)
+{
+	s->n_jobs = 1 + (unsigned)world_random(s->w, s->profile->jobs);
+	for (unsigned i = 0; i < s->n_jobs; i++) {
+		struct sim_job *j = &s->jobs[i];
+
+		j->sim = s;
+		j->index = i;
+		j->uid = 1000 + i;
+		j->made = world_one_in(s->w, 4);
+		snprintf(j->name, sizeof(j->name), "job-%u", i);
+		job_launch(j);
+	}
+}
+
+static void kill_ranks(struct sim *s)
+{
+	struct rank *r;
+
+	for (unsigned i = 0; i < s->n_jobs; i++)
+		job_kill_all(&s->jobs[i]);
+	while ((r = list_first(&s->zombies, struct rank, link)))
+		rank_kill(r);
+	while ((r = list_first(&s->graves, struct rank, link)))
+		rank_kill(r);
+}
+
+static void run_trouble(struct sim *s)
+{
+	daemon_start(s);
+	jobs_begin(s);
+	chaos_begin(s);
+	world_run(s->w, s->w->now_ns + s->profile->trouble_ns, wrong, s);
+	chaos_end(s);
+}
+
+static void say_unreached(struct sim *s)
+{
+	for (unsigned i = 0; i < s->n_jobs; i++) {
+		if (s->jobs[i].goal)
+			accuse(s,
+			       "liveness: %s did not get %u more DURABLE checkpoints in %llu s of "
+			       "peace",
+			       s->jobs[i].name, s->jobs[i].goal,
+			       (unsigned long long)(PEACE_NS / SIM_S));
+	}
+}
+
+static bool is_ready(void *arg)
+{
+	struct sim *s = arg;
+
+	return s->wrong[0] || (s->daemon.ready && !s->daemon.stopping);
+}
+
+static void run_peace(struct sim *s)
+{
+	kill_ranks(s);
+	s->peace = true;
+	if (!world_run(s->w, s->w->now_ns + PEACE_NS, is_ready, s))
+		accuse(s, "liveness: ckptd did not start in peace");
+	for (unsigned i = 0; i < s->n_jobs && !s->wrong[0]; i++) {
+		s->jobs[i].goal = GOAL;
+		job_launch(&s->jobs[i]);
+	}
+	if (!world_run(s->w, s->w->now_ns + PEACE_NS, goal_reached, s))
+		say_unreached(s);
+}
+
+/* The orderly end, perhaps after one more loss of power that the jobs come back from. */
+static void run_end(struct sim *s)
+{
+	size_t held;
+
+	if (!s->wrong[0] && world_one_in(s->w, 2)) {
+		for (unsigned i = 0; i < s->n_jobs; i++)
+			s->jobs[i].goal = 1;
+		power_loss(s);
+		if (!world_run(s->w, s->w->now_ns + PEACE_NS, goal_reached, s))
+			say_unreached(s);
+	}
+	if (s->wrong[0])
+		return;
+	oracle_check_files(&s->oracle);
+	if (world_one_in(s->w, 2))
+		kill_ranks(s); /* else it stops under living ones */
+	daemon_stop(s);
+	if (!world_run(s->w, s->w->now_ns + STOP_NS, has_stopped, s))
+		accuse(s, "liveness: ckptd did not stop in %llu s",
+		       (unsigned long long)(STOP_NS / SIM_S));
+	if (s->wrong[0])
+		return;
+	kill_ranks(s);
+	world_run(s->w, s->w->now_ns + 100 * SIM_MS, wrong, s);
+	held = daemon_end(s);
+	if (held)
+		accuse(s, "after an orderly stop %zu blocks or descriptors were left", held);
+	oracle_check_files(&s->oracle);
+}
+
+static void tear_down(struct sim *s)
+{
+	if (s->daemon.life) {
+		s->daemon.freed = true;
+		life_free(s->daemon.life);
+		s->daemon.life = NULL;
+	}
+	kill_ranks(s);
+	host_free(s->host);
+	keeper_free(s->keeper);
+	index_store_free(s->index);
+	disk_sim_free(s->disk);
+	oracle_fini(&s->oracle);
+}
+
+bool sim_run(uint64_t seed, const struct profile *p, uint64_t counts[COUNTS], uint64_t *ret_hash,
+	     char *why)
+{
+	struct sim *s = sim_zero(sizeof(*s));
+	bool good;
+
+	s->w = world_new(seed);
+	s->profile = p;
+	s->powered = true;
+	s->daemon.point = -1;
+	list_init(&s->zombies);
+	list_init(&s->graves);
+	life_catch_faults(s->w);
+	oracle_init(&s->oracle, s);
+	chaos_options(s);
+	run_trouble(s);
+	if (!s->wrong[0])
+		run_peace(s);
+	if (!s->wrong[0])
+		run_end(s);
+	for (int f = 0; f < DISK_FAULTS; f++)
+		s->counts[COUNT_disk_faults] += disk_fault_count(s->disk, (enum disk_fault)f);
+	s->counts[COUNT_runs] = 1;
+	s->counts[COUNT_events] = s->w->events;
+	s->counts[COUNT_ops] = s->w->ops;
+	for (int c = 0; c < COUNTS; c++)
+		counts[c] += s->counts[c];
+	good = !s->wrong[0];
+	memcpy(why, s->wrong, sizeof(s->wrong));
+	tear_down(s);
+	*ret_hash = world_hash(s->w);
+	world_free(s->w);
+	life_catch_faults(NULL);
+	free(s);
+	return good;
+}

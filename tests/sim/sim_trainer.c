@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sim_trainer.c - what a rank does, from its first open until it is killed or out:
+ *
+ *   open -> declare -> (slots) -> load latest -> train, save, wait, now and then load a step
+ *   CKPT_EEPOCH at any time: load, then go on from there
+ *   Seal refused, or not heard of: its credit is given back before the next save
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "proto/session_page.h"
+#include "tests/sim/heap.h"
+#include "tests/sim/sim.h"
+
+#define STEP_NS       (6 * SIM_MS)
+#define CREDIT_NS     (60 * SIM_MS)
+#define WAIT_NS       (300 * SIM_MS)
+#define PEACE_WAIT_NS (20 * SIM_S)
+
+/* ---- Declare, prepare ---- */
+
+int trainer_declare(struct rank *r)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Declare m = CKPT__DECLARE__INIT;
+
+	m.digest = (ProtobufCBinaryData){16, r->state.digest.b};
+	m.bytes = (ProtobufCBinaryData){r->state.declaration_len, r->state.declaration};
+	q.body_case = CKPT__REQUEST__BODY_DECLARE;
+	q.declare = &m;
+	return rank_ask(r, &q, 0, 0, NULL);
+}
+
+static int map_slots(struct rank *r, const Ckpt__PrepareReply *m)
+{
+	if (m->n_slots != r->n_fds || m->n_slots > SIM_SLOTS) {
+		accuse(r->sim, "rank %u: prepare gave %zu slots and %zu descriptors", r->rank,
+		       m->n_slots, r->n_fds);
+		return -EPROTO;
+	}
+	rank_unmap_slots(r);
+	for (size_t i = 0; i < m->n_slots; i++) {
+		r->slots[i].number = m->slots[i];
+		r->slots[i].map = mapping_new(r->sim->w, NULL, r->fds[i]);
+		r->n_slots = (uint32_t)i + 1;
+		if (!r->slots[i].map || !r->slots[i].map->writable) {
+			accuse(r->sim, "rank %u: slot %u cannot be mapped for writing", r->rank,
+			       r->slots[i].number);
+			return -EPROTO;
+		}
+	}
+	return 0;
+}
+
+int trainer_take_slots(struct rank *r)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare m = CKPT__PREPARE__INIT;
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+	Ckpt__Reply *reply = NULL;
+	int err;
+
+	m.blob_bytes = SIM_BLOB_MAX;
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &m;
+	err = rank_ask(r, &q, ASK_KEEP_FDS, 0, &reply);
+	if (err == 0)
+		err = map_slots(r, reply->prepare);
+	reply_free(reply);
+	rank_close_fds(r);
+	if (err < 0)
+		return err;
+	rank_sleep(r, world_random(r->sim->w, SIM_MS)); /* it populates them */
+	q = (Ckpt__Request)CKPT__REQUEST__INIT;
+	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+	q.slots_ready = &ready;
+	return rank_ask(r, &q, 0, 0, NULL);
+}
+
+/* ---- Saving ---- */
+
+static struct session_page *page_of(struct rank *r)
+{
+	return (struct session_page *)r->page->base;
+}
+
+uint64_t trainer_page_epoch(struct rank *r)
+{
+	return page_of(r)->epoch;
+}
+
+static uint32_t count_try(struct rank *r, uint64_t step)
+{
+	for (unsigned i = 0; i < 16; i++) {
+		if (r->tries[i].n && r->tries[i].step == step && r->tries[i].epoch == r->epoch)
+			return r->tries[i].n++;
+	}
+	r->tries[r->next_try % 16].epoch = r->epoch;
+	r->tries[r->next_try % 16].step = step;
+	r->tries[r->next_try++ % 16].n = 1;
+	return 0;
+}
+
+static int say_skip(struct rank *r, const struct save_key *k, uint64_t credit)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip m = CKPT__SKIP__INIT;
+
+	m.step = k->step;
+	m.epoch = k->epoch;
+	m.try_ = k->try;
+	m.credit = credit;
+	m.reason = (char *)(credit ? "its save failed" : "no credit");
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &m;
+	sim_count(r->sim, skipped);
+	return rank_ask(r, &q, credit ? ASK_SLOTS : 0, 0, NULL);
+}
+
+/* The credit of a save whose end is not known: not used until ckptd has said that it is free. */
+static int settle(struct rank *r)
+{
+	int err = 0;
+
+	if (r->unsettled_credit && r->unsettled_generation == r->generation)
+		err = say_skip(r, &r->unsettled, r->unsettled_credit);
+	if (err == 0 || r->unsettled_generation != r->generation) {
+		r->unsettled_credit = 0;
+		return 0;
+	}
+	return err;
+}
+
+static struct rank_slot *take_credit(struct rank *r)
+{
+	struct session_page *page = page_of(r);
+	uint64_t credit = page->credit;
+
+	if (credit <= r->credit_used)
+		return NULL;
+	for (uint32_t i = 0; i < r->n_slots; i++) {
+		if (r->slots[i].number == page->credit_slot) {
+			r->credit_used = credit;
+			return &r->slots[i];
+		}
+	}
+	accuse(r->sim, "rank %u of %s: credit %llu is for slot %u, which it does not have", r->rank,
+	       r->job->name, (unsigned long long)credit, (unsigned)page->credit_slot);
+	return NULL;
+}
+
+static int wait_credit(struct rank *r, uint64_t wait_ns, struct rank_slot **ret)
+{
+	uint64_t deadline = rank_now(r) + wait_ns;
+
+	for (;;) {
+		Ckpt__Request q = CKPT__REQUEST__INIT, stop = CKPT__REQUEST__INIT;
+		Ckpt__Credit m = CKPT__CREDIT__INIT;
+		Ckpt__Cancel cancel = CKPT__CANCEL__INIT;
+		int err;
+
+		*ret = take_credit(r);
+		if (*ret)
+			return 0;
+		if (page_of(r)->epoch != r->epoch)
+			return CKPT_EEPOCH;
+		if (rank_now(r) >= deadline)
+			return 0;
+		q.body_case = CKPT__REQUEST__BODY_CREDIT;
+		q.credit = &m;
+		err = rank_ask(r, &q, ASK_MAY_WAIT, deadline, NULL);
+		if (err == 0)
+			continue;
+		if (err != CKPT_ETIMEDOUT)
+			return err;
+		cancel.request = q.id;
+		stop.body_case = CKPT__REQUEST__BODY_CANCEL;
+		stop.cancel = &cancel;
+		err = rank_ask(r, &stop, 0, 0, NULL);
+		if (err < 0)
+			return err;
+	}
+}
+
+/* Piece by piece, so that it may die in the middle. */
+static void fill(struct rank *r, struct rank_slot *slot, const struct save_key *k)
+{
+	uint8_t *base = slot->map->base;
+	struct world *w = r->sim->w;
+
+	for (uint32_t i = 0; i < r->state.n_parts; i++) {
+		state_fill(&r->state.parts[i], r->job->index, k,
+			   base + r->state.parts[i].image_offset);
+		if (world_one_in(w, 3))
+			rank_sleep(r, world_random(w, SIM_MS));
+	}
+	memset(base + r->state.blob_offset, 0, SIM_BLOB_MAX);
+	state_blob(r->job->index, r->rank, k, base + r->state.blob_offset, state_blob_bytes(k));
+	if (world_one_in(w, 20))
+		rank_sleep(r, world_random(w, 200 * SIM_MS));
+}
+
+static int seal(struct rank *r, struct rank_slot *slot, const struct save_key *k, uint64_t credit,
+		uint64_t generation)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Seal m = CKPT__SEAL__INIT;
+	Ckpt__BlobPlace blob = CKPT__BLOB_PLACE__INIT, *blobs[] = {&blob};
+	Ckpt__Reply *reply = NULL;
+	uint64_t log_epoch = r->job->oracle->epoch;
+	struct attempt_id a;
+	int err;
+
+	if (generation != r->generation)
+		return CKPT_EUNAVAILABLE; /* its slots were replaced while it wrote */
+	blob.name = (char *)"rng";
+	blob.image_offset = r->state.blob_offset;
+	blob.bytes = state_blob_bytes(k);
+	m.step = k->step;
+	m.epoch = k->epoch;
+	m.try_ = k->try;
+	m.credit = credit;
+	m.slot = slot->number;
+	m.image_len = blob.image_offset + blob.bytes;
+	m.blobs = blobs;
+	m.n_blobs = 1;
+	m.declaration = (ProtobufCBinaryData){16, r->state.digest.b};
+	q.body_case = CKPT__REQUEST__BODY_SEAL;
+	q.seal = &m;
+	oracle_seal_sent(r, k);
+	err = rank_ask(r, &q, ASK_SLOTS, 0, &reply);
+	if (err == 0) {
+		memcpy(a.b, reply->seal->attempt.data, 16);
+		oracle_sealed(r, k, &a, log_epoch);
+		sim_count(r->sim, sealed);
+	}
+	reply_free(reply);
+	return err;
+}
+
+/* 0, CKPT_SKIPPED, or why not. */
+static int save(struct rank *r, struct save_key *ret_key)
+{
+	struct save_key k = {.epoch = r->epoch, .step = r->step};
+	struct rank_slot *slot;
+	struct world *w = r->sim->w;
+	uint64_t credit, generation;
+	int err = settle(r);
+
+	if (err < 0)
+		return err;
+	if (page_of(r)->epoch != r->epoch)
+		return CKPT_EEPOCH;
+	k.try = count_try(r, r->step);
+	*ret_key = k;
+	err = wait_credit(r,
+			  r->sim->peace        ? PEACE_WAIT_NS
+			  : world_one_in(w, 4) ? 0
+					       : CREDIT_NS,
+			  &slot);
+	if (err < 0)
+		return err;
+	if (!slot) {
+		err = say_skip(r, &k, 0);
+		return err < 0 ? err : CKPT_SKIPPED;
+	}
+	credit = r->credit_used;
+	generation = r->generation;
+	fill(r, slot, &k);
+	r->unsettled = k;
+	r->unsettled_credit = credit;
+	r->unsettled_generation = generation;
+	err = seal(r, slot, &k, credit, generation);
+	if (err == 0)
+		r->unsettled_credit = 0;
+	return err;
+}
+
+/* ---- Waiting ---- */
+
+static int wait_for(struct rank *r, const struct save_key *k, uint32_t what)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT, stop = CKPT__REQUEST__INIT;
+	Ckpt__Wait m = CKPT__WAIT__INIT;
+	Ckpt__Cancel cancel = CKPT__CANCEL__INIT;
+	uint64_t deadline = rank_now(r) + (r->sim->peace ? PEACE_WAIT_NS : WAIT_NS);
+	int err;
+
+	m.step = k->step;
+	m.epoch = k->epoch;
+	m.what = what;
+	q.body_case = CKPT__REQUEST__BODY_WAIT;
+	q.wait = &m;
+	err = rank_ask(r, &q, ASK_MAY_WAIT, deadline, NULL);
+	if (err == 0)
+		oracle_waited(r, k->epoch, k->step, what);
+	if (err == CKPT_ESUPERSEDED)
+		sim_count(r->sim, superseded);
+	if (err != CKPT_ETIMEDOUT)
+		return err;
+	sim_count(r->sim, wait_timeout);
+	cancel.request = q.id;
+	stop.body_case = CKPT__REQUEST__BODY_CANCEL;
+	stop.cancel = &cancel;
+	err = rank_ask(r, &stop, 0, 0, NULL);
+	return err < 0 ? err : CKPT_ETIMEDOUT;
+}
+
+static int wait_some(struct rank *r, const struct save_key *k)
+{
+	struct world *w = r->sim->w;
+	int err;
+
+	if (r->sim->peace) {
+		err = wait_for(r, k, CKPT_DURABLE);
+		if (err == 0 && r->job->goal)
+			r->job->goal--;
+		return err;
+	}
+	if (world_one_in(w, r->sim->profile->wait_durable))
+		return wait_for(r, k, CKPT_DURABLE);
+	if (world_one_in(w, 3))
+		return wait_for(r, k, CKPT_COMMITTED);
+	return world_one_in(w, 6) ? wait_for(r, k, CKPT_SEALED) : 0;
+}
+
+/* ---- The life of a trainer ---- */
+
+static bool is_out(int err)
+{
+	return err == -ESHUTDOWN || err == CKPT_ESTATE;
+}
+
+/* Until a load has said what the epoch begins with. */
+static int load_latest(struct rank *r)
+{
+	bool nothing;
+	int err;
+
+	for (int i = 0; i < 50; i++) {
+		err = trainer_load(r, UINT64_MAX, &nothing);
+		if (err == 0 || is_out(err))
+			return err;
+		if (err == CKPT_EEPOCH)
+			return -ESHUTDOWN; /* no longer a member: its run is over */
+		rank_sleep(r, 1 + world_random(r->sim->w, 20 * SIM_MS));
+	}
+	if (r->sim->peace)
+		accuse(r->sim, "rank %u of %s: the base cannot be loaded in peace: %d", r->rank,
+		       r->job->name, err);
+	return -ESHUTDOWN;
+}
+
+static int train(struct rank *r)
+{
+	struct world *w = r->sim->w;
+	struct save_key k = {0};
+	bool nothing;
+	int err;
+
+	for (;;) {
+		rank_sleep(r, 1 + world_random(w, STEP_NS));
+		if (r->sim->peace && r->job->goal == 0)
+			rank_sleep(r, SIM_S);
+		r->step++;
+		if (r->step % 2)
+			continue;
+		if (!r->sim->peace && world_one_in(w, 30))
+			rank_sleep(r, world_random(w, 100 * SIM_MS)); /* a straggler */
+		err = save(r, &k);
+		if (err == 0)
+			err = wait_some(r, &k);
+		if (err < 0 && world_one_in(w, 3) && r->step > 1 && err != CKPT_EEPOCH)
+			r->step--, r->step--; /* the same step again */
+		if (err == CKPT_EEPOCH || is_out(err))
+			return err;
+		if (!r->sim->peace && world_one_in(w, 20) &&
+		    is_out(trainer_load(r, r->step > 8 ? r->step - 2 * world_random(w, 5) : 2,
+					&nothing)))
+			return -ESHUTDOWN;
+	}
+}
+
+void trainer_main(void *arg)
+{
+	struct rank *r = arg;
+	int err;
+
+	state_make(&r->state, r->job->index, r->rank, r->world, r->layout,
+		   r->sim->options.geometry);
+	err = rank_join(r);
+	if (err == 0)
+		err = trainer_declare(r);
+	for (int i = 0; err == 0 && i < 100; i++) {
+		err = trainer_take_slots(r);
+		if (err == 0 || is_out(err) || err == CKPT_EEPOCH)
+			break;
+		rank_sleep(r, 1 + world_random(r->sim->w, 20 * SIM_MS));
+		err = 0;
+	}
+	while (err == 0) {
+		err = load_latest(r);
+		if (err == 0)
+			err = train(r);
+		if (err == CKPT_EEPOCH)
+			err = 0;
+	}
+	sim_tell(r->sim, "rank %u of %s ends: %d", r->rank, r->job->name, err);
+}

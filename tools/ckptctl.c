@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckptctl.c - looks at checkpoints and takes care of them: the command line.
+ *
+ * Exit status: 0 fine; 1 a problem was found, or ckptd refused; 2 usage, or it could not be found
+ * out. An error is one sentence on stderr, after which stdout is not to be used.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tools/print.h"
+#include "tools/verbs.h"
+
+enum { OPTION_COMPLETION = OPTIONS, GETOPT_BASE = 256, READERS_MAX = 1024 };
+
+/* jansson takes memory in a thousand places whose failure nobody could use: the tool ends. */
+static void *take_or_end(size_t size)
+{
+	void *p = alloc_zero(size);
+
+	if (!p) {
+		fputs("ckptctl: out of memory: ask for less, one job or one tensor\n", stderr);
+		exit(EXIT_UNKNOWN);
+	}
+	return p;
+}
+
+/* What an error says about the checkpoints, rather than about the question. */
+static int exit_status(int r)
+{
+	switch (r) {
+	case CKPT_ECORRUPT:
+	case CKPT_ELOST:
+	case CKPT_ESTATE:
+	case CKPT_EIO:
+	case -EAGAIN:
+	case -EBUSY:
+	case -EIO:
+		return EXIT_PROBLEM;
+	default:
+		return r < 0 ? EXIT_UNKNOWN : r;
+	}
+}
+
+/* ---- Options ---- */
+
+static bool parse_number(const char *text, uint64_t max, uint64_t *ret)
+{
+	char *end;
+	uint64_t v;
+
+	errno = 0;
+	v = strtoull(text, &end, 10);
+	if (text[0] < '0' || text[0] > '9' || *end || errno || v == 0 || v > max)
+		return false;
+	*ret = v;
+	return true;
+}
+
+static int take_number(const struct option_entry *o, uint64_t max, uint64_t *ret)
+{
+	if (parse_number(optarg, max, ret))
+		return 0;
+	complain("--%s needs a number of 1 to %llu, not '%s'", o->name, (unsigned long long)max,
+		 optarg);
+	return -EINVAL;
+}
+
+static int take_option(struct ctl *c, enum option_id id)
+{
+	const struct option_entry *o = &option_table[id];
+	uint64_t n = 0;
+	int r = 0;
+
+	switch (id) {
+	case OPTION_SOCKET:
+		c->socket = optarg;
+		break;
+	case OPTION_DATA:
+		c->data = optarg;
+		break;
+	case OPTION_JSON:
+		c->json = true;
+		break;
+	case OPTION_YES:
+		c->yes = true;
+		break;
+	case OPTION_DRY_RUN:
+		c->dry_run = true;
+		break;
+	case OPTION_JOBS:
+		r = take_number(o, READERS_MAX, &n);
+		c->jobs = (uint32_t)n;
+		break;
+	case OPTION_TENSOR:
+		c->tensor = optarg;
+		break;
+	case OPTION_KEEP_LAST:
+		r = take_number(o, UINT32_MAX, &n);
+		c->keep_last = (uint32_t)n;
+		break;
+	case OPTION_KEEP_EVERY:
+		r = take_number(o, INT64_MAX, &c->keep_every);
+		break;
+	case OPTION_QUIET:
+		c->talk = -1;
+		break;
+	case OPTION_VERBOSE:
+		c->talk = 1;
+		break;
+	case OPTION_HELP:
+	case OPTION_VERSION:
+	case OPTIONS:
+		assert(!"main() does these");
+	}
+	return r;
+}
+
+static void fill_options(struct option longs[OPTIONS + 2], char letters[OPTIONS + 2])
+{
+	size_t n = 0;
+
+	letters[n++] = ':'; /* our own words for what is missing */
+	for (int i = 0; i < OPTIONS; i++) {
+		longs[i] = (struct option){ .name = option_table[i].name,
+					    .has_arg = option_table[i].argument ? required_argument
+										: no_argument,
+					    .val = GETOPT_BASE + i };
+		if (option_table[i].letter)
+			letters[n++] = option_table[i].letter;
+	}
+	letters[n] = '\0';
+	longs[OPTIONS] = (struct option){ .name = "completion", .val = GETOPT_BASE + OPTIONS };
+	longs[OPTIONS + 1] = (struct option){ 0 };
+}
+
+static int option_of(int c)
+{
+	if (c >= GETOPT_BASE)
+		return c - GETOPT_BASE;
+	for (int i = 0; i < OPTIONS; i++)
+		if (option_table[i].letter == c)
+			return i;
+	return -1;
+}
+
+/* Fills c and *ret_given (bits), puts the rest of argv behind optind. */
+static int parse(int argc, char **argv, struct ctl *c, unsigned *ret_given)
+{
+	struct option longs[OPTIONS + 2];
+	char letters[OPTIONS + 2];
+	int ch, r;
+
+	fill_options(longs, letters);
+	while ((ch = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+		int id = option_of(ch);
+
+		if (ch == ':' || id < 0) {
+			complain(
+				ch == ':'
+					? "%s needs an argument; 'ckptctl --help' lists the options"
+					: "there is no option %s; 'ckptctl --help' lists them",
+				argv[optind - 1]);
+			return -EINVAL;
+		}
+		*ret_given |= 1u << id;
+		if (id == OPTION_HELP || id == OPTION_VERSION || id == OPTION_COMPLETION)
+			continue;
+		r = take_option(c, (enum option_id)id);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- Verbs ---- */
+
+static int check_use(const struct verb *v, unsigned given, int n_args)
+{
+	unsigned wrong = given & ~v->options;
+
+	for (int i = 0; i < OPTIONS; i++)
+		if (wrong & (1u << i)) {
+			complain("'%s' has no option --%s; 'ckptctl %s --help' lists what it has",
+				 v->name, option_table[i].name, v->name);
+			return -EINVAL;
+		}
+	if (n_args < v->args_min || (v->args_max >= 0 && n_args > v->args_max)) {
+		complain("usage: ckptctl %s %s", v->name, v->arguments);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int run(const struct verb *v, const struct ctl *c)
+{
+	struct err e = { 0 };
+	int r = v->run(c, &e);
+
+	if (r < 0)
+		complain("%s", e.code ? e.text : err_text(r));
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		complain("could not write the output: %s", strerror(errno));
+		return EXIT_UNKNOWN;
+	}
+	return exit_status(r);
+}
+
+/* What needs no verb; false: a verb is to be run. */
+static bool help_or_version(unsigned given, const struct verb *v)
+{
+	if (given & (1u << OPTION_COMPLETION))
+		print_completion(stdout);
+	else if (given & (1u << OPTION_VERSION))
+		puts("ckptctl " PACKAGE_VERSION);
+	else if ((given & (1u << OPTION_HELP)) && v)
+		print_verb_help(stdout, v);
+	else if (given & (1u << OPTION_HELP))
+		print_help(stdout);
+	else
+		return false;
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	struct ctl c = { 0 };
+	const struct verb *v;
+	unsigned given = 0;
+
+	json_set_alloc_funcs(take_or_end, alloc_free);
+	if (parse(argc, argv, &c, &given) < 0)
+		return EXIT_UNKNOWN;
+	v = optind < argc ? verb_find(argv[optind]) : NULL;
+	if (help_or_version(given, v))
+		return EXIT_FINE;
+	if (optind == argc) {
+		print_help(stderr);
+		return EXIT_UNKNOWN;
+	}
+	if (!v) {
+		complain("there is no verb '%s'; 'ckptctl --help' lists them", argv[optind]);
+		return EXIT_UNKNOWN;
+	}
+	c.args = argv + optind + 1;
+	c.n_args = argc - optind - 1;
+	if (check_use(v, given, c.n_args) < 0)
+		return EXIT_UNKNOWN;
+	return run(v, &c);
+}

@@ -1,0 +1,390 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * connect.c - ckptctl's end of a session with ckptd.
+ *
+ * 1. One request is under way at a time; a reply with another id is not for it and is passed over.
+ * 2. Every wait has a deadline: a ckptd that hangs is reported, not waited for. Only the rebuild of
+ *    an index takes as long as it takes.
+ * 3. What came in a memfd is copied before it is parsed, and its size is bounded.
+ *
+ * Blocking; one thread.
+ */
+#include <config.h>
+
+#include "tools/connect.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/conn.h"
+#include "proto/session_page.h"
+
+enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30 };
+
+struct connection {
+	int fd;
+	uint64_t next_id;
+	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
+};
+
+/* ---- Messages ---- */
+
+static int64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static int lost(const struct connection *c, int error, struct err *e)
+{
+	return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' ended the connection (%s): look at its "
+		       "log", c->path, error ? err_text(error) : "without a word");
+}
+
+static int send_request(struct connection *c, Ckpt__Request *q, struct err *e)
+{
+	uint8_t buf[CONN_MESSAGE_MAX];
+	size_t len = ckpt__request__get_packed_size(q);
+
+	assert(len <= sizeof(buf)); /* names are bounded by the caller */
+	ckpt__request__pack(q, buf);
+	if (send(c->fd, buf, len, MSG_NOSIGNAL) != (ssize_t)len)
+		return lost(c, -errno, e);
+	return 0;
+}
+
+/* The descriptors of a message: the first is handed out, -1 without one, the rest are closed. */
+static int take_fd(struct msghdr *m)
+{
+	int first = -1, fd;
+
+	for (struct cmsghdr *h = CMSG_FIRSTHDR(m); h; h = CMSG_NXTHDR(m, h)) {
+		if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t at = 0; CMSG_LEN(at + sizeof(fd)) <= h->cmsg_len; at += sizeof(fd)) {
+			memcpy(&fd, CMSG_DATA(h) + at, sizeof(fd));
+			if (first < 0)
+				first = fd;
+			else
+				close(fd);
+		}
+	}
+	return first;
+}
+
+static int receive(struct connection *c, uint8_t *buf, size_t size, size_t *ret_len, int *ret_fd,
+		   struct err *e)
+{
+	union {
+		char bytes[CMSG_SPACE(CONN_FDS_MAX * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = { buf, size };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+			    .msg_controllen = sizeof(control.bytes) };
+	ssize_t n;
+	int fd;
+
+	do
+		n = recvmsg(c->fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	if (n <= 0)
+		return lost(c, n < 0 ? -errno : 0, e);
+	fd = take_fd(&m);
+	if (m.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+		if (fd >= 0)
+			close(fd);
+		return err_set(e, CKPT_EPROTO, "ckptd at '%s' sent a message that is too long",
+			       c->path);
+	}
+	*ret_len = (size_t)n;
+	*ret_fd = fd;
+	return 0;
+}
+
+/* Until there is something to be received. */
+static int wait_for(struct connection *c, int64_t deadline_ms, struct err *e)
+{
+	struct pollfd p = { .fd = c->fd, .events = POLLIN };
+	int r;
+
+	do {
+		int64_t left = deadline_ms - now_ms();
+
+		r = poll(&p, 1, deadline_ms < 0 ? -1 : left < 0 ? 0 : (int)left);
+	} while (r < 0 && errno == EINTR);
+	if (r < 0)
+		return err_code(e, -errno, "wait for ckptd at '%s'", c->path);
+	if (r == 0)
+		return err_set(e, CKPT_EUNAVAILABLE,
+			       "ckptd at '%s' does not answer: look at its log, "
+			       "or at its files with --data FOLDER",
+			       c->path);
+	return 0;
+}
+
+/* The reply to the request sent last; *ret_fd is the caller's to close, or -1. */
+static int receive_reply(struct connection *c, int timeout_ms, Ckpt__Reply **ret, int *ret_fd,
+			 struct err *e)
+{
+	int64_t deadline = timeout_ms < 0 ? -1 : now_ms() + (timeout_ms ? timeout_ms : TIMEOUT_MS);
+	uint8_t buf[CONN_MESSAGE_MAX];
+	Ckpt__Reply *reply;
+	size_t len = 0;
+	int fd = -1, r;
+
+	for (;;) {
+		r = wait_for(c, deadline, e);
+		if (r == 0)
+			r = receive(c, buf, sizeof(buf), &len, &fd, e);
+		if (r < 0)
+			return r;
+		reply = ckpt__reply__unpack(NULL, len, buf);
+		if (reply && reply->id == c->next_id) /* (1) */
+			break;
+		if (fd >= 0)
+			close(fd);
+		if (!reply)
+			return err_set(e, CKPT_EPROTO, "ckptd at '%s' sent what is no reply: are "
+				       "ckptd and ckptctl of one version?", c->path);
+		ckpt__reply__free_unpacked(reply, NULL);
+	}
+	*ret = reply;
+	*ret_fd = fd;
+	return 0;
+}
+
+static int ask(struct connection *c, Ckpt__Request *q, int timeout_ms, Ckpt__Reply **ret,
+	       int *ret_fd, struct err *e)
+{
+	Ckpt__Reply *reply = NULL;
+	int fd = -1, r;
+
+	q->id = ++c->next_id;
+	r = send_request(c, q, e);
+	if (r == 0)
+		r = receive_reply(c, timeout_ms, &reply, &fd, e);
+	if (r < 0)
+		return r;
+	if (reply->code < 0) {
+		r = err_set(e, reply->code, "%s",
+			    reply->text[0] ? reply->text : err_text(reply->code));
+		if (fd >= 0)
+			close(fd);
+		ckpt__reply__free_unpacked(reply, NULL);
+		return r;
+	}
+	*ret = reply;
+	*ret_fd = fd;
+	return 0;
+}
+
+/* ---- Open ---- */
+
+static int try_path(const char *path, int *ret_fd)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int fd, r = 0;
+
+	if (strlen(path) >= sizeof(addr.sun_path))
+		return -ENAMETOOLONG;
+	strcpy(addr.sun_path, path);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0)
+		r = -errno;
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	*ret_fd = fd;
+	return 0;
+}
+
+/* Opens the socket named, or else the first usual one that answers; path says which was tried. */
+static int find_socket(const char *given, char path[PATH_MAX], int *ret_fd, struct err *e)
+{
+	const char *run = getenv("XDG_RUNTIME_DIR");
+	int r = -ENOENT;
+
+	if (!given || !given[0])
+		given = getenv("CKPT_SOCKET");
+	if (given && given[0]) {
+		snprintf(path, PATH_MAX, "%s", given);
+		r = try_path(path, ret_fd);
+	} else {
+		if (run && run[0]) {
+			snprintf(path, PATH_MAX, "%s/ckptd.sock", run);
+			r = try_path(path, ret_fd);
+		}
+		if (r == -ENOENT || r == -ECONNREFUSED) {
+			snprintf(path, PATH_MAX, "/run/ckptd/ckptd.sock");
+			r = try_path(path, ret_fd);
+		}
+	}
+	if (r == 0)
+		return 0;
+	return err_set(e, CKPT_EUNAVAILABLE,
+		       "cannot reach ckptd at '%.100s' (%s): start it, name its "
+		       "socket with --socket PATH, or look at its files with --data FOLDER",
+		       path, err_text(r));
+}
+
+static int say_hello(struct connection *c, struct err *e)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Hello hello = CKPT__HELLO__INIT;
+	Ckpt__Reply *reply = NULL;
+	int fd = -1, r;
+
+	hello.version_min = SESSION_VERSION;
+	hello.version_max = SESSION_VERSION;
+	hello.program = (char *)"ckptctl " PACKAGE_VERSION;
+	q.body_case = CKPT__REQUEST__BODY_HELLO;
+	q.hello = &hello;
+	r = ask(c, &q, 0, &reply, &fd, e);
+	if (r < 0)
+		return r;
+	if (fd >= 0)
+		close(fd);
+	ckpt__reply__free_unpacked(reply, NULL);
+	return 0;
+}
+
+int connection_open(const char *socket, struct connection **ret, struct err *e)
+{
+	struct connection *c = alloc_zero(sizeof(*c));
+	char path[PATH_MAX];
+	int r;
+
+	if (!c)
+		return err_code(e, -ENOMEM, "connect to ckptd");
+	c->fd = -1;
+	r = find_socket(socket, path, &c->fd, e);
+	if (r == 0) {
+		strcpy(c->path, path); /* it fitted an address */
+		r = say_hello(c, e);
+	}
+	if (r < 0) {
+		connection_close(c);
+		return r;
+	}
+	*ret = c;
+	return 0;
+}
+
+void connection_close(struct connection *c)
+{
+	if (!c)
+		return;
+	if (c->fd >= 0)
+		close(c->fd);
+	alloc_free(c);
+}
+
+/* ---- Admin ---- */
+
+static int copy_memfd(int fd, void **ret, size_t *ret_len, struct err *e)
+{
+	struct stat st;
+	size_t done = 0;
+	char *p;
+
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_size < 0 || st.st_size > ANSWER_MAX)
+		return err_set(e, CKPT_EPROTO, "ckptd's long answer did not come: try again");
+	p = alloc_zero((size_t)st.st_size);
+	if (!p)
+		return err_code(e, -ENOMEM, "read ckptd's answer");
+	while (done < (size_t)st.st_size) {
+		ssize_t n = pread(fd, p + done, (size_t)st.st_size - done, (off_t)done);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0) {
+			alloc_free(p);
+			return err_code(e, n < 0 ? -errno : CKPT_EPROTO, "read ckptd's answer");
+		}
+		done += (size_t)n;
+	}
+	*ret = p;
+	*ret_len = done;
+	return 0;
+}
+
+static int read_answer(const Ckpt__Reply *reply, int fd, json_t **ret, struct err *e)
+{
+	CLEANUP_FREE void *copy = NULL;
+	const void *text;
+	json_error_t why;
+	size_t len;
+	int r;
+
+	if (reply->body_case != CKPT__REPLY__BODY_ADMIN) {
+		*ret = NULL;
+		return 0;
+	}
+	text = reply->admin->json.data;
+	len = reply->admin->json.len;
+	if (reply->admin->in_fd) {
+		r = copy_memfd(fd, &copy, &len, e); /* (3) */
+		if (r < 0)
+			return r;
+		text = copy;
+	}
+	*ret = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+	if (!*ret)
+		return err_set(e, CKPT_EPROTO, "ckptd's answer is no JSON document: %s", why.text);
+	return 0;
+}
+
+int connection_ask(struct connection *c, const struct admin_question *q, json_t **ret,
+		   struct err *e)
+{
+	Ckpt__Request request = CKPT__REQUEST__INIT;
+	Ckpt__Admin admin = CKPT__ADMIN__INIT;
+	Ckpt__Reply *reply = NULL;
+	json_t *doc = NULL;
+	int fd = -1, r;
+
+	if (q->job && strlen(q->job) > CKPT_JOB_MAX)
+		return err_set(e, CKPT_ENOTFOUND,
+			       "there is no job '%.80s...': names have at most %d "
+			       "characters",
+			       q->job, CKPT_JOB_MAX);
+	admin.verb = q->verb;
+	admin.job = (char *)(q->job ? q->job : "");
+	admin.step = q->step;
+	admin.any_step = !q->has_step;
+	admin.dry_run = q->dry_run;
+	if (q->attempt)
+		admin.attempt = (ProtobufCBinaryData){ sizeof(q->attempt->b),
+						       (uint8_t *)(uintptr_t)q->attempt->b };
+	request.body_case = CKPT__REQUEST__BODY_ADMIN;
+	request.admin = &admin;
+	r = ask(c, &request, q->timeout_ms, &reply, &fd, e);
+	if (r < 0)
+		return r;
+	r = read_answer(reply, fd, &doc, e);
+	if (fd >= 0)
+		close(fd);
+	ckpt__reply__free_unpacked(reply, NULL);
+	if (ret && r == 0)
+		*ret = doc;
+	else
+		json_decref(doc);
+	return r;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ctl.h - what the command line asked for, and the verbs that do it.
+ *
+ * Facts travel as one JSON document whether they come from a running ckptd (live.c) or from the
+ * files of a data folder (files_json.c): doc/json.md. Verbs print it, as it is or as tables.
+ */
+#ifndef TOOLS_CTL_H
+#define TOOLS_CTL_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+/* The exit statuses; those of node-problem-detector. */
+enum { EXIT_FINE = 0, EXIT_PROBLEM = 1, EXIT_UNKNOWN = 2 };
+
+struct ctl {
+	const char *socket, *data; /* as given; NULL: not given */
+	bool json, yes, dry_run;
+	int talk;                  /* -1: -q; 0; 1: -v */
+	uint32_t jobs;             /* --jobs; 0: as many as there are processors */
+	uint32_t keep_last;        /* --keep-last; 0: not given */
+	uint64_t keep_every;
+	const char *tensor;        /* --tensor; NULL: all */
+	char **args;               /* of the verb */
+	int n_args;
+};
+
+/* Files are asked, not a daemon: --data and no --socket. */
+bool ctl_offline(const struct ctl *c);
+
+/*
+ * A verb: EXIT_FINE or EXIT_PROBLEM after it has said which, or a negative error with its
+ * sentence, which main() prints.
+ */
+typedef int verb_fn(const struct ctl *c, struct err *e);
+verb_fn verb_status, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc,
+	verb_rebuild;
+
+/* ---- live.c and files_json.c: the document of `status` ---- */
+
+/* By what ctl_offline() says. job: a name or an id; NULL: all. Jobs come sorted by name, their
+ * checkpoints newest first. CKPT_ENOTFOUND: there is no such job. */
+MUST_CHECK int status_document(const struct ctl *c, const char *job, json_t **ret, struct err *e);
+MUST_CHECK int live_document(const struct ctl *c, json_t **ret, struct err *e);
+MUST_CHECK int files_document(const struct ctl *c, json_t **ret, struct err *e);
+
+#endif

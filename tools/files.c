@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * files.c - jobs and checkpoints of a data folder, from COMMIT files and logs.
+ *
+ * A daemon may work beside this: what is found may have gone a moment later. That never makes a
+ * problem out of a good checkpoint, because (1) COMMIT is published after its commit record, so a
+ * log that is read later knows it, and (2) a free record comes before COMMIT goes, so what the log
+ * freed is expiring. One thread.
+ */
+#include <config.h>
+
+#include "tools/files.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "coord/single.h"
+#include "storage/disk_posix.h"
+#include "storage/recover.h"
+
+#define TRIM_TRIES 10 /* a log that is trimmed while it is read is read again */
+
+/* ---- The folder ---- */
+
+static bool is_there(const char *folder)
+{
+	char path[PATH_MAX + 8];
+
+	snprintf(path, sizeof(path), "%s/FORMAT", folder);
+	return access(path, F_OK) == 0;
+}
+
+void data_find(const char *given, char ret[PATH_MAX])
+{
+	const char *share = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+
+	if (!given || !given[0])
+		given = getenv("CKPT_DATA");
+	if (given && given[0]) {
+		snprintf(ret, PATH_MAX, "%s", given);
+		return;
+	}
+	if (share && share[0]) {
+		snprintf(ret, PATH_MAX, "%s/ckptd", share);
+		if (is_there(ret))
+			return;
+	} else if (home && home[0]) {
+		snprintf(ret, PATH_MAX, "%s/.local/share/ckptd", home);
+		if (is_there(ret))
+			return;
+	}
+	snprintf(ret, PATH_MAX, "/var/lib/ckptd");
+}
+
+int data_open(const char *given, struct data *ret, struct err *e)
+{
+	struct store_options o = { .read_only = true };
+	struct err why = { 0 };
+	int r;
+
+	*ret = (struct data){ 0 };
+	data_find(given, ret->path);
+	r = disk_posix_open(ret->path, "threads", &ret->disk, &why);
+	if (r < 0)
+		return err_set(e, r, "%s: name the right one with --data FOLDER", why.text);
+	r = store_open(ret->disk, &o, &ret->store, e);
+	if (r < 0) {
+		disk_posix_close(ret->disk);
+		ret->disk = NULL;
+		return err_wrap(e, r, "data folder '%.150s'", ret->path);
+	}
+	return 0;
+}
+
+static void job_fini(struct data_job *j)
+{
+	for (size_t i = 0; i < j->n_checkpoints; i++)
+		if (j->checkpoints[i].has_commit)
+			commit_file_fini(&j->checkpoints[i].commit);
+	alloc_free(j->checkpoints);
+	history_fini(&j->history);
+}
+
+void data_close(struct data *d)
+{
+	for (size_t i = 0; i < d->n_jobs; i++)
+		job_fini(&d->jobs[i]);
+	alloc_free(d->jobs);
+	if (d->disk) {
+		store_close(&d->store);
+		disk_posix_close(d->disk);
+	}
+	*d = (struct data){ 0 };
+}
+
+/* ---- Checkpoints ---- */
+
+struct reading {
+	struct data *data;
+	struct data_job *job;
+	struct err *err;
+};
+
+static int grow(void **array, size_t n, size_t *cap, size_t size)
+{
+	size_t more = *cap ? 2 * *cap : 16;
+	void *p;
+
+	if (n < *cap)
+		return 0;
+	p = alloc_resize(*array, more * size);
+	if (!p)
+		return -ENOMEM;
+	*array = p;
+	*cap = more;
+	return 0;
+}
+
+static int read_checkpoint(void *arg, const struct checkpoint_id *id,
+			   const struct commit_file *commit, const struct err *why)
+{
+	struct reading *x = arg;
+	struct data_job *j = x->job;
+	struct data_checkpoint *c;
+	void *list = j->checkpoints;
+	int r = grow(&list, j->n_checkpoints, &j->cap_checkpoints, sizeof(*c));
+
+	(void)why; /* asked again below: commit is not ours to keep */
+	j->checkpoints = list;
+	if (r < 0)
+		return err_code(x->err, r, "read the checkpoints of a job");
+	c = &j->checkpoints[j->n_checkpoints];
+	*c = (struct data_checkpoint){ .id = *id };
+	r = commit ? commit_read(&x->data->store, id, &c->commit, &c->why) : why->code;
+	if (!commit)
+		c->why = *why;
+	if (r == -ENOMEM || r == -EMFILE || r == -ENFILE)
+		return err_set(x->err, r, "%s", c->why.text);
+	c->has_commit = r == 0;
+	c->state = r == 0 ? FILES_DURABLE : r == CKPT_ENOTFOUND ? FILES_LEFTOVER : FILES_DAMAGED;
+	if (c->state == FILES_LEFTOVER)
+		err_set(&c->why, CKPT_ENOTFOUND,
+			"it has no COMMIT: it is being written, or a crash "
+			"left it and the next start of ckptd removes it");
+	j->n_checkpoints++;
+	return 0;
+}
+
+static int by_step(const void *a, const void *b)
+{
+	const struct data_checkpoint *x = a, *y = b;
+
+	if (x->id.step != y->id.step)
+		return x->id.step < y->id.step ? -1 : 1;
+	return memcmp(x->id.attempt.b, y->id.attempt.b, sizeof(x->id.attempt.b));
+}
+
+static bool agrees(const struct commit_file *c, const struct history_commit *h)
+{
+	return digest_equal(&c->root, &h->commit.root) &&
+	       digest_equal(&c->layout, &h->commit.layout) && c->world == h->commit.world;
+}
+
+/* What the log makes of it; see start.c of ckptd, which does the same at its start. */
+static void judge(struct data_job *j, struct data_checkpoint *c)
+{
+	const struct history *h = &j->history;
+
+	if (!c->has_commit)
+		return;
+	c->logged = history_find(&j->history, c->id.step, &c->id.attempt);
+	if (c->logged && !agrees(&c->commit, c->logged)) {
+		c->state = FILES_DAMAGED;
+		err_set(&c->why, CKPT_ECORRUPT, "its COMMIT has another root, layout or number of "
+						"ranks than the log");
+	} else if (c->logged && c->logged->freed) {
+		c->state = FILES_EXPIRING;
+		err_set(&c->why, CKPT_ENOTFOUND,
+			"the log freed it: its files are being removed, or "
+			"the next start of ckptd removes them");
+	} else if (!c->logged && j->log_err.code == 0 &&
+		   (c->commit.incarnation < h->incarnation || c->commit.record_n < h->first_n)) {
+		c->state = FILES_EXPIRING;
+		err_set(&c->why, CKPT_ENOTFOUND, "the log freed it before it was trimmed: the next "
+						 "start of ckptd removes its files");
+	} else if (!c->logged && j->log_err.code == 0) {
+		c->state = FILES_UNLOGGED;
+		err_set(&c->why, CKPT_ESTALE,
+			"the job's log does not know it: ckptd begins the log "
+			"anew from the COMMIT files at its next start");
+	}
+}
+
+/* ---- Jobs ---- */
+
+static int no_name(void *arg, const char *name, bool is_dir)
+{
+	(void)arg;
+	(void)name;
+	(void)is_dir;
+	return 0;
+}
+
+static int load_history(struct data *d, struct data_job *j, struct err *e)
+{
+	char dir[DISK_PATH_MAX + 1];
+	struct joblog *log = NULL;
+	int r;
+
+	path_log(dir, &j->id);
+	/* Opening a log makes its folder: not from here. */
+	r = d->disk->ops->list(d->disk, dir, no_name, NULL);
+	if (r == -ENOENT)
+		return err_set(e, CKPT_ENOTFOUND, "the job has no log");
+	if (r < 0)
+		return err_code(e, r, "cannot list '%s'", dir);
+	r = joblog_single_open(d->disk, dir, &log, e);
+	if (r < 0)
+		return r;
+	for (int i = 0; i < TRIM_TRIES; i++) {
+		history_fini(&j->history);
+		r = history_load(&j->history, log, e);
+		if (r != -EAGAIN)
+			break;
+	}
+	log->ops->close(log);
+	if (r == 0 && j->history.next_n == 0)
+		r = err_set(e, CKPT_ENOTFOUND, "the job's log is empty");
+	return r;
+}
+
+static void name_job(struct data_job *j)
+{
+	const struct commit_file *c = NULL;
+
+	for (size_t i = 0; i < j->n_checkpoints; i++)
+		if (j->checkpoints[i].has_commit)
+			c = &j->checkpoints[i].commit;
+	if (j->history.next_n > 0) {
+		memcpy(j->name, j->history.job.name, sizeof(j->history.job.name));
+		j->uid = j->history.job.uid;
+	} else if (c) {
+		memcpy(j->name, c->job_name, sizeof(c->job_name));
+		j->uid = c->uid;
+	} else {
+		hex_format(j->name, j->id.b, sizeof(j->id.b));
+	}
+}
+
+/* Its first open never came to record 0. */
+static bool never_began(const struct data_job *j)
+{
+	return j->n_checkpoints == 0 && j->history.next_n == 0 &&
+	       j->log_err.code == CKPT_ENOTFOUND;
+}
+
+static int read_job(void *arg, const struct job_id *id)
+{
+	struct reading *x = arg;
+	struct data *d = x->data;
+	void *list = d->jobs;
+	struct data_job *j;
+	int r = grow(&list, d->n_jobs, &d->cap_jobs, sizeof(*j));
+
+	d->jobs = list;
+	if (r < 0)
+		return err_code(x->err, r, "read the jobs");
+	j = &d->jobs[d->n_jobs++];
+	*j = (struct data_job){ .id = *id };
+	history_init(&j->history);
+	x->job = j;
+	r = store_each_checkpoint(&d->store, id, read_checkpoint, x, x->err);
+	if (r < 0)
+		return r;
+	if (j->n_checkpoints)
+		qsort(j->checkpoints, j->n_checkpoints, sizeof(*j->checkpoints), by_step);
+	r = load_history(d, j, &j->log_err); /* (1): after the COMMIT files */
+	if (r == -ENOMEM || r == -EACCES || r == -EPERM)
+		return err_set(x->err, r, "%s", j->log_err.text);
+	for (size_t i = 0; i < j->n_checkpoints; i++)
+		judge(j, &j->checkpoints[i]);
+	name_job(j);
+	if (never_began(j)) {
+		job_fini(j);
+		d->n_jobs--;
+	}
+	return 0;
+}
+
+static bool is_called(const struct data_job *j, const char *name)
+{
+	char id[ID_TEXT_MAX];
+
+	hex_format(id, j->id.b, sizeof(j->id.b));
+	return strcmp(j->name, name) == 0 || strcmp(id, name) == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct data_job *x = a, *y = b;
+	int c = strcmp(x->name, y->name);
+
+	if (c == 0)
+		c = x->uid < y->uid ? -1 : x->uid > y->uid;
+	return c ? c : memcmp(x->id.b, y->id.b, sizeof(x->id.b));
+}
+
+int data_read_jobs(struct data *d, const char *job, struct err *e)
+{
+	struct reading x = { .data = d, .err = e };
+	size_t kept = 0;
+	int r;
+
+	assert(d->disk && d->n_jobs == 0);
+	r = store_each_job(&d->store, read_job, &x, e);
+	if (r < 0)
+		return err_wrap(e, r, "data folder '%.150s'", d->path);
+	for (size_t i = 0; i < d->n_jobs; i++) {
+		if (job && !is_called(&d->jobs[i], job))
+			job_fini(&d->jobs[i]);
+		else
+			d->jobs[kept++] = d->jobs[i];
+	}
+	d->n_jobs = kept;
+	if (job && kept == 0)
+		return err_set(e, CKPT_ENOTFOUND, "there is no job '%.80s' in '%.150s': 'ckptctl "
+			       "status --data FOLDER' lists them", job, d->path);
+	if (d->n_jobs)
+		qsort(d->jobs, d->n_jobs, sizeof(*d->jobs), by_name);
+	return 0;
+}
+
+bool data_is_base(const struct data_job *j, const struct history_commit *h)
+{
+	const struct record_epoch *ep = &j->history.epoch;
+
+	return h && ep->has_base && ep->base_step == h->commit.step &&
+	       attempt_equal(&ep->base_attempt, &h->commit.attempt);
+}
+
+bool data_maybe_in_memory(const struct data_job *j, const struct history_commit *h)
+{
+	if (h->freed)
+		return false;
+	for (size_t i = 0; i < j->n_checkpoints; i++) {
+		const struct data_checkpoint *c = &j->checkpoints[i];
+
+		if (c->logged && c->logged->n >= h->n)
+			return false;
+		/* Its COMMIT may be the damaged one. */
+		if (!c->has_commit && c->id.step == h->commit.step &&
+		    attempt_equal(&c->id.attempt, &h->commit.attempt))
+			return false;
+	}
+	return true;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * files.h - what a data folder holds, read beside a running daemon: nothing is written, no lock is
+ * taken but the shared one of a file that is being read. RocksDB is never opened here.
+ */
+#ifndef TOOLS_FILES_H
+#define TOOLS_FILES_H
+
+#include <limits.h>
+
+#include "coord/record.h"
+#include "storage/commit_file.h"
+#include "tools/ctl.h"
+
+enum file_state {
+	FILES_DURABLE,  /* COMMIT is good and the log knows it */
+	FILES_UNLOGGED, /* COMMIT is good and the log does not know it */
+	FILES_EXPIRING, /* the log freed it: an expiry that runs, or did not end */
+	FILES_DAMAGED,  /* COMMIT cannot be read, or says other things than the log */
+	FILES_LEFTOVER, /* no COMMIT: being written, or left by a crash */
+};
+
+struct data_checkpoint {
+	struct checkpoint_id id;
+	enum file_state state;
+	bool has_commit;
+	struct commit_file commit; /* if so */
+	struct err why;            /* code 0 when it is durable */
+	const struct history_commit *logged; /* NULL: not in the log; points into the history */
+};
+
+struct data_job {
+	struct job_id id;
+	char name[ID_TEXT_MAX > CKPT_JOB_MAX + 1 ? ID_TEXT_MAX : CKPT_JOB_MAX + 1];
+	uint32_t uid;
+	struct history history; /* up to what is damaged */
+	struct err log_err;     /* code 0: the log is good */
+	struct data_checkpoint *checkpoints;
+	size_t n_checkpoints, cap_checkpoints;
+};
+
+struct data {
+	char path[PATH_MAX];
+	struct disk *disk;
+	struct store store;
+	struct data_job *jobs;
+	size_t n_jobs, cap_jobs;
+};
+
+/*
+ * Opens a folder for reading. given NULL: CKPT_DATA, else the first of $XDG_DATA_HOME/ckptd,
+ * ~/.local/share/ckptd and /var/lib/ckptd that is there. CKPT_ENOTFOUND: it is no data folder.
+ */
+MUST_CHECK int data_open(const char *given, struct data *ret, struct err *e);
+void data_find(const char *given, char ret[PATH_MAX]); /* the path alone */
+void data_close(struct data *d);
+/*
+ * Reads the jobs: COMMIT files first, then each log, so that a log that grows meanwhile knows all
+ * that was found. job: a name or an id, CKPT_ENOTFOUND when there is none; NULL: all.
+ */
+MUST_CHECK int data_read_jobs(struct data *d, const char *job, struct err *e);
+
+/* The base of the job's newest epoch, by the log. */
+bool data_is_base(const struct data_job *j, const struct history_commit *h);
+/* Commits that are newer than all on disk: in memory, if anywhere. */
+bool data_maybe_in_memory(const struct data_job *j, const struct history_commit *h);
+
+#endif

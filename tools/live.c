@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * live.c - the document of `status` from a running ckptd, and the choice between it and files.
+ */
+#include <config.h>
+
+#include "tools/connect.h"
+#include "tools/ctl.h"
+#include "tools/document.h"
+
+bool ctl_offline(const struct ctl *c)
+{
+	return c->data && !c->socket;
+}
+
+int live_document(const struct ctl *c, json_t **ret, struct err *e)
+{
+	struct admin_question q = { .verb = CKPT__ADMIN__VERB__STATUS };
+	struct connection *conn = NULL;
+	json_t *doc = NULL;
+	int r = connection_open(c->socket, &conn, e);
+
+	if (r == 0)
+		r = connection_ask(conn, &q, &doc, e);
+	connection_close(conn);
+	if (r < 0)
+		return r;
+	if (!json_is_object(doc) || !json_is_array(json_object_get(doc, "jobs"))) {
+		json_decref(doc);
+		return err_set(e, CKPT_EPROTO, "ckptd's answer has no list of jobs: are ckptd and "
+			       "ckptctl of one version?");
+	}
+	json_object_set_new(doc, "source", json_string("daemon"));
+	*ret = doc;
+	return 0;
+}
+
+int status_document(const struct ctl *c, const char *job, json_t **ret, struct err *e)
+{
+	json_t *doc = NULL;
+	int r = ctl_offline(c) ? files_document(c, &doc, e) : live_document(c, &doc, e);
+
+	if (r == 0 && job)
+		r = doc_keep_job(doc, job, e);
+	if (r == 0) {
+		r = doc_sort(doc);
+		if (r < 0)
+			err_code(e, r, "sort the jobs");
+	}
+	if (r < 0) {
+		json_decref(doc);
+		return r;
+	}
+	*ret = doc;
+	return 0;
+}

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * show.c - `ckptctl show`: one checkpoint. How it stands comes from ckptd, or from the files with
+ * --data; its tensors always come from the files.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/tensor.h"
+#include "tools/ctl.h"
+#include "tools/document.h"
+#include "tools/print.h"
+#include "tools/tensors.h"
+
+/* ---- The document ---- */
+
+static bool is_on_disk(const json_t *c)
+{
+	return doc_is(c, "disk", "durable") || doc_is(c, "disk", "unlogged") ||
+	       doc_is(c, "disk", "expiring");
+}
+
+/* 0 also when there is nothing to be read from here: why then says it. */
+static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *job, const json_t *c,
+		       json_t *problems, struct err *why, struct err *e)
+{
+	struct checkpoint_id id = { .step = doc_number(c, "step") };
+	struct data d;
+	int r;
+
+	if (doc_is(c, "disk", "damaged"))
+		return 0; /* the checkpoint's reason says all */
+	if (!is_on_disk(c)) {
+		err_set(why, CKPT_ENOTFOUND, "its tensors are shown once it is on disk");
+		return 0;
+	}
+	if (!doc_id(job, "id", id.job.b) || !doc_id(c, "attempt", id.attempt.b))
+		return err_set(e, CKPT_EPROTO, "the checkpoint's id is malformed: are ckptd and "
+			       "ckptctl of one version?");
+	r = data_open(ctl->data, &d, ctl_offline(ctl) ? e : why);
+	if (r < 0)
+		return ctl_offline(ctl) ? r : 0;
+	r = tensors_add(&d, &id, ctl->tensor, o, problems, why);
+	data_close(&d);
+	if (r < 0 && r != CKPT_ENOTFOUND && r != -EACCES)
+		return err_set(e, r, "%s", why->text);
+	return 0;
+}
+
+/* {job, id, uid, checkpoint, files, tensors, problems, note} */
+static int show_document(const struct ctl *ctl, json_t **ret, struct err *e)
+{
+	json_t *doc = NULL, *job = NULL, *c = NULL, *o, *problems;
+	struct err why = { 0 };
+	int r = status_document(ctl, ctl->args[0], &doc, e);
+
+	if (r == 0)
+		r = doc_only_job(doc, ctl->args[0], &job, e);
+	if (r == 0)
+		r = doc_find_checkpoint(job, ctl->args[1], false, &c, e);
+	if (r < 0) {
+		json_decref(doc);
+		return r;
+	}
+	problems = json_array();
+	o = json_pack("{s:i, s:O, s:O, s:O, s:O, s:O, s:n, s:n}", "schema", 1, "source",
+		      json_object_get(doc, "source"), "job", json_object_get(job, "job"), "id",
+		      json_object_get(job, "id"), "uid", json_object_get(job, "uid"), "checkpoint",
+		      c, "files", "tensors");
+	if (doc_is(c, "disk", "damaged"))
+		json_array_append(problems, json_object_get(c, "reason"));
+	r = add_tensors(ctl, o, job, c, problems, &why, e);
+	if (why.code)
+		json_object_set_new(o, "note", doc_name(why.text, strlen(why.text)));
+	json_object_set_new(o, "problems", problems);
+	json_decref(doc);
+	if (r < 0) {
+		json_decref(o);
+		return r;
+	}
+	*ret = o;
+	return 0;
+}
+
+/* ---- For people ---- */
+
+static void print_tiers(const json_t *c)
+{
+	const json_t *memory = json_object_get(c, "memory");
+
+	say("tiers     memory: %s, disk: %s%s", !memory ? "not known without ckptd"
+						: json_is_true(memory) ? "yes" : "no",
+	    doc_text(c, "disk")[0] ? doc_text(c, "disk") : "no",
+	    doc_flag(c, "suspect") ? " (a leaf does not match: see 'ckptctl verify')" : "");
+}
+
+static void print_head(const json_t *o)
+{
+	const json_t *c = json_object_get(o, "checkpoint"), *f = json_object_get(o, "files");
+	char a[TEXT_MAX], b[TEXT_MAX], when[TEXT_MAX + 8] = "";
+
+	if (doc_number(c, "time_ns"))
+		snprintf(when, sizeof(when), " %s ago", text_age(a, doc_number(c, "time_ns")));
+	say("job       %s (id %s, uid %" PRIu64 ")", doc_text(o, "job"), doc_text(o, "id"),
+	    doc_number(o, "uid"));
+	say("step      %" PRIu64 " of epoch %" PRIu64 ", %s%s%s%s", doc_number(c, "step"),
+	    doc_number(c, "epoch"), doc_text(c, "state"), when,
+	    doc_flag(c, "latest") ? ", base of the epoch" : "",
+	    doc_flag(c, "pinned") ? ", pinned" : "");
+	say("attempt   %s", doc_text(c, "attempt"));
+	say("layout    %s", doc_text(c, "layout"));
+	say("root      %s", doc_text(c, "root"));
+	say("ranks     %" PRIu64, doc_number(c, "world"));
+	print_tiers(c);
+	say("size      %s", text_bytes(a, doc_number(c, "bytes")));
+	if (json_is_object(f))
+		say("files     %s in %s/%s", text_bytes(b, doc_number(f, "stored")),
+		    doc_text(f, "data"), doc_text(f, "path"));
+	if (doc_text(c, "reason")[0])
+		say("note      %s", doc_text(c, "reason"));
+	if (doc_text(o, "note")[0])
+		say("note      %s", doc_text(o, "note"));
+}
+
+static void list_text(const json_t *list, char *buf, size_t size)
+{
+	size_t used = 0, i;
+	json_t *v;
+
+	used += (size_t)snprintf(buf, size, "[");
+	json_array_foreach(list, i, v) if (used < size) used +=
+		(size_t)snprintf(buf + used, size - used, "%s%" PRIu64, i ? ", " : "",
+				 (uint64_t)json_integer_value(v));
+	if (used < size)
+		snprintf(buf + used, size - used, "]");
+}
+
+/* "[0:4, 16:32]" or "[100, 200) of [0:4, 0:64]" */
+static void piece_text(const json_t *p, char *buf, size_t size)
+{
+	const json_t *offset = json_object_get(p, "offset"), *shape = json_object_get(p, "shape");
+	size_t n = json_array_size(offset);
+	struct box box = { .ndim = n <= CKPT_NDIM_MAX ? (uint32_t)n : 0 };
+	char text[BOX_TEXT_MAX];
+
+	for (uint32_t i = 0; i < box.ndim; i++) {
+		box.offset[i] = (uint64_t)json_integer_value(json_array_get(offset, i));
+		box.length[i] = (uint64_t)json_integer_value(json_array_get(shape, i));
+	}
+	box_text(text, &box);
+	if (json_object_get(p, "start"))
+		snprintf(buf, size, "[%" PRIu64 ", %" PRIu64 ") of %s", doc_number(p, "start"),
+			 doc_number(p, "stop"), text);
+	else
+		snprintf(buf, size, "%s", text);
+}
+
+static void piece_cells(struct table *t, const json_t *p)
+{
+	char text[BOX_TEXT_MAX + 64], size[TEXT_MAX];
+
+	piece_text(p, text, sizeof(text));
+	table_cell(t, "%" PRIu64, doc_number(p, "rank"));
+	table_cell(t, "%s", text);
+	table_cell(t, "%s", text_bytes(size, doc_number(p, "bytes")));
+}
+
+static void tensor_cells(struct table *t, const json_t *tensor)
+{
+	char text[BOX_TEXT_MAX], size[TEXT_MAX];
+
+	list_text(json_object_get(tensor, "shape"), text, sizeof(text));
+	table_cell(t, "%s", doc_text(tensor, "name"));
+	table_cell(t, "%s", doc_text(tensor, "dtype"));
+	table_cell(t, "%s", text);
+	table_cell(t, "%s", text_bytes(size, doc_number(tensor, "bytes")));
+}
+
+static int print_tensors(const json_t *tensors, bool pieces)
+{
+	struct table *t = table_new(pieces ? "TENSOR DTYPE SHAPE SIZE> RANK> PART HERE>"
+					   : "TENSOR DTYPE SHAPE SIZE> PIECES>");
+	json_t *o, *p;
+	size_t i, k;
+
+	json_array_foreach(tensors, i, o) {
+		const json_t *list = json_object_get(o, "pieces");
+
+		if (!pieces) {
+			tensor_cells(t, o);
+			table_cell(t, "%zu", json_array_size(list));
+			continue;
+		}
+		json_array_foreach(list, k, p) {
+			tensor_cells(t, o);
+			piece_cells(t, p);
+		}
+	}
+	return table_end(t);
+}
+
+static int print_ranks(const json_t *files)
+{
+	struct table *t = table_new("RANK> IMAGE> STORED> CHUNKS> BLOBS");
+	char text[1024], size[TEXT_MAX];
+	json_t *o, *b;
+	size_t i, k, used;
+
+	json_array_foreach(json_object_get(files, "ranks"), i, o) {
+		table_cell(t, "%" PRIu64, doc_number(o, "rank"));
+		table_cell(t, "%s", text_bytes(size, doc_number(o, "image_bytes")));
+		table_cell(t, "%s", text_bytes(size, doc_number(o, "stored")));
+		table_cell(t, "%" PRIu64, doc_number(o, "chunks"));
+		used = 0;
+		text[0] = '\0';
+		json_array_foreach(json_object_get(o, "blobs"), k, b) if (used < sizeof(text))
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s (%s)",
+						 k ? ", " : "", doc_text(b, "name"),
+						 text_bytes(size, doc_number(b, "bytes")));
+		table_cell(t, "%s", text);
+	}
+	return table_end(t);
+}
+
+static int print_show(const struct ctl *c, const json_t *o)
+{
+	const json_t *tensors = json_object_get(o, "tensors");
+	json_t *t;
+	size_t i;
+	int r = 0;
+
+	if (c->talk < 0) {
+		json_array_foreach(tensors, i, t)
+			say("%s", doc_text(t, "name"));
+		return 0;
+	}
+	print_head(o);
+	if (json_is_object(json_object_get(o, "files"))) {
+		putchar('\n');
+		r = print_ranks(json_object_get(o, "files"));
+	}
+	if (r == 0 && json_array_size(tensors) > 0) {
+		putchar('\n');
+		r = print_tensors(tensors, c->talk > 0 || c->tensor);
+	} else if (r == 0 && json_is_array(tensors)) {
+		say("no tensor%s%s%s", c->tensor ? " is called like '" : "",
+		    c->tensor ? c->tensor : "", c->tensor ? "'" : "");
+	}
+	return r;
+}
+
+int verb_show(const struct ctl *c, struct err *e)
+{
+	json_t *o = NULL, *p;
+	int found, r = show_document(c, &o, e);
+	size_t i;
+
+	if (r < 0)
+		return r;
+	found = json_array_size(json_object_get(o, "problems")) ? EXIT_PROBLEM : EXIT_FINE;
+	if (c->json) {
+		print_json(o);
+		return found;
+	}
+	r = print_show(c, o);
+	json_array_foreach(json_object_get(o, "problems"), i, p)
+		complain("%s", json_string_value(p));
+	json_decref(o);
+	return r < 0 ? err_code(e, r, "print the checkpoint") : found;
+}

@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * status.c - `ckptctl status` and `ckptctl list`: how jobs stand, and which checkpoints there are.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/ctl.h"
+#include "tools/document.h"
+#include "tools/print.h"
+
+#define ABORTS_SHOWN 3 /* of a job, the newest; all with -v */
+
+/* ---- Problems ---- */
+
+__attribute__((format(printf, 2, 3))) static void add_problem(json_t *list, const char *fmt, ...)
+{
+	char text[2 * ERR_TEXT_MAX];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	json_array_append_new(list, doc_name(text, strlen(text)));
+}
+
+static void checkpoint_problems(const json_t *job, const json_t *c, json_t *list)
+{
+	const char *name = doc_text(job, "job"), *why = doc_text(c, "reason");
+	const char *disk = doc_text(c, "disk");
+	uint64_t step = doc_number(c, "step");
+
+	if (strcmp(disk, "failed") == 0)
+		add_problem(list, "job '%s': step %" PRIu64 " could not be written to disk: %s",
+			    name, step, why);
+	if (strcmp(disk, "damaged") == 0 || strcmp(disk, "unlogged") == 0)
+		add_problem(list, "job '%s': step %" PRIu64 " on disk: %s", name, step, why);
+	if (doc_flag(c, "suspect"))
+		add_problem(list,
+			    "job '%s': step %" PRIu64 " on disk has a leaf that does not match "
+			    "its digest: 'ckptctl verify' names it",
+			    name, step);
+}
+
+static void job_problems(const json_t *job, json_t *list)
+{
+	const char *name = doc_text(job, "job");
+	json_t *o;
+	size_t i;
+
+	if (doc_text(job, "log_error")[0])
+		add_problem(list, "job '%s': its log: %s", name, doc_text(job, "log_error"));
+	if (doc_number(job, "stale_alarms"))
+		add_problem(list,
+			    "job '%s': step %" PRIu64 " holds the same trained tensors as the "
+			    "step before it: is the right state saved?",
+			    name, doc_number(job, "stale_step"));
+	json_array_foreach(json_object_get(job, "checkpoints"), i, o)
+		checkpoint_problems(job, o, list);
+	json_array_foreach(json_object_get(job, "slots"), i,
+			   o) if (doc_is(o, "state", "quarantined"))
+		add_problem(list,
+			    "job '%s': slot %" PRIu64 " of rank %" PRIu64 " in memory "
+			    "has a leaf that does not match its digest",
+			    name, doc_number(o, "slot"), doc_number(o, "rank"));
+}
+
+static json_t *problems_of(const json_t *doc)
+{
+	json_t *list = json_array(), *job;
+	size_t i;
+
+	if (doc_number(doc, "index_errors"))
+		add_problem(list,
+			    "the index could not be written %" PRIu64 " times: 'ckptctl rebuild' "
+			    "makes it anew",
+			    doc_number(doc, "index_errors"));
+	json_array_foreach(json_object_get(doc, "jobs"), i, job)
+		job_problems(job, list);
+	return list;
+}
+
+/* ---- Status ---- */
+
+static void print_node(const json_t *doc)
+{
+	char a[TEXT_MAX], b[TEXT_MAX];
+
+	if (doc_is(doc, "source", "files"))
+		say("files in %s", doc_text(doc, "data"));
+	else
+		say("ckptd %s on node '%s', disk by %s", doc_text(doc, "version"),
+		    doc_text(doc, "node"), doc_text(doc, "disk_backend"));
+	if (json_object_get(doc, "memory_budget"))
+		say("memory  %s free of %s", text_bytes(a, doc_number(doc, "memory_left")),
+		    text_bytes(b, doc_number(doc, "memory_budget")));
+	say("disk    %s free of %s", text_bytes(a, doc_number(doc, "disk_free")),
+	    text_bytes(b, doc_number(doc, "disk_total")));
+}
+
+/* The newest checkpoint of a job of which test holds; they come newest first. */
+static const json_t *newest(const json_t *job, const char *key, const char *value)
+{
+	json_t *c;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
+		if (doc_is(c, key, value))
+			return c;
+	return NULL;
+}
+
+static void ranks_cell(struct table *t, const json_t *job)
+{
+	const json_t *ranks = json_object_get(job, "ranks");
+	uint64_t world = doc_number(json_object_get(job, "epoch"), "world");
+	unsigned connected = 0;
+	json_t *m;
+	size_t i;
+
+	json_array_foreach(ranks, i, m)
+		connected += doc_flag(m, "connected");
+	if (ranks)
+		table_cell(t, "%u/%" PRIu64, connected, world);
+	else
+		table_cell(t, "%" PRIu64, world);
+}
+
+static void step_cell(struct table *t, const json_t *c)
+{
+	if (c)
+		table_cell(t, "%" PRIu64, doc_number(c, "step"));
+	else
+		table_cell(t, "-");
+}
+
+static int print_jobs(const json_t *doc)
+{
+	struct table *t = table_new("JOB UID> EPOCH> RANKS> COMMITTED> AGE> ON-DISK> CHECKPOINTS>");
+	char age[TEXT_MAX];
+	json_t *job;
+	size_t i;
+
+	if (json_array_size(json_object_get(doc, "jobs")) == 0)
+		say("no jobs");
+	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
+		const json_t *committed = newest(job, "state", "committed");
+
+		table_cell(t, "%s", doc_text(job, "job"));
+		table_cell(t, "%" PRIu64, doc_number(job, "uid"));
+		table_cell(t, "%" PRIu64, doc_number(json_object_get(job, "epoch"), "number"));
+		ranks_cell(t, job);
+		step_cell(t, committed);
+		table_cell(t, "%s",
+			   text_age(age, committed ? doc_number(committed, "time_ns") : 0));
+		step_cell(t, newest(job, "disk", "durable"));
+		table_cell(t, "%zu", json_array_size(json_object_get(job, "checkpoints")));
+	}
+	return table_end(t);
+}
+
+static void print_notes(const json_t *job, bool all)
+{
+	const json_t *aborted = json_object_get(job, "aborted");
+	size_t i, n = json_array_size(aborted);
+	const char *name = doc_text(job, "job");
+	json_t *o;
+
+	json_array_foreach(aborted, i, o)
+		if (all || i + ABORTS_SHOWN >= n)
+			say("%s: step %" PRIu64 " of epoch %" PRIu64 " was aborted: %s", name,
+			    doc_number(o, "step"), doc_number(o, "epoch"), doc_text(o, "reason"));
+	if (!all && n > ABORTS_SHOWN)
+		say("%s: %zu aborted before these (-v shows them)", name, n - ABORTS_SHOWN);
+	if (doc_number(job, "lost"))
+		say("%s: %" PRIu64 " committed %s lost with the memory %s in", name,
+		    doc_number(job, "lost"), doc_number(job, "lost") == 1 ? "checkpoint was"
+									  : "checkpoints were",
+		    doc_number(job, "lost") == 1 ? "it was" : "they were");
+	json_array_foreach(json_object_get(job, "leftovers"), i, o)
+		if (all)
+			say("%s: %s: %s", name, doc_text(o, "path"), doc_text(o, "reason"));
+}
+
+static void print_epoch(const json_t *job)
+{
+	const json_t *p = json_object_get(job, "epoch");
+	const json_t *base = json_object_get(p, "base_step");
+	char text[TEXT_MAX] = "none";
+
+	if (json_is_integer(base))
+		snprintf(text, sizeof(text), "step %" JSON_INTEGER_FORMAT,
+			 json_integer_value(base));
+	say("%s", "");
+	say("job '%s', id %s, uid %" PRIu64 ", log of %" PRIu64 " records, term %" PRIu64,
+	    doc_text(job, "job"), doc_text(job, "id"), doc_number(job, "uid"),
+	    doc_number(job, "log_records"), doc_number(job, "term"));
+	say("epoch %" PRIu64 " of run '%s', %s; base: %s", doc_number(p, "number"),
+	    doc_text(p, "run_id"), doc_text(p, "reason"), text);
+}
+
+static int print_ranks(const json_t *job)
+{
+	struct table *t;
+	json_t *o;
+	size_t i;
+
+	if (json_array_size(json_object_get(job, "ranks")) == 0)
+		return 0;
+	t = table_new("RANK> PID> PROCESS SESSION SLOTS CREDIT EPOCH>");
+	json_array_foreach(json_object_get(job, "ranks"), i, o) {
+		table_cell(t, "%" PRIu64, doc_number(o, "rank"));
+		table_cell(t, "%" PRIu64, doc_number(o, "pid"));
+		table_cell(t, "%s", doc_flag(o, "alive") ? "alive" : "ended");
+		table_cell(t, "%s", doc_flag(o, "connected") ? "connected" : "away");
+		table_cell(t, "%s", doc_flag(o, "prepared") ? "ready" : "none");
+		table_cell(t, "%s", doc_flag(o, "credit") ? "yes" : "no");
+		table_cell(t, "%" PRIu64, doc_number(o, "epoch"));
+	}
+	return table_end(t);
+}
+
+static int print_slots(const json_t *job)
+{
+	struct table *t;
+	char size[TEXT_MAX];
+	json_t *o;
+	size_t i;
+
+	if (json_array_size(json_object_get(job, "slots")) == 0)
+		return 0;
+	t = table_new("SLOT> RANK> PID> SIZE> STATE");
+	json_array_foreach(json_object_get(job, "slots"), i, o) {
+		table_cell(t, "%" PRIu64, doc_number(o, "slot"));
+		table_cell(t, "%" PRIu64, doc_number(o, "rank"));
+		table_cell(t, "%" PRIu64, doc_number(o, "pid"));
+		table_cell(t, "%s", text_bytes(size, doc_number(o, "bytes")));
+		table_cell(t, "%s", doc_text(o, "state"));
+	}
+	return table_end(t);
+}
+
+static int print_status(const struct ctl *c, const json_t *doc, const json_t *problems)
+{
+	json_t *jobs = json_object_get(doc, "jobs"), *job, *p;
+	bool all = c->talk > 0 || c->n_args > 0;
+	size_t i;
+	int r;
+
+	print_node(doc);
+	putchar('\n');
+	r = print_jobs(doc);
+	json_array_foreach(jobs, i, job) {
+		if (all && r == 0) {
+			print_epoch(job);
+			r = print_ranks(job);
+			if (r == 0)
+				r = print_slots(job);
+		}
+	}
+	json_array_foreach(jobs, i, job)
+		print_notes(job, all);
+	json_array_foreach(problems, i, p)
+		say("PROBLEM: %s", json_string_value(p));
+	return r;
+}
+
+int verb_status(const struct ctl *c, struct err *e)
+{
+	json_t *doc = NULL, *problems, *job;
+	int found, r = status_document(c, c->n_args ? c->args[0] : NULL, &doc, e);
+	size_t i;
+
+	if (r < 0)
+		return r;
+	problems = problems_of(doc);
+	found = json_array_size(problems) ? EXIT_PROBLEM : EXIT_FINE;
+	if (c->json) {
+		json_object_set_new(doc, "problems", problems);
+		print_json(doc);
+		return found;
+	}
+	if (c->talk < 0)
+		json_array_foreach(json_object_get(doc, "jobs"), i, job)
+			say("%s", doc_text(job, "job"));
+	else
+		r = print_status(c, doc, problems);
+	json_decref(problems);
+	json_decref(doc);
+	return r < 0 ? err_code(e, r, "print the status") : found;
+}
+
+/* ---- List ---- */
+
+static void flags_cell(struct table *t, const json_t *c)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "%s%s%s", doc_flag(c, "latest") ? "latest " : "",
+		 doc_flag(c, "pinned") ? "pinned " : "", doc_flag(c, "suspect") ? "suspect " : "");
+	if (text[0])
+		text[strlen(text) - 1] = '\0';
+	table_cell(t, "%s", text);
+}
+
+static void list_row(struct table *t, const struct ctl *ctl, const json_t *job, const json_t *c)
+{
+	const json_t *memory = json_object_get(c, "memory");
+	char text[TEXT_MAX];
+
+	table_cell(t, "%s", doc_text(job, "job"));
+	table_cell(t, "%" PRIu64, doc_number(c, "step"));
+	table_cell(t, "%s", ctl->talk > 0 ? doc_text(c, "attempt")
+					  : text_short(text, doc_text(c, "attempt")));
+	table_cell(t, "%" PRIu64, doc_number(c, "epoch"));
+	table_cell(t, "%s", doc_text(c, "state"));
+	table_cell(t, "%s", !memory ? "?" : json_is_true(memory) ? "yes" : "no");
+	table_cell(t, "%s", doc_text(c, "disk"));
+	table_cell(t, "%" PRIu64, doc_number(c, "world"));
+	table_cell(t, "%s", text_bytes(text, doc_number(c, "bytes")));
+	table_cell(t, "%s", text_age(text, doc_number(c, "time_ns")));
+	flags_cell(t, c);
+}
+
+/* What names it to other verbs; the job too where more than one is listed. */
+static void list_name(const struct ctl *ctl, const json_t *job, const json_t *c)
+{
+	if (ctl->n_args)
+		say("%" PRIu64 ".%s", doc_number(c, "step"), doc_text(c, "attempt"));
+	else
+		say("%s %" PRIu64 ".%s", doc_text(job, "job"), doc_number(c, "step"),
+		    doc_text(c, "attempt"));
+}
+
+static int print_list(const struct ctl *c, const json_t *doc)
+{
+	struct table *t = table_new("JOB STEP> ATTEMPT EPOCH> STATE MEMORY DISK RANKS> SIZE> AGE> "
+				    "NOTES");
+	json_t *job, *o;
+	size_t i, k, n = 0;
+
+	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
+		json_array_foreach(json_object_get(job, "checkpoints"), k, o) {
+			if (c->talk < 0)
+				list_name(c, job, o);
+			else
+				list_row(t, c, job, o);
+			n++;
+		}
+	}
+	if (n == 0 && c->talk >= 0)
+		say("no checkpoints");
+	return c->talk < 0 ? table_drop(t) : table_end(t);
+}
+
+/* Only what a list is about. */
+static json_t *list_document(const json_t *doc)
+{
+	static const char *const keys[] = { "job", "id", "uid", "checkpoints", "log_error" };
+	json_t *jobs = json_array(), *job;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
+		json_t *o = json_object();
+
+		for (size_t k = 0; k < sizeof(keys) / sizeof(keys[0]); k++)
+			if (json_object_get(job, keys[k]))
+				json_object_set(o, keys[k], json_object_get(job, keys[k]));
+		json_array_append_new(jobs, o);
+	}
+	return json_pack("{s:i, s:O, s:o}", "schema", 1, "source", json_object_get(doc, "source"),
+			 "jobs", jobs);
+}
+
+/* Listing is no check, but what cannot be used is not passed over in silence. */
+static int list_problems(const json_t *doc, bool tell)
+{
+	json_t *list = json_array(), *job, *c, *p;
+	size_t i, k, n;
+
+	json_array_foreach(json_object_get(doc, "jobs"), i, job)
+		json_array_foreach(json_object_get(job, "checkpoints"), k, c)
+			checkpoint_problems(job, c, list);
+	json_array_foreach(list, i, p)
+		if (tell)
+			complain("%s", json_string_value(p));
+	n = json_array_size(list);
+	json_decref(list);
+	return n ? EXIT_PROBLEM : EXIT_FINE;
+}
+
+int verb_list(const struct ctl *c, struct err *e)
+{
+	json_t *doc = NULL;
+	int found, r = status_document(c, c->n_args ? c->args[0] : NULL, &doc, e);
+
+	if (r < 0)
+		return r;
+	if (c->json)
+		print_json(list_document(doc));
+	else
+		r = print_list(c, doc);
+	found = list_problems(doc, !c->json && c->talk >= 0);
+	json_decref(doc);
+	return r < 0 ? err_code(e, r, "print the list") : found;
+}

@@ -1,0 +1,134 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ckptctl and the real ckptd, with a job of two ranks that saves while it is looked at.
+. "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+requires test -x "$build/ckptd/ckptd"
+requires test -e "$build/.libs/libckpt.so"
+requires test -e "$src/python/ckpt/_lib.py"
+sock=$dir/sock
+daemon= trainer=
+trap 'kill $trainer $daemon 2>/dev/null; wait; rm -rf "$dir"' EXIT
+
+start_daemon () {
+	mkdir -p "$data"
+	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
+	daemon=$!
+	for i in $(seq 600); do
+		ctl -q status --socket "$sock" >"$dir/out" 2>&1 && return
+		kill -0 $daemon || break
+		sleep 0.1
+	done
+	cat "$dir/log" "$dir/out"
+	exit 99
+}
+
+cat >"$dir/train.py" <<'PY'
+import ctypes, sys
+import ckpt
+W, ROWS, COLS = 2, 512, 96
+ranks = []
+for r in range(W):
+    c = ckpt.open("run7", r, W, run_id="one")
+    t = (ctypes.c_float * (ROWS // W * COLS))(*([r + 1.0] * 100))
+    c.declare("w", (ctypes.addressof(t), "float32", (ROWS // W, COLS)), global_shape=(ROWS, COLS), offset=(ROWS // W * r, 0))
+    c.keep = t
+    ranks.append(c)
+for c in ranks:
+    c.prepare()
+for line in sys.stdin: # one step a line
+    step = int(line)
+    saves = [c.save(step, blobs={"rng": bytes(64)}, wait_credit=True, timeout=60) for c in ranks]
+    done = all(s.wait(ckpt.DURABLE, timeout=60) for s in saves)
+    print(step if done else f"step {step}: {saves}", flush=True)
+PY
+preload=
+if nm -D "$build/.libs/libckpt.so" | grep -q __asan; then
+	preload=$(gcc -print-file-name=libasan.so)
+	export ASAN_OPTIONS=detect_leaks=0
+fi
+
+# save STEP: both ranks do, and it is on disk.
+save () {
+	echo "$1" >&8
+	read -r answer <&7
+	[ "$answer" = "$1" ] || { fail "save: $answer"; cat "$dir/train.log" "$dir/log"; exit 1; }
+}
+
+start_daemon
+mkfifo "$dir/in" "$dir/done"
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 CKPT_SOCKET="$sock" \
+	CKPT_LIBRARY="$build/.libs/libckpt.so" /usr/bin/python3 "$dir/train.py" \
+	<"$dir/in" >"$dir/done" 2>"$dir/train.log" &
+trainer=$!
+exec 8>"$dir/in" 7<"$dir/done"
+for step in 10 20 30; do save $step; done
+
+# ---- Looking
+
+run 0 status --socket "$sock"
+says out run7
+run 0 status run7 --socket "$sock" --json
+json 'j = job("run7"); assert len(j["ranks"]) == 2 and all(r["alive"] and r["connected"] for r in j["ranks"])
+assert j["epoch"]["number"] == 1 and j["epoch"]["world"] == 2 and d["problems"] == [] and j["slots"]
+assert step("run7", 30)["disk"] == "durable" and step("run7", 30)["memory"] and step("run7", 30)["world"] == 2'
+run 0 list run7 --socket "$sock" -q
+[ "$(cut -d. -f1 "$dir/out" | head -n 2 | tr '\n' ' ')" = "30 20 " ] || fail "list: $(cat "$dir/out")"
+run 0 show run7 30 --socket "$sock" --data "$data" --json
+json 't = d["tensors"][0]; assert t["name"] == "w" and t["shape"] == [512, 96] and t["bytes"] == 512 * 96 * 4 == t["held"]
+assert [p["offset"] for p in t["pieces"]] == [[0, 0], [256, 0]] and d["checkpoint"]["memory"]
+assert [b["name"] for r in d["files"]["ranks"] for b in r["blobs"]] == ["rng", "rng"]'
+run 0 verify --data "$data"
+says out "good     run7 30."
+says out "problems: 0"
+run 0 list --data "$data" --json
+json 'assert [c["step"] for c in job("run7")["checkpoints"]][:2] == [30, 20]'
+
+# ---- Deeds
+
+run 0 pin run7 20 --socket "$sock"
+run 0 list run7 --socket "$sock" --json
+json 'assert step("run7", 20)["pinned"] and not step("run7", 30)["pinned"]'
+run 1 rm run7 20 --socket "$sock" --yes
+says err "step 20 is pinned"
+save 40
+save 50
+run 0 list run7 --data "$data" --json
+json 's = [c["step"] for c in job("run7")["checkpoints"] if c["disk"] == "durable"]; assert s[-1] == 20 and 50 in s'
+run 0 gc --dry-run --socket "$sock" --json
+json 'p = {x["step"]: x for x in job("run7")["plan"]}; assert p[20]["because"] == "pinned" and not p[20]["expire"]'
+run 0 unpin run7 20 --socket "$sock"
+for i in $(seq 100); do # retention has it now, and takes one at a time
+	ctl -q list run7 --socket "$sock" | grep -q '^20\.' || break
+	sleep 0.1
+done
+run 0 rm run7 40 --socket "$sock" --yes
+run 0 list run7 --data "$data" --json
+json 'assert 40 not in [c["step"] for c in job("run7")["checkpoints"] if c["disk"] == "durable"]'
+run 2 pin nobody 1 --socket "$sock"
+says err "there is no job 'nobody'"
+run 0 rebuild --socket "$sock"
+under CKPT_SOCKET="$sock" run 0 rebuild --data "$data" # its LOCK is held: it is asked
+says out "ckptd has rebuilt its index"
+
+# ---- Damage beside the running daemon
+
+flip "$(echo "$data"/jobs/*/50.*/rank-1.shard)" $((4096 + 70000))
+run 1 verify run7 50 --data "$data"
+says out "leaf 1 of rank 1 (tensor 'w'"
+
+# ---- After its end, from the files alone
+
+exec 8>&-
+wait $trainer
+trainer=
+kill $daemon
+wait $daemon
+daemon=
+run 2 status --socket "$sock"
+says err "cannot reach ckptd"
+run 0 list --data "$data"
+says out run7
+run 0 rebuild --data "$data" --json
+json 'assert d["source"] == "files" and d["checkpoints"] >= 1'
+run 1 verify --data "$data"
+ending 39

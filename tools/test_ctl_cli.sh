@@ -1,0 +1,82 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The command line of ckptctl: help, usage errors, completion, and that the manual has it all.
+. "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+requires bash -c true
+man=$src/man/ckptctl.1.pod
+make_data
+
+run 0 --help
+cp "$dir/out" "$dir/help"
+verbs=$(sed -n 's/^  \([a-z]*\) .*/\1/p' "$dir/help")
+[ "$(echo $verbs)" = "status list show verify rm pin unpin gc rebuild" ] || fail "verbs: $verbs"
+for verb in $verbs; do
+	run 0 "$verb" --help
+	says out "usage: ckptctl $verb"
+	grep -q "^=head2 .*\b$verb\b" "$man" || fail "verb $verb is not in the manual"
+done
+for option in $(grep -o -- '--[a-z-]*' "$dir/help" | sort -u); do
+	grep -q "^=item.*B<$option>" "$man" || fail "option $option is not in the manual"
+done
+run 0 --version
+says out "ckptctl "
+
+# ---- Usage errors are 2 and one sentence
+
+for line in "" "frob" "list a b" "show alpha" "show alpha 1 2" "rm alpha" "list --yes" "rm a 1 --data $data" \
+	"verify --jobs 0" "verify --jobs x" "verify --jobs" "verify --socket /x" "list --nothing" "status -z" \
+	"gc --keep-last -1 --dry-run" "verify a b c" "verify alpha x --data $data"; do
+	run 2 $line
+	silent out
+	[ "$(grep -c '^ckptctl: ' "$dir/err")" = 1 ] || [ -z "$line" ] || fail "not one sentence: $(cat "$dir/err")"
+done
+run 2 list --yes
+says err "'list' has no option --yes"
+run 2 frob
+says err "there is no verb 'frob'"
+run 0 --data "$data" list alpha # options may come first
+if [ -c /dev/full ]; then
+	ctl list --data "$data" >/dev/full 2>"$dir/err"
+	[ $? = 2 ] || fail "output to a full disk"
+	says err "could not write the output"
+fi
+
+# ---- Completion
+
+run 0 --completion
+cmp "$dir/out" "$src/packaging/ckptctl.bash" ||
+	fail "packaging/ckptctl.bash is old: make it with 'ckptctl --completion'"
+cat >"$dir/complete.bash" <<'EOT'
+source "$1"; shift
+COMP_WORDS=("$@")
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_ckptctl "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+printf '%s\n' "${COMPREPLY[@]}"
+EOT
+# completes WANT WORDS...: so many of the words that come have WANT among them, "" for none.
+completes () {
+	want=$1
+	shift
+	checks=$((checks + 1))
+	bash "$dir/complete.bash" "$src/packaging/ckptctl.bash" "$build/ckptctl" "$@" >"$dir/words"
+	if [ -n "$want" ]; then
+		grep -qFx -- "$want" "$dir/words" || { fail "completion of '$*' has no '$want'"; cat "$dir/words"; }
+	else
+		[ -z "$(cat "$dir/words")" ] || { fail "completion of '$*'"; cat "$dir/words"; }
+	fi
+}
+for verb in $verbs; do completes "$verb" ""; done
+completes status sta
+completes --help -
+completes --dry-run gc --d
+completes --tensor show --
+completes "" list --ye
+completes alpha list --data "$data" ""
+completes beta show --data "$data" b
+completes "" rebuild --data "$data" ""
+name=$(ctl -q list alpha --data "$data" | head -n 1)
+completes "$name" show --data "$data" alpha 40
+completes "$name" verify --jobs 3 --data "$data" alpha ""
+completes "" show --data "$data" alpha 30 ""
+completes "$data" --data "$dir/da"
+ending 83

@@ -1,0 +1,134 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ckptctl on the files of a data folder: what it prints, and that it changes nothing.
+. "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+make_data
+fingerprint >"$dir/before"
+
+# ---- status and list
+
+run 0 status --data "$data"
+golden status.txt
+silent err
+run 0 status --data "$data" -v
+golden status-v.txt
+run 0 status --data "$data" --json
+json 'assert [j["job"] for j in d["jobs"]] == ["alpha", "beta"] and d["problems"] == []
+a = job("alpha"); assert a["uid"] == 4242 and a["epoch"]["number"] == 2 and a["epoch"]["base_step"] == 30
+assert a["aborted"] == [{"step": 15, "epoch": 1, "reason": "rank 1 ended before it had sealed step 15"}]
+assert [c["step"] for c in a["checkpoints"]] == [40, 30, 25, 20, 10]
+assert [c["disk"] for c in a["checkpoints"]] == ["no", "durable", "durable", "durable", "expiring"]
+assert [c["step"] for c in a["checkpoints"] if c["latest"]] == [30]
+assert [c["step"] for c in a["checkpoints"] if c["pinned"]] == [20]
+assert len(a["leftovers"]) == 1 and "/50." in a["leftovers"][0]["path"]
+assert job("beta")["epoch"]["base_step"] is None and "memory" not in step("alpha", 30)'
+run 0 status beta --data "$data" -q
+[ "$(cat "$dir/out")" = beta ] || fail "status -q"
+run 0 list --data "$data"
+golden list.txt
+run 0 list alpha --data "$data" --json
+json 'assert [j["job"] for j in d["jobs"]] == ["alpha"] and "epoch" not in job("alpha")
+assert step("alpha", 20)["stored"] == step("alpha", 20)["bytes"]'
+run 0 list a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1 --data "$data" -q
+names=$(cut -d. -f1 "$dir/out" | tr '\n' ' ')
+[ "$names" = "40 30 25 20 10 " ] || fail "list -q: $names"
+attempt=$(sed -n 's/^30\.//p' "$dir/out")
+
+# ---- show
+
+run 0 show alpha 30 --data "$data"
+golden show.txt
+run 0 show alpha 20 --data "$data" -v
+golden show-v.txt
+run 0 show alpha "30.$(echo "$attempt" | cut -c1-3)" --data "$data" --json
+json 't = {x["name"]: x for x in d["tensors"]}
+assert list(t) == sorted(t) and len(t) == 5 and d["problems"] == []
+assert t["embed.weight"]["shape"] == [64, 32] and t["embed.weight"]["dtype"] == "f32"
+assert [p["offset"] for p in t["embed.weight"]["pieces"]] == [[0, 0], [32, 0]]
+assert all(p["shape"] == [32, 32] and "start" not in p for p in t["embed.weight"]["pieces"])
+assert [(p["rank"], p["start"], p["stop"], p["bytes"]) for p in t["adam.m"]["pieces"]] == [(0, 0, 350, 1400), (1, 350, 700, 1400)]
+assert t["norm\x1b[31m.bias"]["bytes"] == 64 and t["norm\x1b[31m.bias"]["held"] == 128
+assert t["step\\xff"]["shape"] == [] and t["step\\xff"]["bytes"] == 8
+assert all(x["held"] == sum(p["bytes"] for p in x["pieces"]) for x in t.values())
+r = d["files"]["ranks"]; assert [x["rank"] for x in r] == [0, 1] and sum(x["image_bytes"] for x in r) == d["checkpoint"]["bytes"]
+assert r[0]["blobs"] == [{"name": "rng", "bytes": 100}, {"name": "cursor", "bytes": 8}]'
+run 0 show alpha 30 --data "$data" --tensor 'e*.weight' --json
+json 'assert [t["name"] for t in d["tensors"]] == ["embed.weight"]'
+run 0 show alpha 30 --data "$data" --tensor 'nothing*'
+says out "no tensor is called like 'nothing*'"
+run 0 show alpha 30 --data "$data" -q
+says out 'norm?[31m.bias' # what would colour the terminal does not reach it
+run 0 show alpha 40 --data "$data"
+says out "only in the memory of ckptd"
+run 0 show alpha 40 --data "$data" --json
+json 'assert d["tensors"] is None and d["files"] is None and "once it is on disk" in d["note"]'
+run 2 show alpha 31 --data "$data"
+says err "job 'alpha' has no checkpoint 31"
+run 2 show alpha 30.ffff --data "$data"
+run 2 show alpha 30.xyz --data "$data"
+says err "is no checkpoint"
+run 2 show alpha 50 --data "$data" # without COMMIT it is none
+run 2 list gamma --data "$data"
+says err "there is no job 'gamma'"
+silent out
+
+# ---- gc
+
+run 0 gc --dry-run --data "$data" --keep-last 1
+golden gc.txt
+run 0 gc alpha --dry-run --data "$data" --json
+json 'p = {x["step"]: x for x in job("alpha")["plan"]}
+assert list(p) == [20, 25, 30] and not any(x["expire"] for x in p.values()) and p[20]["because"] == "pinned"
+assert d["dry_run"] is True'
+run 2 gc --data "$data"
+says err "say --dry-run"
+
+# ---- Nothing of this changes the folder, and a daemon that has it may run.
+
+/usr/bin/python3 - "$data/LOCK" "$build/ckptctl" "$data" <<'PY' || fail "beside a daemon"
+import fcntl, subprocess, sys
+lock = open(sys.argv[1], "r+")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+for verb in (["status"], ["list"], ["show", "alpha", "30"], ["verify"]):
+    subprocess.run([sys.argv[2], *verb, "--data", sys.argv[3]], check=True, stdout=subprocess.DEVNULL)
+PY
+fingerprint >"$dir/after"
+cmp "$dir/before" "$dir/after" || fail "the folder was changed by looking at it"
+
+# ---- Folders that are none
+
+mkdir "$dir/empty"
+run 2 status --data "$dir/empty"
+says err "has no FORMAT"
+run 2 rebuild --data "$dir/empty"
+[ -z "$(ls "$dir/empty")" ] || fail "something was made in a folder that is none of ours"
+run 2 verify --data "$dir/nowhere"
+says err "--data FOLDER"
+run 2 verify
+says err "/var/lib/ckptd" # the last of the usual folders
+under CKPT_DATA=$data run 0 verify
+mkdir -p "$dir/.local/share"
+ln -s "$data" "$dir/.local/share/ckptd"
+run 0 verify beta
+says out "good     beta 5."
+
+# ---- One name, two users
+
+make_data twin
+run 2 show beta 5 --data "$data"
+says err "name it by its id"
+run 0 show b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2 5 --data "$data"
+says out "uid 4243"
+run 0 list beta --data "$data" --json
+json 'assert sorted(j["uid"] for j in d["jobs"]) == [4242, 4243]'
+
+# ---- rebuild
+
+run 0 rebuild --data "$data" --json
+json 'assert d["done"] and d["checkpoints"] == 6 and d["source"] == "files"'
+[ -e "$data/index/CURRENT" ] || fail "there is no index"
+run 0 rebuild --data "$data"
+says out "checkpoints: 6"
+run 0 verify --data "$data" -q
+silent out
+ending 66

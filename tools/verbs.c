@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verbs.c - what ckptctl can do, and how that is told to people and to bash.
+ */
+#include <config.h>
+
+#include "tools/verbs.h"
+
+#include <string.h>
+
+const struct option_entry option_table[OPTIONS] = {
+	[OPTION_SOCKET] = {"socket", 0, "PATH", "-f", "socket of ckptd"},
+	[OPTION_DATA] = {"data", 0, "FOLDER", "-d", "look at these files, not at a running ckptd"},
+	[OPTION_JSON] = {"json", 0, NULL, NULL, "print one JSON document"},
+	[OPTION_YES] = {"yes", 0, NULL, NULL, "do not ask"},
+	[OPTION_DRY_RUN] = {"dry-run", 0, NULL, NULL, "only say what would be done"},
+	[OPTION_JOBS] = {"jobs", 0, "N", NULL, "files read at the same time (processors)"},
+	[OPTION_TENSOR] = {"tensor", 0, "GLOB", NULL, "only tensors and blobs called like this"},
+	[OPTION_KEEP_LAST] = {"keep-last", 0, "K", NULL, "with --data: the newest K stay (2)"},
+	[OPTION_KEEP_EVERY] = {"keep-every", 0, "N", NULL, "with --data: multiples of N stay"},
+	[OPTION_QUIET] = {"quiet", 'q', NULL, NULL, "names and problems only"},
+	[OPTION_VERBOSE] = {"verbose", 'v', NULL, NULL, "more, and in full"},
+	[OPTION_HELP] = {"help", 'h', NULL, NULL, "print this, or the help of a verb"},
+	[OPTION_VERSION] = {"version", 0, NULL, NULL, "print the version"},
+};
+
+#define BIT(name) (1u << OPTION_##name)
+#define EVERY (BIT(JSON) | BIT(QUIET) | BIT(VERBOSE) | BIT(HELP))
+#define LOOK (EVERY | BIT(SOCKET) | BIT(DATA))
+#define DEED (EVERY | BIT(SOCKET))
+
+const struct verb verb_table[] = {
+	{"status", "[JOB]", 0, 1, LOOK, verb_status, "how the node and its jobs stand"},
+	{"list", "[JOB]", 0, 1, LOOK, verb_list, "the checkpoints, newest first"},
+	{"show", "JOB STEP[.ATTEMPT]", 2, 2, LOOK | BIT(TENSOR), verb_show,
+	 "one checkpoint: tensors, shapes, sizes, where its bytes are"},
+	{"verify", "[JOB [STEP[.ATTEMPT]]]", 0, 2, EVERY | BIT(DATA) | BIT(JOBS), verb_verify,
+	 "read the files again and name every leaf that does not match"},
+	{"rm", "JOB STEP[.ATTEMPT]...", 2, -1, DEED | BIT(YES), verb_rm,
+	 "remove checkpoints from disk"},
+	{"pin", "JOB STEP[.ATTEMPT]...", 2, -1, DEED, verb_pin, "keep checkpoints until unpinned"},
+	{"unpin", "JOB STEP[.ATTEMPT]...", 2, -1, DEED, verb_unpin,
+	 "let retention have checkpoints again"},
+	{"gc", "[JOB]", 0, 1, LOOK | BIT(DRY_RUN) | BIT(KEEP_LAST) | BIT(KEEP_EVERY), verb_gc,
+	 "remove what the retention rules let go, or say what that is"},
+	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files"},
+	{0},
+};
+
+const struct verb *verb_find(const char *name)
+{
+	for (const struct verb *v = verb_table; v->name; v++)
+		if (strcmp(v->name, name) == 0)
+			return v;
+	return NULL;
+}
+
+/* ---- For people ---- */
+
+static void print_option(FILE *f, const struct option_entry *o)
+{
+	int n = fprintf(f, "  %c%c%s--%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
+			o->letter ? ", " : "  ", o->name, o->argument ? " " : "",
+			o->argument ? o->argument : "");
+
+	fprintf(f, "%*s %s\n", n < 25 ? 25 - n : 0, "", o->help);
+}
+
+void print_help(FILE *f)
+{
+	fputs("usage: ckptctl VERB [ARGUMENTS] [OPTIONS]\n\n", f);
+	for (const struct verb *v = verb_table; v->name; v++)
+		fprintf(f, "  %-7s %-23s %s\n", v->name, v->arguments, v->help);
+	fputs("\noptions:\n", f);
+	for (int i = 0; i < OPTIONS; i++)
+		print_option(f, &option_table[i]);
+	fputs("\n"
+	      "ckptd is found by --socket, CKPT_SOCKET, $XDG_RUNTIME_DIR/ckptd.sock or\n"
+	      "/run/ckptd/ckptd.sock. Exit status: 0 fine, 1 a problem was found, 2 usage error "
+	      "or\n"
+	      "not known. ckptctl(1) says more.\n",
+	      f);
+}
+
+void print_verb_help(FILE *f, const struct verb *v)
+{
+	fprintf(f, "usage: ckptctl %s%s%s [OPTIONS]\n\n%s\n\noptions:\n", v->name,
+		v->arguments[0] ? " " : "", v->arguments, v->help);
+	for (int i = 0; i < OPTIONS; i++)
+		if (v->options & (1u << i))
+			print_option(f, &option_table[i]);
+}
+
+/* ---- For bash ---- */
+
+static const char completion_head[] =
+	"# bash completion for ckptctl; made by 'ckptctl --completion' from its table of verbs\n"
+	"_ckptctl()\n"
+	"{\n"
+	"\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+	"\tlocal verb= opts= want= i\n"
+	"\tlocal -a from=() args=()\n"
+	"\tCOMPREPLY=()\n"
+	"\tcase $prev in\n";
+
+static const char completion_words[] =
+	"\tesac\n"
+	"\tfor ((i = 1; i < COMP_CWORD; i++)); do\n"
+	"\t\tcase ${COMP_WORDS[i]} in\n"
+	"\t\t--socket|--data) from+=(\"${COMP_WORDS[i]}\" \"${COMP_WORDS[i+1]}\"); ((i++)) ;;\n";
+
+static const char completion_verbs[] =
+	"\t\t-*) ;;\n"
+	"\t\t*)\n"
+	"\t\t\tif [ -z \"$verb\" ]; then\n"
+	"\t\t\t\tverb=${COMP_WORDS[i]}\n"
+	"\t\t\telse\n"
+	"\t\t\t\targs+=(\"${COMP_WORDS[i]}\")\n"
+	"\t\t\tfi ;;\n"
+	"\t\tesac\n"
+	"\tdone\n"
+	"\tcase $verb in\n";
+
+static const char completion_tail[] =
+	"\tesac\n"
+	"\tcase $cur in\n"
+	"\t-*) COMPREPLY=($(compgen -W \"$opts\" -- \"$cur\")); return ;;\n"
+	"\tesac\n"
+	"\tcase $want:${#args[@]} in\n"
+	"\tverb:*) ;;\n"
+	"\tjob*:0) opts=$(\"$1\" -q status \"${from[@]}\" 2>/dev/null) ;;\n"
+	"\tjob-step:1|job-steps:*)\n"
+	"\t\topts=$(\"$1\" -q list \"${args[0]}\" \"${from[@]}\" 2>/dev/null) ;;\n"
+	"\t*) return ;;\n"
+	"\tesac\n"
+	"\tCOMPREPLY=($(compgen -W \"$opts\" -- \"$cur\"))\n"
+	"}\n"
+	"complete -F _ckptctl ckptctl\n";
+
+static void print_option_words(FILE *f, unsigned options)
+{
+	for (int i = 0; i < OPTIONS; i++)
+		if (options & (1u << i))
+			fprintf(f, " --%s", option_table[i].name);
+}
+
+static const char *wants(const struct verb *v)
+{
+	if (v->args_max == 0)
+		return "none";
+	if (v->args_max < 0)
+		return "job-steps";
+	return v->args_max > 1 ? "job-step" : "job";
+}
+
+/* Options with an argument: their words, or none. */
+static void print_argument_cases(FILE *f)
+{
+	for (int i = 0; i < OPTIONS; i++) {
+		const struct option_entry *o = &option_table[i];
+
+		if (o->words)
+			fprintf(f, "\t--%s) COMPREPLY=($(compgen %s -- \"$cur\")); return ;;\n",
+				o->name, o->words);
+		else if (o->argument)
+			fprintf(f, "\t--%s) return ;;\n", o->name);
+	}
+}
+
+void print_completion(FILE *f)
+{
+	fputs(completion_head, f);
+	print_argument_cases(f);
+	fputs(completion_words, f);
+	for (int i = 0; i < OPTIONS; i++)
+		if (option_table[i].argument && !option_table[i].words)
+			fprintf(f, "\t\t--%s) ((i++)) ;;\n", option_table[i].name);
+	fputs(completion_verbs, f);
+	fputs("\t'') want=verb opts=\"", f);
+	for (const struct verb *v = verb_table; v->name; v++)
+		fprintf(f, "%s ", v->name);
+	fputs("--help --version\" ;;\n", f);
+	for (const struct verb *v = verb_table; v->name; v++) {
+		fprintf(f, "\t%s) want=%s opts=\"", v->name, wants(v));
+		print_option_words(f, v->options);
+		fputs("\" ;;\n", f);
+	}
+	fputs(completion_tail, f);
+}

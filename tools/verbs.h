@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * verbs.h - the one table of verbs and options; help and completion are made from it.
+ */
+#ifndef TOOLS_VERBS_H
+#define TOOLS_VERBS_H
+
+#include <stdio.h>
+
+#include "tools/ctl.h"
+
+enum option_id {
+	OPTION_SOCKET,
+	OPTION_DATA,
+	OPTION_JSON,
+	OPTION_YES,
+	OPTION_DRY_RUN,
+	OPTION_JOBS,
+	OPTION_TENSOR,
+	OPTION_KEEP_LAST,
+	OPTION_KEEP_EVERY,
+	OPTION_QUIET,
+	OPTION_VERBOSE,
+	OPTION_HELP,
+	OPTION_VERSION,
+	OPTIONS,
+};
+
+struct option_entry {
+	const char *name;     /* without "--" */
+	char letter;          /* or '\0' */
+	const char *argument; /* what it is called; NULL: it has none */
+	const char *words;    /* for bash: how the argument is completed; NULL: not */
+	const char *help;
+};
+extern const struct option_entry option_table[OPTIONS];
+
+struct verb {
+	const char *name;
+	const char *arguments; /* "[JOB [STEP]]" */
+	int args_min, args_max; /* -1: any number */
+	unsigned options;      /* bits of enum option_id that it takes */
+	verb_fn *run;
+	const char *help;
+};
+extern const struct verb verb_table[]; /* ends with an empty name */
+
+const struct verb *verb_find(const char *name); /* NULL: none */
+void print_help(FILE *f);
+void print_verb_help(FILE *f, const struct verb *v);
+void print_completion(FILE *f);
+
+#endif
