@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/huge.h"
 #include "bench/trainer.h"
 #include "ckpt.h"
 #include "codec/copy.h"
@@ -89,13 +90,17 @@ void state_touch(struct state *s, uint64_t step)
 int memfd_map(uint64_t bytes, uint8_t **ret, struct err *e)
 {
 	int fd = memfd_create("bench", MFD_CLOEXEC), r = 0;
-	uint8_t *p = MAP_FAILED;
+	uint8_t *p = NULL;
 
-	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0 || fallocate(fd, 0, 0, (off_t)bytes) != 0)
+	if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0)
 		r = -errno;
 	if (r == 0)
-		p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (r == 0 && p == MAP_FAILED)
+		p = huge_map(fd, bytes, PROT_READ | PROT_WRITE);
+	if (r == 0 && !p)
+		r = -errno;
+	if (r == 0)
+		huge_fill(p, bytes); /* the limit has what ckptd has */
+	if (r == 0 && fallocate(fd, 0, 0, (off_t)bytes) != 0)
 		r = -errno;
 	if (r == 0 && madvise(p, bytes, MADV_POPULATE_WRITE) != 0)
 		memset(p, 0, bytes); /* a kernel before 5.14 */

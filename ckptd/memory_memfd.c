@@ -14,8 +14,8 @@
  *   5. A descriptor from outside is never mapped; it is copied by pread, and only if its seals say
  *      that neither bytes nor size can change.
  *
- * Huge pages are had by touching a mapping that asked for them before fallocate, which would fill
- * in small ones. Without them everything works, more slowly; what was achieved is logged.
+ * Huge pages come before fallocate, which would fill in small ones (base/huge.h). Without them
+ * everything works, more slowly; what was achieved is logged.
  *
  * Locks: `lock` guards what is counted and the list. Failure modes: -ENOSPC the budget, -ENOMEM the
  * machine, -EIO the fd store did not take it; nothing is left behind.
@@ -36,6 +36,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/huge.h"
 #include "ckptd/system_memory.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -152,9 +153,9 @@ static int fill(int fd, uint64_t size)
 static int map_region(struct memfd_region *mr, int prot)
 {
 	struct region *r = &mr->region;
-	void *base = mmap(NULL, r->size, prot, MAP_SHARED, mr->fd, 0);
+	void *base = huge_map(mr->fd, r->size, prot);
 
-	if (base == MAP_FAILED)
+	if (!base)
 		return -errno;
 	r->base = base;
 	/* Advice: a core dump of ckptd is not the place for the users' state. */
@@ -166,13 +167,11 @@ static int map_region(struct memfd_region *mr, int prot)
 static int populate(struct memfd_memory *m, struct memfd_region *mr)
 {
 	struct region *r = &mr->region;
-	char setting[16];
-	bool huge = m->options.huge_pages && r->size >= (2u << 20) &&
-		    huge_pages_allowed(m->options.root, setting);
+	bool huge = m->options.huge_pages && r->size >= HUGE_PAGE;
 	int error;
 
-	if (huge && madvise(r->base, r->size, MADV_HUGEPAGE) == 0)
-		ignore_result(madvise(r->base, r->size, MADV_POPULATE_WRITE));
+	if (huge)
+		huge_fill(r->base, r->size);
 	error = fill(mr->fd, r->size);
 	if (error)
 		return error;
@@ -483,7 +482,6 @@ int memory_memfd_new(struct keeper *keeper, const struct memory_options *o, stru
 		     struct err *e)
 {
 	struct memfd_memory *m = alloc_zero(sizeof(*m));
-	char setting[16];
 	int r;
 
 	if (!m)
@@ -501,10 +499,6 @@ int memory_memfd_new(struct keeper *keeper, const struct memory_options *o, stru
 	}
 	r = pthread_mutex_init(&m->lock, NULL);
 	assert(r == 0);
-	if (o->huge_pages && !huge_pages_allowed(o->root, setting))
-		log_print(o->log, LOG_NOTICE,
-			  "no huge pages for snapshots (/sys/kernel/mm/transparent_hugepage/"
-			  "shmem_enabled is '%s'): 'advise' makes saves faster", setting);
 	if (!keeper_keeps(keeper))
 		log_print(o->log, LOG_WARNING, "no fd store: snapshots in memory are lost when "
 			  "ckptd ends (run it under systemd or with --supervise)");

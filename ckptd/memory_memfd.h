@@ -15,7 +15,7 @@
 
 struct memory_options {
 	uint64_t budget;  /* bytes of all regions; 0: memory_budget_default() */
-	bool huge_pages;  /* ask for them where they are allowed */
+	bool huge_pages;  /* where there are any */
 	bool no_noexec;   /* as before kernel 6.3; for tests */
 	const char *root; /* see system_memory.h; "" */
 	struct log *log;

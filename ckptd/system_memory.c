@@ -162,23 +162,6 @@ int system_memory_read(const char *root, struct system_memory *ret, struct err *
 	return 0;
 }
 
-bool huge_pages_allowed(const char *root, char ret_setting[16])
-{
-	char name[512], text[256], *open, *close;
-
-	snprintf(ret_setting, 16, "absent");
-	snprintf(name, sizeof(name), "%s/sys/kernel/mm/transparent_hugepage/shmem_enabled", root);
-	if (read_text(text, sizeof(text), name) != 0)
-		return false;
-	open = strchr(text, '[');
-	close = open ? strchr(open, ']') : NULL;
-	if (!close || close - open > 15)
-		return false;
-	*close = '\0';
-	snprintf(ret_setting, 16, "%s", open + 1);
-	return strcmp(ret_setting, "never") != 0 && strcmp(ret_setting, "deny") != 0;
-}
-
 uint64_t huge_pages_mapped(const void *base)
 {
 	unsigned long long from, to, kib, sum = 0;

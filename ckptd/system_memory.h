@@ -5,7 +5,6 @@
 #ifndef CKPTD_SYSTEM_MEMORY_H
 #define CKPTD_SYSTEM_MEMORY_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -18,8 +17,6 @@ struct system_memory {
 /* root: "" or, in tests, a folder that has proc/ and sys/. cgroup v1, v2 and both. */
 MUST_CHECK int system_memory_read(const char *root, struct system_memory *ret, struct err *e);
 
-/* Whether shared memory may have huge pages; the setting in words ("never", "advise", ...). */
-bool huge_pages_allowed(const char *root, char ret_setting[16]);
 /* How many bytes of the mapping that starts at base are mapped by huge pages. */
 uint64_t huge_pages_mapped(const void *base);
 

@@ -430,24 +430,6 @@ static void test_memory_the_machine_does_not_have_is_refused(void **state)
 	test_dir_remove(root);
 }
 
-static void test_huge_pages_setting(void **state)
-{
-	char *root = test_dir_make(NULL), setting[16];
-	const char *file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-
-	(void)state;
-	assert_false(huge_pages_allowed(root, setting));
-	assert_string_equal(setting, "absent");
-	put(root, file, "always within_size advise [never] deny force\n");
-	assert_false(huge_pages_allowed(root, setting));
-	assert_string_equal(setting, "never");
-	put(root, file, "always within_size [advise] never deny force\n");
-	assert_true(huge_pages_allowed(root, setting));
-	put(root, file, "nonsense");
-	assert_false(huge_pages_allowed(root, setting));
-	test_dir_remove(root);
-}
-
 /* Asked for where the kernel may not give them: everything works, in small pages. */
 static void test_huge_pages_that_are_not_given(void **state)
 {
@@ -458,7 +440,6 @@ static void test_huge_pages_that_are_not_given(void **state)
 	struct region *r = NULL;
 
 	put(root, "/proc/meminfo", "MemTotal: 640000 kB\nMemAvailable: 640000 kB\n");
-	put(root, "/sys/kernel/mm/transparent_hugepage/shmem_enabled", "[advise]");
 	assert_int_equal(memory_memfd_new(f->keeper, &o, &m, NULL), 0);
 	assert_int_equal(m->ops->create(m, "r", 8 * MIB, &r), 0);
 	memset(r->base, 1, r->size);
@@ -487,7 +468,6 @@ int main(void)
 	const struct CMUnitTest machine[] = {
 		cmocka_unit_test(test_limits_of_cgroup_v2_and_those_above),
 		cmocka_unit_test(test_limits_of_cgroup_v1),
-		cmocka_unit_test(test_huge_pages_setting),
 	};
 	int failed = cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 

@@ -24,7 +24,7 @@
 #define TIMEOUT_MS_DEFAULT 60000
 #define THREADS_MAX	   64
 #define CPU_THREADS_MAX	   8
-#define DISK_THREADS_MIN   8 /* reads in flight that keep a disk busy, whatever the cores */
+#define DISK_THREADS_MIN   16 /* reads in flight that keep a disk busy, whatever the cores */
 
 /* The variable's value; NULL when it is unset or empty. */
 static const char *env(const char *name)

@@ -216,12 +216,14 @@ static int take_sources(struct loading *l, struct err *e)
 	l->sources = alloc_array(n, sizeof(*l->sources));
 	if (!l->sources)
 		return err_code(e, -ENOMEM, "take %u sources", n);
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		l->sources[i] = (struct source){
 			.in = &l->plan.sources[i],
 			.fd = l->fds[1 + i],
 			.mapped = own_slot(l->c, &l->plan.sources[i], l->fds[1 + i]),
 		};
+		source_map(&l->sources[i]);
+	}
 	return 0;
 }
 
@@ -344,6 +346,8 @@ static void loading_fini(struct loading *l)
 	alloc_free(l->staging);
 	alloc_free(l->targets);
 	alloc_free(l->pieces);
+	for (uint32_t i = 0; l->sources && i < l->plan.n_sources; i++)
+		source_unmap(&l->sources[i]);
 	alloc_free(l->sources);
 	load_plan_fini(&l->plan);
 	alloc_free(l->plan_bytes);

@@ -5,7 +5,8 @@
  *   1. Every leaf from which a byte is placed is verified first or in the same pass; a leaf that
  *      does not match ends the load (I2). Leaves that no piece touches are not read.
  *   2. A leaf that one contiguous piece covers goes to its place and through the digest in one
- *      pass over it: it is read from memory once.
+ *      pass over it: it is read from memory once. Where a system call reads it from memory, it
+ *      does so straight to the place, and the digest is taken there, out of the cache.
  *   3. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
  *      write to the same byte of a target: the plan covers each once (model/plan.h).
  *
@@ -57,6 +58,7 @@ struct segment {
 	uint64_t chunk;
 	uint64_t first, n; /* leaves */
 	const uint8_t *bytes; /* of the first leaf */
+	uint32_t placed;      /* the piece whose place they were read to, or NO_PIECE */
 };
 
 /* ---- Shared state ---- */
@@ -133,6 +135,11 @@ static bool covered(const struct segment *g, const struct plan_piece *p, uint64_
 	return *lo < *hi;
 }
 
+static bool in_host_order(const struct place_target *to)
+{
+	return !to->strided && !to->device;
+}
+
 /* (2): which leaves are placed in the pass that verifies them. */
 static void choose_fused(struct worker *w, const struct segment *g)
 {
@@ -140,12 +147,14 @@ static void choose_fused(struct worker *w, const struct segment *g)
 	uint64_t lo, hi;
 
 	for (uint64_t i = 0; i < g->n; i++)
-		w->fused[i] = NO_PIECE;
+		w->fused[i] = g->placed;
+	if (g->placed != NO_PIECE)
+		return;
 	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
 		const struct plan_piece *p = &in->pieces[g->t->piece[k]];
 		const struct place_target *to = &in->targets[p->target];
 
-		if (to->strided || to->device || !covered(g, p, &lo, &hi))
+		if (!in_host_order(to) || !covered(g, p, &lo, &hi))
 			continue;
 		for (uint64_t leaf = lo; leaf < hi; leaf++)
 			if (w->fused[leaf - g->first] == NO_PIECE)
@@ -166,7 +175,7 @@ static bool verify(struct worker *w, const struct segment *g)
 
 		if (!touched_leaf(g->t, g->first + i))
 			continue;
-		if (w->fused[i] == NO_PIECE) {
+		if (w->fused[i] == g->placed) { /* or there is nothing to fuse with */
 			have = digest_of(from, len);
 		} else {
 			const struct plan_piece *p = &in->pieces[w->fused[i]];
@@ -262,12 +271,54 @@ static int place_segment(struct worker *w, const struct segment *g, struct err *
 
 /* ---- Workers ---- */
 
+/* The contiguous piece that all of the segment goes to, so that it can be read straight there. */
+static uint32_t one_piece(const struct worker *w, const struct segment *g)
+{
+	const struct placing *in = w->p->in;
+	uint64_t lo, hi;
+
+	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
+		const struct plan_piece *p = &in->pieces[g->t->piece[k]];
+
+		if (in_host_order(&in->targets[p->target]) && covered(g, p, &lo, &hi) &&
+		    lo == g->first && hi == g->first + g->n)
+			return g->t->piece[k];
+	}
+	return NO_PIECE;
+}
+
+static int read_range(struct worker *w, struct segment *g)
+{
+	struct source_range range = { .first = g->first, .n = g->n };
+	uint64_t per_chunk = g->s->in->geometry.chunk / g->s->in->geometry.leaf;
+	const struct plan_piece *p;
+	uint8_t *to;
+
+	g->placed = NO_PIECE;
+	if (source_reads_anywhere(g->s) && (g->first + g->n - 1) / per_chunk == g->chunk)
+		g->placed = one_piece(w, g);
+	if (g->placed == NO_PIECE)
+		return source_read(g->s, range, &w->buffers, &g->bytes, &w->read);
+	p = &w->p->in->pieces[g->placed];
+	to = w->p->in->targets[p->target].ptr + p->dst +
+	     (g->first * g->s->in->geometry.leaf - p->src);
+	g->bytes = to;
+	return source_read_to(g->s, range, to, &w->read);
+}
+
 static int place_range(struct worker *w, uint32_t source, struct source_range range, struct err *e)
 {
 	const struct source *s = &w->p->in->sources[source];
 	uint64_t per_chunk = s->in->geometry.chunk / s->in->geometry.leaf;
-	const uint8_t *bytes;
-	int r = source_read(s, range, &w->buffers, &bytes, &w->read);
+	struct segment all = {
+		.s = s,
+		.t = &w->p->touched[source],
+		.source = source,
+		.chunk = range.first / per_chunk,
+		.first = range.first,
+		.n = range.n,
+	};
+	int r = read_range(w, &all);
 
 	if (r < 0) {
 		/* A copy that cannot be read is as bad as one that does not match. */
@@ -276,16 +327,12 @@ static int place_range(struct worker *w, uint32_t source, struct source_range ra
 	}
 	for (uint64_t at = range.first; at < range.first + range.n && r == 0;) {
 		uint64_t end = min_u64((at / per_chunk + 1) * per_chunk, range.first + range.n);
-		struct segment g = {
-			.s = s,
-			.t = &w->p->touched[source],
-			.source = source,
-			.chunk = at / per_chunk,
-			.first = at,
-			.n = end - at,
-			.bytes = bytes + (at - range.first) * s->in->geometry.leaf,
-		};
+		struct segment g = all;
 
+		g.chunk = at / per_chunk;
+		g.first = at;
+		g.n = end - at;
+		g.bytes = all.bytes + (at - range.first) * s->in->geometry.leaf;
 		r = place_segment(w, &g, e);
 		at = end;
 	}

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/huge.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -67,8 +68,8 @@ int slot_map(int fd, uint32_t number, uint64_t bytes, bool by_hand, struct slot_
 	if (st.st_size < 0 || (uint64_t)st.st_size < bytes)
 		return err_set(e, CKPT_EPROTO, "slot %u has %lld bytes and was announced with %llu",
 			       number, (long long)st.st_size, (unsigned long long)bytes);
-	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	if (base == MAP_FAILED)
+	base = huge_map(fd, bytes, PROT_READ | PROT_WRITE);
+	if (!base)
 		return err_code(e, -errno, "map slot %u of %llu MiB", number,
 				(unsigned long long)(bytes >> 20));
 	r = populate(base, bytes, by_hand);

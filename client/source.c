@@ -4,10 +4,10 @@
  *
  * Files are read past the page cache: the descriptor came with O_DIRECT, so offset, length and
  * address are multiples of ALIGN, and what is not wanted at the ends is skipped. Memory of another
- * process is read the same way, in pieces that stay in the second-level cache: a copy by the
- * kernel into warm memory costs less than mapping pages that are used once, and nobody can pull
- * them away from under us. Memory that this process has mapped anyway (its own slots) is used in
- * place.
+ * process is mapped where it lies in huge pages. Small ones are read like a file, in pieces that
+ * stay in the second-level cache: a copy by the kernel costs less than mapping pages that are used
+ * once (1 GiB in 0.20 s against 0.37 s). Memory that this process has mapped anyway (its own slots)
+ * is used in place.
  *
  * Any thread; each has its own buffers.
  */
@@ -17,21 +17,55 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/huge.h"
 #include "codec/compress.h"
 #include "codec/digest.h"
 
 #define ALIGN	     4096u
 #define MEMORY_RANGE (256u << 10) /* stays in the second-level cache */
-#define FILE_RANGE   (1u << 20)
+#define FILE_RANGE   (2u << 20)
+#define SEALS_READ   (F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)
 
 uint64_t source_range_max(const struct source *s)
 {
 	uint64_t bytes = s->in->kind == LOAD_MEMORY ? MEMORY_RANGE : FILE_RANGE;
 
 	return max_u64(bytes / s->in->geometry.leaf, 1);
+}
+
+/* ---- Mapping ---- */
+
+void source_map(struct source *s)
+{
+	size_t len = s->in->image_len;
+	int seals;
+	void *base;
+
+	if (s->in->kind != LOAD_MEMORY || s->mapped)
+		return;
+	seals = fcntl(s->fd, F_GET_SEALS);
+	if (seals < 0 || (seals & SEALS_READ) != SEALS_READ)
+		return; /* pages could be pulled away from under us */
+	base = huge_map(s->fd, len, PROT_READ);
+	if (base && !huge_is(base, len)) {
+		munmap(base, len);
+		base = NULL;
+	}
+	s->mapped = base;
+	s->ours = base != NULL;
+}
+
+void source_unmap(struct source *s)
+{
+	if (s->ours)
+		munmap((void *)s->mapped, s->in->image_len);
+	s->mapped = NULL;
+	s->ours = false;
 }
 
 /* ---- Buffers ---- */
@@ -142,6 +176,32 @@ static int read_window(const struct source *s, uint64_t offset, uint64_t len,
 	}
 	*ret_read += need;
 	*ret = b->window + (offset - lo);
+	return 0;
+}
+
+bool source_reads_anywhere(const struct source *s)
+{
+	return s->in->kind == LOAD_MEMORY && !s->mapped;
+}
+
+int source_read_to(const struct source *s, struct source_range range, uint8_t *dst,
+		   uint64_t *ret_read)
+{
+	uint64_t at = range.first * s->in->geometry.leaf;
+	uint64_t end = min_u64(at + range.n * s->in->geometry.leaf, s->in->image_len);
+
+	assert(source_reads_anywhere(s));
+	while (at < end) {
+		ssize_t n = pread(s->fd, dst, end - at, (off_t)at);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		at += (uint64_t)n;
+		dst += n;
+		*ret_read += (uint64_t)n;
+	}
 	return 0;
 }
 

@@ -12,7 +12,8 @@ struct compressor;
 struct source {
 	const struct load_source *in; /* the plan's */
 	int fd;
-	const uint8_t *mapped; /* not NULL: the image lies in this process already */
+	const uint8_t *mapped; /* not NULL: the image is mapped by this process */
+	bool ours;             /* mapped by source_map(), to be undone */
 };
 
 /* A worker's memory. */
@@ -28,6 +29,10 @@ struct source_buffers {
 struct source_range {
 	uint64_t first, n;
 };
+
+/* Maps a source in memory if that is the cheapest way to read it. */
+void source_map(struct source *s);
+void source_unmap(struct source *s);
 
 /* Sizes buffers for any range that source_range_at() gives for these sources. */
 MUST_CHECK int source_buffers_init(struct source_buffers *b, const struct source *sources,
@@ -48,5 +53,10 @@ struct source_range source_range_at(const struct source *s, uint64_t leaf, uint6
  */
 MUST_CHECK int source_read(const struct source *s, struct source_range range,
 			   struct source_buffers *b, const uint8_t **ret, uint64_t *ret_read);
+/* Whether source_read_to() reads it: memory of another process that is not mapped here. */
+bool source_reads_anywhere(const struct source *s);
+/* The same straight to dst, without a window. */
+MUST_CHECK int source_read_to(const struct source *s, struct source_range range, uint8_t *dst,
+			      uint64_t *ret_read);
 
 #endif

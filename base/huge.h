@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * huge.h - shared mappings in huge pages.
+ *
+ * A copy through small pages spends a part of its time on address translation, and mapping them
+ * anew costs about half of the copy. The kernel maps a huge page as one only where the address is
+ * as aligned as the offset in the file is; mmap() alone does not see to that.
+ *
+ * All of this is about time alone: where the kernel or its settings refuse, small pages do the same.
+ * Any thread.
+ */
+#ifndef BASE_HUGE_H
+#define BASE_HUGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* mmap() of size bytes of fd from its start, MAP_SHARED; NULL and errno. Undone by munmap(). */
+void *huge_map(int fd, size_t size, int prot);
+/*
+ * Fills an empty shared mapping with huge pages, as far as there are any, or with small ones. It
+ * promises nothing: the caller sees to it that no hole stays (fallocate).
+ */
+void huge_fill(void *base, size_t size);
+/* Whether the mapping begins with a huge page. Touches it; what follows may still be small. */
+bool huge_is(const void *base, size_t size);
+
+#endif
