@@ -272,17 +272,19 @@ static void test_write_error(void **state)
 	ix->ops->close(ix);
 }
 
-/* Puts /dev/full in place of the log, from inside a walk: nothing is opened or closed meanwhile. */
+/* Puts a file that cannot be written in place of the log, from inside a walk: we open and close
+ * nothing meanwhile. No /dev/full: RocksDB recovers from a full disk by itself, in a thread of its
+ * own, and asserts that it can ask a log it has just opened what it supports. */
 static int break_log(void *arg, const void *key, size_t key_len, const void *value, size_t len)
 {
 	char link[64], target[700];
-	int full = open("/dev/full", O_WRONLY | O_CLOEXEC), broken = 0;
+	int other = open("/proc/self/exe", O_RDONLY | O_CLOEXEC), broken = 0;
 
 	(void)key;
 	(void)key_len;
 	(void)value;
 	(void)len;
-	assert_true(full >= 0);
+	assert_true(other >= 0);
 	for (int fd = 3; fd < 200; fd++) {
 		ssize_t n;
 
@@ -291,10 +293,10 @@ static int break_log(void *arg, const void *key, size_t key_len, const void *val
 		if (n < 4 || memcmp(target, arg, strlen(arg)) != 0 ||
 		    memcmp(target + n - 4, ".log", 4) != 0)
 			continue;
-		assert_int_equal(dup2(full, fd), fd);
+		assert_int_equal(dup2(other, fd), fd);
 		broken++;
 	}
-	close(full);
+	close(other);
 	return broken;
 }
 
@@ -346,7 +348,7 @@ static void test_two_workers(void **state)
 		assert_null(wrong);
 	}
 	broken += ix->ops->scan(ix, "c", 1, NULL, 0, break_log, dir) > 0;
-	assert_int_equal(put(ix, "c", "c", true), -ENOSPC);
+	assert_int_equal(put(ix, "c", "c", true), -EIO);
 	printf("the log was broken %d times, %d writes failed\n", broken,
 	       w[0].failed + w[1].failed);
 	for (int i = 0; i < 400; i++) {
