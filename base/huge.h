@@ -6,8 +6,8 @@
  * anew costs about half of the copy. The kernel maps a huge page as one only where the address is
  * as aligned as the offset in the file is; mmap() alone does not see to that.
  *
- * All of this is about time alone: where the kernel or its settings refuse, small pages do the same.
- * Any thread.
+ * All of this is about time alone: where the kernel or its settings refuse, small pages do. Any
+ * thread.
  */
 #ifndef BASE_HUGE_H
 #define BASE_HUGE_H

@@ -46,7 +46,9 @@ check() {
 }
 
 check doc/features.md
-for damage in 's/test_full_disk/test_fuller_disk/' 's/test_retention/test_attention/'; do
+damages='s/test_full_disk/test_fuller_disk/'
+[ ! -e .git ] || damages="$damages s/test_retention/test_attention/" # a file, see above
+for damage in $damages; do
 	sed "$damage" doc/features.md >"$scratch/page"
 	if check "$scratch/page" >"$scratch/said"; then
 		echo "a page damaged by $damage was found good"
