@@ -2,11 +2,15 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/fault.h"
+#include "base/huge.h"
 #include "base/loop.h"
 #include "base/rng.h"
 #include "tests/lib/test.h"
@@ -216,6 +220,62 @@ static void test_rng_is_seeded(void **state)
 	}
 }
 
+static bool is_mapped(const uint8_t *p)
+{
+	unsigned char in_core;
+
+	return mincore((void *)(uintptr_t)p, 1, &in_core) == 0;
+}
+
+/* Aligned, as long as asked for and not a page more, whatever fills it. */
+static void test_huge_mappings(void **state)
+{
+	static const size_t sizes[] = { 1, 4096, HUGE_PAGE - 1, HUGE_PAGE, 5 * HUGE_PAGE + 12345 };
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		size_t size = sizes[i], whole = round_up(size, page);
+		int fd = memfd_create("huge", MFD_CLOEXEC);
+		uint8_t *p, last;
+
+		assert_int_equal(ftruncate(fd, (off_t)size), 0);
+		p = huge_map(fd, size, PROT_READ | PROT_WRITE);
+		assert_non_null(p);
+		if (size >= HUGE_PAGE) {
+			assert_int_equal((uintptr_t)p % HUGE_PAGE, 0);
+			assert_true(is_mapped(p + whole - page));
+			assert_false(is_mapped(p + whole));
+		}
+		huge_fill(p, size);
+		for (size_t at = 0; at < size; at++)
+			assert_int_equal(p[at], 0);
+		p[size - 1] = 7;
+		if (size < HUGE_PAGE)
+			assert_false(huge_is(p, size));
+		assert_int_equal(munmap(p, size), 0);
+		assert_int_equal(pread(fd, &last, 1, (off_t)size - 1), 1);
+		assert_int_equal(last, 7);
+		close(fd);
+	}
+	assert_null(huge_map(-1, HUGE_PAGE, PROT_READ));
+}
+
+static void test_small_pages_are_told_from_huge_ones(void **state)
+{
+	int fd = memfd_create("small", MFD_CLOEXEC);
+	uint8_t *p;
+
+	(void)state;
+	assert_int_equal(ftruncate(fd, 2 * HUGE_PAGE), 0);
+	assert_int_equal(fallocate(fd, 0, 0, 2 * HUGE_PAGE), 0);
+	p = huge_map(fd, 2 * HUGE_PAGE, PROT_READ);
+	assert_non_null(p);
+	assert_false(huge_is(p, 2 * HUGE_PAGE));
+	munmap(p, 2 * HUGE_PAGE);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -229,6 +289,8 @@ int main(void)
 		cmocka_unit_test(test_alloc_failure_is_swept),
 		cmocka_unit_test(test_watch_sees_every_block),
 		cmocka_unit_test(test_rng_is_seeded),
+		cmocka_unit_test(test_huge_mappings),
+		cmocka_unit_test(test_small_pages_are_told_from_huge_ones),
 	};
 
 	return cmocka_run_group_tests_name("base", tests, NULL, NULL);

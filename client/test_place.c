@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/huge.h"
 #include "client/clock.h"
 #include "client/touched.h"
 #include "codec/compress.h"
@@ -507,9 +508,132 @@ static void test_deadline_and_memory(void **state)
 	drop_world(&w);
 }
 
+/* ---- Memory of another process, whole ---- */
+
+#define WHOLE ((6u << 20) + 1500)
+#define WHOLE_LEAVES ((WHOLE + LEAF - 1) / LEAF)
+
+struct whole {
+	struct load_source in;
+	struct source source;
+	struct plan_piece pieces[2];
+	uint8_t *bytes, *leaves, *have, *again;
+};
+
+static void make_whole(struct whole *w, bool huge, int seals)
+{
+	uint8_t *at;
+
+	*w = (struct whole){ .bytes = malloc(WHOLE), .leaves = malloc(WHOLE_LEAVES * 16),
+			     .have = calloc(1, WHOLE), .again = calloc(1, WHOLE) };
+	w->source.fd = memfd_create("image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	assert_int_equal(ftruncate(w->source.fd, WHOLE), 0);
+	at = huge_map(w->source.fd, WHOLE, PROT_READ | PROT_WRITE);
+	assert_non_null(at);
+	if (huge)
+		huge_fill(at, WHOLE);
+	for (uint64_t i = 0; i < WHOLE; i++)
+		w->bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+	memcpy(at, w->bytes, WHOLE);
+	munmap(at, WHOLE);
+	assert_int_equal(fcntl(w->source.fd, F_ADD_SEALS, seals), 0);
+	digest_leaves(w->bytes, WHOLE, LEAF, 0, WHOLE_LEAVES - 1, (void *)w->leaves);
+	w->in = (struct load_source){ .kind = LOAD_MEMORY, .image_len = WHOLE,
+				      .geometry = { .leaf = LEAF, .chunk = 256 * LEAF },
+				      .leaves = w->leaves };
+	w->source.in = &w->in;
+	/* All of it to one place, and what begins inside a leaf to another one. */
+	w->pieces[0] = (struct plan_piece){ .run = WHOLE };
+	w->pieces[1] = (struct plan_piece){ .target = 1, .src = 700, .dst = 5, .run = 500000 };
+}
+
+static void drop_whole(struct whole *w)
+{
+	source_unmap(&w->source);
+	assert_null(w->source.mapped);
+	close(w->source.fd);
+	free(w->bytes);
+	free(w->leaves);
+	free(w->have);
+	free(w->again);
+}
+
+static int run_whole(struct whole *w, struct placed *ret)
+{
+	struct place_target targets[] = { { .ptr = w->have }, { .ptr = w->again } };
+	struct placing p = { .sources = &w->source, .n_sources = 1, .pieces = w->pieces,
+			     .n_pieces = 2, .targets = targets, .threads = 3,
+			     .deadline = NEVER };
+	struct err e = { 0 };
+
+	*ret = (struct placed){ 0 };
+	return placer_run(&p, ret, &e);
+}
+
+static const int seals_of_slots = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE;
+
+static void check_whole(struct whole *w)
+{
+	struct placed placed;
+
+	assert_int_equal(run_whole(w, &placed), 0);
+	assert_memory_equal(w->have, w->bytes, WHOLE);
+	assert_memory_equal(w->again + 5, w->bytes + 700, 500000);
+	assert_int_equal(w->again[4] | w->again[500005], 0);
+	assert_int_equal(placed.bytes_read, WHOLE);
+}
+
+/* Small pages are read straight to their place, huge ones are mapped: where there are any. */
+static void test_whole_memory(void **state)
+{
+	struct whole w;
+
+	(void)state;
+	for (int huge = 0; huge < 2; huge++) {
+		make_whole(&w, huge, seals_of_slots);
+		source_map(&w.source);
+		if (!huge)
+			assert_null(w.source.mapped);
+		check_whole(&w);
+		drop_whole(&w);
+	}
+}
+
+/* What could shrink would end us by SIGBUS: it is never mapped. */
+static void test_unsealed_memory_is_not_mapped(void **state)
+{
+	struct whole w;
+
+	(void)state;
+	make_whole(&w, true, F_SEAL_GROW);
+	source_map(&w.source);
+	assert_null(w.source.mapped);
+	check_whole(&w);
+	drop_whole(&w);
+}
+
+static void test_bad_leaf_read_to_its_place(void **state)
+{
+	struct placed placed;
+	struct whole w;
+
+	(void)state;
+	make_whole(&w, false, F_SEAL_GROW);
+	assert_int_equal(pwrite(w.source.fd, "\xa5\x5a", 2, WHOLE - 2), 2);
+	assert_int_equal(run_whole(&w, &placed), CKPT_ECORRUPT);
+	assert_true(placed.bad);
+	assert_int_equal(placed.bad_leaf, WHOLE_LEAVES - 1);
+	assert_int_equal(ftruncate(w.source.fd, WHOLE - 1), 0); /* shorter than it was said to be */
+	assert_int_equal(run_whole(&w, &placed), CKPT_ECORRUPT);
+	drop_whole(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_whole_memory),
+		cmocka_unit_test(test_unsealed_memory_is_not_mapped),
+		cmocka_unit_test(test_bad_leaf_read_to_its_place),
 		cmocka_unit_test(test_any_pieces_from_any_source),
 		cmocka_unit_test(test_touched_index),
 		cmocka_unit_test(test_bad_leaves),
