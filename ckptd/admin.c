@@ -57,7 +57,7 @@ static const char *durable_name(const struct checkpoint *c)
 	static const char *const names[] = { "no",     "waiting", "writing",
 					     "durable", "failed", "gone" };
 
-	return names[c->durable];
+	return c->no_room ? names[DUR_WANTED] : names[c->durable];
 }
 
 static bool is_latest(const struct checkpoint *c)
@@ -151,6 +151,7 @@ static json_t *job_json(const struct job *j)
 	json_object_set_new(o, "checkpoints", list);
 	json_object_set_new(o, "aborted", aborts_json(j));
 	json_object_set_new(o, "log_error", json_string(j->log_text));
+	json_object_set_new(o, "disk_error", json_string(j->disk_text));
 	if (j->stale_alarms)
 		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
 	return o;

@@ -641,7 +641,8 @@ static bool is_only_base(const struct checkpoint *c)
 
 	return ep->has_base && ep->base_step == c->step &&
 	       attempt_equal(&ep->base_attempt, &c->attempt) && c->memory &&
-	       c->durable != DUR_DONE && c->durable != DUR_FAILED;
+	       c->durable != DUR_DONE && c->durable != DUR_FAILED &&
+	       !(c->no_room && c->job->node->options.slots < 3); /* else nobody could save */
 }
 
 /* I9: memory goes only when a newer checkpoint is COMMITTED and nobody reads or persists it. */
@@ -700,9 +701,9 @@ void checkpoint_collect(struct job *j)
 		if (in_memory(c) || c->works || c->readers || c->persist)
 			continue;
 		if ((c->agreed == CP_ABORTED && c->abort_logged) ||
-		    (c->agreed == CP_COMMITTED && (c->durable == DUR_NONE ||
-						   c->durable == DUR_FAILED ||
-						   c->durable == DUR_GONE))) {
+		    (c->agreed == CP_COMMITTED &&
+		     (c->durable == DUR_NONE || c->durable == DUR_FAILED ||
+		      (c->durable == DUR_GONE && !c->files_left)))) {
 			log_knows_gone(c);
 			checkpoint_free(c);
 		}

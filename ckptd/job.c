@@ -24,6 +24,7 @@
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "codec/digest.h"
+#include "storage/recover.h"
 
 #define APPEND_RETRY_NS 1000000000u
 
@@ -89,6 +90,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->waiters);
 	list_init(&j->loads);
 	epoch_init(j);
+	persist_init(j);
 	timer_init(&j->append_retry, append_retry);
 	j->step_task.run = job_step;
 	j->next_slot = 1;
@@ -151,7 +153,13 @@ static void append_run(struct work *w)
 {
 	struct append *a = container_of(w, struct append, work);
 
-	w->status = a->job->log->ops->append(a->job->log, a->n, a->bytes, a->len, &a->err);
+	struct joblog *log = a->job->log;
+
+	w->status = log->ops->append(log, a->n, a->bytes, a->len, &a->err);
+	/* Room for records goes before anything else, for they are what frees some. */
+	if ((w->status == -ENOSPC || w->status == -EDQUOT) &&
+	    spare_sweep(&a->job->node->store, 0, NULL) == 0)
+		w->status = log->ops->append(log, a->n, a->bytes, a->len, &a->err);
 }
 
 static void append_end(struct append *a, int status)
@@ -363,6 +371,7 @@ void job_free(struct job *j)
 		return;
 	append_fail_all(j, -ECANCELED);
 	timer_disarm(j->node->env.loop, &j->append_retry);
+	timer_disarm(j->node->env.loop, &j->room_timer);
 	waiter_drop(j, NULL, 0);
 	epoch_fini(j);
 	list_each_safe(c, next, &j->checkpoints, link)

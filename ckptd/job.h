@@ -102,6 +102,8 @@ struct checkpoint {
 	bool pinned;
 	bool stuck;                 /* its free record was refused: the next start tries again */
 	bool wait_durable;          /* somebody waits for it to be DURABLE */
+	bool no_room;               /* the disk had none for it: tried again when there may be */
+	bool files_left;            /* GONE, and its files could not be taken away yet */
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
@@ -183,6 +185,9 @@ struct job {
 	struct list openings;
 	struct timer settle_timer;
 	struct persist *persist; /* the one being written */
+	struct timer room_timer; /* what the disk refused is tried again */
+	bool sweep;              /* expiries that failed, too */
+	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
 	struct digest *samples;  /* of the newest commit, for the stale-snapshot alarm */
 	uint32_t n_samples;
 	struct digest samples_layout;
@@ -312,6 +317,9 @@ void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request
 /* Picks what to write next, and moves on what is being written. */
 void persist_step(struct job *j);
 void persist_cancel(struct checkpoint *c);
+/* Files went: what found no room on the disk, of any job, is tried again. */
+void persist_room(struct node *n);
+void persist_init(struct job *j);
 
 /* ---- retain.c ---- */
 void retain_step(struct job *j);

@@ -11,6 +11,10 @@
  * A failure of any part abandons all files of the try and the folder is discarded; the checkpoint
  * is tried again from memory, PERSIST_TRIES times, in new files: a file whose sync failed is never
  * synced again. An attempt that is ABORTED meanwhile is cancelled the same way.
+ *
+ * A disk without room (beside storage.disk_reserve) is no failure of the try: it is not counted,
+ * whoever waits for DURABLE is told, and it is tried again when files have gone or after a while,
+ * for as long as the checkpoint is in memory. Saves to memory go on meanwhile.
  */
 #include <config.h>
 
@@ -29,6 +33,7 @@
 #include "storage/shard_writer.h"
 
 #define PERSIST_TRIES 3
+#define ROOM_RETRY_NS 5000000000u
 
 enum part_state { PART_WRITING, PART_WRITTEN, PART_FINISHING, PART_FINISHED, PART_FAILED };
 
@@ -161,6 +166,61 @@ static void persist_over(struct persist *t)
 	job_poke(j);
 }
 
+void persist_room(struct node *n)
+{
+	struct checkpoint *c;
+	struct job *j;
+
+	list_each(j, &n->jobs, link) {
+		list_each(c, &j->checkpoints, link) {
+			if (!c->no_room)
+				continue;
+			c->no_room = false;
+			job_poke(j);
+		}
+	}
+}
+
+static void room_retry(struct timer *t)
+{
+	struct job *j = container_of(t, struct job, room_timer);
+
+	j->sweep = true;
+	job_poke(j);
+	persist_room(j->node);
+}
+
+void persist_init(struct job *j)
+{
+	timer_init(&j->room_timer, room_retry);
+}
+
+static bool is_want_of_room(int code)
+{
+	return code == CKPT_ENOSPACE || code == -ENOSPC || code == -EDQUOT;
+}
+
+static void persist_refused(struct checkpoint *c, const struct err *why)
+{
+	struct job *j = c->job;
+
+	c->no_room = true;
+	c->durable = DUR_NONE;
+	if (!j->disk_text[0])
+		job_tell(j, 3, "step %llu stays in memory until there is room: %s",
+			 (unsigned long long)c->step, why->text);
+	memcpy(j->disk_text, why->text, sizeof(j->disk_text));
+	timer_arm(j->node->env.loop, &j->room_timer, loop_now(j->node->env.loop) + ROOM_RETRY_NS);
+}
+
+static void persist_failed(struct checkpoint *c)
+{
+	c->persist_tries++;
+	c->durable = c->persist_tries < PERSIST_TRIES ? DUR_NONE : DUR_FAILED;
+	job_tell(c->job, 3, "write step %llu to disk, try %u of %d: %s",
+		 (unsigned long long)c->step, c->persist_tries, PERSIST_TRIES, c->reason);
+}
+
 static void discard_done(struct work *w)
 {
 	struct persist *t = container_of(w, struct persist, publish);
@@ -168,10 +228,10 @@ static void discard_done(struct work *w)
 
 	if (c->agreed != CP_ABORTED) {
 		snprintf(c->reason, sizeof(c->reason), "%.*s", REASON_MAX, t->err.text);
-		c->persist_tries++;
-		c->durable = c->persist_tries < PERSIST_TRIES ? DUR_NONE : DUR_FAILED;
-		job_tell(c->job, 3, "write step %llu to disk, try %u of %d: %s",
-			 (unsigned long long)c->step, c->persist_tries, PERSIST_TRIES, c->reason);
+		if (is_want_of_room(t->err.code))
+			persist_refused(c, &t->err);
+		else
+			persist_failed(c);
 		if (c->durable == DUR_NONE)
 			c->wait_durable = true; /* again, if nothing newer comes */
 	}
@@ -215,6 +275,8 @@ static void publish_done(struct work *w)
 		return;
 	}
 	c->durable = DUR_DONE;
+	c->reason[0] = '\0';
+	j->disk_text[0] = '\0';
 	c->commit = t->commit;
 	t->commit = NULL;
 	j->last_durable_step = c->step;
@@ -471,7 +533,7 @@ static bool wanted(const struct checkpoint *c)
 	uint32_t every = j->node->options.persist_every;
 
 	if (!c->sealed || c->durable == DUR_DONE || c->durable == DUR_FAILED ||
-	    c->durable == DUR_GONE || !in_memory_whole(c))
+	    c->durable == DUR_GONE || c->no_room || !in_memory_whole(c))
 		return false;
 	if (c->agreed == CP_ABORTED ||
 	    (c->agreed == CP_OPEN && c->epoch != j->history.epoch.number))
@@ -496,15 +558,19 @@ static bool newer(const struct checkpoint *a, const struct checkpoint *b)
 void persist_step(struct job *j)
 {
 	struct checkpoint *c, *pick = NULL;
+	bool refused = false;
 
 	if (j->persist)
 		persist_tick(j->persist);
 	list_each(c, &j->checkpoints, link) {
+		refused = refused || c->no_room;
 		if (c->durable == DUR_WANTED)
 			c->durable = DUR_NONE; /* chosen anew each time: only the newest waits */
 		if (wanted(c) && !c->persist && (!pick || newer(c, pick)))
 			pick = c;
 	}
+	if (!pick && !j->persist && !refused)
+		j->disk_text[0] = '\0'; /* what was refused is not wanted any more */
 	if (!pick)
 		return;
 	pick->durable = DUR_WANTED;

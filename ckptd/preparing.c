@@ -17,6 +17,7 @@
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
+#include "storage/spare.h"
 
 #define BLOB_BYTES_MAX (1ull << 40)
 
@@ -31,6 +32,10 @@ struct preparing {
 	uint64_t request;
 	struct region *regions[CONN_FDS_MAX];
 	uint32_t n_regions;
+	struct store *store;
+	uint64_t disk_bytes, disk_reserve; /* that the job still needs; that stay free */
+	uint32_t n_checkpoints;            /* for how many */
+	struct err err;
 };
 
 struct destruction {
@@ -83,8 +88,7 @@ void region_destroy(struct node *n, struct region *r)
 static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
 {
 	struct node *n = m->job->node;
-	uint64_t budget, available, want, disk_free = 0, total = 0;
-	int r;
+	uint64_t budget, available, want;
 
 	if (!size_mul(bytes, n->options.slots, &want))
 		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
@@ -97,20 +101,67 @@ static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
 			"or end other jobs",
 			m->rank, n->options.slots, (unsigned long long)div_up(bytes, MIB),
 			(unsigned long long)div_up(want, MIB),
-			(unsigned long long)(available >> 20),
-			(unsigned long long)(budget >> 20));
-	r = n->env.disk->ops->space(n->env.disk, &disk_free, &total);
-	if (r < 0)
-		return err_code(e, r, "rank %u: ask for free space of the data folder", m->rank);
-	if (bytes > disk_free || disk_free - bytes < n->options.disk_reserve)
-		return err_set(
-			e, CKPT_ENOSPACE,
-			"rank %u: one checkpoint needs %llu MiB on disk, %llu MiB are free and "
-			"%llu MiB are kept in reserve; free space in the data folder",
-			m->rank, (unsigned long long)div_up(bytes, MIB),
-			(unsigned long long)(disk_free >> 20),
-			(unsigned long long)(n->options.disk_reserve >> 20));
+			(unsigned long long)(available >> 20), (unsigned long long)(budget >> 20));
 	return 0;
+}
+
+/* What keep_last of those that are there hold already. */
+static uint64_t bytes_on_disk(const struct job *j)
+{
+	uint64_t bytes = 0, n = 0;
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link) {
+		if (c->durable != DUR_DONE || c->pinned ||
+		    n++ >= j->node->options.retention.keep_last)
+			continue;
+		bytes += c->bytes;
+	}
+	return bytes;
+}
+
+/*
+ * What the job still needs on disk: keep_last checkpoints stay until the next is whole. Ranks that
+ * have not declared yet are not counted: the last one to prepare knows all.
+ */
+static uint64_t bytes_needed(const struct member *m, uint64_t bytes)
+{
+	struct job *j = m->job;
+	uint64_t one = bytes, kept, have = bytes_on_disk(j);
+	struct member *o;
+
+	list_each(o, &j->members, link)
+		if (o != m && o->alive && o->declared && !size_add(one, member_slot_bytes(o), &one))
+			return UINT64_MAX;
+	if (!size_mul(one, j->node->options.retention.keep_last, &kept))
+		return UINT64_MAX;
+	kept -= min_u64(kept, have);
+	return size_add(one, kept, &one) ? one : UINT64_MAX;
+}
+
+/* On a worker: it walks spare/, whose files give way. */
+static int admit_disk(struct preparing *p)
+{
+	struct disk *d = p->store->disk;
+	uint64_t left = 0, total = 0, spare = 0, want;
+	int r = d->ops->space(d, &left, &total);
+
+	if (r == 0)
+		r = spare_bytes(p->store, &spare);
+	if (r < 0)
+		return err_code(&p->err, r, "rank %u: ask for free space of the data folder",
+				p->rank);
+	if (!size_add(left, spare, &left))
+		left = UINT64_MAX;
+	if (size_add(p->disk_bytes, p->disk_reserve, &want) && want <= left)
+		return 0;
+	return err_set(&p->err, CKPT_ENOSPACE,
+		       "rank %u: %u checkpoints of the ranks that have declared need %llu MiB on "
+		       "disk, %llu MiB are free and %llu MiB are kept in reserve; free space in "
+		       "the data folder, or set retention.keep_last lower",
+		       p->rank, p->n_checkpoints, (unsigned long long)div_up(p->disk_bytes, MIB),
+		       (unsigned long long)(left >> 20),
+		       (unsigned long long)(p->disk_reserve >> 20));
 }
 
 static void create_run(struct work *w)
@@ -119,7 +170,7 @@ static void create_run(struct work *w)
 	char hex[ID_TEXT_MAX], name[REGION_NAME_MAX + 1];
 
 	hex_format(hex, p->job->history.job.id.b, 16);
-	w->status = 0;
+	w->status = admit_disk(p);
 	while (p->n_regions < p->n_slots && w->status == 0) {
 		snprintf(name, sizeof(name), "slot.%s.%u", hex, p->first_slot + p->n_regions);
 		w->status = p->memory->ops->create(p->memory, name, p->bytes,
@@ -185,7 +236,8 @@ static void create_done(struct work *w)
 	if (r < 0) {
 		snprintf(text, sizeof(text), "rank %u: take %u slots of %llu MiB: %s", p->rank,
 			 p->n_slots, (unsigned long long)(p->bytes >> 20), err_text(r));
-		session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, text);
+		session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r,
+				    p->err.code ? p->err.text : text);
 	} else {
 		session_prepared(p->session, p->request, m);
 	}
@@ -210,6 +262,10 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->first_slot = m->job->next_slot;
 	m->job->next_slot += p->n_slots;
 	p->bytes = bytes;
+	p->store = &n->store;
+	p->disk_bytes = bytes_needed(m, bytes);
+	p->disk_reserve = n->options.disk_reserve;
+	p->n_checkpoints = n->options.retention.keep_last + 1;
 	p->session = session_ref(s);
 	p->request = request;
 	p->work.run = create_run;

@@ -4,7 +4,7 @@
  * unlinked, shards to spare/, then the index.
  *
  * A crash between record and files leaves files that the log calls freed; the next start takes
- * them away. A failed expiry is tried again at the next start.
+ * them away. A failed expiry is tried again after a while: what it holds is room on the disk.
  */
 #include <config.h>
 
@@ -19,6 +19,7 @@
 #include "storage/recover.h"
 
 #define RETAIN_MAX 4096 /* checkpoints of one job that are looked at */
+#define AGAIN_NS   5000000000u
 
 struct expiry {
 	struct work work;
@@ -77,7 +78,7 @@ static void expiry_over(struct expiry *x, int status)
 	j->retaining = false;
 	x->checkpoint->works--;
 	if (status < 0)
-		job_tell(j, 4, "take step %llu away: %s; the next start tries again",
+		job_tell(j, 4, "take step %llu away: %s; it is tried again",
 			 (unsigned long long)x->id.step, x->err.text);
 	if (x->done)
 		x->done(x->arg, status);
@@ -97,8 +98,49 @@ static void expire_done(struct work *w)
 {
 	struct expiry *x = container_of(w, struct expiry, work);
 
-	indexing_remove(x->checkpoint->job->node, &x->id);
+	struct checkpoint *c = x->checkpoint;
+	struct job *j = c->job;
+
+	indexing_remove(j->node, &x->id);
+	c->files_left = w->status < 0;
+	if (c->files_left) {
+		j->sweep = false; /* until the timer has run */
+		timer_arm(j->node->env.loop, &j->room_timer,
+			  loop_now(j->node->env.loop) + AGAIN_NS);
+	} else {
+		persist_room(j->node);
+	}
 	expiry_over(x, w->status);
+}
+
+static void expire_start(struct expiry *x)
+{
+	x->work.run = expire_run;
+	x->work.done = expire_done;
+	work_submit(x->checkpoint->job->node->env.workers, WORK_META, &x->work);
+}
+
+/* One whose files could not be taken away. */
+static void expire_again(struct job *j)
+{
+	struct checkpoint *c;
+	struct expiry *x;
+
+	list_each(c, &j->checkpoints, link) {
+		if (!c->files_left)
+			continue;
+		x = alloc_zero(sizeof(*x));
+		if (!x)
+			return; /* the next one that fails, or the next start */
+		x->checkpoint = c;
+		job_id_of(j, c->step, &c->attempt, &x->id);
+		c->files_left = false;
+		c->works++;
+		j->retaining = true;
+		expire_start(x);
+		return;
+	}
+	j->sweep = false;
 }
 
 static void free_recorded(void *arg, int status)
@@ -113,9 +155,7 @@ static void free_recorded(void *arg, int status)
 		expiry_over(x, status);
 		return;
 	}
-	x->work.run = expire_run;
-	x->work.done = expire_done;
-	work_submit(c->job->node->env.workers, WORK_META, &x->work);
+	expire_start(x);
 }
 
 /* It was recorded as lost; a sum may have left it out since. Its files go without another record.
@@ -176,6 +216,10 @@ void retain_step(struct job *j)
 	size_t n = 0;
 
 	if (j->retaining || j->log_error || j->node->stopping)
+		return;
+	if (j->sweep)
+		expire_again(j);
+	if (j->retaining)
 		return;
 	list_each(c, &j->checkpoints, link)
 		n += c->durable == DUR_DONE;

@@ -236,6 +236,7 @@ int start_scan(struct node *n, struct found *ret, struct err *e)
 		.geometry = n->options.geometry,
 		.transfer = n->options.transfer,
 		.compression = n->options.compression,
+		.reserve = n->options.disk_reserve,
 	};
 	struct scan x = { .node = n, .found = ret, .err = e };
 	int r;

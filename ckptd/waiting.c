@@ -130,6 +130,9 @@ static void answer_one(struct job *j, struct waiter *w)
 		answer_error(w, CKPT_ELOST, "its files are damaged", "");
 	} else if (w->what == CKPT_DURABLE && c->durable == DUR_FAILED) {
 		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);
+	} else if (w->what == CKPT_DURABLE && c->no_room) {
+		answer_error(w, CKPT_ENOSPACE,
+			     "it is in memory, and is written when there is room: ", c->reason);
 	} else if (w->what == CKPT_DURABLE && !c->wait_durable) {
 		c->wait_durable = true;
 		job_poke(j);

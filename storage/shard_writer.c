@@ -9,7 +9,9 @@
  * 1. A file that a COMMIT names is never written: begin refuses where there is one.
  * 2. A failed write or sync ends the file: it is unlinked, never synced again; who still has the
  *    bytes begins anew, with another file (design 7).
- * 3. Space is reserved before the first byte: spare files give way when the disk is full.
+ * 3. Space is reserved before the first byte, and leaves store.reserve bytes free: they are for
+ *    others, for job logs, and for the small files with which space is freed. Spare files give
+ *    way first; a spare file that is taken over needs no space.
  *
  * Thread: one per writer.
  */
@@ -84,6 +86,33 @@ static int refuse_committed(struct store *s, const struct checkpoint_id *id)
 	return r == -ENOENT ? 0 : r;
 }
 
+/* -ENOSPC: so many bytes more would leave less than the reserve. */
+static int check_room(struct store *s, uint64_t more)
+{
+	uint64_t left = 0, total = 0;
+	int r = s->reserve ? s->disk->ops->space(s->disk, &left, &total) : 0;
+
+	if (r < 0 || s->reserve == 0)
+		return r;
+	return left >= more && left - more >= s->reserve ? 0 : -ENOSPC;
+}
+
+static int take_space(struct shard_writer *w)
+{
+	const struct disk_ops *ops = w->store->disk->ops;
+	int r = check_room(w->store, w->reserved);
+
+	if (r == 0)
+		r = ops->allocate(w->file, w->reserved);
+	if (r < 0)
+		return r;
+	/* Other writers looked at the same time. */
+	r = check_room(w->store, 0);
+	if (r < 0)
+		ignore_result(ops->truncate(w->file, 0)); /* it goes with the file otherwise */
+	return r;
+}
+
 static int new_file(struct shard_writer *w)
 {
 	struct store *s = w->store;
@@ -92,9 +121,9 @@ static int new_file(struct shard_writer *w)
 
 	if (r < 0)
 		return r;
-	r = FAULT(SHARD_NAMED) ? -EIO : s->disk->ops->allocate(w->file, w->reserved);
+	r = FAULT(SHARD_NAMED) ? -EIO : take_space(w);
 	if (r == -ENOSPC && spare_sweep(s, 0, NULL) == 0)
-		r = s->disk->ops->allocate(w->file, w->reserved);
+		r = take_space(w);
 	return r;
 }
 
@@ -117,10 +146,16 @@ static int say_why(const struct shard_writer *w, int r, struct err *e)
 {
 	if (r != -ENOSPC && r != -EDQUOT)
 		return err_code(e, r, "cannot begin '%s'", w->path);
+	if (w->store->reserve == 0)
+		return err_set(e, CKPT_ENOSPACE,
+			       "the disk has no room for %" PRIu64 " bytes of '%s': free some or "
+			       "keep fewer checkpoints",
+			       w->reserved, w->path);
 	return err_set(e, CKPT_ENOSPACE,
-		       "the disk has no room for %" PRIu64 " bytes of '%s': free some or keep "
-		       "fewer checkpoints",
-		       w->reserved, w->path);
+		       "the disk has no room for %" PRIu64 " bytes of '%s' beside the %" PRIu64
+		       " that stay free (storage.disk_reserve): free some, or keep fewer "
+		       "checkpoints",
+		       w->reserved, w->path, w->store->reserve);
 }
 
 int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,

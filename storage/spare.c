@@ -95,15 +95,24 @@ static int add_bytes(void *arg, const char *name, bool is_dir)
 	return 0;
 }
 
+int spare_bytes(struct store *s, uint64_t *ret)
+{
+	uint64_t sum = 0;
+	int r = s->disk->ops->list(s->disk, "spare", add_bytes, &sum);
+
+	*ret = sum;
+	return r < 0 ? r : 0;
+}
+
 static int check_room(struct store *s, uint64_t bytes, uint64_t keep_spare)
 {
-	uint64_t sum = bytes;
+	uint64_t sum = 0;
 	int r;
 
 	if (bytes > keep_spare)
 		return -ENOSPC;
-	r = s->disk->ops->list(s->disk, "spare", add_bytes, &sum);
-	return r < 0 ? r : sum > keep_spare ? -ENOSPC : 0;
+	r = spare_bytes(s, &sum);
+	return r < 0 ? r : sum > keep_spare - bytes ? -ENOSPC : 0;
 }
 
 int spare_give(struct store *s, const char *path, uint64_t keep_spare)

@@ -168,6 +168,12 @@ static long long holder_of(struct disk *d, struct disk_file *f)
 	return strtoll(text, NULL, 10);
 }
 
+/* A full disk keeps nobody from starting: what is in memory waits to be adopted. */
+static bool is_full(int error)
+{
+	return error == -ENOSPC || error == -EDQUOT;
+}
+
 static int take_lock(struct store *s, struct err *e)
 {
 	struct disk *d = s->disk;
@@ -186,8 +192,11 @@ static int take_lock(struct store *s, struct err *e)
 			    holder_of(d, f));
 	else if (r < 0)
 		r = err_code(e, r, "cannot lock the data folder");
-	else if ((r = d->ops->truncate(f, 0)) < 0 || (r = d->ops->write(f, text, len, 0)) < 0)
+	else if (((r = d->ops->truncate(f, 0)) < 0 || (r = d->ops->write(f, text, len, 0)) < 0) &&
+		 !is_full(r))
 		r = err_code(e, r, "cannot write LOCK of the data folder");
+	else
+		r = 0;
 	if (r < 0) {
 		d->ops->close(f);
 		return r;
@@ -263,7 +272,10 @@ static int open_for_writing(struct store *s, struct err *e)
 
 int store_open(struct disk *disk, const struct store_options *o, struct store *ret, struct err *e)
 {
-	struct store s = { .disk = disk, .geometry = o->geometry, .compression = o->compression };
+	struct store s = {.disk = disk,
+			  .geometry = o->geometry,
+			  .compression = o->compression,
+			  .reserve = o->reserve};
 	uint64_t transfer = o->transfer ? o->transfer : TRANSFER_DEFAULT;
 	int r;
 

@@ -23,6 +23,7 @@ struct store {
 	struct geometry geometry; /* for new files; each file carries its own */
 	uint32_t transfer;        /* bytes of one queued transfer, a multiple of the chunk */
 	int compression;          /* zstd level; 0: off */
+	uint64_t reserve;         /* bytes of the file system that new shard files leave free */
 	struct disk_file *lock;   /* held while open for writing */
 	_Atomic uint64_t serial;  /* for names of temporaries and spare files: only rises */
 	atomic_bool jobs_unsynced; /* the name of a job's new folder is not yet durable */
@@ -33,6 +34,7 @@ struct store_options {
 	struct geometry geometry; /* all zero: the default */
 	uint32_t transfer;        /* 0: 2 MiB; rounded up to DISK_ALIGN and cut at the maximum */
 	int compression;
+	uint64_t reserve;
 	bool read_only; /* tools: no lock, nothing is created */
 };
 

@@ -526,6 +526,35 @@ static void test_spare_has_limits(void **state)
 	image_free(&a);
 }
 
+static void test_reserve(void **state)
+{
+	struct folder *f = *state;
+	uint64_t len = 10 * (uint64_t)geometry().chunk;
+	struct image a = image_make(geometry(), len, 0, 1, 1, 0);
+	struct checkpoint_id one = test_id(1), two = test_id(2), three = test_id(3);
+	struct shard_writer *w = NULL;
+	char path[DISK_PATH_MAX + 1];
+	struct err e = {0};
+
+	must(write_checkpoint(f, &one, &a, 1, &e), &e);
+	must(checkpoint_expire(&f->store, &one, UINT64_MAX, &e), &e);
+	assert_int_equal(count_in(f, "spare"), 1);
+	f->store.reserve = UINT64_MAX;
+	/* What is there already may be written over: it takes nothing from the disk. */
+	if (!fixture_options.compression)
+		must(write_checkpoint(f, &two, &a, 1, &e), &e);
+	/* A new file is refused before a byte is written; what could give way has. */
+	assert_int_equal(shard_begin(&f->store, &three, 0, 3 * len, 4096, &w, &e), CKPT_ENOSPACE);
+	assert_non_null(strstr(e.text, "storage.disk_reserve"));
+	path_checkpoint(path, &three);
+	assert_int_equal(count_in(f, path), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
+	f->store.reserve = 1;
+	must(shard_begin(&f->store, &three, 0, 3 * len, 4096, &w, &e), &e);
+	shard_abandon(w);
+	image_free(&a);
+}
+
 static void test_reader_keeps_its_bytes(void **state)
 {
 	struct folder *f = *state;
@@ -740,6 +769,7 @@ static const struct CMUnitTest for_blocks[] = {
 	WITH_FOLDER(test_verify_can_be_stopped),
 	WITH_FOLDER(test_expired_files_are_recycled),
 	WITH_FOLDER(test_spare_has_limits),
+	WITH_FOLDER(test_reserve),
 	WITH_FOLDER(test_second_link_is_not_recycled),
 	cmocka_unit_test(test_full_disk),
 };

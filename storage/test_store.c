@@ -76,6 +76,30 @@ static void test_lock_names_its_holder(void **state)
 }
 
 /* The lock goes with the process, however it ends. */
+static int write_nothing(struct disk_file *f, const void *buf, size_t len, uint64_t offset)
+{
+	(void)f;
+	(void)buf;
+	(void)len;
+	(void)offset;
+	return -ENOSPC;
+}
+
+/* Whoever cannot start on a full disk cannot free any of it. */
+static void test_a_full_disk_can_be_opened(void **state)
+{
+	struct folder *f = *state;
+	const struct disk_ops *real = f->real->ops;
+	struct disk_ops full = *real;
+	struct err e = {0};
+
+	full.write = write_nothing;
+	folder_close_store(f);
+	f->real->ops = &full;
+	must(store_open(f->real, &fixture_options, &f->store, &e), &e);
+	f->real->ops = real;
+}
+
 static void test_lock_of_a_killed_process(void **state)
 {
 	struct folder *f = *state;
@@ -452,6 +476,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_FOLDER(test_lock_names_its_holder),
 		WITH_FOLDER(test_lock_of_a_killed_process),
+		WITH_FOLDER(test_a_full_disk_can_be_opened),
 		WITH_FOLDER(test_options),
 		WITH_FOLDER(test_features),
 		WITH_FOLDER(test_reading_makes_nothing),

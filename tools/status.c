@@ -55,6 +55,11 @@ static void job_problems(const json_t *job, json_t *list)
 
 	if (doc_text(job, "log_error")[0])
 		add_problem(list, "job '%s': its log: %s", name, doc_text(job, "log_error"));
+	if (doc_text(job, "disk_error")[0])
+		add_problem(list,
+			    "job '%s': its newest checkpoint is only in memory until there is "
+			    "room: %s",
+			    name, doc_text(job, "disk_error"));
 	if (doc_number(job, "stale_alarms"))
 		add_problem(list,
 			    "job '%s': step %" PRIu64 " holds the same trained tensors as the "

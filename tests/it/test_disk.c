@@ -197,7 +197,7 @@ static void full_disk(struct rig *r)
 	snprintf(r->data, sizeof(r->data), "%.160s/data", disk);
 	snprintf(filler, sizeof(filler), "%s/filler", disk);
 	rig_arg(r, "--set");
-	rig_arg(r, "retention.keep_last=1000");
+	rig_arg(r, "retention.keep_every=1");
 	rig_arg(r, "--set");
 	rig_arg(r, "storage.spare=0");
 	rig_start(r);
@@ -276,7 +276,7 @@ static void failing_disk(struct rig *r)
 	RIG_CHECK(mkdir(where, 0700) == 0, "mkdir");
 	RIG_CHECK(image_mount(&file_system_ext4, image, where, &e) == 0, "%s", e.text);
 	rig_arg(r, "--set");
-	rig_arg(r, "retention.keep_last=1000");
+	rig_arg(r, "retention.keep_every=1");
 	rig_start(r);
 	join(&t, r, "job", "run1");
 	code = save_until_it_fails(&t, &acked, &failed);

@@ -1,0 +1,491 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_node_rig.h - for tests: one node with the real loop, threads, files and memfds, spoken to
+ * over its socket in the session's own messages: open, declare, prepare, seal, wait, load. What
+ * the disk answers can be changed under it, once it is ready.
+ */
+#ifndef CKPTD_TEST_NODE_RIG_H
+#define CKPTD_TEST_NODE_RIG_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ckptd/listener.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/memory_memfd.h"
+#include "ckptd/node.h"
+#include "ckptd/workers.h"
+#include "codec/digest.h"
+#include "coord/single.h"
+#include "model/load_plan.h"
+#include "proto/session.pb-c.h"
+#include "proto/session_page.h"
+#include "storage/disk_posix.h"
+#include "storage/store.h"
+#include "tests/lib/test.h"
+
+#define TURNS_MAX 200000
+#define ELEMENTS  100000u
+
+struct world {
+	char *dir, socket[128];
+	struct loop *loop;
+	struct disk *disk;
+	struct workers *workers;
+	struct notify *notify;
+	struct keeper *keeper;
+	struct memory *memory;
+	struct listener *listener;
+	struct rng rng;
+	struct log log;
+	struct node *node;
+	int ready;
+};
+
+struct rank {
+	struct world *w;
+	int fd;
+	uint64_t next_id;
+	struct session_page *page;
+	uint8_t *slots[8];
+	uint32_t numbers[8];
+	size_t n_slots;
+	uint64_t epoch, used_credit;
+	struct digest declaration;
+	uint64_t image_bytes;
+};
+
+/* ---- A disk whose answers can be changed ---- */
+
+static struct disk_ops real_ops, changed_ops;
+static _Atomic uint64_t pretended_room; /* UINT64_MAX: what there is */
+static _Atomic int log_error;           /* of each new name in a job's log; 0: none */
+static _Atomic int log_sync_error;      /* of the folder of a log */
+
+static inline int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *ret_total)
+{
+	int r = real_ops.space(d, ret_free, ret_total);
+
+	if (r == 0 && pretended_room != UINT64_MAX)
+		*ret_free = pretended_room;
+	return r;
+}
+
+static inline int changed_open(struct disk *d, const char *path, unsigned flags,
+			       struct disk_file **ret)
+{
+	if (log_error && (flags & DISK_CREATE) && strstr(path, "/log/"))
+		return log_error;
+	return real_ops.open(d, path, flags, ret);
+}
+
+static inline int changed_sync_dir(struct disk *d, const char *path)
+{
+	size_t len = strlen(path);
+
+	if (log_sync_error && len > 4 && strcmp(path + len - 4, "/log") == 0)
+		return log_sync_error;
+	return real_ops.sync_dir(d, path);
+}
+
+static inline void change_disk(struct disk *d)
+{
+	real_ops = *d->ops;
+	changed_ops = real_ops;
+	changed_ops.space = changed_space;
+	changed_ops.open = changed_open;
+	changed_ops.sync_dir = changed_sync_dir;
+	pretended_room = UINT64_MAX;
+	log_error = 0;
+	log_sync_error = 0;
+	d->ops = &changed_ops;
+}
+
+/* ---- The node ---- */
+
+static inline int open_log(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+{
+	struct world *w = arg;
+	char dir[DISK_PATH_MAX + 1];
+
+	path_log(dir, job);
+	return joblog_single_open(w->disk, dir, ret, e);
+}
+
+static inline void on_ready(void *arg, int status, const char *text)
+{
+	struct world *w = arg;
+
+	if (status < 0)
+		fprintf(stderr, "start: %s\n", text);
+	w->ready = status < 0 ? status : 1;
+}
+
+static inline void start(struct world *w, const char *backend, struct node_options *o)
+{
+	struct workers_options wo = {.threads = {2, 2, 2, 1}, .queue_depth = 8};
+	struct listener_options lo = {.path = w->socket,
+				      .fd = -1,
+				      .mode = 0600,
+				      .conns_max = 64,
+				      .conns_per_uid = 64,
+				      .handshake_ns = LISTENER_HANDSHAKE_NS,
+				      .log = &w->log};
+	struct memory_options mo = {.root = "", .huge_pages = true, .log = &w->log};
+	struct err e = {0};
+	struct env env;
+
+	log_init(&w->log);
+	w->log.level = 4;
+	rng_system(&w->rng);
+	assert_int_equal(loop_epoll_new(&w->loop, &e), 0);
+	assert_int_equal(disk_posix_open(w->dir, backend, &w->disk, &e), 0);
+	change_disk(w->disk);
+	wo.disk = w->disk;
+	assert_int_equal(workers_new(w->loop, &wo, &w->workers, &e), 0);
+	assert_int_equal(notify_open(&w->notify, &e), 0);
+	assert_int_equal(keeper_open(w->notify, &w->keeper, &e), 0);
+	assert_int_equal(memory_memfd_new(w->keeper, &mo, &w->memory, &e), 0);
+	assert_int_equal(listener_new(w->loop, &lo, &w->listener, &e), 0);
+	env = (struct env){.loop = w->loop,
+			   .workers = w->workers,
+			   .disk = w->disk,
+			   .memory = w->memory,
+			   .processes = listener_processes(w->listener),
+			   .rng = &w->rng,
+			   .joblog_open = open_log,
+			   .joblog_arg = w,
+			   .log = log_line,
+			   .log_arg = &w->log};
+	if (node_new(&env, o, &w->node, &e) < 0)
+		fail_msg("%s", e.text);
+	assert_int_equal(listener_start(w->listener, &node_conn_events, w->node, &e), 0);
+	w->ready = 0;
+	node_start(w->node, on_ready, w);
+	for (int i = 0; i < TURNS_MAX && !w->ready; i++)
+		loop_epoll_turn(w->loop, 100000000);
+	assert_int_equal(w->ready, 1);
+}
+
+/* As if killed: nothing is told to anybody. Without a keeper all memory is lost. */
+static inline void stop(struct world *w)
+{
+	listener_stop(w->listener);
+	workers_free(w->workers);
+	node_free(w->node);
+	listener_free(w->listener);
+	memory_memfd_free(w->memory);
+	keeper_free(w->keeper);
+	notify_free(w->notify);
+	disk_posix_close(w->disk);
+	loop_epoll_free(w->loop);
+}
+
+/* ---- A rank that speaks the protocol by hand ---- */
+
+static inline void send_request(struct rank *k, Ckpt__Request *q)
+{
+	uint8_t buf[65536];
+	size_t len;
+
+	q->id = ++k->next_id;
+	len = ckpt__request__pack(q, buf);
+	assert_int_equal(send(k->fd, buf, len, MSG_NOSIGNAL), len);
+}
+
+static inline Ckpt__Reply *receive(struct rank *k, int *fds, size_t *n_fds)
+{
+	for (int i = 0; i < TURNS_MAX; i++) {
+		char control[CMSG_SPACE(64 * sizeof(int))];
+		static uint8_t buf[65536];
+		struct iovec iov = {buf, sizeof(buf)};
+		struct msghdr m = {.msg_iov = &iov,
+				   .msg_iovlen = 1,
+				   .msg_control = control,
+				   .msg_controllen = sizeof(control)};
+		ssize_t n = recvmsg(k->fd, &m, MSG_DONTWAIT);
+		struct cmsghdr *c;
+
+		if (n < 0) {
+			assert_int_equal(errno, EAGAIN);
+			loop_epoll_turn(k->w->loop, 10000000);
+			continue;
+		}
+		assert_true(n > 0);
+		c = CMSG_FIRSTHDR(&m);
+		*n_fds = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+		if (c)
+			memcpy(fds, CMSG_DATA(c), *n_fds * sizeof(int));
+		return ckpt__reply__unpack(NULL, (size_t)n, buf);
+	}
+	fail_msg("no reply");
+	return NULL;
+}
+
+static inline Ckpt__Reply *ask(struct rank *k, Ckpt__Request *q, int *fds, size_t *n_fds)
+{
+	Ckpt__Reply *r;
+
+	send_request(k, q);
+	r = receive(k, fds, n_fds);
+	assert_non_null(r);
+	assert_int_equal(r->id, k->next_id);
+	return r;
+}
+
+static inline void ask_ok(struct rank *k, Ckpt__Request *q)
+{
+	int fds[64];
+	size_t n;
+	Ckpt__Reply *r = ask(k, q, fds, &n);
+
+	if (r->code)
+		fail_msg("%s", r->text);
+	ckpt__reply__free_unpacked(r, NULL);
+}
+
+static inline void connect_rank(struct world *w, struct rank *k)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Hello hello = CKPT__HELLO__INIT;
+
+	memset(k, 0, sizeof(*k));
+	k->w = w;
+	k->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	strcpy(a.sun_path, w->socket);
+	assert_int_equal(connect(k->fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	hello.version_min = hello.version_max = SESSION_VERSION;
+	hello.program = (char *)"test";
+	q.body_case = CKPT__REQUEST__BODY_HELLO;
+	q.hello = &hello;
+	ask_ok(k, &q);
+}
+
+/* Returns the code; the base's step in *ret_base, UINT64_MAX for none. */
+static inline int open_rank(struct rank *k, uint32_t rank, uint32_t world, const char *run,
+			    uint64_t *ret_base)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Open o = CKPT__OPEN__INIT;
+	Ckpt__Reply *r;
+	int fds[64], code;
+	size_t n;
+
+	o.job = (char *)"job";
+	o.rank = rank;
+	o.world = world;
+	o.run_id = (char *)run;
+	q.body_case = CKPT__REQUEST__BODY_OPEN;
+	q.open = &o;
+	r = ask(k, &q, fds, &n);
+	code = r->code;
+	if (code == 0) {
+		assert_int_equal(n, 1);
+		k->page = mmap(NULL, SESSION_PAGE_BYTES, PROT_READ, MAP_SHARED, fds[0], 0);
+		close(fds[0]);
+		assert_int_equal(k->page->magic, SESSION_PAGE_MAGIC);
+		k->epoch = r->open->epoch;
+		*ret_base = r->open->has_base ? r->open->base_step : UINT64_MAX;
+	}
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+static inline void declare_rank(struct rank *k, uint32_t rank, uint32_t world)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Declare d = CKPT__DECLARE__INIT;
+	struct declaration_builder *b;
+	struct declaration view;
+	struct shard s = {.name = "w",
+			  .name_len = 1,
+			  .dtype = CKPT_F32,
+			  .trained = true,
+			  .global = {1, {ELEMENTS * world}},
+			  .box = {1, {ELEMENTS * rank}, {ELEMENTS}}};
+	void *bytes;
+	size_t len;
+
+	assert_int_equal(declaration_builder_new(GEOMETRY_DEFAULT, &b), 0);
+	assert_int_equal(declaration_add(b, &s, NULL), 0);
+	assert_int_equal(declaration_finish(b, &bytes, &len, NULL), 0);
+	declaration_builder_free(b);
+	assert_int_equal(declaration_open(bytes, len, &view, NULL), 0);
+	k->image_bytes = view.image_bytes;
+	k->declaration = declaration_digest(bytes, len);
+	d.digest = (ProtobufCBinaryData){16, k->declaration.b};
+	d.bytes = (ProtobufCBinaryData){len, bytes};
+	q.body_case = CKPT__REQUEST__BODY_DECLARE;
+	q.declare = &d;
+	ask_ok(k, &q);
+	alloc_free(bytes);
+}
+
+static inline void prepare_rank(struct rank *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+	Ckpt__Reply *r;
+	int fds[64];
+	size_t n;
+
+	p.blob_bytes = 4096;
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &p;
+	r = ask(k, &q, fds, &n);
+	if (r->code)
+		fail_msg("%s", r->text);
+	assert_int_equal(n, r->prepare->n_slots);
+	for (size_t i = 0; i < n; i++) {
+		k->slots[i] = mmap(NULL, r->prepare->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+				   fds[i], 0);
+		assert_ptr_not_equal(k->slots[i], MAP_FAILED);
+		k->numbers[i] = r->prepare->slots[i];
+		close(fds[i]);
+	}
+	k->n_slots = n;
+	ckpt__reply__free_unpacked(r, NULL);
+	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+	q.slots_ready = &ready;
+	ask_ok(k, &q);
+}
+
+/* Fills the slot of the credit with bytes of (step, rank) and seals it. Returns the code. */
+static inline int save_rank(struct rank *k, uint32_t rank, uint64_t step)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Seal seal = CKPT__SEAL__INIT;
+	Ckpt__BlobPlace blob = CKPT__BLOB_PLACE__INIT, *blobs[] = {&blob};
+	Ckpt__Reply *r;
+	int fds[64], code;
+	size_t n;
+
+	for (int i = 0; i < TURNS_MAX && k->page->credit == k->used_credit; i++)
+		loop_epoll_turn(k->w->loop, 10000000);
+	assert_int_not_equal(k->page->credit, k->used_credit);
+	seal.credit = k->page->credit;
+	seal.slot = k->page->credit_slot;
+	blob.name = (char *)"rng";
+	blob.image_offset = round_up(k->image_bytes, 4096);
+	blob.bytes = 100;
+	for (size_t i = 0; i < k->n_slots; i++) {
+		if (k->numbers[i] != seal.slot)
+			continue;
+		test_fill(k->slots[i], k->image_bytes, step * 100 + rank);
+		test_fill(k->slots[i] + blob.image_offset, blob.bytes, step);
+	}
+	seal.step = step;
+	seal.epoch = k->epoch;
+	seal.image_len = blob.image_offset + blob.bytes;
+	seal.blobs = blobs;
+	seal.n_blobs = 1;
+	seal.declaration = (ProtobufCBinaryData){16, k->declaration.b};
+	q.body_case = CKPT__REQUEST__BODY_SEAL;
+	q.seal = &seal;
+	r = ask(k, &q, fds, &n);
+	code = r->code;
+	if (code == 0)
+		k->used_credit = seal.credit;
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+static inline int wait_rank(struct rank *k, uint64_t step, uint32_t what)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Wait w = CKPT__WAIT__INIT;
+	Ckpt__Reply *r;
+	int fds[64], code;
+	size_t n;
+
+	w.step = step;
+	w.what = what;
+	q.body_case = CKPT__REQUEST__BODY_WAIT;
+	q.wait = &w;
+	r = ask(k, &q, fds, &n);
+	code = r->code;
+	if (code)
+		fprintf(stderr, "wait: %s\n", r->text);
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+/* Loads `latest` and compares every byte with what save_rank() wrote at that step. */
+static inline void load_rank(struct rank *k, uint32_t rank, uint64_t step, uint32_t tier)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Load l = CKPT__LOAD__INIT;
+	Ckpt__LoadEnd end = CKPT__LOAD_END__INIT;
+	struct load_plan plan;
+	uint64_t target = ELEMENTS * 4;
+	struct err e = {0};
+	uint8_t *got = calloc(1, target), *want = calloc(1, target), *bytes;
+	Ckpt__Reply *r;
+	int fds[64];
+	size_t n;
+	off_t len;
+
+	l.step = UINT64_MAX;
+	q.body_case = CKPT__REQUEST__BODY_LOAD;
+	q.load = &l;
+	r = ask(k, &q, fds, &n);
+	if (r->code)
+		fail_msg("%s", r->text);
+	assert_int_equal(r->load->step, step);
+	assert_int_equal(r->load->tier, tier);
+	len = lseek(fds[0], 0, SEEK_END);
+	bytes = mmap(NULL, (size_t)len, PROT_READ, MAP_PRIVATE, fds[0], 0);
+	if (load_plan_decode(bytes, (size_t)len, &target, 1, &plan, &e) < 0)
+		fail_msg("%s", e.text);
+	assert_int_equal(plan.n_sources + 1, n);
+	assert_int_equal(plan.n_blobs, 1);
+	assert_string_equal(plan.blobs[0].name, "rng");
+	for (size_t i = 0; i < plan.plan.n_pieces; i++) {
+		struct plan_piece *p = &plan.plan.pieces[i];
+		struct load_source *s = &plan.sources[p->source];
+		uint8_t *image = calloc(1, s->image_len);
+
+		for (uint64_t c = 0; c * s->geometry.chunk < s->image_len; c++) {
+			uint64_t at = c * s->geometry.chunk;
+			size_t size = min_u64(s->geometry.chunk, s->image_len - at);
+			uint64_t from =
+				s->kind == LOAD_FILE ? chunk_place_get(s->places, c).offset : at;
+			uint8_t *page = aligned_alloc(4096, round_up(size, 4096));
+
+			assert_true(pread(fds[1 + p->source], page, round_up(size, 4096),
+					  (off_t)from) >= (ssize_t)size);
+			memcpy(image + at, page, size);
+			free(page);
+		}
+		plan_piece_copy(p, image, 0, s->image_len, got);
+		free(image);
+	}
+	test_fill(want, target, step * 100 + rank);
+	assert_memory_equal(got, want, target);
+	end.load = r->load->load;
+	end.complete = true;
+	ckpt__reply__free_unpacked(r, NULL);
+	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
+	q.load_end = &end;
+	ask_ok(k, &q);
+	load_plan_fini(&plan);
+	munmap(bytes, (size_t)len);
+	for (size_t i = 0; i < n; i++)
+		close(fds[i]);
+	free(got);
+	free(want);
+}
+
+#endif
