@@ -8,6 +8,7 @@
 #ifndef BASE_JOBLOG_H
 #define BASE_JOBLOG_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,9 @@ struct joblog_ops {
 	/* Record n becomes these bytes, durably, or nothing changes. -EEXIST: another record n is
 	 * there. After an unclear answer it reads n back and compares: equal is success. */
 	int (*append)(struct joblog *, uint64_t n, const void *bytes, size_t len, struct err *e);
+	/* After append has failed: that record may be there all the same, now or after a loss of
+	 * power. Only the same append, repeated, settles it; no other record n may be tried. */
+	bool (*unclear)(struct joblog *);
 	/* Walks the records in order of n, from 0 or from where it was trimmed. A missing or
 	 * unreadable one ends the walk with CKPT_ECORRUPT or -errno after those before it;
 	 * -EAGAIN: it was trimmed meanwhile, read it again. What was walked is durable. */

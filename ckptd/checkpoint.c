@@ -7,12 +7,16 @@
  *   reads or persists ----> memory freed; the struct goes when files are gone as well
  *   OPEN ---- skipped, timed out, overtaken, process ended before it sealed ----> ABORTED
  *   ---- abort record in the log ----> memory freed, struct gone
+ *   COMMITTING ---- the log cannot be written, slots are needed, its record is certainly not
+ *   there, it is not the newest SEALED ----> OPEN ----> ABORTED ----> memory freed at once (I4,
+ * I14); the struct goes when the abort record is in the log
  *
  * state        memory                        log              files
  * OPEN         slots SEALED or DIGESTED      nothing          perhaps shards, no COMMIT
  * COMMITTING   every slot DIGESTED           record queued    as above
  * COMMITTED    as long as I9 asks            commit record    see persist.c
- * ABORTED      until the record is there     abort record     being discarded
+ * ABORTED      until the record is there,    abort record     being discarded
+ *              or the log cannot be written
  *
  * Steps of one epoch commit in rising order (I5): a checkpoint commits only when no older one of
  * its epoch can still commit, and a whole one aborts older ones that some rank passed over.
@@ -409,9 +413,7 @@ static void abort_done(void *arg, int status)
 {
 	struct checkpoint *c = arg;
 
-	c->works--;
-	/* While the log cannot be written, memory goes on being used and the record follows (I4);
-	 * a log that another writes now makes no difference to slots nobody committed. */
+	/* A log that another writes now makes no difference to slots nobody committed. */
 	(void)status;
 	c->abort_logged = true;
 	job_poke(c->job);
@@ -436,11 +438,9 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 	r.aborted.attempt = c->attempt;
 	r.aborted.next_try = c->try_number + 1;
 	memcpy(r.aborted.reason, c->reason, sizeof(r.aborted.reason));
-	c->works++;
-	if (job_append(j, &r, abort_done, c) < 0) {
-		c->works--;
+	/* The struct stays until abort_done(), its memory need not. */
+	if (job_append(j, &r, abort_done, c) < 0)
 		c->abort_logged = true;
-	}
 	job_poke(j);
 }
 
@@ -651,7 +651,7 @@ static bool memory_may_go(const struct checkpoint *c)
 	if (c->works > 0 || c->readers > 0 || c->persist)
 		return false;
 	if (c->agreed == CP_ABORTED)
-		return c->abort_logged || c->job->log_text[0];
+		return c->abort_logged || job_log_down(c->job);
 	if (c->agreed != CP_COMMITTED)
 		return false;
 	return c->durable != DUR_WANTED && !is_only_base(c) && newer_committed(c);
@@ -677,6 +677,64 @@ static bool in_memory(const struct checkpoint *c)
 		if (c->shards[r].sealed)
 			return true;
 	return false;
+}
+
+/* ---- While nothing can be committed ---- */
+
+static bool waits_for_commit(const struct checkpoint *c)
+{
+	return c->sealed && c->epoch == c->job->history.epoch.number &&
+	       (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING);
+}
+
+/* Whether it is OPEN now. Where its record may be in the log it stays as it is: else there would
+ * be a commit whose bytes were reused. */
+static bool take_back(struct checkpoint *c)
+{
+	if (c->agreed == CP_COMMITTING) {
+		if (!job_withdraw(c->job, commit_done, c))
+			return false;
+		c->works--;
+		c->agreed = CP_OPEN;
+	}
+	return true;
+}
+
+static bool being_let_go(struct job *j)
+{
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_ABORTED && in_memory(c))
+			return true;
+	return false;
+}
+
+/* Each save would keep its slot. Where a rank has none left, the oldest gives way; the newest
+ * COMMITTED and the newest SEALED stay (I4, I9, I14). */
+void checkpoint_give_way(struct job *j)
+{
+	struct checkpoint *c, *newest = NULL, *best;
+
+	if (!job_log_down(j) || j->opening || !member_lacks_slot(j) || being_let_go(j) ||
+	    BUG(OUTAGE_KEEPS_SLOTS))
+		return;
+	list_each(c, &j->checkpoints, link)
+		if (waits_for_commit(c) && (!newest || c->step > newest->step))
+			newest = c;
+	for (uint64_t from = 0;; from = best->step + 1) {
+		best = NULL;
+		list_each(c, &j->checkpoints, link)
+			if (waits_for_commit(c) && c != newest && c->step >= from &&
+			    (!best || c->step < best->step))
+				best = c;
+		if (!best)
+			return;
+		if (take_back(best))
+			break;
+	}
+	checkpoint_abort(best, "the job's log cannot be written (%.120s), and step %llu is newer",
+			 j->log_text, (unsigned long long)newest->step);
 }
 
 /* Overtaken before it was picked for disk: it needs no record, and the next sum leaves it out. */

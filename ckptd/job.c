@@ -7,8 +7,13 @@
  *
  *   append fails with -EEXIST or CKPT_ESTALE   another writer: this ckptd no longer leads the
  *                                              job; every append fails until it is restarted
- *   anything else                              unknown, but joblog has read back and found it
- *                                              absent (I10): tried again each second (I14)
+ *   anything else                              tried again each second (I14). Where joblog says
+ *                                              that the record is certainly not there it may be
+ *                                              withdrawn instead; else only the same append may
+ *                                              follow (I10)
+ *
+ * What waits is bounded: of abort records the newest HISTORY_ABORTS_MAX, which is all that the log
+ * remembers; commits by the slots; the rest by what one job can have under way.
  */
 #include <config.h>
 
@@ -38,6 +43,7 @@ struct append {
 	uint64_t n;
 	void *bytes;
 	size_t len;
+	bool unclear; /* an append of it failed, and it may be in the log all the same */
 	struct err err;
 };
 
@@ -58,6 +64,7 @@ static void job_step(struct task *t)
 	load_step(j);
 	persist_step(j);
 	retain_step(j);
+	checkpoint_give_way(j);
 	checkpoint_collect(j);
 	checkpoint_answer(j);
 	member_grant(j);
@@ -160,6 +167,8 @@ static void append_run(struct work *w)
 	if ((w->status == -ENOSPC || w->status == -EDQUOT) &&
 	    spare_sweep(&a->job->node->store, 0, NULL) == 0)
 		w->status = log->ops->append(log, a->n, a->bytes, a->len, &a->err);
+	/* One that is there counts only once it is applied. */
+	a->unclear = w->status == 0 || log->ops->unclear(log);
 }
 
 static void append_end(struct append *a, int status)
@@ -221,6 +230,7 @@ static void append_done(struct work *w)
 	memcpy(j->log_text, a->err.text, sizeof(j->log_text));
 	timer_arm(j->node->env.loop, &j->append_retry,
 		  loop_now(j->node->env.loop) + APPEND_RETRY_NS);
+	job_poke(j);
 }
 
 static int append_insert(struct job *j, const struct record *r, append_done_fn *done, void *arg,
@@ -294,6 +304,56 @@ static void append_next(struct job *j)
 	work_submit(j->node->env.workers, WORK_META, &a->work);
 }
 
+bool job_log_down(const struct job *j)
+{
+	return j->log_text[0] && !j->log_error;
+}
+
+static bool may_withdraw(const struct append *a)
+{
+	const struct job *j = a->job;
+
+	if (j->appending && j->appends.next == &a->link)
+		return false;
+	return !a->unclear || BUG(WITHDRAW_UNCLEAR);
+}
+
+bool job_withdraw(struct job *j, append_done_fn *done, void *arg)
+{
+	struct append *a;
+
+	list_each(a, &j->appends, link) {
+		if (a->done != done || a->arg != arg)
+			continue;
+		if (!may_withdraw(a))
+			return false;
+		list_del(&a->link);
+		append_free(a);
+		return true;
+	}
+	return false;
+}
+
+/* The oldest of too many aborts that wait: the log would have forgotten it behind the others. */
+static void forget_abort(struct job *j)
+{
+	struct append *a, *oldest = NULL;
+	unsigned n = 0;
+
+	list_each(a, &j->appends, link) {
+		if (a->record.type != RECORD_ABORT || !may_withdraw(a))
+			continue;
+		if (!oldest)
+			oldest = a;
+		n++;
+	}
+	if (n <= HISTORY_ABORTS_MAX)
+		return;
+	list_del(&oldest->link);
+	oldest->done(oldest->arg, -ECANCELED);
+	append_free(oldest);
+}
+
 static void trim_done(void *arg, int status);
 
 int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg)
@@ -307,6 +367,8 @@ int job_append(struct job *j, const struct record *r, append_done_fn *done, void
 	if (ret < 0)
 		return ret;
 	append_next(j);
+	if (r->type == RECORD_ABORT)
+		forget_abort(j);
 	/* A sum takes its turn like any record; the records below it go once it is there. */
 	if (j->history.next_n - j->history.first_n > j->node->options.log_trim &&
 	    r->type == RECORD_COMMIT) {

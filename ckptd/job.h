@@ -94,7 +94,7 @@ struct checkpoint {
 	struct shard_state *shards; /* world; tables are kept while the memory is */
 	uint32_t n_sealed, n_digested;
 	bool sealed, digested;      /* facts, of all ranks */
-	bool abort_logged;          /* ABORTED: its record is in the log */
+	bool abort_logged;          /* ABORTED: its record is in the log, or never will be */
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
 	struct commit_file *commit; /* with DUR_DONE */
@@ -212,6 +212,11 @@ struct job *job_find_id(struct node *n, const struct job_id *id);
  */
 typedef void append_done_fn(void *arg, int status);
 MUST_CHECK int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg);
+/* Takes a record back that waits and is certainly not in the log; done does not run. False: it is
+ * being appended, or may be there. */
+MUST_CHECK bool job_withdraw(struct job *j, append_done_fn *done, void *arg);
+/* The log could not be written the last time that it was tried. */
+bool job_log_down(const struct job *j);
 /*
  * Something changed: the whole machine of the job takes a step in the next turn of the loop. Events
  * only note what happened and poke; decisions, and everything that frees, are made in job_step().
@@ -253,6 +258,8 @@ struct checkpoint *epoch_newest_restorable(struct job *j);
 MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct member **ret);
 struct member *member_of_rank(struct job *j, uint32_t rank);
 bool member_has_slots(const struct member *m);
+/* Some rank cannot be given its next credit for want of a slot. */
+bool member_lacks_slot(struct job *j);
 void member_left(struct member *m, bool process_ended);
 MUST_CHECK int member_declare(struct member *m, const struct digest *digest, const void *bytes,
 			      size_t len, struct err *e);
@@ -304,6 +311,7 @@ MUST_CHECK int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint
 void checkpoint_resume(struct checkpoint *c);
 MUST_CHECK int checkpoint_fix_root(struct checkpoint *c); /* root and layout from its tables */
 void checkpoint_step(struct job *j); /* commits what is whole */
+void checkpoint_give_way(struct job *j); /* to saves, while nothing can be committed */
 /* Lets go of memory that nothing needs any more (I9), and of the struct itself (2). */
 void checkpoint_collect(struct job *j);
 void checkpoint_free(struct checkpoint *c);

@@ -375,6 +375,16 @@ static struct slot *empty_slot(struct member *m)
 	return NULL;
 }
 
+bool member_lacks_slot(struct job *j)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		if (m->alive && m->prepared && !m->credit_unused && !empty_slot(m))
+			return true;
+	return false;
+}
+
 static bool can_grant(struct job *j)
 {
 	uint32_t n = 0;

@@ -226,7 +226,9 @@ static void discard_done(struct work *w)
 	struct persist *t = container_of(w, struct persist, publish);
 	struct checkpoint *c = t->checkpoint;
 
-	if (c->agreed != CP_ABORTED) {
+	if (c->agreed != CP_ABORTED && t->cancelled) {
+		c->durable = DUR_NONE;
+	} else if (c->agreed != CP_ABORTED) {
 		snprintf(c->reason, sizeof(c->reason), "%.*s", REASON_MAX, t->err.text);
 		if (is_want_of_room(t->err.code))
 			persist_refused(c, &t->err);
@@ -538,6 +540,9 @@ static bool wanted(const struct checkpoint *c)
 	if (c->agreed == CP_ABORTED ||
 	    (c->agreed == CP_OPEN && c->epoch != j->history.epoch.number))
 		return false;
+	/* It could not be published: those that could come first. */
+	if (c->agreed != CP_COMMITTED && job_log_down(j))
+		return false;
 	if (c->wait_durable || j->node->stopping)
 		return true;
 	if (is_base(c))
@@ -574,6 +579,12 @@ void persist_step(struct job *j)
 	if (!pick)
 		return;
 	pick->durable = DUR_WANTED;
+	/* One that waits for its record is in the way of one that could be published. */
+	if (j->persist && job_log_down(j) && pick->agreed == CP_COMMITTED &&
+	    j->persist->checkpoint->agreed != CP_COMMITTED && !j->persist->cancelled) {
+		j->persist->cancelled = true;
+		job_poke(j);
+	}
 	if (!j->persist && persist_start(pick) < 0) {
 		pick->durable = DUR_FAILED;
 		snprintf(pick->reason, sizeof(pick->reason), "out of memory");

@@ -34,6 +34,22 @@ static void end(struct job_rig *j)
 {
 	close(j->a.fd);
 	stop(&j->w);
+}
+
+/* Memory is lost; the base must be what was durable last. */
+static void begin_again(struct job_rig *j, uint64_t want)
+{
+	uint64_t base;
+
+	start(&j->w, "threads", &j->o);
+	connect_rank(&j->w, &j->a);
+	assert_int_equal(open_rank(&j->a, 0, 1, "run2", &base), 0);
+	assert_int_equal(base, want);
+}
+
+static void end_for_good(struct job_rig *j)
+{
+	end(j);
 	test_dir_remove(j->w.dir);
 }
 
@@ -74,13 +90,70 @@ static void test_reserve_is_kept(void **state)
 	for (int i = 0; i < TURNS_MAX && count_files(&j, "jobs/*/80.*/COMMIT") == 0; i++)
 		loop_epoll_turn(j.w.loop, 10000000);
 	assert_int_equal(wait_rank(&j.a, 80, CKPT_DURABLE), 0);
+	end_for_good(&j);
+}
+
+/* ---- A log that cannot be written ---- */
+
+static void test_saves_go_on_without_the_log(void **state)
+{
+	struct job_rig j = {0};
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
+	log_error = -ENOSPC;
+	for (uint64_t step = 20; step <= 90; step += 10)
+		assert_int_equal(save_rank(&j.a, 0, step), 0);
+	/* What had to give way is said to be aborted; what is on its way is not said to be there.
+	 */
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_int_equal(count_files(&j, "jobs/*/90.*/COMMIT"), 0);
+	load_rank_at(&j.a, 0, 10, CKPT_TIER_MEMORY, 10);
+	/* Nobody need do anything for the newest to be committed once the log can be written. */
+	log_error = 0;
+	assert_int_equal(wait_rank(&j.a, 90, CKPT_DURABLE), 0);
+	assert_int_equal(wait_rank(&j.a, 60, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_int_equal(save_rank(&j.a, 0, 100), 0);
+	assert_int_equal(wait_rank(&j.a, 100, CKPT_DURABLE), 0);
 	end(&j);
+	/* The log is whole, and says the same after a start. */
+	begin_again(&j, 100);
+	end_for_good(&j);
+}
+
+/* Its record has its name and may be there after a loss of power, or not: its bytes stay. */
+static void test_what_may_be_in_the_log_stays(void **state)
+{
+	struct job_rig j = {0};
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
+	log_sync_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 20), 0);
+	assert_int_equal(save_rank(&j.a, 0, 30), 0);
+	for (int i = 0; i < 100; i++)
+		loop_epoll_turn(j.w.loop, 10000000);
+	assert_int_equal(j.a.page->credit, j.a.used_credit); /* three slots are taken */
+	log_sync_error = 0;
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), 0);
+	assert_int_equal(wait_rank(&j.a, 30, CKPT_DURABLE), 0);
+	end(&j);
+	begin_again(&j, 30);
+	end_for_good(&j);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve_is_kept),
+		cmocka_unit_test(test_saves_go_on_without_the_log),
+		cmocka_unit_test(test_what_may_be_in_the_log_stays),
 	};
 
 	return cmocka_run_group_tests_name("full", tests, NULL, NULL);

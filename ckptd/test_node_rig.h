@@ -34,7 +34,7 @@
 #include "storage/store.h"
 #include "tests/lib/test.h"
 
-#define TURNS_MAX 200000
+#define TURNS_MAX 20000
 #define ELEMENTS  100000u
 
 struct world {
@@ -422,8 +422,10 @@ static inline int wait_rank(struct rank *k, uint64_t step, uint32_t what)
 	return code;
 }
 
-/* Loads `latest` and compares every byte with what save_rank() wrote at that step. */
-static inline void load_rank(struct rank *k, uint32_t rank, uint64_t step, uint32_t tier)
+/* Loads a step (UINT64_MAX: latest) and compares every byte with what save_rank() wrote at `step`.
+ */
+static inline void load_rank_at(struct rank *k, uint32_t rank, uint64_t step, uint32_t tier,
+				uint64_t which)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Load l = CKPT__LOAD__INIT;
@@ -437,7 +439,7 @@ static inline void load_rank(struct rank *k, uint32_t rank, uint64_t step, uint3
 	size_t n;
 	off_t len;
 
-	l.step = UINT64_MAX;
+	l.step = which;
 	q.body_case = CKPT__REQUEST__BODY_LOAD;
 	q.load = &l;
 	r = ask(k, &q, fds, &n);
@@ -486,6 +488,11 @@ static inline void load_rank(struct rank *k, uint32_t rank, uint64_t step, uint3
 		close(fds[i]);
 	free(got);
 	free(want);
+}
+
+static inline void load_rank(struct rank *k, uint32_t rank, uint64_t step, uint32_t tier)
+{
+	load_rank_at(k, rank, step, tier, UINT64_MAX);
 }
 
 #endif

@@ -182,7 +182,8 @@ void waiter_drop(struct job *j, struct session *s, uint64_t request)
 			continue;
 		if (request)
 			session_reply_error(w->session, w->request, CKPT_ETIMEDOUT,
-					    "the wait was cancelled");
+					    j->log_text[0] ? j->log_text
+							   : "the wait was cancelled");
 		waiter_free(w);
 	}
 }

@@ -17,8 +17,8 @@
  *    disturbs nobody.
  *
  * Failure modes: an error before link(2) leaves the log as it was; after it the record may be
- * there or not, be durable or not, and the same append settles it (I10). An error of sync ends
- * that temporary's life; the next try writes another. An error of sync_dir may be tried again:
+ * there or not, be durable or not (unclear), and the same append settles it (I10). An error of sync
+ * ends that temporary's life; the next try writes another. An error of sync_dir may be tried again:
  * names are metadata, a file system whose journal failed does not report success later.
  *
  * Runs on WORK_META workers, one call at a time.
@@ -52,6 +52,7 @@ struct single {
 	uint64_t temps;       /* names of temporaries used so far */
 	bool looked;          /* first and next are known, leftovers were removed */
 	bool unsynced;        /* the folder may hold names that are not durable */
+	bool unclear;         /* record `next` may be one of them: an append of it failed late */
 	uint8_t *buf;         /* JOBLOG_RECORD_MAX + 1 */
 	char dir[DISK_PATH_MAX + 1];
 };
@@ -244,8 +245,10 @@ static int read_back(struct single *s, uint64_t n, const void *bytes, size_t len
 	int r = read_record(s, n, &have);
 
 	assert(answer < 0);
-	if (r == -ENOENT)
+	if (r == -ENOENT) {
+		s->unclear = false;
 		return err_code(e, answer, "link log record %llu in '%s'", LL(n), s->dir);
+	}
 	if (r < 0)
 		return err_code(e, r, "read log record %llu in '%s' back", LL(n), s->dir);
 	s->next = max_u64(s->next, n + 1);
@@ -265,6 +268,7 @@ static int place(struct single *s, uint64_t n, const void *bytes, size_t len, st
 		return err_code(e, r, "write log record %llu of '%s'", LL(n), s->dir);
 	}
 	path_of(s, "", n, path);
+	s->unclear = true;
 	r = s->disk->ops->link(s->disk, temp, path);
 	if (FAULT(LOG_LINK))
 		r = -EIO;
@@ -313,11 +317,19 @@ static int single_append(struct joblog *log, uint64_t n, const void *bytes, size
 		r = read_back(s, n, bytes, len, -EEXIST, e);
 	else
 		r = place(s, n, bytes, len, e);
+	s->unclear = s->unclear || r == 0;
 	if (r == 0)
 		r = sync_folder(s, e); /* (2) */
-	if (r == 0)
+	if (r == 0) {
 		s->next = max_u64(s->next, n + 1);
+		s->unclear = false;
+	}
 	return r;
+}
+
+static bool single_unclear(struct joblog *log)
+{
+	return single_of(log)->unclear;
 }
 
 /* ---- Scan ---- */
@@ -419,6 +431,7 @@ static void single_close(struct joblog *log)
 
 static const struct joblog_ops single_ops = {
 	.append = single_append,
+	.unclear = single_unclear,
 	.scan = single_scan,
 	.trim = single_trim,
 	.close = single_close,

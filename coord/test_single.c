@@ -659,6 +659,58 @@ static void test_what_is_scanned_is_durable(void **state)
 	log->ops->close(log);
 }
 
+/* Fails the at-th operation of an append. Its record is then not there and never will be, or the
+ * log says that this is not certain. False: the append has fewer operations. */
+static bool fails_clearly_or_not(unsigned at, enum test_disk_fault fault, unsigned *ret_clear)
+{
+	struct seen s = {.watch = 1, .who = 9};
+	struct joblog *log;
+	bool unclear, fired;
+	int r;
+
+	test_disk_fini(&disk);
+	test_disk_init(&disk);
+	log = log_with(1);
+	test_disk_fail(&disk, at, false, fault);
+	r = append(log, 1, 0);
+	unclear = log->ops->unclear(log);
+	fired = disk.fired;
+	assert_true(r < 0 || !unclear);
+	if (r < 0 && unclear) { /* a failure of the next try does not make it clear */
+		test_disk_fail(&disk, 1, true, FAIL_BEFORE);
+		assert_true(append(log, 1, 0) < 0);
+		assert_true(log->ops->unclear(log));
+		test_disk_fail(&disk, 0, false, FAIL_BEFORE);
+		assert_int_equal(append(log, 1, 0), 0);
+		assert_false(log->ops->unclear(log));
+	} else if (r < 0) {
+		(*ret_clear)++;
+		test_disk_fail(&disk, 0, false, FAIL_BEFORE);
+		assert_int_equal(append(log, 1, 1), 0); /* another record takes its place */
+		log->ops->close(log);
+		test_disk_power_loss(&disk, 0);
+		log = open_log();
+		assert_int_equal(log->ops->scan(log, see, &s, NULL), 0);
+		assert_int_equal(s.count, 2);
+		assert_int_equal(s.who, 1);
+	}
+	log->ops->close(log);
+	return fired;
+}
+
+static void test_what_failed_is_absent_or_unclear(void **state)
+{
+	unsigned clear = 0, at;
+
+	(void)state;
+	for (int fault = FAIL_BEFORE; fault <= FAIL_AFTER; fault++) {
+		for (at = 1; fails_clearly_or_not(at, fault, &clear); at++)
+			;
+		assert_true(at > 5);
+	}
+	assert_true(clear >= 6); /* making, writing and syncing the temporary */
+}
+
 /*
  * A process dies between making the trim mark and syncing it; the next one, while it removes what
  * the mark took out, loses power. The mark must not be lost alone.
@@ -773,6 +825,7 @@ int main(void)
 		T(test_allocations_fail),
 #endif
 		T(test_what_is_scanned_is_durable),
+		T(test_what_failed_is_absent_or_unclear),
 		T(test_trim_mark_of_a_dead_process),
 		T(test_open_makes_names_durable),
 		T(test_open_refuses_long_paths),

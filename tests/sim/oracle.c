@@ -476,6 +476,11 @@ static int watched_append(struct joblog *l, uint64_t n, const void *bytes, size_
 	return r;
 }
 
+static bool watched_unclear(struct joblog *l)
+{
+	return of(l)->real->ops->unclear(of(l)->real);
+}
+
 static int scanned(void *arg, uint64_t n, const void *bytes, size_t len)
 {
 	struct scan *s = arg;
@@ -526,6 +531,7 @@ static void watched_close(struct joblog *l)
 
 static const struct joblog_ops watched_ops = {
 	.append = watched_append,
+	.unclear = watched_unclear,
 	.scan = watched_scan,
 	.trim = watched_trim,
 	.close = watched_close,

@@ -56,6 +56,7 @@ void oracle_sealed(struct rank *r, const struct save_key *k, const struct attemp
 {
 	struct oracle_job *j = r->job->oracle;
 
+	r->job->sealed_ns = r->sim->w->now_ns;
 	if (k->epoch < log_epoch)
 		accuse(r->sim,
 		       "I11: rank %u of %s sealed step %llu of epoch %llu when the job was in "

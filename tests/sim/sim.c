@@ -117,6 +117,21 @@ static const struct profile damage = {
 	.slow_load = 10,
 };
 
+/* Logs that cannot be written for seconds, and nothing else. */
+static const struct profile outages = {
+	.name = "outages",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 6 * SIM_S,
+	.events = 4,
+	.weight = {[TROUBLE_outage] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 10,
+	.slow_load = 10,
+	.outage_ns = 4 * SIM_S,
+};
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -133,6 +148,7 @@ static const struct {
 	{BUG_LATEST_IS_NEWEST, &everything, NULL},
 	{BUG_LEDGER_TRUSTS_TORN_RECORD, &torn_ledgers, NULL},
 	{BUG_MIX_TRIES, &everything, NULL},
+	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_RETAIN_IGNORES_READERS, &slow_readers, NULL},
@@ -146,6 +162,7 @@ static const struct {
 	{BUG_SKIP_LOG_DIR_SYNC, &everything, NULL},
 	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
 	{BUG_SKIP_SPARE_LOCK, &slow_readers, NULL},
+	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
 #define HUNTS (sizeof(hunts) / sizeof(hunts[0]))
 

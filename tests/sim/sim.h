@@ -84,6 +84,7 @@ struct profile {
 	unsigned persist_every;   /* 0: drawn */
 	bool one_point;           /* faults at points are all at this one */
 	int point;
+	uint64_t outage_ns; /* how long one lasts at most; 0: short */
 };
 
 struct sim;
@@ -164,6 +165,7 @@ struct sim_job {
 	uint64_t decisions;
 	struct oracle_job *oracle; /* once a rank has opened it */
 	unsigned goal;             /* in peace: durable saves still wanted */
+	uint64_t sealed_ns;        /* when a rank last heard that its save is sealed */
 };
 
 void job_launch(struct sim_job *j);
@@ -282,6 +284,7 @@ struct sim {
 	bool trouble; /* faults may happen */
 	bool peace;   /* everything must work */
 	bool powered; /* false between power loss and start */
+	uint64_t outage_ns; /* since when logs cannot be written; 0: they can */
 	uint64_t counts[COUNTS];
 	char wrong[512];
 };

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
@@ -123,23 +124,62 @@ void power_loss(struct sim *s)
 	world_after(s->w, 1 + world_random(s->w, 50 * SIM_MS), NULL, power_on, s);
 }
 
+#define OUTAGE_NS (300 * SIM_MS)
+#define SILENT_NS (1500 * SIM_MS) /* without a save, while logs cannot be written */
+
+static const enum disk_fault outage_faults[] = {FAULT_WRITE_EIO, FAULT_NO_SPACE, FAULT_SYNC_EIO};
+
 static void outage_ends(void *arg)
 {
 	struct sim *s = arg;
 	struct disk_options *o = disk_sim_options(s->disk);
 
-	o->one_in[CLASS_LOG][FAULT_WRITE_EIO] = 0;
-	o->budget[FAULT_WRITE_EIO] = 3;
+	for (int i = 0; i < 3; i++) {
+		o->one_in[CLASS_LOG][outage_faults[i]] = 0;
+		o->one_in[CLASS_OTHER][outage_faults[i]] = 0;
+		o->budget[outage_faults[i]] = 3;
+	}
+	s->outage_ns = 0;
+}
+
+/* Saves go on, unless the older slots are taken by what may be in the log (I14). */
+static void outage_watch(void *arg)
+{
+	struct sim *s = arg;
+	uint64_t now = s->w->now_ns;
+
+	if (!s->outage_ns)
+		return;
+	for (unsigned i = 0; i < s->n_jobs && s->options.slots > 2; i++) {
+		struct sim_job *j = &s->jobs[i];
+
+		if (j->sealed_ns && now - max_u64(j->sealed_ns, s->outage_ns) > SILENT_NS)
+			accuse(s,
+			       "I14: nothing was saved in %s for %llu ms while its log could not "
+			       "be written",
+			       j->name, (unsigned long long)(SILENT_NS / SIM_MS));
+	}
+	world_after(s->w, 100 * SIM_MS, NULL, outage_watch, s);
 }
 
 /* The log cannot be written for a while (I14). */
 static void outage(struct sim *s)
 {
 	struct disk_options *o = disk_sim_options(s->disk);
+	uint64_t most = s->profile->outage_ns ? s->profile->outage_ns : OUTAGE_NS;
+	enum disk_fault f = outage_faults[world_random(s->w, 3)];
+	bool folder = world_one_in(s->w, 3); /* then a record may be there or not */
 
-	o->one_in[CLASS_LOG][FAULT_WRITE_EIO] = 1;
-	o->budget[FAULT_WRITE_EIO] = UINT32_MAX;
-	world_after(s->w, world_random(s->w, 300 * SIM_MS), NULL, outage_ends, s);
+	if (s->outage_ns)
+		return;
+	if (folder)
+		f = FAULT_SYNC_EIO;
+	o->one_in[folder ? CLASS_OTHER : CLASS_LOG][f] = 1;
+	o->budget[f] = UINT32_MAX;
+	s->outage_ns = s->w->now_ns;
+	world_after(s->w, world_random(s->w, most), NULL, outage_ends, s);
+	if (s->profile->outage_ns && !folder)
+		world_after(s->w, 100 * SIM_MS, NULL, outage_watch, s);
 	sim_count(s, outages);
 }
 
@@ -303,6 +343,7 @@ void chaos_end(struct sim *s)
 	struct disk_options *o = disk_sim_options(s->disk);
 
 	s->trouble = false;
+	s->outage_ns = 0;
 	for (int c = 0; c < DISK_CLASSES; c++)
 		for (int f = 0; f < DISK_FAULTS; f++)
 			o->one_in[c][f] = 0;
