@@ -681,7 +681,7 @@ static bool in_memory(const struct checkpoint *c)
 
 /* ---- While nothing can be committed ---- */
 
-static bool waits_for_commit(const struct checkpoint *c)
+bool checkpoint_waits_for_commit(const struct checkpoint *c)
 {
 	return c->sealed && c->epoch == c->job->history.epoch.number &&
 	       (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING);
@@ -720,12 +720,12 @@ void checkpoint_give_way(struct job *j)
 	    BUG(OUTAGE_KEEPS_SLOTS))
 		return;
 	list_each(c, &j->checkpoints, link)
-		if (waits_for_commit(c) && (!newest || c->step > newest->step))
+		if (checkpoint_waits_for_commit(c) && (!newest || c->step > newest->step))
 			newest = c;
 	for (uint64_t from = 0;; from = best->step + 1) {
 		best = NULL;
 		list_each(c, &j->checkpoints, link)
-			if (waits_for_commit(c) && c != newest && c->step >= from &&
+			if (checkpoint_waits_for_commit(c) && c != newest && c->step >= from &&
 			    (!best || c->step < best->step))
 				best = c;
 		if (!best)

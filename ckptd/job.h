@@ -312,6 +312,8 @@ void checkpoint_resume(struct checkpoint *c);
 MUST_CHECK int checkpoint_fix_root(struct checkpoint *c); /* root and layout from its tables */
 void checkpoint_step(struct job *j); /* commits what is whole */
 void checkpoint_give_way(struct job *j); /* to saves, while nothing can be committed */
+/* SEALED, and its commit record is still to come. */
+bool checkpoint_waits_for_commit(const struct checkpoint *c);
 /* Lets go of memory that nothing needs any more (I9), and of the struct itself (2). */
 void checkpoint_collect(struct job *j);
 void checkpoint_free(struct checkpoint *c);

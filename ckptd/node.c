@@ -3,7 +3,7 @@
  * node.c - ckptd without an operating system: start, adoption, events, orderly stop.
  *
  *   new -> STARTING (a META worker reads the data folder) -> memory adopted -> READY
- *       -> STOPPING (what is only in memory goes to disk, bounded) -> stopped
+ *       -> STOPPING (what is SEALED is committed, the newest goes to disk, bounded) -> stopped
  */
 #include <config.h>
 
@@ -251,11 +251,27 @@ const struct conn_events node_conn_events = {
 
 /* ---- Stop ---- */
 
-static bool only_in_memory(struct job *j)
+/* What is SEALED goes on to COMMITTED, and the newest COMMITTED to DURABLE. */
+static bool unfinished(struct job *j)
+{
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link)
+		if (checkpoint_waits_for_commit(c) && !j->log_error && !BUG(STOP_LEAVES_SEALED))
+			return true;
+	c = epoch_newest_restorable(j);
+	return c && c->durable != DUR_DONE && c->durable != DUR_FAILED;
+}
+
+/* What was given up is tried once more: memory may go with this process. */
+static void try_again(struct job *j)
 {
 	struct checkpoint *c = epoch_newest_restorable(j);
 
-	return c && c->durable != DUR_DONE && c->durable != DUR_FAILED;
+	if (!c || c->durable != DUR_FAILED)
+		return;
+	c->durable = DUR_NONE;
+	c->persist_tries = 0;
 }
 
 static void stopped(struct node *n)
@@ -274,7 +290,7 @@ void node_stop_step(struct node *n)
 	if (!n->stopping || !n->stopped_fn || n->index_works || n->works)
 		return;
 	list_each(j, &n->jobs, link)
-		if (only_in_memory(j) || j->persist || j->appending)
+		if (unfinished(j) || j->persist || j->appending)
 			return;
 	stopped(n);
 }
@@ -295,8 +311,10 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
-	list_each(j, &n->jobs, link)
+	list_each(j, &n->jobs, link) {
+		try_again(j);
 		job_poke(j);
+	}
 	if (list_empty(&n->jobs))
 		stopped(n);
 }

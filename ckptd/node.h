@@ -71,8 +71,9 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 /* The receiver of what the listener and the process watcher tell; arg is the node. */
 extern const struct conn_events node_conn_events;
 /*
- * Orderly stop: takes no new opens, persists the newest COMMITTED of each job that is only in
- * memory (bounded by timeout_ns), then calls stopped. Memory stays in the fd store.
+ * Orderly stop: takes no new opens and gives no credits, lets what every rank has sealed be
+ * committed, persists the newest COMMITTED of each job that is only in memory, also one that was
+ * given up (all bounded by timeout_ns), then calls stopped. Memory stays in the fd store.
  */
 void node_stop(struct node *n, uint64_t timeout_ns, void (*stopped)(void *arg), void *arg);
 /* Takes over what may change while it runs: retention and persist_every. */

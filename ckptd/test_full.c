@@ -148,12 +148,96 @@ static void test_what_may_be_in_the_log_stays(void **state)
 	end_for_good(&j);
 }
 
+/* ---- An orderly stop ---- */
+
+static void on_stopped(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+static bool turn_until(struct job_rig *j, const bool *what, int turns)
+{
+	for (int i = 0; i < turns && !*what; i++)
+		loop_epoll_turn(j->w.loop, 10000000);
+	return *what;
+}
+
+static void test_stop_writes_what_was_sealed(void **state)
+{
+	struct job_rig j = {0};
+	bool stopped = false;
+
+	(void)state;
+	node_options_default(&j.o);
+	j.o.persist_every = 100;
+	begin(&j);
+	log_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0); /* cannot be COMMITTED yet */
+	turn_until(&j, &stopped, 50);
+	node_stop(j.w.node, 60000000000u, on_stopped, &stopped);
+	assert_false(turn_until(&j, &stopped, 50));
+	log_error = 0;
+	assert_true(turn_until(&j, &stopped, TURNS_MAX));
+	end(&j);
+	begin_again(&j, 10);
+	end_for_good(&j);
+}
+
+/* What was given up is tried once more: it would be lost. */
+static void test_stop_tries_again(void **state)
+{
+	struct job_rig j = {0};
+	bool stopped = false;
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	shard_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_EIO);
+	shard_error = 0;
+	node_stop(j.w.node, 60000000000u, on_stopped, &stopped);
+	assert_true(turn_until(&j, &stopped, TURNS_MAX));
+	end(&j);
+	begin_again(&j, 10);
+	/* It waits for nothing that cannot be had: not for what has failed again, nor for longer
+	 * than it was told. */
+	declare_rank(&j.a, 0, 1);
+	prepare_rank(&j.a);
+	load_rank(&j.a, 0, 10, CKPT_TIER_DISK);
+	shard_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 20), 0);
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), 0);
+	stopped = false;
+	node_stop(j.w.node, 3600000000000u, on_stopped, &stopped);
+	assert_true(turn_until(&j, &stopped, TURNS_MAX));
+	end_for_good(&j);
+}
+
+static void test_stop_is_bounded(void **state)
+{
+	struct job_rig j = {0};
+	bool stopped = false;
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	log_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	node_stop(j.w.node, 100000000u, on_stopped, &stopped);
+	assert_true(turn_until(&j, &stopped, TURNS_MAX));
+	end_for_good(&j);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve_is_kept),
 		cmocka_unit_test(test_saves_go_on_without_the_log),
 		cmocka_unit_test(test_what_may_be_in_the_log_stays),
+		cmocka_unit_test(test_stop_writes_what_was_sealed),
+		cmocka_unit_test(test_stop_tries_again),
+		cmocka_unit_test(test_stop_is_bounded),
 	};
 
 	return cmocka_run_group_tests_name("full", tests, NULL, NULL);

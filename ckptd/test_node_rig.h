@@ -71,6 +71,7 @@ static struct disk_ops real_ops, changed_ops;
 static _Atomic uint64_t pretended_room; /* UINT64_MAX: what there is */
 static _Atomic int log_error;           /* of each new name in a job's log; 0: none */
 static _Atomic int log_sync_error;      /* of the folder of a log */
+static _Atomic int shard_error;         /* of each new shard file */
 
 static inline int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *ret_total)
 {
@@ -86,6 +87,8 @@ static inline int changed_open(struct disk *d, const char *path, unsigned flags,
 {
 	if (log_error && (flags & DISK_CREATE) && strstr(path, "/log/"))
 		return log_error;
+	if (shard_error && (flags & DISK_CREATE) && strstr(path, "/rank-"))
+		return shard_error;
 	return real_ops.open(d, path, flags, ret);
 }
 
@@ -108,6 +111,7 @@ static inline void change_disk(struct disk *d)
 	pretended_room = UINT64_MAX;
 	log_error = 0;
 	log_sync_error = 0;
+	shard_error = 0;
 	d->ops = &changed_ops;
 }
 

@@ -153,6 +153,45 @@ void oracle_flip(struct oracle *o, struct oracle_job *j)
 
 /* ---- Records ---- */
 
+static struct commit_seen *newest(struct oracle_job *j);
+static bool aborted(const struct oracle_job *j, const struct attempt_id *a);
+
+/* How many ranks were told that their shards of this attempt are sealed. */
+static unsigned acknowledged(const struct oracle_job *j, const struct seal_seen *of)
+{
+	unsigned n = 0;
+
+	for (size_t i = 0; i < j->n_seals; i++)
+		n += j->seals[i].acknowledged &&
+		     memcmp(&j->seals[i].attempt, &of->attempt, sizeof(of->attempt)) == 0;
+	return n;
+}
+
+void oracle_stopped(struct oracle *o, bool on_disk)
+{
+	for (unsigned i = 0; i < o->n_jobs; i++) {
+		struct oracle_job *j = &o->jobs[i];
+		struct commit_seen *c = newest(j);
+
+		for (size_t k = 0; k < j->n_seals; k++) {
+			struct seal_seen *s = &j->seals[k];
+
+			if (s->acknowledged && s->key.epoch == j->epoch &&
+			    acknowledged(j, s) == s->world && !aborted(j, &s->attempt) &&
+			    !oracle_commit(j, s->key.step, &s->attempt))
+				accuse(o->sim,
+				       "I9: step %llu of %s was SEALED, and an orderly stop has "
+				       "neither committed nor aborted it",
+				       LL(s->key.step), j->name);
+		}
+		if (on_disk && c && !files_there(o, j, c) && !files_hit(o, j, c))
+			accuse(o->sim,
+			       "I9: step %llu of %s is the newest, and an orderly stop has not "
+			       "written it to disk",
+			       LL(c->step), j->name);
+	}
+}
+
 static struct commit_seen *newest(struct oracle_job *j)
 {
 	for (size_t i = j->n_commits; i-- > 0;) {

@@ -96,6 +96,9 @@ int oracle_open_log(void *sim, const struct job_id *job, struct joblog **ret, st
 struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id);
 /* Everything promised to be on disk is: after a start, and at the end. */
 void oracle_check_files(struct oracle *o);
+/* After an orderly stop within its time: all that ranks know to be SEALED is in the log; on_disk:
+ * and the newest commit is on disk. */
+void oracle_stopped(struct oracle *o, bool on_disk);
 void oracle_memory_lost(struct oracle *o);
 /* Damages a file of one of its checkpoints. */
 void oracle_flip(struct oracle *o, struct oracle_job *j);

@@ -132,6 +132,22 @@ static const struct profile outages = {
 	.outage_ns = 4 * SIM_S,
 };
 
+/* ckptd is told to stop while ranks save; nothing is on disk before. */
+static const struct profile stops = {
+	.name = "stops",
+	.jobs = 2,
+	.world = 3,
+	.trouble_ns = 600 * SIM_MS,
+	.events = 6,
+	.weight = {[TROUBLE_stop] = 4, [TROUBLE_kill_rank] = 1, [TROUBLE_outage] = 4},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 100,
+	.slow_load = 20,
+	.persist_every = 100,
+	.outage_ns = 2 * SIM_S,
+};
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -162,6 +178,7 @@ static const struct {
 	{BUG_SKIP_LOG_DIR_SYNC, &everything, NULL},
 	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
 	{BUG_SKIP_SPARE_LOCK, &slow_readers, NULL},
+	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
 	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
 #define HUNTS (sizeof(hunts) / sizeof(hunts[0]))

@@ -99,6 +99,7 @@ struct daemon {
 	struct node *node;
 	struct index *index;
 	bool ready, stopping, stopped;
+	uint64_t stop_ns; /* when it was told to stop */
 	bool keeper_lost; /* the keeper died while this life went on */
 	bool freed;
 	int point;         /* armed to kill, or -1 */
@@ -285,6 +286,7 @@ struct sim {
 	bool peace;   /* everything must work */
 	bool powered; /* false between power loss and start */
 	uint64_t outage_ns; /* since when logs cannot be written; 0: they can */
+	uint64_t outage_end_ns; /* of the last one */
 	uint64_t counts[COUNTS];
 	char wrong[512];
 };

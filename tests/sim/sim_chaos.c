@@ -140,6 +140,7 @@ static void outage_ends(void *arg)
 		o->budget[outage_faults[i]] = 3;
 	}
 	s->outage_ns = 0;
+	s->outage_end_ns = s->w->now_ns;
 }
 
 /* Saves go on, unless the older slots are taken by what may be in the log (I14). */
@@ -150,7 +151,7 @@ static void outage_watch(void *arg)
 
 	if (!s->outage_ns)
 		return;
-	for (unsigned i = 0; i < s->n_jobs && s->options.slots > 2; i++) {
+	for (unsigned i = 0; i < s->n_jobs && s->options.slots > 2 && !s->daemon.stopping; i++) {
 		struct sim_job *j = &s->jobs[i];
 
 		if (j->sealed_ns && now - max_u64(j->sealed_ns, s->outage_ns) > SILENT_NS)

@@ -17,6 +17,7 @@
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
+#define STOP_NS    (3 * SIM_S)
 #define STARTS_MAX 40 /* in a row that fail, in peace */
 
 static void restart(void *arg)
@@ -226,14 +227,21 @@ void daemon_start(struct sim *s)
 
 static void on_stopped(void *arg)
 {
-	((struct daemon *)arg)->stopped = true;
+	struct daemon *d = arg;
+
+	struct sim *s = d->sim;
+
+	d->stopped = true;
+	if (s->profile->good_disk && s->w->now_ns - d->stop_ns < STOP_NS)
+		oracle_stopped(&s->oracle, !s->outage_ns && s->outage_end_ns < d->stop_ns);
 }
 
 static void stop(void *arg)
 {
 	struct daemon *d = arg;
 
-	node_stop(d->node, 3 * SIM_S, on_stopped, d);
+	d->stop_ns = d->sim->w->now_ns;
+	node_stop(d->node, STOP_NS, on_stopped, d);
 }
 
 void daemon_stop(struct sim *s)
