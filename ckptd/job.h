@@ -327,6 +327,8 @@ void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request
 /* Picks what to write next, and moves on what is being written. */
 void persist_step(struct job *j);
 void persist_cancel(struct checkpoint *c);
+/* Every shard is in memory, and nothing is known against it. */
+bool persist_can(const struct checkpoint *c);
 /* Files went: what found no room on the disk, of any job, is tried again. */
 void persist_room(struct node *n);
 void persist_init(struct job *j);

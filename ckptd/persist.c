@@ -370,7 +370,7 @@ static void part_finish(struct persist_part *p)
 	work_submit(p->of->workers, WORK_DATA, &p->work);
 }
 
-static bool in_memory_whole(const struct checkpoint *c)
+bool persist_can(const struct checkpoint *c)
 {
 	for (uint32_t i = 0; i < c->world; i++)
 		if (!c->shards[i].slot || c->shards[i].slot->state == SLOT_QUARANTINED)
@@ -398,7 +398,7 @@ static void persist_tick(struct persist *t)
 		finished += t->parts[i].state == PART_FINISHED;
 	}
 	/* A leaf of its memory was found wrong meanwhile: what was written is not trusted. */
-	if (finished == t->n_parts && !in_memory_whole(c)) {
+	if (finished == t->n_parts && !persist_can(c)) {
 		t->failed = true;
 		err_set(&t->err, CKPT_ECORRUPT, "its copy in memory was found damaged");
 		persist_discard(t);
@@ -535,7 +535,7 @@ static bool wanted(const struct checkpoint *c)
 	uint32_t every = j->node->options.persist_every;
 
 	if (!c->sealed || c->durable == DUR_DONE || c->durable == DUR_FAILED ||
-	    c->durable == DUR_GONE || c->no_room || !in_memory_whole(c))
+	    c->durable == DUR_GONE || c->no_room || !persist_can(c))
 		return false;
 	if (c->agreed == CP_ABORTED ||
 	    (c->agreed == CP_OPEN && c->epoch != j->history.epoch.number))

@@ -148,6 +148,54 @@ static void test_what_may_be_in_the_log_stays(void **state)
 	end_for_good(&j);
 }
 
+/* ---- Memory that goes bad before it is on disk ---- */
+
+/* Loads a step and says that the first leaf of its first source does not match. */
+static void report_leaf(struct rank *k, uint64_t step)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Load l = CKPT__LOAD__INIT;
+	Ckpt__LoadEnd end = CKPT__LOAD_END__INIT;
+	Ckpt__Reply *r;
+	int fds[64];
+	size_t n;
+
+	l.step = step;
+	q.body_case = CKPT__REQUEST__BODY_LOAD;
+	q.load = &l;
+	r = ask(k, &q, fds, &n);
+	assert_int_equal(r->code, 0);
+	while (n > 0)
+		close(fds[--n]);
+	end.load = r->load->load;
+	end.failed = true;
+	ckpt__reply__free_unpacked(r, NULL);
+	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
+	q.load_end = &end;
+	ask_ok(k, &q);
+}
+
+static void test_damaged_before_durable(void **state)
+{
+	struct job_rig j = {0};
+
+	(void)state;
+	node_options_default(&j.o);
+	j.o.persist_every = 100;
+	begin(&j);
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
+	for (size_t i = 0; i < j.a.n_slots; i++)
+		j.a.slots[i][0] ^= 1;
+	report_leaf(&j.a, 10);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ELOST);
+	/* The next one has nothing to do with it. */
+	assert_int_equal(save_rank(&j.a, 0, 20), 0);
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_DURABLE), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ESUPERSEDED);
+	end_for_good(&j);
+}
+
 /* ---- An orderly stop ---- */
 
 static void on_stopped(void *arg)
@@ -235,6 +283,7 @@ int main(void)
 		cmocka_unit_test(test_reserve_is_kept),
 		cmocka_unit_test(test_saves_go_on_without_the_log),
 		cmocka_unit_test(test_what_may_be_in_the_log_stays),
+		cmocka_unit_test(test_damaged_before_durable),
 		cmocka_unit_test(test_stop_writes_what_was_sealed),
 		cmocka_unit_test(test_stop_tries_again),
 		cmocka_unit_test(test_stop_is_bounded),

@@ -140,6 +140,10 @@ static void answer_one(struct job *j, struct waiter *w)
 		newer = newest_committed(j);
 		if (newer && newer->record_n > c->record_n)
 			answer_superseded(w, newer->step);
+		else if (!persist_can(c))
+			answer_error(w, CKPT_ELOST,
+				     "its copy in memory is damaged, and it was not on disk yet",
+				     "");
 	}
 }
 
