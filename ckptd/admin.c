@@ -151,6 +151,7 @@ static json_t *job_json(const struct job *j)
 	json_object_set_new(o, "checkpoints", list);
 	json_object_set_new(o, "aborted", aborts_json(j));
 	json_object_set_new(o, "log_error", json_string(j->log_text));
+	json_object_set_new(o, "log_trim_error", json_string(j->trim_text));
 	json_object_set_new(o, "disk_error", json_string(j->disk_text));
 	if (j->stale_alarms)
 		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));

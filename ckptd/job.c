@@ -356,6 +356,18 @@ static void forget_abort(struct job *j)
 
 static void trim_done(void *arg, int status);
 
+/* A sum takes its turn like any record; the records below it go once it is there. */
+static void sum_up(struct job *j)
+{
+	struct record sum = {.type = RECORD_SUM};
+
+	if (j->summing || job_log_down(j) || j->history.next_n < j->sum_at ||
+	    j->history.next_n - j->history.first_n <= j->node->options.log_trim)
+		return;
+	/* Without memory for it the next record tries. */
+	j->summing = append_insert(j, &sum, trim_done, j, false) == 0;
+}
+
 int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg)
 {
 	int ret;
@@ -369,13 +381,7 @@ int job_append(struct job *j, const struct record *r, append_done_fn *done, void
 	append_next(j);
 	if (r->type == RECORD_ABORT)
 		forget_abort(j);
-	/* A sum takes its turn like any record; the records below it go once it is there. */
-	if (j->history.next_n - j->history.first_n > j->node->options.log_trim &&
-	    r->type == RECORD_COMMIT) {
-		struct record sum = { .type = RECORD_SUM };
-
-		ignore_result(append_insert(j, &sum, trim_done, j, false) /* next commit tries */);
-	}
+	sum_up(j);
 	return 0;
 }
 
@@ -389,8 +395,29 @@ static void trim_run(struct work *w)
 {
 	struct trim *t = container_of(w, struct trim, work);
 
-	/* Harmless if it fails: the records are only not needed any more. */
 	w->status = t->job->log->ops->trim(t->job->log, t->n);
+}
+
+/* Harmless but for the disk and the next start: the log grows until a later sum is there. */
+static void trim_failed(struct job *j, const char *what, int status)
+{
+	bool said = j->trim_text[0];
+
+	j->summing = false;
+	if (status == -ECANCELED || status == CKPT_ESTALE)
+		return; /* this ckptd ends, or does not lead */
+	j->sum_at = j->history.next_n + j->node->options.log_trim;
+	if (status == -E2BIG)
+		snprintf(j->trim_text, sizeof(j->trim_text),
+			 "a sum holds %d checkpoints, and more than %d are kept or pinned: keep "
+			 "fewer",
+			 HISTORY_COMMITS_MAX, HISTORY_COMMITS_MAX);
+	else
+		snprintf(j->trim_text, sizeof(j->trim_text), "%s: %s", what, err_text(status));
+	if (!said)
+		job_tell(j, 4, "the log has %llu records and cannot be trimmed: %s",
+			 (unsigned long long)(j->history.next_n - j->history.first_n),
+			 j->trim_text);
 }
 
 static void trim_end(struct work *w)
@@ -398,6 +425,12 @@ static void trim_end(struct work *w)
 	struct trim *t = container_of(w, struct trim, work);
 	struct job *j = t->job;
 
+	if (w->status < 0) {
+		trim_failed(j, "remove what is summed up", w->status);
+	} else {
+		j->summing = false;
+		j->trim_text[0] = '\0';
+	}
 	alloc_free(t);
 	j->appending = false;
 	append_next(j);
@@ -409,11 +442,15 @@ static void trim_done(void *arg, int status)
 	struct job *j = arg;
 	struct trim *t;
 
-	if (status < 0)
+	if (status < 0) {
+		trim_failed(j, "sum it up", status);
 		return;
+	}
 	t = alloc_zero(sizeof(*t));
-	if (!t)
+	if (!t) {
+		trim_failed(j, "remove what is summed up", -ENOMEM);
 		return;
+	}
 	t->job = j;
 	t->n = j->history.first_n; /* the sum */
 	t->work.run = trim_run;

@@ -173,6 +173,9 @@ struct job {
 	struct task step_task;
 	bool poked;
 	char log_text[ERR_TEXT_MAX];
+	bool summing;                 /* a summing record is on its way, or the trim behind it */
+	uint64_t sum_at;              /* one that failed is tried again at this record */
+	char trim_text[ERR_TEXT_MAX]; /* why the log cannot be trimmed; empty: it can */
 
 	struct list members, slots, checkpoints, declared, waiters;
 	struct list loads;   /* that wait for the epoch to be opened */

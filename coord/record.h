@@ -108,7 +108,8 @@ struct history_abort {
 
 #define HISTORY_ABORTS_MAX 64
 #define HISTORY_RUNS_MAX 64
-#define HISTORY_COMMITS_MAX 300 /* that a summing record carries; freed ones are left out */
+/* That a summing record carries; freed ones are left out. */
+#define HISTORY_COMMITS_MAX 300
 
 /* What a log adds up to. Arrays are in log order. */
 struct history {

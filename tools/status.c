@@ -55,6 +55,9 @@ static void job_problems(const json_t *job, json_t *list)
 
 	if (doc_text(job, "log_error")[0])
 		add_problem(list, "job '%s': its log: %s", name, doc_text(job, "log_error"));
+	if (doc_text(job, "log_trim_error")[0])
+		add_problem(list, "job '%s': its log of %" PRIu64 " records cannot be trimmed: %s",
+			    name, doc_number(job, "log_records"), doc_text(job, "log_trim_error"));
 	if (doc_text(job, "disk_error")[0])
 		add_problem(list,
 			    "job '%s': its newest checkpoint is only in memory until there is "
