@@ -594,7 +594,8 @@ static void creation_run(struct work *w)
 	struct node *n = j->node;
 	char dir[DISK_PATH_MAX + 1];
 
-	w->status = n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, &x->log, &x->err);
+	w->status =
+		n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, false, &x->log, &x->err);
 	if (w->status < 0)
 		return;
 	path_job(dir, &j->history.job.id);

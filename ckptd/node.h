@@ -20,8 +20,9 @@
 #include "base/work.h"
 #include "model/retention.h"
 
-/* Opens the log of a job; a table entry so that other back-ends can be chosen. */
-typedef int joblog_open_fn(void *arg, const struct job_id *job, struct joblog **ret,
+/* Opens the log of a job, or the one that is begun anew to take its place (path_log_new()); a
+ * table entry so that other back-ends can be chosen. */
+typedef int joblog_open_fn(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
 			   struct err *e);
 
 /* What ckptd says to people: one line an event; level as syslog's. */

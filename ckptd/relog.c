@@ -4,16 +4,25 @@
  * (design section 10): job, lead, then each epoch that a COMMIT names and its commits, in the
  * order of their old log positions. What is left of the old log is set aside, never deleted.
  *
- * Blocking, on a META worker at start. A crash in between leaves a shorter new log, which the next
- * start finds not to know every COMMIT, and begins again.
+ *   step                                    a crash after it leaves
+ *   1 log.new, if it is there, set aside    the old log: begun anew by the next start
+ *   2 all records to log.new, each synced   the same, and a log.new that may be whole or not
+ *   3 fsync of the job's folder             the same
+ *   4 log set aside                         log.new alone, whole: the next start goes on with 5
+ *   5 log.new becomes log, fsync            the new log
+ *
+ * log.new alone is whole: its records and its name are durable before (4). Until (4) the old log is
+ * what it was. Blocking, on a META worker at start.
  */
 #include <config.h>
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/start.h"
 #include "codec/digest.h"
 
@@ -87,24 +96,99 @@ static int put_commit(struct node *n, struct found_job *f, struct history *h,
 	return ret;
 }
 
-/* The name that is free for the old log. */
-static int set_aside(struct node *n, struct found_job *f, struct err *e)
+/* Under a name that is free; it may not be there. The folder is not synced. */
+static int set_aside(struct node *n, const struct job_id *id, const char *from)
 {
-	char from[DISK_PATH_MAX + 1], to[DISK_PATH_MAX + 32], dir[DISK_PATH_MAX + 1];
+	char to[DISK_PATH_MAX + 32], dir[DISK_PATH_MAX + 1];
+	int r;
+
+	path_job(dir, id);
+	snprintf(to, sizeof(to), "%s/log.old-%016llx", dir,
+		 (unsigned long long)rng_u64(n->env.rng));
+	r = n->env.disk->ops->rename(n->env.disk, from, to);
+	return r == -ENOENT ? 0 : r;
+}
+
+static int sync_job(struct node *n, const struct job_id *id)
+{
+	char dir[DISK_PATH_MAX + 1];
+
+	path_job(dir, id);
+	return n->env.disk->ops->sync_dir(n->env.disk, dir);
+}
+
+/* (1), and from here on appends go to the new log. */
+static int begin_new(struct node *n, struct found_job *f, struct err *e)
+{
+	char path[DISK_PATH_MAX + 1];
 	int r;
 
 	f->log->ops->close(f->log);
 	f->log = NULL;
-	path_log(from, &f->id);
-	path_job(dir, &f->id);
-	snprintf(to, sizeof(to), "%s/log.old-%016llx", dir,
-		 (unsigned long long)rng_u64(n->env.rng));
-	r = n->env.disk->ops->rename(n->env.disk, from, to);
-	if (r == 0 || r == -ENOENT)
-		r = n->env.disk->ops->sync_dir(n->env.disk, dir);
+	path_log_new(path, &f->id);
+	r = set_aside(n, &f->id, path);
 	if (r < 0)
-		return err_code(e, r, "set the old log of a job aside");
-	return n->env.joblog_open(n->env.joblog_arg, &f->id, &f->log, e);
+		return err_code(e, r, "set an unfinished log of a job aside");
+	return n->env.joblog_open(n->env.joblog_arg, &f->id, true, &f->log, e);
+}
+
+/* (5) */
+static int rename_new(struct node *n, const struct job_id *id)
+{
+	char from[DISK_PATH_MAX + 1], to[DISK_PATH_MAX + 1];
+	int r;
+
+	path_log_new(from, id);
+	path_log(to, id);
+	r = n->env.disk->ops->rename(n->env.disk, from, to);
+	return r < 0 ? r : sync_job(n, id);
+}
+
+/* (3) to (5) */
+static int take_place(struct node *n, struct found_job *f, struct err *e)
+{
+	char path[DISK_PATH_MAX + 1];
+	int r;
+
+	f->log->ops->close(f->log);
+	f->log = NULL;
+	path_log(path, &f->id);
+	r = sync_job(n, &f->id);
+	if (r == 0)
+		r = set_aside(n, &f->id, path);
+	if (r == 0 && FAULT(RELOG_ASIDE))
+		r = -EIO;
+	if (r == 0)
+		r = rename_new(n, &f->id);
+	if (r < 0)
+		return err_code(e, r, "put the new log of a job in the place of the old one");
+	return n->env.joblog_open(n->env.joblog_arg, &f->id, false, &f->log, e);
+}
+
+struct logs {
+	bool log, anew;
+};
+
+static int note_log(void *arg, const char *name, bool is_dir)
+{
+	struct logs *l = arg;
+
+	l->log = l->log || (is_dir && strcmp(name, "log") == 0);
+	l->anew = l->anew || (is_dir && strcmp(name, "log.new") == 0);
+	return 0;
+}
+
+int relog_finish(struct node *n, const struct job_id *id, struct err *e)
+{
+	char dir[DISK_PATH_MAX + 1];
+	struct logs l = {0};
+	int r;
+
+	path_job(dir, id);
+	r = n->env.disk->ops->list(n->env.disk, dir, note_log, &l);
+	if (r == 0 && l.anew && !l.log)
+		r = rename_new(n, id);
+	return r < 0 ? err_code(e, r, "look for the log of a job") : 0;
 }
 
 /* A token that nobody knows is better than one that everybody does. */
@@ -146,7 +230,7 @@ int relog(struct node *n, struct found_job *f, struct err *e)
 	for (size_t i = 0; i < f->n_commits; i++)
 		incarnation = max_u64(incarnation, f->commits[i].file.incarnation);
 	qsort(f->commits, f->n_commits, sizeof(*f->commits), by_position);
-	ret = set_aside(n, f, e);
+	ret = begin_new(n, f, e);
 	if (ret == 0) {
 		r.incarnation = incarnation + 1;
 		history_next(&h, &r);
@@ -160,6 +244,8 @@ int relog(struct node *n, struct found_job *f, struct err *e)
 	}
 	for (size_t i = 0; i < f->n_commits && ret == 0; i++)
 		ret = put_commit(n, f, &h, &f->commits[i].file, e);
+	if (ret == 0)
+		ret = take_place(n, f, e);
 	if (ret < 0) {
 		history_fini(&h);
 		return err_wrap(e, ret, "begin the log of job '%s' anew", f->history.job.name);

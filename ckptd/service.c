@@ -199,12 +199,13 @@ static int open_signals(struct service *s, struct err *e)
 
 /* ---- The world ---- */
 
-static int open_joblog(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+static int open_joblog(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
+		       struct err *e)
 {
 	struct service *s = arg;
 	char dir[DISK_PATH_MAX + 1];
 
-	path_log(dir, job);
+	(anew ? path_log_new : path_log)(dir, job);
 	return joblog_single_open(s->disk, dir, ret, e);
 }
 

@@ -199,7 +199,10 @@ static int on_job(void *arg, const struct job_id *id)
 	f->id = *id;
 	history_init(&f->history);
 	list_add_tail(&x->found->jobs, &f->link);
-	r = n->env.joblog_open(n->env.joblog_arg, id, &f->log, x->err);
+	r = relog_finish(n, id, x->err);
+	if (r < 0)
+		return r;
+	r = n->env.joblog_open(n->env.joblog_arg, id, false, &f->log, x->err);
 	if (r < 0)
 		return r;
 	loaded = history_load(&f->history, f->log, &damage);

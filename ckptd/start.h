@@ -37,6 +37,8 @@ void found_job_free(struct found_job *f); /* what was not taken over */
 
 /* relog.c: begins a job's log anew from its COMMIT files, incarnation + 1. */
 MUST_CHECK int relog(struct node *n, struct found_job *f, struct err *e);
+/* Before a job's log is opened: ends a relog() that had come to its renames. */
+MUST_CHECK int relog_finish(struct node *n, const struct job_id *id, struct err *e);
 
 /* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints. */
 void adopt_memory(struct node *n);

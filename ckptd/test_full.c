@@ -5,8 +5,6 @@
  */
 #include <config.h>
 
-#include <glob.h>
-
 #include "ckptd/test_node_rig.h"
 #include "coord/record.h"
 
@@ -35,6 +33,7 @@ static void end(struct job_rig *j)
 {
 	close(j->a.fd);
 	stop(&j->w);
+	disk_is_good();
 }
 
 static void connect_after_start(struct job_rig *j)
@@ -59,19 +58,6 @@ static void end_for_good(struct job_rig *j)
 	test_dir_remove(j->w.dir);
 }
 
-/* How many files of that pattern the data folder has. */
-static size_t count_files(const struct job_rig *j, const char *pattern)
-{
-	char path[512];
-	glob_t g;
-	size_t n;
-
-	snprintf(path, sizeof(path), "%s/%s", j->w.dir, pattern);
-	n = glob(path, 0, NULL, &g) == 0 ? g.gl_pathc : 0;
-	globfree(&g);
-	return n;
-}
-
 /* ---- A full disk ---- */
 
 static void test_reserve_is_kept(void **state)
@@ -93,7 +79,7 @@ static void test_reserve_is_kept(void **state)
 	}
 	/* Nobody need save or ask for the newest to be written once there is room. */
 	pretended_room = UINT64_MAX;
-	for (int i = 0; i < TURNS_MAX && count_files(&j, "jobs/*/80.*/COMMIT") == 0; i++)
+	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "jobs/*/80.*/COMMIT") == 0; i++)
 		loop_epoll_turn(j.w.loop, 10000000);
 	assert_int_equal(wait_rank(&j.a, 80, CKPT_DURABLE), 0);
 	end_for_good(&j);
@@ -116,7 +102,7 @@ static void test_saves_go_on_without_the_log(void **state)
 	/* What had to give way is said to be aborted; what is on its way is not said to be there.
 	 */
 	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), CKPT_EABORTED);
-	assert_int_equal(count_files(&j, "jobs/*/90.*/COMMIT"), 0);
+	assert_int_equal(count_files(&j.w, "jobs/*/90.*/COMMIT"), 0);
 	load_rank_at(&j.a, 0, 10, CKPT_TIER_MEMORY, 10);
 	/* Nobody need do anything for the newest to be committed once the log can be written. */
 	log_error = 0;
@@ -205,7 +191,7 @@ static void test_log_is_trimmed_without_commits(void **state)
 	}
 	for (int i = 0; i < 100; i++) /* the last trim may be under way */
 		loop_epoll_turn(j.w.loop, 1000000);
-	assert_true(count_files(&j, "jobs/*/log/0*") <= 12);
+	assert_true(count_files(&j.w, "jobs/*/log/0*") <= 12);
 	end(&j);
 	connect_after_start(&j);
 	assert_int_equal(open_rank(&j.a, 0, 1, "run38", &base), CKPT_EEPOCH);
@@ -232,7 +218,7 @@ static void test_too_much_for_a_sum(void **state)
 	text = admin(&j.a, CKPT__ADMIN__VERB__STATUS, 0);
 	assert_non_null(strstr(text, "more than 300"));
 	free(text);
-	assert_true(count_files(&j, "jobs/*/log/0*") > 100);
+	assert_true(count_files(&j.w, "jobs/*/log/0*") > 100);
 	end(&j);
 	/* All of it can still be read; and what memory alone held is gone. */
 	connect_after_start(&j);

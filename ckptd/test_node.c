@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_node.c - one node from its first open to loads after a restart that lost all memory.
+ * test_node.c - one node from its first open to loads after a restart that lost all memory, and
+ * after one that found its log damaged.
  */
 #include <config.h>
 
+#include "base/fault.h"
 #include "ckptd/test_node_rig.h"
 
 static void run_backend(const char *backend)
@@ -76,11 +78,88 @@ static void test_life_threads(void **state)
 	run_backend("threads");
 }
 
+/* ---- A log that is damaged ---- */
+
+static void damage_record(const struct world *w, unsigned n)
+{
+	char path[512];
+	glob_t g;
+
+	snprintf(path, sizeof(path), "%s/jobs/*/log/%020u", w->dir, n);
+	assert_int_equal(glob(path, 0, NULL, &g), 0);
+	assert_int_equal(g.gl_pathc, 1);
+	assert_int_equal(truncate(g.gl_pathv[0], 20), 0);
+	globfree(&g);
+}
+
+static void save_two(struct world *w, struct rank *k, struct node_options *o)
+{
+	uint64_t base;
+
+	node_options_default(o);
+	snprintf(w->socket, sizeof(w->socket), "%s/sock", w->dir);
+	start(w, "threads", o);
+	connect_rank(w, k);
+	assert_int_equal(open_rank(k, 0, 1, "run1", &base), 0);
+	declare_rank(k, 0, 1);
+	prepare_rank(k);
+	for (uint64_t step = 10; step <= 20; step += 10) {
+		assert_int_equal(save_rank(k, 0, step), 0);
+		assert_int_equal(wait_rank(k, step, CKPT_DURABLE), 0);
+	}
+	close(k->fd);
+	stop(w);
+}
+
+/* Begun anew beside the old one, which stays what it was until the new one is whole. */
+static void test_log_begun_anew(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	struct node_options o;
+	struct rank k;
+	uint64_t base;
+
+	(void)state;
+	save_two(&w, &k, &o);
+	damage_record(&w, 3);
+	log_error = -EIO;
+	assert_int_equal(try_start(&w, "threads", &o), -EIO);
+	stop(&w);
+	disk_is_good();
+	assert_int_equal(count_files(&w, "jobs/*/log.old-*"), 0);
+	assert_true(count_files(&w, "jobs/*/log/0*") > 4);
+#ifdef CKPT_FAULTS
+	/* It ends where nothing but the whole new log is there. */
+	fault_arm(FAULT_RELOG_ASIDE, FAULT_ERROR, fault_hits(FAULT_RELOG_ASIDE) + 1, false);
+	assert_int_equal(try_start(&w, "threads", &o), -EIO);
+	stop(&w);
+	assert_int_equal(count_files(&w, "jobs/*/log"), 0);
+	assert_int_equal(count_files(&w, "jobs/*/log.old-*"), 2); /* and the unfinished one */
+	start(&w, "threads", &o);
+	assert_int_equal(count_files(&w, "jobs/*/log.old-*"), 2); /* not begun anew again */
+	stop(&w);
+#endif
+	start(&w, "threads", &o);
+	assert_int_equal(count_files(&w, "jobs/*/log.new"), 0);
+	connect_rank(&w, &k);
+	assert_int_equal(open_rank(&k, 0, 1, "run2", &base), 0);
+	assert_int_equal(base, 20);
+	declare_rank(&k, 0, 1);
+	load_rank(&k, 0, 20, CKPT_TIER_DISK);
+	prepare_rank(&k);
+	assert_int_equal(save_rank(&k, 0, 30), 0);
+	assert_int_equal(wait_rank(&k, 30, CKPT_DURABLE), 0);
+	close(k.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_life_threads),
 		cmocka_unit_test(test_life_uring),
+		cmocka_unit_test(test_log_begun_anew),
 	};
 
 	return cmocka_run_group_tests_name("node", tests, NULL, NULL);

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ struct rank {
 /* ---- A disk whose answers can be changed ---- */
 
 static struct disk_ops real_ops, changed_ops;
-static _Atomic uint64_t pretended_room; /* UINT64_MAX: what there is */
+static _Atomic uint64_t pretended_room = UINT64_MAX; /* what there is */
 static _Atomic int log_error;           /* of each new name in a job's log; 0: none */
 static _Atomic int log_sync_error;      /* of the folder of a log */
 static _Atomic int shard_error;         /* of each new shard file */
@@ -85,7 +86,8 @@ static inline int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *re
 static inline int changed_open(struct disk *d, const char *path, unsigned flags,
 			       struct disk_file **ret)
 {
-	if (log_error && (flags & DISK_CREATE) && strstr(path, "/log/"))
+	if (log_error && (flags & DISK_CREATE) &&
+	    (strstr(path, "/log/") || strstr(path, "/log.new/")))
 		return log_error;
 	if (shard_error && (flags & DISK_CREATE) && strstr(path, "/rank-"))
 		return shard_error;
@@ -108,21 +110,18 @@ static inline void change_disk(struct disk *d)
 	changed_ops.space = changed_space;
 	changed_ops.open = changed_open;
 	changed_ops.sync_dir = changed_sync_dir;
-	pretended_room = UINT64_MAX;
-	log_error = 0;
-	log_sync_error = 0;
-	shard_error = 0;
 	d->ops = &changed_ops;
 }
 
 /* ---- The node ---- */
 
-static inline int open_log(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+static inline int open_log(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
+			   struct err *e)
 {
 	struct world *w = arg;
 	char dir[DISK_PATH_MAX + 1];
 
-	path_log(dir, job);
+	(anew ? path_log_new : path_log)(dir, job);
 	return joblog_single_open(w->disk, dir, ret, e);
 }
 
@@ -135,7 +134,29 @@ static inline void on_ready(void *arg, int status, const char *text)
 	w->ready = status < 0 ? status : 1;
 }
 
-static inline void start(struct world *w, const char *backend, struct node_options *o)
+static inline void disk_is_good(void)
+{
+	pretended_room = UINT64_MAX;
+	log_error = 0;
+	log_sync_error = 0;
+	shard_error = 0;
+}
+
+/* How many files of that pattern the data folder has. */
+static inline size_t count_files(const struct world *w, const char *pattern)
+{
+	char path[512];
+	glob_t g;
+	size_t n;
+
+	snprintf(path, sizeof(path), "%s/%s", w->dir, pattern);
+	n = glob(path, 0, NULL, &g) == 0 ? g.gl_pathc : 0;
+	globfree(&g);
+	return n;
+}
+
+/* 1, or why it does not start. */
+static inline int try_start(struct world *w, const char *backend, struct node_options *o)
 {
 	struct workers_options wo = {.threads = {2, 2, 2, 1}, .queue_depth = 8};
 	struct listener_options lo = {.path = w->socket,
@@ -178,7 +199,12 @@ static inline void start(struct world *w, const char *backend, struct node_optio
 	node_start(w->node, on_ready, w);
 	for (int i = 0; i < TURNS_MAX && !w->ready; i++)
 		loop_epoll_turn(w->loop, 100000000);
-	assert_int_equal(w->ready, 1);
+	return w->ready;
+}
+
+static inline void start(struct world *w, const char *backend, struct node_options *o)
+{
+	assert_int_equal(try_start(w, backend, o), 1);
 }
 
 /* As if killed: nothing is told to anybody. Without a keeper all memory is lost. */

@@ -25,12 +25,22 @@ void path_job(char *buf, const struct job_id *job)
 	snprintf(buf, PATH_SIZE, "jobs/%s", hex);
 }
 
-void path_log(char *buf, const struct job_id *job)
+static void path_in_job(char *buf, const struct job_id *job, const char *leaf)
 {
 	char hex[ID_TEXT_MAX];
 
 	hex_format(hex, job->b, sizeof(job->b));
-	snprintf(buf, PATH_SIZE, "jobs/%s/log", hex);
+	snprintf(buf, PATH_SIZE, "jobs/%s/%s", hex, leaf);
+}
+
+void path_log(char *buf, const struct job_id *job)
+{
+	path_in_job(buf, job, "log");
+}
+
+void path_log_new(char *buf, const struct job_id *job)
+{
+	path_in_job(buf, job, "log.new");
 }
 
 /* The checkpoint's folder, "/" and leaf unless it is empty. */

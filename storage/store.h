@@ -47,6 +47,7 @@ void store_close(struct store *s);
 /* Names; each fits DISK_PATH_MAX + 1. */
 void path_job(char *buf, const struct job_id *job);
 void path_log(char *buf, const struct job_id *job);
+void path_log_new(char *buf, const struct job_id *job); /* one that is begun anew: relog.c */
 void path_checkpoint(char *buf, const struct checkpoint_id *id);
 void path_shard(char *buf, const struct checkpoint_id *id, uint32_t rank);
 void path_commit(char *buf, const struct checkpoint_id *id);

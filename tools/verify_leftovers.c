@@ -96,6 +96,8 @@ static int job_name(void *arg, const char *name, bool is_dir)
 
 	if (strncmp(name, "log.old-", 8) == 0)
 		add(arg, name, "a damaged log that was set aside");
+	else if (strcmp(name, "log.new") == 0)
+		add(arg, name, "a log that was being begun anew when ckptd died");
 	else if (!is_one_of(name, known, sizeof(known) / sizeof(known[0])) &&
 		 !(is_dir && checkpoint_name_parse(name, &step, &attempt) == 0))
 		add_stranger(arg, name);

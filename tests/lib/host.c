@@ -19,12 +19,13 @@
 #define TURN_NS 10000000u
 #define START_TURNS 6000
 
-static int open_log(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+static int open_log(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
+		    struct err *e)
 {
 	struct host *h = arg;
 	char dir[DISK_PATH_MAX + 1];
 
-	path_log(dir, job);
+	(anew ? path_log_new : path_log)(dir, job);
 	return joblog_single_open(h->disk, dir, ret, e);
 }
 

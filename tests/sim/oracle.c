@@ -576,7 +576,8 @@ static const struct joblog_ops watched_ops = {
 	.close = watched_close,
 };
 
-int oracle_open_log(void *arg, const struct job_id *job, struct joblog **ret, struct err *e)
+int oracle_open_log(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
+		    struct err *e)
 {
 	struct sim *s = arg;
 	struct watched_log *x = sim_check(alloc_zero(sizeof(*x)));
@@ -584,7 +585,7 @@ int oracle_open_log(void *arg, const struct job_id *job, struct joblog **ret, st
 	int r;
 
 	hex(id, job->b);
-	snprintf(dir, sizeof(dir), "jobs/%s/log", id);
+	snprintf(dir, sizeof(dir), "jobs/%s/log%s", id, anew ? ".new" : "");
 	x->log.ops = &watched_ops;
 	x->oracle = &s->oracle;
 	x->id = *job;

@@ -92,7 +92,8 @@ void oracle_fini(struct oracle *o);
 
 /* ---- The log ---- */
 /* For joblog_open of struct env; arg is the sim. */
-int oracle_open_log(void *sim, const struct job_id *job, struct joblog **ret, struct err *e);
+int oracle_open_log(void *sim, const struct job_id *job, bool anew, struct joblog **ret,
+		    struct err *e);
 struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id);
 /* Everything promised to be on disk is: after a start, and at the end. */
 void oracle_check_files(struct oracle *o);
