@@ -130,7 +130,7 @@ uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
 
 /* ---- session.c ---- */
 MUST_CHECK int session_open(struct ckpt *c, struct err *e);
-/* Joins again if the channel is down; at most a second. */
+/* Joins again if the channel is down; at most a second. Never CKPT_ETIMEDOUT or -EAGAIN. */
 MUST_CHECK int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e);
 /*
  * Sends q and waits for its answer, over a reconnect if need be; q->err has the sentence. 0, the

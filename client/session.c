@@ -87,7 +87,8 @@ static int call_once(struct ckpt *c, struct request *q, uint64_t deadline)
 		return q->status;
 	if (!c->rq.channel.up)
 		return -EPIPE;
-	return r == CKPT_ETIMEDOUT ? timed_out(c, q->err) : r;
+	/* While joining the sentence is unavailable()'s: only what ckptd said itself is kept. */
+	return r == CKPT_ETIMEDOUT && !c->joining ? timed_out(c, q->err) : r;
 }
 
 /* generation: of the slots that the request speaks of; NULL: of none. */
@@ -331,8 +332,6 @@ static int join_once(struct ckpt *c, uint64_t until, uint64_t deadline, struct e
 	c->joining = false;
 	if (r < 0)
 		channel_drop(&c->rq.channel);
-	if (r == CKPT_ETIMEDOUT)
-		err_clear(e);
 	return r;
 }
 
@@ -341,14 +340,30 @@ static bool worth_another_try(int r)
 	return r == -ENOENT || r == -ECONNREFUSED || r == -EAGAIN || r == -EPIPE;
 }
 
+/*
+ * What ckptd refused with, as the caller's call gives it. No log that can be written, or, for a
+ * rank that was in, a ckptd that starts or stops, is no ckptd for now: a call that waits for
+ * something else must not mistake it for an answer.
+ */
+static int refused(const struct ckpt *c, int r, struct err *e)
+{
+	if (e->code == 0)
+		return unavailable(c, r, e);
+	if (r == CKPT_ETIMEDOUT || (r == -EAGAIN && c->joined))
+		e->code = r = CKPT_EUNAVAILABLE;
+	return r;
+}
+
 static int join(struct ckpt *c, uint64_t until, uint64_t answer_by, uint64_t deadline,
 		struct err *ret_e)
 {
 	uint64_t pause = PAUSE_MIN, now;
-	struct err e = { 0 };
-	int r;
+	struct err e = { 0 }, before;
+	int r = 0, r_before;
 
 	for (;;) {
+		before = e;
+		r_before = r;
 		r = join_once(c, answer_by, deadline, &e);
 		now = clock_ns();
 		/* A full queue of connections says that ckptd is there, and busy. */
@@ -359,8 +374,13 @@ static int join(struct ckpt *c, uint64_t until, uint64_t answer_by, uint64_t dea
 		ignore_result(clock_poll(NULL, 0, min_u64(now + pause, until)) /* only waits */);
 		pause = min_u64(2 * pause, PAUSE_MAX);
 	}
-	if (r < 0 && e.code == 0)
-		r = unavailable(c, r, &e);
+	/* A last try for which no time was left: the one before it says more. */
+	if (r == CKPT_ETIMEDOUT && e.code == 0 && before.code) {
+		r = r_before;
+		e = before;
+	}
+	if (r < 0)
+		r = refused(c, r, &e);
 	if (r < 0 && ret_e)
 		*ret_e = e;
 	return r;

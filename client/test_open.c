@@ -154,6 +154,21 @@ static void test_refused_opens_are_tried_again(void **state)
 	assert_int_equal(left, 0);
 }
 
+static void test_log_that_cannot_be_written(void **state)
+{
+	struct fake *f = *state;
+	struct ckpt *c;
+	static int left = 1; /* the other thread looks at it until the teardown */
+
+	FAKE_SET(f, f->hook, busy_twice);
+	FAKE_SET(f, f->hook_arg, &left);
+	FAKE_SET(f, f->refuse_code, CKPT_ETIMEDOUT);
+	FAKE_SET(f, f->refuse_text, "open: the job's log cannot be written");
+	assert_int_equal(open_at(f->path, 0, &c), CKPT_EUNAVAILABLE);
+	assert_string_equal(error_is(CKPT_EUNAVAILABLE),
+			    "ckpt_open: open: the job's log cannot be written");
+}
+
 static enum fake_action silent(struct fake *f, const Ckpt__Request *q, void *arg)
 {
 	(void)f;
@@ -448,6 +463,7 @@ int main(void)
 		T(test_nobody_there),
 		T(test_waits_for_ckptd),
 		T(test_refused_opens_are_tried_again),
+		T(test_log_that_cannot_be_written),
 		T(test_bad_answers),
 		T(test_declaring),
 		T(test_large_declarations_travel_in_a_memfd),

@@ -331,6 +331,40 @@ static void test_not_let_in_again(void **state)
 	assert_int_equal(w->f->loaded_epoch, 1);
 }
 
+/* A ckptd that stops or starts, or whose log cannot be written, says so in its own words, and is
+ * one that cannot be had now: neither -EAGAIN nor a timeout of the call's own. */
+static void test_back_and_not_ready(void **state)
+{
+	struct world *w = *state;
+	static const struct {
+		int code;
+		const char *text;
+	} refusals[] = {
+		{ -EAGAIN, "open: ckptd is still starting" },
+		{ CKPT_ETIMEDOUT, "open: the job's log cannot be written (is the disk full?)" },
+	};
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	w->a.timeout_ms = 60;
+	for (size_t i = 0; i < 2; i++) {
+		fake_stop(w->f);
+		FAKE_SET(w->f, w->f->hook, refuse_reopen);
+		FAKE_SET(w->f, w->f->refuse_code, refusals[i].code);
+		FAKE_SET(w->f, w->f->refuse_text, refusals[i].text);
+		fake_start(w->f);
+		w->a.step++;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EUNAVAILABLE);
+		assert_non_null(strstr(ckpt_last_error(NULL), refusals[i].text));
+		assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 60, NULL), CKPT_EUNAVAILABLE);
+		assert_non_null(strstr(ckpt_last_error(NULL), refusals[i].text));
+		FAKE_SET(w->f, w->f->hook, NULL);
+		w->a.step++;
+		w->a.timeout_ms = 10000;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+		w->a.timeout_ms = 60;
+	}
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -344,6 +378,7 @@ int main(void)
 		T(test_unknown_seal_is_settled_after_a_restart),
 		T(test_poison),
 		T(test_not_let_in_again),
+		T(test_back_and_not_ready),
 	};
 
 	return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
