@@ -69,6 +69,7 @@ struct step_tries {
 };
 
 struct overlap;
+struct mapping;
 struct loaded;
 
 struct ckpt {
@@ -97,6 +98,8 @@ struct ckpt {
 
 	/* Slots */
 	bool prepared;
+	bool slots_said;         /* ckptd knows that slots are mapped */
+	struct mapping *mapping; /* what the thread maps; then n_slots is 0 */
 	uint64_t blob_bytes;  /* asked for */
 	uint64_t slot_bytes;
 	struct slot_map slots[SLOTS_MAX];
@@ -151,12 +154,22 @@ MUST_CHECK int bindings_check(const struct ckpt *c, const struct ckpt_binding *b
 void declared_shard(const struct ckpt *c, uint32_t i, struct shard *ret);
 
 /* ---- prepare.c ---- */
-/* Takes, maps and populates slots anew; those that were there are unmapped. */
-MUST_CHECK int prepare_slots(struct ckpt *c, uint64_t deadline, struct err *e);
+/* Ends the declaration and takes slots, if nobody did. */
 MUST_CHECK int prepare_if_needed(struct ckpt *c, struct err *e);
+/*
+ * Slots for those that were lost with ckptd's memory, made by the library's thread meanwhile. 1:
+ * there are slots, 0: not by `until`, or an error. With until 0 it asks ckptd for them and waits
+ * for nobody else.
+ */
+MUST_CHECK int prepare_again(struct ckpt *c, uint64_t until, struct err *e);
+bool prepare_has_slots(const struct ckpt *c); /* or is about to have them */
+/* Their numbers; returns how many. */
+uint32_t prepare_numbers(const struct ckpt *c, uint32_t numbers[SLOTS_MAX]);
 /* Pins slots for a device that came into use after they were mapped. */
 void prepare_pin(struct ckpt *c);
 void prepare_drop_slots(struct ckpt *c);
+/* Before the end of the thread: it need not finish what nobody will use. */
+void prepare_stop(struct ckpt *c);
 void prepare_fini(struct ckpt *c);
 uint64_t blobs_offset(const struct ckpt *c); /* where the image's blobs begin */
 
@@ -176,7 +189,9 @@ MUST_CHECK int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_
 MUST_CHECK int overlap_init(struct ckpt *c, struct err *e);
 void overlap_fini(struct ckpt *c);
 bool overlap_busy(const struct ckpt *c); /* between begin and fence */
-/* Returns once no thread of ours writes to a slot. */
-void overlap_quiesce(struct ckpt *c);
+/* True once the library's thread does nothing, false at the deadline. */
+bool overlap_quiesce(struct ckpt *c, uint64_t deadline);
+/* Lets the thread, which does nothing and is there once prepared, do this. */
+void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg);
 
 #endif

@@ -45,6 +45,7 @@ uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)
 
 static void handle_free(struct ckpt *c)
 {
+	prepare_stop(c);
 	overlap_fini(c);
 	session_close(c);
 	prepare_fini(c);

@@ -6,12 +6,13 @@
  *   NONE --begin without a credit--> SKIPPED --fence--> NONE
  *
  * The thread is made at prepare with every signal blocked (handlers are the trainer's business) and
- * does nothing but image_fill(); it never speaks to ckptd. Whether tensors changed in between is
- * found by samples taken at begin, or with CKPT_FULL_COMPARE by comparing the whole snapshot with
- * the tensors as they are at the fence.
+ * does nothing but image_fill() and, when ckptd came back without its memory, what prepare.c lets
+ * it do so that no save waits for fresh pages; it never speaks to ckptd. Whether tensors changed in
+ * between is found by samples taken at begin, or with CKPT_FULL_COMPARE by comparing the whole
+ * snapshot with the tensors as they are at the fence.
  *
- * What the two threads share is handed over under the mutex: job before work is signalled, result
- * before idle is. While BUSY the handle's devices and shards are only read.
+ * What the two threads share is handed over under the mutex: run and its argument before work is
+ * signalled, results before idle is. While BUSY the handle's devices and shards are only read.
  */
 #include <config.h>
 
@@ -41,9 +42,11 @@ struct overlap {
 
 	pthread_t thread;
 	bool started;
-	pthread_mutex_t mutex;   /* of the rest */
+	pthread_mutex_t mutex; /* of busy and quit; of the rest while busy is false */
 	pthread_cond_t work, idle;
 	bool busy, quit;
+	void (*run)(void *arg);
+	void *arg;
 	uint8_t *image;
 	int result;
 	struct err err;
@@ -51,11 +54,17 @@ struct overlap {
 
 /* ---- The thread ---- */
 
-static void *copier(void *arg)
+static void copy(void *arg)
 {
 	struct overlap *o = arg;
-	struct err e;
-	int r;
+
+	err_clear(&o->err);
+	o->result = image_fill(o->c, o->bindings, o->image, &o->err);
+}
+
+static void *helper(void *arg)
+{
+	struct overlap *o = arg;
 
 	fault_in_stack();
 	pthread_mutex_lock(&o->mutex);
@@ -67,11 +76,8 @@ static void *copier(void *arg)
 		if (o->quit)
 			break;
 		pthread_mutex_unlock(&o->mutex);
-		err_clear(&e);
-		r = image_fill(o->c, o->bindings, o->image, &e);
+		o->run(o->arg);
 		pthread_mutex_lock(&o->mutex);
-		o->result = r;
-		o->err = e;
 		o->busy = false;
 		pthread_cond_signal(&o->idle);
 	}
@@ -93,7 +99,7 @@ static int start_thread(struct overlap *o)
 		r = pthread_sigmask(SIG_SETMASK, &all, &old);
 	if (r == 0) {
 		o->busy = true;
-		r = pthread_create(&o->thread, &attr, copier, o);
+		r = pthread_create(&o->thread, &attr, helper, o);
 		o->started = r == 0;
 		if (r != 0)
 			o->busy = false;
@@ -104,11 +110,32 @@ static int start_thread(struct overlap *o)
 	return -r;
 }
 
-static void wait_idle(struct overlap *o)
+/* False: it is still busy at the deadline. */
+static bool wait_idle(struct overlap *o, uint64_t deadline)
+{
+	struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000ull),
+				 .tv_nsec = (long)(deadline % 1000000000ull)};
+	bool idle;
+	int r = 0;
+
+	pthread_mutex_lock(&o->mutex);
+	while (o->busy && r == 0)
+		r = deadline == NEVER
+			    ? pthread_cond_wait(&o->idle, &o->mutex)
+			    : pthread_cond_clockwait(&o->idle, &o->mutex, CLOCK_MONOTONIC, &until);
+	idle = !o->busy;
+	pthread_mutex_unlock(&o->mutex);
+	return idle;
+}
+
+static void set_to_work(struct overlap *o, void (*run)(void *arg), void *arg)
 {
 	pthread_mutex_lock(&o->mutex);
-	while (o->busy)
-		pthread_cond_wait(&o->idle, &o->mutex);
+	assert(!o->busy);
+	o->run = run;
+	o->arg = arg;
+	o->busy = true;
+	pthread_cond_signal(&o->work);
 	pthread_mutex_unlock(&o->mutex);
 }
 
@@ -162,7 +189,7 @@ int overlap_init(struct ckpt *c, struct err *e)
 		overlap_free(o);
 		return err_code(e, r, "make the thread that copies between begin and fence");
 	}
-	wait_idle(o);
+	ignore_result(wait_idle(o, NEVER) /* it is */);
 	c->overlap = o;
 	return 0;
 }
@@ -179,10 +206,14 @@ bool overlap_busy(const struct ckpt *c)
 	return c->overlap && c->overlap->half == HALF_COPYING;
 }
 
-void overlap_quiesce(struct ckpt *c)
+bool overlap_quiesce(struct ckpt *c, uint64_t deadline)
 {
-	if (c->overlap)
-		wait_idle(c->overlap);
+	return !c->overlap || wait_idle(c->overlap, deadline);
+}
+
+void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg)
+{
+	set_to_work(c->overlap, run, arg);
 }
 
 /* ---- Begin ---- */
@@ -236,11 +267,8 @@ static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err 
 	}
 	o->save = s;
 	o->half = HALF_COPYING;
-	pthread_mutex_lock(&o->mutex);
 	o->image = c->slots[s.slot].base;
-	o->busy = true;
-	pthread_cond_signal(&o->work);
-	pthread_mutex_unlock(&o->mutex);
+	set_to_work(o, copy, o);
 	/* What begin took of the caller's time is stall, what it leaves to the thread is not. */
 	o->begin_took_ns = clock_ns() - s.started_ns;
 	return CKPT_OK;
@@ -265,11 +293,13 @@ static int check_copy(struct overlap *o, unsigned flags, struct err *e)
 	struct ckpt *c = o->c;
 	int r;
 
-	wait_idle(o);
+	/* Before the wait: the thread may be at new slots already. */
 	if (o->save.generation != c->generation)
-		return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' was restarted without its "
-			       "memory: what was being saved is gone, the next save works again",
+		return err_set(e, CKPT_EUNAVAILABLE,
+			       "ckptd at '%s' was restarted without its "
+			       "memory: what was being saved is gone, later saves work again",
 			       c->socket);
+	ignore_result(wait_idle(o, NEVER) /* it is */);
 	r = o->result;
 	if (r < 0 && e)
 		*e = o->err;

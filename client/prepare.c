@@ -6,11 +6,16 @@
  *
  * After SlotsReady nobody but this process can write to its slots; before that they are not used.
  * What can be missing (memory, disk, addresses) is found out here and said before training starts.
+ *
+ * A ckptd that comes back without its memory has new slots to give. Training runs then, and no save
+ * waits for their pages (I13): the library's thread maps them (struct mapping), the saves meanwhile
+ * are skipped as without a credit, or wait within their time if they were asked to.
  */
 #include <config.h>
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -23,6 +28,7 @@
 #define BLOB_SLACK ((uint64_t)BLOBS_MAX * IMAGE_ALIGN)
 /* The slowest machine that is worth waiting for faults pages in at this rate. */
 #define POPULATE_BYTES_PER_MS (64ull << 10)
+#define AGAIN_MAX             12
 
 uint64_t blobs_offset(const struct ckpt *c)
 {
@@ -34,11 +40,59 @@ uint64_t blobs_offset(const struct ckpt *c)
 struct taking {
 	struct request q;
 	struct ckpt *c;
+	struct mapping *m;
+};
+
+/* Slots on their way from ckptd to the handle. */
+struct mapping {
 	uint64_t slot_bytes;
 	uint32_t numbers[SLOTS_MAX];
 	int fds[SLOTS_MAX];
 	uint32_t n;
+	struct slot_map slots[SLOTS_MAX];
+	uint32_t n_mapped;
+	int status;
+	struct err err;
+	atomic_bool unwanted;
+	atomic_uint left; /* of the two that know it, those that have let go of it */
 };
+
+static void mapping_free(struct mapping *m)
+{
+	for (uint32_t i = 0; i < m->n_mapped; i++)
+		slot_unmap(&m->slots[i]);
+	for (uint32_t i = 0; i < m->n; i++)
+		close(m->fds[i]);
+	alloc_free(m);
+}
+
+/* Handle and thread each do this once; the later one frees it. */
+static void mapping_leave(struct mapping *m)
+{
+	if (atomic_fetch_add(&m->left, 1) == 1)
+		mapping_free(m);
+}
+
+static void mapping_run(struct mapping *m)
+{
+	m->status = 0;
+	while (m->n_mapped < m->n && m->status == 0 && !atomic_load(&m->unwanted)) {
+		uint32_t i = m->n_mapped;
+
+		m->status = slot_map(m->fds[i], m->numbers[i], m->slot_bytes, false, &m->slots[i],
+				     &m->err);
+		if (m->status == 0)
+			m->n_mapped++;
+	}
+}
+
+static void mapping_in_thread(void *arg)
+{
+	struct mapping *m = arg;
+
+	mapping_run(m);
+	mapping_leave(m);
+}
 
 static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
 {
@@ -56,31 +110,73 @@ static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, 
 			       "state of %llu", (unsigned long long)p->slot_bytes,
 			       (unsigned long long)(blobs_offset(t->c) + t->c->blob_bytes));
 	for (size_t i = 0; i < n_fds; i++) {
-		t->numbers[i] = p->slots[i];
-		t->fds[i] = fds[i];
+		t->m->numbers[i] = p->slots[i];
+		t->m->fds[i] = fds[i];
 		fds[i] = -1;
 	}
-	t->n = (uint32_t)n_fds;
-	t->slot_bytes = p->slot_bytes;
+	t->m->n = (uint32_t)n_fds;
+	t->m->slot_bytes = p->slot_bytes;
 	return 0;
 }
 
-static int map_slots(struct ckpt *c, struct taking *t, struct err *e)
+/* Asks for slots; they are not mapped yet. */
+static int take_slots(struct ckpt *c, uint64_t deadline, struct mapping **ret, struct err *e)
 {
-	int r = 0;
+	Ckpt__Prepare prepare = CKPT__PREPARE__INIT;
+	struct taking t = {.c = c, .m = alloc_zero(sizeof(*t.m))};
+	int r;
 
-	assert(c->n_slots == 0);
-	for (uint32_t i = 0; i < t->n; i++) {
-		if (r == 0)
-			r = slot_map(t->fds[i], t->numbers[i], t->slot_bytes, false, &c->slots[i],
-				     e);
-		if (r == 0)
-			c->n_slots++;
-		close(t->fds[i]);
-	}
-	c->slot_bytes = t->slot_bytes;
+	if (!t.m)
+		return err_code(e, -ENOMEM, "prepare for %u tensors", c->n_shards);
+	prepare.blob_bytes = c->blob_bytes;
+	request_init(&t.q, e);
+	t.q.message.body_case = CKPT__REQUEST__BODY_PREPARE;
+	t.q.message.prepare = &prepare;
+	t.q.reply = prepare_reply;
+	r = session_call(c, &t.q, deadline);
+	if (r == 0 && t.m->n == 0)
+		r = err_set(e, CKPT_EPROTO, "ckptd handed over no slots");
 	if (r < 0)
-		prepare_drop_slots(c);
+		mapping_free(t.m);
+	else
+		*ret = t.m;
+	return r;
+}
+
+/* Mapped slots become the handle's. m is still to be let go of. */
+static int adopt_slots(struct ckpt *c, struct mapping *m, struct err *e)
+{
+	assert(c->n_slots == 0);
+	if (m->status < 0) {
+		if (e)
+			*e = m->err;
+		return m->status;
+	}
+	memcpy(c->slots, m->slots, sizeof(c->slots));
+	c->n_slots = m->n_mapped;
+	c->slot_bytes = m->slot_bytes;
+	c->slots_said = false;
+	c->generation++;
+	m->n_mapped = 0;
+	return 0;
+}
+
+/* ckptd seals them against other writers. Repeating it is free. */
+static int say_slots(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+	struct request q;
+	int r;
+
+	assert(c->n_slots);
+	if (c->slots_said)
+		return 0;
+	request_init(&q, e);
+	q.message.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+	q.message.slots_ready = &ready;
+	r = session_call_slots(c, &q, c->generation, deadline);
+	if (r == 0)
+		c->slots_said = true;
 	return r;
 }
 
@@ -103,9 +199,21 @@ void prepare_pin(struct ckpt *c)
 	pin_slots(c);
 }
 
+void prepare_stop(struct ckpt *c)
+{
+	if (c->mapping) {
+		atomic_store(&c->mapping->unwanted, true);
+		mapping_leave(c->mapping);
+	}
+	c->mapping = NULL;
+}
+
 void prepare_drop_slots(struct ckpt *c)
 {
-	overlap_quiesce(c);
+	prepare_stop(c);
+	/* A copy into them ends soon. What the thread maps is waited for by nobody. */
+	if (c->n_slots)
+		ignore_result(overlap_quiesce(c, NEVER) /* no deadline: true */);
 	for (uint32_t i = 0; i < c->n_slots; i++) {
 		if (c->slots[i].pinned)
 			devices_unpin(c->devices, c->slots[i].base);
@@ -115,35 +223,87 @@ void prepare_drop_slots(struct ckpt *c)
 	c->generation++;
 }
 
-int prepare_slots(struct ckpt *c, uint64_t deadline, struct err *e)
+bool prepare_has_slots(const struct ckpt *c)
 {
-	Ckpt__Prepare prepare = CKPT__PREPARE__INIT;
-	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
-	struct taking t = { .c = c };
-	int r;
+	return c->n_slots || c->mapping;
+}
 
-	prepare_drop_slots(c);
-	prepare.blob_bytes = c->blob_bytes;
-	request_init(&t.q, e);
-	t.q.message.body_case = CKPT__REQUEST__BODY_PREPARE;
-	t.q.message.prepare = &prepare;
-	t.q.reply = prepare_reply;
-	r = session_call(c, &t.q, deadline);
-	if (r == 0 && t.n == 0)
-		r = err_set(e, CKPT_EPROTO, "ckptd handed over no slots");
+uint32_t prepare_numbers(const struct ckpt *c, uint32_t numbers[SLOTS_MAX])
+{
+	uint32_t n = c->mapping ? c->mapping->n : c->n_slots;
+
+	for (uint32_t i = 0; i < n; i++)
+		numbers[i] = c->mapping ? c->mapping->numbers[i] : c->slots[i].number;
+	return n;
+}
+
+/* In the caller's time: before training. */
+static int prepare_slots(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	struct mapping *m;
+	int r = 0;
+
+	if (c->n_slots == 0) {
+		r = take_slots(c, deadline, &m, e);
+		if (r < 0)
+			return r;
+		mapping_run(m);
+		r = adopt_slots(c, m, e);
+		mapping_free(m);
+	} else if (c->slot_bytes < blobs_offset(c) + c->blob_bytes) {
+		r = err_set(e, CKPT_ESTATE, "already prepared with less room for blobs");
+	}
 	if (r == 0)
-		r = map_slots(c, &t, e);
-	if (r < 0)
-		return r;
-	request_init(&t.q, e);
-	t.q.message.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
-	t.q.message.slots_ready = &ready;
-	r = session_call(c, &t.q, deadline);
-	if (r < 0)
-		prepare_drop_slots(c);
-	else
+		r = say_slots(c, deadline, e);
+	if (r == 0)
 		pin_slots(c);
 	return r;
+}
+
+/* One step nearer to slots: 1, 0 as prepare_again(), or -EAGAIN: there is a next step. */
+static int step_again(struct ckpt *c, uint64_t until, struct err *e)
+{
+	uint64_t ask_by = until ? until : deadline_in(ASK_MS);
+	struct mapping *m = c->mapping;
+	int r;
+
+	if (c->n_slots) {
+		r = say_slots(c, ask_by, e);
+		return r == 0 ? 1 : r == CKPT_ETIMEDOUT ? 0 : r;
+	}
+	/* Its own, or one that was given up: there is one thread. */
+	if (!overlap_quiesce(c, until))
+		return 0;
+	if (m) {
+		c->mapping = NULL;
+		r = adopt_slots(c, m, e);
+		mapping_leave(m);
+		return r < 0 ? r : -EAGAIN;
+	}
+	r = take_slots(c, ask_by, &m, e);
+	if (r < 0)
+		return r == CKPT_ETIMEDOUT ? 0 : r; /* ckptd is still at it, and will know */
+	c->mapping = m;
+	overlap_run(c, mapping_in_thread, m);
+	return -EAGAIN;
+}
+
+int prepare_again(struct ckpt *c, uint64_t until, struct err *e)
+{
+	int r = -EAGAIN;
+
+	assert(c->prepared);
+	if (c->n_slots && c->slots_said)
+		return 1;
+	/* Each round is a step of the three, or one back by a ckptd that was lost again. */
+	for (int rounds = 0; rounds < AGAIN_MAX && r == -EAGAIN; rounds++) {
+		uint64_t generation = c->generation;
+
+		r = step_again(c, until, e);
+		if (r < 0 && c->generation != generation)
+			r = -EAGAIN;
+	}
+	return r == -EAGAIN ? 0 : r;
 }
 
 /* ---- Memory of our own ---- */
@@ -171,7 +331,7 @@ static int take_memory(struct ckpt *c)
 
 void prepare_fini(struct ckpt *c)
 {
-	if (c->n_slots)
+	if (prepare_has_slots(c))
 		prepare_drop_slots(c);
 	devices_free(c->devices);
 	c->devices = NULL;
@@ -258,15 +418,7 @@ static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 
 int prepare_if_needed(struct ckpt *c, struct err *e)
 {
-	uint64_t blob_bytes = BLOB_BYTES_DEFAULT;
-
-	if (c->prepared && c->n_slots)
-		return 0;
-	if (c->prepared) { /* slots were lost with ckptd and could not be taken anew then */
-		blob_bytes = c->blob_bytes - BLOB_SLACK;
-		c->prepared = false;
-	}
-	return prepare(c, blob_bytes, e);
+	return c->prepared ? 0 : prepare(c, BLOB_BYTES_DEFAULT, e);
 }
 
 int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes)

@@ -79,6 +79,17 @@ static int blob_names(struct ckpt *c, const struct ckpt_blob *blobs, uint32_t n,
 	return 0;
 }
 
+static int check_room(const struct ckpt *c, const struct save *s, struct err *e)
+{
+	if (s->image_len <= c->slot_bytes)
+		return 0;
+	return err_set(e, CKPT_ENOSPACE,
+		       "the blobs of step %llu do not fit the %llu bytes that "
+		       "ckpt_prepare() was given for them",
+		       (unsigned long long)s->step,
+		       (unsigned long long)(c->slot_bytes - blobs_offset(c)));
+}
+
 static int place_blobs(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 		       struct err *e)
 {
@@ -93,14 +104,10 @@ static int place_blobs(struct ckpt *c, const struct ckpt_save_args *a, struct sa
 	r = blob_names(c, a->blobs, n, e);
 	if (r < 0)
 		return r;
-	r = blobs_place(&c->view, c->blobs, n, &s->image_len);
-	if (r < 0 || s->image_len > c->slot_bytes)
-		return err_set(e, CKPT_ENOSPACE, "the blobs of step %llu do not fit the %llu bytes "
-			       "that ckpt_prepare() was given for them",
-			       (unsigned long long)s->step,
-			       (unsigned long long)(c->slot_bytes - blobs_offset(c)));
 	s->n_blobs = n;
-	return 0;
+	if (blobs_place(&c->view, c->blobs, n, &s->image_len) < 0)
+		s->image_len = UINT64_MAX;
+	return check_room(c, s, e);
 }
 
 /* Slots begin as zeros and shards always lie in the same places; only the gaps behind blobs hold
@@ -274,8 +281,12 @@ static int ask_credit(struct ckpt *c, uint64_t until, struct err *e)
 static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 {
 	for (;;) {
-		int r = take_credit(c, s, e);
+		int r = prepare_again(c, deadline, e); /* ckptd may be lost meanwhile, and they */
 
+		if (r > 0)
+			r = check_room(c, s, e);
+		if (r == 0)
+			r = take_credit(c, s, e);
 		if (r == 0)
 			r = check_epoch(c, s->step, e);
 		if (r != 0 || clock_ns() >= deadline)
@@ -301,10 +312,12 @@ static int look_for_ckptd(struct ckpt *c, uint64_t deadline, struct err *e)
 	return session_ensure(c, deadline, e);
 }
 
-static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
+/* CKPT_SKIPPED (> 0): all is well, and there are no slots yet. */
+static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t until,
 		 uint64_t deadline, struct err *e)
 {
 	int r = prepare_if_needed(c, e);
+	bool slots = false;
 
 	if (r == 0)
 		r = bindings_check(c, a->tensors, a->n_tensors, e);
@@ -313,37 +326,43 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	if (r == 0)
 		r = look_for_ckptd(c, deadline, e);
 	if (r == 0)
-		r = prepare_if_needed(c, e); /* a reconnect that could not take slots */
-	if (r == 0)
+		r = prepare_again(c, until, e);
+	if (r > 0) {
+		slots = true;
 		r = place_blobs(c, a, s, e);
+	}
 	if (r == 0)
 		r = settle(c, deadline, e);
 	if (r == 0)
 		r = check_epoch(c, a->step, e);
-	return r;
+	return r == 0 && !slots ? CKPT_SKIPPED : r;
 }
 
 int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t deadline,
 	       struct err *e)
 {
+	bool wait = a->flags & CKPT_WAIT_CREDIT && a->timeout_ms != 0;
+	const char *missing = "no credit";
 	int r;
 
 	*s = (struct save){ .step = a->step, .timeout_ms = a->timeout_ms,
 			    .started_ns = clock_ns() };
-	r = check(c, a, s, deadline, e);
+	r = check(c, a, s, wait ? deadline : 0, deadline, e);
 	if (r < 0)
 		return r;
 	s->epoch = c->epoch;
 	s->try = count_try(c, a->step);
-	prepare_pin(c);
-	if (a->flags & CKPT_WAIT_CREDIT && a->timeout_ms != 0)
-		r = wait_credit(c, s, deadline, e);
-	else
-		r = take_credit(c, s, e);
+	if (r == CKPT_SKIPPED) {
+		missing = "its slots are being made anew";
+		r = 0;
+	} else {
+		prepare_pin(c);
+		r = wait ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
+	}
 	if (r < 0)
 		return r;
 	if (r == 0) {
-		r = say_skip(c, s, 0, "no credit", max_u64(deadline, deadline_in(ASK_MS)), e);
+		r = say_skip(c, s, 0, missing, max_u64(deadline, deadline_in(ASK_MS)), e);
 		return r < 0 ? r : CKPT_SKIPPED;
 	}
 	copy_blobs(c, a->blobs, s);

@@ -4,7 +4,7 @@
  *
  *   DOWN --connect, Hello, Open--> JOINED --the channel is lost--> DOWN
  *   DOWN --connect, Hello, Open(reconnect)--> slots still ours --> JOINED
- *                                  --> not ours: Declare, Prepare, map, SlotsReady --> JOINED
+ *                                  --> not ours: Declare --> JOINED; the next saves take others
  *
  * The first join tries as long as connect_timeout allows; a later one is part of the call that
  * found the channel lost, at most REJOIN_MS of its time, and then repeats that call's request
@@ -252,12 +252,12 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 
 static bool slots_are_ours(const struct ckpt *c, const struct joining *j)
 {
-	uint32_t found = 0;
+	uint32_t mine[SLOTS_MAX], found = 0, n = prepare_numbers(c, mine);
 
-	for (uint32_t i = 0; i < c->n_slots; i++)
+	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t k = 0; k < j->n_slots; k++)
-			found += c->slots[i].number == j->slots[k];
-	return found == c->n_slots && j->n_slots == c->n_slots;
+			found += mine[i] == j->slots[k];
+	return found == n && j->n_slots == n;
 }
 
 /* A credit that was granted over slots that are no longer mapped cannot be used (1). */
@@ -287,10 +287,13 @@ static int restore(struct ckpt *c, const struct joining *j, uint64_t deadline, s
 
 	if (c->declaration && !known)
 		r = declare_send(c, deadline, e);
-	if (r < 0 || c->n_slots == 0 || (known && slots_are_ours(c, j)))
+	if (r < 0 || !prepare_has_slots(c) || (known && slots_are_ours(c, j)))
 		return r;
 	r = forfeit_credit(c, deadline, e);
-	return r < 0 ? r : prepare_slots(c, deadline, e);
+	/* Others take a second per GiB: not in the time of the call that found this out (I13). */
+	if (r == 0)
+		prepare_drop_slots(c);
+	return r;
 }
 
 /* ---- Joining ---- */

@@ -6,10 +6,15 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "client/clock.h"
 #include "client/test_fake.h"
 #include "tests/lib/test.h"
 
@@ -365,6 +370,101 @@ static void test_back_and_not_ready(void **state)
 	}
 }
 
+static atomic_int populate_ms; /* longer than it would take */
+
+int madvise(void *base, size_t len, int advice)
+{
+	if (advice == MADV_POPULATE_WRITE)
+		poll(NULL, 0, atomic_load(&populate_ms));
+	return (int)syscall(SYS_madvise, base, len, advice);
+}
+
+static uint64_t ms_of_save(struct world *w, int *ret)
+{
+	uint64_t start = clock_ns();
+
+	w->a.step++;
+	*ret = ckpt_save(w->c, &w->a);
+	return (clock_ns() - start) / NS_PER_MS;
+}
+
+/* New slots take their time. No save does: it is skipped, or waits within its own if it was asked
+ * to. Neither a second loss nor the end of the handle waits for all of them. */
+static void test_new_slots_stall_nobody(void **state)
+{
+	struct world *w = *state;
+	uint32_t prepares;
+	uint64_t took;
+	int r;
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	atomic_store(&populate_ms, 1000);
+	for (int wait = 0; wait < 2; wait++) {
+		fake_stop(w->f);
+		fake_forget(w->f);
+		fake_start(w->f);
+		w->a.flags = wait ? CKPT_WAIT_CREDIT : 0;
+		w->a.timeout_ms = 100;
+		took = ms_of_save(w, &r);
+		assert_int_equal(r, CKPT_SKIPPED | CKPT_RECONNECTED);
+		assert_true(took < 900);
+	}
+	/* The connection alone is lost: they stay what this rank has. */
+	prepares = fake_count(w->f, CKPT__REQUEST__BODY_PREPARE);
+	fake_stop(w->f);
+	fake_start(w->f);
+	took = ms_of_save(w, &r);
+	assert_true(took < 900);
+	w->a.timeout_ms = 10000;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_OK);
+	assert_in_range(fake_count(w->f, CKPT__REQUEST__BODY_PREPARE), prepares, prepares + 1);
+	assert_int_equal(w->f->n_seals, 2);
+	assert_memory_equal(w->f->seals[1].image, w->data, BYTES);
+	/* And while the first of them are being made. */
+	fake_stop(w->f);
+	fake_forget(w->f);
+	fake_start(w->f);
+	w->a.timeout_ms = 100;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED | CKPT_RECONNECTED);
+	took = clock_ns();
+	ckpt_close(w->c);
+	assert_true((clock_ns() - took) / NS_PER_MS < 2500);
+	atomic_store(&populate_ms, 0);
+	w->c = fake_open(w->f);
+}
+
+static enum fake_action silent_prepare(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	(void)f;
+	(void)arg;
+	return q->body_case == CKPT__REQUEST__BODY_PREPARE ? FAKE_SILENCE : FAKE_DO;
+}
+
+/* ckptd takes its time to make them. */
+static void test_late_slots(void **state)
+{
+	struct world *w = *state;
+	uint64_t took;
+	int r;
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	fake_stop(w->f);
+	fake_forget(w->f);
+	FAKE_SET(w->f, w->f->hook, silent_prepare);
+	fake_start(w->f);
+	w->a.flags = 0;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED | CKPT_RECONNECTED);
+	assert_true(took < 5000);
+	assert_string_equal(w->f->skips[w->f->n_skips - 1].reason, "its slots are being made anew");
+	FAKE_SET(w->f, w->f->hook, NULL);
+	w->a.flags = CKPT_WAIT_CREDIT;
+	ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_OK);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -379,6 +479,8 @@ int main(void)
 		T(test_poison),
 		T(test_not_let_in_again),
 		T(test_back_and_not_ready),
+		T(test_new_slots_stall_nobody),
+		T(test_late_slots),
 	};
 
 	return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
