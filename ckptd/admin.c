@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "codec/digest.h"
 
 #define INLINE_MAX (48u << 10)
 
@@ -218,6 +219,11 @@ static struct job *job_named(struct session *s, const Ckpt__Admin *m)
 	struct job *j, *found = NULL;
 
 	list_each(j, &session_node(s)->jobs, link) {
+		char id[ID_TEXT_MAX];
+
+		hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
+		if (may_see(s, j) && strcmp(id, m->job) == 0)
+			return j;
 		if (!may_see(s, j) || strcmp(j->history.job.name, m->job) != 0)
 			continue;
 		if (!found || j->history.job.uid == session_process(s)->uid)
@@ -353,6 +359,22 @@ static void gc_plan(struct session *s, uint64_t request, struct job *j)
 		json_pack("{s:i, s:s, s:o}", "schema", 1, "job", j->history.job.name, "plan", a));
 }
 
+/* Only here may it be seen: whoever has it opens the job as one of its ranks. */
+static void token(struct session *s, uint64_t request, struct job *j)
+{
+	struct digest d = digest_of(j->token, sizeof(j->token));
+
+	if (!digest_equal(&d, &j->history.job.token)) {
+		session_reply_error(s, request, CKPT_ENOTFOUND,
+				    "the file with the job's token is lost; its owner needs none");
+		return;
+	}
+	reply_json(s, request,
+		   json_pack("{s:i, s:s, s:o, s:o}", "schema", 1, "job", j->history.job.name, "id",
+			     hex_json(j->history.job.id.b, 16), "token",
+			     hex_json(j->token, sizeof(j->token))));
+}
+
 static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	struct job *j = job_named(s, m);
@@ -370,6 +392,10 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		if (!m->dry_run)
 			retain_step(j);
 		gc_plan(s, request, j);
+		return;
+	}
+	if (m->verb == CKPT__ADMIN__VERB__TOKEN) {
+		token(s, request, j);
 		return;
 	}
 	if (!c) {
@@ -400,6 +426,7 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	case CKPT__ADMIN__VERB__PIN:
 	case CKPT__ADMIN__VERB__UNPIN:
 	case CKPT__ADMIN__VERB__GC:
+	case CKPT__ADMIN__VERB__TOKEN:
 		on_job_verb(s, request, m);
 		return;
 	case CKPT__ADMIN__VERB__REBUILD:

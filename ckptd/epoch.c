@@ -649,18 +649,25 @@ static struct job *job_create(struct node *n, const struct open_request *r)
 	return j;
 }
 
-/* The job of that name that this user, or this token, may open. */
-static struct job *job_for(struct node *n, const struct open_request *r)
+/*
+ * The job of that name that this user, or this token, may open. NULL: it is to be made, unless
+ * *ret_denied: a token was given that is no job's of this name. A process that was in has the token
+ * of a job that was lost with its folder: it may make it anew.
+ */
+static struct job *job_for(struct node *n, const struct open_request *r, bool *ret_denied)
 {
 	struct job *j = job_find(n, r->job, session_process(r->session)->uid);
 	struct digest d = digest_of(r->token, sizeof(r->token));
 
 	if (j || !r->has_token)
 		return j;
-	list_each(j, &n->jobs, link)
-		if (strcmp(j->history.job.name, r->job) == 0 &&
-		    digest_equal(&j->history.job.token, &d))
+	list_each(j, &n->jobs, link) {
+		if (strcmp(j->history.job.name, r->job) != 0)
+			continue;
+		if (digest_equal(&j->history.job.token, &d))
 			return j;
+		*ret_denied = !r->reconnect;
+	}
 	return NULL;
 }
 
@@ -668,6 +675,7 @@ void epoch_open(struct node *n, const struct open_request *r)
 {
 	struct job *j;
 	const char *text = NULL;
+	bool denied = false;
 	int code = 0;
 
 	if (!name_is_safe(r->job)) {
@@ -684,7 +692,14 @@ void epoch_open(struct node *n, const struct open_request *r)
 		session_reply_error(r->session, r->request, code, text);
 		return;
 	}
-	j = job_for(n, r);
+	j = job_for(n, r, &denied);
+	if (denied && !j) {
+		session_reply_error(r->session, r->request, CKPT_EDENIED,
+				    "open: the token is not that of the job of this name, which is "
+				    "another user's; ask them for what `ckptctl token` prints, or "
+				    "leave CKPT_TOKEN out to have a job of your own");
+		return;
+	}
 	if (!j)
 		j = job_create(n, r);
 	if (!j || !opening_new(j, r)) {

@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include <sys/stat.h>
+
 #include "base/fault.h"
 #include "ckptd/test_node_rig.h"
 
@@ -154,12 +156,86 @@ static void test_log_begun_anew(void **state)
 	test_dir_remove(w.dir);
 }
 
+#define NOBODY 65533
+
+/* As that user: the peer's credentials are taken when it connects. */
+static int open_as(struct world *w, uid_t uid, struct rank *k, const uint8_t *token, size_t len,
+		   bool reconnect, char text[static 200])
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Open o = CKPT__OPEN__INIT;
+	Ckpt__Reply *r;
+	int fds[64], code;
+	size_t n;
+
+	assert_int_equal(seteuid(uid), 0);
+	connect_rank(w, k);
+	assert_int_equal(seteuid(0), 0);
+	o.job = (char *)"job";
+	o.rank = uid == 0 ? 0 : 1;
+	o.world = 2;
+	o.run_id = (char *)"run1";
+	o.token = (ProtobufCBinaryData){len, (uint8_t *)token};
+	o.reconnect = reconnect;
+	q.body_case = CKPT__REQUEST__BODY_OPEN;
+	q.open = &o;
+	r = ask(k, &q, fds, &n);
+	code = r->code;
+	snprintf(text, 200, "%s", r->text);
+	if (code == 0) {
+		assert_true(r->open->token.len == 32);
+		memcpy(text, r->open->token.data, 32);
+		memcpy(text + 32, r->open->job_id.data, 16);
+		close(fds[0]);
+	}
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+/* Another user joins with the job's token and not with a wrong one; without one, a job of that name
+ * is their own. */
+static void test_token(void **state)
+{
+	struct node_options o;
+	struct world w = {.dir = test_dir_make(NULL)};
+	struct rank owner, other[4];
+	char mine[200], text[200];
+	uint8_t wrong[32];
+
+	(void)state;
+	if (geteuid() != 0) { /* nobody else can be played */
+		test_dir_remove(w.dir);
+		return;
+	}
+	node_options_default(&o);
+	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
+	start(&w, "threads", &o);
+	assert_int_equal(chmod(w.socket, 0666), 0);
+	assert_int_equal(chmod(w.dir, 0755), 0);
+	assert_int_equal(open_as(&w, 0, &owner, NULL, 0, false, mine), 0);
+	memcpy(wrong, mine, 32);
+	wrong[7] ^= 1;
+	assert_int_equal(open_as(&w, NOBODY, &other[0], wrong, 32, false, text), CKPT_EDENIED);
+	assert_non_null(strstr(text, "token"));
+	assert_int_equal(open_as(&w, NOBODY, &other[1], (uint8_t *)mine, 32, false, text), 0);
+	assert_memory_equal(text, mine, 48); /* the same job */
+	assert_int_equal(open_as(&w, NOBODY, &other[2], NULL, 0, false, text), 0);
+	assert_memory_not_equal(text + 32, mine + 32, 16);
+	assert_int_equal(open_as(&w, NOBODY, &other[3], wrong, 32, false, text), -EAGAIN);
+	for (int i = 0; i < 4; i++)
+		close(other[i].fd);
+	close(owner.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_life_threads),
 		cmocka_unit_test(test_life_uring),
 		cmocka_unit_test(test_log_begun_anew),
+		cmocka_unit_test(test_token),
 	};
 
 	return cmocka_run_group_tests_name("node", tests, NULL, NULL);

@@ -182,14 +182,15 @@ static int find_sockets(const char *given, struct identity *id, struct err *e)
 static int find_token(const char *given, struct identity *id, struct err *e)
 {
 	const char *text = given ? given : env("CKPT_TOKEN");
-	size_t len = text ? strlen(text) / 2 : 0;
 
 	if (!text)
 		return 0;
-	if (len == 0 || len > TOKEN_BYTES_MAX || hex_parse(id->token, len, text) < 0)
-		return err_set(e, -EINVAL, "the job's token (%s) is not hexadecimal text",
-			       given ? "given by the caller" : "CKPT_TOKEN");
-	id->token_len = (uint32_t)len;
+	if (strlen(text) != 2 * TOKEN_BYTES || hex_parse(id->token, TOKEN_BYTES, text) < 0)
+		return err_set(e, -EINVAL,
+			       "the job's token (%s) is not %d hexadecimal digits, as "
+			       "`ckptctl token` prints them",
+			       given ? "given by the caller" : "CKPT_TOKEN", 2 * TOKEN_BYTES);
+	id->token_len = TOKEN_BYTES;
 	return 0;
 }
 

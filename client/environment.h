@@ -12,7 +12,7 @@
 #include "base/err.h"
 
 #define RUN_ID_BYTES_MAX 128
-#define TOKEN_BYTES_MAX	 64
+#define TOKEN_BYTES      32
 #define SOCKETS_MAX	 2
 #define SOCKET_PATH_MAX	 255
 #define RANKS_MAX	 65536
@@ -21,7 +21,7 @@ struct identity {
 	char job[CKPT_JOB_MAX + 1];
 	uint32_t rank, world;
 	char run_id[RUN_ID_BYTES_MAX + 1]; /* empty: ckptd makes one */
-	uint8_t token[TOKEN_BYTES_MAX];
+	uint8_t token[TOKEN_BYTES];
 	uint32_t token_len;                /* bytes; 0: the uid is enough */
 	char sockets[SOCKETS_MAX][SOCKET_PATH_MAX + 1]; /* tried in this order */
 	uint32_t n_sockets;

@@ -170,7 +170,7 @@ static int open_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 	if (q->status < 0)
 		return 0;
 	if (reply->body_case != CKPT__REPLY__BODY_OPEN || o->page_fd >= n_fds ||
-	    o->n_slots > SLOTS_MAX || o->token.len > TOKEN_BYTES_MAX ||
+	    o->n_slots > SLOTS_MAX || o->token.len > TOKEN_BYTES ||
 	    strlen(o->run_id) > RUN_ID_BYTES_MAX)
 		return err_set(q->err, CKPT_EPROTO, "ckptd at '%s' answered an open with something "
 			       "else", c->socket);

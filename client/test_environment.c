@@ -96,6 +96,8 @@ static void test_nonsense_is_refused(void **state)
 	refused(find(&id, &e), &e, "CKPT_CONNECT_TIMEOUT");
 	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_TOKEN", "xyz");
 	refused(find(&id, &e), &e, "CKPT_TOKEN");
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_TOKEN", "00ff10");
+	refused(find(&id, &e), &e, "64 hexadecimal digits");
 	clearenv();
 	refused(identity_find("a/b", 0, 1, NULL, &id, &e), &e, "'a/b'");
 	refused(identity_find(NULL, 0, 1, NULL, &id, &e), &e, "CKPT_JOB");
@@ -149,13 +151,14 @@ static void test_socket_token_timeouts(void **state)
 	assert_int_equal(id.connect_ms, 0);
 	assert_int_equal(id.timeout_ms, 60000);
 	assert_int_equal(id.token_len, 0);
-	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_SOCKET", "/there", "CKPT_TOKEN", "00ff10",
-	    "CKPT_TIMEOUT", "2.5", "CKPT_CONNECT_TIMEOUT", "30");
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_SOCKET", "/there", "CKPT_TOKEN",
+	    "00ff10aa00ff10aa00ff10aa00ff10aa00ff10aa00ff10aa00ff10aa00ff10aa", "CKPT_TIMEOUT",
+	    "2.5", "CKPT_CONNECT_TIMEOUT", "30");
 	assert_int_equal(find(&id, &e), 0);
 	assert_int_equal(id.n_sockets, 1);
 	assert_string_equal(id.sockets[0], "/there");
-	assert_int_equal(id.token_len, 3);
-	assert_memory_equal(id.token, "\x00\xff\x10", 3);
+	assert_int_equal(id.token_len, 32);
+	assert_memory_equal(id.token + 28, "\x00\xff\x10\xaa", 4);
 	assert_int_equal(id.connect_ms, 30000);
 	assert_int_equal(id.timeout_ms, 2500);
 	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);

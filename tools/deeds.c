@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * deeds.c - the verbs that change something: `rm`, `pin`, `unpin`, `gc`, `rebuild`. ckptd does all
- * of them, since each is a record in the job's log first (I4); only the index may be made anew
- * without it, under the data folder's LOCK.
+ * deeds.c - the verbs that change something: `rm`, `pin`, `unpin`, `gc`, `rebuild`; and `token`,
+ * which lets somebody else do so. ckptd does all of them, since each is a record in the job's log
+ * first (I4); only the index may be made anew without it, under the data folder's LOCK.
  */
 #include <config.h>
 
@@ -159,6 +159,42 @@ int verb_unpin(const struct ctl *c, struct err *e)
 	const struct deed d = { "unpin", "is not pinned", CKPT__ADMIN__VERB__UNPIN, false };
 
 	return do_deed(c, &d, e);
+}
+
+/* ---- token ---- */
+
+int verb_token(const struct ctl *c, struct err *e)
+{
+	struct ctl ask = *c;
+	struct admin_question q = {.verb = CKPT__ADMIN__VERB__TOKEN};
+	struct connection *conn = NULL;
+	json_t *doc = NULL, *job = NULL, *answer = NULL;
+	int r;
+
+	ask.data = NULL; /* the file is ckptd's own user's alone */
+	r = status_document(&ask, c->args[0], &doc, e);
+	if (r == 0)
+		r = doc_only_job(doc, c->args[0], &job, e);
+	if (r == 0)
+		r = connection_open(c->socket, &conn, e);
+	if (r == 0) {
+		q.job = doc_text(job, "id");
+		r = connection_ask(conn, &q, &answer, e);
+	}
+	if (r == 0 && !json_is_string(json_object_get(answer, "token")))
+		r = err_set(e, CKPT_EPROTO,
+			    "ckptd's answer has no token: are ckptd and ckptctl of "
+			    "one version?");
+	if (r == 0 && c->json) {
+		json_object_set_new(answer, "source", json_string("daemon"));
+		print_json(json_incref(answer));
+	} else if (r == 0) {
+		say("%s", doc_text(answer, "token"));
+	}
+	connection_close(conn);
+	json_decref(answer);
+	json_decref(doc);
+	return r;
 }
 
 /* ---- gc ---- */

@@ -106,6 +106,9 @@ run 0 list run7 --data "$data" --json
 json 'assert 40 not in [c["step"] for c in job("run7")["checkpoints"] if c["disk"] == "durable"]'
 run 2 pin nobody 1 --socket "$sock"
 says err "there is no job 'nobody'"
+run 0 token run7 --socket "$sock"
+[ "$(cat "$dir/out")" = "$(od -An -v -tx1 "$data"/jobs/*/token | tr -d ' \n')" ] ||
+	fail "token: $(cat "$dir/out")"
 run 0 rebuild --socket "$sock"
 under CKPT_SOCKET="$sock" run 0 rebuild --data "$data" # its LOCK is held: it is asked
 says out "ckptd has rebuilt its index"

@@ -151,6 +151,12 @@ run 0 gc --socket "$sock" --json
 json 'assert [len(j["plan"]) for j in d["jobs"]] == [2, 2] and d["dry_run"] is False'
 asked "admin GC job 'beta' step 0 attempt ''"
 run 2 gc --keep-last 3 --socket "$sock"
+run 0 token alpha --socket "$sock"
+[ "$(cat "$dir/out")" = 00ff ] || fail "token: $(cat "$dir/out")"
+grep -q "^admin TOKEN job '[0-9a-f]\{32\}'" "$dir/asked" || fail "not asked by the job's id"
+run 0 token alpha --socket "$sock" --json
+json 'assert d["token"] == "00ff" and d["source"] == "daemon"'
+run 2 token gamma --socket "$sock"
 run 0 rebuild --socket "$sock"
 says out "ckptd has rebuilt its index"
 asked "admin REBUILD job '' step 0 attempt ''"

@@ -5,6 +5,7 @@
  *
  *   STATUS, LIST  the file's contents; in a memfd when they are long
  *   GC            a plan of two steps
+ *   TOKEN         a short one
  *   REMOVE        step 30 is refused with -EBUSY, step 25 once with -EAGAIN, the rest is done
  *   cut           ends the connection instead of answering Admin
  *   silent        sends garbage instead of an answer
@@ -134,6 +135,8 @@ static void answer_admin(struct fake *f, uint64_t id, const Ckpt__Admin *a)
 			     "{\"step\":20,\"attempt\":\"\",\"expire\":true,\"because\":\"\","
 			     "\"bytes\":2048},{\"step\":30,\"attempt\":\"\",\"expire\":false,"
 			     "\"because\":\"pinned\",\"bytes\":1024}]}";
+	static char token[] = "{\"schema\":1,\"job\":\"alpha\",\"id\":\"\","
+			      "\"token\":\"00ff\"}";
 	char hex[65] = "";
 
 	hex_format(hex, a->attempt.data, min_u64(a->attempt.len, 32));
@@ -150,6 +153,9 @@ static void answer_admin(struct fake *f, uint64_t id, const Ckpt__Admin *a)
 		break;
 	case CKPT__ADMIN__VERB__GC:
 		send_text(f, id, plan, strlen(plan));
+		break;
+	case CKPT__ADMIN__VERB__TOKEN:
+		send_text(f, id, token, strlen(token));
 		break;
 	default:
 		answer_remove(f, id, a->verb == CKPT__ADMIN__VERB__REMOVE ? a->step : 0);

@@ -43,6 +43,7 @@ const struct verb verb_table[] = {
 	 "let retention have checkpoints again"},
 	{"gc", "[JOB]", 0, 1, LOOK | BIT(DRY_RUN) | BIT(KEEP_LAST) | BIT(KEEP_EVERY), verb_gc,
 	 "remove what the retention rules let go, or say what that is"},
+	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with"},
 	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files"},
 	{0},
 };
