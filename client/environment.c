@@ -133,9 +133,23 @@ static int set_run_id(struct identity *id, const char *from, const char *base, c
 	return 0;
 }
 
+/*
+ * Each srun in an allocation is a launch of its own, if its tasks are the ranks. They are not where
+ * a step only starts mpirun's daemons (on all nodes but its own), or each rank has its own step.
+ */
+static bool launch_is_step(const struct identity *id)
+{
+	uint64_t tasks;
+
+	return env("SLURM_STEP_ID") && env("SLURM_NTASKS") && !env("OMPI_COMM_WORLD_RANK") &&
+	       parse_number(env("SLURM_NTASKS"), RANKS_MAX, &tasks) && tasks == id->world;
+}
+
 static int find_run_id(const char *given, struct identity *id, struct err *e)
 {
 	const char *elastic = env("TORCHELASTIC_RUN_ID"), *slurm = env("SLURM_JOB_ID");
+	char step[RUN_ID_BYTES_MAX + 1];
+	int n = 0;
 
 	if (given)
 		return set_run_id(id, "the caller", given, NULL, e);
@@ -145,9 +159,15 @@ static int find_run_id(const char *given, struct identity *id, struct err *e)
 	if (elastic && strcmp(elastic, "none") != 0)
 		return set_run_id(id, "TORCHELASTIC_RUN_ID", elastic,
 				  env("TORCHELASTIC_RESTART_COUNT"), e);
-	if (slurm && !elastic)
-		return set_run_id(id, "SLURM_JOB_ID", slurm, env("SLURM_RESTART_COUNT"), e);
-	return 0;
+	if (!slurm || elastic)
+		return 0;
+	if (launch_is_step(id))
+		n = snprintf(step, sizeof(step), "%s.step%s", slurm, env("SLURM_STEP_ID"));
+	if (n < 0 || (size_t)n >= sizeof(step))
+		return err_set(e, -EINVAL,
+			       "SLURM_JOB_ID and SLURM_STEP_ID are too long for a run "
+			       "id");
+	return set_run_id(id, "SLURM_JOB_ID", n ? step : slurm, env("SLURM_RESTART_COUNT"), e);
 }
 
 /* ---- The rest ---- */

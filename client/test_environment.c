@@ -119,6 +119,22 @@ static void test_run_id(void **state)
 	SET("RANK", "0", "WORLD_SIZE", "1", "SLURM_JOB_ID", "77", "SLURM_RESTART_COUNT", "2");
 	assert_int_equal(find(&id, &e), 0);
 	assert_string_equal(id.run_id, "77.2");
+	/* Two srun in one allocation are two launches, */
+	SET("SLURM_PROCID", "1", "SLURM_NTASKS", "4", "SLURM_JOB_ID", "77", "SLURM_STEP_ID", "3");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "77.step3");
+	setenv("SLURM_RESTART_COUNT", "2", 1);
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "77.step3.2");
+	/* but not where steps are not launches: mpirun's daemons, or one srun for each rank. */
+	SET("OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "4", "SLURM_NTASKS", "4",
+	    "SLURM_JOB_ID", "77", "SLURM_STEP_ID", "3");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "77");
+	SET("RANK", "1", "WORLD_SIZE", "4", "SLURM_NTASKS", "1", "SLURM_JOB_ID", "77",
+	    "SLURM_STEP_ID", "3");
+	assert_int_equal(find(&id, &e), 0);
+	assert_string_equal(id.run_id, "77");
 	SET("RANK", "0", "WORLD_SIZE", "1", "SLURM_JOB_ID", "77", "TORCHELASTIC_RUN_ID", "el",
 	    "TORCHELASTIC_RESTART_COUNT", "1");
 	assert_int_equal(find(&id, &e), 0);
