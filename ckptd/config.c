@@ -26,6 +26,7 @@
 
 #include "base/bytes.h"
 #include "base/ids.h"
+#include "model/retention.h"
 
 enum { CONF_D_MAX = 64, VALUE_MAX = 255 };
 
@@ -49,68 +50,68 @@ struct option {
 #define T (1ull << 40)
 #define S 1000000000ull
 #define AT(field) .offset = offsetof(struct config, field)
+#define TEXT_(x)       #x
+#define TEXT(number)   TEXT_(number)
 #define TEXT_AT(field) AT(field), .text_size = sizeof(((struct config *)0)->field)
 
 static const struct option options[] = {
-	{ "service", "socket", PATH, TEXT_AT(socket), .def = "/run/ckptd/ckptd.sock",
-	  .help = "where trainers and tools connect" },
-	{ "service", "data", PATH, TEXT_AT(data), .def = "/var/lib/ckptd",
-	  .help = "folder of everything durable" },
-	{ "service", "name", NAME, TEXT_AT(name), .def = "",
-	  .help = "of this node, in records; the host's name by default" },
-	{ "service", "stop_timeout", DURATION, AT(stop_timeout_ns), .min = S, .max = 86400 * S,
-	  .def = "4min", .help = "how long a stop may persist what is only in memory" },
-	{ "log", "level", CHOICE, .reload = true, AT(log_level), .min = LOG_ERR,
-	  .choices = "error|warning|notice|info|debug", .def = "info", .help = "what is said" },
-	{ "log", "format", CHOICE, AT(log_format), .choices = "text|json", .def = "text",
-	  .help = "of the lines on standard error" },
-	{ "memory", "budget", SIZE, .may_auto = true, AT(memory_budget), .min = 16 * M,
-	  .max = 1024 * T, .def = "auto",
-	  .help = "for all snapshots; auto: half of what the machine and the cgroup have" },
-	{ "memory", "slots", COUNT, AT(slots), .min = 2, .max = 16, .def = "3",
-	  .help = "snapshots in memory for each rank" },
-	{ "memory", "huge_pages", CHOICE, AT(huge_pages), .choices = "no|yes", .def = "yes",
-	  .help = "ask for them where shared memory may have them" },
-	{ "checkpoint", "persist_every", COUNT, .reload = true, AT(persist_every), .min = 1,
-	  .max = 1000000, .def = "1",
-	  .help = "persist every N-th commit; 1: whenever the disk is free" },
-	{ "checkpoint", "compression", COUNT, AT(compression), .max = 19, .def = "0",
-	  .help = "zstd level of durable files; 0: off" },
-	{ "checkpoint", "attempt_timeout", DURATION, AT(attempt_timeout_ns), .min = S,
-	  .max = 86400 * S, .def = "10min",
-	  .help = "a save that not every rank has finished by then is aborted" },
-	{ "checkpoint", "settle_timeout", DURATION, AT(settle_timeout_ns), .min = S,
-	  .max = 3600 * S, .def = "30s", .help = "for settling the old epoch at an open" },
-	{ "checkpoint", "log_trim", COUNT, AT(log_trim), .min = 16, .max = 1000000, .def = "1000",
-	  .help = "records of a job's log before one that sums them up replaces them" },
-	{ "retention", "keep_last", COUNT, .reload = true, AT(keep_last), .min = 1, .max = 1000000,
-	  .def = "3", .help = "newest durable checkpoints that stay" },
-	{ "retention", "keep_every", COUNT, .reload = true, AT(keep_every), .max = UINT64_MAX,
-	  .def = "0", .help = "steps that are multiples of it stay too; 0: off" },
-	{ "storage", "backend", CHOICE, AT(backend), .choices = "auto|uring|threads", .def = "auto",
-	  .help = "how bulk data is written; auto: io_uring where it is allowed" },
-	{ "storage", "queue_depth", COUNT, AT(queue_depth), .min = 1, .max = 128, .def = "4",
-	  .help = "transfers in flight of one data thread" },
-	{ "storage", "transfer_size", SIZE, AT(transfer), .min = M, .max = 16 * M, .def = "2M",
-	  .help = "bytes of one transfer, a multiple of 1M" },
-	{ "storage", "disk_reserve", SIZE, AT(disk_reserve), .max = 1024 * T, .def = "1G",
-	  .help = "of the file system that stays free" },
-	{ "storage", "spare", SIZE, AT(spare), .max = 1024 * T, .def = "8G",
-	  .help = "expired files kept to be written over, which is faster" },
-	{ "threads", "data", COUNT, AT(data_threads), .min = 1, .max = 64, .def = "2",
-	  .help = "that move bulk data" },
-	{ "threads", "meta", COUNT, AT(meta_threads), .min = 1, .max = 16, .def = "2",
-	  .help = "for small durable steps" },
-	{ "threads", "cpu", COUNT, .may_auto = true, AT(cpu_threads), .min = 1, .max = 64,
-	  .def = "auto", .help = "for digests and compression; auto: by the number of cores" },
-	{ "threads", "index", COUNT, AT(index_threads), .min = 1, .max = 4, .def = "1",
-	  .help = "for the index" },
-	{ "quota", "connections", COUNT, AT(conns_max), .min = 1, .max = 100000, .def = "4096",
-	  .help = "of all" },
-	{ "quota", "connections_per_uid", COUNT, AT(conns_per_uid), .min = 1, .max = 100000,
-	  .def = "2048", .help = "of one user" },
-	{ "quota", "sessions_per_uid", COUNT, AT(sessions_per_uid), .min = 1, .max = 100000,
-	  .def = "1024", .help = "ranks of one user" },
+	{"service", "socket", PATH, TEXT_AT(socket), .def = "/run/ckptd/ckptd.sock",
+	 .help = "where trainers and tools connect"},
+	{"service", "data", PATH, TEXT_AT(data), .def = "/var/lib/ckptd",
+	 .help = "folder of everything durable"},
+	{"service", "name", NAME, TEXT_AT(name), .def = "",
+	 .help = "of this node, in records; the host's name by default"},
+	{"service", "stop_timeout", DURATION, AT(stop_timeout_ns), .min = S, .max = 86400 * S,
+	 .def = "4min", .help = "how long a stop may persist what is only in memory"},
+	{"log", "level", CHOICE, .reload = true, AT(log_level), .min = LOG_ERR,
+	 .choices = "error|warning|notice|info|debug", .def = "info", .help = "what is said"},
+	{"log", "format", CHOICE, AT(log_format), .choices = "text|json", .def = "text",
+	 .help = "of the lines on standard error"},
+	{"memory", "budget", SIZE, .may_auto = true, AT(memory_budget), .min = 16 * M,
+	 .max = 1024 * T, .def = "auto",
+	 .help = "for all snapshots; auto: half of what the machine and the cgroup have"},
+	{"memory", "slots", COUNT, AT(slots), .min = 2, .max = 16, .def = "3",
+	 .help = "snapshots in memory for each rank"},
+	{"memory", "huge_pages", CHOICE, AT(huge_pages), .choices = "no|yes", .def = "yes",
+	 .help = "ask for them where shared memory may have them"},
+	{"checkpoint", "persist_every", COUNT, .reload = true, AT(persist_every), .min = 1,
+	 .max = 1000000, .def = "1",
+	 .help = "persist every N-th commit; 1: whenever the disk is free"},
+	{"checkpoint", "compression", COUNT, AT(compression), .max = 19, .def = "0",
+	 .help = "zstd level of durable files; 0: off"},
+	{"checkpoint", "attempt_timeout", DURATION, AT(attempt_timeout_ns), .min = S,
+	 .max = 86400 * S, .def = "10min",
+	 .help = "a save that not every rank has finished by then is aborted"},
+	{"checkpoint", "settle_timeout", DURATION, AT(settle_timeout_ns), .min = S, .max = 3600 * S,
+	 .def = "30s", .help = "for settling the old epoch at an open"},
+	{"checkpoint", "log_trim", COUNT, AT(log_trim), .min = 16, .max = 1000000, .def = "1000",
+	 .help = "records of a job's log before one that sums them up replaces them"},
+	{"retention", "keep_last", COUNT, .reload = true, AT(keep_last), .min = 1, .max = 1000000,
+	 .def = TEXT(RETENTION_KEEP_LAST), .help = "newest durable checkpoints that stay"},
+	{"retention", "keep_every", COUNT, .reload = true, AT(keep_every), .max = UINT64_MAX,
+	 .def = "0", .help = "steps that are multiples of it stay too; 0: off"},
+	{"storage", "backend", CHOICE, AT(backend), .choices = "auto|uring|threads", .def = "auto",
+	 .help = "how bulk data is written; auto: io_uring where it is allowed"},
+	{"storage", "queue_depth", COUNT, AT(queue_depth), .min = 1, .max = 128, .def = "4",
+	 .help = "transfers in flight of one data thread"},
+	{"storage", "transfer_size", SIZE, AT(transfer), .min = M, .max = 16 * M, .def = "2M",
+	 .help = "bytes of one transfer, a multiple of 1M"},
+	{"storage", "disk_reserve", SIZE, AT(disk_reserve), .max = 1024 * T, .def = "1G",
+	 .help = "of the file system that stays free"},
+	{"storage", "spare", SIZE, AT(spare), .max = 1024 * T, .def = "8G",
+	 .help = "expired files kept to be written over, which is faster"},
+	{"threads", "data", COUNT, AT(data_threads), .min = 1, .max = 64, .def = "2",
+	 .help = "that move bulk data"},
+	{"threads", "meta", COUNT, AT(meta_threads), .min = 1, .max = 16, .def = "2",
+	 .help = "for small durable steps"},
+	{"threads", "cpu", COUNT, .may_auto = true, AT(cpu_threads), .min = 1, .max = 64,
+	 .def = "auto", .help = "for digests and compression; auto: by the number of cores"},
+	{"quota", "connections", COUNT, AT(conns_max), .min = 1, .max = 100000, .def = "4096",
+	 .help = "of all"},
+	{"quota", "connections_per_uid", COUNT, AT(conns_per_uid), .min = 1, .max = 100000,
+	 .def = "2048", .help = "of one user"},
+	{"quota", "sessions_per_uid", COUNT, AT(sessions_per_uid), .min = 1, .max = 100000,
+	 .def = "1024", .help = "ranks of one user"},
 };
 enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 
@@ -497,12 +498,16 @@ static int read_folder(struct config *c, const char *folder, struct err *e)
 	return r;
 }
 
-int config_file(struct config *c, const char *file, struct err *e)
+int config_file(struct config *c, const char *file, bool required, struct err *e)
 {
 	const char *slash = strrchr(file, '/');
 	char folder[300];
 	int r = read_file(c, file, e);
 
+	if (r == -ENOENT && !required) {
+		err_clear(e);
+		r = 0;
+	}
 	if (r)
 		return r;
 	snprintf(folder, sizeof(folder), "%.*sconf.d", slash ? (int)(slash - file + 1) : 0, file);

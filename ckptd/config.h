@@ -30,14 +30,15 @@ struct config {
 	uint64_t keep_last, keep_every;
 	uint64_t backend; /* see config_backend() */
 	uint64_t queue_depth, transfer, disk_reserve, spare;
-	uint64_t data_threads, meta_threads, cpu_threads, index_threads; /* cpu: 0: by the cores */
+	uint64_t data_threads, meta_threads, cpu_threads; /* cpu: 0: by the cores */
 	uint64_t conns_max, conns_per_uid, sessions_per_uid;
 };
 
 /* Every option at its default; the node's name is the host's. */
 void config_default(struct config *c);
-/* A file and its conf.d; a sentence names file, line, option and what is allowed. */
-MUST_CHECK int config_file(struct config *c, const char *file, struct err *e);
+/* A file, which may be missing if it is not required, and the conf.d beside it; a sentence names
+ * file, line, option and what is allowed. */
+MUST_CHECK int config_file(struct config *c, const char *file, bool required, struct err *e);
 MUST_CHECK int config_environment(struct config *c, struct err *e);
 /* "memory.budget=64G" of the command line. */
 MUST_CHECK int config_assign(struct config *c, const char *assignment, struct err *e);

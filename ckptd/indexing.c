@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * indexing.c - what the index is to learn, handed to the one WORK_INDEX worker: it writes in the
+ * order in which things became true, so that nothing that was removed comes back. A write that
+ * fails is counted and said; the check at the next start finds what is missing.
+ */
 #include <config.h>
 
 #include "ckptd/indexing.h"

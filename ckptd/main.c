@@ -227,9 +227,9 @@ static int load_config(const struct arguments *a, struct config *ret, struct err
 	if (a->user)
 		r = set_user_paths(&c, e);
 	if (r == 0 && a->file)
-		r = config_file(&c, a->file, e);
-	else if (r == 0 && !a->user && access(CONFIG_FILE, F_OK) == 0)
-		r = config_file(&c, CONFIG_FILE, e);
+		r = config_file(&c, a->file, true, e);
+	else if (r == 0 && !a->user)
+		r = config_file(&c, CONFIG_FILE, false, e);
 	if (r == 0)
 		r = config_environment(&c, e);
 	for (size_t i = 0; i < a->n_sets && r == 0; i++)

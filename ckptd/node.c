@@ -35,7 +35,7 @@ void node_options_default(struct node_options *o)
 		.geometry = GEOMETRY_DEFAULT,
 		.transfer = 2u << 20,
 		.slots = 3,
-		.retention = { .keep_last = 2 },
+		.retention = {.keep_last = RETENTION_KEEP_LAST},
 		.persist_every = 1,
 		.spare_bytes = UINT64_MAX / 4,
 		.disk_reserve = 64u << 20,

@@ -79,7 +79,7 @@ static void test_file_and_folder_in_order(void **state)
 	put(f, "conf.d/10-a.conf", "[memory]\nslots = 5\nhuge_pages = no\n");
 	put(f, "conf.d/30-c.conf.bak", "[nonsense]\n");
 	put(f, "conf.d/.hidden.conf", "[nonsense]\nx = y\n");
-	assert_int_equal(config_file(&f->c, f->file, &f->e), 0);
+	assert_int_equal(config_file(&f->c, f->file, true, &f->e), 0);
 	assert_int_equal(f->c.memory_budget, 64ull << 30);
 	assert_int_equal(f->c.slots, 6);
 	assert_int_equal(f->c.huge_pages, 0);
@@ -154,7 +154,7 @@ static void assert_refused(struct fixture *f, const char *text, const char *line
 	put(f, "ckptd.conf", text);
 	config_default(&f->c);
 	err_clear(&f->e);
-	assert_int_equal(config_file(&f->c, f->file, &f->e), -EINVAL);
+	assert_int_equal(config_file(&f->c, f->file, true, &f->e), -EINVAL);
 	snprintf(where, sizeof(where), "%s:%s: ", f->file, line);
 	if (!strstr(f->e.text, where) || !strstr(f->e.text, what))
 		fail_msg("'%s' names neither '%s' nor '%s'", f->e.text, where, what);
@@ -186,11 +186,16 @@ static void test_errors_in_conf_d_and_missing_files(void **state)
 {
 	struct fixture *f = *state;
 
-	assert_int_equal(config_file(&f->c, f->file, &f->e), -ENOENT);
+	assert_int_equal(config_file(&f->c, f->file, true, &f->e), -ENOENT);
 	assert_non_null(strstr(f->e.text, f->file));
+	/* Where nobody named the file, the folder beside it alone will do, or nothing. */
+	assert_int_equal(config_file(&f->c, f->file, false, &f->e), 0);
+	put(f, "conf.d/w.conf", "[memory]\nslots = 7\n");
+	assert_int_equal(config_file(&f->c, f->file, false, &f->e), 0);
+	assert_int_equal(f->c.slots, 7);
 	put(f, "ckptd.conf", "");
 	put(f, "conf.d/x.conf", "[quota]\nconnections = 0\n");
-	assert_int_equal(config_file(&f->c, f->file, &f->e), -EINVAL);
+	assert_int_equal(config_file(&f->c, f->file, true, &f->e), -EINVAL);
 	assert_non_null(strstr(f->e.text, "conf.d/x.conf:2: quota.connections = '0'"));
 }
 
@@ -239,7 +244,7 @@ static void test_what_is_printed_can_be_read_back(void **state)
 	config_print(&f->c, file);
 	fclose(file);
 	config_default(&again);
-	assert_int_equal(config_file(&again, f->file, &f->e), 0);
+	assert_int_equal(config_file(&again, f->file, true, &f->e), 0);
 	assert_memory_equal(&again, &f->c, sizeof(again));
 }
 

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define RETENTION_KEEP_LAST 3 /* where nobody says otherwise */
+
 struct retention_policy {
 	uint32_t keep_last;  /* K >= 1 newest durable and clean ones */
 	uint64_t keep_every; /* 0: off; else steps that are multiples of it */

@@ -36,6 +36,8 @@ done
 mkdir -p "$scratch/root/etc" "$scratch/root/run" "$scratch/root/var/lib"
 systemd-sysusers --root="$scratch/root" "$top_srcdir/packaging/ckptd.sysusers"
 grep -q '^ckptd:' "$scratch/root/etc/passwd"
+grep -q '^ckptd:' "$scratch/root/etc/group"
+grep -q '^User=ckptd$' "$scratch/ckptd.service" && grep -q '^Group=ckptd$' "$scratch/ckptd.service"
 [ "$(id -u)" = 0 ] || { echo "folders are made by root alone"; exit 0; }
 systemd-tmpfiles --root="$scratch/root" --create "$top_srcdir/packaging/ckptd.tmpfiles"
 [ "$(stat -c %a "$scratch/root/run/ckptd")" = 755 ]

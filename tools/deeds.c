@@ -246,8 +246,9 @@ static json_t *plan_json(const struct data_checkpoint *c, const struct retention
 /* Durable ones in log order, oldest first, as ckptd would judge them. */
 static int file_plan(const struct ctl *c, struct data_job *j, json_t *jobs, struct err *e)
 {
-	const struct retention_policy policy = { .keep_last = c->keep_last ? c->keep_last : 2,
-						 .keep_every = c->keep_every };
+	const struct retention_policy policy = {.keep_last = c->keep_last ? c->keep_last
+									  : RETENTION_KEEP_LAST,
+						.keep_every = c->keep_every};
 	CLEANUP_FREE struct data_checkpoint **order = alloc_array(j->n_checkpoints, sizeof(*order));
 	CLEANUP_FREE struct retention_item *items = alloc_array(j->n_checkpoints, sizeof(*items));
 	json_t *plan = json_array();

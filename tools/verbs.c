@@ -8,6 +8,11 @@
 
 #include <string.h>
 
+#include "model/retention.h"
+
+#define TEXT_(x)     #x
+#define TEXT(number) TEXT_(number)
+
 const struct option_entry option_table[OPTIONS] = {
 	[OPTION_SOCKET] = {"socket", 0, "PATH", "-f", "socket of ckptd"},
 	[OPTION_DATA] = {"data", 0, "FOLDER", "-d", "look at these files, not at a running ckptd"},
@@ -16,7 +21,8 @@ const struct option_entry option_table[OPTIONS] = {
 	[OPTION_DRY_RUN] = {"dry-run", 0, NULL, NULL, "only say what would be done"},
 	[OPTION_JOBS] = {"jobs", 0, "N", NULL, "files read at the same time (processors)"},
 	[OPTION_TENSOR] = {"tensor", 0, "GLOB", NULL, "only tensors and blobs called like this"},
-	[OPTION_KEEP_LAST] = {"keep-last", 0, "K", NULL, "with --data: the newest K stay (2)"},
+	[OPTION_KEEP_LAST] = {"keep-last", 0, "K", NULL,
+			      "with --data: the newest K stay (" TEXT(RETENTION_KEEP_LAST) ")"},
 	[OPTION_KEEP_EVERY] = {"keep-every", 0, "N", NULL, "with --data: multiples of N stay"},
 	[OPTION_QUIET] = {"quiet", 'q', NULL, NULL, "names and problems only"},
 	[OPTION_VERBOSE] = {"verbose", 'v', NULL, NULL, "more, and in full"},
