@@ -5,8 +5,7 @@
 # protocol code of its own.
 #
 # Only the archives below may be missing from the simulator: they hold the real implementations of
-# the tables in base/, which it replaces by its own. While one of the programs does not exist there
-# is nothing to compare.
+# the tables in base/, which it replaces by its own.
 set -e
 . "${top_srcdir:-.}/tests/lib/functions.sh"
 outside='libckptd_os.la'
@@ -18,11 +17,11 @@ words() {
 	sed -e ':a' -e '/\\$/N; s/\\\n//; ta' "$makefile" |
 		sed -n "s/^$1 *= *//p" | tr -s ' \t' '\n\n' | grep -v '^\$' | LC_ALL=C sort -u
 }
+for program in ckptd_ckptd tests_sim_sim; do
+	grep -qs "^${program}_SOURCES" "$makefile" || { echo "$program: no object found"; exit 1; }
+done
 words ckptd_ckptd_LDADD | grep '\.la$' >"$scratch/ckptd" || true
 words tests_sim_sim_LDADD | grep '\.la$' >"$scratch/sim" || true
-for program in ckptd_ckptd tests_sim_sim; do
-	grep -q "^${program}_SOURCES" "$makefile" || { echo "$program does not exist yet"; exit 0; }
-done
 bad=0
 for archive in $(LC_ALL=C comm -23 "$scratch/ckptd" "$scratch/sim"); do
 	case " $outside " in *" $archive "*) continue ;; esac

@@ -200,11 +200,10 @@ accepts_code faults tests/fault/planted.c bug-named \
 	< <(echo 'void f(void) { bug_set(BUG_PLANTED_BUG, true); }')
 rm "$code"
 
-printf 'lib_LTLIBRARIES = libckpt.la\n' >"$build/Makefile"
 mkdir -p "$tree/client"
 printf 'CKPT_1 {\nglobal:\n\tckpt_a;\n\tckpt_b;\nlocal: *;\n};\n' >"$tree/client/libckpt.map"
 printf 'CKPT_API int ckpt_a(void);\nCKPT_API int ckpt_b(void);\n' >"$tree/include/ckpt.h"
-refuses symbols 'was not built' missing-library
+refuses symbols 'libckpt.so: no object found' missing-library
 library() {
 	${CC:-cc} -shared -fPIC -x c -o "$build/.libs/libckpt.so" - <<<"$1"
 }
@@ -226,6 +225,10 @@ objects() {
 	printf '%s = %s\n' ckptd_ckptd_SOURCES "$1" ckptd_ckptd_LDADD "$2" \
 		tests_sim_sim_SOURCES "$3" tests_sim_sim_LDADD "$4" >"$build/Makefile"
 }
+refuses objects 'ckptd_ckptd: no object found' no-makefile
+objects ckptd/main.c libnode.la tests/sim/sim.c libnode.la
+sed -i /^tests_sim_sim_SOURCES/d "$build/Makefile"
+refuses objects 'tests_sim_sim: no object found' no-simulator
 objects ckptd/main.c 'libckptd_os.la libnode.la \
 	libbase.la $(LIBS)' tests/sim/sim.c 'libnode.la libbase.la'
 accepts objects same
@@ -247,8 +250,12 @@ if command -v groff >/dev/null && command -v pod2man >/dev/null; then
 	echo '#keep = 3' >"$tree/packaging/ckptd.conf"
 	page 'keep' >"$tree/man/ckptd.conf.5.pod"
 	page 'ckpt_a --level' >"$tree/man/ckptd.8.pod"
+	page '--help' | tee "$tree/man/ckptctl.1.pod" >"$tree/man/ckpt-bench.1.pod"
+	refuses docs 'ckptd/ckptd: no object found' not-built
+	mkdir -p "$build/bench"
 	printf '#!/bin/sh\necho "  --level  text"\n' >"$build/ckptd/ckptd"
-	chmod +x "$build/ckptd/ckptd"
+	printf '#!/bin/sh\necho "  --help  text"\n' | tee "$build/ckptctl" >"$build/bench/ckpt-bench"
+	chmod +x "$build/ckptd/ckptd" "$build/ckptctl" "$build/bench/ckpt-bench"
 	accepts docs complete
 	echo '#keep_all = 3' >>"$tree/packaging/ckptd.conf"
 	refuses docs 'keep_all: man/ckptd.conf.5.pod does not' configuration
@@ -256,10 +263,14 @@ if command -v groff >/dev/null && command -v pod2man >/dev/null; then
 	page '--level' >"$tree/man/ckptd.8.pod"
 	refuses docs 'ckpt_a: no page' function
 	page 'ckpt_a --levels' >"$tree/man/ckptd.8.pod"
-	refuses docs '--level: no page' option
+	refuses docs '--level: man/ckptd.8.pod does not name' option
 	page 'ckpt_a --level' >"$tree/man/other.8.pod"
+	refuses docs '--level: man/ckptd.8.pod does not name' option-elsewhere
 	rm "$tree/man/ckptd.8.pod"
 	refuses docs 'no page for this program' program
+	mv "$tree/man" "$tree/man.away"
+	refuses docs 'no pages found' no-manual
+	mv "$tree/man.away" "$tree/man"
 	page 'ckpt_a --level' >"$tree/man/ckptd.8.pod"
 	printf '=head1 NAME\n\n=over 4\n\nckpt_a --level\n' >"$tree/man/other.8.pod"
 	refuses docs 'other.8.pod' malformed
