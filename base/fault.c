@@ -122,10 +122,20 @@ void fault_set_kill(void (*fn)(void *arg), void *arg)
 	kill_arg = arg;
 }
 
-/* One "NAME=error|kill[@hit][+]"; + means from that hit on. */
+/* "HIT" or "HIT+", from 1. */
+static bool parse_hit(const char *text, uint64_t *ret, bool *ret_persistent)
+{
+	char *end;
+
+	*ret = strtoull(text, &end, 10);
+	*ret_persistent = *end == '+';
+	return text[0] >= '0' && text[0] <= '9' && *ret > 0 && !end[*ret_persistent];
+}
+
+/* One "NAME=error|kill[@hit[+]]"; + means from that hit on. */
 static int arm_from_text(char *text, struct err *e)
 {
-	char *eq = strchr(text, '='), *at, *end;
+	char *eq = strchr(text, '='), *at;
 	uint64_t hit = 1;
 	bool persistent = false;
 
@@ -136,9 +146,15 @@ static int arm_from_text(char *text, struct err *e)
 	at = strchr(eq, '@');
 	if (at) {
 		*at++ = '\0';
-		hit = strtoull(at, &end, 10);
-		persistent = *end == '+';
+		if (!parse_hit(at, &hit, &persistent))
+			return err_set(e, -EINVAL,
+				       "CKPT_FAULT: %s=%s@%s: behind @ stands a number "
+				       "from 1, and + if it is from then on",
+				       text, eq, at);
 	}
+	if (strcmp(eq, "kill") != 0 && strcmp(eq, "error") != 0)
+		return err_set(e, -EINVAL, "CKPT_FAULT: %s=%s: the action is kill or error", text,
+			       eq);
 	for (int p = 0; p < FAULT_POINTS; p++) {
 		if (strcmp(points[p].name, text) != 0)
 			continue;

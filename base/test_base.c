@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -276,6 +277,42 @@ static void test_small_pages_are_told_from_huge_ones(void **state)
 	close(fd);
 }
 
+/* What is not understood is said, not taken for something else. */
+static void test_faults_from_the_environment(void **state)
+{
+	(void)state;
+#ifdef CKPT_FAULTS
+	static const char *const bad[] = {"DIGESTED",
+					  "DIGESTED=",
+					  "DIGESTED=eror",
+					  "DIGESTED=kil@2",
+					  "DIGESTED=error@",
+					  "DIGESTED=error@0",
+					  "DIGESTED=error@x",
+					  "DIGESTED=error@2x",
+					  "DIGESTED=error@2++",
+					  "NOWHERE=error",
+					  "DIGESTED=error@2,LOG_DIR=x"};
+	struct err e;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		setenv("CKPT_FAULT", bad[i], 1);
+		assert_int_equal(fault_from_env(&e), -EINVAL);
+		assert_non_null(strstr(e.text, "CKPT_FAULT"));
+	}
+	setenv("CKPT_FAULT", "DIGESTED=error@2+,LOG_DIR=error", 1);
+	fault_disarm_all();
+	assert_int_equal(fault_from_env(&e), 0);
+	assert_false(FAULT(DIGESTED));
+	assert_true(FAULT(DIGESTED));
+	assert_true(FAULT(DIGESTED));
+	assert_true(FAULT(LOG_DIR));
+	assert_false(FAULT(LOG_DIR));
+	fault_disarm_all();
+	unsetenv("CKPT_FAULT");
+#endif
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -288,6 +325,7 @@ int main(void)
 		cmocka_unit_test(test_timers_in_order),
 		cmocka_unit_test(test_alloc_failure_is_swept),
 		cmocka_unit_test(test_watch_sees_every_block),
+		cmocka_unit_test(test_faults_from_the_environment),
 		cmocka_unit_test(test_rng_is_seeded),
 		cmocka_unit_test(test_huge_mappings),
 		cmocka_unit_test(test_small_pages_are_told_from_huge_ones),

@@ -282,9 +282,13 @@ static void epoch_appended(void *arg, int status)
 		j->seen = NULL;
 	}
 	member_publish_epoch(j);
-	job_tell(j, 6, "epoch %llu (%s), base %s%llu", (unsigned long long)j->history.epoch.number,
-		 o->reason, j->history.epoch.has_base ? "step " : "none ",
-		 (unsigned long long)j->history.epoch.base_step);
+	if (j->history.epoch.has_base)
+		job_tell(j, 6, "epoch %llu (%s), base step %llu",
+			 (unsigned long long)j->history.epoch.number, o->reason,
+			 (unsigned long long)j->history.epoch.base_step);
+	else
+		job_tell(j, 6, "epoch %llu (%s), no base",
+			 (unsigned long long)j->history.epoch.number, o->reason);
 	if (new_run && o->r.session) {
 		struct member *m;
 

@@ -66,6 +66,16 @@ static int shard_from(const struct ckpt_tensor *given, struct shard *ret, struct
 	return dims_copy(ret->box.length, t.shape, t.global_shape, t.ndim);
 }
 
+/* To a declaration such a tensor is malformed; here it is an argument. */
+static int callers_fault(int r, struct err *e)
+{
+	if (r != CKPT_EPROTO)
+		return r;
+	if (e)
+		e->code = -EINVAL;
+	return -EINVAL;
+}
+
 int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 {
 	struct err e = { 0 };
@@ -78,7 +88,7 @@ int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 	if (r == 0)
 		r = shard_from(t, &s, &e);
 	if (r == 0)
-		r = declaration_add(c->builder, &s, &e);
+		r = callers_fault(declaration_add(c->builder, &s, &e), &e);
 	if (r < 0)
 		return error_keep("ckpt_declare", r, &e);
 	c->n_shards++;
@@ -123,7 +133,7 @@ int declare_finish(struct ckpt *c, struct err *e)
 	shards = alloc_array(c->n_shards, sizeof(*shards));
 	if (!shards)
 		return err_code(e, -ENOMEM, "declare %u tensors", c->n_shards);
-	r = declaration_finish(c->builder, &bytes, &len, e);
+	r = callers_fault(declaration_finish(c->builder, &bytes, &len, e), e);
 	if (r == 0)
 		r = declaration_open(bytes, len, &view, e);
 	if (r < 0) {

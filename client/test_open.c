@@ -216,13 +216,18 @@ static void test_declaring(void **state)
 	t.stop = 50;
 	assert_int_equal(ckpt_declare(c, &t), 1);
 	t.stop = 101; /* the box has 100 elements */
-	assert_true(ckpt_declare(c, &t) < 0);
-	assert_non_null(strstr(ckpt_last_error(NULL), "flat"));
+	assert_int_equal(ckpt_declare(c, &t), -EINVAL);
+	assert_non_null(strstr(error_is(-EINVAL), "'flat'"));
 	t.flags = 0;
 	t.dtype = 99;
 	t.name = "bad";
-	assert_true(ckpt_declare(c, &t) < 0);
+	assert_int_equal(ckpt_declare(c, &t), -EINVAL);
+	assert_non_null(strstr(error_is(-EINVAL), "'bad'"));
 	t.dtype = CKPT_F32;
+	offset[1] = 11;
+	assert_int_equal(ckpt_declare(c, &t), -EINVAL);
+	assert_non_null(strstr(error_is(-EINVAL), "'bad'"));
+	offset[1] = 10;
 	t.ndim = 9;
 	assert_int_equal(ckpt_declare(c, &t), -EINVAL);
 	t.ndim = 2;
@@ -242,6 +247,19 @@ static void test_declaring(void **state)
 	assert_int_equal(ckpt_prepare(c, 5000), CKPT_ESTATE);
 	assert_true(f->blob_bytes >= 1000);
 	assert_non_null(f->declaration);
+	ckpt_close(c);
+}
+
+static void test_declared_twice(void **state)
+{
+	struct fake *f = *state;
+	struct ckpt *c = fake_open(f);
+	uint64_t shape[1] = {4};
+
+	fake_declare(c, "w", 1, shape);
+	fake_declare(c, "w", 1, shape);
+	assert_int_equal(ckpt_prepare(c, 0), -EINVAL);
+	assert_non_null(strstr(error_is(-EINVAL), "'w'"));
 	ckpt_close(c);
 }
 
@@ -466,6 +484,7 @@ int main(void)
 		T(test_log_that_cannot_be_written),
 		T(test_bad_answers),
 		T(test_declaring),
+		T(test_declared_twice),
 		T(test_large_declarations_travel_in_a_memfd),
 		T(test_prepare_without_slots),
 		T(test_no_space_is_said_before_training),

@@ -128,6 +128,7 @@ int main(int argc, char **argv)
 	struct ckpt *c;
 	int r;
 
+	setvbuf(stdout, NULL, _IOLBF, 0); /* lines are seen when they are printed, in a pipe too */
 	/* Rank and world come from the environment; without one, a job of one rank. */
 	setenv("RANK", "0", 0);
 	setenv("WORLD_SIZE", "1", 0);

@@ -6,7 +6,8 @@
  *    ends. The pid inside is only for the message.
  * 2. A published name has all of its bytes: temporary, fdatasync, rename. After a failed sync the
  *    temporary is removed and never synced again.
- * 3. FORMAT is there before anything else is: a folder with files and no FORMAT is not ours.
+ * 3. FORMAT is there before any folder is: only LOCK comes before it. A folder without it gets it,
+ *    whatever lies there: each file says in its own head which features it needs.
  *
  * Threads: open and close by one; the rest by any.
  */
