@@ -228,7 +228,8 @@ static void describe(const struct option *o, char *buf, size_t size)
 		snprintf(buf, size, "one of %s", o->choices);
 		break;
 	case PATH:
-		snprintf(buf, size, "an absolute path of at most %zu bytes", o->text_size - 1);
+		snprintf(buf, size, "an absolute path of at most %zu printable bytes",
+			 o->text_size - 1);
 		break;
 	case NAME:
 		snprintf(buf, size,
@@ -238,13 +239,25 @@ static void describe(const struct option *o, char *buf, size_t size)
 	}
 }
 
+/* Also as a line of a file it is what it is: inih takes blanks away at the end, and comments. */
+static bool is_path(const char *text)
+{
+	size_t len = strlen(text);
+
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)text[i] < ' ' || text[i] == 0x7f ||
+		    (text[i] == ' ' && (i + 1 == len || text[i + 1] == ';')))
+			return false;
+	return text[0] == '/';
+}
+
 static bool parse_text(const struct option *o, const char *text, char *to)
 {
 	size_t len = strlen(text);
 
 	if (len >= o->text_size)
 		return false;
-	if (o->kind == PATH ? text[0] != '/' : !name_is_safe(text))
+	if (o->kind == PATH ? !is_path(text) : !name_is_safe(text))
 		return false;
 	memcpy(to, text, len + 1);
 	return true;

@@ -50,7 +50,8 @@ MUST_CHECK int config_check(const struct config *c, struct err *e);
 
 const char *config_backend(const struct config *c); /* for disk_posix_open() */
 
-/* "section.key = value" for all, as a file that config_file() reads back. */
+/* "section.key = value" for all, as a file that config_file() reads back; a path may make a line
+ * longer than it takes. */
 void config_print(const struct config *c, FILE *to);
 /* Name, allowed values, default and meaning of all. */
 void config_help(FILE *to);

@@ -182,6 +182,18 @@ static void test_errors_say_where_and_what_is_allowed(void **state)
 	assert_refused(f, text, "2", "longer than");
 }
 
+/* What a file cannot say is refused on the command line too, for --check-config prints a file. */
+static void test_paths(void **state)
+{
+	struct fixture *f = *state;
+	static const char *const bad[] = {"data", "", "/a ;b", "/a ", "/a\tb", "/a\nb", "/a\x7f"};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		assert_int_equal(config_set(&f->c, "service.data", bad[i], "here", &f->e), -EINVAL);
+	assert_int_equal(config_set(&f->c, "service.data", "/a b;c\xc3\xa4", "here", &f->e), 0);
+	assert_string_equal(f->c.data, "/a b;c\xc3\xa4");
+}
+
 static void test_errors_in_conf_d_and_missing_files(void **state)
 {
 	struct fixture *f = *state;
@@ -337,6 +349,7 @@ int main(void)
 		T(test_file_and_folder_in_order),
 		T(test_units),
 		T(test_errors_say_where_and_what_is_allowed),
+		T(test_paths),
 		T(test_errors_in_conf_d_and_missing_files),
 		T(test_environment_and_command_line_override),
 		T(test_checks_between_options),
