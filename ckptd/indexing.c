@@ -54,6 +54,18 @@ static void indexing_run(struct work *w)
 	}
 }
 
+/* What no file says: pins are in the log, suspicions were found by reading. */
+static void put_marks(struct node *n)
+{
+	struct checkpoint *c;
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		list_each(c, &j->checkpoints, link)
+			if (c->durable == DUR_DONE && c->commit && (c->pinned || c->disk_suspect))
+				indexing_put(c);
+}
+
 static void indexing_done(struct work *w)
 {
 	struct indexing *x = container_of(w, struct indexing, work);
@@ -66,6 +78,8 @@ static void indexing_done(struct work *w)
 		snprintf(line, sizeof(line), "index: %s", x->err.text);
 		n->env.log(n->env.log_arg, 4, line);
 	}
+	if (x->what == INDEX_REBUILD && w->status >= 0 && !n->stopping)
+		put_marks(n);
 	for (uint32_t i = 0; x->declared && i < x->world; i++)
 		declared_unref(x->job, x->declared[i]);
 	if (x->done)

@@ -23,8 +23,7 @@
 
 /* ---- Errors: what of, then the index's own ---- */
 
-static int checkpoint_error(struct err *e, int code, const char *what,
-			    const struct checkpoint_id *id)
+int checkpoint_error(struct err *e, int code, const char *what, const struct checkpoint_id *id)
 {
 	char job[ID_TEXT_MAX], attempt[ID_TEXT_MAX];
 
@@ -34,7 +33,7 @@ static int checkpoint_error(struct err *e, int code, const char *what,
 			(unsigned long long)id->step, attempt, job);
 }
 
-static int layout_error(struct err *e, int code, const char *what, const struct digest *layout)
+int layout_error(struct err *e, int code, const char *what, const struct digest *layout)
 {
 	char hex[ID_TEXT_MAX];
 
@@ -72,18 +71,6 @@ int catalog_put(struct index *ix, const struct catalog_entry *c, struct err *e)
 	t = (struct index_entry){ k.bytes, k.len, value, checkpoint_encode(value, c) };
 	r = ix->ops->write(ix, &t, 1, true);
 	return r < 0 ? checkpoint_error(e, r, "put", &c->id) : 0;
-}
-
-int catalog_remove(struct index *ix, const struct checkpoint_id *id, struct err *e)
-{
-	struct catalog_key k;
-	struct index_entry t;
-	int r;
-
-	key_checkpoint(&k, id);
-	t = (struct index_entry){ .key = k.bytes, .key_len = k.len };
-	r = ix->ops->write(ix, &t, 1, true);
-	return r < 0 ? checkpoint_error(e, r, "remove", id) : 0;
 }
 
 static int take_checkpoint(void *arg, const void *key, size_t key_len, const void *value,

@@ -29,6 +29,8 @@ struct catalog_entry {
 };
 
 MUST_CHECK int catalog_put(struct index *ix, const struct catalog_entry *c, struct err *e);
+/* Also its layout, and declarations, where no other checkpoint has them. Does nothing when it is
+ * not there. */
 MUST_CHECK int catalog_remove(struct index *ix, const struct checkpoint_id *id, struct err *e);
 /* CKPT_ENOTFOUND */
 MUST_CHECK int catalog_get(struct index *ix, const struct checkpoint_id *id,
@@ -49,8 +51,8 @@ MUST_CHECK int catalog_tensor(struct index *ix, const struct digest *layout, con
 			      size_t name_len, catalog_shard_fn *fn, void *arg, struct err *e);
 
 /*
- * Makes the index anew from the files; returns the number of checkpoints. Pins are in the log and
- * suspicions in nobody's file: none is set.
+ * Makes the index anew from the files; returns the number of checkpoints. Pins are in the log, and
+ * suspicions are found by reading: whoever knows them puts them in afterwards.
  */
 MUST_CHECK int catalog_rebuild(struct index *ix, struct store *s, struct err *e);
 /* True when the index is of this schema and lists exactly the COMMIT files that are there. */

@@ -291,3 +291,39 @@ int batch_add(struct catalog_batch *b, const void *key, size_t key_len, const vo
 	b->used += value_len;
 	return 0;
 }
+
+/* Keys of one walk, to be deleted after it. */
+static int collect(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	(void)value;
+	(void)len;
+	if (key_len > CATALOG_KEY_MAX)
+		return CKPT_ECORRUPT;
+	if (batch_is_full(arg))
+		return 1;
+	return batch_add(arg, key, key_len, NULL, 0);
+}
+
+int batch_delete(struct catalog_batch *b, const void *prefix, size_t len)
+{
+	struct catalog_key last = {.len = 0};
+	int r, flushed;
+
+	assert(b->n == 0);
+	do {
+		r = b->ix->ops->scan(b->ix, prefix, len, last.len ? last.bytes : NULL, last.len,
+				     collect, b);
+		if (r < 0)
+			return r;
+		if (b->n > 0) { /* what was deleted is not walked over again */
+			const struct index_entry *t = &b->entries[b->n - 1];
+
+			memcpy(last.bytes, t->key, t->key_len);
+			last.len = t->key_len;
+		}
+		flushed = batch_flush(b, false);
+		if (flushed < 0)
+			return flushed;
+	} while (r > 0);
+	return 0;
+}

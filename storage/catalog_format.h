@@ -60,6 +60,12 @@ MUST_CHECK int batch_add(struct catalog_batch *b, const void *key, size_t key_le
 			 const void *value, size_t value_len);
 MUST_CHECK int batch_flush(struct catalog_batch *b, bool sync);
 bool batch_is_full(const struct catalog_batch *b); /* the next one may cause a write */
+/* Deletes all that begins with prefix; b is empty before and after. */
+MUST_CHECK int batch_delete(struct catalog_batch *b, const void *prefix, size_t len);
+
+/* Sentences: what of, then the index's own. */
+int checkpoint_error(struct err *e, int code, const char *what, const struct checkpoint_id *id);
+int layout_error(struct err *e, int code, const char *what, const struct digest *layout);
 
 /* A get whose value must be a number; CKPT_ENOTFOUND. */
 MUST_CHECK int index_get_u32(struct index *ix, const struct catalog_key *k, uint32_t *ret);

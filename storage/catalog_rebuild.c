@@ -26,44 +26,14 @@
 
 /* ---- Empty it ---- */
 
-/* Keys of one walk, to be deleted after it. */
-static int collect(void *arg, const void *key, size_t key_len, const void *value, size_t len)
-{
-	(void)value;
-	(void)len;
-	if (key_len > CATALOG_KEY_MAX)
-		return CKPT_ECORRUPT;
-	if (batch_is_full(arg))
-		return 1;
-	return batch_add(arg, key, key_len, NULL, 0);
-}
-
 static int clear(struct catalog_batch *b)
 {
-	struct catalog_key last = { .len = 0 };
 	static const uint8_t schema = CATALOG_SCHEMA;
-	int r = batch_add(b, &schema, 1, NULL, 0), flushed;
+	int r = batch_add(b, &schema, 1, NULL, 0);
 
 	if (r == 0)
 		r = batch_flush(b, true); /* (1) */
-	if (r < 0)
-		return r;
-	do {
-		r = b->ix->ops->scan(b->ix, "", 0, last.len ? last.bytes : NULL, last.len, collect,
-				     b);
-		if (r < 0)
-			return r;
-		if (b->n > 0) { /* what was deleted is not walked over again */
-			const struct index_entry *t = &b->entries[b->n - 1];
-
-			memcpy(last.bytes, t->key, t->key_len);
-			last.len = t->key_len;
-		}
-		flushed = batch_flush(b, false);
-		if (flushed < 0)
-			return flushed;
-	} while (r > 0);
-	return 0;
+	return r == 0 ? batch_delete(b, "", 0) : r;
 }
 
 /* ---- Walk the files ---- */

@@ -569,10 +569,40 @@ static void test_layout_files(void **state)
 	assert_int_equal(layout_file_get(&store, &name, &out, &world, &e), CKPT_ENOTFOUND);
 }
 
+/* What goes takes with it what nobody else uses: the index stays what a rebuild would make. */
+static void test_removal_leaves_nothing_behind(void **state)
+{
+	struct catalog_entry last;
+	struct err e;
+	int n = fill(&last);
+
+	(void)state;
+	for (uint8_t job = 3; job >= 1; job--) {
+		for (uint64_t step = 1; step <= 4u + job; step++) {
+			struct checkpoint_id id = make_id(job, step * 100);
+			char path[2 * DISK_PATH_MAX];
+			struct writer kept;
+
+			path_checkpoint(path, &id);
+			strcat(path, "/COMMIT");
+			assert_int_equal(disk->ops->unlink(disk, path), 0);
+			assert_int_equal(catalog_remove(ix, &id, &e), 0);
+			assert_int_equal(catalog_remove(ix, &id, &e), 0);
+			assert_true(is_good());
+			kept = dump();
+			expect_rebuilt(&kept, --n);
+			writer_free(&kept);
+		}
+	}
+	assert_int_equal(n, 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_equals_the_incremental_one, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_removal_leaves_nothing_behind, setup,
+						teardown),
 		cmocka_unit_test_setup_teardown(test_check_finds_differences, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_damaged_files, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_lost_objects, setup, teardown),

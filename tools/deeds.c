@@ -390,6 +390,29 @@ static int check_same_folder(const struct ctl *c, struct err *e)
 	return r;
 }
 
+/* What no COMMIT says of itself, but the log. */
+static int put_marks(struct index *ix, struct data *d, struct err *e)
+{
+	int r = data_read_jobs(d, NULL, e);
+
+	for (size_t i = 0; r == 0 && i < d->n_jobs; i++) {
+		for (size_t k = 0; r == 0 && k < d->jobs[i].n_checkpoints; k++) {
+			const struct data_checkpoint *c = &d->jobs[i].checkpoints[k];
+			struct catalog_entry entry;
+
+			if (!c->has_commit || !c->logged ||
+			    (!c->logged->pinned && c->state != FILES_DAMAGED))
+				continue;
+			r = catalog_get(ix, &c->id, &entry, e);
+			entry.pinned = c->logged->pinned;
+			entry.suspect = c->state == FILES_DAMAGED;
+			if (r == 0)
+				r = catalog_put(ix, &entry, e);
+		}
+	}
+	return r;
+}
+
 /* Under LOCK. *ret_count: checkpoints in the new index. */
 static int rebuild_here(const struct ctl *c, int *ret_count, struct err *e)
 {
@@ -409,15 +432,15 @@ static int rebuild_here(const struct ctl *c, int *ret_count, struct err *e)
 		r = index_rocksdb_open(path, &ix, &fresh, e);
 		if (r == 0) {
 			r = catalog_rebuild(ix, &s, e);
+			*ret_count = r;
+			if (r >= 0)
+				r = put_marks(ix, &d, e);
 			ix->ops->close(ix);
 		}
 		store_close(&s);
 	}
 	data_close(&d);
-	if (r < 0)
-		return r;
-	*ret_count = r;
-	return 0;
+	return r;
 }
 
 int verb_rebuild(const struct ctl *c, struct err *e)

@@ -112,6 +112,8 @@ run 0 token run7 --socket "$sock"
 run 0 rebuild --socket "$sock"
 under CKPT_SOCKET="$sock" run 0 rebuild --data "$data" # its LOCK is held: it is asked
 says out "ckptd has rebuilt its index"
+run 0 pin run7 50 --socket "$sock"
+run 0 rebuild --socket "$sock"
 
 # ---- Damage beside the running daemon
 
@@ -129,6 +131,8 @@ wait $daemon
 daemon=
 run 2 status --socket "$sock"
 says err "cannot reach ckptd"
+[ "$("$build/tools/test_make_data" "$data" index | grep pinned)" = 'run7 50 pinned' ] ||
+	fail "pins: $("$build/tools/test_make_data" "$data" index)"
 run 0 list --data "$data"
 says out run7
 run 0 rebuild --data "$data" --json

@@ -127,6 +127,8 @@ json 'assert sorted(j["uid"] for j in d["jobs"]) == [4242, 4243]'
 run 0 rebuild --data "$data" --json
 json 'assert d["done"] and d["checkpoints"] == 6 and d["source"] == "files"'
 [ -e "$data/index/CURRENT" ] || fail "there is no index"
+[ "$("$build/tools/test_make_data" "$data" index | grep pinned)" = 'alpha 20 pinned' ] ||
+	fail "pins: $("$build/tools/test_make_data" "$data" index)"
 run 0 rebuild --data "$data"
 says out "checkpoints: 6"
 run 0 verify --data "$data" -q

@@ -102,6 +102,10 @@ says out "its layout is of 2 ranks, its COMMIT of 1"
 says out "problems: 5"
 run 1 list --data "$data"
 says err "job 'alpha': step 30 on disk: its COMMIT has another root"
+run 0 rebuild --data "$data"
+"$build/tools/test_make_data" "$data" index >"$dir/index"
+[ "$(grep suspect "$dir/index")" = 'alpha 30 suspect' ] || fail "suspicions: $(cat "$dir/index")"
+[ "$(grep pinned "$dir/index")" = 'alpha 20 pinned' ] || fail "pins: $(cat "$dir/index")"
 
 # COMMIT of another checkpoint, good in itself.
 make_data

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_make_data.c - makes the data folder that the tests of ckptctl look at, with the functions
- * that ckptd uses: logs, shard files, layouts, COMMIT. Usage: test_make_data FOLDER [twin|wrong]
+ * that ckptd uses: logs, shard files, layouts, COMMIT. Usage: test_make_data FOLDER
+ * [twin|wrong|index]
  *
  *   alpha  uid 4242, 2 ranks. Step 10: freed, its files are still there. 15: aborted. On disk:
  *          20, pinned; 25; 30, base of epoch 2. 40: committed, only in memory. 50: files without
@@ -11,6 +12,8 @@
  * With "wrong" everything is good in itself and does not fit: the layout of alpha 20 has the ranks'
  * declarations the other way round, COMMIT of alpha 25 is of another job, the log has another root
  * for alpha 30, and beta 5 has alpha's layout of 2 ranks.
+ *
+ * With "index" nothing is made: it prints what the folder's index has, a line for each checkpoint.
  */
 #include <config.h>
 
@@ -26,8 +29,10 @@
 #include "coord/single.h"
 #include "model/attempt.h"
 #include "model/table.h"
+#include "storage/catalog.h"
 #include "storage/commit_file.h"
 #include "storage/disk_posix.h"
+#include "storage/index_rocksdb.h"
 #include "storage/layout_file.h"
 #include "tests/lib/test.h"
 
@@ -357,6 +362,28 @@ static void make_beta(struct maker *m, uint8_t id, uint32_t uid)
 	end(&j);
 }
 
+static int print_entry(void *arg, const struct catalog_entry *c)
+{
+	(void)arg;
+	printf("%s %llu%s%s\n", c->job_name, (unsigned long long)c->id.step,
+	       c->pinned ? " pinned" : "", c->suspect ? " suspect" : "");
+	return 0;
+}
+
+static int print_index(const char *folder)
+{
+	char path[4096];
+	struct index *ix;
+	struct err e = {0};
+	bool fresh;
+
+	snprintf(path, sizeof(path), "%s/index", folder);
+	must(index_rocksdb_open(path, &ix, &fresh, &e), &e);
+	must(catalog_each(ix, NULL, print_entry, NULL, &e), &e);
+	ix->ops->close(ix);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct store_options o = { .geometry = geometry, .compression = 3 };
@@ -365,6 +392,8 @@ int main(int argc, char **argv)
 
 	if (argc < 2)
 		return 2;
+	if (argc > 2 && strcmp(argv[2], "index") == 0)
+		return print_index(argv[1]);
 	if (mkdir(argv[1], 0700) != 0)
 		perror(argv[1]);
 	must(disk_posix_open(argv[1], "threads", &m.disk, &e), &e);
