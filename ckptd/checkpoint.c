@@ -642,7 +642,8 @@ static bool is_only_base(const struct checkpoint *c)
 	return ep->has_base && ep->base_step == c->step &&
 	       attempt_equal(&ep->base_attempt, &c->attempt) && c->memory &&
 	       c->durable != DUR_DONE && c->durable != DUR_FAILED &&
-	       !(c->no_room && c->job->node->options.slots < 3); /* else nobody could save */
+	       !(c->no_room && /* else nobody could save */
+		 (c->job->node->options.slots < 3 || job_log_down(c->job)));
 }
 
 /* I9: memory goes only when a newer checkpoint is COMMITTED and nobody reads or persists it. */

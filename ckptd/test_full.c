@@ -85,6 +85,59 @@ static void test_reserve_is_kept(void **state)
 	end_for_good(&j);
 }
 
+/* keep_last checkpoints of all ranks and the next one, beside the reserve. */
+static void test_prepare_counts_the_job(void **state)
+{
+	struct job_rig j = {0};
+	struct rank b;
+	uint64_t base, one = ELEMENTS * 4ull + 16384;
+
+	(void)state;
+	node_options_default(&j.o);
+	j.o.disk_reserve = RESERVE;
+	j.o.retention.keep_last = 2;
+	j.w = (struct world){.dir = test_dir_make(NULL)};
+	snprintf(j.w.socket, sizeof(j.w.socket), "%s/sock", j.w.dir);
+	connect_after_start(&j);
+	connect_rank(&j.w, &b);
+	assert_int_equal(open_rank(&j.a, 0, 2, "run1", &base), 0);
+	assert_int_equal(open_rank(&b, 1, 2, "run1", &base), 0);
+	pretended_room = RESERVE + 4 * one;
+	declare_rank(&j.a, 0, 2);
+	prepare_rank(&j.a); /* of the other one nothing is known yet */
+	declare_rank(&b, 1, 2);
+	assert_int_equal(try_prepare(&b), CKPT_ENOSPACE);
+	pretended_room = RESERVE + 6 * one;
+	prepare_rank(&b);
+	pretended_room = UINT64_MAX;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(save_rank(&b, 1, 10), 0);
+	assert_int_equal(wait_rank(&b, 10, CKPT_DURABLE), 0);
+	close(b.fd);
+	end_for_good(&j);
+}
+
+/* Spare files give way to records as well. */
+static void test_log_gets_the_room_of_spare_files(void **state)
+{
+	struct job_rig j = {0};
+
+	(void)state;
+	node_options_default(&j.o);
+	j.o.retention.keep_last = 1;
+	begin(&j);
+	for (uint64_t step = 10; step <= 20; step += 10) {
+		assert_int_equal(save_rank(&j.a, 0, step), 0);
+		assert_int_equal(wait_rank(&j.a, step, CKPT_DURABLE), 0);
+	}
+	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "spare/*") == 0; i++)
+		loop_epoll_turn(j.w.loop, 10000000);
+	log_wants_spare = true;
+	assert_int_equal(save_rank(&j.a, 0, 30), 0);
+	assert_int_equal(wait_rank(&j.a, 30, CKPT_COMMITTED), 0);
+	end_for_good(&j);
+}
+
 /* ---- A log that cannot be written ---- */
 
 static void test_saves_go_on_without_the_log(void **state)
@@ -361,6 +414,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve_is_kept),
+		cmocka_unit_test(test_prepare_counts_the_job),
+		cmocka_unit_test(test_log_gets_the_room_of_spare_files),
 		cmocka_unit_test(test_saves_go_on_without_the_log),
 		cmocka_unit_test(test_what_may_be_in_the_log_stays),
 		cmocka_unit_test(test_log_is_trimmed_without_commits),

@@ -73,6 +73,7 @@ static _Atomic uint64_t pretended_room = UINT64_MAX; /* what there is */
 static _Atomic int log_error;           /* of each new name in a job's log; 0: none */
 static _Atomic int log_sync_error;      /* of the folder of a log */
 static _Atomic int shard_error;         /* of each new shard file */
+static atomic_bool log_wants_spare;     /* no room for a log while there are spare files */
 
 static inline int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *ret_total)
 {
@@ -83,9 +84,22 @@ static inline int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *re
 	return r;
 }
 
+static inline int count_name(void *arg, const char *name, bool is_dir)
+{
+	(void)name;
+	(void)is_dir;
+	(*(unsigned *)arg)++;
+	return 0;
+}
+
 static inline int changed_open(struct disk *d, const char *path, unsigned flags,
 			       struct disk_file **ret)
 {
+	unsigned spare = 0;
+
+	if (log_wants_spare && (flags & DISK_CREATE) && strstr(path, "/log/") &&
+	    real_ops.list(d, "spare", count_name, &spare) == 0 && spare > 0)
+		return -ENOSPC;
 	if (log_error && (flags & DISK_CREATE) &&
 	    (strstr(path, "/log/") || strstr(path, "/log.new/")))
 		return log_error;
@@ -140,6 +154,7 @@ static inline void disk_is_good(void)
 	log_error = 0;
 	log_sync_error = 0;
 	shard_error = 0;
+	log_wants_spare = false;
 }
 
 /* How many files of that pattern the data folder has. */
@@ -362,7 +377,8 @@ static inline void declare_rank(struct rank *k, uint32_t rank, uint32_t world)
 	alloc_free(bytes);
 }
 
-static inline void prepare_rank(struct rank *k)
+/* Returns the code. */
+static inline int try_prepare(struct rank *k)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Prepare p = CKPT__PREPARE__INIT;
@@ -375,8 +391,13 @@ static inline void prepare_rank(struct rank *k)
 	q.body_case = CKPT__REQUEST__BODY_PREPARE;
 	q.prepare = &p;
 	r = ask(k, &q, fds, &n);
-	if (r->code)
-		fail_msg("%s", r->text);
+	if (r->code) {
+		int code = r->code;
+
+		fprintf(stderr, "prepare: %s\n", r->text);
+		ckpt__reply__free_unpacked(r, NULL);
+		return code;
+	}
 	assert_int_equal(n, r->prepare->n_slots);
 	for (size_t i = 0; i < n; i++) {
 		k->slots[i] = mmap(NULL, r->prepare->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
@@ -390,6 +411,12 @@ static inline void prepare_rank(struct rank *k)
 	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	q.slots_ready = &ready;
 	ask_ok(k, &q);
+	return 0;
+}
+
+static inline void prepare_rank(struct rank *k)
+{
+	assert_int_equal(try_prepare(k), 0);
 }
 
 /* Fills the slot of the credit with bytes of (step, rank) and seals it. Returns the code. */

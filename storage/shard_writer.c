@@ -92,7 +92,7 @@ static int check_room(struct store *s, uint64_t more)
 	uint64_t left = 0, total = 0;
 	int r = s->reserve ? s->disk->ops->space(s->disk, &left, &total) : 0;
 
-	if (r < 0 || s->reserve == 0)
+	if (r < 0 || s->reserve == 0 || BUG(TAKE_RESERVE))
 		return r;
 	return left >= more && left - more >= s->reserve ? 0 : -ENOSPC;
 }

@@ -93,6 +93,7 @@ bool disk_was_unreadable(struct disk *d, const char *path);
 bool disk_exists(struct disk *d, const char *path);
 /* One bit of [offset, offset + len) of the file, live and stable; UINT64_MAX: to its end. */
 int disk_flip(struct disk *d, const char *path, uint64_t offset, uint64_t len);
+uint64_t disk_used_by(struct disk *d, enum disk_class c);     /* bytes, reserved ones too */
 uint32_t disk_fault_count(struct disk *d, enum disk_fault f); /* injected so far */
 size_t disk_open_files(struct disk *d);
 /* Digest of all names and live contents. */

@@ -143,6 +143,18 @@ int sim_file_links(struct disk_file *f, uint64_t *ret)
 	return 0;
 }
 
+uint64_t disk_used_by(struct disk *disk, enum disk_class class)
+{
+	struct sim_disk *d = sim_disk_of(disk);
+	uint64_t used = 0;
+	struct inode *i;
+
+	list_each(i, &d->names.inodes, link)
+		if (!i->is_dir && i->class == class)
+			used += max_u64(i->content.size, i->content.reserved);
+	return used;
+}
+
 uint64_t disk_used(struct sim_disk *d)
 {
 	uint64_t used = 0;

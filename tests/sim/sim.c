@@ -45,6 +45,7 @@ static const struct profile everything = {
 		   [TROUBLE_relaunch] = 3,
 		   [TROUBLE_stop] = 1,
 		   [TROUBLE_outage] = 2,
+		   [TROUBLE_full] = 2,
 		   [TROUBLE_flip] = 2,
 		   [TROUBLE_error_at_point] = 6},
 	.wait_durable = 4,
@@ -132,6 +133,21 @@ static const struct profile outages = {
 	.outage_ns = 4 * SIM_S,
 };
 
+/* A disk that others fill for seconds, and logs that cannot be written. */
+static const struct profile full_disks = {
+	.name = "full disks",
+	.jobs = 2,
+	.world = 3,
+	.trouble_ns = 6 * SIM_S,
+	.events = 4,
+	.weight = {[TROUBLE_full] = 3, [TROUBLE_outage] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 4,
+	.slow_load = 10,
+	.outage_ns = 4 * SIM_S,
+};
+
 /* ckptd is told to stop while ranks save; nothing is on disk before. */
 static const struct profile stops = {
 	.name = "stops",
@@ -179,6 +195,7 @@ static const struct {
 	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
 	{BUG_SKIP_SPARE_LOCK, &slow_readers, NULL},
 	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
+	{BUG_TAKE_RESERVE, &full_disks, NULL},
 	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
 #define HUNTS (sizeof(hunts) / sizeof(hunts[0]))
@@ -292,6 +309,7 @@ static bool enough(const uint64_t counts[COUNTS])
 		{COUNT_power_losses, 200}, {COUNT_keeper_deaths, 30},  {COUNT_rank_kills, 50},
 		{COUNT_replaced, 20},      {COUNT_disk_faults, 500},   {COUNT_stops, 10},
 		{COUNT_repeated, 500},     {COUNT_fell_back, 5},       {COUNT_zombies, 10},
+		{COUNT_full, 50},
 	};
 	bool good = true;
 

@@ -38,17 +38,18 @@
 
 #define SIM_COUNTS(X)                                                                              \
 	X(runs)                                                                                    \
-	X(events) X(ops) X(starts) X(failed_starts) X(stops) X(epochs) X(records) X(sealed) X(     \
-		skipped) X(committed) X(aborted) X(freed) X(lost) X(wait_sealed)        \
-		X(wait_committed) X(wait_durable) X(superseded) X(wait_timeout) X(load_memory)     \
-			X(load_disk) X(load_step) X(load_reshard) X(load_nothing) X(fell_back)     \
-				X(bad_leaf) X(repeated) X(rejoined) X(launches) X(replaced)        \
-					X(rank_kills) X(kills) X(kills_at_op) X(kills_at_point)    \
-						X(errors_at_point) X(power_losses)                 \
-							X(keeper_deaths) X(index_losses) X(breaks) \
-								X(outages) X(torn_ledgers)         \
-									X(disk_faults) X(zombies)  \
-										X(refused)
+	X(events)                                                                                  \
+	X(ops)                                                                                     \
+	X(starts) X(failed_starts) X(stops) X(epochs) X(records) X(sealed) X(skipped) X(committed) \
+		X(aborted) X(freed) X(lost) X(wait_sealed) X(wait_committed) X(wait_durable)       \
+			X(superseded) X(wait_timeout) X(load_memory) X(load_disk) X(load_step) X(  \
+				load_reshard) X(load_nothing) X(fell_back) X(bad_leaf) X(repeated) \
+				X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills)         \
+					X(kills_at_op) X(kills_at_point) X(errors_at_point)        \
+						X(power_losses) X(keeper_deaths) X(index_losses)   \
+							X(breaks) X(outages) X(torn_ledgers)       \
+								X(disk_faults) X(zombies)          \
+									X(refused) X(full)
 
 enum count {
 #define X(name) COUNT_##name,
@@ -61,8 +62,10 @@ enum count {
 
 #define SIM_TROUBLES(X)                                                                            \
 	X(kill)                                                                                    \
-	X(kill_at_op) X(kill_at_point) X(power) X(keeper) X(index) X(sever) X(kill_rank)           \
-		X(relaunch) X(stop) X(outage) X(flip) X(error_at_point)
+	X(kill_at_op)                                                                              \
+	X(kill_at_point)                                                                           \
+	X(power) X(keeper) X(index) X(sever) X(kill_rank) X(relaunch) X(stop) X(outage) X(full)    \
+		X(flip) X(error_at_point)
 
 enum trouble {
 #define X(name) TROUBLE_##name,
@@ -287,6 +290,9 @@ struct sim {
 	bool powered; /* false between power loss and start */
 	uint64_t outage_ns; /* since when logs cannot be written; 0: they can */
 	uint64_t outage_end_ns; /* of the last one */
+	uint64_t disk_bytes;    /* its true size while it is full; else 0 */
+	uint64_t full_ns, bulk; /* since when; what shard and spare files held then at least */
+	unsigned bulk_seen;
 	uint64_t counts[COUNTS];
 	char wrong[512];
 };

@@ -125,6 +125,7 @@ void power_loss(struct sim *s)
 }
 
 #define OUTAGE_NS (300 * SIM_MS)
+#define LOG_BYTES (16u << 10)
 #define SILENT_NS (1500 * SIM_MS) /* without a save, while logs cannot be written */
 
 static const enum disk_fault outage_faults[] = {FAULT_WRITE_EIO, FAULT_NO_SPACE, FAULT_SYNC_EIO};
@@ -143,23 +144,29 @@ static void outage_ends(void *arg)
 	s->outage_end_ns = s->w->now_ns;
 }
 
-/* Saves go on, unless the older slots are taken by what may be in the log (I14). */
-static void outage_watch(void *arg)
+static void saves_go_on(struct sim *s, uint64_t since_ns)
 {
-	struct sim *s = arg;
 	uint64_t now = s->w->now_ns;
 
-	if (!s->outage_ns)
-		return;
 	for (unsigned i = 0; i < s->n_jobs && s->options.slots > 2 && !s->daemon.stopping; i++) {
 		struct sim_job *j = &s->jobs[i];
 
-		if (j->sealed_ns && now - max_u64(j->sealed_ns, s->outage_ns) > SILENT_NS)
+		if (j->sealed_ns && now - max_u64(j->sealed_ns, since_ns) > SILENT_NS)
 			accuse(s,
 			       "I14: nothing was saved in %s for %llu ms while its log could not "
-			       "be written",
+			       "be written, or the disk was full",
 			       j->name, (unsigned long long)(SILENT_NS / SIM_MS));
 	}
+}
+
+/* Unless the older slots are taken by what may be in the log (I14). */
+static void outage_watch(void *arg)
+{
+	struct sim *s = arg;
+
+	if (!s->outage_ns)
+		return;
+	saves_go_on(s, s->outage_ns);
 	world_after(s->w, 100 * SIM_MS, NULL, outage_watch, s);
 }
 
@@ -182,6 +189,62 @@ static void outage(struct sim *s)
 	if (s->profile->outage_ns && !folder)
 		world_after(s->w, 100 * SIM_MS, NULL, outage_watch, s);
 	sim_count(s, outages);
+}
+
+static void full_ends(void *arg)
+{
+	struct sim *s = arg;
+
+	if (s->disk_bytes)
+		disk_sim_options(s->disk)->bytes = s->disk_bytes;
+	s->disk_bytes = 0;
+}
+
+/* What is less than the reserve is for logs alone; and saves go on. Two writers may have looked at
+ * the same time: they look again, and one gives back what it took. */
+static void full_watch(void *arg)
+{
+	struct sim *s = arg;
+	uint64_t left = 0, total = 0;
+	uint64_t bulk = disk_used_by(s->disk, CLASS_SHARD) + disk_used_by(s->disk, CLASS_SPARE);
+
+	if (!s->disk_bytes)
+		return;
+	ignore_result(s->disk->ops->space(s->disk, &left, &total));
+	if (left + LOG_BYTES >= s->options.disk_reserve)
+		s->bulk = bulk; /* it left the reserve, of which the log took some since */
+	if (bulk <= s->bulk)
+		s->bulk_seen = 0;
+	else if (++s->bulk_seen > 3)
+		accuse(s,
+		       "I14: checkpoints took %llu bytes when %llu were free and %llu are kept in "
+		       "reserve",
+		       (unsigned long long)(bulk - s->bulk), (unsigned long long)left,
+		       (unsigned long long)s->options.disk_reserve);
+	s->bulk = min_u64(s->bulk, bulk);
+	if (s->profile->outage_ns && !s->outage_ns)
+		saves_go_on(s, max_u64(s->full_ns, s->outage_end_ns));
+	world_after(s->w, 5 * SIM_MS, NULL, full_watch, s);
+}
+
+/* Others fill the disk, for a while: sometimes to the last byte. */
+static void full(struct sim *s)
+{
+	struct disk_options *o = disk_sim_options(s->disk);
+	uint64_t most = s->profile->outage_ns ? s->profile->outage_ns : OUTAGE_NS;
+	uint64_t left = 0, total = 0;
+
+	if (s->disk_bytes)
+		return;
+	ignore_result(s->disk->ops->space(s->disk, &left, &total));
+	s->disk_bytes = o->bytes;
+	o->bytes = total - left + world_random(s->w, s->options.disk_reserve);
+	s->bulk = UINT64_MAX;
+	s->bulk_seen = 0;
+	s->full_ns = s->w->now_ns;
+	world_after(s->w, 10 * SIM_MS, NULL, full_watch, s);
+	world_after(s->w, world_random(s->w, most), NULL, full_ends, s);
+	sim_count(s, full);
 }
 
 static void keeper_dies(struct sim *s)
@@ -244,6 +307,14 @@ static int some_point(struct sim *s)
 	return s->profile->one_point ? s->profile->point : point;
 }
 
+static void kill_at_point(struct sim *s)
+{
+	struct world *w = s->w;
+
+	daemon_arm(s, some_point(s), true, 1 + world_random(w, world_one_in(w, 2) ? 2 : 10));
+	sim_count(s, kills_at_point);
+}
+
 static void trouble(struct sim *s, enum trouble t)
 {
 	struct world *w = s->w;
@@ -259,11 +330,8 @@ static void trouble(struct sim *s, enum trouble t)
 		sim_count(s, kills_at_op);
 		break;
 	case TROUBLE_kill_at_point:
-		if (s->daemon.life && s->daemon.life->alive) {
-			daemon_arm(s, some_point(s), true,
-				   1 + world_random(w, world_one_in(w, 2) ? 2 : 10));
-			sim_count(s, kills_at_point);
-		}
+		if (s->daemon.life && s->daemon.life->alive)
+			kill_at_point(s);
 		break;
 	case TROUBLE_error_at_point:
 		if (s->daemon.life && s->daemon.life->alive) {
@@ -305,6 +373,9 @@ static void trouble(struct sim *s, enum trouble t)
 	case TROUBLE_outage:
 		outage(s);
 		break;
+	case TROUBLE_full:
+		full(s);
+		break;
 	case TROUBLE_flip:
 		flip_something(s);
 		break;
@@ -345,6 +416,7 @@ void chaos_end(struct sim *s)
 
 	s->trouble = false;
 	s->outage_ns = 0;
+	full_ends(s);
 	for (int c = 0; c < DISK_CLASSES; c++)
 		for (int f = 0; f < DISK_FAULTS; f++)
 			o->one_in[c][f] = 0;
