@@ -591,21 +591,46 @@ static void created(void *arg, int status)
 	job_poke(j);
 }
 
-static void creation_run(struct work *w)
+/* Nothing of it counts, for there is no record 0; and the next open of it draws another id. */
+static void creation_undo(struct creation *x)
 {
-	struct creation *x = container_of(w, struct creation, work);
+	const struct job_id *id = &x->job->history.job.id;
+	struct disk *d = x->job->node->env.disk;
+	char path[DISK_PATH_MAX + 1], token[DISK_PATH_MAX + 8];
+
+	if (x->log)
+		x->log->ops->close(x->log);
+	x->log = NULL;
+	path_log(path, id);
+	ignore_result(d->ops->rmdir(d, path)); /* an empty folder at worst, here and below */
+	path_job(path, id);
+	snprintf(token, sizeof(token), "%s/token", path);
+	ignore_result(d->ops->unlink(d, token));
+	ignore_result(d->ops->rmdir(d, path));
+}
+
+static int creation_write(struct creation *x)
+{
 	struct job *j = x->job;
 	struct node *n = j->node;
 	char dir[DISK_PATH_MAX + 1];
+	int r;
 
-	w->status =
-		n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, false, &x->log, &x->err);
-	if (w->status < 0)
-		return;
+	r = n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, false, &x->log, &x->err);
+	if (r < 0)
+		return r;
 	path_job(dir, &j->history.job.id);
-	w->status = store_publish_file(&n->store, dir, "token", j->token, sizeof(j->token));
+	r = store_publish_file(&n->store, dir, "token", j->token, sizeof(j->token));
+	return r < 0 ? err_code(&x->err, r, "write the token of job '%s'", j->history.job.name) : 0;
+}
+
+static void creation_run(struct work *w)
+{
+	struct creation *x = container_of(w, struct creation, work);
+
+	w->status = creation_write(x);
 	if (w->status < 0)
-		err_code(&x->err, w->status, "write the token of job '%s'", j->history.job.name);
+		creation_undo(x);
 }
 
 static void creation_done(struct work *w)

@@ -117,6 +117,26 @@ static void test_prepare_counts_the_job(void **state)
 	end_for_good(&j);
 }
 
+/* A job that cannot be made leaves nothing: whoever opens it tries again and again. */
+static void test_open_on_a_full_disk(void **state)
+{
+	struct job_rig j = {0};
+	uint64_t base;
+
+	(void)state;
+	node_options_default(&j.o);
+	j.w = (struct world){.dir = test_dir_make(NULL)};
+	snprintf(j.w.socket, sizeof(j.w.socket), "%s/sock", j.w.dir);
+	connect_after_start(&j);
+	token_error = -ENOSPC;
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(open_rank(&j.a, 0, 1, "run1", &base), -ENOSPC);
+	assert_int_equal(count_files(&j.w, "jobs/*"), 0);
+	token_error = 0;
+	assert_int_equal(open_rank(&j.a, 0, 1, "run1", &base), 0);
+	end_for_good(&j);
+}
+
 /* Spare files give way to records as well. */
 static void test_log_gets_the_room_of_spare_files(void **state)
 {
@@ -415,6 +435,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve_is_kept),
 		cmocka_unit_test(test_prepare_counts_the_job),
+		cmocka_unit_test(test_open_on_a_full_disk),
 		cmocka_unit_test(test_log_gets_the_room_of_spare_files),
 		cmocka_unit_test(test_saves_go_on_without_the_log),
 		cmocka_unit_test(test_what_may_be_in_the_log_stays),

@@ -32,6 +32,7 @@
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"
 #include "storage/disk_posix.h"
+#include "storage/paths.h"
 #include "storage/store.h"
 #include "tests/lib/test.h"
 
@@ -73,6 +74,7 @@ static _Atomic uint64_t pretended_room = UINT64_MAX; /* what there is */
 static _Atomic int log_error;           /* of each new name in a job's log; 0: none */
 static _Atomic int log_sync_error;      /* of the folder of a log */
 static _Atomic int shard_error;         /* of each new shard file */
+static _Atomic int token_error;         /* of each new small file of a job */
 static atomic_bool log_wants_spare;     /* no room for a log while there are spare files */
 
 static inline int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *ret_total)
@@ -103,6 +105,9 @@ static inline int changed_open(struct disk *d, const char *path, unsigned flags,
 	if (log_error && (flags & DISK_CREATE) &&
 	    (strstr(path, "/log/") || strstr(path, "/log.new/")))
 		return log_error;
+	if (token_error && (flags & DISK_CREATE) && strncmp(path, "jobs/", 5) == 0 &&
+	    strstr(path, "/" TEMPORARY_PREFIX))
+		return token_error;
 	if (shard_error && (flags & DISK_CREATE) && strstr(path, "/rank-"))
 		return shard_error;
 	return real_ops.open(d, path, flags, ret);
@@ -154,6 +159,7 @@ static inline void disk_is_good(void)
 	log_error = 0;
 	log_sync_error = 0;
 	shard_error = 0;
+	token_error = 0;
 	log_wants_spare = false;
 }
 

@@ -77,7 +77,7 @@ struct oracle_job {
 	size_t n_aborts, cap_aborts;
 };
 
-#define ORACLE_JOBS 16
+#define ORACLE_JOBS 64 /* while the disk is full each open of a new one draws another id */
 struct oracle {
 	struct sim *sim;
 	struct oracle_job jobs[ORACLE_JOBS];
