@@ -2,7 +2,7 @@
 /*
  * joblog.h - the log of one job: append record n if record n does not exist. Nothing else.
  *
- * Blocking; runs on WORK_META workers, one call at a time per log.
+ * Blocking; runs on WORK_LOG workers, one call at a time per log.
  * Implementations: coord/single.c; later a shared folder and etcd.
  */
 #ifndef BASE_JOBLOG_H

@@ -2,7 +2,7 @@
 /*
  * job.c - a job and its way into its log.
  *
- * Appends go one at a time, in order, on a META worker. The first of this life of ckptd is a
+ * Appends go one at a time, in order, on a LOG worker. The first of this life of ckptd is a
  * `lead` record with the next term, so that another that wrote meanwhile is noticed (I4).
  *
  *   append fails with -EEXIST or CKPT_ESTALE   another writer: this ckptd no longer leads the
@@ -301,7 +301,7 @@ static void append_next(struct job *j)
 		return;
 	}
 	j->appending = true;
-	work_submit(j->node->env.workers, WORK_META, &a->work);
+	work_submit(j->node->env.workers, WORK_LOG, &a->work);
 }
 
 bool job_log_down(const struct job *j)
@@ -457,7 +457,7 @@ static void trim_done(void *arg, int status)
 	t->work.done = trim_end;
 	j->appending =
 		true; /* one call at a time per log: a trim sweeps what an append just made */
-	work_submit(j->node->env.workers, WORK_META, &t->work);
+	work_submit(j->node->env.workers, WORK_LOG, &t->work);
 }
 
 void job_free(struct job *j)

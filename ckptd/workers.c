@@ -72,6 +72,7 @@ static const char *const class_names[WORK_CLASSES] = {
 	[WORK_META] = "meta",
 	[WORK_CPU] = "cpu",
 	[WORK_INDEX] = "index",
+	[WORK_LOG] = "log",
 };
 
 /* The worker that this thread is; NULL on all other threads. */

@@ -21,7 +21,7 @@
  * ends that temporary's life; the next try writes another. An error of sync_dir may be tried again:
  * names are metadata, a file system whose journal failed does not report success later.
  *
- * Runs on WORK_META workers, one call at a time.
+ * Runs on WORK_LOG workers, one call at a time.
  */
 #include <config.h>
 

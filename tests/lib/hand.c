@@ -70,22 +70,43 @@ static void answer_free(struct answer *a)
 		ckpt__reply__free_unpacked(a->reply, NULL);
 }
 
-/* Returns the code of the answer; *ret is to be freed in every case. */
-static int ask(struct hand *k, Ckpt__Request *q, struct answer *ret)
+int hand_send(struct hand *k, Ckpt__Request *q)
 {
 	uint8_t buf[65536];
 	size_t len;
-	int r;
 
-	memset(ret, 0, sizeof(*ret));
 	k->text[0] = '\0';
 	q->id = ++k->next_id;
 	len = ckpt__request__get_packed_size(q);
 	if (len > sizeof(buf))
 		return fail(k, -EMSGSIZE, "request");
 	ckpt__request__pack(q, buf);
-	if (send(k->fd, buf, len, MSG_NOSIGNAL) != (ssize_t)len)
-		return fail(k, -errno, "send");
+	return send(k->fd, buf, len, MSG_NOSIGNAL) == (ssize_t)len ? 0 : fail(k, -errno, "send");
+}
+
+int hand_receive(struct hand *k, uint64_t *ret_id)
+{
+	struct answer a = { 0 };
+	int r = receive(k, &a);
+
+	if (r == 0) {
+		*ret_id = a.reply->id;
+		r = a.reply->code;
+		snprintf(k->text, sizeof(k->text), "%s", r < 0 ? a.reply->text : "");
+	}
+	answer_free(&a);
+	return r;
+}
+
+/* Returns the code of the answer; *ret is to be freed in every case. */
+static int ask(struct hand *k, Ckpt__Request *q, struct answer *ret)
+{
+	int r;
+
+	memset(ret, 0, sizeof(*ret));
+	r = hand_send(k, q);
+	if (r < 0)
+		return r;
 	r = receive(k, ret);
 	if (r < 0)
 		return r;

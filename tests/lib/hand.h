@@ -13,6 +13,8 @@
 #include "model/tensor.h"
 #include "tests/lib/host.h"
 
+struct Ckpt__Request; /* of proto/session.pb-c.h */
+
 #define HAND_SHARDS_MAX 4
 #define HAND_SLOTS_MAX 8
 #define HAND_BLOB_MAX 4096
@@ -64,6 +66,10 @@ MUST_CHECK int hand_list(struct hand *k, struct hand_info *infos, size_t n, size
 /* attempt NULL with step CKPT_LATEST. The load is ended, complete, when everything was placed. */
 MUST_CHECK int hand_load(struct hand *k, uint64_t step, const struct attempt_id *attempt,
 			 struct hand_loaded *ret);
+/* Any request (the id is set here), without waiting; and the next answer: its code, *ret_id. */
+
+MUST_CHECK int hand_send(struct hand *k, struct Ckpt__Request *q);
+MUST_CHECK int hand_receive(struct hand *k, uint64_t *ret_id);
 /* verb: CKPT__ADMIN__VERB__PIN, ... */
 MUST_CHECK int hand_admin(struct hand *k, const char *job, int verb, uint64_t step);
 
