@@ -59,11 +59,22 @@ static struct region *take_region(struct list *regions, const char *name)
 
 static int on_declaration(void *arg, const struct digest *d, const void *bytes, size_t len)
 {
-	struct adoption *a = arg;
-	struct declared *out;
+	struct job *j = ((struct adoption *)arg)->job;
+	struct declared *out = declared_get(j, d);
 
-	/* The reference is the job's until the end of the adoption. */
-	return declared_put(a->job, d, bytes, len, &out, NULL);
+	if (!out) /* its first reference is the adoption's */
+		return declared_put(j, d, bytes, len, &out, NULL);
+	declared_unref(j, out);
+	return 0;
+}
+
+/* From here on only what members and shards hold stays. */
+static void let_go_of_declarations(struct job *j)
+{
+	struct declared *d, *next;
+
+	list_each_safe(d, next, &j->declared, link)
+		declared_unref(j, d);
 }
 
 static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region,
@@ -403,6 +414,7 @@ static void adopt_finish(struct job *j)
 			adopt_checkpoint(c);
 	}
 	adopt_members(j);
+	let_go_of_declarations(j);
 	list_each(c, &j->checkpoints, link) {
 		checkpoint_resume(c);
 		for (uint32_t r = 0; c->agreed == CP_OPEN && !c->sealed && r < c->world; r++) {

@@ -482,8 +482,8 @@ void job_free(struct job *j)
 			declared_unref(j, m->declared);
 		alloc_free(m);
 	}
-	while (!list_empty(&j->declared))
-		declared_unref(j, list_first(&j->declared, struct declared, link));
+	/* Sessions and works have ended, loads with them: nobody has a reference any more. */
+	assert(list_empty(&j->declared));
 	if (j->log)
 		j->log->ops->close(j->log);
 	history_fini(&j->history);
