@@ -112,8 +112,14 @@ static const struct option options[] = {
 	 .help = "of all"},
 	{"quota", "connections_per_uid", COUNT, AT(conns_per_uid), .min = 1, .max = 100000,
 	 .def = "2048", .help = "of one user"},
-	{"quota", "sessions_per_uid", COUNT, AT(sessions_per_uid), .min = 1, .max = 100000,
-	 .def = "1024", .help = "ranks of one user"},
+	{"quota", "sessions_per_uid", COUNT, .reload = true, AT(sessions_per_uid), .min = 1,
+	 .max = 100000, .def = "1024", .help = "ranks of one user"},
+	{"quota", "jobs_per_uid", COUNT, .reload = true, AT(jobs_per_uid), .min = 1, .max = 1000000,
+	 .def = "4096", .help = "jobs of one user, those on disk too"},
+	{"quota", "waits_per_session", COUNT, .reload = true, AT(waits_per_session), .min = 1,
+	 .max = 10000, .def = "64", .help = "waits under way of one rank"},
+	{"quota", "loads_per_session", COUNT, .reload = true, AT(loads_per_session), .min = 1,
+	 .max = 10000, .def = "16", .help = "loads under way of one rank"},
 };
 enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 

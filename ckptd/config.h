@@ -31,7 +31,8 @@ struct config {
 	uint64_t backend; /* see config_backend() */
 	uint64_t queue_depth, transfer, disk_reserve, spare;
 	uint64_t data_threads, meta_threads, log_threads, cpu_threads; /* cpu: 0: by the cores */
-	uint64_t conns_max, conns_per_uid, sessions_per_uid;
+	uint64_t conns_max, conns_per_uid, sessions_per_uid, jobs_per_uid;
+	uint64_t waits_per_session, loads_per_session;
 };
 
 /* Every option at its default; the node's name is the host's. */

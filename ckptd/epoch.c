@@ -29,6 +29,7 @@
 #include "base/fault.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/quota.h"
 #include "ckptd/session.h"
 #include "codec/digest.h"
 #include "storage/store.h"
@@ -81,12 +82,20 @@ struct checkpoint *epoch_newest_restorable(struct job *j)
 
 /* ---- Openings ---- */
 
+/* Whoever asked has an answer, or went away. */
+static void opening_let_go(struct opening *o)
+{
+	session_use(o->r.session)->opening = false;
+	session_unref(o->r.session);
+	o->r.session = NULL;
+}
+
 static void opening_answer(struct opening *o, int code, const char *text)
 {
 	if (o->r.session) {
 		if (code < 0)
 			session_reply_error(o->r.session, o->r.request, code, text);
-		session_unref(o->r.session);
+		opening_let_go(o);
 	}
 	if (o->done)
 		o->done(o->arg, code);
@@ -142,6 +151,7 @@ static struct opening *opening_new(struct job *j, const struct open_request *r)
 		o->r = *r;
 		o->asked = true;
 		session_ref(r->session);
+		session_use(r->session)->opening = true;
 	}
 	list_add_tail(&j->openings, &o->link);
 	return o;
@@ -380,8 +390,7 @@ static void open_next(struct opening *o)
 			session_reply_error(o->r.session, o->r.request, CKPT_ETIMEDOUT,
 					    "open: the job's log cannot be written (is the disk "
 					    "full?); see `ckptctl status`");
-			session_unref(o->r.session);
-			o->r.session = NULL;
+			opening_let_go(o);
 		}
 		return;
 	}
@@ -507,7 +516,9 @@ static bool open_again(struct opening *o, struct member *m)
 static void decide(struct opening *o)
 {
 	struct job *j = o->job;
+	struct err e = { 0 };
 	struct member *m;
+	int code;
 
 	if (!o->asked) {
 		char run_id[RUN_ID_MAX + 1], reason[REASON_MAX + 1];
@@ -533,6 +544,11 @@ static void decide(struct opening *o)
 	}
 	if (open_again(o, m))
 		return;
+	code = quota_rank(j, &o->r, !same_run(o), &e);
+	if (code < 0) {
+		opening_answer(o, code, e.text);
+		return;
+	}
 	if (o->r.reconnect && o->r.run_id[0] &&
 	    strcmp(o->r.run_id, j->history.epoch.run_id) == 0 && !m &&
 	    o->r.loaded_epoch == j->history.epoch.number &&
@@ -703,6 +719,7 @@ static struct job *job_for(struct node *n, const struct open_request *r, bool *r
 void epoch_open(struct node *n, const struct open_request *r)
 {
 	struct job *j;
+	struct err e = { 0 };
 	const char *text = NULL;
 	bool denied = false;
 	int code = 0;
@@ -727,6 +744,10 @@ void epoch_open(struct node *n, const struct open_request *r)
 				    "open: the token is not that of the job of this name, which is "
 				    "another user's; ask them for what `ckptctl token` prints, or "
 				    "leave CKPT_TOKEN out to have a job of your own");
+		return;
+	}
+	if (!j && quota_job(n, r, &e) < 0) {
+		session_reply_error(r->session, r->request, e.code, e.text);
 		return;
 	}
 	if (!j)

@@ -273,7 +273,10 @@ void member_enter_epoch(struct member *m);
 uint64_t member_slot_bytes(const struct member *m);
 /* Gives credits where every rank can save (design 6.3). */
 void member_grant(struct job *j);
+/* The job is in another epoch now: says so on pages, and to who waits for a credit. */
 void member_publish_epoch(struct job *j);
+/* CKPT_EEPOCH to a Credit request. */
+void member_refuse_credit(struct member *m, uint64_t request);
 struct slot *slot_find(struct job *j, uint32_t number);
 /* Back to EMPTY for its process, or destroyed when that is gone. It holds nothing any more. */
 void slot_release(struct slot *s);

@@ -25,6 +25,7 @@
 #include "base/fault.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/quota.h"
 #include "codec/compress.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
@@ -54,6 +55,7 @@ struct load {
 	struct work work;
 	uint64_t id, request;
 	struct session *session; /* NULL once its connection ended */
+	struct session *owner;   /* whose quota it counts for until it is freed */
 	struct job *job;
 	struct store *store;
 	enum load_state state;
@@ -236,6 +238,8 @@ static void load_free(struct load *l)
 	alloc_free(l->sources);
 	if (l->wanted)
 		declared_unref(l->job, l->wanted);
+	session_use(l->owner)->loads--;
+	session_unref(l->owner);
 	alloc_free(l);
 }
 
@@ -287,6 +291,18 @@ void load_drop_all(struct session *s)
 		list_del(&l->link);
 		if (!busy)
 			load_close(l);
+	}
+}
+
+void load_forget_all(struct session *s)
+{
+	struct load *l, *next;
+
+	list_each_safe(l, next, session_loads(s), link) {
+		close_run(&l->work);
+		if (l->checkpoint)
+			l->checkpoint->readers--;
+		load_free(l);
 	}
 }
 
@@ -552,10 +568,15 @@ void load_step(struct job *j)
 void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
 {
 	struct member *member = session_member(s);
+	struct err e = { 0 };
 	struct load *l;
 
 	if (!member || !member->declared) {
 		session_reply_error(s, request, CKPT_ESTATE, "load: open and declare first");
+		return;
+	}
+	if (quota_load(s, &e) < 0) {
+		session_reply_error(s, request, e.code, e.text);
 		return;
 	}
 	l = alloc_zero(sizeof(*l));
@@ -567,6 +588,8 @@ void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
 	l->id = ++member->job->node->next_load;
 	l->request = request;
 	l->session = s;
+	l->owner = session_ref(s);
+	session_use(s)->loads++;
 	l->job = member->job;
 	l->store = &member->job->node->store;
 	l->rank = member->rank;

@@ -13,5 +13,7 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m);
 void load_step(struct job *j); /* loads that waited for an epoch */
 /* The session's connection ended: whatever it was reading may be reused. */
 void load_drop_all(struct session *s);
+/* The node ends: all workers have. Files are closed here. */
+void load_forget_all(struct session *s);
 
 #endif

@@ -275,6 +275,25 @@ void member_enter_epoch(struct member *m)
 	job_poke(m->job);
 }
 
+void member_refuse_credit(struct member *m, uint64_t request)
+{
+	struct record_epoch *ep = &m->job->history.epoch;
+	char text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text),
+		 "rank %u: the job is in epoch %llu (%s), this rank is not; load, then save again",
+		 m->rank, (unsigned long long)ep->number, ep->reason);
+	session_reply_error(m->session, request, CKPT_EEPOCH, text);
+}
+
+/* What waits for a credit of an epoch that is over waits for nothing. */
+static void end_credit_request(struct member *m)
+{
+	if (m->session && m->credit_request)
+		member_refuse_credit(m, m->credit_request);
+	m->credit_request = 0;
+}
+
 /* The member is gone when this returns. */
 void member_left(struct member *m, bool process_ended)
 {
@@ -283,6 +302,7 @@ void member_left(struct member *m, bool process_ended)
 
 	m->alive = false;
 	j->run_closed = true;
+	end_credit_request(m);
 	if (m->session)
 		session_forget_member(m->session);
 	m->session = NULL;
@@ -298,9 +318,12 @@ void member_publish_epoch(struct job *j)
 {
 	struct member *m;
 
-	list_each(m, &j->members, link)
+	list_each(m, &j->members, link) {
 		if (m->page)
 			((struct session_page *)m->page->base)->epoch = j->history.epoch.number;
+		if (m->epoch != j->history.epoch.number)
+			end_credit_request(m);
+	}
 }
 
 /* ---- Declaring and preparing ---- */

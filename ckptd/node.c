@@ -43,6 +43,9 @@ void node_options_default(struct node_options *o)
 		.settle_timeout_ns = 30ull * 1000000000u,
 		.log_trim = 1024,
 		.sessions_per_uid = 1024,
+		.jobs_per_uid = 4096,
+		.waits_per_session = 64,
+		.loads_per_session = 16,
 	};
 }
 
@@ -324,6 +327,10 @@ void node_reload(struct node *n, const struct node_options *o)
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
+	n->options.sessions_per_uid = o->sessions_per_uid;
+	n->options.jobs_per_uid = o->jobs_per_uid;
+	n->options.waits_per_session = o->waits_per_session;
+	n->options.loads_per_session = o->loads_per_session;
 }
 
 void node_free(struct node *n)

@@ -56,7 +56,9 @@ struct node_options {
 	uint64_t attempt_timeout_ns; /* an attempt not sealed by all ranks by then is aborted */
 	uint64_t settle_timeout_ns;  /* bound on settling the old epoch at an open */
 	uint64_t log_trim;           /* records kept before a summing record replaces them */
-	uint32_t sessions_per_uid;
+	uint32_t sessions_per_uid;   /* ranks of one user */
+	uint32_t jobs_per_uid;
+	uint32_t waits_per_session, loads_per_session; /* under way */
 };
 void node_options_default(struct node_options *o);
 
@@ -77,7 +79,7 @@ extern const struct conn_events node_conn_events;
  * given up (all bounded by timeout_ns), then calls stopped. Memory stays in the fd store.
  */
 void node_stop(struct node *n, uint64_t timeout_ns, void (*stopped)(void *arg), void *arg);
-/* Takes over what may change while it runs: retention and persist_every. */
+/* Takes over what may change while it runs: retention, persist_every, quotas. */
 void node_reload(struct node *n, const struct node_options *o);
 /* Frees everything of this process; touches neither memory regions nor files. */
 void node_free(struct node *n);

@@ -105,6 +105,9 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->settle_timeout_ns = c->settle_timeout_ns;
 	o->log_trim = c->log_trim;
 	o->sessions_per_uid = (uint32_t)c->sessions_per_uid;
+	o->jobs_per_uid = (uint32_t)c->jobs_per_uid;
+	o->waits_per_session = (uint32_t)c->waits_per_session;
+	o->loads_per_session = (uint32_t)c->loads_per_session;
 }
 
 static void apply(struct service *s, const struct config *wanted)
@@ -123,6 +126,10 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.keep_last = wanted->keep_last;
 	s->config.keep_every = wanted->keep_every;
 	s->config.persist_every = wanted->persist_every;
+	s->config.sessions_per_uid = wanted->sessions_per_uid;
+	s->config.jobs_per_uid = wanted->jobs_per_uid;
+	s->config.waits_per_session = wanted->waits_per_session;
+	s->config.loads_per_session = wanted->loads_per_session;
 	log_print(s->log, LOG_INFO, "configuration read again");
 }
 

@@ -28,6 +28,7 @@ struct session {
 	struct process_id process;
 	struct member *member;
 	struct list loads;
+	struct session_use use;
 	uint32_t refs;
 	bool hello;
 };
@@ -80,6 +81,11 @@ bool session_follow(struct session *s)
 struct member *session_member(const struct session *s)
 {
 	return s->member;
+}
+
+struct session_use *session_use(struct session *s)
+{
+	return &s->use;
 }
 
 struct list *session_loads(struct session *s)
@@ -168,7 +174,7 @@ static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
 		.loaded_epoch = m->loaded_epoch,
 	};
 
-	if (s->member) {
+	if (s->member || s->use.opening) {
 		session_reply_error(s, id, CKPT_ESTATE, "open: this connection is open already");
 		return;
 	}
@@ -344,7 +350,7 @@ static void on_credit(struct session *s, uint64_t id)
 	struct member *m = s->member;
 
 	if (m->epoch != m->job->history.epoch.number) {
-		session_reply_error(s, id, CKPT_EEPOCH, m->job->history.epoch.reason);
+		member_refuse_credit(m, id);
 		return;
 	}
 	if (m->credit_request)
@@ -522,6 +528,7 @@ void session_free_all(struct node *n)
 	struct session *s, *next;
 
 	list_each_safe(s, next, &n->sessions, link) {
+		load_forget_all(s);
 		list_del(&s->link);
 		s->conn = NULL;
 		s->member = NULL;

@@ -27,6 +27,13 @@ bool session_follow(struct session *s);
 void session_set_member(struct session *s, struct member *m);
 struct member *session_member(const struct session *s);
 
+/* What it has under way; see quota.h. */
+struct session_use {
+	uint32_t waits, loads;
+	bool opening;
+};
+struct session_use *session_use(struct session *s);
+
 /* Answers. fds are taken. */
 void session_reply_ok(struct session *s, uint64_t request);
 void session_reply_error(struct session *s, uint64_t request, int code, const char *text);

@@ -15,11 +15,13 @@
 #include "base/alloc.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/quota.h"
 #include "ckptd/session.h"
 
 static void waiter_free(struct waiter *w)
 {
 	list_del(&w->link);
+	session_use(w->session)->waits--;
 	session_unref(w->session);
 	alloc_free(w);
 }
@@ -159,7 +161,10 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 		    uint64_t epoch, uint32_t what, struct err *e)
 {
 	struct waiter *w;
+	int r = quota_wait(s, e);
 
+	if (r < 0)
+		return r;
 	if (what < CKPT_SEALED || what > CKPT_DURABLE)
 		return err_set(e, -EINVAL, "wait for step %llu: there is no state %u",
 			       (unsigned long long)step, what);
@@ -168,6 +173,7 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 		return err_code(e, -ENOMEM, "wait for step %llu", (unsigned long long)step);
 	list_init(&w->link);
 	w->session = session_ref(s);
+	session_use(s)->waits++;
 	w->request = request;
 	w->step = step;
 	w->epoch = epoch;

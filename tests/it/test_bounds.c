@@ -9,6 +9,7 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/work.h"
 #include "proto/session.pb-c.h"
@@ -145,9 +146,179 @@ static void test_commit_beside_slow_memory(void **state)
 	hand_close(k);
 }
 
+/* ---- Quotas: a refusal names user, limit and key ---- */
+
+static void refused(struct hand *k, int code, int want, const char *key)
+{
+	char user[32];
+
+	snprintf(user, sizeof(user), "user %u has", (unsigned)getuid());
+	if (code != want || !strstr(k->text, key) || !strstr(k->text, user))
+		fail_msg("%d: %s", code, k->text);
+}
+
+static void test_ranks_of_a_user(void **state)
+{
+	struct world *w = *state;
+	struct hand hands[3], *k = hands;
+
+	w->options.sessions_per_uid = 2;
+	start(w);
+	join(w, &hands[0], "job", 0, 2);
+	join(w, &hands[1], "job", 1, 2);
+	k = &hands[2];
+	OK(hand_connect(k, &w->host));
+	refused(k, hand_open(k, "other", 0, 1, "run1"), -EAGAIN, "quota.sessions_per_uid");
+	/* A new launch takes the place of the old one; what is above the limit then is refused. */
+	OK(hand_open(k, "job", 0, 3, "run2"));
+	hand_close(&hands[1]);
+	k = &hands[1];
+	OK(hand_connect(k, &w->host));
+	OK(hand_open(k, "job", 1, 3, "run2"));
+	hand_close(&hands[0]);
+	k = &hands[0];
+	OK(hand_connect(k, &w->host));
+	refused(k, hand_open(k, "job", 2, 3, "run2"), -EAGAIN, "quota.sessions_per_uid");
+	for (int i = 0; i < 3; i++)
+		hand_close(&hands[i]);
+}
+
+static void test_jobs_of_a_user(void **state)
+{
+	struct world *w = *state;
+	struct hand hand, *k = &hand;
+
+	w->options.jobs_per_uid = 1;
+	start(w);
+	OK(hand_connect(k, &w->host));
+	OK(hand_open(k, "one", 0, 1, "run1"));
+	hand_close(k);
+	OK(hand_connect(k, &w->host));
+	refused(k, hand_open(k, "two", 0, 1, "run1"), -EMFILE, "quota.jobs_per_uid");
+	OK(hand_open(k, "one", 0, 1, "run2"));
+	hand_close(k);
+}
+
+static void test_waits_of_a_session(void **state)
+{
+	struct world *w = *state;
+	struct hand hands[2], *k = hands;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Wait wait = CKPT__WAIT__INIT;
+	uint64_t id;
+	int code;
+
+	w->options.waits_per_session = 3;
+	start(w);
+	join(w, &hands[0], "job", 0, 2);
+	join(w, &hands[1], "job", 1, 2);
+	k = &hands[1];
+	OK(hand_prepare(k));
+	k = &hands[0];
+	OK(hand_prepare(k));
+	OK(save(k, 10));
+	wait.step = 10;
+	wait.what = CKPT_COMMITTED;
+	q.body_case = CKPT__REQUEST__BODY_WAIT;
+	q.wait = &wait;
+	for (int i = 0; i < 4; i++)
+		OK(hand_send(k, &q));
+	code = hand_receive(k, &id);
+	refused(k, code, -EMFILE, "quota.waits_per_session");
+	assert_int_equal(id, k->next_id);
+	OK(save(&hands[1], 10));
+	for (int i = 0; i < 3; i++)
+		OK(hand_receive(k, &id));
+	OK(hand_wait(k, 10, CKPT_DURABLE)); /* those that were answered do not count */
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+}
+
+static void test_loads_of_a_session(void **state)
+{
+	struct world *w = *state;
+	struct hand hand, *k = &hand;
+	struct hand_loaded loaded = { 0 };
+	uint8_t bytes[256];
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Load load = CKPT__LOAD__INIT;
+	uint64_t id;
+	int code;
+
+	w->options.loads_per_session = 2;
+	start(w);
+	join(w, k, "job", 0, 1);
+	OK(hand_prepare(k));
+	OK(save(k, 10));
+	OK(hand_wait(k, 10, CKPT_DURABLE));
+	loaded.shards[0] = bytes;
+	for (int i = 0; i < 4; i++) /* one after the other: they end */
+		OK(hand_load(k, 10, NULL, &loaded));
+	load.step = 10;
+	q.body_case = CKPT__REQUEST__BODY_LOAD;
+	q.load = &load;
+	for (int i = 0; i < 2; i++) {
+		OK(hand_send(k, &q));
+		OK(hand_receive(k, &id));
+	}
+	OK(hand_send(k, &q));
+	code = hand_receive(k, &id);
+	refused(k, code, -EMFILE, "quota.loads_per_session");
+	hand_close(k);
+}
+
+/* ---- Epochs ---- */
+
+/* A rank that waits for a credit when the next epoch opens is told so, and what to do. */
+static void test_credit_of_an_old_epoch(void **state)
+{
+	struct world *w = *state;
+	struct hand hands[3], *k = hands;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Credit credit = CKPT__CREDIT__INIT;
+	uint64_t id;
+
+	start(w);
+	join(w, &hands[0], "job", 0, 2);
+	OK(hand_prepare(k));
+	q.body_case = CKPT__REQUEST__BODY_CREDIT;
+	q.credit = &credit;
+	OK(hand_send(k, &q)); /* rank 1 is not there yet */
+	for (int i = 0; i < 2; i++) {
+		/* It comes, goes and is replaced; then another launch comes. */
+		join(w, &hands[1], "job", 1, 2);
+		hand_close(&hands[1]);
+		k = &hands[2];
+		OK(hand_connect(k, &w->host));
+		OK(hand_open(k, "job", 1, 2, i == 0 ? "run1" : "run2"));
+		hand_close(k);
+		k = &hands[0];
+		assert_int_equal(hand_receive(k, &id), CKPT_EEPOCH);
+		assert_int_equal(id, k->next_id);
+		if (!strstr(k->text, "load, then save again"))
+			fail_msg("%s", k->text);
+		OK(hand_send(k, &q));
+		assert_int_equal(hand_receive(k, &id), CKPT_EEPOCH);
+		if (!strstr(k->text, i == 0 ? "load, then save again" : "open first"))
+			fail_msg("%s", k->text);
+		if (i == 0) {
+			struct hand_loaded none = { 0 };
+
+			ignore_result(hand_load(k, CKPT_LATEST, NULL, &none) /* nothing */);
+			OK(hand_send(k, &q));
+		}
+	}
+	hand_close(k);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test_setup_teardown(test_ranks_of_a_user, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_jobs_of_a_user, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_waits_of_a_session, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_loads_of_a_session, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_credit_of_an_old_epoch, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_commit_beside_slow_memory, setup, teardown),
 	};
 
