@@ -287,11 +287,32 @@ static void as_nobody(struct rig *r)
 	RIG_CHECK(rig_stop(r) == 0, "ckptd stops with an error");
 }
 
+/* A process that executes another program keeps its pid and start time; its rank is its own. */
+static void executes_anew(struct rig *r)
+{
+	struct trainer_process t;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	for (int i = 1; i <= 20; i++) {
+		trainer_must(&t, "save %d 1 20000", i);
+		trainer_must(&t, "wait %d %d 20000", i, CKPT_COMMITTED);
+		trainer_must(&t, "again");
+		trainer_must(&t, "open job 0 1 run1 0");
+		trainer_must(&t, "declare %lu %u", ELEMENTS, SMALL);
+		trainer_must(&t, "load -1 0");
+		RIG_CHECK(atoi(t.text) == i, "loaded: %s", t.text);
+		trainer_must(&t, "prepare 65536");
+	}
+	trainer_exit(&t);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
 		RIG_TEST(no_ckptd),	  RIG_TEST(lost_and_back),
 		RIG_TEST(crashes),	  RIG_TEST(orderly_stop),
+		RIG_TEST(executes_anew),
 		RIG_TEST(stale_snapshot), RIG_TEST(ckptd_out_of_files),
 		RIG_TEST(trainer_out_of_files), RIG_TEST(as_nobody),
 	};

@@ -20,6 +20,7 @@
  *   list                                   -> n, then step/epoch/memory/disk/pinned/latest each
  *   blob BYTES                             further saves carry a blob of so many bytes
  *   problems / usage / files N / stats / close / exit
+ *   again                                  the process executes this program anew
  *
  * Each answer is one line: the call's result, then words or the sentence of the error.
  */
@@ -548,7 +549,7 @@ static int run(struct trainer *t, const char *verb, const char *args)
 	return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	static struct trainer *t; /* static: what it holds at the end is no leak */
 	char line[512], verb[32];
@@ -563,6 +564,11 @@ int main(void)
 
 		if (sscanf(line, "%31s%n", verb, &n) != 1)
 			continue;
+		if (strcmp(verb, "again") == 0 && argc > 0) {
+			answer(0, "");
+			execv("/proc/self/exe", argv);
+			return 1;
+		}
 		if (strcmp(verb, "exit") == 0)
 			break;
 		if (run(t, verb, line + n) < 0) {
