@@ -139,13 +139,12 @@ void epoch_drop_session(struct job *j, struct session *s)
 			opening_answer(o, -ECANCELED, "its connection ended");
 }
 
-static struct opening *opening_new(struct job *j, const struct open_request *r)
+static struct opening *opening_new(const struct open_request *r)
 {
 	struct opening *o = alloc_zero(sizeof(*o));
 
 	if (!o)
 		return NULL;
-	o->job = j;
 	list_init(&o->link);
 	if (r) {
 		o->r = *r;
@@ -153,8 +152,14 @@ static struct opening *opening_new(struct job *j, const struct open_request *r)
 		session_ref(r->session);
 		session_use(r->session)->opening = true;
 	}
-	list_add_tail(&j->openings, &o->link);
 	return o;
+}
+
+static void opening_queue(struct opening *o, struct job *j)
+{
+	o->job = j;
+	list_add_tail(&j->openings, &o->link);
+	job_poke(j);
 }
 
 /* ---- Joining ---- */
@@ -406,7 +411,7 @@ static void open_next(struct opening *o)
 
 void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, void *arg)
 {
-	struct opening *o = opening_new(j, NULL);
+	struct opening *o = opening_new(NULL);
 
 	if (!o) {
 		done(arg, -ENOMEM);
@@ -415,7 +420,7 @@ void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, vo
 	snprintf(o->reason, sizeof(o->reason), "%s", reason);
 	o->done = done;
 	o->arg = arg;
-	job_poke(j);
+	opening_queue(o, j);
 }
 
 /* ---- Deciding ---- */
@@ -716,12 +721,42 @@ static struct job *job_for(struct node *n, const struct open_request *r, bool *r
 	return NULL;
 }
 
+/* To its job, which is made if there is none. */
+static void opening_place(struct node *n, struct opening *o)
+{
+	struct err e = { 0 };
+	bool denied = false;
+	struct job *j;
+
+	if (!session_connected(o->r.session)) {
+		opening_answer(o, -ECANCELED, NULL);
+		return;
+	}
+	j = job_for(n, &o->r, &denied);
+	if (denied && !j) {
+		opening_answer(o, CKPT_EDENIED,
+			       "open: the token is not that of the job of this name, which is "
+			       "another user's; ask them for what `ckptctl token` prints, or leave "
+			       "CKPT_TOKEN out to have a job of your own");
+		return;
+	}
+	if (!j && quota_job(n, &o->r, &e) < 0) {
+		opening_answer(o, e.code, e.text);
+		return;
+	}
+	if (!j)
+		j = job_create(n, &o->r);
+	if (!j) {
+		opening_answer(o, -ENOMEM, "open: out of memory");
+		return;
+	}
+	opening_queue(o, j);
+}
+
 void epoch_open(struct node *n, const struct open_request *r)
 {
-	struct job *j;
-	struct err e = { 0 };
+	struct opening *o;
 	const char *text = NULL;
-	bool denied = false;
 	int code = 0;
 
 	if (!name_is_safe(r->job)) {
@@ -730,31 +765,35 @@ void epoch_open(struct node *n, const struct open_request *r)
 	} else if (r->world == 0 || r->world > WORLD_MAX || r->rank >= r->world) {
 		code = -EINVAL;
 		text = "open: rank must be below world, and world at most 65536";
-	} else if (n->stopping || !n->ready) {
+	} else if (n->stopping) {
 		code = -EAGAIN;
-		text = n->stopping ? "open: ckptd is stopping" : "open: ckptd is still starting";
+		text = "open: ckptd is stopping";
 	}
-	if (code < 0) {
-		session_reply_error(r->session, r->request, code, text);
+	o = code < 0 ? NULL : opening_new(r);
+	if (!o) {
+		session_reply_error(r->session, r->request, code < 0 ? code : -ENOMEM,
+				    code < 0 ? text : "open: out of memory");
 		return;
 	}
-	j = job_for(n, r, &denied);
-	if (denied && !j) {
-		session_reply_error(r->session, r->request, CKPT_EDENIED,
-				    "open: the token is not that of the job of this name, which is "
-				    "another user's; ask them for what `ckptctl token` prints, or "
-				    "leave CKPT_TOKEN out to have a job of your own");
-		return;
+	if (n->ready)
+		opening_place(n, o);
+	else
+		list_add_tail(&n->early, &o->link); /* jobs and memory are being read */
+}
+
+void epoch_ready(struct node *n)
+{
+	struct opening *o, *next;
+
+	list_each_safe(o, next, &n->early, link) {
+		list_del(&o->link);
+		opening_place(n, o);
 	}
-	if (!j && quota_job(n, r, &e) < 0) {
-		session_reply_error(r->session, r->request, e.code, e.text);
-		return;
-	}
-	if (!j)
-		j = job_create(n, r);
-	if (!j || !opening_new(j, r)) {
-		session_reply_error(r->session, r->request, -ENOMEM, "open: out of memory");
-		return;
-	}
-	job_poke(j);
+}
+
+void epoch_never_ready(struct node *n)
+{
+	while (!list_empty(&n->early))
+		opening_answer(list_first(&n->early, struct opening, link), -ECANCELED,
+			       "ckptd stops");
 }

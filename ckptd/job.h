@@ -243,6 +243,9 @@ struct open_request {
 };
 /* Answers the session itself, now or later. */
 void epoch_open(struct node *n, const struct open_request *r);
+/* Opens that came before the node was ready take their way now; or it never will be. */
+void epoch_ready(struct node *n);
+void epoch_never_ready(struct node *n);
 /* The session ended: its opens need no answer. */
 void epoch_drop_session(struct job *j, struct session *s);
 void epoch_init(struct job *j);

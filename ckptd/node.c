@@ -69,6 +69,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->jobs);
 	list_init(&n->failed_jobs);
 	list_init(&n->sessions);
+	list_init(&n->early);
 	timer_init(&n->stop_timer, stop_late);
 	*ret = n;
 	return 0;
@@ -182,6 +183,7 @@ static void start_done(struct work *w)
 	if (r == 0) {
 		adopt_memory(n);
 		n->ready = true;
+		epoch_ready(n);
 		if (n->env.index && (n->env.index_fresh || !s->found.index_good))
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
 	} else if (!s->err.code) {
@@ -340,6 +342,7 @@ void node_free(struct node *n)
 	if (!n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
+	epoch_never_ready(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)
 		job_free(j);

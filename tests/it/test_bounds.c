@@ -311,6 +311,50 @@ static void test_credit_of_an_old_epoch(void **state)
 	hand_close(k);
 }
 
+/* ---- Start ---- */
+
+struct early {
+	struct world *w;
+	struct hand hand;
+};
+
+static void open_early(void *arg)
+{
+	struct early *a = arg;
+	struct hand *k = &a->hand;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Open o = CKPT__OPEN__INIT;
+
+	OK(hand_connect(k, &a->w->host));
+	o.job = (char *)"job";
+	o.world = 1;
+	o.run_id = (char *)"run1";
+	q.body_case = CKPT__REQUEST__BODY_OPEN;
+	q.open = &o;
+	OK(hand_send(k, &q));
+	for (int i = 0; i < 10; i++)
+		host_turn(&a->w->host);
+}
+
+/* An open that comes while ckptd reads its data folder is answered when it has. */
+static void test_open_while_it_starts(void **state)
+{
+	struct world *w = *state;
+	struct early early = { .w = w };
+	struct host_options o = { .backend = "threads", .node = &w->options, .folder = w->dir,
+				  .socket = w->socket, .before = open_early,
+				  .before_arg = &early };
+	struct hand *k = &early.hand;
+	struct err e = { 0 };
+	uint64_t id;
+
+	if (host_start(&w->host, &o, &e) < 0)
+		fail_msg("%s", e.text);
+	OK(hand_receive(k, &id));
+	OK(hand_declare(k, GEOMETRY, shards, 1));
+	hand_close(k);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -318,6 +362,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_jobs_of_a_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits_of_a_session, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_loads_of_a_session, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_open_while_it_starts, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_credit_of_an_old_epoch, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_commit_beside_slow_memory, setup, teardown),
 	};

@@ -106,6 +106,8 @@ int host_start(struct host *h, const struct host_options *o, struct err *e)
 		r = listener_start(h->listener, &node_conn_events, h->node, e);
 	if (r < 0)
 		return r;
+	if (o->before)
+		o->before(o->before_arg);
 	node_start(h->node, on_ready, h);
 	for (int i = 0; i < START_TURNS && h->ready == 0; i++)
 		host_turn(h);
