@@ -399,6 +399,19 @@ static int give(struct load *l)
 	return 0;
 }
 
+/* Another load may have found one of them bad while this one was planned (I11). */
+static bool sources_are_good(const struct load *l)
+{
+	for (uint32_t i = 0; i < l->n_order; i++) {
+		const struct source *s = &l->sources[l->order[i]];
+
+		if (s->kind == LOAD_MEMORY ? s->slot->state != SLOT_DIGESTED
+					   : l->checkpoint->disk_suspect)
+			return false;
+	}
+	return true;
+}
+
 static void plan_done(struct work *w)
 {
 	struct load *l = container_of(w, struct load, work);
@@ -415,6 +428,10 @@ static void plan_done(struct work *w)
 		l->checkpoint->disk_suspect = true;
 		indexing_put(l->checkpoint);
 		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
+	} else if (r == 0 && !sources_are_good(l)) {
+		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
+		err_code(&l->err, r, "load step %llu: a copy of it was just found bad",
+			 (unsigned long long)l->step);
 	}
 	if (r == 0) {
 		r = give(l);
