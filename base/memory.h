@@ -4,8 +4,9 @@
  *
  * A region is a memfd (mode 0600) that is mapped here and handed to the fd store under its name
  * before create() returns; after a crash the next ckptd finds it by walking. Names are
- * [a-z0-9.-]{1,200}. create() and destroy() take a second per GiB and may be called on workers,
- * adopt() only on the loop, the rest from any thread, one region by one thread at a time.
+ * [a-z0-9.-]{1,200}. create() and destroy() take a second per GiB and wait for the store's answer,
+ * seal() takes as long where pages are missing: they are for workers. adopt() only on the loop, the
+ * rest from any thread, one region by one thread at a time.
  * Implementations: ckptd/memory_memfd.c, tests/sim/memory.c.
  */
 #ifndef BASE_MEMORY_H
@@ -37,6 +38,11 @@ struct memory_ops {
 	 * or the budget does not allow it.
 	 */
 	int (*create)(struct memory *, const char *name, uint64_t size, struct region **ret);
+	/*
+	 * One page that ends with ckptd: the fd store is not asked, neither here nor at its
+	 * destroy(); both take some system calls, less than a millisecond.
+	 */
+	int (*create_page)(struct memory *, const char *name, struct region **ret);
 	/* After this no process can map it for writing anew; existing writers keep theirs. */
 	int (*seal)(struct memory *, struct region *);
 	/* Takes it out of the fd store first, then unmaps and closes it. */

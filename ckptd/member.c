@@ -195,9 +195,10 @@ static int member_make_page(struct member *m)
 	hex_format(hex, m->job->history.job.id.b, 16);
 	snprintf(name, sizeof(name), "page.%s.%u.%llx", hex, m->rank,
 		 (unsigned long long)rng_u64(m->job->node->env.rng));
-	r = mem->ops->create(mem, name, SESSION_PAGE_BYTES, &region);
+	r = mem->ops->create_page(mem, name, &region);
 	if (r < 0)
 		return r;
+	assert(region->size == SESSION_PAGE_BYTES);
 	if (m->page)
 		mem->ops->destroy(mem, m->page);
 	m->page = region;

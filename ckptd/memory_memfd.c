@@ -4,7 +4,8 @@
  *
  *   1. A region that create() returned has every page (fallocate), cannot change its size (seals
  *      GROW, SHRINK) and is in the fd store: no later touch fails, no trainer can make ckptd die
- *      of SIGBUS by truncating it, and the death of ckptd loses nothing (I6).
+ *      of SIGBUS by truncating it, and the death of ckptd loses nothing (I6). One of create_page()
+ *      is all that but for the fd store.
  *   2. After seal() nobody can map it for writing anew, nor punch holes (FUTURE_WRITE), nor change
  *      the seals; here it is mapped for reading alone. Maps that were writable stay: see I2 for
  *      what catches a trainer that writes late.
@@ -61,6 +62,7 @@ struct memfd_region {
 	struct region region;
 	struct list link; /* in memfd_memory.regions */
 	int fd;
+	bool stored; /* the fd store has it */
 };
 
 static struct memfd_memory *of(struct memory *m)
@@ -219,7 +221,7 @@ static int new_region(struct memfd_memory *m, const char *name, uint64_t size, i
 	return 0;
 }
 
-static int make_region(struct memfd_memory *m, const char *name, uint64_t size,
+static int make_region(struct memfd_memory *m, const char *name, uint64_t size, bool store,
 		       struct memfd_region **ret)
 {
 	struct memfd_region *mr;
@@ -235,8 +237,9 @@ static int make_region(struct memfd_memory *m, const char *name, uint64_t size,
 		r = populate(m, mr);
 	if (r == 0 && fcntl(mr->fd, F_ADD_SEALS, seals_size) != 0)
 		r = -errno;
-	if (r == 0)
+	if (r == 0 && store)
 		r = keeper_store(m->keeper, name, mr->fd);
+	mr->stored = store;
 	if (r) {
 		drop(m, mr);
 		return r;
@@ -245,7 +248,8 @@ static int make_region(struct memfd_memory *m, const char *name, uint64_t size,
 	return 0;
 }
 
-static int create(struct memory *memory, const char *name, uint64_t size, struct region **ret)
+static int take(struct memory *memory, const char *name, uint64_t size, bool store,
+		struct region **ret)
 {
 	struct memfd_memory *m = of(memory);
 	struct memfd_region *mr;
@@ -255,7 +259,7 @@ static int create(struct memory *memory, const char *name, uint64_t size, struct
 	assert(size > 0);
 	r = charge(m, in_pages(size));
 	if (r == 0) {
-		r = make_region(m, name, size, &mr);
+		r = make_region(m, name, size, store, &mr);
 		if (r)
 			uncharge(m, in_pages(size));
 	}
@@ -267,6 +271,16 @@ static int create(struct memory *memory, const char *name, uint64_t size, struct
 	}
 	*ret = &mr->region;
 	return 0;
+}
+
+static int create(struct memory *memory, const char *name, uint64_t size, struct region **ret)
+{
+	return take(memory, name, size, true, ret);
+}
+
+static int create_page(struct memory *memory, const char *name, struct region **ret)
+{
+	return take(memory, name, PAGE, false, ret);
 }
 
 /* ---- The life of one ---- */
@@ -297,7 +311,7 @@ static void destroy(struct memory *memory, struct region *r)
 {
 	struct memfd_memory *m = of(memory);
 	uint64_t bytes = in_pages(r->size);
-	int error = keeper_remove(m->keeper, r->name); /* (4) */
+	int error = region_of(r)->stored ? keeper_remove(m->keeper, r->name) : 0; /* (4) */
 
 	if (error)
 		log_print(m->options.log, LOG_WARNING,
@@ -357,6 +371,7 @@ static int adopt_one(struct memfd_memory *m, const char *name, int fd, struct me
 	r = new_region(m, name, (uint64_t)st.st_size, fd, &mr);
 	if (r)
 		return r;
+	mr->stored = true;
 	r = map_region(mr, seals & (F_SEAL_FUTURE_WRITE | F_SEAL_WRITE) ? PROT_READ
 									 : PROT_READ | PROT_WRITE);
 	if (r) {
@@ -455,6 +470,7 @@ static void close_fd(struct memory *memory, int fd)
 
 static const struct memory_ops memfd_ops = {
 	.create = create,
+	.create_page = create_page,
 	.seal = seal,
 	.destroy = destroy,
 	.adopt = adopt,

@@ -128,9 +128,9 @@ static bool name_is_legal(const char *name)
 	return n >= 1 && n <= REGION_NAME_MAX && name[n] == '\0';
 }
 
-static int sim_create(struct memory *m, const char *name, uint64_t size, struct region **ret)
+static int take(struct sim_memory *s, const char *name, uint64_t size, bool store,
+		struct region **ret)
 {
-	struct sim_memory *s = memory_of(m);
 	struct keeper *k = s->keeper;
 	struct backing *b;
 
@@ -145,12 +145,27 @@ static int sim_create(struct memory *m, const char *name, uint64_t size, struct 
 	b->base = sim_check(aligned_alloc(PAGE, round_up(size, PAGE)));
 	memset(b->base, 0, round_up(size, PAGE));
 	memcpy(b->name, name, strlen(name) + 1);
-	b->stored = true;
-	b->refs = 1;
+	b->stored = store;
+	b->refs = store;
 	list_add_tail(&k->backings, &b->link);
 	*ret = &region_new(s, b)->region;
 	world_note(k->world, name, size, 0, 0);
 	return 0;
+}
+
+static int sim_create(struct memory *m, const char *name, uint64_t size, struct region **ret)
+{
+	struct sim_memory *s = memory_of(m);
+
+	/* The fd store is waited for: not on the loop, but for a ledger as the last resort. */
+	assert(s->life->running != &s->life->control || s->life->starting ||
+	       strncmp(name, "ledger.", 7) == 0);
+	return take(s, name, size, true, ret);
+}
+
+static int sim_create_page(struct memory *m, const char *name, struct region **ret)
+{
+	return take(memory_of(m), name, PAGE, false, ret);
 }
 
 static int sim_seal(struct memory *m, struct region *r)
@@ -283,6 +298,7 @@ static uint64_t sim_available(struct memory *m, uint64_t *ret_budget)
 
 static const struct memory_ops sim_ops = {
 	.create = sim_create,
+	.create_page = sim_create_page,
 	.seal = sim_seal,
 	.destroy = sim_destroy,
 	.adopt = sim_adopt,
