@@ -449,8 +449,6 @@ static void adopt_job(struct job *j, struct list *regions)
 	struct region *r = best_ledger(j, regions);
 	struct err e = { 0 };
 
-	j->ledger.rewrite = adopt_rewrite;
-	j->ledger.owner = j;
 	if (r) {
 		list_del(&r->link);
 		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
@@ -460,9 +458,6 @@ static void adopt_job(struct job *j, struct list *regions)
 	}
 	/* No memory of this job: the next open begins an epoch on what is durable. */
 	j->epoch_over = true;
-	if (node_make_ledger(j) < 0)
-		job_tell(j, 3,
-			 "there is no memory for its ledger: opens are refused until there is");
 	job_poke(j);
 }
 

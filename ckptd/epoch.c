@@ -537,10 +537,6 @@ static void decide(struct opening *o)
 		opening_answer(o, -ECANCELED, NULL);
 		return;
 	}
-	if (!j->ledger.region && node_make_ledger(j) < 0) {
-		opening_answer(o, -ENOMEM, "open: there is no memory for the job's ledger");
-		return;
-	}
 	m = member_of_rank(j, o->r.rank);
 	if (m && o->r.reconnect && m->alive &&
 	    process_same(&m->process, session_process(o->r.session))) {
@@ -583,8 +579,26 @@ void epoch_step(struct job *j)
 		return;
 	if (j->opening)
 		open_next(j->opening);
-	while (!j->opening && !list_empty(&j->openings))
-		decide(list_first(&j->openings, struct opening, link));
+	while (!j->opening && !list_empty(&j->openings)) {
+		struct opening *o = list_first(&j->openings, struct opening, link);
+
+		/* Members are written down before they are told that they are some. */
+		if (o->asked && !ledgering_ready(j))
+			return;
+		decide(o);
+	}
+}
+
+void epoch_no_ledger(struct job *j, int code)
+{
+	struct opening *o, *next;
+	char text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "open: there is no memory for the job's ledger: %s",
+		 code == -ENOSPC ? "the budget is used up (memory.budget)" : err_text(code));
+	list_each_safe(o, next, &j->openings, link)
+		if (o->asked)
+			opening_answer(o, code == -ENOSPC ? CKPT_ENOSPACE : code, text);
 }
 
 /* ---- New jobs ---- */
@@ -595,7 +609,6 @@ static void creation_failed(struct job *j, int code, const char *text)
 		opening_answer(list_first(&j->openings, struct opening, link), code, text);
 	j->creating = false;
 	j->log_error = code;
-	ledger_destroy(&j->ledger);
 	list_del(&j->link); /* a later open makes it anew */
 	list_add_tail(&j->node->failed_jobs, &j->link);
 }
@@ -686,11 +699,6 @@ static struct job *job_create(struct node *n, const struct open_request *r)
 	j->history.job.uid = session_process(r->session)->uid;
 	j->history.job.token = digest_of(j->token, sizeof(j->token));
 	j->creating = true;
-	if (node_make_ledger(j) < 0) {
-		job_free(j);
-		alloc_free(x);
-		return NULL;
-	}
 	list_add_tail(&n->jobs, &j->link);
 	x->job = j;
 	x->work.run = creation_run;

@@ -27,7 +27,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/load.h"
-#include "ckptd/node_priv.h"
+#include "ckptd/start.h"
 #include "codec/digest.h"
 #include "storage/recover.h"
 
@@ -67,6 +67,7 @@ static void job_step(struct task *t)
 	checkpoint_give_way(j);
 	checkpoint_collect(j);
 	checkpoint_answer(j);
+	ledgering_step(j);
 	member_grant(j);
 	node_stop_step(j->node);
 }
@@ -101,6 +102,9 @@ int job_new(struct node *n, struct job **ret)
 	timer_init(&j->append_retry, append_retry);
 	j->step_task.run = job_step;
 	j->next_slot = 1;
+	j->ledger.memory = n->env.memory;
+	j->ledger.rewrite = adopt_rewrite;
+	j->ledger.owner = j;
 	*ret = j;
 	return 0;
 }

@@ -165,6 +165,9 @@ struct job {
 	struct joblog *log;
 	uint8_t token[32];
 	struct ledger ledger;
+	struct ledger_making *ledger_making; /* its next region is being made */
+	uint64_t ledger_retry_ns;            /* making one failed: not before */
+	uint64_t ledger_need;                /* bytes of declarations that wait for their room */
 
 	struct list appends;       /* waiting, the first is being written */
 	bool appending, lead;      /* lead: our lead record is in the log */
@@ -255,6 +258,8 @@ void epoch_fini(struct job *j);
 /* The base cannot be read: opens the next epoch with the newest checkpoint that can be (I11).
  * done gets 0 or why not. */
 void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, void *arg);
+/* There is no memory for its ledger: opens are refused. */
+void epoch_no_ledger(struct job *j, int code);
 void epoch_step(struct job *j); /* an open may be waiting for the old epoch to be settled */
 /* Whether this checkpoint's bytes can be had from memory or files. */
 bool checkpoint_restorable(const struct checkpoint *c);
@@ -294,6 +299,16 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t requ
 			      uint64_t blob_bytes, struct err *e);
 /* On a worker, some time. */
 void region_destroy(struct node *n, struct region *r);
+
+/* ---- ledgering.c ---- */
+#define LEDGER_SLACK 16384u /* for records of what comes unasked */
+/* Whether there is a ledger; else it is being made, or opens are refused by epoch_no_ledger(). */
+bool ledgering_ready(struct job *j);
+/* Its next region is on the way, and what slots will write may not fit in this one. */
+bool ledgering_short(const struct job *j);
+void ledgering_step(struct job *j);
+/* Memory that the ledger will take for a member with slots of that size. */
+uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes);
 
 /* ---- checkpoint.c ---- */
 struct seal_request {

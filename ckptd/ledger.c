@@ -46,27 +46,24 @@ void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n)
 	alloc_free(blobs);
 }
 
-static void region_name(char *buf, size_t size, const struct job_id *job, uint64_t generation)
+void ledger_next_name(struct ledger *l, char *buf, size_t size, uint64_t *ret_generation)
 {
 	char hex[ID_TEXT_MAX];
 
-	hex_format(hex, job->b, sizeof(job->b));
-	snprintf(buf, size, "ledger.%s.%llu", hex, (unsigned long long)generation);
+	l->handed = max_u64(l->handed, l->generation) + 1;
+	*ret_generation = l->handed;
+	hex_format(hex, l->job.b, sizeof(l->job.b));
+	snprintf(buf, size, "ledger.%s.%llu", hex, (unsigned long long)l->handed);
 }
 
-static int region_make(struct ledger *l, uint64_t size)
+/* An empty ledger in a region that was made for it. */
+static void begin(struct ledger *l, struct region *region, uint64_t generation)
 {
-	char name[REGION_NAME_MAX + 1];
-	struct region *r;
+	uint8_t *p = region->base;
 	struct digest d;
-	uint8_t *p;
-	int ret;
 
-	region_name(name, sizeof(name), &l->job, l->generation);
-	ret = l->memory->ops->create(l->memory, name, size, &r);
-	if (ret < 0)
-		return ret;
-	p = r->base;
+	assert(region->size >= LEDGER_BYTES_MIN);
+	l->generation = generation;
 	put_le32(p + 8, LEDGER_VERSION);
 	put_le32(p + 12, 0);
 	memcpy(p + 16, l->job.b, 16);
@@ -74,114 +71,185 @@ static int region_make(struct ledger *l, uint64_t size)
 	put_le64(p, LEDGER_MAGIC);
 	d = digest_of(p, 48);
 	memcpy(p + 48, d.b, 16);
-	l->region = r;
+	l->region = region;
 	l->used = HEADER_BYTES;
 	l->sequence = 1;
-	return 0;
 }
 
-static struct digest record_digest(const uint8_t *head, const void *payload, size_t len)
+/* A payload: what was put together, and what is only pointed to because it is long. */
+struct payload {
+	struct writer w;
+	const void *tail;
+	size_t tail_len;
+};
+
+static size_t payload_len(const struct payload *p)
+{
+	return p->w.len + p->tail_len;
+}
+
+static struct digest record_digest(const uint8_t *head, const struct payload *payload)
 {
 	struct digest_stream s;
 
 	digest_begin(&s);
 	digest_update(&s, head, 16);
-	digest_update(&s, payload, len);
+	if (payload->w.len)
+		digest_update(&s, payload->w.buf, payload->w.len);
+	if (payload->tail_len)
+		digest_update(&s, payload->tail, payload->tail_len);
 	return digest_end(&s);
 }
 
-static bool fits(const struct ledger *l, size_t len)
+static uint64_t record_bytes(size_t len)
 {
-	/* The 8 bytes after the record must be there to hold the zero that ends the ledger. */
-	return l->used + RECORD_HEAD + round_up(len, 8) + 8 <= l->region->size;
+	return RECORD_HEAD + round_up(len, 8);
 }
 
-static void put_record(struct ledger *l, uint32_t type, const void *payload, size_t len)
+uint64_t ledger_room(const struct ledger *l)
+{
+	/* The 8 bytes after the last record must be there to hold the zero that ends the ledger. */
+	return l->region->size - l->used - 8;
+}
+
+static void put_record(struct ledger *l, uint32_t type, const struct payload *payload)
 {
 	uint8_t *p = (uint8_t *)l->region->base + l->used;
+	size_t len = payload_len(payload);
 	uint8_t head[16];
 	struct digest d;
 
-	assert(fits(l, len));
+	assert(record_bytes(len) <= ledger_room(l));
 	assert(len > 0 && len <= LEDGER_PAYLOAD_MAX);
 	put_le32(head, (uint32_t)len);
 	put_le32(head + 4, type);
 	put_le64(head + 8, l->sequence);
-	d = record_digest(head, payload, len);
+	d = record_digest(head, payload);
 	memcpy(p + 4, head + 4, 12);
 	memcpy(p + 16, d.b, 16);
-	memcpy(p + RECORD_HEAD, payload, len);
-	put_le32(p + RECORD_HEAD + round_up(len, 8), 0);
+	if (payload->w.len)
+		memcpy(p + RECORD_HEAD, payload->w.buf, payload->w.len);
+	if (payload->tail_len)
+		memcpy(p + RECORD_HEAD + payload->w.len, payload->tail, payload->tail_len);
+	put_le32(p + record_bytes(len), 0);
 	atomic_thread_fence(memory_order_release);
 	if (FAULT(LEDGER_RECORD))
 		return; /* as if killed before the length: the record is not there */
 	put_le32(p, (uint32_t)len);
-	l->used += RECORD_HEAD + round_up(len, 8);
+	l->used += record_bytes(len);
 	l->sequence++;
 }
 
-/* Moves what is still true into a new region with room for `need` more bytes of payload. */
-static int rewrite(struct ledger *l, size_t need)
+static void put_whole(struct ledger *l)
 {
-	struct ledger fresh = *l;
-	uint64_t size = max_u64(LEDGER_BYTES_MIN, round_up(l->used + 2 * need, 4096));
-	int r;
+	uint8_t whole = 1;
+	struct payload p = { .tail = &whole, .tail_len = 1 };
 
-	assert(!l->rewriting);
-	for (int tries = 0; tries < 3; tries++, size *= 2) {
-		fresh = *l;
-		fresh.generation = l->generation + 1;
-		fresh.rewriting = true;
-		r = region_make(&fresh, size);
-		if (r < 0)
-			return r;
-		r = l->rewrite(l->owner, &fresh);
-		if (r == 0 && fits(&fresh, need + 64)) {
-			uint8_t whole = 1;
-
-			if (FAULT(LEDGER_REWRITE)) {
-				l->memory->ops->destroy(l->memory, fresh.region);
-				return -ENOMEM;
-			}
-			put_record(&fresh, L_WHOLE, &whole, 1);
-			l->memory->ops->destroy(l->memory, l->region);
-			fresh.rewriting = false;
-			*l = fresh;
-			return 0;
-		}
-		l->memory->ops->destroy(l->memory, fresh.region);
-		if (r < 0 && r != -ENOSPC)
-			return r;
-	}
-	return -ENOMEM;
+	put_record(l, L_WHOLE, &p);
 }
 
-static int append(struct ledger *l, uint32_t type, struct writer *w)
+uint64_t ledger_size(uint64_t live, uint64_t more)
 {
+	uint64_t size;
+
+	if (!size_add(live, more, &size) || size > UINT64_MAX / 4)
+		return UINT64_MAX / 2;
+	return LEDGER_BYTES_MIN + round_up(2 * size, 4096);
+}
+
+uint64_t ledger_live(const struct ledger *l)
+{
+	struct ledger m = *l;
+
+	m.measuring = true;
+	m.used = HEADER_BYTES + record_bytes(1);
+	return l->rewrite(l->owner, &m) < 0 ? UINT64_MAX : m.used;
+}
+
+int ledger_move(struct ledger *l, struct region *region, uint64_t generation,
+		struct region **ret_old)
+{
+	struct ledger fresh = *l;
 	int r = 0;
 
-	if (w->bad)
+	assert(!l->rewriting);
+	if (generation <= l->generation)
+		return CKPT_ESTALE;
+	fresh.rewriting = true;
+	begin(&fresh, region, generation);
+	if (l->region)
+		r = l->rewrite(l->owner, &fresh);
+	if (r == 0 && record_bytes(1) > ledger_room(&fresh))
+		r = -ENOSPC;
+	if (r == 0 && l->region && FAULT(LEDGER_REWRITE))
 		r = -ENOMEM;
-	else if (!fits(l, w->len))
-		r = l->rewriting ? -ENOSPC : rewrite(l, w->len);
-	if (r == 0)
-		put_record(l, type, w->buf, w->len);
-	writer_free(w);
+	if (r < 0)
+		return r;
+	put_whole(&fresh);
+	*ret_old = l->region;
+	fresh.rewriting = false;
+	fresh.loose = false;
+	*l = fresh;
+	return 0;
+}
+
+/* Here and now, where the owner did not see it come: waits for memory and for the fd store. */
+static int rewrite(struct ledger *l, size_t need)
+{
+	char name[REGION_NAME_MAX + 1];
+	struct region *fresh, *old = NULL;
+	uint64_t generation, live = ledger_live(l);
+	int r;
+
+	if (live == UINT64_MAX)
+		return -ENOMEM;
+	ledger_next_name(l, name, sizeof(name), &generation);
+	r = l->memory->ops->create(l->memory, name, ledger_size(live, need), &fresh);
+	if (r < 0)
+		return r;
+	r = ledger_move(l, fresh, generation, &old);
+	l->memory->ops->destroy(l->memory, r < 0 ? fresh : old);
+	return r;
+}
+
+/* Frees what the payload put together. */
+static int append(struct ledger *l, uint32_t type, struct payload *p)
+{
+	uint64_t bytes = record_bytes(payload_len(p));
+	int r = 0;
+
+	assert(l->region);
+	if (p->w.bad)
+		r = -ENOMEM;
+	else if (l->measuring)
+		l->used += bytes;
+	else if (bytes > ledger_room(l))
+		r = l->rewriting ? -ENOSPC : rewrite(l, bytes);
+	if (r == 0 && !l->measuring)
+		put_record(l, type, p);
+	writer_free(&p->w);
 	return r;
 }
 
 int ledger_create(struct ledger *l, struct memory *m, const struct job_id *job)
 {
-	uint8_t whole = 1;
+	char name[REGION_NAME_MAX + 1];
+	struct region *region, *none;
+	uint64_t generation;
 	int r;
 
 	l->memory = m;
 	l->job = *job;
-	l->generation = 1;
-	l->rewriting = false;
-	r = region_make(l, LEDGER_BYTES_MIN);
-	if (r == 0)
-		put_record(l, L_WHOLE, &whole, 1);
+	ledger_next_name(l, name, sizeof(name), &generation);
+	r = m->ops->create(m, name, ledger_size(0, 0), &region);
+	return r < 0 ? r : ledger_move(l, region, generation, &none);
+}
+
+struct region *ledger_detach(struct ledger *l)
+{
+	struct region *r = l->region;
+
+	l->region = NULL;
 	return r;
 }
 
@@ -203,32 +271,31 @@ static void write_process(struct writer *w, const struct process_id *p)
 
 int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes, size_t len)
 {
-	struct writer w = { 0 };
+	struct payload out = { .tail = bytes, .tail_len = len };
 
-	write_bytes(&w, d->b, 16);
-	write_u64(&w, len);
-	write_bytes(&w, bytes, len);
-	return append(l, L_DECLARATION, &w);
+	write_bytes(&out.w, d->b, 16);
+	write_u64(&out.w, len);
+	return append(l, L_DECLARATION, &out);
 }
 
 int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,
 		const struct process_id *p)
 {
-	struct writer w = { 0 };
+	struct payload out = { 0 };
 
-	write_u32(&w, slot);
-	write_u32(&w, rank);
-	write_process(&w, p);
-	write_str(&w, region, strlen(region));
-	return append(l, L_SLOT, &w);
+	write_u32(&out.w, slot);
+	write_u32(&out.w, rank);
+	write_process(&out.w, p);
+	write_str(&out.w, region, strlen(region));
+	return append(l, L_SLOT, &out);
 }
 
 static int append_slot(struct ledger *l, uint32_t type, uint32_t slot)
 {
-	struct writer w = { 0 };
+	struct payload out = { 0 };
 
-	write_u32(&w, slot);
-	return append(l, type, &w);
+	write_u32(&out.w, slot);
+	return append(l, type, &out);
 }
 
 int ledger_ready(struct ledger *l, uint32_t slot)
@@ -243,52 +310,53 @@ int ledger_empty(struct ledger *l, uint32_t slot)
 
 int ledger_gone(struct ledger *l, uint32_t slot)
 {
+	l->loose = true;
 	return append_slot(l, L_GONE, slot);
 }
 
 int ledger_left(struct ledger *l, uint32_t rank)
 {
+	l->loose = true;
 	return append_slot(l, L_LEFT, rank);
 }
 
 int ledger_assign(struct ledger *l, uint32_t slot, uint64_t credit)
 {
-	struct writer w = { 0 };
+	struct payload out = { 0 };
 
-	write_u32(&w, slot);
-	write_u64(&w, credit);
-	return append(l, L_ASSIGN, &w);
+	write_u32(&out.w, slot);
+	write_u64(&out.w, credit);
+	return append(l, L_ASSIGN, &out);
 }
 
 int ledger_sealed(struct ledger *l, const struct ledger_seal *s)
 {
-	struct writer w = { 0 };
+	struct payload out = { 0 };
 
-	write_u32(&w, s->slot);
-	write_u32(&w, s->try_number);
-	write_u32(&w, s->world);
-	write_u32(&w, s->n_blobs);
-	write_u64(&w, s->step);
-	write_u64(&w, s->epoch);
-	write_u64(&w, s->image_len);
-	write_bytes(&w, s->attempt.b, 16);
-	write_bytes(&w, s->declaration.b, 16);
+	write_u32(&out.w, s->slot);
+	write_u32(&out.w, s->try_number);
+	write_u32(&out.w, s->world);
+	write_u32(&out.w, s->n_blobs);
+	write_u64(&out.w, s->step);
+	write_u64(&out.w, s->epoch);
+	write_u64(&out.w, s->image_len);
+	write_bytes(&out.w, s->attempt.b, 16);
+	write_bytes(&out.w, s->declaration.b, 16);
 	for (uint32_t i = 0; i < s->n_blobs; i++) {
-		write_str(&w, s->blobs[i].name, strlen(s->blobs[i].name));
-		write_u64(&w, s->blobs[i].image_offset);
-		write_u64(&w, s->blobs[i].bytes);
+		write_str(&out.w, s->blobs[i].name, strlen(s->blobs[i].name));
+		write_u64(&out.w, s->blobs[i].image_offset);
+		write_u64(&out.w, s->blobs[i].bytes);
 	}
-	return append(l, L_SEALED, &w);
+	return append(l, L_SEALED, &out);
 }
 
 int ledger_table(struct ledger *l, uint32_t slot, const void *table, size_t len)
 {
-	struct writer w = { 0 };
+	struct payload out = { .tail = table, .tail_len = len };
 
-	write_u32(&w, slot);
-	write_u64(&w, len);
-	write_bytes(&w, table, len);
-	return append(l, L_TABLE, &w);
+	write_u32(&out.w, slot);
+	write_u64(&out.w, len);
+	return append(l, L_TABLE, &out);
 }
 
 int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p, uint64_t epoch,
@@ -296,17 +364,17 @@ int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p, u
 		  const struct digest *declaration)
 {
 	static const struct digest none;
-	struct writer w = { 0 };
+	struct payload out = { 0 };
 
-	write_u32(&w, rank);
-	write_process(&w, p);
-	write_u64(&w, epoch);
-	write_u64(&w, credit);
-	write_u64(&w, blob_bytes);
-	write_u8(&w, credit_unused);
-	write_u8(&w, declaration != NULL);
-	write_bytes(&w, (declaration ? declaration : &none)->b, 16);
-	return append(l, L_MEMBER, &w);
+	write_u32(&out.w, rank);
+	write_process(&out.w, p);
+	write_u64(&out.w, epoch);
+	write_u64(&out.w, credit);
+	write_u64(&out.w, blob_bytes);
+	write_u8(&out.w, credit_unused);
+	write_u8(&out.w, declaration != NULL);
+	write_bytes(&out.w, (declaration ? declaration : &none)->b, 16);
+	return append(l, L_MEMBER, &out);
 }
 
 /* ---- Reading ---- */
@@ -328,6 +396,7 @@ static const uint8_t *record_at(const struct region *r, uint64_t at, uint64_t se
 				uint32_t *ret_type, uint32_t *ret_len)
 {
 	const uint8_t *p = (const uint8_t *)r->base + at;
+	struct payload payload;
 	uint32_t len;
 	struct digest d;
 
@@ -335,9 +404,10 @@ static const uint8_t *record_at(const struct region *r, uint64_t at, uint64_t se
 		return NULL;
 	len = get_le32(p);
 	if (len == 0 || len > LEDGER_PAYLOAD_MAX ||
-	    at + RECORD_HEAD + round_up(len, 8) + 8 > r->size || get_le64(p + 8) != sequence)
+	    at + record_bytes(len) + 8 > r->size || get_le64(p + 8) != sequence)
 		return NULL;
-	d = record_digest(p, p + RECORD_HEAD, len);
+	payload = (struct payload){ .tail = p + RECORD_HEAD, .tail_len = len };
+	d = record_digest(p, &payload);
 	if (memcmp(d.b, p + 16, 16) != 0 && !BUG(LEDGER_TRUSTS_TORN_RECORD))
 		return NULL;
 	*ret_type = get_le32(p + 4);
@@ -359,7 +429,7 @@ bool ledger_probe(const struct region *r, struct job_id *ret_job, uint64_t *ret_
 			*ret_generation = get_le64(p + 32);
 			return true;
 		}
-		at += RECORD_HEAD + round_up(len, 8);
+		at += record_bytes(len);
 		sequence++;
 	}
 	return false;
@@ -525,7 +595,7 @@ int ledger_adopt(struct ledger *l, struct memory *m, struct region *region,
 	l->memory = m;
 	l->region = region;
 	memcpy(l->job.b, (uint8_t *)region->base + 16, 16);
-	l->generation = get_le64((uint8_t *)region->base + 32);
+	l->generation = l->handed = get_le64((uint8_t *)region->base + 32);
 	l->used = HEADER_BYTES;
 	l->sequence = 1;
 	l->rewriting = false;
@@ -536,7 +606,7 @@ int ledger_adopt(struct ledger *l, struct memory *m, struct region *region,
 		if (r < 0)
 			return err_code(e, r, "ledger '%s': record %llu of type %u", region->name,
 					(unsigned long long)l->sequence, type);
-		l->used += RECORD_HEAD + round_up(len, 8);
+		l->used += record_bytes(len);
 		l->sequence++;
 	}
 	/* What is behind the end is a torn record; the next append overwrites it. */

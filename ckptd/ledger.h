@@ -4,9 +4,13 @@
  *
  * One region per job, mapped by ckptd alone: a header and records, each with length, sequence
  * number and digest, so that a record torn by a crash is known and ignored, with all behind it.
- * When it is full, what is still true is written into a new region, which counts only once its
+ * Before it is full, what is still true is written into a new region, which counts only once its
  * last record says that it is whole; then the old one is destroyed. The state of memory is ledger
  * plus job log, never the index (design section 2). Formats: doc/ledger-format.md.
+ *
+ * Regions are made and destroyed by the owner, on workers (ledgering.c); writing is copying and
+ * digesting in memory, 0.3 s a GiB. An append that does not fit makes its region itself: it waits
+ * for it, and is what the owner has to avoid.
  */
 #ifndef CKPTD_LEDGER_H
 #define CKPTD_LEDGER_H
@@ -19,14 +23,16 @@
 struct ledger {
 	struct memory *memory;
 	struct job_id job;
-	struct region *region;
+	struct region *region; /* NULL: there is nothing to describe */
 	uint64_t generation; /* of the region */
+	uint64_t handed;     /* the newest that a name was made for; names are never used twice */
 	uint64_t used;       /* bytes of the region */
 	uint64_t sequence;   /* of the next record */
 	/* Writes everything that is still true; set by the owner. */
 	int (*rewrite)(void *owner, struct ledger *into);
 	void *owner;
-	bool rewriting;
+	bool rewriting, measuring;
+	bool loose; /* something went since it was rewritten: it may be too large */
 };
 
 struct ledger_blob {
@@ -34,12 +40,30 @@ struct ledger_blob {
 	uint64_t image_offset, bytes;
 };
 
-/* A new region for a job. */
+/* Makes and takes a first region. Waits for memory and for the fd store. */
 MUST_CHECK int ledger_create(struct ledger *l, struct memory *m, const struct job_id *job);
 void ledger_destroy(struct ledger *l);
+/* The region goes back to the owner, to be destroyed. */
+struct region *ledger_detach(struct ledger *l);
+
+/* For a region that the owner makes: its name, and the number that goes with it. */
+void ledger_next_name(struct ledger *l, char *buf, size_t size, uint64_t *ret_generation);
+/*
+ * Writes what is true into the region and goes on there; *ret_old is to be destroyed, NULL with the
+ * first. CKPT_ESTALE: a newer one is in use; -ENOSPC: it is too small, -ENOMEM. Then the region is
+ * still the caller's.
+ */
+MUST_CHECK int ledger_move(struct ledger *l, struct region *region, uint64_t generation,
+			   struct region **ret_old);
+/* Bytes that a rewritten ledger would have; UINT64_MAX: there is no memory to find out. */
+uint64_t ledger_live(const struct ledger *l);
+/* The size of a region for so many, and room for so many `more` twice. */
+uint64_t ledger_size(uint64_t live, uint64_t more);
+uint64_t ledger_room(const struct ledger *l);
 void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n);
 
-/* What is written down. Each returns 0 or -ENOMEM, and then nothing has changed. */
+/* What is written down. Each returns 0, or why there is no room (-ENOMEM: the machine, -ENOSPC: the
+ * budget, -EIO: the fd store); then nothing has changed. */
 MUST_CHECK int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes,
 				  size_t len);
 MUST_CHECK int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,

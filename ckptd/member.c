@@ -414,7 +414,8 @@ static bool can_grant(struct job *j)
 	uint32_t n = 0;
 	struct member *m;
 
-	if (j->opening || j->history.epoch.number == 0 || j->node->stopping)
+	if (j->opening || j->history.epoch.number == 0 || j->node->stopping ||
+	    ledgering_short(j))
 		return false;
 	list_each(m, &j->members, link) {
 		if (!m->alive || !m->prepared || m->epoch != j->history.epoch.number)

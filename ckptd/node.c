@@ -75,13 +75,6 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	return 0;
 }
 
-int node_make_ledger(struct job *j)
-{
-	j->ledger.rewrite = adopt_rewrite;
-	j->ledger.owner = j;
-	return ledger_create(&j->ledger, j->node->env.memory, &j->history.job.id);
-}
-
 /* ---- Start ---- */
 
 static void start_run(struct work *w)

@@ -30,9 +30,6 @@ struct node {
 
 #define WORLD_MAX 65536u
 
-/* The ledger of a job that has none yet. */
-MUST_CHECK int node_make_ledger(struct job *j);
-
 /* Something may have ended: go on with an orderly stop. */
 void node_stop_step(struct node *n);
 

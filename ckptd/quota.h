@@ -10,8 +10,7 @@
 #include "ckptd/job.h"
 
 /* One more rank in job j; new_run: the ranks that it has now will be out. -EAGAIN */
-MUST_CHECK int quota_rank(struct job *j, const struct open_request *r, bool new_run,
-			  struct err *e);
+MUST_CHECK int quota_rank(struct job *j, const struct open_request *r, bool new_run, struct err *e);
 /* One more job. -EMFILE, as for what follows. */
 MUST_CHECK int quota_job(struct node *n, const struct open_request *r, struct err *e);
 MUST_CHECK int quota_wait(struct session *s, struct err *e);

@@ -261,6 +261,29 @@ static void test_rewrite_when_full(void **state)
 	ledger_destroy(&t.ledger);
 }
 
+/* What is not true any more takes no memory from the next rewrite on. */
+static void test_rewrite_shrinks(void **state)
+{
+	struct heap_memory h;
+	struct truth t;
+	uint64_t large;
+
+	(void)state;
+	make(&t, &h, 8000);
+	t.n = 100;
+	for (int round = 0; round < 2; round++)
+		for (uint32_t i = 0; i < t.n; i++)
+			assert_int_equal(write_slot(&t.ledger, i, 8000), 0);
+	large = t.ledger.region->size;
+	assert_true(large > 800000);
+	t.n = 1;
+	for (int round = 0; round < 400; round++)
+		assert_int_equal(write_slot(&t.ledger, 0, 8000), 0);
+	assert_true(t.ledger.region->size < large / 5);
+	assert_int_equal(h.regions, 1);
+	ledger_destroy(&t.ledger);
+}
+
 static void test_rewrite_fails_cleanly(void **state)
 {
 	struct heap_memory h;
@@ -346,6 +369,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_replay),
 		cmocka_unit_test(test_rewrite_when_full),
+		cmocka_unit_test(test_rewrite_shrinks),
 		cmocka_unit_test(test_rewrite_fails_cleanly),
 		cmocka_unit_test(test_torn_anywhere),
 #ifdef CKPT_FAULTS

@@ -267,6 +267,40 @@ static void test_loads_of_a_session(void **state)
 	hand_close(k);
 }
 
+static uint64_t memory_left(struct world *w)
+{
+	return w->host.memory->ops->available(w->host.memory, NULL);
+}
+
+/* A job without ranks and snapshots takes no memory. */
+static void test_memory_of_idle_jobs(void **state)
+{
+	struct world *w = *state;
+	struct hand hand, *k = &hand;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	uint64_t id, before;
+	char job[16];
+
+	start(w);
+	before = memory_left(w);
+	for (int i = 0; i < 20; i++) {
+		snprintf(job, sizeof(job), "job%d", i % 10); /* each of them twice */
+		join(w, k, job, 0, 1);
+		if (i % 3 == 0)
+			OK(hand_prepare(k));
+		assert_true(memory_left(w) < before);
+		q.body_case = CKPT__REQUEST__BODY_BYE;
+		q.bye = &bye;
+		OK(hand_send(k, &q));
+		OK(hand_receive(k, &id));
+		hand_close(k);
+	}
+	for (int turns = 0; turns < 500 && memory_left(w) != before; turns++)
+		host_turn(&w->host);
+	assert_int_equal(memory_left(w), before);
+}
+
 /* ---- Epochs ---- */
 
 /* A rank that waits for a credit when the next epoch opens is told so, and what to do. */
@@ -362,6 +396,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_jobs_of_a_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits_of_a_session, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_loads_of_a_session, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_memory_of_idle_jobs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_open_while_it_starts, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_credit_of_an_old_epoch, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_commit_beside_slow_memory, setup, teardown),

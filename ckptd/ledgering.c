@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ledgering.c - the memory of a job's ledger: taken before the first member joins, moved to another
+ * region before it is full or when it has become far too large, let go with the last member and
+ * the last slot.
+ *
+ * A META worker makes the region, which waits for memory and for the fd store; the loop only copies
+ * what is true into it (ledger.h). `coming` is what every slot that has no table yet will write,
+ * so a table finds its room made; credits wait for a region that is on its way if the old one is
+ * short of that.
+ *
+ * Failure modes: no memory for the first one: opens are refused. For a later one: a smaller one is
+ * taken, or it is tried again a tenth of a second later; until then a record that does not fit is
+ * the last resort of ledger.h.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+
+#include "base/alloc.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "model/table.h"
+
+#define RETRY_NS     100000000u
+#define SMALL_BYTES  512u  /* slot, ready, assign, sealed, empty and gone of a slot; of a member */
+#define TABLE_BYTES  4096u /* a table without leaves and declaration */
+#define SHRINK_ABOVE (1u << 20)
+
+struct ledger_making {
+	struct work work;
+	struct job *job;
+	struct memory *memory;
+	char name[REGION_NAME_MAX + 1];
+	uint64_t size, size_min, generation;
+	struct region *region;
+};
+
+/* ---- How large ---- */
+
+static uint64_t table_bytes(const struct slot *s)
+{
+	uint32_t leaf = s->job->node->options.geometry.leaf;
+	const struct declared *d = s->member ? s->member->declared : NULL;
+
+	if (s->holds && s->holds->shards[s->rank].table)
+		return 0; /* it is there */
+	return TABLE_BYTES + 16 * (div_up(s->region->size, leaf) + TABLE_SAMPLES_MAX) +
+	       (d ? d->len : 0);
+}
+
+/* What members and slots will write before anything is let go. */
+static uint64_t coming(const struct job *j)
+{
+	uint64_t bytes = j->ledger_need + LEDGER_SLACK;
+	struct member *m;
+	struct slot *s;
+
+	list_each(s, &j->slots, link)
+		bytes += SMALL_BYTES + table_bytes(s);
+	list_each(m, &j->members, link)
+		bytes += SMALL_BYTES;
+	return bytes;
+}
+
+uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes)
+{
+	uint32_t leaf = m->job->node->options.geometry.leaf;
+	uint64_t each = SMALL_BYTES + TABLE_BYTES + m->declared->len +
+			16 * (div_up(slot_bytes, leaf) + TABLE_SAMPLES_MAX);
+
+	/* While it is moved there are two, each with room for twice what is there. */
+	return 4 * (m->declared->len + m->job->node->options.slots * each) + 2 * LEDGER_SLACK;
+}
+
+bool ledgering_short(const struct job *j)
+{
+	return j->ledger_making && (!j->ledger.region || ledger_room(&j->ledger) < coming(j));
+}
+
+/* ---- Taking and moving ---- */
+
+static void make_run(struct work *w)
+{
+	struct ledger_making *k = container_of(w, struct ledger_making, work);
+
+	w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
+	while (w->status < 0 && k->size > k->size_min) {
+		k->size = max_u64(k->size / 2, k->size_min); /* memory is short */
+		w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
+	}
+}
+
+static void make_done(struct work *w)
+{
+	struct ledger_making *k = container_of(w, struct ledger_making, work);
+	struct job *j = k->job;
+	struct region *old = NULL;
+	int r = w->status;
+
+	j->node->works--;
+	j->ledger_making = NULL;
+	if (r == 0) {
+		r = ledger_move(&j->ledger, k->region, k->generation, &old);
+		if (r < 0)
+			old = k->region;
+	}
+	if (old)
+		region_destroy(j->node, old);
+	if (r < 0 && r != CKPT_ESTALE)
+		j->ledger_retry_ns = loop_now(j->node->env.loop) + RETRY_NS;
+	if (!j->ledger.region)
+		epoch_no_ledger(j, r);
+	job_poke(j);
+	node_stop_step(j->node);
+	alloc_free(k);
+}
+
+static int make_start(struct job *j, uint64_t size, uint64_t size_min)
+{
+	struct ledger_making *k = alloc_zero(sizeof(*k));
+
+	assert(!j->ledger_making);
+	if (!k)
+		return -ENOMEM;
+	j->ledger.job = j->history.job.id;
+	k->job = j;
+	k->memory = j->node->env.memory;
+	k->size = size;
+	k->size_min = min_u64(size_min, size);
+	ledger_next_name(&j->ledger, k->name, sizeof(k->name), &k->generation);
+	k->work.run = make_run;
+	k->work.done = make_done;
+	j->ledger_making = k;
+	j->node->works++;
+	work_submit(j->node->env.workers, WORK_META, &k->work);
+	return 0;
+}
+
+bool ledgering_ready(struct job *j)
+{
+	int r;
+
+	if (j->ledger.region)
+		return true;
+	if (!j->ledger_making) {
+		r = make_start(j, ledger_size(0, 0), ledger_size(0, 0));
+		if (r < 0)
+			epoch_no_ledger(j, r);
+	}
+	return false;
+}
+
+static bool unused(const struct job *j)
+{
+	return list_empty(&j->members) && list_empty(&j->slots) && list_empty(&j->openings) &&
+	       !j->opening && !j->ledger_making;
+}
+
+void ledgering_step(struct job *j)
+{
+	struct ledger *l = &j->ledger;
+	uint64_t more, live, size, least;
+	bool full;
+
+	if (!l->region || j->ledger_making)
+		return;
+	if (unused(j)) {
+		region_destroy(j->node, ledger_detach(l));
+		return;
+	}
+	more = coming(j);
+	full = ledger_room(l) < 2 * more;
+	if ((!full && !(l->loose && l->region->size > SHRINK_ABOVE)) ||
+	    loop_now(j->node->env.loop) < j->ledger_retry_ns)
+		return;
+	live = ledger_live(l);
+	if (live == UINT64_MAX)
+		return;
+	size = ledger_size(live, more);
+	least = max_u64(ledger_size(0, 0), round_up(live + more, 4096) + LEDGER_SLACK);
+	l->loose = false;
+	if (full || l->region->size / 4 > size)
+		ignore_result(make_start(j, size, least) /* the next event tries again */);
+}
