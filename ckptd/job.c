@@ -61,6 +61,7 @@ static void job_step(struct task *t)
 	j->poked = false;
 	checkpoint_step(j);
 	epoch_step(j);
+	declaring_step(j);
 	load_step(j);
 	persist_step(j);
 	retain_step(j);
@@ -95,6 +96,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->slots);
 	list_init(&j->checkpoints);
 	list_init(&j->declared);
+	list_init(&j->declaring);
 	list_init(&j->waiters);
 	list_init(&j->loads);
 	epoch_init(j);
@@ -476,6 +478,7 @@ void job_free(struct job *j)
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
 	waiter_drop(j, NULL, 0);
+	declaring_fini(j);
 	epoch_fini(j);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);

@@ -52,6 +52,7 @@ struct slot {
 	struct process_id process; /* may write to it */
 	struct member *member;     /* NULL: its process ended or left */
 	enum slot_state state;
+	bool busy;                 /* MAPPING: a worker seals its region */
 	uint64_t credit;           /* WRITING: the credit that was granted with it */
 	struct checkpoint *holds;  /* SEALED and later (1) */
 };
@@ -133,6 +134,7 @@ struct member {
 	bool alive;              /* the session has not ended: its process lives and said no bye */
 	bool prepared;           /* has populated slots */
 	struct preparing *preparing; /* they are being made */
+	struct sealing *sealing;     /* they are being sealed against other writers */
 	uint64_t epoch;          /* it may save in */
 	struct declared *declared;
 	struct region *page;     /* struct session_page */
@@ -181,6 +183,7 @@ struct job {
 	char trim_text[ERR_TEXT_MAX]; /* why the log cannot be trimmed; empty: it can */
 
 	struct list members, slots, checkpoints, declared, waiters;
+	struct list declaring; /* declarations that wait for room in the ledger */
 	struct list loads;   /* that wait for the epoch to be opened */
 	uint32_t next_slot;
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
@@ -272,10 +275,9 @@ bool member_has_slots(const struct member *m);
 /* Some rank cannot be given its next credit for want of a slot. */
 bool member_lacks_slot(struct job *j);
 void member_left(struct member *m, bool process_ended);
-MUST_CHECK int member_declare(struct member *m, const struct digest *digest, const void *bytes,
-			      size_t len, struct err *e);
+MUST_CHECK int member_may_declare(const struct member *m, struct err *e);
+MUST_CHECK int member_declare(struct member *m, struct declared *d, struct err *e);
 void member_drop_slots(struct member *m);
-MUST_CHECK int member_slots_ready(struct member *m, struct err *e);
 /* It has loaded, or there was nothing to load: it may save in the current epoch. */
 void member_enter_epoch(struct member *m);
 uint64_t member_slot_bytes(const struct member *m);
@@ -288,12 +290,29 @@ void member_refuse_credit(struct member *m, uint64_t request);
 struct slot *slot_find(struct job *j, uint32_t number);
 /* Back to EMPTY for its process, or destroyed when that is gone. It holds nothing any more. */
 void slot_release(struct slot *s);
+/* It has no member any more: destroyed, unless it holds something or a worker has it. */
+void slot_let_go(struct slot *s);
+
+/* ---- declaring.c ---- */
+struct declare_bytes {
+	int fd; /* of a memfd that has them, to be closed; -1: */
+	const void *bytes;
+	size_t len;
+};
+/* Answers the request itself, now or later, unless it returns an error; then fd is not taken. */
+MUST_CHECK int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
+			       const struct declare_bytes *b, struct err *e);
+void declaring_step(struct job *j); /* those that wait for room in the ledger */
+void declaring_fini(struct job *j);
 struct declared *declared_get(struct job *j, const struct digest *digest);
 MUST_CHECK int declared_put(struct job *j, const struct digest *digest, const void *bytes,
 			    size_t len, struct declared **ret, struct err *e);
 void declared_unref(struct job *j, struct declared *d);
 
 /* ---- preparing.c ---- */
+/* The process has mapped its slots: nobody else may any more. Answers like member_prepare(). */
+MUST_CHECK int member_slots_ready(struct member *m, struct session *s, uint64_t request,
+				  struct err *e);
 /* Answers the request itself, now or later, unless it returns an error. */
 MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t request,
 			      uint64_t blob_bytes, struct err *e);

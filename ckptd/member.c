@@ -25,69 +25,6 @@
 #include "ckptd/session.h"
 #include "proto/session_page.h"
 
-/* ---- Declarations ---- */
-
-struct declared *declared_get(struct job *j, const struct digest *digest)
-{
-	struct declared *d;
-
-	list_each(d, &j->declared, link) {
-		if (digest_equal(&d->digest, digest)) {
-			d->refs++;
-			return d;
-		}
-	}
-	return NULL;
-}
-
-void declared_unref(struct job *j, struct declared *d)
-{
-	(void)j;
-	if (d->refs > 1) {
-		d->refs--;
-		return;
-	}
-	list_del(&d->link);
-	alloc_free(d->bytes);
-	alloc_free(d);
-}
-
-int declared_put(struct job *j, const struct digest *digest, const void *bytes, size_t len,
-		 struct declared **ret, struct err *e)
-{
-	struct declared *d = declared_get(j, digest);
-	struct digest real;
-	int r;
-
-	if (d) {
-		*ret = d;
-		return 0;
-	}
-	real = declaration_digest(bytes, len);
-	if (!digest_equal(&real, digest))
-		return err_set(e, CKPT_EPROTO,
-			       "declaration: its bytes are not those of its digest");
-	d = alloc_zero(sizeof(*d));
-	if (!d)
-		return err_code(e, -ENOMEM, "declaration of %zu bytes", len);
-	d->digest = *digest;
-	d->len = len;
-	d->refs = 1;
-	d->bytes = alloc_copy(bytes, len);
-	r = d->bytes ? declaration_open(d->bytes, len, &d->view, e) : -ENOMEM;
-	if (r == 0 && d->view.geometry.leaf != j->node->options.geometry.leaf)
-		r = err_set(e, CKPT_EVERSION, "declaration: leaf of %u bytes, ckptd has %u",
-			    d->view.geometry.leaf, j->node->options.geometry.leaf);
-	if (r < 0) {
-		alloc_free(d->bytes);
-		alloc_free(d);
-		return r;
-	}
-	list_add_tail(&j->declared, &d->link);
-	*ret = d;
-	return 0;
-}
-
 /* ---- Slots ---- */
 
 struct slot *slot_find(struct job *j, uint32_t number)
@@ -109,6 +46,12 @@ static void slot_destroy(struct slot *s)
 	list_del(&s->link);
 	region_destroy(s->job->node, s->region);
 	alloc_free(s);
+}
+
+void slot_let_go(struct slot *s)
+{
+	if (!s->holds && !s->busy)
+		slot_destroy(s);
 }
 
 void slot_release(struct slot *s)
@@ -147,8 +90,7 @@ void member_drop_slots(struct member *m)
 		if (s->member != m)
 			continue;
 		s->member = NULL;
-		if (!s->holds)
-			slot_destroy(s);
+		slot_let_go(s);
 	}
 }
 
@@ -327,32 +269,33 @@ void member_publish_epoch(struct job *j)
 	}
 }
 
-/* ---- Declaring and preparing ---- */
+/* ---- What it declares ---- */
 
-int member_declare(struct member *m, const struct digest *digest, const void *bytes, size_t len,
-		   struct err *e)
+int member_may_declare(const struct member *m, struct err *e)
 {
-	struct declared *d;
-	int r;
-
-	if (m->declared && digest_equal(&m->declared->digest, digest))
-		return 0;
-	if (m->prepared || member_has_slots(m))
+	if (m->prepared || m->preparing || member_has_slots(m))
 		return err_set(e, CKPT_ESTATE, "rank %u: slots are prepared for another "
 			       "declaration; open anew to change it", m->rank);
-	r = declared_put(m->job, digest, bytes, len, &d, e);
+	return 0;
+}
+
+/* Takes the reference if it succeeds. */
+int member_declare(struct member *m, struct declared *d, struct err *e)
+{
+	struct declared *was = m->declared;
+	int r = ledger_declaration(&m->job->ledger, &d->digest, d->bytes, d->len);
+
 	if (r < 0)
-		return r;
-	r = ledger_declaration(&m->job->ledger, digest, bytes, len);
-	if (r < 0) {
-		declared_unref(m->job, d);
 		return err_code(e, r, "rank %u: write declaration to the ledger", m->rank);
-	}
-	if (m->declared)
-		declared_unref(m->job, m->declared);
 	m->declared = d;
 	r = member_write(m);
-	return r < 0 ? err_code(e, r, "rank %u: write to the ledger", m->rank) : 0;
+	if (r < 0) {
+		m->declared = was;
+		return err_code(e, r, "rank %u: write to the ledger", m->rank);
+	}
+	if (was)
+		declared_unref(m->job, was);
+	return 0;
 }
 
 bool member_has_slots(const struct member *m)
@@ -363,28 +306,6 @@ bool member_has_slots(const struct member *m)
 		if (s->member == m)
 			return true;
 	return false;
-}
-
-int member_slots_ready(struct member *m, struct err *e)
-{
-	struct memory *mem = m->job->node->env.memory;
-	struct slot *s;
-	int r;
-
-	list_each(s, &m->job->slots, link) {
-		if (s->member != m || s->state != SLOT_MAPPING)
-			continue;
-		r = mem->ops->seal(mem, s->region);
-		if (r == 0)
-			r = ledger_ready(&m->job->ledger, s->number);
-		if (r < 0)
-			return err_code(e, r, "rank %u: seal slot %u against other writers",
-					m->rank, s->number);
-		s->state = SLOT_EMPTY;
-	}
-	m->prepared = member_has_slots(m);
-	job_poke(m->job);
-	return 0;
 }
 
 /* ---- Credits ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * preparing.c - takes the slots of a rank, and lets regions go: both take a second per GiB, so a
- * META worker does them; the loop never waits for pages.
+ * preparing.c - takes the slots of a rank, seals them once they are mapped, and lets regions go:
+ * each may take a second per GiB, so a META worker does it; the loop never waits for pages.
  *
  * A region is in the fd store before the ledger names it: a crash in between leaves a region that
  * nobody names, which adoption destroys. If the member ends meanwhile its slots are let go.
@@ -90,15 +90,16 @@ static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
 	struct node *n = m->job->node;
 	uint64_t budget, available, want;
 
-	if (!size_mul(bytes, n->options.slots, &want))
+	if (!size_mul(bytes, n->options.slots, &want) ||
+	    !size_add(want, ledgering_reserve(m, bytes), &want))
 		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
 	available = n->env.memory->ops->available(n->env.memory, &budget);
 	if (want > available)
 		return err_set(
 			e, CKPT_ENOSPACE,
-			"rank %u: %u slots of %llu MiB need %llu MiB of memory, %llu MiB of "
-			"the budget of %llu MiB are left; raise memory.budget in the configuration "
-			"or end other jobs",
+			"rank %u: %u slots of %llu MiB and what is written down of them need %llu "
+			"MiB of memory, %llu MiB of the budget of %llu MiB are left; raise "
+			"memory.budget in the configuration or end other jobs",
 			m->rank, n->options.slots, (unsigned long long)div_up(bytes, MIB),
 			(unsigned long long)div_up(want, MIB),
 			(unsigned long long)(available >> 20), (unsigned long long)(budget >> 20));
@@ -309,4 +310,124 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 			err_code(e, r, "rank %u: write to the ledger", m->rank);
 	}
 	return r == 0 ? prepare_start(m, s, request, bytes, e) : r;
+}
+
+/* ---- Sealing ---- */
+
+/* Long where pages have to be filled in or a map of small ones be changed: a second per GiB. */
+struct sealing {
+	struct work work;
+	struct job *job;
+	struct memory *memory;
+	struct session *session; /* who asked last */
+	uint64_t request;
+	uint32_t rank, n_slots;
+	struct slot *slots[CONN_FDS_MAX]; /* busy: they stay */
+	struct err err;
+};
+
+static void seal_run(struct work *w)
+{
+	struct sealing *x = container_of(w, struct sealing, work);
+
+	w->status = 0;
+	for (uint32_t i = 0; i < x->n_slots && w->status == 0; i++) {
+		w->status = x->memory->ops->seal(x->memory, x->slots[i]->region);
+		if (w->status < 0)
+			err_code(&x->err, w->status, "rank %u: seal slot %u against other writers",
+				 x->rank, x->slots[i]->number);
+	}
+}
+
+static void seal_done(struct work *w)
+{
+	struct sealing *x = container_of(w, struct sealing, work);
+	struct member *m = x->slots[0]->member;
+	int r = w->status;
+
+	for (uint32_t i = 0; i < x->n_slots; i++) {
+		struct slot *s = x->slots[i];
+
+		s->busy = false;
+		if (!m) {
+			slot_let_go(s);
+			continue;
+		}
+		if (r == 0)
+			r = ledger_ready(&x->job->ledger, s->number);
+		if (r == 0)
+			s->state = SLOT_EMPTY;
+	}
+	if (m) {
+		m->sealing = NULL;
+		m->prepared = r == 0;
+	}
+	if (!m)
+		r = err_set(&x->err, CKPT_EEPOCH, "rank %u: it was taken over; open first",
+			    x->rank);
+	if (r < 0)
+		session_reply_error(x->session, x->request, r,
+				    x->err.code ? x->err.text : err_text(r));
+	else
+		session_reply_ok(x->session, x->request);
+	session_unref(x->session);
+	job_poke(x->job);
+	alloc_free(x);
+}
+
+static int seal_start(struct member *m, struct session *s, uint64_t request)
+{
+	struct node *n = m->job->node;
+	struct sealing *x = alloc_zero(sizeof(*x));
+	struct slot *slot;
+
+	if (!x)
+		return -ENOMEM;
+	x->job = m->job;
+	x->memory = n->env.memory;
+	x->rank = m->rank;
+	x->session = session_ref(s);
+	x->request = request;
+	list_each(slot, &m->job->slots, link) {
+		if (slot->member != m || slot->state != SLOT_MAPPING)
+			continue;
+		assert(x->n_slots < CONN_FDS_MAX);
+		slot->busy = true;
+		x->slots[x->n_slots++] = slot;
+	}
+	x->work.run = seal_run;
+	x->work.done = seal_done;
+	m->sealing = x;
+	work_submit(n->env.workers, WORK_META, &x->work);
+	return 0;
+}
+
+static bool is_mapping(const struct member *m)
+{
+	struct slot *s;
+
+	list_each(s, &m->job->slots, link)
+		if (s->member == m && s->state == SLOT_MAPPING)
+			return true;
+	return false;
+}
+
+int member_slots_ready(struct member *m, struct session *s, uint64_t request, struct err *e)
+{
+	int r;
+
+	if (m->sealing) { /* asked again after a reconnect */
+		session_unref(m->sealing->session);
+		m->sealing->session = session_ref(s);
+		m->sealing->request = request;
+		return 0;
+	}
+	if (!is_mapping(m)) {
+		m->prepared = member_has_slots(m);
+		session_reply_ok(s, request);
+		job_poke(m->job);
+		return 0;
+	}
+	r = seal_start(m, s, request);
+	return r < 0 ? err_code(e, r, "rank %u: seal its slots", m->rank) : 0;
 }

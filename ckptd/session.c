@@ -197,34 +197,27 @@ static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
 	epoch_open(s->node, &r);
 }
 
-static void on_declare(struct session *s, uint64_t id, const Ckpt__Declare *m, const int *fds,
+static void on_declare(struct session *s, uint64_t id, const Ckpt__Declare *m, int *fds,
 		       size_t n_fds)
 {
-	struct memory *mem = s->node->env.memory;
+	struct declare_bytes b = { .fd = -1, .bytes = m->bytes.data, .len = m->bytes.len };
 	struct err e = { 0 };
 	struct digest d;
-	void *copy = NULL;
-	const void *bytes = m->bytes.data;
-	uint64_t len = m->bytes.len;
-	int r = 0;
+	int r;
 
-	if (m->digest.len != 16) {
-		session_reply_error(s, id, CKPT_EPROTO, "declare: the digest has 16 bytes");
+	if (m->digest.len != 16 || (m->in_fd && n_fds == 0)) {
+		session_reply_error(s, id, CKPT_EPROTO,
+				    "declare: a digest of 16 bytes, and bytes or a memfd");
 		return;
 	}
 	memcpy(d.b, m->digest.data, 16);
-	if (m->in_fd) {
-		r = n_fds > 0
-			    ? mem->ops->fd_to_bytes(mem, fds[0], DECLARATION_BYTES_MAX, &copy, &len)
-			    : -EBADF;
-		if (r < 0)
-			err_code(&e, r, "declare: read the declaration's memfd");
-		bytes = copy;
-	}
-	if (r == 0)
-		r = member_declare(s->member, &d, bytes, len, &e);
-	alloc_free(copy);
-	reply_err(s, id, r, &e);
+	if (m->in_fd)
+		b.fd = fds[0];
+	r = declaring_start(s, id, &d, &b, &e);
+	if (r < 0)
+		reply_err(s, id, r, &e);
+	else if (m->in_fd)
+		fds[0] = -1;
 }
 
 static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
@@ -252,7 +245,8 @@ void session_prepared(struct session *s, uint64_t id, struct member *m)
 		if (slot->member != m || n == CONN_FDS_MAX)
 			continue;
 		/* A sealed slot cannot be mapped for writing anew; its process has it mapped. */
-		fd = mem->ops->export_fd(mem, slot->region, slot->state == SLOT_MAPPING);
+		fd = mem->ops->export_fd(mem, slot->region,
+					 slot->state == SLOT_MAPPING && !slot->busy);
 		if (fd < 0) {
 			for (size_t i = 0; i < n; i++)
 				mem->ops->close_fd(mem, fds[i]);
@@ -406,9 +400,10 @@ static void end_member(struct session *s, bool bye)
 		member_left(m, false);
 }
 
-static void dispatch_member(struct session *s, const Ckpt__Request *q, const int *fds, size_t n_fds)
+static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
 {
 	struct err e = { 0 };
+	int r;
 
 	if (!s->member) {
 		session_reply_error(
@@ -424,7 +419,9 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, const int
 		on_prepare(s, q->id, q->prepare);
 		break;
 	case CKPT__REQUEST__BODY_SLOTS_READY:
-		reply_err(s, q->id, member_slots_ready(s->member, &e), &e);
+		r = member_slots_ready(s->member, s, q->id, &e);
+		if (r < 0)
+			reply_err(s, q->id, r, &e);
 		break;
 	case CKPT__REQUEST__BODY_CREDIT:
 		on_credit(s, q->id);
@@ -462,7 +459,7 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, const int
 	}
 }
 
-static void dispatch(struct session *s, const Ckpt__Request *q, const int *fds, size_t n_fds)
+static void dispatch(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
 {
 	if (q->body_case == CKPT__REQUEST__BODY_HELLO)
 		on_hello(s, q->id, q->hello);

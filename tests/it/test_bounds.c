@@ -6,12 +6,17 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/work.h"
+#include "model/declaration.h"
 #include "proto/session.pb-c.h"
 #include "tests/lib/hand.h"
 #include "tests/lib/test.h"
@@ -143,7 +148,163 @@ static void test_commit_beside_slow_memory(void **state)
 	OK(save(k, 20));
 	OK(hand_wait(k, 20, CKPT_COMMITTED));
 	busy_end(w, &b);
+	OK(hand_wait(k, 20, CKPT_DURABLE));
 	hand_close(k);
+}
+
+/* A memfd with the declaration of n tensors; its digest. */
+static int large_declaration(uint32_t n, struct digest *ret)
+{
+	struct declaration_builder *b;
+	char name[32];
+	struct shard s = { .name = name, .dtype = CKPT_F32, .global = { 1, { 1 } },
+			   .box = { 1, { 0 }, { 1 } } };
+	void *bytes;
+	size_t len;
+	int fd = memfd_create("declaration", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_int_equal(declaration_builder_new(GEOMETRY, &b), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		s.name_len = (uint16_t)snprintf(name, sizeof(name), "layers.%u.weight", i);
+		assert_true(declaration_add(b, &s, NULL) >= 0);
+	}
+	assert_int_equal(declaration_finish(b, &bytes, &len, NULL), 0);
+	declaration_builder_free(b);
+	*ret = declaration_digest(bytes, len);
+	assert_true(fd >= 0 && write(fd, bytes, len) == (ssize_t)len);
+	assert_int_equal(
+		fcntl(fd, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE), 0);
+	alloc_free(bytes);
+	return fd;
+}
+
+static void send_declaration(struct hand *k, int fd, struct digest *d)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Declare m = CKPT__DECLARE__INIT;
+
+	m.digest = (ProtobufCBinaryData){ 16, d->b };
+	m.in_fd = true;
+	q.body_case = CKPT__REQUEST__BODY_DECLARE;
+	q.declare = &m;
+	OK(hand_send_fd(k, &q, fd));
+}
+
+static bool has_answer(struct hand *k)
+{
+	struct pollfd p = { .fd = k->fd, .events = POLLIN };
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/* A large declaration is read and parsed elsewhere: others are served meanwhile. */
+static void test_declaration_beside_others(void **state)
+{
+	struct world *w = *state;
+	struct hand a, b, *k = &a;
+	struct digest d;
+	struct busy busy;
+	uint64_t id;
+	int fd = large_declaration(100000, &d), code;
+
+	start(w);
+	OK(hand_connect(k, &w->host));
+	OK(hand_open(k, "job", 0, 2, "run1"));
+	busy_start(w, &busy, WORK_CPU);
+	send_declaration(k, fd, &d);
+	send_declaration(k, fd, &d); /* a second one is refused while the first is under way */
+	code = hand_receive(k, &id);
+	assert_int_equal(code, CKPT_ESTATE);
+	assert_int_equal(id, k->next_id);
+	join(w, &b, "job", 1, 2);
+	assert_false(has_answer(k));
+	busy_end(w, &busy);
+	OK(hand_receive(k, &id));
+	send_declaration(k, fd, &d); /* again, as after a lost answer */
+	OK(hand_receive(k, &id));
+	close(fd);
+	fd = large_declaration(10, &d);
+	d.b[0] ^= 1;
+	send_declaration(k, fd, &d);
+	assert_int_equal(hand_receive(k, &id), CKPT_EPROTO);
+	close(fd);
+	hand_close(&a);
+	hand_close(&b);
+}
+
+/* Its session goes while a worker reads it. */
+static void test_declaration_of_who_left(void **state)
+{
+	struct world *w = *state;
+	struct hand hand, *k = &hand;
+	struct digest d;
+	struct busy busy;
+	int fd = large_declaration(1000, &d);
+
+	start(w);
+	for (int i = 0; i < 2; i++) {
+		OK(hand_connect(k, &w->host));
+		OK(hand_open(k, "job", 0, 1, "run1"));
+		busy_start(w, &busy, WORK_CPU);
+		send_declaration(k, fd, &d);
+		for (int turn = 0; turn < 5; turn++)
+			host_turn(&w->host);
+		hand_close(k);
+		for (int turn = 0; turn < 5; turn++)
+			host_turn(&w->host);
+		busy_end(w, &busy);
+	}
+	close(fd);
+}
+
+/* Slots are sealed elsewhere, and stay while they are; whoever asked may be gone by then. */
+static void test_slots_ready_beside_others(void **state)
+{
+	struct world *w = *state;
+	struct hand a, b, *k = &a;
+	struct busy busy;
+	uint64_t id;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+	Ckpt__List list = CKPT__LIST__INIT;
+
+	start(w);
+	for (int i = 0; i < 2; i++) {
+		join(w, &a, "job", 0, 2);
+		join(w, &b, "job", 1, 2);
+		k = &a;
+		q.body_case = CKPT__REQUEST__BODY_PREPARE;
+		q.prepare = &p;
+		OK(hand_send(k, &q));
+		OK(hand_receive(k, &id));
+		busy_start(w, &busy, WORK_META);
+		q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+		q.slots_ready = &ready;
+		OK(hand_send(k, &q));
+		k = &b;
+		q.body_case = CKPT__REQUEST__BODY_LIST;
+		q.list = &list;
+		OK(hand_send(k, &q));
+		OK(hand_receive(k, &id));
+		assert_false(has_answer(&a));
+		k = &a;
+		if (i == 0) {
+			busy_end(w, &busy);
+			OK(hand_receive(k, &id));
+		} else {
+			Ckpt__Bye bye = CKPT__BYE__INIT;
+
+			q.body_case = CKPT__REQUEST__BODY_BYE;
+			q.bye = &bye;
+			OK(hand_send(k, &q));
+			OK(hand_receive(k, &id));
+			busy_end(w, &busy);
+			assert_int_equal(hand_receive(k, &id), CKPT_EEPOCH);
+		}
+		hand_close(&a);
+		hand_close(&b);
+	}
 }
 
 /* ---- Quotas: a refusal names user, limit and key ---- */
@@ -301,6 +462,42 @@ static void test_memory_of_idle_jobs(void **state)
 	assert_int_equal(memory_left(w), before);
 }
 
+/* Slots that would leave nothing for the ledger are refused before training starts. */
+static void test_budget_has_the_ledger(void **state)
+{
+	struct world *w = *state;
+	struct host_options o = { .backend = "threads", .node = &w->options, .folder = w->dir,
+				  .socket = w->socket };
+	struct err e = { 0 };
+	struct hand hand, *k = &hand;
+	uint64_t slots;
+
+	start(w);
+	join(w, k, "job", 0, 1);
+	OK(hand_prepare(k));
+	slots = w->options.slots * k->slot_bytes;
+	hand_close(k);
+	host_stop(&w->host);
+	for (uint64_t more = 0; more <= 512 << 10; more += 512 << 10) {
+		o.memory_budget = slots + (64 << 10) + 8192 + more;
+		if (host_start(&w->host, &o, &e) < 0)
+			fail_msg("%s", e.text);
+		join(w, k, "job", 0, 1);
+		if (more == 0) {
+			assert_int_equal(hand_prepare(k), CKPT_ENOSPACE);
+			assert_non_null(strstr(k->text, "memory.budget"));
+		} else {
+			OK(hand_prepare(k));
+			for (uint64_t step = 1; step <= 200; step++)
+				OK(save(k, step));
+			OK(hand_wait(k, 200, CKPT_DURABLE));
+		}
+		hand_close(k);
+		if (more == 0)
+			host_stop(&w->host);
+	}
+}
+
 /* ---- Epochs ---- */
 
 /* A rank that waits for a credit when the next epoch opens is told so, and what to do. */
@@ -396,6 +593,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_jobs_of_a_user, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits_of_a_session, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_loads_of_a_session, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_declaration_beside_others, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_declaration_of_who_left, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_slots_ready_beside_others, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_budget_has_the_ledger, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_memory_of_idle_jobs, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_open_while_it_starts, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_credit_of_an_old_epoch, setup, teardown),

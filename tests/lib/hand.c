@@ -84,6 +84,28 @@ int hand_send(struct hand *k, Ckpt__Request *q)
 	return send(k->fd, buf, len, MSG_NOSIGNAL) == (ssize_t)len ? 0 : fail(k, -errno, "send");
 }
 
+int hand_send_fd(struct hand *k, Ckpt__Request *q, int fd)
+{
+	char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	uint8_t buf[4096];
+	struct iovec iov = { buf, 0 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	k->text[0] = '\0';
+	q->id = ++k->next_id;
+	iov.iov_len = ckpt__request__get_packed_size(q);
+	if (iov.iov_len > sizeof(buf))
+		return fail(k, -EMSGSIZE, "request");
+	ckpt__request__pack(q, buf);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	return sendmsg(k->fd, &m, MSG_NOSIGNAL) > 0 ? 0 : fail(k, -errno, "send");
+}
+
 int hand_receive(struct hand *k, uint64_t *ret_id)
 {
 	struct answer a = { 0 };

@@ -69,6 +69,7 @@ MUST_CHECK int hand_load(struct hand *k, uint64_t step, const struct attempt_id 
 /* Any request (the id is set here), without waiting; and the next answer: its code, *ret_id. */
 
 MUST_CHECK int hand_send(struct hand *k, struct Ckpt__Request *q);
+MUST_CHECK int hand_send_fd(struct hand *k, struct Ckpt__Request *q, int fd);
 MUST_CHECK int hand_receive(struct hand *k, uint64_t *ret_id);
 /* verb: CKPT__ADMIN__VERB__PIN, ... */
 MUST_CHECK int hand_admin(struct hand *k, const char *job, int verb, uint64_t step);

@@ -63,7 +63,7 @@ static int start_world(struct host *h, const struct host_options *o, struct err 
 	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 64,
 				       .conns_per_uid = 64, .handshake_ns = LISTENER_HANDSHAKE_NS,
 				       .log = &h->log };
-	struct memory_options mo = { .root = "", .log = &h->log };
+	struct memory_options mo = { .root = "", .budget = o->memory_budget, .log = &h->log };
 	int r;
 
 	r = loop_epoll_new(&h->loop, e);

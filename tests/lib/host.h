@@ -16,6 +16,7 @@ struct host_options {
 	const char *socket;  /* path */
 	const char *backend; /* "uring", "threads", "auto" */
 	const struct node_options *node;
+	uint64_t memory_budget; /* 0: half of the machine's */
 	void (*before)(void *arg); /* called while it starts, once; it may turn the host */
 	void *before_arg;
 	bool skip_file_sync; /* a planted bug: once it is ready no file is synced; folders are */
