@@ -6,7 +6,8 @@
  * until a whole life passes without it, in three situations:
  *
  *   fresh    the first life of a folder; ckptd is supervised
- *   cold     a life that finds a half-done expiry and persist, all memory lost
+ *   cold     a life that finds a half-done expiry and persist, all memory lost; and a damaged
+ *            log, where the point is about that
  *   adopted  a life that finds its predecessor's snapshots in the fd store
  *
  * with trainers that live on and train on, or that die at that moment. Afterwards another ckptd
@@ -19,6 +20,7 @@
 #include <config.h>
 
 #include <fcntl.h>
+#include <glob.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -300,10 +302,24 @@ static void leave_half_done(struct life *l)
 	l->sealed = 0;
 }
 
+/* The second record that there is: the log cannot be read behind the first. */
+static void damage_log(struct life *l)
+{
+	char pattern[300];
+	glob_t g;
+
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/log/0*", l->rig.data);
+	RIG_CHECK(glob(pattern, 0, NULL, &g) == 0 && g.gl_pathc > 2, "no log in '%s'", pattern);
+	RIG_CHECK(truncate(g.gl_pathv[1], 20) == 0, "damage '%s'", g.gl_pathv[1]);
+	globfree(&g);
+}
+
 static void begin(struct life *l)
 {
 	if (l->situation == COLD)
 		leave_half_done(l);
+	if (l->situation == COLD && l->point == FAULT_RELOG_ASIDE)
+		damage_log(l);
 	arm(l, fault_name(l->point), l->hit);
 	if (l->situation == ADOPTED)
 		rig_env(&l->rig, l->after_env);
