@@ -475,6 +475,7 @@ void job_free(struct job *j)
 	if (!j)
 		return;
 	append_fail_all(j, -ECANCELED);
+	persist_fini(j);
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
 	waiter_drop(j, NULL, 0);

@@ -375,6 +375,8 @@ bool persist_can(const struct checkpoint *c);
 /* Files went: what found no room on the disk, of any job, is tried again. */
 void persist_room(struct node *n);
 void persist_init(struct job *j);
+/* This process's memory of what is being written; no worker has it any more. */
+void persist_fini(struct job *j);
 
 /* ---- retain.c ---- */
 void retain_step(struct job *j);

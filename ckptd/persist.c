@@ -154,6 +154,18 @@ static void persist_free(struct persist *t)
 	alloc_free(t);
 }
 
+void persist_fini(struct job *j)
+{
+	struct persist *t = j->persist;
+
+	for (uint32_t i = 0; t && i < t->n_parts; i++)
+		if (t->parts[i].writer)
+			shard_forget(t->parts[i].writer);
+	if (t)
+		persist_free(t);
+	j->persist = NULL;
+}
+
 static void persist_over(struct persist *t)
 {
 	struct checkpoint *c = t->checkpoint;

@@ -202,6 +202,11 @@ static void writer_free_all(struct shard_writer *w)
 		alloc_free(w);
 }
 
+void shard_forget(struct shard_writer *w)
+{
+	writer_free_all(w);
+}
+
 void shard_abandon(struct shard_writer *w)
 {
 	struct disk *d;

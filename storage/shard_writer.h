@@ -41,6 +41,9 @@ MUST_CHECK int shard_write_image(struct shard_writer *w, struct disk_queue *q, c
 				 uint32_t element, const atomic_bool *cancel, struct err *e);
 MUST_CHECK int shard_finish(struct shard_writer *w, const void *table, size_t table_len,
 			    struct shard_footer *ret, struct err *e); /* frees w in every case */
+/* Frees it and unlinks its file. */
 void shard_abandon(struct shard_writer *w);
+/* Frees it and leaves the file, which the next start takes away. */
+void shard_forget(struct shard_writer *w);
 
 #endif
