@@ -350,7 +350,7 @@ static void test_back_and_not_ready(void **state)
 	};
 
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
-	w->a.timeout_ms = 60;
+	w->a.timeout_ms = 500;
 	for (size_t i = 0; i < 2; i++) {
 		fake_stop(w->f);
 		FAKE_SET(w->f, w->f->hook, refuse_reopen);
@@ -360,13 +360,13 @@ static void test_back_and_not_ready(void **state)
 		w->a.step++;
 		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EUNAVAILABLE);
 		assert_non_null(strstr(ckpt_last_error(NULL), refusals[i].text));
-		assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 60, NULL), CKPT_EUNAVAILABLE);
+		assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 500, NULL), CKPT_EUNAVAILABLE);
 		assert_non_null(strstr(ckpt_last_error(NULL), refusals[i].text));
 		FAKE_SET(w->f, w->f->hook, NULL);
 		w->a.step++;
 		w->a.timeout_ms = 10000;
 		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
-		w->a.timeout_ms = 60;
+		w->a.timeout_ms = 500;
 	}
 }
 

@@ -3,7 +3,7 @@
  * crash_check.c - is everything there that was promised, and is nothing wrong?
  *
  * 1. The node starts; the log of the job is whole: it is not begun anew.
- * 2. What is listed loads, and every byte is right.
+ * 2. What is listed loads, or is not listed any more, and every byte is right.
  * 3. What was acknowledged as DURABLE is listed; or its removal was asked for; or, not pinned, it
  *    has CRASH_KEEP_LAST newer ones (I9) that load or whose removal was asked for.
  * 4. The base of the next epoch is the newest that is listed (I15).
@@ -146,6 +146,7 @@ static int compare(struct check *c, const struct hand_info *h, const struct hand
 	return r;
 }
 
+/* 1: it cannot be loaded; -1: it loads and is wrong. */
 static int load_one(struct check *c, const struct hand_info *h)
 {
 	struct hand_loaded got = { 0 };
@@ -155,7 +156,7 @@ static int load_one(struct check *c, const struct hand_info *h)
 		got.shards[i] = alloc_zero(c->hand.shards[i].bytes);
 	r = hand_load(&c->hand, h->step, &h->attempt, &got);
 	if (r < 0)
-		r = wrong(c, "step %llu is listed but cannot be loaded: %s",
+		r = -wrong(c, "step %llu is listed but cannot be loaded: %s",
 			  (unsigned long long)h->step, c->hand.text);
 	else
 		r = compare(c, h, &got);
@@ -164,15 +165,46 @@ static int load_one(struct check *c, const struct hand_info *h)
 	return r;
 }
 
+static int list_all(struct check *c)
+{
+	return hand_list(&c->hand, c->listed, LISTED_MAX, &c->n_listed) < 0
+		       ? wrong(c, "list: %s", c->hand.text)
+		       : 0;
+}
+
+static bool is_listed(const struct check *c, const struct hand_info *h)
+{
+	for (size_t i = 0; i < c->n_listed; i++)
+		if (c->listed[i].step == h->step &&
+		    attempt_equal(&c->listed[i].attempt, &h->attempt))
+			return true;
+	return false;
+}
+
+/* What is listed can be loaded, unless retention, which goes on where it was when the power went,
+ * took it away meanwhile; whether it could is for check_promises(), as of the last list. */
 static int check_listed(struct check *c)
 {
 	uint64_t base = HAND_BASE_NONE;
 
-	if (hand_list(&c->hand, c->listed, LISTED_MAX, &c->n_listed) < 0)
-		return wrong(c, "list: %s", c->hand.text);
-	for (size_t i = 0; i < c->n_listed; i++)
-		if (load_one(c, &c->listed[i]) < 0)
+	if (list_all(c) < 0)
+		return -1;
+	for (size_t i = 0; i < c->n_listed; i++) {
+		struct hand_info h = c->listed[i];
+		char why[ERR_TEXT_MAX];
+		int r = load_one(c, &h);
+
+		if (r == 0)
+			continue;
+		if (r < 0)
+			return r;
+		snprintf(why, sizeof(why), "%.*s", (int)sizeof(why) - 1, c->why);
+		if (list_all(c) < 0)
 			return -1;
+		if (is_listed(c, &h))
+			return wrong(c, "%s", why);
+		i = (size_t)-1; /* from the first again */
+	}
 	if (c->n_listed > 0)
 		base = c->listed[0].step; /* newest first */
 	if (base != c->hand.base_step || (c->n_listed > 0 && !c->listed[0].latest))
@@ -192,7 +224,7 @@ static int save_one(struct check *c)
 	size_t n = 0;
 
 	crash_blob(&s, blob);
-	if ((c->n_listed && load_one(c, &c->listed[0]) < 0) || hand_prepare(k) < 0 ||
+	if ((c->n_listed && load_one(c, &c->listed[0]) != 0) || hand_prepare(k) < 0 ||
 	    hand_save(k, s.step, crash_fill, &s, blob, sizeof(blob)) < 0 ||
 	    hand_wait(k, s.step, CKPT_DURABLE) < 0 || hand_list(k, h, LISTED_MAX, &n) < 0)
 		return wrong(c, "a save after recovery: %s", k->text);
