@@ -7,7 +7,10 @@
  *   2. A leaf that one contiguous piece covers goes to its place and through the digest in one
  *      pass over it: it is read from memory once. Where a system call reads it from memory, it
  *      does so straight to the place, and the digest is taken there, out of the cache.
- *   3. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
+ *   3. What is placed are the bytes that were verified, even if somebody writes to the source
+ *      meanwhile: a process that had mapped its slot can. So nothing is read from a mapping twice:
+ *      what is not placed in the pass that verifies it is copied to the worker's window first.
+ *   4. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
  *      write to the same byte of a target: the plan covers each once (model/plan.h).
  *
  * The caller's thread is one of the workers; the others have every signal blocked. When no more
@@ -250,12 +253,40 @@ static int sync_device(struct worker *w, const struct plan_piece *p, int *last, 
 	return device_sync(w->p->in->devices, to->ordinal, e);
 }
 
-static int place_segment(struct worker *w, const struct segment *g, struct err *e)
+/* Whether place_rest() has anything to do. */
+static bool has_rest(const struct worker *w, const struct segment *g)
+{
+	uint64_t leaf = g->s->in->geometry.leaf, lo, hi;
+
+	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
+		plan_piece_span(&w->p->in->pieces[g->t->piece[k]], &lo, &hi);
+		for (uint64_t i = max_u64(lo / leaf, g->first); i < g->first + g->n && i * leaf < hi;
+		     i++)
+			if (touched_leaf(g->t, i) && w->fused[i - g->first] != g->t->piece[k])
+				return true;
+	}
+	return false;
+}
+
+/* (3) */
+static void make_private(struct worker *w, struct segment *g)
+{
+	uint64_t leaf = g->s->in->geometry.leaf;
+	uint64_t end = min_u64((g->first + g->n) * leaf, g->s->in->image_len);
+
+	assert(end - g->first * leaf <= w->buffers.window_bytes);
+	memcpy(w->buffers.window, g->bytes, end - g->first * leaf);
+	g->bytes = w->buffers.window;
+}
+
+static int place_segment(struct worker *w, struct segment *g, struct err *e)
 {
 	uint64_t from = g->t->first[g->chunk], to = g->t->first[g->chunk + 1];
 	int r = 0, last = -1;
 
 	choose_fused(w, g);
+	if (g->s->mapped && has_rest(w, g))
+		make_private(w, g);
 	if (!verify(w, g))
 		return CKPT_ECORRUPT;
 	for (uint64_t k = from; k < to && r == 0; k++)

@@ -12,6 +12,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -628,9 +630,71 @@ static void test_bad_leaf_read_to_its_place(void **state)
 	drop_whole(&w);
 }
 
+/* ---- Somebody writes to the source meanwhile ---- */
+
+struct scribbler {
+	volatile uint8_t *byte;
+	atomic_bool stop;
+};
+
+static void *write_on(void *arg)
+{
+	struct scribbler *w = arg;
+
+	while (!atomic_load(&w->stop))
+		*w->byte ^= 0x10;
+	return NULL;
+}
+
+/* Whatever is not refused is right: each byte is read from a mapping once. */
+static void test_source_that_changes(void **state)
+{
+	enum { LEN = 8 * LEAF, LOADS = 20000 };
+	uint8_t *bytes = malloc(LEN), *image = malloc(LEN), *have = malloc(LEN), leaves[8 * 16];
+	struct load_source in = { .kind = LOAD_MEMORY, .image_len = LEN, .leaves = leaves,
+				  .geometry = { .leaf = LEAF, .chunk = LEN } };
+	struct source source = { .in = &in, .fd = -1, .mapped = image };
+	struct plan_piece rows = { .src = 3, .run = 40, .ndim = 1, .count = { 100 },
+				   .src_stride = { 80 }, .dst_stride = { 40 } };
+	struct place_target target = { .ptr = have };
+	struct placing p = { .sources = &source, .n_sources = 1, .pieces = &rows, .n_pieces = 1,
+			     .targets = &target, .threads = 1, .deadline = NEVER };
+	struct scribbler writer = { .byte = image + 3 + 50 * 80 };
+	int good = 0, refused = 0;
+	pthread_t t;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it races on purpose */
+#endif
+	test_fill(bytes, LEN, 5);
+	memcpy(image, bytes, LEN);
+	digest_leaves(bytes, LEN, LEAF, 0, 7, (void *)leaves);
+	assert_int_equal(pthread_create(&t, NULL, write_on, &writer), 0);
+	for (int i = 0; i < LOADS; i++) {
+		struct placed placed = { 0 };
+		struct err e = { 0 };
+		int r = placer_run(&p, &placed, &e);
+
+		assert_true(r == 0 || r == CKPT_ECORRUPT);
+		for (int k = 0; k < 100 && r == 0; k++)
+			assert_memory_equal(have + 40 * k, bytes + 3 + 80 * k, 40);
+		good += r == 0;
+		refused += r != 0;
+	}
+	atomic_store(&writer.stop, true);
+	pthread_join(t, NULL);
+	printf("%d loads good, %d refused\n", good, refused);
+	assert_true(good > 0 && refused > 0);
+	free(bytes);
+	free(image);
+	free(have);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_source_that_changes),
 		cmocka_unit_test(test_whole_memory),
 		cmocka_unit_test(test_unsealed_memory_is_not_mapped),
 		cmocka_unit_test(test_bad_leaf_read_to_its_place),
