@@ -649,7 +649,7 @@ static bool is_only_base(const struct checkpoint *c)
 /* I9: memory goes only when a newer checkpoint is COMMITTED and nobody reads or persists it. */
 static bool memory_may_go(const struct checkpoint *c)
 {
-	if (c->works > 0 || c->readers > 0 || c->persist)
+	if (c->works > c->expiring || c->readers > 0 || c->persist)
 		return false;
 	if (c->agreed == CP_ABORTED)
 		return c->abort_logged || job_log_down(c->job);

@@ -105,6 +105,7 @@ struct checkpoint {
 	bool wait_durable;          /* somebody waits for it to be DURABLE */
 	bool no_room;               /* the disk had none for it: tried again when there may be */
 	bool files_left;            /* GONE, and its files could not be taken away yet */
+	bool expiring;              /* one of works takes its files away, which reads no memory */
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */

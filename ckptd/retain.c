@@ -77,6 +77,7 @@ static void expiry_over(struct expiry *x, int status)
 
 	j->retaining = false;
 	x->checkpoint->works--;
+	x->checkpoint->expiring = false;
 	if (status < 0)
 		job_tell(j, 4, "take step %llu away: %s; it is tried again",
 			 (unsigned long long)x->id.step, x->err.text);
@@ -136,6 +137,7 @@ static void expire_again(struct job *j)
 		job_id_of(j, c->step, &c->attempt, &x->id);
 		c->files_left = false;
 		c->works++;
+		c->expiring = true;
 		j->retaining = true;
 		expire_start(x);
 		return;
@@ -191,6 +193,7 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	r.mark.value = 1;
 	j->retaining = true;
 	c->works++;
+	c->expiring = true;
 	c->durable = DUR_GONE; /* nobody starts to read its files from here on */
 	if (log_let_go(c) || BUG(EXPIRE_BEFORE_RECORD)) {
 		free_recorded(x, 0);
@@ -200,6 +203,7 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	if (err < 0) {
 		j->retaining = false;
 		c->works--;
+		c->expiring = false;
 		c->durable = DUR_DONE;
 		alloc_free(x);
 		return err_code(e, err, "append free record of step %llu",

@@ -260,8 +260,8 @@ static bool has_rest(const struct worker *w, const struct segment *g)
 
 	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
 		plan_piece_span(&w->p->in->pieces[g->t->piece[k]], &lo, &hi);
-		for (uint64_t i = max_u64(lo / leaf, g->first); i < g->first + g->n && i * leaf < hi;
-		     i++)
+		for (uint64_t i = max_u64(lo / leaf, g->first);
+		     i < g->first + g->n && i * leaf < hi; i++)
 			if (touched_leaf(g->t, i) && w->fused[i - g->first] != g->t->piece[k])
 				return true;
 	}
