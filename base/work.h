@@ -19,10 +19,11 @@
 
 enum work_class {
 	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
-	WORK_META,  /* durable steps, taking and letting go of memory: a second per GiB */
+	WORK_META,  /* durable steps; planning of loads */
 	WORK_CPU,   /* digests, compression, planning: no I/O */
 	WORK_INDEX, /* calls into the index */
 	WORK_LOG,   /* appends to job logs alone: what is committed waits for nothing slow */
+	WORK_MEMORY, /* taking, sealing and letting go of slots: a second per GiB */
 	WORK_CLASSES
 };
 

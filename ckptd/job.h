@@ -317,6 +317,8 @@ MUST_CHECK int member_slots_ready(struct member *m, struct session *s, uint64_t 
 /* Answers the request itself, now or later, unless it returns an error. */
 MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t request,
 			      uint64_t blob_bytes, struct err *e);
+/* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
+void preparing_cancel(struct member *m);
 /* On a worker, some time. */
 void region_destroy(struct node *n, struct region *r);
 

@@ -246,6 +246,7 @@ void member_left(struct member *m, bool process_ended)
 	m->alive = false;
 	j->run_closed = true;
 	end_credit_request(m);
+	preparing_cancel(m);
 	if (m->session)
 		session_forget_member(m->session);
 	m->session = NULL;

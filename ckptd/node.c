@@ -303,6 +303,7 @@ static void stop_late(struct timer *t)
 
 void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), void *arg)
 {
+	struct member *m;
 	struct job *j;
 
 	n->stopping = true;
@@ -310,6 +311,8 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
 	list_each(j, &n->jobs, link) {
+		list_each(m, &j->members, link)
+			preparing_cancel(m);
 		try_again(j);
 		job_poke(j);
 	}

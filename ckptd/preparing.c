@@ -77,7 +77,7 @@ void region_destroy(struct node *n, struct region *r)
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &d->work);
+	work_submit(n->env.workers, WORK_MEMORY, &d->work);
 }
 
 /* ---- Taking ---- */
@@ -173,12 +173,22 @@ static void create_run(struct work *w)
 	hex_format(hex, p->job->history.job.id.b, 16);
 	w->status = admit_disk(p);
 	while (p->n_regions < p->n_slots && w->status == 0) {
+		if (work_cancelled(w)) {
+			w->status = -ECANCELED;
+			return;
+		}
 		snprintf(name, sizeof(name), "slot.%s.%u", hex, p->first_slot + p->n_regions);
 		w->status = p->memory->ops->create(p->memory, name, p->bytes,
 						   &p->regions[p->n_regions]);
 		if (w->status == 0)
 			p->n_regions++;
 	}
+}
+
+void preparing_cancel(struct member *m)
+{
+	if (m->preparing)
+		atomic_store_explicit(&m->preparing->work.cancel, true, memory_order_relaxed);
 }
 
 static struct member *still_there(struct preparing *p)
@@ -272,7 +282,7 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->work.run = create_run;
 	p->work.done = create_done;
 	m->preparing = p;
-	work_submit(n->env.workers, WORK_META, &p->work);
+	work_submit(n->env.workers, WORK_MEMORY, &p->work);
 	return 0;
 }
 
@@ -398,7 +408,7 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->work.run = seal_run;
 	x->work.done = seal_done;
 	m->sealing = x;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	work_submit(n->env.workers, WORK_MEMORY, &x->work);
 	return 0;
 }
 

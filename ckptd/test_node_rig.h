@@ -179,7 +179,7 @@ static inline size_t count_files(const struct world *w, const char *pattern)
 /* 1, or why it does not start. */
 static inline int try_start(struct world *w, const char *backend, struct node_options *o)
 {
-	struct workers_options wo = {.threads = {2, 2, 2, 1, 2}, .queue_depth = 8};
+	struct workers_options wo = {.threads = {2, 2, 2, 1, 2, 2}, .queue_depth = 8};
 	struct listener_options lo = {.path = w->socket,
 				      .fd = -1,
 				      .mode = 0600,

@@ -73,6 +73,7 @@ static const char *const class_names[WORK_CLASSES] = {
 	[WORK_CPU] = "cpu",
 	[WORK_INDEX] = "index",
 	[WORK_LOG] = "log",
+	[WORK_MEMORY] = "memory",
 };
 
 /* The worker that this thread is; NULL on all other threads. */

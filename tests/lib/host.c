@@ -59,7 +59,7 @@ static int no_sync(struct disk_file *f)
 
 static int start_world(struct host *h, const struct host_options *o, struct err *e)
 {
-	struct workers_options wo = { .threads = { 2, 1, 1, 1, 1 }, .queue_depth = 4 };
+	struct workers_options wo = { .threads = { 2, 1, 1, 1, 1, 1 }, .queue_depth = 4 };
 	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 64,
 				       .conns_per_uid = 64, .handshake_ns = LISTENER_HANDSHAKE_NS,
 				       .log = &h->log };
