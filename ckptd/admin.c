@@ -247,14 +247,37 @@ static struct checkpoint *checkpoint_named(struct job *j, const Ckpt__Admin *m)
 	return found;
 }
 
+/* What is only in memory is written, and stays there until it is. */
+static void set_pinned(struct checkpoint *c, bool on)
+{
+	c->pinned = on;
+	if (on && c->durable == DUR_FAILED) {
+		c->durable = DUR_NONE;
+		c->persist_tries = 0;
+	}
+	if (c->durable == DUR_DONE)
+		indexing_put(c);
+}
+
+static void reply_done(const struct deed *d)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	const struct checkpoint *c = d->checkpoint;
+
+	reply.id = d->request;
+	if (c && d->pin && c->no_room)
+		reply.text = (char *)"it is only in memory, and is written when the disk has room";
+	else if (c && d->pin && c->durable != DUR_DONE)
+		reply.text = (char *)"it is only in memory, and is being written to disk";
+	session_reply(d->session, &reply, NULL, 0);
+}
+
 static void deed_done(void *arg, int status_code)
 {
 	struct deed *d = arg;
 
-	if (d->checkpoint && status_code == 0) {
-		d->checkpoint->pinned = d->pin;
-		indexing_put(d->checkpoint);
-	}
+	if (d->checkpoint && status_code == 0)
+		set_pinned(d->checkpoint, d->pin);
 	if (d->checkpoint) {
 		d->checkpoint->works--;
 		job_poke(d->checkpoint->job);
@@ -263,7 +286,7 @@ static void deed_done(void *arg, int status_code)
 		session_reply_error(d->session, d->request, status_code,
 				    "its record could not be written to the job's log");
 	else
-		session_reply_ok(d->session, d->request);
+		reply_done(d);
 	session_unref(d->session);
 	alloc_free(d);
 }

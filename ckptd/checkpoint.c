@@ -646,6 +646,15 @@ static bool is_only_base(const struct checkpoint *c)
 		 (c->job->node->options.slots < 3 || job_log_down(c->job)));
 }
 
+/* Pinned, and there are no files yet. Where it cannot be written it gives way to saves (I13). */
+static bool is_only_pinned(const struct checkpoint *c)
+{
+	bool refused = c->no_room || c->durable == DUR_FAILED;
+
+	return c->pinned && c->durable != DUR_DONE && c->durable != DUR_GONE && persist_can(c) &&
+	       !(refused && member_lacks_slot(c->job));
+}
+
 /* I9: memory goes only when a newer checkpoint is COMMITTED and nobody reads or persists it. */
 static bool memory_may_go(const struct checkpoint *c)
 {
@@ -655,7 +664,17 @@ static bool memory_may_go(const struct checkpoint *c)
 		return c->abort_logged || job_log_down(c->job);
 	if (c->agreed != CP_COMMITTED)
 		return false;
-	return c->durable != DUR_WANTED && !is_only_base(c) && newer_committed(c);
+	return c->durable != DUR_WANTED && !is_only_base(c) && !is_only_pinned(c) &&
+	       newer_committed(c);
+}
+
+static void tell_pinned_lost(const struct checkpoint *c)
+{
+	if (c->pinned && c->agreed == CP_COMMITTED && c->durable != DUR_DONE &&
+	    c->durable != DUR_GONE)
+		job_tell(c->job, 3, "step %llu was pinned and is lost: it was only in memory, %s",
+			 (unsigned long long)c->step,
+			 c->reason[0] ? c->reason : "its copy there was found damaged");
 }
 
 static void release_memory(struct checkpoint *c)
@@ -754,6 +773,7 @@ void checkpoint_collect(struct job *j)
 
 	list_each_safe(c, next, &j->checkpoints, link) {
 		if (in_memory(c) && memory_may_go(c)) {
+			tell_pinned_lost(c);
 			release_memory(c);
 			released = true;
 		}

@@ -249,27 +249,36 @@ const struct conn_events node_conn_events = {
 
 /* ---- Stop ---- */
 
-/* What is SEALED goes on to COMMITTED, and the newest COMMITTED to DURABLE. */
+/* Only in memory, and it must not go with it: the newest COMMITTED, and what is pinned. */
+static bool needs_files(struct job *j, const struct checkpoint *c)
+{
+	return c->memory && c->agreed == CP_COMMITTED && c->durable != DUR_DONE &&
+	       (c->pinned || c == epoch_newest_restorable(j));
+}
+
+/* What is SEALED goes on to COMMITTED, and what needs files to DURABLE. */
 static bool unfinished(struct job *j)
 {
 	struct checkpoint *c;
 
 	list_each(c, &j->checkpoints, link)
-		if (checkpoint_waits_for_commit(c) && !j->log_error && !BUG(STOP_LEAVES_SEALED))
+		if ((checkpoint_waits_for_commit(c) && !j->log_error && !BUG(STOP_LEAVES_SEALED)) ||
+		    (needs_files(j, c) && c->durable != DUR_FAILED))
 			return true;
-	c = epoch_newest_restorable(j);
-	return c && c->durable != DUR_DONE && c->durable != DUR_FAILED;
+	return false;
 }
 
 /* What was given up is tried once more: memory may go with this process. */
 static void try_again(struct job *j)
 {
-	struct checkpoint *c = epoch_newest_restorable(j);
+	struct checkpoint *c;
 
-	if (!c || c->durable != DUR_FAILED)
-		return;
-	c->durable = DUR_NONE;
-	c->persist_tries = 0;
+	list_each(c, &j->checkpoints, link) {
+		if (c->durable != DUR_FAILED || !needs_files(j, c))
+			continue;
+		c->durable = DUR_NONE;
+		c->persist_tries = 0;
+	}
 }
 
 static void stopped(struct node *n)

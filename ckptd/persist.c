@@ -7,7 +7,8 @@
  *   all finished and COMMITTED: PUBLISH objects and COMMIT (META worker) -> DURABLE
  *   then, after the answers: the index (INDEX worker), retention
  *
- * The one being written is never overtaken; of those that wait only the newest is kept (I7, I9).
+ * The one being written is never overtaken; of those that wait only the newest is kept (I7, I9),
+ * and what is pinned: that comes before newer ones, oldest first.
  * A failure of any part abandons all files of the try and the folder is discarded; the checkpoint
  * is tried again from memory, PERSIST_TRIES times, in new files: a file whose sync failed is never
  * synced again. An attempt that is ABORTED meanwhile is cancelled the same way.
@@ -555,7 +556,7 @@ static bool wanted(const struct checkpoint *c)
 	/* It could not be published: those that could come first. */
 	if (c->agreed != CP_COMMITTED && job_log_down(j))
 		return false;
-	if (c->wait_durable || j->node->stopping)
+	if (c->wait_durable || c->pinned || j->node->stopping)
 		return true;
 	if (is_base(c))
 		return true; /* every load of "latest" in this epoch is answered with it (I15) */
@@ -572,6 +573,14 @@ static bool newer(const struct checkpoint *a, const struct checkpoint *b)
 	return a->step > b->step;
 }
 
+/* Whoever pins asks for that one. An orderly stop is bounded: there the newest comes first. */
+static bool comes_before(const struct checkpoint *a, const struct checkpoint *b)
+{
+	if (a->job->node->stopping || (!a->pinned && !b->pinned))
+		return newer(a, b);
+	return a->pinned && (!b->pinned || newer(b, a));
+}
+
 void persist_step(struct job *j)
 {
 	struct checkpoint *c, *pick = NULL;
@@ -583,7 +592,7 @@ void persist_step(struct job *j)
 		refused = refused || c->no_room;
 		if (c->durable == DUR_WANTED)
 			c->durable = DUR_NONE; /* chosen anew each time: only the newest waits */
-		if (wanted(c) && !c->persist && (!pick || newer(c, pick)))
+		if (wanted(c) && !c->persist && (!pick || comes_before(c, pick)))
 			pick = c;
 	}
 	if (!pick && !j->persist && !refused)

@@ -353,6 +353,101 @@ static void test_damaged_before_durable(void **state)
 	end_for_good(&j);
 }
 
+/* ---- Pins ---- */
+
+static char *pin_text(struct rank *k, uint64_t step)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	Ckpt__Reply *r;
+	char *text;
+	int fds[64];
+	size_t n;
+
+	m.verb = CKPT__ADMIN__VERB__PIN;
+	m.job = (char *)"job";
+	m.step = step;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	r = ask(k, &q, fds, &n);
+	assert_int_equal(r->code, 0);
+	text = strdup(r->text);
+	ckpt__reply__free_unpacked(r, NULL);
+	return text;
+}
+
+/* Whatever else policy would write, and however many newer ones there are. */
+static void test_pin_is_written(void **state)
+{
+	struct job_rig j = {0};
+	char *text;
+
+	(void)state;
+	node_options_default(&j.o);
+	j.o.persist_every = 1000;
+	begin(&j);
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
+	text = pin_text(&j.a, 10);
+	assert_non_null(strstr(text, "is being written"));
+	free(text);
+	for (uint64_t step = 20; step <= 90; step += 10) {
+		assert_int_equal(save_rank(&j.a, 0, step), 0);
+		assert_int_equal(wait_rank(&j.a, step, CKPT_COMMITTED), 0);
+	}
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
+	load_rank_at(&j.a, 0, 10, CKPT_TIER_DISK, 10);
+	text = pin_text(&j.a, 10);
+	assert_string_equal(text, "");
+	free(text);
+	end_for_good(&j);
+}
+
+/* It waits its turn behind the one being written, and newer ones that are wanted wait for it. */
+static void test_pin_keeps_its_place(void **state)
+{
+	struct job_rig j = {0};
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	pretended_room = 0;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ENOSPACE);
+	free(pin_text(&j.a, 10));
+	/* There is a slot for it as long as it is not the last one. */
+	assert_int_equal(save_rank(&j.a, 0, 20), 0);
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), 0);
+	load_rank_at(&j.a, 0, 10, CKPT_TIER_MEMORY, 10);
+	pretended_room = UINT64_MAX;
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
+	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "jobs/*/20.*/COMMIT") == 0; i++)
+		loop_epoll_turn(j.w.loop, 10000000);
+	assert_int_equal(count_files(&j.w, "jobs/*/10.*/COMMIT"), 1);
+	end_for_good(&j);
+}
+
+/* Training goes on where it cannot be written: it gives way, and that is said. */
+static void test_pin_gives_way(void **state)
+{
+	struct job_rig j = {0};
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	shard_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_EIO);
+	free(pin_text(&j.a, 10));
+	for (uint64_t step = 20; step <= 90; step += 10) {
+		assert_int_equal(save_rank(&j.a, 0, step), 0);
+		assert_int_equal(wait_rank(&j.a, step, CKPT_COMMITTED), 0);
+	}
+	assert_true(wait_rank(&j.a, 10, CKPT_DURABLE) < 0);
+	assert_true(was_told("step 10 was pinned and is lost"));
+	end_for_good(&j);
+}
+
 /* ---- An orderly stop ---- */
 
 static void on_stopped(void *arg)
@@ -446,6 +541,9 @@ int main(void)
 		cmocka_unit_test(test_log_is_trimmed_without_commits),
 		cmocka_unit_test(test_too_much_for_a_sum),
 		cmocka_unit_test(test_damaged_before_durable),
+		cmocka_unit_test(test_pin_is_written),
+		cmocka_unit_test(test_pin_keeps_its_place),
+		cmocka_unit_test(test_pin_gives_way),
 		cmocka_unit_test(test_stop_writes_what_was_sealed),
 		cmocka_unit_test(test_stop_tries_again),
 		cmocka_unit_test(test_stop_is_bounded),

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,6 +133,32 @@ static inline void change_disk(struct disk *d)
 	d->ops = &changed_ops;
 }
 
+/* ---- What it says ---- */
+
+static char told[1u << 20]; /* all lines of this test program; worker threads say some */
+static pthread_mutex_t told_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static inline void remember_line(void *arg, int level, const char *line)
+{
+	size_t len;
+
+	pthread_mutex_lock(&told_mutex);
+	len = strlen(told);
+	snprintf(told + len, sizeof(told) - len, "%d %s\n", level, line);
+	pthread_mutex_unlock(&told_mutex);
+	log_line(arg, level, line);
+}
+
+static inline bool was_told(const char *words)
+{
+	bool found;
+
+	pthread_mutex_lock(&told_mutex);
+	found = strstr(told, words) != NULL;
+	pthread_mutex_unlock(&told_mutex);
+	return found;
+}
+
 /* ---- The node ---- */
 
 static inline int open_log(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
@@ -211,7 +238,7 @@ static inline int try_start(struct world *w, const char *backend, struct node_op
 			   .rng = &w->rng,
 			   .joblog_open = open_log,
 			   .joblog_arg = w,
-			   .log = log_line,
+			   .log = remember_line,
 			   .log_arg = &w->log};
 	if (node_new(&env, o, &w->node, &e) < 0)
 		fail_msg("%s", e.text);

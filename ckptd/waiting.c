@@ -140,7 +140,7 @@ static void answer_one(struct job *j, struct waiter *w)
 		job_poke(j);
 	} else if (w->what == CKPT_DURABLE && c->agreed == CP_COMMITTED && !c->persist) {
 		newer = newest_committed(j);
-		if (newer && newer->record_n > c->record_n)
+		if (newer && newer->record_n > c->record_n && !c->pinned)
 			answer_superseded(w, newer->step);
 		else if (!persist_can(c))
 			answer_error(w, CKPT_ELOST,

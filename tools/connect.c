@@ -379,6 +379,8 @@ int connection_ask(struct connection *c, const struct admin_question *q, json_t 
 	if (r < 0)
 		return r;
 	r = read_answer(reply, fd, &doc, e);
+	if (r == 0 && e && reply->text[0])
+		snprintf(e->text, sizeof(e->text), "%s", reply->text);
 	if (fd >= 0)
 		close(fd);
 	ckpt__reply__free_unpacked(reply, NULL);

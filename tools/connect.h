@@ -30,7 +30,7 @@ struct admin_question {
 	int timeout_ms; /* 0: the usual; -1: none */
 };
 /* The answer's document; NULL where the answer is only "done". ret may be NULL. An error of ckptd
- * is returned with its sentence. */
+ * is returned with its sentence; what else it says of a success is in e->text, with no code. */
 MUST_CHECK int connection_ask(struct connection *c, const struct admin_question *q, json_t **ret,
 			      struct err *e);
 

@@ -104,8 +104,9 @@ static int do_all(const struct ctl *c, const struct deed *d, json_t *job, json_t
 			complain("%s step %" PRIu64 " of job '%s': %s", d->name,
 				 doc_number(found[i], "step"), doc_text(job, "job"), why.text);
 		} else if (!c->json && c->talk >= 0) {
-			say("job '%s' step %" PRIu64 " %s", doc_text(job, "job"),
-			    doc_number(found[i], "step"), d->done);
+			say("job '%s' step %" PRIu64 " %s%s%s", doc_text(job, "job"),
+			    doc_number(found[i], "step"), d->done, why.text[0] ? "; " : "",
+			    why.text);
 		}
 	}
 	connection_close(conn);
