@@ -34,7 +34,7 @@ struct indexing {
 static void indexing_run(struct work *w)
 {
 	struct indexing *x = container_of(w, struct indexing, work);
-	struct index *ix = x->node->env.index;
+	struct index *ix = x->node->index;
 
 	switch (x->what) {
 	case INDEX_PUT:
@@ -92,7 +92,7 @@ static void indexing_done(struct work *w)
 
 static struct indexing *indexing_new(struct node *n, enum indexing_what what)
 {
-	struct indexing *x = n->env.index ? alloc_zero(sizeof(*x)) : NULL;
+	struct indexing *x = n->index ? alloc_zero(sizeof(*x)) : NULL;
 
 	if (!x)
 		return NULL;
@@ -163,7 +163,7 @@ int indexing_rebuild(struct node *n, append_done_fn *done, void *arg)
 	struct indexing *x = indexing_new(n, INDEX_REBUILD);
 
 	if (!x)
-		return n->env.index ? -ENOMEM : CKPT_ENOTFOUND;
+		return n->index ? -ENOMEM : CKPT_ENOTFOUND;
 	x->done = done;
 	x->arg = arg;
 	indexing_submit(x);

@@ -174,10 +174,11 @@ static void start_done(struct work *w)
 		found_job_free(f);
 	}
 	if (r == 0) {
+		n->index = s->found.index;
 		adopt_memory(n);
 		n->ready = true;
 		epoch_ready(n);
-		if (n->env.index && (n->env.index_fresh || !s->found.index_good))
+		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
 	} else if (!s->err.code) {
 		err_code(&s->err, r, "start");

@@ -25,6 +25,11 @@
 typedef int joblog_open_fn(void *arg, const struct job_id *job, bool anew, struct joblog **ret,
 			   struct err *e);
 
+/* Opens the index, on a worker, once the data folder is locked. NULL: it is lost; then everything
+ * works from the files. *ret_fresh: it was made anew, and is to be rebuilt. Whoever gave the
+ * function closes it, after the node is freed. */
+typedef struct index *index_open_fn(void *arg, bool *ret_fresh);
+
 /* What ckptd says to people: one line an event; level as syslog's. */
 typedef void node_log_fn(void *arg, int level, const char *line);
 
@@ -32,8 +37,8 @@ struct env {
 	struct loop *loop;
 	struct workers *workers;
 	struct disk *disk;
-	struct index *index; /* may be NULL: lost; then everything works from the files */
-	bool index_fresh;    /* it was made anew: rebuild it */
+	index_open_fn *index_open; /* NULL: there is no index */
+	void *index_arg;
 	struct memory *memory;
 	struct processes *processes;
 	struct rng *rng;

@@ -13,6 +13,7 @@ struct node {
 	struct env env;
 	struct node_options options;
 	struct store store;
+	struct index *index; /* may be NULL: see index_open_fn */
 	bool store_open, ready, stopping;
 	struct list jobs, sessions;
 	struct list early;      /* opens that came before it was ready */

@@ -3,7 +3,8 @@
  * service.c - the daemon: makes every table of struct env over Linux, runs a node on them, stops.
  *
  *   start   signals blocked (threads inherit it) -> descriptors of the fd store -> loop, disk,
- *           workers, index, memory, socket -> node -> READY=1 when it has adopted and read all
+ *           workers, memory, socket -> node (LOCK, then the index) -> READY=1 when it has adopted
+ *           and read all
  *   stop    STOPPING=1 -> node_stop persists what is only in memory -> loop ends -> workers drained
  *           -> node freed -> the rest in reverse; regions stay in the fd store throughout
  *
@@ -240,20 +241,21 @@ static int open_workers(struct service *s, struct err *e)
 	return workers_new(s->loop, &o, &s->workers, e);
 }
 
-static bool open_index(struct service *s)
+/* On a worker, while the loop knows nothing of it yet. */
+static struct index *open_index(void *arg, bool *ret_fresh)
 {
+	struct service *s = arg;
 	char path[sizeof(s->config.data) + 8];
 	struct err e = { 0 };
-	bool fresh = false;
 
 	snprintf(path, sizeof(path), "%s/index", s->config.data);
-	if (index_rocksdb_open(path, &s->index, &fresh, &e) != 0) {
+	if (index_rocksdb_open(path, &s->index, ret_fresh, &e) != 0) {
 		s->index = NULL;
 		log_print(s->log, LOG_ERR, "going on without the index: %s", e.text);
 	} else if (e.code) {
 		log_print(s->log, LOG_WARNING, "%s", e.text);
 	}
-	return fresh;
+	return s->index;
 }
 
 static int open_memory(struct service *s, struct err *e)
@@ -280,11 +282,11 @@ static int open_listener(struct service *s, struct err *e)
 	return listener_new(s->loop, &o, &s->listener, e);
 }
 
-static int open_node(struct service *s, bool index_fresh, struct err *e)
+static int open_node(struct service *s, struct err *e)
 {
 	struct node_options options;
 	struct env env = { .loop = s->loop, .workers = s->workers, .disk = s->disk,
-			   .index = s->index, .index_fresh = index_fresh, .memory = s->memory,
+			   .index_open = open_index, .index_arg = s, .memory = s->memory,
 			   .processes = listener_processes(s->listener), .rng = &s->rng,
 			   .joblog_open = open_joblog, .joblog_arg = s, .log = log_line,
 			   .log_arg = s->log };
@@ -297,7 +299,6 @@ static int open_node(struct service *s, bool index_fresh, struct err *e)
 
 static int service_open(struct service *s, struct err *e)
 {
-	bool fresh = false;
 	int r;
 
 	rng_system(&s->rng);
@@ -317,9 +318,7 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = open_listener(s, e);
 	if (r == 0)
-		fresh = open_index(s);
-	if (r == 0)
-		r = open_node(s, fresh, e);
+		r = open_node(s, e);
 	return r;
 }
 

@@ -233,6 +233,18 @@ static int on_job(void *arg, const struct job_id *id)
 	return r;
 }
 
+/* Only now: without LOCK it may be another ckptd's. */
+static void open_index(struct node *n, struct found *ret)
+{
+	bool fresh = false;
+
+	if (n->env.index_open)
+		ret->index = n->env.index_open(n->env.index_arg, &fresh);
+	if (ret->index && !fresh &&
+	    catalog_check(ret->index, &n->store, &ret->index_good, NULL) < 0)
+		ret->index_good = false; /* damaged: rebuilt */
+}
+
 int start_scan(struct node *n, struct found *ret, struct err *e)
 {
 	struct store_options o = {
@@ -252,8 +264,7 @@ int start_scan(struct node *n, struct found *ret, struct err *e)
 	r = spare_sweep(&n->store, n->options.spare_bytes, e);
 	if (r == 0)
 		r = store_each_job(&n->store, on_job, &x, e);
-	if (r == 0 && n->env.index && !n->env.index_fresh &&
-	    catalog_check(n->env.index, &n->store, &ret->index_good, NULL) < 0)
-		ret->index_good = false; /* damaged: rebuilt */
+	if (r == 0)
+		open_index(n, ret);
 	return r;
 }

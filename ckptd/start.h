@@ -30,6 +30,7 @@ struct found_job {
 struct found {
 	struct list jobs;
 	uint32_t discarded, expired, damaged;
+	struct index *index;
 	bool index_good;
 };
 MUST_CHECK int start_scan(struct node *n, struct found *ret, struct err *e);

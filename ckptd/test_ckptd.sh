@@ -64,8 +64,10 @@ child=$(cat "$dir/deep/data/LOCK")
 # A second daemon on the same folder says who is there, and leaves the first alone.
 "$ckptd" --user --socket "$dir/sock2" --data "$dir/deep/data" 2>"$dir/err" && fail "two daemons"
 grep -q "$child" "$dir/err" || fail "does not name process $child: $(cat "$dir/err")"
+grep -q index "$dir/err" && fail "it tried the other one's index: $(cat "$dir/err")"
 "$ckptd" --user --socket "$dir/sock" --data "$dir/other" 2>"$dir/err" && fail "two on one socket"
 grep -q "another program listens" "$dir/err" || fail "socket in use: $(cat "$dir/err")"
+
 
 # Reload: what may change changes, the rest is named; nonsense changes nothing.
 printf '[log]\nlevel = debug\n[memory]\nbudget = 128M\n' >"$dir/ckptd.conf"

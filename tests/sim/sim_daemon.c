@@ -2,7 +2,7 @@
 /*
  * sim_daemon.c - the lives of ckptd: what main.c does, in virtual time.
  *
- *   start: index (absent if it cannot be opened), memory, listener, node -> ready, or dead and
+ *   start: memory, listener, node, index (absent if it cannot be opened) -> ready, or dead and
  *   started again, as its supervisor does -> killed by the driver, at a step or at a fault point
  *   -> started again after a while; or stopped in order, with nothing left behind
  */
@@ -171,6 +171,16 @@ static void on_process_ended(void *arg, const struct process_id *p)
 
 static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended};
 
+static struct index *open_index(void *arg, bool *ret_fresh)
+{
+	struct daemon *d = arg;
+	struct err e = {0};
+
+	if (index_sim_open(d->sim->index, &d->index, ret_fresh, &e) < 0)
+		d->index = NULL; /* everything works without it */
+	return d->index;
+}
+
 static void daemon_main(void *arg)
 {
 	struct daemon *d = arg;
@@ -188,9 +198,8 @@ static void daemon_main(void *arg)
 	};
 	struct err e = {0};
 
-	if (index_sim_open(s->index, &d->index, &env.index_fresh, &e) < 0)
-		d->index = NULL; /* everything works without it */
-	env.index = d->index;
+	env.index_open = open_index;
+	env.index_arg = d;
 	env.memory = memory_sim_open(s->keeper, l);
 	env.processes = host_listen(s->host, l, &events, d);
 	if (node_new(&env, &s->options, &d->node, &e) < 0) {
