@@ -7,7 +7,8 @@
  *   ckptd --user         the same without root, service manager or configuration
  *
  * The parent executes this program again with --supervised, so that a daemon that it starts after
- * an upgrade is the new one. Exit status: 0 fine, 1 it failed, 2 usage or configuration.
+ * an upgrade is the new one. Exit status: 0 fine, 1 it failed, 2 usage or configuration,
+ * 3 it was stopped and could not write all that is committed.
  */
 #include <config.h>
 
@@ -26,7 +27,7 @@
 #include "ckptd/service.h"
 #include "ckptd/supervise.h"
 
-enum { STATUS_OK, STATUS_FAILED, STATUS_USAGE };
+enum { STATUS_OK, STATUS_FAILED, STATUS_USAGE, STATUS_LOST };
 enum { SETS_MAX = 128, WATCHDOG_S = 120 };
 
 /* One setting of the command line; option NULL: value is "section.key=value". */
@@ -286,6 +287,7 @@ static int live_as_daemon(const struct arguments *a, const struct config *c, str
 				     .log = log, .reload = reload_config,
 				     .reload_arg = (void *)a };
 	struct err e = { 0 };
+	unsigned lost = 0;
 	int r;
 
 	raise_limit(RLIMIT_NOFILE);
@@ -294,10 +296,12 @@ static int live_as_daemon(const struct arguments *a, const struct config *c, str
 	if (r == 0)
 		r = make_folders(c->data, &e);
 	if (r == 0)
-		r = service_run(&o, &e);
+		r = service_run(&o, &lost, &e);
 	if (r)
 		log_print(log, LOG_ERR, "%s", e.text);
-	return r ? STATUS_FAILED : STATUS_OK;
+	if (r)
+		return STATUS_FAILED;
+	return lost ? STATUS_LOST : STATUS_OK;
 }
 
 /* Where this program is, so that the next daemon after an upgrade is the new one. */
@@ -315,6 +319,7 @@ static int live_as_supervisor(int argc, char **argv, struct log *log)
 	char program[4096], **child = alloc_array((size_t)argc + 2, sizeof(*child));
 	struct supervise_options o = { .program = program,
 				       .argv = child,
+				       .end_status = STATUS_LOST,
 				       .watchdog_ns = WATCHDOG_S * 1000000000ull,
 				       .backoff_min_ns = SUPERVISE_BACKOFF_MIN_NS,
 				       .backoff_max_ns = SUPERVISE_BACKOFF_MAX_NS,

@@ -330,6 +330,42 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 		stopped(n);
 }
 
+static const char *why_not_written(const struct checkpoint *c)
+{
+	if (c->reason[0])
+		return c->reason;
+	return c->durable == DUR_WRITING ? "it was still being written"
+					 : "it still waited for the disk";
+}
+
+unsigned node_stop_lost(struct node *n, const char *when)
+{
+	struct checkpoint *c;
+	unsigned lost = 0;
+	struct job *j;
+
+	list_each(j, &n->jobs, link) {
+		list_each(c, &j->checkpoints, link) {
+			if (checkpoint_waits_for_commit(c))
+				job_tell(j, 3,
+					 "step %llu was saved by every rank and could not be "
+					 "committed %s%s%s",
+					 (unsigned long long)c->step, when,
+					 j->log_text[0] ? ": " : "", j->log_text);
+			if (!needs_files(j, c))
+				continue;
+			lost++;
+			job_tell(j, 3,
+				 "step %llu is committed and is lost with this stop, unless memory "
+				 "is kept (a restart by systemd): it could not be written%s%s: %s",
+				 (unsigned long long)c->step,
+				 c->durable == DUR_FAILED ? "" : " ",
+				 c->durable == DUR_FAILED ? "" : when, why_not_written(c));
+		}
+	}
+	return lost;
+}
+
 void node_reload(struct node *n, const struct node_options *o)
 {
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);

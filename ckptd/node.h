@@ -84,6 +84,9 @@ extern const struct conn_events node_conn_events;
  * given up (all bounded by timeout_ns), then calls stopped. Memory stays in the fd store.
  */
 void node_stop(struct node *n, uint64_t timeout_ns, void (*stopped)(void *arg), void *arg);
+/* After a stop, in time or not: one line for each checkpoint that is committed and only in memory,
+ * and needed; when: "within ...". Returns how many. */
+MUST_CHECK unsigned node_stop_lost(struct node *n, const char *when);
 /* Takes over what may change while it runs: retention, persist_every, quotas. */
 void node_reload(struct node *n, const struct node_options *o);
 /* Frees everything of this process; touches neither memory regions nor files. */

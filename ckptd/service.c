@@ -5,7 +5,8 @@
  *   start   signals blocked (threads inherit it) -> descriptors of the fd store -> loop, disk,
  *           workers, memory, socket -> node (LOCK, then the index) -> READY=1 when it has adopted
  *           and read all
- *   stop    STOPPING=1 -> node_stop persists what is only in memory -> loop ends -> workers drained
+ *   stop    STOPPING=1 -> node_stop persists what is only in memory -> loop ends -> what is lost is
+ *           said -> workers drained
  *           -> node freed -> the rest in reverse; regions stay in the fd store throughout
  *
  * The control thread alone. Failure modes: whatever cannot be had at the start is an error with a
@@ -55,7 +56,7 @@ struct service {
 	struct watch signals;
 	struct timer tick; /* watchdog and status */
 	uint64_t tick_ns;
-	bool ready, stopping;
+	bool ready, stopping, hurried; /* hurried: it was told to stop twice */
 	struct err failure; /* code 0: none */
 };
 
@@ -160,6 +161,7 @@ static void stop(struct service *s, const char *signal_name)
 	if (s->stopping) {
 		log_print(s->log, LOG_WARNING, "%s again: not waiting for what is being persisted",
 			  signal_name);
+		s->hurried = true;
 		loop_epoll_stop(s->loop);
 		return;
 	}
@@ -376,7 +378,29 @@ static void run(struct service *s)
 	timer_disarm(s->loop, &s->tick);
 }
 
-int service_run(const struct service_options *o, struct err *e)
+/* How it ended; returns how much is lost. */
+static unsigned tell_end(struct service *s)
+{
+	char when[100], text[100] = "stopped: all that is committed is on disk";
+	unsigned lost = 0;
+
+	snprintf(when, sizeof(when), "within service.stop_timeout (%llu s)",
+		 (unsigned long long)(s->config.stop_timeout_ns / 1000000000u));
+	if (s->ready)
+		lost = node_stop_lost(s->node,
+				      s->hurried ? "before a second signal came" : when);
+	else
+		snprintf(text, sizeof(text), "stopped before it was ready");
+	if (lost)
+		snprintf(text, sizeof(text), "stopped: %u committed checkpoint%s not on disk",
+			 lost, lost == 1 ? " is" : "s are");
+	log_print(s->log, lost ? LOG_ERR : LOG_NOTICE, "%s", text);
+	snprintf(when, sizeof(when), "STATUS=%.80s", text);
+	tell(s, when);
+	return lost;
+}
+
+int service_run(const struct service_options *o, unsigned *ret_lost, struct err *e)
 {
 	struct service s = { .o = o, .config = o->config, .log = o->log, .signals.fd = -1 };
 	int r;
@@ -385,6 +409,7 @@ int service_run(const struct service_options *o, struct err *e)
 	r = service_open(&s, e);
 	if (r == 0)
 		run(&s);
+	*ret_lost = r == 0 && s.stopping ? tell_end(&s) : 0;
 	service_close(&s);
 	if (r == 0 && s.failure.code)
 		r = err_set(e, s.failure.code, "%s", s.failure.text);

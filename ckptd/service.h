@@ -20,7 +20,8 @@ struct service_options {
 	void *reload_arg;
 };
 
-/* Runs until SIGTERM or SIGINT (a second one does not wait for what is being persisted). */
-MUST_CHECK int service_run(const struct service_options *o, struct err *e);
+/* Runs until SIGTERM or SIGINT (a second one does not wait for what is being persisted). *ret_lost:
+ * how many committed checkpoints it leaves only in memory. */
+MUST_CHECK int service_run(const struct service_options *o, unsigned *ret_lost, struct err *e);
 
 #endif

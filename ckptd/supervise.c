@@ -218,7 +218,8 @@ static void child_ended(struct supervisor *s, int wait_status)
 
 	s->child = 0;
 	s->status = status;
-	if ((by_itself && status == 0) || s->stopping || (by_itself && !s->ever_ready)) {
+	if (s->stopping ||
+	    (by_itself && (status == 0 || status == s->o->end_status || !s->ever_ready))) {
 		s->over = true; /* (4) */
 		if (by_itself && status == EXIT_NO_EXEC)
 			log_print(s->o->log, LOG_ERR, "cannot execute '%s'", s->o->program);

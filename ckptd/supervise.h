@@ -13,6 +13,7 @@
 struct supervise_options {
 	const char *program;    /* path to execute */
 	char *const *argv;      /* of the child */
+	int end_status;         /* of a child that ended as it was told to, as 0 is */
 	uint64_t watchdog_ns;   /* without news for so long the child is killed; 0: never */
 	uint64_t backoff_min_ns, backoff_max_ns; /* between deaths, doubling */
 	struct log *log;
@@ -21,9 +22,9 @@ struct supervise_options {
 #define SUPERVISE_BACKOFF_MAX_NS 10000000000ull
 
 /*
- * Runs the child until it ends by itself with status 0, or ends after SIGTERM or SIGINT, or fails
- * before it was ever ready. *ret_status is what this process should exit with. To be called before
- * there are threads.
+ * Runs the child until it ends by itself with status 0 or end_status, or ends after SIGTERM or
+ * SIGINT, or fails before it was ever ready. *ret_status is what this process should exit with. To
+ * be called before there are threads.
  */
 MUST_CHECK int supervise_run(const struct supervise_options *o, int *ret_status, struct err *e);
 

@@ -90,6 +90,7 @@ wait "$pid"
 status=$?
 pid=
 [ $status -eq 0 ] || fail "exit status $status"
+[ "$(grep -c ' stopped: all that is committed is on disk' "$dir/log")" = 1 ] || fail "no 'stopped'"
 [ ! -e "$dir/sock" ] || fail "the socket is still there"
 kill -0 "$again" 2>/dev/null && fail "the daemon is still there"
 exit 0

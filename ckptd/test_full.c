@@ -514,6 +514,27 @@ static void test_stop_tries_again(void **state)
 	end_for_good(&j);
 }
 
+/* What it could not write is said, of each job once, with why. */
+static void test_stop_says_what_is_lost(void **state)
+{
+	struct job_rig j = {0};
+	bool stopped = false;
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	assert_int_equal(node_stop_lost(j.w.node, "at all"), 0);
+	shard_error = -EIO;
+	assert_int_equal(save_rank(&j.a, 0, 7), 0);
+	assert_int_equal(wait_rank(&j.a, 7, CKPT_COMMITTED), 0);
+	node_stop(j.w.node, 3600000000000u, on_stopped, &stopped);
+	assert_true(turn_until(&j, &stopped, TURNS_MAX));
+	assert_int_equal(node_stop_lost(j.w.node, "at all"), 1);
+	assert_true(was_told("3 job 'job': step 7 is committed and is lost with this stop"));
+	assert_true(was_told("could not be written: cannot begin "));
+	end_for_good(&j);
+}
+
 static void test_stop_is_bounded(void **state)
 {
 	struct job_rig j = {0};
@@ -526,6 +547,9 @@ static void test_stop_is_bounded(void **state)
 	assert_int_equal(save_rank(&j.a, 0, 10), 0);
 	node_stop(j.w.node, 100000000u, on_stopped, &stopped);
 	assert_true(turn_until(&j, &stopped, TURNS_MAX));
+	assert_int_equal(node_stop_lost(j.w.node, "within a moment"), 0);
+	assert_true(was_told("3 job 'job': step 10 was saved by every rank and could not be "
+			     "committed within a moment: "));
 	end_for_good(&j);
 }
 
@@ -546,6 +570,7 @@ int main(void)
 		cmocka_unit_test(test_pin_gives_way),
 		cmocka_unit_test(test_stop_writes_what_was_sealed),
 		cmocka_unit_test(test_stop_tries_again),
+		cmocka_unit_test(test_stop_says_what_is_lost),
 		cmocka_unit_test(test_stop_is_bounded),
 	};
 

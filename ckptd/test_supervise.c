@@ -68,7 +68,8 @@ static int supervise(const char *dir, const char *part, uint64_t watchdog_ns)
 {
 	char *argv[] = { child_program, (char *)dir, (char *)part, NULL };
 	struct supervise_options o = { .program = child_program, .argv = argv,
-				       .watchdog_ns = watchdog_ns, .backoff_min_ns = 1000000,
+				       .end_status = 33, .watchdog_ns = watchdog_ns,
+				       .backoff_min_ns = 1000000,
 				       .backoff_max_ns = 20000000 };
 	int status = -1;
 
@@ -135,6 +136,13 @@ static void test_store_that_is_full_says_so(void **state)
 static void test_error_before_ready_is_not_repeated(void **state)
 {
 	assert_int_equal(supervise(*state, "config", 0), 2);
+	assert_file(*state, "lives", "x");
+}
+
+/* It was told to stop, and says by its status how that went: as final as status 0. */
+static void test_stopped_child_is_not_started_again(void **state)
+{
+	assert_int_equal(supervise(*state, "stopped", 0), 33);
 	assert_file(*state, "lives", "x");
 }
 
@@ -368,6 +376,7 @@ int main(void)
 		T(test_memory_is_found_again_after_each_death),
 		T(test_store_that_is_full_says_so),
 		T(test_error_before_ready_is_not_repeated),
+		T(test_stopped_child_is_not_started_again),
 		T(test_program_that_is_not_there),
 		T(test_signals_are_passed_on),
 		T(test_child_stops_when_the_supervisor_dies),

@@ -256,6 +256,8 @@ static void run(const char *part, int life)
 		part_hang(life);
 	else if (strcmp(part, "config") == 0)
 		exit(2);
+	else if (strcmp(part, "stopped") == 0)
+		exit(notify_send(notify, "READY=1", NULL, 0) == 0 ? 33 : 97);
 	else
 		exit(98);
 }

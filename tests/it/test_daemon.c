@@ -148,6 +148,32 @@ static void orderly_stop(struct rig *r)
 	RIG_CHECK(rig_stop(r) == 0, "ckptd stops with an error");
 }
 
+/* What it could not write before it ended is said, and seen by its exit status. */
+static void stop_that_loses(struct rig *r)
+{
+	struct rlimit none = { 0 }, old;
+	struct trainer_process t;
+	int status;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "checkpoint.persist_every=1000000");
+	rig_start(r);
+	join(&t, r, "run1");
+	for (int step = 10; step <= 30; step += 10)
+		trainer_must(&t, "save %d 1 20000", step);
+	trainer_must(&t, "wait 30 %d 20000", CKPT_COMMITTED);
+	trainer_exit(&t);
+	RIG_CHECK(prlimit(rig_daemon(r), RLIMIT_NOFILE, NULL, &old) == 0, "prlimit");
+	none.rlim_max = old.rlim_max;
+	RIG_CHECK(prlimit(rig_daemon(r), RLIMIT_NOFILE, &none, NULL) == 0, "prlimit: %s",
+		  strerror(errno));
+	status = rig_stop(r);
+	RIG_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3, "status %d", status);
+	RIG_CHECK(rig_log_count(r, "job 'job': step 30 is committed and is lost") == 1,
+		  "the log does not say what is lost");
+	RIG_CHECK(rig_log_count(r, "stopped: 1 committed") == 1, "the log does not say the end");
+}
+
 static unsigned long long alarms(struct rig *r)
 {
 	static char text[65536];
@@ -312,6 +338,7 @@ int main(int argc, char **argv)
 	static const struct rig_test tests[] = {
 		RIG_TEST(no_ckptd),	  RIG_TEST(lost_and_back),
 		RIG_TEST(crashes),	  RIG_TEST(orderly_stop),
+		RIG_TEST(stop_that_loses),
 		RIG_TEST(executes_anew),
 		RIG_TEST(stale_snapshot), RIG_TEST(ckptd_out_of_files),
 		RIG_TEST(trainer_out_of_files), RIG_TEST(as_nobody),
