@@ -114,9 +114,15 @@ static int find_place(int rank, int world, struct identity *id, struct err *e)
 		id->world = (uint32_t)w;
 		return 0;
 	}
-	return err_set(e, -EINVAL, "rank and world are not given and the environment has neither "
-		       "RANK and WORLD_SIZE nor those of Slurm or Open MPI; pass them, or 0 and 1 "
-		       "for a single process");
+	return err_set(e, -EINVAL,
+		       "%s not given and the environment does not say (%s%s%s, those of Slurm or "
+		       "Open MPI, or CKPT_RANK and CKPT_WORLD); pass rank and world, 0 and 1 for a "
+		       "single process",
+		       rank >= 0    ? "world is"
+		       : world >= 0 ? "rank is"
+				    : "rank and world are",
+		       rank < 0 ? "RANK" : "", rank < 0 && world < 0 ? " and " : "",
+		       world < 0 ? "WORLD_SIZE" : "");
 }
 
 /* ---- Run id ---- */

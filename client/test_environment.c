@@ -81,7 +81,11 @@ static void test_nonsense_is_refused(void **state)
 
 	(void)state;
 	clearenv();
-	refused(find(&id, &e), &e, "RANK and WORLD_SIZE");
+	refused(find(&id, &e), &e, "rank and world are not given");
+	refused(find(&id, &e), &e, "(RANK and WORLD_SIZE, ");
+	refused(identity_find("j", 0, CKPT_FROM_ENV, NULL, &id, &e), &e, "world is not given");
+	refused(identity_find("j", 0, CKPT_FROM_ENV, NULL, &id, &e), &e, "(WORLD_SIZE, ");
+	refused(identity_find("j", CKPT_FROM_ENV, 4, NULL, &id, &e), &e, "rank is not given");
 	SET("RANK", "-1", "WORLD_SIZE", "8");
 	refused(find(&id, &e), &e, "RANK is '-1'");
 	SET("RANK", "1", "WORLD_SIZE", "8x");
