@@ -312,13 +312,26 @@ static int look_for_ckptd(struct ckpt *c, uint64_t deadline, struct err *e)
 	return session_ensure(c, deadline, e);
 }
 
+/* One rank of several may have nothing of its own; a job that has nothing forgot to declare it. */
+static int check_something(const struct ckpt *c, const struct ckpt_save_args *a, struct err *e)
+{
+	if (c->n_shards || a->n_blobs || c->who.world > 1)
+		return 0;
+	return err_set(e, -EINVAL,
+		       "step %llu: job '%s' has one rank, which has declared no tensor and gives "
+		       "no blob, so there is nothing to save; call ckpt_declare() for each tensor",
+		       (unsigned long long)a->step, c->who.job);
+}
+
 /* CKPT_SKIPPED (> 0): all is well, and there are no slots yet. */
 static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t until,
 		 uint64_t deadline, struct err *e)
 {
-	int r = prepare_if_needed(c, e);
+	int r = check_something(c, a, e);
 	bool slots = false;
 
+	if (r == 0)
+		r = prepare_if_needed(c, e); /* which ends the declaration */
 	if (r == 0)
 		r = bindings_check(c, a->tensors, a->n_tensors, e);
 	if (r == 0)

@@ -271,6 +271,28 @@ static void test_bindings_that_do_not_fit(void **state)
 	check_image(w, 1);
 }
 
+static void test_nothing_to_save(void **state)
+{
+	struct fake *f = fake_new();
+	struct ckpt *c = fake_open(f);
+	struct ckpt_blob blob = {"rng", "abc", 3};
+	struct ckpt_save_args a = {.size = sizeof(a), .step = 1, .timeout_ms = 10000};
+	const uint64_t shape = 3;
+
+	(void)state;
+	assert_int_equal(ckpt_save(c, &a), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "ckpt_declare()"));
+	assert_int_equal(ckpt_save_begin(c, &a), -EINVAL);
+	fake_declare(c, "late", 1, &shape); /* the declaration has not ended by that */
+	ckpt_close(c);
+	c = fake_open(f);
+	a.blobs = &blob;
+	a.n_blobs = 1;
+	assert_int_equal(ckpt_save(c, &a), CKPT_OK);
+	ckpt_close(c);
+	fake_free(f);
+}
+
 static void test_no_credit_is_a_skip(void **state)
 {
 	struct world *w = *state;
@@ -480,6 +502,7 @@ int main(void)
 		T(test_blobs),
 		T(test_names_that_fill_the_message),
 		T(test_bindings_that_do_not_fit),
+		cmocka_unit_test(test_nothing_to_save),
 		T(test_no_credit_is_a_skip),
 		T(test_waiting_for_a_credit),
 		T(test_newer_epoch_refuses_saves),
