@@ -54,6 +54,13 @@ class Loaded(NamedTuple):
     problems: List[str]
     fell_back: bool
 
+    def __repr__(self) -> str:
+        """Blobs by their sizes: they can be megabytes."""
+        blobs = ", ".join(f"{name!r}: {len(data)} bytes" for name, data in self.blobs.items())
+        return (f"<Loaded step {self.step} from {self.tier}, {self.bytes} bytes, blobs {{{blobs}}}"
+                + (f", problems {self.problems}" if self.problems else "")
+                + (", fell back" if self.fell_back else "") + ">")
+
 
 class Info(NamedTuple):
     """One checkpoint of the job. latest: what load() gives in this epoch."""
@@ -103,7 +110,8 @@ class Save:
         return self.status == "sealed"
 
     def __repr__(self) -> str:
-        return f"<Save step {self.step} {self.status}>"
+        why = f": {self.error}" if self.error is not None else ""
+        return f"<Save step {self.step} {self.status}{why}>"
 
     def wait(self, what: int = COMMITTED, timeout: Optional[float] = None) -> bool:
         """Waits until the checkpoint is SEALED, COMMITTED or DURABLE. True when it is; False when
@@ -325,7 +333,8 @@ class Checkpointer:
         if result & L.NOTHING:
             return None
         if result & L.FELL_BACK:
-            warnings.warn(f"the newest checkpoint was damaged; step {out.step} was loaded instead",
+            warnings.warn(f"the newest checkpoint was damaged: step {out.step} before it was loaded "
+                          "instead; 'ckptctl status' of the job names the damaged step",
                           CkptWarning, stacklevel=2)
         return Loaded(out.step, _TIERS.get(out.tier), self._blobs(), out.bytes, out.bytes_read,
                       list(self._problems()), bool(result & L.FELL_BACK))

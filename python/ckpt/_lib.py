@@ -92,7 +92,8 @@ _FUNCTIONS = {
 
 
 def _load():
-    name = os.environ.get("CKPT_LIBRARY", "libckpt.so.0")
+    # Empty is as good as not set; CDLL would take it for this very program.
+    name = os.environ.get("CKPT_LIBRARY") or "libckpt.so.0"
     try:
         # Foreign calls release the interpreter's lock: other threads run on during a save.
         lib = C.CDLL(name)
@@ -100,7 +101,10 @@ def _load():
         raise ImportError(f"libckpt cannot be loaded: {e}; install it, or name the file in "
                           "CKPT_LIBRARY") from None
     for function, (result, arguments) in _FUNCTIONS.items():
-        f = getattr(lib, function)
+        f = getattr(lib, function, None)
+        if f is None:
+            raise ImportError(f"'{name}' is not libckpt, or an older one: it has no {function}(); "
+                              "name the right file in CKPT_LIBRARY")
         f.restype, f.argtypes = result, arguments
     return lib
 

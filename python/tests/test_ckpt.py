@@ -77,6 +77,8 @@ def test_round_trip(d):
         got = c.load()
     assert got.step == 1 and got.tier == "memory", got
     assert got.blobs == {"rng": b"abc", "empty": b""}
+    text = repr(got)
+    assert "step 1 from memory" in text and "'rng': 3 bytes" in text and "abc" not in text, text
     assert (w2 == w).all() and (v2 == v).all() and s2 == s
 
 
@@ -167,6 +169,7 @@ def test_overlapped_and_torn(d):
         with c.saving(2, wait_credit=True, full_compare=True) as s:
             w += 1
         assert s.status == "failed" and s.error.code == -1007, s.error
+        assert str(s.error) in repr(s), s
         assert c.save(3, wait_credit=True).wait(ckpt.COMMITTED)
         assert [i.step for i in c.list() if i.memory][0] == 3
 
@@ -177,6 +180,23 @@ def test_no_daemon_says_what_to_do(d):
         raise AssertionError("opened without a daemon")
     except ckpt.CkptError as e:
         assert "/nonexistent/sock" in str(e), e
+
+
+def test_nothing_to_save(d):
+    with ckpt.open("nothing", 0, 1) as c, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        s = c.save(5)
+        assert not s and s.error.code == -22 and "declared no tensor" in repr(s), s
+
+
+def test_where_the_library_is(d):
+    def importing(value):
+        env = dict(os.environ, PYTHONPATH=os.path.join(TOP, "python"), CKPT_LIBRARY=value)
+        return subprocess.run([sys.executable, "-c", "import ckpt"], env=env, text=True,
+                              capture_output=True).stderr
+    assert "AttributeError" not in importing(""), importing("")
+    assert "name the file in CKPT_LIBRARY" in importing("/nonexistent.so")
+    assert "is not libckpt" in importing("libc.so.6"), importing("libc.so.6")
 
 
 def test_ckptd_lost_and_back(d):
