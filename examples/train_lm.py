@@ -212,18 +212,19 @@ def open_job(args, parameters, adam, text):
     got = c.load() if args.resume else None
     if got is None:
         return c, 0, None
-    state = json.loads(got.blobs["cursor"])
-    adam.t = state["t"]
-    text.generator.set_state(torch.frombuffer(bytearray(got.blobs["data"]), dtype=torch.uint8))
-    torch.set_rng_state(torch.frombuffer(bytearray(got.blobs["rng"]), dtype=torch.uint8))
+    adam.t = got.step  # it moves once a step
+    # Tensors come in any cut; blobs are those of the rank with this number. One that was not there
+    # when the state was saved has none, and begins its own sequence of texts and random numbers.
+    if "data" in got.blobs:
+        text.generator.set_state(torch.frombuffer(bytearray(got.blobs["data"]), dtype=torch.uint8))
+        torch.set_rng_state(torch.frombuffer(bytearray(got.blobs["rng"]), dtype=torch.uint8))
     return c, got.step, {"resumed": got.step, "tier": got.tier, "load_s":
                          time.monotonic() - started}
 
 
-def blobs_of(adam, text):
+def blobs_of(text):
     import torch
-    return {"cursor": json.dumps({"t": adam.t}).encode(),
-            "data": text.generator.get_state().numpy().tobytes(),
+    return {"data": text.generator.get_state().numpy().tobytes(),
             "rng": torch.get_rng_state().numpy().tobytes()}
 
 
@@ -245,15 +246,25 @@ def train(args):
             log.write(json.dumps(values) + "\n")
             log.flush()
 
+    def tell(line):
+        if rank == 0:
+            print(f"{args.job}: {line}", flush=True)
+
     c, first, resumed = (None, 0, None)
     if not args.no_ckpt:
         c, first, resumed = open_job(args, parameters, adam, text)
     say(start=first, parameters=sum(p.numel() for _, p in parameters), world=world,
         time=time.time(), **(resumed or {}))
+    if resumed:
+        tell(f"resumed from step {first} from {resumed['tier']} in {resumed['load_s']:.2f} s")
+    elif args.resume and c is not None:
+        tell("there is no checkpoint to resume from: from the beginning")
+    tell(f"steps {first} to {args.steps} on {world} rank{'s' if world > 1 else ''}, "
+         + (f"a save every {args.every}" if c is not None else "no saves"))
     for step in range(first, args.steps):
         due = c is not None and step > first and step % args.every == 0
         # The state of `step` is final until the optimizer moves it: it is copied meanwhile.
-        with c.saving(step, blobs_of(adam, text), wait_credit=True) if due else nullcontext() as s:
+        with c.saving(step, blobs_of(text), wait_credit=True) if due else nullcontext() as s:
             tokens, wanted = text.next()
             logits = model(tokens)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
@@ -264,11 +275,16 @@ def train(args):
         # As hex too: bit for bit, not rounded to decimals.
         say(step=step, loss=loss.item(), hex=loss.item().hex(), time=time.time(),
             **({"saved": s.status, "stall_s": c.stats["last_stall_ns"] / 1e9} if due else {}))
+        if step % args.every == 0:
+            tell(f"step {step}, loss {loss.item():.4f}"
+                 + (f", {s.status}" if due else ""))
     if c:
         import ckpt
-        final = c.save(args.steps, blobs=blobs_of(adam, text), wait_credit=True)
+        final = c.save(args.steps, blobs=blobs_of(text), wait_credit=True)
         final.wait(ckpt.DURABLE if args.durable else ckpt.COMMITTED)
+        tell(f"step {args.steps} is {'durable' if args.durable else 'committed'}")
         c.close()
+    tell(f"trained to step {args.steps}")
     if world > 1:
         dist.barrier()
         dist.destroy_process_group()
