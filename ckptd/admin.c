@@ -61,26 +61,19 @@ static const char *durable_name(const struct checkpoint *c)
 	return c->no_room ? names[DUR_WANTED] : names[c->durable];
 }
 
-static bool is_latest(const struct checkpoint *c)
+/* latest: what the next launch would get. */
+static json_t *checkpoint_json(const struct checkpoint *c, const struct checkpoint *latest)
 {
-	const struct record_epoch *ep = &c->job->history.epoch;
-
-	return ep->has_base && ep->base_step == c->step &&
-	       attempt_equal(&ep->base_attempt, &c->attempt);
-}
-
-static json_t *checkpoint_json(const struct checkpoint *c)
-{
-	return json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, s:i, "
-			 "s:o, s:o, s:s}",
-			 "step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16),
-			 "epoch", (json_int_t)c->epoch, "state", state_name(c), "disk",
-			 durable_name(c), "memory", (int)c->memory, "suspect", (int)c->disk_suspect,
-			 "pinned", (int)c->pinned, "latest", (int)is_latest(c), "bytes",
-			 (json_int_t)c->bytes, "time_ns", (json_int_t)c->wall_ns, "world",
-			 (int)c->world, "ranks_sealed", (int)c->n_sealed, "readers",
-			 (int)c->readers, "root", hex_json(c->root.b, 16), "layout",
-			 hex_json(c->layout.b, 16), "reason", c->reason);
+	return json_pack(
+		"{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, "
+		"s:i, s:o, s:o, s:s}",
+		"step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16), "epoch",
+		(json_int_t)c->epoch, "state", state_name(c), "disk", durable_name(c), "memory",
+		(int)c->memory, "suspect", (int)c->disk_suspect, "pinned", (int)c->pinned, "base",
+		(int)checkpoint_is_base(c), "latest", (int)(c == latest), "bytes",
+		(json_int_t)c->bytes, "time_ns", (json_int_t)c->wall_ns, "world", (int)c->world,
+		"ranks_sealed", (int)c->n_sealed, "readers", (int)c->readers, "root",
+		hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "reason", c->reason);
 }
 
 static json_t *member_json(const struct member *m)
@@ -132,7 +125,7 @@ static json_t *epoch_json(const struct job *j)
 	return o;
 }
 
-static json_t *job_json(const struct job *j)
+static json_t *job_json(struct job *j)
 {
 	json_t *o = json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:i, s:I}", "job",
 			      j->history.job.name, "id", hex_json(j->history.job.id.b, 16), "uid",
@@ -140,18 +133,19 @@ static json_t *job_json(const struct job *j)
 			      (json_int_t)j->history.next_n, "term", (json_int_t)j->history.term,
 			      "lost", (int)j->lost, "stale_alarms", (json_int_t)j->stale_alarms);
 	json_t *ranks = json_array(), *list = json_array();
-	struct checkpoint *c;
+	struct checkpoint *c, *latest = epoch_newest_restorable(j);
 	struct member *m;
 
 	list_each(m, &j->members, link)
 		json_array_append_new(ranks, member_json(m));
 	list_each(c, &j->checkpoints, link)
-		json_array_append_new(list, checkpoint_json(c));
+		json_array_append_new(list, checkpoint_json(c, latest));
 	json_object_set_new(o, "ranks", ranks);
 	json_object_set_new(o, "slots", slots_json(j));
 	json_object_set_new(o, "checkpoints", list);
 	json_object_set_new(o, "aborted", aborts_json(j));
 	json_object_set_new(o, "log_error", json_string(j->log_text));
+	json_object_set_new(o, "log_anew", json_boolean(j->relogged));
 	json_object_set_new(o, "log_trim_error", json_string(j->trim_text));
 	json_object_set_new(o, "disk_error", json_string(j->disk_text));
 	if (j->stale_alarms)
@@ -203,8 +197,9 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	list_each(j, &n->jobs, link)
 		if (may_see(s, j) && (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
 			json_array_append_new(jobs, job_json(j));
-	doc = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "schema", 1,
-			"version", PACKAGE_VERSION, "node", n->options.name, "disk_backend",
+	doc = json_pack("{s:i, s:s, s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "schema", 2,
+			"version", PACKAGE_VERSION, "node", n->options.name, "data",
+			n->options.data, "index", (int)(n->env.index != NULL), "disk_backend",
 			n->env.disk->backend, "memory_budget", (json_int_t)budget, "memory_left",
 			(json_int_t)left, "disk_free", (json_int_t)disk_free, "disk_total",
 			(json_int_t)disk_total, "index_errors", (json_int_t)n->index_errors, "jobs",
@@ -339,12 +334,12 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	if (c->durable != DUR_DONE)
 		return err_set(e, CKPT_ESTATE, "step %llu is not on disk",
 			       (unsigned long long)c->step);
-	if (c->pinned || is_latest(c) || c->readers || c->works || !other)
+	if (c->pinned || checkpoint_is_base(c) || c->readers || c->works || !other)
 		return err_set(e, -EBUSY, "step %llu is %s; it stays", (unsigned long long)c->step,
-			       c->pinned     ? "pinned"
-			       : is_latest(c) ? "the base of the current epoch"
-			       : !other       ? "the only good one on disk"
-					      : "being read or written");
+			       c->pinned               ? "pinned"
+			       : checkpoint_is_base(c) ? "the base of the current epoch"
+			       : !other                ? "the only good one on disk"
+						       : "being read or written");
 	d = deed_new(s, request);
 	if (!d)
 		return -ENOMEM;
@@ -379,7 +374,7 @@ static void gc_plan(struct session *s, uint64_t request, struct job *j)
 				     (json_int_t)order[i]->bytes));
 	reply_json(
 		s, request,
-		json_pack("{s:i, s:s, s:o}", "schema", 1, "job", j->history.job.name, "plan", a));
+		json_pack("{s:i, s:s, s:o}", "schema", 2, "job", j->history.job.name, "plan", a));
 }
 
 /* Only here may it be seen: whoever has it opens the job as one of its ranks. */
@@ -393,7 +388,7 @@ static void token(struct session *s, uint64_t request, struct job *j)
 		return;
 	}
 	reply_json(s, request,
-		   json_pack("{s:i, s:s, s:o, s:o}", "schema", 1, "job", j->history.job.name, "id",
+		   json_pack("{s:i, s:s, s:o, s:o}", "schema", 2, "job", j->history.job.name, "id",
 			     hex_json(j->history.job.id.b, 16), "token",
 			     hex_json(j->token, sizeof(j->token))));
 }
@@ -496,7 +491,7 @@ static void fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
 	i->memory = c->memory;
 	i->disk = c->durable == DUR_DONE && !c->disk_suspect;
 	i->pinned = c->pinned;
-	i->latest = is_latest(c);
+	i->latest = checkpoint_is_base(c);
 }
 
 static int send_list(struct session *s, uint64_t request, Ckpt__ListReply *list)

@@ -70,6 +70,14 @@ bool checkpoint_restorable(const struct checkpoint *c)
 	return true;
 }
 
+bool checkpoint_is_base(const struct checkpoint *c)
+{
+	const struct record_epoch *ep = &c->job->history.epoch;
+
+	return ep->has_base && ep->base_step == c->step &&
+	       attempt_equal(&ep->base_attempt, &c->attempt);
+}
+
 struct checkpoint *epoch_newest_restorable(struct job *j)
 {
 	struct checkpoint *c, *best = NULL;

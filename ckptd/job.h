@@ -202,6 +202,7 @@ struct job {
 	uint32_t n_samples;
 	struct digest samples_layout;
 	uint64_t stale_alarms, stale_step;
+	bool relogged; /* this start has begun its log anew */
 	bool retaining;
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
@@ -267,6 +268,7 @@ void epoch_no_ledger(struct job *j, int code);
 void epoch_step(struct job *j); /* an open may be waiting for the old epoch to be settled */
 /* Whether this checkpoint's bytes can be had from memory or files. */
 bool checkpoint_restorable(const struct checkpoint *c);
+bool checkpoint_is_base(const struct checkpoint *c); /* of its job's newest epoch */
 struct checkpoint *epoch_newest_restorable(struct job *j);
 
 /* ---- member.c ---- */

@@ -151,6 +151,7 @@ static int take_job(struct node *n, struct found_job *f)
 	history_init(&f->history);
 	j->log = f->log;
 	f->log = NULL;
+	j->relogged = f->relogged;
 	memcpy(j->token, f->token, sizeof(j->token));
 	list_add_tail(&n->jobs, &j->link);
 	for (size_t i = 0; i < f->n_commits && r == 0; i++)

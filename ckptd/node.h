@@ -50,6 +50,7 @@ struct env {
 
 struct node_options {
 	char name[64];               /* of this node, for records */
+	char data[256];              /* its folder, for tools that read beside it */
 	struct geometry geometry;
 	uint32_t transfer;           /* bytes of one queued transfer */
 	uint32_t slots;              /* per rank; 3 */

@@ -30,14 +30,6 @@ struct expiry {
 	struct err err;
 };
 
-static bool is_base(const struct checkpoint *c)
-{
-	const struct record_epoch *ep = &c->job->history.epoch;
-
-	return ep->has_base && ep->base_step == c->step &&
-	       attempt_equal(&ep->base_attempt, &c->attempt);
-}
-
 /* Durable ones in log order, oldest first. */
 size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
 		   size_t cap)
@@ -62,7 +54,8 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 		items[i] = (struct retention_item){
 			.step = c->step,
 			.clean = !c->disk_suspect,
-			.pinned = c->pinned || is_base(c),
+			.pinned = c->pinned,
+			.base = checkpoint_is_base(c),
 			.busy = c->readers > 0 || c->works > 0 || c->stuck,
 		};
 		if (BUG(RETAIN_IGNORES_READERS))

@@ -95,6 +95,8 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	node_options_default(o);
 	_Static_assert(sizeof(o->name) == sizeof(c->name), "a name fits");
 	memcpy(o->name, c->name, sizeof(o->name));
+	_Static_assert(sizeof(o->data) == sizeof(c->data), "a path fits");
+	memcpy(o->data, c->data, sizeof(o->data));
 	o->transfer = (uint32_t)c->transfer;
 	o->slots = (uint32_t)c->slots;
 	o->compression = (int)c->compression;

@@ -21,6 +21,8 @@ static const char *why_kept(const struct retention_policy *p, const struct reten
 		return "being read or written";
 	if (item->pinned)
 		return "pinned";
+	if (item->base)
+		return "the base of the newest epoch";
 	if (clean_newer < p->keep_last)
 		return item->clean ? "one of the newest" : "too few clean ones are newer";
 	if (p->keep_every && item->step % p->keep_every == 0)

@@ -20,7 +20,8 @@ struct retention_policy {
 struct retention_item {
 	uint64_t step;
 	bool clean;   /* no copy of it is suspect or quarantined */
-	bool pinned;  /* by record, or base of the current epoch */
+	bool pinned;  /* by record */
+	bool base;    /* of the job's newest epoch */
 	bool busy;    /* being read or written */
 	bool expire;  /* out: may be freed now */
 	const char *kept_because; /* out: static words when expire is false */

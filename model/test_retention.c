@@ -63,6 +63,10 @@ static void test_pins_readers_and_steps(void **state)
 	assert_string_equal(items[1].kept_because, "kept every so many steps");
 	assert_string_equal(items[2].kept_because, "pinned");
 	items[0].busy = items[2].pinned = false;
+	items[2].base = true;
+	assert_int_equal(retention_apply(&p, items, 5), 1);
+	assert_string_equal(items[2].kept_because, "the base of the newest epoch");
+	items[2].base = false;
 	assert_int_equal(retention_apply(&p, items, 5), 2);
 	assert_true(items[0].expire && items[2].expire);
 }

@@ -35,6 +35,7 @@ enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30 };
 struct connection {
 	int fd;
 	uint64_t next_id;
+	bool heard; /* an answer has come */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
@@ -50,6 +51,12 @@ static int64_t now_ms(void)
 
 static int lost(const struct connection *c, int error, struct err *e)
 {
+	if (!c->heard)
+		return err_set(e, CKPT_EUNAVAILABLE,
+			       "ckptd at '%s' refused the connection: it has "
+			       "as many as it takes (quota.connections_per_uid), or it is just "
+			       "ending; its log says which",
+			       c->path);
 	return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' ended the connection (%s): look at its "
 		       "log", c->path, error ? err_text(error) : "without a word");
 }
@@ -162,6 +169,7 @@ static int receive_reply(struct connection *c, int timeout_ms, Ckpt__Reply **ret
 				       "ckptd and ckptctl of one version?", c->path);
 		ckpt__reply__free_unpacked(reply, NULL);
 	}
+	c->heard = true;
 	*ret = reply;
 	*ret_fd = fd;
 	return 0;
@@ -215,33 +223,61 @@ static int try_path(const char *path, int *ret_fd)
 	return 0;
 }
 
-/* Opens the socket named, or else the first usual one that answers; path says which was tried. */
-static int find_socket(const char *given, char path[PATH_MAX], int *ret_fd, struct err *e)
+/* Where ckptd is looked for: what was named, or else the usual places in turn. */
+struct places {
+	char path[2][PATH_MAX];
+	int why[2];
+	int n;
+};
+
+static void find_places(const char *given, struct places *p)
 {
 	const char *run = getenv("XDG_RUNTIME_DIR");
-	int r = -ENOENT;
 
+	p->n = 0;
 	if (!given || !given[0])
 		given = getenv("CKPT_SOCKET");
 	if (given && given[0]) {
-		snprintf(path, PATH_MAX, "%s", given);
-		r = try_path(path, ret_fd);
-	} else {
-		if (run && run[0]) {
-			snprintf(path, PATH_MAX, "%s/ckptd.sock", run);
-			r = try_path(path, ret_fd);
-		}
-		if (r == -ENOENT || r == -ECONNREFUSED) {
-			snprintf(path, PATH_MAX, "/run/ckptd/ckptd.sock");
-			r = try_path(path, ret_fd);
-		}
+		snprintf(p->path[p->n++], PATH_MAX, "%s", given);
+		return;
 	}
-	if (r == 0)
-		return 0;
-	return err_set(e, CKPT_EUNAVAILABLE,
-		       "cannot reach ckptd at '%.100s' (%s): start it, name its "
-		       "socket with --socket PATH, or look at its files with --data FOLDER",
-		       path, err_text(r));
+	if (run && run[0])
+		snprintf(p->path[p->n++], PATH_MAX, "%s/ckptd.sock", run);
+	snprintf(p->path[p->n++], PATH_MAX, "/run/ckptd/ckptd.sock");
+}
+
+static int cannot_reach(const struct places *p, int tried, struct err *e)
+{
+	const char *remedy = "start it, name its socket with --socket PATH, or look at its files "
+			     "with --data FOLDER";
+	char first[PATH_MAX + ERR_TEXT_MAX] = "";
+
+	if (p->why[tried] == -EACCES || p->why[tried] == -EPERM)
+		remedy = "ask to be let in (the group of its socket, ckptd), or name that of "
+			 "another one with --socket PATH";
+	if (tried > 0)
+		snprintf(first, sizeof(first), "'%.100s' (%s) nor at ", p->path[0],
+			 err_text(p->why[0]));
+	return err_set(e, CKPT_EUNAVAILABLE, "cannot reach ckptd at %s'%.100s' (%s): %s", first,
+		       p->path[tried], err_text(p->why[tried]), remedy);
+}
+
+/* Opens the socket named, or else the first usual one that answers. */
+static int find_socket(const char *given, char path[PATH_MAX], int *ret_fd, struct err *e)
+{
+	struct places p;
+	int i = 0;
+
+	find_places(given, &p);
+	for (;; i++) {
+		p.why[i] = try_path(p.path[i], ret_fd);
+		if (p.why[i] == 0) {
+			snprintf(path, PATH_MAX, "%s", p.path[i]);
+			return 0;
+		}
+		if (i + 1 == p.n || (p.why[i] != -ENOENT && p.why[i] != -ECONNREFUSED))
+			return cannot_reach(&p, i, e);
+	}
 }
 
 static int say_hello(struct connection *c, struct err *e)

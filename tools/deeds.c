@@ -111,7 +111,7 @@ static int do_all(const struct ctl *c, const struct deed *d, json_t *job, json_t
 	}
 	connection_close(conn);
 	if (r == 0 && c->json)
-		print_json(json_pack("{s:i, s:s, s:s, s:O}", "schema", 1, "source", "daemon",
+		print_json(json_pack("{s:i, s:s, s:s, s:O}", "schema", 2, "source", "daemon",
 				     "verb", d->name, "checkpoints", list));
 	json_decref(list);
 	return r < 0 ? r : worst;
@@ -268,7 +268,8 @@ static int file_plan(const struct ctl *c, struct data_job *j, json_t *jobs, stru
 		items[i] = (struct retention_item){
 			.step = order[i]->id.step,
 			.clean = true, /* only a running ckptd knows better */
-			.pinned = order[i]->logged->pinned || data_is_base(j, order[i]->logged),
+			.pinned = order[i]->logged->pinned,
+			.base = data_is_base(j, order[i]->logged),
 		};
 	retention_apply(&policy, items, n);
 	for (size_t i = 0; i < n; i++)
@@ -335,7 +336,7 @@ int verb_gc(const struct ctl *c, struct err *e)
 	}
 	r = ctl_offline(c) ? file_plans(c, jobs, e) : live_plans(c, jobs, e);
 	if (r == 0 && c->json)
-		print_json(json_pack("{s:i, s:s, s:b, s:O}", "schema", 1, "source",
+		print_json(json_pack("{s:i, s:s, s:b, s:O}", "schema", 2, "source",
 				     ctl_offline(c) ? "files" : "daemon", "dry_run",
 				     (int)c->dry_run, "jobs", jobs));
 	else if (r == 0 && c->talk >= 0) {
@@ -361,33 +362,14 @@ static int ask_rebuild(const struct ctl *c, struct err *e)
 	return r;
 }
 
-/* Whether the ckptd that answers is the one that uses the folder: it knows a job of it. */
 static int check_same_folder(const struct ctl *c, struct err *e)
 {
-	json_t *doc = NULL, *job;
-	bool same = false;
-	char id[ID_TEXT_MAX];
-	struct data d;
-	size_t i;
-	int r = data_open(c->data, &d, e);
+	json_t *doc = NULL;
+	int r = live_document(c, &doc, e);
 
-	if (r == 0)
-		r = data_read_jobs(&d, NULL, e);
-	if (r == 0)
-		r = live_document(c, &doc, e);
-	if (r == 0) {
-		same = d.n_jobs == 0;
-		for (size_t k = 0; k < d.n_jobs; k++) {
-			hex_format(id, d.jobs[k].id.b, sizeof(d.jobs[k].id.b));
-			json_array_foreach(json_object_get(doc, "jobs"), i, job)
-				same = same || doc_is(job, "id", id);
-		}
-		if (!same)
-			r = err_set(e, CKPT_EUNAVAILABLE,
-				    "the ckptd that answers uses another folder");
-	}
+	if (r == 0 && !data_is_same(c->data, doc_text(doc, "data")))
+		r = err_set(e, CKPT_EUNAVAILABLE, "the ckptd that answers uses another folder");
 	json_decref(doc);
-	data_close(&d);
 	return r;
 }
 
@@ -470,7 +452,7 @@ int verb_rebuild(const struct ctl *c, struct err *e)
 	if (r < 0)
 		return r;
 	if (c->json)
-		print_json(json_pack("{s:i, s:s, s:s, s:b, s:o}", "schema", 1, "source",
+		print_json(json_pack("{s:i, s:s, s:s, s:b, s:o}", "schema", 2, "source",
 				     asked ? "daemon" : "files", "verb", "rebuild", "done", 1,
 				     "checkpoints",
 				     asked ? json_null() : doc_count((uint64_t)count)));

@@ -16,6 +16,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -23,6 +24,7 @@
 #include "coord/single.h"
 #include "storage/disk_posix.h"
 #include "storage/recover.h"
+#include "tools/document.h"
 
 #define TRIM_TRIES 10 /* a log that is trimmed while it is read is read again */
 
@@ -36,7 +38,20 @@ static bool is_there(const char *folder)
 	return access(path, F_OK) == 0;
 }
 
-void data_find(const char *given, char ret[PATH_MAX])
+/* What the ckptd that answers says; false: none does, or it is too old to say it. */
+static bool ask_ckptd(char ret[PATH_MAX])
+{
+	const struct ctl usual = {0};
+	json_t *doc = NULL;
+	bool said = live_document(&usual, &doc, NULL) == 0 && doc_text(doc, "data")[0];
+
+	if (said)
+		snprintf(ret, PATH_MAX, "%s", doc_text(doc, "data"));
+	json_decref(doc);
+	return said;
+}
+
+static void find(const char *given, char ret[PATH_MAX])
 {
 	const char *share = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
 
@@ -46,6 +61,8 @@ void data_find(const char *given, char ret[PATH_MAX])
 		snprintf(ret, PATH_MAX, "%s", given);
 		return;
 	}
+	if (ask_ckptd(ret))
+		return;
 	if (share && share[0]) {
 		snprintf(ret, PATH_MAX, "%s/ckptd", share);
 		if (is_there(ret))
@@ -65,8 +82,10 @@ int data_open(const char *given, struct data *ret, struct err *e)
 	int r;
 
 	*ret = (struct data){ 0 };
-	data_find(given, ret->path);
+	find(given, ret->path);
 	r = disk_posix_open(ret->path, "threads", &ret->disk, &why);
+	if (r == -EACCES || r == -EPERM)
+		return err_set(e, r, "%s: only its owner and root can read it", why.text);
 	if (r < 0)
 		return err_set(e, r, "%s: name the right one with --data FOLDER", why.text);
 	r = store_open(ret->disk, &o, &ret->store, e);
@@ -76,6 +95,28 @@ int data_open(const char *given, struct data *ret, struct err *e)
 		return err_wrap(e, r, "data folder '%.150s'", ret->path);
 	}
 	return 0;
+}
+
+bool data_is_same(const char *a, const char *b)
+{
+	struct stat x, y;
+
+	if (strcmp(a, b) == 0)
+		return true;
+	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int data_open_live(const json_t *doc, const char *given, struct data *ret, struct err *e)
+{
+	const char *said = doc_text(doc, "data");
+
+	*ret = (struct data){0};
+	if (given && said[0] && !data_is_same(given, said))
+		return err_set(e, -EINVAL,
+			       "the ckptd that answers has the folder '%.150s', not '%.150s': "
+			       "leave out --socket or --data",
+			       said, given);
+	return data_open(given ? given : said[0] ? said : NULL, ret, e);
 }
 
 static void job_fini(struct data_job *j)
@@ -329,11 +370,30 @@ int data_read_jobs(struct data *d, const char *job, struct err *e)
 	}
 	d->n_jobs = kept;
 	if (job && kept == 0)
-		return err_set(e, CKPT_ENOTFOUND, "there is no job '%.80s' in '%.150s': 'ckptctl "
-			       "status --data FOLDER' lists them", job, d->path);
+		return err_set(e, CKPT_ENOTFOUND,
+			       "there is no job '%.80s' in '%.150s': 'ckptctl status --data "
+			       "%.150s' lists them",
+			       job, d->path, d->path);
 	if (d->n_jobs)
 		qsort(d->jobs, d->n_jobs, sizeof(*d->jobs), by_name);
 	return 0;
+}
+
+const struct data_checkpoint *data_latest(const struct data_job *j)
+{
+	const struct data_checkpoint *best = NULL;
+
+	for (size_t i = 0; i < j->n_checkpoints; i++) {
+		const struct data_checkpoint *c = &j->checkpoints[i];
+
+		if (c->state != FILES_DURABLE && c->state != FILES_UNLOGGED)
+			continue;
+		if (!best || c->commit.incarnation > best->commit.incarnation ||
+		    (c->commit.incarnation == best->commit.incarnation &&
+		     c->commit.record_n > best->commit.record_n))
+			best = c;
+	}
+	return best;
 }
 
 bool data_is_base(const struct data_job *j, const struct history_commit *h)

@@ -48,11 +48,16 @@ struct data {
 };
 
 /*
- * Opens a folder for reading. given NULL: CKPT_DATA, else the first of $XDG_DATA_HOME/ckptd,
- * ~/.local/share/ckptd and /var/lib/ckptd that is there. CKPT_ENOTFOUND: it is no data folder.
+ * Opens a folder for reading. given NULL: CKPT_DATA, else the folder of the ckptd that answers,
+ * else the first of $XDG_DATA_HOME/ckptd, ~/.local/share/ckptd and /var/lib/ckptd that is there.
+ * CKPT_ENOTFOUND: it is no data folder.
  */
 MUST_CHECK int data_open(const char *given, struct data *ret, struct err *e);
-void data_find(const char *given, char ret[PATH_MAX]); /* the path alone */
+/* The folder of a running ckptd, by its answer doc. given: what --data names, which must be the
+ * same folder (-EINVAL: it is another one), or NULL. */
+MUST_CHECK int data_open_live(const json_t *doc, const char *given, struct data *ret,
+			      struct err *e);
+bool data_is_same(const char *a, const char *b); /* one folder, by whatever names */
 void data_close(struct data *d);
 /*
  * Reads the jobs: COMMIT files first, then each log, so that a log that grows meanwhile knows all
@@ -60,6 +65,8 @@ void data_close(struct data *d);
  */
 MUST_CHECK int data_read_jobs(struct data *d, const char *job, struct err *e);
 
+/* What a ckptd that has nothing in memory would have the next launch load; NULL: nothing. */
+const struct data_checkpoint *data_latest(const struct data_job *j);
 /* The base of the job's newest epoch, by the log. */
 bool data_is_base(const struct data_job *j, const struct history_commit *h);
 /* Commits that are newer than all on disk: in memory, if anywhere. */

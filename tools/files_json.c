@@ -32,23 +32,24 @@ static uint64_t stored_bytes(const struct commit_file *c)
 
 static json_t *log_commit_json(const struct data_job *j, const struct history_commit *h)
 {
-	return json_pack("{s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:o, s:i, s:o, s:o, s:i}", "step",
-			 doc_count(h->commit.step), "attempt", doc_hex(h->commit.attempt.b, 16),
-			 "epoch", doc_count(h->epoch), "state", "committed", "pinned",
-			 (int)h->pinned, "latest", (int)data_is_base(j, h), "bytes",
-			 doc_count(h->commit.bytes), "time_ns", doc_count(h->wall_ns), "world",
-			 (int)h->commit.world, "root", doc_hex(h->commit.root.b, 16), "layout",
-			 doc_hex(h->commit.layout.b, 16), "trust", (int)h->trust);
+	return json_pack("{s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:i, s:o, s:o, s:i}",
+			 "step", doc_count(h->commit.step), "attempt",
+			 doc_hex(h->commit.attempt.b, 16), "epoch", doc_count(h->epoch), "state",
+			 "committed", "pinned", (int)h->pinned, "base", (int)data_is_base(j, h),
+			 "latest", 0, "bytes", doc_count(h->commit.bytes), "time_ns",
+			 doc_count(h->wall_ns), "world", (int)h->commit.world, "root",
+			 doc_hex(h->commit.root.b, 16), "layout", doc_hex(h->commit.layout.b, 16),
+			 "trust", (int)h->trust);
 }
 
 static json_t *file_commit_json(const struct commit_file *c)
 {
-	return json_pack("{s:o, s:o, s:o, s:s, s:b, s:b, s:o, s:o, s:i, s:o, s:o}", "step",
+	return json_pack("{s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:i, s:o, s:o}", "step",
 			 doc_count(c->id.step), "attempt", doc_hex(c->id.attempt.b, 16), "epoch",
-			 doc_count(c->epoch), "state", "committed", "pinned", 0, "latest", 0,
-			 "bytes", doc_count(c->bytes), "time_ns", doc_count(c->wall_ns), "world",
-			 (int)c->world, "root", doc_hex(c->root.b, 16), "layout",
-			 doc_hex(c->layout.b, 16));
+			 doc_count(c->epoch), "state", "committed", "pinned", 0, "base", 0,
+			 "latest", 0, "bytes", doc_count(c->bytes), "time_ns",
+			 doc_count(c->wall_ns), "world", (int)c->world, "root",
+			 doc_hex(c->root.b, 16), "layout", doc_hex(c->layout.b, 16));
 }
 
 static json_t *checkpoint_json(const struct data_job *j, const struct data_checkpoint *c)
@@ -62,6 +63,8 @@ static json_t *checkpoint_json(const struct data_job *j, const struct data_check
 	else
 		o = json_pack("{s:o, s:o, s:s}", "step", doc_count(c->id.step), "attempt",
 			      doc_hex(c->id.attempt.b, 16), "state", "unknown");
+	if (c == data_latest(j))
+		json_object_set_new(o, "latest", json_true());
 	json_object_set_new(o, "disk", json_string(disk_name(c->state)));
 	if (c->has_commit)
 		json_object_set_new(o, "stored", doc_count(stored_bytes(&c->commit)));
@@ -181,7 +184,7 @@ int files_document(const struct ctl *c, json_t **ret, struct err *e)
 	ignore_result(d.disk->ops->list(d.disk, "spare", count_spare, &spare) /* shows 0 */);
 	for (size_t i = 0; i < d.n_jobs; i++)
 		json_array_append_new(jobs, job_json(&d.jobs[i]));
-	*ret = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 1, "source", "files",
+	*ret = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "schema", 2, "source", "files",
 			 "data", doc_name(d.path, strlen(d.path)), "disk_free",
 			 doc_count(disk_free), "disk_total", doc_count(disk_total), "spare_files",
 			 doc_count(spare.files), "spare_bytes", doc_count(spare.bytes), "jobs",

@@ -25,8 +25,8 @@ static bool is_on_disk(const json_t *c)
 }
 
 /* 0 also when there is nothing to be read from here: why then says it. */
-static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *job, const json_t *c,
-		       json_t *problems, struct err *why, struct err *e)
+static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *doc, const json_t *job,
+		       const json_t *c, json_t *problems, struct err *why, struct err *e)
 {
 	struct checkpoint_id id = { .step = doc_number(c, "step") };
 	struct data d;
@@ -35,15 +35,23 @@ static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *job, cons
 	if (doc_is(c, "disk", "damaged"))
 		return 0; /* the checkpoint's reason says all */
 	if (!is_on_disk(c)) {
-		err_set(why, CKPT_ENOTFOUND, "its tensors are shown once it is on disk");
+		err_set(why, CKPT_ENOTFOUND, "%s",
+			doc_is(c, "disk", "gone")
+				? "its files are gone: its tensors cannot be shown"
+				: "its tensors can be shown only when it is on disk");
 		return 0;
 	}
 	if (!doc_id(job, "id", id.job.b) || !doc_id(c, "attempt", id.attempt.b))
 		return err_set(e, CKPT_EPROTO, "the checkpoint's id is malformed: are ckptd and "
 			       "ckptctl of one version?");
-	r = data_open(ctl->data, &d, ctl_offline(ctl) ? e : why);
+	if (ctl_offline(ctl))
+		r = data_open(ctl->data, &d, e);
+	else
+		r = data_open_live(doc, ctl->data, &d, why);
+	if (r < 0 && !ctl_offline(ctl) && r != -EINVAL)
+		return 0; /* why says it */
 	if (r < 0)
-		return ctl_offline(ctl) ? r : 0;
+		return ctl_offline(ctl) ? r : err_set(e, r, "%s", why->text);
 	r = tensors_add(&d, &id, ctl->tensor, o, problems, why);
 	data_close(&d);
 	if (r < 0 && r != CKPT_ENOTFOUND && r != -EACCES)
@@ -67,13 +75,13 @@ static int show_document(const struct ctl *ctl, json_t **ret, struct err *e)
 		return r;
 	}
 	problems = json_array();
-	o = json_pack("{s:i, s:O, s:O, s:O, s:O, s:O, s:n, s:n}", "schema", 1, "source",
+	o = json_pack("{s:i, s:O, s:O, s:O, s:O, s:O, s:n, s:n}", "schema", 2, "source",
 		      json_object_get(doc, "source"), "job", json_object_get(job, "job"), "id",
 		      json_object_get(job, "id"), "uid", json_object_get(job, "uid"), "checkpoint",
 		      c, "files", "tensors");
 	if (doc_is(c, "disk", "damaged"))
 		json_array_append(problems, json_object_get(c, "reason"));
-	r = add_tensors(ctl, o, job, c, problems, &why, e);
+	r = add_tensors(ctl, o, doc, job, c, problems, &why, e);
 	if (why.code)
 		json_object_set_new(o, "note", doc_name(why.text, strlen(why.text)));
 	json_object_set_new(o, "problems", problems);
@@ -92,10 +100,12 @@ static void print_tiers(const json_t *c)
 {
 	const json_t *memory = json_object_get(c, "memory");
 
-	say("tiers     memory: %s, disk: %s%s", !memory ? "not known without ckptd"
-						: json_is_true(memory) ? "yes" : "no",
+	say("tiers     memory: %s, disk: %s%s",
+	    !memory                ? "not known without ckptd"
+	    : json_is_true(memory) ? "yes"
+				   : "no",
 	    doc_text(c, "disk")[0] ? doc_text(c, "disk") : "no",
-	    doc_flag(c, "suspect") ? " (a leaf does not match: see 'ckptctl verify')" : "");
+	    doc_flag(c, "suspect") ? " (damaged: 'ckptctl verify' says where)" : "");
 }
 
 static void print_head(const json_t *o)
@@ -109,7 +119,7 @@ static void print_head(const json_t *o)
 	    doc_number(o, "uid"));
 	say("step      %" PRIu64 " of epoch %" PRIu64 ", %s%s%s%s", doc_number(c, "step"),
 	    doc_number(c, "epoch"), doc_text(c, "state"), when,
-	    doc_flag(c, "latest") ? ", base of the epoch" : "",
+	    doc_flag(c, "base") ? ", base of the epoch" : "",
 	    doc_flag(c, "pinned") ? ", pinned" : "");
 	say("attempt   %s", doc_text(c, "attempt"));
 	say("layout    %s", doc_text(c, "layout"));

@@ -42,9 +42,9 @@ static void checkpoint_problems(const json_t *job, const json_t *c, json_t *list
 		add_problem(list, "job '%s': step %" PRIu64 " on disk: %s", name, step, why);
 	if (doc_flag(c, "suspect"))
 		add_problem(list,
-			    "job '%s': step %" PRIu64 " on disk has a leaf that does not match "
-			    "its digest: 'ckptctl verify' names it",
-			    name, step);
+			    "job '%s': step %" PRIu64 " on disk is damaged or cannot be read: "
+			    "'ckptctl verify %s %" PRIu64 "' says what and where",
+			    name, step, name, step);
 }
 
 static void job_problems(const json_t *job, json_t *list)
@@ -55,6 +55,12 @@ static void job_problems(const json_t *job, json_t *list)
 
 	if (doc_text(job, "log_error")[0])
 		add_problem(list, "job '%s': its log: %s", name, doc_text(job, "log_error"));
+	if (doc_flag(job, "log_anew"))
+		add_problem(list,
+			    "job '%s': its log was damaged or lost and begun anew at ckptd's "
+			    "start: its pins are gone, pin again what must stay, and look at "
+			    "log.old-* in the job's folder; the next start of ckptd forgets this",
+			    name);
 	if (doc_text(job, "log_trim_error")[0])
 		add_problem(list, "job '%s': its log of %" PRIu64 " records cannot be trimmed: %s",
 			    name, doc_number(job, "log_records"), doc_text(job, "log_trim_error"));
@@ -83,6 +89,9 @@ static json_t *problems_of(const json_t *doc)
 	json_t *list = json_array(), *job;
 	size_t i;
 
+	if (json_is_false(json_object_get(doc, "index")))
+		add_problem(list, "ckptd works without its index, which did not open when it "
+				  "started: its log says why; once that is mended restart ckptd");
 	if (doc_number(doc, "index_errors"))
 		add_problem(list,
 			    "the index could not be written %" PRIu64 " times: 'ckptctl rebuild' "
@@ -186,10 +195,10 @@ static void print_notes(const json_t *job, bool all)
 	if (!all && n > ABORTS_SHOWN)
 		say("%s: %zu aborted before these (-v shows them)", name, n - ABORTS_SHOWN);
 	if (doc_number(job, "lost"))
-		say("%s: %" PRIu64 " committed %s lost with the memory %s in", name,
-		    doc_number(job, "lost"), doc_number(job, "lost") == 1 ? "checkpoint was"
-									  : "checkpoints were",
-		    doc_number(job, "lost") == 1 ? "it was" : "they were");
+		say("%s: %" PRIu64 " committed %s that were not, or not whole, on disk, or are "
+		    "damaged there",
+		    name, doc_number(job, "lost"),
+		    doc_number(job, "lost") == 1 ? "checkpoint was lost" : "checkpoints were lost");
 	json_array_foreach(json_object_get(job, "leftovers"), i, o)
 		if (all)
 			say("%s: %s: %s", name, doc_text(o, "path"), doc_text(o, "reason"));
@@ -309,8 +318,9 @@ static void flags_cell(struct table *t, const json_t *c)
 {
 	char text[64];
 
-	snprintf(text, sizeof(text), "%s%s%s", doc_flag(c, "latest") ? "latest " : "",
-		 doc_flag(c, "pinned") ? "pinned " : "", doc_flag(c, "suspect") ? "suspect " : "");
+	snprintf(text, sizeof(text), "%s%s%s%s", doc_flag(c, "latest") ? "latest " : "",
+		 doc_flag(c, "base") ? "base " : "", doc_flag(c, "pinned") ? "pinned " : "",
+		 doc_flag(c, "suspect") ? "suspect " : "");
 	if (text[0])
 		text[strlen(text) - 1] = '\0';
 	table_cell(t, "%s", text);
@@ -381,7 +391,7 @@ static json_t *list_document(const json_t *doc)
 				json_object_set(o, keys[k], json_object_get(job, keys[k]));
 		json_array_append_new(jobs, o);
 	}
-	return json_pack("{s:i, s:O, s:o}", "schema", 1, "source", json_object_get(doc, "source"),
+	return json_pack("{s:i, s:O, s:o}", "schema", 2, "source", json_object_get(doc, "source"),
 			 "jobs", jobs);
 }
 

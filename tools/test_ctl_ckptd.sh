@@ -14,7 +14,8 @@ start_daemon () {
 	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
 	daemon=$!
 	for i in $(seq 600); do
-		ctl -q status --socket "$sock" >"$dir/out" 2>&1 && return
+		ctl -q status --socket "$sock" >"$dir/out" 2>&1
+		[ $? -le 1 ] && return
 		kill -0 $daemon || break
 		sleep 0.1
 	done
@@ -80,6 +81,18 @@ assert [b["name"] for r in d["files"]["ranks"] for b in r["blobs"]] == ["rng", "
 run 0 verify --data "$data"
 says out "good     run7 30."
 says out "problems: 0"
+mkdir -p "$HOME/.local/share/ckptd/jobs" # the usual folder is not that of the ckptd that runs
+cp "$data/FORMAT" "$HOME/.local/share/ckptd"
+under CKPT_SOCKET="$sock" run 0 verify
+says out "good     run7 30."
+says out "read from $data in "
+under CKPT_SOCKET="$sock" run 0 show run7 30
+says out "in $data/jobs/"
+run 0 list --socket "$sock" --json
+json 'assert [c["step"] for c in job("run7")["checkpoints"] if c["latest"]] == [30]
+assert not any(c["base"] for c in job("run7")["checkpoints"])'
+run 0 status --socket "$sock" --json
+json 'assert d["index"] and not job("run7")["log_anew"] and d["data"]'
 run 0 list --data "$data" --json
 json 'assert [c["step"] for c in job("run7")["checkpoints"]][:2] == [30, 20]'
 
@@ -138,4 +151,11 @@ says out run7
 run 0 rebuild --data "$data" --json
 json 'assert d["source"] == "files" and d["checkpoints"] >= 1'
 run 1 verify --data "$data"
-ending 39
+
+# ---- Again, after the log was lost
+
+rm -r "$data"/jobs/*/log
+start_daemon
+run 1 status --socket "$sock"
+says out "PROBLEM: job 'run7': its log was damaged or lost and begun anew"
+ending 53

@@ -19,6 +19,8 @@ assert a["aborted"] == [{"step": 15, "epoch": 1, "reason": "rank 1 ended before 
 assert [c["step"] for c in a["checkpoints"]] == [40, 30, 25, 20, 10]
 assert [c["disk"] for c in a["checkpoints"]] == ["no", "durable", "durable", "durable", "expiring"]
 assert [c["step"] for c in a["checkpoints"] if c["latest"]] == [30]
+assert [c["step"] for c in a["checkpoints"] if c["base"]] == [30]
+assert [c["step"] for c in job("beta")["checkpoints"] if c["latest"]] == [5]
 assert [c["step"] for c in a["checkpoints"] if c["pinned"]] == [20]
 assert len(a["leftovers"]) == 1 and "/50." in a["leftovers"][0]["path"]
 assert job("beta")["epoch"]["base_step"] is None and "memory" not in step("alpha", 30)'
@@ -61,7 +63,7 @@ says out 'norm?[31m.bias' # what would colour the terminal does not reach it
 run 0 show alpha 40 --data "$data"
 says out "only in the memory of ckptd"
 run 0 show alpha 40 --data "$data" --json
-json 'assert d["tensors"] is None and d["files"] is None and "once it is on disk" in d["note"]'
+json 'assert d["tensors"] is None and d["files"] is None and "only when it is on disk" in d["note"]'
 run 2 show alpha 31 --data "$data"
 says err "job 'alpha' has no checkpoint 31"
 run 2 show alpha 30.ffff --data "$data"

@@ -72,7 +72,7 @@ json () {
 	/usr/bin/python3 - "$dir/out" "$src/doc/json.md" "$*" <<'PY' || fail "json: $*"
 import json, re, sys
 d = json.load(open(sys.argv[1]))
-assert d["schema"] == 1 and d["source"] in ("daemon", "files")
+assert d["schema"] == 2 and d["source"] in ("daemon", "files")
 known = set(re.findall(r"`([a-z_]+)`", open(sys.argv[2]).read()))
 def walk(o):
     if isinstance(o, dict):

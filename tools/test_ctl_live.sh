@@ -35,10 +35,10 @@ import json, sys
 d = json.load(open(sys.argv[1]))
 for k in ("source", "problems", "data", "spare_files", "spare_bytes"):
     del d[k]
-d.update(version="0.1.0", node="n17", disk_backend="uring", memory_budget=8 << 30, memory_left=3 << 30, index_errors=0)
+d.update(version="0.1.0", node="n17", index=True, disk_backend="uring", memory_budget=8 << 30, memory_left=3 << 30, index_errors=0)
 for j in d["jobs"]:
     del j["leftovers"]
-    j.update(lost=0, stale_alarms=0)
+    j.update(lost=0, stale_alarms=0, log_anew=False)
     j["ranks"] = [dict(rank=r, pid=100 + r, alive=True, connected=r == 0, prepared=True, epoch=2, credit=r == 0) for r in range(2)]
     j["slots"] = [dict(slot=r, rank=r, state="digested", bytes=1 << 20, pid=100 + r) for r in range(2)]
     j["checkpoints"].reverse() # ckptd says them in another order
@@ -62,6 +62,8 @@ run 2 status --socket "$sock"
 says err "cannot reach ckptd at '$sock' (No such file or directory): start it"
 run 2 status
 says err "/run/ckptd/ckptd.sock"
+under XDG_RUNTIME_DIR=$dir run 2 status
+says err "cannot reach ckptd at '$dir/ckptd.sock' (No such file or directory) nor at '/run/ckptd/ckptd.sock' ("
 run 2 pin alpha 30 --socket "$sock"
 run 2 rebuild --socket "$sock"
 
@@ -95,7 +97,27 @@ under CKPT_DATA=$data run 0 show alpha 30 --socket "$sock" --json
 json 'assert d["source"] == "daemon" and len(d["tensors"]) == 5 and "note" not in d'
 run 0 show alpha 40 --socket "$sock" --data "$data"
 says out "memory: yes, disk: no"
-says out "once it is on disk"
+says out "only when it is on disk"
+
+# The folder that ckptd says it has, where none is named; never that of another one.
+stop_fake
+cp -r "$data" "$dir/other"
+make_status "d[\"data\"] = \"$data\"; step = alpha[\"checkpoints\"][0]; step[\"disk\"] = \"gone\""
+start_fake
+run 0 show alpha 30 --socket "$sock"
+says out "in $data/jobs/"
+under CKPT_DATA=$dir/other run 0 show alpha 30 --socket "$sock"
+says out "in $data/jobs/"
+run 2 show alpha 30 --socket "$sock" --data "$dir/other"
+says err "has the folder '$data', not '$dir/other'"
+run 0 show alpha 10 --socket "$sock"
+says out "its files are gone"
+under CKPT_SOCKET=$sock run 0 verify
+says out "read from $data in "
+run 0 verify --data "$dir/other"
+says out "read from $dir/other in "
+under CKPT_SOCKET=$sock run 2 verify alpha 99
+says err "no checkpoint 99 in '$data'"
 
 # ---- pin, unpin, rm
 
@@ -168,13 +190,14 @@ lock.truncate(0); lock.write(f"{os.getpid()}\n"); lock.flush()
 sys.exit(os.spawnv(os.P_WAIT, sys.argv[2], sys.argv[2:]))
 PY
 ctl () { /usr/bin/python3 "$dir/hold.py" "$data/LOCK" "$build/ckptctl" "$@"; }
+make_status "d[\"data\"] = \"$data/.\"" # another name of the same folder
 under CKPT_SOCKET=$sock run 0 rebuild --data "$data"
 says out "ckptd has rebuilt its index" # the holder of LOCK was asked
 asked "admin REBUILD job '' step 0 attempt ''"
 stop_fake
 under CKPT_SOCKET=$sock run 2 rebuild --data "$data"
 says err "in use by process"
-make_status 'd["jobs"] = []'
+make_status 'd["jobs"] = []; d["data"] = "/"'
 start_fake
 under CKPT_SOCKET=$sock run 2 rebuild --data "$data"
 says err "in use by process" # that daemon has another folder
@@ -187,7 +210,7 @@ stop_fake
 # ---- Problems, and a long answer
 
 make_status 'alpha["log_error"] = "no space"; alpha["stale_alarms"] = 1; alpha["stale_step"] = 40; alpha["lost"] = 2
-d["index_errors"] = 3
+d["index_errors"] = 3; d["index"] = False; beta["log_anew"] = True
 beta["checkpoints"][0].update(disk="failed", reason="write: No space left on device")
 alpha["slots"][1]["state"] = "quarantined"
 alpha["checkpoints"][1]["suspect"] = True
@@ -200,23 +223,29 @@ says out "PROBLEM: job 'alpha': step 40 holds the same trained tensors"
 says out "PROBLEM: the index could not be written 3 times"
 says out "PROBLEM: job 'beta': step 5 could not be written to disk: write: No space left on device"
 says out "PROBLEM: job 'alpha': slot 1 of rank 1 in memory"
-says out "has a leaf that does not match its digest"
-says out "alpha: 2 committed checkpoints were lost with the memory they were in"
+says out "on disk is damaged or cannot be read: 'ckptctl verify alpha "
+says out "PROBLEM: ckptd works without its index"
+says out "PROBLEM: job 'beta': its log was damaged or lost and begun anew"
+says out "alpha: 2 committed checkpoints were lost"
 says out "alpha: step 899 of epoch 1 was aborted: rrr"
 says out "alpha: 897 aborted before these"
 run 1 status --socket "$sock" --json
-json 'assert len(d["problems"]) == 6 and len(job("alpha")["aborted"]) == 900'
+json 'assert len(d["problems"]) == 8 and len(job("alpha")["aborted"]) == 900'
 stop_fake
 
 # ---- Daemons that misbehave
 
+start_fake refuse
+run 2 status --socket "$sock"
+says err "refused the connection"
+stop_fake
 for mode in cut silent; do
 	start_fake $mode
 	run 2 status --socket "$sock"
 	stop_fake
 done
 says err "sent what is no reply"
-echo '{"schema": 1}' >"$dir/status.json"
+echo '{"schema": 2}' >"$dir/status.json"
 start_fake
 run 2 status --socket "$sock"
 says err "has no list of jobs"
@@ -226,4 +255,4 @@ start_fake
 run 2 status --socket "$sock"
 says err "no JSON document"
 stop_fake
-ending 85
+ending 104

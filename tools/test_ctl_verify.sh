@@ -15,7 +15,7 @@ lacks out "alpha 20."
 lacks out beta
 run 2 verify alpha 10 --data "$data" # expiring: its files are nobody's any more
 run 2 verify alpha 99 --data "$data"
-says err "has no checkpoint 99 on disk"
+says err "has no checkpoint 99 in '$data'"
 run 0 verify --data "$data" --json
 json 'assert [(c["job"], c["step"], c["result"]) for c in d["checkpoints"]] == [("alpha", 20, "good"), ("alpha", 25, "good"), ("alpha", 30, "good"), ("beta", 5, "good")]
 assert d["problems"] == 0 and d["unread"] == 0 and d["bytes_read"] > 0 and len(d["leftovers"]) == 2

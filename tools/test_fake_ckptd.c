@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_fake_ckptd.c - answers ckptctl as ckptd would, from a file, and prints what it was asked.
- * Usage: test_fake_ckptd SOCKET STATUS [cut|silent]. Ends when its stdin does.
+ * Usage: test_fake_ckptd SOCKET STATUS [refuse|cut|silent]. Ends when its stdin does.
  *
  *   STATUS, LIST  the file's contents; in a memfd when they are long
  *   GC            a plan of two steps
  *   TOKEN         a short one
  *   REMOVE        step 30 is refused with -EBUSY, step 25 once with -EAGAIN, the rest is done
+ *   refuse        ends the connection at once
  *   cut           ends the connection instead of answering Admin
  *   silent        sends garbage instead of an answer
  *
@@ -131,11 +132,11 @@ static void answer_remove(struct fake *f, uint64_t id, uint64_t step)
 
 static void answer_admin(struct fake *f, uint64_t id, const Ckpt__Admin *a)
 {
-	static char plan[] = "{\"schema\":1,\"job\":\"alpha\",\"plan\":["
+	static char plan[] = "{\"schema\":2,\"job\":\"alpha\",\"plan\":["
 			     "{\"step\":20,\"attempt\":\"\",\"expire\":true,\"because\":\"\","
 			     "\"bytes\":2048},{\"step\":30,\"attempt\":\"\",\"expire\":false,"
 			     "\"because\":\"pinned\",\"bytes\":1024}]}";
-	static char token[] = "{\"schema\":1,\"job\":\"alpha\",\"id\":\"\","
+	static char token[] = "{\"schema\":2,\"job\":\"alpha\",\"id\":\"\","
 			      "\"token\":\"00ff\"}";
 	char hex[65] = "";
 
@@ -226,7 +227,10 @@ int main(int argc, char **argv)
 		f.conn = accept(p[1].fd, NULL, NULL);
 		if (f.conn < 0)
 			die("accept");
-		serve(&f);
+		if (strcmp(f.mode, "refuse") == 0)
+			close(f.conn);
+		else
+			serve(&f);
 	}
 	return 0;
 }

@@ -104,9 +104,10 @@ static int choose(struct verify *v, struct err *e)
 					.job = j, .checkpoint = &j->checkpoints[k] };
 	}
 	if (spec && v->n_targets == 0)
-		return err_set(e, CKPT_ENOTFOUND, "job '%s' has no checkpoint %s on disk: 'ckptctl "
-			       "list %s --data FOLDER' shows what it has", v->ctl->args[0], spec,
-			       v->ctl->args[0]);
+		return err_set(e, CKPT_ENOTFOUND,
+			       "job '%s' has no checkpoint %s in '%.150s': 'ckptctl list %s "
+			       "--data %.150s' shows what it has there",
+			       v->ctl->args[0], spec, v->data.path, v->ctl->args[0], v->data.path);
 	return 0;
 }
 
@@ -342,7 +343,7 @@ static int make_document(struct verify *v, json_t **ret, struct err *e)
 		json_array_append_new(list, target_json(v, &v->targets[i]));
 	for (size_t i = 0; i < v->data.n_jobs; i++)
 		json_array_append_new(logs, log_json(v, &v->data.jobs[i]));
-	*ret = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "schema", 1,
+	*ret = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:f}", "schema", 2,
 			 "source", "files", "data", doc_name(v->data.path, strlen(v->data.path)),
 			 "checkpoints", list, "logs", logs, "leftovers", leftovers, "problems",
 			 doc_count(v->problems), "unread", doc_count(v->unread), "bytes_read",
@@ -390,7 +391,8 @@ static void print_verify(const struct ctl *c, const json_t *doc)
 			say("leftover %s: %s", doc_text(o, "path"), doc_text(o, "reason"));
 	if (c->talk < 0)
 		return;
-	say("%s read in %.1f s (%s/s), problems: %" PRIu64 "%s", text_bytes(a, bytes), seconds,
+	say("%s read from %s in %.1f s (%s/s), problems: %" PRIu64 "%s", text_bytes(a, bytes),
+	    doc_text(doc, "data"), seconds,
 	    text_bytes(b, seconds > 0 ? (uint64_t)((double)bytes / seconds) : 0),
 	    doc_number(doc, "problems"),
 	    doc_number(doc, "unread") ? "; some could not be looked at" : "");
