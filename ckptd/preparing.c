@@ -33,6 +33,7 @@ struct preparing {
 	struct region *regions[CONN_FDS_MAX];
 	uint32_t n_regions;
 	struct store *store;
+	const char *data;                  /* its folder, for a sentence */
 	uint64_t disk_bytes, disk_reserve; /* that the job still needs; that stay free */
 	uint32_t n_checkpoints;            /* for how many */
 	struct err err;
@@ -156,13 +157,14 @@ static int admit_disk(struct preparing *p)
 		left = UINT64_MAX;
 	if (size_add(p->disk_bytes, p->disk_reserve, &want) && want <= left)
 		return 0;
-	return err_set(&p->err, CKPT_ENOSPACE,
-		       "rank %u: %u checkpoints of the ranks that have declared need %llu MiB on "
-		       "disk, %llu MiB are free and %llu MiB are kept in reserve; free space in "
-		       "the data folder, or set retention.keep_last lower",
-		       p->rank, p->n_checkpoints, (unsigned long long)div_up(p->disk_bytes, MIB),
-		       (unsigned long long)(left >> 20),
-		       (unsigned long long)(p->disk_reserve >> 20));
+	return err_set(
+		&p->err, CKPT_ENOSPACE,
+		"rank %u: %u checkpoints of the ranks that have declared need %llu MiB on "
+		"disk, %llu MiB are free and %llu MiB stay free (storage.disk_reserve); free "
+		"space where '%.120s' is, or set retention.keep_last lower",
+		p->rank, p->n_checkpoints, (unsigned long long)div_up(p->disk_bytes, MIB),
+		(unsigned long long)(left >> 20), (unsigned long long)(p->disk_reserve >> 20),
+		p->data);
 }
 
 static void create_run(struct work *w)
@@ -274,6 +276,7 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	m->job->next_slot += p->n_slots;
 	p->bytes = bytes;
 	p->store = &n->store;
+	p->data = n->options.data;
 	p->disk_bytes = bytes_needed(m, bytes);
 	p->disk_reserve = n->options.disk_reserve;
 	p->n_checkpoints = n->options.retention.keep_last + 1;
