@@ -377,7 +377,8 @@ static void gc_plan(struct session *s, uint64_t request, struct job *j)
 		json_pack("{s:i, s:s, s:o}", "schema", 2, "job", j->history.job.name, "plan", a));
 }
 
-/* Only here may it be seen: whoever has it opens the job as one of its ranks. */
+/* Whoever has it opens the job as one of its ranks: its owner, who gets it with each open, root and
+ * ckptd's own user. */
 static void token(struct session *s, uint64_t request, struct job *j)
 {
 	struct digest d = digest_of(j->token, sizeof(j->token));
