@@ -151,16 +151,19 @@ static const struct history_abort *aborted(struct job *j, uint64_t epoch, uint64
 	return NULL;
 }
 
-static bool skipped_by_other(struct job *j, const struct member *but, uint64_t step, uint32_t try)
+static const struct skipped *skipped_by_other(struct job *j, const struct member *but,
+					      uint64_t step, uint32_t try, uint32_t *ret_rank)
 {
 	struct member *m;
 
 	list_each(m, &j->members, link)
 		for (uint32_t i = 0; m != but && i < 8 && i < m->n_skipped; i++)
 			if (m->skipped[i].step == step && m->skipped[i].try_number >= try &&
-			    m->skipped[i].epoch == j->history.epoch.number)
-				return true;
-	return false;
+			    m->skipped[i].epoch == j->history.epoch.number) {
+				*ret_rank = m->rank;
+				return &m->skipped[i];
+			}
+	return NULL;
 }
 
 static int seal_check(struct member *m, const struct seal_request *r, struct err *e)
@@ -321,6 +324,8 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	struct job *j = m->job;
 	struct slot *s = slot_find(j, r->slot);
 	struct checkpoint *c = NULL;
+	const struct skipped *skip;
+	uint32_t who = 0;
 	int err;
 
 	/* The answer to an earlier one was lost (I10). */
@@ -357,8 +362,9 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs, r->n_blobs);
 	*ret_attempt = c->attempt;
 	digesting_start(c, m->rank);
-	if (c->agreed == CP_OPEN && skipped_by_other(j, m, r->step, r->try_number))
-		checkpoint_abort(c, "a rank skipped it");
+	skip = skipped_by_other(j, m, r->step, r->try_number, &who);
+	if (c->agreed == CP_OPEN && skip)
+		checkpoint_abort(c, "rank %u skipped it: %s", who, skip->reason);
 	if (c->sealed) {
 		timer_disarm(j->node->env.loop, &c->timeout);
 		abort_overtaken(c);
@@ -371,6 +377,7 @@ int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t cr
 		    uint32_t try_number, const char *reason, struct err *e)
 {
 	struct job *j = m->job;
+	struct skipped *k;
 	struct checkpoint *c;
 	struct slot *s;
 
@@ -384,10 +391,11 @@ int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t cr
 		break;
 	}
 	if (epoch == j->history.epoch.number) {
-		m->skipped[m->n_skipped % 8].step = step;
-		m->skipped[m->n_skipped % 8].epoch = epoch;
-		m->skipped[m->n_skipped % 8].try_number = try_number;
-		m->n_skipped++;
+		k = &m->skipped[m->n_skipped++ % 8];
+		k->step = step;
+		k->epoch = epoch;
+		k->try_number = try_number;
+		snprintf(k->reason, sizeof(k->reason), "%s", reason);
 		c = checkpoint_find(j, epoch, step);
 		if (c && c->agreed == CP_OPEN && !c->shards[m->rank].sealed &&
 		    c->try_number <= try_number)

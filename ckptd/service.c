@@ -57,6 +57,7 @@ struct service {
 	struct timer tick; /* watchdog and status */
 	uint64_t tick_ns;
 	bool ready, stopping, hurried; /* hurried: it was told to stop twice */
+	bool unheard; /* the service manager: said once */
 	struct err failure; /* code 0: none */
 };
 
@@ -65,10 +66,15 @@ struct service {
 static void tell(struct service *s, const char *text)
 {
 	int r = notify_send(s->notify, text, NULL, 0);
+	bool gone = r == -ECONNREFUSED || r == -ENOENT;
 
-	if (r)
-		log_print(s->log, LOG_WARNING, "could not tell the service manager: %s",
-			  err_text(r));
+	if (r && !s->unheard)
+		log_print(s->log, LOG_WARNING, "could not tell the service manager: %s%s",
+			  err_text(r),
+			  gone ? "; systemd or the supervisor that started this ckptd is gone: "
+				 "nobody keeps its memory when it ends"
+			       : "");
+	s->unheard = r != 0;
 }
 
 static void tell_status(struct service *s, const char *what)
@@ -354,7 +360,7 @@ static void node_ready(void *arg, int status, const char *text)
 	struct service *s = arg;
 
 	if (status < 0) {
-		err_set(&s->failure, status, "%s", text);
+		err_set(&s->failure, status, "start with data '%s': %s", s->config.data, text);
 		loop_epoll_stop(s->loop);
 		return;
 	}

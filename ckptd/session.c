@@ -27,6 +27,7 @@ struct session {
 	struct conn *conn; /* NULL: the connection ended */
 	struct process_id process;
 	struct member *member;
+	struct job_id was_in; /* it was a member there, until another took its rank */
 	struct list loads;
 	struct session_use use;
 	uint32_t refs;
@@ -65,6 +66,8 @@ struct node *session_node(const struct session *s)
 
 void session_forget_member(struct session *s)
 {
+	if (s->member)
+		s->was_in = s->member->job->history.job.id;
 	s->member = NULL;
 }
 
@@ -400,15 +403,29 @@ static void end_member(struct session *s, bool bye)
 		member_left(m, false);
 }
 
+static void reply_no_member(struct session *s, uint64_t request)
+{
+	const struct job *j = job_find_id(s->node, &s->was_in);
+	char text[ERR_TEXT_MAX];
+
+	if (!j)
+		snprintf(text, sizeof(text), "this connection has not opened a job: open first");
+	else
+		snprintf(text, sizeof(text),
+			 "another launch or process took job '%s' over (it is in epoch %llu, run "
+			 "'%.64s'): this process is not one of its ranks any more and should end",
+			 j->history.job.name, (unsigned long long)j->history.epoch.number,
+			 j->history.epoch.run_id);
+	session_reply_error(s, request, CKPT_EEPOCH, text);
+}
+
 static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
 {
 	struct err e = { 0 };
 	int r;
 
 	if (!s->member) {
-		session_reply_error(
-			s, q->id, CKPT_EEPOCH,
-			"this session is not a member of a job's current run: open first");
+		reply_no_member(s, q->id);
 		return;
 	}
 	switch ((int)q->body_case) {

@@ -93,12 +93,20 @@ static int sync_checkpoint(struct store *s, const struct checkpoint_id *id)
 	return s->disk->ops->sync_dir(s->disk, path);
 }
 
+/* Its id where the log does not say. */
+static const char *name_of(const struct found_job *f, char hex[ID_TEXT_MAX])
+{
+	hex_format(hex, f->id.b, sizeof(f->id.b));
+	return f->history.job.name[0] ? f->history.job.name : hex;
+}
+
 static int on_checkpoint(void *arg, const struct checkpoint_id *id,
 			 const struct commit_file *commit, const struct err *why)
 {
 	struct scan *x = arg;
 	struct node *n = x->node;
-	char line[ERR_TEXT_MAX + 64];
+	char line[ERR_TEXT_MAX + CKPT_JOB_MAX + 64];
+	char hex[ID_TEXT_MAX];
 	struct err unsynced = { 0 };
 	int r = commit ? sync_checkpoint(&n->store, id) : 0;
 
@@ -110,8 +118,8 @@ static int on_checkpoint(void *arg, const struct checkpoint_id *id,
 	}
 	if (why && why->code != CKPT_ENOTFOUND) {
 		x->found->damaged++;
-		snprintf(line, sizeof(line), "step %llu on disk cannot be used: %s",
-			 (unsigned long long)id->step, why->text);
+		snprintf(line, sizeof(line), "job '%s': step %llu on disk cannot be used: %s",
+			 name_of(x->job, hex), (unsigned long long)id->step, why->text);
 		tell(n, 3, line);
 		return keep_unreadable(x->job, id);
 	}

@@ -93,4 +93,27 @@ pid=
 [ "$(grep -c ' stopped: all that is committed is on disk' "$dir/log")" = 1 ] || fail "no 'stopped'"
 [ ! -e "$dir/sock" ] || fail "the socket is still there"
 kill -0 "$again" 2>/dev/null && fail "the daemon is still there"
+
+# Nobody keeps its memory any more: it says so once, and ends in order.
+: >"$dir/log"
+"$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" --data "$dir/deep/data" \
+	2>>"$dir/log" &
+pid=$!
+await ' ready: ' 1
+kill -KILL "$pid"
+wait "$pid" 2>/dev/null
+pid=$(cat "$dir/deep/data/LOCK")
+await ' stopped: ' 1
+pid=
+[ "$(grep -c 'could not tell the service manager' "$dir/log")" = 1 ] || fail "not said once"
+grep -q 'is gone: nobody keeps its memory' "$dir/log" || fail "it does not say what that means"
+
+# What is wrong with a data folder is said with where that is, and what to do.
+mkdir "$dir/wrong"
+echo rubbish >"$dir/wrong/FORMAT"
+"$ckptd" --supervised --user --config "$dir/ckptd.conf" --socket "$dir/sock2" \
+	--data "$dir/wrong" 2>"$dir/err"
+[ $? -eq 1 ] || fail "it starts on rubbish"
+grep -q "start with data '$dir/wrong': FORMAT .* remove the file FORMAT" "$dir/err" ||
+	fail "FORMAT: $(cat "$dir/err")"
 exit 0

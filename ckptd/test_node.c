@@ -80,6 +80,45 @@ static void test_life_threads(void **state)
 	run_backend("threads");
 }
 
+/* ---- Sentences that name who and what ---- */
+
+static void test_skip_is_named(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip skip = CKPT__SKIP__INIT;
+	struct node_options o;
+	struct rank a, b;
+	uint64_t base;
+
+	(void)state;
+	node_options_default(&o);
+	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
+	start(&w, "threads", &o);
+	connect_rank(&w, &a);
+	connect_rank(&w, &b);
+	assert_int_equal(open_rank(&a, 0, 2, "run1", &base), 0);
+	assert_int_equal(open_rank(&b, 1, 2, "run1", &base), 0);
+	declare_rank(&a, 0, 2);
+	declare_rank(&b, 1, 2);
+	prepare_rank(&a);
+	prepare_rank(&b);
+	skip.step = 58;
+	skip.epoch = b.epoch;
+	skip.reason = (char *)"tensors changed while it was copied";
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &skip;
+	ask_ok(&b, &q);
+	assert_int_equal(save_rank(&a, 0, 58), 0);
+	assert_int_equal(wait_rank(&a, 58, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_true(was_told("step 58 aborted: rank 1 skipped it: tensors changed while it was "
+			     "copied"));
+	close(a.fd);
+	close(b.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
 /* ---- A log that is damaged ---- */
 
 static void damage_record(const struct world *w, unsigned n)
@@ -152,6 +191,27 @@ static void test_log_begun_anew(void **state)
 	assert_int_equal(save_rank(&k, 0, 30), 0);
 	assert_int_equal(wait_rank(&k, 30, CKPT_DURABLE), 0);
 	close(k.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
+/* What cannot be read is said with the job that it is of. */
+static void test_unreadable_is_named(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	struct node_options o;
+	char path[512];
+	struct rank k;
+	glob_t g;
+
+	(void)state;
+	save_two(&w, &k, &o);
+	snprintf(path, sizeof(path), "%s/jobs/*/20.*/COMMIT", w.dir);
+	assert_int_equal(glob(path, 0, NULL, &g), 0);
+	assert_int_equal(truncate(g.gl_pathv[0], 20), 0);
+	globfree(&g);
+	start(&w, "threads", &o);
+	assert_true(was_told("3 job 'job': step 20 on disk cannot be used: "));
 	stop(&w);
 	test_dir_remove(w.dir);
 }
@@ -234,7 +294,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_life_threads),
 		cmocka_unit_test(test_life_uring),
+		cmocka_unit_test(test_skip_is_named),
 		cmocka_unit_test(test_log_begun_anew),
+		cmocka_unit_test(test_unreadable_is_named),
 		cmocka_unit_test(test_token),
 	};
 

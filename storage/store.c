@@ -125,6 +125,7 @@ static int check_format(struct store *s, bool writing, struct err *e)
 	void *bytes = NULL;
 	size_t len = 0;
 	bool read_only = false;
+	struct err why = { 0 };
 	int r = store_read_file(s, "FORMAT", FORMAT_FILE_BYTES, &bytes, &len);
 
 	if (r == -ENOENT)
@@ -133,13 +134,18 @@ static int check_format(struct store *s, bool writing, struct err *e)
 	if (r < 0)
 		return err_code(e, r, "cannot read FORMAT of the data folder");
 	if (len != FORMAT_FILE_BYTES)
-		r = err_set(e, CKPT_ECORRUPT,
+		r = err_set(&why, CKPT_ECORRUPT,
 			    "FORMAT of the data folder has %zu bytes instead of %u", len,
 			    FORMAT_FILE_BYTES);
 	else
 		r = format_check(bytes, len, FORMAT_FOLDER, DISK_FORMAT_HEAD,
-				 "FORMAT of the data folder", &read_only, e);
+				 "FORMAT of the data folder", &read_only, &why);
 	alloc_free(bytes);
+	if (r == CKPT_ECORRUPT) /* nothing else is in it than that this is a data folder */
+		return err_set(e, r, "%s: if this is ckptd's data folder, remove the file FORMAT; "
+			       "ckptd makes it anew", why.text);
+	if (r < 0)
+		return err_set(e, r, "%s", why.text);
 	if (r == 0 && read_only && writing)
 		r = err_set(e, CKPT_EVERSION,
 			    "a newer ckptd made the data folder: this one may only "

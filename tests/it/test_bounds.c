@@ -530,7 +530,8 @@ static void test_credit_of_an_old_epoch(void **state)
 			fail_msg("%s", k->text);
 		OK(hand_send(k, &q));
 		assert_int_equal(hand_receive(k, &id), CKPT_EEPOCH);
-		if (!strstr(k->text, i == 0 ? "load, then save again" : "open first"))
+		if (!strstr(k->text, i == 0 ? "load, then save again"
+					    : "took job 'job' over (it is in epoch 3, run 'run2')"))
 			fail_msg("%s", k->text);
 		if (i == 0) {
 			struct hand_loaded none = { 0 };
