@@ -68,7 +68,7 @@ static void test_life_uring(void **state)
 
 	(void)state;
 	if (!disk_uring_usable(&why)) {
-		printf("skip %s\n", why.text);
+		printf("io_uring: %s\n", why.text);
 		skip();
 	}
 	run_backend("uring");

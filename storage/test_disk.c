@@ -462,8 +462,8 @@ int main(void)
 		ring_rung = rungs[i];
 		set_env("CKPT_DISK_RING_FLAGS", ring_rung);
 		if (!disk_uring_usable(&why)) {
-			printf("uring %s is not tested: %s\n", ring_rung ? ring_rung : "",
-			       why.text);
+			printf("skip uring%s%s %s\n", ring_rung ? "-" : "",
+			       ring_rung ? ring_rung : "", why.text);
 			continue;
 		}
 		failed += cmocka_run_group_tests_name(ring_rung ? ring_rung : "uring", over_disks,

@@ -797,7 +797,7 @@ int main(void)
 		struct err why = { 0 };
 
 		if (b == 1 && !disk_uring_usable(&why)) {
-			printf("uring is not tested: %s\n", why.text);
+			printf("skip uring %s\n", why.text);
 			break;
 		}
 		fixture_backend = backends[b];

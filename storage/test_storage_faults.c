@@ -529,7 +529,7 @@ int main(void)
 
 		fixture_backend = backends[b];
 		if (b == 1 && !disk_uring_usable(&why)) {
-			printf("uring is not tested: %s\n", why.text);
+			printf("skip uring %s\n", why.text);
 			break;
 		}
 		failed += cmocka_run_group_tests_name(backends[b], tests, NULL, NULL);
