@@ -39,6 +39,15 @@ if nm -D "$library" | grep -q __asan; then
 	preload=$(gcc -print-file-name=libasan.so)
 	export ASAN_OPTIONS=detect_leaks=0
 fi
+# A page of each program and no program without: ckpt-bench is for those who have the tree.
+for page in "$scratch$prefix"/share/man/man[18]/*; do
+	name=${page##*/}
+	name=${name%%.*}
+	[ -x "$scratch$prefix/bin/$name" ] || [ -x "$scratch$prefix/sbin/$name" ] || {
+		echo "there is a page of $name, which is not installed"
+		exit 1
+	}
+done
 cd /
 env LD_PRELOAD="$preload" LD_LIBRARY_PATH="${library%/*}" PYTHONPATH="$scratch$want" \
 	PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c '
