@@ -546,7 +546,8 @@ static void load_go(struct load *l)
 			epoch_fall_back(j, text, fell_back, j);
 			return;
 		}
-		snprintf(text, sizeof(text), "load step %llu: %s", (unsigned long long)l->step,
+		snprintf(text, sizeof(text), "load step %llu of job '%s': %s",
+			 (unsigned long long)l->step, j->history.job.name,
 			 c ? "no good copy of it is left" : "there is no such checkpoint");
 		give_error(l, c ? CKPT_ELOST : CKPT_ENOTFOUND, text);
 		load_close(l);
