@@ -237,6 +237,23 @@ def test_torch(d):
     assert torch.equal(p.data, torch.arange(12.).reshape(3, 4)) and (b == 3).all()
 
 
+def test_example_says_what_it_does(d):
+    if torch is None:
+        print("skip test_example_says_what_it_does torch is not installed")
+        return
+
+    def run(ranks, steps, *more):
+        r = subprocess.run([sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--ranks",
+                            str(ranks), "--steps", str(steps), "--job", "example", "--width", "32",
+                            "--layers", "1", *more], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 0, r.stdout + r.stderr
+        return r.stdout
+    out = run(1, 6, "--resume")
+    assert "no checkpoint to resume from" in out and "step 5, loss" in out and "sealed" in out, out
+    assert "resumed from step 6 from memory" in run(2, 8, "--resume")  # more ranks than saved
+    assert "resumed from step 8 from memory" in run(1, 9, "--resume")  # and fewer
+
+
 def main():
     d = Daemon()
     failed = 0
