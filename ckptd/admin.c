@@ -197,13 +197,13 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	list_each(j, &n->jobs, link)
 		if (may_see(s, j) && (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
 			json_array_append_new(jobs, job_json(j));
-	doc = json_pack("{s:i, s:s, s:s, s:s, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "schema", 2,
-			"version", PACKAGE_VERSION, "node", n->options.name, "data",
-			n->options.data, "index", (int)(n->index != NULL), "disk_backend",
-			n->env.disk->backend, "memory_budget", (json_int_t)budget, "memory_left",
-			(json_int_t)left, "disk_free", (json_int_t)disk_free, "disk_total",
-			(json_int_t)disk_total, "index_errors", (json_int_t)n->index_errors, "jobs",
-			jobs);
+	doc = json_pack("{s:i, s:s, s:s, s:s, s:b, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o}",
+			"schema", 2, "version", PACKAGE_VERSION, "node", n->options.name, "data",
+			n->options.data, "ready", (int)n->ready, "index",
+			(int)(!n->ready || n->index), "disk_backend", n->env.disk->backend,
+			"memory_budget", (json_int_t)budget, "memory_left", (json_int_t)left,
+			"disk_free", (json_int_t)disk_free, "disk_total", (json_int_t)disk_total,
+			"index_errors", (json_int_t)n->index_errors, "jobs", jobs);
 	reply_json(s, request, doc);
 }
 

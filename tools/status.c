@@ -164,7 +164,9 @@ static int print_jobs(const json_t *doc)
 	size_t i;
 
 	if (json_array_size(json_object_get(doc, "jobs")) == 0)
-		say("no jobs");
+		say("%s", json_is_false(json_object_get(doc, "ready"))
+				  ? "ckptd is starting: it still reads which jobs there are"
+				  : "no jobs");
 	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
 		const json_t *committed = newest(job, "state", "committed");
 

@@ -14,8 +14,8 @@ start_daemon () {
 	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
 	daemon=$!
 	for i in $(seq 600); do
-		ctl -q status --socket "$sock" >"$dir/out" 2>&1
-		[ $? -le 1 ] && return
+		ctl --json status --socket "$sock" >"$dir/out" 2>&1
+		! grep -q '"ready": true' "$dir/out" || return 0
 		kill -0 $daemon || break
 		sleep 0.1
 	done

@@ -197,7 +197,7 @@ asked "admin REBUILD job '' step 0 attempt ''"
 stop_fake
 under CKPT_SOCKET=$sock run 2 rebuild --data "$data"
 says err "in use by process"
-make_status 'd["jobs"] = []; d["data"] = "/"'
+make_status 'd["jobs"] = []; d["data"] = "/"; d["ready"] = True'
 start_fake
 under CKPT_SOCKET=$sock run 2 rebuild --data "$data"
 says err "in use by process" # that daemon has another folder
@@ -205,6 +205,12 @@ says err "in use by process" # that daemon has another folder
 ctl () { "$build/ckptctl" "$@"; }
 run 0 status --socket "$sock"
 says out "no jobs"
+stop_fake
+make_status 'd["jobs"] = []; d["ready"] = False'
+start_fake
+run 0 status --socket "$sock"
+says out "ckptd is starting"
+lacks out "no jobs"
 stop_fake
 
 # ---- Problems, and a long answer
