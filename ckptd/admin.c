@@ -24,7 +24,8 @@
 struct deed {
 	struct session *session;
 	uint64_t request;
-	struct checkpoint *checkpoint;
+	struct job *job;               /* whose log it is for; NULL: none */
+	struct checkpoint *checkpoint; /* to be pinned or not */
 	bool pin;
 };
 
@@ -74,6 +75,30 @@ static json_t *checkpoint_json(const struct checkpoint *c, const struct checkpoi
 		(json_int_t)c->bytes, "time_ns", (json_int_t)c->wall_ns, "world", (int)c->world,
 		"ranks_sealed", (int)c->n_sealed, "readers", (int)c->readers, "root",
 		hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "reason", c->reason);
+}
+
+/* Where all is lost: what somebody must take note of, with rm. */
+static void add_lost(json_t *list, const struct job *j)
+{
+	for (size_t i = 0; i < j->history.n_commits && !j->history.epoch.has_base; i++) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (!h->lost)
+			continue;
+		json_array_append_new(
+			list,
+			json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, "
+				  "s:i, s:i, s:i, s:o, s:o, s:s}",
+				  "step", (json_int_t)h->commit.step, "attempt",
+				  hex_json(h->commit.attempt.b, 16), "epoch", (json_int_t)h->epoch,
+				  "state", "committed", "disk", "lost", "memory", 0, "suspect", 0,
+				  "pinned", (int)h->pinned, "base", 0, "latest", 0, "bytes",
+				  (json_int_t)h->commit.bytes, "time_ns", (json_int_t)h->wall_ns,
+				  "world", (int)h->commit.world, "ranks_sealed", 0, "readers", 0,
+				  "root", hex_json(h->commit.root.b, 16), "layout",
+				  hex_json(h->commit.layout.b, 16), "reason",
+				  "neither memory nor files of it are left"));
+	}
 }
 
 static json_t *member_json(const struct member *m)
@@ -140,6 +165,7 @@ static json_t *job_json(struct job *j)
 		json_array_append_new(ranks, member_json(m));
 	list_each(c, &j->checkpoints, link)
 		json_array_append_new(list, checkpoint_json(c, latest));
+	add_lost(list, j);
 	json_object_set_new(o, "ranks", ranks);
 	json_object_set_new(o, "slots", slots_json(j));
 	json_object_set_new(o, "checkpoints", list);
@@ -232,7 +258,7 @@ static struct checkpoint *checkpoint_named(struct job *j, const Ckpt__Admin *m)
 	struct checkpoint *c, *found = NULL;
 
 	list_each(c, &j->checkpoints, link) {
-		if (c->step != m->step || c->agreed != CP_COMMITTED)
+		if (c->step != m->step || c->agreed != CP_COMMITTED || c->durable == DUR_GONE)
 			continue;
 		if (m->attempt.len == 16 && memcmp(m->attempt.data, c->attempt.b, 16) != 0)
 			continue;
@@ -267,6 +293,15 @@ static void reply_done(const struct deed *d)
 	session_reply(d->session, &reply, NULL, 0);
 }
 
+static void deed_failed(struct deed *d, int status_code)
+{
+	const char *why = d->job && d->job->refused ? d->job->refused : err_text(status_code);
+	char text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text), "its record could not be written to the job's log: %s", why);
+	session_reply_error(d->session, d->request, status_code, text);
+}
+
 static void deed_done(void *arg, int status_code)
 {
 	struct deed *d = arg;
@@ -278,8 +313,7 @@ static void deed_done(void *arg, int status_code)
 		job_poke(d->checkpoint->job);
 	}
 	if (status_code < 0)
-		session_reply_error(d->session, d->request, status_code,
-				    "its record could not be written to the job's log");
+		deed_failed(d, status_code);
 	else
 		reply_done(d);
 	session_unref(d->session);
@@ -305,6 +339,7 @@ static int pin(struct session *s, uint64_t request, struct checkpoint *c, bool o
 
 	if (!d)
 		return -ENOMEM;
+	d->job = c->job;
 	d->checkpoint = c;
 	d->pin = on;
 	c->works++;
@@ -320,13 +355,50 @@ static int pin(struct session *s, uint64_t request, struct checkpoint *c, bool o
 	return err;
 }
 
-/* Never the last one that can be restored, nor one that is pinned, read, or the epoch's base. */
+/* What was lost is given up: from here on the job has nothing to restore, and says so. */
+static int forget_lost(struct session *s, uint64_t request, struct job *j,
+		       const struct history_commit *h)
+{
+	struct record r = {.type = RECORD_FREE};
+	struct deed *d = deed_new(s, request);
+	int err;
+
+	if (!d)
+		return -ENOMEM;
+	d->job = j;
+	r.mark.step = h->commit.step;
+	r.mark.attempt = h->commit.attempt;
+	r.mark.value = 1;
+	err = job_append(j, &r, deed_done, d);
+	if (err < 0) {
+		session_unref(s);
+		alloc_free(d);
+	}
+	return err;
+}
+
+static const struct history_commit *lost_named(struct job *j, const Ckpt__Admin *m)
+{
+	for (size_t i = j->history.n_commits; i-- > 0;) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (h->lost && h->commit.step == m->step &&
+		    (m->attempt.len != 16 || memcmp(m->attempt.data, h->commit.attempt.b, 16) == 0))
+			return h;
+	}
+	return NULL;
+}
+
+/*
+ * Never the last one that can be restored, nor one that is pinned, read, or the epoch's base; nor
+ * while an epoch is being opened, which may have chosen it. A copy in memory goes with the files.
+ */
 static int remove_one(struct session *s, uint64_t request, struct checkpoint *c, struct err *e)
 {
 	struct job *j = c->job;
 	struct checkpoint *o;
 	struct deed *d;
-	bool other = false;
+	bool other = !checkpoint_restorable(c);
 	int r;
 
 	list_each(o, &j->checkpoints, link)
@@ -340,9 +412,13 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 			       : checkpoint_is_base(c) ? "the base of the current epoch"
 			       : !other                ? "the only good one on disk"
 						       : "being read or written");
+	if (j->opening)
+		return err_set(e, -EAGAIN, "an epoch of job '%s' is just being opened",
+			       j->history.job.name);
 	d = deed_new(s, request);
 	if (!d)
 		return -ENOMEM;
+	d->job = j;
 	r = retain_remove(c, deed_done, d, e);
 	if (r < 0) {
 		session_unref(s);
@@ -398,6 +474,7 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 {
 	struct job *j = job_named(s, m);
 	struct checkpoint *c = j ? checkpoint_named(j, m) : NULL;
+	const struct history_commit *lost;
 	struct err e = { 0 };
 	char text[ERR_TEXT_MAX];
 	int r = 0;
@@ -417,13 +494,16 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		token(s, request, j);
 		return;
 	}
-	if (!c) {
+	lost = !c && m->verb == CKPT__ADMIN__VERB__REMOVE ? lost_named(j, m) : NULL;
+	if (!c && !lost) {
 		snprintf(text, sizeof(text), "job '%s' has no committed checkpoint of step %llu",
 			 m->job, (unsigned long long)m->step);
 		session_reply_error(s, request, CKPT_ENOTFOUND, text);
 		return;
 	}
-	if (m->verb == CKPT__ADMIN__VERB__REMOVE)
+	if (lost)
+		r = forget_lost(s, request, j, lost);
+	else if (m->verb == CKPT__ADMIN__VERB__REMOVE)
 		r = remove_one(s, request, c, &e);
 	else
 		r = pin(s, request, c, m->verb == CKPT__ADMIN__VERB__PIN);

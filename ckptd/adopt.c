@@ -306,7 +306,7 @@ static bool was_of_this_run(const struct member *m)
 {
 	const struct record_epoch *ep = &m->job->history.epoch;
 
-	return m->epoch == ep->number || strcmp(ep->reason, "new run") != 0;
+	return m->epoch == ep->number || strncmp(ep->reason, "new run", 7) != 0;
 }
 
 static void adopt_members(struct job *j)
@@ -462,18 +462,25 @@ static void adopt_job(struct job *j, struct list *regions)
 }
 
 /*
- * Commits of which neither memory nor files are left, and which a newer one that is there has
- * overtaken: the next sum leaves them out. Newer ones are not forgotten but reported as lost, when
- * the next epoch is opened.
+ * Commits of which neither memory nor files are left, and which a newer one that is there, or was
+ * until somebody took it away, has overtaken: the next sum leaves them out. Newer ones are not
+ * forgotten but reported as lost, when the next epoch is opened.
  */
 static void log_forget(struct job *j)
 {
 	struct checkpoint *newest = epoch_newest_restorable(j);
+	uint64_t overtaken = newest ? newest->record_n : 0;
 
+	for (size_t i = 0; i < j->history.n_commits; i++) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (h->freed && !h->lost)
+			overtaken = max_u64(overtaken, h->n);
+	}
 	for (size_t i = 0; i < j->history.n_commits; i++) {
 		struct history_commit *h = &j->history.commits[i];
 
-		if (newest && h->n < newest->record_n &&
+		if (h->n < overtaken && !h->freed &&
 		    !checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt))
 			h->gone = true;
 	}

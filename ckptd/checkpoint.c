@@ -672,6 +672,8 @@ static bool memory_may_go(const struct checkpoint *c)
 		return c->abort_logged || job_log_down(c->job);
 	if (c->agreed != CP_COMMITTED)
 		return false;
+	if (c->durable == DUR_GONE && !BUG(REMOVED_IS_OFFERED))
+		return true; /* its free record is in the log */
 	return c->durable != DUR_WANTED && !is_only_base(c) && !is_only_pinned(c) &&
 	       newer_committed(c);
 }

@@ -23,7 +23,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
@@ -61,6 +63,9 @@ bool checkpoint_restorable(const struct checkpoint *c)
 
 	if (c->agreed != CP_COMMITTED)
 		return false;
+	/* Its free record is in the log or on the way: no epoch may begin with it (I15). */
+	if (c->durable == DUR_GONE && !BUG(REMOVED_IS_OFFERED))
+		return false;
 	for (uint32_t r = 0; r < c->world && !disk; r++) {
 		const struct shard_state *s = &c->shards[r];
 
@@ -86,6 +91,96 @@ struct checkpoint *epoch_newest_restorable(struct job *j)
 		if (checkpoint_restorable(c) && (!best || c->record_n > best->record_n))
 			best = c;
 	return best;
+}
+
+void checkpoint_suspect(struct checkpoint *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (vsnprintf(c->reason, sizeof(c->reason), fmt, ap) < 0)
+		c->reason[0] = '\0';
+	va_end(ap);
+	c->disk_suspect = true;
+}
+
+/* Committed, not taken away on purpose nor overtaken in memory, and it cannot be restored. */
+static bool is_missed(struct job *j, const struct history_commit *h)
+{
+	struct checkpoint *c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
+
+	if (h->gone || (h->freed && !h->lost) || (c && c->durable == DUR_GONE))
+		return false;
+	return !c || !checkpoint_restorable(c);
+}
+
+const struct history_commit *epoch_lost(struct job *j)
+{
+	for (size_t i = j->history.n_commits; i-- > 0;) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (h->epoch < j->history.epoch.number && is_missed(j, h))
+			return h;
+	}
+	return NULL;
+}
+
+static const char *why_missed(struct job *j, const struct history_commit *h)
+{
+	struct checkpoint *c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
+
+	if (c && c->disk_suspect)
+		return c->reason;
+	return c ? "its copy in memory is damaged" : "neither memory nor files of it are left";
+}
+
+void epoch_say_lost(struct job *j, char *buf, size_t size)
+{
+	const struct history_commit *newest = epoch_lost(j);
+	const char *name = j->history.job.name;
+	char steps[80] = "";
+	size_t len = 0;
+
+	for (size_t i = j->history.n_commits; i-- > 0 && len + 22 < sizeof(steps);) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (h->epoch < j->history.epoch.number && is_missed(j, h))
+			len += (size_t)snprintf(steps + len, sizeof(steps) - len, " %llu",
+						(unsigned long long)h->commit.step);
+	}
+	snprintf(buf, size,
+		 "load: none of the checkpoints of this job can be restored; the newest, step "
+		 "%llu: %.90s; see `ckptctl status` and `ckptctl verify`; to begin afresh take "
+		 "another job name, or `ckptctl rm %s%s`",
+		 (unsigned long long)newest->commit.step, why_missed(j, newest), name, steps);
+}
+
+#define FELL_BACK "fell back: step "
+
+bool epoch_fell_back(const struct job *j, uint64_t *ret_step)
+{
+	const char *at = strstr(j->history.epoch.reason, FELL_BACK);
+
+	*ret_step = at ? strtoull(at + strlen(FELL_BACK), NULL, 10) : 0;
+	return at && j->history.epoch.has_base;
+}
+
+/* What the new epoch passes over goes into its reason (I11). */
+static void tell_passed_over(struct job *j, const struct checkpoint *base, const char *why,
+			     char *reason)
+{
+	const struct history_commit *h = NULL;
+
+	snprintf(reason, REASON_MAX + 1, "%s", why);
+	for (size_t i = j->history.n_commits; i-- > 0 && !h;)
+		if (!j->history.commits[i].freed && is_missed(j, &j->history.commits[i]))
+			h = &j->history.commits[i];
+	if (!h || !base || h->n < base->record_n || strstr(why, FELL_BACK))
+		return;
+	snprintf(reason, REASON_MAX + 1, "%.64s; " FELL_BACK "%llu: %.140s", why,
+		 (unsigned long long)h->commit.step, why_missed(j, h));
+	job_tell(j, 3, "fell back to step %llu: step %llu: %s", (unsigned long long)base->step,
+		 (unsigned long long)h->commit.step, why_missed(j, h));
 }
 
 /* ---- Openings ---- */
@@ -282,6 +377,19 @@ static void drop_old_run(struct job *j)
 		member_left(m, false);
 }
 
+static void not_opened(struct opening *o, int status)
+{
+	struct job *j = o->job;
+	char text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text),
+		 "open: the next epoch of job '%s' could not be written to its log: %s; see "
+		 "`ckptctl status %s`, and restart ckptd if it stays so",
+		 j->history.job.name, j->refused ? j->refused : err_text(status),
+		 j->history.job.name);
+	opening_answer(o, status, text);
+}
+
 static void epoch_appended(void *arg, int status)
 {
 	struct opening *o = arg;
@@ -292,7 +400,7 @@ static void epoch_appended(void *arg, int status)
 	timer_disarm(j->node->env.loop, &j->settle_timer);
 	job_poke(j);
 	if (status < 0) {
-		opening_answer(o, status, "open: the epoch record could not be written to the log");
+		not_opened(o, status);
 		return;
 	}
 	j->epoch_over = false;
@@ -307,11 +415,11 @@ static void epoch_appended(void *arg, int status)
 	member_publish_epoch(j);
 	if (j->history.epoch.has_base)
 		job_tell(j, 6, "epoch %llu (%s), base step %llu",
-			 (unsigned long long)j->history.epoch.number, o->reason,
+			 (unsigned long long)j->history.epoch.number, j->history.epoch.reason,
 			 (unsigned long long)j->history.epoch.base_step);
 	else
 		job_tell(j, 6, "epoch %llu (%s), no base",
-			 (unsigned long long)j->history.epoch.number, o->reason);
+			 (unsigned long long)j->history.epoch.number, j->history.epoch.reason);
 	if (new_run && o->r.session) {
 		struct member *m;
 
@@ -337,7 +445,9 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 		if (h->freed || h->gone || (base && h->n <= base->record_n))
 			continue;
 		c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
-		if (c && checkpoint_restorable(c))
+		/* Files that are damaged are kept for who may repair them. */
+		if (c &&
+		    (checkpoint_restorable(c) || c->durable == DUR_DONE || c->durable == DUR_GONE))
 			continue;
 		r.mark.step = h->commit.step;
 		r.mark.attempt = h->commit.attempt;
@@ -362,7 +472,7 @@ static void append_epoch(struct opening *o)
 	r.opened.parent = j->history.epoch.number;
 	r.opened.world = o->asked ? o->r.world : j->history.epoch.world;
 	memcpy(r.opened.run_id, o->run_id, sizeof(r.opened.run_id));
-	memcpy(r.opened.reason, o->reason, sizeof(r.opened.reason));
+	tell_passed_over(j, base, o->reason, r.opened.reason);
 	if (base) {
 		r.opened.has_base = true;
 		r.opened.base_step = base->step;

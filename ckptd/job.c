@@ -300,8 +300,10 @@ static void append_next(struct job *j)
 		r = append_encode(j, a);
 	if (r < 0) {
 		list_del(&a->link);
+		j->refused = a->err.code ? a->err.text : NULL;
 		if (a->done)
 			a->done(a->arg, r);
+		j->refused = NULL;
 		append_free(a);
 		append_next(j);
 		return;
@@ -367,6 +369,9 @@ static void sum_up(struct job *j)
 {
 	struct record sum = {.type = RECORD_SUM};
 
+	/* That all was lost is in the records of those that were: a sum leaves them out. */
+	if (!history_newest(&j->history) && epoch_lost(j))
+		return;
 	if (j->summing || job_log_down(j) || j->history.next_n < j->sum_at ||
 	    j->history.next_n - j->history.first_n <= j->node->options.log_trim)
 		return;

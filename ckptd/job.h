@@ -99,7 +99,7 @@ struct checkpoint {
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
 	struct commit_file *commit; /* with DUR_DONE */
-	bool disk_suspect;          /* a leaf of its files did not match */
+	bool disk_suspect;          /* its files are damaged: kept, never offered */
 	bool pinned;
 	bool stuck;                 /* its free record was refused: the next start tries again */
 	bool wait_durable;          /* somebody waits for it to be DURABLE */
@@ -110,7 +110,7 @@ struct checkpoint {
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
 	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
-	char reason[REASON_MAX + 1]; /* ABORTED, or why persisting failed */
+	char reason[REASON_MAX + 1]; /* ABORTED, suspect, or why persisting failed */
 	uint32_t persist_tries;
 };
 
@@ -180,6 +180,7 @@ struct job {
 	struct task step_task;
 	bool poked;
 	char log_text[ERR_TEXT_MAX];
+	const char *refused; /* while a done runs: why the log takes no such record, or NULL */
 	bool summing;                 /* a summing record is on its way, or the trim behind it */
 	uint64_t sum_at;              /* one that failed is tried again at this record */
 	char trim_text[ERR_TEXT_MAX]; /* why the log cannot be trimmed; empty: it can */
@@ -271,6 +272,16 @@ void epoch_step(struct job *j); /* an open may be waiting for the old epoch to b
 bool checkpoint_restorable(const struct checkpoint *c);
 bool checkpoint_is_base(const struct checkpoint *c); /* of its job's newest epoch */
 struct checkpoint *epoch_newest_restorable(struct job *j);
+/* Its files are damaged: it is kept and shown with the reason, and not offered any more. */
+void checkpoint_suspect(struct checkpoint *c, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+/* An epoch without base: the newest checkpoint before it that nobody took away on purpose. NULL:
+ * there never was one, or all were taken away. */
+const struct history_commit *epoch_lost(struct job *j);
+/* A sentence about all that epoch_lost() stands for, and what to do. */
+void epoch_say_lost(struct job *j, char *buf, size_t size);
+/* Whether the epoch's base is older than what was committed last, and that one's step. */
+bool epoch_fell_back(const struct job *j, uint64_t *ret_step);
 
 /* ---- member.c ---- */
 MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct member **ret);

@@ -322,6 +322,9 @@ static void give_error(struct load *l, int code, const char *text)
 	reply.body_case = CKPT__REPLY__BODY_LOAD;
 	reply.load = &body;
 	body.step = l->step;
+	/* Nothing is there to load: the session is in the epoch, to save what it begins with. */
+	if (l->latest && code == CKPT_ELOST)
+		body.epoch = l->job->history.epoch.number;
 	body.problems = problems;
 	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
 		problems[body.n_problems++] = l->plan.problems[i].text;
@@ -389,7 +392,7 @@ static int give(struct load *l)
 		body.more = next < l->n_order;
 		reply.id = l->request;
 		reply.status = l->plan.n_problems ? CKPT_PARTIAL : 0;
-		if (strncmp(l->job->history.epoch.reason, "fell back", 9) == 0 && l->latest)
+		if (l->latest && epoch_fell_back(l->job, &body.fell_back_from))
 			reply.status |= CKPT_FELL_BACK;
 		reply.body_case = CKPT__REPLY__BODY_LOAD;
 		reply.load = &body;
@@ -425,7 +428,7 @@ static void plan_done(struct work *w)
 	/* A file that cannot be read is a bad copy, like a leaf that does not match. */
 	if (r == CKPT_ECORRUPT || r == -EIO || r == -ENOENT || r == CKPT_ENOTFOUND) {
 		job_tell(l->job, 3, "step %llu: %s", (unsigned long long)l->step, l->err.text);
-		l->checkpoint->disk_suspect = true;
+		checkpoint_suspect(l->checkpoint, "%s", l->err.text);
 		indexing_put(l->checkpoint);
 		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
 	} else if (r == 0 && !sources_are_good(l)) {
@@ -482,7 +485,7 @@ static struct checkpoint *choose(struct load *l)
 	if (l->latest)
 		return checkpoint_find_attempt(j, ep->base_step, &ep->base_attempt);
 	list_each(c, &j->checkpoints, link) {
-		if (c->step != l->step || c->agreed != CP_COMMITTED ||
+		if (c->step != l->step || c->agreed != CP_COMMITTED || c->durable == DUR_GONE ||
 		    (!l->any_attempt && !attempt_equal(&c->attempt, &l->attempt)))
 			continue;
 		if (!best || c->record_n > best->record_n)
@@ -503,6 +506,21 @@ static void fell_back(void *arg, int status)
 				      "one could not be opened");
 		load_close(l);
 	}
+}
+
+/* There were checkpoints, and all are lost: who has to begin anew must be told (I11). */
+static void all_lost(struct load *l)
+{
+	struct member *m = session_member(l->session);
+	struct job *j = l->job;
+	char text[ERR_TEXT_MAX];
+
+	epoch_say_lost(j, text, sizeof(text));
+	if (m)
+		member_enter_epoch(m);
+	give_error(l, CKPT_ELOST, text);
+	load_close(l); /* which frees it */
+	job_poke(j);
 }
 
 static void nothing(struct load *l)
@@ -533,14 +551,19 @@ static void load_go(struct load *l)
 	}
 	list_del(&l->waiting);
 	if (l->latest && !j->history.epoch.has_base) {
-		nothing(l);
+		if (epoch_lost(j) && !BUG(LOST_IS_NOTHING))
+			all_lost(l);
+		else
+			nothing(l);
 		return;
 	}
 	c = choose(l);
 	if (!c || !checkpoint_restorable(c)) {
 		if (l->latest) {
-			snprintf(text, sizeof(text), "fell back: step %llu is damaged",
-				 (unsigned long long)j->history.epoch.base_step);
+			snprintf(text, sizeof(text), "fell back: step %llu is damaged%s%.180s",
+				 (unsigned long long)j->history.epoch.base_step,
+				 c && c->disk_suspect ? ": " : "",
+				 c && c->disk_suspect ? c->reason : "");
 			list_add_tail(&j->loads, &l->waiting);
 			job_tell(j, 3, "%s", text);
 			epoch_fall_back(j, text, fell_back, j);
@@ -685,7 +708,10 @@ static void check_done(struct work *w)
 			s->slot->state = SLOT_QUARANTINED;
 			c->memory = false;
 		} else {
-			c->disk_suspect = true;
+			checkpoint_suspect(c,
+					   "rank %u: leaf %llu of its file (%.128s) does not "
+					   "match its digest",
+					   s->rank, (unsigned long long)l->check_leaf, what);
 			indexing_put(c);
 		}
 	}

@@ -110,14 +110,15 @@ static int take_commit(struct job *j, struct found_commit *f)
 	c->bytes = h->commit.bytes;
 	/* What COMMIT says and what the log says are one thing, or neither is believed (I2). */
 	if (!digest_equal(&c->commit->root, &h->commit.root))
-		c->disk_suspect = true;
+		checkpoint_suspect(c, "COMMIT and the log name different roots");
 	j->last_durable_step = c->step;
 	return 0;
 }
 
 /* It is not offered, and not forgotten either: its COMMIT may be readable at the next start. */
-static int take_unreadable(struct job *j, const struct checkpoint_id *id)
+static int take_unreadable(struct job *j, const struct found_unreadable *f)
 {
+	const struct checkpoint_id *id = &f->id;
 	struct history_commit *h = history_find(&j->history, id->step, &id->attempt);
 	struct checkpoint *c;
 	int r;
@@ -129,7 +130,7 @@ static int take_unreadable(struct job *j, const struct checkpoint_id *id)
 		return r;
 	c->agreed = CP_COMMITTED;
 	c->durable = DUR_DONE;
-	c->disk_suspect = true;
+	checkpoint_suspect(c, "%s", f->why);
 	c->record_n = h->n;
 	c->wall_ns = h->wall_ns;
 	c->pinned = h->pinned;

@@ -73,15 +73,18 @@ static int keep_commit(struct found_job *f, const struct checkpoint_id *id, stru
 	return r;
 }
 
-static int keep_unreadable(struct found_job *f, const struct checkpoint_id *id)
+static int keep_unreadable(struct found_job *f, const struct checkpoint_id *id,
+			   const struct err *why)
 {
-	struct checkpoint_id *more;
+	struct found_unreadable *more;
 
 	more = alloc_resize(f->unreadable, (f->n_unreadable + 1) * sizeof(*more));
 	if (!more)
 		return -ENOMEM;
 	f->unreadable = more;
-	f->unreadable[f->n_unreadable++] = *id;
+	more = &f->unreadable[f->n_unreadable++];
+	more->id = *id;
+	snprintf(more->why, sizeof(more->why), "%.*s", REASON_MAX, why->text);
 	return 0;
 }
 
@@ -121,7 +124,7 @@ static int on_checkpoint(void *arg, const struct checkpoint_id *id,
 		snprintf(line, sizeof(line), "job '%s': step %llu on disk cannot be used: %s",
 			 name_of(x->job, hex), (unsigned long long)id->step, why->text);
 		tell(n, 3, line);
-		return keep_unreadable(x->job, id);
+		return keep_unreadable(x->job, id, why);
 	}
 	x->found->discarded++;
 	/* If it cannot go now it goes at the next start; it is never taken for a checkpoint. */

@@ -15,6 +15,11 @@ struct found_commit {
 	struct commit_file file;
 	struct checkpoint_id id;
 };
+/* Has a COMMIT that could not be read now. */
+struct found_unreadable {
+	struct checkpoint_id id;
+	char why[REASON_MAX + 1];
+};
 struct found_job {
 	struct list link;
 	struct job_id id;
@@ -23,7 +28,7 @@ struct found_job {
 	uint8_t token[32];
 	struct found_commit *commits;
 	size_t n_commits, cap_commits;
-	struct checkpoint_id *unreadable; /* have a COMMIT that could not be read now */
+	struct found_unreadable *unreadable;
 	size_t n_unreadable;
 	bool relogged; /* the log was lost or damaged and begun anew from the files */
 };

@@ -45,6 +45,7 @@ struct loading {
 	uint32_t sent;        /* which sending the parts belong to */
 	uint64_t id;          /* for LoadEnd; 0: ckptd has given nothing */
 	uint64_t step, epoch;
+	uint64_t fell_back_from;
 	uint8_t attempt[16];
 	int tier;
 	bool nothing;
@@ -103,8 +104,10 @@ static int load_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 	}
 	l->id = q->status == 0 ? m->load : 0;
 	r = loaded_problems(l->c->loaded, m);
-	if (r == 0 && q->status < 0)
-		return 0; /* problems are all that an error brings */
+	if (r == 0 && q->status < 0) {
+		l->epoch = m->epoch; /* where all is lost; else 0 */
+		return 0;            /* that and problems are all that an error brings */
+	}
 	if (r == 0 && l->n_fds + n_fds > SOURCES_MAX)
 		r = -E2BIG;
 	if (r == 0)
@@ -113,6 +116,7 @@ static int load_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 		return err_code(q->err, r, "take a load of %u sources", m->n_sources);
 	l->step = m->step;
 	l->epoch = m->epoch;
+	l->fell_back_from = m->fell_back_from;
 	l->tier = (int)m->tier;
 	if (m->attempt.len == sizeof(l->attempt))
 		memcpy(l->attempt, m->attempt.data, sizeof(l->attempt));
@@ -424,22 +428,43 @@ static void fill(struct ckpt_loaded *ret, const struct loading *l)
 		.tier = l->tier,
 		.bytes = l->plan.plan.bytes,
 		.bytes_read = l->placed.bytes_read,
+		.fell_back_from = l->fell_back_from,
 	};
 
 	memcpy(out.attempt, l->attempt, sizeof(out.attempt));
 	memcpy(ret, &out, min_u64(ret->size, sizeof(out)));
 }
 
+/* What ckptd gave first; another try may have been given something else, or nothing. */
+struct given {
+	bool any;
+	uint64_t step;
+	uint8_t attempt[16];
+};
+
+static int lost_since(const struct ckpt *c, const struct given *first, struct err *e)
+{
+	return err_set(e, CKPT_ELOST,
+		       "step %llu of job '%s' is damaged and there is no other checkpoint any "
+		       "more; look with `ckptctl status %s`; what was bound is overwritten",
+		       (unsigned long long)first->step, c->who.job, c->who.job);
+}
+
 /* What a try that worked means. */
-static int conclude(struct ckpt *c, const struct loading *l, bool fell_back,
-		    struct ckpt_loaded *ret)
+static int conclude(struct ckpt *c, struct loading *l, const struct given *first,
+		    struct ckpt_loaded *ret, struct err *e)
 {
 	int r = CKPT_OK;
 
 	c->epoch = l->epoch; /* ckptd has moved the session there */
 	if (l->nothing)
-		return CKPT_NOTHING;
-	if (fell_back || l->q.bits & CKPT_FELL_BACK)
+		return first->any ? lost_since(c, first, e) : CKPT_NOTHING;
+	if (l->args->step == CKPT_LATEST && first->any &&
+	    memcmp(first->attempt, l->attempt, sizeof(l->attempt)) != 0) {
+		r |= CKPT_FELL_BACK;
+		l->fell_back_from = first->step;
+	}
+	if (l->q.bits & CKPT_FELL_BACK)
 		r |= CKPT_FELL_BACK;
 	if (l->plan.plan.bytes < c->wanted_bytes)
 		r |= CKPT_PARTIAL;
@@ -452,25 +477,24 @@ static int tries(struct ckpt *c, const struct ckpt_load_args *a, struct ckpt_loa
 		 struct err *e)
 {
 	uint64_t deadline = call_deadline(c, a->timeout_ms);
-	uint8_t first[16];
-	bool given = false; /* ckptd has given something before, whose attempt is first */
+	struct given first = {0};
 	int r = AGAIN;
 
 	for (int n = 0; n < LOAD_TRIES_MAX && r == AGAIN; n++) {
 		struct loading l = { .c = c, .args = a, .deadline = deadline };
-		bool fell_back;
 
 		r = try_once(&l, e);
-		fell_back = given && a->step == CKPT_LATEST &&
-			    memcmp(first, l.attempt, sizeof(first)) != 0;
-		if (!given && l.id) {
-			memcpy(first, l.attempt, sizeof(first));
-			given = true;
-		}
 		if (r == 0)
-			r = conclude(c, &l, fell_back, ret);
+			r = conclude(c, &l, &first, ret, e);
 		else if (r == AGAIN && n + 1 == LOAD_TRIES_MAX)
 			r = CKPT_ECORRUPT;
+		else if (r == CKPT_ELOST && l.epoch)
+			c->epoch = l.epoch; /* it may save there: there is nothing else to do */
+		if (!first.any && l.id && !l.nothing) {
+			memcpy(first.attempt, l.attempt, sizeof(first.attempt));
+			first.step = l.step;
+			first.any = true;
+		}
 		loading_fini(&l);
 	}
 	return r;

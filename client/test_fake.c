@@ -446,6 +446,7 @@ static void on_load(struct fake *f, const struct answer *a, const Ckpt__Request 
 	body.epoch = o->epoch ? o->epoch : f->epoch;
 	body.attempt = (ProtobufCBinaryData){ 16, attempt };
 	body.tier = o->tier;
+	body.fell_back_from = o->fell_back_from;
 	body.n_sources = o->n_fds;
 	body.problems = (char **)o->problems;
 	while (body.n_problems < 4 && o->problems[body.n_problems])

@@ -59,7 +59,7 @@ struct fake_offer {
 	const int *fds;         /* of its sources; stay the test's */
 	uint32_t n_fds;
 	uint32_t per_message;   /* descriptors in one message; 0: all */
-	uint64_t step, epoch;
+	uint64_t step, epoch, fell_back_from;
 	uint8_t attempt;        /* every byte of its id */
 	uint32_t tier;
 	const char *problems[4];

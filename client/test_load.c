@@ -410,8 +410,40 @@ static void test_falls_back_to_an_older_base(void **state)
 	assert_int_equal(w->f->seals[0].epoch, 2);
 	/* ckptd may also have fallen back before this rank asked. */
 	o[1].status = CKPT_FELL_BACK;
+	o[1].fell_back_from = 9;
 	offer_one(w, o[1]);
+	assert_int_equal(w->got.fell_back_from, 12); /* found by this load itself */
 	assert_int_equal(ckpt_load(w->c, &w->a, &w->got), CKPT_FELL_BACK);
+	assert_int_equal(w->got.fell_back_from, 9);
+}
+
+/* What was bound is overwritten: that there is nothing else must not look like a first start. */
+static void test_all_lost(void **state)
+{
+	struct world *w = *state;
+	struct fake_offer nothing = {.status = CKPT_NOTHING};
+	struct fake_offer lost = {.code = CKPT_ELOST, .text = "none is left", .epoch = 2};
+	struct fake_offer o[2] = {offer(w, 0), nothing};
+	struct ckpt_save_args s = {.size = sizeof(s),
+				   .step = 8,
+				   .tensors = w->b,
+				   .n_tensors = 2,
+				   .timeout_ms = 5000,
+				   .flags = CKPT_WAIT_CREDIT};
+
+	damage(w, 0, 0);
+	offers(w, 2, o);
+	assert_int_equal(ckpt_load(w->c, &w->a, &w->got), CKPT_ELOST);
+	assert_non_null(strstr(ckpt_last_error(NULL), "step 12 of job"));
+	o[1] = lost;
+	offers(w, 2, o);
+	assert_int_equal(ckpt_load(w->c, &w->a, &w->got), CKPT_ELOST);
+	assert_non_null(strstr(ckpt_last_error(NULL), "none is left"));
+	fake_lock(w->f);
+	fake_next_epoch(w->f);
+	fake_unlock(w->f);
+	assert_int_equal(ckpt_save(w->c, &s), CKPT_OK); /* it begins anew */
+	assert_int_equal(w->f->seals[0].epoch, 2);
 }
 
 static void test_no_good_copy(void **state)
@@ -675,6 +707,7 @@ int main(void)
 		T(test_bad_leaf_then_another_copy),
 		T(test_bad_blob_is_found),
 		T(test_falls_back_to_an_older_base),
+		T(test_all_lost),
 		T(test_no_good_copy),
 		T(test_strict_and_lenient),
 		T(test_nothing_to_load),

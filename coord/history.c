@@ -370,12 +370,14 @@ static void fold_mark(struct history *h, const struct record *r)
 	struct history_commit *c = history_find(h, r->mark.step, &r->mark.attempt);
 
 	assert(c);
-	if (r->type == RECORD_FREE)
+	if (r->type == RECORD_FREE) {
 		c->freed = true;
-	else if (r->type == RECORD_PIN)
+		c->lost = r->mark.value == 2;
+	} else if (r->type == RECORD_PIN) {
 		c->pinned = r->mark.value == 1;
-	else
+	} else {
 		c->trust = r->mark.value;
+	}
 }
 
 /* Takes sum's arrays; the caller's flags of commits that stay are not the log's to drop. */

@@ -97,6 +97,7 @@ struct history_commit {
 	struct record_commit commit;
 	uint64_t n, epoch, wall_ns;
 	bool pinned, freed;
+	bool lost; /* freed, and not on purpose: its bytes were lost */
 	bool gone; /* the caller's: no bytes are left and no record says so. The next RECORD_SUM
 		      leaves it out, unless it is pinned, the newest, or the base of the epoch */
 	uint32_t trust;

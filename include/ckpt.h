@@ -43,9 +43,10 @@ enum ckpt_status {
 	CKPT_OK = 0,
 	CKPT_SKIPPED = 1,     /* no credit: this rank did not save, nothing was copied */
 	CKPT_RECONNECTED = 2, /* ckptd had been lost and is back; said once */
-	CKPT_NOTHING = 4,     /* there is no checkpoint to load */
+	CKPT_NOTHING = 4,     /* there is no checkpoint to load, and none was lost */
 	CKPT_PARTIAL = 8,     /* lenient load: some tensors were missing or did not match */
-	CKPT_FELL_BACK = 16,  /* the base was damaged: an older checkpoint was loaded instead */
+	CKPT_FELL_BACK =
+		16, /* the newest cannot be restored: an older checkpoint was loaded instead */
 };
 
 /*
@@ -269,12 +270,14 @@ struct ckpt_loaded {
 	int tier;             /* enum ckpt_tier; the slowest one used */
 	uint64_t bytes;       /* placed */
 	uint64_t bytes_read;  /* read from the tier, digests verified over all of them */
+	uint64_t fell_back_from; /* CKPT_FELL_BACK: the newer step that could not be restored */
 };
 
 /*
  * Fills the bound memory from a checkpoint saved under any layout, verifying every leaf it
  * touches. On an error the bound memory holds no promise. Missing, extra or mismatched tensors
- * fail a strict load before a byte is written. Returns CKPT_NOTHING when the epoch has no base.
+ * fail a strict load before a byte is written. Returns CKPT_NOTHING when there never was a
+ * checkpoint, CKPT_ELOST when there were and none can be restored: the rank may save then.
  */
 CKPT_API int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret);
 

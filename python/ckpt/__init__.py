@@ -322,7 +322,8 @@ class Checkpointer:
              timeout: Optional[float] = None) -> Optional[Loaded]:
         """Fills the declared tensors from the checkpoint of step (default: the newest, the same
         one on every rank), whatever layout it was saved under; every byte is verified. None when
-        there is nothing. strict=False loads what matches and lists the rest in .problems."""
+        nothing was ever saved; where checkpoints were and none can be restored it raises (CKPT_ELOST),
+        and the rank may save what it begins with. strict=False loads what matches and lists the rest in .problems."""
         bindings, n, keep = self._bindings()
         args = L.LoadArgs(C.sizeof(L.LoadArgs), L.LATEST if step is None else step, bindings, n,
                           _ms(timeout), 0 if strict else L.LENIENT)
@@ -333,9 +334,9 @@ class Checkpointer:
         if result & L.NOTHING:
             return None
         if result & L.FELL_BACK:
-            warnings.warn(f"the newest checkpoint was damaged: step {out.step} before it was loaded "
-                          "instead; 'ckptctl status' of the job names the damaged step",
-                          CkptWarning, stacklevel=2)
+            warnings.warn(f"step {out.fell_back_from}, the newest checkpoint, cannot be restored: "
+                          f"step {out.step} before it was loaded instead; 'ckptctl status' of the "
+                          "job says why", CkptWarning, stacklevel=2)
         return Loaded(out.step, _TIERS.get(out.tier), self._blobs(), out.bytes, out.bytes_read,
                       list(self._problems()), bool(result & L.FELL_BACK))
 

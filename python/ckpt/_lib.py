@@ -59,7 +59,7 @@ class LoadArgs(C.Structure):
 
 class Loaded(C.Structure):
     _fields_ = [("size", C.c_size_t), ("step", u64), ("attempt", u8 * 16), ("tier", C.c_int),
-                ("bytes", u64), ("bytes_read", u64)]
+                ("bytes", u64), ("bytes_read", u64), ("fell_back_from", u64)]
 
 
 class Stats(C.Structure):

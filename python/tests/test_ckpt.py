@@ -220,6 +220,60 @@ def test_ckptd_lost_and_back(d):
         assert (w2 == w).all()
 
 
+def kill_all(d):
+    """Supervisor and daemon: what was in memory is lost."""
+    child = d.child()
+    d.process.kill()
+    d.process.wait()
+    try:
+        os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def damage_commit(d, step):
+    for at, _, files in os.walk(os.path.join(d.dir, "data", "jobs")):
+        if "COMMIT" in files and f"/{step}." in at:
+            with open(os.path.join(at, "COMMIT"), "r+b") as f:
+                f.seek(200)
+                f.write(b"\xff\xff\xff\xff")
+
+
+def load_damaged():
+    w = np.zeros((64, 32), np.float32)
+    with ckpt.open("damaged", 0, 1) as c, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        c.declare("w", w)
+        return c.load(), [str(x.message) for x in caught]
+
+
+def test_damaged(_):
+    before = os.environ["CKPT_SOCKET"]
+    d = Daemon()
+    try:
+        for step in (1, 2):
+            with ckpt.open("damaged", 0, 1) as c:
+                c.declare("w", arange((64, 32)))
+                c.load()
+                assert c.save(step, wait_credit=True).wait(ckpt.DURABLE)
+        kill_all(d)
+        damage_commit(d, 2)
+        d.start()
+        got, said = load_damaged()
+        assert got.step == 1 and got.fell_back, got
+        assert any("step 2" in s and "step 1" in s for s in said), said
+        kill_all(d)
+        damage_commit(d, 1)
+        d.start()
+        try:
+            raise AssertionError(f"loaded {load_damaged()}")
+        except ckpt.CkptError as e:
+            assert e.code == -1016 and "ckptctl" in str(e), e
+    finally:
+        d.stop()
+        os.environ["CKPT_SOCKET"] = before
+
+
 def test_torch(d):
     if torch is None:
         print("skip test_torch torch is not installed")

@@ -163,18 +163,152 @@ static void flipped_bit(struct rig *r)
 	code = trainer_must(&t, "load -1 0");
 	RIG_CHECK(code & CKPT_FELL_BACK, "it does not say that it fell back: %d", code);
 	RIG_CHECK(strncmp(t.text, "10 1 2", 6) == 0, "loaded: %s", t.text);
-	RIG_CHECK(rig_log_count(r, "does not match its digest") == 1, "the leaf is not named");
+	RIG_CHECK(rig_log_count(r, "the copy is not used any more") == 1, "the leaf is not named");
 	code = trainer_ask(&t, "load 20 0");
 	RIG_CHECK(code < 0 && code != -9998, "the damaged step: %d %s", code, t.text);
 	trainer_exit(&t);
 }
 
+/* ckptd begins again with nothing in memory, and these files of step 10 and 20 are damaged. */
+static void damaged(struct rig *r, const char *file_10, const char *file_20)
+{
+	char pattern[256];
+
+	rig_start(r);
+	save_world(r, 1, "run1", "", 10);
+	save_world(r, 1, "run2", "", 20);
+	rig_kill_all(r);
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/10.*/%s", r->data, file_10);
+	if (file_10[0])
+		flip_byte(pattern, 200);
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/20.*/%s", r->data, file_20);
+	flip_byte(pattern, 200);
+	rig_start(r);
+}
+
+/* The newest is passed over when the epoch is opened: the trainer is told, the file stays. */
+static void passed_over(struct rig *r)
+{
+	struct trainer_process t;
+	char field[64];
+	int code;
+
+	damaged(r, "", "COMMIT");
+	for (int i = 0; i < 2; i++) {
+		open_as(&t, r, 0, 1, i ? "run4" : "run3", "");
+		code = trainer_must(&t, "load -1 0");
+		RIG_CHECK(code & CKPT_FELL_BACK, "it does not say that it fell back: %d", code);
+		RIG_CHECK(strncmp(t.text, "10 1 2", 6) == 0, "loaded: %s", t.text);
+		RIG_CHECK(strcmp(rig_step_field(r, "job", 20, "suspect", field), "true") == 0,
+			  "suspect: '%s'", field);
+		RIG_CHECK(strstr(rig_step_field(r, "job", 20, "reason", field), "jobs/"),
+			  "reason: '%s'", field);
+		trainer_exit(&t);
+		rig_kill_all(r);
+		rig_start(r);
+	}
+	RIG_CHECK(rig_log_count(r, "20 was committed and its bytes are lost") == 0, "it is lost");
+	RIG_CHECK(rig_log_count(r, "fell back to step 10: step 20: ") == 2, "not in the log");
+	save_world(r, 1, "run5", "", 30);
+	open_as(&t, r, 0, 1, "run6", "");
+	code = trainer_must(&t, "load -1 0");
+	RIG_CHECK(!(code & CKPT_FELL_BACK), "nothing newer is damaged: %d", code);
+	trainer_exit(&t);
+}
+
+static void must_be_lost(struct trainer_process *t, const char *words)
+{
+	int code = trainer_ask(t, "load -1 0");
+
+	RIG_CHECK(code == CKPT_ELOST, "all is lost: %d %s", code, t->text);
+	RIG_CHECK(strstr(t->text, words) && strstr(t->text, "ckptctl rm job"), "'%s'", t->text);
+}
+
+/* All are damaged: no launch is told that there never was anything, and it can go on. */
+static void all_damaged(struct rig *r)
+{
+	struct trainer_process t;
+	char text[512];
+	int code;
+
+	damaged(r, "rank-0.shard", "rank-0.shard");
+	open_as(&t, r, 0, 1, "run3", "");
+	must_be_lost(&t, "step 20: ");
+	must_be_lost(&t, "step 20: ");
+	trainer_exit(&t);
+	rig_kill_all(r);
+	rig_start(r);
+	open_as(&t, r, 0, 1, "run4", "");
+	trainer_must(&t, "prepare 65536");
+	must_be_lost(&t, "ckptctl rm job 20 10");
+	/* On purpose, in the same process. */
+	RIG_CHECK(trainers_save(&t, 1, 5, 1) == 0, "save: %s", t.text);
+	trainer_must(&t, "wait 5 %d 20000", CKPT_DURABLE);
+	trainer_exit(&t);
+	open_as(&t, r, 0, 1, "run5", "");
+	code = trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "5 1 ", 4) == 0 && !(code & CKPT_FELL_BACK), "%d %s", code,
+		  t.text);
+	trainer_exit(&t);
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "rm --yes job 10") == 0, "rm: %s", text);
+}
+
+/* The folders are gone: so it says until somebody takes note of it with rm. */
+static void all_gone(struct rig *r)
+{
+	struct trainer_process t;
+	char text[512];
+
+	rig_start(r);
+	save_world(r, 1, "run1", "", 10);
+	save_world(r, 1, "run2", "", 20);
+	rig_kill_all(r);
+	snprintf(text, sizeof(text), "rm -r %s/jobs/*/10.* %s/jobs/*/20.*", r->data, r->data);
+	RIG_CHECK(system(text) == 0, "%s", text);
+	rig_start(r);
+	open_as(&t, r, 0, 1, "run3", "");
+	must_be_lost(&t, "step 20: neither memory nor files");
+	trainer_exit(&t);
+	rig_kill_all(r);
+	rig_start(r);
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "rm --yes job 20") == 0, "rm: %s", text);
+	open_as(&t, r, 0, 1, "run4", "");
+	must_be_lost(&t, "step 10: ");
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "rm --yes job 10") == 0, "rm: %s", text);
+	RIG_CHECK(trainer_must(&t, "load -1 0") & CKPT_NOTHING, "it is given up: %s", t.text);
+	trainer_exit(&t);
+}
+
+/* The newest goes on purpose, memory and all: it is not offered, launches go on, so does a stop. */
+static void removed_newest(struct rig *r)
+{
+	struct trainer_process t;
+	char text[512];
+	uint64_t since;
+	int code;
+
+	rig_start(r);
+	save_world(r, 1, "run1", "", 10);
+	save_world(r, 1, "run2", "", 20);
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "rm --yes job 20") == 0, "rm: %s", text);
+	open_as(&t, r, 0, 1, "run3", "");
+	code = trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "10 1 2", 6) == 0 && !(code & CKPT_FELL_BACK), "%d %s", code,
+		  t.text);
+	code = trainer_ask(&t, "load 20 0");
+	RIG_CHECK(code == CKPT_ENOTFOUND, "what was removed: %d %s", code, t.text);
+	trainer_exit(&t);
+	since = rig_now_ms();
+	rig_stop(r);
+	RIG_CHECK(rig_now_ms() - since < 8000, "the stop waited for what was removed");
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(mismatches),
-		RIG_TEST(other_host),
-		RIG_TEST(flipped_bit),
+		RIG_TEST(mismatches),     RIG_TEST(other_host),  RIG_TEST(flipped_bit),
+		RIG_TEST(passed_over),    RIG_TEST(all_damaged), RIG_TEST(all_gone),
+		RIG_TEST(removed_newest),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

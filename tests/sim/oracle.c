@@ -233,7 +233,7 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 	}
 	for (size_t i = first; i < j->n_commits; i++) {
 		const struct commit_seen *c = &j->commits[i];
-		bool kept = i + 1 == j->n_commits || (c->said_durable && !files_hit(o, j, c));
+		bool kept = (i + 1 == j->n_commits || c->said_durable) && !files_hit(o, j, c);
 
 		if (kept && !c->freed && !c->lost)
 			accuse(o->sim,
@@ -368,17 +368,34 @@ static void check_free(struct oracle *o, struct oracle_job *j, struct commit_see
 
 		newer += !d->freed && !d->lost && (files_there(o, j, d) || files_hit(o, j, d));
 	}
-	if (newer < o->sim->options.retention.keep_last && !o->replaying)
+	if (c->pinned)
+		accuse(o->sim, "I9: step %llu of %s was freed, and it is pinned", LL(c->step),
+		       j->name);
+	if (j->has_base && c->step == j->base_step &&
+	    memcmp(&c->attempt, &j->base_attempt, sizeof(c->attempt)) == 0)
+		accuse(o->sim, "I15: step %llu of %s was freed, and it is the base of epoch %llu",
+		       LL(c->step), j->name, LL(j->epoch));
+	if (newer < o->sim->options.retention.keep_last && !o->replaying && !c->asked)
 		accuse(o->sim, "I9: step %llu of %s was freed, and only %u newer ones are DURABLE",
 		       LL(c->step), j->name, newer);
 	if (!o->replaying)
 		check_readers(o, j, c);
 }
 
+/* A newer one was there, until a person took it away. */
+static bool overtaken(const struct oracle_job *j, const struct commit_seen *c)
+{
+	for (const struct commit_seen *d = c + 1; d < j->commits + j->n_commits; d++) {
+		if (d->asked && d->freed)
+			return true;
+	}
+	return false;
+}
+
 /* I6, I7: what was called lost must have had a reason. */
 static void check_lost(struct oracle *o, struct oracle_job *j, struct commit_seen *c)
 {
-	if (c == newest(j) && c->memory == o->memory)
+	if (c == newest(j) && c->memory == o->memory && !overtaken(j, c))
 		accuse(o->sim,
 		       "I6: step %llu of %s was COMMITTED, its memory was never lost, and it is "
 		       "called lost",
@@ -400,7 +417,8 @@ static void on_free(struct oracle *o, struct oracle_job *j, const struct record 
 		return;
 	}
 	if (r->mark.value == 1) {
-		check_free(o, j, c);
+		if (!c->lost) /* else its loss is taken note of */
+			check_free(o, j, c);
 		c->freed = true;
 		sim_count(o->sim, freed);
 	} else {
@@ -408,6 +426,17 @@ static void on_free(struct oracle *o, struct oracle_job *j, const struct record 
 		c->lost = true;
 		sim_count(o->sim, lost);
 	}
+}
+
+static void on_pin(struct oracle *o, struct oracle_job *j, const struct record *r)
+{
+	struct commit_seen *c = oracle_commit(j, r->mark.step, &r->mark.attempt);
+
+	if (!c || c->freed || c->lost)
+		accuse(o->sim, "I4: step %llu of %s was pinned, and it is not there",
+		       LL(r->mark.step), j->name);
+	else
+		c->pinned = r->mark.value == 1;
 }
 
 static void on_lead(struct oracle *o, struct oracle_job *j, const struct record *r)
@@ -443,6 +472,8 @@ static void fold(struct oracle *o, struct oracle_job *j, const struct record *r)
 		on_free(o, j, r);
 		break;
 	case RECORD_PIN:
+		on_pin(o, j, r);
+		break;
 	case RECORD_TRUST:
 	case RECORD_SUM:
 		break;

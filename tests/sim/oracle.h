@@ -45,7 +45,8 @@ struct commit_seen {
 	struct attempt_id attempt;
 	uint32_t world;
 	uint64_t memory; /* oracle.memory when it was first seen */
-	bool freed, lost;
+	bool freed, lost, pinned;
+	bool asked; /* to be removed, by a person */
 	bool said_committed, said_durable;
 	bool known; /* key is */
 	struct save_key key;
@@ -118,6 +119,11 @@ void oracle_loaded(struct rank *r, uint64_t step, const struct attempt_id *a,
 		   const struct save_key *k);
 void oracle_latest(struct rank *r, uint64_t epoch, bool nothing, uint64_t step,
 		   const struct attempt_id *a);
+/* A load of latest that is answered with no checkpoint: lost says which way. */
+void oracle_none(struct rank *r, uint64_t epoch, bool lost);
+/* What was given to be read. fell_back: the answer says so. */
+void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
+		  const struct attempt_id *a, bool fell_back);
 void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file);
 struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const struct attempt_id *a);
 

@@ -171,6 +171,54 @@ void oracle_latest(struct rank *r, uint64_t epoch, bool nothing, uint64_t step,
 		       r->rank, r->job->name, LL(step), LL(epoch), LL(j->base_step));
 }
 
+/* Of an older epoch, and nobody has taken it away. */
+static bool is_missed(const struct commit_seen *c, uint64_t epoch)
+{
+	return c->epoch < epoch && !c->freed && !c->asked;
+}
+
+void oracle_none(struct rank *r, uint64_t epoch, bool lost)
+{
+	struct oracle_job *j = r->job->oracle;
+
+	if (epoch != j->epoch)
+		return;
+	if (lost && j->n_commits == 0)
+		accuse(r->sim, "I11: %s never had a checkpoint, and all of them are called lost",
+		       r->job->name);
+	for (size_t i = 0; i < j->n_commits && !lost; i++) {
+		const struct commit_seen *c = &j->commits[i];
+
+		if (is_missed(c, epoch) && c->lost)
+			accuse(r->sim,
+			       "I11: step %llu of %s was lost, and rank %u was told that there "
+			       "never was a checkpoint",
+			       LL(c->step), r->job->name, r->rank);
+	}
+}
+
+void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
+		  const struct attempt_id *a, bool fell_back)
+{
+	struct oracle_job *j = r->job->oracle;
+	const struct commit_seen *c = oracle_commit(j, step, a);
+
+	if (c && c->freed && r->channel && channel_intact(r->channel))
+		accuse(r->sim, "I15: step %llu of %s is freed in the log, and rank %u was given it",
+		       LL(step), r->job->name, r->rank);
+	if (!latest || epoch != j->epoch || !c || fell_back)
+		return;
+	for (size_t i = (size_t)(c - j->commits) + 1; i < j->n_commits; i++) {
+		const struct commit_seen *d = &j->commits[i];
+
+		if (is_missed(d, epoch) && d->said_durable && !d->lost)
+			accuse(r->sim,
+			       "I11: rank %u of %s was given step %llu and not told that step "
+			       "%llu, which was DURABLE, is passed over",
+			       r->rank, r->job->name, LL(step), LL(d->step));
+	}
+}
+
 /* A rank found a leaf that does not match, in a copy that nothing had happened to. */
 void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file)
 {

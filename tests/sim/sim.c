@@ -50,6 +50,7 @@ static const struct profile everything = {
 		   [TROUBLE_error_at_point] = 6},
 	.wait_durable = 4,
 	.slow_load = 6,
+	.admin = 30,
 };
 
 /* ckptd dies while it writes to a ledger, again and again; nothing is on disk soon. */
@@ -164,6 +165,24 @@ static const struct profile stops = {
 	.outage_ns = 2 * SIM_S,
 };
 
+/* Somebody removes and pins what was just saved, while ranks come and go. */
+static const struct profile people = {
+	.name = "people",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 12,
+	.weight = {[TROUBLE_kill] = 1,
+		   [TROUBLE_kill_at_op] = 2,
+		   [TROUBLE_relaunch] = 3,
+		   [TROUBLE_stop] = 1,
+		   [TROUBLE_kill_rank] = 3},
+	.good_disk = true,
+	.wait_durable = 2,
+	.slow_load = 6,
+	.admin = 4,
+};
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -179,10 +198,12 @@ static const struct {
 	{BUG_FREE_BEFORE_COMMIT, &failed_digests, NULL},
 	{BUG_LATEST_IS_NEWEST, &everything, NULL},
 	{BUG_LEDGER_TRUSTS_TORN_RECORD, &torn_ledgers, NULL},
+	{BUG_LOST_IS_NOTHING, &everything, NULL},
 	{BUG_MIX_TRIES, &everything, NULL},
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
+	{BUG_REMOVED_IS_OFFERED, &people, NULL},
 	{BUG_RETAIN_IGNORES_READERS, &slow_readers, NULL},
 	{BUG_SEAL_AFTER_FALL_BACK, &damage, NULL},
 	{BUG_SEAL_WAITS_FOR_PEERS, &everything, NULL},
@@ -309,7 +330,8 @@ static bool enough(const uint64_t counts[COUNTS])
 		{COUNT_power_losses, 200}, {COUNT_keeper_deaths, 30},  {COUNT_rank_kills, 50},
 		{COUNT_replaced, 20},      {COUNT_disk_faults, 500},   {COUNT_stops, 10},
 		{COUNT_repeated, 500},     {COUNT_fell_back, 5},       {COUNT_zombies, 10},
-		{COUNT_full, 50},
+		{COUNT_full, 50},          {COUNT_removed, 100},       {COUNT_pinned, 100},
+		{COUNT_load_lost, 20},
 	};
 	bool good = true;
 

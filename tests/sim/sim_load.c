@@ -340,8 +340,17 @@ static int once(struct rank *r, uint64_t step, bool *ret_nothing)
 			memcpy(l.attempt.b, reply->load->attempt.data, 16);
 		if (reply->status & CKPT_FELL_BACK)
 			sim_count(r->sim, fell_back);
+		oracle_given(r, l.epoch, step == UINT64_MAX, l.step, &l.attempt,
+			     reply->status & CKPT_FELL_BACK);
 		if (step == UINT64_MAX)
 			oracle_latest(r, l.epoch, false, l.step, &l.attempt);
+	}
+	if (err == CKPT_ELOST && step == UINT64_MAX && reply->load && reply->load->epoch) {
+		sim_count(r->sim, load_lost);
+		oracle_none(r, reply->load->epoch, true);
+		oracle_latest(r, reply->load->epoch, true, 0, NULL);
+		r->epoch = reply->load->epoch;
+		r->step = 0;
 	}
 	reply_free(reply);
 	if (err == 0 && !*ret_nothing)
@@ -359,8 +368,10 @@ int trainer_load(struct rank *r, uint64_t step, bool *ret_nothing)
 		err = once(r, step, ret_nothing);
 	if (err == 0 && *ret_nothing) {
 		sim_count(r->sim, load_nothing);
-		if (epoch == trainer_page_epoch(r))
+		if (epoch == trainer_page_epoch(r)) {
+			oracle_none(r, epoch, false);
 			oracle_latest(r, epoch, true, 0, NULL);
+		}
 		r->epoch = trainer_page_epoch(r);
 		r->step = 0;
 	}

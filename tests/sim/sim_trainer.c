@@ -336,6 +336,45 @@ static bool is_out(int err)
 	return err == -ESHUTDOWN || err == CKPT_ESTATE;
 }
 
+/* What a person does with ckptctl, at any time: to one of the newest, most often. */
+static int admin(struct rank *r)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	struct oracle_job *j = r->job->oracle;
+	struct world *w = r->sim->w;
+	struct commit_seen *c;
+	struct attempt_id attempt;
+	int err;
+
+	if (j->n_commits == 0)
+		return 0;
+	c = &j->commits[j->n_commits - 1 - world_random(w, min_u64(j->n_commits, 4))];
+	attempt = c->attempt;
+	m.verb = world_one_in(w, 2)   ? CKPT__ADMIN__VERB__REMOVE
+		 : world_one_in(w, 3) ? CKPT__ADMIN__VERB__PIN
+				      : CKPT__ADMIN__VERB__UNPIN;
+	m.job = r->job->name;
+	m.step = c->step;
+	m.attempt = (ProtobufCBinaryData){16, attempt.b};
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	c->asked = c->asked || m.verb == CKPT__ADMIN__VERB__REMOVE;
+	err = rank_ask(r, &q, ASK_MAY_WAIT, rank_now(r) + WAIT_NS, NULL);
+	if (err < 0)
+		return err;
+	if (m.verb != CKPT__ADMIN__VERB__REMOVE) {
+		sim_count(r->sim, pinned);
+		return 0;
+	}
+	sim_count(r->sim, removed);
+	c = oracle_commit(j, m.step, &attempt);
+	if (!c->freed)
+		accuse(r->sim, "I4: step %llu of %s is said to be removed, without a record",
+		       (unsigned long long)m.step, r->job->name);
+	return 0;
+}
+
 /* Until a load has said what the epoch begins with. */
 static int load_latest(struct rank *r)
 {
@@ -344,6 +383,8 @@ static int load_latest(struct rank *r)
 
 	for (int i = 0; i < 50; i++) {
 		err = trainer_load(r, UINT64_MAX, &nothing);
+		if (err == CKPT_ELOST)
+			return 0; /* somebody has decided to begin anew */
 		if (err == 0 || is_out(err))
 			return err;
 		if (err == CKPT_EEPOCH)
@@ -379,6 +420,9 @@ static int train(struct rank *r)
 			r->step--, r->step--; /* the same step again */
 		if (err == CKPT_EEPOCH || is_out(err))
 			return err;
+		if (!r->sim->peace && r->sim->profile->admin &&
+		    world_one_in(w, r->sim->profile->admin) && admin(r) == -ESHUTDOWN)
+			return -ESHUTDOWN;
 		if (!r->sim->peace && world_one_in(w, 20) &&
 		    is_out(trainer_load(r, r->step > 8 ? r->step - 2 * world_random(w, 5) : 2,
 					&nothing)))
