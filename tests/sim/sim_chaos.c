@@ -266,6 +266,8 @@ static void index_lost(struct sim *s)
 	sim_count(s, index_losses);
 }
 
+#define STOP_WAIT_NS (4 * SIM_S)
+
 static void start_again(void *arg)
 {
 	struct sim *s = arg;
@@ -278,8 +280,10 @@ static void stop_waited(void *arg)
 {
 	struct sim *s = arg;
 
-	/* As its service manager does: what has not stopped by itself by then is killed. */
-	if (!s->daemon.life || !s->daemon.stopping)
+	/* As its service manager does: what has not stopped by itself by then is killed. Not one
+	 * that was told after the one that was waited for had died. */
+	if (!s->daemon.life || !s->daemon.stopping ||
+	    s->w->now_ns - s->daemon.stop_ns < STOP_WAIT_NS - SIM_S)
 		return;
 	if (!daemon_stopped(s)) {
 		daemon_kill(s);
@@ -367,7 +371,7 @@ static void trouble(struct sim *s, enum trouble t)
 	case TROUBLE_stop:
 		if (s->daemon.life && s->daemon.ready && !s->daemon.stopping) {
 			daemon_stop(s);
-			world_after(w, 4 * SIM_S, NULL, stop_waited, s);
+			world_after(w, STOP_WAIT_NS, NULL, stop_waited, s);
 		}
 		break;
 	case TROUBLE_outage:
