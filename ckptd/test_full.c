@@ -414,13 +414,13 @@ static void test_pin_keeps_its_place(void **state)
 	pretended_room = 0;
 	assert_int_equal(save_rank(&j.a, 0, 10), 0);
 	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ENOSPACE);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
 	free(pin_text(&j.a, 10));
 	/* There is a slot for it as long as it is not the last one. */
 	assert_int_equal(save_rank(&j.a, 0, 20), 0);
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), 0);
+	assert_int_equal(wait_rank(&j.a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
 	load_rank_at(&j.a, 0, 10, CKPT_TIER_MEMORY, 10);
 	pretended_room = UINT64_MAX;
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
 	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "jobs/*/20.*/COMMIT") == 0; i++)
 		loop_epoll_turn(j.w.loop, 10000000);
 	assert_int_equal(count_files(&j.w, "jobs/*/10.*/COMMIT"), 1);
@@ -438,6 +438,7 @@ static void test_pin_gives_way(void **state)
 	shard_error = -EIO;
 	assert_int_equal(save_rank(&j.a, 0, 10), 0);
 	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_EIO);
+	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
 	free(pin_text(&j.a, 10));
 	for (uint64_t step = 20; step <= 90; step += 10) {
 		assert_int_equal(save_rank(&j.a, 0, step), 0);
