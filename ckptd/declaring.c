@@ -4,12 +4,13 @@
  *
  *   CHECKING  what came in a memfd, up to DECLARATION_BYTES_MAX: a CPU worker copies, digests and
  *             parses it; a message's own 64 KiB are done at once, in less than a millisecond
- *   WAITING   until the ledger has room for it: its next region is on the way (ledgering.c)
+ *   WAITING   until the ledger has room for it and for all that comes (ledgering.c): the next
+ *             region is on the way, and one more where that was sized without it
  *   over      it is in the ledger and the member's, and the session is told
  *
- * Writing it down stays on the loop: copying and digesting in memory, 0.3 s a GiB, which is the
- * most that there may be. A session has one under way. Failure modes: the session or its member
- * went meanwhile: it is forgotten.
+ * Writing it down stays on the loop: copying and digesting in memory, 0.3 s a GiB, so less than
+ * 0.1 s. A session has one under way. Failure modes: the session or its member went meanwhile: it
+ * is forgotten. No memory for the region: the loop tries for one itself, and that is the answer.
  */
 #include <config.h>
 
@@ -178,8 +179,9 @@ static void declaring_go(struct declaring *x)
 		if (!x->asked) {
 			x->asked = true;
 			j->ledger_need += x->declared->len;
-			ledgering_step(j);
 		}
+		/* Each time: the region that came may have been sized before this one did. */
+		ledgering_step(j);
 		if (ledgering_short(j))
 			return; /* WAITING */
 		r = member_declare(m, x->declared, &x->err);

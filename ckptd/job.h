@@ -343,6 +343,9 @@ bool ledgering_ready(struct job *j);
 /* Its next region is on the way, and what slots will write may not fit in this one. */
 bool ledgering_short(const struct job *j);
 void ledgering_step(struct job *j);
+/* Bytes that the record of a rank's table has at most; UINT64_MAX: no such number. */
+uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t image_len,
+			 uint64_t n_blobs, uint64_t names_len);
 /* Memory that the ledger will take for a member with slots of that size. */
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes);
 

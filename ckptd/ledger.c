@@ -23,7 +23,6 @@
 #define HEADER_BYTES 64u
 #define RECORD_HEAD 32u
 #define LEDGER_BYTES_MIN (64u << 10)
-#define LEDGER_PAYLOAD_MAX (1u << 30)
 
 enum ledger_type {
 	L_DECLARATION = 1,
@@ -221,6 +220,8 @@ static int append(struct ledger *l, uint32_t type, struct payload *p)
 	assert(l->region);
 	if (p->w.bad)
 		r = -ENOMEM;
+	else if (payload_len(p) > LEDGER_PAYLOAD_MAX)
+		r = -E2BIG;
 	else if (l->measuring)
 		l->used += bytes;
 	else if (bytes > ledger_room(l))

@@ -20,6 +20,8 @@
 #include "base/ids.h"
 #include "base/memory.h"
 
+#define LEDGER_PAYLOAD_MAX (1u << 30) /* bytes of one record */
+
 struct ledger {
 	struct memory *memory;
 	struct job_id job;
@@ -63,7 +65,8 @@ uint64_t ledger_room(const struct ledger *l);
 void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n);
 
 /* What is written down. Each returns 0, or why there is no room (-ENOMEM: the machine, -ENOSPC: the
- * budget, -EIO: the fd store); then nothing has changed. */
+ * budget, -EIO: the fd store), or -E2BIG: it is more than a record holds; then nothing has changed.
+ */
 MUST_CHECK int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes,
 				  size_t len);
 MUST_CHECK int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,

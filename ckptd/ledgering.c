@@ -5,9 +5,10 @@
  * the last slot.
  *
  * A META worker makes the region, which waits for memory and for the fd store; the loop only copies
- * what is true into it (ledger.h). `coming` is what every slot that has no table yet will write,
- * so a table finds its room made; credits wait for a region that is on its way if the old one is
- * short of that.
+ * what is true into it (ledger.h). `coming` is what waits to be declared and what every slot that
+ * has no table yet will write, so a table finds its room made; of blobs, what a rank's next Seal
+ * and its table can name, as far as names fill the message. Declarations and credits wait for a
+ * region that is on its way if the old one is short of that.
  *
  * Failure modes: no memory for the first one: opens are refused. For a later one: a smaller one is
  * taken, or it is tried again a tenth of a second later; until then a record that does not fit is
@@ -25,7 +26,6 @@
 
 #define RETRY_NS     100000000u
 #define SMALL_BYTES  512u  /* slot, ready, assign, sealed, empty and gone of a slot; of a member */
-#define TABLE_BYTES  4096u /* a table without leaves and declaration */
 #define SHRINK_ABOVE (1u << 20)
 
 struct ledger_making {
@@ -39,15 +39,28 @@ struct ledger_making {
 
 /* ---- How large ---- */
 
+uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t image_len,
+			 uint64_t n_blobs, uint64_t names_len)
+{
+	uint64_t bytes = rank_table_bytes(declaration_len, image_len,
+					  j->node->options.geometry.leaf, n_blobs, names_len);
+
+	return size_add(bytes, SMALL_BYTES, &bytes) ? bytes : UINT64_MAX;
+}
+
 static uint64_t table_bytes(const struct slot *s)
 {
-	uint32_t leaf = s->job->node->options.geometry.leaf;
+	const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
 	const struct declared *d = s->member ? s->member->declared : NULL;
+	uint64_t names = 0;
 
-	if (s->holds && s->holds->shards[s->rank].table)
+	if (sh && sh->table)
 		return 0; /* it is there */
-	return TABLE_BYTES + 16 * (div_up(s->region->size, leaf) + TABLE_SAMPLES_MAX) +
-	       (d ? d->len : 0);
+	if (!sh)
+		return ledgering_table(s->job, d ? d->len : 0, s->region->size, 0, 0);
+	for (uint32_t i = 0; i < sh->n_blobs; i++)
+		names += strlen(sh->blobs[i].name);
+	return ledgering_table(s->job, sh->declared->len, sh->image_len, sh->n_blobs, names);
 }
 
 /* What members and slots will write before anything is let go. */
@@ -60,18 +73,17 @@ static uint64_t coming(const struct job *j)
 	list_each(s, &j->slots, link)
 		bytes += SMALL_BYTES + table_bytes(s);
 	list_each(m, &j->members, link)
-		bytes += SMALL_BYTES;
+		bytes += SMALL_BYTES + (m->prepared ? 2 * CONN_MESSAGE_MAX : 0);
 	return bytes;
 }
 
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes)
 {
-	uint32_t leaf = m->job->node->options.geometry.leaf;
-	uint64_t each = SMALL_BYTES + TABLE_BYTES + m->declared->len +
-			16 * (div_up(slot_bytes, leaf) + TABLE_SAMPLES_MAX);
+	uint64_t each = ledgering_table(m->job, m->declared->len, slot_bytes, 0, 0);
 
 	/* While it is moved there are two, each with room for twice what is there. */
-	return 4 * (m->declared->len + m->job->node->options.slots * each) + 2 * LEDGER_SLACK;
+	return 4 * (m->declared->len + m->job->node->options.slots * each + 2 * CONN_MESSAGE_MAX) +
+	       2 * LEDGER_SLACK;
 }
 
 bool ledgering_short(const struct job *j)

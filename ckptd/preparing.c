@@ -20,6 +20,7 @@
 #include "storage/spare.h"
 
 #define BLOB_BYTES_MAX (1ull << 40)
+#define SEAL_BLOBS_MAX CONN_MESSAGE_MAX /* no more blobs, nor bytes of their names, fit into one */
 
 struct preparing {
 	struct work work;
@@ -84,6 +85,23 @@ void region_destroy(struct node *n, struct region *r)
 /* ---- Taking ---- */
 
 #define MIB (1u << 20) /* what is missing is rounded up, what there is down */
+
+_Static_assert(DECLARATION_BYTES_MAX <= LEDGER_PAYLOAD_MAX / 4, "tables hold one, and more");
+
+/* Each save writes one, which has to fit in a record of the ledger. */
+static int admit_table(const struct member *m, uint64_t bytes, struct err *e)
+{
+	uint64_t table = ledgering_table(m->job, m->declared->len, bytes, SEAL_BLOBS_MAX,
+					 SEAL_BLOBS_MAX);
+
+	if (table <= LEDGER_PAYLOAD_MAX)
+		return 0;
+	return err_set(e, -E2BIG,
+		       "rank %u: the table of digests of its %llu MiB would have %llu MiB, at most "
+		       "%u can be kept; use more ranks",
+		       m->rank, (unsigned long long)div_up(bytes, MIB),
+		       (unsigned long long)div_up(table, MIB), LEDGER_PAYLOAD_MAX / MIB);
+}
 
 /* Says what is missing before training starts (C10, A6). */
 static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
@@ -315,7 +333,9 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 			       (unsigned long long)blob_bytes);
 	m->blob_bytes = blob_bytes;
 	bytes = member_slot_bytes(m);
-	r = prepare_admit(m, bytes, e);
+	r = admit_table(m, bytes, e);
+	if (r == 0)
+		r = prepare_admit(m, bytes, e);
 	if (r == 0) {
 		r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
 				  m->credit_unused, m->blob_bytes, &m->declared->digest);

@@ -309,6 +309,26 @@ static void test_rewrite_fails_cleanly(void **state)
 	ledger_destroy(&t.ledger);
 }
 
+/* Nothing is read of it, nor written: whoever asked is told. */
+static void test_too_large_for_a_record(void **state)
+{
+	struct digest d = { { 9 } };
+	struct heap_memory h;
+	struct truth t;
+	uint64_t used;
+
+	(void)state;
+	make(&t, &h, 100);
+	used = t.ledger.used;
+	assert_int_equal(ledger_declaration(&t.ledger, &d, &d, LEDGER_PAYLOAD_MAX - 8), -E2BIG);
+	assert_int_equal(ledger_table(&t.ledger, 1, &d, LEDGER_PAYLOAD_MAX - 8), -E2BIG);
+	assert_int_equal(ledger_table(&t.ledger, 1, &d, SIZE_MAX / 2), -E2BIG);
+	assert_int_equal(t.ledger.used, used);
+	assert_int_equal(ledger_table(&t.ledger, 1, &d, sizeof(d)), 0);
+	ledger_destroy(&t.ledger);
+	assert_int_equal(h.regions, 0);
+}
+
 /* Every byte changed, and every cut: a prefix is replayed, nothing that was not written. */
 static void test_torn_anywhere(void **state)
 {
@@ -371,6 +391,7 @@ int main(void)
 		cmocka_unit_test(test_rewrite_when_full),
 		cmocka_unit_test(test_rewrite_shrinks),
 		cmocka_unit_test(test_rewrite_fails_cleanly),
+		cmocka_unit_test(test_too_large_for_a_record),
 		cmocka_unit_test(test_torn_anywhere),
 #ifdef CKPT_FAULTS
 		cmocka_unit_test(test_planted_bug_is_found),

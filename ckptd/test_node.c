@@ -5,6 +5,7 @@
  */
 #include <config.h>
 
+#include <pthread.h>
 #include <sys/stat.h>
 
 #include "base/fault.h"
@@ -289,6 +290,220 @@ static void test_token(void **state)
 	test_dir_remove(w.dir);
 }
 
+/* ---- What is written down ---- */
+
+static const struct memory_ops *memory_ops;
+static pthread_t loop_thread;
+static _Atomic int ledgers_of_loop, ledgers;
+
+static int slow_create(struct memory *m, const char *name, uint64_t size, struct region **ret)
+{
+	if (strncmp(name, "ledger.", 7) == 0) {
+		ledgers++;
+		ledgers_of_loop += pthread_equal(pthread_self(), loop_thread) != 0;
+		usleep(20000);
+	}
+	return memory_ops->create(m, name, size, ret);
+}
+
+static void count_ledgers(struct world *w)
+{
+	static struct memory_ops slow;
+
+	memory_ops = w->memory->ops;
+	slow = *memory_ops;
+	slow.create = slow_create;
+	w->memory->ops = &slow;
+	loop_thread = pthread_self();
+	ledgers = ledgers_of_loop = 0;
+}
+
+/* In a memfd of `size` bytes that begins with these; returns at once. */
+static void send_declaration(struct rank *k, const void *bytes, size_t len, size_t size)
+{
+	struct digest digest = declaration_digest(bytes, len);
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Declare d = CKPT__DECLARE__INIT;
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	uint8_t buf[1000];
+	struct iovec iov = {.iov_base = buf};
+	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+			   .msg_controllen = sizeof(control)};
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int fd = memfd_create("declaration", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, len, 0), len);
+	assert_int_equal(ftruncate(fd, (off_t)size), 0);
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK), 0);
+	d.digest = (ProtobufCBinaryData){16, digest.b};
+	d.in_fd = true;
+	q.id = ++k->next_id;
+	q.body_case = CKPT__REQUEST__BODY_DECLARE;
+	q.declare = &d;
+	iov.iov_len = ckpt__request__pack(&q, buf);
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(int));
+	assert_int_equal(sendmsg(k->fd, &m, MSG_NOSIGNAL), iov.iov_len);
+	close(fd);
+}
+
+static int declared(struct rank *k)
+{
+	int fds[64], code;
+	size_t n;
+	Ckpt__Reply *r = receive(k, fds, &n);
+
+	assert_int_equal(r->id, k->next_id);
+	code = r->code;
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+static void many_shards(uint32_t n, void **ret, size_t *ret_len)
+{
+	struct declaration_builder *b;
+	char name[32];
+	struct shard s = {.name = name, .dtype = CKPT_F32, .global = {1, {16}},
+			  .box = {1, {0}, {16}}};
+
+	assert_int_equal(declaration_builder_new(GEOMETRY_DEFAULT, &b), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		s.name_len = (uint32_t)snprintf(name, sizeof(name), "layer.%08u", i);
+		assert_int_equal(declaration_add(b, &s, NULL), i);
+	}
+	assert_int_equal(declaration_finish(b, ret, ret_len, NULL), 0);
+	declaration_builder_free(b);
+}
+
+enum { RANKS = 8 };
+
+/* Its memory is never made by the loop, which is everybody's, however many declare at once. */
+static void test_declarations_at_once(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	struct node_options o;
+	struct rank k[RANKS];
+	uint64_t base;
+	void *bytes;
+	size_t len;
+
+	(void)state;
+	node_options_default(&o);
+	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
+	many_shards(20000, &bytes, &len);
+	start(&w, "threads", &o);
+	count_ledgers(&w);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		connect_rank(&w, &k[i]);
+		assert_int_equal(open_rank(&k[i], i, RANKS, "run1", &base), 0);
+	}
+	for (uint32_t i = 0; i < RANKS; i++)
+		send_declaration(&k[i], bytes, len, len);
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_int_equal(declared(&k[i]), 0);
+	assert_in_range(ledgers, 2, 8);
+	assert_int_equal(ledgers_of_loop, 0);
+	for (uint32_t i = 0; i < RANKS; i++)
+		close(k[i].fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+	alloc_free(bytes);
+}
+
+enum { BLOBS = 58, NAME = 1000 };
+
+/* Blobs of no bytes with long names. */
+static int save_names(struct rank *k, uint64_t step)
+{
+	static char names[BLOBS][NAME + 1];
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Seal seal = CKPT__SEAL__INIT;
+	Ckpt__BlobPlace blob[BLOBS], *blobs[BLOBS];
+	Ckpt__Reply *r;
+	int fds[64], code;
+	size_t n;
+
+	for (int i = 0; i < TURNS_MAX && k->page->credit == k->used_credit; i++)
+		loop_epoll_turn(k->w->loop, 10000000);
+	for (int i = 0; i < BLOBS; i++) {
+		memset(names[i], 'a' + i % 26, NAME);
+		names[i][0] = (char)('a' + i / 26);
+		blobs[i] = &blob[i];
+		blob[i] = (Ckpt__BlobPlace)CKPT__BLOB_PLACE__INIT;
+		blob[i].name = names[i];
+		blob[i].image_offset = round_up(k->image_bytes, 4096);
+	}
+	seal.credit = k->used_credit = k->page->credit;
+	seal.slot = k->page->credit_slot;
+	seal.step = step;
+	seal.epoch = k->epoch;
+	seal.image_len = blob[0].image_offset;
+	seal.blobs = blobs;
+	seal.n_blobs = BLOBS;
+	seal.declaration = (ProtobufCBinaryData){16, k->declaration.b};
+	q.body_case = CKPT__REQUEST__BODY_SEAL;
+	q.seal = &seal;
+	r = ask(k, &q, fds, &n);
+	code = r->code;
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+static void test_names_of_blobs_have_their_room(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	struct node_options o;
+	struct rank k;
+	uint64_t base;
+
+	(void)state;
+	node_options_default(&o);
+	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
+	start(&w, "threads", &o);
+	count_ledgers(&w);
+	connect_rank(&w, &k);
+	assert_int_equal(open_rank(&k, 0, 1, "run1", &base), 0);
+	declare_rank(&k, 0, 1);
+	prepare_rank(&k);
+	for (uint64_t step = 10; step < 100; step += 10) {
+		assert_int_equal(save_names(&k, step), 0);
+		assert_int_equal(wait_rank(&k, step, CKPT_COMMITTED), 0);
+	}
+	assert_true(ledgers > 1);
+	assert_int_equal(ledgers_of_loop, 0);
+	close(k.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
+/* What no record of the ledger would hold is refused before anything is made for it. */
+static void test_too_large_to_be_written_down(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	struct node_options o;
+	struct rank k;
+	uint64_t base;
+
+	(void)state;
+	node_options_default(&o);
+	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
+	start(&w, "threads", &o);
+	connect_rank(&w, &k);
+	assert_int_equal(open_rank(&k, 0, 1, "run1", &base), 0);
+	send_declaration(&k, "", 1, DECLARATION_BYTES_MAX + 1);
+	assert_int_equal(declared(&k), -E2BIG);
+	declare_elements(&k, 0, 1, 1ull << 40); /* 4 TiB: 1 GiB of digests */
+	assert_int_equal(try_prepare(&k), -E2BIG);
+	declare_rank(&k, 0, 1);
+	prepare_rank(&k);
+	close(k.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -298,6 +513,9 @@ int main(void)
 		cmocka_unit_test(test_log_begun_anew),
 		cmocka_unit_test(test_unreadable_is_named),
 		cmocka_unit_test(test_token),
+		cmocka_unit_test(test_declarations_at_once),
+		cmocka_unit_test(test_names_of_blobs_have_their_room),
+		cmocka_unit_test(test_too_large_to_be_written_down),
 	};
 
 	return cmocka_run_group_tests_name("node", tests, NULL, NULL);

@@ -380,7 +380,8 @@ static inline int open_rank(struct rank *k, uint32_t rank, uint32_t world, const
 	return code;
 }
 
-static inline void declare_rank(struct rank *k, uint32_t rank, uint32_t world)
+static inline void declare_elements(struct rank *k, uint32_t rank, uint32_t world,
+				    uint64_t elements)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Declare d = CKPT__DECLARE__INIT;
@@ -390,8 +391,8 @@ static inline void declare_rank(struct rank *k, uint32_t rank, uint32_t world)
 			  .name_len = 1,
 			  .dtype = CKPT_F32,
 			  .trained = true,
-			  .global = {1, {ELEMENTS * world}},
-			  .box = {1, {ELEMENTS * rank}, {ELEMENTS}}};
+			  .global = {1, {elements * world}},
+			  .box = {1, {elements * rank}, {elements}}};
 	void *bytes;
 	size_t len;
 
@@ -408,6 +409,11 @@ static inline void declare_rank(struct rank *k, uint32_t rank, uint32_t world)
 	q.declare = &d;
 	ask_ok(k, &q);
 	alloc_free(bytes);
+}
+
+static inline void declare_rank(struct rank *k, uint32_t rank, uint32_t world)
+{
+	declare_elements(k, rank, world, ELEMENTS);
 }
 
 /* Returns the code. */

@@ -23,7 +23,7 @@
 #include "base/ids.h"
 #include "model/tensor.h"
 
-#define DECLARATION_BYTES_MAX (1u << 30)
+#define DECLARATION_BYTES_MAX (1u << 28)
 #define IMAGE_BYTES_MAX       ((uint64_t)1 << 56)
 #define IMAGE_ALIGN           64u   /* of every shard and blob */
 #define IMAGE_ALIGN_LARGE     4096u /* of a shard of a leaf or more, and of the first blob */

@@ -191,7 +191,12 @@ int declaration_finish(struct declaration_builder *b, void **ret, size_t *ret_le
 		writer_free(&w);
 		return err_code(e, -ENOMEM, "write a declaration of %u tensors", b->n);
 	}
-	r = declaration_open(w.buf, w.len, &check, e);
+	if (w.len > DECLARATION_BYTES_MAX)
+		r = err_set(e, -E2BIG,
+			    "the declaration of a rank has %zu bytes, more than %u: use more ranks",
+			    w.len, DECLARATION_BYTES_MAX);
+	else
+		r = declaration_open(w.buf, w.len, &check, e);
 	if (r) {
 		writer_free(&w);
 		return r;

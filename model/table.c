@@ -158,6 +158,20 @@ static void put_table_header(uint8_t *h, const struct rank_table_parts *p, uint6
 	format_head_seal(h);
 }
 
+uint64_t rank_table_bytes(uint64_t declaration_len, uint64_t image_len, uint32_t leaf,
+			  uint64_t n_blobs, uint64_t names_len)
+{
+	uint64_t bytes = FORMAT_HEADER_BYTES + DIGEST_BYTES * (TABLE_SAMPLES_MAX + 1u);
+	uint64_t blobs, leaves;
+
+	if (!size_mul(n_blobs, sizeof(uint32_t) + BLOB_NAME, &blobs) ||
+	    !size_mul(div_up(image_len, leaf), DIGEST_BYTES, &leaves) ||
+	    !size_add(bytes, declaration_len, &bytes) || !size_add(bytes, blobs, &bytes) ||
+	    !size_add(bytes, names_len, &bytes) || !size_add(bytes, leaves, &bytes))
+		return UINT64_MAX;
+	return bytes;
+}
+
 int rank_table_build(const struct rank_table_parts *p, void **ret, size_t *ret_len, struct err *e)
 {
 	uint64_t n_leaves = div_up(p->image_len, p->geometry.leaf);

@@ -69,6 +69,10 @@ MUST_CHECK int rank_table_build(const struct rank_table_parts *parts, void **ret
  */
 MUST_CHECK int rank_table_open(const void *bytes, size_t len, struct rank_table *ret,
 			       struct err *e);
+/* Bytes that a table has at most whose n_blobs names have so many together; UINT64_MAX: there is no
+ * such number. */
+uint64_t rank_table_bytes(uint64_t declaration_len, uint64_t image_len, uint32_t leaf,
+			  uint64_t n_blobs, uint64_t names_len);
 /* -EINVAL when there is no blob i. */
 MUST_CHECK int rank_table_blob(const struct rank_table *t, uint32_t i, struct blob_entry *ret);
 struct digest rank_table_leaf(const struct rank_table *t, uint64_t i);
