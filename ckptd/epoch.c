@@ -423,8 +423,10 @@ static void epoch_appended(void *arg, int status)
 	if (new_run && o->r.session) {
 		struct member *m;
 
+		/* Adopted ones of a larger world may be there if the log was begun anew. */
 		list_each(m, &j->members, link)
-			if (j->seen || (j->seen = alloc_zero(j->history.epoch.world)))
+			if (m->rank < j->history.epoch.world &&
+			    (j->seen || (j->seen = alloc_zero(j->history.epoch.world))))
 				j->seen[m->rank] = 1;
 		list_add_head(&j->openings, &o->link); /* for opening_answer() to unlink */
 		join(o);
