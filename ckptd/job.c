@@ -69,6 +69,7 @@ static void job_step(struct task *t)
 	checkpoint_collect(j);
 	checkpoint_answer(j);
 	ledgering_step(j);
+	member_empty_slots(j);
 	member_grant(j);
 	node_stop_step(j->node);
 }
@@ -276,20 +277,35 @@ static int append_encode(struct job *j, struct append *a)
 		a->record.sum = &j->history;
 	a->record.wall_ns = loop_wall(j->node->env.loop);
 	a->n = a->record.n;
-	r = record_encode(&a->record, &a->bytes, &a->len);
+	r = FAULT(LOG_ENCODE) ? -ENOMEM : record_encode(&a->record, &a->bytes, &a->len);
 	/* What the log would refuse is refused before it is there: a pin behind a free, say. */
 	return r < 0 ? r : history_check(&j->history, a->n, a->bytes, a->len, &a->err);
 }
 
-static void append_next(struct job *j)
+/* It never was in the log. A lead record was for the one behind it, which is not written either. */
+static void append_refuse(struct job *j, struct append *a, int code)
+{
+	bool lead = a->record.type == RECORD_LEAD;
+
+	list_del(&a->link);
+	j->refused = a->err.code ? a->err.text : NULL;
+	if (a->done)
+		a->done(a->arg, code);
+	j->refused = NULL;
+	append_free(a);
+	a = lead ? list_first(&j->appends, struct append, link) : NULL;
+	if (a)
+		append_refuse(j, a, code);
+}
+
+/* What is to be written next, or in *ret_status why it cannot be; NULL: nothing. */
+static struct append *append_ready(struct job *j, int *ret_status)
 {
 	struct append *a = list_first(&j->appends, struct append, link);
 	int r = 0;
 
-	assert(loop_is_current(j->node->env.loop));
-	if (!a || j->appending)
-		return;
-	timer_disarm(j->node->env.loop, &j->append_retry);
+	if (!a)
+		return NULL;
 	/* Record 0 is the job itself; nobody can lead before it. */
 	if (!j->lead && j->history.next_n > 0 && a->record.type != RECORD_LEAD) {
 		r = append_lead(j);
@@ -298,18 +314,26 @@ static void append_next(struct job *j)
 	/* A retry appends the very same bytes: the first try may have come through (I10). */
 	if (r == 0 && !a->bytes)
 		r = append_encode(j, a);
-	if (r < 0) {
-		list_del(&a->link);
-		j->refused = a->err.code ? a->err.text : NULL;
-		if (a->done)
-			a->done(a->arg, r);
-		j->refused = NULL;
-		append_free(a);
-		append_next(j);
-		return;
+	*ret_status = r;
+	return a;
+}
+
+static void append_next(struct job *j)
+{
+	struct append *a;
+	int r;
+
+	assert(loop_is_current(j->node->env.loop));
+	/* Each turn takes one away, or submits it; who is told may append, and come here again. */
+	while (!j->appending && (a = append_ready(j, &r))) {
+		timer_disarm(j->node->env.loop, &j->append_retry);
+		if (r < 0) {
+			append_refuse(j, a, r);
+			continue;
+		}
+		j->appending = true;
+		work_submit(j->node->env.workers, WORK_LOG, &a->work);
 	}
-	j->appending = true;
-	work_submit(j->node->env.workers, WORK_LOG, &a->work);
 }
 
 bool job_log_down(const struct job *j)

@@ -40,7 +40,9 @@ enum slot_state {
 	SLOT_WRITING, /* its process has a credit for it */
 	SLOT_SEALED,
 	SLOT_DIGESTED,
-	SLOT_QUARANTINED, /* a leaf did not match: never read again, freed with its checkpoint */
+	/* A leaf did not match: never read again, freed with its checkpoint. Holds nothing: the
+	 * ledger could not say so, until it does it is not used. */
+	SLOT_QUARANTINED,
 };
 
 struct slot {
@@ -305,6 +307,8 @@ void member_refuse_credit(struct member *m, uint64_t request);
 struct slot *slot_find(struct job *j, uint32_t number);
 /* Back to EMPTY for its process, or destroyed when that is gone. It holds nothing any more. */
 void slot_release(struct slot *s);
+/* Those of which the ledger could not say that they are EMPTY, again. */
+void member_empty_slots(struct job *j);
 /* It has no member any more: destroyed, unless it holds something or a worker has it. */
 void slot_let_go(struct slot *s);
 

@@ -21,6 +21,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "proto/session_page.h"
@@ -61,13 +62,22 @@ void slot_release(struct slot *s)
 		slot_destroy(s);
 		return;
 	}
+	s->credit = 0; /* used: a ledger that is rewritten before it says so gives the slot none */
 	/* If the ledger cannot say so, the slot stays as it is there: at adoption it would still
 	 * hold its old checkpoint, whose bytes are about to be overwritten. Keep it out of use. */
-	if (ledger_empty(&s->job->ledger, s->number) < 0) {
+	if (FAULT(SLOT_EMPTIED) || ledger_empty(&s->job->ledger, s->number) < 0)
 		s->state = SLOT_QUARANTINED;
-		return;
-	}
-	s->state = SLOT_EMPTY;
+	else
+		s->state = SLOT_EMPTY;
+}
+
+void member_empty_slots(struct job *j)
+{
+	struct slot *s, *next;
+
+	list_each_safe(s, next, &j->slots, link)
+		if (s->state == SLOT_QUARANTINED && !s->holds)
+			slot_release(s);
 }
 
 uint64_t member_slot_bytes(const struct member *m)

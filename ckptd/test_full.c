@@ -5,6 +5,8 @@
  */
 #include <config.h>
 
+#include "base/fault.h"
+#include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "coord/record.h"
 
@@ -216,6 +218,60 @@ static void test_what_may_be_in_the_log_stays(void **state)
 	begin_again(&j, 30);
 	end_for_good(&j);
 }
+
+#ifdef CKPT_FAULTS
+/* Not even the record that ckptd leads the log can be made: what waits for it is refused. */
+static void test_records_that_cannot_be_made(void **state)
+{
+	struct job_rig j = {0};
+	uint64_t base;
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	end(&j);
+	connect_after_start(&j);
+	fault_arm(FAULT_LOG_ENCODE, FAULT_ERROR, 1, true);
+	assert_int_equal(open_rank(&j.a, 0, 1, "run2", &base), -ENOMEM);
+	fault_disarm_all();
+	assert_int_equal(open_rank(&j.a, 0, 1, "run2", &base), 0);
+	end_for_good(&j);
+}
+
+static bool has_credit(struct job_rig *j, int turns)
+{
+	for (int i = 0; i < turns && j->a.page->credit == j->a.used_credit; i++)
+		loop_epoll_turn(j->w.loop, 1000000);
+	return j->a.page->credit != j->a.used_credit;
+}
+
+/* A slot of which the ledger could not say that it is empty is used again once it can. */
+static void test_slots_that_could_not_be_emptied(void **state)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Credit credit = CKPT__CREDIT__INIT;
+	struct job_rig j = {0};
+	uint64_t step = 0;
+
+	(void)state;
+	node_options_default(&j.o);
+	begin(&j);
+	fault_arm(FAULT_SLOT_EMPTIED, FAULT_ERROR, 1, true);
+	while (has_credit(&j, 200)) {
+		assert_in_range(step += 10, 10, 50);
+		assert_int_equal(save_rank(&j.a, 0, step), 0);
+		assert_int_equal(wait_rank(&j.a, step, CKPT_DURABLE), 0);
+	}
+	fault_disarm_all();
+	q.body_case = CKPT__REQUEST__BODY_CREDIT;
+	q.credit = &credit;
+	send_request(&j.a, &q);
+	assert_true(has_credit(&j, 1000));
+	close(j.a.fd);
+	stop(&j.w);
+	test_dir_remove(j.w.dir);
+}
+#endif
 
 /* ---- A log that grows ---- */
 
@@ -563,6 +619,10 @@ int main(void)
 		cmocka_unit_test(test_log_gets_the_room_of_spare_files),
 		cmocka_unit_test(test_saves_go_on_without_the_log),
 		cmocka_unit_test(test_what_may_be_in_the_log_stays),
+#ifdef CKPT_FAULTS
+		cmocka_unit_test(test_records_that_cannot_be_made),
+		cmocka_unit_test(test_slots_that_could_not_be_emptied),
+#endif
 		cmocka_unit_test(test_log_is_trimmed_without_commits),
 		cmocka_unit_test(test_too_much_for_a_sum),
 		cmocka_unit_test(test_damaged_before_durable),
