@@ -729,8 +729,10 @@ static void creation_failed(struct job *j, int code, const char *text)
 		opening_answer(list_first(&j->openings, struct opening, link), code, text);
 	j->creating = false;
 	j->log_error = code;
+	j->failed = true;
 	list_del(&j->link); /* a later open makes it anew */
 	list_add_tail(&j->node->failed_jobs, &j->link);
+	job_poke(j); /* which frees it: whoever called still has it */
 }
 
 static void created(void *arg, int status)

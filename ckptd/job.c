@@ -59,6 +59,11 @@ static void job_step(struct task *t)
 	struct job *j = container_of(t, struct job, step_task);
 
 	j->poked = false;
+	if (j->failed) { /* nothing but its own append ever knew it */
+		assert(!j->creating && !j->appending && list_empty(&j->openings));
+		job_free(j);
+		return;
+	}
 	checkpoint_step(j);
 	epoch_step(j);
 	declaring_step(j);

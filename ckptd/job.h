@@ -194,6 +194,7 @@ struct job {
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
 	bool epoch_over; /* memory was lost since the epoch was opened: the next open opens one */
 	bool creating;       /* record 0 is on its way */
+	bool failed;         /* that came to nothing: its next step frees it */
 	uint8_t *seen;       /* one byte per rank: it has joined the current epoch */
 	struct opening *opening; /* an epoch is being opened; other opens wait in openings */
 	struct list openings;

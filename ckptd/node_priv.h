@@ -17,7 +17,7 @@ struct node {
 	bool store_open, ready, stopping;
 	struct list jobs, sessions;
 	struct list early;      /* opens that came before it was ready */
-	struct list failed_jobs; /* whose creation failed; kept for what still points to them */
+	struct list failed_jobs; /* whose creation failed: freed by their next step */
 	uint64_t next_load;
 	void (*ready_fn)(void *arg, int status, const char *text);
 	void *ready_arg;

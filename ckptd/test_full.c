@@ -121,7 +121,7 @@ static void test_prepare_counts_the_job(void **state)
 	end_for_good(&j);
 }
 
-/* A job that cannot be made leaves nothing: whoever opens it tries again and again. */
+/* A job that cannot be made leaves nothing, nor in memory: who opens it tries again and again. */
 static void test_open_on_a_full_disk(void **state)
 {
 	struct job_rig j = {0};
@@ -137,6 +137,9 @@ static void test_open_on_a_full_disk(void **state)
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(open_rank(&j.a, 0, 1, "run1", &base), -ENOSPC);
 	assert_int_equal(count_files(&j.w, "jobs/*"), 0);
+	for (int i = 0; i < 10; i++)
+		loop_epoll_turn(j.w.loop, 1000000);
+	assert_true(list_empty(&j.w.node->failed_jobs));
 	token_error = 0;
 	assert_int_equal(open_rank(&j.a, 0, 1, "run1", &base), 0);
 	end_for_good(&j);
