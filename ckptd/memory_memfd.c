@@ -10,7 +10,8 @@
  *      the seals; here it is mapped for reading alone. Maps that were writable stay: see I2 for
  *      what catches a trainer that writes late.
  *   3. Taken memory is within the budget and within what the machine and our cgroup have: beyond
- *      that the kernel does not fail, it kills.
+ *      that the kernel does not fail, it kills. Regions that are being made count twice while their
+ *      pages come: rather refused than killed.
  *   4. destroy() takes a region out of the fd store before its bytes count as free.
  *   5. A descriptor from outside is never mapped; it is copied by pread, and only if its seals say
  *      that neither bytes nor size can change.
@@ -54,7 +55,8 @@ struct memfd_memory {
 	struct keeper *keeper;
 	struct memory_options options;
 	pthread_mutex_t lock;
-	uint64_t taken; /* bytes of all regions, in pages */
+	uint64_t taken;  /* bytes of all regions, in pages */
+	uint64_t making; /* of those that may have no pages yet: the machine calls them free */
 	struct list regions;
 };
 
@@ -94,22 +96,35 @@ static int charge(struct memfd_memory *m, uint64_t bytes)
 {
 	struct system_memory sys;
 	struct err e = { 0 };
+	uint64_t others;
 	int r = 0;
 
+	pthread_mutex_lock(&m->lock);
+	/* In the lock: who has its pages when it is not counted any more is in what is read. */
 	if (system_memory_read(m->options.root, &sys, &e) != 0) {
 		log_print(m->options.log, LOG_WARNING, "memory: %s", e.text);
 		sys.available = UINT64_MAX;
 		sys.total = 0;
 	}
-	pthread_mutex_lock(&m->lock);
 	if (bytes == 0 || bytes > m->options.budget - min_u64(m->taken, m->options.budget))
 		r = -ENOSPC;
-	else if (sys.available < sys.total / 64 || bytes > sys.available - sys.total / 64)
+	else if (!size_add(m->making, sys.total / 64, &others) || sys.available < others ||
+		 bytes > sys.available - others)
 		r = -ENOMEM; /* a 64th stays free for everybody else */
 	else
-		m->taken += bytes;
+		m->making += bytes;
+	m->taken += r == 0 ? bytes : 0;
 	pthread_mutex_unlock(&m->lock);
 	return r;
+}
+
+/* It has its pages, or never will. */
+static void made(struct memfd_memory *m, uint64_t bytes)
+{
+	pthread_mutex_lock(&m->lock);
+	assert(m->making >= bytes);
+	m->making -= bytes;
+	pthread_mutex_unlock(&m->lock);
 }
 
 static void uncharge(struct memfd_memory *m, uint64_t bytes)
@@ -260,6 +275,7 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 	r = charge(m, in_pages(size));
 	if (r == 0) {
 		r = make_region(m, name, size, store, &mr);
+		made(m, in_pages(size));
 		if (r)
 			uncharge(m, in_pages(size));
 	}

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -430,6 +433,52 @@ static void test_memory_the_machine_does_not_have_is_refused(void **state)
 	test_dir_remove(root);
 }
 
+static void *create_6000(void *arg)
+{
+	struct memory *m = arg;
+	struct region *r = NULL;
+
+	return m->ops->create(m, "a", 6000 << 10, &r) == 0 ? r : NULL;
+}
+
+/* What another thread is making counts before the machine knows of its pages. */
+static void test_two_at_once_do_not_exceed_it(void **state)
+{
+	char *root = test_dir_make(NULL), path[300], buf[100];
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct memory_options o = { .root = root };
+	struct region *b = NULL;
+	struct notify *notify;
+	struct keeper *keeper;
+	struct memory *m;
+	pthread_t thread;
+	void *first;
+	int s;
+
+	(void)state;
+	put(root, "/proc/meminfo", "MemTotal: 64000 kB\nMemAvailable: 11000 kB\n");
+	snprintf(path, sizeof(path), "%s/notify", root);
+	strcpy(a.sun_path, path);
+	s = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(s, (struct sockaddr *)&a, sizeof(a)), 0);
+	setenv("NOTIFY_SOCKET", path, 1);
+	assert_int_equal(notify_open(&notify, NULL), 0);
+	unsetenv("NOTIFY_SOCKET");
+	assert_int_equal(keeper_open(notify, &keeper, NULL), 0);
+	assert_int_equal(memory_memfd_new(keeper, &o, &m, NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, create_6000, m), 0);
+	assert_true(recv(s, buf, sizeof(buf), 0) > 0); /* it is being made, and waits for us */
+	assert_int_equal(m->ops->create(m, "b", 6000 << 10, &b), -ENOMEM);
+	assert_true(recv(s, buf, sizeof(buf), 0) > 0); /* its barrier: we do not take the pipe */
+	assert_int_equal(pthread_join(thread, &first), 0);
+	assert_non_null(first);
+	memory_memfd_free(m);
+	keeper_free(keeper);
+	notify_free(notify);
+	close(s);
+	test_dir_remove(root);
+}
+
 /* Asked for where the kernel may not give them: everything works, in small pages. */
 static void test_huge_pages_that_are_not_given(void **state)
 {
@@ -462,6 +511,7 @@ int main(void)
 		T(test_bytes_travel_in_a_frozen_memfd),
 		T(test_descriptors_that_are_not_frozen_are_refused),
 		T(test_memory_the_machine_does_not_have_is_refused),
+		T(test_two_at_once_do_not_exceed_it),
 		T(test_huge_pages_that_are_not_given),
 #undef T
 	};
