@@ -478,7 +478,7 @@ static void test_budget_has_the_ledger(void **state)
 	slots = w->options.slots * k->slot_bytes;
 	hand_close(k);
 	host_stop(&w->host);
-	for (uint64_t more = 0; more <= 512 << 10; more += 512 << 10) {
+	for (uint64_t more = 0; more <= 1 << 20; more += 1 << 20) {
 		o.memory_budget = slots + (64 << 10) + 8192 + more;
 		if (host_start(&w->host, &o, &e) < 0)
 			fail_msg("%s", e.text);
