@@ -5,7 +5,7 @@
  *   handle.c      open, close, what every call begins and ends with
  *   session.c     joining ckptd, and joining it again when it was lost
  *   declare.c     declaration, and whether bindings fit it
- *   prepare.c     slots: taken, mapped (slots.c), populated
+ *   prepare.c     slots: taken, mapped (slots.c), populated, let go of
  *   image.c       from bindings into an image and back, host or device
  *   save.c        credit, copy, seal; overlap.c: the same in two halves with a thread between
  *   wait.c list.c load.c, loaded.c: what a load leaves behind
@@ -70,6 +70,7 @@ struct step_tries {
 
 struct overlap;
 struct mapping;
+struct asking;
 struct loaded;
 
 struct ckpt {
@@ -95,11 +96,15 @@ struct ckpt {
 	size_t declaration_len;
 	struct declaration view;
 	struct digest digest;
+	bool declared;           /* ckptd has it */
 
 	/* Slots */
-	bool prepared;
+	bool prepared;           /* there were some */
 	bool slots_said;         /* ckptd knows that slots are mapped */
+	struct asking *asking;   /* for slots, or that they be sealed */
 	struct mapping *mapping; /* what the thread maps; then n_slots is 0 */
+	struct mapping *taken;   /* where slots came from and go to */
+	struct mapping *retired; /* for the thread to unmap */
 	uint64_t blob_bytes;  /* asked for */
 	uint64_t slot_bytes;
 	struct slot_map slots[SLOTS_MAX];
@@ -154,19 +159,22 @@ MUST_CHECK int bindings_check(const struct ckpt *c, const struct ckpt_binding *b
 void declared_shard(const struct ckpt *c, uint32_t i, struct shard *ret);
 
 /* ---- prepare.c ---- */
-/* Ends the declaration and takes slots, if nobody did. */
+/* Ends the declaration and takes slots, if nobody did, in the time that ckpt_prepare() has. */
 MUST_CHECK int prepare_if_needed(struct ckpt *c, struct err *e);
+/* The same without the slots, by the deadline. */
+MUST_CHECK int prepare_begin(struct ckpt *c, uint64_t deadline, struct err *e);
 /*
- * Slots for those that were lost with ckptd's memory, made by the library's thread meanwhile. 1:
- * there are slots, 0: not by `until`, or an error. With until 0 it asks ckptd for them and waits
- * for nobody else.
+ * Slots, the first or for those that were lost with ckptd's memory; the library's thread maps them
+ * meanwhile. 1: there are slots, 0: not by `until`, or an error. What was begun goes on between
+ * calls. deadline: of a reconnect.
  */
-MUST_CHECK int prepare_again(struct ckpt *c, uint64_t until, struct err *e);
+MUST_CHECK int prepare_slots(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e);
 bool prepare_has_slots(const struct ckpt *c); /* or is about to have them */
 /* Their numbers; returns how many. */
 uint32_t prepare_numbers(const struct ckpt *c, uint32_t numbers[SLOTS_MAX]);
 /* Pins slots for a device that came into use after they were mapped. */
 void prepare_pin(struct ckpt *c);
+/* Waits for nobody: the thread unmaps them. */
 void prepare_drop_slots(struct ckpt *c);
 /* Before the end of the thread: it need not finish what nobody will use. */
 void prepare_stop(struct ckpt *c);
@@ -191,7 +199,7 @@ void overlap_fini(struct ckpt *c);
 bool overlap_busy(const struct ckpt *c); /* between begin and fence */
 /* True once the library's thread does nothing, false at the deadline. */
 bool overlap_quiesce(struct ckpt *c, uint64_t deadline);
-/* Lets the thread, which does nothing and is there once prepared, do this. */
+/* Lets the thread, which is there and does nothing, do this. */
 void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg);
 
 #endif

@@ -242,41 +242,34 @@ int device_sync(struct devices *d, int ordinal, struct err *e)
 
 /* ---- Pinning ---- */
 
-/* Any context will do: the memory is pinned for all of them. */
-static bool with_any_context(struct devices *d, int (*call)(struct devices *, void *, size_t),
-			     void *base, size_t len)
+void *devices_context(struct devices *d)
 {
-	struct device *v = NULL;
-	int code = -1;
+	cu_context c = NULL;
 
-	if (has_context(d->context_current))
-		return call(d, base, len) == 0;
-	for (int i = 0; i < DEVICES_MAX && !v; i++)
+	if (d->context_current(&c) == 0 && c)
+		return c;
+	for (int i = 0; i < DEVICES_MAX; i++)
 		if (d->of[i].context)
-			v = &d->of[i];
-	if (v)
-		WITH_CONTEXT(d, v, code, call(d, base, len));
+			return d->of[i].context;
+	return NULL;
+}
+
+bool devices_pin(struct devices *d, void *context, void *base, size_t len)
+{
+	struct device in = { .context = context };
+	int code;
+
+	WITH_CONTEXT(d, &in, code, d->host_register(base, len, HOST_REGISTER_PORTABLE));
 	return code == 0;
 }
 
-static int pin(struct devices *d, void *base, size_t len)
+void devices_unpin(struct devices *d, void *context, void *base)
 {
-	return d->host_register(base, len, HOST_REGISTER_PORTABLE);
-}
+	struct device in = { .context = context };
+	int code;
 
-static int unpin(struct devices *d, void *base, size_t len)
-{
-	(void)len;
-	return d->host_unregister(base);
-}
-
-bool devices_pin(struct devices *d, void *base, size_t len)
-{
-	return with_any_context(d, pin, base, len);
-}
-
-void devices_unpin(struct devices *d, void *base)
-{
-	/* Of no interest: the memory goes away next. */
-	(void)with_any_context(d, unpin, base, 0);
+	if (!context)
+		return;
+	WITH_CONTEXT(d, &in, code, d->host_unregister(base));
+	ignore_result(code /* of no interest: the memory goes away next */);
 }

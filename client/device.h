@@ -32,8 +32,11 @@ MUST_CHECK int device_copy_out(struct devices *d, int ordinal, void *host, const
 MUST_CHECK int device_copy_in(struct devices *d, int ordinal, void *device, const void *host,
 			      size_t len, struct err *e);
 MUST_CHECK int device_sync(struct devices *d, int ordinal, struct err *e);
-/* Pins host memory for fast copies; false when the driver will not, and copies are slower then. */
-bool devices_pin(struct devices *d, void *base, size_t len);
-void devices_unpin(struct devices *d, void *base);
+/* Pins host memory for fast copies; false when the driver will not, and copies are slower then. Any
+ * thread; the context is what devices_context() gave: any will do, the memory is pinned for all. */
+bool devices_pin(struct devices *d, void *context, void *base, size_t len);
+void devices_unpin(struct devices *d, void *context, void *base);
+/* The calling thread's, or that of a device in use; NULL: there is none. */
+void *devices_context(struct devices *d);
 
 #endif

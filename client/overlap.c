@@ -6,8 +6,8 @@
  *   NONE --begin without a credit--> SKIPPED --fence--> NONE
  *
  * The thread is made at prepare with every signal blocked (handlers are the trainer's business) and
- * does nothing but image_fill() and, when ckptd came back without its memory, what prepare.c lets
- * it do so that no save waits for fresh pages; it never speaks to ckptd. Whether tensors changed in
+ * does nothing but image_fill() and what prepare.c lets it do so that no save waits for pages to
+ * come or go: it maps and unmaps slots. It never speaks to ckptd. Whether tensors changed in
  * between is found by samples taken at begin, or with CKPT_FULL_COMPARE by comparing the whole
  * snapshot with the tensors as they are at the fence.
  *
@@ -73,8 +73,8 @@ static void *helper(void *arg)
 	for (;;) {
 		while (!o->busy && !o->quit)
 			pthread_cond_wait(&o->work, &o->mutex);
-		if (o->quit)
-			break;
+		if (!o->busy)
+			break; /* what it was given is done first: it may have to free things */
 		pthread_mutex_unlock(&o->mutex);
 		o->run(o->arg);
 		pthread_mutex_lock(&o->mutex);

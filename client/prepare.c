@@ -5,11 +5,18 @@
  *   declaration ended -> Declare -> Prepare: slots arrive -> mapped and populated -> SlotsReady
  *
  * After SlotsReady nobody but this process can write to its slots; before that they are not used.
- * What can be missing (memory, disk, addresses) is found out here and said before training starts.
+ * What can be missing (memory, disk, addresses) is found out here, by ckpt_prepare() before
+ * training starts.
  *
- * A ckptd that comes back without its memory has new slots to give. Training runs then, and no save
- * waits for their pages (I13): the library's thread maps them (struct mapping), the saves meanwhile
- * are skipped as without a credit, or wait within their time if they were asked to.
+ * Training may run already: a ckptd that comes back without its memory has new slots to give, and a
+ * first save prepares if nobody did or ckpt_prepare() failed. No save waits for all this beyond its
+ * deadline (I13), and one for slots that were lost only if it was asked to wait for a credit. So
+ * whatever takes time goes on between the calls: ckptd's answer to a question comes when it comes
+ * (struct asking), and the library's thread maps, populates, pins and lets go of slots (struct
+ * mapping; unmapping frees their pages if ckptd has no reference any more). A save without slots
+ * is skipped like one without a credit.
+ *
+ * The thread has a mapping from its being given until it is idle; all else is on the caller's.
  */
 #include <config.h>
 
@@ -28,7 +35,8 @@
 #define BLOB_SLACK ((uint64_t)BLOBS_MAX * IMAGE_ALIGN)
 /* The slowest machine that is worth waiting for faults pages in at this rate. */
 #define POPULATE_BYTES_PER_MS (64ull << 10)
-#define AGAIN_MAX             12
+#define ROUNDS_MAX            24
+#define LOSSES_MAX            3 /* of one question: what kills ckptd is not fed to it for ever */
 
 uint64_t blobs_offset(const struct ckpt *c)
 {
@@ -37,66 +45,123 @@ uint64_t blobs_offset(const struct ckpt *c)
 
 /* ---- Slots ---- */
 
-struct taking {
-	struct request q;
-	struct ckpt *c;
-	struct mapping *m;
-};
-
-/* Slots on their way from ckptd to the handle. */
+/* Slots on their way from ckptd to the handle, and from there to their end. */
 struct mapping {
+	struct mapping *next; /* in c->retired */
 	uint64_t slot_bytes;
 	uint32_t numbers[SLOTS_MAX];
-	int fds[SLOTS_MAX];
+	int fds[SLOTS_MAX]; /* -1: closed */
 	uint32_t n;
-	struct slot_map slots[SLOTS_MAX];
+	struct slot_map slots[SLOTS_MAX]; /* while they are not in c->slots */
 	uint32_t n_mapped;
+	struct devices *devices; /* with context: to pin them for */
+	void *context;           /* NULL: they are not pinned */
+	bool begun;              /* the thread was given it, and owns it until it is idle */
 	int status;
 	struct err err;
 	atomic_bool unwanted;
-	atomic_uint left; /* of the two that know it, those that have let go of it */
 };
 
-static void mapping_free(struct mapping *m)
-{
-	for (uint32_t i = 0; i < m->n_mapped; i++)
-		slot_unmap(&m->slots[i]);
-	for (uint32_t i = 0; i < m->n; i++)
-		close(m->fds[i]);
-	alloc_free(m);
-}
+/* The question on the way to slots; its answer may come in a later call. */
+struct asking {
+	struct request q; /* without a body: nothing is asked */
+	struct ckpt *c;
+	Ckpt__Prepare prepare;
+	Ckpt__SlotsReady ready;
+	struct mapping *m; /* for Prepare's answer */
+	uint64_t over;     /* the connection that it was sent over */
+	struct err err;
+};
 
-/* Handle and thread each do this once; the later one frees it. */
-static void mapping_leave(struct mapping *m)
+static void mapping_close(struct mapping *m)
 {
-	if (atomic_fetch_add(&m->left, 1) == 1)
-		mapping_free(m);
-}
-
-static void mapping_run(struct mapping *m)
-{
-	m->status = 0;
-	while (m->n_mapped < m->n && m->status == 0 && !atomic_load(&m->unwanted)) {
-		uint32_t i = m->n_mapped;
-
-		m->status = slot_map(m->fds[i], m->numbers[i], m->slot_bytes, false, &m->slots[i],
-				     &m->err);
-		if (m->status == 0)
-			m->n_mapped++;
+	for (uint32_t i = 0; i < m->n; i++) {
+		if (m->fds[i] >= 0)
+			close(m->fds[i]);
+		m->fds[i] = -1;
 	}
 }
 
-static void mapping_in_thread(void *arg)
+static void mapping_free(struct mapping *m)
+{
+	if (!m)
+		return;
+	for (uint32_t i = 0; i < m->n_mapped; i++) {
+		if (m->slots[i].pinned)
+			devices_unpin(m->devices, m->context, m->slots[i].base);
+		slot_unmap(&m->slots[i]);
+	}
+	mapping_close(m);
+	alloc_free(m);
+}
+
+/* In the library's thread. */
+static void mapping_run(void *arg)
 {
 	struct mapping *m = arg;
 
-	mapping_run(m);
-	mapping_leave(m);
+	m->status = 0;
+	while (m->n_mapped < m->n && m->status == 0 && !atomic_load(&m->unwanted)) {
+		uint32_t i = m->n_mapped;
+		struct slot_map *s = &m->slots[i];
+
+		m->status = slot_map(m->fds[i], m->numbers[i], m->slot_bytes, false, s, &m->err);
+		if (m->status < 0)
+			break;
+		m->n_mapped++;
+		s->pinned = m->context && devices_pin(m->devices, m->context, s->base, s->bytes);
+	}
+	mapping_close(m);
+}
+
+static void retired_free(void *arg)
+{
+	for (struct mapping *m = arg, *next; m; m = next) {
+		next = m->next;
+		mapping_free(m);
+	}
+}
+
+static void retire(struct ckpt *c, struct mapping *m)
+{
+	m->next = c->retired;
+	c->retired = m;
+}
+
+/* With an idle thread. This process may hold the last reference, and then it takes a quarter of a
+ * second per GiB. */
+static void let_go_of_retired(struct ckpt *c)
+{
+	struct mapping *m = c->retired;
+
+	c->retired = NULL;
+	if (c->overlap)
+		overlap_run(c, retired_free, m);
+	else
+		retired_free(m);
+}
+
+/* ---- Questions ---- */
+
+static bool asked(const struct ckpt *c)
+{
+	return c->asking && c->asking->q.message.body_case != CKPT__REQUEST__BODY__NOT_SET;
+}
+
+static void asking_end(struct ckpt *c)
+{
+	if (!asked(c))
+		return;
+	request_forget(&c->asking->q);
+	c->asking->q.message.body_case = CKPT__REQUEST__BODY__NOT_SET;
+	mapping_free(c->asking->m);
+	c->asking->m = NULL;
 }
 
 static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
 {
-	struct taking *t = container_of(q, struct taking, q);
+	struct asking *a = container_of(q, struct asking, q);
+	struct ckpt *c = a->c;
 	const Ckpt__PrepareReply *p = reply->prepare;
 
 	if (q->status < 0)
@@ -105,122 +170,190 @@ static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, 
 	    p->n_slots != n_fds || n_fds > SLOTS_MAX)
 		return err_set(q->err, CKPT_EPROTO, "ckptd answered with %zu descriptors where it "
 			       "should hand over slots", n_fds);
-	if (p->slot_bytes < blobs_offset(t->c) + t->c->blob_bytes)
+	if (p->slot_bytes < blobs_offset(c) + c->blob_bytes)
 		return err_set(q->err, CKPT_EPROTO, "ckptd handed over slots of %llu bytes for a "
 			       "state of %llu", (unsigned long long)p->slot_bytes,
-			       (unsigned long long)(blobs_offset(t->c) + t->c->blob_bytes));
+			       (unsigned long long)(blobs_offset(c) + c->blob_bytes));
 	for (size_t i = 0; i < n_fds; i++) {
-		t->m->numbers[i] = p->slots[i];
-		t->m->fds[i] = fds[i];
+		a->m->numbers[i] = p->slots[i];
+		a->m->fds[i] = fds[i];
 		fds[i] = -1;
 	}
-	t->m->n = (uint32_t)n_fds;
-	t->m->slot_bytes = p->slot_bytes;
+	a->m->n = (uint32_t)n_fds;
+	a->m->slot_bytes = p->slot_bytes;
+	assert(!c->mapping && c->n_slots == 0);
+	c->mapping = a->m; /* from now on a reconnect looks whether they are still ours */
+	a->m = NULL;
 	return 0;
 }
 
-/* Asks for slots; they are not mapped yet. */
-static int take_slots(struct ckpt *c, uint64_t deadline, struct mapping **ret, struct err *e)
+static void asking_begin(struct ckpt *c)
 {
-	Ckpt__Prepare prepare = CKPT__PREPARE__INIT;
-	struct taking t = {.c = c, .m = alloc_zero(sizeof(*t.m))};
-	int r;
-
-	if (!t.m)
-		return err_code(e, -ENOMEM, "prepare for %u tensors", c->n_shards);
-	prepare.blob_bytes = c->blob_bytes;
-	request_init(&t.q, e);
-	t.q.message.body_case = CKPT__REQUEST__BODY_PREPARE;
-	t.q.message.prepare = &prepare;
-	t.q.reply = prepare_reply;
-	r = session_call(c, &t.q, deadline);
-	if (r == 0 && t.m->n == 0)
-		r = err_set(e, CKPT_EPROTO, "ckptd handed over no slots");
-	if (r < 0)
-		mapping_free(t.m);
-	else
-		*ret = t.m;
-	return r;
+	assert(!asked(c));
+	request_init(&c->asking->q, &c->asking->err);
+	err_clear(&c->asking->err);
+	c->asking->over = 0;
 }
 
-/* Mapped slots become the handle's. m is still to be let go of. */
-static int adopt_slots(struct ckpt *c, struct mapping *m, struct err *e)
+static int ask_for_slots(struct ckpt *c, struct err *e)
 {
-	assert(c->n_slots == 0);
-	if (m->status < 0) {
+	struct asking *a = c->asking;
+	struct mapping *m = alloc_zero(sizeof(*m));
+
+	if (!m)
+		return err_code(e, -ENOMEM, "prepare for %u tensors", c->n_shards);
+	asking_begin(c);
+	a->m = m;
+	a->prepare = (Ckpt__Prepare)CKPT__PREPARE__INIT;
+	a->prepare.blob_bytes = c->blob_bytes;
+	a->q.message.body_case = CKPT__REQUEST__BODY_PREPARE;
+	a->q.message.prepare = &a->prepare;
+	a->q.reply = prepare_reply;
+	return 0;
+}
+
+/* That they are mapped: ckptd seals them against other writers. Repeating it is free. */
+static void ask_to_seal(struct ckpt *c)
+{
+	struct asking *a = c->asking;
+
+	asking_begin(c);
+	a->ready = (Ckpt__SlotsReady)CKPT__SLOTS_READY__INIT;
+	a->q.message.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+	a->q.message.slots_ready = &a->ready;
+}
+
+static int answered(struct ckpt *c, struct err *e)
+{
+	struct asking *a = c->asking;
+	bool slots = a->q.message.body_case == CKPT__REQUEST__BODY_PREPARE;
+	int r = a->q.status;
+
+	if (r < 0 && e)
+		*e = a->err;
+	asking_end(c);
+	if (r == 0 && slots && !c->mapping)
+		r = err_set(e, CKPT_EPROTO, "ckptd handed over no slots");
+	if (r == 0 && !slots)
+		c->slots_said = true;
+	return r < 0 ? r : -EAGAIN;
+}
+
+/* As step(). What is not answered by `until` stays asked. */
+static int look_for_answer(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
+{
+	struct asking *a = c->asking;
+	int r = a->q.done ? 0 : session_ensure(c, deadline, e);
+	uint64_t connection = c->stats.reconnects + 1;
+
+	if (r < 0)
+		return r;
+	if (!asked(c))
+		return -EAGAIN; /* it spoke of slots that are gone */
+	if (!a->q.done && a->q.sent > LOSSES_MAX) {
+		asking_end(c);
+		return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' was lost each time it was "
+			       "asked for slots; see its log", c->socket);
+	}
+	if (!a->q.done && a->over != connection) {
+		r = request_start(&c->rq, &a->q, until);
+		a->over = r == 0 ? connection : 0;
+	}
+	while (r == 0 && !a->q.done)
+		r = requests_pump(&c->rq, until);
+	if (a->q.done)
+		return answered(c, e);
+	if (!c->rq.channel.up)
+		return -EAGAIN;
+	return r == CKPT_ETIMEDOUT ? 0 : r;
+}
+
+/* ---- From one to the next ---- */
+
+/* Where the process uses a device already; else when the first device tensor is bound. */
+static void begin_mapping(struct ckpt *c)
+{
+	struct mapping *m = c->mapping;
+
+	if (!c->devices && devices_in_use_here())
+		ignore_result(devices_open(&c->devices, NULL) /* then they are not pinned */);
+	m->devices = c->devices;
+	m->context = c->devices ? devices_context(c->devices) : NULL;
+	m->begun = true;
+	overlap_run(c, mapping_run, m);
+}
+
+/* Mapped slots become the handle's. */
+static int adopt_slots(struct ckpt *c, struct err *e)
+{
+	struct mapping *m = c->mapping;
+	int r = m->status;
+
+	assert(c->n_slots == 0 && !c->taken);
+	c->mapping = NULL;
+	if (r < 0) {
 		if (e)
 			*e = m->err;
-		return m->status;
+		retire(c, m);
+		return r;
 	}
 	memcpy(c->slots, m->slots, sizeof(c->slots));
 	c->n_slots = m->n_mapped;
 	c->slot_bytes = m->slot_bytes;
 	c->slots_said = false;
 	c->generation++;
+	if (m->context)
+		c->pin_tried = c->generation;
 	m->n_mapped = 0;
+	c->taken = m;
 	return 0;
-}
-
-/* ckptd seals them against other writers. Repeating it is free. */
-static int say_slots(struct ckpt *c, uint64_t deadline, struct err *e)
-{
-	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
-	struct request q;
-	int r;
-
-	assert(c->n_slots);
-	if (c->slots_said)
-		return 0;
-	request_init(&q, e);
-	q.message.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
-	q.message.slots_ready = &ready;
-	r = session_call_slots(c, &q, c->generation, deadline);
-	if (r == 0)
-		c->slots_said = true;
-	return r;
-}
-
-/* Where the process uses a device already; else when the first device tensor is bound. */
-static void pin_slots(struct ckpt *c)
-{
-	if (!c->devices && (!devices_in_use_here() || devices_open(&c->devices, NULL) < 0))
-		return;
-	for (uint32_t i = 0; i < c->n_slots; i++)
-		if (!c->slots[i].pinned)
-			c->slots[i].pinned = devices_pin(c->devices, c->slots[i].base,
-							 c->slots[i].bytes);
 }
 
 void prepare_pin(struct ckpt *c)
 {
+	void *context;
+
 	if (!c->devices || c->pin_tried == c->generation)
 		return;
 	c->pin_tried = c->generation; /* what cannot be pinned is not tried at every save */
-	pin_slots(c);
+	context = devices_context(c->devices);
+	for (uint32_t i = 0; i < c->n_slots && context; i++)
+		if (!c->slots[i].pinned)
+			c->slots[i].pinned = devices_pin(c->devices, context, c->slots[i].base,
+							 c->slots[i].bytes);
 }
 
 void prepare_stop(struct ckpt *c)
 {
+	asking_end(c);
 	if (c->mapping) {
 		atomic_store(&c->mapping->unwanted, true);
-		mapping_leave(c->mapping);
+		retire(c, c->mapping);
 	}
 	c->mapping = NULL;
 }
 
 void prepare_drop_slots(struct ckpt *c)
 {
+	struct mapping *m = c->taken;
+
 	prepare_stop(c);
-	/* A copy into them ends soon. What the thread maps is waited for by nobody. */
-	if (c->n_slots)
-		ignore_result(overlap_quiesce(c, NEVER) /* no deadline: true */);
-	for (uint32_t i = 0; i < c->n_slots; i++) {
-		if (c->slots[i].pinned)
-			devices_unpin(c->devices, c->slots[i].base);
-		slot_unmap(&c->slots[i]);
+	if (m) {
+		/* Between begin and fence alone, and so in no save: the copy into them ends soon,
+		 * and the tensors that it reads are the caller's again after the fence. */
+		if (overlap_busy(c))
+			ignore_result(overlap_quiesce(c, NEVER) /* no deadline: true */);
+		memcpy(m->slots, c->slots, sizeof(c->slots));
+		m->n_mapped = c->n_slots;
+		m->devices = c->devices;
+		m->context = c->devices ? devices_context(c->devices) : NULL;
+		retire(c, m);
 	}
+	c->taken = NULL;
 	c->n_slots = 0;
 	c->generation++;
+	if (c->retired && overlap_quiesce(c, 0))
+		let_go_of_retired(c);
 }
 
 bool prepare_has_slots(const struct ckpt *c)
@@ -237,73 +370,32 @@ uint32_t prepare_numbers(const struct ckpt *c, uint32_t numbers[SLOTS_MAX])
 	return n;
 }
 
-/* In the caller's time: before training. */
-static int prepare_slots(struct ckpt *c, uint64_t deadline, struct err *e)
+/* One step nearer to slots: 1, 0 as prepare_slots(), or -EAGAIN: there is a next step. */
+static int step(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
 {
-	struct mapping *m;
-	int r = 0;
-
-	if (c->n_slots == 0) {
-		r = take_slots(c, deadline, &m, e);
-		if (r < 0)
-			return r;
-		mapping_run(m);
-		r = adopt_slots(c, m, e);
-		mapping_free(m);
-	} else if (c->slot_bytes < blobs_offset(c) + c->blob_bytes) {
-		r = err_set(e, CKPT_ESTATE, "already prepared with less room for blobs");
-	}
-	if (r == 0)
-		r = say_slots(c, deadline, e);
-	if (r == 0)
-		pin_slots(c);
-	return r;
-}
-
-/* One step nearer to slots: 1, 0 as prepare_again(), or -EAGAIN: there is a next step. */
-static int step_again(struct ckpt *c, uint64_t until, struct err *e)
-{
-	uint64_t ask_by = until ? until : deadline_in(ASK_MS);
-	struct mapping *m = c->mapping;
 	int r;
 
-	if (c->n_slots) {
-		r = say_slots(c, ask_by, e);
-		return r == 0 ? 1 : r == CKPT_ETIMEDOUT ? 0 : r;
-	}
-	/* Its own, or one that was given up: there is one thread. */
-	if (!overlap_quiesce(c, until))
-		return 0;
-	if (m) {
-		c->mapping = NULL;
-		r = adopt_slots(c, m, e);
-		mapping_leave(m);
-		return r < 0 ? r : -EAGAIN;
-	}
-	r = take_slots(c, ask_by, &m, e);
-	if (r < 0)
-		return r == CKPT_ETIMEDOUT ? 0 : r; /* ckptd is still at it, and will know */
-	c->mapping = m;
-	overlap_run(c, mapping_in_thread, m);
-	return -EAGAIN;
-}
-
-int prepare_again(struct ckpt *c, uint64_t until, struct err *e)
-{
-	int r = -EAGAIN;
-
-	assert(c->prepared);
+	if (asked(c))
+		return look_for_answer(c, until, deadline, e);
 	if (c->n_slots && c->slots_said)
 		return 1;
-	/* Each round is a step of the three, or one back by a ckptd that was lost again. */
-	for (int rounds = 0; rounds < AGAIN_MAX && r == -EAGAIN; rounds++) {
-		uint64_t generation = c->generation;
-
-		r = step_again(c, until, e);
-		if (r < 0 && c->generation != generation)
-			r = -EAGAIN;
+	if (c->n_slots) {
+		ask_to_seal(c);
+		return -EAGAIN;
 	}
-	return r == -EAGAIN ? 0 : r;
+	if (!overlap_quiesce(c, until))
+		return 0;
+	if (c->retired) {
+		/* Before others are asked for: there may not be memory for both. */
+		let_go_of_retired(c);
+		return -EAGAIN;
+	}
+	if (c->mapping && !c->mapping->begun) {
+		begin_mapping(c);
+		return -EAGAIN;
+	}
+	r = c->mapping ? adopt_slots(c, e) : ask_for_slots(c, e);
+	return r < 0 ? r : -EAGAIN;
 }
 
 /* ---- Memory of our own ---- */
@@ -316,10 +408,12 @@ static int take_memory(struct ckpt *c)
 	c->place_list = alloc_array(BLOBS_MAX, sizeof(*c->place_list));
 	c->blobs = alloc_array(BLOBS_MAX, sizeof(*c->blobs));
 	c->blob_names = alloc_zero(BLOB_NAMES_MAX);
-	if (!c->places || !c->place_list || !c->blobs || !c->blob_names) {
+	c->asking = alloc_zero(sizeof(*c->asking));
+	if (!c->places || !c->place_list || !c->blobs || !c->blob_names || !c->asking) {
 		prepare_fini(c);
 		return -ENOMEM;
 	}
+	c->asking->c = c;
 	for (uint32_t i = 0; i < BLOBS_MAX; i++) {
 		c->places[i] = (Ckpt__BlobPlace)CKPT__BLOB_PLACE__INIT;
 		c->place_list[i] = &c->places[i];
@@ -331,14 +425,15 @@ static int take_memory(struct ckpt *c)
 
 void prepare_fini(struct ckpt *c)
 {
-	if (prepare_has_slots(c))
-		prepare_drop_slots(c);
+	prepare_drop_slots(c);
 	devices_free(c->devices);
 	c->devices = NULL;
 	alloc_free(c->places);
 	alloc_free(c->place_list);
 	alloc_free(c->blobs);
 	alloc_free(c->blob_names);
+	alloc_free(c->asking);
+	c->asking = NULL;
 	c->places = NULL;
 	c->place_list = NULL;
 	c->blobs = NULL;
@@ -378,9 +473,47 @@ static void rehearse(struct ckpt *c)
 
 /* ---- The call ---- */
 
-static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
+int prepare_slots(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
 {
-	uint64_t deadline, state;
+	int r = -EAGAIN;
+
+	assert(c->overlap);
+	/* Each round is a step, or one back by a ckptd that was lost again. */
+	for (int rounds = 0; rounds < ROUNDS_MAX && r == -EAGAIN; rounds++) {
+		uint64_t generation = c->generation;
+
+		r = step(c, until, deadline, e);
+		if (r < 0 && c->generation != generation)
+			r = -EAGAIN;
+	}
+	if (r == 1 && !c->prepared) {
+		rehearse(c);
+		c->prepared = true;
+	}
+	return r == -EAGAIN ? 0 : r;
+}
+
+static uint64_t slot_bytes_needed(const struct ckpt *c, uint64_t max_blob_bytes)
+{
+	return blobs_offset(c) + max_blob_bytes + BLOB_SLACK;
+}
+
+/* Slots that were asked for before stay what they are. */
+static int choose_room(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
+{
+	uint64_t has = c->mapping ? c->mapping->slot_bytes : c->slot_bytes;
+
+	if (prepare_has_slots(c) && has < slot_bytes_needed(c, max_blob_bytes))
+		return err_set(e, CKPT_ESTATE, "already prepared with less room for blobs");
+	if (c->blob_bytes != max_blob_bytes + BLOB_SLACK && !prepare_has_slots(c))
+		asking_end(c);
+	c->blob_bytes = max_blob_bytes + BLOB_SLACK;
+	return 0;
+}
+
+/* Everything but the slots. */
+static int begin(struct ckpt *c, uint64_t max_blob_bytes, uint64_t deadline, struct err *e)
+{
 	int r;
 
 	if (max_blob_bytes > IMAGE_BYTES_MAX)
@@ -394,31 +527,54 @@ static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 					 "or load",
 					 (unsigned long long)(c->blob_bytes - BLOB_SLACK));
 	r = declare_finish(c, e);
+	if (r == 0)
+		r = choose_room(c, max_blob_bytes, e);
 	if (r < 0)
 		return r;
-	c->blob_bytes = max_blob_bytes + BLOB_SLACK;
-	state = blobs_offset(c) + c->blob_bytes;
-	deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
-	if (deadline != NEVER)
-		deadline += state / POPULATE_BYTES_PER_MS * NS_PER_MS;
 	r = take_memory(c);
 	if (r < 0)
 		return err_code(e, r, "prepare for %u tensors", c->n_shards);
-	r = declare_send(c, deadline, e);
+	r = overlap_init(c, e);
+	if (r == 0 && !c->declared)
+		r = declare_send(c, deadline, e);
 	if (r == 0)
-		r = prepare_slots(c, deadline, e);
-	if (r == 0)
-		r = overlap_init(c, e);
-	if (r < 0)
+		c->declared = true; /* a reconnect sees to it from now on */
+	return r;
+}
+
+/* In the caller's time: before training. */
+static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
+{
+	uint64_t deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
+	int r = begin(c, max_blob_bytes, deadline, e);
+
+	if (r < 0 || c->prepared)
 		return r;
-	rehearse(c);
-	c->prepared = true;
-	return 0;
+	if (deadline != NEVER)
+		deadline += slot_bytes_needed(c, max_blob_bytes) / POPULATE_BYTES_PER_MS *
+			    NS_PER_MS;
+	r = prepare_slots(c, deadline, deadline, e);
+	if (r == 0)
+		return err_set(e, CKPT_ETIMEDOUT, "ckptd at '%s' did not make this rank's slots in "
+			       "time, or their pages were not there in time; see `ckptctl status`, "
+			       "then try again", c->socket);
+	return r < 0 ? r : 0;
+}
+
+/* What ckpt_prepare() was given, if it was called and failed. */
+static uint64_t blob_bytes_chosen(const struct ckpt *c)
+{
+	return c->blob_bytes ? c->blob_bytes - BLOB_SLACK : BLOB_BYTES_DEFAULT;
 }
 
 int prepare_if_needed(struct ckpt *c, struct err *e)
 {
-	return c->prepared ? 0 : prepare(c, BLOB_BYTES_DEFAULT, e);
+	return c->prepared ? 0 : prepare(c, blob_bytes_chosen(c), e);
+}
+
+int prepare_begin(struct ckpt *c, uint64_t deadline, struct err *e)
+{
+	return c->prepared ? 0 : begin(c, blob_bytes_chosen(c), deadline, e);
 }
 
 int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes)

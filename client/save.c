@@ -24,6 +24,8 @@
 #include "codec/copy.h"
 
 #define CREDIT_SLICE_MS 1000 /* how often a wait for a credit looks whether the epoch went on */
+/* A save that does not wait for a credit gives ckptd this long for an answer about new slots. */
+#define SLOTS_STEP_MS 20
 
 int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret, struct err *e)
 {
@@ -151,6 +153,16 @@ static int say_skip(struct ckpt *c, const struct save *s, uint64_t credit, const
 	if (credit)
 		return session_call_slots(c, &q, s->generation, deadline);
 	return session_call(c, &q, deadline);
+}
+
+/* Nothing depends on the answer: a save whose time is over does not wait for it. */
+static int tell_skipped(struct ckpt *c, const struct save *s, const char *reason, uint64_t deadline,
+			struct err *e)
+{
+	bool late = clock_ns() >= deadline;
+	int r = say_skip(c, s, 0, reason, deadline, e);
+
+	return late && r == CKPT_ETIMEDOUT ? 0 : r;
 }
 
 /* (3) of client.h. */
@@ -281,7 +293,8 @@ static int ask_credit(struct ckpt *c, uint64_t until, struct err *e)
 static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 {
 	for (;;) {
-		int r = prepare_again(c, deadline, e); /* ckptd may be lost meanwhile, and they */
+		/* ckptd may be lost meanwhile, and they */
+		int r = prepare_slots(c, deadline, deadline, e);
 
 		if (r > 0)
 			r = check_room(c, s, e);
@@ -331,7 +344,7 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	bool slots = false;
 
 	if (r == 0)
-		r = prepare_if_needed(c, e); /* which ends the declaration */
+		r = prepare_begin(c, deadline, e); /* which ends the declaration */
 	if (r == 0)
 		r = bindings_check(c, a->tensors, a->n_tensors, e);
 	if (r == 0)
@@ -339,7 +352,7 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	if (r == 0)
 		r = look_for_ckptd(c, deadline, e);
 	if (r == 0)
-		r = prepare_again(c, until, e);
+		r = prepare_slots(c, c->prepared ? until : deadline, deadline, e);
 	if (r > 0) {
 		slots = true;
 		r = place_blobs(c, a, s, e);
@@ -356,17 +369,19 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 {
 	bool wait = a->flags & CKPT_WAIT_CREDIT && a->timeout_ms != 0;
 	const char *missing = "no credit";
+	uint64_t until = wait ? deadline : min_u64(deadline, deadline_in(SLOTS_STEP_MS));
 	int r;
 
 	*s = (struct save){ .step = a->step, .timeout_ms = a->timeout_ms,
 			    .started_ns = clock_ns() };
-	r = check(c, a, s, wait ? deadline : 0, deadline, e);
+	r = check(c, a, s, until, deadline, e);
 	if (r < 0)
 		return r;
 	s->epoch = c->epoch;
 	s->try = count_try(c, a->step);
 	if (r == CKPT_SKIPPED) {
-		missing = "its slots are being made anew";
+		missing = c->prepared ? "its slots are being made anew"
+				      : "its slots are being made";
 		r = 0;
 	} else {
 		prepare_pin(c);
@@ -375,7 +390,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 	if (r < 0)
 		return r;
 	if (r == 0) {
-		r = say_skip(c, s, 0, missing, max_u64(deadline, deadline_in(ASK_MS)), e);
+		r = tell_skipped(c, s, missing, deadline, e);
 		return r < 0 ? r : CKPT_SKIPPED;
 	}
 	copy_blobs(c, a->blobs, s);

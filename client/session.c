@@ -4,7 +4,7 @@
  *
  *   DOWN --connect, Hello, Open--> JOINED --the channel is lost--> DOWN
  *   DOWN --connect, Hello, Open(reconnect)--> slots still ours --> JOINED
- *                                  --> not ours: Declare --> JOINED; the next saves take others
+ *                   --> not ours: Declare, they are dropped --> JOINED; saves take others
  *
  * The first join tries as long as connect_timeout allows; a later one is part of the call that
  * found the channel lost, at most REJOIN_MS of its time, and then repeats that call's request
@@ -290,7 +290,8 @@ static int restore(struct ckpt *c, const struct joining *j, uint64_t deadline, s
 	if (r < 0 || !prepare_has_slots(c) || (known && slots_are_ours(c, j)))
 		return r;
 	r = forfeit_credit(c, deadline, e);
-	/* Others take a second per GiB: not in the time of the call that found this out (I13). */
+	/* Neither making others nor letting go of these is done in the time of the call that found
+	 * this out (I13): prepare.c. */
 	if (r == 0)
 		prepare_drop_slots(c);
 	return r;
@@ -316,7 +317,7 @@ static int connect_any(struct ckpt *c)
 	return first;
 }
 
-/* until: of connecting and Open; deadline: of taking slots anew. No sentence: unavailable. */
+/* until: of connecting and Open; deadline: of what the handle had. No sentence: unavailable. */
 static int join_once(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
 {
 	struct joining j = { .c = c, .again = c->joined };

@@ -265,14 +265,13 @@ static void on_declare(struct fake *f, const struct answer *a, const Ckpt__Reque
 /* The image's length from the declaration's bytes is ckptd's business; here there is room. */
 #define FAKE_SLOT_BYTES (4u << 20)
 
-static void on_prepare(struct fake *f, const struct answer *a, const Ckpt__Request *q)
+static void answer_prepare(struct fake *f, const struct answer *a, uint64_t id)
 {
 	Ckpt__Reply m = CKPT__REPLY__INIT;
 	Ckpt__PrepareReply body = CKPT__PREPARE_REPLY__INIT;
 	uint32_t numbers[FAKE_SLOTS];
 	int fds[FAKE_SLOTS];
 
-	f->blob_bytes = q->prepare->blob_bytes;
 	for (; f->n_taken < f->n_slots; f->n_taken++) {
 		struct fake_slot *s = &f->slots[f->n_taken];
 
@@ -286,10 +285,27 @@ static void on_prepare(struct fake *f, const struct answer *a, const Ckpt__Reque
 	body.slot_bytes = FAKE_SLOT_BYTES;
 	body.slots = numbers;
 	body.n_slots = f->n_taken;
-	m.id = q->id;
+	m.id = id;
 	m.body_case = CKPT__REPLY__BODY_PREPARE;
 	m.prepare = &body;
 	reply(a, &m, fds, f->n_taken);
+}
+
+static void on_prepare(struct fake *f, const struct answer *a, const Ckpt__Request *q)
+{
+	f->blob_bytes = q->prepare->blob_bytes;
+	f->prepare_request = q->id;
+	f->prepare_conn = a->conn;
+	if (!f->late_slots)
+		answer_prepare(f, a, q->id);
+}
+
+void fake_answer_prepare(struct fake *f)
+{
+	struct answer a = { .conn = f->prepare_conn };
+
+	f->late_slots = false;
+	answer_prepare(f, &a, f->prepare_request);
 }
 
 static void on_seal(struct fake *f, const struct answer *a, const Ckpt__Request *q)

@@ -96,6 +96,7 @@ struct fake {
 	uint64_t epoch;
 	uint32_t n_slots;       /* to hand out */
 	bool grant;             /* gives the next credit when a slot is free */
+	bool late_slots;        /* Prepare is not answered before fake_answer_prepare() */
 	uint32_t wait_answer;   /* enum ckpt_state that every step has reached */
 	int refuse_code;
 	const char *refuse_text;
@@ -120,6 +121,8 @@ struct fake {
 	uint64_t blob_bytes;
 	uint64_t credit_request;
 	int credit_conn;
+	uint64_t prepare_request;
+	int prepare_conn;
 	uint64_t wait_request;
 	int wait_conn;
 
@@ -164,6 +167,8 @@ void fake_start(struct fake *f);
 void fake_forget(struct fake *f);
 /* Gives a credit if a slot is free, whatever `grant` says. With the lock. */
 void fake_give_credit(struct fake *f);
+/* Ends late_slots. With the lock. */
+void fake_answer_prepare(struct fake *f);
 /* A handle as rank 0 of 1 of job "j", run "r". */
 struct ckpt *fake_open(struct fake *f);
 /* Declares an f32 tensor that is whole on this rank. */

@@ -76,6 +76,17 @@ static void new_values(struct world *w, uint64_t seed)
 				       w->data[4] + i * 160 + j * 4 + k * 24, 4);
 }
 
+static void declare_all(struct world *w)
+{
+	for (int i = 0; i < TENSORS; i++) {
+		struct ckpt_tensor t = { .size = sizeof(t), .name = kinds[i].name,
+					 .dtype = kinds[i].dtype, .ndim = kinds[i].ndim,
+					 .global_shape = kinds[i].shape };
+
+		must(ckpt_declare(w->c, &t) == i);
+	}
+}
+
 static int setup(void **state)
 {
 	struct world *w = calloc(1, sizeof(*w));
@@ -83,12 +94,8 @@ static int setup(void **state)
 	w->f = fake_new();
 	w->c = fake_open(w->f);
 	place(w);
+	declare_all(w);
 	for (int i = 0; i < TENSORS; i++) {
-		struct ckpt_tensor t = { .size = sizeof(t), .name = kinds[i].name,
-					 .dtype = kinds[i].dtype, .ndim = kinds[i].ndim,
-					 .global_shape = kinds[i].shape };
-
-		must(ckpt_declare(w->c, &t) == i);
 		w->data[i] = calloc(1, kinds[i].bytes * 4 + 64);
 		w->packed[i] = calloc(1, kinds[i].bytes + 1);
 		w->b[i] = (struct ckpt_binding){ .ptr = w->data[i], .device = CKPT_HOST,
@@ -320,6 +327,100 @@ static void test_no_credit_is_a_skip(void **state)
 	assert_int_equal(stats.skipped, 3);
 }
 
+static enum fake_action silent(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	(void)f;
+	return (int)q->body_case == *(int *)arg ? FAKE_SILENCE : FAKE_DO;
+}
+
+static uint64_t ms_of_save(struct world *w, int *ret)
+{
+	uint64_t start = clock_ns();
+
+	w->a.step++;
+	*ret = ckpt_save(w->c, &w->a);
+	return (clock_ns() - start) / NS_PER_MS;
+}
+
+/* A ckptd that says nothing stalls a save for the save's own timeout: not for the handle's, nor for
+ * some second of its own. */
+static void test_no_answer_and_no_slots(void **state)
+{
+	struct world *w = *state;
+	static int kind; /* the other thread looks at it until the teardown */
+	uint64_t took;
+	int r;
+
+	FAKE_SET(w->f, w->f->grant, false);
+	w->c->who.timeout_ms = 5000;
+	FAKE_SET(w->f, kind, CKPT__REQUEST__BODY_DECLARE);
+	FAKE_SET(w->f, w->f->hook_arg, &kind);
+	FAKE_SET(w->f, w->f->hook, silent);
+	w->a.timeout_ms = 200;
+	for (int i = 0; i < 3; i++) {
+		w->a.flags = i % 2 ? CKPT_WAIT_CREDIT : 0;
+		took = ms_of_save(w, &r);
+		assert_int_equal(r, CKPT_ETIMEDOUT);
+		assert_true(took < 2500);
+	}
+	/* There are slots and no credit, and nobody hears of the skip. */
+	FAKE_SET(w->f, w->f->hook, NULL);
+	assert_int_equal(ckpt_prepare(w->c, 0), 0);
+	FAKE_SET(w->f, kind, CKPT__REQUEST__BODY_SKIP);
+	FAKE_SET(w->f, w->f->hook, silent);
+	w->a.flags = 0;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_ETIMEDOUT);
+	assert_true(took < 900);
+	w->a.flags = CKPT_WAIT_CREDIT;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED);
+	assert_true(took < 900);
+}
+
+/* Nobody called ckpt_prepare(), or it failed: a save prepares in its own time, and what is not done
+ * by then goes on. */
+static void test_saves_prepare_within_their_time(void **state)
+{
+	struct world *w = *state;
+	uint32_t prepares;
+	uint64_t took;
+	int r;
+
+	for (int given = 0; given < 2; given++) {
+		w->c->who.timeout_ms = given ? 300 : 5000;
+		FAKE_SET(w->f, w->f->late_slots, true);
+		prepares = fake_count(w->f, CKPT__REQUEST__BODY_PREPARE);
+		if (given) {
+			uint64_t bytes = 3u << 20;
+
+			assert_int_equal(ckpt_prepare(w->c, bytes), CKPT_ETIMEDOUT);
+			assert_non_null(strstr(ckpt_last_error(NULL), "slots"));
+			fake_lock(w->f);
+			assert_true(w->f->blob_bytes > bytes); /* what saves go on with */
+			fake_unlock(w->f);
+			w->c->who.timeout_ms = 5000;
+		}
+		w->a.timeout_ms = 300;
+		for (int i = 0; i < 3; i++) {
+			took = ms_of_save(w, &r);
+			assert_int_equal(r, CKPT_SKIPPED);
+			assert_true(took < 2500);
+		}
+		assert_int_equal(fake_count(w->f, CKPT__REQUEST__BODY_PREPARE), prepares + 1);
+		assert_int_equal(fake_count(w->f, CKPT__REQUEST__BODY_DECLARE), given + 1);
+		fake_lock(w->f);
+		fake_answer_prepare(w->f);
+		fake_unlock(w->f);
+		w->a.timeout_ms = 10000;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+		check_image(w, (uint32_t)given + 1);
+		ckpt_close(w->c);
+		w->c = fake_open(w->f);
+		declare_all(w);
+	}
+}
+
 static void *credit_later(void *arg)
 {
 	struct fake *f = arg;
@@ -338,14 +439,15 @@ static void test_waiting_for_a_credit(void **state)
 	pthread_t t;
 
 	FAKE_SET(w->f, w->f->grant, false);
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
 	w->a.flags = CKPT_WAIT_CREDIT;
 	w->a.step = 1;
 	w->a.timeout_ms = 20;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
-	assert_int_equal(w->f->n_skips, 1);
 	w->a.timeout_ms = 0; /* asks only */
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
 	fake_lock(w->f);
+	assert_int_equal(w->f->n_skips, 2);
 	w->f->n_requests[CKPT__REQUEST__BODY_CREDIT] = 0;
 	fake_unlock(w->f);
 	must(pthread_create(&t, NULL, credit_later, w->f) == 0);
@@ -504,6 +606,8 @@ int main(void)
 		T(test_bindings_that_do_not_fit),
 		cmocka_unit_test(test_nothing_to_save),
 		T(test_no_credit_is_a_skip),
+		T(test_no_answer_and_no_slots),
+		T(test_saves_prepare_within_their_time),
 		T(test_waiting_for_a_credit),
 		T(test_newer_epoch_refuses_saves),
 		T(test_refused_seal_gives_the_credit_back),
