@@ -155,7 +155,13 @@ static int posix_open(struct disk *disk, const char *path, unsigned flags, struc
 static void posix_close(struct disk_file *file)
 {
 	struct posix_file *f = posix_file_of(file);
+	struct flock unlock = { .l_type = F_UNLCK, .l_whence = SEEK_SET };
 
+	/* io_uring may hold the file for a moment after its last transfer was reaped, and with it a
+	 * writer's lock: whoever opens the file now would take it for one that is being recycled. A
+	 * reader's lock stays with the descriptors that were exported. */
+	if (f->writing)
+		ignore_result(fcntl(f->fd, F_OFD_SETLK, &unlock) /* close() is what counts */);
 	/* Its result says nothing: what must be stable was synced, and checked, before. */
 	close(f->fd);
 	alloc_free(f);

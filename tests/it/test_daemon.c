@@ -155,6 +155,8 @@ static void stop_that_loses(struct rig *r)
 	struct trainer_process t;
 	int status;
 
+	/* Without descriptors the search for leaks at exit fails, and takes the exit status. */
+	setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
 	rig_arg(r, "--set");
 	rig_arg(r, "checkpoint.persist_every=1000000");
 	rig_start(r);
