@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * making.h - a new checkpoint, written by a tool: the only one of a new job (I12).
+ *
+ *   open     its files are begun in <data>/incoming/, beside the jobs, where nobody looks for
+ *            checkpoints; another process that makes the same one is refused
+ *   put      bytes of each rank's image, written as they come, digested on the way
+ *   commit   tables, footers, COMMIT, syncs: DURABLE. Then the folder gets its place in
+ *            <data>/jobs/ by one rename, and a running ckptd is told; without one the next start
+ *            finds it, like a job whose log was lost (I8)
+ *   close    without commit: what was written is taken away, or stays for making_resume()
+ *
+ * No step touches anything that was there before.
+ */
+#ifndef TOOLS_MAKING_H
+#define TOOLS_MAKING_H
+
+#include "model/declaration.h"
+#include "tools/ctl.h"
+
+struct making;
+
+struct making_blob {
+	const char *name; /* NUL-terminated */
+	const void *bytes;
+	uint64_t len;
+};
+
+/* One rank of the new checkpoint. All of it is copied but for the blobs' bytes, which must stay
+ * until commit. */
+struct making_rank {
+	const void *declaration; /* canonical bytes (declaration_finish()) */
+	size_t declaration_len;
+	const struct making_blob *blobs;
+	uint32_t n_blobs;
+};
+
+struct making_options {
+	const char *data;   /* data folder, as for data_open(); made if it is named and not there */
+	const char *socket; /* of ckptd, to tell it; NULL: the usual places */
+	const char *job;    /* the new job's name: refused where its owner has one of that name */
+	uint32_t uid;       /* its owner */
+	uint64_t step;
+	uint64_t memory;    /* bytes of buffers for all ranks; 0: 64 MiB */
+	int compression;    /* zstd level; 0: off */
+	bool keep;          /* after a failure or a kill: stays for the next making_open() of the same
+			       job, step, and declarations, which goes on where it ended */
+};
+
+MUST_CHECK int making_open(const struct making_options *o, const struct making_rank *ranks,
+			   uint32_t world, struct making **ret, struct err *e);
+/* Whether rank's file was finished by an earlier run (keep): then nothing is put for it. */
+bool making_has(const struct making *m, uint32_t rank);
+/*
+ * len bytes of rank's image from image_offset. Within a rank offsets rise and ranges do not
+ * overlap; ranks may take turns. What nobody puts is zero. The bytes may be used again on return.
+ */
+MUST_CHECK int making_put(struct making *m, uint32_t rank, uint64_t image_offset, const void *bytes,
+			  uint64_t len, struct err *e);
+/* Rank's image is whole: its file is finished and synced. */
+MUST_CHECK int making_finish(struct making *m, uint32_t rank, struct err *e);
+/* All ranks are finished (those that are not are finished here). */
+MUST_CHECK int making_commit(struct making *m, struct err *e);
+void making_close(struct making *m); /* NULL is allowed */
+
+#endif
