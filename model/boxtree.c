@@ -42,6 +42,11 @@ void boxtree_fini(struct boxtree *t)
 	*t = (struct boxtree){ 0 };
 }
 
+size_t boxtree_memory(const struct boxtree *t)
+{
+	return t->cap * sizeof(*t->boxes) + t->cap_nodes * sizeof(*t->nodes);
+}
+
 /* Makes room for want elements of size bytes, at least doubling. */
 static int grow(void **array, size_t *cap, size_t want, size_t size)
 {

@@ -38,6 +38,7 @@ MUST_CHECK int boxtree_add(struct boxtree *t, const struct box *box, uint32_t ta
 MUST_CHECK int boxtree_build(struct boxtree *t);
 /* NULL when no box meets the region, which must not be empty. */
 const struct boxtree_box *boxtree_first(const struct boxtree *t, const struct box *region);
+size_t boxtree_memory(const struct boxtree *t); /* bytes allocated */
 void boxtree_fini(struct boxtree *t);
 
 #endif

@@ -47,6 +47,41 @@ const char *declaration_name(const struct declaration *d, uint32_t i, uint32_t *
 	return (const char *)entry + ENTRY_NAME;
 }
 
+/* Extents, offsets, lengths, and start and stop of a flat range: by its length one knows how many
+ * there are of each. */
+static const uint8_t *place_of(const uint8_t *entry, size_t *ret_len)
+{
+	size_t head = ENTRY_NAME + get_le16(entry + ENTRY_NAME_LEN);
+
+	*ret_len = entry_bytes(entry) - head;
+	return entry + head;
+}
+
+uint64_t declaration_place_hash(const struct declaration *d, uint32_t i)
+{
+	uint64_t h = 0;
+	size_t len;
+	const uint8_t *place = place_of(entry_at(d, i), &len);
+
+	for (size_t k = 0; k < len; k += 8) {
+		h = (h ^ get_le64(place + k)) * 0xff51afd7ed558ccdu;
+		h ^= h >> 32;
+	}
+	return h;
+}
+
+bool declaration_same_place(const struct declaration *a, uint32_t i, const struct declaration *b,
+			    uint32_t k)
+{
+	const uint8_t *one = entry_at(a, i), *other = entry_at(b, k);
+	size_t one_len, other_len;
+	const uint8_t *one_place = place_of(one, &one_len);
+	const uint8_t *other_place = place_of(other, &other_len);
+
+	return one[ENTRY_DTYPE] == other[ENTRY_DTYPE] && one_len == other_len &&
+	       memcmp(one_place, other_place, one_len) == 0;
+}
+
 static bool name_before(const struct declaration *d, uint32_t i, const char *name,
 			uint32_t name_len)
 {
@@ -56,19 +91,44 @@ static bool name_before(const struct declaration *d, uint32_t i, const char *nam
 	return name_compare(own, len, name, name_len) < 0;
 }
 
-/* Gallops: doubling steps until past it, then binary search within the last step. */
-uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char *name,
-			  uint32_t name_len)
+static bool block_before(const struct declaration *d, uint32_t block, const char *name,
+			 uint32_t name_len)
+{
+	const uint8_t *fence = d->bytes + get_le64(d->bytes + DECL_FENCE_OFFSET);
+	uint32_t len;
+	const char *first = fence_name(fence, d->n_blocks, block, &len);
+
+	return name_compare(first, len, name, name_len) < 0;
+}
+
+/* First block >= from whose first name is not before this one. The fence's names lie together. */
+static uint32_t seek_block(const struct declaration *d, uint32_t from, const char *name,
+			   uint32_t name_len)
 {
 	uint32_t lo = from, hi = from;
 	uint64_t step = 1;
 
 	/* All before lo are before the name; hi is not, or is the end. */
-	while (hi < d->n_shards && name_before(d, hi, name, name_len)) {
+	while (hi < d->n_blocks && block_before(d, hi, name, name_len)) {
 		lo = hi + 1;
-		hi = (uint32_t)min_u64(hi + step, d->n_shards);
+		hi = (uint32_t)min_u64(hi + step, d->n_blocks);
 		step *= 2;
 	}
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (block_before(d, mid, name, name_len))
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
+
+/* First in [lo, hi) that is not before the name, else hi. */
+static uint32_t search(const struct declaration *d, uint32_t lo, uint32_t hi, const char *name,
+		       uint32_t name_len)
+{
 	while (lo < hi) {
 		uint32_t mid = lo + (hi - lo) / 2;
 
@@ -80,11 +140,34 @@ uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char
 	return lo;
 }
 
+/* Doubling steps to the end of the block; from there over the fence. */
+uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char *name,
+			  uint32_t name_len)
+{
+	uint32_t next = from / BLOCK_SHARDS + 1, lo = from, hi = from, step = 1, block;
+	uint32_t end = (uint32_t)min_u64((uint64_t)next * BLOCK_SHARDS, d->n_shards);
+
+	for (; hi < end; hi = (uint32_t)min_u64(hi + step, end), step *= 2) {
+		if (!name_before(d, hi, name, name_len))
+			return search(d, lo, hi, name, name_len);
+		lo = hi + 1; /* all before lo are before the name */
+	}
+	block = seek_block(d, next, name, name_len);
+	if (block > next)
+		lo = (block - 1) * BLOCK_SHARDS;
+	hi = (uint32_t)min_u64((uint64_t)block * BLOCK_SHARDS, d->n_shards);
+	return search(d, lo, hi, name, name_len);
+}
+
 uint32_t declaration_find(const struct declaration *d, const char *name, uint32_t name_len,
 			  uint32_t *ret_first)
 {
-	uint32_t first = declaration_seek(d, 0, name, name_len), end = first;
+	uint32_t block = seek_block(d, 0, name, name_len), first, end;
 
+	/* It begins in the block before, or there. */
+	end = (uint32_t)min_u64((uint64_t)block * BLOCK_SHARDS, d->n_shards);
+	first = search(d, block ? (block - 1) * BLOCK_SHARDS : 0, end, name, name_len);
+	end = first;
 	while (end < d->n_shards) {
 		uint32_t len;
 		const char *own = declaration_name(d, end, &len);

@@ -70,6 +70,13 @@ uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char
 			  uint32_t name_len);
 /* The name alone of i in sorted order, not NUL-terminated. */
 const char *declaration_name(const struct declaration *d, uint32_t i, uint32_t *ret_len);
+/*
+ * Whether shards of one name, here and there, are of the same dtype, global shape and elements of
+ * the same box; and a number that is then equal. They are read where they lie.
+ */
+bool declaration_same_place(const struct declaration *a, uint32_t i, const struct declaration *b,
+			    uint32_t k);
+uint64_t declaration_place_hash(const struct declaration *d, uint32_t i);
 struct digest declaration_digest(const void *bytes, size_t len);
 
 /*

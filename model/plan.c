@@ -2,11 +2,10 @@
 /*
  * The read planner. Cold; one thread per call.
  *
- * Wanted names are walked in order with a cursor into each source, so stored tensors that nobody
- * wants cost nothing. For one name:
+ * Wanted names are looked for in every source, many at a time (model/plan_gather.h). For one name:
  *
- *   gather   its stored shards in every source that meet what is wanted, as boxes, in order of
- *            preference, into a boxtree
+ *   gather   its stored shards that meet what is wanted, as boxes, in order of preference, into a
+ *            boxtree
  *   cover    for each wanted box: the region left to cover starts as the whole box; the most
  *            preferred stored box that meets it gives one piece, and what is left of the region
  *            around it, at most two slabs per dimension, is covered in turn
@@ -28,6 +27,8 @@
 
 #include "base/alloc.h"
 #include "model/boxtree.h"
+#include "model/plan_extra.h"
+#include "model/plan_gather.h"
 
 /* A stored shard of the name at hand. */
 struct stored {
@@ -39,32 +40,48 @@ struct planner {
 	const struct plan_source *sources;
 	uint32_t n_sources;
 	const struct declaration *wanted;
-	uint32_t *by_cost; /* sources, most preferred first */
-	uint32_t *cursor;  /* for each source: no wanted name lies before it any more */
+	struct gather gather;
 	struct stored *stored;
 	size_t n_stored, cap_stored;
 	struct boxtree tree; /* tags are indices into stored */
 	struct box *todo;    /* regions to cover */
 	size_t n_todo, cap_todo;
 	struct plan *out;
-	size_t cap_pieces, cap_problems;
+	size_t cap_pieces, cap_problems, memory_max;
 };
 
+/* Everything that is allocated, with more bytes than that on top, must fit. Nothing here shrinks
+ * before the end. */
+static int count_memory(struct planner *p, size_t more)
+{
+	size_t own = p->cap_stored * sizeof(*p->stored) + p->cap_todo * sizeof(*p->todo) +
+		     p->cap_pieces * sizeof(*p->out->pieces) +
+		     p->cap_problems * sizeof(*p->out->problems);
+	size_t all = own + gather_memory(&p->gather) + boxtree_memory(&p->tree) + more;
+
+	p->out->memory = max_u64(p->out->memory, all);
+	return all > p->memory_max ? -E2BIG : 0;
+}
+
 /* Room for one more element of size bytes. */
-static int reserve(void **array, size_t *cap, size_t n, size_t size)
+static int reserve(struct planner *p, void **array, size_t *cap, size_t n, size_t size)
 {
 	size_t want = *cap ? 2 * *cap : 16;
 	uint64_t bytes;
-	void *p;
+	void *q;
+	int r;
 
 	if (n < *cap)
 		return 0;
 	if (!size_mul(want, size, &bytes))
 		return -ENOMEM;
-	p = alloc_resize(*array, bytes);
-	if (!p)
+	r = count_memory(p, bytes); /* with the old array, until it is copied */
+	if (r)
+		return r;
+	q = alloc_resize(*array, bytes);
+	if (!q)
 		return -ENOMEM;
-	*array = p;
+	*array = q;
 	*cap = want;
 	return 0;
 }
@@ -79,7 +96,8 @@ static int add_problem(struct planner *p, enum plan_problem_kind kind, const cha
 
 	if (out->n_problems == PLAN_PROBLEMS_MAX)
 		return 0;
-	r = reserve((void **)&out->problems, &p->cap_problems, out->n_problems, sizeof(*problem));
+	r = reserve(p, (void **)&out->problems, &p->cap_problems, out->n_problems,
+		    sizeof(*problem));
 	if (r)
 		return r;
 	problem = &out->problems[out->n_problems++];
@@ -186,7 +204,7 @@ static int add_piece(struct planner *p, const struct stored *have, const struct 
 
 	if (out->n_pieces == PLAN_PIECES_MAX)
 		return -E2BIG;
-	r = reserve((void **)&out->pieces, &p->cap_pieces, out->n_pieces, sizeof(*piece));
+	r = reserve(p, (void **)&out->pieces, &p->cap_pieces, out->n_pieces, sizeof(*piece));
 	if (r)
 		return r;
 	piece = &out->pieces[out->n_pieces++];
@@ -200,7 +218,7 @@ static int add_piece(struct planner *p, const struct stored *have, const struct 
 
 static int push(struct planner *p, const struct box *region)
 {
-	int r = reserve((void **)&p->todo, &p->cap_todo, p->n_todo, sizeof(*p->todo));
+	int r = reserve(p, (void **)&p->todo, &p->cap_todo, p->n_todo, sizeof(*p->todo));
 
 	if (!r)
 		p->todo[p->n_todo++] = *region;
@@ -334,159 +352,75 @@ static int gather_shard(struct planner *p, uint32_t source, const struct shard *
 	}
 	if (!added)
 		return 0;
-	r = reserve((void **)&p->stored, &p->cap_stored, p->n_stored, sizeof(*p->stored));
+	r = reserve(p, (void **)&p->stored, &p->cap_stored, p->n_stored, sizeof(*p->stored));
 	if (!r)
 		p->stored[p->n_stored++] = (struct stored){ source, *have };
 	return r;
 }
 
-/* What sources say about a name. */
-struct found {
-	bool any, mismatch;
-};
-
-/* The stored shards of want's name in one source; around is NULL when no element is wanted. */
-static int gather_source(struct planner *p, uint32_t source, const struct shard *want,
-			 const struct box *around, struct found *found)
+/* The stored shards of a name, most preferred first, into the tree; around is NULL when no element
+ * is wanted. *ret_mismatch: one of them is of another dtype or shape. */
+static int gather_name(struct planner *p, const struct found_name *name, const struct shard *want,
+		       const struct box *around, bool *ret_mismatch)
 {
-	const struct declaration *d = &p->sources[source].declaration;
-	uint32_t i = declaration_seek(d, p->cursor[source], want->name, want->name_len), len;
+	const struct gather *g = &p->gather;
 	int r = 0;
 
-	for (; i < d->n_shards && !r; i++) {
-		const char *name = declaration_name(d, i, &len);
+	*ret_mismatch = false;
+	for (uint32_t i = name->head; i != GATHER_END && !r; i = g->found[i].next) {
+		uint32_t source = g->found[i].source;
 		struct shard have;
 
-		if (name_compare(name, len, want->name, want->name_len) != 0)
-			break;
-		found->any = true;
-		declaration_get(d, i, &have);
+		declaration_get(&p->sources[source].declaration, g->found[i].index, &have);
 		if (same_tensor(&have, want)) {
 			r = around ? gather_shard(p, source, &have, around) : 0;
-		} else if (!found->mismatch) {
-			found->mismatch = true;
+		} else if (!*ret_mismatch) {
+			*ret_mismatch = true;
 			r = add_mismatch(p, want, &have);
 		}
 	}
-	p->cursor[source] = i;
 	return r;
 }
 
-/* The wanted shards [first, end), which have one name. */
-static int plan_name(struct planner *p, uint32_t first, uint32_t end)
+static int plan_name(struct planner *p, const struct found_name *name)
 {
-	struct found found = { 0 };
 	struct shard want;
 	struct box around;
-	bool any;
-	int r = 0;
+	bool any, mismatch;
+	int r;
 
-	declaration_get(p->wanted, first, &want);
-	any = hull(p->wanted, first, end, &around);
+	declaration_get(p->wanted, name->first, &want);
+	if (name->head == GATHER_END)
+		return add_missing(p, &want);
+	any = hull(p->wanted, name->first, name->end, &around);
 	p->n_stored = 0;
 	boxtree_reset(&p->tree, want.global.ndim);
-	for (uint32_t i = 0; i < p->n_sources && !r; i++)
-		r = gather_source(p, p->by_cost[i], &want, any ? &around : NULL, &found);
-	if (r)
-		return r;
-	if (!found.any)
-		return add_missing(p, &want);
-	if (found.mismatch && p->n_stored == 0)
-		return 0; /* said already; holes would say it again */
+	r = gather_name(p, name, &want, any ? &around : NULL, &mismatch);
+	if (r || (mismatch && p->n_stored == 0))
+		return r; /* a mismatch is said already; holes would say it again */
 	r = boxtree_build(&p->tree);
-	for (uint32_t i = first; i < end && !r; i++) {
+	if (!r)
+		r = count_memory(p, 0);
+	for (uint32_t i = name->first; i < name->end && !r; i++) {
 		declaration_get(p->wanted, i, &want);
 		r = cover_shard(p, &want, declaration_order(p->wanted, i));
 	}
 	return r;
 }
 
-static uint32_t name_end(const struct declaration *d, uint32_t first)
-{
-	uint32_t len, other_len, i = first + 1;
-	const char *name = declaration_name(d, first, &len);
-
-	for (; i < d->n_shards; i++) {
-		const char *other = declaration_name(d, i, &other_len);
-
-		if (name_compare(name, len, other, other_len) != 0)
-			break;
-	}
-	return i;
-}
-
-/* ---- Stored but not wanted ---- */
-
-struct name {
-	const char *text;
-	uint32_t len;
-};
-
-static int compare_names(const void *pa, const void *pb)
-{
-	const struct name *a = pa, *b = pb;
-
-	return name_compare(a->text, a->len, b->text, b->len);
-}
-
-/* The first PLAN_PROBLEMS_MAX names of one source that are not wanted, in order. */
-static size_t extra_of_source(const struct declaration *d, const struct declaration *wanted,
-			      struct name *ret)
-{
-	uint32_t cursor = 0, len;
-	size_t n = 0;
-
-	for (uint32_t i = 0; i < d->n_shards && n < PLAN_PROBLEMS_MAX; i = name_end(d, i)) {
-		struct name own = { .text = declaration_name(d, i, &own.len) };
-		const char *want;
-
-		cursor = declaration_seek(wanted, cursor, own.text, own.len);
-		if (cursor < wanted->n_shards) {
-			want = declaration_name(wanted, cursor, &len);
-			if (name_compare(want, len, own.text, own.len) == 0)
-				continue;
-		}
-		ret[n++] = own;
-	}
-	return n;
-}
-
-/* Sources are merged one by one, so that memory does not grow with them. */
 static int list_extra(struct planner *p)
 {
-	struct name *names CLEANUP_FREE = alloc_array(2 * PLAN_PROBLEMS_MAX, sizeof(*names));
-	size_t n = 0;
-	int r = 0;
+	struct extra *extra CLEANUP_FREE = NULL;
+	int r = count_memory(p, 3 * sizeof(*extra));
 
-	if (!names)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < p->n_sources; i++) {
-		size_t all = n;
-
-		if (!p->sources[i].others)
-			all += extra_of_source(&p->sources[i].declaration, p->wanted, names + n);
-		n = 0;
-		qsort(names, all, sizeof(*names), compare_names);
-		for (size_t k = 0; k < all && n < PLAN_PROBLEMS_MAX; k++)
-			if (n == 0 || compare_names(&names[n - 1], &names[k]) != 0)
-				names[n++] = names[k];
-	}
-	for (size_t k = 0; k < n && !r; k++)
-		r = add_extra(p, names[k].text, names[k].len);
+	if (!r)
+		r = extra_list(p->sources, p->n_sources, p->wanted, &extra);
+	for (size_t i = 0; !r && i < extra->n; i++)
+		r = add_extra(p, extra->names[i].text, extra->names[i].len);
 	return r;
 }
 
 /* ---- All of it ---- */
-
-static int compare_cost(const void *pa, const void *pb, void *arg)
-{
-	const struct plan_source *sources = arg;
-	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
-
-	if (sources[a].cost != sources[b].cost)
-		return sources[a].cost < sources[b].cost ? -1 : 1;
-	return a < b ? -1 : a > b;
-}
 
 static int compare_pieces(const void *pa, const void *pb)
 {
@@ -523,20 +457,13 @@ static void tidy_pieces(struct plan *out)
 
 static int plan_all(struct planner *p, bool report_extra)
 {
-	int r = 0;
+	int r = gather_init(&p->gather, p->sources, p->n_sources, p->wanted), n = 1;
 
-	p->by_cost = alloc_array(p->n_sources, sizeof(*p->by_cost));
-	p->cursor = alloc_array(p->n_sources, sizeof(*p->cursor));
-	if (!p->by_cost || !p->cursor)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < p->n_sources; i++)
-		p->by_cost[i] = i;
-	if (p->n_sources > 1)
-		qsort_r(p->by_cost, p->n_sources, sizeof(*p->by_cost), compare_cost,
-			(void *)p->sources);
-	for (uint32_t i = 0, end; i < p->wanted->n_shards && !r; i = end) {
-		end = name_end(p->wanted, i);
-		r = plan_name(p, i, end);
+	while (!r && n > 0) {
+		n = gather_batch(&p->gather);
+		r = n < 0 ? n : count_memory(p, 0);
+		for (int i = 0; i < n && !r; i++)
+			r = plan_name(p, &p->gather.names[i]);
 	}
 	if (!r && report_extra)
 		r = list_extra(p);
@@ -545,25 +472,30 @@ static int plan_all(struct planner *p, bool report_extra)
 	return r;
 }
 
-int plan_make(const struct plan_source *sources, uint32_t n_sources,
-	      const struct declaration *wanted, bool lenient, bool report_extra, struct plan *ret,
-	      struct err *e)
+int plan_make_within(size_t memory_max, const struct plan_source *sources, uint32_t n_sources,
+		     const struct declaration *wanted, bool lenient, bool report_extra,
+		     struct plan *ret, struct err *e)
 {
 	struct planner p = {
 		.sources = sources,
 		.n_sources = n_sources,
 		.wanted = wanted,
 		.out = ret,
+		.memory_max = memory_max,
 	};
 	int r;
 
 	*ret = (struct plan){ 0 };
 	r = plan_all(&p, report_extra);
 	boxtree_fini(&p.tree);
-	alloc_free(p.by_cost);
-	alloc_free(p.cursor);
+	gather_fini(&p.gather);
 	alloc_free(p.stored);
 	alloc_free(p.todo);
+	if (r == -E2BIG)
+		return err_set(e, r,
+			       "the plan of %u tensors from %u ranks takes more than %zu MiB "
+			       "of memory: load fewer tensors at a time",
+			       wanted->n_shards, n_sources, memory_max >> 20);
 	if (r)
 		return err_code(e, r, "plan the load of %u tensors from %u ranks", wanted->n_shards,
 				n_sources);
@@ -574,6 +506,14 @@ int plan_make(const struct plan_source *sources, uint32_t n_sources,
 	return err_set(e, CKPT_EMISMATCH, "%zu%s problems, the first: %s", ret->n_problems,
 		       ret->n_problems == PLAN_PROBLEMS_MAX ? " or more" : "",
 		       ret->problems[0].text);
+}
+
+int plan_make(const struct plan_source *sources, uint32_t n_sources,
+	      const struct declaration *wanted, bool lenient, bool report_extra, struct plan *ret,
+	      struct err *e)
+{
+	return plan_make_within(PLAN_MEMORY_MAX, sources, n_sources, wanted, lenient, report_extra,
+				ret, e);
 }
 
 void plan_fini(struct plan *p)

@@ -6,9 +6,16 @@
  * wanted declaration. Output: pieces, strided copies from one stored image into one wanted shard.
  * Every wanted element is covered exactly once; where several stored shards hold the same
  * elements, the source with the lowest cost given by the caller wins, then the lowest copy number.
- * Cost: O((n + m) log n) per tensor for n stored and m wanted boxes cut along one dimension or on
- * grids (model/boxtree.h); stored tensors that are not wanted are skipped, not read. Pure; bounded
- * by PLAN_PIECES_MAX (-E2BIG).
+ *
+ * Time: a wanted name is looked for in every source: O(sources x wanted names), some 100 ns each,
+ * and over what lies between two wanted names in a source the walk gallops. Then O((n + m) log n)
+ * per tensor for n stored and m wanted boxes cut along one dimension or on grids
+ * (model/boxtree.h). Stored tensors that are not wanted are neither read nor remembered.
+ *
+ * Memory: of what is stored nothing grows but the names of one batch and the boxes of one tensor
+ * that meet what is wanted; pieces take sizeof(struct plan_piece) each, twice that while their
+ * array doubles. All of it is counted (struct plan's memory) and stays under a limit; -E2BIG says
+ * so. Pure.
  *
  * It never assumes that a load has the save's layout. Flat ranges on either side become at most
  * 2d - 1 boxes each.
@@ -21,6 +28,7 @@
 #include "model/table.h"
 
 #define PLAN_PIECES_MAX (64u << 20)
+#define PLAN_MEMORY_MAX ((size_t)4 << 30)
 
 /*
  * count[0..ndim) rows of `run` bytes each: row (i0, i1, ...) is read from
@@ -58,17 +66,23 @@ struct plan {
 	struct plan_problem *problems;
 	size_t n_problems;      /* of those found the first PLAN_PROBLEMS_MAX */
 	uint64_t bytes;         /* placed when executed */
+	size_t memory;          /* bytes that plan_make() had allocated at most, pieces included */
 };
 #define PLAN_PROBLEMS_MAX 1000
 
 /*
  * Fails with CKPT_EMISMATCH, problems filled, when a wanted element is stored nowhere, a dtype or a
  * global shape differs, and, if want_extra, for stored tensors that are not wanted. With lenient
- * the problems are listed but the rest is planned. Free with plan_fini() in every case.
+ * the problems are listed but the rest is planned. -E2BIG: it would take more than
+ * PLAN_MEMORY_MAX. Free with plan_fini() in every case.
  */
 MUST_CHECK int plan_make(const struct plan_source *sources, uint32_t n_sources,
 			 const struct declaration *wanted, bool lenient, bool report_extra,
 			 struct plan *ret, struct err *e);
+/* The same with another limit than PLAN_MEMORY_MAX. */
+MUST_CHECK int plan_make_within(size_t memory_max, const struct plan_source *sources,
+				uint32_t n_sources, const struct declaration *wanted, bool lenient,
+				bool report_extra, struct plan *ret, struct err *e);
 void plan_fini(struct plan *p);
 
 /* Bytes for a message, and back (checked: bounds against sources' and targets' sizes). */

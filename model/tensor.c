@@ -185,30 +185,35 @@ static int check_name(const struct shard *s, struct err *e)
 	return 0;
 }
 
+static const char *own_name(char buf[NAME_TEXT_MAX], const struct shard *s)
+{
+	return name_text(buf, s->name, s->name_len);
+}
+
 int shard_check(struct shard *s, struct err *e)
 {
-	char name[NAME_TEXT_MAX], box[BOX_TEXT_MAX], shape[BOX_TEXT_MAX];
+	char buf[NAME_TEXT_MAX], box[BOX_TEXT_MAX], shape[BOX_TEXT_MAX];
 	uint64_t elements, all, whole;
 	int r = check_name(s, e);
 	bool fits;
 
 	if (r)
 		return r;
-	name_text(name, s->name, s->name_len);
 	if (!dtype_bytes(s->dtype))
-		return err_set(e, CKPT_EPROTO, "tensor '%s' has an unknown dtype %u", name,
-			       s->dtype);
+		return err_set(e, CKPT_EPROTO, "tensor '%s' has an unknown dtype %u",
+			       own_name(buf, s), s->dtype);
 	if (s->global.ndim > CKPT_NDIM_MAX || s->box.ndim != s->global.ndim)
 		return err_set(e, CKPT_EPROTO,
 			       "tensor '%s' has %u dimensions, its box %u: they must be equal and "
 			       "at most %d",
-			       name, s->global.ndim, s->box.ndim, CKPT_NDIM_MAX);
+			       own_name(buf, s), s->global.ndim, s->box.ndim, CKPT_NDIM_MAX);
 	if (!box_inside(&s->box, &s->global))
 		return err_set(e, CKPT_EPROTO, "box %s of tensor '%s' is not inside its shape %s",
-			       box_text(box, &s->box), name, shape_text(shape, &s->global));
+			       box_text(box, &s->box), own_name(buf, s),
+			       shape_text(shape, &s->global));
 	if (!shape_elements(&s->global, &all) || !size_mul(all, dtype_bytes(s->dtype), &whole))
 		return err_set(e, CKPT_EPROTO, "tensor '%s' of shape %s has more than 2^64 bytes",
-			       name, shape_text(shape, &s->global));
+			       own_name(buf, s), shape_text(shape, &s->global));
 	fits = box_elements(&s->box, &elements);
 	assert(fits && elements <= all); /* the box is inside: bytes cannot overflow either */
 	if (!s->flat) {
@@ -218,8 +223,8 @@ int shard_check(struct shard *s, struct err *e)
 		return err_set(e, CKPT_EPROTO,
 			       "flat range [%llu, %llu) of tensor '%s' is not inside the %llu "
 			       "elements of its box",
-			       (unsigned long long)s->start, (unsigned long long)s->stop, name,
-			       (unsigned long long)elements);
+			       (unsigned long long)s->start, (unsigned long long)s->stop,
+			       own_name(buf, s), (unsigned long long)elements);
 	}
 	s->bytes = (s->stop - s->start) * dtype_bytes(s->dtype);
 	return 0;

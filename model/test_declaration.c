@@ -551,6 +551,57 @@ static void test_lookup_finds_damage(void **state)
 	alloc_free(bytes);
 }
 
+/* Two declarations of the same name in which shards differ in one thing or in none. */
+static void test_same_place(void **state)
+{
+	struct shard kinds[7];
+	struct declaration d[7];
+
+	(void)state;
+	for (int i = 0; i < 7; i++)
+		kinds[i] = make_shard("t", 2, 3, 10);
+	kinds[1].box.offset[0]++;
+	kinds[2].box.length[0]--;
+	kinds[3].global.dim[0]++;
+	kinds[4].flat = true;
+	kinds[4].stop = 1;
+	kinds[5] = kinds[4];
+	kinds[5].stop = 2;
+	kinds[6].dtype = kinds[0].dtype == CKPT_U8 ? CKPT_I8 : CKPT_U8;
+	for (int i = 0; i < 7; i++) {
+		struct declaration_builder *b = builder();
+		size_t len;
+		void *bytes;
+
+		for (int k = 0; k < i; k++) { /* so that neither order nor image are the same */
+			char name[8];
+
+			snprintf(name, sizeof(name), "a%d", k);
+			assert_int_equal(add(b, make_shard(name, 1, 0, 1)), k);
+		}
+		assert_int_equal(add(b, kinds[i]), i);
+		bytes = finish(b, &len);
+		assert_int_equal(declaration_open(bytes, len, &d[i], NULL), 0);
+	}
+	for (uint32_t i = 0; i < 7; i++)
+		for (uint32_t k = 0; k < 7; k++)
+			assert_true(declaration_same_place(&d[i], i, &d[k], k) == (i == k));
+	for (uint32_t i = 0; i < 7; i++) {
+		struct declaration_builder *b = builder();
+		struct declaration again;
+		size_t len;
+		void *bytes;
+
+		assert_int_equal(add(b, kinds[i]), 0);
+		bytes = finish(b, &len);
+		assert_int_equal(declaration_open(bytes, len, &again, NULL), 0);
+		assert_true(declaration_same_place(&d[i], i, &again, 0));
+		assert_true(declaration_place_hash(&d[i], i) == declaration_place_hash(&again, 0));
+		alloc_free(bytes);
+		alloc_free((void *)d[i].bytes);
+	}
+}
+
 static void test_seek_equals_walk(void **state)
 {
 	struct declaration_builder *b = builder();
@@ -649,6 +700,7 @@ int main(void)
 		cmocka_unit_test(test_builder_survives_failed_add),
 		cmocka_unit_test(test_lookup_equals_find),
 		cmocka_unit_test(test_lookup_finds_damage),
+		cmocka_unit_test(test_same_place),
 		cmocka_unit_test(test_seek_equals_walk),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_layout_digest),

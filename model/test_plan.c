@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -485,6 +486,107 @@ static void test_wire_bounds(void **state)
 	p = good, p.src = 97, p.target = 1, assert_int_equal(decode_one(p), CKPT_EPROTO);
 }
 
+/* ---- Memory ---- */
+
+struct peak {
+	struct alloc_watch watch;
+	size_t now, most;
+};
+
+static void peak_taken(struct alloc_watch *w, void *p)
+{
+	struct peak *c = (struct peak *)w;
+
+	c->now += malloc_usable_size(p);
+	c->most = c->now > c->most ? c->now : c->most;
+}
+
+static void peak_given(struct alloc_watch *w, void *p)
+{
+	((struct peak *)w)->now -= malloc_usable_size(p);
+}
+
+#define MANY 40u
+
+/* As many copies of one declaration, planned with so much memory; what that took. */
+static int plan_copies(const struct declaration *have, uint32_t copies, size_t memory_max,
+		       const struct declaration *want, struct plan *plan)
+{
+	struct plan_source sources[MANY] = {0};
+	struct peak peak = {.watch = {peak_taken, peak_given}};
+	struct err e = {0};
+	int r;
+
+	for (uint32_t i = 0; i < copies; i++)
+		sources[i] = (struct plan_source){.declaration = *have, .cost = copies - i};
+	alloc_set_watch(&peak.watch);
+	r = plan_make_within(memory_max, sources, copies, want, true, false, plan, &e);
+	alloc_set_watch(NULL);
+	assert_true(r == 0 || (r == -E2BIG && strstr(e.text, "memory")));
+	/* malloc rounds each of some 12 arrays up. */
+	assert_true(r || peak.most <= plan->memory + 512);
+	return r;
+}
+
+/* n shards of one row of "m", and as many tensors that nobody wants. */
+static struct declaration rows_and_others(uint32_t rows, uint32_t others)
+{
+	struct shard *s = calloc(rows + others, sizeof(*s));
+	char(*names)[16] = calloc(others + 1, sizeof(*names));
+	struct declaration d;
+
+	for (uint32_t i = 0; i < rows; i++) {
+		s[i] = part("m", 0, 1, 0, 6);
+		s[i].global.dim[0] = 1000;
+		s[i].box.offset[0] = i;
+	}
+	for (uint32_t i = 0; i < others; i++) {
+		snprintf(names[i], sizeof(names[i]), "%s%u", i % 2 ? "a" : "z", i);
+		s[rows + i] = part(names[i], 0, 8, 0, 6);
+	}
+	d = declare(s, rows + others);
+	free(names);
+	free(s);
+	return d;
+}
+
+/* What a plan takes is what it says, grows with pieces, and with nothing that is not wanted. */
+static void test_memory_is_bounded(void **state)
+{
+	struct declaration rows = rows_and_others(1000, 0), more = rows_and_others(1000, 3000);
+	struct declaration few = rows_and_others(10, 0);
+	struct shard all = part("m", 0, 8, 0, 6);
+	struct plan one, copies, others, small;
+	struct declaration want;
+
+	(void)state;
+	all.global.dim[0] = all.box.length[0] = 1000;
+	all.box.length[1] = 5;
+	want = declare(&all, 1);
+	assert_int_equal(plan_copies(&rows, 1, PLAN_MEMORY_MAX, &want, &one), 0);
+	assert_int_equal(plan_copies(&rows, MANY, PLAN_MEMORY_MAX, &want, &copies), 0);
+	assert_int_equal(plan_copies(&more, 1, PLAN_MEMORY_MAX, &want, &others), 0);
+	assert_int_equal(plan_copies(&few, 1, PLAN_MEMORY_MAX, &want, &small), 0);
+	assert_true(one.n_pieces == 1000 && copies.n_pieces == 1000 && small.n_pieces == 10);
+	for (size_t i = 0; i < copies.n_pieces; i++)
+		assert_int_equal(copies.pieces[i].source, MANY - 1); /* the cheapest */
+	assert_true(copies.memory <= one.memory + 8 * MANY);
+	assert_int_equal(others.memory, one.memory);
+	/* Per piece itself, and per stored box what a tree and a list of them take. */
+	assert_true(one.memory <= 4096 + one.n_pieces * (3 * sizeof(struct plan_piece) + 2048));
+	assert_true(small.memory < 64u << 10);
+	plan_fini(&one);
+	assert_int_equal(plan_copies(&rows, 1, copies.memory / 2, &want, &one), -E2BIG);
+	plan_fini(&one);
+	plan_fini(&copies);
+	plan_fini(&others);
+	plan_fini(&small);
+	forget(&rows);
+	forget(&more);
+	forget(&few);
+	forget(&want);
+}
+
 static int make_and_send(const struct plan_source *sources, const struct declaration *want)
 {
 	uint64_t image[2] = { sources[0].declaration.image_bytes,
@@ -551,6 +653,7 @@ int main(void)
 		cmocka_unit_test(test_many_boxes_of_one_tensor),
 		cmocka_unit_test(test_wire_bounds),
 		cmocka_unit_test(test_wire_refuses_lies),
+		cmocka_unit_test(test_memory_is_bounded),
 		cmocka_unit_test(test_every_allocation_may_fail),
 	};
 

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Finding wanted names in the sources. Cold; one thread per struct.
+ *
+ * 1. Of shards with the same elements (a parameter on every data-parallel rank) only the most
+ *    preferred is kept: sources are walked in order of preference, so it is the first one.
+ * 2. A source's cursor never goes back: names are wanted in order.
+ */
+#include <config.h>
+
+#include "model/plan_gather.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+
+static int compare_cost(const void *pa, const void *pb, void *arg)
+{
+	const struct plan_source *sources = arg;
+	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+
+	if (sources[a].cost != sources[b].cost)
+		return sources[a].cost < sources[b].cost ? -1 : 1;
+	return a < b ? -1 : a > b;
+}
+
+int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
+		const struct declaration *wanted)
+{
+	*g = (struct gather){.sources = sources, .n_sources = n_sources, .wanted = wanted};
+	g->cap_names = (uint32_t)max_u64(1, GATHER_FINDS / max_u64(1, n_sources));
+	g->cap_names = (uint32_t)min_u64(g->cap_names, wanted->n_shards);
+	g->by_cost = alloc_array(n_sources, sizeof(*g->by_cost));
+	g->cursors = alloc_array(n_sources, sizeof(*g->cursors));
+	g->names = alloc_array(g->cap_names, sizeof(*g->names));
+	if (!g->by_cost || !g->cursors || !g->names)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n_sources; i++)
+		g->by_cost[i] = i;
+	if (n_sources > 1)
+		qsort_r(g->by_cost, n_sources, sizeof(*g->by_cost), compare_cost, (void *)sources);
+	return 0;
+}
+
+void gather_fini(struct gather *g)
+{
+	alloc_free(g->by_cost);
+	alloc_free(g->cursors);
+	alloc_free(g->names);
+	alloc_free(g->found);
+	alloc_free(g->slots);
+	*g = (struct gather){0};
+}
+
+size_t gather_memory(const struct gather *g)
+{
+	return g->n_sources * (sizeof(*g->by_cost) + sizeof(*g->cursors)) +
+	       g->cap_names * sizeof(*g->names) + g->cap_found * sizeof(*g->found) +
+	       g->n_slots * sizeof(*g->slots);
+}
+
+/* ---- Shards with the same elements ---- */
+
+/* The slot of the same elements under the same name, or the free one where they belong. */
+static uint32_t *find_slot(const struct gather *g, const struct declaration *d, uint32_t index,
+			   uint32_t name)
+{
+	uint64_t hash = declaration_place_hash(d, index) + name * 0x9e3779b97f4a7c15u;
+	uint32_t i = (uint32_t)(hash ^ hash >> 32) & (g->n_slots - 1);
+
+	for (; g->slots[i]; i = (i + 1) & (g->n_slots - 1)) {
+		const struct found_shard *f = &g->found[g->slots[i] - 1];
+
+		if (f->name == name &&
+		    declaration_same_place(&g->sources[f->source].declaration, f->index, d, index))
+			break;
+	}
+	return &g->slots[i];
+}
+
+/* Room for one more. */
+static int reserve_found(struct gather *g)
+{
+	uint32_t cap = g->cap_found ? 2 * g->cap_found : 256;
+	struct found_shard *found;
+	uint32_t *slots;
+
+	if (g->n_found < g->cap_found)
+		return 0;
+	if (cap > UINT32_MAX / 4)
+		return -E2BIG;
+	found = alloc_resize(g->found, cap * sizeof(*found));
+	if (!found)
+		return -ENOMEM;
+	g->found = found;
+	slots = alloc_array(2 * (size_t)cap, sizeof(*slots));
+	if (!slots)
+		return -ENOMEM;
+	alloc_free(g->slots);
+	g->slots = slots;
+	g->n_slots = 2 * cap;
+	g->cap_found = cap;
+	for (uint32_t i = 0; i < g->n_found; i++) {
+		const struct found_shard *f = &found[i];
+
+		*find_slot(g, &g->sources[f->source].declaration, f->index, f->name) = i + 1;
+	}
+	return 0;
+}
+
+static int add_found(struct gather *g, uint32_t source, uint32_t index, uint32_t name)
+{
+	struct found_name *n = &g->names[name];
+	uint32_t *slot;
+	int r = reserve_found(g);
+
+	if (r)
+		return r;
+	slot = find_slot(g, &g->sources[source].declaration, index, name);
+	if (*slot)
+		return 0; /* (1) */
+	g->found[g->n_found] = (struct found_shard){source, index, name, GATHER_END};
+	if (n->head == GATHER_END)
+		n->head = g->n_found;
+	else
+		g->found[n->tail].next = g->n_found;
+	n->tail = g->n_found++;
+	*slot = g->n_found;
+	return 0;
+}
+
+/* ---- The walk ---- */
+
+static int walk_source(struct gather *g, uint32_t source)
+{
+	const struct declaration *d = &g->sources[source].declaration;
+	uint32_t at = g->cursors[source], k = 0, len = 0;
+	const char *own = at < d->n_shards ? declaration_name(d, at, &len) : NULL;
+	int r = 0;
+
+	while (k < g->n_names && !r && at < d->n_shards) {
+		const struct found_name *n = &g->names[k];
+		int order = name_compare(own, len, n->text, n->len);
+
+		if (order > 0) {
+			k++;
+			continue;
+		}
+		if (order == 0)
+			r = add_found(g, source, at++, k);
+		else
+			at = declaration_seek(d, at + 1, n->text, n->len);
+		if (at < d->n_shards)
+			own = declaration_name(d, at, &len);
+	}
+	g->cursors[source] = at; /* (2) */
+	return r;
+}
+
+/* The wanted shards from g->next on that have one name. */
+static struct found_name next_name(struct gather *g)
+{
+	struct found_name n = {.first = g->next, .head = GATHER_END, .tail = GATHER_END};
+	uint32_t len;
+
+	n.text = declaration_name(g->wanted, n.first, &n.len);
+	for (n.end = n.first + 1; n.end < g->wanted->n_shards; n.end++) {
+		const char *other = declaration_name(g->wanted, n.end, &len);
+
+		if (name_compare(n.text, n.len, other, len) != 0)
+			break;
+	}
+	g->next = n.end;
+	return n;
+}
+
+int gather_batch(struct gather *g)
+{
+	int r = 0;
+
+	g->n_found = 0;
+	if (g->slots)
+		memset(g->slots, 0, g->n_slots * sizeof(*g->slots));
+	for (g->n_names = 0; g->n_names < g->cap_names && g->next < g->wanted->n_shards;)
+		g->names[g->n_names++] = next_name(g);
+	for (uint32_t i = 0; i < g->n_sources && !r; i++)
+		r = walk_source(g, g->by_cost[i]);
+	assert(g->n_names <= INT32_MAX);
+	return r ? r : (int)g->n_names;
+}

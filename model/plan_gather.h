@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * plan_gather.h - the planner's walk over what is stored: which shards of which sources have the
+ * names that are wanted (model/plan.c).
+ *
+ * Names are found in batches, source by source: a source's declaration is then read from its
+ * beginning to its end, once, instead of at as many places as there are sources for each name.
+ * Memory: 40 bytes for each shard found in a batch that is no replica of another, and a batch has
+ * GATHER_FINDS names times sources, or one name.
+ */
+#ifndef MODEL_PLAN_GATHER_H
+#define MODEL_PLAN_GATHER_H
+
+#include "model/plan.h"
+
+#define GATHER_FINDS (1u << 18)
+#define GATHER_END   UINT32_MAX
+
+/* Shards that are stored under a wanted name; those of one name in order of preference. */
+struct found_shard {
+	uint32_t source, index; /* sorted index in the source's declaration */
+	uint32_t name;          /* in names */
+	uint32_t next;          /* of the same name, or GATHER_END */
+};
+
+struct found_name {
+	const char *text;
+	uint32_t len;
+	uint32_t first, end; /* wanted shards, sorted indices */
+	uint32_t head, tail; /* in found; GATHER_END: stored by no source */
+};
+
+struct gather {
+	const struct plan_source *sources;
+	uint32_t n_sources;
+	const struct declaration *wanted;
+	uint32_t *by_cost;        /* sources, most preferred first */
+	uint32_t *cursors;        /* for each source: all before it is before the names to come */
+	uint32_t next;            /* first wanted shard that was in no batch */
+	struct found_name *names; /* of the batch */
+	uint32_t n_names, cap_names;
+	struct found_shard *found;
+	uint32_t n_found, cap_found;
+	uint32_t *slots;  /* hash of found: index + 1, 0 free */
+	uint32_t n_slots; /* a power of two, at least twice n_found */
+};
+
+/* The sources and wanted must outlive it. gather_fini() in every case. */
+MUST_CHECK int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
+			   const struct declaration *wanted);
+/* The next batch of wanted names, in order; returns how many there are, 0 at the end. */
+MUST_CHECK int gather_batch(struct gather *g);
+size_t gather_memory(const struct gather *g); /* bytes allocated */
+void gather_fini(struct gather *g);
+
+#endif
