@@ -53,6 +53,7 @@ struct bench {
 	char ckptd[300];  /* the program */
 	const char *only; /* --case; NULL: all of the verb */
 	bool json;
+	uint32_t shards; /* --shards: of meta */
 	int figures, failures;
 };
 
@@ -76,5 +77,6 @@ void cases_durable(struct bench *b); /* save.durable.*, save.cpu */
 void cases_small(struct bench *b);   /* small.* */
 void cases_idle(struct bench *b);    /* idle.* */
 void cases_load(struct bench *b);    /* load.* */
+void cases_meta(struct bench *b);    /* meta.* */
 
 #endif

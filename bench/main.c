@@ -26,22 +26,25 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bench/meta_model.h"
 #include "bench/trainer.h"
 
 enum { STATUS_OK, STATUS_FAILED, STATUS_USAGE };
 
 static const char usage[] =
-	"usage: ckpt-bench save|load [--case NAME] [--json]\n"
+	"usage: ckpt-bench save|load|meta [--case NAME] [--shards N] [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
 	"               idle.cpu, idle.rss\n"
 	"  load         load.memory, load.disk\n"
+	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
 	"  --case NAME  this case alone\n"
+	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
 	"  --json       one object per line\n"
 	"  --version, --help\n"
 	"\n"
 	"Everything happens in a folder of its own in the current one, with a ckptd of its own.\n"
-	"It needs 6 GiB of memory and 8 GiB of disk there.\n";
+	"It needs 6 GiB of memory and 8 GiB of disk there; meta 1 GiB of either.\n";
 
 static const char *const save_cases[] = {
 	"save.stall.1rank", "save.stall.4rank", "save.first", "save.durable.uring",
@@ -49,6 +52,15 @@ static const char *const save_cases[] = {
 	"idle.rss", NULL
 };
 static const char *const load_cases[] = { "load.memory", "load.disk", NULL };
+static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "meta.lookup.1m",
+					 "meta.lookup.file", NULL};
+
+struct verb {
+	const char *name;
+	const char *const *cases;
+};
+static const struct verb verbs[] = {
+	{"save", save_cases}, {"load", load_cases}, {"meta", meta_cases}, {NULL, NULL}};
 
 /* ---- For all cases ---- */
 
@@ -115,13 +127,33 @@ static int complain(const char *what, const char *which)
 	return STATUS_USAGE;
 }
 
+/* The verb and whether it goes with the options; the status to exit with, or -1: go on. */
+static int check_verb(const struct bench *b, const char *name)
+{
+	const struct verb *v = verbs;
+
+	while (v->name && strcmp(v->name, name) != 0)
+		v++;
+	if (!v->name)
+		return complain("there is no verb ", name);
+	if (b->only && !listed(v->cases, b->only))
+		return complain("this verb has no case ", b->only);
+	if (b->shards < META_SHARDS_MIN || b->shards > META_SHARDS_MAX)
+		return complain("--shards is a number from 40000 to 16000000", "");
+	return -1;
+}
+
 /* -1: go on; else the status to exit with. */
 static int parse_arguments(int argc, char **argv, struct bench *b, const char **ret_verb)
 {
 	static const struct option longs[] = {
-		{ "case", required_argument, NULL, 'c' }, { "json", no_argument, NULL, 'j' },
-		{ "version", no_argument, NULL, 'v' },	  { "help", no_argument, NULL, 'h' },
-		{ "trainer", required_argument, NULL, 't' }, { NULL, 0, NULL, 0 },
+		{"case", required_argument, NULL, 'c'},
+		{"json", no_argument, NULL, 'j'},
+		{"version", no_argument, NULL, 'v'},
+		{"help", no_argument, NULL, 'h'},
+		{"trainer", required_argument, NULL, 't'},
+		{"shards", required_argument, NULL, 's'},
+		{NULL, 0, NULL, 0},
 	};
 	int c;
 
@@ -130,6 +162,8 @@ static int parse_arguments(int argc, char **argv, struct bench *b, const char **
 			b->only = optarg;
 		} else if (c == 'j') {
 			b->json = true;
+		} else if (c == 's') {
+			b->shards = (uint32_t)strtoul(optarg, NULL, 10);
 		} else if (c == 't') {
 			return trainer_main(atoi(optarg)); /* ours: see crew.c */
 		} else if (c == 'v') {
@@ -141,13 +175,9 @@ static int parse_arguments(int argc, char **argv, struct bench *b, const char **
 		}
 	}
 	if (optind + 1 != argc)
-		return complain("one of save and load is needed", "");
+		return complain("one of save, load and meta is needed", "");
 	*ret_verb = argv[optind];
-	if (strcmp(*ret_verb, "save") != 0 && strcmp(*ret_verb, "load") != 0)
-		return complain("there is no verb ", *ret_verb);
-	if (b->only && !listed(**ret_verb == 's' ? save_cases : load_cases, b->only))
-		return complain("this verb has no case ", b->only);
-	return -1;
+	return check_verb(b, *ret_verb);
 }
 
 /* ---- The place ---- */
@@ -227,6 +257,8 @@ static int work(struct bench *b, const char *verb)
 		cases_durable(b);
 		cases_small(b);
 		cases_idle(b);
+	} else if (*verb == 'm') {
+		cases_meta(b);
 	} else {
 		cases_load(b);
 	}
@@ -270,7 +302,7 @@ static int run(struct bench *b, const char *verb)
 
 int main(int argc, char **argv)
 {
-	static struct bench b;
+	static struct bench b = {.shards = 1000000};
 	const char *verb = NULL;
 	int status = parse_arguments(argc, argv, &b, &verb);
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# One case of ckpt-bench that needs little memory and disk: that it runs, and that its object has
-# the fields that man/ckpt-bench.1.pod tells. No number that it measured is judged here.
+# The cases of ckpt-bench that need little memory and disk: that they run, and that their objects
+# have the fields that man/ckpt-bench.1.pod tells. No number that was measured is judged here.
 set -u
 bench=$(cd "${top_builddir:-.}" && pwd)/bench/ckpt-bench
 dir=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-test.XXXXXX") || exit 99
@@ -21,20 +21,31 @@ unset NOTIFY_SOCKET LISTEN_FDS LISTEN_PID
 "$bench" save --case no.such.case --json >out 2>err
 [ $? -eq 2 ] || fail "a case that is not there is exit status 2"
 
-case=small.sealed.p50
-"$bench" save --case $case --json >out 2>err || fail "--case $case: exit status $?"
-[ "$(wc -l <out)" -eq 1 ] || fail "not one object: $(cat out)"
-grep -q '^{.*}$' out || fail "no object: $(cat out)"
-grep -q "\"case\":\"$case\"" out || fail "another case: $(cat out)"
+"$bench" meta --shards 39999 >out 2>err
+[ $? -eq 2 ] || fail "too few shards are exit status 2"
+
 number='-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?'
-for field in value limit ratio runs min max; do
-	grep -Eq "\"$field\":$number[,}]" out || fail "no number '$field': $(cat out)"
+check() {
+	case=$1
+	shift
+	"$bench" "$@" --json >out 2>err || fail "$*: exit status $?"
+	grep "\"case\":\"$case\"" out >line || fail "no object of $case: $(cat out)"
+	grep -q '^{.*}$' line || fail "no object: $(cat line)"
+	for field in value limit ratio runs min max; do
+		grep -Eq "\"$field\":$number[,}]" line || fail "no number '$field': $(cat line)"
+	done
+	for field in unit limit_name; do
+		grep -Eq "\"$field\":\"[^\"]+\"" line || fail "no text '$field': $(cat line)"
+	done
+	runs=$(sed 's/.*"runs":\([0-9]*\).*/\1/' line)
+	[ "$runs" -ge 7 ] || fail "$runs runs"
+}
+check small.sealed.p50 save --case small.sealed.p50
+[ "$(wc -l <out)" -eq 1 ] || fail "not one object: $(cat out)"
+check meta.plan.1m meta --shards 40000
+for case in meta.plan.memory meta.lookup.1m meta.lookup.file; do
+	grep -q "\"case\":\"$case\"" out || fail "no object of $case: $(cat out)"
 done
-for field in unit limit_name; do
-	grep -Eq "\"$field\":\"[^\"]+\"" out || fail "no text '$field': $(cat out)"
-done
-runs=$(sed 's/.*"runs":\([0-9]*\).*/\1/' out)
-[ "$runs" -ge 7 ] || fail "$runs runs"
-rm -f out err
+rm -f out err line
 [ -z "$(ls -A)" ] || fail "it leaves $(ls -A)"
 exit 0
