@@ -3,7 +3,13 @@
  * The planner against an oracle that knows nothing of boxes: every element of every tensor has a
  * number; each stored image is filled element by element with bytes that tell tensor, element and
  * rank; the oracle remembers for each element the cheapest rank that stores it. A plan is executed
- * through windows cut at random and every byte of the wanted memory is compared.
+ * through windows cut at random and every byte of the wanted memory is compared. The oracle shares
+ * no code with model/: it has its own sizes of dtypes, places in images, row-major order.
+ *
+ * A case is a pair of layouts of 1 to 4 tensors of 0 to 5 dimensions and any dtype: tiled by grids
+ * cut anywhere (parts may be empty) or in chunks of equal size with a shorter last one; each cell
+ * whole or as flat ranges; replicas that are tiled alike or each in its own way, and ranks that
+ * hold any box of a tensor beside them.
  *
  * CKPT_PLAN_CASES: random cases (50000); CKPT_SEED replays.
  */
@@ -21,14 +27,14 @@
 
 #define FILL        0xee
 #define RANKS_MAX   40
-#define PARTS_MAX   512
+#define PARTS_MAX   4096
 #define TENSORS_MAX 64
 
 struct tensor {
 	char name[32];
 	uint32_t ndim;
 	uint64_t dim[5], elements;
-	uint32_t dtype, bytes;        /* bytes of one element */
+	uint32_t kind, dtype, bytes;  /* place in dtypes[]; bytes of one element */
 	uint32_t *best;               /* oracle: cheapest rank for each element, or NONE */
 	uint32_t first_part, n_parts; /* in struct world; of the newest tiling */
 };
@@ -44,6 +50,7 @@ struct part {
 struct rank {
 	struct part parts[PARTS_MAX];
 	uint32_t n, cost;
+	bool others;
 	void *declaration;
 	size_t declaration_len;
 	struct declaration view;
@@ -59,6 +66,20 @@ struct world {
 	uint32_t n_stored;
 	uint64_t holes;
 };
+
+static const struct {
+	uint32_t dtype, bytes;
+} dtypes[] = {
+#define X(name, value, bits, text) {value, (bits) / 8},
+	CKPT_DTYPES(X)
+#undef X
+};
+#define DTYPES (sizeof(dtypes) / sizeof(dtypes[0]))
+
+/* How often a wanted tensor of the kind was checked. */
+static struct {
+	uint64_t dtype[DTYPES], ndim[6], elements, extra;
+} seen;
 
 static struct rng_seeded rng;
 
@@ -156,6 +177,9 @@ static void check_part(struct world *w, const struct part *p, const uint8_t *mem
 	const struct tensor *t = &w->tensors[p->tensor];
 	uint64_t n = part_elements(w, p);
 
+	seen.dtype[t->kind]++;
+	seen.ndim[t->ndim]++;
+	seen.elements += n;
 	for (uint64_t k = 0; k < n; k++) {
 		uint64_t number = element_number(w, p, k);
 		uint8_t value[16];
@@ -330,6 +354,21 @@ static void check_wire(const struct world *w, const struct plan *plan, const uin
 	writer_free(&out);
 }
 
+/* What the pieces say that they copy. */
+static uint64_t bytes_of_pieces(const struct plan *plan)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < plan->n_pieces; i++) {
+		uint64_t n = plan->pieces[i].run;
+
+		for (uint32_t k = 0; k < plan->pieces[i].ndim; k++)
+			n *= plan->pieces[i].count[k];
+		bytes += n;
+	}
+	return bytes;
+}
+
 static void execute(struct world *w, const struct plan *plan)
 {
 	uint64_t sizes[PARTS_MAX], placed = 0, want_bytes = 0;
@@ -356,43 +395,80 @@ static void execute(struct world *w, const struct plan *plan)
 	}
 	/* All right and no more bytes than that: each was written once. */
 	assert_int_equal(plan->bytes, placed);
+	assert_int_equal(bytes_of_pieces(plan), placed);
 	assert_true(placed <= want_bytes);
 	check_wire(w, plan, sizes);
 }
 
-/* Plans, executes, compares; what the planner says of holes must be what the oracle found. */
+/* Tensors that are stored where it counts and not wanted. */
+static uint32_t count_extra(const struct world *w)
+{
+	uint32_t n = 0;
+
+	for (uint32_t t = 0; t < w->n_tensors; t++) {
+		bool stored = false, wanted = false;
+
+		for (uint32_t r = 0; r < w->n_stored; r++)
+			for (uint32_t i = 0; i < w->stored[r].n; i++)
+				stored = stored || (!w->stored[r].others &&
+						    w->stored[r].parts[i].tensor == t);
+		for (uint32_t i = 0; i < w->wanted.n; i++)
+			wanted = wanted || w->wanted.parts[i].tensor == t;
+		n += stored && !wanted;
+	}
+	return n;
+}
+
+/* Plans, executes, compares; what the planner says of holes and of tensors that are not wanted must
+ * be what the oracle found. */
 static void check_world(struct world *w)
 {
 	struct plan_source sources[RANKS_MAX];
+	uint32_t extra = count_extra(w), said = 0;
+	bool list_extra = below(2);
 	struct err e = { 0 };
 	struct plan plan;
 	int r;
 
 	for (uint32_t i = 0; i < w->n_stored; i++)
-		sources[i] = (struct plan_source){ .declaration = w->stored[i].view,
-						  .cost = w->stored[i].cost };
-	assert_int_equal(plan_make(sources, w->n_stored, &w->wanted.view, true, false, &plan, &e),
+		sources[i] = (struct plan_source){.declaration = w->stored[i].view,
+						  .cost = w->stored[i].cost,
+						  .others = w->stored[i].others};
+	assert_int_equal(plan_make(sources, w->n_stored, &w->wanted.view, true, true, &plan, &e),
 			 0);
 	execute(w, &plan);
-	assert_int_equal(plan.n_problems > 0, w->holes > 0);
+	for (size_t i = 0; i < plan.n_problems; i++)
+		said += plan.problems[i].kind == PLAN_EXTRA;
+	assert_int_equal(said, extra);
+	assert_int_equal(plan.n_problems > said, w->holes > 0);
+	seen.extra += extra > 0;
 	if (below(8) == 0)
 		for (size_t i = 0; i < plan.n_pieces; i++)
 			check_units(&plan.pieces[i], 1 + below(600),
 				    w->stored[plan.pieces[i].source].image_len);
 	plan_fini(&plan);
-	r = plan_make(sources, w->n_stored, &w->wanted.view, false, false, &plan, &e);
-	assert_int_equal(r, w->holes ? CKPT_EMISMATCH : 0);
+	r = plan_make(sources, w->n_stored, &w->wanted.view, false, list_extra, &plan, &e);
+	assert_int_equal(r, w->holes || (list_extra && extra) ? CKPT_EMISMATCH : 0);
 	plan_fini(&plan);
 }
 
 /* ---- Random tilings ---- */
 
-/* Up to most cuts of [0, n) into pieces[], ascending; some may be empty. */
+/* Cuts [0, n) into at most so many parts, some of which may be empty: anywhere, or chunks of equal
+ * size and what is left. */
 static uint32_t cut(uint64_t n, uint32_t most, uint64_t *at)
 {
 	uint32_t parts = 1 + (uint32_t)below(most);
+	bool chunks = below(2);
 
 	at[0] = 0;
+	for (uint32_t i = 1; chunks && i <= parts; i++) {
+		uint64_t size = (n + parts - 1) / parts;
+
+		at[i] = i * size < n ? i * size : n;
+	}
+	if (chunks)
+		return parts;
 	for (uint32_t i = 1; i < parts; i++)
 		at[i] = below(n + 1);
 	at[parts] = n;
@@ -460,12 +536,13 @@ static void tile(struct world *w, uint32_t tensor, struct rank *ranks, uint32_t 
 	}
 }
 
-static void tensor_init(struct tensor *t, const char *name, uint32_t dtype, uint32_t ndim,
+static void tensor_init(struct tensor *t, const char *name, uint32_t kind, uint32_t ndim,
 			const uint64_t *dim)
 {
 	snprintf(t->name, sizeof(t->name), "%s", name);
-	t->dtype = dtype;
-	t->bytes = dtype_bytes(dtype);
+	t->kind = kind;
+	t->dtype = dtypes[kind].dtype;
+	t->bytes = dtypes[kind].bytes;
 	t->ndim = ndim;
 	t->elements = 1;
 	for (uint32_t k = 0; k < ndim; k++)
@@ -475,15 +552,14 @@ static void tensor_init(struct tensor *t, const char *name, uint32_t dtype, uint
 static void random_tensor(struct tensor *t, uint32_t number)
 {
 	static const uint64_t most[6] = { 1, 200, 24, 9, 6, 4 };
-	static const uint32_t dtypes[] = { CKPT_U8, CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_C128 };
-	uint32_t ndim = (uint32_t)below(6);
+	uint32_t ndim = (uint32_t)below(6), kind = (uint32_t)below(DTYPES);
 	char name[32];
 	uint64_t dim[5];
 
 	for (uint32_t k = 0; k < ndim; k++)
 		dim[k] = below(12) == 0 ? below(2) : 1 + below(most[ndim]);
 	snprintf(name, sizeof(name), "t%u", number);
-	tensor_init(t, name, dtypes[below(5)], ndim, dim);
+	tensor_init(t, name, kind, ndim, dim);
 }
 
 static void world_fini(struct world *w)
@@ -498,24 +574,43 @@ static void world_fini(struct world *w)
 	w->n_stored = w->n_tensors = 0;
 }
 
-/* Replicas of each tensor live on ranks of their own; each is tiled in its own way. */
-static void random_world(struct world *w)
+/* The parts of ranks [0, n) on ranks [to, to + n) as well. */
+static void copy_ranks(struct world *w, uint32_t n, uint32_t to, uint32_t tensor)
 {
-	uint32_t replicas = 1 + (uint32_t)below(3), ranks = 1 + (uint32_t)below(3);
-	unsigned drop = below(4) == 0 ? 20 : 0;
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < w->stored[i].n; k++) {
+			struct rank *rank = &w->stored[to + i];
 
-	memset(w->tensors, 0, sizeof(w->tensors));
-	w->n_tensors = 1 + (uint32_t)below(2);
-	w->n_stored = replicas * ranks;
-	for (uint32_t i = 0; i < w->n_stored; i++)
-		w->stored[i].cost = (uint32_t)below(3);
+			if (w->stored[i].parts[k].tensor == tensor)
+				rank->parts[rank->n++] = w->stored[i].parts[k];
+		}
+}
+
+/* A rank that holds one box or flat range of each tensor, wherever the others' lie. */
+static void any_boxes(struct world *w, struct rank *rank)
+{
 	for (uint32_t i = 0; i < w->n_tensors; i++) {
-		random_tensor(&w->tensors[i], i);
-		for (uint32_t k = 0; k < replicas; k++)
-			tile(w, i, w->stored, k * ranks, ranks, drop);
-		tile(w, i, &w->wanted, 0, 1, below(2) ? 50 : 0);
+		const struct tensor *t = &w->tensors[i];
+		struct part p = {.tensor = i};
+		uint64_t n;
+
+		for (uint32_t k = 0; k < t->ndim; k++) {
+			p.offset[k] = below(t->dim[k] + 1);
+			p.length[k] = below(t->dim[k] - p.offset[k] + 1);
+		}
+		n = part_elements(w, &p);
+		p.flat = below(2);
+		if (p.flat) {
+			p.start = below(n + 1);
+			p.stop = p.start + below(n - p.start + 1);
+		}
+		rank->parts[rank->n++] = p;
 	}
-	/* A name that no rank has at all is another problem than a hole. */
+}
+
+/* A name that no rank has at all is another problem than a hole: somebody has none of it. */
+static void name_all(struct world *w)
+{
 	for (uint32_t i = 0; i < w->n_tensors; i++) {
 		struct rank *rank = &w->stored[0];
 		struct part *p = &rank->parts[rank->n];
@@ -525,6 +620,39 @@ static void random_world(struct world *w)
 		memcpy(p->length, w->tensors[i].dim, sizeof(p->length));
 		rank->n++;
 	}
+}
+
+/* Replicas of each tensor live on ranks of their own. */
+static void random_world(struct world *w)
+{
+	uint32_t replicas = 1 + (uint32_t)below(3);
+	uint32_t ranks = 1 + (uint32_t)below(below(16) ? 3 : 12);
+	uint32_t tiled = replicas * ranks, more = below(4) ? 0 : (uint32_t)below(4);
+	unsigned drop = below(4) == 0 ? 20 : 0;
+	bool alike = below(3) == 0;
+
+	memset(w->tensors, 0, sizeof(w->tensors));
+	w->n_tensors = 1 + (uint32_t)below(below(4) ? 2 : 4);
+	w->n_stored = tiled + more;
+	for (uint32_t i = 0; i < w->n_stored; i++) {
+		w->stored[i].cost = (uint32_t)below(3);
+		w->stored[i].others = below(3) == 0;
+	}
+	for (uint32_t i = 0; i < w->n_tensors; i++) {
+		random_tensor(&w->tensors[i], i);
+		tile(w, i, w->stored, 0, ranks, drop);
+		for (uint32_t k = 1; k < replicas; k++) {
+			if (alike)
+				copy_ranks(w, ranks, k * ranks, i);
+			else
+				tile(w, i, w->stored, k * ranks, ranks, drop);
+		}
+		if (below(8))
+			tile(w, i, &w->wanted, 0, 1, below(2) ? 50 : 0);
+	}
+	for (uint32_t i = tiled; i < w->n_stored; i++)
+		any_boxes(w, &w->stored[i]);
+	name_all(w);
 	for (uint32_t i = 0; i < w->n_stored; i++)
 		declare(w, &w->stored[i]);
 	declare(w, &w->wanted);
@@ -544,9 +672,15 @@ static void test_random_layouts(void **state)
 		holes += w->holes > 0;
 		world_fini(w);
 	}
-	printf("%llu cases, %llu of them with holes\n", (unsigned long long)cases,
-	       (unsigned long long)holes);
-	assert_true(cases < 100 || (holes > cases / 50 && holes < cases));
+	printf("%llu pairs of layouts, %llu of them with holes, %llu with tensors that are not "
+	       "wanted; %llu elements\n",
+	       (unsigned long long)cases, (unsigned long long)holes, (unsigned long long)seen.extra,
+	       (unsigned long long)seen.elements);
+	assert_true(cases < 100 || (holes > cases / 50 && holes < cases && seen.extra > 0));
+	for (size_t i = 0; i < DTYPES; i++)
+		assert_true(cases < 1000 || seen.dtype[i] > cases / 100);
+	for (size_t i = 0; i < 6; i++)
+		assert_true(cases < 1000 || seen.ndim[i] > cases / 100);
 	free(w);
 }
 
@@ -598,6 +732,15 @@ static void model_rank(struct world *w, struct grid g, uint32_t layers, uint32_t
 	}
 }
 
+static uint32_t kind_of(uint32_t dtype)
+{
+	uint32_t kind = 0;
+
+	while (dtypes[kind].dtype != dtype)
+		kind++;
+	return kind;
+}
+
 static void model_tensors(struct world *w, uint32_t layers)
 {
 	static const char *kinds[4] = { "up", "down", "norm", "adam.m" };
@@ -608,7 +751,7 @@ static void model_tensors(struct world *w, uint32_t layers)
 	w->n_tensors = 4 * layers;
 	for (uint32_t i = 0; i < w->n_tensors; i++) {
 		snprintf(name, sizeof(name), "layer%02u.%s", i / 4, kinds[i % 4]);
-		tensor_init(&w->tensors[i], name, i % 4 == 3 ? CKPT_F32 : CKPT_BF16,
+		tensor_init(&w->tensors[i], name, kind_of(i % 4 == 3 ? CKPT_F32 : CKPT_BF16),
 			    i % 4 == 2 ? 1 : 2, dims[i % 4]);
 	}
 }
