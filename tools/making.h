@@ -43,8 +43,8 @@ struct making_options {
 	uint64_t step;
 	uint64_t memory;    /* bytes of buffers for all ranks; 0: 64 MiB */
 	int compression;    /* zstd level; 0: off */
-	bool keep;          /* after a failure or a kill: stays for the next making_open() of the same
-			       job, step, and declarations, which goes on where it ended */
+	bool keep;          /* after a failure or a kill it stays for the next making_open() of the
+			       same job, step and declarations, which goes on where it ended */
 };
 
 MUST_CHECK int making_open(const struct making_options *o, const struct making_rank *ranks,

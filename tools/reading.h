@@ -5,8 +5,11 @@
  * It reads files beside a running ckptd or without one. While it is open it holds the shared lock
  * of every shard file that it has opened, so that none is recycled under it (I12).
  *
- * Memory: the rank tables of the checkpoint (about 1/4000 of its bytes, and the declarations), the
- * plan of one reading_fetch(), and buffers of at most options.memory.
+ * Memory: the names of its tensors, the rank tables (1/3500 of its bytes, and the declarations) or
+ * as much of them as options.tables allows, the plan of one reading_fetch(), and buffers of at most
+ * options.memory.
+ *
+ * One thread; reading_fetch() has more of its own while it runs.
  */
 #ifndef TOOLS_READING_H
 #define TOOLS_READING_H
@@ -22,6 +25,8 @@ struct reading_options {
 	const char *job;   /* name or id */
 	const char *step;  /* "120", "120.3fa9" or NULL: the newest durable one */
 	uint64_t memory;   /* bytes of buffers; 0: 64 MiB */
+	uint64_t tables;   /* bytes of rank tables that stay in memory beside those of the fetch
+			      that runs; 0: all of them */
 	uint32_t threads;  /* that read and place; 0: as many as the disk wants */
 };
 
@@ -35,13 +40,17 @@ struct reading_tensor {
 };
 
 /* CKPT_ENOTFOUND: no such job or step, or it is in memory only; CKPT_ECORRUPT: its files are
- * damaged; CKPT_EMISMATCH: ranks disagree on a tensor's dtype or shape. */
+ * damaged; CKPT_EMISMATCH: ranks disagree on a tensor's dtype or shape; -EINVAL: several jobs or
+ * attempts are called so. */
 MUST_CHECK int reading_open(const struct reading_options *o, struct reading **ret, struct err *e);
 void reading_close(struct reading *r); /* NULL is allowed */
 
 const struct commit_file *reading_commit(const struct reading *r);
 const char *reading_path(const struct reading *r); /* of the data folder */
-const struct rank_table *reading_table(const struct reading *r, uint32_t rank);
+uint32_t reading_uid(const struct reading *r);     /* of the job's owner */
+/* Valid until the next call that gets r; NULL: it was dropped (options.tables), and cannot be read
+ * again. */
+const struct rank_table *reading_table(struct reading *r, uint32_t rank);
 
 /* In the order of the images (rank 0's, then what the next rank adds): reading tensors in this
  * order reads the files from their beginning to their end. */
@@ -50,8 +59,8 @@ const struct reading_tensor *reading_tensor(const struct reading *r, size_t i);
 /* SIZE_MAX: there is none. */
 size_t reading_find(const struct reading *r, const char *name, uint32_t name_len);
 
-/* Part of a tensor that is wanted: elements [start, stop), row-major, of box. They are packed into
- * `to`, which has room for them. */
+/* Part of a tensor that is wanted: elements [start, stop), row-major, of box, which lies inside the
+ * tensor. They are packed into `to`, which has room for them. */
 struct reading_want {
 	size_t tensor;
 	struct box box;
@@ -71,7 +80,7 @@ MUST_CHECK int reading_fetch(struct reading *r, const struct reading_want *wants
 MUST_CHECK int reading_cost(struct reading *r, const struct reading_want *wants, size_t n,
 			    uint64_t *ret_read, struct err *e);
 
-/* The bytes of a blob of a rank; the caller frees them. CKPT_ENOTFOUND. */
+/* The bytes of a blob of a rank, verified; the caller frees them. CKPT_ENOTFOUND. */
 MUST_CHECK int reading_blob(struct reading *r, uint32_t rank, const char *name, uint32_t name_len,
 			    void **ret, uint64_t *ret_bytes, struct err *e);
 
