@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bytes that claim to be a safetensors file, or the index of several. What is accepted covers the
+ * data without hole or overlap, and says the same when it is written and read again; what is
+ * refused is refused in words.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "tools/safetensors.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void same(const struct safetensors_header *a, const struct safetensors_header *b)
+{
+	assert(a->n == b->n);
+	for (size_t i = 0; i < a->n; i++) {
+		const struct safetensors_entry *x = &a->entries[i], *y = &b->entries[i];
+
+		assert(x->name_len == y->name_len && !memcmp(x->name, y->name, x->name_len));
+		assert(x->dtype == y->dtype && x->begin == y->begin && x->end == y->end);
+		assert(x->shape.ndim == y->shape.ndim);
+		for (uint32_t k = 0; k < x->shape.ndim; k++)
+			assert(x->shape.dim[k] == y->shape.dim[k]);
+	}
+	assert(json_equal(safetensors_metadata(a), safetensors_metadata(b)) ||
+	       !safetensors_metadata(a));
+}
+
+static void as_header(const uint8_t *json, size_t len, uint64_t data_len)
+{
+	struct safetensors_header h, again;
+	struct err e = {0};
+	uint64_t end = 0;
+	void *built;
+	size_t built_len;
+	int r = safetensors_parse(json, len, data_len, &h, &e);
+
+	assert(r == 0 || (e.code == r && e.text[0]));
+	if (r < 0)
+		return;
+	for (size_t i = 0; i < h.n; i++) {
+		assert(h.entries[i].begin == end && h.entries[i].end >= end);
+		end = h.entries[i].end;
+	}
+	assert(end == data_len);
+	r = safetensors_build(h.entries, h.n, safetensors_metadata(&h), &built, &built_len, &e);
+	assert(r == 0);
+	r = safetensors_parse((uint8_t *)built + 8, built_len - 8, data_len, &again, &e);
+	assert(r == 0);
+	same(&h, &again);
+	alloc_free(built);
+	safetensors_header_fini(&again);
+	safetensors_header_fini(&h);
+}
+
+/* The end of the last tensor that the text names: what lies behind the check of the cover is then
+ * reached whatever else the bytes are. */
+static uint64_t guess_data_len(const uint8_t *json, size_t len)
+{
+	uint64_t max = 0, v = 0;
+
+	for (size_t i = 0; i < len; i++) {
+		if (json[i] >= '0' && json[i] <= '9' && v < UINT64_MAX / 20) {
+			v = v * 10 + (uint64_t)(json[i] - '0');
+			continue;
+		}
+		if (json[i] == ']' && v > max)
+			max = v;
+		v = 0;
+	}
+	return max;
+}
+
+static void as_index(const uint8_t *json, size_t len)
+{
+	struct err e = {0};
+	const char *name;
+	json_t *map, *v;
+	int r = safetensors_index_parse(json, len, &map, &e);
+
+	assert(r == 0 || (e.code == r && e.text[0]));
+	if (r < 0)
+		return;
+	json_object_foreach(map, name, v)
+		assert(json_is_string(v) && !strchr(json_string_value(v), '/'));
+	json_decref(map);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	if (size >= 8 && get_le64(data) <= size - 8) { /* a whole file */
+		uint64_t len = get_le64(data);
+
+		as_header(data + 8, len, size - 8 - len);
+		as_header(data + 8, len, guess_data_len(data + 8, len));
+	}
+	as_header(data, size, guess_data_len(data, size));
+	as_index(data, size);
+	return 0;
+}

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Headers and indices of safetensors: what is good is read and written back byte for byte but for
+ * the padding, and each kind of damage has its sentence. test_ctl_exchange.sh reads and writes
+ * whole files against an oracle in Python.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "tests/lib/test.h"
+#include "tools/safetensors.h"
+
+static int parse(const char *json, uint64_t data_len, struct safetensors_header *h, struct err *e)
+{
+	*e = (struct err){0};
+	return safetensors_parse(json, strlen(json), data_len, h, e);
+}
+
+static void refused(const char *json, uint64_t data_len, int code, const char *sentence)
+{
+	struct safetensors_header h;
+	struct err e;
+	int r = parse(json, data_len, &h, &e);
+
+	if (r != code || !strstr(e.text, sentence))
+		fail_msg("%s: %d '%s', not %d '%s'", json, r, e.text, code, sentence);
+}
+
+#define T(dtype, shape, offsets)                                                                   \
+	"{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+
+static void test_good(void **state)
+{
+	const char *json = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":" T(
+		"F64", "[2]",
+		"[0,16]") ",\"\u00e9\":" T("BF16", "[]",
+					   "[16,18]") ",\"empty\":" T("F32", "[0,5]",
+								      "[18,18]") ",\"last\""
+										 ":" T("U8",
+										       "[1,"
+										       "2]",
+										       "[18,"
+										       "20]") "}";
+	struct safetensors_header h;
+	struct err e;
+	void *built = NULL;
+	size_t len = 0;
+
+	(void)state;
+	assert_int_equal(parse(json, 20, &h, &e), 0);
+	assert_int_equal(h.n, 4);
+	assert_string_equal(h.entries[0].name, "a");
+	assert_int_equal(h.entries[0].dtype, CKPT_F64);
+	assert_int_equal(h.entries[1].shape.ndim, 0);
+	assert_int_equal(h.entries[1].begin, 16);
+	assert_string_equal(h.entries[2].name, "empty");
+	assert_int_equal(h.entries[2].shape.dim[1], 5);
+	assert_int_equal(h.entries[3].end, 20);
+	assert_string_equal(json_string_value(json_object_get(safetensors_metadata(&h), "format")),
+			    "pt");
+	assert_int_equal(
+		safetensors_build(h.entries, h.n, safetensors_metadata(&h), &built, &len, &e), 0);
+	assert_int_equal(len % SAFETENSORS_ALIGN, 0);
+	assert_int_equal(get_le64(built), len - 8);
+	assert_memory_equal((char *)built + 8, json, strlen(json));
+	for (size_t i = 8 + strlen(json); i < len; i++)
+		assert_int_equal(((char *)built)[i], ' ');
+	alloc_free(built);
+	safetensors_header_fini(&h);
+	assert_int_equal(parse("  {} ", 0, &h, &e), 0); /* blanks on both sides */
+	assert_int_equal(h.n, 0);
+	assert_null(safetensors_metadata(&h));
+	safetensors_header_fini(&h);
+}
+
+static void test_every_dtype(void **state)
+{
+	(void)state;
+	for (uint32_t dtype = 1; dtype <= CKPT_C128; dtype++) {
+		const char *name = safetensors_dtype(dtype);
+		struct safetensors_entry t = {.name = "x", .name_len = 1, .dtype = dtype};
+		struct safetensors_header h;
+		struct err e = {0};
+		void *built = NULL;
+		size_t len = 0;
+		int r;
+
+		t.end = dtype_bytes(dtype);
+		r = safetensors_build(&t, 1, NULL, &built, &len, &e);
+		assert_int_equal(r, name ? 0 : -EINVAL);
+		assert_true(name || (dtype == CKPT_C128 && strstr(e.text, "'x' is c128")));
+		if (!name)
+			continue;
+		assert_int_equal(safetensors_parse((char *)built + 8, len - 8, t.end, &h, &e), 0);
+		assert_int_equal(h.entries[0].dtype, dtype);
+		safetensors_header_fini(&h);
+		alloc_free(built);
+	}
+	refused("{\"x\":" T("F4", "[2]", "[0,1]") "}", 1, CKPT_EVERSION,
+		"'x' has the dtype F4, which");
+	refused("{\"x\":" T("F6_E2M3", "[4]", "[0,3]") "}", 3, CKPT_EVERSION, "dtype F6_E2M3");
+	refused("{\"x\":" T("f32", "[1]", "[0,4]") "}", 4, CKPT_EVERSION, "dtype f32");
+}
+
+static void test_damage_is_named(void **state)
+{
+	(void)state;
+	refused("", 0, CKPT_EPROTO, "does not begin with '{'");
+	refused("   ", 0, CKPT_EPROTO, "does not begin with '{'");
+	refused("[]", 0, CKPT_EPROTO, "does not begin with '{'");
+	refused("\t{}", 0, CKPT_EPROTO, "does not begin with '{'");
+	refused("{", 0, CKPT_EPROTO, "not JSON");
+	refused("{}x", 0, CKPT_EPROTO, "not JSON");
+	refused("{\"\xff\":1}", 0, CKPT_EPROTO, "not JSON that can be used: unable to decode byte");
+	refused("{\"a\\u0000\":1}", 0, CKPT_EPROTO, "not JSON");
+	refused("{\"a\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("U8", "[1]", "[1,2]") "}", 2,
+		CKPT_EPROTO, "duplicate object key");
+	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"dtype\":\"I8\"}}", 1, CKPT_EPROTO,
+		"duplicate object key");
+	refused("{\"a\":3}", 0, CKPT_EPROTO, "tensor 'a': it is not described by");
+	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0, CKPT_EPROTO, "it is not described");
+	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0,
+		CKPT_EPROTO, "it is not described");
+	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"offsets\":[0,0]}}", 0, CKPT_EPROTO,
+		"its data_offsets are not two counts");
+	refused("{\"a\":{\"dtype\":3,\"shape\":[0],\"data_offsets\":[0,0]}}", 0, CKPT_EPROTO,
+		"its dtype is no text");
+	refused("{\"a\":" T("U8", "3", "[0,3]") "}", 3, CKPT_EPROTO, "its shape is no list");
+	refused("{\"a\":" T("U8", "[3.0]", "[0,3]") "}", 3, CKPT_EPROTO, "no count");
+	refused("{\"a\":" T("U8", "[-3]", "[0,3]") "}", 3, CKPT_EPROTO, "no count");
+	refused("{\"a\":" T("U8", "[1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, CKPT_EPROTO,
+		"it has 9 dimensions, and at most 8");
+	refused("{\"a\":" T("U8", "[18446744073709551615]", "[0,3]") "}", 3, CKPT_EPROTO,
+		"not JSON that can be used: too big integer");
+	refused("{\"a\":" T("F64", "[4611686018427387904,2]", "[0,0]") "}", 0, CKPT_EPROTO,
+		"more than 2^64 bytes");
+	refused("{\"a\":" T("F64", "[4611686018427387904,4]", "[0,0]") "}", 0, CKPT_EPROTO,
+		"more than 2^64 bytes");
+	refused("{\"a\":" T("U8", "[3]", "[0,4]") "}", 4, CKPT_EPROTO,
+		"tensor 'a': shape [3] of u8 has 3 bytes, its data_offsets have 4");
+	refused("{\"a\":" T("U8", "[3]", "[0]") "}", 3, CKPT_EPROTO, "not two counts");
+	refused("{\"a\":" T("U8", "[3]", "[0,3,6]") "}", 3, CKPT_EPROTO, "not two counts");
+	refused("{\"a\":" T("U8", "[3]", "[-3,0]") "}", 3, CKPT_EPROTO, "not two counts");
+	refused("{\"a\":" T("U8", "[3]", "[3,0]") "}", 3, CKPT_EPROTO, "end before they begin");
+	refused("{\"\":" T("U8", "[3]", "[0,3]") "}", 3, CKPT_EPROTO, "names have 1 to 1023");
+	refused("{\"__metadata__\":3}", 0, CKPT_EPROTO, "__metadata__ is no object");
+	refused("{\"__metadata__\":{\"a\":1}}", 0, CKPT_EPROTO, "__metadata__ has 'a', which");
+}
+
+/* Where the data lies as a whole. */
+static void test_cover(void **state)
+{
+	(void)state;
+	refused("{\"a\":" T("U8", "[3]", "[0,3]") "}", 4, CKPT_EPROTO,
+		"its tensors have 3 bytes, and 4 follow");
+	refused("{\"a\":" T("U8", "[3]", "[0,3]") "}", 2, CKPT_EPROTO,
+		"its tensors have 3 bytes, and 2 follow");
+	refused("{}", 1, CKPT_EPROTO, "its tensors have 0 bytes, and 1 follow");
+	refused("{\"a\":" T("U8", "[3]", "[1,4]") "}", 4, CKPT_EPROTO,
+		"tensor 'a': its data begins at 1, behind a hole that begins at 0");
+	refused("{\"a\":" T("U8", "[3]", "[0,3]") ",\"b\":" T("U8", "[2]", "[2,4]") "}", 4,
+		CKPT_EPROTO, "tensor 'b': its data begins at 2, inside another's, which ends at 3");
+	refused("{\"a\":" T("U8", "[3]", "[0,3]") ",\"b\":" T("U8", "[3]", "[0,3]") "}", 3,
+		CKPT_EPROTO, "tensor 'b': its data begins at 0, inside another's");
+	refused("{\"a\":" T("U8", "[3]", "[0,3]") ",\"b\":" T("U8", "[0]", "[1,1]") "}", 3,
+		CKPT_EPROTO, "tensor 'b': its data begins at 1, inside another's");
+	refused("{\"a\":" T("U8", "[0]", "[9223372036854775807,9223372036854775807]") "}", 0,
+		CKPT_EPROTO, "behind a hole");
+}
+
+static void test_names_to_write(void **state)
+{
+	const struct {
+		const char *name;
+		uint32_t len;
+	} names[] = {{"a\xff", 2}, {"a\0b", 3}};
+	struct safetensors_entry t = {.dtype = CKPT_U8};
+	const char *wild = "a\"\\\n\x01/\u20ac";
+	struct safetensors_header h;
+	struct err e = {0};
+	void *built = NULL;
+	size_t len;
+
+	(void)state;
+	t.shape = (struct shape){.ndim = 1};
+	for (size_t i = 0; i < 2; i++) {
+		t.name = names[i].name;
+		t.name_len = names[i].len;
+		assert_int_equal(safetensors_build(&t, 1, NULL, &built, &len, &e), -EINVAL);
+		assert_non_null(strstr(e.text, "is not UTF-8"));
+	}
+	t.name = wild;
+	t.name_len = (uint32_t)strlen(wild);
+	assert_int_equal(safetensors_build(&t, 1, NULL, &built, &len, &e), 0);
+	assert_int_equal(safetensors_parse((char *)built + 8, len - 8, 0, &h, &e), 0);
+	assert_string_equal(h.entries[0].name, wild);
+	safetensors_header_fini(&h);
+	alloc_free(built);
+}
+
+static void index_refused(const char *json, const char *sentence)
+{
+	struct err e = {0};
+	json_t *map;
+
+	assert_int_equal(safetensors_index_parse(json, strlen(json), &map, &e), CKPT_EPROTO);
+	if (!strstr(e.text, sentence))
+		fail_msg("%s: '%s', not '%s'", json, e.text, sentence);
+}
+
+static void test_index(void **state)
+{
+	const char *good = "{\"metadata\":{\"total_size\":7},\"weight_map\":"
+			   "{\"a\":\"m-1.safetensors\",\"b\":\"..m\"}}";
+	struct err e;
+	json_t *map;
+
+	(void)state;
+	assert_int_equal(safetensors_index_parse(good, strlen(good), &map, &e), 0);
+	assert_int_equal(json_object_size(map), 2);
+	assert_string_equal(json_string_value(json_object_get(map, "b")), "..m");
+	json_decref(map);
+	index_refused("", "not JSON");
+	index_refused("[]", "not a JSON object");
+	index_refused("{}", "no object 'weight_map'");
+	index_refused("{\"weight_map\":[]}", "no object 'weight_map'");
+	index_refused("{\"weight_map\":{\"a\":\"x\",\"a\":\"y\"}}", "duplicate object key");
+	index_refused("{\"weight_map\":{\"a\":1}}", "tensor 'a' is in '?', which is not the name");
+	index_refused("{\"weight_map\":{\"a\":\"../x\"}}", "is in '../x', which is not the name");
+	index_refused("{\"weight_map\":{\"a\":\"/etc/passwd\"}}", "is not the name of a file");
+	index_refused("{\"weight_map\":{\"a\":\"..\"}}", "is not the name of a file");
+	index_refused("{\"weight_map\":{\"a\":\"\"}}", "is not the name of a file");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_good),
+		cmocka_unit_test(test_every_dtype),
+		cmocka_unit_test(test_damage_is_named),
+		cmocka_unit_test(test_cover),
+		cmocka_unit_test(test_names_to_write),
+		cmocka_unit_test(test_index),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
