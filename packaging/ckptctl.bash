@@ -12,6 +12,12 @@ _ckptctl()
 	--tensor) return ;;
 	--keep-last) return ;;
 	--keep-every) return ;;
+	--format) COMPREPLY=($(compgen -W 'safetensors' -- "$cur")); return ;;
+	--output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	--cast) COMPREPLY=($(compgen -W 'bf16 f16 f32 f64' -- "$cur")); return ;;
+	--shard-size) return ;;
+	--metadata) return ;;
+	--memory) return ;;
 	esac
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
@@ -20,6 +26,9 @@ _ckptctl()
 		--tensor) ((i++)) ;;
 		--keep-last) ((i++)) ;;
 		--keep-every) ((i++)) ;;
+		--shard-size) ((i++)) ;;
+		--metadata) ((i++)) ;;
+		--memory) ((i++)) ;;
 		-*) ;;
 		*)
 			if [ -z "$verb" ]; then
@@ -30,7 +39,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin gc export token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
@@ -39,6 +48,7 @@ _ckptctl()
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --quiet --verbose --help" ;;
+	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

@@ -73,19 +73,66 @@ static int take_number(const struct option_entry *o, uint64_t max, uint64_t *ret
 	return -EINVAL;
 }
 
+/* Bytes: digits, and K, M, G or T for powers of 1024. */
+static int take_bytes(const struct option_entry *o, uint64_t *ret)
+{
+	static const char units[] = "KMGT";
+	char digits[32];
+	size_t n = strspn(optarg, "0123456789");
+	const char *unit = optarg[n] ? strchr(units, optarg[n]) : NULL;
+	int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+	uint64_t v = 0;
+
+	snprintf(digits, sizeof(digits), "%.*s", (int)n, optarg);
+	if (n >= sizeof(digits) || (optarg[n] && !unit) || (unit && unit[0] && optarg[n + 1]) ||
+	    !parse_number(digits, (uint64_t)INT64_MAX >> shift, &v)) {
+		complain("--%s needs a number of bytes, such as 65536 or 256M, not '%s'", o->name,
+			 optarg);
+		return -EINVAL;
+	}
+	*ret = v << shift;
+	return 0;
+}
+
+static int take_word(const struct option_entry *o, struct words *w)
+{
+	if (w->n == WORDS_MAX) {
+		complain("--%s can be given %d times", o->name, WORDS_MAX);
+		return -EINVAL;
+	}
+	w->at[w->n++] = optarg;
+	return 0;
+}
+
+/* Where an option's text goes as it is; NULL: it is not that simple. */
+static const char **text_of(struct ctl *c, enum option_id id)
+{
+	const struct {
+		enum option_id id;
+		const char **to;
+	} texts[] = {
+		{OPTION_SOCKET, &c->socket}, {OPTION_DATA, &c->data}, {OPTION_FORMAT, &c->format},
+		{OPTION_OUTPUT, &c->output}, {OPTION_CAST, &c->cast},
+	};
+
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+		if (texts[i].id == id)
+			return texts[i].to;
+	return NULL;
+}
+
 static int take_option(struct ctl *c, enum option_id id)
 {
 	const struct option_entry *o = &option_table[id];
+	const char **text = text_of(c, id);
 	uint64_t n = 0;
 	int r = 0;
 
+	if (text) {
+		*text = optarg;
+		return 0;
+	}
 	switch (id) {
-	case OPTION_SOCKET:
-		c->socket = optarg;
-		break;
-	case OPTION_DATA:
-		c->data = optarg;
-		break;
 	case OPTION_JSON:
 		c->json = true;
 		break;
@@ -101,6 +148,7 @@ static int take_option(struct ctl *c, enum option_id id)
 		break;
 	case OPTION_TENSOR:
 		c->tensor = optarg;
+		r = take_word(o, &c->tensors);
 		break;
 	case OPTION_KEEP_LAST:
 		r = take_number(o, UINT32_MAX, &n);
@@ -115,10 +163,24 @@ static int take_option(struct ctl *c, enum option_id id)
 	case OPTION_VERBOSE:
 		c->talk = 1;
 		break;
+	case OPTION_SHARD_SIZE:
+		r = take_bytes(o, &c->shard_size);
+		break;
+	case OPTION_METADATA:
+		r = take_word(o, &c->metadata);
+		break;
+	case OPTION_MEMORY:
+		r = take_bytes(o, &c->memory);
+		break;
+	case OPTION_SOCKET:
+	case OPTION_DATA:
+	case OPTION_FORMAT:
+	case OPTION_OUTPUT:
+	case OPTION_CAST:
 	case OPTION_HELP:
 	case OPTION_VERSION:
 	case OPTIONS:
-		assert(!"main() does these");
+		assert(!"text_of() and main() do these");
 	}
 	return r;
 }

@@ -17,6 +17,13 @@
 /* The exit statuses; those of node-problem-detector. */
 enum { EXIT_FINE = 0, EXIT_PROBLEM = 1, EXIT_UNKNOWN = 2 };
 
+/* Of an option that may be given several times. */
+#define WORDS_MAX 64
+struct words {
+	const char *at[WORDS_MAX];
+	uint32_t n;
+};
+
 struct ctl {
 	const char *socket, *data; /* as given; NULL: not given */
 	bool json, yes, dry_run;
@@ -24,7 +31,12 @@ struct ctl {
 	uint32_t jobs;             /* --jobs; 0: as many as there are processors */
 	uint32_t keep_last;        /* --keep-last; 0: not given */
 	uint64_t keep_every;
-	const char *tensor;        /* --tensor; NULL: all */
+	const char *tensor;                      /* --tensor, the last; NULL: all */
+	struct words tensors;                    /* --tensor, all of them */
+	struct words metadata;                   /* --metadata */
+	const char *format, *output, *as, *cast; /* NULL: not given */
+	const char *step;                        /* --step: digits; NULL: not given */
+	uint64_t memory, shard_size;             /* bytes; 0: not given */
 	char **args;               /* of the verb */
 	int n_args;
 };
@@ -38,7 +50,7 @@ bool ctl_offline(const struct ctl *c);
  */
 typedef int verb_fn(const struct ctl *c, struct err *e);
 verb_fn verb_status, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc,
-	verb_rebuild, verb_token;
+	verb_rebuild, verb_token, verb_export;
 
 /* ---- live.c and files_json.c: the document of `status` ---- */
 

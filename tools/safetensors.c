@@ -334,6 +334,12 @@ static int write_name(struct writer *w, const struct safetensors_entry *t, struc
 			       "has no other names: leave it out with --tensor",
 			       name_text(text, t->name, t->name_len));
 	}
+	if (strcmp(json_string_value(name), SAFETENSORS_METADATA) == 0) {
+		json_decref(name);
+		return err_set(e, -EINVAL,
+			       "a tensor is called " SAFETENSORS_METADATA ", which "
+			       "means something else in safetensors: leave it out with --tensor");
+	}
 	write_json(w, name);
 	json_decref(name);
 	return 0;

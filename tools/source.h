@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * source.h - tensors that can be read in parts, whatever they are stored in: a checkpoint, a file
+ * of another format. export, import and diff are written against this.
+ *
+ * An implementation embeds struct source first, fills its fields in its open function and checks
+ * there all that can be checked without reading data: what it then tells is within the limits of
+ * model/tensor.h (names of 1 to CKPT_NAME_MAX bytes, none twice, bytes = product of shape and
+ * dtype).
+ */
+#ifndef TOOLS_SOURCE_H
+#define TOOLS_SOURCE_H
+
+#include "tools/reading.h"
+
+/* What is no tensor; in memory while the source is open. */
+struct source_blob {
+	const char *name; /* NUL-terminated */
+	const void *bytes;
+	uint64_t len;
+};
+
+struct source;
+
+struct source_ops {
+	/* As reading_fetch(): elements [start, stop) of box of each tensor, packed, to where each
+	 * want says. */
+	int (*fetch)(struct source *s, const struct reading_want *wants, size_t n, struct err *e);
+	void (*close)(struct source *s);
+};
+
+struct source {
+	const struct source_ops *ops;
+	const char *what;                     /* "job 'run7', step 120": for sentences */
+	const struct reading_tensor *tensors; /* in an order in which reading is cheap */
+	size_t n;
+	const struct source_blob *blobs;
+	size_t n_blobs;
+	struct reading *reading; /* behind it, if it is a checkpoint; else NULL */
+};
+
+/* A checkpoint. Its blobs are not told: each belongs to a rank. Closed with source_close(). */
+MUST_CHECK int source_of_checkpoint(const struct reading_options *o, struct source **ret,
+				    struct err *e);
+static inline void source_close(struct source *s) /* NULL is allowed */
+{
+	if (s)
+		s->ops->close(s);
+}
+
+/* Patterns of fnmatch(3). A name is chosen by any of them, or by none being there, unless a pattern
+ * behind a '!' is like it. */
+bool name_is_chosen(const struct words *globs, const char *name, uint32_t name_len);
+/* The tensors that are chosen, in the source's order, as indices; the caller frees them.
+ * CKPT_ENOTFOUND: a pattern is like none of them. */
+MUST_CHECK int source_choose(const struct source *s, const struct words *globs, size_t **ret,
+			     size_t *ret_n, struct err *e);
+
+/* ---- Pieces that fit in memory ---- */
+
+/* Elements [start, stop) of item `which`. */
+struct slab {
+	size_t which;
+	uint64_t start, stop;
+};
+struct slab_item {
+	uint64_t elements;
+	uint32_t cost; /* bytes of buffers for one element */
+};
+#define SLABS_MAX 1024
+/* Goes through the items in order: many small ones together, large ones in pieces. */
+struct slabs {
+	const struct slab_item *items;
+	size_t n;
+	uint64_t memory; /* bytes of buffers for one turn */
+	size_t at;
+	uint64_t start;
+};
+/* The next turn: how many slabs it has, 0 at the end. None is empty; no item comes twice in it. */
+size_t slabs_next(struct slabs *s, struct slab ret[SLABS_MAX]);
+
+#endif
