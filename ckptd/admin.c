@@ -560,7 +560,7 @@ static int by_record(const void *a, const void *b)
 	return x->record_n > y->record_n ? -1 : x->record_n < y->record_n;
 }
 
-static void fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
+void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
 {
 	ckpt__checkpoint_info__init(i);
 	i->step = c->step;
@@ -624,7 +624,7 @@ void admin_list(struct session *s, uint64_t request)
 				order[k++] = c;
 		qsort(order, n, sizeof(*order), by_record);
 		for (k = 0; k < n; k++) {
-			fill_info(&infos[k], order[k]);
+			admin_fill_info(&infos[k], order[k]);
 			ptrs[k] = &infos[k];
 		}
 		list.checkpoints = ptrs;

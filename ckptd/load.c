@@ -11,6 +11,9 @@
  *             quarantined (I11)
  *   over      at LoadEnd, or with the connection
  *
+ * A read wants what its message says instead of what the session declared, and blobs of any ranks;
+ * a look wants only what the tables say, and ends with its answer.
+ *
  * Per rank the source is memory when its slot is whole, else the file: one load may mix them.
  */
 #include <config.h>
@@ -20,20 +23,25 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/admin.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
 #include "codec/compress.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
+#include "model/stored.h"
 #include "storage/shard_reader.h"
 
 #define PROBLEMS_IN_REPLY 32
 #define FDS_PER_MESSAGE 60u
+#define WANTS_BYTES_MAX   (2ull * DECLARATION_BYTES_MAX)
 
+enum load_kind { LOAD_OWN, LOAD_READ, LOAD_LOOK };
 enum load_state { LOAD_WAITING, LOAD_PLANNING, LOAD_GIVEN, LOAD_CHECKING, LOAD_CLOSING };
 
 /* One rank's snapshot as a source. */
@@ -59,12 +67,18 @@ struct load {
 	struct job *job;
 	struct store *store;
 	enum load_state state;
+	enum load_kind kind;
 	bool latest, lenient;
 	uint64_t step, epoch;
 	struct attempt_id attempt;
 	bool any_attempt;
 	uint32_t rank, world;
-	struct declared *wanted;
+	struct declared *wanted; /* LOAD_OWN */
+	void *wants_bytes;       /* LOAD_READ: what came, then decoded on the worker */
+	uint64_t wants_len;
+	int wants_fd; /* -1: none */
+	struct read_wants wants;
+	struct memory *memory;
 	struct checkpoint *checkpoint;
 	struct checkpoint_id checkpoint_id;
 	struct source *sources;
@@ -125,7 +139,22 @@ static int make_plan(struct load *l)
 			in[i].cost -= in[i].cost > 0; /* one's own file first */
 		in[i].others = is_for_others(l, l->sources[i].rank);
 	}
+	if (l->kind == LOAD_READ)
+		return plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, false,
+				 &l->plan, &l->err);
 	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient, true, &l->plan, &l->err);
+}
+
+static int name_blob(const struct blob_entry *b, uint32_t source, struct load_blob *ret)
+{
+	ret->name = alloc_zero(b->name_len + 1);
+	if (!ret->name)
+		return -ENOMEM;
+	memcpy(ret->name, b->name, b->name_len);
+	ret->source = source;
+	ret->image_offset = b->image_offset;
+	ret->bytes = b->bytes;
+	return 0;
 }
 
 /* Blobs are a rank's own; a rank that the checkpoint does not have gets none. */
@@ -152,16 +181,87 @@ static int own_blobs(struct load *l, struct load_plan *p)
 
 		if (r < 0)
 			return r;
-		p->blobs[i].name = alloc_zero(b.name_len + 1);
-		if (!p->blobs[i].name)
-			return -ENOMEM;
-		memcpy(p->blobs[i].name, b.name, b.name_len);
-		p->blobs[i].source = at;
-		p->blobs[i].image_offset = b.image_offset;
-		p->blobs[i].bytes = b.bytes;
+		r = name_blob(&b, at, &p->blobs[i]);
+		if (r < 0)
+			return r;
 		p->n_blobs = i + 1;
 	}
 	return 0;
+}
+
+/* A rank has up to TABLE_BLOBS_MAX, and one read may want many of them: by name, O(log n) each. */
+struct named_blob {
+	const char *name;
+	uint32_t name_len, index;
+};
+
+static int by_name(const void *a, const void *b)
+{
+	const struct named_blob *x = a, *y = b;
+	int r = memcmp(x->name, y->name, min_u64(x->name_len, y->name_len));
+
+	return r ? r : (x->name_len > y->name_len) - (x->name_len < y->name_len);
+}
+
+static int sort_blobs(const struct rank_table *t, struct named_blob **ret)
+{
+	struct named_blob *all = alloc_array(t->n_blobs, sizeof(*all));
+
+	if (!all)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->n_blobs; i++) {
+		struct blob_entry b;
+		int r = rank_table_blob(t, i, &b);
+
+		if (r < 0) {
+			alloc_free(all);
+			return r;
+		}
+		all[i] = (struct named_blob){b.name, b.name_len, i};
+	}
+	qsort(all, t->n_blobs, sizeof(*all), by_name);
+	*ret = all;
+	return 0;
+}
+
+static int find_blob(struct load *l, const struct stored_blob *want, struct named_blob **sorted,
+		     struct load_blob *ret)
+{
+	struct named_blob key = {want->name, want->name_len, 0}, *found = NULL;
+	struct source *s = want->rank < l->n_sources ? &l->sources[want->rank] : NULL;
+	struct blob_entry b;
+	int r = 0;
+
+	if (s && !sorted[want->rank])
+		r = sort_blobs(&s->table, &sorted[want->rank]);
+	if (r < 0)
+		return r;
+	if (s)
+		found = bsearch(&key, sorted[want->rank], s->table.n_blobs, sizeof(key), by_name);
+	if (!found)
+		return err_set(&l->err, CKPT_EMISMATCH, "step %llu: rank %u has no blob '%.*s'",
+			       (unsigned long long)l->step, want->rank,
+			       (int)min_u64(want->name_len, 100), want->name);
+	s->used = true;
+	r = rank_table_blob(&s->table, found->index, &b);
+	return r < 0 ? r : name_blob(&b, want->rank, ret);
+}
+
+static int wanted_blobs(struct load *l, struct load_plan *p)
+{
+	CLEANUP_FREE struct named_blob **sorted = alloc_array(l->n_sources, sizeof(*sorted));
+	int r = 0;
+
+	p->blobs = alloc_array(l->wants.n_blobs, sizeof(*p->blobs));
+	if (!p->blobs || !sorted)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < l->wants.n_blobs && r == 0; i++) {
+		r = find_blob(l, &l->wants.blobs[i], sorted, &p->blobs[i]);
+		p->n_blobs += r == 0;
+	}
+	for (uint32_t i = 0; i < l->n_sources; i++)
+		alloc_free(sorted[i]);
+	return r;
 }
 
 /* Only sources that are read travel; they are numbered anew. */
@@ -199,19 +299,59 @@ static int number_sources(struct load *l, struct load_plan *p)
 	return 0;
 }
 
+/* Before the sources: it is not they that are bad if this fails. */
+static int open_wants(struct load *l)
+{
+	struct memory *m = l->memory;
+	int r = 0;
+
+	if (l->kind != LOAD_READ)
+		return 0;
+	if (l->wants_fd >= 0)
+		r = m->ops->fd_to_bytes(m, l->wants_fd, WANTS_BYTES_MAX, &l->wants_bytes,
+					&l->wants_len);
+	if (r < 0)
+		return err_set(&l->err, CKPT_EPROTO, "read: its memfd cannot be read");
+	r = read_wants_decode(l->wants_bytes, l->wants_len, &l->wants, &l->err);
+	if (r == CKPT_ECORRUPT) /* the message is, nothing that is stored */
+		l->err.code = r = CKPT_EPROTO;
+	return r;
+}
+
+/* What the tables say, and nothing more. */
+static int encode_held(struct load *l)
+{
+	CLEANUP_FREE const struct rank_table **tables = alloc_array(l->n_sources, sizeof(*tables));
+
+	if (!tables)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < l->n_sources; i++)
+		tables[i] = &l->sources[i].table;
+	return stored_encode(tables, l->n_sources, &l->encoded);
+}
+
 static void plan_run(struct work *w)
 {
 	struct load *l = container_of(w, struct load, work);
 	struct load_plan p = { 0 };
-	int r = open_sources(l);
+	int r = open_wants(l);
 
 	if (r == 0)
+		r = open_sources(l);
+	if (r == 0 && l->kind == LOAD_LOOK) {
+		r = encode_held(l);
+		w->status = r < 0 ? err_code(&l->err, r, "look at step %llu",
+					     (unsigned long long)l->step)
+				  : 0;
+		return;
+	}
+	if (r == 0 && (l->kind == LOAD_OWN || l->wants.tensors))
 		r = make_plan(l);
 	if (r < 0) {
 		w->status = r;
 		return;
 	}
-	r = own_blobs(l, &p);
+	r = l->kind == LOAD_READ ? wanted_blobs(l, &p) : own_blobs(l, &p);
 	if (r == 0)
 		r = number_sources(l, &p);
 	if (r == 0) {
@@ -222,8 +362,9 @@ static void plan_run(struct work *w)
 		alloc_free(p.blobs[i].name);
 	alloc_free(p.blobs);
 	alloc_free(p.sources);
-	w->status = r < 0 ? err_code(&l->err, r, "plan the load of step %llu",
-				     (unsigned long long)l->step) : 0;
+	if (r < 0 && r != CKPT_EMISMATCH)
+		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
+	w->status = r < 0 ? r : 0;
 }
 
 /* ---- Ending ---- */
@@ -234,6 +375,10 @@ static void load_free(struct load *l)
 	list_del(&l->waiting);
 	plan_fini(&l->plan);
 	writer_free(&l->encoded);
+	read_wants_fini(&l->wants);
+	alloc_free(l->wants_bytes);
+	if (l->wants_fd >= 0)
+		l->memory->ops->close_fd(l->memory, l->wants_fd);
 	alloc_free(l->order);
 	alloc_free(l->sources);
 	if (l->wanted)
@@ -323,7 +468,7 @@ static void give_error(struct load *l, int code, const char *text)
 	reply.load = &body;
 	body.step = l->step;
 	/* Nothing is there to load: the session is in the epoch, to save what it begins with. */
-	if (l->latest && code == CKPT_ELOST)
+	if (l->latest && l->kind == LOAD_OWN && code == CKPT_ELOST)
 		body.epoch = l->job->history.epoch.number;
 	body.problems = problems;
 	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
@@ -402,6 +547,25 @@ static int give(struct load *l)
 	return 0;
 }
 
+static int give_look(struct load *l)
+{
+	struct memory *m = l->job->node->env.memory;
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__StoredReply body = CKPT__STORED_REPLY__INIT;
+	Ckpt__CheckpointInfo info;
+	int fd = m->ops->bytes_to_fd(m, l->encoded.buf, l->encoded.len);
+
+	if (fd < 0)
+		return fd;
+	admin_fill_info(&info, l->checkpoint);
+	body.info = &info;
+	reply.id = l->request;
+	reply.body_case = CKPT__REPLY__BODY_STORED;
+	reply.stored = &body;
+	session_reply(l->session, &reply, &fd, 1);
+	return 0;
+}
+
 /* Another load may have found one of them bad while this one was planned (I11). */
 static bool sources_are_good(const struct load *l)
 {
@@ -437,12 +601,14 @@ static void plan_done(struct work *w)
 			 (unsigned long long)l->step);
 	}
 	if (r == 0) {
-		r = give(l);
+		r = l->kind == LOAD_LOOK ? give_look(l) : give(l);
 		if (r < 0)
 			err_code(&l->err, r, "hand over step %llu", (unsigned long long)l->step);
 	}
 	if (r < 0) {
 		give_error(l, r, l->err.text);
+		load_close(l);
+	} else if (l->kind == LOAD_LOOK) {
 		load_close(l);
 	}
 }
@@ -516,7 +682,7 @@ static void all_lost(struct load *l)
 	char text[ERR_TEXT_MAX];
 
 	epoch_say_lost(j, text, sizeof(text));
-	if (m)
+	if (m && l->kind == LOAD_OWN)
 		member_enter_epoch(m);
 	give_error(l, CKPT_ELOST, text);
 	load_close(l); /* which frees it */
@@ -531,7 +697,7 @@ static void nothing(struct load *l)
 
 	reply.id = l->request;
 	reply.status = CKPT_NOTHING;
-	if (m)
+	if (m && l->kind == LOAD_OWN)
 		member_enter_epoch(m);
 	session_reply(l->session, &reply, NULL, 0);
 	load_close(l); /* which frees it */
@@ -606,24 +772,22 @@ void load_step(struct job *j)
 	}
 }
 
-void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
+/* Of the member's job; NULL: the request was answered with why not. */
+static struct load *load_new(struct session *s, uint64_t request, enum load_kind kind,
+			     uint64_t step, const ProtobufCBinaryData *attempt)
 {
 	struct member *member = session_member(s);
 	struct err e = { 0 };
 	struct load *l;
 
-	if (!member || !member->declared) {
-		session_reply_error(s, request, CKPT_ESTATE, "load: open and declare first");
-		return;
-	}
 	if (quota_load(s, &e) < 0) {
 		session_reply_error(s, request, e.code, e.text);
-		return;
+		return NULL;
 	}
 	l = alloc_zero(sizeof(*l));
 	if (!l) {
 		session_reply_error(s, request, -ENOMEM, "load: out of memory");
-		return;
+		return NULL;
 	}
 	list_init(&l->waiting);
 	l->id = ++member->job->node->next_load;
@@ -635,15 +799,68 @@ void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
 	l->store = &member->job->node->store;
 	l->rank = member->rank;
 	l->world = member->job->history.epoch.world;
-	l->latest = m->step == CKPT_LATEST;
-	l->step = m->step;
-	l->lenient = m->lenient;
-	l->any_attempt = m->attempt.len != 16;
+	l->memory = member->job->node->env.memory;
+	l->kind = kind;
+	l->wants_fd = -1;
+	l->latest = step == CKPT_LATEST;
+	l->step = step;
+	l->any_attempt = attempt->len != 16;
 	if (!l->any_attempt)
-		memcpy(l->attempt.b, m->attempt.data, 16);
+		memcpy(l->attempt.b, attempt->data, 16);
+	list_add_tail(session_loads(s), &l->link);
+	return l;
+}
+
+void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
+{
+	struct member *member = session_member(s);
+	struct load *l;
+
+	if (!member || !member->declared) {
+		session_reply_error(s, request, CKPT_ESTATE, "load: open and declare first");
+		return;
+	}
+	l = load_new(s, request, LOAD_OWN, m->step, &m->attempt);
+	if (!l)
+		return;
+	l->lenient = m->lenient;
 	l->wanted = member->declared;
 	l->wanted->refs++;
-	list_add_tail(session_loads(s), &l->link);
+	load_go(l);
+}
+
+void load_look(struct session *s, uint64_t request, const Ckpt__Stored *m)
+{
+	struct load *l = load_new(s, request, LOAD_LOOK, m->step, &m->attempt);
+
+	if (l)
+		load_go(l);
+}
+
+void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fds, size_t n_fds)
+{
+	struct load *l;
+
+	if (m->in_fd && n_fds == 0) {
+		session_reply_error(s, request, CKPT_EPROTO, "read: its memfd is missing");
+		return;
+	}
+	l = load_new(s, request, LOAD_READ, m->step, &m->attempt);
+	if (!l)
+		return;
+	l->lenient = m->lenient;
+	if (m->in_fd) {
+		l->wants_fd = fds[0];
+		fds[0] = -1;
+	} else {
+		l->wants_len = m->wants.len;
+		l->wants_bytes = alloc_copy(m->wants.data, m->wants.len);
+	}
+	if (!m->in_fd && !l->wants_bytes) {
+		give_error(l, -ENOMEM, "read: out of memory");
+		load_close(l);
+		return;
+	}
 	load_go(l);
 }
 

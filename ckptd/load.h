@@ -9,6 +9,10 @@
 
 /* Answers the request itself, now or later. */
 void load_start(struct session *s, uint64_t request, const Ckpt__Load *m);
+/* Answers with what a checkpoint holds. */
+void load_look(struct session *s, uint64_t request, const Ckpt__Stored *m);
+/* A load of what the message wants; takes the descriptor (sets it to -1) if it is needed. */
+void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fds, size_t n_fds);
 void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m);
 void load_step(struct job *j); /* loads that waited for an epoch */
 /* The session's connection ended: whatever it was reading may be reused. */

@@ -464,6 +464,12 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 	case CKPT__REQUEST__BODY_LOAD_END:
 		load_end(s, q->id, q->load_end);
 		break;
+	case CKPT__REQUEST__BODY_STORED:
+		load_look(s, q->id, q->stored);
+		break;
+	case CKPT__REQUEST__BODY_READ:
+		load_read(s, q->id, q->read, fds, n_fds);
+		break;
 	case CKPT__REQUEST__BODY_BYE:
 		end_member(s, true);
 		session_reply_ok(s, q->id);

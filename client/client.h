@@ -9,6 +9,7 @@
  *   image.c       from bindings into an image and back, host or device
  *   save.c        credit, copy, seal; overlap.c: the same in two halves with a thread between
  *   wait.c list.c load.c, loaded.c: what a load leaves behind
+ *   stored.c      what a checkpoint holds, and reads of parts of it
  *
  * Invariants:
  *  (1) a slot is written only with a credit for it that was not used before: without one the slot
@@ -52,6 +53,18 @@ struct bound {
 	bool flat;
 };
 
+/* Shards in declared order, and the bytes that say so: what a handle declares once, or what one
+ * ckpt_stored_read() wants. */
+struct wanted {
+	struct declaration_builder *builder; /* until it ends, then the rest */
+	uint32_t n_shards;
+	struct bound *shards;
+	uint64_t bytes; /* of all shards */
+	void *declaration;
+	size_t declaration_len;
+	struct declaration view;
+};
+
 /* A save in its course; one at a time. */
 struct save {
 	uint64_t step, epoch, credit, image_len;
@@ -87,14 +100,7 @@ struct ckpt {
 	struct geometry geometry;
 	const struct session_page *page;
 
-	/* Declaration: the builder until it ends, then the rest */
-	struct declaration_builder *builder;
-	uint32_t n_shards;
-	struct bound *shards;
-	uint64_t wanted_bytes; /* of all shards */
-	void *declaration;
-	size_t declaration_len;
-	struct declaration view;
+	struct wanted own; /* the declaration */
 	struct digest digest;
 	bool declared;           /* ckptd has it */
 
@@ -151,12 +157,20 @@ MUST_CHECK int session_call_slots(struct ckpt *c, struct request *q, uint64_t ge
 void session_close(struct ckpt *c);
 
 /* ---- declare.c ---- */
+/* Adds one shard; returns its index. */
+MUST_CHECK int wanted_add(struct wanted *w, const struct ckpt_tensor *t, struct err *e);
+/* Ends the builder. May be repeated. */
+MUST_CHECK int wanted_finish(struct wanted *w, struct err *e);
+void wanted_fini(struct wanted *w);
 MUST_CHECK int declare_finish(struct ckpt *c, struct err *e);
 MUST_CHECK int declare_send(struct ckpt *c, uint64_t deadline, struct err *e);
-MUST_CHECK int bindings_check(const struct ckpt *c, const struct ckpt_binding *b, size_t n,
+MUST_CHECK int bindings_check(const struct wanted *w, const struct ckpt_binding *b, size_t n,
 			      struct err *e);
 /* The declared shard, for a sentence or its box. */
-void declared_shard(const struct ckpt *c, uint32_t i, struct shard *ret);
+void declared_shard(const struct wanted *w, uint32_t i, struct shard *ret);
+
+/* ---- list.c ---- */
+void info_from(const Ckpt__CheckpointInfo *m, struct ckpt_info *ret);
 
 /* ---- prepare.c ---- */
 /* Ends the declaration and takes slots, if nobody did, in the time that ckpt_prepare() has. */

@@ -76,37 +76,44 @@ static int callers_fault(int r, struct err *e)
 	return -EINVAL;
 }
 
+int wanted_add(struct wanted *w, const struct ckpt_tensor *t, struct err *e)
+{
+	struct shard s;
+	int r = shard_from(t, &s, e);
+
+	if (r == 0)
+		r = callers_fault(declaration_add(w->builder, &s, e), e);
+	if (r < 0)
+		return r;
+	w->n_shards++;
+	assert((uint32_t)r == w->n_shards - 1);
+	return r;
+}
+
 int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 {
 	struct err e = { 0 };
 	int r = call_enter(c, &e);
-	struct shard s;
 
-	if (r == 0 && !c->builder)
+	if (r == 0 && !c->own.builder)
 		r = err_set(&e, CKPT_ESTATE, "the declaration has ended with ckpt_prepare() or "
 			    "the first save or load; open the job anew to change it");
 	if (r == 0)
-		r = shard_from(t, &s, &e);
-	if (r == 0)
-		r = callers_fault(declaration_add(c->builder, &s, &e), &e);
-	if (r < 0)
-		return error_keep("ckpt_declare", r, &e);
-	c->n_shards++;
-	assert((uint32_t)r == c->n_shards - 1);
-	return r;
+		r = wanted_add(&c->own, t, &e);
+	return r < 0 ? error_keep("ckpt_declare", r, &e) : r;
 }
 
 /* ---- Ending ---- */
 
-static void bound_fill(struct ckpt *c)
+static void bound_fill(struct wanted *w)
 {
 	struct shard s;
 
-	c->wanted_bytes = 0;
-	for (uint32_t i = 0; i < c->view.n_shards; i++) {
-		struct bound *b = &c->shards[declaration_order(&c->view, i)];
+	w->bytes = 0;
+	for (uint32_t i = 0; i < w->view.n_shards; i++) {
+		struct bound *b = &w->shards[declaration_order(&w->view, i)];
 
-		declaration_get(&c->view, i, &s);
+		declaration_get(&w->view, i, &s);
 		*b = (struct bound){
 			.bytes = s.bytes,
 			.image_offset = s.image_offset,
@@ -115,11 +122,11 @@ static void bound_fill(struct ckpt *c)
 			.ndim = (uint8_t)s.box.ndim,
 			.flat = s.flat,
 		};
-		c->wanted_bytes += s.bytes; /* they lie side by side in one image: no overflow */
+		w->bytes += s.bytes; /* they lie side by side in one image: no overflow */
 	}
 }
 
-int declare_finish(struct ckpt *c, struct err *e)
+int wanted_finish(struct wanted *w, struct err *e)
 {
 	void *bytes = NULL;
 	struct bound *shards;
@@ -127,13 +134,13 @@ int declare_finish(struct ckpt *c, struct err *e)
 	size_t len = 0;
 	int r;
 
-	if (c->declaration)
+	if (w->declaration)
 		return 0;
-	assert(c->builder);
-	shards = alloc_array(c->n_shards, sizeof(*shards));
+	assert(w->builder);
+	shards = alloc_array(w->n_shards, sizeof(*shards));
 	if (!shards)
-		return err_code(e, -ENOMEM, "declare %u tensors", c->n_shards);
-	r = callers_fault(declaration_finish(c->builder, &bytes, &len, e), e);
+		return err_code(e, -ENOMEM, "declare %u tensors", w->n_shards);
+	r = callers_fault(declaration_finish(w->builder, &bytes, &len, e), e);
 	if (r == 0)
 		r = declaration_open(bytes, len, &view, e);
 	if (r < 0) {
@@ -141,16 +148,32 @@ int declare_finish(struct ckpt *c, struct err *e)
 		alloc_free(shards);
 		return r;
 	}
-	assert(view.n_shards == c->n_shards);
-	c->declaration = bytes;
-	c->declaration_len = len;
-	c->view = view;
-	c->digest = declaration_digest(bytes, len);
-	c->shards = shards;
-	bound_fill(c);
-	declaration_builder_free(c->builder);
-	c->builder = NULL;
+	assert(view.n_shards == w->n_shards);
+	w->declaration = bytes;
+	w->declaration_len = len;
+	w->view = view;
+	w->shards = shards;
+	bound_fill(w);
+	declaration_builder_free(w->builder);
+	w->builder = NULL;
 	return 0;
+}
+
+void wanted_fini(struct wanted *w)
+{
+	declaration_builder_free(w->builder);
+	alloc_free(w->shards);
+	alloc_free(w->declaration);
+	*w = (struct wanted){0};
+}
+
+int declare_finish(struct ckpt *c, struct err *e)
+{
+	int r = wanted_finish(&c->own, e);
+
+	if (r == 0)
+		c->digest = declaration_digest(c->own.declaration, c->own.declaration_len);
+	return r;
 }
 
 int declare_send(struct ckpt *c, uint64_t deadline, struct err *e)
@@ -159,16 +182,16 @@ int declare_send(struct ckpt *c, uint64_t deadline, struct err *e)
 	struct request q;
 	int r;
 
-	assert(c->declaration);
+	assert(c->own.declaration);
 	request_init(&q, e);
 	declare.digest = (ProtobufCBinaryData){ sizeof(c->digest.b), c->digest.b };
-	if (c->declaration_len <= INLINE_MAX) {
-		declare.bytes = (ProtobufCBinaryData){ c->declaration_len, c->declaration };
+	if (c->own.declaration_len <= INLINE_MAX) {
+		declare.bytes = (ProtobufCBinaryData){c->own.declaration_len, c->own.declaration};
 	} else {
-		q.fd = memfd_from_bytes(c->declaration, c->declaration_len);
+		q.fd = memfd_from_bytes(c->own.declaration, c->own.declaration_len);
 		if (q.fd < 0)
 			return err_code(e, q.fd, "hand over a declaration of %zu bytes",
-					c->declaration_len);
+					c->own.declaration_len);
 		declare.in_fd = true;
 	}
 	q.message.body_case = CKPT__REQUEST__BODY_DECLARE;
@@ -181,52 +204,52 @@ int declare_send(struct ckpt *c, uint64_t deadline, struct err *e)
 
 /* ---- Binding ---- */
 
-void declared_shard(const struct ckpt *c, uint32_t i, struct shard *ret)
+void declared_shard(const struct wanted *w, uint32_t i, struct shard *ret)
 {
-	assert(i < c->n_shards);
-	declaration_get(&c->view, c->shards[i].sorted, ret);
+	assert(i < w->n_shards);
+	declaration_get(&w->view, w->shards[i].sorted, ret);
 }
 
-static int binding_refuse(const struct ckpt *c, size_t i, const char *what, uint64_t got,
+static int binding_refuse(const struct wanted *w, size_t i, const char *what, uint64_t got,
 			  uint64_t want, struct err *e)
 {
 	char name[NAME_TEXT_MAX];
 	struct shard s;
 
-	declared_shard(c, (uint32_t)i, &s);
+	declared_shard(w, (uint32_t)i, &s);
 	return err_set(e, -EINVAL, "tensor '%s' (binding %zu): %s is %llu, declared is %llu",
 		       name_text(name, s.name, s.name_len), i, what, (unsigned long long)got,
 		       (unsigned long long)want);
 }
 
-static int binding_check(const struct ckpt *c, size_t i, const struct ckpt_binding *b,
+static int binding_check(const struct wanted *w, size_t i, const struct ckpt_binding *b,
 			 struct err *e)
 {
-	const struct bound *s = &c->shards[i];
+	const struct bound *s = &w->shards[i];
 
 	if (b->dtype != s->dtype)
-		return binding_refuse(c, i, "dtype", (uint64_t)b->dtype, s->dtype, e);
+		return binding_refuse(w, i, "dtype", (uint64_t)b->dtype, s->dtype, e);
 	if (b->bytes != s->bytes)
-		return binding_refuse(c, i, "bytes", b->bytes, s->bytes, e);
+		return binding_refuse(w, i, "bytes", b->bytes, s->bytes, e);
 	if (!b->ptr && s->bytes)
-		return binding_refuse(c, i, "address", 0, s->bytes, e);
+		return binding_refuse(w, i, "address", 0, s->bytes, e);
 	if (b->strides && s->flat)
-		return binding_refuse(c, i, "strides of a flat range, dimensions", s->ndim, 1, e);
+		return binding_refuse(w, i, "strides of a flat range, dimensions", s->ndim, 1, e);
 	if (b->device < CKPT_HOST)
-		return binding_refuse(c, i, "device", (uint64_t)b->device, 0, e);
+		return binding_refuse(w, i, "device", (uint64_t)b->device, 0, e);
 	return 0;
 }
 
-int bindings_check(const struct ckpt *c, const struct ckpt_binding *b, size_t n, struct err *e)
+int bindings_check(const struct wanted *w, const struct ckpt_binding *b, size_t n, struct err *e)
 {
 	int r = 0;
 
-	if (n != c->n_shards)
+	if (n != w->n_shards)
 		return err_set(e, -EINVAL, "%zu tensors are bound, %u are declared", n,
-			       c->n_shards);
+			       w->n_shards);
 	if (n && !b)
 		return err_set(e, -EINVAL, "bindings are missing");
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = binding_check(c, i, &b[i], e);
+		r = binding_check(w, i, &b[i], e);
 	return r;
 }

@@ -50,9 +50,7 @@ static void handle_free(struct ckpt *c)
 	session_close(c);
 	prepare_fini(c);
 	requests_fini(&c->rq);
-	declaration_builder_free(c->builder);
-	alloc_free(c->shards);
-	alloc_free(c->declaration);
+	wanted_fini(&c->own);
 	loaded_free(c->loaded);
 	alloc_free(c);
 }
@@ -63,7 +61,7 @@ static int handle_open(struct ckpt *c, struct err *e)
 
 	if (r < 0)
 		return r;
-	r = declaration_builder_new(c->geometry, &c->builder);
+	r = declaration_builder_new(c->geometry, &c->own.builder);
 	return r < 0 ? err_code(e, r, "open job '%s'", c->who.job) : 0;
 }
 

@@ -27,12 +27,12 @@
 
 /* ---- One binding ---- */
 
-static int layout_of(const struct ckpt *c, uint32_t i, const struct ckpt_binding *b,
+static int layout_of(const struct wanted *w, uint32_t i, const struct ckpt_binding *b,
 		     struct strided *ret)
 {
 	struct shard s;
 
-	declared_shard(c, i, &s);
+	declared_shard(w, i, &s);
 	return strided_init(ret, &s, b->strides);
 }
 
@@ -76,7 +76,7 @@ static int binding_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b
 	if (!b->strides)
 		return device_copy_out(c->devices, b->device, out,
 				       (const uint8_t *)b->ptr + at, len, e);
-	r = layout_of(c, i, b, &l);
+	r = layout_of(&c->own, i, b, &l);
 	if (r < 0)
 		return err_code(e, r, "tensor %u: strides", i);
 	if (b->device != CKPT_HOST)
@@ -95,33 +95,34 @@ int image_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_
 	return r;
 }
 
-int image_write(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, const uint8_t *packed,
-		struct err *e)
+int image_write(struct ckpt *c, const struct wanted *w, uint32_t i, const struct ckpt_binding *b,
+		const uint8_t *packed, struct err *e)
 {
+	uint64_t bytes = w->shards[i].bytes;
 	struct strided l;
 	int r;
 
 	assert(b->device != CKPT_HOST); /* host memory is written in place */
 	if (!b->strides) {
-		r = device_copy_in(c->devices, b->device, b->ptr, packed, c->shards[i].bytes, e);
+		r = device_copy_in(c->devices, b->device, b->ptr, packed, bytes, e);
 	} else {
-		r = layout_of(c, i, b, &l);
+		r = layout_of(w, i, b, &l);
 		if (r == 0)
-			r = device_rows(c, b, &l, 0, (uint8_t *)packed, c->shards[i].bytes, false,
-					e);
+			r = device_rows(c, b, &l, 0, (uint8_t *)packed, bytes, false, e);
 	}
 	return r < 0 ? r : device_sync(c->devices, b->device, e);
 }
 
 /* ---- All of them ---- */
 
-int image_devices(struct ckpt *c, const struct ckpt_binding *b, struct err *e)
+int image_devices(struct ckpt *c, const struct wanted *w, const struct ckpt_binding *b,
+		  struct err *e)
 {
 	uint64_t seen = 0;
 	int r = 0;
 
-	for (uint32_t i = 0; i < c->n_shards && r == 0; i++) {
-		if (b[i].device == CKPT_HOST || c->shards[i].bytes == 0)
+	for (uint32_t i = 0; i < w->n_shards && r == 0; i++) {
+		if (b[i].device == CKPT_HOST || w->shards[i].bytes == 0)
 			continue;
 		if (b[i].device < 64 && seen >> b[i].device & 1)
 			continue;
@@ -139,10 +140,10 @@ static int sync_devices(struct ckpt *c, const struct ckpt_binding *b, struct err
 {
 	int r = 0, last = CKPT_HOST;
 
-	for (uint32_t i = 0; i < c->n_shards; i++) {
+	for (uint32_t i = 0; i < c->own.n_shards; i++) {
 		int s = 0;
 
-		if (b[i].device == CKPT_HOST || b[i].device == last || c->shards[i].bytes == 0)
+		if (b[i].device == CKPT_HOST || b[i].device == last || c->own.shards[i].bytes == 0)
 			continue;
 		/* Also after an error: nothing may write to the slot any more. */
 		last = b[i].device;
@@ -158,11 +159,11 @@ int image_fill(struct ckpt *c, const struct ckpt_binding *b, uint8_t *image, str
 
 	/* Devices first: they copy by themselves while this thread copies the rest. */
 	for (int device = 1; device >= 0; device--) {
-		for (uint32_t i = 0; i < c->n_shards && r == 0; i++) {
-			if ((b[i].device != CKPT_HOST) != device || c->shards[i].bytes == 0)
+		for (uint32_t i = 0; i < c->own.n_shards && r == 0; i++) {
+			if ((b[i].device != CKPT_HOST) != device || c->own.shards[i].bytes == 0)
 				continue;
-			r = binding_read(c, i, &b[i], 0, image + c->shards[i].image_offset,
-					 c->shards[i].bytes, e);
+			r = binding_read(c, i, &b[i], 0, image + c->own.shards[i].image_offset,
+					 c->own.shards[i].bytes, e);
 		}
 	}
 	s = sync_devices(c, b, r == 0 ? e : NULL);
@@ -174,7 +175,7 @@ static int torn(const struct ckpt *c, uint32_t i, struct err *e)
 	char name[NAME_TEXT_MAX];
 	struct shard s;
 
-	declared_shard(c, i, &s);
+	declared_shard(&c->own, i, &s);
 	return err_set(e, CKPT_ETORN, "tensor '%s' changed between begin and fence; nothing may "
 		       "write to bound memory in between", name_text(name, s.name, s.name_len));
 }
@@ -182,9 +183,9 @@ static int torn(const struct ckpt *c, uint32_t i, struct err *e)
 int image_compare(struct ckpt *c, const struct ckpt_binding *b, const uint8_t *image,
 		  uint8_t *scratch, struct err *e)
 {
-	for (uint32_t i = 0; i < c->n_shards; i++) {
-		const uint8_t *copy = image + c->shards[i].image_offset;
-		uint64_t bytes = c->shards[i].bytes;
+	for (uint32_t i = 0; i < c->own.n_shards; i++) {
+		const uint8_t *copy = image + c->own.shards[i].image_offset;
+		uint64_t bytes = c->own.shards[i].bytes;
 
 		if (b[i].device == CKPT_HOST && !b[i].strides) {
 			if (bytes && memcmp(copy, b[i].ptr, bytes) != 0)
@@ -215,14 +216,14 @@ struct sample {
 /* The i-th sample: spread over the tensors, and over each one from its first to its last byte. */
 static bool sample_at(const struct ckpt *c, uint32_t i, struct sample *ret)
 {
-	uint32_t sampled = (uint32_t)min_u64(c->n_shards, SAMPLES_MAX);
+	uint32_t sampled = (uint32_t)min_u64(c->own.n_shards, SAMPLES_MAX);
 	uint32_t which = i / SAMPLE_PIECES, piece = i % SAMPLE_PIECES;
 	uint64_t bytes;
 
 	if (which >= sampled)
 		return false;
-	ret->shard = (uint32_t)((uint64_t)which * c->n_shards / sampled);
-	bytes = c->shards[ret->shard].bytes;
+	ret->shard = (uint32_t)((uint64_t)which * c->own.n_shards / sampled);
+	bytes = c->own.shards[ret->shard].bytes;
 	ret->len = min_u64(bytes, SAMPLE_BYTES_MAX);
 	ret->at = (bytes - ret->len) / (SAMPLE_PIECES - 1) * piece;
 	if (piece == SAMPLE_PIECES - 1)
@@ -275,7 +276,7 @@ int image_samples_check(struct ckpt *c, const struct ckpt_binding *b, const uint
 		r = sample_digest(c, &b[s.shard], &s, scratch, &now, e);
 		if (r < 0)
 			return r;
-		copy = digest_of(image + c->shards[s.shard].image_offset + s.at, s.len);
+		copy = digest_of(image + c->own.shards[s.shard].image_offset + s.at, s.len);
 		if (!digest_equal(&now, &samples->digest[i]) ||
 		    !digest_equal(&copy, &samples->digest[i]))
 			return torn(c, s.shard, e); /* (2) */

@@ -13,7 +13,8 @@
 #define SCRATCH_BYTES	 (256u << 10)
 
 /* Makes every device that a binding names usable. Caller's thread. */
-MUST_CHECK int image_devices(struct ckpt *c, const struct ckpt_binding *b, struct err *e);
+MUST_CHECK int image_devices(struct ckpt *c, const struct wanted *w, const struct ckpt_binding *b,
+			     struct err *e);
 /* Copies all bindings to their places. Any thread, with devices usable. */
 MUST_CHECK int image_fill(struct ckpt *c, const struct ckpt_binding *b, uint8_t *image,
 			  struct err *e);
@@ -34,10 +35,11 @@ MUST_CHECK int image_samples_check(struct ckpt *c, const struct ckpt_binding *b,
 				   const uint8_t *image, uint8_t *scratch,
 				   const struct image_samples *samples, struct err *e);
 
-/* Packed bytes [at, at + len) of shard i from its binding into out, or the other way. */
+/* Packed bytes [at, at + len) of declared shard i from its binding into out. */
 MUST_CHECK int image_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_t at,
 			  uint8_t *out, size_t len, struct err *e);
-MUST_CHECK int image_write(struct ckpt *c, uint32_t i, const struct ckpt_binding *b,
-			   const uint8_t *packed, struct err *e);
+/* All packed bytes of w's shard i to its binding, which is device memory. */
+MUST_CHECK int image_write(struct ckpt *c, const struct wanted *w, uint32_t i,
+			   const struct ckpt_binding *b, const uint8_t *packed, struct err *e);
 
 #endif

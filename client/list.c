@@ -21,7 +21,7 @@ struct listing {
 	size_t n; /* in all */
 };
 
-static void info_from(const Ckpt__CheckpointInfo *m, struct ckpt_info *ret)
+void info_from(const Ckpt__CheckpointInfo *m, struct ckpt_info *ret)
 {
 	*ret = (struct ckpt_info){
 		.step = m->step,

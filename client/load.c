@@ -27,11 +27,11 @@
 #include "base/alloc.h"
 #include "client/client.h"
 #include "client/image.h"
+#include "client/load.h"
 #include "client/loaded.h"
 #include "client/memfd.h"
 #include "client/placer.h"
 
-#define LOAD_TRIES_MAX	8
 #define PLAN_BYTES_MAX	(4ull << 30)
 #define SOURCES_MAX	(1u << 20)
 #define AGAIN		1 /* of one try: ask again */
@@ -40,7 +40,7 @@
 struct loading {
 	struct request q;
 	struct ckpt *c;
-	const struct ckpt_load_args *args;
+	const struct load_order *order;
 	uint64_t deadline;
 	uint32_t sent;        /* which sending the parts belong to */
 	uint64_t id;          /* for LoadEnd; 0: ckptd has given nothing */
@@ -134,11 +134,17 @@ static int ask(struct loading *l, struct err *e)
 	uint64_t epoch = job_epoch(l->c);
 	int r;
 
-	body.step = l->args->step;
-	body.lenient = l->args->flags & CKPT_LENIENT;
+	body.step = l->order->step;
+	body.lenient = l->order->lenient;
 	request_init(&l->q, e);
-	l->q.message.body_case = CKPT__REQUEST__BODY_LOAD;
-	l->q.message.load = &body;
+	if (l->order->read) {
+		l->q.message.body_case = CKPT__REQUEST__BODY_READ;
+		l->q.message.read = l->order->read;
+		l->q.fd = l->order->read_fd;
+	} else {
+		l->q.message.body_case = CKPT__REQUEST__BODY_LOAD;
+		l->q.message.load = &body;
+	}
 	l->q.reply = load_reply;
 	r = session_call(l->c, &l->q, l->deadline);
 	l->q.message.load = NULL;
@@ -177,26 +183,43 @@ static int say_end(struct loading *l, bool complete, bool failed)
 
 /* ---- Sources ---- */
 
+/* Those that were asked for, in that order, of the sizes that were said. */
+static int blobs_as_asked(const struct loading *l, struct err *e)
+{
+	bool same = l->plan.n_blobs == l->order->n_blobs;
+
+	for (uint32_t i = 0; i < l->plan.n_blobs && same; i++) {
+		const struct ckpt_stored_blob *asked = &l->order->blobs[i];
+		const struct load_blob *given = &l->plan.blobs[i];
+
+		same = given->bytes == asked->bytes && strcmp(given->name, asked->name) == 0 &&
+		       l->plan.sources[given->source].rank == (uint32_t)asked->rank;
+	}
+	return same ? 0 : err_set(e, CKPT_EPROTO, "ckptd gave other blobs than were asked for");
+}
+
 static int take_plan(struct loading *l, struct err *e)
 {
-	const struct ckpt *c = l->c;
-	uint64_t *bytes CLEANUP_FREE = alloc_array(c->n_shards, sizeof(*bytes));
+	const struct wanted *w = l->order->wanted;
+	uint64_t *bytes CLEANUP_FREE = alloc_array(w->n_shards, sizeof(*bytes));
 	size_t len;
 	int r;
 
 	if (!bytes)
 		return err_code(e, -ENOMEM, "take the load plan");
-	for (uint32_t i = 0; i < c->n_shards; i++)
-		bytes[i] = c->shards[i].bytes;
+	for (uint32_t i = 0; i < w->n_shards; i++)
+		bytes[i] = w->shards[i].bytes;
 	if (l->n_fds == 0)
 		return err_set(e, CKPT_EPROTO, "ckptd gave a load without a plan");
 	r = memfd_read(l->fds[0], PLAN_BYTES_MAX, &l->plan_bytes, &len);
 	if (r < 0)
 		return err_code(e, r, "read the load plan");
-	r = load_plan_decode(l->plan_bytes, len, bytes, c->n_shards, &l->plan, e);
+	r = load_plan_decode(l->plan_bytes, len, bytes, w->n_shards, &l->plan, e);
 	if (r == 0 && l->plan.n_sources != l->n_fds - 1)
 		r = err_set(e, CKPT_EPROTO, "ckptd gave %u descriptors for %u sources",
 			    l->n_fds - 1, l->plan.n_sources);
+	if (r == 0 && l->order->read)
+		r = blobs_as_asked(l, e);
 	return r;
 }
 
@@ -237,7 +260,7 @@ static int take_sources(struct loading *l, struct err *e)
  * a copy to the device for each short row would take for ever. */
 static int target_staging(struct loading *l, uint32_t i, struct place_target *t)
 {
-	const struct ckpt_binding *b = &l->args->tensors[i];
+	const struct ckpt_binding *b = &l->order->tensors[i];
 	bool whole = !b->strides;
 
 	for (size_t k = 0; k < l->plan.plan.n_pieces && whole; k++)
@@ -246,42 +269,50 @@ static int target_staging(struct loading *l, uint32_t i, struct place_target *t)
 		*t = (struct place_target){ .ptr = b->ptr, .device = true, .ordinal = b->device };
 		return 0;
 	}
-	l->staging[i] = alloc_zero(l->c->shards[i].bytes);
+	l->staging[i] = alloc_zero(l->order->wanted->shards[i].bytes);
 	*t = (struct place_target){ .ptr = l->staging[i] };
 	return l->staging[i] ? 0 : -ENOMEM;
 }
 
 static int shard_target(struct loading *l, uint32_t i, struct place_target *t)
 {
-	const struct ckpt_binding *b = &l->args->tensors[i];
+	const struct ckpt_binding *b = &l->order->tensors[i];
 	struct shard s;
 
-	if (l->c->shards[i].bytes == 0)
+	if (l->order->wanted->shards[i].bytes == 0)
 		return 0;
 	if (b->device != CKPT_HOST)
 		return target_staging(l, i, t);
 	*t = (struct place_target){ .ptr = b->ptr, .strided = b->strides != NULL };
 	if (!b->strides)
 		return 0;
-	declared_shard(l->c, i, &s);
+	declared_shard(l->order->wanted, i, &s);
 	return strided_init(&t->layout, &s, b->strides);
 }
 
-/* A blob is a piece of its own, to memory of its own. */
+/* A blob is a piece of its own, to memory of its own or, where it was asked for, the caller's. */
 static int blob_target(struct loading *l, uint32_t i, struct place_target *t)
 {
 	const struct load_blob *from = &l->plan.blobs[i];
-	struct loaded_blob *to = &l->c->loaded->blobs[i];
+	struct loaded *keep = l->c->loaded;
 
-	to->bytes = from->bytes;
-	to->name = alloc_str(from->name);
-	to->data = alloc_zero(from->bytes);
-	if (!to->name || !to->data)
-		return -ENOMEM;
-	*t = (struct place_target){ .ptr = to->data };
+	if (l->order->read) {
+		*t = (struct place_target){.ptr = l->order->blobs[i].data};
+		if (from->bytes == 0)
+			return 0;
+	} else {
+		struct loaded_blob *to = &keep->blobs[keep->n_blobs++];
+
+		to->bytes = from->bytes;
+		to->name = alloc_str(from->name);
+		to->data = alloc_zero(from->bytes);
+		if (!to->name || !to->data)
+			return -ENOMEM;
+		*t = (struct place_target){.ptr = to->data};
+	}
 	l->pieces[l->n_pieces++] = (struct plan_piece){
 		.source = from->source,
-		.target = l->c->n_shards + i,
+		.target = l->order->wanted->n_shards + i,
 		.src = from->image_offset,
 		.run = from->bytes,
 	};
@@ -290,7 +321,7 @@ static int blob_target(struct loading *l, uint32_t i, struct place_target *t)
 
 static int take_targets(struct loading *l, struct err *e)
 {
-	uint32_t shards = l->c->n_shards, blobs = l->plan.n_blobs;
+	uint32_t shards = l->order->wanted->n_shards, blobs = l->plan.n_blobs;
 	struct loaded *keep = l->c->loaded;
 	int r = -ENOMEM;
 
@@ -307,10 +338,8 @@ static int take_targets(struct loading *l, struct err *e)
 	}
 	for (uint32_t i = 0; i < shards && r == 0; i++)
 		r = shard_target(l, i, &l->targets[i]);
-	for (uint32_t i = 0; i < blobs && r == 0; i++) {
-		keep->n_blobs = i + 1;
+	for (uint32_t i = 0; i < blobs && r == 0; i++)
 		r = blob_target(l, i, &l->targets[shards + i]);
-	}
 	return r < 0 ? err_code(e, r, "make room for what is loaded") : 0;
 }
 
@@ -334,9 +363,10 @@ static int place(struct loading *l, struct err *e)
 		disk = disk || l->plan.sources[i].kind == LOAD_FILE;
 	p.threads = load_threads(l->c->who.world, disk);
 	r = placer_run(&p, &l->placed, e);
-	for (uint32_t i = 0; i < l->c->n_shards && r == 0; i++)
+	for (uint32_t i = 0; i < l->order->wanted->n_shards && r == 0; i++)
 		if (l->staging[i])
-			r = image_write(l->c, i, &l->args->tensors[i], l->staging[i], e);
+			r = image_write(l->c, l->order->wanted, i, &l->order->tensors[i],
+					l->staging[i], e);
 	if (r == CKPT_ETIMEDOUT)
 		return err_set(e, r, "step %llu could not be read in time",
 			       (unsigned long long)l->step);
@@ -345,7 +375,7 @@ static int place(struct loading *l, struct err *e)
 
 static void loading_fini(struct loading *l)
 {
-	for (uint32_t i = 0; l->staging && i < l->c->n_shards; i++)
+	for (uint32_t i = 0; l->staging && i < l->order->wanted->n_shards; i++)
 		alloc_free(l->staging[i]);
 	alloc_free(l->staging);
 	alloc_free(l->targets);
@@ -397,7 +427,7 @@ static int try_once(struct loading *l, struct err *e)
 		ignore_result(say_end(l, false, false));
 		return r;
 	}
-	r = say_end(l, true, false);
+	r = say_end(l, l->order->enter, false);
 	return r < 0 ? err_code(e, r, "end the load of step %llu", (unsigned long long)l->step) : 0;
 }
 
@@ -456,32 +486,37 @@ static int conclude(struct ckpt *c, struct loading *l, const struct given *first
 {
 	int r = CKPT_OK;
 
-	c->epoch = l->epoch; /* ckptd has moved the session there */
+	if (l->order->enter)
+		c->epoch = l->epoch; /* ckptd has moved the session there */
 	if (l->nothing)
 		return first->any ? lost_since(c, first, e) : CKPT_NOTHING;
-	if (l->args->step == CKPT_LATEST && first->any &&
+	if (l->order->step == CKPT_LATEST && first->any &&
 	    memcmp(first->attempt, l->attempt, sizeof(l->attempt)) != 0) {
 		r |= CKPT_FELL_BACK;
 		l->fell_back_from = first->step;
 	}
 	if (l->q.bits & CKPT_FELL_BACK)
 		r |= CKPT_FELL_BACK;
-	if (l->plan.plan.bytes < c->wanted_bytes)
+	if (l->plan.plan.bytes < l->order->wanted->bytes)
 		r |= CKPT_PARTIAL;
 	if (ret)
 		fill(ret, l);
 	return r;
 }
 
-static int tries(struct ckpt *c, const struct ckpt_load_args *a, struct ckpt_loaded *ret,
-		 struct err *e)
+int load_tries(struct ckpt *c, const struct load_order *o, struct ckpt_loaded *ret, struct err *e)
 {
-	uint64_t deadline = call_deadline(c, a->timeout_ms);
+	uint64_t deadline = call_deadline(c, o->timeout_ms);
 	struct given first = {0};
 	int r = AGAIN;
 
+	loaded_free(c->loaded);
+	c->loaded = alloc_zero(sizeof(*c->loaded));
+	if (!c->loaded)
+		return err_code(e, -ENOMEM, "load");
+
 	for (int n = 0; n < LOAD_TRIES_MAX && r == AGAIN; n++) {
-		struct loading l = { .c = c, .args = a, .deadline = deadline };
+		struct loading l = {.c = c, .order = o, .deadline = deadline};
 
 		r = try_once(&l, e);
 		if (r == 0)
@@ -506,7 +541,7 @@ static int prepare_to_load(struct ckpt *c, struct err *e)
 {
 	int r = prepare_if_needed(c, e);
 
-	if (r != CKPT_ENOSPACE || !c->declaration)
+	if (r != CKPT_ENOSPACE || !c->own.declaration)
 		return r;
 	err_clear(e);
 	return 0;
@@ -515,7 +550,8 @@ static int prepare_to_load(struct ckpt *c, struct err *e)
 static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_loaded *ret,
 		struct err *e)
 {
-	struct ckpt_load_args a;
+	struct ckpt_load_args a = {0};
+	struct load_order o;
 	int r = load_args_known(given, &a, e);
 
 	if (r == 0 && ret && ret->size < sizeof(ret->size))
@@ -526,16 +562,20 @@ static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_
 	if (r == 0)
 		r = prepare_to_load(c, e);
 	if (r == 0)
-		r = bindings_check(c, a.tensors, a.n_tensors, e);
+		r = bindings_check(&c->own, a.tensors, a.n_tensors, e);
 	if (r == 0)
-		r = image_devices(c, a.tensors, e);
+		r = image_devices(c, &c->own, a.tensors, e);
 	if (r < 0)
 		return r;
-	loaded_free(c->loaded);
-	c->loaded = alloc_zero(sizeof(*c->loaded));
-	if (!c->loaded)
-		return err_code(e, -ENOMEM, "load");
-	return tries(c, &a, ret, e);
+	o = (struct load_order){
+		.step = a.step,
+		.timeout_ms = a.timeout_ms,
+		.lenient = a.flags & CKPT_LENIENT,
+		.enter = true,
+		.wanted = &c->own,
+		.tensors = a.tensors,
+	};
+	return load_tries(c, &o, ret, e);
 }
 
 int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret)

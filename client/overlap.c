@@ -167,20 +167,20 @@ int overlap_init(struct ckpt *c, struct err *e)
 
 	if (c->overlap)
 		return 0;
-	for (uint32_t i = 0; i < c->n_shards; i++)
-		dims += c->shards[i].ndim;
+	for (uint32_t i = 0; i < c->own.n_shards; i++)
+		dims += c->own.shards[i].ndim;
 	o = alloc_zero(sizeof(*o));
 	if (!o)
-		return err_code(e, -ENOMEM, "prepare for %u tensors", c->n_shards);
+		return err_code(e, -ENOMEM, "prepare for %u tensors", c->own.n_shards);
 	pthread_mutex_init(&o->mutex, NULL);
 	pthread_cond_init(&o->work, NULL);
 	pthread_cond_init(&o->idle, NULL);
 	o->c = c;
-	o->bindings = alloc_array(c->n_shards, sizeof(*o->bindings));
+	o->bindings = alloc_array(c->own.n_shards, sizeof(*o->bindings));
 	o->strides = alloc_array(dims, sizeof(*o->strides));
 	o->scratch = alloc_zero(SCRATCH_BYTES);
 	if (o->bindings && o->strides && o->scratch) {
-		memset(o->bindings, 0xa5, c->n_shards * sizeof(*o->bindings));
+		memset(o->bindings, 0xa5, c->own.n_shards * sizeof(*o->bindings));
 		memset(o->strides, 0xa5, dims * sizeof(*o->strides));
 		memset(o->scratch, 0xa5, SCRATCH_BYTES);
 		r = start_thread(o);
@@ -223,13 +223,13 @@ static void keep_bindings(struct overlap *o, const struct ckpt_binding *b)
 	const struct ckpt *c = o->c;
 	int64_t *next = o->strides;
 
-	for (uint32_t i = 0; i < c->n_shards; i++) {
+	for (uint32_t i = 0; i < c->own.n_shards; i++) {
 		o->bindings[i] = b[i];
 		if (!b[i].strides)
 			continue;
-		memcpy(next, b[i].strides, c->shards[i].ndim * sizeof(*next));
+		memcpy(next, b[i].strides, c->own.shards[i].ndim * sizeof(*next));
 		o->bindings[i].strides = next;
-		next += c->shards[i].ndim;
+		next += c->own.shards[i].ndim;
 	}
 }
 

@@ -40,7 +40,7 @@
 
 uint64_t blobs_offset(const struct ckpt *c)
 {
-	return round_up(c->view.image_bytes, IMAGE_ALIGN_LARGE);
+	return round_up(c->own.view.image_bytes, IMAGE_ALIGN_LARGE);
 }
 
 /* ---- Slots ---- */
@@ -201,7 +201,7 @@ static int ask_for_slots(struct ckpt *c, struct err *e)
 	struct mapping *m = alloc_zero(sizeof(*m));
 
 	if (!m)
-		return err_code(e, -ENOMEM, "prepare for %u tensors", c->n_shards);
+		return err_code(e, -ENOMEM, "prepare for %u tensors", c->own.n_shards);
 	asking_begin(c);
 	a->m = m;
 	a->prepare = (Ckpt__Prepare)CKPT__PREPARE__INIT;
@@ -533,7 +533,7 @@ static int begin(struct ckpt *c, uint64_t max_blob_bytes, uint64_t deadline, str
 		return r;
 	r = take_memory(c);
 	if (r < 0)
-		return err_code(e, r, "prepare for %u tensors", c->n_shards);
+		return err_code(e, r, "prepare for %u tensors", c->own.n_shards);
 	r = overlap_init(c, e);
 	if (r == 0 && !c->declared)
 		r = declare_send(c, deadline, e);

@@ -107,7 +107,7 @@ static int place_blobs(struct ckpt *c, const struct ckpt_save_args *a, struct sa
 	if (r < 0)
 		return r;
 	s->n_blobs = n;
-	if (blobs_place(&c->view, c->blobs, n, &s->image_len) < 0)
+	if (blobs_place(&c->own.view, c->blobs, n, &s->image_len) < 0)
 		s->image_len = UINT64_MAX;
 	return check_room(c, s, e);
 }
@@ -328,7 +328,7 @@ static int look_for_ckptd(struct ckpt *c, uint64_t deadline, struct err *e)
 /* One rank of several may have nothing of its own; a job that has nothing forgot to declare it. */
 static int check_something(const struct ckpt *c, const struct ckpt_save_args *a, struct err *e)
 {
-	if (c->n_shards || a->n_blobs || c->who.world > 1)
+	if (c->own.n_shards || a->n_blobs || c->who.world > 1)
 		return 0;
 	return err_set(e, -EINVAL,
 		       "step %llu: job '%s' has one rank, which has declared no tensor and gives "
@@ -346,9 +346,9 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	if (r == 0)
 		r = prepare_begin(c, deadline, e); /* which ends the declaration */
 	if (r == 0)
-		r = bindings_check(c, a->tensors, a->n_tensors, e);
+		r = bindings_check(&c->own, a->tensors, a->n_tensors, e);
 	if (r == 0)
-		r = image_devices(c, a->tensors, e);
+		r = image_devices(c, &c->own, a->tensors, e);
 	if (r == 0)
 		r = look_for_ckptd(c, deadline, e);
 	if (r == 0)

@@ -139,7 +139,7 @@ static int hello_reply(struct request *q, const Ckpt__Reply *reply, int *fds, si
 	if (!geometry_valid(g))
 		return err_set(q->err, CKPT_EPROTO, "ckptd at '%s' named a leaf of %u and a chunk "
 			       "of %u bytes", c->socket, g.leaf, g.chunk);
-	if (c->n_shards && (g.leaf != c->geometry.leaf || g.chunk != c->geometry.chunk))
+	if (c->own.n_shards && (g.leaf != c->geometry.leaf || g.chunk != c->geometry.chunk))
 		return err_set(q->err, CKPT_EVERSION, "ckptd at '%s' came back with another leaf "
 			       "or chunk size; open the job anew", c->socket);
 	c->geometry = g;
@@ -285,7 +285,7 @@ static int restore(struct ckpt *c, const struct joining *j, uint64_t deadline, s
 	bool known = j->has_declaration && digest_equal(&j->declaration, &c->digest);
 	int r = 0;
 
-	if (c->declaration && !known)
+	if (c->own.declaration && !known)
 		r = declare_send(c, deadline, e);
 	if (r < 0 || !prepare_has_slots(c) || (known && slots_are_ours(c, j)))
 		return r;

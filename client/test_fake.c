@@ -488,6 +488,55 @@ static void on_load(struct fake *f, const struct answer *a, const Ckpt__Request 
 		close(plan_fd);
 }
 
+static void on_stored(struct fake *f, const struct answer *a, const Ckpt__Request *q)
+{
+	static uint8_t attempt[16] = {5};
+	Ckpt__Reply m = CKPT__REPLY__INIT;
+	Ckpt__StoredReply body = CKPT__STORED_REPLY__INIT;
+	Ckpt__CheckpointInfo info = CKPT__CHECKPOINT_INFO__INIT;
+	uint8_t *base;
+	int fd;
+
+	m.id = q->id;
+	if (!f->stored) {
+		m.status = CKPT_NOTHING;
+		reply(a, &m, NULL, 0);
+		return;
+	}
+	fd = new_memfd(f->stored_len, &base);
+	memcpy(base, f->stored, f->stored_len);
+	munmap(base, f->stored_len);
+	info.step = q->stored->step == CKPT_LATEST ? 12 : q->stored->step;
+	info.attempt = (ProtobufCBinaryData){16, attempt};
+	info.world = 1;
+	body.info = &info;
+	m.body_case = CKPT__REPLY__BODY_STORED;
+	m.stored = &body;
+	reply(a, &m, &fd, 1);
+	close(fd);
+}
+
+static void on_read(struct fake *f, const struct answer *a, const Ckpt__Request *q, const int *fds,
+		    size_t n_fds)
+{
+	const Ckpt__Read *r = q->read;
+
+	free(f->wants);
+	f->wants_len = r->wants.len;
+	if (r->in_fd) {
+		must(n_fds == 1 && (fcntl(fds[0], F_GET_SEALS) & F_SEAL_WRITE));
+		f->wants_len = (size_t)lseek(fds[0], 0, SEEK_END);
+	}
+	f->wants = malloc(f->wants_len + 1);
+	if (r->in_fd)
+		must(pread(fds[0], f->wants, f->wants_len, 0) == (ssize_t)f->wants_len);
+	else
+		memcpy(f->wants, r->wants.data, r->wants.len);
+	f->read_step = r->step;
+	f->read_attempt = r->attempt.len == 16 ? r->attempt.data[0] : 0;
+	on_load(f, a, q);
+}
+
 static void on_load_end(struct fake *f, const struct answer *a, const Ckpt__Request *q)
 {
 	f->ends[f->n_ends++ % FAKE_OFFERS] = (struct fake_load_end){
@@ -542,6 +591,12 @@ static void dispatch(struct fake *f, const struct answer *a, const Ckpt__Request
 		break;
 	case CKPT__REQUEST__BODY_LOAD:
 		on_load(f, a, q);
+		break;
+	case CKPT__REQUEST__BODY_STORED:
+		on_stored(f, a, q);
+		break;
+	case CKPT__REQUEST__BODY_READ:
+		on_read(f, a, q, fds, n_fds);
 		break;
 	case CKPT__REQUEST__BODY_LOAD_END:
 		on_load_end(f, a, q);
@@ -748,6 +803,7 @@ void fake_free(struct fake *f)
 	fake_stop(f);
 	fake_forget(f);
 	drop_page(f);
+	free(f->wants);
 	for (int i = 0; i < FAKE_SEALS; i++)
 		free(f->seals[i].image);
 	test_dir_remove(f->dir);

@@ -104,6 +104,8 @@ struct fake {
 	void *hook_arg;
 	struct fake_offer offers[FAKE_OFFERS];
 	uint32_t n_offers, next_offer;
+	const void *stored; /* what Stored is answered with; NULL: CKPT_NOTHING */
+	size_t stored_len;
 	uint32_t n_list;        /* checkpoints in its list */
 	bool list_in_fd;
 
@@ -136,6 +138,10 @@ struct fake {
 	uint32_t n_seals;
 	struct fake_skip skips[FAKE_SEALS];
 	uint32_t n_skips;
+	uint8_t *wants; /* of the last Read */
+	size_t wants_len;
+	uint64_t read_step;
+	uint8_t read_attempt; /* its first byte */
 	struct fake_load_end ends[FAKE_OFFERS];
 	uint32_t n_ends;
 };

@@ -291,6 +291,72 @@ CKPT_API const char *ckpt_problem(struct ckpt *c, size_t i);
 CKPT_API int ckpt_blob_get(struct ckpt *c, const char *name, const void **ret, uint64_t *ret_bytes);
 CKPT_API int ckpt_blob_at(struct ckpt *c, size_t i, struct ckpt_blob *ret);
 
+/* ---- What a checkpoint holds, and reading any part of it ---- */
+
+struct ckpt_stored; /* one checkpoint, opened for looking */
+
+/* A shard as one rank stored it. */
+struct ckpt_stored_shard {
+	size_t size;
+	int rank;
+	const char *name; /* valid until the next call with the same ckpt_stored */
+	int dtype;
+	int ndim;
+	uint64_t global_shape[CKPT_NDIM_MAX], offset[CKPT_NDIM_MAX], shape[CKPT_NDIM_MAX];
+	uint64_t start, stop; /* CKPT_FLAT */
+	unsigned flags;
+	uint64_t bytes;
+};
+
+/* A blob of one rank: as it is stored (data is NULL), or where it is to go. */
+struct ckpt_stored_blob {
+	int rank;
+	const char *name; /* as in struct ckpt_stored_shard */
+	void *data;
+	uint64_t bytes;
+};
+
+/*
+ * Opens the checkpoint of step, or CKPT_LATEST, for looking: all shards and blobs of all ranks,
+ * from memory or disk, without reading them. Nothing need be declared, and nothing of the handle's
+ * declaration or epoch changes. Returns CKPT_NOTHING, *ret untouched, when there never was a
+ * checkpoint; CKPT_EVERSION where ckptd is older than this call. It uses c, on c's thread, and ends
+ * with ckpt_stored_close() before c is closed.
+ */
+CKPT_API int ckpt_stored_open(struct ckpt *c, uint64_t step, int64_t timeout_ms,
+			      struct ckpt_stored **ret);
+CKPT_API void ckpt_stored_close(struct ckpt_stored *s); /* NULL is allowed */
+
+CKPT_API int ckpt_stored_info(const struct ckpt_stored *s, struct ckpt_info *ret);
+/*
+ * The i-th shard or blob: ranks in order, within a rank by name and offset. CKPT_ENOTFOUND past
+ * the end. ret->size is set before.
+ */
+CKPT_API int ckpt_stored_shard_at(struct ckpt_stored *s, uint64_t i, struct ckpt_stored_shard *ret);
+CKPT_API int ckpt_stored_blob_at(struct ckpt_stored *s, uint64_t i, struct ckpt_stored_blob *ret);
+
+#define CKPT_RESUME 2u /* the rank goes on from here: it may save in the current epoch */
+
+struct ckpt_read_args {
+	size_t size;
+	const struct ckpt_tensor *wants;    /* n_tensors boxes or flat ranges */
+	const struct ckpt_binding *tensors; /* where the i-th goes */
+	size_t n_tensors;
+	const struct ckpt_stored_blob *blobs; /* by rank and name, into data, of bytes */
+	size_t n_blobs;
+	int64_t timeout_ms;
+	unsigned flags; /* CKPT_LENIENT, CKPT_RESUME */
+};
+
+/*
+ * Reads parts of that very checkpoint, in one go, verified, like ckpt_load(): any boxes or flat
+ * ranges of its tensors, which must not overlap in one call, whatever the layout they are stored
+ * in, and any blobs of any ranks. What is stored and not wanted is no problem. CKPT_ELOST: no good
+ * copy of it is left; CKPT_ENOTFOUND: retention removed it meanwhile.
+ */
+CKPT_API int ckpt_stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
+			      struct ckpt_loaded *ret);
+
 /* ---- Foreign event loops ---- */
 
 /* Poll this descriptor for reading and call ckpt_pump(): it reads what came and never waits. */

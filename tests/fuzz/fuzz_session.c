@@ -20,6 +20,7 @@
 #include "codec/digest.h"
 #include "coord/single.h"
 #include "model/declaration.h"
+#include "model/stored.h"
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"
 #include "storage/store.h"
@@ -313,28 +314,35 @@ static void say_open(struct peer *p, const struct script_line *l)
 	send_request(p, &q, l, -1);
 }
 
-static void say_declare(struct peer *p, const struct script_line *l)
+/* A quarter of "w" by its place, of so many elements. */
+static void *declare_w(uint64_t elements, uint64_t place, size_t *ret_len)
 {
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Declare m = CKPT__DECLARE__INIT;
 	struct geometry g = {.leaf = 64, .chunk = 256};
 	struct declaration_builder *b;
-	uint64_t elements = 1 + N(1, 100) % 4096;
 	struct shard s = {.name = "w",
 			  .name_len = 1,
 			  .dtype = CKPT_F32,
 			  .trained = true,
 			  .global = {1, {4 * elements}},
-			  .box = {1, {0}, {elements}}};
-	struct declaration view;
+			  .box = {1, {elements * place}, {elements}}};
 	void *bytes;
+
+	assert(declaration_builder_new(g, &b) == 0 && declaration_add(b, &s, NULL) == 0);
+	assert(declaration_finish(b, &bytes, ret_len, NULL) == 0);
+	declaration_builder_free(b);
+	return bytes;
+}
+
+static void say_declare(struct peer *p, const struct script_line *l)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Declare m = CKPT__DECLARE__INIT;
+	uint64_t elements = 1 + N(1, 100) % 4096;
+	struct declaration view;
 	size_t len;
+	void *bytes = declare_w(elements, N(2, 0) % 4, &len);
 	int fd = -1;
 
-	s.box.offset[0] = elements * (N(2, 0) % 4);
-	assert(declaration_builder_new(g, &b) == 0 && declaration_add(b, &s, NULL) == 0);
-	assert(declaration_finish(b, &bytes, &len, NULL) == 0);
-	declaration_builder_free(b);
 	assert(declaration_open(bytes, len, &view, NULL) == 0);
 	p->image_bytes = view.image_bytes;
 	if (N(4, 0)) /* the declaration is damaged, and its digest matches */
@@ -400,6 +408,43 @@ static void say_load(struct peer *p, const struct script_line *l, bool ends)
 		q.load = &load;
 	}
 	send_request(p, &q, l, -1);
+}
+
+/* read STEP BLOBS RANK LENIENT ELEMENTS PLACE IN_FD; what is wanted may be damaged before it goes.
+ */
+static void say_read(struct peer *p, const struct script_line *l, bool looks)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Stored look = CKPT__STORED__INIT;
+	Ckpt__Read read = CKPT__READ__INIT;
+	struct stored_blob blobs[2] = {{.rank = (uint32_t)N(3, 0), .name = "rng", .name_len = 3},
+				       {.rank = 1, .name = "none", .name_len = 4}};
+	struct writer w = {0};
+	void *declaration = NULL;
+	size_t len = 0;
+	int fd = -1;
+
+	look.step = read.step = N(1, UINT64_MAX);
+	q.body_case = looks ? CKPT__REQUEST__BODY_STORED : CKPT__REQUEST__BODY_READ;
+	if (looks) {
+		q.stored = &look;
+		send_request(p, &q, l, -1);
+		return;
+	}
+	if (N(5, 100))
+		declaration = declare_w(1 + N(5, 100) % 4096, N(6, 0) % 4, &len);
+	assert(read_wants_encode(declaration, len, blobs, (uint32_t)(N(2, 0) % 3), &w) == 0);
+	read.lenient = N(4, 0);
+	read.in_fd = N(7, 0);
+	script_patch(l, w.buf, w.len);
+	if (read.in_fd)
+		fd = memory_bytes_fd(p->fuzz->w, NULL, w.buf, w.len, N(7, 0) == 1);
+	else
+		read.wants = (ProtobufCBinaryData){w.len, w.buf};
+	q.read = &read;
+	send_request(p, &q, &(struct script_line){0}, fd);
+	writer_free(&w);
+	alloc_free(declaration);
 }
 
 static void say_admin(struct peer *p, const struct script_line *l)
@@ -480,6 +525,8 @@ static void run_line(struct fuzz *f, const struct script_line *l)
 		say_seal(p, l);
 	else if (strcmp(l->word, "load") == 0 || strcmp(l->word, "loaded") == 0)
 		say_load(p, l, l->word[4] != '\0');
+	else if (strcmp(l->word, "look") == 0 || strcmp(l->word, "read") == 0)
+		say_read(p, l, l->word[0] == 'l');
 	else if (strcmp(l->word, "admin") == 0)
 		say_admin(p, l);
 	else if (strcmp(l->word, "raw") == 0)

@@ -303,12 +303,53 @@ static void removed_newest(struct rig *r)
 	RIG_CHECK(rig_now_ms() - since < 8000, "the stop waited for what was removed");
 }
 
+/* Looked at and read in part by ranks that declare nothing, or something else, from memory and
+ * disk; a damaged copy is given up, and no byte of it is given. */
+static void stored(struct rig *r)
+{
+	struct trainer_process t;
+	char pattern[256];
+	int code;
+
+	rig_start(r);
+	save_world(r, 2, "run1", "", 10);
+	trainer_start(&t, r, NULL);
+	trainer_must(&t, "open job 0 1 run2 10000");
+	trainer_must(&t, "stored -1");
+	RIG_CHECK(strcmp(t.text, "10 1 1 11 4") == 0, "from memory: '%s'", t.text);
+	code = trainer_ask(&t, "stored 11");
+	RIG_CHECK(code == CKPT_ENOTFOUND, "a step that is not there: %d %s", code, t.text);
+	trainer_must(&t, "declare 100 1");
+	trainer_must(&t, "stored 10");
+	trainer_exit(&t);
+	rig_kill_all(r);
+	rig_start(r);
+	open_as(&t, r, 0, 1, "run3", "");
+	trainer_must(&t, "stored 10");
+	RIG_CHECK(strcmp(t.text, "10 1 2 11 4") == 0, "from disk: '%s'", t.text);
+	trainer_must(&t, "load -1 1");
+	trainer_must(&t, "prepare 65536");
+	RIG_CHECK(trainers_save(&t, 1, 20, 1) == 0, "save: %s", t.text);
+	trainer_must(&t, "wait 20 %d 20000", CKPT_DURABLE);
+	trainer_must(&t, "stored 10");
+	trainer_exit(&t);
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/10.*/rank-1.shard", r->data);
+	flip_byte(pattern, 4096 + 70000);
+	rig_kill_all(r);
+	rig_start(r);
+	open_as(&t, r, 0, 1, "run4", "");
+	code = trainer_ask(&t, "stored 10");
+	RIG_CHECK(code < 0 && code != -9998, "damaged: %d %s", code, t.text);
+	trainer_must(&t, "stored 20");
+	trainer_exit(&t);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
 		RIG_TEST(mismatches),     RIG_TEST(other_host),  RIG_TEST(flipped_bit),
 		RIG_TEST(passed_over),    RIG_TEST(all_damaged), RIG_TEST(all_gone),
-		RIG_TEST(removed_newest),
+		RIG_TEST(removed_newest), RIG_TEST(stored),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

@@ -17,6 +17,8 @@
  *   begin STEP TAG TIMEOUT_MS / touch TENSOR OFFSET / fence FULL
  *   wait STEP WHAT TIMEOUT_MS
  *   load STEP|-1 LENIENT                   -> step tag tier
+ *   stored STEP|-1                         looks, reads the middle of w and the last rank's blobs
+ *                                          -> step tag tier shards blobs
  *   list                                   -> n, then step/epoch/memory/disk/pinned/latest each
  *   blob BYTES                             further saves carry a blob of so many bytes
  *   problems / usage / files N / stats / close / exit
@@ -401,6 +403,102 @@ static int do_load(struct trainer *t, const char *args)
 	return 0;
 }
 
+/* ---- Any part of what is stored, whatever this rank declares ---- */
+
+struct parts {
+	struct ckpt_stored_shard w; /* whose global_shape is wanted of it */
+	uint64_t n_shards, n_blobs;
+	struct ckpt_stored_blob blobs[2]; /* who, rng: of the highest rank */
+	char names[2][8];
+};
+
+static int look_at(struct ckpt_stored *s, struct parts *p)
+{
+	struct ckpt_stored_shard h = {.size = sizeof(h)};
+	struct ckpt_stored_blob b;
+
+	for (; ckpt_stored_shard_at(s, p->n_shards, &h) == 0; p->n_shards++)
+		if (strcmp(h.name, "w") == 0)
+			p->w = h;
+	for (; ckpt_stored_blob_at(s, p->n_blobs, &b) == 0; p->n_blobs++) {
+		int i = strcmp(b.name, "who") == 0 ? 0 : 1;
+
+		p->blobs[i] = b;
+		snprintf(p->names[i], sizeof(p->names[i]), "%s", b.name);
+		p->blobs[i].name = p->names[i];
+	}
+	return p->w.ndim == 1 && p->blobs[0].bytes && p->names[1][0] ? 0 : -1;
+}
+
+static void judge_parts(struct parts *p, uint64_t from, uint64_t bytes, const void *part,
+			const struct ckpt_loaded *got)
+{
+	unsigned long long step, content, tag;
+	const char *wrong = NULL;
+
+	if (sscanf(p->blobs[0].data, "%llu %llu %llu", &step, &content, &tag) != 3 ||
+	    step != got->step)
+		wrong = "blob who";
+	else if (!same(part, from, bytes, seed_of(content, tag, 1)))
+		wrong = "w";
+	else if (!same(p->blobs[1].data, 0, p->blobs[1].bytes, seed_of(content, tag, 9)))
+		wrong = "blob rng";
+	if (wrong)
+		printf("-9998 WRONG BYTES: step %" PRIu64 ", %s\n", got->step, wrong);
+	else
+		printf("0 %llu %llu %d %" PRIu64 " %" PRIu64 "\n", step, tag, got->tier,
+		       p->n_shards, p->n_blobs);
+	fflush(stdout);
+}
+
+static int do_stored(struct trainer *t, const char *args)
+{
+	long long step = strtoll(args, NULL, 10);
+	struct ckpt_loaded got = {.size = sizeof(got)};
+	struct ckpt_read_args a = {.size = sizeof(a),
+				   .n_tensors = 1,
+				   .n_blobs = 2,
+				   .timeout_ms = CKPT_DEFAULT_TIMEOUT};
+	struct parts p = {0};
+	struct ckpt_tensor want = {.size = sizeof(want),
+				   .name = "w",
+				   .dtype = CKPT_F32,
+				   .ndim = 1,
+				   .global_shape = p.w.global_shape};
+	struct ckpt_binding to = {.device = CKPT_HOST, .dtype = CKPT_F32};
+	struct ckpt_stored *s = NULL;
+	uint64_t from, length;
+	int r = ckpt_stored_open(t->c, step < 0 ? CKPT_LATEST : (uint64_t)step,
+				 CKPT_DEFAULT_TIMEOUT, &s);
+
+	if (r < 0 || r & CKPT_NOTHING || look_at(s, &p) < 0) {
+		answer(r, s ? "not what was saved" : "nothing");
+		ckpt_stored_close(s);
+		return 0;
+	}
+	from = p.w.global_shape[0] / 4;
+	length = p.w.global_shape[0] / 2;
+	want.offset = &from;
+	want.shape = &length;
+	to.bytes = 4 * length;
+	to.ptr = malloc(to.bytes);
+	for (int i = 0; i < 2; i++)
+		p.blobs[i].data = calloc(1, p.blobs[i].bytes + 1);
+	a.wants = &want;
+	a.tensors = &to;
+	a.blobs = p.blobs;
+	r = ckpt_stored_read(s, &a, &got);
+	if (r < 0)
+		answer(r, "");
+	else
+		judge_parts(&p, 4 * from, to.bytes, to.ptr, &got);
+	free(to.ptr);
+	free(p.blobs[0].data);
+	free(p.blobs[1].data);
+	ckpt_stored_close(s);
+	return 0;
+}
+
 static int do_list(struct trainer *t)
 {
 	struct ckpt_info infos[64];
@@ -522,6 +620,8 @@ static int run(struct trainer *t, const char *verb, const char *args)
 		return do_touch(t, args);
 	if (strcmp(verb, "wait") == 0)
 		return do_wait(t, args);
+	if (strcmp(verb, "stored") == 0)
+		return do_stored(t, args);
 	if (strcmp(verb, "load") == 0)
 		return do_load(t, args);
 	if (strcmp(verb, "list") == 0)
