@@ -180,14 +180,11 @@ static int packer_init(struct packer *p, const struct store *s, uint32_t element
 	return compressor_new(s->geometry.chunk, s->compression, &p->compressor);
 }
 
-/* Packs one chunk, or leaves it raw, and sets what its place says but for the offset. Returns
- * the aligned bytes to write. */
-static void *pack_chunk(struct packer *p, const uint8_t *raw, uint32_t raw_len, uint8_t *buffer,
-			struct chunk_place *place)
+void *chunk_pack(struct compressor *c, const uint8_t *raw, uint32_t raw_len, uint32_t element,
+		 uint8_t *buffer, uint32_t buffer_len, struct chunk_place *place)
 {
 	size_t len = 0, padded;
-	int encoding = compress_chunk(p->compressor, raw, raw_len, p->element, buffer,
-				      p->buffer_len, &len);
+	int encoding = compress_chunk(c, raw, raw_len, element, buffer, buffer_len, &len);
 
 	*place = (struct chunk_place){ .encoding = (uint16_t)encoding, .stored = raw_len };
 	if (encoding == ENCODING_RAW) {
@@ -200,7 +197,7 @@ static void *pack_chunk(struct packer *p, const uint8_t *raw, uint32_t raw_len, 
 		place->digest = digest_of(buffer, len);
 	}
 	padded = round_up(len, DISK_ALIGN);
-	assert(padded <= p->buffer_len);
+	assert(padded <= buffer_len);
 	memset(buffer + len, 0, padded - len);
 	return buffer;
 }
@@ -217,8 +214,9 @@ static int write_chunk(struct shard_writer *w, struct disk_queue *q, struct pack
 
 	if (r < 0)
 		return r;
-	bytes = pack_chunk(p, image + i * g.chunk, chunk_length(w->image_len, g, i),
-			   p->buffers + (size_t)(io - w->ios) * p->buffer_len, &place);
+	bytes = chunk_pack(p->compressor, image + i * g.chunk, chunk_length(w->image_len, g, i),
+			   p->element, p->buffers + (size_t)(io - w->ios) * p->buffer_len,
+			   p->buffer_len, &place);
 	place.offset = round_up(w->data_end, DISK_ALIGN);
 	padded = (uint32_t)round_up(place.stored, DISK_ALIGN);
 	chunk_place_put(w->places + i * CHUNK_PLACE_BYTES, &place);

@@ -158,11 +158,12 @@ static int say_why(const struct shard_writer *w, int r, struct err *e)
 		       w->reserved, w->path, w->store->reserve);
 }
 
-int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,
-		uint64_t table_max, struct shard_writer **ret, struct err *e)
+static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+		      uint64_t image_len, uint64_t table_max, struct shard_writer **ret,
+		      struct err *e)
 {
 	struct shard_writer *w = alloc_zero(sizeof(*w));
-	int r = -ENOMEM;
+	int r = 0;
 
 	if (!w)
 		return err_code(e, -ENOMEM, "cannot begin a shard of rank %u", rank);
@@ -175,8 +176,26 @@ int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, 
 	path_shard(w->path, id, rank);
 	if (!bytes_needed(w, &w->reserved))
 		r = -EFBIG;
-	else if ((w->places = alloc_array(w->n_chunks, CHUNK_PLACE_BYTES)) != NULL)
-		r = make_folder(s, id);
+	else if (!(w->places = alloc_array(w->n_chunks, CHUNK_PLACE_BYTES)))
+		r = -ENOMEM;
+	if (r < 0) {
+		r = say_why(w, r, e);
+		shard_abandon(w);
+		return r;
+	}
+	*ret = w;
+	return 0;
+}
+
+int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,
+		uint64_t table_max, struct shard_writer **ret, struct err *e)
+{
+	struct shard_writer *w = NULL;
+	int r = writer_new(s, id, rank, image_len, table_max, &w, e);
+
+	if (r < 0)
+		return r;
+	r = make_folder(s, id);
 	if (r == 0)
 		r = refuse_committed(s, id);
 	if (r == 0)
@@ -184,6 +203,29 @@ int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, 
 	if (r < 0) {
 		r = say_why(w, r, e);
 		shard_abandon(w);
+		return r;
+	}
+	*ret = w;
+	return 0;
+}
+
+int shard_resume(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,
+		 uint64_t table_max, struct shard_writer **ret, struct err *e)
+{
+	struct shard_writer *w = NULL;
+	int r = writer_new(s, id, rank, image_len, table_max, &w, e);
+
+	if (r < 0)
+		return r;
+	r = s->disk->ops->open(s->disk, w->path, DISK_DIRECT, &w->file);
+	if (r == 0)
+		r = take_space(w);
+	if (r == -ENOENT)
+		r = err_set(e, CKPT_ENOTFOUND, "'%s' is gone", w->path);
+	else if (r < 0)
+		r = say_why(w, r, e);
+	if (r < 0) {
+		shard_forget(w); /* what it has may serve the next try */
 		return r;
 	}
 	*ret = w;

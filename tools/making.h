@@ -43,23 +43,42 @@ struct making_options {
 	uint64_t step;
 	uint64_t memory;    /* bytes of buffers for all ranks; 0: 64 MiB */
 	int compression;    /* zstd level; 0: off */
+	uint64_t sync_every; /* with keep: bytes that are put between two notes of what is durable;
+				0: 256 MiB */
 	bool keep;          /* after a failure or a kill it stays for the next making_open() of the
 			       same job, step and declarations, which goes on where it ended */
 };
 
+/*
+ * -EEXIST: the owner has a job of this name; -EBUSY: another process makes one; CKPT_ENOSPACE;
+ * -EINVAL: memory is too little, e says how much is needed; CKPT_ENOTFOUND: no data folder.
+ */
 MUST_CHECK int making_open(const struct making_options *o, const struct making_rank *ranks,
 			   uint32_t world, struct making **ret, struct err *e);
+/* Whether it goes on with what an earlier run left (keep). */
+bool making_resumed(const struct making *m);
 /* Whether rank's file was finished by an earlier run (keep): then nothing is put for it. */
 bool making_has(const struct making *m, uint32_t rank);
+/* Up to where rank's image is there already: what is put before is ignored. 0 in a new one, the
+ * whole length where making_has(). */
+uint64_t making_position(const struct making *m, uint32_t rank);
+const char *making_path(const struct making *m); /* of the data folder */
+/* Bytes of buffers that making_open() needs at least. */
+uint64_t making_memory_least(int compression);
+/* Bytes of tables that a rank takes beside them while it is open: from its first put to finish. */
+uint64_t making_rank_bytes(uint64_t image_len);
 /*
  * len bytes of rank's image from image_offset. Within a rank offsets rise and ranges do not
  * overlap; ranks may take turns. What nobody puts is zero. The bytes may be used again on return.
+ * An error is final for the whole making; with keep, what was done before stays.
  */
 MUST_CHECK int making_put(struct making *m, uint32_t rank, uint64_t image_offset, const void *bytes,
 			  uint64_t len, struct err *e);
 /* Rank's image is whole: its file is finished and synced. */
 MUST_CHECK int making_finish(struct making *m, uint32_t rank, struct err *e);
-/* All ranks are finished (those that are not are finished here). */
+/* All ranks are finished (those that are not are finished here). -EEXIST: somebody else has made a
+ * job of this name meanwhile. CKPT_EUNAVAILABLE: a ckptd has the folder and does not answer: all is
+ * written, and with keep the next run only publishes it. */
 MUST_CHECK int making_commit(struct making *m, struct err *e);
 void making_close(struct making *m); /* NULL is allowed */
 

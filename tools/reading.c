@@ -296,6 +296,7 @@ static int add_entry(struct reading *r, const struct shard *s)
 	t->tensor.name_len = s->name_len;
 	t->tensor.dtype = s->dtype;
 	t->tensor.global = s->global;
+	t->tensor.trained = s->trained;
 	/* Declarations are checked: a shard's tensor has bytes that can be counted. */
 	if (!shape_elements(&s->global, &elements) ||
 	    !size_mul(elements, dtype_bytes(s->dtype), &t->tensor.bytes))

@@ -37,6 +37,7 @@ struct reading_tensor {
 	uint32_t dtype;
 	struct shape global;
 	uint64_t bytes; /* of the whole */
+	bool trained;   /* as the first rank that stores it says */
 };
 
 /* CKPT_ENOTFOUND: no such job or step, or it is in memory only; CKPT_ECORRUPT: its files are

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "storage/paths.h"
+#include "storage/staging.h"
 #include "tools/document.h"
 #include "tools/verify.h"
 
@@ -50,8 +51,8 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
 
 static int root_name(void *arg, const char *name, bool is_dir)
 {
-	static const char *const known[] = { "jobs",  "declarations", "layouts", "spare",
-					     "index", "LOCK",         "FORMAT" };
+	static const char *const known[] = {"jobs",  "declarations", "layouts", "spare",
+					    "index", "incoming",     "LOCK",    "FORMAT"};
 
 	(void)is_dir;
 	if (strcmp(name, "index.bad") == 0)
@@ -116,6 +117,31 @@ static int checkpoint_name(void *arg, const char *name, bool is_dir)
 	return 0;
 }
 
+static int incoming_name(void *arg, const char *name, bool is_dir)
+{
+	if (strcmp(name, "LOCK") != 0 && !staging_name_is(name, is_dir))
+		add_stranger(arg, name);
+	return 0;
+}
+
+static int staged(void *arg, const struct staged *s)
+{
+	const struct walk *w = arg;
+	char path[DISK_PATH_MAX + 1];
+
+	if (s->folder)
+		path_staged(path, &s->job);
+	else
+		path_making(path, &s->job);
+	json_array_append_new(
+		w->list, json_pack("{s:s, s:s}", "path", path, "reason",
+				   s->busy ? "a checkpoint that a tool is making"
+					   : "a checkpoint that a tool began and did not end: the "
+					     "same command may go on with it, 'ckptctl gc --data' "
+					     "takes it away"));
+	return 0;
+}
+
 /* What has gone meanwhile, or is not there yet, holds no leftovers. */
 static int list(struct data *d, struct walk *w, const char *dir, disk_name_fn *fn, struct err *e)
 {
@@ -154,17 +180,16 @@ int leftovers_add(struct data *d, bool whole, json_t *into, struct err *e)
 		const char *dir;
 		disk_name_fn *fn;
 	} folders[] = {
-		{ "", root_name },
-		{ "jobs", job_folder_name },
-		{ "declarations", object_name },
-		{ "layouts", object_name },
-		{ "spare", spare_name },
+		{"", root_name},          {"jobs", job_folder_name}, {"declarations", object_name},
+		{"layouts", object_name}, {"spare", spare_name},     {"incoming", incoming_name},
 	};
 	struct walk w = { .list = into };
 	int r = 0;
 
 	for (size_t i = 0; whole && r == 0 && i < sizeof(folders) / sizeof(folders[0]); i++)
 		r = list(d, &w, folders[i].dir, folders[i].fn, e);
+	if (whole && r == 0)
+		r = staging_each(&d->store, staged, &w, e);
 	for (size_t i = 0; r == 0 && i < d->n_jobs; i++)
 		r = walk_job(d, &d->jobs[i], &w, e);
 	return r;

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * making_place.c - a made checkpoint gets its place in jobs/.
+ *
+ * Whoever holds the data folder's LOCK moves it: a ckptd that runs is asked to adopt it, so that
+ * nobody opens a job of that name meanwhile; without one the tool holds LOCK while it looks for
+ * the name again and moves it, and the next start finds it like a job whose log was lost.
+ *
+ * One thread.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "tools/connect.h"
+#include "tools/document.h"
+#include "tools/files.h"
+#include "tools/making_parts.h"
+
+static int say_taken(const struct making *m, struct err *e)
+{
+	return err_set(e, -EEXIST, "user %u has a job '%s' already in '%.150s': take another name",
+		       m->o.uid, m->job, m->path);
+}
+
+int making_check_name(const struct making *m, struct err *e)
+{
+	struct data d;
+	int r = data_open(m->path, &d, e);
+
+	if (r < 0)
+		return r;
+	r = data_read_jobs(&d, m->job, e);
+	if (r == CKPT_ENOTFOUND)
+		r = 0;
+	for (size_t i = 0; i < d.n_jobs && r == 0; i++)
+		if (d.jobs[i].uid == m->o.uid && !job_id_equal(&d.jobs[i].id, &m->id.job))
+			r = say_taken(m, e);
+	data_close(&d);
+	if (r == 0)
+		err_clear(e);
+	return r;
+}
+
+/* ---- Without ckptd ---- */
+
+/* -EAGAIN: somebody has it. */
+static int lock_data(struct making *m, struct disk_file **ret)
+{
+	struct disk *d = m->store.disk;
+	struct disk_file *f = NULL;
+	int r = d->ops->open(d, "LOCK", DISK_CREATE, &f);
+
+	if (r < 0)
+		return r;
+	r = f->disk->ops->lock(f, true);
+	if (r < 0)
+		f->disk->ops->close(f);
+	else
+		*ret = f;
+	return r;
+}
+
+static int place_here(struct making *m, struct err *e)
+{
+	int r = making_check_name(m, e);
+
+	return r < 0 ? r : staging_publish(&m->real, &m->id.job, e);
+}
+
+/* ---- With one ---- */
+
+static int check_folder(struct making *m, struct connection *c, struct err *e)
+{
+	struct admin_question q = {.verb = CKPT__ADMIN__VERB__STATUS};
+	json_t *doc = NULL;
+	int r = connection_ask(c, &q, &doc, e);
+
+	if (r == 0 && !data_is_same(doc_text(doc, "data"), m->path))
+		r = err_set(e, CKPT_EUNAVAILABLE,
+			    "the ckptd that answers has the folder '%.150s', not '%.150s'",
+			    doc_text(doc, "data"), m->path);
+	json_decref(doc);
+	return r;
+}
+
+static int ask_ckptd(struct making *m, struct err *e)
+{
+	struct admin_question q = {.verb = CKPT__ADMIN__VERB__ADOPT, .timeout_ms = -1};
+	struct connection *c = NULL;
+	char hex[ID_TEXT_MAX];
+	int r = connection_open(m->socket, &c, e);
+
+	if (r == 0)
+		r = check_folder(m, c, e);
+	hex_format(hex, m->id.job.b, sizeof(m->id.job.b));
+	q.job = hex;
+	if (r == 0)
+		r = connection_ask(c, &q, NULL, e);
+	connection_close(c);
+	if (r == 0)
+		err_clear(e);
+	return r;
+}
+
+int making_place(struct making *m, struct err *e)
+{
+	struct disk_file *lock = NULL;
+	int r = lock_data(m, &lock);
+
+	if (r == -EAGAIN) {
+		r = ask_ckptd(m, e);
+		if (r == -EEXIST || r == 0)
+			return r;
+		return err_wrap(e, r,
+				"job '%s' is written, and the ckptd that has '%.100s' did not take "
+				"it%s",
+				m->job, m->path, m->o.keep ? "; the same command tries again" : "");
+	}
+	if (r < 0)
+		return err_code(e, r, "lock data folder '%.150s'", m->path);
+	r = place_here(m, e);
+	lock->disk->ops->close(lock);
+	return r;
+}

@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making a checkpoint: read back element by element against the formula of test_checkpoint.h; with
+ * too few buffers; killed at any moment and gone on with; refused where it must be.
+ */
+#include <config.h>
+
+#include "tests/lib/test.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "storage/staging.h"
+#include "tools/making.h"
+#include "tools/reading.h"
+#include "tools/test_checkpoint.h"
+
+#define MIB       (1u << 20)
+#define RANKS_MAX 40
+
+static const uint64_t wide[] = {900, 1200}, tall[] = {3000, 257}, small[] = {77};
+
+struct rank {
+	struct shard shards[8];
+	uint32_t n;
+	void *declaration;
+	size_t declaration_len;
+	uint8_t *image; /* up to the blobs */
+	uint64_t image_len;
+	uint8_t rng[256];
+	struct making_blob blob;
+};
+
+struct fixture {
+	char *parent, folder[4096];
+	struct rank ranks[RANKS_MAX];
+	struct making_rank making[RANKS_MAX];
+	uint32_t world;
+	struct rng_seeded seeded;
+};
+
+static void must(int r, const struct err *e)
+{
+	if (r < 0)
+		fprintf(stderr, "%s\n", e->code ? e->text : err_text(r));
+	assert_true(r >= 0);
+}
+
+static void make_rank(struct fixture *f, uint32_t i)
+{
+	struct rank *k = &f->ranks[i];
+	struct declaration_builder *b = NULL;
+	struct declaration d;
+	struct err e = {0};
+	struct shard s;
+
+	k->shards[k->n++] = test_cut(test_tensor("wide", CKPT_F32, 2, wide), 0, i, f->world);
+	k->shards[k->n++] = test_cut(test_tensor("tall", CKPT_BF16, 2, tall), 1, i, f->world);
+	k->shards[k->n++] = test_tensor("small", CKPT_U8, 1, small);
+	must(declaration_builder_new(GEOMETRY_DEFAULT, &b), &e);
+	for (uint32_t n = 0; n < k->n; n++)
+		must(declaration_add(b, &k->shards[n], &e), &e);
+	must(declaration_finish(b, &k->declaration, &k->declaration_len, &e), &e);
+	declaration_builder_free(b);
+	must(declaration_open(k->declaration, k->declaration_len, &d, &e), &e);
+	k->image_len = d.image_bytes;
+	k->image = calloc(1, k->image_len);
+	for (uint32_t n = 0; n < d.n_shards; n++) {
+		declaration_get(&d, n, &s);
+		test_shard_bytes(&s, k->image + s.image_offset);
+	}
+	k->blob = (struct making_blob){
+		.name = "rng", .bytes = k->rng, .len = test_blob_bytes(i, k->rng)};
+	f->making[i] = (struct making_rank){.declaration = k->declaration,
+					    .declaration_len = k->declaration_len,
+					    .blobs = &k->blob,
+					    .n_blobs = 1};
+}
+
+static int set_up(void **state, uint32_t world)
+{
+	struct fixture *f = alloc_zero(sizeof(*f));
+
+	f->parent = test_dir_make(NULL);
+	snprintf(f->folder, sizeof(f->folder), "%s/data", f->parent);
+	f->world = world;
+	for (uint32_t i = 0; i < world; i++)
+		make_rank(f, i);
+	rng_seed(&f->seeded, test_seed(20261122));
+	*state = f;
+	return 0;
+}
+
+static int set_up_3(void **state)
+{
+	return set_up(state, 3);
+}
+
+static int set_up_40(void **state)
+{
+	return set_up(state, 40);
+}
+
+static int tear_down(void **state)
+{
+	struct fixture *f = *state;
+
+	for (uint32_t i = 0; i < f->world; i++) {
+		alloc_free(f->ranks[i].declaration);
+		free(f->ranks[i].image);
+	}
+	test_dir_remove(f->parent);
+	alloc_free(f);
+	return 0;
+}
+
+static struct making_options options(const struct fixture *f)
+{
+	return (struct making_options){.data = f->folder,
+				       .socket = "/nonexistent",
+				       .job = "new",
+				       .uid = getuid(),
+				       .step = 42,
+				       .sync_every = MIB};
+}
+
+/* Ranks take turns with pieces of random sizes, gaps of zeros are left out now and then. */
+static int put_all(struct fixture *f, struct making *m, struct err *e)
+{
+	struct rng *g = &f->seeded.rng;
+	uint64_t at[RANKS_MAX] = {0};
+	uint32_t left = f->world;
+	int r = 0;
+
+	while (left > 0 && r == 0) {
+		uint32_t i = (uint32_t)rng_below(g, f->world);
+		struct rank *k = &f->ranks[i];
+		uint64_t n = 1 + rng_below(g, rng_below(g, 2) ? 5000 : 300000);
+
+		if (at[i] >= k->image_len)
+			continue;
+		n = n < k->image_len - at[i] ? n : k->image_len - at[i];
+		r = making_put(m, i, at[i], k->image + at[i], n, e);
+		at[i] += n;
+		if (at[i] == k->image_len) {
+			left--;
+			if (r == 0 && rng_below(g, 2))
+				r = making_finish(m, i, e);
+		}
+	}
+	return r;
+}
+
+static void check(struct fixture *f)
+{
+	const struct reading_options o = {.data = f->folder, .job = "new"};
+	struct reading *r = NULL;
+	struct err e = {0};
+
+	must(reading_open(&o, &r, &e), &e);
+	assert_int_equal(reading_commit(r)->id.step, 42);
+	assert_int_equal(reading_commit(r)->world, f->world);
+	assert_int_equal(reading_commit(r)->uid, getuid());
+	for (uint32_t i = 0; i < f->world; i++) {
+		uint64_t len = 0;
+		void *blob = NULL;
+
+		must(reading_blob(r, i, "rng", 3, &blob, &len, &e), &e);
+		assert_int_equal(len, f->ranks[i].blob.len);
+		assert_memory_equal(blob, f->ranks[i].rng, len);
+		alloc_free(blob);
+	}
+	for (size_t i = 0; i < reading_n_tensors(r); i++) {
+		const struct reading_tensor *t = reading_tensor(r, i);
+		struct shard s = test_tensor("small", CKPT_U8, 1, small);
+		uint8_t *got = test_malloc(t->bytes), *expected = test_malloc(t->bytes);
+		struct reading_want w = {.tensor = i, .to = got};
+
+		if (t->name[0] != 's')
+			s = t->name[0] == 'w' ? test_tensor("wide", CKPT_F32, 2, wide)
+					      : test_tensor("tall", CKPT_BF16, 2, tall);
+		w.box = s.box;
+		w.stop = s.stop;
+		must(reading_fetch(r, &w, 1, NULL, &e), &e);
+		assert_int_equal(test_shard_bytes(&s, expected), t->bytes);
+		assert_memory_equal(got, expected, t->bytes);
+		test_free(got);
+		test_free(expected);
+	}
+	reading_close(r);
+}
+
+/* What lies in incoming/ but for its own lock. */
+static int count_incoming(const struct fixture *f)
+{
+	char path[4200];
+	struct dirent *d;
+	int n = 0;
+	DIR *dir;
+
+	snprintf(path, sizeof(path), "%s/incoming", f->folder);
+	dir = opendir(path);
+	while (dir && (d = readdir(dir)))
+		n += d->d_name[0] != '.' && strcmp(d->d_name, "LOCK") != 0;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static void make(struct fixture *f, const struct making_options *o)
+{
+	struct making *m = NULL;
+	struct err e = {0};
+
+	must(making_open(o, f->making, f->world, &m, &e), &e);
+	assert_false(making_resumed(m));
+	must(put_all(f, m, &e), &e);
+	must(making_commit(m, &e), &e);
+	making_close(m);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+static void makes_what_is_read_back(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+
+	make(f, &o);
+}
+
+static void makes_it_compressed(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+
+	o.compression = 3;
+	o.memory = making_memory_least(3);
+	make(f, &o);
+}
+
+/* 40 ranks share 4 buffers. */
+static void makes_it_with_few_buffers(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+
+	o.memory = making_memory_least(0);
+	make(f, &o);
+}
+
+static void makes_it_compressed_with_few_buffers(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+
+	o.compression = 1;
+	o.memory = making_memory_least(1);
+	make(f, &o);
+}
+
+/* ---- Refused ---- */
+
+static void refuses_a_name_twice(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL, *n = NULL;
+	struct err e = {0};
+
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	assert_int_equal(making_open(&o, f->making, f->world, &n, &e), -EBUSY);
+	o.job = "other"; /* two different ones at once */
+	err_clear(&e);
+	must(making_open(&o, f->making, f->world, &n, &e), &e);
+	must(put_all(f, m, &e), &e);
+	must(put_all(f, n, &e), &e);
+	must(making_commit(n, &e), &e);
+	making_close(n);
+	must(making_commit(m, &e), &e);
+	making_close(m);
+	n = NULL;
+	assert_int_equal(making_open(&o, f->making, f->world, &n, &e), -EEXIST);
+	assert_non_null(strstr(e.text, "'other'"));
+	assert_null(n);
+	o.uid++; /* another user's name is another name */
+	err_clear(&e);
+	must(making_open(&o, f->making, f->world, &n, &e), &e);
+	making_close(n);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+/* A job of the name that comes while it is being made. */
+static void refuses_a_name_at_the_end(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL;
+	struct err e = {0};
+	const struct shard s = test_tensor("t", CKPT_U8, 1, small);
+	const struct test_rank rank = {&s, 1, false};
+
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(put_all(f, m, &e), &e);
+	test_checkpoint_write(&(struct test_checkpoint){.folder = f->folder,
+							.job = "new",
+							.uid = getuid(),
+							.step = 1,
+							.ranks = &rank,
+							.world = 1});
+	assert_int_equal(making_commit(m, &e), -EEXIST);
+	making_close(m);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+static void refuses_what_cannot_be(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	const uint64_t huge[] = {1ull << 50};
+	struct shard s = test_tensor("t", CKPT_U8, 1, huge);
+	struct declaration_builder *b = NULL;
+	struct making_rank rank = {0};
+	struct making *m = NULL;
+	struct err e = {0};
+	void *bytes = NULL;
+
+	o.job = "a/b";
+	assert_int_equal(making_open(&o, f->making, f->world, &m, &e), -EINVAL);
+	o = options(f);
+	o.memory = 4 * MIB - 1;
+	assert_int_equal(making_open(&o, f->making, f->world, &m, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "4194304"));
+	o = options(f);
+	o.data = "/proc/none";
+	assert_true(making_open(&o, f->making, f->world, &m, &e) < 0);
+	o = options(f);
+	must(declaration_builder_new(GEOMETRY_DEFAULT, &b), &e);
+	must(declaration_add(b, &s, &e), &e);
+	must(declaration_finish(b, &bytes, &rank.declaration_len, &e), &e);
+	declaration_builder_free(b);
+	rank.declaration = bytes;
+	assert_true(making_open(&o, &rank, 1, &m, &e) < 0);
+	alloc_free(bytes);
+	assert_null(m);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+/* ---- Killed ---- */
+
+static void run_until_done(struct fixture *f, struct making_options *o)
+{
+	struct making *m = NULL;
+	struct err e = {0};
+	int r = making_open(o, f->making, f->world, &m, &e);
+
+	if (r == 0)
+		r = put_all(f, m, &e);
+	if (r == 0)
+		r = making_commit(m, &e);
+	making_close(m);
+	if (r < 0)
+		fprintf(stderr, "%s\n", e.text);
+	_exit(r == 0 ? 0 : 1);
+}
+
+/* Killed after more and more of its calls: the child counts them, time does not. */
+static void goes_on_after_kills(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL;
+	struct err e = {0};
+	uint64_t before = 0;
+
+	o.keep = true;
+	for (int round = 0; round < 12; round++) {
+		pid_t child = fork();
+		int status = 0;
+
+		assert_true(child >= 0);
+		if (child == 0) {
+			alarm(60);
+			signal(SIGALRM, SIG_DFL);
+			rng_seed(&f->seeded, 77 + (uint64_t)round);
+			must(making_open(&o, f->making, f->world, &m, &e), &e);
+			for (uint32_t i = 0; i < f->world; i++) {
+				struct rank *k = &f->ranks[i];
+				uint64_t n = k->image_len * (uint64_t)(round + 1) / 13;
+
+				must(making_put(m, i, 0, k->image, n, &e), &e);
+				if (round >= 6 + (int)i)
+					must(making_put(m, i, n, k->image + n, k->image_len - n,
+							&e),
+					     &e);
+				if (round >= 7 + (int)i)
+					must(making_finish(m, i, &e), &e);
+			}
+			kill(getpid(), SIGKILL);
+		}
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		must(making_open(&o, f->making, f->world, &m, &e), &e);
+		assert_true(making_resumed(m));
+		assert_true(making_position(m, 0) >= before);
+		before = making_position(m, 0);
+		assert_int_equal(making_has(m, 0), round >= 7);
+		making_close(m);
+	}
+	assert_true(before > 0);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	for (uint32_t i = 0; i < f->world; i++)
+		must(making_put(m, i, 0, f->ranks[i].image, f->ranks[i].image_len, &e), &e);
+	must(making_commit(m, &e), &e);
+	making_close(m);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+/* At any moment, by the clock: however far it came, the next goes on. */
+static void goes_on_after_random_kills(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct rng *g = &f->seeded.rng;
+	int status = 1, kills = 0;
+
+	o.keep = true;
+	o.compression = 1;
+	for (int round = 0; round < 200; round++) {
+		pid_t child = fork();
+
+		assert_true(child >= 0);
+		if (child == 0)
+			run_until_done(f, &o);
+		if (kills < 20) {
+			usleep((useconds_t)rng_below(g, 60000));
+			kill(child, SIGKILL);
+		}
+		assert_int_equal(waitpid(child, &status, 0), child);
+		if (!WIFSIGNALED(status))
+			break;
+		kills++;
+	}
+	assert_true(WIFEXITED(status));
+	/* It may have been killed between its last step and its end. */
+	assert_true(WEXITSTATUS(status) == 0 || kills > 0);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+/* The same name for something else: neither takes the other's place. */
+static void leaves_what_differs(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL;
+	struct err e = {0};
+
+	o.keep = true;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	making_close(m);
+	assert_int_equal(count_incoming(f), 1);
+	o.step = 43;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	assert_false(making_resumed(m));
+	making_close(m);
+	assert_int_equal(count_incoming(f), 2);
+	o = options(f); /* without keep it begins anew */
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	assert_false(making_resumed(m));
+	making_close(m);
+	assert_int_equal(count_incoming(f), 1);
+}
+
+/* Every allocation fails in turn: nothing is left, nothing is visible. */
+static void survives_lack_of_memory(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	bool fired = true;
+	uint64_t n;
+
+	for (n = 1; fired; n++) {
+		struct making *m = NULL;
+		struct err e = {0};
+		int r;
+
+		alloc_fail_at(n, false);
+		r = making_open(&o, f->making, 1, &m, &e);
+		if (r == 0)
+			r = making_put(m, 0, 0, f->ranks[0].image, f->ranks[0].image_len, &e);
+		if (r == 0)
+			r = making_commit(m, &e);
+		fired = alloc_fired();
+		alloc_fail_at(0, false);
+		assert_true(r == 0 || (e.code == r && e.text[0]));
+		making_close(m);
+		if (r == 0)
+			break;
+		assert_true(count_incoming(f) <= 1); /* taking it away may fail too */
+	}
+	assert_true(n > 30);
+}
+
+int main(void)
+{
+#define T3(f) cmocka_unit_test_setup_teardown(f, set_up_3, tear_down)
+	const struct CMUnitTest tests[] = {
+		T3(makes_what_is_read_back),
+		T3(makes_it_compressed),
+		cmocka_unit_test_setup_teardown(makes_it_with_few_buffers, set_up_40, tear_down),
+		cmocka_unit_test_setup_teardown(makes_it_compressed_with_few_buffers, set_up_40,
+						tear_down),
+		T3(refuses_a_name_twice),
+		T3(refuses_a_name_at_the_end),
+		T3(refuses_what_cannot_be),
+		T3(goes_on_after_kills),
+		T3(goes_on_after_random_kills),
+		T3(leaves_what_differs),
+		T3(survives_lack_of_memory),
+	};
+
+	unsetenv("CKPT_DATA");
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
