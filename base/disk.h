@@ -37,6 +37,7 @@ enum {
 	DISK_CREATE = 2, /* make it if it is not there */
 	DISK_EXCL = 4,   /* with CREATE: -EEXIST if it is */
 	DISK_DIRECT = 8, /* O_DIRECT where the file system can; falls back silently */
+	DISK_EXACT = 16, /* through the page cache, which reads what is asked for, no more */
 };
 
 struct disk;
@@ -80,6 +81,8 @@ struct disk_ops {
 	/* A new descriptor for a client to read from: it shares the lock, and O_DIRECT where that
 	 * is in use. -EPERM unless the file was opened with DISK_READ; -ENOTSUP in part. */
 	int (*export_fd)(struct disk_file *);
+	/* What the page cache holds of it is not needed any more: advice. */
+	void (*forget)(struct disk_file *);
 
 	int (*mkdir)(struct disk *, const char *path); /* -EEXIST is success */
 	int (*rmdir)(struct disk *, const char *path);

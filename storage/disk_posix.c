@@ -137,6 +137,7 @@ static int posix_open(struct disk *disk, const char *path, unsigned flags, struc
 	int fd;
 
 	assert(!(flags & DISK_EXCL) || (flags & DISK_CREATE));
+	assert(!(flags & DISK_EXACT) || !(flags & DISK_DIRECT));
 	if (!f)
 		return -ENOMEM;
 	fd = open_file(posix_disk_of(disk), path, flags);
@@ -148,6 +149,8 @@ static int posix_open(struct disk *disk, const char *path, unsigned flags, struc
 	f->fd = fd;
 	f->direct = flags & DISK_DIRECT;
 	f->writing = !(flags & DISK_READ);
+	if (flags & DISK_EXACT)
+		ignore_result(posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM) /* it is advice */);
 	*ret = &f->base;
 	return 0;
 }
@@ -270,6 +273,11 @@ static int posix_export_fd(struct disk_file *file)
 		return -EPERM; /* the receiver could write */
 	fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 3);
 	return fd < 0 ? -errno : fd;
+}
+
+static void posix_forget(struct disk_file *file)
+{
+	ignore_result(posix_fadvise(posix_file_of(file)->fd, 0, 0, POSIX_FADV_DONTNEED));
 }
 
 /* ---- Names ---- */
@@ -402,8 +410,8 @@ static int posix_space(struct disk *disk, uint64_t *ret_free, uint64_t *ret_tota
 	.open = posix_open, .close = posix_close, .size = posix_size, .links = posix_links,        \
 	.allocate = posix_allocate, .truncate = posix_truncate, .sync = posix_sync,                \
 	.read = posix_read, .write = posix_write, .lock = posix_lock,                              \
-	.export_fd = posix_export_fd, .mkdir = posix_mkdir, .rmdir = posix_rmdir,                  \
-	.rename = posix_rename, .link = posix_link, .unlink = posix_unlink,                        \
+	.export_fd = posix_export_fd, .forget = posix_forget, .mkdir = posix_mkdir,                \
+	.rmdir = posix_rmdir, .rename = posix_rename, .link = posix_link, .unlink = posix_unlink,  \
 	.sync_dir = posix_sync_dir, .list = posix_list, .space = posix_space
 
 static const struct disk_ops uring_ops = {

@@ -199,8 +199,48 @@ void shard_close(struct shard_reader *r)
 {
 	if (r->file)
 		r->file->disk->ops->close(r->file);
+	if (r->cached)
+		r->cached->disk->ops->close(r->cached);
 	alloc_free(r->footer);
 	*r = (struct shard_reader){ 0 };
+}
+
+/* ---- Through the page cache ---- */
+
+/* It is the same file: while r->file is locked nobody recycles it, and no other gets its name. */
+int shard_open_cached(struct shard_reader *r, const struct checkpoint_id *id, struct err *e)
+{
+	const struct disk_ops *ops = r->store->disk->ops;
+	char path[DISK_PATH_MAX + 1];
+	struct disk_file *f = NULL;
+	int rc;
+
+	assert(r->file && !r->cached);
+	path_shard(path, id, r->table.rank);
+	rc = ops->open(r->store->disk, path, DISK_READ | DISK_EXACT, &f);
+	if (rc == 0) {
+		rc = ops->lock(f, false);
+		if (rc < 0)
+			ops->close(f);
+	}
+	if (rc == -ENOENT || rc == -EAGAIN)
+		return err_set(e, CKPT_ENOTFOUND, "'%s' went while it was opened", path);
+	if (rc < 0)
+		return err_code(e, rc, "cannot open '%s' again", path);
+	r->cached = f;
+	return 0;
+}
+
+void shard_uncache(struct store *s, const struct checkpoint_id *id, uint32_t rank)
+{
+	char path[DISK_PATH_MAX + 1];
+	struct disk_file *f = NULL;
+
+	path_shard(path, id, rank);
+	if (s->disk->ops->open(s->disk, path, DISK_READ, &f) < 0)
+		return; /* it is gone, and its pages with it */
+	s->disk->ops->forget(f);
+	s->disk->ops->close(f);
 }
 
 /* ---- One chunk ---- */

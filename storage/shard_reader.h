@@ -12,6 +12,7 @@
 struct shard_reader {
 	struct store *store;
 	struct disk_file *file;
+	struct disk_file *cached; /* the same through the page cache; NULL: not opened */
 	void *footer;            /* owns the bytes that table and places point into */
 	struct rank_table table;
 	const uint8_t *places;   /* as in struct load_source */
@@ -23,6 +24,16 @@ struct shard_reader {
 MUST_CHECK int shard_open(struct store *s, const struct checkpoint_id *id,
 			  const struct shard_footer *f, struct shard_reader *ret, struct err *e);
 void shard_close(struct shard_reader *r);
+
+/*
+ * Opens it a second time, under a lock of its own, to be read through the page cache: several
+ * processes that want the same bytes read them from the disk once. r->file stays what tells
+ * whether what they read is what is stored.
+ */
+MUST_CHECK int shard_open_cached(struct shard_reader *r, const struct checkpoint_id *id,
+				 struct err *e);
+/* The page cache gives back what it holds of a checkpoint's file. */
+void shard_uncache(struct store *s, const struct checkpoint_id *id, uint32_t rank);
 
 /* One chunk, raw, digests of its leaves checked: CKPT_ECORRUPT names leaf and tensor. scratch:
  * at least 2 * chunk bytes, DISK_ALIGN aligned; the raw bytes are at *ret inside it. */

@@ -7,10 +7,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "storage/disk_backend.h"
@@ -186,6 +189,52 @@ static void test_locks(void **state)
 	d->ops->close(writer);
 	assert_int_equal(d->ops->lock(a, false), 0);
 	d->ops->close(a);
+}
+
+/* Pages of the file that are in the page cache. */
+static size_t cached_pages(int fd, size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	uint8_t in[64];
+	size_t n = 0;
+
+	assert_ptr_not_equal(at, MAP_FAILED);
+	assert_true(bytes / 4096 <= sizeof(in));
+	assert_int_equal(mincore(at, bytes, in), 0);
+	for (size_t i = 0; i < bytes / 4096; i++)
+		n += in[i] & 1;
+	munmap(at, bytes);
+	return n;
+}
+
+/* The page cache reads what is asked for, no more, and gives it back. */
+static void test_exact_and_forget(void **state)
+{
+	struct disk *d = ((struct fixture *)*state)->disk;
+	struct disk_file *file = open_ok(d, "x", DISK_CREATE);
+	static char bytes[64 * 4096], got[8192];
+	struct statfs fs;
+	int fd;
+
+	memset(bytes, 7, sizeof(bytes));
+	assert_int_equal(d->ops->write(file, bytes, sizeof(bytes), 0), 0);
+	assert_int_equal(d->ops->sync(file), 0);
+	d->ops->close(file);
+	file = open_ok(d, "x", DISK_READ | DISK_EXACT);
+	fd = d->ops->export_fd(file);
+	assert_true(fd >= 0);
+	assert_int_equal(fcntl(fd, F_GETFL) & O_DIRECT, 0);
+	d->ops->forget(file);
+	assert_int_equal(pread(fd, got, sizeof(got), 4096), sizeof(got));
+	assert_memory_equal(got, bytes, sizeof(got));
+	assert_int_equal(fstatfs(fd, &fs), 0);
+	if (fs.f_type != TMPFS_MAGIC) { /* there the page cache is all that there is */
+		assert_in_range(cached_pages(fd, sizeof(bytes)), 2, 16);
+		d->ops->forget(file);
+		assert_int_equal(cached_pages(fd, sizeof(bytes)), 0);
+	}
+	close(fd);
+	d->ops->close(file);
 }
 
 /* ---- Transfers ---- */
@@ -373,6 +422,7 @@ static const struct CMUnitTest over_disks[] = {
 	cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_paths_stay_inside, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_locks, set_up, tear_down),
+	cmocka_unit_test_setup_teardown(test_exact_and_forget, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_unqueued, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_direct_wants_alignment, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_queue, set_up, tear_down),

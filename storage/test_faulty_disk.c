@@ -161,6 +161,11 @@ static int faulty_export(struct disk_file *f)
 	return OPS(f->disk)->export_fd(file_of(f)->inner);
 }
 
+static void faulty_forget(struct disk_file *f)
+{
+	OPS(f->disk)->forget(file_of(f)->inner);
+}
+
 /* ---- Names ---- */
 
 static int faulty_mkdir(struct disk *d, const char *path)
@@ -297,15 +302,32 @@ static void faulty_unregister(struct disk_queue *q, void *base)
 void faulty_disk_init(struct faulty_disk *f, struct disk *inner)
 {
 	static const struct disk_ops ops = {
-		.open = faulty_open, .close = faulty_close, .size = faulty_size,
-		.links = faulty_links, .allocate = faulty_allocate, .truncate = faulty_truncate,
-		.sync = faulty_sync, .read = faulty_read, .write = faulty_write,
-		.lock = faulty_lock, .export_fd = faulty_export, .mkdir = faulty_mkdir,
-		.rmdir = faulty_rmdir, .rename = faulty_rename, .link = faulty_link,
-		.unlink = faulty_unlink, .sync_dir = faulty_sync_dir, .list = faulty_list,
-		.space = faulty_space, .queue_open = faulty_queue_open,
-		.queue_close = faulty_queue_close, .submit = faulty_submit, .reap = faulty_reap,
-		.queue_register = faulty_register, .queue_unregister = faulty_unregister,
+		.open = faulty_open,
+		.close = faulty_close,
+		.size = faulty_size,
+		.links = faulty_links,
+		.allocate = faulty_allocate,
+		.truncate = faulty_truncate,
+		.sync = faulty_sync,
+		.read = faulty_read,
+		.write = faulty_write,
+		.lock = faulty_lock,
+		.export_fd = faulty_export,
+		.forget = faulty_forget,
+		.mkdir = faulty_mkdir,
+		.rmdir = faulty_rmdir,
+		.rename = faulty_rename,
+		.link = faulty_link,
+		.unlink = faulty_unlink,
+		.sync_dir = faulty_sync_dir,
+		.list = faulty_list,
+		.space = faulty_space,
+		.queue_open = faulty_queue_open,
+		.queue_close = faulty_queue_close,
+		.submit = faulty_submit,
+		.reap = faulty_reap,
+		.queue_register = faulty_register,
+		.queue_unregister = faulty_unregister,
 	};
 
 	*f = (struct faulty_disk){ .base = { .ops = &ops, .backend = "faulty" }, .inner = inner,

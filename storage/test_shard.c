@@ -596,6 +596,40 @@ static void test_reader_keeps_its_bytes(void **state)
 	image_free(&b);
 }
 
+/* What was given away of a file that several read keeps it from being recycled, too. */
+static void test_shared_file_is_not_recycled(void **state)
+{
+	struct folder *f = *state;
+	struct image a = image_make(geometry(), 3 * (uint64_t)geometry().chunk, 0, 1, 1, 0);
+	struct checkpoint_id id = test_id(1), other = test_id(2);
+	struct commit_file c = {0};
+	struct shard_reader r;
+	struct err e = {0};
+	int fd;
+
+	must(write_checkpoint(f, &id, &a, 1, &e), &e);
+	must(commit_read(&f->store, &id, &c, &e), &e);
+	must(shard_open(&f->store, &id, &c.shards[0], &r, &e), &e);
+	must(shard_open_cached(&r, &id, &e), &e);
+	shard_uncache(&f->store, &id, 0);
+	shard_uncache(&f->store, &other, 0); /* there is none */
+	fd = r.cached->disk->ops->export_fd(r.cached);
+	assert_true(fd >= 0 && !(fcntl(fd, F_GETFL) & O_DIRECT));
+	shard_close(&r);
+	must(checkpoint_expire(&f->store, &id, UINT64_MAX, &e), &e);
+	assert_int_equal(count_in(f, "spare"), 0);
+	close(fd);
+	must(write_checkpoint(f, &id, &a, 1, &e), &e);
+	commit_file_fini(&c);
+	must(commit_read(&f->store, &id, &c, &e), &e);
+	must(shard_open(&f->store, &id, &c.shards[0], &r, &e), &e);
+	must(checkpoint_expire(&f->store, &id, UINT64_MAX, &e), &e);
+	assert_int_equal(shard_open_cached(&r, &id, &e), CKPT_ENOTFOUND);
+	shard_close(&r);
+	commit_file_fini(&c);
+	image_free(&a);
+}
+
 static void test_second_link_is_not_recycled(void **state)
 {
 	struct folder *f = *state;
@@ -770,6 +804,7 @@ static const struct CMUnitTest for_blocks[] = {
 	WITH_FOLDER(test_expired_files_are_recycled),
 	WITH_FOLDER(test_spare_has_limits),
 	WITH_FOLDER(test_reserve),
+	WITH_FOLDER(test_shared_file_is_not_recycled),
 	WITH_FOLDER(test_second_link_is_not_recycled),
 	cmocka_unit_test(test_full_disk),
 };

@@ -270,6 +270,12 @@ int sim_file_export_fd(struct disk_file *f)
 	return sim_fd_new(w, w->current, &file_fd_ops, h);
 }
 
+void sim_file_forget(struct disk_file *f)
+{
+	/* There is no cache: what is read is what is there. */
+	assert(handle_of(f)->flags & DISK_READ);
+}
+
 int disk_fd_read(struct world *w, int fd, void *buf, size_t len, uint64_t offset)
 {
 	struct handle *h = sim_fd_object(w, fd, &file_fd_ops);
