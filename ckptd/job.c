@@ -27,6 +27,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/load.h"
+#include "ckptd/sharing.h"
 #include "ckptd/start.h"
 #include "codec/digest.h"
 #include "storage/recover.h"
@@ -68,6 +69,7 @@ static void job_step(struct task *t)
 	epoch_step(j);
 	declaring_step(j);
 	load_step(j);
+	sharing_step(j);
 	persist_step(j);
 	retain_step(j);
 	checkpoint_give_way(j);

@@ -111,6 +111,8 @@ struct checkpoint {
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
+	bool no_cache;              /* what the page cache gave was not what is on the disk */
+	uint64_t cached;            /* pages of its files are, by loads of this round; 0: none */
 	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
 	char reason[REASON_MAX + 1]; /* ABORTED, suspect, or why persisting failed */
 	uint32_t persist_tries;
@@ -144,6 +146,7 @@ struct member {
 	uint64_t credit;         /* newest granted */
 	bool credit_unused;
 	uint64_t blob_bytes;
+	uint64_t read_cached;    /* round of the last load that it read through the page cache */
 	uint64_t credit_request; /* id of a waiting Credit request; 0: none */
 	struct skipped {
 		uint64_t step, epoch;

@@ -14,7 +14,9 @@
  * A read wants what its message says instead of what the session declared, and blobs of any ranks;
  * a look wants only what the tables say, and ends with its answer.
  *
- * Per rank the source is memory when its slot is whole, else the file: one load may mix them.
+ * Per rank the source is memory when its slot is whole, else the file: one load may mix them. Files
+ * that other ranks of the node want too are read through the page cache (sharing.c), the others by
+ * O_DIRECT.
  */
 #include <config.h>
 
@@ -31,7 +33,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
-#include "codec/compress.h"
+#include "ckptd/sharing.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
 #include "model/stored.h"
@@ -79,6 +81,10 @@ struct load {
 	int wants_fd; /* -1: none */
 	struct read_wants wants;
 	struct memory *memory;
+	struct wanted_by others;
+	bool as_stored; /* every rank wants what the rank of its number saved */
+	bool no_cache;  /* of the checkpoint */
+	bool cached;    /* some file is read through the page cache */
 	struct checkpoint *checkpoint;
 	struct checkpoint_id checkpoint_id;
 	struct source *sources;
@@ -126,17 +132,35 @@ static bool is_for_others(const struct load *l, uint32_t rank)
 	return l->world != l->n_sources || rank != l->rank;
 }
 
+/* What cannot be opened again is read by O_DIRECT: that several ranks read it is no error. */
+static void share_files(struct load *l)
+{
+	if (l->world == 1 || l->no_cache)
+		return; /* with one rank, whoever wants anything is this one */
+	for (uint32_t i = 0; i < l->n_order; i++) {
+		struct source *s = &l->sources[l->order[i]];
+
+		if (s->kind != LOAD_FILE || (l->as_stored && s->rank == l->rank))
+			continue;
+		if (shard_open_cached(&s->reader, &l->checkpoint_id, NULL) == 0)
+			l->cached = true;
+	}
+}
+
 static int make_plan(struct load *l)
 {
 	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
 
 	if (!in)
 		return err_code(&l->err, -ENOMEM, "plan the load");
-	for (uint32_t i = 0; i < l->n_sources; i++) {
+	for (uint32_t i = 0; i < l->n_sources; i++)
 		in[i].declaration = l->sources[i].table.declaration;
+	l->as_stored = l->kind == LOAD_OWN && wanted_as_stored(&l->others, in, l->n_sources);
+	for (uint32_t i = 0; i < l->n_sources; i++) {
 		in[i].cost = l->sources[i].kind == LOAD_MEMORY ? 0 : 10;
-		if (l->sources[i].rank == l->rank)
-			in[i].cost -= in[i].cost > 0; /* one's own file first */
+		/* One's own file first, if the others do the same; else the same copy for all. */
+		if (l->sources[i].rank == l->rank && l->as_stored)
+			in[i].cost -= in[i].cost > 0;
 		in[i].others = is_for_others(l, l->sources[i].rank);
 	}
 	if (l->kind == LOAD_READ)
@@ -356,6 +380,7 @@ static void plan_run(struct work *w)
 		r = number_sources(l, &p);
 	if (r == 0) {
 		p.plan = l->plan;
+		share_files(l);
 		r = load_plan_encode(&p, &l->encoded);
 	}
 	for (uint32_t i = 0; i < p.n_blobs; i++)
@@ -379,6 +404,7 @@ static void load_free(struct load *l)
 	alloc_free(l->wants_bytes);
 	if (l->wants_fd >= 0)
 		l->memory->ops->close_fd(l->memory, l->wants_fd);
+	wanted_by_fini(&l->others);
 	alloc_free(l->order);
 	alloc_free(l->sources);
 	if (l->wanted)
@@ -404,6 +430,8 @@ static void close_done(struct work *w)
 	struct job *j = l->job;
 
 	l->checkpoint->readers--;
+	if (l->cached)
+		sharing_end(l->checkpoint, l->kind == LOAD_OWN ? member_of_rank(j, l->rank) : NULL);
 	load_free(l);
 	job_poke(j);
 }
@@ -483,6 +511,8 @@ static int source_fd(struct load *l, uint32_t i)
 
 	if (s->kind == LOAD_MEMORY)
 		return m->ops->export_fd(m, s->slot->region, false);
+	if (s->reader.cached)
+		return s->reader.cached->disk->ops->export_fd(s->reader.cached);
 	return s->reader.file->disk->ops->export_fd(s->reader.file);
 }
 
@@ -585,6 +615,8 @@ static void plan_done(struct work *w)
 	int r = w->status;
 
 	l->state = LOAD_GIVEN;
+	if (l->cached)
+		sharing_begin(l->checkpoint);
 	if (!l->session) {
 		load_close(l);
 		return;
@@ -745,12 +777,13 @@ static void load_go(struct load *l)
 	l->step = c->step;
 	l->attempt = c->attempt;
 	l->epoch = j->history.epoch.number;
-	if (choose_sources(l, c) < 0) {
+	if (wanted_by_make(j, &l->others) < 0 || choose_sources(l, c) < 0) {
 		give_error(l, -ENOMEM, l->err.text);
 		load_close(l);
 		return;
 	}
 	l->checkpoint = c;
+	l->no_cache = c->no_cache;
 	c->readers++;
 	job_id_of(j, c->step, &c->attempt, &l->checkpoint_id);
 	l->state = LOAD_PLANNING;
@@ -876,32 +909,13 @@ static int check_memory(struct load *l, struct source *s)
 	return digest_equal(&want, &have) ? 0 : CKPT_ECORRUPT;
 }
 
-static int check_file(struct load *l, struct source *s)
-{
-	struct geometry g = s->table.geometry;
-	size_t size = 2u * g.chunk + 2 * DISK_ALIGN, len;
-	CLEANUP_FREE uint8_t *raw = alloc_zero(size + DISK_ALIGN);
-	struct compressor *c = NULL;
-	const void *bytes;
-	int r;
-
-	if (!raw)
-		return -ENOMEM;
-	r = compressor_new(g.chunk, 1, &c);
-	if (r == 0)
-		r = shard_read_chunk(&s->reader, l->check_leaf * g.leaf / g.chunk, c,
-				     (void *)round_up((uintptr_t)raw, DISK_ALIGN), &bytes, &len,
-				     &l->err);
-	compressor_free(c);
-	return r;
-}
-
 static void check_run(struct work *w)
 {
 	struct load *l = container_of(w, struct load, work);
 	struct source *s = &l->sources[l->order[l->check_source]];
 
-	w->status = s->kind == LOAD_MEMORY ? check_memory(l, s) : check_file(l, s);
+	w->status = s->kind == LOAD_MEMORY ? check_memory(l, s)
+					   : shard_check_leaf(&s->reader, l->check_leaf, &l->err);
 }
 
 static void check_done(struct work *w)
@@ -932,6 +946,9 @@ static void check_done(struct work *w)
 			indexing_put(c);
 		}
 	}
+	/* The file is good: it was the memory that the kernel keeps of it. */
+	if (w->status == 0 && s->kind == LOAD_FILE && s->reader.cached)
+		c->no_cache = true;
 	if (l->session)
 		session_reply_ok(l->session, l->request);
 	load_close(l);

@@ -19,6 +19,7 @@ struct node {
 	struct list early;      /* opens that came before it was ready */
 	struct list failed_jobs; /* whose creation failed: freed by their next step */
 	uint64_t next_load;
+	uint64_t next_cached; /* rounds of loads through the page cache: sharing.c */
 	void (*ready_fn)(void *arg, int status, const char *text);
 	void *ready_arg;
 	void (*stopped_fn)(void *arg);

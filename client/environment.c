@@ -24,6 +24,8 @@
 #define TIMEOUT_MS_DEFAULT 60000
 #define THREADS_MAX	   64
 #define CPU_THREADS_MAX	   8
+#define LOAD_MEMORY_MAX     (1ull << 40)
+#define LOAD_MEMORY_DEFAULT (64ull << 20)
 #define DISK_THREADS_MIN   16 /* reads in flight that keep a disk busy, whatever the cores */
 
 /* The variable's value; NULL when it is unset or empty. */
@@ -220,6 +222,32 @@ static int find_token(const char *given, struct identity *id, struct err *e)
 	return 0;
 }
 
+/* Bytes, or with K, M or G behind the number: powers of 1024. */
+static int find_load_memory(struct identity *id, struct err *e)
+{
+	static const char units[] = "KMG";
+	const char *text = env("CKPT_LOAD_MEMORY"), *unit;
+	uint64_t v = 0, scale = 1;
+	char number[24];
+	size_t len;
+
+	id->load_memory = LOAD_MEMORY_DEFAULT;
+	if (!text)
+		return 0;
+	len = strlen(text);
+	unit = strchr(units, text[len - 1]);
+	if (unit)
+		scale = 1024ull << (10 * (unit - units));
+	snprintf(number, sizeof(number), "%.*s", (int)min_u64(len - (unit != NULL), 20), text);
+	if (!parse_number(number, LOAD_MEMORY_MAX / scale, &v) || v == 0)
+		return err_set(e, -EINVAL,
+			       "environment variable CKPT_LOAD_MEMORY is '%s', not a "
+			       "number of bytes such as 67108864 or 64M",
+			       text);
+	id->load_memory = v * scale;
+	return 0;
+}
+
 /* Members beyond what the caller was compiled with are absent. */
 static struct ckpt_options known_options(const struct ckpt_options *opt)
 {
@@ -259,6 +287,8 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 		r = env_seconds("CKPT_CONNECT_TIMEOUT", &id.connect_ms, e);
 	if (r == 0)
 		r = env_seconds("CKPT_TIMEOUT", &id.timeout_ms, e);
+	if (r == 0)
+		r = find_load_memory(&id, e);
 	if (r < 0)
 		return r;
 	if (o.connect_timeout_ms)

@@ -26,6 +26,7 @@ struct identity {
 	char sockets[SOCKETS_MAX][SOCKET_PATH_MAX + 1]; /* tried in this order */
 	uint32_t n_sockets;
 	int64_t connect_ms;                /* 0: one try */
+	uint64_t load_memory;              /* bytes that a load may have read and not yet placed */
 	int64_t timeout_ms;                /* of calls with CKPT_DEFAULT_TIMEOUT */
 };
 

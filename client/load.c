@@ -20,6 +20,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -236,6 +237,14 @@ static const uint8_t *own_slot(const struct ckpt *c, const struct load_source *s
 	return NULL;
 }
 
+/* It came with O_DIRECT where nobody else wants it and the file system can. */
+static bool through_cache(const struct load_source *s, int fd)
+{
+	int flags = s->kind == LOAD_FILE ? fcntl(fd, F_GETFL) : -1;
+
+	return flags >= 0 && !(flags & O_DIRECT);
+}
+
 static int take_sources(struct loading *l, struct err *e)
 {
 	uint32_t n = l->plan.n_sources;
@@ -247,6 +256,7 @@ static int take_sources(struct loading *l, struct err *e)
 		l->sources[i] = (struct source){
 			.in = &l->plan.sources[i],
 			.fd = l->fds[1 + i],
+			.cached = through_cache(&l->plan.sources[i], l->fds[1 + i]),
 			.mapped = own_slot(l->c, &l->plan.sources[i], l->fds[1 + i]),
 		};
 		source_map(&l->sources[i]);
@@ -355,12 +365,16 @@ static int place(struct loading *l, struct err *e)
 		.targets = l->targets,
 		.devices = l->c->devices,
 		.deadline = l->deadline,
+		.memory = l->c->who.load_memory,
 	};
 	bool disk = false;
 	int r;
 
-	for (uint32_t i = 0; i < p.n_sources; i++)
+	for (uint32_t i = 0; i < p.n_sources; i++) {
 		disk = disk || l->plan.sources[i].kind == LOAD_FILE;
+		if (l->sources[i].cached) /* others read it too */
+			p.place = l->c->who.rank;
+	}
 	p.threads = load_threads(l->c->who.world, disk);
 	r = placer_run(&p, &l->placed, e);
 	for (uint32_t i = 0; i < l->order->wanted->n_shards && r == 0; i++)

@@ -10,7 +10,8 @@
  *   3. What is placed are the bytes that were verified, even if somebody writes to the source
  *      meanwhile: a process that had mapped its slot can. So nothing is read from a mapping twice:
  *      what is not placed in the pass that verifies it is copied to the worker's window first.
- *   4. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
+ *   4. A leaf is placed while it is still in the cache where it was verified: in blocks.
+ *   5. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
  *      write to the same byte of a target: the plan covers each once (model/plan.h).
  *
  * The caller's thread is one of the workers; the others have every signal blocked. When no more
@@ -27,19 +28,23 @@
 
 #include "base/alloc.h"
 #include "client/clock.h"
-#include "client/touched.h"
+#include "client/ranges.h"
 #include "codec/copy.h"
 #include "codec/digest.h"
 
 #define NO_PIECE UINT32_MAX
 #define THREADS_MAX 64u
+/* Two leaves of 64 KiB and where they go fit any second-level cache. */
+#define BLOCK (128u << 10)
 
 struct placer {
 	const struct placing *in;
 	struct touched *touched;
+	struct source_sizes sizes;
+	uint64_t pieces_max;   /* of a chunk */
+	bool devices;          /* some target is on one */
 	pthread_mutex_t mutex; /* of the rest */
-	uint32_t source;       /* the cursor */
-	uint64_t leaf;
+	struct ranges ranges;
 	int result;
 	struct err err;
 	struct placed placed;
@@ -49,11 +54,13 @@ struct worker {
 	struct placer *p;
 	struct source_buffers buffers;
 	uint32_t *fused;  /* per leaf of a chunk: the piece that is placed with its digest */
+	uint32_t *pieces; /* that the segment at hand has bytes of */
+	uint32_t n_pieces;
 	uint64_t read;    /* bytes */
 	pthread_t thread;
 };
 
-/* A part of a range that lies in one chunk. */
+/* A part of a range that lies in one chunk and is verified and placed at once. */
 struct segment {
 	const struct source *s;
 	const struct touched *t;
@@ -92,28 +99,12 @@ static void keep_bad_leaf(struct placer *p, uint32_t source, uint64_t leaf)
 /* The next range to work on; false: there is none, or somebody failed. */
 static bool next_range(struct placer *p, uint32_t *ret_source, struct source_range *ret)
 {
-	bool more = false;
+	bool more;
 
 	pthread_mutex_lock(&p->mutex);
 	if (p->result == 0 && clock_ns() >= p->in->deadline)
 		p->result = CKPT_ETIMEDOUT;
-	while (p->result == 0 && !more && p->source < p->in->n_sources) {
-		const struct source *s = &p->in->sources[p->source];
-		const struct touched *t = &p->touched[p->source];
-		uint64_t want;
-
-		p->leaf = touched_next(t, p->leaf);
-		if (p->leaf == t->n_leaves) {
-			p->source++;
-			p->leaf = 0;
-			continue;
-		}
-		want = touched_run(t, p->leaf, source_range_max(s));
-		*ret = source_range_at(s, p->leaf, want);
-		*ret_source = p->source;
-		p->leaf += ret->n;
-		more = true;
-	}
+	more = p->result == 0 && ranges_next(&p->ranges, ret_source, ret);
 	pthread_mutex_unlock(&p->mutex);
 	return more;
 }
@@ -123,6 +114,19 @@ static bool next_range(struct placer *p, uint32_t *ret_source, struct source_ran
 static uint64_t leaf_len(const struct source *s, uint64_t leaf)
 {
 	return min_u64(s->in->geometry.leaf, s->in->image_len - leaf * s->in->geometry.leaf);
+}
+
+/* Of the chunk's pieces those with bytes in the segment. */
+static void choose_pieces(struct worker *w, const struct segment *g)
+{
+	uint64_t leaf = g->s->in->geometry.leaf, lo, hi;
+
+	w->n_pieces = 0;
+	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
+		plan_piece_span(&w->p->in->pieces[g->t->piece[k]], &lo, &hi);
+		if (lo < (g->first + g->n) * leaf && hi > g->first * leaf)
+			w->pieces[w->n_pieces++] = g->t->piece[k];
+	}
 }
 
 /* Leaves [*lo, *hi) of the segment that a contiguous piece covers whole. */
@@ -153,15 +157,15 @@ static void choose_fused(struct worker *w, const struct segment *g)
 		w->fused[i] = g->placed;
 	if (g->placed != NO_PIECE)
 		return;
-	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
-		const struct plan_piece *p = &in->pieces[g->t->piece[k]];
+	for (uint32_t k = 0; k < w->n_pieces; k++) {
+		const struct plan_piece *p = &in->pieces[w->pieces[k]];
 		const struct place_target *to = &in->targets[p->target];
 
 		if (!in_host_order(to) || !covered(g, p, &lo, &hi))
 			continue;
 		for (uint64_t leaf = lo; leaf < hi; leaf++)
 			if (w->fused[leaf - g->first] == NO_PIECE)
-				w->fused[leaf - g->first] = g->t->piece[k];
+				w->fused[leaf - g->first] = w->pieces[k];
 	}
 }
 
@@ -258,11 +262,11 @@ static bool has_rest(const struct worker *w, const struct segment *g)
 {
 	uint64_t leaf = g->s->in->geometry.leaf, lo, hi;
 
-	for (uint64_t k = g->t->first[g->chunk]; k < g->t->first[g->chunk + 1]; k++) {
-		plan_piece_span(&w->p->in->pieces[g->t->piece[k]], &lo, &hi);
+	for (uint32_t k = 0; k < w->n_pieces; k++) {
+		plan_piece_span(&w->p->in->pieces[w->pieces[k]], &lo, &hi);
 		for (uint64_t i = max_u64(lo / leaf, g->first);
 		     i < g->first + g->n && i * leaf < hi; i++)
-			if (touched_leaf(g->t, i) && w->fused[i - g->first] != g->t->piece[k])
+			if (touched_leaf(g->t, i) && w->fused[i - g->first] != w->pieces[k])
 				return true;
 	}
 	return false;
@@ -281,19 +285,18 @@ static void make_private(struct worker *w, struct segment *g)
 
 static int place_segment(struct worker *w, struct segment *g, struct err *e)
 {
-	uint64_t from = g->t->first[g->chunk], to = g->t->first[g->chunk + 1];
 	int r = 0, last = -1;
 
+	choose_pieces(w, g);
 	choose_fused(w, g);
 	if (g->s->mapped && has_rest(w, g))
 		make_private(w, g);
 	if (!verify(w, g))
 		return CKPT_ECORRUPT;
-	for (uint64_t k = from; k < to && r == 0; k++)
-		r = place_rest(w, g, g->t->piece[k], e);
-	for (uint64_t k = from; k < to; k++) {
-		int s = sync_device(w, &w->p->in->pieces[g->t->piece[k]], &last,
-				    r == 0 ? e : NULL);
+	for (uint32_t k = 0; k < w->n_pieces && r == 0; k++)
+		r = place_rest(w, g, w->pieces[k], e);
+	for (uint32_t k = 0; k < w->n_pieces; k++) {
+		int s = sync_device(w, &w->p->in->pieces[w->pieces[k]], &last, r == 0 ? e : NULL);
 
 		r = r < 0 ? r : s;
 	}
@@ -337,35 +340,51 @@ static int read_range(struct worker *w, struct segment *g)
 	return source_read_to(g->s, range, to, &w->read);
 }
 
-static int place_range(struct worker *w, uint32_t source, struct source_range range, struct err *e)
+/* What was read at once, in segments. */
+static int place_read(struct worker *w, const struct segment *all, struct err *e)
 {
-	const struct source *s = &w->p->in->sources[source];
-	uint64_t per_chunk = s->in->geometry.chunk / s->in->geometry.leaf;
-	struct segment all = {
-		.s = s,
-		.t = &w->p->touched[source],
-		.source = source,
-		.chunk = range.first / per_chunk,
-		.first = range.first,
-		.n = range.n,
-	};
-	int r = read_range(w, &all);
+	struct geometry geometry = all->s->in->geometry;
+	uint64_t per_chunk = geometry.chunk / geometry.leaf, end = all->first + all->n;
+	uint64_t block = w->p->devices ? per_chunk : max_u64(BLOCK / geometry.leaf, 1);
+	int r = 0;
 
-	if (r < 0) {
-		/* A copy that cannot be read is as bad as one that does not match. */
-		keep_bad_leaf(w->p, source, range.first);
-		return CKPT_ECORRUPT;
-	}
-	for (uint64_t at = range.first; at < range.first + range.n && r == 0;) {
-		uint64_t end = min_u64((at / per_chunk + 1) * per_chunk, range.first + range.n);
-		struct segment g = all;
+	for (uint64_t at = all->first; at < end && r == 0;) {
+		struct segment g = *all;
 
 		g.chunk = at / per_chunk;
 		g.first = at;
-		g.n = end - at;
-		g.bytes = all.bytes + (at - range.first) * s->in->geometry.leaf;
+		g.n = min_u64(min_u64((g.chunk + 1) * per_chunk, end) - at, block);
+		g.bytes = all->bytes + (at - all->first) * geometry.leaf;
 		r = place_segment(w, &g, e);
-		at = end;
+		at += g.n;
+	}
+	return r;
+}
+
+static int place_range(struct worker *w, uint32_t source, struct source_range range, struct err *e)
+{
+	const struct source *s = &w->p->in->sources[source];
+	uint64_t step = source_step(s, range), end = range.first + range.n;
+	int r = 0;
+
+	if (step < range.n)
+		source_prefetch(s, range);
+	for (uint64_t at = range.first; at < end && r == 0; at += step) {
+		struct segment all = {
+			.s = s,
+			.t = &w->p->touched[source],
+			.source = source,
+			.chunk = at / (s->in->geometry.chunk / s->in->geometry.leaf),
+			.first = at,
+			.n = min_u64(step, end - at),
+		};
+
+		if (read_range(w, &all) < 0) {
+			/* A copy that cannot be read is as bad as one that does not match. */
+			keep_bad_leaf(w->p, source, at);
+			return CKPT_ECORRUPT;
+		}
+		r = place_read(w, &all, e);
 	}
 	return r;
 }
@@ -400,11 +419,12 @@ static int worker_init(struct worker *w, struct placer *p)
 		leaves = max_u64(leaves, g.chunk / g.leaf);
 	}
 	w->fused = alloc_array(leaves, sizeof(*w->fused));
-	if (!w->fused)
-		return -ENOMEM;
-	r = source_buffers_init(&w->buffers, p->in->sources, p->in->n_sources);
-	if (r < 0)
+	w->pieces = alloc_array(p->pieces_max, sizeof(*w->pieces));
+	r = w->fused && w->pieces ? source_buffers_init(&w->buffers, &p->sizes) : -ENOMEM;
+	if (r < 0) {
 		alloc_free(w->fused);
+		alloc_free(w->pieces);
+	}
 	return r;
 }
 
@@ -412,6 +432,7 @@ static void worker_fini(struct worker *w)
 {
 	source_buffers_fini(&w->buffers);
 	alloc_free(w->fused);
+	alloc_free(w->pieces);
 }
 
 /* Workers beyond the first: what cannot be had is done without. Returns how many there are. */
@@ -436,17 +457,63 @@ static uint32_t start_workers(struct placer *p, struct worker *workers, uint32_t
 	return i;
 }
 
+/*
+ * What one thread reads at once, so that all together stay within in->memory: shorter ranges first,
+ * then fewer threads. One thread and the longest compressed chunk there must be.
+ */
+static uint64_t choose_sizes(struct placer *p, uint32_t *threads)
+{
+	const struct placing *in = p->in;
+	uint64_t range = SOURCE_RANGE_MAX, each;
+
+	for (;;) {
+		p->sizes = source_sizes_of(in->sources, in->n_sources, range);
+		each = p->sizes.window + p->sizes.chunk;
+		if (*threads * each <= in->memory || range <= SOURCE_RANGE_MIN)
+			break;
+		range /= 2;
+	}
+	*threads = (uint32_t)min_u64(*threads, max_u64(in->memory / each, 1));
+	return range;
+}
+
+static int placer_init(struct placer *p, uint32_t *threads)
+{
+	const struct placing *in = p->in;
+	struct ranges_options o = {.window_bytes = in->window, .place = in->place};
+	int r = touched_make(in->sources, in->n_sources, in->pieces, in->n_pieces, &p->touched);
+
+	o.range_bytes = choose_sizes(p, threads);
+	if (r == 0)
+		r = ranges_init(&p->ranges, in->sources, in->n_sources, p->touched, &o);
+	if (r < 0)
+		return r;
+	for (uint32_t s = 0; s < in->n_sources; s++)
+		for (uint64_t c = 0; c < p->touched[s].n_chunks; c++)
+			p->pieces_max = max_u64(p->pieces_max, p->touched[s].first[c + 1] -
+								       p->touched[s].first[c]);
+	for (size_t i = 0; i < in->n_pieces; i++)
+		p->devices = p->devices || in->targets[in->pieces[i].target].device;
+	return 0;
+}
+
+static void placer_fini(struct placer *p)
+{
+	ranges_fini(&p->ranges);
+	touched_free(p->touched, p->in->n_sources);
+}
+
 int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 {
 	struct placer p = { .in = in };
 	struct worker workers[THREADS_MAX] = { 0 };
 	uint32_t n = (uint32_t)min_u64(max_u64(in->threads, 1), THREADS_MAX);
-	int r = touched_make(in->sources, in->n_sources, in->pieces, in->n_pieces, &p.touched);
+	int r = placer_init(&p, &n);
 
 	if (r == 0)
 		r = worker_init(&workers[0], &p);
 	if (r < 0) {
-		touched_free(p.touched, in->n_sources);
+		placer_fini(&p);
 		return err_code(e, r, "read what is stored");
 	}
 	pthread_mutex_init(&p.mutex, NULL);
@@ -458,7 +525,7 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 		worker_fini(&workers[i]);
 	}
 	pthread_mutex_destroy(&p.mutex);
-	touched_free(p.touched, in->n_sources);
+	placer_fini(&p);
 	*ret = p.placed;
 	if (p.result < 0 && e && p.err.code)
 		*e = p.err;

@@ -25,6 +25,9 @@ struct placing {
 	const struct place_target *targets; /* by piece->target */
 	struct devices *devices;            /* with the targets' devices in use */
 	uint32_t threads;                   /* the caller's included */
+	uint64_t memory; /* bytes that are read at once at most, if that can be */
+	uint32_t place;  /* of several that read the same: ranges.h */
+	uint64_t window; /* bytes; 0: the default */
 	uint64_t deadline;
 };
 

@@ -2,8 +2,11 @@
 /*
  * source.c - reading ranges of images.
  *
- * Files are read past the page cache: the descriptor came with O_DIRECT, so offset, length and
- * address are multiples of ALIGN, and what is not wanted at the ends is skipped. Memory of another
+ * A file is read past the page cache where nobody else wants it: the descriptor came with O_DIRECT,
+ * so offset, length and address are multiples of ALIGN, and what is not wanted at the ends is
+ * skipped. One that other processes read too comes without O_DIRECT: the kernel is told of a whole
+ * range, so that the disk gets large requests, and the range is taken over in steps that stay in
+ * the second-level cache. Pages are whole in either case. Memory of another
  * process is mapped where it lies in huge pages. Small ones are read like a file, in pieces that
  * stay in the second-level cache: a copy by the kernel costs less than mapping pages that are used
  * once (1 GiB in 0.20 s against 0.37 s). Memory that this process has mapped anyway (its own slots)
@@ -26,16 +29,17 @@
 #include "codec/compress.h"
 #include "codec/digest.h"
 
-#define ALIGN	     4096u
-#define MEMORY_RANGE (256u << 10) /* stays in the second-level cache */
-#define FILE_RANGE   (2u << 20)
-#define SEALS_READ   (F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)
+#define ALIGN      4096u
+#define STEP       (256u << 10) /* stays in the second-level cache */
+#define SEALS_READ (F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)
 
-uint64_t source_range_max(const struct source *s)
+_Static_assert(STEP <= SOURCE_RANGE_MIN && SOURCE_RANGE_MIN <= SOURCE_RANGE_MAX, "they nest");
+
+uint64_t source_range_max(const struct source *s, uint64_t range_bytes)
 {
-	uint64_t bytes = s->in->kind == LOAD_MEMORY ? MEMORY_RANGE : FILE_RANGE;
-
-	return max_u64(bytes / s->in->geometry.leaf, 1);
+	if (s->in->kind == LOAD_MEMORY)
+		range_bytes = min_u64(range_bytes, STEP);
+	return max_u64(range_bytes / s->in->geometry.leaf, 1);
 }
 
 /* ---- Mapping ---- */
@@ -80,28 +84,36 @@ static bool any_compressed(const struct source *s)
 	return false;
 }
 
-int source_buffers_init(struct source_buffers *b, const struct source *sources, uint32_t n_sources)
+struct source_sizes source_sizes_of(const struct source *sources, uint32_t n_sources,
+				    uint64_t range_bytes)
 {
-	uint64_t window = 0, chunk = 0;
-	int r;
+	struct source_sizes sizes = {0};
 
-	*b = (struct source_buffers){ 0 };
 	for (uint32_t i = 0; i < n_sources; i++) {
 		const struct geometry *g = &sources[i].in->geometry;
+		uint64_t leaves = source_range_max(&sources[i], range_bytes);
 
-		window = max_u64(window, source_range_max(&sources[i]) * g->leaf);
+		sizes.window = max_u64(sizes.window, leaves * g->leaf);
 		if (any_compressed(&sources[i]))
-			chunk = max_u64(chunk, g->chunk);
+			sizes.chunk = max_u64(sizes.chunk, g->chunk);
 	}
-	b->window_bytes = max_u64(window, chunk) + 2 * ALIGN;
+	sizes.window = max_u64(sizes.window, sizes.chunk) + 2 * ALIGN;
+	return sizes;
+}
+
+int source_buffers_init(struct source_buffers *b, const struct source_sizes *sizes)
+{
+	int r;
+
+	*b = (struct source_buffers){.window_bytes = sizes->window};
 	b->window_block = alloc_zero(b->window_bytes + ALIGN);
 	if (!b->window_block)
 		return -ENOMEM;
 	b->window = (uint8_t *)round_up((uintptr_t)b->window_block, ALIGN);
-	if (chunk == 0)
+	if (sizes->chunk == 0)
 		return 0;
-	b->raw = alloc_zero(chunk);
-	r = b->raw ? compressor_new(chunk, 1, &b->compressor) : -ENOMEM;
+	b->raw = alloc_zero(sizes->chunk);
+	r = b->raw ? compressor_new(sizes->chunk, 1, &b->compressor) : -ENOMEM;
 	if (r < 0)
 		source_buffers_fini(b);
 	return r;
@@ -127,7 +139,7 @@ struct source_range source_range_at(const struct source *s, uint64_t leaf, uint6
 	uint64_t per_chunk = s->in->geometry.chunk / s->in->geometry.leaf;
 	uint64_t n_leaves = div_up(s->in->image_len, s->in->geometry.leaf);
 	uint64_t chunk = leaf / per_chunk, end;
-	struct source_range range = { .first = leaf, .n = min_u64(want, source_range_max(s)) };
+	struct source_range range = {.first = leaf, .n = want};
 	struct chunk_place p, next;
 
 	assert(leaf < n_leaves && want > 0);
@@ -149,6 +161,34 @@ struct source_range source_range_at(const struct source *s, uint64_t leaf, uint6
 	}
 	range.n = min_u64(range.n, end - leaf);
 	return range;
+}
+
+/* Where a byte of an image's raw chunk is in the file. */
+static uint64_t offset_of(const struct source *s, uint64_t at)
+{
+	uint64_t chunk = s->in->geometry.chunk;
+
+	return place_of(s, at / chunk).offset + at % chunk;
+}
+
+uint64_t source_step(const struct source *s, struct source_range range)
+{
+	uint64_t chunk = range.first * s->in->geometry.leaf / s->in->geometry.chunk;
+
+	if (!s->cached || place_of(s, chunk).encoding != ENCODING_RAW)
+		return range.n;
+	return min_u64(range.n, max_u64(STEP / s->in->geometry.leaf, 1));
+}
+
+void source_prefetch(const struct source *s, struct source_range range)
+{
+	struct geometry g = s->in->geometry;
+	uint64_t lo = range.first * g.leaf, hi = min_u64(lo + range.n * g.leaf, s->in->image_len);
+
+	assert(s->cached && lo < hi);
+	/* It is advice. */
+	ignore_result(posix_fadvise(s->fd, (off_t)offset_of(s, lo), (off_t)(hi - lo),
+				    POSIX_FADV_WILLNEED));
 }
 
 /* ---- Reading ---- */
@@ -235,8 +275,6 @@ int source_read(const struct source *s, struct source_range range, struct source
 	struct geometry g = s->in->geometry;
 	uint64_t lo = range.first * g.leaf;
 	uint64_t hi = min_u64(lo + range.n * g.leaf, s->in->image_len);
-	uint64_t chunk = lo / g.chunk;
-	struct chunk_place p;
 
 	assert(range.n > 0 && lo < hi);
 	if (s->mapped) {
@@ -246,8 +284,7 @@ int source_read(const struct source *s, struct source_range range, struct source
 	}
 	if (s->in->kind == LOAD_MEMORY)
 		return read_window(s, lo, hi - lo, b, ret, ret_read);
-	p = place_of(s, chunk);
-	if (p.encoding != ENCODING_RAW)
-		return read_compressed(s, range, chunk, b, ret, ret_read);
-	return read_window(s, p.offset + (lo - chunk * g.chunk), hi - lo, b, ret, ret_read);
+	if (place_of(s, lo / g.chunk).encoding != ENCODING_RAW)
+		return read_compressed(s, range, lo / g.chunk, b, ret, ret_read);
+	return read_window(s, offset_of(s, lo), hi - lo, b, ret, ret_read);
 }

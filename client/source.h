@@ -12,6 +12,7 @@ struct compressor;
 struct source {
 	const struct load_source *in; /* the plan's */
 	int fd;
+	bool cached;           /* a file that is read through the page cache */
 	const uint8_t *mapped; /* not NULL: the image is mapped by this process */
 	bool ours;             /* mapped by source_map(), to be undone */
 };
@@ -34,17 +35,29 @@ struct source_range {
 void source_map(struct source *s);
 void source_unmap(struct source *s);
 
-/* Sizes buffers for any range that source_range_at() gives for these sources. */
-MUST_CHECK int source_buffers_init(struct source_buffers *b, const struct source *sources,
-				   uint32_t n_sources);
+/* What a worker needs for any range of these sources that is no longer than range_bytes. */
+struct source_sizes {
+	uint64_t window;
+	uint64_t chunk; /* the longest compressed one; 0: there is none */
+};
+struct source_sizes source_sizes_of(const struct source *sources, uint32_t n_sources,
+				    uint64_t range_bytes);
+MUST_CHECK int source_buffers_init(struct source_buffers *b, const struct source_sizes *sizes);
 void source_buffers_fini(struct source_buffers *b);
 
-uint64_t source_range_max(const struct source *s); /* leaves */
+#define SOURCE_RANGE_MAX (2u << 20)   /* bytes that are asked for at once */
+#define SOURCE_RANGE_MIN (256u << 10) /* less is not faster anywhere */
+/* How long a range may be: leaves, at least one. */
+uint64_t source_range_max(const struct source *s, uint64_t range_bytes);
 /*
  * The range that begins with this leaf, when want of them in a row are wanted (a compressed chunk
  * ends a range and is given whole from this leaf to its end).
  */
 struct source_range source_range_at(const struct source *s, uint64_t leaf, uint64_t want);
+/* How many leaves of the range are best read at once; their number when it is all of them. Where it
+ * is not all, source_prefetch() has the rest read meanwhile. */
+uint64_t source_step(const struct source *s, struct source_range range);
+void source_prefetch(const struct source *s, struct source_range range);
 
 /*
  * *ret points to the range's first byte until the next call with these buffers. CKPT_ECORRUPT: a

@@ -208,6 +208,33 @@ static void test_threads(void **state)
 	assert_int_equal(load_threads(1, true), 2);
 }
 
+static void test_load_memory(void **state)
+{
+	static const char *const wrong[] = {"0", "lots", "M", "-1", "12T", "1M ", "2000G"};
+	struct identity id;
+	struct err e = {0};
+
+	(void)state;
+	SET("RANK", "0", "WORLD_SIZE", "1");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.load_memory, 64u << 20);
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_LOAD_MEMORY", "1000000");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.load_memory, 1000000);
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_LOAD_MEMORY", "512K");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.load_memory, 512u << 10);
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_LOAD_MEMORY", "3G");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.load_memory, 3ull << 30);
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_LOAD_MEMORY", wrong[i]);
+		err_clear(&e);
+		assert_int_equal(find(&id, &e), -EINVAL);
+		assert_non_null(strstr(e.text, "CKPT_LOAD_MEMORY"));
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -216,6 +243,7 @@ int main(void)
 		cmocka_unit_test_setup(test_run_id, clear),
 		cmocka_unit_test_setup(test_socket_token_timeouts, clear),
 		cmocka_unit_test_setup(test_threads, clear),
+		cmocka_unit_test_setup(test_load_memory, clear),
 	};
 
 	return cmocka_run_group_tests_name("environment", tests, NULL, NULL);

@@ -23,7 +23,7 @@
 #include "base/alloc.h"
 #include "base/huge.h"
 #include "client/clock.h"
-#include "client/touched.h"
+#include "client/ranges.h"
 #include "codec/compress.h"
 #include "codec/digest.h"
 #include "tests/lib/test.h"
@@ -52,6 +52,8 @@ struct world {
 	size_t n_pieces;
 	uint8_t *have[TARGETS], *want[TARGETS];
 	struct place_target targets[TARGETS];
+	uint32_t place;
+	uint64_t window;
 	uint64_t x;
 };
 
@@ -230,11 +232,31 @@ static void drop_world(struct world *w)
 	test_dir_remove(w->dir);
 }
 
+/* Files through the page cache, as one of several that read them. */
+static void share_world(struct world *w)
+{
+	for (int i = RAW_FILE; i <= PACKED_FILE; i++) {
+		close(w->sources[i].fd);
+		w->sources[i].fd = open(w->images[i].path, O_RDONLY | O_CLOEXEC);
+		assert_true(w->sources[i].fd >= 0);
+		w->sources[i].cached = true;
+	}
+	w->place = (uint32_t)rnd(w, 9);
+	w->window = 1 + rnd(w, rnd(w, 2) ? 5 * CHUNK : 100 * CHUNK);
+}
+
 static int run(struct world *w, uint32_t threads, struct placed *ret, struct err *e)
 {
-	struct placing p = { .sources = w->sources, .n_sources = SOURCES, .pieces = w->pieces,
-			     .n_pieces = w->n_pieces, .targets = w->targets, .threads = threads,
-			     .deadline = NEVER };
+	struct placing p = {.sources = w->sources,
+			    .n_sources = SOURCES,
+			    .pieces = w->pieces,
+			    .n_pieces = w->n_pieces,
+			    .targets = w->targets,
+			    .threads = threads,
+			    .memory = 64u << 20,
+			    .place = w->place,
+			    .window = w->window,
+			    .deadline = NEVER};
 
 	err_clear(e);
 	*ret = (struct placed){ 0 };
@@ -277,6 +299,8 @@ static void test_any_pieces_from_any_source(void **state)
 		uint64_t raw = 0;
 
 		make_world(&w, seed * 1000 + i);
+		if (i % 2)
+			share_world(&w);
 		assert_int_equal(run(&w, 1 + (uint32_t)(i % 4), &placed, &e), 0);
 		for (int t = 0; t < TARGETS; t++)
 			assert_memory_equal(w.have[t], w.want[t], TARGET_BYTES);
@@ -321,6 +345,50 @@ static void test_touched_index(void **state)
 			}
 			assert_int_equal(touched_next(&t[s], next), t[s].n_leaves);
 		}
+		touched_free(t, SOURCES);
+		drop_world(&w);
+	}
+}
+
+/* Whatever place and window: every touched leaf once, and no compressed chunk in two ranges. */
+static void test_ranges(void **state)
+{
+	uint64_t seed = test_seed(4);
+	struct touched *t;
+	struct world w;
+
+	(void)state;
+	for (uint64_t i = 0; i < 100; i++) {
+		uint8_t seen[SOURCES][64 * 40] = {{0}};
+		struct ranges_options o = {0};
+		struct source_range range;
+		struct ranges r;
+		uint64_t last = 0;
+		uint32_t s;
+
+		make_world(&w, seed * 1000 + i);
+		share_world(&w);
+		o.place = i % 3 ? w.place : 0;
+		o.window_bytes = i % 5 ? w.window : 0;
+		o.range_bytes = 1 + rnd(&w, 3 * CHUNK);
+		assert_int_equal(touched_make(w.sources, SOURCES, w.pieces, w.n_pieces, &t), 0);
+		assert_int_equal(ranges_init(&r, w.sources, SOURCES, t, &o), 0);
+		while (ranges_next(&r, &s, &range)) {
+			uint64_t at = ((uint64_t)s << 32) + range.first;
+
+			assert_true(o.place || last == 0 || at > last);
+			last = at;
+			for (uint64_t k = 0; k < range.n; k++)
+				seen[s][range.first + k]++;
+		}
+		assert_false(ranges_next(&r, &s, &range));
+		for (s = 0; s < SOURCES; s++) {
+			for (uint64_t leaf = 0; leaf < t[s].n_leaves; leaf++) {
+				assert_true(seen[s][leaf] <= 1);
+				assert_true(seen[s][leaf] || !touched_leaf(&t[s], leaf));
+			}
+		}
+		ranges_fini(&r);
 		touched_free(t, SOURCES);
 		drop_world(&w);
 	}
@@ -490,9 +558,14 @@ static void test_deadline_and_memory(void **state)
 
 	(void)state;
 	make_world(&w, 5);
-	p = (struct placing){ .sources = w.sources, .n_sources = SOURCES, .pieces = w.pieces,
-			      .n_pieces = w.n_pieces, .targets = w.targets, .threads = 3,
-			      .deadline = 1 };
+	p = (struct placing){.sources = w.sources,
+			     .n_sources = SOURCES,
+			     .pieces = w.pieces,
+			     .n_pieces = w.n_pieces,
+			     .targets = w.targets,
+			     .threads = 3,
+			     .memory = 64u << 20,
+			     .deadline = 1};
 	assert_int_equal(placer_run(&p, &placed, &e), CKPT_ETIMEDOUT);
 	p.deadline = NEVER;
 	for (uint64_t n = 1; fired; n++) {
@@ -563,9 +636,14 @@ static void drop_whole(struct whole *w)
 static int run_whole(struct whole *w, struct placed *ret)
 {
 	struct place_target targets[] = { { .ptr = w->have }, { .ptr = w->again } };
-	struct placing p = { .sources = &w->source, .n_sources = 1, .pieces = w->pieces,
-			     .n_pieces = 2, .targets = targets, .threads = 3,
-			     .deadline = NEVER };
+	struct placing p = {.sources = &w->source,
+			    .n_sources = 1,
+			    .pieces = w->pieces,
+			    .n_pieces = 2,
+			    .targets = targets,
+			    .threads = 3,
+			    .memory = 64u << 20,
+			    .deadline = NEVER};
 	struct err e = { 0 };
 
 	*ret = (struct placed){ 0 };
@@ -657,8 +735,14 @@ static void test_source_that_changes(void **state)
 	struct plan_piece rows = { .src = 3, .run = 40, .ndim = 1, .count = { 100 },
 				   .src_stride = { 80 }, .dst_stride = { 40 } };
 	struct place_target target = { .ptr = have };
-	struct placing p = { .sources = &source, .n_sources = 1, .pieces = &rows, .n_pieces = 1,
-			     .targets = &target, .threads = 1, .deadline = NEVER };
+	struct placing p = {.sources = &source,
+			    .n_sources = 1,
+			    .pieces = &rows,
+			    .n_pieces = 1,
+			    .targets = &target,
+			    .threads = 1,
+			    .memory = 1,
+			    .deadline = NEVER};
 	struct scribbler writer = { .byte = image + 3 + 50 * 80 };
 	int good = 0, refused = 0;
 	pthread_t t;
@@ -700,6 +784,7 @@ int main(void)
 		cmocka_unit_test(test_bad_leaf_read_to_its_place),
 		cmocka_unit_test(test_any_pieces_from_any_source),
 		cmocka_unit_test(test_touched_index),
+		cmocka_unit_test(test_ranges),
 		cmocka_unit_test(test_bad_leaves),
 		cmocka_unit_test(test_bad_compressed_chunks_and_short_files),
 		cmocka_unit_test(test_digest_of_what_is_stored),

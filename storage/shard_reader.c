@@ -288,3 +288,25 @@ int shard_read_chunk(struct shard_reader *r, uint64_t chunk, struct compressor *
 	*ret_len = len;
 	return 0;
 }
+
+int shard_check_leaf(struct shard_reader *r, uint64_t leaf, struct err *e)
+{
+	struct geometry g = r->table.geometry;
+	struct compressor *c = NULL;
+	const void *bytes;
+	void *block = NULL;
+	uint8_t *scratch;
+	size_t len;
+	int rc;
+
+	assert(leaf < r->table.n_leaves);
+	scratch = alloc_aligned(2u * (size_t)g.chunk + DISK_ALIGN, &block);
+	if (!scratch)
+		return err_code(e, -ENOMEM, "cannot read leaf %" PRIu64, leaf);
+	rc = compressor_new(g.chunk, 1, &c);
+	if (rc == 0)
+		rc = shard_read_chunk(r, leaf * g.leaf / g.chunk, c, scratch, &bytes, &len, e);
+	compressor_free(c);
+	alloc_free(block);
+	return rc;
+}

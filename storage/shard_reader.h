@@ -40,6 +40,8 @@ void shard_uncache(struct store *s, const struct checkpoint_id *id, uint32_t ran
 struct compressor;
 MUST_CHECK int shard_read_chunk(struct shard_reader *r, uint64_t chunk, struct compressor *c,
 				void *scratch, const void **ret, size_t *ret_len, struct err *e);
+/* The same for the chunk of one leaf, whose bytes nobody wants. */
+MUST_CHECK int shard_check_leaf(struct shard_reader *r, uint64_t leaf, struct err *e);
 /* The tensor (or blob) that holds an image offset, as words for a message. */
 void shard_describe(const struct rank_table *t, uint64_t image_offset, char *buf, size_t size);
 

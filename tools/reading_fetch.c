@@ -423,8 +423,8 @@ static uint64_t worker_bytes(const struct fetch *f, const struct source *sources
 
 	for (uint32_t i = 0; i < f->n_windows; i++) {
 		const struct load_source *in = sources[i].in;
-		uint64_t bytes = max_u64(source_range_max(&sources[i]) * in->geometry.leaf,
-					 in->geometry.chunk);
+		uint64_t leaves = source_range_max(&sources[i], SOURCE_RANGE_MAX);
+		uint64_t bytes = max_u64(leaves * in->geometry.leaf, in->geometry.chunk);
 
 		for (uint64_t k = 0; k < div_up(in->image_len, in->geometry.chunk); k++)
 			if (chunk_place_get(in->places, k).encoding != ENCODING_RAW) {
@@ -472,6 +472,7 @@ static int execute(const struct fetch *f, const struct place_target *targets, ui
 		.pieces = f->pieces,
 		.n_pieces = f->n_pieces,
 		.targets = targets,
+		.memory = f->r->memory,
 		.deadline = NEVER,
 	};
 	struct placed placed = {0};
@@ -526,7 +527,7 @@ static uint64_t source_cost(const struct source *s, const struct touched *t)
 	uint64_t sum = 0, leaf = touched_next(t, 0);
 
 	while (leaf < t->n_leaves) {
-		uint64_t want = touched_run(t, leaf, source_range_max(s));
+		uint64_t want = touched_run(t, leaf, source_range_max(s, SOURCE_RANGE_MAX));
 		struct source_range range = source_range_at(s, leaf, want);
 
 		sum += range_cost(s->in, range);
