@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two goes at each input. As the bytes of a plan: what plan_decode() accepts is executed on memory
- * of the promised sizes. As a recipe of layouts of one small tensor: two stored ranks and a wanted
- * one are declared and planned; the plan must place just as many bytes as are wanted and stored,
- * and is executed through windows.
+ * of the promised sizes. As a recipe of layouts of one small tensor: two to four stored ranks and a
+ * wanted one are declared and planned; the plan is executed through windows, and each element that
+ * is wanted must come from the most preferred rank that stores it, or be left as it was. The oracle
+ * goes element by element.
  */
 #include <config.h>
 
@@ -50,31 +51,63 @@ static void try_bytes(const uint8_t *data, size_t size)
 	}
 }
 
+#define STORED_MAX 4
+#define UNTOUCHED  0xee
+static const struct {
+	uint32_t dtype, bytes;
+} dtypes[] = {
+	{CKPT_U8, 1}, {CKPT_BF16, 2}, {CKPT_F32, 4}, {CKPT_F64, 8}, {CKPT_C128, 16},
+};
+
+/* The first byte says how many dimensions, which dtype, how many ranks; the second the windows. */
+struct recipe {
+	struct reader r;
+	struct shape global;
+	uint32_t kind, n_stored;
+	uint64_t window, elements;
+};
+
+static bool begin(struct recipe *c, const uint8_t *data, size_t size)
+{
+	uint8_t head;
+
+	*c = (struct recipe){.r = reader_of(data, size)};
+	head = read_u8(&c->r);
+	c->global.ndim = head % 5;
+	c->kind = head / 5 % 5;
+	c->n_stored = 2 + head / 25 % 3;
+	c->window = 512 + read_u8(&c->r);
+	for (uint32_t k = 0; k < c->global.ndim; k++)
+		c->global.dim[k] = read_u8(&c->r) % (c->global.ndim < 3 ? 33 : 9);
+	return shape_elements(&c->global, &c->elements) && c->elements <= ELEMENTS_MAX;
+}
+
 /* One rank's shards of the tensor by the next bytes; NULL when the bytes make none. */
-static void *declare(struct reader *r, const struct shape *global, size_t *len)
+static void *declare(struct recipe *c, size_t *len)
 {
 	struct declaration_builder *b;
 	void *bytes = NULL;
-	uint8_t n = read_u8(r) % 6;
+	uint8_t n = read_u8(&c->r) % 6;
 	bool ok;
 
 	if (declaration_builder_new(geometry, &b) != 0)
 		return NULL;
 	for (ok = true; ok && n > 0; n--) {
-		struct shard s = {
-			.name = "t", .name_len = 1, .dtype = CKPT_U8, .global = *global
-		};
+		struct shard s = {.name = "t",
+				  .name_len = 1,
+				  .dtype = dtypes[c->kind].dtype,
+				  .global = c->global};
 		uint64_t elements = 1;
 
-		s.box.ndim = global->ndim;
-		for (uint32_t k = 0; k < global->ndim; k++) {
-			s.box.offset[k] = read_u8(r) % (global->dim[k] + 1);
-			s.box.length[k] = read_u8(r) % (global->dim[k] - s.box.offset[k] + 1);
+		s.box.ndim = c->global.ndim;
+		for (uint32_t k = 0; k < c->global.ndim; k++) {
+			s.box.offset[k] = read_u8(&c->r) % (c->global.dim[k] + 1);
+			s.box.length[k] = read_u8(&c->r) % (c->global.dim[k] - s.box.offset[k] + 1);
 			elements *= s.box.length[k];
 		}
-		s.flat = read_u8(r) & 1;
-		s.start = read_u16(r) % (elements + 1);
-		s.stop = s.start + read_u16(r) % (elements - s.start + 1);
+		s.flat = read_u8(&c->r) & 1;
+		s.start = read_u16(&c->r) % (elements + 1);
+		s.stop = s.start + read_u16(&c->r) % (elements - s.start + 1);
 		ok = declaration_add(b, &s, NULL) >= 0;
 	}
 	if (!ok || declaration_finish(b, &bytes, len, NULL) != 0)
@@ -83,77 +116,135 @@ static void *declare(struct reader *r, const struct shape *global, size_t *len)
 	return bytes;
 }
 
-/* Which elements a rank holds: holds[i] counts how often element i is declared. */
-static void mark(const struct declaration *d, uint8_t *holds)
+/* ---- The oracle ---- */
+
+/* The number in its tensor of element k of the shard's box. */
+static uint64_t number_of(const struct shard *s, uint64_t k)
+{
+	uint64_t number = 0, step = 1;
+
+	for (uint32_t n = s->box.ndim; n-- > 0; k /= s->box.length[n]) {
+		number += (s->box.offset[n] + k % s->box.length[n]) * step;
+		step *= s->global.dim[n];
+	}
+	return number;
+}
+
+static void value_of(uint8_t value[16], uint64_t number, uint32_t source)
+{
+	uint64_t x = (number + 1) * 0x9e3779b97f4a7c15u + source * 0xff51afd7ed558ccdu;
+
+	for (int i = 0; i < 16; i++) {
+		x ^= x >> 29;
+		x *= 0xbf58476d1ce4e5b9u;
+		value[i] = (uint8_t)(x >> 56);
+	}
+}
+
+/* best[i]: the source that element i must come from, of those so far; preferred ones come later. */
+static void fill(const struct declaration *d, uint32_t source, uint32_t size, uint8_t *image,
+		 uint8_t *best)
 {
 	for (uint32_t i = 0; i < d->n_shards; i++) {
 		struct shard s;
 
 		declaration_get(d, i, &s);
 		for (uint64_t k = s.start; k < s.stop; k++) {
-			uint64_t number = 0, step = 1, rest = k;
+			uint8_t value[16];
 
-			for (uint32_t n = s.box.ndim; n-- > 0; rest /= s.box.length[n]) {
-				number += (s.box.offset[n] + rest % s.box.length[n]) * step;
-				step *= s.global.dim[n];
-			}
-			holds[number]++;
+			value_of(value, number_of(&s, k), source);
+			memcpy(image + s.image_offset + (k - s.start) * size, value, size);
+			best[number_of(&s, k)] = (uint8_t)(1 + source);
 		}
 	}
 }
 
-static void check_plan(const struct declaration *have, const struct declaration *want,
-		       uint64_t window)
+static uint64_t check_shard(const struct shard *s, uint32_t size, const uint8_t *memory,
+			    const uint8_t *best)
 {
-	struct plan_source sources[2] = { { have[0], 1, false }, { have[1], 0, false } };
-	static uint8_t stored[ELEMENTS_MAX], wanted[ELEMENTS_MAX];
 	uint64_t covered = 0;
+
+	for (uint64_t k = s->start; k < s->stop; k++) {
+		uint64_t number = number_of(s, k);
+		uint8_t value[16];
+
+		memset(value, UNTOUCHED, sizeof(value));
+		if (best[number])
+			value_of(value, number, best[number] - 1u);
+		assert(memcmp(memory + (k - s->start) * size, value, size) == 0);
+		covered += best[number] > 0;
+	}
+	return covered;
+}
+
+static void execute(const struct recipe *c, const struct plan *plan, uint8_t *const *image,
+		    const struct declaration *have, uint8_t *const *memory)
+{
+	for (size_t i = 0; i < plan->n_pieces; i++) {
+		const struct plan_piece *p = &plan->pieces[i];
+		uint64_t end = have[p->source].image_bytes;
+
+		for (uint64_t lo = 0; lo < end; lo += c->window)
+			plan_piece_copy(p, image[p->source] + lo, lo, min_u64(lo + c->window, end),
+					memory[p->target]);
+	}
+}
+
+/* Source 0 is the least preferred. */
+static void check_plan(const struct recipe *c, const struct declaration *have,
+		       const struct declaration *want)
+{
+	struct plan_source sources[STORED_MAX] = {0};
+	uint8_t *image[STORED_MAX], *memory[8] = {NULL}, best[ELEMENTS_MAX] = {0};
+	uint32_t size = dtypes[c->kind].bytes;
+	uint64_t covered = 0;
+	struct shard s;
 	struct plan plan;
 
-	memset(stored, 0, sizeof(stored));
-	memset(wanted, 0, sizeof(wanted));
-	mark(&have[0], stored);
-	mark(&have[1], stored);
-	mark(want, wanted);
-	for (uint32_t i = 0; i < ELEMENTS_MAX; i++)
-		covered += wanted[i] && stored[i];
-	if (plan_make(sources, 2, want, true, true, &plan, NULL) == 0) {
-		uint8_t *memory = alloc_zero(ELEMENTS_MAX), *image = alloc_zero(1u << 16);
-
-		assert(plan.bytes == covered);
-		for (size_t i = 0; memory && image && i < plan.n_pieces; i++)
-			for (uint64_t lo = 0; lo < 1u << 16; lo += window)
-				plan_piece_copy(&plan.pieces[i], image + lo, lo,
-						min_u64(lo + window, 1u << 16), memory);
-		alloc_free(memory);
-		alloc_free(image);
+	for (uint32_t i = 0; i < c->n_stored; i++) {
+		sources[i].declaration = have[i];
+		sources[i].cost = c->n_stored - i;
+		image[i] = calloc(1, have[i].image_bytes + 1);
+		fill(&have[i], i, size, image[i], best);
+	}
+	for (uint32_t i = 0; i < want->n_shards; i++) {
+		declaration_get(want, i, &s);
+		memory[declaration_order(want, i)] = malloc(s.bytes + 1);
+		memset(memory[declaration_order(want, i)], UNTOUCHED, s.bytes);
+	}
+	if (plan_make(sources, c->n_stored, want, true, true, &plan, NULL) == 0) {
+		execute(c, &plan, image, have, memory);
+		for (uint32_t i = 0; i < want->n_shards; i++) {
+			declaration_get(want, i, &s);
+			covered += check_shard(&s, size, memory[declaration_order(want, i)], best);
+		}
+		assert(plan.bytes == covered * size);
 	}
 	plan_fini(&plan);
+	for (uint32_t i = 0; i < c->n_stored; i++)
+		free(image[i]);
+	for (uint32_t i = 0; i < want->n_shards; i++)
+		free(memory[i]);
 }
 
 static void try_recipe(const uint8_t *data, size_t size)
 {
-	struct reader r = reader_of(data, size);
-	struct shape global = { .ndim = read_u8(&r) % 5 };
-	uint64_t window = 512 + read_u8(&r);
-	struct declaration d[3];
-	void *bytes[3] = { NULL };
-	uint64_t elements;
+	struct declaration d[STORED_MAX + 1];
+	void *bytes[STORED_MAX + 1] = {NULL};
+	struct recipe c;
 	bool good = true;
 
-	for (uint32_t k = 0; k < global.ndim; k++)
-		global.dim[k] = read_u8(&r) % (global.ndim < 3 ? 33 : 9);
-	if (!shape_elements(&global, &elements) || elements > ELEMENTS_MAX)
+	if (!begin(&c, data, size))
 		return;
-	for (int i = 0; i < 3; i++) {
+	for (uint32_t i = 0; i <= c.n_stored; i++) {
 		size_t len = 0;
 
-		bytes[i] = declare(&r, &global, &len);
+		bytes[i] = declare(&c, &len);
 		good = good && bytes[i] && declaration_open(bytes[i], len, &d[i], NULL) == 0;
 	}
 	if (good)
-		check_plan(d, &d[2], window);
-	for (int i = 0; i < 3; i++)
+		check_plan(&c, d, &d[c.n_stored]);
+	for (uint32_t i = 0; i <= c.n_stored; i++)
 		alloc_free(bytes[i]);
 }
 
