@@ -15,7 +15,7 @@
 #include "tools/document.h"
 
 const struct exchange_format exchange_formats[] = {
-	{.name = "safetensors", .write = safetensors_write},
+	{"safetensors", safetensors_detect, safetensors_open, safetensors_write},
 	{0},
 };
 

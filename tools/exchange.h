@@ -68,6 +68,10 @@ void export_tell(struct exporting *x, const char *path, uint64_t bytes, size_t n
 
 /* ---- Formats ---- */
 
+bool safetensors_detect(const char *path);
+int safetensors_open(const char *path, struct source **ret, struct err *e);
 int safetensors_write(struct exporting *x, struct err *e);
+/* A blob of rank 0 with the __metadata__ of what was imported; an export says it again. */
+#define SAFETENSORS_BLOB "safetensors.metadata"
 
 #endif

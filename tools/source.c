@@ -133,6 +133,63 @@ int source_choose(const struct source *s, const struct words *globs, size_t **re
 	return 0;
 }
 
+/* ---- Runs ---- */
+
+/* Elements of a box that lie one behind the other in the tensor: *ret_from is the first dimension
+ * that they span. */
+static uint64_t run_length(const struct box *b, const struct shape *global, uint32_t *ret_from)
+{
+	uint64_t n = 1;
+	uint32_t k = b->ndim;
+
+	while (k > 0) {
+		k--;
+		n *= b->length[k];
+		if (b->length[k] != global->dim[k])
+			break;
+	}
+	*ret_from = k;
+	return n;
+}
+
+static int box_each_run(const struct box *b, const struct reading_tensor *t, uint8_t **to,
+			want_run_fn *fn, void *arg, struct err *e)
+{
+	struct box whole = {.ndim = b->ndim};
+	uint64_t at[CKPT_NDIM_MAX], n;
+	uint32_t from, k;
+
+	memcpy(whole.length, t->global.dim, sizeof(whole.length));
+	memcpy(at, b->offset, sizeof(at));
+	n = run_length(b, &t->global, &from);
+	do {
+		int r = fn(arg, box_index(&whole, at), n, *to, e);
+
+		if (r != 0)
+			return r;
+		*to += n * dtype_bytes(t->dtype);
+		for (k = from; k-- > 0;) { /* the next one, as on a counter */
+			if (++at[k] < b->offset[k] + b->length[k])
+				break;
+			at[k] = b->offset[k];
+		}
+	} while (k != UINT32_MAX);
+	return 0;
+}
+
+int want_each_run(const struct reading_want *w, const struct reading_tensor *t, want_run_fn *fn,
+		  void *arg, struct err *e)
+{
+	struct box boxes[FLAT_BOXES_MAX];
+	int n = flat_to_boxes(&w->box, w->start, w->stop, boxes), r = 0;
+	uint8_t *to = w->to;
+
+	assert(box_inside(&w->box, &t->global));
+	for (int i = 0; r == 0 && i < n; i++)
+		r = box_each_run(&boxes[i], t, &to, fn, arg, e);
+	return r;
+}
+
 /* ---- Slabs ---- */
 
 size_t slabs_next(struct slabs *s, struct slab ret[SLABS_MAX])

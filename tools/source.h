@@ -56,6 +56,15 @@ bool name_is_chosen(const struct words *globs, const char *name, uint32_t name_l
 MUST_CHECK int source_choose(const struct source *s, const struct words *globs, size_t **ret,
 			     size_t *ret_n, struct err *e);
 
+/*
+ * For formats that store a tensor whole and row-major: the want as runs of elements that lie one
+ * behind the other in the tensor, in order. `at` is the first one's index in it; `to` is where they
+ * go. What fn returns other than 0 ends it.
+ */
+typedef int want_run_fn(void *arg, uint64_t at, uint64_t n, void *to, struct err *e);
+MUST_CHECK int want_each_run(const struct reading_want *w, const struct reading_tensor *t,
+			     want_run_fn *fn, void *arg, struct err *e);
+
 /* ---- Pieces that fit in memory ---- */
 
 /* Elements [start, stop) of item `which`. */

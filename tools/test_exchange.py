@@ -8,6 +8,8 @@ import struct
 
 import numpy as np
 
+np.seterr(all="ignore")  # infinities and NaNs of every kind are what this is about
+
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1,
          "F8_E5M2FNUZ": 1, "I16": 2, "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4,
          "C64": 8, "F64": 8, "I64": 8, "U64": 8, "C128": 16}
@@ -98,9 +100,8 @@ def content(name, dtype, shape):
     for byte in name.encode():
         seed = (seed ^ byte) * 1099511628211 % 2**64
     index = np.arange(n, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        v = mix(np.uint64(seed) + index)
-        w = mix(v)
+    v = mix(np.uint64(seed) + index)
+    w = mix(v)
     v = np.where(index // np.uint64(4096) % np.uint64(2) == 1, v & np.uint64(0xff), v)
     both = np.stack([v, w], 1).astype("<u8").view(np.uint8).reshape(n, 16)
     return both[:, :size].tobytes()
@@ -155,8 +156,7 @@ def cast(dtype, raw, to):
         back = to_f64("BF16", bits.tobytes())
         narrow = bits.tobytes()
     else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            narrow = wide.astype(FLOATS[to])
+        narrow = wide.astype(FLOATS[to])
         back, narrow = narrow.astype("<f8"), narrow.tobytes()
     return narrow, int((np.isinf(back) & np.isfinite(wide)).sum())
 
@@ -167,3 +167,83 @@ def same_numbers(dtype, a, b):
     bits = np.dtype("<u%d" % SIZES[dtype])
     x, y = np.frombuffer(a, bits), np.frombuffer(b, bits)
     return len(a) == len(b) and (nan_a == nan_b).all() and (x[~nan_a] == y[~nan_a]).all()
+
+
+# ---- Differences, as numpy and Python's integers have them
+
+def eight_bits(dtype):
+    """All values of an 8-bit float."""
+    exponent, mantissa, bias, kind = {"F8_E4M3": (4, 3, 7, "fn"), "F8_E5M2": (5, 2, 15, "ieee"),
+                                      "F8_E4M3FNUZ": (4, 3, 8, "fnuz"), "F8_E5M2FNUZ": (5, 2, 16, "fnuz"),
+                                      "F8_E8M0": (8, 0, 127, "e8m0")}[dtype]
+    out = []
+    for b in range(256):
+        if kind == "e8m0":
+            out.append(np.nan if b == 255 else 2.0 ** (b - bias))
+            continue
+        sign, e, m = -1.0 if b & 128 else 1.0, (b >> mantissa) & (2**exponent - 1), b & (2**mantissa - 1)
+        if kind == "ieee" and e == 2**exponent - 1:
+            out.append(np.nan if m else sign * np.inf)
+        elif (kind == "fn" and b & 127 == 127) or (kind == "fnuz" and b == 128):
+            out.append(np.nan)
+        else:
+            out.append(sign * (m * 2.0 ** (1 - bias - mantissa) if e == 0
+                               else (1 + m / 2**mantissa) * 2.0 ** (e - bias)))
+    return np.array(out)
+
+
+def parts(dtype, raw):
+    """Real parts as an array of f64, or of Python's integers."""
+    if dtype in ("C64", "C128"):
+        return np.frombuffer(raw, "<f4" if dtype == "C64" else "<f8").astype("<f8")
+    if dtype.startswith("F8"):
+        return eight_bits(dtype)[np.frombuffer(raw, "u1")]
+    if dtype == "BOOL":
+        dtype = "U8"
+    if dtype[0] in "UI":
+        return np.frombuffer(raw, "<%s%d" % (dtype[0].lower(), SIZES[dtype])).astype(object)
+    return to_f64(dtype, raw)
+
+
+def difference(a, b):
+    """What `ckptctl diff --json` says of two tensors (dtype, shape, bytes), but for the name."""
+    (dtype_a, shape_a, raw_a), (dtype_b, shape_b, raw_b) = a, b
+    out = {"dtype_a": dtype_a.lower(), "dtype_b": dtype_b.lower(), "shape_a": list(shape_a),
+           "shape_b": list(shape_b)}
+    out["compared"] = list(shape_a) == list(shape_b) and (dtype_a[0] == "C") == (dtype_b[0] == "C")
+    if not out["compared"]:
+        return out
+    x, y = parts(dtype_a, raw_a), parts(dtype_b, raw_b)
+    exact = x.dtype == object and y.dtype == object
+    if not exact:
+        x, y = x.astype("<f8"), y.astype("<f8")
+    n, per = elements(shape_a), 2 if dtype_a[0] == "C" else 1
+    if dtype_a == dtype_b:
+        size = SIZES[dtype_a] // per
+        differ = (np.frombuffer(raw_a, "u1").reshape(n * per, size) !=
+                  np.frombuffer(raw_b, "u1").reshape(n * per, size)).any(axis=1)
+    elif exact:
+        differ = np.array([p != q for p, q in zip(x, y)], bool)
+    else:
+        differ = (x != y) & ~(np.isnan(x) & np.isnan(y))
+    changed = differ.reshape(n, per).any(axis=1)
+    x, y = x[differ], y[differ]
+    out.update(elements=n, changed=int(changed.sum()), fraction=float(changed.sum() / n) if n else 0.0,
+               nans=0, infinite=0, max_abs=0 if exact else 0.0, max_rel=0.0, first=None)
+    if changed.any():
+        out["first"] = [int(i) for i in np.unravel_index(int(changed.argmax()), tuple(shape_a))]
+    if exact:
+        for p, q in zip(x, y):
+            out["max_abs"] = max(out["max_abs"], abs(p - q))
+            out["max_rel"] = max(out["max_rel"], float(abs(p - q)) / float(max(abs(p), abs(q))))
+        return out
+    out["nans"] = int((np.isnan(x) != np.isnan(y)).sum())
+    numbers = ~np.isnan(x) & ~np.isnan(y) & (x != y)
+    x, y = x[numbers], y[numbers]
+    error = np.abs(x - y)
+    out["infinite"] = int(np.isinf(error).sum())
+    finite = np.isfinite(error)
+    if finite.any():
+        out["max_abs"] = float(error[finite].max())
+        out["max_rel"] = float((error / np.maximum(np.abs(x), np.abs(y)))[finite].max())
+    return out

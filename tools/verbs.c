@@ -57,6 +57,8 @@ const struct verb verb_table[] = {
 	 "let retention have checkpoints again"},
 	{"gc", "[JOB]", 0, 1, LOOK | BIT(DRY_RUN) | BIT(KEEP_LAST) | BIT(KEEP_EVERY), verb_gc,
 	 "remove what the retention rules let go, or say what that is"},
+	{"diff", "A B", 2, 2, EVERY | BIT(DATA) | BIT(TENSOR) | BIT(MEMORY), verb_diff,
+	 "compare the tensors of two checkpoints, JOB[@STEP], or files"},
 	{"export", "JOB [STEP[.ATTEMPT]]", 1, 2,
 	 EVERY | BIT(DATA) | BIT(FORMAT) | BIT(OUTPUT) | BIT(TENSOR) | BIT(CAST) | BIT(SHARD_SIZE) |
 		 BIT(METADATA) | BIT(MEMORY) | BIT(YES),
