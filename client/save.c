@@ -17,6 +17,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "client/client.h"
@@ -446,4 +447,38 @@ int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args)
 		return error_keep("ckpt_save", r, &e);
 	r = save(c, args, &e);
 	return call_leave(c, "ckpt_save", r, &e);
+}
+
+static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e)
+{
+	uint64_t deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
+	struct save s = {.step = step, .started_ns = clock_ns()};
+	char text[128];
+	int r = 0;
+
+	if (overlap_busy(c))
+		return err_set(e, CKPT_ESTATE,
+			       "a save was begun and not ended; call "
+			       "ckpt_save_fence() first");
+	r = settle(c, deadline, e);
+	if (r == 0)
+		r = check_epoch(c, step, e);
+	if (r < 0)
+		return r;
+	snprintf(text, sizeof(text), "%s", reason && reason[0] ? reason : "the trainer skipped it");
+	s.epoch = c->epoch;
+	s.try = count_try(c, step);
+	save_count(c, &s, CKPT_SKIPPED, 0);
+	return tell_skipped(c, &s, text, deadline, e);
+}
+
+int ckpt_skip(struct ckpt *c, uint64_t step, const char *reason)
+{
+	struct err e = {0};
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_skip", r, &e);
+	r = skip(c, step, reason, &e);
+	return call_leave(c, "ckpt_skip", r, &e);
 }

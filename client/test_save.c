@@ -596,6 +596,27 @@ static void test_slots_populated_by_hand(void **state)
 	}
 }
 
+/* In place of a save: no credit is used, and the next try of the step is the second. */
+static void test_skip(void **state)
+{
+	struct world *w = *state;
+
+	w->a.step = 5;
+	assert_int_equal(ckpt_skip(w->c, 5, "its state is not finite"), CKPT_OK);
+	assert_int_equal(w->f->n_skips, 1);
+	assert_int_equal(w->f->skips[0].step, 5);
+	assert_int_equal(w->f->skips[0].credit, 0);
+	assert_int_equal(w->f->skips[0].try, 0);
+	assert_string_equal(w->f->skips[0].reason, "its state is not finite");
+	w->a.flags = CKPT_WAIT_CREDIT;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	assert_int_equal(w->f->seals[0].try, 1);
+	fake_lock(w->f);
+	fake_next_epoch(w->f);
+	fake_unlock(w->f);
+	assert_int_equal(ckpt_skip(w->c, 6, NULL), CKPT_EEPOCH);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -606,6 +627,7 @@ int main(void)
 		T(test_bindings_that_do_not_fit),
 		cmocka_unit_test(test_nothing_to_save),
 		T(test_no_credit_is_a_skip),
+		T(test_skip),
 		T(test_no_answer_and_no_slots),
 		T(test_saves_prepare_within_their_time),
 		T(test_waiting_for_a_credit),

@@ -227,6 +227,13 @@ CKPT_API int ckpt_save_begin(struct ckpt *c, const struct ckpt_save_args *args);
 CKPT_API int ckpt_save_fence(struct ckpt *c, unsigned flags);
 
 /*
+ * Says that this rank does not save step: in place of a save that the caller cannot make, so that
+ * the others' attempt ends now and the next try of the same step counts alike on all ranks. reason
+ * (at most 127 bytes are kept) goes into the job's log; NULL is allowed.
+ */
+CKPT_API int ckpt_skip(struct ckpt *c, uint64_t step, const char *reason);
+
+/*
  * Waits until the checkpoint of step in the current epoch has reached what. Waiting for DURABLE
  * also asks for it to be persisted. CKPT_EABORTED: it never will. CKPT_ESUPERSEDED: a newer one
  * is being persisted instead; *ret_newer (may be NULL) is its step.
