@@ -39,7 +39,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc diff export token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin gc diff export layout token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
@@ -50,6 +50,7 @@ _ckptctl()
 	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --quiet --verbose --help" ;;
 	diff) want=job-step opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
 	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --quiet --verbose --help" ;;
+	layout) want=none opts=" --data --json --tensor --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

@@ -190,7 +190,7 @@ static void tensor_cells(struct table *t, const json_t *tensor)
 	table_cell(t, "%s", text_bytes(size, doc_number(tensor, "bytes")));
 }
 
-static int print_tensors(const json_t *tensors, bool pieces)
+int print_tensors(const json_t *tensors, bool pieces)
 {
 	struct table *t = table_new(pieces ? "TENSOR DTYPE SHAPE SIZE> RANK> PART HERE>"
 					   : "TENSOR DTYPE SHAPE SIZE> PIECES>");

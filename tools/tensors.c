@@ -135,7 +135,7 @@ static int by_name(const void *a, const void *b)
 			       ? -1 : x->shard.image_offset > y->shard.image_offset;
 }
 
-static json_t *numbers_json(const uint64_t *v, uint32_t n)
+json_t *tensor_numbers(const uint64_t *v, uint32_t n)
 {
 	json_t *list = json_array();
 
@@ -144,12 +144,11 @@ static json_t *numbers_json(const uint64_t *v, uint32_t n)
 	return list;
 }
 
-static json_t *piece_json(const struct piece *p)
+json_t *tensor_piece(const struct shard *s, uint32_t rank)
 {
-	const struct shard *s = &p->shard;
-	json_t *o = json_pack("{s:i, s:o, s:o, s:o}", "rank", (int)p->rank, "offset",
-			      numbers_json(s->box.offset, s->box.ndim), "shape",
-			      numbers_json(s->box.length, s->box.ndim), "bytes",
+	json_t *o = json_pack("{s:i, s:o, s:o, s:o}", "rank", (int)rank, "offset",
+			      tensor_numbers(s->box.offset, s->box.ndim), "shape",
+			      tensor_numbers(s->box.length, s->box.ndim), "bytes",
 			      doc_count(s->bytes));
 
 	if (s->flat) {
@@ -171,11 +170,11 @@ static json_t *tensor_json(const struct piece *from, const struct piece *to)
 		elements = 0; /* declarations are checked: cannot be */
 	for (const struct piece *p = from; p < to; p++) {
 		stored += p->shard.bytes;
-		json_array_append_new(list, piece_json(p));
+		json_array_append_new(list, tensor_piece(&p->shard, p->rank));
 	}
 	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:o}", "name",
 			 doc_name(s->name, s->name_len), "dtype", dtype ? dtype : "?", "shape",
-			 numbers_json(s->global.dim, s->global.ndim), "bytes",
+			 tensor_numbers(s->global.dim, s->global.ndim), "bytes",
 			 doc_count(elements * dtype_bytes(s->dtype)), "held", doc_count(stored),
 			 "trained", (int)s->trained, "pieces", list);
 }

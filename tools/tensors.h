@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "model/tensor.h"
 #include "tools/files.h"
 
 /*
@@ -16,5 +17,11 @@
  */
 MUST_CHECK int tensors_add(struct data *d, const struct checkpoint_id *id, const char *glob,
 			   json_t *o, json_t *problems, struct err *e);
+
+/* One of a tensor's "pieces", and a list of extents or offsets. */
+json_t *tensor_piece(const struct shard *s, uint32_t rank);
+json_t *tensor_numbers(const uint64_t *v, uint32_t n);
+/* show.c: "tensors" as a table, with a line for each piece or for each tensor. */
+MUST_CHECK int print_tensors(const json_t *tensors, bool pieces);
 
 #endif

@@ -63,6 +63,8 @@ const struct verb verb_table[] = {
 	 EVERY | BIT(DATA) | BIT(FORMAT) | BIT(OUTPUT) | BIT(TENSOR) | BIT(CAST) | BIT(SHARD_SIZE) |
 		 BIT(METADATA) | BIT(MEMORY) | BIT(YES),
 	 verb_export, "write tensors to a file of another format"},
+	{"layout", "LAYOUT [JOB [STEP]|FILE]", 1, 3, EVERY | BIT(DATA) | BIT(TENSOR), verb_layout,
+	 "which part of which tensor each rank of a layout holds"},
 	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with"},
 	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files"},
 	{0},
@@ -167,7 +169,7 @@ static void print_option_words(FILE *f, unsigned options)
 
 static const char *wants(const struct verb *v)
 {
-	if (v->args_max == 0)
+	if (v->args_max == 0 || v->run == verb_layout)
 		return "none";
 	if (v->args_max < 0)
 		return "job-steps";
