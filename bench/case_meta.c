@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -268,6 +269,21 @@ static int read_file(void *arg, uint64_t offset, void *buf, size_t len)
 	return pread(l->fd, buf, len, (off_t)offset) == (ssize_t)len ? 0 : -EIO;
 }
 
+/* Until what the index does behind a write (compaction) is over: it is measured at rest. */
+static void settle(void)
+{
+	struct rusage before, after;
+	long busy_ms = 100;
+
+	for (int i = 0; i < 100 && busy_ms > 10; i++) {
+		getrusage(RUSAGE_SELF, &before);
+		pause_ms(200);
+		getrusage(RUSAGE_SELF, &after);
+		busy_ms = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000 +
+			  (after.ru_utime.tv_usec - before.ru_utime.tv_usec) / 1000;
+	}
+}
+
 /* The index of the layout, and the declaration of rank 0 as a file. */
 static int prepare(struct meta *m, struct looking *l, struct err *e)
 {
@@ -384,6 +400,7 @@ static void lookups(struct meta *m)
 	if (r < 0) {
 		cannot(m->bench, "meta.lookup.1m", &e);
 	} else {
+		settle();
 		report_lookup(m, &l, "meta.lookup.1m", true);
 		report_lookup(m, &l, "meta.lookup.file", false);
 	}

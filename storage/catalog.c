@@ -127,7 +127,42 @@ int catalog_each(struct index *ix, const struct job_id *job, catalog_fn *fn, voi
 
 /* ---- Layouts ---- */
 
-static int add_shards(struct catalog_batch *b, const struct digest *name,
+static int take_mark(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	struct layout_mark *mark = arg;
+	const uint8_t *v = value;
+
+	(void)key;
+	(void)key_len;
+	if (len != 5 || v[4] > 1)
+		return CKPT_ECORRUPT;
+	*mark = (struct layout_mark){.world = get_le32(v), .shared = v[4]};
+	return 0;
+}
+
+int layout_find(struct index *ix, const struct digest *layout, struct layout_mark *ret)
+{
+	struct catalog_key k;
+
+	key_digest(&k, CATALOG_LAYOUT, layout);
+	return ix->ops->get(ix, k.bytes, k.len, take_mark, ret);
+}
+
+int layout_clear(struct catalog_batch *b, const struct digest *layout)
+{
+	static const uint8_t kinds[] = {CATALOG_DECLARATION, CATALOG_GROUPS, CATALOG_TENSOR};
+	int r = batch_flush(b, false);
+
+	for (size_t i = 0; i < sizeof(kinds) && r == 0; i++) {
+		struct catalog_key k;
+
+		key_digest(&k, kinds[i], layout);
+		r = batch_delete(b, k.bytes, k.len);
+	}
+	return r;
+}
+
+static int add_shards(struct catalog_batch *b, const struct digest *layout, uint32_t rank,
 		      const struct declaration *d)
 {
 	uint8_t value[CATALOG_VALUE_MAX];
@@ -137,53 +172,86 @@ static int add_shards(struct catalog_batch *b, const struct digest *name,
 
 	for (uint32_t i = 0; i < d->n_shards && r == 0; i++) {
 		declaration_get(d, i, &s);
-		key_tensor(&k, name, s.name, s.name_len);
-		key_add_order(&k, declaration_order(d, i));
+		key_tensor(&k, layout, s.name, s.name_len);
+		key_add_order(&k, rank, declaration_order(d, i));
 		r = batch_add(b, k.bytes, k.len, value, shard_encode(value, &s));
 	}
 	return r;
 }
 
-static int add_declaration(struct catalog_batch *b, const struct digest *name,
-			   const struct declaration *d)
+/* *ret: the first rank that has this declaration, whose shards are in the index. */
+static int add_declaration(struct catalog_batch *b, const struct digest *layout, uint32_t rank,
+			   const struct declaration *d, uint32_t *ret)
 {
+	struct digest name = declaration_digest(d->bytes, d->len);
 	struct catalog_key k;
 	uint8_t value[4];
-	uint32_t n;
 	int r;
 
-	key_digest(&k, CATALOG_DECLARATION, name);
-	r = index_get_u32(b->ix, &k, &n);
+	key_declaration(&k, layout, &name);
+	r = index_get_u32(b->ix, &k, ret);
+	if (r == 0 && *ret > rank)
+		return CKPT_ECORRUPT;
 	if (r != CKPT_ENOTFOUND)
-		return r; /* immutable: it is there, whole */
-	r = add_shards(b, name, d);
+		return r;
+	r = add_shards(b, layout, rank, d);
 	if (r < 0)
 		return r;
-	put_le32(value, d->n_shards);
+	*ret = rank;
+	put_le32(value, rank);
 	r = batch_add(b, k.bytes, k.len, value, sizeof(value)); /* (2) */
 	return r < 0 ? r : batch_flush(b, false);
+}
+
+/* The groups of ranks up to this one; nothing where each has shards of its own. */
+static int add_groups(struct catalog_batch *b, const struct digest *layout, uint32_t first)
+{
+	uint8_t value[4 * GROUP_RANKS];
+	struct catalog_key k;
+	bool shared = false;
+	uint32_t n = b->n_groups;
+
+	b->n_groups = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		put_le32(value + 4 * (size_t)i, b->groups[i]);
+		shared = shared || b->groups[i] != first + i;
+	}
+	if (!shared)
+		return 0;
+	b->shared = true;
+	key_groups(&k, layout, first / GROUP_RANKS);
+	return batch_add(b, k.bytes, k.len, value, 4 * (size_t)n);
 }
 
 int layout_add_rank(struct catalog_batch *b, const struct digest *layout, uint32_t rank,
 		    const struct declaration *d)
 {
-	struct digest name = declaration_digest(d->bytes, d->len);
-	struct catalog_key k;
-	int r = add_declaration(b, &name, d);
+	int r = 0;
 
+	if (rank == 0) {
+		b->n_groups = 0;
+		b->shared = false;
+		r = layout_clear(b, layout); /* what a layout that came half has left */
+	}
+	assert(b->n_groups == rank % GROUP_RANKS);
+	if (r == 0)
+		r = add_declaration(b, layout, rank, d, &b->groups[b->n_groups]);
 	if (r < 0)
 		return r;
-	key_layout_rank(&k, layout, rank);
-	return batch_add(b, k.bytes, k.len, name.b, sizeof(name.b));
+	b->n_groups++;
+	return b->n_groups == GROUP_RANKS ? add_groups(b, layout, rank - rank % GROUP_RANKS) : 0;
 }
 
 int layout_end(struct catalog_batch *b, const struct digest *layout, uint32_t world)
 {
 	struct catalog_key k;
-	uint8_t value[4];
-	int r;
+	uint8_t value[5];
+	int r = world ? add_groups(b, layout, world - world % GROUP_RANKS) : 0;
 
+	if (r < 0)
+		return r;
 	put_le32(value, world);
+	value[4] = b->shared;
 	key_digest(&k, CATALOG_LAYOUT, layout);
 	r = batch_add(b, k.bytes, k.len, value, sizeof(value)); /* (2) */
 	return r < 0 ? r : batch_flush(b, true);
@@ -193,14 +261,12 @@ int catalog_put_layout(struct index *ix, const struct digest *layout,
 		       const struct declaration *ranks, uint32_t world, struct err *e)
 {
 	CLEANUP_FREE struct catalog_batch *b = NULL;
-	struct catalog_key k;
-	uint32_t there = 0;
+	struct layout_mark there;
 	int r;
 
 	assert(ranks && world > 0);
-	key_digest(&k, CATALOG_LAYOUT, layout);
-	r = index_get_u32(ix, &k, &there);
-	if (r == 0 && there > 0)
+	r = layout_find(ix, layout, &there);
+	if (r == 0 && there.world > 0)
 		return 0;
 	if (r < 0 && r != CKPT_ENOTFOUND)
 		return layout_error(e, r, "find", layout);
@@ -215,111 +281,157 @@ int catalog_put_layout(struct index *ix, const struct digest *layout,
 
 /* ---- Tensors ---- */
 
-#define WINDOW 256 /* ranks whose declarations are read at a time */
-
-struct window {
-	uint32_t first, n; /* ranks first.. */
-	struct digest declaration[WINDOW];
+struct found {
+	uint32_t group; /* the first rank that has it */
+	struct shard shard;
 };
-
-static int take_rank(void *arg, const void *key, size_t key_len, const void *value, size_t len)
-{
-	struct window *w = arg;
-	const uint8_t *k = key;
-
-	if (key_len != 1 + 16 + 4 || len != 16 ||
-	    __builtin_bswap32(get_le32(k + 17)) != w->first + w->n)
-		return CKPT_ECORRUPT;
-	memcpy(w->declaration[w->n++].b, value, 16);
-	return w->n == WINDOW;
-}
-
-static int read_window(struct index *ix, const struct digest *layout, uint32_t first,
-		       uint32_t world, struct window *w)
-{
-	struct catalog_key prefix, from;
-	int r;
-
-	w->first = first;
-	w->n = 0;
-	key_digest(&prefix, CATALOG_LAYOUT, layout);
-	key_layout_rank(&from, layout, first);
-	r = ix->ops->scan(ix, prefix.bytes, prefix.len, from.bytes, from.len, take_rank, w);
-	if (r < 0)
-		return r;
-	/* (2): there are as many as the mark says. */
-	return w->n == min_u64(WINDOW, world - first) ? 0 : CKPT_ECORRUPT;
-}
 
 struct tensor_walk {
 	catalog_shard_fn *fn;
 	void *arg;
-	uint32_t rank;
-	size_t name_len, found;
-	bool stopped; /* by fn */
+	const char *name;
+	size_t name_len, told;
+	struct layout_mark layout;
+	uint32_t next;       /* rank to be told about, where ranks share shards */
+	bool stopped;        /* by fn */
+	struct found *found; /* where they do; by group and order */
+	size_t n, cap;
 };
 
-static int take_shard(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+static int tell(struct tensor_walk *w, uint32_t rank, const struct shard *s)
 {
-	struct tensor_walk *w = arg;
-	struct shard s;
-	int r;
+	int r = w->fn(w->arg, rank, s);
 
-	/* No tensor's name has a NUL in it, but the one that is asked for may. */
-	if (key_len != 1 + 16 + w->name_len + 1 + 4)
-		return 0;
-	r = shard_decode((const char *)key + 1 + 16, w->name_len, value, len, &s);
-	if (r < 0)
-		return r;
-	w->found++;
-	r = w->fn(w->arg, w->rank, &s);
+	w->told++;
 	w->stopped = r != 0;
 	return r;
 }
 
-static int walk_tensor(struct index *ix, const struct digest *layout, uint32_t world,
-		       const char *name, struct tensor_walk *t)
+static int keep(struct tensor_walk *w, uint32_t group, const struct shard *s)
 {
-	CLEANUP_FREE struct window *w = alloc_zero(sizeof(*w));
-	struct catalog_key k;
-	int r = w ? 0 : -ENOMEM;
+	size_t cap = w->cap ? 2 * w->cap : 64;
+	struct found *more;
 
-	for (uint32_t rank = 0; rank < world && r == 0; rank++) {
-		if (rank % WINDOW == 0)
-			r = read_window(ix, layout, rank, world, w);
-		if (r < 0)
-			break;
-		t->rank = rank;
-		key_tensor(&k, &w->declaration[rank % WINDOW], name, t->name_len);
-		r = ix->ops->scan(ix, k.bytes, k.len, NULL, 0, take_shard, t);
+	if (w->n == w->cap) {
+		more = alloc_resize(w->found, cap * sizeof(*more));
+		if (!more)
+			return -ENOMEM;
+		w->found = more;
+		w->cap = cap;
 	}
+	w->found[w->n++] = (struct found){group, *s};
+	return 0;
+}
+
+static int take_shard(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	struct tensor_walk *w = arg;
+	size_t at = 1 + 16 + w->name_len + 1;
+	struct shard s;
+	uint32_t group;
+	int r;
+
+	/* No tensor's name has a NUL in it, but the one that is asked for may. */
+	if (key_len != at + 4 + 4)
+		return 0;
+	group = __builtin_bswap32(get_le32((const uint8_t *)key + at));
+	r = shard_decode(w->name, w->name_len, value, len, &s);
+	if (r < 0)
+		return r;
+	return w->layout.shared ? keep(w, group, &s) : tell(w, group, &s);
+}
+
+/* All that is kept of a group, as the shards of a rank. */
+static int tell_group(struct tensor_walk *w, uint32_t rank, uint32_t group)
+{
+	size_t lo = 0, hi = w->n;
+	int r = 0;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+
+		if (w->found[mid].group < group)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	for (; lo < w->n && w->found[lo].group == group && r == 0; lo++)
+		r = tell(w, rank, &w->found[lo].shard);
+	return r;
+}
+
+/* Ranks before `end` of which nothing is said have shards of their own. */
+static int tell_until(struct tensor_walk *w, uint32_t end)
+{
+	int r = 0;
+
+	for (; w->next < end && r == 0; w->next++)
+		r = tell_group(w, w->next, w->next);
+	return r;
+}
+
+static int take_groups(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	struct tensor_walk *w = arg;
+	uint64_t first;
+	int r;
+
+	if (key_len != 1 + 16 + 4 || len == 0 || len % 4 != 0 || len > 4 * GROUP_RANKS)
+		return CKPT_ECORRUPT;
+	first = (uint64_t)__builtin_bswap32(get_le32((const uint8_t *)key + 17)) * GROUP_RANKS;
+	if (first + len / 4 > w->layout.world || first < w->next)
+		return CKPT_ECORRUPT;
+	r = tell_until(w, (uint32_t)first);
+	for (size_t i = 0; i < len / 4 && r == 0; i++, w->next++) {
+		uint32_t group = get_le32((const uint8_t *)value + 4 * i);
+
+		r = group > w->next ? CKPT_ECORRUPT : tell_group(w, w->next, group);
+	}
+	return r;
+}
+
+/*
+ * One scan of the name's shards gives all ranks', in order, where no two ranks have the same
+ * declaration. Where some have, their shards are there once, and which ranks they stand for is read
+ * beside them.
+ */
+static int walk_tensor(struct index *ix, const struct digest *layout, struct tensor_walk *w)
+{
+	struct catalog_key groups, k;
+	int r;
+
+	key_digest(&groups, CATALOG_GROUPS, layout);
+	key_tensor(&k, layout, w->name, w->name_len);
+	r = ix->ops->scan(ix, k.bytes, k.len, NULL, 0, take_shard, w);
+	if (r == 0 && w->n)
+		r = ix->ops->scan(ix, groups.bytes, groups.len, NULL, 0, take_groups, w);
+	if (r == 0 && w->n)
+		r = tell_until(w, w->layout.world);
 	return r;
 }
 
 int catalog_tensor(struct index *ix, const struct digest *layout, const char *name,
 		   size_t name_len, catalog_shard_fn *fn, void *arg, struct err *e)
 {
-	struct tensor_walk t = { .fn = fn, .arg = arg, .name_len = name_len };
+	struct tensor_walk t = {.fn = fn, .arg = arg, .name = name, .name_len = name_len};
 	char text[NAME_TEXT_MAX];
-	struct catalog_key k;
-	uint32_t world = 0;
 	int r;
 
 	assert(fn && name);
 	if (name_len > CKPT_NAME_MAX)
 		return err_set(e, -EINVAL, "a tensor's name has at most %d bytes", CKPT_NAME_MAX);
-	key_digest(&k, CATALOG_LAYOUT, layout);
-	r = index_get_u32(ix, &k, &world);
+	r = layout_find(ix, layout, &t.layout);
 	if (r < 0)
 		return layout_error(e, r, "find", layout);
-	if (world == 0)
+	if (t.layout.world == 0)
 		return layout_error(e, CKPT_ENOTFOUND, "its files are damaged: find", layout);
-	r = walk_tensor(ix, layout, world, name, &t);
+	r = walk_tensor(ix, layout, &t);
+	alloc_free(t.found);
 	if (t.stopped)
 		return r;
 	if (r < 0)
 		return layout_error(e, r, "find a tensor of", layout);
-	if (t.found == 0)
+	if (t.told == 0)
 		return err_set(e, CKPT_ENOTFOUND, "no rank has a tensor '%s'",
 			       name_text(text, name, (uint32_t)name_len));
 	return 0;

@@ -3,9 +3,10 @@
  * catalog.h - what the index says about the files: checkpoints, layouts, where each tensor's boxes
  * are. A rebuildable view (I8): written after the answer, in one batch per state change.
  *
- * Keys (doc/index-format.md): 'C' job step attempt -> summary; 'L' layout rank -> declaration
- * digest; 'T' declaration name 0 order -> shard; 'V' -> version of this schema. Layouts and
- * declarations are immutable and written once.
+ * Keys (doc/index-format.md): 'C' job step attempt -> summary; 'T' layout name 0 rank order ->
+ * shard; 'D', 'G', 'L': what of a layout is there; 'V' -> version of this schema. All shards of a
+ * tensor lie together, whatever the number of ranks; ranks of a layout whose declarations are equal
+ * share them. Layouts are immutable and written once.
  *
  * CKPT_ECORRUPT from any of these: see base/index.h. A callback's result other than 0 ends the
  * walk and is returned; e is not set then.
@@ -29,8 +30,7 @@ struct catalog_entry {
 };
 
 MUST_CHECK int catalog_put(struct index *ix, const struct catalog_entry *c, struct err *e);
-/* Also its layout, and declarations, where no other checkpoint has them. Does nothing when it is
- * not there. */
+/* Also its layout, where no other checkpoint has it. Does nothing when it is not there. */
 MUST_CHECK int catalog_remove(struct index *ix, const struct checkpoint_id *id, struct err *e);
 /* CKPT_ENOTFOUND */
 MUST_CHECK int catalog_get(struct index *ix, const struct checkpoint_id *id,

@@ -19,6 +19,7 @@
 #define SHARD_MAX (4 + 1 + 1 + 8 + 3 * 8 * CKPT_NDIM_MAX + 2 * 8)
 _Static_assert(CHECKPOINT_FIXED + 1 + CKPT_JOB_MAX <= CATALOG_VALUE_MAX, "checkpoint fits");
 _Static_assert(SHARD_MAX <= CATALOG_VALUE_MAX, "shard fits");
+_Static_assert(4 * GROUP_RANKS <= CATALOG_VALUE_MAX, "groups fit");
 _Static_assert(BATCH_BYTES >= CATALOG_KEY_MAX + CATALOG_VALUE_MAX, "a batch holds an entry");
 
 enum { CHECKPOINT_PINNED = 1, CHECKPOINT_SUSPECT = 2, CHECKPOINT_FLAGS = 3 };
@@ -71,24 +72,32 @@ void key_digest(struct catalog_key *k, uint8_t kind, const struct digest *d)
 	key_bytes(k, d->b, sizeof(d->b));
 }
 
-void key_layout_rank(struct catalog_key *k, const struct digest *layout, uint32_t rank)
+void key_declaration(struct catalog_key *k, const struct digest *layout,
+		     const struct digest *declaration)
 {
-	key_digest(k, CATALOG_LAYOUT, layout);
-	key_u32(k, rank);
+	key_digest(k, CATALOG_DECLARATION, layout);
+	key_bytes(k, declaration->b, sizeof(declaration->b));
 }
 
-void key_tensor(struct catalog_key *k, const struct digest *declaration, const char *name,
+void key_groups(struct catalog_key *k, const struct digest *layout, uint32_t i)
+{
+	key_digest(k, CATALOG_GROUPS, layout);
+	key_u32(k, i);
+}
+
+void key_tensor(struct catalog_key *k, const struct digest *layout, const char *name,
 		size_t name_len)
 {
 	assert(name_len <= CKPT_NAME_MAX);
-	key_digest(k, CATALOG_TENSOR, declaration);
+	key_digest(k, CATALOG_TENSOR, layout);
 	key_bytes(k, name, name_len);
 	key_bytes(k, "", 1);
 }
 
-void key_add_order(struct catalog_key *k, uint32_t order)
+void key_add_order(struct catalog_key *k, uint32_t rank, uint32_t order)
 {
 	assert(k->bytes[0] == CATALOG_TENSOR);
+	key_u32(k, rank);
 	key_u32(k, order);
 }
 

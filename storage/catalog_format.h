@@ -8,17 +8,17 @@
 
 #include "storage/catalog.h"
 
-#define CATALOG_VERSION 1u
+#define CATALOG_VERSION 2u
 
-#define CATALOG_KEY_MAX (1 + 16 + CKPT_NAME_MAX + 1 + 4)
+#define CATALOG_KEY_MAX   (1 + 16 + CKPT_NAME_MAX + 1 + 4 + 4)
 #define CATALOG_VALUE_MAX 256 /* static asserts in catalog_format.c */
 
 enum {
 	CATALOG_CHECKPOINT = 'C',  /* job step attempt -> summary */
-	CATALOG_DECLARATION = 'D', /* declaration -> number of shards: all of them are there */
-	CATALOG_LAYOUT = 'L',      /* layout -> world: all of it is there, or 0: it is damaged */
-				   /* layout rank -> declaration */
-	CATALOG_TENSOR = 'T',      /* declaration name 0 order -> shard */
+	CATALOG_DECLARATION = 'D', /* layout declaration -> first rank: all its shards are there */
+	CATALOG_GROUPS = 'G',      /* layout ranks/64 -> which rank's shards each of them has */
+	CATALOG_LAYOUT = 'L',      /* layout -> mark: all of it is there, or it is damaged */
+	CATALOG_TENSOR = 'T',      /* layout name 0 rank order -> shard */
 	CATALOG_SCHEMA = 'V',      /* -> version of all this */
 };
 
@@ -30,11 +30,15 @@ struct catalog_key {
 void key_checkpoint(struct catalog_key *k, const struct checkpoint_id *id);
 void key_job(struct catalog_key *k, const struct job_id *job); /* NULL: of all jobs */
 void key_digest(struct catalog_key *k, uint8_t kind, const struct digest *d);
-void key_layout_rank(struct catalog_key *k, const struct digest *layout, uint32_t rank);
-/* Without the order: the prefix of all shards of a tensor. */
-void key_tensor(struct catalog_key *k, const struct digest *declaration, const char *name,
+void key_declaration(struct catalog_key *k, const struct digest *layout,
+		     const struct digest *declaration);
+/* Ranks [GROUP_RANKS * i, ...). */
+#define GROUP_RANKS 64u
+void key_groups(struct catalog_key *k, const struct digest *layout, uint32_t i);
+/* Without rank and order: the prefix of all shards of a tensor. */
+void key_tensor(struct catalog_key *k, const struct digest *layout, const char *name,
 		size_t name_len);
-void key_add_order(struct catalog_key *k, uint32_t order);
+void key_add_order(struct catalog_key *k, uint32_t rank, uint32_t order);
 
 /* Values: the length that was written; get: CKPT_ECORRUPT. */
 size_t checkpoint_encode(uint8_t buf[CATALOG_VALUE_MAX], const struct catalog_entry *c);
@@ -50,6 +54,8 @@ MUST_CHECK int shard_decode(const char *name, size_t name_len, const void *value
 #define BATCH_BYTES (256u << 10)
 struct catalog_batch {
 	struct index *ix;
+	uint32_t groups[GROUP_RANKS], n_groups; /* of the ranks that were added last */
+	bool shared;                            /* some rank has another's shards */
 	size_t n, used;
 	struct index_entry entries[BATCH_ENTRIES];
 	uint8_t bytes[BATCH_BYTES];
@@ -70,9 +76,17 @@ int layout_error(struct err *e, int code, const char *what, const struct digest 
 /* A get whose value must be a number; CKPT_ENOTFOUND. */
 MUST_CHECK int index_get_u32(struct index *ix, const struct catalog_key *k, uint32_t *ret);
 
-/* A layout rank by rank, ranks in order; then end, which makes it visible. */
+struct layout_mark {
+	uint32_t world; /* 0: its files are damaged */
+	bool shared;    /* there are groups */
+};
+/* CKPT_ENOTFOUND */
+MUST_CHECK int layout_find(struct index *ix, const struct digest *layout, struct layout_mark *ret);
+/* A layout rank by rank, ranks in order from 0; then end, which makes it visible. */
 MUST_CHECK int layout_add_rank(struct catalog_batch *b, const struct digest *layout, uint32_t rank,
 			       const struct declaration *d);
 MUST_CHECK int layout_end(struct catalog_batch *b, const struct digest *layout, uint32_t world);
+/* Everything that is below the mark. */
+MUST_CHECK int layout_clear(struct catalog_batch *b, const struct digest *layout);
 
 #endif

@@ -89,15 +89,6 @@ static bool is_damage(int r)
 	return r == CKPT_ENOTFOUND || r == CKPT_ECORRUPT || r == CKPT_EPROTO || r == CKPT_EVERSION;
 }
 
-/* *ret_world is 0 when all that is known is that its files are damaged. */
-static int find_layout(struct index *ix, const struct digest *layout, uint32_t *ret_world)
-{
-	struct catalog_key k;
-
-	key_digest(&k, CATALOG_LAYOUT, layout);
-	return index_get_u32(ix, &k, ret_world);
-}
-
 /* No checkpoint, unless it is only that it could not be read now. */
 static int without_commit(struct walk *w, const struct err *why)
 {
@@ -192,12 +183,12 @@ static int layout_from_shards(struct walk *w, const struct commit_file *c)
 
 static int put_layout(struct walk *w, const struct commit_file *c)
 {
-	uint32_t world = 0;
-	int r = find_layout(w->ix, &c->layout, &world);
+	struct layout_mark there = {0};
+	int r = layout_find(w->ix, &c->layout, &there);
 
 	if (r < 0 && r != CKPT_ENOTFOUND)
 		return err_code(w->e, r, "read the index");
-	if (world > 0)
+	if (there.world > 0)
 		return 0;
 	r = layout_from_objects(w, c);
 	if (r == DAMAGED)
@@ -262,7 +253,7 @@ static int check_checkpoint(void *arg, const struct checkpoint_id *id,
 {
 	struct walk *w = arg;
 	struct catalog_entry want, have;
-	uint32_t world;
+	struct layout_mark layout;
 	int r;
 
 	if (!commit)
@@ -273,7 +264,7 @@ static int check_checkpoint(void *arg, const struct checkpoint_id *id,
 	if (r == 0 && !entry_fits(&want, &have))
 		r = CKPT_ENOTFOUND;
 	if (r == 0)
-		r = find_layout(w->ix, &commit->layout, &world);
+		r = layout_find(w->ix, &commit->layout, &layout);
 	w->good = r == 0;
 	if (r == CKPT_ENOTFOUND)
 		w->result = 1; /* seen enough */

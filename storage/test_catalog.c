@@ -470,9 +470,20 @@ static void test_malformed_entries(void **state)
 	struct layout *l = make_layout(2);
 	struct catalog_entry c = make_entry(1, 2, 3), got;
 	struct index_entry t = { .value = "?", .value_len = 1 };
+	static const struct {
+		uint32_t block;
+		const char *value;
+		size_t len;
+	} groups[] = {
+		{0, "\0\0\0", 3},                  /* cut */
+		{0, "\0\0\0\0\2\0\0\0", 8},        /* a later rank's */
+		{0, "\0\0\0\0\0\0\0\0\0\0\0", 12}, /* of more ranks than there are */
+		{1, "\0\0\0", 4},                  /* of others */
+	};
 	struct tensor_walk w = { .l = l };
 	struct catalog_key k;
 	struct err e = { 0 };
+	const char *name;
 
 	(void)state;
 	key_checkpoint(&k, &c.id);
@@ -482,19 +493,75 @@ static void test_malformed_entries(void **state)
 	assert_int_equal(catalog_get(ix, &c.id, &got, &e), CKPT_ECORRUPT);
 	assert_int_equal(catalog_each(ix, NULL, expect_next, NULL, &e), CKPT_ECORRUPT);
 
+	while (l->ranks[1].bytes) { /* until both ranks have the same */
+		free_layout(l);
+		l = make_layout(2);
+	}
+	w.l = l;
 	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, 2, &e), 0);
-	key_layout_rank(&k, &l->digest, 1); /* a rank that is not there */
-	t = (struct index_entry){ .key = k.bytes, .key_len = k.len };
+	name = l->ranks[0].shard[0].name;
+	w.name = name;
+	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+		key_groups(&k, &l->digest, groups[i].block);
+		t = (struct index_entry){.key = k.bytes,
+					 .key_len = k.len,
+					 .value = groups[i].value,
+					 .value_len = groups[i].len};
+		assert_int_equal(ix->ops->write(ix, &t, 1, false), 0);
+		w.rank = w.i = 0;
+		assert_int_equal(
+			catalog_tensor(ix, &l->digest, name, strlen(name), expect_shard, &w, &e),
+			CKPT_ECORRUPT);
+		t.value = NULL;
+		assert_int_equal(ix->ops->write(ix, &t, 1, false), 0);
+	}
+	free_layout(l);
+}
+
+static int count_key(void *arg, const void *key, size_t key_len, const void *value, size_t len)
+{
+	const uint8_t *k = key;
+
+	assert_true(key_len > 0 && value && len > 0);
+	((uint64_t *)arg)[k[0]]++;
+	return 0;
+}
+
+/* Ranks with equal declarations share what is kept; a layout that is put over parts of another
+ * attempt has nothing of it. */
+static void test_shards_are_kept_once(void **state)
+{
+	struct layout *l = make_layout(200);
+	uint64_t kinds[256] = {0}, distinct = 0, shards = 0;
+	struct index_entry t = {.value = "?", .value_len = 1};
+	struct catalog_key k;
+	struct err e;
+
+	(void)state;
+	for (uint32_t i = 0; i < l->world; i++) {
+		distinct += l->ranks[i].bytes != NULL;
+		shards += l->ranks[i].bytes ? l->ranks[i].n : 0;
+	}
+	key_tensor(&k, &l->digest, "a", 1);
+	key_add_order(&k, 3, 1000000);
+	t.key = k.bytes;
+	t.key_len = k.len;
 	assert_int_equal(ix->ops->write(ix, &t, 1, false), 0);
-	assert_int_equal(catalog_tensor(ix, &l->digest, "a", 1, expect_shard, &w, &e),
-			 CKPT_ECORRUPT);
+	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, &e), 0);
+	expect_tensors(l);
+	assert_int_equal(ix->ops->scan(ix, "", 0, NULL, 0, count_key, kinds), 0);
+	assert_true(distinct < l->world);
+	assert_int_equal(kinds[CATALOG_DECLARATION], distinct);
+	assert_int_equal(kinds[CATALOG_TENSOR], shards);
+	assert_int_equal(kinds[CATALOG_LAYOUT], 1);
+	assert_true(kinds[CATALOG_GROUPS] <= 4);
 	free_layout(l);
 }
 
 /* No tensor has a NUL in its name, but one may be asked for. */
 static void test_names_are_bytes(void **state)
 {
-	static const char keys[6] = "a\0\0\0\0";
+	static const char keys[10] = "a";
 	struct layout *l = make_layout(4);
 	struct tensor_walk w = { .l = l };
 	struct err e;
@@ -520,6 +587,7 @@ int main(void)
 #endif
 		cmocka_unit_test_setup_teardown(test_malformed_values, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_malformed_entries, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_shards_are_kept_once, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_names_are_bytes, setup, teardown),
 	};
 

@@ -21,7 +21,7 @@
 #include "storage/index_rocksdb.h"
 #include "tests/lib/test.h"
 
-#define RANKS 4u
+#define RANKS   64u
 #define LOOKUPS 2000
 #ifdef __SANITIZE_ADDRESS__
 #define SHARDS 100000
@@ -246,10 +246,11 @@ static void lookup_in_index(struct index *ix, const struct digest *layout)
 		printf("reads are not counted by this kernel\n");
 		return;
 	}
-	/* Per rank and level an index block and a data block, at times a table file's footer. */
-	assert_true(f.calls[LOOKUPS / 2] <= RANKS * 8);
-	assert_true(f.bytes[LOOKUPS / 2] <= RANKS * (64u << 10));
-	assert_true(f.bytes[LOOKUPS - 1] <= RANKS * (512u << 10));
+	/* Fewer than ranks: an index block and a data block or two of each table file that has the
+	 * name. What was just put lies in some files of the first level and one of each other. */
+	assert_true(f.calls[LOOKUPS / 2] < RANKS);
+	assert_true(f.bytes[LOOKUPS / 2] <= 64u << 10);
+	assert_true(f.bytes[LOOKUPS - 1] <= 2u << 20);
 }
 
 struct file {

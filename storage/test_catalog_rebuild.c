@@ -382,7 +382,7 @@ static void test_check_finds_differences(void **state)
 	expect_rebuilt(&kept, n);
 
 	k = (struct catalog_key){ .bytes = { CATALOG_SCHEMA }, .len = 1 };
-	put_raw(&k, "\2\0\0\0", 4); /* of another version */
+	put_raw(&k, "\1\0\0\0", 4); /* of another version */
 	assert_false(is_good());
 	k = (struct catalog_key){ .bytes = { 'Z', 1 }, .len = 2 };
 	put_raw(&k, "?", 1); /* with things in it that we do not know */
