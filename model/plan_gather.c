@@ -3,7 +3,9 @@
  * Finding wanted names in the sources. Cold; one thread per struct.
  *
  * 1. Of shards with the same elements (a parameter on every data-parallel rank) only the most
- *    preferred is kept: sources are walked in order of preference, so it is the first one.
+ *    preferred is kept: sources are walked in order of preference, so it is the first one. This
+ *    takes it that a source has all of what it declares: a shard of which it had a part only would
+ *    have to be kept, and could not stand for others.
  * 2. A source's cursor never goes back: names are wanted in order.
  */
 #include <config.h>

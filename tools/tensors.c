@@ -12,6 +12,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "storage/shard_reader.h"
@@ -101,16 +102,27 @@ static json_t *rank_json(const struct shard_reader *r, const struct checkpoint_i
 			 "blobs", blobs_json(&r->table, glob));
 }
 
+/* The shards that can match, sorted indices: all, or those of one name where glob is just that. */
+static uint32_t find_shards(const struct declaration *d, const char *glob, uint32_t *ret_first)
+{
+	*ret_first = 0;
+	if (!glob || strpbrk(glob, "*?[\\"))
+		return d->n_shards;
+	return declaration_find(d, glob, (uint32_t)strlen(glob), ret_first);
+}
+
 static int read_rank(struct data *d, const struct checkpoint_id *id, const struct shard_footer *f,
 		     const char *glob, struct pieces *pieces, json_t *ranks, struct err *e)
 {
 	struct shard_reader reader;
+	uint32_t first, n;
 	struct shard s;
 	int r = shard_open(&d->store, id, f, &reader, e);
 
 	if (r < 0)
 		return r;
-	for (uint32_t i = 0; r == 0 && i < reader.table.declaration.n_shards; i++) {
+	n = find_shards(&reader.table.declaration, glob, &first);
+	for (uint32_t i = first; r == 0 && i < first + n; i++) {
 		declaration_get(&reader.table.declaration, i, &s);
 		r = keep_piece(pieces, &s, f->rank, glob);
 	}

@@ -56,6 +56,12 @@ r = d["files"]["ranks"]; assert [x["rank"] for x in r] == [0, 1] and sum(x["imag
 assert r[0]["blobs"] == [{"name": "rng", "bytes": 100}, {"name": "cursor", "bytes": 8}]'
 run 0 show alpha 30 --data "$data" --tensor 'e*.weight' --json
 json 'assert [t["name"] for t in d["tensors"]] == ["embed.weight"]'
+for name in adam.m 'adam[.]m' 'adam\.m'; do
+	run 0 show alpha 30 --data "$data" --tensor "$name" --json
+	json 'assert [(t["name"], len(t["pieces"])) for t in d["tensors"]] == [("adam.m", 2)]'
+done
+run 0 show alpha 30 --data "$data" --tensor adam
+says out "no tensor is called like 'adam'"
 run 0 show alpha 30 --data "$data" --tensor 'nothing*'
 says out "no tensor is called like 'nothing*'"
 run 0 show alpha 30 --data "$data" -q
