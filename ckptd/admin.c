@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "codec/digest.h"
@@ -543,6 +544,9 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 				session_unref(s);
 			alloc_free(d);
 		}
+		return;
+	case CKPT__ADMIN__VERB__ADOPT:
+		incoming_adopt(s, request, m->job);
 		return;
 	default:
 		session_reply_error(s, request, CKPT_EVERSION,

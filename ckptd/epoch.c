@@ -723,7 +723,7 @@ void epoch_no_ledger(struct job *j, int code)
 
 /* ---- New jobs ---- */
 
-static void creation_failed(struct job *j, int code, const char *text)
+void epoch_creation_failed(struct job *j, int code, const char *text)
 {
 	while (!list_empty(&j->openings))
 		opening_answer(list_first(&j->openings, struct opening, link), code, text);
@@ -735,16 +735,22 @@ static void creation_failed(struct job *j, int code, const char *text)
 	job_poke(j); /* which frees it: whoever called still has it */
 }
 
+void epoch_created(struct job *j)
+{
+	j->creating = false;
+	job_poke(j);
+}
+
 static void created(void *arg, int status)
 {
 	struct job *j = arg;
 
 	if (status < 0) {
-		creation_failed(j, status, "open: record 0 of the job's log could not be written");
+		epoch_creation_failed(j, status,
+				      "open: record 0 of the job's log could not be written");
 		return;
 	}
-	j->creating = false;
-	job_poke(j);
+	epoch_created(j);
 }
 
 /* Nothing of it counts, for there is no record 0; and the next open of it draws another id. */
@@ -802,7 +808,7 @@ static void creation_done(struct work *w)
 		ret = job_append(j, &r, created, j);
 	}
 	if (ret < 0)
-		creation_failed(j, ret, x->err.text);
+		epoch_creation_failed(j, ret, x->err.text);
 	alloc_free(x);
 }
 

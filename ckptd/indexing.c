@@ -15,7 +15,7 @@
 #include "ckptd/node_priv.h"
 #include "storage/catalog.h"
 
-enum indexing_what { INDEX_PUT, INDEX_REMOVE, INDEX_REBUILD };
+enum indexing_what { INDEX_PUT, INDEX_ADD, INDEX_REMOVE, INDEX_REBUILD };
 
 struct indexing {
 	struct work work;
@@ -44,6 +44,9 @@ static void indexing_run(struct work *w)
 						       &x->err);
 		if (w->status == 0)
 			w->status = catalog_put(ix, &x->entry, &x->err);
+		break;
+	case INDEX_ADD:
+		w->status = catalog_add(ix, &x->node->store, &x->entry.id, &x->err);
 		break;
 	case INDEX_REMOVE:
 		w->status = catalog_remove(ix, &x->entry.id, &x->err);
@@ -145,6 +148,16 @@ void indexing_put(struct checkpoint *c)
 		x->views[i] = x->declared[i]->view;
 		x->world = i + 1;
 	}
+	indexing_submit(x);
+}
+
+void indexing_add(struct checkpoint *c)
+{
+	struct indexing *x = indexing_new(c->job->node, INDEX_ADD);
+
+	if (!x)
+		return;
+	job_id_of(c->job, c->step, &c->attempt, &x->entry.id);
 	indexing_submit(x);
 }
 

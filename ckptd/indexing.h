@@ -9,6 +9,8 @@
 #include "ckptd/job.h"
 
 void indexing_put(struct checkpoint *c);
+/* One that no trainer of this ckptd has saved: its layout too, by its files. */
+void indexing_add(struct checkpoint *c);
 void indexing_remove(struct node *n, const struct checkpoint_id *id);
 /* Makes it anew from the files; done gets the number of checkpoints or an error. */
 MUST_CHECK int indexing_rebuild(struct node *n, append_done_fn *done, void *arg);

@@ -257,6 +257,10 @@ struct open_request {
 	uint8_t token[32];
 	uint64_t loaded_epoch;
 };
+/* A job that was being created (job->creating) is there, or came to nothing: opens of it go on, or
+ * are answered with this, and its next step frees it. */
+void epoch_created(struct job *j);
+void epoch_creation_failed(struct job *j, int code, const char *text);
 /* Answers the session itself, now or later. */
 void epoch_open(struct node *n, const struct open_request *r);
 /* Opens that came before the node was ready take their way now; or it never will be. */

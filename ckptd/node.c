@@ -140,13 +140,10 @@ static int take_unreadable(struct job *j, const struct found_unreadable *f)
 	return 0;
 }
 
-static int take_job(struct node *n, struct found_job *f)
+int start_take_job(struct job *j, struct found_job *f)
 {
-	struct job *j;
-	int r = job_new(n, &j);
+	int r = 0;
 
-	if (r < 0)
-		return r;
 	history_fini(&j->history);
 	j->history = f->history;
 	history_init(&f->history);
@@ -154,12 +151,22 @@ static int take_job(struct node *n, struct found_job *f)
 	f->log = NULL;
 	j->relogged = f->relogged;
 	memcpy(j->token, f->token, sizeof(j->token));
-	list_add_tail(&n->jobs, &j->link);
 	for (size_t i = 0; i < f->n_commits && r == 0; i++)
 		r = take_commit(j, &f->commits[i]);
 	for (size_t i = 0; i < f->n_unreadable && r == 0; i++)
 		r = take_unreadable(j, &f->unreadable[i]);
 	return r;
+}
+
+static int take_job(struct node *n, struct found_job *f)
+{
+	struct job *j;
+	int r = job_new(n, &j);
+
+	if (r < 0)
+		return r;
+	list_add_tail(&n->jobs, &j->link);
+	return start_take_job(j, f);
 }
 
 static void start_done(struct work *w)

@@ -23,6 +23,7 @@
 #include "codec/digest.h"
 #include "storage/catalog.h"
 #include "storage/recover.h"
+#include "storage/staging.h"
 
 struct scan {
 	struct node *node;
@@ -195,6 +196,18 @@ static bool settle_files(struct node *n, struct found *found, struct found_job *
 	return known;
 }
 
+/* By a tool (storage/staging.h): it never had a log, nor a token. */
+static bool was_made(const struct found_job *f)
+{
+	static const struct digest none;
+	const struct commit_file *c = f->n_commits == 1 ? &f->commits[0].file : NULL;
+	struct record r;
+
+	return c && f->history.next_n == 0 &&
+	       record_decode(c->job_record, c->job_record_len, &r, NULL, NULL) == 0 &&
+	       r.type == RECORD_JOB && digest_equal(&r.job.token, &none);
+}
+
 static int on_job(void *arg, const struct job_id *id)
 {
 	struct scan *x = arg;
@@ -203,6 +216,7 @@ static int on_job(void *arg, const struct job_id *id)
 	struct err damage = { 0 };
 	char line[ERR_TEXT_MAX + 160];
 	int r, loaded;
+	bool made;
 
 	if (!f)
 		return -ENOMEM;
@@ -235,13 +249,40 @@ static int on_job(void *arg, const struct job_id *id)
 			 f->history.job.name, loaded < 0 ? damage.text : "records are missing",
 			 f->n_commits);
 		if (f->n_commits || f->history.next_n) {
-			tell(n, 3, line);
+			made = was_made(f);
+			if (!made)
+				tell(n, 3, line);
 			r = relog(n, f, x->err);
+			f->relogged = !made;
 		} else {
 			found_job_free(f); /* a job that never got its record 0 */
 		}
 	}
 	return r;
+}
+
+static int on_staged(void *arg, const struct staged *s)
+{
+	struct scan *x = arg;
+	char line[ERR_TEXT_MAX], path[DISK_PATH_MAX + 1];
+
+	if (s->busy)
+		return 0;
+	path_staged(path, &s->job);
+	snprintf(line, sizeof(line),
+		 "%s: a checkpoint that a tool began and did not end; the same command may go on "
+		 "with it, 'ckptctl gc' takes it away",
+		 path);
+	tell(x->node, 4, line);
+	return 0;
+}
+
+int start_read_job(struct node *n, const struct job_id *id, struct found *ret, struct err *e)
+{
+	struct scan x = {.node = n, .found = ret, .err = e};
+
+	list_init(&ret->jobs);
+	return on_job(&x, id);
 }
 
 /* Only now: without LOCK it may be another ckptd's. */
@@ -275,6 +316,8 @@ int start_scan(struct node *n, struct found *ret, struct err *e)
 	r = spare_sweep(&n->store, n->options.spare_bytes, e);
 	if (r == 0)
 		r = store_each_job(&n->store, on_job, &x, e);
+	if (r == 0)
+		r = staging_each(&n->store, on_staged, &x, e);
 	if (r == 0)
 		open_index(n, ret);
 	return r;

@@ -39,6 +39,11 @@ struct found {
 	bool index_good;
 };
 MUST_CHECK int start_scan(struct node *n, struct found *ret, struct err *e);
+/* The same for one job of a node that runs, whose folder has just come to jobs/. */
+MUST_CHECK int start_read_job(struct node *n, const struct job_id *id, struct found *ret,
+			      struct err *e);
+/* On the loop: all that was found of a job becomes j's. */
+MUST_CHECK int start_take_job(struct job *j, struct found_job *f);
 void found_job_free(struct found_job *f); /* what was not taken over */
 
 /* relog.c: begins a job's log anew from its COMMIT files, incarnation + 1. */

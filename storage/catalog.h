@@ -55,6 +55,9 @@ MUST_CHECK int catalog_tensor(struct index *ix, const struct digest *layout, con
  * suspicions are found by reading: whoever knows them puts them in afterwards.
  */
 MUST_CHECK int catalog_rebuild(struct index *ix, struct store *s, struct err *e);
+/* One checkpoint with its layout, as catalog_rebuild() does it. */
+MUST_CHECK int catalog_add(struct index *ix, struct store *s, const struct checkpoint_id *id,
+			   struct err *e);
 /* True when the index is of this schema and lists exactly the COMMIT files that are there. */
 MUST_CHECK int catalog_check(struct index *ix, struct store *s, bool *ret_good, struct err *e);
 

@@ -237,6 +237,20 @@ int catalog_rebuild(struct index *ix, struct store *s, struct err *e)
 	return r < 0 ? err_code(e, r, "end the rebuild of the index") : w.count;
 }
 
+int catalog_add(struct index *ix, struct store *s, const struct checkpoint_id *id, struct err *e)
+{
+	CLEANUP_FREE struct catalog_batch *b = batch_new(ix);
+	struct walk w = {.ix = ix, .store = s, .batch = b, .e = e};
+	struct commit_file c;
+	int r = b ? commit_read(s, id, &c, e) : err_code(e, -ENOMEM, "write the index");
+
+	if (r < 0)
+		return r;
+	r = rebuild_checkpoint(&w, id, &c, NULL);
+	commit_file_fini(&c);
+	return r;
+}
+
 /* ---- Check ---- */
 
 static bool entry_fits(const struct catalog_entry *a, const struct catalog_entry *b)
