@@ -14,6 +14,8 @@ _ckptctl()
 	--keep-every) return ;;
 	--format) COMPREPLY=($(compgen -W 'safetensors' -- "$cur")); return ;;
 	--output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	--as) return ;;
+	--step) return ;;
 	--cast) COMPREPLY=($(compgen -W 'bf16 f16 f32 f64' -- "$cur")); return ;;
 	--shard-size) return ;;
 	--metadata) return ;;
@@ -26,6 +28,8 @@ _ckptctl()
 		--tensor) ((i++)) ;;
 		--keep-last) ((i++)) ;;
 		--keep-every) ((i++)) ;;
+		--as) ((i++)) ;;
+		--step) ((i++)) ;;
 		--shard-size) ((i++)) ;;
 		--metadata) ((i++)) ;;
 		--memory) ((i++)) ;;
@@ -39,7 +43,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc diff export layout token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;

@@ -112,7 +112,8 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		const char **to;
 	} texts[] = {
 		{OPTION_SOCKET, &c->socket}, {OPTION_DATA, &c->data}, {OPTION_FORMAT, &c->format},
-		{OPTION_OUTPUT, &c->output}, {OPTION_CAST, &c->cast},
+		{OPTION_OUTPUT, &c->output}, {OPTION_AS, &c->as},     {OPTION_STEP, &c->step},
+		{OPTION_CAST, &c->cast},
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -176,6 +177,8 @@ static int take_option(struct ctl *c, enum option_id id)
 	case OPTION_DATA:
 	case OPTION_FORMAT:
 	case OPTION_OUTPUT:
+	case OPTION_AS:
+	case OPTION_STEP:
 	case OPTION_CAST:
 	case OPTION_HELP:
 	case OPTION_VERSION:

@@ -50,7 +50,7 @@ bool ctl_offline(const struct ctl *c);
  */
 typedef int verb_fn(const struct ctl *c, struct err *e);
 verb_fn verb_status, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc,
-	verb_rebuild, verb_token, verb_export, verb_diff, verb_layout;
+	verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import;
 
 /* ---- live.c and files_json.c: the document of `status` ---- */
 

@@ -46,18 +46,40 @@ static int parse_cast(const char *name, uint32_t *ret, struct err *e)
 	return err_set(e, -EINVAL, "--cast needs bf16, f16, f32 or f64, not '%.60s'", name);
 }
 
-/* Where it comes from, and what --metadata says; the format "pt", without which some loaders of
- * safetensors refuse a file, though none of them looks at what it means. */
-static int make_metadata(const struct ctl *c, const struct commit_file *commit, json_t **ret,
-			 struct err *e)
+/* What an imported file said of itself. It is for people and other programs: what cannot be read is
+ * left out. */
+static void add_imported(struct source *from, json_t *m)
 {
-	char step[32];
-	json_t *m;
+	CLEANUP_FREE void *bytes = NULL;
+	uint64_t len = 0;
+	const char *key;
+	json_t *old = NULL, *v;
 
+	if (reading_blob(from->reading, 0, SAFETENSORS_BLOB, strlen(SAFETENSORS_BLOB), &bytes,
+			 &len, NULL) == 0)
+		old = json_loadb(bytes, len, JSON_REJECT_DUPLICATES, NULL);
+	if (json_is_object(old))
+		json_object_foreach(old, key, v)
+			if (json_is_string(v))
+				json_object_set(m, key, v);
+	json_decref(old);
+}
+
+/* The format "pt", without which some loaders of safetensors refuse a file, though none of them
+ * looks at what it means; what the file said that was imported; where it comes from; and what
+ * --metadata says. */
+static int make_metadata(const struct ctl *c, struct source *from, json_t **ret, struct err *e)
+{
+	const struct commit_file *commit = reading_commit(from->reading);
+	json_t *m = json_pack("{s:s}", "format", "pt");
+	char step[32];
+
+	add_imported(from, m);
 	snprintf(step, sizeof(step), "%" PRIu64, commit->id.step);
-	m = json_pack("{s:s, s:s, s:s, s:o}", "format", "pt", "ckpt.job", commit->job_name,
-		      "ckpt.step", step, "ckpt.attempt",
-		      doc_hex(commit->id.attempt.b, sizeof(commit->id.attempt.b)));
+	json_object_set_new(m, "ckpt.job", json_string(commit->job_name));
+	json_object_set_new(m, "ckpt.step", json_string(step));
+	json_object_set_new(m, "ckpt.attempt",
+			    doc_hex(commit->id.attempt.b, sizeof(commit->id.attempt.b)));
 	for (uint32_t i = 0; i < c->metadata.n; i++) {
 		const char *word = c->metadata.at[i], *equals = strchr(word, '=');
 
@@ -126,7 +148,7 @@ static int run(const struct ctl *c, struct exporting *x, const struct exchange_f
 
 	x->chosen = chosen;
 	if (r == 0)
-		r = make_metadata(c, reading_commit(x->from->reading), &x->metadata, e);
+		r = make_metadata(c, x->from, &x->metadata, e);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < x->n; i++)

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * import.c - `ckptctl import`: the tensors of files of another format as the only checkpoint of a
+ * new job. One thread, beside those of what writes.
+ *
+ * 1. Everything that can be checked is checked before the first byte is written: opening the source
+ *    checks its files, making declarations checks names, shapes and layout (I12).
+ * 2. Each rank's image is written in its order, in slabs that fit in memory, one rank after the
+ *    other.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "tools/document.h"
+#include "tools/exchange.h"
+#include "tools/making.h"
+#include "tools/print.h"
+
+#define MEMORY_DEFAULT ((uint64_t)256 << 20)
+
+struct importing {
+	const struct ctl *c;
+	const struct exchange_format *format;
+	struct source *from;
+	size_t *chosen; /* tensors of from */
+	size_t n;
+	struct making_rank *ranks;
+	uint32_t world;
+	struct making_blob *blobs; /* of rank 0 */
+	uint64_t step;
+	uint64_t slab_memory;
+	uint64_t bytes; /* of tensors, each once */
+	struct progress progress;
+	uint64_t done;
+};
+
+/* ---- What is asked for ---- */
+
+static int find_format(const struct ctl *c, const struct exchange_format **ret, struct err *e)
+{
+	char known[200] = "";
+
+	if (access(c->args[0], F_OK) != 0)
+		return err_code(e, -errno, "open '%.250s'", c->args[0]);
+	for (const struct exchange_format *f = exchange_formats; f->name; f++) {
+		if (!f->open)
+			continue;
+		if (c->format ? strcmp(f->name, c->format) == 0 : f->detect(c->args[0])) {
+			*ret = f;
+			return 0;
+		}
+		snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s",
+			 known[0] ? ", " : "", f->name);
+	}
+	if (c->format)
+		return err_set(e, -EINVAL, "'%.60s' is no format that can be imported: there is %s",
+			       c->format, known);
+	return err_set(e, -EINVAL, "'%.200s' is of no format that is known (%s)", c->args[0],
+		       known);
+}
+
+static int parse_step(const char *text, uint64_t *ret, struct err *e)
+{
+	const char *rest = "";
+
+	if (!text) {
+		*ret = 0;
+		return 0;
+	}
+	if (spec_parse(text, ret, &rest, NULL) < 0 || text[strspn(text, "0123456789")])
+		return err_set(e, -EINVAL, "--step needs a number, not '%.60s'", text);
+	return 0;
+}
+
+/* ---- Declarations ---- */
+
+/* The whole tensor: one rank holds everything. */
+static int add_tensor(struct declaration_builder *b, const struct reading_tensor *t, struct err *e)
+{
+	struct shard s = {
+		.name = t->name, .name_len = t->name_len, .dtype = t->dtype, .global = t->global};
+	int r;
+
+	s.box.ndim = t->global.ndim;
+	memcpy(s.box.length, t->global.dim, sizeof(s.box.length));
+	r = declaration_add(b, &s, e);
+	return r < 0 ? r : 0;
+}
+
+static int declare_rank(struct importing *m, uint32_t rank, struct err *e)
+{
+	struct declaration_builder *b = NULL;
+	void *bytes = NULL;
+	int r = declaration_builder_new(GEOMETRY_DEFAULT, &b);
+
+	if (r < 0)
+		return err_code(e, r, "declare rank %u", rank);
+	for (size_t i = 0; r == 0 && i < m->n; i++)
+		r = add_tensor(b, &m->from->tensors[m->chosen[i]], e);
+	if (r == 0)
+		r = declaration_finish(b, &bytes, &m->ranks[rank].declaration_len, e);
+	m->ranks[rank].declaration = bytes;
+	declaration_builder_free(b);
+	return r;
+}
+
+static int take_blobs(struct importing *m, struct err *e)
+{
+	m->blobs = alloc_array(m->from->n_blobs, sizeof(*m->blobs));
+	if (!m->blobs)
+		return err_code(e, -ENOMEM, "keep the blobs");
+	for (size_t i = 0; i < m->from->n_blobs; i++)
+		m->blobs[i] = (struct making_blob){.name = m->from->blobs[i].name,
+						   .bytes = m->from->blobs[i].bytes,
+						   .len = m->from->blobs[i].len};
+	m->ranks[0].blobs = m->blobs;
+	m->ranks[0].n_blobs = (uint32_t)m->from->n_blobs;
+	return 0;
+}
+
+static int declare(struct importing *m, struct err *e)
+{
+	int r = 0;
+
+	m->world = 1;
+	m->ranks = alloc_array(m->world, sizeof(*m->ranks));
+	if (!m->ranks)
+		return err_code(e, -ENOMEM, "declare %u ranks", m->world);
+	for (uint32_t i = 0; r == 0 && i < m->world; i++)
+		r = declare_rank(m, i, e);
+	return r == 0 ? take_blobs(m, e) : r;
+}
+
+/* ---- Bytes ---- */
+
+struct piece {
+	size_t tensor; /* of the source */
+	struct shard shard;
+};
+
+/* One rank's image on its way. */
+struct passing {
+	struct importing *m;
+	struct making *making;
+	uint32_t rank;
+	struct piece *pieces; /* in the order of the image */
+	struct slab_item *items;
+	uint8_t *buffer;
+	struct reading_want wants[SLABS_MAX];
+};
+
+static int by_place(const void *a, const void *b)
+{
+	const struct piece *x = a, *y = b;
+
+	if (x->shard.image_offset != y->shard.image_offset)
+		return x->shard.image_offset < y->shard.image_offset ? -1 : 1;
+	return x->shard.bytes < y->shard.bytes ? -1 : x->shard.bytes > y->shard.bytes;
+}
+
+struct by_name {
+	const struct reading_tensor *t;
+	size_t index;
+};
+
+static int compare_names(const void *a, const void *b)
+{
+	const struct by_name *x = a, *y = b;
+
+	return name_compare(x->t->name, x->t->name_len, y->t->name, y->t->name_len);
+}
+
+/* Shards come by name, and so do the tensors: walked side by side. */
+static int fill_pieces(struct passing *p, const struct declaration *d)
+{
+	struct importing *m = p->m;
+	CLEANUP_FREE struct by_name *names = alloc_array(m->n, sizeof(*names));
+	size_t k = 0;
+
+	if (!names)
+		return -ENOMEM;
+	for (size_t i = 0; i < m->n; i++)
+		names[i] = (struct by_name){&m->from->tensors[m->chosen[i]], m->chosen[i]};
+	if (m->n)
+		qsort(names, m->n, sizeof(*names), compare_names);
+	for (uint32_t i = 0; i < d->n_shards; i++) {
+		struct shard *s = &p->pieces[i].shard;
+
+		declaration_get(d, i, s);
+		while (name_compare(names[k].t->name, names[k].t->name_len, s->name, s->name_len) !=
+		       0) {
+			k++;
+			assert(k < m->n); /* it was declared for one of them */
+		}
+		p->pieces[i].tensor = names[k].index;
+	}
+	if (d->n_shards)
+		qsort(p->pieces, d->n_shards, sizeof(*p->pieces), by_place);
+	for (uint32_t i = 0; i < d->n_shards; i++) {
+		const struct shard *s = &p->pieces[i].shard;
+
+		p->items[i] = (struct slab_item){.elements = s->stop - s->start,
+						 .cost = dtype_bytes(s->dtype)};
+	}
+	return 0;
+}
+
+static int pass_turn(struct passing *p, const struct slab *slabs, size_t n, struct err *e)
+{
+	struct source *from = p->m->from;
+	uint8_t *to = p->buffer;
+	int r;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct piece *x = &p->pieces[slabs[i].which];
+
+		p->wants[i] = (struct reading_want){.tensor = x->tensor,
+						    .box = x->shard.box,
+						    .start = x->shard.start + slabs[i].start,
+						    .stop = x->shard.start + slabs[i].stop,
+						    .to = to};
+		to += (slabs[i].stop - slabs[i].start) * dtype_bytes(x->shard.dtype);
+	}
+	r = from->ops->fetch(from, p->wants, n, e);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		const struct shard *s = &p->pieces[slabs[i].which].shard;
+		uint32_t size = dtype_bytes(s->dtype);
+
+		r = making_put(p->making, p->rank, s->image_offset + slabs[i].start * size,
+			       p->wants[i].to, (slabs[i].stop - slabs[i].start) * size, e);
+	}
+	p->m->done += (uint64_t)(to - p->buffer);
+	progress_draw(&p->m->progress, p->m->done, 0);
+	return r;
+}
+
+static int pass_rank(struct passing *p, struct err *e)
+{
+	const struct making_rank *rank = &p->m->ranks[p->rank];
+	struct slab turn[SLABS_MAX];
+	struct slabs slabs;
+	struct declaration d;
+	size_t n;
+	int r = declaration_open(rank->declaration, rank->declaration_len, &d, e);
+
+	if (r < 0)
+		return r;
+	p->pieces = alloc_array(d.n_shards, sizeof(*p->pieces));
+	p->items = alloc_array(d.n_shards, sizeof(*p->items));
+	if (!p->pieces || !p->items || fill_pieces(p, &d) < 0)
+		r = err_code(e, -ENOMEM, "list the shards of rank %u", p->rank);
+	slabs = (struct slabs){.items = p->items, .n = d.n_shards, .memory = p->m->slab_memory};
+	while (r == 0 && (n = slabs_next(&slabs, turn)) > 0)
+		r = pass_turn(p, turn, n, e);
+	if (r == 0)
+		r = making_finish(p->making, p->rank, e);
+	alloc_free(p->pieces);
+	alloc_free(p->items);
+	return r;
+}
+
+static int pass_all(struct importing *m, struct making *making, struct err *e)
+{
+	struct passing *p = alloc_zero(sizeof(*p));
+	int r = 0;
+
+	if (p)
+		p->buffer = alloc_zero(max_u64(m->slab_memory, 16)); /* an element at least */
+	if (!p || !p->buffer)
+		r = err_set(e, -ENOMEM, "there is no memory for buffers: give less with --memory");
+	for (uint32_t i = 0; r == 0 && i < m->world; i++) {
+		p->m = m;
+		p->making = making;
+		p->rank = i;
+		r = pass_rank(p, e);
+	}
+	if (p)
+		alloc_free(p->buffer);
+	alloc_free(p);
+	return r;
+}
+
+static int make(struct importing *m, struct err *e)
+{
+	const struct ctl *c = m->c;
+	uint64_t memory = c->memory ? c->memory : MEMORY_DEFAULT, least = making_memory_least(0);
+	struct making_options o = {.data = c->data,
+				   .socket = c->socket,
+				   .job = c->as,
+				   .uid = geteuid(),
+				   .step = m->step,
+				   .memory = max_u64(memory / 2, least)};
+	struct making *making = NULL;
+	int r = making_open(&o, m->ranks, m->world, &making, e);
+
+	if (r < 0)
+		return r;
+	m->slab_memory = memory > o.memory ? memory - o.memory : 1;
+	progress_start(&m->progress, m->bytes, c->talk >= 0 && !c->json);
+	r = pass_all(m, making, e);
+	if (r == 0)
+		r = making_commit(making, e);
+	progress_clear(&m->progress);
+	making_close(making);
+	return r;
+}
+
+/* ---- The verb ---- */
+
+static void answer(const struct importing *m)
+{
+	const struct ctl *c = m->c;
+	char size[TEXT_MAX];
+
+	if (c->json) {
+		print_json(json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:I, s:b, s:I, s:I, s:I, s:I}",
+				     "schema", 2, "source", "files", "verb", "import", "format",
+				     m->format->name, "path",
+				     doc_name(c->args[0], strlen(c->args[0])), "job", c->as, "step",
+				     (json_int_t)m->step, "dry_run", (int)c->dry_run, "tensors",
+				     (json_int_t)m->n, "bytes", (json_int_t)m->bytes, "blobs",
+				     (json_int_t)m->from->n_blobs, "world", (json_int_t)m->world));
+		return;
+	}
+	if (c->talk >= 0)
+		say("%s %zu tensors of %s, %s, as job '%s', step %" PRIu64,
+		    c->dry_run ? "would import" : "imported", m->n, m->from->what,
+		    text_bytes(size, m->bytes), c->as, m->step);
+}
+
+static int run(struct importing *m, struct err *e)
+{
+	int r = source_choose(m->from, &m->c->tensors, &m->chosen, &m->n, e);
+
+	for (size_t i = 0; r == 0 && i < m->n; i++)
+		m->bytes += m->from->tensors[m->chosen[i]].bytes;
+	if (r == 0)
+		r = declare(m, e);
+	if (r == 0 && !m->c->dry_run)
+		r = make(m, e);
+	if (r == 0)
+		answer(m);
+	return r;
+}
+
+int verb_import(const struct ctl *c, struct err *e)
+{
+	struct importing m = {.c = c};
+	int r;
+
+	if (!c->as || !name_is_safe(c->as))
+		return err_set(e, -EINVAL,
+			       "--as JOB names the new job: 1 to 64 of A-Z a-z 0-9 . _ -, "
+			       "no dot first");
+	r = parse_step(c->step, &m.step, e);
+	if (r == 0)
+		r = find_format(c, &m.format, e);
+	if (r == 0)
+		r = m.format->open(c->args[0], &m.from, e);
+	if (r < 0)
+		return r;
+	r = run(&m, e);
+	for (uint32_t i = 0; m.ranks && i < m.world; i++)
+		alloc_free((void *)(uintptr_t)m.ranks[i].declaration);
+	alloc_free(m.ranks);
+	alloc_free(m.blobs);
+	alloc_free(m.chosen);
+	source_close(m.from);
+	return r;
+}
