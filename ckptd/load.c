@@ -140,7 +140,7 @@ static void share_files(struct load *l)
 	for (uint32_t i = 0; i < l->n_order; i++) {
 		struct source *s = &l->sources[l->order[i]];
 
-		if (s->kind != LOAD_FILE || (l->as_stored && s->rank == l->rank))
+		if (s->kind != LOAD_FILE || (l->as_stored && s->rank == l->rank && !s->reader.present))
 			continue;
 		if (shard_open_cached(&s->reader, &l->checkpoint_id, NULL) == 0)
 			l->cached = true;
@@ -162,6 +162,8 @@ static int make_plan(struct load *l)
 		if (l->sources[i].rank == l->rank && l->as_stored)
 			in[i].cost -= in[i].cost > 0;
 		in[i].others = is_for_others(l, l->sources[i].rank);
+		if (l->sources[i].open)
+			in[i].present = l->sources[i].reader.present;
 	}
 	if (l->kind == LOAD_READ)
 		return plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, false,

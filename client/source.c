@@ -10,7 +10,8 @@
  * process is mapped where it lies in huge pages. Small ones are read like a file, in pieces that
  * stay in the second-level cache: a copy by the kernel costs less than mapping pages that are used
  * once (1 GiB in 0.20 s against 0.37 s). Memory that this process has mapped anyway (its own slots)
- * is used in place.
+ * is used in place. A file may lack leaves that no piece touches: those that it has lie one behind
+ * the other (struct chunk_place).
  *
  * Any thread; each has its own buffers.
  */
@@ -151,10 +152,14 @@ struct source_range source_range_at(const struct source *s, uint64_t leaf, uint6
 		range.n = end - leaf;
 		return range;
 	}
+	assert(!p.missing || !(p.missing >> leaf % per_chunk & 1));
+	if (p.missing && p.missing >> leaf % per_chunk)
+		end = leaf + (uint64_t)__builtin_ctz(p.missing >> leaf % per_chunk);
 	/* On to the next chunk while it follows in the file as in the image. */
-	while (end < leaf + range.n) {
+	while (end < leaf + range.n && p.missing == 0) {
 		next = place_of(s, ++chunk);
-		if (next.encoding != ENCODING_RAW || next.offset != p.offset + p.stored)
+		if (next.encoding != ENCODING_RAW || next.missing ||
+		    next.offset != p.offset + p.stored)
 			break;
 		p = next;
 		end = min_u64(end + per_chunk, n_leaves);
@@ -163,12 +168,13 @@ struct source_range source_range_at(const struct source *s, uint64_t leaf, uint6
 	return range;
 }
 
-/* Where a byte of an image's raw chunk is in the file. */
-static uint64_t offset_of(const struct source *s, uint64_t at)
+/* Where a leaf of an image's raw chunk is in the file. */
+static uint64_t offset_of(const struct source *s, uint64_t leaf)
 {
-	uint64_t chunk = s->in->geometry.chunk;
+	struct geometry g = s->in->geometry;
+	struct chunk_place p = place_of(s, leaf / (g.chunk / g.leaf));
 
-	return place_of(s, at / chunk).offset + at % chunk;
+	return p.offset + chunk_leaf_offset(g, leaf, p.missing);
 }
 
 uint64_t source_step(const struct source *s, struct source_range range)
@@ -187,7 +193,7 @@ void source_prefetch(const struct source *s, struct source_range range)
 
 	assert(s->cached && lo < hi);
 	/* It is advice. */
-	ignore_result(posix_fadvise(s->fd, (off_t)offset_of(s, lo), (off_t)(hi - lo),
+	ignore_result(posix_fadvise(s->fd, (off_t)offset_of(s, range.first), (off_t)(hi - lo),
 				    POSIX_FADV_WILLNEED));
 }
 
@@ -245,12 +251,28 @@ int source_read_to(const struct source *s, struct source_range range, uint8_t *d
 	return 0;
 }
 
+/* Leaves of a chunk to their places in it: from the last one, so that none is overwritten. */
+static void spread(uint8_t *raw, uint64_t len, uint32_t leaf, uint32_t missing)
+{
+	uint32_t n = (uint32_t)div_up(len, leaf), at = n - (uint32_t)__builtin_popcount(missing);
+
+	for (uint32_t i = n; missing && i-- > 0;) {
+		if (missing >> i & 1)
+			continue;
+		at--;
+		if (at == i)
+			return; /* none before it is missing */
+		memmove(raw + (uint64_t)i * leaf, raw + (uint64_t)at * leaf,
+			min_u64(leaf, len - (uint64_t)i * leaf));
+	}
+}
+
 static int read_compressed(const struct source *s, struct source_range range, uint64_t chunk,
 			   struct source_buffers *b, const uint8_t **ret, uint64_t *ret_read)
 {
 	struct geometry g = s->in->geometry;
 	struct chunk_place p = place_of(s, chunk);
-	uint64_t raw = min_u64(g.chunk, s->in->image_len - chunk * g.chunk);
+	uint64_t raw = chunk_bytes_stored(s->in->image_len, g, chunk, p.missing);
 	const uint8_t *stored;
 	struct digest d;
 	int r;
@@ -265,6 +287,7 @@ static int read_compressed(const struct source *s, struct source_range range, ui
 	r = decompress_chunk(b->compressor, p.encoding, stored, p.stored, b->raw, raw);
 	if (r < 0)
 		return r;
+	spread(b->raw, min_u64(g.chunk, s->in->image_len - chunk * g.chunk), g.leaf, p.missing);
 	*ret = b->raw + (range.first * g.leaf - chunk * g.chunk);
 	return 0;
 }
@@ -286,5 +309,5 @@ int source_read(const struct source *s, struct source_range range, struct source
 		return read_window(s, lo, hi - lo, b, ret, ret_read);
 	if (place_of(s, lo / g.chunk).encoding != ENCODING_RAW)
 		return read_compressed(s, range, lo / g.chunk, b, ret, ret_read);
-	return read_window(s, offset_of(s, lo), hi - lo, b, ret, ret_read);
+	return read_window(s, offset_of(s, range.first), hi - lo, b, ret, ret_read);
 }

@@ -51,7 +51,8 @@ void source_buffers_fini(struct source_buffers *b);
 uint64_t source_range_max(const struct source *s, uint64_t range_bytes);
 /*
  * The range that begins with this leaf, when want of them in a row are wanted (a compressed chunk
- * ends a range and is given whole from this leaf to its end).
+ * ends a range and is given whole from this leaf to its end). The leaf is stored there; a range of
+ * a raw chunk ends before one that is not, of a compressed one these have no meaning.
  */
 struct source_range source_range_at(const struct source *s, uint64_t leaf, uint64_t want);
 /* How many leaves of the range are best read at once; their number when it is all of them. Where it

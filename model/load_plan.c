@@ -4,7 +4,8 @@
  *
  * The receiver reads, verifies and copies by what it decoded. So decoding proves that each source
  * has a digest for each of its leaves and, in a file, a possible place for each of its chunks; that
- * blobs lie inside their source's image; and of pieces what plan_decode() proves. Sections are
+ * blobs lie inside their source's image; of pieces what plan_decode() proves; and that neither
+ * touches a leaf that its file does not store. Sections are
  * looked at where they lie: nothing but pieces, sources and names of blobs is allocated, and no
  * more of them than the bytes can hold.
  *
@@ -34,9 +35,9 @@ enum {
 	PLACE_ENCODING = 12,
 	PLACE_FILE = 14,
 	PLACE_DIGEST = 16,
-	PLACE_RESERVED = 32, /* u32, then 4 bytes of 0 */
+	PLACE_MISSING = 32, /* u32, then 4 bytes of 0 */
 };
-_Static_assert(PLACE_RESERVED + 8 == CHUNK_PLACE_BYTES, "the place is full");
+_Static_assert(PLACE_MISSING + 8 == CHUNK_PLACE_BYTES, "the place is full");
 
 struct chunk_place chunk_place_get(const uint8_t *places, uint64_t i)
 {
@@ -46,7 +47,7 @@ struct chunk_place chunk_place_get(const uint8_t *places, uint64_t i)
 		.stored = get_le32(b + PLACE_STORED),
 		.encoding = get_le16(b + PLACE_ENCODING),
 		.file = get_le16(b + PLACE_FILE),
-		.reserved = get_le32(b + PLACE_RESERVED),
+		.missing = get_le32(b + PLACE_MISSING),
 	};
 
 	memcpy(p.digest.b, b + PLACE_DIGEST, sizeof(p.digest.b));
@@ -60,8 +61,64 @@ void chunk_place_put(uint8_t *out, const struct chunk_place *p)
 	put_le16(out + PLACE_ENCODING, p->encoding);
 	put_le16(out + PLACE_FILE, p->file);
 	memcpy(out + PLACE_DIGEST, p->digest.b, sizeof(p->digest.b));
-	put_le32(out + PLACE_RESERVED, p->reserved);
-	put_le32(out + PLACE_RESERVED + 4, 0);
+	put_le32(out + PLACE_MISSING, p->missing);
+	put_le32(out + PLACE_MISSING + 4, 0);
+}
+
+/* ---- Leaves that are missing ---- */
+
+uint32_t chunk_leaf_offset(struct geometry g, uint64_t leaf, uint32_t missing)
+{
+	uint32_t in_chunk = (uint32_t)(leaf % (g.chunk / g.leaf));
+	uint32_t before = missing & (in_chunk < 32 ? (1u << in_chunk) - 1 : UINT32_MAX);
+
+	return (in_chunk - (uint32_t)__builtin_popcount(before)) * g.leaf;
+}
+
+uint32_t chunk_bytes_stored(uint64_t image_len, struct geometry g, uint64_t i, uint32_t missing)
+{
+	uint64_t raw = min_u64(image_len - i * g.chunk, g.chunk), n = div_up(raw, g.leaf);
+	uint64_t left = raw - (n - 1) * g.leaf; /* of the last leaf */
+
+	assert(i * g.chunk < image_len);
+	if (missing == 0)
+		return (uint32_t)raw;
+	assert(chunk_missing_possible(image_len, g, i, missing));
+	raw = (n - (uint64_t)__builtin_popcount(missing)) * g.leaf;
+	return (uint32_t)(missing >> (n - 1) & 1 ? raw : raw - g.leaf + left);
+}
+
+bool chunk_missing_possible(uint64_t image_len, struct geometry g, uint64_t i, uint32_t missing)
+{
+	uint64_t n = div_up(min_u64(image_len - i * g.chunk, g.chunk), g.leaf);
+
+	if (missing == 0)
+		return true;
+	return g.chunk / g.leaf <= CHUNK_LEAVES_MAX && (n >= 32 || missing >> n == 0);
+}
+
+int places_present(const uint8_t *places, uint64_t image_len, struct geometry g, uint64_t **ret)
+{
+	uint64_t n_chunks = div_up(image_len, g.chunk), n_leaves = div_up(image_len, g.leaf);
+	uint64_t per_chunk = g.chunk / g.leaf, i = 0, *set;
+
+	while (i < n_chunks && chunk_place_get(places, i).missing == 0)
+		i++;
+	*ret = NULL;
+	if (i == n_chunks)
+		return 0;
+	set = leaves_new(n_leaves);
+	if (!set)
+		return -ENOMEM;
+	for (i = 0; i < n_chunks; i++) {
+		uint32_t missing = chunk_place_get(places, i).missing;
+
+		for (uint64_t k = 0; k < per_chunk && i * per_chunk + k < n_leaves; k++)
+			if (missing == 0 || !(missing >> k & 1))
+				leaves_add(set, i * per_chunk + k);
+	}
+	*ret = set;
+	return 0;
 }
 
 static uint64_t leaves_of(const struct load_source *s)
@@ -117,12 +174,14 @@ static bool places_possible(const struct load_source *s)
 
 	for (uint64_t i = 0, n = chunks_of(s); i < n; i++) {
 		struct chunk_place p = chunk_place_get(s->places, i);
-		uint64_t end,
-			raw = min_u64(s->image_len - i * s->geometry.chunk, s->geometry.chunk);
+		uint64_t end, raw;
 
-		if (p.file != 0 || get_le64(s->places + i * CHUNK_PLACE_BYTES + PLACE_RESERVED) ||
+		if (p.file != 0 ||
+		    get_le32(s->places + i * CHUNK_PLACE_BYTES + PLACE_MISSING + 4) != 0 ||
+		    !chunk_missing_possible(s->image_len, s->geometry, i, p.missing) ||
 		    !size_add(p.offset, p.stored, &end) || end > INT64_MAX)
 			return false;
+		raw = chunk_bytes_stored(s->image_len, s->geometry, i, p.missing);
 		if (p.encoding == ENCODING_RAW) {
 			if (p.stored != raw || !digest_equal(&p.digest, &none))
 				return false;
@@ -209,6 +268,56 @@ static int read_plan(struct reader *r, const uint64_t *target_bytes, uint32_t n_
 	return plan_decode(r, lens, p->n_sources, target_bytes, n_targets, &p->plan, e);
 }
 
+struct touching {
+	const uint64_t *present; /* leaves */
+	bool missing;
+};
+
+static void look_for_missing(void *arg, uint64_t first, uint64_t last)
+{
+	struct touching *t = arg;
+
+	t->missing = t->missing || leaves_next(t->present, first, last + 1, false) <= last;
+}
+
+/* What is read of one source is stored there. */
+static int check_source_present(const struct load_plan *p, uint32_t source, struct err *e)
+{
+	const struct load_source *s = &p->sources[source];
+	uint64_t *present CLEANUP_FREE = NULL;
+	struct touching t = {0};
+
+	if (s->kind != LOAD_FILE)
+		return 0;
+	if (places_present(s->places, s->image_len, s->geometry, &present) < 0)
+		return err_code(e, -ENOMEM, "take source %u of a load plan", source);
+	if (!present)
+		return 0;
+	t.present = present;
+	for (size_t i = 0; i < p->plan.n_pieces; i++)
+		if (p->plan.pieces[i].source == source && p->plan.pieces[i].run > 0)
+			plan_piece_units(&p->plan.pieces[i], s->geometry.leaf, look_for_missing,
+					 &t);
+	for (uint32_t i = 0; i < p->n_blobs; i++)
+		if (p->blobs[i].source == source && p->blobs[i].bytes > 0)
+			look_for_missing(&t, p->blobs[i].image_offset / s->geometry.leaf,
+					 (p->blobs[i].image_offset + p->blobs[i].bytes - 1) /
+						 s->geometry.leaf);
+	if (t.missing)
+		return err_set(e, CKPT_EPROTO,
+			       "a load plan reads from source %u what that does not store", source);
+	return 0;
+}
+
+static int check_present(const struct load_plan *p, struct err *e)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < p->n_sources && r == 0; i++)
+		r = check_source_present(p, i, e);
+	return r;
+}
+
 static int decode(struct reader *r, const uint64_t *target_bytes, uint32_t n_targets,
 		  struct load_plan *p, struct err *e)
 {
@@ -227,7 +336,7 @@ static int decode(struct reader *r, const uint64_t *target_bytes, uint32_t n_tar
 		code = read_plan(r, target_bytes, n_targets, p, e);
 	if (!code && reader_left(r) != 0)
 		code = err_set(e, CKPT_EPROTO, "a load plan has bytes left over");
-	return code;
+	return code ? code : check_present(p, e);
 }
 
 int load_plan_decode(const void *bytes, size_t len, const uint64_t *target_bytes,

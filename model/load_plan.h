@@ -10,18 +10,24 @@
 #ifndef MODEL_LOAD_PLAN_H
 #define MODEL_LOAD_PLAN_H
 
+#include "model/leaves.h"
 #include "model/plan.h"
 
 enum load_source_kind { LOAD_MEMORY = 1, LOAD_FILE = 2 };
 
-/* Where one chunk of a file lies. 40 bytes in the formats (placement table and load plan). */
+/*
+ * Where one chunk of a file lies. 40 bytes in the formats (placement table and load plan). Leaves
+ * that other files have for this one (model/dedup.h) may be missing: what is stored, compressed or
+ * not, are the others, one behind the other.
+ */
+#define CHUNK_LEAVES_MAX 32u /* in geometries in which leaves may be missing */
 struct chunk_place {
 	uint64_t offset;        /* in the file */
 	uint32_t stored;        /* bytes there */
 	uint16_t encoding;      /* enum encoding of codec/compress.h */
 	uint16_t file;          /* 0: this file; else an older one, by its place in the file list */
 	struct digest digest;   /* of the stored bytes; zero when encoding is raw */
-	uint32_t reserved;
+	uint32_t missing;       /* bit i: leaf i of the chunk is not stored */
 };
 #define CHUNK_PLACE_BYTES 40u
 
@@ -31,7 +37,8 @@ struct load_source {
 	uint64_t image_len;
 	struct geometry geometry;
 	const uint8_t *leaves;   /* div_up(image_len, leaf) digests of 16 bytes */
-	const uint8_t *places;   /* LOAD_FILE: div_up(image_len, chunk) of CHUNK_PLACE_BYTES */
+	const uint8_t *places; /* LOAD_FILE: div_up(image_len, chunk) of CHUNK_PLACE_BYTES; no piece
+				  and no blob touches a leaf that is missing */
 };
 
 struct load_blob {
@@ -50,6 +57,16 @@ struct load_plan {
 
 struct chunk_place chunk_place_get(const uint8_t *places, uint64_t i);
 void chunk_place_put(uint8_t *out, const struct chunk_place *p);
+/* Bytes of the leaves of chunk i that are stored, before compression. */
+uint32_t chunk_bytes_stored(uint64_t image_len, struct geometry g, uint64_t i, uint32_t missing);
+/* Where a leaf of the image begins in them. */
+uint32_t chunk_leaf_offset(struct geometry g, uint64_t leaf, uint32_t missing);
+/* Whether leaves can be missing at all, and these are leaves of chunk i. */
+bool chunk_missing_possible(uint64_t image_len, struct geometry g, uint64_t i, uint32_t missing);
+/* Which leaves of an image are stored by its chunks' places: what plan_source.present wants. NULL:
+ * all of them. */
+MUST_CHECK int places_present(const uint8_t *places, uint64_t image_len, struct geometry g,
+			      uint64_t **ret);
 
 MUST_CHECK int load_plan_encode(const struct load_plan *p, struct writer *w);
 /* bytes must outlive *ret (leaves and places point into them). target_bytes: of the wanted shards

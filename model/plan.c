@@ -27,6 +27,7 @@
 
 #include "base/alloc.h"
 #include "model/boxtree.h"
+#include "model/leaves.h"
 #include "model/plan_extra.h"
 #include "model/plan_gather.h"
 
@@ -329,17 +330,22 @@ static bool hull(const struct declaration *wanted, uint32_t first, uint32_t end,
 	return any;
 }
 
-/* One stored shard of the wanted name. */
-static int gather_shard(struct planner *p, uint32_t source, const struct shard *have,
-			const struct box *around)
+static int keep_stored(struct planner *p, uint32_t source, const struct shard *have)
+{
+	int r = reserve(p, (void **)&p->stored, &p->cap_stored, p->n_stored, sizeof(*p->stored));
+
+	if (!r)
+		p->stored[p->n_stored++] = (struct stored){source, *have};
+	return r;
+}
+
+/* Elements [part->start, part->stop) of a stored shard; *added: some of them are wanted. */
+static int gather_part(struct planner *p, const struct shard *part, const struct box *around,
+		       bool *added)
 {
 	struct box boxes[FLAT_BOXES_MAX], x;
-	bool added = false;
-	int n, r;
+	int n = shard_boxes(part, boxes), r;
 
-	if (have->bytes == 0 || !box_intersect(&have->box, around, &x))
-		return 0;
-	n = shard_boxes(have, boxes);
 	for (int i = 0; i < n; i++) {
 		if (!box_intersect(&boxes[i], around, &x))
 			continue;
@@ -348,14 +354,52 @@ static int gather_shard(struct planner *p, uint32_t source, const struct shard *
 		r = boxtree_add(&p->tree, &boxes[i], (uint32_t)p->n_stored);
 		if (r)
 			return r;
-		added = true;
+		*added = true;
 	}
-	if (!added)
-		return 0;
-	r = reserve(p, (void **)&p->stored, &p->cap_stored, p->n_stored, sizeof(*p->stored));
-	if (!r)
-		p->stored[p->n_stored++] = (struct stored){ source, *have };
+	return 0;
+}
+
+/* What of a shard lies in leaves that the source has, run by run. No element lies in two leaves:
+ * shards and leaves begin at multiples of 64, which every element's size divides. */
+static int gather_present(struct planner *p, const struct plan_source *source,
+			  const struct shard *have, const struct box *around, bool *added)
+{
+	uint64_t leaf = source->declaration.geometry.leaf, element = dtype_bytes(have->dtype);
+	uint64_t end = have->image_offset + have->bytes, last = div_up(end, leaf);
+	uint64_t i = leaves_next(source->present, have->image_offset / leaf, last, true);
+	int r = 0;
+
+	while (i < last && r == 0) {
+		uint64_t stop = leaves_next(source->present, i, last, false);
+		uint64_t lo = max_u64(i * leaf, have->image_offset) - have->image_offset;
+		uint64_t hi = min_u64(stop * leaf, end) - have->image_offset;
+		struct shard part = *have;
+
+		assert(lo % element == 0 && hi % element == 0 && lo < hi);
+		part.flat = true;
+		part.start = have->start + lo / element;
+		part.stop = have->start + hi / element;
+		r = gather_part(p, &part, around, added);
+		i = leaves_next(source->present, stop, last, true);
+	}
 	return r;
+}
+
+/* One stored shard of the wanted name. */
+static int gather_shard(struct planner *p, uint32_t source, const struct shard *have,
+			const struct box *around)
+{
+	bool added = false;
+	struct box x;
+	int r;
+
+	if (have->bytes == 0 || !box_intersect(&have->box, around, &x))
+		return 0;
+	if (p->sources[source].present)
+		r = gather_present(p, &p->sources[source], have, around, &added);
+	else
+		r = gather_part(p, have, around, &added);
+	return r || !added ? r : keep_stored(p, source, have);
 }
 
 /* The stored shards of a name, most preferred first, into the tree; around is NULL when no element

@@ -17,6 +17,9 @@
  * array doubles. All of it is counted (struct plan's memory) and stays under a limit; -E2BIG says
  * so. Pure.
  *
+ * A source may have only some of the leaves of its image: a file of which others store the rest
+ * (model/dedup.h). It counts for the elements in these.
+ *
  * It never assumes that a load has the save's layout. Flat ranges on either side become at most
  * 2d - 1 boxes each.
  */
@@ -52,6 +55,8 @@ struct plan_source {
 	struct declaration declaration;
 	uint32_t cost; /* 0: own memory ... larger: slower; ties go to the lower index */
 	bool others;   /* what it stores is for other ranks too: never extra */
+	/* Leaves of its image that it has (model/leaves.h; places_present()); NULL: all. */
+	const uint64_t *present;
 };
 
 enum plan_problem_kind { PLAN_MISSING, PLAN_MISMATCH, PLAN_HOLE, PLAN_EXTRA };

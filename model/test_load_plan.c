@@ -127,12 +127,84 @@ static void test_lies_are_refused(void **state)
 	refused(&s);
 	p = raw, p.stored = 255, set_place(&s, 0, p), refused(&s);
 	p = raw, p.file = 1, set_place(&s, 0, p), refused(&s);
-	p = raw, p.reserved = 1, set_place(&s, 0, p), refused(&s);
 	p = raw, p.digest.b[0] = 1, set_place(&s, 0, p), refused(&s);
 	p = raw, p.offset = UINT64_MAX, set_place(&s, 0, p), refused(&s);
 	p = raw, p.encoding = ENCODING_ZSTD, set_place(&s, 0, p), refused(&s);
 	p = raw, p.encoding = 4, p.stored = 9, set_place(&s, 0, p), refused(&s);
 	p = raw, p.encoding = ENCODING_ZSTD, p.stored = 0, set_place(&s, 0, p), refused(&s);
+}
+
+static void accepted(struct sample *s)
+{
+	struct writer w = {0};
+	struct load_plan back;
+	struct err e = {0};
+
+	assert_int_equal(load_plan_encode(&s->plan, &w), 0);
+	if (load_plan_decode(w.buf, w.len, &s->target, 1, &back, &e) < 0)
+		fail_msg("%s", e.text);
+	assert_memory_equal(back.sources[1].places, s->places, sizeof(s->places));
+	load_plan_fini(&back);
+	writer_free(&w);
+	sample_init(s);
+}
+
+/* The file has 600 bytes in leaves of 64: four each in chunks 0 and 1, 64 and 24 bytes in chunk
+ * 2. A piece touches leaf 0. */
+static void test_missing_leaves(void **state)
+{
+	struct chunk_place raw = {.offset = 4096, .stored = 192}, p;
+	struct sample s;
+
+	(void)state;
+	sample_init(&s);
+	p = raw, p.missing = 1 << 3, set_place(&s, 0, p), accepted(&s);
+	p = raw, p.missing = 14, p.stored = 64, set_place(&s, 0, p), accepted(&s);
+	p = raw, p.missing = 1, set_place(&s, 0, p), refused(&s); /* it is read */
+	p = raw, p.missing = 8, p.stored = 256, set_place(&s, 0, p), refused(&s);
+	p = raw, p.missing = 16, set_place(&s, 0, p), refused(&s); /* there is no such leaf */
+	p = raw, p.missing = 14, p.stored = 64, p.encoding = ENCODING_ZSTD;
+	set_place(&s, 0, p), refused(&s); /* it saved nothing */
+	p.stored = 63, set_place(&s, 0, p), accepted(&s);
+	p = raw, p.missing = 15, p.stored = 0, set_place(&s, 1, p), accepted(&s);
+	p = raw, p.missing = 2, p.stored = 64, set_place(&s, 2, p), accepted(&s);
+	p = raw, p.missing = 1, p.stored = 24, set_place(&s, 2, p), accepted(&s);
+	p = raw, p.missing = 4, p.stored = 88, set_place(&s, 2, p), refused(&s);
+	s.blobs[1].image_offset = 590;
+	s.blobs[1].bytes = 10;
+	p = raw, p.missing = 1, p.stored = 24, set_place(&s, 2, p), accepted(&s);
+	s.blobs[1].image_offset = 590;
+	s.blobs[1].bytes = 10;
+	p = raw, p.missing = 2, p.stored = 64, set_place(&s, 2, p), refused(&s);
+	put_le32(s.places + CHUNK_PLACE_BYTES - 4, 1);
+	refused(&s);
+}
+
+static void test_places_present(void **state)
+{
+	static const struct geometry g = {.leaf = 64, .chunk = 256};
+	struct chunk_place p = {.stored = 192, .missing = 4};
+	uint64_t *present = NULL;
+	struct sample s;
+
+	(void)state;
+	sample_init(&s);
+	assert_int_equal(places_present(s.places, 600, g, &present), 0);
+	assert_null(present);
+	set_place(&s, 1, p);
+	assert_int_equal(places_present(s.places, 600, g, &present), 0);
+	for (uint64_t i = 0; i < 10; i++)
+		assert_int_equal(leaves_has(present, i), i != 6);
+	assert_int_equal(leaves_next(present, 0, 10, true), 0);
+	assert_int_equal(leaves_next(present, 0, 10, false), 6);
+	assert_int_equal(leaves_next(present, 6, 10, true), 7);
+	assert_int_equal(leaves_next(present, 7, 10, false), 10);
+	assert_int_equal(leaves_next(NULL, 3, 10, true), 3);
+	assert_int_equal(leaves_next(NULL, 3, 10, false), 10);
+	assert_int_equal(chunk_leaf_offset(g, 4, 4), 0);
+	assert_int_equal(chunk_leaf_offset(g, 5, 4), 64);
+	assert_int_equal(chunk_leaf_offset(g, 7, 4), 128);
+	alloc_free(present);
 }
 
 /* Any damage is refused or gives a plan that keeps its promises; any cut is refused. */
@@ -214,6 +286,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_lies_are_refused),
+		cmocka_unit_test(test_missing_leaves),
+		cmocka_unit_test(test_places_present),
 		cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_every_allocation_may_fail),
 	};

@@ -137,8 +137,10 @@ static void test_flat_to_flat_is_contiguous(void **state)
 static void test_cheapest_then_lowest(void **state)
 {
 	struct declaration d = DECLARE(part("w", 0, 8, 0, 6)), top = DECLARE(part("w", 0, 2, 0, 6));
-	struct plan_source sources[4] = { { d, 5, false }, { d, 2, false }, { d, 2, false },
-					  { top, 1, false } };
+	struct plan_source sources[4] = {{d, 5, false, NULL},
+					 {d, 2, false, NULL},
+					 {d, 2, false, NULL},
+					 {top, 1, false, NULL}};
 	struct plan plan;
 
 	(void)state;
@@ -617,7 +619,7 @@ static void test_every_allocation_may_fail(void **state)
 		DECLARE(part("x", 0, 8, 2, 4), flat("y", 0, 17), part("z", 0, 1, 0, 1));
 	struct declaration want =
 		DECLARE(part("x", 1, 6, 1, 5), part("y", 0, 8, 0, 6), part("none", 0, 1, 0, 1));
-	struct plan_source sources[2] = { { a, 1, false }, { b, 0, false } };
+	struct plan_source sources[2] = {{a, 1, false, NULL}, {b, 0, false, NULL}};
 
 	(void)state;
 	for (int persistent = 0; persistent < 2; persistent++)

@@ -2,9 +2,10 @@
 /*
  * The planner against an oracle that knows nothing of boxes: every element of every tensor has a
  * number; each stored image is filled element by element with bytes that tell tensor, element and
- * rank; the oracle remembers for each element the cheapest rank that stores it. A plan is executed
- * through windows cut at random and every byte of the wanted memory is compared. The oracle shares
- * no code with model/: it has its own sizes of dtypes, places in images, row-major order.
+ * rank; the oracle remembers for each element the cheapest rank that stores it. Some ranks lack
+ * leaves of their image, which are filled with other bytes. A plan is executed through windows cut
+ * at random and every byte of the wanted memory is compared. The oracle shares no code with model/:
+ * it has its own sizes of dtypes, places in images, row-major order.
  *
  * A case is a pair of layouts of 1 to 4 tensors of 0 to 5 dimensions and any dtype: tiled by grids
  * cut anywhere (parts may be empty) or in chunks of equal size with a shorter last one; each cell
@@ -57,6 +58,7 @@ struct rank {
 	uint8_t *image;
 	uint64_t *image_at; /* of each part, by the rule of declaration.h */
 	uint64_t image_len;
+	uint64_t *present; /* leaves; NULL: all */
 };
 
 struct world {
@@ -82,6 +84,7 @@ static struct {
 } seen;
 
 static struct rng_seeded rng;
+static bool lacking; /* some ranks lack leaves */
 
 static uint64_t below(uint64_t n)
 {
@@ -138,6 +141,25 @@ static bool better(const struct world *w, uint32_t a, uint32_t b)
 						      : a < b;
 }
 
+static const struct geometry geometry = {.leaf = 256, .chunk = 1024};
+
+static void lose_leaves(struct rank *r)
+{
+	uint64_t n = r->image_len / geometry.leaf + 1, some = 1 + below(6);
+
+	r->present = calloc(n / 64 + 1, 8);
+	for (uint64_t i = 0; i < n; i++)
+		if (below(some + 1))
+			r->present[i / 64] |= 1ull << (i % 64);
+}
+
+static bool stores(const struct rank *r, uint64_t at)
+{
+	uint64_t leaf = at / geometry.leaf;
+
+	return !r->present || (r->present[leaf / 64] >> (leaf % 64) & 1);
+}
+
 /* Images of all stored ranks, and who is best for each element. */
 static void fill_images(struct world *w)
 {
@@ -152,6 +174,8 @@ static void fill_images(struct world *w)
 		struct rank *rank = &w->stored[r];
 
 		rank->image = calloc(1, rank->image_len + 1);
+		if (lacking && below(3) == 0)
+			lose_leaves(rank);
 		for (uint32_t i = 0; i < rank->n; i++) {
 			struct part *p = &rank->parts[i];
 			struct tensor *t = &w->tensors[p->tensor];
@@ -159,11 +183,15 @@ static void fill_images(struct world *w)
 
 			for (uint64_t k = 0; k < n; k++) {
 				uint64_t number = element_number(w, p, k);
+				uint64_t at = rank->image_at[i] + k * t->bytes;
 				uint8_t value[16];
 
 				element_value(value, p->tensor, number, r);
-				memcpy(rank->image + rank->image_at[i] + k * t->bytes, value,
-				       t->bytes);
+				if (!stores(rank, at)) {
+					memset(rank->image + at, FILL ^ 0xff, t->bytes);
+					continue;
+				}
+				memcpy(rank->image + at, value, t->bytes);
 				if (better(w, r, t->best[number]))
 					t->best[number] = r;
 			}
@@ -196,8 +224,6 @@ static void check_part(struct world *w, const struct part *p, const uint8_t *mem
 }
 
 /* ---- From parts to declarations ---- */
-
-static const struct geometry geometry = { .leaf = 256, .chunk = 1024 };
 
 static void declare(struct world *w, struct rank *rank)
 {
@@ -246,6 +272,8 @@ static void rank_fini(struct rank *rank)
 	alloc_free(rank->declaration);
 	free(rank->image);
 	free(rank->image_at);
+	free(rank->present);
+	rank->present = NULL;
 	rank->image = NULL;
 	rank->image_at = NULL;
 	rank->declaration = NULL;
@@ -433,7 +461,8 @@ static void check_world(struct world *w)
 	for (uint32_t i = 0; i < w->n_stored; i++)
 		sources[i] = (struct plan_source){.declaration = w->stored[i].view,
 						  .cost = w->stored[i].cost,
-						  .others = w->stored[i].others};
+						  .others = w->stored[i].others,
+						  .present = w->stored[i].present};
 	assert_int_equal(plan_make(sources, w->n_stored, &w->wanted.view, true, true, &plan, &e),
 			 0);
 	execute(w, &plan);
@@ -667,11 +696,13 @@ static void test_random_layouts(void **state)
 	(void)state;
 	rng_seed(&rng, test_seed(1));
 	for (uint64_t i = 0; i < cases; i++) {
+		lacking = i % 2;
 		random_world(w);
 		check_world(w);
 		holes += w->holes > 0;
 		world_fini(w);
 	}
+	lacking = false;
 	printf("%llu pairs of layouts, %llu of them with holes, %llu with tensors that are not "
 	       "wanted; %llu elements\n",
 	       (unsigned long long)cases, (unsigned long long)holes, (unsigned long long)seen.extra,

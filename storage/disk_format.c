@@ -37,6 +37,21 @@ void format_begin(uint8_t *buf, enum format_kind kind, uint32_t fixed, uint64_t 
 	put_le64(buf + AT_LEN, len);
 }
 
+/* What this version knows. */
+static const uint64_t known[FORMAT_KINDS] = {
+	[FORMAT_SHARD] = SHARD_LEAVES_MISSING,
+};
+
+void format_set_incompat(uint8_t *buf, uint64_t features)
+{
+	put_le64(buf + AT_INCOMPAT, features);
+}
+
+uint64_t format_incompat(const uint8_t *buf)
+{
+	return get_le64(buf + AT_INCOMPAT);
+}
+
 void format_end(uint8_t *buf, size_t len)
 {
 	struct digest d;
@@ -57,7 +72,8 @@ int format_check(const uint8_t *buf, size_t len, enum format_kind kind, uint32_t
 	d = digest_of(buf, len - DISK_FORMAT_DIGEST);
 	if (memcmp(d.b, buf + len - DISK_FORMAT_DIGEST, DISK_FORMAT_DIGEST) != 0)
 		return err_set(e, CKPT_ECORRUPT, "%s does not match its digest", what);
-	if (get_le32(buf + AT_VERSION) != DISK_FORMAT_VERSION || get_le64(buf + AT_INCOMPAT) != 0)
+	if (get_le32(buf + AT_VERSION) != DISK_FORMAT_VERSION ||
+	    (get_le64(buf + AT_INCOMPAT) & ~known[kind]) != 0)
 		return err_set(e, CKPT_EVERSION,
 			       "%s has version %u and incompatible features %#llx: a newer ckptd "
 			       "wrote it; use that one",

@@ -20,6 +20,9 @@
 #define DISK_FORMAT_DIGEST 16u
 #define DISK_FORMAT_VERSION 1u
 
+/* Incompat features that this version knows. */
+#define SHARD_LEAVES_MISSING (1ull << 0) /* header of a shard file: other files have the rest */
+
 enum format_kind { FORMAT_FOLDER, FORMAT_SHARD, FORMAT_FOOTER, FORMAT_COMMIT, FORMAT_KINDS };
 
 /* First 48 bytes. fixed: bytes of the fixed part, head included; len: all that the digest ends. */
@@ -30,6 +33,10 @@ void format_end(uint8_t *buf, size_t len);
  * version. what: the object, for messages ("footer of rank 3"). *ret_read_only: unknown ro bits. */
 MUST_CHECK int format_check(const uint8_t *buf, size_t len, enum format_kind kind, uint32_t fixed,
 			    const char *what, bool *ret_read_only, struct err *e);
+
+/* Between begin and end: what a reader must know; and what of it is set, once it was checked. */
+void format_set_incompat(uint8_t *buf, uint64_t features);
+uint64_t format_incompat(const uint8_t *buf);
 
 /* Whether all bytes are zero: gaps and padding are, so that every byte of a file is checked. */
 bool bytes_are_zero(const uint8_t *p, size_t len);

@@ -82,17 +82,20 @@ static void say_bad_leaf(const struct rank_table *t, uint64_t leaf, bad_leaf_fn 
 	fn(arg, sentence);
 }
 
-uint64_t chunk_check_leaves(const struct rank_table *t, uint64_t chunk, const uint8_t *raw,
-			    uint32_t len, bad_leaf_fn *fn, void *arg)
+uint64_t chunk_check_leaves(const struct rank_table *t, uint64_t chunk, uint32_t missing,
+			    const uint8_t *raw, bad_leaf_fn *fn, void *arg)
 {
-	uint32_t size = t->geometry.leaf;
-	uint64_t leaf = chunk * (t->geometry.chunk / size), bad = 0;
+	uint32_t size = t->geometry.leaf, len = chunk_length(t->image_len, t->geometry, chunk);
+	uint64_t first = chunk * (t->geometry.chunk / size), bad = 0;
 
-	assert(len == chunk_length(t->image_len, t->geometry, chunk));
-	for (uint32_t at = 0; at < len; at += size, leaf++) {
-		struct digest want = rank_table_leaf(t, leaf);
-		struct digest got = digest_of(raw + at, min_u64(size, len - at));
+	for (uint32_t i = 0; i * (uint64_t)size < len; i++) {
+		uint64_t leaf = first + i, here = min_u64(size, len - i * (uint64_t)size);
+		struct digest want = rank_table_leaf(t, leaf), got;
 
+		if (missing && missing >> i & 1)
+			continue;
+		got = digest_of(raw, here);
+		raw += here;
 		if (digest_equal(&want, &got))
 			continue;
 		bad++;
@@ -105,8 +108,9 @@ int chunk_unpack(const struct rank_table *t, uint64_t chunk, const struct chunk_
 		 struct compressor *c, const uint8_t *stored, uint8_t *out, const uint8_t **ret,
 		 struct err *e)
 {
-	uint32_t len = chunk_length(t->image_len, t->geometry, chunk);
+	uint32_t len = chunk_bytes_stored(t->image_len, t->geometry, chunk, p->missing);
 	uint64_t lo = chunk * t->geometry.chunk;
+	uint64_t hi = lo + chunk_length(t->image_len, t->geometry, chunk);
 	char what[ERR_TEXT_MAX / 2];
 	struct digest got;
 
@@ -120,9 +124,9 @@ int chunk_unpack(const struct rank_table *t, uint64_t chunk, const struct chunk_
 		*ret = out;
 		return 0;
 	}
-	image_describe(t, lo, lo + len, what, sizeof(what));
+	image_describe(t, lo, hi, what, sizeof(what));
 	return err_set(e, CKPT_ECORRUPT,
 		       "chunk %" PRIu64 " of rank %u (%s, image bytes %" PRIu64 " to %" PRIu64
 		       ") does not match the digest of its compressed bytes",
-		       chunk, t->rank, what, lo, lo + len);
+		       chunk, t->rank, what, lo, hi);
 }

@@ -10,10 +10,11 @@
 
 /* Which leaves of a chunk are bad: fn gets a sentence for each; returns how many. */
 typedef void bad_leaf_fn(void *arg, const char *sentence);
-uint64_t chunk_check_leaves(const struct rank_table *t, uint64_t chunk, const uint8_t *raw,
-			    uint32_t len, bad_leaf_fn *fn, void *arg);
+uint64_t chunk_check_leaves(const struct rank_table *t, uint64_t chunk, uint32_t missing,
+			    const uint8_t *raw, bad_leaf_fn *fn, void *arg);
 /*
- * Stored bytes of a chunk to raw ones: *ret points to them, in stored or in out (chunk bytes).
+ * Stored bytes of a chunk to raw ones, of the leaves that it has: *ret points to them, in stored or
+ * in out (chunk bytes).
  * CKPT_ECORRUPT when the stored bytes do not match their digest or cannot be unpacked.
  */
 MUST_CHECK int chunk_unpack(const struct rank_table *t, uint64_t chunk,

@@ -38,6 +38,7 @@ void shard_header_encode(const struct shard_header *h, uint8_t out[SHARD_HEADER_
 	put_le64(out + 112, h->footer_offset);
 	put_le64(out + 120, h->footer_len);
 	memcpy(out + 128, h->footer.b, 16);
+	format_set_incompat(out, h->partial ? SHARD_LEAVES_MISSING : 0);
 	format_end(out, SHARD_HEADER_BYTES);
 }
 
@@ -61,6 +62,7 @@ int shard_header_decode(const uint8_t in[SHARD_HEADER_BYTES], const char *what,
 	h.footer_offset = get_le64(in + 112);
 	h.footer_len = get_le64(in + 120);
 	memcpy(h.footer.b, in + 128, 16);
+	h.partial = format_incompat(in) & SHARD_LEAVES_MISSING;
 	if (!geometry_valid(h.geometry) || h.geometry.chunk > SHARD_CHUNK_MAX ||
 	    h.footer_offset % DISK_ALIGN != 0 ||
 	    h.footer_offset < SHARD_HEADER_BYTES ||
@@ -72,6 +74,11 @@ int shard_header_decode(const uint8_t in[SHARD_HEADER_BYTES], const char *what,
 }
 
 /* ---- Footer ---- */
+
+uint32_t shard_block(struct geometry g, bool partial)
+{
+	return (partial ? g.leaf : g.chunk) % DISK_ALIGN == 0 ? DISK_ALIGN : 1;
+}
 
 uint32_t chunk_length(uint64_t image_len, struct geometry g, uint64_t i)
 {
@@ -144,23 +151,29 @@ int footer_decode(const uint8_t *bytes, size_t len, const char *what,
 	return 0;
 }
 
-static bool place_possible(const uint8_t *bytes, const struct chunk_place *p, uint32_t raw)
+static bool place_possible(const struct shard_footer_view *f, const struct shard_header *h,
+			   uint64_t i, const struct chunk_place *p)
 {
+	const uint8_t *zero = f->places + (i + 1) * CHUNK_PLACE_BYTES - 4;
 	static const struct digest none;
+	uint32_t raw;
 
-	if (p->file != 0 || !bytes_are_zero(bytes + CHUNK_PLACE_BYTES - 8, 8))
+	if (p->file != 0 || !bytes_are_zero(zero, 4) || (p->missing && !h->partial) ||
+	    !chunk_missing_possible(f->image_len, h->geometry, i, p->missing))
 		return false;
+	raw = chunk_bytes_stored(f->image_len, h->geometry, i, p->missing);
 	if (p->encoding == ENCODING_RAW)
 		return p->stored == raw && digest_equal(&p->digest, &none);
 	return p->encoding <= ENCODING_ZSTD_P4 && p->stored > 0 && p->stored < raw;
 }
 
-int footer_check_places(const struct shard_footer_view *f, struct geometry g,
-			uint64_t footer_offset, const char *what, struct err *e)
+int footer_check_places(const struct shard_footer_view *f, const struct shard_header *h,
+			const char *what, struct err *e)
 {
-	uint64_t end = SHARD_HEADER_BYTES, stored = 0;
+	uint64_t end = SHARD_HEADER_BYTES, stored = 0, footer_offset = h->footer_offset;
+	bool missing = false;
 
-	if (f->n_chunks != div_up(f->image_len, g.chunk))
+	if (f->n_chunks != div_up(f->image_len, h->geometry.chunk))
 		return err_set(e, CKPT_EPROTO,
 			       "%s has places for %" PRIu64 " chunks in an image of %" PRIu64
 			       " bytes",
@@ -168,17 +181,16 @@ int footer_check_places(const struct shard_footer_view *f, struct geometry g,
 	for (uint64_t i = 0; i < f->n_chunks; i++) {
 		struct chunk_place p = chunk_place_get(f->places, i);
 
-		if (!place_possible(f->places + i * CHUNK_PLACE_BYTES, &p,
-				    chunk_length(f->image_len, g, i)) ||
-		    p.offset < end || p.offset - end >= (i ? DISK_ALIGN : 1) ||
-		    p.offset > footer_offset ||
+		if (!place_possible(f, h, i, &p) || p.offset < end ||
+		    p.offset - end >= (i ? DISK_ALIGN : 1) || p.offset > footer_offset ||
 		    p.stored > footer_offset - p.offset)
 			return err_set(e, CKPT_EPROTO,
 				       "%s has an impossible place for chunk %" PRIu64, what, i);
 		end = p.offset + p.stored;
 		stored += p.stored;
+		missing = missing || p.missing;
 	}
-	if (stored != f->stored || footer_offset - end >= DISK_ALIGN)
+	if (stored != f->stored || missing != h->partial || footer_offset - end >= DISK_ALIGN)
 		return err_set(e, CKPT_EPROTO, "%s has places that do not add up", what);
 	return 0;
 }

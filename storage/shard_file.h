@@ -27,6 +27,7 @@ struct shard_header {
 	uint64_t image_len;
 	uint64_t footer_offset, footer_len;
 	struct digest footer;
+	bool partial; /* some leaves are missing: other files have them (SHARD_LEAVES_MISSING) */
 };
 
 void shard_header_encode(const struct shard_header *h, uint8_t out[SHARD_HEADER_BYTES]);
@@ -49,9 +50,12 @@ MUST_CHECK bool footer_size(uint64_t table_len, uint64_t n_chunks, uint64_t *ret
 void footer_encode(const struct shard_footer_view *f, uint8_t *out);
 MUST_CHECK int footer_decode(const uint8_t *bytes, size_t len, const char *what,
 			     struct shard_footer_view *ret, struct err *e);
-/* Every place is inside the file, in order, of a known encoding and of a possible size. */
-MUST_CHECK int footer_check_places(const struct shard_footer_view *f, struct geometry g,
-				   uint64_t footer_offset, const char *what, struct err *e);
+/* Every place is inside the file, in order, of a known encoding and of a possible size; leaves are
+ * missing if and only if the header says so. */
+MUST_CHECK int footer_check_places(const struct shard_footer_view *f, const struct shard_header *h,
+				   const char *what, struct err *e);
+/* What O_DIRECT needs where chunks of a file begin and end: DISK_ALIGN, or 1: it cannot be used. */
+uint32_t shard_block(struct geometry g, bool partial);
 /* Raw bytes of chunk i. */
 uint32_t chunk_length(uint64_t image_len, struct geometry g, uint64_t i);
 

@@ -18,6 +18,8 @@ struct shard_writer {
 	struct checkpoint_id id;
 	uint32_t rank;
 	uint64_t image_len, n_chunks;
+	const uint64_t *present; /* leaves to be stored; NULL: all */
+	uint64_t raw_bytes;      /* of these */
 	uint64_t table_max,
 		reserved; /* bytes of the table and of the file that space is kept for */
 	uint8_t *places;              /* n_chunks of CHUNK_PLACE_BYTES, filled by the image */
@@ -34,8 +36,8 @@ struct shard_writer {
 	char path[DISK_PATH_MAX + 1];
 };
 
-/* Packs one chunk into buffer, or leaves it raw, and sets what its place says but for the offset.
- * Returns the bytes to write, aligned and padded with zeros: buffer, or raw itself. */
+/* Packs one chunk into buffer, or leaves it raw, and sets what its place says but for the offset
+ * and missing leaves. Returns the bytes to write, aligned and padded with zeros: buffer, or raw itself. */
 struct compressor;
 void *chunk_pack(struct compressor *c, const uint8_t *raw, uint32_t raw_len, uint32_t element,
 		 uint8_t *buffer, uint32_t buffer_len, struct chunk_place *place);

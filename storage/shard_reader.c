@@ -90,7 +90,7 @@ static int open_file(struct store *s, const char *path, struct disk_file **ret,
 	struct disk_file *f = NULL;
 	int r = open_locked(s, path, DISK_DIRECT, &f, ret_header, e);
 
-	if (r == 0 && ret_header->geometry.chunk % DISK_ALIGN != 0) {
+	if (r == 0 && shard_block(ret_header->geometry, ret_header->partial) == 1) {
 		s->disk->ops->close(f);
 		r = open_locked(s, path, 0, &f, ret_header, e);
 	}
@@ -159,9 +159,12 @@ static int open_tables(const struct shard_header *h, const uint8_t *footer,
 	    h->image_len != v.image_len || r->table.geometry.leaf != h->geometry.leaf ||
 	    r->table.geometry.chunk != h->geometry.chunk)
 		return err_set(e, CKPT_EPROTO, "its rank table is not that of its header");
-	rc = footer_check_places(&v, h->geometry, f->footer_offset, "its footer", e);
+	rc = footer_check_places(&v, h, "its footer", e);
 	if (rc < 0)
 		return rc;
+	rc = places_present(v.places, v.image_len, h->geometry, &r->present);
+	if (rc < 0)
+		return err_code(e, rc, "cannot take its placement table");
 	r->places = v.places;
 	r->n_chunks = v.n_chunks;
 	r->footer_offset = f->footer_offset;
@@ -202,6 +205,7 @@ void shard_close(struct shard_reader *r)
 	if (r->cached)
 		r->cached->disk->ops->close(r->cached);
 	alloc_free(r->footer);
+	alloc_free(r->present);
 	*r = (struct shard_reader){ 0 };
 }
 
@@ -266,12 +270,11 @@ int shard_read_chunk(struct shard_reader *r, uint64_t chunk, struct compressor *
 	assert((uintptr_t)scratch % DISK_ALIGN == 0);
 	p = chunk_place_get(r->places, chunk);
 	assert(c || p.encoding == ENCODING_RAW);
-	len = chunk_length(t->image_len, t->geometry, chunk);
+	len = chunk_bytes_stored(t->image_len, t->geometry, chunk, p.missing);
 	/* The gap behind a last piece is read too: O_DIRECT moves blocks. */
-	stored = t->geometry.chunk % DISK_ALIGN == 0 ? (uint32_t)round_up(p.stored, DISK_ALIGN)
-						     : p.stored;
+	stored = (uint32_t)round_up(p.stored, shard_block(t->geometry, r->present));
 	assert(stored <= t->geometry.chunk);
-	rc = r->file->disk->ops->read(r->file, scratch, stored, p.offset);
+	rc = stored == 0 ? 0 : r->file->disk->ops->read(r->file, scratch, stored, p.offset);
 	if (rc == -ENODATA)
 		return err_set(e, CKPT_ECORRUPT, "chunk %" PRIu64 " of rank %u is beyond the end "
 						 "of its file", chunk, t->rank);
@@ -282,7 +285,8 @@ int shard_read_chunk(struct shard_reader *r, uint64_t chunk, struct compressor *
 	if (rc < 0)
 		return rc;
 	err_clear(e);
-	if (!BUG(SKIP_LEAF_CHECK) && chunk_check_leaves(t, chunk, raw, len, first_sentence, e) > 0)
+	if (!BUG(SKIP_LEAF_CHECK) &&
+	    chunk_check_leaves(t, chunk, p.missing, raw, first_sentence, e) > 0)
 		return CKPT_ECORRUPT;
 	*ret = raw;
 	*ret_len = len;

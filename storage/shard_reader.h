@@ -17,6 +17,7 @@ struct shard_reader {
 	struct rank_table table;
 	const uint8_t *places;   /* as in struct load_source */
 	uint64_t n_chunks;
+	uint64_t *present;       /* the leaves that it has, for plan_source.present; NULL: all */
 	uint64_t footer_offset;  /* end of the chunks and of the gap behind them */
 };
 
@@ -35,8 +36,9 @@ MUST_CHECK int shard_open_cached(struct shard_reader *r, const struct checkpoint
 /* The page cache gives back what it holds of a checkpoint's file. */
 void shard_uncache(struct store *s, const struct checkpoint_id *id, uint32_t rank);
 
-/* One chunk, raw, digests of its leaves checked: CKPT_ECORRUPT names leaf and tensor. scratch:
- * at least 2 * chunk bytes, DISK_ALIGN aligned; the raw bytes are at *ret inside it. */
+/* One chunk, raw (of a file that lacks leaves: those that it has, one behind the other), digests of
+ * its leaves checked: CKPT_ECORRUPT names leaf and tensor. scratch: at least 2 * chunk bytes,
+ * DISK_ALIGN aligned; the raw bytes are at *ret inside it. */
 struct compressor;
 MUST_CHECK int shard_read_chunk(struct shard_reader *r, uint64_t chunk, struct compressor *c,
 				void *scratch, const void **ret, size_t *ret_len, struct err *e);

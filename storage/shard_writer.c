@@ -36,10 +36,13 @@ static bool bytes_needed(const struct shard_writer *w, uint64_t *ret)
 
 	if (w->image_len > INT64_MAX || !footer_size(w->table_max, w->n_chunks, &footer))
 		return false;
-	data = round_up(w->image_len, DISK_ALIGN);
-	if (w->store->compression && chunk % DISK_ALIGN != 0 &&
-	    !size_mul(w->n_chunks, DISK_ALIGN, &data))
-		return false; /* each small chunk has a block of its own */
+	data = round_up(w->raw_bytes, DISK_ALIGN);
+	if (w->store->compression && shard_block(w->store->geometry, w->present) == 1) {
+		/* Each chunk begins with a block of its own. */
+		if (!size_mul(w->n_chunks, round_up(chunk, DISK_ALIGN), &sum))
+			return false;
+		data = w->present ? min_u64(sum, data + w->n_chunks * DISK_ALIGN) : sum;
+	}
 	if (footer > INT64_MAX || !size_add(data, round_up(footer, DISK_ALIGN), &sum))
 		return false;
 	return size_add(sum, SHARD_HEADER_BYTES, ret);
@@ -158,9 +161,21 @@ static int say_why(const struct shard_writer *w, int r, struct err *e)
 		       w->reserved, w->path, w->store->reserve);
 }
 
+static uint64_t present_bytes(const struct shard_writer *w)
+{
+	uint64_t leaf = w->store->geometry.leaf, n = div_up(w->image_len, leaf), bytes = 0;
+
+	for (uint64_t i = 0, stop; i < n; i = stop) {
+		i = leaves_next(w->present, i, n, true);
+		stop = leaves_next(w->present, i, n, false);
+		bytes += min_u64(stop * leaf, w->image_len) - min_u64(i * leaf, w->image_len);
+	}
+	return bytes;
+}
+
 static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t rank,
-		      uint64_t image_len, uint64_t table_max, struct shard_writer **ret,
-		      struct err *e)
+		      uint64_t image_len, uint64_t table_max, const uint64_t *present,
+		      struct shard_writer **ret, struct err *e)
 {
 	struct shard_writer *w = alloc_zero(sizeof(*w));
 	int r = 0;
@@ -173,8 +188,17 @@ static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t 
 	w->image_len = image_len;
 	w->table_max = table_max;
 	w->n_chunks = div_up(image_len, s->geometry.chunk);
+	w->raw_bytes = image_len;
+	if (present && image_len <= INT64_MAX) {
+		w->present = present;
+		w->raw_bytes = present_bytes(w);
+	}
+	if (w->raw_bytes == image_len)
+		w->present = NULL; /* none is missing */
 	path_shard(w->path, id, rank);
-	if (!bytes_needed(w, &w->reserved))
+	if (w->present && s->geometry.chunk / s->geometry.leaf > CHUNK_LEAVES_MAX)
+		r = -EINVAL;
+	else if (!bytes_needed(w, &w->reserved))
 		r = -EFBIG;
 	else if (!(w->places = alloc_array(w->n_chunks, CHUNK_PLACE_BYTES)))
 		r = -ENOMEM;
@@ -190,8 +214,15 @@ static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t 
 int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,
 		uint64_t table_max, struct shard_writer **ret, struct err *e)
 {
+	return shard_begin_partial(s, id, rank, image_len, table_max, NULL, ret, e);
+}
+
+int shard_begin_partial(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+			uint64_t image_len, uint64_t table_max, const uint64_t *present,
+			struct shard_writer **ret, struct err *e)
+{
 	struct shard_writer *w = NULL;
-	int r = writer_new(s, id, rank, image_len, table_max, &w, e);
+	int r = writer_new(s, id, rank, image_len, table_max, present, &w, e);
 
 	if (r < 0)
 		return r;
@@ -213,7 +244,7 @@ int shard_resume(struct store *s, const struct checkpoint_id *id, uint32_t rank,
 		 uint64_t table_max, struct shard_writer **ret, struct err *e)
 {
 	struct shard_writer *w = NULL;
-	int r = writer_new(s, id, rank, image_len, table_max, &w, e);
+	int r = writer_new(s, id, rank, image_len, table_max, NULL, &w, e);
 
 	if (r < 0)
 		return r;
@@ -297,9 +328,14 @@ static int write_footer(struct shard_writer *w, const void *table, size_t table_
 static int write_header(struct shard_writer *w, const struct shard_footer *f)
 {
 	struct shard_header h = {
-		.id = w->id, .rank = w->rank, .geometry = w->store->geometry,
-		.image_len = w->image_len, .footer_offset = f->footer_offset,
-		.footer_len = f->footer_len, .footer = f->footer,
+		.id = w->id,
+		.rank = w->rank,
+		.geometry = w->store->geometry,
+		.image_len = w->image_len,
+		.footer_offset = f->footer_offset,
+		.footer_len = f->footer_len,
+		.footer = f->footer,
+		.partial = w->present != NULL,
 	};
 	void *block = NULL;
 	uint8_t *buf = alloc_aligned(SHARD_HEADER_BYTES, &block);

@@ -34,9 +34,17 @@ struct shard_footer {
 MUST_CHECK int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank,
 			   uint64_t image_len, uint64_t table_max, struct shard_writer **ret,
 			   struct err *e);
-/* Writes the whole image (must stay valid and unchanged until return). The image may be read up to
- * the next multiple of DISK_ALIGN. element: bytes per element for compression planes, 0 unknown.
- * -ECANCELED when *cancel became true. */
+/*
+ * The same for a file that lacks leaves: present says which it has (model/leaves.h; NULL: all) and
+ * stays valid until finish. The others must be in other files of the checkpoint. -EINVAL where the
+ * geometry has no room to say so (CHUNK_LEAVES_MAX).
+ */
+MUST_CHECK int shard_begin_partial(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+				   uint64_t image_len, uint64_t table_max, const uint64_t *present,
+				   struct shard_writer **ret, struct err *e);
+/* Writes the image, or the leaves of it that are to be stored (must stay valid and unchanged until
+ * return). The image may be read up to the next multiple of DISK_ALIGN. element: bytes per element
+ * for compression planes, 0 unknown. -ECANCELED when *cancel became true. */
 MUST_CHECK int shard_write_image(struct shard_writer *w, struct disk_queue *q, const void *image,
 				 uint32_t element, const atomic_bool *cancel, struct err *e);
 MUST_CHECK int shard_finish(struct shard_writer *w, const void *table, size_t table_len,

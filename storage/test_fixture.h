@@ -37,10 +37,14 @@ struct image {
 	struct geometry geometry;
 	void *table;
 	size_t table_len;
+	uint64_t *present; /* leaves that its file has; NULL: all */
 };
 /* compressible: 0 noise, 1 some, 2 mixed by chunk. */
 struct image image_make(struct geometry g, uint64_t len, uint32_t rank, uint32_t world,
 			uint64_t seed, int compressible);
+/* One in n leaves is left out of its file. */
+void image_lose_leaves(struct image *i, uint64_t n, uint64_t seed);
+uint64_t image_bytes_present(const struct image *i);
 void image_free(struct image *i);
 
 struct checkpoint_id test_id(uint64_t step);

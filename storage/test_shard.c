@@ -79,6 +79,109 @@ static void test_round_trip(void **state)
 	}
 }
 
+/* Files that lack leaves, in any pattern: the others come back, and only they take space. */
+static void test_missing_leaves(void **state)
+{
+	struct folder *f = *state;
+	struct geometry g = geometry();
+	const uint64_t sizes[] = {1,
+				  g.leaf,
+				  g.leaf + 1,
+				  g.chunk,
+				  3 * g.chunk,
+				  3 * g.chunk + g.leaf + 17,
+				  9 * (uint64_t)g.chunk - 1};
+	struct err e = {0};
+
+	for (uint64_t i = 0; i < 28; i++) {
+		struct checkpoint_id id = test_id(i);
+		struct image image = image_make(g, sizes[i % 7], 0, 1, i, (int)(i % 3));
+		struct commit_file c = {0};
+		struct shard_reader r;
+
+		image_lose_leaves(&image, 1 + i / 7, i); /* all, half, a third, ... */
+		must(write_checkpoint(f, &id, &image, 1, &e), &e);
+		must(read_checkpoint(&f->store, &id, &image, &e), &e);
+		assert_int_equal(verify_checkpoint(&f->store, &id, NULL, 0, &e), 0);
+		must(commit_read(&f->store, &id, &c, &e), &e);
+		if (fixture_options.compression)
+			assert_true(c.shards[0].stored <= image_bytes_present(&image));
+		else
+			assert_int_equal(c.shards[0].stored, image_bytes_present(&image));
+		must(shard_open(&f->store, &id, &c.shards[0], &r, &e), &e);
+		assert_int_equal(r.present == NULL, image_bytes_present(&image) == image.len);
+		for (uint64_t k = 0; k * g.leaf < image.len; k++)
+			assert_int_equal(leaves_has(r.present, k), leaves_has(image.present, k));
+		shard_close(&r);
+		commit_file_fini(&c);
+		image_free(&image);
+	}
+}
+
+/* An older program must not take such a file for a whole one: its header says that it is none. */
+static void test_missing_leaves_in_the_header(void **state)
+{
+	struct shard_header h = {.geometry = geometry(),
+				 .footer_offset = 8192,
+				 .footer_len = 4096,
+				 .partial = true},
+			    back;
+	uint8_t bytes[SHARD_HEADER_BYTES];
+	struct err e = {0};
+
+	(void)state;
+	shard_header_encode(&h, bytes);
+	assert_int_equal(get_le64(bytes + 16), SHARD_LEAVES_MISSING);
+	must(shard_header_decode(bytes, "header", &back, &e), &e);
+	assert_true(back.partial);
+	format_set_incompat(bytes, SHARD_LEAVES_MISSING | 2);
+	format_end(bytes, sizeof(bytes));
+	assert_int_equal(shard_header_decode(bytes, "header", &back, &e), CKPT_EVERSION);
+}
+
+static void footer_refused(struct shard_footer_view *v, const struct shard_header *h,
+			   const struct chunk_place *p, bool refused)
+{
+	uint8_t place[CHUNK_PLACE_BYTES];
+
+	chunk_place_put(place, p);
+	v->places = place;
+	v->stored = p->stored;
+	assert_int_equal(footer_check_places(v, h, "footer", NULL), refused ? CKPT_EPROTO : 0);
+}
+
+static void test_impossible_missing_leaves(void **state)
+{
+	struct shard_header h = {.geometry = {.leaf = 4096, .chunk = 16384},
+				 .image_len = 10000,
+				 .footer_offset = 12288,
+				 .partial = true};
+	struct shard_footer_view v = {.image_len = 10000, .n_chunks = 1};
+	struct chunk_place p = {.offset = 4096, .stored = 5904, .missing = 1};
+
+	(void)state;
+	footer_refused(&v, &h, &p, false);
+	p.missing = 2;
+	footer_refused(&v, &h, &p, false); /* of the same size */
+	p.missing = 4;
+	footer_refused(&v, &h, &p, true);
+	p.missing = 8; /* there are three */
+	footer_refused(&v, &h, &p, true);
+	p.missing = 1;
+	h.partial = false; /* the header does not say so */
+	footer_refused(&v, &h, &p, true);
+	p.missing = 0;
+	p.stored = 10000;
+	h.footer_offset = 16384;
+	footer_refused(&v, &h, &p, false);
+	h.partial = true; /* the header says so, and nothing is missing */
+	footer_refused(&v, &h, &p, true);
+	h.geometry.leaf = 64; /* 256 of them: there is no room to say which */
+	p.missing = 1;
+	p.stored = 9936;
+	footer_refused(&v, &h, &p, true);
+}
+
 static void test_many_ranks_and_reopen(void **state)
 {
 	struct folder *f = *state;
@@ -244,20 +347,22 @@ static void test_every_damage_is_found(void **state)
 	struct folder *f = *state;
 	struct geometry g = geometry();
 	struct checkpoint_id id = test_id(3);
-	struct image images[2] = { image_make(g, 9 * (uint64_t)g.chunk + 700, 0, 2, 11, 2),
-				   image_make(g, 700, 1, 2, 12, 0) };
+	struct image images[3] = {image_make(g, 9 * (uint64_t)g.chunk + 700, 0, 3, 11, 2),
+				  image_make(g, 700, 1, 3, 12, 0),
+				  image_make(g, 5 * (uint64_t)g.chunk + 60, 2, 3, 13, 2)};
 	char path[DISK_PATH_MAX + 1];
 	struct err e = { 0 };
 
-	must(write_checkpoint(f, &id, images, 2, &e), &e);
+	image_lose_leaves(&images[2], 3, 1);
+	must(write_checkpoint(f, &id, images, 3, &e), &e);
 	path_commit(path, &id);
 	damage_everywhere(f, path, size_of_file(f, path), &id, images);
-	for (uint32_t rank = 0; rank < 2; rank++) {
+	for (uint32_t rank = 0; rank < 3; rank++) {
 		path_shard(path, &id, rank);
 		damage_everywhere(f, path, size_of_file(f, path), &id, images);
 	}
-	image_free(&images[0]);
-	image_free(&images[1]);
+	for (uint32_t rank = 0; rank < 3; rank++)
+		image_free(&images[rank]);
 }
 
 static void test_format_and_object_damage(void **state)
@@ -781,6 +886,7 @@ static void test_full_disk(void **state)
 
 static const struct CMUnitTest for_every_kind[] = {
 	WITH_FOLDER(test_round_trip),
+	WITH_FOLDER(test_missing_leaves),
 	WITH_FOLDER(test_many_ranks_and_reopen),
 	WITH_FOLDER(test_cancel),
 	WITH_FOLDER(test_begin_refuses),
@@ -791,6 +897,11 @@ static const struct CMUnitTest for_every_kind[] = {
 };
 
 /* Each place is a whole verification: small files only. */
+static const struct CMUnitTest for_formats[] = {
+	cmocka_unit_test(test_missing_leaves_in_the_header),
+	cmocka_unit_test(test_impossible_missing_leaves),
+};
+
 static const struct CMUnitTest for_small[] = {
 	WITH_FOLDER(test_every_damage_is_found),
 	WITH_FOLDER(test_cut_files),
@@ -826,7 +937,7 @@ int main(void)
 		{ "packed tiny", { .geometry = tiny, .compression = 1 } },
 	};
 	const char *const backends[] = { "threads", "uring" };
-	int failed = 0;
+	int failed = cmocka_run_group_tests_name("formats", for_formats, NULL, NULL);
 
 	for (int b = 0; b < 2; b++) {
 		struct err why = { 0 };

@@ -43,24 +43,45 @@ static void report(void *arg, const char *sentence)
 		h->report(h->arg, sentence);
 }
 
-static uint64_t leaves_of(const struct rank_table *t, uint64_t chunk)
+static uint64_t leaves_of(const struct shard_reader *r, uint64_t chunk)
 {
-	return div_up(chunk_length(t->image_len, t->geometry, chunk), t->geometry.leaf);
+	const struct rank_table *t = &r->table;
+	uint32_t missing = chunk_place_get(r->places, chunk).missing;
+
+	return div_up(chunk_bytes_stored(t->image_len, t->geometry, chunk, missing),
+		      t->geometry.leaf);
 }
 
 /* All leaves of a chunk are lost for the same reason. */
 static void chunk_is_bad(struct verify *v, uint64_t chunk, const char *sentence)
 {
-	v->bad += leaves_of(&v->reader->table, chunk);
+	v->bad += max_u64(leaves_of(v->reader, chunk), 1);
 	report(v, sentence);
+}
+
+/* Where the chunk and the gap behind it end. */
+static uint64_t end_of(const struct shard_reader *r, uint64_t chunk)
+{
+	return chunk + 1 < r->n_chunks ? chunk_place_get(r->places, chunk + 1).offset
+				       : r->footer_offset;
+}
+
+/* The next chunk of which anything is stored here; false: there is none. */
+static bool more_chunks(struct verify *v)
+{
+	const struct shard_reader *r = v->reader;
+
+	while (v->next < r->n_chunks &&
+	       chunk_place_get(r->places, v->next).offset == end_of(r, v->next))
+		v->next++;
+	return v->next < r->n_chunks;
 }
 
 static int start_read(struct verify *v, unsigned i)
 {
 	struct shard_reader *r = v->reader;
 	struct chunk_place p = chunk_place_get(r->places, v->next);
-	uint64_t end = v->next + 1 < r->n_chunks ? chunk_place_get(r->places, v->next + 1).offset
-						 : r->footer_offset;
+	uint64_t end = end_of(r, v->next);
 	int rc;
 
 	assert(end - p.offset <= v->buffer_len);
@@ -78,7 +99,6 @@ static int check_chunk(struct verify *v, const struct disk_io *io, uint64_t chun
 {
 	const struct rank_table *t = &v->reader->table;
 	struct chunk_place p = chunk_place_get(v->reader->places, chunk);
-	uint32_t len = chunk_length(t->image_len, t->geometry, chunk);
 	const uint8_t *raw = NULL;
 	struct err e = { 0 };
 	int r;
@@ -104,7 +124,7 @@ static int check_chunk(struct verify *v, const struct disk_io *io, uint64_t chun
 	if (r == CKPT_ECORRUPT)
 		chunk_is_bad(v, chunk, e.text);
 	else if (r == 0)
-		v->bad += chunk_check_leaves(t, chunk, raw, len, report, v);
+		v->bad += chunk_check_leaves(t, chunk, p.missing, raw, report, v);
 	return r == CKPT_ECORRUPT ? 0 : r;
 }
 
@@ -134,11 +154,11 @@ static int read_all(struct verify *v)
 	unsigned i;
 	int r = 0;
 
-	for (i = 0; r == 0 && i < VERIFY_DEPTH && v->next < v->reader->n_chunks; i++)
+	for (i = 0; r == 0 && i < VERIFY_DEPTH && more_chunks(v); i++)
 		r = start_read(v, i);
 	while (r == 0 && v->in_flight > 0) {
 		r = end_read(v, &bytes, &i);
-		if (r == 0 && v->next < v->reader->n_chunks)
+		if (r == 0 && more_chunks(v))
 			r = start_read(v, i);
 	}
 	return r;

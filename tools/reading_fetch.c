@@ -266,7 +266,8 @@ static int find_ranks(struct fetch *f, struct err *e)
 			continue;
 		rc = reading_load(r, rank, e);
 		f->windows[k] = (struct window){.rank = rank, .lo = UINT64_MAX};
-		f->plan_sources[k++].declaration = r->ranks[rank].shard.table.declaration;
+		f->plan_sources[k].declaration = r->ranks[rank].shard.table.declaration;
+		f->plan_sources[k++].present = r->ranks[rank].shard.present;
 	}
 	return rc;
 }

@@ -42,7 +42,7 @@ static void use_footer(const uint8_t *bytes, size_t len, const struct shard_head
 		return;
 	for (uint64_t i = 0; i < f.table_len; i++)
 		sink = (uint8_t)(sink + f.table[i]);
-	if (footer_check_places(&f, h->geometry, h->footer_offset, "footer", NULL) < 0)
+	if (footer_check_places(&f, h, "footer", NULL) < 0)
 		return;
 	for (uint64_t i = 0; i < f.n_chunks; i++) {
 		struct chunk_place p = chunk_place_get(f.places, i);
@@ -66,6 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	use_header(header, false, &h);
 	format_begin(header, FORMAT_SHARD, SHARD_HEADER_BYTES - DISK_FORMAT_DIGEST,
 		     SHARD_HEADER_BYTES);
+	format_set_incompat(header, get_le64(data + 16) & SHARD_LEAVES_MISSING);
 	format_end(header, sizeof(header));
 	use_header(header, true, &h);
 	data += HEADER_USED;
