@@ -175,6 +175,11 @@ static json_t *job_json(struct job *j)
 	json_object_set_new(o, "log_anew", json_boolean(j->relogged));
 	json_object_set_new(o, "log_trim_error", json_string(j->trim_text));
 	json_object_set_new(o, "disk_error", json_string(j->disk_text));
+	json_object_set_new(o, "replica_alarms", json_integer((json_int_t)j->replica_alarms));
+	if (j->replica_alarms) {
+		json_object_set_new(o, "replica_step", json_integer((json_int_t)j->replica_step));
+		json_object_set_new(o, "replica_text", json_string(j->replica_text));
+	}
 	if (j->stale_alarms)
 		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
 	return o;

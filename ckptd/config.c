@@ -96,6 +96,8 @@ static const struct option options[] = {
 	 .help = "transfers in flight of one data thread"},
 	{"storage", "transfer_size", SIZE, AT(transfer), .min = M, .max = 16 * M, .def = "2M",
 	 .help = "bytes of one transfer, a multiple of 1M"},
+	{"storage", "dedup", CHOICE, .reload = true, AT(dedup), .choices = "no|yes", .def = "yes",
+	 .help = "write what several ranks hold alike once"},
 	{"storage", "disk_reserve", SIZE, AT(disk_reserve), .max = 1024 * T, .def = "1G",
 	 .help = "of the file system that stays free"},
 	{"storage", "spare", SIZE, AT(spare), .max = 1024 * T, .def = "8G",

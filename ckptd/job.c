@@ -27,6 +27,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/load.h"
+#include "ckptd/replicas.h"
 #include "ckptd/sharing.h"
 #include "ckptd/start.h"
 #include "codec/digest.h"
@@ -70,6 +71,7 @@ static void job_step(struct task *t)
 	declaring_step(j);
 	load_step(j);
 	sharing_step(j);
+	replicas_step(j);
 	persist_step(j);
 	retain_step(j);
 	checkpoint_give_way(j);
@@ -512,6 +514,7 @@ void job_free(struct job *j)
 		return;
 	append_fail_all(j, -ECANCELED);
 	persist_fini(j);
+	replicas_fini(j);
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
 	waiter_drop(j, NULL, 0);

@@ -7,7 +7,7 @@
  *   epoch.c       epochs: opens, settling, falling back
  *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
- *   persist.c     from memory to files; retain.c: which files go
+ *   persist.c     from memory to files; replicas.c: what others write; retain.c: which files go
  *   load.c        what is being read
  * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
  * struct of its work.
@@ -31,6 +31,7 @@
 struct session;
 struct checkpoint;
 struct persist;
+struct replicas;
 
 /* ---- Memory of one rank's snapshot ---- */
 
@@ -210,6 +211,9 @@ struct job {
 	uint32_t n_samples;
 	struct digest samples_layout;
 	uint64_t stale_alarms, stale_step;
+	struct replicas *replicas; /* of the layout that its ranks have declared: replicas.c */
+	uint64_t replica_alarms, replica_step;
+	char replica_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks differ where */
 	bool relogged; /* this start has begun its log anew */
 	bool retaining;
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */

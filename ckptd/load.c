@@ -132,7 +132,10 @@ static bool is_for_others(const struct load *l, uint32_t rank)
 	return l->world != l->n_sources || rank != l->rank;
 }
 
-/* What cannot be opened again is read by O_DIRECT: that several ranks read it is no error. */
+/*
+ * What cannot be opened again is read by O_DIRECT: that several ranks read it is no error. A file
+ * that lacks leaves goes with files of which all ranks want parts.
+ */
 static void share_files(struct load *l)
 {
 	if (l->world == 1 || l->no_cache)
@@ -140,11 +143,25 @@ static void share_files(struct load *l)
 	for (uint32_t i = 0; i < l->n_order; i++) {
 		struct source *s = &l->sources[l->order[i]];
 
-		if (s->kind != LOAD_FILE || (l->as_stored && s->rank == l->rank && !s->reader.present))
+		if (s->kind != LOAD_FILE ||
+		    (l->as_stored && s->rank == l->rank && !s->reader.present))
 			continue;
 		if (shard_open_cached(&s->reader, &l->checkpoint_id, NULL) == 0)
 			l->cached = true;
 	}
+}
+
+/*
+ * Where ranks load what they saved, each takes its own, from memory or file: ranks that declare the
+ * same shard may have had different bytes. Else the same copy serves all.
+ */
+static uint32_t cost_of(const struct load *l, const struct source *s)
+{
+	bool file = s->kind == LOAD_FILE;
+
+	if (l->as_stored && s->rank == l->rank)
+		return file;
+	return file ? 10 : 2;
 }
 
 static int make_plan(struct load *l)
@@ -157,10 +174,7 @@ static int make_plan(struct load *l)
 		in[i].declaration = l->sources[i].table.declaration;
 	l->as_stored = l->kind == LOAD_OWN && wanted_as_stored(&l->others, in, l->n_sources);
 	for (uint32_t i = 0; i < l->n_sources; i++) {
-		in[i].cost = l->sources[i].kind == LOAD_MEMORY ? 0 : 10;
-		/* One's own file first, if the others do the same; else the same copy for all. */
-		if (l->sources[i].rank == l->rank && l->as_stored)
-			in[i].cost -= in[i].cost > 0;
+		in[i].cost = cost_of(l, &l->sources[i]);
 		in[i].others = is_for_others(l, l->sources[i].rank);
 		if (l->sources[i].open)
 			in[i].present = l->sources[i].reader.present;

@@ -37,6 +37,7 @@ void node_options_default(struct node_options *o)
 		.slots = 3,
 		.retention = {.keep_last = RETENTION_KEEP_LAST},
 		.persist_every = 1,
+		.dedup = true,
 		.spare_bytes = UINT64_MAX / 4,
 		.disk_reserve = 64u << 20,
 		.attempt_timeout_ns = 600ull * 1000000000u,
@@ -380,6 +381,7 @@ void node_reload(struct node *n, const struct node_options *o)
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
+	n->options.dedup = o->dedup;
 	n->options.sessions_per_uid = o->sessions_per_uid;
 	n->options.jobs_per_uid = o->jobs_per_uid;
 	n->options.waits_per_session = o->waits_per_session;

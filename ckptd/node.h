@@ -57,6 +57,7 @@ struct node_options {
 	int compression;             /* zstd level of durable files; 0: off */
 	struct retention_policy retention;
 	uint32_t persist_every;      /* persist every N-th commit; 1: whenever the disk is free */
+	bool dedup;                  /* write what ranks hold alike once */
 	uint64_t spare_bytes;        /* what spare/ may hold */
 	uint64_t disk_reserve;       /* bytes of the file system that stay free */
 	uint64_t attempt_timeout_ns; /* an attempt not sealed by all ranks by then is aborted */

@@ -2,8 +2,10 @@
 /*
  * persist.c - from memory to files: one checkpoint of a job at a time.
  *
- *   picked (SEALED)   each rank: WRITE its image (DATA worker), beside the digests
- *   DIGESTED          each rank whose image is written: FINISH with its table (DATA worker)
+ *   picked (SEALED)   what ranks hold alike is found (replicas.c); if there is nothing, at once:
+ *                     each rank: WRITE its image (DATA worker), beside the digests
+ *   DIGESTED          if there is: it is compared; each rank: WRITE what its file has to hold
+ *                     each rank whose image is written: FINISH with its table (DATA worker)
  *   all finished and COMMITTED: PUBLISH objects and COMMIT (META worker) -> DURABLE
  *   then, after the answers: the index (INDEX worker), retention
  *
@@ -28,6 +30,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/replicas.h"
 #include "model/table.h"
 #include "storage/layout_file.h"
 #include "storage/recover.h"
@@ -47,6 +50,7 @@ struct persist_part {
 	const void *image;
 	uint64_t image_len, table_max;
 	uint32_t element;
+	const uint64_t *present; /* leaves that its file has to hold; NULL: all */
 	const void *table;
 	size_t table_len;
 	struct shard_footer footer;
@@ -60,6 +64,8 @@ struct persist {
 	struct checkpoint_id id;
 	struct persist_part *parts;
 	uint32_t n_parts, running;
+	struct dividing *dividing; /* NULL: every file is whole */
+	bool writing;              /* parts were given to workers */
 	bool failed, cancelled, publishing, over;
 	struct work publish;
 	bool published; /* the worker's: not beside the loop's, which are read as one word */
@@ -79,8 +85,8 @@ static void write_run(struct work *w)
 	struct persist *t = p->of;
 	struct disk_queue *q = t->workers->ops->queue(t->workers);
 
-	w->status = shard_begin(t->store, &t->id, p->rank, p->image_len, p->table_max, &p->writer,
-				&p->err);
+	w->status = shard_begin_partial(t->store, &t->id, p->rank, p->image_len, p->table_max,
+					p->present, &p->writer, &p->err);
 	if (w->status < 0)
 		return;
 	w->status = shard_write_image(p->writer, q, p->image, p->element, &w->cancel, &p->err);
@@ -144,6 +150,7 @@ static void discard_run(struct work *w)
 
 static void persist_free(struct persist *t)
 {
+	dividing_free(t->dividing);
 	if (t->commit) {
 		commit_file_fini(t->commit);
 		alloc_free(t->commit);
@@ -391,6 +398,25 @@ bool persist_can(const struct checkpoint *c)
 	return true;
 }
 
+static void write_parts(struct persist *t)
+{
+	t->writing = true;
+	t->running = t->n_parts;
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		if (t->dividing)
+			t->parts[i].present = dividing_present(t->dividing, i);
+		work_submit(t->workers, WORK_DATA, &t->parts[i].work);
+	}
+}
+
+static void persist_stop(struct persist *t)
+{
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		atomic_store(&t->parts[i].work.cancel, true);
+	if (t->running == 0 && !(t->dividing && dividing_busy(t->dividing)))
+		persist_discard(t);
+}
+
 static void persist_tick(struct persist *t)
 {
 	struct checkpoint *c = t->checkpoint;
@@ -399,11 +425,13 @@ static void persist_tick(struct persist *t)
 	if (t->over || t->publishing)
 		return;
 	if (t->failed || t->cancelled) {
-		for (uint32_t i = 0; i < t->n_parts; i++)
-			atomic_store(&t->parts[i].work.cancel, true);
-		if (t->running == 0)
-			persist_discard(t);
+		persist_stop(t);
 		return;
+	}
+	if (!t->writing) {
+		if (!dividing_step(t->dividing))
+			return;
+		write_parts(t);
 	}
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		if (t->parts[i].state == PART_WRITTEN && c->shards[i].table)
@@ -510,9 +538,11 @@ static int persist_start(struct checkpoint *c)
 	c->works++;
 	c->job->persist = t;
 	c->durable = DUR_WRITING;
-	t->running = t->n_parts;
-	for (uint32_t i = 0; i < t->n_parts; i++)
-		work_submit(t->workers, WORK_DATA, &t->parts[i].work);
+	t->dividing = dividing_start(c);
+	if (t->dividing)
+		persist_tick(t);
+	else
+		write_parts(t);
 	return 0;
 }
 

@@ -109,6 +109,7 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->retention.keep_last = (uint32_t)c->keep_last;
 	o->retention.keep_every = c->keep_every;
 	o->persist_every = (uint32_t)c->persist_every;
+	o->dedup = c->dedup;
 	o->spare_bytes = c->spare;
 	o->disk_reserve = c->disk_reserve;
 	o->attempt_timeout_ns = c->attempt_timeout_ns;
@@ -136,6 +137,7 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.keep_last = wanted->keep_last;
 	s->config.keep_every = wanted->keep_every;
 	s->config.persist_every = wanted->persist_every;
+	s->config.dedup = wanted->dedup;
 	s->config.sessions_per_uid = wanted->sessions_per_uid;
 	s->config.jobs_per_uid = wanted->jobs_per_uid;
 	s->config.waits_per_session = wanted->waits_per_session;

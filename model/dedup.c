@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "codec/digest.h"
 #include "model/leaves.h"
 
@@ -611,7 +612,7 @@ static void leave_out(const struct dedup *d, const bool *apart, struct counting 
 		for (uint32_t k = 0; k < p->n_holders; k++) {
 			const struct dedup_holder *h = &d->holders[p->first_holder + k];
 
-			if (h->rank != writer)
+			if (h->rank != writer || BUG(REPLICAS_NOT_WRITTEN))
 				count_bytes(&c[h->rank], h->at + p->from, p->bytes, true);
 		}
 	}

@@ -69,6 +69,11 @@ static void job_problems(const json_t *job, json_t *list)
 			    "job '%s': its newest checkpoint is only in memory until there is "
 			    "room: %s",
 			    name, doc_text(job, "disk_error"));
+	if (doc_number(job, "replica_alarms"))
+		add_problem(list,
+			    "job '%s': step %" PRIu64 ": %s: silent corruption, or one name for "
+			    "two tensors",
+			    name, doc_number(job, "replica_step"), doc_text(job, "replica_text"));
 	if (doc_number(job, "stale_alarms"))
 		add_problem(list,
 			    "job '%s': step %" PRIu64 " holds the same trained tensors as the "

@@ -38,7 +38,7 @@ for k in ("source", "problems", "data", "spare_files", "spare_bytes"):
 d.update(version="0.1.0", node="n17", index=True, disk_backend="uring", memory_budget=8 << 30, memory_left=3 << 30, index_errors=0)
 for j in d["jobs"]:
     del j["leftovers"]
-    j.update(lost=0, stale_alarms=0, log_anew=False)
+    j.update(lost=0, stale_alarms=0, replica_alarms=0, log_anew=False)
     j["ranks"] = [dict(rank=r, pid=100 + r, alive=True, connected=r == 0, prepared=True, epoch=2, credit=r == 0) for r in range(2)]
     j["slots"] = [dict(slot=r, rank=r, state="digested", bytes=1 << 20, pid=100 + r) for r in range(2)]
     j["checkpoints"].reverse() # ckptd says them in another order
@@ -216,6 +216,7 @@ stop_fake
 # ---- Problems, and a long answer
 
 make_status 'alpha["log_error"] = "no space"; alpha["stale_alarms"] = 1; alpha["stale_step"] = 40; alpha["lost"] = 2
+alpha.update(replica_alarms=1, replica_step=30, replica_text="elements [3:4] of tensor p are not the same on rank 2 as on ranks 0, 1")
 d["index_errors"] = 3; d["index"] = False; beta["log_anew"] = True
 beta["checkpoints"][0].update(disk="failed", reason="write: No space left on device")
 alpha["slots"][1]["state"] = "quarantined"
@@ -226,6 +227,7 @@ start_fake
 run 1 status --socket "$sock"
 says out "PROBLEM: job 'alpha': its log: no space"
 says out "PROBLEM: job 'alpha': step 40 holds the same trained tensors"
+says out "PROBLEM: job 'alpha': step 30: elements [3:4] of tensor p are not the same on rank 2 as on ranks 0, 1"
 says out "PROBLEM: the index could not be written 3 times"
 says out "PROBLEM: job 'beta': step 5 could not be written to disk: write: No space left on device"
 says out "PROBLEM: job 'alpha': slot 1 of rank 1 in memory"
@@ -236,7 +238,7 @@ says out "alpha: 2 committed checkpoints were lost"
 says out "alpha: step 899 of epoch 1 was aborted: rrr"
 says out "alpha: 897 aborted before these"
 run 1 status --socket "$sock" --json
-json 'assert len(d["problems"]) == 8 and len(job("alpha")["aborted"]) == 900'
+json 'assert len(d["problems"]) == 9 and len(job("alpha")["aborted"]) == 900'
 stop_fake
 
 # ---- Daemons that misbehave

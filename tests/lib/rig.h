@@ -77,7 +77,7 @@ int rig_stop(struct rig *r);
 pid_t rig_daemon(const struct rig *r);
 /* Waits until the daemon is another one than `before` and lets trainers in. */
 void rig_wait_restart(struct rig *r, pid_t before);
-/* ckptctl with these words; its exit status, and what it printed. */
+/* ckptctl with these words (`verify` reads the folder); its exit status, and what it printed. */
 int rig_ctl(const struct rig *r, char *ret_text, size_t size, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 /* What `ckptctl --json list` says of a step of a job: "disk" -> "durable"; "": nothing. */

@@ -9,7 +9,8 @@
  *
  *   open JOB RANK WORLD RUN CONNECT_MS     RUN "-": none
  *   declare ELEMENTS SMALL [WORD]          WORD: "frozen": none is trained; "extra": one more,
- *                                          "wide": that one with another type
+ *                                          "wide": that one with another type; "replicated":
+ *                                          "p0" to "p3" too, which every rank has whole
  *   device                                 "w" moves to the memory of a (stand-in) GPU
  *   prepare BLOB_BYTES
  *   save STEP TAG TIMEOUT_MS               0: do not wait for a credit -> pages it faulted in
@@ -46,7 +47,9 @@
 
 #define SMALL_MAX 1000u
 #define SMALL_BYTES 96u
-#define TENSORS_MAX (SMALL_MAX + 2)
+#define REPLICATED   4u
+#define COMPRESSIBLE 1000u /* tensors with this salt and above are */
+#define TENSORS_MAX  (SMALL_MAX + 2 + REPLICATED)
 #define COLUMNS 64u
 #define FILES_MAX 65536
 
@@ -86,7 +89,7 @@ static uint64_t word(uint64_t seed, uint64_t i)
 
 static uint64_t seed_of(uint64_t step, uint64_t tag, uint32_t salt)
 {
-	return word(word(step, tag), salt);
+	return (word(word(step, tag), salt) & ~1ull) | (salt >= COMPRESSIBLE);
 }
 
 /* Bytes [from, from + len) of a tensor. */
@@ -97,6 +100,7 @@ static void fill(uint8_t *out, uint64_t from, uint64_t len, uint64_t seed)
 	while (done < len) {
 		uint64_t at = from + done, w = word(seed, at / 8), n = 8 - at % 8;
 
+		w &= seed & 1 ? 0x0303030303030303u : UINT64_MAX;
 		if (n > len - done)
 			n = len - done;
 		memcpy(out + done, (uint8_t *)&w + at % 8, n);
@@ -221,6 +225,17 @@ static int declare_named(struct trainer *t, const char *name, int dtype, unsigne
 	return add(t, name, &ct, 0, SMALL_BYTES, salt);
 }
 
+/* Every rank has it whole; every other one is compressible. */
+static int declare_p(struct trainer *t, uint64_t elements, unsigned flags, unsigned i)
+{
+	struct ckpt_tensor ct = {
+		.dtype = CKPT_F32, .ndim = 1, .global_shape = &elements, .flags = flags};
+	char name[24];
+
+	snprintf(name, sizeof(name), "p%u", i);
+	return add(t, name, &ct, 0, 4 * elements, i % 2 ? COMPRESSIBLE + i : 10 + i);
+}
+
 static int do_declare(struct trainer *t, const char *args)
 {
 	unsigned long long elements;
@@ -236,6 +251,8 @@ static int do_declare(struct trainer *t, const char *args)
 	r = declare_w(t, elements, flags);
 	if (r >= 0)
 		r = declare_m(t, elements, flags);
+	for (unsigned i = 0; strcmp(word_, "replicated") == 0 && i < REPLICATED && r >= 0; i++)
+		r = declare_p(t, elements, flags, i);
 	for (unsigned i = 0; i < small && r >= 0; i++) {
 		snprintf(name, sizeof(name), "b%03u", i);
 		if ((int)i % t->world == t->rank)

@@ -36,6 +36,7 @@ struct save_key {
 struct seal_seen { /* one rank's, from the moment it was sent */
 	struct save_key key;
 	uint32_t rank, world;
+	unsigned layout;
 	bool acknowledged;
 	struct attempt_id attempt; /* once acknowledged */
 };
@@ -115,6 +116,8 @@ void oracle_waited(struct rank *r, uint64_t epoch, uint64_t step, uint32_t what)
 /* Which key the bytes of this checkpoint must have; candidates one after the other: i from 0. */
 bool oracle_key(struct oracle_job *j, uint64_t step, const struct attempt_id *a, unsigned i,
 		struct save_key *ret, uint32_t *ret_world);
+/* The layout that ranks saved with under this key. */
+unsigned oracle_layout(const struct oracle_job *j, const struct save_key *k);
 void oracle_loaded(struct rank *r, uint64_t step, const struct attempt_id *a,
 		   const struct save_key *k);
 void oracle_latest(struct rank *r, uint64_t epoch, bool nothing, uint64_t step,

@@ -43,7 +43,8 @@ void oracle_seal_sent(struct rank *r, const struct save_key *k)
 	struct oracle_job *j = r->job->oracle;
 
 	sim_grow(j->seals, j->n_seals, j->cap_seals);
-	j->seals[j->n_seals++] = (struct seal_seen){.key = *k, .rank = r->rank, .world = r->world};
+	j->seals[j->n_seals++] = (struct seal_seen){
+		.key = *k, .rank = r->rank, .world = r->world, .layout = r->layout};
 }
 
 static bool same_key(const struct save_key *a, const struct save_key *b)
@@ -144,6 +145,14 @@ bool oracle_key(struct oracle_job *j, uint64_t step, const struct attempt_id *a,
 		}
 	}
 	return false;
+}
+
+unsigned oracle_layout(const struct oracle_job *j, const struct save_key *k)
+{
+	for (size_t i = 0; i < j->n_seals; i++)
+		if (same_key(&j->seals[i].key, k))
+			return j->seals[i].layout;
+	return 0;
 }
 
 void oracle_loaded(struct rank *r, uint64_t step, const struct attempt_id *a,

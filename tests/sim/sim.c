@@ -204,6 +204,8 @@ static const struct {
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},
+	{BUG_REPLICAS_NOT_COMPARED, &everything, NULL},
+	{BUG_REPLICAS_NOT_WRITTEN, &everything, NULL},
 	{BUG_RETAIN_IGNORES_READERS, &slow_readers, NULL},
 	{BUG_SEAL_AFTER_FALL_BACK, &damage, NULL},
 	{BUG_SEAL_WAITS_FOR_PEERS, &everything, NULL},

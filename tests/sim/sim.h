@@ -122,13 +122,14 @@ size_t daemon_end(struct sim *s); /* what it still held */
 
 /* ---- Training state (sim_state.c) ---- */
 
-enum shard_kind { SHARD_ROWS, SHARD_COLUMNS, SHARD_FLAT, SHARD_WHOLE };
+/* SHARD_WHOLE: by every rank; SHARD_HALVES: rows in two halves, each by every other rank. */
+enum shard_kind { SHARD_ROWS, SHARD_COLUMNS, SHARD_FLAT, SHARD_WHOLE, SHARD_HALVES };
 
 /* One tensor as one rank has it: elements (r, c) of a box, or elements [start, stop) of all. */
 struct part {
 	unsigned tensor;              /* of the job */
 	uint64_t rows, cols, element; /* of the whole tensor; bytes of an element */
-	bool flat;
+	bool flat, shared;            /* shared: others may have the same part */
 	uint64_t r0, r1, c0, c1, start, stop;
 	uint64_t bytes, image_offset;
 };
@@ -145,13 +146,23 @@ struct state {
 /* The shards of one rank of a job under a layout. Uses base/alloc.h. */
 void state_make(struct state *st, unsigned job, uint32_t rank, uint32_t world, unsigned layout,
 		struct geometry g);
-/* Byte i of a part, as saved under a key. */
-void state_fill(const struct part *p, unsigned job, const struct save_key *k, uint8_t *to);
+/* Byte i of a part, as saved under a key by a rank. Now and then a rank has one wrong byte in what
+ * others have too. */
+void state_fill(const struct part *p, unsigned job, const struct save_key *k, uint32_t rank,
+		uint8_t *to);
 void state_blob(unsigned job, uint32_t rank, const struct save_key *k, uint8_t *to, uint64_t len);
 uint64_t state_blob_bytes(const struct save_key *k);
 #define SIM_BLOB_MAX 200u
-/* UINT64_MAX: equal; else the first byte that is not. */
+/*
+ * UINT64_MAX: equal; else the first byte that is not. A rank that loads what it saved, under the
+ * same layout, must have its own bytes; others may have those of any rank that had them.
+ */
+struct saved_by {
+	uint32_t world;
+	unsigned layout;
+};
 uint64_t state_compare(const struct part *p, unsigned job, const struct save_key *k,
+		       const struct saved_by *saved, const struct rank *reader,
 		       const uint8_t *have);
 
 /* ---- Jobs and ranks ---- */

@@ -48,14 +48,28 @@ static void blame(struct loading *l, uint32_t source, uint64_t leaf)
 	l->bad_leaf = leaf;
 }
 
+/* From what is stored of a chunk to the chunk; what is missing stays as it is. */
+static void spread(const struct load_source *s, uint64_t c, uint32_t missing, const uint8_t *from,
+		   uint8_t *to, size_t len)
+{
+	uint64_t leaf = s->geometry.leaf, first = c * s->geometry.chunk / leaf;
+
+	for (size_t at = 0; at < len; at += leaf) {
+		if (missing >> (at / leaf) & 1)
+			continue;
+		memcpy(to + at, from + chunk_leaf_offset(s->geometry, first + at / leaf, missing),
+		       min_u64(leaf, len - at));
+	}
+}
+
 static int read_chunk(struct loading *l, uint32_t i, uint64_t c, uint8_t *to, size_t len)
 {
 	const struct load_source *s = &l->plan.sources[i];
 	struct chunk_place p;
 	struct compressor *z = NULL;
 	struct digest d;
-	uint8_t *raw;
-	size_t whole;
+	uint8_t *raw, *unpacked;
+	size_t whole, stored;
 	int r;
 
 	if (s->kind == LOAD_MEMORY) {
@@ -65,20 +79,25 @@ static int read_chunk(struct loading *l, uint32_t i, uint64_t c, uint8_t *to, si
 		return 0;
 	}
 	p = chunk_place_get(s->places, c);
+	stored = chunk_bytes_stored(s->image_len, s->geometry, c, p.missing);
+	unpacked = take(s->geometry.chunk);
 	whole = (size_t)round_up(p.stored, DISK_ALIGN);
 	raw = aligned_alloc(DISK_ALIGN, whole + DISK_ALIGN);
 	r = disk_fd_read(l->r->sim->w, l->r->fds[1 + i], raw, whole, p.offset);
 	if (r >= 0)
 		r = (size_t)r < p.stored ? -EIO : 0;
 	if (r == 0 && p.encoding == ENCODING_RAW) {
-		memcpy(to, raw, len);
+		spread(s, c, p.missing, raw, to, len);
 	} else if (r == 0) {
 		d = digest_of(raw, p.stored);
 		r = digest_equal(&d, &p.digest) ? compressor_new(s->geometry.chunk, 1, &z) : -EIO;
 		if (r == 0)
-			r = decompress_chunk(z, p.encoding, raw, p.stored, to, len);
+			r = decompress_chunk(z, p.encoding, raw, p.stored, unpacked, stored);
+		if (r == 0)
+			spread(s, c, p.missing, unpacked, to, len);
 		compressor_free(z);
 	}
+	alloc_free(unpacked);
 	free(raw);
 	return r;
 }
@@ -88,10 +107,15 @@ static void check_leaves(struct loading *l, uint32_t i, uint64_t c, const uint8_
 {
 	const struct load_source *s = &l->plan.sources[i];
 	uint64_t first = c * s->geometry.chunk / s->geometry.leaf;
+	uint32_t missing = s->kind == LOAD_FILE ? chunk_place_get(s->places, c).missing : 0;
 
 	for (size_t at = 0; at < len && !l->bad; at += s->geometry.leaf) {
 		uint64_t leaf = first + at / s->geometry.leaf;
-		struct digest d = digest_of(bytes + at, min_u64(s->geometry.leaf, len - at));
+		struct digest d;
+
+		if (missing >> (at / s->geometry.leaf) & 1)
+			continue;
+		d = digest_of(bytes + at, min_u64(s->geometry.leaf, len - at));
 
 		if (memcmp(d.b, s->leaves + 16 * leaf, 16) != 0) {
 			blame(l, i, leaf);
@@ -166,13 +190,15 @@ static bool blob_is(struct loading *l, const struct save_key *k, uint32_t world)
 	return memcmp(l->images[b->source] + b->image_offset, want, len) == 0;
 }
 
-static bool parts_are(struct loading *l, const struct save_key *k, uint32_t *ret_part,
-		      uint64_t *ret_byte)
+static bool parts_are(struct loading *l, const struct save_key *k, uint32_t world,
+		      uint32_t *ret_part, uint64_t *ret_byte)
 {
 	struct rank *r = l->r;
+	struct saved_by by = {.world = world, .layout = oracle_layout(r->job->oracle, k)};
 
 	for (uint32_t i = 0; i < r->state.n_parts; i++) {
-		uint64_t at = state_compare(&r->state.parts[i], r->job->index, k, l->parts[i]);
+		uint64_t at =
+			state_compare(&r->state.parts[i], r->job->index, k, &by, r, l->parts[i]);
 
 		if (at != UINT64_MAX) {
 			*ret_part = i;
@@ -192,7 +218,7 @@ static void compare(struct loading *l)
 	uint64_t byte = 0;
 
 	for (unsigned i = 0; oracle_key(r->job->oracle, l->step, &l->attempt, i, &k, &world); i++) {
-		if (!parts_are(l, &k, &part, &byte) || !blob_is(l, &k, world))
+		if (!parts_are(l, &k, world, &part, &byte) || !blob_is(l, &k, world))
 			continue;
 		oracle_loaded(r, l->step, &l->attempt, &k);
 		if (world != r->world)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sim_state.c - what training state looks like: three tensors, sharded in one of four ways, and
+ * sim_state.c - what training state looks like: four tensors, sharded in one of four ways, and
  * what each byte of them is at each save. The plain loops here are the oracle of planner and
  * formats: they know nothing of boxes, images and leaves.
  */
@@ -23,6 +23,7 @@ static const struct {
 } tensors[] = {
 	{"w", CKPT_F32, 13, 24, 4, {SHARD_ROWS, SHARD_COLUMNS, SHARD_FLAT, SHARD_WHOLE}},
 	{"opt.m", CKPT_BF16, 40, 9, 2, {SHARD_FLAT, SHARD_ROWS, SHARD_COLUMNS, SHARD_FLAT}},
+	{"h", CKPT_F32, 14, 20, 4, {SHARD_HALVES, SHARD_WHOLE, SHARD_HALVES, SHARD_COLUMNS}},
 	{"b", CKPT_F64, 1, 7, 8, {SHARD_WHOLE, SHARD_WHOLE, SHARD_WHOLE, SHARD_ROWS}},
 };
 #define TENSORS (sizeof(tensors) / sizeof(tensors[0]))
@@ -60,21 +61,68 @@ static uint64_t place_of(const struct part *p, uint64_t i)
 	return e * p->element + i % p->element;
 }
 
-void state_fill(const struct part *p, unsigned job, const struct save_key *k, uint8_t *to)
+#define WRONG_ONE_IN 16 /* saves of a rank */
+#define WRONG_BIT    1
+
+/* Which byte of the part is wrong as this rank saved it; UINT64_MAX: none. */
+static uint64_t wrong_byte(const struct part *p, unsigned job, const struct save_key *k,
+			   uint32_t rank)
+{
+	uint64_t hash = mix(mix(save_hash(job, k), 7000 + rank), p->tensor);
+
+	if (!p->shared || p->bytes == 0 || hash % WRONG_ONE_IN != 0)
+		return UINT64_MAX;
+	return hash / WRONG_ONE_IN % p->bytes;
+}
+
+void state_fill(const struct part *p, unsigned job, const struct save_key *k, uint32_t rank,
+		uint8_t *to)
 {
 	uint64_t hash = mix(save_hash(job, k), p->tensor);
+	uint64_t wrong = wrong_byte(p, job, k, rank);
 
 	for (uint64_t i = 0; i < p->bytes; i++)
 		to[i] = byte_at(hash, place_of(p, i));
+	if (wrong != UINT64_MAX)
+		to[wrong] ^= WRONG_BIT;
+}
+
+static void part_make(struct part *p, unsigned t, uint32_t rank, uint32_t world, unsigned layout);
+
+/* Whether some rank had this byte of the tensor wrong. */
+static bool some_rank_wrong(const struct part *p, unsigned job, const struct save_key *k,
+			    const struct saved_by *saved, uint64_t place)
+{
+	for (uint32_t rank = 0; rank < saved->world; rank++) {
+		struct part own;
+		uint64_t wrong;
+
+		part_make(&own, p->tensor, rank, saved->world, saved->layout);
+		wrong = wrong_byte(&own, job, k, rank);
+		if (wrong != UINT64_MAX && place_of(&own, wrong) == place)
+			return true;
+	}
+	return false;
 }
 
 uint64_t state_compare(const struct part *p, unsigned job, const struct save_key *k,
-		       const uint8_t *have)
+		       const struct saved_by *saved, const struct rank *reader, const uint8_t *have)
 {
-	uint64_t hash = mix(save_hash(job, k), p->tensor);
+	uint64_t hash = mix(save_hash(job, k), p->tensor), wrong = UINT64_MAX;
+	bool own = saved->world == reader->world &&
+		   saved->layout % LAYOUTS == reader->layout % LAYOUTS;
 
+	if (own)
+		wrong = wrong_byte(p, job, k, reader->rank);
 	for (uint64_t i = 0; i < p->bytes; i++) {
-		if (have[i] != byte_at(hash, place_of(p, i)))
+		uint8_t want = byte_at(hash, place_of(p, i));
+
+		if (i == wrong)
+			want ^= WRONG_BIT;
+		if (have[i] == want)
+			continue;
+		if (own || have[i] != (want ^ WRONG_BIT) ||
+		    !some_rank_wrong(p, job, k, saved, place_of(p, i)))
 			return i;
 	}
 	return UINT64_MAX;
@@ -121,6 +169,11 @@ static void part_make(struct part *p, unsigned t, uint32_t rank, uint32_t world,
 		cut(p->rows * p->cols, rank, world, &p->start, &p->stop);
 		break;
 	case SHARD_WHOLE:
+		p->shared = true;
+		break;
+	case SHARD_HALVES:
+		p->shared = true;
+		cut(p->rows, world > 1 ? rank % 2 : 0, world > 1 ? 2 : 1, &p->r0, &p->r1);
 		break;
 	}
 	p->bytes = p->element * (p->flat ? p->stop - p->start : (p->r1 - p->r0) * (p->c1 - p->c0));

@@ -194,7 +194,7 @@ static void fill(struct rank *r, struct rank_slot *slot, const struct save_key *
 	struct world *w = r->sim->w;
 
 	for (uint32_t i = 0; i < r->state.n_parts; i++) {
-		state_fill(&r->state.parts[i], r->job->index, k,
+		state_fill(&r->state.parts[i], r->job->index, k, r->rank,
 			   base + r->state.parts[i].image_offset);
 		if (world_one_in(w, 3))
 			rank_sleep(r, world_random(w, SIM_MS));

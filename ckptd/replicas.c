@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * replicas.c - finding replicated shards of a layout, comparing their bytes before they are left
+ * out of files.
+ *
+ *   LOOKING    which shards of the layout are replicated (model/dedup.h): on a CPU worker, once per
+ *              layout, as a rule before its first save
+ *   SEALED     no shard is: the writer of the checkpoint goes on at once, nothing was waited for
+ *   DIGESTED   parts are compared across their holders on CPU workers: by the digests of leaves in
+ *              the rank tables where the part begins at the same place of a leaf, else by digests
+ *              taken over its bytes
+ *   compared   which leaves each file holds: a part on which its holders agree is written by its
+ *              writer, of the others each holder writes its own
+ *
+ * 1. Bytes are left out of a file only after they were found equal to those of the file that has
+ *    them. Where memory or anything else fails, every file is whole.
+ * 2. Holders that differ are told of as what may be silent corruption: one alarm per checkpoint,
+ *    naming tensor, region and ranks. Nothing is judged and nothing is lost.
+ * 3. Nothing of it is in COMMIT or the log: the placement table of each file says what it holds.
+ *
+ * Threads: the loop's, and what is said to run on workers, which read images and tables: both stay
+ * for as long as the checkpoint is being written.
+ */
+#include <config.h>
+
+#include "ckptd/replicas.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/node_priv.h"
+#include "codec/digest.h"
+#include "model/dedup.h"
+#include "model/load_plan.h"
+#include "model/table.h"
+
+#define COMPARERS_MAX 16u
+
+/* What is known of one layout. */
+struct replicas {
+	struct work work;
+	struct job *job;
+	uint32_t world, refs;
+	struct digest *digests;     /* of the declarations */
+	struct declared **declared; /* references while the work is under way; then NULL */
+	bool done;
+	struct dedup *dedup; /* once done; NULL: no shard is replicated, or want of memory */
+};
+
+/* ---- Layouts ---- */
+
+static void drop_declared(struct replicas *r)
+{
+	for (uint32_t i = 0; r->declared && i < r->world; i++)
+		if (r->declared[i])
+			declared_unref(r->job, r->declared[i]);
+	alloc_free(r->declared);
+	r->declared = NULL;
+}
+
+static void replicas_unref(struct replicas *r)
+{
+	if (!r || --r->refs > 0)
+		return;
+	drop_declared(r);
+	dedup_free(r->dedup);
+	alloc_free(r->digests);
+	alloc_free(r);
+}
+
+static void find_run(struct work *w)
+{
+	struct replicas *r = container_of(w, struct replicas, work);
+	struct dedup_rank *ranks CLEANUP_FREE = alloc_array(r->world, sizeof(*ranks));
+
+	w->status = -ENOMEM;
+	if (!ranks)
+		return;
+	for (uint32_t i = 0; i < r->world; i++)
+		ranks[i] = (struct dedup_rank){.rank = i, .declaration = r->declared[i]->view};
+	w->status = dedup_make(ranks, r->world, &r->dedup, NULL);
+}
+
+static void find_done(struct work *w)
+{
+	struct replicas *r = container_of(w, struct replicas, work);
+	struct node *n = r->job->node;
+
+	n->works--;
+	drop_declared(r);
+	r->done = true;
+	if (r->dedup && r->dedup->n_parts == 0) {
+		dedup_free(r->dedup);
+		r->dedup = NULL;
+	}
+	job_poke(r->job);
+	replicas_unref(r);
+	node_stop_step(n);
+}
+
+/* The work has a reference of its own. */
+static struct replicas *replicas_new(struct job *j, struct declared **declared, uint32_t world)
+{
+	struct replicas *r = alloc_zero(sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->job = j;
+	r->world = world;
+	r->refs = 1;
+	r->digests = alloc_array(world, sizeof(*r->digests));
+	r->declared = alloc_array(world, sizeof(*r->declared));
+	if (!r->digests || !r->declared) {
+		replicas_unref(r);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < world; i++) {
+		r->digests[i] = declared[i]->digest;
+		r->declared[i] = declared[i];
+		declared[i]->refs++;
+	}
+	r->refs++;
+	j->node->works++;
+	r->work.run = find_run;
+	r->work.done = find_done;
+	work_submit(j->node->env.workers, WORK_CPU, &r->work);
+	return r;
+}
+
+static bool replicas_match(const struct replicas *r, struct declared *const *declared,
+			   uint32_t world)
+{
+	if (!r || r->world != world)
+		return false;
+	for (uint32_t i = 0; i < world; i++)
+		if (!digest_equal(&r->digests[i], &declared[i]->digest))
+			return false;
+	return true;
+}
+
+static bool is_on(const struct node *n, uint32_t world)
+{
+	struct geometry g = n->options.geometry;
+
+	return n->options.dedup && world > 1 && g.chunk / g.leaf <= CHUNK_LEAVES_MAX;
+}
+
+void replicas_step(struct job *j)
+{
+	uint32_t world = j->history.epoch.world, n = 0;
+	struct declared **declared CLEANUP_FREE = NULL;
+	struct member *m;
+
+	if (!is_on(j->node, world) || (j->replicas && !j->replicas->done))
+		return;
+	list_each(m, &j->members, link)
+		n += m->declared && m->rank < world;
+	if (n < world)
+		return;
+	declared = alloc_array(world, sizeof(struct declared *));
+	if (!declared)
+		return; /* it is looked at when it is needed */
+	list_each(m, &j->members, link)
+		if (m->declared && m->rank < world)
+			declared[m->rank] = m->declared;
+	for (uint32_t i = 0; i < world; i++)
+		if (!declared[i])
+			return;
+	if (replicas_match(j->replicas, declared, world))
+		return;
+	replicas_unref(j->replicas);
+	j->replicas = replicas_new(j, declared, world);
+}
+
+void replicas_fini(struct job *j)
+{
+	assert(!j->replicas || j->replicas->done);
+	replicas_unref(j->replicas);
+	j->replicas = NULL;
+}
+
+/* ---- One checkpoint ---- */
+
+enum dividing_state { LOOKING, COMPARING, SORTING, READY };
+
+#define SAID_MAX 4u
+
+/* Some of the ranks that hold a part, for a sentence. */
+struct some_ranks {
+	uint32_t n, rank[SAID_MAX]; /* n may be more */
+};
+
+/* Where holders of a part differ; the first part of those that a comparer had. */
+struct difference {
+	bool any;
+	size_t part;
+	uint64_t lo, hi; /* bytes of the shard, from the first to the last that differs */
+	uint64_t parts;  /* that differ */
+	struct some_ranks alike, others; /* as the first holder, or not */
+};
+
+struct comparer {
+	struct work work;
+	struct dividing *of;
+	uint32_t number;
+	struct difference found;
+};
+
+struct dividing {
+	struct checkpoint *checkpoint;
+	struct replicas *replicas;
+	enum dividing_state state;
+	struct rank_table *tables;
+	const uint8_t **images;
+	bool *apart; /* for each part: its holders differ */
+	uint64_t **present;
+	struct comparer comparers[COMPARERS_MAX];
+	uint32_t n_comparers, running;
+	struct work sort;
+};
+
+/* ---- On workers ---- */
+
+struct range {
+	const uint8_t *image;
+	const struct rank_table *table;
+	uint64_t at, bytes;
+};
+
+/* Both begin at the same place of a leaf: whole leaves by their digests, the ends byte by byte. */
+static bool leaves_equal(const struct range *a, const struct range *b)
+{
+	uint64_t leaf = a->table->geometry.leaf, end = a->at + a->bytes;
+	uint64_t first = div_up(a->at, leaf), last = end / leaf, head, n;
+
+	if (first >= last)
+		return memcmp(a->image + a->at, b->image + b->at, a->bytes) == 0;
+	head = first * leaf - a->at;
+	n = last - first;
+	return memcmp(a->table->leaves + first * sizeof(struct digest),
+		      b->table->leaves + div_up(b->at, leaf) * sizeof(struct digest),
+		      n * sizeof(struct digest)) == 0 &&
+	       memcmp(a->image + a->at, b->image + b->at, head) == 0 &&
+	       memcmp(a->image + last * leaf, b->image + b->at + (last * leaf - a->at),
+		      end - last * leaf) == 0;
+}
+
+static struct range range_of(const struct dividing *s, const struct dedup_part *p, uint32_t holder)
+{
+	const struct dedup_holder *h = &s->replicas->dedup->holders[p->first_holder + holder];
+
+	return (struct range){.image = s->images[h->rank],
+			      .table = &s->tables[h->rank],
+			      .at = h->at + p->from,
+			      .bytes = p->bytes};
+}
+
+/* Which bytes differ; all, where only digests do: somebody wrote to its slot meanwhile. */
+static void find_bytes(const struct range *a, const struct range *b, struct difference *d,
+		       uint64_t from)
+{
+	uint64_t lo = 0, hi = a->bytes;
+
+	while (lo < hi && a->image[a->at + lo] == b->image[b->at + lo])
+		lo++;
+	while (hi > lo && a->image[a->at + hi - 1] == b->image[b->at + hi - 1])
+		hi--;
+	if (lo == hi) {
+		lo = 0;
+		hi = a->bytes;
+	}
+	d->lo = d->any ? min_u64(d->lo, from + lo) : from + lo;
+	d->hi = d->any ? max_u64(d->hi, from + hi) : from + hi;
+	d->any = true;
+}
+
+static void add_rank(struct some_ranks *s, uint32_t rank)
+{
+	if (s->n < SAID_MAX)
+		s->rank[s->n] = rank;
+	s->n++;
+}
+
+static void compare_part(struct dividing *s, size_t part, struct difference *d)
+{
+	const struct dedup_part *p = &s->replicas->dedup->parts[part];
+	const struct dedup_holder *h = &s->replicas->dedup->holders[p->first_holder];
+	struct range first = range_of(s, p, 0);
+	uint64_t leaf = first.table->geometry.leaf;
+	struct difference here = {.part = part};
+	struct digest own;
+	bool have_own = false;
+
+	add_rank(&here.alike, h->rank);
+	for (uint32_t i = 1; i < p->n_holders; i++) {
+		struct range other = range_of(s, p, i);
+		struct digest its;
+		bool equal;
+
+		if (first.at % leaf == other.at % leaf) {
+			equal = leaves_equal(&first, &other);
+		} else {
+			if (!have_own)
+				own = digest_of(first.image + first.at, first.bytes);
+			have_own = true;
+			its = digest_of(other.image + other.at, other.bytes);
+			equal = digest_equal(&own, &its);
+		}
+		add_rank(equal ? &here.alike : &here.others, h[i].rank);
+		if (!equal)
+			find_bytes(&first, &other, &here, p->from);
+	}
+	if (!here.any || BUG(REPLICAS_NOT_COMPARED))
+		return;
+	s->apart[part] = true;
+	here.parts = d->parts + 1;
+	if (d->any)
+		d->parts++;
+	else
+		*d = here;
+}
+
+static void compare_run(struct work *w)
+{
+	struct comparer *c = container_of(w, struct comparer, work);
+	const struct dedup *d = c->of->replicas->dedup;
+
+	for (size_t u = c->number; u < d->n_units && !work_cancelled(w); u += c->of->n_comparers)
+		for (size_t i = 0; i < d->units[u].n_parts; i++)
+			compare_part(c->of, d->units[u].first_part + i, &c->found);
+	w->status = FAULT(REPLICAS_COMPARED) ? -EIO : 0;
+}
+
+static void sort_run(struct work *w)
+{
+	struct dividing *s = container_of(w, struct dividing, sort);
+	const struct checkpoint *c = s->checkpoint;
+	struct dedup_image *images CLEANUP_FREE = alloc_array(c->world, sizeof(*images));
+
+	w->status = -ENOMEM;
+	if (!images)
+		return;
+	for (uint32_t i = 0; i < c->world; i++)
+		images[i] = (struct dedup_image){.declaration = &s->tables[i].declaration,
+						 .image_len = s->tables[i].image_len};
+	w->status = dedup_present(s->replicas->dedup, images, s->apart, s->present);
+}
+
+/* ---- What differs, in words ---- */
+
+/* "rank 1", "ranks 0, 1, 3, 7 and 4 more" */
+static void say_ranks(const struct some_ranks *s, char *buf, size_t size)
+{
+	uint32_t said = (uint32_t)min_u64(s->n, SAID_MAX);
+	int at = snprintf(buf, size, "rank%s", s->n == 1 ? "" : "s");
+
+	for (uint32_t i = 0; i < said; i++)
+		at += snprintf(buf + at, size - (size_t)at, "%s%u", i ? ", " : " ", s->rank[i]);
+	if (s->n > said)
+		snprintf(buf + at, size - (size_t)at, " and %u more", s->n - said);
+}
+
+static void say_region(const struct shard *shard, const struct difference *d, char *buf)
+{
+	uint64_t element = dtype_bytes(shard->dtype);
+	struct box boxes[FLAT_BOXES_MAX];
+
+	/* The first of the boxes that make it up. */
+	if (flat_to_boxes(&shard->box, shard->start + d->lo / element,
+			  shard->start + div_up(d->hi, element), boxes) > 0)
+		box_text(buf, &boxes[0]);
+}
+
+/* (2) */
+static void tell(struct dividing *s, const struct difference *d)
+{
+	struct checkpoint *c = s->checkpoint;
+	struct job *j = c->job;
+	const struct dedup_part *p = &s->replicas->dedup->parts[d->part];
+	uint32_t rank = s->replicas->dedup->holders[p->first_holder].rank;
+	char name[NAME_TEXT_MAX], box[BOX_TEXT_MAX] = "[]", alike[80], others[80];
+	struct shard shard;
+
+	declaration_get(&s->tables[rank].declaration, p->shard, &shard);
+	say_region(&shard, d, box);
+	say_ranks(&d->alike, alike, sizeof(alike));
+	say_ranks(&d->others, others, sizeof(others));
+	j->replica_alarms++;
+	j->replica_step = c->step;
+	snprintf(j->replica_text, sizeof(j->replica_text),
+		 "elements %.60s of tensor '%.80s' are not the same on %s as on %s", box,
+		 name_text(name, shard.name, shard.name_len), others, alike);
+	job_tell(j, 2,
+		 "step %llu: %s%s: silent corruption, or ranks give one name to tensors that are "
+		 "not the same; each rank's bytes are kept",
+		 (unsigned long long)c->step, j->replica_text,
+		 d->parts > 1 ? ", and it is not the only one" : "");
+}
+
+static void tell_differences(struct dividing *s)
+{
+	struct difference all = {0};
+
+	for (uint32_t i = 0; i < s->n_comparers; i++) {
+		const struct difference *d = &s->comparers[i].found;
+		uint64_t parts = all.parts + d->parts;
+
+		if (d->any && (!all.any || d->part < all.part))
+			all = *d;
+		all.parts = parts;
+	}
+	if (all.any)
+		tell(s, &all);
+}
+
+/* ---- On the loop ---- */
+
+static void give_up(struct dividing *s)
+{
+	for (uint32_t i = 0; s->present && i < s->checkpoint->world; i++)
+		alloc_free(s->present[i]);
+	alloc_free(s->present);
+	s->present = NULL;
+	s->state = READY;
+}
+
+static void sort_done(struct work *w)
+{
+	struct dividing *s = container_of(w, struct dividing, sort);
+
+	s->running--;
+	if (w->status < 0)
+		give_up(s);
+	s->state = READY;
+	job_poke(s->checkpoint->job);
+}
+
+static void compare_done(struct work *w)
+{
+	struct dividing *s = container_of(w, struct comparer, work)->of;
+	bool failed = false;
+
+	if (--s->running > 0)
+		return;
+	for (uint32_t i = 0; i < s->n_comparers; i++)
+		failed = failed || s->comparers[i].work.status < 0;
+	if (failed) {
+		give_up(s);
+		job_poke(s->checkpoint->job);
+		return;
+	}
+	tell_differences(s);
+	s->state = SORTING;
+	s->sort.run = sort_run;
+	s->sort.done = sort_done;
+	s->running++;
+	work_submit(s->checkpoint->job->node->env.workers, WORK_CPU, &s->sort);
+}
+
+static int take_tables(struct dividing *s)
+{
+	const struct checkpoint *c = s->checkpoint;
+	int r = 0;
+
+	s->tables = alloc_array(c->world, sizeof(*s->tables));
+	s->images = alloc_array(c->world, sizeof(*s->images));
+	s->present = alloc_array(c->world, sizeof(*s->present));
+	s->apart = alloc_array(s->replicas->dedup->n_parts, sizeof(*s->apart));
+	if (!s->tables || !s->images || !s->present || !s->apart)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < c->world && r == 0; i++) {
+		const struct shard_state *sh = &c->shards[i];
+
+		s->images[i] = sh->slot->region->base;
+		r = rank_table_open(sh->table, sh->table_len, &s->tables[i], NULL);
+	}
+	return r;
+}
+
+static void compare(struct dividing *s)
+{
+	struct workers *w = s->checkpoint->job->node->env.workers;
+	uint64_t n = min_u64((uint64_t)work_width(w, WORK_CPU), COMPARERS_MAX);
+
+	if (take_tables(s) < 0) {
+		give_up(s);
+		return;
+	}
+	s->state = COMPARING;
+	s->n_comparers = (uint32_t)min_u64(n, s->replicas->dedup->n_units);
+	s->running = s->n_comparers;
+	for (uint32_t i = 0; i < s->n_comparers; i++) {
+		struct comparer *c = &s->comparers[i];
+
+		c->of = s;
+		c->number = i;
+		c->work.run = compare_run;
+		c->work.done = compare_done;
+		work_submit(w, WORK_CPU, &c->work);
+	}
+}
+
+struct dividing *dividing_start(struct checkpoint *c)
+{
+	struct declared **declared CLEANUP_FREE = NULL;
+	struct dividing *s;
+
+	assert(c->sealed);
+	if (!is_on(c->job->node, c->world))
+		return NULL;
+	declared = alloc_array(c->world, sizeof(struct declared *));
+	s = alloc_zero(sizeof(*s));
+	if (!declared || !s) {
+		alloc_free(s);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < c->world; i++)
+		declared[i] = c->shards[i].declared;
+	s->checkpoint = c;
+	if (replicas_match(c->job->replicas, declared, c->world)) {
+		s->replicas = c->job->replicas;
+		s->replicas->refs++;
+	} else {
+		s->replicas = replicas_new(c->job, declared, c->world);
+	}
+	if (!s->replicas || (s->replicas->done && !s->replicas->dedup)) {
+		dividing_free(s);
+		return NULL;
+	}
+	return s;
+}
+
+bool dividing_step(struct dividing *s)
+{
+	if (s->state == LOOKING && s->replicas->done && !s->replicas->dedup)
+		s->state = READY;
+	if (s->state == LOOKING && s->replicas->done && s->checkpoint->digested)
+		compare(s);
+	return s->state == READY;
+}
+
+bool dividing_busy(const struct dividing *s)
+{
+	return s->running > 0;
+}
+
+const uint64_t *dividing_present(const struct dividing *s, uint32_t rank)
+{
+	assert(s->state == READY);
+	return s->present ? s->present[rank] : NULL;
+}
+
+void dividing_free(struct dividing *s)
+{
+	if (!s)
+		return;
+	give_up(s);
+	replicas_unref(s->replicas);
+	alloc_free(s->tables);
+	alloc_free(s->images);
+	alloc_free(s->apart);
+	alloc_free(s);
+}

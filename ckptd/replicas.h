@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * replicas.h - what several ranks hold alike is written to the file of one of them.
+ *
+ * Which shards these are is found once per layout, when its ranks have declared it. Before a
+ * checkpoint is written the bytes of their holders are compared.
+ */
+#ifndef CKPTD_REPLICAS_H
+#define CKPTD_REPLICAS_H
+
+#include "ckptd/job.h"
+
+struct replicas;
+
+/* Looks at a layout that all ranks of the job have declared, before it is needed. */
+void replicas_step(struct job *j);
+/* This process's memory; no worker has it any more. */
+void replicas_fini(struct job *j);
+
+/* Of one try to write a checkpoint. */
+struct dividing;
+
+/* NULL: nothing is shared, or that cannot be known: every file is to be whole. */
+struct dividing *dividing_start(struct checkpoint *c);
+/* Moves on; true: dividing_present() can be asked. Not while the checkpoint has no tables yet. */
+bool dividing_step(struct dividing *s);
+/* Works of it are under way: their end pokes the job. */
+bool dividing_busy(const struct dividing *s);
+/* Leaves that the rank's file has to hold; NULL: all. Valid until it is freed. */
+const uint64_t *dividing_present(const struct dividing *s, uint32_t rank);
+/* NULL is allowed. */
+void dividing_free(struct dividing *s);
+
+#endif

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_replicas.c - what several ranks hold alike is on disk once, and is all there: rows D9 and
+ * D10 of doc/features.md. Four ranks have parameters that each has whole and moments of which each
+ * has a part.
+ */
+#include <config.h>
+
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+#include "tests/lib/rig.h"
+
+#define ELEMENTS 2000000ul /* 8 MB each in four replicated tensors, and in one that is cut */
+#define RANKS    4u
+/* Bytes of the state once: the small ones are next to nothing. */
+#define STATE (4 * 4 * ELEMENTS + 4 * ELEMENTS + 2 * ELEMENTS)
+
+static void open_as(struct trainer_process *t, struct rig *r, unsigned rank, unsigned world,
+		    const char *run)
+{
+	trainer_start(t, r, NULL);
+	trainer_must(t, "open job %u %u %s 10000", rank, world, run);
+	trainer_must(t, "declare %lu 3 replicated", ELEMENTS);
+}
+
+static void open_world(struct trainer_process *t, struct rig *r, const char *run)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		open_as(&t[i], r, i, RANKS, run);
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_must(&t[i], "prepare 65536");
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_must(&t[i], "load -1 1");
+}
+
+static void close_world(struct trainer_process *t)
+{
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_exit(&t[i]);
+}
+
+static void save_world(struct rig *r, const char *run, int step)
+{
+	struct trainer_process t[RANKS];
+
+	open_world(t, r, run);
+	RIG_CHECK(trainers_save(t, RANKS, (uint64_t)step, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait %d %d 60000", step, CKPT_DURABLE);
+	close_world(t);
+}
+
+/* The files are read from the disk, not from memory. */
+static void forget_pages(struct rig *r)
+{
+	int fd = open("/proc/sys/vm/drop_caches", O_WRONLY | O_CLOEXEC);
+
+	RIG_CHECK(rig_stop(r) == 0, "the stop");
+	sync();
+	if (fd < 0 || write(fd, "3", 1) != 1)
+		rig_note("the page cache is as it was: that takes root");
+	if (fd >= 0)
+		close(fd);
+	rig_start(r);
+}
+
+/* Sizes of the files of one step's ranks. */
+static size_t file_sizes(struct rig *r, int step, uint64_t sizes[RANKS], uint64_t *ret_sum)
+{
+	char pattern[300];
+	struct stat st;
+	size_t n;
+	glob_t g;
+
+	*ret_sum = 0;
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/%d.*/rank-*.shard", r->data, step);
+	RIG_CHECK(glob(pattern, 0, NULL, &g) == 0, "no file like %s", pattern);
+	n = g.gl_pathc;
+	for (size_t i = 0; i < n && i < RANKS; i++) {
+		RIG_CHECK(stat(g.gl_pathv[i], &st) == 0, "%s", g.gl_pathv[i]);
+		sizes[i] = (uint64_t)st.st_size;
+		*ret_sum += sizes[i];
+	}
+	globfree(&g);
+	return n;
+}
+
+static void load_world(struct rig *r, unsigned world, int step, int tier)
+{
+	struct trainer_process t[8];
+	char run[32], want[32];
+
+	snprintf(run, sizeof(run), "load-%d-%u", step, world);
+	snprintf(want, sizeof(want), "%d 1 %d", step, tier);
+	for (unsigned i = 0; i < world; i++)
+		open_as(&t[i], r, i, world, run);
+	for (unsigned i = 0; i < world; i++)
+		trainer_tell(&t[i], "load -1 0");
+	for (unsigned i = 0; i < world; i++) {
+		int code = trainer_answer(&t[i], RIG_PATIENCE_MS);
+
+		/* A rank that was not there at the save has no blobs to be judged by. */
+		if (code == -9998 && i >= RANKS && strstr(t[i].text, "blobs"))
+			continue;
+		RIG_CHECK(code >= 0, "rank %u of %u: %d %s", i, world, code, t[i].text);
+		RIG_CHECK(strcmp(t[i].text, want) == 0, "rank %u of %u: '%s'", i, world, t[i].text);
+	}
+	for (unsigned i = 0; i < world; i++)
+		trainer_exit(&t[i]);
+}
+
+static void verify(struct rig *r)
+{
+	static char text[65536];
+	int code = rig_ctl(r, text, sizeof(text), "verify");
+
+	RIG_CHECK(code == 0, "verify: %d %s", code, text);
+}
+
+static void stored_once(struct rig *r)
+{
+	uint64_t sizes[RANKS], sum = 0, most = 0;
+
+	rig_start(r);
+	save_world(r, "run1", 10);
+	RIG_CHECK(file_sizes(r, 10, sizes, &sum) == RANKS, "not %u files", RANKS);
+	for (unsigned i = 0; i < RANKS; i++) {
+		most = sizes[i] > most ? sizes[i] : most;
+		rig_note("rank %u writes %.3f of the mean", i,
+			 (double)sizes[i] * RANKS / (double)sum);
+	}
+	rig_note("all files: %.3f of the state once, %.2f MB", (double)sum / STATE,
+		 (double)sum / 1e6);
+	RIG_CHECK(sum >= STATE && sum < STATE + STATE / 50, "%llu bytes for a state of %lu",
+		  (unsigned long long)sum, STATE);
+	RIG_CHECK(most * RANKS * 10 <= sum * 11, "one rank writes %llu of %llu bytes",
+		  (unsigned long long)most, (unsigned long long)sum);
+	verify(r);
+	for (unsigned world = 1; world <= 5; world++) {
+		forget_pages(r);
+		load_world(r, world, 10, CKPT_TIER_DISK);
+	}
+	RIG_CHECK(rig_log_count(r, "not the same") == 0, "an alarm about equal bytes");
+}
+
+/* Each chunk is compressed without the leaves that others have. */
+static void compressed(struct rig *r)
+{
+	uint64_t sizes[RANKS], sum = 0;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "checkpoint.compression=1");
+	rig_start(r);
+	save_world(r, "run1", 10);
+	file_sizes(r, 10, sizes, &sum);
+	rig_note("all files: %.3f of the state once", (double)sum / STATE);
+	RIG_CHECK(sum < STATE * 8 / 10, "%llu bytes for a state of %lu", (unsigned long long)sum,
+		  STATE);
+	verify(r);
+	forget_pages(r);
+	load_world(r, 4, 10, CKPT_TIER_DISK);
+	load_world(r, 3, 10, CKPT_TIER_DISK);
+}
+
+static void switched_off(struct rig *r)
+{
+	uint64_t sizes[RANKS], sum = 0;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "storage.dedup=no");
+	rig_start(r);
+	save_world(r, "run1", 10);
+	file_sizes(r, 10, sizes, &sum);
+	RIG_CHECK(sum > 4 * 4 * 4 * ELEMENTS, "%llu bytes", (unsigned long long)sum);
+	verify(r);
+}
+
+static void status_says(struct rig *r, const char *words)
+{
+	static char text[65536];
+	int code = rig_ctl(r, text, sizeof(text), "status job");
+
+	RIG_CHECK(code == 1 && strstr(text, words), "status: %d %s", code, text);
+}
+
+/* One byte of rank 2's copy is another: each rank has its own bytes back, and ckptd says so. */
+static void ranks_disagree(struct rig *r)
+{
+	struct trainer_process t[RANKS];
+	uint64_t sizes[RANKS], sum = 0;
+
+	rig_start(r);
+	open_world(t, r, "run1");
+	RIG_CHECK(trainers_save(t, RANKS, 10, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait 10 %d 60000", CKPT_DURABLE);
+	trainer_must(&t[2], "touch 3 5000000"); /* of p1 */
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_tell(&t[i], "resave 20 20000");
+	for (unsigned i = 0; i < RANKS; i++)
+		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) == 0, "save: %s", t[i].text);
+	trainer_must(&t[0], "wait 20 %d 60000", CKPT_DURABLE);
+	close_world(t);
+	file_sizes(r, 20, sizes, &sum);
+	rig_note("all files: %.3f of the state once", (double)sum / STATE);
+	RIG_CHECK(sum > STATE + STATE / 200 && sum < STATE * 3 / 2, "%llu bytes",
+		  (unsigned long long)sum);
+	RIG_CHECK(rig_log_count(r, "step 20: elements [1250000:1250001] of tensor 'p1' are not the "
+				   "same on rank 2 as on ranks 0, 1, 3") == 1,
+		  "the log does not say so");
+	status_says(r, "tensor 'p1' are not the same on rank 2");
+	verify(r);
+	forget_pages(r);
+	for (unsigned i = 0; i < RANKS; i++)
+		open_as(&t[i], r, i, RANKS, "run2");
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_tell(&t[i], "load -1 0");
+	for (unsigned i = 0; i < RANKS; i++) {
+		int code = trainer_answer(&t[i], RIG_PATIENCE_MS);
+
+		if (i == 2)
+			RIG_CHECK(code == -9998 && strstr(t[i].text, "step 20, p1"),
+				  "rank 2 has not its own bytes: %d %s", code, t[i].text);
+		else
+			RIG_CHECK(code >= 0, "rank %u: %d %s", i, code, t[i].text);
+	}
+	close_world(t);
+}
+
+/* What was compared is forgotten: every file is whole then. */
+static void comparing_fails(struct rig *r)
+{
+	uint64_t sizes[RANKS], sum = 0;
+
+#ifndef CKPT_FAULTS
+	rig_skip("no fault points in this build");
+#endif
+	rig_env(r, "CKPT_FAULT=REPLICAS_COMPARED=error");
+	rig_start(r);
+	save_world(r, "run1", 10);
+	file_sizes(r, 10, sizes, &sum);
+	RIG_CHECK(sum > 4 * 4 * 4 * ELEMENTS, "%llu bytes", (unsigned long long)sum);
+	verify(r);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct rig_test tests[] = {
+		RIG_TEST(stored_once),    RIG_TEST(compressed),      RIG_TEST(switched_off),
+		RIG_TEST(ranks_disagree), RIG_TEST(comparing_fails),
+	};
+
+	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 2, argc, argv);
+}
