@@ -52,6 +52,7 @@ struct bench {
 	char folder[200]; /* of this run, absolute; removed at the end */
 	char ckptd[300];  /* the program */
 	const char *only; /* --case; NULL: all of the verb */
+	uint64_t mib;     /* --mib: of load.strided */
 	bool json;
 	uint32_t shards; /* --shards: of meta */
 	int figures, failures;
@@ -77,6 +78,7 @@ void cases_durable(struct bench *b); /* save.durable.*, save.cpu */
 void cases_small(struct bench *b);   /* small.* */
 void cases_idle(struct bench *b);    /* idle.* */
 void cases_load(struct bench *b);    /* load.* */
+void cases_strided(struct bench *b); /* load.strided* */
 void cases_meta(struct bench *b);    /* meta.* */
 
 #endif

@@ -32,14 +32,15 @@
 enum { STATUS_OK, STATUS_FAILED, STATUS_USAGE };
 
 static const char usage[] =
-	"usage: ckpt-bench save|load|meta [--case NAME] [--shards N] [--json]\n"
+	"usage: ckpt-bench save|load|meta [--case NAME] [--shards N] [--mib N] [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
 	"               idle.cpu, idle.rss\n"
-	"  load         load.memory, load.disk\n"
+	"  load         load.memory, load.disk, load.strided, load.strided.memory\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
+	"  --mib N      load.strided: so many MiB instead of 1024\n"
 	"  --json       one object per line\n"
 	"  --version, --help\n"
 	"\n"
@@ -51,7 +52,8 @@ static const char *const save_cases[] = {
 	"save.durable.threads", "save.cpu", "small.sealed.p50", "small.durable.p50", "idle.cpu",
 	"idle.rss", NULL
 };
-static const char *const load_cases[] = { "load.memory", "load.disk", NULL };
+static const char *const load_cases[] = {"load.memory", "load.disk", "load.strided",
+					 "load.strided.memory", NULL};
 static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "meta.lookup.1m",
 					 "meta.lookup.file", NULL};
 
@@ -140,6 +142,8 @@ static int check_verb(const struct bench *b, const char *name)
 		return complain("this verb has no case ", b->only);
 	if (b->shards < META_SHARDS_MIN || b->shards > META_SHARDS_MAX)
 		return complain("--shards is a number from 40000 to 16000000", "");
+	if (b->mib == 0 || b->mib % 16 || b->mib > 65536)
+		return complain("--mib is a multiple of 16, up to 65536", "");
 	return -1;
 }
 
@@ -147,13 +151,10 @@ static int check_verb(const struct bench *b, const char *name)
 static int parse_arguments(int argc, char **argv, struct bench *b, const char **ret_verb)
 {
 	static const struct option longs[] = {
-		{"case", required_argument, NULL, 'c'},
-		{"json", no_argument, NULL, 'j'},
-		{"version", no_argument, NULL, 'v'},
-		{"help", no_argument, NULL, 'h'},
-		{"trainer", required_argument, NULL, 't'},
-		{"shards", required_argument, NULL, 's'},
-		{NULL, 0, NULL, 0},
+		{"case", required_argument, NULL, 'c'},    {"json", no_argument, NULL, 'j'},
+		{"version", no_argument, NULL, 'v'},       {"help", no_argument, NULL, 'h'},
+		{"trainer", required_argument, NULL, 't'}, {"shards", required_argument, NULL, 's'},
+		{"mib", required_argument, NULL, 'm'},     {NULL, 0, NULL, 0},
 	};
 	int c;
 
@@ -164,6 +165,8 @@ static int parse_arguments(int argc, char **argv, struct bench *b, const char **
 			b->json = true;
 		} else if (c == 's') {
 			b->shards = (uint32_t)strtoul(optarg, NULL, 10);
+		} else if (c == 'm') {
+			b->mib = strtoul(optarg, NULL, 10);
 		} else if (c == 't') {
 			return trainer_main(atoi(optarg)); /* ours: see crew.c */
 		} else if (c == 'v') {
@@ -261,6 +264,7 @@ static int work(struct bench *b, const char *verb)
 		cases_meta(b);
 	} else {
 		cases_load(b);
+		cases_strided(b);
 	}
 	return b->failures ? STATUS_FAILED : STATUS_OK;
 }
@@ -302,7 +306,7 @@ static int run(struct bench *b, const char *verb)
 
 int main(int argc, char **argv)
 {
-	static struct bench b = {.shards = 1000000};
+	static struct bench b = {.shards = 1000000, .mib = 1024};
 	const char *verb = NULL;
 	int status = parse_arguments(argc, argv, &b, &verb);
 

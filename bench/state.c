@@ -60,17 +60,26 @@ static int divide(struct state *s, uint32_t tensors, struct err *e)
 	return at == s->bytes ? 0 : err_set(e, -E2BIG, "the state has too many tensors");
 }
 
-int state_make(struct state *s, uint64_t bytes, uint32_t tensors, uint64_t seed, struct err *e)
+static int state_map(struct state *s, uint64_t bytes, struct err *e)
 {
-	uint64_t x = 88172645463325252ull ^ (seed * 0x9e3779b97f4a7c15ull);
-	uint64_t *p;
-
-	assert(bytes % 4096 == 0);
 	s->bytes = bytes;
 	s->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (s->base == MAP_FAILED)
 		return err_code(e, -errno, "take %llu MiB for a state",
 				(unsigned long long)(bytes >> 20));
+	return 0;
+}
+
+int state_make(struct state *s, uint64_t bytes, uint32_t tensors, uint64_t seed, struct err *e)
+{
+	uint64_t x = 88172645463325252ull ^ (seed * 0x9e3779b97f4a7c15ull);
+	uint64_t *p;
+	int r;
+
+	assert(bytes % 4096 == 0);
+	r = state_map(s, bytes, e);
+	if (r < 0)
+		return r;
 	p = (uint64_t *)(void *)s->base;
 	for (uint64_t i = 0; i < bytes / 8; i++) {
 		x ^= x << 13;
@@ -79,6 +88,58 @@ int state_make(struct state *s, uint64_t bytes, uint32_t tensors, uint64_t seed,
 		p[i] = x;
 	}
 	return divide(s, tensors, e);
+}
+
+/* ---- Matrices ---- */
+
+/* Two elements from number i of the whole matrices on. */
+static uint64_t two_elements(uint64_t i)
+{
+	uint64_t x = (i + 1) * 0x9e3779b97f4a7c15u;
+
+	return x ^ (x >> 29);
+}
+
+static bool each_pair(const struct state *s, const struct matrix_cut *m, bool check)
+{
+	uint64_t width = MATRIX_COLUMNS / (uint64_t)m->world, *p = (uint64_t *)(void *)s->base;
+	bool right = true;
+
+	for (uint64_t row = 0; row < MATRICES * m->rows; row++) {
+		uint64_t first = row * MATRIX_COLUMNS + (uint64_t)m->rank * width;
+
+		for (uint64_t i = 0; i < width; i += 2, p++) {
+			if (check)
+				right = right && *p == two_elements(first + i);
+			else
+				*p = two_elements(first + i);
+		}
+	}
+	return right;
+}
+
+int state_make_matrices(struct state *s, const struct matrix_cut *m, struct err *e)
+{
+	uint64_t each = m->rows * (MATRIX_COLUMNS / (uint64_t)m->world) * 4;
+	int r = state_map(s, MATRICES * each, e);
+
+	if (r < 0)
+		return r;
+	s->tensors = alloc_array(MATRICES, sizeof(*s->tensors));
+	if (!s->tensors)
+		return err_code(e, -ENOMEM, "make a state");
+	for (s->n = 0; s->n < MATRICES; s->n++)
+		s->tensors[s->n] = (struct ckpt_binding){.ptr = s->base + s->n * each,
+							 .device = CKPT_HOST,
+							 .dtype = CKPT_F32,
+							 .bytes = each};
+	each_pair(s, m, false);
+	return 0;
+}
+
+bool state_has_matrices(const struct state *s, const struct matrix_cut *m)
+{
+	return each_pair(s, m, true);
 }
 
 void state_touch(struct state *s, uint64_t step)

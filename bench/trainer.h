@@ -17,6 +17,8 @@
 
 enum order_kind {
 	ORDER_STATE,   /* make `bytes` of state, in `tensors` equal ones or as a transformer */
+	ORDER_MATRIX,  /* the same as matrices of `rows` rows, cut by columns over the world */
+	ORDER_CHECK,   /* whether the matrices hold what they were made with */
 	ORDER_OPEN,    /* open the job, declare the state, prepare */
 	ORDER_COPY,    /* limit: one memcpy of the state into a populated memfd */
 	ORDER_SAVE,    /* ckpt_save() of `step` */
@@ -34,7 +36,7 @@ enum order_kind {
 struct order {
 	enum order_kind kind;
 	uint32_t tensors; /* 0: as a transformer */
-	uint64_t bytes, step;
+	uint64_t bytes, step, rows;
 	int rank, world, what;
 	char job[32], run[32], socket[120], folder[240];
 };
@@ -46,6 +48,7 @@ struct answer {
 	uint64_t cpu_ns;             /* of ORDER_DIGEST */
 	long faults;                 /* ru_minflt across the save */
 	int tier;                    /* of ORDER_LOAD */
+	uint64_t device;             /* bytes that it had read from devices */
 	uint8_t digest[16];
 };
 
@@ -77,6 +80,15 @@ struct state {
 
 MUST_CHECK int state_make(struct state *s, uint64_t bytes, uint32_t tensors, uint64_t seed,
 			  struct err *e);
+/* This rank's columns of MATRICES matrices of so many rows and MATRIX_COLUMNS columns, f32. */
+#define MATRICES       8
+#define MATRIX_COLUMNS 8192
+struct matrix_cut {
+	uint64_t rows;
+	int rank, world;
+};
+MUST_CHECK int state_make_matrices(struct state *s, const struct matrix_cut *m, struct err *e);
+bool state_has_matrices(const struct state *s, const struct matrix_cut *m);
 /* So that no two steps are equal. */
 void state_touch(struct state *s, uint64_t step);
 /* A populated shared mapping of a memfd. */
