@@ -9,7 +9,8 @@
  *      does so straight to the place, and the digest is taken there, out of the cache.
  *   3. What is placed are the bytes that were verified, even if somebody writes to the source
  *      meanwhile: a process that had mapped its slot can. So nothing is read from a mapping twice:
- *      what is not placed in the pass that verifies it is copied to the worker's window first.
+ *      what is not placed as a whole goes through a buffer, by steps that stay in the first-level
+ *      cache, from which it is digested and placed; or, where many pieces meet, by segments.
  *   4. A leaf is placed while it is still in the cache where it was verified: in blocks.
  *   5. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
  *      write to the same byte of a target: the plan covers each once (model/plan.h).
@@ -36,6 +37,9 @@
 #define THREADS_MAX 64u
 /* Two leaves of 64 KiB and where they go fit any second-level cache. */
 #define BLOCK (128u << 10)
+/* What is copied from a mapping at a time, and for how many pieces: each looks at each step. */
+#define STEP            (8u << 10)
+#define STEP_PIECES_MAX 8u
 
 struct placer {
 	const struct placing *in;
@@ -169,6 +173,14 @@ static void choose_fused(struct worker *w, const struct segment *g)
 	}
 }
 
+static bool leaf_matches(const struct segment *g, uint64_t leaf, const struct digest *have)
+{
+	struct digest want;
+
+	memcpy(want.b, g->s->in->leaves + leaf * sizeof(want.b), sizeof(want.b));
+	return digest_equal(&want, have);
+}
+
 /* (1); false: a leaf does not match. */
 static bool verify(struct worker *w, const struct segment *g)
 {
@@ -178,7 +190,7 @@ static bool verify(struct worker *w, const struct segment *g)
 	for (uint64_t i = 0; i < g->n; i++) {
 		const uint8_t *from = g->bytes + i * leaf;
 		uint64_t len = leaf_len(g->s, g->first + i);
-		struct digest want, have;
+		struct digest have;
 
 		if (!touched_leaf(g->t, g->first + i))
 			continue;
@@ -190,8 +202,7 @@ static bool verify(struct worker *w, const struct segment *g)
 
 			have = copy_digest(in->targets[p->target].ptr + at, from, len);
 		}
-		memcpy(want.b, g->s->in->leaves + (g->first + i) * sizeof(want.b), sizeof(want.b));
-		if (!digest_equal(&want, &have)) {
+		if (!leaf_matches(g, g->first + i, &have)) {
 			keep_bad_leaf(w->p, g->source, g->first + i);
 			return false;
 		}
@@ -283,14 +294,56 @@ static void make_private(struct worker *w, struct segment *g)
 	g->bytes = w->buffers.window;
 }
 
+/* (3): one leaf, placed and digested from the same buffer; what it has been placed as is void if it
+ * then does not match. */
+static int scatter_leaf(struct worker *w, const struct segment *g, uint64_t leaf, struct err *e)
+{
+	_Alignas(64) uint8_t buf[STEP];
+	uint64_t lo = leaf * g->s->in->geometry.leaf, end = lo + leaf_len(g->s, leaf), n;
+	const uint8_t *from = g->bytes + (leaf - g->first) * g->s->in->geometry.leaf;
+	struct digest_stream stream;
+	struct digest have;
+	int r = 0;
+
+	digest_begin(&stream);
+	for (; lo < end && r == 0; lo += n, from += n) {
+		n = min_u64(end - lo, STEP);
+		for (uint64_t i = 0; i < n; i += 64) /* what comes next: it cannot fault */
+			__builtin_prefetch(from + n + i);
+		memcpy(buf, from, n);
+		digest_update(&stream, buf, n);
+		for (uint32_t k = 0; k < w->n_pieces && r == 0; k++)
+			r = place(w, &w->p->in->pieces[w->pieces[k]], buf, lo, lo + n, e);
+	}
+	have = digest_end(&stream);
+	if (r == 0 && !leaf_matches(g, leaf, &have)) {
+		keep_bad_leaf(w->p, g->source, leaf);
+		return CKPT_ECORRUPT;
+	}
+	return r;
+}
+
+static int scatter(struct worker *w, const struct segment *g, struct err *e)
+{
+	int r = 0;
+
+	for (uint64_t i = g->first; i < g->first + g->n && r == 0; i++)
+		if (touched_leaf(g->t, i))
+			r = scatter_leaf(w, g, i, e);
+	return r;
+}
+
 static int place_segment(struct worker *w, struct segment *g, struct err *e)
 {
 	int r = 0, last = -1;
 
 	choose_pieces(w, g);
 	choose_fused(w, g);
-	if (g->s->mapped && has_rest(w, g))
+	if (g->s->mapped && has_rest(w, g)) {
+		if (w->n_pieces <= STEP_PIECES_MAX && !w->p->devices)
+			return scatter(w, g, e);
 		make_private(w, g);
+	}
 	if (!verify(w, g))
 		return CKPT_ECORRUPT;
 	for (uint32_t k = 0; k < w->n_pieces && r == 0; k++)

@@ -24,6 +24,7 @@
 #include "codec/copy.h"
 
 #include <assert.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -35,6 +36,11 @@
 #define STEP (8u << 10)
 /* Below: the cache. The copy of a small tensor is then still there when its digest is taken. */
 #define STREAM_MIN (16u << 10)
+/*
+ * Of a row, whose neighbours go beside it: the whole is large. Measured on Zen 5, one thread, every
+ * second row of 256 MiB: rows of 8 KiB 3.5 GB/s by memcpy and 5.4 streamed, of 2 KiB 2.3 and 3.5.
+ */
+#define ROW_STREAM_MIN 1024u
 #define LIBC_MIN (16u << 20) /* from here on glibc streams too, by any of its thresholds */
 
 _Static_assert(STEP % BLOCK == 0 && BLOCK % LINE == 0 && STREAM_MIN > BLOCK, "steps nest");
@@ -232,6 +238,13 @@ void copy_large_with(enum copy_variant v, void *dst, const void *src, size_t len
 void copy_large(void *dst, const void *src, size_t len)
 {
 	copy_large_with(COPY_AUTO, dst, src, len);
+}
+
+void copy_row(void *dst, const void *src, size_t len)
+{
+	bool stream = len >= ROW_STREAM_MIN && copy_variant_usable(COPY_AVX2);
+
+	copy_large_with(stream ? COPY_AVX2 : COPY_LIBC, dst, src, len);
 }
 
 /* At most a step: to dst and to buf, each byte of src read once (1). */

@@ -20,6 +20,8 @@ int copy_variant_usable(enum copy_variant v);
 
 void copy_large(void *dst, const void *src, size_t len);
 void copy_large_with(enum copy_variant v, void *dst, const void *src, size_t len);
+/* One of many rows that go to memory which nobody reads soon. */
+void copy_row(void *dst, const void *src, size_t len);
 /* Copies and returns the digest of what was read. */
 struct digest copy_digest(void *dst, const void *src, size_t len);
 struct digest copy_digest_with(enum copy_variant v, void *dst, const void *src, size_t len);

@@ -169,6 +169,13 @@ static void test_auto_equals_plain_calls(void **state)
 	assert_true(digest_equal(&d, &want));
 	assert_memory_equal(a, src, sizeof(src));
 	assert_memory_equal(b, src, sizeof(src));
+	for (size_t len = 0; len < 5000; len += 1 + len / 7) { /* rows beside each other */
+		memset(a, 0, sizeof(a));
+		for (size_t at = 0; len && at + len <= sizeof(a); at += len)
+			copy_row(a + at, src + at, len);
+		if (len)
+			assert_memory_equal(a, src, sizeof(a) / len * len);
+	}
 	assert_string_equal(copy_variant_name(COPY_LIBC), "libc");
 	assert_false(copy_variant_usable(COPY_VARIANTS));
 }

@@ -12,6 +12,8 @@
 
 #include <assert.h>
 
+#include "codec/copy.h"
+
 static uint64_t span(const struct plan_piece *p, uint32_t from)
 {
 	uint64_t bytes = p->run;
@@ -56,7 +58,7 @@ static void copy_rows(const struct rows *rows, const uint8_t *src, uint8_t *dst)
 	}
 #undef COPY_FIXED
 	for (uint64_t i = 0; i < n; i++)
-		memcpy(dst + i * ds, src + i * ss, rows->run);
+		copy_row(dst + i * ds, src + i * ss, rows->run);
 }
 
 /* A place in the walk over rows. */
