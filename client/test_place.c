@@ -407,6 +407,56 @@ static void test_touched_index(void **state)
 	}
 }
 
+static uint64_t bytes_of(const struct plan_piece *p, uint64_t *rows)
+{
+	*rows = 1;
+	for (uint32_t k = 0; k < p->ndim; k++)
+		*rows *= p->count[k];
+	return *rows * p->run;
+}
+
+/* Short gaps of a file are read over, as long as they are few against what is wanted. */
+static void test_gaps(void **state)
+{
+	uint64_t seed = test_seed(5), with = 0, without = 0;
+	struct touched *t;
+	struct world w;
+
+	(void)state;
+	for (uint64_t i = 0; i < 60; i++) {
+		make_world(&w, seed * 1000 + i);
+		assert_int_equal(touched_make(w.sources, SOURCES, w.pieces, w.n_pieces, &t), 0);
+		for (uint32_t s = 0; s < SOURCES; s++) {
+			uint64_t wanted = 0, rows, pieces = 0, read = 0, touched = 0, n;
+
+			for (size_t k = 0; k < w.n_pieces; k++) {
+				if (w.pieces[k].source != s)
+					continue;
+				wanted += bytes_of(&w.pieces[k], &rows);
+				pieces += rows;
+			}
+			for (uint64_t leaf = touched_next(&t[s], 0); leaf < t[s].n_leaves;
+			     leaf = touched_next(&t[s], leaf + n)) {
+				n = touched_run(&t[s], leaf, t[s].n_leaves);
+				assert_true(touched_leaf(&t[s], leaf + n - 1));
+				assert_true(n == 1 || touched_run(&t[s], leaf, n - 1) < n);
+				read += n * LEAF;
+			}
+			for (uint64_t leaf = 0; leaf < t[s].n_leaves; leaf++)
+				touched += touched_leaf(&t[s], leaf) * (uint64_t)LEAF;
+			assert_true(read <= touched + wanted / 20);
+			assert_true(read <= wanted + wanted / 20 + 2 * LEAF * pieces);
+			assert_true(s == RAW_FILE || s == PACKED_FILE || read == touched);
+			with += read > touched;
+			without += read == touched;
+		}
+		touched_free(t, SOURCES);
+		drop_world(&w);
+	}
+	printf("%d sources are read over a gap, %d are not\n", (int)with, (int)without);
+	assert_true(with > 10 && without > 10);
+}
+
 /* Whatever place and window: every touched leaf once, and no compressed chunk in two ranges. */
 static void test_ranges(void **state)
 {
@@ -888,6 +938,7 @@ int main(void)
 		cmocka_unit_test(test_files_that_lack_leaves),
 		cmocka_unit_test(test_touched_index),
 		cmocka_unit_test(test_ranges),
+		cmocka_unit_test(test_gaps),
 		cmocka_unit_test(test_bad_leaves),
 		cmocka_unit_test(test_bad_compressed_chunks_and_short_files),
 		cmocka_unit_test(test_digest_of_what_is_stored),

@@ -10,6 +10,7 @@
 struct touched {
 	uint64_t n_leaves, n_chunks;
 	uint64_t *bits;  /* one per leaf: it is touched */
+	uint64_t *over;  /* one per leaf: it is not, and is read with its neighbours; NULL: none */
 	uint64_t *first; /* n_chunks + 1: chunk i is needed by piece[first[i]..first[i + 1]) */
 	uint32_t *piece; /* indices */
 };
@@ -26,7 +27,7 @@ static inline bool touched_leaf(const struct touched *t, uint64_t leaf)
 }
 /* The first touched leaf at or after this one; n_leaves when there is none. */
 uint64_t touched_next(const struct touched *t, uint64_t leaf);
-/* How many from leaf on are touched without a gap, at most max. */
+/* How many from leaf on, which is touched, are read in one go, at most max: the last is touched. */
 uint64_t touched_run(const struct touched *t, uint64_t leaf, uint64_t max);
 
 #endif
