@@ -47,6 +47,16 @@ const char *declaration_name(const struct declaration *d, uint32_t i, uint32_t *
 	return (const char *)entry + ENTRY_NAME;
 }
 
+bool declaration_same(const struct declaration *a, const struct declaration *b)
+{
+	return a->len == b->len && memcmp(a->bytes, b->bytes, FORMAT_HEADER_BYTES) == 0;
+}
+
+uint64_t declaration_hash(const struct declaration *d)
+{
+	return get_le64(d->bytes + DECL_FENCE_DIGEST);
+}
+
 /* Extents, offsets, lengths, and start and stop of a flat range: by its length one knows how many
  * there are of each. */
 static const uint8_t *place_of(const uint8_t *entry, size_t *ret_len)
@@ -140,23 +150,24 @@ static uint32_t search(const struct declaration *d, uint32_t lo, uint32_t hi, co
 	return lo;
 }
 
-/* Doubling steps to the end of the block; from there over the fence. */
+/* Over the fence when the block ends before the name; else doubling steps within it. */
 uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char *name,
 			  uint32_t name_len)
 {
-	uint32_t next = from / BLOCK_SHARDS + 1, lo = from, hi = from, step = 1, block;
-	uint32_t end = (uint32_t)min_u64((uint64_t)next * BLOCK_SHARDS, d->n_shards);
+	uint32_t next = from / BLOCK_SHARDS + 1, lo = from, hi = from, step = 1, block, end;
 
+	if (next < d->n_blocks && block_before(d, next, name, name_len)) {
+		block = seek_block(d, next + 1, name, name_len);
+		end = (uint32_t)min_u64((uint64_t)block * BLOCK_SHARDS, d->n_shards);
+		return search(d, (block - 1) * BLOCK_SHARDS + 1, end, name, name_len);
+	}
+	end = (uint32_t)min_u64((uint64_t)next * BLOCK_SHARDS, d->n_shards);
 	for (; hi < end; hi = (uint32_t)min_u64(hi + step, end), step *= 2) {
 		if (!name_before(d, hi, name, name_len))
 			return search(d, lo, hi, name, name_len);
 		lo = hi + 1; /* all before lo are before the name */
 	}
-	block = seek_block(d, next, name, name_len);
-	if (block > next)
-		lo = (block - 1) * BLOCK_SHARDS;
-	hi = (uint32_t)min_u64((uint64_t)block * BLOCK_SHARDS, d->n_shards);
-	return search(d, lo, hi, name, name_len);
+	return search(d, lo, end, name, name_len);
 }
 
 uint32_t declaration_find(const struct declaration *d, const char *name, uint32_t name_len,

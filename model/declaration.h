@@ -70,6 +70,10 @@ uint32_t declaration_seek(const struct declaration *d, uint32_t from, const char
 			  uint32_t name_len);
 /* The name alone of i in sorted order, not NUL-terminated. */
 const char *declaration_name(const struct declaration *d, uint32_t i, uint32_t *ret_len);
+/* Whether two are the same, told by their headers, which fix all the rest; and a number that is
+ * then equal. */
+bool declaration_same(const struct declaration *a, const struct declaration *b);
+uint64_t declaration_hash(const struct declaration *d);
 /*
  * Whether shards of one name, here and there, are of the same dtype, global shape and elements of
  * the same box; and a number that is then equal. They are read where they lie.

@@ -8,7 +8,8 @@
  * elements, the source with the lowest cost given by the caller wins, then the lowest copy number.
  *
  * Time: a wanted name is looked for in every source: O(sources x wanted names), some 100 ns each,
- * and over what lies between two wanted names in a source the walk gallops. Then O((n + m) log n)
+ * where sources with one declaration count once; over what lies between two wanted names in a
+ * source the walk gallops. Then O((n + m) log n)
  * per tensor for n stored and m wanted boxes cut along one dimension or on grids
  * (model/boxtree.h). Stored tensors that are not wanted are neither read nor remembered.
  *

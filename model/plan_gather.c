@@ -28,6 +28,36 @@ static int compare_cost(const void *pa, const void *pb, void *arg)
 	return a < b ? -1 : a > b;
 }
 
+/* Drops sources whose declaration a more preferred one has (1). */
+static int drop_replicas(struct gather *g)
+{
+	uint32_t n = 0;
+
+	assert(g->n_sources < 1u << 30);
+	g->n_slots = 2;
+	while (g->n_slots / 2 < g->n_sources)
+		g->n_slots *= 2;
+	g->slots = alloc_array(g->n_slots, sizeof(*g->slots)); /* for once of sources */
+	if (!g->slots)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < g->n_sources; i++) {
+		const struct declaration *d = &g->sources[g->by_cost[i]].declaration, *other;
+		uint32_t at = (uint32_t)declaration_hash(d) & (g->n_slots - 1);
+
+		for (; g->slots[at]; at = (at + 1) & (g->n_slots - 1)) {
+			other = &g->sources[g->slots[at] - 1].declaration;
+			if (declaration_same(other, d))
+				break;
+		}
+		if (g->slots[at])
+			continue;
+		g->slots[at] = g->by_cost[i] + 1;
+		g->by_cost[n++] = g->by_cost[i];
+	}
+	g->n_walked = n;
+	return 0;
+}
+
 int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
 		const struct declaration *wanted)
 {
@@ -43,7 +73,7 @@ int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_
 		g->by_cost[i] = i;
 	if (n_sources > 1)
 		qsort_r(g->by_cost, n_sources, sizeof(*g->by_cost), compare_cost, (void *)sources);
-	return 0;
+	return drop_replicas(g);
 }
 
 void gather_fini(struct gather *g)
@@ -187,7 +217,7 @@ int gather_batch(struct gather *g)
 		memset(g->slots, 0, g->n_slots * sizeof(*g->slots));
 	for (g->n_names = 0; g->n_names < g->cap_names && g->next < g->wanted->n_shards;)
 		g->names[g->n_names++] = next_name(g);
-	for (uint32_t i = 0; i < g->n_sources && !r; i++)
+	for (uint32_t i = 0; i < g->n_walked && !r; i++)
 		r = walk_source(g, g->by_cost[i]);
 	assert(g->n_names <= INT32_MAX);
 	return r ? r : (int)g->n_names;

@@ -4,7 +4,8 @@
  * names that are wanted (model/plan.c).
  *
  * Names are found in batches, source by source: a source's declaration is then read from its
- * beginning to its end, once, instead of at as many places as there are sources for each name.
+ * beginning to its end, once, instead of at as many places as there are sources for each name. Of
+ * sources with one declaration (data-parallel replicas) only the most preferred is walked.
  * Memory: 40 bytes for each shard found in a batch that is no replica of another, and a batch has
  * GATHER_FINDS names times sources, or one name.
  */
@@ -34,7 +35,8 @@ struct gather {
 	const struct plan_source *sources;
 	uint32_t n_sources;
 	const struct declaration *wanted;
-	uint32_t *by_cost;        /* sources, most preferred first */
+	uint32_t *by_cost; /* sources that are walked, most preferred first */
+	uint32_t n_walked;
 	uint32_t *cursors;        /* for each source: all before it is before the names to come */
 	uint32_t next;            /* first wanted shard that was in no batch */
 	struct found_name *names; /* of the batch */
