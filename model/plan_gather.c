@@ -3,9 +3,9 @@
  * Finding wanted names in the sources. Cold; one thread per struct.
  *
  * 1. Of shards with the same elements (a parameter on every data-parallel rank) only the most
- *    preferred is kept: sources are walked in order of preference, so it is the first one. This
- *    takes it that a source has all of what it declares: a shard of which it had a part only would
- *    have to be kept, and could not stand for others.
+ *    preferred is kept: sources are walked in order of preference, so it is the first one. One of
+ *    which the source lacks leaves takes nobody's place: those in slots are whole. One of which the
+ *    source has nothing is kept only for its name.
  * 2. A source's cursor never goes back: names are wanted in order.
  */
 #include <config.h>
@@ -17,6 +17,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "model/leaves.h"
 
 static int compare_cost(const void *pa, const void *pb, void *arg)
 {
@@ -51,7 +52,8 @@ static int drop_replicas(struct gather *g)
 		}
 		if (g->slots[at])
 			continue;
-		g->slots[at] = g->by_cost[i] + 1;
+		if (!g->sources[g->by_cost[i]].present)
+			g->slots[at] = g->by_cost[i] + 1; /* it is whole (1) */
 		g->by_cost[n++] = g->by_cost[i];
 	}
 	g->n_walked = n;
@@ -112,6 +114,24 @@ static uint32_t *find_slot(const struct gather *g, const struct declaration *d, 
 	return &g->slots[i];
 }
 
+/* What a source has of a shard. */
+enum part { PART_NONE, PART_SOME, PART_ALL };
+
+static enum part part_of(const struct plan_source *s, uint32_t index)
+{
+	uint64_t leaf = s->declaration.geometry.leaf, first, last;
+	struct shard shard;
+
+	if (!s->present)
+		return PART_ALL;
+	declaration_get(&s->declaration, index, &shard);
+	first = shard.image_offset / leaf;
+	last = div_up(shard.image_offset + shard.bytes, leaf);
+	if (shard.bytes == 0 || leaves_next(s->present, first, last, false) == last)
+		return PART_ALL;
+	return leaves_next(s->present, first, last, true) == last ? PART_NONE : PART_SOME;
+}
+
 /* Room for one more. */
 static int reserve_found(struct gather *g)
 {
@@ -137,6 +157,8 @@ static int reserve_found(struct gather *g)
 	for (uint32_t i = 0; i < g->n_found; i++) {
 		const struct found_shard *f = &found[i];
 
+		if (part_of(&g->sources[f->source], f->index) != PART_ALL)
+			continue;
 		*find_slot(g, &g->sources[f->source].declaration, f->index, f->name) = i + 1;
 	}
 	return 0;
@@ -145,10 +167,11 @@ static int reserve_found(struct gather *g)
 static int add_found(struct gather *g, uint32_t source, uint32_t index, uint32_t name)
 {
 	struct found_name *n = &g->names[name];
+	enum part part = part_of(&g->sources[source], index);
 	uint32_t *slot;
 	int r = reserve_found(g);
 
-	if (r)
+	if (r || (part == PART_NONE && n->head != GATHER_END))
 		return r;
 	slot = find_slot(g, &g->sources[source].declaration, index, name);
 	if (*slot)
@@ -159,7 +182,8 @@ static int add_found(struct gather *g, uint32_t source, uint32_t index, uint32_t
 	else
 		g->found[n->tail].next = g->n_found;
 	n->tail = g->n_found++;
-	*slot = g->n_found;
+	if (part == PART_ALL)
+		*slot = g->n_found;
 	return 0;
 }
 

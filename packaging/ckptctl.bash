@@ -55,6 +55,7 @@ _ckptctl()
 	diff) want=job-step opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
 	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --quiet --verbose --help" ;;
 	layout) want=none opts=" --data --json --tensor --quiet --verbose --help" ;;
+	import) want=job opts=" --socket --data --json --dry-run --tensor --format --as --step --memory --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

@@ -37,7 +37,8 @@ struct shard_writer {
 };
 
 /* Packs one chunk into buffer, or leaves it raw, and sets what its place says but for the offset
- * and missing leaves. Returns the bytes to write, aligned and padded with zeros: buffer, or raw itself. */
+ * and missing leaves. Returns the bytes to write, aligned and padded with zeros: buffer, or raw
+ * itself. */
 struct compressor;
 void *chunk_pack(struct compressor *c, const uint8_t *raw, uint32_t raw_len, uint32_t element,
 		 uint8_t *buffer, uint32_t buffer_len, struct chunk_place *place);
