@@ -203,6 +203,14 @@ def once(patience):
 assert any(once(patience) for patience in (0.1, 0.3, 1, 3, 10)), "never between the two looks"
 PY
 
+# Every file as it was written, and an element that none of them has.
+make_data holes
+run 1 verify alpha --data "$data"
+says out "damaged  alpha 30."
+says out "elements [4096:12288] of tensor 'big' are stored by no rank"
+says out "good     alpha 20."
+says out "problems: 1"
+
 # The bar, on a terminal only.
 make_data
 /usr/bin/python3 - "$build/ckptctl" "$data" >"$dir/out" <<'PY' || fail "on a terminal"
@@ -220,4 +228,4 @@ os.waitpid(pid, 0)
 sys.stdout.buffer.write(text)
 assert b"ETA" in text and b"\r\x1b[K" in text and b"good     beta" in text
 PY
-ending 86
+ending 92

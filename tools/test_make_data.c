@@ -2,7 +2,7 @@
 /*
  * test_make_data.c - makes the data folder that the tests of ckptctl look at, with the functions
  * that ckptd uses: logs, shard files, layouts, COMMIT. Usage: test_make_data FOLDER
- * [twin|wrong|index]
+ * [twin|wrong|holes|index]
  *
  *   alpha  uid 4242, 2 ranks. Step 10: freed, its files are still there. 15: aborted. On disk:
  *          20, pinned; 25; 30, base of epoch 2. 40: committed, only in memory. 50: files without
@@ -12,6 +12,8 @@
  * With "wrong" everything is good in itself and does not fit: the layout of alpha 20 has the ranks'
  * declarations the other way round, COMMIT of alpha 25 is of another job, the log has another root
  * for alpha 30, and beta 5 has alpha's layout of 2 ranks.
+ *
+ * With "holes" the file of rank 0 of alpha 30 lacks two leaves that no other file has.
  *
  * With "index" nothing is made: it prints what the folder's index has, a line for each checkpoint.
  */
@@ -37,6 +39,7 @@
 #include "tests/lib/test.h"
 
 #define HOUR 3600u
+#define HOLES (3ull << 2) /* leaves 2 and 3: of "big" */
 
 static const struct geometry geometry = { .leaf = 4096, .chunk = 16384 };
 
@@ -45,7 +48,7 @@ struct maker {
 	struct disk_queue *queue;
 	struct store store;
 	uint64_t now_ns;
-	bool wrong;
+	bool wrong, holes;
 	struct digest other_layout; /* of the job before */
 };
 
@@ -244,7 +247,10 @@ static void write_shards(struct job *j, const struct checkpoint_id *id, struct c
 		struct image image = make_image(i, j->world, id->step * 10 + i, j->world == 1);
 		struct shard_writer *w = NULL;
 
-		must(shard_begin(s, id, i, image.len, image.table_len, &w, &e), &e);
+		uint64_t present = j->m->holes && id->step == 30 && i == 0 ? ~HOLES : ~0ull;
+
+		must(shard_begin_partial(s, id, i, image.len, image.table_len, &present, &w, &e),
+		     &e);
 		must(shard_write_image(w, j->m->queue, image.bytes, 4, NULL, &e), &e);
 		must(shard_finish(w, image.table, image.table_len, &c->shards[i], &e), &e);
 		declarations[i] = declaration_digest(image.declaration, image.declaration_len);
@@ -399,6 +405,7 @@ int main(int argc, char **argv)
 	must(disk_posix_open(argv[1], "threads", &m.disk, &e), &e);
 	must(store_open(m.disk, &o, &m.store, &e), &e);
 	must(m.disk->ops->queue_open(m.disk, 4, &m.queue), NULL);
+	m.holes = argc > 2 && strcmp(argv[2], "holes") == 0;
 	m.wrong = argc > 2 && strcmp(argv[2], "wrong") == 0;
 	make_alpha(&m);
 	make_beta(&m, 0xb1, 4242);

@@ -8,6 +8,7 @@
  *   layout       its object and each declaration in it: present, and what their names say
  *   shard file   header and footer as COMMIT says, rank table as the root's line says, declaration
  *                as the layout says, every leaf as the rank table says (I2)
+ *   all files    every element of every tensor is stored in one of them (verify_holes.c)
  *
  * What goes away while it is looked at has expired and is no problem. One thread but for
  * verify_shards.c.
@@ -281,6 +282,43 @@ static const char *shards_json(struct verify *v, const struct target *t, json_t 
 	return result;
 }
 
+struct found_holes {
+	struct verify *v;
+	json_t *problems;
+	uint64_t n;
+};
+
+static void add_hole(void *arg, const char *sentence)
+{
+	struct found_holes *f = arg;
+
+	f->v->problems++;
+	if (f->n++ < SENTENCES_MAX)
+		add_sentence(f->problems, sentence);
+}
+
+/* Of files that are as they should be, each for itself. */
+static void check_holes(struct verify *v, const struct target *t, json_t *problems)
+{
+	const struct commit_file *c = &t->checkpoint->commit;
+	struct found_holes f = {.v = v, .problems = problems};
+	bool partial = false, whole = true;
+	struct err e = {0};
+	int r;
+
+	for (uint32_t i = 0; i < c->world; i++) {
+		partial = partial || v->tasks.at[t->first_task + i].partial;
+		whole = whole && v->tasks.at[t->first_task + i].code == 0;
+	}
+	if (!partial || !whole)
+		return;
+	r = holes_find(&v->data.store, &t->checkpoint->id, c, add_hole, &f, &e);
+	if (r == 0)
+		return;
+	add_sentence(problems, e.text);
+	count(v, r);
+}
+
 static json_t *target_json(struct verify *v, const struct target *t)
 {
 	const struct data_checkpoint *c = t->checkpoint;
@@ -298,6 +336,7 @@ static json_t *target_json(struct verify *v, const struct target *t)
 		if (t->reads) {
 			check_its_layout(v, t, problems);
 			check_job_record(v, t, problems);
+			check_holes(v, t, problems);
 		}
 		result = v->problems > before ? "damaged" : v->unread > unread ? "unread" : "good";
 	} else {

@@ -84,6 +84,7 @@ static int read_shard(struct one *o, struct err *e)
 
 	if (r < 0)
 		return r;
+	t->partial = reader.present != NULL;
 	got = declaration_digest(reader.table.declaration.bytes, reader.table.declaration.len);
 	if (t->declaration && !digest_equal(&got, t->declaration))
 		r = err_set(e, CKPT_ECORRUPT,
