@@ -182,6 +182,10 @@ static json_t *job_json(struct job *j)
 	}
 	if (j->stale_alarms)
 		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
+	if (j->overlap_alarms) {
+		json_object_set_new(o, "overlap_step", json_integer((json_int_t)j->overlap_step));
+		json_object_set_new(o, "overlap_text", json_string(j->overlap_text));
+	}
 	return o;
 }
 

@@ -31,6 +31,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/agreeing.h"
 #include "ckptd/digesting.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
@@ -471,6 +472,8 @@ void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, void *
 		alloc_free(table);
 		if (c->agreed == CP_OPEN)
 			checkpoint_abort(c, "digest rank %u: out of memory", rank);
+	} else if (c->digested) {
+		agreeing_start(c);
 	}
 	job_poke(c->job);
 }
@@ -494,6 +497,17 @@ int checkpoint_table(struct checkpoint *c, uint32_t rank, void *table, size_t le
 	c->digested = c->n_digested == c->world;
 	c->memory = c->digested;
 	return 0;
+}
+
+struct digest checkpoint_layout(const struct checkpoint *c)
+{
+	CLEANUP_FREE struct digest *decls = alloc_array(c->world, sizeof(*decls));
+
+	if (!decls)
+		return (struct digest){0};
+	for (uint32_t r = 0; r < c->world; r++)
+		decls[r] = c->shards[r].declared->digest;
+	return layout_digest(decls, c->world);
 }
 
 int checkpoint_fix_root(struct checkpoint *c)

@@ -214,6 +214,10 @@ struct job {
 	struct replicas *replicas; /* of the layout that its ranks have declared: replicas.c */
 	uint64_t replica_alarms, replica_step;
 	char replica_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks differ where */
+	bool apart_known; /* shards of this layout do not overlap: agreeing.c */
+	struct digest apart_layout;
+	uint64_t overlap_alarms, overlap_step;
+	char overlap_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks disagree, and where */
 	bool relogged; /* this start has begun its log anew */
 	bool retaining;
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
@@ -389,6 +393,8 @@ MUST_CHECK int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint
 /* After adoption: starts what was under way for a checkpoint found in the ledger. */
 void checkpoint_resume(struct checkpoint *c);
 MUST_CHECK int checkpoint_fix_root(struct checkpoint *c); /* root and layout from its tables */
+/* Of the declarations of all its ranks; zero: out of memory. */
+struct digest checkpoint_layout(const struct checkpoint *c);
 void checkpoint_step(struct job *j); /* commits what is whole */
 void checkpoint_give_way(struct job *j); /* to saves, while nothing can be committed */
 /* SEALED, and its commit record is still to come. */

@@ -79,6 +79,9 @@ static void job_problems(const json_t *job, json_t *list)
 			    "job '%s': step %" PRIu64 " holds the same trained tensors as the "
 			    "step before it: is the right state saved?",
 			    name, doc_number(job, "stale_step"));
+	if (doc_number(job, "overlap_step"))
+		add_problem(list, "job '%s': step %" PRIu64 ": %s", name,
+			    doc_number(job, "overlap_step"), doc_text(job, "overlap_text"));
 	json_array_foreach(json_object_get(job, "checkpoints"), i, o)
 		checkpoint_problems(job, o, list);
 	json_array_foreach(json_object_get(job, "slots"), i,

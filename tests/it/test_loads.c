@@ -109,6 +109,70 @@ static void set_host_name(const char *name)
 		rig_skip("root is needed to have another host name");
 }
 
+/* D11: another shape by both shapes, elements that nobody has stored by where they are. */
+static void shapes_and_holes(struct rig *r)
+{
+	struct trainer_process t;
+
+	rig_start(r);
+	save_world(r, 2, "run1", "hole", 10);
+	open_as(&t, r, 0, 1, "run2", "");
+	expect(&t, trainer_ask(&t, "load -1 0"),
+	       "elements [74990:75000] of tensor 'w' are stored by no rank", "a hole");
+	trainer_exit(&t);
+	trainer_start(&t, r, NULL);
+	trainer_must(&t, "open job 0 1 run3 10000");
+	trainer_must(&t, "declare %lu %u", ELEMENTS + 1, SMALL);
+	expect(&t, trainer_ask(&t, "load -1 0"),
+	       "tensor 'w' is wanted as f32 [150001] but stored as f32 [150000]", "another shape");
+	trainer_exit(&t);
+}
+
+struct telling {
+	const struct rig *r;
+	const char *words;
+	unsigned n;
+};
+
+static bool told(void *arg)
+{
+	const struct telling *t = arg;
+
+	return rig_log_count(t->r, t->words) == t->n;
+}
+
+/* Ranks whose boxes of a tensor overlap: where they store them differently it is said, and once. */
+static void overlaps(struct rig *r)
+{
+	struct trainer_process t[3];
+	struct telling differ = {r, "are not the same", 1};
+	char text[2048];
+
+	rig_start(r);
+	for (unsigned i = 0; i < 3; i++)
+		open_as(&t[i], r, i, 3, "run1", "overlap");
+	for (unsigned i = 0; i < 3; i++)
+		trainer_must(&t[i], "prepare 65536");
+	for (unsigned i = 0; i < 3; i++)
+		trainer_must(&t[i], "load -1 1");
+	RIG_CHECK(trainers_save(t, 3, 10, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait 10 %d 20000", CKPT_DURABLE);
+	for (unsigned i = 0; i < 3; i++)
+		trainer_tell(&t[i], "save 20 %u 20000", i == 2 ? 7 : 1);
+	for (unsigned i = 0; i < 3; i++)
+		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) >= 0, "save: %s", t[i].text);
+	trainer_must(&t[0], "wait 20 %d 20000", CKPT_DURABLE);
+	rig_wait(told, &differ, "ranks that disagree are told of");
+	differ.words =
+		"step 20: elements [100000:101000] of tensor 'w' are stored by ranks 1 and 2 "
+		"and are not the same, the first at [100000:100001]";
+	RIG_CHECK(told(&differ), "tensor, region and ranks are not named");
+	rig_ctl(r, text, sizeof(text), "status");
+	RIG_CHECK(strstr(text, "elements [100000:101000] of tensor 'w'"), "status: %s", text);
+	for (unsigned i = 0; i < 3; i++)
+		trainer_exit(&t[i]);
+}
+
 /* E3: the folder comes to a host of another name, ranks in another order, another number. */
 static void other_host(struct rig *r)
 {
@@ -347,9 +411,10 @@ static void stored(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(mismatches),     RIG_TEST(other_host),  RIG_TEST(flipped_bit),
-		RIG_TEST(passed_over),    RIG_TEST(all_damaged), RIG_TEST(all_gone),
-		RIG_TEST(removed_newest), RIG_TEST(stored),
+		RIG_TEST(mismatches),  RIG_TEST(shapes_and_holes), RIG_TEST(overlaps),
+		RIG_TEST(other_host),  RIG_TEST(flipped_bit),      RIG_TEST(passed_over),
+		RIG_TEST(all_damaged), RIG_TEST(all_gone),         RIG_TEST(removed_newest),
+		RIG_TEST(stored),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

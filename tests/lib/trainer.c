@@ -9,7 +9,8 @@
  *
  *   open JOB RANK WORLD RUN CONNECT_MS     RUN "-": none
  *   declare ELEMENTS SMALL [WORD]          WORD: "frozen": none is trained; "extra": one more,
- *                                          "wide": that one with another type; "replicated":
+ *                                          "wide": that one with another type; "overlap", "hole":
+ *                                          boxes of "w" overlap, or end early; "replicated":
  *                                          "p0" to "p3" too, which every rank has whole
  *   device                                 "w" moves to the memory of a (stand-in) GPU
  *   prepare BLOB_BYTES
@@ -51,6 +52,8 @@
 #define COMPRESSIBLE 1000u /* tensors with this salt and above are */
 #define TENSORS_MAX  (SMALL_MAX + 2 + REPLICATED)
 #define COLUMNS 64u
+#define OVERLAP      1000
+#define HOLE         10
 #define FILES_MAX 65536
 
 struct tensor {
@@ -194,10 +197,11 @@ static int add(struct trainer *t, const char *name, struct ckpt_tensor *ct, uint
 	return ckpt_declare(t->c, ct);
 }
 
-static int declare_w(struct trainer *t, uint64_t elements, unsigned flags)
+static int declare_w(struct trainer *t, uint64_t elements, int64_t more, unsigned flags)
 {
 	uint64_t from = elements * (uint64_t)t->rank / (uint64_t)t->world;
-	uint64_t to = elements * ((uint64_t)t->rank + 1) / (uint64_t)t->world, length = to - from;
+	uint64_t to = elements * ((uint64_t)t->rank + 1) / (uint64_t)t->world + (uint64_t)more;
+	uint64_t length = (to < elements ? to : elements) - from;
 	struct ckpt_tensor ct = { .dtype = CKPT_F32, .ndim = 1, .global_shape = &elements,
 				  .offset = &from, .shape = &length, .flags = flags };
 
@@ -241,6 +245,7 @@ static int do_declare(struct trainer *t, const char *args)
 	unsigned long long elements;
 	char word_[32] = "", name[24];
 	unsigned small, flags = CKPT_TRAINED;
+	int64_t more = 0;
 	int r;
 
 	if (sscanf(args, "%llu %u %31s", &elements, &small, word_) < 2 || small > SMALL_MAX)
@@ -248,7 +253,11 @@ static int do_declare(struct trainer *t, const char *args)
 	if (strcmp(word_, "frozen") == 0)
 		flags = 0;
 	t->n = 0;
-	r = declare_w(t, elements, flags);
+	if (strcmp(word_, "overlap") == 0)
+		more = OVERLAP;
+	else if (strcmp(word_, "hole") == 0)
+		more = -HOLE;
+	r = declare_w(t, elements, more, flags);
 	if (r >= 0)
 		r = declare_m(t, elements, flags);
 	for (unsigned i = 0; strcmp(word_, "replicated") == 0 && i < REPLICATED && r >= 0; i++)

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * overlaps.c - all declarations of a layout side by side, name by name.
+ *
+ * The shards of a name are sorted by where they begin; one that begins behind another's end in the
+ * first dimension in which they do not all begin alike cannot meet it. So a tensor that is cut
+ * along one dimension costs its sorting, one that is cut on a grid what lies in a band of it.
+ *
+ * Pure; one thread per call. Memory: the shards of one name.
+ */
+#include <config.h>
+
+#include "model/overlaps.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+
+struct held {
+	uint32_t rank;
+	struct shard shard;
+};
+
+struct walk {
+	const struct declaration *ranks;
+	uint32_t n;
+	uint32_t *cursor; /* of each rank */
+	struct held *held;
+	size_t n_held, cap_held;
+	uint64_t pairs;
+	overlap_fn *fn;
+	void *arg;
+};
+
+static int compare_u64(uint64_t a, uint64_t b)
+{
+	return a < b ? -1 : a > b;
+}
+
+/* 0: the same shard. */
+static int compare_shards(const struct shard *a, const struct shard *b)
+{
+	int r = compare_u64(a->box.ndim, b->box.ndim);
+
+	for (uint32_t k = 0; k < a->box.ndim && r == 0; k++)
+		r = compare_u64(a->box.offset[k], b->box.offset[k]);
+	for (uint32_t k = 0; k < a->box.ndim && r == 0; k++)
+		r = compare_u64(a->box.length[k], b->box.length[k]);
+	if (r == 0)
+		r = compare_u64(a->start, b->start);
+	return r ? r : compare_u64(a->stop, b->stop);
+}
+
+static int compare_held(const void *pa, const void *pb)
+{
+	const struct held *a = pa, *b = pb;
+	int r = compare_shards(&a->shard, &b->shard);
+
+	return r ? r : compare_u64(a->rank, b->rank);
+}
+
+static bool same_tensor(const struct shard *a, const struct shard *b)
+{
+	return a->dtype == b->dtype && a->global.ndim == b->global.ndim &&
+	       memcmp(a->global.dim, b->global.dim, 8 * (size_t)a->global.ndim) == 0;
+}
+
+/* ---- One name ---- */
+
+static int hold(struct walk *w, uint32_t rank, const struct shard *s)
+{
+	if (s->bytes == 0)
+		return 0;
+	if (w->n_held == w->cap_held) {
+		size_t cap = w->cap_held ? 2 * w->cap_held : 64;
+		struct held *more = alloc_resize(w->held, cap * sizeof(*more));
+
+		if (!more)
+			return -ENOMEM;
+		w->held = more;
+		w->cap_held = cap;
+	}
+	w->held[w->n_held++] = (struct held){.rank = rank, .shard = *s};
+	return 0;
+}
+
+static int meet(struct walk *w, const struct held *a, const struct held *b)
+{
+	struct box boxes_a[FLAT_BOXES_MAX], boxes_b[FLAT_BOXES_MAX];
+	int n_a = shard_boxes(&a->shard, boxes_a), n_b = shard_boxes(&b->shard, boxes_b), r = 0;
+	bool swap = a->rank > b->rank;
+	struct overlap o = {
+		.name = a->shard.name,
+		.name_len = a->shard.name_len,
+		.rank = {swap ? b->rank : a->rank, swap ? a->rank : b->rank},
+		.shard = {swap ? b->shard : a->shard, swap ? a->shard : b->shard},
+	};
+
+	for (int i = 0; i < n_a && r == 0; i++)
+		for (int k = 0; k < n_b && r == 0; k++)
+			if (box_intersect(&boxes_a[i], &boxes_b[k], &o.region))
+				r = w->fn(w->arg, &o);
+	return r;
+}
+
+/* The first dimension in which not all begin alike; they are sorted. */
+static uint32_t sweep_dimension(const struct walk *w)
+{
+	const struct box *first = &w->held[0].shard.box, *last = &w->held[w->n_held - 1].shard.box;
+	uint32_t k = 0;
+
+	while (k + 1 < first->ndim && first->offset[k] == last->offset[k])
+		k++;
+	return k;
+}
+
+static int meet_all(struct walk *w)
+{
+	size_t n = 0;
+	uint32_t dim;
+	int r = 0;
+
+	if (w->n_held < 2)
+		return 0;
+	qsort(w->held, w->n_held, sizeof(*w->held), compare_held);
+	if (w->held[0].shard.box.ndim != w->held[w->n_held - 1].shard.box.ndim)
+		return 0; /* not one tensor: whoever loads it is told */
+	for (size_t i = 0; i < w->n_held; i++)
+		if (n == 0 || compare_shards(&w->held[n - 1].shard, &w->held[i].shard) != 0)
+			w->held[n++] = w->held[i];
+	w->n_held = n;
+	dim = sweep_dimension(w);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		const struct held *a = &w->held[i];
+
+		for (size_t k = i + 1; k < n && r == 0; k++) {
+			const struct held *b = &w->held[k];
+
+			if (a->shard.box.ndim &&
+			    b->shard.box.offset[dim] >=
+				    a->shard.box.offset[dim] + a->shard.box.length[dim])
+				break;
+			if (++w->pairs > OVERLAP_PAIRS_MAX)
+				return 0;
+			/* Within a rank there is none: declaration_open() has seen to it. */
+			if (a->rank != b->rank && same_tensor(&a->shard, &b->shard))
+				r = meet(w, a, b);
+		}
+	}
+	return r;
+}
+
+/* ---- All names ---- */
+
+/* The first name that is left; false: there is none. */
+static bool next_name(const struct walk *w, const char **ret, uint32_t *ret_len)
+{
+	bool any = false;
+
+	for (uint32_t i = 0; i < w->n; i++) {
+		const char *name;
+		uint32_t len;
+
+		if (w->cursor[i] == w->ranks[i].n_shards)
+			continue;
+		name = declaration_name(&w->ranks[i], w->cursor[i], &len);
+		if (any && name_compare(name, len, *ret, *ret_len) >= 0)
+			continue;
+		*ret = name;
+		*ret_len = len;
+		any = true;
+	}
+	return any;
+}
+
+static int hold_name(struct walk *w, const char *name, uint32_t len)
+{
+	int r = 0;
+
+	w->n_held = 0;
+	for (uint32_t i = 0; i < w->n && r == 0; i++) {
+		for (; w->cursor[i] < w->ranks[i].n_shards && r == 0; w->cursor[i]++) {
+			struct shard s;
+
+			declaration_get(&w->ranks[i], w->cursor[i], &s);
+			if (name_compare(s.name, s.name_len, name, len) != 0)
+				break;
+			r = hold(w, i, &s);
+		}
+	}
+	return r;
+}
+
+int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn, void *arg)
+{
+	struct walk w = {.ranks = ranks, .n = n, .fn = fn, .arg = arg};
+	const char *name = NULL;
+	uint32_t len = 0;
+	int r = 0;
+
+	w.cursor = alloc_array(n, sizeof(*w.cursor));
+	if (!w.cursor)
+		return -ENOMEM;
+	while (r == 0 && w.pairs <= OVERLAP_PAIRS_MAX && next_name(&w, &name, &len)) {
+		r = hold_name(&w, name, len);
+		if (r == 0)
+			r = meet_all(&w);
+	}
+	alloc_free(w.cursor);
+	alloc_free(w.held);
+	return r;
+}
+
+/* ---- Their bytes ---- */
+
+static const uint8_t *bytes_at(const struct shard *s, const uint8_t *image, const uint64_t *at)
+{
+	uint64_t index = box_index(&s->box, at);
+
+	assert(index >= s->start && index < s->stop);
+	return image + s->image_offset + (index - s->start) * dtype_bytes(s->dtype);
+}
+
+bool overlap_differs(const struct overlap *o, const uint8_t *const image[2], struct box *ret_at)
+{
+	uint32_t ndim = o->region.ndim;
+	uint64_t element = dtype_bytes(o->shard[0].dtype);
+	uint64_t row = ndim ? o->region.length[ndim - 1] : 1;
+	struct box at = o->region;
+
+	for (uint32_t k = 0; k < ndim; k++)
+		at.length[k] = 1;
+	for (;;) {
+		const uint8_t *a = bytes_at(&o->shard[0], image[0], at.offset);
+		const uint8_t *b = bytes_at(&o->shard[1], image[1], at.offset);
+		uint32_t k = ndim ? ndim - 1 : 0;
+
+		if (memcmp(a, b, row * element) != 0) {
+			uint64_t i = 0;
+
+			while (a[i] == b[i])
+				i++;
+			if (ndim)
+				at.offset[ndim - 1] += i / element;
+			*ret_at = at;
+			return true;
+		}
+		/* The next row. */
+		while (k > 0 &&
+		       ++at.offset[k - 1] == o->region.offset[k - 1] + o->region.length[k - 1]) {
+			at.offset[k - 1] = o->region.offset[k - 1];
+			k--;
+		}
+		if (k == 0)
+			return false;
+	}
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * overlaps.h - elements that several ranks store in shards that are not the same, and whether they
+ * store them alike.
+ *
+ * Replicas, shards with the same box and range, are no overlap. A load takes each element from one
+ * of the ranks that store it: where they disagree nobody would notice.
+ */
+#ifndef MODEL_OVERLAPS_H
+#define MODEL_OVERLAPS_H
+
+#include "model/declaration.h"
+
+struct overlap {
+	const char *name;
+	uint32_t name_len;
+	uint32_t rank[2];
+	struct shard shard[2];
+	struct box region; /* elements that both have */
+};
+
+/*
+ * Calls fn with each, ordered by name. 0, -ENOMEM, or what fn returned that was not 0. Of replicas
+ * the first counts. At most OVERLAP_PAIRS_MAX pairs of shards are looked at.
+ */
+#define OVERLAP_PAIRS_MAX (4u << 20)
+typedef int overlap_fn(void *arg, const struct overlap *o);
+MUST_CHECK int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn,
+			     void *arg);
+
+/* The first element on which the images of o->rank[0] and o->rank[1] differ; false: on none. */
+bool overlap_differs(const struct overlap *o, const uint8_t *const image[2], struct box *ret_at);
+
+#endif
