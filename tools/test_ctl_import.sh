@@ -71,6 +71,36 @@ json 'assert d["files"]["ranks"][0]["blobs"][0]["name"] == "safetensors.metadata
 run 0 import "$o/all.safetensors" --as other --data "$dir/other" --json
 run 0 diff "$dir/other:other" all --data "$data"
 
+# ---- Memory: what --memory says and what a program takes by itself, whatever the size
+
+# within MIB VERB...: ckptctl VERB... never has more than MIB in memory.
+within () {
+	checks=$((checks + 1))
+	/usr/bin/python3 - "$build/ckptctl" "$@" <<'PY' || fail "within $*"
+import os, sys
+pid = os.posix_spawn(sys.argv[1], [sys.argv[1], *sys.argv[3:]], os.environ)
+_, status, use = os.wait4(pid, 0)
+assert status == 0 and use.ru_maxrss <= int(sys.argv[2]) << 10, (status, use.ru_maxrss)
+PY
+}
+python <<'PY' || exit 99
+import sys
+from test_exchange import *
+write(sys.argv[1] + "large.safetensors", {k: ("F32", [1024, 4096], np.full(1 << 22, i, "<f4").tobytes())
+                                          for i, k in enumerate("abc")})
+PY
+if ! grep -qa __asan_init "$build/ckptctl" && ! grep -qa __tsan_init "$build/ckptctl"; then
+	within 32 import "$o/large.safetensors" --as large --data "$data" --memory 8M -q
+	within 32 export large --data "$data" --output "$o/large" --memory 8M -q
+	within 32 export large --data "$data" --output "$o/large.f64" --memory 8M --cast f64 -q
+	within 32 diff large "$o/large.safetensors" --data "$data" --memory 8M -q
+	within 32 diff "$o/large.f64" "$o/large.f64" --memory 8M -q
+	rm "$o/large" "$o/large.f64"
+else
+	checks=$((checks + 5)) # memory of the sanitizer's own
+fi
+rm "$o/large.safetensors"
+
 # ---- By digests: the same layout, one tensor changed
 
 python <<'PY' || exit 99
@@ -188,4 +218,4 @@ run 2 import "$o/pipe.safetensors" --as bad --data "$data"
 says err "is no file"
 fingerprint >"$dir/after"
 cmp "$dir/before" "$dir/after" || fail "the folder was changed by what was refused"
-ending 215
+ending 220
