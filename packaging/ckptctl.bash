@@ -16,6 +16,7 @@ _ckptctl()
 	--output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
 	--as) return ;;
 	--step) return ;;
+	--to) COMPREPLY=($(compgen -f -- "$cur")); return ;;
 	--cast) COMPREPLY=($(compgen -W 'bf16 f16 f32 f64' -- "$cur")); return ;;
 	--shard-size) return ;;
 	--metadata) return ;;
@@ -55,7 +56,7 @@ _ckptctl()
 	diff) want=job-step opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
 	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --quiet --verbose --help" ;;
 	layout) want=none opts=" --data --json --tensor --quiet --verbose --help" ;;
-	import) want=job opts=" --socket --data --json --dry-run --tensor --format --as --step --memory --quiet --verbose --help" ;;
+	import) want=job opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

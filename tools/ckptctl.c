@@ -112,7 +112,7 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		const char **to;
 	} texts[] = {
 		{OPTION_SOCKET, &c->socket}, {OPTION_DATA, &c->data}, {OPTION_FORMAT, &c->format},
-		{OPTION_OUTPUT, &c->output}, {OPTION_AS, &c->as},     {OPTION_STEP, &c->step},
+		{OPTION_OUTPUT, &c->output}, {OPTION_AS, &c->as},     {OPTION_TO, &c->to}, {OPTION_STEP, &c->step},
 		{OPTION_CAST, &c->cast},
 	};
 
@@ -179,6 +179,7 @@ static int take_option(struct ctl *c, enum option_id id)
 	case OPTION_OUTPUT:
 	case OPTION_AS:
 	case OPTION_STEP:
+	case OPTION_TO:
 	case OPTION_CAST:
 	case OPTION_HELP:
 	case OPTION_VERSION:

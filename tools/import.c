@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * import.c - `ckptctl import`: the tensors of files of another format as the only checkpoint of a
- * new job. One thread, beside those of what writes.
+ * new job, on one rank or in any layout. One thread, beside those of what writes.
  *
  * 1. Everything that can be checked is checked before the first byte is written: opening the source
  *    checks its files, making declarations checks names, shapes and layout (I12).
@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "tools/document.h"
 #include "tools/exchange.h"
+#include "tools/layout_file.h"
 #include "tools/making.h"
 #include "tools/print.h"
 
@@ -32,8 +33,10 @@ struct importing {
 	struct source *from;
 	size_t *chosen; /* tensors of from */
 	size_t n;
+	struct layout *layout; /* NULL: one rank holds everything */
 	struct making_rank *ranks;
 	uint32_t world;
+	uint64_t *held; /* elements of each chosen tensor, on all ranks; an empty shard counts 1 */
 	struct making_blob *blobs; /* of rank 0 */
 	uint64_t step;
 	uint64_t slab_memory;
@@ -82,16 +85,29 @@ static int parse_step(const char *text, uint64_t *ret, struct err *e)
 
 /* ---- Declarations ---- */
 
-/* The whole tensor: one rank holds everything. */
-static int add_tensor(struct declaration_builder *b, const struct reading_tensor *t, struct err *e)
+/* What rank holds of the chosen tensor i. */
+static int add_tensor(struct importing *m, struct declaration_builder *b, uint32_t rank, size_t i,
+		      struct err *e)
 {
-	struct shard s = {
-		.name = t->name, .name_len = t->name_len, .dtype = t->dtype, .global = t->global};
-	int r;
+	const struct reading_tensor *t = &m->from->tensors[m->chosen[i]];
+	struct layout_tensor of = {t->name, t->name_len, t->dtype, t->global};
+	struct shard shards[LAYOUT_SHARDS_MAX];
+	uint32_t n = 1;
+	int r = 0;
 
-	s.box.ndim = t->global.ndim;
-	memcpy(s.box.length, t->global.dim, sizeof(s.box.length));
-	r = declaration_add(b, &s, e);
+	shards[0] = (struct shard){
+		.name = t->name, .name_len = t->name_len, .dtype = t->dtype, .global = t->global};
+	shards[0].box.ndim = t->global.ndim;
+	memcpy(shards[0].box.length, t->global.dim, sizeof(shards[0].box.length));
+	if (m->layout)
+		r = layout_shards(m->layout, &of, rank, shards, &n, e);
+	for (uint32_t k = 0; r >= 0 && k < n; k++) {
+		r = shard_check(&shards[k], e);
+		if (r == 0) {
+			m->held[i] += max_u64(shards[k].stop - shards[k].start, 1);
+			r = declaration_add(b, &shards[k], e);
+		}
+	}
 	return r < 0 ? r : 0;
 }
 
@@ -104,12 +120,54 @@ static int declare_rank(struct importing *m, uint32_t rank, struct err *e)
 	if (r < 0)
 		return err_code(e, r, "declare rank %u", rank);
 	for (size_t i = 0; r == 0 && i < m->n; i++)
-		r = add_tensor(b, &m->from->tensors[m->chosen[i]], e);
+		r = add_tensor(m, b, rank, i, e);
 	if (r == 0)
 		r = declaration_finish(b, &bytes, &m->ranks[rank].declaration_len, e);
 	m->ranks[rank].declaration = bytes;
 	declaration_builder_free(b);
 	return r;
+}
+
+/* A layout of the user's own may leave a tensor, or part of one, to nobody. */
+static int check_held(const struct importing *m, struct err *e)
+{
+	char name[NAME_TEXT_MAX];
+
+	for (size_t i = 0; i < m->n; i++) {
+		const struct reading_tensor *t = &m->from->tensors[m->chosen[i]];
+		uint64_t elements = t->bytes / dtype_bytes(t->dtype);
+
+		if (m->held[i] < max_u64(elements, 1))
+			return err_set(e, -EINVAL,
+				       "no rank of layout '%.100s' holds all of tensor '%s': "
+				       "%" PRIu64 " of %" PRIu64 " elements are on any",
+				       m->c->to, name_text(name, t->name, t->name_len), m->held[i],
+				       elements);
+	}
+	return 0;
+}
+
+static int get_layout(struct importing *m, struct err *e)
+{
+	CLEANUP_FREE struct layout_tensor *all = NULL;
+	int r;
+
+	m->world = 1;
+	if (!m->c->to)
+		return 0;
+	r = layout_get(m->c->to, &m->layout, e);
+	if (r < 0)
+		return r;
+	all = alloc_array(m->n, sizeof(*all));
+	if (!all)
+		return err_code(e, -ENOMEM, "lay out %zu tensors", m->n);
+	for (size_t i = 0; i < m->n; i++) {
+		const struct reading_tensor *t = &m->from->tensors[m->chosen[i]];
+
+		all[i] = (struct layout_tensor){t->name, t->name_len, t->dtype, t->global};
+	}
+	m->world = layout_world(m->layout);
+	return layout_begin(m->layout, all, m->n, e);
 }
 
 static int take_blobs(struct importing *m, struct err *e)
@@ -128,14 +186,18 @@ static int take_blobs(struct importing *m, struct err *e)
 
 static int declare(struct importing *m, struct err *e)
 {
-	int r = 0;
+	int r = get_layout(m, e);
 
-	m->world = 1;
+	if (r < 0)
+		return r;
 	m->ranks = alloc_array(m->world, sizeof(*m->ranks));
-	if (!m->ranks)
+	m->held = alloc_array(m->n, sizeof(*m->held));
+	if (!m->ranks || !m->held)
 		return err_code(e, -ENOMEM, "declare %u ranks", m->world);
 	for (uint32_t i = 0; r == 0 && i < m->world; i++)
 		r = declare_rank(m, i, e);
+	if (r == 0)
+		r = check_held(m, e);
 	return r == 0 ? take_blobs(m, e) : r;
 }
 
@@ -318,7 +380,7 @@ static int make(struct importing *m, struct err *e)
 static void answer(const struct importing *m)
 {
 	const struct ctl *c = m->c;
-	char size[TEXT_MAX];
+	char size[TEXT_MAX], ranks[48] = "";
 
 	if (c->json) {
 		print_json(json_pack("{s:i, s:s, s:s, s:s, s:o, s:s, s:I, s:b, s:I, s:I, s:I, s:I}",
@@ -330,10 +392,12 @@ static void answer(const struct importing *m)
 				     (json_int_t)m->from->n_blobs, "world", (json_int_t)m->world));
 		return;
 	}
+	if (m->world > 1)
+		snprintf(ranks, sizeof(ranks), ", on %u ranks", m->world);
 	if (c->talk >= 0)
-		say("%s %zu tensors of %s, %s, as job '%s', step %" PRIu64,
+		say("%s %zu tensors of %s, %s, as job '%s', step %" PRIu64 "%s",
 		    c->dry_run ? "would import" : "imported", m->n, m->from->what,
-		    text_bytes(size, m->bytes), c->as, m->step);
+		    text_bytes(size, m->bytes), c->as, m->step, ranks);
 }
 
 static int run(struct importing *m, struct err *e)
@@ -371,6 +435,8 @@ int verb_import(const struct ctl *c, struct err *e)
 	for (uint32_t i = 0; m.ranks && i < m.world; i++)
 		alloc_free((void *)(uintptr_t)m.ranks[i].declaration);
 	alloc_free(m.ranks);
+	alloc_free(m.held);
+	layout_free(m.layout);
 	alloc_free(m.blobs);
 	alloc_free(m.chosen);
 	source_close(m.from);

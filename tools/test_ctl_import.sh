@@ -71,6 +71,33 @@ json 'assert d["files"]["ranks"][0]["blobs"][0]["name"] == "safetensors.metadata
 run 0 import "$o/all.safetensors" --as other --data "$dir/other" --json
 run 0 diff "$dir/other:other" all --data "$data"
 
+# ---- In any layout
+
+python <<'PY' || exit 99
+import sys
+from test_exchange import *
+t = {"layers.%d.%s" % (i, n): ("BF16", s, np.full(elements(s), 100 * i + k, "<u2").tobytes())
+     for i in range(4) for k, (n, s) in enumerate({"self_attn.q_proj.weight": [24, 40], "mlp.down_proj.weight": [40, 56],
+                                                   "norm.weight": [40]}.items())}
+t["embed_tokens.weight"] = ("F32", [101, 40], np.arange(4040, dtype="<f4").tobytes())
+t["scalar"] = ("I64", [], bytes(8))
+write(sys.argv[1] + "model.safetensors", t)
+json.dump({"layout": 1, "mesh": [["pp", 2]], "places": [{"axis": "pp", "number": "layers.#.*", "sizes": [1, 1]}], "rules": []},
+          open(sys.argv[1] + "short.json", "w"))
+PY
+for layout in fsdp2=3 fsdp1=4 hf:tp=2 ddp=2; do
+	job=$(echo "$layout" | tr := --)
+	run 0 import "$o/model.safetensors" --as "$job" --to $layout --data "$data" --memory 1M
+	says out ", on $(echo $layout | tr -dc '0-9\n' | sed 's/^.*\(.\)$/\1/') ranks"
+	run 0 diff "$job" "$o/model.safetensors" --data "$data"
+	ctl verify "$job" 0 --data "$data" >"$dir/out" 2>&1
+	says out "good     $job 0."
+done
+run 2 import "$o/model.safetensors" --as no --to fsdp2=0 --data "$data"
+run 2 import "$o/model.safetensors" --as no --to nothing=3 --data "$data"
+run 2 import "$o/model.safetensors" --as no --to "$o/short.json" --data "$data"
+says err "layers."
+
 # ---- Memory: what --memory says and what a program takes by itself, whatever the size
 
 # within MIB VERB...: ckptctl VERB... never has more than MIB in memory.
@@ -218,4 +245,4 @@ run 2 import "$o/pipe.safetensors" --as bad --data "$data"
 says err "is no file"
 fingerprint >"$dir/after"
 cmp "$dir/before" "$dir/after" || fail "the folder was changed by what was refused"
-ending 220
+ending 240
