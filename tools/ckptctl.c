@@ -111,8 +111,13 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		enum option_id id;
 		const char **to;
 	} texts[] = {
-		{OPTION_SOCKET, &c->socket}, {OPTION_DATA, &c->data}, {OPTION_FORMAT, &c->format},
-		{OPTION_OUTPUT, &c->output}, {OPTION_AS, &c->as},     {OPTION_TO, &c->to}, {OPTION_STEP, &c->step},
+		{OPTION_SOCKET, &c->socket},
+		{OPTION_DATA, &c->data},
+		{OPTION_FORMAT, &c->format},
+		{OPTION_OUTPUT, &c->output},
+		{OPTION_AS, &c->as},
+		{OPTION_TO, &c->to},
+		{OPTION_STEP, &c->step},
 		{OPTION_CAST, &c->cast},
 	};
 

@@ -128,6 +128,37 @@ says out "ckptd has rebuilt its index"
 run 0 pin run7 50 --socket "$sock"
 run 0 rebuild --socket "$sock"
 
+# ---- Tensors from elsewhere: imported beside it, loaded by a trainer of two ranks, exported
+
+/usr/bin/python3 - "$dir/given.safetensors" <<'PY' || exit 99
+import json, struct, sys
+header = {"w": {"dtype": "F32", "shape": [6, 5], "data_offsets": [0, 120]},
+          "n": {"dtype": "I64", "shape": [], "data_offsets": [120, 128]}}
+text = json.dumps(header).encode()
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + struct.pack("<30fq", *range(30), -7))
+PY
+under CKPT_SOCKET="$sock" run 0 import "$dir/given.safetensors" --as given --step 400
+run 0 list given --socket "$sock" --json
+json 's = step("given", 400); assert s["disk"] == "durable" and s["latest"] and s["state"] == "committed"'
+checks=$((checks + 1))
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 CKPT_SOCKET="$sock" \
+	CKPT_LIBRARY="$build/.libs/libckpt.so" /usr/bin/python3 - <<'PY' || fail "a trainer loads it"
+import ctypes, ckpt
+for r in range(2): # columns: another cut than any that is stored
+    n, k = ctypes.c_int64(), 2 + r
+    w = (ctypes.c_float * (6 * k))()
+    with ckpt.open("given", r, 2, run_id="two") as c:
+        c.declare("w", (ctypes.addressof(w), "float32", (6, k)), global_shape=(6, 5), offset=(0, 2 * r))
+        c.declare("n", (ctypes.addressof(n), "int64", ()))
+        got = c.load()
+        assert got.step == 400 and n.value == -7, (got, n)
+        assert list(w) == [5.0 * i + 2 * r + j for i in range(6) for j in range(k)], list(w)
+PY
+under CKPT_SOCKET="$sock" run 0 diff given "$dir/given.safetensors"
+under CKPT_SOCKET="$sock" run 0 export given 400 --output "$dir/taken.safetensors"
+run 0 diff "$dir/given.safetensors" "$dir/taken.safetensors"
+
 # ---- Damage beside the running daemon
 
 flip "$(echo "$data"/jobs/*/50.*/rank-1.shard)" $((4096 + 70000))
@@ -158,4 +189,4 @@ rm -r "$data"/jobs/*/log
 start_daemon
 run 1 status --socket "$sock"
 says out "PROBLEM: job 'run7': its log was damaged or lost and begun anew"
-ending 53
+ending 60

@@ -69,7 +69,8 @@ const struct verb verb_table[] = {
 	{"layout", "LAYOUT [JOB [STEP]|FILE]", 1, 3, EVERY | BIT(DATA) | BIT(TENSOR), verb_layout,
 	 "which part of which tensor each rank of a layout holds"},
 	{"import", "PATH", 1, 1,
-	 LOOK | BIT(FORMAT) | BIT(AS) | BIT(STEP) | BIT(TO) | BIT(TENSOR) | BIT(MEMORY) | BIT(DRY_RUN),
+	 LOOK | BIT(FORMAT) | BIT(AS) | BIT(STEP) | BIT(TO) | BIT(TENSOR) | BIT(MEMORY) |
+		 BIT(DRY_RUN),
 	 verb_import, "make a new job of files of another format"},
 	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with"},
 	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files"},
