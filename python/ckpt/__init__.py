@@ -22,10 +22,11 @@ import warnings
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
 from . import _lib as L
+from ._stored import Shard, Stored, StoredBlob, Want
 from ._tensors import ITEMSIZE, view
 
 __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save", "Info", "SEALED",
-           "COMMITTED", "DURABLE"]
+           "COMMITTED", "DURABLE", "Stored", "Shard", "StoredBlob", "Want"]
 
 SEALED, COMMITTED, DURABLE = 1, 2, 3
 _TIERS = {0: None, 1: "memory", 2: "disk"}
@@ -37,6 +38,9 @@ class CkptError(RuntimeError):
     def __init__(self, code: int, text: str):
         super().__init__(text)
         self.code = code
+
+    def __reduce__(self):
+        return CkptError, (self.code, str(self))  # launchers send errors from rank to rank
 
 
 class CkptWarning(UserWarning):
@@ -96,6 +100,11 @@ def _ms(seconds: Optional[float]) -> int:
 
 def _array(values: Optional[Sequence[int]]):
     return None if values is None else (L.u64 * max(1, len(values)))(*values)
+
+
+def _info(i: L.Info) -> Info:
+    return Info(i.step, i.bytes, bytes(i.attempt).hex(), i.epoch, i.time_ns, bool(i.memory),
+                bool(i.disk), bool(i.pinned), bool(i.latest), i.world)
 
 
 class Save:
@@ -316,6 +325,10 @@ class Checkpointer:
         args, keep = self._save_args(step, blobs, wait_credit, timeout)
         return _Saving(self, step, args, keep, L.FULL_COMPARE if full_compare else 0)
 
+    def skip(self, step: int, reason: str = "") -> None:
+        """In place of a save that cannot be made: the other ranks' attempt at this step ends now."""
+        self._status(_check(L.lib.ckpt_skip(self._handle(), step, reason.encode()[:127])))
+
     # ---- Loading ----
 
     def load(self, step: Optional[int] = None, strict: bool = True,
@@ -367,9 +380,21 @@ class Checkpointer:
             if total <= n:
                 break
             n = total
-        return [Info(i.step, i.bytes, bytes(i.attempt).hex(), i.epoch, i.time_ns, bool(i.memory),
-                     bool(i.disk), bool(i.pinned), bool(i.latest), i.world)
-                for i in infos[:total]]
+        return [_info(i) for i in infos[:total]]
+
+    def stored(self, step: Optional[int] = None, timeout: Optional[float] = None
+               ) -> Optional[Stored]:
+        """Opens the checkpoint of step (default: the newest) for looking at what it holds and reading
+        any part of it, whatever this handle declares. None when nothing was ever saved."""
+        s = C.c_void_p()
+        result = _check(L.lib.ckpt_stored_open(self._handle(), L.LATEST if step is None else step,
+                                               _ms(timeout), C.byref(s)))
+        self._status(result)
+        if result & L.NOTHING:
+            return None
+        info = L.Info()
+        _check(L.lib.ckpt_stored_info(s, C.byref(info)))
+        return Stored(self._handle, s, _check, _info(info))
 
     @property
     def stats(self) -> Dict[str, int]:

@@ -15,7 +15,12 @@ HOST = -1
 
 FLAT, TRAINED = 1, 2
 WAIT_CREDIT, FULL_COMPARE = 1, 2
-LENIENT = 1
+LENIENT, RESUME = 1, 2
+
+ENOTFOUND = -1014
+NDIM_MAX = 8
+DTYPE_NAMES = (None, "bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32",
+               "f64", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", "c64", "c128")
 
 SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK = 1, 2, 4, 8, 16
 
@@ -67,6 +72,23 @@ class Stats(C.Structure):
                 ("reconnects", u64), ("last_stall_ns", u64), ("last_bytes", u64)]
 
 
+class StoredShard(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("rank", C.c_int), ("name", C.c_char_p), ("dtype", C.c_int),
+                ("ndim", C.c_int), ("global_shape", u64 * NDIM_MAX), ("offset", u64 * NDIM_MAX),
+                ("shape", u64 * NDIM_MAX), ("start", u64), ("stop", u64), ("flags", C.c_uint),
+                ("bytes", u64)]
+
+
+class StoredBlob(C.Structure):
+    _fields_ = [("rank", C.c_int), ("name", C.c_char_p), ("data", C.c_void_p), ("bytes", u64)]
+
+
+class ReadArgs(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("wants", P(Tensor)), ("tensors", P(Binding)),
+                ("n_tensors", C.c_size_t), ("blobs", P(StoredBlob)), ("n_blobs", C.c_size_t),
+                ("timeout_ms", i64), ("flags", C.c_uint)]
+
+
 _FUNCTIONS = {
     "ckpt_open": (C.c_int, [C.c_char_p, C.c_int, C.c_int, P(Options), P(C.c_void_p)]),
     "ckpt_close": (None, [C.c_void_p]),
@@ -82,6 +104,13 @@ _FUNCTIONS = {
     "ckpt_load": (C.c_int, [C.c_void_p, P(LoadArgs), P(Loaded)]),
     "ckpt_problem": (C.c_char_p, [C.c_void_p, C.c_size_t]),
     "ckpt_blob_at": (C.c_int, [C.c_void_p, C.c_size_t, P(Blob)]),
+    "ckpt_skip": (C.c_int, [C.c_void_p, u64, C.c_char_p]),
+    "ckpt_stored_open": (C.c_int, [C.c_void_p, u64, i64, P(C.c_void_p)]),
+    "ckpt_stored_close": (None, [C.c_void_p]),
+    "ckpt_stored_info": (C.c_int, [C.c_void_p, P(Info)]),
+    "ckpt_stored_shard_at": (C.c_int, [C.c_void_p, u64, P(StoredShard)]),
+    "ckpt_stored_blob_at": (C.c_int, [C.c_void_p, u64, P(StoredBlob)]),
+    "ckpt_stored_read": (C.c_int, [C.c_void_p, P(ReadArgs), P(Loaded)]),
     "ckpt_fd": (C.c_int, [C.c_void_p]),
     "ckpt_pump": (C.c_int, [C.c_void_p]),
     "ckpt_last_error": (C.c_char_p, [P(C.c_int)]),

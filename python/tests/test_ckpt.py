@@ -135,6 +135,61 @@ def test_flat_ranges_reshard(d):
     assert (got == whole[3:7]).all()
 
 
+def test_stored(d):
+    whole = arange((10, 7))
+    handles = []
+    for rank, (a, b) in enumerate(((0, 4), (4, 10))):
+        c = ckpt.open("stored", rank, 2, run_id="one")
+        c.declare("w", whole[a:b].copy(), global_shape=(10, 7), offset=(a, 0), trained=True)
+        c.prepare()
+        handles.append(c)
+    saves = [c.save(5, {"who": str(c.rank).encode(), "none": b""}, wait_credit=True)
+             for c in handles]
+    assert all(s.wait(ckpt.DURABLE) for s in saves)
+    with handles[0].stored(5) as s:  # beside another declaration
+        assert s.step == 5 and s.info.memory
+        assert [(h.rank, h.name, h.dtype, h.offset, h.shape, h.flat, h.trained) for h in s.shards] == [
+            (0, "w", "f32", (0, 0), (4, 7), None, True), (1, "w", "f32", (4, 0), (6, 7), None, True)]
+        assert sorted(s.blobs) == [(0, "none", 0), (0, "who", 1), (1, "none", 0), (1, "who", 1)]
+        part, column = np.zeros((4, 3), np.float32), np.zeros((10, 2), np.float32)
+        blobs, got, _ = s.read([ckpt.Want("w", part[:, ::-1], (10, 7), (3, 2)),
+                                ckpt.Want("w", column, (10, 7), (0, 5))],
+                               [(1, "who"), (0, "none")])
+        assert blobs == {(1, "who"): b"1", (0, "none"): b""} and got.bytes == 48 + 80
+        assert (part[:, ::-1] == whole[3:7, 2:5]).all() and (column == whole[:, 5:]).all()
+        for wants, blobs, word in ([ckpt.Want("v", part, (4, 3), (0, 0))], (), "'v'"), (
+                (), [(1, "nobody")], "nobody"), (
+                [ckpt.Want("w", part.astype(np.int8), (10, 7), (0, 0))], (), "'w'"):
+            try:
+                s.read(wants, blobs)
+                raise AssertionError("it read what is not there")
+            except ckpt.CkptError as e:
+                assert e.code == -1008 and word in str(e), e
+        got = s.read([ckpt.Want("w", part, (10, 7), (0, 0)), ckpt.Want("v", column, (10, 2), (0, 0))],
+                     strict=False)
+        assert (part == whole[:4, :3]).all() and "'v'" in got[2][0], got[2]
+    assert handles[1].save(6, wait_credit=True) and handles[0].save(6, wait_credit=True)
+    for c in handles:
+        c.close()
+    with ckpt.open("stored-none", 0, 1) as c:
+        assert c.stored() is None
+        try:
+            c.stored(7)
+            raise AssertionError("a step that is not there")
+        except ckpt.CkptError as e:
+            assert e.code == -1014, e
+
+
+def test_skip(d):
+    with ckpt.open("skip", 0, 1) as c, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        c.declare("w", arange((5,)))
+        c.prepare()
+        c.skip(1, "not finite")
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        assert [i.step for i in c.list()] == [1]
+
+
 def test_strict_and_lenient(d):
     a, b = arange((4, 4)), arange((3,))
     with ckpt.open("strict", 0, 1) as c:

@@ -1,0 +1,182 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""ckpt:// of fsspec against a real ckptd, by fsspec's own open, ls, rename; and in the order in which
+torch 2.x's FsspecWriter and FsspecReader call, on one rank and on three.
+
+Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed."""
+
+import io
+import os
+import sys
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from test_ckpt import Daemon, arange, kill_all  # noqa: E402
+
+import ckpt  # noqa: E402
+from ckpt import _session  # noqa: E402
+
+try:
+    import fsspec
+except ImportError:
+    fsspec = None
+
+
+def raises(kind, call):
+    try:
+        call()
+    except kind as e:
+        return str(e)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def test_found_by_its_protocol(_):
+    import importlib.metadata
+    assert "ckpt" in {e.name for e in importlib.metadata.entry_points().select(group="fsspec.specs")}
+    fs, path = fsspec.core.url_to_fs("ckpt://run7/100/x")  # nothing is opened for it
+    assert type(fs).__name__ == "CkptFileSystem" and path == "run7/100/x"
+    assert importlib.metadata.version("ckptd") == ckpt.version().split()[-1], ckpt.version()
+
+
+def test_files_become_a_checkpoint(d):
+    fs = fsspec.filesystem("ckpt", durable=True)
+    base = "ckpt://files/100"
+    big = os.urandom(300000)
+    assert not fs.exists(base) and not fs.exists(base + "/.metadata")
+    fs.makedirs(base, exist_ok=True)
+    with fs.open(base + "/__0_0.distcp", "wb") as f:
+        f.write(big)
+    with fsspec.open(base + "/sub/empty", "wb") as f:
+        pass
+    with fsspec.open(base + "/words.txt", "w") as f:
+        f.write("a\nb\n")
+    with fs.open(base + "/wrong", "wb") as f:
+        f.write(b"?")
+    fs.rm(base + "/wrong")
+    raises(ZeroDivisionError, lambda: fails_inside(fs, base + "/half"))
+    assert not fs.exists(base + "/half")
+    assert fs.exists(base + "/words.txt") and fs.cat(base + "/words.txt") == b"a\nb\n"
+    assert _session.session("files").handle.list() == []  # nobody else sees it
+    with fs.open(base + "/.metadata.tmp", "wb") as f:
+        f.write(b"meta")
+        raises(io.UnsupportedOperation, f.fileno)
+    fs.rename(base + "/.metadata.tmp", base + "/.metadata")
+    check_files(fs, base, big)
+    _session.close_all()
+    kill_all(d)
+    d.start()
+    check_files(fs, base, big)  # from disk
+    raises(FileExistsError, lambda: fs.open(base + "/new", "wb"))
+    raises(PermissionError, lambda: fs.rm(base + "/words.txt"))
+    raises(PermissionError, lambda: fs.mv(base + "/words.txt", base + "/x"))
+    raises(ValueError, lambda: fs.open(base + "/words.txt", "ab"))
+    raises(FileNotFoundError, lambda: fs.open(base + "/nothing", "rb"))
+    raises(FileNotFoundError, lambda: fs.ls("ckpt://files/101"))
+    raises(FileNotFoundError, lambda: fs.rm(base + "/nothing"))
+    fs.makedirs(base, exist_ok=True)
+    raises(FileExistsError, lambda: fs.makedirs(base))
+
+
+def fails_inside(fs, path):
+    with fs.open(path, "wb") as f:
+        f.write(b"half")
+        1 / 0
+
+
+def check_files(fs, base, big):
+    stem = base[len("ckpt://"):]
+    assert fs.ls("ckpt://files", detail=False) == [stem]
+    assert fs.ls(base, detail=False) == [f"{stem}/{n}" for n in (
+        ".metadata", "__0_0.distcp", "sub", "words.txt")], fs.ls(base)
+    assert fs.info(base)["type"] == "directory" and fs.isdir(base + "/sub")
+    assert fs.info(base + "/__0_0.distcp")["size"] == len(big)
+    assert fs.cat(base + "/sub/empty") == b"" and fs.cat(base + "/.metadata") == b"meta"
+    with fs.open(base + "/__0_0.distcp", "rb", block_size=4096) as f:
+        for at, n in ((123456, 70000), (0, 10), (299990, 100)):
+            f.seek(at)
+            assert f.read(n) == big[at:at + n], at
+    assert fs.cat_file(base + "/__0_0.distcp", 1000, 2000) == big[1000:2000]
+    with fsspec.open(base + "/words.txt", "r") as f:
+        assert f.read() == "a\nb\n"
+    assert fs.find(base) == sorted(f"{stem}/{n}" for n in (
+        ".metadata", "__0_0.distcp", "sub/empty", "words.txt"))
+
+
+def test_steps_one_after_another(d):
+    fs = fsspec.filesystem("ckpt")
+    for step in (1, 2, 3):
+        fs.makedirs(f"ckpt://steps/{step}", exist_ok=True)
+        with fs.open(f"ckpt://steps/{step}/a", "wb") as f:
+            f.write(b"x" * step * 1000)
+        if step != 2:  # begun and never finished
+            with fs.open(f"ckpt://steps/{step}/.metadata", "wb") as f:
+                f.write(b"m")
+    assert fs.ls("ckpt://steps", detail=False) == ["steps/1", "steps/3"]
+    assert fs.size("ckpt://steps/3/a") == 3000 and fs.size("ckpt://steps/1/a") == 1000
+    fs.makedirs("ckpt://steps/4")
+    with fs.open("ckpt://steps/4/only", "wb") as f:
+        f.write(b"no mark")
+    fs.commit("ckpt://steps/4")
+    assert fs.cat("ckpt://steps/4/only") == b"no mark"
+    raises(FileNotFoundError, lambda: fs.commit("ckpt://steps/5"))
+
+
+def test_other_checkpoints_can_be_read(d):
+    w = arange((1000,), "uint8")
+    with ckpt.open("other", 0, 1) as c:
+        c.declare("bytes", w)
+        c.declare("w", arange((3, 3)))
+        assert c.save(7, {"rng": b"abc"}, wait_credit=True).wait(ckpt.COMMITTED)
+    fs = fsspec.filesystem("ckpt")
+    assert fs.find("ckpt://other/7") == ["other/7/blobs/0/rng", "other/7/bytes"]
+    assert fs.cat("ckpt://other/7/bytes") == w.tobytes()
+    assert fs.cat("ckpt://other/7/blobs/0/rng") == b"abc"
+    fs.get("ckpt://other/7/bytes", os.path.join(d.dir, "bytes"))
+    with open(os.path.join(d.dir, "bytes"), "rb") as f:
+        assert f.read() == w.tobytes()
+
+
+def test_every_rank_gives_its_files(d):
+    """The order of FsspecWriter: makedirs on all, files, and .metadata on the coordinator alone."""
+    from test_torch import ranks, torch
+    if torch is None:
+        print("skip test_every_rank_gives_its_files torch is not installed")
+        return
+    ranks(3, "files", "ranks")
+    _session.close_all()
+    fs = fsspec.filesystem("ckpt")
+    assert fs.find("ckpt://ranks/2") == [f"ranks/2/{n}" for n in (
+        ".metadata", "__0_0.distcp", "__2_0.distcp")], fs.find("ckpt://ranks/2")
+    assert fs.cat("ckpt://ranks/2/__2_0.distcp") == b"2" * 2000
+
+
+def main():
+    d = Daemon()
+    failed = 0
+    try:
+        for name, test in sorted(globals().items()):
+            if not name.startswith("test_") or (sys.argv[1:] and name not in sys.argv[1:]):
+                continue
+            if fsspec is None:
+                print("skip", name, "fsspec is not installed", flush=True)
+                continue
+            try:
+                test(d)
+                print("ok", name, flush=True)
+            except Exception:
+                failed += 1
+                traceback.print_exc()
+                print("not ok", name, flush=True)
+            _session.close_all()
+        if failed:
+            with open(os.path.join(d.dir, "log")) as f:
+                sys.stderr.write(f.read()[-8000:])
+    finally:
+        d.stop()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

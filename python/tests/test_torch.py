@@ -1,0 +1,143 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""ckpt.torch against a real ckptd: with Debian's torch 1.13.1 and gloo for real; what torch 2.x asks
+for beyond that against a stand-in of its classes (fake_dcp.py), in the order in which it calls.
+
+Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed. CKPT_BUILD names the build
+folder."""
+
+import os
+import socket
+import subprocess
+import sys
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+from test_ckpt import Daemon, kill_all  # noqa: E402
+
+import ckpt  # noqa: E402
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+RUN = os.path.join(HERE, "torch_rank.py")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def ranks(world, case, *args, ok=True):
+    """Runs torch_rank.py on so many ranks; returns what they printed, rank by rank."""
+    env = dict(os.environ, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
+               MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
+    all_ranks = [subprocess.Popen([sys.executable, RUN, case, *map(str, args)], text=True,
+                                  env=dict(env, RANK=str(r)), stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE) for r in range(world)]
+    out = [p.communicate(timeout=150) for p in all_ranks]
+    if ok:
+        assert all(p.returncode == 0 for p in all_ranks), "\n".join(a + b for a, b in out)
+    else:
+        assert all(p.returncode for p in all_ranks), "\n".join(a + b for a, b in out)
+    return [a + b for a, b in out]
+
+
+def test_dcp113_save_on_2_load_on_4_and_1(d):
+    """Sharded, plain, bytes, bf16, views; newest and by step; from memory, then from disk."""
+    ranks(2, "save", "run7", "10", "20")
+    for world in (4, 1):
+        out = ranks(world, "load", "run7", "-", "20")
+        assert all("tier memory" in o for o in out), out
+    ranks(2, "load", "run7", "10", "10")
+    kill_all(d)
+    d.start()
+    for world in (4, 1):
+        out = ranks(world, "load", "run7", "-", "20")
+        assert all("tier disk" in o for o in out), out
+    ranks(1, "load", "run7", "10", "10")
+
+
+def test_dcp113_ckptd_killed_between_saves(d):
+    out = ranks(2, "killed", "killed", d.child())
+    assert all("step 1 and 2 are there" in o for o in out), out
+
+
+def test_dcp113_plan_changes(d):
+    """Other tensors, larger bytes: the handles are opened anew, all ranks together."""
+    ranks(2, "changes", "changes")
+
+
+def test_dcp113_rank_without_items_and_a_failed_save(d):
+    ranks(3, "failing", "failing")
+
+
+def test_dcp113_missing_tensor(d):
+    out = ranks(2, "missing", "missing", ok=False)
+    assert all("not there" in o for o in out), out
+
+
+def test_plain_checkpoints(d):
+    """Saved by ckpt.save(), flat ranges and replicas and blobs, loaded by DCP; and the other way."""
+    ranks(1, "plain", "plain")
+
+
+def test_lenient_and_strict(d):
+    ranks(1, "lenient", "lenient")
+
+
+def test_errors(d):
+    ranks(1, "errors", "errors")
+
+
+def test_2x_surface(d):
+    """In a process of its own: the stand-in takes the place of torch.distributed.checkpoint."""
+    ranks(1, "surface", "surface")
+
+
+def test_import_needs_nothing(_):
+    code = ("import sys; sys.modules['torch'] = None\n"
+            "import ckpt.torch as ck\n"
+            "try: ck.Writer\n"
+            "except ImportError: print('only then')\n"
+            "try: ck.nothing\n"
+            "except AttributeError: print('not there')")
+    r = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True,
+                       env=dict(os.environ, PYTHONPATH=os.path.join(HERE, "..")))
+    assert r.stdout == "only then\nnot there\n", r.stdout + r.stderr
+
+
+def main():
+    wanted = sys.argv[1:]
+    d = Daemon()
+    failed = 0
+    try:
+        for name, test in sorted(globals().items()):
+            if not name.startswith("test_") or (wanted and name not in wanted):
+                continue
+            if torch is None and name != "test_import_needs_nothing":
+                print("skip", name, "torch is not installed", flush=True)
+                continue
+            try:
+                test(d)
+                print("ok", name, flush=True)
+            except Exception:
+                failed += 1
+                traceback.print_exc()
+                print("not ok", name, flush=True)
+        if failed:
+            with open(os.path.join(d.dir, "log")) as f:
+                sys.stderr.write(f.read()[-8000:])
+    finally:
+        d.stop()
+    assert ckpt.version()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
