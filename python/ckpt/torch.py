@@ -53,6 +53,11 @@ class _Torch:
                                   f"{e}") from None
         self.metadata, self.planner, self.storage = metadata, planner, storage
         self.future = torch.futures.Future
+        try:  # what torch's own writers put into Metadata.version
+            from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION as version
+        except ImportError:
+            version = None
+        self.version = version
 
 
 def _done(api: _Torch, value: Any) -> Any:
@@ -174,18 +179,16 @@ class _Writer(_Target):
                             "'ckpt://JOB/STEP', or set the writer's step")
         s = self._session()
         with s.lock:
-            said = {"generation": s.generation, "again": s.again, "step": self.step}
+            said = {"generation": s.generation, "again": s.again}
         return dataclasses.replace(plan, storage_data=said)
 
     def prepare_global_plan(self, plans: List[Any]) -> List[Any]:
         """All ranks open their handles anew together when the plan of one has changed."""
         said = [p.storage_data for p in plans]
-        if any(x["step"] != self.step for x in said):
-            raise CkptError(-22, f"the ranks do not save the same step: {[x['step'] for x in said]}")
         signature = tuple(tuple(_item_key(i) for i in p.items) for p in plans)
-        generation = max(x["generation"] for x in said)
         s = self._session()
         with s.lock:
+            generation = max([s.generation] + [x["generation"] for x in said])
             known = s.signature
             s.signature = signature
         if any(x["again"] or x["generation"] != generation for x in said) or (
@@ -193,7 +196,7 @@ class _Writer(_Target):
             generation += 1
         self._metadata_bytes = sum(256 + 2 * len(_json.dumps(p.planner_data)) +
                                    sum(_item_bytes(i) for i in p.items) for p in plans)
-        return [dataclasses.replace(p, storage_data={"generation": generation, "step": self.step})
+        return [dataclasses.replace(p, storage_data={"generation": generation, "again": False})
                 for p in plans]
 
     def write_data(self, plan: Any, planner: Any) -> Any:
@@ -204,7 +207,7 @@ class _Writer(_Target):
         try:
             with s.lock:
                 generation = (plan.storage_data or {}).get("generation", s.generation)
-                if generation != s.generation:
+                if generation > s.generation:
                     s.new_generation(generation)
                 try:
                     saving, results = self._resolve(plan, planner, s, step)
@@ -356,6 +359,7 @@ def _encode_metadata(api: _Torch, metadata: Any, results: List[List[Any]]) -> by
         else:
             items[fqn] = {"at": at.get(fqn)}
     return json.dumps({"format": FORMAT, "items": items,
+                       "version": getattr(metadata, "version", None),
                        "planner_data": _json.tagged(metadata.planner_data)},
                       separators=(",", ":")).encode()
 
@@ -444,12 +448,17 @@ def _decode_metadata(api: _Torch, stored: Any) -> Any:
     items: Dict[str, Any] = {}
     at: Dict[Any, Tuple] = {}
     planner_data = None
+    more: Dict[str, Any] = {}
+    if any(f.name == "version" for f in dataclasses.fields(m.Metadata)):
+        more["version"] = api.version
     for key in keys:
         said = json.loads(texts[key])
         if said.get("format") != FORMAT:
             raise CkptError(-1012, f"step {stored.step}: its DCP metadata have format "
                             f"{said.get('format')}, this adapter reads {FORMAT}")
         planner_data = _merge(planner_data, _json.untagged(said["planner_data"]))
+        if more and said.get("version"):
+            more["version"] = said["version"]
         for fqn, item in said["items"].items():
             if "chunks" in item:
                 md = items.get(fqn)
@@ -467,7 +476,8 @@ def _decode_metadata(api: _Torch, stored: Any) -> Any:
                     at[m.MetadataIndex(fqn)] = tuple(item["at"])
     if not keys:
         items, at = _plain_metadata(api, stored)
-    return m.Metadata(state_dict_metadata=items, planner_data=planner_data, storage_data=at)
+    return m.Metadata(state_dict_metadata=items, planner_data=planner_data, storage_data=at,
+                      **more)
 
 
 def _merge(a: Any, b: Any) -> Any:
