@@ -91,6 +91,28 @@ def test_lenient_and_strict(d):
     ranks(1, "lenient", "lenient")
 
 
+def test_damaged_newest(_):
+    """A flipped byte is never read: the load says so, and the next one has the step before."""
+    before = os.environ["CKPT_SOCKET"]
+    d = Daemon()
+    try:
+        ranks(1, "two_steps", "damaged")
+        kill_all(d)
+        for at, _, files in os.walk(os.path.join(d.dir, "data", "jobs")):
+            if "rank-0.shard" in files and "/2." in at:
+                with open(os.path.join(at, "rank-0.shard"), "r+b") as f:
+                    f.seek(4096 + 70000)
+                    byte = f.read(1)[0]
+                    f.seek(-1, os.SEEK_CUR)
+                    f.write(bytes([byte ^ 1]))
+        d.start()
+        out, = ranks(1, "damaged", "damaged")
+        assert "then step 1" in out, out
+    finally:
+        d.stop()
+        os.environ["CKPT_SOCKET"] = before
+
+
 def test_errors(d):
     ranks(1, "errors", "errors")
 

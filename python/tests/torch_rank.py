@@ -267,6 +267,27 @@ def case_lenient(job):
     assert all(torch.equal(t, torch.arange(8.)[2:7]) for t in into.values()), into
 
 
+def case_two_steps(job):
+    dcp = dcp113()
+    for step in (1, 2):
+        dcp.save_state_dict({"w": torch.arange(60000.) * step}, ck.Writer(job, step, durable=True))
+
+
+def case_damaged(job):
+    dcp = dcp113()
+    into = {"w": torch.zeros(60000)}
+    try:
+        dcp.load_state_dict(into, ck.Reader(job))
+        raise AssertionError("a damaged byte was read")
+    except dcp.CheckpointException as e:
+        print(e.failures[0][0])
+    reader = ck.Reader(job)
+    dcp.load_state_dict(into, reader)
+    assert torch.equal(into["w"], torch.arange(60000.) * reader.loaded_step)
+    print("then step", reader.loaded_step)
+    dcp.save_state_dict({"w": into["w"]}, ck.Writer(job, 3))
+
+
 def case_errors(job):
     dcp = dcp113()
 
