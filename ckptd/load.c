@@ -83,6 +83,7 @@ struct load {
 	struct memory *memory;
 	struct wanted_by others;
 	bool as_stored; /* every rank wants what the rank of its number saved */
+	bool own_first; /* this one does */
 	bool no_cache;  /* of the checkpoint */
 	bool cached;    /* some file is read through the page cache */
 	struct checkpoint *checkpoint;
@@ -152,16 +153,29 @@ static void share_files(struct load *l)
 }
 
 /*
- * Where ranks load what they saved, each takes its own, from memory or file: ranks that declare the
- * same shard may have had different bytes. Else the same copy serves all.
+ * A rank that loads what the rank of its number saved takes that one's own, from memory or file,
+ * whatever the others want: ranks that declare the same shard may have had different bytes. Else
+ * the same copy serves all.
  */
 static uint32_t cost_of(const struct load *l, const struct source *s)
 {
 	bool file = s->kind == LOAD_FILE;
 
-	if (l->as_stored && s->rank == l->rank)
+	if (l->own_first && s->rank == l->rank)
 		return file;
 	return file ? 10 : 2;
+}
+
+static bool wants_own(const struct load *l)
+{
+	const struct declaration *have;
+	struct digest d;
+
+	if (l->kind != LOAD_OWN || l->world != l->n_sources || l->rank >= l->n_sources)
+		return false;
+	have = &l->sources[l->rank].table.declaration;
+	d = declaration_digest(have->bytes, have->len);
+	return digest_equal(&d, &l->wanted->digest);
 }
 
 static int make_plan(struct load *l)
@@ -173,6 +187,7 @@ static int make_plan(struct load *l)
 	for (uint32_t i = 0; i < l->n_sources; i++)
 		in[i].declaration = l->sources[i].table.declaration;
 	l->as_stored = l->kind == LOAD_OWN && wanted_as_stored(&l->others, in, l->n_sources);
+	l->own_first = wants_own(l);
 	for (uint32_t i = 0; i < l->n_sources; i++) {
 		in[i].cost = cost_of(l, &l->sources[i]);
 		in[i].others = is_for_others(l, l->sources[i].rank);
