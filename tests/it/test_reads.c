@@ -95,8 +95,10 @@ struct part {
 
 static struct part whole(size_t tensor)
 {
-	struct part p = {.tensor = tensor};
+	struct part p;
 
+	memset(&p, 0, sizeof(p)); /* parts are compared byte by byte */
+	p.tensor = tensor;
 	memcpy(p.shape, tensors[tensor].dim, sizeof(p.shape));
 	return p;
 }
@@ -213,7 +215,6 @@ static uint64_t bytes_of(const struct part *p)
 
 struct wanted {
 	uint8_t *want[TENSORS]; /* by element: some rank wants it and no file before had it */
-	bool keep;              /* every rank reads its own copy */
 	uint64_t bytes, pieces;
 	bool open; /* the last element of the image was wanted */
 };
@@ -236,16 +237,45 @@ static void take_run(void *arg, const struct part *p, uint64_t first, uint64_t n
 			w->pieces += !w->open;
 		}
 		w->open = want[i];
-		if (!w->keep)
-			want[i] = 0;
+		want[i] = 0;
 	}
 }
 
-/* keep: the layouts are the same, and each rank has its own copy of what is replicated. */
+static bool holds(const struct layout *l, int rank, const struct part *part)
+{
+	struct part parts[SHARDS_MAX];
+	int n = parts_of(l, rank, parts);
+
+	for (int i = 0; i < n; i++)
+		if (memcmp(&parts[i], part, sizeof(*part)) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * What several ranks have stored is dealt to their files by windows of at least a 64th of what a
+ * rank writes, and no less than a leaf: so many more pieces there are of it.
+ */
+static uint64_t windows_of(const struct layout *l, int rank, const struct part *part)
+{
+	uint64_t state = 0, window = LEAF;
+	bool first = true, others = false;
+
+	for (size_t t = 0; t < TENSORS; t++)
+		state += elements_of(&tensors[t]) * tensors[t].bytes;
+	while (window * 2 <= state / (uint64_t)l->of / 32)
+		window *= 2;
+	for (int i = 0; i < l->world; i++) {
+		first = first && (i >= rank || !holds(l, i, part));
+		others = others || (i > rank && holds(l, i, part));
+	}
+	return first && others ? bytes_of(part) / window + 1 : 0;
+}
+
+/* What several ranks have stored counts once: it is in the file of one of them. */
 static struct wanted wanted_of(const struct layout *have, const struct layout *want)
 {
-	struct wanted w = {.keep = have->kind == want->kind && have->world == want->of &&
-				   want->world == want->of};
+	struct wanted w = {0};
 	struct part parts[SHARDS_MAX];
 	int n;
 
@@ -259,8 +289,10 @@ static struct wanted wanted_of(const struct layout *have, const struct layout *w
 	for (int rank = 0; rank < have->world; rank++) {
 		n = parts_of(have, rank, parts);
 		w.open = false;
-		for (int i = 0; i < n; i++)
+		for (int i = 0; i < n; i++) {
 			runs_of(&parts[i], take_run, &w);
+			w.pieces += windows_of(have, rank, &parts[i]);
+		}
 	}
 	for (size_t t = 0; t < TENSORS; t++)
 		free(w.want[t]);
