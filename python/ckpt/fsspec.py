@@ -52,7 +52,9 @@ class _Pending:
         self.fs, self.job, self.step = fs, job, step
         self.files: Dict[str, bytes] = {}
         self.lock = threading.RLock()
-        self.over = threading.Event()
+        self.over = threading.Event()    # nobody need wait for the word
+        self.giving = threading.Event()  # what it has is being sealed: readers wait until
+        self.ended = threading.Event()
         self._key = f"ckpt/files/{job}/{step}"
         self._seen = 0
         self._save = fs._session(job)
@@ -78,6 +80,7 @@ class _Pending:
                 break
         if self.over.is_set():
             return
+        self.giving.set()
         try:
             self.seal(int(store.get(self._key + "/generation")))
         except Exception as e:  # the rank that waits for the commit will say so too
@@ -110,6 +113,7 @@ class _Pending:
     def commit(self) -> None:
         """On the rank that has all there is to wait for."""
         self.over.set()  # its own watcher
+        self.giving.set()
         try:
             with self._save.lock:
                 generation = self._save.generation + 1
@@ -126,6 +130,17 @@ class _Pending:
         with _pending_lock:
             if _pending.get((self.job, self.step)) is self:
                 del _pending[self.job, self.step]
+        self.ended.set()
+
+
+def _find(job: str, step: Optional[int]) -> Optional[_Pending]:
+    """The step's files where it is not committed. Another rank may have said that it is, while this one's
+    thread has not yet ended with it."""
+    pending = _pending.get((job, step)) if step is not None else None
+    if pending is not None and pending.giving.is_set():
+        pending.ended.wait()
+        return None
+    return pending
 
 
 class _NewFile(io.BytesIO):
@@ -239,7 +254,7 @@ class CkptFileSystem(AbstractFileSystem):
 
     def _names(self, job: str, step: int) -> Dict[str, Tuple[int, Optional[int]]]:
         """Name -> (bytes, rank of a blob or None)."""
-        pending = _pending.get((job, step))
+        pending = _find(job, step)
         if pending is not None:
             with pending.lock:
                 return {n: (len(d), None) for n, d in pending.files.items()}
@@ -253,8 +268,7 @@ class CkptFileSystem(AbstractFileSystem):
         return names
 
     def _begin(self, job: str, step: int) -> _Pending:
-        with _pending_lock:
-            pending = _pending.get((job, step))
+        pending = _find(job, step)
         if pending is not None:
             return pending
         if step in self._steps(job):
@@ -272,7 +286,7 @@ class CkptFileSystem(AbstractFileSystem):
         """Makes the files written so far to ckpt://JOB/STEP a checkpoint, without a `.metadata`. With
         several ranks one of them calls it, when all have closed their files."""
         job, step, _ = self._parse(path)
-        pending = _pending.get((job, step))
+        pending = _find(job, step)
         if pending is None:
             raise FileNotFoundError(f"'{path}': nothing was written there")
         pending.commit()
@@ -334,7 +348,7 @@ class CkptFileSystem(AbstractFileSystem):
         job, step, _ = self._parse(path)
         if step is None:
             return
-        if (job, step) in _pending:
+        if _find(job, step) is not None:
             if not exist_ok:
                 raise FileExistsError(path)
             return
@@ -362,7 +376,7 @@ class CkptFileSystem(AbstractFileSystem):
             return _NewFile(pending, name)
         if mode != "rb":
             raise ValueError(f"mode '{mode}': files of ckpt:// are written once (wb) and read (rb)")
-        pending = _pending.get((job, step))
+        pending = _find(job, step)
         if pending is not None:
             with pending.lock:
                 if name not in pending.files:
@@ -381,7 +395,7 @@ class CkptFileSystem(AbstractFileSystem):
 
     def _of_pending(self, path: str) -> Tuple[_Pending, str]:
         job, step, name = self._parse(path)
-        pending = _pending.get((job, step))
+        pending = _find(job, step)
         if pending is None:
             self.info(path)  # raises when it is not there
             raise PermissionError(f"'{path}': a checkpoint cannot change; ckptctl rm removes it")
