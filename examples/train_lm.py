@@ -3,18 +3,26 @@
 """A small transformer language model whose training survives anything: tutorial for `ckpt`.
 
 It learns bytes of the licence texts in /usr/share/common-licenses (package base-files, on every
-Debian system), on 1 to 8 processes with gloo. Parameters are replicated; Adam's moments are
-sharded as flat ranges of each parameter (ZeRO-1); the random state and the data cursor are blobs.
+Debian system), on 1 to 8 processes with gloo. Each rank moves its own part of every parameter, with
+Adam's moments of that part alone; the random state and the data cursor are blobs. What a rank saves
+is up to --shard; what was saved loads on any other number of ranks and with any other --shard:
+
+    zero1  parameters whole, moments as flat ranges of each parameter
+    fsdp   parameters as flat ranges too
+    rows   parameters and moments as boxes: some of the rows, dimension 0
+
 Every --every steps the state is saved while the next forward and backward pass run. The same seed
 gives the same losses bit for bit, with and without interruption.
 
     ckptd --user &
     examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo
     examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo --resume    # after any accident
+    examples/train_lm.py --ranks 3 --steps 90 --job demo --resume --shard fsdp
 """
 
 import argparse
 import glob
+import hashlib
 import json
 import os
 import signal
@@ -37,6 +45,10 @@ def arguments():
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--every", type=int, default=5, help="save every so many steps")
     p.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    p.add_argument("--shard", choices=["zero1", "fsdp", "rows"], default="zero1",
+                   help="what a rank saves")
+    p.add_argument("--digest", action="store_true",
+                   help="log a digest of all parameters and moments at the start and the end")
     p.add_argument("--no-ckpt", action="store_true", help="train without checkpoints")
     p.add_argument("--log", help="file that gets one JSON object per step of rank 0")
     p.add_argument("--pids", help="file that gets the processes' ids, one a line, in rank order")
@@ -132,22 +144,32 @@ def make_model(args):
 
 
 class Adam:
-    """Adam (Kingma and Ba, 2015) whose moments are sharded: rank r owns elements
-    [n * r // world, n * (r + 1) // world) of each parameter of n elements."""
+    """Adam (Kingma and Ba, 2015), each rank for its own part of every parameter: rank r has units
+    [n * r // world, n * (r + 1) // world) of n, which are elements, or rows for boxes."""
 
-    def __init__(self, parameters, rank, world, lr=1e-3):
+    def __init__(self, parameters, rank, world, rows=False, lr=1e-3):
         import torch
-        self.lr, self.rank, self.world, self.t = lr, rank, world, 0
+        self.lr, self.rank, self.world, self.rows, self.t = lr, rank, world, rows, 0
         self.parameters = parameters
-        self.ranges = [self.range_of(p.numel(), rank) for _, p in parameters]
+        self.ranges = [self.range_of(p, rank) for _, p in parameters]
         self.m = [torch.zeros(b - a) for a, b in self.ranges]
         self.v = [torch.zeros(b - a) for a, b in self.ranges]
 
-    def range_of(self, n, rank):
-        return n * rank // self.world, n * (rank + 1) // self.world
+    def range_of(self, p, rank):
+        """Of the parameter's elements, in row-major order."""
+        n = len(p) if self.rows else p.numel()
+        return tuple(n * r // self.world * (p.numel() // n) for r in (rank, rank + 1))
+
+    def spread(self, p, flat):
+        """Each rank's part of flat, of p's elements, goes to all."""
+        import torch.distributed as dist
+        for owner in range(self.world if self.world > 1 else 0):
+            a, b = self.range_of(p, owner)
+            piece = flat[a:b].contiguous()
+            dist.broadcast(piece, owner)
+            flat[a:b] = piece
 
     def step(self):
-        import torch
         import torch.distributed as dist
         self.t += 1
         for (_, p), (a, b), m, v in zip(self.parameters, self.ranges, self.m, self.v):
@@ -161,12 +183,21 @@ class Adam:
             flat = p.data.view(-1)
             flat[a:b] -= self.lr * (m / (1 - 0.9 ** self.t)) / (
                 (v / (1 - 0.99 ** self.t)).sqrt() + 1e-8)
-            for owner in range(self.world if self.world > 1 else 0):
-                x, y = self.range_of(p.numel(), owner)
-                piece = flat[x:y].contiguous()
-                dist.broadcast(piece, owner)
-                flat[x:y] = piece
+            self.spread(p, flat)
             p.grad = None
+
+    def digest(self):
+        """Of all parameters and moments, the same on every rank however they are sharded."""
+        import torch
+        total = hashlib.sha256()
+        for (_, p), (a, b), *moments in zip(self.parameters, self.ranges, self.m, self.v):
+            total.update(p.data.numpy().tobytes())
+            for moment in moments:
+                whole = torch.zeros(p.numel())
+                whole[a:b] = moment
+                self.spread(p, whole)
+                total.update(whole.numpy().tobytes())
+        return total.hexdigest()
 
 
 class Text:
@@ -191,14 +222,26 @@ class Text:
 # ---- Training ----
 
 
-def declare(c, parameters, adam):
-    """Parameters whole, moments as flat ranges of their parameter."""
-    for name, p in parameters:
-        c.declare(name, p)
+def declare_part(c, name, part, p, a, b, rows, trained=False):
+    """part holds elements [a, b) of what has p's shape: as a flat range, or as a box of rows."""
+    if not rows:
+        c.declare_flat(name, part, p.shape, a, b, trained=trained)
+        return
+    row = p.numel() // len(p)
+    c.declare(name, part.view((b - a) // row, *p.shape[1:]), p.shape,
+              (a // row,) + (0,) * (p.dim() - 1), trained)
+
+
+def declare(c, parameters, adam, shard):
+    """Parameters whole or this rank's part, moments always this rank's part."""
     for i, (name, p) in enumerate(parameters):
         a, b = adam.ranges[i]
-        c.declare_flat("adam.m." + name, adam.m[i], p.shape, a, b)
-        c.declare_flat("adam.v." + name, adam.v[i], p.shape, a, b)
+        if shard == "zero1":
+            c.declare(name, p)
+        else:
+            declare_part(c, name, p.data.view(-1)[a:b], p, a, b, adam.rows, trained=True)
+        declare_part(c, "adam.m." + name, adam.m[i], p, a, b, adam.rows)
+        declare_part(c, "adam.v." + name, adam.v[i], p, a, b, adam.rows)
 
 
 def open_job(args, parameters, adam, text):
@@ -206,13 +249,16 @@ def open_job(args, parameters, adam, text):
     import ckpt
     import torch
     c = ckpt.open(args.job)
-    declare(c, parameters, adam)
+    declare(c, parameters, adam, args.shard)
     c.prepare(blob_space=1 << 16)
     started = time.monotonic()
     got = c.load() if args.resume else None
     if got is None:
         return c, 0, None
     adam.t = got.step  # it moves once a step
+    if args.shard != "zero1":  # this rank loaded its part of the parameters
+        for _, p in parameters:
+            adam.spread(p, p.data.view(-1))
     # Tensors come in any cut; blobs are those of the rank with this number. One that was not there
     # when the state was saved has none, and begins its own sequence of texts and random numbers.
     if "data" in got.blobs:
@@ -238,7 +284,7 @@ def train(args):
         dist.init_process_group("gloo")
     model = make_model(args)
     parameters = list(model.named_parameters())
-    adam, text = Adam(parameters, rank, world), Text(args, rank)
+    adam, text = Adam(parameters, rank, world, args.shard == "rows"), Text(args, rank)
     log = open(args.log, "a") if args.log and rank == 0 else None
 
     def say(**values):
@@ -255,6 +301,8 @@ def train(args):
         c, first, resumed = open_job(args, parameters, adam, text)
     say(start=first, parameters=sum(p.numel() for _, p in parameters), world=world,
         time=time.time(), **(resumed or {}))
+    if args.digest:
+        say(step=first, digest=adam.digest())
     if resumed:
         tell(f"resumed from step {first} from {resumed['tier']} in {resumed['load_s']:.2f} s")
     elif args.resume and c is not None:
@@ -278,6 +326,8 @@ def train(args):
         if step % args.every == 0:
             tell(f"step {step}, loss {loss.item():.4f}"
                  + (f", {s.status}" if due else ""))
+    if args.digest:
+        say(step=args.steps, digest=adam.digest())
     if c:
         import ckpt
         final = c.save(args.steps, blobs=blobs_of(text), wait_credit=True)

@@ -5,6 +5,8 @@
 Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed. CKPT_BUILD names the build
 folder."""
 
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -361,6 +363,48 @@ def test_example_says_what_it_does(d):
     assert "no checkpoint to resume from" in out and "step 5, loss" in out and "sealed" in out, out
     assert "resumed from step 6 from memory" in run(2, 8, "--resume")  # more ranks than saved
     assert "resumed from step 8 from memory" in run(1, 9, "--resume")  # and fewer
+
+
+def state_digest(job, width, layers):
+    """What the example's --digest should be: its state loaded whole by one rank of another kind."""
+    sys.path.insert(0, os.path.join(TOP, "examples"))
+    import train_lm
+    args = train_lm.argparse.Namespace(width=width, layers=layers, context=64, seed=99)
+    shapes = [(n, tuple(p.shape)) for n, p in train_lm.make_model(args).named_parameters()]
+    arrays = [(prefix + n, np.full(shape, 7, np.float32)) for n, shape in shapes
+              for prefix in ("", "adam.m.", "adam.v.")]
+    with ckpt.open(job, 0, 1) as c:
+        for name, a in arrays:
+            c.declare(name, a)
+        step = c.load().step
+    return step, hashlib.sha256(b"".join(a.tobytes() for _, a in arrays)).hexdigest()
+
+
+def test_example_resumes_on_other_ranks(d):
+    """Trained on 4 ranks, it goes on on 2, 3 and 1, and 4 with other shards: parameters and
+    moments are the same bit for bit, and are trained further."""
+    if torch is None:
+        print("skip test_example_resumes_on_other_ranks torch is not installed")
+        return
+    log = os.path.join(d.dir, "resumes.log")
+    last, step = None, 0
+    for ranks, shard in ((4, "zero1"), (2, "fsdp"), (3, "rows"), (1, "zero1"), (4, "rows")):
+        open(log, "w").close()
+        r = subprocess.run([sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--ranks",
+                            str(ranks), "--steps", str(step + 3), "--shard", shard, "--job",
+                            "resumes", "--width", "32", "--layers", "2", "--resume", "--digest",
+                            "--log", log], capture_output=True, text=True, timeout=120)
+        assert r.returncode == 0, r.stdout + r.stderr
+        with open(log) as f:
+            said = [json.loads(line) for line in f]
+        digests = [s for s in said if "digest" in s]
+        assert [s["step"] for s in digests] == [step, step + 3], said
+        assert last in (None, digests[0]["digest"]), f"{ranks} ranks, {shard}: other state"
+        assert last is None or any(s.get("resumed") == step for s in said), said
+        assert [s["step"] for s in said if "loss" in s] == [step, step + 1, step + 2], said
+        assert digests[1]["digest"] != digests[0]["digest"], "it was not trained further"
+        last, step = digests[1]["digest"], step + 3
+    assert state_digest("resumes", 32, 2) == (step, last)
 
 
 def main():
