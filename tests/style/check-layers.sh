@@ -35,6 +35,8 @@ rdma/*:
 rocksdb/*: storage/index_rocksdb.c
 zstd*.h: codec/compress.c
 zdict.h:
+zip.h: tools/torch_zip.c
+zlib.h: tools/torch_zip_write.c
 xxh*.h: codec/digest*.c codec/copy*.c
 liburing*: storage/disk_uring.c bench/*
 protobuf-c/*: proto/*
