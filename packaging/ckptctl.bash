@@ -12,7 +12,7 @@ _ckptctl()
 	--tensor) return ;;
 	--keep-last) return ;;
 	--keep-every) return ;;
-	--format) COMPREPLY=($(compgen -W 'safetensors' -- "$cur")); return ;;
+	--format) COMPREPLY=($(compgen -W 'safetensors dcp torch' -- "$cur")); return ;;
 	--output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
 	--as) return ;;
 	--step) return ;;
@@ -21,6 +21,7 @@ _ckptctl()
 	--shard-size) return ;;
 	--metadata) return ;;
 	--memory) return ;;
+	--torch) COMPREPLY=($(compgen -W '1.13 2' -- "$cur")); return ;;
 	esac
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
@@ -54,7 +55,7 @@ _ckptctl()
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --quiet --verbose --help" ;;
 	diff) want=job-step opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
-	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --quiet --verbose --help" ;;
+	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --torch --quiet --verbose --help" ;;
 	layout) want=none opts=" --data --json --tensor --quiet --verbose --help" ;;
 	import) want=job opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;

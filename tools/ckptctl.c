@@ -119,6 +119,7 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		{OPTION_TO, &c->to},
 		{OPTION_STEP, &c->step},
 		{OPTION_CAST, &c->cast},
+		{OPTION_TORCH, &c->torch},
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -186,6 +187,7 @@ static int take_option(struct ctl *c, enum option_id id)
 	case OPTION_STEP:
 	case OPTION_TO:
 	case OPTION_CAST:
+	case OPTION_TORCH:
 	case OPTION_HELP:
 	case OPTION_VERSION:
 	case OPTIONS:

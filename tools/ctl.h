@@ -35,6 +35,7 @@ struct ctl {
 	struct words tensors;                    /* --tensor, all of them */
 	struct words metadata;                   /* --metadata */
 	const char *format, *output, *as, *cast, *to; /* NULL: not given */
+	const char *torch;                            /* --torch; NULL: not given */
 	const char *step;                        /* --step: digits; NULL: not given */
 	uint64_t memory, shard_size;             /* bytes; 0: not given */
 	char **args;               /* of the verb */

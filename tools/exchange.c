@@ -13,9 +13,12 @@
 #include "base/bytes.h"
 #include "codec/floats.h"
 #include "tools/document.h"
+#include "tools/torch_source.h"
 
 const struct exchange_format exchange_formats[] = {
 	{"safetensors", safetensors_detect, safetensors_open, safetensors_write},
+	{"dcp", dcp_detect, dcp_open, dcp_write},
+	{"torch", torch_save_detect, torch_save_open, NULL},
 	{0},
 };
 

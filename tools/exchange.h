@@ -23,6 +23,7 @@ struct exporting {
 	bool replace;             /* what is there already */
 	uint32_t cast;            /* dtype of the floats; 0: as they are */
 	uint64_t shard_size;      /* bytes; 0: not asked for */
+	bool torch_1;             /* for torch 1.13 instead of 2 */
 	uint64_t memory;          /* bytes of buffers that are left for it */
 	json_t *metadata;         /* text -> text: what was asked for, and where it comes from */
 	struct progress progress; /* export_stream() draws it */
@@ -30,6 +31,7 @@ struct exporting {
 	json_t *files;      /* export_tell() */
 	uint64_t bytes;     /* of tensors, as they were written */
 	uint64_t overflows; /* finite values that a cast made infinite */
+	uint64_t blobs;     /* that were written; formats of tensors alone have none */
 };
 
 struct exchange_format {
@@ -71,6 +73,7 @@ void export_tell(struct exporting *x, const char *path, uint64_t bytes, size_t n
 bool safetensors_detect(const char *path);
 int safetensors_open(const char *path, struct source **ret, struct err *e);
 int safetensors_write(struct exporting *x, struct err *e);
+int dcp_write(struct exporting *x, struct err *e);
 /* A blob of rank 0 with the __metadata__ of what was imported; an export says it again. */
 #define SAFETENSORS_BLOB "safetensors.metadata"
 

@@ -111,7 +111,7 @@ static void answer(const struct ctl *c, const struct exporting *x,
 		   const struct exchange_format *format)
 {
 	const struct commit_file *commit = reading_commit(x->from->reading);
-	uint64_t blobs = count_blobs(x->from);
+	uint64_t blobs = count_blobs(x->from) - x->blobs;
 	char size[TEXT_MAX];
 
 	if (c->json) {
@@ -174,12 +174,15 @@ int verb_export(const struct ctl *c, struct err *e)
 	struct exporting x = {.output = c->output,
 			      .replace = c->yes,
 			      .shard_size = c->shard_size,
+			      .torch_1 = c->torch && strcmp(c->torch, "1.13") == 0,
 			      .memory = memory / 2};
 	const struct exchange_format *format = NULL;
 	int r;
 
 	if (!c->output)
 		return err_set(e, -EINVAL, "--output PATH says which file or folder is to be made");
+	if (c->torch && strcmp(c->torch, "1.13") != 0 && strcmp(c->torch, "2") != 0)
+		return err_set(e, -EINVAL, "--torch needs 1.13 or 2, not '%.60s'", c->torch);
 	r = find_format(c->format ? c->format : "safetensors", &format, e);
 	if (r == 0 && c->cast)
 		r = parse_cast(c->cast, &x.cast, e);
