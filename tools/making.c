@@ -397,14 +397,14 @@ static int resume_stream(struct making *m, struct making_rank_state *k, const st
 static int need_stream(struct making *m, uint32_t rank, struct err *e)
 {
 	struct making_rank_state *k = &m->ranks[rank];
-	const struct stream_file f = {.id = m->id,
-				      .rank = rank,
-				      .image_len = k->image_len,
-				      .table_max = k->table_max,
-				      .element = main_element(&k->declaration)};
+	struct stream_file f = {.id = m->id,
+				.rank = rank,
+				.image_len = k->image_len,
+				.table_max = k->table_max};
 
 	if (k->stream)
 		return 0;
+	f.element = main_element(&k->declaration); /* looks at every shard: once */
 	if (k->made.n_chunks)
 		return resume_stream(m, k, &f, e);
 	m->names_unsynced = true;
