@@ -71,6 +71,19 @@ json 'assert d["files"]["ranks"][0]["blobs"][0]["name"] == "safetensors.metadata
 run 0 import "$o/all.safetensors" --as other --data "$dir/other" --json
 run 0 diff "$dir/other:other" all --data "$data"
 
+# ---- Many small ones: more than are read at a time
+
+python <<'PY' || exit 99
+import sys
+from test_exchange import *
+write(sys.argv[1] + "many.safetensors", {"t.%d" % i: ("U16", [i % 7, 3], np.full(i % 7 * 3, i, "<u2").tobytes())
+                                         for i in range(5000)})
+PY
+run 0 import "$o/many.safetensors" --as many --data "$data"
+back many again
+holds 't, _, _ = read(o + "again"); assert len(t) == 5000 and t == read(o + "many.safetensors")[0]'
+run 0 diff many "$o/many.safetensors" --data "$data"
+
 # ---- In any layout
 
 python <<'PY' || exit 99
@@ -245,4 +258,4 @@ run 2 import "$o/pipe.safetensors" --as bad --data "$data"
 says err "is no file"
 fingerprint >"$dir/after"
 cmp "$dir/before" "$dir/after" || fail "the folder was changed by what was refused"
-ending 240
+ending 244
