@@ -19,7 +19,8 @@
 #include "base/bytes.h"
 
 enum { VALUE_NONE, VALUE_FALSE, VALUE_TRUE, VALUE_EMPTY, FIXED_VALUES };
-#define SMALL_INTS 256 /* are made once: sizes and offsets are full of them */
+#define STACK_FIRST 64
+#define SMALL_INTS  256 /* are made once: sizes and offsets are full of them */
 
 struct indices {
 	uint32_t *at;
@@ -725,7 +726,9 @@ int pickle_parse(const void *bytes, size_t len, pickle_find_name *find, struct p
 	m->start = m->opcode = bytes;
 	m->in = reader_of(bytes, len);
 	m->e = e;
-	r = make_fixed(m);
+	m->stack.cap = STACK_FIRST;
+	m->stack.at = alloc_array(m->stack.cap, sizeof(*m->stack.at)); /* places in it are formed */
+	r = m->stack.at ? make_fixed(m) : err_code(e, -ENOMEM, "read a pickle");
 	if (r == 0)
 		r = run(m);
 	alloc_free(m->stack.at);
