@@ -80,5 +80,6 @@ void cases_idle(struct bench *b);    /* idle.* */
 void cases_load(struct bench *b);    /* load.* */
 void cases_strided(struct bench *b); /* load.strided* */
 void cases_meta(struct bench *b);    /* meta.* */
+void cases_reshard(struct bench *b); /* reshard.rate */
 
 #endif

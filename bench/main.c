@@ -32,20 +32,22 @@
 enum { STATUS_OK, STATUS_FAILED, STATUS_USAGE };
 
 static const char usage[] =
-	"usage: ckpt-bench save|load|meta [--case NAME] [--shards N] [--mib N] [--json]\n"
+	"usage: ckpt-bench save|load|meta|reshard [--case NAME] [--shards N] [--mib N] [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
 	"               idle.cpu, idle.rss\n"
 	"  load         load.memory, load.disk, load.strided, load.strided.memory\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
+	"  reshard      reshard.rate\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
-	"  --mib N      load.strided: so many MiB instead of 1024\n"
+	"  --mib N      load.strided: so many MiB instead of 1024; reshard: instead of 8192\n"
 	"  --json       one object per line\n"
 	"  --version, --help\n"
 	"\n"
 	"Everything happens in a folder of its own in the current one, with a ckptd of its own.\n"
-	"It needs 6 GiB of memory and 8 GiB of disk there; meta 1 GiB of either.\n";
+	"It needs 6 GiB of memory and 8 GiB of disk there; meta 1 GiB of either,\n"
+	"reshard 0.5 GiB of memory and four times --mib of disk.\n";
 
 static const char *const save_cases[] = {
 	"save.stall.1rank", "save.stall.4rank", "save.first", "save.durable.uring",
@@ -56,13 +58,17 @@ static const char *const load_cases[] = {"load.memory", "load.disk", "load.strid
 					 "load.strided.memory", NULL};
 static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "meta.lookup.1m",
 					 "meta.lookup.file", NULL};
+static const char *const reshard_cases[] = {"reshard.rate", NULL};
 
 struct verb {
 	const char *name;
 	const char *const *cases;
 };
-static const struct verb verbs[] = {
-	{"save", save_cases}, {"load", load_cases}, {"meta", meta_cases}, {NULL, NULL}};
+static const struct verb verbs[] = {{"save", save_cases},
+				    {"load", load_cases},
+				    {"meta", meta_cases},
+				    {"reshard", reshard_cases},
+				    {NULL, NULL}};
 
 /* ---- For all cases ---- */
 
@@ -142,7 +148,7 @@ static int check_verb(const struct bench *b, const char *name)
 		return complain("this verb has no case ", b->only);
 	if (b->shards < META_SHARDS_MIN || b->shards > META_SHARDS_MAX)
 		return complain("--shards is a number from 40000 to 16000000", "");
-	if (b->mib == 0 || b->mib % 16 || b->mib > 65536)
+	if (b->mib % 16 || b->mib > 65536)
 		return complain("--mib is a multiple of 16, up to 65536", "");
 	return -1;
 }
@@ -178,9 +184,12 @@ static int parse_arguments(int argc, char **argv, struct bench *b, const char **
 		}
 	}
 	if (optind + 1 != argc)
-		return complain("one of save, load and meta is needed", "");
+		return complain("one of save, load, meta and reshard is needed", "");
 	*ret_verb = argv[optind];
-	return check_verb(b, *ret_verb);
+	c = check_verb(b, *ret_verb);
+	if (b->mib == 0)
+		b->mib = strcmp(*ret_verb, "reshard") == 0 ? 8192 : 1024;
+	return c;
 }
 
 /* ---- The place ---- */
@@ -260,6 +269,8 @@ static int work(struct bench *b, const char *verb)
 		cases_durable(b);
 		cases_small(b);
 		cases_idle(b);
+	} else if (*verb == 'r') {
+		cases_reshard(b);
 	} else if (*verb == 'm') {
 		cases_meta(b);
 	} else {
@@ -306,7 +317,7 @@ static int run(struct bench *b, const char *verb)
 
 int main(int argc, char **argv)
 {
-	static struct bench b = {.shards = 1000000, .mib = 1024};
+	static struct bench b = {.shards = 1000000};
 	const char *verb = NULL;
 	int status = parse_arguments(argc, argv, &b, &verb);
 

@@ -271,7 +271,7 @@ static int on_staged(void *arg, const struct staged *s)
 	path_staged(path, &s->job);
 	snprintf(line, sizeof(line),
 		 "%s: a checkpoint that a tool began and did not end; the same command may go on "
-		 "with it, 'ckptctl gc' takes it away",
+		 "with it, 'ckptctl gc --incoming' takes it away",
 		 path);
 	tell(x->node, 4, line);
 	return 0;

@@ -22,6 +22,8 @@ _ckptctl()
 	--metadata) return ;;
 	--memory) return ;;
 	--torch) COMPREPLY=($(compgen -W '1.13 2' -- "$cur")); return ;;
+	--to-data) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+	--compress) return ;;
 	esac
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
@@ -35,6 +37,7 @@ _ckptctl()
 		--shard-size) ((i++)) ;;
 		--metadata) ((i++)) ;;
 		--memory) ((i++)) ;;
+		--compress) ((i++)) ;;
 		-*) ;;
 		*)
 			if [ -z "$verb" ]; then
@@ -45,7 +48,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import reshard token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
@@ -53,11 +56,12 @@ _ckptctl()
 	rm) want=job-steps opts=" --socket --json --yes --quiet --verbose --help" ;;
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
-	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --quiet --verbose --help" ;;
+	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --incoming --quiet --verbose --help" ;;
 	diff) want=job-step opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
 	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --torch --quiet --verbose --help" ;;
 	layout) want=none opts=" --data --json --tensor --quiet --verbose --help" ;;
 	import) want=job opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
+	reshard) want=job-step opts=" --socket --data --json --dry-run --as --to --memory --to-data --compress --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

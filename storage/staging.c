@@ -393,5 +393,7 @@ int staging_remove(struct store *s, const struct job_id *job, struct err *e)
 		r = 0;
 	if (r == 0)
 		r = d->ops->sync_dir(d, INCOMING);
+	if (r == -ENOENT)
+		r = 0;
 	return r < 0 ? err_code(e, r, "cannot remove '%s'", folder) : 0;
 }

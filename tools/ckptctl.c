@@ -18,7 +18,7 @@
 #include "tools/print.h"
 #include "tools/verbs.h"
 
-enum { OPTION_COMPLETION = OPTIONS, GETOPT_BASE = 256, READERS_MAX = 1024 };
+enum { OPTION_COMPLETION = OPTIONS, GETOPT_BASE = 256, READERS_MAX = 1024, LEVEL_MAX = 22 };
 
 /* jansson takes memory in a thousand places whose failure nobody could use: the tool ends. */
 static void *take_or_end(size_t size)
@@ -119,6 +119,7 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		{OPTION_TO, &c->to},
 		{OPTION_STEP, &c->step},
 		{OPTION_CAST, &c->cast},
+		{OPTION_TO_DATA, &c->to_data},
 		{OPTION_TORCH, &c->torch},
 	};
 
@@ -128,72 +129,66 @@ static const char **text_of(struct ctl *c, enum option_id id)
 	return NULL;
 }
 
+/* Where the switch is kept; NULL: it is none. */
+static bool *flag_of(struct ctl *c, enum option_id id)
+{
+	const struct {
+		enum option_id id;
+		bool *to;
+	} flags[] = {
+		{OPTION_JSON, &c->json},
+		{OPTION_YES, &c->yes},
+		{OPTION_DRY_RUN, &c->dry_run},
+		{OPTION_INCOMING, &c->incoming},
+	};
+
+	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
+		if (flags[i].id == id)
+			return flags[i].to;
+	return NULL;
+}
+
+static int take_small(const struct option_entry *o, uint32_t max, uint32_t *ret)
+{
+	uint64_t n = 0;
+	int r = take_number(o, max, &n);
+
+	*ret = (uint32_t)n;
+	return r;
+}
+
 static int take_option(struct ctl *c, enum option_id id)
 {
 	const struct option_entry *o = &option_table[id];
 	const char **text = text_of(c, id);
-	uint64_t n = 0;
-	int r = 0;
+	bool *flag = flag_of(c, id);
 
-	if (text) {
+	if (text)
 		*text = optarg;
+	else if (flag)
+		*flag = true;
+	else if (id == OPTION_QUIET || id == OPTION_VERBOSE)
+		c->talk = id == OPTION_QUIET ? -1 : 1;
+	else if (id == OPTION_JOBS)
+		return take_small(o, READERS_MAX, &c->jobs);
+	else if (id == OPTION_KEEP_LAST)
+		return take_small(o, UINT32_MAX, &c->keep_last);
+	else if (id == OPTION_KEEP_EVERY)
+		return take_number(o, INT64_MAX, &c->keep_every);
+	else if (id == OPTION_COMPRESS)
+		return take_small(o, LEVEL_MAX, &c->compress);
+	else if (id == OPTION_SHARD_SIZE)
+		return take_bytes(o, &c->shard_size);
+	else if (id == OPTION_MEMORY)
+		return take_bytes(o, &c->memory);
+	else if (id == OPTION_METADATA)
+		return take_word(o, &c->metadata);
+	else
+		assert(id == OPTION_TENSOR); /* main() does the others */
+	if (id != OPTION_TENSOR)
 		return 0;
-	}
-	switch (id) {
-	case OPTION_JSON:
-		c->json = true;
-		break;
-	case OPTION_YES:
-		c->yes = true;
-		break;
-	case OPTION_DRY_RUN:
-		c->dry_run = true;
-		break;
-	case OPTION_JOBS:
-		r = take_number(o, READERS_MAX, &n);
-		c->jobs = (uint32_t)n;
-		break;
-	case OPTION_TENSOR:
-		c->tensor = optarg;
-		r = take_word(o, &c->tensors);
-		break;
-	case OPTION_KEEP_LAST:
-		r = take_number(o, UINT32_MAX, &n);
-		c->keep_last = (uint32_t)n;
-		break;
-	case OPTION_KEEP_EVERY:
-		r = take_number(o, INT64_MAX, &c->keep_every);
-		break;
-	case OPTION_QUIET:
-		c->talk = -1;
-		break;
-	case OPTION_VERBOSE:
-		c->talk = 1;
-		break;
-	case OPTION_SHARD_SIZE:
-		r = take_bytes(o, &c->shard_size);
-		break;
-	case OPTION_METADATA:
-		r = take_word(o, &c->metadata);
-		break;
-	case OPTION_MEMORY:
-		r = take_bytes(o, &c->memory);
-		break;
-	case OPTION_SOCKET:
-	case OPTION_DATA:
-	case OPTION_FORMAT:
-	case OPTION_OUTPUT:
-	case OPTION_AS:
-	case OPTION_STEP:
-	case OPTION_TO:
-	case OPTION_CAST:
-	case OPTION_TORCH:
-	case OPTION_HELP:
-	case OPTION_VERSION:
-	case OPTIONS:
-		assert(!"text_of() and main() do these");
-	}
-	return r;
+	c->tensor = optarg;
+	return take_word(o, &c->tensors);
 }
 
 static void fill_options(struct option longs[OPTIONS + 2], char letters[OPTIONS + 2])

@@ -26,7 +26,7 @@ struct words {
 
 struct ctl {
 	const char *socket, *data; /* as given; NULL: not given */
-	bool json, yes, dry_run;
+	bool json, yes, dry_run, incoming;
 	int talk;                  /* -1: -q; 0; 1: -v */
 	uint32_t jobs;             /* --jobs; 0: as many as there are processors */
 	uint32_t keep_last;        /* --keep-last; 0: not given */
@@ -38,6 +38,8 @@ struct ctl {
 	const char *torch;                            /* --torch; NULL: not given */
 	const char *step;                        /* --step: digits; NULL: not given */
 	uint64_t memory, shard_size;             /* bytes; 0: not given */
+	const char *to_data;                     /* NULL: not given */
+	uint32_t compress;                       /* --compress; 0: not given */
 	char **args;               /* of the verb */
 	int n_args;
 };
@@ -51,7 +53,9 @@ bool ctl_offline(const struct ctl *c);
  */
 typedef int verb_fn(const struct ctl *c, struct err *e);
 verb_fn verb_status, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc,
-	verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import;
+	verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import, verb_reshard;
+
+MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */
 
 /* ---- live.c and files_json.c: the document of `status` ---- */
 

@@ -325,9 +325,12 @@ static int print_plans(const json_t *jobs, bool dry_run)
 
 int verb_gc(const struct ctl *c, struct err *e)
 {
-	json_t *jobs = json_array();
+	json_t *jobs;
 	int r;
 
+	if (c->incoming)
+		return gc_incoming(c, e);
+	jobs = json_array();
 	if (!ctl_offline(c) && (c->keep_last || c->keep_every)) {
 		json_decref(jobs);
 		return err_set(e, -EINVAL,

@@ -294,6 +294,18 @@ static void name_job(struct data_job *j)
 	}
 }
 
+/* By a tool (storage/staging.h): no ckptd has seen it yet, and it never had a log or a token. */
+static bool was_made(const struct data_job *j)
+{
+	static const struct digest none;
+	const struct data_checkpoint *c = j->n_checkpoints == 1 ? j->checkpoints : NULL;
+	struct record r;
+
+	return c && c->has_commit && j->log_err.code == CKPT_ENOTFOUND && j->history.next_n == 0 &&
+	       record_decode(c->commit.job_record, c->commit.job_record_len, &r, NULL, NULL) == 0 &&
+	       r.type == RECORD_JOB && digest_equal(&r.job.token, &none);
+}
+
 /* Its first open never came to record 0. */
 static bool never_began(const struct data_job *j)
 {
@@ -327,6 +339,9 @@ static int read_job(void *arg, const struct job_id *id)
 	for (size_t i = 0; i < j->n_checkpoints; i++)
 		judge(j, &j->checkpoints[i]);
 	name_job(j);
+	j->made = was_made(j);
+	if (j->made)
+		err_clear(&j->log_err);
 	if (never_began(j)) {
 		job_fini(j);
 		d->n_jobs--;

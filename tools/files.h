@@ -34,7 +34,8 @@ struct data_job {
 	char name[ID_TEXT_MAX > CKPT_JOB_MAX + 1 ? ID_TEXT_MAX : CKPT_JOB_MAX + 1];
 	uint32_t uid;
 	struct history history; /* up to what is damaged */
-	struct err log_err;     /* code 0: the log is good */
+	struct err log_err;     /* code 0: the log is good, or a tool made the job */
+	bool made;              /* by a tool: no ckptd has begun its log yet */
 	struct data_checkpoint *checkpoints;
 	size_t n_checkpoints, cap_checkpoints;
 };

@@ -384,10 +384,11 @@ static int resume_stream(struct making *m, struct making_rank_state *k, const st
 	int r = shard_stream_resume(m->pool, f, &state, &k->stream, e);
 
 	if (r < 0)
-		return err_wrap(e, r,
-				"go on with job '%s' ('ckptctl gc' takes away what is left "
-				"of it)",
-				m->job);
+		return err_wrap(
+			e, r,
+			"go on with job '%s' ('ckptctl gc --incoming' takes away what is left "
+			"of it)",
+			m->job);
 	alloc_free(d->places);
 	alloc_free(d->leaves);
 	*d = (struct made){0};
@@ -588,7 +589,8 @@ static int check_files(struct making *m, struct err *e)
 			shard_close(&reader);
 	}
 	return r < 0 ? err_wrap(e, r,
-				"go on with job '%s' ('ckptctl gc' takes away what is left "
+				"go on with job '%s' ('ckptctl gc --incoming' takes away what is "
+				"left "
 				"of it)",
 				m->job)
 		     : 0;

@@ -41,6 +41,8 @@ struct making_options {
 	const char *job;    /* the new job's name: refused where its owner has one of that name */
 	uint32_t uid;       /* its owner */
 	uint64_t step;
+	struct digest from; /* of what it is made from: what an earlier run left of something else
+			       is not gone on with; zero: not said */
 	uint64_t memory;    /* bytes of buffers for all ranks; 0: 64 MiB */
 	int compression;    /* zstd level; 0: off */
 	uint64_t sync_every; /* with keep: bytes that are put between two notes of what is durable;

@@ -103,6 +103,7 @@ static void write_what(const struct making *m, struct writer *w)
 	write_u32(w, m->o.uid);
 	write_u64(w, m->o.step);
 	write_bytes(w, m->layout.b, sizeof(m->layout.b));
+	write_bytes(w, m->o.from.b, sizeof(m->o.from.b));
 	write_u32(w, m->world);
 	write_u32(w, (uint32_t)m->o.compression);
 	write_u32(w, g.leaf);

@@ -389,6 +389,12 @@ static int open_ranks(struct reading *r, struct err *e)
 	return rc;
 }
 
+void reading_limit(struct reading *r, uint64_t memory, uint64_t tables)
+{
+	r->tables_max = tables ? tables : UINT64_MAX;
+	r->memory = memory ? memory : MEMORY_DEFAULT;
+}
+
 int reading_open(const struct reading_options *o, struct reading **ret, struct err *e)
 {
 	struct reading *r = alloc_zero(sizeof(*r));
@@ -396,8 +402,7 @@ int reading_open(const struct reading_options *o, struct reading **ret, struct e
 
 	if (!r)
 		return err_code(e, -ENOMEM, "open a checkpoint of job '%.80s'", o->job);
-	r->tables_max = o->tables ? o->tables : UINT64_MAX;
-	r->memory = o->memory ? o->memory : MEMORY_DEFAULT;
+	reading_limit(r, o->memory, o->tables);
 	r->threads = o->threads;
 	rc = data_open(o->data, &r->data, e);
 	if (rc == 0)
@@ -445,6 +450,11 @@ const struct commit_file *reading_commit(const struct reading *r)
 const char *reading_path(const struct reading *r)
 {
 	return r->data.path;
+}
+
+const char *reading_job(const struct reading *r)
+{
+	return r->job->name;
 }
 
 uint32_t reading_uid(const struct reading *r)

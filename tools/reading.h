@@ -45,6 +45,9 @@ struct reading_tensor {
  * attempts are called so. */
 MUST_CHECK int reading_open(const struct reading_options *o, struct reading **ret, struct err *e);
 void reading_close(struct reading *r); /* NULL is allowed */
+/* Other limits from now on: as options.memory and options.tables. */
+void reading_limit(struct reading *r, uint64_t memory, uint64_t tables);
+const char *reading_job(const struct reading *r); /* its name */
 
 const struct commit_file *reading_commit(const struct reading *r);
 const char *reading_path(const struct reading *r); /* of the data folder */

@@ -97,6 +97,7 @@ static void begin(struct maker *m, struct job *j, const char *name, uint8_t id, 
 	*j = (struct job){ .m = m, .world = world };
 	history_init(&j->h);
 	memset(r.job.id.b, id, sizeof(r.job.id.b));
+	memset(r.job.token.b, ~id, sizeof(r.job.token.b)); /* ckptd's jobs have one */
 	r.job.uid = uid;
 	strcpy(r.job.name, name);
 	path_log(dir, &r.job.id);

@@ -134,11 +134,12 @@ static int staged(void *arg, const struct staged *s)
 	else
 		path_making(path, &s->job);
 	json_array_append_new(
-		w->list, json_pack("{s:s, s:s}", "path", path, "reason",
-				   s->busy ? "a checkpoint that a tool is making"
-					   : "a checkpoint that a tool began and did not end: the "
-					     "same command may go on with it, 'ckptctl gc --data' "
-					     "takes it away"));
+		w->list,
+		json_pack("{s:s, s:s}", "path", path, "reason",
+			  s->busy ? "a checkpoint that a tool is making"
+				  : "a checkpoint that a tool began and did not end: the "
+				    "same command may go on with it, 'ckptctl gc --incoming' "
+				    "takes it away"));
 	return 0;
 }
 

@@ -1,0 +1,127 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ckptctl reshard beside a real ckptd, and between two lives of one: trainers load what it made.
+. "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+requires test -x "$build/ckptd/ckptd"
+requires test -e "$build/.libs/libckpt.so"
+requires test -e "$src/python/ckpt/_lib.py"
+sock=$dir/sock
+daemon=
+trap 'kill $daemon 2>/dev/null; wait; rm -rf "$dir"' EXIT
+
+start_daemon () {
+	mkdir -p "$data"
+	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
+	daemon=$!
+	for i in $(seq 600); do
+		ctl --json status --socket "$sock" >"$dir/out" 2>&1
+		! grep -q '"ready": true' "$dir/out" || return 0
+		kill -0 $daemon || break
+		sleep 0.1
+	done
+	cat "$dir/log" "$dir/out"
+	exit 99
+}
+
+stop_daemon () {
+	kill $daemon
+	wait $daemon
+	daemon=
+}
+
+# train.py JOB WORLD COMMAND...: "save N" or "load N": N is the step; all ranks in one process.
+cat >"$dir/train.py" <<'PY'
+import ctypes, sys, os
+import ckpt
+job, W, what, step = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+ROWS, COLS = 600, 96
+def value(i):
+    return float(i * 7 % 65521)
+ranks = []
+for r in range(W):
+    c = ckpt.open(job, r, W, run_id=f"run-{os.getpid()}")
+    lo, hi = ROWS * r // W, ROWS * (r + 1) // W
+    t = (ctypes.c_float * ((hi - lo) * COLS))()
+    if what == "save":
+        for i in range(len(t)):
+            t[i] = value(lo * COLS + i)
+    c.declare("model.layers.0.mlp.up_proj.weight", (ctypes.addressof(t), "float32", (hi - lo, COLS)),
+              global_shape=(ROWS, COLS), offset=(lo, 0))
+    c.keep, c.lo = t, lo
+    ranks.append(c)
+for c in ranks:
+    c.prepare()
+if what == "save":
+    saves = [c.save(step, blobs={"rng": bytes([r] * 64)}, wait_credit=True, timeout=60)
+             for r, c in enumerate(ranks)]
+    assert all(s.wait(ckpt.DURABLE, timeout=60) for s in saves)
+else:
+    for r, c in enumerate(ranks):
+        got = c.load()
+        assert got is not None and got.step == step, got
+        assert all(c.keep[i] == value(c.lo * COLS + i) for i in range(len(c.keep))), r
+        if r < 2:
+            assert got.blobs["rng"] == bytes([r] * 64), got.blobs
+for c in ranks:
+    c.close()
+PY
+preload=
+if nm -D "$build/.libs/libckpt.so" | grep -q __asan; then
+	preload=$(gcc -print-file-name=libasan.so)
+	export ASAN_OPTIONS=detect_leaks=0
+fi
+
+train () {
+	env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 \
+		CKPT_SOCKET="$sock" CKPT_LIBRARY="$build/.libs/libckpt.so" \
+		/usr/bin/python3 "$dir/train.py" "$@" >"$dir/train.log" 2>&1 ||
+		{ fail "train $*"; cat "$dir/train.log" "$dir/log"; exit 1; }
+}
+
+start_daemon
+train source 2 save 10
+
+# ---- A ckptd that runs adopts it
+
+run 0 reshard source --to fsdp2=3 --as three --socket "$sock" --data "$data"
+says out "job 'three' step 10 is durable on 3 ranks"
+run 0 list three --socket "$sock" --json
+json 's = step("three", 10); assert s["disk"] == "durable" and s["world"] == 3 and s["latest"]'
+run 0 status three --socket "$sock" --json
+json 'assert not job("three")["log_anew"] and d["problems"] == []'
+train three 3 load 10
+train three 2 load 10 # and in any other layout
+train three 3 save 20 # it is a job as any other
+run 2 reshard source --to fsdp2=3 --as three --socket "$sock" --data "$data"
+says err "has a job 'three' already"
+run 0 verify --data "$data"
+says out "problems: 0"
+run 2 reshard source --to fsdp2=3 --as lost --socket "$dir/nothing" --data "$data"
+says err "did not take it"
+run 0 reshard source --to fsdp2=3 --as lost --socket "$sock" --data "$data" # goes on
+train lost 3 load 10
+for job in "$data"/incoming/*; do
+	[ "$job" = "$data/incoming/LOCK" ] || fail "left: $job"
+done
+
+# ---- The index knows it
+
+stop_daemon
+"$build/tools/test_make_data" "$data" index >"$dir/out"
+says out "three 20"
+says out "lost 10"
+
+# ---- Without one, the next start finds it
+
+run 0 reshard source 10 --to fsdp2=5 --as five --data "$data"
+run 2 reshard source 10 --to fsdp2=5 --as five --data "$data"
+start_daemon
+run 0 status five --socket "$sock" --json
+json 'assert not job("five")["log_anew"] and d["problems"] == []'
+train five 5 load 10
+train three 3 load 20
+train source 2 load 10
+run 0 verify --data "$data"
+says out "problems: 0"
+stop_daemon
+ending 21
