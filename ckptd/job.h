@@ -8,7 +8,7 @@
  *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
  *   persist.c     from memory to files; replicas.c: what others write; retain.c: which files go
- *   load.c        what is being read
+ *   load.c        what is being read; load_planning.c, load_giving.c: how
  * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
  * struct of its work.
  *

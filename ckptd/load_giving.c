@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_giving.c - what a process is given of a load, and what it says of what it was given.
+ *
+ * The answer to a load or a read is the plan and a descriptor of each source, read-only; to a look,
+ * what the tables say. A copy that proves bad, to ckptd while it plans or to the process that reads
+ * it, is quarantined (I11), and the process asks again. Of a leaf it is not believed: that is read
+ * again here.
+ *
+ * Thread: the loop, but check_run(): a META worker.
+ */
+#include <config.h>
+
+#include <errno.h>
+
+#include "ckptd/admin.h"
+#include "ckptd/indexing.h"
+#include "ckptd/load_priv.h"
+#include "ckptd/node_priv.h"
+#include "codec/digest.h"
+
+#define PROBLEMS_IN_REPLY 32
+#define FDS_PER_MESSAGE 60u
+
+void load_give_error(struct load *l, int code, const char *text)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
+	char *problems[PROBLEMS_IN_REPLY];
+
+	if (!l->session)
+		return;
+	reply.id = l->request;
+	reply.code = code;
+	reply.text = (char *)text;
+	reply.body_case = CKPT__REPLY__BODY_LOAD;
+	reply.load = &body;
+	body.step = l->step;
+	/* Nothing is there to load: the session is in the epoch, to save what it begins with. */
+	if (l->latest && l->kind == LOAD_OWN && code == CKPT_ELOST)
+		body.epoch = l->job->history.epoch.number;
+	body.problems = problems;
+	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
+		problems[body.n_problems++] = l->plan.problems[i].text;
+	session_reply(l->session, &reply, NULL, 0);
+}
+
+static int source_fd(struct load *l, uint32_t i)
+{
+	struct source *s = &l->sources[l->order[i]];
+	struct memory *m = l->job->node->env.memory;
+
+	if (s->kind == LOAD_MEMORY)
+		return m->ops->export_fd(m, s->slot->region, false);
+	if (s->reader.cached)
+		return s->reader.cached->disk->ops->export_fd(s->reader.cached);
+	return s->reader.file->disk->ops->export_fd(s->reader.file);
+}
+
+static void fill_reply(struct load *l, Ckpt__LoadReply *body, char **problems)
+{
+	body->load = l->id;
+	body->step = l->step;
+	body->epoch = l->epoch;
+	body->attempt = (ProtobufCBinaryData){ 16, l->attempt.b };
+	body->tier = CKPT_TIER_MEMORY;
+	body->n_sources = l->n_order;
+	for (uint32_t i = 0; i < l->n_order; i++)
+		if (l->sources[l->order[i]].kind == LOAD_FILE)
+			body->tier = CKPT_TIER_DISK;
+	body->problems = problems;
+	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
+		problems[body->n_problems++] = l->plan.problems[i].text;
+}
+
+/* Messages of up to FDS_PER_MESSAGE descriptors: the plan, then the sources. */
+static int give(struct load *l)
+{
+	struct memory *m = l->job->node->env.memory;
+	char *problems[PROBLEMS_IN_REPLY];
+	uint32_t next = 0;
+	bool first = true;
+
+	do {
+		Ckpt__Reply reply = CKPT__REPLY__INIT;
+		Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
+		int fds[FDS_PER_MESSAGE + 1];
+		size_t n = 0;
+		int r = 0;
+
+		if (first)
+			r = m->ops->bytes_to_fd(m, l->encoded.buf, l->encoded.len);
+		if (first && r >= 0)
+			fds[n++] = r;
+		while (r >= 0 && n < FDS_PER_MESSAGE && next < l->n_order) {
+			r = source_fd(l, next);
+			if (r >= 0) {
+				fds[n++] = r;
+				next++;
+			}
+		}
+		if (r < 0) {
+			for (size_t i = 0; i < n; i++)
+				m->ops->close_fd(m, fds[i]);
+			return r;
+		}
+		fill_reply(l, &body, problems);
+		body.more = next < l->n_order;
+		reply.id = l->request;
+		reply.status = l->plan.n_problems ? CKPT_PARTIAL : 0;
+		if (l->latest && epoch_fell_back(l->job, &body.fell_back_from))
+			reply.status |= CKPT_FELL_BACK;
+		reply.body_case = CKPT__REPLY__BODY_LOAD;
+		reply.load = &body;
+		session_reply(l->session, &reply, fds, n);
+		first = false;
+	} while (next < l->n_order);
+	return 0;
+}
+
+static int give_look(struct load *l)
+{
+	struct memory *m = l->job->node->env.memory;
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__StoredReply body = CKPT__STORED_REPLY__INIT;
+	Ckpt__CheckpointInfo info;
+	int fd = m->ops->bytes_to_fd(m, l->encoded.buf, l->encoded.len);
+
+	if (fd < 0)
+		return fd;
+	admin_fill_info(&info, l->checkpoint);
+	body.info = &info;
+	reply.id = l->request;
+	reply.body_case = CKPT__REPLY__BODY_STORED;
+	reply.stored = &body;
+	session_reply(l->session, &reply, &fd, 1);
+	return 0;
+}
+
+/* Another load may have found one of them bad while this one was planned (I11). */
+static bool sources_are_good(const struct load *l)
+{
+	for (uint32_t i = 0; i < l->n_order; i++) {
+		const struct source *s = &l->sources[l->order[i]];
+
+		if (s->kind == LOAD_MEMORY ? s->slot->state != SLOT_DIGESTED
+					   : l->checkpoint->disk_suspect)
+			return false;
+	}
+	return true;
+}
+
+void load_plan_done(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	int r = w->status;
+
+	l->state = LOAD_GIVEN;
+	if (l->cached)
+		sharing_begin(l->checkpoint);
+	if (!l->session) {
+		load_close(l);
+		return;
+	}
+	/* A file that cannot be read is a bad copy, like a leaf that does not match. */
+	if (r == CKPT_ECORRUPT || r == -EIO || r == -ENOENT || r == CKPT_ENOTFOUND) {
+		job_tell(l->job, 3, "step %llu: %s", (unsigned long long)l->step, l->err.text);
+		checkpoint_suspect(l->checkpoint, "%s", l->err.text);
+		indexing_put(l->checkpoint);
+		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
+	} else if (r == 0 && !sources_are_good(l)) {
+		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
+		err_code(&l->err, r, "load step %llu: a copy of it was just found bad",
+			 (unsigned long long)l->step);
+	}
+	if (r == 0) {
+		r = l->kind == LOAD_LOOK ? give_look(l) : give(l);
+		if (r < 0)
+			err_code(&l->err, r, "hand over step %llu", (unsigned long long)l->step);
+	}
+	if (r < 0) {
+		load_give_error(l, r, l->err.text);
+		load_close(l);
+	} else if (l->kind == LOAD_LOOK) {
+		load_close(l);
+	}
+}
+
+/* ---- A leaf that did not match ---- */
+
+static int check_memory(struct load *l, struct source *s)
+{
+	uint64_t leaf = s->table.geometry.leaf, offset = l->check_leaf * leaf;
+	uint64_t len = min_u64(leaf, s->table.image_len - offset);
+	struct digest want = rank_table_leaf(&s->table, l->check_leaf);
+	struct digest have = digest_of((const uint8_t *)s->slot->region->base + offset, len);
+
+	return digest_equal(&want, &have) ? 0 : CKPT_ECORRUPT;
+}
+
+static void check_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct source *s = &l->sources[l->order[l->check_source]];
+
+	w->status = s->kind == LOAD_MEMORY ? check_memory(l, s)
+					   : shard_check_leaf(&s->reader, l->check_leaf, &l->err);
+}
+
+static void check_done(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct source *s = &l->sources[l->order[l->check_source]];
+	struct checkpoint *c = l->checkpoint;
+	char what[256];
+
+	l->state = LOAD_GIVEN;
+	if (w->status == CKPT_ECORRUPT || w->status == -EIO) {
+		shard_describe(&s->table, l->check_leaf * s->table.geometry.leaf, what,
+			       sizeof(what));
+		job_tell(l->job, 3,
+			 "step %llu, rank %u, %s: leaf %llu (%s) does not match its digest; "
+			 "the copy is not used any more",
+			 (unsigned long long)c->step, s->rank,
+			 s->kind == LOAD_MEMORY ? "memory" : "file",
+			 (unsigned long long)l->check_leaf, what);
+		if (s->kind == LOAD_MEMORY) {
+			s->slot->state = SLOT_QUARANTINED;
+			c->memory = false;
+		} else {
+			checkpoint_suspect(c,
+					   "rank %u: leaf %llu of its file (%.128s) does not "
+					   "match its digest",
+					   s->rank, (unsigned long long)l->check_leaf, what);
+			indexing_put(c);
+		}
+	}
+	/* The file is good: it was the memory that the kernel keeps of it. */
+	if (w->status == 0 && s->kind == LOAD_FILE && s->reader.cached)
+		c->no_cache = true;
+	if (l->session)
+		session_reply_ok(l->session, l->request);
+	load_close(l);
+	job_poke(c->job);
+}
+
+void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf)
+{
+	l->request = request;
+	l->check_source = source;
+	l->check_leaf = leaf;
+	l->state = LOAD_CHECKING;
+	l->work.run = check_run;
+	l->work.done = check_done;
+	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_planning.c - what a load reads from where.
+ *
+ * Files are opened under a shared lock, their footers checked against COMMIT and the tables against
+ * the root (I2); then the read planner is run and the load plan encoded, which the process gets.
+ *
+ * A read wants what its message says instead of what the session declared, and blobs of any ranks;
+ * a look wants only what the tables say.
+ *
+ * Files that other ranks of the node want too are read through the page cache (sharing.c), the
+ * others by O_DIRECT.
+ *
+ * What fails here is in the work's status: a file that cannot be opened or does not say what it
+ * should is a bad copy, and load_giving.c deals with it; a message that is no wish is CKPT_EPROTO.
+ *
+ * Thread: a META worker. While it has the load nobody else touches it, and what it points to stays:
+ * slots and files for the checkpoint's readers, declarations for references.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ckptd/load_priv.h"
+
+#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
+
+static int open_sources(struct load *l)
+{
+	int r = 0;
+
+	for (uint32_t i = 0; i < l->n_sources && r == 0; i++) {
+		struct source *s = &l->sources[i];
+
+		if (s->kind == LOAD_MEMORY) {
+			r = rank_table_open(s->table_bytes, s->table_len, &s->table, &l->err);
+			continue;
+		}
+		r = shard_open(l->store, &l->checkpoint_id, s->footer, &s->reader, &l->err);
+		if (r == 0) {
+			s->open = true;
+			s->table = s->reader.table;
+		}
+	}
+	return r;
+}
+
+/*
+ * Tensors that only other ranks want are not extra, and who will want what is not known yet when
+ * the first of several ranks loads. So each answers for what it saved itself, where the job has as
+ * many ranks as then; one that is alone answers for everything.
+ */
+static bool is_for_others(const struct load *l, uint32_t rank)
+{
+	if (l->world == 1)
+		return false;
+	return l->world != l->n_sources || rank != l->rank;
+}
+
+/*
+ * What cannot be opened again is read by O_DIRECT: that several ranks read it is no error. A file
+ * that lacks leaves goes with files of which all ranks want parts.
+ */
+static void share_files(struct load *l)
+{
+	if (l->world == 1 || l->no_cache)
+		return; /* with one rank, whoever wants anything is this one */
+	for (uint32_t i = 0; i < l->n_order; i++) {
+		struct source *s = &l->sources[l->order[i]];
+
+		if (s->kind != LOAD_FILE ||
+		    (l->as_stored && s->rank == l->rank && !s->reader.present))
+			continue;
+		if (shard_open_cached(&s->reader, &l->checkpoint_id, NULL) == 0)
+			l->cached = true;
+	}
+}
+
+/*
+ * A rank that loads what the rank of its number saved takes that one's own, from memory or file,
+ * whatever the others want: ranks that declare the same shard may have had different bytes. Else
+ * the same copy serves all.
+ */
+static uint32_t cost_of(const struct load *l, const struct source *s)
+{
+	bool file = s->kind == LOAD_FILE;
+
+	if (l->own_first && s->rank == l->rank)
+		return file;
+	return file ? 10 : 2;
+}
+
+static bool wants_own(const struct load *l)
+{
+	const struct declaration *have;
+	struct digest d;
+
+	if (l->kind != LOAD_OWN || l->world != l->n_sources || l->rank >= l->n_sources)
+		return false;
+	have = &l->sources[l->rank].table.declaration;
+	d = declaration_digest(have->bytes, have->len);
+	return digest_equal(&d, &l->wanted->digest);
+}
+
+static int make_plan(struct load *l)
+{
+	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
+
+	if (!in)
+		return err_code(&l->err, -ENOMEM, "plan the load");
+	for (uint32_t i = 0; i < l->n_sources; i++)
+		in[i].declaration = l->sources[i].table.declaration;
+	l->as_stored = l->kind == LOAD_OWN && wanted_as_stored(&l->others, in, l->n_sources);
+	l->own_first = wants_own(l);
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		in[i].cost = cost_of(l, &l->sources[i]);
+		in[i].others = is_for_others(l, l->sources[i].rank);
+		if (l->sources[i].open)
+			in[i].present = l->sources[i].reader.present;
+	}
+	if (l->kind == LOAD_READ)
+		return plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, false,
+				 &l->plan, &l->err);
+	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient, true, &l->plan, &l->err);
+}
+
+static int name_blob(const struct blob_entry *b, uint32_t source, struct load_blob *ret)
+{
+	ret->name = alloc_zero(b->name_len + 1);
+	if (!ret->name)
+		return -ENOMEM;
+	memcpy(ret->name, b->name, b->name_len);
+	ret->source = source;
+	ret->image_offset = b->image_offset;
+	ret->bytes = b->bytes;
+	return 0;
+}
+
+/* Blobs are a rank's own; a rank that the checkpoint does not have gets none. */
+static int own_blobs(struct load *l, struct load_plan *p)
+{
+	struct source *own = NULL;
+	uint32_t at = 0;
+
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		if (l->sources[i].rank == l->rank) {
+			own = &l->sources[i];
+			at = i;
+		}
+	}
+	if (!own || own->table.n_blobs == 0)
+		return 0;
+	p->blobs = alloc_array(own->table.n_blobs, sizeof(*p->blobs));
+	if (!p->blobs)
+		return -ENOMEM;
+	own->used = true;
+	for (uint32_t i = 0; i < own->table.n_blobs; i++) {
+		struct blob_entry b;
+		int r = rank_table_blob(&own->table, i, &b);
+
+		if (r < 0)
+			return r;
+		r = name_blob(&b, at, &p->blobs[i]);
+		if (r < 0)
+			return r;
+		p->n_blobs = i + 1;
+	}
+	return 0;
+}
+
+/* A rank has up to TABLE_BLOBS_MAX, and one read may want many of them: by name, O(log n) each. */
+struct named_blob {
+	const char *name;
+	uint32_t name_len, index;
+};
+
+static int by_name(const void *a, const void *b)
+{
+	const struct named_blob *x = a, *y = b;
+	int r = memcmp(x->name, y->name, min_u64(x->name_len, y->name_len));
+
+	return r ? r : (x->name_len > y->name_len) - (x->name_len < y->name_len);
+}
+
+static int sort_blobs(const struct rank_table *t, struct named_blob **ret)
+{
+	struct named_blob *all = alloc_array(t->n_blobs, sizeof(*all));
+
+	if (!all)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < t->n_blobs; i++) {
+		struct blob_entry b;
+		int r = rank_table_blob(t, i, &b);
+
+		if (r < 0) {
+			alloc_free(all);
+			return r;
+		}
+		all[i] = (struct named_blob){b.name, b.name_len, i};
+	}
+	qsort(all, t->n_blobs, sizeof(*all), by_name);
+	*ret = all;
+	return 0;
+}
+
+static int find_blob(struct load *l, const struct stored_blob *want, struct named_blob **sorted,
+		     struct load_blob *ret)
+{
+	struct named_blob key = {want->name, want->name_len, 0}, *found = NULL;
+	struct source *s = want->rank < l->n_sources ? &l->sources[want->rank] : NULL;
+	struct blob_entry b;
+	int r = 0;
+
+	if (s && !sorted[want->rank])
+		r = sort_blobs(&s->table, &sorted[want->rank]);
+	if (r < 0)
+		return r;
+	if (s)
+		found = bsearch(&key, sorted[want->rank], s->table.n_blobs, sizeof(key), by_name);
+	if (!found)
+		return err_set(&l->err, CKPT_EMISMATCH, "step %llu: rank %u has no blob '%.*s'",
+			       (unsigned long long)l->step, want->rank,
+			       (int)min_u64(want->name_len, 100), want->name);
+	s->used = true;
+	r = rank_table_blob(&s->table, found->index, &b);
+	return r < 0 ? r : name_blob(&b, want->rank, ret);
+}
+
+static int wanted_blobs(struct load *l, struct load_plan *p)
+{
+	CLEANUP_FREE struct named_blob **sorted = alloc_array(l->n_sources, sizeof(*sorted));
+	int r = 0;
+
+	p->blobs = alloc_array(l->wants.n_blobs, sizeof(*p->blobs));
+	if (!p->blobs || !sorted)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < l->wants.n_blobs && r == 0; i++) {
+		r = find_blob(l, &l->wants.blobs[i], sorted, &p->blobs[i]);
+		p->n_blobs += r == 0;
+	}
+	for (uint32_t i = 0; i < l->n_sources; i++)
+		alloc_free(sorted[i]);
+	return r;
+}
+
+/* Only sources that are read travel; they are numbered anew. */
+static int number_sources(struct load *l, struct load_plan *p)
+{
+	CLEANUP_FREE uint32_t *map = alloc_array(l->n_sources, sizeof(*map));
+
+	l->order = alloc_array(l->n_sources, sizeof(*l->order));
+	p->sources = alloc_array(l->n_sources, sizeof(*p->sources));
+	if (!map || !l->order || !p->sources)
+		return -ENOMEM;
+	for (size_t i = 0; i < l->plan.n_pieces; i++)
+		l->sources[l->plan.pieces[i].source].used = true;
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		struct source *s = &l->sources[i];
+
+		if (!s->used)
+			continue;
+		map[i] = l->n_order;
+		l->order[l->n_order] = i;
+		p->sources[l->n_order++] = (struct load_source){
+			.kind = s->kind,
+			.rank = s->rank,
+			.image_len = s->table.image_len,
+			.geometry = s->table.geometry,
+			.leaves = s->table.leaves,
+			.places = s->kind == LOAD_FILE ? s->reader.places : NULL,
+		};
+	}
+	p->n_sources = l->n_order;
+	for (size_t i = 0; i < l->plan.n_pieces; i++)
+		l->plan.pieces[i].source = map[l->plan.pieces[i].source];
+	for (uint32_t i = 0; i < p->n_blobs; i++)
+		p->blobs[i].source = map[p->blobs[i].source];
+	return 0;
+}
+
+/* Before the sources: it is not they that are bad if this fails. */
+static int open_wants(struct load *l)
+{
+	struct memory *m = l->memory;
+	int r = 0;
+
+	if (l->kind != LOAD_READ)
+		return 0;
+	if (l->wants_fd >= 0)
+		r = m->ops->fd_to_bytes(m, l->wants_fd, WANTS_BYTES_MAX, &l->wants_bytes,
+					&l->wants_len);
+	if (r < 0)
+		return err_set(&l->err, CKPT_EPROTO, "read: its memfd cannot be read");
+	r = read_wants_decode(l->wants_bytes, l->wants_len, &l->wants, &l->err);
+	if (r == CKPT_ECORRUPT) /* the message is, nothing that is stored */
+		l->err.code = r = CKPT_EPROTO;
+	return r;
+}
+
+/* What the tables say, and nothing more. */
+static int encode_held(struct load *l)
+{
+	CLEANUP_FREE const struct rank_table **tables = alloc_array(l->n_sources, sizeof(*tables));
+
+	if (!tables)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < l->n_sources; i++)
+		tables[i] = &l->sources[i].table;
+	return stored_encode(tables, l->n_sources, &l->encoded);
+}
+
+void load_plan_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	struct load_plan p = { 0 };
+	int r = open_wants(l);
+
+	if (r == 0)
+		r = open_sources(l);
+	if (r == 0 && l->kind == LOAD_LOOK) {
+		r = encode_held(l);
+		w->status = r < 0 ? err_code(&l->err, r, "look at step %llu",
+					     (unsigned long long)l->step)
+				  : 0;
+		return;
+	}
+	if (r == 0 && (l->kind == LOAD_OWN || l->wants.tensors))
+		r = make_plan(l);
+	if (r < 0) {
+		w->status = r;
+		return;
+	}
+	r = l->kind == LOAD_READ ? wanted_blobs(l, &p) : own_blobs(l, &p);
+	if (r == 0)
+		r = number_sources(l, &p);
+	if (r == 0) {
+		p.plan = l->plan;
+		share_files(l);
+		r = load_plan_encode(&p, &l->encoded);
+	}
+	for (uint32_t i = 0; i < p.n_blobs; i++)
+		alloc_free(p.blobs[i].name);
+	alloc_free(p.blobs);
+	alloc_free(p.sources);
+	if (r < 0 && r != CKPT_EMISMATCH)
+		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
+	w->status = r < 0 ? r : 0;
+}

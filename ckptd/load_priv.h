@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * load_priv.h - a load, as the files that carry it out share it: load.c, load_planning.c,
+ * load_giving.c.
+ */
+#ifndef CKPTD_LOAD_PRIV_H
+#define CKPTD_LOAD_PRIV_H
+
+#include "ckptd/job.h"
+#include "ckptd/load.h"
+#include "ckptd/sharing.h"
+#include "model/load_plan.h"
+#include "model/stored.h"
+#include "storage/shard_reader.h"
+
+enum load_kind { LOAD_OWN, LOAD_READ, LOAD_LOOK };
+enum load_state { LOAD_WAITING, LOAD_PLANNING, LOAD_GIVEN, LOAD_CHECKING, LOAD_CLOSING };
+
+/* One rank's snapshot as a source. */
+struct source {
+	uint32_t rank;
+	enum load_source_kind kind;
+	struct slot *slot;           /* LOAD_MEMORY */
+	const void *table_bytes;
+	size_t table_len;
+	struct rank_table table;
+	const struct shard_footer *footer; /* LOAD_FILE */
+	struct shard_reader reader;
+	bool open, used;
+};
+
+struct load {
+	struct list link;      /* in the session's loads */
+	struct list waiting;   /* in job->loads, LOAD_WAITING */
+	struct work work;
+	uint64_t id, request;
+	struct session *session; /* NULL once its connection ended */
+	struct session *owner;   /* whose quota it counts for until it is freed */
+	struct job *job;
+	struct store *store;
+	enum load_state state;
+	enum load_kind kind;
+	bool latest, lenient;
+	uint64_t step, epoch;
+	struct attempt_id attempt;
+	bool any_attempt;
+	uint32_t rank, world;
+	struct declared *wanted; /* LOAD_OWN */
+	void *wants_bytes;       /* LOAD_READ: what came, then decoded on the worker */
+	uint64_t wants_len;
+	int wants_fd; /* -1: none */
+	struct read_wants wants;
+	struct memory *memory;
+	struct wanted_by others;
+	bool as_stored; /* every rank wants what the rank of its number saved */
+	bool own_first; /* this one does */
+	bool no_cache;  /* of the checkpoint */
+	bool cached;    /* some file is read through the page cache */
+	struct checkpoint *checkpoint;
+	struct checkpoint_id checkpoint_id;
+	struct source *sources;
+	uint32_t n_sources;
+	struct plan plan;
+	struct writer encoded;
+	uint32_t *order;       /* sources in the order of the plan */
+	uint32_t n_order;
+	uint32_t check_source;
+	uint64_t check_leaf;
+	struct err err;
+};
+
+/* load.c. Not while a worker has it. */
+void load_close(struct load *l);
+
+/* load_planning.c: on a META worker. What is wrong with what is stored is in status and err. */
+void load_plan_run(struct work *w);
+
+/* load_giving.c. */
+void load_plan_done(struct work *w);
+void load_give_error(struct load *l, int code, const char *text);
+/* The process found a leaf that does not match: reads it again, answers and ends the load. */
+void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf);
+
+#endif
