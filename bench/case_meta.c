@@ -34,26 +34,34 @@
 #define TARGET_PLAN_MS   50
 #define TARGET_LOOKUP_US 50
 
-/* A load: what of, what is wanted, and whether one process wants it for all ranks: then whatever
- * else is stored is looked through too, to say that it is not wanted. */
+/* Who else loads: nobody, and what is stored and not wanted is looked for; as many ranks, that
+ * want what is stored as it is, or each other layers of it; it is not known, and nothing is. */
+enum others { OTHERS_NONE, OTHERS_ALIKE, OTHERS_DEALT, OTHERS_UNKNOWN };
+
+/* A load: what of, what is wanted, and by whom. */
 struct load_kind {
 	const char *name;
 	bool replicated;
 	enum meta_wanted wanted;
-	bool alone;
+	enum others others;
 };
 static const struct load_kind kinds[] = {
-	{"tensors", false, META_TENSORS, false}, {"one", false, META_ONE, false},
-	{"across", false, META_ACROSS, false},   {"flat", false, META_FLAT, false},
-	{"whole", false, META_WHOLE, false},     {"alone", false, META_TENSORS, true},
-	{"replicas", true, META_REPLICA, false},
+	{"tensors", false, META_TENSORS, OTHERS_ALIKE},
+	{"one", false, META_ONE, OTHERS_ALIKE},
+	{"across", false, META_ACROSS, OTHERS_ALIKE},
+	{"flat", false, META_FLAT, OTHERS_ALIKE},
+	{"whole", false, META_WHOLE, OTHERS_UNKNOWN},
+	{"alone", false, META_TENSORS, OTHERS_NONE},
+	{"dealt", false, META_TENSORS, OTHERS_DEALT},
+	{"replicas", true, META_REPLICA, OTHERS_ALIKE},
 };
 #define KINDS (sizeof(kinds) / sizeof(kinds[0]))
 
 struct meta {
 	struct bench *bench;
-	void *bytes[META_RANKS];
+	void *bytes[META_RANKS], *dealt_bytes[META_RANKS];
 	struct plan_source sources[META_RANKS];
+	struct declaration alike[META_RANKS], dealt[META_RANKS];
 	uint64_t stored_bytes;
 	struct series open;
 };
@@ -62,7 +70,8 @@ static void forget(struct meta *m)
 {
 	for (uint32_t i = 0; i < META_RANKS; i++) {
 		alloc_free(m->bytes[i]);
-		m->bytes[i] = NULL;
+		alloc_free(m->dealt_bytes[i]);
+		m->bytes[i] = m->dealt_bytes[i] = NULL;
 	}
 	m->stored_bytes = 0;
 }
@@ -81,6 +90,12 @@ static int build(struct meta *m, bool replicated, struct err *e)
 	for (uint32_t i = 0; i < META_RANKS && r == 0; i++)
 		r = declaration_open(m->bytes[i], len[i], &m->sources[i].declaration, e);
 	series_add(&m->open, (double)(now_ns() - start) / 1e6, 1);
+	for (uint32_t i = 0; i < META_RANKS && r == 0; i++) {
+		m->alike[i] = m->sources[i].declaration;
+		r = meta_dealt(m->bench->shards, i, &m->dealt_bytes[i], &len[i], e);
+		if (r == 0)
+			r = declaration_open(m->dealt_bytes[i], len[i], &m->dealt[i], e);
+	}
 	return r;
 }
 
@@ -113,10 +128,17 @@ struct planned {
 	uint32_t boxes;
 };
 
-static int plan_once(struct meta *m, const struct declaration *want, struct plan *plan,
-		     struct err *e)
+static int plan_once(struct meta *m, const struct load_kind *kind, const struct declaration *want,
+		     struct plan *plan, struct err *e)
 {
-	return plan_make(m->sources, META_RANKS, want, true, true, plan, e);
+	const struct plan_peers peers[] = {
+		[OTHERS_NONE] = *PLAN_ALONE,
+		[OTHERS_ALIKE] = {m->alike, META_RANKS},
+		[OTHERS_DEALT] = {m->dealt, META_RANKS},
+	};
+
+	return plan_make(m->sources, META_RANKS, want, true,
+			 kind->others == OTHERS_UNKNOWN ? NULL : &peers[kind->others], plan, e);
 }
 
 static int measure_plan(struct meta *m, const struct load_kind *kind, struct planned *p,
@@ -131,14 +153,12 @@ static int measure_plan(struct meta *m, const struct load_kind *kind, struct pla
 
 	if (r == 0)
 		r = declaration_open(bytes, len, &want, e);
-	for (uint32_t i = 0; i < META_RANKS; i++) { /* as ckptd has it: is_for_others() */
+	for (uint32_t i = 0; i < META_RANKS; i++) /* as ckptd has it: cost_of() */
 		m->sources[i].cost = i ? 10 : 9;
-		m->sources[i].others = i && !kind->alone;
-	}
 	for (int i = 0; i < RUNS && r == 0; i++) {
 		uint64_t start = now_ns();
 
-		r = plan_once(m, &want, &plan, e);
+		r = plan_once(m, kind, &want, &plan, e);
 		series_add(&p->ms, (double)(now_ns() - start) / 1e6, TARGET_PLAN_MS);
 		plan_fini(&plan);
 	}
@@ -146,7 +166,7 @@ static int measure_plan(struct meta *m, const struct load_kind *kind, struct pla
 		return r;
 	p->boxes = want.n_shards;
 	alloc_set_watch(&counter.watch);
-	r = plan_once(m, &want, &plan, e);
+	r = plan_once(m, kind, &want, &plan, e);
 	alloc_set_watch(NULL);
 	p->pieces = plan.n_pieces;
 	p->memory = counter.most;

@@ -203,8 +203,9 @@ static uint32_t layer_number(uint32_t shards, uint32_t stage, uint32_t i)
 	return i < n ? stage * n + i : PP * n + (i - n) * PP + stage;
 }
 
-static int take_all(struct taking *t, uint32_t shards, uint32_t rank, struct err *e)
+static int take_all(struct taking *t, uint32_t shards, uint32_t rank, bool dealt, struct err *e)
 {
+	uint32_t stage = rank / TP % PP;
 	struct named n;
 	int r;
 
@@ -213,7 +214,7 @@ static int take_all(struct taking *t, uint32_t shards, uint32_t rank, struct err
 	part(&n.shard, 1, rank % GRID, GRID);
 	r = take(t, &n, e);
 	for (uint32_t i = 0; t->left && r == 0; i++)
-		r = take_layer(t, layer_number(shards, rank / TP % PP, i), rank, e);
+		r = take_layer(t, dealt ? i * PP + stage : layer_number(shards, stage, i), rank, e);
 	return r;
 }
 
@@ -229,19 +230,33 @@ static int take_replica(struct taking *t, struct err *e)
 	return r;
 }
 
-int meta_stored(uint32_t shards, bool replicated, uint32_t rank, void **ret, size_t *ret_len,
-		struct err *e)
+enum taken { TAKE_STAGES, TAKE_DEALT, TAKE_REPLICA };
+
+static int declare(uint32_t shards, enum taken what, uint32_t rank, void **ret, size_t *ret_len,
+		   struct err *e)
 {
 	struct taking t = {.left = quota(shards, rank)};
 	int r = declaration_builder_new(GEOMETRY_DEFAULT, &t.b);
 
 	if (r < 0)
 		return err_code(e, r, "declare the shards of rank %u", rank);
-	r = replicated ? take_replica(&t, e) : take_all(&t, shards, rank, e);
+	r = what == TAKE_REPLICA ? take_replica(&t, e)
+				 : take_all(&t, shards, rank, what == TAKE_DEALT, e);
 	if (r == 0)
 		r = declaration_finish(t.b, ret, ret_len, e);
 	declaration_builder_free(t.b);
 	return r;
+}
+
+int meta_stored(uint32_t shards, bool replicated, uint32_t rank, void **ret, size_t *ret_len,
+		struct err *e)
+{
+	return declare(shards, replicated ? TAKE_REPLICA : TAKE_STAGES, rank, ret, ret_len, e);
+}
+
+int meta_dealt(uint32_t shards, uint32_t rank, void **ret, size_t *ret_len, struct err *e)
+{
+	return declare(shards, TAKE_DEALT, rank, ret, ret_len, e);
 }
 
 /* ---- What is wanted ---- */

@@ -28,6 +28,10 @@
 MUST_CHECK int meta_stored(uint32_t shards, bool replicated, uint32_t rank, void **ret,
 			   size_t *ret_len, struct err *e);
 
+/* The same of the first run with its layers dealt to the stages in turn: all that is stored. */
+MUST_CHECK int meta_dealt(uint32_t shards, uint32_t rank, void **ret, size_t *ret_len,
+			  struct err *e);
+
 /* What is wanted: META_BOXES boxes each, fewer only where fewer tensors are stored. */
 #define META_BOXES 1000u
 enum meta_wanted {

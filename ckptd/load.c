@@ -41,7 +41,7 @@ static void load_free(struct load *l)
 	alloc_free(l->wants_bytes);
 	if (l->wants_fd >= 0)
 		l->memory->ops->close_fd(l->memory, l->wants_fd);
-	wanted_by_fini(&l->others);
+	wanted_by_fini(l->job, &l->others);
 	alloc_free(l->order);
 	alloc_free(l->sources);
 	if (l->wanted)
@@ -248,7 +248,7 @@ static void load_go(struct load *l)
 	l->step = c->step;
 	l->attempt = c->attempt;
 	l->epoch = j->history.epoch.number;
-	if (wanted_by_make(j, &l->others) < 0 || choose_sources(l, c) < 0) {
+	if (wanted_by_make(j, l->rank, &l->others) < 0 || choose_sources(l, c) < 0) {
 		load_give_error(l, -ENOMEM, l->err.text);
 		load_close(l);
 		return;

@@ -156,6 +156,7 @@ void load_plan_done(struct work *w)
 	int r = w->status;
 
 	l->state = LOAD_GIVEN;
+	wanted_by_fini(l->job, &l->others);
 	if (l->cached)
 		sharing_begin(l->checkpoint);
 	if (!l->session) {

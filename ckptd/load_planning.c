@@ -5,6 +5,8 @@
  * Files are opened under a shared lock, their footers checked against COMMIT and the tables against
  * the root (I2); then the read planner is run and the load plan encoded, which the process gets.
  *
+ * What other ranks want decides what is extra, where all have declared, and what is shared.
+ *
  * A read wants what its message says instead of what the session declared, and blobs of any ranks;
  * a look wants only what the tables say.
  *
@@ -46,18 +48,6 @@ static int open_sources(struct load *l)
 		}
 	}
 	return r;
-}
-
-/*
- * Tensors that only other ranks want are not extra, and who will want what is not known yet when
- * the first of several ranks loads. So each answers for what it saved itself, where the job has as
- * many ranks as then; one that is alone answers for everything.
- */
-static bool is_for_others(const struct load *l, uint32_t rank)
-{
-	if (l->world == 1)
-		return false;
-	return l->world != l->n_sources || rank != l->rank;
 }
 
 /*
@@ -105,6 +95,24 @@ static bool wants_own(const struct load *l)
 	return digest_equal(&d, &l->wanted->digest);
 }
 
+/*
+ * A stored tensor is extra when no rank wants it. Who wants what is known when all have declared;
+ * until then nothing is said of it, for no load waits for other ranks.
+ */
+static int plan_own(struct load *l, const struct plan_source *in)
+{
+	uint32_t n = l->others.all ? l->others.world : 0;
+	CLEANUP_FREE struct declaration *wanted = alloc_array(n, sizeof(*wanted));
+	struct plan_peers peers = {wanted, n};
+
+	if (!wanted)
+		return err_code(&l->err, -ENOMEM, "plan the load");
+	for (uint32_t r = 0; r < n; r++)
+		wanted[r] = l->others.declared[r]->view;
+	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient,
+			 l->others.all ? &peers : NULL, &l->plan, &l->err);
+}
+
 static int make_plan(struct load *l)
 {
 	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
@@ -117,14 +125,13 @@ static int make_plan(struct load *l)
 	l->own_first = wants_own(l);
 	for (uint32_t i = 0; i < l->n_sources; i++) {
 		in[i].cost = cost_of(l, &l->sources[i]);
-		in[i].others = is_for_others(l, l->sources[i].rank);
 		if (l->sources[i].open)
 			in[i].present = l->sources[i].reader.present;
 	}
 	if (l->kind == LOAD_READ)
-		return plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, false,
+		return plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, NULL,
 				 &l->plan, &l->err);
-	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient, true, &l->plan, &l->err);
+	return plan_own(l, in);
 }
 
 static int name_blob(const struct blob_entry *b, uint32_t source, struct load_blob *ret)

@@ -27,32 +27,37 @@
 
 /* ---- Who wants what ---- */
 
-int wanted_by_make(struct job *j, struct wanted_by *ret)
+/*
+ * A process that was in an epoch before may be about to open anew with another declaration: only
+ * when it has loaded in this one, or is the one that loads, it is for sure what it declared then.
+ */
+int wanted_by_make(struct job *j, uint32_t rank, struct wanted_by *ret)
 {
-	uint32_t world = j->history.epoch.world;
+	uint32_t world = j->history.epoch.world, n = 0;
 	struct wanted_by w = {.world = world};
 	struct member *m;
 
-	w.declaration = alloc_array(world, sizeof(*w.declaration));
-	w.known = alloc_array(world, sizeof(*w.known));
-	if (!w.declaration || !w.known) {
-		wanted_by_fini(&w);
+	w.declared = alloc_array(world, sizeof(*w.declared));
+	if (!w.declared)
 		return -ENOMEM;
-	}
 	list_each(m, &j->members, link) {
-		if (!m->declared || !m->alive || m->rank >= world)
+		if (!m->declared || !m->alive || m->rank >= world || w.declared[m->rank])
 			continue;
-		w.declaration[m->rank] = m->declared->digest;
-		w.known[m->rank] = true;
+		w.declared[m->rank] = m->declared;
+		m->declared->refs++;
+		n += m->epoch == j->history.epoch.number || m->rank == rank;
 	}
+	w.all = n == world;
 	*ret = w;
 	return 0;
 }
 
-void wanted_by_fini(struct wanted_by *w)
+void wanted_by_fini(struct job *j, struct wanted_by *w)
 {
-	alloc_free(w->declaration);
-	alloc_free(w->known);
+	for (uint32_t r = 0; w->declared && r < w->world; r++)
+		if (w->declared[r])
+			declared_unref(j, w->declared[r]);
+	alloc_free(w->declared);
 	*w = (struct wanted_by){0};
 }
 
@@ -64,10 +69,10 @@ bool wanted_as_stored(const struct wanted_by *w, const struct plan_source *store
 		const struct declaration *have = &stored[r].declaration;
 		struct digest d;
 
-		if (!w->known[r])
+		if (!w->declared[r])
 			continue;
 		d = declaration_digest(have->bytes, have->len);
-		if (!digest_equal(&d, &w->declaration[r]))
+		if (!digest_equal(&d, &w->declared[r]->digest))
 			return false;
 	}
 	return true;

@@ -8,15 +8,16 @@
 #include "ckptd/job.h"
 #include "model/plan.h"
 
-/* What each rank of the epoch wants to load, as far as it has declared. */
+/* What each rank of the epoch wants to load, as far as it has declared: references. */
 struct wanted_by {
-	struct digest *declaration; /* by rank */
-	bool *known;
+	struct declared **declared; /* by rank; NULL: not known */
 	uint32_t world;
+	bool all; /* each is known, and is for this epoch */
 };
 
-MUST_CHECK int wanted_by_make(struct job *j, struct wanted_by *ret);
-void wanted_by_fini(struct wanted_by *w);
+/* For a load of that rank's. Both on the loop; what lies between may be on a worker. */
+MUST_CHECK int wanted_by_make(struct job *j, uint32_t rank, struct wanted_by *ret);
+void wanted_by_fini(struct job *j, struct wanted_by *w);
 /* Whether, for all that is known, each rank wants what the rank of its number has stored. */
 bool wanted_as_stored(const struct wanted_by *w, const struct plan_source *stored, uint32_t n);
 

@@ -197,7 +197,7 @@ static void plan(struct world *w, int how, const struct declaration *wanted, boo
 		w->fds[how][i] = how == 0 ? s->memory : how == 1 ? s->raw : s->packed;
 	}
 	blob.image_offset = w->stored[0].image_len - 300;
-	r = plan_make(in, RANKS, wanted, lenient, true, &p.plan, &e);
+	r = plan_make(in, RANKS, wanted, lenient, PLAN_ALONE, &p.plan, &e);
 	must(r == 0);
 	*ret = (struct writer){ 0 };
 	must(load_plan_encode(&p, ret) == 0);

@@ -122,7 +122,7 @@ static void plan(struct world *w)
 	must(declaration_add(b, &s, &e) == 0);
 	must(declaration_finish(b, &bytes, &len, &e) == 0);
 	must(declaration_open(bytes, len, &wanted, &e) == 0);
-	must(plan_make(&in, 1, &wanted, false, false, &p.plan, &e) == 0);
+	must(plan_make(&in, 1, &wanted, false, NULL, &p.plan, &e) == 0);
 	must(load_plan_encode(&p, &w->plan) == 0);
 	plan_fini(&p.plan);
 	declaration_builder_free(b);

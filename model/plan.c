@@ -51,14 +51,19 @@ struct planner {
 	size_t cap_pieces, cap_problems, memory_max;
 };
 
-/* Everything that is allocated, with more bytes than that on top, must fit. Nothing here shrinks
- * before the end. */
+/* Everything that is allocated. Nothing here shrinks before the end. */
+static size_t own_memory(const struct planner *p)
+{
+	return p->cap_stored * sizeof(*p->stored) + p->cap_todo * sizeof(*p->todo) +
+	       p->cap_pieces * sizeof(*p->out->pieces) +
+	       p->cap_problems * sizeof(*p->out->problems) + gather_memory(&p->gather) +
+	       boxtree_memory(&p->tree);
+}
+
+/* With more bytes than that on top it must fit. */
 static int count_memory(struct planner *p, size_t more)
 {
-	size_t own = p->cap_stored * sizeof(*p->stored) + p->cap_todo * sizeof(*p->todo) +
-		     p->cap_pieces * sizeof(*p->out->pieces) +
-		     p->cap_problems * sizeof(*p->out->problems);
-	size_t all = own + gather_memory(&p->gather) + boxtree_memory(&p->tree) + more;
+	size_t all = own_memory(p) + more;
 
 	p->out->memory = max_u64(p->out->memory, all);
 	return all > p->memory_max ? -E2BIG : 0;
@@ -452,13 +457,17 @@ static int plan_name(struct planner *p, const struct found_name *name)
 	return r;
 }
 
-static int list_extra(struct planner *p)
+static int list_extra(struct planner *p, const struct plan_peers *peers)
 {
 	struct extra *extra CLEANUP_FREE = NULL;
-	int r = count_memory(p, 3 * sizeof(*extra));
+	size_t memory;
+	int r;
 
+	assert(own_memory(p) <= p->memory_max); /* it was counted */
+	memory = p->memory_max - own_memory(p);
+	r = extra_list(p->sources, p->n_sources, p->wanted, peers, &memory, &extra);
 	if (!r)
-		r = extra_list(p->sources, p->n_sources, p->wanted, &extra);
+		r = count_memory(p, memory);
 	for (size_t i = 0; !r && i < extra->n; i++)
 		r = add_extra(p, extra->names[i].text, extra->names[i].len);
 	return r;
@@ -499,7 +508,7 @@ static void tidy_pieces(struct plan *out)
 	out->n_pieces = n;
 }
 
-static int plan_all(struct planner *p, bool report_extra)
+static int plan_all(struct planner *p, const struct plan_peers *peers)
 {
 	int r = gather_init(&p->gather, p->sources, p->n_sources, p->wanted), n = 1;
 
@@ -509,15 +518,15 @@ static int plan_all(struct planner *p, bool report_extra)
 		for (int i = 0; i < n && !r; i++)
 			r = plan_name(p, &p->gather.names[i]);
 	}
-	if (!r && report_extra)
-		r = list_extra(p);
+	if (!r && peers)
+		r = list_extra(p, peers);
 	if (!r)
 		tidy_pieces(p->out);
 	return r;
 }
 
 int plan_make_within(size_t memory_max, const struct plan_source *sources, uint32_t n_sources,
-		     const struct declaration *wanted, bool lenient, bool report_extra,
+		     const struct declaration *wanted, bool lenient, const struct plan_peers *peers,
 		     struct plan *ret, struct err *e)
 {
 	struct planner p = {
@@ -530,7 +539,7 @@ int plan_make_within(size_t memory_max, const struct plan_source *sources, uint3
 	int r;
 
 	*ret = (struct plan){ 0 };
-	r = plan_all(&p, report_extra);
+	r = plan_all(&p, peers);
 	boxtree_fini(&p.tree);
 	gather_fini(&p.gather);
 	alloc_free(p.stored);
@@ -553,11 +562,11 @@ int plan_make_within(size_t memory_max, const struct plan_source *sources, uint3
 }
 
 int plan_make(const struct plan_source *sources, uint32_t n_sources,
-	      const struct declaration *wanted, bool lenient, bool report_extra, struct plan *ret,
-	      struct err *e)
+	      const struct declaration *wanted, bool lenient, const struct plan_peers *peers,
+	      struct plan *ret, struct err *e)
 {
-	return plan_make_within(PLAN_MEMORY_MAX, sources, n_sources, wanted, lenient, report_extra,
-				ret, e);
+	return plan_make_within(PLAN_MEMORY_MAX, sources, n_sources, wanted, lenient, peers, ret,
+				e);
 }
 
 void plan_fini(struct plan *p)

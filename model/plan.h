@@ -11,7 +11,9 @@
  * where sources with one declaration count once; over what lies between two wanted names in a
  * source the walk gallops. Then O((n + m) log n)
  * per tensor for n stored and m wanted boxes cut along one dimension or on grids
- * (model/boxtree.h). Stored tensors that are not wanted are neither read nor remembered.
+ * (model/boxtree.h). Stored tensors that are not wanted are neither read nor remembered, but where
+ * they are to be named (struct plan_peers): then all names of sources and peers are looked at once,
+ * those of declarations with the same names once altogether (model/plan_extra.c).
  *
  * Memory: of what is stored nothing grows but the names of one batch and the boxes of one tensor
  * that meet what is wanted; pieces take sizeof(struct plan_piece) each, twice that while their
@@ -55,10 +57,19 @@ struct plan_piece {
 struct plan_source {
 	struct declaration declaration;
 	uint32_t cost; /* 0: own memory ... larger: slower; ties go to the lower index */
-	bool others;   /* what it stores is for other ranks too: never extra */
 	/* Leaves of its image that it has (model/leaves.h; places_present()); NULL: all. */
 	const uint64_t *present;
 };
+
+/*
+ * All others that load the same checkpoint with this one: a stored tensor is extra where neither it
+ * nor any of them wants a shard of that name. That is known only when all have said what they want.
+ */
+struct plan_peers {
+	const struct declaration *wanted;
+	uint32_t n;
+};
+#define PLAN_ALONE (&(const struct plan_peers){NULL, 0}) /* there are no others */
 
 enum plan_problem_kind { PLAN_MISSING, PLAN_MISMATCH, PLAN_HOLE, PLAN_EXTRA };
 struct plan_problem {
@@ -78,17 +89,17 @@ struct plan {
 
 /*
  * Fails with CKPT_EMISMATCH, problems filled, when a wanted element is stored nowhere, a dtype or a
- * global shape differs, and, if want_extra, for stored tensors that are not wanted. With lenient
- * the problems are listed but the rest is planned. -E2BIG: it would take more than
+ * global shape differs, and, unless peers is NULL, for stored tensors that nobody wants. With
+ * lenient the problems are listed but the rest is planned. -E2BIG: it would take more than
  * PLAN_MEMORY_MAX. Free with plan_fini() in every case.
  */
 MUST_CHECK int plan_make(const struct plan_source *sources, uint32_t n_sources,
-			 const struct declaration *wanted, bool lenient, bool report_extra,
-			 struct plan *ret, struct err *e);
+			 const struct declaration *wanted, bool lenient,
+			 const struct plan_peers *peers, struct plan *ret, struct err *e);
 /* The same with another limit than PLAN_MEMORY_MAX. */
 MUST_CHECK int plan_make_within(size_t memory_max, const struct plan_source *sources,
 				uint32_t n_sources, const struct declaration *wanted, bool lenient,
-				bool report_extra, struct plan *ret, struct err *e);
+				const struct plan_peers *peers, struct plan *ret, struct err *e);
 void plan_fini(struct plan *p);
 
 /* Bytes for a message, and back (checked: bounds against sources' and targets' sizes). */

@@ -1,48 +1,193 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is stored and not wanted. Cold; one thread per call.
+ * What is stored and wanted by nobody. Cold; one thread per call.
  *
- * Sources are merged one by one. Once the list is full, a source is read only as far as the last
- * name in it: names behind that one would not be listed.
+ * 1. Of declarations with the same names, however they cut them, one is looked at. So where what is
+ *    stored was declared by ranks that are cut like those that load, nothing is looked at at all,
+ *    however many they are: what follows costs where tensors were dealt to ranks anew.
+ * 2. Names are looked up in one table of the digests of all that are wanted: a name that is stored
+ *    costs the same whatever the number of those that want, and no other name is read for it.
+ * 3. Sources are merged one by one. Once the list is full, a source is read only as far as the last
+ *    name in it: names behind that one would not be listed.
+ *
+ * Memory: three lists of PLAN_PROBLEMS_MAX names, a pointer or three per declaration, and where
+ * there is something to look up up to four digests per wanted shard of declarations with different
+ * names.
  */
 #include <config.h>
 
 #include "model/plan_extra.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #include "base/alloc.h"
+#include "codec/digest.h"
+
+struct search {
+	/* One of each set of names: those that are wanted, then those that are only stored. */
+	const struct declaration **sets;
+	uint32_t n_wanted, n_sets;
+	const struct declaration **by_names; /* the same, in a table */
+	uint64_t n_by_names;
+	uint64_t wanted_shards;
+	struct digest *names; /* of all that are wanted, in a table; zero: free */
+	uint64_t n_names;
+	struct extra *found, *own, *merged;
+	size_t memory_max, memory;
+};
+
+/* Zeroed, and counted. */
+static int take(struct search *s, uint64_t n, size_t size, void **ret)
+{
+	uint64_t bytes;
+
+	if (!size_mul(n, size, &bytes) || bytes > s->memory_max - s->memory)
+		return -E2BIG;
+	*ret = alloc_array(n, size);
+	if (!*ret)
+		return -ENOMEM;
+	s->memory += bytes;
+	return 0;
+}
+
+/* For so many in a table that is then at most half full. */
+static uint64_t slots_for(uint64_t n)
+{
+	uint64_t slots = 2;
+
+	while (slots < 2 * n)
+		slots *= 2;
+	return slots;
+}
+
+/* ---- Sets of names (1) ---- */
+
+static void add_set(struct search *s, const struct declaration *d)
+{
+	uint64_t mask = s->n_by_names - 1, at = get_le64(d->names.b) & mask;
+
+	for (; s->by_names[at]; at = (at + 1) & mask)
+		if (digest_equal(&s->by_names[at]->names, &d->names))
+			return;
+	s->by_names[at] = d;
+	s->sets[s->n_sets++] = d;
+}
+
+static int find_sets(struct search *s, const struct plan_source *sources, uint32_t n_sources,
+		     const struct declaration *wanted, const struct plan_peers *peers)
+{
+	uint64_t n = (uint64_t)n_sources + peers->n + 1;
+	int r;
+
+	s->n_by_names = slots_for(n);
+	r = take(s, n, sizeof(*s->sets), (void **)&s->sets);
+	if (r == 0)
+		r = take(s, s->n_by_names, sizeof(*s->by_names), (void **)&s->by_names);
+	if (r)
+		return r;
+	add_set(s, wanted);
+	for (uint32_t i = 0; i < peers->n; i++)
+		add_set(s, &peers->wanted[i]);
+	s->n_wanted = s->n_sets;
+	for (uint32_t i = 0; i < s->n_wanted; i++)
+		s->wanted_shards += s->sets[i]->n_shards;
+	for (uint32_t i = 0; i < n_sources; i++)
+		add_set(s, &sources[i].declaration);
+	assert(s->n_sets <= n);
+	return 0;
+}
+
+/* ---- Names that are wanted (2) ---- */
+
+static struct extra_name name_at(const struct declaration *d, uint32_t i)
+{
+	struct extra_name n;
+
+	n.text = declaration_name(d, i, &n.len);
+	return n;
+}
+
+/* First sorted index > i with another name. */
+static uint32_t after_name(const struct declaration *d, uint32_t i, const struct extra_name *own)
+{
+	for (i++; i < d->n_shards; i++) {
+		struct extra_name next = name_at(d, i);
+
+		if (next.len != own->len || memcmp(next.text, own->text, own->len) != 0)
+			break;
+	}
+	return i;
+}
+
+static bool is_free(const struct digest *slot)
+{
+	static const struct digest none;
+
+	return digest_equal(slot, &none);
+}
+
+/* Its slot, or the free one where it belongs. */
+static struct digest *find_slot(const struct search *s, const struct digest *own)
+{
+	uint64_t mask = s->n_names - 1, at = get_le64(own->b) & mask;
+
+	while (!is_free(&s->names[at]) && !digest_equal(&s->names[at], own))
+		at = (at + 1) & mask;
+	return &s->names[at];
+}
+
+static bool is_wanted(const struct search *s, const struct extra_name *n)
+{
+	struct digest own = digest_of(n->text, n->len);
+
+	return !is_free(find_slot(s, &own));
+}
+
+static int find_names(struct search *s)
+{
+	int r;
+
+	s->n_names = slots_for(s->wanted_shards);
+	r = take(s, s->n_names, sizeof(*s->names), (void **)&s->names);
+	for (uint32_t k = 0; k < s->n_wanted && r == 0; k++) {
+		const struct declaration *d = s->sets[k];
+
+		for (uint32_t i = 0; i < d->n_shards;) {
+			struct extra_name own = name_at(d, i);
+			struct digest digest = digest_of(own.text, own.len);
+
+			*find_slot(s, &digest) = digest;
+			i = after_name(d, i, &own);
+		}
+	}
+	return r;
+}
+
+/* ---- What is not (3) ---- */
 
 static int compare_names(const struct extra_name *a, const struct extra_name *b)
 {
 	return name_compare(a->text, a->len, b->text, b->len);
 }
 
-/* Of one source. */
-static void extra_of_source(const struct declaration *d, const struct declaration *wanted,
-			    const struct extra *others, struct extra *ret)
+/* Of one source, into s->own. */
+static void extra_of_source(struct search *s, const struct declaration *d)
 {
+	const struct extra *found = s->found;
 	const struct extra_name *last =
-		others->n == PLAN_PROBLEMS_MAX ? &others->names[others->n - 1] : NULL;
-	struct extra_name previous = {0}, want;
-	uint32_t cursor = 0;
+		found->n == PLAN_PROBLEMS_MAX ? &found->names[found->n - 1] : NULL;
+	struct extra *ret = s->own;
 
 	ret->n = 0;
-	for (uint32_t i = 0; i < d->n_shards && ret->n < PLAN_PROBLEMS_MAX; i++) {
-		struct extra_name own = {.text = declaration_name(d, i, &own.len)};
+	for (uint32_t i = 0; i < d->n_shards && ret->n < PLAN_PROBLEMS_MAX;) {
+		struct extra_name own = name_at(d, i);
 
-		if (i && compare_names(&previous, &own) == 0)
-			continue;
 		if (last && compare_names(last, &own) < 0)
 			return;
-		previous = own;
-		cursor = declaration_seek(wanted, cursor, own.text, own.len);
-		if (cursor < wanted->n_shards) {
-			want.text = declaration_name(wanted, cursor, &want.len);
-			if (compare_names(&want, &own) == 0)
-				continue;
-		}
-		ret->names[ret->n++] = own;
+		if (!is_wanted(s, &own))
+			ret->names[ret->n++] = own;
+		i = after_name(d, i, &own);
 	}
 }
 
@@ -61,31 +206,48 @@ static void merge(const struct extra *a, const struct extra *b, struct extra *re
 	}
 }
 
-int extra_list(const struct plan_source *sources, uint32_t n_sources,
-	       const struct declaration *wanted, struct extra **ret)
+static int find_extra(struct search *s)
 {
-	struct extra *all = alloc_zero(sizeof(*all)), *own = alloc_zero(sizeof(*own));
-	struct extra *merged = alloc_zero(sizeof(*merged));
-	bool good = all && own && merged;
+	int r = take(s, 1, sizeof(*s->own), (void **)&s->own);
 
-	for (uint32_t i = 0; good && i < n_sources; i++) {
-		struct extra *before = all;
+	if (r == 0)
+		r = take(s, 1, sizeof(*s->merged), (void **)&s->merged);
+	if (r == 0)
+		r = find_names(s);
+	for (uint32_t i = s->n_wanted; i < s->n_sets && r == 0; i++) {
+		struct extra *before = s->found;
 
-		if (sources[i].others)
+		extra_of_source(s, s->sets[i]);
+		if (s->own->n == 0)
 			continue;
-		extra_of_source(&sources[i].declaration, wanted, all, own);
-		if (own->n == 0)
-			continue;
-		merge(all, own, merged);
-		all = merged;
-		merged = before;
+		merge(s->found, s->own, s->merged);
+		s->found = s->merged;
+		s->merged = before;
 	}
-	alloc_free(own);
-	alloc_free(merged);
-	if (!good) {
-		alloc_free(all);
-		return -ENOMEM;
+	return r;
+}
+
+int extra_list(const struct plan_source *sources, uint32_t n_sources,
+	       const struct declaration *wanted, const struct plan_peers *peers, size_t *memory,
+	       struct extra **ret)
+{
+	struct search s = {.memory_max = *memory};
+	int r = take(&s, 1, sizeof(*s.found), (void **)&s.found);
+
+	if (r == 0)
+		r = find_sets(&s, sources, n_sources, wanted, peers);
+	if (r == 0 && s.n_sets > s.n_wanted)
+		r = find_extra(&s);
+	alloc_free(s.names);
+	alloc_free(s.by_names);
+	alloc_free(s.sets);
+	alloc_free(s.own);
+	alloc_free(s.merged);
+	if (r < 0) {
+		alloc_free(s.found);
+		return r;
 	}
-	*ret = all;
+	*memory = s.memory;
+	*ret = s.found;
 	return 0;
 }

@@ -77,7 +77,7 @@ static void test_same_layout_is_one_piece_each(void **state)
 	struct plan plan;
 
 	(void)state;
-	assert_int_equal(plan_make(&source, 1, &d, false, true, &plan, &e), 0);
+	assert_int_equal(plan_make(&source, 1, &d, false, PLAN_ALONE, &plan, &e), 0);
 	assert_int_equal(plan.n_pieces, 3);
 	assert_int_equal(plan.bytes, 72 + 64 + 112);
 	for (size_t i = 0; i < 3; i++) {
@@ -98,7 +98,7 @@ static void test_shape_of_a_cut(void **state)
 	struct plan plan;
 
 	(void)state;
-	assert_int_equal(plan_make(&source, 1, &want, false, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(&source, 1, &want, false, NULL, &plan, NULL), 0);
 	assert_int_equal(plan.n_pieces, 1);
 	assert_true(plan.pieces[0].ndim == 1 && plan.pieces[0].count[0] == 4);
 	assert_true(plan.pieces[0].src == (2 * 6 + 3) * 4 && plan.pieces[0].run == 8);
@@ -120,7 +120,7 @@ static void test_flat_to_flat_is_contiguous(void **state)
 		have[i] = DECLARE(flat("m", 12 * i, 12 * (i + 1)));
 		sources[i] = (struct plan_source){ .declaration = have[i], .cost = 0 };
 	}
-	assert_int_equal(plan_make(sources, 4, &want, false, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(sources, 4, &want, false, NULL, &plan, NULL), 0);
 	assert_int_equal(plan.n_pieces, 2);
 	assert_true(plan.pieces[0].ndim == 0 && plan.pieces[0].source == 1);
 	assert_true(plan.pieces[0].src == 16 && plan.pieces[0].run == 32 &&
@@ -137,17 +137,14 @@ static void test_flat_to_flat_is_contiguous(void **state)
 static void test_cheapest_then_lowest(void **state)
 {
 	struct declaration d = DECLARE(part("w", 0, 8, 0, 6)), top = DECLARE(part("w", 0, 2, 0, 6));
-	struct plan_source sources[4] = {{d, 5, false, NULL},
-					 {d, 2, false, NULL},
-					 {d, 2, false, NULL},
-					 {top, 1, false, NULL}};
+	struct plan_source sources[4] = {{d, 5, NULL}, {d, 2, NULL}, {d, 2, NULL}, {top, 1, NULL}};
 	struct plan plan;
 
 	(void)state;
-	assert_int_equal(plan_make(sources, 3, &d, false, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(sources, 3, &d, false, NULL, &plan, NULL), 0);
 	assert_true(plan.n_pieces == 1 && plan.pieces[0].source == 1);
 	plan_fini(&plan);
-	assert_int_equal(plan_make(sources, 4, &d, false, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(sources, 4, &d, false, NULL, &plan, NULL), 0);
 	assert_int_equal(plan.n_pieces, 2);
 	assert_true(plan.pieces[0].source == 1 && plan.pieces[0].run == 6 * 24);
 	assert_true(plan.pieces[1].source == 3 && plan.pieces[1].run == 2 * 24);
@@ -180,7 +177,8 @@ static void test_problems_are_named(void **state)
 	want = DECLARE(part("fine", 0, 8, 0, 6), part("hole", 2, 2, 1, 5), part("gone", 0, 8, 0, 6),
 		       half, other);
 	source = (struct plan_source){ .declaration = have, .cost = 0 };
-	assert_int_equal(plan_make(&source, 1, &want, false, true, &plan, &e), CKPT_EMISMATCH);
+	assert_int_equal(plan_make(&source, 1, &want, false, PLAN_ALONE, &plan, &e),
+			 CKPT_EMISMATCH);
 	assert_int_equal(plan.n_problems, 5);
 	assert_problem(&plan, 0, PLAN_MISSING, "tensor 'gone' is wanted but stored by no rank");
 	assert_problem(&plan, 1, PLAN_HOLE,
@@ -194,19 +192,78 @@ static void test_problems_are_named(void **state)
 			    "5 problems, the first: tensor 'gone' is wanted but stored by no "
 			    "rank");
 	plan_fini(&plan);
-	assert_int_equal(plan_make(&source, 1, &want, true, true, &plan, &e), 0);
+	assert_int_equal(plan_make(&source, 1, &want, true, PLAN_ALONE, &plan, &e), 0);
 	assert_int_equal(plan.n_problems, 5);
 	assert_int_equal(plan.bytes, 8 * 6 * 4 + 2 * 3 * 4); /* the rest is planned */
 	plan_fini(&plan);
-	source.others = true; /* 'more' may be another rank's */
-	assert_int_equal(plan_make(&source, 1, &want, true, true, &plan, &e), 0);
+	/* Who else wants 'more' is not known. */
+	assert_int_equal(plan_make(&source, 1, &want, true, NULL, &plan, &e), 0);
 	assert_int_equal(plan.n_problems, 4);
 	plan_fini(&plan);
-	assert_int_equal(plan_make(NULL, 0, &want, false, false, &plan, &e), CKPT_EMISMATCH);
+	assert_int_equal(plan_make(NULL, 0, &want, false, NULL, &plan, &e), CKPT_EMISMATCH);
 	assert_int_equal(plan.n_problems, 5);
 	plan_fini(&plan);
 	forget(&have);
 	forget(&want);
+}
+
+static size_t count_extra(const struct plan_source *sources, const struct declaration *want,
+			  const struct plan_peers *peers, struct plan *plan)
+{
+	size_t n = 0;
+	int r = plan_make(sources, 2, want, false, peers, plan, NULL);
+
+	for (size_t i = 0; i < plan->n_problems; i++)
+		n += plan->problems[i].kind == PLAN_EXTRA;
+	assert_int_equal(n, plan->n_problems);
+	assert_int_equal(r, n ? CKPT_EMISMATCH : 0);
+	return n;
+}
+
+/* Tensors dealt to other ranks are extra to nobody; what no rank wants is, to every one. */
+static void test_extra_is_what_no_peer_wants(void **state)
+{
+	struct declaration stored[2] = {
+		DECLARE(part("a", 0, 8, 0, 6), part("b", 0, 4, 0, 6), part("b", 4, 4, 0, 6)),
+		DECLARE(part("c", 0, 8, 0, 6), part("d", 0, 8, 0, 6))};
+	struct declaration want[3] = {DECLARE(part("a", 0, 8, 0, 6), part("d", 0, 1, 0, 6)),
+				      DECLARE(part("c", 0, 8, 0, 3)),
+				      DECLARE(flat("b", 0, 17), part("c", 0, 2, 0, 6))};
+	struct declaration as_stored[2] = {stored[1], stored[0]};
+	struct plan_source sources[2] = {{stored[0], 0, NULL}, {stored[1], 0, NULL}};
+	struct plan_peers peers = {want, 3};
+	struct plan plan;
+
+	(void)state;
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(count_extra(sources, &want[i], &peers, &plan), 0);
+		plan_fini(&plan);
+		assert_int_equal(count_extra(sources, &want[i], NULL, &plan), 0);
+		plan_fini(&plan);
+	}
+	/* It is wanted itself, whether it is among them or not. */
+	assert_int_equal(count_extra(sources, &want[2], &(struct plan_peers){want, 2}, &plan), 0);
+	plan_fini(&plan);
+	/* The same ones, exchanged. */
+	assert_int_equal(count_extra(sources, &want[0], &(struct plan_peers){as_stored, 2}, &plan),
+			 0);
+	plan_fini(&plan);
+	/* Without the last one. */
+	peers.n = 2;
+	for (uint32_t i = 0; i < 2; i++) {
+		assert_int_equal(count_extra(sources, &want[i], &peers, &plan), 1);
+		assert_problem(&plan, 0, PLAN_EXTRA, "tensor 'b' is stored but not wanted");
+		plan_fini(&plan);
+	}
+	assert_int_equal(count_extra(sources, &want[1], PLAN_ALONE, &plan), 3);
+	assert_problem(&plan, 0, PLAN_EXTRA, "tensor 'a' is stored but not wanted");
+	assert_problem(&plan, 1, PLAN_EXTRA, "tensor 'b' is stored but not wanted");
+	assert_problem(&plan, 2, PLAN_EXTRA, "tensor 'd' is stored but not wanted");
+	plan_fini(&plan);
+	for (uint32_t i = 0; i < 2; i++)
+		forget(&stored[i]);
+	for (uint32_t i = 0; i < 3; i++)
+		forget(&want[i]);
 }
 
 /* A copy with another dtype does not hide one that fits. */
@@ -222,9 +279,9 @@ static void test_mismatch_of_one_copy(void **state)
 	bad = DECLARE(wrong);
 	sources[0] = (struct plan_source){ .declaration = bad, .cost = 0 };
 	sources[1] = (struct plan_source){ .declaration = good, .cost = 1 };
-	assert_int_equal(plan_make(sources, 2, &good, false, false, &plan, NULL), CKPT_EMISMATCH);
+	assert_int_equal(plan_make(sources, 2, &good, false, NULL, &plan, NULL), CKPT_EMISMATCH);
 	plan_fini(&plan);
-	assert_int_equal(plan_make(sources, 2, &good, true, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(sources, 2, &good, true, NULL, &plan, NULL), 0);
 	assert_true(plan.n_problems == 1 && plan.n_pieces == 1 && plan.pieces[0].source == 1);
 	plan_fini(&plan);
 	forget(&good);
@@ -235,8 +292,9 @@ static void test_problems_are_bounded(void **state)
 {
 	struct shard *shards = calloc(3000, sizeof(*shards));
 	char(*names)[8] = calloc(3000, 8);
-	struct declaration none = declare(NULL, 0), many;
+	struct declaration none = declare(NULL, 0), many, middle, late;
 	struct plan_source sources[2];
+	struct plan_peers peers;
 	struct err e = { 0 };
 	struct plan plan;
 
@@ -247,17 +305,30 @@ static void test_problems_are_bounded(void **state)
 	}
 	many = declare(shards, 3000);
 	sources[0] = (struct plan_source){ .declaration = none, .cost = 0 };
-	assert_int_equal(plan_make(sources, 1, &many, false, false, &plan, &e), CKPT_EMISMATCH);
+	assert_int_equal(plan_make(sources, 1, &many, false, NULL, &plan, &e), CKPT_EMISMATCH);
 	assert_int_equal(plan.n_problems, PLAN_PROBLEMS_MAX);
 	assert_non_null(strstr(e.text, "1000 or more problems"));
 	plan_fini(&plan);
 	/* The first names, each once, though two sources have them. */
 	sources[0] = sources[1] = (struct plan_source){ .declaration = many, .cost = 0 };
-	assert_int_equal(plan_make(sources, 2, &none, true, true, &plan, &e), 0);
+	assert_int_equal(plan_make(sources, 2, &none, true, PLAN_ALONE, &plan, &e), 0);
 	assert_int_equal(plan.n_problems, PLAN_PROBLEMS_MAX);
 	assert_problem(&plan, 0, PLAN_EXTRA, "tensor 't0000' is stored but not wanted");
 	assert_problem(&plan, 999, PLAN_EXTRA, "tensor 't0999' is stored but not wanted");
 	plan_fini(&plan);
+	/* Behind those that somebody else wants; the second source has names before the first's. */
+	middle = declare(shards + 500, 400);
+	late = declare(shards + 1000, 2000);
+	sources[0] = (struct plan_source){.declaration = late};
+	peers = (struct plan_peers){&middle, 1};
+	assert_int_equal(plan_make(sources, 2, &none, true, &peers, &plan, &e), 0);
+	assert_int_equal(plan.n_problems, PLAN_PROBLEMS_MAX);
+	assert_problem(&plan, 499, PLAN_EXTRA, "tensor 't0499' is stored but not wanted");
+	assert_problem(&plan, 500, PLAN_EXTRA, "tensor 't0900' is stored but not wanted");
+	assert_problem(&plan, 999, PLAN_EXTRA, "tensor 't1399' is stored but not wanted");
+	plan_fini(&plan);
+	forget(&middle);
+	forget(&late);
 	forget(&many);
 	forget(&none);
 	free(shards);
@@ -282,7 +353,7 @@ static void test_strided_target(void **state)
 	memset(memory, 0, sizeof(memory));
 	declaration_get(&want, 0, &s);
 	assert_int_equal(strided_init(&layout, &s, strides), 0);
-	assert_int_equal(plan_make(&source, 1, &want, false, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(&source, 1, &want, false, NULL, &plan, NULL), 0);
 	for (uint64_t lo = 0; lo < sizeof(image); lo += 7) { /* windows cut inside elements */
 		uint64_t hi = lo + 7 < sizeof(image) ? lo + 7 : sizeof(image);
 
@@ -362,7 +433,7 @@ static void test_many_boxes_of_one_tensor(void **state)
 			meet += (n + 1) * ROWS / STORED > lo && n < STORED;
 	}
 	want = declare(shards, WANTED);
-	assert_int_equal(plan_make(sources, SOURCES, &want, false, false, &plan, NULL), 0);
+	assert_int_equal(plan_make(sources, SOURCES, &want, false, NULL, &plan, NULL), 0);
 	assert_int_equal(plan.n_pieces, meet);
 	assert_int_equal(plan.bytes, (uint64_t)ROWS * 24);
 	plan_fini(&plan);
@@ -381,7 +452,7 @@ static void wire_sample(struct plan *plan, uint64_t *source_len, uint64_t *targe
 	struct declaration want = DECLARE(part("a", 1, 6, 1, 5), part("b", 0, 8, 0, 6));
 	struct plan_source source = { .declaration = have };
 
-	assert_int_equal(plan_make(&source, 1, &want, true, false, plan, NULL), 0);
+	assert_int_equal(plan_make(&source, 1, &want, true, NULL, plan, NULL), 0);
 	assert_true(plan->n_pieces == 2 && plan->n_problems == 1);
 	*source_len = have.image_bytes;
 	target_len[0] = 120;
@@ -512,7 +583,8 @@ static void peak_given(struct alloc_watch *w, void *p)
 
 /* As many copies of one declaration, planned with so much memory; what that took. */
 static int plan_copies(const struct declaration *have, uint32_t copies, size_t memory_max,
-		       const struct declaration *want, struct plan *plan)
+		       const struct declaration *want, const struct plan_peers *peers,
+		       struct plan *plan)
 {
 	struct plan_source sources[MANY] = {0};
 	struct peak peak = {.watch = {peak_taken, peak_given}};
@@ -522,7 +594,7 @@ static int plan_copies(const struct declaration *have, uint32_t copies, size_t m
 	for (uint32_t i = 0; i < copies; i++)
 		sources[i] = (struct plan_source){.declaration = *have, .cost = copies - i};
 	alloc_set_watch(&peak.watch);
-	r = plan_make_within(memory_max, sources, copies, want, true, false, plan, &e);
+	r = plan_make_within(memory_max, sources, copies, want, true, peers, plan, &e);
 	alloc_set_watch(NULL);
 	assert_true(r == 0 || (r == -E2BIG && strstr(e.text, "memory")));
 	/* malloc rounds each of some 12 arrays up. */
@@ -565,10 +637,10 @@ static void test_memory_is_bounded(void **state)
 	all.global.dim[0] = all.box.length[0] = 1000;
 	all.box.length[1] = 5;
 	want = declare(&all, 1);
-	assert_int_equal(plan_copies(&rows, 1, PLAN_MEMORY_MAX, &want, &one), 0);
-	assert_int_equal(plan_copies(&rows, MANY, PLAN_MEMORY_MAX, &want, &copies), 0);
-	assert_int_equal(plan_copies(&more, 1, PLAN_MEMORY_MAX, &want, &others), 0);
-	assert_int_equal(plan_copies(&few, 1, PLAN_MEMORY_MAX, &want, &small), 0);
+	assert_int_equal(plan_copies(&rows, 1, PLAN_MEMORY_MAX, &want, NULL, &one), 0);
+	assert_int_equal(plan_copies(&rows, MANY, PLAN_MEMORY_MAX, &want, NULL, &copies), 0);
+	assert_int_equal(plan_copies(&more, 1, PLAN_MEMORY_MAX, &want, NULL, &others), 0);
+	assert_int_equal(plan_copies(&few, 1, PLAN_MEMORY_MAX, &want, NULL, &small), 0);
 	assert_true(one.n_pieces == 1000 && copies.n_pieces == 1000 && small.n_pieces == 10);
 	for (size_t i = 0; i < copies.n_pieces; i++)
 		assert_int_equal(copies.pieces[i].source, MANY - 1); /* the cheapest */
@@ -578,7 +650,7 @@ static void test_memory_is_bounded(void **state)
 	assert_true(one.memory <= 4096 + one.n_pieces * (3 * sizeof(struct plan_piece) + 2048));
 	assert_true(small.memory < 64u << 10);
 	plan_fini(&one);
-	assert_int_equal(plan_copies(&rows, 1, copies.memory / 2, &want, &one), -E2BIG);
+	assert_int_equal(plan_copies(&rows, 1, copies.memory / 2, &want, NULL, &one), -E2BIG);
 	plan_fini(&one);
 	plan_fini(&copies);
 	plan_fini(&others);
@@ -589,7 +661,43 @@ static void test_memory_is_bounded(void **state)
 	forget(&want);
 }
 
-static int make_and_send(const struct plan_source *sources, const struct declaration *want)
+/* What is remembered to find what nobody wants goes with the names that are wanted, not with how
+ * many want them, and is counted. */
+static void test_memory_of_peers(void **state)
+{
+	struct declaration have = rows_and_others(10, 2000), few = rows_and_others(10, 0);
+	struct declaration want[MANY], other = rows_and_others(9, 1900);
+	struct plan one, all, none;
+
+	(void)state;
+	for (uint32_t i = 0; i < MANY; i++)
+		want[i] = other;
+	assert_int_equal(plan_copies(&have, 2, PLAN_MEMORY_MAX, &few, NULL, &none), 0);
+	assert_int_equal(
+		plan_copies(&have, 2, PLAN_MEMORY_MAX, &few, &(struct plan_peers){want, 1}, &one),
+		0);
+	assert_int_equal(plan_copies(&have, 2, PLAN_MEMORY_MAX, &few,
+				     &(struct plan_peers){want, MANY}, &all),
+			 0);
+	assert_int_equal(none.n_problems, 0);
+	assert_int_equal(one.n_problems, 100);
+	assert_int_equal(all.n_problems, 100);
+	assert_true(all.memory <= one.memory + 64 * MANY);
+	assert_true(one.memory <= none.memory + (512u << 10));
+	plan_fini(&all);
+	assert_int_equal(
+		plan_copies(&have, 2, one.memory / 2, &few, &(struct plan_peers){want, MANY}, &all),
+		-E2BIG);
+	plan_fini(&all);
+	plan_fini(&one);
+	plan_fini(&none);
+	forget(&have);
+	forget(&few);
+	forget(&other);
+}
+
+static int make_and_send(const struct plan_source *sources, const struct declaration *want,
+			 const struct plan_peers *peers)
 {
 	uint64_t image[2] = { sources[0].declaration.image_bytes,
 			      sources[1].declaration.image_bytes };
@@ -597,7 +705,7 @@ static int make_and_send(const struct plan_source *sources, const struct declara
 	struct writer w = { 0 };
 	struct plan plan, back;
 	struct reader in;
-	int r = plan_make(sources, 2, want, true, true, &plan, NULL);
+	int r = plan_make(sources, 2, want, true, peers, &plan, NULL);
 
 	if (!r)
 		r = plan_encode(&plan, &w);
@@ -619,7 +727,8 @@ static void test_every_allocation_may_fail(void **state)
 		DECLARE(part("x", 0, 8, 2, 4), flat("y", 0, 17), part("z", 0, 1, 0, 1));
 	struct declaration want =
 		DECLARE(part("x", 1, 6, 1, 5), part("y", 0, 8, 0, 6), part("none", 0, 1, 0, 1));
-	struct plan_source sources[2] = {{a, 1, false, NULL}, {b, 0, false, NULL}};
+	struct plan_source sources[2] = {{a, 1, NULL}, {b, 0, NULL}};
+	struct plan_peers peers = {&a, 1};
 
 	(void)state;
 	for (int persistent = 0; persistent < 2; persistent++)
@@ -628,7 +737,7 @@ static void test_every_allocation_may_fail(void **state)
 			int r;
 
 			alloc_fail_at(n, persistent);
-			r = make_and_send(sources, &want);
+			r = make_and_send(sources, &want, &peers);
 			fired = alloc_fired();
 			alloc_fail_at(0, false);
 			assert_int_equal(r, fired ? -ENOMEM : 0);
@@ -648,6 +757,7 @@ int main(void)
 		cmocka_unit_test(test_flat_to_flat_is_contiguous),
 		cmocka_unit_test(test_cheapest_then_lowest),
 		cmocka_unit_test(test_problems_are_named),
+		cmocka_unit_test(test_extra_is_what_no_peer_wants),
 		cmocka_unit_test(test_mismatch_of_one_copy),
 		cmocka_unit_test(test_problems_are_bounded),
 		cmocka_unit_test(test_strided_target),
@@ -656,6 +766,7 @@ int main(void)
 		cmocka_unit_test(test_wire_bounds),
 		cmocka_unit_test(test_wire_refuses_lies),
 		cmocka_unit_test(test_memory_is_bounded),
+		cmocka_unit_test(test_memory_of_peers),
 		cmocka_unit_test(test_every_allocation_may_fail),
 	};
 

@@ -353,7 +353,7 @@ static int plan_set(struct fetch *f, uint32_t set, struct err *e)
 		r = declaration_open(bytes, len, &wanted, e);
 	if (r < 0)
 		return r;
-	r = plan_make(f->plan_sources, f->n_windows, &wanted, false, false, &plan, e);
+	r = plan_make(f->plan_sources, f->n_windows, &wanted, false, NULL, &plan, e);
 	if (r == 0) {
 		r = push_pieces(f, &plan, at);
 		if (r < 0)

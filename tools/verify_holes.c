@@ -80,7 +80,7 @@ int holes_find(struct store *s, const struct checkpoint_id *id, const struct com
 
 		if (!h.ranks[i].present || is_again(&h, i))
 			continue;
-		r = plan_make(h.sources, h.world, &h.sources[i].declaration, true, false, &plan, e);
+		r = plan_make(h.sources, h.world, &h.sources[i].declaration, true, NULL, &plan, e);
 		for (size_t k = 0; k < plan.n_problems && r == 0; k++)
 			fn(arg, plan.problems[k].text);
 		plan_fini(&plan);

@@ -190,6 +190,20 @@ static void execute(const struct recipe *c, const struct plan *plan, uint8_t *co
 	}
 }
 
+/* The one tensor is extra where the first rank alone stores it and it is not wanted. */
+static void check_extra(const struct recipe *c, const struct plan *plan,
+			const struct declaration *have, const struct declaration *want)
+{
+	bool wanted = want->n_shards > 0;
+	size_t n = 0;
+
+	for (uint32_t i = 1; i < c->n_stored; i++)
+		wanted = wanted || have[i].n_shards > 0;
+	for (size_t i = 0; i < plan->n_problems; i++)
+		n += plan->problems[i].kind == PLAN_EXTRA;
+	assert(n == (have[0].n_shards > 0 && !wanted));
+}
+
 /* Source 0 is the least preferred. */
 static void check_plan(const struct recipe *c, const struct declaration *have,
 		       const struct declaration *want)
@@ -200,6 +214,8 @@ static void check_plan(const struct recipe *c, const struct declaration *have,
 	uint64_t covered = 0;
 	struct shard s;
 	struct plan plan;
+	/* What all but the first have stored is wanted by others. */
+	struct plan_peers peers = {have + 1, c->n_stored - 1};
 
 	for (uint32_t i = 0; i < c->n_stored; i++) {
 		sources[i].declaration = have[i];
@@ -212,13 +228,14 @@ static void check_plan(const struct recipe *c, const struct declaration *have,
 		memory[declaration_order(want, i)] = malloc(s.bytes + 1);
 		memset(memory[declaration_order(want, i)], UNTOUCHED, s.bytes);
 	}
-	if (plan_make(sources, c->n_stored, want, true, true, &plan, NULL) == 0) {
+	if (plan_make(sources, c->n_stored, want, true, &peers, &plan, NULL) == 0) {
 		execute(c, &plan, image, have, memory);
 		for (uint32_t i = 0; i < want->n_shards; i++) {
 			declaration_get(want, i, &s);
 			covered += check_shard(&s, size, memory[declaration_order(want, i)], best);
 		}
 		assert(plan.bytes == covered * size);
+		check_extra(c, &plan, have, want);
 	}
 	plan_fini(&plan);
 	for (uint32_t i = 0; i < c->n_stored; i++)

@@ -103,6 +103,67 @@ static void load_world(struct rig *r, unsigned world, const char *run, const cha
 		trainer_exit(&t[i]);
 }
 
+/* Strict loads of all ranks, each with the word that it declares with. */
+static void load_words(struct rig *r, unsigned world, const char *run, const char *word)
+{
+	struct trainer_process t[4];
+
+	for (unsigned i = 0; i < world; i++)
+		open_as(&t[i], r, i, world, run, word);
+	for (unsigned i = 0; i < world; i++)
+		trainer_tell(&t[i], "load -1 0");
+	for (unsigned i = 0; i < world; i++) {
+		int code = trainer_answer(&t[i], RIG_PATIENCE_MS);
+
+		RIG_CHECK(code >= 0, "%s, rank %u of %u: %d %s", run, i, world, code, t[i].text);
+		RIG_CHECK(!(code & CKPT_PARTIAL), "%s, rank %u: something is missing", run, i);
+	}
+	for (unsigned i = 0; i < world; i++)
+		trainer_exit(&t[i]);
+}
+
+/* D11: at the same world other ranks have other tensors: none is extra, on no rank. */
+static void dealt(struct rig *r)
+{
+	rig_start(r);
+	save_world(r, 3, "run1", "", 10);
+	load_words(r, 3, "run2", "dealt");
+	load_words(r, 3, "run3", "");
+	save_world(r, 2, "run4", "replicated", 20);
+	load_words(r, 2, "run5", "stages");
+	save_world(r, 2, "run6", "stages", 30);
+	load_words(r, 2, "run7", "replicated");
+	rig_kill_all(r);
+	rig_start(r);
+	load_words(r, 2, "run8", "replicated");
+}
+
+/* D11: what no rank wants is said when all have declared, and not before; what one wants, never. */
+static void unwanted(struct rig *r)
+{
+	struct trainer_process t[2];
+
+	rig_start(r);
+	save_world(r, 2, "run1", "extra", 10);
+	open_as(&t[0], r, 0, 2, "run2", "");
+	trainer_start(&t[1], r, NULL);
+	trainer_must(&t[1], "open job 1 2 run2 10000");
+	trainer_must(&t[0], "load -1 0");
+	trainer_must(&t[1], "declare %lu %u", ELEMENTS, SMALL);
+	for (unsigned i = 2; i-- > 0;)
+		expect(&t[i], trainer_ask(&t[i], "load -1 0"),
+		       "tensor 'extra' is stored but not wanted", "wanted by no rank");
+	RIG_CHECK(!(trainer_must(&t[0], "load -1 1") & CKPT_PARTIAL), "lenient, an extra one");
+	for (unsigned i = 0; i < 2; i++)
+		trainer_exit(&t[i]);
+	open_as(&t[0], r, 0, 2, "run3", "");
+	open_as(&t[1], r, 1, 2, "run3", "extra");
+	for (unsigned i = 0; i < 2; i++)
+		trainer_must(&t[i], "load -1 0");
+	for (unsigned i = 0; i < 2; i++)
+		trainer_exit(&t[i]);
+}
+
 static void set_host_name(const char *name)
 {
 	if (unshare(CLONE_NEWUTS) < 0 || sethostname(name, strlen(name)) < 0)
@@ -411,10 +472,12 @@ static void stored(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(mismatches),  RIG_TEST(shapes_and_holes), RIG_TEST(overlaps),
-		RIG_TEST(other_host),  RIG_TEST(flipped_bit),      RIG_TEST(passed_over),
-		RIG_TEST(all_damaged), RIG_TEST(all_gone),         RIG_TEST(removed_newest),
-		RIG_TEST(stored),
+		RIG_TEST(mismatches),     RIG_TEST(shapes_and_holes),
+		RIG_TEST(overlaps),       RIG_TEST(other_host),
+		RIG_TEST(flipped_bit),    RIG_TEST(passed_over),
+		RIG_TEST(all_damaged),    RIG_TEST(all_gone),
+		RIG_TEST(removed_newest), RIG_TEST(stored),
+		RIG_TEST(dealt),          RIG_TEST(unwanted),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

@@ -11,7 +11,9 @@
  *   declare ELEMENTS SMALL [WORD]          WORD: "frozen": none is trained; "extra": one more,
  *                                          "wide": that one with another type; "overlap", "hole":
  *                                          boxes of "w" overlap, or end early; "replicated":
- *                                          "p0" to "p3" too, which every rank has whole
+ *                                          "p0" to "p3" too, which every rank has whole;
+ *                                          "stages": these dealt to the ranks in turn; "dealt":
+ *                                          the small tensors are dealt to the next rank each
  *   device                                 "w" moves to the memory of a (stand-in) GPU
  *   prepare BLOB_BYTES
  *   save STEP TAG TIMEOUT_MS               0: do not wait for a credit -> pages it faulted in
@@ -244,7 +246,8 @@ static int do_declare(struct trainer *t, const char *args)
 {
 	unsigned long long elements;
 	char word_[32] = "", name[24];
-	unsigned small, flags = CKPT_TRAINED;
+	unsigned small, flags = CKPT_TRAINED, shift;
+	bool stages;
 	int64_t more = 0;
 	int r;
 
@@ -260,11 +263,14 @@ static int do_declare(struct trainer *t, const char *args)
 	r = declare_w(t, elements, more, flags);
 	if (r >= 0)
 		r = declare_m(t, elements, flags);
-	for (unsigned i = 0; strcmp(word_, "replicated") == 0 && i < REPLICATED && r >= 0; i++)
-		r = declare_p(t, elements, flags, i);
+	stages = strcmp(word_, "stages") == 0;
+	for (unsigned i = 0; (stages || strcmp(word_, "replicated") == 0) && i < REPLICATED; i++)
+		if (r >= 0 && (!stages || (int)i % t->world == t->rank))
+			r = declare_p(t, elements, flags, i);
+	shift = strcmp(word_, "dealt") == 0;
 	for (unsigned i = 0; i < small && r >= 0; i++) {
 		snprintf(name, sizeof(name), "b%03u", i);
-		if ((int)i % t->world == t->rank)
+		if ((int)(i + shift) % t->world == t->rank)
 			r = declare_named(t, name, CKPT_F32, flags, 100 + i);
 	}
 	if (r >= 0 && strcmp(word_, "extra") == 0)
