@@ -184,7 +184,7 @@ void replicas_fini(struct job *j)
 
 /* ---- One checkpoint ---- */
 
-enum dividing_state { LOOKING, COMPARING, SORTING, READY };
+enum dividing_state { LOOKING, OPENING, COMPARING, SORTING, READY };
 
 #define SAID_MAX 4u
 
@@ -219,10 +219,25 @@ struct dividing {
 	uint64_t **present;
 	struct comparer comparers[COMPARERS_MAX];
 	uint32_t n_comparers, running;
-	struct work sort;
+	struct work open, sort;
 };
 
 /* ---- On workers ---- */
+
+/* To open a table is to check each of its shards: too much for the loop. */
+static void open_run(struct work *w)
+{
+	struct dividing *s = container_of(w, struct dividing, open);
+	const struct checkpoint *c = s->checkpoint;
+
+	s->tables = alloc_array(c->world, sizeof(*s->tables));
+	s->present = alloc_array(c->world, sizeof(*s->present));
+	s->apart = alloc_array(s->replicas->dedup->n_parts, sizeof(*s->apart));
+	w->status = s->tables && s->present && s->apart ? 0 : -ENOMEM;
+	for (uint32_t i = 0; i < c->world && w->status == 0; i++)
+		w->status = rank_table_open(c->shards[i].table, c->shards[i].table_len,
+					    &s->tables[i], NULL);
+}
 
 struct range {
 	const uint8_t *image;
@@ -460,35 +475,11 @@ static void compare_done(struct work *w)
 	work_submit(s->checkpoint->job->node->env.workers, WORK_CPU, &s->sort);
 }
 
-static int take_tables(struct dividing *s)
-{
-	const struct checkpoint *c = s->checkpoint;
-	int r = 0;
-
-	s->tables = alloc_array(c->world, sizeof(*s->tables));
-	s->images = alloc_array(c->world, sizeof(*s->images));
-	s->present = alloc_array(c->world, sizeof(*s->present));
-	s->apart = alloc_array(s->replicas->dedup->n_parts, sizeof(*s->apart));
-	if (!s->tables || !s->images || !s->present || !s->apart)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < c->world && r == 0; i++) {
-		const struct shard_state *sh = &c->shards[i];
-
-		s->images[i] = sh->slot->region->base;
-		r = rank_table_open(sh->table, sh->table_len, &s->tables[i], NULL);
-	}
-	return r;
-}
-
 static void compare(struct dividing *s)
 {
 	struct workers *w = s->checkpoint->job->node->env.workers;
 	uint64_t n = min_u64((uint64_t)work_width(w, WORK_CPU), COMPARERS_MAX);
 
-	if (take_tables(s) < 0) {
-		give_up(s);
-		return;
-	}
 	s->state = COMPARING;
 	s->n_comparers = (uint32_t)min_u64(n, s->replicas->dedup->n_units);
 	s->running = s->n_comparers;
@@ -501,6 +492,37 @@ static void compare(struct dividing *s)
 		c->work.done = compare_done;
 		work_submit(w, WORK_CPU, &c->work);
 	}
+}
+
+static void open_done(struct work *w)
+{
+	struct dividing *s = container_of(w, struct dividing, open);
+
+	s->running--;
+	if (w->status == 0) {
+		compare(s);
+		return;
+	}
+	give_up(s);
+	job_poke(s->checkpoint->job);
+}
+
+static void open_tables(struct dividing *s)
+{
+	const struct checkpoint *c = s->checkpoint;
+
+	s->images = alloc_array(c->world, sizeof(*s->images));
+	if (!s->images) {
+		give_up(s);
+		return;
+	}
+	for (uint32_t i = 0; i < c->world; i++)
+		s->images[i] = c->shards[i].slot->region->base;
+	s->state = OPENING;
+	s->open.run = open_run;
+	s->open.done = open_done;
+	s->running++;
+	work_submit(c->job->node->env.workers, WORK_CPU, &s->open);
 }
 
 struct dividing *dividing_start(struct checkpoint *c)
@@ -538,7 +560,7 @@ bool dividing_step(struct dividing *s)
 	if (s->state == LOOKING && s->replicas->done && !s->replicas->dedup)
 		s->state = READY;
 	if (s->state == LOOKING && s->replicas->done && s->checkpoint->digested)
-		compare(s);
+		open_tables(s);
 	return s->state == READY;
 }
 
