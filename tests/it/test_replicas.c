@@ -231,6 +231,79 @@ static void ranks_disagree(struct rig *r)
 	close_world(t);
 }
 
+static void damage(const char *pattern, bool take_away)
+{
+	struct stat st;
+	uint8_t b;
+	glob_t g;
+	int fd;
+
+	RIG_CHECK(glob(pattern, 0, NULL, &g) == 0 && g.gl_pathc == 1, "no file '%s'", pattern);
+	if (take_away) {
+		RIG_CHECK(unlink(g.gl_pathv[0]) == 0, "unlink '%s'", g.gl_pathv[0]);
+		globfree(&g);
+		return;
+	}
+	fd = open(g.gl_pathv[0], O_RDWR | O_CLOEXEC);
+	RIG_CHECK(fd >= 0 && fstat(fd, &st) == 0, "open '%s'", g.gl_pathv[0]);
+	RIG_CHECK(pread(fd, &b, 1, st.st_size / 2) == 1, "read '%s'", g.gl_pathv[0]);
+	b ^= 0x40;
+	RIG_CHECK(pwrite(fd, &b, 1, st.st_size / 2) == 1 && fsync(fd) == 0, "write '%s'",
+		  g.gl_pathv[0]);
+	close(fd);
+	globfree(&g);
+}
+
+/* What one file alone has of a replicated tensor is bad or gone: no rank is given the step, all are
+ * told that they get the one before, and can go on from it. */
+static void one_file_is_bad(struct rig *r, bool take_away)
+{
+	static char text[65536];
+	struct trainer_process t[RANKS];
+	char pattern[300];
+
+	rig_start(r);
+	open_world(t, r, "run1");
+	for (int step = 10; step <= 20; step += 10) {
+		RIG_CHECK(trainers_save(t, RANKS, (uint64_t)step, 1) == 0, "save: %s", t[0].text);
+		trainer_must(&t[0], "wait %d %d 60000", step, CKPT_DURABLE);
+	}
+	close_world(t);
+	rig_kill_all(r);
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/20.*/rank-2.shard", r->data);
+	damage(pattern, take_away);
+	rig_start(r);
+	for (unsigned i = 0; i < RANKS; i++)
+		open_as(&t[i], r, i, RANKS, "run2");
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_must(&t[i], "prepare 65536");
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_tell(&t[i], "load -1 0");
+	for (unsigned i = 0; i < RANKS; i++) {
+		int code = trainer_answer(&t[i], RIG_PATIENCE_MS);
+
+		RIG_CHECK(code >= 0 && code & CKPT_FELL_BACK, "rank %u: %d %s", i, code, t[i].text);
+		RIG_CHECK(strcmp(t[i].text, "10 1 2") == 0, "rank %u: '%s'", i, t[i].text);
+	}
+	RIG_CHECK(trainers_save(t, RANKS, 30, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait 30 %d 60000", CKPT_DURABLE);
+	RIG_CHECK(trainer_ask(&t[0], "load 20 0") < 0, "the damaged step: %s", t[0].text);
+	close_world(t);
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "verify") != 0 &&
+			  strstr(text, take_away ? "rank-2.shard" : "of rank 2"),
+		  "verify: %s", text);
+}
+
+static void damaged_file(struct rig *r)
+{
+	one_file_is_bad(r, false);
+}
+
+static void lost_file(struct rig *r)
+{
+	one_file_is_bad(r, true);
+}
+
 /* What was compared is forgotten: every file is whole then. */
 static void comparing_fails(struct rig *r)
 {
@@ -251,7 +324,8 @@ int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
 		RIG_TEST(stored_once),    RIG_TEST(compressed),      RIG_TEST(switched_off),
-		RIG_TEST(ranks_disagree), RIG_TEST(comparing_fails),
+		RIG_TEST(ranks_disagree), RIG_TEST(comparing_fails), RIG_TEST(damaged_file),
+		RIG_TEST(lost_file),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 2, argc, argv);
