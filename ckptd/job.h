@@ -117,6 +117,7 @@ struct checkpoint {
 	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
 	char reason[REASON_MAX + 1]; /* ABORTED, suspect, or why persisting failed */
 	uint32_t persist_tries;
+	bool replicas_told; /* that holders of replicas differ, at an earlier try */
 };
 
 /* ---- Members ---- */

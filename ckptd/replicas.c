@@ -427,8 +427,9 @@ static void tell_differences(struct dividing *s)
 			all = *d;
 		all.parts = parts;
 	}
-	if (all.any)
+	if (all.any && !s->checkpoint->replicas_told)
 		tell(s, &all);
+	s->checkpoint->replicas_told = s->checkpoint->replicas_told || all.any;
 }
 
 /* ---- On the loop ---- */

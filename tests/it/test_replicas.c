@@ -231,6 +231,32 @@ static void ranks_disagree(struct rig *r)
 	close_world(t);
 }
 
+/* A write that fails is tried again, and what was compared is compared again: one alarm. */
+static void told_once(struct rig *r)
+{
+	struct trainer_process t[RANKS];
+
+#ifndef CKPT_FAULTS
+	rig_skip("no fault points in this build");
+#endif
+	rig_env(r, "CKPT_FAULT=SHARD_DATA=error@5");
+	rig_start(r);
+	open_world(t, r, "run1");
+	RIG_CHECK(trainers_save(t, RANKS, 10, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait 10 %d 60000", CKPT_DURABLE);
+	trainer_must(&t[2], "touch 3 5000000"); /* of p1 */
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_tell(&t[i], "resave 20 20000");
+	for (unsigned i = 0; i < RANKS; i++)
+		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) == 0, "save: %s", t[i].text);
+	trainer_must(&t[0], "wait 20 %d 60000", CKPT_DURABLE);
+	close_world(t);
+	RIG_CHECK(rig_log_count(r, "write step 20 to disk, try 1 of") == 1, "nothing failed");
+	RIG_CHECK(rig_log_count(r, "not the same on rank 2") == 1, "told %u times",
+		  rig_log_count(r, "not the same on rank 2"));
+	verify(r);
+}
+
 static void damage(const char *pattern, bool take_away)
 {
 	struct stat st;
@@ -326,6 +352,7 @@ int main(int argc, char **argv)
 		RIG_TEST(stored_once),    RIG_TEST(compressed),      RIG_TEST(switched_off),
 		RIG_TEST(ranks_disagree), RIG_TEST(comparing_fails), RIG_TEST(damaged_file),
 		RIG_TEST(lost_file),
+		RIG_TEST(told_once),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 2, argc, argv);
