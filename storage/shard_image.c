@@ -397,7 +397,7 @@ int shard_write_image(struct shard_writer *w, struct disk_queue *q, const void *
 		return err_set(e, r, "writing of '%s' was cancelled", w->path);
 	if (r < 0)
 		return err_code(e, r, "cannot write %" PRIu64 " bytes of chunks to '%s'",
-				w->image_len, w->path);
+				w->raw_bytes, w->path);
 	w->written = true;
 	return 0;
 }
