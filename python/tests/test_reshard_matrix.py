@@ -496,19 +496,25 @@ def save(job, ranks):
 
 
 def load(job, run, ranks, tier):
-    """Sentences about what is wrong. Not strict: a rank that saved tensors which now only others
-    want is told so, where there are as many ranks as then. Nothing else may be said."""
+    """Sentences about what is wrong. Strict: all have declared when the first one loads, so
+    whatever is stored must be wanted by one of them."""
     wrong = []
-    for r in ranks:
-        image = r.blank()
-        with r.open(job, run, image) as c:
-            got = c.load(step=1, strict=False)
-        wrong += [p for p in got.problems if not p.endswith("is stored but not wanted")]
+    images = [r.blank() for r in ranks]
+    handles = [r.open(job, run, image) for r, image in zip(ranks, images)]
+    for r, image, c in zip(ranks, images, handles):
+        try:
+            got = c.load(step=1)
+        except ckpt.CkptError as e:
+            wrong.append(f"rank {r.rank}: {e}")
+            continue
+        wrong += got.problems
         if got.tier != tier and r.image.size > GUARD * len(r.declared):
             wrong.append(f"rank {r.rank}: from {got.tier}, not {tier}")
         difference = r.difference(image)
         if difference:
             wrong.append(difference)
+    for c in handles:
+        c.close()
     return wrong
 
 
