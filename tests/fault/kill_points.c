@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kill_points.c - SIGKILL of ckptd at every named fault point (acceptance 7).
+ * kill_points.c - SIGKILL of ckptd at every named fault point.
  *
  * For each point of base/faults.def: ckptd kills itself at the point's n-th hit, n = 1, 3, 8, ...
  * until a whole life passes without it, in three situations:
@@ -38,6 +38,7 @@
 #define JOBS 6
 #define WORLD 2u
 #define ELEMENTS 30000ul
+#define DECLARE "declare %lu %u replicated"
 #define SMALL 120u /* tables large enough that the ledger is rewritten */
 #define STEPS 14u
 #define KEEP_LAST 2
@@ -164,7 +165,7 @@ static void join(struct life *l, const char *run)
 	for (unsigned i = 0; i < WORLD; i++) {
 		trainer_start(&l->ranks[i], &l->rig, NULL);
 		trainer_tell(&l->ranks[i], "open job %u %u %s 20000", i, WORLD, run);
-		trainer_tell(&l->ranks[i], "declare %lu %u", ELEMENTS, SMALL);
+		trainer_tell(&l->ranks[i], DECLARE, ELEMENTS, SMALL);
 	}
 	for (unsigned i = 0; i < WORLD; i++) {
 		if (answer(l, i) < 0 && !l->dead)
@@ -230,7 +231,12 @@ static uint64_t check_served(struct life *l, const char *run, bool memory)
 	size_t n;
 	int r;
 
-	trainers_join(&t, 1, &l->rig, "job", run, ELEMENTS, SMALL);
+	trainer_start(&t, &l->rig, NULL);
+	trainer_tell(&t, "open job 0 1 %s 10000", run);
+	trainer_tell(&t, DECLARE, ELEMENTS, SMALL);
+	for (int k = 0; k < 2; k++)
+		if (trainer_answer(&t, RIG_PATIENCE_MS) < 0)
+			rig_fail(WHERE_FMT "join: %s", WHERE(l), t.text);
 	r = trainer_ask(&t, "load -1 0");
 	/* All that was committed was in memory, and that is gone: it says so. */
 	if (r < 0 && (r != CKPT_ELOST || memory))
