@@ -304,6 +304,8 @@ int shard_check_leaf(struct shard_reader *r, uint64_t leaf, struct err *e)
 	int rc;
 
 	assert(leaf < r->table.n_leaves);
+	if (BUG(CHECK_IN_CACHE) && r->cached)
+		return err_set(e, CKPT_ECORRUPT, "leaf %" PRIu64 " is bad in the cache", leaf);
 	scratch = alloc_aligned(2u * (size_t)g.chunk + DISK_ALIGN, &block);
 	if (!scratch)
 		return err_code(e, -ENOMEM, "cannot read leaf %" PRIu64, leaf);

@@ -351,8 +351,7 @@ int main(int argc, char **argv)
 	static const struct rig_test tests[] = {
 		RIG_TEST(stored_once),    RIG_TEST(compressed),      RIG_TEST(switched_off),
 		RIG_TEST(ranks_disagree), RIG_TEST(comparing_fails), RIG_TEST(damaged_file),
-		RIG_TEST(lost_file),
-		RIG_TEST(told_once),
+		RIG_TEST(lost_file),      RIG_TEST(told_once),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 2, argc, argv);

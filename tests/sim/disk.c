@@ -72,6 +72,9 @@ void disk_options_atlas(struct disk_options *o, struct world *w)
 		for (int c = 0; c < DISK_CLASSES; c++)
 			o->one_in[c][f] = rate;
 	}
+	/* Few files are read through the page cache. */
+	for (int c = 0; c < DISK_CLASSES; c++)
+		o->one_in[c][FAULT_STALE] /= 16;
 	o->sector = 64u << world_random(w, 4);
 }
 

@@ -56,6 +56,7 @@ enum disk_fault {
 	FAULT_NAME_EIO,  /* open, rename, link, ...: done or not, the answer is an error */
 	FAULT_FLIP,      /* a bit of what lies there, before a read or at power loss */
 	FAULT_MISDIRECT, /* a write goes elsewhere, in the same file or another */
+	FAULT_STALE,     /* what the page cache gives a process is not what is there */
 	DISK_FAULTS
 };
 
@@ -85,6 +86,8 @@ enum disk_class disk_class_of(const char *path);
 int disk_fd_read(struct world *w, int fd, void *buf, size_t len, uint64_t offset);
 /* Damaged or made to fail, whatever its name is now. */
 bool disk_fd_hit(struct world *w, int fd);
+/* Something was read through it that is not there. */
+bool disk_fd_stale(struct world *w, int fd);
 
 /* ---- For the oracle and for planted damage ---- */
 bool disk_is_damaged(struct disk *d, const char *path);

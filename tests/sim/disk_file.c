@@ -272,15 +272,28 @@ int sim_file_export_fd(struct disk_file *f)
 
 void sim_file_forget(struct disk_file *f)
 {
-	/* There is no cache: what is read is what is there. */
+	/* There is no cache: what is read is what is there, but for FAULT_STALE. */
 	assert(handle_of(f)->flags & DISK_READ);
 }
 
 int disk_fd_read(struct world *w, int fd, void *buf, size_t len, uint64_t offset)
 {
 	struct handle *h = sim_fd_object(w, fd, &file_fd_ops);
+	int r = h ? handle_read(h, buf, len, offset) : -EBADF;
 
-	return h ? handle_read(h, buf, len, offset) : -EBADF;
+	if (r > 0 && h->flags & DISK_EXACT &&
+	    disk_fault(sim_disk_of(h->file.disk), h->inode->class, FAULT_STALE)) {
+		((uint8_t *)buf)[world_random(w, (uint64_t)r)] ^= 1;
+		h->stale = true;
+	}
+	return r;
+}
+
+bool disk_fd_stale(struct world *w, int fd)
+{
+	struct handle *h = sim_fd_object(w, fd, &file_fd_ops);
+
+	return h && h->stale;
 }
 
 bool disk_fd_hit(struct world *w, int fd)

@@ -118,6 +118,7 @@ struct handle {
 	bool locked, exclusive;
 	bool busy;     /* one thread at a time */
 	bool sync_failed;
+	bool stale;         /* FAULT_STALE */
 	unsigned in_flight; /* queued transfers */
 	struct life *owner; /* NULL: closed, a descriptor lives on; or the driver's */
 };

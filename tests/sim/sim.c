@@ -192,6 +192,7 @@ static const struct {
 	{BUG_ACCEPT_OLD_TERM, NULL,
 	 "a record of an older term is never read: append-if-absent lets "
 	 "only the newest history write (coord/test_history)"},
+	{BUG_CHECK_IN_CACHE, &damage, NULL},
 	{BUG_COMMIT_BEFORE_DIGESTS, &everything, NULL},
 	{BUG_EPOCH_WITHOUT_SETTLING, &everything, NULL},
 	{BUG_EXPIRE_BEFORE_RECORD, &everything, NULL},
@@ -333,7 +334,7 @@ static bool enough(const uint64_t counts[COUNTS])
 		{COUNT_replaced, 20},      {COUNT_disk_faults, 500},   {COUNT_stops, 10},
 		{COUNT_repeated, 500},     {COUNT_fell_back, 5},       {COUNT_zombies, 10},
 		{COUNT_full, 50},          {COUNT_removed, 100},       {COUNT_pinned, 100},
-		{COUNT_load_lost, 20},
+		{COUNT_load_lost, 20},     {COUNT_stale_leaf, 5},
 	};
 	bool good = true;
 

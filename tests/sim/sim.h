@@ -50,7 +50,7 @@
 					X(keeper_deaths) X(index_losses) X(breaks) X(outages)      \
 						X(torn_ledgers) X(disk_faults) X(zombies)          \
 							X(refused) X(full) X(removed) X(pinned)    \
-								X(load_lost)
+								X(load_lost) X(stale_leaf)
 
 enum count {
 #define X(name) COUNT_##name,

@@ -281,13 +281,16 @@ static int report(struct loading *l)
 	const struct load_source *s = &l->plan.sources[l->bad_source];
 	bool whole = l->channel == r->channel && r->channel && channel_intact(r->channel);
 	bool hit = s->kind == LOAD_FILE && disk_fd_hit(r->sim->w, r->fds[1 + l->bad_source]);
+	bool stale = s->kind == LOAD_FILE && disk_fd_stale(r->sim->w, r->fds[1 + l->bad_source]);
 	int err;
 
 	sim_count(r->sim, bad_leaf);
-	if (!hit && (whole || s->kind == LOAD_FILE))
+	if (stale)
+		sim_count(r->sim, stale_leaf);
+	else if (!hit && (whole || s->kind == LOAD_FILE))
 		oracle_bad_leaf(r, l->step, s->rank, s->kind == LOAD_FILE);
 	err = say_end(l, false);
-	if (err == 0 && whole && l->mismatch && l->channel == r->channel) {
+	if (err == 0 && whole && !stale && l->mismatch && l->channel == r->channel) {
 		r->bad_told = true;
 		r->bad_attempt = l->attempt;
 		r->bad_rank = s->rank;
