@@ -22,6 +22,8 @@
 
 #define MEMORY_DEFAULT (256u << 20)
 #define MAPPED_BYTES   (256 << 10)
+#define NOTE_LEAST     (8u << 20) /* bytes that a kill may cost */
+#define NOTE_MOST      (256u << 20)
 #define TABLES_SHARE   8u /* of the memory, for tables of the source until it is divided */
 
 /* ---- Words ---- */
@@ -150,6 +152,7 @@ static int open_making(const struct ctl *c, const struct reshard *x, struct maki
 		.from = from->root,
 		.memory = x->memory.making,
 		.compression = x->compression,
+		.sync_every = max_u64(NOTE_LEAST, min_u64(target_bytes(x) / 32, NOTE_MOST)),
 		.keep = true,
 	};
 

@@ -413,7 +413,7 @@ static void goes_on_after_kills(void **state)
 
 /* ---- Bounds ---- */
 
-#define PROGRAM_KIB (48 << 10) /* of the program and its libraries, beside --memory */
+#define PROGRAM_KIB (32 << 10) /* of the program and its libraries, beside --memory */
 
 static void stays_within_its_memory(void **state)
 {
