@@ -180,6 +180,9 @@ static int seal_check(struct member *m, const struct seal_request *r, struct err
 			       m->rank, (unsigned long long)r->step, (unsigned long long)r->epoch,
 			       (unsigned long long)j->history.epoch.number,
 			       j->history.epoch.reason);
+	if (r->step == CKPT_LATEST)
+		return err_set(e, -EINVAL, "rank %u: %llu is no step that can be saved", m->rank,
+			       (unsigned long long)r->step);
 	if (committed_step(j, r->epoch, &newest) && r->step <= newest)
 		return err_set(e, -EINVAL,
 			       "rank %u: step %llu is not above step %llu, which this epoch has "

@@ -28,6 +28,15 @@
 /* A save that does not wait for a credit gives ckptd this long for an answer about new slots. */
 #define SLOTS_STEP_MS 20
 
+/* No load would find it, and no step could come after it. */
+static int step_check(uint64_t step, struct err *e)
+{
+	if (step != CKPT_LATEST)
+		return 0;
+	return err_set(e, -EINVAL, "CKPT_LATEST, %llu or -1, is no step that can be saved",
+		       (unsigned long long)step);
+}
+
 int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret, struct err *e)
 {
 	struct ckpt_save_args known = { .size = sizeof(known),
@@ -41,7 +50,7 @@ int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret, 
 	if (known.flags & ~(CKPT_WAIT_CREDIT | CKPT_FULL_COMPARE))
 		return err_set(e, -EINVAL, "unknown flags %#x", known.flags);
 	*ret = known;
-	return 0;
+	return step_check(known.step, e);
 }
 
 /* ---- Blobs ---- */
@@ -460,7 +469,9 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 		return err_set(e, CKPT_ESTATE,
 			       "a save was begun and not ended; call "
 			       "ckpt_save_fence() first");
-	r = settle(c, deadline, e);
+	r = step_check(step, e);
+	if (r == 0)
+		r = settle(c, deadline, e);
 	if (r == 0)
 		r = check_epoch(c, step, e);
 	if (r < 0)

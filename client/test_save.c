@@ -213,6 +213,11 @@ static void test_blobs(void **state)
 	blobs[1].name = "";
 	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
 	blobs[1].name = "none";
+	w->a.step = CKPT_LATEST;
+	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "no step that can be saved"));
+	assert_int_equal(ckpt_skip(w->c, CKPT_LATEST, "no"), -EINVAL);
+	w->a.step = 7;
 	blobs[2].data = NULL;
 	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
 	w->a.n_blobs = 5000;

@@ -18,6 +18,7 @@ place, never copied in Python, and looked up anew at every call, so they may mov
 """
 
 import ctypes as C
+import operator
 import warnings
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -137,6 +138,19 @@ class Save:
             return False
         self._owner._status(_check(result))
         return True
+
+
+def check_step(step: int) -> int:
+    """The step as libckpt takes it, or ValueError: ctypes would cut it to 64 bits."""
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise ValueError(f"{step!r} is no step: steps are whole numbers")
+    if not 0 <= operator.index(step) < L.LATEST:
+        raise ValueError(f"{step} is no step: steps are from 0 to {L.LATEST - 1}")
+    return operator.index(step)
+
+
+def _step_or_latest(step: Optional[int]) -> int:
+    return L.LATEST if step is None else check_step(step)
 
 
 class _Saving:
@@ -301,7 +315,7 @@ class Checkpointer:
             data = data if isinstance(data, bytes) else bytes(data)
             keep.append(data)
             array[i] = L.Blob(name.encode(), C.cast(C.c_char_p(data), C.c_void_p), len(data))
-        args = L.SaveArgs(C.sizeof(L.SaveArgs), step, bindings, n, array, len(blobs),
+        args = L.SaveArgs(C.sizeof(L.SaveArgs), check_step(step), bindings, n, array, len(blobs),
                           _ms(timeout), L.WAIT_CREDIT if wait_credit else 0)
         return args, (keep, bindings, array)
 
@@ -327,7 +341,8 @@ class Checkpointer:
 
     def skip(self, step: int, reason: str = "") -> None:
         """In place of a save that cannot be made: the other ranks' attempt at this step ends now."""
-        self._status(_check(L.lib.ckpt_skip(self._handle(), step, reason.encode()[:127])))
+        self._status(_check(L.lib.ckpt_skip(self._handle(), check_step(step),
+                                            reason.encode()[:127])))
 
     # ---- Loading ----
 
@@ -338,7 +353,7 @@ class Checkpointer:
         nothing was ever saved; where checkpoints were and none can be restored it raises (CKPT_ELOST),
         and the rank may save what it begins with. strict=False loads what matches and lists the rest in .problems."""
         bindings, n, keep = self._bindings()
-        args = L.LoadArgs(C.sizeof(L.LoadArgs), L.LATEST if step is None else step, bindings, n,
+        args = L.LoadArgs(C.sizeof(L.LoadArgs), _step_or_latest(step), bindings, n,
                           _ms(timeout), 0 if strict else L.LENIENT)
         out = L.Loaded(C.sizeof(L.Loaded))
         result = _check(L.lib.ckpt_load(self._handle(), C.byref(args), C.byref(out)))
@@ -387,8 +402,8 @@ class Checkpointer:
         """Opens the checkpoint of step (default: the newest) for looking at what it holds and reading
         any part of it, whatever this handle declares. None when nothing was ever saved."""
         s = C.c_void_p()
-        result = _check(L.lib.ckpt_stored_open(self._handle(), L.LATEST if step is None else step,
-                                               _ms(timeout), C.byref(s)))
+        result = _check(L.lib.ckpt_stored_open(self._handle(), _step_or_latest(step), _ms(timeout),
+                                               C.byref(s)))
         self._status(result)
         if result & L.NOTHING:
             return None
