@@ -17,7 +17,7 @@ import uuid
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
-from . import COMMITTED, DURABLE, Checkpointer, CkptError, _ms
+from . import COMMITTED, DURABLE, Checkpointer, CkptError, _ms, check_step
 from . import open as _open
 
 CONNECT_TIMEOUT = 60.0  # seconds: others of the launch may still be leaving
@@ -38,9 +38,9 @@ def parse(url: str) -> Tuple[str, Optional[int], str]:
     job = unquote(parts[0])
     if len(parts) == 1:
         return job, None, ""
-    if not parts[1].isdigit():
+    if not (parts[1].isascii() and parts[1].isdigit()):
         raise ValueError(f"'{url}': '{parts[1]}' is no step; it is ckpt://JOB/STEP, the step a number")
-    return job, int(parts[1]), "/".join(parts[2:])
+    return job, check_step(int(parts[1])), "/".join(parts[2:])
 
 
 def distributed() -> Any:
@@ -71,7 +71,7 @@ class Session:
         self.job = job
         self.lock = threading.RLock()
         self.generation = 0
-        self.signature: Any = None   # the coordinator's: of the plans of all ranks
+        self.plans: Any = None       # the coordinator's: of all ranks
         self.declared: Any = None    # what the handle has declared; None: nothing yet
         self.room = 0                # bytes of blobs in each save
         self.again = False           # the next save needs a new generation
@@ -90,6 +90,10 @@ class Session:
         if world > 1 and self._run_id is None:
             self._run_id = os.environ.get("CKPT_RUN_ID") or _agreed_run_id(dist, self.job)
         return rank, world
+
+    @property
+    def is_open(self) -> bool:
+        return self._handle is not None
 
     @property
     def handle(self) -> Checkpointer:

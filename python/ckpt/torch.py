@@ -21,11 +21,15 @@ writer's methods may be called from another thread, as async_save does, one save
 import dataclasses
 import io
 import json
+import os
+import sys
 import threading
+import time
+import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import CkptError, Want, _json
-from ._session import close_all, parse, session
+from ._session import check_step, close_all, parse, session
 from ._tensors import DTYPES
 
 __all__ = ["Writer", "Reader", "close_all"]
@@ -34,6 +38,7 @@ METADATA = "ckpt.torch"        # the coordinator's blob
 PACKED = "ckpt.torch.packed"   # bytes items beyond what may be blobs of their own
 BLOBS_OWN = 1000               # libckpt takes 1024 in one save,
 BLOB_NAMES = 48 << 10          # and so many bytes of their names
+_UNAVAILABLE, _TIMED_OUT = -1004, -1013
 FORMAT = 1
 
 
@@ -99,10 +104,13 @@ class _Target:
         return f"ckpt://{self.job}" + ("" if self.step is None else f"/{self.step}")
 
     def _session(self):
-        if self.job is None:
+        return self._session_of(self.job)
+
+    def _session_of(self, job: Optional[str]):
+        if job is None:
             raise CkptError(-22, "no job is named: give checkpoint_id='ckpt://JOB/STEP', or "
                             f"{type(self).__name__}('JOB')")
-        return session(self.job, **self._options)
+        return session(job, **self._options)
 
 
 # ---- Saving ----
@@ -133,6 +141,69 @@ def _place_bytes(items: List[Tuple[str, bytes]]) -> Tuple[Dict[str, bytes], Dict
     return blobs, places
 
 
+class _Turns:
+    """Which thread's save goes on: one at a time of a writer, or a save would go on with the step and
+    the staged copy of another. DCP does not tell a writer that a save has failed: a turn ends too when
+    its thread does, when that begins another, or when another has waited for it in vain."""
+
+    POLL = 0.02  # seconds; a thread's end wakes nobody
+
+    def __init__(self, patience: Any):
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._owner: Optional[threading.Thread] = None
+        self._announced = False              # staged for a thread that is still to come
+        self._ousted: Any = weakref.WeakSet()
+
+    def _wait(self, free: Any) -> bool:
+        deadline = time.monotonic() + self._patience()
+        while not free():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(min(left, self.POLL))
+        return True
+
+    def _is_free(self) -> bool:
+        return (self._owner is None or self._owner is threading.current_thread() or
+                not self._owner.is_alive())
+
+    def begin(self) -> None:
+        me = threading.current_thread()
+        with self._changed:
+            if not self._wait(self._is_free):
+                self._ousted.add(self._owner)
+            self._ousted.discard(me)
+            self._owner, self._announced = me, False
+
+    def check(self) -> None:
+        with self._changed:
+            if threading.current_thread() in self._ousted:
+                raise CkptError(-1013, "another save of this writer took the place of this one, which "
+                                f"was not over after {self._patience():g} seconds")
+
+    def end(self) -> None:
+        with self._changed:
+            if threading.current_thread() not in self._ousted:
+                self._owner = None
+            self._changed.notify_all()
+
+    def announce(self) -> None:
+        """A save by another thread is to come."""
+        with self._changed:
+            if not self._wait(lambda: not self._announced and self._is_free()):
+                self._announced = False
+                raise CkptError(-1013, "the save before by this writer is not over after "
+                                f"{self._patience():g} seconds: wait for its future before the next, "
+                                "or give the writer a longer timeout")
+            self._owner, self._announced = None, True
+
+    def withdraw(self) -> None:
+        with self._changed:
+            self._announced = False
+            self._changed.notify_all()
+
+
 class _Writer(_Target):
     """StorageWriter and AsyncStager in one.
 
@@ -147,24 +218,55 @@ class _Writer(_Target):
 
     def __init__(self, job: Optional[str] = None, step: Optional[int] = None, *,
                  durable: bool = False, timeout: Optional[float] = None, **options: Any):
+        self._of_thread = threading.local()  # .target: what reset() named for this thread's next save
         super().__init__(job, step, timeout=timeout, **options)
         self.durable = durable
         self._coordinator = False
         self._collectives = True
+        self._job: Optional[str] = None      # of the save that goes on
+        self._now: Optional[int] = None      # its step
         self._pending: Optional[_Saving] = None
         self._metadata_bytes = 0
+        self._turns = _Turns(self._patience)
         self._stager: Any = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self._staged_like: Any = None
+
+    @property
+    def step(self) -> Optional[int]:
+        return self._step
+
+    @step.setter
+    def step(self, step: Optional[int]) -> None:
+        self._step = step
+        self._of_thread.target = None
+
+    def _patience(self) -> float:
+        if self.timeout is not None:
+            return self.timeout
+        try:
+            return float(os.environ.get("CKPT_TIMEOUT", "") or 60)
+        except ValueError:  # ckpt.open() will say so
+            return 60.0
 
     # Order of calls: reset, set_up_storage_writer (1.13: init), prepare_local_plan,
-    # prepare_global_plan on the coordinator, write_data, finish on the coordinator.
+    # prepare_global_plan on the coordinator, write_data, finish on the coordinator. All of one save are
+    # in one thread; async_save's are in a thread of their own, while the trainer's goes on.
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        super().reset(checkpoint_id)
+        if checkpoint_id is not None:
+            job, step, _ = parse(checkpoint_id)  # another thread may set the attributes meanwhile
+            self._of_thread.target = job, step
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        self._coordinator = is_coordinator
-        self._collectives = kwargs.get("use_collectives", True)
+        target = getattr(self._of_thread, "target", None) or (self.job, self.step)
+        self._of_thread.target = None
+        self._turns.begin()
         if self._pending is not None:
             self._drop("the save before was not finished")
+        self._job, self._now = target
+        self._coordinator = is_coordinator
+        self._collectives = kwargs.get("use_collectives", True)
 
     def init(self, is_coordinator: bool) -> None:
         """1.13's name of set_up_storage_writer."""
@@ -174,36 +276,42 @@ class _Writer(_Target):
         return None
 
     def prepare_local_plan(self, plan: Any) -> Any:
-        if self.step is None:
-            raise CkptError(-22, f"no step is named for job '{self.job}': give checkpoint_id="
+        if self._now is None:
+            raise CkptError(-22, f"no step is named for job '{self._job}': give checkpoint_id="
                             "'ckpt://JOB/STEP', or set the writer's step")
-        s = self._session()
+        check_step(self._now)
+        s = self._session_of(self._job)
         with s.lock:
             said = {"generation": s.generation, "again": s.again}
         return dataclasses.replace(plan, storage_data=said)
 
     def prepare_global_plan(self, plans: List[Any]) -> List[Any]:
-        """All ranks open their handles anew together when the plan of one has changed."""
-        said = [p.storage_data for p in plans]
-        signature = tuple(tuple(_item_key(i) for i in p.items) for p in plans)
-        s = self._session()
+        """All ranks open their handles anew together when the plan of one has changed. With DCP's plan
+        caching a rank whose plan is not usable keeps the one that it had: where there is a new
+        generation to be told it is given that plan once more."""
+        s = self._session_of(self._job)
         with s.lock:
-            generation = max([s.generation] + [x["generation"] for x in said])
-            known = s.signature
-            s.signature = signature
-        if any(x["again"] or x["generation"] != generation for x in said) or (
-                known is not None and known != signature):
+            known, generation = s.plans, s.generation
+            plans = list(plans)
+            full = [known[i] if not getattr(p, "usable", True) and known and i < len(known) else p
+                    for i, p in enumerate(plans)]
+            s.plans = full
+        said = [p.storage_data or {} for p in plans if getattr(p, "usable", True)]
+        generation = max([generation] + [x.get("generation", 0) for x in said])
+        changed = known is not None and [_plan_key(p) for p in known] != [_plan_key(p) for p in full]
+        new = changed or any(x.get("again") or x.get("generation", generation) != generation
+                             for x in said)
+        if new:
             generation += 1
         self._metadata_bytes = sum(256 + 2 * len(_json.dumps(p.planner_data)) +
-                                   sum(_item_bytes(i) for i in p.items) for p in plans)
-        return [dataclasses.replace(p, storage_data={"generation": generation, "again": False})
-                for p in plans]
+                                   sum(_item_bytes(i) for i in p.items) for p in full)
+        return [dataclasses.replace(f, storage_data={"generation": generation, "again": False})
+                if new or getattr(p, "usable", True) else p for p, f in zip(plans, full)]
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         """Copies this rank's items out; the coordinator's go with the metadata, in finish()."""
-        step = self.step
-        s = self._session()
-        self._idle.clear()
+        self._turns.check()
+        s, step = self._session_of(self._job), self._now
         try:
             with s.lock:
                 generation = (plan.storage_data or {}).get("generation", s.generation)
@@ -221,7 +329,7 @@ class _Writer(_Target):
             return _done(self._api, results)
         finally:
             if self._pending is None:
-                self._idle.set()
+                self._turns.end()
 
     def _resolve(self, plan: Any, planner: Any, s: Any, step: int):
         types = self._api.planner.WriteItemType
@@ -271,6 +379,9 @@ class _Writer(_Target):
 
     def _skip(self, s: Any, step: int, why: str) -> None:
         """The error that led here is the one to be seen."""
+        error = sys.exc_info()[1]
+        if not s.is_open and getattr(error, "code", 0) in (_UNAVAILABLE, _TIMED_OUT):
+            return  # it would wait for ckptd as long once more
         try:
             s.handle.skip(step, why)
         except CkptError:
@@ -278,17 +389,17 @@ class _Writer(_Target):
 
     def _drop(self, why: str) -> None:
         pending, self._pending = self._pending, None
-        s = self._session()
+        s = self._session_of(self._job)
         with s.lock:
             self._skip(s, pending.step, why)
             s.unbind()
-        self._idle.set()
 
     def finish(self, metadata: Any, results: List[List[Any]]) -> None:
+        self._turns.check()
         pending, self._pending = self._pending, None
         if pending is None:
             raise CkptError(-1015, "finish() without write_data()")
-        s = self._session()
+        s = self._session_of(self._job)
         try:
             with s.lock:
                 try:
@@ -299,7 +410,7 @@ class _Writer(_Target):
                 self._save(s, pending)
                 s.wait(pending.step, self.durable, self.timeout)
         finally:
-            self._idle.set()
+            self._turns.end()
 
     # AsyncStager: async_save uses the writer itself as stager.
 
@@ -309,13 +420,24 @@ class _Writer(_Target):
 
     def stage(self, state_dict: Any, **kwargs: Any) -> Any:
         """A copy on the CPU, in memory that is kept from save to save (pinned where there is CUDA).
-        Waits for the save before, whose copy it would overwrite."""
-        self._idle.wait()
-        if self._stager is None:
-            from torch.distributed.checkpoint.staging import BlockingAsyncStager
-            cuda = self._api.torch.cuda.is_available()
-            self._stager = BlockingAsyncStager(cache_staged_state_dict=cuda)
-        return self._stager.stage(state_dict)
+        Waits for the save before, whose copy it would overwrite, and raises when that does not end."""
+        self._turns.announce()
+        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+        try:
+            if not self._api.torch.cuda.is_available():
+                return BlockingAsyncStager().stage(state_dict)
+            like = _structure(state_dict)
+            if self._stager is None or self._staged_like != like:
+                self._stager = BlockingAsyncStager(cache_staged_state_dict=True)
+                self._staged_like = like
+            try:
+                return self._stager.stage(state_dict)
+            except ValueError:  # values of types that the kept copy does not take
+                self._stager = None
+                return BlockingAsyncStager().stage(state_dict)
+        except BaseException:
+            self._turns.withdraw()
+            raise
 
     def synchronize_staging(self) -> None:
         """Nothing is left to do when stage() returns."""
@@ -324,7 +446,30 @@ class _Writer(_Target):
         """Ends what was begun and not finished. The handle stays, for readers; see close_all()."""
         if self._pending is not None:
             self._drop("the writer was closed")
-        self._stager = None
+            self._turns.end()
+        self._stager = self._staged_like = None
+
+
+def _structure(value: Any) -> Any:
+    """What a kept copy must have in common with what is copied into it: copy_() would broadcast and
+    convert."""
+    if isinstance(value, dict):
+        return tuple((k, _structure(v)) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(_structure(v) for v in value)
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return type(value)
+    shards = [value]
+    if hasattr(value, "local_shards"):
+        shards = [shard.tensor for shard in value.local_shards()]
+    elif hasattr(value, "_local_tensor"):
+        shards = [value._local_tensor]
+    return (type(value), str(value.dtype), tuple(value.shape),
+            tuple((tuple(t.shape), str(t.dtype)) for t in shards))
+
+
+def _plan_key(plan: Any) -> Tuple:
+    return tuple(_item_key(i) for i in plan.items)
 
 
 def _item_key(item: Any) -> Tuple:
@@ -440,12 +585,37 @@ def _chunks_of(shards: List[Any]) -> List[Tuple[Tuple[int, ...], Tuple[int, ...]
     return out
 
 
+class _NotStored(CkptError, KeyError):
+    def __init__(self, text: str):
+        CkptError.__init__(self, -1008, text)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self):
+        return _NotStored, (str(self),)
+
+
+class _Items(dict):
+    """DCP of torch 1.13 looks up what is wanted, and would only say KeyError."""
+
+    def __init__(self, step: int, items: Any = ()):
+        super().__init__(items)
+        self.step = step
+
+    def __missing__(self, fqn: str) -> Any:
+        raise _NotStored(f"'{fqn}' is wanted and is not in step {self.step}")
+
+    def __reduce__(self):
+        return _Items, (self.step, dict(self))
+
+
 def _decode_metadata(api: _Torch, stored: Any) -> Any:
     """DCP's Metadata: from its JSON where DCP saved it, else from what is stored."""
     m = api.metadata
     keys = [(b.rank, b.name) for b in stored.blobs if b.name == METADATA]
     texts = stored.read(blobs=keys)[0] if keys else {}
-    items: Dict[str, Any] = {}
+    items: Dict[str, Any] = _Items(stored.step)
     at: Dict[Any, Tuple] = {}
     planner_data = None
     more: Dict[str, Any] = {}
@@ -475,7 +645,8 @@ def _decode_metadata(api: _Torch, stored: Any) -> Any:
                 if item["at"]:
                     at[m.MetadataIndex(fqn)] = tuple(item["at"])
     if not keys:
-        items, at = _plain_metadata(api, stored)
+        plain, at = _plain_metadata(api, stored)
+        items.update(plain)
     return m.Metadata(state_dict_metadata=items, planner_data=planner_data, storage_data=at,
                       **more)
 
@@ -539,6 +710,7 @@ class _Reader(_Target):
         self.loaded_step: Optional[int] = None
         self._stored: Any = None
         self._metadata: Any = None
+        self._failed: Optional[Exception] = None
 
     # Order of calls: reset, read_metadata, set_up_storage_reader (1.13: init), prepare_local_plan,
     # prepare_global_plan on the coordinator, read_data.
@@ -553,9 +725,24 @@ class _Reader(_Target):
             self._stored = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        """DCP of late torch 2 swallows what this raises, asks again with `rank` for metadata
+        of that rank alone, and if it got them would leave the collectives, alone. There are none: it
+        gets nothing to use, and set_up_storage_reader() raises what was swallowed."""
+        if "rank" in kwargs and self._failed is not None:
+            return self._api.metadata.Metadata(state_dict_metadata={})
+        self._failed = None
+        try:
+            return self._read_metadata()
+        except Exception as e:
+            self._failed = e
+            raise
+
+    def _read_metadata(self) -> Any:
         s = self._session()
         with s.lock:
             self._close()
+            if self.step is not None:
+                check_step(self.step)
             self._stored = s.handle.stored(self.step, self.timeout)
             if self._stored is None:
                 raise CkptError(-1014, self._nothing(s))
@@ -571,9 +758,12 @@ class _Reader(_Target):
 
     def set_up_storage_reader(self, metadata: Any, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
         self._metadata = metadata
         if self._stored is None:  # another rank has read it
-            self.read_metadata()
+            self._read_metadata()
 
     def init(self, metadata: Any, is_coordinator: bool) -> None:
         """1.13's name of set_up_storage_reader."""
@@ -588,6 +778,8 @@ class _Reader(_Target):
     def read_data(self, plan: Any, planner: Any) -> Any:
         """All items in one read: boxes into the tensors that the planner resolves, bytes from blobs."""
         types = self._api.planner.LoadItemType
+        if self.strict:
+            self._check_shapes(planner)
         tensors = [(i, planner.resolve_tensor(i).detach()) for i in plan.items
                    if i.type != types.BYTE_IO]
         bytes_items = [(i, self._place_of(i)) for i in plan.items if i.type == types.BYTE_IO]
@@ -600,6 +792,19 @@ class _Reader(_Target):
         for item, tensor in tensors:
             planner.commit_tensor(item, tensor)
         return _done(self._api, None)
+
+    def _check_shapes(self, planner: Any) -> None:
+        """DCP before torch 2.4 fills what overlaps and leaves the rest of a larger tensor as it was."""
+        stored, t = self._metadata.state_dict_metadata, self._api.torch
+        wanted = getattr(planner, "state_dict", None)
+        for fqn, value in wanted.items() if isinstance(wanted, dict) else ():
+            md = stored[fqn] if fqn in stored else None
+            size = getattr(value, "size", None)
+            if not isinstance(md, self._api.metadata.TensorStorageMetadata) or not callable(size):
+                continue
+            if isinstance(size(), t.Size) and tuple(size()) != tuple(md.size):
+                raise CkptError(-1008, f"tensor '{fqn}' is wanted as {list(size())} but step "
+                                f"{self.loaded_step} of job '{self.job}' has it as {list(md.size)}")
 
     def _read(self, wants: List[Want], blobs: List[Tuple[int, str]]) -> Dict:
         from . import _ms

@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -79,7 +80,7 @@ def test_dcp113_rank_without_items_and_a_failed_save(d):
 
 def test_dcp113_missing_tensor(d):
     out = ranks(2, "missing", "missing", ok=False)
-    assert all("not there" in o for o in out), out
+    assert all("'not there' is wanted and is not in step 1" in o for o in out), out
 
 
 def test_plain_checkpoints(d):
@@ -120,6 +121,27 @@ def test_errors(d):
 def test_2x_surface(d):
     """In a process of its own: the stand-in takes the place of torch.distributed.checkpoint."""
     ranks(1, "surface", "surface")
+
+
+def test_2x_turns(d):
+    """Saves that overlap, or were given up half way, never meet in one checkpoint, nor wait for ever."""
+    ranks(1, "surface", "turns", "run_turns")
+
+
+def test_2x_more(d):
+    """Plan caching; copies that are kept; errors that DCP's loader swallows."""
+    ranks(1, "surface", "more", "run_more")
+
+
+def test_no_daemon(_):
+    """Says so once its time is over, not after twice that."""
+    start = time.monotonic()
+    before, os.environ["CKPT_SOCKET"] = os.environ["CKPT_SOCKET"], "/nonexistent/ckptd.sock"
+    try:
+        out, = ranks(1, "alone", "alone")
+    finally:
+        os.environ["CKPT_SOCKET"] = before
+    assert "ckptd cannot be reached" in out and "opened 1 times" in out, (out, time.monotonic() - start)
 
 
 def test_import_needs_nothing(_):

@@ -309,7 +309,12 @@ def case_errors(job):
     fails("no such checkpoint", -1014, lambda: dcp.load_state_dict(sd, ck.Reader(job, 99)))
     q = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     fails("not a type that ckptd stores", -22, lambda: dcp.save_state_dict({"q": q}, ck.Writer(job, 1)))
+    for bad in (-1, 2**64 - 1, 2**64, "3", 1.0, True):
+        fails("is no step", None, lambda: dcp.save_state_dict(sd, ck.Writer(job, bad)))
     dcp.save_state_dict(sd, ck.Writer(job, 2))
+    for shape in ((5,), (2,)):
+        fails(f"tensor 'a' is wanted as {list(shape)} but step 2", -1008, lambda: dcp.load_state_dict(
+            {"a": torch.zeros(shape)}, ck.Reader(job, 2)))
     fails("is not above step 2", -22, lambda: dcp.save_state_dict(sd, ck.Writer(job, 2)))
     for bad in ("run7/notastep", "", "ckpt://"):
         assert not ck.Writer.validate_checkpoint_id(bad)
@@ -352,10 +357,36 @@ def case_files(job):
             assert fs.cat(f"ckpt://{job}/{step}/__{r}_0.distcp") == str(r).encode() * 1000 * step
 
 
-def case_surface(job):
+def case_surface(job, what="run"):
     import fake_dcp
     fake_dcp.install()
-    fake_dcp.run(job)
+    getattr(fake_dcp, what)(job)
+
+
+def case_alone(job):
+    dcp = dcp113()
+    opened = []
+    real = ckpt._session._open
+    ckpt._session._open = lambda *a, **k: (opened.append(1), real(*a, **k))[1]
+    try:
+        dcp.save_state_dict({"a": torch.ones(2)}, ck.Writer(job, 1, connect_timeout=0.5))
+        raise AssertionError("saved without ckptd")
+    except dcp.CheckpointException as e:
+        print(e.failures[0][0], f"opened {len(opened)} times")
+
+
+def case_exported(folder):
+    """What ckptctl export made of run_export()'s checkpoint, read by torch itself."""
+    dcp = dcp113()
+    reader = dcp.FileSystemReader(folder)
+    names = sorted(reader.read_metadata().state_dict_metadata)
+    assert names == ["ckpt.torch", "empty", "model.w", "n", "opt.0.lr", "x"], names
+    into = {"model.w": torch.zeros(3, 4), "empty": torch.ones(0, 2), "n": None, "x": None,
+            "opt.0.lr": None, "ckpt.torch": None}
+    dcp.load_state_dict(into, dcp.FileSystemReader(folder), no_dist=True)
+    assert torch.equal(into["model.w"], torch.arange(12.).reshape(3, 4))
+    assert (into["n"], into["x"], into["opt.0.lr"], into["ckpt.torch"]) == (
+        7, [1, "two"], 0.5, {"mine": True}), into
 
 
 if __name__ == "__main__":
