@@ -206,35 +206,50 @@ bool dcp_name_fits(const char *name, size_t len)
 	return fits;
 }
 
-static int take_blob(struct dcp_out *d, uint32_t rank, const struct blob_entry *b, struct err *e)
+int dcp_out_add_blob(struct dcp_out *d, uint32_t rank, const char *name, size_t name_len,
+		     const void *bytes, size_t len, struct err *e)
 {
 	struct dcp_out_blob *to = &d->blobs[d->n_blobs];
-	CLEANUP_FREE void *bytes = NULL;
-	uint64_t len;
-	int r = reading_blob(d->x->from->reading, rank, b->name, b->name_len, &bytes, &len, e);
+	int r;
 
-	if (r < 0)
-		return r;
-	*to = (struct dcp_out_blob){.file = rank, .name = alloc_zero(b->name_len + 1)};
+	assert(d->n_blobs < d->cap_blobs);
+	*to = (struct dcp_out_blob){.file = rank, .name = alloc_zero(name_len + 1)};
 	if (!to->name)
 		return err_code(e, -ENOMEM, "keep a name");
 	d->n_blobs++;
-	memcpy(to->name, b->name, b->name_len);
-	if (rank == 0 && strcmp(to->name, TORCH_PATHS_BLOB) == 0) {
-		d->paths = json_loadb(bytes, len, 0, NULL);
-		if (d->paths) { /* goes out as planner_data */
-			alloc_free(to->name);
-			d->n_blobs--;
-			return 0;
-		}
-	}
+	memcpy(to->name, name, name_len);
 	to->bytes_len = len;
 	r = value_wrap(bytes, len, &to->bytes, &to->bytes_len, e);
-	if (r == 0) {
-		to->bytes = bytes;
-		bytes = NULL;
+	if (r != 0)
+		return r < 0 ? r : 0;
+	to->bytes = alloc_zero(max_u64(len, 1));
+	if (!to->bytes)
+		return err_code(e, -ENOMEM, "keep a blob of %zu bytes", len);
+	memcpy(to->bytes, bytes, len);
+	return 0;
+}
+
+static int take_blob(struct dcp_out *d, uint32_t rank, const struct blob_entry *b, struct err *e)
+{
+	CLEANUP_FREE char *name = alloc_zero(b->name_len + 1); /* reading may move the table */
+	CLEANUP_FREE void *bytes = NULL;
+	uint64_t len;
+	int r;
+
+	if (!name)
+		return err_code(e, -ENOMEM, "keep a name");
+	memcpy(name, b->name, b->name_len);
+	if (dcp_adapter_has(d, name))
+		return 0;
+	r = reading_blob(d->x->from->reading, rank, name, b->name_len, &bytes, &len, e);
+	if (r < 0)
+		return r;
+	if (rank == 0 && !d->paths && strcmp(name, TORCH_PATHS_BLOB) == 0) {
+		d->paths = json_loadb(bytes, len, 0, NULL);
+		if (d->paths) /* goes out as planner_data */
+			return 0;
 	}
-	return r < 0 ? r : 0;
+	return dcp_out_add_blob(d, rank, name, b->name_len, bytes, len, e);
 }
 
 static int blob_compare(const void *a, const void *b)
@@ -329,19 +344,12 @@ static int settle_all_blobs(struct dcp_out *d, struct err *e)
 	return check_names(d, e);
 }
 
-int dcp_out_blobs(struct dcp_out *d, struct err *e)
+static int take_blobs(struct dcp_out *d, struct err *e)
 {
 	struct reading *from = d->x->from->reading;
-	uint32_t world = reading_commit(from)->world;
-	uint64_t n = 0;
 	int r = 0;
 
-	for (uint32_t rank = 0; rank < world; rank++)
-		n += reading_table(from, rank) ? reading_table(from, rank)->n_blobs : 0;
-	d->blobs = alloc_array(n, sizeof(*d->blobs));
-	if (!d->blobs)
-		return err_code(e, -ENOMEM, "%" PRIu64 " blobs", n);
-	for (uint32_t rank = 0; r == 0 && rank < world; rank++) {
+	for (uint32_t rank = 0; r == 0 && rank < reading_commit(from)->world; rank++) {
 		const struct rank_table *t = reading_table(from, rank);
 
 		/* reading_blob() may move the table. */
@@ -354,6 +362,26 @@ int dcp_out_blobs(struct dcp_out *d, struct err *e)
 				  : take_blob(d, rank, &b, e);
 		}
 	}
+	return r;
+}
+
+int dcp_out_blobs(struct dcp_out *d, struct err *e)
+{
+	struct reading *from = d->x->from->reading;
+	uint64_t n = 0;
+	int r = dcp_adapter_read(d, e);
+
+	if (r < 0)
+		return r;
+	for (uint32_t rank = 0; rank < reading_commit(from)->world; rank++)
+		n += reading_table(from, rank) ? reading_table(from, rank)->n_blobs : 0;
+	d->cap_blobs = n + dcp_adapter_packed(d);
+	d->blobs = alloc_array(d->cap_blobs, sizeof(*d->blobs));
+	if (!d->blobs)
+		return err_code(e, -ENOMEM, "%zu blobs", d->cap_blobs);
+	r = take_blobs(d, e);
+	if (r == 0)
+		r = dcp_adapter_unpack(d, e);
 	d->x->blobs = n;
 	return r < 0 ? r : settle_all_blobs(d, e);
 }
@@ -365,5 +393,6 @@ void dcp_out_fini(struct dcp_out *d)
 	alloc_free(d->blobs);
 	alloc_free(d->chunks);
 	json_decref(d->paths);
+	json_decref(d->adapter);
 	*d = (struct dcp_out){0};
 }

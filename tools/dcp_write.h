@@ -29,8 +29,9 @@ struct dcp_out {
 	struct dcp_out_chunk *chunks; /* by tensor (in x->chosen's order), offset */
 	size_t n_chunks, cap_chunks;
 	struct dcp_out_blob *blobs;
-	size_t n_blobs;
-	json_t *paths; /* of TORCH_PATHS_BLOB; NULL: there is none */
+	size_t n_blobs, cap_blobs;
+	json_t *paths;   /* as TORCH_PATHS_BLOB has them; NULL: there are none */
+	json_t *adapter; /* what ckpt.torch said of items, of each rank; NULL: it did not save it */
 };
 
 /*
@@ -43,6 +44,18 @@ MUST_CHECK int dcp_out_chunks(struct dcp_out *d, struct err *e);
  * equal, else NAME.rankN of each.
  */
 MUST_CHECK int dcp_out_blobs(struct dcp_out *d, struct err *e);
+/* One more of at most cap_blobs; its bytes, which stay the caller's, become an archive. */
+MUST_CHECK int dcp_out_add_blob(struct dcp_out *d, uint32_t rank, const char *name, size_t name_len,
+				const void *bytes, size_t len, struct err *e);
+/*
+ * What the PyTorch adapter keeps in blobs of its own (dcp_adapter.c): first read, which finds
+ * d->adapter and d->paths; has() says which blobs are no items then; packed() counts the items that
+ * unpack() adds.
+ */
+MUST_CHECK int dcp_adapter_read(struct dcp_out *d, struct err *e);
+bool dcp_adapter_has(const struct dcp_out *d, const char *name);
+size_t dcp_adapter_packed(const struct dcp_out *d);
+MUST_CHECK int dcp_adapter_unpack(struct dcp_out *d, struct err *e);
 /* .metadata; the caller frees it. */
 MUST_CHECK int dcp_out_metadata(const struct dcp_out *d, void **ret, size_t *ret_len,
 				struct err *e);
