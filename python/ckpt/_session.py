@@ -154,7 +154,8 @@ class Session:
         save = self.handle.save(step, blobs, wait_credit=True, timeout=timeout)
         if not save:
             raise CkptError(-1013, f"step {step} of job '{self.job}' was not saved: no memory was free "
-                            "for it in time; save less often, or give a longer timeout")
+                            "for it in time, or another of its ranks has not come; save less often, "
+                            "give a longer timeout, or see 'ckptctl status'")
 
     def unbind(self) -> None:
         """Lets go of the tensors."""

@@ -125,6 +125,19 @@ class _Pending:
         finally:
             self.drop()
 
+    def claim(self, name: str) -> None:
+        """One of two files of one name would be lost."""
+        if self._dist is None:
+            return
+        me = str(self._save.rank)
+        try:
+            owner = _store(self._dist).compare_set(f"{self._key}/file/{name}", "", me)
+        except (NotImplementedError, RuntimeError):  # not every store can
+            return
+        if owner.decode() != me:
+            raise FileExistsError(f"ckpt://{self.job}/{self.step}/{name} is written by rank "
+                                  f"{owner.decode()}, and rank {me} cannot write it too")
+
     def drop(self) -> None:
         self.over.set()
         with _pending_lock:
@@ -373,6 +386,7 @@ class CkptFileSystem(AbstractFileSystem):
             pending = self._begin(job, step)
             if mode == "xb" and name in pending.files:
                 raise FileExistsError(path)
+            pending.claim(name)
             return _NewFile(pending, name)
         if mode != "rb":
             raise ValueError(f"mode '{mode}': files of ckpt:// are written once (wb) and read (rb)")
@@ -407,6 +421,7 @@ class CkptFileSystem(AbstractFileSystem):
         pending, old = self._of_pending(path1)
         if (pending.job, pending.step) != (job, step):
             raise PermissionError(f"'{path1}' cannot be renamed to '{path2}', of another checkpoint")
+        pending.claim(new)
         with pending.lock:
             if old not in pending.files:
                 raise FileNotFoundError(path1)

@@ -355,6 +355,17 @@ def case_files(job):
         dist.barrier()
         for r in (0, 2):  # every rank reads all files
             assert fs.cat(f"ckpt://{job}/{step}/__{r}_0.distcp") == str(r).encode() * 1000 * step
+    # Two ranks, one name.
+    fs.makedirs(f"ckpt://{job}/3", exist_ok=True)
+    refused = torch.zeros(1)
+    try:
+        with fs.open(f"ckpt://{job}/3/same", "wb") as f:
+            f.write(b"x")
+    except FileExistsError as e:
+        assert "is written by rank" in str(e), e
+        refused += 1
+    dist.all_reduce(refused)
+    assert refused == WORLD - 1, refused
 
 
 def case_surface(job, what="run"):
