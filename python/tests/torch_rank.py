@@ -366,6 +366,9 @@ def case_files(job):
         refused += 1
     dist.all_reduce(refused)
     assert refused == WORLD - 1, refused
+    fs.rm(f"ckpt://{job}/3", recursive=True)  # ends the thread that waits for its commit
+    time.sleep(0.5)
+    dist.barrier()
 
 
 def case_surface(job, what="run"):
