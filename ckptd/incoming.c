@@ -188,11 +188,16 @@ static int may_adopt(struct adoption *x)
 static void look_done(struct work *w)
 {
 	struct adoption *x = container_of(w, struct adoption, work);
+	struct job *j = job_find_id(x->node, &x->id);
 	int r = w->status;
 
-	/* Another one of it may have ended meanwhile, whose answer was lost. */
-	if (job_find_id(x->node, &x->id)) {
-		end(x, 0);
+	/* Another one of it may have ended meanwhile, whose answer was lost; or is still at it, and
+	 * may yet fail (I7). */
+	if (j) {
+		end(x, j->creating ? err_set(&x->err, -EAGAIN,
+					     "job '%s' is being adopted already: ask again",
+					     j->history.job.name)
+				   : 0);
 		return;
 	}
 	if (r == 0)

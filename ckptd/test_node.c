@@ -504,6 +504,77 @@ static void test_too_large_to_be_written_down(void **state)
 	test_dir_remove(w.dir);
 }
 
+/* ---- Adoption ---- */
+
+/* What save_two() left becomes one that a tool has made: in incoming/, without a log. */
+static void move_to_incoming(const struct world *w, char hex[ID_TEXT_MAX])
+{
+	char command[1024];
+	glob_t g;
+
+	snprintf(command, sizeof(command), "%s/jobs/*", w->dir);
+	assert_int_equal(glob(command, 0, NULL, &g), 0);
+	assert_int_equal(g.gl_pathc, 1);
+	snprintf(hex, ID_TEXT_MAX, "%s", strrchr(g.gl_pathv[0], '/') + 1);
+	globfree(&g);
+	snprintf(command, sizeof(command),
+		 "cd %s && mkdir incoming && mv jobs/%s incoming/ && rm -r incoming/%s/log "
+		 "incoming/%s/token",
+		 w->dir, hex, hex, hex);
+	assert_int_equal(system(command), 0);
+}
+
+static int adoption_code(struct rank *k)
+{
+	int fds[64], code;
+	size_t n;
+	Ckpt__Reply *r = receive(k, fds, &n);
+
+	assert_non_null(r);
+	code = r->code;
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+/* Two ask for the same one: neither hears that it is there before it is (I7). */
+static void test_adopted_once(void **state)
+{
+	struct world w = {.dir = test_dir_make(NULL)};
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin admin = CKPT__ADMIN__INIT;
+	char hex[ID_TEXT_MAX];
+	struct node_options o;
+	struct rank a, b;
+	uint64_t base;
+
+	(void)state;
+	save_two(&w, &a, &o);
+	move_to_incoming(&w, hex);
+	start(&w, "threads", &o);
+	connect_rank(&w, &a);
+	connect_rank(&w, &b);
+	admin.verb = CKPT__ADMIN__VERB__ADOPT;
+	admin.job = hex;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &admin;
+	log_error = -EIO;
+	send_request(&a, &q);
+	send_request(&b, &q);
+	assert_true(adoption_code(&a) < 0);
+	assert_true(adoption_code(&b) < 0);
+	disk_is_good();
+	send_request(&a, &q);
+	assert_int_equal(adoption_code(&a), 0);
+	send_request(&b, &q); /* whose answer was lost */
+	assert_int_equal(adoption_code(&b), 0);
+	assert_int_equal(open_rank(&a, 0, 1, "run2", &base), 0);
+	assert_int_equal(base, 20);
+	close(a.fd);
+	close(b.fd);
+	stop(&w);
+	test_dir_remove(w.dir);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -516,6 +587,7 @@ int main(void)
 		cmocka_unit_test(test_declarations_at_once),
 		cmocka_unit_test(test_names_of_blobs_have_their_room),
 		cmocka_unit_test(test_too_large_to_be_written_down),
+		cmocka_unit_test(test_adopted_once),
 	};
 
 	return cmocka_run_group_tests_name("node", tests, NULL, NULL);
