@@ -215,14 +215,29 @@ int commit_file_decode(const void *bytes, size_t len, struct commit_file *ret, s
 
 /* ---- Files ---- */
 
-static int publish(struct store *s, const struct commit_file *c, const void *bytes, size_t len)
+static int sync_names(struct store *s, const struct checkpoint_id *id)
 {
 	char folder[DISK_PATH_MAX + 1], job[DISK_PATH_MAX + 1];
 	struct disk *d = s->disk;
 	int r;
 
+	path_checkpoint(folder, id);
+	path_job(job, &id->job);
+	r = d->ops->sync_dir(d, folder);
+	if (r == 0 && FAULT(COMMIT_DIR))
+		r = -EIO;
+	if (r == 0)
+		r = d->ops->sync_dir(d, job);
+	return r == 0 && FAULT(COMMIT_PARENT) ? -EIO : r;
+}
+
+static int publish(struct store *s, const struct commit_file *c, const void *bytes, size_t len)
+{
+	char folder[DISK_PATH_MAX + 1];
+	struct disk *d = s->disk;
+	int r;
+
 	path_checkpoint(folder, &c->id);
-	path_job(job, &c->id.job);
 	r = d->ops->sync_dir(d, folder); /* (1) */
 	if (r == 0 && FAULT(COMMIT_FOLDER))
 		r = -EIO;
@@ -230,14 +245,15 @@ static int publish(struct store *s, const struct commit_file *c, const void *byt
 		r = store_place_file(s, folder, "COMMIT", bytes, len);
 	if (r == 0 && FAULT(COMMIT_NAMED))
 		r = -EIO;
-	if (r < 0 || BUG(SKIP_COMMIT_DIR_SYNC))
-		return r;
-	r = d->ops->sync_dir(d, folder);
-	if (r == 0 && FAULT(COMMIT_DIR))
-		r = -EIO;
-	if (r == 0)
-		r = d->ops->sync_dir(d, job);
-	return r == 0 && FAULT(COMMIT_PARENT) ? -EIO : r;
+	return r < 0 || BUG(SKIP_COMMIT_DIR_SYNC) ? r : sync_names(s, &c->id);
+}
+
+int commit_make_durable(struct store *s, const struct checkpoint_id *id, struct err *e)
+{
+	int r = sync_names(s, id);
+
+	return r < 0 ? err_code(e, r, "cannot make COMMIT of step %" PRIu64 " durable", id->step)
+		     : 0;
 }
 
 int commit_publish(struct store *s, const struct commit_file *c, struct err *e)

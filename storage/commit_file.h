@@ -34,6 +34,8 @@ MUST_CHECK int commit_file_encode(const struct commit_file *c, void **ret, size_
 MUST_CHECK int commit_file_decode(const void *bytes, size_t len, struct commit_file *ret,
 				  struct err *e);
 MUST_CHECK int commit_publish(struct store *s, const struct commit_file *c, struct err *e);
+/* Of one that commit_publish() may not have ended for: after 0 it has. */
+MUST_CHECK int commit_make_durable(struct store *s, const struct checkpoint_id *id, struct err *e);
 /* CKPT_ENOTFOUND when there is none; CKPT_ECORRUPT when it is damaged. */
 MUST_CHECK int commit_read(struct store *s, const struct checkpoint_id *id,
 			   struct commit_file *ret, struct err *e);

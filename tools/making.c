@@ -596,16 +596,12 @@ static int check_files(struct making *m, struct err *e)
 		     : 0;
 }
 
-/* 1: an earlier run came so far; it may even have its place already. */
-static int was_published(struct making *m)
+static bool has_commit(struct store *s, const struct checkpoint_id *id)
 {
 	struct commit_file c = {0};
-	int r = commit_read(&m->store, &m->id, &c, NULL);
+	int r = commit_read(s, id, &c, NULL);
 
-	if (r < 0)
-		r = commit_read(&m->real, &m->id, &c, NULL);
-	if (r == 0)
-		commit_file_fini(&c);
+	commit_file_fini(&c);
 	return r == 0;
 }
 
@@ -614,8 +610,11 @@ static int publish(struct making *m, struct err *e)
 	struct commit_file c = {0};
 	int r;
 
-	if (m->resumed && was_published(m))
-		return 0;
+	/* That it can be seen does not say that the run that named it came to its syncs (I7). */
+	if (m->resumed && has_commit(&m->store, &m->id))
+		return commit_make_durable(&m->store, &m->id, e);
+	if (m->resumed && has_commit(&m->real, &m->id)) /* it may even have its place already */
+		return commit_make_durable(&m->real, &m->id, e);
 	r = check_files(m, e);
 	if (r == 0)
 		r = put_objects(m, e);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "base/rng.h"
 #include "storage/staging.h"
 #include "tools/making.h"
@@ -459,6 +460,45 @@ static void goes_on_after_random_kills(void **state)
 	assert_int_equal(count_incoming(f), 0);
 }
 
+#ifdef CKPT_FAULTS
+/* An earlier run named COMMIT and did not come to its syncs: the next does them (I7). */
+static void makes_a_seen_commit_durable(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL;
+	struct err e = {0};
+
+	o.keep = true;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(put_all(f, m, &e), &e);
+	fault_disarm_all(); /* what other tests passed is not counted */
+	fault_arm(FAULT_COMMIT_NAMED, FAULT_ERROR, 1, false);
+	assert_int_equal(making_commit(m, &e), -EIO);
+	making_close(m);
+	fault_disarm_all();
+	err_clear(&e);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	fault_arm(FAULT_COMMIT_DIR, FAULT_ERROR, 1, false);
+	assert_int_equal(making_commit(m, &e), -EIO);
+	making_close(m);
+	fault_disarm_all();
+	err_clear(&e);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(making_commit(m, &e), &e);
+	making_close(m);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+#else
+static void makes_a_seen_commit_durable(void **state)
+{
+	(void)state;
+	skip();
+}
+#endif
+
 /* The same name for something else: neither takes the other's place. */
 static void leaves_what_differs(void **state)
 {
@@ -527,6 +567,7 @@ int main(void)
 		T3(refuses_what_cannot_be),
 		T3(goes_on_after_kills),
 		T3(goes_on_after_random_kills),
+		T3(makes_a_seen_commit_durable),
 		T3(leaves_what_differs),
 		T3(survives_lack_of_memory),
 	};
