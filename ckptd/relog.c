@@ -2,7 +2,8 @@
 /*
  * relog.c - a job's log, lost or damaged, begun anew from its COMMIT files with incarnation + 1
  * (design section 10): job, lead, then each epoch that a COMMIT names and its commits, in the
- * order of their old log positions. What is left of the old log is set aside, never deleted.
+ * order of their old log positions. What is left of the old log is set aside, never deleted; the
+ * empty folder of one that never had a record, as that of a job that a tool made, goes.
  *
  *   step                                    a crash after it leaves
  *   1 log.new, if it is there, set aside    the old log: begun anew by the next start
@@ -96,12 +97,16 @@ static int put_commit(struct node *n, struct found_job *f, struct history *h,
 	return ret;
 }
 
-/* Under a name that is free; it may not be there. The folder is not synced. */
+/* Under a name that is free; it may not be there. An empty one is no log: it would be told of as
+ * damage for ever. The job's folder is not synced. */
 static int set_aside(struct node *n, const struct job_id *id, const char *from)
 {
 	char to[DISK_PATH_MAX + 32], dir[DISK_PATH_MAX + 1];
 	int r;
 
+	r = n->env.disk->ops->rmdir(n->env.disk, from);
+	if (r != -ENOTEMPTY && r != -EEXIST)
+		return r == -ENOENT ? 0 : r;
 	path_job(dir, id);
 	snprintf(to, sizeof(to), "%s/log.old-%016llx", dir,
 		 (unsigned long long)rng_u64(n->env.rng));

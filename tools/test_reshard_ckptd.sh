@@ -96,6 +96,7 @@ run 2 reshard source --to fsdp2=3 --as three --socket "$sock" --data "$data"
 says err "has a job 'three' already"
 run 0 verify --data "$data"
 says out "problems: 0"
+! grep log.old "$dir/out" || fail "told of as damaged: a log that never was"
 run 2 reshard source --to fsdp2=3 --as lost --socket "$dir/nothing" --data "$data"
 says err "did not take it"
 run 0 reshard source --to fsdp2=3 --as lost --socket "$sock" --data "$data" # goes on
@@ -123,5 +124,6 @@ train three 3 load 20
 train source 2 load 10
 run 0 verify --data "$data"
 says out "problems: 0"
+! grep log.old "$dir/out" || fail "told of as damaged: a log that never was"
 stop_daemon
 ending 21
