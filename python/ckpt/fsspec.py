@@ -24,6 +24,7 @@ Each file is in memory once in the process and, while it is saved, once more in 
 copies tensors where they are, needs neither the copies nor the pickling.
 """
 
+import atexit
 import ctypes as C
 import io
 import threading
@@ -43,6 +44,7 @@ _NOT_FOUND = -1014
 
 _pending: Dict[Tuple, "_Pending"] = {}
 _pending_lock = threading.Lock()
+_watched: List["_Pending"] = []  # have a thread that looks at the store
 
 
 class _Pending:
@@ -66,7 +68,10 @@ class _Pending:
                           "it says when the files of all ranks are whole")
         if self._dist is not None:
             self._seen = _store(self._dist).add(self._key, 0)
-            threading.Thread(target=self._watch, name=f"ckpt {job}/{step}", daemon=True).start()
+            self._watcher = threading.Thread(target=self._watch, name=f"ckpt {job}/{step}",
+                                             daemon=True)
+            self._watcher.start()
+            _watched.append(self)
 
     def _watch(self) -> None:
         """Waits for the word of the rank that has `.metadata`, and gives this rank's files."""
@@ -144,6 +149,18 @@ class _Pending:
             if _pending.get((self.job, self.step)) is self:
                 del _pending[self.job, self.step]
         self.ended.set()
+        if self in _watched:
+            _watched.remove(self)
+
+
+def _end_watchers() -> None:
+    """Before the interpreter goes: it ends a process whose daemon thread is in the store's code then."""
+    for pending in list(_watched):
+        pending.over.set()
+        pending._watcher.join(pending.fs.timeout)
+
+
+atexit.register(_end_watchers)
 
 
 def _find(job: str, step: Optional[int]) -> Optional[_Pending]:
