@@ -28,6 +28,7 @@
 
 #define INCOMING "incoming"
 #define MAKING   ".making"
+#define GONE     ".gone"
 
 void path_staged(char *buf, const struct job_id *job)
 {
@@ -218,12 +219,11 @@ static int add_found(struct found *l, const struct job_id *job, bool is_dir)
 
 static int parse_name(const char *name, bool is_dir, struct job_id *ret)
 {
-	size_t len = strlen(name), end = len;
+	const char *suffix = is_dir ? GONE : MAKING, *dot = strchr(name, '.');
+	size_t end = dot ? (size_t)(dot - name) : strlen(name);
 	char hex[ID_TEXT_MAX];
 
-	if (!is_dir)
-		end = len > strlen(MAKING) ? len - strlen(MAKING) : 0;
-	if (end >= sizeof(hex) || (!is_dir && strcmp(name + end, MAKING) != 0))
+	if (end >= sizeof(hex) || (dot ? strcmp(dot, suffix) != 0 : !is_dir))
 		return -EINVAL;
 	memcpy(hex, name, end);
 	hex[end] = '\0';
@@ -378,6 +378,26 @@ static int remove_folder(struct disk *d, const char *folder, int depth)
 	return r == -ENOENT ? 0 : r;
 }
 
+/*
+ * Under another name, durably, before the first file of it goes: who may be publishing it, or goes
+ * on with it after we are killed, finds all of it or nothing.
+ */
+static int remove_staged(struct disk *d, const char *folder)
+{
+	char gone[DISK_PATH_MAX + sizeof(GONE)];
+	int r;
+
+	snprintf(gone, sizeof(gone), "%s" GONE, folder);
+	r = remove_folder(d, gone, 1); /* of a removal that did not end */
+	if (r == 0)
+		r = d->ops->rename(d, folder, gone);
+	if (r == 0)
+		r = d->ops->sync_dir(d, INCOMING);
+	if (r == 0)
+		r = remove_folder(d, gone, 1);
+	return r == -ENOENT ? 0 : r;
+}
+
 int staging_remove(struct store *s, const struct job_id *job, struct err *e)
 {
 	char folder[DISK_PATH_MAX + 1], making[DISK_PATH_MAX + 1];
@@ -386,7 +406,7 @@ int staging_remove(struct store *s, const struct job_id *job, struct err *e)
 
 	path_staged(folder, job);
 	path_making(making, job);
-	r = remove_folder(d, folder, 1);
+	r = remove_staged(d, folder);
 	if (r == 0)
 		r = d->ops->unlink(d, making); /* last: with it goes the lock */
 	if (r == -ENOENT)

@@ -4,6 +4,7 @@
  * without one.
  *
  *   incoming/<job-id>/<step>.<attempt>/...   as it will lie in jobs/
+ *   incoming/<job-id>.gone                   what is being taken away
  *   incoming/<job-id>.making                 who makes it: an exclusive lock, and a journal of what
  *                                            is finished, for who goes on after a kill
  *

@@ -611,8 +611,10 @@ static int publish(struct making *m, struct err *e)
 	int r;
 
 	/* That it can be seen does not say that the run that named it came to its syncs (I7). */
-	if (m->resumed && has_commit(&m->store, &m->id))
-		return commit_make_durable(&m->store, &m->id, e);
+	if (m->resumed && has_commit(&m->store, &m->id)) {
+		r = check_files(m, e);
+		return r < 0 ? r : commit_make_durable(&m->store, &m->id, e);
+	}
 	if (m->resumed && has_commit(&m->real, &m->id)) /* it may even have its place already */
 		return commit_make_durable(&m->real, &m->id, e);
 	r = check_files(m, e);

@@ -54,6 +54,8 @@ static int sync_names(struct making *m)
 	if (r == 0)
 		r = d->ops->sync_dir(d, path);
 	if (r == 0)
+		r = d->ops->sync_dir(d, "incoming");
+	if (r == 0)
 		m->names_unsynced = false;
 	return r;
 }

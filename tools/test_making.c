@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/rng.h"
+#include "storage/disk_posix.h"
 #include "storage/staging.h"
 #include "tools/making.h"
 #include "tools/reading.h"
@@ -523,6 +524,58 @@ static void leaves_what_differs(void **state)
 	assert_int_equal(count_incoming(f), 1);
 }
 
+static unsigned unlinks_left;
+static struct disk_ops plain_ops;
+
+static int few_unlinks(struct disk *d, const char *path)
+{
+	return unlinks_left-- > 0 ? plain_ops.unlink(d, path) : -EIO;
+}
+
+static int take_away(void *arg, const struct staged *s)
+{
+	struct store *store = arg;
+	struct err e = {0};
+	int r = staging_remove(store, &s->job, &e);
+
+	if (r < 0) /* what a ckptd that was asked to adopt it may be at */
+		assert_int_equal(staging_publish(store, &s->job, NULL), CKPT_ENOTFOUND);
+	return r;
+}
+
+/* Taking away ends in the middle: what is left cannot get into jobs/, and goes the next time. */
+static void takes_away_all_or_nothing(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	const struct store_options so = {.geometry = GEOMETRY_DEFAULT, .read_only = true};
+	struct making *m = NULL;
+	struct disk *d = NULL;
+	struct disk_ops ops;
+	struct store store;
+	struct err e = {0};
+
+	o.keep = true;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(put_all(f, m, &e), &e);
+	making_close(m);
+	must(disk_posix_open(f->folder, "threads", &d, &e), &e);
+	plain_ops = ops = *d->ops;
+	ops.unlink = few_unlinks;
+	d->ops = &ops;
+	must(store_open(d, &so, &store, &e), &e);
+	for (unsigned n = 0; n < 3; n++) {
+		unlinks_left = n == 0;
+		assert_int_equal(staging_each(&store, take_away, &store, &e), -EIO);
+	}
+	unlinks_left = 10;
+	must(staging_each(&store, take_away, &store, &e), &e);
+	assert_int_equal(count_incoming(f), 0);
+	store_close(&store);
+	d->ops = &plain_ops;
+	disk_posix_close(d);
+}
+
 /* Every allocation fails in turn: nothing is left, nothing is visible. */
 static void survives_lack_of_memory(void **state)
 {
@@ -569,6 +622,7 @@ int main(void)
 		T3(goes_on_after_random_kills),
 		T3(makes_a_seen_commit_durable),
 		T3(leaves_what_differs),
+		T3(takes_away_all_or_nothing),
 		T3(survives_lack_of_memory),
 	};
 
