@@ -55,6 +55,16 @@ tells tree "$o/tree" "$o/all.pt"
 says out "to '$o/tree' and an index of them"
 lacks out "blobs are not in it"
 
+# A few hundred bytes that unfold to a million names.
+holds 'import pickle, zipfile
+d = {"a": 1}
+for i in range(20):
+    d = {"a": d, "b": d}
+with zipfile.ZipFile(o + "bomb.pt", "w") as z:
+    z.writestr("archive/data.pkl", pickle.dumps(d, 2))
+    z.writestr("archive/version", "3\n")'
+refuses "$o/bomb.pt" "it refers to its own parts so often that they have more than"
+
 refuses "$o/legacy.pt" "the format that torch.save() had before torch 1.6"
 refuses "$o/script.pt" "it holds a TorchScript module"
 refuses "$o/sparse.pt" "'a': it is sparse, quantized, nested"

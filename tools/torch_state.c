@@ -16,6 +16,13 @@
 #include "base/bytes.h"
 #include "tools/torch_names.h"
 
+/*
+ * What one value of the pickle can become: parts that are shared are flattened once for each name,
+ * and nested sharing makes 2^n names of n values. 40 names of a whole model are allowed.
+ */
+#define ITEMS_PER_VALUE 4u
+#define ITEMS_ANYWAY    10000u
+
 struct flatten {
 	struct torch_state *s;
 	const struct pickle *p;
@@ -72,6 +79,11 @@ static int append(struct flatten *f, const struct pickle_value *value,
 
 	if (f->len == 0)
 		return err_set(f->e, CKPT_EVERSION, "its name is empty");
+	if (s->n >= ITEMS_ANYWAY + (size_t)ITEMS_PER_VALUE * f->p->n)
+		return err_set(f->e, -E2BIG,
+			       "it refers to its own parts so often that they have more than %zu "
+			       "names",
+			       s->n);
 	if (s->n == s->cap) {
 		size_t cap = s->cap ? 2 * s->cap : 64;
 		struct torch_item *items = alloc_resize(s->items, cap * sizeof(*items));
