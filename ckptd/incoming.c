@@ -9,8 +9,8 @@
  *   done     the job has its log, its checkpoint is offered; the index learns of it
  *
  * Invariants: a name is one job's of a user: it is looked for after LOOKING and held through
- * MOVING, on the loop. Failing before the rename leaves all in incoming/; after it the job is in
- * jobs/, and the next adoption or start goes on there: asking again is always right (I10).
+ * MOVING, on the loop. What fails leaves all in incoming/, or puts it back there; after a crash
+ * behind the rename the next start goes on in jobs/: asking again is always right (I10).
  *
  * Loop's thread, but for the two run functions, on META workers.
  */
@@ -111,8 +111,13 @@ static void move_run(struct work *w)
 	struct adoption *x = container_of(w, struct adoption, work);
 
 	w->status = staging_publish(&x->node->store, &x->id, &x->err);
-	if (w->status == 0)
-		w->status = start_read_job(x->node, &x->id, &x->found, &x->err);
+	if (w->status < 0)
+		return;
+	w->status = start_read_job(x->node, &x->id, &x->found, &x->err);
+	/* Where it cannot be begun it must not be found by a start either: its name is free again,
+	 * and may be another job's by then. */
+	if (w->status < 0)
+		ignore_result(staging_withdraw(&x->node->store, &x->id));
 }
 
 static int take(struct adoption *x)

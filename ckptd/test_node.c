@@ -562,6 +562,8 @@ static void test_adopted_once(void **state)
 	send_request(&b, &q);
 	assert_true(adoption_code(&a) < 0);
 	assert_true(adoption_code(&b) < 0);
+	assert_int_equal(count_files(&w, "jobs/*"), 0); /* its name is free */
+	assert_int_equal(count_files(&w, "incoming/*/*/COMMIT"), 2);
 	disk_is_good();
 	send_request(&a, &q);
 	assert_int_equal(adoption_code(&a), 0);

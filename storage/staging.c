@@ -329,6 +329,20 @@ int staging_publish(struct store *s, const struct job_id *job, struct err *e)
 	return r < 0 ? err_code(e, r, "cannot move '%s' to '%s'", from, to) : 0;
 }
 
+int staging_withdraw(struct store *s, const struct job_id *job)
+{
+	char from[DISK_PATH_MAX + 1], to[DISK_PATH_MAX + 1];
+	struct disk *d = s->disk;
+	int r;
+
+	path_job(from, job);
+	path_staged(to, job);
+	r = d->ops->rename(d, from, to);
+	if (r == 0)
+		r = d->ops->sync_dir(d, INCOMING);
+	return r == 0 ? d->ops->sync_dir(d, "jobs") : r;
+}
+
 /* ---- Removing ---- */
 
 struct names {

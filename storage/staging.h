@@ -49,6 +49,8 @@ MUST_CHECK int staging_each(struct store *s, staging_fn *fn, void *arg, struct e
  * already only the syncs are done. CKPT_ENOTFOUND: it is in neither; -EEXIST: in both.
  */
 MUST_CHECK int staging_publish(struct store *s, const struct job_id *job, struct err *e);
+/* Back again, from a caller who published it and could not begin with it. */
+MUST_CHECK int staging_withdraw(struct store *s, const struct job_id *job);
 /* Takes away a job's folder and .making, whose lock the caller holds or which nobody does. */
 MUST_CHECK int staging_remove(struct store *s, const struct job_id *job, struct err *e);
 
