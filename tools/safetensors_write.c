@@ -213,6 +213,8 @@ static int publish(struct writing *w, struct newfile *index, struct err *e)
 
 	if (has_index && index->replace && unlink(index->path) != 0 && errno != ENOENT) /* (2) */
 		return err_code(e, -errno, "remove '%.250s'", index->path);
+	if (has_index && index->replace) /* before other files have the names that are in it */
+		r = folder_sync(index->path, e);
 	for (size_t i = 0; r == 0 && i < w->n_files; i++)
 		r = newfile_publish(&w->files[i].file, e);
 	if (r == 0)
@@ -222,6 +224,8 @@ static int publish(struct writing *w, struct newfile *index, struct err *e)
 		if (r == 0)
 			r = folder_sync(index->path, e);
 	}
+	if (r == 0 && w->in_folder)
+		r = folder_sync(w->x->output, e); /* its own name */
 	return r;
 }
 
