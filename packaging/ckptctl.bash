@@ -57,10 +57,10 @@ _ckptctl()
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --incoming --quiet --verbose --help" ;;
-	diff) want=job-step opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
+	diff) want=sides opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
 	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --torch --quiet --verbose --help" ;;
-	layout) want=none opts=" --data --json --tensor --quiet --verbose --help" ;;
-	import) want=job opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
+	layout) want=layout opts=" --data --json --tensor --quiet --verbose --help" ;;
+	import) want=file opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
 	reshard) want=job-step opts=" --socket --data --json --dry-run --as --to --memory --to-data --compress --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
@@ -70,9 +70,11 @@ _ckptctl()
 	esac
 	case $want:${#args[@]} in
 	verb:*) ;;
-	job*:0) opts=$("$1" -q status "${from[@]}" 2>/dev/null) ;;
+	file:0|layout:0) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	job*:0|layout:1|sides:*) opts=$("$1" -q status "${from[@]}" 2>/dev/null) ;;
 	job-step:1|job-steps:*)
 		opts=$("$1" -q list "${args[0]}" "${from[@]}" 2>/dev/null) ;;
+	layout:2) opts=$("$1" -q list "${args[1]}" "${from[@]}" 2>/dev/null) ;;
 	*) return ;;
 	esac
 	COMPREPLY=($(compgen -W "$opts" -- "$cur"))

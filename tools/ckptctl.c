@@ -261,7 +261,8 @@ static int check_use(const struct verb *v, unsigned given, int n_args)
 			return -EINVAL;
 		}
 	if (n_args < v->args_min || (v->args_max >= 0 && n_args > v->args_max)) {
-		complain("usage: ckptctl %s %s", v->name, v->arguments);
+		complain("usage: ckptctl %s %s%s%s", v->name, v->arguments, v->needs ? " " : "",
+			 v->needs ? v->needs : "");
 		return -EINVAL;
 	}
 	return 0;

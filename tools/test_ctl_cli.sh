@@ -41,6 +41,14 @@ if [ -c /dev/full ]; then
 	says err "could not write the output"
 fi
 
+run 2 import
+says err "usage: ckptctl import PATH --as JOB"
+run 0 reshard --help
+says out "usage: ckptctl reshard JOB [STEP[.ATTEMPT]] --to LAYOUT --as JOB [OPTIONS]"
+run 0 --help
+awk '/^  / { at = /^  [a-z]/ ? 38 : 28; if (substr($0, at - 1, 1) != " " || substr($0, at, 1) == " ") exit 1 }' \
+	"$dir/out" || fail "the help is not aligned"
+
 # ---- Completion
 
 run 0 --completion
@@ -68,6 +76,9 @@ completes () {
 for verb in $verbs; do completes "$verb" ""; done
 completes status sta
 completes --help -
+completes alpha layout fsdp2=2 --data "$data" ""
+completes alpha diff alpha --data "$data" "a"
+completes "$src/tools/verbs.c" import "$src/tools/verbs"
 completes --dry-run gc --d
 completes --tensor show --
 completes "" list --ye

@@ -40,7 +40,7 @@ const struct option_entry option_table[OPTIONS] = {
 	[OPTION_MEMORY] = {"memory", 0, "BYTES", NULL, "of buffers, such as 256M (256M)"},
 	[OPTION_TO_DATA] = {"to-data", 0, "FOLDER", "-d",
 			    "the data folder of the new job (the same)"},
-	[OPTION_INCOMING] = {"incoming", 0, NULL, NULL, "gc: what tools began and did not end"},
+	[OPTION_INCOMING] = {"incoming", 0, NULL, NULL, "what tools began and did not end"},
 	[OPTION_COMPRESS] = {"compress", 0, "LEVEL", NULL, "of zstd, for the new files (off)"},
 	[OPTION_QUIET] = {"quiet", 'q', NULL, NULL, "names and problems only"},
 	[OPTION_VERBOSE] = {"verbose", 'v', NULL, NULL, "more, and in full"},
@@ -54,37 +54,39 @@ const struct option_entry option_table[OPTIONS] = {
 #define DEED (EVERY | BIT(SOCKET))
 
 const struct verb verb_table[] = {
-	{"status", "[JOB]", 0, 1, LOOK, verb_status, "how the node and its jobs stand"},
-	{"list", "[JOB]", 0, 1, LOOK, verb_list, "the checkpoints, newest first"},
+	{"status", "[JOB]", 0, 1, LOOK, verb_status, "how the node and its jobs stand", NULL},
+	{"list", "[JOB]", 0, 1, LOOK, verb_list, "the checkpoints, newest first", NULL},
 	{"show", "JOB STEP[.ATTEMPT]", 2, 2, LOOK | BIT(TENSOR), verb_show,
-	 "one checkpoint: tensors, shapes, sizes, where its bytes are"},
+	 "one checkpoint: tensors, shapes, sizes, where its bytes are", NULL},
 	{"verify", "[JOB [STEP[.ATTEMPT]]]", 0, 2, EVERY | BIT(DATA) | BIT(JOBS), verb_verify,
-	 "read the files again and name every leaf that does not match"},
+	 "read the files again and name every leaf that does not match", NULL},
 	{"rm", "JOB STEP[.ATTEMPT]...", 2, -1, DEED | BIT(YES), verb_rm,
-	 "remove checkpoints from disk"},
-	{"pin", "JOB STEP[.ATTEMPT]...", 2, -1, DEED, verb_pin, "keep checkpoints until unpinned"},
+	 "remove checkpoints from disk", NULL},
+	{"pin", "JOB STEP[.ATTEMPT]...", 2, -1, DEED, verb_pin, "keep checkpoints until unpinned",
+	 NULL},
 	{"unpin", "JOB STEP[.ATTEMPT]...", 2, -1, DEED, verb_unpin,
-	 "let retention have checkpoints again"},
+	 "let retention have checkpoints again", NULL},
 	{"gc", "[JOB]", 0, 1,
 	 LOOK | BIT(DRY_RUN) | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(INCOMING), verb_gc,
-	 "remove what the retention rules let go, or say what that is"},
+	 "remove what the retention rules let go, or say what that is", NULL},
 	{"diff", "A B", 2, 2, EVERY | BIT(DATA) | BIT(TENSOR) | BIT(MEMORY), verb_diff,
-	 "compare the tensors of two checkpoints, JOB[@STEP], or files"},
+	 "compare the tensors of two checkpoints, JOB[@STEP], or files", NULL},
 	{"export", "JOB [STEP[.ATTEMPT]]", 1, 2,
 	 EVERY | BIT(DATA) | BIT(FORMAT) | BIT(OUTPUT) | BIT(TENSOR) | BIT(CAST) | BIT(SHARD_SIZE) |
 		 BIT(METADATA) | BIT(MEMORY) | BIT(TORCH) | BIT(YES),
-	 verb_export, "write tensors to a file of another format"},
-	{"layout", "LAYOUT [JOB [STEP]|FILE]", 1, 3, EVERY | BIT(DATA) | BIT(TENSOR), verb_layout,
-	 "which part of which tensor each rank of a layout holds"},
+	 verb_export, "write tensors to a file of another format", "--output PATH"},
+	{"layout", "LAYOUT [JOB [STEP] | FILE]", 1, 3, EVERY | BIT(DATA) | BIT(TENSOR), verb_layout,
+	 "which part of which tensor each rank of a layout holds", NULL},
 	{"import", "PATH", 1, 1,
 	 LOOK | BIT(FORMAT) | BIT(AS) | BIT(STEP) | BIT(TO) | BIT(TENSOR) | BIT(MEMORY) |
 		 BIT(DRY_RUN),
-	 verb_import, "make a new job of files of another format"},
+	 verb_import, "make a new job of files of another format", "--as JOB"},
 	{"reshard", "JOB [STEP[.ATTEMPT]]", 1, 2,
 	 LOOK | BIT(DRY_RUN) | BIT(MEMORY) | BIT(TO) | BIT(TO_DATA) | BIT(AS) | BIT(COMPRESS),
-	 verb_reshard, "write a checkpoint anew for other ranks, as a new job"},
-	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with"},
-	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files"},
+	 verb_reshard, "write a checkpoint anew for other ranks, as a new job",
+	 "--to LAYOUT --as JOB"},
+	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with", NULL},
+	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files", NULL},
 	{0},
 };
 
@@ -104,14 +106,14 @@ static void print_option(FILE *f, const struct option_entry *o)
 			o->letter ? ", " : "  ", o->name, o->argument ? " " : "",
 			o->argument ? o->argument : "");
 
-	fprintf(f, "%*s %s\n", n < 25 ? 25 - n : 0, "", o->help);
+	fprintf(f, "%*s %s\n", n < 26 ? 26 - n : 0, "", o->help);
 }
 
 void print_help(FILE *f)
 {
 	fputs("usage: ckptctl VERB [ARGUMENTS] [OPTIONS]\n\n", f);
 	for (const struct verb *v = verb_table; v->name; v++)
-		fprintf(f, "  %-7s %-23s %s\n", v->name, v->arguments, v->help);
+		fprintf(f, "  %-7s %-26s %s\n", v->name, v->arguments, v->help);
 	fputs("\noptions:\n", f);
 	for (int i = 0; i < OPTIONS; i++)
 		print_option(f, &option_table[i]);
@@ -125,8 +127,9 @@ void print_help(FILE *f)
 
 void print_verb_help(FILE *f, const struct verb *v)
 {
-	fprintf(f, "usage: ckptctl %s%s%s [OPTIONS]\n\n%s\n\noptions:\n", v->name,
-		v->arguments[0] ? " " : "", v->arguments, v->help);
+	fprintf(f, "usage: ckptctl %s%s%s%s%s [OPTIONS]\n\n%s\n\noptions:\n", v->name,
+		v->arguments[0] ? " " : "", v->arguments, v->needs ? " " : "",
+		v->needs ? v->needs : "", v->help);
 	for (int i = 0; i < OPTIONS; i++)
 		if (v->options & (1u << i))
 			print_option(f, &option_table[i]);
@@ -169,9 +172,11 @@ static const char completion_tail[] =
 	"\tesac\n"
 	"\tcase $want:${#args[@]} in\n"
 	"\tverb:*) ;;\n"
-	"\tjob*:0) opts=$(\"$1\" -q status \"${from[@]}\" 2>/dev/null) ;;\n"
+	"\tfile:0|layout:0) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
+	"\tjob*:0|layout:1|sides:*) opts=$(\"$1\" -q status \"${from[@]}\" 2>/dev/null) ;;\n"
 	"\tjob-step:1|job-steps:*)\n"
 	"\t\topts=$(\"$1\" -q list \"${args[0]}\" \"${from[@]}\" 2>/dev/null) ;;\n"
+	"\tlayout:2) opts=$(\"$1\" -q list \"${args[1]}\" \"${from[@]}\" 2>/dev/null) ;;\n"
 	"\t*) return ;;\n"
 	"\tesac\n"
 	"\tCOMPREPLY=($(compgen -W \"$opts\" -- \"$cur\"))\n"
@@ -187,8 +192,14 @@ static void print_option_words(FILE *f, unsigned options)
 
 static const char *wants(const struct verb *v)
 {
-	if (v->args_max == 0 || v->run == verb_layout)
+	if (v->args_max == 0)
 		return "none";
+	if (v->run == verb_layout)
+		return "layout";
+	if (v->run == verb_import)
+		return "file";
+	if (v->run == verb_diff)
+		return "sides";
 	if (v->args_max < 0)
 		return "job-steps";
 	return v->args_max > 1 ? "job-step" : "job";

@@ -55,6 +55,7 @@ struct verb {
 	unsigned options;      /* bits of enum option_id that it takes */
 	verb_fn *run;
 	const char *help;
+	const char *needs; /* options that it cannot do without; NULL: none */
 };
 extern const struct verb verb_table[]; /* ends with an empty name */
 
