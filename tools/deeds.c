@@ -328,6 +328,10 @@ int verb_gc(const struct ctl *c, struct err *e)
 	json_t *jobs;
 	int r;
 
+	if (c->incoming && c->n_args)
+		return err_set(e, -EINVAL,
+			       "gc --incoming is of the whole folder: leave out '%.64s'",
+			       c->args[0]);
 	if (c->incoming)
 		return gc_incoming(c, e);
 	jobs = json_array();

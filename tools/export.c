@@ -164,6 +164,23 @@ static int run(const struct ctl *c, struct exporting *x, const struct exchange_f
 	return r;
 }
 
+/* What the format would pass over in silence. */
+static int check_format_options(const struct ctl *c, const struct exchange_format *format,
+				struct err *e)
+{
+	bool dcp = strcmp(format->name, "dcp") == 0;
+
+	if (c->torch && !dcp)
+		return err_set(e, -EINVAL,
+			       "--torch is for --format dcp: %s has no versions of torch",
+			       format->name);
+	if (c->metadata.n && dcp)
+		return err_set(e, -EINVAL,
+			       "--metadata is for safetensors: a DCP folder has no place "
+			       "for it");
+	return 0;
+}
+
 int verb_export(const struct ctl *c, struct err *e)
 {
 	uint64_t memory = c->memory ? c->memory : MEMORY_DEFAULT;
@@ -184,6 +201,8 @@ int verb_export(const struct ctl *c, struct err *e)
 	if (c->torch && strcmp(c->torch, "1.13") != 0 && strcmp(c->torch, "2") != 0)
 		return err_set(e, -EINVAL, "--torch needs 1.13 or 2, not '%.60s'", c->torch);
 	r = find_format(c->format ? c->format : "safetensors", &format, e);
+	if (r == 0)
+		r = check_format_options(c, format, e);
 	if (r == 0 && c->cast)
 		r = parse_cast(c->cast, &x.cast, e);
 	if (r == 0)

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -95,6 +96,8 @@ static int of_file(const char *path, struct known *ret, struct err *e)
 	json_t *all;
 
 	ret->document = json_load_file(path, 0, &why);
+	if (!ret->document && access(path, R_OK) != 0)
+		return err_code(e, -errno, "open the list of tensors '%.200s'", path);
 	if (!ret->document)
 		return err_set(e, -EINVAL, "tensors in '%.120s': line %d: %.160s", path, why.line,
 			       why.text);
@@ -304,6 +307,8 @@ static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 			continue;
 		chosen++;
 		r = lay_tensor(y, &l->t[i], e);
+		if (r < 0)
+			err_wrap(e, r, "layout '%.100s'", c->args[0]);
 	}
 	if (r == 0 && l->n && !chosen)
 		r = err_set(e, CKPT_ENOTFOUND, "no tensor is called like '%.80s'", c->tensor);

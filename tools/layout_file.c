@@ -27,7 +27,8 @@ static int check_keys(json_t *o, const char *keys, struct err *e)
 	json_t *value;
 
 	if (!json_is_object(o))
-		return err_set(e, -EINVAL, "it is no object with some of: %s", keys);
+		return err_set(e, -EINVAL, "it is no object with some of: %.*s",
+			       (int)strlen(keys) - 1, keys);
 	json_object_foreach(o, key, value)
 	{
 		size_t len = strlen(key);
@@ -36,8 +37,8 @@ static int check_keys(json_t *o, const char *keys, struct err *e)
 		while (*at && (strncmp(at, key, len) != 0 || at[len] != ' '))
 			at += strcspn(at, " ") + 1;
 		if (!*at)
-			return err_set(e, -EINVAL, "there is no key '%.60s': it has some of: %s",
-				       key, keys);
+			return err_set(e, -EINVAL, "there is no key '%.60s': it has some of: %.*s",
+				       key, (int)strlen(keys) - 1, keys);
 	}
 	return 0;
 }
@@ -478,9 +479,12 @@ static int build(json_t *o, struct layout **ret, struct err *e)
 	int r = check_keys(o, "layout mesh more_meshes moments strict flat places rules ", e);
 
 	if (!r)
-		r = get_number(o, "layout", 1, 1, &version, e);
+		r = get_number(o, "layout", 0, INT64_MAX, &version, e);
 	if (!r && !version)
 		r = err_set(e, -EINVAL, "it has no \"layout\": 1, which says what it is");
+	if (!r && version != 1)
+		r = err_set(e, -EINVAL, "it is of version %llu, and this ckptctl knows 1",
+			    (unsigned long long)version);
 	if (!r)
 		r = add_meshes(o, ret, e);
 	if (r)

@@ -248,7 +248,8 @@ static int check_space(const struct making *m, struct err *e)
 	if (needed > left)
 		return err_set(e, CKPT_ENOSPACE,
 			       "job '%s' needs %" PRIu64 " bytes and the disk of '%.150s' has "
-			       "%" PRIu64 ": nothing was written",
+			       "%" PRIu64
+			       ": nothing was written; free some, or name another folder",
 			       m->job, needed, m->path, left);
 	return 0;
 }

@@ -33,6 +33,7 @@ int side_open(const char *word, const char *data, uint64_t memory, struct source
 	const char *colon = strrchr(word, ':'), *at;
 	char folder[PATH_MAX], job[CKPT_JOB_MAX + 1];
 	size_t len;
+	int r;
 
 	if (strchr(word, '/') && access(word, F_OK) == 0)
 		return open_files(word, ret, e);
@@ -56,7 +57,12 @@ int side_open(const char *word, const char *data, uint64_t memory, struct source
 	job[len] = '\0';
 	o.job = job;
 	o.step = at ? at + 1 : NULL;
-	return source_of_checkpoint(&o, ret, e);
+	r = source_of_checkpoint(&o, ret, e);
+	if (r == CKPT_ENOTFOUND && !at && !colon && access(word, F_OK) == 0)
+		return err_set(e, r,
+			       "there is no job '%.100s'; the file of that name is './%.100s'",
+			       word, word);
+	return r;
 }
 
 json_t *side_json(const struct source *s, const char *word)

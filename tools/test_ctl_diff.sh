@@ -128,6 +128,12 @@ run 2 diff types nothing --data "$data"
 says err "there is no job 'nothing'"
 run 2 diff types@8 plain --data "$data"
 says err "no durable checkpoint 8"
+here=$PWD
+cp "$o/a.safetensors" "$dir/a.st" 2>/dev/null || fail "copy"
+case $build in /*) ;; *) build=$here/$build ;; esac
+cd "$dir" && run 2 diff types a.st --data "$data"
+cd "$here" || exit 99
+says err "the file of that name is './a.st'"
 run 2 diff types@ plain --data "$data"
 says err "names no checkpoint"
 run 2 diff "$dir/nowhere" plain --data "$data"

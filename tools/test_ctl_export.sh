@@ -115,6 +115,10 @@ run 2 export plain --data "$data" --output "$o/x" --format npz
 says err "is no format that can be exported"
 run 2 export plain --data "$data" --output "$o/x" --cast f8_e4m3
 says err "--cast needs bf16, f16, f32 or f64"
+run 2 export plain --data "$data" --output "$o/x" --torch 1.13
+says err "--torch is for --format dcp"
+run 2 export plain --data "$data" --output "$o/x" --format dcp --metadata a=b
+says err "--metadata is for safetensors"
 run 2 export plain --data "$data" --output "$o/x" --metadata word
 says err "--metadata needs KEY=VALUE"
 for size in 0 5P 5GG x 99999999999999999999 9999999999T; do

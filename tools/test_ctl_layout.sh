@@ -59,6 +59,16 @@ run 2 layout hf:tp=x
 says err "layout 'hf:tp=x': 'tp': 'x' is not a number"
 run 2 layout "$dir/none.json"
 says err "none.json': open it"
+run 2 layout ddp=2 "$dir/none.json"
+says err "open the list of tensors '$dir/none.json': No such file"
+for wrong in '"layout": 2|it is of version 2, and this ckptctl knows 1' \
+	'"layout": 1, "rulez": []|some of: layout mesh more_meshes moments strict flat places rules' \
+	'"layout": 1, "rules": [{"match": "*", "cut": {"dim": 7, "over": "a"}}]|there is no dimension 7 to cut'; do
+	echo "{\"mesh\": [[\"a\", 2]], ${wrong%%|*}}" >"$dir/wrong.json"
+	run 2 layout "$dir/wrong.json" "$dir/list.json"
+	says err "wrong.json'"
+	says err "${wrong#*|}"
+done
 run 2 layout hf:tp=2,strict "$dir/list.json" 7
 says err "a file of tensors has no steps"
 echo '[{"name": "x", "dtype": "f31", "shape": []}]' >"$dir/bad.json"
