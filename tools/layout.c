@@ -298,9 +298,11 @@ static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 	int r = l->n ? layout_begin(y->layout, l->t, l->n, e) : 0;
 	size_t chosen = 0;
 
+	if (r < 0)
+		return err_wrap(e, r, "layout '%.100s'", c->args[0]);
 	y->ranks = alloc_array(layout_world(y->layout), sizeof(*y->ranks));
 	y->tensors = json_array();
-	if (r == 0 && (!y->ranks || !y->tensors))
+	if (!y->ranks || !y->tensors)
 		r = err_code(e, -ENOMEM, "lay out %zu tensors", l->n);
 	for (size_t i = 0; i < l->n && r == 0; i++) {
 		if (!name_is_chosen(&c->tensors, l->t[i].name, l->t[i].name_len))

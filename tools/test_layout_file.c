@@ -96,7 +96,7 @@ static void test_refused(void **state)
 	refuse("", "line 1");
 	refuse("[]", "no object");
 	refuse("{'mesh': [['tp', 2]]}", "no \"layout\": 1");
-	refuse("{'layout': 2, 'mesh': [['tp', 2]]}", "from 1 to 1");
+	refuse("{'layout': 2, 'mesh': [['tp', 2]]}", "it is of version 2");
 	refuse("{'layout': 1}", "\"mesh\" is not a list of axes");
 	refuse("{'layout': 1, 'mesh': [['tp']]}", "each axis is");
 	refuse("{'layout': 1, 'mesh': [['tp', 0]]}", "each axis is");
