@@ -11,7 +11,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -20,9 +19,6 @@
 #include "tools/document.h"
 #include "tools/files.h"
 #include "tools/making_parts.h"
-
-#define PLACE_TRIES    30
-#define PLACE_PAUSE_MS 100
 
 static int say_taken(const struct making *m, struct err *e)
 {
@@ -110,35 +106,22 @@ static int ask_ckptd(struct making *m, struct err *e)
 	return r;
 }
 
-/* Whoever has the lock is a ckptd, which then does it, or another tool that is at this point too,
- * for a moment: nobody answers then, and it is tried again. */
-static int lock_or_ask(struct making *m, struct disk_file **ret_lock, struct err *e)
-{
-	int r;
-
-	for (int i = 0;; i++) {
-		r = lock_data(m, ret_lock);
-		if (r != -EAGAIN)
-			return r < 0 ? err_code(e, r, "lock data folder '%.150s'", m->path) : 0;
-		r = ask_ckptd(m, e);
-		if (r != CKPT_EUNAVAILABLE || i == PLACE_TRIES)
-			break;
-		poll(NULL, 0, PLACE_PAUSE_MS);
-	}
-	if (r == -EEXIST || r == 0)
-		return r;
-	return err_wrap(e, r,
-			"job '%s' is written, and the ckptd that has '%.100s' did not take it%s",
-			m->job, m->path, m->o.keep ? "; the same command tries again" : "");
-}
-
 int making_place(struct making *m, struct err *e)
 {
 	struct disk_file *lock = NULL;
-	int r = lock_or_ask(m, &lock, e);
+	int r = lock_data(m, &lock);
 
-	if (r < 0 || !lock)
-		return r;
+	if (r == -EAGAIN) {
+		r = ask_ckptd(m, e);
+		if (r == -EEXIST || r == 0)
+			return r;
+		return err_wrap(e, r,
+				"job '%s' is written, and the ckptd that has '%.100s' did not take "
+				"it%s",
+				m->job, m->path, m->o.keep ? "; the same command tries again" : "");
+	}
+	if (r < 0)
+		return err_code(e, r, "lock data folder '%.150s'", m->path);
 	r = place_here(m, e);
 	lock->disk->ops->close(lock);
 	return r;
