@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -19,6 +20,9 @@
 #include "tools/document.h"
 #include "tools/files.h"
 #include "tools/making_parts.h"
+
+#define LOCK_TRIES   250
+#define LOCK_WAIT_NS 20000000
 
 static int say_taken(const struct making *m, struct err *e)
 {
@@ -108,20 +112,28 @@ static int ask_ckptd(struct making *m, struct err *e)
 
 int making_place(struct making *m, struct err *e)
 {
+	const struct timespec pause = {.tv_nsec = LOCK_WAIT_NS};
 	struct disk_file *lock = NULL;
-	int r = lock_data(m, &lock);
+	int r = lock_data(m, &lock), asked = 0;
 
-	if (r == -EAGAIN) {
-		r = ask_ckptd(m, e);
-		if (r == -EEXIST || r == 0)
-			return r;
-		return err_wrap(e, r,
+	/* Another tool may have it, or be having it adopted: both are soon done. */
+	for (int i = 0; i < LOCK_TRIES && r == -EAGAIN; i++) {
+		asked = ask_ckptd(m, e);
+		if (asked == -EEXIST || asked == 0)
+			return asked;
+		if (asked != CKPT_EUNAVAILABLE && asked != -EAGAIN)
+			break;
+		nanosleep(&pause, NULL);
+		r = lock_data(m, &lock);
+	}
+	if (r == -EAGAIN)
+		return err_wrap(e, asked,
 				"job '%s' is written, and the ckptd that has '%.100s' did not take "
 				"it%s",
 				m->job, m->path, m->o.keep ? "; the same command tries again" : "");
-	}
 	if (r < 0)
 		return err_code(e, r, "lock data folder '%.150s'", m->path);
+	err_clear(e);
 	r = place_here(m, e);
 	lock->disk->ops->close(lock);
 	return r;

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -298,6 +299,41 @@ static void refuses_a_name_twice(void **state)
 	err_clear(&e);
 	must(making_open(&o, f->making, f->world, &n, &e), &e);
 	making_close(n);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+static void *hold_for_a_while(void *arg)
+{
+	struct disk_file *lock = arg;
+
+	usleep(200000);
+	lock->disk->ops->close(lock);
+	return NULL;
+}
+
+/* Another tool is placing a job of its own: it is waited for. */
+static void waits_for_another_tool(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct disk_file *lock = NULL;
+	struct making *m = NULL;
+	struct disk *d = NULL;
+	struct err e = {0};
+	pthread_t thread;
+
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(put_all(f, m, &e), &e);
+	must(disk_posix_open(f->folder, "threads", &d, &e), &e);
+	must(d->ops->open(d, "LOCK", DISK_CREATE, &lock), &e);
+	must(d->ops->lock(lock, true), &e);
+	assert_int_equal(pthread_create(&thread, NULL, hold_for_a_while, lock), 0);
+	must(making_commit(m, &e), &e);
+	assert_int_equal(e.code, 0);
+	making_close(m);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	disk_posix_close(d);
 	check(f);
 	assert_int_equal(count_incoming(f), 0);
 }
@@ -621,6 +657,7 @@ int main(void)
 		T3(goes_on_after_kills),
 		T3(goes_on_after_random_kills),
 		T3(makes_a_seen_commit_durable),
+		T3(waits_for_another_tool),
 		T3(leaves_what_differs),
 		T3(takes_away_all_or_nothing),
 		T3(survives_lack_of_memory),
