@@ -92,6 +92,11 @@ int data_open(const char *given, struct data *ret, struct err *e)
 	if (r < 0) {
 		disk_posix_close(ret->disk);
 		ret->disk = NULL;
+		if (r == -EACCES || r == -EPERM)
+			return err_set(e, r,
+				       "cannot read data folder '%.150s': only its owner and "
+				       "root can",
+				       ret->path);
 		return err_wrap(e, r, "data folder '%.150s'", ret->path);
 	}
 	return 0;

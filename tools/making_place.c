@@ -127,10 +127,10 @@ int making_place(struct making *m, struct err *e)
 		r = lock_data(m, &lock);
 	}
 	if (r == -EAGAIN)
-		return err_wrap(e, asked,
-				"job '%s' is written, and the ckptd that has '%.100s' did not take "
-				"it%s",
-				m->job, m->path, m->o.keep ? "; the same command tries again" : "");
+		return err_wrap(e, asked, "the ckptd that has '%.100s' did not take job '%s', which %s",
+				m->path, m->job,
+				m->o.keep ? "is written: the same command tries again"
+					  : "is taken away again: nothing was made");
 	if (r < 0)
 		return err_code(e, r, "lock data folder '%.150s'", m->path);
 	err_clear(e);

@@ -98,7 +98,10 @@ run 0 verify --data "$data"
 says out "problems: 0"
 ! grep log.old "$dir/out" || fail "told of as damaged: a log that never was"
 run 2 reshard source --to fsdp2=3 --as lost --socket "$dir/nothing" --data "$data"
-says err "did not take it"
+says err "did not take job 'lost', which is written: the same command tries again"
+run 0 export source --data "$data" --output "$dir/w.safetensors"
+run 2 import "$dir/w.safetensors" --as gone --socket "$dir/nothing" --data "$data"
+says err "did not take job 'gone', which is taken away again: nothing was made"
 run 0 reshard source --to fsdp2=3 --as lost --socket "$sock" --data "$data" # goes on
 train lost 3 load 10
 for job in "$data"/incoming/*; do
