@@ -127,7 +127,8 @@ int making_place(struct making *m, struct err *e)
 		r = lock_data(m, &lock);
 	}
 	if (r == -EAGAIN)
-		return err_wrap(e, asked, "the ckptd that has '%.100s' did not take job '%s', which %s",
+		return err_wrap(e, asked,
+				"the ckptd that has '%.100s' did not take job '%s', which %s",
 				m->path, m->job,
 				m->o.keep ? "is written: the same command tries again"
 					  : "is taken away again: nothing was made");
