@@ -402,9 +402,6 @@ static void sum_up(struct job *j)
 {
 	struct record sum = {.type = RECORD_SUM};
 
-	/* That all was lost is in the records of those that were: a sum leaves them out. */
-	if (!history_newest(&j->history) && epoch_lost(j))
-		return;
 	if (j->summing || job_log_down(j) || j->history.next_n < j->sum_at ||
 	    j->history.next_n - j->history.first_n <= j->node->options.log_trim)
 		return;

@@ -109,8 +109,9 @@ struct history_abort {
 
 #define HISTORY_ABORTS_MAX 64
 #define HISTORY_RUNS_MAX 64
-/* That a summing record carries; freed ones are left out. */
+/* That a summing record carries; of freed ones the newest that were lost. */
 #define HISTORY_COMMITS_MAX 300
+#define HISTORY_LOST_MAX 16
 
 /* What a log adds up to. Arrays are in log order. */
 struct history {

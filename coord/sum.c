@@ -5,7 +5,8 @@
  * A sum leaves out what is freed, and may leave out commits that are gone without a record of
  * their own: held by memory alone, overtaken before anybody wrote them to disk. It never leaves out
  * a pinned commit, the newest, or the base of the epoch: those are what loads are answered with
- * (I15). Pure; any thread.
+ * (I15). Of freed ones it has the newest that were lost: who loads where nothing else is left must
+ * be told of them (I11). Pure; any thread.
  */
 #include <config.h>
 
@@ -15,7 +16,10 @@
 #include <errno.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "coord/fields.h"
+
+enum { COMMIT_PINNED = 1, COMMIT_LOST = 2 }; /* flags of a commit in a sum */
 
 bool sum_keeps(const struct history *h, const struct history_commit *c)
 {
@@ -27,9 +31,21 @@ bool sum_keeps(const struct history *h, const struct history_commit *c)
 		attempt_equal(&c->commit.attempt, &h->epoch.base_attempt));
 }
 
-bool sum_carries(const struct history *h, const struct history_commit *c)
+static bool carries(const struct history *h, const struct history_commit *c)
 {
 	return !c->freed && (!c->gone || sum_keeps(h, c));
+}
+
+/* One of the newest HISTORY_LOST_MAX that were lost. */
+static bool carries_lost(const struct history *h, const struct history_commit *c)
+{
+	size_t n = 0;
+
+	if (!c->lost || BUG(SUM_FORGETS_LOST))
+		return false;
+	for (const struct history_commit *d = c; d < h->commits + h->n_commits; d++)
+		n += d->lost;
+	return n <= HISTORY_LOST_MAX;
 }
 
 size_t sum_count(const struct history *h)
@@ -37,7 +53,7 @@ size_t sum_count(const struct history *h)
 	size_t n = 0;
 
 	for (size_t i = 0; i < h->n_commits; i++)
-		n += sum_carries(h, &h->commits[i]);
+		n += carries(h, &h->commits[i]);
 	assert(n <= h->n_commits);
 	return n;
 }
@@ -49,6 +65,8 @@ void sum_put(struct writer *w, const struct history *h)
 	size_t n = sum_count(h);
 
 	assert(n <= HISTORY_COMMITS_MAX && h->n_aborts <= HISTORY_ABORTS_MAX);
+	for (size_t i = 0; i < h->n_commits; i++)
+		n += carries_lost(h, &h->commits[i]);
 	field_put_job(w, &h->job);
 	field_put_epoch(w, &h->epoch);
 	write_u8(w, h->stepped);
@@ -59,13 +77,13 @@ void sum_put(struct writer *w, const struct history *h)
 	for (size_t i = 0; i < h->n_commits; i++) {
 		const struct history_commit *c = &h->commits[i];
 
-		if (!sum_carries(h, c))
+		if (!carries(h, c) && !carries_lost(h, c))
 			continue;
 		field_put_commit(w, &c->commit);
 		write_u64(w, c->n);
 		write_u64(w, c->epoch);
 		write_u64(w, c->wall_ns);
-		write_u8(w, c->pinned);
+		write_u8(w, (c->pinned ? COMMIT_PINNED : 0) | (c->lost ? COMMIT_LOST : 0));
 		write_u32(w, c->trust);
 	}
 	write_u32(w, (uint32_t)h->n_aborts);
@@ -90,8 +108,9 @@ static void get_runs(struct reader *rd, struct history *h)
 static int get_commits(struct reader *rd, struct history *h)
 {
 	uint32_t n = read_u32(rd);
+	uint8_t flags;
 
-	if (n > HISTORY_COMMITS_MAX)
+	if (n > HISTORY_COMMITS_MAX + HISTORY_LOST_MAX)
 		rd->bad = true;
 	if (rd->bad || n == 0)
 		return 0;
@@ -106,7 +125,11 @@ static int get_commits(struct reader *rd, struct history *h)
 		c->n = read_u64(rd);
 		c->epoch = read_u64(rd);
 		c->wall_ns = read_u64(rd);
-		c->pinned = field_get_flag(rd);
+		flags = read_u8(rd);
+		if (flags & ~(COMMIT_PINNED | COMMIT_LOST))
+			rd->bad = true;
+		c->pinned = flags & COMMIT_PINNED;
+		c->freed = c->lost = flags & COMMIT_LOST;
 		c->trust = read_u32(rd);
 	}
 	return 0;
@@ -209,7 +232,7 @@ static bool commit_agrees(const struct history_commit *a, const struct history_c
 	       digest_equal(&x->root, &y->root) && digest_equal(&x->layout, &y->layout) &&
 	       x->world == y->world && x->f == y->f && x->bytes == y->bytes && a->n == b->n &&
 	       a->epoch == b->epoch && a->wall_ns == b->wall_ns && a->pinned == b->pinned &&
-	       a->trust == b->trust;
+	       a->freed == b->freed && a->lost == b->lost && a->trust == b->trust;
 }
 
 static bool abort_agrees(const struct history_abort *a, const struct history_abort *b)
@@ -230,7 +253,7 @@ static bool commits_agree(const struct history *h, const struct history *sum)
 		const struct history_commit *c = &h->commits[i];
 
 		if (next < sum->n_commits && sum->commits[next].n == c->n) {
-			if (c->freed || !commit_agrees(c, &sum->commits[next]))
+			if (!commit_agrees(c, &sum->commits[next]))
 				return false;
 			next++;
 		} else if (sum_keeps(h, c)) {

@@ -10,9 +10,7 @@
 
 /* Whether it must stay in a sum: not freed, and pinned, the newest, or the base of the epoch. */
 bool sum_keeps(const struct history *h, const struct history_commit *c);
-/* Whether a sum of h written here has it. */
-bool sum_carries(const struct history *h, const struct history_commit *c);
-/* How many commits a sum of h written here has. */
+/* How many commits that are not freed a sum of h written here has. */
 size_t sum_count(const struct history *h);
 /* The body of a summing record; r is its header. -ENOMEM, or rd->bad when it is not one. */
 void sum_put(struct writer *w, const struct history *h);

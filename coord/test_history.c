@@ -579,6 +579,8 @@ static void forge_trust(struct history *h) { h->commits[1].trust = 0; }
 static void forge_drop_pinned(struct history *h) { h->commits[0].freed = true; }
 static void forge_drop_base(struct history *h) { h->commits[1].freed = true; }
 static void forge_drop_newest(struct history *h) { h->commits[h->n_commits - 1].freed = true; }
+static void forge_lost(struct history *h) { h->commits[1].freed = h->commits[1].lost = true; }
+static void forge_freed_is_lost(struct history *h) { h->commits[2].lost = true; }
 static void forge_undo_free(struct history *h) { h->commits[2].freed = false; }
 static void forge_no_abort(struct history *h) { h->n_aborts = 0; }
 static void forge_abort_step(struct history *h) { h->aborts[0].aborted.step++; }
@@ -599,7 +601,7 @@ static void test_sum_must_agree(void **state)
 		forge_last_step, forge_step, forge_attempt, forge_root, forge_layout, forge_ranks,
 		forge_f, forge_bytes, forge_n, forge_epoch, forge_wall, forge_unpin, forge_pin,
 		forge_trust, forge_drop_pinned, forge_drop_base, forge_drop_newest,
-		forge_undo_free, forge_no_abort, forge_abort_step, forge_abort_id,
+		forge_undo_free, forge_lost, forge_freed_is_lost, forge_no_abort, forge_abort_step, forge_abort_id,
 		forge_abort_try, forge_abort_why, forge_abort_n, forge_abort_epoch, forge_nothing,
 	};
 

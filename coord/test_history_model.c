@@ -44,6 +44,13 @@ static bool model_pinned(const struct model *m, const struct record *c)
 	return pin && pin->mark.value == 1;
 }
 
+static bool model_lost(const struct model *m, const struct record *c)
+{
+	const struct record *freed = model_mark(m, RECORD_FREE, c);
+
+	return freed && freed->mark.value == 2;
+}
+
 static const struct record *model_epoch(const struct model *m)
 {
 	const struct record *found = NULL;
@@ -118,6 +125,7 @@ static void compare_commits(struct model *m, const struct history *h)
 		assert_memory_equal(&c->commit, &r->commit, sizeof(r->commit));
 		assert_int_equal(c->pinned, model_pinned(m, r));
 		assert_int_equal(c->freed, model_mark(m, RECORD_FREE, r) != NULL);
+		assert_int_equal(c->lost, model_lost(m, r));
 		assert_int_equal(c->trust, trust ? trust->mark.value : 0);
 	}
 	assert_int_equal(h->n_commits, k);
@@ -196,7 +204,7 @@ static struct record model_draw(struct model *m, struct rng *rng, uint64_t *atte
 
 		r = mark(types[rng_below(rng, 3)], some->r.commit.step, 0, 1);
 		r.mark.attempt = some->r.commit.attempt;
-		if (r.type == RECORD_FREE && model_pinned(m, &some->r))
+		if (r.type == RECORD_FREE && (model_pinned(m, &some->r) || dice < 40))
 			r.mark.value = 2;
 		if (r.type == RECORD_PIN)
 			r.mark.value = (uint32_t)rng_below(rng, 2);
@@ -213,8 +221,11 @@ static void model_sum(struct model *m, struct history *h, struct rng *rng)
 {
 	const struct record *newest = model_newest(m), *epoch = model_epoch(m);
 	bool out[SAID_MAX] = { false };
+	size_t lost = 0;
 	struct said *s;
 
+	for (size_t k = 0; (s = model_commit(m, k, true)); k++)
+		lost += model_lost(m, &s->r);
 	for (size_t k = 0; (s = model_commit(m, k, true)); k++) {
 		const struct record *r = &s->r;
 		bool freed = model_mark(m, RECORD_FREE, r) != NULL, gone = rng_below(rng, 3) == 0;
@@ -224,6 +235,8 @@ static void model_sum(struct model *m, struct history *h, struct rng *rng)
 
 		h->commits[k].gone = gone;
 		out[r->n] = freed || (gone && !model_pinned(m, r) && r != newest && !base);
+		if (model_lost(m, r))
+			out[r->n] = lost-- > HISTORY_LOST_MAX;
 	}
 	for (size_t i = 0; i < m->n; i++)
 		m->said[i].left_out = m->said[i].left_out || out[i];

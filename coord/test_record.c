@@ -433,7 +433,7 @@ static void test_the_largest_sum_fits(void **state)
 {
 	struct record r = { .type = RECORD_SUM };
 	struct history h;
-	struct history_commit *c = big_history(&h, HISTORY_COMMITS_MAX + 2);
+	struct history_commit *c = big_history(&h, HISTORY_COMMITS_MAX + 2 + HISTORY_LOST_MAX + 1);
 	struct history_abort *aborts;
 	void *bytes = NULL;
 	size_t len = 0;
@@ -452,6 +452,8 @@ static void test_the_largest_sum_fits(void **state)
 	sample_text(h.job.name, CKPT_JOB_MAX);
 	history_next(&h, &r);
 	c[0].gone = c[1].gone = true; /* 1 is pinned */
+	for (size_t i = HISTORY_COMMITS_MAX + 2; i < h.n_commits; i++)
+		c[i].freed = c[i].lost = true;
 	assert_int_equal(record_encode(&r, &bytes, &len), -E2BIG);
 	assert_null(bytes);
 	c[3].freed = true;

@@ -119,6 +119,24 @@ static const struct profile damage = {
 	.slow_load = 10,
 };
 
+/* Memory is lost again and again, and nothing is on disk soon. */
+static const struct profile losses = {
+	.name = "losses",
+	.jobs = 1,
+	.world = 2,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 12,
+	.weight = {[TROUBLE_power] = 3,
+		   [TROUBLE_keeper] = 3,
+		   [TROUBLE_relaunch] = 2,
+		   [TROUBLE_kill_rank] = 2},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 100,
+	.slow_load = 20,
+	.persist_every = 100,
+};
+
 /* Logs that cannot be written for seconds, and nothing else. */
 static const struct profile outages = {
 	.name = "outages",
@@ -219,6 +237,7 @@ static const struct {
 	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
 	{BUG_SKIP_SPARE_LOCK, &slow_readers, NULL},
 	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
+	{BUG_SUM_FORGETS_LOST, &losses, NULL},
 	{BUG_TAKE_RESERVE, &full_disks, NULL},
 	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
