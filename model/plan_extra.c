@@ -7,6 +7,8 @@
  *    however many they are: what follows costs where tensors were dealt to ranks anew.
  * 2. Names are looked up in one table of the digests of all that are wanted: a name that is stored
  *    costs the same whatever the number of those that want, and no other name is read for it.
+ *    The table is larger than caches: BATCH names are digested before the first is looked up, and
+ *    what they will touch is on its way meanwhile.
  * 3. Sources are merged one by one. Once the list is full, a source is read only as far as the last
  *    name in it: names behind that one would not be listed.
  *
@@ -23,6 +25,14 @@
 
 #include "base/alloc.h"
 #include "codec/digest.h"
+
+#define BATCH 32u
+
+struct batch {
+	struct extra_name names[BATCH];
+	struct digest digests[BATCH];
+	uint32_t n;
+};
 
 struct search {
 	/* One of each set of names: those that are wanted, then those that are only stored. */
@@ -127,21 +137,34 @@ static bool is_free(const struct digest *slot)
 	return digest_equal(slot, &none);
 }
 
+static uint64_t first_slot(const struct search *s, const struct digest *own)
+{
+	return get_le64(own->b) & (s->n_names - 1);
+}
+
 /* Its slot, or the free one where it belongs. */
 static struct digest *find_slot(const struct search *s, const struct digest *own)
 {
-	uint64_t mask = s->n_names - 1, at = get_le64(own->b) & mask;
+	uint64_t mask = s->n_names - 1, at = first_slot(s, own);
 
 	while (!is_free(&s->names[at]) && !digest_equal(&s->names[at], own))
 		at = (at + 1) & mask;
 	return &s->names[at];
 }
 
-static bool is_wanted(const struct search *s, const struct extra_name *n)
+/* Different names from sorted index i on; returns the index behind them. */
+static uint32_t next_batch(const struct search *s, const struct declaration *d, uint32_t i,
+			   struct batch *b)
 {
-	struct digest own = digest_of(n->text, n->len);
+	for (b->n = 0; i < d->n_shards && b->n < BATCH; b->n++) {
+		struct extra_name *own = &b->names[b->n];
 
-	return !is_free(find_slot(s, &own));
+		*own = name_at(d, i);
+		b->digests[b->n] = digest_of(own->text, own->len);
+		__builtin_prefetch(&s->names[first_slot(s, &b->digests[b->n])]);
+		i = after_name(d, i, own);
+	}
+	return i;
 }
 
 static int find_names(struct search *s)
@@ -152,13 +175,12 @@ static int find_names(struct search *s)
 	r = take(s, s->n_names, sizeof(*s->names), (void **)&s->names);
 	for (uint32_t k = 0; k < s->n_wanted && r == 0; k++) {
 		const struct declaration *d = s->sets[k];
+		struct batch b;
 
 		for (uint32_t i = 0; i < d->n_shards;) {
-			struct extra_name own = name_at(d, i);
-			struct digest digest = digest_of(own.text, own.len);
-
-			*find_slot(s, &digest) = digest;
-			i = after_name(d, i, &own);
+			i = next_batch(s, d, i, &b);
+			for (uint32_t at = 0; at < b.n; at++)
+				*find_slot(s, &b.digests[at]) = b.digests[at];
 		}
 	}
 	return r;
@@ -178,16 +200,18 @@ static void extra_of_source(struct search *s, const struct declaration *d)
 	const struct extra_name *last =
 		found->n == PLAN_PROBLEMS_MAX ? &found->names[found->n - 1] : NULL;
 	struct extra *ret = s->own;
+	struct batch b;
 
 	ret->n = 0;
-	for (uint32_t i = 0; i < d->n_shards && ret->n < PLAN_PROBLEMS_MAX;) {
-		struct extra_name own = name_at(d, i);
-
-		if (last && compare_names(last, &own) < 0)
-			return;
-		if (!is_wanted(s, &own))
-			ret->names[ret->n++] = own;
-		i = after_name(d, i, &own);
+	for (uint32_t i = 0; i < d->n_shards;) {
+		i = next_batch(s, d, i, &b);
+		for (uint32_t at = 0; at < b.n; at++) {
+			if (ret->n == PLAN_PROBLEMS_MAX ||
+			    (last && compare_names(last, &b.names[at]) < 0))
+				return;
+			if (is_free(find_slot(s, &b.digests[at])))
+				ret->names[ret->n++] = b.names[at];
+		}
 	}
 }
 
