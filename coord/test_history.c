@@ -602,7 +602,8 @@ static void test_sum_must_agree(void **state)
 		forge_f, forge_bytes, forge_n, forge_epoch, forge_wall, forge_unpin, forge_pin,
 		forge_trust, forge_drop_pinned, forge_drop_base, forge_drop_newest,
 		forge_undo_free, forge_lost, forge_freed_is_lost, forge_no_abort,
-		forge_abort_step, forge_abort_id, forge_abort_try, forge_abort_why, forge_abort_n, forge_abort_epoch, forge_nothing,
+		forge_abort_step, forge_abort_id, forge_abort_try, forge_abort_why, forge_abort_n,
+		forge_abort_epoch, forge_nothing,
 	};
 
 	(void)state;

@@ -277,6 +277,7 @@ static void count_name(struct checker *c, const struct shard *s)
 	struct digest own = digest_of(s->name, s->name_len);
 	uint8_t *names = c->d.names.b;
 
+	c->d.n_names++;
 	for (int k = 0; k < 16; k += 8) {
 		uint64_t h = get_le64(names + k) ^ get_le64(own.b + k);
 

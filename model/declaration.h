@@ -50,6 +50,7 @@ struct declaration {
 	uint64_t image_bytes; /* end of the last shard: where blobs may begin, not rounded */
 	struct geometry geometry;
 	struct digest names; /* equal where two have the same names, however cut; else not */
+	uint32_t n_names;    /* different ones */
 };
 
 /*

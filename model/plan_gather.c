@@ -7,6 +7,8 @@
  *    which the source lacks leaves takes nobody's place: those in slots are whole. One of which the
  *    source has nothing is kept only for its name.
  * 2. A source's cursor never goes back: names are wanted in order.
+ * 3. Sources that have the same names, each once, have them at the same sorted indices: the first
+ *    of them is searched, and the others are taken as it was found.
  */
 #include <config.h>
 
@@ -60,9 +62,44 @@ static int drop_replicas(struct gather *g)
 	return 0;
 }
 
+/* Who is searched for whom (3). */
+static int find_likes(struct gather *g)
+{
+	g->likes = alloc_array(g->n_walked, sizeof(*g->likes));
+	if (!g->likes)
+		return -ENOMEM;
+	memset(g->slots, 0, g->n_slots * sizeof(*g->slots));
+	for (uint32_t i = 0; i < g->n_walked; i++) {
+		const struct declaration *d = &g->sources[g->by_cost[i]].declaration, *other;
+		uint32_t at = (uint32_t)get_le64(d->names.b) & (g->n_slots - 1);
+		struct names_like *first;
+
+		g->likes[i] = (struct names_like){i, GATHER_END, 0};
+		if (d->n_names < d->n_shards)
+			continue;
+		for (; g->slots[at]; at = (at + 1) & (g->n_slots - 1)) {
+			other = &g->sources[g->by_cost[g->slots[at] - 1]].declaration;
+			if (digest_equal(&other->names, &d->names))
+				break;
+		}
+		if (!g->slots[at]) {
+			g->slots[at] = i + 1;
+			continue;
+		}
+		first = &g->likes[g->slots[at] - 1];
+		g->likes[i].like = first->like;
+		if (first->area == GATHER_END)
+			first->area = (uint32_t)g->n_areas++;
+	}
+	g->places = alloc_array(g->n_areas * g->cap_names, sizeof(*g->places));
+	return g->places ? 0 : -ENOMEM;
+}
+
 int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
 		const struct declaration *wanted)
 {
+	int r;
+
 	*g = (struct gather){.sources = sources, .n_sources = n_sources, .wanted = wanted};
 	g->cap_names = (uint32_t)max_u64(1, GATHER_FINDS / max_u64(1, n_sources));
 	g->cap_names = (uint32_t)min_u64(g->cap_names, wanted->n_shards);
@@ -75,7 +112,8 @@ int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_
 		g->by_cost[i] = i;
 	if (n_sources > 1)
 		qsort_r(g->by_cost, n_sources, sizeof(*g->by_cost), compare_cost, (void *)sources);
-	return drop_replicas(g);
+	r = drop_replicas(g);
+	return r ? r : find_likes(g);
 }
 
 void gather_fini(struct gather *g)
@@ -83,6 +121,8 @@ void gather_fini(struct gather *g)
 	alloc_free(g->by_cost);
 	alloc_free(g->cursors);
 	alloc_free(g->names);
+	alloc_free(g->likes);
+	alloc_free(g->places);
 	alloc_free(g->found);
 	alloc_free(g->slots);
 	*g = (struct gather){0};
@@ -91,6 +131,7 @@ void gather_fini(struct gather *g)
 size_t gather_memory(const struct gather *g)
 {
 	return g->n_sources * (sizeof(*g->by_cost) + sizeof(*g->cursors)) +
+	       g->n_walked * sizeof(*g->likes) + g->n_areas * g->cap_names * sizeof(*g->places) +
 	       g->cap_names * sizeof(*g->names) + g->cap_found * sizeof(*g->found) +
 	       g->n_slots * sizeof(*g->slots);
 }
@@ -189,13 +230,32 @@ static int add_found(struct gather *g, uint32_t source, uint32_t index, uint32_t
 
 /* ---- The walk ---- */
 
-static int walk_source(struct gather *g, uint32_t source)
+/* (3) */
+static int walk_like(struct gather *g, uint32_t source, const struct names_like *like)
 {
+	const struct names_place *places = g->places + (size_t)like->area * g->cap_names;
+	int r = 0;
+
+	for (uint32_t i = 0; i < like->n && !r; i++)
+		r = add_found(g, source, places[i].index, places[i].name);
+	return r;
+}
+
+static int walk_source(struct gather *g, uint32_t walked)
+{
+	uint32_t source = g->by_cost[walked];
 	const struct declaration *d = &g->sources[source].declaration;
+	struct names_like *like = &g->likes[walked];
+	struct names_place *places = NULL;
 	uint32_t at = g->cursors[source], k = 0, len = 0;
 	const char *own = at < d->n_shards ? declaration_name(d, at, &len) : NULL;
 	int r = 0;
 
+	if (like->like != walked)
+		return walk_like(g, source, &g->likes[like->like]);
+	if (like->area != GATHER_END)
+		places = g->places + (size_t)like->area * g->cap_names;
+	like->n = 0;
 	while (k < g->n_names && !r && at < d->n_shards) {
 		const struct found_name *n = &g->names[k];
 		int order = name_compare(own, len, n->text, n->len);
@@ -204,6 +264,8 @@ static int walk_source(struct gather *g, uint32_t source)
 			k++;
 			continue;
 		}
+		if (order == 0 && places)
+			places[like->n++] = (struct names_place){at, k};
 		if (order == 0)
 			r = add_found(g, source, at++, k);
 		else
@@ -242,7 +304,7 @@ int gather_batch(struct gather *g)
 	for (g->n_names = 0; g->n_names < g->cap_names && g->next < g->wanted->n_shards;)
 		g->names[g->n_names++] = next_name(g);
 	for (uint32_t i = 0; i < g->n_walked && !r; i++)
-		r = walk_source(g, g->by_cost[i]);
+		r = walk_source(g, i);
 	assert(g->n_names <= INT32_MAX);
 	return r ? r : (int)g->n_names;
 }

@@ -5,9 +5,11 @@
  *
  * Names are found in batches, source by source: a source's declaration is then read from its
  * beginning to its end, once, instead of at as many places as there are sources for each name. Of
- * sources with one declaration (data-parallel replicas) only the most preferred is walked.
- * Memory: 40 bytes for each shard found in a batch that is no replica of another, and a batch has
- * GATHER_FINDS names times sources, or one name.
+ * sources with one declaration (data-parallel replicas) only the most preferred is walked, and of
+ * those with the same names, each once (tensor-parallel peers), one is searched.
+ * Memory: 40 bytes for each shard found in a batch that is no replica of another, 8 bytes for each
+ * name of the batch and set of names, and a batch has GATHER_FINDS names times sources, or one
+ * name.
  */
 #ifndef MODEL_PLAN_GATHER_H
 #define MODEL_PLAN_GATHER_H
@@ -31,6 +33,16 @@ struct found_name {
 	uint32_t head, tail; /* in found; GATHER_END: stored by no source */
 };
 
+/* Where names lie in a source, and in all that have the same names. */
+struct names_place {
+	uint32_t index, name;
+};
+struct names_like {
+	uint32_t like; /* the first one walked with the same names, each once; or itself */
+	uint32_t area; /* cap_names places from area * cap_names; GATHER_END: nobody is like it */
+	uint32_t n;    /* places of the batch */
+};
+
 struct gather {
 	const struct plan_source *sources;
 	uint32_t n_sources;
@@ -38,6 +50,9 @@ struct gather {
 	uint32_t *by_cost; /* sources that are walked, most preferred first */
 	uint32_t n_walked;
 	uint32_t *cursors;        /* for each source: all before it is before the names to come */
+	struct names_like *likes; /* for each that is walked */
+	struct names_place *places;
+	size_t n_areas;
 	uint32_t next;            /* first wanted shard that was in no batch */
 	struct found_name *names; /* of the batch */
 	uint32_t n_names, cap_names;

@@ -207,6 +207,49 @@ static void test_problems_are_named(void **state)
 	forget(&want);
 }
 
+/* So many ranks with a row each of so many tensors, that names are found in several batches; and
+ * one of them has one tensor less. */
+static void test_names_in_batches(void **state)
+{
+	enum { RANKS = 2048, TENSORS = 200 };
+	static struct declaration have[RANKS];
+	static struct plan_source sources[RANKS];
+	struct shard own[TENSORS];
+	char names[TENSORS][8];
+	struct declaration want;
+	struct plan plan;
+	uint64_t at = 0;
+
+	(void)state;
+	for (uint32_t r = 0; r <= RANKS; r++) {
+		for (uint32_t t = 0; t < TENSORS; t++) {
+			snprintf(names[t], sizeof(names[t]), "t%03u", t);
+			own[t] = r < RANKS ? part(names[t], r, 1, 0, 6) :
+					     part(names[t], 0, RANKS, 0, 6);
+			own[t].global.dim[0] = RANKS;
+		}
+		if (r == RANKS)
+			want = declare(own, TENSORS);
+		else
+			have[r] = declare(own, TENSORS - (r == 7));
+	}
+	for (uint32_t r = 0; r < RANKS; r++)
+		sources[r] = (struct plan_source){.declaration = have[r]};
+	assert_int_equal(plan_make(sources, RANKS, &want, true, PLAN_ALONE, &plan, NULL), 0);
+	assert_int_equal(plan.n_pieces, RANKS * TENSORS - 1);
+	assert_int_equal(plan.n_problems, 1);
+	assert_non_null(strstr(plan.problems[0].text, "[7:8, 0:6] of tensor 't199'"));
+	for (uint32_t r = 0; r < RANKS; r++)
+		for (uint32_t t = 0; t < TENSORS - (r == 7); t++, at++) {
+			assert_int_equal(plan.pieces[at].source, r);
+			assert_int_equal(plan.pieces[at].target, t);
+		}
+	plan_fini(&plan);
+	for (uint32_t r = 0; r < RANKS; r++)
+		forget(&have[r]);
+	forget(&want);
+}
+
 static size_t count_extra(const struct plan_source *sources, const struct declaration *want,
 			  const struct plan_peers *peers, struct plan *plan)
 {
@@ -763,6 +806,7 @@ int main(void)
 		cmocka_unit_test(test_strided_target),
 		cmocka_unit_test(test_units_of_many_rows),
 		cmocka_unit_test(test_many_boxes_of_one_tensor),
+		cmocka_unit_test(test_names_in_batches),
 		cmocka_unit_test(test_wire_bounds),
 		cmocka_unit_test(test_wire_refuses_lies),
 		cmocka_unit_test(test_memory_is_bounded),
