@@ -8,9 +8,13 @@
 #include "model/overlaps.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "tests/lib/test.h"
@@ -272,12 +276,73 @@ static void test_it_ends_when_told_and_without_memory(void **state)
 	drop_world(&w);
 }
 
+/* Images are memory of trainers, who may write while they are compared. */
+struct flipper {
+	volatile uint8_t *at;
+	atomic_bool stop;
+};
+
+static void *flip(void *arg)
+{
+	struct flipper *w = arg;
+
+	while (!atomic_load(&w->stop))
+		*w->at ^= 1;
+	return NULL;
+}
+
+/* Ends with the last byte before memory that nobody may touch. */
+static uint8_t *image_before_wall(size_t page, uint64_t bytes)
+{
+	uint8_t *p =
+		mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_int_equal(mprotect(p + page, page, PROT_NONE), 0);
+	return p + page - bytes;
+}
+
+static void test_bytes_that_change_meanwhile(void **state)
+{
+	enum { BYTES = 4096, LOOKS = 150000 };
+	struct shard s = {.name = "a",
+			  .name_len = 1,
+			  .dtype = CKPT_U8,
+			  .global = {1, {BYTES}},
+			  .box = {1, {0}, {BYTES}},
+			  .stop = BYTES,
+			  .bytes = BYTES};
+	struct overlap o = {.rank = {0, 1}, .shard = {s, s}, .region = s.box};
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t *images[2] = {image_before_wall(page, BYTES), image_before_wall(page, BYTES)};
+	const uint8_t *const looked[2] = {images[0], images[1]};
+	struct flipper w = {.at = images[0] + BYTES - 1};
+	pthread_t t;
+
+	(void)state;
+#ifdef __SANITIZE_THREAD__
+	skip(); /* it races on purpose */
+#endif
+	assert_int_equal(pthread_create(&t, NULL, flip, &w), 0);
+	for (int i = 0; i < LOOKS; i++) {
+		struct box at = s.box;
+
+		if (overlap_differs(&o, looked, &at))
+			assert_true(at.offset[0] < BYTES);
+	}
+	atomic_store(&w.stop, true);
+	pthread_join(t, NULL);
+	for (int i = 0; i < 2; i++)
+		munmap(images[i] + BYTES - page, 2 * page);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_any_shards),
 		cmocka_unit_test(test_one_element_differs),
 		cmocka_unit_test(test_it_ends_when_told_and_without_memory),
+		cmocka_unit_test(test_bytes_that_change_meanwhile),
 	};
 
 	return cmocka_run_group_tests_name("overlaps", tests, NULL, NULL);
