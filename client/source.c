@@ -23,6 +23,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -48,6 +49,7 @@ uint64_t source_range_max(const struct source *s, uint64_t range_bytes)
 void source_map(struct source *s)
 {
 	size_t len = s->in->image_len;
+	struct stat st;
 	int seals;
 	void *base;
 
@@ -56,6 +58,8 @@ void source_map(struct source *s)
 	seals = fcntl(s->fd, F_GET_SEALS);
 	if (seals < 0 || (seals & SEALS_READ) != SEALS_READ)
 		return; /* pages could be pulled away from under us */
+	if (fstat(s->fd, &st) < 0 || st.st_size < 0 || (uint64_t)st.st_size < len)
+		return; /* there are none behind its end: reading it will say so */
 	base = huge_map(s->fd, len, PROT_READ);
 	if (base && !huge_is(base, len)) {
 		munmap(base, len);

@@ -831,6 +831,25 @@ static void test_unsealed_memory_is_not_mapped(void **state)
 	drop_whole(&w);
 }
 
+/* What is shorter than its plan says ends in no page: reading it fails, mapping it would kill. */
+static void test_short_memory_is_not_mapped(void **state)
+{
+	struct placed placed;
+	struct whole w;
+
+	(void)state;
+	for (uint64_t has = 0; has <= HUGE_PAGE; has += HUGE_PAGE) {
+		make_whole(&w, true, 0);
+		assert_int_equal(ftruncate(w.source.fd, (off_t)has), 0);
+		assert_int_equal(fcntl(w.source.fd, F_ADD_SEALS, seals_of_slots), 0);
+		source_map(&w.source);
+		assert_null(w.source.mapped);
+		assert_int_equal(run_whole(&w, &placed), CKPT_ECORRUPT);
+		assert_true(placed.bad);
+		drop_whole(&w);
+	}
+}
+
 static void test_bad_leaf_read_to_its_place(void **state)
 {
 	struct placed placed;
@@ -933,6 +952,7 @@ int main(void)
 		cmocka_unit_test(test_source_that_changes),
 		cmocka_unit_test(test_whole_memory),
 		cmocka_unit_test(test_unsealed_memory_is_not_mapped),
+		cmocka_unit_test(test_short_memory_is_not_mapped),
 		cmocka_unit_test(test_bad_leaf_read_to_its_place),
 		cmocka_unit_test(test_any_pieces_from_any_source),
 		cmocka_unit_test(test_files_that_lack_leaves),
