@@ -52,6 +52,12 @@ void *huge_map(int fd, size_t size, int prot)
 	return base;
 }
 
+/* Touches a page, which fails where a store would kill (vm.overcommit_memory=2). */
+static bool take_page(uint8_t *at)
+{
+	return madvise(at, (size_t)sysconf(_SC_PAGESIZE), MADV_POPULATE_WRITE) == 0;
+}
+
 void huge_fill(void *base, size_t size)
 {
 	size_t whole = size / HUGE_PAGE * HUGE_PAGE;
@@ -59,13 +65,15 @@ void huge_fill(void *base, size_t size)
 	if (whole == 0 || (uintptr_t)base % HUGE_PAGE != 0)
 		return;
 	ignore_result(madvise(base, size, MADV_HUGEPAGE)); /* all it takes where that is allowed */
-	*(volatile uint8_t *)base = 0;
+	if (!take_page(base))
+		return;
 	if (madvise(base, HUGE_PAGE, MADV_COLLAPSE) != 0) {
 		ignore_result(madvise(base, size, MADV_POPULATE_WRITE));
 		return;
 	}
 	for (size_t at = HUGE_PAGE; at < whole; at += HUGE_PAGE)
-		((volatile uint8_t *)base)[at] = 0;
+		if (!take_page((uint8_t *)base + at))
+			return;
 	/* It goes on behind what it cannot have. */
 	ignore_result(madvise(base, whole, MADV_COLLAPSE));
 }

@@ -21,7 +21,8 @@
 void *huge_map(int fd, size_t size, int prot);
 /*
  * Fills an empty shared mapping with huge pages, as far as there are any, or with small ones. It
- * promises nothing: the caller sees to it that no hole stays (fallocate).
+ * promises nothing: the caller sees to it that no hole stays (fallocate). It touches nothing
+ * itself: where there is no memory, or no more file, it ends early.
  */
 void huge_fill(void *base, size_t size);
 /* Whether the mapping begins with a huge page. Touches it; what follows may still be small. */

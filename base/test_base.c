@@ -262,6 +262,25 @@ static void test_huge_mappings(void **state)
 	assert_null(huge_map(-1, HUGE_PAGE, PROT_READ));
 }
 
+/* A page that cannot be had is an error to the kernel's calls, and a SIGBUS to who touches it. */
+static void test_huge_fill_without_room(void **state)
+{
+	static const off_t sizes[] = {0, 4096, HUGE_PAGE};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		int fd = memfd_create("short", MFD_CLOEXEC);
+		uint8_t *p;
+
+		assert_int_equal(ftruncate(fd, sizes[i]), 0);
+		p = huge_map(fd, 3 * HUGE_PAGE, PROT_READ | PROT_WRITE);
+		assert_non_null(p);
+		huge_fill(p, 3 * HUGE_PAGE);
+		munmap(p, 3 * HUGE_PAGE);
+		close(fd);
+	}
+}
+
 static void test_small_pages_are_told_from_huge_ones(void **state)
 {
 	int fd = memfd_create("small", MFD_CLOEXEC);
@@ -328,6 +347,7 @@ int main(void)
 		cmocka_unit_test(test_faults_from_the_environment),
 		cmocka_unit_test(test_rng_is_seeded),
 		cmocka_unit_test(test_huge_mappings),
+		cmocka_unit_test(test_huge_fill_without_room),
 		cmocka_unit_test(test_small_pages_are_told_from_huge_ones),
 	};
 
