@@ -72,7 +72,7 @@ class Session:
         self.lock = threading.RLock()
         self.generation = 0
         self.plans: Any = None       # the coordinator's: of all ranks
-        self.declared: Any = None    # what the handle has declared; None: nothing yet
+        self.declared: Any = None    # what the handle has declared; None: nothing yet, False: a part
         self.room = 0                # bytes of blobs in each save
         self.again = False           # the next save needs a new generation
         self._options = dict(options)
@@ -139,11 +139,13 @@ class Session:
             self.new_generation(self.generation + 1)
         handle = self.handle
         if self.declared is None:
+            # If it fails: a handle cannot take back what it has declared, another one is needed.
+            self.declared, again, self.again = False, self.again, True
             for name, tensor, size, offset in tensors:
                 handle.declare(name, tensor, size, offset)
             self.room = max(BLOB_ROOM, 2 * room)
             handle.prepare(self.room)
-            self.declared = key
+            self.declared, self.again = key, again
         else:
             handle._tensors = [t for _, t, _, _ in tensors]
 

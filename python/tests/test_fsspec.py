@@ -138,6 +138,20 @@ def test_other_checkpoints_can_be_read(d):
         assert f.read() == w.tobytes()
 
 
+def test_a_session_without_room_goes_on(_):
+    """What a save could not have, the next one does not need: the handle is not stuck with it."""
+    w = arange((64,))
+    s = _session.session("room")
+    with s.lock:
+        e = raises(ckpt.CkptError, lambda: s.declare([("w", w, w.shape, (0,))], 1 << 37))
+        assert "memory" in e, e
+        for step in (1, 2):
+            s.declare([("w", w, w.shape, (0,))], 100)
+            s.save(step, {"b": b"x" * 100}, None)
+            s.wait(step, False, None)
+    assert s.generation == 1
+
+
 def test_every_rank_gives_its_files(d):
     """The order of FsspecWriter: makedirs on all, files, and .metadata on the coordinator alone."""
     from test_torch import ranks, torch
