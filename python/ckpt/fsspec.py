@@ -44,6 +44,7 @@ _NOT_FOUND = -1014
 
 _pending: Dict[Tuple, "_Pending"] = {}
 _pending_lock = threading.Lock()
+_beginning = threading.Lock()    # of a step: two of one would each seal files of their own
 _watched: List["_Pending"] = []  # have a thread that looks at the store
 
 
@@ -130,6 +131,13 @@ class _Pending:
         finally:
             self.drop()
 
+    def put(self, name: str, data: bytes) -> None:
+        with self.lock:
+            if self.over.is_set() or self.giving.is_set():
+                raise OSError(f"ckpt://{self.job}/{self.step}/{name} was closed after the step's files "
+                              "became a checkpoint, or were given up: it is in none")
+            self.files[name] = data
+
     def claim(self, name: str) -> None:
         """One of two files of one name would be lost."""
         if self._dist is None:
@@ -187,14 +195,14 @@ class _NewFile(io.BytesIO):
 
     def close(self) -> None:
         pending, self._pending = self._pending, None
-        if not self.closed and pending is not None:
-            with pending.lock:
-                pending.files[self._name] = self.getvalue()
+        if self.closed or pending is None:
             super().close()
-            if self._name == MARK:
-                pending.commit()
             return
+        data = self.getvalue()
         super().close()
+        pending.put(self._name, data)
+        if self._name == MARK:
+            pending.commit()
 
 
 class _StoredFile(AbstractBufferedFile):
@@ -298,16 +306,17 @@ class CkptFileSystem(AbstractFileSystem):
         return names
 
     def _begin(self, job: str, step: int) -> _Pending:
-        pending = _find(job, step)
-        if pending is not None:
-            return pending
-        if step in self._steps(job):
-            raise FileExistsError(f"ckpt://{job}/{step} is a checkpoint, which cannot change; save "
-                                  "another step, or remove it with ckptctl rm")
-        pending = _Pending(self, job, step)
-        with _pending_lock:
-            older = [p for (j, n), p in _pending.items() if j == job and n < step]
-            pending = _pending.setdefault((job, step), pending)
+        with _beginning:
+            pending = _find(job, step)
+            if pending is not None:
+                return pending
+            if step in self._steps(job):
+                raise FileExistsError(f"ckpt://{job}/{step} is a checkpoint, which cannot change; save "
+                                      "another step, or remove it with ckptctl rm")
+            pending = _Pending(self, job, step)
+            with _pending_lock:
+                older = [p for (j, n), p in _pending.items() if j == job and n < step]
+                _pending[job, step] = pending
         for p in older:
             p.drop()
         return pending
@@ -442,7 +451,9 @@ class CkptFileSystem(AbstractFileSystem):
         with pending.lock:
             if old not in pending.files:
                 raise FileNotFoundError(path1)
-            pending.files[new] = pending.files.pop(old)
+            pending.put(new, pending.files[old])
+            if new != old:
+                del pending.files[old]
         if new == MARK:
             pending.commit()
 

@@ -8,6 +8,8 @@ Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed."""
 import io
 import os
 import sys
+import threading
+import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -20,6 +22,7 @@ from ckpt import _session  # noqa: E402
 
 try:
     import fsspec
+    import ckpt.fsspec as fsspec_module
 except ImportError:
     fsspec = None
 
@@ -136,6 +139,52 @@ def test_other_checkpoints_can_be_read(d):
     fs.get("ckpt://other/7/bytes", os.path.join(d.dir, "bytes"))
     with open(os.path.join(d.dir, "bytes"), "rb") as f:
         assert f.read() == w.tobytes()
+
+
+def test_what_comes_too_late_is_told(_):
+    """A file that is closed when its step is a checkpoint, or was given up, is in none."""
+    fs = fsspec.filesystem("ckpt")
+    late = fs.open("ckpt://late/1/a", "wb")
+    late.write(b"x" * 1000)
+    with fs.open("ckpt://late/1/.metadata", "wb") as f:
+        f.write(b"m")
+    assert "late/1/a" in raises(OSError, late.close)
+    assert late.closed and fs.find("ckpt://late/1") == ["late/1/.metadata"]
+    late = fs.open("ckpt://late/2/a", "wb")
+    fs.makedirs("ckpt://late/3")
+    raises(OSError, late.close)
+    with fs.open("ckpt://late/3/b.tmp", "wb") as f:
+        f.write(b"y")
+    fs.mv("ckpt://late/3/b.tmp", "ckpt://late/3/b")
+    fs.mv("ckpt://late/3/b", "ckpt://late/3/b")
+    fs.commit("ckpt://late/3")
+    assert fs.cat("ckpt://late/3/b") == b"y"
+
+
+def test_threads_begin_a_step_once(_):
+    made, real = [], fsspec_module._Pending
+
+    def slow(*args):
+        made.append(args)
+        time.sleep(0.1)
+        return real(*args)
+
+    fs = fsspec.filesystem("ckpt")
+    fsspec_module._Pending = slow
+    try:
+        def write(i):
+            with fs.open(f"ckpt://threads/1/{i}", "wb") as f:
+                f.write(b"%d" % i)
+        all_threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+        for t in all_threads:
+            t.start()
+        for t in all_threads:
+            t.join()
+    finally:
+        fsspec_module._Pending = real
+    assert len(made) == 1, made
+    fs.commit("ckpt://threads/1")
+    assert [fs.cat(f"ckpt://threads/1/{i}") for i in range(4)] == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_session_without_room_goes_on(_):
