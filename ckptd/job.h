@@ -5,7 +5,8 @@
  * Who changes what:
  *   job.c         the job itself, appends to its log
  *   epoch.c       epochs: opens, settling, falling back
- *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory
+ *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory;
+ *                 disk_need.c: the disk's room for what they will save
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
  *   persist.c     from memory to files; replicas.c: what others write; retain.c: which files go
  *   load.c        what is being read; load_planning.c, load_giving.c: how
@@ -418,6 +419,8 @@ bool persist_can(const struct checkpoint *c);
 /* Files went: what found no room on the disk, of any job, is tried again. */
 void persist_room(struct node *n);
 void persist_init(struct job *j);
+/* Bytes that the rank table in a file has at most, beside what names of blobs take. */
+uint64_t persist_table_max(uint64_t declaration_len, uint64_t image_len, uint32_t leaf);
 /* This process's memory of what is being written; no worker has it any more. */
 void persist_fini(struct job *j);
 

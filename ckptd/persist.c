@@ -478,10 +478,14 @@ static uint32_t main_element(const struct declaration *d)
 	return element;
 }
 
+uint64_t persist_table_max(uint64_t declaration_len, uint64_t image_len, uint32_t leaf)
+{
+	return 4096 + declaration_len + 16 * div_up(image_len, leaf) + 16 * TABLE_SAMPLES_MAX;
+}
+
 static uint64_t table_bound(const struct shard_state *sh, uint32_t leaf)
 {
-	uint64_t n = 4096 + sh->declared->len + 16 * div_up(sh->image_len, leaf) +
-		     16 * TABLE_SAMPLES_MAX;
+	uint64_t n = persist_table_max(sh->declared->len, sh->image_len, leaf);
 
 	for (uint32_t i = 0; i < sh->n_blobs; i++)
 		n += 64 + strlen(sh->blobs[i].name);

@@ -14,10 +14,10 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/disk_need.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
-#include "storage/spare.h"
 
 #define BLOB_BYTES_MAX (1ull << 40)
 #define SEAL_BLOBS_MAX CONN_MESSAGE_MAX /* no more blobs, nor bytes of their names, fit into one */
@@ -33,10 +33,7 @@ struct preparing {
 	uint64_t request;
 	struct region *regions[CONN_FDS_MAX];
 	uint32_t n_regions;
-	struct store *store;
-	const char *data;                  /* its folder, for a sentence */
-	uint64_t disk_bytes, disk_reserve; /* that the job still needs; that stay free */
-	uint32_t n_checkpoints;            /* for how many */
+	struct disk_need *disk_need;
 	struct err err;
 };
 
@@ -125,73 +122,13 @@ static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
 	return 0;
 }
 
-/* What keep_last of those that are there hold already. */
-static uint64_t bytes_on_disk(const struct job *j)
-{
-	uint64_t bytes = 0, n = 0;
-	struct checkpoint *c;
-
-	list_each(c, &j->checkpoints, link) {
-		if (c->durable != DUR_DONE || c->pinned ||
-		    n++ >= j->node->options.retention.keep_last)
-			continue;
-		bytes += c->bytes;
-	}
-	return bytes;
-}
-
-/*
- * What the job still needs on disk: keep_last checkpoints stay until the next is whole. Ranks that
- * have not declared yet are not counted: the last one to prepare knows all.
- */
-static uint64_t bytes_needed(const struct member *m, uint64_t bytes)
-{
-	struct job *j = m->job;
-	uint64_t one = bytes, kept, have = bytes_on_disk(j);
-	struct member *o;
-
-	list_each(o, &j->members, link)
-		if (o != m && o->alive && o->declared && !size_add(one, member_slot_bytes(o), &one))
-			return UINT64_MAX;
-	if (!size_mul(one, j->node->options.retention.keep_last, &kept))
-		return UINT64_MAX;
-	kept -= min_u64(kept, have);
-	return size_add(one, kept, &one) ? one : UINT64_MAX;
-}
-
-/* On a worker: it walks spare/, whose files give way. */
-static int admit_disk(struct preparing *p)
-{
-	struct disk *d = p->store->disk;
-	uint64_t left = 0, total = 0, spare = 0, want;
-	int r = d->ops->space(d, &left, &total);
-
-	if (r == 0)
-		r = spare_bytes(p->store, &spare);
-	if (r < 0)
-		return err_code(&p->err, r, "rank %u: ask for free space of the data folder",
-				p->rank);
-	if (!size_add(left, spare, &left))
-		left = UINT64_MAX;
-	if (size_add(p->disk_bytes, p->disk_reserve, &want) && want <= left)
-		return 0;
-	return err_set(
-		&p->err, CKPT_ENOSPACE,
-		"rank %u: %u checkpoints of the ranks that have declared need %llu MiB on "
-		"disk, %llu MiB are free and %llu MiB stay free (storage.disk_reserve); free "
-		"space where '%.120s' is, or set retention.keep_last lower",
-		p->rank, p->n_checkpoints, (unsigned long long)div_up(p->disk_bytes, MIB),
-		(unsigned long long)(left >> 20), (unsigned long long)(p->disk_reserve >> 20),
-		p->data);
-}
-
 static void create_run(struct work *w)
 {
 	struct preparing *p = container_of(w, struct preparing, work);
 	char hex[ID_TEXT_MAX], name[REGION_NAME_MAX + 1];
 
 	hex_format(hex, p->job->history.job.id.b, 16);
-	w->status = admit_disk(p);
+	w->status = disk_need_admit(p->disk_need, &p->err);
 	while (p->n_regions < p->n_slots && w->status == 0) {
 		if (work_cancelled(w)) {
 			w->status = -ECANCELED;
@@ -273,6 +210,7 @@ static void create_done(struct work *w)
 		session_prepared(p->session, p->request, m);
 	}
 	session_unref(p->session);
+	disk_need_free(p->disk_need);
 	job_poke(p->job);
 	alloc_free(p);
 }
@@ -283,8 +221,12 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	struct node *n = m->job->node;
 	struct preparing *p = alloc_zero(sizeof(*p));
 
-	if (!p)
+	if (p)
+		p->disk_need = disk_need_new(m);
+	if (!p || !p->disk_need) {
+		alloc_free(p);
 		return err_code(e, -ENOMEM, "rank %u: prepare", m->rank);
+	}
 	p->job = m->job;
 	p->memory = n->env.memory;
 	p->process = m->process;
@@ -293,11 +235,6 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->first_slot = m->job->next_slot;
 	m->job->next_slot += p->n_slots;
 	p->bytes = bytes;
-	p->store = &n->store;
-	p->data = n->options.data;
-	p->disk_bytes = bytes_needed(m, bytes);
-	p->disk_reserve = n->options.disk_reserve;
-	p->n_checkpoints = n->options.retention.keep_last + 1;
 	p->session = session_ref(s);
 	p->request = request;
 	p->work.run = create_run;

@@ -141,7 +141,7 @@ static bool replicas_match(const struct replicas *r, struct declared *const *dec
 	return true;
 }
 
-static bool is_on(const struct node *n, uint32_t world)
+bool replicas_wanted(const struct node *n, uint32_t world)
 {
 	struct geometry g = n->options.geometry;
 
@@ -154,7 +154,7 @@ void replicas_step(struct job *j)
 	struct declared **declared CLEANUP_FREE = NULL;
 	struct member *m;
 
-	if (!is_on(j->node, world) || (j->replicas && !j->replicas->done))
+	if (!replicas_wanted(j->node, world) || (j->replicas && !j->replicas->done))
 		return;
 	list_each(m, &j->members, link)
 		n += m->declared && m->rank < world;
@@ -173,6 +173,27 @@ void replicas_step(struct job *j)
 		return;
 	replicas_unref(j->replicas);
 	j->replicas = replicas_new(j, declared, world);
+}
+
+struct replicas *replicas_hold(struct job *j, struct declared *const *declared, uint32_t world)
+{
+	struct replicas *r = j->replicas;
+
+	if (!replicas_match(r, declared, world) || !r->done)
+		return NULL;
+	r->refs++;
+	return r;
+}
+
+void replicas_give_back(struct replicas *r)
+{
+	replicas_unref(r);
+}
+
+const struct dedup *replicas_dedup(const struct replicas *r)
+{
+	assert(r->done);
+	return r->dedup;
 }
 
 void replicas_fini(struct job *j)
@@ -532,7 +553,7 @@ struct dividing *dividing_start(struct checkpoint *c)
 	struct dividing *s;
 
 	assert(c->sealed);
-	if (!is_on(c->job->node, c->world))
+	if (!replicas_wanted(c->job->node, c->world))
 		return NULL;
 	declared = alloc_array(c->world, sizeof(struct declared *));
 	s = alloc_zero(sizeof(*s));

@@ -10,12 +10,21 @@
 
 #include "ckptd/job.h"
 
+struct dedup;
 struct replicas;
 
 /* Looks at a layout that all ranks of the job have declared, before it is needed. */
 void replicas_step(struct job *j);
 /* This process's memory; no worker has it any more. */
 void replicas_fini(struct job *j);
+
+/* Whether ckptd looks for what ranks of a job of that size hold alike. */
+bool replicas_wanted(const struct node *n, uint32_t world);
+/* What is alike in a layout, where that has been found; else NULL. To be given back on the loop. */
+struct replicas *replicas_hold(struct job *j, struct declared *const *declared, uint32_t world);
+void replicas_give_back(struct replicas *r);
+/* Anywhere, while it is held. NULL: nothing is, or there was no memory to look: files are whole. */
+const struct dedup *replicas_dedup(const struct replicas *r);
 
 /* Of one try to write a checkpoint. */
 struct dividing;

@@ -93,7 +93,7 @@ static void test_prepare_counts_the_job(void **state)
 {
 	struct job_rig j = {0};
 	struct rank b;
-	uint64_t base, one = ELEMENTS * 4ull + 16384;
+	uint64_t base, one = ELEMENTS * 4ull + 32768;
 
 	(void)state;
 	node_options_default(&j.o);
@@ -119,6 +119,93 @@ static void test_prepare_counts_the_job(void **state)
 	assert_int_equal(wait_rank(&b, 10, CKPT_DURABLE), 0);
 	close(b.fd);
 	end_for_good(&j);
+}
+
+#define PAIR_ELEMENTS 1000000u
+#define PAIR_BYTES    (PAIR_ELEMENTS * 4ull)
+/* Of one checkpoint of two ranks: leaves with blobs, leaves that both write, what describes them.
+ */
+#define PAIR_MORE (PAIR_BYTES / 8)
+
+/* Two ranks of a job, which declare the same or each its own. */
+static void open_pair(struct job_rig *j, struct rank *b, const char *run, bool alike)
+{
+	uint64_t base;
+
+	connect_after_start(j);
+	connect_rank(&j->w, b);
+	assert_int_equal(open_rank(&j->a, 0, 2, run, &base), 0);
+	assert_int_equal(open_rank(b, 1, 2, run, &base), 0);
+	declare_elements(&j->a, 0, alike ? 1 : 2, PAIR_ELEMENTS);
+	declare_elements(b, alike ? 0 : 1, alike ? 1 : 2, PAIR_ELEMENTS);
+}
+
+static void begin_pair(struct job_rig *j, struct rank *b, bool dedup, bool alike)
+{
+	node_options_default(&j->o);
+	j->o.disk_reserve = RESERVE;
+	j->o.retention.keep_last = 2;
+	j->o.dedup = dedup;
+	disk_is_good();
+	j->w = (struct world){.dir = test_dir_make(NULL)};
+	snprintf(j->w.socket, sizeof(j->w.socket), "%s/sock", j->w.dir);
+	open_pair(j, b, "run1", alike);
+}
+
+/* What the ranks of a data-parallel job hold alike is written once, and counted once. */
+static void test_prepare_counts_replicas_once(void **state)
+{
+	struct job_rig j = {0};
+	struct rank b;
+
+	(void)state;
+	begin_pair(&j, &b, true, true);
+	pretended_room = RESERVE + 3 * PAIR_BYTES - 1;
+	assert_int_equal(try_prepare(&j.a), CKPT_ENOSPACE);
+	pretended_room = RESERVE + 3 * (PAIR_BYTES + PAIR_MORE);
+	prepare_rank(&j.a);
+	prepare_rank(&b);
+	/* No more is written than was asked for. */
+	pretended_room = UINT64_MAX;
+	assert_int_equal(save_rank(&j.a, 0, 10), 0);
+	assert_int_equal(save_rank(&b, 0, 10), 0);
+	assert_int_equal(wait_rank(&b, 10, CKPT_DURABLE), 0);
+	assert_in_range(file_bytes(&j.w, "jobs/*/10.*/rank-*"), PAIR_BYTES, PAIR_BYTES + PAIR_MORE);
+	close(b.fd);
+	end(&j);
+	/* It holds one of the three, though its two images are two. */
+	open_pair(&j, &b, "run2", true);
+	pretended_room = RESERVE + 3 * PAIR_BYTES / 2;
+	assert_int_equal(try_prepare(&j.a), CKPT_ENOSPACE);
+	pretended_room = RESERVE + 2 * PAIR_BYTES + 3 * PAIR_MORE;
+	prepare_rank(&j.a);
+	prepare_rank(&b);
+	close(b.fd);
+	end_for_good(&j);
+}
+
+static void expect_all_copies(bool dedup, bool alike)
+{
+	struct job_rig j = {0};
+	struct rank b;
+
+	begin_pair(&j, &b, dedup, alike);
+	pretended_room = RESERVE + 6 * PAIR_BYTES - 1;
+	assert_int_equal(try_prepare(&j.a), CKPT_ENOSPACE);
+	assert_non_null(strstr(j.a.text, "3 checkpoints of the ranks that have declared need 24 "));
+	assert_non_null(strstr(j.a.text, "disk, 86 MiB are free and 64 MiB stay free"));
+	pretended_room = RESERVE + 6 * (PAIR_BYTES + PAIR_MORE);
+	prepare_rank(&j.a);
+	prepare_rank(&b);
+	close(b.fd);
+	end_for_good(&j);
+}
+
+static void test_prepare_counts_all_copies(void **state)
+{
+	(void)state;
+	expect_all_copies(false, true);
+	expect_all_copies(true, false);
 }
 
 /* A job that cannot be made leaves nothing, nor in memory: who opens it tries again and again. */
@@ -618,6 +705,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_reserve_is_kept),
 		cmocka_unit_test(test_prepare_counts_the_job),
+		cmocka_unit_test(test_prepare_counts_replicas_once),
+		cmocka_unit_test(test_prepare_counts_all_copies),
 		cmocka_unit_test(test_open_on_a_full_disk),
 		cmocka_unit_test(test_log_gets_the_room_of_spare_files),
 		cmocka_unit_test(test_saves_go_on_without_the_log),

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -66,6 +67,7 @@ struct rank {
 	uint64_t epoch, used_credit;
 	struct digest declaration;
 	uint64_t image_bytes;
+	char text[512]; /* why its last prepare was refused */
 };
 
 /* ---- A disk whose answers can be changed ---- */
@@ -201,6 +203,24 @@ static inline size_t count_files(const struct world *w, const char *pattern)
 	n = glob(path, 0, NULL, &g) == 0 ? g.gl_pathc : 0;
 	globfree(&g);
 	return n;
+}
+
+/* How large these files are, all of them. */
+static inline uint64_t file_bytes(const struct world *w, const char *pattern)
+{
+	char path[512];
+	struct stat st;
+	uint64_t bytes = 0;
+	glob_t g;
+
+	snprintf(path, sizeof(path), "%s/%s", w->dir, pattern);
+	assert_int_equal(glob(path, 0, NULL, &g), 0);
+	for (size_t i = 0; i < g.gl_pathc; i++) {
+		assert_int_equal(stat(g.gl_pathv[i], &st), 0);
+		bytes += (uint64_t)st.st_size;
+	}
+	globfree(&g);
+	return bytes;
 }
 
 /* 1, or why it does not start. */
@@ -380,6 +400,7 @@ static inline int open_rank(struct rank *k, uint32_t rank, uint32_t world, const
 	return code;
 }
 
+/* Rows of "w"; in a world of 1 all of it: who declares that twice declares the same. */
 static inline void declare_elements(struct rank *k, uint32_t rank, uint32_t world,
 				    uint64_t elements)
 {
@@ -434,6 +455,7 @@ static inline int try_prepare(struct rank *k)
 		int code = r->code;
 
 		fprintf(stderr, "prepare: %s\n", r->text);
+		snprintf(k->text, sizeof(k->text), "%s", r->text);
 		ckpt__reply__free_unpacked(r, NULL);
 		return code;
 	}

@@ -44,4 +44,17 @@ static inline uint64_t leaves_next(const uint64_t *set, uint64_t i, uint64_t end
 	return end;
 }
 
+/* Bytes of an image in leaves of the set. */
+static inline uint64_t leaves_bytes(const uint64_t *set, uint64_t image_len, uint32_t leaf)
+{
+	uint64_t n = div_up(image_len, leaf), bytes = 0;
+
+	for (uint64_t i = leaves_next(set, 0, n, true), stop; i < n;
+	     i = leaves_next(set, stop, n, true)) {
+		stop = leaves_next(set, i, n, false);
+		bytes += (stop < n ? stop * leaf : image_len) - i * leaf;
+	}
+	return bytes;
+}
+
 #endif

@@ -42,6 +42,15 @@ void commit_file_fini(struct commit_file *c)
 	*c = (struct commit_file){ 0 };
 }
 
+uint64_t commit_disk_bytes(const struct commit_file *c)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < c->world; i++)
+		bytes += c->shards[i].footer_offset + round_up(c->shards[i].footer_len, DISK_ALIGN);
+	return bytes;
+}
+
 static bool size_of(uint32_t world, uint32_t record_len, uint64_t *ret)
 {
 	uint64_t lines, size;

@@ -29,6 +29,9 @@ struct commit_file {
 };
 
 void commit_file_fini(struct commit_file *c);
+/* What the shard files hold on disk: less than `bytes` where ranks share or chunks are compressed.
+ */
+uint64_t commit_disk_bytes(const struct commit_file *c);
 MUST_CHECK int commit_file_encode(const struct commit_file *c, void **ret, size_t *ret_len);
 /* Checks digest, sizes, and that the root is that of its lines. */
 MUST_CHECK int commit_file_decode(const void *bytes, size_t len, struct commit_file *ret,

@@ -29,19 +29,22 @@
 
 /* ---- Begin ---- */
 
-/* An upper bound of the whole file. */
-static bool bytes_needed(const struct shard_writer *w, uint64_t *ret)
+bool shard_file_max(const struct store *s, uint64_t image_len, uint64_t present_len,
+		    uint64_t table_max, uint64_t *ret)
 {
-	uint64_t chunk = w->store->geometry.chunk, data, footer, sum;
+	uint64_t chunk = s->geometry.chunk, n_chunks = div_up(image_len, chunk);
+	uint64_t data, footer, sum;
+	bool partial = present_len < image_len;
 
-	if (w->image_len > INT64_MAX || !footer_size(w->table_max, w->n_chunks, &footer))
+	assert(present_len <= image_len);
+	if (image_len > INT64_MAX || !footer_size(table_max, n_chunks, &footer))
 		return false;
-	data = round_up(w->raw_bytes, DISK_ALIGN);
-	if (w->store->compression && shard_block(w->store->geometry, w->present) == 1) {
+	data = round_up(present_len, DISK_ALIGN);
+	if (s->compression && shard_block(s->geometry, partial) == 1) {
 		/* Each chunk begins with a block of its own. */
-		if (!size_mul(w->n_chunks, round_up(chunk, DISK_ALIGN), &sum))
+		if (!size_mul(n_chunks, round_up(chunk, DISK_ALIGN), &sum))
 			return false;
-		data = w->present ? min_u64(sum, data + w->n_chunks * DISK_ALIGN) : sum;
+		data = partial ? min_u64(sum, data + n_chunks * DISK_ALIGN) : sum;
 	}
 	if (footer > INT64_MAX || !size_add(data, round_up(footer, DISK_ALIGN), &sum))
 		return false;
@@ -161,18 +164,6 @@ static int say_why(const struct shard_writer *w, int r, struct err *e)
 		       w->reserved, w->path, w->store->reserve);
 }
 
-static uint64_t present_bytes(const struct shard_writer *w)
-{
-	uint64_t leaf = w->store->geometry.leaf, n = div_up(w->image_len, leaf), bytes = 0;
-
-	for (uint64_t i = 0, stop; i < n; i = stop) {
-		i = leaves_next(w->present, i, n, true);
-		stop = leaves_next(w->present, i, n, false);
-		bytes += min_u64(stop * leaf, w->image_len) - min_u64(i * leaf, w->image_len);
-	}
-	return bytes;
-}
-
 static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t rank,
 		      uint64_t image_len, uint64_t table_max, const uint64_t *present,
 		      struct shard_writer **ret, struct err *e)
@@ -191,14 +182,14 @@ static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t 
 	w->raw_bytes = image_len;
 	if (present && image_len <= INT64_MAX) {
 		w->present = present;
-		w->raw_bytes = present_bytes(w);
+		w->raw_bytes = leaves_bytes(present, image_len, s->geometry.leaf);
 	}
 	if (w->raw_bytes == image_len)
 		w->present = NULL; /* none is missing */
 	path_shard(w->path, id, rank);
 	if (w->present && s->geometry.chunk / s->geometry.leaf > CHUNK_LEAVES_MAX)
 		r = -EINVAL;
-	else if (!bytes_needed(w, &w->reserved))
+	else if (!shard_file_max(s, image_len, w->raw_bytes, table_max, &w->reserved))
 		r = -EFBIG;
 	else if (!(w->places = alloc_array(w->n_chunks, CHUNK_PLACE_BYTES)))
 		r = -ENOMEM;

@@ -29,6 +29,12 @@ struct shard_footer {
 	uint64_t stored;                    /* bytes of chunks in the file */
 };
 
+/*
+ * Space that begin reserves for a file whose leaves have present_len of the image's bytes
+ * (image_len: all); false: no file can have as much.
+ */
+MUST_CHECK bool shard_file_max(const struct store *s, uint64_t image_len, uint64_t present_len,
+			       uint64_t table_max, uint64_t *ret);
 /* table_max: an upper bound of the rank table's length, to reserve space for. The checkpoint's
  * folder is made if it is missing. */
 MUST_CHECK int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank,

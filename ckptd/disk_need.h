@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * disk_need.h - whether the disk has room for the checkpoints of a job, asked before its slots are
+ * made (C10): keep_last of them stay until the next is whole, and storage.disk_reserve stays free.
+ */
+#ifndef CKPTD_DISK_NEED_H
+#define CKPTD_DISK_NEED_H
+
+#include "ckptd/job.h"
+
+struct disk_need;
+
+/* m and all others of its job that have declared; ranks that have not are not counted: the last one
+ * to prepare knows all. On the loop, as is disk_need_free(). NULL: out of memory. */
+struct disk_need *disk_need_new(struct member *m);
+void disk_need_free(struct disk_need *n); /* NULL is allowed */
+/* On a worker, some time: 0, or CKPT_ENOSPACE with numbers. */
+MUST_CHECK int disk_need_admit(const struct disk_need *n, struct err *e);
+
+#endif
