@@ -451,13 +451,16 @@ static void gc_plan(struct session *s, uint64_t request, struct job *j)
 	order = alloc_array(n, sizeof(*order));
 	if (items && order)
 		retain_plan(j, items, order, n);
-	for (size_t i = 0; items && order && i < n; i++)
+	for (size_t i = 0; items && order && i < n; i++) {
+		const struct commit_file *commit = order[i]->commit; /* NULL: it is unreadable */
+
 		json_array_append_new(
 			a, json_pack("{s:I, s:o, s:b, s:s, s:I}", "step", (json_int_t)items[i].step,
 				     "attempt", hex_json(order[i]->attempt.b, 16), "expire",
 				     (int)items[i].expire, "because",
 				     items[i].kept_because ? items[i].kept_because : "", "bytes",
-				     (json_int_t)order[i]->bytes));
+				     (json_int_t)(commit ? commit_disk_bytes(commit) : 0)));
+	}
 	reply_json(
 		s, request,
 		json_pack("{s:i, s:s, s:o}", "schema", 2, "job", j->history.job.name, "plan", a));

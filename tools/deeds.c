@@ -241,7 +241,7 @@ static json_t *plan_json(const struct data_checkpoint *c, const struct retention
 	return json_pack("{s:o, s:o, s:b, s:s, s:o}", "step", doc_count(item->step), "attempt",
 			 doc_hex(c->id.attempt.b, 16), "expire", (int)item->expire, "because",
 			 item->kept_because ? item->kept_because : "", "bytes",
-			 doc_count(c->commit.bytes));
+			 doc_count(commit_disk_bytes(&c->commit)));
 }
 
 /* Durable ones in log order, oldest first, as ckptd would judge them. */

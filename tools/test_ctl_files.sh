@@ -87,7 +87,10 @@ golden gc.txt
 run 0 gc alpha --dry-run --data "$data" --json
 json 'p = {x["step"]: x for x in job("alpha")["plan"]}
 assert list(p) == [20, 25, 30] and not any(x["expire"] for x in p.values()) and p[20]["because"] == "pinned"
-assert d["dry_run"] is True'
+assert d["dry_run"] is True
+import glob, os
+files = glob.glob("'"$data"'/jobs/" + job("alpha")["id"] + "/20.*/*.shard")
+assert p[20]["bytes"] == sum(map(os.path.getsize, files)) > 0'
 run 2 gc --incoming alpha --data "$data"
 says err "gc --incoming is of the whole folder: leave out 'alpha'"
 run 2 gc --data "$data"
