@@ -413,6 +413,8 @@ static void persist_stop(struct persist *t)
 {
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		atomic_store(&t->parts[i].work.cancel, true);
+	if (t->dividing)
+		dividing_cancel(t->dividing);
 	if (t->running == 0 && !(t->dividing && dividing_busy(t->dividing)))
 		persist_discard(t);
 }

@@ -13,7 +13,9 @@
  *              writer, of the others each holder writes its own
  *
  * 1. Bytes are left out of a file only after they were found equal to those of the file that has
- *    them. Where memory or anything else fails, every file is whole.
+ *    them. Where memory or anything else fails, every file is whole, and it is said why: more is
+ *    written than need be. A layout that could not be looked at is looked at again for the next
+ *    checkpoint.
  * 2. Holders that differ are told of as what may be silent corruption: one alarm per checkpoint,
  *    naming tensor, region and ranks. Nothing is judged and nothing is lost.
  * 3. Nothing of it is in COMMIT or the log: the placement table of each file says what it holds.
@@ -47,7 +49,8 @@ struct replicas {
 	struct digest *digests;     /* of the declarations */
 	struct declared **declared; /* references while the work is under way; then NULL */
 	bool done;
-	struct dedup *dedup; /* once done; NULL: no shard is replicated, or want of memory */
+	bool failed;         /* once done: want of memory */
+	struct dedup *dedup; /* once done; NULL: no shard is replicated, or it failed */
 };
 
 /* ---- Layouts ---- */
@@ -81,7 +84,7 @@ static void find_run(struct work *w)
 		return;
 	for (uint32_t i = 0; i < r->world; i++)
 		ranks[i] = (struct dedup_rank){.rank = i, .declaration = r->declared[i]->view};
-	w->status = dedup_make(ranks, r->world, &r->dedup, NULL);
+	w->status = FAULT(REPLICAS_SOUGHT) ? -ENOMEM : dedup_make(ranks, r->world, &r->dedup, NULL);
 }
 
 static void find_done(struct work *w)
@@ -92,6 +95,12 @@ static void find_done(struct work *w)
 	n->works--;
 	drop_declared(r);
 	r->done = true;
+	r->failed = w->status < 0;
+	if (r->failed)
+		job_tell(r->job, 3,
+			 "what its ranks hold alike could not be looked for (%s): until it can, "
+			 "every file is written whole",
+			 err_text(w->status));
 	if (r->dedup && r->dedup->n_parts == 0) {
 		dedup_free(r->dedup);
 		r->dedup = NULL;
@@ -179,7 +188,7 @@ struct replicas *replicas_hold(struct job *j, struct declared *const *declared, 
 {
 	struct replicas *r = j->replicas;
 
-	if (!replicas_match(r, declared, world) || !r->done)
+	if (!replicas_match(r, declared, world) || !r->done || r->failed)
 		return NULL;
 	r->refs++;
 	return r;
@@ -368,6 +377,8 @@ static void compare_run(struct work *w)
 		for (size_t i = 0; i < d->units[u].n_parts; i++)
 			compare_part(c->of, d->units[u].first_part + i, &c->found);
 	w->status = FAULT(REPLICAS_COMPARED) ? -EIO : 0;
+	if (work_cancelled(w)) /* what it has not looked at is not alike for that */
+		w->status = -ECANCELED;
 }
 
 static void sort_run(struct work *w)
@@ -455,6 +466,7 @@ static void tell_differences(struct dividing *s)
 
 /* ---- On the loop ---- */
 
+/* Every file is whole. */
 static void give_up(struct dividing *s)
 {
 	for (uint32_t i = 0; s->present && i < s->checkpoint->world; i++)
@@ -464,13 +476,28 @@ static void give_up(struct dividing *s)
 	s->state = READY;
 }
 
+static void tell_whole(const struct checkpoint *c, int why)
+{
+	job_tell(c->job, 3,
+		 "step %llu: what its ranks hold alike could not be compared (%s): every file is "
+		 "written whole",
+		 (unsigned long long)c->step, err_text(why));
+}
+
+static void fail(struct dividing *s, int status)
+{
+	if (status != -ECANCELED)
+		tell_whole(s->checkpoint, status);
+	give_up(s);
+}
+
 static void sort_done(struct work *w)
 {
 	struct dividing *s = container_of(w, struct dividing, sort);
 
 	s->running--;
 	if (w->status < 0)
-		give_up(s);
+		fail(s, w->status);
 	s->state = READY;
 	job_poke(s->checkpoint->job);
 }
@@ -478,14 +505,14 @@ static void sort_done(struct work *w)
 static void compare_done(struct work *w)
 {
 	struct dividing *s = container_of(w, struct comparer, work)->of;
-	bool failed = false;
+	int status = 0;
 
 	if (--s->running > 0)
 		return;
-	for (uint32_t i = 0; i < s->n_comparers; i++)
-		failed = failed || s->comparers[i].work.status < 0;
-	if (failed) {
-		give_up(s);
+	for (uint32_t i = 0; i < s->n_comparers && status == 0; i++)
+		status = s->comparers[i].work.status;
+	if (status < 0) {
+		fail(s, status);
 		job_poke(s->checkpoint->job);
 		return;
 	}
@@ -525,7 +552,7 @@ static void open_done(struct work *w)
 		compare(s);
 		return;
 	}
-	give_up(s);
+	fail(s, w->status);
 	job_poke(s->checkpoint->job);
 }
 
@@ -535,7 +562,7 @@ static void open_tables(struct dividing *s)
 
 	s->images = alloc_array(c->world, sizeof(*s->images));
 	if (!s->images) {
-		give_up(s);
+		fail(s, -ENOMEM);
 		return;
 	}
 	for (uint32_t i = 0; i < c->world; i++)
@@ -545,6 +572,20 @@ static void open_tables(struct dividing *s)
 	s->open.done = open_done;
 	s->running++;
 	work_submit(c->job->node->env.workers, WORK_CPU, &s->open);
+}
+
+/* A reference. That a job's ranks declare something else by now is no matter. */
+static struct replicas *replicas_of(struct job *j, struct declared **declared, uint32_t world)
+{
+	if (!replicas_match(j->replicas, declared, world))
+		return replicas_new(j, declared, world);
+	if (j->replicas->failed) {
+		replicas_unref(j->replicas);
+		j->replicas = replicas_new(j, declared, world);
+	}
+	if (j->replicas)
+		j->replicas->refs++;
+	return j->replicas;
 }
 
 struct dividing *dividing_start(struct checkpoint *c)
@@ -558,18 +599,16 @@ struct dividing *dividing_start(struct checkpoint *c)
 	declared = alloc_array(c->world, sizeof(struct declared *));
 	s = alloc_zero(sizeof(*s));
 	if (!declared || !s) {
+		tell_whole(c, -ENOMEM);
 		alloc_free(s);
 		return NULL;
 	}
 	for (uint32_t i = 0; i < c->world; i++)
 		declared[i] = c->shards[i].declared;
 	s->checkpoint = c;
-	if (replicas_match(c->job->replicas, declared, c->world)) {
-		s->replicas = c->job->replicas;
-		s->replicas->refs++;
-	} else {
-		s->replicas = replicas_new(c->job, declared, c->world);
-	}
+	s->replicas = replicas_of(c->job, declared, c->world);
+	if (!s->replicas)
+		tell_whole(c, -ENOMEM);
 	if (!s->replicas || (s->replicas->done && !s->replicas->dedup)) {
 		dividing_free(s);
 		return NULL;
@@ -584,6 +623,12 @@ bool dividing_step(struct dividing *s)
 	if (s->state == LOOKING && s->replicas->done && s->checkpoint->digested)
 		open_tables(s);
 	return s->state == READY;
+}
+
+void dividing_cancel(struct dividing *s)
+{
+	for (uint32_t i = 0; i < COMPARERS_MAX; i++)
+		atomic_store_explicit(&s->comparers[i].work.cancel, true, memory_order_relaxed);
 }
 
 bool dividing_busy(const struct dividing *s)

@@ -33,6 +33,8 @@ struct dividing;
 struct dividing *dividing_start(struct checkpoint *c);
 /* Moves on; true: dividing_present() can be asked. Not while the checkpoint has no tables yet. */
 bool dividing_step(struct dividing *s);
+/* What is compared need not go on: nothing will be written of it. Works end soon. */
+void dividing_cancel(struct dividing *s);
 /* Works of it are under way: their end pokes the job. */
 bool dividing_busy(const struct dividing *s);
 /* Leaves that the rank's file has to hold; NULL: all. Valid until it is freed. */

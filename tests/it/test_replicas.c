@@ -330,20 +330,51 @@ static void lost_file(struct rig *r)
 	one_file_is_bad(r, true);
 }
 
-/* What was compared is forgotten: every file is whole then. */
-static void comparing_fails(struct rig *r)
+static void expect_whole(struct rig *r, const char *fault, const char *words)
 {
 	uint64_t sizes[RANKS], sum = 0;
 
 #ifndef CKPT_FAULTS
 	rig_skip("no fault points in this build");
 #endif
-	rig_env(r, "CKPT_FAULT=REPLICAS_COMPARED=error");
+	rig_env(r, fault);
 	rig_start(r);
 	save_world(r, "run1", 10);
 	file_sizes(r, 10, sizes, &sum);
 	RIG_CHECK(sum > 4 * 4 * 4 * ELEMENTS, "%llu bytes", (unsigned long long)sum);
+	RIG_CHECK(rig_log_count(r, words) > 0, "the log does not say '%s'", words);
 	verify(r);
+}
+
+/* What was compared is forgotten: every file is whole then. */
+static void comparing_fails(struct rig *r)
+{
+	expect_whole(r, "CKPT_FAULT=REPLICAS_COMPARED=error",
+		     "step 10: what its ranks hold alike could not be compared (Input/output "
+		     "error): every file is written whole");
+}
+
+static void looking_fails(struct rig *r)
+{
+	expect_whole(r, "CKPT_FAULT=REPLICAS_SOUGHT=error@1+",
+		     "what its ranks hold alike could not be looked for (Cannot allocate memory)");
+}
+
+/* Looked for when all had declared, in vain; again for the first save. */
+static void looking_again(struct rig *r)
+{
+	uint64_t sizes[RANKS], sum = 0;
+
+#ifndef CKPT_FAULTS
+	rig_skip("no fault points in this build");
+#endif
+	rig_env(r, "CKPT_FAULT=REPLICAS_SOUGHT=error@1");
+	rig_start(r);
+	save_world(r, "run1", 10);
+	RIG_CHECK(rig_log_count(r, "could not be looked for") == 1, "not told once");
+	file_sizes(r, 10, sizes, &sum);
+	RIG_CHECK(sum >= STATE && sum < STATE + STATE / 50, "%llu bytes for a state of %lu",
+		  (unsigned long long)sum, STATE);
 }
 
 int main(int argc, char **argv)
@@ -351,7 +382,8 @@ int main(int argc, char **argv)
 	static const struct rig_test tests[] = {
 		RIG_TEST(stored_once),    RIG_TEST(compressed),      RIG_TEST(switched_off),
 		RIG_TEST(ranks_disagree), RIG_TEST(comparing_fails), RIG_TEST(damaged_file),
-		RIG_TEST(lost_file),      RIG_TEST(told_once),
+		RIG_TEST(lost_file),      RIG_TEST(told_once),       RIG_TEST(looking_fails),
+		RIG_TEST(looking_again),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 2, argc, argv);
