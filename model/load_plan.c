@@ -280,41 +280,66 @@ static void look_for_missing(void *arg, uint64_t first, uint64_t last)
 	t->missing = t->missing || leaves_next(t->present, first, last + 1, false) <= last;
 }
 
-/* What is read of one source is stored there. */
-static int check_source_present(const struct load_plan *p, uint32_t source, struct err *e)
+static int find_present(const struct load_plan *p, uint64_t **present, struct err *e)
 {
-	const struct load_source *s = &p->sources[source];
-	uint64_t *present CLEANUP_FREE = NULL;
-	struct touching t = {0};
+	for (uint32_t i = 0; i < p->n_sources; i++) {
+		const struct load_source *s = &p->sources[i];
 
-	if (s->kind != LOAD_FILE)
-		return 0;
-	if (places_present(s->places, s->image_len, s->geometry, &present) < 0)
-		return err_code(e, -ENOMEM, "take source %u of a load plan", source);
-	if (!present)
-		return 0;
-	t.present = present;
-	for (size_t i = 0; i < p->plan.n_pieces; i++)
-		if (p->plan.pieces[i].source == source && p->plan.pieces[i].run > 0)
-			plan_piece_units(&p->plan.pieces[i], s->geometry.leaf, look_for_missing,
-					 &t);
-	for (uint32_t i = 0; i < p->n_blobs; i++)
-		if (p->blobs[i].source == source && p->blobs[i].bytes > 0)
-			look_for_missing(&t, p->blobs[i].image_offset / s->geometry.leaf,
-					 (p->blobs[i].image_offset + p->blobs[i].bytes - 1) /
-						 s->geometry.leaf);
-	if (t.missing)
-		return err_set(e, CKPT_EPROTO,
-			       "a load plan reads from source %u what that does not store", source);
+		if (s->kind == LOAD_FILE &&
+		    places_present(s->places, s->image_len, s->geometry, &present[i]) < 0)
+			return err_code(e, -ENOMEM, "take source %u of a load plan", i);
+	}
 	return 0;
 }
 
+static int refuse_missing(uint32_t source, struct err *e)
+{
+	return err_set(e, CKPT_EPROTO, "a load plan reads from source %u what that does not store",
+		       source);
+}
+
+/* Pieces and blobs are looked at once each, however many sources there are. */
+static int check_pieces(const struct load_plan *p, uint64_t *const *present, struct err *e)
+{
+	for (size_t i = 0; i < p->plan.n_pieces; i++) {
+		const struct plan_piece *piece = &p->plan.pieces[i];
+		struct touching t = {.present = present[piece->source]};
+
+		if (!t.present || piece->run == 0)
+			continue;
+		plan_piece_units(piece, p->sources[piece->source].geometry.leaf, look_for_missing,
+				 &t);
+		if (t.missing)
+			return refuse_missing(piece->source, e);
+	}
+	for (uint32_t i = 0; i < p->n_blobs; i++) {
+		const struct load_blob *b = &p->blobs[i];
+		struct touching t = {.present = present[b->source]};
+		uint32_t leaf = p->sources[b->source].geometry.leaf;
+
+		if (!t.present || b->bytes == 0)
+			continue;
+		look_for_missing(&t, b->image_offset / leaf,
+				 (b->image_offset + b->bytes - 1) / leaf);
+		if (t.missing)
+			return refuse_missing(b->source, e);
+	}
+	return 0;
+}
+
+/* What is read of each source is stored there. */
 static int check_present(const struct load_plan *p, struct err *e)
 {
-	int r = 0;
+	uint64_t **present CLEANUP_FREE = alloc_array(p->n_sources, sizeof(*present));
+	int r;
 
-	for (uint32_t i = 0; i < p->n_sources && r == 0; i++)
-		r = check_source_present(p, i, e);
+	if (!present)
+		return err_code(e, -ENOMEM, "take a load plan of %u sources", p->n_sources);
+	r = find_present(p, present, e);
+	if (r == 0)
+		r = check_pieces(p, present, e);
+	for (uint32_t i = 0; i < p->n_sources; i++)
+		alloc_free(present[i]);
 	return r;
 }
 

@@ -2,6 +2,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,6 +181,67 @@ static void test_missing_leaves(void **state)
 	refused(&s);
 }
 
+#define MANY 40u
+
+/* One decode of a plan from many files, of which the odd ones lack their leaf 3; the source that it
+ * is refused for, -1: none. */
+static int blame(struct load_plan *p, uint64_t target)
+{
+	struct writer w = {0};
+	struct load_plan back;
+	struct err e = {0};
+	int r, source = -1;
+
+	assert_int_equal(load_plan_encode(p, &w), 0);
+	r = load_plan_decode(w.buf, w.len, &target, 1, &back, &e);
+	if (r == 0) {
+		load_plan_fini(&back);
+	} else {
+		assert_int_equal(r, CKPT_EPROTO);
+		assert_int_equal(sscanf(e.text, "a load plan reads from source %d what", &source),
+				 1);
+	}
+	writer_free(&w);
+	return source;
+}
+
+/* Pieces by source, blobs in any order: each is held against its own source. */
+static void test_missing_leaves_of_many(void **state)
+{
+	static const struct geometry g = {.leaf = 64, .chunk = 256};
+	static struct load_source sources[MANY];
+	static struct plan_piece pieces[2 * MANY];
+	static struct load_blob blobs[MANY];
+	static uint8_t places[2][CHUNK_PLACE_BYTES];
+	static struct digest leaves[4];
+	struct chunk_place place = {.offset = 4096, .stored = 256};
+	struct load_plan p = {
+		.sources = sources, .n_sources = MANY, .blobs = blobs, .n_blobs = MANY};
+
+	(void)state;
+	chunk_place_put(places[0], &place);
+	place.stored = 192;
+	place.missing = 8;
+	chunk_place_put(places[1], &place);
+	for (uint32_t i = 0; i < MANY; i++) {
+		sources[i] = (struct load_source){LOAD_FILE, i, 256, g, leaves[0].b, places[i % 2]};
+		pieces[2 * i] = (struct plan_piece){.source = i, .dst = i * 128ull, .run = 64};
+		pieces[2 * i + 1] = (struct plan_piece){
+			.source = i, .src = 64, .dst = i * 128ull + 64, .run = 64};
+		blobs[i] = (struct load_blob){(char *)"rng", MANY - 1 - i, 128, 64};
+	}
+	p.plan = (struct plan){.pieces = pieces, .n_pieces = 2ull * MANY};
+	assert_int_equal(blame(&p, MANY * 128ull), -1);
+	for (uint32_t i = 0; i < MANY; i++) {
+		pieces[2 * i + 1].src = 130;
+		assert_int_equal(blame(&p, MANY * 128ull), i % 2 ? (int)i : -1);
+		pieces[2 * i + 1].src = 64;
+		blobs[MANY - 1 - i].bytes = 65;
+		assert_int_equal(blame(&p, MANY * 128ull), i % 2 ? (int)i : -1);
+		blobs[MANY - 1 - i].bytes = 64;
+	}
+}
+
 static void test_places_present(void **state)
 {
 	static const struct geometry g = {.leaf = 64, .chunk = 256};
@@ -201,6 +263,9 @@ static void test_places_present(void **state)
 	assert_int_equal(leaves_next(present, 7, 10, false), 10);
 	assert_int_equal(leaves_next(NULL, 3, 10, true), 3);
 	assert_int_equal(leaves_next(NULL, 3, 10, false), 10);
+	assert_int_equal(leaves_bytes(present, 600, 64), 600 - 64);
+	assert_int_equal(leaves_bytes(present, 6 * 64 + 10, 64), 6 * 64);
+	assert_int_equal(leaves_bytes(NULL, 600, 64), 600);
 	assert_int_equal(chunk_leaf_offset(g, 4, 4), 0);
 	assert_int_equal(chunk_leaf_offset(g, 5, 4), 64);
 	assert_int_equal(chunk_leaf_offset(g, 7, 4), 128);
@@ -287,6 +352,7 @@ int main(void)
 		cmocka_unit_test(test_round_trip),
 		cmocka_unit_test(test_lies_are_refused),
 		cmocka_unit_test(test_missing_leaves),
+		cmocka_unit_test(test_missing_leaves_of_many),
 		cmocka_unit_test(test_places_present),
 		cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_every_allocation_may_fail),
