@@ -359,12 +359,17 @@ static int make(struct importing *m, struct err *e)
 				   .job = c->as,
 				   .uid = geteuid(),
 				   .step = m->step,
-				   .memory = max_u64(memory / 2, least)};
+				   .memory = max_u64(memory / 2, least),
+				   .dry_run = c->dry_run};
 	struct making *making = NULL;
 	int r = making_open(&o, m->ranks, m->world, &making, e);
 
 	if (r < 0)
 		return r;
+	if (c->dry_run) {
+		making_close(making);
+		return 0;
+	}
 	m->slab_memory = memory > o.memory ? memory - o.memory : 1;
 	progress_start(&m->progress, m->bytes, c->talk >= 0 && !c->json);
 	r = pass_all(m, making, e);
@@ -408,7 +413,7 @@ static int run(struct importing *m, struct err *e)
 		m->bytes += m->from->tensors[m->chosen[i]].bytes;
 	if (r == 0)
 		r = declare(m, e);
-	if (r == 0 && !m->c->dry_run)
+	if (r == 0)
 		r = make(m, e);
 	if (r == 0)
 		answer(m);

@@ -150,7 +150,7 @@ static void rank_fini(struct making_rank_state *k, bool keep)
 
 /* ---- The folder ---- */
 
-static bool is_data_folder(const char *path)
+bool making_is_data_folder(const char *path)
 {
 	char format[4096 + 8];
 
@@ -198,7 +198,7 @@ static int find_data(struct making *m, struct err *e)
 	struct data d;
 	int r = 0;
 
-	if (m->o.data && !is_data_folder(m->o.data))
+	if (m->o.data && !making_is_data_folder(m->o.data))
 		r = make_data(m->o.data, e);
 	if (r == 0)
 		r = data_open(m->o.data, &d, e);
@@ -209,7 +209,7 @@ static int find_data(struct making *m, struct err *e)
 	return 0;
 }
 
-static int open_folder(struct making *m, struct err *e)
+int making_open_folder(struct making *m, struct err *e)
 {
 	uint32_t owner[2];
 	struct stat st;
@@ -231,7 +231,7 @@ static int open_folder(struct making *m, struct err *e)
 }
 
 /* What is still to be written, before a byte of it is. */
-static int check_space(const struct making *m, struct err *e)
+int making_check_space(const struct making *m, struct err *e)
 {
 	uint64_t needed = 0, left = 0, total = 0;
 	int r = m->disk->ops->space(m->disk, &left, &total);
@@ -245,12 +245,12 @@ static int check_space(const struct making *m, struct err *e)
 		if (!k->done && k->made.n_chunks == 0)
 			needed += k->image_len + k->table_max + DISK_ALIGN;
 	}
-	if (needed > left)
+	if (needed > left && needed - left > m->freed)
 		return err_set(e, CKPT_ENOSPACE,
 			       "job '%s' needs %" PRIu64 " bytes and the disk of '%.150s' has "
 			       "%" PRIu64
 			       ": nothing was written; free some, or name another folder",
-			       m->job, needed, m->path, left);
+			       m->o.job ? m->job : "(no name)", needed, m->path, left);
 	return 0;
 }
 
@@ -258,12 +258,14 @@ static int open_all(struct making *m, const struct making_rank *ranks, struct er
 {
 	int r = copy_ranks(m, ranks, e);
 
+	if (r == 0 && m->o.dry_run)
+		return making_open_dry(m, e);
 	if (r == 0)
-		r = open_folder(m, e);
+		r = making_open_folder(m, e);
 	if (r == 0)
 		r = making_begin(m, e);
 	if (r == 0)
-		r = check_space(m, e);
+		r = making_check_space(m, e);
 	if (r == 0)
 		r = stream_pool_new(&m->store, m->o.memory, &m->pool, e);
 	return r;
@@ -275,24 +277,24 @@ int making_open(const struct making_options *o, const struct making_rank *ranks,
 	struct making *m;
 	int r;
 
-	if (!name_is_safe(o->job))
+	if (o->job ? !name_is_safe(o->job) : !o->dry_run)
 		return err_set(e, -EINVAL,
 			       "a job's name is 1 to 64 of A-Z a-z 0-9 . _ - and no "
 			       "leading dot, not '%.80s'",
-			       o->job);
+			       o->job ? o->job : "");
 	if (world == 0 || !ranks)
 		return err_set(e, -EINVAL, "a checkpoint has a rank at least");
 	m = alloc_zero(sizeof(*m));
 	if (!m)
-		return err_code(e, -ENOMEM, "make job '%s'", o->job);
+		return err_code(e, -ENOMEM, "make a new job");
 	m->o = *o;
 	m->o.memory = o->memory ? o->memory : MEMORY_DEFAULT;
 	m->o.sync_every = o->sync_every ? o->sync_every : SYNC_EVERY_DEFAULT;
-	snprintf(m->job, sizeof(m->job), "%s", o->job);
+	snprintf(m->job, sizeof(m->job), "%s", o->job ? o->job : "");
 	m->world = world;
 	m->id.step = o->step;
 	m->socket = o->socket ? alloc_str(o->socket) : NULL;
-	r = o->socket && !m->socket ? err_code(e, -ENOMEM, "make job '%s'", o->job)
+	r = o->socket && !m->socket ? err_code(e, -ENOMEM, "make job '%s'", m->job)
 				    : open_all(m, ranks, e);
 	if (r < 0) {
 		making_close(m);

@@ -47,6 +47,8 @@ struct making_options {
 	int compression;    /* zstd level; 0: off */
 	uint64_t sync_every; /* with keep: bytes that are put between two notes of what is durable;
 				0: 256 MiB */
+	bool dry_run; /* open only says what it would refuse, and writes nothing: what is asked
+			 of the making may follow, then close; job may be NULL: not named yet */
 	bool keep;          /* after a failure or a kill it stays for the next making_open() of the
 			       same job, step and declarations, which goes on where it ended */
 };

@@ -17,8 +17,10 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fts.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -349,7 +351,7 @@ static int take_over(struct finding *x, const struct job_id *job, const uint8_t 
 		     struct reader *all)
 {
 	struct making *m = x->m;
-	int r = open_making(m, job, 0, &m->making);
+	int r = m->o.dry_run ? 0 : open_making(m, job, 0, &m->making);
 
 	if (r == -EAGAIN)
 		return say_busy(m, x->err);
@@ -363,6 +365,26 @@ static int take_over(struct finding *x, const struct job_id *job, const uint8_t 
 	m->resumed = true;
 	x->found = true;
 	return 0;
+}
+
+/* What staging_remove() would give back. */
+static uint64_t disk_bytes(const struct making *m, const struct job_id *job)
+{
+	char staged[DISK_PATH_MAX + 1], path[sizeof(m->path) + sizeof(staged) + 1];
+	char *const roots[] = {path, NULL};
+	uint64_t sum = 0;
+	FTS *walk;
+	FTSENT *f;
+
+	path_staged(staged, job);
+	snprintf(path, sizeof(path), "%s/%s", m->path, staged);
+	walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+	while (walk && (f = fts_read(walk)))
+		if (f->fts_info == FTS_F)
+			sum += (uint64_t)f->fts_statp->st_blocks * 512;
+	if (walk)
+		fts_close(walk);
+	return sum;
 }
 
 static int on_staged(void *arg, const struct staged *s)
@@ -389,9 +411,26 @@ static int on_staged(void *arg, const struct staged *s)
 		return say_busy(m, x->err);
 	if (same < 2)
 		return 0;
-	if (!m->o.keep) /* what it left is in nobody's way, and nobody's any more */
+	if (!m->o.keep && m->o.dry_run)
+		m->freed += disk_bytes(m, &s->job);
+	else if (!m->o.keep) /* what it left is in nobody's way, and nobody's any more */
 		return staging_remove(&m->store, &s->job, x->err);
+	if (!m->o.keep)
+		return 0;
 	return take_over(x, &s->job, bytes, &all);
+}
+
+/* Without the lock (3): what is found may be another's a moment later. */
+int making_look(struct making *m, struct err *e)
+{
+	struct finding x = {.m = m, .err = e};
+	int r;
+
+	write_what(m, &x.what);
+	r = x.what.bad ? err_code(e, -ENOMEM, "look for job '%s'", m->job)
+		       : staging_each(&m->store, on_staged, &x, e);
+	writer_free(&x.what);
+	return r == 0 ? making_check_name(m, e) : r;
 }
 
 static int begin_anew(struct finding *x)

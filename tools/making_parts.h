@@ -53,16 +53,30 @@ struct making {
 	struct disk_file *making; /* incoming/<job-id>.making, with its lock */
 	uint64_t journal_end;     /* bytes of it that are good */
 	uint64_t since;           /* bytes put since the last note */
+	uint64_t freed;           /* dry_run: disk space that would be given back first */
 };
+
+/* ---- making.c ---- */
+
+bool making_is_data_folder(const char *path);
+MUST_CHECK int making_open_folder(struct making *m, struct err *e);
+MUST_CHECK int making_check_space(const struct making *m, struct err *e);
 
 /* ---- making_journal.c ---- */
 
 /* Finds what an earlier run left of the same checkpoint and takes it over, or draws an id and
  * begins anew. Needs everything of m up to the ranks. */
 MUST_CHECK int making_begin(struct making *m, struct err *e);
+/* dry_run: only finds it. */
+MUST_CHECK int making_look(struct making *m, struct err *e);
 /* What is durable of every open rank. */
 MUST_CHECK int making_note_open(struct making *m, struct err *e);
 MUST_CHECK int making_note_done(struct making *m, uint32_t rank, struct err *e);
+
+/* ---- making_dry.c ---- */
+
+/* What making_open() would refuse: everything of m behind the ranks. */
+MUST_CHECK int making_open_dry(struct making *m, struct err *e);
 
 /* ---- making_place.c ---- */
 

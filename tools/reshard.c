@@ -124,7 +124,8 @@ static int report(const struct ctl *c, const struct reshard *x, const struct res
 			err_code(e, r, "print a table");
 	}
 	if (r == 0 && c->dry_run)
-		say("%s to read, %s to write, in at most %s of memory (at least %s)", read, written,
+		say("%s to read, %s to write%s, in at most %s of memory (at least %s)", read,
+		    written, resumed ? " with what an earlier run has written" : "",
 		    text_bytes(memory, x->memory.given), text_bytes(least, x->memory.least));
 	else if (r == 0 && c->talk >= 0)
 		say("job '%s' step %" PRIu64 " is durable on %u ranks: %s read, %s written%s",
@@ -153,6 +154,7 @@ static int open_making(const struct ctl *c, const struct reshard *x, struct maki
 		.memory = x->memory.making,
 		.compression = x->compression,
 		.sync_every = max_u64(NOTE_LEAST, min_u64(target_bytes(x) / 32, NOTE_MOST)),
+		.dry_run = c->dry_run,
 		.keep = true,
 	};
 
@@ -169,9 +171,18 @@ static int open_making(const struct ctl *c, const struct reshard *x, struct maki
 static int count(const struct ctl *c, struct reshard *x, struct err *e)
 {
 	struct reshard_done done;
-	int r = reshard_count(x, &done, e);
+	struct making *m = NULL;
+	bool resumed;
+	int r = open_making(c, x, &m, e);
 
-	return r < 0 ? r : report(c, x, &done, 0, false, e);
+	if (r < 0)
+		return r;
+	resumed = making_resumed(m);
+	for (uint32_t i = 0; i < x->world; i++)
+		x->targets[i].position = making_position(m, i);
+	making_close(m);
+	r = reshard_count(x, &done, e);
+	return r < 0 ? r : report(c, x, &done, 0, resumed, e);
 }
 
 static int move(const struct ctl *c, struct reshard *x, struct err *e)

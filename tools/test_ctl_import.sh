@@ -164,6 +164,30 @@ run 2 import "$o/all.safetensors" --as all --data "$data"
 says err "has a job 'all' already"
 run 0 import "$o/all.safetensors" --as dry --data "$data" --dry-run
 says out "would import 27 tensors"
+run 2 import "$o/all.safetensors" --as all --data "$data" --dry-run
+says err "has a job 'all' already in '$data': take another name"
+run 0 import "$o/all.safetensors" --as dry --data "$dir/unmade" --dry-run
+run 2 import "$o/all.safetensors" --as dry --data "$dir/unmade/too" --dry-run
+says err "make data folder '$dir/unmade/too': No such file or directory"
+checks=$((checks + 1))
+[ ! -e "$dir/unmade" ] || fail "a dry run made a folder"
+# More than the disk has, in a file that is one hole
+python <<'PY' || exit 99
+import sys
+from test_exchange import *
+s = os.statvfs(sys.argv[1])
+n = s.f_bavail * s.f_frsize + (1 << 30)
+header = json.dumps({"x": {"dtype": "U8", "shape": [n], "data_offsets": [0, n]}}).encode()
+with open(sys.argv[1] + "hole.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(header)) + header)
+    f.truncate(8 + len(header) + n)
+PY
+run 2 import "$o/hole.safetensors" --as dry --data "$data" --dry-run
+says err "job 'dry' needs "
+says err ": nothing was written; free some, or name another folder"
+run 2 import "$o/hole.safetensors" --as dry --data "$dir/unmade" --dry-run
+says err "and the disk of '$dir/unmade' has "
+rm "$o/hole.safetensors"
 run 2 import "$o/all.safetensors" --data "$data"
 says err "--as JOB"
 run 2 import "$o/all.safetensors" --as ../x --data "$data"
@@ -258,4 +282,4 @@ run 2 import "$o/pipe.safetensors" --as bad --data "$data"
 says err "is no file"
 fingerprint >"$dir/after"
 cmp "$dir/before" "$dir/after" || fail "the folder was changed by what was refused"
-ending 244
+ending 255

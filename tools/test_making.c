@@ -394,6 +394,127 @@ static void refuses_what_cannot_be(void **state)
 	assert_int_equal(count_incoming(f), 0);
 }
 
+/* ---- Dry runs ---- */
+
+/* What lies in the folder, and when it was written. */
+static void fingerprint(const struct fixture *f, char *ret, size_t size)
+{
+	char command[4300];
+	size_t n = 0;
+	FILE *p;
+
+	snprintf(command, sizeof(command), "cd '%s' && find . -printf '%%p %%s %%T@ %%i\\n' | sort",
+		 f->parent);
+	p = popen(command, "r");
+	assert_non_null(p);
+	n = fread(ret, 1, size - 1, p);
+	assert_int_equal(pclose(p), 0);
+	assert_true(n > 0 && n < size - 1);
+	ret[n] = '\0';
+}
+
+/* The same as in earnest, and nothing is written. */
+static void refuses_dry(struct fixture *f, struct making_options *o, int code,
+			const struct making_rank *ranks, uint32_t world)
+{
+	static char before[1 << 16], after[1 << 16];
+	struct err dry = {0}, e = {0};
+	struct making *m = NULL;
+
+	fingerprint(f, before, sizeof(before));
+	o->dry_run = true;
+	assert_int_equal(making_open(o, ranks, world, &m, &dry), code);
+	making_close(m);
+	fingerprint(f, after, sizeof(after));
+	assert_string_equal(before, after);
+	o->dry_run = false;
+	m = NULL;
+	assert_int_equal(making_open(o, ranks, world, &m, &e), code);
+	making_close(m);
+	if (code != CKPT_ENOSPACE) /* how much there is may change in between */
+		assert_string_equal(dry.text, e.text);
+	else
+		assert_non_null(strstr(dry.text, ": nothing was written; free some"));
+}
+
+static void says_dry_what_is_refused(void **state)
+{
+	struct fixture *f = *state;
+	const uint64_t huge[] = {1ull << 50};
+	struct shard s = test_tensor("t", CKPT_U8, 1, huge);
+	struct making_options o = options(f);
+	struct declaration_builder *b = NULL;
+	struct making_rank rank = {0};
+	struct making *m = NULL;
+	struct err e = {0};
+	void *bytes = NULL;
+	char path[4300];
+
+	must(declaration_builder_new(GEOMETRY_DEFAULT, &b), &e);
+	must(declaration_add(b, &s, &e), &e);
+	must(declaration_finish(b, &bytes, &rank.declaration_len, &e), &e);
+	declaration_builder_free(b);
+	rank.declaration = bytes;
+	o.dry_run = true; /* no folder is there, and none is made */
+	assert_int_equal(making_open(&o, &rank, 1, &m, &e), CKPT_ENOSPACE);
+	assert_int_equal(access(f->folder, F_OK), -1);
+	refuses_dry(f, &o, 0, f->making, f->world);
+	refuses_dry(f, &o, CKPT_ENOSPACE, &rank, 1);
+	o.job = "a/b";
+	refuses_dry(f, &o, -EINVAL, f->making, f->world);
+	o = options(f);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	refuses_dry(f, &o, -EBUSY, f->making, f->world);
+	must(put_all(f, m, &e), &e);
+	must(making_commit(m, &e), &e);
+	making_close(m);
+	refuses_dry(f, &o, -EEXIST, f->making, f->world);
+	snprintf(path, sizeof(path), "%s/a/b", f->parent);
+	o.data = path;
+	refuses_dry(f, &o, -ENOENT, f->making, f->world);
+	o.data = "/dev/null";
+	refuses_dry(f, &o, -ENOTDIR, f->making, f->world);
+	o = options(f);
+	o.job = NULL; /* not named yet: the room counts all the same */
+	o.dry_run = true;
+	m = NULL;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	making_close(m);
+	m = NULL;
+	assert_int_equal(making_open(&o, &rank, 1, &m, &e), CKPT_ENOSPACE);
+	alloc_free(bytes);
+	assert_int_equal(count_incoming(f), 0);
+}
+
+/* What a run with keep left is found, with how far it came, and stays as it is. */
+static void says_dry_what_is_gone_on_with(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL;
+	struct err e = {0};
+	int left;
+
+	o.keep = true;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(making_put(m, 0, 0, f->ranks[0].image, f->ranks[0].image_len, &e), &e);
+	must(making_finish(m, 0, &e), &e);
+	making_close(m);
+	left = count_incoming(f);
+	assert_int_equal(left, 2);
+	for (int keep = 1; keep >= 0; keep--) {
+		o.dry_run = true;
+		o.keep = keep;
+		m = NULL;
+		must(making_open(&o, f->making, f->world, &m, &e), &e);
+		assert_int_equal(making_resumed(m), keep);
+		assert_int_equal(making_has(m, 0), keep);
+		assert_false(making_has(m, 1));
+		making_close(m);
+		assert_int_equal(count_incoming(f), left);
+	}
+}
+
 /* ---- Killed ---- */
 
 static void run_until_done(struct fixture *f, struct making_options *o)
@@ -654,6 +775,8 @@ int main(void)
 		T3(refuses_a_name_twice),
 		T3(refuses_a_name_at_the_end),
 		T3(refuses_what_cannot_be),
+		T3(says_dry_what_is_refused),
+		T3(says_dry_what_is_gone_on_with),
 		T3(goes_on_after_kills),
 		T3(goes_on_after_random_kills),
 		T3(makes_a_seen_commit_durable),

@@ -528,6 +528,47 @@ static void refuses_what_cannot_be(void **state)
 	}
 }
 
+static void rmdir_incoming(const char *incoming)
+{
+	char lock[4400];
+
+	snprintf(lock, sizeof(lock), "%s/LOCK", incoming);
+	unlink(lock);
+	rmdir(incoming);
+}
+
+/* By a dry run in the same words, with nothing written. */
+static void refuses_dry_what_cannot_be(void **state)
+{
+	struct fixture *f = *state;
+	static const char *const cases[][7] = {
+		{"--to", "nonsense=2", "--as", "new"},
+		{"--to", "tp=2", "--as", "source"},
+		{"--to", "tp=2", "--as", "a/b"},
+		{"8", "--to", "tp=2", "--as", "new"},
+		{"--to", "tp=2", "--as", "new", "--to-data", "/dev/null"},
+		{"--to", "tp=2", "--as", "new", "--to-data", "/nowhere/at/all"},
+	};
+	char incoming[4300];
+
+	snprintf(incoming, sizeof(incoming), "%s/incoming", f->folder);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		const char *args[9] = {"--dry-run"};
+		struct result dry, r;
+
+		memcpy(args + 1, cases[i], sizeof(cases[i]));
+		dry = collect(f, start(f, args, "a"), "a");
+		assert_int_equal(access(incoming, F_OK), -1);
+		r = collect(f, start(f, args + 1, "a"), "a");
+		rmdir_incoming(incoming);
+		assert_true(WIFEXITED(dry.status) && WEXITSTATUS(dry.status) != 0);
+		assert_int_equal(dry.status, r.status);
+		assert_string_equal(dry.err, r.err);
+		json_decref(dry.doc);
+		json_decref(r.doc);
+	}
+}
+
 /* Into another folder, which is made; a file size limit stands for a disk that is full. */
 static void goes_elsewhere(void **state)
 {
@@ -563,6 +604,7 @@ int main(void)
 		T(two_at_once),
 		T(names_a_damaged_leaf),
 		T(refuses_what_cannot_be),
+		T(refuses_dry_what_cannot_be),
 		T(goes_elsewhere),
 	};
 
