@@ -124,7 +124,7 @@ static int fetch(struct writing *w, const struct slab *slabs, size_t n, struct e
 		      dtype_bytes(from->tensors[c->tensor].dtype);
 	}
 	w->done += (uint64_t)(to - w->in);
-	return from->ops->fetch(from, w->wants, n, e);
+	return source_pull(from, w->wants, n, e);
 }
 
 static int write_chunks(struct writing *w, size_t n, struct err *e)

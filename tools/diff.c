@@ -240,9 +240,9 @@ static int compare_turn(struct comparing *c, const struct slab *slabs, size_t n,
 		c->a[i] = want(d->a, t->a, &slabs[i], &to);
 		c->b[i] = want(d->b, t->b, &slabs[i], &to);
 	}
-	r = d->a->ops->fetch(d->a, c->a, n, e);
+	r = source_pull(d->a, c->a, n, e);
 	if (r == 0)
-		r = d->b->ops->fetch(d->b, c->b, n, e);
+		r = source_pull(d->b, c->b, n, e);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < n; i++) {

@@ -22,6 +22,12 @@ const struct exchange_format exchange_formats[] = {
 	{0},
 };
 
+int exchange_open(const struct exchange_format *f, const char *path, struct source **ret,
+		  struct err *e)
+{
+	return source_foreign_error(f->open(path, ret, e));
+}
+
 uint32_t export_dtype(const struct exporting *x, size_t i)
 {
 	uint32_t dtype = x->from->tensors[i].dtype;
@@ -71,7 +77,7 @@ static int fetch(struct stream *s, const struct slab *slabs, size_t n, struct er
 		to += (slabs[i].stop - slabs[i].start) * dtype_bytes(t->dtype);
 	}
 	s->done += (uint64_t)(to - s->in);
-	return s->x->from->ops->fetch(s->x->from, s->wants, n, e);
+	return source_pull(s->x->from, s->wants, n, e);
 }
 
 static int give(struct stream *s, const struct slab *slab, const struct reading_want *w,

@@ -291,7 +291,7 @@ static int pass_turn(struct passing *p, const struct slab *slabs, size_t n, stru
 						    .to = to};
 		to += (slabs[i].stop - slabs[i].start) * dtype_bytes(x->shard.dtype);
 	}
-	r = from->ops->fetch(from, p->wants, n, e);
+	r = source_pull(from, p->wants, n, e);
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		const struct shard *s = &p->pieces[slabs[i].which].shard;
 		uint32_t size = dtype_bytes(s->dtype);
@@ -433,7 +433,7 @@ int verb_import(const struct ctl *c, struct err *e)
 	if (r == 0)
 		r = find_format(c, &m.format, e);
 	if (r == 0)
-		r = m.format->open(c->args[0], &m.from, e);
+		r = exchange_open(m.format, c->args[0], &m.from, e);
 	if (r < 0)
 		return r;
 	r = run(&m, e);

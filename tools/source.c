@@ -14,6 +14,29 @@
 
 #include "base/alloc.h"
 
+int source_foreign_error(int r)
+{
+	switch (r) {
+	case CKPT_ECORRUPT:
+	case CKPT_EIO:
+	case CKPT_ELOST:
+	case CKPT_ESTATE:
+	case -EIO:
+	case -EAGAIN:
+	case -EBUSY:
+		return CKPT_EPROTO;
+	default:
+		return r;
+	}
+}
+
+int source_pull(struct source *s, const struct reading_want *wants, size_t n, struct err *e)
+{
+	int r = s->ops->fetch(s, wants, n, e);
+
+	return s->reading ? r : source_foreign_error(r);
+}
+
 /* ---- A checkpoint ---- */
 
 struct checkpoint_source {

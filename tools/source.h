@@ -42,6 +42,12 @@ struct source {
 /* A checkpoint. Its blobs are not told: each belongs to a rank. Closed with source_close(). */
 MUST_CHECK int source_of_checkpoint(const struct reading_options *o, struct source **ret,
 				    struct err *e);
+/* The only way to ops->fetch. */
+MUST_CHECK int source_pull(struct source *s, const struct reading_want *wants, size_t n,
+			  struct err *e);
+/* Of files of another format: what is wrong with them, whatever it is, says nothing about the
+ * checkpoints here, and so is none of the errors that do. The sentence stays. */
+int source_foreign_error(int r);
 static inline void source_close(struct source *s) /* NULL is allowed */
 {
 	if (s)
