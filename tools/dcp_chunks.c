@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "tools/dcp_write.h"
+#include "tools/plural.h"
 #include "tools/torch_source.h"
 #include "tools/torch_values.h"
 
@@ -25,7 +26,7 @@ static int add_chunk(struct dcp_out *d, const struct dcp_out_chunk *c, struct er
 		struct dcp_out_chunk *chunks = alloc_resize(d->chunks, cap * sizeof(*chunks));
 
 		if (!chunks)
-			return err_code(e, -ENOMEM, "%zu chunks", cap);
+			return err_code(e, -ENOMEM, "%zu chunk%s", cap, plural(cap));
 		d->chunks = chunks;
 		d->cap_chunks = cap;
 	}
@@ -224,7 +225,7 @@ int dcp_out_add_blob(struct dcp_out *d, uint32_t rank, const char *name, size_t 
 		return r < 0 ? r : 0;
 	to->bytes = alloc_zero(max_u64(len, 1));
 	if (!to->bytes)
-		return err_code(e, -ENOMEM, "keep a blob of %zu bytes", len);
+		return err_code(e, -ENOMEM, "keep a blob of %zu byte%s", len, plural(len));
 	memcpy(to->bytes, bytes, len);
 	return 0;
 }
@@ -378,7 +379,7 @@ int dcp_out_blobs(struct dcp_out *d, struct err *e)
 	d->cap_blobs = n + dcp_adapter_packed(d);
 	d->blobs = alloc_array(d->cap_blobs, sizeof(*d->blobs));
 	if (!d->blobs)
-		return err_code(e, -ENOMEM, "%zu blobs", d->cap_blobs);
+		return err_code(e, -ENOMEM, "%zu blob%s", d->cap_blobs, plural(d->cap_blobs));
 	r = take_blobs(d, e);
 	if (r == 0)
 		r = dcp_adapter_unpack(d, e);

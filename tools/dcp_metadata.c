@@ -21,6 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 #include "tools/torch_names.h"
 #include "tools/torch_tensor.h"
 
@@ -52,8 +53,9 @@ static int name_of(const struct pickle_value *v, const char **ret, uint32_t *ret
 		return err_set(e, CKPT_EPROTO, "a name is a %s", pickle_type_text(v));
 	if (v->n == 0 || v->n > CKPT_NAME_MAX)
 		return err_set(e, CKPT_EVERSION,
-			       "the name '%.60s' has %" PRIu32 " bytes; 1 to %d can be kept",
-			       v->n ? (const char *)v->text : "", v->n, CKPT_NAME_MAX);
+			       "the name '%.60s' has %" PRIu32 " byte%s; 1 to %d can be kept",
+			       v->n ? (const char *)v->text : "", v->n, plural(v->n),
+			       CKPT_NAME_MAX);
 	*ret = (const char *)v->text;
 	*ret_len = v->n;
 	return 0;
@@ -106,7 +108,7 @@ static int read_entries(struct reading_metadata *g, const struct pickle_value *d
 	g->n_entries = data->n / 2;
 	g->entries = alloc_array(g->n_entries, sizeof(*g->entries));
 	if (!g->entries)
-		return err_code(e, -ENOMEM, "%zu places", g->n_entries);
+		return err_code(e, -ENOMEM, "%zu place%s", g->n_entries, plural(g->n_entries));
 	for (uint32_t i = 0; r == 0 && i < g->n_entries; i++)
 		r = read_entry(g->p, pickle_item(g->p, data, 2 * i),
 			       pickle_item(g->p, data, 2 * i + 1), &g->entries[i], e);
@@ -183,7 +185,7 @@ static int name_files(struct dcp_metadata *m, struct err *e)
 
 	m->files = alloc_array(n, sizeof(*m->files));
 	if (!m->files || !places)
-		return err_code(e, -ENOMEM, "%zu files", n);
+		return err_code(e, -ENOMEM, "%zu file%s", n, plural(n));
 	for (size_t i = 0; i < n; i++)
 		places[i] =
 			i < m->n_chunks ? &m->chunks[i].place : &m->blobs[i - m->n_chunks].place;
@@ -333,7 +335,7 @@ static int count_chunks(const struct pickle *p, const struct pickle_value *items
 		n += chunks && chunks->type == PICKLE_LIST ? chunks->n : 0;
 	}
 	if (n > PICKLE_VALUES_MAX / 8)
-		return err_set(e, -E2BIG, "it has %" PRIu64 " chunks", n);
+		return err_set(e, -E2BIG, "it has %" PRIu64 " chunk%s", n, plural(n));
 	*ret = n;
 	return 0;
 }
@@ -355,7 +357,8 @@ static int read_items(const struct reading_metadata *g, const struct pickle_valu
 	m->blobs = alloc_array(items->n / 2 + 1, sizeof(*m->blobs));
 	m->chunks = alloc_array(chunks + 1, sizeof(*m->chunks));
 	if (!m->tensors || !m->blobs || !m->chunks)
-		return err_code(e, -ENOMEM, "%" PRIu32 " items", items->n / 2);
+		return err_code(e, -ENOMEM, "%" PRIu32 " item%s", items->n / 2,
+				plural(items->n / 2));
 	for (uint32_t i = 0; r == 0 && i < items->n; i += 2)
 		r = add_item(g, pickle_item(g->p, items, i), pickle_item(g->p, items, i + 1), e);
 	return r;
@@ -382,7 +385,7 @@ static int check_names(const struct dcp_metadata *m, struct err *e)
 	char text[NAME_TEXT_MAX];
 
 	if (!all)
-		return err_code(e, -ENOMEM, "%zu names", n);
+		return err_code(e, -ENOMEM, "%zu name%s", n, plural(n));
 	for (size_t i = 0; i < m->n_tensors; i++)
 		all[i] = (struct named){m->tensors[i].name, m->tensors[i].name_len};
 	for (size_t i = 0; i < m->n_blobs; i++)

@@ -20,6 +20,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "tools/dcp_metadata.h"
+#include "tools/plural.h"
 #include "tools/torch_source.h"
 #include "tools/torch_values.h"
 
@@ -37,7 +38,7 @@ static int read_whole(int folder, const char *name, uint64_t offset, uint64_t le
 	if (fd < 0)
 		return err_code(e, -errno, "open '%s'", name);
 	if (!bytes)
-		r = err_code(e, -ENOMEM, "read %" PRIu64 " bytes of '%s'", len, name);
+		r = err_code(e, -ENOMEM, "read %" PRIu64 " byte%s of '%s'", len, plural(len), name);
 	while (r == 0 && done < len && n > 0) {
 		n = pread(fd, bytes + done, len - done, (off_t)(offset + done));
 		if (n < 0)
@@ -105,14 +106,14 @@ static int stat_files(struct torch_source *t, const struct dcp_metadata *m, uint
 {
 	t->files = alloc_array(m->n_files, sizeof(*t->files));
 	if (!t->files)
-		return err_code(e, -ENOMEM, "%zu files", m->n_files);
+		return err_code(e, -ENOMEM, "%zu file%s", m->n_files, plural(m->n_files));
 	for (size_t i = 0; i < m->n_files; i++) {
 		const struct dcp_file *f = &m->files[i];
 		struct stat st;
 
 		t->files[i] = alloc_zero(f->name_len + 1);
 		if (!t->files[i])
-			return err_code(e, -ENOMEM, "%zu files", m->n_files);
+			return err_code(e, -ENOMEM, "%zu file%s", m->n_files, plural(m->n_files));
 		t->n_files++;
 		memcpy(t->files[i], f->name, f->name_len);
 		if (fstatat(t->folder, t->files[i], &st, 0) != 0)
@@ -193,7 +194,7 @@ static int take_tensors(struct torch_source *t, const struct dcp_metadata *m, co
 	t->first_part = alloc_array(m->n_tensors + 1, sizeof(*t->first_part));
 	t->parts = alloc_array(m->n_chunks, sizeof(*t->parts));
 	if (!order || !t->tensors || !t->first_part || !t->parts)
-		return err_code(e, -ENOMEM, "%zu tensors", m->n_tensors);
+		return err_code(e, -ENOMEM, "%zu tensor%s", m->n_tensors, plural(m->n_tensors));
 	for (size_t i = 0; i < m->n_tensors; i++) {
 		const struct dcp_tensor *from = &m->tensors[i];
 
@@ -274,7 +275,8 @@ bool dcp_detect(const char *path)
 static int take_all(struct torch_source *t, const struct dcp_metadata *m, struct err *e)
 {
 	CLEANUP_FREE uint64_t *sizes = alloc_array(m->n_files, sizeof(*sizes));
-	int r = sizes ? stat_files(t, m, sizes, e) : err_code(e, -ENOMEM, "%zu files", m->n_files);
+	int r = sizes ? stat_files(t, m, sizes, e)
+		      : err_code(e, -ENOMEM, "%zu file%s", m->n_files, plural(m->n_files));
 
 	if (r == 0)
 		r = take_tensors(t, m, sizes, e);

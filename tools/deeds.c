@@ -23,6 +23,7 @@
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/files.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 enum { TRY_AGAIN_MS = 100, TRIES_MAX = 100 };
@@ -130,7 +131,7 @@ static int do_deed(const struct ctl *c, const struct deed *d, struct err *e)
 		return r;
 	found = alloc_array((size_t)n, sizeof(*found));
 	r = found ? doc_only_job(doc, c->args[0], &job, e)
-		  : err_code(e, -ENOMEM, "%s %d checkpoints", d->name, n);
+		  : err_code(e, -ENOMEM, "%s %d checkpoint%s", d->name, n, plural(n));
 	for (int i = 0; i < n && r == 0; i++)
 		r = doc_find_checkpoint(job, c->args[1 + i], true, &found[i], e);
 	if (r == 0 && d->asks && !is_meant(c, job, found, n, e))

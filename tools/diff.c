@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 
 /* ---- Which tensors ---- */
 
@@ -188,7 +189,7 @@ static int choose(struct comparing *c, struct err *e)
 	c->which = alloc_array(d->n, sizeof(*c->which));
 	c->items = alloc_array(d->n, sizeof(*c->items));
 	if (!list || !c->which || !c->items)
-		return err_code(e, -ENOMEM, "compare %zu tensors", d->n);
+		return err_code(e, -ENOMEM, "compare %zu tensor%s", d->n, plural(d->n));
 	for (size_t i = 0; i < d->n; i++)
 		if (is_comparable(d, &d->tensors[i]))
 			list[n++] = &d->tensors[i];

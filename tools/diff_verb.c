@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "tools/diff.h"
 #include "tools/document.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 #include "tools/side.h"
 
@@ -200,10 +201,10 @@ static int print_all(const struct diff *d)
 		equal += diff_is_equal(d, &d->tensors[i]);
 	}
 	r = print_table(d);
-	say("%s and %s: %zu tensors are equal, %zu changed, %zu are missing, %zu were added; %s "
+	say("%s and %s: %zu tensor%s equal, %zu changed, %zu missing, %zu added; %s "
 	    "read, %s equal by digest",
-	    d->a->what, d->b->what, equal, d->n - equal - missing - added, missing, added,
-	    text_bytes(read, d->bytes_read), text_bytes(spared, d->bytes_digest));
+	    d->a->what, d->b->what, equal, plural(equal), d->n - equal - missing - added, missing,
+	    added, text_bytes(read, d->bytes_read), text_bytes(spared, d->bytes_digest));
 	return r;
 }
 

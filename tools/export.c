@@ -14,6 +14,7 @@
 #include "codec/floats.h"
 #include "tools/document.h"
 #include "tools/exchange.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 #define MEMORY_DEFAULT ((uint64_t)256 << 20)
@@ -129,14 +130,14 @@ static void answer(const struct ctl *c, const struct exporting *x,
 	}
 	if (c->talk < 0)
 		return;
-	say("wrote %zu tensors of %s, %s, to '%s'%s", x->n, x->from->what,
+	say("wrote %zu tensor%s of %s, %s, to '%s'%s", x->n, plural(x->n), x->from->what,
 	    text_bytes(size, x->bytes), x->output,
 	    json_array_size(x->files) > 1 ? " and an index of them" : "");
 	if (x->overflows)
-		say("%" PRIu64 " finite numbers are beyond %s and became infinite", x->overflows,
-		    dtype_name(x->cast));
+		say("%" PRIu64 " finite number%s beyond %s became infinite", x->overflows,
+		    plural(x->overflows), dtype_name(x->cast));
 	if (blobs)
-		say("%" PRIu64 " blobs are not in it: they are no tensors", blobs);
+		say("%" PRIu64 " blob%s left out: no tensors", blobs, plural(blobs));
 }
 
 static int run(const struct ctl *c, struct exporting *x, const struct exchange_format *format,

@@ -23,6 +23,7 @@
 #include "tools/exchange.h"
 #include "tools/layout_file.h"
 #include "tools/making.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 #define MEMORY_DEFAULT ((uint64_t)256 << 20)
@@ -140,9 +141,9 @@ static int check_held(const struct importing *m, struct err *e)
 		if (m->held[i] < max_u64(elements, 1))
 			return err_set(e, -EINVAL,
 				       "no rank of layout '%.100s' holds all of tensor '%s': "
-				       "%" PRIu64 " of %" PRIu64 " elements are on any",
+				       "%" PRIu64 " of %" PRIu64 " element%s on any",
 				       m->c->to, name_text(name, t->name, t->name_len), m->held[i],
-				       elements);
+				       elements, plural(elements));
 	}
 	return 0;
 }
@@ -160,7 +161,7 @@ static int get_layout(struct importing *m, struct err *e)
 		return r;
 	all = alloc_array(m->n, sizeof(*all));
 	if (!all)
-		return err_code(e, -ENOMEM, "lay out %zu tensors", m->n);
+		return err_code(e, -ENOMEM, "lay out %zu tensor%s", m->n, plural(m->n));
 	for (size_t i = 0; i < m->n; i++) {
 		const struct reading_tensor *t = &m->from->tensors[m->chosen[i]];
 
@@ -193,7 +194,7 @@ static int declare(struct importing *m, struct err *e)
 	m->ranks = alloc_array(m->world, sizeof(*m->ranks));
 	m->held = alloc_array(m->n, sizeof(*m->held));
 	if (!m->ranks || !m->held)
-		return err_code(e, -ENOMEM, "declare %u ranks", m->world);
+		return err_code(e, -ENOMEM, "declare %u rank%s", m->world, plural(m->world));
 	for (uint32_t i = 0; r == 0 && i < m->world; i++)
 		r = declare_rank(m, i, e);
 	if (r == 0)
@@ -398,10 +399,10 @@ static void answer(const struct importing *m)
 		return;
 	}
 	if (m->world > 1)
-		snprintf(ranks, sizeof(ranks), ", on %u ranks", m->world);
+		snprintf(ranks, sizeof(ranks), ", on %u rank%s", m->world, plural(m->world));
 	if (c->talk >= 0)
-		say("%s %zu tensors of %s, %s, as job '%s', step %" PRIu64 "%s",
-		    c->dry_run ? "would import" : "imported", m->n, m->from->what,
+		say("%s %zu tensor%s of %s, %s, as job '%s', step %" PRIu64 "%s",
+		    c->dry_run ? "would import" : "imported", m->n, plural(m->n), m->from->what,
 		    text_bytes(size, m->bytes), c->as, m->step, ranks);
 }
 

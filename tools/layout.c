@@ -15,6 +15,7 @@
 #include "model/layout_rules.h"
 #include "tools/document.h"
 #include "tools/layout_file.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 #include "tools/source.h"
 #include "tools/tensors.h"
@@ -48,7 +49,8 @@ static int of_checkpoint(const struct ctl *c, struct known *ret, struct err *e)
 		return r;
 	ret->t = alloc_array(ret->source->n, sizeof(*ret->t));
 	if (!ret->t)
-		return err_code(e, -ENOMEM, "list %zu tensors", ret->source->n);
+		return err_code(e, -ENOMEM, "list %zu tensor%s", ret->source->n,
+				plural(ret->source->n));
 	for (size_t i = 0; i < ret->source->n; i++) {
 		const struct reading_tensor *t = &ret->source->tensors[i];
 
@@ -107,7 +109,8 @@ static int of_file(const char *path, struct known *ret, struct err *e)
 		return err_set(e, -EINVAL, "'%.120s' has no list of tensors", path);
 	ret->t = alloc_array(json_array_size(all), sizeof(*ret->t));
 	if (!ret->t)
-		return err_code(e, -ENOMEM, "list %zu tensors", json_array_size(all));
+		return err_code(e, -ENOMEM, "list %zu tensor%s", json_array_size(all),
+				plural(json_array_size(all)));
 	for (; ret->n < json_array_size(all); ret->n++) {
 		int r = parse_tensor(json_array_get(all, ret->n), &ret->t[ret->n], e);
 
@@ -303,7 +306,7 @@ static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 	y->ranks = alloc_array(layout_world(y->layout), sizeof(*y->ranks));
 	y->tensors = json_array();
 	if (!y->ranks || !y->tensors)
-		r = err_code(e, -ENOMEM, "lay out %zu tensors", l->n);
+		r = err_code(e, -ENOMEM, "lay out %zu tensor%s", l->n, plural(l->n));
 	for (size_t i = 0; i < l->n && r == 0; i++) {
 		if (!name_is_chosen(&c->tensors, l->t[i].name, l->t[i].name_len))
 			continue;

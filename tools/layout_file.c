@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "model/layout_rules.h"
+#include "tools/plural.h"
 
 #define FILE_MAX   ((size_t)16 << 20)
 #define NUMBER_MAX ((json_int_t)1 << 40)
@@ -213,8 +214,8 @@ static int add_mesh(struct layout *l, json_t *mesh, struct err *e)
 	uint32_t stride = 1;
 
 	if (mesh_ranks(mesh) != l->world)
-		return err_set(e, -EINVAL, "it is over other than the %u ranks of the first",
-			       l->world);
+		return err_set(e, -EINVAL, "it is over other than the %u rank%s of the first",
+			       l->world, plural(l->world));
 	for (size_t i = json_array_size(mesh); i-- > 0;) {
 		int r = add_axis(l, json_array_get(mesh, i), &stride, e);
 
@@ -265,7 +266,7 @@ static int get_sizes(const struct layout *l, json_t *o, struct layout_place *p, 
 	if (!v)
 		return 0;
 	if (!json_is_array(v) || json_array_size(v) != n)
-		return err_set(e, -EINVAL, "\"sizes\" is no list of %zu numbers", n);
+		return err_set(e, -EINVAL, "\"sizes\" is no list of %zu number%s", n, plural(n));
 	p->sizes = alloc_array(n, sizeof(*p->sizes));
 	if (!p->sizes)
 		return err_code(e, -ENOMEM, "keep \"sizes\"");

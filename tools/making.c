@@ -35,6 +35,7 @@
 #include "storage/shard_reader.h"
 #include "tools/files.h"
 #include "tools/making_parts.h"
+#include "tools/plural.h"
 
 #define MEMORY_DEFAULT     (64u << 20)
 #define SYNC_EVERY_DEFAULT (256u << 20)
@@ -104,13 +105,13 @@ static int copy_rank(struct making_rank_state *k, const struct making_rank *from
 		return r;
 	if (k->declaration.geometry.leaf != g.leaf || k->declaration.geometry.chunk != g.chunk)
 		return err_set(e, -EINVAL,
-			       "a declaration has leaves of %u and chunks of %u bytes, "
+			       "a declaration has leaves of %u and chunks of %u byte%s, "
 			       "not %u and %u",
-			       k->declaration.geometry.leaf, k->declaration.geometry.chunk, g.leaf,
-			       g.chunk);
+			       k->declaration.geometry.leaf, k->declaration.geometry.chunk,
+			       plural(k->declaration.geometry.chunk), g.leaf, g.chunk);
 	r = blobs_place(&k->declaration, k->blobs, k->n_blobs, &k->image_len);
 	if (r < 0)
-		return err_code(e, r, "place %u blobs", k->n_blobs);
+		return err_code(e, r, "place %u blob%s", k->n_blobs, plural(k->n_blobs));
 	k->table_max = rank_table_bytes(k->len, k->image_len, g.leaf, k->n_blobs, k->names_len);
 	return 0;
 }
@@ -122,7 +123,8 @@ static int copy_ranks(struct making *m, const struct making_rank *ranks, struct 
 
 	m->ranks = alloc_array(m->world, sizeof(*m->ranks));
 	if (!m->ranks || !digests)
-		return err_code(e, -ENOMEM, "make a checkpoint of %u ranks", m->world);
+		return err_code(e, -ENOMEM, "make a checkpoint of %u rank%s", m->world,
+				plural(m->world));
 	for (uint32_t i = 0; i < m->world && r == 0; i++) {
 		r = copy_rank(&m->ranks[i], &ranks[i], e);
 		if (r < 0)
@@ -246,11 +248,11 @@ int making_check_space(const struct making *m, struct err *e)
 			needed += k->image_len + k->table_max + DISK_ALIGN;
 	}
 	if (needed > left && needed - left > m->freed)
-		return err_set(e, CKPT_ENOSPACE,
-			       "job '%s' needs %" PRIu64 " bytes and the disk of '%.150s' has "
-			       "%" PRIu64
-			       ": nothing was written; free some, or name another folder",
-			       m->o.job ? m->job : "(no name)", needed, m->path, left);
+		return err_set(
+			e, CKPT_ENOSPACE,
+			"job '%s' needs %" PRIu64 " byte%s and the disk of '%.150s' has "
+			"%" PRIu64 ": nothing was written; free some, or name another folder",
+			m->o.job ? m->job : "(no name)", needed, plural(needed), m->path, left);
 	return 0;
 }
 
@@ -520,7 +522,8 @@ static int put_objects(struct making *m, struct err *e)
 	int r = 0;
 
 	if (!digests)
-		return err_code(e, -ENOMEM, "write the layout of %u ranks", m->world);
+		return err_code(e, -ENOMEM, "write the layout of %u rank%s", m->world,
+				plural(m->world));
 	for (uint32_t i = 0; i < m->world && r == 0; i++) {
 		const struct making_rank_state *k = &m->ranks[i];
 

@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tools/plural.h"
+
 static int there_already(const char *path, struct err *e)
 {
 	return err_set(e, -EEXIST,
@@ -49,8 +51,8 @@ int newfile_begin(struct newfile *f, const char *path, bool replace, uint64_t si
 	r = size && fallocate(f->fd, 0, 0, (off_t)size) != 0 ? -errno : 0;
 	if (r == -ENOSPC || r == -EDQUOT || r == -EFBIG) {
 		newfile_drop(f);
-		return err_code(e, r, "take %llu bytes for '%.200s'", (unsigned long long)size,
-				path);
+		return err_code(e, r, "take %llu byte%s for '%.200s'", (unsigned long long)size,
+				plural(size), path);
 	}
 	return 0; /* where the file system cannot, writing will say whether there is room */
 }

@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 
 enum { VALUE_NONE, VALUE_FALSE, VALUE_TRUE, VALUE_EMPTY, FIXED_VALUES };
 #define STACK_FIRST 64
@@ -81,7 +82,7 @@ static int new_value(struct machine *m, enum pickle_type type, struct pickle_val
 			return refuse(m, -E2BIG, "it has more than %u values", PICKLE_VALUES_MAX);
 		values = alloc_resize(p->values, cap * sizeof(*values));
 		if (!values)
-			return refuse(m, -ENOMEM, "no memory for %u values", cap);
+			return refuse(m, -ENOMEM, "no memory for %u value%s", cap, plural(cap));
 		p->values = values;
 		p->cap = cap;
 	}
@@ -315,8 +316,8 @@ static int op_text(struct machine *m, uint8_t code)
 	      : kinds[k].width == 4 ? read_u32(&m->in)
 				    : read_u64(&m->in);
 	if (m->in.bad || len > reader_left(&m->in))
-		return refuse(m, CKPT_EPROTO, "a text of %llu bytes does not fit into it",
-			      (unsigned long long)len);
+		return refuse(m, CKPT_EPROTO, "a text of %llu byte%s does not fit into it",
+			      (unsigned long long)len, plural(len));
 	r = new_value(m, kinds[k].type, &v);
 	if (r < 0)
 		return r;
@@ -714,8 +715,8 @@ int pickle_parse(const void *bytes, size_t len, pickle_find_name *find, struct p
 
 	*ret = (struct pickle){0};
 	if (len > PICKLE_BYTES_MAX)
-		return err_set(e, -E2BIG, "the pickle has %zu bytes; at most %u can be read", len,
-			       PICKLE_BYTES_MAX);
+		return err_set(e, -E2BIG, "the pickle has %zu byte%s; at most %u can be read", len,
+			       plural(len), PICKLE_BYTES_MAX);
 	if (len < 2 || *(const uint8_t *)bytes != 0x80)
 		return err_set(e, CKPT_EPROTO, "it is no pickle of protocol 2 or later");
 	m = alloc_zero(sizeof(*m));

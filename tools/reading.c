@@ -24,6 +24,7 @@
 #include "base/alloc.h"
 #include "codec/digest.h"
 #include "tools/document.h"
+#include "tools/plural.h"
 #include "tools/reading_ranks.h"
 
 #define MEMORY_DEFAULT (64u << 20)
@@ -354,7 +355,8 @@ static int add_rank(struct reading *r, uint32_t rank, struct err *e)
 	d = &r->ranks[rank].shard.table.declaration;
 	sorted = alloc_array(d->n_shards, sizeof(*sorted));
 	if (!sorted)
-		return err_code(e, -ENOMEM, "list %u tensors of rank %u", d->n_shards, rank);
+		return err_code(e, -ENOMEM, "list %u tensor%s of rank %u", d->n_shards,
+				plural(d->n_shards), rank);
 	for (uint32_t i = 0; i < d->n_shards; i++)
 		sorted[declaration_order(d, i)] = i;
 	for (uint32_t i = 0; i < d->n_shards && rc == 0; i++) {
@@ -380,7 +382,7 @@ static int open_ranks(struct reading *r, struct err *e)
 
 	r->ranks = alloc_array(world, sizeof(*r->ranks));
 	if (!r->ranks)
-		return err_code(e, -ENOMEM, "open %u ranks", world);
+		return err_code(e, -ENOMEM, "open %u rank%s", world, plural(world));
 	for (uint32_t i = 0; i < world; i++)
 		r->ranks[i].fd = -1;
 	allow_files(world);

@@ -22,6 +22,7 @@
 #include "client/touched.h"
 #include "codec/compress.h"
 #include "model/boxtree.h"
+#include "tools/plural.h"
 #include "tools/reading_ranks.h"
 
 #define THREADS_DEFAULT 16u
@@ -221,7 +222,7 @@ static int divide(struct fetch *f, struct err *e)
 	f->order = alloc_array(f->n, sizeof(*f->order));
 	f->set = alloc_array(f->n, sizeof(*f->set));
 	if (!f->order || !f->set)
-		return err_code(e, -ENOMEM, "sort %zu parts of tensors", f->n);
+		return err_code(e, -ENOMEM, "sort %zu part%s of tensors", f->n, plural(f->n));
 	for (size_t i = 0; i < f->n; i++)
 		f->order[i] = (uint32_t)i;
 	if (f->n > 1)
@@ -233,7 +234,7 @@ static int divide(struct fetch *f, struct err *e)
 		r = divide_tensor(f, &tree, from, to);
 	}
 	boxtree_fini(&tree);
-	return r < 0 ? err_code(e, r, "sort %zu parts of tensors", f->n) : 0;
+	return r < 0 ? err_code(e, r, "sort %zu part%s of tensors", f->n, plural(f->n)) : 0;
 }
 
 /* ---- Who stores them ---- */
@@ -260,7 +261,8 @@ static int find_ranks(struct fetch *f, struct err *e)
 	f->windows = alloc_array(f->n_windows, sizeof(*f->windows));
 	f->plan_sources = alloc_array(f->n_windows, sizeof(*f->plan_sources));
 	if (rc < 0 || !f->windows || !f->plan_sources)
-		return err_code(e, -ENOMEM, "read from %u ranks", f->n_windows);
+		return err_code(e, -ENOMEM, "read from %u rank%s", f->n_windows,
+				plural(f->n_windows));
 	for (uint32_t rank = 0, k = 0; rank < world && rc == 0; rank++) {
 		if (!needed[rank])
 			continue;
@@ -322,7 +324,7 @@ static int declare(const struct fetch *f, uint32_t set, uint32_t *at, void **ret
 	int r = declaration_builder_new(g, &b);
 
 	if (r < 0)
-		return err_code(e, r, "plan %zu parts of tensors", f->n);
+		return err_code(e, r, "plan %zu part%s of tensors", f->n, plural(f->n));
 	for (size_t i = 0; i < f->n && r >= 0; i++) {
 		struct shard s = shard_of(f->r, &f->wants[f->order[i]]);
 
@@ -345,7 +347,7 @@ static int plan_set(struct fetch *f, uint32_t set, struct err *e)
 	struct declaration wanted;
 	struct plan plan = {0};
 	size_t len = 0;
-	int r = at ? 0 : err_code(e, -ENOMEM, "plan %zu parts of tensors", f->n);
+	int r = at ? 0 : err_code(e, -ENOMEM, "plan %zu part%s of tensors", f->n, plural(f->n));
 
 	if (r == 0)
 		r = declare(f, set, at, &bytes, &len, e);
@@ -357,7 +359,7 @@ static int plan_set(struct fetch *f, uint32_t set, struct err *e)
 	if (r == 0) {
 		r = push_pieces(f, &plan, at);
 		if (r < 0)
-			err_code(e, r, "plan %zu parts of tensors", f->n);
+			err_code(e, r, "plan %zu part%s of tensors", f->n, plural(f->n));
 	}
 	plan_fini(&plan);
 	return r;
@@ -409,7 +411,8 @@ static int make_sources(const struct fetch *f, struct source **ret, struct err *
 	struct source *s = alloc_array(f->n_windows, sizeof(*s));
 
 	if (!s)
-		return err_code(e, -ENOMEM, "read from %u ranks", f->n_windows);
+		return err_code(e, -ENOMEM, "read from %u rank%s", f->n_windows,
+				plural(f->n_windows));
 	for (uint32_t i = 0; i < f->n_windows; i++)
 		s[i] = (struct source){.in = &f->windows[i].source,
 				       .fd = f->r->ranks[f->windows[i].rank].fd};
@@ -497,7 +500,7 @@ int reading_fetch(struct reading *r, const struct reading_want *wants, size_t n,
 {
 	struct fetch f = {.r = r, .wants = wants, .n = n};
 	CLEANUP_FREE struct place_target *targets = alloc_array(n, sizeof(*targets));
-	int rc = targets ? 0 : err_code(e, -ENOMEM, "read %zu parts of tensors", n);
+	int rc = targets ? 0 : err_code(e, -ENOMEM, "read %zu part%s of tensors", n, plural(n));
 
 	for (size_t i = 0; i < n && rc == 0; i++)
 		targets[i] = (struct place_target){.ptr = wants[i].to};
@@ -550,7 +553,8 @@ int reading_cost(struct reading *r, const struct reading_want *wants, size_t n, 
 		if (rc == 0) {
 			rc = touched_make(sources, f.n_windows, f.pieces, f.n_pieces, &touched);
 			if (rc < 0)
-				err_code(e, rc, "count what %zu parts of tensors cost", n);
+				err_code(e, rc, "count what %zu part%s of tensors cost", n,
+					 plural(n));
 		}
 		for (uint32_t i = 0; i < f.n_windows && rc == 0; i++)
 			*ret_read += source_cost(&sources[i], &touched[i]);
@@ -606,7 +610,8 @@ int reading_blob(struct reading *r, uint32_t rank, const char *name, uint32_t na
 		rc = push_piece(&f, &piece, 0);
 	}
 	if (rc < 0) {
-		err_code(e, rc, "read a blob of %" PRIu64 " bytes", blob.bytes);
+		err_code(e, rc, "read a blob of %" PRIu64 " byte%s", blob.bytes,
+			 plural(blob.bytes));
 	} else if (blob.bytes > 0) {
 		narrow(&f);
 		rc = execute(&f, &target, NULL, e);

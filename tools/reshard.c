@@ -16,6 +16,7 @@
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/layout_file.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 #include "tools/progress.h"
 #include "tools/reshard.h"
@@ -128,9 +129,9 @@ static int report(const struct ctl *c, const struct reshard *x, const struct res
 		    written, resumed ? " with what an earlier run has written" : "",
 		    text_bytes(memory, x->memory.given), text_bytes(least, x->memory.least));
 	else if (r == 0 && c->talk >= 0)
-		say("job '%s' step %" PRIu64 " is durable on %u ranks: %s read, %s written%s",
-		    c->as, reading_commit(x->reading)->id.step, x->world, read, written,
-		    resumed ? ", with what an earlier run had done" : "");
+		say("job '%s' step %" PRIu64 " is durable on %u rank%s: %s read, %s written%s",
+		    c->as, reading_commit(x->reading)->id.step, x->world, plural(x->world), read,
+		    written, resumed ? ", with what an earlier run had done" : "");
 	if (r == 0 && c->talk >= 0)
 		say_left_out(doc);
 	json_decref(doc);
@@ -159,7 +160,7 @@ static int open_making(const struct ctl *c, const struct reshard *x, struct maki
 	};
 
 	if (!ranks)
-		return err_code(e, -ENOMEM, "make %u ranks", x->world);
+		return err_code(e, -ENOMEM, "make %u rank%s", x->world, plural(x->world));
 	for (uint32_t i = 0; i < x->world; i++)
 		ranks[i] = (struct making_rank){.declaration = x->targets[i].bytes,
 						.declaration_len = x->targets[i].len,

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "tools/plural.h"
 #include "tools/reshard.h"
 
 #define WANTS_MAX  4096u        /* of one batch: what is planned for them is memory too */
@@ -223,7 +224,8 @@ static int enter_tensor(struct reshard_cursor *c, const struct reshard_batch *b,
 	for (uint32_t rank = c->first; rank < c->end && r == 0; rank++)
 		r = add_parts(c, rank, t, &interleave);
 	if (r < 0)
-		return err_code(e, r, "divide a tensor over %u ranks", c->end - c->first);
+		return err_code(e, r, "divide a tensor over %u rank%s", c->end - c->first,
+				plural(c->end - c->first));
 	if (c->n_parts > 1)
 		qsort(c->parts, c->n_parts, sizeof(*c->parts), by_region);
 	for (size_t i = 0; i < c->n_parts; i++) {
@@ -399,14 +401,15 @@ static int fill_from_tensor(struct reshard_batch *b, struct reshard_cursor *c, b
 		if (to == c->at && b->n_wants == 0)
 			return err_set(e, -EINVAL,
 				       "%" PRIu64 " bytes are too few for an element "
-				       "of each of %zu parts",
-				       b->cap, c->n_parts);
+				       "of each of %zu part%s",
+				       b->cap, c->n_parts, plural(c->n_parts));
 		*ret_full = to == c->at;
 		if (*ret_full)
 			return 0;
 		r = add_slab(b, c, c->at, to);
 		if (r < 0)
-			return err_code(e, r, "divide a tensor over %zu parts", c->n_parts);
+			return err_code(e, r, "divide a tensor over %zu part%s", c->n_parts,
+					plural(c->n_parts));
 		c->at = to;
 	}
 	return 0;

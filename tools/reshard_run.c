@@ -15,6 +15,7 @@
 #include <pthread.h>
 
 #include "base/alloc.h"
+#include "tools/plural.h"
 #include "tools/progress.h"
 #include "tools/reshard.h"
 
@@ -201,8 +202,8 @@ int reshard_run(struct reshard *x, struct making *m, bool bar, struct reshard_do
 	for (int i = 0; i < SLOTS && rc == 0; i++)
 		rc = batch_init(&r.slots[i].batch, x->memory.batch);
 	if (rc < 0)
-		err_code(e, rc, "make two buffers of %llu bytes",
-			 (unsigned long long)x->memory.batch);
+		err_code(e, rc, "make two buffers of %llu byte%s",
+			 (unsigned long long)x->memory.batch, plural(x->memory.batch));
 	else
 		rc = run_groups(&r, m, &p, ret, e);
 	for (int i = 0; i < SLOTS; i++)
@@ -239,7 +240,8 @@ int reshard_count(struct reshard *x, struct reshard_done *ret, struct err *e)
 
 	*ret = (struct reshard_done){0};
 	if (r < 0)
-		err_code(e, r, "make a buffer of %llu bytes", (unsigned long long)x->memory.batch);
+		err_code(e, r, "make a buffer of %llu byte%s", (unsigned long long)x->memory.batch,
+			 plural(x->memory.batch));
 	for (uint32_t first = 0, end; first < x->world && r == 0; first = end) {
 		end = group_end(x, first);
 		r = count_group(x, &b, first, end, ret, e);

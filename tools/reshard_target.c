@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "tools/plural.h"
 #include "tools/reshard.h"
 
 #define MIB           (1ull << 20)
@@ -37,7 +38,7 @@ static int begin_layout(struct reshard *x, struct err *e)
 	CLEANUP_FREE struct layout_tensor *all = alloc_array(n, sizeof(*all));
 
 	if (!all)
-		return err_code(e, -ENOMEM, "plan %zu tensors", n);
+		return err_code(e, -ENOMEM, "plan %zu tensor%s", n, plural(n));
 	for (size_t i = 0; i < n; i++)
 		all[i] = layout_tensor_of(reading_tensor(x->reading, i));
 	return layout_begin(x->layout, all, n, e);
@@ -108,7 +109,8 @@ static int copy_blobs(struct reshard *x, uint32_t rank, struct err *e)
 		return err_set(e, CKPT_ECORRUPT, "the table of rank %u cannot be read again", rank);
 	t->blobs = alloc_array(table->n_blobs, sizeof(*t->blobs));
 	if (!t->blobs)
-		return err_code(e, -ENOMEM, "copy %u blobs of rank %u", table->n_blobs, rank);
+		return err_code(e, -ENOMEM, "copy %u blob%s of rank %u", table->n_blobs,
+				plural(table->n_blobs), rank);
 	for (uint32_t i = 0, n = table->n_blobs; i < n && r == 0; i++) {
 		table = reading_table(x->reading, rank);
 		r = table ? rank_table_blob(table, i, &blob) : CKPT_ECORRUPT;
@@ -133,7 +135,7 @@ static int place_image(struct reshard_target *t, struct err *e)
 					       .bytes = t->blobs[i].len};
 	if (r == 0)
 		r = blobs_place(&t->declaration, blobs, t->n_blobs, &t->image_len);
-	return r < 0 ? err_code(e, r, "place %u blobs", t->n_blobs) : 0;
+	return r < 0 ? err_code(e, r, "place %u blob%s", t->n_blobs, plural(t->n_blobs)) : 0;
 }
 
 int targets_make(struct reshard *x, struct err *e)
@@ -146,7 +148,7 @@ int targets_make(struct reshard *x, struct err *e)
 	x->world = layout_world(x->layout);
 	x->targets = alloc_array(x->world, sizeof(*x->targets));
 	if (!x->targets || !shards)
-		return err_code(e, -ENOMEM, "plan %u ranks", x->world);
+		return err_code(e, -ENOMEM, "plan %u rank%s", x->world, plural(x->world));
 	for (uint32_t i = 0; i < x->world && r == 0; i++) {
 		r = declare(x, i, shards, e);
 		if (r == 0)
@@ -240,8 +242,8 @@ int memory_divide(struct reshard *x, uint64_t given, struct err *e)
 	if (given < m->least)
 		return err_set(e, -EINVAL,
 			       "--memory: this checkpoint and layout need %" PRIu64
-			       " bytes at least, not %" PRIu64,
-			       m->least, given);
+			       " byte%s at least, not %" PRIu64,
+			       m->least, plural(m->least), given);
 	rest = given - m->least;
 	m->sources = largest + min_u64(all - largest, rest / 4);
 	rest -= m->sources - largest;

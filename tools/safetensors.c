@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 
 /* In the order of the format's own list, by which its writer sorts. dtype 0: known to the format,
  * not to us. */
@@ -114,8 +115,8 @@ static int take_shape(struct safetensors_entry *t, const json_t *v, struct err *
 	if (!json_is_array(v))
 		return bad(e, t, "its shape is no list");
 	if (json_array_size(v) > CKPT_NDIM_MAX) {
-		snprintf(text, sizeof(text), "it has %zu dimensions, and at most %d are known",
-			 json_array_size(v), CKPT_NDIM_MAX);
+		snprintf(text, sizeof(text), "it has %zu dimension%s, and at most %d are known",
+			 json_array_size(v), plural(json_array_size(v)), CKPT_NDIM_MAX);
 		return bad(e, t, text);
 	}
 	t->shape.ndim = (uint32_t)json_array_size(v);
@@ -161,9 +162,9 @@ static int take_entry(struct safetensors_entry *t, const char *name, const json_
 		return bad(e, t, "its shape has more than 2^64 bytes");
 	if (bytes == t->end - t->begin)
 		return 0;
-	snprintf(text, sizeof(text), "shape %s of %s has %llu bytes, its data_offsets have %llu",
+	snprintf(text, sizeof(text), "shape %s of %s has %llu byte%s, its data_offsets have %llu",
 		 shape_text(shape, &t->shape), dtype_name(t->dtype), (unsigned long long)bytes,
-		 (unsigned long long)(t->end - t->begin));
+		 plural(bytes), (unsigned long long)(t->end - t->begin));
 	return bad(e, t, text);
 }
 
@@ -201,9 +202,9 @@ static int check_cover(const struct safetensors_header *h, uint64_t data_len, st
 	}
 	if (at != data_len)
 		return err_set(e, CKPT_EPROTO,
-			       "its tensors have %llu bytes, and %llu follow the "
+			       "its tensors have %llu byte%s, and %llu follow the "
 			       "header: it was cut, or something was put behind it",
-			       (unsigned long long)at, (unsigned long long)data_len);
+			       (unsigned long long)at, plural(at), (unsigned long long)data_len);
 	return 0;
 }
 
@@ -379,9 +380,9 @@ static int pad(struct writer *w, struct err *e)
 		return err_code(e, -ENOMEM, "make a header");
 	if (w->len - 8 > SAFETENSORS_HEADER_MAX)
 		return err_set(e, -E2BIG,
-			       "the header has %zu bytes, and readers take %u: choose "
+			       "the header has %zu byte%s, and readers take %u: choose "
 			       "smaller files with --shard-size",
-			       w->len - 8, SAFETENSORS_HEADER_MAX);
+			       w->len - 8, plural(w->len - 8), SAFETENSORS_HEADER_MAX);
 	put_le64(w->buf, w->len - 8);
 	return 0;
 }

@@ -26,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "tools/exchange.h"
+#include "tools/plural.h"
 #include "tools/safetensors.h"
 
 #define SUFFIX       ".safetensors"
@@ -103,26 +104,28 @@ static int read_header(struct in_file *f, int fd, struct err *e)
 
 	if (size < sizeof(head))
 		return err_set(e, CKPT_EPROTO,
-			       "it has %llu bytes, less than the length of a "
+			       "it has %llu byte%s, less than the length of a "
 			       "header",
-			       (unsigned long long)size);
+			       (unsigned long long)size, plural(size));
 	r = read_at(fd, f->path, 0, head, sizeof(head), e);
 	if (r < 0)
 		return r;
 	len = get_le64(head);
 	if (len > SAFETENSORS_HEADER_MAX)
 		return err_set(e, CKPT_EPROTO,
-			       "its header would have %llu bytes, more than %u: it "
+			       "its header would have %llu byte%s, more than %u: it "
 			       "is no safetensors file",
-			       (unsigned long long)len, SAFETENSORS_HEADER_MAX);
+			       (unsigned long long)len, plural(len), SAFETENSORS_HEADER_MAX);
 	if (len > size - sizeof(head))
 		return err_set(e, CKPT_EPROTO,
-			       "its header has %llu bytes, and only %llu follow: it "
+			       "its header has %llu byte%s, and only %llu follow: it "
 			       "was cut",
-			       (unsigned long long)len, (unsigned long long)(size - sizeof(head)));
+			       (unsigned long long)len, plural(len),
+			       (unsigned long long)(size - sizeof(head)));
 	json = alloc_zero(len + 1);
 	if (!json)
-		return err_code(e, -ENOMEM, "read a header of %llu bytes", (unsigned long long)len);
+		return err_code(e, -ENOMEM, "read a header of %llu byte%s", (unsigned long long)len,
+				plural(len));
 	r = read_at(fd, f->path, sizeof(head), json, len, e);
 	if (r < 0)
 		return r;
@@ -360,7 +363,7 @@ static int collect(struct safetensors_source *s, struct err *e)
 	s->tensors = alloc_array(n, sizeof(*s->tensors));
 	s->places = alloc_array(n, sizeof(*s->places));
 	if (!s->tensors || !s->places)
-		return err_code(e, -ENOMEM, "list %zu tensors", n);
+		return err_code(e, -ENOMEM, "list %zu tensor%s", n, plural(n));
 	for (uint32_t i = 0; i < s->n_files; i++)
 		for (size_t m = 0; m < s->files[i].header.n; m++, k++) {
 			const struct safetensors_entry *t = &s->files[i].header.entries[m];

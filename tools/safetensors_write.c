@@ -23,6 +23,7 @@
 #include "base/bytes.h"
 #include "tools/document.h"
 #include "tools/exchange.h"
+#include "tools/plural.h"
 #include "tools/safetensors.h"
 
 #define SINGLE_NAME "model.safetensors"
@@ -273,9 +274,10 @@ static int check_dtypes(const struct exporting *x, struct err *e)
 	if (!first)
 		return 0;
 	return err_set(e, -EINVAL,
-		       "%zu tensors have a dtype that safetensors does not have, the first is '%s' "
+		       "%zu tensor%s of dtypes that safetensors does not have, first '%s' "
 		       "(%s): leave them out with --tensor '!GLOB'",
-		       n, name_text(name, first->name, first->name_len), dtype_name(first->dtype));
+		       n, plural(n), name_text(name, first->name, first->name_len),
+		       dtype_name(first->dtype));
 }
 
 int safetensors_write(struct exporting *x, struct err *e)
@@ -292,7 +294,7 @@ int safetensors_write(struct exporting *x, struct err *e)
 	w.n_files = divide(x, NULL);
 	w.files = alloc_array(w.n_files, sizeof(*w.files));
 	if (!w.files)
-		return err_code(e, -ENOMEM, "make %zu files", w.n_files);
+		return err_code(e, -ENOMEM, "make %zu file%s", w.n_files, plural(w.n_files));
 	for (size_t i = 0; i < w.n_files; i++)
 		w.files[i].file = (struct newfile)NEWFILE_NONE;
 	r = write_all(&w, e);

@@ -12,6 +12,7 @@
 
 #include "tools/ctl.h"
 #include "tools/document.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 #define ABORTS_SHOWN 3 /* of a job, the newest; all with -v */
@@ -62,8 +63,10 @@ static void job_problems(const json_t *job, json_t *list)
 			    "log.old-* in the job's folder; the next start of ckptd forgets this",
 			    name);
 	if (doc_text(job, "log_trim_error")[0])
-		add_problem(list, "job '%s': its log of %" PRIu64 " records cannot be trimmed: %s",
-			    name, doc_number(job, "log_records"), doc_text(job, "log_trim_error"));
+		add_problem(list, "job '%s': its log of %" PRIu64 " record%s cannot be trimmed: %s",
+			    name, doc_number(job, "log_records"),
+			    plural(doc_number(job, "log_records")),
+			    doc_text(job, "log_trim_error"));
 	if (doc_text(job, "disk_error")[0])
 		add_problem(list,
 			    "job '%s': its newest checkpoint is only in memory until there is "
@@ -224,9 +227,10 @@ static void print_epoch(const json_t *job)
 		snprintf(text, sizeof(text), "step %" JSON_INTEGER_FORMAT,
 			 json_integer_value(base));
 	say("%s", "");
-	say("job '%s', id %s, uid %" PRIu64 ", log of %" PRIu64 " records, term %" PRIu64,
+	say("job '%s', id %s, uid %" PRIu64 ", log of %" PRIu64 " record%s, term %" PRIu64,
 	    doc_text(job, "job"), doc_text(job, "id"), doc_number(job, "uid"),
-	    doc_number(job, "log_records"), doc_number(job, "term"));
+	    doc_number(job, "log_records"), plural(doc_number(job, "log_records")),
+	    doc_number(job, "term"));
 	say("epoch %" PRIu64 " of run '%s', %s; base: %s", doc_number(p, "number"),
 	    doc_text(p, "run_id"), doc_text(p, "reason"), text);
 }

@@ -101,7 +101,7 @@ assert got["I64.ends"]["max_abs"] == 2.0**64 and got["half"]["max_abs"] == 2**63
 assert got["F64.bits"]["changed"] > 90 and got["F64.grid"]["infinite"] > 10 and got["F64.grid"]["nans"] == 20
 PY
 run 0 diff "$o/a.safetensors" "$o/again.safetensors"
-says out "0 changed, 0 are missing, 0 were added"
+says out "0 changed, 0 missing, 0 added"
 run 1 diff "$o/a.safetensors" "$o/b.safetensors" --tensor '*.last' --tensor 'shape' --tensor new --tensor '!I*'
 golden diff.txt
 run 1 diff "$o/a.safetensors" "$o/b.safetensors" --tensor '*.same' --tensor 'n*w' -q

@@ -22,11 +22,11 @@ PY
 # ---- One file, every dtype, every way of cutting
 
 run 2 export types 7 --data "$data" --output "$o/a.safetensors"
-says err "1 tensors have a dtype that safetensors does not have, the first is 'every.c128' (c128)"
+says err "1 tensor of dtypes that safetensors does not have, first 'every.c128' (c128)"
 [ -z "$(ls "$o")" ] || fail "files of an export that was refused: $(ls "$o")"
 run 0 export types 7 --data "$data" --output "$o/a.safetensors" --tensor '!*.c128'
 says out "wrote 27 tensors of job 'types', step 7"
-says out "1 blobs are not in it"
+says out "1 blob left out: no tensors"
 holds 't, m, start = read(o + "a.safetensors")
 assert t == types() and in_order(t) and start % 4096 == 0
 assert m["format"] == "pt" and m["ckpt.job"] == "types" and m["ckpt.step"] == "7"
@@ -86,7 +86,7 @@ assert doc["overflows"] == n and doc["bytes"] == sum(len(x[2]) for x in t.values
 assert (n > 0) == (to != "F64")'
 done
 run 0 export types --data "$data" --output "$o/said" --cast f16 --tensor flat
-says out "finite numbers are beyond f16 and became infinite"
+says out "finite numbers beyond f16 became infinite"
 
 # ---- What is there stays
 

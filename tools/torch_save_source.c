@@ -18,6 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 #include "tools/torch_names.h"
 #include "tools/torch_source.h"
 #include "tools/torch_state.h"
@@ -96,7 +97,7 @@ static int take_items(struct torch_source *t, const struct pickle *p, const stru
 	t->parts = alloc_array(s->n_tensors, sizeof(*t->parts));
 	t->first_part = alloc_array(s->n_tensors + 1, sizeof(*t->first_part));
 	if (!t->tensors || !t->views || !t->parts || !t->first_part)
-		return err_code(e, -ENOMEM, "%zu tensors", s->n_tensors);
+		return err_code(e, -ENOMEM, "%zu tensor%s", s->n_tensors, plural(s->n_tensors));
 	for (size_t i = 0; r == 0 && i < s->n; i++) {
 		const struct torch_item *item = &s->items[i];
 
@@ -105,9 +106,9 @@ static int take_items(struct torch_source *t, const struct pickle *p, const stru
 		else if (!size_add(bytes, item->tensor.bytes, &bytes) ||
 			 bytes > GROWTH * len + GROWTH_FREE) /* (1); len is that of a file */
 			r = err_set(e, -E2BIG,
-				    "with it all tensors have %" PRIu64 " bytes, more than the "
-				    "file of %" PRIu64 " bytes should hold: it was expanded",
-				    bytes, len);
+				    "with it all tensors have %" PRIu64 " byte%s, more than the "
+				    "file of %" PRIu64 " byte%s should hold: it was expanded",
+				    bytes, plural(bytes), len, plural(len));
 		else
 			r = take_tensor(t, item, len, e);
 		if (r < 0)

@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 #include "tools/torch_names.h"
 
 /*
@@ -82,14 +83,14 @@ static int append(struct flatten *f, const struct pickle_value *value,
 	if (s->n >= ITEMS_ANYWAY + (size_t)ITEMS_PER_VALUE * f->p->n)
 		return err_set(f->e, -E2BIG,
 			       "it refers to its own parts so often that they have more than %zu "
-			       "names",
-			       s->n);
+			       "name%s",
+			       s->n, plural(s->n));
 	if (s->n == s->cap) {
 		size_t cap = s->cap ? 2 * s->cap : 64;
 		struct torch_item *items = alloc_resize(s->items, cap * sizeof(*items));
 
 		if (!items)
-			return err_code(f->e, -ENOMEM, "keep %zu items", cap);
+			return err_code(f->e, -ENOMEM, "keep %zu item%s", cap, plural(cap));
 		s->items = items;
 		s->cap = cap;
 	}
@@ -219,7 +220,7 @@ static int check_names(const struct torch_state *s, struct err *e)
 	CLEANUP_FREE const struct torch_item **order = alloc_array(s->n, sizeof(*order));
 
 	if (!order)
-		return err_code(e, -ENOMEM, "%zu names", s->n);
+		return err_code(e, -ENOMEM, "%zu name%s", s->n, plural(s->n));
 	for (size_t i = 0; i < s->n; i++)
 		order[i] = &s->items[i];
 	if (s->n > 0)

@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/plural.h"
 #include "tools/torch_names.h"
 
 #define NESTED_MAX 4 /* a parameter of a tensor with attributes of ... */
@@ -46,8 +47,8 @@ int torch_sizes_of(const struct pickle *p, const struct pickle_value *v, struct 
 		return err_set(e, CKPT_EPROTO, "its sizes are a %s", pickle_type_text(v));
 	if (v->n > CKPT_NDIM_MAX)
 		return err_set(e, CKPT_EVERSION,
-			       "it has %" PRIu32 " dimensions; at most %d can be kept", v->n,
-			       CKPT_NDIM_MAX);
+			       "it has %" PRIu32 " dimension%s; at most %d can be kept", v->n,
+			       plural(v->n), CKPT_NDIM_MAX);
 	ret->ndim = v->n;
 	for (uint32_t i = 0; i < v->n; i++) {
 		int r = count_of(pickle_item(p, v, i), "a size", &ret->dim[i], e);
@@ -88,7 +89,8 @@ static int storage_of(const struct pickle *p, const struct pickle_value *v,
 	ret->dtype = class->name->dtype;
 	r = count_of(pickle_item(p, id, 4), "the length of its storage", &elements, e);
 	if (r == 0 && !size_mul(elements, dtype_bytes(ret->dtype), &ret->storage_bytes))
-		r = err_set(e, CKPT_EPROTO, "its storage has %" PRIu64 " elements", elements);
+		r = err_set(e, CKPT_EPROTO, "its storage has %" PRIu64 " element%s", elements,
+			    plural(elements));
 	return r;
 }
 
@@ -119,8 +121,9 @@ static int place_in_storage(struct torch_tensor *t, struct err *e)
 	    end > t->storage_bytes)
 		return err_set(e, CKPT_EPROTO,
 			       "its elements reach beyond its storage: shape %s from element "
-			       "%" PRIu64 ", and the storage has %" PRIu64 " bytes",
-			       shape_text(text, &t->shape), t->first, t->storage_bytes);
+			       "%" PRIu64 ", and the storage has %" PRIu64 " byte%s",
+			       shape_text(text, &t->shape), t->first, t->storage_bytes,
+			       plural(t->storage_bytes));
 	return 0;
 }
 
@@ -165,8 +168,9 @@ static int rebuild(const struct pickle *p, const struct pickle_name *how,
 	if (r == 0)
 		r = torch_sizes_of(p, strides, &s, e);
 	if (r == 0 && s.ndim != ret->shape.ndim)
-		r = err_set(e, CKPT_EPROTO, "it has %" PRIu32 " dimensions and %" PRIu32 " strides",
-			    ret->shape.ndim, s.ndim);
+		r = err_set(e, CKPT_EPROTO,
+			    "it has %" PRIu32 " dimension%s and %" PRIu32 " stride%s",
+			    ret->shape.ndim, plural(ret->shape.ndim), s.ndim, plural(s.ndim));
 	for (uint32_t k = 0; r == 0 && k < s.ndim; k++)
 		ret->stride[k] = (int64_t)s.dim[k]; /* was a non-negative int64_t */
 	if (r == 0 && how->id == TORCH_REBUILD_V3) {
@@ -276,7 +280,7 @@ static int hold(struct torch_view *v, uint64_t memory, struct err *e)
 			       bytes, memory);
 	v->held = alloc_zero(bytes);
 	if (!v->held)
-		return err_code(e, -ENOMEM, "hold %" PRIu64 " bytes", bytes);
+		return err_code(e, -ENOMEM, "hold %" PRIu64 " byte%s", bytes, plural(bytes));
 	s.box.ndim = t->shape.ndim;
 	for (uint32_t k = 0; k < t->shape.ndim; k++) {
 		s.box.length[k] = t->shape.dim[k];
@@ -299,8 +303,9 @@ int torch_view_open(struct torch_zip *zip, const struct torch_tensor *t, uint64_
 	r = torch_zip_find(zip, t->key, t->key_len, &ret->record, &bytes, e);
 	if (r == 0 && bytes != t->storage_bytes) /* (2) */
 		r = err_set(e, CKPT_ECORRUPT,
-			    "its storage '%.*s' has %" PRIu64 " bytes; data.pkl says %" PRIu64,
-			    (int)min_u64(t->key_len, 100), t->key, bytes, t->storage_bytes);
+			    "its storage '%.*s' has %" PRIu64 " byte%s; data.pkl says %" PRIu64,
+			    (int)min_u64(t->key_len, 100), t->key, bytes, plural(bytes),
+			    t->storage_bytes);
 	if (r == 0 && !t->packed && t->bytes > 0)
 		r = hold(ret, memory, e);
 	if (r < 0)

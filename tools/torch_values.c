@@ -10,6 +10,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
+#include "tools/plural.h"
 #include "tools/torch_names.h"
 #include "tools/torch_zip.h"
 #include "tools/torch_zip_write.h"
@@ -100,7 +101,8 @@ int value_wrap(const void *bytes, size_t len, void **ret, size_t *ret_len, struc
 	if (r == 0)
 		return 0;
 	if (len > UINT32_MAX / 2)
-		return err_set(e, -E2BIG, "a blob of %zu bytes is too large for a pickle", len);
+		return err_set(e, -E2BIG, "a blob of %zu byte%s is too large for a pickle", len,
+			       plural(len));
 	pickle_begin(&w);
 	pickle_bytes(&w, bytes, len);
 	pickle_op(&w, PICKLE_OP_STOP);

@@ -23,6 +23,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "tools/pickle.h"
+#include "tools/plural.h"
 
 #define CHECK_BYTES (256u << 10) /* of the buffer of a check */
 
@@ -160,8 +161,9 @@ static int read_on(struct torch_zip *z, uint8_t *to, uint64_t len, struct err *e
 		if (n == 0)
 			return err_set(e, CKPT_ECORRUPT,
 				       "its record '%.200s' ends after %" PRIu64 " of its %" PRIu64
-				       " bytes",
-				       zip_get_name(z->zip, z->open, 0), z->at, r->bytes);
+				       " byte%s",
+				       zip_get_name(z->zip, z->open, 0), z->at, r->bytes,
+				       plural(r->bytes));
 		z->at += (uint64_t)n;
 		to += n;
 		len -= (uint64_t)n;
@@ -249,8 +251,8 @@ int torch_zip_pickle(struct torch_zip *z, void **ret, size_t *ret_len, struct er
 			"it");
 	if (z->records[i].bytes > PICKLE_BYTES_MAX)
 		return err_set(e, -E2BIG,
-			       "its data.pkl has %" PRIu64 " bytes; at most %u can be read",
-			       z->records[i].bytes, PICKLE_BYTES_MAX);
+			       "its data.pkl has %" PRIu64 " byte%s; at most %u can be read",
+			       z->records[i].bytes, plural(z->records[i].bytes), PICKLE_BYTES_MAX);
 	bytes = alloc_zero(z->records[i].bytes + 1);
 	if (!bytes)
 		return err_code(e, -ENOMEM, "read data.pkl");
@@ -283,7 +285,7 @@ static int read_records(struct torch_zip *z, struct err *e)
 	memcpy(z->prefix, first, (size_t)(slash - first));
 	z->records = alloc_array((size_t)n, sizeof(*z->records));
 	if (!z->records)
-		return err_code(e, -ENOMEM, "%" PRId64 " records", n);
+		return err_code(e, -ENOMEM, "%" PRId64 " record%s", n, plural(n));
 	z->n_records = (uint32_t)n;
 	for (uint32_t i = 0; i < z->n_records; i++) {
 		struct record *r = &z->records[i];

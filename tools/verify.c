@@ -28,6 +28,7 @@
 #include "model/declaration.h"
 #include "storage/layout_file.h"
 #include "tools/document.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 /* A layout and what is wrong with it; found once, said of each checkpoint that has it. */
@@ -93,7 +94,7 @@ static int choose(struct verify *v, struct err *e)
 	v->targets = alloc_array(n, sizeof(*v->targets));
 	v->layouts = alloc_array(n, sizeof(*v->layouts));
 	if (!v->targets || !v->layouts)
-		return err_code(e, -ENOMEM, "verify %zu checkpoints", n);
+		return err_code(e, -ENOMEM, "verify %zu checkpoint%s", n, plural(n));
 	for (size_t i = 0; i < v->data.n_jobs; i++) {
 		const struct data_job *j = &v->data.jobs[i];
 
@@ -195,7 +196,7 @@ static int plan(struct verify *v, struct err *e)
 	v->tasks.store = &v->data.store;
 	v->tasks.at = alloc_array(n, sizeof(*v->tasks.at));
 	if (!v->tasks.at)
-		return err_code(e, -ENOMEM, "verify %zu files", n);
+		return err_code(e, -ENOMEM, "verify %zu file%s", n, plural(n));
 	for (size_t i = 0; i < v->n_targets; i++) {
 		struct target *t = &v->targets[i];
 
@@ -247,8 +248,8 @@ static void check_its_layout(struct verify *v, const struct target *t, json_t *p
 
 	if (e.code == 0 && l->world != t->checkpoint->commit.world)
 		err_set(&e, CKPT_ECORRUPT,
-			"its layout is of %" PRIu32 " ranks, its COMMIT of %" PRIu32, l->world,
-			t->checkpoint->commit.world);
+			"its layout is of %" PRIu32 " rank%s, its COMMIT of %" PRIu32, l->world,
+			plural(l->world), t->checkpoint->commit.world);
 	if (e.code == 0)
 		return;
 	add_sentence(problems, e.text);
@@ -420,8 +421,9 @@ static void print_verify(const struct ctl *c, const json_t *doc)
 		print_verified(c, o);
 	json_array_foreach(json_object_get(doc, "logs"), i, o) {
 		if (c->talk >= 0 || !doc_is(o, "result", "good"))
-			say("%-8s log of %s, %" PRIu64 " records", doc_text(o, "result"),
-			    doc_text(o, "job"), doc_number(o, "records"));
+			say("%-8s log of %s, %" PRIu64 " record%s", doc_text(o, "result"),
+			    doc_text(o, "job"), doc_number(o, "records"),
+			    plural(doc_number(o, "records")));
 		if (!doc_is(o, "result", "good"))
 			say("         %s", doc_text(o, "problem"));
 	}

@@ -8,6 +8,7 @@
  */
 #include <config.h>
 
+#include "tools/plural.h"
 #include "tools/verify.h"
 
 #include <assert.h>
@@ -39,7 +40,8 @@ static int open_ranks(struct holes *h, struct store *s, const struct checkpoint_
 	h->sources = alloc_array(c->world, sizeof(*h->sources));
 	h->world = c->world;
 	if (!h->ranks || !h->sources)
-		return err_code(e, -ENOMEM, "look for holes in %u files", c->world);
+		return err_code(e, -ENOMEM, "look for holes in %u file%s", c->world,
+				plural(c->world));
 	for (; h->n_open < c->world; h->n_open++) {
 		struct shard_reader *r = &h->ranks[h->n_open];
 		int rc = shard_open(s, id, &c->shards[h->n_open], r, e);

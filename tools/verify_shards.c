@@ -8,6 +8,7 @@
  */
 #include <config.h>
 
+#include "tools/plural.h"
 #include "tools/verify.h"
 
 #include <assert.h>
@@ -156,7 +157,7 @@ int shard_tasks_run(struct shard_tasks *t, uint32_t n, bool bar, double *ret_sec
 	n = n > t->n ? (uint32_t)t->n : n;
 	threads = alloc_array(n, sizeof(*threads));
 	if (!threads)
-		return err_code(e, -ENOMEM, "start %u readers", n);
+		return err_code(e, -ENOMEM, "start %u reader%s", n, plural(n));
 	progress_start(&p, t->bytes, bar);
 	pthread_mutex_lock(&c.lock);
 	while (r == 0 && started < n) {
