@@ -12,17 +12,14 @@ together, saved, saved while the device computes, loaded from memory and from di
 That the copy overlaps: begin has returned and a computation on the device has been seen to be complete
 before the fence ends the copy; what each took is printed beside what a whole save takes."""
 
-import os
 import sys
 import time
-import traceback
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..")]
+import torch
 
-import torch  # noqa: E402
+from harness import cases_of, run_with_ckptd
 
-import ckpt  # noqa: E402
+import ckpt
 
 MIB = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
 
@@ -185,22 +182,8 @@ def main():
     if not torch.cuda.is_available():
         print("skip cuda_save no CUDA device")
         return 77
-    from torch2_adapter import Daemon
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name()}, {MIB} MiB", flush=True)
-    d = Daemon()
-    failed = 0
-    try:
-        for name, case in sorted((n, f) for n, f in globals().items() if n.startswith("case_")):
-            try:
-                case(d)
-                print("ok", name[5:], flush=True)
-            except Exception:
-                failed += 1
-                traceback.print_exc()
-                print("not ok", name[5:], flush=True)
-    finally:
-        d.stop(failed)
-    return 1 if failed else 0
+    return run_with_ckptd(cases_of(globals()), program="ckptd")
 
 
 if __name__ == "__main__":

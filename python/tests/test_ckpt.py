@@ -8,54 +8,22 @@ folder."""
 import hashlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
 import warnings
 
-TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-BUILD = os.environ.get("CKPT_BUILD", os.path.join(TOP, "_build"))
-os.environ.setdefault("CKPT_LIBRARY", os.path.join(BUILD, ".libs", "libckpt.so"))
-sys.path.insert(0, os.path.join(TOP, "python"))
+import numpy as np
 
-import numpy as np  # noqa: E402
+from harness import TOP, Daemon, Skip, cases_of, raises, run_with_ckptd
 
-import ckpt  # noqa: E402
+import ckpt
 
 try:
     import torch
 except ImportError:
     torch = None
-
-
-class Daemon:
-    def __init__(self):
-        self.dir = tempfile.mkdtemp(prefix="ckpt-python.")
-        self.socket = os.path.join(self.dir, "sock")
-        os.mkdir(os.path.join(self.dir, "data"))
-        os.environ["CKPT_SOCKET"] = self.socket
-        os.environ["CKPT_CONNECT_TIMEOUT"] = "20"
-        self.log = open(os.path.join(self.dir, "log"), "w")
-        self.start()
-
-    def start(self):
-        self.process = subprocess.Popen(
-            [os.path.join(BUILD, "ckptd", "ckptd"), "--user", "--socket", self.socket, "--data",
-             os.path.join(self.dir, "data")], stdout=self.log, stderr=self.log)
-
-    def child(self):
-        pid = self.process.pid
-        with open(f"/proc/{pid}/task/{pid}/children") as f:
-            return int(f.read().split()[0])
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.dir, ignore_errors=True)
 
 
 def arange(shape, dtype=np.float32, start=0):
@@ -162,11 +130,8 @@ def test_stored(d):
         for wants, blobs, word in ([ckpt.Want("v", part, (4, 3), (0, 0))], (), "'v'"), (
                 (), [(1, "nobody")], "nobody"), (
                 [ckpt.Want("w", part.astype(np.int8), (10, 7), (0, 0))], (), "'w'"):
-            try:
-                s.read(wants, blobs)
-                raise AssertionError("it read what is not there")
-            except ckpt.CkptError as e:
-                assert e.code == -1008 and word in str(e), e
+            e = raises(ckpt.CkptError, lambda: s.read(wants, blobs))
+            assert e.code == -1008 and word in str(e), e
         got = s.read([ckpt.Want("w", part, (10, 7), (0, 0)), ckpt.Want("v", column, (10, 2), (0, 0))],
                      strict=False)
         assert (part == whole[:4, :3]).all() and "'v'" in got[2][0], got[2]
@@ -175,11 +140,7 @@ def test_stored(d):
         c.close()
     with ckpt.open("stored-none", 0, 1) as c:
         assert c.stored() is None
-        try:
-            c.stored(7)
-            raise AssertionError("a step that is not there")
-        except ckpt.CkptError as e:
-            assert e.code == -1014, e
+        assert raises(ckpt.CkptError, lambda: c.stored(7)).code == -1014
 
 
 def test_skip(d):
@@ -203,11 +164,7 @@ def test_strict_and_lenient(d):
         c.declare("a", a2)
         c.declare("new", n2)
         c.declare("b", f2)
-        try:
-            c.load()
-            raise AssertionError("a strict load took what does not match")
-        except ckpt.CkptError as e:
-            assert e.code == -1008, e.code
+        assert raises(ckpt.CkptError, c.load).code == -1008
         assert (a2 == 0).all(), "a strict load wrote before it failed"
         got = c.load(strict=False)
         assert (a2 == a).all()
@@ -232,11 +189,9 @@ def test_overlapped_and_torn(d):
 
 
 def test_no_daemon_says_what_to_do(d):
-    try:
-        ckpt.open("x", 0, 1, socket="/nonexistent/sock", connect_timeout=0.01)
-        raise AssertionError("opened without a daemon")
-    except ckpt.CkptError as e:
-        assert "/nonexistent/sock" in str(e), e
+    e = raises(ckpt.CkptError,
+               lambda: ckpt.open("x", 0, 1, socket="/nonexistent/sock", connect_timeout=0.01))
+    assert "/nonexistent/sock" in str(e), e
 
 
 def test_nothing_to_save(d):
@@ -277,23 +232,11 @@ def test_ckptd_lost_and_back(d):
         assert (w2 == w).all()
 
 
-def kill_all(d):
-    """Supervisor and daemon: what was in memory is lost."""
-    child = d.child()
-    d.process.kill()
-    d.process.wait()
-    try:
-        os.kill(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-
-
 def damage_commit(d, step):
-    for at, _, files in os.walk(os.path.join(d.dir, "data", "jobs")):
-        if "COMMIT" in files and f"/{step}." in at:
-            with open(os.path.join(at, "COMMIT"), "r+b") as f:
-                f.seek(200)
-                f.write(b"\xff\xff\xff\xff")
+    for path in d.shards_of(step, "COMMIT"):
+        with open(path, "r+b") as f:
+            f.seek(200)
+            f.write(b"\xff\xff\xff\xff")
 
 
 def load_damaged():
@@ -305,36 +248,32 @@ def load_damaged():
 
 
 def test_damaged(_):
-    before = os.environ["CKPT_SOCKET"]
-    d = Daemon()
-    try:
+    with Daemon() as d:
         for step in (1, 2):
             with ckpt.open("damaged", 0, 1) as c:
                 c.declare("w", arange((64, 32)))
                 c.load()
                 assert c.save(step, wait_credit=True).wait(ckpt.DURABLE)
-        kill_all(d)
+        d.kill()
         damage_commit(d, 2)
         d.start()
         got, said = load_damaged()
         assert got.step == 1 and got.fell_back, got
         assert any("step 2" in s and "step 1" in s for s in said), said
-        kill_all(d)
+        d.kill()
         damage_commit(d, 1)
         d.start()
-        try:
-            raise AssertionError(f"loaded {load_damaged()}")
-        except ckpt.CkptError as e:
-            assert e.code == -1016 and "ckptctl" in str(e), e
-    finally:
-        d.stop()
-        os.environ["CKPT_SOCKET"] = before
+        e = raises(ckpt.CkptError, load_damaged)
+        assert e.code == -1016 and "ckptctl" in str(e), e
+
+
+def need_torch():
+    if torch is None:
+        raise Skip("torch is not installed")
 
 
 def test_torch(d):
-    if torch is None:
-        print("skip test_torch torch is not installed")
-        return
+    need_torch()
     p = torch.nn.Parameter(torch.arange(12.).reshape(3, 4))
     b = torch.ones(5, dtype=torch.bfloat16) * 3
     with ckpt.open("torch", 0, 1) as c:
@@ -348,21 +287,23 @@ def test_torch(d):
     assert torch.equal(p.data, torch.arange(12.).reshape(3, 4)) and (b == 3).all()
 
 
-def test_example_says_what_it_does(d):
-    if torch is None:
-        print("skip test_example_says_what_it_does torch is not installed")
-        return
+def train(job, ranks, steps, *more):
+    r = subprocess.run([sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--job", job,
+                        "--ranks", str(ranks), "--steps", str(steps), "--width", "32", *more],
+                       capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0, r.stdout + r.stderr
+    return r.stdout
 
-    def run(ranks, steps, *more):
-        r = subprocess.run([sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--ranks",
-                            str(ranks), "--steps", str(steps), "--job", "example", "--width", "32",
-                            "--layers", "1", *more], capture_output=True, text=True, timeout=120)
-        assert r.returncode == 0, r.stdout + r.stderr
-        return r.stdout
-    out = run(1, 6, "--resume")
+
+def test_example_says_what_it_does(d):
+    need_torch()
+
+    def run(ranks, steps):
+        return train("example", ranks, steps, "--layers", "1", "--resume")
+    out = run(1, 6)
     assert "no checkpoint to resume from" in out and "step 5, loss" in out and "sealed" in out, out
-    assert "resumed from step 6 from memory" in run(2, 8, "--resume")  # more ranks than saved
-    assert "resumed from step 8 from memory" in run(1, 9, "--resume")  # and fewer
+    assert "resumed from step 6 from memory" in run(2, 8)  # more ranks than saved
+    assert "resumed from step 8 from memory" in run(1, 9)  # and fewer
 
 
 def state_digest(job, width, layers):
@@ -383,18 +324,13 @@ def state_digest(job, width, layers):
 def test_example_resumes_on_other_ranks(d):
     """Trained on 4 ranks, it goes on on 2, 3 and 1, and 4 with other shards: parameters and
     moments are the same bit for bit, and are trained further."""
-    if torch is None:
-        print("skip test_example_resumes_on_other_ranks torch is not installed")
-        return
+    need_torch()
     log = os.path.join(d.dir, "resumes.log")
     last, step = None, 0
     for ranks, shard in ((4, "zero1"), (2, "fsdp"), (3, "rows"), (1, "zero1"), (4, "rows")):
         open(log, "w").close()
-        r = subprocess.run([sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--ranks",
-                            str(ranks), "--steps", str(step + 3), "--shard", shard, "--job",
-                            "resumes", "--width", "32", "--layers", "2", "--resume", "--digest",
-                            "--log", log], capture_output=True, text=True, timeout=120)
-        assert r.returncode == 0, r.stdout + r.stderr
+        train("resumes", ranks, step + 3, "--shard", shard, "--layers", "2", "--resume", "--digest",
+              "--log", log)
         with open(log) as f:
             said = [json.loads(line) for line in f]
         digests = [s for s in said if "digest" in s]
@@ -407,27 +343,5 @@ def test_example_resumes_on_other_ranks(d):
     assert state_digest("resumes", 32, 2) == (step, last)
 
 
-def main():
-    d = Daemon()
-    failed = 0
-    try:
-        for name, test in sorted(globals().items()):
-            if not name.startswith("test_"):
-                continue
-            try:
-                test(d)
-                print("ok", name, flush=True)
-            except Exception:
-                failed += 1
-                traceback.print_exc()
-                print("not ok", name, flush=True)
-        if failed:
-            with open(os.path.join(d.dir, "log")) as f:
-                sys.stderr.write(f.read())
-    finally:
-        d.stop()
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_with_ckptd(cases_of(globals()), sys.argv[1:]))

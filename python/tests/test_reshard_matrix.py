@@ -12,17 +12,15 @@ Prints "ok NAME" for each layout and for the matrix; exits 1 if anything differs
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import numpy as np
 
-import numpy as np  # noqa: E402
+from harness import ctl, run_with_ckptd
 
-import test_ckpt  # noqa: E402
-from test_ckpt import BUILD, ckpt, kill_all  # noqa: E402
-from ckpt._tensors import DTYPES, ITEMSIZE  # noqa: E402
+import ckpt
+from ckpt._tensors import DTYPES, ITEMSIZE
 
 PAIRS_MIN = 400
 GUARD = 8          # bytes between shards that no load may write
@@ -408,10 +406,8 @@ def layouts(folder):
 
 
 def ask(layout, listed):
-    r = subprocess.run([os.path.join(BUILD, "ckptctl"), "layout", layout.spec, listed, "--json"],
-                       capture_output=True, text=True)
-    assert r.returncode == 0, r.stderr
-    return json.loads(r.stdout)
+    out, _ = ctl("layout", layout.spec, listed, "--json")
+    return json.loads(out)
 
 
 def compare(layout, told):
@@ -535,7 +531,7 @@ def load_all(all_layouts, ranks, tier):
 
 def forget(d):
     """ckptd starts again without its memory, and nothing of its files is in the page cache."""
-    kill_all(d)
+    d.kill()
     os.sync()
     try:
         with open("/proc/sys/vm/drop_caches", "w") as f:
@@ -569,21 +565,5 @@ def run(d):
     assert good and good_too, "not all are right"
 
 
-def main():
-    d = test_ckpt.Daemon()
-    try:
-        run(d)
-        print("ok reshard-matrix")
-        return 0
-    except Exception:
-        test_ckpt.traceback.print_exc()
-        print("not ok reshard-matrix")
-        with open(os.path.join(d.dir, "log")) as f:
-            sys.stderr.write(f.read()[-4000:])
-        return 1
-    finally:
-        d.stop()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_with_ckptd({"reshard-matrix": run}))

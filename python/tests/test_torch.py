@@ -8,46 +8,22 @@ folder."""
 
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import time
-import traceback
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+from harness import HERE, Daemon, Skip, cases_of, ctl, run_ranks, run_with_ckptd
 
-from test_ckpt import BUILD, Daemon, kill_all  # noqa: E402
-
-import ckpt  # noqa: E402
+import ckpt
 
 try:
     import torch
 except ImportError:
     torch = None
 
-RUN = os.path.join(HERE, "torch_rank.py")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
 
 def ranks(world, case, *args, ok=True):
-    """Runs torch_rank.py on so many ranks; returns what they printed, rank by rank."""
-    env = dict(os.environ, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
-               MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore")
-    all_ranks = [subprocess.Popen([sys.executable, RUN, case, *map(str, args)], text=True,
-                                  env=dict(env, RANK=str(r)), stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE) for r in range(world)]
-    out = [p.communicate(timeout=150) for p in all_ranks]
-    if ok:
-        assert all(p.returncode == 0 for p in all_ranks), "\n".join(a + b for a, b in out)
-    else:
-        assert all(p.returncode for p in all_ranks), "\n".join(a + b for a, b in out)
-    return [a + b for a, b in out]
+    return run_ranks("torch_rank.py", world, case, *args, ok=ok)
 
 
 def test_dcp113_save_on_2_load_on_4_and_1(d):
@@ -57,8 +33,7 @@ def test_dcp113_save_on_2_load_on_4_and_1(d):
         out = ranks(world, "load", "run7", "-", "20")
         assert all("tier memory" in o for o in out), out
     ranks(2, "load", "run7", "10", "10")
-    kill_all(d)
-    d.start()
+    d.lose_memory()
     for world in (4, 1):
         out = ranks(world, "load", "run7", "-", "20")
         assert all("tier disk" in o for o in out), out
@@ -95,24 +70,18 @@ def test_lenient_and_strict(d):
 
 def test_damaged_newest(_):
     """A flipped byte is never read: the load says so, and the next one has the step before."""
-    before = os.environ["CKPT_SOCKET"]
-    d = Daemon()
-    try:
+    with Daemon() as d:
         ranks(1, "two_steps", "damaged")
-        kill_all(d)
-        for at, _, files in os.walk(os.path.join(d.dir, "data", "jobs")):
-            if "rank-0.shard" in files and "/2." in at:
-                with open(os.path.join(at, "rank-0.shard"), "r+b") as f:
-                    f.seek(4096 + 70000)
-                    byte = f.read(1)[0]
-                    f.seek(-1, os.SEEK_CUR)
-                    f.write(bytes([byte ^ 1]))
+        d.kill()
+        shard, = d.shards_of(2, "rank-0.shard")
+        with open(shard, "r+b") as f:
+            f.seek(4096 + 70000)
+            byte = f.read(1)[0]
+            f.seek(-1, os.SEEK_CUR)
+            f.write(bytes([byte ^ 1]))
         d.start()
         out, = ranks(1, "damaged", "damaged")
         assert "then step 1" in out, out
-    finally:
-        d.stop()
-        os.environ["CKPT_SOCKET"] = before
 
 
 def test_errors(d):
@@ -168,28 +137,23 @@ def metadata_of(folder):
 def test_export(d):
     """ckptctl gives what was saved: all items, none of the adapter's own, and the planner's data."""
     ranks(1, "surface", "export", "run_export")
-
-    def ctl(*args):
-        r = subprocess.run([os.path.join(BUILD, "ckptctl"), *args, "--data",
-                            os.path.join(d.dir, "data")], text=True, capture_output=True)
-        assert r.returncode == 0, r.stdout + r.stderr
-        return r.stdout + r.stderr
-
+    in_data = ("--data", d.data)
     old, new = os.path.join(d.dir, "dcp113"), os.path.join(d.dir, "dcp2")
-    ctl("export", "export", "--format", "dcp", "--torch", "1.13", "--output", old)
+    ctl("export", "export", "--format", "dcp", "--torch", "1.13", "--output", old, *in_data)
     ranks(1, "exported", old)
-    assert "left out" not in ctl("export", "export", "--format", "dcp", "--output", new)
+    said = "".join(ctl("export", "export", "--format", "dcp", "--output", new, *in_data))
+    assert "left out" not in said, said
     planner = metadata_of(new)["planner_data"]
     assert planner == {"model.w": ("model", "w"), "opt.0.lr": ("opt", 0, "lr"), "n": ("n", 0),
                        "x": ("x", 0), "ckpt.torch": ("ckpt.torch", 0),
                        "empty": ("empty", 0)}, planner
     # And in again: the same tensors.
-    ctl("import", new, "--as", "again")
-    ctl("diff", "export", "again")
-    ctl("diff", new, "export")
+    ctl("import", new, "--as", "again", *in_data)
+    ctl("diff", "export", "again", *in_data)
+    ctl("diff", new, "export", *in_data)
     weights = os.path.join(d.dir, "export.safetensors")
-    ctl("export", "export", "--format", "safetensors", "--output", weights)
-    ctl("diff", weights, "export")
+    ctl("export", "export", "--format", "safetensors", "--output", weights, *in_data)
+    ctl("diff", weights, "export", *in_data)
 
 
 def test_import_needs_nothing(_):
@@ -204,32 +168,13 @@ def test_import_needs_nothing(_):
     assert r.stdout == "only then\nnot there\n", r.stdout + r.stderr
 
 
-def main():
-    wanted = sys.argv[1:]
-    d = Daemon()
-    failed = 0
-    try:
-        for name, test in sorted(globals().items()):
-            if not name.startswith("test_") or (wanted and name not in wanted):
-                continue
-            if torch is None and name != "test_import_needs_nothing":
-                print("skip", name, "torch is not installed", flush=True)
-                continue
-            try:
-                test(d)
-                print("ok", name, flush=True)
-            except Exception:
-                failed += 1
-                traceback.print_exc()
-                print("not ok", name, flush=True)
-        if failed:
-            with open(os.path.join(d.dir, "log")) as f:
-                sys.stderr.write(f.read()[-8000:])
-    finally:
-        d.stop()
-    assert ckpt.version()
-    return 1 if failed else 0
+def no_torch(_):
+    raise Skip("torch is not installed")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cases = cases_of(globals())
+    if torch is None:
+        cases = {n: f if n == "test_import_needs_nothing" else no_torch for n, f in cases.items()}
+    assert ckpt.version()
+    sys.exit(run_with_ckptd(cases, sys.argv[1:]))

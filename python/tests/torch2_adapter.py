@@ -10,83 +10,21 @@ Starts `ckptd --user` in a folder of its own. Prints "ok NAME", "not ok NAME" or
 each case; exits 1 if one failed."""
 
 import os
-import shutil
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
-import traceback
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(HERE, ".."))
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-import torch.distributed.checkpoint as dcp  # noqa: E402
+from harness import Skip, cases_of, run_ranks, run_with_ckptd
 
 RANK = int(os.environ.get("RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 CUDA = torch.cuda.is_available()
 
 
-class Skip(Exception):
-    pass
-
-
-# ---- The daemon ----
-
-class Daemon:
-    def __init__(self):
-        self.dir = tempfile.mkdtemp(prefix="ckpt-torch2.")
-        os.mkdir(os.path.join(self.dir, "data"))
-        os.environ["CKPT_SOCKET"] = os.path.join(self.dir, "sock")
-        os.environ["CKPT_CONNECT_TIMEOUT"] = "20"
-        self.start()
-
-    def start(self):
-        self.log = open(os.path.join(self.dir, "log"), "a")
-        self.process = subprocess.Popen(
-            [shutil.which("ckptd") or "ckptd", "--user", "--socket", os.environ["CKPT_SOCKET"],
-             "--data", os.path.join(self.dir, "data")], stdout=self.log, stderr=self.log)
-
-    def lose_memory(self):
-        """Supervisor and daemon are killed: what is loaded next comes from disk."""
-        pid = self.process.pid
-        with open(f"/proc/{pid}/task/{pid}/children") as f:
-            children = [int(p) for p in f.read().split()]
-        self.process.kill()
-        self.process.wait()
-        for child in children:
-            try:
-                os.kill(child, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        time.sleep(0.5)
-        self.start()
-
-    def stop(self, failed):
-        self.process.terminate()
-        self.process.wait()
-        if failed:
-            with open(os.path.join(self.dir, "log")) as f:
-                sys.stderr.write(f.read()[-8000:])
-        shutil.rmtree(self.dir, ignore_errors=True)
-
-
 def ranks(world, case, *args):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    env = dict(os.environ, WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
-               OMP_NUM_THREADS="2", PYTHONWARNINGS="ignore")
-    all_ranks = [subprocess.Popen([sys.executable, __file__, "--rank", case, *map(str, args)],
-                                  env=dict(env, RANK=str(r)), text=True, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT) for r in range(world)]
-    out = [p.communicate(timeout=240)[0] for p in all_ranks]
-    if any(p.returncode for p in all_ranks):
-        raise AssertionError(f"{case} on {world} ranks:\n" + "\n".join(o[-3000:] for o in out))
+    run_ranks("torch2_adapter.py", world, "--rank", case, *args, timeout=240)
 
 
 # ---- State ----
@@ -373,22 +311,7 @@ def rank_main(case, *args):
 def main():
     print(f"# torch {torch.__version__}, python {sys.version.split()[0]}, "
           f"{torch.cuda.get_device_name() if CUDA else 'no CUDA'}", flush=True)
-    d = Daemon()
-    failed = 0
-    try:
-        for name in sys.argv[1:] or [n[5:] for n in sorted(globals()) if n.startswith("case_")]:
-            try:
-                globals()["case_" + name](d)
-                print("ok", name, flush=True)
-            except Skip as e:
-                print("skip", name, e, flush=True)
-            except Exception:
-                failed += 1
-                traceback.print_exc()
-                print("not ok", name, flush=True)
-    finally:
-        d.stop(failed)
-    return 1 if failed else 0
+    return run_with_ckptd(cases_of(globals()), sys.argv[1:], program="ckptd")
 
 
 if __name__ == "__main__":

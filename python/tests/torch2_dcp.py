@@ -6,24 +6,24 @@
 
 Saves with torch.distributed.checkpoint, imports with ckptctl, exports, loads with torch, compares;
 in one process, and on 2 gloo ranks with DTensors, loaded again on 1 and 4. Prints "ok NAME" for each
-that holds, "skip NAME: why" for what this torch does not have, and exits 1 if one does not hold.
+that holds, "skip NAME why" for what this torch does not have, and exits 1 if one does not hold.
 Not part of `make check`: Debian has no torch 2.
 """
 
-import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+
+import harness
+from harness import Skip, free_port, run_cases
 
 DTYPES = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16",
           "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2",
@@ -32,9 +32,7 @@ VALUES = {"epoch": 3, "lr": 0.1, "name": "run", "none": None, "raw": b"\x00\xff"
 
 
 def ctl(*args):
-    done = subprocess.run(["ckptctl", *map(str, args)], capture_output=True, text=True)
-    assert done.returncode == 0, f"ckptctl {' '.join(map(str, args))}: {done.stderr}{done.stdout}"
-    return done.stdout
+    return harness.ctl(*args, program="ckptctl")[0]
 
 
 def pattern(name, shape, dtype):
@@ -139,7 +137,7 @@ def torch_save(folder):
 def torch_save_without_crc(folder):
     options = getattr(torch.serialization, "set_crc32_options", None)
     if not options:
-        return "this torch has no set_crc32_options"
+        raise Skip("this torch has no set_crc32_options")
     options(False)
     try:
         torch.save({"x": pattern("x", (100, 100), torch.float32)}, f"{folder}/nocrc.pt")
@@ -147,7 +145,6 @@ def torch_save_without_crc(folder):
         options(True)
     ctl("import", f"{folder}/nocrc.pt", "--as", "nocrc", "--data", f"{folder}/data")
     ctl("diff", f"{folder}/nocrc.pt", f"{folder}/data:nocrc")
-    return None
 
 
 def refused(folder):
@@ -198,10 +195,7 @@ def on_rank(rank, ranks, port, folder, save):
 
 
 def spawn(ranks, folder, save):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    mp.spawn(on_rank, (ranks, port, folder, save), nprocs=ranks)
+    mp.spawn(on_rank, (ranks, free_port(), folder, save), nprocs=ranks)
 
 
 def dtensors(folder):
@@ -232,17 +226,8 @@ def main():
         return 77
     folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
     os.makedirs(folder, exist_ok=True)
-    bad = 0
     print(f"torch {torch.__version__}, {folder}", flush=True)
-    for test in TESTS:
-        try:
-            why = test(folder)
-            print(f"skip {test.__name__}: {why}" if why else f"ok {test.__name__}", flush=True)
-        except Exception:  # noqa: each is told, and the next one tried
-            bad += 1
-            out = io.StringIO()
-            traceback.print_exc(file=out)
-            print(f"not ok {test.__name__}\n{out.getvalue()}", flush=True)
+    bad = run_cases({test.__name__: test for test in TESTS}, folder)
     if len(sys.argv) < 2 and not bad:
         shutil.rmtree(folder)
     return 1 if bad else 0

@@ -8,14 +8,13 @@ import os
 import sys
 import time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..")]
+import torch
+import torch.distributed as dist
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
+from harness import raises
 
-import ckpt  # noqa: E402
-import ckpt.torch as ck  # noqa: E402
+import ckpt
+import ckpt.torch as ck
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -133,22 +132,18 @@ def case_changes(job):
     save_by_step(dcp, writer, job, 1, {"a": torch.ones(4), "n": 1})
     save_by_step(dcp, writer, job, 2, {"a": torch.ones(4) * 2, "n": 2})
     assert s.generation == 0
-    try:
-        dcp.load_state_dict({"a": torch.zeros(4)}, ck.Reader(job))
-        raise AssertionError("this launch began with nothing")
-    except dcp.CheckpointException as e:
-        assert f"ckpt://{job}/2" in str(e.failures), e
+    e = raises(dcp.CheckpointException,  # this launch began with nothing
+               lambda: dcp.load_state_dict({"a": torch.zeros(4)}, ck.Reader(job)))
+    assert f"ckpt://{job}/2" in str(e.failures), e
     save_by_step(dcp, writer, job, 3, {"a": torch.ones(4), "b": torch.ones(3, 3), "n": 3})
     assert s.generation == 1, s.generation
     save_by_step(dcp, writer, job, 4, {"a": torch.ones(4), "b": torch.ones(3, 3), "n": 4})
     assert s.generation == 1, s.generation
     big = bytes(range(256)) * (9 << 12)
-    try:
-        save_by_step(dcp, writer, job, 5, {"a": torch.ones(4), "b": torch.ones(3, 3), "n": big})
-        raise AssertionError("more bytes than there is room for")
-    except dcp.CheckpointException as e:
-        assert "the next save makes more" in str(e.failures), e
-    save_by_step(dcp, writer, job, 5, {"a": torch.ones(4), "b": torch.ones(3, 3), "n": big})
+    larger = {"a": torch.ones(4), "b": torch.ones(3, 3), "n": big}
+    e = raises(dcp.CheckpointException, lambda: save_by_step(dcp, writer, job, 5, larger))
+    assert "the next save makes more" in str(e.failures), e
+    save_by_step(dcp, writer, job, 5, larger)
     assert s.generation == 2, s.generation
 
 
@@ -173,11 +168,9 @@ def case_failing(job):
             raise RuntimeError("no memory for this")
         planner.resolve_data = refuse
     writer.step = 2
-    try:
-        dcp.save_state_dict({"s": sharded(2), "n": 2}, writer, planner=planner)
-        raise AssertionError("a save went through that one rank did not make")
-    except dcp.CheckpointException as e:
-        assert "no memory for this" in str(e.failures), e
+    sd = {"s": sharded(2), "n": 2}
+    e = raises(dcp.CheckpointException, lambda: dcp.save_state_dict(sd, writer, planner=planner))
+    assert "no memory for this" in str(e.failures), e
     dist.barrier()
     # The same step again: nothing of the failed try is in it.
     dcp.save_state_dict({"s": sharded(7), "n": 7}, writer)
@@ -245,11 +238,8 @@ def case_lenient(job):
         r.init(md, True)
         r.read_data(planner.create_local_plan(), planner).wait()
         return into, r
-    try:
-        load(True)
-        raise AssertionError("strict, and it read what is not there")
-    except ckpt.CkptError as e:
-        assert e.code == -1008 and "'c'" in str(e), e
+    e = raises(ckpt.CkptError, lambda: load(True))
+    assert e.code == -1008 and "'c'" in str(e), e
     into, r = load(False)
     assert torch.equal(into["a"], torch.arange(8.)) and "'c'" in r.problems[0], r.problems
     # One stored tensor in two places.
@@ -276,11 +266,8 @@ def case_two_steps(job):
 def case_damaged(job):
     dcp = dcp113()
     into = {"w": torch.zeros(60000)}
-    try:
-        dcp.load_state_dict(into, ck.Reader(job))
-        raise AssertionError("a damaged byte was read")
-    except dcp.CheckpointException as e:
-        print(e.failures[0][0])
+    e = raises(dcp.CheckpointException, lambda: dcp.load_state_dict(into, ck.Reader(job)))
+    print(e.failures[0][0])
     reader = ck.Reader(job)
     dcp.load_state_dict(into, reader)
     assert torch.equal(into["w"], torch.arange(60000.) * reader.loaded_step)
@@ -329,11 +316,7 @@ def case_errors(job):
     from ckpt import _json
     plain = {"a": (1, [None, 2.5, float("inf")]), 3: {"x"}, "b": b"\0\1", ("k", 1): True}
     assert _json.untagged(json.loads(_json.dumps(plain))) == plain
-    try:
-        _json.dumps({"f": object()})
-        raise AssertionError("an object was stored")
-    except TypeError as e:
-        assert "builtins.object" in str(e)
+    assert "builtins.object" in str(raises(TypeError, lambda: _json.dumps({"f": object()})))
 
 
 def case_files(job):
@@ -382,11 +365,9 @@ def case_alone(job):
     opened = []
     real = ckpt._session._open
     ckpt._session._open = lambda *a, **k: (opened.append(1), real(*a, **k))[1]
-    try:
-        dcp.save_state_dict({"a": torch.ones(2)}, ck.Writer(job, 1, connect_timeout=0.5))
-        raise AssertionError("saved without ckptd")
-    except dcp.CheckpointException as e:
-        print(e.failures[0][0], f"opened {len(opened)} times")
+    writer = ck.Writer(job, 1, connect_timeout=0.5)
+    e = raises(dcp.CheckpointException, lambda: dcp.save_state_dict({"a": torch.ones(2)}, writer))
+    print(e.failures[0][0], f"opened {len(opened)} times")
 
 
 def case_exported(folder):
