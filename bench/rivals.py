@@ -84,42 +84,21 @@ def rival_staging(torch, state, folder):
     return run
 
 
-def import_dcp():
-    """torch 1.13 has two unhashable defaults of dataclass fields, which Python 3.11 refuses."""
-    import dataclasses
-
-    original = dataclasses._get_field
-
-    def get_field(cls, name, kind, kw):
-        default = getattr(cls, name, dataclasses.MISSING)
-        default = default.default if isinstance(default, dataclasses.Field) else default
-        k = default.__class__
-        if dataclasses.is_dataclass(default) and not isinstance(default, type) and (
-                k.__hash__ is None and k.__module__.startswith("torch.")):
-            k.__hash__ = object.__hash__
-        return original(cls, name, kind, kw)
-
-    dataclasses._get_field = get_field
-    try:
-        import torch.distributed._shard.checkpoint as dcp
-        from torch.distributed._shard import sharded_tensor
-        from torch.distributed._shard.sharding_spec import ChunkShardingSpec
-    finally:
-        dataclasses._get_field = original
-    return dcp, sharded_tensor, ChunkShardingSpec
-
-
 def rival_dcp(torch, state, folder):
     import torch.distributed as dist
 
-    dcp, sharded_tensor, spec_of = import_dcp()
+    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "python", "tests"))
+    import torch113
+    dcp = torch113.patch()
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if not dist.is_initialized():
         dist.init_process_group("gloo", rank=0, world_size=1,
                                 init_method="file://" + os.path.join(folder, "rendezvous"))
     sharded = {}
     for name, t in state.items():
-        st = sharded_tensor.empty(spec_of(dim=0, placements=["rank:0/cpu"]), t.numel())
+        st = sharded_tensor.empty(ChunkShardingSpec(dim=0, placements=["rank:0/cpu"]), t.numel())
         st.local_shards()[0].tensor.copy_(t)
         sharded[name] = st
     target = os.path.join(folder, "dcp")

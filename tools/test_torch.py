@@ -24,6 +24,9 @@ import torch
 
 import test_exchange as exchange
 
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "python", "tests"))
+import torch113  # noqa: E402
+
 DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
           "I32": torch.int32, "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16,
           "F32": torch.float32, "F64": torch.float64, "C64": torch.complex64,
@@ -73,28 +76,7 @@ def same(tensor, t, what):
     assert raw_of(tensor) == raw, what
 
 
-# ---- torch 1.13 with Python 3.11
-
-def import_dcp():
-    """Two of its dataclasses are defaults of fields, which must be hashable since Python 3.11."""
-    original = dataclasses._get_field
-
-    def get_field(cls, name, type_, kw_only):
-        default = getattr(cls, name, dataclasses.MISSING)
-        default = default.default if isinstance(default, dataclasses.Field) else default
-        kind = default.__class__
-        if dataclasses.is_dataclass(default) and kind.__hash__ is None and \
-                kind.__module__.startswith("torch."):
-            kind.__hash__ = object.__hash__
-        return original(cls, name, type_, kw_only)
-
-    dataclasses._get_field = get_field
-    try:
-        import torch.distributed._shard.checkpoint as dcp
-    finally:
-        dataclasses._get_field = original
-    return dcp
-
+# ---- torch 1.13's DCP
 
 def sharded(t, dim, ranks):
     """A ShardedTensor of this shape and dtype, cut in torch's way along dim; not filled."""
@@ -136,7 +118,7 @@ def state_dict(ranks, fill):
 
 def on_ranks(rank, command, ranks, port, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-    dcp = import_dcp()
+    dcp = torch113.patch()
     import torch.distributed as dist
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     if command == "save":
