@@ -199,20 +199,33 @@ static void oracle_piece(struct world *w, const struct plan_piece *p)
 	}
 }
 
-/* Whether the source stores all that the piece touches. */
-static bool is_there(const struct world *w, const struct plan_piece *p)
+static uint64_t rows_of(const struct plan_piece *p)
 {
 	uint64_t rows = 1;
 
 	for (uint32_t k = 0; k < p->ndim; k++)
 		rows *= p->count[k];
-	for (uint64_t row = 0; row < rows; row++) {
-		uint64_t rest = row, src = p->src;
+	return rows;
+}
 
-		for (uint32_t k = p->ndim; k-- > 0;) {
-			src += rest % p->count[k] * p->src_stride[k];
-			rest /= p->count[k];
-		}
+/* Where in its source a row begins. */
+static uint64_t row_src(const struct plan_piece *p, uint64_t row)
+{
+	uint64_t src = p->src;
+
+	for (uint32_t k = p->ndim; k-- > 0;) {
+		src += row % p->count[k] * p->src_stride[k];
+		row /= p->count[k];
+	}
+	return src;
+}
+
+/* Whether the source stores all that the piece touches. */
+static bool is_there(const struct world *w, const struct plan_piece *p)
+{
+	for (uint64_t row = 0; row < rows_of(p); row++) {
+		uint64_t src = row_src(p, row);
+
 		for (uint64_t leaf = src / LEAF; leaf <= (src + p->run - 1) / LEAF; leaf++)
 			if (!is_stored(&w->images[p->source], leaf))
 				return false;
@@ -302,22 +315,44 @@ static void share_world(struct world *w)
 	w->window = 1 + rnd(w, rnd(w, 2) ? 5 * CHUNK : 100 * CHUNK);
 }
 
+static struct placing placing_of(const struct world *w, uint32_t threads)
+{
+	return (struct placing){.sources = w->sources,
+				.n_sources = SOURCES,
+				.pieces = w->pieces,
+				.n_pieces = w->n_pieces,
+				.targets = w->targets,
+				.threads = threads,
+				.memory = 64u << 20,
+				.place = w->place,
+				.window = w->window,
+				.deadline = NEVER};
+}
+
 static int run(struct world *w, uint32_t threads, struct placed *ret, struct err *e)
 {
-	struct placing p = {.sources = w->sources,
-			    .n_sources = SOURCES,
-			    .pieces = w->pieces,
-			    .n_pieces = w->n_pieces,
-			    .targets = w->targets,
-			    .threads = threads,
-			    .memory = 64u << 20,
-			    .place = w->place,
-			    .window = w->window,
-			    .deadline = NEVER};
+	struct placing p = placing_of(w, threads);
 
 	err_clear(e);
 	*ret = (struct placed){ 0 };
 	return placer_run(&p, ret, e);
+}
+
+/* Instead of all that make_world() made. */
+static void wants_only(struct world *w, struct plan_piece p)
+{
+	w->pieces[0] = p;
+	w->n_pieces = 1;
+}
+
+/* Found, and whose it is is said. */
+static void finds_damage(struct world *w, uint32_t threads, uint32_t source)
+{
+	struct placed placed;
+	struct err e;
+
+	assert_int_equal(run(w, threads, &placed, &e), CKPT_ECORRUPT);
+	assert_int_equal(placed.bad_source, source);
 }
 
 /* Which leaves the pieces touch, byte by byte. */
@@ -325,19 +360,12 @@ static void oracle_leaves(const struct world *w, int source, bool *touched)
 {
 	for (size_t i = 0; i < w->n_pieces; i++) {
 		const struct plan_piece *p = &w->pieces[i];
-		uint64_t rows = 1;
 
 		if ((int)p->source != source)
 			continue;
-		for (uint32_t k = 0; k < p->ndim; k++)
-			rows *= p->count[k];
-		for (uint64_t row = 0; row < rows; row++) {
-			uint64_t rest = row, src = p->src;
+		for (uint64_t row = 0; row < rows_of(p); row++) {
+			uint64_t src = row_src(p, row);
 
-			for (uint32_t k = p->ndim; k-- > 0;) {
-				src += rest % p->count[k] * p->src_stride[k];
-				rest /= p->count[k];
-			}
 			for (uint64_t at = src; at < src + p->run; at++)
 				touched[at / LEAF] = true;
 		}
@@ -407,14 +435,6 @@ static void test_touched_index(void **state)
 	}
 }
 
-static uint64_t bytes_of(const struct plan_piece *p, uint64_t *rows)
-{
-	*rows = 1;
-	for (uint32_t k = 0; k < p->ndim; k++)
-		*rows *= p->count[k];
-	return *rows * p->run;
-}
-
 /* Short gaps of a file are read over, as long as they are few against what is wanted. */
 static void test_gaps(void **state)
 {
@@ -432,7 +452,8 @@ static void test_gaps(void **state)
 			for (size_t k = 0; k < w.n_pieces; k++) {
 				if (w.pieces[k].source != s)
 					continue;
-				wanted += bytes_of(&w.pieces[k], &rows);
+				rows = rows_of(&w.pieces[k]);
+				wanted += rows * w.pieces[k].run;
 				pieces += rows;
 			}
 			for (uint64_t leaf = touched_next(&t[s], 0); leaf < t[s].n_leaves;
@@ -585,8 +606,6 @@ static void test_files_that_lack_leaves(void **state)
 
 static void test_bad_compressed_chunks_and_short_files(void **state)
 {
-	struct placed placed;
-	struct err e;
 	struct world w;
 	int found = 0;
 
@@ -601,8 +620,7 @@ static void test_bad_compressed_chunks_and_short_files(void **state)
 		make_world(&w, 500 + i);
 		all.run = w.images[PACKED_FILE].len < TARGET_BYTES ? w.images[PACKED_FILE].len
 								   : TARGET_BYTES;
-		w.pieces[0] = all;
-		w.n_pieces = 1;
+		wants_only(&w, all);
 		chunk = rnd(&w, (all.run + CHUNK - 1) / CHUNK);
 		p = chunk_place_get(w.images[PACKED_FILE].places, chunk);
 		fd = open(w.images[PACKED_FILE].path, O_RDWR | O_CLOEXEC);
@@ -618,8 +636,7 @@ static void test_bad_compressed_chunks_and_short_files(void **state)
 			assert_int_equal(pwrite(fd, &byte, 1, at), 1);
 		}
 		close(fd);
-		assert_int_equal(run(&w, 2, &placed, &e), CKPT_ECORRUPT);
-		assert_int_equal(placed.bad_source, PACKED_FILE);
+		finds_damage(&w, 2, PACKED_FILE);
 		found += p.encoding != ENCODING_RAW;
 		drop_world(&w);
 	}
@@ -644,14 +661,13 @@ static void test_digest_of_what_is_stored(void **state)
 			continue;
 		}
 		p = chunk_place_get(w.images[PACKED_FILE].places + 3 * CHUNK_PLACE_BYTES, 0);
-		w.pieces[0] = (struct plan_piece){ .source = PACKED_FILE, .src = 3 * CHUNK,
-						   .run = 1 };
-		w.n_pieces = 1;
+		wants_only(&w,
+			   (struct plan_piece){.source = PACKED_FILE, .src = 3 * CHUNK, .run = 1});
 		assert_int_equal(run(&w, 1, &placed, &e), 0);
 		if (p.encoding != ENCODING_RAW) {
 			p.digest.b[3] ^= 1;
 			chunk_place_put(w.images[PACKED_FILE].places + 3 * CHUNK_PLACE_BYTES, &p);
-			assert_int_equal(run(&w, 1, &placed, &e), CKPT_ECORRUPT);
+			finds_damage(&w, 1, PACKED_FILE);
 			found++;
 		}
 		drop_world(&w);
@@ -677,8 +693,7 @@ static void test_strided_targets(void **state)
 	}
 	w.targets[0].strided = true;
 	assert_int_equal(strided_init(&w.targets[0].layout, &s, strides), 0);
-	w.pieces[0] = (struct plan_piece){ .source = PACKED_FILE, .run = s.bytes };
-	w.n_pieces = 1;
+	wants_only(&w, (struct plan_piece){.source = PACKED_FILE, .run = s.bytes});
 	assert_int_equal(run(&w, 3, &placed, &e), 0);
 	for (int i = 0; i < 64; i++)
 		for (int k = 0; k < 100; k++)
@@ -697,14 +712,8 @@ static void test_deadline_and_memory(void **state)
 
 	(void)state;
 	make_world(&w, 5);
-	p = (struct placing){.sources = w.sources,
-			     .n_sources = SOURCES,
-			     .pieces = w.pieces,
-			     .n_pieces = w.n_pieces,
-			     .targets = w.targets,
-			     .threads = 3,
-			     .memory = 64u << 20,
-			     .deadline = 1};
+	p = placing_of(&w, 3);
+	p.deadline = 1;
 	assert_int_equal(placer_run(&p, &placed, &e), CKPT_ETIMEDOUT);
 	p.deadline = NEVER;
 	for (uint64_t n = 1; fired; n++) {

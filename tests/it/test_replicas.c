@@ -45,13 +45,34 @@ static void close_world(struct trainer_process *t)
 		trainer_exit(&t[i]);
 }
 
+static void save_durable(struct trainer_process *t, int step)
+{
+	RIG_CHECK(trainers_save(t, RANKS, (uint64_t)step, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait %d %d 60000", step, CKPT_DURABLE);
+}
+
 static void save_world(struct rig *r, const char *run, int step)
 {
 	struct trainer_process t[RANKS];
 
 	open_world(t, r, run);
-	RIG_CHECK(trainers_save(t, RANKS, (uint64_t)step, 1) == 0, "save: %s", t[0].text);
-	trainer_must(&t[0], "wait %d %d 60000", step, CKPT_DURABLE);
+	save_durable(t, step);
+	close_world(t);
+}
+
+/* Step 10, and 20, in which one byte of rank 2's copy is another. */
+static void save_disagreeing(struct rig *r)
+{
+	struct trainer_process t[RANKS];
+
+	open_world(t, r, "run1");
+	save_durable(t, 10);
+	trainer_must(&t[2], "touch 3 5000000"); /* of p1 */
+	for (unsigned i = 0; i < RANKS; i++)
+		trainer_tell(&t[i], "resave 20 20000");
+	for (unsigned i = 0; i < RANKS; i++)
+		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) == 0, "save: %s", t[i].text);
+	trainer_must(&t[0], "wait 20 %d 60000", CKPT_DURABLE);
 	close_world(t);
 }
 
@@ -69,25 +90,26 @@ static void forget_pages(struct rig *r)
 	rig_start(r);
 }
 
-/* Sizes of the files of one step's ranks. */
-static size_t file_sizes(struct rig *r, int step, uint64_t sizes[RANKS], uint64_t *ret_sum)
+/* Sizes of the files of one step's ranks; returns their sum. */
+static uint64_t file_sizes(struct rig *r, int step, uint64_t sizes[RANKS])
 {
 	char pattern[300];
+	uint64_t sum = 0;
 	struct stat st;
-	size_t n;
 	glob_t g;
 
-	*ret_sum = 0;
 	snprintf(pattern, sizeof(pattern), "%s/jobs/*/%d.*/rank-*.shard", r->data, step);
 	RIG_CHECK(glob(pattern, 0, NULL, &g) == 0, "no file like %s", pattern);
-	n = g.gl_pathc;
-	for (size_t i = 0; i < n && i < RANKS; i++) {
+	RIG_CHECK(g.gl_pathc == RANKS, "%zu files, not %u", g.gl_pathc, RANKS);
+	for (size_t i = 0; i < RANKS; i++) {
 		RIG_CHECK(stat(g.gl_pathv[i], &st) == 0, "%s", g.gl_pathv[i]);
 		sizes[i] = (uint64_t)st.st_size;
-		*ret_sum += sizes[i];
+		sum += sizes[i];
 	}
 	globfree(&g);
-	return n;
+	rig_note("all files: %.3f of the state once, %.2f MB", (double)sum / STATE,
+		 (double)sum / 1e6);
+	return sum;
 }
 
 static void load_world(struct rig *r, unsigned world, int step, int tier)
@@ -124,18 +146,16 @@ static void verify(struct rig *r)
 
 static void stored_once(struct rig *r)
 {
-	uint64_t sizes[RANKS], sum = 0, most = 0;
+	uint64_t sizes[RANKS], sum, most = 0;
 
 	rig_start(r);
 	save_world(r, "run1", 10);
-	RIG_CHECK(file_sizes(r, 10, sizes, &sum) == RANKS, "not %u files", RANKS);
+	sum = file_sizes(r, 10, sizes);
 	for (unsigned i = 0; i < RANKS; i++) {
 		most = sizes[i] > most ? sizes[i] : most;
 		rig_note("rank %u writes %.3f of the mean", i,
 			 (double)sizes[i] * RANKS / (double)sum);
 	}
-	rig_note("all files: %.3f of the state once, %.2f MB", (double)sum / STATE,
-		 (double)sum / 1e6);
 	RIG_CHECK(sum >= STATE && sum < STATE + STATE / 50, "%llu bytes for a state of %lu",
 		  (unsigned long long)sum, STATE);
 	RIG_CHECK(most * RANKS * 10 <= sum * 11, "one rank writes %llu of %llu bytes",
@@ -151,14 +171,13 @@ static void stored_once(struct rig *r)
 /* Each chunk is compressed without the leaves that others have. */
 static void compressed(struct rig *r)
 {
-	uint64_t sizes[RANKS], sum = 0;
+	uint64_t sizes[RANKS], sum;
 
 	rig_arg(r, "--set");
 	rig_arg(r, "checkpoint.compression=1");
 	rig_start(r);
 	save_world(r, "run1", 10);
-	file_sizes(r, 10, sizes, &sum);
-	rig_note("all files: %.3f of the state once", (double)sum / STATE);
+	sum = file_sizes(r, 10, sizes);
 	RIG_CHECK(sum < STATE * 8 / 10, "%llu bytes for a state of %lu", (unsigned long long)sum,
 		  STATE);
 	verify(r);
@@ -167,17 +186,23 @@ static void compressed(struct rig *r)
 	load_world(r, 3, 10, CKPT_TIER_DISK);
 }
 
-static void switched_off(struct rig *r)
+/* Every rank's file has all that the rank has. */
+static void stored_by_all(struct rig *r)
 {
-	uint64_t sizes[RANKS], sum = 0;
+	uint64_t sizes[RANKS], sum;
 
-	rig_arg(r, "--set");
-	rig_arg(r, "storage.dedup=no");
 	rig_start(r);
 	save_world(r, "run1", 10);
-	file_sizes(r, 10, sizes, &sum);
+	sum = file_sizes(r, 10, sizes);
 	RIG_CHECK(sum > 4 * 4 * 4 * ELEMENTS, "%llu bytes", (unsigned long long)sum);
 	verify(r);
+}
+
+static void switched_off(struct rig *r)
+{
+	rig_arg(r, "--set");
+	rig_arg(r, "storage.dedup=no");
+	stored_by_all(r);
 }
 
 static void status_says(struct rig *r, const char *words)
@@ -192,21 +217,11 @@ static void status_says(struct rig *r, const char *words)
 static void ranks_disagree(struct rig *r)
 {
 	struct trainer_process t[RANKS];
-	uint64_t sizes[RANKS], sum = 0;
+	uint64_t sizes[RANKS], sum;
 
 	rig_start(r);
-	open_world(t, r, "run1");
-	RIG_CHECK(trainers_save(t, RANKS, 10, 1) == 0, "save: %s", t[0].text);
-	trainer_must(&t[0], "wait 10 %d 60000", CKPT_DURABLE);
-	trainer_must(&t[2], "touch 3 5000000"); /* of p1 */
-	for (unsigned i = 0; i < RANKS; i++)
-		trainer_tell(&t[i], "resave 20 20000");
-	for (unsigned i = 0; i < RANKS; i++)
-		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) == 0, "save: %s", t[i].text);
-	trainer_must(&t[0], "wait 20 %d 60000", CKPT_DURABLE);
-	close_world(t);
-	file_sizes(r, 20, sizes, &sum);
-	rig_note("all files: %.3f of the state once", (double)sum / STATE);
+	save_disagreeing(r);
+	sum = file_sizes(r, 20, sizes);
 	RIG_CHECK(sum > STATE + STATE / 200 && sum < STATE * 3 / 2, "%llu bytes",
 		  (unsigned long long)sum);
 	RIG_CHECK(rig_log_count(r, "step 20: elements [1250000:1250001] of tensor 'p1' are not the "
@@ -234,23 +249,12 @@ static void ranks_disagree(struct rig *r)
 /* A write that fails is tried again, and what was compared is compared again: one alarm. */
 static void told_once(struct rig *r)
 {
-	struct trainer_process t[RANKS];
-
 #ifndef CKPT_FAULTS
 	rig_skip("no fault points in this build");
 #endif
 	rig_env(r, "CKPT_FAULT=SHARD_DATA=error@5");
 	rig_start(r);
-	open_world(t, r, "run1");
-	RIG_CHECK(trainers_save(t, RANKS, 10, 1) == 0, "save: %s", t[0].text);
-	trainer_must(&t[0], "wait 10 %d 60000", CKPT_DURABLE);
-	trainer_must(&t[2], "touch 3 5000000"); /* of p1 */
-	for (unsigned i = 0; i < RANKS; i++)
-		trainer_tell(&t[i], "resave 20 20000");
-	for (unsigned i = 0; i < RANKS; i++)
-		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) == 0, "save: %s", t[i].text);
-	trainer_must(&t[0], "wait 20 %d 60000", CKPT_DURABLE);
-	close_world(t);
+	save_disagreeing(r);
 	RIG_CHECK(rig_log_count(r, "write step 20 to disk, try 1 of") == 1, "nothing failed");
 	RIG_CHECK(rig_log_count(r, "not the same on rank 2") == 1, "told %u times",
 		  rig_log_count(r, "not the same on rank 2"));
@@ -290,10 +294,8 @@ static void one_file_is_bad(struct rig *r, bool take_away)
 
 	rig_start(r);
 	open_world(t, r, "run1");
-	for (int step = 10; step <= 20; step += 10) {
-		RIG_CHECK(trainers_save(t, RANKS, (uint64_t)step, 1) == 0, "save: %s", t[0].text);
-		trainer_must(&t[0], "wait %d %d 60000", step, CKPT_DURABLE);
-	}
+	for (int step = 10; step <= 20; step += 10)
+		save_durable(t, step);
 	close_world(t);
 	rig_kill_all(r);
 	snprintf(pattern, sizeof(pattern), "%s/jobs/*/20.*/rank-2.shard", r->data);
@@ -311,8 +313,7 @@ static void one_file_is_bad(struct rig *r, bool take_away)
 		RIG_CHECK(code >= 0 && code & CKPT_FELL_BACK, "rank %u: %d %s", i, code, t[i].text);
 		RIG_CHECK(strcmp(t[i].text, "10 1 2") == 0, "rank %u: '%s'", i, t[i].text);
 	}
-	RIG_CHECK(trainers_save(t, RANKS, 30, 1) == 0, "save: %s", t[0].text);
-	trainer_must(&t[0], "wait 30 %d 60000", CKPT_DURABLE);
+	save_durable(t, 30);
 	RIG_CHECK(trainer_ask(&t[0], "load 20 0") < 0, "the damaged step: %s", t[0].text);
 	close_world(t);
 	RIG_CHECK(rig_ctl(r, text, sizeof(text), "verify") != 0 &&
@@ -332,18 +333,12 @@ static void lost_file(struct rig *r)
 
 static void expect_whole(struct rig *r, const char *fault, const char *words)
 {
-	uint64_t sizes[RANKS], sum = 0;
-
 #ifndef CKPT_FAULTS
 	rig_skip("no fault points in this build");
 #endif
 	rig_env(r, fault);
-	rig_start(r);
-	save_world(r, "run1", 10);
-	file_sizes(r, 10, sizes, &sum);
-	RIG_CHECK(sum > 4 * 4 * 4 * ELEMENTS, "%llu bytes", (unsigned long long)sum);
+	stored_by_all(r);
 	RIG_CHECK(rig_log_count(r, words) > 0, "the log does not say '%s'", words);
-	verify(r);
 }
 
 /* What was compared is forgotten: every file is whole then. */
