@@ -53,6 +53,12 @@ uint64_t test_seed(uint64_t fallback)
 	return seed;
 }
 
+void test_says(const char *text, const char *words)
+{
+	if (!strstr(text, words))
+		fail_msg("'%s' does not say '%s'", text, words);
+}
+
 void test_fill(void *buf, size_t len, uint64_t seed)
 {
 	uint64_t x = 88172645463325252u ^ (seed * 0x9e3779b97f4a7c15u);

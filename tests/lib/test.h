@@ -23,6 +23,9 @@ uint64_t test_seed(uint64_t fallback);
 /* An unsigned number of the environment, or `fallback`: the caps that --full lifts. */
 uint64_t test_cap(const char *env, uint64_t fallback);
 
+/* Fails, with both, where the words are not in the text. */
+void test_says(const char *text, const char *words);
+
 /* Bytes that depend on seed and on every position, by xorshift: shares nothing with base/rng. */
 void test_fill(void *buf, size_t len, uint64_t seed);
 
