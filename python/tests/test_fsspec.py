@@ -179,7 +179,7 @@ def test_threads_begin_a_step_once(_):
 
 def test_a_session_without_room_goes_on(_):
     """What a save could not have, the next one does not need: the handle is not stuck with it."""
-    w = arange((64,))
+    w = np.arange(64, dtype=np.float32)
     s = _session.session("room")
     with s.lock:
         e = raises(ckpt.CkptError, lambda: s.declare([("w", w, w.shape, (0,))], 1 << 37))
