@@ -12,113 +12,83 @@
 
 #define RESERVE (64ull << 20)
 
-struct job_rig {
-	struct world w;
-	struct node_options o;
-	struct rank a;
-};
+/* Memory is lost. */
+static void restart(struct node_test *t)
+{
+	end(t);
+	begin(t);
+	connect_rank(&t->w, &t->a);
+}
 
-static void begin(struct job_rig *j)
+/* The base must be what was durable last. */
+static void begin_again(struct node_test *t, uint64_t want)
 {
 	uint64_t base;
 
-	disk_is_good(); /* also where the test before this one failed */
-	j->w = (struct world){.dir = test_dir_make(NULL)};
-	snprintf(j->w.socket, sizeof(j->w.socket), "%s/sock", j->w.dir);
-	start(&j->w, "threads", &j->o);
-	connect_rank(&j->w, &j->a);
-	assert_int_equal(open_rank(&j->a, 0, 1, "run1", &base), 0);
-	declare_rank(&j->a, 0, 1);
-	prepare_rank(&j->a);
-}
-
-static void end(struct job_rig *j)
-{
-	close(j->a.fd);
-	stop(&j->w);
-	disk_is_good();
-}
-
-static void connect_after_start(struct job_rig *j)
-{
-	start(&j->w, "threads", &j->o);
-	connect_rank(&j->w, &j->a);
-}
-
-/* Memory is lost; the base must be what was durable last. */
-static void begin_again(struct job_rig *j, uint64_t want)
-{
-	uint64_t base;
-
-	connect_after_start(j);
-	assert_int_equal(open_rank(&j->a, 0, 1, "run2", &base), 0);
+	restart(t);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), 0);
 	assert_int_equal(base, want);
 }
 
-static void end_for_good(struct job_rig *j)
+static void save_steps(struct node_test *t, uint64_t first, uint64_t last, uint32_t what)
 {
-	end(j);
-	test_dir_remove(j->w.dir);
+	for (uint64_t step = first; step <= last; step += 10)
+		save_until(&t->a, 0, step, what);
+}
+
+static void turn(struct node_test *t, int turns)
+{
+	for (int i = 0; i < turns; i++)
+		loop_epoll_turn(t->w.loop, 10000000);
+}
+
+static void turn_until_file(struct node_test *t, const char *pattern)
+{
+	for (int i = 0; i < TURNS_MAX && count_files(&t->w, pattern) == 0; i++)
+		turn(t, 1);
 }
 
 /* ---- A full disk ---- */
 
 static void test_reserve_is_kept(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.disk_reserve = RESERVE;
-	begin(&j);
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
+	t->o.disk_reserve = RESERVE;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	/* Who waits is told at once, and saves go on, more of them than there are slots. */
 	pretended_room = RESERVE;
 	for (uint64_t step = 20; step <= 80; step += 10) {
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_COMMITTED), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_DURABLE), CKPT_ENOSPACE);
+		save_until(&t->a, 0, step, CKPT_COMMITTED);
+		assert_int_equal(wait_rank(&t->a, step, CKPT_DURABLE), CKPT_ENOSPACE);
 	}
 	/* Nobody need save or ask for the newest to be written once there is room. */
 	pretended_room = UINT64_MAX;
-	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "jobs/*/80.*/COMMIT") == 0; i++)
-		loop_epoll_turn(j.w.loop, 10000000);
-	assert_int_equal(wait_rank(&j.a, 80, CKPT_DURABLE), 0);
-	end_for_good(&j);
+	turn_until_file(t, "jobs/*/80.*/COMMIT");
+	assert_int_equal(wait_rank(&t->a, 80, CKPT_DURABLE), 0);
 }
 
 /* keep_last checkpoints of all ranks and the next one, beside the reserve. */
 static void test_prepare_counts_the_job(void **state)
 {
-	struct job_rig j = {0};
-	struct rank b;
-	uint64_t base, one = ELEMENTS * 4ull + 32768;
+	struct node_test *t = *state;
+	uint64_t one = ELEMENTS * 4ull + 32768;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.disk_reserve = RESERVE;
-	j.o.retention.keep_last = 2;
-	disk_is_good();
-	j.w = (struct world){.dir = test_dir_make(NULL)};
-	snprintf(j.w.socket, sizeof(j.w.socket), "%s/sock", j.w.dir);
-	connect_after_start(&j);
-	connect_rank(&j.w, &b);
-	assert_int_equal(open_rank(&j.a, 0, 2, "run1", &base), 0);
-	assert_int_equal(open_rank(&b, 1, 2, "run1", &base), 0);
+	t->o.disk_reserve = RESERVE;
+	t->o.retention.keep_last = 2;
+	begin(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
 	pretended_room = RESERVE + 4 * one;
-	declare_rank(&j.a, 0, 2);
-	prepare_rank(&j.a); /* of the other one nothing is known yet */
-	declare_rank(&b, 1, 2);
-	assert_int_equal(try_prepare(&b), CKPT_ENOSPACE);
+	declare_and_prepare(&t->a, 0, 2); /* of the other one nothing is known yet */
+	declare_rank(&t->b, 1, 2);
+	assert_int_equal(try_prepare(&t->b), CKPT_ENOSPACE);
 	pretended_room = RESERVE + 6 * one;
-	prepare_rank(&b);
+	prepare_rank(&t->b);
 	pretended_room = UINT64_MAX;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(save_rank(&b, 1, 10), 0);
-	assert_int_equal(wait_rank(&b, 10, CKPT_DURABLE), 0);
-	close(b.fd);
-	end_for_good(&j);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_DURABLE);
 }
 
 #define PAIR_ELEMENTS 1000000u
@@ -128,211 +98,172 @@ static void test_prepare_counts_the_job(void **state)
 #define PAIR_MORE (PAIR_BYTES / 8)
 
 /* Two ranks of a job, which declare the same or each its own. */
-static void open_pair(struct job_rig *j, struct rank *b, const char *run, bool alike)
+static void open_pair(struct node_test *t, const char *run, bool alike)
 {
-	uint64_t base;
-
-	connect_after_start(j);
-	connect_rank(&j->w, b);
-	assert_int_equal(open_rank(&j->a, 0, 2, run, &base), 0);
-	assert_int_equal(open_rank(b, 1, 2, run, &base), 0);
-	declare_elements(&j->a, 0, alike ? 1 : 2, PAIR_ELEMENTS);
-	declare_elements(b, alike ? 0 : 1, alike ? 1 : 2, PAIR_ELEMENTS);
+	begin(t);
+	join(t, &t->a, 0, 2, run);
+	join(t, &t->b, 1, 2, run);
+	declare_elements(&t->a, 0, alike ? 1 : 2, PAIR_ELEMENTS);
+	declare_elements(&t->b, alike ? 0 : 1, alike ? 1 : 2, PAIR_ELEMENTS);
 }
 
-static void begin_pair(struct job_rig *j, struct rank *b, bool dedup, bool alike)
+static void begin_pair(struct node_test *t, bool dedup, bool alike)
 {
-	node_options_default(&j->o);
-	j->o.disk_reserve = RESERVE;
-	j->o.retention.keep_last = 2;
-	j->o.dedup = dedup;
-	disk_is_good();
-	j->w = (struct world){.dir = test_dir_make(NULL)};
-	snprintf(j->w.socket, sizeof(j->w.socket), "%s/sock", j->w.dir);
-	open_pair(j, b, "run1", alike);
+	t->o.disk_reserve = RESERVE;
+	t->o.retention.keep_last = 2;
+	t->o.dedup = dedup;
+	open_pair(t, "run1", alike);
+}
+
+/* With that much room besides the reserve. */
+static void pair_is_refused(struct node_test *t, uint64_t room)
+{
+	pretended_room = RESERVE + room;
+	assert_int_equal(try_prepare(&t->a), CKPT_ENOSPACE);
+}
+
+static void pair_is_taken(struct node_test *t, uint64_t room)
+{
+	pretended_room = RESERVE + room;
+	prepare_rank(&t->a);
+	prepare_rank(&t->b);
 }
 
 /* What the ranks of a data-parallel job hold alike is written once, and counted once. */
 static void test_prepare_counts_replicas_once(void **state)
 {
-	struct job_rig j = {0};
-	struct rank b;
+	struct node_test *t = *state;
 
-	(void)state;
-	begin_pair(&j, &b, true, true);
-	pretended_room = RESERVE + 3 * PAIR_BYTES - 1;
-	assert_int_equal(try_prepare(&j.a), CKPT_ENOSPACE);
-	pretended_room = RESERVE + 3 * (PAIR_BYTES + PAIR_MORE);
-	prepare_rank(&j.a);
-	prepare_rank(&b);
+	begin_pair(t, true, true);
+	pair_is_refused(t, 3 * PAIR_BYTES - 1);
+	pair_is_taken(t, 3 * (PAIR_BYTES + PAIR_MORE));
 	/* No more is written than was asked for. */
 	pretended_room = UINT64_MAX;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(save_rank(&b, 0, 10), 0);
-	assert_int_equal(wait_rank(&b, 10, CKPT_DURABLE), 0);
-	assert_in_range(file_bytes(&j.w, "jobs/*/10.*/rank-*"), PAIR_BYTES, PAIR_BYTES + PAIR_MORE);
-	close(b.fd);
-	end(&j);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 0, 10, CKPT_DURABLE);
+	assert_in_range(file_bytes(&t->w, "jobs/*/10.*/rank-*"), PAIR_BYTES,
+			PAIR_BYTES + PAIR_MORE);
+	end(t);
 	/* It holds one of the three, though its two images are two. */
-	open_pair(&j, &b, "run2", true);
-	pretended_room = RESERVE + 3 * PAIR_BYTES / 2;
-	assert_int_equal(try_prepare(&j.a), CKPT_ENOSPACE);
-	pretended_room = RESERVE + 2 * PAIR_BYTES + 3 * PAIR_MORE;
-	prepare_rank(&j.a);
-	prepare_rank(&b);
-	close(b.fd);
-	end_for_good(&j);
+	open_pair(t, "run2", true);
+	pair_is_refused(t, 3 * PAIR_BYTES / 2);
+	pair_is_taken(t, 2 * PAIR_BYTES + 3 * PAIR_MORE);
 }
 
-static void expect_all_copies(bool dedup, bool alike)
+static void expect_all_copies(struct node_test *t, bool dedup, bool alike)
 {
-	struct job_rig j = {0};
-	struct rank b;
-
-	begin_pair(&j, &b, dedup, alike);
-	pretended_room = RESERVE + 6 * PAIR_BYTES - 1;
-	assert_int_equal(try_prepare(&j.a), CKPT_ENOSPACE);
-	assert_non_null(strstr(j.a.text, "3 checkpoints of the ranks that have declared need 24 "));
-	assert_non_null(strstr(j.a.text, "disk, 86 MiB are free and 64 MiB stay free"));
-	pretended_room = RESERVE + 6 * (PAIR_BYTES + PAIR_MORE);
-	prepare_rank(&j.a);
-	prepare_rank(&b);
-	close(b.fd);
-	end_for_good(&j);
+	begin_pair(t, dedup, alike);
+	pair_is_refused(t, 6 * PAIR_BYTES - 1);
+	test_says(t->a.text, "3 checkpoints of the ranks that have declared need 24 ");
+	test_says(t->a.text, "disk, 86 MiB are free and 64 MiB stay free");
+	pair_is_taken(t, 6 * (PAIR_BYTES + PAIR_MORE));
 }
 
 static void test_prepare_counts_all_copies(void **state)
 {
-	(void)state;
-	expect_all_copies(false, true);
-	expect_all_copies(true, false);
+	expect_all_copies(*state, false, true);
+}
+
+static void test_prepare_counts_what_differs(void **state)
+{
+	expect_all_copies(*state, true, false);
 }
 
 /* A job that cannot be made leaves nothing, nor in memory: who opens it tries again and again. */
 static void test_open_on_a_full_disk(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	uint64_t base;
 
-	(void)state;
-	node_options_default(&j.o);
-	disk_is_good();
-	j.w = (struct world){.dir = test_dir_make(NULL)};
-	snprintf(j.w.socket, sizeof(j.w.socket), "%s/sock", j.w.dir);
-	connect_after_start(&j);
+	begin(t);
+	connect_rank(&t->w, &t->a);
 	token_error = -ENOSPC;
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(open_rank(&j.a, 0, 1, "run1", &base), -ENOSPC);
-	assert_int_equal(count_files(&j.w, "jobs/*"), 0);
-	for (int i = 0; i < 10; i++)
-		loop_epoll_turn(j.w.loop, 1000000);
-	assert_true(list_empty(&j.w.node->failed_jobs));
+		assert_int_equal(open_rank(&t->a, 0, 1, "run1", &base), -ENOSPC);
+	assert_int_equal(count_files(&t->w, "jobs/*"), 0);
+	turn(t, 10);
+	assert_true(list_empty(&t->w.node->failed_jobs));
 	token_error = 0;
-	assert_int_equal(open_rank(&j.a, 0, 1, "run1", &base), 0);
-	end_for_good(&j);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run1", &base), 0);
 }
 
 /* Spare files give way to records as well. */
 static void test_log_gets_the_room_of_spare_files(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.retention.keep_last = 1;
-	j.o.persist_every = 100; /* nor is a spare file taken for a checkpoint */
-	begin(&j);
-	for (uint64_t step = 10; step <= 20; step += 10) {
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_DURABLE), 0);
-	}
-	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "spare/*") == 0; i++)
-		loop_epoll_turn(j.w.loop, 10000000);
+	t->o.retention.keep_last = 1;
+	t->o.persist_every = 100; /* nor is a spare file taken for a checkpoint */
+	begin_one(t);
+	save_steps(t, 10, 20, CKPT_DURABLE);
+	turn_until_file(t, "spare/*");
 	log_wants_spare = true;
-	assert_int_equal(save_rank(&j.a, 0, 30), 0);
-	assert_int_equal(wait_rank(&j.a, 30, CKPT_COMMITTED), 0);
-	end_for_good(&j);
+	save_until(&t->a, 0, 30, CKPT_COMMITTED);
 }
 
 /* ---- A log that cannot be written ---- */
 
 static void test_saves_go_on_without_the_log(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	log_error = -ENOSPC;
 	for (uint64_t step = 20; step <= 90; step += 10)
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
 	/* What had to give way is said to be aborted; what is on its way is not said to be there.
 	 */
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), CKPT_EABORTED);
-	assert_int_equal(count_files(&j.w, "jobs/*/90.*/COMMIT"), 0);
-	load_rank_at(&j.a, 0, 10, CKPT_TIER_MEMORY, 10);
+	assert_int_equal(wait_rank(&t->a, 20, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_int_equal(count_files(&t->w, "jobs/*/90.*/COMMIT"), 0);
+	load_rank_at(&t->a, 0, 10, CKPT_TIER_MEMORY, 10);
 	/* Nobody need do anything for the newest to be committed once the log can be written. */
 	log_error = 0;
-	assert_int_equal(wait_rank(&j.a, 90, CKPT_DURABLE), 0);
-	assert_int_equal(wait_rank(&j.a, 60, CKPT_COMMITTED), CKPT_EABORTED);
-	assert_int_equal(save_rank(&j.a, 0, 100), 0);
-	assert_int_equal(wait_rank(&j.a, 100, CKPT_DURABLE), 0);
-	end(&j);
+	assert_int_equal(wait_rank(&t->a, 90, CKPT_DURABLE), 0);
+	assert_int_equal(wait_rank(&t->a, 60, CKPT_COMMITTED), CKPT_EABORTED);
+	save_until(&t->a, 0, 100, CKPT_DURABLE);
 	/* The log is whole, and says the same after a start. */
-	begin_again(&j, 100);
-	end_for_good(&j);
+	begin_again(t, 100);
 }
 
 /* Its record has its name and may be there after a loss of power, or not: its bytes stay. */
 static void test_what_may_be_in_the_log_stays(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	log_sync_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 20), 0);
-	assert_int_equal(save_rank(&j.a, 0, 30), 0);
-	for (int i = 0; i < 100; i++)
-		loop_epoll_turn(j.w.loop, 10000000);
-	assert_int_equal(j.a.page->credit, j.a.used_credit); /* three slots are taken */
+	assert_int_equal(save_rank(&t->a, 0, 20), 0);
+	assert_int_equal(save_rank(&t->a, 0, 30), 0);
+	turn(t, 100);
+	assert_int_equal(t->a.page->credit, t->a.used_credit); /* three slots are taken */
 	log_sync_error = 0;
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), 0);
-	assert_int_equal(wait_rank(&j.a, 30, CKPT_DURABLE), 0);
-	end(&j);
-	begin_again(&j, 30);
-	end_for_good(&j);
+	assert_int_equal(wait_rank(&t->a, 20, CKPT_COMMITTED), 0);
+	assert_int_equal(wait_rank(&t->a, 30, CKPT_DURABLE), 0);
+	begin_again(t, 30);
 }
 
 #ifdef CKPT_FAULTS
 /* Not even the record that ckptd leads the log can be made: what waits for it is refused. */
 static void test_records_that_cannot_be_made(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	uint64_t base;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
-	end(&j);
-	connect_after_start(&j);
+	begin_one(t);
+	restart(t);
 	fault_arm(FAULT_LOG_ENCODE, FAULT_ERROR, 1, true);
-	assert_int_equal(open_rank(&j.a, 0, 1, "run2", &base), -ENOMEM);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), -ENOMEM);
 	fault_disarm_all();
-	assert_int_equal(open_rank(&j.a, 0, 1, "run2", &base), 0);
-	end_for_good(&j);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), 0);
 }
 
-static bool has_credit(struct job_rig *j, int turns)
+static bool has_credit(struct node_test *t, int turns)
 {
-	for (int i = 0; i < turns && j->a.page->credit == j->a.used_credit; i++)
-		loop_epoll_turn(j->w.loop, 1000000);
-	return j->a.page->credit != j->a.used_credit;
+	for (int i = 0; i < turns && t->a.page->credit == t->a.used_credit; i++)
+		loop_epoll_turn(t->w.loop, 1000000);
+	return t->a.page->credit != t->a.used_credit;
 }
 
 /* A slot of which the ledger could not say that it is empty is used again once it can. */
@@ -340,49 +271,63 @@ static void test_slots_that_could_not_be_emptied(void **state)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Credit credit = CKPT__CREDIT__INIT;
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	uint64_t step = 0;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
+	begin_one(t);
 	fault_arm(FAULT_SLOT_EMPTIED, FAULT_ERROR, 1, true);
-	while (has_credit(&j, 200)) {
+	while (has_credit(t, 200)) {
 		assert_in_range(step += 10, 10, 50);
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_DURABLE), 0);
+		save_until(&t->a, 0, step, CKPT_DURABLE);
 	}
 	fault_disarm_all();
 	q.body_case = CKPT__REQUEST__BODY_CREDIT;
 	q.credit = &credit;
-	send_request(&j.a, &q);
-	assert_true(has_credit(&j, 1000));
-	close(j.a.fd);
-	stop(&j.w);
-	test_dir_remove(j.w.dir);
+	send_request(&t->a, &q);
+	assert_true(has_credit(t, 1000));
 }
 #endif
 
 /* ---- A log that grows ---- */
 
-/* A word of ckptctl about one step; the answer's JSON is for the caller to free. */
-static char *admin(struct rank *k, int verb, uint64_t step)
+/* A word of ckptctl about one step, which is not refused. */
+static Ckpt__Reply *admin(struct rank *k, int verb, uint64_t step, int *fds, size_t *n)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Admin m = CKPT__ADMIN__INIT;
 	Ckpt__Reply *r;
-	char *json = NULL;
-	int fds[64];
-	size_t n;
 
 	m.verb = verb;
 	m.job = (char *)"job";
 	m.step = step;
 	q.body_case = CKPT__REQUEST__BODY_ADMIN;
 	q.admin = &m;
-	r = ask(k, &q, fds, &n);
+	r = ask(k, &q, fds, n);
 	if (r->code)
 		fail_msg("%s", r->text);
+	return r;
+}
+
+/* Pins a step; what is said of it is for the caller to free. */
+static char *pin(struct rank *k, uint64_t step)
+{
+	int fds[64];
+	size_t n;
+	Ckpt__Reply *r = admin(k, CKPT__ADMIN__VERB__PIN, step, fds, &n);
+	char *text = strdup(r->text);
+
+	ckpt__reply__free_unpacked(r, NULL);
+	return text;
+}
+
+/* The JSON is for the caller to free. */
+static char *job_status(struct rank *k)
+{
+	int fds[64];
+	size_t n;
+	Ckpt__Reply *r = admin(k, CKPT__ADMIN__VERB__STATUS, 0, fds, &n);
+	char *json = NULL;
+
 	if (n > 0) { /* it is long */
 		off_t len = lseek(fds[0], 0, SEEK_END);
 
@@ -398,57 +343,46 @@ static char *admin(struct rank *k, int verb, uint64_t step)
 
 static void test_log_is_trimmed_without_commits(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	uint64_t base;
 	char run[16];
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.log_trim = 8;
-	begin(&j);
+	t->o.log_trim = 8;
+	begin_one(t);
 	for (int i = 2; i < 40; i++) {
-		close(j.a.fd);
-		connect_rank(&j.w, &j.a);
+		leave(&t->a);
 		snprintf(run, sizeof(run), "run%d", i);
-		assert_int_equal(open_rank(&j.a, 0, 1, run, &base), 0);
+		join(t, &t->a, 0, 1, run);
 	}
-	for (int i = 0; i < 100; i++) /* the last trim may be under way */
-		loop_epoll_turn(j.w.loop, 1000000);
-	assert_true(count_files(&j.w, "jobs/*/log/0*") <= 12);
-	end(&j);
-	connect_after_start(&j);
-	assert_int_equal(open_rank(&j.a, 0, 1, "run38", &base), CKPT_EEPOCH);
-	assert_int_equal(open_rank(&j.a, 0, 1, "run40", &base), 0);
-	end_for_good(&j);
+	turn(t, 100); /* the last trim may be under way */
+	assert_true(count_files(&t->w, "jobs/*/log/0*") <= 12);
+	restart(t);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run38", &base), CKPT_EEPOCH);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run40", &base), 0);
 }
 
 /* What does not fit into one sum is said, not found out by who wonders why starts are slow. */
 static void test_too_much_for_a_sum(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	char *text;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.persist_every = 1000;
-	j.o.log_trim = 50;
-	begin(&j);
+	t->o.persist_every = 1000;
+	t->o.log_trim = 50;
+	begin_one(t);
 	for (uint64_t step = 1; step <= HISTORY_COMMITS_MAX + 60; step++) {
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_COMMITTED), 0);
-		free(admin(&j.a, CKPT__ADMIN__VERB__PIN, step));
+		save_until(&t->a, 0, step, CKPT_COMMITTED);
+		free(pin(&t->a, step));
 	}
-	text = admin(&j.a, CKPT__ADMIN__VERB__STATUS, 0);
+	text = job_status(&t->a);
 	assert_non_null(strstr(text, "more than 300"));
 	free(text);
-	assert_true(count_files(&j.w, "jobs/*/log/0*") > 100);
-	end(&j);
+	assert_true(count_files(&t->w, "jobs/*/log/0*") > 100);
 	/* All of it can still be read; and what memory alone held is gone. */
-	connect_after_start(&j);
-	text = admin(&j.a, CKPT__ADMIN__VERB__STATUS, 0);
+	restart(t);
+	text = job_status(&t->a);
 	assert_non_null(strstr(text, "\"log_error\":\"\""));
 	free(text);
-	end_for_good(&j);
 }
 
 /* ---- Memory that goes bad before it is on disk ---- */
@@ -480,119 +414,76 @@ static void report_leaf(struct rank *k, uint64_t step)
 
 static void test_damaged_before_durable(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.persist_every = 100;
-	begin(&j);
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
-	for (size_t i = 0; i < j.a.n_slots; i++)
-		j.a.slots[i][0] ^= 1;
-	report_leaf(&j.a, 10);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ELOST);
+	t->o.persist_every = 100;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	for (size_t i = 0; i < t->a.n_slots; i++)
+		t->a.slots[i][0] ^= 1;
+	report_leaf(&t->a, 10);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_ELOST);
 	/* The next one has nothing to do with it. */
-	assert_int_equal(save_rank(&j.a, 0, 20), 0);
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_DURABLE), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ESUPERSEDED);
-	end_for_good(&j);
+	save_until(&t->a, 0, 20, CKPT_DURABLE);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_ESUPERSEDED);
 }
 
 /* ---- Pins ---- */
 
-static char *pin_text(struct rank *k, uint64_t step)
-{
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Admin m = CKPT__ADMIN__INIT;
-	Ckpt__Reply *r;
-	char *text;
-	int fds[64];
-	size_t n;
-
-	m.verb = CKPT__ADMIN__VERB__PIN;
-	m.job = (char *)"job";
-	m.step = step;
-	q.body_case = CKPT__REQUEST__BODY_ADMIN;
-	q.admin = &m;
-	r = ask(k, &q, fds, &n);
-	assert_int_equal(r->code, 0);
-	text = strdup(r->text);
-	ckpt__reply__free_unpacked(r, NULL);
-	return text;
-}
-
 /* Whatever else policy would write, and however many newer ones there are. */
 static void test_pin_is_written(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	char *text;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.persist_every = 1000;
-	begin(&j);
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
-	text = pin_text(&j.a, 10);
+	t->o.persist_every = 1000;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	text = pin(&t->a, 10);
 	assert_non_null(strstr(text, "is being written"));
 	free(text);
-	for (uint64_t step = 20; step <= 90; step += 10) {
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_COMMITTED), 0);
-	}
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), 0);
-	load_rank_at(&j.a, 0, 10, CKPT_TIER_DISK, 10);
-	text = pin_text(&j.a, 10);
+	save_steps(t, 20, 90, CKPT_COMMITTED);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), 0);
+	load_rank_at(&t->a, 0, 10, CKPT_TIER_DISK, 10);
+	text = pin(&t->a, 10);
 	assert_string_equal(text, "");
 	free(text);
-	end_for_good(&j);
 }
 
 /* It waits its turn behind the one being written, and newer ones that are wanted wait for it. */
 static void test_pin_keeps_its_place(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
+	begin_one(t);
 	pretended_room = 0;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_ENOSPACE);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
-	free(pin_text(&j.a, 10));
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_ENOSPACE);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_COMMITTED), 0);
+	free(pin(&t->a, 10));
 	/* There is a slot for it as long as it is not the last one. */
-	assert_int_equal(save_rank(&j.a, 0, 20), 0);
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
-	load_rank_at(&j.a, 0, 10, CKPT_TIER_MEMORY, 10);
+	assert_int_equal(save_rank(&t->a, 0, 20), 0);
+	assert_int_equal(wait_rank(&t->a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
+	load_rank_at(&t->a, 0, 10, CKPT_TIER_MEMORY, 10);
 	pretended_room = UINT64_MAX;
-	for (int i = 0; i < TURNS_MAX && count_files(&j.w, "jobs/*/20.*/COMMIT") == 0; i++)
-		loop_epoll_turn(j.w.loop, 10000000);
-	assert_int_equal(count_files(&j.w, "jobs/*/10.*/COMMIT"), 1);
-	end_for_good(&j);
+	turn_until_file(t, "jobs/*/20.*/COMMIT");
+	assert_int_equal(count_files(&t->w, "jobs/*/10.*/COMMIT"), 1);
 }
 
 /* Training goes on where it cannot be written: it gives way, and that is said. */
 static void test_pin_gives_way(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
+	begin_one(t);
 	shard_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_EIO);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_COMMITTED), 0);
-	free(pin_text(&j.a, 10));
-	for (uint64_t step = 20; step <= 90; step += 10) {
-		assert_int_equal(save_rank(&j.a, 0, step), 0);
-		assert_int_equal(wait_rank(&j.a, step, CKPT_COMMITTED), 0);
-	}
-	assert_true(wait_rank(&j.a, 10, CKPT_DURABLE) < 0);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_EIO);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_COMMITTED), 0);
+	free(pin(&t->a, 10));
+	save_steps(t, 20, 90, CKPT_COMMITTED);
+	assert_true(wait_rank(&t->a, 10, CKPT_DURABLE) < 0);
 	assert_true(was_told("step 10 was pinned and is lost"));
-	end_for_good(&j);
 }
 
 /* ---- An orderly stop ---- */
@@ -602,129 +493,114 @@ static void on_stopped(void *arg)
 	*(bool *)arg = true;
 }
 
-static bool turn_until(struct job_rig *j, const bool *what, int turns)
+static bool turn_until(struct node_test *t, const bool *what, int turns)
 {
 	for (int i = 0; i < turns && !*what; i++)
-		loop_epoll_turn(j->w.loop, 10000000);
+		loop_epoll_turn(t->w.loop, 10000000);
 	return *what;
+}
+
+/* With that much time, which is not all needed. */
+static void stop_in_order(struct node_test *t, uint64_t ns)
+{
+	bool stopped = false;
+
+	node_stop(t->w.node, ns, on_stopped, &stopped);
+	assert_true(turn_until(t, &stopped, TURNS_MAX));
 }
 
 static void test_stop_writes_what_was_sealed(void **state)
 {
-	struct job_rig j = {0};
+	struct node_test *t = *state;
 	bool stopped = false;
 
-	(void)state;
-	node_options_default(&j.o);
-	j.o.persist_every = 100;
-	begin(&j);
+	t->o.persist_every = 100;
+	begin_one(t);
 	log_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0); /* cannot be COMMITTED yet */
-	turn_until(&j, &stopped, 50);
-	node_stop(j.w.node, 60000000000u, on_stopped, &stopped);
-	assert_false(turn_until(&j, &stopped, 50));
+	assert_int_equal(save_rank(&t->a, 0, 10), 0); /* cannot be COMMITTED yet */
+	turn(t, 50);
+	node_stop(t->w.node, 60000000000u, on_stopped, &stopped);
+	assert_false(turn_until(t, &stopped, 50));
 	log_error = 0;
-	assert_true(turn_until(&j, &stopped, TURNS_MAX));
-	end(&j);
-	begin_again(&j, 10);
-	end_for_good(&j);
+	assert_true(turn_until(t, &stopped, TURNS_MAX));
+	begin_again(t, 10);
 }
 
 /* What was given up is tried once more: it would be lost. */
 static void test_stop_tries_again(void **state)
 {
-	struct job_rig j = {0};
-	bool stopped = false;
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
+	begin_one(t);
 	shard_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	assert_int_equal(wait_rank(&j.a, 10, CKPT_DURABLE), CKPT_EIO);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_EIO);
 	shard_error = 0;
-	node_stop(j.w.node, 60000000000u, on_stopped, &stopped);
-	assert_true(turn_until(&j, &stopped, TURNS_MAX));
-	end(&j);
-	begin_again(&j, 10);
+	stop_in_order(t, 60000000000u);
+	begin_again(t, 10);
 	/* It waits for nothing that cannot be had: not for what has failed again, nor for longer
 	 * than it was told. */
-	declare_rank(&j.a, 0, 1);
-	prepare_rank(&j.a);
-	load_rank(&j.a, 0, 10, CKPT_TIER_DISK);
+	declare_and_prepare(&t->a, 0, 1);
+	load_rank(&t->a, 0, 10, CKPT_TIER_DISK);
 	shard_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 20), 0);
-	assert_int_equal(wait_rank(&j.a, 20, CKPT_COMMITTED), 0);
-	stopped = false;
-	node_stop(j.w.node, 3600000000000u, on_stopped, &stopped);
-	assert_true(turn_until(&j, &stopped, TURNS_MAX));
-	end_for_good(&j);
+	save_until(&t->a, 0, 20, CKPT_COMMITTED);
+	stop_in_order(t, 3600000000000u);
 }
 
 /* What it could not write is said, of each job once, with why. */
 static void test_stop_says_what_is_lost(void **state)
 {
-	struct job_rig j = {0};
-	bool stopped = false;
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
-	assert_int_equal(node_stop_lost(j.w.node, "at all"), 0);
+	begin_one(t);
+	assert_int_equal(node_stop_lost(t->w.node, "at all"), 0);
 	shard_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 7), 0);
-	assert_int_equal(wait_rank(&j.a, 7, CKPT_COMMITTED), 0);
-	node_stop(j.w.node, 3600000000000u, on_stopped, &stopped);
-	assert_true(turn_until(&j, &stopped, TURNS_MAX));
-	assert_int_equal(node_stop_lost(j.w.node, "at all"), 1);
+	save_until(&t->a, 0, 7, CKPT_COMMITTED);
+	stop_in_order(t, 3600000000000u);
+	assert_int_equal(node_stop_lost(t->w.node, "at all"), 1);
 	assert_true(was_told("3 job 'job': step 7 is committed and is lost with this stop"));
 	assert_true(was_told("could not be written: cannot begin "));
-	end_for_good(&j);
 }
 
 static void test_stop_is_bounded(void **state)
 {
-	struct job_rig j = {0};
-	bool stopped = false;
+	struct node_test *t = *state;
 
-	(void)state;
-	node_options_default(&j.o);
-	begin(&j);
+	begin_one(t);
 	log_error = -EIO;
-	assert_int_equal(save_rank(&j.a, 0, 10), 0);
-	node_stop(j.w.node, 100000000u, on_stopped, &stopped);
-	assert_true(turn_until(&j, &stopped, TURNS_MAX));
-	assert_int_equal(node_stop_lost(j.w.node, "within a moment"), 0);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	stop_in_order(t, 100000000u);
+	assert_int_equal(node_stop_lost(t->w.node, "within a moment"), 0);
 	assert_true(was_told("3 job 'job': step 10 was saved by every rank and could not be "
 			     "committed within a moment: "));
-	end_for_good(&j);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_reserve_is_kept),
-		cmocka_unit_test(test_prepare_counts_the_job),
-		cmocka_unit_test(test_prepare_counts_replicas_once),
-		cmocka_unit_test(test_prepare_counts_all_copies),
-		cmocka_unit_test(test_open_on_a_full_disk),
-		cmocka_unit_test(test_log_gets_the_room_of_spare_files),
-		cmocka_unit_test(test_saves_go_on_without_the_log),
-		cmocka_unit_test(test_what_may_be_in_the_log_stays),
+		NODE_TEST(test_reserve_is_kept),
+		NODE_TEST(test_prepare_counts_the_job),
+		NODE_TEST(test_prepare_counts_replicas_once),
+		NODE_TEST(test_prepare_counts_all_copies),
+		NODE_TEST(test_prepare_counts_what_differs),
+		NODE_TEST(test_open_on_a_full_disk),
+		NODE_TEST(test_log_gets_the_room_of_spare_files),
+		NODE_TEST(test_saves_go_on_without_the_log),
+		NODE_TEST(test_what_may_be_in_the_log_stays),
 #ifdef CKPT_FAULTS
-		cmocka_unit_test(test_records_that_cannot_be_made),
-		cmocka_unit_test(test_slots_that_could_not_be_emptied),
+		NODE_TEST(test_records_that_cannot_be_made),
+		NODE_TEST(test_slots_that_could_not_be_emptied),
 #endif
-		cmocka_unit_test(test_log_is_trimmed_without_commits),
-		cmocka_unit_test(test_too_much_for_a_sum),
-		cmocka_unit_test(test_damaged_before_durable),
-		cmocka_unit_test(test_pin_is_written),
-		cmocka_unit_test(test_pin_keeps_its_place),
-		cmocka_unit_test(test_pin_gives_way),
-		cmocka_unit_test(test_stop_writes_what_was_sealed),
-		cmocka_unit_test(test_stop_tries_again),
-		cmocka_unit_test(test_stop_says_what_is_lost),
-		cmocka_unit_test(test_stop_is_bounded),
+		NODE_TEST(test_log_is_trimmed_without_commits),
+		NODE_TEST(test_too_much_for_a_sum),
+		NODE_TEST(test_damaged_before_durable),
+		NODE_TEST(test_pin_is_written),
+		NODE_TEST(test_pin_keeps_its_place),
+		NODE_TEST(test_pin_gives_way),
+		NODE_TEST(test_stop_writes_what_was_sealed),
+		NODE_TEST(test_stop_tries_again),
+		NODE_TEST(test_stop_says_what_is_lost),
+		NODE_TEST(test_stop_is_bounded),
 	};
 
 	return cmocka_run_group_tests_name("full", tests, NULL, NULL);

@@ -54,6 +54,7 @@ struct world {
 	struct log log;
 	struct node *node;
 	int ready;
+	bool running;
 };
 
 struct rank {
@@ -137,7 +138,7 @@ static inline void change_disk(struct disk *d)
 
 /* ---- What it says ---- */
 
-static char told[1u << 20]; /* all lines of this test program; worker threads say some */
+static char told[1u << 20]; /* all lines of this test; worker threads say some */
 static pthread_mutex_t told_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static inline void remember_line(void *arg, int level, const char *line)
@@ -238,6 +239,7 @@ static inline int try_start(struct world *w, const char *backend, struct node_op
 	struct err e = {0};
 	struct env env;
 
+	w->running = true;
 	log_init(&w->log);
 	w->log.level = 4;
 	rng_system(&w->rng);
@@ -278,6 +280,7 @@ static inline void start(struct world *w, const char *backend, struct node_optio
 /* As if killed: nothing is told to anybody. Without a keeper all memory is lost. */
 static inline void stop(struct world *w)
 {
+	w->running = false;
 	listener_stop(w->listener);
 	workers_free(w->workers);
 	node_free(w->node);
@@ -350,6 +353,34 @@ static inline void ask_ok(struct rank *k, Ckpt__Request *q)
 	if (r->code)
 		fail_msg("%s", r->text);
 	ckpt__reply__free_unpacked(r, NULL);
+}
+
+/* Returns the code. */
+static inline int ask_code(struct rank *k, Ckpt__Request *q)
+{
+	int fds[64], code;
+	size_t n;
+	Ckpt__Reply *r = ask(k, q, fds, &n);
+
+	code = r->code;
+	if (code)
+		fprintf(stderr, "%s\n", r->text);
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
+}
+
+/* Of the answer to what was sent last. */
+static inline int receive_code(struct rank *k)
+{
+	int fds[64], code;
+	size_t n;
+	Ckpt__Reply *r = receive(k, fds, &n);
+
+	assert_non_null(r);
+	assert_int_equal(r->id, k->next_id);
+	code = r->code;
+	ckpt__reply__free_unpacked(r, NULL);
+	return code;
 }
 
 static inline void connect_rank(struct world *w, struct rank *k)
@@ -480,64 +511,72 @@ static inline void prepare_rank(struct rank *k)
 	assert_int_equal(try_prepare(k), 0);
 }
 
-/* Fills the slot of the credit with bytes of (step, rank) and seals it. Returns the code. */
-static inline int save_rank(struct rank *k, uint32_t rank, uint64_t step)
+static inline void wait_credit(struct rank *k)
 {
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Seal seal = CKPT__SEAL__INIT;
-	Ckpt__BlobPlace blob = CKPT__BLOB_PLACE__INIT, *blobs[] = {&blob};
-	Ckpt__Reply *r;
-	int fds[64], code;
-	size_t n;
-
 	for (int i = 0; i < TURNS_MAX && k->page->credit == k->used_credit; i++)
 		loop_epoll_turn(k->w->loop, 10000000);
 	assert_int_not_equal(k->page->credit, k->used_credit);
+}
+
+/* Seals the slot of the credit. Returns the code. */
+static inline int seal_rank(struct rank *k, uint64_t step, Ckpt__BlobPlace **blobs, size_t n_blobs,
+			    uint64_t image_len)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Seal seal = CKPT__SEAL__INIT;
+	int code;
+
 	seal.credit = k->page->credit;
 	seal.slot = k->page->credit_slot;
+	seal.step = step;
+	seal.epoch = k->epoch;
+	seal.image_len = image_len;
+	seal.blobs = blobs;
+	seal.n_blobs = n_blobs;
+	seal.declaration = (ProtobufCBinaryData){16, k->declaration.b};
+	q.body_case = CKPT__REQUEST__BODY_SEAL;
+	q.seal = &seal;
+	code = ask_code(k, &q);
+	if (code == 0)
+		k->used_credit = seal.credit;
+	return code;
+}
+
+/* Fills the slot of the credit with bytes of (step, rank) and seals it. Returns the code. */
+static inline int save_rank(struct rank *k, uint32_t rank, uint64_t step)
+{
+	Ckpt__BlobPlace blob = CKPT__BLOB_PLACE__INIT, *blobs[] = {&blob};
+
+	wait_credit(k);
 	blob.name = (char *)"rng";
 	blob.image_offset = round_up(k->image_bytes, 4096);
 	blob.bytes = 100;
 	for (size_t i = 0; i < k->n_slots; i++) {
-		if (k->numbers[i] != seal.slot)
+		if (k->numbers[i] != k->page->credit_slot)
 			continue;
 		test_fill(k->slots[i], k->image_bytes, step * 100 + rank);
 		test_fill(k->slots[i] + blob.image_offset, blob.bytes, step);
 	}
-	seal.step = step;
-	seal.epoch = k->epoch;
-	seal.image_len = blob.image_offset + blob.bytes;
-	seal.blobs = blobs;
-	seal.n_blobs = 1;
-	seal.declaration = (ProtobufCBinaryData){16, k->declaration.b};
-	q.body_case = CKPT__REQUEST__BODY_SEAL;
-	q.seal = &seal;
-	r = ask(k, &q, fds, &n);
-	code = r->code;
-	if (code == 0)
-		k->used_credit = seal.credit;
-	ckpt__reply__free_unpacked(r, NULL);
-	return code;
+	return seal_rank(k, step, blobs, 1, blob.image_offset + blob.bytes);
 }
 
 static inline int wait_rank(struct rank *k, uint64_t step, uint32_t what)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Wait w = CKPT__WAIT__INIT;
-	Ckpt__Reply *r;
-	int fds[64], code;
-	size_t n;
 
 	w.step = step;
 	w.what = what;
 	q.body_case = CKPT__REQUEST__BODY_WAIT;
 	q.wait = &w;
-	r = ask(k, &q, fds, &n);
-	code = r->code;
-	if (code)
-		fprintf(stderr, "wait: %s\n", r->text);
-	ckpt__reply__free_unpacked(r, NULL);
-	return code;
+	return ask_code(k, &q);
+}
+
+/* Saves a step that must be taken and become what is said. */
+static inline void save_until(struct rank *k, uint32_t rank, uint64_t step, uint32_t what)
+{
+	assert_int_equal(save_rank(k, rank, step), 0);
+	assert_int_equal(wait_rank(k, step, what), 0);
 }
 
 /* Loads a step (UINT64_MAX: latest) and compares every byte with what save_rank() wrote at `step`.
@@ -611,6 +650,101 @@ static inline void load_rank_at(struct rank *k, uint32_t rank, uint64_t step, ui
 static inline void load_rank(struct rank *k, uint32_t rank, uint64_t step, uint32_t tier)
 {
 	load_rank_at(k, rank, step, tier, UINT64_MAX);
+}
+
+/* ---- One test ---- */
+
+/* A node in a folder of its own and up to two ranks; what still runs is stopped behind the test. */
+struct node_test {
+	struct world w;
+	const char *backend;
+	struct node_options o; /* to be changed before it begins */
+	struct rank a, b;
+};
+
+#define NODE_TEST(f) cmocka_unit_test_setup_teardown(f, node_test_setup, node_test_teardown)
+
+/* *state: a struct node_test of which nothing runs yet. */
+static inline int node_test_setup(void **state)
+{
+	static struct node_test test;
+
+	disk_is_good(); /* also where the test before this one failed */
+	told[0] = '\0';
+	test = (struct node_test){.w.dir = test_dir_make(NULL), .backend = "threads"};
+	snprintf(test.w.socket, sizeof(test.w.socket), "%s/sock", test.w.dir);
+	test.a.fd = test.b.fd = -1;
+	node_options_default(&test.o);
+	*state = &test;
+	return 0;
+}
+
+static inline void leave(struct rank *k)
+{
+	if (k->fd >= 0)
+		close(k->fd);
+	k->fd = -1;
+}
+
+/* The node ends; its folder stays. */
+static inline void end(struct node_test *t)
+{
+	leave(&t->a);
+	leave(&t->b);
+	stop(&t->w);
+	disk_is_good();
+}
+
+static inline int node_test_teardown(void **state)
+{
+	struct node_test *t = *state;
+
+	if (t->w.running)
+		end(t);
+	disk_is_good();
+	test_dir_remove(t->w.dir);
+	return 0;
+}
+
+static inline void begin(struct node_test *t)
+{
+	start(&t->w, t->backend, &t->o);
+}
+
+/* Connects and opens; returns the base, as open_rank(). */
+static inline uint64_t join(struct node_test *t, struct rank *k, uint32_t rank, uint32_t world,
+			    const char *run)
+{
+	uint64_t base;
+
+	connect_rank(&t->w, k);
+	assert_int_equal(open_rank(k, rank, world, run, &base), 0);
+	return base;
+}
+
+static inline void declare_and_prepare(struct rank *k, uint32_t rank, uint32_t world)
+{
+	declare_rank(k, rank, world);
+	prepare_rank(k);
+}
+
+/* With one rank that can save, and with two. */
+static inline void begin_one(struct node_test *t)
+{
+	begin(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_and_prepare(&t->a, 0, 1);
+}
+
+static inline void begin_two(struct node_test *t)
+{
+	begin(t);
+	assert_int_equal(join(t, &t->a, 0, 2, "run1"), UINT64_MAX);
+	join(t, &t->b, 1, 2, "run1");
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	prepare_rank(&t->a);
+	prepare_rank(&t->b);
 }
 
 #endif
