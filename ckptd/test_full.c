@@ -5,29 +5,37 @@
  */
 #include <config.h>
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "base/fault.h"
+#include "ckptd/loop_epoll.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "coord/record.h"
+#include "proto/session.pb-c.h"
+#include "proto/session_page.h"
 
 #define RESERVE (64ull << 20)
 
 /* Memory is lost. */
 static void restart(struct node_test *t)
 {
-	end(t);
-	begin(t);
-	connect_rank(&t->w, &t->a);
+	end_node(t);
+	begin_node(t);
+	connect_rank(t, &t->a);
 }
 
 /* The base must be what was durable last. */
 static void begin_again(struct node_test *t, uint64_t want)
 {
-	uint64_t base;
 
 	restart(t);
-	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), 0);
-	assert_int_equal(base, want);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), 0);
+	assert_int_equal(t->a.base_step, want);
 }
 
 static void save_steps(struct node_test *t, uint64_t first, uint64_t last, uint32_t what)
@@ -39,12 +47,12 @@ static void save_steps(struct node_test *t, uint64_t first, uint64_t last, uint3
 static void turn(struct node_test *t, int turns)
 {
 	for (int i = 0; i < turns; i++)
-		loop_epoll_turn(t->w.loop, 10000000);
+		loop_epoll_turn(t->host.loop, 10000000);
 }
 
 static void turn_until_file(struct node_test *t, const char *pattern)
 {
-	for (int i = 0; i < TURNS_MAX && count_files(&t->w, pattern) == 0; i++)
+	for (int i = 0; i < TURNS_MAX && count_files(t, pattern) == 0; i++)
 		turn(t, 1);
 }
 
@@ -61,12 +69,12 @@ static void test_reserve_is_kept(void **state)
 	pretended_room = RESERVE;
 	for (uint64_t step = 20; step <= 80; step += 10) {
 		save_until(&t->a, 0, step, CKPT_COMMITTED);
-		assert_int_equal(wait_rank(&t->a, step, CKPT_DURABLE), CKPT_ENOSPACE);
+		assert_int_equal(hand_wait(&t->a, step, CKPT_DURABLE), CKPT_ENOSPACE);
 	}
 	/* Nobody need save or ask for the newest to be written once there is room. */
 	pretended_room = UINT64_MAX;
 	turn_until_file(t, "jobs/*/80.*/COMMIT");
-	assert_int_equal(wait_rank(&t->a, 80, CKPT_DURABLE), 0);
+	assert_int_equal(hand_wait(&t->a, 80, CKPT_DURABLE), 0);
 }
 
 /* keep_last checkpoints of all ranks and the next one, beside the reserve. */
@@ -77,13 +85,13 @@ static void test_prepare_counts_the_job(void **state)
 
 	t->o.disk_reserve = RESERVE;
 	t->o.retention.keep_last = 2;
-	begin(t);
+	begin_node(t);
 	join(t, &t->a, 0, 2, "run1");
 	join(t, &t->b, 1, 2, "run1");
 	pretended_room = RESERVE + 4 * one;
 	declare_and_prepare(&t->a, 0, 2); /* of the other one nothing is known yet */
 	declare_rank(&t->b, 1, 2);
-	assert_int_equal(try_prepare(&t->b), CKPT_ENOSPACE);
+	assert_int_equal(hand_prepare(&t->b), CKPT_ENOSPACE);
 	pretended_room = RESERVE + 6 * one;
 	prepare_rank(&t->b);
 	pretended_room = UINT64_MAX;
@@ -100,7 +108,7 @@ static void test_prepare_counts_the_job(void **state)
 /* Two ranks of a job, which declare the same or each its own. */
 static void open_pair(struct node_test *t, const char *run, bool alike)
 {
-	begin(t);
+	begin_node(t);
 	join(t, &t->a, 0, 2, run);
 	join(t, &t->b, 1, 2, run);
 	declare_elements(&t->a, 0, alike ? 1 : 2, PAIR_ELEMENTS);
@@ -119,7 +127,7 @@ static void begin_pair(struct node_test *t, bool dedup, bool alike)
 static void pair_is_refused(struct node_test *t, uint64_t room)
 {
 	pretended_room = RESERVE + room;
-	assert_int_equal(try_prepare(&t->a), CKPT_ENOSPACE);
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
 }
 
 static void pair_is_taken(struct node_test *t, uint64_t room)
@@ -141,9 +149,8 @@ static void test_prepare_counts_replicas_once(void **state)
 	pretended_room = UINT64_MAX;
 	assert_int_equal(save_rank(&t->a, 0, 10), 0);
 	save_until(&t->b, 0, 10, CKPT_DURABLE);
-	assert_in_range(file_bytes(&t->w, "jobs/*/10.*/rank-*"), PAIR_BYTES,
-			PAIR_BYTES + PAIR_MORE);
-	end(t);
+	assert_in_range(file_bytes(t, "jobs/*/10.*/rank-*"), PAIR_BYTES, PAIR_BYTES + PAIR_MORE);
+	end_node(t);
 	/* It holds one of the three, though its two images are two. */
 	open_pair(t, "run2", true);
 	pair_is_refused(t, 3 * PAIR_BYTES / 2);
@@ -173,18 +180,17 @@ static void test_prepare_counts_what_differs(void **state)
 static void test_open_on_a_full_disk(void **state)
 {
 	struct node_test *t = *state;
-	uint64_t base;
 
-	begin(t);
-	connect_rank(&t->w, &t->a);
+	begin_node(t);
+	connect_rank(t, &t->a);
 	token_error = -ENOSPC;
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(open_rank(&t->a, 0, 1, "run1", &base), -ENOSPC);
-	assert_int_equal(count_files(&t->w, "jobs/*"), 0);
+		assert_int_equal(open_rank(&t->a, 0, 1, "run1"), -ENOSPC);
+	assert_int_equal(count_files(t, "jobs/*"), 0);
 	turn(t, 10);
-	assert_true(list_empty(&t->w.node->failed_jobs));
+	assert_true(list_empty(&t->host.node->failed_jobs));
 	token_error = 0;
-	assert_int_equal(open_rank(&t->a, 0, 1, "run1", &base), 0);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run1"), 0);
 }
 
 /* Spare files give way to records as well. */
@@ -214,13 +220,13 @@ static void test_saves_go_on_without_the_log(void **state)
 		assert_int_equal(save_rank(&t->a, 0, step), 0);
 	/* What had to give way is said to be aborted; what is on its way is not said to be there.
 	 */
-	assert_int_equal(wait_rank(&t->a, 20, CKPT_COMMITTED), CKPT_EABORTED);
-	assert_int_equal(count_files(&t->w, "jobs/*/90.*/COMMIT"), 0);
+	assert_int_equal(hand_wait(&t->a, 20, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_int_equal(count_files(t, "jobs/*/90.*/COMMIT"), 0);
 	load_rank_at(&t->a, 0, 10, CKPT_TIER_MEMORY, 10);
 	/* Nobody need do anything for the newest to be committed once the log can be written. */
 	log_error = 0;
-	assert_int_equal(wait_rank(&t->a, 90, CKPT_DURABLE), 0);
-	assert_int_equal(wait_rank(&t->a, 60, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_int_equal(hand_wait(&t->a, 90, CKPT_DURABLE), 0);
+	assert_int_equal(hand_wait(&t->a, 60, CKPT_COMMITTED), CKPT_EABORTED);
 	save_until(&t->a, 0, 100, CKPT_DURABLE);
 	/* The log is whole, and says the same after a start. */
 	begin_again(t, 100);
@@ -239,8 +245,8 @@ static void test_what_may_be_in_the_log_stays(void **state)
 	turn(t, 100);
 	assert_int_equal(t->a.page->credit, t->a.used_credit); /* three slots are taken */
 	log_sync_error = 0;
-	assert_int_equal(wait_rank(&t->a, 20, CKPT_COMMITTED), 0);
-	assert_int_equal(wait_rank(&t->a, 30, CKPT_DURABLE), 0);
+	assert_int_equal(hand_wait(&t->a, 20, CKPT_COMMITTED), 0);
+	assert_int_equal(hand_wait(&t->a, 30, CKPT_DURABLE), 0);
 	begin_again(t, 30);
 }
 
@@ -249,20 +255,19 @@ static void test_what_may_be_in_the_log_stays(void **state)
 static void test_records_that_cannot_be_made(void **state)
 {
 	struct node_test *t = *state;
-	uint64_t base;
 
 	begin_one(t);
 	restart(t);
 	fault_arm(FAULT_LOG_ENCODE, FAULT_ERROR, 1, true);
-	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), -ENOMEM);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), -ENOMEM);
 	fault_disarm_all();
-	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), 0);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), 0);
 }
 
 static bool has_credit(struct node_test *t, int turns)
 {
 	for (int i = 0; i < turns && t->a.page->credit == t->a.used_credit; i++)
-		loop_epoll_turn(t->w.loop, 1000000);
+		loop_epoll_turn(t->host.loop, 1000000);
 	return t->a.page->credit != t->a.used_credit;
 }
 
@@ -283,7 +288,7 @@ static void test_slots_that_could_not_be_emptied(void **state)
 	fault_disarm_all();
 	q.body_case = CKPT__REQUEST__BODY_CREDIT;
 	q.credit = &credit;
-	send_request(&t->a, &q);
+	assert_int_equal(hand_send(&t->a, &q), 0);
 	assert_true(has_credit(t, 1000));
 }
 #endif
@@ -291,60 +296,54 @@ static void test_slots_that_could_not_be_emptied(void **state)
 /* ---- A log that grows ---- */
 
 /* A word of ckptctl about one step, which is not refused. */
-static Ckpt__Reply *admin(struct rank *k, int verb, uint64_t step, int *fds, size_t *n)
+static void admin(struct hand *k, int verb, uint64_t step, struct hand_answer *ret)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Admin m = CKPT__ADMIN__INIT;
-	Ckpt__Reply *r;
 
 	m.verb = verb;
 	m.job = (char *)"job";
 	m.step = step;
 	q.body_case = CKPT__REQUEST__BODY_ADMIN;
 	q.admin = &m;
-	r = ask(k, &q, fds, n);
-	if (r->code)
-		fail_msg("%s", r->text);
-	return r;
+	if (hand_ask(k, &q, ret))
+		fail_msg("%s", k->text);
 }
 
 /* Pins a step; what is said of it is for the caller to free. */
-static char *pin(struct rank *k, uint64_t step)
+static char *pin(struct hand *k, uint64_t step)
 {
-	int fds[64];
-	size_t n;
-	Ckpt__Reply *r = admin(k, CKPT__ADMIN__VERB__PIN, step, fds, &n);
-	char *text = strdup(r->text);
+	struct hand_answer a;
+	char *text;
 
-	ckpt__reply__free_unpacked(r, NULL);
+	admin(k, CKPT__ADMIN__VERB__PIN, step, &a);
+	text = strdup(a.reply->text);
+	hand_answer_free(&a);
 	return text;
 }
 
 /* The JSON is for the caller to free. */
-static char *job_status(struct rank *k)
+static char *job_status(struct hand *k)
 {
-	int fds[64];
-	size_t n;
-	Ckpt__Reply *r = admin(k, CKPT__ADMIN__VERB__STATUS, 0, fds, &n);
+	struct hand_answer a;
 	char *json = NULL;
 
-	if (n > 0) { /* it is long */
-		off_t len = lseek(fds[0], 0, SEEK_END);
+	admin(k, CKPT__ADMIN__VERB__STATUS, 0, &a);
+	if (a.n_fds > 0) { /* it is long */
+		off_t len = lseek(a.fds[0], 0, SEEK_END);
 
 		json = calloc(1, (size_t)len + 1);
-		assert_int_equal(pread(fds[0], json, (size_t)len, 0), len);
-		close(fds[0]);
-	} else if (r->admin) {
-		json = strndup((char *)r->admin->json.data, r->admin->json.len);
+		assert_int_equal(pread(a.fds[0], json, (size_t)len, 0), len);
+	} else if (a.reply->admin) {
+		json = strndup((char *)a.reply->admin->json.data, a.reply->admin->json.len);
 	}
-	ckpt__reply__free_unpacked(r, NULL);
+	hand_answer_free(&a);
 	return json;
 }
 
 static void test_log_is_trimmed_without_commits(void **state)
 {
 	struct node_test *t = *state;
-	uint64_t base;
 	char run[16];
 
 	t->o.log_trim = 8;
@@ -355,10 +354,10 @@ static void test_log_is_trimmed_without_commits(void **state)
 		join(t, &t->a, 0, 1, run);
 	}
 	turn(t, 100); /* the last trim may be under way */
-	assert_true(count_files(&t->w, "jobs/*/log/0*") <= 12);
+	assert_true(count_files(t, "jobs/*/log/0*") <= 12);
 	restart(t);
-	assert_int_equal(open_rank(&t->a, 0, 1, "run38", &base), CKPT_EEPOCH);
-	assert_int_equal(open_rank(&t->a, 0, 1, "run40", &base), 0);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run38"), CKPT_EEPOCH);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run40"), 0);
 }
 
 /* What does not fit into one sum is said, not found out by who wonders why starts are slow. */
@@ -377,7 +376,7 @@ static void test_too_much_for_a_sum(void **state)
 	text = job_status(&t->a);
 	assert_non_null(strstr(text, "more than 300"));
 	free(text);
-	assert_true(count_files(&t->w, "jobs/*/log/0*") > 100);
+	assert_true(count_files(t, "jobs/*/log/0*") > 100);
 	/* All of it can still be read; and what memory alone held is gone. */
 	restart(t);
 	text = job_status(&t->a);
@@ -388,28 +387,23 @@ static void test_too_much_for_a_sum(void **state)
 /* ---- Memory that goes bad before it is on disk ---- */
 
 /* Loads a step and says that the first leaf of its first source does not match. */
-static void report_leaf(struct rank *k, uint64_t step)
+static void report_leaf(struct hand *k, uint64_t step)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Load l = CKPT__LOAD__INIT;
 	Ckpt__LoadEnd end = CKPT__LOAD_END__INIT;
-	Ckpt__Reply *r;
-	int fds[64];
-	size_t n;
+	struct hand_answer a;
 
 	l.step = step;
 	q.body_case = CKPT__REQUEST__BODY_LOAD;
 	q.load = &l;
-	r = ask(k, &q, fds, &n);
-	assert_int_equal(r->code, 0);
-	while (n > 0)
-		close(fds[--n]);
-	end.load = r->load->load;
+	assert_int_equal(hand_ask(k, &q, &a), 0);
+	end.load = a.reply->load->load;
 	end.failed = true;
-	ckpt__reply__free_unpacked(r, NULL);
+	hand_answer_free(&a);
 	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
 	q.load_end = &end;
-	ask_ok(k, &q);
+	assert_int_equal(hand_ask_code(k, &q), 0);
 }
 
 static void test_damaged_before_durable(void **state)
@@ -422,10 +416,10 @@ static void test_damaged_before_durable(void **state)
 	for (size_t i = 0; i < t->a.n_slots; i++)
 		t->a.slots[i][0] ^= 1;
 	report_leaf(&t->a, 10);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_ELOST);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), CKPT_ELOST);
 	/* The next one has nothing to do with it. */
 	save_until(&t->a, 0, 20, CKPT_DURABLE);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_ESUPERSEDED);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), CKPT_ESUPERSEDED);
 }
 
 /* ---- Pins ---- */
@@ -443,7 +437,7 @@ static void test_pin_is_written(void **state)
 	assert_non_null(strstr(text, "is being written"));
 	free(text);
 	save_steps(t, 20, 90, CKPT_COMMITTED);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), 0);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), 0);
 	load_rank_at(&t->a, 0, 10, CKPT_TIER_DISK, 10);
 	text = pin(&t->a, 10);
 	assert_string_equal(text, "");
@@ -458,16 +452,16 @@ static void test_pin_keeps_its_place(void **state)
 	begin_one(t);
 	pretended_room = 0;
 	assert_int_equal(save_rank(&t->a, 0, 10), 0);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_ENOSPACE);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_COMMITTED), 0);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), CKPT_ENOSPACE);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_COMMITTED), 0);
 	free(pin(&t->a, 10));
 	/* There is a slot for it as long as it is not the last one. */
 	assert_int_equal(save_rank(&t->a, 0, 20), 0);
-	assert_int_equal(wait_rank(&t->a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
+	assert_int_equal(hand_wait(&t->a, 20, CKPT_DURABLE), CKPT_ENOSPACE);
 	load_rank_at(&t->a, 0, 10, CKPT_TIER_MEMORY, 10);
 	pretended_room = UINT64_MAX;
 	turn_until_file(t, "jobs/*/20.*/COMMIT");
-	assert_int_equal(count_files(&t->w, "jobs/*/10.*/COMMIT"), 1);
+	assert_int_equal(count_files(t, "jobs/*/10.*/COMMIT"), 1);
 }
 
 /* Training goes on where it cannot be written: it gives way, and that is said. */
@@ -478,11 +472,11 @@ static void test_pin_gives_way(void **state)
 	begin_one(t);
 	shard_error = -EIO;
 	assert_int_equal(save_rank(&t->a, 0, 10), 0);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_EIO);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_COMMITTED), 0);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), CKPT_EIO);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_COMMITTED), 0);
 	free(pin(&t->a, 10));
 	save_steps(t, 20, 90, CKPT_COMMITTED);
-	assert_true(wait_rank(&t->a, 10, CKPT_DURABLE) < 0);
+	assert_true(hand_wait(&t->a, 10, CKPT_DURABLE) < 0);
 	assert_true(was_told("step 10 was pinned and is lost"));
 }
 
@@ -496,7 +490,7 @@ static void on_stopped(void *arg)
 static bool turn_until(struct node_test *t, const bool *what, int turns)
 {
 	for (int i = 0; i < turns && !*what; i++)
-		loop_epoll_turn(t->w.loop, 10000000);
+		loop_epoll_turn(t->host.loop, 10000000);
 	return *what;
 }
 
@@ -505,7 +499,7 @@ static void stop_in_order(struct node_test *t, uint64_t ns)
 {
 	bool stopped = false;
 
-	node_stop(t->w.node, ns, on_stopped, &stopped);
+	node_stop(t->host.node, ns, on_stopped, &stopped);
 	assert_true(turn_until(t, &stopped, TURNS_MAX));
 }
 
@@ -519,7 +513,7 @@ static void test_stop_writes_what_was_sealed(void **state)
 	log_error = -EIO;
 	assert_int_equal(save_rank(&t->a, 0, 10), 0); /* cannot be COMMITTED yet */
 	turn(t, 50);
-	node_stop(t->w.node, 60000000000u, on_stopped, &stopped);
+	node_stop(t->host.node, 60000000000u, on_stopped, &stopped);
 	assert_false(turn_until(t, &stopped, 50));
 	log_error = 0;
 	assert_true(turn_until(t, &stopped, TURNS_MAX));
@@ -534,7 +528,7 @@ static void test_stop_tries_again(void **state)
 	begin_one(t);
 	shard_error = -EIO;
 	assert_int_equal(save_rank(&t->a, 0, 10), 0);
-	assert_int_equal(wait_rank(&t->a, 10, CKPT_DURABLE), CKPT_EIO);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), CKPT_EIO);
 	shard_error = 0;
 	stop_in_order(t, 60000000000u);
 	begin_again(t, 10);
@@ -553,11 +547,11 @@ static void test_stop_says_what_is_lost(void **state)
 	struct node_test *t = *state;
 
 	begin_one(t);
-	assert_int_equal(node_stop_lost(t->w.node, "at all"), 0);
+	assert_int_equal(node_stop_lost(t->host.node, "at all"), 0);
 	shard_error = -EIO;
 	save_until(&t->a, 0, 7, CKPT_COMMITTED);
 	stop_in_order(t, 3600000000000u);
-	assert_int_equal(node_stop_lost(t->w.node, "at all"), 1);
+	assert_int_equal(node_stop_lost(t->host.node, "at all"), 1);
 	assert_true(was_told("3 job 'job': step 7 is committed and is lost with this stop"));
 	assert_true(was_told("could not be written: cannot begin "));
 }
@@ -570,7 +564,7 @@ static void test_stop_is_bounded(void **state)
 	log_error = -EIO;
 	assert_int_equal(save_rank(&t->a, 0, 10), 0);
 	stop_in_order(t, 100000000u);
-	assert_int_equal(node_stop_lost(t->w.node, "within a moment"), 0);
+	assert_int_equal(node_stop_lost(t->host.node, "within a moment"), 0);
 	assert_true(was_told("3 job 'job': step 10 was saved by every rank and could not be "
 			     "committed within a moment: "));
 }

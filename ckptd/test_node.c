@@ -5,22 +5,35 @@
  */
 #include <config.h>
 
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/fault.h"
+#include "base/memory.h"
 #include "ckptd/test_node_rig.h"
+#include "model/declaration.h"
+#include "proto/session.pb-c.h"
+#include "storage/disk_posix.h"
 
 static void run_backend(struct node_test *t, const char *backend)
 {
-	uint64_t base;
 
 	t->backend = backend;
 	begin_two(t);
 	for (uint64_t step = 10; step <= 60; step += 10) {
 		assert_int_equal(save_rank(&t->a, 0, step), 0);
 		assert_int_equal(save_rank(&t->b, 1, step), 0);
-		assert_int_equal(wait_rank(&t->a, step, CKPT_DURABLE), 0);
+		assert_int_equal(hand_wait(&t->a, step, CKPT_DURABLE), 0);
 	}
 	assert_int_equal(save_rank(&t->a, 0, 60), -EINVAL); /* steps rise (I5) */
 	leave(&t->a);
@@ -31,13 +44,13 @@ static void run_backend(struct node_test *t, const char *backend)
 	join(t, &t->b, 1, 2, "run2");
 	declare_rank(&t->a, 0, 2);
 	load_rank(&t->a, 0, 60, CKPT_TIER_MEMORY);
-	end(t);
+	end_node(t);
 
-	begin(t);
-	connect_rank(&t->w, &t->a);
-	assert_int_equal(open_rank(&t->a, 1, 2, "run1", &base), CKPT_EEPOCH);
-	assert_int_equal(open_rank(&t->a, 1, 2, "run3", &base), 0);
-	assert_int_equal(base, 60);
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 1, 2, "run1"), CKPT_EEPOCH);
+	assert_int_equal(open_rank(&t->a, 1, 2, "run3"), 0);
+	assert_int_equal(t->a.base_step, 60);
 	declare_rank(&t->a, 1, 2);
 	load_rank(&t->a, 1, 60, CKPT_TIER_DISK);
 }
@@ -72,21 +85,21 @@ static void test_skip_is_named(void **state)
 	skip.reason = (char *)"tensors changed while it was copied";
 	q.body_case = CKPT__REQUEST__BODY_SKIP;
 	q.skip = &skip;
-	ask_ok(&t->b, &q);
+	assert_int_equal(hand_ask_code(&t->b, &q), 0);
 	assert_int_equal(save_rank(&t->a, 0, 58), 0);
-	assert_int_equal(wait_rank(&t->a, 58, CKPT_COMMITTED), CKPT_EABORTED);
+	assert_int_equal(hand_wait(&t->a, 58, CKPT_COMMITTED), CKPT_EABORTED);
 	assert_true(was_told("step 58 aborted: rank 1 skipped it: tensors changed while it was "
 			     "copied"));
 }
 
 /* ---- A log that is damaged ---- */
 
-static void damage_record(const struct world *w, unsigned n)
+static void damage_record(const struct node_test *t, unsigned n)
 {
 	char path[512];
 	glob_t g;
 
-	snprintf(path, sizeof(path), "%s/jobs/*/log/%020u", w->dir, n);
+	snprintf(path, sizeof(path), "%s/jobs/*/log/%020u", t->dir, n);
 	assert_int_equal(glob(path, 0, NULL, &g), 0);
 	assert_int_equal(g.gl_pathc, 1);
 	assert_int_equal(truncate(g.gl_pathv[0], 20), 0);
@@ -99,13 +112,13 @@ static void save_two(struct node_test *t)
 	begin_one(t);
 	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	save_until(&t->a, 0, 20, CKPT_DURABLE);
-	end(t);
+	end_node(t);
 }
 
 static void start_fails(struct node_test *t)
 {
-	assert_int_equal(try_start(&t->w, t->backend, &t->o), -EIO);
-	end(t);
+	assert_int_equal(try_begin_node(t), -EIO);
+	end_node(t);
 }
 
 /* Begun anew beside the old one, which stays what it was until the new one is whole. */
@@ -114,24 +127,24 @@ static void test_log_begun_anew(void **state)
 	struct node_test *t = *state;
 
 	save_two(t);
-	damage_record(&t->w, 3);
+	damage_record(t, 3);
 	log_error = -EIO;
 	start_fails(t);
-	assert_int_equal(count_files(&t->w, "jobs/*/log.old-*"), 0);
-	assert_true(count_files(&t->w, "jobs/*/log/0*") > 4);
+	assert_int_equal(count_files(t, "jobs/*/log.old-*"), 0);
+	assert_true(count_files(t, "jobs/*/log/0*") > 4);
 #ifdef CKPT_FAULTS
 	/* It ends where nothing but the whole new log is there. */
 	fault_arm(FAULT_RELOG_ASIDE, FAULT_ERROR, fault_hits(FAULT_RELOG_ASIDE) + 1, false);
 	start_fails(t);
-	assert_int_equal(count_files(&t->w, "jobs/*/log"), 0);
+	assert_int_equal(count_files(t, "jobs/*/log"), 0);
 	/* the unfinished one was empty */
-	assert_int_equal(count_files(&t->w, "jobs/*/log.old-*"), 1);
-	begin(t);
-	assert_int_equal(count_files(&t->w, "jobs/*/log.old-*"), 1); /* not begun anew again */
-	end(t);
+	assert_int_equal(count_files(t, "jobs/*/log.old-*"), 1);
+	begin_node(t);
+	assert_int_equal(count_files(t, "jobs/*/log.old-*"), 1); /* not begun anew again */
+	end_node(t);
 #endif
-	begin(t);
-	assert_int_equal(count_files(&t->w, "jobs/*/log.new"), 0);
+	begin_node(t);
+	assert_int_equal(count_files(t, "jobs/*/log.new"), 0);
 	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 20);
 	declare_rank(&t->a, 0, 1);
 	load_rank(&t->a, 0, 20, CKPT_TIER_DISK);
@@ -147,28 +160,27 @@ static void test_unreadable_is_named(void **state)
 	glob_t g;
 
 	save_two(t);
-	snprintf(path, sizeof(path), "%s/jobs/*/20.*/COMMIT", t->w.dir);
+	snprintf(path, sizeof(path), "%s/jobs/*/20.*/COMMIT", t->dir);
 	assert_int_equal(glob(path, 0, NULL, &g), 0);
 	assert_int_equal(truncate(g.gl_pathv[0], 20), 0);
 	globfree(&g);
-	begin(t);
+	begin_node(t);
 	assert_true(was_told("3 job 'job': step 20 on disk cannot be used: "));
 }
 
 #define NOBODY 65533
 
 /* As that user: the peer's credentials are taken when it connects. */
-static int open_as(struct world *w, uid_t uid, struct rank *k, const uint8_t *token, size_t len,
+static int open_as(struct node_test *t, uid_t uid, struct hand *k, const uint8_t *token, size_t len,
 		   bool reconnect, char text[static 200])
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Open o = CKPT__OPEN__INIT;
-	Ckpt__Reply *r;
-	int fds[64], code;
-	size_t n;
+	struct hand_answer a;
+	int code;
 
 	assert_int_equal(seteuid(uid), 0);
-	connect_rank(w, k);
+	connect_rank(t, k);
 	assert_int_equal(seteuid(0), 0);
 	o.job = (char *)"job";
 	o.rank = uid == 0 ? 0 : 1;
@@ -178,16 +190,15 @@ static int open_as(struct world *w, uid_t uid, struct rank *k, const uint8_t *to
 	o.reconnect = reconnect;
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &o;
-	r = ask(k, &q, fds, &n);
-	code = r->code;
-	snprintf(text, 200, "%s", r->text);
+	code = hand_ask(k, &q, &a);
+	assert_non_null(a.reply);
+	snprintf(text, 200, "%s", a.reply->text);
 	if (code == 0) {
-		assert_true(r->open->token.len == 32);
-		memcpy(text, r->open->token.data, 32);
-		memcpy(text + 32, r->open->job_id.data, 16);
-		close(fds[0]);
+		assert_true(a.reply->open->token.len == 32);
+		memcpy(text, a.reply->open->token.data, 32);
+		memcpy(text + 32, a.reply->open->job_id.data, 16);
 	}
-	ckpt__reply__free_unpacked(r, NULL);
+	hand_answer_free(&a);
 	return code;
 }
 
@@ -196,26 +207,25 @@ static int open_as(struct world *w, uid_t uid, struct rank *k, const uint8_t *to
 static void test_token(void **state)
 {
 	struct node_test *t = *state;
-	struct world *w = &t->w;
-	struct rank other[4];
+	struct hand other[4];
 	char mine[200], text[200];
 	uint8_t wrong[32];
 
 	if (geteuid() != 0) /* nobody else can be played */
 		return;
-	begin(t);
-	assert_int_equal(chmod(w->socket, 0666), 0);
-	assert_int_equal(chmod(w->dir, 0755), 0);
-	assert_int_equal(open_as(w, 0, &t->a, NULL, 0, false, mine), 0);
+	begin_node(t);
+	assert_int_equal(chmod(t->socket, 0666), 0);
+	assert_int_equal(chmod(t->dir, 0755), 0);
+	assert_int_equal(open_as(t, 0, &t->a, NULL, 0, false, mine), 0);
 	memcpy(wrong, mine, 32);
 	wrong[7] ^= 1;
-	assert_int_equal(open_as(w, NOBODY, &other[0], wrong, 32, false, text), CKPT_EDENIED);
+	assert_int_equal(open_as(t, NOBODY, &other[0], wrong, 32, false, text), CKPT_EDENIED);
 	assert_non_null(strstr(text, "token"));
-	assert_int_equal(open_as(w, NOBODY, &other[1], (uint8_t *)mine, 32, false, text), 0);
+	assert_int_equal(open_as(t, NOBODY, &other[1], (uint8_t *)mine, 32, false, text), 0);
 	assert_memory_equal(text, mine, 48); /* the same job */
-	assert_int_equal(open_as(w, NOBODY, &other[2], NULL, 0, false, text), 0);
+	assert_int_equal(open_as(t, NOBODY, &other[2], NULL, 0, false, text), 0);
 	assert_memory_not_equal(text + 32, mine + 32, 16);
-	assert_int_equal(open_as(w, NOBODY, &other[3], wrong, 32, false, text), -EAGAIN);
+	assert_int_equal(open_as(t, NOBODY, &other[3], wrong, 32, false, text), -EAGAIN);
 	for (int i = 0; i < 4; i++)
 		leave(&other[i]);
 }
@@ -236,30 +246,24 @@ static int slow_create(struct memory *m, const char *name, uint64_t size, struct
 	return memory_ops->create(m, name, size, ret);
 }
 
-static void count_ledgers(struct world *w)
+static void count_ledgers(struct host *h)
 {
 	static struct memory_ops slow;
 
-	memory_ops = w->memory->ops;
+	memory_ops = h->memory->ops;
 	slow = *memory_ops;
 	slow.create = slow_create;
-	w->memory->ops = &slow;
+	h->memory->ops = &slow;
 	loop_thread = pthread_self();
 	ledgers = ledgers_of_loop = 0;
 }
 
 /* In a memfd of `size` bytes that begins with these; returns at once. */
-static void send_declaration(struct rank *k, const void *bytes, size_t len, size_t size)
+static void send_declaration(struct hand *k, const void *bytes, size_t len, size_t size)
 {
 	struct digest digest = declaration_digest(bytes, len);
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Declare d = CKPT__DECLARE__INIT;
-	char control[CMSG_SPACE(sizeof(int))] = {0};
-	uint8_t buf[1000];
-	struct iovec iov = {.iov_base = buf};
-	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-			   .msg_controllen = sizeof(control)};
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	int fd = memfd_create("declaration", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
 	assert_true(fd >= 0);
@@ -268,16 +272,20 @@ static void send_declaration(struct rank *k, const void *bytes, size_t len, size
 	assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK), 0);
 	d.digest = (ProtobufCBinaryData){16, digest.b};
 	d.in_fd = true;
-	q.id = ++k->next_id;
 	q.body_case = CKPT__REQUEST__BODY_DECLARE;
 	q.declare = &d;
-	iov.iov_len = ckpt__request__pack(&q, buf);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(int));
-	assert_int_equal(sendmsg(k->fd, &m, MSG_NOSIGNAL), iov.iov_len);
+	assert_int_equal(hand_send_fd(k, &q, fd), 0);
 	close(fd);
+}
+
+/* Of the answer to what was sent last. */
+static int receive_code(struct hand *k)
+{
+	uint64_t id = 0;
+	int code = hand_receive(k, &id);
+
+	assert_int_equal(id, k->next_id);
+	return code;
 }
 
 static void many_shards(uint32_t n, void **ret, size_t *ret_len)
@@ -302,13 +310,13 @@ enum { RANKS = 8 };
 static void test_declarations_at_once(void **state)
 {
 	struct node_test *t = *state;
-	struct rank k[RANKS];
+	struct hand k[RANKS];
 	void *bytes;
 	size_t len;
 
 	many_shards(20000, &bytes, &len);
-	begin(t);
-	count_ledgers(&t->w);
+	begin_node(t);
+	count_ledgers(&t->host);
 	for (uint32_t i = 0; i < RANKS; i++)
 		join(t, &k[i], i, RANKS, "run1");
 	for (uint32_t i = 0; i < RANKS; i++)
@@ -325,12 +333,12 @@ static void test_declarations_at_once(void **state)
 enum { BLOBS = 58, NAME = 1000 };
 
 /* Blobs of no bytes with long names. */
-static int save_names(struct rank *k, uint64_t step)
+static int save_names(struct hand *k, uint64_t step)
 {
 	static char names[BLOBS][NAME + 1];
 	Ckpt__BlobPlace blob[BLOBS], *blobs[BLOBS];
 
-	wait_credit(k);
+	assert_int_equal(hand_credit(k), 0);
 	for (int i = 0; i < BLOBS; i++) {
 		memset(names[i], 'a' + i % 26, NAME);
 		names[i][0] = (char)('a' + i / 26);
@@ -339,20 +347,20 @@ static int save_names(struct rank *k, uint64_t step)
 		blob[i].name = names[i];
 		blob[i].image_offset = round_up(k->image_bytes, 4096);
 	}
-	return seal_rank(k, step, blobs, BLOBS, blob[0].image_offset);
+	return hand_seal(k, step, blobs, BLOBS, blob[0].image_offset);
 }
 
 static void test_names_of_blobs_have_their_room(void **state)
 {
 	struct node_test *t = *state;
 
-	begin(t);
-	count_ledgers(&t->w);
+	begin_node(t);
+	count_ledgers(&t->host);
 	join(t, &t->a, 0, 1, "run1");
 	declare_and_prepare(&t->a, 0, 1);
 	for (uint64_t step = 10; step < 100; step += 10) {
 		assert_int_equal(save_names(&t->a, step), 0);
-		assert_int_equal(wait_rank(&t->a, step, CKPT_COMMITTED), 0);
+		assert_int_equal(hand_wait(&t->a, step, CKPT_COMMITTED), 0);
 	}
 	assert_true(ledgers > 1);
 	assert_int_equal(ledgers_of_loop, 0);
@@ -363,24 +371,24 @@ static void test_too_large_to_be_written_down(void **state)
 {
 	struct node_test *t = *state;
 
-	begin(t);
+	begin_node(t);
 	join(t, &t->a, 0, 1, "run1");
 	send_declaration(&t->a, "", 1, DECLARATION_BYTES_MAX + 1);
 	assert_int_equal(receive_code(&t->a), -E2BIG);
 	declare_elements(&t->a, 0, 1, 1ull << 40); /* 4 TiB: 1 GiB of digests */
-	assert_int_equal(try_prepare(&t->a), -E2BIG);
+	assert_int_equal(hand_prepare(&t->a), -E2BIG);
 	declare_and_prepare(&t->a, 0, 1);
 }
 
 /* ---- Adoption ---- */
 
 /* What save_two() left becomes one that a tool has made: in incoming/, without a log. */
-static void move_to_incoming(const struct world *w, char hex[ID_TEXT_MAX])
+static void move_to_incoming(const struct node_test *t, char hex[ID_TEXT_MAX])
 {
 	char command[1024];
 	glob_t g;
 
-	snprintf(command, sizeof(command), "%s/jobs/*", w->dir);
+	snprintf(command, sizeof(command), "%s/jobs/*", t->dir);
 	assert_int_equal(glob(command, 0, NULL, &g), 0);
 	assert_int_equal(g.gl_pathc, 1);
 	snprintf(hex, ID_TEXT_MAX, "%s", strrchr(g.gl_pathv[0], '/') + 1);
@@ -388,7 +396,7 @@ static void move_to_incoming(const struct world *w, char hex[ID_TEXT_MAX])
 	snprintf(command, sizeof(command),
 		 "cd %s && mkdir incoming && mv jobs/%s incoming/ && rm -r incoming/%s/log "
 		 "incoming/%s/token",
-		 w->dir, hex, hex, hex);
+		 t->dir, hex, hex, hex);
 	assert_int_equal(system(command), 0);
 }
 
@@ -399,29 +407,28 @@ static void test_adopted_once(void **state)
 	Ckpt__Admin admin = CKPT__ADMIN__INIT;
 	struct node_test *t = *state;
 	char hex[ID_TEXT_MAX];
-	uint64_t base;
 
 	save_two(t);
-	move_to_incoming(&t->w, hex);
-	begin(t);
-	connect_rank(&t->w, &t->a);
-	connect_rank(&t->w, &t->b);
+	move_to_incoming(t, hex);
+	begin_node(t);
+	connect_rank(t, &t->a);
+	connect_rank(t, &t->b);
 	admin.verb = CKPT__ADMIN__VERB__ADOPT;
 	admin.job = hex;
 	q.body_case = CKPT__REQUEST__BODY_ADMIN;
 	q.admin = &admin;
 	log_error = -EIO;
-	send_request(&t->a, &q);
-	send_request(&t->b, &q);
+	assert_int_equal(hand_send(&t->a, &q), 0);
+	assert_int_equal(hand_send(&t->b, &q), 0);
 	assert_true(receive_code(&t->a) < 0);
 	assert_true(receive_code(&t->b) < 0);
-	assert_int_equal(count_files(&t->w, "jobs/*"), 0); /* its name is free */
-	assert_int_equal(count_files(&t->w, "incoming/*/*/COMMIT"), 2);
+	assert_int_equal(count_files(t, "jobs/*"), 0); /* its name is free */
+	assert_int_equal(count_files(t, "incoming/*/*/COMMIT"), 2);
 	disk_is_good();
-	assert_int_equal(ask_code(&t->a, &q), 0);
-	assert_int_equal(ask_code(&t->b, &q), 0); /* whose answer was lost */
-	assert_int_equal(open_rank(&t->a, 0, 1, "run2", &base), 0);
-	assert_int_equal(base, 20);
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_int_equal(hand_ask_code(&t->b, &q), 0); /* whose answer was lost */
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), 0);
+	assert_int_equal(t->a.base_step, 20);
 }
 
 int main(void)

@@ -19,13 +19,6 @@
 #include "proto/session_page.h"
 
 #define TURNS_MAX 6000 /* of 10 ms */
-#define FDS_MAX 64
-
-struct answer {
-	Ckpt__Reply *reply;
-	int fds[FDS_MAX];
-	size_t n_fds;
-};
 
 static int fail(struct hand *k, int code, const char *what)
 {
@@ -35,10 +28,10 @@ static int fail(struct hand *k, int code, const char *what)
 
 /* ---- Messages ---- */
 
-static int receive(struct hand *k, struct answer *ret)
+static int receive(struct hand *k, struct hand_answer *ret)
 {
 	for (int i = 0; i < TURNS_MAX; i++) {
-		char control[CMSG_SPACE(FDS_MAX * sizeof(int))];
+		char control[CMSG_SPACE(HAND_FDS_MAX * sizeof(int))];
 		static uint8_t buf[65536];
 		struct iovec iov = { buf, sizeof(buf) };
 		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
@@ -62,7 +55,7 @@ static int receive(struct hand *k, struct answer *ret)
 	return fail(k, -ETIMEDOUT, "no answer");
 }
 
-static void answer_free(struct answer *a)
+void hand_answer_free(struct hand_answer *a)
 {
 	for (size_t i = 0; i < a->n_fds; i++)
 		close(a->fds[i]);
@@ -108,7 +101,7 @@ int hand_send_fd(struct hand *k, Ckpt__Request *q, int fd)
 
 int hand_receive(struct hand *k, uint64_t *ret_id)
 {
-	struct answer a = { 0 };
+	struct hand_answer a = {0};
 	int r = receive(k, &a);
 
 	if (r == 0) {
@@ -116,12 +109,11 @@ int hand_receive(struct hand *k, uint64_t *ret_id)
 		r = a.reply->code;
 		snprintf(k->text, sizeof(k->text), "%s", r < 0 ? a.reply->text : "");
 	}
-	answer_free(&a);
+	hand_answer_free(&a);
 	return r;
 }
 
-/* Returns the code of the answer; *ret is to be freed in every case. */
-static int ask(struct hand *k, Ckpt__Request *q, struct answer *ret)
+int hand_ask(struct hand *k, Ckpt__Request *q, struct hand_answer *ret)
 {
 	int r;
 
@@ -139,12 +131,12 @@ static int ask(struct hand *k, Ckpt__Request *q, struct answer *ret)
 	return ret->reply->code;
 }
 
-static int ask_only(struct hand *k, Ckpt__Request *q)
+int hand_ask_code(struct hand *k, Ckpt__Request *q)
 {
-	struct answer a;
-	int r = ask(k, q, &a);
+	struct hand_answer a;
+	int r = hand_ask(k, q, &a);
 
-	answer_free(&a);
+	hand_answer_free(&a);
 	return r;
 }
 
@@ -166,7 +158,7 @@ int hand_connect(struct hand *k, struct host *h)
 	hello.program = (char *)"test by hand";
 	q.body_case = CKPT__REQUEST__BODY_HELLO;
 	q.hello = &hello;
-	return ask_only(k, &q);
+	return hand_ask_code(k, &q);
 }
 
 void hand_close(struct hand *k)
@@ -184,7 +176,7 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Open o = CKPT__OPEN__INIT;
-	struct answer a;
+	struct hand_answer a;
 	int r;
 
 	o.job = (char *)job;
@@ -193,7 +185,7 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 	o.run_id = (char *)run;
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &o;
-	r = ask(k, &q, &a);
+	r = hand_ask(k, &q, &a);
 	if (r == 0 && a.n_fds == 1) {
 		k->page = mmap(NULL, SESSION_PAGE_BYTES, PROT_READ, MAP_SHARED, a.fds[0], 0);
 		k->epoch = a.reply->open->epoch;
@@ -203,7 +195,7 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 	} else if (r == 0) {
 		r = fail(k, -EPROTO, "open: not one descriptor");
 	}
-	answer_free(&a);
+	hand_answer_free(&a);
 	return r;
 }
 
@@ -250,12 +242,12 @@ int hand_declare(struct hand *k, struct geometry g, const struct shard *shards, 
 	m.bytes = (ProtobufCBinaryData){ len, bytes };
 	q.body_case = CKPT__REQUEST__BODY_DECLARE;
 	q.declare = &m;
-	r = ask_only(k, &q);
+	r = hand_ask_code(k, &q);
 	alloc_free(bytes);
 	return r;
 }
 
-static int map_slots(struct hand *k, const struct answer *a)
+static int map_slots(struct hand *k, const struct hand_answer *a)
 {
 	const Ckpt__PrepareReply *p = a->reply->prepare;
 
@@ -280,21 +272,21 @@ int hand_prepare(struct hand *k)
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Prepare p = CKPT__PREPARE__INIT;
 	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
-	struct answer a;
+	struct hand_answer a;
 	int r;
 
 	p.blob_bytes = HAND_BLOB_MAX;
 	q.body_case = CKPT__REQUEST__BODY_PREPARE;
 	q.prepare = &p;
-	r = ask(k, &q, &a);
+	r = hand_ask(k, &q, &a);
 	if (r == 0)
 		r = map_slots(k, &a);
-	answer_free(&a);
+	hand_answer_free(&a);
 	if (r < 0)
 		return r;
 	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	q.slots_ready = &ready;
-	return ask_only(k, &q);
+	return hand_ask_code(k, &q);
 }
 
 /* ---- Save ---- */
@@ -307,22 +299,46 @@ static uint8_t *slot_of(struct hand *k, uint32_t number)
 	return NULL;
 }
 
-int hand_save(struct hand *k, uint64_t step, hand_fill_fn *fill, void *arg, const void *blob,
-	      uint64_t blob_bytes)
+int hand_credit(struct hand *k)
+{
+	for (int i = 0; i < TURNS_MAX && k->page->credit == k->used_credit; i++)
+		host_turn(k->host);
+	return k->page->credit == k->used_credit ? fail(k, -ETIMEDOUT, "no credit") : 0;
+}
+
+int hand_seal(struct hand *k, uint64_t step, Ckpt__BlobPlace **blobs, size_t n_blobs,
+	      uint64_t image_len)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Seal seal = CKPT__SEAL__INIT;
-	Ckpt__BlobPlace place = CKPT__BLOB_PLACE__INIT, *places[] = { &place };
-	uint8_t *image;
 	int r;
 
-	for (int i = 0; i < TURNS_MAX && k->page->credit == k->used_credit; i++)
-		host_turn(k->host);
-	if (k->page->credit == k->used_credit)
-		return fail(k, -ETIMEDOUT, "no credit");
 	seal.credit = k->page->credit;
 	seal.slot = k->page->credit_slot;
-	image = slot_of(k, seal.slot);
+	seal.step = step;
+	seal.epoch = k->epoch;
+	seal.image_len = image_len;
+	seal.blobs = blobs;
+	seal.n_blobs = n_blobs;
+	seal.declaration = (ProtobufCBinaryData){ 16, k->declaration.b };
+	q.body_case = CKPT__REQUEST__BODY_SEAL;
+	q.seal = &seal;
+	r = hand_ask_code(k, &q);
+	if (r == 0)
+		k->used_credit = seal.credit;
+	return r;
+}
+
+int hand_save(struct hand *k, uint64_t step, hand_fill_fn *fill, void *arg, const void *blob,
+	      uint64_t blob_bytes)
+{
+	Ckpt__BlobPlace place = CKPT__BLOB_PLACE__INIT, *places[] = {&place};
+	uint8_t *image;
+	int r = hand_credit(k);
+
+	if (r < 0)
+		return r;
+	image = slot_of(k, k->page->credit_slot);
 	if (!image)
 		return fail(k, -EPROTO, "the credit names a slot that is not ours");
 	for (uint32_t i = 0; i < k->n_shards; i++)
@@ -331,18 +347,7 @@ int hand_save(struct hand *k, uint64_t step, hand_fill_fn *fill, void *arg, cons
 	place.image_offset = round_up(k->image_bytes, 4096);
 	place.bytes = blob_bytes;
 	memcpy(image + place.image_offset, blob, blob_bytes);
-	seal.step = step;
-	seal.epoch = k->epoch;
-	seal.image_len = place.image_offset + blob_bytes;
-	seal.blobs = places;
-	seal.n_blobs = 1;
-	seal.declaration = (ProtobufCBinaryData){ 16, k->declaration.b };
-	q.body_case = CKPT__REQUEST__BODY_SEAL;
-	q.seal = &seal;
-	r = ask_only(k, &q);
-	if (r == 0)
-		k->used_credit = seal.credit;
-	return r;
+	return hand_seal(k, step, places, 1, place.image_offset + blob_bytes);
 }
 
 int hand_wait(struct hand *k, uint64_t step, uint32_t what)
@@ -354,7 +359,7 @@ int hand_wait(struct hand *k, uint64_t step, uint32_t what)
 	w.what = what;
 	q.body_case = CKPT__REQUEST__BODY_WAIT;
 	q.wait = &w;
-	return ask_only(k, &q);
+	return hand_ask_code(k, &q);
 }
 
 /* ---- List, load, admin ---- */
@@ -363,12 +368,12 @@ int hand_list(struct hand *k, struct hand_info *infos, size_t n, size_t *ret_n)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__List l = CKPT__LIST__INIT;
-	struct answer a;
+	struct hand_answer a;
 	int r;
 
 	q.body_case = CKPT__REQUEST__BODY_LIST;
 	q.list = &l;
-	r = ask(k, &q, &a);
+	r = hand_ask(k, &q, &a);
 	if (r == 0 && a.reply->list->n_checkpoints > n)
 		r = fail(k, -E2BIG, "list");
 	for (size_t i = 0; r == 0 && i < a.reply->list->n_checkpoints; i++) {
@@ -381,7 +386,7 @@ int hand_list(struct hand *k, struct hand_info *infos, size_t n, size_t *ret_n)
 	}
 	if (r == 0 && a.reply->list->n_checkpoints == 0)
 		*ret_n = 0;
-	answer_free(&a);
+	hand_answer_free(&a);
 	return r;
 }
 
@@ -437,7 +442,7 @@ static int place_all(struct hand *k, const struct load_plan *p, const int *fds,
 	return 0;
 }
 
-static int follow_plan(struct hand *k, const struct answer *a, struct hand_loaded *ret)
+static int follow_plan(struct hand *k, const struct hand_answer *a, struct hand_loaded *ret)
 {
 	uint64_t targets[HAND_SHARDS_MAX];
 	struct load_plan plan;
@@ -470,7 +475,7 @@ int hand_load(struct hand *k, uint64_t step, const struct attempt_id *attempt,
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Load l = CKPT__LOAD__INIT;
 	Ckpt__LoadEnd end = CKPT__LOAD_END__INIT;
-	struct answer a;
+	struct hand_answer a;
 	int r;
 
 	l.step = step;
@@ -478,7 +483,7 @@ int hand_load(struct hand *k, uint64_t step, const struct attempt_id *attempt,
 		l.attempt = (ProtobufCBinaryData){ 16, (uint8_t *)attempt->b };
 	q.body_case = CKPT__REQUEST__BODY_LOAD;
 	q.load = &l;
-	r = ask(k, &q, &a);
+	r = hand_ask(k, &q, &a);
 	if (r == 0 && !a.reply->load)
 		r = fail(k, CKPT_ENOTFOUND, "there is nothing to load");
 	if (r == 0) {
@@ -487,13 +492,13 @@ int hand_load(struct hand *k, uint64_t step, const struct attempt_id *attempt,
 		end.load = a.reply->load->load;
 		r = follow_plan(k, &a, ret);
 	}
-	answer_free(&a);
+	hand_answer_free(&a);
 	if (r < 0)
 		return r;
 	end.complete = true;
 	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
 	q.load_end = &end;
-	return ask_only(k, &q);
+	return hand_ask_code(k, &q);
 }
 
 int hand_admin(struct hand *k, const char *job, int verb, uint64_t step)
@@ -506,5 +511,5 @@ int hand_admin(struct hand *k, const char *job, int verb, uint64_t step)
 	m.step = step;
 	q.body_case = CKPT__REQUEST__BODY_ADMIN;
 	q.admin = &m;
-	return ask_only(k, &q);
+	return hand_ask_code(k, &q);
 }

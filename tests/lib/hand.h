@@ -14,10 +14,13 @@
 #include "tests/lib/host.h"
 
 struct Ckpt__Request; /* of proto/session.pb-c.h */
+struct Ckpt__Reply;
+struct Ckpt__BlobPlace;
 
 #define HAND_SHARDS_MAX 4
 #define HAND_SLOTS_MAX 8
 #define HAND_BLOB_MAX 4096
+#define HAND_FDS_MAX    64
 #define HAND_BASE_NONE UINT64_MAX
 
 struct hand {
@@ -33,6 +36,12 @@ struct hand {
 	struct shard shards[HAND_SHARDS_MAX]; /* in declared order, with places in the image */
 	uint32_t n_shards;
 	char text[ERR_TEXT_MAX];
+};
+
+struct hand_answer {
+	struct Ckpt__Reply *reply; /* NULL: there is none */
+	int fds[HAND_FDS_MAX];
+	size_t n_fds;
 };
 
 struct hand_info {
@@ -60,14 +69,22 @@ MUST_CHECK int hand_prepare(struct hand *k);
 typedef void hand_fill_fn(void *arg, const struct shard *s, uint8_t *out);
 MUST_CHECK int hand_save(struct hand *k, uint64_t step, hand_fill_fn *fill, void *arg,
 			 const void *blob, uint64_t blob_bytes);
+/* The two halves of hand_save(): a credit is there; the slot that it names is sealed as it is. */
+MUST_CHECK int hand_credit(struct hand *k);
+MUST_CHECK int hand_seal(struct hand *k, uint64_t step, struct Ckpt__BlobPlace **blobs,
+			 size_t n_blobs, uint64_t image_len);
 MUST_CHECK int hand_wait(struct hand *k, uint64_t step, uint32_t what);
 /* Newest first; at most n. */
 MUST_CHECK int hand_list(struct hand *k, struct hand_info *infos, size_t n, size_t *ret_n);
 /* attempt NULL with step CKPT_LATEST. The load is ended, complete, when everything was placed. */
 MUST_CHECK int hand_load(struct hand *k, uint64_t step, const struct attempt_id *attempt,
 			 struct hand_loaded *ret);
-/* Any request (the id is set here), without waiting; and the next answer: its code, *ret_id. */
-
+/* Any request (the id is set here); *ret is to be freed in every case. */
+MUST_CHECK int hand_ask(struct hand *k, struct Ckpt__Request *q, struct hand_answer *ret);
+void hand_answer_free(struct hand_answer *a);
+/* The code alone. */
+MUST_CHECK int hand_ask_code(struct hand *k, struct Ckpt__Request *q);
+/* Without waiting; and the next answer: its code, *ret_id. */
 MUST_CHECK int hand_send(struct hand *k, struct Ckpt__Request *q);
 MUST_CHECK int hand_send_fd(struct hand *k, struct Ckpt__Request *q, int fd);
 MUST_CHECK int hand_receive(struct hand *k, uint64_t *ret_id);

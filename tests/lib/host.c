@@ -40,6 +40,8 @@ static void on_line(void *arg, int level, const char *line)
 	}
 	if (getenv("CKPT_TEST_VERBOSE"))
 		log_line(&h->log, level, line);
+	if (h->on_line)
+		h->on_line(h->on_line_arg, level, line);
 }
 
 static void on_ready(void *arg, int status, const char *text)
@@ -60,12 +62,16 @@ static int no_sync(struct disk_file *f)
 static int start_world(struct host *h, const struct host_options *o, struct err *e)
 {
 	struct workers_options wo = { .threads = { 2, 1, 1, 1, 1, 1 }, .queue_depth = 4 };
+	struct workers_options more = {.threads = {2, 2, 2, 1, 2, 2}, .queue_depth = 8};
 	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 64,
 				       .conns_per_uid = 64, .handshake_ns = LISTENER_HANDSHAKE_NS,
 				       .log = &h->log };
-	struct memory_options mo = { .root = "", .budget = o->memory_budget, .log = &h->log };
+	struct memory_options mo = {
+		.root = "", .budget = o->memory_budget, .huge_pages = o->as_ckptd, .log = &h->log};
 	int r;
 
+	if (o->as_ckptd)
+		wo = more;
 	r = loop_epoll_new(&h->loop, e);
 	if (r == 0)
 		r = disk_posix_open(o->folder, o->backend, &h->disk, e);
@@ -91,6 +97,8 @@ int host_start(struct host *h, const struct host_options *o, struct err *e)
 
 	memset(h, 0, sizeof(*h));
 	snprintf(h->socket, sizeof(h->socket), "%s", o->socket);
+	h->on_line = o->log;
+	h->on_line_arg = o->log_arg;
 	log_init(&h->log);
 	h->log.level = getenv("CKPT_TEST_VERBOSE") ? LOG_DEBUG : LOG_CRIT;
 	rng_system(&h->rng);

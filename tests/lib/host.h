@@ -19,6 +19,9 @@ struct host_options {
 	uint64_t memory_budget; /* 0: half of the machine's */
 	void (*before)(void *arg); /* called while it starts, once; it may turn the host */
 	void *before_arg;
+	node_log_fn *log; /* each line, from any thread; may be NULL */
+	void *log_arg;
+	bool as_ckptd;       /* more than one thread of most kinds, huge pages */
 	bool skip_file_sync; /* a planted bug: once it is ready no file is synced; folders are */
 };
 
@@ -36,6 +39,8 @@ struct host {
 	struct node *node;
 	char socket[108];
 	int ready;            /* 0: not yet; 1: yes; else the error */
+	node_log_fn *on_line; /* of the options */
+	void *on_line_arg;
 	unsigned logs_begun_anew;
 	unsigned errors;      /* lines of level error */
 	char error[ERR_TEXT_MAX]; /* the last of them */
