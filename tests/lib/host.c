@@ -4,6 +4,7 @@
 #include "tests/lib/host.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +30,13 @@ static int open_log(void *arg, const struct job_id *job, bool anew, struct joblo
 	return joblog_single_open(h->disk, dir, ret, e);
 }
 
+static pthread_mutex_t lines_mutex = PTHREAD_MUTEX_INITIALIZER; /* worker threads say some */
+
 static void on_line(void *arg, int level, const char *line)
 {
 	struct host *h = arg;
 
+	pthread_mutex_lock(&lines_mutex);
 	h->logs_begun_anew += strstr(line, "beginning it anew") != NULL;
 	if (level <= LOG_ERR) {
 		h->errors++;
@@ -42,14 +46,17 @@ static void on_line(void *arg, int level, const char *line)
 		log_line(&h->log, level, line);
 	if (h->on_line)
 		h->on_line(h->on_line_arg, level, line);
+	pthread_mutex_unlock(&lines_mutex);
 }
 
 static void on_ready(void *arg, int status, const char *text)
 {
 	struct host *h = arg;
 
+	pthread_mutex_lock(&lines_mutex);
 	if (status < 0)
 		snprintf(h->error, sizeof(h->error), "%s", text);
+	pthread_mutex_unlock(&lines_mutex);
 	h->ready = status < 0 ? status : 1;
 }
 

@@ -19,7 +19,7 @@ struct host_options {
 	uint64_t memory_budget; /* 0: half of the machine's */
 	void (*before)(void *arg); /* called while it starts, once; it may turn the host */
 	void *before_arg;
-	node_log_fn *log; /* each line, from any thread; may be NULL */
+	node_log_fn *log; /* each line, one after another, from any thread; may be NULL */
 	void *log_arg;
 	bool as_ckptd;       /* more than one thread of most kinds, huge pages */
 	bool skip_file_sync; /* a planted bug: once it is ready no file is synced; folders are */
