@@ -2,26 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ckptctl and the real ckptd, with a job of two ranks that saves while it is looked at.
 . "${top_srcdir:-.}/tools/test_ctl_functions.sh"
-requires test -x "$build/ckptd/ckptd"
-requires test -e "$build/.libs/libckpt.so"
-requires test -e "$src/python/ckpt/_lib.py"
-sock=$dir/sock
-daemon= trainer=
-trap 'kill $trainer $daemon 2>/dev/null; wait; rm -rf "$dir"' EXIT
-
-start_daemon () {
-	mkdir -p "$data"
-	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
-	daemon=$!
-	for i in $(seq 600); do
-		ctl --json status --socket "$sock" >"$dir/out" 2>&1
-		! grep -q '"ready": true' "$dir/out" || return 0
-		kill -0 $daemon || break
-		sleep 0.1
-	done
-	cat "$dir/log" "$dir/out"
-	exit 99
-}
+needs_daemon
 
 cat >"$dir/train.py" <<'PY'
 import ctypes, sys
@@ -170,9 +151,7 @@ says out "leaf 1 of rank 1 (tensor 'w'"
 exec 8>&-
 wait $trainer
 trainer=
-kill $daemon
-wait $daemon
-daemon=
+stop_daemon
 run 2 status --socket "$sock"
 says err "cannot reach ckptd"
 [ "$("$build/tools/test_make_data" "$data" index | grep pinned)" = 'run7 50 pinned' ] ||

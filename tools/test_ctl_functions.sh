@@ -108,6 +108,35 @@ make_data () {
 	beta=$data/jobs/b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1
 }
 
+# needs_daemon: for tests beside the real ckptd, and trainers in Python; it is ended in any case, and
+# so is $trainer.
+needs_daemon () {
+	requires test -x "$build/ckptd/ckptd"
+	requires test -e "$build/.libs/libckpt.so"
+	requires test -e "$src/python/ckpt/_lib.py"
+	sock=$dir/sock
+	daemon='' trainer=''
+	trap 'kill $trainer $daemon 2>/dev/null; wait; rm -rf "$dir"' EXIT
+}
+start_daemon () {
+	mkdir -p "$data"
+	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
+	daemon=$!
+	for i in $(seq 600); do
+		ctl --json status --socket "$sock" >"$dir/out" 2>&1
+		! grep -q '"ready": true' "$dir/out" || return 0
+		kill -0 $daemon || break
+		sleep 0.1
+	done
+	cat "$dir/log" "$dir/out"
+	exit 99
+}
+stop_daemon () {
+	kill $daemon
+	wait $daemon
+	daemon=
+}
+
 # Every name and byte of the data folder.
 fingerprint () { (cd "$data" && find . -printf '%p %s %T@ %i\n' | sort; find . -type f | sort | xargs cksum); }
 

@@ -2,32 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ckptctl reshard beside a real ckptd, and between two lives of one: trainers load what it made.
 . "${top_srcdir:-.}/tools/test_ctl_functions.sh"
-requires test -x "$build/ckptd/ckptd"
-requires test -e "$build/.libs/libckpt.so"
-requires test -e "$src/python/ckpt/_lib.py"
-sock=$dir/sock
-daemon=
-trap 'kill $daemon 2>/dev/null; wait; rm -rf "$dir"' EXIT
-
-start_daemon () {
-	mkdir -p "$data"
-	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
-	daemon=$!
-	for i in $(seq 600); do
-		ctl --json status --socket "$sock" >"$dir/out" 2>&1
-		! grep -q '"ready": true' "$dir/out" || return 0
-		kill -0 $daemon || break
-		sleep 0.1
-	done
-	cat "$dir/log" "$dir/out"
-	exit 99
-}
-
-stop_daemon () {
-	kill $daemon
-	wait $daemon
-	daemon=
-}
+needs_daemon
 
 # train.py JOB WORLD COMMAND...: "save N" or "load N": N is the step; all ranks in one process.
 cat >"$dir/train.py" <<'PY'
