@@ -26,6 +26,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/load_priv.h"
 
 #define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
@@ -122,7 +123,7 @@ static int make_plan(struct load *l)
 	for (uint32_t i = 0; i < l->n_sources; i++)
 		in[i].declaration = l->sources[i].table.declaration;
 	l->as_stored = l->kind == LOAD_OWN && wanted_as_stored(&l->others, in, l->n_sources);
-	l->own_first = wants_own(l);
+	l->own_first = wants_own(l) && (l->as_stored || !BUG(OWN_IF_ALL_OWN));
 	for (uint32_t i = 0; i < l->n_sources; i++) {
 		in[i].cost = cost_of(l, &l->sources[i]);
 		if (l->sources[i].open)

@@ -201,6 +201,20 @@ static const struct profile people = {
 	.admin = 4,
 };
 
+/* The job is started again and again, with another world and layout. */
+static const struct profile restarts = {
+	.name = "restarts",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 600 * SIM_MS,
+	.events = 40,
+	.weight = {[TROUBLE_relaunch] = 4, [TROUBLE_kill_rank] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 4,
+	.slow_load = 4,
+};
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -220,6 +234,7 @@ static const struct {
 	{BUG_LOST_IS_NOTHING, &everything, NULL},
 	{BUG_MIX_TRIES, &everything, NULL},
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
+	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},
