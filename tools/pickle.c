@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -707,6 +708,25 @@ static int make_fixed(struct machine *m)
 	return 0;
 }
 
+/* Behind the last opcode: a dict can grow after it was given as a state. Many objects may share a
+ * state, and each is searched: without a bound that is quadratic. */
+static int check_states(struct machine *m)
+{
+	for (uint32_t i = 0; i < m->p->n; i++) {
+		const struct pickle_value *v = &m->p->values[i];
+		const struct pickle_value *state;
+
+		if (v->type != PICKLE_CALL || v->state == VALUE_NONE)
+			continue;
+		state = &m->p->values[v->state];
+		if (state->type == PICKLE_DICT && state->n / 2 > PICKLE_FIELDS_MAX)
+			return err_set(m->e, -E2BIG,
+				       "a %s in it has %" PRIu32 " fields; at most %d can be read",
+				       v->name->name, state->n / 2, PICKLE_FIELDS_MAX);
+	}
+	return 0;
+}
+
 int pickle_parse(const void *bytes, size_t len, pickle_find_name *find, struct pickle *ret,
 		 struct err *e)
 {
@@ -732,6 +752,8 @@ int pickle_parse(const void *bytes, size_t len, pickle_find_name *find, struct p
 	r = m->stack.at ? make_fixed(m) : err_code(e, -ENOMEM, "read a pickle");
 	if (r == 0)
 		r = run(m);
+	if (r == 0)
+		r = check_states(m);
 	alloc_free(m->stack.at);
 	alloc_free(m->memo.at);
 	alloc_free(m);

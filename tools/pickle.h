@@ -26,6 +26,7 @@
 #define PICKLE_BYTES_MAX  (1u << 29) /* of the input */
 #define PICKLE_VALUES_MAX (1u << 26)
 #define PICKLE_MARKS_MAX  1000       /* containers begun one inside the other */
+#define PICKLE_FIELDS_MAX 256        /* of an object's state: pickle_get() goes through them */
 #define PICKLE_DEPTH_MAX  100        /* of a tree that is walked */
 #define PICKLE_STEPS_MAX  (1u << 27) /* of one walk: sharing can make a short pickle a large tree  \
 				      */
@@ -98,7 +99,8 @@ const struct pickle_value *pickle_at(const struct pickle *p, uint32_t i);
 /* Item i of a tuple, list, set or dict (keys at even, values at odd places). */
 const struct pickle_value *pickle_item(const struct pickle *p, const struct pickle_value *v,
 				       uint32_t i);
-/* What a dict with string keys holds there: the last that was put, NULL when nothing was. */
+/* What a dict with string keys holds there: the last that was put, NULL when nothing was, or when
+ * there are more than PICKLE_FIELDS_MAX: for states, in which pickle_parse() refuses that. */
 const struct pickle_value *pickle_get(const struct pickle *p, const struct pickle_value *dict,
 				      const char *key);
 /* Whether v is a call of the name with this id. */

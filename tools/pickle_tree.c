@@ -68,7 +68,7 @@ bool pickle_is_text(const struct pickle_value *v, const char *text)
 const struct pickle_value *pickle_get(const struct pickle *p, const struct pickle_value *dict,
 				      const char *key)
 {
-	if (dict->type != PICKLE_DICT)
+	if (dict->type != PICKLE_DICT || dict->n / 2 > PICKLE_FIELDS_MAX)
 		return NULL;
 	assert(dict->n % 2 == 0);
 	for (uint32_t i = dict->n; i > 0; i -= 2)

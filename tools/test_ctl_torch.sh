@@ -161,6 +161,22 @@ refuses "$o/folders/perrank" "was saved with use_collectives=False"
 refuses "$o/folders/system" "it names 'posix.system'"
 refuses "$o/folders/other" "it is a dict, not the Metadata"
 
+# Large ones for which anything quadratic takes many minutes.
+holds '
+d = Folder2()
+d.tensor("x", torch.ones(2), [0])
+info, n = d.places[d.m.MetadataIndex("x", torch.Size([0]))], 400000
+chunk = d.m.ChunkStorageMetadata
+d.items["x"].size, one = torch.Size([n]), torch.Size([1])
+d.items["x"].chunks = [chunk(torch.Size([i]), one) for i in range(n - 2)] + [chunk(torch.Size([n - 2]), torch.Size([2])), chunk(torch.Size([n - 1]), one)]
+d.places = {d.m.MetadataIndex("x", torch.Size([i])): info for i in range(n)}
+d.write(o + "folders/overlaps")
+shared = {"offsets": torch.Size([0]), "sizes": torch.Size([2]), **{str(i): None for i in range(n)}}
+chunk.__getstate__ = lambda self: shared
+d.write(o + "folders/fields")'
+refuses "$o/folders/overlaps" "tensor 'x': two of its parts overlap: [399998:400000] and [399999:400000]"
+refuses "$o/folders/fields" "a ChunkStorageMetadata in it has 400002 fields; at most 256 can be read"
+
 # ---- Damage
 
 copy () { rm -rf "$o/damaged" && cp -r "$1" "$o/damaged"; }
@@ -223,4 +239,4 @@ deflated it has no data.pkl, or a compressed one
 END
 [ ! -e "$o/hostile/executed" ] && [ ! -e "$o/folders/executed" ] || fail "something was executed"
 run 2 show refused --data "$data"
-ending 170
+ending 180

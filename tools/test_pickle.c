@@ -47,6 +47,56 @@ static void refused(const char *bytes, size_t len, int code, const char *sentenc
 		fail_msg("%d '%s', not %d '%s'", r, e.text, code, sentence);
 }
 
+/* n fields, given as a state before or after all of them are in it. */
+static void write_state(struct pickle_writer *w, int n, bool grown)
+{
+	char name[16];
+
+	pickle_begin(w);
+	pickle_object(w, "torch.distributed.checkpoint.metadata", "Metadata");
+	pickle_op(w, PICKLE_OP_EMPTY_DICT);
+	if (grown) {
+		const uint8_t put[] = {'q', (uint8_t)w->n_memo}, get[] = {'h', (uint8_t)w->n_memo};
+
+		w->n_memo++;
+		write_bytes(&w->out, put, 2);
+		pickle_op(w, PICKLE_OP_BUILD);
+		write_bytes(&w->out, get, 2);
+	}
+	pickle_op(w, PICKLE_OP_MARK);
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "%d", i);
+		pickle_text(w, name, strlen(name));
+		pickle_op(w, PICKLE_OP_NONE);
+	}
+	pickle_op(w, PICKLE_OP_SETITEMS);
+	pickle_op(w, grown ? PICKLE_OP_TUPLE2 : PICKLE_OP_BUILD);
+	pickle_op(w, PICKLE_OP_STOP);
+}
+
+static void test_states(void **state)
+{
+	(void)state;
+	for (int grown = 0; grown < 2; grown++) {
+		for (int more = 0; more < 2; more++) {
+			struct pickle_writer w = {0};
+
+			write_state(&w, PICKLE_FIELDS_MAX + more, grown);
+			assert_false(w.out.bad);
+			if (more) {
+				refused((const char *)w.out.buf, w.out.len, -E2BIG,
+					"a Metadata in it has 257 fields; at most 256 can be read");
+			} else {
+				struct pickle p;
+
+				must_parse((const char *)w.out.buf, w.out.len, &p);
+				pickle_free(&p);
+			}
+			pickle_writer_free(&w);
+		}
+	}
+}
+
 static void test_numbers(void **state)
 {
 	static const struct {
@@ -293,10 +343,11 @@ static void test_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_numbers), cmocka_unit_test(test_containers),
-		cmocka_unit_test(test_calls),   cmocka_unit_test(test_refusals),
-		cmocka_unit_test(test_bounds),  cmocka_unit_test(test_walks),
-		cmocka_unit_test(test_copies),  cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_states),     cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_containers), cmocka_unit_test(test_calls),
+		cmocka_unit_test(test_refusals),   cmocka_unit_test(test_bounds),
+		cmocka_unit_test(test_walks),      cmocka_unit_test(test_copies),
+		cmocka_unit_test(test_memory),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

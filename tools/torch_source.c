@@ -19,6 +19,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "model/boxtree.h"
 #include "tools/torch_names.h"
 
 #define BUFFER_BYTES (1u << 20)
@@ -209,16 +210,25 @@ static int open_part(struct torch_source *t, struct torch_part *p, struct err *e
 static int find_overlap(const struct torch_source *t, size_t tensor, struct err *e)
 {
 	char a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
-	struct box both;
+	struct boxtree tree = {0};
+	int r = 0;
 
-	for (size_t i = t->first_part[tensor]; i < t->first_part[tensor + 1]; i++)
-		for (size_t k = t->first_part[tensor]; k < i; k++)
-			if (box_intersect(&t->parts[i].box, &t->parts[k].box, &both))
-				return err_set(e, CKPT_EMISMATCH,
-					       "two of its parts overlap: %s and %s",
-					       box_text(a, &t->parts[k].box),
-					       box_text(b, &t->parts[i].box));
-	return e ? e->code : CKPT_EMISMATCH;
+	boxtree_reset(&tree, t->tensors[tensor].global.ndim);
+	for (size_t i = t->first_part[tensor]; r == 0 && i < t->first_part[tensor + 1]; i++)
+		r = boxtree_add(&tree, &t->parts[i].box, 0);
+	if (r == 0)
+		r = boxtree_build(&tree);
+	for (size_t i = 0; r == 0 && i < tree.n; i++) {
+		const struct boxtree_box *own = &tree.boxes[i];
+		const struct boxtree_box *first = boxtree_first(&tree, &own->box);
+
+		/* Of two that overlap, the later one finds the earlier one before itself. */
+		if (first != own)
+			r = err_set(e, CKPT_EMISMATCH, "two of its parts overlap: %s and %s",
+				    box_text(a, &first->box), box_text(b, &own->box));
+	}
+	boxtree_fini(&tree);
+	return r < 0 ? r : e ? e->code : CKPT_EMISMATCH;
 }
 
 static int declare_parts(const struct torch_source *t, size_t tensor, void **ret, struct err *e)

@@ -136,6 +136,9 @@ static int check_bits(const struct pickle *p, const struct pickle_value *v, stru
 		return 0;
 	if (v->type != PICKLE_DICT)
 		return err_set(e, CKPT_EPROTO, "its properties are a %s", pickle_type_text(v));
+	if (v->n / 2 > PICKLE_FIELDS_MAX)
+		return err_set(e, -E2BIG, "it has %" PRIu32 " properties; at most %d can be read",
+			       v->n / 2, PICKLE_FIELDS_MAX);
 	for (size_t i = 0; i < sizeof(bits) / sizeof(*bits); i++) {
 		const struct pickle_value *bit = pickle_get(p, v, bits[i]);
 
