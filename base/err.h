@@ -20,7 +20,8 @@ struct err {
 
 #define MUST_CHECK __attribute__((warn_unused_result))
 
-/* Sets code and text and returns code. e may be NULL: only the code is wanted. */
+/* Sets code and text and returns code. e may be NULL: only the code is wanted. This and the next
+ * two replace control characters in the text: what is quoted cannot move a cursor. */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "context: " before the text that is there and returns e->code (code when e is NULL). */
 int err_wrap(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

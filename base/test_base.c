@@ -41,6 +41,23 @@ static void test_err_cuts_long_text(void **state)
 	assert_int_equal(strlen(e.text), ERR_TEXT_MAX - 1);
 }
 
+/* What is quoted from a file moves no cursor. */
+static void test_err_replaces_control_characters(void **state)
+{
+	static const char hostile[] = "a\x1b[2J\r\n\t\x7f\xc2\x9b"
+				      "1m\xc3\xa9";
+	struct err e = {0};
+
+	(void)state;
+	err_set(&e, -EIO, "tensor '%s'", hostile);
+	assert_string_equal(e.text, "tensor 'a?[2J?????\?1m\xc3\xa9'");
+	err_code(&e, -EIO, "%s", hostile);
+	assert_string_equal(e.text, "a?[2J?????\?1m\xc3\xa9: Input/output error");
+	err_set(&e, -EIO, "inner");
+	err_wrap(&e, -EIO, "%s", hostile);
+	assert_string_equal(e.text, "a?[2J?????\?1m\xc3\xa9: inner");
+}
+
 static void test_reader_is_sticky(void **state)
 {
 	uint8_t buf[6] = { 1, 0, 2, 0, 0, 0 };
@@ -337,6 +354,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_err_wraps_outward),
 		cmocka_unit_test(test_err_cuts_long_text),
+		cmocka_unit_test(test_err_replaces_control_characters),
 		cmocka_unit_test(test_reader_is_sticky),
 		cmocka_unit_test(test_writer_round_trip),
 		cmocka_unit_test(test_checked_sizes),

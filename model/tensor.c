@@ -256,6 +256,9 @@ const char *name_text(char buf[NAME_TEXT_MAX], const char *name, uint32_t len)
 	for (uint32_t i = 0; i < len; i++)
 		if ((unsigned char)buf[i] < 0x20 || buf[i] == 0x7f)
 			buf[i] = '?';
+		else if ((unsigned char)buf[i] == 0xc2 && (unsigned char)buf[i + 1] >= 0x80 &&
+			 (unsigned char)buf[i + 1] < 0xa0) /* U+0080 to U+009F */
+			buf[i] = buf[i + 1] = '?';
 	return buf;
 }
 

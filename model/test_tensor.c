@@ -203,6 +203,7 @@ static void test_texts(void **state)
 		b.offset[i] = UINT64_MAX;
 	assert_true(strlen(box_text(box, &b)) < BOX_TEXT_MAX);
 	assert_string_equal(name_text(name, "a\nb", 3), "a?b");
+	assert_string_equal(name_text(name, "a\xc2\x9b", 3), "a??");
 	memset(big, 'a', sizeof(big));
 	memcpy(big + sizeof(big) - 4, "tail", 4);
 	name_text(name, big, sizeof(big));

@@ -49,12 +49,14 @@ static const struct pickle_value *field(const struct pickle *p, const struct pic
 
 static int name_of(const struct pickle_value *v, const char **ret, uint32_t *ret_len, struct err *e)
 {
+	char text[NAME_TEXT_MAX];
+
 	if (v->type != PICKLE_STR)
 		return err_set(e, CKPT_EPROTO, "a name is a %s", pickle_type_text(v));
 	if (v->n == 0 || v->n > CKPT_NAME_MAX)
 		return err_set(e, CKPT_EVERSION,
-			       "the name '%.60s' has %" PRIu32 " byte%s; 1 to %d can be kept",
-			       v->n ? (const char *)v->text : "", v->n, plural(v->n),
+			       "the name '%s' has %" PRIu32 " byte%s; 1 to %d can be kept",
+			       name_text(text, (const char *)v->text, v->n), v->n, plural(v->n),
 			       CKPT_NAME_MAX);
 	*ret = (const char *)v->text;
 	*ret_len = v->n;
@@ -131,13 +133,15 @@ static int count_field(const struct pickle *p, const struct pickle_value *info, 
 /* A path that stays in the folder; its index is found when all are known (name_files()). */
 static int check_path(const struct pickle_value *path, struct err *e)
 {
+	char text[NAME_TEXT_MAX];
+
 	if (!path || path->type != PICKLE_STR)
 		return err_set(e, CKPT_EPROTO, "the name of its file is no string");
 	if (path->n == 0 || path->n > 255 || memchr(path->text, '/', path->n) ||
 	    memchr(path->text, '\0', path->n) || path->text[0] == '.')
 		return err_set(e, CKPT_EPROTO,
-			       "its file '%.*s' is not a plain name inside of the folder",
-			       (int)min_u64(path->n, 100), (const char *)path->text);
+			       "its file '%s' is not a plain name inside of the folder",
+			       name_text(text, (const char *)path->text, path->n));
 	return 0;
 }
 

@@ -210,6 +210,7 @@ static int check_cover(const struct safetensors_header *h, uint64_t data_len, st
 
 static int check_metadata(const json_t *m, struct err *e)
 {
+	char text[NAME_TEXT_MAX];
 	const char *key;
 	json_t *v;
 
@@ -217,11 +218,13 @@ static int check_metadata(const json_t *m, struct err *e)
 		return 0;
 	if (!json_is_object(m))
 		return err_set(e, CKPT_EPROTO, SAFETENSORS_METADATA " is no object");
-	json_object_foreach((json_t *)(uintptr_t)m, key, v) if (!json_is_string(v)) return err_set(
-		e, CKPT_EPROTO,
-		SAFETENSORS_METADATA " has '%.100s', which "
-				     "is no text",
-		key);
+	json_object_foreach((json_t *)(uintptr_t)m, key, v)
+	{
+		if (!json_is_string(v))
+			return err_set(e, CKPT_EPROTO,
+				       SAFETENSORS_METADATA " has '%s', which is no text",
+				       name_text(text, key, (uint32_t)strlen(key)));
+	}
 	return 0;
 }
 
@@ -427,6 +430,7 @@ static bool stays_in_folder(const char *file) /* (3) */
 int safetensors_index_parse(const void *json, size_t len, json_t **ret_map, struct err *e)
 {
 	json_t *root = NULL, *map, *v;
+	char a[NAME_TEXT_MAX], b[NAME_TEXT_MAX];
 	const char *name, *file;
 	int r;
 
@@ -445,9 +449,10 @@ int safetensors_index_parse(const void *json, size_t len, json_t **ret_map, stru
 			if (file && stays_in_folder(file))
 				continue;
 			r = err_set(e, CKPT_EPROTO,
-				    "tensor '%.100s' is in '%.100s', which is not "
-				    "the name of a file beside the index",
-				    name, file ? file : "?");
+				    "tensor '%s' is in '%s', which is not the name of a file "
+				    "beside the index",
+				    name_text(a, name, (uint32_t)strlen(name)),
+				    file ? name_text(b, file, (uint32_t)strlen(file)) : "?");
 			break;
 		}
 	if (r == 0)

@@ -27,6 +27,8 @@ static void refused(const char *json, uint64_t data_len, int code, const char *s
 	struct err e;
 	int r = parse(json, data_len, &h, &e);
 
+	for (const unsigned char *p = (const unsigned char *)e.text; *p; p++)
+		assert_true(*p >= 0x20 && *p != 0x7f); /* names reach a terminal */
 	if (r != code || !strstr(e.text, sentence))
 		fail_msg("%s: %d '%s', not %d '%s'", json, r, e.text, code, sentence);
 }
@@ -123,6 +125,10 @@ static void test_damage_is_named(void **state)
 	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[],\"dtype\":\"I8\"}}", 1, CKPT_EPROTO,
 		"duplicate object key");
 	refused("{\"a\":3}", 0, CKPT_EPROTO, "tensor 'a': it is not described by");
+	refused("{\"\\u001b]0;x\\u0007\":3}", 0, CKPT_EPROTO, "tensor '?]0;x?': it is not");
+	refused("{\"a\":" T("\\u001b[2J", "[0]", "[0,0]") "}", 0, CKPT_EVERSION,
+		"'a' has the dtype ?[2J, which");
+	refused("{\"__metadata__\":{\"\\u001b[2J\":1}}", 0, CKPT_EPROTO, "has '?[2J', which is no");
 	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[0]}}", 0, CKPT_EPROTO, "it is not described");
 	refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0],\"x\":1}}", 0,
 		CKPT_EPROTO, "it is not described");
