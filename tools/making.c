@@ -291,7 +291,8 @@ int making_open(const struct making_options *o, const struct making_rank *ranks,
 		return err_code(e, -ENOMEM, "make a new job");
 	m->o = *o;
 	m->o.memory = o->memory ? o->memory : MEMORY_DEFAULT;
-	m->o.sync_every = o->sync_every ? o->sync_every : SYNC_EVERY_DEFAULT;
+	m->o.sync_every =
+		o->sync_every ? min_u64(o->sync_every, SYNC_EVERY_MAX) : SYNC_EVERY_DEFAULT;
 	snprintf(m->job, sizeof(m->job), "%s", o->job ? o->job : "");
 	m->world = world;
 	m->id.step = o->step;

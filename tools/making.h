@@ -46,7 +46,7 @@ struct making_options {
 	uint64_t memory;    /* bytes of buffers for all ranks; 0: 64 MiB */
 	int compression;    /* zstd level; 0: off */
 	uint64_t sync_every; /* with keep: bytes that are put between two notes of what is durable;
-				0: 256 MiB */
+				0: 256 MiB; at most 8 GiB */
 	bool dry_run; /* open only says what it would refuse, and writes nothing: what is asked
 			 of the making may follow, then close; job may be NULL: not named yet */
 	bool keep;          /* after a failure or a kill it stays for the next making_open() of the

@@ -30,8 +30,8 @@
 #include "model/load_plan.h"
 #include "tools/making_parts.h"
 
-#define JOURNAL_MAX  (1u << 30)
 #define NOTE_HEAD    8u
+#define NOTE_MAX     MAKING_NOTE_MAX
 #define LOCK_PATH    "incoming/LOCK"
 #define LOCK_TRIES   500
 #define LOCK_WAIT_NS 20000000
@@ -184,22 +184,66 @@ int making_note_done(struct making *m, uint32_t rank, struct err *e)
 
 /* ---- Reading ---- */
 
-/* The next good note; false: there is none. */
-static bool next_note(struct reader *all, uint32_t *ret_kind, struct reader *ret)
-{
-	struct reader start = *all;
-	uint32_t kind = read_u32(all), len = read_u32(all);
-	const void *body = read_bytes(all, len), *digest = read_bytes(all, 16);
-	struct digest d;
+struct journal {
+	struct disk_file *f;
+	uint64_t at, size;
+	uint8_t *note; /* the one read last; owned */
+	uint64_t cap;
+};
 
-	if (all->bad)
-		return false;
-	d = digest_of(start.p, NOTE_HEAD + (size_t)len);
-	if (memcmp(d.b, digest, sizeof(d.b)) != 0)
-		return false;
-	*ret_kind = kind;
-	*ret = reader_of(body, len);
-	return true;
+static int journal_begin(struct journal *j, struct disk_file *f)
+{
+	*j = (struct journal){.f = f};
+	return f->disk->ops->size(f, &j->size);
+}
+
+/* bytes of the note at j->at; 0: it cannot be one. */
+static int note_bytes(struct journal *j, uint64_t *ret)
+{
+	uint64_t least = NOTE_HEAD + sizeof(struct digest), left = j->size - j->at;
+	uint8_t head[NOTE_HEAD];
+	int r;
+
+	*ret = 0;
+	if (left < least)
+		return 0;
+	r = j->f->disk->ops->read(j->f, head, sizeof(head), j->at);
+	if (r == 0 && get_le32(head + 4) <= min_u64(NOTE_MAX, left - least))
+		*ret = least + get_le32(head + 4);
+	return r;
+}
+
+/*
+ * The next good note: 1, 0 when there is none, or an error. One at a time is in memory: what lies
+ * here may be anything of any size. ret points into j, up to the next call.
+ */
+static int next_note(struct journal *j, uint32_t *ret_kind, struct reader *ret)
+{
+	uint64_t bytes, len;
+	struct digest d;
+	int r = note_bytes(j, &bytes);
+
+	if (r < 0 || bytes == 0)
+		return r == -ENODATA ? 0 : r;
+	if (bytes > j->cap) {
+		alloc_free(j->note);
+		j->cap = 0;
+		j->note = alloc_zero(bytes);
+		if (!j->note)
+			return -ENOMEM;
+		j->cap = bytes;
+	}
+	r = j->f->disk->ops->read(j->f, j->note, bytes, j->at);
+	if (r < 0)
+		return r == -ENODATA ? 0 : r;
+	len = bytes - sizeof(d);
+	d = digest_of(j->note, len);
+	if (memcmp(d.b, j->note + len, sizeof(d.b)) != 0)
+		return 0;
+	*ret_kind = get_le32(j->note);
+	*ret = reader_of(j->note + NOTE_HEAD, len - NOTE_HEAD);
+	j->at += bytes;
+	return 1;
 }
 
 static bool read_done(struct making *m, struct reader *r)
@@ -263,22 +307,23 @@ static int read_part(struct making *m, struct reader *r)
 }
 
 /* Everything behind BEGIN, up to what is not good (1). */
-static int read_notes(struct making *m, const uint8_t *bytes, struct reader *all)
+static int read_notes(struct making *m, struct journal *j)
 {
 	struct reader note;
 	uint32_t kind;
 	int r = 1;
 
-	m->journal_end = (uint64_t)(all->p - bytes);
-	while (r == 1 && next_note(all, &kind, &note)) {
-		if (kind == NOTE_DONE)
+	m->journal_end = j->at;
+	while (r == 1) {
+		r = next_note(j, &kind, &note);
+		if (r == 1 && kind == NOTE_DONE)
 			r = read_done(m, &note);
-		else
+		else if (r == 1)
 			r = kind == NOTE_PART ? read_part(m, &note) : 0;
 		if (r == 1)
-			m->journal_end = (uint64_t)(all->p - bytes);
+			m->journal_end = j->at;
 	}
-	return r < 0 ? r : 0;
+	return r;
 }
 
 /* ---- What an earlier run left ---- */
@@ -290,16 +335,19 @@ struct finding {
 	struct err *err;
 };
 
-/* Whether the first note begins with the same job: 2 all of it is the same, 1 the name is. */
-static int compare_begin(const struct finding *x, struct reader *all)
+/* Whether the first note begins with the same job: 2 all of it is the same, 1 the name is, 0. */
+static int compare_begin(const struct finding *x, struct journal *j)
 {
 	const struct making *m = x->m;
 	struct reader note, name;
 	const char *job;
 	uint32_t kind;
 	size_t len;
+	int r = next_note(j, &kind, &note);
 
-	if (!next_note(all, &kind, &note) || kind != NOTE_BEGIN)
+	if (r < 0)
+		return r;
+	if (r == 0 || kind != NOTE_BEGIN)
 		return 0;
 	name = note;
 	read_u32(&name);
@@ -346,11 +394,12 @@ static int say_busy(const struct making *m, struct err *e)
 		       m->job);
 }
 
-/* Goes on with it: the lock is taken, what was noted is read. */
-static int take_over(struct finding *x, const struct job_id *job, const uint8_t *bytes,
-		     struct reader *all)
+/* Goes on with it: once the lock is taken, what was noted is read. f: of a dry run, which takes
+ * none. */
+static int take_over(struct finding *x, const struct job_id *job, struct disk_file *f)
 {
 	struct making *m = x->m;
+	struct journal j = {0};
 	int r = m->o.dry_run ? 0 : open_making(m, job, 0, &m->making);
 
 	if (r == -EAGAIN)
@@ -358,7 +407,14 @@ static int take_over(struct finding *x, const struct job_id *job, const uint8_t 
 	if (r == -ENOENT)
 		return 0;
 	if (r == 0)
-		r = read_notes(m, bytes, all);
+		r = journal_begin(&j, m->o.dry_run ? f : m->making);
+	if (r == 0)
+		r = compare_begin(x, &j);
+	if (r == 0 || r == 1) /* it was damaged since: it stays for gc */
+		r = -ESTALE;
+	if (r == 2)
+		r = read_notes(m, &j);
+	alloc_free(j.note);
 	if (r < 0)
 		return err_code(x->err, r, "go on with job '%s'", m->job);
 	m->id.job = *job;
@@ -387,37 +443,49 @@ static uint64_t disk_bytes(const struct making *m, const struct job_id *job)
 	return sum;
 }
 
-static int on_staged(void *arg, const struct staged *s)
+static int look_at(struct finding *x, const struct staged *s, struct disk_file *f)
 {
-	struct finding *x = arg;
 	struct making *m = x->m;
-	char path[DISK_PATH_MAX + 1];
-	CLEANUP_FREE void *bytes = NULL;
-	struct reader all;
-	size_t len = 0;
-	int r, same;
+	struct journal j = {0};
+	int same = journal_begin(&j, f);
 
-	if (x->found || !s->making)
-		return 0;
-	path_making(path, &s->job);
-	r = store_read_file(&m->store, path, JOURNAL_MAX, &bytes, &len);
-	if (r == -ENOENT)
-		return 0;
-	if (r < 0)
-		return err_code(x->err, r, "cannot read '%s'", path);
-	all = reader_of(bytes, len);
-	same = compare_begin(x, &all);
+	if (same == 0)
+		same = compare_begin(x, &j);
+	alloc_free(j.note);
+	if (same < 0)
+		return err_code(x->err, same, "cannot read what is being made in '%.150s'",
+				m->path);
 	if (same > 0 && s->busy)
 		return say_busy(m, x->err);
 	if (same < 2)
 		return 0;
-	if (!m->o.keep && m->o.dry_run)
-		m->freed += disk_bytes(m, &s->job);
-	else if (!m->o.keep) /* what it left is in nobody's way, and nobody's any more */
+	if (m->o.keep)
+		return take_over(x, &s->job, f);
+	if (!m->o.dry_run) /* what it left is in nobody's way, and nobody's any more */
 		return staging_remove(&m->store, &s->job, x->err);
-	if (!m->o.keep)
+	m->freed += disk_bytes(m, &s->job);
+	return 0;
+}
+
+static int on_staged(void *arg, const struct staged *s)
+{
+	struct finding *x = arg;
+	struct disk *d = x->m->store.disk;
+	char path[DISK_PATH_MAX + 1];
+	struct disk_file *f = NULL;
+	int r;
+
+	if (x->found || !s->making)
 		return 0;
-	return take_over(x, &s->job, bytes, &all);
+	path_making(path, &s->job);
+	r = d->ops->open(d, path, DISK_READ, &f);
+	if (r == -ENOENT)
+		return 0;
+	if (r < 0)
+		return err_code(x->err, r, "cannot open '%s'", path);
+	r = look_at(x, s, f);
+	d->ops->close(f);
+	return r;
 }
 
 /* Without the lock (3): what is found may be another's a moment later. */

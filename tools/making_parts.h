@@ -11,6 +11,14 @@
 #include "storage/staging.h"
 #include "tools/making.h"
 
+/*
+ * Bytes of a note behind its head; what says to be longer is none. A rank's note has 24 bytes and a
+ * digest for each leaf of each chunk: this is those of more than 40 GiB, so notes must not be
+ * further apart than SYNC_EVERY_MAX.
+ */
+#define MAKING_NOTE_MAX (16u << 20)
+#define SYNC_EVERY_MAX  (8ull << 30)
+
 /* What a journal says of a rank that was begun and not finished. */
 struct made {
 	uint64_t n_chunks, data_end, stored;

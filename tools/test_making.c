@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -618,6 +619,58 @@ static void goes_on_after_random_kills(void **state)
 	assert_int_equal(count_incoming(f), 0);
 }
 
+/* What lies in incoming/ may have any size: no more of it is read than is good. */
+static void reads_no_huge_journal(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	char path[4400], name[ID_TEXT_MAX] = "", other[4400];
+	const uint8_t long_note[] = {'B', 'E', 'G', 'N', 0xff, 0xff, 0xff, 0xff};
+	struct making *m = NULL;
+	struct err e = {0};
+	struct dirent *d;
+	DIR *dir;
+	int fd;
+
+	o.keep = true;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(making_put(m, 0, 0, f->ranks[0].image, f->ranks[0].image_len, &e), &e);
+	must(making_finish(m, 0, &e), &e);
+	making_close(m);
+	snprintf(path, sizeof(path), "%s/incoming", f->folder);
+	dir = opendir(path);
+	assert_non_null(dir);
+	while ((d = readdir(dir)))
+		if (strstr(d->d_name, ".making"))
+			snprintf(name, sizeof(name), "%.32s", d->d_name);
+	closedir(dir);
+	snprintf(path, sizeof(path), "%s/incoming/%s.making", f->folder, name);
+	name[0] = name[0] == '0' ? '1' : '0';
+	snprintf(other, sizeof(other), "%s/incoming/%s.making", f->folder, name);
+	assert_int_equal(truncate(path, 1ll << 40), 0); /* 1 TiB, all of it a hole */
+	for (int i = 0; i < 2; i++) {
+		fd = open(other, O_RDWR | O_CREAT, 0600);
+		assert_true(fd >= 0);
+		assert_int_equal(ftruncate(fd, 1ll << 40), 0);
+		if (i)
+			assert_int_equal(pwrite(fd, long_note, sizeof(long_note), 0),
+					 sizeof(long_note));
+		close(fd);
+		m = NULL;
+		must(making_open(&o, f->making, f->world, &m, &e), &e);
+		assert_true(making_resumed(m));
+		assert_true(making_has(m, 0));
+		if (i) {
+			must(put_all(f, m, &e), &e);
+			must(making_commit(m, &e), &e);
+		}
+		making_close(m);
+	}
+	check(f);
+	assert_int_equal(unlink(other), 0);
+	assert_int_equal(count_incoming(f), 0);
+}
+
 #ifdef CKPT_FAULTS
 /* An earlier run named COMMIT and did not come to its syncs: the next does them (I7). */
 static void makes_a_seen_commit_durable(void **state)
@@ -775,6 +828,7 @@ int main(void)
 		T3(refuses_a_name_twice),
 		T3(refuses_a_name_at_the_end),
 		T3(refuses_what_cannot_be),
+		T3(reads_no_huge_journal),
 		T3(says_dry_what_is_refused),
 		T3(says_dry_what_is_gone_on_with),
 		T3(goes_on_after_kills),
