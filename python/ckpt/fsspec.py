@@ -212,6 +212,7 @@ class _StoredFile(AbstractBufferedFile):
                  **kwargs: Any):
         super().__init__(fs, path, mode="rb", size=size, **kwargs)
         self._job, self._step, self._name = job, step, name
+        self._attempt: Optional[str] = None  # what was read first, and no other of that step
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         end = min(end, self.size)
@@ -220,6 +221,9 @@ class _StoredFile(AbstractBufferedFile):
         buffer = C.create_string_buffer(end - start)
         want = Want(self._name, (C.addressof(buffer), "uint8", (end - start,)), (self.size,), (start,))
         with self.fs._stored(self._job, self._step) as stored:
+            if self._attempt not in (None, stored.info.attempt):
+                raise OSError(f"{self.path}: step {self._step} was saved anew while the file was read")
+            self._attempt = stored.info.attempt
             stored.read([want], timeout_ms=_ms(self.fs.timeout))
         return buffer.raw
 

@@ -5,6 +5,7 @@ torch 2.x's FsspecWriter and FsspecReader call, on one rank and on three.
 
 Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed."""
 
+import glob
 import importlib.metadata
 import importlib.util
 import io
@@ -12,6 +13,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 
 import numpy as np
 
@@ -149,6 +151,36 @@ def test_what_comes_too_late_is_told(_):
     fs.mv("ckpt://late/3/b", "ckpt://late/3/b")
     fs.commit("ckpt://late/3")
     assert fs.cat("ckpt://late/3/b") == b"y"
+
+
+def test_a_step_that_is_saved_anew_is_not_mixed(d):
+    """It is damaged, the job falls back to the step before and comes to it again."""
+    def save(step, byte):
+        with ckpt.open("anew", 0, 1) as c:
+            a = np.zeros(40000, "uint8")
+            c.declare("a", a)
+            c.load()
+            a[:] = byte
+            assert c.save(step, wait_credit=True).wait(ckpt.DURABLE)
+
+    save(1, 1)
+    save(2, 2)
+    fs = fsspec.filesystem("ckpt")
+    f = fs.open("ckpt://anew/2/a", "rb", block_size=4096, cache_type="none")
+    assert f.read(4096) == b"\2" * 4096
+    _session.close_all()
+    kill_all(d)
+    shards = glob.glob(os.path.join(d.dir, "data", "jobs", "*", "2.*", "rank-0.shard"))
+    with open(max(shards, key=os.path.getmtime), "r+b") as damaged:
+        damaged.seek(4096)
+        damaged.write(b"?" * 4096)
+    d.start()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        save(2, 3)
+    assert any("cannot be restored" in str(w.message) for w in told), told
+    assert "anew" in raises(OSError, lambda: f.read(4096))
+    assert fs.cat("ckpt://anew/2/a") == b"\3" * 40000
 
 
 def test_threads_begin_a_step_once(_):
