@@ -185,12 +185,12 @@ const struct rank_table *reading_table(struct reading *r, uint32_t rank)
 	return reading_load(r, rank, NULL) < 0 ? NULL : &r->ranks[rank].shard.table;
 }
 
-/* Two for each rank at once, and some for everything else. */
-static void allow_files(uint32_t world)
+/* One for each rank, of each checkpoint that is open, and what else there is: all that may be. */
+static void allow_files(void)
 {
 	struct rlimit l;
 
-	if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= (rlim_t)world + 64)
+	if (getrlimit(RLIMIT_NOFILE, &l) < 0)
 		return;
 	l.rlim_cur = l.rlim_max;
 	ignore_result(setrlimit(RLIMIT_NOFILE, &l)); /* opening says so if it is not enough */
@@ -385,7 +385,7 @@ static int open_ranks(struct reading *r, struct err *e)
 		return err_code(e, -ENOMEM, "open %u rank%s", world, plural(world));
 	for (uint32_t i = 0; i < world; i++)
 		r->ranks[i].fd = -1;
-	allow_files(world);
+	allow_files();
 	for (uint32_t i = 0; i < world && rc == 0; i++)
 		rc = add_rank(r, i, e);
 	return rc;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -383,6 +384,29 @@ static void names_holes_and_disagreement(void **state)
 	test_free(want.to);
 }
 
+/* diff has two open, and each has a file of each rank: more than the soft limit allows. */
+static void opens_several_beside_each_other(void **state)
+{
+	enum { READINGS = 30 };
+	struct fixture *f = *state;
+	struct reading_options o = {.data = f->folder, .job = "alpha"};
+	struct reading *r[READINGS] = {NULL};
+	struct rlimit before, small;
+	struct err e = {0};
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+	small = before;
+	small.rlim_cur = 64 + WORLD;
+	if (before.rlim_max < 4 * READINGS * WORLD)
+		skip();
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+	for (int i = 0; i < READINGS; i++)
+		assert_int_equal(reading_open(&o, &r[i], &e), 0);
+	for (int i = 0; i < READINGS; i++)
+		reading_close(r[i]);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 /* Every allocation fails in turn; then all is as if nothing had been. */
 static void survives_lack_of_memory(void **state)
 {
@@ -432,6 +456,7 @@ int main(void)
 		RAW(names_a_damaged_leaf),
 		RAW(reads_on_when_the_source_is_removed),
 		RAW(names_holes_and_disagreement),
+		RAW(opens_several_beside_each_other),
 		RAW(survives_lack_of_memory),
 	};
 
