@@ -144,6 +144,51 @@ static void test_damage(void **state)
 	close(s.fd);
 }
 
+/* Of a storage that is larger than the tensor: x[:10] is saved with all of x. */
+static void test_damage_of_a_part(void **state)
+{
+	enum { ALL = 100000, PART = 10 };
+	struct sparse s = {.fd = temporary()};
+	struct torch_slice slice = {.fd = s.fd, .len = write_tensor(&s, ALL)};
+	struct torch_tensor t = {.key = "0",
+				 .key_len = 1,
+				 .dtype = CKPT_U8,
+				 .storage_bytes = ALL,
+				 .shape = {1, {PART}},
+				 .stride = {1},
+				 .span = PART,
+				 .bytes = PART,
+				 .packed = true};
+	uint8_t to[PART], byte;
+	struct torch_view view;
+	struct torch_zip *zip;
+	struct err e = {0};
+
+	(void)state;
+	for (int damaged = 0; damaged < 2; damaged++) {
+		for (int held = 0; held < 2; held++) {
+			int want = damaged ? CKPT_ECORRUPT : 0, r;
+
+			t.packed = !held;
+			assert_int_equal(torch_zip_open(&slice, &zip, &e), 0);
+			r = torch_view_open(zip, &t, 1 << 20, &view, &e);
+			assert_int_equal(r, held ? want : 0);
+			if (r == 0) {
+				assert_int_equal(torch_view_read(&view, 0, to, 4, &e), 0);
+				assert_int_equal(torch_view_read(&view, 4, to + 4, PART - 4, &e),
+						 want);
+				assert_int_equal(to[0] | to[1] << 8, 1);
+			}
+			torch_view_close(&view);
+			torch_zip_close(zip);
+		}
+		assert_int_equal(pread(s.fd, &byte, 1, (off_t)(slice.len / 2)), 1);
+		byte ^= 1;
+		assert_int_equal(pwrite(s.fd, &byte, 1, (off_t)(slice.len / 2)), 1);
+	}
+	close(s.fd);
+}
+
 static void test_values(void **state)
 {
 	uint8_t blob[256];
@@ -171,6 +216,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_damage),
+		cmocka_unit_test(test_damage_of_a_part),
 		cmocka_unit_test(test_values),
 	};
 

@@ -293,7 +293,9 @@ static int hold(struct torch_view *v, uint64_t memory, struct err *e)
 	r = shard_check(&s, e);
 	if (r == 0 && strided_init(&v->strided, &s, strides) < 0)
 		r = err_set(e, CKPT_EPROTO, "its strides cannot be used");
-	return r < 0 ? r : torch_zip_read(v->zip, v->record, t->first * size, v->held, bytes, e);
+	if (r == 0)
+		r = torch_zip_read(v->zip, v->record, t->first * size, v->held, bytes, e);
+	return r < 0 ? r : torch_zip_check(v->zip, v->record, e);
 }
 
 int torch_view_open(struct torch_zip *zip, const struct torch_tensor *t, uint64_t memory,
@@ -319,14 +321,18 @@ int torch_view_open(struct torch_zip *zip, const struct torch_tensor *t, uint64_
 int torch_view_read(struct torch_view *v, uint64_t offset, void *to, uint64_t len, struct err *e)
 {
 	const struct torch_tensor *t = &v->tensor;
+	int r;
 
 	assert(offset <= t->bytes && len <= t->bytes - offset);
 	if (v->held) {
 		strided_gather(&v->strided, v->held, offset, to, len);
 		return 0;
 	}
-	return torch_zip_read(v->zip, v->record, t->first * dtype_bytes(t->dtype) + offset, to, len,
-			      e);
+	r = torch_zip_read(v->zip, v->record, t->first * dtype_bytes(t->dtype) + offset, to, len,
+			   e);
+	if (r < 0 || offset + len < t->bytes)
+		return r;
+	return torch_zip_check(v->zip, v->record, e); /* the storage may go on behind it */
 }
 
 void torch_view_close(struct torch_view *v)

@@ -176,13 +176,22 @@ static int read_on(struct torch_zip *z, uint8_t *to, uint64_t len, struct err *e
 	return 0;
 }
 
-static int check_record(struct torch_zip *z, uint32_t i, struct err *e)
+int torch_zip_check(struct torch_zip *z, uint32_t i, struct err *e)
 {
-	CLEANUP_FREE uint8_t *buffer = alloc_zero(CHECK_BYTES);
-	int r = buffer ? open_record(z, i, e) : err_code(e, -ENOMEM, "check a record");
+	struct record *record = &z->records[i];
+	CLEANUP_FREE uint8_t *buffer = NULL;
+	int r = 0;
 
-	while (r == 0 && !z->records[i].checked)
-		r = read_on(z, buffer, min_u64(CHECK_BYTES, z->records[i].bytes - z->at), e);
+	assert(i < z->n_records);
+	if (record->checked)
+		return 0;
+	buffer = alloc_zero(CHECK_BYTES);
+	if (!buffer)
+		return err_code(e, -ENOMEM, "check a record");
+	if (!z->file || z->open != i || !z->unbroken)
+		r = open_record(z, i, e);
+	while (r == 0 && !record->checked)
+		r = read_on(z, buffer, min_u64(CHECK_BYTES, record->bytes - z->at), e);
 	return r;
 }
 
@@ -197,7 +206,7 @@ int torch_zip_read(struct torch_zip *z, uint32_t record, uint64_t offset, void *
 		return 0;
 	if (!z->file || z->open != record || z->at != offset) {
 		if (offset > 0 && !r->checked)
-			rc = check_record(z, record, e); /* (3) */
+			rc = torch_zip_check(z, record, e); /* (3) */
 		if (rc == 0)
 			rc = open_record(z, record, e);
 		if (rc == 0 && offset > 0 && zip_fseek(z->file, (zip_int64_t)offset, SEEK_SET) < 0)

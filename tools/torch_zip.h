@@ -5,7 +5,8 @@
  *
  * Every byte that is given out was checked against the record's CRC-32, unless the archive has none
  * (0: torch.serialization.set_crc32_options(False)): a record that is read from its beginning to
- * its end is checked on the way, another one is read once more before.
+ * its end is checked on the way, one that is read from another place is read once before. Who reads
+ * one from its beginning, but not to its end, asks for the check.
  */
 #ifndef TOOLS_TORCH_ZIP_H
 #define TOOLS_TORCH_ZIP_H
@@ -42,5 +43,7 @@ MUST_CHECK int torch_zip_find(struct torch_zip *z, const char *key, uint32_t key
 /* len bytes of a record from offset, both inside it. Fast when offsets rise. */
 MUST_CHECK int torch_zip_read(struct torch_zip *z, uint32_t record, uint64_t offset, void *to,
 			      uint64_t len, struct err *e);
+/* Reads what of the record was not read yet. CKPT_ECORRUPT: what was read of it is of no use. */
+MUST_CHECK int torch_zip_check(struct torch_zip *z, uint32_t record, struct err *e);
 
 #endif
