@@ -231,7 +231,8 @@ int layout_local(const struct layout *l, const struct layout_tensor *t, uint32_t
 	ret->here = true;
 	layout_strip(l, t, ret);
 	if (!find_rule(l, ret) && l->strict)
-		return err_set(e, -EINVAL, "no rule of the layout knows this name");
+		return err_set(e, -EINVAL,
+			       "no rule of the layout knows this name, and it is strict");
 	ret->flat = find_flat(l, ret, t->global.ndim);
 	for (uint32_t i = 0; i < l->n_places; i++) {
 		bool here, used;

@@ -334,7 +334,7 @@ static int make_output(const struct exporting *x, bool *ret_made, struct err *e)
 			       x->output);
 	*ret_made = mkdir(x->output, 0777) == 0;
 	if (!*ret_made && errno != EEXIST)
-		return err_code(e, -errno, "make the folder '%.250s'", x->output);
+		return newfile_cannot_make(x->output, -errno, e);
 	return 0;
 }
 

@@ -97,6 +97,11 @@ int data_open(const char *given, struct data *ret, struct err *e)
 				       "cannot read data folder '%.150s': only its owner and "
 				       "root can",
 				       ret->path);
+		if (r == CKPT_ENOTFOUND)
+			return err_set(e, r,
+				       "folder '%.150s' has no FORMAT: ckptd has never used it: "
+				       "name its data folder with --data FOLDER",
+				       ret->path);
 		return err_wrap(e, r, "data folder '%.150s'", ret->path);
 	}
 	return 0;

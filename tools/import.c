@@ -67,8 +67,10 @@ static int find_format(const struct ctl *c, const struct exchange_format **ret, 
 	if (c->format)
 		return err_set(e, -EINVAL, "'%.60s' is no format that can be imported: there is %s",
 			       c->format, known);
-	return err_set(e, -EINVAL, "'%.200s' is of no format that is known (%s)", c->args[0],
-		       known);
+	return err_set(e, -EINVAL,
+		       "'%.200s' is of no format that is known (%s): with --format NAME the answer "
+		       "is what it lacks to be that",
+		       c->args[0], known);
 }
 
 static int parse_step(const char *text, uint64_t *ret, struct err *e)
@@ -168,7 +170,8 @@ static int get_layout(struct importing *m, struct err *e)
 		all[i] = (struct layout_tensor){t->name, t->name_len, t->dtype, t->global};
 	}
 	m->world = layout_world(m->layout);
-	return layout_begin(m->layout, all, m->n, e);
+	r = layout_begin(m->layout, all, m->n, e);
+	return r < 0 ? err_wrap(e, r, "layout '%.100s'", m->c->to) : 0;
 }
 
 static int take_blobs(struct importing *m, struct err *e)

@@ -27,6 +27,17 @@ static int there_already(const char *path, struct err *e)
 		       path);
 }
 
+int newfile_cannot_make(const char *path, int code, struct err *e)
+{
+	const char *first = code == -ENOENT    ? "make its folder first, or "
+			    : code == -ENOTDIR ? "what should be its folder is a file: "
+			    : code == -ENOSPC  ? "make room, or "
+					       : "";
+
+	return err_set(e, code, "cannot make '%.250s': %s: %sname another place with --output",
+		       path, err_text(code), first);
+}
+
 int newfile_begin(struct newfile *f, const char *path, bool replace, uint64_t size, struct err *e)
 {
 	struct stat st;
@@ -39,20 +50,22 @@ int newfile_begin(struct newfile *f, const char *path, bool replace, uint64_t si
 	snprintf(f->temporary, sizeof(f->temporary), "%.4000s.%d.tmp", path, (int)getpid());
 	if (stat(path, &st) == 0 && (!replace || S_ISDIR(st.st_mode))) {
 		f->temporary[0] = '\0';
-		return S_ISDIR(st.st_mode) ? err_code(e, -EISDIR, "make '%.250s'", path)
+		return S_ISDIR(st.st_mode) ? newfile_cannot_make(path, -EISDIR, e)
 					   : there_already(path, e);
 	}
 	f->fd = open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (f->fd < 0) {
-		r = err_code(e, -errno, "make '%.250s'", f->temporary);
+		r = -errno;
 		f->temporary[0] = '\0';
-		return r;
+		return newfile_cannot_make(path, r, e);
 	}
 	r = size && fallocate(f->fd, 0, 0, (off_t)size) != 0 ? -errno : 0;
 	if (r == -ENOSPC || r == -EDQUOT || r == -EFBIG) {
 		newfile_drop(f);
-		return err_code(e, r, "take %llu byte%s for '%.200s'", (unsigned long long)size,
-				plural(size), path);
+		return err_set(e, r,
+			       "cannot take %llu byte%s for '%.200s': %s: make room, or name "
+			       "another place with --output",
+			       (unsigned long long)size, plural(size), path, err_text(r));
 	}
 	return 0; /* where the file system cannot, writing will say whether there is room */
 }

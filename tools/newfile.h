@@ -2,10 +2,11 @@
 /*
  * newfile.h - files that a tool makes: under a temporary name until they are whole and on disk.
  *
- *   begin    PATH.<pid>.tmp beside PATH, which is refused when it is there, unless it may be
- * replaced write    anywhere in it sync     fdatasync, close: after an error the file is given up,
- * never synced again publish  rename; the folder is then synced with folder_sync(), once for all
- * its files drop     at any time: what was not published goes
+ * - begin: PATH.<pid>.tmp beside PATH, which is refused when it is there, unless it may be replaced
+ * - write: anywhere in it
+ * - sync: fdatasync, close; after an error the file is given up, never synced again
+ * - publish: rename; the folder is then synced with folder_sync(), once for all its files
+ * - drop: at any time; what was not published goes
  *
  * Several files that belong together are all synced before the first is published, and what names
  * the others (an index) is published last.
@@ -34,6 +35,8 @@ struct newfile {
 /* -EEXIST: PATH is there. size: its bytes, which get their place on the disk; 0: not known. */
 MUST_CHECK int newfile_begin(struct newfile *f, const char *path, bool replace, uint64_t size,
 			     struct err *e);
+/* The sentence of a file or folder that could not be made; returns code. */
+int newfile_cannot_make(const char *path, int code, struct err *e);
 MUST_CHECK int newfile_write(struct newfile *f, uint64_t offset, const void *bytes, uint64_t len,
 			     struct err *e);
 MUST_CHECK int newfile_sync(struct newfile *f, struct err *e);

@@ -407,8 +407,8 @@ static int push_name(struct machine *m, const char *module, size_t module_len, c
 	if (!known)
 		return refuse(m, CKPT_EPROTO,
 			      "it names '%.*s.%.*s', which is not one of the classes that torch "
-			      "itself writes: nothing of such a file is executed, so it cannot be "
-			      "read",
+			      "itself writes, and nothing of such a file is executed: save a state "
+			      "dictionary of tensors and plain values",
 			      (int)min_u64(module_len, 100), module, (int)min_u64(name_len, 100),
 			      name);
 	r = new_value(m, PICKLE_NAME, &v);

@@ -243,6 +243,7 @@ int verb_reshard(const struct ctl *c, struct err *e)
 	if (r < 0)
 		return err_wrap(e, r, "--to");
 	x.layout = l;
+	x.layout_name = c->to;
 	r = reshard(c, &x, e);
 	targets_free(&x);
 	reading_close(x.reading);

@@ -35,6 +35,7 @@ struct reshard_memory {
 struct reshard {
 	struct reading *reading;
 	struct layout *layout;
+	const char *layout_name; /* as given */
 	struct reshard_target *targets;
 	uint32_t world;
 	struct reshard_memory memory;

@@ -36,12 +36,14 @@ static int begin_layout(struct reshard *x, struct err *e)
 {
 	size_t n = reading_n_tensors(x->reading);
 	CLEANUP_FREE struct layout_tensor *all = alloc_array(n, sizeof(*all));
+	int r;
 
 	if (!all)
 		return err_code(e, -ENOMEM, "plan %zu tensor%s", n, plural(n));
 	for (size_t i = 0; i < n; i++)
 		all[i] = layout_tensor_of(reading_tensor(x->reading, i));
-	return layout_begin(x->layout, all, n, e);
+	r = layout_begin(x->layout, all, n, e);
+	return r < 0 ? err_wrap(e, r, "layout '%.100s'", x->layout_name) : 0;
 }
 
 static int add_tensor(struct reshard *x, struct declaration_builder *b, size_t i, uint32_t rank,
@@ -156,7 +158,7 @@ int targets_make(struct reshard *x, struct err *e)
 		if (r == 0)
 			r = place_image(&x->targets[i], e);
 		if (r < 0)
-			err_wrap(e, r, "rank %u of the new layout", i);
+			err_wrap(e, r, "layout '%.100s', rank %u", x->layout_name, i);
 	}
 	return r;
 }

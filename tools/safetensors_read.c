@@ -428,9 +428,9 @@ static int find_file(const char *given, char ret[PATH_MAX], struct err *e)
 	n = look_into(given, ret);
 	if (n == 1)
 		return 0;
-	return err_set(e, -EINVAL,
-		       n ? "folder '%.200s' has %d that could be meant: name one"
-			 : "folder '%.200s' has no safetensors file (%d)",
+	if (n == 0)
+		return err_set(e, -EINVAL, "folder '%.200s' has no safetensors file", given);
+	return err_set(e, -EINVAL, "folder '%.200s' has %d files that could be meant: name one",
 		       given, n);
 }
 

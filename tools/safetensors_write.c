@@ -289,7 +289,7 @@ int safetensors_write(struct exporting *x, struct err *e)
 	if (r < 0)
 		return r;
 	if (x->shard_size && mkdir(x->output, 0777) != 0 && errno != EEXIST)
-		return err_code(e, -errno, "make the folder '%.250s'", x->output);
+		return newfile_cannot_make(x->output, -errno, e);
 	w.in_folder = x->shard_size || (stat(x->output, &st) == 0 && S_ISDIR(st.st_mode));
 	w.n_files = divide(x, NULL);
 	w.files = alloc_array(w.n_files, sizeof(*w.files));

@@ -99,7 +99,13 @@ cmp -s "$o/a.safetensors" "$o/b.safetensors" || fail "it was not replaced"
 run 2 export plain --data "$data" --output "$o/shards" --shard-size 20K
 run 0 export plain --data "$data" --output "$o/shards" --shard-size 20K --yes
 run 2 export plain --data "$data" --output "$o/nowhere/x"
-says err "No such file or directory"
+says err "cannot make '$o/nowhere/x': No such file or directory: make its folder first, or name another place with --output"
+run 2 export plain --data "$data" --output "$o/a.safetensors/x"
+says err "Not a directory: what should be its folder is a file"
+run 2 export plain --data "$data" --output "$o/a.safetensors" --format dcp
+says err "what should be its folder is a file"
+run 2 export plain --data "$data" --output "$o/nowhere/x" --format dcp
+says err "make its folder first"
 left=$(find "$o" -name '*.tmp')
 [ -z "$left" ] || fail "left behind: $left"
 

@@ -112,7 +112,7 @@ cmp "$dir/before" "$dir/after" || fail "the folder was changed by looking at it"
 
 mkdir "$dir/empty"
 run 2 status --data "$dir/empty"
-says err "has no FORMAT"
+says err "has no FORMAT: ckptd has never used it: name its data folder with --data FOLDER"
 run 2 rebuild --data "$dir/empty"
 [ -z "$(ls "$dir/empty")" ] || fail "something was made in a folder that is none of ours"
 run 2 verify --data "$dir/nowhere"

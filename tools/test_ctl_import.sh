@@ -108,6 +108,11 @@ for layout in fsdp2=3 fsdp1=4 hf:tp=2 ddp=2; do
 done
 run 2 import "$o/model.safetensors" --as no --to fsdp2=0 --data "$data"
 run 2 import "$o/model.safetensors" --as no --to nothing=3 --data "$data"
+run 2 import "$o/model.safetensors" --as no --to hf:tp=2,strict --data "$data"
+says err "layout 'hf:tp=2,strict': "
+says err "no rule of the layout knows this name, and it is strict"
+run 2 reshard fsdp2-3 --to hf:tp=2,strict --dry-run --data "$data"
+says err "layout 'hf:tp=2,strict'"
 run 2 import "$o/model.safetensors" --as no --to "$o/short.json" --data "$data"
 says err "layers."
 
@@ -203,9 +208,9 @@ run 2 import "$o" --as x --data "$data"
 says err "that could be meant: name one"
 mkdir "$o/empty"
 run 2 import "$o/empty" --as x --data "$data"
-says err "is of no format that is known"
+says err "is of no format that is known (safetensors, dcp, torch): with --format NAME the answer is what it lacks"
 run 2 import "$o/empty" --as x --data "$data" --format safetensors
-says err "has no safetensors file"
+says err "folder '$o/empty' has no safetensors file"
 
 # ---- Damage: (name, sentence), each refused in words by import and by diff
 

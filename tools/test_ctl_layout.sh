@@ -77,7 +77,7 @@ says err "tensor 1 in"
 says err "'f31' is no dtype"
 echo '[{"name": "x", "dtype": "f32", "shape": [4]}]' >"$dir/bad.json"
 run 2 layout hf:tp=2,strict "$dir/bad.json"
-says err "tensor 'x': no rule of the layout knows this name"
+says err "tensor 'x': no rule of the layout knows this name, and it is strict"
 run 2 layout ddp=2 "$dir/list.json" --tensor nothing
 says err "no tensor is called like 'nothing'"
 run 2 layout ddp=2 nobody --data "$data"

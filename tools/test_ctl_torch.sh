@@ -159,6 +159,7 @@ refuses "$o/folders/shape" "it holds a tensor of f32 [6, 4] where .metadata says
 refuses "$o/folders/value" "it holds a dict where .metadata says a tensor is"
 refuses "$o/folders/perrank" "was saved with use_collectives=False"
 refuses "$o/folders/system" "it names 'posix.system'"
+says err "save a state dictionary of tensors and plain values"
 refuses "$o/folders/other" "it is a dict, not the Metadata"
 
 # Large ones for which anything quadratic takes many minutes.
@@ -182,7 +183,7 @@ refuses "$o/folders/fields" "a ChunkStorageMetadata in it has 400002 fields; at 
 copy () { rm -rf "$o/damaged" && cp -r "$1" "$o/damaged"; }
 copy "$o/two"
 flip "$o/damaged/__1_0.distcp" 200000
-refuses "$o/damaged" "is damaged at byte"
+refuses "$o/damaged" "is damaged: its bytes do not have the CRC-32"
 copy "$o/two"
 truncate -s -1 "$o/damaged/__2_0.distcp"
 refuses "$o/damaged" "of '__2_0.distcp', which has"
@@ -194,9 +195,9 @@ rm "$o/damaged/.metadata"
 refuses "$o/damaged" "is of no format that is known"
 cp "$o/all.pt" "$o/damaged.pt"
 flip "$o/damaged.pt" 600000
-refuses "$o/damaged.pt" "is damaged at byte"
+refuses "$o/damaged.pt" "is damaged: its bytes do not have the CRC-32"
 run 2 diff all "$o/damaged.pt" --data "$data" # 1 would be: they differ
-says err "is damaged at byte"
+says err "is damaged: its bytes do not have the CRC-32"
 truncate -s -10 "$o/damaged.pt"
 refuses "$o/damaged.pt" "it is damaged or cut short"
 

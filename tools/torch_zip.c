@@ -141,6 +141,12 @@ static int read_failed(struct torch_zip *z, struct err *e)
 	const char *name = zip_get_name(z->zip, z->open, 0);
 	char what[300];
 
+	/* It is compared at the end: which byte it was is not known. */
+	if (zip_error_code_zip(zip_file_get_error(z->file)) == ZIP_ER_CRC)
+		return err_set(e, CKPT_ECORRUPT,
+			       "its record '%.200s' is damaged: its bytes do not have the CRC-32 "
+			       "that was stored with them",
+			       name ? name : "?");
 	snprintf(what, sizeof(what), "its record '%.200s' is damaged at byte %" PRIu64,
 		 name ? name : "?", z->at);
 	return zip_failed(zip_file_get_error(z->file), what, e);
