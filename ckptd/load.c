@@ -238,9 +238,11 @@ static void load_go(struct load *l)
 			epoch_fall_back(j, text, fell_back, j);
 			return;
 		}
-		snprintf(text, sizeof(text), "load step %llu of job '%s': %s",
+		snprintf(text, sizeof(text),
+			 "load step %llu of job '%s': %s: 'ckptctl list %s' shows what it has",
 			 (unsigned long long)l->step, j->history.job.name,
-			 c ? "no good copy of it is left" : "there is no such checkpoint");
+			 c ? "no good copy of it is left" : "there is no such checkpoint",
+			 j->history.job.name);
 		load_give_error(l, c ? CKPT_ELOST : CKPT_ENOTFOUND, text);
 		load_close(l);
 		return;

@@ -265,8 +265,12 @@ static void raise_limit(int resource)
 	}
 }
 
-static int make_folders(const char *path, struct err *e)
+static int make_folders(const struct arguments *a, const char *path, struct err *e)
 {
+	const char *remedy = a->user || geteuid() == 0
+				     ? "name another one with --data"
+				     : "start it as root, or for yourself alone with --user, or "
+				       "name another one with --data";
 	char part[sizeof(((struct config *)0)->data)];
 	size_t len = strlen(path);
 
@@ -276,7 +280,8 @@ static int make_folders(const char *path, struct err *e)
 		memcpy(part, path, i);
 		part[i] = '\0';
 		if (mkdir(part, 0700) != 0 && errno != EEXIST && errno != EISDIR)
-			return err_code(e, -errno, "make data folder '%s'", part);
+			return err_set(e, -errno, "cannot make data folder '%.150s': %s: %s", part,
+				       err_text(-errno), remedy);
 	}
 	return 0;
 }
@@ -294,7 +299,7 @@ static int live_as_daemon(const struct arguments *a, const struct config *c, str
 	raise_limit(RLIMIT_MEMLOCK);
 	r = fault_from_env(&e);
 	if (r == 0)
-		r = make_folders(c->data, &e);
+		r = make_folders(a, c->data, &e);
 	if (r == 0)
 		r = service_run(&o, &lost, &e);
 	if (r)

@@ -48,6 +48,9 @@ grep -q "conf.d/b.conf:2: memory.slots = 'many'" "$dir/err" || fail "the sentenc
 rm "$dir/conf.d/b.conf"
 "$ckptd" --user --data "$dir/data" --check-config >"$dir/err" 2>&1 && fail "no socket passed"
 grep -q -- '--socket' "$dir/err" || fail "the remedy is missing: $(cat "$dir/err")"
+"$ckptd" --user --socket "$dir/sock" --data "$dir/ckptd.conf/data" 2>"$dir/err" && fail "a file for a folder"
+grep -q "cannot make data folder '$dir/ckptd.conf/data': Not a directory: name another one with --data" \
+	"$dir/err" || fail "the sentence: $(cat "$dir/err")"
 
 # A life. memory.budget is small: this machine may be too.
 printf '[memory]\nbudget = 64M\n' >"$dir/ckptd.conf"
