@@ -307,6 +307,10 @@ def train(args):
         tell(f"resumed from step {first} from {resumed['tier']} in {resumed['load_s']:.2f} s")
     elif args.resume and c is not None:
         tell("there is no checkpoint to resume from: from the beginning")
+    if c and first > args.steps:  # what is there must not be saved as an earlier step
+        tell(f"step {first} is beyond --steps {args.steps}: nothing is left to do")
+        c.close()
+        return 0
     tell(f"steps {first} to {args.steps} on {world} rank{'s' if world > 1 else ''}, "
          + (f"a save every {args.every}" if c is not None else "no saves"))
     for step in range(first, args.steps):

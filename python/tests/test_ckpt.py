@@ -304,6 +304,9 @@ def test_example_says_what_it_does(d):
     assert "no checkpoint to resume from" in out and "step 5, loss" in out and "sealed" in out, out
     assert "resumed from step 6 from memory" in run(2, 8)  # more ranks than saved
     assert "resumed from step 8 from memory" in run(1, 9)  # and fewer
+    out = run(2, 7)
+    assert "step 9 is beyond --steps 7" in out and "committed" not in out, out
+    assert "resumed from step 9 from" in run(1, 10)
 
 
 def state_digest(job, width, layers):
