@@ -34,14 +34,16 @@ _TIERS = {0: None, 1: "memory", 2: "disk"}
 
 
 class CkptError(RuntimeError):
-    """One sentence: which object, what failed, why, what to do. code is -errno or CKPT_E*."""
+    """One sentence: which object, what failed, why, what to do. code is -errno or CKPT_E*; problems
+    are sentences about all tensors that a strict load could not fill."""
 
-    def __init__(self, code: int, text: str):
+    def __init__(self, code: int, text: str, problems: Sequence[str] = ()):
         super().__init__(text)
         self.code = code
+        self.problems: List[str] = list(problems)
 
     def __reduce__(self):
-        return CkptError, (self.code, str(self))  # launchers send errors from rank to rank
+        return CkptError, (self.code, str(self), self.problems)  # launchers send errors from rank to rank
 
 
 class CkptWarning(UserWarning):
@@ -85,9 +87,10 @@ def _last_error() -> str:
     return L.lib.ckpt_last_error(None).decode("utf-8", "replace")
 
 
-def _check(result: int) -> int:
+def _check(result: int, problems: Iterable[str] = ()) -> int:
+    """problems: what ckpt_problem() says, looked at only when tensors do not match."""
     if result < 0:
-        raise CkptError(result, _last_error())
+        raise CkptError(result, _last_error(), list(problems) if result == L.EMISMATCH else ())
     return result
 
 
@@ -356,9 +359,9 @@ class Checkpointer:
         args = L.LoadArgs(C.sizeof(L.LoadArgs), _step_or_latest(step), bindings, n,
                           _ms(timeout), 0 if strict else L.LENIENT)
         out = L.Loaded(C.sizeof(L.Loaded))
-        result = _check(L.lib.ckpt_load(self._handle(), C.byref(args), C.byref(out)))
+        result = L.lib.ckpt_load(self._handle(), C.byref(args), C.byref(out))
         del keep
-        self._status(result)
+        self._status(_check(result, self._problems()))
         if result & L.NOTHING:
             return None
         if result & L.FELL_BACK:

@@ -102,7 +102,8 @@ class Session:
             if run_id is not None and self.generation:
                 run_id = f"{run_id}.{self.generation}"
             options = dict(self._options)
-            options.setdefault("connect_timeout", CONNECT_TIMEOUT)
+            if "CKPT_CONNECT_TIMEOUT" not in os.environ:
+                options.setdefault("connect_timeout", CONNECT_TIMEOUT)
             if self.rank is None and self.world is None and not _world_in_environment():
                 self.rank, self.world = 0, 1
             self._handle = _open(self.job, self.rank, self.world, run_id=run_id, on_error="raise",

@@ -43,7 +43,7 @@ class Stored:
     thread, closed before the handle."""
 
     def __init__(self, handle: Callable[[], C.c_void_p], stored: C.c_void_p,
-                 check: Callable[[int], int], info: Any):
+                 check: Callable[..., int], info: Any):
         self._handle, self._s, self._check, self.info = handle, stored, check, info
         self._shards: Optional[List[Shard]] = None
         self._blobs: Optional[List[StoredBlob]] = None
@@ -125,7 +125,8 @@ class Stored:
         args = L.ReadArgs(C.sizeof(L.ReadArgs), tensors, bindings, n, places, m, timeout_ms,
                           (0 if strict else L.LENIENT) | (L.RESUME if resume else 0))
         out = L.Loaded(C.sizeof(L.Loaded))
-        self._check(L.lib.ckpt_stored_read(self._s, C.byref(args), C.byref(out)))
+        self._check(L.lib.ckpt_stored_read(self._s, C.byref(args), C.byref(out)),
+                    self._problems())
         got = {tuple(key): C.string_at(places[i].data, places[i].bytes)
                for i, key in enumerate(blobs)}
         return got, out, [] if strict else list(self._problems())

@@ -54,8 +54,10 @@ class _Torch:
             try:
                 from torch.distributed._shard.checkpoint import metadata, planner, storage
             except ValueError as e:
-                raise ImportError("torch.distributed._shard does not import under this Python: "
-                                  f"{e}") from None
+                raise ImportError(
+                    f"torch {torch.__version__} cannot import its DCP under Python "
+                    f"{sys.version_info[0]}.{sys.version_info[1]} ({e}): use torch 2, or Python "
+                    "3.10, or what ckpt-torch(7) says of Debian 12") from None
         self.metadata, self.planner, self.storage = metadata, planner, storage
         self.future = torch.futures.Future
         try:  # what torch's own writers put into Metadata.version

@@ -8,6 +8,7 @@ folder."""
 import hashlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -164,12 +165,40 @@ def test_strict_and_lenient(d):
         c.declare("a", a2)
         c.declare("new", n2)
         c.declare("b", f2)
-        assert raises(ckpt.CkptError, c.load).code == -1008
+        e = raises(ckpt.CkptError, c.load)
+        assert e.code == -1008 and len(e.problems) == 2, e.problems
+        assert "'new'" in "\n".join(e.problems) and "'b'" in "\n".join(e.problems)
+        assert pickle.loads(pickle.dumps(e)).problems == e.problems
+        assert "'ckptctl list strict'" in str(raises(ckpt.CkptError, lambda: c.load(step=77)))
+        with c.stored(1) as s:
+            wants = [ckpt.Want(n, t, t.shape, (0,)) for n, t in (("new", n2), ("b", f2))]
+            assert len(raises(ckpt.CkptError, lambda: s.read(wants)).problems) == 2
         assert (a2 == 0).all(), "a strict load wrote before it failed"
         got = c.load(strict=False)
         assert (a2 == a).all()
         text = "\n".join(got.problems)
         assert "new" in text and "'b'" in text, text
+
+
+def test_connect_timeout_of_the_environment(d):
+    """ckpt.torch and ckpt:// wait for ckptd as long as everything else does."""
+    from ckpt import _session
+    seen = []
+
+    def opening(*_, **options):
+        seen.append(options.get("connect_timeout"))
+        raise ckpt.CkptError(-1004, "nobody is there")
+    really, _session._open = _session._open, opening
+    said = os.environ.pop("CKPT_CONNECT_TIMEOUT")
+    try:
+        for options in ({}, {"connect_timeout": 3}):
+            raises(ckpt.CkptError, lambda: _session.Session("patient", options).handle)
+            os.environ["CKPT_CONNECT_TIMEOUT"] = "1"
+        raises(ckpt.CkptError, lambda: _session.Session("patient", {}).handle)
+    finally:
+        _session._open = really
+        os.environ["CKPT_CONNECT_TIMEOUT"] = said
+    assert seen == [_session.CONNECT_TIMEOUT, 3, None], seen
 
 
 def test_overlapped_and_torn(d):
