@@ -169,8 +169,8 @@ def test_a_step_that_is_saved_anew_is_not_mixed(d):
     f = fs.open("ckpt://anew/2/a", "rb", block_size=4096, cache_type="none")
     assert f.read(4096) == b"\2" * 4096
     _session.close_all()
-    kill_all(d)
-    shards = glob.glob(os.path.join(d.dir, "data", "jobs", "*", "2.*", "rank-0.shard"))
+    d.kill()
+    shards = glob.glob(os.path.join(d.data, "jobs", "*", "2.*", "rank-0.shard"))
     with open(max(shards, key=os.path.getmtime), "r+b") as damaged:
         damaged.seek(4096)
         damaged.write(b"?" * 4096)
