@@ -55,7 +55,7 @@ static void spread(const struct load_source *s, uint64_t c, uint32_t missing, co
 	uint64_t leaf = s->geometry.leaf, first = c * s->geometry.chunk / leaf;
 
 	for (size_t at = 0; at < len; at += leaf) {
-		if (missing >> (at / leaf) & 1)
+		if (missing && missing >> (at / leaf) & 1) /* with 32 leaves at most */
 			continue;
 		memcpy(to + at, from + chunk_leaf_offset(s->geometry, first + at / leaf, missing),
 		       min_u64(leaf, len - at));
@@ -113,7 +113,7 @@ static void check_leaves(struct loading *l, uint32_t i, uint64_t c, const uint8_
 		uint64_t leaf = first + at / s->geometry.leaf;
 		struct digest d;
 
-		if (missing >> (at / s->geometry.leaf) & 1)
+		if (missing && missing >> (at / s->geometry.leaf) & 1)
 			continue;
 		d = digest_of(bytes + at, min_u64(s->geometry.leaf, len - at));
 
