@@ -97,6 +97,19 @@ pid=
 [ ! -e "$dir/sock" ] || fail "the socket is still there"
 kill -0 "$again" 2>/dev/null && fail "the daemon is still there"
 
+# A tool has the folder: it says which, and that it ends by itself.
+/usr/bin/python3 - "$dir/deep/data/LOCK" "$ckptd" --user --socket "$dir/sock2" --data "$dir/deep/data" \
+	2>"$dir/err" <<'PY' || fail "started beside a tool"
+import fcntl, os, subprocess, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+lock.write(f"{os.getpid()} ckptctl rebuild\n")
+lock.flush()
+sys.exit(subprocess.run(sys.argv[2:]).returncode == 0)
+PY
+grep -q 'in use by process [0-9]*, ckptctl rebuild: it gives it back when it has ended' "$dir/err" ||
+	fail "does not name the tool: $(cat "$dir/err")"
+
 # Nobody keeps its memory any more: it says so once, and ends in order.
 : >"$dir/log"
 "$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" --data "$dir/deep/data" \

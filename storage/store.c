@@ -164,15 +164,38 @@ static int make_format(struct store *s, struct err *e)
 	return r < 0 ? err_code(e, r, "cannot write FORMAT of the data folder") : 0;
 }
 
-static long long holder_of(struct disk *d, struct disk_file *f)
+/* Who has LOCK, by what it wrote there: "PID" of a ckptd, "PID WHO", nothing where the disk is
+ * full. */
+static int say_holder(struct disk *d, struct disk_file *f, struct err *e)
 {
-	char text[32] = { 0 };
+	char text[LOCK_WHO_MAX + 32] = {0}, *who = text;
 	uint64_t size = 0;
+	long long pid = 0;
 
-	if (d->ops->size(f, &size) < 0 || size >= sizeof(text) ||
-	    d->ops->read(f, text, size, 0) < 0)
-		return 0;
-	return strtoll(text, NULL, 10);
+	if (d->ops->size(f, &size) == 0 && size < sizeof(text) &&
+	    d->ops->read(f, text, size, 0) >= 0)
+		pid = strtoll(text, &who, 10);
+	who += strspn(who, " ");
+	who[strcspn(who, "\n")] = '\0';
+	for (char *c = who; *c; c++)
+		if ((unsigned char)*c < ' ' || *c == 0x7f)
+			*c = '?';
+	if (pid <= 0)
+		return err_set(e, -EBUSY,
+			       "the data folder is in use by a process that has not said which it "
+			       "is (fuser LOCK shows it): stop that ckptd, or wait until that "
+			       "ckptctl has ended");
+	if (!*who)
+		return err_set(
+			e, -EBUSY,
+			"the data folder is in use by process %lld: stop that ckptd, or give "
+			"this one another folder",
+			pid);
+	return err_set(
+		e, -EBUSY,
+		"the data folder is in use by process %lld, %s: it gives it back when it has "
+		"ended, then start this one again",
+		pid, who);
 }
 
 /* A full disk keeps nobody from starting: what is in memory waits to be adopted. */
@@ -181,35 +204,37 @@ static bool is_full(int error)
 	return error == -ENOSPC || error == -EDQUOT;
 }
 
-static int take_lock(struct store *s, struct err *e)
+static int write_holder(struct disk_file *f, const char *who)
 {
-	struct disk *d = s->disk;
+	char text[LOCK_WHO_MAX + 32];
+	int len = snprintf(text, sizeof(text), "%lld%s%.*s\n", (long long)getpid(), who ? " " : "",
+			   LOCK_WHO_MAX, who ? who : "");
+	int r = f->disk->ops->truncate(f, 0);
+
+	return r < 0 ? r : f->disk->ops->write(f, text, (size_t)len, 0);
+}
+
+int store_lock(struct disk *disk, const char *who, struct disk_file **ret, struct err *e)
+{
 	struct disk_file *f = NULL;
-	char text[32];
-	int len = snprintf(text, sizeof(text), "%lld\n", (long long)getpid());
-	int r = d->ops->open(d, "LOCK", DISK_CREATE, &f);
+	int r = disk->ops->open(disk, "LOCK", DISK_CREATE, &f);
 
 	if (r < 0)
 		return err_code(e, r, "cannot open LOCK of the data folder");
-	r = d->ops->lock(f, true);
+	r = disk->ops->lock(f, true);
 	if (r == -EAGAIN)
-		r = err_set(e, -EBUSY,
-			    "the data folder is in use by process %lld: stop that ckptd, or give "
-			    "this one another folder",
-			    holder_of(d, f));
+		r = say_holder(disk, f, e);
 	else if (r < 0)
 		r = err_code(e, r, "cannot lock the data folder");
-	else if (((r = d->ops->truncate(f, 0)) < 0 || (r = d->ops->write(f, text, len, 0)) < 0) &&
-		 !is_full(r))
+	else if ((r = write_holder(f, who)) < 0 && !is_full(r))
 		r = err_code(e, r, "cannot write LOCK of the data folder");
 	else
 		r = 0;
-	if (r < 0) {
-		d->ops->close(f);
-		return r;
-	}
-	s->lock = f;
-	return 0;
+	if (r < 0)
+		disk->ops->close(f);
+	else
+		*ret = f;
+	return r;
 }
 
 /* ---- Open ---- */
@@ -261,9 +286,9 @@ static int make_folders(struct store *s, struct err *e)
 	return 0;
 }
 
-static int open_for_writing(struct store *s, struct err *e)
+static int open_for_writing(struct store *s, const char *who, struct err *e)
 {
-	int r = take_lock(s, e);
+	int r = store_lock(s->disk, who, &s->lock, e);
 
 	if (r < 0)
 		return r;
@@ -293,7 +318,7 @@ int store_open(struct disk *disk, const struct store_options *o, struct store *r
 			       "leaf %u and chunk %u are no sizes for digests and chunks",
 			       s.geometry.leaf, s.geometry.chunk);
 	s.transfer = (uint32_t)min_u64(round_up(transfer, DISK_ALIGN), DISK_TRANSFER_MAX);
-	r = o->read_only ? check_format(&s, false, e) : open_for_writing(&s, e);
+	r = o->read_only ? check_format(&s, false, e) : open_for_writing(&s, o->who, e);
 	if (r < 0)
 		return r;
 	err_clear(e);

@@ -36,10 +36,20 @@ struct store_options {
 	int compression;
 	uint64_t reserve;
 	bool read_only; /* tools: no lock, nothing is created */
+	const char *who; /* takes LOCK, as store_lock() has it; NULL: a ckptd */
 };
 
-/* Makes the folders and FORMAT when they are missing, takes LOCK (-EBUSY: e names the holder's
- * pid). CKPT_EVERSION: a newer ckptd made it; CKPT_ENOTFOUND: read_only, and there is none. */
+/*
+ * LOCK of the data folder, until it is closed. who: NULL, a ckptd; or a few words about a tool that
+ * gives it back by itself: whoever comes meanwhile is told. -EBUSY: e says by which process the
+ * folder is in use, and what to do.
+ */
+#define LOCK_WHO_MAX 150
+MUST_CHECK int store_lock(struct disk *disk, const char *who, struct disk_file **ret,
+			  struct err *e);
+
+/* Makes the folders and FORMAT when they are missing, takes LOCK (-EBUSY, as above).
+ * CKPT_EVERSION: a newer ckptd made it; CKPT_ENOTFOUND: read_only, and there is none. */
 MUST_CHECK int store_open(struct disk *disk, const struct store_options *o, struct store *ret,
 			  struct err *e);
 void store_close(struct store *s);

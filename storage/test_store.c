@@ -64,7 +64,7 @@ static void test_lock_names_its_holder(void **state)
 	char pid[32];
 
 	assert_int_equal(store_open(f->real, &fixture_options, &s, &e), -EBUSY);
-	snprintf(pid, sizeof(pid), "process %d:", (int)getpid());
+	snprintf(pid, sizeof(pid), "process %d: stop that ckptd", (int)getpid());
 	assert_non_null(strstr(e.text, pid));
 	/* Who only reads needs no lock. */
 	must(store_open(f->real, &(struct store_options){ .read_only = true }, &s, &e), &e);
@@ -73,6 +73,50 @@ static void test_lock_names_its_holder(void **state)
 	folder_close_store(f);
 	must(store_open(f->real, &fixture_options, &s, &e), &e);
 	store_close(&s);
+}
+
+static void put_lock(struct disk_file *lock, const char *text)
+{
+	must(lock->disk->ops->truncate(lock, 0), NULL);
+	must(lock->disk->ops->write(lock, text, strlen(text), 0), NULL);
+}
+
+static void expect_busy(struct folder *f, const char *words)
+{
+	struct err e = {0};
+	struct store s;
+
+	assert_int_equal(store_open(f->real, &fixture_options, &s, &e), -EBUSY);
+	if (!strstr(e.text, words))
+		fail_msg("'%s', not '%s'", e.text, words);
+}
+
+/* A ckptd that is started meanwhile says what has the folder, and whether to wait for it. */
+static void test_lock_of_a_tool(void **state)
+{
+	struct folder *f = *state;
+	struct disk_file *lock = NULL;
+	struct err e = {0};
+	char words[128];
+
+	folder_close_store(f);
+	must(store_lock(f->real, "ckptctl, which puts job 'x' into its place", &lock, &e), &e);
+	snprintf(words, sizeof(words),
+		 "in use by process %d, ckptctl, which puts job 'x' into its place: it gives it "
+		 "back when it has ended, then start this one again",
+		 (int)getpid());
+	expect_busy(f, words);
+	put_lock(lock, "4711\n");
+	expect_busy(f, "in use by process 4711: stop that ckptd, or give this one another folder");
+	put_lock(lock, ""); /* the disk was full */
+	expect_busy(f, "in use by a process that has not said which it is");
+	put_lock(lock, "12 \033[31mred\nmore");
+	expect_busy(f, "process 12, ?[31mred: it");
+	for (int i = 0; i < 40; i++)
+		must(lock->disk->ops->write(lock, "1234567890", 10, 10 * i), NULL);
+	expect_busy(f, "has not said which it is");
+	lock->disk->ops->close(lock);
+	folder_open_store(f);
 }
 
 /* The lock goes with the process, however it ends. */
@@ -480,6 +524,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_FOLDER(test_lock_names_its_holder),
+		WITH_FOLDER(test_lock_of_a_tool),
 		WITH_FOLDER(test_lock_of_a_killed_process),
 		WITH_FOLDER(test_a_full_disk_can_be_opened),
 		WITH_FOLDER(test_options),

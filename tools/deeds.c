@@ -407,7 +407,7 @@ static int put_marks(struct index *ix, struct data *d, struct err *e)
 /* Under LOCK. *ret_count: checkpoints in the new index. */
 static int rebuild_here(const struct ctl *c, int *ret_count, struct err *e)
 {
-	struct store_options o = { 0 };
+	struct store_options o = {.who = "ckptctl rebuild"};
 	char path[PATH_MAX + 8];
 	struct index *ix = NULL;
 	struct store s;

@@ -163,7 +163,7 @@ bool making_is_data_folder(const char *path)
 /* Named, and not there: as ckptd makes it at its first start. */
 static int make_data(const char *path, struct err *e)
 {
-	const struct store_options o = {0};
+	const struct store_options o = {.who = "ckptctl, which makes it"};
 	struct disk *d = NULL;
 	struct store s;
 	int r = mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;

@@ -51,21 +51,13 @@ int making_check_name(const struct making *m, struct err *e)
 
 /* ---- Without ckptd ---- */
 
-/* -EAGAIN: somebody has it. */
-static int lock_data(struct making *m, struct disk_file **ret)
+/* -EBUSY: somebody has it. Who comes meanwhile is told what for. */
+static int lock_data(struct making *m, struct disk_file **ret, struct err *e)
 {
-	struct disk *d = m->store.disk;
-	struct disk_file *f = NULL;
-	int r = d->ops->open(d, "LOCK", DISK_CREATE, &f);
+	char who[LOCK_WHO_MAX + 1];
 
-	if (r < 0)
-		return r;
-	r = f->disk->ops->lock(f, true);
-	if (r < 0)
-		f->disk->ops->close(f);
-	else
-		*ret = f;
-	return r;
+	snprintf(who, sizeof(who), "ckptctl, which puts job '%s' into its place", m->job);
+	return store_lock(m->store.disk, who, ret, e);
 }
 
 static int place_here(struct making *m, struct err *e)
@@ -114,26 +106,29 @@ int making_place(struct making *m, struct err *e)
 {
 	const struct timespec pause = {.tv_nsec = LOCK_WAIT_NS};
 	struct disk_file *lock = NULL;
-	int r = lock_data(m, &lock), asked = 0;
+	struct err why = {0};
+	int r = lock_data(m, &lock, &why), asked = 0;
 
 	/* Another tool may have it, or be having it adopted: both are soon done. */
-	for (int i = 0; i < LOCK_TRIES && r == -EAGAIN; i++) {
+	for (int i = 0; i < LOCK_TRIES && r == -EBUSY; i++) {
 		asked = ask_ckptd(m, e);
 		if (asked == -EEXIST || asked == 0)
 			return asked;
 		if (asked != CKPT_EUNAVAILABLE && asked != -EAGAIN)
 			break;
 		nanosleep(&pause, NULL);
-		r = lock_data(m, &lock);
+		r = lock_data(m, &lock, &why);
 	}
-	if (r == -EAGAIN)
+	if (r == -EBUSY)
 		return err_wrap(e, asked,
 				"the ckptd that has '%.100s' did not take job '%s', which %s",
 				m->path, m->job,
 				m->o.keep ? "is written: the same command tries again"
 					  : "is taken away again: nothing was made");
-	if (r < 0)
-		return err_code(e, r, "lock data folder '%.150s'", m->path);
+	if (r < 0) {
+		*e = why;
+		return err_wrap(e, r, "data folder '%.150s'", m->path);
+	}
 	err_clear(e);
 	r = place_here(m, e);
 	lock->disk->ops->close(lock);
