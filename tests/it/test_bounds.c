@@ -19,54 +19,8 @@
 #include "model/declaration.h"
 #include "proto/session.pb-c.h"
 #include "tests/lib/hand.h"
+#include "tests/lib/small_node.h"
 #include "tests/lib/test.h"
-
-#define GEOMETRY ((struct geometry){ 4096, 16384 })
-
-struct world {
-	char *dir, socket[160];
-	struct node_options options;
-	struct host host;
-};
-
-static const struct shard shards[] = {
-	{ .name = "w", .name_len = 1, .dtype = CKPT_F32, .global = { 1, { 64 } },
-	  .box = { 1, { 0 }, { 64 } } },
-};
-
-static void start(struct world *w)
-{
-	struct host_options o = { .backend = "threads", .node = &w->options };
-	struct err e = { 0 };
-
-	o.folder = w->dir;
-	o.socket = w->socket;
-	if (host_start(&w->host, &o, &e) < 0)
-		fail_msg("%s", e.text);
-}
-
-static int setup(void **state)
-{
-	static struct world w;
-
-	w.dir = test_dir_make(NULL);
-	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
-	node_options_default(&w.options);
-	w.options.geometry = GEOMETRY;
-	w.options.transfer = 65536;
-	w.options.disk_reserve = 0;
-	*state = &w;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	host_stop(&w->host);
-	test_dir_remove(w->dir);
-	return 0;
-}
 
 #define OK(call)                                                                                   \
 	do {                                                                                       \
@@ -74,11 +28,12 @@ static int teardown(void **state)
 			fail_msg("%s: %s", #call, k->text);                                        \
 	} while (0)
 
-static void join(struct world *w, struct hand *k, const char *job, uint32_t rank, uint32_t world)
+static void join(struct small_node *w, struct hand *k, const char *job, uint32_t rank,
+		 uint32_t world)
 {
 	OK(hand_connect(k, &w->host));
 	OK(hand_open(k, job, rank, world, "run1"));
-	OK(hand_declare(k, GEOMETRY, shards, 1));
+	OK(hand_declare(k, SMALL_GEOMETRY, &small_shard, 1));
 }
 
 static void fill(void *arg, const struct shard *s, uint8_t *out)
@@ -114,7 +69,7 @@ static void busy_done(struct work *w)
 	container_of(w, struct busy, work)->over = true;
 }
 
-static void busy_start(struct world *w, struct busy *b, enum work_class class)
+static void busy_start(struct small_node *w, struct busy *b, enum work_class class)
 {
 	memset(b, 0, sizeof(*b));
 	assert_int_equal(work_width(w->host.workers, class), 1);
@@ -124,7 +79,7 @@ static void busy_start(struct world *w, struct busy *b, enum work_class class)
 	work_submit(w->host.workers, class, &b->work);
 }
 
-static void busy_end(struct world *w, struct busy *b)
+static void busy_end(struct small_node *w, struct busy *b)
 {
 	assert_int_equal(sem_post(&b->go), 0);
 	while (!b->over)
@@ -135,11 +90,11 @@ static void busy_end(struct world *w, struct busy *b)
 /* Records go into the log beside slow durable steps, and those beside memory that is taken. */
 static void test_commit_beside_slow_memory(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hand, *k = &hand;
 	struct busy b;
 
-	start(w);
+	small_node_start(w);
 	join(w, k, "job", 0, 1);
 	OK(hand_prepare(k));
 	OK(save(k, 10));
@@ -167,7 +122,7 @@ static int large_declaration(uint32_t n, struct digest *ret)
 	size_t len;
 	int fd = memfd_create("declaration", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	assert_int_equal(declaration_builder_new(GEOMETRY, &b), 0);
+	assert_int_equal(declaration_builder_new(SMALL_GEOMETRY, &b), 0);
 	for (uint32_t i = 0; i < n; i++) {
 		s.name_len = (uint16_t)snprintf(name, sizeof(name), "layers.%u.weight", i);
 		assert_true(declaration_add(b, &s, NULL) >= 0);
@@ -204,14 +159,14 @@ static bool has_answer(struct hand *k)
 /* A large declaration is read and parsed elsewhere: others are served meanwhile. */
 static void test_declaration_beside_others(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand a, b, *k = &a;
 	struct digest d;
 	struct busy busy;
 	uint64_t id;
 	int fd = large_declaration(100000, &d), code;
 
-	start(w);
+	small_node_start(w);
 	OK(hand_connect(k, &w->host));
 	OK(hand_open(k, "job", 0, 2, "run1"));
 	busy_start(w, &busy, WORK_CPU);
@@ -239,13 +194,13 @@ static void test_declaration_beside_others(void **state)
 /* Its session goes while a worker reads it. */
 static void test_declaration_of_who_left(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hand, *k = &hand;
 	struct digest d;
 	struct busy busy;
 	int fd = large_declaration(1000, &d);
 
-	start(w);
+	small_node_start(w);
 	for (int i = 0; i < 2; i++) {
 		OK(hand_connect(k, &w->host));
 		OK(hand_open(k, "job", 0, 1, "run1"));
@@ -264,7 +219,7 @@ static void test_declaration_of_who_left(void **state)
 /* Slots are sealed elsewhere, and stay while they are; whoever asked may be gone by then. */
 static void test_slots_ready_beside_others(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand a, b, *k = &a;
 	struct busy busy;
 	uint64_t id;
@@ -273,7 +228,7 @@ static void test_slots_ready_beside_others(void **state)
 	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
 	Ckpt__List list = CKPT__LIST__INIT;
 
-	start(w);
+	small_node_start(w);
 	for (int i = 0; i < 2; i++) {
 		join(w, &a, "job", 0, 2);
 		join(w, &b, "job", 1, 2);
@@ -324,11 +279,11 @@ static void refused(struct hand *k, int code, int want, const char *key)
 
 static void test_ranks_of_a_user(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hands[3], *k = hands;
 
 	w->options.sessions_per_uid = 2;
-	start(w);
+	small_node_start(w);
 	join(w, &hands[0], "job", 0, 2);
 	join(w, &hands[1], "job", 1, 2);
 	k = &hands[2];
@@ -350,11 +305,11 @@ static void test_ranks_of_a_user(void **state)
 
 static void test_jobs_of_a_user(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hand, *k = &hand;
 
 	w->options.jobs_per_uid = 1;
-	start(w);
+	small_node_start(w);
 	OK(hand_connect(k, &w->host));
 	OK(hand_open(k, "one", 0, 1, "run1"));
 	hand_close(k);
@@ -366,7 +321,7 @@ static void test_jobs_of_a_user(void **state)
 
 static void test_waits_of_a_session(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hands[2], *k = hands;
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Wait wait = CKPT__WAIT__INIT;
@@ -374,7 +329,7 @@ static void test_waits_of_a_session(void **state)
 	int code;
 
 	w->options.waits_per_session = 3;
-	start(w);
+	small_node_start(w);
 	join(w, &hands[0], "job", 0, 2);
 	join(w, &hands[1], "job", 1, 2);
 	k = &hands[1];
@@ -401,7 +356,7 @@ static void test_waits_of_a_session(void **state)
 
 static void test_loads_of_a_session(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hand, *k = &hand;
 	struct hand_loaded loaded = { 0 };
 	uint8_t bytes[256];
@@ -411,7 +366,7 @@ static void test_loads_of_a_session(void **state)
 	int code;
 
 	w->options.loads_per_session = 2;
-	start(w);
+	small_node_start(w);
 	join(w, k, "job", 0, 1);
 	OK(hand_prepare(k));
 	OK(save(k, 10));
@@ -432,7 +387,7 @@ static void test_loads_of_a_session(void **state)
 	hand_close(k);
 }
 
-static uint64_t memory_left(struct world *w)
+static uint64_t memory_left(struct small_node *w)
 {
 	return w->host.memory->ops->available(w->host.memory, NULL);
 }
@@ -440,14 +395,14 @@ static uint64_t memory_left(struct world *w)
 /* A job without ranks and snapshots takes no memory. */
 static void test_memory_of_idle_jobs(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hand, *k = &hand;
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Bye bye = CKPT__BYE__INIT;
 	uint64_t id, before;
 	char job[16];
 
-	start(w);
+	small_node_start(w);
 	before = memory_left(w);
 	for (int i = 0; i < 20; i++) {
 		snprintf(job, sizeof(job), "job%d", i % 10); /* each of them twice */
@@ -469,14 +424,12 @@ static void test_memory_of_idle_jobs(void **state)
 /* Slots that would leave nothing for the ledger are refused before training starts. */
 static void test_budget_has_the_ledger(void **state)
 {
-	struct world *w = *state;
-	struct host_options o = { .backend = "threads", .node = &w->options, .folder = w->dir,
-				  .socket = w->socket };
-	struct err e = { 0 };
+	struct small_node *w = *state;
+	struct host_options o = {0};
 	struct hand hand, *k = &hand;
 	uint64_t slots;
 
-	start(w);
+	small_node_start(w);
 	join(w, k, "job", 0, 1);
 	OK(hand_prepare(k));
 	slots = w->options.slots * k->slot_bytes;
@@ -484,8 +437,7 @@ static void test_budget_has_the_ledger(void **state)
 	host_stop(&w->host);
 	for (uint64_t more = 0; more <= 1 << 20; more += 1 << 20) {
 		o.memory_budget = slots + (64 << 10) + 8192 + more;
-		if (host_start(&w->host, &o, &e) < 0)
-			fail_msg("%s", e.text);
+		small_node_start_with(w, o);
 		join(w, k, "job", 0, 1);
 		if (more == 0) {
 			assert_int_equal(hand_prepare(k), CKPT_ENOSPACE);
@@ -507,13 +459,13 @@ static void test_budget_has_the_ledger(void **state)
 /* A rank that waits for a credit when the next epoch opens is told so, and what to do. */
 static void test_credit_of_an_old_epoch(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand hands[3], *k = hands;
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Credit credit = CKPT__CREDIT__INIT;
 	uint64_t id;
 
-	start(w);
+	small_node_start(w);
 	join(w, &hands[0], "job", 0, 2);
 	OK(hand_prepare(k));
 	q.body_case = CKPT__REQUEST__BODY_CREDIT;
@@ -550,7 +502,7 @@ static void test_credit_of_an_old_epoch(void **state)
 /* ---- Start ---- */
 
 struct early {
-	struct world *w;
+	struct small_node *w;
 	struct hand hand;
 };
 
@@ -575,37 +527,28 @@ static void open_early(void *arg)
 /* An open that comes while ckptd reads its data folder is answered when it has. */
 static void test_open_while_it_starts(void **state)
 {
-	struct world *w = *state;
-	struct early early = { .w = w };
-	struct host_options o = { .backend = "threads", .node = &w->options, .folder = w->dir,
-				  .socket = w->socket, .before = open_early,
-				  .before_arg = &early };
+	struct small_node *w = *state;
+	struct early early = {.w = w};
 	struct hand *k = &early.hand;
-	struct err e = { 0 };
 	uint64_t id;
 
-	if (host_start(&w->host, &o, &e) < 0)
-		fail_msg("%s", e.text);
+	small_node_start_with(w, (struct host_options){.before = open_early, .before_arg = &early});
 	OK(hand_receive(k, &id));
-	OK(hand_declare(k, GEOMETRY, shards, 1));
+	OK(hand_declare(k, SMALL_GEOMETRY, &small_shard, 1));
 	hand_close(k);
 }
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, small_node_setup, small_node_teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_ranks_of_a_user, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_jobs_of_a_user, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_waits_of_a_session, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_loads_of_a_session, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_declaration_beside_others, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_declaration_of_who_left, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_slots_ready_beside_others, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_budget_has_the_ledger, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_memory_of_idle_jobs, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_open_while_it_starts, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_credit_of_an_old_epoch, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_commit_beside_slow_memory, setup, teardown),
+		TEST(test_ranks_of_a_user),           TEST(test_jobs_of_a_user),
+		TEST(test_waits_of_a_session),        TEST(test_loads_of_a_session),
+		TEST(test_declaration_beside_others), TEST(test_declaration_of_who_left),
+		TEST(test_slots_ready_beside_others), TEST(test_budget_has_the_ledger),
+		TEST(test_memory_of_idle_jobs),       TEST(test_open_while_it_starts),
+		TEST(test_credit_of_an_old_epoch),    TEST(test_commit_beside_slow_memory),
 	};
 
 	return cmocka_run_group_tests_name("bounds", tests, NULL, NULL);

@@ -9,51 +9,10 @@
 #include <string.h>
 
 #include "tests/lib/hand.h"
+#include "tests/lib/small_node.h"
 #include "tests/lib/test.h"
 
-#define GEOMETRY ((struct geometry){ 4096, 16384 })
-
-struct world {
-	char *dir, socket[160], data[160];
-	struct node_options options;
-	struct host host;
-};
-
-static const struct shard shards[] = {
-	{ .name = "w", .name_len = 1, .dtype = CKPT_F32, .global = { 1, { 64 } },
-	  .box = { 1, { 0 }, { 64 } } },
-};
-
-static int setup(void **state)
-{
-	static struct world w;
-	struct host_options o = { .backend = "threads", .node = &w.options };
-	struct err e = { 0 };
-
-	w.dir = test_dir_make(NULL);
-	snprintf(w.socket, sizeof(w.socket), "%s/sock", w.dir);
-	node_options_default(&w.options);
-	w.options.geometry = GEOMETRY;
-	w.options.transfer = 65536;
-	w.options.disk_reserve = 0;
-	o.folder = w.dir;
-	o.socket = w.socket;
-	if (host_start(&w.host, &o, &e) < 0)
-		fail_msg("%s", e.text);
-	*state = &w;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct world *w = *state;
-
-	host_stop(&w->host);
-	test_dir_remove(w->dir);
-	return 0;
-}
-
-static void open_ok(struct world *w, struct hand *k, uint32_t rank, const char *run)
+static void open_ok(struct small_node *w, struct hand *k, uint32_t rank, const char *run)
 {
 	assert_int_equal(hand_connect(k, &w->host), 0);
 	if (hand_open(k, "job", rank, 2, run) < 0)
@@ -64,7 +23,7 @@ static void open_ok(struct world *w, struct hand *k, uint32_t rank, const char *
 static void test_lost_answer(void **state)
 {
 	const char *const runs[] = { "run1", "" };
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand k;
 
 	for (int i = 0; i < 2; i++) {
@@ -77,7 +36,7 @@ static void test_lost_answer(void **state)
 			open_ok(w, &k, 0, runs[i]);
 			assert_int_equal(k.epoch, epoch);
 		}
-		assert_int_equal(hand_declare(&k, GEOMETRY, shards, 1), 0);
+		assert_int_equal(hand_declare(&k, SMALL_GEOMETRY, &small_shard, 1), 0);
 		assert_int_equal(hand_prepare(&k), 0);
 		hand_close(&k);
 		/* No goodbye: the next run's processes still have to be told apart from these. */
@@ -89,7 +48,7 @@ static void test_lost_answer(void **state)
 /* A second handle of a process whose first is connected is refused. */
 static void test_two_handles(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand a, b;
 
 	open_ok(w, &a, 0, "run1");
@@ -102,28 +61,30 @@ static void test_two_handles(void **state)
 /* A handle that was dropped without a goodbye: the rank is replaced, in the next epoch. */
 static void test_dropped_handle(void **state)
 {
-	struct world *w = *state;
+	struct small_node *w = *state;
 	struct hand k;
 	uint64_t epoch;
 
 	open_ok(w, &k, 0, "run1");
 	epoch = k.epoch;
-	assert_int_equal(hand_declare(&k, GEOMETRY, shards, 1), 0);
+	assert_int_equal(hand_declare(&k, SMALL_GEOMETRY, &small_shard, 1), 0);
 	assert_int_equal(hand_prepare(&k), 0);
 	hand_close(&k);
 	open_ok(w, &k, 0, "run1");
 	assert_int_equal(k.epoch, epoch + 1);
-	assert_int_equal(hand_declare(&k, GEOMETRY, shards, 1), 0);
+	assert_int_equal(hand_declare(&k, SMALL_GEOMETRY, &small_shard, 1), 0);
 	assert_int_equal(hand_prepare(&k), 0);
 	hand_close(&k);
 }
 
+#define TEST(f) cmocka_unit_test_setup_teardown(f, small_node_setup_started, small_node_teardown)
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_lost_answer, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_two_handles, setup, teardown),
-		cmocka_unit_test_setup_teardown(test_dropped_handle, setup, teardown),
+		TEST(test_lost_answer),
+		TEST(test_two_handles),
+		TEST(test_dropped_handle),
 	};
 
 	return cmocka_run_group_tests_name("open", tests, NULL, NULL);
