@@ -36,6 +36,16 @@ void test_dir_remove(char *path)
 	free(path);
 }
 
+char *test_path(const char *dir, const char *name)
+{
+	static char buf[64][600];
+	static unsigned next;
+	char *p = buf[next++ % 64];
+
+	assert_in_range(snprintf(p, sizeof(buf[0]), "%s/%s", dir, name), 1, sizeof(buf[0]) - 1);
+	return p;
+}
+
 uint64_t test_cap(const char *env, uint64_t fallback)
 {
 	const char *text = getenv(env);

@@ -17,6 +17,8 @@
  * and everything in it. Aborts when it cannot be made. */
 char *test_dir_make(const char *dir);
 void test_dir_remove(char *path);
+/* DIR/NAME, valid until it was called 63 times more; for one thread. */
+char *test_path(const char *dir, const char *name);
 
 /* CKPT_SEED of the environment, or `fallback`; prints it, so that a failure can be replayed. */
 uint64_t test_seed(uint64_t fallback);
