@@ -19,6 +19,7 @@
 #include "storage/shard_stream.h"
 #include "storage/staging.h"
 #include "tests/lib/test.h"
+#include "tests/sim/byte_table.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/life.h"
 
@@ -46,31 +47,12 @@ static size_t image_bytes(uint32_t rank)
 
 static int make_table(uint32_t rank, const struct digest *leaves, void **ret, size_t *ret_len)
 {
-	struct geometry g = {LEAF, CHUNK};
-	struct declaration_builder *b = NULL;
-	uint64_t len = image_bytes(rank);
-	struct shard t = {.name = "w",
-			  .name_len = 1,
-			  .dtype = CKPT_U8,
-			  .global = {1, {len}},
-			  .box = {1, {0}, {len}},
-			  .bytes = len};
-	struct rank_table_parts parts = {
-		.rank = rank, .world = WORLD, .geometry = g, .image_len = len, .leaves = leaves};
-	void *declaration = NULL;
-	int r = declaration_builder_new(g, &b);
-
-	if (r == 0)
-		r = declaration_add(b, &t, NULL);
-	if (r >= 0)
-		r = declaration_finish(b, &declaration, &parts.declaration_len, NULL);
-	declaration_builder_free(b);
-	if (r == 0) {
-		parts.declaration = declaration;
-		r = rank_table_build(&parts, ret, ret_len, NULL);
-	}
-	alloc_free(declaration);
-	return r;
+	return byte_table((struct rank_table_parts){.rank = rank,
+						    .world = WORLD,
+						    .geometry = {LEAF, CHUNK},
+						    .image_len = image_bytes(rank),
+						    .leaves = leaves},
+			  ret, ret_len);
 }
 
 static int make_rank(struct stream_pool *p, uint32_t rank, struct shard_footer *ret)

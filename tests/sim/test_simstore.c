@@ -21,6 +21,7 @@
 #include "storage/recover.h"
 #include "storage/shard_reader.h"
 #include "tests/lib/test.h"
+#include "tests/sim/byte_table.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/life.h"
 
@@ -80,29 +81,16 @@ static void fill_image(unsigned step, uint32_t rank, uint8_t *ret)
 static int make_table(unsigned step, uint32_t rank, const uint8_t *image, void **ret,
 		      size_t *ret_len)
 {
-	struct geometry g = { LEAF, CHUNK };
 	struct digest leaves[IMAGE_MAX / LEAF];
-	struct declaration_builder *b = NULL;
 	uint64_t len = image_bytes(step, rank);
-	struct shard t = { .name = "w", .name_len = 1, .dtype = CKPT_U8,
-			   .global = { 1, { len } }, .box = { 1, { 0 }, { len } }, .bytes = len };
-	struct rank_table_parts parts = { .rank = rank, .world = WORLD, .geometry = g,
-					  .image_len = len, .leaves = leaves };
-	void *declaration = NULL;
-	int r = declaration_builder_new(g, &b);
 
-	if (r == 0)
-		r = declaration_add(b, &t, NULL);
-	if (r >= 0)
-		r = declaration_finish(b, &declaration, &parts.declaration_len, NULL);
-	declaration_builder_free(b);
-	if (r == 0) {
-		digest_leaves(image, len, LEAF, 0, (len - 1) / LEAF, leaves);
-		parts.declaration = declaration;
-		r = rank_table_build(&parts, ret, ret_len, NULL);
-	}
-	alloc_free(declaration);
-	return r;
+	digest_leaves(image, len, LEAF, 0, (len - 1) / LEAF, leaves);
+	return byte_table((struct rank_table_parts){.rank = rank,
+						    .world = WORLD,
+						    .geometry = {LEAF, CHUNK},
+						    .image_len = len,
+						    .leaves = leaves},
+			  ret, ret_len);
 }
 
 static int save_shard(struct saver *x, unsigned step, uint32_t rank, struct shard_footer *ret)
