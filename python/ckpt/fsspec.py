@@ -242,6 +242,11 @@ class _Opened:
         self._s.lock.release()
 
 
+def _no_file(job: str, step: Optional[int], name: str) -> FileNotFoundError:
+    return FileNotFoundError(f"step {step} of job '{job}' has no file '{name}': "
+                             f"fs.ls('ckpt://{job}/{step}') says which it has")
+
+
 class CkptFileSystem(AbstractFileSystem):
     """Options: socket, token, rank, world, run_id, connect_timeout as in ckpt.open(); timeout (seconds)
     of each wait; durable."""
@@ -365,7 +370,7 @@ class CkptFileSystem(AbstractFileSystem):
                 full = base + prefix + child
                 entries.setdefault(full, self._entry(full, None if rest else size))
             if name and not entries:
-                raise FileNotFoundError(path)
+                raise _no_file(job, step, name)
         out = [entries[k] for k in sorted(entries)]
         return out if detail else [e["name"] for e in out]
 
@@ -424,11 +429,11 @@ class CkptFileSystem(AbstractFileSystem):
         if pending is not None:
             with pending.lock:
                 if name not in pending.files:
-                    raise FileNotFoundError(path)
+                    raise _no_file(job, step, name)
                 return io.BytesIO(pending.files[name])
         names = self._names(job, step)
         if name not in names:
-            raise FileNotFoundError(path)
+            raise _no_file(job, step, name)
         size, rank = names[name]
         if rank is not None:
             key = (rank, name.split("/", 2)[2])

@@ -67,7 +67,8 @@ def test_files_become_a_checkpoint(d):
     raises(PermissionError, lambda: fs.rm(base + "/words.txt"))
     raises(PermissionError, lambda: fs.mv(base + "/words.txt", base + "/x"))
     raises(ValueError, lambda: fs.open(base + "/words.txt", "ab"))
-    raises(FileNotFoundError, lambda: fs.open(base + "/nothing", "rb"))
+    e = raises(FileNotFoundError, lambda: fs.open(base + "/nothing", "rb"))
+    assert "of job 'files' has no file 'nothing': fs.ls(" in str(e), e
     raises(FileNotFoundError, lambda: fs.ls("ckpt://files/101"))
     raises(FileNotFoundError, lambda: fs.rm(base + "/nothing"))
     fs.makedirs(base, exist_ok=True)
