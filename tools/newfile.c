@@ -70,6 +70,15 @@ int newfile_begin(struct newfile *f, const char *path, bool replace, uint64_t si
 	return 0; /* where the file system cannot, writing will say whether there is room */
 }
 
+/* Where the file system did not promise room beforehand. */
+static int cannot_write(const char *path, int code, struct err *e)
+{
+	bool room = code == -ENOSPC || code == -EDQUOT || code == -EFBIG;
+
+	return err_set(e, code, "cannot write '%.250s': %s%s", path, err_text(code),
+		       room ? ": make room, or name another place with --output" : "");
+}
+
 int newfile_write(struct newfile *f, uint64_t offset, const void *bytes, uint64_t len,
 		  struct err *e)
 {
@@ -82,7 +91,7 @@ int newfile_write(struct newfile *f, uint64_t offset, const void *bytes, uint64_
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return err_code(e, n < 0 ? -errno : -EIO, "write '%.250s'", f->path);
+			return cannot_write(f->path, n < 0 ? -errno : -EIO, e);
 		p += n;
 		offset += (uint64_t)n;
 		len -= (uint64_t)n;

@@ -106,6 +106,11 @@ run 2 export plain --data "$data" --output "$o/a.safetensors" --format dcp
 says err "what should be its folder is a file"
 run 2 export plain --data "$data" --output "$o/nowhere/x" --format dcp
 says err "make its folder first"
+trap '' XFSZ
+run_limited () { (ulimit -f 8 && ctl "$@" >"$dir/out" 2>"$dir/err"); }
+run_limited export plain --data "$data" --output "$o/large" --format dcp
+says err ".distcp': File too large: make room, or name another place with --output"
+trap - XFSZ
 left=$(find "$o" -name '*.tmp')
 [ -z "$left" ] || fail "left behind: $left"
 
