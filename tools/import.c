@@ -19,6 +19,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/cover.h"
 #include "tools/document.h"
 #include "tools/exchange.h"
 #include "tools/layout_file.h"
@@ -37,7 +38,6 @@ struct importing {
 	struct layout *layout; /* NULL: one rank holds everything */
 	struct making_rank *ranks;
 	uint32_t world;
-	uint64_t *held; /* elements of each chosen tensor, on all ranks; an empty shard counts 1 */
 	struct making_blob *blobs; /* of rank 0 */
 	uint64_t step;
 	uint64_t slab_memory;
@@ -106,10 +106,8 @@ static int add_tensor(struct importing *m, struct declaration_builder *b, uint32
 		r = layout_shards(m->layout, &of, rank, shards, &n, e);
 	for (uint32_t k = 0; r >= 0 && k < n; k++) {
 		r = shard_check(&shards[k], e);
-		if (r == 0) {
-			m->held[i] += max_u64(shards[k].stop - shards[k].start, 1);
+		if (r == 0)
 			r = declaration_add(b, &shards[k], e);
-		}
 	}
 	return r < 0 ? r : 0;
 }
@@ -131,23 +129,28 @@ static int declare_rank(struct importing *m, uint32_t rank, struct err *e)
 	return r;
 }
 
-/* A layout of the user's own may leave a tensor, or part of one, to nobody. */
-static int check_held(const struct importing *m, struct err *e)
+static struct layout_tensor layout_tensor_of(const struct reading_tensor *t)
 {
-	char name[NAME_TEXT_MAX];
+	return (struct layout_tensor){t->name, t->name_len, t->dtype, t->global};
+}
 
-	for (size_t i = 0; i < m->n; i++) {
-		const struct reading_tensor *t = &m->from->tensors[m->chosen[i]];
-		uint64_t elements = t->bytes / dtype_bytes(t->dtype);
+/* A layout of the user's own may leave a tensor, or part of one, to nobody. */
+static int check_cover(const struct importing *m, struct err *e)
+{
+	CLEANUP_FREE struct declaration *ranks = alloc_array(m->world, sizeof(*ranks));
+	int r = ranks ? 0 : err_code(e, -ENOMEM, "declare %u rank%s", m->world, plural(m->world));
 
-		if (m->held[i] < max_u64(elements, 1))
-			return err_set(e, -EINVAL,
-				       "no rank of layout '%.100s' holds all of tensor '%s': "
-				       "%" PRIu64 " of %" PRIu64 " element%s on any",
-				       m->c->to, name_text(name, t->name, t->name_len), m->held[i],
-				       elements, plural(elements));
+	if (!m->layout)
+		return r;
+	for (uint32_t i = 0; i < m->world && r == 0; i++)
+		r = declaration_open(m->ranks[i].declaration, m->ranks[i].declaration_len,
+				     &ranks[i], e);
+	for (size_t i = 0; i < m->n && r == 0; i++) {
+		const struct layout_tensor t = layout_tensor_of(&m->from->tensors[m->chosen[i]]);
+
+		r = cover_check(m->c->to, &t, ranks, m->world, e);
 	}
-	return 0;
+	return r;
 }
 
 static int get_layout(struct importing *m, struct err *e)
@@ -164,11 +167,8 @@ static int get_layout(struct importing *m, struct err *e)
 	all = alloc_array(m->n, sizeof(*all));
 	if (!all)
 		return err_code(e, -ENOMEM, "lay out %zu tensor%s", m->n, plural(m->n));
-	for (size_t i = 0; i < m->n; i++) {
-		const struct reading_tensor *t = &m->from->tensors[m->chosen[i]];
-
-		all[i] = (struct layout_tensor){t->name, t->name_len, t->dtype, t->global};
-	}
+	for (size_t i = 0; i < m->n; i++)
+		all[i] = layout_tensor_of(&m->from->tensors[m->chosen[i]]);
 	m->world = layout_world(m->layout);
 	r = layout_begin(m->layout, all, m->n, e);
 	return r < 0 ? err_wrap(e, r, "layout '%.100s'", m->c->to) : 0;
@@ -195,13 +195,12 @@ static int declare(struct importing *m, struct err *e)
 	if (r < 0)
 		return r;
 	m->ranks = alloc_array(m->world, sizeof(*m->ranks));
-	m->held = alloc_array(m->n, sizeof(*m->held));
-	if (!m->ranks || !m->held)
+	if (!m->ranks)
 		return err_code(e, -ENOMEM, "declare %u rank%s", m->world, plural(m->world));
 	for (uint32_t i = 0; r == 0 && i < m->world; i++)
 		r = declare_rank(m, i, e);
 	if (r == 0)
-		r = check_held(m, e);
+		r = check_cover(m, e);
 	return r == 0 ? take_blobs(m, e) : r;
 }
 
@@ -444,7 +443,6 @@ int verb_import(const struct ctl *c, struct err *e)
 	for (uint32_t i = 0; m.ranks && i < m.world; i++)
 		alloc_free((void *)(uintptr_t)m.ranks[i].declaration);
 	alloc_free(m.ranks);
-	alloc_free(m.held);
 	layout_free(m.layout);
 	alloc_free(m.blobs);
 	alloc_free(m.chosen);

@@ -218,7 +218,7 @@ static int reshard(const struct ctl *c, struct reshard *x, struct err *e)
 	int r = reading_open(&o, &x->reading, e);
 
 	if (r == 0)
-		r = targets_make(x, e);
+		r = targets_make(x, c->to, e);
 	if (r == 0)
 		r = memory_divide(x, c->memory ? c->memory : MEMORY_DEFAULT, e);
 	if (r < 0)

@@ -45,7 +45,8 @@ struct reshard {
 
 /* ---- reshard_target.c ---- */
 
-MUST_CHECK int targets_make(struct reshard *x, struct err *e);
+/* -EINVAL: the layout cannot cut a tensor, or leaves a part of one to nobody. */
+MUST_CHECK int targets_make(struct reshard *x, const char *layout_name, struct err *e);
 void targets_free(struct reshard *x);
 /* Divides the memory; -EINVAL says how much is needed. */
 MUST_CHECK int memory_divide(struct reshard *x, uint64_t given, struct err *e);

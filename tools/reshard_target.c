@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "tools/cover.h"
 #include "tools/plural.h"
 #include "tools/reshard.h"
 
@@ -140,7 +141,22 @@ static int place_image(struct reshard_target *t, struct err *e)
 	return r < 0 ? err_code(e, r, "place %u blob%s", t->n_blobs, plural(t->n_blobs)) : 0;
 }
 
-int targets_make(struct reshard *x, struct err *e)
+static int check_cover(struct reshard *x, const char *layout_name, struct err *e)
+{
+	CLEANUP_FREE struct declaration *ranks = alloc_array(x->world, sizeof(*ranks));
+	int r = ranks ? 0 : err_code(e, -ENOMEM, "plan %u rank%s", x->world, plural(x->world));
+
+	for (uint32_t i = 0; i < x->world && r == 0; i++)
+		ranks[i] = x->targets[i].declaration;
+	for (size_t i = 0; i < reading_n_tensors(x->reading) && r == 0; i++) {
+		const struct layout_tensor t = layout_tensor_of(reading_tensor(x->reading, i));
+
+		r = cover_check(layout_name, &t, ranks, x->world, e);
+	}
+	return r;
+}
+
+int targets_make(struct reshard *x, const char *layout_name, struct err *e)
 {
 	CLEANUP_FREE struct shard *shards = alloc_array(LAYOUT_SHARDS_MAX, sizeof(*shards));
 	int r = begin_layout(x, e);
@@ -160,7 +176,7 @@ int targets_make(struct reshard *x, struct err *e)
 		if (r < 0)
 			err_wrap(e, r, "layout '%.100s', rank %u", x->layout_name, i);
 	}
-	return r;
+	return r == 0 ? check_cover(x, layout_name, e) : r;
 }
 
 void targets_free(struct reshard *x)
