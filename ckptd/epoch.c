@@ -876,6 +876,12 @@ static void opening_place(struct node *n, struct opening *o)
 			       "CKPT_TOKEN out to have a job of your own");
 		return;
 	}
+	if (!j && o->r.existing && !o->r.reconnect) {
+		err_set(&e, CKPT_ENOTFOUND, "open: there is no job '%s', and none was to be made",
+			o->r.job);
+		opening_answer(o, e.code, e.text);
+		return;
+	}
 	if (!j && quota_job(n, &o->r, &e) < 0) {
 		opening_answer(o, e.code, e.text);
 		return;

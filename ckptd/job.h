@@ -263,7 +263,7 @@ struct open_request {
 	char job[CKPT_JOB_MAX + 1];
 	uint32_t rank, world;
 	char run_id[RUN_ID_MAX + 1];
-	bool has_token, reconnect;
+	bool has_token, reconnect, existing;
 	uint8_t token[32];
 	uint64_t loaded_epoch;
 };

@@ -174,6 +174,7 @@ static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
 		.world = m->world,
 		.has_token = m->token.len == sizeof(r.token),
 		.reconnect = m->reconnect,
+		.existing = m->existing,
 		.loaded_epoch = m->loaded_epoch,
 	};
 

@@ -291,6 +291,10 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 		r = find_load_memory(&id, e);
 	if (r < 0)
 		return r;
+	if (o.flags & ~CKPT_EXISTING)
+		return err_set(e, -EINVAL,
+			       "options: flags are %#x, and only CKPT_EXISTING is known", o.flags);
+	id.existing = o.flags & CKPT_EXISTING;
 	if (o.connect_timeout_ms)
 		id.connect_ms = o.connect_timeout_ms;
 	if (o.timeout_ms && o.timeout_ms != CKPT_DEFAULT_TIMEOUT)

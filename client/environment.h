@@ -28,6 +28,7 @@ struct identity {
 	int64_t connect_ms;                /* 0: one try */
 	uint64_t load_memory;              /* bytes that a load may have read and not yet placed */
 	int64_t timeout_ms;                /* of calls with CKPT_DEFAULT_TIMEOUT */
+	bool existing;                     /* CKPT_EXISTING */
 };
 
 /* opt may be NULL. -EINVAL with a sentence that names the variable at fault. */

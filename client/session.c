@@ -235,6 +235,7 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 	open.run_id = c->who.run_id;
 	open.token = (ProtobufCBinaryData){ c->who.token_len, c->who.token };
 	open.reconnect = j->again;
+	open.existing = c->who.existing && !j->again;
 	open.loaded_epoch = j->again ? c->epoch : 0;
 	request_init(&j->q, e);
 	j->q.message.body_case = CKPT__REQUEST__BODY_OPEN;

@@ -127,7 +127,9 @@ struct ckpt_options {
 	const char *token;    /* hex; needed only where the uid differs; NULL: CKPT_TOKEN */
 	int64_t connect_timeout_ms; /* 0: fail at once, or CKPT_CONNECT_TIMEOUT seconds */
 	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
+	unsigned flags;       /* CKPT_EXISTING */
 };
+#define CKPT_EXISTING 1u /* make no job: CKPT_ENOTFOUND where there is none of this name */
 
 /*
  * Opens job (NULL: CKPT_JOB) as rank of world. The first open of a name by a user makes the job.

@@ -434,12 +434,13 @@ class Checkpointer:
 def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, *,
          run_id: Optional[str] = None, socket: Optional[str] = None, token: Optional[str] = None,
          connect_timeout: Optional[float] = None, timeout: Optional[float] = None,
-         on_error: str = "status") -> Checkpointer:
+         existing: bool = False, on_error: str = "status") -> Checkpointer:
     """Opens job as one rank of world; what is not given comes from the environment (CKPT_JOB, RANK
     and WORLD_SIZE or Slurm's or Open MPI's, CKPT_RUN_ID, CKPT_SOCKET, CKPT_TOKEN). run_id is equal
     on all ranks of one launch and different for the next. on_error: 'status' (a failed save is a
     result and a warning) or 'raise'. Raises CkptError when ckptd cannot be reached within
-    connect_timeout seconds (default: at once, or CKPT_CONNECT_TIMEOUT)."""
+    connect_timeout seconds (default: at once, or CKPT_CONNECT_TIMEOUT). existing=True makes no job:
+    CkptError (CKPT_ENOTFOUND) where there is none of this name."""
     if on_error not in ("status", "raise"):
         raise ValueError("on_error is 'status' or 'raise'")
 
@@ -448,7 +449,8 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
 
     options = L.Options(C.sizeof(L.Options), text(run_id), text(socket), text(token),
                         0 if connect_timeout is None else max(1, int(connect_timeout * 1000)),
-                        0 if timeout is None else max(1, int(timeout * 1000)))
+                        0 if timeout is None else max(1, int(timeout * 1000)),
+                        L.EXISTING if existing else 0)
     handle = C.c_void_p()
     _check(L.lib.ckpt_open(text(job), L.FROM_ENV if rank is None else rank,
                            L.FROM_ENV if world is None else world, C.byref(options),

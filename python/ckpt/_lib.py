@@ -11,6 +11,7 @@ FOREVER = -1
 DEFAULT_TIMEOUT = -2
 LATEST = (1 << 64) - 1
 FROM_ENV = -1
+EXISTING = 1
 HOST = -1
 
 FLAT, TRAINED = 1, 2
@@ -28,7 +29,8 @@ EMISMATCH = -1008
 
 class Options(C.Structure):
     _fields_ = [("size", C.c_size_t), ("run_id", C.c_char_p), ("socket", C.c_char_p),
-                ("token", C.c_char_p), ("connect_timeout_ms", i64), ("timeout_ms", i64)]
+                ("token", C.c_char_p), ("connect_timeout_ms", i64), ("timeout_ms", i64),
+                ("flags", C.c_uint)]
 
 
 class Tensor(C.Structure):

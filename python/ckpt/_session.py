@@ -21,6 +21,7 @@ from . import COMMITTED, DURABLE, Checkpointer, CkptError, _ms, check_step
 from . import open as _open
 
 CONNECT_TIMEOUT = 60.0  # seconds: others of the launch may still be leaving
+_NOT_FOUND = -1014
 BLOB_ROOM = 4 << 20     # bytes, at least
 
 _sessions: Dict[Tuple, "Session"] = {}
@@ -97,6 +98,18 @@ class Session:
 
     @property
     def handle(self) -> Checkpointer:
+        return self._open()
+
+    def existing(self) -> Checkpointer:
+        """handle, for who only looks: where there is no such job none is made, FileNotFoundError."""
+        try:
+            return self._open(existing=True)
+        except CkptError as e:
+            if self._handle is None and e.code == _NOT_FOUND:
+                raise FileNotFoundError(f"ckpt://{self.job}: {e}") from None
+            raise
+
+    def _open(self, existing: bool = False) -> Checkpointer:
         if self._handle is None:
             run_id = self._run_id
             if run_id is not None and self.generation:
@@ -107,7 +120,7 @@ class Session:
             if self.rank is None and self.world is None and not _world_in_environment():
                 self.rank, self.world = 0, 1
             self._handle = _open(self.job, self.rank, self.world, run_id=run_id, on_error="raise",
-                                 **options)
+                                 existing=existing, **options)
             self.rank, self.world = self._handle.rank, self._handle.world
         return self._handle
 

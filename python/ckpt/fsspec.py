@@ -18,7 +18,8 @@ from its commit on, and that is what is kept of the idea of files:
   other means: a file is a tensor of one dimension of u8 that one rank stored whole. Blobs can be read as
   blobs/RANK/NAME. It can neither be written, renamed nor removed: FileExistsError, PermissionError;
   `ckptctl rm` removes checkpoints.
-- ls of ckpt://JOB has its steps; jobs are not listed.
+- ls of ckpt://JOB has its steps; jobs are not listed. Only writing makes a job: looking at one that is not
+  there is FileNotFoundError.
 
 Each file is in memory once in the process and, while it is saved, once more in ckptd's. ckpt.torch, which
 copies tensors where they are, needs neither the copies nor the pickling.
@@ -284,7 +285,7 @@ class CkptFileSystem(AbstractFileSystem):
         s = self._session(job)
         s.lock.acquire()
         try:
-            stored = s.handle.stored(step, self.timeout)
+            stored = s.existing().stored(step, self.timeout)
             if stored is None:
                 raise FileNotFoundError(f"ckpt://{job}/{step}")
             return _Opened(s, stored)
@@ -297,7 +298,7 @@ class CkptFileSystem(AbstractFileSystem):
     def _steps(self, job: str) -> Dict[int, Any]:
         s = self._session(job)
         with s.lock:
-            return {i.step: i for i in reversed(s.handle.list())}
+            return {i.step: i for i in reversed(s.existing().list())}
 
     def _names(self, job: str, step: int) -> Dict[str, Tuple[int, Optional[int]]]:
         """Name -> (bytes, rank of a blob or None)."""
@@ -319,7 +320,11 @@ class CkptFileSystem(AbstractFileSystem):
             pending = _find(job, step)
             if pending is not None:
                 return pending
-            if step in self._steps(job):
+            try:
+                there = step in self._steps(job)
+            except FileNotFoundError:  # the job's first
+                there = False
+            if there:
                 raise FileExistsError(f"ckpt://{job}/{step} is a checkpoint, which cannot change; save "
                                       "another step, or remove it with ckptctl rm")
             pending = _Pending(self, job, step)

@@ -36,6 +36,44 @@ def test_found_by_its_protocol(_):
     assert importlib.metadata.version("ckptd") == ckpt.version().split()[-1], ckpt.version()
 
 
+def test_looking_makes_no_job(d):
+    fs = fsspec.filesystem("ckpt")
+    jobs = os.path.join(d.dir, "data", "jobs")
+    before = set(os.listdir(jobs))
+    looks = [lambda: fs.ls("ckpt://typo"), lambda: fs.ls("ckpt://typo/7"), lambda: fs.info("ckpt://typo"),
+             lambda: fs.open("ckpt://typo/7/x", "rb"), lambda: fs.cat("ckpt://typo/7/x"),
+             lambda: fs.modified("ckpt://typo/7"), lambda: fs.rm("ckpt://typo/7", recursive=True)]
+    for look in looks:
+        assert "there is no job 'typo'" in raises(FileNotFoundError, look)
+    assert not fs.exists("ckpt://typo") and not fs.exists("ckpt://typo/7") and not fs.isdir("ckpt://typo")
+    assert set(os.listdir(jobs)) == before
+    error = raises(ckpt.CkptError, lambda: ckpt.open("typo", 0, 1, existing=True))
+    assert "there is no job 'typo'" in error, error
+    assert set(os.listdir(jobs)) == before
+    with fs.open("ckpt://typo/7/x", "wb") as f:  # writing does
+        f.write(b"x")
+    assert len(set(os.listdir(jobs)) - before) == 1
+    fs.rm("ckpt://typo/7", recursive=True)
+    assert fs.ls("ckpt://typo") == []  # it is there, and has nothing
+    _session.close_all()
+    assert fs.ls("ckpt://typo") == []
+    _session.close_all()
+    ckpt.open("typo", 0, 1, existing=True).close()
+
+
+def test_what_was_written_last_is_latest(d):
+    fs = fsspec.filesystem("ckpt")
+    for step in (200, 100):
+        with fs.open(f"ckpt://back/{step}/x", "wb") as f:
+            f.write(b"%d" % step)
+        fs.commit(f"ckpt://back/{step}")
+    assert sorted(e["name"] for e in fs.ls("ckpt://back")) == ["back/100", "back/200"]
+    _session.close_all()
+    with ckpt.open("back", 0, 1) as c:
+        assert [i.step for i in c.list() if i.latest] == [100]
+    assert fs.cat("ckpt://back/200/x") == b"200"
+
+
 def test_files_become_a_checkpoint(d):
     fs = fsspec.filesystem("ckpt", durable=True)
     base = "ckpt://files/100"
