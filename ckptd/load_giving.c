@@ -13,6 +13,7 @@
 
 #include <errno.h>
 
+#include "base/alloc.h"
 #include "ckptd/admin.h"
 #include "ckptd/indexing.h"
 #include "ckptd/load_priv.h"
@@ -150,6 +151,16 @@ static bool sources_are_good(const struct load *l)
 	return true;
 }
 
+/* Until LoadEnd only sources stay: a plan may have gigabytes, and a session many loads. */
+static void let_go_of_plan(struct load *l)
+{
+	plan_fini(&l->plan);
+	writer_free(&l->encoded);
+	read_wants_fini(&l->wants);
+	alloc_free(l->wants_bytes);
+	l->wants_bytes = NULL;
+}
+
 void load_plan_done(struct work *w)
 {
 	struct load *l = container_of(w, struct load, work);
@@ -184,6 +195,8 @@ void load_plan_done(struct work *w)
 		load_close(l);
 	} else if (l->kind == LOAD_LOOK) {
 		load_close(l);
+	} else {
+		let_go_of_plan(l);
 	}
 }
 

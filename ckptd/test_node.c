@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #include "base/memory.h"
 #include "ckptd/test_node_rig.h"
 #include "model/declaration.h"
+#include "model/stored.h"
 #include "proto/session.pb-c.h"
 #include "storage/disk_posix.h"
 
@@ -431,6 +433,67 @@ static void test_adopted_once(void **state)
 	assert_int_equal(t->a.base_step, 20);
 }
 
+/* Single elements of "w", each a piece of its own, as what a read wants; a sealed memfd. */
+static int want_elements(uint32_t n)
+{
+	struct shard s = {.name = "w",
+			  .name_len = 1,
+			  .dtype = CKPT_F32,
+			  .global = {1, {ELEMENTS}},
+			  .box = {1, {0}, {1}}};
+	int fd = memfd_create("wants", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	struct declaration_builder *b = NULL;
+	struct writer w = {0};
+	struct err e = {0};
+	void *bytes = NULL;
+	size_t len = 0;
+
+	assert_int_equal(declaration_builder_new(GEOMETRY_DEFAULT, &b), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		s.box.offset[0] = 2 * i;
+		assert_int_equal(declaration_add(b, &s, &e), i);
+	}
+	assert_int_equal(declaration_finish(b, &bytes, &len, &e), 0);
+	declaration_builder_free(b);
+	assert_int_equal(read_wants_encode(bytes, len, NULL, 0, &w), 0);
+	assert_int_equal(write(fd, w.buf, w.len), w.len);
+	assert_int_equal(
+		fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL),
+		0);
+	writer_free(&w);
+	alloc_free(bytes);
+	return fd;
+}
+
+/* What a session has under way it may have for ever: of a plan that it was given nothing stays. */
+static void test_given_plans_are_let_go(void **state)
+{
+	enum { WANTS = 20000, READS = 8, PIECE = 200 }; /* bytes of a piece, at least */
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Read read = CKPT__READ__INIT;
+	struct node_test *t = *state;
+	int fd = want_elements(WANTS);
+	struct mallinfo2 before, after;
+	uint64_t id;
+
+	mallopt(M_MMAP_THRESHOLD, 128 << 10); /* what is large is counted, whoever has it */
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	read.step = 10;
+	read.in_fd = true;
+	q.body_case = CKPT__REQUEST__BODY_READ;
+	q.read = &read;
+	before = mallinfo2();
+	for (int i = 0; i < READS; i++) {
+		assert_int_equal(hand_send_fd(&t->a, &q, fd), 0);
+		assert_int_equal(hand_receive(&t->a, &id), 0);
+	}
+	assert_int_equal(hand_ask_code(&t->a, &(Ckpt__Request)CKPT__REQUEST__INIT), CKPT_EVERSION);
+	after = mallinfo2();
+	assert_true(after.hblkhd <= before.hblkhd + (size_t)WANTS * PIECE);
+	close(fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -444,6 +507,7 @@ int main(void)
 		NODE_TEST(test_names_of_blobs_have_their_room),
 		NODE_TEST(test_too_large_to_be_written_down),
 		NODE_TEST(test_adopted_once),
+		NODE_TEST(test_given_plans_are_let_go),
 	};
 
 	return cmocka_run_group_tests_name("node", tests, NULL, NULL);
