@@ -341,6 +341,46 @@ static void test_every_call_fails(void **state)
 	life_fini(&l);
 }
 
+/* What could not be published is where it was, and asking again moves it again. */
+static void test_failed_publishing_is_taken_back(void **state)
+{
+	struct folder *f = *state;
+	struct checkpoint_id id = id_of(WITHDRAWN);
+	char staged[DISK_PATH_MAX + 1], published[DISK_PATH_MAX + 1];
+	uint64_t failed = 0;
+	struct stores s;
+
+	path_staged(staged, &id.job);
+	path_job(published, &id.job);
+	folder_close_store(f);
+	for (uint64_t n = 0; n == failed; n++) {
+		struct faulty_disk faulty;
+		struct life l;
+
+		life_init(&l);
+		faulty_disk_init(&faulty, f->real);
+		assert_int_equal(stores_open(&s, f, &faulty.base), 0);
+		make_one(&s, &l, WITHDRAWN); /* published, and back */
+		assert_int_equal(l.failures, 0);
+		faulty.error = EIO;
+		faulty.fail_at = faulty.calls + 1 + n;
+		if (staging_publish(&s.over.store, &id.job, NULL) < 0) {
+			failed++;
+			assert_true(is_there(&s.over, staged) && !is_there(&s.over, published));
+			assert_int_equal(staging_publish(&s.over.store, &id.job, NULL), 0);
+		}
+		faulty.fail_at = 0;
+		assert_true(is_there(&s.over, published) && !is_there(&s.over, staged));
+		expect_whole(&s.over.store, &l, WITHDRAWN);
+		stores_close(&s);
+		l.done[WITHDRAWN] = false; /* it is published again */
+		check_afterwards(f, &l);
+		life_fini(&l);
+	}
+	assert_true(failed >= 5); /* two looks, a rename, two syncs */
+	folder_open_store(f);
+}
+
 static void test_every_allocation_fails(void **state)
 {
 	struct folder *f = *state;
@@ -384,6 +424,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		WITH_FOLDER(test_every_call_fails),
+		WITH_FOLDER(test_failed_publishing_is_taken_back),
 		WITH_FOLDER(test_every_allocation_fails),
 	};
 
