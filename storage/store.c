@@ -177,9 +177,6 @@ static int say_holder(struct disk *d, struct disk_file *f, struct err *e)
 		pid = strtoll(text, &who, 10);
 	who += strspn(who, " ");
 	who[strcspn(who, "\n")] = '\0';
-	for (char *c = who; *c; c++)
-		if ((unsigned char)*c < ' ' || *c == 0x7f)
-			*c = '?';
 	if (pid <= 0)
 		return err_set(e, -EBUSY,
 			       "the data folder is in use by a process that has not said which it "
