@@ -26,6 +26,9 @@
 #include "storage/recover.h"
 #include "tools/document.h"
 
+/* For the user of a job whose files are ckptd's: a path that is too long may cut it. */
+#define OTHER_WAYS                                                                                 \
+	"; ask whoever runs ckptd, or read your own job through it (ckpt://, ckpt_stored_open(3))"
 #define TRIM_TRIES 10 /* a log that is trimmed while it is read is read again */
 
 /* ---- The folder ---- */
@@ -85,7 +88,8 @@ int data_open(const char *given, struct data *ret, struct err *e)
 	find(given, ret->path);
 	r = disk_posix_open(ret->path, "threads", &ret->disk, &why);
 	if (r == -EACCES || r == -EPERM)
-		return err_set(e, r, "%s: only its owner and root can read it", why.text);
+		return err_set(e, r, "%s: only its owner and root can read it" OTHER_WAYS,
+			       why.text);
 	if (r < 0)
 		return err_set(e, r, "%s: name the right one with --data FOLDER", why.text);
 	r = store_open(ret->disk, &o, &ret->store, e);
@@ -95,7 +99,7 @@ int data_open(const char *given, struct data *ret, struct err *e)
 		if (r == -EACCES || r == -EPERM)
 			return err_set(e, r,
 				       "cannot read data folder '%.150s': only its owner and "
-				       "root can",
+				       "root can" OTHER_WAYS,
 				       ret->path);
 		if (r == CKPT_ENOTFOUND)
 			return err_set(e, r,

@@ -146,4 +146,23 @@ run 0 rebuild --data "$data"
 says out "checkpoints: 6"
 run 0 verify --data "$data" -q
 silent out
-ending 66
+# ---- A user who may not read the files is told of other ways
+
+make_data
+mkdir "$dir/open"
+chmod 755 "$dir" "$dir/open"
+chmod 700 "$data"
+cp "$build/ckptctl" "$dir/open/"
+locked=
+if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
+	locked="setpriv --reuid=65534 --regid=65534 --clear-groups"
+else
+	chmod 0 "$data"
+fi
+for verb in "verify alpha" "export alpha --output $dir/open/x" "diff alpha alpha"; do
+	$locked "$dir/open/ckptctl" $verb --data "$data" >"$dir/out" 2>"$dir/err"
+	[ $? = 2 ] || fail "$verb: not refused"
+	says err "cannot read data folder '$data': only its owner and root can; ask whoever runs ckptd, or read your own job through it (ckpt://, ckpt_stored_open(3))"
+done
+chmod 700 "$data"
+ending 69
