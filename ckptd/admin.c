@@ -416,11 +416,16 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	if (c->durable != DUR_DONE)
 		return err_set(e, CKPT_ESTATE, "step %llu is not on disk",
 			       (unsigned long long)c->step);
-	if (c->pinned || checkpoint_is_base(c) || c->readers || c->works || !other)
+	if (!other && !c->pinned && !checkpoint_is_base(c))
+		return err_set(e, -EBUSY,
+			       "step %llu is the only good one on disk; it stays: save a newer one "
+			       "first, or stop ckptd and remove the whole job with 'ckptctl rm %s "
+			       "--all --data FOLDER'",
+			       (unsigned long long)c->step, j->history.job.name);
+	if (c->pinned || checkpoint_is_base(c) || c->readers || c->works)
 		return err_set(e, -EBUSY, "step %llu is %s; it stays", (unsigned long long)c->step,
 			       c->pinned               ? "pinned"
 			       : checkpoint_is_base(c) ? "the base of the current epoch"
-			       : !other                ? "the only good one on disk"
 						       : "being read or written");
 	if (j->opening)
 		return err_set(e, -EAGAIN, "an epoch of job '%s' is just being opened",

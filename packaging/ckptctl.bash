@@ -53,7 +53,7 @@ _ckptctl()
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
 	verify) want=job-step opts=" --data --json --jobs --quiet --verbose --help" ;;
-	rm) want=job-steps opts=" --socket --json --yes --quiet --verbose --help" ;;
+	rm) want=job-steps opts=" --socket --data --json --yes --all --quiet --verbose --help" ;;
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --incoming --quiet --verbose --help" ;;

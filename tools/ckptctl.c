@@ -136,10 +136,9 @@ static bool *flag_of(struct ctl *c, enum option_id id)
 		enum option_id id;
 		bool *to;
 	} flags[] = {
-		{OPTION_JSON, &c->json},
-		{OPTION_YES, &c->yes},
-		{OPTION_DRY_RUN, &c->dry_run},
-		{OPTION_INCOMING, &c->incoming},
+		{OPTION_JSON, &c->json},       {OPTION_YES, &c->yes},
+		{OPTION_DRY_RUN, &c->dry_run}, {OPTION_INCOMING, &c->incoming},
+		{OPTION_ALL, &c->all},
 	};
 
 	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)

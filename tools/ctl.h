@@ -26,7 +26,7 @@ struct words {
 
 struct ctl {
 	const char *socket, *data; /* as given; NULL: not given */
-	bool json, yes, dry_run, incoming;
+	bool json, yes, dry_run, incoming, all;
 	int talk;                  /* -1: -q; 0; 1: -v */
 	uint32_t jobs;             /* --jobs; 0: as many as there are processors */
 	uint32_t keep_last;        /* --keep-last; 0: not given */
@@ -56,6 +56,7 @@ verb_fn verb_status, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_
 	verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import, verb_reshard;
 
 MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */
+MUST_CHECK int rm_whole_job(const struct ctl *c, struct err *e); /* rm_job.c: --all */
 
 /* ---- live.c and files_json.c: the document of `status` ---- */
 

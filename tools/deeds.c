@@ -146,6 +146,16 @@ int verb_rm(const struct ctl *c, struct err *e)
 {
 	const struct deed d = { "rm", "is removed from disk", CKPT__ADMIN__VERB__REMOVE, true };
 
+	if (c->all)
+		return rm_whole_job(c, e);
+	if (c->data)
+		return err_set(e, -EINVAL,
+			       "a checkpoint is removed by a record in its job's log, which the "
+			       "running ckptd writes: --data is for rm --all");
+	if (c->n_args < 2)
+		return err_set(e, -EINVAL,
+			       "usage: ckptctl rm JOB STEP[.ATTEMPT]...; a whole job goes with "
+			       "--all");
 	return do_deed(c, &d, e);
 }
 

@@ -90,6 +90,49 @@ stop_daemon
 says out "three 20"
 says out "lost 10"
 
+# ---- A job that a tool made can go, whole, where no ckptd has it
+
+start_daemon
+run 1 rm lost 10 --socket "$sock" --yes
+says err "the base of the current epoch"
+run 0 import "$dir/w.safetensors" --as mistake --socket "$sock" --data "$data"
+run 1 rm mistake 0 --socket "$sock" --yes
+says err "step 0 is the only good one on disk; it stays: save a newer one first, or stop ckptd and remove the whole job with 'ckptctl rm mistake --all --data FOLDER'"
+run 2 rm mistake --all --yes --socket "$sock"
+says err "name its data folder with --data FOLDER"
+run 1 rm mistake --all --yes --data "$data"
+says err "a ckptd has the data folder '$data': stop it first"
+run 0 pin mistake 0 --socket "$sock"
+stop_daemon
+run 1 rm mistake --all --yes --data "$data"
+says err "step 0 of job 'mistake' is pinned; the job stays"
+start_daemon
+run 0 unpin mistake 0 --socket "$sock"
+stop_daemon
+run 2 rm mistake --all --data "$data"
+says err "say --yes if it is really meant"
+run 2 rm mistake 0 --all --yes --data "$data"
+run 2 rm nobody --all --yes --data "$data"
+says err "there is no job 'nobody'"
+cp -r "$data/jobs" "$dir/jobs"
+run 0 rm mistake --all --yes --data "$data" --json
+json 'assert [(c["job"], c["step"], c["done"]) for c in d["checkpoints"]] == [("mistake", 0, True)]'
+[ "$(ls "$data/jobs" | wc -l)" = $(($(ls "$dir/jobs" | wc -l) - 1)) ] || fail "it is not one job less"
+for job in "$data/jobs"/*; do
+	diff -r "$job" "$dir/jobs/${job##*/}" || fail "another job was changed"
+done
+[ "$(ls "$data/incoming")" = LOCK ] || fail "left: $(ls "$data/incoming")"
+run 0 import "$dir/w.safetensors" --as mistake --data "$data" # its name is free
+run 0 rm mistake --all --yes --data "$data"
+says out "job 'mistake' is removed: 1 checkpoint, "
+start_daemon
+run 0 status --socket "$sock" --json
+json 'assert "mistake" not in [j["job"] for j in d["jobs"]] and d["problems"] == []'
+train three 3 load 20
+run 0 verify --data "$data"
+says out "problems: 0"
+stop_daemon
+
 # ---- Without one, the next start finds it
 
 run 0 reshard source 10 --to fsdp2=5 --as five --data "$data"
@@ -104,4 +147,4 @@ run 0 verify --data "$data"
 says out "problems: 0"
 ! grep log.old "$dir/out" || fail "told of as damaged: a log that never was"
 stop_daemon
-ending 21
+ending 48
