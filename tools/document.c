@@ -197,14 +197,35 @@ static bool is_meant(const json_t *c, uint64_t step, const char *hex, bool for_d
 	       (!for_deed || doc_is(c, "state", "committed"));
 }
 
+static int find_latest(json_t *job, json_t **ret, struct err *e)
+{
+	json_t *c;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
+	{
+		if (!doc_flag(c, "latest"))
+			continue;
+		*ret = c;
+		return 0;
+	}
+	return err_set(e, CKPT_ENOTFOUND,
+		       "job '%s' has no checkpoint that could be loaded: 'ckptctl list %s' shows "
+		       "what it has",
+		       doc_text(job, "job"), doc_text(job, "job"));
+}
+
 int doc_find_checkpoint(json_t *job, const char *spec, bool for_deed, json_t **ret, struct err *e)
 {
 	json_t *c, *found = NULL;
 	const char *hex;
 	uint64_t step;
 	size_t i, n = 0;
-	int r = spec_parse(spec, &step, &hex, e);
+	int r;
 
+	if (!spec)
+		return find_latest(job, ret, e);
+	r = spec_parse(spec, &step, &hex, e);
 	if (r < 0)
 		return r;
 	json_array_foreach(json_object_get(job, "checkpoints"), i, c) {

@@ -33,7 +33,8 @@ MUST_CHECK int doc_keep_job(json_t *doc, const char *name, struct err *e);
 MUST_CHECK int doc_only_job(json_t *doc, const char *name, json_t **ret, struct err *e);
 /*
  * The checkpoint named "STEP" or "STEP.ATTEMPT" (its first digits). for_deed: committed ones, and
- * exactly one must be meant; else the newest of them. Borrowed.
+ * exactly one must be meant; else the newest of them. spec NULL: what the next launch would get.
+ * Borrowed.
  */
 MUST_CHECK int doc_find_checkpoint(json_t *job, const char *spec, bool for_deed, json_t **ret,
 				   struct err *e);

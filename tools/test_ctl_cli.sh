@@ -23,7 +23,7 @@ says out "ckptctl "
 
 # ---- Usage errors are 2 and one sentence
 
-for line in "" "frob" "list a b" "show alpha" "show alpha 1 2" "rm alpha" "list --yes" "rm a 1 --data $data" \
+for line in "" "frob" "list a b" "show" "show alpha 1 2" "rm alpha" "list --yes" "rm a 1 --data $data" \
 	"verify --jobs 0" "verify --jobs x" "verify --jobs" "verify --socket /x" "list --nothing" "status -z" \
 	"gc --keep-last -1 --dry-run" "verify a b c" "verify alpha x --data $data"; do
 	run 2 $line

@@ -40,6 +40,8 @@ attempt=$(sed -n 's/^30\.//p' "$dir/out")
 
 run 0 show alpha 30 --data "$data"
 golden show.txt
+run 0 show alpha --data "$data" # the newest that can be loaded: 40 is not on disk
+golden show.txt
 run 0 show alpha 20 --data "$data" -v
 golden show-v.txt
 run 0 show alpha "30.$(echo "$attempt" | cut -c1-3)" --data "$data" --json

@@ -87,6 +87,8 @@ run 2 status gamma --socket "$sock"
 
 # ---- show: state from the daemon, tensors from files
 
+run 0 show alpha --socket "$sock" --json
+json 'assert d["checkpoint"]["latest"]'
 run 0 show alpha 30 --socket "$sock"
 says out "note      cannot open data folder '/var/lib/ckptd'"
 says out "memory: no, disk: durable"

@@ -160,6 +160,7 @@ static void which_is_meant(void **state)
 	assert_int_equal(find(doc, "6", false, &attempt), 0);
 	assert_int_equal(find(doc, "6", true, &attempt), CKPT_ENOTFOUND);
 	assert_int_equal(find(doc, "7", false, &attempt), CKPT_ENOTFOUND);
+	assert_int_equal(find(doc, NULL, false, &attempt), CKPT_ENOTFOUND); /* none is "latest" */
 	json_decref(doc);
 }
 

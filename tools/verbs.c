@@ -57,7 +57,7 @@ const struct option_entry option_table[OPTIONS] = {
 const struct verb verb_table[] = {
 	{"status", "[JOB]", 0, 1, LOOK, verb_status, "how the node and its jobs stand", NULL},
 	{"list", "[JOB]", 0, 1, LOOK, verb_list, "the checkpoints, newest first", NULL},
-	{"show", "JOB STEP[.ATTEMPT]", 2, 2, LOOK | BIT(TENSOR), verb_show,
+	{"show", "JOB [STEP[.ATTEMPT]]", 1, 2, LOOK | BIT(TENSOR), verb_show,
 	 "one checkpoint: tensors, shapes, sizes, where its bytes are", NULL},
 	{"verify", "[JOB [STEP[.ATTEMPT]]]", 0, 2, EVERY | BIT(DATA) | BIT(JOBS), verb_verify,
 	 "read the files again and name every leaf that does not match", NULL},
