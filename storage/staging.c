@@ -8,7 +8,7 @@
  *   3 fsync of jobs/, then of incoming/    the checkpoint
  *
  * jobs/ is synced first: in between the name may be in both folders after a crash, never in none.
- * Where a sync fails the folder goes back: whoever asks again renames again, and it is that which is
+ * Where a sync fails the folder goes back: whoever asks again renames again, and that is what is
  * then synced. A second sync of the same change would say that it is there, true or not.
  *
  * Threads: any, one per job.
@@ -314,7 +314,7 @@ static int publish(struct disk *d, const char *from, const char *to)
 	if (r == 0)
 		r = d->ops->sync_dir(d, INCOMING);
 	if (r < 0)
-		ignore_result(d->ops->rename(d, to, from)); /* where nothing was renamed, nor is this */
+		ignore_result(d->ops->rename(d, to, from)); /* not renamed, not found */
 	return r;
 }
 

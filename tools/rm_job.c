@@ -50,6 +50,7 @@ static uint64_t job_bytes(const struct data_job *j)
 /* With LOCK, so that what is found stays as it is. */
 static int open_locked(struct removal *x, struct err *e)
 {
+	char who[LOCK_WHO_MAX + 1];
 	uint32_t owner[2];
 	struct stat st;
 	int r = data_open(x->c->data, &x->data, e);
@@ -64,15 +65,9 @@ static int open_locked(struct removal *x, struct err *e)
 			  geteuid() == 0 && st.st_uid != 0 ? owner : NULL);
 	x->store = x->data.store;
 	x->store.disk = &x->staging.base;
-	r = x->store.disk->ops->open(x->store.disk, "LOCK", DISK_CREATE, &x->lock);
-	if (r == 0)
-		r = x->lock->disk->ops->lock(x->lock, true);
-	if (r == -EAGAIN)
-		return err_set(e, -EBUSY,
-			       "a ckptd has the data folder '%.150s': stop it first, or remove "
-			       "single checkpoints with it running",
-			       x->data.path);
-	return r < 0 ? err_code(e, r, "lock data folder '%.150s'", x->data.path) : 0;
+	snprintf(who, sizeof(who), "ckptctl, which removes job '%s'", x->c->args[0]);
+	r = store_lock(x->store.disk, who, &x->lock, e);
+	return r < 0 ? err_wrap(e, r, "rm --all in '%.150s'", x->data.path) : 0;
 }
 
 static int find_job(struct removal *x, struct err *e)

@@ -101,7 +101,7 @@ says err "step 0 is the only good one on disk; it stays: save a newer one first,
 run 2 rm mistake --all --yes --socket "$sock"
 says err "name its data folder with --data FOLDER"
 run 1 rm mistake --all --yes --data "$data"
-says err "a ckptd has the data folder '$data': stop it first"
+says err "rm --all in '$data': the data folder is in use by process"
 run 0 pin mistake 0 --socket "$sock"
 stop_daemon
 run 1 rm mistake --all --yes --data "$data"
