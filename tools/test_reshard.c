@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -376,8 +377,10 @@ static void reshards_in_little_memory(void **state)
 
 /* ---- Killed ---- */
 
-/* One job, killed at random moments until it ends or there were enough; whether it went on. */
-static bool make_with_kills(struct fixture *f, const char *job, uint64_t wanted, uint64_t *kills)
+/* One job, killed at random moments of its longest_us until it ends or there were enough; whether
+ * it went on. */
+static bool make_with_kills(struct fixture *f, const char *job, uint64_t longest_us,
+			    uint64_t wanted, uint64_t *kills)
 {
 	const char *const args[] = {"--to", "tp=3", "--as", job, "--memory", "24M", NULL};
 	bool resumed = false;
@@ -387,7 +390,7 @@ static bool make_with_kills(struct fixture *f, const char *job, uint64_t wanted,
 	for (;;) {
 		pid = start(f, args, "a");
 		if (*kills < wanted) {
-			usleep((useconds_t)rng_below(&f->seeded.rng, 150000));
+			usleep((useconds_t)rng_below(&f->seeded.rng, longest_us));
 			kill(pid, SIGKILL);
 		}
 		r = collect(f, pid, "a");
@@ -410,13 +413,23 @@ static bool make_with_kills(struct fixture *f, const char *job, uint64_t wanted,
 static void goes_on_after_kills(void **state)
 {
 	struct fixture *f = *state;
-	uint64_t kills = 0, wanted = test_cap("CKPT_RESHARD_KILLS", 20);
+	uint64_t kills = 0, wanted = test_cap("CKPT_RESHARD_KILLS", 20), longest_us;
 	unsigned jobs = 0, resumed = 0;
+	struct timespec from, to;
+	struct result r;
 	char job[32];
 
+	/* Sanitizers and neighbours make it many times slower: how long one takes is seen first. */
+	clock_gettime(CLOCK_MONOTONIC, &from);
+	r = RUN(f, "--to", "tp=3", "--as", "unkilled", "--memory", "24M");
+	clock_gettime(CLOCK_MONOTONIC, &to);
+	assert_true(fine(&r));
+	json_decref(r.doc);
+	longest_us = 1 + (uint64_t)(to.tv_sec - from.tv_sec) * 1000000 +
+		     (uint64_t)(to.tv_nsec / 1000) - (uint64_t)(from.tv_nsec / 1000);
 	while (kills < wanted && jobs < 400) {
 		snprintf(job, sizeof(job), "new-%u", jobs++);
-		resumed += make_with_kills(f, job, wanted, &kills);
+		resumed += make_with_kills(f, job, longest_us, wanted, &kills);
 	}
 	printf("%u kills while %u jobs were made, %u of them went on\n", (unsigned)kills, jobs,
 	       resumed);
