@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * detector.h - samples and time in, verdicts out. No I/O, no clock, no threads.
+ *
+ * The same code watches the ranks of one node in ckptd, a whole job in its leader (whose samples
+ * come out of the nodes' sketches), and a trace in virtual time. Memory is fixed per subject: see
+ * detector_memory(). What every rule computes, from which source and with which parameters, stands
+ * in doc/detection.md; the fields of struct detector_options are those parameters.
+ *
+ * All calls from one thread; verdict and probe callbacks run inside detector_feed(),
+ * detector_advance() and detector_clear(), and must not call back.
+ */
+#ifndef DETECT_DETECTOR_H
+#define DETECT_DETECTOR_H
+
+#include "base/err.h"
+#include "detect/sample.h"
+#include "detect/verdict.h"
+
+struct detector;
+struct xid_policy; /* detect/xid.h */
+
+typedef void verdict_fn(void *arg, const struct verdict *v);
+/* The detector wants to know what this rank's process is doing, every second until told otherwise:
+ * SAMPLE_ACTIVITY answers. Nobody need answer; what is not known is not taken for idle. */
+typedef void probe_fn(void *arg, uint32_t job, uint32_t rank, bool wanted);
+
+struct detector_options; /* detect/options.h */
+
+struct detector_events {
+	verdict_fn *verdict;
+	probe_fn *probe; /* may be NULL */
+	void *arg;
+};
+
+/* options: copied; xid: borrowed, NULL: Xids are not judged. */
+MUST_CHECK int detector_new(const struct detector_options *options, const struct xid_policy *xid,
+			    const struct detector_events *events, struct detector **ret);
+void detector_free(struct detector *d); /* NULL is allowed */
+
+/* s->time_ns must not be less than of any call before; a sample that breaks a rule of sample.h is
+ * refused with -EINVAL and changes nothing. -ENOMEM: a new subject does not fit. */
+MUST_CHECK int detector_feed(struct detector *d, const struct sample *s);
+/* Time has come to now_ns without a sample: what is overdue by then is found. */
+void detector_advance(struct detector *d, uint64_t now_ns);
+/* The next time at which detector_advance() has something to do; UINT64_MAX: never. */
+uint64_t detector_next(const struct detector *d);
+
+/* What stands against somebody now, newest first; returns how many there are, fills up to n. A
+ * subject matches what contains it: a node its ranks, GPUs, links and disks. NULL: everybody. */
+size_t detector_standing(const struct detector *d, const struct subject *s, struct verdict *ret,
+			 size_t n);
+/* What it knows of somebody for whom nothing stands: one line per signal, value and threshold. */
+void detector_explain(const struct detector *d, const struct subject *s,
+		      void (*line)(void *arg, const char *text), void *arg);
+/* A person says that it is well again (repaired, replaced): verdicts against it and what it holds
+ * are cleared and its escalation begins anew. Returns how many verdicts. */
+size_t detector_clear(struct detector *d, const struct subject *s, uint64_t now_ns);
+
+/* Bytes in use, and the bounds: of one rank, one node, one pair. */
+struct detector_size {
+	uint64_t total, rank, node, pair;
+};
+void detector_memory(const struct detector *d, struct detector_size *ret);
+
+/* "rank 3 of job lm on node n17", "GPU 0000:9b:00 of node n17" */
+void detector_subject_words(const struct detector *d, const struct subject *s, char *buf,
+			    size_t size);
+
+#endif

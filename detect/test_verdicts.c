@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of standing verdicts: what is told when, and what it does when it is full. */
+#include <config.h>
+
+#include <string.h>
+
+#include "detect/verdicts.h"
+#include "tests/lib/test.h"
+
+struct told {
+	unsigned n;
+	struct verdict last;
+};
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct told *t = arg;
+
+	t->n++;
+	t->last = *v;
+}
+
+static struct verdict found(uint32_t rank, enum verdict_level level)
+{
+	return (struct verdict){.subject = subject_rank(0, rank, 1),
+				.class = CLASS_HUNG,
+				.cause = CAUSE_STALLED,
+				.level = level,
+				.advice = ACTION_RESTORE,
+				.since_ns = 5};
+}
+
+static void test_told_once_and_when_louder(void **state)
+{
+	struct told t = {0};
+	struct detector_events events = {.verdict = on_verdict, .arg = &t};
+	struct verdict v = found(3, LEVEL_NOTE);
+	struct verdicts vs;
+
+	(void)state;
+	assert_int_equal(verdicts_init(&vs, &events), 0);
+	assert_true(verdicts_raise(&vs, &v, 10));
+	assert_int_equal(t.last.state, VERDICT_RAISED);
+	v.since_ns = 8;
+	assert_false(verdicts_raise(&vs, &v, 11));
+	assert_int_equal(t.n, 1);
+	assert_int_equal(verdicts_find(&vs, &v.subject, CAUSE_STALLED)->since_ns, 5);
+	v.level = LEVEL_ALARM;
+	assert_true(verdicts_raise(&vs, &v, 12));
+	assert_int_equal(t.last.state, VERDICT_UPDATED);
+	assert_int_equal(t.last.raised_ns, 10);
+	assert_int_equal(t.last.id, 1);
+	verdicts_clear(&vs, &v.subject, CAUSE_STALLED, "it goes on", 13);
+	assert_int_equal(t.last.state, VERDICT_CLEARED);
+	assert_string_equal(t.last.words, "it goes on");
+	verdicts_clear(&vs, &v.subject, CAUSE_STALLED, NULL, 14);
+	assert_int_equal(t.n, 3);
+	assert_int_equal(vs.n, 0);
+	verdicts_fini(&vs);
+}
+
+static void test_full(void **state)
+{
+	struct told t = {0};
+	struct detector_events events = {.verdict = on_verdict, .arg = &t};
+	struct verdict v;
+	struct verdicts vs;
+
+	(void)state;
+	assert_int_equal(verdicts_init(&vs, &events), 0);
+	for (uint32_t i = 0; i < VERDICTS_MAX; i++) {
+		v = found(i, i == 7 ? LEVEL_NOTE : LEVEL_ALARM);
+		assert_true(verdicts_raise(&vs, &v, i));
+	}
+	v = found(VERDICTS_MAX, LEVEL_NOTE);
+	assert_false(verdicts_raise(&vs, &v, VERDICTS_MAX));
+	assert_int_equal(vs.dropped, 1);
+	v.level = LEVEL_ALARM;
+	assert_true(verdicts_raise(&vs, &v, VERDICTS_MAX));
+	v = found(7, LEVEL_NOTE);
+	assert_null(verdicts_find(&vs, &v.subject, CAUSE_STALLED));
+	v.subject = subject_node(1);
+	assert_int_equal(verdicts_clear_all(&vs, &v.subject, NULL, 1), VERDICTS_MAX);
+	verdicts_fini(&vs);
+}
+
+static void test_what_contains_what(void **state)
+{
+	struct subject node = subject_node(4), gpu = subject_gpu(4, 0), job = subject_job(2),
+		       rank = subject_rank(2, 9, 4), path = subject_path(4, 5);
+
+	(void)state;
+	assert_true(subject_contains(&node, &gpu));
+	assert_true(subject_contains(&node, &rank));
+	assert_true(subject_contains(&node, &path));
+	assert_true(subject_contains(&job, &rank));
+	assert_false(subject_contains(&node, &job));
+	assert_false(subject_contains(&rank, &node));
+	node = subject_node(5);
+	assert_false(subject_contains(&node, &gpu));
+}
+
+static void test_words(void **state)
+{
+	(void)state;
+	assert_string_equal(sample_kind_word(SAMPLE_NVML), "nvml");
+	assert_string_equal(sample_phase_word(PHASE_OTHER), "other");
+	assert_string_equal(sample_metric_word(METRIC_NVLINK), "nvlink");
+	assert_string_equal(verdict_class_word(CLASS_FAILING), "failing");
+	assert_string_equal(verdict_cause_word(CAUSE_CHECK_FAILED), "check-failed");
+	assert_string_equal(verdict_action_word(ACTION_REBOOT), "reboot");
+	assert_string_equal(sample_phase_word(PHASE_COUNT), "?");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_told_once_and_when_louder),
+		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_what_contains_what),
+		cmocka_unit_test(test_words),
+	};
+
+	return cmocka_run_group_tests_name("verdicts", tests, NULL, NULL);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "detect/verdicts.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+int verdicts_init(struct verdicts *v, const struct detector_events *events)
+{
+	*v = (struct verdicts){.next_id = 1, .events = *events};
+	v->standing = alloc_array(VERDICTS_MAX, sizeof(*v->standing));
+	return v->standing ? 0 : -ENOMEM;
+}
+
+void verdicts_fini(struct verdicts *v)
+{
+	alloc_free(v->standing);
+	v->standing = NULL;
+	v->n = 0;
+}
+
+static void tell(struct verdicts *vs, const struct verdict *v)
+{
+	if (vs->events.verdict)
+		vs->events.verdict(vs->events.arg, v);
+}
+
+static struct verdict *find(const struct verdicts *vs, const struct verdict *v)
+{
+	for (size_t i = 0; i < vs->n; i++) {
+		struct verdict *s = &vs->standing[i];
+
+		if (s->cause == v->cause && s->code == v->code && s->subcode == v->subcode &&
+		    subject_same(&s->subject, &v->subject))
+			return s;
+	}
+	return NULL;
+}
+
+static void drop(struct verdicts *vs, size_t i)
+{
+	assert(i < vs->n);
+	vs->n--;
+	memmove(&vs->standing[i], &vs->standing[i + 1], (vs->n - i) * sizeof(vs->standing[0]));
+}
+
+/* A note gives its place to an alarm; it is told as cleared, so that nobody waits for its end. */
+static bool make_room(struct verdicts *vs, const struct verdict *v, uint64_t now_ns)
+{
+	struct verdict old;
+
+	if (vs->n < VERDICTS_MAX)
+		return true;
+	for (size_t i = 0; v->level == LEVEL_ALARM && i < vs->n; i++) {
+		if (vs->standing[i].level != LEVEL_NOTE)
+			continue;
+		old = vs->standing[i];
+		drop(vs, i);
+		old.state = VERDICT_CLEARED;
+		old.changed_ns = now_ns;
+		tell(vs, &old);
+		return true;
+	}
+	vs->dropped++;
+	return false;
+}
+
+bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_ns)
+{
+	struct verdict *s = find(vs, v), new = *v;
+
+	assert(v->n_evidence <= EVIDENCE_MAX && v->class < CLASS_COUNT);
+	new.changed_ns = now_ns;
+	if (s) {
+		bool louder = s->level != v->level || s->advice != v->advice;
+
+		new.id = s->id;
+		new.raised_ns = s->raised_ns;
+		if (new.since_ns > s->since_ns)
+			new.since_ns = s->since_ns;
+		new.state = VERDICT_UPDATED;
+		if (!louder)
+			new.changed_ns = s->changed_ns;
+		*s = new;
+		if (louder)
+			tell(vs, &new);
+		return louder;
+	}
+	if (!make_room(vs, v, now_ns))
+		return false;
+	new.id = vs->next_id++;
+	new.raised_ns = now_ns;
+	new.state = VERDICT_RAISED;
+	vs->standing[vs->n++] = new;
+	tell(vs, &new);
+	return true;
+}
+
+static void clear_at(struct verdicts *vs, size_t i, const char *why, uint64_t now_ns)
+{
+	struct verdict v = vs->standing[i];
+
+	drop(vs, i);
+	v.state = VERDICT_CLEARED;
+	v.changed_ns = now_ns;
+	if (why)
+		snprintf(v.words, sizeof(v.words), "%s", why);
+	tell(vs, &v);
+}
+
+void verdicts_clear(struct verdicts *vs, const struct subject *s, enum verdict_cause cause,
+		    const char *why, uint64_t now_ns)
+{
+	for (size_t i = vs->n; i-- > 0;)
+		if (vs->standing[i].cause == cause && subject_same(&vs->standing[i].subject, s))
+			clear_at(vs, i, why, now_ns);
+}
+
+size_t verdicts_clear_all(struct verdicts *vs, const struct subject *s, const char *why,
+			  uint64_t now_ns)
+{
+	size_t n = 0;
+
+	for (size_t i = vs->n; i-- > 0;) {
+		if (s && !subject_contains(s, &vs->standing[i].subject))
+			continue;
+		clear_at(vs, i, why, now_ns);
+		n++;
+	}
+	return n;
+}
+
+const struct verdict *verdicts_find(const struct verdicts *vs, const struct subject *s,
+				    enum verdict_cause cause)
+{
+	for (size_t i = 0; i < vs->n; i++)
+		if (vs->standing[i].cause == cause && subject_same(&vs->standing[i].subject, s))
+			return &vs->standing[i];
+	return NULL;
+}
+
+bool subject_contains(const struct subject *outer, const struct subject *inner)
+{
+	if (subject_same(outer, inner))
+		return true;
+	if (outer->kind == SUBJECT_NODE)
+		return inner->kind != SUBJECT_JOB && inner->node == outer->node;
+	return outer->kind == SUBJECT_JOB && inner->kind == SUBJECT_RANK &&
+	       inner->job == outer->job;
+}
+
+static struct subject nobody(enum subject_kind kind)
+{
+	return (struct subject){.kind = kind,
+				.node = SAMPLE_NONE,
+				.job = SAMPLE_NONE,
+				.rank = SAMPLE_NONE,
+				.device = SAMPLE_NONE,
+				.peer = SAMPLE_NONE};
+}
+
+struct subject subject_job(uint32_t job)
+{
+	struct subject s = nobody(SUBJECT_JOB);
+
+	s.job = job;
+	return s;
+}
+
+struct subject subject_rank(uint32_t job, uint32_t rank, uint32_t node)
+{
+	struct subject s = nobody(SUBJECT_RANK);
+
+	s.job = job;
+	s.rank = rank;
+	s.node = node;
+	return s;
+}
+
+static struct subject on_node(enum subject_kind kind, uint32_t node, uint32_t device)
+{
+	struct subject s = nobody(kind);
+
+	s.node = node;
+	s.device = device;
+	return s;
+}
+
+struct subject subject_node(uint32_t node)
+{
+	return on_node(SUBJECT_NODE, node, SAMPLE_NONE);
+}
+
+struct subject subject_gpu(uint32_t node, uint32_t device)
+{
+	return on_node(SUBJECT_GPU, node, device);
+}
+
+struct subject subject_port(uint32_t node, uint32_t device)
+{
+	return on_node(SUBJECT_LINK, node, device);
+}
+
+struct subject subject_path(uint32_t node, uint32_t peer)
+{
+	struct subject s = on_node(SUBJECT_LINK, node, SAMPLE_NONE);
+
+	s.peer = peer;
+	return s;
+}
+
+struct subject subject_disk(uint32_t node, uint32_t device)
+{
+	return on_node(SUBJECT_DISK, node, device);
+}
+
+void verdict_evidence(struct verdict *v, const char *signal, double value, double threshold,
+		      const char *unit, uint64_t since_ns)
+{
+	struct evidence *e;
+
+	if (v->n_evidence >= EVIDENCE_MAX)
+		return;
+	e = &v->evidence[v->n_evidence++];
+	snprintf(e->signal, sizeof(e->signal), "%s", signal);
+	snprintf(e->unit, sizeof(e->unit), "%s", unit);
+	e->value = value;
+	e->threshold = threshold;
+	e->since_ns = since_ns;
+}
