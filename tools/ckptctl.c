@@ -190,6 +190,8 @@ static int take_option(struct ctl *c, enum option_id id)
 	return take_word(o, &c->tensors);
 }
 
+_Static_assert(OPTIONS <= 64, "a set of options is a 64-bit word");
+
 static void fill_options(struct option longs[OPTIONS + 2], char letters[OPTIONS + 2])
 {
 	size_t n = 0;
@@ -219,7 +221,7 @@ static int option_of(int c)
 }
 
 /* Fills c and *ret_given (bits), puts the rest of argv behind optind. */
-static int parse(int argc, char **argv, struct ctl *c, unsigned *ret_given)
+static int parse(int argc, char **argv, struct ctl *c, uint64_t *ret_given)
 {
 	struct option longs[OPTIONS + 2];
 	char letters[OPTIONS + 2];
@@ -237,7 +239,7 @@ static int parse(int argc, char **argv, struct ctl *c, unsigned *ret_given)
 				argv[optind - 1]);
 			return -EINVAL;
 		}
-		*ret_given |= 1u << id;
+		*ret_given |= 1ull << id;
 		if (id == OPTION_HELP || id == OPTION_VERSION || id == OPTION_COMPLETION)
 			continue;
 		r = take_option(c, (enum option_id)id);
@@ -249,12 +251,12 @@ static int parse(int argc, char **argv, struct ctl *c, unsigned *ret_given)
 
 /* ---- Verbs ---- */
 
-static int check_use(const struct verb *v, unsigned given, int n_args)
+static int check_use(const struct verb *v, uint64_t given, int n_args)
 {
-	unsigned wrong = given & ~v->options;
+	uint64_t wrong = given & ~v->options;
 
 	for (int i = 0; i < OPTIONS; i++)
-		if (wrong & (1u << i)) {
+		if (wrong & (1ull << i)) {
 			complain("'%s' has no option --%s; 'ckptctl %s --help' lists what it has",
 				 v->name, option_table[i].name, v->name);
 			return -EINVAL;
@@ -282,15 +284,15 @@ static int run(const struct verb *v, const struct ctl *c)
 }
 
 /* What needs no verb; false: a verb is to be run. */
-static bool help_or_version(unsigned given, const struct verb *v)
+static bool help_or_version(uint64_t given, const struct verb *v)
 {
-	if (given & (1u << OPTION_COMPLETION))
+	if (given & (1ull << OPTION_COMPLETION))
 		print_completion(stdout);
-	else if (given & (1u << OPTION_VERSION))
+	else if (given & (1ull << OPTION_VERSION))
 		puts("ckptctl " PACKAGE_VERSION);
-	else if ((given & (1u << OPTION_HELP)) && v)
+	else if ((given & (1ull << OPTION_HELP)) && v)
 		print_verb_help(stdout, v);
-	else if (given & (1u << OPTION_HELP))
+	else if (given & (1ull << OPTION_HELP))
 		print_help(stdout);
 	else
 		return false;
@@ -301,7 +303,7 @@ int main(int argc, char **argv)
 {
 	struct ctl c = { 0 };
 	const struct verb *v;
-	unsigned given = 0;
+	uint64_t given = 0;
 
 	json_set_alloc_funcs(take_or_end, alloc_free);
 	if (parse(argc, argv, &c, &given) < 0)

@@ -46,7 +46,7 @@ says err "usage: ckptctl import PATH --as JOB"
 run 0 reshard --help
 says out "usage: ckptctl reshard JOB [STEP[.ATTEMPT]] --to LAYOUT --as JOB [OPTIONS]"
 run 0 --help
-awk '/^  / { at = /^  [a-z]/ ? 38 : 28; if (substr($0, at - 1, 1) != " " || substr($0, at, 1) == " ") exit 1 }' \
+awk '/^  / { at = /^  [a-z]/ ? 41 : 28; if (substr($0, at - 1, 1) != " " || substr($0, at, 1) == " ") exit 1 }' \
 	"$dir/out" || fail "the help is not aligned"
 
 # ---- Completion

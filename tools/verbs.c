@@ -49,7 +49,7 @@ const struct option_entry option_table[OPTIONS] = {
 	[OPTION_VERSION] = {"version", 0, NULL, NULL, "print the version"},
 };
 
-#define BIT(name) (1u << OPTION_##name)
+#define BIT(name) (1ull << OPTION_##name)
 #define EVERY (BIT(JSON) | BIT(QUIET) | BIT(VERBOSE) | BIT(HELP))
 #define LOOK (EVERY | BIT(SOCKET) | BIT(DATA))
 #define DEED (EVERY | BIT(SOCKET))
@@ -114,7 +114,7 @@ void print_help(FILE *f)
 {
 	fputs("usage: ckptctl VERB [ARGUMENTS] [OPTIONS]\n\n", f);
 	for (const struct verb *v = verb_table; v->name; v++)
-		fprintf(f, "  %-7s %-26s %s\n", v->name, v->arguments, v->help);
+		fprintf(f, "  %-10s %-26s %s\n", v->name, v->arguments, v->help);
 	fputs("\noptions:\n", f);
 	for (int i = 0; i < OPTIONS; i++)
 		print_option(f, &option_table[i]);
@@ -132,7 +132,7 @@ void print_verb_help(FILE *f, const struct verb *v)
 		v->arguments[0] ? " " : "", v->arguments, v->needs ? " " : "",
 		v->needs ? v->needs : "", v->help);
 	for (int i = 0; i < OPTIONS; i++)
-		if (v->options & (1u << i))
+		if (v->options & (1ull << i))
 			print_option(f, &option_table[i]);
 }
 
@@ -184,10 +184,10 @@ static const char completion_tail[] =
 	"}\n"
 	"complete -F _ckptctl ckptctl\n";
 
-static void print_option_words(FILE *f, unsigned options)
+static void print_option_words(FILE *f, uint64_t options)
 {
 	for (int i = 0; i < OPTIONS; i++)
-		if (options & (1u << i))
+		if (options & (1ull << i))
 			fprintf(f, " --%s", option_table[i].name);
 }
 

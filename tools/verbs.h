@@ -53,7 +53,7 @@ struct verb {
 	const char *name;
 	const char *arguments; /* "[JOB [STEP]]" */
 	int args_min, args_max; /* -1: any number */
-	unsigned options;      /* bits of enum option_id that it takes */
+	uint64_t options;      /* bits of enum option_id that it takes */
 	verb_fn *run;
 	const char *help;
 	const char *needs; /* options that it cannot do without; NULL: none */
