@@ -36,6 +36,7 @@
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
+#include "ckptd/watching.h"
 #include "model/attempt.h"
 #include "model/table.h"
 
@@ -548,6 +549,7 @@ static void stale_check(struct checkpoint *c)
 	    memcmp(w.buf, j->samples, w.len) == 0) {
 		j->stale_alarms++;
 		j->stale_step = c->step;
+		watching_stale(c);
 		job_tell(j, 2,
 			 "step %llu has the same bytes in all %u sampled trained tensors as the "
 			 "checkpoint before it: is the optimizer stepping, are the live tensors "

@@ -33,6 +33,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
 #include "ckptd/session.h"
+#include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "storage/store.h"
 
@@ -374,7 +375,7 @@ static void drop_old_run(struct job *j)
 	struct member *m, *next;
 
 	list_each_safe(m, next, &j->members, link)
-		member_left(m, false);
+		member_left(m, MEMBER_REPLACED);
 }
 
 static void not_opened(struct opening *o, int status)
@@ -413,6 +414,7 @@ static void epoch_appended(void *arg, int status)
 		j->seen = NULL;
 	}
 	member_publish_epoch(j);
+	watching_epoch(j);
 	if (j->history.epoch.has_base)
 		job_tell(j, 6, "epoch %llu (%s), base step %llu",
 			 (unsigned long long)j->history.epoch.number, j->history.epoch.reason,
@@ -634,7 +636,7 @@ static bool open_again(struct opening *o, struct member *m)
 		join(o);
 		return true;
 	}
-	member_left(m, false);
+	member_left(m, MEMBER_BYE);
 	return false;
 }
 

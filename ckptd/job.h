@@ -226,6 +226,7 @@ struct job {
 	struct digest stored_layouts[8];
 	uint64_t lost; /* commit records whose bytes were lost, reported */
 	uint64_t last_durable_step;
+	uint32_t number; /* the detector's; 0: not known to it yet */
 };
 
 /* ---- job.c ---- */
@@ -309,7 +310,12 @@ struct member *member_of_rank(struct job *j, uint32_t rank);
 bool member_has_slots(const struct member *m);
 /* Some rank cannot be given its next credit for want of a slot. */
 bool member_lacks_slot(struct job *j);
-void member_left(struct member *m, bool process_ended);
+enum member_end {
+	MEMBER_ENDED,    /* its process has */
+	MEMBER_BYE,      /* it said so */
+	MEMBER_REPLACED, /* its rank is another's, or its run is over */
+};
+void member_left(struct member *m, enum member_end how);
 MUST_CHECK int member_may_declare(const struct member *m, struct err *e);
 MUST_CHECK int member_declare(struct member *m, struct declared *d, struct err *e);
 void member_drop_slots(struct member *m);

@@ -24,6 +24,7 @@
 #include "base/fault.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
+#include "ckptd/watching.h"
 #include "proto/session_page.h"
 
 /* ---- Slots ---- */
@@ -178,7 +179,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 	int err;
 
 	if (m && !same) {
-		member_left(m, false);
+		member_left(m, MEMBER_REPLACED);
 		m = NULL;
 	}
 	if (!m) {
@@ -211,6 +212,8 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 	if (m->session)
 		session_forget_member(m->session);
 	m->session = r->session;
+	if (!same)
+		watching_joined(m);
 	*ret = m;
 	return 0;
 }
@@ -248,13 +251,17 @@ static void end_credit_request(struct member *m)
 }
 
 /* The member is gone when this returns. */
-void member_left(struct member *m, bool process_ended)
+void member_left(struct member *m, enum member_end how)
 {
 	struct job *j = m->job;
 	uint32_t rank = m->rank;
 
 	m->alive = false;
 	j->run_closed = true;
+	if (how == MEMBER_REPLACED)
+		watching_left(m);
+	else
+		watching_exit(m, how == MEMBER_BYE ? EXIT_SAID_BYE : EXIT_UNKNOWN, 0);
 	end_credit_request(m);
 	preparing_cancel(m);
 	if (m->session)
@@ -263,8 +270,10 @@ void member_left(struct member *m, bool process_ended)
 	member_drop_slots(m);
 	ignore_result(ledger_left(&j->ledger, rank) /* its process is found gone at adoption */);
 	member_free(m);
-	if (process_ended)
+	if (how == MEMBER_ENDED)
 		job_tell(j, 6, "process of rank %u ended", rank);
+	if (how == MEMBER_BYE && list_empty(&j->members))
+		watching_over(j);
 	checkpoint_member_gone(j, rank);
 }
 

@@ -20,6 +20,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
+#include "ckptd/watching.h"
 
 struct starting {
 	struct work work;
@@ -47,6 +48,7 @@ void node_options_default(struct node_options *o)
 		.jobs_per_uid = 4096,
 		.waits_per_session = 64,
 		.loads_per_session = 16,
+		.detect = true,
 	};
 }
 
@@ -72,6 +74,10 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->sessions);
 	list_init(&n->early);
 	timer_init(&n->stop_timer, stop_late);
+	if (watching_new(n, &n->watching) < 0) {
+		alloc_free(n);
+		return err_code(e, -ENOMEM, "node's detector");
+	}
 	*ret = n;
 	return 0;
 }
@@ -186,6 +192,7 @@ static void start_done(struct work *w)
 	if (r == 0) {
 		n->index = s->found.index;
 		adopt_memory(n);
+		watching_adopted(n);
 		n->ready = true;
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
@@ -248,7 +255,7 @@ static void on_process_ended(void *arg, const struct process_id *p)
 	list_each(j, &n->jobs, link)
 		list_each_safe(m, next, &j->members, link)
 			if (process_same(&m->process, p))
-				member_left(m, true);
+				member_left(m, MEMBER_ENDED);
 }
 
 const struct conn_events node_conn_events = {
@@ -401,6 +408,7 @@ void node_free(struct node *n)
 		job_free(j);
 	list_each_safe(j, next, &n->failed_jobs, link)
 		job_free(j);
+	watching_free(n->watching);
 	if (n->store_open)
 		store_close(&n->store);
 	alloc_free(n);

@@ -18,6 +18,7 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/work.h"
+#include "detect/sample.h"
 #include "model/retention.h"
 
 /* Opens the log of a job, or the one that is begun anew to take its place (path_log_new()); a
@@ -66,6 +67,7 @@ struct node_options {
 	uint32_t sessions_per_uid;   /* ranks of one user */
 	uint32_t jobs_per_uid;
 	uint32_t waits_per_session, loads_per_session; /* under way */
+	bool detect;                                   /* watch for what fails */
 };
 void node_options_default(struct node_options *o);
 
@@ -93,6 +95,13 @@ MUST_CHECK unsigned node_stop_lost(struct node *n, const char *when);
 void node_reload(struct node *n, const struct node_options *o);
 /* Frees everything of this process; touches neither memory regions nor files. */
 void node_free(struct node *n);
+
+/*
+ * An observation for the failure detector, from a collector or a rank's beats: of node 0, this one,
+ * and of jobs and ranks by the numbers of watching.h. time_ns 0: now; of two samples the later one
+ * has the later time, or is given it. Without a detector nothing happens.
+ */
+void node_sample(struct node *n, const struct sample *s);
 
 /* One line for sd_notify's STATUS=. */
 void node_summary(const struct node *n, char *buf, size_t size);

@@ -28,6 +28,7 @@ struct node {
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
+	struct watching *watching; /* NULL: nothing is watched */
 };
 
 #define WORLD_MAX 65536u

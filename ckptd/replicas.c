@@ -34,6 +34,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "model/dedup.h"
 #include "model/load_plan.h"
@@ -440,6 +441,8 @@ static void tell(struct dividing *s, const struct difference *d)
 	snprintf(j->replica_text, sizeof(j->replica_text),
 		 "elements %.60s of tensor '%.80s' are not the same on %s as on %s", box,
 		 name_text(name, shard.name, shard.name_len), others, alike);
+	/* Who is right of two is not known; with more, the few are the odd ones. */
+	watching_differ(c, d->others.rank[0], d->alike.rank[0], name);
 	job_tell(j, 2,
 		 "step %llu: %s%s: silent corruption, or ranks give one name to tensors that are "
 		 "not the same; each rank's bytes are kept",

@@ -401,7 +401,7 @@ static void end_member(struct session *s, bool bye)
 	m->session = NULL;
 	s->member = NULL;
 	if (bye)
-		member_left(m, false);
+		member_left(m, MEMBER_BYE);
 }
 
 static void reply_no_member(struct session *s, uint64_t request)

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching.c - the node's detector among ckptd's machines: samples in, verdicts out.
+ *
+ * All samples of a node come through node_sample(), whoever makes them, in the order of their
+ * arrival: a collector's clock may be read a little before or after the loop's, so that a sample
+ * older than the one before it is given that one's time, never the other way round.
+ *
+ * What the detector finds is told; nothing here waits, and nothing of it can delay a save or a
+ * load. A sample for which there is no memory is dropped and counted: a detector that is blind in
+ * one eye is better than a daemon that ends. On the loop's thread.
+ */
+#include <config.h>
+
+#include "ckptd/watching.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ckptd/node_priv.h"
+#include "detect/options.h"
+#include "detect/verdicts.h"
+
+#define DEVICES_MAX 256 /* of one node, that have names */
+
+struct device {
+	uint32_t number;
+	char role;
+	char name[SAMPLE_NAME_MAX];
+};
+
+struct watching {
+	struct node *node;
+	struct detector *detector;
+	struct timer timer;
+	uint64_t last_ns; /* of the newest sample */
+	uint64_t refused; /* samples that the detector did not take */
+	uint32_t next_job;
+	struct device devices[DEVICES_MAX];
+	size_t n_devices;
+};
+
+/* ---- Names ---- */
+
+uint32_t watching_number(struct job *j)
+{
+	struct watching *w = j->node->watching;
+	struct sample s = {.kind = SAMPLE_NAME,
+			   .node = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+
+	if (j->number || !w)
+		return j->number;
+	j->number = ++w->next_job;
+	s.job = j->number;
+	snprintf(s.name.text, sizeof(s.name.text), "%.*s", SAMPLE_NAME_MAX - 1,
+		 j->history.job.name);
+	node_sample(j->node, &s);
+	return j->number;
+}
+
+struct job *watching_job(struct node *n, uint32_t number)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		if (j->number == number && number)
+			return j;
+	return NULL;
+}
+
+static const struct device *device_of(const struct watching *w, uint32_t number, char role)
+{
+	for (size_t i = 0; i < w->n_devices; i++)
+		if (w->devices[i].number == number && w->devices[i].role == role)
+			return &w->devices[i];
+	return NULL;
+}
+
+static void keep_name(struct watching *w, const struct sample *s)
+{
+	struct device *d;
+
+	if (s->device == SAMPLE_NONE || s->node != WATCHING_NODE)
+		return;
+	d = (struct device *)device_of(w, s->device, s->name.role);
+	if (!d && w->n_devices == DEVICES_MAX)
+		return;
+	if (!d)
+		d = &w->devices[w->n_devices++];
+	d->number = s->device;
+	d->role = s->name.role;
+	snprintf(d->name, sizeof(d->name), "%s", s->name.text);
+}
+
+static void device_words(struct node *n, const char *what, char role, uint32_t number,
+			 char buf[SUBJECT_WORDS_MAX])
+{
+	const struct device *d = n->watching ? device_of(n->watching, number, role) : NULL;
+
+	if (d)
+		snprintf(buf, SUBJECT_WORDS_MAX, "%s %s", what, d->name);
+	else
+		snprintf(buf, SUBJECT_WORDS_MAX, "%s %u", what, number);
+}
+
+void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WORDS_MAX])
+{
+	struct job *j = watching_job(n, s->job);
+	const char *name = j ? j->history.job.name : "that is gone";
+
+	switch (s->kind) {
+	case SUBJECT_JOB:
+		snprintf(buf, SUBJECT_WORDS_MAX, "job '%s'", name);
+		break;
+	case SUBJECT_RANK:
+		snprintf(buf, SUBJECT_WORDS_MAX, "rank %u of job '%s'", s->rank, name);
+		break;
+	case SUBJECT_NODE:
+		snprintf(buf, SUBJECT_WORDS_MAX, "node '%s'", n->options.name);
+		break;
+	case SUBJECT_GPU:
+		device_words(n, "GPU", 'g', s->device, buf);
+		break;
+	case SUBJECT_DISK:
+		device_words(n, "disk", 'd', s->device, buf);
+		break;
+	case SUBJECT_LINK:
+		if (s->device != SAMPLE_NONE)
+			device_words(n, "network port", 'n', s->device, buf);
+		else
+			snprintf(buf, SUBJECT_WORDS_MAX, "the way from node '%s' to node %u",
+				 n->options.name, s->peer);
+		break;
+	}
+}
+
+/* ---- Verdicts ---- */
+
+static void tell_verdict(struct node *n, const struct verdict *v)
+{
+	char subject[SUBJECT_WORDS_MAX], line[SUBJECT_WORDS_MAX + VERDICT_WORDS_MAX + 64];
+	bool alarm = v->level == LEVEL_ALARM;
+
+	watching_words(n, &v->subject, subject);
+	snprintf(line, sizeof(line), "%s: %s%s: %s", subject,
+		 v->state == VERDICT_CLEARED ? "no longer " : "", verdict_class_word(v->class),
+		 v->words);
+	if (v->state == VERDICT_CLEARED)
+		n->env.log(n->env.log_arg, alarm ? 5 : 6, line);
+	else
+		n->env.log(n->env.log_arg, alarm ? 4 : 6, line);
+}
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct watching *w = arg;
+
+	tell_verdict(w->node, v);
+}
+
+/* ---- Time ---- */
+
+static void set_timer(struct watching *w)
+{
+	uint64_t next = detector_next(w->detector);
+
+	if (next == UINT64_MAX)
+		timer_disarm(w->node->env.loop, &w->timer);
+	else
+		timer_arm(w->node->env.loop, &w->timer, next);
+}
+
+static void time_came(struct timer *t)
+{
+	struct watching *w = container_of(t, struct watching, timer);
+	uint64_t now = loop_now(w->node->env.loop);
+
+	if (now > w->last_ns)
+		w->last_ns = now;
+	detector_advance(w->detector, w->last_ns);
+	set_timer(w);
+}
+
+void node_sample(struct node *n, const struct sample *s)
+{
+	struct watching *w = n->watching;
+	struct sample copy = *s;
+
+	assert(loop_is_current(n->env.loop));
+	if (!w)
+		return;
+	if (copy.time_ns == 0)
+		copy.time_ns = loop_now(n->env.loop);
+	if (copy.time_ns < w->last_ns)
+		copy.time_ns = w->last_ns;
+	w->last_ns = copy.time_ns;
+	if (copy.kind == SAMPLE_NAME)
+		keep_name(w, &copy);
+	if (detector_feed(w->detector, &copy) < 0)
+		w->refused++;
+	set_timer(w);
+}
+
+/* ---- What ckptd's own machines tell ---- */
+
+static struct sample of_job(struct job *j, enum sample_kind kind)
+{
+	return (struct sample){.kind = kind,
+			       .node = WATCHING_NODE,
+			       .job = watching_number(j),
+			       .rank = SAMPLE_NONE,
+			       .device = SAMPLE_NONE};
+}
+
+static struct sample of_rank(const struct member *m, enum sample_kind kind)
+{
+	struct sample s = of_job(m->job, kind);
+
+	s.rank = m->rank;
+	return s;
+}
+
+void watching_joined(const struct member *m)
+{
+	struct sample s = of_rank(m, SAMPLE_MEMBER);
+
+	node_sample(m->job->node, &s);
+}
+
+void watching_left(const struct member *m)
+{
+	struct sample s = of_rank(m, SAMPLE_MEMBER);
+
+	s.member.leaves = true;
+	node_sample(m->job->node, &s);
+}
+
+void watching_exit(const struct member *m, enum exit_how how, int32_t value)
+{
+	struct sample s = of_rank(m, SAMPLE_EXIT);
+
+	s.exit.how = how;
+	s.exit.value = value;
+	node_sample(m->job->node, &s);
+}
+
+static void tell_run(struct job *j, bool begins)
+{
+	struct sample s = of_job(j, SAMPLE_JOB);
+
+	s.run.begins = begins;
+	s.run.world = j->history.epoch.world;
+	s.run.epoch = j->history.epoch.number;
+	node_sample(j->node, &s);
+}
+
+void watching_epoch(struct job *j)
+{
+	struct member *m;
+
+	tell_run(j, true);
+	list_each(m, &j->members, link)
+		watching_joined(m);
+}
+
+void watching_over(struct job *j)
+{
+	tell_run(j, false);
+}
+
+void watching_adopted(struct node *n)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		if (!list_empty(&j->members))
+			watching_epoch(j);
+}
+
+void watching_stale(const struct checkpoint *c)
+{
+	struct sample s = of_job(c->job, SAMPLE_STALE);
+
+	s.step = c->step;
+	node_sample(c->job->node, &s);
+}
+
+void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, const char *tensor)
+{
+	struct sample s = of_job(c->job, SAMPLE_DIGESTS);
+
+	s.rank = rank;
+	s.digests.step = c->step;
+	s.digests.other = other;
+	snprintf(s.digests.tensor, sizeof(s.digests.tensor), "%.*s", SAMPLE_NAME_MAX - 1, tensor);
+	node_sample(c->job->node, &s);
+}
+
+/* ---- Life ---- */
+
+int watching_new(struct node *n, struct watching **ret)
+{
+	struct detector_options options;
+	struct detector_events events = {.verdict = on_verdict};
+	struct watching *w;
+	int r;
+
+	*ret = NULL;
+	if (!n->options.detect)
+		return 0;
+	w = alloc_zero(sizeof(*w));
+	if (!w)
+		return -ENOMEM;
+	w->node = n;
+	timer_init(&w->timer, time_came);
+	detector_options_default(&options);
+	events.arg = w;
+	r = detector_new(&options, NULL, &events, &w->detector);
+	if (r < 0) {
+		alloc_free(w);
+		return r;
+	}
+	*ret = w;
+	return 0;
+}
+
+void watching_free(struct watching *w)
+{
+	if (!w)
+		return;
+	timer_disarm(w->node->env.loop, &w->timer);
+	detector_free(w->detector);
+	alloc_free(w);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching.h - the node's failure detector: what it is told of jobs and ranks, and by what names.
+ *
+ * The detector knows small numbers (detect/sample.h): this node is 0, a job has its number for as
+ * long as ckptd lives, a rank is a rank. Collectors number their devices themselves and name them
+ * with SAMPLE_NAME. On the loop's thread alone.
+ */
+#ifndef CKPTD_WATCHING_H
+#define CKPTD_WATCHING_H
+
+#include "ckptd/node.h"
+#include "detect/detector.h"
+
+struct checkpoint;
+struct job;
+struct member;
+struct watching;
+
+#define WATCHING_NODE 0u /* this one, in samples and subjects */
+
+/* NULL where options.detect is false. */
+MUST_CHECK int watching_new(struct node *n, struct watching **ret);
+void watching_free(struct watching *w); /* NULL is allowed */
+
+/* A job's number, given at the first question. */
+uint32_t watching_number(struct job *j);
+/* NULL: there is no such job any more. */
+struct job *watching_job(struct node *n, uint32_t number);
+
+/* ---- What ckptd's own machines tell ---- */
+
+/* The jobs and ranks that were adopted. */
+void watching_adopted(struct node *n);
+/* An epoch was opened: each of its ranks begins, or begins again. */
+void watching_epoch(struct job *j);
+void watching_joined(const struct member *m);
+/* Its process ended, or said goodbye. */
+void watching_exit(const struct member *m, enum exit_how how, int32_t value);
+/* Another process takes its rank, or its run is over. */
+void watching_left(const struct member *m);
+/* Nobody is left of it, and those who left said so. */
+void watching_over(struct job *j);
+void watching_stale(const struct checkpoint *c);
+/* What rank has of a tensor at c differs from what other has. */
+void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, const char *tensor);
+
+/* ---- Names ---- */
+
+#define SUBJECT_WORDS_MAX 160
+/* "rank 3 of job 'lm'", "GPU 0000:9b:00", "node 'n17'" */
+void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WORDS_MAX]);
+
+#endif
