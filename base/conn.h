@@ -30,6 +30,13 @@ static inline bool process_same(const struct process_id *a, const struct process
 	return a->pid == b->pid && a->start == b->start;
 }
 
+/* How a process ended, as far as can be told by who is not its parent. */
+enum process_end { PROCESS_END_UNKNOWN, PROCESS_END_STATUS, PROCESS_END_SIGNAL };
+struct process_exit {
+	enum process_end how;
+	int32_t value; /* status or signal */
+};
+
 struct conn;
 struct conn_ops {
 	/* Queues a message; takes fds (closes them whatever happens). An error closes later. */
@@ -54,6 +61,9 @@ struct conn_events {
 			size_t n_fds);
 	void (*closed)(void *arg, struct conn *); /* conn is gone after this */
 	void (*process_ended)(void *arg, const struct process_id *);
+	/* May be NULL. Once after each process_ended, within half a second: only the parent is told
+	 * at once how its child ended. */
+	void (*process_exit)(void *arg, const struct process_id *, const struct process_exit *);
 };
 
 /* Watches processes that have no conn (found in the ledger after a restart). */

@@ -121,6 +121,14 @@ static void process_ended(void *arg, const struct process_id *id)
 		l->hub.events->process_ended(l->hub.events_arg, id);
 }
 
+static void process_exit(void *arg, const struct process_id *id, const struct process_exit *x)
+{
+	struct listener *l = arg;
+
+	if (l->hub.events && l->hub.events->process_exit)
+		l->hub.events->process_exit(l->hub.events_arg, id, x);
+}
+
 /* ---- The socket ---- */
 
 /* 0 when the path may be removed: a socket that nobody listens on (1). */
@@ -234,7 +242,7 @@ int listener_new(struct loop *loop, const struct listener_options *o, struct lis
 		listener_free(l);
 		return r;
 	}
-	process_table_tell(l->table, process_ended, l);
+	process_table_tell(l->table, process_ended, process_exit, l);
 	*ret = l;
 	return 0;
 }

@@ -9,6 +9,9 @@
  *   1. The end of a process is told exactly once, never inside a call, and only while somebody
  *      holds it (a conn) or follows it.
  *   2. An ended process stays in the table while it is held, so that it is never taken for alive.
+ *   3. How it ended is told once after its end. Only the parent learns that at once: we see it in
+ *      the zombie where we may, else by the pidfd (6.15) when the parent has reaped it, which the
+ *      pidfd tells by EPOLLHUP; else it is unknown, PROCESS_EXIT_NS after the end.
  *
  * Without SO_PEERPIDFD (before 6.5) the pidfd is opened by pid: a process that connected, ended
  * and whose pid was reused before accept would be mistaken for the new one; the kernel's answer
@@ -26,8 +29,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -36,6 +41,16 @@
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
+
+/* What linux/pidfd.h of newer kernels has: struct pidfd_info, PIDFD_GET_INFO, PIDFD_INFO_EXIT. */
+struct pidfd_exit_info {
+	uint64_t mask, cgroup;
+	uint32_t ids[11];
+	int32_t exit_code;
+};
+_Static_assert(sizeof(struct pidfd_exit_info) == 64, "PIDFD_INFO_SIZE_VER0");
+#define PIDFD_EXIT_GET _IOWR(0xff, 11, struct pidfd_exit_info)
+#define PIDFD_EXIT_BIT 8u
 
 #define UID_OVERFLOW 65534u /* what the kernel shows for a uid that has no number here */
 
@@ -47,20 +62,22 @@ struct process {
 	struct watch watch;
 	unsigned held;
 	bool followed, ended;
+	bool telling;      /* its end has been told, how it ended not yet (3) */
+	struct timer wait; /* armed while telling */
 };
 
 struct process_table {
 	struct processes processes;
 	struct loop *loop;
 	process_ended_fn *tell;
+	process_exit_fn *tell_exit;
 	void *tell_arg;
 	struct list all;
 };
 
-int process_start_time(int32_t pid, uint64_t *ret)
+static int read_stat(int32_t pid, char *buf, size_t size)
 {
-	char path[32], buf[1024], *p;
-	unsigned long long start;
+	char path[32];
 	ssize_t n;
 	int fd;
 
@@ -68,16 +85,38 @@ int process_start_time(int32_t pid, uint64_t *ret)
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno == ENOENT ? -ESRCH : -errno;
-	n = read(fd, buf, sizeof(buf) - 1);
+	n = read(fd, buf, size - 1);
 	close(fd);
 	if (n <= 0)
 		return -ESRCH; /* it ended between the calls */
 	buf[n] = '\0';
-	p = strrchr(buf, ')'); /* the name may hold spaces and brackets */
+	return 0;
+}
+
+/* UINT64_MAX: this is not a stat. */
+static uint64_t start_of(const char *stat)
+{
+	const char *p = strrchr(stat, ')'); /* the name may hold spaces and brackets */
+	unsigned long long start;
+
 	if (!p || sscanf(p + 1,
 			 " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
 			 "%*d %llu",
 			 &start) != 1)
+		return UINT64_MAX;
+	return start;
+}
+
+int process_start_time(int32_t pid, uint64_t *ret)
+{
+	char buf[1024];
+	int r = read_stat(pid, buf, sizeof(buf));
+	uint64_t start;
+
+	if (r)
+		return r;
+	start = start_of(buf);
+	if (start == UINT64_MAX)
 		return -EPROTO;
 	*ret = start;
 	return 0;
@@ -103,14 +142,95 @@ static struct process *find(struct process_table *t, int32_t pid, uint64_t start
 
 static void forget_if_unused(struct process *p)
 {
-	if (p->held || (p->followed && !p->ended)) /* (2) */
+	if (p->held || p->telling || (p->followed && !p->ended)) /* (2) */
 		return;
-	if (!p->ended) {
+	if (p->pidfd >= 0) {
 		watch_remove(p->table->loop, &p->watch);
 		close(p->pidfd);
 	}
 	list_del(&p->link);
 	alloc_free(p);
+}
+
+/* ---- How it ended ---- */
+
+static struct process_exit exit_of_status(int status)
+{
+	if (WIFSIGNALED(status))
+		return (struct process_exit){PROCESS_END_SIGNAL, WTERMSIG(status)};
+	return (struct process_exit){PROCESS_END_STATUS, WEXITSTATUS(status)};
+}
+
+/* Field 52 of the zombie's stat is 0 for who may not read it: 0 counts only for our own uid. */
+static int zombie_exit_status(const struct process_id *id, int *ret)
+{
+	char buf[1024];
+	const char *p;
+	int status;
+
+	if (read_stat(id->pid, buf, sizeof(buf)) != 0 || start_of(buf) != id->start)
+		return -EAGAIN;
+	p = strrchr(buf, ')');
+	if (!p || strncmp(p, ") Z", 3) != 0)
+		return -EAGAIN;
+	p = strrchr(p, ' ');
+	status = p ? atoi(p + 1) : 0;
+	if (status == 0 && id->uid != geteuid())
+		return -EAGAIN;
+	*ret = status;
+	return 0;
+}
+
+int process_exit_read(int pidfd, const struct process_id *id, struct process_exit *ret)
+{
+	struct pidfd_exit_info info = {.mask = PIDFD_EXIT_BIT};
+	int status;
+
+	if (ioctl(pidfd, PIDFD_EXIT_GET, &info) == 0 && (info.mask & PIDFD_EXIT_BIT))
+		status = info.exit_code;
+	else if (zombie_exit_status(id, &status) != 0)
+		return -EAGAIN;
+	*ret = exit_of_status(status);
+	return 0;
+}
+
+static void tell_exit(struct process *p, const struct process_exit *x)
+{
+	struct process_table *t = p->table;
+
+	assert(p->telling && p->ended);
+	timer_disarm(t->loop, &p->wait);
+	watch_remove(t->loop, &p->watch);
+	close(p->pidfd);
+	p->pidfd = -1;
+	if (t->tell_exit)
+		t->tell_exit(t->tell_arg, &p->id, x);
+	p->telling = false;
+	forget_if_unused(p);
+}
+
+static void waited_enough(struct timer *timer)
+{
+	struct process *p = container_of(timer, struct process, wait);
+	struct process_exit x = {PROCESS_END_UNKNOWN, 0};
+
+	if (process_exit_read(p->pidfd, &p->id, &x) != 0)
+		x = (struct process_exit){PROCESS_END_UNKNOWN, 0};
+	tell_exit(p, &x);
+}
+
+/* Tells it now, or when the parent has reaped it, or when it has been waited for long enough. */
+static void learn_exit(struct process *p)
+{
+	struct process_exit x;
+
+	if (process_exit_read(p->pidfd, &p->id, &x) == 0) {
+		tell_exit(p, &x);
+		return;
+	}
+	if (watch_set(p->table->loop, &p->watch, EPOLLHUP) != 0)
+		watch_remove(p->table->loop, &p->watch); /* the timer is enough */
+	timer_arm(p->table->loop, &p->wait, loop_now(p->table->loop) + PROCESS_EXIT_NS);
 }
 
 static void pidfd_ready(struct watch *w, uint32_t events)
@@ -119,15 +239,15 @@ static void pidfd_ready(struct watch *w, uint32_t events)
 	struct process_table *t = p->table;
 
 	(void)events;
-	assert(!p->ended);
+	if (p->ended) { /* it has been reaped (3) */
+		waited_enough(&p->wait);
+		return;
+	}
 	p->ended = true;
-	watch_remove(t->loop, w);
-	close(p->pidfd);
-	p->held++; /* the receiver may put its last hold */
+	p->telling = true; /* which keeps it: the receiver may put its last hold */
 	if (t->tell)
 		t->tell(t->tell_arg, &p->id);
-	p->held--;
-	forget_if_unused(p);
+	learn_exit(p);
 }
 
 /* Takes the pidfd. The process is neither held nor followed yet. */
@@ -140,6 +260,7 @@ static int add(struct process_table *t, const struct process_id *id, int pidfd,
 	if (p) {
 		*p = (struct process){ .table = t, .id = *id, .pidfd = pidfd };
 		watch_init(&p->watch, pidfd, pidfd_ready);
+		timer_init(&p->wait, waited_enough);
 		r = watch_set(t->loop, &p->watch, EPOLLIN);
 	}
 	if (r) {
@@ -305,10 +426,12 @@ int process_table_new(struct loop *loop, struct process_table **ret)
 	return 0;
 }
 
-void process_table_tell(struct process_table *t, process_ended_fn *ended, void *arg)
+void process_table_tell(struct process_table *t, process_ended_fn *ended, process_exit_fn *exited,
+			void *arg)
 {
 	assert(list_empty(&t->all) && !t->tell);
 	t->tell = ended;
+	t->tell_exit = exited;
 	t->tell_arg = arg;
 }
 
@@ -326,6 +449,8 @@ void process_table_free(struct process_table *t)
 	list_each_safe(p, tmp, &t->all, link) {
 		assert(p->held == 0);
 		p->followed = false;
+		p->telling = false;
+		timer_disarm(t->loop, &p->wait);
 		forget_if_unused(p);
 	}
 	alloc_free(t);

@@ -13,12 +13,16 @@ struct process_table;
 struct process;
 
 typedef void process_ended_fn(void *arg, const struct process_id *id);
+/* How it ended; follows, once, when that is known or PROCESS_EXIT_NS later. */
+typedef void process_exit_fn(void *arg, const struct process_id *id, const struct process_exit *x);
+#define PROCESS_EXIT_NS 500000000ull
 
 MUST_CHECK int process_table_new(struct loop *loop, struct process_table **ret);
 /* Nobody may hold a process any more. */
 void process_table_free(struct process_table *t);
 /* Who is told; once, before the first process. */
-void process_table_tell(struct process_table *t, process_ended_fn *ended, void *arg);
+void process_table_tell(struct process_table *t, process_ended_fn *ended, process_exit_fn *exited,
+			void *arg);
 /* The table of conn.h: processes that have no conn. */
 struct processes *process_table_processes(struct process_table *t);
 
@@ -33,6 +37,9 @@ MUST_CHECK int process_of_socket(struct process_table *t, int fd, bool use_peerp
 void process_put(struct process *p);
 /* true: its end will be told, also after process_put(); false: that has been told already. */
 bool process_follow(struct process *p);
+
+/* How the process of a pidfd ended, if that is known yet: -EAGAIN: it lives, or nobody may know. */
+MUST_CHECK int process_exit_read(int pidfd, const struct process_id *id, struct process_exit *ret);
 
 /* Field 22 of /proc/<pid>/stat; -ESRCH: there is none. */
 MUST_CHECK int process_start_time(int32_t pid, uint64_t *ret);

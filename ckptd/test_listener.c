@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/pidfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -32,6 +33,8 @@ struct world {
 	char log[4096]; /* one letter an event: o, m, c, p(rocess ended) */
 	struct conn *conn;
 	struct process_id ended;
+	struct process_exit exit;
+	unsigned exits;
 	bool follow, taking, replying, closing, in_call;
 	int taken;
 	size_t len, n_fds;
@@ -97,11 +100,21 @@ static void on_ended(void *arg, const struct process_id *id)
 	((struct world *)arg)->ended = *id;
 }
 
+static void on_exit_known(void *arg, const struct process_id *id, const struct process_exit *x)
+{
+	struct world *w = arg;
+
+	assert_int_equal(w->ended.pid, id->pid); /* after its end */
+	w->exit = *x;
+	w->exits++;
+}
+
 static const struct conn_events events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
 	.process_ended = on_ended,
+	.process_exit = on_exit_known,
 };
 
 static void until(struct world *w, const char *log)
@@ -590,6 +603,115 @@ static void test_processes_without_a_connection(void **state)
 	assert_int_equal(ps->ops->watch(ps, &(struct process_id){ .pid = -1 }), -ESRCH);
 }
 
+/* A child of ours that waits at a pipe, then ends with status 3, or by a signal. */
+static pid_t start_watched(struct world *w, int *ret_go)
+{
+	struct process_id id = {.uid = geteuid()};
+	int go[2];
+	char c;
+
+	assert_int_equal(pipe(go), 0);
+	id.pid = fork();
+	if (id.pid == 0) {
+		close(go[1]);
+		_exit(read(go[0], &c, 1) == 1 ? 3 : 4);
+	}
+	close(go[0]);
+	assert_int_equal(process_start_time(id.pid, &id.start), 0);
+	assert_int_equal(
+		listener_processes(w->listener)->ops->watch(listener_processes(w->listener), &id),
+		0);
+	*ret_go = go[1];
+	return id.pid;
+}
+
+static void until_exits(struct world *w, unsigned n)
+{
+	while (w->exits < n)
+		loop_epoll_turn(w->loop, UINT64_MAX);
+	settle(w);
+	assert_int_equal(w->exits, n);
+}
+
+static void test_how_a_process_ended(void **state)
+{
+	struct world *w = *state;
+	int go;
+	pid_t pid;
+
+	start(w, (struct listener_options){0});
+	pid = start_watched(w, &go);
+	assert_int_equal(write(go, "a", 1), 1);
+	until_exits(w, 1); /* a zombie of our own uid: it is seen before it is reaped */
+	assert_int_equal(w->exit.how, PROCESS_END_STATUS);
+	assert_int_equal(w->exit.value, 3);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(go);
+	pid = start_watched(w, &go);
+	kill(pid, SIGUSR2);
+	until_exits(w, 2);
+	assert_int_equal(w->exit.how, PROCESS_END_SIGNAL);
+	assert_int_equal(w->exit.value, SIGUSR2);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(go);
+	assert_string_equal(w->log, "pp");
+}
+
+/* The pidfd of a reaped process tells how it ended, where the kernel can (6.15). */
+static void test_exit_of_a_reaped_process(void **state)
+{
+	struct process_id id = {.pid = fork()};
+	struct process_exit x = {0};
+	int pidfd, r;
+
+	(void)state;
+	if (id.pid == 0) {
+		pause();
+		_exit(0);
+	}
+	pidfd = pidfd_open(id.pid, 0);
+	assert_true(pidfd >= 0);
+	assert_int_equal(process_start_time(id.pid, &id.start), 0);
+	assert_int_equal(process_exit_read(pidfd, &id, &x), -EAGAIN); /* it lives */
+	kill(id.pid, SIGKILL);
+	assert_int_equal(waitpid(id.pid, NULL, 0), id.pid);
+	r = process_exit_read(pidfd, &id, &x);
+	if (r == -EAGAIN) {
+		print_message("this kernel does not tell how a reaped process ended\n");
+	} else {
+		assert_int_equal(r, 0);
+		assert_int_equal(x.how, PROCESS_END_SIGNAL);
+		assert_int_equal(x.value, SIGKILL);
+	}
+	close(pidfd);
+}
+
+/* What others do not let us see is unknown, and said so after a while. */
+static void test_exit_that_is_not_ours_to_see(void **state)
+{
+	struct process_id id = {.uid = geteuid() + 1, .pid = fork()};
+	struct process_exit x = {0};
+	siginfo_t info;
+	int pidfd;
+
+	(void)state;
+	if (id.pid == 0)
+		_exit(0);
+	pidfd = pidfd_open(id.pid, 0);
+	assert_int_equal(process_start_time(id.pid, &id.start), 0);
+	assert_int_equal(waitid(P_PID, (id_t)id.pid, &info, WEXITED | WNOWAIT), 0);
+	assert_int_equal(process_exit_read(pidfd, &id, &x), -EAGAIN); /* 0 may mean "hidden" */
+	id.start++;
+	id.uid--;
+	assert_int_equal(process_exit_read(pidfd, &id, &x), -EAGAIN); /* another process's stat */
+	id.start--;
+	assert_int_equal(process_exit_read(pidfd, &id, &x), 0);
+	assert_int_equal(x.how, PROCESS_END_STATUS);
+	assert_int_equal(x.value, 0);
+	assert_int_equal(waitpid(id.pid, NULL, 0), id.pid);
+	close(pidfd);
+}
+
 static void test_stat_with_a_nasty_name(void **state)
 {
 	uint64_t plain = 0, nasty = 0;
@@ -790,6 +912,9 @@ int main(void)
 		T(test_followed_process_ends_after_its_connection),
 		T(test_process_nobody_follows_is_forgotten),
 		T(test_processes_without_a_connection),
+		T(test_how_a_process_ended),
+		T(test_exit_of_a_reaped_process),
+		T(test_exit_that_is_not_ours_to_see),
 		T(test_stat_with_a_nasty_name),
 		T(test_quotas),
 		T(test_quota_of_all),

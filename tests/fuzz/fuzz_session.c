@@ -104,7 +104,14 @@ static void on_process_ended(void *arg, const struct process_id *p)
 	node_conn_events.process_ended(((struct fuzz *)arg)->node, p);
 }
 
-static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended};
+static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
+{
+	if (node_conn_events.process_exit)
+		node_conn_events.process_exit(((struct fuzz *)arg)->node, p, x);
+}
+
+static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended,
+					  on_process_exit};
 
 static void daemon_main(void *arg)
 {

@@ -377,6 +377,9 @@ static void tell_end(void *arg)
 	world_note(x->host->world, "process ended", (uint64_t)x->id.pid, x->id.start, 0);
 	x->cancelled = true;
 	x->host->events->process_ended(x->host->arg, &x->id);
+	if (x->host->events->process_exit)
+		x->host->events->process_exit(x->host->arg, &x->id,
+					      &(struct process_exit){PROCESS_END_SIGNAL, 9});
 }
 
 static void gone(struct sim_process *p)

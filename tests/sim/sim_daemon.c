@@ -169,7 +169,14 @@ static void on_process_ended(void *arg, const struct process_id *p)
 	node_conn_events.process_ended(((struct daemon *)arg)->node, p);
 }
 
-static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended};
+static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
+{
+	if (node_conn_events.process_exit)
+		node_conn_events.process_exit(((struct daemon *)arg)->node, p, x);
+}
+
+static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended,
+					  on_process_exit};
 
 static struct index *open_index(void *arg, bool *ret_fresh)
 {
