@@ -18,6 +18,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "codec/digest.h"
+#include "model/trust.h"
 
 #define INLINE_MAX (48u << 10)
 
@@ -68,14 +69,16 @@ static json_t *checkpoint_json(const struct checkpoint *c, const struct checkpoi
 {
 	return json_pack(
 		"{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, "
-		"s:i, s:o, s:o, s:s}",
+		"s:i, s:o, s:o, s:s, s:b, s:s}",
 		"step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16), "epoch",
 		(json_int_t)c->epoch, "state", state_name(c), "disk", durable_name(c), "memory",
 		(int)c->memory, "suspect", (int)c->disk_suspect, "pinned", (int)c->pinned, "base",
 		(int)checkpoint_is_base(c), "latest", (int)(c == latest), "bytes",
 		(json_int_t)c->bytes, "time_ns", (json_int_t)c->wall_ns, "world", (int)c->world,
 		"ranks_sealed", (int)c->n_sealed, "readers", (int)c->readers, "root",
-		hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "reason", c->reason);
+		hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "trust",
+		trust_word(c->trust), "doubted", (c->trust & TRUST_DOUBTED) != 0, "reason",
+		c->reason);
 }
 
 /* Where all is lost: what somebody must take note of, with rm. */

@@ -380,6 +380,7 @@ static void adopt_checkpoint(struct checkpoint *c)
 		c->record_n = h->n;
 		c->wall_ns = h->wall_ns;
 		c->pinned = h->pinned;
+		c->trust = h->trust;
 		c->layout = h->commit.layout;
 		if (c->digested && checkpoint_fix_root(c) == 0)
 			root = c->root;

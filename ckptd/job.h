@@ -105,6 +105,7 @@ struct checkpoint {
 	struct commit_file *commit; /* with DUR_DONE */
 	bool disk_suspect;          /* its files are damaged: kept, never offered */
 	bool pinned;
+	uint32_t trust;             /* what its trust records add up to: model/trust.h */
 	bool stuck;                 /* its free record was refused: the next start tries again */
 	bool wait_durable;          /* somebody waits for it to be DURABLE */
 	bool no_room;               /* the disk had none for it: tried again when there may be */

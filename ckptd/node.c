@@ -112,6 +112,7 @@ static int take_commit(struct job *j, struct found_commit *f)
 	c->record_n = h->n;
 	c->wall_ns = h->wall_ns;
 	c->pinned = h->pinned;
+	c->trust = h->trust;
 	c->root = h->commit.root;
 	c->layout = h->commit.layout;
 	c->bytes = h->commit.bytes;
@@ -141,6 +142,7 @@ static int take_unreadable(struct job *j, const struct found_unreadable *f)
 	c->record_n = h->n;
 	c->wall_ns = h->wall_ns;
 	c->pinned = h->pinned;
+	c->trust = h->trust;
 	c->root = h->commit.root;
 	c->layout = h->commit.layout;
 	c->bytes = h->commit.bytes;

@@ -25,6 +25,7 @@
 #include "base/fault.h"
 #include "codec/digest.h"
 #include "coord/sum.h"
+#include "model/trust.h"
 
 #define LL(x) ((unsigned long long)(x))
 
@@ -376,7 +377,7 @@ static void fold_mark(struct history *h, const struct record *r)
 	} else if (r->type == RECORD_PIN) {
 		c->pinned = r->mark.value == 1;
 	} else {
-		c->trust = r->mark.value;
+		c->trust = trust_add(c->trust, r->mark.value);
 	}
 }
 

@@ -61,7 +61,7 @@ struct record_abort {
 struct record_mark { /* free, pin and trust */
 	uint64_t step;
 	struct attempt_id attempt;
-	uint32_t value; /* pin: 0 or 1; trust: level; free: 1 durable, 2 lost */
+	uint32_t value; /* pin: 0 or 1; trust: model/trust.h; free: 1 durable, 2 lost */
 };
 
 struct history;
@@ -100,7 +100,7 @@ struct history_commit {
 	bool lost; /* freed, and not on purpose: its bytes were lost */
 	bool gone; /* the caller's: no bytes are left and no record says so. The next RECORD_SUM
 		      leaves it out, unless it is pinned, the newest, or the base of the epoch */
-	uint32_t trust;
+	uint32_t trust; /* all that trust records said of it: model/trust.h */
 };
 struct history_abort {
 	struct record_abort aborted;

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "base/fault.h"
+#include "model/trust.h"
 #include "tests/lib/test.h"
 
 #include "coord/test_memlog.h"
@@ -349,6 +350,10 @@ static void test_marks_name_what_is_committed(void **state)
 	assert_int_equal(log_add(&m, mark(RECORD_PIN, 10, 10, 0)), 0);
 	assert_int_equal(log_add(&m, mark(RECORD_TRUST, 10, 10, 2)), 0);
 	assert_int_equal(history_find(&m.h, 10, &ten)->trust, 2);
+	assert_int_equal(log_add(&m, mark(RECORD_TRUST, 10, 10, 1)), 0); /* never lower */
+	assert_int_equal(history_find(&m.h, 10, &ten)->trust, 2);
+	assert_int_equal(log_add(&m, mark(RECORD_TRUST, 10, 10, TRUST_BAD)), 0);
+	assert_int_equal(history_find(&m.h, 10, &ten)->trust, TRUST_BAD | 2);
 	assert_int_equal(log_add(&m, mark(RECORD_FREE, 10, 10, 0)), CKPT_ECORRUPT);
 	assert_int_equal(log_add(&m, mark(RECORD_FREE, 10, 10, 3)), CKPT_ECORRUPT);
 	assert_int_equal(log_add(&m, mark(RECORD_FREE, 10, 10, 1)), 0);

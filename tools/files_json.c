@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "base/bytes.h"
+#include "model/trust.h"
 #include "storage/paths.h"
 #include "tools/document.h"
 #include "tools/files.h"
@@ -32,14 +33,15 @@ static uint64_t stored_bytes(const struct commit_file *c)
 
 static json_t *log_commit_json(const struct data_job *j, const struct history_commit *h)
 {
-	return json_pack("{s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:i, s:o, s:o, s:i}",
+	return json_pack("{s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:i, s:o, s:o, s:s, s:b}",
 			 "step", doc_count(h->commit.step), "attempt",
 			 doc_hex(h->commit.attempt.b, 16), "epoch", doc_count(h->epoch), "state",
 			 "committed", "pinned", (int)h->pinned, "base", (int)data_is_base(j, h),
 			 "latest", 0, "bytes", doc_count(h->commit.bytes), "time_ns",
 			 doc_count(h->wall_ns), "world", (int)h->commit.world, "root",
 			 doc_hex(h->commit.root.b, 16), "layout", doc_hex(h->commit.layout.b, 16),
-			 "trust", (int)h->trust);
+			 "trust", trust_word(h->trust), "doubted",
+			 (int)((h->trust & TRUST_DOUBTED) != 0));
 }
 
 static json_t *file_commit_json(const struct commit_file *c)

@@ -130,6 +130,9 @@ static void print_head(const json_t *o)
 	if (json_is_object(f))
 		say("files     %s in %s/%s", text_bytes(b, doc_number(f, "stored")),
 		    doc_text(f, "data"), doc_text(f, "path"));
+	if (doc_text(c, "trust")[0])
+		say("trust     %s%s", doc_text(c, "trust"),
+		    doc_flag(c, "doubted") ? ", doubted" : "");
 	if (doc_text(c, "reason")[0])
 		say("note      %s", doc_text(c, "reason"));
 	if (doc_text(o, "note")[0])

@@ -332,9 +332,10 @@ static void flags_cell(struct table *t, const json_t *c)
 {
 	char text[64];
 
-	snprintf(text, sizeof(text), "%s%s%s%s", doc_flag(c, "latest") ? "latest " : "",
+	snprintf(text, sizeof(text), "%s%s%s%s%s", doc_flag(c, "latest") ? "latest " : "",
 		 doc_flag(c, "base") ? "base " : "", doc_flag(c, "pinned") ? "pinned " : "",
-		 doc_flag(c, "suspect") ? "suspect " : "");
+		 doc_flag(c, "suspect") ? "suspect " : "",
+		 doc_flag(c, "doubted") ? "doubted " : "");
 	if (text[0])
 		text[strlen(text) - 1] = '\0';
 	table_cell(t, "%s", text);
@@ -353,6 +354,7 @@ static void list_row(struct table *t, const struct ctl *ctl, const json_t *job, 
 	table_cell(t, "%s", doc_text(c, "state"));
 	table_cell(t, "%s", !memory ? "?" : json_is_true(memory) ? "yes" : "no");
 	table_cell(t, "%s", doc_text(c, "disk"));
+	table_cell(t, "%s", doc_is(c, "state", "committed") ? doc_text(c, "trust") : "");
 	table_cell(t, "%" PRIu64, doc_number(c, "world"));
 	table_cell(t, "%s", text_bytes(text, doc_number(c, "bytes")));
 	table_cell(t, "%s", text_age(text, doc_number(c, "time_ns")));
@@ -371,8 +373,8 @@ static void list_name(const struct ctl *ctl, const json_t *job, const json_t *c)
 
 static int print_list(const struct ctl *c, const json_t *doc)
 {
-	struct table *t = table_new("JOB STEP> ATTEMPT EPOCH> STATE MEMORY DISK RANKS> SIZE> AGE> "
-				    "NOTES");
+	struct table *t = table_new("JOB STEP> ATTEMPT EPOCH> STATE MEMORY DISK TRUST RANKS> SIZE> "
+				    "AGE> NOTES");
 	json_t *job, *o;
 	size_t i, k, n = 0;
 
