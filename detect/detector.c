@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * detector.c - where samples meet the rules, and who is known.
+ * detector.c - where samples and time meet the rules.
+ *
+ * A sample is looked at (sample.h's rules), entered into the subjects that it speaks of (known.c),
+ * then shown to each rule that wants its kind. Before that, rules' ticks that were due until its
+ * time run, each at its own time, so that a trace in virtual time sees what a daemon sees whose
+ * timer calls detector_advance().
+ *
+ * Invariants: (1) d->now_ns never goes back; (2) ticks run at multiples of their period while the
+ * detector sees anything at all, and not while it is blind: then they begin anew.
  */
 #include <config.h>
 
@@ -8,36 +16,85 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
-#include "detect/options.h"
-#include "detect/verdicts.h"
+#include "detect/rules.h"
 
-struct detector {
-	struct detector_options options;
-	const struct xid_policy *xid;
-	struct verdicts verdicts;
-	uint64_t now_ns;
+const struct rule *const detect_rules[RULE_COUNT] = {
+#define X(name) &rule_##name,
+	DETECT_RULES(X)
+#undef X
 };
 
 void detector_options_default(struct detector_options *o)
 {
-	*o = (struct detector_options){.ranks_max = 16384, .nodes_max = 4096};
+	*o = (struct detector_options){
+		.ranks_max = 16384,
+		.nodes_max = 4096,
+		.jobs_max = 1024,
+		.blind_ns = 20 * NS_PER_SEC,
+		.blind_x = 4,
+		.exit_wait_ns = 600 * NS_PER_MS,
+		.exit_wait_done_ns = 10 * NS_PER_SEC,
+		.finite_steps = 20,
+	};
+}
+
+/* ---- birth and death ---- */
+
+static void lay_out(struct detector *d)
+{
+	for (int i = 0; i < RULE_COUNT; i++) {
+		const struct rule *r = detect_rules[i];
+
+#define PLACE(what)                                                                                \
+	d->what##_own[i] = d->what##_size;                                                         \
+	d->what##_size += (r->what##_bytes + 15) & ~15u
+		PLACE(rank);
+		PLACE(node);
+		PLACE(job);
+		PLACE(device);
+#undef PLACE
+	}
+}
+
+static uint32_t detector_bytes(uint32_t *ret_own)
+{
+	uint32_t size = 0;
+
+	for (int i = 0; i < RULE_COUNT; i++) {
+		ret_own[i] = size;
+		size += (detect_rules[i]->detector_bytes + 15) & ~15u;
+	}
+	return size;
 }
 
 int detector_new(const struct detector_options *options, const struct xid_policy *xid,
 		 const struct detector_events *events, struct detector **ret)
 {
-	struct detector *d = alloc_zero(sizeof(*d));
+	uint32_t own[RULE_COUNT], bytes = detector_bytes(own);
+	struct detector *d = alloc_zero(sizeof(*d) + bytes);
+	int rc = -ENOMEM;
 
 	if (!d)
 		return -ENOMEM;
 	d->options = *options;
 	d->xid = xid;
-	if (verdicts_init(&d->verdicts, events) < 0) {
-		alloc_free(d);
-		return -ENOMEM;
+	d->bytes = sizeof(*d) + bytes;
+	memcpy(d->detector_own, own, sizeof(own));
+	lay_out(d);
+	if (verdicts_init(&d->verdicts, events) == 0)
+		rc = known_init(d);
+	d->bytes += VERDICTS_MAX * sizeof(struct verdict);
+	for (int i = 0; rc == 0 && i < RULE_COUNT; i++)
+		if (detect_rules[i]->start)
+			rc = detect_rules[i]->start(d);
+	if (rc < 0) {
+		detector_free(d);
+		return rc;
 	}
 	*ret = d;
 	return 0;
@@ -47,28 +104,217 @@ void detector_free(struct detector *d)
 {
 	if (!d)
 		return;
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->stop)
+			detect_rules[i]->stop(d);
+	known_fini(d);
 	verdicts_fini(&d->verdicts);
 	alloc_free(d);
 }
 
-int detector_feed(struct detector *d, const struct sample *s)
+/* ---- time ---- */
+
+static uint64_t blind_after(const struct detector *d)
 {
-	if (s->time_ns < d->now_ns || (unsigned)s->kind >= SAMPLE_KIND_COUNT)
-		return -EINVAL;
-	d->now_ns = s->time_ns;
-	return 0;
+	double usual = d->options.blind_x * (double)d->gap_ns;
+
+	return usual > (double)d->options.blind_ns ? (uint64_t)usual : d->options.blind_ns;
+}
+
+bool detector_blind(const struct detector *d)
+{
+	return d->sample_ns && d->now_ns - d->sample_ns > blind_after(d);
+}
+
+uint64_t detector_age(const struct detector *d, uint64_t t_ns)
+{
+	uint64_t from = t_ns > d->lit_ns ? t_ns : d->lit_ns;
+
+	return d->now_ns > from ? d->now_ns - from : 0;
+}
+
+/* The rule whose tick is due first, at *ret_ns; -1: none has any. */
+static int first_tick(const struct detector *d, uint64_t *ret_ns)
+{
+	int first = -1;
+
+	*ret_ns = UINT64_MAX;
+	for (int i = 0; i < RULE_COUNT; i++) {
+		if (!detect_rules[i]->tick_ns || d->next_tick_ns[i] >= *ret_ns)
+			continue;
+		*ret_ns = d->next_tick_ns[i];
+		first = i;
+	}
+	return first;
+}
+
+static void ticks_begin(struct detector *d, uint64_t now_ns)
+{
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->tick_ns)
+			d->next_tick_ns[i] =
+				(now_ns / detect_rules[i]->tick_ns + 1) * detect_rules[i]->tick_ns;
+}
+
+static void time_comes_to(struct detector *d, uint64_t now_ns)
+{
+	uint64_t at;
+	int i;
+
+	assert(now_ns >= d->now_ns);
+	if (!d->sample_ns) {
+		d->now_ns = now_ns;
+		return; /* nobody is known yet */
+	}
+	if (now_ns - d->now_ns > blind_after(d)) {
+		d->lit_ns = now_ns;
+		ticks_begin(d, now_ns);
+	}
+	while ((i = first_tick(d, &at)) >= 0 && at <= now_ns) {
+		d->now_ns = at > d->now_ns ? at : d->now_ns;
+		d->next_tick_ns[i] = at + detect_rules[i]->tick_ns;
+		if (!detector_blind(d))
+			detect_rules[i]->tick(d);
+	}
+	d->now_ns = now_ns;
+}
+
+/* A sample has come: what was the gap, and was it an ordinary one? */
+static void seen(struct detector *d, uint64_t now_ns)
+{
+	uint64_t after = blind_after(d), gap = d->sample_ns ? now_ns - d->sample_ns : 0;
+
+	if (!d->sample_ns)
+		ticks_begin(d, now_ns);
+	if (gap > after) {
+		d->lit_ns = now_ns;
+		gap = after;
+	}
+	d->gap_ns -= d->gap_ns / 128;
+	if (gap > d->gap_ns)
+		d->gap_ns = gap;
+	d->sample_ns = now_ns;
 }
 
 void detector_advance(struct detector *d, uint64_t now_ns)
 {
-	assert(now_ns >= d->now_ns);
-	d->now_ns = now_ns;
+	time_comes_to(d, now_ns ? now_ns : 1);
 }
 
 uint64_t detector_next(const struct detector *d)
 {
-	(void)d;
-	return UINT64_MAX;
+	uint64_t at;
+
+	return d->sample_ns && first_tick(d, &at) >= 0 ? at : UINT64_MAX;
+}
+
+/* ---- samples ---- */
+
+static bool ends(const char *text, size_t size)
+{
+	return memchr(text, 0, size);
+}
+
+static bool keeps_rules_of_rank(const struct sample *s)
+{
+	if (s->job == SAMPLE_NONE || s->rank == SAMPLE_NONE)
+		return false;
+	switch ((unsigned)s->kind) {
+	case SAMPLE_MEMBER:
+		return ends(s->member.role, sizeof(s->member.role)) &&
+		       (s->member.leaves || s->node != SAMPLE_NONE);
+	case SAMPLE_PHASE:
+		return s->phase.phase >= PHASE_FIRST_LONG && s->phase.phase < PHASE_COUNT &&
+		       ends(s->phase.what, sizeof(s->phase.what));
+	case SAMPLE_ACTIVITY:
+		return s->activity.phase < PHASE_COUNT;
+	case SAMPLE_EXIT:
+		return (unsigned)s->exit.how <= EXIT_SAID_BYE;
+	case SAMPLE_DIGESTS:
+		return ends(s->digests.tensor, sizeof(s->digests.tensor));
+	default:
+		return true;
+	}
+}
+
+static bool keeps_rules(const struct sample *s)
+{
+	bool node = s->node != SAMPLE_NONE, device = node && s->device != SAMPLE_NONE;
+
+	switch ((unsigned)s->kind) {
+	case SAMPLE_NAME:
+		return ends(s->name.text, sizeof(s->name.text)) &&
+		       (s->device == SAMPLE_NONE ? node || s->job != SAMPLE_NONE : device);
+	case SAMPLE_JOB:
+	case SAMPLE_STALE:
+		return s->job != SAMPLE_NONE;
+	case SAMPLE_MEMBER:
+	case SAMPLE_BEAT:
+	case SAMPLE_PHASE:
+	case SAMPLE_ACTIVITY:
+	case SAMPLE_EXIT:
+	case SAMPLE_DIGESTS:
+		return keeps_rules_of_rank(s);
+	case SAMPLE_PAIR:
+		return node && s->pair.peer != SAMPLE_NONE && s->pair.peer != s->node;
+	case SAMPLE_LINK:
+	case SAMPLE_DISK:
+		return device;
+	case SAMPLE_NVML:
+		return device && (unsigned)s->nvml.recovery <= RECOVERY_UNKNOWN;
+	case SAMPLE_KERNEL:
+		return node && ends(s->kernel.text, sizeof(s->kernel.text));
+	case SAMPLE_CHECK:
+		return node && ends(s->check.what, sizeof(s->check.what));
+	default:
+		return node;
+	}
+}
+
+int detector_feed(struct detector *d, const struct sample *s)
+{
+	uint64_t now_ns = s->time_ns ? s->time_ns : 1; /* 0 means "never" in many places */
+	struct who w;
+	int rc;
+
+	if (now_ns < d->now_ns || (unsigned)s->kind >= SAMPLE_KIND_COUNT || !keeps_rules(s))
+		return -EINVAL;
+	time_comes_to(d, now_ns);
+	rc = known_who(d, s, &w);
+	if (rc < 0)
+		return rc;
+	seen(d, d->now_ns);
+	known_enter(d, s, &w);
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->kinds & 1u << s->kind)
+			detect_rules[i]->sample(d, s, &w);
+	return 0;
+}
+
+/* ---- what rules say ---- */
+
+bool accuse(struct detector *d, struct verdict *v)
+{
+	if (!v->since_ns)
+		v->since_ns = d->now_ns;
+	if (v->confidence == 0)
+		v->confidence = 1;
+	return verdicts_raise(&d->verdicts, v, d->now_ns);
+}
+
+void acquit(struct detector *d, const struct subject *s, enum verdict_cause cause, const char *why)
+{
+	if (d->verdicts.n)
+		verdicts_clear(&d->verdicts, s, cause, why, d->now_ns);
+}
+
+void probe(struct detector *d, struct rank *r, bool wanted)
+{
+	if (r->probing == wanted)
+		return;
+	r->probing = wanted;
+	if (d->verdicts.events.probe)
+		d->verdicts.events.probe(d->verdicts.events.arg, r->job, r->number, wanted);
 }
 
 size_t detector_standing(const struct detector *d, const struct subject *s, struct verdict *ret,
@@ -88,5 +334,19 @@ size_t detector_standing(const struct detector *d, const struct subject *s, stru
 
 size_t detector_clear(struct detector *d, const struct subject *s, uint64_t now_ns)
 {
+	time_comes_to(d, now_ns);
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->well)
+			detect_rules[i]->well(d, s);
 	return verdicts_clear_all(&d->verdicts, s, "somebody said that it is well again", now_ns);
+}
+
+void detector_memory(const struct detector *d, struct detector_size *ret)
+{
+	*ret = (struct detector_size){.total = d->bytes,
+				      .rank = sizeof(struct rank) + d->rank_size,
+				      .node = sizeof(struct node) + d->node_size};
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->memory)
+			detect_rules[i]->memory(d, ret);
 }

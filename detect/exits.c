@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * exits.c - a rank's process has ended although its run goes on.
+ *
+ * A crash (a signal that nobody sends on purpose, a status other than 0) is told at once. An
+ * orderly end without a bye (status 0, SIGTERM, SIGINT, SIGHUP) may be the beginning of a restart,
+ * of which the job's next run tells only later: it waits for others to end the same way. When half
+ * of the ranks have, it was one. When one rank dies, launchers end the rest: whoever ends after the
+ * one that was told is a note, and only the first few.
+ */
+#include <config.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "detect/rules.h"
+
+#define NOTES_MAX 16
+
+struct mine_job {
+	bool told;         /* an alarm stands for this run */
+	uint32_t first;    /* that rank */
+	uint64_t first_ns; /* ... ended */
+	uint32_t notes;
+	uint32_t orderly;      /* so many ended in order in this run, */
+	uint32_t orderly_rank; /* this one first, */
+	uint64_t orderly_ns;   /* then; 0: none that waits for others */
+	uint64_t until_ns;     /* decided then */
+	bool quiet;            /* ended on purpose: nothing more is told of this run */
+};
+
+struct mine_rank {
+	bool accused;
+	uint32_t node; /* the one in the verdict */
+	enum exit_how how;
+	int32_t value;
+};
+
+struct mine {
+	uint32_t waiting; /* jobs whose orderly_ns is set */
+};
+
+static bool orderly(const struct mine_rank *m)
+{
+	if (m->how == EXIT_CODE)
+		return m->value == 0 || m->value == 128 + SIGTERM || m->value == 128 + SIGINT;
+	return m->how == EXIT_SIGNAL &&
+	       (m->value == SIGTERM || m->value == SIGINT || m->value == SIGHUP);
+}
+
+static void how_words(const struct mine_rank *m, char *buf, size_t size)
+{
+	const char *name = m->how == EXIT_SIGNAL ? sigabbrev_np(m->value) : NULL;
+
+	if (name)
+		snprintf(buf, size, "by signal %d (SIG%s)", m->value, name);
+	else if (m->how == EXIT_SIGNAL)
+		snprintf(buf, size, "by signal %d", m->value);
+	else if (m->how == EXIT_CODE)
+		snprintf(buf, size, "with status %d", m->value);
+	else
+		snprintf(buf, size, "in a way that nobody saw");
+}
+
+static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_ns)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
+	enum verdict_level level = mj->told ? LEVEL_NOTE : LEVEL_ALARM;
+	struct verdict v;
+	char how[64];
+
+	if (mj->told && mj->notes++ >= NOTES_MAX)
+		return;
+	v = verdict_of(subject_of_rank(r), CLASS_DEAD, CAUSE_PROCESS_ENDED, level, ACTION_RESTORE);
+	how_words(m, how, sizeof(how));
+	v.since_ns = at_ns;
+	verdict_evidence(&v, m->how == EXIT_SIGNAL ? "signal" : "exit status", m->value, 0, "",
+			 at_ns);
+	if (mj->told) {
+		v.advice = ACTION_RECORD;
+		verdict_evidence(&v, "time since the first rank ended",
+				 (double)(at_ns - mj->first_ns) / NS_PER_SEC, 0, "s", at_ns);
+		verdict_say(d, &v, "ended %s after rank %u had: most likely in consequence.", how,
+			    mj->first);
+	} else {
+		mj->told = true;
+		mj->first = r->number;
+		mj->first_ns = at_ns;
+		verdict_say(d, &v,
+			    "ended %s while its run was on (last step %llu): restart the job from "
+			    "its newest checkpoint, and look at this rank's log first.",
+			    how, (unsigned long long)r->step);
+	}
+	m->accused = true;
+	m->node = r->node;
+	accuse(d, &v);
+}
+
+static void stop_waiting(struct detector *d, struct mine_job *mj)
+{
+	if (mj->orderly_ns)
+		DETECTOR_OWN(d, exits, struct mine)->waiting--;
+	mj->orderly_ns = 0;
+}
+
+static void on_exit(struct detector *d, const struct sample *s, const struct who *w)
+{
+	struct mine_job *mj = JOB_OWN(d, w->job, exits, struct mine_job);
+	struct mine_rank *m = RANK_OWN(d, w->rank, exits, struct mine_rank);
+
+	if (!w->job->on || !w->rank->expected || s->exit.how == EXIT_SAID_BYE || mj->quiet)
+		return;
+	m->how = s->exit.how;
+	m->value = s->exit.value;
+	if (mj->told || !orderly(m)) {
+		stop_waiting(d, mj);
+		tell(d, w->job, w->rank, d->now_ns);
+		return;
+	}
+	mj->orderly++;
+	if (mj->orderly_ns)
+		return;
+	mj->orderly_ns = d->now_ns;
+	mj->orderly_rank = w->rank->number;
+	mj->until_ns =
+		d->now_ns + (m->how == EXIT_CODE && m->value == 0 ? d->options.exit_wait_done_ns
+								  : d->options.exit_wait_ns);
+	DETECTOR_OWN(d, exits, struct mine)->waiting++;
+}
+
+/* One or several have ended in order: is it the whole job? */
+static void decide(struct detector *d, struct job *j)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	struct rank *r = known_rank(d, j->number, mj->orderly_rank);
+
+	if (mj->orderly * 2 >= j->n_expected) {
+		mj->quiet = true;
+	} else if (mj->orderly > 1 && d->now_ns < mj->orderly_ns + d->options.exit_wait_done_ns) {
+		return; /* a few: more may follow */
+	} else if (r && r->ended) {
+		uint64_t at_ns = mj->orderly_ns;
+
+		stop_waiting(d, mj);
+		tell(d, j, r, at_ns);
+		return;
+	}
+	stop_waiting(d, mj);
+}
+
+static void on_tick(struct detector *d)
+{
+	struct mine *m = DETECTOR_OWN(d, exits, struct mine);
+
+	for (uint32_t i = 0; m->waiting && i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
+
+		if (mj && mj->orderly_ns && d->now_ns >= mj->until_ns)
+			decide(d, j);
+	}
+}
+
+static void acquit_rank(struct detector *d, struct rank *r, const char *why)
+{
+	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
+	struct subject s = subject_rank(r->job, r->number, m->node);
+
+	if (m->accused)
+		acquit(d, &s, CAUSE_PROCESS_ENDED, why);
+	m->accused = false;
+}
+
+static void on_run(struct detector *d, const struct sample *s, struct job *j)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	struct rank *r;
+
+	if (s->run.begins && j->began_ns != d->now_ns)
+		return; /* the same run, told again */
+	each_rank(r, j) acquit_rank(d, r,
+				    s->run.begins ? "a new run of its job has begun"
+						  : "the run of its job is over");
+	stop_waiting(d, mj);
+	*mj = (struct mine_job){0};
+}
+
+static void on_sample(struct detector *d, const struct sample *s, const struct who *w)
+{
+	if (s->kind == SAMPLE_JOB)
+		on_run(d, s, w->job);
+	else if (s->kind == SAMPLE_EXIT)
+		on_exit(d, s, w);
+	else if (!w->rank->ended)
+		acquit_rank(d, w->rank, "it runs again");
+}
+
+static void on_gone(struct detector *d, struct rank *r)
+{
+	acquit_rank(d, r, "its job ended long ago");
+}
+
+const struct rule rule_exits = {
+	.name = "exits",
+	.kinds = 1u << SAMPLE_JOB | 1u << SAMPLE_EXIT | 1u << SAMPLE_BEAT | 1u << SAMPLE_MEMBER,
+	.rank_bytes = sizeof(struct mine_rank),
+	.job_bytes = sizeof(struct mine_job),
+	.detector_bytes = sizeof(struct mine),
+	.tick_ns = 200 * NS_PER_MS,
+	.sample = on_sample,
+	.tick = on_tick,
+	.gone = on_gone,
+};

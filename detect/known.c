@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * known.c - who is known: jobs and their ranks, nodes and their devices, born with the first sample
+ * that speaks of them, and what of each sample is entered there before a rule sees it.
+ *
+ * Invariants: (1) d->n_ranks <= options.ranks_max: ranks of jobs that ended are given back when a
+ * new one does not fit, and only then; (2) a rank is in the list of exactly the node that rank.node
+ * names; (3) d->bytes is the sum of all that was taken here.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "detect/rules.h"
+
+struct job *known_job(const struct detector *d, uint32_t job)
+{
+	return job < d->options.jobs_max ? d->jobs[job] : NULL;
+}
+
+struct node *known_node(const struct detector *d, uint32_t node)
+{
+	return node < d->options.nodes_max ? d->nodes[node] : NULL;
+}
+
+struct rank *known_rank(const struct detector *d, uint32_t job, uint32_t rank)
+{
+	const struct job *j = known_job(d, job);
+
+	return j && rank < j->n_ranks ? j->ranks[rank] : NULL;
+}
+
+struct device *known_device(const struct detector *d, uint32_t node, uint32_t device)
+{
+	const struct node *n = known_node(d, node);
+	struct device *x = n ? n->devices : NULL;
+
+	while (x && x->number != device)
+		x = x->next;
+	return x;
+}
+
+struct subject subject_of_rank(const struct rank *r)
+{
+	return subject_rank(r->job, r->number, r->node);
+}
+
+/* ---- births ---- */
+
+static void *take(struct detector *d, size_t size)
+{
+	void *p = alloc_zero(size);
+
+	if (p)
+		d->bytes += size;
+	return p;
+}
+
+static void give(struct detector *d, void *p, size_t size)
+{
+	assert(!p || d->bytes >= size);
+	if (p)
+		d->bytes -= size;
+	alloc_free(p);
+}
+
+static struct job *job_born(struct detector *d, uint32_t job)
+{
+	struct job *j = known_job(d, job);
+
+	if (j || job >= d->options.jobs_max)
+		return j;
+	j = take(d, sizeof(*j) + d->job_size);
+	if (!j)
+		return NULL;
+	j->number = job;
+	j->on = true; /* until somebody says otherwise */
+	j->began_ns = d->now_ns;
+	d->jobs[job] = j;
+	return j;
+}
+
+static struct node *node_born(struct detector *d, uint32_t node)
+{
+	struct node *n = known_node(d, node);
+
+	if (n || node >= d->options.nodes_max)
+		return n;
+	n = take(d, sizeof(*n) + d->node_size);
+	if (!n)
+		return NULL;
+	n->number = node;
+	list_init(&n->ranks);
+	d->nodes[node] = n;
+	return n;
+}
+
+static struct device *device_born(struct detector *d, struct node *n, uint32_t device)
+{
+	struct device *x = known_device(d, n->number, device);
+
+	if (x || n->n_devices >= DEVICES_MAX)
+		return x;
+	x = take(d, sizeof(*x) + d->device_size);
+	if (!x)
+		return NULL;
+	x->node = n->number;
+	x->number = device;
+	x->next = n->devices;
+	n->devices = x;
+	n->n_devices++;
+	return x;
+}
+
+static void rank_gone(struct detector *d, struct job *j, struct rank *r)
+{
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->gone)
+			detect_rules[i]->gone(d, r);
+	if (r->expected)
+		j->n_expected--;
+	list_del(&r->of_node);
+	j->ranks[r->number] = NULL;
+	d->n_ranks--;
+	give(d, r, sizeof(*r) + d->rank_size);
+}
+
+/* (1) */
+static void drop_ended(struct detector *d)
+{
+	struct rank *r;
+
+	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+
+		if (!j || j->on)
+			continue;
+		each_rank(r, j) rank_gone(d, j, r);
+	}
+}
+
+static bool slots_for(struct detector *d, struct job *j, uint32_t rank)
+{
+	uint32_t n = j->n_ranks ? j->n_ranks : 8;
+	struct rank **ranks;
+
+	if (rank < j->n_ranks)
+		return true;
+	if (rank >= d->options.ranks_max)
+		return false;
+	while (n <= rank)
+		n *= 2;
+	ranks = alloc_resize(j->ranks, n * sizeof(struct rank *));
+	if (!ranks)
+		return false;
+	memset(ranks + j->n_ranks, 0, (n - j->n_ranks) * sizeof(struct rank *));
+	d->bytes += (n - j->n_ranks) * sizeof(struct rank *);
+	j->ranks = ranks;
+	j->n_ranks = n;
+	return true;
+}
+
+static void set_expected(struct job *j, struct rank *r, bool expected)
+{
+	if (r->expected != expected)
+		j->n_expected += expected ? 1 : UINT32_MAX;
+	r->expected = expected;
+}
+
+static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank)
+{
+	struct rank *r;
+
+	if (!slots_for(d, j, rank))
+		return NULL;
+	if (j->ranks[rank])
+		return j->ranks[rank];
+	if (d->n_ranks >= d->options.ranks_max)
+		drop_ended(d);
+	if (d->n_ranks >= d->options.ranks_max)
+		return NULL;
+	r = take(d, sizeof(*r) + d->rank_size);
+	if (!r)
+		return NULL;
+	r->job = j->number;
+	r->number = rank;
+	r->node = SAMPLE_NONE;
+	r->began_ns = d->now_ns;
+	list_init(&r->of_node);
+	j->ranks[rank] = r;
+	d->n_ranks++;
+	set_expected(j, r, j->on);
+	return r;
+}
+
+/* (2) */
+static void to_node(struct rank *r, struct node *n)
+{
+	if (!n || r->node == n->number)
+		return;
+	list_del(&r->of_node);
+	list_add_tail(&n->ranks, &r->of_node);
+	r->node = n->number;
+}
+
+static bool speaks_of_rank(enum sample_kind k)
+{
+	return k == SAMPLE_MEMBER || k == SAMPLE_BEAT || k == SAMPLE_PHASE ||
+	       k == SAMPLE_ACTIVITY || k == SAMPLE_EXIT || k == SAMPLE_DIGESTS;
+}
+
+int known_who(struct detector *d, const struct sample *s, struct who *ret)
+{
+	struct who w = {0};
+
+	if (s->job != SAMPLE_NONE && !(w.job = job_born(d, s->job)))
+		return -ENOMEM;
+	if (s->node != SAMPLE_NONE && !(w.node = node_born(d, s->node)))
+		return -ENOMEM;
+	if (s->kind == SAMPLE_PAIR && !node_born(d, s->pair.peer))
+		return -ENOMEM;
+	if (speaks_of_rank(s->kind) && !(w.rank = rank_born(d, w.job, s->rank)))
+		return -ENOMEM;
+	if (w.node && s->device != SAMPLE_NONE && !speaks_of_rank(s->kind) &&
+	    !(w.device = device_born(d, w.node, s->device)))
+		return -ENOMEM;
+	if (w.rank && !w.node)
+		w.node = known_node(d, w.rank->node);
+	*ret = w;
+	return 0;
+}
+
+/* ---- what a sample says ---- */
+
+static void enter_name(const struct sample *s, const struct who *w)
+{
+	char *name = w->device ? w->device->name : w->job ? w->job->name : w->node->name;
+
+	snprintf(name, SAMPLE_NAME_MAX, "%s", s->name.text);
+	if (w->device)
+		w->device->role = s->name.role;
+}
+
+static void rank_begins(struct rank *r, uint64_t now_ns)
+{
+	r->ended = false;
+	r->began_ns = now_ns;
+	r->heard_ns = r->beat_ns = r->step = r->n_beats = r->interval_ns = 0;
+	r->depth = 0;
+	r->phased_ns = r->left_ns = 0;
+	r->activity_ns = 0;
+}
+
+static void enter_run(struct detector *d, const struct sample *s, struct job *j)
+{
+	bool anew = s->run.begins && (!j->on || j->epoch != s->run.epoch);
+	struct rank *r;
+
+	if (s->run.begins)
+		j->world = s->run.world;
+	if (anew || !s->run.begins) {
+		j->on = s->run.begins;
+		j->step = j->step_ns = 0;
+		if (anew)
+			j->began_ns = d->now_ns;
+		each_rank(r, j)
+		{
+			if (anew)
+				rank_begins(r, d->now_ns);
+			r->depth = 0;
+			set_expected(j, r, anew && (!j->world || r->number < j->world));
+		}
+	}
+	if (s->run.begins)
+		j->epoch = s->run.epoch;
+}
+
+static uint32_t role_of(struct job *j, const char *role)
+{
+	for (uint32_t i = 0; i < j->n_roles; i++)
+		if (!strcmp(j->roles[i], role))
+			return i;
+	if (j->n_roles == ROLES_MAX)
+		return ROLES_MAX - 1;
+	snprintf(j->roles[j->n_roles], sizeof(j->roles[0]), "%s", role);
+	return j->n_roles++;
+}
+
+static void enter_member(struct detector *d, const struct sample *s, const struct who *w)
+{
+	struct rank *r = w->rank;
+
+	if (s->member.leaves) {
+		set_expected(w->job, r, false);
+		return;
+	}
+	to_node(r, w->node);
+	r->role = role_of(w->job, s->member.role);
+	if (r->ended || !r->expected)
+		rank_begins(r, d->now_ns);
+	set_expected(w->job, r, w->job->on);
+}
+
+/* Of the time from a to b nothing could be seen, or something else than steps was going on. */
+static uint64_t interval_of(const struct detector *d, const struct rank *r, const struct sample *s)
+{
+	uint64_t whole = d->now_ns - r->beat_ns;
+
+	if (!r->beat_ns || r->beat_ns < d->lit_ns || r->depth || s->beat.step <= r->step ||
+	    whole <= r->phased_ns)
+		return 0;
+	return (whole - r->phased_ns) / ((uint64_t)s->beat.missed + 1);
+}
+
+static void enter_beat(struct detector *d, const struct sample *s, const struct who *w)
+{
+	struct rank *r = w->rank;
+	struct job *j = w->job;
+
+	if (r->ended) /* a new process, whose coming nobody told */
+		rank_begins(r, d->now_ns);
+	if (j->on && !r->expected && (!j->world || r->number < j->world))
+		set_expected(j, r, true);
+	if (w->node)
+		to_node(r, w->node);
+	r->interval_ns = interval_of(d, r, s);
+	r->beat_ns = r->heard_ns = d->now_ns;
+	r->step = s->beat.step;
+	r->beat = s->beat;
+	r->n_beats++;
+	r->phased_ns = 0;
+	r->activity_ns = 0;
+	if (s->beat.step > j->step || !j->step_ns) {
+		j->step = s->beat.step;
+		j->step_ns = d->now_ns;
+	}
+}
+
+static void enter_phase(struct detector *d, const struct sample *s, struct rank *r)
+{
+	struct in_phase *p;
+	uint64_t since;
+
+	r->heard_ns = d->now_ns;
+	r->activity_ns = 0;
+	if (s->phase.begins) {
+		if (r->depth < PHASE_DEPTH) {
+			p = &r->phases[r->depth];
+			*p = (struct in_phase){.phase = s->phase.phase,
+					       .since_ns = d->now_ns,
+					       .expected_ns = s->phase.expected_ns};
+			snprintf(p->what, sizeof(p->what), "%s", s->phase.what);
+		}
+		r->depth++;
+		return;
+	}
+	if (!r->depth)
+		return;
+	if (--r->depth)
+		return;
+	since = r->phases[0].since_ns > r->beat_ns ? r->phases[0].since_ns : r->beat_ns;
+	r->phased_ns += d->now_ns - since;
+	r->left_ns = d->now_ns;
+}
+
+static void enter_activity(struct detector *d, const struct sample *s, struct rank *r)
+{
+	r->activity = s->activity;
+	r->activity_ns = d->now_ns;
+}
+
+void known_enter(struct detector *d, const struct sample *s, const struct who *w)
+{
+	if (w->node)
+		w->node->heard_ns = d->now_ns;
+	if (w->node && (!speaks_of_rank(s->kind) || s->kind == SAMPLE_ACTIVITY))
+		w->node->said_ns = d->now_ns;
+	switch ((unsigned)s->kind) {
+	case SAMPLE_NAME:
+		enter_name(s, w);
+		break;
+	case SAMPLE_JOB:
+		enter_run(d, s, w->job);
+		break;
+	case SAMPLE_MEMBER:
+		enter_member(d, s, w);
+		break;
+	case SAMPLE_BEAT:
+		enter_beat(d, s, w);
+		break;
+	case SAMPLE_PHASE:
+		enter_phase(d, s, w->rank);
+		break;
+	case SAMPLE_ACTIVITY:
+		enter_activity(d, s, w->rank);
+		break;
+	case SAMPLE_EXIT:
+		w->rank->ended = true;
+		w->rank->depth = 0;
+		break;
+	default:
+		break;
+	}
+}
+
+/* ---- all of it ---- */
+
+int known_init(struct detector *d)
+{
+	d->jobs = take(d, d->options.jobs_max * sizeof(struct job *));
+	d->nodes = take(d, d->options.nodes_max * sizeof(struct node *));
+	return d->jobs && d->nodes ? 0 : -ENOMEM;
+}
+
+static void node_free(struct detector *d, struct node *n)
+{
+	struct device *x, *next;
+
+	for (x = n->devices; x; x = next) {
+		next = x->next;
+		give(d, x, sizeof(*x) + d->device_size);
+	}
+	give(d, n, sizeof(*n) + d->node_size);
+}
+
+void known_fini(struct detector *d)
+{
+	struct rank *r;
+
+	for (uint32_t i = 0; d->jobs && i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+
+		if (!j)
+			continue;
+		each_rank(r, j) give(d, r, sizeof(*r) + d->rank_size);
+		give(d, j->ranks, j->n_ranks * sizeof(struct rank *));
+		give(d, j, sizeof(*j) + d->job_size);
+	}
+	for (uint32_t i = 0; d->nodes && i < d->options.nodes_max; i++)
+		if (d->nodes[i])
+			node_free(d, d->nodes[i]);
+	give(d, d->jobs, d->options.jobs_max * sizeof(struct job *));
+	give(d, d->nodes, d->options.nodes_max * sizeof(struct node *));
+}

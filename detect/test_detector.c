@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Who is known and how much memory that takes, what is refused, time and blindness; exits and
+ * not-a-number end to end.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "detect/detector.h"
+#include "detect/options.h"
+#include "detect/rules.h"
+#include "tests/lib/test.h"
+
+#define SEC NS_PER_SEC
+#define MS  NS_PER_MS
+
+struct bench {
+	struct detector *d;
+	unsigned told, alarms, cleared;
+	struct verdict last, alarm;
+};
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct bench *b = arg;
+
+	b->told++;
+	b->last = *v;
+	if (v->state == VERDICT_CLEARED)
+		b->cleared++;
+	else if (v->level == LEVEL_ALARM) {
+		b->alarms++;
+		b->alarm = *v;
+	}
+}
+
+static void bench_begin(struct bench *b, uint32_t ranks_max)
+{
+	struct detector_options o;
+
+	memset(b, 0, sizeof(*b));
+	detector_options_default(&o);
+	if (ranks_max)
+		o.ranks_max = ranks_max;
+	assert_int_equal(detector_new(&o, NULL,
+				      &(struct detector_events){.verdict = on_verdict, .arg = b},
+				      &b->d),
+			 0);
+}
+
+static struct sample sample_of(enum sample_kind kind, uint64_t t, uint32_t node, uint32_t job,
+			       uint32_t rank)
+{
+	return (struct sample){.kind = kind,
+			       .time_ns = t,
+			       .node = node,
+			       .job = job,
+			       .rank = rank,
+			       .device = SAMPLE_NONE};
+}
+
+static void run(struct bench *b, uint64_t t, bool begins, uint64_t epoch, uint32_t world)
+{
+	struct sample s = sample_of(SAMPLE_JOB, t, SAMPLE_NONE, 0, SAMPLE_NONE);
+
+	s.run.begins = begins;
+	s.run.epoch = epoch;
+	s.run.world = world;
+	assert_int_equal(detector_feed(b->d, &s), 0);
+}
+
+static void member(struct bench *b, uint64_t t, uint32_t rank)
+{
+	struct sample s = sample_of(SAMPLE_MEMBER, t, rank / 8, 0, rank);
+
+	snprintf(s.member.role, sizeof(s.member.role), "trainer");
+	assert_int_equal(detector_feed(b->d, &s), 0);
+}
+
+static void begin(struct bench *b, uint64_t t, uint64_t epoch, uint32_t world)
+{
+	run(b, t, true, epoch, world);
+	for (uint32_t r = 0; r < world; r++)
+		member(b, t, r);
+}
+
+static void beat(struct bench *b, uint64_t t, uint32_t rank, uint64_t step, double loss)
+{
+	struct sample s = sample_of(SAMPLE_BEAT, t, rank / 8, 0, rank);
+
+	s.beat = (struct sample_beat){
+		.step = step, .flags = BEAT_LOSS, .loss = loss, .grad_norm = NAN};
+	assert_int_equal(detector_feed(b->d, &s), 0);
+}
+
+static void ended(struct bench *b, uint64_t t, uint32_t rank, enum exit_how how, int value)
+{
+	struct sample s = sample_of(SAMPLE_EXIT, t, rank / 8, 0, rank);
+
+	s.exit.how = how;
+	s.exit.value = value;
+	assert_int_equal(detector_feed(b->d, &s), 0);
+}
+
+static void name(struct bench *b, uint32_t node, uint32_t job, uint32_t device, const char *text)
+{
+	struct sample s = sample_of(SAMPLE_NAME, 0, node, job, SAMPLE_NONE);
+
+	s.device = device;
+	s.name.role = device == SAMPLE_NONE ? 0 : 'g';
+	snprintf(s.name.text, sizeof(s.name.text), "%s", text);
+	assert_int_equal(detector_feed(b->d, &s), 0);
+}
+
+static void test_first_death_is_told_the_rest_are_notes(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	name(&b, SAMPLE_NONE, 0, SAMPLE_NONE, "lm");
+	name(&b, 0, SAMPLE_NONE, SAMPLE_NONE, "n17");
+	begin(&b, SEC, 1, 4);
+	beat(&b, 2 * SEC, 3, 17, 1);
+	ended(&b, 3 * SEC, 3, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.subject.rank, 3);
+	assert_int_equal(b.alarm.class, CLASS_DEAD);
+	assert_int_equal(b.alarm.cause, CAUSE_PROCESS_ENDED);
+	test_says(b.alarm.words, "rank 3 of job lm on node n17 ended by signal 11 (SIGSEGV)");
+	test_says(b.alarm.words, "last step 17");
+	ended(&b, 4 * SEC, 0, EXIT_SIGNAL, SIGTERM);
+	ended(&b, 4 * SEC, 1, EXIT_SIGNAL, SIGKILL);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told, 3);
+	assert_int_equal(b.last.level, LEVEL_NOTE);
+	begin(&b, 60 * SEC, 2, 4);
+	assert_int_equal(b.cleared, 3);
+	ended(&b, 61 * SEC, 2, EXIT_CODE, 1);
+	assert_int_equal(b.alarms, 2);
+	detector_free(b.d);
+}
+
+static void test_restart_is_quiet(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	for (uint64_t epoch = 1; epoch < 4; epoch++) {
+		uint64_t t = epoch * 100 * SEC;
+
+		begin(&b, t, epoch, 4);
+		for (uint32_t r = 0; r < 4; r++)
+			beat(&b, t + SEC, r, 1, 1);
+		for (uint32_t r = 0; r < 4; r++)
+			ended(&b, t + 10 * SEC + r * 100 * MS, r,
+			      epoch == 2 ? EXIT_SAID_BYE : EXIT_SIGNAL, SIGTERM);
+		detector_advance(b.d, t + 40 * SEC);
+	}
+	run(&b, 500 * SEC, false, 3, 4);
+	ended(&b, 501 * SEC, 2, EXIT_SIGNAL, SIGKILL);
+	assert_int_equal(b.told, 0);
+	detector_free(b.d);
+}
+
+static void test_one_told_to_end_is_missed(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	begin(&b, SEC, 1, 8);
+	ended(&b, 5 * SEC, 2, EXIT_SIGNAL, SIGTERM);
+	assert_int_equal(b.told, 0);
+	detector_advance(b.d, 6 * SEC);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.since_ns, 5 * SEC);
+	assert_int_equal(b.alarm.subject.rank, 2);
+	beat(&b, 20 * SEC, 2, 1, 1);
+	assert_int_equal(b.cleared, 1);
+	detector_free(b.d);
+}
+
+static void test_not_a_number_of_one_and_of_all(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	begin(&b, SEC, 1, 8);
+	for (uint64_t step = 1; step < 40; step++)
+		for (uint32_t r = 0; r < 8; r++)
+			beat(&b, step * SEC + r * MS, r, step, step == 10 && r == 5 ? NAN : 2);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.subject.kind, SUBJECT_RANK);
+	assert_int_equal(b.alarm.subject.rank, 5);
+	assert_int_equal(b.alarm.raised_ns, 10 * SEC + 7 * MS);
+	assert_int_equal(b.cleared, 1);
+	for (uint64_t step = 40; step < 50; step++)
+		for (uint32_t r = 0; r < 8; r++)
+			beat(&b, step * SEC + r * MS, r, step, INFINITY);
+	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.alarm.subject.kind, SUBJECT_JOB);
+	assert_int_equal(b.alarm.raised_ns, 40 * SEC + 7 * MS);
+	/* A step that is not told of by all: decided by time. */
+	begin(&b, 60 * SEC, 2, 8);
+	beat(&b, 61 * SEC, 0, 1, NAN);
+	assert_int_equal(b.alarms, 2);
+	detector_advance(b.d, 62 * SEC);
+	assert_int_equal(b.alarms, 3);
+	detector_free(b.d);
+}
+
+static void test_refused(void **state)
+{
+	struct bench b;
+	struct sample s;
+
+	(void)state;
+	bench_begin(&b, 0);
+	beat(&b, 10 * SEC, 0, 1, 1);
+	s = sample_of(SAMPLE_BEAT, 9 * SEC, 0, 0, 0);
+	assert_int_equal(detector_feed(b.d, &s), -EINVAL);
+	s = sample_of(SAMPLE_PHASE, 11 * SEC, 0, 0, 0);
+	s.phase.phase = PHASE_SYNC;
+	assert_int_equal(detector_feed(b.d, &s), -EINVAL);
+	s.phase.phase = PHASE_EVALUATE;
+	memset(s.phase.what, 'x', sizeof(s.phase.what));
+	assert_int_equal(detector_feed(b.d, &s), -EINVAL);
+	s = sample_of(SAMPLE_LINK, 11 * SEC, 0, SAMPLE_NONE, SAMPLE_NONE);
+	assert_int_equal(detector_feed(b.d, &s), -EINVAL);
+	s = sample_of(SAMPLE_PAIR, 11 * SEC, 0, SAMPLE_NONE, SAMPLE_NONE);
+	assert_int_equal(detector_feed(b.d, &s), -EINVAL);
+	s = sample_of(SAMPLE_KIND_COUNT, 11 * SEC, 0, 0, 0);
+	assert_int_equal(detector_feed(b.d, &s), -EINVAL);
+	s = sample_of(SAMPLE_ALIVE, 11 * SEC, 4096, SAMPLE_NONE, SAMPLE_NONE);
+	assert_int_equal(detector_feed(b.d, &s), -ENOMEM);
+	detector_free(b.d);
+}
+
+/* Ranks of a job that ended give their places to new ones; else there is no place. */
+static void test_memory_is_bounded(void **state)
+{
+	struct detector_size before, after;
+	struct bench b;
+	struct sample s;
+
+	(void)state;
+	bench_begin(&b, 64);
+	for (uint32_t job = 0; job < 8; job++) {
+		for (uint32_t r = 0; r < 32; r++) {
+			s = sample_of(SAMPLE_BEAT, (job + 1) * SEC, r, job, r);
+			s.beat.step = 1;
+			assert_int_equal(detector_feed(b.d, &s), 0);
+		}
+		s = sample_of(SAMPLE_JOB, (job + 1) * SEC, SAMPLE_NONE, job, SAMPLE_NONE);
+		assert_int_equal(detector_feed(b.d, &s), 0);
+		if (job == 2)
+			detector_memory(b.d, &before);
+	}
+	detector_memory(b.d, &after);
+	assert_true(after.total <= before.total + 5 * (after.rank + 4096));
+	assert_true(after.rank <= 65536);
+	for (uint32_t r = 0; r <= 64; r++) {
+		s = sample_of(SAMPLE_BEAT, 20 * SEC, 0, 9, r);
+		assert_int_equal(detector_feed(b.d, &s), r < 64 ? 0 : -ENOMEM);
+	}
+	detector_free(b.d);
+}
+
+static void test_no_memory(void **state)
+{
+	struct detector_options o;
+	struct detector_events events = {0};
+	struct detector *d = NULL;
+	struct sample s;
+	int rc;
+
+	(void)state;
+	detector_options_default(&o);
+	for (uint64_t n = 1;; n++) {
+		alloc_fail_at(n, false);
+		rc = detector_new(&o, NULL, &events, &d);
+		for (uint32_t i = 0; rc == 0 && i < 20; i++) {
+			s = sample_of(SAMPLE_BEAT, i * SEC, i, 0, i);
+			rc = detector_feed(d, &s);
+			if (rc == -ENOMEM)
+				assert_int_equal(detector_feed(d, &s), 0);
+		}
+		detector_free(d);
+		d = NULL;
+		if (!alloc_fired())
+			break;
+		assert_int_equal(rc == 0 ? -ENOMEM : rc, -ENOMEM);
+	}
+	alloc_fail_at(0, false);
+}
+
+static void gather(void *arg, const char *text)
+{
+	strcat(arg, text);
+	strcat(arg, "\n");
+}
+
+static void test_words(void **state)
+{
+	struct subject s = subject_gpu(1, 0);
+	char text[4096] = "";
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	detector_subject_words(b.d, &s, text, sizeof(text));
+	assert_string_equal(text, "GPU 0 of node 1");
+	name(&b, 1, SAMPLE_NONE, SAMPLE_NONE, "n1");
+	name(&b, 1, SAMPLE_NONE, 0, "0000:9b:00");
+	detector_subject_words(b.d, &s, text, sizeof(text));
+	assert_string_equal(text, "GPU 0000:9b:00 of node n1");
+	s = subject_path(1, 2);
+	detector_subject_words(b.d, &s, text, sizeof(text));
+	assert_string_equal(text, "the way from node n1 to node 2");
+	begin(&b, SEC, 1, 2);
+	beat(&b, 4 * SEC, 1, 9, 1);
+	detector_advance(b.d, 5 * SEC);
+	s = subject_rank(0, 1, 0);
+	text[0] = 0;
+	detector_explain(b.d, &s, gather, text);
+	test_says(text, "last finished step: 9, 1.0 s ago");
+	detector_free(b.d);
+}
+
+static void test_interval_leaves_phases_out(void **state)
+{
+	struct bench b;
+	struct sample s;
+	struct rank *r;
+
+	(void)state;
+	bench_begin(&b, 0);
+	begin(&b, SEC, 1, 1);
+	beat(&b, 2 * SEC, 0, 1, 1);
+	r = known_rank(b.d, 0, 0);
+	assert_int_equal(r->interval_ns, 0);
+	s = sample_of(SAMPLE_PHASE, 3 * SEC, 0, 0, 0);
+	s.phase.phase = PHASE_EVALUATE;
+	s.phase.begins = true;
+	assert_int_equal(detector_feed(b.d, &s), 0);
+	s.phase.phase = PHASE_CHECKPOINT;
+	s.time_ns = 4 * SEC;
+	assert_int_equal(detector_feed(b.d, &s), 0);
+	s.phase.begins = false;
+	s.time_ns = 5 * SEC;
+	assert_int_equal(detector_feed(b.d, &s), 0);
+	s.time_ns = 9 * SEC;
+	assert_int_equal(detector_feed(b.d, &s), 0);
+	beat(&b, 10 * SEC, 0, 2, 1);
+	assert_int_equal(r->interval_ns, 2 * SEC);
+	detector_free(b.d);
+}
+
+static void test_blind(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	for (uint64_t i = 1; i < 100; i++)
+		beat(&b, i * SEC, 0, i, 1);
+	assert_false(detector_blind(b.d));
+	detector_advance(b.d, 110 * SEC);
+	assert_false(detector_blind(b.d));
+	assert_int_equal(detector_age(b.d, 99 * SEC), 11 * SEC);
+	for (uint64_t t = 110; t < 3600; t++) /* its own timer goes on */
+		detector_advance(b.d, t * SEC);
+	assert_true(detector_blind(b.d));
+	beat(&b, 3600 * SEC, 0, 100, 1);
+	assert_false(detector_blind(b.d));
+	assert_int_equal(known_rank(b.d, 0, 0)->interval_ns, 0);
+	assert_int_equal(detector_age(b.d, 99 * SEC), 0);
+	detector_free(b.d);
+}
+
+/* Whatever comes in whatever order: nothing breaks, what is counted adds up. */
+static void test_random_samples(void **state)
+{
+	struct rng_seeded g;
+	struct bench b;
+	uint64_t t = 1;
+
+	(void)state;
+	rng_seed(&g, test_seed(1));
+	bench_begin(&b, 48);
+	for (int i = 0; i < 200000; i++) {
+		struct sample s =
+			sample_of((enum sample_kind)rng_below(&g.rng, SAMPLE_KIND_COUNT), t,
+				  (uint32_t)rng_below(&g.rng, 6), (uint32_t)rng_below(&g.rng, 3),
+				  (uint32_t)rng_below(&g.rng, 24));
+		unsigned char *bytes = (unsigned char *)&s.beat;
+
+		for (size_t k = 0; k < 64; k++) /* the union's first bytes */
+			bytes[k] = (unsigned char)(rng_below(&g.rng, 4) ? rng_below(&g.rng, 3)
+									: rng_u64(&g.rng));
+		s.device = (uint32_t)rng_below(&g.rng, 4);
+		if (s.kind == SAMPLE_JOB)
+			s.run.begins = rng_below(&g.rng, 2);
+		else if (s.kind == SAMPLE_MEMBER)
+			s.member.leaves = rng_below(&g.rng, 2);
+		else if (s.kind == SAMPLE_PHASE)
+			s.phase.begins = rng_below(&g.rng, 2);
+		else if (s.kind == SAMPLE_ACTIVITY)
+			s.activity.timed = rng_below(&g.rng, 2);
+		else if (s.kind == SAMPLE_LINK)
+			s.link.up = rng_below(&g.rng, 2);
+		else if (s.kind == SAMPLE_NVML)
+			s.nvml.unavailable = rng_below(&g.rng, 2);
+		else if (s.kind == SAMPLE_CHECK)
+			s.check.passed = rng_below(&g.rng, 2);
+		t += rng_below(&g.rng, 1000) ? rng_below(&g.rng, 100 * MS) : 100 * SEC;
+		ignore_result(detector_feed(b.d, &s)); /* many are refused */
+		for (uint32_t j = 0; j < 3; j++) {
+			const struct job *job = known_job(b.d, j);
+			uint32_t n = 0;
+			struct rank *r;
+
+			if (!job || i % 100)
+				continue;
+			each_rank(r, job) n += r->expected;
+			assert_int_equal(n, job->n_expected);
+		}
+	}
+	assert_true(b.d->n_ranks <= 48);
+	detector_free(b.d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_first_death_is_told_the_rest_are_notes),
+		cmocka_unit_test(test_restart_is_quiet),
+		cmocka_unit_test(test_one_told_to_end_is_missed),
+		cmocka_unit_test(test_not_a_number_of_one_and_of_all),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_memory_is_bounded),
+		cmocka_unit_test(test_no_memory),
+		cmocka_unit_test(test_words),
+		cmocka_unit_test(test_interval_leaves_phases_out),
+		cmocka_unit_test(test_blind),
+		cmocka_unit_test(test_random_samples),
+	};
+
+	return cmocka_run_group_tests_name("detector", tests, NULL, NULL);
+}
