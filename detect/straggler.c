@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * straggler.c - windows of steps, ratios to peers, and what is usual.
+ *
+ * Invariants:
+ * (1) a rank's sums are of steps of r->window alone, in generation r->generation;
+ * (2) role->n_done is how many ranks of this generation are fresh and have done >= role->window;
+ * (3) what a rank did in a window is judged once.
+ *
+ * A rank that lags by windows is left out of those that are judged meanwhile; one that is ahead
+ * counts with its newest window.
+ */
+#include <config.h>
+
+#include "detect/straggler.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "detect/robust.h"
+
+#define WINDOW_S      6    /* at least; a window is at most twice as long, or 4 steps */
+#define INTERVALS_MIN 16   /* before the length of windows is chosen */
+#define PEERS_SORTED  64   /* up to so many each is compared with the others without itself */
+#define PEERS_POOLED  5    /* from so many on their spread says something */
+#define FEW_PEERS     4    /* below: who of them has changed is told by its own past as well */
+#define RATIO_HOLDS   1.04 /* below nobody is held up, whatever is usual */
+#define EXCESS_CALM   1.05
+#define USUAL_MIN     0.85
+#define SPREAD_BORN   0.02f
+#define SPREAD_MAX    0.3
+#define LEARN_FROM    8 /* windows after which usual_s says something */
+#define BUSY_MIN_S    2e-3
+#define CROWD         4 /* one in so many, on several nodes: it is their work, not their fault */
+
+void straggler_role_restart(struct straggler_role *role)
+{
+	role->generation++;
+	role->open = false;
+	role->n_done = 0;
+}
+
+void straggler_rank_forget(struct straggler_rank *r, uint32_t node)
+{
+	*r = (struct straggler_rank){.node = node};
+}
+
+/* ---- Gathering ---- */
+
+static uint32_t steps_for(double interval_s)
+{
+	uint32_t steps = STRAGGLER_PARTS;
+
+	while (steps * interval_s < WINDOW_S && steps < 1u << 20)
+		steps *= 2;
+	return steps;
+}
+
+static void learn_interval(struct straggler_role *role, double interval_s)
+{
+	double weight = role->n_intervals < 100 ? 1.0 / (role->n_intervals + 1) : 0.01;
+
+	/* One long wait must not lengthen windows. */
+	if (role->n_intervals >= INTERVALS_MIN && interval_s > 3 * role->interval_s)
+		interval_s = 3 * role->interval_s;
+	role->interval_s += (float)(weight * (interval_s - role->interval_s));
+	role->n_intervals += role->n_intervals < UINT32_MAX;
+	if (!role->steps && role->n_intervals >= INTERVALS_MIN)
+		role->steps = steps_for(role->interval_s);
+}
+
+static void begin_window(struct straggler_rank *r, uint64_t window)
+{
+	r->window = window;
+	for (int i = 0; i < STRAGGLER_PARTS; i++) {
+		r->sum_s[i] = 0;
+		r->n[i] = 0;
+	}
+}
+
+static void finish_window(struct straggler_role *role, struct straggler_rank *r, uint64_t now_ns)
+{
+	float means[STRAGGLER_PARTS];
+	bool counted = role->open && r->fresh && r->done >= role->window;
+	size_t n = 0;
+
+	for (int i = 0; i < STRAGGLER_PARTS; i++)
+		if (r->n[i])
+			means[n++] = r->sum_s[i] / (float)r->n[i];
+	if (n < STRAGGLER_PARTS / 2)
+		return;
+	r->value_s = median_of(means, n);
+	r->done = r->window;
+	r->fresh = r->value_s > 0;
+	if (!role->open) {
+		role->open = true;
+		role->window = r->window;
+		role->n_done = 0;
+	}
+	if (counted || !r->fresh || r->done < role->window)
+		return;
+	if (role->n_done++ == 0)
+		role->first_ns = now_ns;
+}
+
+void straggler_add(struct straggler_role *role, struct straggler_rank *r, uint64_t step,
+		   double busy_s, double interval_s, uint64_t now_ns)
+{
+	uint64_t window;
+	uint32_t part;
+
+	assert(busy_s >= 0 && interval_s >= 0);
+	if (interval_s > 0)
+		learn_interval(role, interval_s);
+	if (!role->steps)
+		return;
+	window = step / role->steps;
+	part = (uint32_t)(step % role->steps * STRAGGLER_PARTS / role->steps);
+	if (r->generation != role->generation || window < r->window) {
+		r->generation = role->generation;
+		r->fresh = false;
+		begin_window(r, window);
+	} else if (window > r->window) {
+		finish_window(role, r, now_ns);
+		begin_window(r, window);
+	}
+	r->sum_s[part] += (float)busy_s;
+	r->n[part]++;
+	if (step % role->steps == role->steps - 1) {
+		finish_window(role, r, now_ns);
+		begin_window(r, window + 1);
+	}
+}
+
+bool straggler_ready(const struct straggler_role *role, uint32_t n_ranks, uint64_t now_ns)
+{
+	double late_s = role->interval_s * (float)role->steps;
+
+	if (!role->open || role->n_done == 0)
+		return false;
+	return role->n_done >= n_ranks ||
+	       (double)(now_ns - role->first_ns) > 1e9 * (late_s > WINDOW_S ? late_s : WINDOW_S);
+}
+
+/* ---- Judging ---- */
+
+static bool takes_part(const struct straggler_role *role, const struct straggler_rank *r)
+{
+	return r->fresh && r->generation == role->generation && r->done >= role->window;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	float x = *(const float *)a, y = *(const float *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* sorted: all values; the first place of v is found by halving. */
+static float others_median(const float *sorted, size_t n, float v)
+{
+	size_t low = 0, high = n;
+
+	while (low < high) {
+		size_t middle = (low + high) / 2;
+
+		if (sorted[middle] < v)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	assert(low < n && !(sorted[low] < v) && !(sorted[low] > v));
+	return median_without(sorted, n, low);
+}
+
+static double usual_of(const struct straggler_rank *r)
+{
+	return r->n_windows ? r->usual : 1;
+}
+
+/* Fills ratio and excess of those who take part, n of them; role->median_s; the pooled noise. */
+static void compare(struct straggler_role *role, struct straggler_rank *const *ranks,
+		    size_t n_ranks, float *values, size_t n, float *excesses)
+{
+	size_t m = 0;
+	double sigma;
+
+	if (n <= PEERS_SORTED)
+		qsort(values, n, sizeof(*values), by_value);
+	role->median_s = n <= PEERS_SORTED ? values[n / 2] : median_of(values, n);
+	for (size_t i = 0; i < n_ranks; i++) {
+		struct straggler_rank *r = ranks[i];
+
+		if (!takes_part(role, r))
+			continue;
+		r->ratio = r->value_s / (n <= PEERS_SORTED ? others_median(values, n, r->value_s)
+							   : role->median_s);
+		r->excess = (float)(r->ratio / usual_of(r));
+		excesses[m++] = r->excess;
+	}
+	assert(m == n);
+	if (n < PEERS_POOLED)
+		return;
+	sigma = MAD_SIGMA * mad_of(excesses, n, 1);
+	role->sigma += (float)((sigma - role->sigma) * (role->sigma > 0 ? 0.125 : 1));
+}
+
+static void learn(struct straggler_rank *r, bool anyhow)
+{
+	double weight, ratio = r->ratio, spread = fabs(r->excess - 1.0) * 1.2533;
+	bool usual = anyhow || r->ratio < STRAGGLER_USUAL_MAX;
+
+	if (!r->n_windows) {
+		r->usual = 1;
+		r->usual_s = r->value_s;
+		r->spread = SPREAD_BORN;
+	}
+	weight = r->n_windows < 60 ? 1.0 / (r->n_windows + 4) : 1.0 / 64;
+	if (ratio < USUAL_MIN)
+		ratio = USUAL_MIN;
+	if (spread > SPREAD_MAX)
+		spread = SPREAD_MAX;
+	if (usual && (anyhow || r->score < STRAGGLER_SCORE / 2)) {
+		r->usual += (float)(weight * (ratio - r->usual));
+		r->usual_s += (float)(weight * (r->value_s - r->usual_s));
+	}
+	if (r->score < STRAGGLER_SCORE / 2 || anyhow)
+		r->spread +=
+			(float)((spread - r->spread) / (r->n_windows < 24 ? r->n_windows + 8 : 32));
+	r->n_windows++;
+}
+
+static double z_of(const struct straggler_role *role, const struct straggler_rank *r, size_t n)
+{
+	double sigma = r->n_windows ? r->spread : SPREAD_BORN, own, absolute, z;
+
+	if (sigma < role->sigma)
+		sigma = role->sigma;
+	if (sigma < STRAGGLER_SIGMA_MIN)
+		sigma = STRAGGLER_SIGMA_MIN;
+	own = (r->excess - 1 - STRAGGLER_SLOW) / sigma;
+	absolute = (r->ratio - 1 - STRAGGLER_ABSOLUTE) / sigma;
+	z = absolute > own && usual_of(r) <= STRAGGLER_USUAL_MAX ? absolute : own;
+	if (r->ratio < RATIO_HOLDS || r->value_s < BUSY_MIN_S)
+		z = fmin(z, -0.5);
+	if (n < FEW_PEERS && r->n_windows >= LEARN_FROM && r->value_s < RATIO_HOLDS * r->usual_s)
+		z = fmin(z, -0.5);
+	return fmax(-STRAGGLER_Z_MAX, fmin(z, STRAGGLER_Z_MAX));
+}
+
+static void score(struct straggler_role *role, struct straggler_rank *r, double z, uint64_t now_ns)
+{
+	bool was_none = r->score <= 0;
+
+	r->score = (float)fmax(0, fmin(r->score + z, 1.5 * STRAGGLER_SCORE));
+	r->slow = z > 0 ? r->slow + 1 : 0;
+	r->calm = r->excess < EXCESS_CALM || z < -1 ? r->calm + 1 : 0;
+	if (r->score > 0 && was_none) {
+		uint64_t lasted_ns = (uint64_t)(1e9 * role->interval_s * (float)role->steps);
+
+		r->since_ns = now_ns - (now_ns < lasted_ns ? now_ns : lasted_ns);
+	}
+}
+
+/* Whether those that would be slow are too many, on too many nodes: another kind of work under
+ * the same name. */
+static bool is_crowd(const struct straggler_role *role, struct straggler_rank *const *ranks,
+		     size_t n_ranks, size_t n)
+{
+	uint32_t node = 0;
+	size_t slow = 0;
+	bool many_nodes = false;
+
+	for (size_t i = 0; i < n_ranks; i++) {
+		if (!takes_part(role, ranks[i]) || ranks[i]->ratio < 1 + STRAGGLER_ABSOLUTE ||
+		    ranks[i]->excess < 1 + STRAGGLER_SLOW)
+			continue;
+		many_nodes |= slow++ > 0 && ranks[i]->node != node;
+		node = ranks[i]->node;
+	}
+	return many_nodes && slow * CROWD > n;
+}
+
+/* Windows of another length if steps have become much longer or shorter. */
+static void fit_window(struct straggler_role *role)
+{
+	double lasts_s = role->interval_s * (float)role->steps;
+
+	if (lasts_s < WINDOW_S / 2.0 || (lasts_s > 4 * WINDOW_S && role->steps > STRAGGLER_PARTS)) {
+		role->steps = steps_for(role->interval_s);
+		straggler_role_restart(role);
+	}
+}
+
+void straggler_judge(struct straggler_role *role, struct straggler_rank *const *ranks,
+		     size_t n_ranks, float *scratch, uint64_t now_ns)
+{
+	uint64_t next = UINT64_MAX;
+	size_t n = 0;
+	bool crowd;
+
+	assert(role->open);
+	for (size_t i = 0; i < n_ranks; i++) {
+		if (!takes_part(role, ranks[i]))
+			continue;
+		scratch[n++] = ranks[i]->value_s;
+		next = ranks[i]->done < next ? ranks[i]->done : next;
+	}
+	if (n >= 2 && 2 * n >= n_ranks) {
+		compare(role, ranks, n_ranks, scratch, n, scratch + n_ranks);
+		crowd = is_crowd(role, ranks, n_ranks, n);
+		for (size_t i = 0; i < n_ranks; i++) {
+			if (!takes_part(role, ranks[i]))
+				continue;
+			score(role, ranks[i], crowd ? -1 : z_of(role, ranks[i], n), now_ns);
+			learn(ranks[i], crowd);
+		}
+		role->n_judged++;
+	}
+	for (size_t i = 0; i < n_ranks; i++)
+		if (takes_part(role, ranks[i]))
+			ranks[i]->fresh = false;
+	role->window = n ? next + 1 : role->window + 1;
+	role->n_done = 0; /* who is ahead of it was judged as well */
+	fit_window(role);
+}
