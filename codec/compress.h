@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * compress.h - zstd per chunk, after a split into byte planes for 2- and 4-byte elements. The only
- * file that includes zstd.h.
+ * compress.h - zstd per chunk, after a split into byte planes for 2- and 4-byte elements. See
+ * zstd_stream.h for streams.
  *
  * Kept only if it pays (stored <= 15/16 of raw). The raw size is known from the table before
  * anything is decompressed; the window is bounded by the chunk; a stored digest is checked before.

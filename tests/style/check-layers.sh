@@ -33,7 +33,7 @@ examples:
 homes='
 rdma/*:
 rocksdb/*: storage/index_rocksdb.c
-zstd*.h: codec/compress.c
+zstd*.h: codec/compress.c codec/zstd_stream.c
 zdict.h:
 zip.h: tools/torch_zip.c
 zlib.h: tools/torch_zip_write.c
