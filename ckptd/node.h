@@ -42,6 +42,7 @@ struct env {
 	void *index_arg;
 	struct memory *memory;
 	struct processes *processes;
+	struct collectors *collectors; /* ckptd/collect.h; may be NULL */
 	struct rng *rng;
 	joblog_open_fn *joblog_open;
 	void *joblog_arg;
