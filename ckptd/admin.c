@@ -31,11 +31,16 @@ struct deed {
 	bool pin;
 };
 
-static bool may_see(struct session *s, const struct job *j)
+bool admin_sees_all(struct session *s)
 {
 	uint32_t uid = session_process(s)->uid;
 
-	return uid == 0 || uid == j->history.job.uid || uid == (uint32_t)geteuid();
+	return uid == 0 || uid == (uint32_t)geteuid();
+}
+
+static bool may_see(struct session *s, const struct job *j)
+{
+	return admin_sees_all(s) || session_process(s)->uid == j->history.job.uid;
 }
 
 /* ---- JSON ---- */
@@ -192,7 +197,7 @@ static json_t *job_json(struct job *j)
 	return o;
 }
 
-static void reply_json(struct session *s, uint64_t request, json_t *doc)
+void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
 {
 	Ckpt__Reply reply = CKPT__REPLY__INIT;
 	Ckpt__AdminReply body = CKPT__ADMIN_REPLY__INIT;
@@ -243,12 +248,12 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			"memory_budget", (json_int_t)budget, "memory_left", (json_int_t)left,
 			"disk_free", (json_int_t)disk_free, "disk_total", (json_int_t)disk_total,
 			"index_errors", (json_int_t)n->index_errors, "jobs", jobs);
-	reply_json(s, request, doc);
+	admin_reply_json(s, request, doc);
 }
 
 /* ---- Deeds ---- */
 
-static struct job *job_named(struct session *s, const Ckpt__Admin *m)
+struct job *admin_job(struct session *s, const Ckpt__Admin *m)
 {
 	struct job *j, *found = NULL;
 
@@ -469,7 +474,7 @@ static void gc_plan(struct session *s, uint64_t request, struct job *j)
 				     items[i].kept_because ? items[i].kept_because : "", "bytes",
 				     (json_int_t)(commit ? commit_disk_bytes(commit) : 0)));
 	}
-	reply_json(
+	admin_reply_json(
 		s, request,
 		json_pack("{s:i, s:s, s:o}", "schema", 2, "job", j->history.job.name, "plan", a));
 }
@@ -485,15 +490,15 @@ static void token(struct session *s, uint64_t request, struct job *j)
 				    "the file with the job's token is lost; its owner needs none");
 		return;
 	}
-	reply_json(s, request,
-		   json_pack("{s:i, s:s, s:o, s:o}", "schema", 2, "job", j->history.job.name, "id",
-			     hex_json(j->history.job.id.b, 16), "token",
-			     hex_json(j->token, sizeof(j->token))));
+	admin_reply_json(s, request,
+			 json_pack("{s:i, s:s, s:o, s:o}", "schema", 2, "job", j->history.job.name,
+				   "id", hex_json(j->history.job.id.b, 16), "token",
+				   hex_json(j->token, sizeof(j->token))));
 }
 
 static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
-	struct job *j = job_named(s, m);
+	struct job *j = admin_job(s, m);
 	struct checkpoint *c = j ? checkpoint_named(j, m) : NULL;
 	const struct history_commit *lost;
 	struct err e = { 0 };
@@ -567,6 +572,9 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		return;
 	case CKPT__ADMIN__VERB__ADOPT:
 		incoming_adopt(s, request, m->job);
+		return;
+	case CKPT__ADMIN__VERB__EVENTS:
+		admin_watching(s, request, m);
 		return;
 	default:
 		session_reply_error(s, request, CKPT_EVERSION,

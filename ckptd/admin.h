@@ -5,13 +5,23 @@
 #ifndef CKPTD_ADMIN_H
 #define CKPTD_ADMIN_H
 
+#include <jansson.h>
+
 #include "ckptd/job.h"
 #include "ckptd/session.h"
 
 void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m);
-/* The List request of a member: the same facts as a message. */
+/* Root and ckptd's own user see and change what is everybody's. */
+bool admin_sees_all(struct session *s);
+/* doc is consumed; NULL: out of memory. */
+void admin_reply_json(struct session *s, uint64_t request, json_t *doc);
+/* The job that m->job names, of those that may be seen; NULL: there is none. */
+struct job *admin_job(struct session *s, const Ckpt__Admin *m);
+/* admin_watching.c: verbs about events, verdicts and what follows from them. */
+void admin_watching(struct session *s, uint64_t request, const Ckpt__Admin *m);
 /* A checkpoint in the words of the protocol; points into it. */
 void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c);
+/* The List request of a member: the same facts as a message. */
 void admin_list(struct session *s, uint64_t request);
 
 #endif

@@ -460,6 +460,7 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 		j->lost++;
 		job_tell(j, 3, "step %llu was committed and its bytes are lost",
 			 (unsigned long long)h->commit.step);
+		watching_lost(j, h->commit.step);
 	}
 	return ret;
 }

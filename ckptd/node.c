@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/events.h"
 #include "ckptd/indexing.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
@@ -26,6 +27,7 @@ struct starting {
 	struct work work;
 	struct node *node;
 	struct found found;
+	struct events_found events;
 	struct err err;
 };
 
@@ -74,7 +76,8 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->sessions);
 	list_init(&n->early);
 	timer_init(&n->stop_timer, stop_late);
-	if (watching_new(n, &n->watching) < 0) {
+	if (events_new(n, &n->events) < 0 || watching_new(n, &n->watching) < 0) {
+		events_free(n->events);
 		alloc_free(n);
 		return err_code(e, -ENOMEM, "node's detector");
 	}
@@ -89,6 +92,8 @@ static void start_run(struct work *w)
 	struct starting *s = container_of(w, struct starting, work);
 
 	w->status = start_scan(s->node, &s->found, &s->err);
+	if (w->status == 0)
+		events_scan(s->node->env.disk, &s->events);
 }
 
 static int take_commit(struct job *j, struct found_commit *f)
@@ -194,14 +199,16 @@ static void start_done(struct work *w)
 	if (r == 0) {
 		n->index = s->found.index;
 		adopt_memory(n);
-		watching_adopted(n);
 		n->ready = true;
+		events_adopt(n->events, &s->events);
+		watching_adopted(n);
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
 	} else if (!s->err.code) {
 		err_code(&s->err, r, "start");
 	}
+	events_found_free(&s->events);
 	n->ready_fn(n->ready_arg, r, r < 0 ? s->err.text : "");
 	alloc_free(s);
 }
@@ -219,6 +226,7 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 	}
 	s->node = n;
 	list_init(&s->found.jobs);
+	list_init(&s->events.list);
 	s->work.run = start_run;
 	s->work.done = start_done;
 	n->works++;
@@ -411,6 +419,7 @@ void node_free(struct node *n)
 	list_each_safe(j, next, &n->failed_jobs, link)
 		job_free(j);
 	watching_free(n->watching);
+	events_free(n->events);
 	if (n->store_open)
 		store_close(&n->store);
 	alloc_free(n);

@@ -28,6 +28,8 @@ struct node {
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
+	struct events *events;
+	uint32_t next_number;      /* of jobs, for the detector */
 	struct watching *watching; /* NULL: nothing is watched */
 };
 

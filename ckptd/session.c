@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/admin.h"
+#include "ckptd/events.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "proto/session_page.h"
@@ -538,6 +539,7 @@ void session_closed(struct session *s)
 	list_del(&s->link);
 	s->conn = NULL;
 	end_member(s, false);
+	events_drop_session(s->node->events, s);
 	/* An open that waits has no member yet. */
 	list_each(j, &s->node->jobs, link)
 		epoch_drop_session(j, s);

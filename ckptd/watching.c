@@ -20,7 +20,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ckptd/events.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/watching_json.h"
 #include "detect/options.h"
 #include "detect/verdicts.h"
 
@@ -38,7 +40,6 @@ struct watching {
 	struct timer timer;
 	uint64_t last_ns; /* of the newest sample */
 	uint64_t refused; /* samples that the detector did not take */
-	uint32_t next_job;
 	struct device devices[DEVICES_MAX];
 	size_t n_devices;
 };
@@ -47,15 +48,14 @@ struct watching {
 
 uint32_t watching_number(struct job *j)
 {
-	struct watching *w = j->node->watching;
 	struct sample s = {.kind = SAMPLE_NAME,
 			   .node = SAMPLE_NONE,
 			   .rank = SAMPLE_NONE,
 			   .device = SAMPLE_NONE};
 
-	if (j->number || !w)
+	if (j->number)
 		return j->number;
-	j->number = ++w->next_job;
+	j->number = ++j->node->next_number;
 	s.job = j->number;
 	snprintf(s.name.text, sizeof(s.name.text), "%.*s", SAMPLE_NAME_MAX - 1,
 		 j->history.job.name);
@@ -141,26 +141,27 @@ void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WO
 
 /* ---- Verdicts ---- */
 
-static void tell_verdict(struct node *n, const struct verdict *v)
+static const char *verdict_lead(const struct verdict *v)
 {
-	char subject[SUBJECT_WORDS_MAX], line[SUBJECT_WORDS_MAX + VERDICT_WORDS_MAX + 64];
-	bool alarm = v->level == LEVEL_ALARM;
-
-	watching_words(n, &v->subject, subject);
-	snprintf(line, sizeof(line), "%s: %s%s: %s", subject,
-		 v->state == VERDICT_CLEARED ? "no longer " : "", verdict_class_word(v->class),
-		 v->words);
 	if (v->state == VERDICT_CLEARED)
-		n->env.log(n->env.log_arg, alarm ? 5 : 6, line);
-	else
-		n->env.log(n->env.log_arg, alarm ? 4 : 6, line);
+		return "no longer ";
+	return v->state == VERDICT_UPDATED ? "still " : "";
 }
 
 static void on_verdict(void *arg, const struct verdict *v)
 {
-	struct watching *w = arg;
+	struct node *n = ((struct watching *)arg)->node;
+	bool alarm = v->level == LEVEL_ALARM, over = v->state == VERDICT_CLEARED;
+	char subject[SUBJECT_WORDS_MAX];
 
-	tell_verdict(w->node, v);
+	watching_words(n, &v->subject, subject);
+	events_post(n->events, EVENT_VERDICT,
+		    !alarm ? 6
+		    : over ? 5
+			   : 4,
+		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
+		    watching_verdict_json(n, v), "%s is %s%s: %s", subject, verdict_lead(v),
+		    verdict_class_word(v->class), v->words);
 }
 
 /* ---- Time ---- */
@@ -259,7 +260,7 @@ static void tell_run(struct job *j, bool begins)
 	node_sample(j->node, &s);
 }
 
-void watching_epoch(struct job *j)
+static void tell_members(struct job *j)
 {
 	struct member *m;
 
@@ -268,18 +269,69 @@ void watching_epoch(struct job *j)
 		watching_joined(m);
 }
 
+static json_t *run_json(const struct job *j)
+{
+	const struct record_epoch *ep = &j->history.epoch;
+
+	return json_pack("{s:I, s:s, s:s, s:I}", "epoch", (json_int_t)ep->number, "run_id",
+			 ep->run_id, "reason", ep->reason, "world", (json_int_t)ep->world);
+}
+
+static void post_of_job(struct job *j, enum event_kind kind, const char *words)
+{
+	struct subject s = subject_job(watching_number(j));
+
+	events_post(j->node->events, kind, 6 | EVENT_UNLOGGED, j->history.job.uid,
+		    watching_subject_json(j->node, &s), run_json(j), "job '%s': %s",
+		    j->history.job.name, words);
+}
+
+void watching_epoch(struct job *j)
+{
+	const struct record_epoch *ep = &j->history.epoch;
+	char words[300];
+
+	snprintf(words, sizeof(words), "epoch %llu begins with %u rank%s (%s)",
+		 (unsigned long long)ep->number, ep->world, ep->world == 1 ? "" : "s", ep->reason);
+	post_of_job(j, EVENT_JOB_BEGAN, words);
+	tell_members(j);
+}
+
 void watching_over(struct job *j)
 {
+	post_of_job(j, EVENT_JOB_ENDED, "its last rank has said goodbye");
 	tell_run(j, false);
+}
+
+void watching_lost(struct job *j, uint64_t step)
+{
+	struct subject s = subject_job(watching_number(j));
+
+	events_post(j->node->events, EVENT_CHECKPOINT_LOST, 3 | EVENT_UNLOGGED, j->history.job.uid,
+		    watching_subject_json(j->node, &s),
+		    json_pack("{s:I}", "step", (json_int_t)step),
+		    "job '%s': step %llu was committed and its bytes are lost", j->history.job.name,
+		    (unsigned long long)step);
 }
 
 void watching_adopted(struct node *n)
 {
+	struct sample s = {.kind = SAMPLE_NAME,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
 	struct job *j;
+
+	events_post(n->events, EVENT_STARTED, 6 | EVENT_UNLOGGED, EVENT_FOR_ALL, NULL,
+		    json_pack("{s:s}", "version", PACKAGE_VERSION),
+		    "ckptd " PACKAGE_VERSION " is ready");
+	snprintf(s.name.text, sizeof(s.name.text), "%.*s", SAMPLE_NAME_MAX - 1, n->options.name);
+	node_sample(n, &s);
 
 	list_each(j, &n->jobs, link)
 		if (!list_empty(&j->members))
-			watching_epoch(j);
+			tell_members(j);
 }
 
 void watching_stale(const struct checkpoint *c)

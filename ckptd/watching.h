@@ -41,6 +41,8 @@ void watching_exit(const struct member *m, enum exit_how how, int32_t value);
 void watching_left(const struct member *m);
 /* Nobody is left of it, and those who left said so. */
 void watching_over(struct job *j);
+/* The bytes of a committed checkpoint are gone. */
+void watching_lost(struct job *j, uint64_t step);
 void watching_stale(const struct checkpoint *c);
 /* What rank has of a tensor at c differs from what other has. */
 void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, const char *tensor);

@@ -24,6 +24,7 @@ _ckptctl()
 	--torch) COMPREPLY=($(compgen -W '1.13 2' -- "$cur")); return ;;
 	--to-data) COMPREPLY=($(compgen -d -- "$cur")); return ;;
 	--compress) return ;;
+	--since) return ;;
 	esac
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
@@ -38,6 +39,7 @@ _ckptctl()
 		--metadata) ((i++)) ;;
 		--memory) ((i++)) ;;
 		--compress) ((i++)) ;;
+		--since) ((i++)) ;;
 		-*) ;;
 		*)
 			if [ -z "$verb" ]; then
@@ -48,7 +50,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import reshard token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import reshard events token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
@@ -62,6 +64,7 @@ _ckptctl()
 	layout) want=layout opts=" --data --json --tensor --quiet --verbose --help" ;;
 	import) want=file opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
 	reshard) want=job-step opts=" --socket --data --json --dry-run --as --to --memory --to-data --compress --quiet --verbose --help" ;;
+	events) want=none opts=" --socket --json --follow --since --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

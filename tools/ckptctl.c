@@ -111,16 +111,12 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		enum option_id id;
 		const char **to;
 	} texts[] = {
-		{OPTION_SOCKET, &c->socket},
-		{OPTION_DATA, &c->data},
-		{OPTION_FORMAT, &c->format},
-		{OPTION_OUTPUT, &c->output},
-		{OPTION_AS, &c->as},
-		{OPTION_TO, &c->to},
-		{OPTION_STEP, &c->step},
-		{OPTION_CAST, &c->cast},
-		{OPTION_TO_DATA, &c->to_data},
-		{OPTION_TORCH, &c->torch},
+		{OPTION_SOCKET, &c->socket},   {OPTION_DATA, &c->data},
+		{OPTION_FORMAT, &c->format},   {OPTION_OUTPUT, &c->output},
+		{OPTION_AS, &c->as},           {OPTION_TO, &c->to},
+		{OPTION_STEP, &c->step},       {OPTION_CAST, &c->cast},
+		{OPTION_TO_DATA, &c->to_data}, {OPTION_TORCH, &c->torch},
+		{OPTION_SINCE, &c->since},
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -138,7 +134,7 @@ static bool *flag_of(struct ctl *c, enum option_id id)
 	} flags[] = {
 		{OPTION_JSON, &c->json},       {OPTION_YES, &c->yes},
 		{OPTION_DRY_RUN, &c->dry_run}, {OPTION_INCOMING, &c->incoming},
-		{OPTION_ALL, &c->all},
+		{OPTION_ALL, &c->all},         {OPTION_FOLLOW, &c->follow},
 	};
 
 	for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)

@@ -406,6 +406,9 @@ int connection_ask(struct connection *c, const struct admin_question *q, json_t 
 	admin.step = q->step;
 	admin.any_step = !q->has_step;
 	admin.dry_run = q->dry_run;
+	admin.since = q->since;
+	admin.since_ns = q->since_ns;
+	admin.wait = q->wait;
 	if (q->attempt)
 		admin.attempt = (ProtobufCBinaryData){ sizeof(q->attempt->b),
 						       (uint8_t *)(uintptr_t)q->attempt->b };

@@ -27,6 +27,8 @@ struct admin_question {
 	uint64_t step;
 	const struct attempt_id *attempt; /* NULL: not said */
 	bool dry_run;
+	uint64_t since, since_ns; /* EVENTS */
+	bool wait;
 	int timeout_ms; /* 0: the usual; -1: none */
 };
 /* The answer's document; NULL where the answer is only "done". ret may be NULL. An error of ckptd

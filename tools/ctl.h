@@ -26,7 +26,7 @@ struct words {
 
 struct ctl {
 	const char *socket, *data; /* as given; NULL: not given */
-	bool json, yes, dry_run, incoming, all;
+	bool json, yes, dry_run, incoming, all, follow;
 	int talk;                  /* -1: -q; 0; 1: -v */
 	uint32_t jobs;             /* --jobs; 0: as many as there are processors */
 	uint32_t keep_last;        /* --keep-last; 0: not given */
@@ -39,6 +39,7 @@ struct ctl {
 	const char *step;                        /* --step: digits; NULL: not given */
 	uint64_t memory, shard_size;             /* bytes; 0: not given */
 	const char *to_data;                     /* NULL: not given */
+	const char *since;                       /* --since; NULL: not given */
 	uint32_t compress;                       /* --compress; 0: not given */
 	char **args;               /* of the verb */
 	int n_args;
@@ -52,8 +53,9 @@ bool ctl_offline(const struct ctl *c);
  * sentence, which main() prints.
  */
 typedef int verb_fn(const struct ctl *c, struct err *e);
-verb_fn verb_status, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc,
-	verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import, verb_reshard;
+verb_fn verb_status, verb_events, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin,
+	verb_gc, verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import,
+	verb_reshard;
 
 MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */
 MUST_CHECK int rm_whole_job(const struct ctl *c, struct err *e); /* rm_job.c: --all */

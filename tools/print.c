@@ -48,6 +48,16 @@ const char *text_bytes(char buf[TEXT_MAX], uint64_t bytes)
 	return buf;
 }
 
+const char *text_time(char buf[TEXT_MAX], uint64_t wall_ns)
+{
+	time_t t = (time_t)(wall_ns / 1000000000u);
+	struct tm tm;
+
+	if (!localtime_r(&t, &tm) || strftime(buf, TEXT_MAX, "%Y-%m-%d %H:%M:%S", &tm) == 0)
+		snprintf(buf, TEXT_MAX, "-");
+	return buf;
+}
+
 const char *text_age(char buf[TEXT_MAX], uint64_t wall_ns)
 {
 	struct timespec now;

@@ -16,6 +16,7 @@
 #define TEXT_MAX 32 /* of a size or an age */
 
 const char *text_bytes(char buf[TEXT_MAX], uint64_t bytes);  /* "1.5 GiB" */
+const char *text_time(char buf[TEXT_MAX], uint64_t wall_ns); /* of the day, here */
 const char *text_age(char buf[TEXT_MAX], uint64_t wall_ns);  /* "5m", since then; "-" for 0 */
 /* A word that may be longer than it is worth: the first characters of an id. */
 const char *text_short(char buf[TEXT_MAX], const char *hex);

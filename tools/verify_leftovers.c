@@ -51,8 +51,9 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
 
 static int root_name(void *arg, const char *name, bool is_dir)
 {
-	static const char *const known[] = {"jobs",  "declarations", "layouts", "spare",
-					    "index", "incoming",     "LOCK",    "FORMAT"};
+	static const char *const known[] = {"jobs",   "declarations", "layouts", "spare",
+					    "index",  "incoming",     "LOCK",    "FORMAT",
+					    "events", "events.old"};
 
 	(void)is_dir;
 	if (strcmp(name, "index.bad") == 0)

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching_json.c - see watching_json.h. On the loop's thread.
+ */
+#include <config.h>
+
+#include "ckptd/watching_json.h"
+
+#include <math.h>
+
+#include "ckptd/events.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/watching.h"
+
+static const char *subject_kind_word(enum subject_kind k)
+{
+	static const char *const words[] = {"job", "rank", "node", "gpu", "link", "disk"};
+
+	return (unsigned)k < sizeof(words) / sizeof(words[0]) ? words[k] : "?";
+}
+
+json_t *watching_subject_json(struct node *n, const struct subject *s)
+{
+	struct job *j = watching_job(n, s->job);
+	char words[SUBJECT_WORDS_MAX];
+	json_t *o;
+
+	watching_words(n, s, words);
+	o = json_pack("{s:s, s:s}", "kind", subject_kind_word(s->kind), "words", words);
+	if (!o)
+		return NULL;
+	if (s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK)
+		json_object_set_new(o, "job", j ? json_string(j->history.job.name) : json_null());
+	if (s->kind == SUBJECT_RANK)
+		json_object_set_new(o, "rank", json_integer(s->rank));
+	if (s->kind >= SUBJECT_GPU && s->device != UINT32_MAX)
+		json_object_set_new(o, "device", json_integer(s->device));
+	return o;
+}
+
+/* What JSON cannot say is null. */
+static json_t *real(double v)
+{
+	return isfinite(v) ? json_real(v) : json_null();
+}
+
+static json_t *evidence_json(struct node *n, const struct verdict *v)
+{
+	json_t *list = json_array();
+
+	for (uint32_t i = 0; i < v->n_evidence; i++) {
+		const struct evidence *e = &v->evidence[i];
+
+		json_array_append_new(list,
+				      json_pack("{s:s, s:o, s:o, s:s, s:I}", "signal", e->signal,
+						"value", real(e->value), "threshold",
+						real(e->threshold), "unit", e->unit, "since_ns",
+						(json_int_t)watching_wall(n, e->since_ns)));
+	}
+	return list;
+}
+
+json_t *watching_verdict_json(struct node *n, const struct verdict *v)
+{
+	static const char *const states[] = {"raised", "updated", "cleared"};
+	json_t *o = json_pack("{s:I, s:s, s:s, s:s, s:s, s:s, s:o, s:I, s:I, s:I, s:o, s:s}",
+			      "verdict", (json_int_t)v->id, "state", states[v->state], "class",
+			      verdict_class_word(v->class), "cause", verdict_cause_word(v->cause),
+			      "level", v->level == LEVEL_ALARM ? "alarm" : "note", "advice",
+			      verdict_action_word(v->advice), "confidence", real(v->confidence),
+			      "since_ns", (json_int_t)watching_wall(n, v->since_ns), "raised_ns",
+			      (json_int_t)watching_wall(n, v->raised_ns), "changed_ns",
+			      (json_int_t)watching_wall(n, v->changed_ns), "evidence",
+			      evidence_json(n, v), "why", v->words);
+
+	if (o && v->cause == CAUSE_XID) {
+		json_object_set_new(o, "code", json_integer(v->code));
+		json_object_set_new(o, "subcode", json_integer(v->subcode));
+	}
+	return o;
+}
+
+uint32_t watching_uid(struct node *n, const struct subject *s)
+{
+	struct job *j =
+		s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK ? watching_job(n, s->job) : NULL;
+
+	return j ? j->history.job.uid : EVENT_FOR_ALL;
+}
+
+uint64_t watching_wall(struct node *n, uint64_t time_ns)
+{
+	uint64_t now = loop_now(n->env.loop), wall = loop_wall(n->env.loop);
+
+	if (time_ns > now)
+		return wall;
+	return now - time_ns < wall ? wall - (now - time_ns) : 0;
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching_json.h - subjects and verdicts as JSON (doc/json.md), with names instead of numbers and
+ * times of day instead of the detector's.
+ */
+#ifndef CKPTD_WATCHING_JSON_H
+#define CKPTD_WATCHING_JSON_H
+
+#include <jansson.h>
+
+#include "ckptd/node.h"
+#include "detect/verdict.h"
+
+/* NULL: out of memory. */
+json_t *watching_subject_json(struct node *n, const struct subject *s);
+json_t *watching_verdict_json(struct node *n, const struct verdict *v);
+/* Who may see it: the owner of its job, or EVENT_FOR_ALL. */
+uint32_t watching_uid(struct node *n, const struct subject *s);
+/* A time of the detector's clock as one of the day. */
+uint64_t watching_wall(struct node *n, uint64_t time_ns);
+
+#endif
