@@ -50,7 +50,7 @@ struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id)
 			return &o->jobs[i];
 	}
 	if (o->n_jobs == ORACLE_JOBS) {
-		accuse(o->sim, "there are more jobs than anybody opened");
+		sim_accuse(o->sim, "there are more jobs than anybody opened");
 		return &o->jobs[0];
 	}
 	o->jobs[o->n_jobs] = (struct oracle_job){.id = *id};
@@ -130,10 +130,11 @@ void oracle_check_files(struct oracle *o)
 
 			if (c->said_durable && !c->freed && !c->lost && !files_there(o, j, c) &&
 			    !files_hit(o, j, c))
-				accuse(o->sim,
-				       "I4, I7: step %llu of %s was DURABLE, is not freed in the "
-				       "log, and its files are gone",
-				       LL(c->step), j->name);
+				sim_accuse(
+					o->sim,
+					"I4, I7: step %llu of %s was DURABLE, is not freed in the "
+					"log, and its files are gone",
+					LL(c->step), j->name);
 		}
 	}
 }
@@ -179,16 +180,17 @@ void oracle_stopped(struct oracle *o, bool on_disk)
 			if (s->acknowledged && s->key.epoch == j->epoch &&
 			    acknowledged(j, s) == s->world && !aborted(j, &s->attempt) &&
 			    !oracle_commit(j, s->key.step, &s->attempt))
-				accuse(o->sim,
-				       "I9: step %llu of %s was SEALED, and an orderly stop has "
-				       "neither committed nor aborted it",
-				       LL(s->key.step), j->name);
+				sim_accuse(
+					o->sim,
+					"I9: step %llu of %s was SEALED, and an orderly stop has "
+					"neither committed nor aborted it",
+					LL(s->key.step), j->name);
 		}
 		if (on_disk && c && !files_there(o, j, c) && !files_hit(o, j, c))
-			accuse(o->sim,
-			       "I9: step %llu of %s is the newest, and an orderly stop has not "
-			       "written it to disk",
-			       LL(c->step), j->name);
+			sim_accuse(o->sim,
+				   "I9: step %llu of %s is the newest, and an orderly stop has not "
+				   "written it to disk",
+				   LL(c->step), j->name);
 	}
 }
 
@@ -204,8 +206,8 @@ static struct commit_seen *newest(struct oracle_job *j)
 static void on_job(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (j->begun)
-		accuse(o->sim, "I4: the log of %s was begun anew; nothing had happened to it",
-		       j->name);
+		sim_accuse(o->sim, "I4: the log of %s was begun anew; nothing had happened to it",
+			   j->name);
 	j->begun = true;
 	snprintf(j->name, sizeof(j->name), "%s", r->job.name);
 	j->uid = r->job.uid;
@@ -224,9 +226,10 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 	if (r->opened.has_base) {
 		base = oracle_commit(j, r->opened.base_step, &r->opened.base_attempt);
 		if (!base || base->freed || base->lost) {
-			accuse(o->sim,
-			       "I15: epoch %llu of %s begins with step %llu, which is not there",
-			       LL(r->opened.number), j->name, LL(r->opened.base_step));
+			sim_accuse(
+				o->sim,
+				"I15: epoch %llu of %s begins with step %llu, which is not there",
+				LL(r->opened.number), j->name, LL(r->opened.base_step));
 			return;
 		}
 		first = (size_t)(base - j->commits) + 1;
@@ -236,19 +239,20 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 		bool kept = (i + 1 == j->n_commits || c->said_durable) && !files_hit(o, j, c);
 
 		if (kept && !c->freed && !c->lost)
-			accuse(o->sim,
-			       "I5, I15: epoch %llu of %s begins with step %llu, and step %llu is "
-			       "newer",
-			       LL(r->opened.number), j->name, LL(base ? base->step : 0),
-			       LL(c->step));
+			sim_accuse(
+				o->sim,
+				"I5, I15: epoch %llu of %s begins with step %llu, and step %llu is "
+				"newer",
+				LL(r->opened.number), j->name, LL(base ? base->step : 0),
+				LL(c->step));
 	}
 }
 
 static void on_epoch(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (r->opened.number <= j->epoch)
-		accuse(o->sim, "epoch %llu of %s follows epoch %llu", LL(r->opened.number), j->name,
-		       LL(j->epoch));
+		sim_accuse(o->sim, "epoch %llu of %s follows epoch %llu", LL(r->opened.number),
+			   j->name, LL(j->epoch));
 	check_base(o, j, r);
 	j->epoch = r->opened.number;
 	j->epoch_n = r->n;
@@ -297,21 +301,22 @@ static void on_commit(struct oracle *o, struct oracle_job *j, const struct recor
 	const struct commit_seen *last = j->n_commits ? &j->commits[j->n_commits - 1] : NULL;
 
 	if (r->epoch != j->epoch)
-		accuse(o->sim,
-		       "I5: step %llu of %s was committed in epoch %llu when the job was in "
-		       "epoch %llu",
-		       LL(r->commit.step), j->name, LL(r->epoch), LL(j->epoch));
+		sim_accuse(o->sim,
+			   "I5: step %llu of %s was committed in epoch %llu when the job was in "
+			   "epoch %llu",
+			   LL(r->commit.step), j->name, LL(r->epoch), LL(j->epoch));
 	if (last && last->epoch == r->epoch && r->commit.step <= last->step)
-		accuse(o->sim,
-		       "I5: step %llu of %s was committed after step %llu of the same epoch",
-		       LL(r->commit.step), j->name, LL(last->step));
+		sim_accuse(o->sim,
+			   "I5: step %llu of %s was committed after step %llu of the same epoch",
+			   LL(r->commit.step), j->name, LL(last->step));
 	if (aborted(j, &r->commit.attempt))
-		accuse(o->sim, "step %llu of %s was committed and aborted", LL(r->commit.step),
-		       j->name);
+		sim_accuse(o->sim, "step %llu of %s was committed and aborted", LL(r->commit.step),
+			   j->name);
 	if (!all_sealed(j, r->epoch, r->commit.step, r->commit.world))
-		accuse(o->sim,
-		       "I1, I3: step %llu of %s was committed, and not every rank had sealed it",
-		       LL(r->commit.step), j->name);
+		sim_accuse(
+			o->sim,
+			"I1, I3: step %llu of %s was committed, and not every rank had sealed it",
+			LL(r->commit.step), j->name);
 	sim_grow(j->commits, j->n_commits, j->cap_commits);
 	j->commits[j->n_commits++] = (struct commit_seen){
 		.n = r->n,
@@ -327,8 +332,8 @@ static void on_commit(struct oracle *o, struct oracle_job *j, const struct recor
 static void on_abort(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (oracle_commit(j, r->aborted.step, &r->aborted.attempt))
-		accuse(o->sim, "I4: step %llu of %s was aborted after it had been committed",
-		       LL(r->aborted.step), j->name);
+		sim_accuse(o->sim, "I4: step %llu of %s was aborted after it had been committed",
+			   LL(r->aborted.step), j->name);
 	sim_grow(j->aborts, j->n_aborts, j->cap_aborts);
 	j->aborts[j->n_aborts++] =
 		(struct abort_seen){r->n, r->epoch, r->aborted.step, r->aborted.attempt};
@@ -354,8 +359,8 @@ static void check_readers(struct oracle *o, struct oracle_job *j, const struct c
 	list_each(z, &o->sim->zombies, link)
 		read = read || reads_files(z, j, c);
 	if (read)
-		accuse(o->sim, "I9: step %llu of %s was freed while a rank read its files",
-		       LL(c->step), j->name);
+		sim_accuse(o->sim, "I9: step %llu of %s was freed while a rank read its files",
+			   LL(c->step), j->name);
 }
 
 /* I9: K newer ones are durable and clean. Their files must be there. */
@@ -369,15 +374,17 @@ static void check_free(struct oracle *o, struct oracle_job *j, struct commit_see
 		newer += !d->freed && !d->lost && (files_there(o, j, d) || files_hit(o, j, d));
 	}
 	if (c->pinned)
-		accuse(o->sim, "I9: step %llu of %s was freed, and it is pinned", LL(c->step),
-		       j->name);
+		sim_accuse(o->sim, "I9: step %llu of %s was freed, and it is pinned", LL(c->step),
+			   j->name);
 	if (j->has_base && c->step == j->base_step &&
 	    memcmp(&c->attempt, &j->base_attempt, sizeof(c->attempt)) == 0)
-		accuse(o->sim, "I15: step %llu of %s was freed, and it is the base of epoch %llu",
-		       LL(c->step), j->name, LL(j->epoch));
+		sim_accuse(o->sim,
+			   "I15: step %llu of %s was freed, and it is the base of epoch %llu",
+			   LL(c->step), j->name, LL(j->epoch));
 	if (newer < o->sim->options.retention.keep_last && !o->replaying && !c->asked)
-		accuse(o->sim, "I9: step %llu of %s was freed, and only %u newer ones are DURABLE",
-		       LL(c->step), j->name, newer);
+		sim_accuse(o->sim,
+			   "I9: step %llu of %s was freed, and only %u newer ones are DURABLE",
+			   LL(c->step), j->name, newer);
 	if (!o->replaying)
 		check_readers(o, j, c);
 }
@@ -396,15 +403,17 @@ static bool overtaken(const struct oracle_job *j, const struct commit_seen *c)
 static void check_lost(struct oracle *o, struct oracle_job *j, struct commit_seen *c)
 {
 	if (c == newest(j) && c->memory == o->memory && !overtaken(j, c))
-		accuse(o->sim,
-		       "I6: step %llu of %s was COMMITTED, its memory was never lost, and it is "
-		       "called lost",
-		       LL(c->step), j->name);
+		sim_accuse(
+			o->sim,
+			"I6: step %llu of %s was COMMITTED, its memory was never lost, and it is "
+			"called lost",
+			LL(c->step), j->name);
 	if (c->said_durable && !files_hit(o, j, c))
-		accuse(o->sim,
-		       "I7: step %llu of %s was DURABLE, its files were never damaged, and it is "
-		       "called lost",
-		       LL(c->step), j->name);
+		sim_accuse(
+			o->sim,
+			"I7: step %llu of %s was DURABLE, its files were never damaged, and it is "
+			"called lost",
+			LL(c->step), j->name);
 }
 
 static void on_free(struct oracle *o, struct oracle_job *j, const struct record *r)
@@ -412,8 +421,8 @@ static void on_free(struct oracle *o, struct oracle_job *j, const struct record 
 	struct commit_seen *c = oracle_commit(j, r->mark.step, &r->mark.attempt);
 
 	if (!c) {
-		accuse(o->sim, "step %llu of %s was freed and never committed", LL(r->mark.step),
-		       j->name);
+		sim_accuse(o->sim, "step %llu of %s was freed and never committed",
+			   LL(r->mark.step), j->name);
 		return;
 	}
 	if (r->mark.value == 1) {
@@ -433,8 +442,8 @@ static void on_pin(struct oracle *o, struct oracle_job *j, const struct record *
 	struct commit_seen *c = oracle_commit(j, r->mark.step, &r->mark.attempt);
 
 	if (!c || c->freed || c->lost)
-		accuse(o->sim, "I4: step %llu of %s was pinned, and it is not there",
-		       LL(r->mark.step), j->name);
+		sim_accuse(o->sim, "I4: step %llu of %s was pinned, and it is not there",
+			   LL(r->mark.step), j->name);
 	else
 		c->pinned = r->mark.value == 1;
 }
@@ -442,16 +451,16 @@ static void on_pin(struct oracle *o, struct oracle_job *j, const struct record *
 static void on_lead(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (r->term <= j->term)
-		accuse(o->sim, "I4: term %llu of %s follows term %llu", LL(r->term), j->name,
-		       LL(j->term));
+		sim_accuse(o->sim, "I4: term %llu of %s follows term %llu", LL(r->term), j->name,
+			   LL(j->term));
 	j->term = r->term;
 }
 
 static void fold(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (r->type != RECORD_LEAD && r->type != RECORD_JOB && r->term != j->term)
-		accuse(o->sim, "I4: a record of term %llu of %s was appended in term %llu",
-		       LL(r->term), j->name, LL(j->term));
+		sim_accuse(o->sim, "I4: a record of term %llu of %s was appended in term %llu",
+			   LL(r->term), j->name, LL(j->term));
 	switch (r->type) {
 	case RECORD_JOB:
 		on_job(o, j, r);
@@ -489,21 +498,21 @@ static void see(struct oracle *o, const struct job_id *id, uint64_t n, const voi
 
 	world_note(o->sim->w, "record", n, len, digest);
 	if (record_decode(bytes, len, &r, NULL, NULL) < 0) {
-		accuse(o->sim, "record %llu of %s cannot be read", LL(n), j->name);
+		sim_accuse(o->sim, "record %llu of %s cannot be read", LL(n), j->name);
 		return;
 	}
 	if (n < j->n_records) {
 		if (r.type == RECORD_JOB && r.incarnation != j->incarnation)
-			accuse(o->sim,
-			       "I4: the log of %s was begun anew; nothing had happened to it",
-			       j->name);
+			sim_accuse(o->sim,
+				   "I4: the log of %s was begun anew; nothing had happened to it",
+				   j->name);
 		else if (j->digests[n] != digest)
-			accuse(o->sim, "I4: record %llu of %s has changed", LL(n), j->name);
+			sim_accuse(o->sim, "I4: record %llu of %s has changed", LL(n), j->name);
 		return;
 	}
 	if (n > j->n_records) {
-		accuse(o->sim, "record %llu of %s came before record %llu", LL(n), j->name,
-		       LL(j->n_records));
+		sim_accuse(o->sim, "record %llu of %s came before record %llu", LL(n), j->name,
+			   LL(j->n_records));
 		return;
 	}
 	sim_grow(j->digests, j->n_records, j->cap_digests);
@@ -572,15 +581,15 @@ static int watched_scan(struct joblog *l, joblog_fn *fn, void *arg, struct err *
 	int r = x->real->ops->scan(x->real, scanned, &s, e);
 
 	if (r == CKPT_ECORRUPT)
-		accuse(x->oracle->sim,
-		       "I4: the log of %s is damaged at record %llu; nothing had "
-		       "happened to it",
-		       j->name, LL(s.next));
+		sim_accuse(x->oracle->sim,
+			   "I4: the log of %s is damaged at record %llu; nothing had "
+			   "happened to it",
+			   j->name, LL(s.next));
 	if (r == 0 && s.next < sure)
-		accuse(x->oracle->sim,
-		       "I4: the log of %s ends with record %llu, and record %llu was "
-		       "appended",
-		       j->name, LL(s.next) - 1, LL(sure) - 1);
+		sim_accuse(x->oracle->sim,
+			   "I4: the log of %s ends with record %llu, and record %llu was "
+			   "appended",
+			   j->name, LL(s.next) - 1, LL(sure) - 1);
 	if (r == 0) {
 		/* A record that was seen on its way and never became durable. */
 		j->n_sure = s.next;

@@ -3,7 +3,7 @@
  * oracle.h - what was promised to whom, from outside: the records that reached a job's log (seen
  * through a log that wraps ckptd's own), and what ranks sent and were told.
  *
- * What it holds against ckptd (accuse() ends the run):
+ * What it holds against ckptd (sim_accuse() ends the run):
  *   log    record n never changes or vanishes, terms and epochs rise, a log is never begun anew
  * (its files are never damaged here); commits rise within an epoch (I5), are of attempts that every
  * rank sealed (I1, I3) and that were not aborted; no abort of a committed one; a free record only

@@ -22,20 +22,22 @@ void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool
 	struct oracle_job *j = oracle_find(oracle_of(r), id);
 
 	if (r->job->oracle && r->job->oracle != j)
-		accuse(r->sim, "job %s was made a second time", r->job->name);
+		sim_accuse(r->sim, "job %s was made a second time", r->job->name);
 	r->job->oracle = j;
 	if (!j->begun || epoch > j->epoch) {
-		accuse(r->sim, "I4: rank %u of %s was let into epoch %llu, which is not in the log",
-		       r->rank, r->job->name, LL(epoch));
+		sim_accuse(r->sim,
+			   "I4: rank %u of %s was let into epoch %llu, which is not in the log",
+			   r->rank, r->job->name, LL(epoch));
 		return;
 	}
 	if (epoch != j->epoch)
 		return; /* the next one was opened while the answer was on its way */
 	if (has_base != j->has_base ||
 	    (has_base && (base_step != j->base_step || memcmp(base, &j->base_attempt, 16) != 0)))
-		accuse(r->sim,
-		       "I15: rank %u of %s was told another base of epoch %llu than the log has",
-		       r->rank, r->job->name, LL(epoch));
+		sim_accuse(
+			r->sim,
+			"I15: rank %u of %s was told another base of epoch %llu than the log has",
+			r->rank, r->job->name, LL(epoch));
 }
 
 void oracle_seal_sent(struct rank *r, const struct save_key *k)
@@ -59,19 +61,20 @@ void oracle_sealed(struct rank *r, const struct save_key *k, const struct attemp
 
 	r->job->sealed_ns = r->sim->w->now_ns;
 	if (k->epoch < log_epoch)
-		accuse(r->sim,
-		       "I11: rank %u of %s sealed step %llu of epoch %llu when the job was in "
-		       "epoch %llu",
-		       r->rank, r->job->name, LL(k->step), LL(k->epoch), LL(log_epoch));
+		sim_accuse(r->sim,
+			   "I11: rank %u of %s sealed step %llu of epoch %llu when the job was in "
+			   "epoch %llu",
+			   r->rank, r->job->name, LL(k->step), LL(k->epoch), LL(log_epoch));
 	for (size_t i = 0; i < j->n_seals; i++) {
 		struct seal_seen *s = &j->seals[i];
 		bool same = s->acknowledged && memcmp(&s->attempt, a, 16) == 0;
 
 		if (s->acknowledged && same != same_key(&s->key, k))
-			accuse(r->sim,
-			       "I1, I10: step %llu of %s, epoch %llu, try %u: its attempt is %s",
-			       LL(k->step), r->job->name, LL(k->epoch), k->try,
-			       same ? "that of another" : "another one than before");
+			sim_accuse(
+				r->sim,
+				"I1, I10: step %llu of %s, epoch %llu, try %u: its attempt is %s",
+				LL(k->step), r->job->name, LL(k->epoch), k->try,
+				same ? "that of another" : "another one than before");
 		if (same_key(&s->key, k) && s->rank == r->rank) {
 			s->acknowledged = true;
 			s->attempt = *a;
@@ -97,11 +100,11 @@ void oracle_waited(struct rank *r, uint64_t epoch, uint64_t step, uint32_t what)
 		return;
 	}
 	if (!c) {
-		accuse(r->sim,
-		       "I4: rank %u of %s was told that step %llu is %s, and its record is not "
-		       "in the log",
-		       r->rank, r->job->name, LL(step),
-		       what == CKPT_DURABLE ? "DURABLE" : "COMMITTED");
+		sim_accuse(r->sim,
+			   "I4: rank %u of %s was told that step %llu is %s, and its record is not "
+			   "in the log",
+			   r->rank, r->job->name, LL(step),
+			   what == CKPT_DURABLE ? "DURABLE" : "COMMITTED");
 		return;
 	}
 	c->said_committed = true;
@@ -174,10 +177,10 @@ void oracle_latest(struct rank *r, uint64_t epoch, bool nothing, uint64_t step,
 		return; /* it went on meanwhile: the rank's next save is refused */
 	if (nothing != !j->has_base ||
 	    (!nothing && (step != j->base_step || memcmp(a, &j->base_attempt, 16) != 0)))
-		accuse(r->sim,
-		       "I15: rank %u of %s was given step %llu as latest in epoch %llu, whose "
-		       "base is step %llu",
-		       r->rank, r->job->name, LL(step), LL(epoch), LL(j->base_step));
+		sim_accuse(r->sim,
+			   "I15: rank %u of %s was given step %llu as latest in epoch %llu, whose "
+			   "base is step %llu",
+			   r->rank, r->job->name, LL(step), LL(epoch), LL(j->base_step));
 }
 
 /* Of an older epoch, and nobody has taken it away. */
@@ -193,16 +196,17 @@ void oracle_none(struct rank *r, uint64_t epoch, bool lost)
 	if (epoch != j->epoch)
 		return;
 	if (lost && j->n_commits == 0)
-		accuse(r->sim, "I11: %s never had a checkpoint, and all of them are called lost",
-		       r->job->name);
+		sim_accuse(r->sim,
+			   "I11: %s never had a checkpoint, and all of them are called lost",
+			   r->job->name);
 	for (size_t i = 0; i < j->n_commits && !lost; i++) {
 		const struct commit_seen *c = &j->commits[i];
 
 		if (is_missed(c, epoch) && c->lost)
-			accuse(r->sim,
-			       "I11: step %llu of %s was lost, and rank %u was told that there "
-			       "never was a checkpoint",
-			       LL(c->step), r->job->name, r->rank);
+			sim_accuse(r->sim,
+				   "I11: step %llu of %s was lost, and rank %u was told that there "
+				   "never was a checkpoint",
+				   LL(c->step), r->job->name, r->rank);
 	}
 }
 
@@ -213,26 +217,27 @@ void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 	const struct commit_seen *c = oracle_commit(j, step, a);
 
 	if (c && c->freed && r->channel && channel_intact(r->channel))
-		accuse(r->sim, "I15: step %llu of %s is freed in the log, and rank %u was given it",
-		       LL(step), r->job->name, r->rank);
+		sim_accuse(r->sim,
+			   "I15: step %llu of %s is freed in the log, and rank %u was given it",
+			   LL(step), r->job->name, r->rank);
 	if (!latest || epoch != j->epoch || !c || fell_back)
 		return;
 	for (size_t i = (size_t)(c - j->commits) + 1; i < j->n_commits; i++) {
 		const struct commit_seen *d = &j->commits[i];
 
 		if (is_missed(d, epoch) && d->said_durable && !d->lost)
-			accuse(r->sim,
-			       "I11: rank %u of %s was given step %llu and not told that step "
-			       "%llu, which was DURABLE, is passed over",
-			       r->rank, r->job->name, LL(step), LL(d->step));
+			sim_accuse(r->sim,
+				   "I11: rank %u of %s was given step %llu and not told that step "
+				   "%llu, which was DURABLE, is passed over",
+				   r->rank, r->job->name, LL(step), LL(d->step));
 	}
 }
 
 /* A rank found a leaf that does not match, in a copy that nothing had happened to. */
 void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file)
 {
-	accuse(r->sim,
-	       "I2, I9: step %llu of %s: the %s of rank %u does not match its digests, and "
-	       "nothing had damaged it",
-	       LL(step), r->job->name, file ? "file" : "memory", rank);
+	sim_accuse(r->sim,
+		   "I2, I9: step %llu of %s: the %s of rank %u does not match its digests, and "
+		   "nothing had damaged it",
+		   LL(step), r->job->name, file ? "file" : "memory", rank);
 }

@@ -313,7 +313,7 @@ struct sim {
 #define sim_count(s, what) ((s)->counts[COUNT_##what]++)
 
 /* The first accusation ends the run. */
-void accuse(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void sim_accuse(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* For the trace alone. */
 void sim_tell(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

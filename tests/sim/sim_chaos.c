@@ -152,10 +152,11 @@ static void saves_go_on(struct sim *s, uint64_t since_ns)
 		struct sim_job *j = &s->jobs[i];
 
 		if (j->sealed_ns && now - max_u64(j->sealed_ns, since_ns) > SILENT_NS)
-			accuse(s,
-			       "I14: nothing was saved in %s for %llu ms while its log could not "
-			       "be written, or the disk was full",
-			       j->name, (unsigned long long)(SILENT_NS / SIM_MS));
+			sim_accuse(
+				s,
+				"I14: nothing was saved in %s for %llu ms while its log could not "
+				"be written, or the disk was full",
+				j->name, (unsigned long long)(SILENT_NS / SIM_MS));
 	}
 }
 
@@ -216,11 +217,12 @@ static void full_watch(void *arg)
 	if (bulk <= s->bulk)
 		s->bulk_seen = 0;
 	else if (++s->bulk_seen > 3)
-		accuse(s,
-		       "I14: checkpoints took %llu bytes when %llu were free and %llu are kept in "
-		       "reserve",
-		       (unsigned long long)(bulk - s->bulk), (unsigned long long)left,
-		       (unsigned long long)s->options.disk_reserve);
+		sim_accuse(
+			s,
+			"I14: checkpoints took %llu bytes when %llu were free and %llu are kept in "
+			"reserve",
+			(unsigned long long)(bulk - s->bulk), (unsigned long long)left,
+			(unsigned long long)s->options.disk_reserve);
 	s->bulk = min_u64(s->bulk, bulk);
 	if (s->profile->outage_ns && !s->outage_ns)
 		saves_go_on(s, max_u64(s->full_ns, s->outage_end_ns));
@@ -291,7 +293,7 @@ static void stop_waited(void *arg)
 	}
 	sim_count(s, stops);
 	if (daemon_end(s) != 0)
-		accuse(s, "after an orderly stop there was something left");
+		sim_accuse(s, "after an orderly stop there was something left");
 	world_after(s->w, SIM_MS, NULL, start_again, s);
 }
 

@@ -126,7 +126,7 @@ static void failed(struct daemon *d, const char *text)
 	d->failures++;
 	sim_tell(s, "start: %s", text);
 	if (s->peace && d->failures > STARTS_MAX)
-		accuse(s, "ckptd does not start in peace: %s", text);
+		sim_accuse(s, "ckptd does not start in peace: %s", text);
 	world_at(s->w, s->w->now_ns, NULL, give_up, s);
 }
 

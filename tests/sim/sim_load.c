@@ -151,7 +151,7 @@ static bool take_plan(struct loading *l)
 	struct err e = {0};
 
 	if (!bytes) {
-		accuse(r->sim, "rank %u: a load came without its plan", r->rank);
+		sim_accuse(r->sim, "rank %u: a load came without its plan", r->rank);
 		return false;
 	}
 	l->plan_bytes = sim_check(alloc_copy(bytes, len));
@@ -159,7 +159,7 @@ static bool take_plan(struct loading *l)
 		targets[i] = r->state.parts[i].bytes;
 	if (load_plan_decode(l->plan_bytes, len, targets, r->state.n_parts, &l->plan, &e) < 0 ||
 	    l->plan.n_sources + 1 != r->n_fds || l->plan.n_sources > SIM_WORLD) {
-		accuse(r->sim, "rank %u: a load plan cannot be used: %s", r->rank, e.text);
+		sim_accuse(r->sim, "rank %u: a load plan cannot be used: %s", r->rank, e.text);
 		return false;
 	}
 	for (uint32_t i = 0; i < l->plan.n_sources; i++) {
@@ -225,10 +225,11 @@ static void compare(struct loading *l)
 			sim_count(r->sim, load_reshard);
 		return;
 	}
-	accuse(r->sim,
-	       "rank %u of %s: step %llu was loaded with bytes that were never saved so (part "
-	       "%u, byte %llu)",
-	       r->rank, r->job->name, (unsigned long long)l->step, part, (unsigned long long)byte);
+	sim_accuse(r->sim,
+		   "rank %u of %s: step %llu was loaded with bytes that were never saved so (part "
+		   "%u, byte %llu)",
+		   r->rank, r->job->name, (unsigned long long)l->step, part,
+		   (unsigned long long)byte);
 }
 
 static void place(struct loading *l)
@@ -309,9 +310,9 @@ static void check_offer(struct loading *l)
 		    l->plan.sources[i].rank == r->bad_rank &&
 		    memcmp(&l->attempt, &r->bad_attempt, 16) == 0 &&
 		    r->bad_starts == r->sim->counts[COUNT_starts])
-			accuse(r->sim,
-			       "I2, I11: a damaged file of step %llu of %s was offered again",
-			       (unsigned long long)l->step, r->job->name);
+			sim_accuse(r->sim,
+				   "I2, I11: a damaged file of step %llu of %s was offered again",
+				   (unsigned long long)l->step, r->job->name);
 	}
 }
 

@@ -243,10 +243,11 @@ static void check_twice(struct rank *r, const Ckpt__Reply *second)
 		faults += disk_fault_count(r->sim->disk, (enum disk_fault)f);
 	if (faults == 0 && r->twice_code == 0 && second->code != 0 &&
 	    second->code != CKPT_EABORTED && second->code != CKPT_EEPOCH)
-		accuse(r->sim,
-		       "I10: rank %u of %s: a seal was taken, and refused when it was sent again: "
-		       "%d %s",
-		       r->rank, r->job->name, second->code, second->text);
+		sim_accuse(
+			r->sim,
+			"I10: rank %u of %s: a seal was taken, and refused when it was sent again: "
+			"%d %s",
+			r->rank, r->job->name, second->code, second->text);
 	r->twice_id = 0;
 }
 
@@ -333,7 +334,7 @@ static void note_opened(struct rank *r, const Ckpt__OpenReply *m)
 	struct job_id id;
 
 	if (m->job_id.len != 16 || (m->has_base && m->base_attempt.len != 16)) {
-		accuse(r->sim, "rank %u: an open was answered without ids", r->rank);
+		sim_accuse(r->sim, "rank %u: an open was answered without ids", r->rank);
 		return;
 	}
 	memcpy(id.b, m->job_id.data, 16);
@@ -478,8 +479,8 @@ static void check_promptness(struct rank *r, const Ckpt__Request *q, unsigned fl
 {
 	if (err == CKPT_ETIMEDOUT && !(flags & ASK_MAY_WAIT) && r->channel && r->sim->daemon.life &&
 	    r->sim->daemon.ready && !r->sim->daemon.stopping)
-		accuse(r->sim, "rank %u of %s: request %d was not answered in time", r->rank,
-		       r->job->name, (int)q->body_case);
+		sim_accuse(r->sim, "rank %u of %s: request %d was not answered in time", r->rank,
+			   r->job->name, (int)q->body_case);
 }
 
 int rank_ask(struct rank *r, Ckpt__Request *q, unsigned flags, uint64_t deadline, Ckpt__Reply **ret)

@@ -22,7 +22,7 @@
 #define STOP_NS  (10 * SIM_S)
 #define GOAL     2
 
-void accuse(struct sim *s, const char *fmt, ...)
+void sim_accuse(struct sim *s, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -111,11 +111,12 @@ static void say_unreached(struct sim *s)
 {
 	for (unsigned i = 0; i < s->n_jobs; i++) {
 		if (s->jobs[i].goal)
-			accuse(s,
-			       "liveness: %s did not get %u more DURABLE checkpoints in %llu s of "
-			       "peace",
-			       s->jobs[i].name, s->jobs[i].goal,
-			       (unsigned long long)(PEACE_NS / SIM_S));
+			sim_accuse(
+				s,
+				"liveness: %s did not get %u more DURABLE checkpoints in %llu s of "
+				"peace",
+				s->jobs[i].name, s->jobs[i].goal,
+				(unsigned long long)(PEACE_NS / SIM_S));
 	}
 }
 
@@ -131,7 +132,7 @@ static void run_peace(struct sim *s)
 	kill_ranks(s);
 	s->peace = true;
 	if (!world_run(s->w, s->w->now_ns + PEACE_NS, is_ready, s))
-		accuse(s, "liveness: ckptd did not start in peace");
+		sim_accuse(s, "liveness: ckptd did not start in peace");
 	for (unsigned i = 0; i < s->n_jobs && !s->wrong[0]; i++) {
 		s->jobs[i].goal = GOAL;
 		job_launch(&s->jobs[i]);
@@ -159,15 +160,15 @@ static void run_end(struct sim *s)
 		kill_ranks(s); /* else it stops under living ones */
 	daemon_stop(s);
 	if (!world_run(s->w, s->w->now_ns + STOP_NS, has_stopped, s))
-		accuse(s, "liveness: ckptd did not stop in %llu s",
-		       (unsigned long long)(STOP_NS / SIM_S));
+		sim_accuse(s, "liveness: ckptd did not stop in %llu s",
+			   (unsigned long long)(STOP_NS / SIM_S));
 	if (s->wrong[0])
 		return;
 	kill_ranks(s);
 	world_run(s->w, s->w->now_ns + 100 * SIM_MS, wrong, s);
 	held = daemon_end(s);
 	if (held)
-		accuse(s, "after an orderly stop %zu blocks or descriptors were left", held);
+		sim_accuse(s, "after an orderly stop %zu blocks or descriptors were left", held);
 	oracle_check_files(&s->oracle);
 }
 

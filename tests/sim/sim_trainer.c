@@ -39,8 +39,8 @@ int trainer_declare(struct rank *r)
 static int map_slots(struct rank *r, const Ckpt__PrepareReply *m)
 {
 	if (m->n_slots != r->n_fds || m->n_slots > SIM_SLOTS) {
-		accuse(r->sim, "rank %u: prepare gave %zu slots and %zu descriptors", r->rank,
-		       m->n_slots, r->n_fds);
+		sim_accuse(r->sim, "rank %u: prepare gave %zu slots and %zu descriptors", r->rank,
+			   m->n_slots, r->n_fds);
 		return -EPROTO;
 	}
 	rank_unmap_slots(r);
@@ -49,8 +49,8 @@ static int map_slots(struct rank *r, const Ckpt__PrepareReply *m)
 		r->slots[i].map = mapping_new(r->sim->w, NULL, r->fds[i]);
 		r->n_slots = (uint32_t)i + 1;
 		if (!r->slots[i].map || !r->slots[i].map->writable) {
-			accuse(r->sim, "rank %u: slot %u cannot be mapped for writing", r->rank,
-			       r->slots[i].number);
+			sim_accuse(r->sim, "rank %u: slot %u cannot be mapped for writing", r->rank,
+				   r->slots[i].number);
 			return -EPROTO;
 		}
 	}
@@ -149,8 +149,8 @@ static struct rank_slot *take_credit(struct rank *r)
 			return &r->slots[i];
 		}
 	}
-	accuse(r->sim, "rank %u of %s: credit %llu is for slot %u, which it does not have", r->rank,
-	       r->job->name, (unsigned long long)credit, (unsigned)page->credit_slot);
+	sim_accuse(r->sim, "rank %u of %s: credit %llu is for slot %u, which it does not have",
+		   r->rank, r->job->name, (unsigned long long)credit, (unsigned)page->credit_slot);
 	return NULL;
 }
 
@@ -370,8 +370,8 @@ static int admin(struct rank *r)
 	sim_count(r->sim, removed);
 	c = oracle_commit(j, m.step, &attempt);
 	if (!c->freed)
-		accuse(r->sim, "I4: step %llu of %s is said to be removed, without a record",
-		       (unsigned long long)m.step, r->job->name);
+		sim_accuse(r->sim, "I4: step %llu of %s is said to be removed, without a record",
+			   (unsigned long long)m.step, r->job->name);
 	return 0;
 }
 
@@ -392,8 +392,8 @@ static int load_latest(struct rank *r)
 		rank_sleep(r, 1 + world_random(r->sim->w, 20 * SIM_MS));
 	}
 	if (r->sim->peace)
-		accuse(r->sim, "rank %u of %s: the base cannot be loaded in peace: %d", r->rank,
-		       r->job->name, err);
+		sim_accuse(r->sim, "rank %u of %s: the base cannot be loaded in peace: %d", r->rank,
+			   r->job->name, err);
 	return -ESHUTDOWN;
 }
 
