@@ -55,14 +55,15 @@ void fleet_bounds(double *values, size_t n, bool more_is_better, double floor,
 		if (isfinite(values[i]))
 			values[kept++] = values[i];
 	qsort(values, kept, sizeof(values[0]), by_value);
-	*ret = (struct fleet_bounds){ .n = kept, .median = NAN, .low = -INFINITY, .high = INFINITY };
+	*ret = (struct fleet_bounds){.n = kept, .median = NAN, .low = -INFINITY, .high = INFINITY};
 	if (kept == 0)
 		return;
 	m = middle(values, kept);
 	ret->median = m;
 	if (kept < FLEET_MIN)
 		return;
-	away = fmax(FLEET_MADS * 1.4826 * mad(values, kept, m), floor * fabs(m));
+	away = isinf(floor) ? INFINITY
+			    : fmax(FLEET_MADS * 1.4826 * mad(values, kept, m), floor * fabs(m));
 	if (more_is_better)
 		ret->low = m - away;
 	else

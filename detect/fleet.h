@@ -7,8 +7,10 @@
  *
  *   worse than   median -/+ max(FLEET_MADS * 1.4826 * MAD, floor * median)
  *
- * on the worse side only. floor is what two runs on one healthy machine may differ by. Below
- * FLEET_MIN values nobody is judged. Source: robust z (detection.md), limits as SuperBench uses them.
+ * on the worse side only. floor is what two runs on one healthy machine may differ by; infinite:
+ * nobody is judged by it. Below
+ * FLEET_MIN values nobody is judged. Source: robust z (detection.md), limits as SuperBench uses
+ * them.
  */
 #ifndef DETECT_FLEET_H
 #define DETECT_FLEET_H
@@ -16,13 +18,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define FLEET_MIN 5
+#define FLEET_MIN  5
 #define FLEET_MADS 5.0
 
 struct fleet_bounds {
-	size_t n;         /* values behind it */
+	size_t n; /* values behind it */
 	double median;
-	double low, high; /* beyond them is worse; -/+ infinity on the good side, and with n < FLEET_MIN */
+	double low, high; /* beyond them is worse; -/+ infinity on the good side, and with n <
+			     FLEET_MIN */
 };
 
 /* Sorts values. What is not finite is left out. */

@@ -25,6 +25,11 @@ _ckptctl()
 	--to-data) COMPREPLY=($(compgen -d -- "$cur")); return ;;
 	--compress) return ;;
 	--since) return ;;
+	--peers) return ;;
+	--self) return ;;
+	--fleet) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	--history) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+	--time) return ;;
 	esac
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		case ${COMP_WORDS[i]} in
@@ -40,6 +45,9 @@ _ckptctl()
 		--memory) ((i++)) ;;
 		--compress) ((i++)) ;;
 		--since) ((i++)) ;;
+		--peers) ((i++)) ;;
+		--self) ((i++)) ;;
+		--time) ((i++)) ;;
 		-*) ;;
 		*)
 			if [ -z "$verb" ]; then
@@ -50,7 +58,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import reshard events token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import reshard events node-check token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
@@ -65,6 +73,7 @@ _ckptctl()
 	import) want=file opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
 	reshard) want=job-step opts=" --socket --data --json --dry-run --as --to --memory --to-data --compress --quiet --verbose --help" ;;
 	events) want=none opts=" --socket --json --follow --since --quiet --verbose --help" ;;
+	node-check) want=none opts=" --data --json --memory --peers --self --fleet --history --time --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

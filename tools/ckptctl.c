@@ -19,6 +19,7 @@
 #include "tools/verbs.h"
 
 enum { OPTION_COMPLETION = OPTIONS, GETOPT_BASE = 256, READERS_MAX = 1024, LEVEL_MAX = 22 };
+enum { SECONDS_MAX = 3600 };
 
 /* jansson takes memory in a thousand places whose failure nobody could use: the tool ends. */
 static void *take_or_end(size_t size)
@@ -117,6 +118,20 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		{OPTION_STEP, &c->step},       {OPTION_CAST, &c->cast},
 		{OPTION_TO_DATA, &c->to_data}, {OPTION_TORCH, &c->torch},
 		{OPTION_SINCE, &c->since},
+		{OPTION_SOCKET, &c->socket},
+		{OPTION_DATA, &c->data},
+		{OPTION_FORMAT, &c->format},
+		{OPTION_OUTPUT, &c->output},
+		{OPTION_AS, &c->as},
+		{OPTION_TO, &c->to},
+		{OPTION_STEP, &c->step},
+		{OPTION_CAST, &c->cast},
+		{OPTION_TO_DATA, &c->to_data},
+		{OPTION_TORCH, &c->torch},
+		{OPTION_PEERS, &c->peers},
+		{OPTION_SELF, &c->self},
+		{OPTION_FLEET, &c->fleet},
+		{OPTION_HISTORY, &c->history},
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
@@ -172,6 +187,8 @@ static int take_option(struct ctl *c, enum option_id id)
 		return take_number(o, INT64_MAX, &c->keep_every);
 	else if (id == OPTION_COMPRESS)
 		return take_small(o, LEVEL_MAX, &c->compress);
+	else if (id == OPTION_TIME)
+		return take_small(o, SECONDS_MAX, &c->time);
 	else if (id == OPTION_SHARD_SIZE)
 		return take_bytes(o, &c->shard_size);
 	else if (id == OPTION_MEMORY)

@@ -40,6 +40,8 @@ struct ctl {
 	uint64_t memory, shard_size;             /* bytes; 0: not given */
 	const char *to_data;                     /* NULL: not given */
 	const char *since;                       /* --since; NULL: not given */
+	const char *peers, *self, *fleet, *history; /* of node-check; NULL: not given */
+	uint32_t time;                           /* --time: seconds; 0: not given */
 	uint32_t compress;                       /* --compress; 0: not given */
 	char **args;               /* of the verb */
 	int n_args;
@@ -55,7 +57,7 @@ bool ctl_offline(const struct ctl *c);
 typedef int verb_fn(const struct ctl *c, struct err *e);
 verb_fn verb_status, verb_events, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin,
 	verb_gc, verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import,
-	verb_reshard;
+	verb_reshard, verb_node_check;
 
 MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */
 MUST_CHECK int rm_whole_job(const struct ctl *c, struct err *e); /* rm_job.c: --all */

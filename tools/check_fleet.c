@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * check_fleet.c - the history of node checks: judging a run by other runs, and keeping it.
+ *
+ * A history is a file with one run a line, {"node", "time", "passed", "results": [{"name", "value",
+ * ...}]}. Other nodes' newest runs are the fleet; a node's own earlier runs stand in where there is
+ * none. Only results that passed count: what is known to be sick is no standard. A line that cannot
+ * be read is passed over (the file may have been cut by a full disk); reading is bounded.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "detect/fleet.h"
+#include "tools/document.h"
+#include "tools/node_check.h"
+
+enum { RUNS_MAX = 4096, LINE_MAX_BYTES = 64 << 10, HISTORY_MAX_BYTES = 4 << 20 };
+
+/*
+ * What values may differ by on healthy machines, as a share of the median: of nodes measured alike
+ * (fleet), and of one node at other times (own), when it may not have been alone: only what falls
+ * to less than half is told of then, and latencies, which a neighbour can multiply, not at all.
+ */
+static const struct {
+	const char *name; /* as a result's ends */
+	double fleet, own;
+} floors[] = {
+	{"memory-copy", 0.15, 0.5},      {"memory-copy-one", 0.15, 0.5},
+	{"disk-write", 0.4, 0.6},        {"disk-read", 0.4, 0.6},
+	{"disk-sync", 2, INFINITY},      {"network-pair", 0.3, 0.5},
+	{"copy-in", 0.1, 0.5},           {"copy-out", 0.1, 0.5},
+	{"memory", 0.05, 0.5},           {"arithmetic", 0.05, 0.5},
+	{"clock-error", 10, INFINITY},   {"clock-rate", INFINITY, INFINITY},
+	{"memory-pattern", 1, INFINITY},
+};
+
+static double floor_of(const char *name, bool own)
+{
+	size_t len = strlen(name);
+
+	for (size_t i = 0; i < sizeof(floors) / sizeof(floors[0]); i++) {
+		size_t n = strlen(floors[i].name);
+
+		if (strcmp(name, floors[i].name) == 0 ||
+		    (len > n && name[len - n - 1] == '-' &&
+		     strcmp(name + len - n, floors[i].name) == 0))
+			return own ? floors[i].own : floors[i].fleet;
+	}
+	return own ? 0.5 : 0.2;
+}
+
+/* ---- Reading ---- */
+
+/* Of each node the newest run (fleet), or all runs (a node's own). */
+static int read_runs(const char *path, bool newest_per_node, json_t *runs, struct err *e)
+{
+	CLEANUP_FREE char *line = alloc_zero(LINE_MAX_BYTES);
+	FILE *f = fopen(path, "re");
+
+	if (!line || !f) {
+		int r = line ? -errno : -ENOMEM;
+
+		if (f)
+			fclose(f);
+		return r == -ENOENT && !newest_per_node
+			       ? 0
+			       : err_code(e, r, "read the history '%s'", path);
+	}
+	while (fgets(line, LINE_MAX_BYTES, f) && json_array_size(runs) < RUNS_MAX) {
+		json_t *run = json_loads(line, 0, NULL);
+		size_t i = 0, n = json_array_size(runs);
+
+		if (!json_is_object(run)) {
+			json_decref(run);
+			continue;
+		}
+		while (newest_per_node && i < n &&
+		       !doc_is(json_array_get(runs, i), "node", doc_text(run, "node")))
+			i++;
+		if (newest_per_node && i < n)
+			json_array_set_new(runs, i, run);
+		else
+			json_array_append_new(runs, run);
+	}
+	fclose(f);
+	return 0;
+}
+
+static size_t values_of(const json_t *runs, const char *name, double *values, size_t max)
+{
+	size_t i, k, n = 0;
+	json_t *run, *result;
+
+	json_array_foreach((json_t *)runs, i, run)
+		json_array_foreach(json_object_get(run, "results"), k,
+				   result) if (n < max && doc_is(result, "name", name) &&
+					       doc_is(result, "state", "passed") &&
+					       json_is_number(json_object_get(result, "value")))
+			values[n++] = json_number_value(json_object_get(result, "value"));
+	return n;
+}
+
+/* ---- Judging ---- */
+
+static void judge(struct check_result *c, const json_t *runs, double *values, bool own)
+{
+	char value[CHECK_TEXT_MAX], median[CHECK_TEXT_MAX], limit[CHECK_TEXT_MAX];
+	struct fleet_bounds b;
+	size_t n = values_of(runs, c->name, values, RUNS_MAX);
+
+	fleet_bounds(values, n, c->more_is_better, floor_of(c->name, own), &b);
+	if (b.n < FLEET_MIN)
+		return;
+	c->compared = (uint32_t)b.n;
+	c->own = own;
+	c->median = b.median;
+	c->low = b.low;
+	c->high = b.high;
+	if (fleet_within(&b, c->value))
+		return;
+	c->state = CHECK_FAILED;
+	check_text(value, c->value);
+	check_text(median, b.median);
+	check_text(limit, c->more_is_better ? b.low : b.high);
+	snprintf(c->words, sizeof(c->words),
+		 "%s: %s %s, where %zu %s have %s (%s than %s is too %s)", c->name, value, c->unit,
+		 b.n, own ? "earlier runs here" : "nodes", median,
+		 c->more_is_better ? "less" : "more", limit, c->more_is_better ? "little" : "much");
+}
+
+int check_judge(struct check_result *results, size_t n, const char *fleet, const char *history,
+		struct err *e)
+{
+	CLEANUP_FREE double *values = alloc_array(RUNS_MAX, sizeof(*values));
+	json_t *others = json_array(), *own = json_array();
+	int r = values ? 0 : err_code(e, -ENOMEM, "judge the results");
+
+	if (r == 0 && fleet)
+		r = read_runs(fleet, true, others, e);
+	if (r == 0 && history)
+		r = read_runs(history, false, own, e);
+	for (size_t i = 0; i < n && r == 0; i++) {
+		if (results[i].state != CHECK_PASSED || !results[i].unit[0])
+			continue;
+		judge(&results[i], others, values, false);
+		if (!results[i].compared)
+			judge(&results[i], own, values, true);
+	}
+	json_decref(others);
+	json_decref(own);
+	return r;
+}
+
+/* ---- Keeping ---- */
+
+/* The older half goes when the file has grown large: history is for comparing, not for ever. */
+static int cut(const char *path, struct err *e)
+{
+	char fresh[4096];
+	struct stat st;
+	FILE *from, *to;
+	int ch, r = 0;
+
+	if (stat(path, &st) < 0 || st.st_size < HISTORY_MAX_BYTES)
+		return 0;
+	if (snprintf(fresh, sizeof(fresh), "%s.new", path) >= (int)sizeof(fresh))
+		return err_set(e, -ENAMETOOLONG, "the history's path is too long");
+	from = fopen(path, "re");
+	to = from ? fopen(fresh, "we") : NULL;
+	if (!to) {
+		r = err_code(e, -errno, "cut the history '%s'", path);
+		if (from)
+			fclose(from);
+		return r;
+	}
+	fseek(from, st.st_size / 2, SEEK_SET);
+	while ((ch = getc(from)) != EOF && ch != '\n')
+		;
+	while ((ch = getc(from)) != EOF)
+		putc(ch, to);
+	fclose(from);
+	if (fclose(to) != 0 || rename(fresh, path) < 0)
+		r = err_code(e, -errno, "cut the history '%s'", path);
+	return r;
+}
+
+int check_remember(const char *history, const json_t *run, struct err *e)
+{
+	char *text = json_dumps(run, JSON_COMPACT), folder[4096];
+	size_t len = text ? strlen(text) : 0;
+	int fd, r = cut(history, e);
+	char *slash;
+
+	if (r < 0 || !text) {
+		alloc_free(text);
+		return r < 0 ? r : err_code(e, -ENOMEM, "keep the history");
+	}
+	snprintf(folder, sizeof(folder), "%s", history);
+	slash = strrchr(folder, '/');
+	if (slash && slash != folder) {
+		*slash = '\0';
+		ignore_result(mkdir(folder, 0755) /* the open below says what is wrong */);
+	}
+	text[len] = '\n'; /* in the terminator's place: one write, one line */
+	fd = open(history, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+	if (fd < 0 || write(fd, text, len + 1) != (ssize_t)(len + 1))
+		r = err_code(e, errno ? -errno : -EIO, "add to the history '%s'", history);
+	if (fd >= 0)
+		close(fd);
+	alloc_free(text);
+	return r;
+}

@@ -1,0 +1,75 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+#
+# `ckptctl node-check`: what it measures, how it judges, what it does when a check hangs or dies.
+# The network's part is in tests/it/test_node_check.sh.
+. "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+
+check () {
+	status=$1
+	shift
+	run "$status" node-check --time 8 --memory 4M --data "$dir" "$@"
+}
+
+# The whole, with little time: a table, a sentence, a history.
+check 0 --history "$dir/own"
+says out "memory-copy"
+says out "disk-write"
+says out "node-check: fit"
+[ "$(wc -l <"$dir/own")" = 1 ] || fail "one run is one line of the history"
+check 0 --history "$dir/own" --json
+says out '"name": "disk-sync"'
+[ "$(wc -l <"$dir/own")" = 2 ] || fail "the second run is the second line"
+find "$dir" -name 'node-check*' | grep -q . && fail "the test file was left behind"
+
+# Other nodes are ten times as fast, and say so: this one is not fit. So far below, the machine's
+# noise does not matter; and far above nobody complains.
+fleet () {
+	for node in 1 2 3 4 5 6; do
+		printf '{"node":"n%s","results":[{"name":"memory-copy","state":"passed","value":%s}]}\n' \
+			"$node" "$1"
+	done
+}
+fleet 10000 >"$dir/fast"
+echo 'cut off {"node":' >>"$dir/fast"
+check 1 --history "$dir/own" --fleet "$dir/fast"
+says out "node-check: not fit: memory-copy"
+says out "6 nodes have 10000"
+fleet 0.001 >"$dir/slow"
+check 0 --history "$dir/own" --fleet "$dir/slow"
+head -n 4 "$dir/fast" >"$dir/few"
+check 0 --history "$dir/own" --fleet "$dir/few"
+check 2 --fleet "$dir/nothing" --history "$dir/own"
+says err "read the history"
+
+# No disk to measure is no fault.
+run 0 node-check --time 8 --memory 4M --data "$dir/nothing" --history "$dir/own"
+says out "skipped"
+
+# GPUs, played by a stand-in: well, and sick in each way.
+export CKPT_LIBCUDA="$build/.libs/libfakegpu.so"
+[ -e "$CKPT_LIBCUDA" ] || fail "there is no stand-in for libcuda"
+check 0 --history "$dir/gpu" --time 24
+says out "gpu0-arithmetic"
+says out "gpu1-copy-in"
+under FAKE_GPU=none check 0 --history "$dir/gpu"
+says out "knows of no GPU"
+sick () {
+	under FAKE_GPU="$1" check 1 --history "$dir/gpu" --time "${3:-8}"
+	says out "$2"
+}
+sick copy "GPU 1: what was copied to it does not come back"
+sick memory "GPU 1: its memory does not keep what is written"
+sick arithmetic "GPU 1: its arithmetic is wrong" 24
+sick refuse "GPU 1 fails: an illegal memory access"
+sick crash "the check of gpu was killed by signal 6"
+sick hang "the check of gpu did not end in time"
+under FAKE_GPU=hang check 1 --history "$dir/gpu" -q
+says out "node-check: not fit"
+unset CKPT_LIBCUDA
+
+# Usage.
+run 2 node-check --peers 127.0.0.1:1 extra
+check 0 --history "$dir/own" --peers 203.0.113.1:7000,203.0.113.2:7000
+says out "none of --peers is this node"
+ending 36
