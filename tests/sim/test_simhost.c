@@ -357,7 +357,10 @@ static void on_ended(void *arg, const struct process_id *p)
 	s->ended++;
 }
 
-static const struct conn_events server_events = { on_opened, on_message, on_closed, on_ended };
+static const struct conn_events server_events = {.opened = on_opened,
+						 .message = on_message,
+						 .closed = on_closed,
+						 .process_ended = on_ended};
 
 static void server_main(void *arg)
 {
