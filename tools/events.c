@@ -27,7 +27,8 @@ static bool parse_ago(const char *text, uint64_t *ret_ns)
 {
 	static const char units[] = "smhd";
 	static const uint64_t seconds[] = {1, 60, 3600, 86400};
-	uint64_t now = (uint64_t)time(NULL), v;
+	struct timespec wall;
+	uint64_t now, v;
 	const char *unit;
 	char *end;
 
@@ -36,6 +37,8 @@ static bool parse_ago(const char *text, uint64_t *ret_ns)
 	unit = *end ? strchr(units, *end) : NULL;
 	if (!isdigit((unsigned char)text[0]) || !unit || end[1] || errno)
 		return false;
+	clock_gettime(CLOCK_REALTIME, &wall);
+	now = (uint64_t)wall.tv_sec;
 	v = v > now / seconds[unit - units] ? now : v * seconds[unit - units];
 	*ret_ns = (now - v) * 1000000000u;
 	return true;
