@@ -224,7 +224,7 @@ void events_post(struct events *ev, enum event_kind kind, int level, uint32_t ui
 {
 	struct node *n = ev->node;
 	struct event head = {.wall_ns = loop_wall(n->env.loop), .uid = uid};
-	char words[512];
+	char words[640];
 	json_t *o;
 	va_list ap;
 

@@ -260,8 +260,10 @@ void member_left(struct member *m, enum member_end how)
 	j->run_closed = true;
 	if (how == MEMBER_REPLACED)
 		watching_left(m);
+	else if (how == MEMBER_BYE)
+		watching_bye(m);
 	else
-		watching_exit(m, how == MEMBER_BYE ? EXIT_SAID_BYE : EXIT_UNKNOWN, 0);
+		watching_ended(m);
 	end_credit_request(m);
 	preparing_cancel(m);
 	if (m->session)

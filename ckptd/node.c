@@ -268,11 +268,17 @@ static void on_process_ended(void *arg, const struct process_id *p)
 				member_left(m, MEMBER_ENDED);
 }
 
+static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
+{
+	watching_process_exit(arg, p, x);
+}
+
 const struct conn_events node_conn_events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
 	.process_ended = on_process_ended,
+	.process_exit = on_process_exit,
 };
 
 /* ---- Stop ---- */

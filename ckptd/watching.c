@@ -34,6 +34,13 @@ struct device {
 	char name[SAMPLE_NAME_MAX];
 };
 
+/* A rank whose process has ended: how is told a little later. */
+struct ended {
+	struct list link;
+	struct process_id process;
+	uint32_t job, rank;
+};
+
 struct watching {
 	struct node *node;
 	struct detector *detector;
@@ -42,6 +49,7 @@ struct watching {
 	uint64_t refused; /* samples that the detector did not take */
 	struct device devices[DEVICES_MAX];
 	size_t n_devices;
+	struct list ended;
 };
 
 /* ---- Names ---- */
@@ -141,27 +149,34 @@ void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WO
 
 /* ---- Verdicts ---- */
 
-static const char *verdict_lead(const struct verdict *v)
+/* The detector's own sentence names the subject; why something is over does not. */
+static void verdict_sentence(struct node *n, const struct verdict *v, char *buf, size_t size)
 {
+	char subject[SUBJECT_WORDS_MAX];
+
+	watching_words(n, &v->subject, subject);
 	if (v->state == VERDICT_CLEARED)
-		return "no longer ";
-	return v->state == VERDICT_UPDATED ? "still " : "";
+		snprintf(buf, size, "%s is no longer %s: %s", subject, verdict_class_word(v->class),
+			 v->words);
+	else
+		snprintf(buf, size, "%s, %s%s: %s", v->level == LEVEL_ALARM ? "alarm" : "note",
+			 v->state == VERDICT_UPDATED ? "still " : "", verdict_class_word(v->class),
+			 v->words);
 }
 
 static void on_verdict(void *arg, const struct verdict *v)
 {
 	struct node *n = ((struct watching *)arg)->node;
 	bool alarm = v->level == LEVEL_ALARM, over = v->state == VERDICT_CLEARED;
-	char subject[SUBJECT_WORDS_MAX];
+	char words[SUBJECT_WORDS_MAX + VERDICT_WORDS_MAX + 64];
 
-	watching_words(n, &v->subject, subject);
+	verdict_sentence(n, v, words, sizeof(words));
 	events_post(n->events, EVENT_VERDICT,
 		    !alarm ? 6
 		    : over ? 5
 			   : 4,
 		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
-		    watching_verdict_json(n, v), "%s is %s%s: %s", subject, verdict_lead(v),
-		    verdict_class_word(v->class), v->words);
+		    watching_verdict_json(n, v), "%s", words);
 }
 
 /* ---- Time ---- */
@@ -241,13 +256,60 @@ void watching_left(const struct member *m)
 	node_sample(m->job->node, &s);
 }
 
-void watching_exit(const struct member *m, enum exit_how how, int32_t value)
+static void tell_exit(struct node *n, uint32_t job, uint32_t rank, enum exit_how how, int32_t value)
 {
-	struct sample s = of_rank(m, SAMPLE_EXIT);
+	struct sample s = {.kind = SAMPLE_EXIT,
+			   .node = WATCHING_NODE,
+			   .job = job,
+			   .rank = rank,
+			   .device = SAMPLE_NONE,
+			   .exit = {.how = how, .value = value}};
 
-	s.exit.how = how;
-	s.exit.value = value;
-	node_sample(m->job->node, &s);
+	node_sample(n, &s);
+}
+
+void watching_bye(const struct member *m)
+{
+	tell_exit(m->job->node, watching_number(m->job), m->rank, EXIT_SAID_BYE, 0);
+}
+
+void watching_ended(const struct member *m)
+{
+	struct node *n = m->job->node;
+	struct ended *x = n->watching ? alloc_zero(sizeof(*x)) : NULL;
+
+	if (!x) {
+		tell_exit(n, watching_number(m->job), m->rank, EXIT_UNKNOWN, 0);
+		return;
+	}
+	x->process = m->process;
+	x->job = watching_number(m->job);
+	x->rank = m->rank;
+	list_add_tail(&n->watching->ended, &x->link);
+}
+
+static void ended_free(struct ended *x)
+{
+	list_del(&x->link);
+	alloc_free(x);
+}
+
+void watching_process_exit(struct node *n, const struct process_id *p,
+			   const struct process_exit *exit)
+{
+	enum exit_how how = exit->how == PROCESS_END_STATUS   ? EXIT_CODE
+			    : exit->how == PROCESS_END_SIGNAL ? EXIT_SIGNAL
+							      : EXIT_UNKNOWN;
+	struct ended *x, *next;
+
+	if (!n->watching)
+		return;
+	list_each_safe(x, next, &n->watching->ended, link) {
+		if (!process_same(&x->process, p))
+			continue;
+		tell_exit(n, x->job, x->rank, how, exit->value);
+		ended_free(x);
+	}
 }
 
 static void tell_run(struct job *j, bool begins)
@@ -370,6 +432,7 @@ int watching_new(struct node *n, struct watching **ret)
 		return -ENOMEM;
 	w->node = n;
 	timer_init(&w->timer, time_came);
+	list_init(&w->ended);
 	detector_options_default(&options);
 	events.arg = w;
 	r = detector_new(&options, NULL, &events, &w->detector);
@@ -383,8 +446,12 @@ int watching_new(struct node *n, struct watching **ret)
 
 void watching_free(struct watching *w)
 {
+	struct ended *x, *next;
+
 	if (!w)
 		return;
+	list_each_safe(x, next, &w->ended, link)
+		ended_free(x);
 	timer_disarm(w->node->env.loop, &w->timer);
 	detector_free(w->detector);
 	alloc_free(w);

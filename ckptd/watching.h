@@ -35,8 +35,11 @@ void watching_adopted(struct node *n);
 /* An epoch was opened: each of its ranks begins, or begins again. */
 void watching_epoch(struct job *j);
 void watching_joined(const struct member *m);
-/* Its process ended, or said goodbye. */
-void watching_exit(const struct member *m, enum exit_how how, int32_t value);
+/* It said goodbye; or its process ended: the detector is told when it is known how. */
+void watching_bye(const struct member *m);
+void watching_ended(const struct member *m);
+void watching_process_exit(struct node *n, const struct process_id *p,
+			   const struct process_exit *exit);
 /* Another process takes its rank, or its run is over. */
 void watching_left(const struct member *m);
 /* Nobody is left of it, and those who left said so. */

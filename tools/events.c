@@ -22,13 +22,20 @@
 
 /* ---- --since ---- */
 
+static uint64_t now_s(void)
+{
+	struct timespec now = {0};
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec;
+}
+
 /* "90s", "10m", "2h", "7d": so long ago. */
 static bool parse_ago(const char *text, uint64_t *ret_ns)
 {
 	static const char units[] = "smhd";
 	static const uint64_t seconds[] = {1, 60, 3600, 86400};
-	struct timespec wall;
-	uint64_t now, v;
+	uint64_t now = now_s(), v;
 	const char *unit;
 	char *end;
 
@@ -37,8 +44,6 @@ static bool parse_ago(const char *text, uint64_t *ret_ns)
 	unit = *end ? strchr(units, *end) : NULL;
 	if (!isdigit((unsigned char)text[0]) || !unit || end[1] || errno)
 		return false;
-	clock_gettime(CLOCK_REALTIME, &wall);
-	now = (uint64_t)wall.tv_sec;
 	v = v > now / seconds[unit - units] ? now : v * seconds[unit - units];
 	*ret_ns = (now - v) * 1000000000u;
 	return true;

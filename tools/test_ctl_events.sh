@@ -53,6 +53,25 @@ run 0 events --since 1h --socket "$sock"
 run 0 events --since '2038-01-01 10:00' --socket "$sock"
 silent out
 
+# A rank that is killed: it is told who and how, and when its job begins again, that it is over.
+python '
+import ckpt, os, signal
+c = ckpt.open("lm", 0, 1, run_id="killed")
+os.kill(os.getpid(), signal.SIGKILL)'
+dead () {
+	ctl events --json --socket "$sock" >"$dir/out" && grep -q "$1" "$dir/out"
+}
+until_true dead process-ended
+run 0 events --json --socket "$sock"
+event 'e["kind"] == "verdict" and e["subject"]["kind"] == "rank" and e["subject"]["rank"] == 0 and e["subject"]["job"] == "lm" and e["class"] == "dead" and e["cause"] == "process-ended" and e["level"] == "alarm" and e["state"] == "raised" and e["evidence"] and "SIGKILL" in e["why"]'
+run 0 events --socket "$sock"
+says out "SIGKILL"
+python '
+import ckpt
+ckpt.open("lm", 0, 1, run_id="again").close()'
+run 0 events --json --socket "$sock"
+event 'e["kind"] == "verdict" and e["state"] == "cleared" and e["subject"]["rank"] == 0'
+
 # Over a restart numbers go on, also when the last line was torn.
 until_true grep -q job-ended "$data/events"
 stop_daemon
@@ -79,7 +98,7 @@ trainer=
 [ -s "$dir/follow.log" ] && fail "events --follow: $(cat "$dir/follow.log")"
 ctl events --follow --socket "$sock" >"$dir/followed" 2>"$dir/follow.log" &
 trainer=$!
-until_true grep -q "epoch 2 begins" "$dir/followed"
+until_true grep -q "epoch 4 begins" "$dir/followed"
 stop_daemon
 wait $trainer
 [ $? = 2 ] || fail "events --follow goes on without ckptd"
