@@ -33,8 +33,13 @@
 #define AGAIN_NS (600 * SECOND) /* until what was not there is looked for again */
 #define LEAVE_NS (SECOND / 5)   /* what a stop waits for each source */
 
-static const struct collect_source *const all_sources[] = {NULL};
-enum { N_SOURCES = 0 };
+static const struct collect_source *const all_sources[] = {
+	&collect_disk,
+	&collect_memory,
+	&collect_net,
+	&collect_pressure,
+};
+enum { N_SOURCES = sizeof(all_sources) / sizeof(all_sources[0]) };
 
 static const char *const names[COLLECTOR_COUNT] = {
 #define X(name, field, text) [name] = #field,
