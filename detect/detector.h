@@ -18,7 +18,7 @@
 #include "detect/verdict.h"
 
 struct detector;
-struct xid_policy; /* detect/xid.h */
+struct xid_policy; /* detect/xid_policy.h */
 
 typedef void verdict_fn(void *arg, const struct verdict *v);
 /* The detector wants to know what this rank's process is doing, every second until told otherwise:

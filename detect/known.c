@@ -116,6 +116,22 @@ static struct device *device_born(struct detector *d, struct node *n, uint32_t d
 	return x;
 }
 
+struct device *device_called(struct detector *d, struct node *n, char role, const char *name)
+{
+	struct device *x = n->devices;
+
+	while (x && (x->role != role || strcmp(x->name, name) != 0))
+		x = x->next;
+	if (x)
+		return x;
+	x = device_born(d, n, DEVICE_UNNUMBERED + n->n_devices);
+	if (!x)
+		return NULL;
+	x->role = role;
+	snprintf(x->name, sizeof(x->name), "%s", name);
+	return x;
+}
+
 static void rank_gone(struct detector *d, struct job *j, struct rank *r)
 {
 	for (int i = 0; i < RULE_COUNT; i++)

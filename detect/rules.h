@@ -189,6 +189,10 @@ struct node *known_node(const struct detector *d, uint32_t node);
 struct rank *known_rank(const struct detector *d, uint32_t job, uint32_t rank);
 struct device *known_device(const struct detector *d, uint32_t node, uint32_t device);
 struct subject subject_of_rank(const struct rank *r);
+/* The node's device of that role and name, born where there is none; it then has a number of its
+ * own, from DEVICE_UNNUMBERED on. NULL: it does not fit. */
+#define DEVICE_UNNUMBERED 0x80000000u
+struct device *device_called(struct detector *d, struct node *n, char role, const char *name);
 
 /* each_rank(r, j): the ranks that are there; a statement or a block follows. */
 #define each_rank(r, j)                                                                            \

@@ -124,7 +124,7 @@ struct verdict {
 	double confidence; /* 0 .. 1 */
 	uint64_t since_ns; /* the trouble began, as far as can be told */
 	uint64_t raised_ns, changed_ns;
-	uint32_t code, subcode; /* CAUSE_XID: which */
+	uint32_t code, subcode; /* CAUSE_XID: which row of the table; detect/xid_policy.h */
 	uint32_t n_evidence;
 	struct evidence evidence[EVIDENCE_MAX];
 	char words[VERDICT_WORDS_MAX]; /* one sentence: who, what, why, what to do */

@@ -121,6 +121,17 @@ void verdicts_clear(struct verdicts *vs, const struct subject *s, enum verdict_c
 			clear_at(vs, i, why, now_ns);
 }
 
+void verdicts_clear_code(struct verdicts *vs, const struct subject *s, enum verdict_cause cause,
+			 uint32_t code, uint32_t subcode, const char *why, uint64_t now_ns)
+{
+	const struct verdict wanted = {
+		.subject = *s, .cause = cause, .code = code, .subcode = subcode};
+	const struct verdict *v = find(vs, &wanted);
+
+	if (v)
+		clear_at(vs, (size_t)(v - vs->standing), why, now_ns);
+}
+
 size_t verdicts_clear_all(struct verdicts *vs, const struct subject *s, const char *why,
 			  uint64_t now_ns)
 {

@@ -31,6 +31,9 @@ bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_n
 /* It is over; why: the last sentence about it, NULL: its own. Nothing happens where none stands. */
 void verdicts_clear(struct verdicts *vs, const struct subject *s, enum verdict_cause cause,
 		    const char *why, uint64_t now_ns);
+/* That of one code alone. */
+void verdicts_clear_code(struct verdicts *vs, const struct subject *s, enum verdict_cause cause,
+			 uint32_t code, uint32_t subcode, const char *why, uint64_t now_ns);
 /* All that stand against s or what it contains (NULL: all). Returns how many there were. */
 size_t verdicts_clear_all(struct verdicts *vs, const struct subject *s, const char *why,
 			  uint64_t now_ns);
