@@ -216,10 +216,12 @@ static bool is_xid(struct span s, struct kernel_line *l)
 	(void)span_skip(&s, " ");
 	l->kind = KERNEL_XID;
 	l->code = (uint32_t)code;
-	if (code == 154)
+	if (l->code == 154)
 		recovery_details(s, l);
 	take_process(&s, l);
-	if (code >= 144 && code <= 150)
+	if (l->code == 74 && span_skip_past(&s, "on link ") && span_decimal(&s, 999, &code))
+		l->link = (int32_t)code; /* "NVLink: fatal error detected on link 6(0x0, ...)" */
+	if (l->code >= 144 && l->code <= 150)
 		find_link_details(s, l);
 	return true;
 }

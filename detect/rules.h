@@ -27,7 +27,8 @@
 
 #define DETECT_RULES(X)                                                                            \
 	X(exits)                                                                                   \
-	X(numeric)
+	X(numeric)                                                                                 \
+	X(xid)
 
 enum rule_id {
 #define X(name) RULE_##name,

@@ -122,6 +122,10 @@ static void test_nvlink(void **state)
 		parse("NVRM: Xid (PCI:0018:01:00): 149, NETIR Fatal XC0 i0 Link -1 (0x000f")
 			.subcode,
 		KERNEL_SUBCODE_NO);
+	assert_int_equal(parse("NVRM: Xid (PCI:0000:8a:00): 74, pid=9, name=a, NVLink: fatal error "
+			       "detected on link 6(0x0, 0x0, 0x10000)")
+				 .link,
+			 6);
 	/* the words of other Xids are not looked at */
 	assert_int_equal(
 		parse("NVRM: Xid (PCI:0018:01:00): 79, NETIR Fatal XC0 i0 Link -1 (0x000fe406)")

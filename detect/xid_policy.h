@@ -16,9 +16,9 @@
 #include "base/err.h"
 #include "detect/verdict.h"
 
-#define XID_CODE_OTHER 0           /* those without a row */
-#define XID_CODE_SXID  10000u      /* NVSwitches' errors without a row; their codes are greater */
-#define XID_SUB_FATAL  0xfffffffeu /* the line says that it is fatal */
+#define XID_CODE_OTHER 0      /* those without a row */
+#define XID_CODE_SXID  10000u /* NVSwitches' errors without a row; their codes are greater */
+#define XID_SUB_FATAL  64u    /* the line says that it is fatal; more than any subcode */
 #define XID_SUB_ANY    UINT32_MAX
 #define XID_WITH_ANY   UINT32_MAX
 
