@@ -8,6 +8,7 @@
  *   prepare.c     slots: taken, mapped (slots.c), populated, let go of
  *   image.c       from bindings into an image and back, host or device
  *   save.c        credit, copy, seal; overlap.c: the same in two halves with a thread between
+ *   beat.c        steps and phases, told without a message
  *   wait.c list.c load.c, loaded.c: what a load leaves behind
  *   stored.c      what a checkpoint holds, and reads of parts of it
  *
@@ -28,6 +29,7 @@
 #include <sys/types.h>
 
 #include "base/ids.h"
+#include "client/beat.h"
 #include "client/clock.h"
 #include "client/device.h"
 #include "client/environment.h"
@@ -130,6 +132,7 @@ struct ckpt {
 	struct blob_entry *blobs;     /* BLOBS_MAX */
 	struct overlap *overlap;
 
+	struct beating *beat;         /* steps and phases */
 	struct loaded *loaded;        /* of the last load: problems and blobs */
 	struct ckpt_stats stats;
 };

@@ -52,6 +52,7 @@ static void handle_free(struct ckpt *c)
 	requests_fini(&c->rq);
 	wanted_fini(&c->own);
 	loaded_free(c->loaded);
+	beating_free(c->beat);
 	alloc_free(c);
 }
 
@@ -80,6 +81,11 @@ int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *o
 		return error_keep("ckpt_open", r, NULL);
 	}
 	c->pid = getpid();
+	r = beating_new(&c->beat);
+	if (r < 0) {
+		handle_free(c);
+		return error_keep("ckpt_open", r, NULL);
+	}
 	r = ret ? identity_find(job, rank, world, opt, &c->who, &e) : -EINVAL;
 	c->socket = c->who.sockets[0];
 	if (r == 0)

@@ -599,6 +599,8 @@ int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loa
 
 	if (r < 0)
 		return error_keep("ckpt_load", r, &e);
+	beating_begin(c->beat, CKPT_PHASE_LOAD, "load");
 	r = load(c, args, ret, &e);
+	beating_end(c->beat);
 	return call_leave(c, "ckpt_load", r, &e);
 }

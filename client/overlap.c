@@ -281,7 +281,9 @@ int ckpt_save_begin(struct ckpt *c, const struct ckpt_save_args *args)
 
 	if (r < 0)
 		return error_keep("ckpt_save_begin", r, &e);
+	beating_begin(c->beat, CKPT_PHASE_CHECKPOINT, "save");
 	r = begin(c, args, &e);
+	beating_end(c->beat);
 	return call_leave(c, "ckpt_save_begin", r, &e);
 }
 
@@ -343,6 +345,8 @@ int ckpt_save_fence(struct ckpt *c, unsigned flags)
 
 	if (r < 0)
 		return error_keep("ckpt_save_fence", r, &e);
+	beating_begin(c->beat, CKPT_PHASE_CHECKPOINT, "save");
 	r = fence(c, flags, &e);
+	beating_end(c->beat);
 	return call_leave(c, "ckpt_save_fence", r, &e);
 }

@@ -384,6 +384,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 
 	*s = (struct save){ .step = a->step, .timeout_ms = a->timeout_ms,
 			    .started_ns = clock_ns() };
+	beating_saved(c->beat, a->step, c->epoch);
 	r = check(c, a, s, until, deadline, e);
 	if (r < 0)
 		return r;
@@ -454,7 +455,9 @@ int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args)
 
 	if (r < 0)
 		return error_keep("ckpt_save", r, &e);
+	beating_begin(c->beat, CKPT_PHASE_CHECKPOINT, "save");
 	r = save(c, args, &e);
+	beating_end(c->beat);
 	return call_leave(c, "ckpt_save", r, &e);
 }
 
@@ -476,6 +479,7 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 		r = check_epoch(c, step, e);
 	if (r < 0)
 		return r;
+	beating_saved(c->beat, step, c->epoch);
 	snprintf(text, sizeof(text), "%s", reason && reason[0] ? reason : "the trainer skipped it");
 	s.epoch = c->epoch;
 	s.try = count_try(c, step);

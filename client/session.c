@@ -38,7 +38,7 @@ struct joining {
 	struct request q;
 	struct ckpt *c;
 	bool again;
-	int page_fd;
+	int page_fd, beat_fd;
 	uint32_t slots[SLOTS_MAX];
 	uint32_t n_slots;
 	struct digest declaration;
@@ -151,6 +151,7 @@ static int say_hello(struct joining *j, uint64_t deadline, struct err *e)
 	Ckpt__Hello hello = CKPT__HELLO__INIT;
 
 	hello.version_min = hello.version_max = SESSION_VERSION;
+	hello.features = SESSION_FEATURE_BEATS;
 	hello.program = (char *)"libckpt " PACKAGE_VERSION;
 	request_init(&j->q, e);
 	j->q.message.body_case = CKPT__REQUEST__BODY_HELLO;
@@ -176,6 +177,10 @@ static int open_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 			       "else", c->socket);
 	j->page_fd = fds[o->page_fd];
 	fds[o->page_fd] = -1;
+	if (o->beats && o->beat_fd < n_fds && o->beat_fd != o->page_fd) {
+		j->beat_fd = fds[o->beat_fd];
+		fds[o->beat_fd] = -1;
+	}
 	j->n_slots = (uint32_t)o->n_slots;
 	if (o->n_slots)
 		memcpy(j->slots, o->slots, o->n_slots * sizeof(j->slots[0]));
@@ -241,8 +246,10 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 	j->q.message.body_case = CKPT__REQUEST__BODY_OPEN;
 	j->q.message.open = &open;
 	j->q.reply = open_reply;
-	j->page_fd = -1;
+	j->page_fd = j->beat_fd = -1;
 	r = session_call(c, &j->q, deadline);
+	if (j->beat_fd >= 0)
+		beating_take(c->beat, j->beat_fd);
 	if (r == 0 && j->page_fd < 0)
 		r = err_set(e, CKPT_EPROTO, "ckptd at '%s' answered an open without its page",
 			    c->socket);

@@ -112,7 +112,9 @@ int ckpt_stored_open(struct ckpt *c, uint64_t step, int64_t timeout_ms, struct c
 	if (!s)
 		return error_keep("ckpt_stored_open", -ENOMEM, NULL);
 	s->c = c;
+	beating_begin(c->beat, CKPT_PHASE_LOAD, "look");
 	r = look(c, s, step, timeout_ms, &e);
+	beating_end(c->beat);
 	if (r == 0)
 		*ret = s;
 	else
@@ -364,7 +366,9 @@ int ckpt_stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
 			    "ckpt_save_fence() first");
 	if (r < 0)
 		return error_keep("ckpt_stored_read", r, &e);
+	beating_begin(s->c->beat, CKPT_PHASE_LOAD, "read");
 	r = read_parts(s, &d, ret, &e);
+	beating_end(s->c->beat);
 	if (d.fd >= 0)
 		close(d.fd);
 	writer_free(&d.wants);

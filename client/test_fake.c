@@ -62,9 +62,19 @@ static void drop_page(struct fake *f)
 	f->page = NULL;
 }
 
+static void drop_beats(struct fake *f)
+{
+	if (f->beats) {
+		munmap(f->beats, BEAT_PAGE_BYTES);
+		close(f->beats_fd);
+	}
+	f->beats = NULL;
+}
+
 void fake_forget(struct fake *f)
 {
 	drop_slots(f);
+	drop_beats(f);
 	free(f->declaration);
 	f->declaration = NULL;
 	f->member = false;
@@ -178,6 +188,7 @@ static void on_hello(struct fake *f, const struct answer *a, const Ckpt__Request
 	Ckpt__Reply m = CKPT__REPLY__INIT;
 	Ckpt__HelloReply body = CKPT__HELLO_REPLY__INIT;
 
+	f->features = q->hello->features;
 	body.version = SESSION_VERSION;
 	body.program = (char *)"fake";
 	body.leaf = f->geometry.leaf;
@@ -204,12 +215,25 @@ static void make_page(struct fake *f)
 	f->page->credit = f->credit;
 }
 
+static void make_beats(struct fake *f)
+{
+	uint8_t *base;
+
+	if (f->beats || f->no_beats || !(f->features & SESSION_FEATURE_BEATS))
+		return;
+	f->beats_fd = new_memfd(BEAT_PAGE_BYTES, &base);
+	f->beats = (struct beat_page *)base;
+	f->beats->magic = BEAT_PAGE_MAGIC;
+	f->beats->version = BEAT_PAGE_VERSION;
+}
+
 static void on_open(struct fake *f, const struct answer *a, const Ckpt__Request *q)
 {
 	static uint8_t token[32] = { 7 }, job[16] = { 9 };
 	Ckpt__Reply m = CKPT__REPLY__INIT;
 	Ckpt__OpenReply body = CKPT__OPEN_REPLY__INIT;
 	uint32_t slots[FAKE_SLOTS];
+	int fds[2];
 
 	snprintf(f->run_id, sizeof(f->run_id), "%s", q->open->run_id);
 	f->reconnect = q->open->reconnect;
@@ -219,6 +243,11 @@ static void on_open(struct fake *f, const struct answer *a, const Ckpt__Request 
 		fake_forget(f);
 	f->member = true;
 	make_page(f);
+	make_beats(f);
+	fds[0] = f->page_fd;
+	fds[1] = f->beats_fd;
+	body.beats = f->beats != NULL;
+	body.beat_fd = body.beats;
 	body.job_id = (ProtobufCBinaryData){ 16, job };
 	body.token = (ProtobufCBinaryData){ 32, token };
 	body.epoch = f->epoch;
@@ -233,7 +262,7 @@ static void on_open(struct fake *f, const struct answer *a, const Ckpt__Request 
 	m.body_case = CKPT__REPLY__BODY_OPEN;
 	m.open = &body;
 	grant(f);
-	reply(a, &m, &f->page_fd, 1);
+	reply(a, &m, fds, f->beats ? 2 : 1);
 }
 
 static void on_declare(struct fake *f, const struct answer *a, const Ckpt__Request *q,

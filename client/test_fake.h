@@ -15,6 +15,7 @@
 
 #include "base/ids.h"
 #include "ckpt.h"
+#include "proto/beat_page.h"
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"
 
@@ -96,6 +97,7 @@ struct fake {
 	uint64_t epoch;
 	uint32_t n_slots;       /* to hand out */
 	bool grant;             /* gives the next credit when a slot is free */
+	bool no_beats;          /* it is older than beats */
 	bool late_slots;        /* Prepare is not answered before fake_answer_prepare() */
 	uint32_t wait_answer;   /* enum ckpt_state that every step has reached */
 	int refuse_code;
@@ -119,6 +121,8 @@ struct fake {
 	bool ready;
 	struct session_page *page;
 	int page_fd;
+	struct beat_page *beats; /* NULL: none was asked for */
+	int beats_fd;
 	uint64_t credit;
 	uint64_t blob_bytes;
 	uint64_t credit_request;
@@ -132,6 +136,7 @@ struct fake {
 	uint32_t n_requests[32]; /* by body */
 	char run_id[129];
 	bool reconnect;
+	uint64_t features;
 	uint64_t loaded_epoch;
 	uint32_t token_len;
 	struct fake_seal seals[FAKE_SEALS];
@@ -169,7 +174,7 @@ void fake_unlock(struct fake *f);
 /* Ends its thread, connections and socket; memory stays. Then starts it again. */
 void fake_stop(struct fake *f);
 void fake_start(struct fake *f);
-/* Between stop and start: slots, declaration, member and credits are gone. */
+/* Between stop and start: slots, beats, declaration, member and credits are gone. */
 void fake_forget(struct fake *f);
 /* Gives a credit if a slot is free, whatever `grant` says. With the lock. */
 void fake_give_credit(struct fake *f);

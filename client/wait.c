@@ -110,6 +110,8 @@ int ckpt_wait(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t timeo
 
 	if (r < 0)
 		return error_keep("ckpt_wait", r, &e);
+	beating_begin(c->beat, CKPT_PHASE_CHECKPOINT, "wait");
 	r = wait_for(c, step, what, timeout_ms, ret_newer, &e);
+	beating_end(c->beat);
 	return call_leave(c, "ckpt_wait", r, &e);
 }

@@ -366,6 +366,77 @@ struct ckpt_read_args {
 CKPT_API int ckpt_stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
 			      struct ckpt_loaded *ret);
 
+/* ---- Steps and phases: what ckptd's failure detector is told ---- */
+
+/*
+ * These calls are for every step: they write into memory that ckptd looks at, make no system call,
+ * wait for nobody and take no lock. They work from ckpt_open() on; while ckptd is gone they go
+ * nowhere, and succeed.
+ */
+
+#define CKPT_METRICS_MAX 8  /* metrics of the trainer's own, for one handle */
+#define CKPT_WORD_MAX	 31 /* bytes of a metric's name, a role, a phase's `what` */
+#define CKPT_PHASE_DEPTH 4  /* phases in one another */
+
+/* Which values of a struct ckpt_beat are given. A value that is given may be NaN. */
+#define CKPT_BEAT_LOSS	    1u
+#define CKPT_BEAT_GRAD_NORM 2u
+#define CKPT_BEAT_TOKENS    4u
+#define CKPT_BEAT_METRIC(i) (0x100u << (i)) /* i: of ckpt_metric() */
+
+struct ckpt_beat {
+	size_t size;
+	uint64_t step;  /* that this rank has finished */
+	unsigned flags; /* CKPT_BEAT_* */
+	uint64_t tokens; /* of this rank in this step */
+	double loss, grad_norm;
+	double metrics[CKPT_METRICS_MAX];
+};
+
+/* Says that a step is done, once for each. */
+CKPT_API int ckpt_beat(struct ckpt *c, const struct ckpt_beat *b);
+/* Registers a metric by name, or finds it: its index, 0 to CKPT_METRICS_MAX - 1. */
+CKPT_API int ckpt_metric(struct ckpt *c, const char *name);
+
+/*
+ * Parts of a step, which tell who waits for whom, and long phases, in which no step is expected.
+ * Where nothing is declared a rank is in CKPT_PHASE_STEP. ckpt_prepare(), saves, waits and loads
+ * declare CHECKPOINT and LOAD themselves.
+ */
+enum ckpt_phase {
+	CKPT_PHASE_STEP = 0,
+	CKPT_PHASE_DATA = 1, /* waits for input */
+	CKPT_PHASE_SYNC = 2, /* in a collective: waits for other ranks */
+	CKPT_PHASE_OPTIMIZE = 3,
+	/* long ones */
+	CKPT_PHASE_CHECKPOINT = 4,
+	CKPT_PHASE_LOAD = 5,
+	CKPT_PHASE_EVALUATE = 6,
+	CKPT_PHASE_COMPILE = 7, /* warm-up, autotuning, first steps */
+	CKPT_PHASE_IDLE = 8,    /* on purpose */
+	CKPT_PHASE_OTHER = 9,
+};
+
+/*
+ * what: the trainer's word for a long phase, or NULL; phases of one word have one history of how
+ * long they take. expected_ms: how long this one will, 0: not known. Every begin is followed by its
+ * end; CKPT_ESTATE where more than CKPT_PHASE_DEPTH are begun, or none is to be ended.
+ */
+CKPT_API int ckpt_phase_begin(struct ckpt *c, enum ckpt_phase phase, const char *what,
+			      int64_t expected_ms);
+CKPT_API int ckpt_phase_end(struct ckpt *c);
+
+/* Ranks that name the same role do the same work and are compared with each other; without a role
+ * all ranks of the job are. */
+CKPT_API int ckpt_role(struct ckpt *c, const char *role);
+
+/*
+ * 1: ckptd asks for a checkpoint at this step or before it; save now. 0: it does not. Asked at the
+ * same step on all ranks the answer is the same on all. It is 1 until a save or ckpt_skip() of that
+ * step or a later one.
+ */
+CKPT_API int ckpt_should_save(struct ckpt *c, uint64_t step);
+
 /* ---- Foreign event loops ---- */
 
 /* Poll this descriptor for reading and call ckpt_pump(): it reads what came and never waits. */

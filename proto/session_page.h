@@ -17,6 +17,9 @@
 #define SESSION_PAGE_BYTES 4096u
 #define SESSION_VERSION 1u
 
+/* Bits of Hello and HelloReply: what each side can do beyond its version. */
+#define SESSION_FEATURE_BEATS 1u /* a page for beats is given with an open (proto/beat_page.h) */
+
 struct session_page {
 	uint64_t magic;
 	uint32_t version;
