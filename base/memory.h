@@ -3,7 +3,7 @@
  * memory.h - memory that outlives ckptd: named regions, kept by the keeper of descriptors.
  *
  * A region is a memfd (mode 0600) that is mapped here and handed to the fd store under its name
- * before create() returns; after a crash the next ckptd finds it by walking. Names are
+ * before create() or keep() returns; after a crash the next ckptd finds it by walking. Names are
  * [a-z0-9.-]{1,200}. create() and destroy() take a second per GiB and wait for the store's answer,
  * seal() takes as long where pages are missing: they are for workers. adopt() only on the loop, the
  * rest from any thread, one region by one thread at a time.
@@ -19,6 +19,7 @@
 #include "base/list.h"
 
 #define REGION_NAME_MAX 200
+#define REGION_SMALL_MAX 65536u
 
 struct memory;
 
@@ -39,10 +40,14 @@ struct memory_ops {
 	 */
 	int (*create)(struct memory *, const char *name, uint64_t size, struct region **ret);
 	/*
-	 * One page that ends with ckptd: the fd store is not asked, neither here nor at its
-	 * destroy(); both take some system calls, less than a millisecond.
+	 * A few pages, at most REGION_SMALL_MAX bytes, that end with ckptd: the fd store is not
+	 * asked, neither here nor at its destroy(); both take some system calls, less than a
+	 * millisecond. Who has it may not change its seals.
 	 */
-	int (*create_page)(struct memory *, const char *name, struct region **ret);
+	int (*create_small)(struct memory *, const char *name, uint64_t size, struct region **ret);
+	/* From here on it outlives ckptd like one of create(). Waits for the store: for workers;
+	 * meanwhile it may be read, written and exported, and nothing else. */
+	int (*keep)(struct memory *, struct region *);
 	/* After this no process can map it for writing anew; existing writers keep theirs. */
 	int (*seal)(struct memory *, struct region *);
 	/* Takes it out of the fd store first, then unmaps and closes it. */

@@ -10,6 +10,7 @@
  *   tables, not in the log             goes on to be committed
  *   WRITING, process alive             stays that process's
  *   process gone                       slots that hold nothing are destroyed
+ *   beat page of a living member       is read on from where it is (beats.c)
  */
 #include <config.h>
 
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "ckptd/beats.h"
 #include "ckptd/digesting.h"
 #include "ckptd/start.h"
 #include "model/table.h"
@@ -403,7 +405,7 @@ static void adopt_checkpoint(struct checkpoint *c)
 	}
 }
 
-static void adopt_finish(struct job *j)
+static void adopt_finish(struct job *j, struct list *regions)
 {
 	struct checkpoint *c, *next;
 	struct member *m;
@@ -415,6 +417,7 @@ static void adopt_finish(struct job *j)
 			adopt_checkpoint(c);
 	}
 	adopt_members(j);
+	beats_adopt(j, regions);
 	let_go_of_declarations(j);
 	list_each(c, &j->checkpoints, link) {
 		checkpoint_resume(c);
@@ -454,7 +457,7 @@ static void adopt_job(struct job *j, struct list *regions)
 		list_del(&r->link);
 		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
 			job_tell(j, 3, "%s; what it describes behind that is lost", e.text);
-		adopt_finish(j);
+		adopt_finish(j, regions);
 		return;
 	}
 	/* No memory of this job: the next open begins an epoch on what is durable. */

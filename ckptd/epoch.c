@@ -29,6 +29,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/beats.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
@@ -277,10 +278,13 @@ static void reply_open(struct member *m, const struct open_request *r)
 	Ckpt__OpenReply body = CKPT__OPEN_REPLY__INIT;
 	uint32_t slots[64];
 	struct slot *s;
-	int fd = mem->ops->export_fd(mem, m->page, false);
+	int fds[2] = { mem->ops->export_fd(mem, m->page, false), beats_export(m) };
 
-	if (fd < 0) {
-		session_reply_error(r->session, r->request, fd, "open: hand over the session page");
+	if (fds[0] < 0) {
+		if (fds[1] >= 0)
+			mem->ops->close_fd(mem, fds[1]);
+		session_reply_error(r->session, r->request, fds[0],
+				    "open: hand over the session page");
 		return;
 	}
 	body.job_id = (ProtobufCBinaryData){ 16, j->history.job.id.b };
@@ -299,7 +303,9 @@ static void reply_open(struct member *m, const struct open_request *r)
 	reply.id = r->request;
 	reply.body_case = CKPT__REPLY__BODY_OPEN;
 	reply.open = &body;
-	session_reply(r->session, &reply, &fd, 1);
+	body.beats = fds[1] >= 0;
+	body.beat_fd = body.beats;
+	session_reply(r->session, &reply, fds, body.beats ? 2 : 1);
 }
 
 static void join(struct opening *o)

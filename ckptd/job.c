@@ -26,6 +26,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/beats.h"
 #include "ckptd/load.h"
 #include "ckptd/replicas.h"
 #include "ckptd/sharing.h"
@@ -524,6 +525,7 @@ void job_free(struct job *j)
 	list_each_safe(m, m_next, &j->members, link) {
 		if (m->declared)
 			declared_unref(j, m->declared);
+		beats_free(m);
 		alloc_free(m);
 	}
 	/* Sessions and works have ended, loads with them: nobody has a reference any more. */

@@ -147,6 +147,7 @@ struct member {
 	uint64_t epoch;          /* it may save in */
 	struct declared *declared;
 	struct region *page;     /* struct session_page */
+	struct beats *beats;     /* beats.c; NULL: it cannot beat */
 	uint64_t credit;         /* newest granted */
 	bool credit_unused;
 	uint64_t blob_bytes;
@@ -174,6 +175,8 @@ struct waiter {
 struct job {
 	struct list link; /* in node->jobs */
 	struct node *node;
+	uint64_t next_beats;  /* the newest beat page's */
+	uint64_t wanted_step; /* the first save at or after it was asked for; 0: none */
 	struct history history;
 	struct joblog *log;
 	uint8_t token[32];

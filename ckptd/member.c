@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/beats.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/watching.h"
@@ -124,6 +125,7 @@ static void member_free(struct member *m)
 	assert(!m->session);
 	if (m->page)
 		mem->ops->destroy(mem, m->page);
+	beats_leave(m);
 	if (m->declared)
 		declared_unref(m->job, m->declared);
 	list_del(&m->link);
@@ -148,7 +150,7 @@ static int member_make_page(struct member *m)
 	hex_format(hex, m->job->history.job.id.b, 16);
 	snprintf(name, sizeof(name), "page.%s.%u.%llx", hex, m->rank,
 		 (unsigned long long)rng_u64(m->job->node->env.rng));
-	r = mem->ops->create_page(mem, name, &region);
+	r = mem->ops->create_small(mem, name, SESSION_PAGE_BYTES, &region);
 	if (r < 0)
 		return r;
 	assert(region->size == SESSION_PAGE_BYTES);
@@ -207,6 +209,8 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 	}
 	if (err < 0)
 		return err;
+	if (session_beats(r->session))
+		beats_join(m, r->reconnect);
 	if (r->reconnect && r->loaded_epoch == j->history.epoch.number)
 		member_enter_epoch(m);
 	if (m->session)
@@ -283,6 +287,7 @@ void member_publish_epoch(struct job *j)
 {
 	struct member *m;
 
+	beats_forget_save(j);
 	list_each(m, &j->members, link) {
 		if (m->page)
 			((struct session_page *)m->page->base)->epoch = j->history.epoch.number;

@@ -4,8 +4,9 @@
  *
  *   1. A region that create() returned has every page (fallocate), cannot change its size (seals
  *      GROW, SHRINK) and is in the fd store: no later touch fails, no trainer can make ckptd die
- *      of SIGBUS by truncating it, and the death of ckptd loses nothing (I6). One of create_page()
- *      is all that but for the fd store.
+ *      of SIGBUS by truncating it, and the death of ckptd loses nothing (I6). One of create_small()
+ *      is in the fd store only from keep() on, and nobody can add seals to it (FUTURE_WRITE would
+ *      keep the next ckptd from writing to it).
  *   2. After seal() nobody can map it for writing anew, nor punch holes (FUTURE_WRITE), nor change
  *      the seals; here it is mapped for reading alone. Maps that were writable stay: see I2 for
  *      what catches a trainer that writes late.
@@ -47,6 +48,7 @@
 
 enum { PAGE = 4096 };
 static const int seals_size = F_SEAL_GROW | F_SEAL_SHRINK;
+static const int seals_small = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 static const int seals_slot = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 static const int seals_frozen = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE;
 
@@ -250,7 +252,7 @@ static int make_region(struct memfd_memory *m, const char *name, uint64_t size, 
 	r = map_region(mr, PROT_READ | PROT_WRITE);
 	if (r == 0)
 		r = populate(m, mr);
-	if (r == 0 && fcntl(mr->fd, F_ADD_SEALS, seals_size) != 0)
+	if (r == 0 && fcntl(mr->fd, F_ADD_SEALS, store ? seals_size : seals_small) != 0)
 		r = -errno;
 	if (r == 0 && store)
 		r = keeper_store(m->keeper, name, mr->fd);
@@ -294,9 +296,20 @@ static int create(struct memory *memory, const char *name, uint64_t size, struct
 	return take(memory, name, size, true, ret);
 }
 
-static int create_page(struct memory *memory, const char *name, struct region **ret)
+static int create_small(struct memory *memory, const char *name, uint64_t size, struct region **ret)
 {
-	return take(memory, name, PAGE, false, ret);
+	assert(size <= REGION_SMALL_MAX);
+	return take(memory, name, size, false, ret);
+}
+
+static int keep(struct memory *memory, struct region *r)
+{
+	struct memfd_region *mr = region_of(r);
+	int error = keeper_store(of(memory)->keeper, r->name, mr->fd);
+
+	assert(!mr->stored);
+	mr->stored = error == 0;
+	return error;
 }
 
 /* ---- The life of one ---- */
@@ -486,7 +499,8 @@ static void close_fd(struct memory *memory, int fd)
 
 static const struct memory_ops memfd_ops = {
 	.create = create,
-	.create_page = create_page,
+	.create_small = create_small,
+	.keep = keep,
 	.seal = seal,
 	.destroy = destroy,
 	.adopt = adopt,

@@ -76,6 +76,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->sessions);
 	list_init(&n->early);
 	timer_init(&n->stop_timer, stop_late);
+	beats_node_init(n);
 	if (events_new(n, &n->events) < 0 || watching_new(n, &n->watching) < 0) {
 		events_free(n->events);
 		alloc_free(n);
@@ -418,6 +419,7 @@ void node_free(struct node *n)
 	if (!n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
+	beats_node_fini(n);
 	epoch_never_ready(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)

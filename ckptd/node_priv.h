@@ -9,6 +9,22 @@
 #include "ckptd/node.h"
 #include "storage/store.h"
 
+struct beat_heard;
+
+/* beats.c: what ranks write into their beat pages. */
+struct beats_node {
+	struct list all;
+	struct timer timer;
+	uint64_t looked_ns; /* nothing told after it has a time before it */
+	uint64_t heard_ns;  /* something was new */
+	uint64_t told;      /* samples */
+	bool many, looking;
+	struct beat_heard *heard; /* of one look */
+	size_t heard_cap;
+};
+void beats_node_init(struct node *n);
+void beats_node_fini(struct node *n);
+
 struct node {
 	struct env env;
 	struct node_options options;
@@ -31,6 +47,7 @@ struct node {
 	struct events *events;
 	uint32_t next_number;      /* of jobs, for the detector */
 	struct watching *watching; /* NULL: nothing is watched */
+	struct beats_node beats;
 };
 
 #define WORLD_MAX 65536u

@@ -33,6 +33,7 @@ struct session {
 	struct session_use use;
 	uint32_t refs;
 	bool hello;
+	uint64_t features; /* of the other side */
 };
 
 /* ---- What the machines need ---- */
@@ -63,6 +64,11 @@ const struct process_id *session_process(const struct session *s)
 struct node *session_node(const struct session *s)
 {
 	return s->node;
+}
+
+bool session_beats(const struct session *s)
+{
+	return s->features & SESSION_FEATURE_BEATS;
 }
 
 void session_forget_member(struct session *s)
@@ -156,6 +162,8 @@ static void on_hello(struct session *s, uint64_t id, const Ckpt__Hello *m)
 		return;
 	}
 	s->hello = true;
+	s->features = m->features;
+	body.features = SESSION_FEATURE_BEATS;
 	body.version = SESSION_VERSION;
 	body.program = (char *)PACKAGE_STRING;
 	body.leaf = s->node->options.geometry.leaf;

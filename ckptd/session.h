@@ -19,6 +19,8 @@ void session_unref(struct session *s);
 bool session_connected(const struct session *s);
 const struct process_id *session_process(const struct session *s);
 struct node *session_node(const struct session *s);
+/* It can write beats (SESSION_FEATURE_BEATS). */
+bool session_beats(const struct session *s);
 /* Its member has gone or belongs to another connection now. */
 void session_forget_member(struct session *s);
 /* From here on its process's end is told, however its connection ends; false: it was told before,

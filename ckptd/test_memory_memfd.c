@@ -194,6 +194,33 @@ static void test_sealed_region_cannot_be_written_anew(void **state)
 	f->memory->ops->destroy(f->memory, r);
 }
 
+static int child_forbid_maps(int fd)
+{
+	return fcntl(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0 ? 0 : errno;
+}
+
+/* Some pages that another process writes to as well: it can neither shorten them nor keep the next
+ * ckptd from mapping them. */
+static void test_small_region(void **state)
+{
+	struct fixture *f = *state;
+	uint64_t before = f->memory->ops->available(f->memory, NULL);
+	struct region *r = NULL;
+	int fd;
+
+	assert_int_equal(f->memory->ops->create_small(f->memory, "beat.1", 3 * 4096, &r), 0);
+	assert_int_equal(r->size, 3 * 4096);
+	assert_int_equal(f->memory->ops->available(f->memory, NULL), before - 3 * 4096);
+	fd = f->memory->ops->export_fd(f->memory, r, true);
+	assert_int_equal(in_child(child_truncate, fd), EPERM);
+	assert_int_equal(in_child(child_forbid_maps, fd), EPERM);
+	assert_int_equal(f->memory->ops->keep(f->memory, r), 0);
+	((uint8_t *)r->base)[3 * 4096 - 1] = 7;
+	close(fd);
+	f->memory->ops->destroy(f->memory, r);
+	assert_int_equal(f->memory->ops->available(f->memory, NULL), before);
+}
+
 static void test_seal_fills_holes(void **state)
 {
 	struct fixture *f = *state;
@@ -504,6 +531,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 		T(test_region_is_zeroed_whole_and_counted),
 		T(test_sealed_region_cannot_be_written_anew),
+		T(test_small_region),
 		T(test_seal_fills_holes),
 		T(test_read_only_descriptor),
 		T(test_budget),

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching_json.h"
@@ -196,6 +197,7 @@ static void time_came(struct timer *t)
 	struct watching *w = container_of(t, struct watching, timer);
 	uint64_t now = loop_now(w->node->env.loop);
 
+	beats_scan(w->node); /* nobody is late who has only not been heard yet */
 	if (now > w->last_ns)
 		w->last_ns = now;
 	detector_advance(w->detector, w->last_ns);
@@ -210,6 +212,7 @@ void node_sample(struct node *n, const struct sample *s)
 	assert(loop_is_current(n->env.loop));
 	if (!w)
 		return;
+	beats_scan(n); /* what ranks did before comes before it */
 	if (copy.time_ns == 0)
 		copy.time_ns = loop_now(n->env.loop);
 	if (copy.time_ns < w->last_ns)
@@ -245,6 +248,7 @@ void watching_joined(const struct member *m)
 {
 	struct sample s = of_rank(m, SAMPLE_MEMBER);
 
+	snprintf(s.member.role, sizeof(s.member.role), "%s", beats_role(m));
 	node_sample(m->job->node, &s);
 }
 

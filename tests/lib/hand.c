@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "model/load_plan.h"
 #include "proto/session.pb-c.h"
+#include "proto/beat_page.h"
 #include "proto/session_page.h"
 
 #define TURNS_MAX 6000 /* of 10 ms */
@@ -155,6 +156,7 @@ int hand_connect(struct hand *k, struct host *h)
 	if (connect(k->fd, (struct sockaddr *)&a, sizeof(a)) < 0)
 		return fail(k, -errno, "connect");
 	hello.version_min = hello.version_max = SESSION_VERSION;
+	hello.features = SESSION_FEATURE_BEATS;
 	hello.program = (char *)"test by hand";
 	q.body_case = CKPT__REQUEST__BODY_HELLO;
 	q.hello = &hello;
@@ -167,6 +169,8 @@ void hand_close(struct hand *k)
 		munmap(k->slots[i], k->slot_bytes);
 	if (k->page)
 		munmap(k->page, SESSION_PAGE_BYTES);
+	if (k->beats)
+		munmap(k->beats, BEAT_PAGE_BYTES);
 	close(k->fd);
 	memset(k, 0, sizeof(*k));
 	k->fd = -1;
@@ -186,14 +190,18 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &o;
 	r = hand_ask(k, &q, &a);
-	if (r == 0 && a.n_fds == 1) {
+	if (r == 0 && a.n_fds == 2 && a.reply->open->beats) {
 		k->page = mmap(NULL, SESSION_PAGE_BYTES, PROT_READ, MAP_SHARED, a.fds[0], 0);
 		k->epoch = a.reply->open->epoch;
 		k->base_step = a.reply->open->has_base ? a.reply->open->base_step : HAND_BASE_NONE;
 		if (k->page == MAP_FAILED || k->page->magic != SESSION_PAGE_MAGIC)
 			r = fail(k, -EPROTO, "the session page is none");
+		k->beats = mmap(NULL, BEAT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+				a.fds[1], 0);
+		if (k->beats == MAP_FAILED || k->beats->magic != BEAT_PAGE_MAGIC)
+			r = fail(k, -EPROTO, "the beat page is none");
 	} else if (r == 0) {
-		r = fail(k, -EPROTO, "open: not one descriptor");
+		r = fail(k, -EPROTO, "open: not two descriptors");
 	}
 	hand_answer_free(&a);
 	return r;

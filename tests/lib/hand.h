@@ -28,6 +28,7 @@ struct hand {
 	int fd;
 	uint64_t next_id;
 	struct session_page *page;
+	struct beat_page *beats; /* the one of its newest open */
 	uint8_t *slots[HAND_SLOTS_MAX];
 	uint32_t numbers[HAND_SLOTS_MAX];
 	size_t n_slots;

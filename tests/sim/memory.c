@@ -163,9 +163,25 @@ static int sim_create(struct memory *m, const char *name, uint64_t size, struct 
 	return take(s, name, size, true, ret);
 }
 
-static int sim_create_page(struct memory *m, const char *name, struct region **ret)
+static int sim_create_small(struct memory *m, const char *name, uint64_t size, struct region **ret)
 {
-	return take(memory_of(m), name, PAGE, false, ret);
+	assert(size <= REGION_SMALL_MAX);
+	return take(memory_of(m), name, size, false, ret);
+}
+
+static int sim_keep(struct memory *m, struct region *r)
+{
+	struct sim_memory *s = memory_of(m);
+	struct backing *b = region_of(r)->backing;
+
+	assert(s->life->running != &s->life->control && !b->stored);
+	world_op(s->keeper->world, "keep region", 0);
+	if (world_one_in(s->keeper->world, s->keeper->options.create_fails))
+		return -EIO;
+	b->stored = true;
+	b->refs++;
+	world_note(s->keeper->world, r->name, r->size, 2, 0);
+	return 0;
 }
 
 static int sim_seal(struct memory *m, struct region *r)
@@ -298,7 +314,8 @@ static uint64_t sim_available(struct memory *m, uint64_t *ret_budget)
 
 static const struct memory_ops sim_ops = {
 	.create = sim_create,
-	.create_page = sim_create_page,
+	.create_small = sim_create_small,
+	.keep = sim_keep,
 	.seal = sim_seal,
 	.destroy = sim_destroy,
 	.adopt = sim_adopt,

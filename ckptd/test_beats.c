@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Beat pages of a node: given with an open, looked at, asked for saves, and taken away. That they
+ * outlive ckptd is tested in tests/sim and tests/it.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "ckptd/beats.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
+static struct job *the_job(struct node_test *t)
+{
+	struct job *j = list_first(&t->host.node->jobs, struct job, link);
+
+	assert_non_null(j);
+	return j;
+}
+
+static struct member *rank(struct node_test *t, uint32_t r)
+{
+	struct member *m = member_of_rank(the_job(t), r);
+
+	assert_non_null(m);
+	return m;
+}
+
+/* As libckpt does it. */
+static void beat(struct hand *k, uint64_t step)
+{
+	struct beat_page *p = k->beats;
+	uint64_t now = now_ns();
+
+	beat_page_put(p, atomic_load(&p->written) + 1,
+		      &(struct beat_record){.kind = BEAT_KIND_STEP, .time_ns = now, .step = step});
+	atomic_store(&p->next_step, step + 1);
+	atomic_store(&p->place, BEAT_PLACE(PHASE_STEP, now));
+}
+
+static void turn_until_told(struct node_test *t, uint64_t n)
+{
+	for (int i = 0; i < TURNS_MAX && t->host.node->beats.told < n; i++)
+		host_turn(&t->host);
+	assert_int_equal(t->host.node->beats.told, n);
+}
+
+static void test_looked_at(void **state)
+{
+	struct node_test *t = *state;
+	char role[BEAT_TEXT_BYTES] = "stage 0";
+	struct beat_now now;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1"); /* before it declares or prepares anything */
+	join(t, &t->b, 1, 2, "run1");
+	assert_true(beats_now(rank(t, 0), &now));
+	assert_false(now.stepped);
+	assert_string_equal(beats_role(rank(t, 0)), "");
+	beat(&t->a, 1);
+	beat(&t->a, 2);
+	beat(&t->b, 1);
+	turn_until_told(t, 3); /* by the timer */
+	assert_true(beats_now(rank(t, 0), &now));
+	assert_int_equal(now.step, 3);
+	assert_int_equal(now.phase, PHASE_STEP);
+	assert_true(now.since_ns > 0);
+	beat_page_put_text(t->a.beats, &t->a.beats->role, role);
+	turn_until_told(t, 4);
+	assert_string_equal(beats_role(rank(t, 0)), "stage 0");
+}
+
+/* Who gives a sample of now has heard all that was before it. */
+static void test_looked_at_before_other_samples(void **state)
+{
+	struct node_test *t = *state;
+	struct sample s = {.kind = SAMPLE_ALIVE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	turn_until_told(t, 0);
+	host_turn(&t->host); /* the loop reads its clock */
+	beat(&t->a, 1);
+	host_turn(&t->host);
+	node_sample(t->host.node, &s);
+	assert_int_equal(t->host.node->beats.told, 1);
+}
+
+static uint64_t wanted(const struct hand *k)
+{
+	return atomic_load(&k->beats->wanted_step);
+}
+
+static void test_ask_save(void **state)
+{
+	struct node_test *t = *state;
+	struct err e = {0};
+	uint64_t step = 0;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	beat(&t->a, 100);
+	assert_int_equal(beats_ask_save(the_job(t), &step, &e), -EAGAIN);
+	test_says(e.text, "1 of 2 ranks");
+	join(t, &t->b, 1, 2, "run1");
+	assert_int_equal(beats_ask_save(the_job(t), &step, &e), -EAGAIN);
+	test_says(e.text, "rank 1");
+	assert_int_equal(wanted(&t->a), 0);
+	beat(&t->b, 107); /* ahead */
+	assert_int_equal(beats_ask_save(the_job(t), &step, &e), 0);
+	assert_true(step > 108);
+	assert_int_equal(wanted(&t->a), step);
+	assert_int_equal(wanted(&t->b), step);
+	/* The job goes on from an older checkpoint: nobody waits for that step any more. */
+	leave(&t->a);
+	leave(&t->b);
+	join(t, &t->a, 0, 2, "run2");
+	assert_int_equal(wanted(&t->a), 0);
+}
+
+/* Steps that take no time: what is wanted lies further ahead than they can come in a second. */
+static void test_ask_save_of_fast_steps(void **state)
+{
+	struct node_test *t = *state;
+	struct err e = {0};
+	uint64_t step = 0, before = now_ns(), each;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	for (uint64_t s = 0; s < 8; s++)
+		beat(&t->a, s);
+	each = (now_ns() - before) / 7 + 1;
+	for (int i = 0; i < 3; i++)
+		host_turn(&t->host);
+	assert_int_equal(beats_ask_save(the_job(t), &step, &e), 0);
+	assert_true(step >= 8 + 1000000000 / max_u64(each, 100000));
+}
+
+/* Nothing is left of a rank that has gone, however far its page had come. */
+static void test_leave(void **state)
+{
+	struct node_test *t = *state;
+	struct memory *m;
+	uint64_t before, budget;
+
+	begin_node(t);
+	m = t->host.memory;
+	join(t, &t->b, 1, 2, "run1"); /* the ledger's memory is taken, and stays */
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	before = m->ops->available(m, &budget);
+	for (int i = 0; i < 5; i++) {
+		join(t, &t->a, 0, 2, "run1");
+		for (int k = 0; k < 10 * i; k++)
+			host_turn(&t->host);
+		assert_true(m->ops->available(m, &budget) < before);
+		beat(&t->a, (uint64_t)i);
+		member_left(rank(t, 0), MEMBER_BYE);
+		assert_int_equal(t->host.node->beats.told, i + 1); /* its last words */
+		leave(&t->a);
+		for (int k = 0; k < TURNS_MAX && m->ops->available(m, &budget) != before; k++)
+			host_turn(&t->host);
+		assert_int_equal(m->ops->available(m, &budget), before);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_looked_at), NODE_TEST(test_looked_at_before_other_samples),
+		NODE_TEST(test_ask_save),  NODE_TEST(test_ask_save_of_fast_steps),
+		NODE_TEST(test_leave),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
