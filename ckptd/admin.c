@@ -17,6 +17,7 @@
 #include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/trust.h"
 #include "codec/digest.h"
 #include "model/trust.h"
 
@@ -27,8 +28,8 @@ struct deed {
 	struct session *session;
 	uint64_t request;
 	struct job *job;               /* whose log it is for; NULL: none */
-	struct checkpoint *checkpoint; /* to be pinned or not */
-	bool pin;
+	struct checkpoint *checkpoint; /* to be pinned or not, or trusted */
+	bool pin, trust;
 };
 
 bool admin_sees_all(struct session *s)
@@ -72,18 +73,18 @@ static const char *durable_name(const struct checkpoint *c)
 /* latest: what the next launch would get. */
 static json_t *checkpoint_json(const struct checkpoint *c, const struct checkpoint *latest)
 {
-	return json_pack(
-		"{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, "
-		"s:i, s:o, s:o, s:s, s:b, s:s}",
-		"step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16), "epoch",
-		(json_int_t)c->epoch, "state", state_name(c), "disk", durable_name(c), "memory",
-		(int)c->memory, "suspect", (int)c->disk_suspect, "pinned", (int)c->pinned, "base",
-		(int)checkpoint_is_base(c), "latest", (int)(c == latest), "bytes",
-		(json_int_t)c->bytes, "time_ns", (json_int_t)c->wall_ns, "world", (int)c->world,
-		"ranks_sealed", (int)c->n_sealed, "readers", (int)c->readers, "root",
-		hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "trust",
-		trust_word(c->trust), "doubted", (c->trust & TRUST_DOUBTED) != 0, "reason",
-		c->reason);
+	return json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, "
+			 "s:i, s:o, s:o, s:s, s:b, s:I, s:s}",
+			 "step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16),
+			 "epoch", (json_int_t)c->epoch, "state", state_name(c), "disk",
+			 durable_name(c), "memory", (int)c->memory, "suspect", (int)c->disk_suspect,
+			 "pinned", (int)c->pinned, "base", (int)checkpoint_is_base(c), "latest",
+			 (int)(c == latest), "bytes", (json_int_t)c->bytes, "time_ns",
+			 (json_int_t)c->wall_ns, "world", (int)c->world, "ranks_sealed",
+			 (int)c->n_sealed, "readers", (int)c->readers, "root",
+			 hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "trust",
+			 trust_word(c->trust), "doubted", (c->trust & TRUST_DOUBTED) != 0,
+			 "healthy_steps", (json_int_t)trust_healthy_steps(c), "reason", c->reason);
 }
 
 /* Where all is lost: what somebody must take note of, with rm. */
@@ -324,7 +325,9 @@ static void deed_done(void *arg, int status_code)
 {
 	struct deed *d = arg;
 
-	if (d->checkpoint && status_code == 0)
+	if (d->checkpoint && status_code == 0 && d->trust)
+		trust_recorded(d->checkpoint);
+	else if (d->checkpoint && status_code == 0)
 		set_pinned(d->checkpoint, d->pin);
 	if (d->checkpoint) {
 		d->checkpoint->works--;
@@ -349,9 +352,11 @@ static struct deed *deed_new(struct session *s, uint64_t request)
 	return d;
 }
 
-static int pin(struct session *s, uint64_t request, struct checkpoint *c, bool on)
+/* A record that says `value` of it. */
+static int mark(struct session *s, uint64_t request, struct checkpoint *c, enum record_type type,
+		uint32_t value)
 {
-	struct record r = { .type = RECORD_PIN };
+	struct record r = {.type = type};
 	struct deed *d = deed_new(s, request);
 	int err;
 
@@ -359,11 +364,12 @@ static int pin(struct session *s, uint64_t request, struct checkpoint *c, bool o
 		return -ENOMEM;
 	d->job = c->job;
 	d->checkpoint = c;
-	d->pin = on;
+	d->pin = type == RECORD_PIN && value;
+	d->trust = type == RECORD_TRUST;
 	c->works++;
 	r.mark.step = c->step;
 	r.mark.attempt = c->attempt;
-	r.mark.value = on;
+	r.mark.value = value;
 	err = job_append(c->job, &r, deed_done, d);
 	if (err < 0) {
 		c->works--;
@@ -371,6 +377,15 @@ static int pin(struct session *s, uint64_t request, struct checkpoint *c, bool o
 		alloc_free(d);
 	}
 	return err;
+}
+
+/* What copies are worth ckptd finds out itself; what the bytes are worth somebody may know. */
+static int set_trust(struct session *s, uint64_t request, struct checkpoint *c, uint32_t value,
+		     struct err *e)
+{
+	if (value != TRUST_VERIFIED && value != TRUST_BAD)
+		return err_set(e, -EINVAL, "a checkpoint can be said to be verified or bad");
+	return mark(s, request, c, RECORD_TRUST, value);
 }
 
 /* What was lost is given up: from here on the job has nothing to restore, and says so. */
@@ -430,6 +445,11 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 			       "first, or stop ckptd and remove the whole job with 'ckptctl rm %s "
 			       "--all --data FOLDER'",
 			       (unsigned long long)c->step, j->history.job.name);
+	if (c->rereading || c->saying) {
+		recheck_give_way(j->node);
+		return err_set(e, -EAGAIN, "step %llu is just being read again",
+			       (unsigned long long)c->step);
+	}
 	if (c->pinned || checkpoint_is_base(c) || c->readers || c->works)
 		return err_set(e, -EBUSY, "step %llu is %s; it stays", (unsigned long long)c->step,
 			       c->pinned               ? "pinned"
@@ -531,8 +551,10 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		r = forget_lost(s, request, j, lost);
 	else if (m->verb == CKPT__ADMIN__VERB__REMOVE)
 		r = remove_one(s, request, c, &e);
+	else if (m->verb == CKPT__ADMIN__VERB__TRUST)
+		r = set_trust(s, request, c, m->trust, &e);
 	else
-		r = pin(s, request, c, m->verb == CKPT__ADMIN__VERB__PIN);
+		r = mark(s, request, c, RECORD_PIN, m->verb == CKPT__ADMIN__VERB__PIN);
 	if (r < 0)
 		session_reply_error(s, request, r, e.code ? e.text : NULL);
 }
@@ -552,6 +574,7 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	case CKPT__ADMIN__VERB__UNPIN:
 	case CKPT__ADMIN__VERB__GC:
 	case CKPT__ADMIN__VERB__TOKEN:
+	case CKPT__ADMIN__VERB__TRUST:
 		on_job_verb(s, request, m);
 		return;
 	case CKPT__ADMIN__VERB__REBUILD:

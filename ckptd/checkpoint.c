@@ -36,6 +36,7 @@
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
+#include "ckptd/trust.h"
 #include "ckptd/watching.h"
 #include "model/attempt.h"
 #include "model/table.h"
@@ -110,6 +111,7 @@ static void shard_clear(struct job *j, struct shard_state *s)
 void checkpoint_free(struct checkpoint *c)
 {
 	timer_disarm(c->job->node->env.loop, &c->timeout);
+	recheck_forget(c);
 	for (uint32_t r = 0; r < c->world; r++)
 		shard_clear(c->job, &c->shards[r]);
 	if (c->commit) {
@@ -362,6 +364,7 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 		ledger_blobs_free(r->blobs, r->n_blobs);
 		return err;
 	}
+	recheck_give_way(j->node);
 	m->credit_unused = false;
 	m->declared->refs++;
 	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs, r->n_blobs);
@@ -547,6 +550,7 @@ static void stale_check(struct checkpoint *c)
 	n = (uint32_t)(w.len / 16);
 	if (!w.bad && n > 0 && n == j->n_samples && digest_equal(&c->layout, &j->samples_layout) &&
 	    memcmp(w.buf, j->samples, w.len) == 0) {
+		trust_say(c, TRUST_DOUBTED);
 		j->stale_alarms++;
 		j->stale_step = c->step;
 		watching_stale(c);
@@ -582,6 +586,7 @@ static void commit_done(void *arg, int status)
 	c->agreed = CP_COMMITTED;
 	c->record_n = j->history.next_n - 1;
 	c->wall_ns = j->history.commits[j->history.n_commits - 1].wall_ns;
+	trust_committed(c);
 	stale_check(c);
 }
 
@@ -685,7 +690,8 @@ static bool is_only_pinned(const struct checkpoint *c)
 /* I9: memory goes only when a newer checkpoint is COMMITTED and nobody reads or persists it. */
 static bool memory_may_go(const struct checkpoint *c)
 {
-	if (c->works > c->expiring || c->readers > 0 || c->persist)
+	if (c->works > (uint32_t)c->expiring + c->saying + c->rereading || c->readers > 0 ||
+	    c->persist)
 		return false;
 	if (c->agreed == CP_ABORTED)
 		return c->abort_logged || job_log_down(c->job);

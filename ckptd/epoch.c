@@ -34,6 +34,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
 #include "ckptd/session.h"
+#include "ckptd/trust.h"
 #include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "storage/store.h"
@@ -67,6 +68,8 @@ bool checkpoint_restorable(const struct checkpoint *c)
 		return false;
 	/* Its free record is in the log or on the way: no epoch may begin with it (I15). */
 	if (c->durable == DUR_GONE && !BUG(REMOVED_IS_OFFERED))
+		return false;
+	if (c->trust & TRUST_BAD)
 		return false;
 	for (uint32_t r = 0; r < c->world && !disk; r++) {
 		const struct shard_state *s = &c->shards[r];
@@ -131,6 +134,8 @@ static const char *why_missed(struct job *j, const struct history_commit *h)
 {
 	struct checkpoint *c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
 
+	if (h->trust & TRUST_BAD)
+		return "it was said to be bad";
 	if (c && c->disk_suspect)
 		return c->reason;
 	return c ? "its copy in memory is damaged" : "neither memory nor files of it are left";
@@ -411,6 +416,7 @@ static void epoch_appended(void *arg, int status)
 		return;
 	}
 	j->epoch_over = false;
+	trust_epoch(j);
 	if (new_run && strcmp(o->reason, "new run") == 0) {
 		drop_old_run(j);
 		j->run_closed = false;
@@ -456,8 +462,8 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 			continue;
 		c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
 		/* Files that are damaged are kept for who may repair them. */
-		if (c &&
-		    (checkpoint_restorable(c) || c->durable == DUR_DONE || c->durable == DUR_GONE))
+		if (c && (checkpoint_restorable(c) || c->durable == DUR_DONE ||
+			  c->durable == DUR_GONE || (c->trust & TRUST_BAD)))
 			continue;
 		r.mark.step = h->commit.step;
 		r.mark.attempt = h->commit.attempt;

@@ -27,6 +27,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/start.h"
+#include "ckptd/trust.h"
 #include "storage/recover.h"
 #include "storage/staging.h"
 
@@ -130,6 +131,7 @@ static int take(struct adoption *x)
 	if (!f || f->n_commits == 0)
 		return err_set(&x->err, CKPT_ENOTFOUND, "nothing of it is left");
 	r = start_take_job(x->job, f);
+	trust_started(x->job);
 	return r < 0 ? err_code(&x->err, r, "take job '%s' over", x->name) : 0;
 }
 

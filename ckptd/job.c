@@ -31,6 +31,7 @@
 #include "ckptd/replicas.h"
 #include "ckptd/sharing.h"
 #include "ckptd/start.h"
+#include "ckptd/trust.h"
 #include "codec/digest.h"
 #include "storage/recover.h"
 
@@ -74,6 +75,8 @@ static void job_step(struct task *t)
 	sharing_step(j);
 	replicas_step(j);
 	persist_step(j);
+	trust_step(j);
+	recheck_step(j);
 	retain_step(j);
 	checkpoint_give_way(j);
 	checkpoint_collect(j);

@@ -106,6 +106,13 @@ struct checkpoint {
 	bool disk_suspect;          /* its files are damaged: kept, never offered */
 	bool pinned;
 	uint32_t trust;             /* what its trust records add up to: model/trust.h */
+	uint32_t said;              /* the same with what has no record yet */
+	bool saying;                /* such a record is on its way: one of works */
+	bool rereading;             /* one of works reads its files, and no memory */
+	bool reread_disk, reread_memory; /* all of it was read again, and matched */
+	bool off_line;                   /* the job does not go on from it */
+	uint64_t committed_ns;           /* loop's clock; 0: in an earlier life */
+	uint64_t healthy_from;           /* steps above it count for it */
 	bool stuck;                 /* its free record was refused: the next start tries again */
 	bool wait_durable;          /* somebody waits for it to be DURABLE */
 	bool no_room;               /* the disk had none for it: tried again when there may be */
@@ -228,6 +235,8 @@ struct job {
 	bool retaining;
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
+	uint64_t progress; /* newest step that it is known to have finished in this epoch */
+	bool in_trouble;   /* an alarm stands: trust.c */
 	uint64_t lost; /* commit records whose bytes were lost, reported */
 	uint64_t last_durable_step;
 	uint32_t number; /* the detector's; 0: not known to it yet */

@@ -28,6 +28,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
 #include "ckptd/sharing.h"
+#include "ckptd/trust.h"
 
 /* ---- Ending ---- */
 
@@ -255,6 +256,7 @@ static void load_go(struct load *l)
 		load_close(l);
 		return;
 	}
+	recheck_give_way(j->node);
 	l->checkpoint = c;
 	l->no_cache = c->no_cache;
 	c->readers++;

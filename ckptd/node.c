@@ -21,6 +21,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
+#include "ckptd/trust.h"
 #include "ckptd/watching.h"
 
 struct starting {
@@ -71,6 +72,10 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 		return err_code(e, -ENOMEM, "node");
 	n->env = *env;
 	n->options = *o;
+	if (recheck_new(n, &n->recheck) < 0) {
+		alloc_free(n);
+		return err_code(e, -ENOMEM, "node");
+	}
 	list_init(&n->jobs);
 	list_init(&n->failed_jobs);
 	list_init(&n->sessions);
@@ -190,6 +195,7 @@ static void start_done(struct work *w)
 	struct node *n = s->node;
 	int r = w->status;
 	struct found_job *f, *next;
+	struct job *j;
 
 	n->works--;
 	list_each_safe(f, next, &s->found.jobs, link) {
@@ -200,6 +206,8 @@ static void start_done(struct work *w)
 	if (r == 0) {
 		n->index = s->found.index;
 		adopt_memory(n);
+		list_each(j, &n->jobs, link)
+			trust_started(j);
 		n->ready = true;
 		events_adopt(n->events, &s->events);
 		watching_adopted(n);
@@ -354,6 +362,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
+	recheck_give_way(n);
 	list_each(j, &n->jobs, link) {
 		list_each(m, &j->members, link)
 			preparing_cancel(m);
@@ -406,6 +415,9 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
 	n->options.dedup = o->dedup;
+	n->options.keep_verified = o->keep_verified;
+	n->options.healthy_steps = o->healthy_steps;
+	n->options.recheck_rate = o->recheck_rate;
 	n->options.sessions_per_uid = o->sessions_per_uid;
 	n->options.jobs_per_uid = o->jobs_per_uid;
 	n->options.waits_per_session = o->waits_per_session;
@@ -420,6 +432,7 @@ void node_free(struct node *n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
 	beats_node_fini(n);
+	recheck_free(n->recheck);
 	epoch_never_ready(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)

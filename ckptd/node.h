@@ -60,6 +60,9 @@ struct node_options {
 	struct retention_policy retention;
 	uint32_t persist_every;      /* persist every N-th commit; 1: whenever the disk is free */
 	bool dedup;                  /* write what ranks hold alike once */
+	bool keep_verified;          /* the newest verified one stays, and the next to be */
+	uint64_t healthy_steps;      /* that verify a checkpoint; 0: steps do not */
+	uint64_t recheck_rate;       /* bytes a second; 0: copies are not read again */
 	uint64_t spare_bytes;        /* what spare/ may hold */
 	uint64_t disk_reserve;       /* bytes of the file system that stay free */
 	uint64_t attempt_timeout_ns; /* an attempt not sealed by all ranks by then is aborted */

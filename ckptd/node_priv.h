@@ -24,6 +24,7 @@ struct beats_node {
 };
 void beats_node_init(struct node *n);
 void beats_node_fini(struct node *n);
+struct recheck;
 
 struct node {
 	struct env env;
@@ -34,6 +35,7 @@ struct node {
 	struct list jobs, sessions;
 	struct list early;      /* opens that came before it was ready */
 	struct list failed_jobs; /* whose creation failed: freed by their next step */
+	struct recheck *recheck;
 	uint64_t next_load;
 	uint64_t next_cached; /* rounds of loads through the page cache: sharing.c */
 	void (*ready_fn)(void *arg, int status, const char *text);

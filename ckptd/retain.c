@@ -16,6 +16,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/trust.h"
 #include "storage/recover.h"
 
 #define RETAIN_MAX 4096 /* checkpoints of one job that are looked at */
@@ -53,7 +54,7 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 		c = order[i];
 		items[i] = (struct retention_item){
 			.step = c->step,
-			.clean = !c->disk_suspect,
+			.clean = !c->disk_suspect && !(c->trust & TRUST_BAD),
 			.pinned = c->pinned,
 			.base = checkpoint_is_base(c),
 			.busy = c->readers > 0 || c->works > 0 || c->stuck,
@@ -61,6 +62,7 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 		if (BUG(RETAIN_IGNORES_READERS))
 			items[i].busy = false;
 	}
+	trust_hold(j, order, items, n);
 	return retention_apply(&j->node->options.retention, items, n);
 }
 

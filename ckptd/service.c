@@ -108,6 +108,9 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->compression = (int)c->compression;
 	o->retention.keep_last = (uint32_t)c->keep_last;
 	o->retention.keep_every = c->keep_every;
+	o->keep_verified = c->keep_verified;
+	o->recheck_rate = c->recheck_rate;
+	o->healthy_steps = c->healthy_steps;
 	o->persist_every = (uint32_t)c->persist_every;
 	o->dedup = c->dedup;
 	o->spare_bytes = c->spare;

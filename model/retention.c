@@ -27,6 +27,8 @@ static const char *why_kept(const struct retention_policy *p, const struct reten
 		return item->clean ? "one of the newest" : "too few clean ones are newer";
 	if (p->keep_every && item->step % p->keep_every == 0)
 		return "kept every so many steps";
+	if (item->held)
+		return item->held;
 	return NULL;
 }
 

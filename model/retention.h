@@ -23,6 +23,7 @@ struct retention_item {
 	bool pinned;  /* by record */
 	bool base;    /* of the job's newest epoch */
 	bool busy;    /* being read or written */
+	const char *held; /* why it stays whatever the policy says; NULL: nothing */
 	bool expire;  /* out: may be freed now */
 	const char *kept_because; /* out: static words when expire is false */
 };

@@ -18,6 +18,7 @@ _ckptctl()
 	--step) return ;;
 	--to) COMPREPLY=($(compgen -f -- "$cur")); return ;;
 	--cast) COMPREPLY=($(compgen -W 'bf16 f16 f32 f64' -- "$cur")); return ;;
+	--set) COMPREPLY=($(compgen -W 'verified bad' -- "$cur")); return ;;
 	--shard-size) return ;;
 	--metadata) return ;;
 	--memory) return ;;
@@ -66,6 +67,7 @@ _ckptctl()
 	rm) want=job-steps opts=" --socket --data --json --yes --all --quiet --verbose --help" ;;
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
+	trust) want=job-step opts=" --socket --data --json --set --quiet --verbose --help" ;;
 	gc) want=job opts=" --socket --data --json --dry-run --keep-last --keep-every --incoming --quiet --verbose --help" ;;
 	diff) want=sides opts=" --data --json --tensor --memory --quiet --verbose --help" ;;
 	export) want=job-step opts=" --data --json --yes --tensor --format --output --cast --shard-size --metadata --memory --torch --quiet --verbose --help" ;;

@@ -57,5 +57,8 @@ struct verify_hooks {
 };
 MUST_CHECK int shard_verify(struct shard_reader *r, const struct verify_hooks *h,
 			    uint64_t *ret_bad, struct err *e);
+/* The same for n chunks from the first on. */
+MUST_CHECK int shard_verify_some(struct shard_reader *r, uint64_t first, uint64_t n,
+				 const struct verify_hooks *h, uint64_t *ret_bad, struct err *e);
 
 #endif

@@ -29,7 +29,7 @@ struct verify {
 	struct disk_queue *queue;
 	uint8_t *unpacked;             /* chunk bytes */
 	uint64_t buffer_len;
-	uint64_t next, bad;            /* next: chunk to be read */
+	uint64_t next, end, bad; /* next: chunk to be read; end: the first that is not */
 	unsigned in_flight;
 	struct disk_io ios[VERIFY_DEPTH];
 	uint64_t chunks[VERIFY_DEPTH]; /* what each io reads */
@@ -71,10 +71,9 @@ static bool more_chunks(struct verify *v)
 {
 	const struct shard_reader *r = v->reader;
 
-	while (v->next < r->n_chunks &&
-	       chunk_place_get(r->places, v->next).offset == end_of(r, v->next))
+	while (v->next < v->end && chunk_place_get(r->places, v->next).offset == end_of(r, v->next))
 		v->next++;
-	return v->next < r->n_chunks;
+	return v->next < v->end;
 }
 
 static int start_read(struct verify *v, unsigned i)
@@ -167,12 +166,19 @@ static int read_all(struct verify *v)
 int shard_verify(struct shard_reader *r, const struct verify_hooks *h, uint64_t *ret_bad,
 		 struct err *e)
 {
-	struct verify v = { .reader = r, .hooks = h };
+	return shard_verify_some(r, 0, r->n_chunks, h, ret_bad, e);
+}
+
+int shard_verify_some(struct shard_reader *r, uint64_t first, uint64_t n,
+		      const struct verify_hooks *h, uint64_t *ret_bad, struct err *e)
+{
+	struct verify v = {.reader = r, .hooks = h, .next = min_u64(first, r->n_chunks)};
 	struct disk *d = r->file->disk;
 	void *block = NULL;
 	uint8_t *buffers;
 	int rc = -ENOMEM;
 
+	v.end = v.next + min_u64(n, r->n_chunks - v.next);
 	v.buffer_len = round_up(r->table.geometry.chunk, DISK_ALIGN) + DISK_ALIGN;
 	buffers = alloc_aligned(VERIFY_DEPTH * v.buffer_len + r->table.geometry.chunk, &block);
 	if (buffers) {

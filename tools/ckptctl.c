@@ -112,12 +112,6 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		enum option_id id;
 		const char **to;
 	} texts[] = {
-		{OPTION_SOCKET, &c->socket},   {OPTION_DATA, &c->data},
-		{OPTION_FORMAT, &c->format},   {OPTION_OUTPUT, &c->output},
-		{OPTION_AS, &c->as},           {OPTION_TO, &c->to},
-		{OPTION_STEP, &c->step},       {OPTION_CAST, &c->cast},
-		{OPTION_TO_DATA, &c->to_data}, {OPTION_TORCH, &c->torch},
-		{OPTION_SINCE, &c->since},
 		{OPTION_SOCKET, &c->socket},
 		{OPTION_DATA, &c->data},
 		{OPTION_FORMAT, &c->format},
@@ -128,10 +122,12 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		{OPTION_CAST, &c->cast},
 		{OPTION_TO_DATA, &c->to_data},
 		{OPTION_TORCH, &c->torch},
+		{OPTION_SINCE, &c->since},
 		{OPTION_PEERS, &c->peers},
 		{OPTION_SELF, &c->self},
 		{OPTION_FLEET, &c->fleet},
 		{OPTION_HISTORY, &c->history},
+		{OPTION_SET, &c->set},
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)

@@ -409,6 +409,7 @@ int connection_ask(struct connection *c, const struct admin_question *q, json_t 
 	admin.since = q->since;
 	admin.since_ns = q->since_ns;
 	admin.wait = q->wait;
+	admin.trust = q->trust;
 	if (q->attempt)
 		admin.attempt = (ProtobufCBinaryData){ sizeof(q->attempt->b),
 						       (uint8_t *)(uintptr_t)q->attempt->b };

@@ -29,6 +29,7 @@ struct admin_question {
 	bool dry_run;
 	uint64_t since, since_ns; /* EVENTS */
 	bool wait;
+	uint32_t trust; /* of CKPT__ADMIN__VERB__TRUST */
 	int timeout_ms; /* 0: the usual; -1: none */
 };
 /* The answer's document; NULL where the answer is only "done". ret may be NULL. An error of ckptd

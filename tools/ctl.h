@@ -37,6 +37,7 @@ struct ctl {
 	const char *format, *output, *as, *cast, *to; /* NULL: not given */
 	const char *torch;                            /* --torch; NULL: not given */
 	const char *step;                        /* --step: digits; NULL: not given */
+	const char *set;                         /* --set; NULL: not given */
 	uint64_t memory, shard_size;             /* bytes; 0: not given */
 	const char *to_data;                     /* NULL: not given */
 	const char *since;                       /* --since; NULL: not given */
@@ -55,12 +56,13 @@ bool ctl_offline(const struct ctl *c);
  * sentence, which main() prints.
  */
 typedef int verb_fn(const struct ctl *c, struct err *e);
-verb_fn verb_status, verb_events, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin,
-	verb_gc, verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import,
-	verb_reshard, verb_node_check;
+	verb_fn, verb_status, verb_events, verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc, verb_rebuild, verb_token, verb_export, verb_diff, verb_layout, verb_import, verb_reshard, verb_node_check, verb_trust;
 
 MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */
 MUST_CHECK int rm_whole_job(const struct ctl *c, struct err *e); /* rm_job.c: --all */
+
+/* deeds.c: what ckptd is told of a checkpoint of args[0]: model/trust.h. */
+MUST_CHECK int deed_trust(const struct ctl *c, uint32_t what, struct err *e);
 
 /* ---- live.c and files_json.c: the document of `status` ---- */
 

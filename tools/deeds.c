@@ -17,6 +17,7 @@
 #include "base/bytes.h"
 #include "model/retention.h"
 #include "storage/catalog.h"
+#include "model/trust.h"
 #include "storage/disk_posix.h"
 #include "storage/index_rocksdb.h"
 #include "tools/connect.h"
@@ -35,6 +36,7 @@ struct deed {
 	const char *done;     /* in a sentence */
 	Ckpt__Admin__Verb verb;
 	bool asks;            /* is it really meant? */
+	uint32_t trust;       /* what is said of it */
 };
 
 static bool is_meant(const struct ctl *c, json_t *job, json_t **found, int n, struct err *e)
@@ -63,8 +65,12 @@ static int do_one(struct connection *conn, const struct deed *d, json_t *job, js
 		  struct err *e)
 {
 	struct attempt_id attempt;
-	struct admin_question q = { .verb = d->verb, .job = doc_text(job, "job"), .has_step = true,
-				    .step = doc_number(c, "step"), .attempt = &attempt };
+	struct admin_question q = {.verb = d->verb,
+				   .job = doc_text(job, "job"),
+				   .has_step = true,
+				   .step = doc_number(c, "step"),
+				   .attempt = &attempt,
+				   .trust = d->trust};
 	const struct timespec pause = { .tv_nsec = TRY_AGAIN_MS * 1000000 };
 	int r;
 
@@ -144,7 +150,7 @@ static int do_deed(const struct ctl *c, const struct deed *d, struct err *e)
 
 int verb_rm(const struct ctl *c, struct err *e)
 {
-	const struct deed d = { "rm", "is removed from disk", CKPT__ADMIN__VERB__REMOVE, true };
+	const struct deed d = {"rm", "is removed from disk", CKPT__ADMIN__VERB__REMOVE, true, 0};
 
 	if (c->all)
 		return rm_whole_job(c, e);
@@ -161,14 +167,23 @@ int verb_rm(const struct ctl *c, struct err *e)
 
 int verb_pin(const struct ctl *c, struct err *e)
 {
-	const struct deed d = { "pin", "is pinned", CKPT__ADMIN__VERB__PIN, false };
+	const struct deed d = {"pin", "is pinned", CKPT__ADMIN__VERB__PIN, false, 0};
 
 	return do_deed(c, &d, e);
 }
 
 int verb_unpin(const struct ctl *c, struct err *e)
 {
-	const struct deed d = { "unpin", "is not pinned", CKPT__ADMIN__VERB__UNPIN, false };
+	const struct deed d = {"unpin", "is not pinned", CKPT__ADMIN__VERB__UNPIN, false, 0};
+
+	return do_deed(c, &d, e);
+}
+
+int deed_trust(const struct ctl *c, uint32_t what, struct err *e)
+{
+	const struct deed d = {
+		"trust", what == TRUST_BAD ? "is bad: it is kept, and not offered" : "is verified",
+		CKPT__ADMIN__VERB__TRUST, false, what};
 
 	return do_deed(c, &d, e);
 }
@@ -278,10 +293,16 @@ static int file_plan(const struct ctl *c, struct data_job *j, json_t *jobs, stru
 	for (size_t i = 0; i < n; i++)
 		items[i] = (struct retention_item){
 			.step = order[i]->id.step,
-			.clean = true, /* only a running ckptd knows better */
+			.clean = !(order[i]->logged->trust & TRUST_BAD), /* ckptd knows more */
 			.pinned = order[i]->logged->pinned,
 			.base = data_is_base(j, order[i]->logged),
 		};
+	for (size_t i = n; i-- > 0;) {
+		if (!trust_reaches(order[i]->logged->trust, TRUST_VERIFIED))
+			continue;
+		items[i].held = "the newest verified one";
+		break;
+	}
 	retention_apply(&policy, items, n);
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(plan, plan_json(order[i], &items[i]));

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_trust.c - how checkpoints of a real node rise: read again, verified by what the job does,
+ * doubted by alarms; and that only what is in the log counts.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "ckptd/trust.h"
+#include "proto/session.pb-c.h"
+
+#define FAST (1ull << 40)
+
+static struct job *only_job(struct node_test *t)
+{
+	return list_first(&t->host.node->jobs, struct job, link);
+}
+
+static struct checkpoint *find(struct node_test *t, uint64_t step)
+{
+	struct checkpoint *c, *found = NULL;
+
+	list_each(c, &only_job(t)->checkpoints, link)
+		if (c->step == step && c->agreed == CP_COMMITTED)
+			found = c;
+	assert_non_null(found);
+	return found;
+}
+
+static void turn_until_told(struct node_test *t, const char *words)
+{
+	for (int i = 0; i < TURNS_MAX && !was_told(words); i++)
+		host_turn(&t->host);
+	assert_true(was_told(words));
+}
+
+static void turn_until_said(struct node_test *t, uint64_t step, uint32_t bits)
+{
+	for (int i = 0; i < TURNS_MAX && (find(t, step)->trust & bits) != bits; i++)
+		host_turn(&t->host);
+	assert_int_equal(find(t, step)->trust & bits, bits);
+}
+
+static void set_rate(struct node_test *t, uint64_t rate)
+{
+	t->o.recheck_rate = rate;
+	node_reload(t->host.node, &t->o);
+	job_poke(only_job(t));
+}
+
+/* Changes a byte of the only file of that kind. */
+static void damage_file(struct node_test *t, const char *pattern, off_t at)
+{
+	char path[512];
+	glob_t g;
+	int fd;
+	char c;
+
+	snprintf(path, sizeof(path), "%s/%s", t->dir, pattern);
+	assert_int_equal(glob(path, 0, NULL, &g), 0);
+	assert_int_equal(g.gl_pathc, 1);
+	fd = open(g.gl_pathv[0], O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &c, 1, at), 1);
+	c ^= 1;
+	assert_int_equal(pwrite(fd, &c, 1, at), 1);
+	close(fd);
+	globfree(&g);
+}
+
+static int set_trust(struct node_test *t, uint32_t level, uint64_t step)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+
+	m.verb = CKPT__ADMIN__VERB__TRUST;
+	m.job = (char *)"job";
+	m.step = step;
+	m.trust = level;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	return hand_ask_code(&t->a, &q);
+}
+
+/* ---- Complete ---- */
+
+static void test_files_and_memory_are_read_again(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	turn_until_told(t, "step 1 is complete");
+	assert_true(find(t, 1)->reread_disk);
+	assert_true(find(t, 1)->reread_memory);
+	end_node(t);
+	t->o.recheck_rate = 0;
+	begin_node(t);
+	assert_int_equal(find(t, 1)->trust, TRUST_COMPLETE); /* the log says so */
+}
+
+static void test_of_what_is_only_in_memory(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	t->o.persist_every = 1000;
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	turn_until_told(t, "step 1 is complete");
+	assert_false(find(t, 1)->reread_disk);
+	save_until(&t->a, 0, 2, CKPT_DURABLE); /* who waits has it written */
+	turn_until_told(t, "step 2 is complete");
+}
+
+static void test_off_means_off(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	assert_int_equal(find(t, 1)->trust, TRUST_LATEST);
+	set_rate(t, FAST);
+	turn_until_told(t, "step 1 is complete");
+}
+
+static void test_a_damaged_file_is_found(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	damage_file(t, "jobs/*/2.*/rank-*", 8192);
+	set_rate(t, FAST);
+	turn_until_told(t, "step 2, rank 0: its file was read again");
+	turn_until_told(t, "step 1 is complete");
+	assert_true(find(t, 2)->disk_suspect);
+	assert_int_equal(find(t, 2)->trust, TRUST_LATEST);
+	end_node(t); /* memory is gone */
+	t->o.recheck_rate = 0;
+	begin_node(t);
+	/* A new life of ckptd reads COMMIT alone: it is found bad again by whoever reads it. */
+	set_rate(t, FAST);
+	for (int i = 0; i < TURNS_MAX && !find(t, 2)->disk_suspect; i++)
+		host_turn(&t->host);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 1);
+	declare_and_prepare(&t->a, 0, 1);
+	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
+}
+
+static void test_damaged_memory_is_found(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.persist_every = 1000;
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	for (size_t i = 0; i < t->a.n_slots; i++)
+		if (t->a.numbers[i] == find(t, 1)->shards[0].slot->number)
+			t->a.slots[i][70000] ^= 4;
+	set_rate(t, FAST);
+	turn_until_told(t, "step 1, rank 0: its memory was read again");
+	assert_int_equal(find(t, 1)->shards[0].slot->state, SLOT_QUARANTINED);
+	assert_false(checkpoint_restorable(find(t, 1)));
+}
+
+/* ---- Verified ---- */
+
+static void test_healthy_steps_verify(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 10;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete");
+	save_until(&t->a, 0, 19, CKPT_DURABLE);
+	turn_until_told(t, "step 19 is complete");
+	assert_int_equal(find(t, 10)->trust, TRUST_COMPLETE);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 9);
+	trust_progress(only_job(t), 20); /* a beat says so */
+	turn_until_told(t, "step 10 is verified");
+	assert_int_equal(find(t, 19)->trust, TRUST_COMPLETE);
+	trust_progress(only_job(t), 5); /* an old one changes nothing */
+	assert_int_equal(trust_healthy_steps(find(t, 19)), 1);
+}
+
+/* Not before it is complete. */
+static void test_steps_alone_do_not_verify(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.healthy_steps = 10;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	trust_progress(only_job(t), 100);
+	for (int i = 0; i < 20; i++)
+		host_turn(&t->host);
+	assert_int_equal(find(t, 10)->trust, TRUST_LATEST);
+	set_rate(t, FAST);
+	turn_until_told(t, "step 10 is verified");
+}
+
+static void test_an_alarm_doubts_its_window(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t began;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 10;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete");
+	began = find(t, 10)->committed_ns + 1;
+	save_until(&t->a, 0, 15, CKPT_DURABLE);
+	trust_alarm(only_job(t), began);
+	turn_until_said(t, 15, TRUST_DOUBTED);
+	assert_false(find(t, 10)->trust & TRUST_DOUBTED);
+	save_until(&t->a, 0, 18, CKPT_DURABLE); /* it still stands */
+	turn_until_said(t, 18, TRUST_DOUBTED);
+	trust_progress(only_job(t), 30);
+	turn_until_told(t, "step 18 is complete"); /* its bytes are as they were saved */
+	assert_int_equal(find(t, 10)->trust, TRUST_COMPLETE);
+	trust_calm(only_job(t));
+	trust_progress(only_job(t), 39);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 9); /* anew, from 30 on */
+	assert_int_equal(trust_healthy_steps(find(t, 15)), 0);
+	trust_progress(only_job(t), 40);
+	turn_until_told(t, "step 10 is verified");
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(find(t, 15)->trust & TRUST_DOUBTED, TRUST_DOUBTED);
+	trust_progress(only_job(t), 1000);
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	assert_int_equal(trust_level(find(t, 15)->trust), TRUST_COMPLETE);
+	assert_false(was_told("step 15 is verified"));
+}
+
+/* What the job does not go on from is not verified by what it does. */
+static void test_of_another_line(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 10;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete");
+	save_until(&t->a, 0, 12, CKPT_DURABLE);
+	turn_until_told(t, "step 12 is complete");
+	assert_int_equal(set_trust(t, TRUST_BAD, 12), 0);
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 10);
+	declare_and_prepare(&t->a, 0, 1);
+	load_rank(&t->a, 0, 10, CKPT_TIER_DISK);
+	save_until(&t->a, 0, 11, CKPT_DURABLE);
+	turn_until_told(t, "step 11 is complete");
+	trust_progress(only_job(t), 30);
+	turn_until_told(t, "step 11 is verified");
+	turn_until_told(t, "step 10 is verified");
+	assert_int_equal(find(t, 12)->trust, TRUST_BAD | TRUST_COMPLETE);
+	assert_int_equal(trust_healthy_steps(find(t, 12)), 0);
+}
+
+/* ---- What people say ---- */
+
+static void test_said_by_somebody(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	assert_int_equal(set_trust(t, TRUST_VERIFIED, 1), 0);
+	assert_int_equal(find(t, 1)->trust, TRUST_VERIFIED);
+	assert_int_equal(set_trust(t, TRUST_BAD, 2), 0);
+	assert_int_equal(set_trust(t, TRUST_COMPLETE, 2), -EINVAL); /* not for people to say */
+	assert_int_equal(set_trust(t, TRUST_VERIFIED, 3), CKPT_ENOTFOUND);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(find(t, 1)->trust, TRUST_VERIFIED);
+	assert_int_equal(find(t, 2)->trust, TRUST_BAD);
+	/* As good as damaged: passed over, and said. */
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 1);
+	assert_true(was_told("fell back to step 1: step 2: it was said to be bad"));
+}
+
+/* ---- Retention ---- */
+
+static void test_the_newest_verified_stays(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 10;
+	t->o.keep_verified = true;
+	t->o.retention.keep_last = 1;
+	begin_one(t);
+	for (uint64_t step = 10; step <= 50; step += 5)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	turn_until_told(t, "is verified");
+	trust_alarm(only_job(t), 1); /* nothing newer rises any more */
+	for (uint64_t step = 55; step <= 90; step += 5)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	for (int i = 0; i < TURNS_MAX && count_files(t, "jobs/*/*/COMMIT") > 2; i++)
+		host_turn(&t->host);
+	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 2);
+	t->o.keep_verified = false;
+	node_reload(t->host.node, &t->o);
+	save_until(&t->a, 0, 95, CKPT_DURABLE);
+	for (int i = 0; i < TURNS_MAX && count_files(t, "jobs/*/*/COMMIT") > 1; i++)
+		host_turn(&t->host);
+	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_files_and_memory_are_read_again),
+		NODE_TEST(test_of_what_is_only_in_memory),
+		NODE_TEST(test_off_means_off),
+		NODE_TEST(test_a_damaged_file_is_found),
+		NODE_TEST(test_damaged_memory_is_found),
+		NODE_TEST(test_healthy_steps_verify),
+		NODE_TEST(test_steps_alone_do_not_verify),
+		NODE_TEST(test_an_alarm_doubts_its_window),
+		NODE_TEST(test_of_another_line),
+		NODE_TEST(test_said_by_somebody),
+		NODE_TEST(test_the_newest_verified_stays),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

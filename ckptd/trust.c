@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * trust.c - what a job's checkpoints are trusted with.
+ *
+ *   latest     from the commit record on
+ *   complete   recheck.c has read every copy that there is, and it matched
+ *   verified   complete, and the job went on from it for healthy_steps steps without an alarm; or
+ *              somebody who knows said so
+ *   doubted    it was committed between the beginning of a trouble and its end, or has itself set
+ *              an alarm off (stale snapshot, replicas that differ): steps do not verify it any more
+ *   bad        somebody who knows said so: as good as damaged, never offered, kept
+ *
+ * Invariants: (1) checkpoint->trust is what records in the log add up to, and nothing is offered by
+ * anything else (I4); what is only said stands in checkpoint->said until its record is there;
+ * (2) a step counts for a checkpoint only if the job's state of that step came from it: of its own
+ * epoch, and of later ones as long as each began with it or with a later one of its line. What an
+ * older life of ckptd cannot vouch for does not count.
+ *
+ * A log that cannot be written delays records and nothing else. Thread: the loop.
+ */
+#include <config.h>
+
+#include "ckptd/trust.h"
+
+#include <assert.h>
+
+#include "ckptd/indexing.h"
+#include "ckptd/node_priv.h"
+
+/* ---- Records ---- */
+
+void trust_recorded(struct checkpoint *c)
+{
+	struct history_commit *h = history_find(&c->job->history, c->step, &c->attempt);
+
+	if (!h)
+		return;
+	c->trust = h->trust;
+	c->said = trust_add(c->said, h->trust);
+}
+
+static void record_done(void *arg, int status)
+{
+	struct checkpoint *c = arg;
+	uint32_t before = c->trust;
+
+	c->works--;
+	c->saying = false;
+	if (status == 0)
+		trust_recorded(c);
+	else
+		c->said = c->trust; /* refused: it was freed meanwhile, or another leads */
+	if (trust_level(c->trust) > trust_level(before))
+		job_tell(c->job, 6, "step %llu is %s", (unsigned long long)c->step,
+			 trust_word(trust_level(c->trust)));
+	if (c->trust & ~before & TRUST_DOUBTED)
+		job_tell(c->job, 4,
+			 "step %llu is doubted: it was committed while something was wrong",
+			 (unsigned long long)c->step);
+	job_poke(c->job);
+}
+
+static void record(struct checkpoint *c)
+{
+	struct record r = {.type = RECORD_TRUST};
+
+	r.mark.step = c->step;
+	r.mark.attempt = c->attempt;
+	r.mark.value = c->said;
+	c->saying = true;
+	c->works++;
+	if (job_append(c->job, &r, record_done, c) < 0) {
+		c->saying = false;
+		c->works--;
+	}
+}
+
+void trust_say(struct checkpoint *c, uint32_t what)
+{
+	assert(c->agreed == CP_COMMITTED);
+	c->said = trust_add(c->said, what);
+	job_poke(c->job);
+}
+
+/* ---- What the job does ---- */
+
+static const struct history_commit *base_of(const struct job *j)
+{
+	struct history *h = (struct history *)&j->history; /* only looked at */
+
+	return h->epoch.has_base ? history_find(h, h->epoch.base_step, &h->epoch.base_attempt)
+				 : NULL;
+}
+
+void trust_started(struct job *j)
+{
+	const struct history_commit *base = base_of(j);
+	struct checkpoint *c;
+
+	j->progress = base ? base->commit.step : 0;
+	for (size_t i = 0; i < j->history.n_commits; i++)
+		if (j->history.commits[i].epoch == j->history.epoch.number)
+			j->progress = j->history.commits[i].commit.step;
+	list_each(c, &j->checkpoints, link) {
+		if (c->agreed != CP_COMMITTED)
+			continue;
+		c->said = c->trust;
+		c->reread_disk = trust_level(c->trust) >= TRUST_COMPLETE;
+		c->reread_memory = c->reread_disk;
+		c->off_line = c->epoch != j->history.epoch.number &&
+			      !(base && (base->n == c->record_n ||
+					 (base->epoch == c->epoch && base->n > c->record_n)));
+		c->healthy_from = c->step;
+		for (size_t i = 0; i < j->history.n_commits; i++) {
+			const struct history_commit *h = &j->history.commits[i];
+
+			if (h->n > c->record_n && (h->trust & TRUST_DOUBTED))
+				c->healthy_from = max_u64(c->healthy_from, h->commit.step);
+		}
+	}
+}
+
+void trust_epoch(struct job *j)
+{
+	const struct history_commit *base = base_of(j);
+	struct checkpoint *c;
+
+	j->in_trouble = false;
+	j->progress = base ? base->commit.step : 0;
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && (!base || c->record_n > base->n))
+			c->off_line = true;
+}
+
+void trust_committed(struct checkpoint *c)
+{
+	c->committed_ns = loop_now(c->job->node->env.loop);
+	c->healthy_from = c->step;
+	if (c->job->in_trouble)
+		trust_say(c, TRUST_DOUBTED);
+	trust_progress(c->job, c->step);
+}
+
+void trust_progress(struct job *j, uint64_t step)
+{
+	if (step <= j->progress)
+		return;
+	j->progress = step;
+	job_poke(j);
+}
+
+void trust_alarm(struct job *j, uint64_t since_ns)
+{
+	struct checkpoint *c;
+
+	j->in_trouble = true;
+	list_each(c, &j->checkpoints, link) {
+		if (c->agreed != CP_COMMITTED)
+			continue;
+		if (c->committed_ns >= since_ns && c->committed_ns > 0)
+			trust_say(c, TRUST_DOUBTED);
+		c->healthy_from = max_u64(c->healthy_from, j->progress);
+	}
+}
+
+void trust_calm(struct job *j)
+{
+	struct checkpoint *c;
+
+	if (!j->in_trouble)
+		return;
+	j->in_trouble = false;
+	list_each(c, &j->checkpoints, link)
+		c->healthy_from = max_u64(c->healthy_from, j->progress);
+}
+
+uint64_t trust_healthy_steps(const struct checkpoint *c)
+{
+	const struct job *j = c->job;
+
+	if (c->agreed != CP_COMMITTED || c->off_line || j->in_trouble ||
+	    ((c->trust | c->said) & (TRUST_DOUBTED | TRUST_BAD)) || j->progress <= c->healthy_from)
+		return 0;
+	return j->progress - c->healthy_from;
+}
+
+void trust_step(struct job *j)
+{
+	uint64_t enough = j->node->options.healthy_steps;
+	struct checkpoint *c;
+
+	if (j->log_error || j->node->stopping)
+		return;
+	list_each(c, &j->checkpoints, link) {
+		if (c->agreed != CP_COMMITTED || c->durable == DUR_GONE)
+			continue;
+		if (enough > 0 && trust_level(c->trust) == TRUST_COMPLETE &&
+		    trust_level(c->said) == TRUST_COMPLETE && trust_healthy_steps(c) >= enough)
+			trust_say(c, TRUST_VERIFIED);
+		if (trust_add(c->trust, c->said) != c->trust && !c->saying && !job_log_down(j))
+			record(c);
+	}
+}
+
+/* ---- Retention ---- */
+
+/* It may still be verified by what the job does. */
+static bool may_rise(const struct checkpoint *c)
+{
+	return trust_level(c->trust) == TRUST_COMPLETE && !c->off_line && !c->disk_suspect &&
+	       !((c->trust | c->said) & (TRUST_DOUBTED | TRUST_BAD));
+}
+
+void trust_hold(struct job *j, struct checkpoint *const *order, struct retention_item *items,
+		size_t n)
+{
+	bool room = !j->disk_text[0];
+	size_t newest = n;
+
+	for (size_t i = 0; i < n && j->node->options.keep_verified; i++)
+		if (trust_reaches(order[i]->trust, TRUST_VERIFIED) && !order[i]->disk_suspect)
+			newest = i;
+	if (newest < n)
+		items[newest].held = "the newest verified one";
+	for (size_t i = newest < n ? newest + 1 : 0;
+	     i < n && room && j->node->options.keep_verified && j->node->options.healthy_steps;
+	     i++) {
+		if (!may_rise(order[i]))
+			continue;
+		items[i].held = "the next one to be verified";
+		break;
+	}
+	for (size_t i = 0; i < n && room; i++)
+		if (recheck_is_reading(order[i]))
+			items[i].held = "being read again";
+}

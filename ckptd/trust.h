@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * trust.h - how a job's checkpoints rise from latest to complete and verified (model/trust.h).
+ *
+ * trust.c decides and has it recorded; recheck.c reads copies again. Both are background: nothing
+ * that a trainer waits for ever waits for them.
+ */
+#ifndef CKPTD_TRUST_H
+#define CKPTD_TRUST_H
+
+#include "ckptd/job.h"
+#include "model/trust.h"
+
+struct retention_item;
+
+/* ---- trust.c ---- */
+
+/* Said of a committed checkpoint: recorded soon, and true from then on (I4). */
+void trust_say(struct checkpoint *c, uint32_t what);
+/* A trust record of it is in the log. */
+void trust_recorded(struct checkpoint *c);
+/* It was committed just now. */
+void trust_committed(struct checkpoint *c);
+/* The job's log was read, or its next epoch is in the log: which checkpoints it goes on from. */
+void trust_started(struct job *j);
+void trust_epoch(struct job *j);
+/* The job has finished this step; a higher one was finished already: nothing. */
+void trust_progress(struct job *j, uint64_t step);
+/*
+ * Something that makes its state worthless (a verdict of class corrupting or diverging) began at
+ * since_ns of the loop's clock and was found now: what was committed since then, and until
+ * trust_calm() or the next epoch, is doubted; healthy steps are counted anew.
+ */
+void trust_alarm(struct job *j, uint64_t since_ns);
+void trust_calm(struct job *j);
+/* Healthy steps behind it, of those that count; 0 too where none can verify it any more. */
+uint64_t trust_healthy_steps(const struct checkpoint *c);
+void trust_step(struct job *j);
+/* Which of the durable ones, oldest first, stay for their trust: retention_item.held. */
+void trust_hold(struct job *j, struct checkpoint *const *order, struct retention_item *items,
+		size_t n);
+
+/* ---- recheck.c ---- */
+
+struct recheck;
+/* With its node; may fail. */
+MUST_CHECK int recheck_new(struct node *n, struct recheck **ret);
+void recheck_free(struct recheck *r);
+/* Something of the job may be there to be read. */
+void recheck_step(struct job *j);
+/* Somebody saves or loads: what is being read now is read later. */
+void recheck_give_way(struct node *n);
+/* The checkpoint is being freed. */
+void recheck_forget(struct checkpoint *c);
+bool recheck_is_reading(const struct checkpoint *c); /* it is its turn */
+
+#endif
