@@ -39,6 +39,28 @@ void detector_options_default(struct detector_options *o)
 		.blind_x = 4,
 		.exit_wait_ns = 600 * NS_PER_MS,
 		.exit_wait_done_ns = 10 * NS_PER_SEC,
+		.phi = 8,
+		.phi_sigma_s = 0.1,
+		.phi_sigma_share = 0.1,
+		.silence_phi = 10,
+		.silence_pause_s = 10,
+		.silence_back = 3,
+		.step_longest_x = 2,
+		.step_median_x = 12,
+		.step_floor_s = 20,
+		.step_first_s = 900,
+		.phase_longest_x = 3,
+		.phase_median_x = 10,
+		.phase_floor_s = 600,
+		.phase_first_s = 3600,
+		.phase_expected_x = 5,
+		.phase_said_s = 60,
+		.phase_idle_s = 86400,
+		.start_floor_s = 1800,
+		.hang_steps = 3,
+		.hang_floor_s = 0.5,
+		.busy_s = 2400,
+		.busy_share = 0.6,
 		.finite_steps = 20,
 	};
 }
@@ -186,11 +208,12 @@ static void seen(struct detector *d, uint64_t now_ns)
 
 	if (!d->sample_ns)
 		ticks_begin(d, now_ns);
-	if (gap > after) {
+	if (gap > after)
 		d->lit_ns = now_ns;
-		gap = after;
-	}
 	d->gap_ns -= d->gap_ns / 128;
+	/* One night's sleep must not make the next one usual. */
+	if (gap > d->gap_ns + d->gap_ns / 2 + NS_PER_SEC)
+		gap = d->gap_ns + d->gap_ns / 2 + NS_PER_SEC;
 	if (gap > d->gap_ns)
 		d->gap_ns = gap;
 	d->sample_ns = now_ns;

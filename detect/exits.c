@@ -10,11 +10,11 @@
  */
 #include <config.h>
 
+#include "detect/exits.h"
+
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "detect/rules.h"
 
 #define NOTES_MAX 16
 
@@ -200,6 +200,13 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 static void on_gone(struct detector *d, struct rank *r)
 {
 	acquit_rank(d, r, "its job ended long ago");
+}
+
+bool exits_told(const struct detector *d, const struct job *j)
+{
+	const struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+
+	return mj->told || mj->quiet || mj->orderly_ns;
 }
 
 const struct rule rule_exits = {

@@ -19,6 +19,23 @@ struct detector_options {
 	 * with status 0, which may be the end of the work. */
 	uint64_t exit_wait_ns, exit_wait_done_ns;
 
+	/* phi accrual: suspicion of a rank; least deviation, and as a share of the mean */
+	double phi, phi_sigma_s, phi_sigma_share;
+	/* silence of a node: accusation, pause added to the mean, samples that end it */
+	double silence_phi, silence_pause_s;
+	uint32_t silence_back;
+
+	/* Learned timeouts: times the longest, times the median, at least; while few are known. */
+	double step_longest_x, step_median_x, step_floor_s, step_first_s;
+	double phase_longest_x, phase_median_x, phase_floor_s, phase_first_s;
+	double phase_expected_x, phase_said_s; /* times what the trainer expects, at least */
+	double phase_idle_s;                   /* idle on purpose, at least */
+	double start_floor_s;                  /* to the first step of a run, at least */
+
+	/* hang: with evidence after so many usual steps, at least; visibly at work not before
+	 * busy_s, which is so by its node's metrics from this share of the usual work on. */
+	double hang_steps, hang_floor_s, busy_s, busy_share;
+
 	/* numeric */
 	uint32_t finite_steps; /* so many good ones end a not-a-number verdict */
 };

@@ -25,10 +25,15 @@
 #include "detect/options.h"
 #include "detect/verdicts.h"
 
+/* clang-format off: a line each */
 #define DETECT_RULES(X)                                                                            \
 	X(exits)                                                                                   \
+	X(silence)                                                                                 \
+	X(pace)                                                                                    \
+	X(hang)                                                                                    \
 	X(numeric)                                                                                 \
 	X(xid)
+/* clang-format on */
 
 enum rule_id {
 #define X(name) RULE_##name,

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "detect/doing.h"
+
+#define NOT_KNOWN     UINT16_MAX
+#define BUSY_PERMILLE 100                /* of a core, of a GPU: watchdog threads take far less */
+#define FRESH_NS      (3500 * NS_PER_MS) /* looks come once a second */
+
+static bool busy(const struct sample_activity *a)
+{
+	if (a->gpu_permille != NOT_KNOWN && a->gpu_permille >= BUSY_PERMILLE)
+		return true;
+	if (a->cpu_permille != NOT_KNOWN)
+		return a->cpu_permille >= BUSY_PERMILLE;
+	return a->state == 'R' || a->threads_running > 0;
+}
+
+enum doing doing_now(const struct sample_activity *a)
+{
+	if (a->state == 'T' || a->state == 't' || a->state == 'Z' || a->state == 'X')
+		return DOING_STOPPED;
+	if (a->phase == PHASE_SYNC)
+		return DOING_WAITING;
+	if (busy(a))
+		return DOING_BUSY;
+	if (a->timed || a->state == 'D' || a->phase == PHASE_DATA)
+		return DOING_LATER;
+	return a->state == 'S' || a->cpu_permille != NOT_KNOWN ? DOING_IDLE : DOING_UNKNOWN;
+}
+
+void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns)
+{
+	enum doing doing = doing_now(a);
+
+	l->n = l->doing != doing ? 1 : l->n < 255 ? l->n + 1 : 255;
+	l->doing = doing;
+	l->measured = a->cpu_permille != NOT_KNOWN;
+	l->quiet = l->measured && !busy(a);
+	l->at_ns = now_ns;
+}
+
+enum doing looks_say(const struct looks *l, uint64_t now_ns)
+{
+	if (!l->n || now_ns - l->at_ns > FRESH_NS)
+		return DOING_UNKNOWN;
+	/* One look may catch a working process between two pieces of work. */
+	if (l->doing == DOING_IDLE && l->n < (l->measured ? 2 : 4))
+		return DOING_UNKNOWN;
+	return l->doing;
+}
+
+const char *doing_words(enum doing doing)
+{
+	switch (doing) {
+	case DOING_STOPPED:
+		return "its process is stopped";
+	case DOING_WAITING:
+		return "it waits in a collective";
+	case DOING_BUSY:
+		return "its process is busy";
+	case DOING_LATER:
+		return "it sleeps, or waits for input or a disk";
+	case DOING_IDLE:
+		return "its process does nothing";
+	case DOING_UNKNOWN:
+		break;
+	}
+	return "what it does is not known";
+}

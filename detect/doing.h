@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * doing.h - what a rank's process is doing, by the looks that were taken at it.
+ */
+#ifndef DETECT_DOING_H
+#define DETECT_DOING_H
+
+#include "detect/rules.h"
+
+enum doing {
+	DOING_UNKNOWN, /* nobody looked, or long ago */
+	DOING_STOPPED, /* by a signal or a debugger */
+	DOING_WAITING, /* in a collective: for others */
+	DOING_BUSY,    /* its cores or its GPU work */
+	DOING_LATER,   /* sleeps until a time, or waits for input or a disk: may well go on */
+	DOING_IDLE,    /* none of these: nothing will wake it but somebody else */
+};
+
+/* Looks at one process since it last made progress. */
+struct looks {
+	enum doing doing;
+	uint8_t n;      /* in a row that said so; stops at 255 */
+	bool measured;  /* its use of the processor is known */
+	bool quiet;     /* ... and low */
+	uint64_t at_ns; /* the last one */
+};
+
+enum doing doing_now(const struct sample_activity *a);
+void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns);
+/* Enough of them, and new enough, to believe; else DOING_UNKNOWN. */
+enum doing looks_say(const struct looks *l, uint64_t now_ns);
+const char *doing_words(enum doing doing);
+
+#endif

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hang.c - a job makes no progress: is that a fault, and whose?
+ *
+ * Lateness (pace.c) is only a suspicion: it makes the detector ask what the process does. Judgement
+ * is of a job, not of a rank, as ranks that wait for each other in collectives stop together:
+ *
+ *   1 a stopped process is to blame after 3 usual steps;
+ *   2 else those to blame are who is behind: fewer steps done than others, or not in a collective
+ *     while the others wait in one, or late while others go on. One rank: it; all ranks of one
+ * node: the node; else the job; 3 they are told after 3 usual steps if they do nothing (and nothing
+ * will wake them), else after the learned timeout, and while they can be seen to work not before
+ * options.busy_s.
+ *
+ * Nothing is said while somebody is in a declared phase that is not late (the others wait for it),
+ * after a process of the job ended or a node of it fell silent: that is told by its own rule, and
+ * explains why the others stand still.
+ *
+ * Invariants: (1) at most one stall is told at a time per job, and cleared when nobody of those
+ * that were told of is late any more; (2) who is late is asked, who is not is not.
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+
+#include "detect/doing.h"
+#include "detect/exits.h"
+#include "detect/pace.h"
+#include "detect/silence.h"
+
+#define TOLD_MAX 4 /* subjects of one stall */
+
+struct mine_rank {
+	struct looks looks;
+	bool late, behind; /* of the last tally */
+};
+
+struct mine_node {
+	float usual, now; /* what its metrics say of its work: see work_of() */
+	uint64_t now_ns;
+};
+
+struct mine_job {
+	uint64_t check_ns; /* nobody can be late before */
+	uint32_t n_told;
+	struct subject told[TOLD_MAX];
+	enum verdict_cause cause;
+};
+
+/* The job at one moment. */
+struct stall {
+	uint32_t awaited, late, known, waiting, idle, busy, quiet, stopped, excused;
+	uint64_t step_min, step_max;
+	/* Of those who are behind: */
+	uint32_t behind, behind_idle, behind_busy, over;
+	struct rank *first;      /* with the lowest number */
+	struct lateness worst;   /* the one that waits longest for its own progress */
+	uint32_t node;           /* of all of them; SAMPLE_NONE: of several */
+	double least_s, usual_s; /* the shortest age */
+};
+
+static double seconds(uint64_t ns)
+{
+	return (double)ns / NS_PER_SEC;
+}
+
+static bool awaited(const struct rank *r)
+{
+	return r->expected && !r->ended;
+}
+
+/* Its own process, else what the node's metrics show: as much work as usual is work. */
+static enum doing doing_of(const struct detector *d, const struct rank *r, const struct lateness *l)
+{
+	const struct node *n = known_node(d, r->node);
+	const struct mine_node *m = n ? NODE_OWN(d, n, hang, struct mine_node) : NULL;
+	enum doing doing = looks_say(&RANK_OWN(d, r, hang, struct mine_rank)->looks, d->now_ns);
+
+	if (doing != DOING_UNKNOWN || !m)
+		return doing;
+	if (m->usual > 0 && m->now_ns > l->since_ns && m->now >= m->usual * d->options.busy_share)
+		return DOING_BUSY;
+	return DOING_UNKNOWN;
+}
+
+static void tally_one(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
+{
+	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	struct lateness l;
+
+	s->awaited++;
+	if (r->step < s->step_min)
+		s->step_min = r->step;
+	if (r->step > s->step_max)
+		s->step_max = r->step;
+	m->behind = false;
+	m->late = pace_late(d, j, r, &l);
+	if ((l.phase || l.starting) && l.age_s <= l.timeout_s)
+		s->excused++;
+	if (!m->late) {
+		probe(d, r, false);
+		return;
+	}
+	pace_suspect(d, r);
+	probe(d, r, true);
+	s->late++;
+	s->known += m->looks.n > 0;
+	s->quiet += m->looks.n > 0 && m->looks.quiet;
+	switch (doing_of(d, r, &l)) {
+	case DOING_STOPPED:
+		s->stopped++;
+		break;
+	case DOING_WAITING:
+		s->waiting++;
+		break;
+	case DOING_IDLE:
+		s->idle++;
+		break;
+	case DOING_BUSY:
+		s->busy++;
+		break;
+	case DOING_LATER:
+	case DOING_UNKNOWN:
+		break;
+	}
+}
+
+/* Marks one as to blame, with what counts for all of them. */
+static void blame(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
+{
+	struct lateness l;
+	enum doing doing;
+
+	pace_late(d, j, r, &l);
+	doing = doing_of(d, r, &l);
+	RANK_OWN(d, r, hang, struct mine_rank)->behind = true;
+	if (!s->behind) {
+		s->first = r;
+		s->node = r->node;
+		s->least_s = l.age_s;
+	}
+	if (r->node != s->node)
+		s->node = SAMPLE_NONE;
+	if (!s->behind || l.age_s > s->worst.age_s)
+		s->worst = l;
+	s->least_s = fmin(s->least_s, l.age_s);
+	s->usual_s = fmax(s->usual_s, l.usual_s);
+	s->behind++;
+	s->behind_idle += doing == DOING_IDLE && !l.phase && !l.starting;
+	s->behind_busy += doing == DOING_BUSY;
+	s->over += l.age_s > l.timeout_s && (doing != DOING_BUSY || l.age_s > d->options.busy_s);
+}
+
+/* Whether r is behind the others by the mark that tells them apart. */
+enum mark { MARK_STOPPED, MARK_STEP, MARK_NOT_WAITING, MARK_LATE, MARK_ALL, MARK_NOBODY };
+
+static bool has_mark(const struct detector *d, const struct rank *r, const struct stall *s,
+		     enum mark mark)
+{
+	const struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	enum doing doing = looks_say(&m->looks, d->now_ns);
+
+	if (!m->late)
+		return false;
+	switch (mark) {
+	case MARK_STOPPED:
+		return doing == DOING_STOPPED;
+	case MARK_STEP:
+		return r->step == s->step_min && doing != DOING_WAITING;
+	case MARK_NOT_WAITING:
+		return m->looks.n && doing != DOING_WAITING;
+	case MARK_LATE:
+	case MARK_ALL:
+		return true;
+	case MARK_NOBODY:
+		break;
+	}
+	return false;
+}
+
+static uint32_t count_marked(const struct detector *d, const struct job *j, const struct stall *s,
+			     enum mark mark)
+{
+	const struct rank *r;
+	uint32_t n = 0;
+
+	each_rank(r, j) n += awaited(r) && has_mark(d, r, s, mark);
+	return n;
+}
+
+static enum mark choose_mark(const struct detector *d, const struct job *j, const struct stall *s)
+{
+	uint32_t n;
+
+	if (s->stopped && s->stopped < s->awaited)
+		return MARK_STOPPED;
+	if (s->step_min < s->step_max) {
+		n = count_marked(d, j, s, MARK_STEP);
+		if (n && n * 2 <= s->awaited)
+			return MARK_STEP;
+	}
+	n = s->known - s->waiting;
+	if (s->waiting * 2 >= s->known && s->known * 2 >= s->awaited && n && n * 2 <= s->awaited)
+		return MARK_NOT_WAITING;
+	if (s->late * 4 <= s->awaited || s->awaited == 1)
+		return MARK_LATE;
+	return s->late == s->awaited ? MARK_ALL : MARK_NOBODY;
+}
+
+static void find_behind(struct detector *d, const struct job *j, struct stall *s, enum mark mark)
+{
+	struct rank *r;
+
+	each_rank(r, j) if (awaited(r) && has_mark(d, r, s, mark)) blame(d, j, r, s);
+}
+
+/* All ranks that the job has on the node, and not all that it has. */
+static bool whole_node(const struct detector *d, const struct job *j, const struct stall *s)
+{
+	const struct node *n = known_node(d, s->node);
+	const struct rank *r;
+	uint32_t there = 0;
+
+	if (!n || s->behind < 2 || s->behind >= s->awaited)
+		return false;
+	list_each(r, &n->ranks, of_node)
+		there += r->job == j->number && awaited(r);
+	return s->behind == there;
+}
+
+/* Time alone is not enough: who is to blame does nothing, or the learned timeout is over. */
+static bool proven(const struct detector *d, const struct stall *s, enum mark mark,
+		   enum verdict_cause *ret)
+{
+	double soon = fmax(d->options.hang_steps * s->usual_s, d->options.hang_floor_s);
+	bool early = s->usual_s > 0 && s->least_s >= soon;
+
+	*ret = CAUSE_STOPPED;
+	if (early && (mark == MARK_STOPPED || s->stopped == s->awaited))
+		return true;
+	if (early && mark != MARK_ALL && s->behind_idle == s->behind)
+		return true;
+	/* Nobody is behind: all of them stand still, with nobody in sight who could wake them. */
+	if (early && mark == MARK_ALL && s->late == s->awaited && s->idle + s->waiting == s->late &&
+	    s->quiet == s->late)
+		return true;
+	*ret = CAUSE_STALLED;
+	/* One that works may be what all the others wait for. */
+	if (mark == MARK_ALL && s->busy && s->least_s <= d->options.busy_s)
+		return false;
+	return s->over * 2 > s->behind;
+}
+
+static void say(const struct detector *d, const struct job *j, const struct stall *s,
+		enum mark mark, struct verdict *v)
+{
+	const struct lateness *l = &s->worst;
+	char where[96], others[128] = "";
+
+	if (l->phase)
+		snprintf(where, sizeof(where), "has been in phase %s%s%s for %.0f s",
+			 sample_phase_word(l->phase->phase), l->phase->what[0] ? " " : "",
+			 l->phase->what, l->age_s);
+	else if (l->starting)
+		snprintf(where, sizeof(where), "has finished no step in %.0f s since its start",
+			 l->age_s);
+	else
+		snprintf(where, sizeof(where), "has finished no step for %.1f s (usual: %.2f s)",
+			 l->age_s, l->usual_s);
+	if (v->subject.kind == SUBJECT_JOB)
+		snprintf(others, sizeof(others), ", nobody alone is behind (%u of %u ranks late)",
+			 s->late, s->awaited);
+	else if (s->awaited > s->behind)
+		snprintf(others, sizeof(others), ", %u other ranks %s", s->awaited - s->behind,
+			 mark == MARK_LATE ? "go on" : "wait for it");
+	verdict_say(
+		d, v, "%s after step %llu: %s%s. %s", where,
+		(unsigned long long)(v->subject.kind == SUBJECT_JOB ? j->step : s->first->step),
+		v->subject.kind == SUBJECT_JOB
+			? (s->stopped == s->awaited    ? "all of its processes are stopped"
+			   : v->cause == CAUSE_STOPPED ? "all of its processes wait or do nothing"
+						       : "that is longer than was ever usual")
+			: doing_words(doing_of(d, s->first, l)),
+		others,
+		mark == MARK_STOPPED
+			? "Let it go on (SIGCONT) or restart the job from its newest checkpoint."
+			: "Take its stacks, then restart the job from its newest checkpoint.");
+}
+
+static void accuse_one(struct detector *d, struct job *j, const struct stall *s, enum mark mark,
+		       enum verdict_cause cause, struct subject subject)
+{
+	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
+	const struct lateness *l = &s->worst;
+	struct verdict v = verdict_of(subject, CLASS_HUNG, cause, LEVEL_ALARM, ACTION_RESTORE);
+
+	if (m->n_told == TOLD_MAX)
+		return;
+	v.since_ns = l->since_ns;
+	v.confidence = cause == CAUSE_STOPPED ? 0.98 : 0.8;
+	verdict_evidence(&v, l->phase ? "time in its phase" : "time since the last step", l->age_s,
+			 cause == CAUSE_STOPPED ? d->options.hang_steps * l->usual_s : l->timeout_s,
+			 "s", l->since_ns);
+	verdict_evidence(&v, "usual time", l->usual_s, 0, "s", l->since_ns);
+	if (l->phi > 0)
+		verdict_evidence(&v, "phi", l->phi, d->options.phi, "", l->since_ns);
+	verdict_evidence(&v, "ranks late", s->late, 0, "", l->since_ns);
+	verdict_evidence(&v, "ranks waiting in a collective", s->waiting, 0, "", l->since_ns);
+	verdict_evidence(&v, "ranks idle", s->idle + s->stopped, 0, "", l->since_ns);
+	say(d, j, s, mark, &v);
+	m->cause = cause;
+	m->told[m->n_told++] = subject;
+	accuse(d, &v);
+}
+
+static void accuse_all(struct detector *d, struct job *j, struct stall *s, enum mark mark,
+		       enum verdict_cause cause)
+{
+	struct rank *r;
+
+	if (cause == CAUSE_STOPPED)
+		each_rank(r, j) pace_broken(d, r);
+	if (mark == MARK_ALL || s->stopped == s->awaited) {
+		accuse_one(d, j, s, mark, cause,
+			   s->awaited == 1 ? subject_of_rank(s->first) : subject_job(j->number));
+	} else if (whole_node(d, j, s)) {
+		accuse_one(d, j, s, mark, cause, subject_node(s->node));
+	} else if (s->behind <= (mark == MARK_STOPPED ? TOLD_MAX : 1)) {
+		each_rank(r, j) if (awaited(r) && RANK_OWN(d, r, hang, struct mine_rank)->behind)
+			accuse_one(d, j, s, mark, cause, subject_of_rank(r));
+	} else {
+		accuse_one(d, j, s, MARK_ALL, cause, subject_job(j->number));
+	}
+}
+
+/* (1) */
+static bool still_late(const struct detector *d, const struct job *j, const struct subject *s)
+{
+	uint32_t late = 0, n = 0;
+	const struct rank *r;
+
+	each_rank(r, j)
+	{
+		if (!awaited(r) || (s->kind == SUBJECT_RANK && r->number != s->rank) ||
+		    (s->kind == SUBJECT_NODE && r->node != s->node))
+			continue;
+		n++;
+		late += RANK_OWN(d, r, hang, struct mine_rank)->late;
+	}
+	return s->kind == SUBJECT_JOB ? late * 2 > n : late > 0;
+}
+
+static void forgive(struct detector *d, struct job *j, bool all, const char *why)
+{
+	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
+
+	for (uint32_t i = m->n_told; i-- > 0;) {
+		if (!all && still_late(d, j, &m->told[i]))
+			continue;
+		acquit(d, &m->told[i], m->cause, why);
+		m->told[i] = m->told[--m->n_told];
+	}
+}
+
+/* A process ended or a node is silent: told already, and the reason why others wait. */
+static bool explained(const struct detector *d, const struct job *j)
+{
+	const struct rank *r;
+
+	if (exits_told(d, j))
+		return true;
+	each_rank(r, j) if (r->expected && silence_suspects(d, r->node)) return true;
+	return false;
+}
+
+static void judge(struct detector *d, struct job *j)
+{
+	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
+	struct stall s = {.step_min = UINT64_MAX, .node = SAMPLE_NONE};
+	enum verdict_cause cause;
+	enum mark mark;
+	uint64_t oldest_ns = UINT64_MAX;
+	struct rank *r;
+
+	each_rank(r, j)
+	{
+		if (!awaited(r))
+			continue;
+		tally_one(d, j, r, &s);
+		if (r->depth || !r->beat_ns)
+			oldest_ns = 0; /* no simple bound */
+		else if (r->beat_ns < oldest_ns)
+			oldest_ns = r->beat_ns;
+	}
+	forgive(d, j, false, "it goes on");
+	if (!s.late) {
+		double wait = 2 * pace_step(d, j);
+
+		/* Beats only come later than the oldest of now. */
+		m->check_ns = oldest_ns == UINT64_MAX || !oldest_ns
+				      ? d->now_ns + NS_PER_SEC
+				      : oldest_ns + (uint64_t)(wait * NS_PER_SEC);
+		return;
+	}
+	if (m->n_told || (s.excused && !s.stopped) || explained(d, j))
+		return;
+	mark = choose_mark(d, j, &s);
+	find_behind(d, j, &s, mark);
+	if (s.behind && proven(d, &s, mark, &cause))
+		accuse_all(d, j, &s, mark, cause);
+}
+
+static void on_tick(struct detector *d)
+{
+	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+
+		if (j && j->on && d->now_ns >= JOB_OWN(d, j, hang, struct mine_job)->check_ns)
+			judge(d, j);
+	}
+}
+
+/* ---- what is told ---- */
+
+/* How much a node works: power where it is known, as a spinning GPU takes less of it. */
+static float work_of(const float *metrics)
+{
+	if (!isnan(metrics[METRIC_GPU_POWER]))
+		return metrics[METRIC_GPU_POWER];
+	if (!isnan(metrics[METRIC_GPU_BUSY]))
+		return metrics[METRIC_GPU_BUSY];
+	return metrics[METRIC_CPU];
+}
+
+static void on_metrics(struct detector *d, const struct sample *s, struct node *n)
+{
+	struct mine_node *m = NODE_OWN(d, n, hang, struct mine_node);
+	float work = work_of(s->metrics);
+	const struct rank *r;
+	bool steps = false;
+
+	if (!isfinite(work))
+		return;
+	m->now = work;
+	m->now_ns = d->now_ns;
+	list_each(r, &n->ranks, of_node) {
+		if (!awaited(r))
+			continue;
+		if (RANK_OWN(d, r, hang, struct mine_rank)->late)
+			return; /* not usual */
+		steps |= r->n_beats > 1 && !r->depth;
+	}
+	if (steps)
+		m->usual = m->usual > 0 ? m->usual * 0.95f + work * 0.05f : work;
+}
+
+static void on_run(struct detector *d, struct job *j)
+{
+	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
+	struct rank *r;
+
+	if (j->on && j->began_ns != d->now_ns)
+		return;
+	forgive(d, j, true, j->on ? "a new run of its job has begun" : "the run is over");
+	*m = (struct mine_job){0};
+	each_rank(r, j)
+	{
+		probe(d, r, false);
+		*RANK_OWN(d, r, hang, struct mine_rank) = (struct mine_rank){0};
+	}
+}
+
+static void on_sample(struct detector *d, const struct sample *s, const struct who *w)
+{
+	struct mine_rank *m = w->rank ? RANK_OWN(d, w->rank, hang, struct mine_rank) : NULL;
+
+	switch ((unsigned)s->kind) {
+	case SAMPLE_BEAT:
+	case SAMPLE_PHASE:
+		m->looks.n = 0;
+		break;
+	case SAMPLE_ACTIVITY:
+		looks_add(&m->looks, &s->activity, d->now_ns);
+		break;
+	case SAMPLE_METRICS:
+		on_metrics(d, s, w->node);
+		break;
+	case SAMPLE_EXIT:
+		probe(d, w->rank, false);
+		*m = (struct mine_rank){0};
+		break;
+	default:
+		on_run(d, w->job);
+		break;
+	}
+}
+
+static void on_well(struct detector *d, const struct subject *s)
+{
+	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+		struct mine_job *m =
+			d->jobs[i] ? JOB_OWN(d, d->jobs[i], hang, struct mine_job) : NULL;
+
+		for (uint32_t k = m ? m->n_told : 0; k-- > 0;)
+			if (!s || subject_contains(s, &m->told[k]))
+				m->told[k] = m->told[--m->n_told];
+	}
+}
+
+static void on_gone(struct detector *d, struct rank *r)
+{
+	probe(d, r, false);
+}
+
+static void on_explain(const struct detector *d, const struct subject *s, struct explain *e)
+{
+	const struct rank *r = s->kind == SUBJECT_RANK ? known_rank(d, s->job, s->rank) : NULL;
+	const struct mine_rank *m = r ? RANK_OWN(d, r, hang, struct mine_rank) : NULL;
+
+	if (m && m->looks.n)
+		explain_line(e, "%.1f s ago: %s (seen %u times)",
+			     seconds(d->now_ns - m->looks.at_ns), doing_words(m->looks.doing),
+			     m->looks.n);
+}
+
+const struct rule rule_hang = {
+	.name = "hang",
+	.kinds = 1u << SAMPLE_BEAT | 1u << SAMPLE_PHASE | 1u << SAMPLE_ACTIVITY |
+		 1u << SAMPLE_METRICS | 1u << SAMPLE_EXIT | 1u << SAMPLE_JOB,
+	.rank_bytes = sizeof(struct mine_rank),
+	.node_bytes = sizeof(struct mine_node),
+	.job_bytes = sizeof(struct mine_job),
+	.tick_ns = 250 * NS_PER_MS,
+	.sample = on_sample,
+	.tick = on_tick,
+	.gone = on_gone,
+	.well = on_well,
+	.explain = on_explain,
+};

@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A small job in virtual time, whose ranks step together and answer when they are asked what they
+ * do: which stalls are found, how fast, of whom, and which are none.
+ */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "detect/detector.h"
+#include "detect/options.h"
+#include "detect/rules.h"
+#include "tests/lib/test.h"
+
+#define SEC   NS_PER_SEC
+#define MS    NS_PER_MS
+#define RANKS 32
+
+enum does { DOES_STEPS, DOES_NOTHING, DOES_STOPPED, DOES_WORK, DOES_SLEEP, DOES_INPUT };
+
+struct job_of {
+	struct detector *d;
+	struct rng_seeded g;
+	uint32_t world, per_node;
+	uint64_t now, step, step_begins;
+	uint64_t usual_ns, this_ns; /* this step takes so long */
+	enum does does[RANKS];      /* instead of stepping */
+	bool asked[RANKS];
+	bool silent_nodes, answers, says_sync;
+	unsigned alarms, cleared, asks;
+	struct verdict alarm;
+	uint64_t alarm_ns;
+};
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct job_of *j = arg;
+
+	if (v->state == VERDICT_CLEARED)
+		j->cleared++;
+	else if (v->level == LEVEL_ALARM && !j->alarms++) {
+		j->alarm = *v;
+		j->alarm_ns = v->raised_ns;
+	}
+}
+
+static void on_probe(void *arg, uint32_t job, uint32_t rank, bool wanted)
+{
+	struct job_of *j = arg;
+
+	assert_int_equal(job, 0);
+	assert_true(j->asked[rank] != wanted);
+	j->asked[rank] = wanted;
+	j->asks += wanted;
+}
+
+static struct sample sample_of(const struct job_of *j, enum sample_kind kind, uint32_t rank)
+{
+	return (struct sample){.kind = kind,
+			       .time_ns = j->now,
+			       .node = rank == SAMPLE_NONE ? SAMPLE_NONE : rank / j->per_node,
+			       .job = 0,
+			       .rank = rank,
+			       .device = SAMPLE_NONE};
+}
+
+static void feed(struct job_of *j, const struct sample *s)
+{
+	assert_int_equal(detector_feed(j->d, s), 0);
+}
+
+static void run_begins(struct job_of *j, uint64_t epoch)
+{
+	struct sample s = sample_of(j, SAMPLE_JOB, SAMPLE_NONE);
+
+	s.run.begins = true;
+	s.run.epoch = epoch;
+	s.run.world = j->world;
+	feed(j, &s);
+	for (uint32_t r = 0; r < j->world; r++) {
+		s = sample_of(j, SAMPLE_MEMBER, r);
+		snprintf(s.member.role, sizeof(s.member.role), "dp");
+		feed(j, &s);
+		j->does[r] = DOES_STEPS;
+	}
+	j->step = 0;
+	j->step_begins = j->now;
+	j->this_ns = 0;
+}
+
+static void job_begins(struct job_of *j, uint32_t world, uint32_t per_node, uint64_t usual_ns)
+{
+	struct detector_options o;
+	struct detector_events e = {.verdict = on_verdict, .probe = on_probe, .arg = j};
+
+	memset(j, 0, sizeof(*j));
+	rng_seed(&j->g, test_seed(1));
+	j->world = world;
+	j->per_node = per_node;
+	j->usual_ns = usual_ns;
+	j->now = SEC;
+	j->answers = j->says_sync = true;
+	detector_options_default(&o);
+	assert_int_equal(detector_new(&o, NULL, &e, &j->d), 0);
+	run_begins(j, 1);
+}
+
+static void nodes_say(struct job_of *j)
+{
+	for (uint32_t r = 0; r < j->world; r += j->per_node) {
+		struct sample s = sample_of(j, SAMPLE_METRICS, r);
+
+		s.job = s.rank = SAMPLE_NONE;
+		for (int m = 0; m < METRIC_COUNT; m++)
+			s.metrics[m] = NAN;
+		feed(j, &s);
+	}
+}
+
+static bool waits(const struct job_of *j, uint32_t rank)
+{
+	for (uint32_t r = 0; r < j->world; r++)
+		if (j->does[r] != DOES_STEPS)
+			return j->does[rank] == DOES_STEPS;
+	return false;
+}
+
+static void answer(struct job_of *j, uint32_t r)
+{
+	struct sample s = sample_of(j, SAMPLE_ACTIVITY, r);
+	enum does does = j->does[r];
+
+	s.activity = (struct sample_activity){
+		.step = j->step + 1,
+		.since_ns = j->step_begins,
+		.phase = waits(j, r) && j->says_sync ? PHASE_SYNC
+			 : does == DOES_INPUT        ? PHASE_DATA
+						     : PHASE_STEP,
+		.state = does == DOES_STOPPED ? 'T' : 'S',
+		.cpu_permille = does == DOES_WORK || (does == DOES_STEPS && !waits(j, r)) ? 900 : 4,
+		.gpu_permille = UINT16_MAX,
+		.timed = does == DOES_SLEEP,
+	};
+	feed(j, &s);
+}
+
+static bool all_step(const struct job_of *j)
+{
+	for (uint32_t r = 0; r < j->world; r++)
+		if (j->does[r] != DOES_STEPS)
+			return false;
+	return true;
+}
+
+static void step_ends(struct job_of *j)
+{
+	j->step++;
+	for (uint32_t r = 0; r < j->world; r++) {
+		struct sample s = sample_of(j, SAMPLE_BEAT, r);
+
+		s.beat.step = j->step;
+		feed(j, &s);
+	}
+	j->step_begins = j->now;
+	j->this_ns = 0;
+}
+
+/* Goes on for so long, in slices of 50 ms. */
+static void goes_on(struct job_of *j, double s)
+{
+	uint64_t end = j->now + (uint64_t)(s * SEC);
+
+	while (j->now < end) {
+		j->now += 50 * MS;
+		detector_advance(j->d, j->now);
+		if (!j->this_ns) /* +-10 % */
+			j->this_ns = j->usual_ns * (90 + rng_below(&j->g.rng, 20)) / 100;
+		if (all_step(j) && j->now - j->step_begins >= j->this_ns)
+			step_ends(j);
+		if (j->now / SEC != (j->now - 50 * MS) / SEC)
+			for (uint32_t r = 0; j->answers && r < j->world; r++)
+				if (j->asked[r])
+					answer(j, r);
+		if (!j->silent_nodes && j->now / (10 * SEC) != (j->now - 50 * MS) / (10 * SEC))
+			nodes_say(j);
+	}
+}
+
+static void phase(struct job_of *j, uint32_t r, uint32_t phase, bool begins, double expected_s)
+{
+	struct sample s = sample_of(j, SAMPLE_PHASE, r);
+
+	s.phase.phase = phase;
+	s.phase.begins = begins;
+	s.phase.expected_ns = (uint64_t)(expected_s * SEC);
+	feed(j, &s);
+}
+
+static double delay(const struct job_of *j, uint64_t from)
+{
+	return (double)(j->alarm_ns - from) / SEC;
+}
+
+static void test_stopped_is_found_in_time(void **state)
+{
+	static const double steps[] = {0.1, 0.5, 2, 10};
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		job_begins(&j, 4, 4, (uint64_t)(steps[i] * SEC));
+		goes_on(&j, 60 * steps[i]);
+		j.does[2] = DOES_STOPPED;
+		from = j.now;
+		goes_on(&j, 4 * steps[i] + 5);
+		assert_int_equal(j.alarms, 1);
+		assert_int_equal(j.alarm.cause, CAUSE_STOPPED);
+		assert_int_equal(j.alarm.class, CLASS_HUNG);
+		assert_int_equal(j.alarm.subject.kind, SUBJECT_RANK);
+		assert_int_equal(j.alarm.subject.rank, 2);
+		test_says(j.alarm.words, "its process is stopped, 3 other ranks wait for it");
+		assert_true(delay(&j, from) <= 3 * steps[i] + 2);
+		j.does[2] = DOES_STEPS;
+		goes_on(&j, 3 * steps[i] + 1);
+		assert_int_equal(j.cleared, 1);
+		assert_false(j.asked[0]);
+		detector_free(j.d);
+	}
+}
+
+static void test_deadlock_is_found_in_time(void **state)
+{
+	static const double steps[] = {0.1, 0.5, 2, 10};
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	for (int sync = 0; sync < 2; sync++)
+		for (int i = 0; i < 4; i++) {
+			job_begins(&j, 4, 2, (uint64_t)(steps[i] * SEC));
+			j.says_sync = sync;
+			goes_on(&j, 60 * steps[i]);
+			j.does[1] = DOES_NOTHING;
+			from = j.now;
+			goes_on(&j, 4 * steps[i] + 5);
+			assert_int_equal(j.alarms, 1);
+			assert_int_equal(j.alarm.cause, CAUSE_STOPPED);
+			/* Where nobody says that he waits, all are equal. */
+			assert_int_equal(j.alarm.subject.kind, sync ? SUBJECT_RANK : SUBJECT_JOB);
+			assert_int_equal(j.alarm.subject.rank, sync ? 1 : SAMPLE_NONE);
+			assert_true(delay(&j, from) <= 3 * steps[i] + 2);
+			detector_free(j.d);
+		}
+}
+
+static void test_whole_node(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 32, 8, SEC);
+	goes_on(&j, 100);
+	for (uint32_t r = 8; r < 16; r++)
+		j.does[r] = DOES_NOTHING;
+	goes_on(&j, 10);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.kind, SUBJECT_NODE);
+	assert_int_equal(j.alarm.subject.node, 1);
+	detector_free(j.d);
+}
+
+static void test_nobody_answers(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	job_begins(&j, 8, 8, SEC);
+	j.answers = false;
+	goes_on(&j, 300);
+	j.does[3] = DOES_NOTHING;
+	from = j.now;
+	goes_on(&j, 60);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.cause, CAUSE_STALLED);
+	assert_int_equal(j.alarm.subject.kind, SUBJECT_JOB);
+	assert_true(delay(&j, from) >= 11 && delay(&j, from) <= 30);
+	detector_free(j.d);
+}
+
+static void test_one_step_in_many_takes_ten_times_as_long(void **state)
+{
+	static const enum does how[] = {DOES_WORK, DOES_SLEEP, DOES_INPUT};
+	struct job_of j;
+
+	(void)state;
+	for (int answers = 0; answers < 2; answers++) {
+		job_begins(&j, 4, 4, 2 * SEC);
+		j.answers = answers;
+		goes_on(&j, 100);
+		for (int i = 0; i < 30; i++) {
+			uint32_t r = (uint32_t)rng_below(&j.g.rng, 4);
+
+			j.does[r] = how[i % 3];
+			goes_on(&j, 18);
+			j.does[r] = DOES_STEPS;
+			goes_on(&j, 2 * (20 + (double)rng_below(&j.g.rng, 100)));
+		}
+		assert_int_equal(j.alarms, 0);
+		assert_true(j.asks > 0);
+		detector_free(j.d);
+	}
+}
+
+static void test_undeclared_evaluation_of_half_an_hour(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	for (uint32_t busy = 1; busy <= 8; busy += 7) {
+		job_begins(&j, 8, 8, 5 * SEC);
+		goes_on(&j, 500);
+		for (int i = 0; i < 2; i++) {
+			for (uint32_t r = 0; r < busy; r++)
+				j.does[r] = DOES_WORK;
+			goes_on(&j, 1800);
+			for (uint32_t r = 0; r < busy; r++)
+				j.does[r] = DOES_STEPS;
+			goes_on(&j, 200);
+		}
+		assert_int_equal(j.alarms, 0);
+		detector_free(j.d);
+	}
+}
+
+static void test_declared_phases(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	job_begins(&j, 4, 4, SEC);
+	goes_on(&j, 60);
+	/* Half an hour of one rank while the others wait for it; nobody knows how long it takes. */
+	for (int i = 0; i < 3; i++) {
+		phase(&j, 0, PHASE_EVALUATE, true, 0);
+		j.does[0] = DOES_SLEEP;
+		goes_on(&j, 1800);
+		phase(&j, 0, PHASE_EVALUATE, false, 0);
+		j.does[0] = DOES_STEPS;
+		goes_on(&j, 60);
+	}
+	assert_int_equal(j.alarms, 0);
+	/* Stopped in the middle of a checkpoint that was said to take 10 s. */
+	phase(&j, 0, PHASE_CHECKPOINT, true, 10);
+	j.does[0] = DOES_SLEEP;
+	from = j.now;
+	goes_on(&j, 400);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 0);
+	assert_true(delay(&j, from) >= 60 && delay(&j, from) < 120);
+	test_says(j.alarm.words, "has been in phase checkpoint for");
+	detector_free(j.d);
+}
+
+static void test_longer_steps_are_the_new_pace(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 4, 4, 2 * SEC);
+	goes_on(&j, 400);
+	j.usual_ns = 4 * SEC;
+	goes_on(&j, 800);
+	j.usual_ns = 14 * SEC;
+	goes_on(&j, 1400);
+	assert_int_equal(j.alarms, 0);
+	j.does[0] = DOES_STOPPED;
+	goes_on(&j, 60);
+	assert_int_equal(j.alarms, 1);
+	detector_free(j.d);
+}
+
+static void test_restart_keeps_what_was_learned(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 4, 4, SEC);
+	goes_on(&j, 100);
+	for (uint64_t epoch = 2; epoch < 6; epoch++) {
+		for (uint32_t r = 0; r < 4; r++) {
+			struct sample s = sample_of(&j, SAMPLE_EXIT, r);
+
+			s.exit.how = EXIT_SAID_BYE;
+			feed(&j, &s);
+			j.does[r] = DOES_NOTHING;
+		}
+		goes_on(&j, 300);
+		run_begins(&j, epoch);
+		j.this_ns = 200 * SEC; /* reads its data, compiles */
+		goes_on(&j, 230);
+	}
+	assert_int_equal(j.alarms, 0);
+	j.does[3] = DOES_NOTHING;
+	goes_on(&j, 6);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 3);
+	detector_free(j.d);
+}
+
+/* The machine sleeps for an hour, with and without the detector's own timer in between. */
+static void test_everything_sleeps(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	for (int timer = 0; timer < 2; timer++) {
+		job_begins(&j, 4, 2, 5 * SEC);
+		goes_on(&j, 300);
+		for (int i = 0; i < 4; i++) {
+			uint64_t wakes = j.now + 3600 * SEC;
+
+			while (timer && detector_next(j.d) < wakes)
+				detector_advance(j.d, detector_next(j.d));
+			j.now = wakes;
+			j.step_begins = j.now - SEC; /* goes on where it was */
+			goes_on(&j, 100);
+		}
+		if (j.alarms)
+			print_message("%d %s %f\n", timer, j.alarm.words, (double)j.alarm_ns / 1e9);
+		assert_int_equal(j.alarms, 0);
+		j.does[1] = DOES_STOPPED;
+		goes_on(&j, 20);
+		assert_int_equal(j.alarms, 1);
+		detector_free(j.d);
+	}
+}
+
+static void test_never_starts(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 4, 4, SEC);
+	j.does[2] = DOES_SLEEP;
+	goes_on(&j, 1700);
+	assert_int_equal(j.alarms, 0);
+	goes_on(&j, 200);
+	assert_int_equal(j.alarms, 1);
+	test_says(j.alarm.words, "has finished no step in");
+	detector_free(j.d);
+}
+
+/* Thousands of steps with all that is ordinary: no alarm, whatever the seed. */
+static void test_random_quiet_life(void **state)
+{
+	struct job_of j;
+	uint64_t epoch = 1;
+
+	(void)state;
+	job_begins(&j, 8, 4, 3 * SEC);
+	goes_on(&j, 120);
+	for (int i = 0; i < 300; i++) {
+		uint32_t r = (uint32_t)rng_below(&j.g.rng, 8);
+
+		switch (rng_below(&j.g.rng, 8)) {
+		case 0:
+			j.does[r] = DOES_WORK;
+			goes_on(&j, 5 + (double)rng_below(&j.g.rng, 900));
+			break;
+		case 1:
+			j.does[r] = DOES_SLEEP;
+			goes_on(&j, (double)rng_below(&j.g.rng, 18)); /* under the least timeout */
+			break;
+		case 2:
+			for (uint32_t k = 0; k < 8; k++)
+				phase(&j, k, PHASE_CHECKPOINT, true, 0);
+			j.does[r] = DOES_INPUT;
+			goes_on(&j, 1 + (double)rng_below(&j.g.rng, 100));
+			for (uint32_t k = 0; k < 8; k++)
+				phase(&j, k, PHASE_CHECKPOINT, false, 0);
+			break;
+		case 3:
+			run_begins(&j, ++epoch);
+			j.this_ns = (10 + rng_below(&j.g.rng, 100)) * SEC;
+			goes_on(&j, 100);
+			break;
+		case 4:
+			j.now += rng_below(&j.g.rng, 4000) * SEC;
+			break;
+		default:
+			j.usual_ns = SEC + rng_below(&j.g.rng, 5 * SEC);
+			break;
+		}
+		j.does[r] = DOES_STEPS;
+		goes_on(&j, (double)rng_below(&j.g.rng, 200));
+	}
+	if (j.alarms)
+		print_message("%s\n", j.alarm.words);
+	assert_int_equal(j.alarms, 0);
+	detector_free(j.d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_stopped_is_found_in_time),
+		cmocka_unit_test(test_deadlock_is_found_in_time),
+		cmocka_unit_test(test_whole_node),
+		cmocka_unit_test(test_nobody_answers),
+		cmocka_unit_test(test_one_step_in_many_takes_ten_times_as_long),
+		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
+		cmocka_unit_test(test_declared_phases),
+		cmocka_unit_test(test_longer_steps_are_the_new_pace),
+		cmocka_unit_test(test_restart_keeps_what_was_learned),
+		cmocka_unit_test(test_everything_sleeps),
+		cmocka_unit_test(test_never_starts),
+		cmocka_unit_test(test_random_quiet_life),
+	};
+
+	return cmocka_run_group_tests_name("hang", tests, NULL, NULL);
+}

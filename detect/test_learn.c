@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Phi, learned timeouts, what a look at a process says, and silent nodes. */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "detect/detector.h"
+#include "detect/doing.h"
+#include "detect/options.h"
+#include "detect/phi.h"
+#include "detect/rules.h"
+#include "detect/timeout.h"
+#include "tests/lib/test.h"
+
+#define SEC NS_PER_SEC
+
+/* Against the law itself; the logistic curve falls faster than it by an eighth at 5 sigma. */
+static void test_phi_is_the_tail_of_the_normal_law(void **state)
+{
+	struct phi p = {0};
+	double sigma;
+
+	(void)state;
+	assert_true(phi_now(&p, 1000, 0, 1) == 0);
+	for (int i = 0; i < PHI_WINDOW; i++)
+		phi_learn(&p, 10 + (i % 2 ? 1 : -1));
+	sigma = phi_sigma(&p);
+	assert_true(fabs(phi_mean(&p) - 10) < 1e-6 && fabs(sigma - 1) < 1e-6);
+	for (double y = -2; y < 5; y += 0.25) {
+		double exact = -log10(erfc(y / M_SQRT2) / 2);
+
+		assert_true(fabs(phi_now(&p, 10 + y, 0, 0.1) - exact) < 0.02 + 0.13 * exact);
+	}
+	/* Grows on, also where the tail is no number any more. */
+	for (double y = 1; y < 1e6; y *= 1.5)
+		assert_true(phi_now(&p, 10 + y * 1.5, 0, 0.1) > phi_now(&p, 10 + y, 0, 0.1));
+	assert_true(phi_now(&p, 1e300, 0, 0.1) > 1e6);
+	assert_true(phi_now(&p, 15, 3, 0.1) < phi_now(&p, 15, 0, 0.1));
+	assert_true(phi_now(&p, 15, 0, 2) < phi_now(&p, 15, 0, 0.1));
+}
+
+static void test_phi_window(void **state)
+{
+	struct rng_seeded g;
+	struct phi p;
+	double last[PHI_WINDOW], sum, squares;
+
+	(void)state;
+	rng_seed(&g, test_seed(1));
+	phi_bootstrap(&p, 8);
+	assert_true(p.n == 2 && fabs(phi_mean(&p) - 8) < 1e-6 && fabs(phi_sigma(&p) - 2) < 1e-6);
+	p = (struct phi){0};
+	for (int i = 0; i < 5000; i++) {
+		last[i % PHI_WINDOW] = (float)((double)rng_below(&g.rng, 1000000) / 1000);
+		phi_learn(&p, last[i % PHI_WINDOW]);
+		if (i < PHI_WINDOW)
+			continue;
+		sum = squares = 0;
+		for (int k = 0; k < PHI_WINDOW; k++)
+			sum += last[k];
+		for (int k = 0; k < PHI_WINDOW; k++)
+			squares += pow(last[k] - sum / PHI_WINDOW, 2);
+		assert_true(fabs(phi_mean(&p) - sum / PHI_WINDOW) < 1e-3);
+		assert_true(fabs(phi_sigma(&p) - sqrt(squares / PHI_WINDOW)) < 1e-2);
+	}
+}
+
+static void test_learned(void **state)
+{
+	const struct timeout_options o = {
+		.longest_x = 2, .median_x = 12, .floor_s = 5, .first_s = 900, .few = 8};
+	struct learned l = {0};
+
+	(void)state;
+	assert_true(learned_timeout(&l, &o) == 900);
+	for (int i = 0; i < 1000; i++)
+		learned_add(&l, i % 2 ? 0.9 : 1.1, SEC, 128);
+	assert_true(l.median > 0.85 && l.median < 1.2);
+	assert_true(learned_timeout(&l, &o) > 10 && learned_timeout(&l, &o) < 15);
+	learned_add(&l, 300, SEC, 128);
+	assert_true(learned_timeout(&l, &o) == 600);
+	/* Over runs: half of the weight on the newest. */
+	learned_new_run(&l);
+	assert_true(learned_longest(&l) == 300);
+	assert_true(l.median > 0.85 && l.median < 1.2);
+	learned_add(&l, 100, SEC, 128);
+	learned_new_run(&l);
+	assert_true(learned_longest(&l) == 200);
+	/* Of the last two periods. */
+	l = (struct learned){0};
+	learned_add(&l, 70, SEC, 128);
+	learned_add(&l, 1, SEC + TIMEOUT_PERIOD_NS, 128);
+	assert_true(learned_longest(&l) == 70);
+	learned_add(&l, 1, SEC + 2 * TIMEOUT_PERIOD_NS, 128);
+	assert_true(learned_longest(&l) == 1);
+	/* The median follows a new pace within the window. */
+	for (int i = 0; i < 256; i++)
+		learned_add(&l, 1, SEC + 2 * TIMEOUT_PERIOD_NS, 128);
+	for (int i = 0; i < 256; i++)
+		learned_add(&l, 4, SEC + 2 * TIMEOUT_PERIOD_NS, 128);
+	assert_true(l.median > 3.6 && l.median < 4.4);
+	/* Out of the histogram's range on both sides. */
+	for (int i = 0; i < 500; i++)
+		learned_add(&l, 0, SEC + 2 * TIMEOUT_PERIOD_NS, 128);
+	assert_true(l.median < 0.01);
+	for (int i = 0; i < 500; i++)
+		learned_add(&l, 1e7, SEC + 2 * TIMEOUT_PERIOD_NS, 128);
+	assert_true(l.median > 10000);
+}
+
+static void test_phases_are_kept_apart(void **state)
+{
+	struct timeouts t = {0};
+	char what[16];
+
+	(void)state;
+	learned_add(timeouts_phase(&t, PHASE_EVALUATE, "long", 1), 1000, 1, 128);
+	learned_add(timeouts_phase(&t, PHASE_EVALUATE, "short", 2), 1, 2, 128);
+	assert_true(learned_longest(timeouts_find(&t, PHASE_EVALUATE, "long")) == 1000);
+	assert_true(learned_longest(timeouts_find(&t, PHASE_EVALUATE, "short")) == 1);
+	assert_null(timeouts_find(&t, PHASE_COMPILE, "short"));
+	/* One too many takes the place of the one not used for longest. */
+	for (uint64_t i = 0; i < TIMEOUT_PHASES - 1; i++) {
+		snprintf(what, sizeof(what), "w%u", (unsigned)i);
+		timeouts_phase(&t, PHASE_OTHER, what, 3 + i);
+	}
+	assert_null(timeouts_find(&t, PHASE_EVALUATE, "long"));
+	assert_non_null(timeouts_find(&t, PHASE_EVALUATE, "short"));
+}
+
+static void test_looks(void **state)
+{
+	struct sample_activity a = {
+		.phase = PHASE_STEP, .state = 'S', .cpu_permille = 3, .gpu_permille = UINT16_MAX};
+	struct looks l = {0};
+
+	(void)state;
+	assert_int_equal(doing_now(&a), DOING_IDLE);
+	looks_add(&l, &a, SEC);
+	assert_int_equal(looks_say(&l, SEC), DOING_UNKNOWN);
+	looks_add(&l, &a, 2 * SEC);
+	assert_int_equal(looks_say(&l, 2 * SEC), DOING_IDLE);
+	assert_int_equal(looks_say(&l, 9 * SEC), DOING_UNKNOWN);
+	a.timed = true;
+	assert_int_equal(doing_now(&a), DOING_LATER);
+	a.timed = false;
+	a.gpu_permille = 990;
+	assert_int_equal(doing_now(&a), DOING_BUSY);
+	a.phase = PHASE_SYNC;
+	assert_int_equal(doing_now(&a), DOING_WAITING);
+	a.state = 'T';
+	assert_int_equal(doing_now(&a), DOING_STOPPED);
+	a = (struct sample_activity){.phase = PHASE_STEP,
+				     .state = 'S',
+				     .cpu_permille = UINT16_MAX,
+				     .gpu_permille = UINT16_MAX};
+	l = (struct looks){0};
+	for (uint64_t i = 1; i < 4; i++) {
+		looks_add(&l, &a, i * SEC);
+		assert_int_equal(looks_say(&l, i * SEC), DOING_UNKNOWN);
+	}
+	looks_add(&l, &a, 4 * SEC);
+	assert_int_equal(looks_say(&l, 4 * SEC), DOING_IDLE);
+}
+
+struct told {
+	unsigned alarms, notes, cleared;
+	struct verdict last;
+};
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct told *t = arg;
+
+	t->last = *v;
+	if (v->state == VERDICT_CLEARED)
+		t->cleared++;
+	else if (v->level == LEVEL_ALARM)
+		t->alarms++;
+	else
+		t->notes++;
+}
+
+/* Three nodes tell of themselves every 10 s, more or less; node 1 hosts a rank. */
+static void life(struct detector *d, struct rng_seeded *g, uint64_t from_s, uint64_t to_s,
+		 uint32_t without)
+{
+	uint64_t next[3] = {0};
+
+	for (uint64_t t = from_s; t < to_s; t++) {
+		detector_advance(d, t * SEC);
+		for (uint32_t n = 0; n < 3; n++) {
+			struct sample s = {.kind = SAMPLE_ALIVE,
+					   .time_ns = t * SEC,
+					   .node = n,
+					   .job = SAMPLE_NONE,
+					   .rank = SAMPLE_NONE,
+					   .device = SAMPLE_NONE};
+
+			if (n == without || t < next[n])
+				continue;
+			next[n] = t + 9 + rng_below(&g->rng, 3);
+			assert_int_equal(detector_feed(d, &s), 0);
+		}
+	}
+}
+
+static void test_silent_nodes(void **state)
+{
+	struct detector_options o;
+	struct told told = {0};
+	struct detector_events e = {.verdict = on_verdict, .arg = &told};
+	struct detector *d;
+	struct rng_seeded g;
+	struct sample s = {.kind = SAMPLE_MEMBER, .time_ns = SEC, .node = 1, .device = SAMPLE_NONE};
+
+	(void)state;
+	rng_seed(&g, test_seed(1));
+	detector_options_default(&o);
+	assert_int_equal(detector_new(&o, NULL, &e, &d), 0);
+	assert_int_equal(detector_feed(d, &s), 0);
+	life(d, &g, 1, 600, SAMPLE_NONE);
+	life(d, &g, 600, 622, 1); /* two are lost */
+	life(d, &g, 622, 1000, SAMPLE_NONE);
+	assert_int_equal(told.alarms + told.notes, 0);
+	life(d, &g, 1000, 1060, 1);
+	assert_int_equal(told.alarms, 1);
+	assert_int_equal(told.last.subject.node, 1);
+	assert_int_equal(told.last.class, CLASS_DEAD);
+	assert_true(told.last.raised_ns > 1020 * SEC && told.last.raised_ns < 1050 * SEC);
+	test_says(told.last.words, "node 1 has not been heard of for");
+	life(d, &g, 1060, 1100, SAMPLE_NONE);
+	assert_int_equal(told.cleared, 1);
+	life(d, &g, 1100, 1200, 2); /* runs nothing */
+	assert_int_equal(told.alarms, 1);
+	assert_int_equal(told.notes, 1);
+	/* Nobody at all is heard of, for an hour: that is the detector. */
+	life(d, &g, 1200, 1300, SAMPLE_NONE);
+	for (uint64_t t = 1300; t < 4900; t++)
+		detector_advance(d, t * SEC);
+	life(d, &g, 4900, 5300, SAMPLE_NONE);
+	assert_int_equal(told.alarms, 1);
+	assert_int_equal(told.notes, 1);
+	detector_free(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_phi_is_the_tail_of_the_normal_law),
+		cmocka_unit_test(test_phi_window),
+		cmocka_unit_test(test_learned),
+		cmocka_unit_test(test_phases_are_kept_apart),
+		cmocka_unit_test(test_looks),
+		cmocka_unit_test(test_silent_nodes),
+	};
+
+	return cmocka_run_group_tests_name("learn", tests, NULL, NULL);
+}
