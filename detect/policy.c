@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * policy.c - what is done about a verdict: the first row that fits, what it escalates to, and what
+ * speaks against it now.
+ *
+ * Invariants: (1) now, advised and withheld are disjoint, and together what is wanted; (2) in any
+ * hour at most actions_per_hour decisions have something else in `now` than POLICY_FREE; (3) what
+ * is remembered of subjects is bounded: the one that was quiet longest is forgotten.
+ *
+ * The budget counts decisions, not actions: a checkpoint, a mark and a check that one verdict asks
+ * for are one disturbance.
+ */
+#include <config.h>
+
+#include "detect/policy.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "detect/policy_table.h"
+
+#define HOUR_NS    (3600ull * 1000000000u)
+#define BUDGET_MAX 256u
+
+/* What is remembered of a subject. */
+struct remembered {
+	struct subject subject;
+	uint64_t times[POLICY_TIMES_MAX]; /* of its last verdicts that wanted something; a ring */
+	uint32_t n;                       /* ever */
+	uint64_t last_ns;                 /* heard of */
+	uint64_t acted_ns;                /* 0: never */
+};
+
+struct policy {
+	struct policy_options options;
+	struct policy_row *rows;
+	size_t n_rows;
+	char name[256];
+	struct remembered known[POLICY_SUBJECTS_MAX];
+	size_t n_known;
+	uint64_t acted[BUDGET_MAX]; /* when there were actions; a ring */
+	uint64_t n_acted;           /* ever */
+};
+
+int policy_new(const struct policy_options *o, struct policy **ret)
+{
+	struct policy *p = alloc_zero(sizeof(*p));
+
+	if (!p)
+		return -ENOMEM;
+	policy_set_options(p, o);
+	snprintf(p->name, sizeof(p->name), "none");
+	*ret = p;
+	return 0;
+}
+
+void policy_free(struct policy *p)
+{
+	if (!p)
+		return;
+	alloc_free(p->rows);
+	alloc_free(p);
+}
+
+void policy_set_options(struct policy *p, const struct policy_options *o)
+{
+	p->options = *o;
+	if (p->options.actions_per_hour > BUDGET_MAX)
+		p->options.actions_per_hour = BUDGET_MAX;
+}
+
+int policy_parse(struct policy *p, const char *name, const char *text, size_t len, struct err *e)
+{
+	struct policy_row *rows = NULL;
+	size_t n = 0;
+	int r = policy_table_parse(name, text, len, &rows, &n, e);
+
+	if (r < 0)
+		return r;
+	alloc_free(p->rows);
+	p->rows = rows;
+	p->n_rows = n;
+	snprintf(p->name, sizeof(p->name), "%s", name);
+	return 0;
+}
+
+size_t policy_size(const struct policy *p)
+{
+	return p->n_rows;
+}
+
+const struct policy_row *policy_at(const struct policy *p, size_t i)
+{
+	assert(i < p->n_rows);
+	return &p->rows[i];
+}
+
+const char *policy_name(const struct policy *p)
+{
+	return p->name;
+}
+
+/* ---- Words ---- */
+
+const char *policy_actions_text(uint32_t actions, char buf[POLICY_ACTIONS_TEXT_MAX])
+{
+	size_t used = 0;
+
+	buf[0] = '\0';
+	for (unsigned a = 0; a <= ACTION_COUNT; a++)
+		if (actions & ACTION_BIT(a))
+			used += (size_t)snprintf(
+				buf + used, POLICY_ACTIONS_TEXT_MAX - used, "%s%s", used ? "+" : "",
+				a == ACTION_COUNT ? "advice"
+						  : verdict_action_word((enum verdict_action)a));
+	assert(used < POLICY_ACTIONS_TEXT_MAX);
+	return buf;
+}
+
+static void time_text(uint64_t ns, char buf[24])
+{
+	static const struct {
+		uint64_t s;
+		char unit;
+	} units[] = {{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}};
+	uint64_t s = ns / 1000000000u;
+
+	for (size_t i = 0; i < 4; i++) {
+		if (i == 3 || (s >= units[i].s && s % units[i].s == 0)) {
+			snprintf(buf, 24, "%" PRIu64 "%c", s / units[i].s, units[i].unit);
+			return;
+		}
+	}
+}
+
+const char *policy_limit_text(const struct policy_limit *l, bool is_time, char buf[32])
+{
+	char number[24];
+
+	if (is_time)
+		time_text(l->value, number);
+	else
+		snprintf(number, sizeof(number), "%" PRIu64, l->value);
+	if (l->test == TEST_ANY || l->test == TEST_NONE)
+		snprintf(buf, 32, "%s", l->test == TEST_ANY ? "*" : "none");
+	else
+		snprintf(buf, 32, "%s%s", l->test == TEST_BELOW ? "<" : ">=", number);
+	return buf;
+}
+
+/* ---- Which row ---- */
+
+/* none: the value that says that there is none, which as an age is neither small nor large. */
+static bool fits_limit(const struct policy_limit *l, uint64_t v, uint64_t none)
+{
+	switch (l->test) {
+	case TEST_BELOW:
+		return v < l->value;
+	case TEST_FROM:
+		return v != UINT64_MAX && v >= l->value;
+	case TEST_NONE:
+		return v == none;
+	case TEST_ANY:
+		break;
+	}
+	return true;
+}
+
+static bool fits(const struct policy_row *r, const struct verdict *v, const struct policy_facts *f)
+{
+	return (r->class == CLASS_COUNT || r->class == v->class) &&
+	       (r->cause == CAUSE_COUNT || r->cause == v->cause) &&
+	       (r->level > LEVEL_ALARM || r->level == v->level) &&
+	       (r->subject & 1u << v->subject.kind) && fits_limit(&r->copies, f->copies, 0) &&
+	       fits_limit(&r->durable, f->durable_age_ns, UINT64_MAX) &&
+	       fits_limit(&r->spares, f->spares, 0);
+}
+
+static const struct policy_row *row_of(const struct policy *p, const struct verdict *v,
+				       const struct policy_facts *f)
+{
+	for (size_t i = 0; i < p->n_rows; i++)
+		if (fits(&p->rows[i], v, f))
+			return &p->rows[i];
+	return NULL;
+}
+
+/* ---- What is remembered ---- */
+
+static const struct remembered *recall(const struct policy *p, const struct subject *s)
+{
+	for (size_t i = 0; i < p->n_known; i++)
+		if (subject_same(&p->known[i].subject, s))
+			return &p->known[i];
+	return NULL;
+}
+
+static struct remembered *remember(struct policy *p, const struct subject *s)
+{
+	struct remembered *m = (struct remembered *)recall(p, s);
+
+	if (m)
+		return m;
+	if (p->n_known < POLICY_SUBJECTS_MAX) {
+		m = &p->known[p->n_known++];
+	} else { /* (3) */
+		m = &p->known[0];
+		for (size_t i = 1; i < p->n_known; i++)
+			if (p->known[i].last_ns < m->last_ns)
+				m = &p->known[i];
+	}
+	*m = (struct remembered){.subject = *s};
+	return m;
+}
+
+void policy_forget(struct policy *p, const struct subject *s)
+{
+	struct remembered *m = (struct remembered *)recall(p, s);
+
+	if (m)
+		*m = p->known[--p->n_known];
+}
+
+/* Of its last verdicts, those in the window before now. */
+static uint32_t times_within(const struct remembered *m, uint64_t now_ns, uint64_t window_ns)
+{
+	uint32_t n = m ? (m->n < POLICY_TIMES_MAX ? m->n : POLICY_TIMES_MAX) : 0, found = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		found += now_ns - m->times[i] < window_ns;
+	return found;
+}
+
+static uint32_t acted_within_hour(const struct policy *p, uint64_t now_ns)
+{
+	uint64_t n = p->n_acted < BUDGET_MAX ? p->n_acted : BUDGET_MAX;
+	uint32_t found = 0;
+
+	for (uint64_t i = 0; i < n; i++)
+		found += now_ns - p->acted[i] < HOUR_NS;
+	return found;
+}
+
+/* ---- Deciding ---- */
+
+static void choose_step(const struct policy_row *r, const struct remembered *m,
+			const struct policy_facts *f, struct decision *d)
+{
+	uint32_t step;
+
+	d->times = 1 + times_within(m, f->now_ns, r->times ? r->window_ns : HOUR_NS);
+	step = r->times ? d->times / r->times : 0;
+	d->step = step < r->n_steps ? step : r->n_steps - 1;
+}
+
+/* Which row it is, and whose turn. */
+static size_t say_row(const struct policy *p, const struct decision *d, char *buf, size_t size)
+{
+	char actions[POLICY_ACTIONS_TEXT_MAX], window[24];
+	int n;
+
+	policy_actions_text(d->wanted, actions);
+	if (!d->row)
+		return (size_t)snprintf(buf, size, "no row of %s fits: it is recorded", p->name);
+	time_text(d->row->times ? d->row->window_ns : HOUR_NS, window);
+	n = snprintf(buf, size, "row %u of the policy says %s", d->row->line, actions);
+	if (d->times > 1 && n > 0 && (size_t)n < size)
+		n += snprintf(buf + n, size - (size_t)n, " (time %u within %s)", d->times, window);
+	return (size_t)n < size ? (size_t)n : size - 1;
+}
+
+/* What speaks against doing now what is not free; empty: nothing. */
+static void say_against(const struct policy *p, const struct decision *d,
+			const struct remembered *m, const struct policy_facts *f, char *buf,
+			size_t size)
+{
+	uint64_t held = m && m->acted_ns ? f->now_ns - m->acted_ns : UINT64_MAX;
+	char left[24];
+
+	buf[0] = '\0';
+	if (p->options.dry_run) {
+		snprintf(buf, size, "detect.dry_run is on: nothing is done");
+	} else if (held < d->row->hold_ns) {
+		time_text(d->row->hold_ns - held + 999999999u, left);
+		snprintf(buf, size, "something was done for it before: held down for %s more",
+			 left);
+	} else if (acted_within_hour(p, f->now_ns) >= p->options.actions_per_hour) {
+		snprintf(buf, size, "detect.actions_per_hour (%u) are used up: somebody must look",
+			 p->options.actions_per_hour);
+	}
+}
+
+static void decide(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
+		   struct decision *d)
+{
+	const struct remembered *m = recall(p, &v->subject);
+	char against[120] = "", words[POLICY_ACTIONS_TEXT_MAX];
+	size_t used;
+
+	*d = (struct decision){.row = row_of(p, v, f), .times = 1};
+	if (d->row)
+		choose_step(d->row, m, f, d);
+	d->wanted = d->row ? d->row->steps[d->step] : ACTION_BIT(ACTION_RECORD);
+	if (d->wanted & POLICY_ADVICE)
+		d->wanted = (d->wanted & ~POLICY_ADVICE) | ACTION_BIT(v->advice);
+	if (v->level != LEVEL_ALARM && (d->wanted & ~POLICY_FREE))
+		d->wanted = (d->wanted & POLICY_FREE) | ACTION_BIT(ACTION_RECORD);
+	d->advised = d->wanted & ~p->options.can & ~POLICY_FREE;
+	d->now = d->wanted & ~d->advised;
+	if (d->now & ~POLICY_FREE)
+		say_against(p, d, m, f, against, sizeof(against));
+	if (p->options.dry_run)
+		d->withheld = d->now & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD));
+	else if (against[0])
+		d->withheld = d->now & ~POLICY_FREE;
+	d->now &= ~d->withheld;
+	used = say_row(p, d, d->why, sizeof(d->why));
+	if (d->withheld)
+		used += (size_t)snprintf(d->why + used, sizeof(d->why) - used, "; not done: %s",
+					 against[0] ? against : "detect.dry_run is on");
+	if (d->advised && used < sizeof(d->why))
+		snprintf(d->why + used, sizeof(d->why) - used,
+			 "; %s is yours or your scheduler's to do",
+			 policy_actions_text(d->advised, words));
+	assert(!(d->now & d->advised) && !(d->now & d->withheld)); /* (1) */
+}
+
+void policy_ask(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
+		struct decision *ret)
+{
+	decide(p, v, f, ret);
+}
+
+void policy_decide(struct policy *p, const struct verdict *v, const struct policy_facts *f,
+		   struct decision *ret)
+{
+	struct remembered *m;
+
+	decide(p, v, f, ret);
+	if (!(ret->wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))))
+		return;
+	m = remember(p, &v->subject);
+	m->times[m->n++ % POLICY_TIMES_MAX] = f->now_ns;
+	m->last_ns = f->now_ns;
+	if (ret->now & ~POLICY_FREE) {
+		m->acted_ns = f->now_ns;
+		p->acted[p->n_acted++ % BUDGET_MAX] = f->now_ns; /* (2) */
+	}
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "detect/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "detect/sample.h"
+#include "detect/verdicts.h"
+#include "tests/lib/test.h"
+
+#define SEC       1000000000ull
+#define MIN       (60 * SEC)
+#define HOUR      (60 * MIN)
+#define BIT(name) ACTION_BIT(ACTION_##name)
+
+#define CAN                                                                                        \
+	(BIT(IGNORE) | BIT(RECORD) | BIT(CHECKPOINT) | BIT(SUSPECT) | BIT(VALIDATE) | BIT(DRAIN))
+
+static struct policy *with(const char *table, uint32_t per_hour, bool dry_run)
+{
+	struct policy_options o = {.actions_per_hour = per_hour, .dry_run = dry_run, .can = CAN};
+	struct err e = {0};
+	struct policy *p;
+
+	assert_int_equal(policy_new(&o, &p), 0);
+	if (policy_parse(p, "t", table, strlen(table), &e) < 0)
+		fail_msg("%s", e.text);
+	return p;
+}
+
+static struct verdict alarm_of(enum verdict_class class, enum verdict_cause cause, uint32_t rank)
+{
+	return (struct verdict){.class = class,
+				.cause = cause,
+				.level = LEVEL_ALARM,
+				.advice = ACTION_RESTORE,
+				.subject = subject_rank(1, rank, 0)};
+}
+
+static struct policy_facts facts(uint64_t now_ns)
+{
+	return (struct policy_facts){.now_ns = now_ns, .copies = 1, .durable_age_ns = 5 * MIN};
+}
+
+static void refused(const char *table, const char *words)
+{
+	struct policy_options o = {.actions_per_hour = 1};
+	struct err e = {0};
+	struct policy *p;
+
+	assert_int_equal(policy_new(&o, &p), 0);
+	assert_int_not_equal(policy_parse(p, "the-file", table, strlen(table), &e), 0);
+	if (!strstr(e.text, words) || !strstr(e.text, "the-file"))
+		fail_msg("'%s' instead of '%s'", e.text, words);
+	assert_int_equal(policy_size(p), 0);
+	policy_free(p);
+}
+
+static void test_refused(void **state)
+{
+	(void)state;
+	refused("dead * alarm * * * * checkpoint -\n", "line 1: 9 fields instead of 10");
+	refused("# one\n\ndead * alarm * * * * checkpoint - - -\n", "line 3: more than 10 fields");
+	refused("ill * alarm * * * * record - -", "there is no class 'ill'");
+	refused("* cold alarm * * * * record - -", "there is no cause 'cold'");
+	refused("* * loud * * * * record - -", "there is no level 'loud'");
+	refused("* * alarm dog * * * record - -", "there is no subject 'dog'");
+	refused("* * alarm * 1 * * record - -", "copies is '1'");
+	refused("* * alarm * * <10 * record - -", "durable is '<10'");
+	refused("* * alarm * * >=99999d * record - -", "durable is");
+	refused("* * alarm * * * >=x record - -", "spares is");
+	refused("* * alarm * * * * explode - -", "there is no action 'explode'");
+	refused("* * alarm * * * * * - -", "is no action");
+	refused("* * alarm * * * * + - -", "an action is missing");
+	refused("* * alarm * * * * , - -", "there is no action");
+	refused("* * alarm * * * * record,record,record,record,record 2/1h -", "more than 4 steps");
+	refused("* * alarm * * * * record,drain - -", "2 steps of actions");
+	refused("* * alarm * * * * record,drain 1/1h -", "times is '1/1h'");
+	refused("* * alarm * * * * record,drain 9/1h -", "times is '9/1h'");
+	refused("* * alarm * * * * record - 10", "hold is '10'");
+	refused("* * * * * * * checkpoint - -", "only alarms may have");
+	refused("* * note * * * * advice - -", "only alarms may have");
+	refused("* * alarm * * * * rec\xc3\xa4 - -", "no printable");
+}
+
+/* A table that is refused leaves the one before in force. */
+static void test_stays(void **state)
+{
+	struct policy *p = with("dead * alarm * * * * drain - -\n", 9, false);
+	struct err e = {0};
+
+	(void)state;
+	assert_int_not_equal(policy_parse(p, "bad", "x\n", 2, &e), 0);
+	assert_int_equal(policy_size(p), 1);
+	assert_string_equal(policy_name(p), "t");
+	policy_free(p);
+}
+
+static void test_first_row_that_fits(void **state)
+{
+	static const char table[] = "* * note * * * * record - -\n"
+				    "dead * alarm node * * * restore - -\n"
+				    "dead * alarm rank none * * restore - -\n"
+				    "dead * alarm rank * none * checkpoint+restore - -\n"
+				    "dead * alarm rank * >=1h * drain - -\n"
+				    "dead process-ended alarm rank * * >=1 fail-over - -\n"
+				    "dead * alarm rank >=2 <10m * checkpoint - -\n";
+	struct verdict v = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, 3);
+	struct policy *p = with(table, 9, false);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	policy_ask(p, &v, &f, &d);
+	assert_null(d.row);
+	assert_int_equal(d.now, BIT(RECORD));
+	assert_non_null(strstr(d.why, "no row of t fits"));
+	f.copies = 2;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 7);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	f.spares = 1;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 6);
+	assert_int_equal(d.now, 0);
+	assert_int_equal(d.advised, BIT(FAIL_OVER));
+	assert_non_null(strstr(d.why, "fail-over is yours"));
+	f.durable_age_ns = HOUR;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 5);
+	f.durable_age_ns = UINT64_MAX;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 4);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	assert_int_equal(d.advised, BIT(RESTORE));
+	f.copies = 0;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 3);
+	v.subject = subject_node(0);
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 2);
+	v.level = LEVEL_NOTE;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.row->line, 1);
+	policy_free(p);
+}
+
+/* The third time within an hour is another matter, for that subject alone. */
+static void test_escalation(void **state)
+{
+	struct policy *p =
+		with("slow * alarm * * * * mark-suspect,validate,drain 3/1h -\n", 99, false);
+	struct verdict v = alarm_of(CLASS_SLOW, CAUSE_STRAGGLER, 3);
+	struct verdict other = alarm_of(CLASS_SLOW, CAUSE_STRAGGLER, 4);
+	static const uint32_t wanted[] = {BIT(SUSPECT),  BIT(SUSPECT),  BIT(VALIDATE),
+					  BIT(VALIDATE), BIT(VALIDATE), BIT(DRAIN)};
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	for (size_t i = 0; i < 6; i++) {
+		f.now_ns += MIN;
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.now, wanted[i]);
+		assert_int_equal(d.times, i + 1);
+	}
+	assert_non_null(strstr(d.why, "(time 6 within 1h)"));
+	policy_decide(p, &other, &f, &d);
+	assert_int_equal(d.now, BIT(SUSPECT));
+	f.now_ns += 2 * HOUR;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(SUSPECT));
+	f.now_ns -= 2 * HOUR;
+	policy_forget(p, &v.subject);
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(SUSPECT));
+	policy_free(p);
+}
+
+static void test_hold_down(void **state)
+{
+	struct policy *p = with("hung * alarm * * * * checkpoint+mark-suspect - 10m\n", 99, false);
+	struct verdict v = alarm_of(CLASS_HUNG, CAUSE_STALLED, 3);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT) | BIT(SUSPECT));
+	f.now_ns += 4 * MIN;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(SUSPECT));
+	assert_int_equal(d.withheld, BIT(CHECKPOINT));
+	assert_non_null(strstr(d.why, "held down for 6m more"));
+	f.now_ns += 6 * MIN;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.withheld, 0);
+	policy_free(p);
+}
+
+static void test_budget(void **state)
+{
+	struct policy *p =
+		with("* * alarm * * * * checkpoint+mark-suspect+restore - -\n", 2, false);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	for (uint32_t rank = 0; rank < 4; rank++) {
+		struct verdict v = alarm_of(CLASS_HUNG, CAUSE_STALLED, rank);
+
+		f.now_ns += MIN;
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.withheld, rank < 2 ? 0 : BIT(CHECKPOINT));
+		assert_int_equal(d.advised, BIT(RESTORE));
+		assert_true(d.now & BIT(SUSPECT));
+	}
+	assert_non_null(strstr(d.why, "detect.actions_per_hour (2) are used up"));
+	assert_non_null(strstr(d.why, "restore is yours"));
+	f.now_ns += HOUR - 3 * MIN;
+	policy_decide(p, &(struct verdict){.level = LEVEL_ALARM}, &f, &d);
+	assert_int_equal(d.withheld, 0);
+	policy_free(p);
+}
+
+static void test_dry_run(void **state)
+{
+	struct policy *p = with("* * alarm * * * * checkpoint+mark-suspect+record - -\n", 2, true);
+	struct verdict v = alarm_of(CLASS_HUNG, CAUSE_STALLED, 1);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(RECORD));
+	assert_int_equal(d.withheld, BIT(CHECKPOINT) | BIT(SUSPECT));
+	assert_non_null(strstr(d.why, "dry_run"));
+	policy_free(p);
+}
+
+/* Whatever the table and the verdict's own advice say. */
+static void test_notes_do_nothing(void **state)
+{
+	struct policy *p = with(
+		"* * alarm * * * * advice+drain - -\n* * note * * * * mark-suspect - -", 9, false);
+	struct verdict v = alarm_of(CLASS_FAILING, CAUSE_XID, 1);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	v.advice = ACTION_REBOOT;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(DRAIN));
+	assert_int_equal(d.advised, BIT(REBOOT));
+	v.level = LEVEL_NOTE;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.wanted, BIT(SUSPECT));
+	policy_free(p);
+}
+
+/* More subjects than are remembered: the quiet ones are forgotten, nothing else happens. */
+static void test_many_subjects(void **state)
+{
+	struct policy *p = with("* * alarm * * * * mark-suspect,drain 2/1d -\n", 9, false);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	for (uint32_t rank = 0; rank < 3 * POLICY_SUBJECTS_MAX; rank++) {
+		struct verdict v = alarm_of(CLASS_SLOW, CAUSE_STRAGGLER, rank);
+
+		f.now_ns += SEC;
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.times, 1);
+	}
+	for (uint32_t i = 0; i < 2; i++) {
+		struct verdict v =
+			alarm_of(CLASS_SLOW, CAUSE_STRAGGLER, i ? 0 : 3 * POLICY_SUBJECTS_MAX - 1);
+
+		policy_ask(p, &v, &f, &d);
+		assert_int_equal(d.times, i ? 1 : 2);
+	}
+	policy_free(p);
+}
+
+/* The table that is installed: read whole, nothing falls through it, and texts of its limits are
+ * what was read. */
+static void test_ours(void **state)
+{
+	const char *src = getenv("top_srcdir");
+	static char text[POLICY_BYTES_MAX];
+	struct policy *p = with("", 9, false);
+	struct policy_facts f = facts(HOUR);
+	struct err e = {0};
+	char path[512], limit[32];
+	size_t len;
+	FILE *file;
+
+	(void)state;
+	snprintf(path, sizeof(path), "%s/share/policy.tsv", src ? src : ".");
+	file = fopen(path, "re");
+	assert_non_null(file);
+	len = fread(text, 1, sizeof(text), file);
+	fclose(file);
+	if (policy_parse(p, path, text, len, &e) < 0)
+		fail_msg("%s", e.text);
+	for (unsigned i = 0; i < CLASS_COUNT * CAUSE_COUNT * 6 * 2; i++) {
+		struct verdict v = {.class = i % CLASS_COUNT,
+				    .cause = i / CLASS_COUNT % CAUSE_COUNT,
+				    .level = i % 2,
+				    .subject = {.kind = i / CLASS_COUNT / CAUSE_COUNT % 6}};
+		struct decision d;
+
+		policy_ask(p, &v, &f, &d);
+		assert_non_null(d.row);
+		/* Wrong bytes are never made the newest checkpoint. */
+		if (v.class == CLASS_CORRUPTING || v.class == CLASS_DIVERGING)
+			assert_false(d.wanted & BIT(CHECKPOINT));
+	}
+	assert_string_equal(
+		policy_limit_text(&(struct policy_limit){TEST_BELOW, 10 * MIN}, true, limit),
+		"<10m");
+	assert_string_equal(policy_limit_text(&(struct policy_limit){TEST_FROM, 2}, false, limit),
+			    ">=2");
+	policy_free(p);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_stays),
+		cmocka_unit_test(test_first_row_that_fits),
+		cmocka_unit_test(test_escalation),
+		cmocka_unit_test(test_hold_down),
+		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_dry_run),
+		cmocka_unit_test(test_notes_do_nothing),
+		cmocka_unit_test(test_many_subjects),
+		cmocka_unit_test(test_ours),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
