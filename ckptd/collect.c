@@ -24,6 +24,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "ckptd/collect_kmsg.h"
 #include "ckptd/collect_source.h"
 #include "ckptd/log.h"
 #include "ckptd/reader.h"
@@ -89,6 +90,7 @@ struct real {
 	struct collect_sink sink;
 	bool running;
 	struct timer tick;
+	struct kmsg *kmsg; /* NULL: off, or it does not run */
 	uint32_t devices; /* numbers given (2) */
 	size_t n_slots;
 	struct slot slots[];
@@ -239,6 +241,8 @@ static void tick_fire(struct timer *t)
 	uint64_t now = loop_now(c->loop);
 
 	tell_metrics(c);
+	if (c->kmsg)
+		kmsg_try_again(c->kmsg);
 	for (size_t i = 0; i < c->n_slots; i++) {
 		struct slot *l = &c->slots[i];
 
@@ -303,6 +307,10 @@ static void start(struct collectors *cs, const struct collect_sink *sink)
 	assert(sink->sample);
 	c->sink = *sink;
 	c->running = true;
+	if (c->on[COLLECT_KERNEL] &&
+	    kmsg_new(c->loop, c->log, &c->config, sink->sample, sink->arg, &c->kmsg) != 0)
+		log_print(c->log, LOG_WARNING, "going on without kernel messages: %s",
+			  err_text(-ENOMEM));
 	for (size_t i = 0; i < c->n_slots; i++)
 		slot_start(&c->slots[i]);
 	timer_arm(c->loop, &c->tick, loop_now(c->loop) + c->config.interval_ns);
@@ -317,6 +325,8 @@ static void stop(struct collectors *cs)
 		return;
 	c->running = false;
 	timer_disarm(c->loop, &c->tick);
+	kmsg_free(c->kmsg);
+	c->kmsg = NULL;
 	for (size_t i = 0; i < c->n_slots; i++) {
 		struct slot *l = &c->slots[i];
 
@@ -330,7 +340,10 @@ static void stop(struct collectors *cs)
 static void describe(struct collectors *cs, collector_line_fn *line, void *arg)
 {
 	struct real *c = of(cs);
+	char text[ERR_TEXT_MAX];
 
+	if (c->kmsg)
+		line(arg, names[COLLECT_KERNEL], kmsg_state(c->kmsg, text), text);
 	for (size_t i = 0; i < c->n_slots; i++) {
 		struct slot *l = &c->slots[i];
 

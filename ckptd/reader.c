@@ -64,7 +64,7 @@ static bool next(struct reader *r)
 	pthread_mutex_lock(&r->lock);
 	while (r->state != ASKED && !r->quit)
 		pthread_cond_wait(&r->news, &r->lock);
-	go = r->state == ASKED && !r->quit;
+	go = r->state == ASKED; /* what was asked is done, also while it quits */
 	if (go)
 		r->state = RUNNING;
 	pthread_mutex_unlock(&r->lock);
@@ -173,16 +173,16 @@ bool reader_busy(const struct reader *r)
 	return busy;
 }
 
-/* true: the thread is not in a run, and will not be. */
+/* true: the thread is not in a run, and will not be. One that was asked for is waited for too. */
 static bool wait_for_run(struct reader *r, uint64_t wait_ns)
 {
 	uint64_t at = reader_clock_ns() + wait_ns;
 	struct timespec until = {(time_t)(at / 1000000000u), (long)(at % 1000000000u)};
 	int ret = 0;
 
-	while (r->state == RUNNING && ret == 0)
+	while ((r->state == ASKED || r->state == RUNNING) && ret == 0)
 		ret = pthread_cond_timedwait(&r->news, &r->lock, &until);
-	return r->state != RUNNING;
+	return r->state == IDLE || r->state == RAN;
 }
 
 bool reader_free(struct reader *r, uint64_t wait_ns)

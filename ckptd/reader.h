@@ -25,7 +25,7 @@ MUST_CHECK int reader_new(struct loop *loop, const char *name, const struct read
 /* Not while it is busy: from ask until done, arg is the thread's. done may ask again. */
 void reader_ask(struct reader *r);
 bool reader_busy(const struct reader *r);
-/* No done follows. Waits wait_ns for a run that is under way, then leaves it and what it holds
+/* No done follows. Waits wait_ns for a run that was asked for, then leaves it and what it holds
  * behind, and returns false. NULL is allowed. */
 bool reader_free(struct reader *r, uint64_t wait_ns);
 

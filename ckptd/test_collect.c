@@ -75,7 +75,7 @@ static void begin(struct world *w, const struct collect_source *const *sources, 
 				    .data = "/",
 				    .interval_ns = 20 * MS,
 				    .late_ns = 30 * MS,
-				    .on = {true, true, true, true, true, true},
+				    .on = {false, true, true, true, true, true},
 				    .log = &w->log};
 	struct collect_sink sink = {.arg = w, .sample = on_sample};
 	struct err e = {0};
