@@ -32,7 +32,11 @@
 	X(pace)                                                                                    \
 	X(hang)                                                                                    \
 	X(numeric)                                                                                 \
-	X(xid)
+	X(xid)                                                                                     \
+	X(straggler)                                                                               \
+	X(odd_one)                                                                                 \
+	X(paths)                                                                                   \
+	X(degrade)
 /* clang-format on */
 
 enum rule_id {

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rule_odd_one.c - odd_one.h for nodes: those whose ranks are in the same jobs in the same roles.
+ *
+ * That a node is odd is a note: it may be so and do its work. It is an alarm where something
+ * suffers: the clocks of its GPUs are a tenth lower, or its job's steps take longer than before
+ * and no straggler explains it. So jobs that do not mark their waiting, whose ranks all look
+ * alike, still learn which node holds them up.
+ *
+ * What is odd is named as closely as it can be: a network metric names the node's only port.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "detect/odd_one.h"
+#include "detect/robust.h"
+#include "detect/rules.h"
+
+#define SLOWED     1.08 /* steps of the job over what is usual for it */
+#define PACE_LEARN 32   /* steps until something is usual */
+#define PACE_NEW   16   /* steps that are compared with it */
+
+struct mine_node {
+	bool born, accused;
+	struct subject who;
+	uint64_t kind_of_work; /* its group, of this judgement; 0: none */
+	struct odd_node odd;
+};
+struct mine_job {
+	struct window newest; /* s of steps */
+	struct ewma usual;    /* of the window's median */
+	uint32_t suspects;    /* nodes that are candidates, at the last judgement */
+};
+struct place {
+	uint64_t group;
+	struct node *node;
+};
+struct mine {
+	struct place *places;
+	struct odd_node **group;
+	float *scratch;
+};
+
+static struct mine_node *own(const struct detector *d, struct node *n)
+{
+	return NODE_OWN(d, n, odd_one, struct mine_node);
+}
+
+static int start(struct detector *d)
+{
+	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
+	size_t n = d->options.nodes_max;
+
+	m->places = alloc_array(n, sizeof(*m->places));
+	m->group = alloc_array(n, sizeof(struct odd_node *));
+	m->scratch = alloc_array(ODD_SCRATCH(n), sizeof(*m->scratch));
+	return m->places && m->group && m->scratch ? 0 : -ENOMEM;
+}
+
+static void stop(struct detector *d)
+{
+	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
+
+	alloc_free(m->places);
+	alloc_free(m->group);
+	alloc_free(m->scratch);
+}
+
+static void memory(const struct detector *d, struct detector_size *size)
+{
+	size->total += d->options.nodes_max * (sizeof(struct place) + sizeof(struct odd_node *)) +
+		       ODD_SCRATCH(d->options.nodes_max) * sizeof(float);
+}
+
+/* ---- what comes in ---- */
+
+/* The pace of a job: one interval per step, of the rank that finished it first. */
+static void on_beat(struct detector *d, struct job *j, const struct rank *r)
+{
+	struct mine_job *m = JOB_OWN(d, j, odd_one, struct mine_job);
+
+	if (j->step != r->step || j->step_ns != d->now_ns || !r->interval_ns)
+		return;
+	if (!m->newest.size)
+		window_init(&m->newest, PACE_NEW);
+	window_add(&m->newest, (float)((double)r->interval_ns / NS_PER_SEC));
+	if (m->newest.n == PACE_NEW && !m->suspects)
+		ewma_add(&m->usual, (double)window_median(&m->newest), 1.0 / 128);
+}
+
+static void sample(struct detector *d, const struct sample *s, const struct who *w)
+{
+	struct mine_node *n;
+
+	if (s->kind == SAMPLE_BEAT) {
+		on_beat(d, w->job, w->rank);
+		return;
+	}
+	n = own(d, w->node);
+	if (!n->born)
+		odd_node_init(&n->odd);
+	n->born = true;
+	odd_add(&n->odd, s->metrics, d->now_ns);
+}
+
+/* ---- groups ---- */
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+/* A number that is the same for nodes that hold as many ranks of the same jobs and roles. */
+static uint64_t kind_of_work(const struct detector *d, const struct node *n)
+{
+	uint64_t sum = 0;
+	struct rank *r;
+
+	list_each(r, &n->ranks, of_node) {
+		if (r->expected && known_job(d, r->job)->on)
+			sum += mix((uint64_t)r->job << 8 | (r->role + 1));
+	}
+	return sum;
+}
+
+static int by_group(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+
+	if (x->group != y->group)
+		return x->group < y->group ? -1 : 1;
+	return (x->node->number > y->node->number) - (x->node->number < y->node->number);
+}
+
+/* ---- verdicts ---- */
+
+static struct job *job_of(const struct detector *d, const struct node *n)
+{
+	struct rank *r;
+
+	list_each(r, &n->ranks, of_node) {
+		if (r->expected)
+			return known_job(d, r->job);
+	}
+	return NULL;
+}
+
+/* How many times as long its steps take; 0: not known. */
+static double slowed(const struct detector *d, struct job *j)
+{
+	struct mine_job *m = j ? JOB_OWN(d, j, odd_one, struct mine_job) : NULL;
+
+	if (!m || m->usual.n < PACE_LEARN || m->newest.n < PACE_NEW)
+		return 0;
+	return (double)window_median(&m->newest) / m->usual.mean;
+}
+
+/* Somebody else of its job is known to be slow. */
+static bool is_explained(const struct detector *d, const struct job *j, const struct node *n)
+{
+	for (size_t i = 0; i < d->verdicts.n; i++) {
+		const struct verdict *v = &d->verdicts.standing[i];
+		const struct node *other = known_node(d, v->subject.node);
+
+		if (v->cause == CAUSE_STRAGGLER && other && other != n && job_of(d, other) == j)
+			return true;
+	}
+	return false;
+}
+
+/* Its only device of that role; else the node. */
+static struct subject narrow(const struct node *n, enum sample_metric m)
+{
+	const struct device *found = NULL;
+	char role = 0;
+
+	if (m >= METRIC_NET_SEND && m <= METRIC_NET_RETRY)
+		role = 'n';
+	for (const struct device *x = n->devices; role && x; x = x->next) {
+		if (x->role == role && found)
+			return subject_node(n->number);
+		if (x->role == role)
+			found = x;
+	}
+	return found ? subject_port(n->number, found->number) : subject_node(n->number);
+}
+
+static void accuse_odd(struct detector *d, struct node *n, bool alarm, double times)
+{
+	struct mine_node *m = own(d, n);
+	enum sample_metric worst[3] = {0};
+	size_t found = odd_worst(&m->odd, worst, 3);
+	struct subject who = narrow(n, worst[0]);
+	struct verdict v =
+		verdict_of(who, CLASS_SLOW, CAUSE_ODD_ONE_OUT, alarm ? LEVEL_ALARM : LEVEL_NOTE,
+			   alarm ? ACTION_VALIDATE : ACTION_RECORD);
+
+	if (m->accused && !subject_same(&m->who, &who))
+		acquit(d, &m->who, CAUSE_ODD_ONE_OUT, "it is told of more closely");
+	m->accused = true;
+	m->who = who;
+	v.since_ns = m->odd.since_ns;
+	v.confidence = alarm ? 0.9 : 0.6;
+	verdict_evidence(&v, "distance from the others, as a score", m->odd.score, m->odd.threshold,
+			 "", m->odd.since_ns);
+	for (size_t i = 0; i < found && i < 3; i++)
+		verdict_evidence(&v, sample_metric_word(worst[i]), m->odd.raw[worst[i]],
+				 m->odd.z[worst[i]], "z", m->odd.since_ns);
+	if (times > 0)
+		verdict_evidence(&v, "steps of its job over their usual time", times, SLOWED, "x",
+				 m->odd.since_ns);
+	verdict_say(d, &v,
+		    "is not like the other nodes that do the same work, for %.0f minutes: most in "
+		    "%s (%g, %.1f deviations from theirs)%s%s.",
+		    (double)(d->now_ns - m->odd.since_ns) / 60e9, sample_metric_word(worst[0]),
+		    (double)m->odd.raw[worst[0]], (double)m->odd.z[worst[0]],
+		    alarm ? times >= SLOWED ? ", and its job has become slower" : ", it runs slower"
+			  : "",
+		    alarm ? ": run the node check" : "");
+	accuse(d, &v);
+}
+
+static void forgive(struct detector *d, struct node *n, const char *why)
+{
+	if (own(d, n)->accused)
+		acquit(d, &own(d, n)->who, CAUSE_ODD_ONE_OUT, why);
+	own(d, n)->accused = false;
+}
+
+static void look_at(struct detector *d, struct node *n)
+{
+	struct mine_node *m = own(d, n);
+	struct job *j = job_of(d, n);
+	double times = slowed(d, j);
+
+	if (j)
+		JOB_OWN(d, j, odd_one, struct mine_job)->suspects += m->odd.since_ns != 0;
+	if (odd_is_odd(&m->odd, d->now_ns))
+		accuse_odd(d, n,
+			   odd_is_slowness(&m->odd) || (times >= SLOWED && !is_explained(d, j, n)),
+			   times);
+	else if (odd_is_well(&m->odd))
+		forgive(d, n, "it is like the others again");
+}
+
+static size_t gather(struct detector *d, struct place *places)
+{
+	size_t n = 0;
+
+	for (uint32_t i = 0; i < d->options.nodes_max; i++) {
+		struct node *node = d->nodes[i];
+		uint64_t group;
+
+		if (!node || !own(d, node)->born)
+			continue;
+		group = kind_of_work(d, node);
+		if (group)
+			places[n++] = (struct place){group, node};
+		else if (own(d, node)->accused || own(d, node)->odd.since_ns) {
+			forgive(d, node, "it does no work now");
+			own(d, node)->odd.since_ns = 0;
+		}
+	}
+	qsort(places, n, sizeof(*places), by_group);
+	return n;
+}
+
+static void tick(struct detector *d)
+{
+	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
+	size_t n = gather(d, m->places), end;
+
+	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+		if (d->jobs[i])
+			JOB_OWN(d, d->jobs[i], odd_one, struct mine_job)->suspects = 0;
+	for (size_t i = 0; i < n; i = end) {
+		for (end = i; end < n && m->places[end].group == m->places[i].group; end++)
+			m->group[end - i] = &own(d, m->places[end].node)->odd;
+		odd_judge(m->group, end - i, m->places[i].group, m->scratch, d->now_ns);
+	}
+	for (size_t i = 0; i < n; i++)
+		look_at(d, m->places[i].node);
+}
+
+static void well(struct detector *d, const struct subject *s)
+{
+	struct node *n = s->kind == SUBJECT_NODE ? known_node(d, s->node) : NULL;
+
+	if (!n || !own(d, n)->born)
+		return;
+	own(d, n)->odd.since_ns = 0;
+	own(d, n)->odd.n_learned = 0;
+	own(d, n)->accused = false;
+}
+
+static void explain(const struct detector *d, const struct subject *s, struct explain *e)
+{
+	struct node *n = s->kind == SUBJECT_NODE ? known_node(d, s->node) : NULL;
+	const struct mine_node *m = n ? own(d, n) : NULL;
+	enum sample_metric worst[1];
+
+	if (!m || !m->born || m->odd.threshold <= 0)
+		return;
+	explain_line(e, "distance from nodes with the same work: %.1f, it stands out from %.1f on",
+		     (double)m->odd.score, (double)m->odd.threshold);
+	if (odd_worst(&m->odd, worst, 1) > 0)
+		explain_line(e, "most in %s: %g, %.1f deviations from theirs",
+			     sample_metric_word(worst[0]), (double)m->odd.raw[worst[0]],
+			     (double)m->odd.z[worst[0]]);
+}
+
+const struct rule rule_odd_one = {
+	.name = "odd-one-out",
+	.kinds = 1u << SAMPLE_METRICS | 1u << SAMPLE_BEAT,
+	.node_bytes = sizeof(struct mine_node),
+	.job_bytes = sizeof(struct mine_job),
+	.detector_bytes = sizeof(struct mine),
+	.tick_ns = 10 * NS_PER_SEC,
+	.start = start,
+	.stop = stop,
+	.sample = sample,
+	.tick = tick,
+	.well = well,
+	.explain = explain,
+	.memory = memory,
+};

@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rules about peers, end to end: samples of a simulated job go into a detector, and what it
+ * says names the rank, node, port, way or disk that was made slow, once, and takes it back.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "detect/detector.h"
+#include "detect/options.h"
+#include "detect/rules.h"
+#include "tests/lib/test.h"
+
+#define NODES    12
+#define PER_NODE 4
+#define RANKS    (NODES * PER_NODE)
+#define STEP_S   10
+#define PORT     8
+#define DISK     9
+
+struct world {
+	struct rng_seeded rng;
+	struct detector *d;
+	uint64_t now_ns, step, sent[NODES];
+	bool marks_waiting;
+	double work[RANKS], clock[NODES], cpu[NODES], send[NODES], way[NODES][NODES], disk[NODES];
+	unsigned alarms, raised, cleared;
+	struct verdict alarm;
+};
+
+static double uniform(struct world *w)
+{
+	return (double)(rng_u64(&w->rng.rng) >> 11) / (double)(1ull << 53);
+}
+
+static double noise(struct world *w, double sigma)
+{
+	double sum = -6;
+
+	for (int i = 0; i < 12; i++)
+		sum += uniform(w);
+	return exp(sigma * sum);
+}
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct world *w = arg;
+
+	w->cleared += v->state == VERDICT_CLEARED;
+	w->raised += v->state == VERDICT_RAISED;
+	if (v->state == VERDICT_CLEARED || v->level != LEVEL_ALARM)
+		return;
+	w->alarms++;
+	w->alarm = *v;
+}
+
+static void feed(struct world *w, struct sample *s)
+{
+	s->time_ns = w->now_ns;
+	assert_int_equal(detector_feed(w->d, s), 0);
+}
+
+static struct sample of_node(enum sample_kind kind, uint32_t node, uint32_t device)
+{
+	return (struct sample){.kind = kind,
+			       .node = node,
+			       .job = SAMPLE_NONE,
+			       .rank = SAMPLE_NONE,
+			       .device = device};
+}
+
+static struct sample of_rank(enum sample_kind kind, uint32_t rank)
+{
+	return (struct sample){.kind = kind,
+			       .node = rank / PER_NODE,
+			       .job = 1,
+			       .rank = rank,
+			       .device = SAMPLE_NONE};
+}
+
+static void join(struct world *w, uint64_t epoch)
+{
+	struct sample s = of_node(SAMPLE_JOB, SAMPLE_NONE, SAMPLE_NONE);
+
+	s.job = 1;
+	s.run.begins = true;
+	s.run.world = RANKS;
+	s.run.epoch = epoch;
+	feed(w, &s);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		s = of_rank(SAMPLE_MEMBER, i);
+		snprintf(s.member.role, sizeof(s.member.role), "stage%u", i % 2);
+		feed(w, &s);
+	}
+}
+
+static void begin(struct world *w, uint64_t seed, bool marks_waiting)
+{
+	struct detector_options o;
+	struct sample s;
+
+	memset(w, 0, sizeof(*w));
+	rng_seed(&w->rng, seed);
+	detector_options_default(&o);
+	o.nodes_max = 64;
+	o.ranks_max = 256;
+	assert_int_equal(detector_new(&o, NULL,
+				      &(struct detector_events){.verdict = on_verdict, .arg = w},
+				      &w->d),
+			 0);
+	w->now_ns = 100 * NS_PER_SEC;
+	w->marks_waiting = marks_waiting;
+	for (unsigned i = 0; i < RANKS; i++)
+		w->work[i] = i % 2 ? 8 : 6; /* by stage */
+	for (unsigned i = 0; i < NODES; i++) {
+		w->clock[i] = w->send[i] = w->disk[i] = 1;
+		for (unsigned k = 0; k < NODES; k++)
+			w->way[i][k] = 1;
+		s = of_node(SAMPLE_NAME, i, SAMPLE_NONE);
+		snprintf(s.name.text, sizeof(s.name.text), "n%u", i);
+		feed(w, &s);
+	}
+	join(w, 1);
+}
+
+static void tell_metrics(struct world *w, uint32_t node)
+{
+	struct sample s = of_node(SAMPLE_METRICS, node, SAMPLE_NONE);
+
+	for (int m = 0; m < METRIC_COUNT; m++)
+		s.metrics[m] = NAN;
+	s.metrics[METRIC_CPU] = (float)(w->cpu[node] + 0.2 * noise(w, 0.1));
+	s.metrics[METRIC_GPU_CLOCK] = (float)(1700 * w->clock[node] * noise(w, 0.004));
+	s.metrics[METRIC_GPU_POWER] = (float)(600 * noise(w, 0.03));
+	s.metrics[METRIC_NET_SEND] = (float)(1e10 * noise(w, 0.05));
+	feed(w, &s);
+}
+
+static void tell_devices(struct world *w, uint32_t node)
+{
+	uint32_t peer = (node + 1 + (uint32_t)rng_below(&w->rng.rng, NODES - 1)) % NODES;
+	struct sample s = of_node(SAMPLE_LINK, node, PORT);
+
+	w->sent[node] += (uint64_t)(1e11 * noise(w, 0.05));
+	s.link.up = true;
+	s.link.sent = w->sent[node];
+	feed(w, &s);
+	s = of_node(SAMPLE_PAIR, node, SAMPLE_NONE);
+	s.pair.peer = w->step % 2 ? (node + 1) % NODES : peer;
+	s.pair.bytes = 1 << 24;
+	s.pair.ns = (uint64_t)(1e6 * w->send[node] * w->way[node][s.pair.peer] * noise(w, 0.1));
+	feed(w, &s);
+	s = of_node(SAMPLE_DISK, node, DISK);
+	s.disk.ops = 100 + rng_below(&w->rng.rng, 1000);
+	s.disk.bytes = s.disk.ops << 16;
+	s.disk.busy_ns = (uint64_t)(1e5 * (double)s.disk.ops * w->disk[node] * noise(w, 0.2));
+	feed(w, &s);
+}
+
+/* All ranks wait for the slowest; every 10 s each node tells of itself. */
+static void steps(struct world *w, unsigned n)
+{
+	while (n-- > 0) {
+		double work[RANKS], longest = 0;
+
+		for (uint32_t i = 0; i < RANKS; i++) {
+			work[i] = w->work[i] / w->clock[i / PER_NODE] * noise(w, 0.02);
+			longest = fmax(longest, work[i]);
+		}
+		w->now_ns += (uint64_t)((longest + 2) * 1e9);
+		w->step++;
+		for (uint32_t i = 0; i < NODES; i++) {
+			tell_metrics(w, i);
+			tell_devices(w, i);
+		}
+		for (uint32_t i = 0; i < RANKS; i++) {
+			struct sample s = of_rank(SAMPLE_BEAT, i);
+
+			s.beat.step = w->step;
+			s.beat.flags = w->marks_waiting ? BEAT_BUSY : 0;
+			s.beat.busy_ns = w->marks_waiting ? (uint64_t)(1e9 * work[i]) : 0;
+			feed(w, &s);
+		}
+	}
+}
+
+static bool says(const struct world *w, const char *text)
+{
+	return strstr(w->alarm.words, text) != NULL;
+}
+
+static void count_line(void *arg, const char *text)
+{
+	unsigned *n = arg;
+
+	*n += strlen(text) > 0;
+}
+
+static void test_a_rank(void **state)
+{
+	static struct world w;
+	struct subject s;
+	unsigned lines = 0;
+
+	(void)state;
+	begin(&w, test_seed(51), true);
+	steps(&w, 100);
+	assert_int_equal(w.raised, 0);
+	w.work[17] *= 1.2;
+	steps(&w, 20);
+	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.alarm.subject.kind, SUBJECT_RANK);
+	assert_int_equal(w.alarm.subject.rank, 17);
+	assert_int_equal(w.alarm.class, CLASS_SLOW);
+	assert_int_equal(w.alarm.cause, CAUSE_STRAGGLER);
+	assert_true(w.alarm.n_evidence >= 3 && w.alarm.since_ns < w.alarm.raised_ns);
+	assert_true(says(&w, "rank 17 of job 1 on node n4 holds others up"));
+	s = subject_rank(1, 17, 4);
+	detector_explain(w.d, &s, count_line, &lines);
+	assert_true(lines >= 2);
+	w.work[17] /= 1.2;
+	steps(&w, 60);
+	assert_int_equal(w.cleared, w.raised);
+	detector_free(w.d);
+}
+
+static void test_all_of_a_node_and_a_new_run(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(52), true);
+	steps(&w, 100);
+	for (unsigned i = 0; i < PER_NODE; i++)
+		w.work[5 * PER_NODE + i] *= 1.3;
+	steps(&w, 24);
+	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
+	assert_int_equal(w.alarm.subject.node, 5);
+	assert_int_equal(w.alarm.cause, CAUSE_STRAGGLER);
+	for (unsigned i = 0; i < PER_NODE; i++)
+		w.work[5 * PER_NODE + i] /= 1.3;
+	w.step = 20; /* goes on from an older checkpoint */
+	join(&w, 2);
+	steps(&w, 60);
+	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.cleared, w.raised);
+	detector_free(w.d);
+}
+
+static void test_moved_elsewhere(void **state)
+{
+	static struct world w;
+	struct sample s;
+
+	(void)state;
+	begin(&w, test_seed(53), true);
+	steps(&w, 60);
+	w.work[9] *= 1.5;
+	steps(&w, 20);
+	assert_int_equal(w.alarms, 1);
+	s = of_rank(SAMPLE_MEMBER, 9);
+	s.node = 40;
+	feed(&w, &s);
+	assert_int_equal(w.cleared, w.raised);
+	detector_free(w.d);
+}
+
+/* Step times are all alike: only what the nodes measure can tell. */
+static void test_waiting_is_not_marked(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(54), false);
+	steps(&w, 200);
+	assert_int_equal(w.raised, 0);
+	w.clock[3] = 0.85;
+	steps(&w, 60);
+	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
+	assert_int_equal(w.alarm.subject.node, 3);
+	assert_int_equal(w.alarm.cause, CAUSE_ODD_ONE_OUT);
+	assert_true(says(&w, "gpu_clock"));
+	w.clock[3] = 1;
+	steps(&w, 60);
+	assert_int_equal(w.cleared, w.raised);
+	detector_free(w.d);
+}
+
+/* Odd, and nobody suffers: a note; the job becomes slower: an alarm. */
+static void test_odd_without_harm(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(55), false);
+	steps(&w, 200);
+	w.cpu[7] = 0.5;
+	steps(&w, 40);
+	assert_int_equal(w.alarms, 0);
+	assert_int_equal(w.raised, 1);
+	for (unsigned i = 0; i < PER_NODE; i++)
+		w.work[7 * PER_NODE + i] *= 1.3;
+	steps(&w, 30);
+	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.alarm.subject.node, 7);
+	assert_true(says(&w, "its job has become slower"));
+	detector_free(w.d);
+}
+
+static void test_ports_ways_and_disks(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(56), true);
+	steps(&w, 300);
+	assert_int_equal(w.raised, 0);
+	w.send[2] = 2;
+	steps(&w, 40);
+	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.alarm.cause, CAUSE_PATH_SLOW);
+	assert_int_equal(w.alarm.subject.kind, SUBJECT_LINK);
+	assert_int_equal(w.alarm.subject.node, 2);
+	assert_int_equal(w.alarm.subject.device, PORT);
+	assert_true(says(&w, "transfers from it take"));
+	w.send[2] = 1;
+	steps(&w, 400);
+	assert_int_equal(w.cleared, w.raised);
+	w.way[6][7] = 2;
+	steps(&w, 60);
+	assert_int_equal(w.alarms, 2);
+	assert_int_equal(w.alarm.subject.peer, 7);
+	assert_true(says(&w, "the way from node n6 to node n7 is slow"));
+	w.way[6][7] = 1;
+	steps(&w, 60);
+	assert_int_equal(w.cleared, w.raised);
+	w.disk[4] = 4;
+	steps(&w, 200);
+	assert_int_equal(w.alarms, 3);
+	assert_int_equal(w.alarm.subject.kind, SUBJECT_DISK);
+	assert_int_equal(w.alarm.subject.node, 4);
+	assert_int_equal(w.alarm.cause, CAUSE_DEGRADED);
+	w.disk[4] = 1;
+	steps(&w, 300);
+	assert_int_equal(w.cleared, w.raised);
+	detector_free(w.d);
+}
+
+static void test_somebody_says_that_it_is_well(void **state)
+{
+	static struct world w;
+	struct subject s;
+
+	(void)state;
+	begin(&w, test_seed(57), true);
+	steps(&w, 60);
+	w.work[30] *= 1.4;
+	steps(&w, 20);
+	assert_int_equal(w.alarms, 1);
+	s = subject_node(7);
+	assert_int_equal(detector_clear(w.d, &s, w.now_ns), 1);
+	w.work[30] /= 1.4;
+	steps(&w, 40);
+	assert_int_equal(w.alarms, 1);
+	w.work[30] *= 1.4; /* the next time */
+	steps(&w, 20);
+	assert_int_equal(w.alarms, 2);
+	detector_free(w.d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_rank),
+		cmocka_unit_test(test_all_of_a_node_and_a_new_run),
+		cmocka_unit_test(test_moved_elsewhere),
+		cmocka_unit_test(test_waiting_is_not_marked),
+		cmocka_unit_test(test_odd_without_harm),
+		cmocka_unit_test(test_ports_ways_and_disks),
+		cmocka_unit_test(test_somebody_says_that_it_is_well),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
