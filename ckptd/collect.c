@@ -25,6 +25,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "ckptd/collect_kmsg.h"
+#include "ckptd/collect_process.h"
 #include "ckptd/collect_source.h"
 #include "ckptd/log.h"
 #include "ckptd/reader.h"
@@ -90,7 +91,8 @@ struct real {
 	struct collect_sink sink;
 	bool running;
 	struct timer tick;
-	struct kmsg *kmsg; /* NULL: off, or it does not run */
+	struct kmsg *kmsg;     /* NULL: off, or it does not run */
+	struct prober *prober; /* NULL: it does not run */
 	uint32_t devices; /* numbers given (2) */
 	size_t n_slots;
 	struct slot slots[];
@@ -304,9 +306,15 @@ static void start(struct collectors *cs, const struct collect_sink *sink)
 	struct real *c = of(cs);
 
 	assert(loop_is_current(c->loop) && !c->running);
-	assert(sink->sample);
+	assert(sink->sample && sink->activity);
 	c->sink = *sink;
 	c->running = true;
+	/* Pids are of our own namespace, so it is our own /proc, whatever detect.root is. */
+	if (prober_new(c->loop, "/proc", sink->activity, sink->arg, &c->prober) != 0) {
+		log_print(c->log, LOG_WARNING, "going on without a look at processes: %s",
+			  err_text(-ENOMEM));
+		c->prober = NULL;
+	}
 	if (c->on[COLLECT_KERNEL] &&
 	    kmsg_new(c->loop, c->log, &c->config, sink->sample, sink->arg, &c->kmsg) != 0)
 		log_print(c->log, LOG_WARNING, "going on without kernel messages: %s",
@@ -327,6 +335,8 @@ static void stop(struct collectors *cs)
 	timer_disarm(c->loop, &c->tick);
 	kmsg_free(c->kmsg);
 	c->kmsg = NULL;
+	prober_free(c->prober);
+	c->prober = NULL;
 	for (size_t i = 0; i < c->n_slots; i++) {
 		struct slot *l = &c->slots[i];
 
@@ -335,6 +345,12 @@ static void stop(struct collectors *cs)
 				  subjects[l->source->id]);
 		l->reader = NULL;
 	}
+}
+
+static void probe(struct collectors *cs, const struct process_id *id, bool on)
+{
+	if (of(cs)->prober)
+		prober_set(of(cs)->prober, id, on);
 }
 
 static void describe(struct collectors *cs, collector_line_fn *line, void *arg)
@@ -354,6 +370,7 @@ static void describe(struct collectors *cs, collector_line_fn *line, void *arg)
 static const struct collectors_ops real_ops = {
 	.start = start,
 	.stop = stop,
+	.probe = probe,
 	.describe = describe,
 };
 

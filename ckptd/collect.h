@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * collect.h - what a node observes of itself: kernel messages, network ports, disks, memory
- * errors, pressure, GPUs.
+ * errors, pressure, GPUs, and what the processes of suspected ranks are doing.
  *
  * The machines of ckptd see the table alone; collectors_new() makes the real one (ckptd/collect.c).
  * The simulator has none. All calls and all that is told are on the loop's thread, and nothing is
@@ -10,6 +10,7 @@
 #ifndef CKPTD_COLLECT_H
 #define CKPTD_COLLECT_H
 
+#include "base/conn.h"
 #include "base/err.h"
 #include "base/loop.h"
 #include "detect/sample.h"
@@ -21,6 +22,8 @@ struct collect_sink {
 	/* Of node 0. A device has a number from 0 on that no other device has, whatever its kind,
 	 * and keeps it; its SAMPLE_NAME comes before anything else is said of it. */
 	void (*sample)(void *arg, const struct sample *s);
+	/* What a probed process is doing; step, phase and since are the receiver's to fill in. */
+	void (*activity)(void *arg, const struct process_id *p, const struct sample_activity *a);
 };
 
 /* One collector, for status: its name and one sentence. */
@@ -30,6 +33,9 @@ struct collectors;
 struct collectors_ops {
 	void (*start)(struct collectors *, const struct collect_sink *sink);
 	void (*stop)(struct collectors *); /* nothing is told after it */
+	/* Looks at a process now, a moment later (to see what it uses) and every second, until off
+	 * or until stop. Idempotent. */
+	void (*probe)(struct collectors *, const struct process_id *, bool on);
 	void (*describe)(struct collectors *, collector_line_fn *line, void *arg);
 };
 struct collectors {

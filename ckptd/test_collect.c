@@ -18,6 +18,7 @@
 #include "ckptd/collect_source.h"
 #include "ckptd/log.h"
 #include "ckptd/loop_epoll.h"
+#include "ckptd/processes.h"
 #include "ckptd/reader.h"
 #include "tests/lib/test.h"
 
@@ -32,7 +33,7 @@ struct world {
 	int log_pipe[2];
 	struct collectors *collectors;
 	struct sample seen[SEEN_MAX];
-	size_t n_seen;
+	size_t n_seen, looks;
 	char log_text[8192];
 };
 
@@ -68,6 +69,15 @@ static void on_sample(void *arg, const struct sample *s)
 	w->seen[w->n_seen++] = *s;
 }
 
+static void on_activity(void *arg, const struct process_id *p, const struct sample_activity *a)
+{
+	struct world *w = arg;
+
+	assert_int_equal(p->pid, getpid());
+	assert_int_equal(a->threads_running > 0, true);
+	w->looks++;
+}
+
 static void begin(struct world *w, const struct collect_source *const *sources, size_t n)
 {
 	struct collect_options o = {.root = "",
@@ -77,7 +87,7 @@ static void begin(struct world *w, const struct collect_source *const *sources, 
 				    .late_ns = 30 * MS,
 				    .on = {false, true, true, true, true, true},
 				    .log = &w->log};
-	struct collect_sink sink = {.arg = w, .sample = on_sample};
+	struct collect_sink sink = {.arg = w, .sample = on_sample, .activity = on_activity};
 	struct err e = {0};
 
 	assert_int_equal(collectors_new_from(w->loop, &o, sources, n, &w->collectors, &e), 0);
@@ -394,7 +404,7 @@ static void test_what_is_off_does_not_start(void **state)
 	struct world *w = *state;
 	struct collect_options o = {
 		.root = "", .kmsg = "", .data = "/", .interval_ns = MS, .log = &w->log};
-	struct collect_sink sink = {.arg = w, .sample = on_sample};
+	struct collect_sink sink = {.arg = w, .sample = on_sample, .activity = on_activity};
 	struct err e = {0};
 
 	o.on[COLLECT_DISK] = true;
@@ -403,6 +413,26 @@ static void test_what_is_off_does_not_start(void **state)
 	while (count(w, SAMPLE_DISK) < 3)
 		turn(w);
 	assert_int_equal(count(w, SAMPLE_LINK), 0);
+}
+
+static void test_processes_are_looked_at_until_stop(void **state)
+{
+	static const struct collect_source *const one[] = {&port};
+	struct process_id self = {.pid = getpid()};
+	struct world *w = *state;
+	size_t looks;
+
+	assert_int_equal(process_start_time(self.pid, &self.start), 0);
+	begin(w, one, 1);
+	w->collectors->ops->probe(w->collectors, &self, true);
+	while (w->looks < 2)
+		loop_epoll_turn(w->loop, 0); /* running: we are looked at by a thread */
+	w->collectors->ops->stop(w->collectors);
+	looks = w->looks;
+	w->collectors->ops->probe(w->collectors, &self, true);
+	for (int i = 0; i < 20; i++)
+		turn(w);
+	assert_int_equal(w->looks, looks);
 }
 
 /* More than there is room for is lost, and nothing else. */
@@ -438,6 +468,7 @@ int main(void)
 		T(test_what_is_not_there_is_left_alone),
 		T(test_a_source_that_waits_is_asked_again_at_once),
 		T(test_what_is_off_does_not_start),
+		T(test_processes_are_looked_at_until_stop),
 		T(test_out_is_bounded),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
