@@ -59,7 +59,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin gc diff export layout import reshard events node-check token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin trust gc diff export layout import reshard events node-check token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
