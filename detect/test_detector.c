@@ -267,7 +267,7 @@ static void test_memory_is_bounded(void **state)
 			detector_memory(b.d, &before);
 	}
 	detector_memory(b.d, &after);
-	assert_true(after.total <= before.total + 5 * (after.rank + 16384));
+	assert_true(after.total <= before.total + 5 * (after.rank + 32768));
 	assert_true(after.rank <= 65536);
 	for (uint32_t r = 0; r <= 64; r++) {
 		s = sample_of(SAMPLE_BEAT, 20 * SEC, 0, 9, r);
