@@ -62,6 +62,11 @@ void detector_options_default(struct detector_options *o)
 		.busy_s = 2400,
 		.busy_share = 0.6,
 		.finite_steps = 20,
+		.jump_x = 5,
+		.cusum_k = 1,
+		.cusum_h = 10,
+		.drift_loss = 0.1,
+		.drift_norm = 1,
 	};
 }
 

@@ -1,23 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * numeric.c - training goes wrong: loss or gradient norm is no number.
+ * numeric.c - training goes wrong: loss or gradient norm is no number, jumps, or drifts up.
  *
  * The ranks of a job report the same step within moments of each other. Where one rank alone has a
  * bad value and the others' are finite, it is named; a value that all of them share (it came out of
  * a reduction) is the job's. So the first bad value waits for the others' reports of the same step,
  * at most half a second, and for none where the step before had no more reporters.
+ *
+ * Jump and drift are of the job: of the median over the ranks of each step (course.h). One odd
+ * value is a note; an alarm is what lasts.
  */
 #include <config.h>
 
 #include <math.h>
 
+#include "detect/course.h"
 #include "detect/rules.h"
 
-#define WAIT_NS (500 * NS_PER_MS)
+#define WAIT_NS    (500 * NS_PER_MS)
+#define VALUES_MAX 33 /* of one step: more ranks add nothing to the median */
 
 /* How many ranks told of one value at one step. */
 struct count {
 	uint32_t n, bad, first_bad;
+	uint32_t n_values;
+	float values[VALUES_MAX];
+};
+
+/* What stands for jump or drift: of both values, as there is one verdict for a job. */
+struct standing {
+	bool told;
+	enum verdict_level level;
 };
 
 struct mine_job {
@@ -29,6 +42,8 @@ struct mine_job {
 	bool accused;
 	struct subject who; /* ... then */
 	uint32_t finite;    /* steps without a bad value since */
+	struct course loss_course, norm_course;
+	struct standing jump, drift;
 };
 
 struct mine {
@@ -91,6 +106,86 @@ static void forgive(struct detector *d, struct mine_job *m, const char *why)
 	m->accused = false;
 }
 
+static void say_course(struct detector *d, struct job *j, const struct course *c, const char *name,
+		       enum verdict_cause cause, enum verdict_level level)
+{
+	bool jump = cause == CAUSE_JUMP;
+	double from = jump ? course_level(c) : course_drift_from(c),
+	       to = jump ? c->value : c->block;
+	struct verdict v = verdict_of(subject_job(j->number), CLASS_DIVERGING, cause, level,
+				      level == LEVEL_ALARM ? ACTION_ROLL_BACK : ACTION_RECORD);
+
+	v.since_ns = jump ? c->odd_ns : c->drift_ns;
+	v.confidence = level == LEVEL_ALARM ? 0.9 : 0.5;
+	verdict_evidence(&v, name, to, from, "", v.since_ns);
+	if (jump)
+		verdict_evidence(&v, "deviations above the median", c->z, COURSE_JUMP_Z, "",
+				 v.since_ns);
+	else
+		verdict_evidence(&v, "cumulated deviations", c->cusum, d->options.cusum_h, "",
+				 v.since_ns);
+	verdict_say(d, &v, "has a %s of %.4g, %s %.4g%s", name, to,
+		    jump ? "far above the usual" : "which has risen for long, from", from,
+		    level == LEVEL_ALARM ? ": look at data and learning rate; if it stays, go back "
+					   "to a checkpoint before it."
+					 : ": nothing to do yet.");
+	accuse(d, &v);
+}
+
+static void tell_course(struct detector *d, struct job *j, const struct course *c, const char *name,
+			enum verdict_cause cause, enum verdict_level level)
+{
+	struct mine_job *m = JOB_OWN(d, j, numeric, struct mine_job);
+	struct standing *s = cause == CAUSE_JUMP ? &m->jump : &m->drift;
+
+	if (s->told && level <= s->level)
+		return;
+	s->told = true;
+	s->level = level;
+	say_course(d, j, c, name, cause, level);
+}
+
+static void forgive_course(struct detector *d, struct job *j, struct standing *s,
+			   enum verdict_cause cause, const char *why)
+{
+	struct subject job = subject_job(j->number);
+
+	if (s->told)
+		acquit(d, &job, cause, why);
+	s->told = false;
+}
+
+/* A step is over: what it was, as the median of its ranks. */
+static void follow(struct detector *d, struct job *j, struct course *c, struct count *of,
+		   const char *name, double share)
+{
+	const struct course_options o = {.jump_x = d->options.jump_x,
+					 .cusum_k = d->options.cusum_k,
+					 .cusum_h = d->options.cusum_h};
+	double from;
+
+	if (!of->n_values)
+		return;
+	course_add(c, median_of(of->values, of->n_values), d->now_ns, &o);
+	from = course_drift_from(c);
+	if (course_is_odd(c))
+		tell_course(d, j, c, name, CAUSE_JUMP, c->jumped ? LEVEL_ALARM : LEVEL_NOTE);
+	if (c->drifts)
+		tell_course(d, j, c, name, CAUSE_DRIFT,
+			    c->block - from >= share * fabs(from) ? LEVEL_ALARM : LEVEL_NOTE);
+}
+
+static void follow_both(struct detector *d, struct job *j, struct mine_job *m)
+{
+	follow(d, j, &m->loss_course, &m->loss, "loss", d->options.drift_loss);
+	follow(d, j, &m->norm_course, &m->norm, "gradient norm", d->options.drift_norm);
+	if (!m->loss_course.odd && !m->norm_course.odd)
+		forgive_course(d, j, &m->jump, CAUSE_JUMP,
+			       "it is back at its usual level, or that is a new one");
+	if (!m->loss_course.drifts && !m->norm_course.drifts)
+		forgive_course(d, j, &m->drift, CAUSE_DRIFT, "it rises no more");
+}
+
 static void next_step(struct detector *d, struct job *j, struct mine_job *m, uint64_t step)
 {
 	decide(d, j, m);
@@ -98,17 +193,22 @@ static void next_step(struct detector *d, struct job *j, struct mine_job *m, uin
 		forgive(d, m, "loss and gradient norm are finite again");
 	if (m->loss.bad || m->norm.bad)
 		m->finite = 0;
+	follow_both(d, j, m);
 	m->usual = m->reports;
 	m->reports = 0;
 	m->step = step;
-	m->loss = m->norm = (struct count){0};
+	m->loss.n = m->loss.bad = m->loss.n_values = 0;
+	m->norm.n = m->norm.bad = m->norm.n_values = 0;
 }
 
 static bool enter(struct count *c, double value, uint32_t rank)
 {
 	c->n++;
-	if (isfinite(value))
+	if (isfinite(value)) {
+		if (c->n_values < VALUES_MAX)
+			c->values[c->n_values++] = (float)fmax(-1e30, fmin(value, 1e30));
 		return false;
+	}
 	if (!c->bad++)
 		c->first_bad = rank;
 	return true;
@@ -140,11 +240,14 @@ static void on_beat(struct detector *d, const struct sample *s, const struct who
 static void on_run(struct detector *d, struct job *j)
 {
 	struct mine_job *m = JOB_OWN(d, j, numeric, struct mine_job);
+	const char *why = j->on ? "a new run has begun" : "the run is over";
 
 	if (j->on && j->began_ns != d->now_ns)
 		return;
 	decide(d, j, m);
-	forgive(d, m, j->on ? "a new run has begun" : "the run is over");
+	forgive(d, m, why);
+	forgive_course(d, j, &m->jump, CAUSE_JUMP, why);
+	forgive_course(d, j, &m->drift, CAUSE_DRIFT, why);
 	*m = (struct mine_job){0};
 }
 

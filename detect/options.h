@@ -38,6 +38,9 @@ struct detector_options {
 
 	/* numeric */
 	uint32_t finite_steps; /* so many good ones end a not-a-number verdict */
+	double jump_x;         /* times the median */
+	double cusum_k, cusum_h;
+	double drift_loss, drift_norm; /* an alarm from this share above on */
 };
 void detector_options_default(struct detector_options *o);
 

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Jumps and drifts of a value, and that the ordinary life of a loss is neither. */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "detect/course.h"
+#include "detect/detector.h"
+#include "detect/options.h"
+#include "detect/rules.h"
+#include "tests/lib/test.h"
+
+#define SEC NS_PER_SEC
+
+static const struct course_options options = {.jump_x = 5, .cusum_k = 1, .cusum_h = 10};
+
+/* Of the normal law, by the sum of twelve. */
+static double noise(struct rng_seeded *g)
+{
+	double sum = -6;
+
+	for (int i = 0; i < 12; i++)
+		sum += (double)rng_below(&g->rng, 1u << 30) / (1u << 30);
+	return sum;
+}
+
+static void test_one_odd_value_and_a_jump(void **state)
+{
+	struct course c = {0};
+	struct rng_seeded g;
+
+	(void)state;
+	rng_seed(&g, test_seed(1));
+	for (uint64_t i = 0; i < 200; i++) {
+		course_add(&c, 2 + 0.05 * noise(&g), i, &options);
+		assert_false(course_is_odd(&c));
+	}
+	course_add(&c, 30, 200, &options);
+	assert_true(course_is_odd(&c) && !c.jumped);
+	for (uint64_t i = 201; i < 220; i++)
+		course_add(&c, 2, i, &options);
+	assert_false(c.odd || c.jumped);
+	for (uint64_t i = 220; i < 220 + COURSE_ODD_LASTS; i++)
+		course_add(&c, 11, i, &options);
+	assert_true(c.jumped);
+	assert_int_equal(c.odd_ns, 220);
+	assert_true(course_level(&c) > 1.9 && course_level(&c) < 2.1);
+	for (uint64_t i = 230; i < 230 + COURSE_ANEW * 4; i++) /* that is what it is now */
+		course_add(&c, 11, i, &options);
+	assert_false(c.odd || c.jumped);
+}
+
+/* A loss that falls as losses do, with noise that neighbours share. */
+static double loss_of(uint64_t step, double *shared, struct rng_seeded *g)
+{
+	*shared = 0.8 * *shared + 0.6 * noise(g);
+	return 2 + 6 * pow((double)step + 10, -0.3) + 0.03 * *shared;
+}
+
+static void test_ordinary_life_is_quiet(void **state)
+{
+	struct course c = {0};
+	struct rng_seeded g;
+	double shared = 0;
+	unsigned odd = 0, drifts = 0;
+
+	(void)state;
+	rng_seed(&g, test_seed(1));
+	for (uint64_t i = 0; i < 200000; i++) {
+		course_add(&c, loss_of(i, &shared, &g), i, &options);
+		odd += course_is_odd(&c);
+		drifts += c.drifts;
+	}
+	assert_int_equal(odd, 0);
+	assert_int_equal(drifts, 0);
+}
+
+static void test_slow_drift_is_found(void **state)
+{
+	struct course c;
+	struct rng_seeded g;
+	double shared = 0;
+	uint64_t i;
+
+	(void)state;
+	rng_seed(&g, test_seed(1));
+	for (double per_step = 0.0005; per_step < 0.01; per_step *= 2) {
+		memset(&c, 0, sizeof(c));
+		for (i = 1; i < 2000; i++)
+			course_add(&c, loss_of(i + 5000, &shared, &g), i, &options);
+		assert_false(c.drifts);
+		for (; !c.drifts && i < 6000; i++)
+			course_add(&c,
+				   loss_of(i + 5000, &shared, &g) + per_step * (double)(i - 2000),
+				   i, &options);
+		assert_true(c.drifts);
+		/* Before it has risen by half. */
+		assert_true(per_step * (double)(i - 2000) < 1.2);
+		assert_true(c.drift_ns >= 2000 - 20 * COURSE_BLOCK && c.drift_ns <= i);
+	}
+}
+
+struct told {
+	unsigned alarms, notes, cleared;
+	struct verdict last;
+};
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct told *t = arg;
+
+	t->last = *v;
+	if (v->state == VERDICT_CLEARED)
+		t->cleared++;
+	else if (v->level == LEVEL_ALARM)
+		t->alarms++;
+	else
+		t->notes++;
+}
+
+static void steps(struct detector *d, uint64_t from, uint64_t to, double loss, double norm)
+{
+	for (uint64_t i = from; i < to; i++)
+		for (uint32_t r = 0; r < 4; r++) {
+			struct sample s = {.kind = SAMPLE_BEAT,
+					   .time_ns = i * SEC,
+					   .rank = r,
+					   .device = SAMPLE_NONE};
+
+			/* One rank's own data is always odd: the median does not see it. */
+			s.beat = (struct sample_beat){
+				.step = i,
+				.flags = BEAT_LOSS | BEAT_GRAD_NORM,
+				.loss = r == 3 ? 1e200 : loss + 0.01 * (double)(i % 7),
+				.grad_norm = norm};
+			assert_int_equal(detector_feed(d, &s), 0);
+		}
+}
+
+static void test_jump_is_a_note_and_then_an_alarm(void **state)
+{
+	struct detector_options o;
+	struct told told = {0};
+	struct detector_events e = {.verdict = on_verdict, .arg = &told};
+	struct detector *d;
+	struct sample s = {.kind = SAMPLE_JOB,
+			   .node = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+
+	(void)state;
+	detector_options_default(&o);
+	assert_int_equal(detector_new(&o, NULL, &e, &d), 0);
+	steps(d, 1, 100, 2, 1);
+	assert_int_equal(told.alarms + told.notes, 0);
+	steps(d, 100, 101, 20, 1);
+	steps(d, 101, 120, 2, 1);
+	assert_int_equal(told.notes, 1);
+	assert_int_equal(told.cleared, 1);
+	steps(d, 120, 130, 20, 50);
+	assert_int_equal(told.alarms, 1);
+	assert_int_equal(told.last.cause, CAUSE_JUMP);
+	assert_int_equal(told.last.class, CLASS_DIVERGING);
+	assert_int_equal(told.last.subject.kind, SUBJECT_JOB);
+	test_says(told.last.words, "job 0 has a loss of 20");
+	s.time_ns = 200 * SEC;
+	s.run.begins = true;
+	s.run.epoch = 2;
+	assert_int_equal(detector_feed(d, &s), 0);
+	assert_int_equal(told.cleared, 2);
+	steps(d, 201, 400, 2, 1);
+	for (uint64_t i = 0; i < 400; i += 4) /* 40 % up within 400 steps */
+		steps(d, 400 + i, 404 + i, 2 + (double)i * 0.002, 1);
+	assert_int_equal(told.alarms, 2);
+	assert_int_equal(told.last.cause, CAUSE_DRIFT);
+	detector_free(d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_one_odd_value_and_a_jump),
+		cmocka_unit_test(test_ordinary_life_is_quiet),
+		cmocka_unit_test(test_slow_drift_is_found),
+		cmocka_unit_test(test_jump_is_a_note_and_then_an_alarm),
+	};
+
+	return cmocka_run_group_tests_name("course", tests, NULL, NULL);
+}
