@@ -363,6 +363,20 @@ static void test_refused(void **state)
 	xid_policy_free(p);
 }
 
+/* What is built in is the file. */
+static void test_builtin(void **state)
+{
+	struct xid_policy *p = installed(), *builtin;
+
+	(void)state;
+	assert_int_equal(xid_policy_default(&builtin), 0);
+	assert_int_equal(xid_builtin_len, strlen(table_text));
+	assert_memory_equal(xid_builtin, table_text, xid_builtin_len);
+	assert_int_equal(xid_policy_size(builtin), xid_policy_size(p));
+	xid_policy_free(builtin);
+	xid_policy_free(p);
+}
+
 static void test_bounds(void **state)
 {
 	char *text = alloc_zero(XID_TEXT_BYTES_MAX + 1);
@@ -417,6 +431,7 @@ int main(void)
 		cmocka_unit_test(test_conflicts_are_listed),
 		cmocka_unit_test(test_overrides),
 		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_builtin),
 		cmocka_unit_test(test_bounds),
 		cmocka_unit_test(test_names),
 	};

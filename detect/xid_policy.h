@@ -2,9 +2,9 @@
 /*
  * xid_policy.h - what each Xid means and what to do about it: a table, read from text.
  *
- * share/xid.tsv is the table, ckpt-xid(5) its format. A text that is added later overrides what is
- * there by code and subcode. Reading files is the caller's; nothing here does I/O. One thread while
- * texts are added, any thread after that.
+ * share/xid.tsv is the table that is built in, ckpt-xid(5) its format. A text that is added later
+ * overrides what is there by code and subcode. Reading files is the caller's; nothing here does
+ * I/O. One thread while texts are added, any thread after that.
  *
  * Invariants: (1) a text is taken whole or not at all; (2) rows are sorted by code and subcode,
  * each pair once; (3) there is a row for what has none (XID_CODE_OTHER) once the first text was
@@ -76,6 +76,11 @@ struct xid_policy;
 
 MUST_CHECK int xid_policy_new(struct xid_policy **ret);
 void xid_policy_free(struct xid_policy *p); /* NULL is allowed */
+
+/* One with the table that is built in, share/xid.tsv. */
+MUST_CHECK int xid_policy_default(struct xid_policy **ret);
+extern const unsigned char xid_builtin[];
+extern const size_t xid_builtin_len;
 
 /* file: what the text is called in errors and by xid_policy_file(). -EINVAL: it is no table, file
  * and line are in e; -E2BIG: too many rows, files or bytes. The policy is then as before. */

@@ -24,6 +24,7 @@ _ckptctl()
 	--memory) return ;;
 	--torch) COMPREPLY=($(compgen -W '1.13 2' -- "$cur")); return ;;
 	--to-data) COMPREPLY=($(compgen -d -- "$cur")); return ;;
+	--table) COMPREPLY=($(compgen -f -- "$cur")); return ;;
 	--compress) return ;;
 	--since) return ;;
 	--peers) return ;;
@@ -59,7 +60,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin trust gc diff export layout import reshard events node-check token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin trust gc diff export layout import reshard events node-check xid token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
@@ -76,6 +77,7 @@ _ckptctl()
 	reshard) want=job-step opts=" --socket --data --json --dry-run --as --to --memory --to-data --compress --quiet --verbose --help" ;;
 	events) want=none opts=" --socket --json --follow --since --quiet --verbose --help" ;;
 	node-check) want=none opts=" --data --json --memory --peers --self --fleet --history --time --quiet --verbose --help" ;;
+	xid) want=none opts=" --json --table --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

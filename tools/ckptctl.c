@@ -128,6 +128,7 @@ static const char **text_of(struct ctl *c, enum option_id id)
 		{OPTION_FLEET, &c->fleet},
 		{OPTION_HISTORY, &c->history},
 		{OPTION_SET, &c->set},
+		{OPTION_TABLE, &c->table},
 	};
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)

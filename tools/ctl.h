@@ -43,6 +43,7 @@ struct ctl {
 	const char *since;                       /* --since; NULL: not given */
 	const char *peers, *self, *fleet, *history; /* of node-check; NULL: not given */
 	uint32_t time;                           /* --time: seconds; 0: not given */
+	const char *table;                       /* --table; NULL: not given */
 	uint32_t compress;                       /* --compress; 0: not given */
 	char **args;               /* of the verb */
 	int n_args;
@@ -59,6 +60,7 @@ typedef int verb_fn(const struct ctl *c, struct err *e);
 verb_fn verb_status, verb_events, verb_list, verb_show, verb_verify, verb_rm, verb_pin,
 	verb_unpin, verb_gc, verb_rebuild, verb_token, verb_export, verb_diff, verb_layout,
 	verb_import, verb_reshard, verb_node_check, verb_trust;
+verb_fn verb_xid;
 
 MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */
 MUST_CHECK int rm_whole_job(const struct ctl *c, struct err *e); /* rm_job.c: --all */

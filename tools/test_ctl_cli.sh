@@ -8,8 +8,8 @@ make_data
 
 run 0 --help
 cp "$dir/out" "$dir/help"
-verbs=$(sed -n 's/^  \([a-z]*\) .*/\1/p' "$dir/help")
-[ "$(echo $verbs)" = "status list show verify rm pin unpin trust gc diff export layout import reshard events node-check token rebuild" ] || fail "verbs: $verbs"
+verbs=$(sed -n 's/^  \([a-z][a-z-]*\) .*/\1/p' "$dir/help")
+[ "$(echo $verbs)" = "status list show verify rm pin unpin trust gc diff export layout import reshard events node-check xid token rebuild" ] || fail "verbs: $verbs"
 for verb in $verbs; do
 	run 0 "$verb" --help
 	says out "usage: ckptctl $verb"

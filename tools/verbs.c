@@ -51,6 +51,7 @@ const struct option_entry option_table[OPTIONS] = {
 	[OPTION_FLEET] = {"fleet", 0, "FILE", "-f", "histories of other nodes, to compare with"},
 	[OPTION_HISTORY] = {"history", 0, "FILE", "-f", "where to keep the results"},
 	[OPTION_TIME] = {"time", 0, "SECONDS", NULL, "that all of it may take (60)"},
+	[OPTION_TABLE] = {"table", 0, "FILE", "-f", "what overrides it (/etc/ckptd/xid.tsv)"},
 	[OPTION_COMPRESS] = {"compress", 0, "LEVEL", NULL, "of zstd, for the new files (off)"},
 	[OPTION_QUIET] = {"quiet", 'q', NULL, NULL, "names and problems only"},
 	[OPTION_VERBOSE] = {"verbose", 'v', NULL, NULL, "more, and in full"},
@@ -103,6 +104,8 @@ const struct verb verb_table[] = {
 	 EVERY | BIT(DATA) | BIT(MEMORY) | BIT(PEERS) | BIT(SELF) | BIT(FLEET) | BIT(HISTORY) |
 		 BIT(TIME),
 	 verb_node_check, "measure whether this node is fit to train", NULL},
+	{"xid", "[CODE[.SUBCODE]]", 0, 1, EVERY | BIT(TABLE), verb_xid,
+	 "what an error of a GPU means, and what is done about it", NULL},
 	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with", NULL},
 	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files", NULL},
 	{0},
@@ -218,6 +221,8 @@ static const char *wants(const struct verb *v)
 		return "file";
 	if (v->run == verb_diff)
 		return "sides";
+	if (v->run == verb_xid)
+		return "none";
 	if (v->args_max < 0)
 		return "job-steps";
 	return v->args_max > 1 ? "job-step" : "job";
