@@ -307,6 +307,19 @@ bool beats_now(const struct member *m, struct beat_now *ret)
 	return true;
 }
 
+bool beats_told(const struct member *m, uint64_t *ret_step)
+{
+	if (!m->beats || !m->beats->reader.stepped)
+		return false;
+	*ret_step = m->beats->reader.step;
+	return true;
+}
+
+const struct beat_page *beats_page(const struct member *m)
+{
+	return m->beats ? page_of(m->beats) : NULL;
+}
+
 const char *beats_role(const struct member *m)
 {
 	return m->beats ? m->beats->reader.role : "";

@@ -33,6 +33,10 @@ void beats_adopt(struct job *j, struct list *regions);
 void beats_scan(struct node *n);
 /* Where it is; false: it has no page. */
 bool beats_now(const struct member *m, struct beat_now *ret);
+/* The newest step that was told; false: none was. */
+bool beats_told(const struct member *m, uint64_t *ret_step);
+/* NULL: it has none. */
+const struct beat_page *beats_page(const struct member *m);
 /* Ranks with the same role do the same work; "": it does not say. */
 const char *beats_role(const struct member *m);
 

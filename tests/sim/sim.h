@@ -50,7 +50,8 @@
 					X(keeper_deaths) X(index_losses) X(breaks) X(outages)      \
 						X(torn_ledgers) X(disk_faults) X(zombies)          \
 							X(refused) X(full) X(removed) X(pinned)    \
-								X(load_lost) X(stale_leaf)
+								X(load_lost) X(stale_leaf) X(beats_adopted) X(  \
+									beats_told)
 
 enum count {
 #define X(name) COUNT_##name,
@@ -228,6 +229,9 @@ struct rank {
 	struct attempt_id reading_attempt;
 	/* What it holds. */
 	struct mapping *page;
+	struct mapping *beats; /* NULL: it was given none */
+	uint64_t beats_written;
+	bool beats_kept; /* the fd store had them when this ckptd was started */
 	struct rank_slot slots[SIM_SLOTS];
 	uint32_t n_slots;
 	int fds[CONN_FDS_MAX];
@@ -252,6 +256,16 @@ struct rank {
 	uint32_t bad_rank;
 	uint64_t bad_starts;
 };
+
+/* sim_beats.c */
+void rank_take_beats(struct rank *r, int fd); /* that came with an open */
+void trainer_beat(struct rank *r);            /* r->step is done */
+/* A ckptd is being started, or the keeper has died. */
+void beats_note_kept(struct sim *s);
+/* That ckptd has just become ready: what the fd store held is looked at. */
+void beats_check_adopted(struct sim *s);
+/* Some seconds of peace: all is told. */
+void beats_check_told(struct sim *s);
 
 /* sim_rank.c */
 struct rank *rank_start(struct sim_job *j, uint32_t rank, const char *run_id, uint64_t delay_ns);

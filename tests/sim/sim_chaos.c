@@ -252,6 +252,7 @@ static void full(struct sim *s)
 static void keeper_dies(struct sim *s)
 {
 	keeper_die(s->keeper);
+	beats_note_kept(s);
 	sim_count(s, keeper_deaths);
 	if (s->daemon.life && s->daemon.life->alive && s->daemon.ready)
 		s->daemon.keeper_lost = true; /* what it has mapped is there as long as it lives */

@@ -142,6 +142,7 @@ static void on_ready(void *arg, int status, const char *text)
 	d->failures = 0;
 	world_note(d->sim->w, "ready", 0, 0, 0);
 	oracle_check_files(&d->sim->oracle);
+	beats_check_adopted(d->sim);
 }
 
 static void on_log(void *arg, int level, const char *line)
@@ -228,6 +229,7 @@ void daemon_start(struct sim *s)
 	};
 
 	assert(!d->life);
+	beats_note_kept(s);
 	d->sim = s;
 	d->point = -1;
 	d->freed = false;

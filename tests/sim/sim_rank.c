@@ -176,6 +176,7 @@ void rank_kill(struct rank *r)
 	rank_close_fds(r);
 	rank_unmap_slots(r);
 	mapping_free(r->page);
+	mapping_free(r->beats);
 	arena_drop(&r->arena);
 	free(r->arena.slots);
 	list_del(&r->link);
@@ -319,6 +320,7 @@ static int hello(struct rank *r)
 	int err;
 
 	m.version_min = m.version_max = SESSION_VERSION;
+	m.features = SESSION_FEATURE_BEATS;
 	m.program = (char *)"sim";
 	q.id = ++r->next_id;
 	q.body_case = CKPT__REQUEST__BODY_HELLO;
@@ -376,6 +378,8 @@ static int open_once(struct rank *r, bool *ret_kept)
 		assert(page && ((struct session_page *)page->base)->magic == SESSION_PAGE_MAGIC);
 		mapping_free(r->page);
 		r->page = page;
+		if (reply->open->beats)
+			rank_take_beats(r, r->fds[reply->open->beat_fd]);
 		rank_close_fds(r);
 		note_opened(r, reply->open);
 		snprintf(r->run_id, sizeof(r->run_id), "%s", reply->open->run_id);

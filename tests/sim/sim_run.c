@@ -139,6 +139,8 @@ static void run_peace(struct sim *s)
 	}
 	if (!world_run(s->w, s->w->now_ns + PEACE_NS, goal_reached, s))
 		say_unreached(s);
+	world_run(s->w, s->w->now_ns + 4 * SIM_S, wrong, s);
+	beats_check_told(s);
 }
 
 /* The orderly end, perhaps after one more loss of power that the jobs come back from. */

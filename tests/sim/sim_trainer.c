@@ -409,6 +409,7 @@ static int train(struct rank *r)
 		if (r->sim->peace && r->job->goal == 0)
 			rank_sleep(r, SIM_S);
 		r->step++;
+		trainer_beat(r);
 		if (r->step % 2)
 			continue;
 		if (!r->sim->peace && world_one_in(w, 30))
