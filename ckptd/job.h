@@ -152,6 +152,7 @@ struct member {
 	struct preparing *preparing; /* they are being made */
 	struct sealing *sealing;     /* they are being sealed against other writers */
 	uint64_t epoch;          /* it may save in */
+	uint64_t entered_ns;     /* when it entered it, by the loop's clock */
 	struct declared *declared;
 	struct region *page;     /* struct session_page */
 	struct beats *beats;     /* beats.c; NULL: it cannot beat */
@@ -169,6 +170,8 @@ struct member {
 };
 
 /* ---- The job ---- */
+
+#define TROUBLES_MAX 16
 
 struct append; /* a record on its way into the log: job.c */
 
@@ -236,7 +239,8 @@ struct job {
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
 	uint64_t progress; /* newest step that it is known to have finished in this epoch */
-	bool in_trouble;   /* an alarm stands: trust.c */
+	uint64_t troubles[TROUBLES_MAX]; /* verdicts that stand against its state: trust.c */
+	uint32_t n_troubles;
 	uint64_t lost; /* commit records whose bytes were lost, reported */
 	uint64_t last_durable_step;
 	uint32_t number; /* the detector's; 0: not known to it yet */

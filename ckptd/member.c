@@ -193,6 +193,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		m->process = *p;
 		m->alive = true;
 		m->epoch = j->history.epoch.number;
+		m->entered_ns = loop_now(j->node->env.loop);
 		list_add_tail(&j->members, &m->link);
 		err = member_write(m);
 		if (err < 0) {
@@ -226,6 +227,7 @@ void member_enter_epoch(struct member *m)
 {
 	uint64_t was = m->epoch;
 
+	m->entered_ns = loop_now(m->job->node->env.loop);
 	if (was == m->job->history.epoch.number)
 		return;
 	m->epoch = m->job->history.epoch.number;

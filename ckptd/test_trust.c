@@ -14,6 +14,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/trust.h"
+#include "detect/verdict.h"
 #include "proto/session.pb-c.h"
 
 #define FAST (1ull << 40)
@@ -73,6 +74,18 @@ static void damage_file(struct node_test *t, const char *pattern, off_t at)
 	assert_int_equal(pwrite(fd, &c, 1, at), 1);
 	close(fd);
 	globfree(&g);
+}
+
+/* As the detector tells it. */
+static void tell_alarm(struct node_test *t, uint64_t since_ns, enum verdict_state state)
+{
+	struct verdict v = {.id = 7,
+			    .class = CLASS_DIVERGING,
+			    .level = LEVEL_ALARM,
+			    .state = state,
+			    .since_ns = since_ns};
+
+	trust_verdict(t->host.node, only_job(t), &v);
 }
 
 static int set_trust(struct node_test *t, uint32_t level, uint64_t step)
@@ -197,6 +210,26 @@ static void test_healthy_steps_verify(void **state)
 	assert_int_equal(trust_healthy_steps(find(t, 19)), 1);
 }
 
+/* Of a rank, by what it says while it is in the epoch. */
+static void test_beats_count(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t now;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 10;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete");
+	now = loop_now(t->host.loop);
+	trust_beat(only_job(t), 0, 20, 1);   /* of before it was in the epoch */
+	trust_beat(only_job(t), 5, 20, now); /* there is no such rank */
+	trust_beat(NULL, 0, 20, now);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 0);
+	trust_beat(only_job(t), 0, 20, now);
+	turn_until_told(t, "step 10 is verified");
+}
+
 /* Not before it is complete. */
 static void test_steps_alone_do_not_verify(void **state)
 {
@@ -225,7 +258,8 @@ static void test_an_alarm_doubts_its_window(void **state)
 	turn_until_told(t, "step 10 is complete");
 	began = find(t, 10)->committed_ns + 1;
 	save_until(&t->a, 0, 15, CKPT_DURABLE);
-	trust_alarm(only_job(t), began);
+	tell_alarm(t, began, VERDICT_RAISED);
+	tell_alarm(t, 1, VERDICT_UPDATED); /* the same one, louder */
 	turn_until_said(t, 15, TRUST_DOUBTED);
 	assert_false(find(t, 10)->trust & TRUST_DOUBTED);
 	save_until(&t->a, 0, 18, CKPT_DURABLE); /* it still stands */
@@ -233,7 +267,7 @@ static void test_an_alarm_doubts_its_window(void **state)
 	trust_progress(only_job(t), 30);
 	turn_until_told(t, "step 18 is complete"); /* its bytes are as they were saved */
 	assert_int_equal(find(t, 10)->trust, TRUST_COMPLETE);
-	trust_calm(only_job(t));
+	tell_alarm(t, began, VERDICT_CLEARED);
 	trust_progress(only_job(t), 39);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 9); /* anew, from 30 on */
 	assert_int_equal(trust_healthy_steps(find(t, 15)), 0);
@@ -312,7 +346,7 @@ static void test_the_newest_verified_stays(void **state)
 	for (uint64_t step = 10; step <= 50; step += 5)
 		save_until(&t->a, 0, step, CKPT_DURABLE);
 	turn_until_told(t, "is verified");
-	trust_alarm(only_job(t), 1); /* nothing newer rises any more */
+	tell_alarm(t, 1, VERDICT_RAISED); /* nothing newer rises any more */
 	for (uint64_t step = 55; step <= 90; step += 5)
 		save_until(&t->a, 0, step, CKPT_DURABLE);
 	for (int i = 0; i < TURNS_MAX && count_files(t, "jobs/*/*/COMMIT") > 2; i++)
@@ -335,6 +369,7 @@ int main(void)
 		NODE_TEST(test_a_damaged_file_is_found),
 		NODE_TEST(test_damaged_memory_is_found),
 		NODE_TEST(test_healthy_steps_verify),
+		NODE_TEST(test_beats_count),
 		NODE_TEST(test_steps_alone_do_not_verify),
 		NODE_TEST(test_an_alarm_doubts_its_window),
 		NODE_TEST(test_of_another_line),

@@ -26,6 +26,7 @@
 
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "detect/verdict.h"
 
 /* ---- Records ---- */
 
@@ -125,7 +126,7 @@ void trust_epoch(struct job *j)
 	const struct history_commit *base = base_of(j);
 	struct checkpoint *c;
 
-	j->in_trouble = false;
+	j->n_troubles = 0;
 	j->progress = base ? base->commit.step : 0;
 	list_each(c, &j->checkpoints, link)
 		if (c->agreed == CP_COMMITTED && (!base || c->record_n > base->n))
@@ -136,7 +137,7 @@ void trust_committed(struct checkpoint *c)
 {
 	c->committed_ns = loop_now(c->job->node->env.loop);
 	c->healthy_from = c->step;
-	if (c->job->in_trouble)
+	if (c->job->n_troubles)
 		trust_say(c, TRUST_DOUBTED);
 	trust_progress(c->job, c->step);
 }
@@ -149,36 +150,74 @@ void trust_progress(struct job *j, uint64_t step)
 	job_poke(j);
 }
 
-void trust_alarm(struct job *j, uint64_t since_ns)
+void trust_beat(struct job *j, uint32_t rank, uint64_t step, uint64_t time_ns)
+{
+	struct member *m = j ? member_of_rank(j, rank) : NULL;
+
+	/* (2): what it had finished before it loaded the epoch's base does not count. */
+	if (m && m->epoch == j->history.epoch.number && time_ns >= m->entered_ns)
+		trust_progress(j, step);
+}
+
+static void count_anew(struct job *j)
 {
 	struct checkpoint *c;
 
-	j->in_trouble = true;
-	list_each(c, &j->checkpoints, link) {
-		if (c->agreed != CP_COMMITTED)
-			continue;
-		if (c->committed_ns >= since_ns && c->committed_ns > 0)
-			trust_say(c, TRUST_DOUBTED);
+	list_each(c, &j->checkpoints, link)
 		c->healthy_from = max_u64(c->healthy_from, j->progress);
+}
+
+static void alarm_stands(struct job *j, const struct verdict *v)
+{
+	struct checkpoint *c;
+
+	for (uint32_t i = 0; i < j->n_troubles; i++)
+		if (j->troubles[i] == v->id)
+			return;
+	if (j->n_troubles < TROUBLES_MAX)
+		j->troubles[j->n_troubles++] = v->id;
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && c->committed_ns > 0 &&
+		    c->committed_ns >= v->since_ns)
+			trust_say(c, TRUST_DOUBTED);
+	count_anew(j);
+}
+
+static void alarm_is_over(struct job *j, const struct verdict *v)
+{
+	for (uint32_t i = 0; i < j->n_troubles; i++) {
+		if (j->troubles[i] != v->id)
+			continue;
+		j->troubles[i] = j->troubles[--j->n_troubles];
+		count_anew(j);
+		return;
 	}
 }
 
-void trust_calm(struct job *j)
+void trust_verdict(struct node *n, struct job *j, const struct verdict *v)
 {
-	struct checkpoint *c;
+	bool of_job = v->subject.kind == SUBJECT_JOB || v->subject.kind == SUBJECT_RANK;
+	bool over = v->state == VERDICT_CLEARED;
+	struct job *each;
 
-	if (!j->in_trouble)
+	if ((v->class != CLASS_CORRUPTING && v->class != CLASS_DIVERGING) ||
+	    (v->level != LEVEL_ALARM && !over))
 		return;
-	j->in_trouble = false;
-	list_each(c, &j->checkpoints, link)
-		c->healthy_from = max_u64(c->healthy_from, j->progress);
+	list_each(each, &n->jobs, link) {
+		if (of_job && each != j)
+			continue;
+		if (over)
+			alarm_is_over(each, v);
+		else
+			alarm_stands(each, v);
+	}
 }
 
 uint64_t trust_healthy_steps(const struct checkpoint *c)
 {
 	const struct job *j = c->job;
 
-	if (c->agreed != CP_COMMITTED || c->off_line || j->in_trouble ||
+	if (c->agreed != CP_COMMITTED || c->off_line || j->n_troubles ||
 	    ((c->trust | c->said) & (TRUST_DOUBTED | TRUST_BAD)) || j->progress <= c->healthy_from)
 		return 0;
 	return j->progress - c->healthy_from;

@@ -12,6 +12,7 @@
 #include "model/trust.h"
 
 struct retention_item;
+struct verdict;
 
 /* ---- trust.c ---- */
 
@@ -26,13 +27,15 @@ void trust_started(struct job *j);
 void trust_epoch(struct job *j);
 /* The job has finished this step; a higher one was finished already: nothing. */
 void trust_progress(struct job *j, uint64_t step);
+/* A beat: the rank's newest step, if it made it in the job's newest epoch. */
+void trust_beat(struct job *j, uint32_t rank, uint64_t step, uint64_t time_ns);
 /*
- * Something that makes its state worthless (a verdict of class corrupting or diverging) began at
- * since_ns of the loop's clock and was found now: what was committed since then, and until
- * trust_calm() or the next epoch, is doubted; healthy steps are counted anew.
+ * An alarm that makes a job's state worthless (of class corrupting or diverging; of a node: all its
+ * jobs' state) began at v->since_ns of the loop's clock and is told now: what was committed since
+ * then, and until it is cleared or the next epoch, is doubted; healthy steps are counted anew.
+ * Other verdicts change nothing. j: of a subject that is a job or a rank; NULL: it is gone.
  */
-void trust_alarm(struct job *j, uint64_t since_ns);
-void trust_calm(struct job *j);
+void trust_verdict(struct node *n, struct job *j, const struct verdict *v);
 /* Healthy steps behind it, of those that count; 0 too where none can verify it any more. */
 uint64_t trust_healthy_steps(const struct checkpoint *c);
 void trust_step(struct job *j);

@@ -23,6 +23,7 @@
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/trust.h"
 #include "ckptd/watching_json.h"
 #include "detect/options.h"
 #include "detect/verdicts.h"
@@ -171,6 +172,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 	bool alarm = v->level == LEVEL_ALARM, over = v->state == VERDICT_CLEARED;
 	char words[SUBJECT_WORDS_MAX + VERDICT_WORDS_MAX + 64];
 
+	trust_verdict(n, watching_job(n, v->subject.job), v);
 	verdict_sentence(n, v, words, sizeof(words));
 	events_post(n->events, EVENT_VERDICT,
 		    !alarm ? 6
@@ -215,6 +217,8 @@ void node_sample(struct node *n, const struct sample *s)
 	beats_scan(n); /* what ranks did before comes before it */
 	if (copy.time_ns == 0)
 		copy.time_ns = loop_now(n->env.loop);
+	if (copy.kind == SAMPLE_BEAT)
+		trust_beat(watching_job(n, copy.job), copy.rank, copy.beat.step, copy.time_ns);
 	if (copy.time_ns < w->last_ns)
 		copy.time_ns = w->last_ns;
 	w->last_ns = copy.time_ns;

@@ -91,6 +91,8 @@ static void keeps(struct rig *r)
 	rig_arg(r, "retention.keep_last=2");
 	rig_arg(r, "--set");
 	rig_arg(r, "retention.keep_every=30");
+	rig_arg(r, "--set");
+	rig_arg(r, "retention.keep_verified=no");
 	rig_start(r);
 	join(&t, r, "job", "run1");
 	for (int step = 10; step <= 40; step += 10)
