@@ -360,12 +360,36 @@ size_t detector_standing(const struct detector *d, const struct subject *s, stru
 	return found;
 }
 
-size_t detector_clear(struct detector *d, const struct subject *s, uint64_t now_ns)
+static void tell_well(struct detector *d, const struct subject *s)
 {
-	time_comes_to(d, now_ns);
 	for (int i = 0; i < RULE_COUNT; i++)
 		if (detect_rules[i]->well)
 			detect_rules[i]->well(d, s);
+}
+
+static void tell_all_well(struct detector *d)
+{
+	struct subject s;
+
+	for (uint32_t i = 0; i < d->options.nodes_max; i++)
+		if (d->nodes[i]) {
+			s = subject_node(i);
+			tell_well(d, &s);
+		}
+	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+		if (d->jobs[i]) {
+			s = subject_job(i);
+			tell_well(d, &s);
+		}
+}
+
+size_t detector_clear(struct detector *d, const struct subject *s, uint64_t now_ns)
+{
+	time_comes_to(d, now_ns);
+	if (s)
+		tell_well(d, s);
+	else
+		tell_all_well(d);
 	return verdicts_clear_all(&d->verdicts, s, "somebody said that it is well again", now_ns);
 }
 

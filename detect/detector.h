@@ -54,7 +54,7 @@ size_t detector_standing(const struct detector *d, const struct subject *s, stru
 void detector_explain(const struct detector *d, const struct subject *s,
 		      void (*line)(void *arg, const char *text), void *arg);
 /* A person says that it is well again (repaired, replaced): verdicts against it and what it holds
- * are cleared and its escalation begins anew. Returns how many verdicts. */
+ * are cleared and its escalation begins anew. NULL: everybody. Returns how many verdicts. */
 size_t detector_clear(struct detector *d, const struct subject *s, uint64_t now_ns);
 
 /* Bytes in use, and the bounds: of one rank, one node, one pair. */
