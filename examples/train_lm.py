@@ -11,7 +11,8 @@ is up to --shard; what was saved loads on any other number of ranks and with any
     fsdp   parameters as flat ranges too
     rows   parameters and moments as boxes: some of the rows, dimension 0
 
-Every --every steps the state is saved while the next forward and backward pass run. The same seed
+Every --every steps, and when ckptd asks for it, the state is saved while the next forward and backward
+pass run. Each step is told to ckptd's failure detector, with the time that was waited. The same seed
 gives the same losses bit for bit, with and without interruption.
 
     ckptd --user &
@@ -152,6 +153,7 @@ class Adam:
         self.lr, self.rank, self.world, self.rows, self.t = lr, rank, world, rows, 0
         self.parameters = parameters
         self.ranges = [self.range_of(p, rank) for _, p in parameters]
+        self.sync = nullcontext  # says that it waits for other ranks
         self.m = [torch.zeros(b - a) for a, b in self.ranges]
         self.v = [torch.zeros(b - a) for a, b in self.ranges]
 
@@ -166,7 +168,8 @@ class Adam:
         for owner in range(self.world if self.world > 1 else 0):
             a, b = self.range_of(p, owner)
             piece = flat[a:b].contiguous()
-            dist.broadcast(piece, owner)
+            with self.sync():
+                dist.broadcast(piece, owner)
             flat[a:b] = piece
 
     def step(self):
@@ -175,7 +178,8 @@ class Adam:
         for (_, p), (a, b), m, v in zip(self.parameters, self.ranges, self.m, self.v):
             g = p.grad.view(-1)
             if self.world > 1:
-                dist.all_reduce(g)
+                with self.sync():
+                    dist.all_reduce(g)
                 g /= self.world
             g = g[a:b]
             m.mul_(0.9).add_(g, alpha=0.1)
@@ -311,23 +315,31 @@ def train(args):
         tell(f"step {first} is beyond --steps {args.steps}: nothing is left to do")
         c.close()
         return 0
+    if c is not None:  # for ckptd's failure detector: who waits for whom
+        sync, data = c.phase("sync"), c.phase("data")
+        adam.sync = lambda: sync
+    else:
+        data = nullcontext()
     tell(f"steps {first} to {args.steps} on {world} rank{'s' if world > 1 else ''}, "
          + (f"a save every {args.every}" if c is not None else "no saves"))
     for step in range(first, args.steps):
-        due = c is not None and step > first and step % args.every == 0
+        due = c is not None and step > first and (step % args.every == 0 or c.should_save(step))
         # The state of `step` is final until the optimizer moves it: it is copied meanwhile.
         with c.saving(step, blobs_of(text), wait_credit=True) if due else nullcontext() as s:
-            tokens, wanted = text.next()
+            with data:
+                tokens, wanted = text.next()
             logits = model(tokens)
             loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
             loss.backward()
             if step == args.die_at and rank == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
         adam.step()
+        if c is not None:
+            c.beat(step, loss=loss.item(), tokens=tokens.numel())
         # As hex too: bit for bit, not rounded to decimals.
         say(step=step, loss=loss.item(), hex=loss.item().hex(), time=time.time(),
             **({"saved": s.status, "stall_s": c.stats["last_stall_ns"] / 1e9} if due else {}))
-        if step % args.every == 0:
+        if step % args.every == 0 or due:
             tell(f"step {step}, loss {loss.item():.4f}"
                  + (f", {s.status}" if due else ""))
     if args.digest:

@@ -179,6 +179,20 @@ class _Saving:
             self.save.status, self.save.error = "failed", CkptError(result, _last_error())
 
 
+class _Phase:
+    """One phase, for `with`; may be entered again and again."""
+
+    def __init__(self, owner: "Checkpointer", phase: int, what: Optional[bytes], expected_ms: int):
+        self._owner, self._phase, self._what, self._expected_ms = owner, phase, what, expected_ms
+
+    def __enter__(self) -> None:
+        _check(L.lib.ckpt_phase_begin(self._owner._handle(), self._phase, self._what,
+                                      self._expected_ms))
+
+    def __exit__(self, kind, value, traceback) -> None:
+        _check(L.lib.ckpt_phase_end(self._owner._handle()))
+
+
 class Checkpointer:
     """One rank's handle; made by open(). A context manager: leaving it closes the handle."""
 
@@ -188,6 +202,8 @@ class Checkpointer:
         self._tensors: List[Any] = []
         self._names: Dict[str, List[int]] = {}
         self._ndim: List[int] = []
+        self._beat = L.Beat(C.sizeof(L.Beat))
+        self._metrics: Dict[str, int] = {}
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -386,6 +402,52 @@ class Checkpointer:
                 return
             yield text.decode("utf-8", "replace")
             i += 1
+
+    # ---- How training goes on ----
+
+    def beat(self, step: int, loss: Optional[float] = None, grad_norm: Optional[float] = None,
+             tokens: Optional[int] = None, **metrics: float) -> None:
+        """Says that this rank has finished step, once for each, and what it came to: for ckptd's
+        failure detector, without a system call. None is "not given", NaN is a value. At most eight
+        names of metrics in a handle's life. float() of a device's tensor waits for the device: give
+        such values every so many steps, or one step late."""
+        b = self._beat
+        flags, b.step = 0, check_step(step)
+        if loss is not None:
+            flags, b.loss = flags | L.BEAT_LOSS, float(loss)
+        if grad_norm is not None:
+            flags, b.grad_norm = flags | L.BEAT_GRAD_NORM, float(grad_norm)
+        if tokens is not None:
+            flags, b.tokens = flags | L.BEAT_TOKENS, int(tokens)
+        for name, value in metrics.items():
+            i = self._metrics.get(name)
+            if i is None:
+                i = _check(L.lib.ckpt_metric(self._handle(), name.encode()))
+                self._metrics[name] = i
+            flags |= L.BEAT_METRIC << i
+            b.metrics[i] = float(value)
+        b.flags = flags
+        _check(L.lib.ckpt_beat(self._handle(), C.byref(b)))
+
+    def phase(self, name: str, expected: Optional[float] = None, what: str = "") -> _Phase:
+        """`with c.phase("evaluate", expected=1800):` - a part of a step ("data", "sync": in a
+        collective, "optimize") or a long phase in which no step is expected ("evaluate", "compile",
+        "idle", "other"; saves and loads declare theirs themselves). expected: seconds. what: your
+        word for it; phases of one word have one history."""
+        if name not in L.PHASES:
+            raise ValueError(f"a phase is one of {', '.join(L.PHASES)}, not '{name}'")
+        return _Phase(self, L.PHASES.index(name), what.encode() if what else None,
+                      0 if expected is None else int(expected * 1000))
+
+    def role(self, role: str) -> None:
+        """Ranks that name the same role (a pipeline stage, say) do the same work and are compared
+        with each other; without one all ranks are."""
+        _check(L.lib.ckpt_role(self._handle(), role.encode()))
+
+    def should_save(self, step: int) -> bool:
+        """Whether ckptd asks for a checkpoint at this step or before it. All ranks that ask at the
+        same step get the same answer. Until a save or skip of that step or a later one."""
+        return bool(_check(L.lib.ckpt_should_save(self._handle(), check_step(step))))
 
     # ---- Looking ----
 

@@ -75,6 +75,16 @@ class Stats(C.Structure):
                 ("reconnects", u64), ("last_stall_ns", u64), ("last_bytes", u64)]
 
 
+METRICS_MAX = 8
+BEAT_LOSS, BEAT_GRAD_NORM, BEAT_TOKENS, BEAT_METRIC = 1, 2, 4, 0x100  # of metric i: BEAT_METRIC << i
+PHASES = ("step", "data", "sync", "optimize", "checkpoint", "load", "evaluate", "compile", "idle", "other")
+
+
+class Beat(C.Structure):
+    _fields_ = [("size", C.c_size_t), ("step", u64), ("flags", C.c_uint), ("tokens", u64),
+                ("loss", C.c_double), ("grad_norm", C.c_double), ("metrics", C.c_double * METRICS_MAX)]
+
+
 class StoredShard(C.Structure):
     _fields_ = [("size", C.c_size_t), ("rank", C.c_int), ("name", C.c_char_p), ("dtype", C.c_int),
                 ("ndim", C.c_int), ("global_shape", u64 * NDIM_MAX), ("offset", u64 * NDIM_MAX),
@@ -114,6 +124,12 @@ _FUNCTIONS = {
     "ckpt_stored_shard_at": (C.c_int, [C.c_void_p, u64, P(StoredShard)]),
     "ckpt_stored_blob_at": (C.c_int, [C.c_void_p, u64, P(StoredBlob)]),
     "ckpt_stored_read": (C.c_int, [C.c_void_p, P(ReadArgs), P(Loaded)]),
+    "ckpt_beat": (C.c_int, [C.c_void_p, P(Beat)]),
+    "ckpt_metric": (C.c_int, [C.c_void_p, C.c_char_p]),
+    "ckpt_phase_begin": (C.c_int, [C.c_void_p, C.c_int, C.c_char_p, i64]),
+    "ckpt_phase_end": (C.c_int, [C.c_void_p]),
+    "ckpt_role": (C.c_int, [C.c_void_p, C.c_char_p]),
+    "ckpt_should_save": (C.c_int, [C.c_void_p, u64]),
     "ckpt_fd": (C.c_int, [C.c_void_p]),
     "ckpt_pump": (C.c_int, [C.c_void_p]),
     "ckpt_last_error": (C.c_char_p, [P(C.c_int)]),

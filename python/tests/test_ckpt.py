@@ -5,11 +5,13 @@
 Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed. CKPT_BUILD names the build
 folder."""
 
+import ctypes
 import hashlib
 import json
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -152,6 +154,94 @@ def test_skip(d):
         c.skip(1, "not finite")
         assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
         assert [i.step for i in c.list()] == [1]
+
+
+class BeatPage:
+    """The page that the handle opened last writes to, as doc/protocol.md has it."""
+
+    def __init__(self):
+        with open("/proc/self/maps") as f:
+            maps = [line.split() for line in f if "/memfd:beat." in line]
+        newest = max(maps, key=lambda m: int(m[4]))  # by inode
+        self.at = int(newest[0].split("-")[0], 16)
+
+    def read(self, offset, form):
+        return struct.unpack(form, ctypes.string_at(self.at + offset, struct.calcsize(form)))
+
+    def written(self):
+        return self.read(128, "<Q")[0]
+
+    def phase(self):
+        return self.read(144, "<Q")[0] & 15
+
+    def want(self, step):
+        ctypes.memmove(self.at + 64, struct.pack("<Q", step), 8)
+
+    def text(self, offset):
+        return self.read(offset, "32s")[0].rstrip(b"\0").decode()
+
+    def entry(self, n):
+        """sequence, time, kind, flags, step, busy, tokens, loss, grad_norm, metrics"""
+        return self.read(4096 + 128 * ((n - 1) % 64), "<QQIIQQQdd8d")
+
+
+def test_beats(d):
+    with ckpt.open("beats", 0, 1) as c:
+        page = BeatPage()
+        assert page.written() == 0
+        c.beat(0)
+        assert page.entry(1)[:1] + page.entry(1)[2:5] == (1, 1, 0, 0)
+        c.role("stage 1")
+        c.beat(1, loss=float("nan"), tokens=4096, lr=0.5, scale=1024)
+        n, t, kind, flags, step, _, tokens, loss, _, *metrics = page.entry(2)
+        assert (n, kind, flags, step, tokens) == (2, 1, 1 | 4 | 256 | 512, 1, 4096)
+        assert loss != loss and metrics[:2] == [0.5, 1024]
+        assert abs(t - time.monotonic_ns()) < 60e9
+        assert page.text(200) == "stage 1"
+        assert page.text(232) == "lr" and page.text(264) == "scale"
+        c.beat(2, np.float32(1.5), grad_norm=2, scale=7)
+        assert page.entry(3)[3] == 1 | 2 | 512 and page.entry(3)[7:9] == (1.5, 2)
+        assert page.read(136, "<Q") == (3,)
+        raises(ckpt.CkptError, lambda: c.beat(3, **{f"m{i}": 0 for i in range(7)}))
+        raises(ckpt.CkptError, lambda: c.role("x" * 32))
+    raises(ckpt.CkptError, lambda: c.beat(4))
+
+
+def test_phases(d):
+    with ckpt.open("phases", 0, 1) as c:
+        page = BeatPage()
+        sync = c.phase("sync")
+        for _ in range(2):
+            with sync:
+                assert page.phase() == 2
+            assert page.phase() == 0
+        assert page.written() == 0
+        with c.phase("evaluate", expected=1800, what="test set"):
+            assert page.phase() == 6
+            assert page.entry(1)[2:5] == (2, 6, 1800 * 10**9)
+            assert page.text(4096 + 32) == "test set"
+        assert page.entry(2)[2:4] == (3, 6)
+        try:
+            with c.phase("idle"):
+                raise KeyError
+        except KeyError:
+            pass
+        assert page.phase() == 0
+        raises(ValueError, lambda: c.phase("evaluation"))
+        raises(ckpt.CkptError, lambda: c.phase("other", expected=-1).__enter__())
+        raises(ckpt.CkptError, lambda: c.phase("other").__exit__(None, None, None))
+
+
+def test_should_save(d):
+    w = arange((5,))
+    with ckpt.open("should", 0, 1) as c:
+        page = BeatPage()
+        c.declare("w", w)
+        assert not c.should_save(10)
+        page.want(12)
+        assert [c.should_save(s) for s in (11, 12, 13)] == [False, True, True]
+        assert c.save(12, wait_credit=True)
+        assert not c.should_save(13)
 
 
 def test_strict_and_lenient(d):
