@@ -36,22 +36,18 @@
 
 /* ---- What happens, counted ---- */
 
-#define SIM_COUNTS(X)                                                                              \
-	X(runs)                                                                                    \
-	X(events)                                                                                  \
-	X(ops)                                                                                     \
-	X(starts)                                                                                  \
-	X(failed_starts) X(stops) X(epochs) X(records) X(sealed) X(skipped) X(committed) X(        \
-		aborted) X(freed) X(lost) X(wait_sealed) X(wait_committed) X(wait_durable)         \
-		X(superseded) X(wait_timeout) X(load_memory) X(load_disk) X(load_step) X(          \
-			load_reshard) X(load_nothing) X(fell_back) X(bad_leaf) X(repeated)         \
-			X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills) X(kills_at_op)  \
-				X(kills_at_point) X(errors_at_point) X(power_losses)               \
-					X(keeper_deaths) X(index_losses) X(breaks) X(outages)      \
-						X(torn_ledgers) X(disk_faults) X(zombies)          \
-							X(refused) X(full) X(removed) X(pinned)    \
-								X(load_lost) X(stale_leaf) X(beats_adopted) X(  \
-									beats_told)
+/* clang-format off: a list */
+#define SIM_COUNTS(X) \
+	X(runs) X(events) X(ops) X(starts) X(failed_starts) X(stops) X(epochs) X(records) \
+	X(sealed) X(skipped) X(committed) X(aborted) X(freed) X(lost) X(wait_sealed) \
+	X(wait_committed) X(wait_durable) X(superseded) X(wait_timeout) X(load_memory) \
+	X(load_disk) X(load_step) X(load_reshard) X(load_nothing) X(fell_back) X(bad_leaf) \
+	X(repeated) X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills) \
+	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
+	X(index_losses) X(breaks) X(outages) X(torn_ledgers) X(disk_faults) X(zombies) \
+	X(refused) X(full) X(removed) X(pinned) X(load_lost) X(stale_leaf) X(beats_adopted) \
+	X(beats_told)
+/* clang-format on */
 
 enum count {
 #define X(name) COUNT_##name,
