@@ -67,6 +67,20 @@ void detector_options_default(struct detector_options *o)
 		.cusum_h = 10,
 		.drift_loss = 0.1,
 		.drift_norm = 1,
+		.link_down_s = 240,
+		.flap_down_s = 25,
+		.flap_window_s = 3600,
+		.link_errors = 100,
+		.link_errors_x = 10,
+		.flaps = 3,
+		.flaps_brief = 10,
+		.link_bad_minutes = 2,
+		.error_window_s = 3600,
+		.news_stand_s = 3600,
+		.disk_errors = 3,
+		.memory_errors = 100,
+		.pressure = 0.4,
+		.pressure_s = 60,
 	};
 }
 

@@ -41,6 +41,16 @@ struct detector_options {
 	double jump_x;         /* times the median */
 	double cusum_k, cusum_h;
 	double drift_loss, drift_norm; /* an alarm from this share above on */
+
+	/* links: down; flaps are down for so long and back, so often (or, for moments, that often)
+	 * within the window; errors in a minute, and as a multiple of the usual */
+	double link_down_s, flap_down_s, flap_window_s, link_errors, link_errors_x;
+	uint32_t flaps, flaps_brief, link_bad_minutes;
+
+	/* health: errors within the window; what no counter ends stands so long */
+	double error_window_s, news_stand_s;
+	uint32_t disk_errors, memory_errors;
+	double pressure, pressure_s; /* share of time waiting for memory, for so long */
 };
 void detector_options_default(struct detector_options *o);
 

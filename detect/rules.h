@@ -32,6 +32,9 @@
 	X(pace)                                                                                    \
 	X(hang)                                                                                    \
 	X(numeric)                                                                                 \
+	X(integrity)                                                                               \
+	X(links)                                                                                   \
+	X(health)                                                                                  \
 	X(xid)                                                                                     \
 	X(straggler)                                                                               \
 	X(odd_one)                                                                                 \

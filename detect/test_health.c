@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ports, disks, memory, pressure, the kernel, checks; replicas and stale checkpoints. */
+#include <config.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "detect/detector.h"
+#include "detect/options.h"
+#include "detect/rules.h"
+#include "tests/lib/test.h"
+
+#define SEC NS_PER_SEC
+
+struct bench {
+	struct detector *d;
+	unsigned alarms, notes, cleared;
+	struct verdict last, alarm;
+	uint64_t now;
+	/* What its counters say. */
+	uint64_t errors, corrected, uncorrected;
+	uint32_t downs;
+	bool up;
+};
+
+static void on_verdict(void *arg, const struct verdict *v)
+{
+	struct bench *b = arg;
+
+	b->last = *v;
+	if (v->state == VERDICT_CLEARED) {
+		b->cleared++;
+	} else if (v->level == LEVEL_ALARM) {
+		b->alarms++;
+		b->alarm = *v;
+	} else {
+		b->notes++;
+	}
+}
+
+static void bench_begin(struct bench *b)
+{
+	struct detector_options o;
+	struct detector_events e = {.verdict = on_verdict, .arg = b};
+
+	memset(b, 0, sizeof(*b));
+	b->now = SEC;
+	b->up = true;
+	detector_options_default(&o);
+	assert_int_equal(detector_new(&o, NULL, &e, &b->d), 0);
+}
+
+static struct sample of_node(const struct bench *b, enum sample_kind kind, uint32_t device)
+{
+	return (struct sample){.kind = kind,
+			       .time_ns = b->now,
+			       .node = 4,
+			       .job = SAMPLE_NONE,
+			       .rank = SAMPLE_NONE,
+			       .device = device};
+}
+
+static void feed(struct bench *b, const struct sample *s)
+{
+	assert_int_equal(detector_feed(b->d, s), 0);
+}
+
+static void name(struct bench *b, uint32_t device, char role, const char *text)
+{
+	struct sample s = of_node(b, SAMPLE_NAME, device);
+
+	s.name.role = role;
+	snprintf(s.name.text, sizeof(s.name.text), "%s", text);
+	feed(b, &s);
+}
+
+/* Port 1, disk 2 and the memory of node 4 say what they count, every 5 s. */
+static void goes_on(struct bench *b, uint64_t s, uint64_t errors_each)
+{
+	struct sample sample;
+
+	for (uint64_t end = b->now + s * SEC; b->now < end;) {
+		b->now += 5 * SEC;
+		b->errors += errors_each;
+		sample = of_node(b, SAMPLE_LINK, 1);
+		sample.link.up = b->up;
+		sample.link.downs = b->downs;
+		sample.link.errors = b->errors;
+		feed(b, &sample);
+		sample = of_node(b, SAMPLE_MEMORY, SAMPLE_NONE);
+		sample.memory.corrected = b->corrected;
+		sample.memory.uncorrected = b->uncorrected;
+		feed(b, &sample);
+	}
+}
+
+static void test_down(void **state)
+{
+	struct bench b;
+	uint64_t from;
+
+	(void)state;
+	bench_begin(&b);
+	name(&b, 1, 'n', "mlx5_0");
+	b.up = false;
+	goes_on(&b, 1000, 0); /* never was up */
+	assert_int_equal(b.alarms + b.notes, 0);
+	b.up = true;
+	goes_on(&b, 100, 0);
+	b.up = false;
+	from = b.now;
+	goes_on(&b, 100, 0);
+	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.alarms, 0);
+	goes_on(&b, 200, 0);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.cause, CAUSE_LINK_DOWN);
+	assert_int_equal(b.alarm.subject.kind, SUBJECT_LINK);
+	assert_int_equal(b.alarm.subject.device, 1);
+	assert_true(b.alarm.changed_ns - from >= 240 * SEC &&
+		    b.alarm.changed_ns - from <= 255 * SEC);
+	test_says(b.alarm.words, "port mlx5_0 of node 4 has been down for");
+	b.up = true;
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.cleared, 1);
+	detector_free(b.d);
+}
+
+static void test_flaps(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	goes_on(&b, 100, 0);
+	for (int i = 0; i < 3; i++) { /* for moments: nothing */
+		b.up = false;
+		goes_on(&b, 10, 0);
+		b.up = true;
+		goes_on(&b, 100, 0);
+	}
+	assert_int_equal(b.alarms, 0);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(b.alarms, 0);
+		b.up = false;
+		goes_on(&b, 40, 0);
+		b.up = true;
+		goes_on(&b, 300, 0);
+	}
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.cause, CAUSE_LINK_FLAPS);
+	assert_int_equal(b.alarm.class, CLASS_UNSTABLE);
+	goes_on(&b, 2 * 3600, 0);
+	assert_int_equal(b.last.state, VERDICT_CLEARED);
+	b.downs += 20; /* between two looks at it */
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.alarms, 2);
+	detector_free(b.d);
+}
+
+static void test_port_errors(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	goes_on(&b, 3600, 1);
+	goes_on(&b, 60, 50);
+	goes_on(&b, 600, 1);
+	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.notes, 1);
+	goes_on(&b, 180, 50);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.cause, CAUSE_LINK_ERRORS);
+	b.errors = 0; /* the driver was loaded again */
+	goes_on(&b, 1200, 1);
+	assert_int_equal(b.last.state, VERDICT_CLEARED);
+	assert_int_equal(b.alarms, 1);
+	detector_free(b.d);
+}
+
+/* A port that always has as many is left alone. */
+static void test_port_that_always_had_errors(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	for (uint64_t each = 0; each < 40; each++)
+		goes_on(&b, 600, each);
+	assert_int_equal(b.alarms, 0);
+	detector_free(b.d);
+}
+
+static void disk_says(struct bench *b, uint64_t errors)
+{
+	struct sample s = of_node(b, SAMPLE_DISK, 2);
+
+	s.disk.errors = errors;
+	feed(b, &s);
+}
+
+static void kernel_says(struct bench *b, const char *text)
+{
+	struct sample s = of_node(b, SAMPLE_KERNEL, SAMPLE_NONE);
+
+	snprintf(s.kernel.text, sizeof(s.kernel.text), "%s", text);
+	feed(b, &s);
+}
+
+static void test_disk(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	name(&b, 2, 'd', "sdb");
+	disk_says(&b, 700); /* of its life before us */
+	assert_int_equal(b.notes, 0);
+	disk_says(&b, 701);
+	assert_int_equal(b.notes, 1);
+	b.now += 600 * SEC;
+	disk_says(&b, 702);
+	kernel_says(&b, "I/O error, dev sdb, sector 123456 op 0x0:(READ) flags 0x0 phys_seg 1");
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.subject.kind, SUBJECT_DISK);
+	assert_int_equal(b.alarm.cause, CAUSE_DISK_ERRORS);
+	test_says(b.alarm.words, "disk sdb of node 4 has had 3 errors lately");
+	for (int i = 0; i < 500; i++) {
+		b.now += 10 * SEC;
+		disk_says(&b, 702);
+	}
+	assert_int_equal(b.cleared, 1);
+	detector_free(b.d);
+}
+
+static void test_memory(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	b.corrected = 5000;
+	goes_on(&b, 100, 0);
+	b.corrected += 9;
+	goes_on(&b, 100, 0);
+	assert_int_equal(b.notes, 0);
+	b.corrected += 10;
+	goes_on(&b, 100, 0);
+	assert_int_equal(b.notes, 1);
+	b.corrected += 100;
+	goes_on(&b, 100, 0);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.class, CLASS_FAILING);
+	goes_on(&b, 4 * 3600, 0);
+	assert_int_equal(b.cleared, 1);
+	b.uncorrected++;
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.alarm.class, CLASS_CORRUPTING);
+	b.corrected++;
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.alarms, 2);
+	detector_free(b.d);
+}
+
+static void test_pressure(void **state)
+{
+	struct bench b;
+	struct sample s;
+
+	(void)state;
+	bench_begin(&b);
+	for (int i = 0; i < 60; i++) {
+		s = of_node(&b, SAMPLE_METRICS, SAMPLE_NONE);
+		for (int m = 0; m < METRIC_COUNT; m++)
+			s.metrics[m] = NAN;
+		s.metrics[METRIC_PSI_MEMORY] = i < 10 ? 0.9f : i < 30 ? 0.1f : i < 50 ? 0.7f : 0;
+		b.now += 5 * SEC;
+		feed(&b, &s);
+		assert_int_equal(b.alarms, i >= 42);
+	}
+	assert_int_equal(b.alarm.cause, CAUSE_PRESSURE);
+	assert_int_equal(b.cleared, 1);
+	detector_free(b.d);
+}
+
+static void test_kernel(void **state)
+{
+	struct bench b;
+	struct sample s;
+
+	(void)state;
+	bench_begin(&b);
+	kernel_says(&b, "Out of memory: Killed process 4242 (python3) total-vm:1kB, anon-rss:1kB");
+	assert_int_equal(b.notes, 1);
+	test_says(b.last.words, "ran out of memory, and its kernel killed python3");
+	kernel_says(&b, "mce: [Hardware Error]: Machine check events logged");
+	s = of_node(&b, SAMPLE_KERNEL, SAMPLE_NONE);
+	s.kernel.facility = 1; /* anybody may say so */
+	snprintf(s.kernel.text, sizeof(s.kernel.text), "EXT4-fs error (device sdb): bad inode");
+	b.notes = 0;
+	feed(&b, &s);
+	assert_int_equal(b.notes + b.alarms, 0);
+	b.cleared = 0;
+	b.now += 7200 * SEC;
+	detector_advance(b.d, b.now);
+	for (int i = 0; i < 20; i++) {
+		b.now += 5 * SEC;
+		kernel_says(&b, "usb 1-1: new device");
+	}
+	assert_true(b.cleared >= 1);
+	detector_free(b.d);
+}
+
+static void test_checks(void **state)
+{
+	struct bench b;
+	struct sample s;
+
+	(void)state;
+	bench_begin(&b);
+	s = of_node(&b, SAMPLE_CHECK, SAMPLE_NONE);
+	snprintf(s.check.what, sizeof(s.check.what), "memory-bandwidth");
+	s.check.value = 20;
+	s.check.low = 90;
+	s.check.high = 110;
+	feed(&b, &s);
+	snprintf(s.check.what, sizeof(s.check.what), "disk-write");
+	feed(&b, &s);
+	assert_int_equal(b.alarms, 2);
+	test_says(b.alarm.words, "node 4 fails the check disk-write: 20, others have 90 to 110");
+	s.check.passed = true;
+	feed(&b, &s);
+	assert_int_equal(b.cleared, 1);
+	test_says(b.last.words, "passes now");
+	assert_int_equal(detector_clear(b.d, &b.alarm.subject, b.now), 1);
+	detector_free(b.d);
+}
+
+static void differ(struct bench *b, uint64_t step, uint32_t one, uint32_t other)
+{
+	struct sample s = {.kind = SAMPLE_DIGESTS,
+			   .time_ns = b->now,
+			   .node = SAMPLE_NONE,
+			   .rank = one,
+			   .device = SAMPLE_NONE};
+	struct sample beat = {.kind = SAMPLE_BEAT, .time_ns = b->now, .device = SAMPLE_NONE};
+
+	for (uint32_t r = 0; r < 4; r++) {
+		beat.node = beat.rank = r;
+		feed(b, &beat);
+	}
+	s.digests.step = step;
+	s.digests.other = other;
+	snprintf(s.digests.tensor, sizeof(s.digests.tensor), "layers.3.weight");
+	feed(b, &s);
+}
+
+static void test_replicas(void **state)
+{
+	struct bench b;
+	struct sample s;
+
+	(void)state;
+	bench_begin(&b);
+	differ(&b, 100, 0, 2);
+	differ(&b, 100, 1, 2);
+	differ(&b, 100, 2, 3);
+	assert_int_equal(b.alarms, 0);
+	b.now += SEC;
+	detector_advance(b.d, b.now);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.class, CLASS_CORRUPTING);
+	assert_int_equal(b.alarm.subject.kind, SUBJECT_RANK);
+	assert_int_equal(b.alarm.subject.rank, 2);
+	test_says(b.alarm.words, "holds other bytes of layers.3.weight");
+	s = (struct sample){.kind = SAMPLE_JOB,
+			    .time_ns = b.now,
+			    .node = SAMPLE_NONE,
+			    .rank = SAMPLE_NONE,
+			    .device = SAMPLE_NONE};
+	s.run.begins = true;
+	s.run.epoch = 7;
+	feed(&b, &s);
+	assert_int_equal(b.cleared, 1);
+	b.now += SEC;
+	differ(&b, 200, 0, 1);
+	b.now += SEC;
+	detector_advance(b.d, b.now);
+	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.alarm.subject.kind, SUBJECT_JOB);
+	test_says(b.alarm.words, "ranks 0 and 1");
+	s.kind = SAMPLE_STALE;
+	s.time_ns = b.now;
+	s.step = 300;
+	feed(&b, &s);
+	assert_int_equal(b.alarms, 3);
+	assert_int_equal(b.alarm.cause, CAUSE_STALE);
+	detector_free(b.d);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_down),
+		cmocka_unit_test(test_flaps),
+		cmocka_unit_test(test_port_errors),
+		cmocka_unit_test(test_port_that_always_had_errors),
+		cmocka_unit_test(test_disk),
+		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_pressure),
+		cmocka_unit_test(test_kernel),
+		cmocka_unit_test(test_checks),
+		cmocka_unit_test(test_replicas),
+	};
+
+	return cmocka_run_group_tests_name("health", tests, NULL, NULL);
+}
