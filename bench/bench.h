@@ -81,5 +81,6 @@ void cases_load(struct bench *b);    /* load.* */
 void cases_strided(struct bench *b); /* load.strided* */
 void cases_meta(struct bench *b);    /* meta.* */
 void cases_reshard(struct bench *b); /* reshard.rate */
+void cases_detect(struct bench *b);  /* detect.* but detect.beat.* */
 
 #endif

@@ -32,13 +32,15 @@
 enum { STATUS_OK, STATUS_FAILED, STATUS_USAGE };
 
 static const char usage[] =
-	"usage: ckpt-bench save|load|meta|reshard [--case NAME] [--shards N] [--mib N] [--json]\n"
+	"usage: ckpt-bench save|load|meta|reshard|detect [--case NAME] [--shards N] [--mib N]\n"
+	"                  [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
 	"               idle.cpu, idle.rss\n"
 	"  load         load.memory, load.disk, load.strided, load.strided.memory\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
 	"  reshard      reshard.rate\n"
+	"  detect       detect.cpu, detect.memory, detect.leader, detect.leader.memory\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
 	"  --mib N      load.strided: so many MiB instead of 1024; reshard: instead of 8192\n"
@@ -59,6 +61,8 @@ static const char *const load_cases[] = {"load.memory", "load.disk", "load.strid
 static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "meta.lookup.1m",
 					 "meta.lookup.file", NULL};
 static const char *const reshard_cases[] = {"reshard.rate", NULL};
+static const char *const detect_cases[] = {"detect.cpu", "detect.memory", "detect.leader",
+					   "detect.leader.memory", NULL};
 
 struct verb {
 	const char *name;
@@ -68,6 +72,7 @@ static const struct verb verbs[] = {{"save", save_cases},
 				    {"load", load_cases},
 				    {"meta", meta_cases},
 				    {"reshard", reshard_cases},
+				    {"detect", detect_cases},
 				    {NULL, NULL}};
 
 /* ---- For all cases ---- */
@@ -184,7 +189,7 @@ static int parse_arguments(int argc, char **argv, struct bench *b, const char **
 		}
 	}
 	if (optind + 1 != argc)
-		return complain("one of save, load, meta and reshard is needed", "");
+		return complain("one of save, load, meta, reshard and detect is needed", "");
 	*ret_verb = argv[optind];
 	c = check_verb(b, *ret_verb);
 	if (b->mib == 0)
@@ -273,6 +278,8 @@ static int work(struct bench *b, const char *verb)
 		cases_reshard(b);
 	} else if (*verb == 'm') {
 		cases_meta(b);
+	} else if (*verb == 'd') {
+		cases_detect(b);
 	} else {
 		cases_load(b);
 		cases_strided(b);

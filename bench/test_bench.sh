@@ -46,6 +46,8 @@ check meta.plan.1m meta --shards 40000
 for case in meta.plan.memory meta.lookup.1m meta.lookup.file; do
 	grep -q "\"case\":\"$case\"" out || fail "no object of $case: $(cat out)"
 done
+check detect.cpu detect --case detect.cpu
+check detect.leader.memory detect --case detect.leader.memory
 rm -f out err line
 [ -z "$(ls -A)" ] || fail "it leaves $(ls -A)"
 exit 0
