@@ -39,6 +39,7 @@ static const struct collect_source *const all_sources[] = {
 	&collect_disk,
 	&collect_memory,
 	&collect_net,
+	&collect_nvml,
 	&collect_pressure,
 };
 enum { N_SOURCES = sizeof(all_sources) / sizeof(all_sources[0]) };

@@ -64,7 +64,8 @@ struct collect_source {
 	void (*close)(void *state);
 };
 
-extern const struct collect_source collect_disk, collect_memory, collect_net, collect_pressure;
+extern const struct collect_source collect_disk, collect_memory, collect_net, collect_nvml,
+	collect_pressure;
 
 /* collectors_new() with other sources, for tests. */
 MUST_CHECK int collectors_new_from(struct loop *loop, const struct collect_options *o,
