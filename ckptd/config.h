@@ -16,6 +16,7 @@
 #include "base/err.h"
 
 #define CONFIG_FILE "/etc/ckptd/ckptd.conf"
+#define POLICY_FILE "/etc/ckptd/policy.tsv"
 
 /* Sizes are in bytes, times in nanoseconds; choices are positions in their list. */
 struct config {
@@ -35,6 +36,8 @@ struct config {
 	uint64_t cpu_threads; /* 0: by the cores */
 	uint64_t conns_max, conns_per_uid, sessions_per_uid, jobs_per_uid;
 	uint64_t waits_per_session, loads_per_session;
+	char policy[256], record[256], check[256];
+	uint64_t detect, dry_run, actions_per_hour;
 };
 
 /* Every option at its default; the node's name is the host's. */

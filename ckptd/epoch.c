@@ -29,6 +29,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
@@ -881,6 +882,10 @@ static void opening_place(struct node *n, struct opening *o)
 
 	if (!session_connected(o->r.session)) {
 		opening_answer(o, -ECANCELED, NULL);
+		return;
+	}
+	if (acting_refuses(n, &o->r, &e)) {
+		opening_answer(o, e.code, e.text);
 		return;
 	}
 	j = job_for(n, &o->r, &denied);

@@ -26,6 +26,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/load.h"
 #include "ckptd/replicas.h"
@@ -75,6 +76,7 @@ static void job_step(struct task *t)
 	sharing_step(j);
 	replicas_step(j);
 	persist_step(j);
+	acting_step(j);
 	trust_step(j);
 	recheck_step(j);
 	retain_step(j);

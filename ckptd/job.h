@@ -243,6 +243,9 @@ struct job {
 	uint32_t n_troubles;
 	uint64_t lost; /* commit records whose bytes were lost, reported */
 	uint64_t last_durable_step;
+	bool now; /* a checkpoint that somebody wants on disk at once: acting.c */
+	uint64_t now_step;
+	struct attempt_id now_attempt;
 	uint32_t number; /* the detector's; 0: not known to it yet */
 };
 
@@ -437,6 +440,8 @@ void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request
 /* Picks what to write next, and moves on what is being written. */
 void persist_step(struct job *j);
 void persist_cancel(struct checkpoint *c);
+/* The newest committed one goes to disk next, whatever persist_every says; NULL: it is there. */
+struct checkpoint *persist_now(struct job *j);
 /* Every shard is in memory, and nothing is known against it. */
 bool persist_can(const struct checkpoint *c);
 /* Files went: what found no room on the disk, of any job, is tried again. */

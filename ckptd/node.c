@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/acting.h"
 #include "ckptd/events.h"
 #include "ckptd/indexing.h"
 #include "ckptd/load.h"
@@ -29,6 +30,7 @@ struct starting {
 	struct node *node;
 	struct found found;
 	struct events_found events;
+	struct marks marks; /* as they were */
 	struct err err;
 };
 
@@ -52,6 +54,7 @@ void node_options_default(struct node_options *o)
 		.waits_per_session = 64,
 		.loads_per_session = 16,
 		.detect = true,
+		.actions_per_hour = 12,
 	};
 }
 
@@ -82,7 +85,10 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->early);
 	timer_init(&n->stop_timer, stop_late);
 	beats_node_init(n);
-	if (events_new(n, &n->events) < 0 || watching_new(n, &n->watching) < 0) {
+	marks_init(&n->marks, n);
+	if (events_new(n, &n->events) < 0 || acting_new(n, &n->acting) < 0 ||
+	    watching_new(n, &n->watching) < 0) {
+		acting_free(n->acting);
 		events_free(n->events);
 		alloc_free(n);
 		return err_code(e, -ENOMEM, "node's detector");
@@ -98,8 +104,10 @@ static void start_run(struct work *w)
 	struct starting *s = container_of(w, struct starting, work);
 
 	w->status = start_scan(s->node, &s->found, &s->err);
-	if (w->status == 0)
+	if (w->status == 0) {
 		events_scan(s->node->env.disk, &s->events);
+		marks_read(&s->marks, &s->node->store);
+	}
 }
 
 static int take_commit(struct job *j, struct found_commit *f)
@@ -210,6 +218,7 @@ static void start_done(struct work *w)
 			trust_started(j);
 		n->ready = true;
 		events_adopt(n->events, &s->events);
+		marks_take(&n->marks, &s->marks);
 		watching_adopted(n);
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
@@ -422,6 +431,9 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.jobs_per_uid = o->jobs_per_uid;
 	n->options.waits_per_session = o->waits_per_session;
 	n->options.loads_per_session = o->loads_per_session;
+	n->options.actions_per_hour = o->actions_per_hour;
+	n->options.dry_run = o->dry_run;
+	acting_reload(n);
 }
 
 void node_free(struct node *n)
@@ -440,7 +452,9 @@ void node_free(struct node *n)
 	list_each_safe(j, next, &n->failed_jobs, link)
 		job_free(j);
 	watching_free(n->watching);
+	acting_free(n->acting);
 	events_free(n->events);
+	marks_fini(&n->marks);
 	if (n->store_open)
 		store_close(&n->store);
 	alloc_free(n);
@@ -462,6 +476,6 @@ void node_summary(const struct node *n, char *buf, size_t size)
 			disk += c->durable == DUR_DONE;
 		}
 	}
-	snprintf(buf, size, "%u jobs, %u ranks, %u checkpoints in memory, %u on disk", jobs, ranks,
-		 memory, disk);
+	snprintf(buf, size, "%s%u jobs, %u ranks, %u checkpoints in memory, %u on disk",
+		 n->marks.drained ? "DRAINED; " : "", jobs, ranks, memory, disk);
 }

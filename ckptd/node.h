@@ -42,10 +42,14 @@ struct env {
 	void *index_arg;
 	struct memory *memory;
 	struct processes *processes;
+	struct checks *checks;         /* ckptd/acting.h; may be NULL */
 	struct collectors *collectors; /* ckptd/collect.h; may be NULL */
 	struct rng *rng;
 	joblog_open_fn *joblog_open;
 	void *joblog_arg;
+	/* Each sample as the detector gets it; may be NULL. */
+	void (*record)(void *arg, const struct sample *s);
+	void *record_arg;
 	node_log_fn *log;
 	void *log_arg;
 };
@@ -72,6 +76,8 @@ struct node_options {
 	uint32_t jobs_per_uid;
 	uint32_t waits_per_session, loads_per_session; /* under way */
 	bool detect;                                   /* watch for what fails */
+	uint32_t actions_per_hour;                     /* that the policy may decide on */
+	bool dry_run;                                  /* of the policy */
 };
 void node_options_default(struct node_options *o);
 
@@ -106,6 +112,11 @@ void node_free(struct node *n);
  * has the later time, or is given it. Without a detector nothing happens.
  */
 void node_sample(struct node *n, const struct sample *s);
+
+/* Another table of what to do about verdicts (share/policy.tsv); where it is refused, in a sentence
+ * with name and line, the one before stays. */
+MUST_CHECK int node_set_policy(struct node *n, const char *name, const char *text, size_t len,
+			       struct err *e);
 
 /* One line for sd_notify's STATUS=. */
 void node_summary(const struct node *n, char *buf, size_t size);

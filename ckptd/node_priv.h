@@ -6,6 +6,7 @@
 #define CKPTD_NODE_PRIV_H
 
 #include "ckptd/job.h"
+#include "ckptd/marks.h"
 #include "ckptd/node.h"
 #include "storage/store.h"
 
@@ -47,6 +48,8 @@ struct node {
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
 	struct events *events;
+	struct acting *acting;
+	struct marks marks;
 	uint32_t next_number;      /* of jobs, for the detector */
 	struct watching *watching; /* NULL: nothing is watched */
 	struct beats_node beats;

@@ -617,6 +617,24 @@ static bool comes_before(const struct checkpoint *a, const struct checkpoint *b)
 	return a->pinned && (!b->pinned || newer(b, a));
 }
 
+struct checkpoint *persist_now(struct job *j)
+{
+	struct checkpoint *c, *pick = NULL;
+
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && (!pick || newer(c, pick)))
+			pick = c;
+	if (!pick || pick->durable == DUR_DONE || pick->durable == DUR_GONE || !persist_can(pick))
+		return NULL;
+	if (pick->durable == DUR_FAILED) {
+		pick->durable = DUR_NONE;
+		pick->persist_tries = 0;
+	}
+	pick->wait_durable = true;
+	job_poke(j);
+	return pick;
+}
+
 void persist_step(struct job *j)
 {
 	struct checkpoint *c, *pick = NULL;

@@ -33,6 +33,7 @@
 #include "ckptd/memory_memfd.h"
 #include "ckptd/node.h"
 #include "ckptd/notify.h"
+#include "ckptd/service_detect.h"
 #include "ckptd/workers.h"
 #include "coord/single.h"
 #include "storage/disk_posix.h"
@@ -52,6 +53,7 @@ struct service {
 	struct memory *memory;
 	struct listener *listener;
 	struct node *node;
+	struct service_detect detect;
 	struct rng rng;
 	struct watch signals;
 	struct timer tick; /* watchdog and status */
@@ -122,6 +124,9 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->jobs_per_uid = (uint32_t)c->jobs_per_uid;
 	o->waits_per_session = (uint32_t)c->waits_per_session;
 	o->loads_per_session = (uint32_t)c->loads_per_session;
+	o->detect = c->detect;
+	o->dry_run = c->dry_run;
+	o->actions_per_hour = (uint32_t)c->actions_per_hour;
 }
 
 static void apply(struct service *s, const struct config *wanted)
@@ -145,6 +150,10 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.jobs_per_uid = wanted->jobs_per_uid;
 	s->config.waits_per_session = wanted->waits_per_session;
 	s->config.loads_per_session = wanted->loads_per_session;
+	memcpy(s->config.policy, wanted->policy, sizeof(s->config.policy));
+	s->config.dry_run = wanted->dry_run;
+	s->config.actions_per_hour = wanted->actions_per_hour;
+	service_detect_policy(&s->config, s->log, s->node);
 	log_print(s->log, LOG_INFO, "configuration read again");
 }
 
@@ -308,7 +317,11 @@ static int open_node(struct service *s, struct err *e)
 	int r;
 
 	node_options_of(&s->config, &options);
-	r = node_new(&env, &options, &s->node, e);
+	r = service_detect_open(&s->detect, &s->config, s->log, &env, e);
+	if (r == 0)
+		r = node_new(&env, &options, &s->node, e);
+	if (r == 0)
+		r = service_detect_start(&s->detect, &s->config, s->log, s->loop, s->node, e);
 	return r ? r : listener_start(s->listener, &node_conn_events, s->node, e);
 }
 
@@ -342,6 +355,7 @@ static void service_close(struct service *s)
 	if (s->listener)
 		listener_stop(s->listener);
 	workers_free(s->workers);
+	service_detect_close(&s->detect);
 	node_free(s->node);
 	listener_free(s->listener);
 	memory_memfd_free(s->memory);

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
@@ -180,6 +181,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 			   : 4,
 		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
 		    watching_verdict_json(n, v), "%s", words);
+	acting_verdict(n, v);
 }
 
 /* ---- Time ---- */
@@ -224,6 +226,8 @@ void node_sample(struct node *n, const struct sample *s)
 	w->last_ns = copy.time_ns;
 	if (copy.kind == SAMPLE_NAME)
 		keep_name(w, &copy);
+	if (n->env.record)
+		n->env.record(n->env.record_arg, &copy);
 	if (detector_feed(w->detector, &copy) < 0)
 		w->refused++;
 	set_timer(w);

@@ -53,7 +53,7 @@ static int root_name(void *arg, const char *name, bool is_dir)
 {
 	static const char *const known[] = {"jobs",   "declarations", "layouts", "spare",
 					    "index",  "incoming",     "LOCK",    "FORMAT",
-					    "events", "events.old"};
+					    "events", "events.old",   "marks"};
 
 	(void)is_dir;
 	if (strcmp(name, "index.bad") == 0)

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * acting.c - see acting.h.
+ *
+ *   verdict -> queue -> (next turn) policy -> decision told -> done: each with an event when it
+ *   begins, and one when it has ended
+ *
+ * Invariants: (1) inside the detector's callback a verdict is only queued: what follows from it may
+ * feed the detector again; (2) the queue is bounded: beyond QUEUE_MAX a verdict is told and not
+ * decided on, which is said.
+ */
+#include <config.h>
+
+#include "ckptd/acting.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "ckptd/beats.h"
+#include "ckptd/events.h"
+#include "ckptd/marks.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/watching.h"
+#include "ckptd/watching_json.h"
+#include "detect/verdicts.h"
+
+#define QUEUE_MAX 64u
+
+#define CAN                                                                                        \
+	(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD) | ACTION_BIT(ACTION_CHECKPOINT) |   \
+	 ACTION_BIT(ACTION_SUSPECT) | ACTION_BIT(ACTION_VALIDATE) | ACTION_BIT(ACTION_DRAIN))
+
+struct acting {
+	struct node *node;
+	struct policy *policy;
+	struct verdict queue[QUEUE_MAX];
+	uint32_t n;
+	uint64_t left_out;
+	struct task task;
+	bool posted;
+	bool checking;
+	struct subject checked; /* for whose sake */
+};
+
+/* ---- Events ---- */
+
+__attribute__((format(printf, 5, 6))) static void
+post(struct node *n, enum event_kind kind, int level, const struct subject *s, const char *fmt, ...)
+{
+	char words[500];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(words, sizeof(words), fmt, ap);
+	va_end(ap);
+	events_post(n->events, kind, level, watching_uid(n, s), watching_subject_json(n, s), NULL,
+		    "%s", words);
+}
+
+/* ---- A checkpoint now ---- */
+
+static bool concerns(const struct job *j, const struct subject *s)
+{
+	if (s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK)
+		return j->number == s->job && j->number;
+	return !list_empty(&j->members);
+}
+
+static void checkpoint_job(struct job *j)
+{
+	struct subject s = subject_job(watching_number(j));
+	struct checkpoint *c = persist_now(j);
+	const char *name = j->history.job.name;
+	uint64_t step = 0;
+	struct err e = {0};
+	int r = beats_ask_save(j, &step, &e);
+
+	j->now_attempt = c ? c->attempt : (struct attempt_id){{0}};
+	j->now_step = c ? c->step : 0;
+	j->now = c != NULL;
+	if (c)
+		post(j->node, EVENT_ACTION_STARTED, 5, &s,
+		     "job '%s': step %llu, the newest in memory, goes to disk now", name,
+		     (unsigned long long)c->step);
+	if (r == 0)
+		post(j->node, EVENT_ACTION_STARTED, 5, &s,
+		     "job '%s': its ranks are asked to save at step %llu", name,
+		     (unsigned long long)step);
+	else if (!c)
+		post(j->node, EVENT_ACTION_ENDED, 5, &s,
+		     "job '%s': no checkpoint now: nothing committed is only in memory, and its "
+		     "ranks cannot be asked (%s)",
+		     name, e.text);
+	job_poke(j);
+}
+
+static void checkpoint_now(struct node *n, const struct subject *s)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		if (concerns(j, s) && !j->failed && !j->creating)
+			checkpoint_job(j);
+}
+
+void acting_step(struct job *j)
+{
+	struct subject s;
+	struct checkpoint *c;
+
+	if (!j->now)
+		return;
+	c = checkpoint_find_attempt(j, j->now_step, &j->now_attempt);
+	if (c && (c->durable == DUR_NONE || c->durable == DUR_WANTED || c->durable == DUR_WRITING))
+		return;
+	j->now = false;
+	s = subject_job(watching_number(j));
+	if (c && c->durable == DUR_DONE)
+		post(j->node, EVENT_ACTION_ENDED, 5, &s, "job '%s': step %llu is on disk",
+		     j->history.job.name, (unsigned long long)j->now_step);
+	else
+		post(j->node, EVENT_ACTION_ENDED, 4, &s,
+		     "job '%s': step %llu did not come to disk%s%s", j->history.job.name,
+		     (unsigned long long)j->now_step, c && c->reason[0] ? ": " : "",
+		     c ? c->reason : "");
+}
+
+/* ---- Marks and drains ---- */
+
+static void mark_suspect(struct node *n, const struct verdict *v)
+{
+	char words[SUBJECT_WORDS_MAX], reason[MARK_REASON_MAX];
+
+	watching_words(n, &v->subject, words);
+	snprintf(reason, sizeof(reason), "%s (%s)", verdict_class_word(v->class),
+		 verdict_cause_word(v->cause));
+	if (marks_add(&n->marks, words, reason, watching_uid(n, &v->subject)))
+		post(n, EVENT_MARKED, 5, &v->subject,
+		     "%s is suspect from now on: %s; 'ckptctl clear' takes it back", words, reason);
+}
+
+void acting_drain(struct node *n, const char *reason)
+{
+	struct subject s = subject_node(WATCHING_NODE);
+
+	if (!marks_drain(&n->marks, true, reason))
+		return;
+	post(n, EVENT_DRAINED, 4, &s,
+	     "node '%s' is drained (%s): what runs goes on, new opens are refused until 'ckptctl "
+	     "undrain'",
+	     n->options.name, reason);
+	checkpoint_now(n, &s);
+}
+
+void acting_undrain(struct node *n, const char *reason)
+{
+	struct subject s = subject_node(WATCHING_NODE);
+
+	if (marks_drain(&n->marks, false, ""))
+		post(n, EVENT_UNDRAINED, 5, &s, "node '%s' takes new opens again (%s)",
+		     n->options.name, reason);
+}
+
+bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
+{
+	const struct marks *m = &n->marks;
+	char line[700];
+
+	if (r->reconnect || r->existing)
+		return false;
+	if (m->drained) {
+		err_set(e, CKPT_ESTATE,
+			"open: node '%s' is drained (%.60s): start this rank on another node, or "
+			"have the operator say 'ckptctl undrain'",
+			n->options.name, m->drain.reason);
+		return true;
+	}
+	if (m->n) {
+		snprintf(line, sizeof(line),
+			 "job '%s': rank %u opens here, where %s is suspect: %s%s", r->job, r->rank,
+			 m->suspects[0].words, m->suspects[0].reason,
+			 m->n > 1 ? "; and more, see 'ckptctl status'" : "");
+		n->env.log(n->env.log_arg, 4, line);
+	}
+	return false;
+}
+
+/* ---- Node checks ---- */
+
+/* One sample for each value that was measured; the first that failed is named. */
+static void tell_results(struct node *n, const json_t *doc, char *failed, size_t size)
+{
+	const json_t *o;
+	size_t i;
+
+	failed[0] = '\0';
+	json_array_foreach(json_object_get(doc, "results"), i, o)
+	{
+		struct sample s = {.kind = SAMPLE_CHECK,
+				   .node = WATCHING_NODE,
+				   .job = SAMPLE_NONE,
+				   .rank = SAMPLE_NONE,
+				   .device = SAMPLE_NONE};
+		const char *name = json_string_value(json_object_get(o, "name"));
+		const char *state = json_string_value(json_object_get(o, "state"));
+		const char *words = json_string_value(json_object_get(o, "words"));
+
+		if (!name || !state || strcmp(state, "skipped") == 0)
+			continue;
+		snprintf(s.check.what, sizeof(s.check.what), "%.31s", name);
+		s.check.value = json_number_value(json_object_get(o, "value"));
+		s.check.low = json_number_value(json_object_get(o, "low"));
+		s.check.high = json_number_value(json_object_get(o, "high"));
+		s.check.passed = strcmp(state, "failed") != 0;
+		if (!s.check.passed && !failed[0])
+			snprintf(failed, size, "%.40s%s%.120s", name, words ? ": " : "",
+				 words ? words : "");
+		node_sample(n, &s);
+	}
+}
+
+static void check_done(void *arg, int status, const char *text, size_t len)
+{
+	struct acting *a = arg;
+	struct node *n = a->node;
+	json_t *doc = len ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
+	struct subject s = subject_node(WATCHING_NODE);
+	char failed[200];
+
+	a->checking = false;
+	tell_results(n, doc, failed, sizeof(failed));
+	json_decref(doc);
+	if (status < 0)
+		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' could not be done: %s",
+		     n->options.name, err_text(status));
+	else if (status > 0 || failed[0])
+		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' failed%s%s",
+		     n->options.name, failed[0] ? ": " : "", failed);
+	else
+		post(n, EVENT_CHECK_ENDED, 5, &s, "the check of node '%s' found nothing wrong",
+		     n->options.name);
+}
+
+static void validate(struct acting *a, const struct subject *s)
+{
+	struct node *n = a->node;
+	struct checks *c = n->env.checks;
+	char words[SUBJECT_WORDS_MAX];
+	int r = c ? c->ops->start(c, check_done, a) : -ENOSYS;
+
+	watching_words(n, s, words);
+	if (r == 0) {
+		a->checking = true;
+		a->checked = *s;
+		post(n, EVENT_ACTION_STARTED, 5, s,
+		     "node '%s' is being checked, at idle priority, for the sake of %s",
+		     n->options.name, words);
+	} else {
+		post(n, EVENT_ACTION_ENDED, r == -EBUSY ? 6 : 4, s,
+		     "node '%s' was not checked for the sake of %s: %s", n->options.name, words,
+		     r == -EBUSY ? "a check is running" : err_text(r));
+	}
+}
+
+/* ---- Deciding ---- */
+
+void acting_facts(struct node *n, const struct subject *s, struct policy_facts *ret)
+{
+	uint64_t wall = loop_wall(n->env.loop);
+	struct checkpoint *c, *newest;
+	bool any = false;
+	struct job *j;
+
+	*ret = (struct policy_facts){.now_ns = loop_now(n->env.loop), .copies = 0};
+	list_each(j, &n->jobs, link) {
+		uint64_t age = UINT64_MAX;
+		uint32_t copies;
+
+		if (!concerns(j, s))
+			continue;
+		newest = epoch_newest_restorable(j);
+		copies = newest && newest->memory;
+		list_each(c, &j->checkpoints, link)
+			if (c->durable == DUR_DONE && !c->disk_suspect)
+				age = min_u64(age, wall > c->wall_ns ? wall - c->wall_ns : 0);
+		ret->copies = any ? (uint32_t)min_u64(ret->copies, copies) : copies;
+		ret->durable_age_ns = any ? max_u64(ret->durable_age_ns, age) : age;
+		any = true;
+	}
+	if (!any)
+		ret->durable_age_ns = UINT64_MAX;
+}
+
+json_t *acting_decision_json(const struct decision *d)
+{
+	char wanted[POLICY_ACTIONS_TEXT_MAX], now[POLICY_ACTIONS_TEXT_MAX],
+		advised[POLICY_ACTIONS_TEXT_MAX], withheld[POLICY_ACTIONS_TEXT_MAX];
+
+	return json_pack("{s:i, s:i, s:s, s:s, s:s, s:s, s:s}", "row",
+			 d->row ? (int)d->row->line : 0, "times", (int)d->times, "wanted",
+			 policy_actions_text(d->wanted, wanted), "now",
+			 policy_actions_text(d->now, now), "advised",
+			 policy_actions_text(d->advised, advised), "withheld",
+			 policy_actions_text(d->withheld, withheld), "why", d->why);
+}
+
+static void tell_decision(struct node *n, const struct verdict *v, const struct decision *d)
+{
+	char subject[SUBJECT_WORDS_MAX], now[POLICY_ACTIONS_TEXT_MAX];
+	json_t *more = acting_decision_json(d);
+
+	if (more)
+		json_object_set_new(more, "verdict", json_integer((json_int_t)v->id));
+	watching_words(n, &v->subject, subject);
+	policy_actions_text(d->now, now);
+	events_post(n->events, EVENT_DECISION, d->withheld ? 4 : 5, watching_uid(n, &v->subject),
+		    watching_subject_json(n, &v->subject), more, "%s being %s, ckptd does %s: %s",
+		    subject, verdict_class_word(v->class), now[0] ? now : "nothing", d->why);
+}
+
+static void act(struct acting *a, const struct verdict *v)
+{
+	struct node *n = a->node;
+	struct policy_facts f;
+	struct decision d;
+
+	acting_facts(n, &v->subject, &f);
+	policy_decide(a->policy, v, &f, &d);
+	if (!(d.wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))) &&
+	    v->level != LEVEL_ALARM)
+		return; /* it is kept, as everything is */
+	tell_decision(n, v, &d);
+	if (d.now & ACTION_BIT(ACTION_SUSPECT))
+		mark_suspect(n, v);
+	if (d.now & ACTION_BIT(ACTION_CHECKPOINT))
+		checkpoint_now(n, &v->subject);
+	if (d.now & ACTION_BIT(ACTION_VALIDATE))
+		validate(a, &v->subject);
+	if (d.now & ACTION_BIT(ACTION_DRAIN))
+		acting_drain(n, "by the policy");
+}
+
+static void act_on_all(struct task *t)
+{
+	struct acting *a = container_of(t, struct acting, task);
+	struct node *n = a->node;
+	char line[120];
+
+	a->posted = false;
+	/* What follows may queue more. */
+	for (uint32_t i = 0; i < a->n; i++) {
+		struct verdict v = a->queue[i];
+
+		act(a, &v);
+	}
+	a->n = 0;
+	if (!a->left_out)
+		return;
+	snprintf(line, sizeof(line), "%llu verdicts came at once and nothing was decided on them",
+		 (unsigned long long)a->left_out);
+	n->env.log(n->env.log_arg, 4, line);
+	a->left_out = 0;
+}
+
+void acting_verdict(struct node *n, const struct verdict *v)
+{
+	struct acting *a = n->acting;
+
+	if (!a || v->state == VERDICT_CLEARED)
+		return;
+	if (a->n == QUEUE_MAX) { /* (2) */
+		a->left_out++;
+		return;
+	}
+	a->queue[a->n++] = *v;
+	if (a->posted)
+		return;
+	a->posted = true;
+	loop_post(n->env.loop, &a->task);
+}
+
+/* ---- Life ---- */
+
+struct policy *acting_policy(struct node *n)
+{
+	return n->acting->policy;
+}
+
+int acting_new(struct node *n, struct acting **ret)
+{
+	struct policy_options o = {.actions_per_hour = n->options.actions_per_hour,
+				   .dry_run = n->options.dry_run,
+				   .can = CAN};
+	struct acting *a = alloc_zero(sizeof(*a));
+	int r;
+
+	*ret = NULL;
+	if (!a)
+		return -ENOMEM;
+	a->node = n;
+	list_init(&a->task.link);
+	a->task.run = act_on_all;
+	r = policy_new(&o, &a->policy);
+	if (r < 0) {
+		alloc_free(a);
+		return r;
+	}
+	*ret = a;
+	return 0;
+}
+
+int node_set_policy(struct node *n, const char *name, const char *text, size_t len, struct err *e)
+{
+	return policy_parse(n->acting->policy, name, text, len, e);
+}
+
+void acting_reload(struct node *n)
+{
+	struct policy_options o = {.actions_per_hour = n->options.actions_per_hour,
+				   .dry_run = n->options.dry_run,
+				   .can = CAN};
+
+	policy_set_options(n->acting->policy, &o);
+}
+
+void acting_free(struct acting *a)
+{
+	if (!a)
+		return;
+	policy_free(a->policy);
+	alloc_free(a);
+}

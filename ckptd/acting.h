@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * acting.h - what follows from a verdict: the policy is asked, what it decides is said, and done
+ * where ckptd can.
+ *
+ * Done here: record, a checkpoint now, a mark of what is suspect, a drain, a node check. Everything
+ * else is advice, for people and schedulers. Nothing here waits, ends a process, or stands in the
+ * way of a save or load. On the loop's thread.
+ */
+#ifndef CKPTD_ACTING_H
+#define CKPTD_ACTING_H
+
+#include <jansson.h>
+
+#include "ckptd/job.h"
+#include "detect/policy.h"
+
+struct acting;
+
+/* A check of this node that runs beside ckptd; one at a time. NULL in env: there is none. */
+struct checks;
+struct checks_ops {
+	/* done once, not inside this call: 0 passed, 1 failed, negative: it could not be found out;
+	 * json: what it printed, len bytes, perhaps none. -EBUSY: one is running. */
+	int (*start)(struct checks *,
+		     void (*done)(void *arg, int status, const char *json, size_t len), void *arg);
+};
+struct checks {
+	const struct checks_ops *ops;
+};
+
+MUST_CHECK int acting_new(struct node *n, struct acting **ret);
+void acting_free(struct acting *a); /* NULL is allowed */
+struct policy *acting_policy(struct node *n);
+
+/* Options have changed. */
+void acting_reload(struct node *n);
+
+/* The detector has raised it, or updated it. Decided in the next turn of the loop. */
+void acting_verdict(struct node *n, const struct verdict *v);
+/* Whether a checkpoint that was wanted has come to disk. */
+void acting_step(struct job *j);
+
+/* How things stand for a verdict of this subject. */
+void acting_facts(struct node *n, const struct subject *s, struct policy_facts *ret);
+json_t *acting_decision_json(const struct decision *d);
+
+/* By a person or the policy: what is newest in memory goes to disk, no new opens. */
+void acting_drain(struct node *n, const char *reason);
+void acting_undrain(struct node *n, const char *reason);
+/* An open that joins nothing that is here already; true: it was refused. Else what is suspect here
+ * is said in the log. */
+bool acting_refuses(struct node *n, const struct open_request *r, struct err *e);
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * service_detect.c - see service_detect.h. The control thread, before it turns and at SIGHUP.
+ */
+#include <config.h>
+
+#include "ckptd/service_detect.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ckptd/check_child.h"
+#include "ckptd/recorder.h"
+#include "detect/policy.h"
+
+#define INSTALLED_POLICY PKGDATADIR "/policy.tsv"
+#define OFF              "/dev/null"
+
+/* ---- The policy ---- */
+
+static int read_whole(const char *path, char **ret, size_t *ret_len)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
+	char *text = alloc_zero(POLICY_BYTES_MAX + 1);
+	size_t len = 0;
+	ssize_t n = 1;
+
+	if (fd < 0 || !text) {
+		r = fd < 0 ? -errno : -ENOMEM;
+	} else {
+		while (n > 0 && len <= POLICY_BYTES_MAX) {
+			n = read(fd, text + len, POLICY_BYTES_MAX + 1 - len);
+			if (n > 0)
+				len += (size_t)n;
+		}
+		r = n < 0 ? -errno : 0;
+	}
+	if (fd >= 0)
+		close(fd);
+	if (r < 0) {
+		alloc_free(text);
+		return r;
+	}
+	*ret = text;
+	*ret_len = len;
+	return 0;
+}
+
+static int take_policy(const char *path, struct node *n, struct err *e)
+{
+	CLEANUP_FREE char *text = NULL;
+	size_t len = 0;
+	int r = read_whole(path, &text, &len);
+
+	if (r < 0)
+		return err_code(e, r, "read policy '%s'", path);
+	return node_set_policy(n, path, text, len, e);
+}
+
+void service_detect_policy(const struct config *c, struct log *log, struct node *n)
+{
+	struct err e = {0};
+	int r = take_policy(c->policy, n, &e);
+
+	if (r == -ENOENT && strcmp(c->policy, POLICY_FILE) == 0) {
+		err_clear(&e);
+		r = take_policy(INSTALLED_POLICY, n, &e);
+	}
+	if (r < 0)
+		log_print(
+			log, LOG_ERR,
+			"%s: what was in force stays so, and at the start that is: record, and do "
+			"nothing",
+			e.text);
+}
+
+/* ---- Life ---- */
+
+int service_detect_open(struct service_detect *d, const struct config *c, struct log *log,
+			struct env *env, struct err *e)
+{
+	const char *program = strcmp(c->check, OFF) == 0 ? BINDIR "/ckptctl" : c->check;
+	int r = check_child_new(env->loop, program, c->data, &d->checks);
+
+	if (r < 0)
+		return err_code(e, r, "node checks");
+	env->checks = d->checks;
+	if (strcmp(c->record, OFF) == 0)
+		return 0;
+	r = recorder_new(env->workers, log, c->record, &d->recorder, e);
+	if (r < 0)
+		return r;
+	env->record = recorder_put;
+	env->record_arg = d->recorder;
+	return 0;
+}
+
+int service_detect_start(struct service_detect *d, const struct config *c, struct log *log,
+			 struct loop *loop, struct node *n, struct err *e)
+{
+	const char *inject = NULL;
+
+	service_detect_policy(c, log, n);
+#ifdef CKPT_FAULTS
+	inject = getenv("CKPTD_INJECT");
+#endif
+	return inject ? injector_new(loop, log, inject, n, &d->injector, e) : 0;
+}
+
+void service_detect_close(struct service_detect *d)
+{
+	injector_free(d->injector);
+	check_child_free(d->checks);
+	recorder_free(d->recorder);
+	*d = (struct service_detect){0};
+}
