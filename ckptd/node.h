@@ -78,6 +78,7 @@ struct node_options {
 	bool detect;                                   /* watch for what fails */
 	uint32_t actions_per_hour;                     /* that the policy may decide on */
 	bool dry_run;                                  /* of the policy */
+	const struct xid_policy *xid; /* of GPUs' errors; NULL: they are not judged */
 };
 void node_options_default(struct node_options *o);
 

@@ -35,7 +35,9 @@
 #include "ckptd/notify.h"
 #include "ckptd/service_detect.h"
 #include "ckptd/workers.h"
+#include "ckptd/xid_table.h"
 #include "coord/single.h"
+#include "detect/xid_policy.h"
 #include "storage/disk_posix.h"
 #include "storage/index_rocksdb.h"
 #include "storage/store.h"
@@ -54,6 +56,7 @@ struct service {
 	struct listener *listener;
 	struct node *node;
 	struct service_detect detect;
+	struct xid_policy *xid;
 	struct rng rng;
 	struct watch signals;
 	struct timer tick; /* watchdog and status */
@@ -306,6 +309,20 @@ static int open_listener(struct service *s, struct err *e)
 	return listener_new(s->loop, &o, &s->listener, e);
 }
 
+/* A table that cannot be used stops nobody from training: the one that is built in serves. */
+static int open_xid(struct service *s, struct err *e)
+{
+	struct err why = {0};
+	int r = xid_table_read(XID_TABLE_FILE, &s->xid, &why);
+
+	if (r < 0 && s->xid)
+		log_print(s->log, LOG_ERR, "going on with the table of Xids that is built in: %s",
+			  why.text);
+	else if (r < 0)
+		return err_set(e, r, "%s", why.text);
+	return 0;
+}
+
 static int open_node(struct service *s, struct err *e)
 {
 	struct node_options options;
@@ -317,6 +334,7 @@ static int open_node(struct service *s, struct err *e)
 	int r;
 
 	node_options_of(&s->config, &options);
+	options.xid = s->xid;
 	r = service_detect_open(&s->detect, &s->config, s->log, &env, e);
 	if (r == 0)
 		r = node_new(&env, &options, &s->node, e);
@@ -346,6 +364,8 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = open_listener(s, e);
 	if (r == 0)
+		r = open_xid(s, e);
+	if (r == 0)
 		r = open_node(s, e);
 	return r;
 }
@@ -357,6 +377,7 @@ static void service_close(struct service *s)
 	workers_free(s->workers);
 	service_detect_close(&s->detect);
 	node_free(s->node);
+	xid_policy_free(s->xid);
 	listener_free(s->listener);
 	memory_memfd_free(s->memory);
 	if (s->index)

@@ -447,7 +447,7 @@ int watching_new(struct node *n, struct watching **ret)
 	list_init(&w->ended);
 	detector_options_default(&options);
 	events.arg = w;
-	r = detector_new(&options, NULL, &events, &w->detector);
+	r = detector_new(&options, n->options.xid, &events, &w->detector);
 	if (r < 0) {
 		alloc_free(w);
 		return r;
