@@ -72,11 +72,6 @@ int xid_policy_new(struct xid_policy **ret)
 
 	if (!p)
 		return -ENOMEM;
-	p->rows = alloc_array(XID_ROWS_MAX, sizeof(*p->rows));
-	if (!p->rows) {
-		alloc_free(p);
-		return -ENOMEM;
-	}
 	*ret = p;
 	return 0;
 }
@@ -480,13 +475,17 @@ static char *copy_text(const char *text, size_t len)
 
 static int read_rows(struct xid_policy *p, char *text, const char *file, struct err *e)
 {
-	struct xid_row *rows = alloc_array(XID_ROWS_MAX, sizeof(*rows));
-	size_t n = p->n;
+	size_t n = p->n, room = n + 1;
+	struct xid_row *rows;
 	int r;
 
+	for (const char *c = text; *c && room < XID_ROWS_MAX; c++)
+		room += *c == '\n'; /* no line has more than one row */
+	rows = alloc_array(room, sizeof(*rows));
 	if (!rows)
 		return err_code(e, -ENOMEM, "read the table of Xids '%.160s'", file);
-	memcpy(rows, p->rows, n * sizeof(*rows));
+	if (n > 0)
+		memcpy(rows, p->rows, n * sizeof(*rows));
 	r = parse_rows(text, file, rows, &n, p->n_files, e);
 	if (r == 0 && place(rows, n, XID_CODE_OTHER, XID_SUB_ANY) == n)
 		r = err_set(e, -EINVAL, "table of Xids '%.160s': it has no rows", file);
