@@ -74,6 +74,7 @@ static inline double seconds(uint64_t ns)
 /* ---- The cases ---- */
 
 void cases_stall(struct bench *b);   /* save.stall.*, save.first */
+void cases_detect_beat(struct bench *b); /* detect.beat.p99 */
 void cases_durable(struct bench *b); /* save.durable.*, save.cpu */
 void cases_small(struct bench *b);   /* small.* */
 void cases_idle(struct bench *b);    /* idle.* */

@@ -40,7 +40,8 @@ static const char usage[] =
 	"  load         load.memory, load.disk, load.strided, load.strided.memory\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
 	"  reshard      reshard.rate\n"
-	"  detect       detect.cpu, detect.memory, detect.leader, detect.leader.memory\n"
+	"  detect       detect.cpu, detect.memory, detect.leader, detect.leader.memory,\n"
+	"               detect.beat.p99\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
 	"  --mib N      load.strided: so many MiB instead of 1024; reshard: instead of 8192\n"
@@ -62,7 +63,7 @@ static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "me
 					 "meta.lookup.file", NULL};
 static const char *const reshard_cases[] = {"reshard.rate", NULL};
 static const char *const detect_cases[] = {"detect.cpu", "detect.memory", "detect.leader",
-					   "detect.leader.memory", NULL};
+					   "detect.leader.memory", "detect.beat.p99", NULL};
 
 struct verb {
 	const char *name;
@@ -280,6 +281,7 @@ static int work(struct bench *b, const char *verb)
 		cases_meta(b);
 	} else if (*verb == 'd') {
 		cases_detect(b);
+		cases_detect_beat(b);
 	} else {
 		cases_load(b);
 		cases_strided(b);
