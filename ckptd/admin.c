@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "ckptd/admin.h"
+#include "ckptd/beats.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -113,10 +114,11 @@ static void add_lost(json_t *list, const struct job *j)
 
 static json_t *member_json(const struct member *m)
 {
-	return json_pack("{s:i, s:i, s:b, s:b, s:b, s:I, s:b}", "rank", (int)m->rank, "pid",
+	return json_pack("{s:i, s:i, s:b, s:b, s:b, s:I, s:b, s:o}", "rank", (int)m->rank, "pid",
 			 (int)m->process.pid, "alive", (int)m->alive, "connected",
 			 (int)(m->session != NULL), "prepared", (int)m->prepared, "epoch",
-			 (json_int_t)m->epoch, "credit", (int)m->credit_unused);
+			 (json_int_t)m->epoch, "credit", (int)m->credit_unused, "beats",
+			 beats_json(m));
 }
 
 static json_t *slots_json(const struct job *j)

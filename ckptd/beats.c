@@ -48,7 +48,7 @@ struct beats {
 	struct member *member; /* NULL: it left, and goes when the worker is done */
 	struct region *region;
 	struct work work;
-	bool keeping;
+	bool keeping, kept; /* the fd store is being asked; has it */
 	struct beat_reader reader;
 };
 
@@ -80,6 +80,7 @@ static void keep_done(struct work *w)
 	struct node *n = b->node;
 
 	b->keeping = false;
+	b->kept = w->status == 0;
 	n->works--;
 	if (w->status < 0 && b->member)
 		job_tell(b->member->job, 5,
@@ -315,6 +316,16 @@ bool beats_told(const struct member *m, uint64_t *ret_step)
 	return true;
 }
 
+const struct beat_reader *beats_reader(const struct member *m)
+{
+	return m->beats ? &m->beats->reader : NULL;
+}
+
+bool beats_kept(const struct member *m)
+{
+	return m->beats && m->beats->kept;
+}
+
 const struct beat_page *beats_page(const struct member *m)
 {
 	return m->beats ? page_of(m->beats) : NULL;
@@ -440,6 +451,7 @@ void beats_adopt(struct job *j, struct list *regions)
 			continue;
 		list_del(&r->link);
 		begin(j->node, m, r);
+		m->beats->kept = true;
 		beat_reader_begin(&m->beats->reader, page_of(m->beats));
 		number =
 			atomic_load_explicit(&page_of(m->beats)->wanted_step, memory_order_relaxed);

@@ -35,6 +35,12 @@ void beats_scan(struct node *n);
 bool beats_now(const struct member *m, struct beat_now *ret);
 /* The newest step that was told; false: none was. */
 bool beats_told(const struct member *m, uint64_t *ret_step);
+/* All that was read of its page; NULL: it has none. */
+const struct beat_reader *beats_reader(const struct member *m);
+/* A new object, or null: doc/json.md, rank. */
+struct json_t *beats_json(const struct member *m);
+/* The next ckptd will read it on. */
+bool beats_kept(const struct member *m);
 /* NULL: it has none. */
 const struct beat_page *beats_page(const struct member *m);
 /* Ranks with the same role do the same work; "": it does not say. */

@@ -235,6 +235,22 @@ static void print_epoch(const json_t *job)
 	    doc_text(p, "run_id"), doc_text(p, "reason"), text);
 }
 
+/* What the rank says of itself: the last step done, where it is and how long. */
+static void beats_cells(struct table *t, const json_t *beats)
+{
+	const char *phase = json_string_value(json_object_get(beats, "phase"));
+
+	if (json_is_integer(json_object_get(beats, "step")))
+		table_cell(t, "%" PRIu64, doc_number(beats, "step"));
+	else
+		table_cell(t, "-");
+	if (phase)
+		table_cell(t, "%s, %" PRIu64 " s", phase,
+			   doc_number(beats, "phase_ns") / 1000000000);
+	else
+		table_cell(t, "-");
+}
+
 static int print_ranks(const json_t *job)
 {
 	struct table *t;
@@ -243,7 +259,7 @@ static int print_ranks(const json_t *job)
 
 	if (json_array_size(json_object_get(job, "ranks")) == 0)
 		return 0;
-	t = table_new("RANK> PID> PROCESS SESSION SLOTS CREDIT EPOCH>");
+	t = table_new("RANK> PID> PROCESS SESSION SLOTS CREDIT EPOCH> STEP> PHASE");
 	json_array_foreach(json_object_get(job, "ranks"), i, o) {
 		table_cell(t, "%" PRIu64, doc_number(o, "rank"));
 		table_cell(t, "%" PRIu64, doc_number(o, "pid"));
@@ -252,6 +268,7 @@ static int print_ranks(const json_t *job)
 		table_cell(t, "%s", doc_flag(o, "prepared") ? "ready" : "none");
 		table_cell(t, "%s", doc_flag(o, "credit") ? "yes" : "no");
 		table_cell(t, "%" PRIu64, doc_number(o, "epoch"));
+		beats_cells(t, json_object_get(o, "beats"));
 	}
 	return table_end(t);
 }

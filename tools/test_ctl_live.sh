@@ -39,7 +39,8 @@ d.update(version="0.1.0", node="n17", index=True, disk_backend="uring", memory_b
 for j in d["jobs"]:
     del j["leftovers"]
     j.update(lost=0, stale_alarms=0, replica_alarms=0, log_anew=False)
-    j["ranks"] = [dict(rank=r, pid=100 + r, alive=True, connected=r == 0, prepared=True, epoch=2, credit=r == 0) for r in range(2)]
+    j["ranks"] = [dict(rank=r, pid=100 + r, alive=True, connected=r == 0, prepared=True, epoch=2, credit=r == 0, beats=None) for r in range(2)]
+    j["ranks"][0]["beats"] = dict(role="", step=41, phase="sync", phase_ns=3100000000, metrics={}, kept=True, lost=0)
     j["slots"] = [dict(slot=r, rank=r, state="digested", bytes=1 << 20, pid=100 + r) for r in range(2)]
     j["checkpoints"].reverse() # ckptd says them in another order
     for c in j["checkpoints"]:

@@ -222,6 +222,53 @@ static void goes_on_after_crash(struct rig *r)
 	rig_wait(step_30_is_durable, r, "step 30 gets durable by itself");
 }
 
+static bool status_has(struct rig *r, const char *words)
+{
+	char text[16384];
+
+	return rig_ctl(r, text, sizeof(text), "--json status job") == 0 && strstr(text, words);
+}
+
+static bool ready_again(void *arg)
+{
+	return status_has(arg, "\"step\": 6");
+}
+
+static bool beats_are_kept(void *arg)
+{
+	return status_has(arg, "\"kept\": true");
+}
+
+/* A trainer that only beats, and makes no call that needs ckptd, is heard by the next ckptd: what
+ * it wrote while there was none, and what it writes from then on. */
+static void beats_outlive_ckptd(struct rig *r)
+{
+	struct trainer_process t;
+	pid_t daemon;
+
+	rig_start(r);
+	trainers_join(&t, 1, r, "job", "run1", ELEMENTS, SMALL);
+	trainer_must(&t, "beat 5 1.5");
+	RIG_CHECK(status_has(r, "\"step\": 5") && status_has(r, "\"lr\": 0.5"),
+		  "the step is in the status");
+	rig_wait(beats_are_kept, r, "the fd store has its page");
+	daemon = rig_daemon(r);
+	kill(daemon, SIGKILL);
+	trainer_must(&t, "beat 6 nan");
+	trainer_must(&t, "phase 6");
+	rig_wait_restart(r, daemon);
+	rig_wait(ready_again, r, "the step done meanwhile is heard of");
+	RIG_CHECK(status_has(r, "\"phase\": \"evaluate\"") && status_has(r, "\"connected\": false"),
+		  "without a word of the trainer");
+	trainer_must(&t, "phase -1");
+	trainer_must(&t, "beat 7 1.0");
+	RIG_CHECK(status_has(r, "\"step\": 7") && status_has(r, "\"phase\": \"step\""),
+		  "and what comes then");
+	trainer_must(&t, "stats");
+	RIG_CHECK(strcmp(t.text, "0 0 0 0") == 0, "it has not connected again: %s", t.text);
+	trainer_must(&t, "close");
+}
+
 /* A5: bytes that change between begin and fence; the save before stays the newest. */
 static void torn(struct rig *r)
 {
@@ -332,10 +379,12 @@ static void two_in_flight(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(save_and_load),   RIG_TEST(device_memory), RIG_TEST(saves_take_nothing),
-		RIG_TEST(survives_trainers), RIG_TEST(goes_on_alone), RIG_TEST(torn),
-		RIG_TEST(goes_on_after_crash),
-		RIG_TEST(over_budget),	   RIG_TEST(blobs),	    RIG_TEST(two_in_flight),
+		RIG_TEST(save_and_load),       RIG_TEST(device_memory),
+		RIG_TEST(saves_take_nothing),  RIG_TEST(survives_trainers),
+		RIG_TEST(goes_on_alone),       RIG_TEST(torn),
+		RIG_TEST(goes_on_after_crash), RIG_TEST(beats_outlive_ckptd),
+		RIG_TEST(over_budget),         RIG_TEST(blobs),
+		RIG_TEST(two_in_flight),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

@@ -25,6 +25,7 @@
  *                                          -> step tag tier shards blobs
  *   list                                   -> n, then step/epoch/memory/disk/pinned/latest each
  *   blob BYTES                             further saves carry a blob of so many bytes
+ *   beat STEP LOSS / phase NUMBER (-1: ends)
  *   problems / usage / files N / stats / close / exit
  *   again                                  the process executes this program anew
  *
@@ -624,6 +625,27 @@ static int do_files(const char *args)
 	return 0;
 }
 
+static int do_beat(struct trainer *t, const char *args)
+{
+	struct ckpt_beat b = {.size = sizeof(b), .flags = CKPT_BEAT_LOSS | CKPT_BEAT_METRIC(0)};
+
+	if (sscanf(args, "%" SCNu64 " %lf", &b.step, &b.loss) != 2)
+		return -1;
+	b.metrics[ckpt_metric(t->c, "lr")] = 0.5;
+	answer(ckpt_beat(t->c, &b), "");
+	return 0;
+}
+
+static int do_phase(struct trainer *t, const char *args)
+{
+	int phase = atoi(args);
+
+	answer(phase < 0 ? ckpt_phase_end(t->c)
+			 : ckpt_phase_begin(t->c, (enum ckpt_phase)phase, NULL, 0),
+	       "");
+	return 0;
+}
+
 static int do_stats(struct trainer *t)
 {
 	struct ckpt_stats s = { .size = sizeof(s) };
@@ -668,6 +690,10 @@ static int run(struct trainer *t, const char *verb, const char *args)
 		return do_files(args);
 	if (strcmp(verb, "stats") == 0)
 		return do_stats(t);
+	if (strcmp(verb, "beat") == 0)
+		return do_beat(t, args);
+	if (strcmp(verb, "phase") == 0)
+		return do_phase(t, args);
 	if (strcmp(verb, "prepare") == 0)
 		answer(ckpt_prepare(t->c, strtoull(args, NULL, 10)), "");
 	else if (strcmp(verb, "fence") == 0)
