@@ -18,6 +18,7 @@
 #include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/probing.h"
 #include "ckptd/trust.h"
 #include "codec/digest.h"
 #include "model/trust.h"
@@ -251,6 +252,8 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			"memory_budget", (json_int_t)budget, "memory_left", (json_int_t)left,
 			"disk_free", (json_int_t)disk_free, "disk_total", (json_int_t)disk_total,
 			"index_errors", (json_int_t)n->index_errors, "jobs", jobs);
+	if (doc)
+		json_object_set_new(doc, "collectors", probing_json(n));
 	admin_reply_json(s, request, doc);
 }
 

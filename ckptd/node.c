@@ -20,6 +20,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/probing.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
@@ -220,6 +221,8 @@ static void start_done(struct work *w)
 		events_adopt(n->events, &s->events);
 		marks_take(&n->marks, &s->marks);
 		watching_adopted(n);
+		if (probing_new(n, &n->probing) < 0)
+			n->env.log(n->env.log_arg, 4, "going on without collectors: no memory");
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
@@ -451,6 +454,7 @@ void node_free(struct node *n)
 		job_free(j);
 	list_each_safe(j, next, &n->failed_jobs, link)
 		job_free(j);
+	probing_free(n->probing);
 	watching_free(n->watching);
 	acting_free(n->acting);
 	events_free(n->events);

@@ -52,6 +52,7 @@ struct node {
 	struct marks marks;
 	uint32_t next_number;      /* of jobs, for the detector */
 	struct watching *watching; /* NULL: nothing is watched */
+	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;
 };
 

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "ckptd/collect.h"
 #include "ckptd/keeper.h"
 #include "ckptd/listener.h"
 #include "ckptd/loop_epoll.h"
@@ -54,6 +55,7 @@ struct service {
 	struct keeper *keeper;
 	struct memory *memory;
 	struct listener *listener;
+	struct collectors *collectors; /* NULL: nothing is watched */
 	struct node *node;
 	struct service_detect detect;
 	struct xid_policy *xid;
@@ -323,14 +325,41 @@ static int open_xid(struct service *s, struct err *e)
 	return 0;
 }
 
+static int open_collectors(struct service *s, struct err *e)
+{
+	const struct config *c = &s->config;
+	struct collect_options o = {.root = strcmp(c->detect_root, "/") ? c->detect_root : "",
+				    .kmsg = c->detect_kmsg,
+				    .data = c->data,
+				    .interval_ns = c->detect_interval_ns,
+				    .log = s->log};
+
+	if (!c->detect)
+		return 0;
+	o.on[COLLECT_KERNEL] = c->detect_kernel;
+	o.on[COLLECT_NET] = c->detect_net;
+	o.on[COLLECT_DISK] = c->detect_disk;
+	o.on[COLLECT_MEMORY] = c->detect_memory;
+	o.on[COLLECT_PRESSURE] = c->detect_pressure;
+	return collectors_new(s->loop, &o, &s->collectors, e);
+}
+
 static int open_node(struct service *s, struct err *e)
 {
 	struct node_options options;
-	struct env env = { .loop = s->loop, .workers = s->workers, .disk = s->disk,
-			   .index_open = open_index, .index_arg = s, .memory = s->memory,
-			   .processes = listener_processes(s->listener), .rng = &s->rng,
-			   .joblog_open = open_joblog, .joblog_arg = s, .log = log_line,
-			   .log_arg = s->log };
+	struct env env = {.loop = s->loop,
+			  .workers = s->workers,
+			  .disk = s->disk,
+			  .index_open = open_index,
+			  .index_arg = s,
+			  .memory = s->memory,
+			  .processes = listener_processes(s->listener),
+			  .collectors = s->collectors,
+			  .rng = &s->rng,
+			  .joblog_open = open_joblog,
+			  .joblog_arg = s,
+			  .log = log_line,
+			  .log_arg = s->log};
 	int r;
 
 	node_options_of(&s->config, &options);
@@ -366,6 +395,8 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = open_xid(s, e);
 	if (r == 0)
+		r = open_collectors(s, e);
+	if (r == 0)
 		r = open_node(s, e);
 	return r;
 }
@@ -378,6 +409,7 @@ static void service_close(struct service *s)
 	service_detect_close(&s->detect);
 	node_free(s->node);
 	xid_policy_free(s->xid);
+	collectors_free(s->collectors);
 	listener_free(s->listener);
 	memory_memfd_free(s->memory);
 	if (s->index)

@@ -24,6 +24,7 @@
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/probing.h"
 #include "ckptd/trust.h"
 #include "ckptd/watching_json.h"
 #include "detect/options.h"
@@ -182,6 +183,11 @@ static void on_verdict(void *arg, const struct verdict *v)
 		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
 		    watching_verdict_json(n, v), "%s", words);
 	acting_verdict(n, v);
+}
+
+static void on_probe(void *arg, uint32_t job, uint32_t rank, bool wanted)
+{
+	probing_wanted(((struct watching *)arg)->node, job, rank, wanted);
 }
 
 /* ---- Time ---- */
@@ -432,7 +438,7 @@ void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, 
 int watching_new(struct node *n, struct watching **ret)
 {
 	struct detector_options options;
-	struct detector_events events = {.verdict = on_verdict};
+	struct detector_events events = {.verdict = on_verdict, .probe = on_probe};
 	struct watching *w;
 	int r;
 

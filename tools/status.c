@@ -194,6 +194,19 @@ static int print_jobs(const json_t *doc)
 	return table_end(t);
 }
 
+/* What ckptd's failure detector is blind to. */
+static void print_blind(const json_t *doc)
+{
+	json_t *c;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "collectors"), i, c)
+	{
+		if (!doc_flag(c, "works"))
+			say("not watched: %s: %s", doc_text(c, "name"), doc_text(c, "text"));
+	}
+}
+
 static void print_notes(const json_t *job, bool all)
 {
 	const json_t *aborted = json_object_get(job, "aborted");
@@ -313,6 +326,7 @@ static int print_status(const struct ctl *c, const json_t *doc, const json_t *pr
 	}
 	json_array_foreach(jobs, i, job)
 		print_notes(job, all);
+	print_blind(doc);
 	json_array_foreach(problems, i, p)
 		say("PROBLEM: %s", json_string_value(p));
 	return r;

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * probing.c - the node's collectors, and the ranks whose processes the detector asks about.
+ *
+ * Collectors know processes, the detector knows ranks. A rank that is asked about is kept here with
+ * the process that it was when the question came; what the collectors see of that becomes a
+ * SAMPLE_ACTIVITY, with step and phase of the rank's beats. A question ends when the detector says
+ * so, which it does when the rank ends. On the loop's thread.
+ */
+#include <config.h>
+
+#include "ckptd/probing.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ckptd/beats.h"
+#include "ckptd/collect.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/watching.h"
+
+struct asked {
+	struct list link;
+	uint32_t job, rank;
+	struct process_id process;
+};
+
+struct probing {
+	struct node *node;
+	struct list asked;
+};
+
+static struct member *member_asked(struct node *n, uint32_t job, uint32_t rank)
+{
+	struct job *j = watching_job(n, job);
+	struct member *m = j ? member_of_rank(j, rank) : NULL;
+
+	return m && m->alive ? m : NULL;
+}
+
+static struct asked *find(struct probing *p, uint32_t job, uint32_t rank)
+{
+	struct asked *a;
+
+	list_each(a, &p->asked, link) {
+		if (a->job == job && a->rank == rank)
+			return a;
+	}
+	return NULL;
+}
+
+static bool somebody_asks(struct probing *p, const struct process_id *process)
+{
+	struct asked *a;
+
+	list_each(a, &p->asked, link) {
+		if (process_same(&a->process, process))
+			return true;
+	}
+	return false;
+}
+
+static void forget(struct probing *p, struct asked *a)
+{
+	struct collectors *c = p->node->env.collectors;
+
+	list_del(&a->link);
+	if (!somebody_asks(p, &a->process)) /* a process may be a rank of several jobs */
+		c->ops->probe(c, &a->process, false);
+	alloc_free(a);
+}
+
+void probing_wanted(struct node *n, uint32_t job, uint32_t rank, bool wanted)
+{
+	struct probing *p = n->probing;
+	struct asked *a = p ? find(p, job, rank) : NULL;
+	struct member *m = member_asked(n, job, rank);
+
+	if (!p)
+		return;
+	if (a && (!wanted || !m || !process_same(&a->process, &m->process))) {
+		forget(p, a);
+		a = NULL;
+	}
+	if (!wanted || !m || a)
+		return;
+	a = alloc_zero(sizeof(*a));
+	if (!a)
+		return; /* it stays unknown what the rank does */
+	a->job = job;
+	a->rank = rank;
+	a->process = m->process;
+	list_add_tail(&p->asked, &a->link);
+	n->env.collectors->ops->probe(n->env.collectors, &a->process, true);
+}
+
+static void tell(struct node *n, const struct member *m, const struct sample_activity *seen)
+{
+	struct sample s = {.kind = SAMPLE_ACTIVITY,
+			   .node = WATCHING_NODE,
+			   .job = watching_number(m->job),
+			   .rank = m->rank,
+			   .device = SAMPLE_NONE};
+	struct beat_now now;
+
+	s.activity = *seen;
+	if (beats_now(m, &now)) {
+		s.activity.step = now.step;
+		s.activity.phase = now.phase;
+		s.activity.since_ns = now.since_ns;
+	}
+	node_sample(n, &s);
+}
+
+static void on_activity(void *arg, const struct process_id *process,
+			const struct sample_activity *seen)
+{
+	struct probing *p = arg;
+	struct node *n = p->node;
+	struct asked *a, *next;
+	struct member *m;
+
+	beats_scan(n); /* it may have gone on since; then nobody asks any more */
+	list_each_safe(a, next, &p->asked, link) {
+		if (!process_same(&a->process, process))
+			continue;
+		m = member_asked(n, a->job, a->rank);
+		if (m && process_same(&m->process, process)) {
+			list_del(&a->link); /* the others of the process come before it then */
+			list_add_tail(&p->asked, &a->link);
+			tell(n, m, seen);
+			return; /* the list may be another now */
+		}
+	}
+}
+
+static void on_sample(void *arg, const struct sample *s)
+{
+	node_sample(((struct probing *)arg)->node, s);
+}
+
+static void add_collector(void *arg, const char *name, bool works, const char *text)
+{
+	json_array_append_new(
+		arg, json_pack("{s:s, s:b, s:s}", "name", name, "works", (int)works, "text", text));
+}
+
+json_t *probing_json(const struct node *n)
+{
+	json_t *array = json_array();
+
+	if (array && n->probing)
+		n->env.collectors->ops->describe(n->env.collectors, add_collector, array);
+	return array;
+}
+
+int probing_new(struct node *n, struct probing **ret)
+{
+	struct collect_sink sink = {.sample = on_sample, .activity = on_activity};
+	struct probing *p;
+
+	*ret = NULL;
+	if (!n->env.collectors || !n->watching)
+		return 0;
+	p = alloc_zero(sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	p->node = n;
+	list_init(&p->asked);
+	sink.arg = p;
+	n->env.collectors->ops->start(n->env.collectors, &sink);
+	*ret = p;
+	return 0;
+}
+
+void probing_free(struct probing *p)
+{
+	struct asked *a, *next;
+
+	if (!p)
+		return;
+	p->node->env.collectors->ops->stop(p->node->env.collectors);
+	list_each_safe(a, next, &p->asked, link)
+		alloc_free(a);
+	alloc_free(p);
+}
