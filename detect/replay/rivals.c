@@ -58,12 +58,15 @@ struct watcher_settings watcher_published(void)
 		.timeout_s = 600, .times = 5, .ratio = 1.25, .deviations = 4, .confirm = 2};
 }
 
+/* rank SAMPLE_NONE: of the job; all its ranks fall silent together, whoever is to blame. */
 static void alarm_for(struct rival *r, uint32_t job, uint32_t rank, enum verdict_class class,
 		      uint64_t now_ns)
 {
+	bool named = rank != SAMPLE_NONE;
 	struct verdict v = {.id = ++r->id,
-			    .subject = {SUBJECT_RANK, r->jobs[job].ranks[rank].node, job, rank,
-					SAMPLE_NONE, SAMPLE_NONE},
+			    .subject = {named ? SUBJECT_RANK : SUBJECT_JOB,
+					named ? r->jobs[job].ranks[rank].node : SAMPLE_NONE, job,
+					rank, SAMPLE_NONE, SAMPLE_NONE},
 			    .class = class,
 			    .cause = class == CLASS_DEAD   ? CAUSE_PROCESS_ENDED
 				     : class == CLASS_HUNG ? CAUSE_STALLED
@@ -120,7 +123,7 @@ static void look(struct rival *r, uint32_t job, uint64_t now_ns)
 	j->deadline_ns = UINT64_MAX;
 	j->alarmed = true;
 	j->heard = 0;
-	alarm_for(r, job, who, CLASS_HUNG, now_ns);
+	alarm_for(r, job, SAMPLE_NONE, CLASS_HUNG, now_ns);
 }
 
 /* ---- samples ---- */

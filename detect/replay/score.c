@@ -125,7 +125,9 @@ static enum worth worth_of(const struct score *s, size_t i, const struct verdict
 	bool class = same_class(s, l, v);
 
 	if (l->kind == LABEL_ALSO)
-		return class && holds(&l->subject, &v->subject) ? ECHO : SPURIOUS;
+		return !class || !holds(&l->subject, &v->subject) ? SPURIOUS
+		       : s->any_class                             ? VAGUE
+								  : ECHO;
 	if (class && same_subject(&l->subject, &v->subject))
 		return RIGHT;
 	if (s->fates[i].right_ns && holds(&l->subject, &v->subject))
@@ -166,6 +168,11 @@ void score_verdict(struct score *s, const struct verdict *v)
 		best = w;
 		of = i;
 	}
+	/* Who knows no classes has found the fault by its consequence. */
+	while (best == VAGUE && s->labels[of].kind == LABEL_ALSO && of > 0)
+		of--;
+	if (best == VAGUE && s->fates[of].found_ns)
+		best = ECHO;
 	if (best == RIGHT && s->fates[of].right_ns)
 		best = ECHO;
 	t->alarms++;
