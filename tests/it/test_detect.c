@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_detect.c - the failure detector over the real thing: ckptd and ranks that train, die, are
+ * stopped, wait for ever, compute NaN; and kernel messages through a FIFO: rows F1 and F4 of
+ * doc/features.md.
+ *
+ * How long it takes is printed. What is asserted is many times more: this machine may be busy.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/lib/rig.h"
+#include "tests/lib/stepper.h"
+
+enum { RANKS = 4, STEP_MS = 60, LEARN_STEPS = 40, BOUND_MS = 30000 };
+
+struct gang {
+	struct rig *rig;
+	pid_t pids[RANKS];
+	struct stepper_shared *shared;
+};
+
+static _Noreturn void exec_rank(struct rig *r, int rank)
+{
+	const char *top = getenv("top_builddir");
+	char program[512], number[16], world[16], ms[16];
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	setenv("CKPT_SOCKET", r->socket, 1);
+	snprintf(program, sizeof(program), "%s/tests/lib/stepper", top ? top : ".");
+	snprintf(number, sizeof(number), "%d", rank);
+	snprintf(world, sizeof(world), "%d", RANKS);
+	snprintf(ms, sizeof(ms), "%d", STEP_MS);
+	execl(program, program, "gang", number, world, "run1", r->dir, ms, (char *)NULL);
+	_exit(127);
+}
+
+static void make_shared(struct gang *g)
+{
+	char path[200];
+	pthread_barrierattr_t attr;
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/barrier", g->rig->dir);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	RIG_CHECK(fd >= 0 && ftruncate(fd, sizeof(*g->shared)) == 0, "make '%s'", path);
+	g->shared = mmap(NULL, sizeof(*g->shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	RIG_CHECK(g->shared != MAP_FAILED, "map '%s'", path);
+	close(fd);
+	pthread_barrierattr_init(&attr);
+	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	RIG_CHECK(pthread_barrier_init(&g->shared->barrier, &attr, RANKS) == 0, "a barrier");
+}
+
+static bool has_learned(void *arg)
+{
+	struct gang *g = arg;
+
+	for (int i = 0; i < RANKS; i++) {
+		int status;
+
+		RIG_CHECK(waitpid(g->pids[i], &status, WNOHANG) == 0, "rank %d ended by itself", i);
+		if (g->shared->steps[i] < LEARN_STEPS)
+			return false;
+	}
+	return true;
+}
+
+static unsigned alarms(const struct rig *r)
+{
+	return rig_log_count(r, " alarm, ");
+}
+
+/* ckptd and four ranks that have done some steps; nothing is said of them. */
+static void begin(struct gang *g, struct rig *r)
+{
+	*g = (struct gang){.rig = r};
+	rig_arg(r, "--set");
+	rig_arg(r, "detect.interval=1s");
+	rig_start(r);
+	make_shared(g);
+	for (int i = 0; i < RANKS; i++) {
+		g->pids[i] = fork();
+		if (g->pids[i] == 0)
+			exec_rank(r, i);
+		RIG_CHECK(g->pids[i] > 0, "fork");
+	}
+	rig_wait(has_learned, g, "the ranks have trained for a while");
+	RIG_CHECK(alarms(r) == 0, "something is said of ranks that only train");
+}
+
+/* Waits for a line with these words; the line, without its newline. */
+static void await(const struct rig *r, uint64_t from_ms, const char *words, char line[RIG_LINE])
+{
+	for (;;) {
+		FILE *f = fopen(r->log, "re");
+		bool found = false;
+
+		while (f && !found && fgets(line, RIG_LINE, f))
+			found = strstr(line, words) != NULL;
+		if (f)
+			fclose(f);
+		if (found)
+			break;
+		RIG_CHECK(rig_now_ms() - from_ms < BOUND_MS, "nothing says '%s'", words);
+		rig_pause(5);
+	}
+	line[strcspn(line, "\n")] = '\0';
+}
+
+static uint64_t step_ms(const struct gang *g)
+{
+	uint64_t begin = g->shared->steps[0], from = rig_now_ms();
+
+	while (g->shared->steps[0] < begin + 10)
+		rig_pause(5);
+	return (rig_now_ms() - from) / 10;
+}
+
+/* The parent takes its child away a little later, as launchers do. */
+static void reap_later(struct gang *g, int rank)
+{
+	rig_pause(50);
+	RIG_CHECK(waitpid(g->pids[rank], NULL, 0) == g->pids[rank], "wait for rank %d", rank);
+	g->pids[rank] = 0;
+}
+
+static void killed(struct rig *r)
+{
+	char line[RIG_LINE];
+	struct gang g;
+	uint64_t from;
+
+	begin(&g, r);
+	from = rig_now_ms();
+	kill(g.pids[2], SIGKILL);
+	reap_later(&g, 2);
+	await(r, from, "alarm, dead: rank 2 of job gang", line);
+	rig_note("a rank that is killed: told after %d ms (at most 1000 are wanted)",
+		 (int)(rig_now_ms() - from));
+	RIG_CHECK(strstr(line, "signal 9"), "it does not say how: %s", line);
+	rig_check_log(r);
+}
+
+/* The subject is the one that was stopped, though the others stand still too. */
+static void stopped(struct rig *r)
+{
+	char line[RIG_LINE];
+	struct gang g;
+	uint64_t from, usual, took;
+
+	begin(&g, r);
+	usual = step_ms(&g);
+	from = rig_now_ms();
+	kill(g.pids[1], SIGSTOP);
+	await(r, from, " alarm, hung: ", line);
+	took = rig_now_ms() - from;
+	rig_note("SIGSTOP: told after %d ms; steps take %d ms, so at most %d are wanted", (int)took,
+		 (int)usual, (int)(3 * usual + 2000));
+	RIG_CHECK(strstr(line, "hung: rank 1 of job gang"), "another one is accused: %s", line);
+	kill(g.pids[1], SIGCONT);
+	await(r, rig_now_ms(), "rank 1 of job 'gang' is no longer hung", line);
+	rig_check_log(r);
+}
+
+static void deadlocked(struct rig *r)
+{
+	char line[RIG_LINE];
+	struct gang g;
+	uint64_t from, usual, took;
+
+	begin(&g, r);
+	usual = step_ms(&g);
+	from = rig_now_ms();
+	kill(g.pids[3], SIGUSR1);
+	await(r, from, " alarm, hung: ", line);
+	took = rig_now_ms() - from;
+	rig_note("deadlock: told after %d ms; steps take %d ms, so at most %d are wanted",
+		 (int)took, (int)usual, (int)(3 * usual + 2000));
+	RIG_CHECK(strstr(line, "hung: rank 3 of job gang"), "another one is accused: %s", line);
+	rig_check_log(r);
+}
+
+static void not_a_number(struct rig *r)
+{
+	char line[RIG_LINE];
+	struct gang g;
+	uint64_t from;
+
+	begin(&g, r);
+	from = rig_now_ms();
+	kill(g.pids[0], SIGUSR2);
+	await(r, from, " alarm, diverging: ", line);
+	rig_note("NaN: told after %d ms", (int)(rig_now_ms() - from));
+	RIG_CHECK(strstr(line, "rank 0 of job gang"), "another one is accused: %s", line);
+	RIG_CHECK(strstr(line, "a loss that is no finite number"), "it does not say what: %s",
+		  line);
+	rig_check_log(r);
+}
+
+/* ---- Kernel messages ---- */
+
+static int open_fifo(struct rig *r, char path[200])
+{
+	static char set[300];
+	int fd;
+
+	snprintf(path, 200, "%s/kmsg", r->dir);
+	RIG_CHECK(mkfifo(path, 0600) == 0, "make '%s'", path);
+	snprintf(set, sizeof(set), "detect.kmsg=%s", path);
+	rig_arg(r, "--set");
+	rig_arg(r, set);
+	rig_start(r);
+	fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+	RIG_CHECK(fd >= 0, "ckptd does not read '%s'", path);
+	return fd;
+}
+
+static void put(int fd, const char *text)
+{
+	RIG_CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "write to the FIFO");
+}
+
+/* A GPU that falls off the bus; before it somebody who only says so, by /dev/kmsg or syslog. */
+static void xid(struct rig *r)
+{
+	char path[200], line[RIG_LINE];
+	int fd = open_fifo(r, path);
+	uint64_t from;
+
+	put(fd, "12,1,100,-;NVRM: Xid (PCI:0000:9a:00): 79, pid='<unknown>', GPU has fallen off "
+		"the bus.\n");
+	put(fd, "4,2,101,-;python3[7]: NVRM: Xid (PCI:0000:9c:00): 79, GPU has fallen off\n");
+	from = rig_now_ms();
+	put(fd,
+	    "4,3,102,-;NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has "
+	    "fallen off the bus.\n");
+	await(r, from, "GPU 0000:9b:00", line);
+	rig_note("Xid: told after %d ms (at most 1000 are wanted)", (int)(rig_now_ms() - from));
+	RIG_CHECK(strstr(line, "79"), "it does not say which: %s", line);
+	RIG_CHECK(rig_log_count(r, "0000:9a:00") == 0, "a spoofed message is believed");
+	RIG_CHECK(rig_log_count(r, "0000:9c:00") == 0, "a process is believed");
+	close(fd);
+	rig_check_log(r);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct rig_test tests[] = {
+		RIG_TEST(killed),       RIG_TEST(stopped), RIG_TEST(deadlocked),
+		RIG_TEST(not_a_number), RIG_TEST(xid),
+	};
+
+	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 1, argc, argv);
+}
