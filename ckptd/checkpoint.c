@@ -658,7 +658,7 @@ static bool newer_committed(const struct checkpoint *c)
 
 	list_each(o, &c->job->checkpoints, link) {
 		if (o != c && o->agreed == CP_COMMITTED && o->record_n > c->record_n &&
-		    checkpoint_restorable(o))
+		    !(o->trust & TRUST_PASSED) && checkpoint_restorable(o))
 			return true;
 		if (BUG(FREE_BEFORE_COMMIT) && o != c && o->sealed && o->step > c->step)
 			return true;

@@ -49,6 +49,7 @@ struct opening {
 	void *arg;
 	bool late, appending;
 	bool asked; /* by a session, which may have given up since */
+	enum trust_level least;      /* of the base */
 	char run_id[RUN_ID_MAX + 1]; /* of the epoch to open */
 };
 
@@ -91,11 +92,26 @@ bool checkpoint_is_base(const struct checkpoint *c)
 
 struct checkpoint *epoch_newest_restorable(struct job *j)
 {
-	struct checkpoint *c, *best = NULL;
+	return epoch_newest_trusted(j, TRUST_LATEST);
+}
 
-	list_each(c, &j->checkpoints, link)
-		if (checkpoint_restorable(c) && (!best || c->record_n > best->record_n))
+struct checkpoint *epoch_newest_trusted(struct job *j, enum trust_level least)
+{
+	struct checkpoint *c, *best = NULL;
+	bool best_passed = false;
+
+	list_each(c, &j->checkpoints, link) {
+		bool passed = c->trust & TRUST_PASSED;
+
+		if (!checkpoint_restorable(c) || !trust_reaches(c->trust, least))
+			continue;
+		/* What the job went back behind only where nothing else is left (I5). */
+		if (!best || passed < best_passed ||
+		    (passed == best_passed && c->record_n > best->record_n)) {
 			best = c;
+			best_passed = passed;
+		}
+	}
 	return best;
 }
 
@@ -173,7 +189,7 @@ bool epoch_fell_back(const struct job *j, uint64_t *ret_step)
 	return at && j->history.epoch.has_base;
 }
 
-/* What the new epoch passes over goes into its reason (I11). */
+/* What the new epoch passes over goes into its reason (I11); but not what is not trusted enough. */
 static void tell_passed_over(struct job *j, const struct checkpoint *base, const char *why,
 			     char *reason)
 {
@@ -417,6 +433,7 @@ static void epoch_appended(void *arg, int status)
 		return;
 	}
 	j->epoch_over = false;
+	j->asked_trust = o->least;
 	trust_epoch(j);
 	if (new_run && strcmp(o->reason, "new run") == 0) {
 		drop_old_run(j);
@@ -481,22 +498,30 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 static void append_epoch(struct opening *o)
 {
 	struct job *j = o->job;
-	struct checkpoint *base = epoch_newest_restorable(j);
+	struct checkpoint *newest = epoch_newest_restorable(j);
+	struct checkpoint *base = epoch_newest_trusted(j, o->least);
 	struct record r = { .type = RECORD_EPOCH };
 	int ret;
 
 	o->appending = true;
+	if (!base && o->least > TRUST_LATEST) {
+		epoch_appended(o, CKPT_ENOTFOUND);
+		return;
+	}
 	r.opened.number = j->history.epoch.number + 1;
 	r.opened.parent = j->history.epoch.number;
 	r.opened.world = o->asked ? o->r.world : j->history.epoch.world;
 	memcpy(r.opened.run_id, o->run_id, sizeof(r.opened.run_id));
-	tell_passed_over(j, base, o->reason, r.opened.reason);
+	tell_passed_over(j, newest, o->reason, r.opened.reason);
 	if (base) {
 		r.opened.has_base = true;
 		r.opened.base_step = base->step;
 		r.opened.base_attempt = base->attempt;
 	}
-	ret = record_lost(j, base);
+	/* What is not trusted enough is not lost. */
+	ret = record_lost(j, newest);
+	if (ret == 0 && o->least > TRUST_LATEST)
+		ret = trust_pass_over(base);
 	if (ret == 0 && FAULT(EPOCH_RECORD))
 		ret = -EIO;
 	if (ret == 0)
@@ -545,7 +570,8 @@ static void open_next(struct opening *o)
 	}
 }
 
-void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, void *arg)
+void epoch_fall_back(struct job *j, const char *reason, enum trust_level least,
+		     append_done_fn *done, void *arg)
 {
 	struct opening *o = opening_new(NULL);
 
@@ -554,6 +580,7 @@ void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, vo
 		return;
 	}
 	snprintf(o->reason, sizeof(o->reason), "%s", reason);
+	o->least = least > j->asked_trust ? least : j->asked_trust;
 	o->done = done;
 	o->arg = arg;
 	opening_queue(o, j);

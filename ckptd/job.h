@@ -26,6 +26,7 @@
 #include "ckptd/node.h"
 #include "coord/record.h"
 #include "model/declaration.h"
+#include "model/trust.h"
 #include "storage/commit_file.h"
 #include "storage/store.h"
 
@@ -107,7 +108,7 @@ struct checkpoint {
 	bool pinned;
 	uint32_t trust;             /* what its trust records add up to: model/trust.h */
 	uint32_t said;              /* the same with what has no record yet */
-	bool saying;                /* such a record is on its way: one of works */
+	uint32_t saying;            /* such records on their way: of works */
 	bool rereading;             /* one of works reads its files, and no memory */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
 	bool off_line;                   /* the job does not go on from it */
@@ -216,6 +217,7 @@ struct job {
 	bool creating;       /* record 0 is on its way */
 	bool failed;         /* that came to nothing: its next step frees it */
 	uint8_t *seen;       /* one byte per rank: it has joined the current epoch */
+	enum trust_level asked_trust; /* the highest that loads of this epoch went back for */
 	struct opening *opening; /* an epoch is being opened; other opens wait in openings */
 	struct list openings;
 	struct timer settle_timer;
@@ -303,9 +305,11 @@ void epoch_init(struct job *j);
 void epoch_fini(struct job *j);
 /* Run ids that ckptd made begin with this. */
 #define RUN_ID_MADE "auto-"
-/* The base cannot be read: opens the next epoch with the newest checkpoint that can be (I11).
- * done gets 0 or why not. */
-void epoch_fall_back(struct job *j, const char *reason, append_done_fn *done, void *arg);
+/* The base cannot be read, or is not trusted enough: opens the next epoch with the newest
+ * checkpoint that can be and is (I11). done gets 0 or why not: CKPT_ENOTFOUND: there is none that
+ * is trusted as much as this, or as a load has asked in this epoch. */
+void epoch_fall_back(struct job *j, const char *reason, enum trust_level least,
+		     append_done_fn *done, void *arg);
 /* There is no memory for its ledger: opens are refused. */
 void epoch_no_ledger(struct job *j, int code);
 void epoch_step(struct job *j); /* an open may be waiting for the old epoch to be settled */
@@ -313,6 +317,7 @@ void epoch_step(struct job *j); /* an open may be waiting for the old epoch to b
 bool checkpoint_restorable(const struct checkpoint *c);
 bool checkpoint_is_base(const struct checkpoint *c); /* of its job's newest epoch */
 struct checkpoint *epoch_newest_restorable(struct job *j);
+struct checkpoint *epoch_newest_trusted(struct job *j, enum trust_level least);
 /* Its files are damaged: it is kept and shown with the reason, and not offered any more. */
 void checkpoint_suspect(struct checkpoint *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));

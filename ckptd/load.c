@@ -143,6 +143,11 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 	return 0;
 }
 
+static bool trusted(const struct load *l, const struct checkpoint *c)
+{
+	return trust_reaches(c->trust, l->least) || BUG(MIN_TRUST_IGNORED);
+}
+
 static struct checkpoint *choose(struct load *l)
 {
 	struct job *j = l->job;
@@ -157,7 +162,9 @@ static struct checkpoint *choose(struct load *l)
 		if (c->step != l->step || c->agreed != CP_COMMITTED || c->durable == DUR_GONE ||
 		    (!l->any_attempt && !attempt_equal(&c->attempt, &l->attempt)))
 			continue;
-		if (!best || c->record_n > best->record_n)
+		/* Rather one that is trusted enough than a newer attempt that is not. */
+		if (!best || trusted(l, c) > trusted(l, best) ||
+		    (trusted(l, c) == trusted(l, best) && c->record_n > best->record_n))
 			best = c;
 	}
 	return best;
@@ -172,10 +179,43 @@ static void fell_back(void *arg, int status)
 		return; /* job_step() goes on with the loads that wait */
 	list_each_safe(l, next, &j->loads, waiting) {
 		load_give_error(l, status,
-				"load: the base is damaged, and the next epoch with an older "
-				"one could not be opened");
+				status == CKPT_ENOTFOUND
+					? "load: the base is damaged, and no other checkpoint is "
+					  "trusted as much as the ranks of this epoch have asked "
+					  "for; start them again and ask for less"
+					: "load: the base is damaged or not trusted enough, and "
+					  "the next epoch with another one could not be opened");
 		load_close(l);
 	}
+}
+
+/*
+ * What there is is not trusted as much as is asked for. Of latest: the next epoch is opened with
+ * the newest that is, for all ranks of the job (I15), as if the base were damaged: those that have
+ * loaded it are refused at their next save until they have loaded again. The highest level that a
+ * load of an epoch has gone back for holds for all that falls back in it.
+ */
+static void too_little_trust(struct load *l, const struct checkpoint *c)
+{
+	struct job *j = l->job;
+	char text[ERR_TEXT_MAX];
+
+	if (l->latest && epoch_newest_trusted(j, l->least)) {
+		snprintf(text, sizeof(text), "went back: %s is asked for, and step %llu is %s",
+			 trust_word(l->least), (unsigned long long)c->step, trust_word(c->trust));
+		list_add_tail(&j->loads, &l->waiting);
+		job_tell(j, 5, "%s", text);
+		epoch_fall_back(j, text, l->least, fell_back, j);
+		return;
+	}
+	snprintf(text, sizeof(text),
+		 "load of job '%s': %s is asked for, step %llu is %s%s; 'ckptctl trust %s' shows "
+		 "what there is, and CKPT_MIN_TRUST or min_trust asks for less",
+		 j->history.job.name, trust_word(l->least), (unsigned long long)c->step,
+		 trust_word(c->trust), l->latest ? ", and no older one is" : "",
+		 j->history.job.name);
+	load_give_error(l, CKPT_ENOTFOUND, text);
+	load_close(l);
 }
 
 /* There were checkpoints, and all are lost: who has to begin anew must be told (I11). */
@@ -236,16 +276,22 @@ static void load_go(struct load *l)
 				 c && c->disk_suspect ? c->reason : "");
 			list_add_tail(&j->loads, &l->waiting);
 			job_tell(j, 3, "%s", text);
-			epoch_fall_back(j, text, fell_back, j);
+			epoch_fall_back(j, text, l->least, fell_back, j);
 			return;
 		}
 		snprintf(text, sizeof(text),
 			 "load step %llu of job '%s': %s: 'ckptctl list %s' shows what it has",
 			 (unsigned long long)l->step, j->history.job.name,
-			 c ? "no good copy of it is left" : "there is no such checkpoint",
+			 !c                     ? "there is no such checkpoint"
+			 : c->trust & TRUST_BAD ? "it was said to be bad"
+						: "no good copy of it is left",
 			 j->history.job.name);
 		load_give_error(l, c ? CKPT_ELOST : CKPT_ENOTFOUND, text);
 		load_close(l);
+		return;
+	}
+	if (!trusted(l, c)) {
+		too_little_trust(l, c);
 		return;
 	}
 	l->step = c->step;
@@ -282,12 +328,17 @@ void load_step(struct job *j)
 
 /* Of the member's job; NULL: the request was answered with why not. */
 static struct load *load_new(struct session *s, uint64_t request, enum load_kind kind,
-			     uint64_t step, const ProtobufCBinaryData *attempt)
+			     uint64_t step, const ProtobufCBinaryData *attempt, uint32_t min_trust)
 {
 	struct member *member = session_member(s);
 	struct err e = { 0 };
 	struct load *l;
 
+	if (min_trust > TRUST_VERIFIED) {
+		session_reply_error(s, request, CKPT_EVERSION,
+				    "load: ckptd does not know this level of trust");
+		return NULL;
+	}
 	if (quota_load(s, &e) < 0) {
 		session_reply_error(s, request, e.code, e.text);
 		return NULL;
@@ -311,6 +362,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->kind = kind;
 	l->wants_fd = -1;
 	l->latest = step == CKPT_LATEST;
+	l->least = (enum trust_level)min_trust;
 	l->step = step;
 	l->any_attempt = attempt->len != 16;
 	if (!l->any_attempt)
@@ -328,7 +380,7 @@ void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
 		session_reply_error(s, request, CKPT_ESTATE, "load: open and declare first");
 		return;
 	}
-	l = load_new(s, request, LOAD_OWN, m->step, &m->attempt);
+	l = load_new(s, request, LOAD_OWN, m->step, &m->attempt, m->min_trust);
 	if (!l)
 		return;
 	l->lenient = m->lenient;
@@ -339,7 +391,7 @@ void load_start(struct session *s, uint64_t request, const Ckpt__Load *m)
 
 void load_look(struct session *s, uint64_t request, const Ckpt__Stored *m)
 {
-	struct load *l = load_new(s, request, LOAD_LOOK, m->step, &m->attempt);
+	struct load *l = load_new(s, request, LOAD_LOOK, m->step, &m->attempt, m->min_trust);
 
 	if (l)
 		load_go(l);
@@ -353,7 +405,7 @@ void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fd
 		session_reply_error(s, request, CKPT_EPROTO, "read: its memfd is missing");
 		return;
 	}
-	l = load_new(s, request, LOAD_READ, m->step, &m->attempt);
+	l = load_new(s, request, LOAD_READ, m->step, &m->attempt, TRUST_LATEST);
 	if (!l)
 		return;
 	l->lenient = m->lenient;

@@ -41,6 +41,7 @@ struct load {
 	enum load_state state;
 	enum load_kind kind;
 	bool latest, lenient;
+	enum trust_level least; /* what it asks for */
 	uint64_t step, epoch;
 	struct attempt_id attempt;
 	bool any_attempt;

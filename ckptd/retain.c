@@ -214,7 +214,8 @@ void retain_step(struct job *j)
 	struct checkpoint *c;
 	size_t n = 0;
 
-	if (j->retaining || j->log_error || j->node->stopping)
+	/* The epoch that is being opened may begin with any of them. */
+	if (j->retaining || j->log_error || j->node->stopping || j->opening)
 		return;
 	if (j->sweep)
 		expire_again(j);

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ckptd/node_priv.h"
@@ -360,6 +362,113 @@ static void test_the_newest_verified_stays(void **state)
 	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 1);
 }
 
+/* ---- Loads that ask ---- */
+
+static int load_code(struct node_test *t, uint64_t step, uint64_t *ret_step)
+{
+	struct hand_loaded got = {.shards = {calloc(ELEMENTS, 4)}};
+	int r = hand_load(&t->a, step, NULL, &got);
+
+	*ret_step = got.step;
+	free(got.shards[0]);
+	return r;
+}
+
+/* Steps 1 verified, 2 complete, 3 latest; then another launch. */
+static void begin_with_levels(struct node_test *t)
+{
+	begin_one(t);
+	for (uint64_t step = 1; step <= 3; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	trust_say(find(t, 2), TRUST_COMPLETE);
+	turn_until_told(t, "step 2 is complete");
+	assert_int_equal(set_trust(t, TRUST_VERIFIED, 1), 0);
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 3);
+	declare_and_prepare(&t->a, 0, 1);
+}
+
+static void test_a_load_goes_back(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_with_levels(t);
+	t->a.min_trust = TRUST_COMPLETE;
+	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
+	assert_int_equal(only_job(t)->history.epoch.number, 3);
+	assert_string_equal(only_job(t)->history.epoch.reason,
+			    "went back: complete is asked for, and step 3 is latest");
+	load_rank(&t->a, 0, 2, CKPT_TIER_DISK); /* the same base, the same epoch */
+	t->a.min_trust = TRUST_LATEST;
+	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
+	assert_int_equal(only_job(t)->history.epoch.number, 3);
+	t->a.min_trust = TRUST_VERIFIED;
+	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
+	assert_int_equal(only_job(t)->history.epoch.number, 4);
+	/* What it went back behind is there, and never the latest (I5). */
+	t->a.min_trust = TRUST_LATEST;
+	load_rank_at(&t->a, 0, 3, CKPT_TIER_MEMORY, 3);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run3"), 1);
+}
+
+static void test_of_a_step(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t step = 0;
+
+	begin_with_levels(t);
+	t->a.min_trust = TRUST_COMPLETE;
+	assert_int_equal(load_code(t, 3, &step), CKPT_ENOTFOUND);
+	load_rank_at(&t->a, 0, 1, CKPT_TIER_DISK, 1);
+	t->a.min_trust = 9;
+	assert_int_equal(load_code(t, 1, &step), CKPT_EVERSION);
+}
+
+static void test_nothing_is_trusted_as_much(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t step = 0, epoch;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 1);
+	declare_and_prepare(&t->a, 0, 1);
+	t->a.min_trust = TRUST_VERIFIED;
+	epoch = only_job(t)->history.epoch.number;
+	assert_int_equal(load_code(t, CKPT_LATEST, &step), CKPT_ENOTFOUND);
+	assert_non_null(strstr(t->a.text, "verified is asked for, step 1 is latest"));
+	assert_int_equal(only_job(t)->history.epoch.number, epoch);
+	t->a.min_trust = TRUST_LATEST;
+	load_rank(&t->a, 0, 1, CKPT_TIER_MEMORY);
+}
+
+/* One has loaded, the other one asks for more: the first cannot save before it has loaded again. */
+static void test_ranks_that_ask_differently(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_two(t);
+	for (uint64_t step = 1; step <= 2; step++) {
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+		save_until(&t->b, 1, step, CKPT_DURABLE);
+	}
+	assert_int_equal(set_trust(t, TRUST_VERIFIED, 1), 0);
+	leave(&t->a);
+	leave(&t->b);
+	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 2);
+	join(t, &t->b, 1, 2, "run2");
+	declare_and_prepare(&t->a, 0, 2);
+	declare_and_prepare(&t->b, 1, 2);
+	load_rank(&t->a, 0, 2, CKPT_TIER_MEMORY);
+	t->b.min_trust = TRUST_VERIFIED;
+	load_rank(&t->b, 1, 1, CKPT_TIER_DISK);
+	assert_int_equal(save_rank(&t->a, 0, 3), CKPT_EEPOCH);
+	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -375,6 +484,10 @@ int main(void)
 		NODE_TEST(test_of_another_line),
 		NODE_TEST(test_said_by_somebody),
 		NODE_TEST(test_the_newest_verified_stays),
+		NODE_TEST(test_a_load_goes_back),
+		NODE_TEST(test_of_a_step),
+		NODE_TEST(test_nothing_is_trusted_as_much),
+		NODE_TEST(test_ranks_that_ask_differently),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,6 +24,7 @@
 
 #include <assert.h>
 
+#include "base/fault.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "detect/verdict.h"
@@ -46,7 +47,7 @@ static void record_done(void *arg, int status)
 	uint32_t before = c->trust;
 
 	c->works--;
-	c->saying = false;
+	c->saying--;
 	if (status == 0)
 		trust_recorded(c);
 	else
@@ -61,25 +62,46 @@ static void record_done(void *arg, int status)
 	job_poke(c->job);
 }
 
-static void record(struct checkpoint *c)
+static int record(struct checkpoint *c)
 {
 	struct record r = {.type = RECORD_TRUST};
+
+	int ret;
 
 	r.mark.step = c->step;
 	r.mark.attempt = c->attempt;
 	r.mark.value = c->said;
-	c->saying = true;
+	c->saying++;
 	c->works++;
-	if (job_append(c->job, &r, record_done, c) < 0) {
-		c->saying = false;
+	ret = job_append(c->job, &r, record_done, c);
+	if (ret < 0) {
+		c->saying--;
 		c->works--;
 	}
+	return ret;
+}
+
+int trust_pass_over(struct checkpoint *base)
+{
+	struct checkpoint *c;
+	int r = 0;
+
+	list_each(c, &base->job->checkpoints, link) {
+		if (r < 0 || c->agreed != CP_COMMITTED || c->record_n <= base->record_n ||
+		    c->durable == DUR_GONE || (c->trust & TRUST_PASSED))
+			continue;
+		c->said = trust_add(c->said, TRUST_PASSED);
+		r = record(c);
+	}
+	return r;
 }
 
 void trust_say(struct checkpoint *c, uint32_t what)
 {
 	assert(c->agreed == CP_COMMITTED);
 	c->said = trust_add(c->said, what);
+	if (BUG(TRUST_BEFORE_RECORD))
+		c->trust = c->said;
 	job_poke(c->job);
 }
 
@@ -237,7 +259,7 @@ void trust_step(struct job *j)
 		    trust_level(c->said) == TRUST_COMPLETE && trust_healthy_steps(c) >= enough)
 			trust_say(c, TRUST_VERIFIED);
 		if (trust_add(c->trust, c->said) != c->trust && !c->saying && !job_log_down(j))
-			record(c);
+			ignore_result(record(c) /* at another step */);
 	}
 }
 

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
+#include "model/trust.h"
 
 #define CONNECT_MS_DEFAULT 0
 #define TIMEOUT_MS_DEFAULT 60000
@@ -222,6 +223,20 @@ static int find_token(const char *given, struct identity *id, struct err *e)
 	return 0;
 }
 
+static int find_min_trust(struct identity *id, struct err *e)
+{
+	const char *text = env("CKPT_MIN_TRUST");
+	enum trust_level level = TRUST_LATEST;
+
+	if (text && !trust_parse(text, &level))
+		return err_set(e, -EINVAL,
+			       "environment variable CKPT_MIN_TRUST is '%.40s', not latest, "
+			       "complete or verified",
+			       text);
+	id->min_trust = level;
+	return 0;
+}
+
 /* Bytes, or with K, M or G behind the number: powers of 1024. */
 static int find_load_memory(struct identity *id, struct err *e)
 {
@@ -289,6 +304,8 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 		r = env_seconds("CKPT_TIMEOUT", &id.timeout_ms, e);
 	if (r == 0)
 		r = find_load_memory(&id, e);
+	if (r == 0)
+		r = find_min_trust(&id, e);
 	if (r < 0)
 		return r;
 	if (o.flags & ~CKPT_EXISTING)

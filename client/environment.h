@@ -27,6 +27,7 @@ struct identity {
 	uint32_t n_sockets;
 	int64_t connect_ms;                /* 0: one try */
 	uint64_t load_memory;              /* bytes that a load may have read and not yet placed */
+	uint32_t min_trust;                /* of loads, by CKPT_MIN_TRUST */
 	int64_t timeout_ms;                /* of calls with CKPT_DEFAULT_TIMEOUT */
 	bool existing;                     /* CKPT_EXISTING */
 };

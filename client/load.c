@@ -137,6 +137,7 @@ static int ask(struct loading *l, struct err *e)
 
 	body.step = l->order->step;
 	body.lenient = l->order->lenient;
+	body.min_trust = l->order->min_trust;
 	request_init(&l->q, e);
 	if (l->order->read) {
 		l->q.message.body_case = CKPT__REQUEST__BODY_READ;
@@ -460,6 +461,8 @@ static int load_args_known(const struct ckpt_load_args *a, struct ckpt_load_args
 	known.size = sizeof(known);
 	if (known.flags & ~CKPT_LENIENT)
 		return err_set(e, -EINVAL, "unknown flags %#x", known.flags);
+	if (known.min_trust > CKPT_TRUST_VERIFIED)
+		return err_set(e, -EINVAL, "min_trust: there is no level %u", known.min_trust);
 	*ret = known;
 	return 0;
 }
@@ -585,6 +588,7 @@ static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_
 		.step = a.step,
 		.timeout_ms = a.timeout_ms,
 		.lenient = a.flags & CKPT_LENIENT,
+		.min_trust = (uint32_t)max_u64(a.min_trust, c->who.min_trust),
 		.enter = true,
 		.wanted = &c->own,
 		.tensors = a.tensors,

@@ -13,6 +13,7 @@ struct load_order {
 	uint64_t step;
 	int64_t timeout_ms;
 	bool lenient;
+	uint32_t min_trust;
 	bool enter; /* the session is in the epoch when it is done */
 	const struct wanted *wanted;
 	const struct ckpt_binding *tensors; /* of wanted, checked, their devices usable */

@@ -85,6 +85,7 @@ static int look(struct ckpt *c, struct ckpt_stored *s, uint64_t step, int64_t ti
 	/* A copy of it was found bad while it was looked at: the next one may be good. */
 	for (int n = 0; n < LOAD_TRIES_MAX && r == -EAGAIN; n++) {
 		body.step = step;
+		body.min_trust = c->who.min_trust;
 		request_init(&l.q, e);
 		l.q.message.body_case = CKPT__REQUEST__BODY_STORED;
 		l.q.message.stored = &body;

@@ -241,6 +241,23 @@ static void test_load_memory(void **state)
 	}
 }
 
+static void test_min_trust(void **state)
+{
+	struct identity id;
+	struct err e = {0};
+
+	(void)state;
+	SET("RANK", "0", "WORLD_SIZE", "1");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.min_trust, CKPT_TRUST_LATEST);
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_MIN_TRUST", "verified");
+	assert_int_equal(find(&id, &e), 0);
+	assert_int_equal(id.min_trust, CKPT_TRUST_VERIFIED);
+	SET("RANK", "0", "WORLD_SIZE", "1", "CKPT_MIN_TRUST", "much");
+	assert_int_equal(find(&id, &e), -EINVAL);
+	assert_non_null(strstr(e.text, "CKPT_MIN_TRUST"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -250,6 +267,7 @@ int main(void)
 		cmocka_unit_test_setup(test_socket_token_timeouts, clear),
 		cmocka_unit_test_setup(test_threads, clear),
 		cmocka_unit_test_setup(test_load_memory, clear),
+		cmocka_unit_test_setup(test_min_trust, clear),
 	};
 
 	return cmocka_run_group_tests_name("environment", tests, NULL, NULL);

@@ -46,6 +46,8 @@ def arguments():
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--every", type=int, default=5, help="save every so many steps")
     p.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    p.add_argument("--min-trust", choices=["latest", "complete", "verified"], default="latest",
+                   help="with --resume: from the newest that is trusted as much")
     p.add_argument("--shard", choices=["zero1", "fsdp", "rows"], default="zero1",
                    help="what a rank saves")
     p.add_argument("--digest", action="store_true",
@@ -256,7 +258,7 @@ def open_job(args, parameters, adam, text):
     declare(c, parameters, adam, args.shard)
     c.prepare(blob_space=1 << 16)
     started = time.monotonic()
-    got = c.load() if args.resume else None
+    got = c.load(min_trust=args.min_trust) if args.resume else None
     if got is None:
         return c, 0, None
     adam.t = got.step  # it moves once a step

@@ -263,6 +263,13 @@ CKPT_API int ckpt_list(struct ckpt *c, struct ckpt_info *infos, size_t n);
 
 #define CKPT_LENIENT 1u /* load what matches; ckpt_problem() names the rest */
 
+/* How far a checkpoint is trusted; CKPT_MIN_TRUST in the environment has the word. */
+enum ckpt_trust {
+	CKPT_TRUST_LATEST = 0,   /* "latest": it is committed */
+	CKPT_TRUST_COMPLETE = 1, /* "complete": every copy was read again, and matched */
+	CKPT_TRUST_VERIFIED = 2, /* "verified": and the job went on from it, healthily */
+};
+
 struct ckpt_load_args {
 	size_t size;
 	uint64_t step;                       /* or CKPT_LATEST */
@@ -270,6 +277,8 @@ struct ckpt_load_args {
 	size_t n_tensors;
 	int64_t timeout_ms;
 	unsigned flags;
+	unsigned unused;    /* not looked at: older programs leave anything here */
+	unsigned min_trust; /* enum ckpt_trust: this at least, and at least CKPT_MIN_TRUST */
 };
 
 struct ckpt_loaded {
@@ -287,6 +296,11 @@ struct ckpt_loaded {
  * touches. On an error the bound memory holds no promise. Missing, extra or mismatched tensors
  * fail a strict load before a byte is written. Returns CKPT_NOTHING when there never was a
  * checkpoint, CKPT_ELOST when there were and none can be restored: the rank may save then.
+ *
+ * With min_trust, CKPT_LATEST goes back to the newest that is trusted as much, if the base of the
+ * epoch is not: in a new epoch, for all ranks, of which those that had loaded the other one must
+ * load again. So the ranks of a job need not ask alike: the highest that one asks counts for all.
+ * CKPT_ENOTFOUND: there are checkpoints, and none that is.
  */
 CKPT_API int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret);
 

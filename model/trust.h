@@ -7,9 +7,10 @@
  *   verified   and the job went on healthily for as many steps as the policy asks, or somebody who
  *              knows said so
  *
- * A level never falls. Beside it stand two things that may be known against a checkpoint: doubted
+ * A level never falls. Beside it stand what may be known against a checkpoint: doubted
  * (trouble was under way when it was committed: healthy steps do not verify it any more; somebody
- * who knows still may) and bad (somebody said so: it is kept, and not offered). Pure.
+ * who knows still may), bad (somebody said so: it is kept, and not offered) and passed over (the
+ * job went back behind it, to one that is trusted more: it is never latest again, I5). Pure.
  */
 #ifndef MODEL_TRUST_H
 #define MODEL_TRUST_H
@@ -32,6 +33,7 @@ enum trust_level {
 #define TRUST_LEVEL_MASK 0xffu
 #define TRUST_DOUBTED    0x100u
 #define TRUST_BAD        0x200u
+#define TRUST_PASSED     0x400u
 
 /* What is known once `said` was said of a checkpoint of which `have` was known. */
 uint32_t trust_add(uint32_t have, uint32_t said);

@@ -30,6 +30,7 @@ __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save",
            "COMMITTED", "DURABLE", "Stored", "Shard", "StoredBlob", "Want"]
 
 SEALED, COMMITTED, DURABLE = 1, 2, 3
+_TRUST = ("latest", "complete", "verified")
 _TIERS = {0: None, 1: "memory", 2: "disk"}
 
 
@@ -366,14 +367,20 @@ class Checkpointer:
     # ---- Loading ----
 
     def load(self, step: Optional[int] = None, strict: bool = True,
-             timeout: Optional[float] = None) -> Optional[Loaded]:
+             timeout: Optional[float] = None, min_trust: str = "latest") -> Optional[Loaded]:
         """Fills the declared tensors from the checkpoint of step (default: the newest, the same
         one on every rank), whatever layout it was saved under; every byte is verified. None when
         nothing was ever saved; where checkpoints were and none can be restored it raises (CKPT_ELOST),
-        and the rank may save what it begins with. strict=False loads what matches and lists the rest in .problems."""
+        and the rank may save what it begins with. strict=False loads what matches and lists the rest in .problems.
+
+        min_trust: "complete" (every copy was read again and matched) or "verified" (and the job went
+        on from it healthily) goes back to the newest checkpoint that is, for all ranks; the highest
+        that one rank asks for, and CKPT_MIN_TRUST, count."""
+        if min_trust not in _TRUST:
+            raise ValueError(f"min_trust is one of {', '.join(_TRUST)}, not {min_trust!r}")
         bindings, n, keep = self._bindings()
         args = L.LoadArgs(C.sizeof(L.LoadArgs), _step_or_latest(step), bindings, n,
-                          _ms(timeout), 0 if strict else L.LENIENT)
+                          _ms(timeout), 0 if strict else L.LENIENT, 0, _TRUST.index(min_trust))
         out = L.Loaded(C.sizeof(L.Loaded))
         result = L.lib.ckpt_load(self._handle(), C.byref(args), C.byref(out))
         del keep

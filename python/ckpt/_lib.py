@@ -62,7 +62,8 @@ class Info(C.Structure):
 
 class LoadArgs(C.Structure):
     _fields_ = [("size", C.c_size_t), ("step", u64), ("tensors", P(Binding)),
-                ("n_tensors", C.c_size_t), ("timeout_ms", i64), ("flags", C.c_uint)]
+                ("n_tensors", C.c_size_t), ("timeout_ms", i64), ("flags", C.c_uint),
+                ("unused", C.c_uint), ("min_trust", C.c_uint)]
 
 
 class Loaded(C.Structure):

@@ -487,6 +487,7 @@ int hand_load(struct hand *k, uint64_t step, const struct attempt_id *attempt,
 	int r;
 
 	l.step = step;
+	l.min_trust = k->min_trust;
 	if (attempt)
 		l.attempt = (ProtobufCBinaryData){ 16, (uint8_t *)attempt->b };
 	q.body_case = CKPT__REQUEST__BODY_LOAD;

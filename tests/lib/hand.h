@@ -36,6 +36,7 @@ struct hand {
 	struct digest declaration;
 	struct shard shards[HAND_SHARDS_MAX]; /* in declared order, with places in the image */
 	uint32_t n_shards;
+	uint32_t min_trust; /* of its loads */
 	char text[ERR_TEXT_MAX];
 };
 

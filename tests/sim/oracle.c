@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "coord/record.h"
 #include "coord/single.h"
+#include "model/trust.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -214,6 +215,24 @@ static void on_job(struct oracle *o, struct oracle_job *j, const struct record *
 	j->incarnation = r->incarnation;
 }
 
+/* Which level the epoch's base has to have: of loads that went back; a damaged base keeps it, a new
+ * launch begins at the lowest. Whether this epoch is opened for that. */
+static bool asked_of(struct oracle_job *j, const char *reason)
+{
+	char word[16] = "";
+
+	if (sscanf(reason, "went back: %15s", word) == 1) {
+		enum trust_level level = TRUST_LATEST;
+
+		if (trust_parse(word, &level) && level > j->asked)
+			j->asked = level;
+		return true;
+	}
+	if (strncmp(reason, "fell back", 9) != 0)
+		j->asked = TRUST_LATEST;
+	return false;
+}
+
 /*
  * A commit behind the base must have been let go: by a record, or, where only memory had it, by a
  * newer commit (I4).
@@ -221,8 +240,11 @@ static void on_job(struct oracle *o, struct oracle_job *j, const struct record *
 static void check_base(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	const struct commit_seen *base = NULL;
+	bool went_back = asked_of(j, r->opened.reason);
 	size_t first = 0;
 
+	if (went_back)
+		sim_count(o->sim, went_back);
 	if (r->opened.has_base) {
 		base = oracle_commit(j, r->opened.base_step, &r->opened.base_attempt);
 		if (!base || base->freed || base->lost) {
@@ -233,12 +255,20 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 			return;
 		}
 		first = (size_t)(base - j->commits) + 1;
+		if (went_back && !trust_reaches(base->trust, j->asked))
+			sim_accuse(
+				o->sim,
+				"I4, I11: epoch %llu of %s goes back to step %llu for %s, and it "
+				"is %s",
+				LL(r->opened.number), j->name, LL(base->step), trust_word(j->asked),
+				trust_word(base->trust));
 	}
 	for (size_t i = first; i < j->n_commits; i++) {
 		const struct commit_seen *c = &j->commits[i];
 		bool kept = (i + 1 == j->n_commits || c->said_durable) && !files_hit(o, j, c);
 
-		if (kept && !c->freed && !c->lost)
+		if (kept && !c->freed && !c->lost && trust_reaches(c->trust, j->asked) &&
+		    !(c->trust & TRUST_PASSED))
 			sim_accuse(
 				o->sim,
 				"I5, I15: epoch %llu of %s begins with step %llu, and step %llu is "
@@ -448,6 +478,17 @@ static void on_pin(struct oracle *o, struct oracle_job *j, const struct record *
 		c->pinned = r->mark.value == 1;
 }
 
+static void on_trust(struct oracle *o, struct oracle_job *j, const struct record *r)
+{
+	struct commit_seen *c = oracle_commit(j, r->mark.step, &r->mark.attempt);
+
+	if (!c || c->freed || c->lost)
+		sim_accuse(o->sim, "I4: something was said of step %llu of %s, and it is not there",
+			   LL(r->mark.step), j->name);
+	else
+		c->trust = trust_add(c->trust, r->mark.value);
+}
+
 static void on_lead(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (r->term <= j->term)
@@ -484,6 +525,8 @@ static void fold(struct oracle *o, struct oracle_job *j, const struct record *r)
 		on_pin(o, j, r);
 		break;
 	case RECORD_TRUST:
+		on_trust(o, j, r);
+		break;
 	case RECORD_SUM:
 		break;
 	}

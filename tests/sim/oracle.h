@@ -11,9 +11,9 @@
  * the newest commit that the log does not call freed (I15, I6, I7, I5) lost   a commit is called
  * lost only if memory or its files were hit since (I6, I7) files  what was acknowledged as DURABLE
  * lies there until its free record (I4, I7) loads  every byte is that of one save of one attempt
- * (I1, I2); latest is the base (I15) leaves a leaf that ckptd handed out does not match only where
- * the disk was damaged (I9, I11) ranks  a save of an epoch that is over is refused (I11); a
- * repeated seal keeps its attempt (I10)
+ * (I1, I2); latest is the base (I15), and trusted as much as was asked for by records alone (I4);
+ * leaves a leaf that ckptd handed out does not match only where the disk was damaged (I9, I11)
+ * ranks  a save of an epoch that is over is refused (I11); a repeated seal keeps its attempt (I10)
  */
 #ifndef TESTS_SIM_ORACLE_H
 #define TESTS_SIM_ORACLE_H
@@ -47,6 +47,7 @@ struct commit_seen {
 	uint32_t world;
 	uint64_t memory; /* oracle.memory when it was first seen */
 	bool freed, lost, pinned;
+	uint32_t trust; /* what records say of it */
 	bool asked; /* to be removed, by a person */
 	bool said_committed, said_durable;
 	bool known; /* key is */
@@ -71,6 +72,7 @@ struct oracle_job {
 	bool has_base;
 	struct attempt_id base_attempt;
 	char run_id[129];
+	uint32_t asked; /* level of trust: asked_of() */
 	struct seal_seen *seals;
 	size_t n_seals, cap_seals;
 	struct commit_seen *commits;
@@ -127,6 +129,8 @@ void oracle_none(struct rank *r, uint64_t epoch, bool lost);
 /* What was given to be read. fell_back: the answer says so. */
 void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 		  const struct attempt_id *a, bool fell_back);
+/* It asked for a level of trust, and was given this. */
+void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least);
 void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file);
 struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const struct attempt_id *a);
 

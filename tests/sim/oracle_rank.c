@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "model/trust.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -225,12 +226,27 @@ void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 	for (size_t i = (size_t)(c - j->commits) + 1; i < j->n_commits; i++) {
 		const struct commit_seen *d = &j->commits[i];
 
-		if (is_missed(d, epoch) && d->said_durable && !d->lost)
+		if (is_missed(d, epoch) && d->said_durable && !d->lost &&
+		    !(d->trust & TRUST_PASSED))
 			sim_accuse(r->sim,
 				   "I11: rank %u of %s was given step %llu and not told that step "
 				   "%llu, which was DURABLE, is passed over",
 				   r->rank, r->job->name, LL(step), LL(d->step));
 	}
+}
+
+void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least)
+{
+	const struct commit_seen *c = oracle_commit(r->job->oracle, step, a);
+
+	if (c && !trust_reaches(c->trust, (enum trust_level)least))
+		sim_accuse(r->sim,
+			   "I4, I11: rank %u of %s asked for %s, and was given step %llu, of which "
+			   "the "
+			   "log says %s",
+			   r->rank, r->job->name, trust_word(least), LL(step),
+			   trust_word(c->trust));
+	sim_count(r->sim, trusted);
 }
 
 /* A rank found a leaf that does not match, in a copy that nothing had happened to. */

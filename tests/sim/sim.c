@@ -215,6 +215,26 @@ static const struct profile restarts = {
 	.slow_load = 4,
 };
 
+/* Ranks ask for checkpoints that are trusted, and not all for the same. */
+static const struct profile trusting = {
+	.name = "trusting",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 16,
+	.weight = {[TROUBLE_kill] = 2,
+		   [TROUBLE_kill_at_point] = 3,
+		   [TROUBLE_relaunch] = 4,
+		   [TROUBLE_kill_rank] = 3,
+		   [TROUBLE_outage] = 1,
+		   [TROUBLE_power] = 1},
+	.good_net = true,
+	.wait_durable = 4,
+	.slow_load = 10,
+	.admin = 60,
+	.ask_trust = 2,
+};
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -232,6 +252,7 @@ static const struct {
 	{BUG_LATEST_IS_NEWEST, &everything, NULL},
 	{BUG_LEDGER_TRUSTS_TORN_RECORD, &torn_ledgers, NULL},
 	{BUG_LOST_IS_NOTHING, &everything, NULL},
+	{BUG_MIN_TRUST_IGNORED, &trusting, NULL},
 	{BUG_MIX_TRIES, &everything, NULL},
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},
@@ -254,6 +275,7 @@ static const struct {
 	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
 	{BUG_SUM_FORGETS_LOST, &losses, NULL},
 	{BUG_TAKE_RESERVE, &full_disks, NULL},
+	{BUG_TRUST_BEFORE_RECORD, &trusting, NULL},
 	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
 #define HUNTS (sizeof(hunts) / sizeof(hunts[0]))

@@ -41,7 +41,8 @@
 	X(runs) X(events) X(ops) X(starts) X(failed_starts) X(stops) X(epochs) X(records) \
 	X(sealed) X(skipped) X(committed) X(aborted) X(freed) X(lost) X(wait_sealed) \
 	X(wait_committed) X(wait_durable) X(superseded) X(wait_timeout) X(load_memory) \
-	X(load_disk) X(load_step) X(load_reshard) X(load_nothing) X(fell_back) X(bad_leaf) \
+	X(load_disk) X(load_step) X(load_reshard) X(load_nothing) X(trusted) X(went_back) \
+	X(fell_back) X(bad_leaf) \
 	X(repeated) X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills) \
 	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
 	X(index_losses) X(breaks) X(outages) X(torn_ledgers) X(disk_faults) X(zombies) \
@@ -82,6 +83,7 @@ struct profile {
 	unsigned wait_durable;    /* one save in n is waited for until it is DURABLE */
 	unsigned slow_load;       /* one load in n takes its time */
 	unsigned admin;           /* one step in n somebody removes or pins; 0: never */
+	unsigned ask_trust;       /* one in so many loads asks for more than latest; 0: 6 */
 	unsigned keep_last;       /* 0: drawn */
 	unsigned persist_every;   /* 0: drawn */
 	bool one_point;           /* faults at points are all at this one */

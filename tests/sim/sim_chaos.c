@@ -31,6 +31,11 @@ static void node_policies(struct sim *s)
 	o->persist_every = world_one_in(w, 3) ? 1 + (uint32_t)world_random(w, 4) : 1;
 	if (s->profile->persist_every)
 		o->persist_every = s->profile->persist_every;
+	if (s->profile->ask_trust || world_one_in(w, 2)) {
+		o->recheck_rate = 1u << (16 + world_random(w, 12));
+		o->healthy_steps = 2 * world_random(w, 10);
+		o->keep_verified = world_one_in(w, 2);
+	}
 	o->spare_bytes = world_one_in(w, 3) ? 0 : 1u << 20;
 	o->disk_reserve = 1u << 16;
 	o->attempt_timeout_ns = 100 * SIM_MS + world_random(w, SIM_S);

@@ -13,6 +13,7 @@
 #include "codec/compress.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
+#include "model/trust.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -349,7 +350,7 @@ static int use(struct loading *l, uint64_t step)
 	return err;
 }
 
-static int once(struct rank *r, uint64_t step, bool *ret_nothing)
+static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing)
 {
 	struct loading l = {.r = r};
 	Ckpt__Request q = CKPT__REQUEST__INIT;
@@ -358,6 +359,7 @@ static int once(struct rank *r, uint64_t step, bool *ret_nothing)
 	int err;
 
 	m.step = step;
+	m.min_trust = least;
 	q.body_case = CKPT__REQUEST__BODY_LOAD;
 	q.load = &m;
 	err = rank_ask(r, &q, ASK_MAY_WAIT | ASK_KEEP_FDS, rank_now(r) + LOAD_NS, &reply);
@@ -372,6 +374,8 @@ static int once(struct rank *r, uint64_t step, bool *ret_nothing)
 			sim_count(r->sim, fell_back);
 		oracle_given(r, l.epoch, step == UINT64_MAX, l.step, &l.attempt,
 			     reply->status & CKPT_FELL_BACK);
+		if (least > TRUST_LATEST)
+			oracle_trusted(r, l.step, &l.attempt, least);
 		if (step == UINT64_MAX)
 			oracle_latest(r, l.epoch, false, l.step, &l.attempt);
 	}
@@ -389,13 +393,25 @@ static int once(struct rank *r, uint64_t step, bool *ret_nothing)
 	return err;
 }
 
+/* Ranks of one job do not all ask for the same. */
+static uint32_t asked_trust(struct rank *r)
+{
+	struct world *w = r->sim->w;
+	unsigned one_in = r->sim->profile->ask_trust ? r->sim->profile->ask_trust : 6;
+
+	if (r->sim->peace || r->sim->options.recheck_rate == 0 || !world_one_in(w, one_in))
+		return TRUST_LATEST;
+	return world_one_in(w, 2) ? TRUST_COMPLETE : TRUST_VERIFIED;
+}
+
 int trainer_load(struct rank *r, uint64_t step, bool *ret_nothing)
 {
+	uint32_t least = asked_trust(r);
 	uint64_t epoch = trainer_page_epoch(r);
 	int err = -EAGAIN;
 
 	for (int i = 0; i < LOAD_TRIES && (err == -EAGAIN || err == CKPT_ECORRUPT); i++)
-		err = once(r, step, ret_nothing);
+		err = once(r, step, least, ret_nothing);
 	if (err == 0 && *ret_nothing) {
 		sim_count(r->sim, load_nothing);
 		if (epoch == trainer_page_epoch(r)) {
