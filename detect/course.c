@@ -28,16 +28,18 @@ bool course_is_odd(const struct course *c)
 	return c->odd & 1;
 }
 
-static bool odd(struct course *c, double x, const struct course_options *o)
+/* By how much of the median it is above it; 0: not odd. */
+static double above(struct course *c, double x, const struct course_options *o)
 {
-	double median;
+	double median, times;
 
 	c->z = 0;
 	if (c->values.n < COURSE_LEAST)
-		return false;
+		return 0;
 	median = window_median(&c->values);
 	c->z = z_in(&c->values, x);
-	return c->z > COURSE_JUMP_Z && x - median >= (o->jump_x - 1) * fabs(median);
+	times = (x - median) / fmax(fabs(median), 1e-9);
+	return c->z > COURSE_JUMP_Z && times >= o->odd_x - 1 ? times : 0;
 }
 
 static void block_done(struct course *c, uint64_t now_ns, const struct course_options *o)
@@ -47,8 +49,9 @@ static void block_done(struct course *c, uint64_t now_ns, const struct course_op
 	c->block = c->block_sum / c->block_n;
 	c->block_sum = 0;
 	c->block_n = 0;
-	if (c->blocks.n >= COURSE_LEAST)
-		c->cusum = fmax(0, c->cusum + z_in(&c->blocks, c->block) - o->cusum_k);
+	if (c->blocks.n >= COURSE_BLOCKS)
+		c->cusum = fmax(0, c->cusum + fmin(z_in(&c->blocks, c->block), COURSE_DRIFT_Z) -
+					   o->cusum_k);
 	if (!(c->cusum > 0)) {
 		c->drifts = false;
 		c->drift_row = 0;
@@ -71,6 +74,7 @@ static void block_done(struct course *c, uint64_t now_ns, const struct course_op
 
 void course_add(struct course *c, double x, uint64_t now_ns, const struct course_options *o)
 {
+	double times;
 	bool is_odd;
 
 	assert(isfinite(x));
@@ -81,18 +85,24 @@ void course_add(struct course *c, double x, uint64_t now_ns, const struct course
 	c->value = x;
 	if (++c->seen <= COURSE_WARM_UP)
 		return;
-	is_odd = odd(c, x, o);
+	times = above(c, x, o);
+	is_odd = times > 0;
 	if (is_odd && !c->odd)
 		c->odd_ns = now_ns;
-	c->odd = (uint8_t)(c->odd << 1 | is_odd);
-	if (__builtin_popcount(c->odd) >= COURSE_ODD_LASTS)
+	c->odd = c->odd << 1 | is_odd;
+	c->wild = c->wild << 1 | (is_odd && times >= o->jump_x - 1);
+	if (__builtin_popcount(c->wild & 0xff) >= COURSE_WILD_LASTS ||
+	    __builtin_popcount(c->odd) >= COURSE_ODD_LASTS)
 		c->jumped = true;
 	else if (!c->odd)
 		c->jumped = false;
 	c->odd_row = is_odd ? c->odd_row + 1 : 0;
 	if (c->odd_row >= COURSE_ANEW * 4) {
 		window_init(&c->values, WINDOW_MAX); /* this is what it is now */
-		c->odd = 0;
+		window_init(&c->blocks, WINDOW_MAX);
+		c->cusum = 0;
+		c->drifts = false;
+		c->odd = c->wild = 0;
 		c->odd_row = 0;
 		c->jumped = false;
 	} else if (!is_odd) {

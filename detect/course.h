@@ -2,14 +2,15 @@
 /*
  * course.h - the course of one value over the steps of a run: does it jump, does it drift up?
  *
- * Jump: odd is what is `jump_x` times the median of the last 32 ordinary values and, robustly,
- * COURSE_JUMP_Z deviations above it. One odd value is what data does; COURSE_ODD_LASTS of the last
- * eight are a jump. Odd values are not learned.
+ * Jump: odd is what is `odd_x` times the median of the last 32 ordinary values and, robustly,
+ * COURSE_JUMP_Z deviations above it; wild is what is `jump_x` times the median too. Some odd values
+ * in a row are what data does; COURSE_WILD_LASTS wild ones of the last eight are a jump, and
+ * COURSE_ODD_LASTS odd ones of the last 32. Odd values are not learned.
  *
  * Drift: a CUSUM over the means of COURSE_BLOCK steps, which neighbours in time hardly share any
- * noise of: S = max(0, S + z - k), z in robust deviations from the median of the last 32 ordinary
- * blocks. Blocks are not learned while S > h / 2. Pure; the state belongs to the caller, zeroed for
- * a new run, whose first COURSE_WARM_UP values say nothing.
+ * noise of: S = max(0, S + min(z, 3) - k), z in robust deviations from the median of the last 32
+ * ordinary blocks; no single block is enough. Blocks are not learned while S > h / 2. Pure; the
+ * state belongs to the caller, zeroed for a new run, whose first COURSE_WARM_UP values say nothing.
  */
 #ifndef DETECT_COURSE_H
 #define DETECT_COURSE_H
@@ -19,22 +20,25 @@
 
 #include "detect/robust.h"
 
-#define COURSE_WARM_UP   20
-#define COURSE_LEAST     16 /* values or blocks, before anything is judged by them */
-#define COURSE_JUMP_Z    8.0
-#define COURSE_ODD_LASTS 5
-#define COURSE_BLOCK     16
-#define COURSE_FLOOR     0.01 /* the least deviation, as a share of the median */
-#define COURSE_ANEW      64   /* blocks of drift or odd values that are the new ordinary */
+#define COURSE_WARM_UP    20
+#define COURSE_LEAST      16 /* values, before anything is judged by them */
+#define COURSE_BLOCKS     8  /* the same of blocks */
+#define COURSE_JUMP_Z     8.0
+#define COURSE_WILD_LASTS 5
+#define COURSE_ODD_LASTS  24
+#define COURSE_DRIFT_Z    3.0
+#define COURSE_BLOCK      16
+#define COURSE_FLOOR      0.01 /* the least deviation, as a share of the median */
+#define COURSE_ANEW       64   /* blocks of drift or odd values that are the new ordinary */
 
 struct course_options {
-	double jump_x, cusum_k, cusum_h;
+	double odd_x, jump_x, cusum_k, cusum_h;
 };
 
 struct course {
 	struct window values, blocks;
 	uint64_t seen;
-	uint8_t odd; /* the last eight, newest in bit 0 */
+	uint32_t odd, wild; /* the last 32, newest in bit 0 */
 	uint32_t odd_row, drift_row;
 	uint64_t odd_ns, drift_ns; /* began */
 	double value, z;           /* the last one */

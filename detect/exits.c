@@ -16,6 +16,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "detect/hang.h"
+
 #define NOTES_MAX 16
 
 struct mine_job {
@@ -67,7 +69,8 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
-	enum verdict_level level = mj->told ? LEVEL_NOTE : LEVEL_ALARM;
+	bool hung = !mj->told && hang_told(d, j);
+	enum verdict_level level = mj->told || hung ? LEVEL_NOTE : LEVEL_ALARM;
 	struct verdict v;
 	char how[64];
 
@@ -88,11 +91,15 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 		mj->told = true;
 		mj->first = r->number;
 		mj->first_ns = at_ns;
+	}
+	if (hung)
+		verdict_say(d, &v, "ended %s after its job had hung: most likely in consequence.",
+			    how);
+	else if (level == LEVEL_ALARM)
 		verdict_say(d, &v,
 			    "ended %s while its run was on (last step %llu): restart the job from "
 			    "its newest checkpoint, and look at this rank's log first.",
 			    how, (unsigned long long)r->step);
-	}
 	m->accused = true;
 	m->node = r->node;
 	accuse(d, &v);

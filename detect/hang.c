@@ -21,6 +21,8 @@
  */
 #include <config.h>
 
+#include "detect/hang.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -33,6 +35,7 @@
 
 struct mine_rank {
 	struct looks looks;
+	uint64_t busy_ns;  /* last seen at work since its last progress; 0: never */
 	bool late, behind; /* of the last tally */
 };
 
@@ -51,13 +54,16 @@ struct mine_job {
 /* The job at one moment. */
 struct stall {
 	uint32_t awaited, late, known, waiting, idle, busy, quiet, stopped, excused;
+	uint32_t resting; /* of the late: on nodes that do less than usual */
+	uint32_t lowest;  /* number of a rank */
+	double quiet_s;   /* so long none of the late was seen at work */
 	uint64_t step_min, step_max;
 	/* Of those who are behind: */
-	uint32_t behind, behind_idle, behind_busy, over;
+	uint32_t behind, behind_idle, over;
 	struct rank *first;      /* with the lowest number */
 	struct lateness worst;   /* the one that waits longest for its own progress */
 	uint32_t node;           /* of all of them; SAMPLE_NONE: of several */
-	double least_s, usual_s; /* the shortest age */
+	double least_s, usual_s; /* the shortest age without being seen at work */
 };
 
 static double seconds(uint64_t ns)
@@ -70,26 +76,41 @@ static bool awaited(const struct rank *r)
 	return r->expected && !r->ended;
 }
 
-/* Its own process, else what the node's metrics show: as much work as usual is work. */
-static enum doing doing_of(const struct detector *d, const struct rank *r, const struct lateness *l)
+/* 1: the node of r does as much as usual since l began, -1: it does less, 0: it is not known. */
+static int node_works(const struct detector *d, const struct rank *r, const struct lateness *l)
 {
 	const struct node *n = known_node(d, r->node);
 	const struct mine_node *m = n ? NODE_OWN(d, n, hang, struct mine_node) : NULL;
+
+	if (!m || !(m->usual > 0) || m->now_ns <= l->since_ns)
+		return 0;
+	return m->now >= m->usual * d->options.busy_share ? 1 : -1;
+}
+
+/* Its own process, else what the node's metrics show. */
+static enum doing doing_of(const struct detector *d, const struct rank *r, const struct lateness *l)
+{
 	enum doing doing = looks_say(&RANK_OWN(d, r, hang, struct mine_rank)->looks, d->now_ns);
 
-	if (doing != DOING_UNKNOWN || !m)
-		return doing;
-	if (m->usual > 0 && m->now_ns > l->since_ns && m->now >= m->usual * d->options.busy_share)
-		return DOING_BUSY;
-	return DOING_UNKNOWN;
+	return doing == DOING_UNKNOWN && node_works(d, r, l) > 0 ? DOING_BUSY : doing;
+}
+
+/* So long it has been where it is without being seen at work. */
+static double quiet_of(const struct detector *d, const struct rank *r, const struct lateness *l)
+{
+	uint64_t busy_ns = RANK_OWN(d, r, hang, struct mine_rank)->busy_ns;
+
+	return busy_ns ? fmin(l->age_s, seconds(detector_age(d, busy_ns))) : l->age_s;
 }
 
 static void tally_one(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
 {
 	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	enum doing doing;
 	struct lateness l;
 
-	s->awaited++;
+	if (!s->awaited++)
+		s->lowest = r->number;
 	if (r->step < s->step_min)
 		s->step_min = r->step;
 	if (r->step > s->step_max)
@@ -107,7 +128,12 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	s->late++;
 	s->known += m->looks.n > 0;
 	s->quiet += m->looks.n > 0 && m->looks.quiet;
-	switch (doing_of(d, r, &l)) {
+	s->resting += node_works(d, r, &l) < 0;
+	doing = doing_of(d, r, &l);
+	if (doing == DOING_BUSY)
+		m->busy_ns = d->now_ns;
+	s->quiet_s = fmin(s->quiet_s, quiet_of(d, r, &l));
+	switch (doing) {
 	case DOING_STOPPED:
 		s->stopped++;
 		break;
@@ -126,6 +152,27 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	}
 }
 
+/* All others wait for it in a collective, which by default gives up after ten minutes; what the
+ * lowest rank does for all of them alone, as many programs do, may take longer. */
+static bool lone(const struct stall *s, const struct rank *r)
+{
+	return s->waiting * 2 >= s->awaited && r->number != s->lowest;
+}
+
+/* It is beyond what was learned, and beyond what is allowed to what it is seen to do. */
+static bool over(const struct detector *d, const struct stall *s, const struct rank *r,
+		 const struct lateness *l, enum doing doing)
+{
+	double quiet = quiet_of(d, r, l);
+
+	if (doing == DOING_BUSY)
+		return l->age_s >
+		       fmax(l->timeout_s, lone(s, r) ? d->options.lone_busy_s : d->options.busy_s);
+	if (doing == DOING_LATER && !l->phase)
+		return quiet > fmax(l->timeout_s, d->options.later_s);
+	return quiet > l->timeout_s;
+}
+
 /* Marks one as to blame, with what counts for all of them. */
 static void blame(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
 {
@@ -138,18 +185,17 @@ static void blame(struct detector *d, const struct job *j, struct rank *r, struc
 	if (!s->behind) {
 		s->first = r;
 		s->node = r->node;
-		s->least_s = l.age_s;
+		s->least_s = quiet_of(d, r, &l);
 	}
 	if (r->node != s->node)
 		s->node = SAMPLE_NONE;
 	if (!s->behind || l.age_s > s->worst.age_s)
 		s->worst = l;
-	s->least_s = fmin(s->least_s, l.age_s);
+	s->least_s = fmin(s->least_s, quiet_of(d, r, &l));
 	s->usual_s = fmax(s->usual_s, l.usual_s);
 	s->behind++;
 	s->behind_idle += doing == DOING_IDLE && !l.phase && !l.starting;
-	s->behind_busy += doing == DOING_BUSY;
-	s->over += l.age_s > l.timeout_s && (doing != DOING_BUSY || l.age_s > d->options.busy_s);
+	s->over += over(d, s, r, &l, doing);
 }
 
 /* Whether r is behind the others by the mark that tells them apart. */
@@ -246,10 +292,13 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 	    s->quiet == s->late)
 		return true;
 	*ret = CAUSE_STALLED;
-	/* One that works may be what all the others wait for. */
-	if (mark == MARK_ALL && s->busy && s->least_s <= d->options.busy_s)
-		return false;
-	return s->over * 2 > s->behind;
+	/* One that works may be what all the others wait for; but a collective that waits spins,
+	 * and then no node does as much as usual. */
+	if (mark == MARK_ALL && s->busy)
+		return s->worst.age_s > (s->resting == s->late ? d->options.lone_busy_s
+							       : d->options.busy_s) &&
+		       s->worst.age_s > s->worst.timeout_s;
+	return s->over * 2 > s->behind && (mark != MARK_ALL || s->quiet_s > s->worst.timeout_s);
 }
 
 static void say(const struct detector *d, const struct job *j, const struct stall *s,
@@ -377,7 +426,7 @@ static bool explained(const struct detector *d, const struct job *j)
 static void judge(struct detector *d, struct job *j)
 {
 	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
-	struct stall s = {.step_min = UINT64_MAX, .node = SAMPLE_NONE};
+	struct stall s = {.step_min = UINT64_MAX, .quiet_s = INFINITY, .node = SAMPLE_NONE};
 	enum verdict_cause cause;
 	enum mark mark;
 	uint64_t oldest_ns = UINT64_MAX;
@@ -479,6 +528,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 	case SAMPLE_BEAT:
 	case SAMPLE_PHASE:
 		m->looks.n = 0;
+		m->busy_ns = 0;
 		break;
 	case SAMPLE_ACTIVITY:
 		looks_add(&m->looks, &s->activity, d->now_ns);
@@ -522,6 +572,11 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 		explain_line(e, "%.1f s ago: %s (seen %u times)",
 			     seconds(d->now_ns - m->looks.at_ns), doing_words(m->looks.doing),
 			     m->looks.n);
+}
+
+bool hang_told(const struct detector *d, const struct job *j)
+{
+	return JOB_OWN(d, j, hang, struct mine_job)->n_told > 0;
 }
 
 const struct rule rule_hang = {

@@ -279,8 +279,10 @@ static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 	if (s->run.begins)
 		j->world = s->run.world;
 	if (anew || !s->run.begins) {
-		j->on = s->run.begins;
 		j->step = j->step_ns = 0;
+		if (j->on && !s->run.begins)
+			j->ended_ns = d->now_ns;
+		j->on = s->run.begins;
 		if (anew)
 			j->began_ns = d->now_ns;
 		each_rank(r, j)

@@ -157,9 +157,10 @@ static void forgive_course(struct detector *d, struct job *j, struct standing *s
 
 /* A step is over: what it was, as the median of its ranks. */
 static void follow(struct detector *d, struct job *j, struct course *c, struct count *of,
-		   const char *name, double share)
+		   const char *name, double odd_x, double share)
 {
-	const struct course_options o = {.jump_x = d->options.jump_x,
+	const struct course_options o = {.odd_x = odd_x,
+					 .jump_x = d->options.jump_x,
 					 .cusum_k = d->options.cusum_k,
 					 .cusum_h = d->options.cusum_h};
 	double from;
@@ -177,8 +178,10 @@ static void follow(struct detector *d, struct job *j, struct course *c, struct c
 
 static void follow_both(struct detector *d, struct job *j, struct mine_job *m)
 {
-	follow(d, j, &m->loss_course, &m->loss, "loss", d->options.drift_loss);
-	follow(d, j, &m->norm_course, &m->norm, "gradient norm", d->options.drift_norm);
+	follow(d, j, &m->loss_course, &m->loss, "loss", d->options.odd_loss_x,
+	       d->options.drift_loss);
+	follow(d, j, &m->norm_course, &m->norm, "gradient norm", d->options.odd_norm_x,
+	       d->options.drift_norm);
 	if (!m->loss_course.odd && !m->norm_course.odd)
 		forgive_course(d, j, &m->jump, CAUSE_JUMP,
 			       "it is back at its usual level, or that is a new one");

@@ -35,10 +35,12 @@ struct detector_options {
 	/* hang: with evidence after so many usual steps, at least; visibly at work not before
 	 * busy_s, which is so by its node's metrics from this share of the usual work on. */
 	double hang_steps, hang_floor_s, busy_s, busy_share;
+	double lone_busy_s; /* ... if all others wait in a collective for it */
+	double later_s;     /* asleep for a time, waiting for a disk or input: at least */
 
 	/* numeric */
-	uint32_t finite_steps; /* so many good ones end a not-a-number verdict */
-	double jump_x;         /* times the median */
+	uint32_t finite_steps;                 /* so many good ones end a not-a-number verdict */
+	double jump_x, odd_loss_x, odd_norm_x; /* times the median */
 	double cusum_k, cusum_h;
 	double drift_loss, drift_norm; /* an alarm from this share above on */
 

@@ -116,6 +116,7 @@ struct job {
 	bool on; /* a run lasts */
 	uint64_t epoch;
 	uint64_t began_ns;   /* the run */
+	uint64_t ended_ns;   /* the run before, or this one */
 	uint32_t world;      /* as said; 0: not yet */
 	uint32_t n_expected; /* ranks that take part */
 	uint64_t step;       /* the highest that a rank has finished in this run */

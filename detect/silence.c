@@ -74,14 +74,18 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 	acquit(d, &subject, CAUSE_NODE_SILENT, "it is heard of again");
 }
 
-/* Some rank of it takes part in a run. */
+/* Some rank of it takes part in a run, or did when it was last heard of: who noticed first may have
+ * ended the run already. */
 static bool in_use(const struct detector *d, const struct node *n)
 {
 	const struct rank *r;
+	const struct job *j;
 
-	list_each(r, &n->ranks, of_node)
-		if (r->expected && known_job(d, r->job)->on)
+	list_each(r, &n->ranks, of_node) {
+		j = known_job(d, r->job);
+		if (j->on ? r->expected : j->ended_ns >= n->heard_ns)
 			return true;
+	}
 	return false;
 }
 

@@ -471,7 +471,7 @@ static void test_random_quiet_life(void **state)
 		switch (rng_below(&j.g.rng, 8)) {
 		case 0:
 			j.does[r] = DOES_WORK;
-			goes_on(&j, 5 + (double)rng_below(&j.g.rng, 900));
+			goes_on(&j, 5 + (double)rng_below(&j.g.rng, 590));
 			break;
 		case 1:
 			j.does[r] = DOES_SLEEP;
