@@ -373,6 +373,27 @@ static void test_recovery_overrides(void **state)
 	end(&b);
 }
 
+/* The driver names what one error asks for; it does not know that it is the second. */
+static void test_repetition_beats_recovery(void **state)
+{
+	struct bench b;
+	uint64_t t = SEC;
+
+	(void)state;
+	begin(&b);
+	xid(&b, t, 62);
+	live_until(&b, &t, HOUR);
+	xid(&b, t, 62);
+	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
+	recovery_line(&b, t + MS, 1, "GPU Reset");
+	t += MS;
+	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
+	recovery_line(&b, t + MS, 2, "Node Reboot Required");
+	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
+	assert_int_equal(b.alarm.code, 62);
+	end(&b);
+}
+
 static void test_recovery_alone(void **state)
 {
 	struct bench b;
@@ -652,6 +673,7 @@ int main(void)
 		cmocka_unit_test(test_double_bit_with_others),
 		cmocka_unit_test(test_cleanup_follows),
 		cmocka_unit_test(test_recovery_overrides),
+		cmocka_unit_test(test_repetition_beats_recovery),
 		cmocka_unit_test(test_recovery_alone),
 		cmocka_unit_test(test_nvml),
 		cmocka_unit_test(test_nvml_lags),

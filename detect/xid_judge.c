@@ -3,7 +3,8 @@
  * xid_judge.c - from the table's row and what was seen of a GPU to a verdict and its sentence.
  *
  * In this order, the later wins: the row's action; what came with it; how often it came; the
- * recovery action that the driver itself names, while it stands.
+ * recovery action that the driver itself names, while it stands. The driver does not know how often
+ * it came: what follows from that is only replaced by something harder.
  */
 #include <config.h>
 
@@ -70,8 +71,9 @@ static struct judgement judge(const struct detector *d, const struct xid_gpu *g,
 	}
 	if (g->recovery_ns && x->code != XID_RECOVERY && j.action != ACTION_IGNORE) {
 		asked = xid_policy_find(d->xid, XID_RECOVERY, g->recovery, false);
-		j.overridden = asked->action != j.action;
-		j.action = asked->action;
+		j.overridden = j.escalated ? asked->action > j.action : asked->action != j.action;
+		if (j.overridden)
+			j.action = asked->action;
 	}
 	if (x->code == XID_RECOVERY && g->quiet_recovery)
 		j.level = LEVEL_NOTE;
@@ -240,10 +242,13 @@ void xid_explain(const struct detector *d, const struct xid_gpu *g, struct expla
 
 		xid_row_name(&(struct xid_row){.code = x->code, .subcode = x->subcode}, name,
 			     sizeof(name));
-		explain_line(e, "Xid %s (%s): last %.0f s ago, %u of %u incidents until it is %s",
-			     name, x->row->meaning, (double)(d->now_ns - x->last_ns) / NS_PER_SEC,
-			     xid_incidents(x, d->now_ns), x->row->count,
-			     x->row->count ? verdict_action_word(x->row->then) : "more");
+		explain_line(e, "Xid %s (%s): last %.0f s ago", name, x->row->meaning,
+			     (double)(d->now_ns - x->last_ns) / NS_PER_SEC);
+		if (x->row->count)
+			explain_line(e, "  %u of %u %s within its window, from which on: %s",
+				     xid_incidents(x, d->now_ns), x->row->count,
+				     x->row->jobs ? "different jobs" : "incidents",
+				     verdict_action_word(x->row->then));
 	}
 	if (g->recovery_ns)
 		explain_line(e, "its driver names a recovery action since %.0f s",
