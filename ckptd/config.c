@@ -26,6 +26,7 @@
 
 #include "base/bytes.h"
 #include "base/ids.h"
+#include "ckptd/xid_table.h"
 #include "model/retention.h"
 
 enum { CONF_D_MAX = 64, VALUE_MAX = 255 };
@@ -132,6 +133,26 @@ static const struct option options[] = {
 		 "/dev/null: ckptctl"},
 	{"detect", "record", PATH, TEXT_AT(record), .def = "/dev/null",
 	 .help = "file for all that the detector is told; /dev/null: off"},
+	{"detect", "interval", DURATION, AT(detect_interval_ns), .min = S / 10, .max = 600 * S,
+	 .def = "10s", .help = "between two looks at the node's hardware"},
+	{"detect", "kernel", CHOICE, AT(detect_kernel), .choices = "no|yes", .def = "yes",
+	 .help = "read kernel messages"},
+	{"detect", "net", CHOICE, AT(detect_net), .choices = "no|yes", .def = "yes",
+	 .help = "read network ports"},
+	{"detect", "disk", CHOICE, AT(detect_disk), .choices = "no|yes", .def = "yes",
+	 .help = "read disks"},
+	{"detect", "memory", CHOICE, AT(detect_memory), .choices = "no|yes", .def = "yes",
+	 .help = "read memory errors"},
+	{"detect", "pressure", CHOICE, AT(detect_pressure), .choices = "no|yes", .def = "yes",
+	 .help = "read how busy the machine is"},
+	{"detect", "nvml", CHOICE, AT(detect_nvml), .choices = "no|yes", .def = "yes",
+	 .help = "read GPUs through NVIDIA's library, where it is"},
+	{"detect", "kmsg", PATH, TEXT_AT(detect_kmsg), .def = "/dev/kmsg",
+	 .help = "where from: the device, or a FIFO or file of such records"},
+	{"detect", "root", PATH, TEXT_AT(detect_root), .def = "/",
+	 .help = "what the node's /proc and /sys are below; /host in some containers"},
+	{"detect", "xid_table", PATH, TEXT_AT(xid_table), .def = XID_TABLE_FILE,
+	 .help = "what overrides the table of Xids, ckpt-xid(5)"},
 	{"quota", "connections", COUNT, AT(conns_max), .min = 1, .max = 100000, .def = "4096",
 	 .help = "of all"},
 	{"quota", "connections_per_uid", COUNT, AT(conns_per_uid), .min = 1, .max = 100000,
@@ -144,24 +165,6 @@ static const struct option options[] = {
 	 .max = 10000, .def = "64", .help = "waits under way of one rank"},
 	{"quota", "loads_per_session", COUNT, .reload = true, AT(loads_per_session), .min = 1,
 	 .max = 10000, .def = "16", .help = "loads under way of one rank"},
-	{"detect", "enabled", CHOICE, AT(detect), .choices = "no|yes", .def = "yes",
-	 .help = "watch for ranks, links, disks and GPUs that fail"},
-	{"detect", "interval", DURATION, AT(detect_interval_ns), .min = S / 10, .max = 600 * S,
-	 .def = "10s", .help = "between two looks at the node's hardware"},
-	{"detect", "kernel", CHOICE, AT(detect_kernel), .choices = "no|yes", .def = "yes",
-	 .help = "read kernel messages"},
-	{"detect", "kmsg", PATH, TEXT_AT(detect_kmsg), .def = "/dev/kmsg",
-	 .help = "where from: the device, or a FIFO or file of such records"},
-	{"detect", "net", CHOICE, AT(detect_net), .choices = "no|yes", .def = "yes",
-	 .help = "read network ports"},
-	{"detect", "disk", CHOICE, AT(detect_disk), .choices = "no|yes", .def = "yes",
-	 .help = "read disks"},
-	{"detect", "memory", CHOICE, AT(detect_memory), .choices = "no|yes", .def = "yes",
-	 .help = "read memory errors"},
-	{"detect", "pressure", CHOICE, AT(detect_pressure), .choices = "no|yes", .def = "yes",
-	 .help = "read how busy the machine is"},
-	{"detect", "root", PATH, TEXT_AT(detect_root), .def = "/",
-	 .help = "what the node's /proc and /sys are below; /host in some containers"},
 };
 enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 

@@ -42,6 +42,8 @@ struct config {
 	uint64_t detect_interval_ns, detect_kernel, detect_net, detect_disk, detect_memory;
 	uint64_t detect_pressure;
 	char detect_kmsg[256], detect_root[256];
+	uint64_t detect_nvml;
+	char xid_table[256];
 };
 
 /* Every option at its default; the node's name is the host's. */

@@ -315,7 +315,7 @@ static int open_listener(struct service *s, struct err *e)
 static int open_xid(struct service *s, struct err *e)
 {
 	struct err why = {0};
-	int r = xid_table_read(XID_TABLE_FILE, &s->xid, &why);
+	int r = xid_table_read(s->config.xid_table, &s->xid, &why);
 
 	if (r < 0 && s->xid)
 		log_print(s->log, LOG_ERR, "going on with the table of Xids that is built in: %s",
@@ -341,6 +341,7 @@ static int open_collectors(struct service *s, struct err *e)
 	o.on[COLLECT_DISK] = c->detect_disk;
 	o.on[COLLECT_MEMORY] = c->detect_memory;
 	o.on[COLLECT_PRESSURE] = c->detect_pressure;
+	o.on[COLLECT_NVML] = c->detect_nvml;
 	return collectors_new(s->loop, &o, &s->collectors, e);
 }
 
