@@ -256,11 +256,66 @@ static void xid(struct rig *r)
 	rig_check_log(r);
 }
 
+static void write_file(const char *path, const char *text)
+{
+	FILE *f = fopen(path, "we");
+
+	RIG_CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0, "write '%s'", path);
+}
+
+static void lose_gpu(struct rig *r, int fd, char line[RIG_LINE])
+{
+	put(fd, "4,3,102,-;NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.\n");
+	await(r, rig_now_ms(), "GPU 0000:9b:00", line);
+}
+
+/* What a site says of an Xid holds; what is misspelt there costs the overrides alone. */
+static void xid_table(struct rig *r)
+{
+	char path[200], table[200], line[RIG_LINE];
+	static char set[300];
+	int fd;
+
+	snprintf(table, sizeof(table), "%s/xid.tsv", r->dir);
+	write_file(table, "79\t*\tvalidate\n");
+	snprintf(set, sizeof(set), "detect.xid_table=%s", table);
+	rig_arg(r, "--set");
+	rig_arg(r, set);
+	fd = open_fifo(r, path);
+	lose_gpu(r, fd, line);
+	RIG_CHECK(strstr(line, "run the node check"), "it advises something else: %s", line);
+	close(fd);
+	rig_check_log(r);
+}
+
+static void xid_table_misspelt(struct rig *r)
+{
+	char path[200], table[200], line[RIG_LINE];
+	static char set[300];
+	int fd;
+
+	snprintf(table, sizeof(table), "%s/xid.tsv", r->dir);
+	write_file(table, "79\t*\tvalidat\n");
+	snprintf(set, sizeof(set), "detect.xid_table=%s", table);
+	rig_arg(r, "--set");
+	rig_arg(r, set);
+	fd = open_fifo(r, path);
+	RIG_CHECK(rig_log_count(r, "line 1: action is 'validat'") == 1, "the mistake is not told");
+	lose_gpu(r, fd, line);
+	RIG_CHECK(strstr(line, "drain the node and start it again"), "it advises: %s", line);
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(killed),       RIG_TEST(stopped), RIG_TEST(deadlocked),
-		RIG_TEST(not_a_number), RIG_TEST(xid),
+		RIG_TEST(killed),
+		RIG_TEST(stopped),
+		RIG_TEST(deadlocked),
+		RIG_TEST(not_a_number),
+		RIG_TEST(xid),
+		RIG_TEST(xid_table),
+		RIG_TEST(xid_table_misspelt),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 1, argc, argv);
