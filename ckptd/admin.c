@@ -252,8 +252,13 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			"memory_budget", (json_int_t)budget, "memory_left", (json_int_t)left,
 			"disk_free", (json_int_t)disk_free, "disk_total", (json_int_t)disk_total,
 			"index_errors", (json_int_t)n->index_errors, "jobs", jobs);
-	if (doc)
+	if (doc) {
 		json_object_set_new(doc, "collectors", probing_json(n));
+		json_object_set_new(
+			doc, "suspects",
+			marks_suspects_json(&n->marks, session_process(s)->uid, admin_sees_all(s)));
+		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
+	}
 	admin_reply_json(s, request, doc);
 }
 
@@ -602,6 +607,11 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		incoming_adopt(s, request, m->job);
 		return;
 	case CKPT__ADMIN__VERB__EVENTS:
+	case CKPT__ADMIN__VERB__WHY:
+	case CKPT__ADMIN__VERB__CLEAR:
+	case CKPT__ADMIN__VERB__DRAIN:
+	case CKPT__ADMIN__VERB__UNDRAIN:
+	case CKPT__ADMIN__VERB__POLICY:
 		admin_watching(s, request, m);
 		return;
 	default:

@@ -141,6 +141,37 @@ json_t *events_answer(struct events *ev, const struct events_question *q)
 			 (json_int_t)ev->dropped, "events", list);
 }
 
+static bool is_about(const json_t *o, const char *const *words, size_t n)
+{
+	const char *who =
+		json_string_value(json_object_get(json_object_get(o, "subject"), "words"));
+
+	for (size_t i = 0; who && i < n; i++)
+		if (strcmp(who, words[i]) == 0)
+			return true;
+	return false;
+}
+
+json_t *events_about(struct events *ev, const char *const *words, size_t n, size_t most,
+		     const struct events_question *q)
+{
+	json_t *list = json_array();
+	struct event *e;
+
+	if (!list || !ev->adopted)
+		return list;
+	list_each(e, &ev->ring, link) {
+		json_t *o = wanted(e, q) ? json_loads(e->line, JSON_REJECT_DUPLICATES, NULL) : NULL;
+
+		if (is_about(o, words, n))
+			json_array_append(list, o);
+		json_decref(o);
+		if (json_array_size(list) > most)
+			json_array_remove(list, 0);
+	}
+	return list;
+}
+
 /* ---- Events ---- */
 
 void event_free(struct event *e)

@@ -89,6 +89,9 @@ struct events_question {
 };
 /* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. */
 json_t *events_answer(struct events *ev, const struct events_question *q);
+/* The newest `most` of those whose subject is called one of these, oldest first. */
+json_t *events_about(struct events *ev, const char *const *words, size_t n, size_t most,
+		     const struct events_question *q);
 /* Answers now, or when there is something to say. One wait per session. */
 void events_ask(struct events *ev, struct session *s, uint64_t request,
 		const struct events_question *q);

@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "ckptd/acting.h"
@@ -431,6 +432,71 @@ void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, 
 	s.digests.other = other;
 	snprintf(s.digests.tensor, sizeof(s.digests.tensor), "%.*s", SAMPLE_NAME_MAX - 1, tensor);
 	node_sample(c->job->node, &s);
+}
+
+/* ---- What is known ---- */
+
+static void come_to_now(struct watching *w)
+{
+	uint64_t now = loop_now(w->node->env.loop);
+
+	beats_scan(w->node);
+	if (now <= w->last_ns)
+		return;
+	w->last_ns = now;
+	detector_advance(w->detector, now);
+	set_timer(w);
+}
+
+size_t watching_standing(struct node *n, const struct subject *s, struct verdict *ret, size_t most)
+{
+	if (!n->watching)
+		return 0;
+	come_to_now(n->watching);
+	return detector_standing(n->watching->detector, s, ret, most);
+}
+
+void watching_explain(struct node *n, const struct subject *s,
+		      void (*line)(void *arg, const char *text), void *arg)
+{
+	if (!n->watching) {
+		line(arg, "detect.enabled is off: nothing is watched");
+		return;
+	}
+	come_to_now(n->watching);
+	detector_explain(n->watching->detector, s, line, arg);
+}
+
+size_t watching_clear(struct node *n, const struct subject *s)
+{
+	size_t cleared;
+
+	if (!n->watching)
+		return 0;
+	come_to_now(n->watching);
+	cleared = detector_clear(n->watching->detector, s, n->watching->last_ns);
+	set_timer(n->watching);
+	return cleared;
+}
+
+bool watching_device(struct node *n, const char *name, struct subject *ret)
+{
+	struct watching *w = n->watching;
+
+	for (size_t i = 0; w && i < w->n_devices; i++) {
+		const struct device *d = &w->devices[i];
+
+		if (strcasecmp(d->name, name) != 0)
+			continue;
+		if (d->role == 'g')
+			*ret = subject_gpu(WATCHING_NODE, d->number);
+		else if (d->role == 'd')
+			*ret = subject_disk(WATCHING_NODE, d->number);
+		else
+			*ret = subject_port(WATCHING_NODE, d->number);
+		return true;
+	}
+	return false;
 }
 
 /* ---- Life ---- */

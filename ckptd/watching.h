@@ -50,6 +50,17 @@ void watching_stale(const struct checkpoint *c);
 /* What rank has of a tensor at c differs from what other has. */
 void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, const char *tensor);
 
+/* ---- What is known ---- */
+
+/* The detector's clock is now. Returns how many stand, and fills up to n; NULL: of everybody. */
+size_t watching_standing(struct node *n, const struct subject *s, struct verdict *ret, size_t most);
+void watching_explain(struct node *n, const struct subject *s,
+		      void (*line)(void *arg, const char *text), void *arg);
+/* A person says that it is well. Returns how many verdicts that ended. */
+size_t watching_clear(struct node *n, const struct subject *s);
+/* A device of this node by its name. */
+bool watching_device(struct node *n, const char *name, struct subject *ret);
+
 /* ---- Names ---- */
 
 #define SUBJECT_WORDS_MAX 160

@@ -407,6 +407,7 @@ int connection_ask(struct connection *c, const struct admin_question *q, json_t 
 	admin.any_step = !q->has_step;
 	admin.dry_run = q->dry_run;
 	admin.since = q->since;
+	admin.text = (char *)(q->text ? q->text : "");
 	admin.since_ns = q->since_ns;
 	admin.wait = q->wait;
 	admin.trust = q->trust;

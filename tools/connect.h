@@ -28,6 +28,7 @@ struct admin_question {
 	const struct attempt_id *attempt; /* NULL: not said */
 	bool dry_run;
 	uint64_t since, since_ns; /* EVENTS */
+	const char *text;         /* WHY and later; NULL: none */
 	bool wait;
 	uint32_t trust; /* of CKPT__ADMIN__VERB__TRUST */
 	int timeout_ms; /* 0: the usual; -1: none */

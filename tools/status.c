@@ -115,6 +115,21 @@ static json_t *problems_of(const json_t *doc)
 
 /* ---- Status ---- */
 
+static void print_marks(const json_t *doc)
+{
+	const json_t *drained = json_object_get(doc, "drained");
+	char age[TEXT_MAX];
+	json_t *o;
+	size_t i;
+
+	if (json_is_object(drained))
+		say("drained %s ago (%s): new opens are refused",
+		    text_age(age, doc_number(drained, "since_ns")), doc_text(drained, "reason"));
+	json_array_foreach(json_object_get(doc, "suspects"), i, o)
+		say("suspect %s: %s, %s ago", doc_text(o, "words"), doc_text(o, "reason"),
+		    text_age(age, doc_number(o, "since_ns")));
+}
+
 static void print_node(const json_t *doc)
 {
 	char a[TEXT_MAX], b[TEXT_MAX];
@@ -129,6 +144,7 @@ static void print_node(const json_t *doc)
 		    text_bytes(b, doc_number(doc, "memory_budget")));
 	say("disk    %s free of %s", text_bytes(a, doc_number(doc, "disk_free")),
 	    text_bytes(b, doc_number(doc, "disk_total")));
+	print_marks(doc);
 }
 
 /* The newest checkpoint of a job of which test holds; they come newest first. */

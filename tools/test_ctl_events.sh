@@ -105,5 +105,149 @@ wait $trainer
 trainer=
 grep -q "ended the connection" "$dir/follow.log" || fail "events --follow: $(cat "$dir/follow.log")"
 
+# ---- What follows: the policy, marks, a check, a drain
+
+cat >"$dir/check" <<'SH'
+#!/bin/sh
+echo "$*" >>"$(dirname "$0")/checked"
+echo '{"schema": 2, "passed": false, "results": [{"name": "memory-copy", "state": "failed", "words": "half as fast as others", "value": 10.5, "low": 18, "unit": "GB/s"}, {"name": "gpu", "state": "skipped", "words": "none here"}]}'
+exit 1
+SH
+chmod +x "$dir/check"
+cat >"$dir/policy.tsv" <<'TSV'
+*	*	note	*	*	*	*	record	-	-
+dead	*	alarm	rank	*	*	*	checkpoint+mark-suspect+validate+restore	-	1h
+*	check-failed	alarm	*	*	*	*	drain	-	-
+TSV
+cat >"$dir/ckptd.conf" <<CONF
+[checkpoint]
+persist_every = 1000
+[detect]
+policy = $dir/policy.tsv
+check = $dir/check
+record = $dir/record
+CONF
+rm -rf "$data"
+start_with_policy () {
+	start_daemon --config "$dir/ckptd.conf"
+}
+start_with_policy
+run 0 policy --socket "$sock"
+says out "checkpoint+mark-suspect+validate+restore"
+says out "from $dir/policy.tsv"
+run 0 policy dead process-ended lm:0 --dry-run --socket "$sock"
+says out "would do: record"
+run 2 policy dead hurrah --socket "$sock"
+says err "'dead hurrah' is no verdict"
+run 2 why nobody --socket "$sock"
+says err "nothing here is called 'nobody'"
+run 0 why --socket "$sock"
+says out "nothing stands against anybody here"
+
+python '
+import ckpt, ctypes, os, signal
+c = ckpt.open("lm", 0, 1, run_id="one")
+t = (ctypes.c_float * 64)()
+c.declare("w", (ctypes.addressof(t), "float32", (64,)))
+c.prepare()
+for step in (1, 2):
+    t[0] = step
+    assert c.save(step, wait_credit=True, timeout=60).wait(ckpt.COMMITTED, timeout=60)
+os.kill(os.getpid(), signal.SIGKILL)'
+until_true dead check-ended
+run 0 events --json --socket "$sock"
+event 'e["kind"] == "decision" and e["now"] == "checkpoint+mark-suspect+validate" and e["advised"] == "restore" and e["withheld"] == "" and e["row"] == 2'
+event 'e["kind"] == "marked"'
+event 'e["kind"] == "check-ended" and "memory-copy: half as fast" in e["words"]'
+until_true dead "step 2 is on disk"
+run 0 events --json --socket "$sock"
+event 'e["kind"] == "action-started" and "step 2" in e["words"]'
+grep -q -- "node-check --json --data $data" "$dir/checked" || fail "the check: $(cat "$dir/checked")"
+run 1 why lm:0 --socket "$sock"
+says out "rank 0 of job 'lm': dead (process-ended), alarm for"
+says out "SIGKILL"
+says out "  signal: 9, threshold"
+says out "  done: checkpoint+mark-suspect+validate"
+says out "  for you to do: restore"
+says out "  because: row 2 of the policy says"
+says out "suspect: dead (process-ended)"
+run 1 why 'lm:0' --json --socket "$sock"
+json 'assert len(d["verdicts"]) == 1 and d["verdicts"][0]["class"] == "dead" and d["suspect"] and d["known"] and d["drained"] is None'
+run 0 why lm:7 --socket "$sock"
+says out "nothing stands against rank 7 of job 'lm'"
+run 1 why --socket "$sock"
+run 0 status --socket "$sock"
+says out "suspect rank 0 of job 'lm': dead (process-ended)"
+
+# What is held down says so.
+python '
+import ckpt, os, signal
+c = ckpt.open("lm", 0, 1, run_id="two")
+os.kill(os.getpid(), signal.SIGKILL)'
+until_true dead "held down"
+grep -q "rank 0 opens here, where rank 0 of job 'lm' is suspect" "$dir/log" || fail "a suspect node does not say so to an open"
+run 0 events --json --socket "$sock"
+event 'e["kind"] == "decision" and e["withheld"] == "checkpoint+validate" and "held down for" in e["why"]'
+
+# Drained: what opens anew is refused with a sentence, over a restart too.
+run 0 drain "a fan is loud" --socket "$sock"
+says out "takes no new opens"
+run 0 drain --socket "$sock"
+says out "already takes no new opens"
+refused () {
+	python '
+import ckpt
+try:
+    ckpt.open("other", 0, 1, run_id="x")
+except ckpt.Error as e:
+    print(e)' 2>&1
+}
+refused | grep -q "is drained (a fan is loud, by uid" || fail "drained: $(refused)"
+run 0 status --json --socket "$sock"
+json 'assert "a fan is loud" in d["drained"]["reason"] and len(d["suspects"]) == 1'
+stop_daemon
+start_with_policy
+run 0 status --socket "$sock"
+says out "drained"
+says out "suspect rank 0 of job 'lm'"
+refused | grep -q "is drained" || fail "a restart forgets the drain: $(refused)"
+run 0 undrain --socket "$sock"
+run 0 clear lm --socket "$sock"
+says out "1 mark taken back"
+run 0 status --json --socket "$sock"
+json 'assert d["drained"] is None and d["suspects"] == []'
+[ -z "$(refused)" ] || fail "undrained: $(refused)"
+run 0 events --socket "$sock"
+says out "is well again, says uid"
+
+# A table with a mistake: the one before stays.
+echo "dead * alarm rank * * * explode - -" >>"$dir/policy.tsv"
+kill -HUP $daemon
+until_true grep -q "policy.tsv' line 4: there is no action 'explode'" "$dir/log"
+run 0 policy --json --socket "$sock"
+json 'assert len(d["rows"]) == 3 and d["path"].endswith("policy.tsv") and d["rows"][1]["actions"] == ["checkpoint+mark-suspect+validate+restore"]'
+printf '[detect]\ndry_run = yes\npolicy = %s\n' "$dir/policy.tsv" >"$dir/ckptd.conf"
+sed -i '$d' "$dir/policy.tsv"
+kill -HUP $daemon
+until_true grep -q "configuration read again" "$dir/log"
+stop_daemon
+grep -q "^[0-9.]* exit node=0 job=1 rank=0 how=signal value=9" "$dir/record" || fail "record: $(cat "$dir/record")"
+
+# What collectors would say, where samples can be injected.
+if "$build/ckptd/ckptd" --list-faults | grep -q .; then
+	mkfifo "$dir/inject"
+	export CKPTD_INJECT="$dir/inject"
+	start_with_policy
+	unset CKPTD_INJECT
+	{ echo "0 name node=0 device=3 role=d text=\"nvme0n1\""; echo "0 check node=0 what=\"disk-write\" value=1 low=2 high=9 passed=0"; } >"$dir/inject"
+	until_true dead check-failed
+	run 1 why node --socket "$sock"
+	says out "not done: drain"
+	says out "dry_run is on"
+	run 0 why nvme0n1 --socket "$sock"
+	says out "nothing stands against disk nvme0n1"
+	stop_daemon
+fi
+
 [ $failed = 0 ] && echo "ok events: $checks checks"
 exit $failed

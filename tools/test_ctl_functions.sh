@@ -120,7 +120,7 @@ needs_daemon () {
 }
 start_daemon () {
 	mkdir -p "$data"
-	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" >>"$dir/log" 2>&1 &
+	"$build/ckptd/ckptd" --user --socket "$sock" --data "$data" "$@" >>"$dir/log" 2>&1 &
 	daemon=$!
 	for i in $(seq 600); do
 		ctl --json status --socket "$sock" >"$dir/out" 2>&1

@@ -459,7 +459,7 @@ static void say_admin(struct peer *p, const struct script_line *l)
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Admin m = CKPT__ADMIN__INIT;
 
-	m.verb = (Ckpt__Admin__Verb)(N(1, 0) % 16);
+	m.verb = (Ckpt__Admin__Verb)(N(1, 0) % 24);
 	m.job = (char *)(N(4, 1) ? "job" : "");
 	m.step = N(2, 0);
 	m.dry_run = N(3, 0);
