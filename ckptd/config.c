@@ -129,7 +129,7 @@ static const struct option options[] = {
 	{"detect", "actions_per_hour", COUNT, .reload = true, AT(actions_per_hour), .max = 256,
 	 .def = "12", .help = "decisions that do more than mark; beyond that somebody must look"},
 	{"detect", "check", PATH, TEXT_AT(check), .def = "/dev/null",
-	 .help = "program that checks this node, called with node-check --json --data FOLDER; "
+	 .help = "program that checks this node, called as ckptctl node-check is; "
 		 "/dev/null: ckptctl"},
 	{"detect", "record", PATH, TEXT_AT(record), .def = "/dev/null",
 	 .help = "file for all that the detector is told; /dev/null: off"},
