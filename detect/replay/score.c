@@ -137,17 +137,19 @@ static enum worth worth_of(const struct score *s, size_t i, const struct verdict
 	return class ? WRONG : SPURIOUS;
 }
 
-static void note(const struct score *s, const char *what, const struct verdict *v)
+static void note(const struct score *s, const char *what, const char *fault,
+		 const struct verdict *v)
 {
 	static const char *const kinds[] = {"job", "rank", "node", "gpu", "link", "disk"};
 
 	if (!s->log)
 		return;
 	fprintf(s->log,
-		"%s at %.1f: %s %s (node %d job %d rank %d device %d peer %d code %u): %s\n", what,
-		(double)v->changed_ns / 1e9, verdict_class_word(v->class), kinds[v->subject.kind],
-		(int)v->subject.node, (int)v->subject.job, (int)v->subject.rank,
-		(int)v->subject.device, (int)v->subject.peer, v->code, v->words);
+		"%s%s at %.1f: %s %s (node %d job %d rank %d device %d peer %d code %u): %s\n",
+		what, fault, (double)v->changed_ns / 1e9, verdict_class_word(v->class),
+		kinds[v->subject.kind], (int)v->subject.node, (int)v->subject.job,
+		(int)v->subject.rank, (int)v->subject.device, (int)v->subject.peer, v->code,
+		v->words);
 }
 
 void score_verdict(struct score *s, const struct verdict *v)
@@ -181,8 +183,11 @@ void score_verdict(struct score *s, const struct verdict *v)
 	t->wrong += best == WRONG;
 	t->spurious += best == SPURIOUS;
 	t->echoes += best == ECHO;
-	if (best == SPURIOUS || best == WRONG)
-		note(s, best == WRONG ? "wrong subject" : "false", v);
+	if (best == SPURIOUS)
+		note(s, "false", "", v);
+	else if (best == WRONG || best == VAGUE)
+		note(s, best == WRONG ? "wrong subject for " : "job only for ", s->labels[of].what,
+		     v);
 	if (best == SPURIOUS || best == ECHO)
 		return;
 	if (!s->fates[of].found_ns) {
