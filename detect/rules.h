@@ -36,6 +36,7 @@
 	X(links)                                                                                   \
 	X(health)                                                                                  \
 	X(xid)                                                                                     \
+	X(gpu_memory)                                                                              \
 	X(straggler)                                                                               \
 	X(odd_one)                                                                                 \
 	X(paths)                                                                                   \

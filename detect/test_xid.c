@@ -463,6 +463,67 @@ static void test_nvml_lags(void **state)
 	end(&b);
 }
 
+/* ---- Counters ---- */
+
+static void counters(struct bench *b, uint64_t t, uint64_t corrected, uint64_t uncorrected)
+{
+	struct sample s = sample_of(SAMPLE_NVML, t);
+
+	s.device = 3;
+	s.nvml.recovery = RECOVERY_NONE;
+	s.nvml.corrected = corrected;
+	s.nvml.uncorrected = uncorrected;
+	feed(b, &s);
+}
+
+static void test_memory_counters(void **state)
+{
+	struct bench b;
+	uint64_t t = SEC;
+
+	(void)state;
+	begin(&b);
+	name_gpu(&b, t, 3, "0000:9b:00");
+	counters(&b, t, 5000, 7); /* since ever: not news */
+	counters(&b, t + 10 * SEC, 5099, 7);
+	assert_int_equal(b.told, 0);
+	counters(&b, t + 20 * SEC, 5199, 7);
+	assert_int_equal(b.told, 1);
+	assert_int_equal(b.last.level, LEVEL_NOTE);
+	assert_int_equal(b.last.advice, ACTION_RECORD);
+	assert_int_equal(b.last.cause, CAUSE_MEMORY_ERRORS);
+	test_says(b.last.words, "has corrected 100 memory errors in 10 s");
+	counters(&b, t + 30 * SEC, 5199, 9);
+	assert_int_equal(b.last.advice, ACTION_VALIDATE);
+	assert_int_equal(b.last.class, CLASS_CORRUPTING);
+	test_says(b.last.words, "GPU 0000:9b:00 of node 1 has counted 2 more memory errors");
+	t += 30 * SEC;
+	live_until(&b, &t, 2 * DAY);
+	assert_int_equal(standing(&b, NULL, 0), 0);
+	assert_int_equal(b.alarms, 0);
+	counters(&b, t, 0, 0); /* another driver, that begins anew */
+	counters(&b, t + SEC, 3, 0);
+	assert_int_equal(standing(&b, NULL, 0), 0);
+	end(&b);
+}
+
+/* What an Xid tells is not told twice. */
+static void test_counters_of_an_xid(void **state)
+{
+	struct verdict v[2];
+	struct bench b;
+
+	(void)state;
+	begin(&b);
+	name_gpu(&b, SEC, 3, "0000:9b:00");
+	counters(&b, SEC, 0, 0);
+	xid(&b, 2 * SEC, 95);
+	counters(&b, 3 * SEC, 0, 1);
+	assert_int_equal(standing(&b, v, 2), 1);
+	assert_int_equal(v[0].code, 95);
+	end(&b);
+}
+
 /* ---- Again and again ---- */
 
 static void test_escalates(void **state)
@@ -677,6 +738,8 @@ int main(void)
 		cmocka_unit_test(test_recovery_alone),
 		cmocka_unit_test(test_nvml),
 		cmocka_unit_test(test_nvml_lags),
+		cmocka_unit_test(test_memory_counters),
+		cmocka_unit_test(test_counters_of_an_xid),
 		cmocka_unit_test(test_escalates),
 		cmocka_unit_test(test_counts_many),
 		cmocka_unit_test(test_storm),
