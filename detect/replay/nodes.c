@@ -87,6 +87,17 @@ struct level {
 	float gpu, power, net, cpu, disk; /* 0: idle, 1: at full work */
 };
 
+/* s, mean of its ranks in the last step. */
+static float work_of_slot(const struct world *w, uint32_t slot)
+{
+	uint32_t first = slot * RANKS_PER_NODE, n = 0;
+	float sum = 0;
+
+	for (; n < RANKS_PER_NODE && first + n < w->world; n++)
+		sum += w->told_work[first + n];
+	return n ? sum / (float)n : 0;
+}
+
 static struct level level_of(const struct world *w, const struct wnode *n)
 {
 	static const struct level idle = {0, 0, 0, 0.02f, 0.02f};
@@ -109,8 +120,7 @@ static struct level level_of(const struct world *w, const struct wnode *n)
 		return (struct level){0.3f, 0.2f, 0, 1, 0.05f};
 	share = (float)(w->style.step_s * w->length / w->took_s);
 	l.net = share > 1 ? 1 : share;
-	share = w->told_work[n->slot * RANKS_PER_NODE < w->world ? n->slot * RANKS_PER_NODE : 0] /
-		(float)w->took_s;
+	share = work_of_slot(w, n->slot) / (float)w->took_s;
 	l.power = 0.35f + 0.65f * (share > 1 ? 1 : share);
 	return l;
 }
