@@ -61,7 +61,7 @@ void detector_options_default(struct detector_options *o)
 		.hang_floor_s = 0.5,
 		.busy_s = 2400,
 		.busy_share = 0.6,
-		.lone_busy_s = 600,
+		.lone_busy_s = 300,
 		.later_s = 600,
 		.finite_steps = 20,
 		.jump_x = 5,

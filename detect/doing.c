@@ -37,6 +37,10 @@ void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns
 	l->doing = doing;
 	l->measured = a->cpu_permille != NOT_KNOWN;
 	l->quiet = l->measured && !busy(a);
+	l->gpu = a->gpu_permille == NOT_KNOWN      ? -1
+		 : a->gpu_permille >= 500          ? 1
+		 : a->gpu_permille < BUSY_PERMILLE ? 0
+						   : -1;
 	l->at_ns = now_ns;
 }
 

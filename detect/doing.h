@@ -19,9 +19,11 @@ enum doing {
 /* Looks at one process since it last made progress. */
 struct looks {
 	enum doing doing;
-	uint8_t n;      /* in a row that said so; stops at 255 */
-	bool measured;  /* its use of the processor is known */
-	bool quiet;     /* ... and low */
+	uint8_t n;     /* in a row that said so; stops at 255 */
+	bool measured; /* its use of the processor is known */
+	bool quiet;    /* ... and low */
+	int gpu; /* 1: its GPU runs kernels most of the time, 0: hardly; -1: neither, or not known
+		  */
 	uint64_t at_ns; /* the last one */
 };
 

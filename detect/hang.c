@@ -55,8 +55,10 @@ struct mine_job {
 struct stall {
 	uint32_t awaited, late, known, waiting, idle, busy, quiet, stopped, excused;
 	uint32_t resting; /* of the late: on nodes that do less than usual */
-	uint32_t lowest;  /* number of a rank */
-	double quiet_s;   /* so long none of the late was seen at work */
+	uint32_t gpu_busy, gpu_idle;
+	bool declares;   /* the job does */
+	uint32_t lowest; /* number of a rank */
+	double quiet_s;  /* so long none of the late was seen at work */
 	uint64_t step_min, step_max;
 	/* Of those who are behind: */
 	uint32_t behind, behind_idle, over;
@@ -129,6 +131,8 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	s->known += m->looks.n > 0;
 	s->quiet += m->looks.n > 0 && m->looks.quiet;
 	s->resting += node_works(d, r, &l) < 0;
+	s->gpu_busy += m->looks.n > 0 && m->looks.gpu == 1;
+	s->gpu_idle += m->looks.n > 0 && m->looks.gpu == 0;
 	doing = doing_of(d, r, &l);
 	if (doing == DOING_BUSY)
 		m->busy_ns = d->now_ns;
@@ -152,35 +156,54 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	}
 }
 
-/* All others wait for it in a collective, which by default gives up after ten minutes; what the
- * lowest rank does for all of them alone, as many programs do, may take longer. */
-static bool lone(const struct stall *s, const struct rank *r)
+/* What tells those who are behind from the others. */
+enum mark {
+	MARK_STOPPED,
+	MARK_STEP,
+	MARK_NOT_WAITING,
+	MARK_GPU_IDLE,
+	MARK_BUSY,
+	MARK_LATE,
+	MARK_ALL,
+	MARK_NOBODY
+};
+
+/* How long one may work while all others wait for it. Collectives give up after ten minutes by
+ * default. Where long phases are not declared, what the lowest rank does alone for all of them, as
+ * many programs do, may take as long as anything that works. */
+static double lone_s(const struct detector *d, const struct stall *s, const struct rank *r,
+		     enum mark mark)
 {
-	return s->waiting * 2 >= s->awaited && r->number != s->lowest;
+	if (s->waiting * 2 < s->awaited && mark != MARK_GPU_IDLE && mark != MARK_BUSY)
+		return d->options.busy_s;
+	if (s->declares)
+		return d->options.lone_busy_s;
+	return r->number != s->lowest ? 2 * d->options.lone_busy_s : d->options.busy_s;
 }
 
 /* It is beyond what was learned, and beyond what is allowed to what it is seen to do. */
 static bool over(const struct detector *d, const struct stall *s, const struct rank *r,
-		 const struct lateness *l, enum doing doing)
+		 const struct lateness *l, enum mark mark)
 {
-	double quiet = quiet_of(d, r, l);
+	enum doing doing = doing_of(d, r, l);
+	double quiet = quiet_of(d, r, l), busy = lone_s(d, s, r, mark);
 
+	if (doing == DOING_BUSY && !l->phase && busy < d->options.busy_s)
+		return l->age_s > fmax(busy, d->options.step_median_x * l->usual_s);
 	if (doing == DOING_BUSY)
-		return l->age_s >
-		       fmax(l->timeout_s, lone(s, r) ? d->options.lone_busy_s : d->options.busy_s);
+		return l->age_s > fmax(l->timeout_s, d->options.busy_s);
 	if (doing == DOING_LATER && !l->phase)
 		return quiet > fmax(l->timeout_s, d->options.later_s);
 	return quiet > l->timeout_s;
 }
 
 /* Marks one as to blame, with what counts for all of them. */
-static void blame(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
+static void blame(struct detector *d, const struct job *j, struct rank *r, struct stall *s,
+		  enum mark mark)
 {
 	struct lateness l;
-	enum doing doing;
 
 	pace_late(d, j, r, &l);
-	doing = doing_of(d, r, &l);
 	RANK_OWN(d, r, hang, struct mine_rank)->behind = true;
 	if (!s->behind) {
 		s->first = r;
@@ -194,12 +217,9 @@ static void blame(struct detector *d, const struct job *j, struct rank *r, struc
 	s->least_s = fmin(s->least_s, quiet_of(d, r, &l));
 	s->usual_s = fmax(s->usual_s, l.usual_s);
 	s->behind++;
-	s->behind_idle += doing == DOING_IDLE && !l.phase && !l.starting;
-	s->over += over(d, s, r, &l, doing);
+	s->behind_idle += doing_of(d, r, &l) == DOING_IDLE && !l.phase && !l.starting;
+	s->over += over(d, s, r, &l, mark);
 }
-
-/* Whether r is behind the others by the mark that tells them apart. */
-enum mark { MARK_STOPPED, MARK_STEP, MARK_NOT_WAITING, MARK_LATE, MARK_ALL, MARK_NOBODY };
 
 static bool has_mark(const struct detector *d, const struct rank *r, const struct stall *s,
 		     enum mark mark)
@@ -216,6 +236,10 @@ static bool has_mark(const struct detector *d, const struct rank *r, const struc
 		return r->step == s->step_min && doing != DOING_WAITING;
 	case MARK_NOT_WAITING:
 		return m->looks.n && doing != DOING_WAITING;
+	case MARK_GPU_IDLE:
+		return m->looks.n && m->looks.gpu == 0;
+	case MARK_BUSY:
+		return doing == DOING_BUSY;
 	case MARK_LATE:
 	case MARK_ALL:
 		return true;
@@ -249,6 +273,10 @@ static enum mark choose_mark(const struct detector *d, const struct job *j, cons
 	n = s->known - s->waiting;
 	if (s->waiting * 2 >= s->known && s->known * 2 >= s->awaited && n && n * 2 <= s->awaited)
 		return MARK_NOT_WAITING;
+	if (s->gpu_idle && s->gpu_idle * 4 <= s->awaited && s->gpu_busy * 4 >= s->awaited * 3)
+		return MARK_GPU_IDLE;
+	if (s->busy && s->busy * 4 <= s->awaited && (s->idle + s->waiting) * 4 >= s->awaited * 3)
+		return MARK_BUSY;
 	if (s->late * 4 <= s->awaited || s->awaited == 1)
 		return MARK_LATE;
 	return s->late == s->awaited ? MARK_ALL : MARK_NOBODY;
@@ -258,7 +286,7 @@ static void find_behind(struct detector *d, const struct job *j, struct stall *s
 {
 	struct rank *r;
 
-	each_rank(r, j) if (awaited(r) && has_mark(d, r, s, mark)) blame(d, j, r, s);
+	each_rank(r, j) if (awaited(r) && has_mark(d, r, s, mark)) blame(d, j, r, s, mark);
 }
 
 /* All ranks that the job has on the node, and not all that it has. */
@@ -279,7 +307,9 @@ static bool whole_node(const struct detector *d, const struct job *j, const stru
 static bool proven(const struct detector *d, const struct stall *s, enum mark mark,
 		   enum verdict_cause *ret)
 {
-	double soon = fmax(d->options.hang_steps * s->usual_s, d->options.hang_floor_s);
+	/* Where nobody says that he waits for input, an idle one may well do that. */
+	double steps = mark == MARK_GPU_IDLE ? d->options.step_median_x : d->options.hang_steps;
+	double soon = fmax(steps * s->usual_s, d->options.hang_floor_s);
 	bool early = s->usual_s > 0 && s->least_s >= soon;
 
 	*ret = CAUSE_STOPPED;
@@ -294,10 +324,10 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 	*ret = CAUSE_STALLED;
 	/* One that works may be what all the others wait for; but a collective that waits spins,
 	 * and then no node does as much as usual. */
+	if (mark == MARK_ALL && s->busy && s->resting == s->late)
+		return s->worst.age_s > 2 * d->options.lone_busy_s;
 	if (mark == MARK_ALL && s->busy)
-		return s->worst.age_s > (s->resting == s->late ? d->options.lone_busy_s
-							       : d->options.busy_s) &&
-		       s->worst.age_s > s->worst.timeout_s;
+		return s->worst.age_s > fmax(s->worst.timeout_s, d->options.busy_s);
 	return s->over * 2 > s->behind && (mark != MARK_ALL || s->quiet_s > s->worst.timeout_s);
 }
 
@@ -426,7 +456,10 @@ static bool explained(const struct detector *d, const struct job *j)
 static void judge(struct detector *d, struct job *j)
 {
 	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
-	struct stall s = {.step_min = UINT64_MAX, .quiet_s = INFINITY, .node = SAMPLE_NONE};
+	struct stall s = {.step_min = UINT64_MAX,
+			  .quiet_s = INFINITY,
+			  .node = SAMPLE_NONE,
+			  .declares = pace_declares(d, j)};
 	enum verdict_cause cause;
 	enum mark mark;
 	uint64_t oldest_ns = UINT64_MAX;

@@ -35,7 +35,8 @@ struct detector_options {
 	/* hang: with evidence after so many usual steps, at least; visibly at work not before
 	 * busy_s, which is so by its node's metrics from this share of the usual work on. */
 	double hang_steps, hang_floor_s, busy_s, busy_share;
-	double lone_busy_s; /* ... if all others wait in a collective for it */
+	double lone_busy_s; /* ... if all others wait for it; twice that where phases are not said
+			     */
 	double later_s;     /* asleep for a time, waiting for a disk or input: at least */
 
 	/* numeric */

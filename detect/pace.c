@@ -27,6 +27,7 @@ struct mine_rank {
 
 struct mine_job {
 	struct timeouts learned;
+	bool declares;
 };
 
 static double seconds(uint64_t ns)
@@ -81,6 +82,8 @@ static void on_phase(struct detector *d, const struct sample *s, const struct wh
 	/* The one that ended is still where it stood. */
 	const struct in_phase *p = r->depth < PHASE_DEPTH ? &r->phases[r->depth] : NULL;
 
+	if (s->phase.phase != PHASE_CHECKPOINT && s->phase.phase != PHASE_LOAD)
+		mj->declares = true;
 	if (s->phase.begins || !p || p->phase != s->phase.phase || !p->since_ns)
 		return;
 	if (p->since_ns >= d->lit_ns && !m->broken)
@@ -114,6 +117,11 @@ double pace_step(const struct detector *d, const struct job *j)
 	const struct learned *l = &JOB_OWN(d, j, pace, struct mine_job)->learned.steps;
 
 	return l->n < FEW_STEPS ? 0 : l->median;
+}
+
+bool pace_declares(const struct detector *d, const struct job *j)
+{
+	return JOB_OWN(d, j, pace, struct mine_job)->declares;
 }
 
 void pace_suspect(struct detector *d, struct rank *r)

@@ -23,6 +23,9 @@ bool pace_late(const struct detector *d, const struct job *j, const struct rank 
 	       struct lateness *ret);
 /* The usual step of the job in s; 0: too few are known. */
 double pace_step(const struct detector *d, const struct job *j);
+/* Its trainer declares long phases of its own (ckpt_save() and ckpt_load() do that by themselves).
+ */
+bool pace_declares(const struct detector *d, const struct job *j);
 /* The interval that comes to an end now is not taken for a usual one. */
 void pace_suspect(struct detector *d, struct rank *r);
 /* ... and not for a long one either: it was the fault of something that was found. */

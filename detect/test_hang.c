@@ -30,6 +30,7 @@ struct job_of {
 	enum does does[RANKS];      /* instead of stepping */
 	bool asked[RANKS];
 	bool silent_nodes, answers, says_sync;
+	bool gpus; /* and collectives that spin on them */
 	unsigned alarms, cleared, asks;
 	struct verdict alarm;
 	uint64_t alarm_ns;
@@ -144,6 +145,11 @@ static void answer(struct job_of *j, uint32_t r)
 		.gpu_permille = UINT16_MAX,
 		.timed = does == DOES_SLEEP,
 	};
+	if (j->gpus) {
+		s.activity.gpu_permille = does == DOES_STEPS ? 1000 : 3;
+		if (waits(j, r))
+			s.activity.cpu_permille = 990;
+	}
 	feed(j, &s);
 }
 
@@ -337,6 +343,76 @@ static void test_undeclared_evaluation_of_half_an_hour(void **state)
 	}
 }
 
+/* Nobody says that he waits: only their GPUs tell who does not. */
+static void test_waiting_that_spins(void **state)
+{
+	static const struct {
+		enum does does;
+		uint32_t rank;
+		double from_s, to_s; /* 0, 0: not within 1200 s */
+	} cases[] = {
+		{DOES_NOTHING, 3, 24, 30}, /* 12 steps */
+		{DOES_STOPPED, 3, 6, 9},
+		{DOES_WORK, 3, 600, 610},
+		{DOES_WORK, 0, 0, 0}, /* does something for all of them, perhaps */
+	};
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	for (int i = 0; i < 4; i++) {
+		job_begins(&j, 16, 8, 2 * SEC);
+		j.gpus = true;
+		j.says_sync = false;
+		goes_on(&j, 200);
+		for (int k = 0; k < 5; k++) { /* waits for input, and does not say so */
+			j.does[k] = DOES_NOTHING;
+			goes_on(&j, 18);
+			j.does[k] = DOES_STEPS;
+			goes_on(&j, 60);
+		}
+		assert_int_equal(j.alarms, 0);
+		from = j.now;
+		j.does[cases[i].rank] = cases[i].does;
+		goes_on(&j, cases[i].to_s > 0 ? cases[i].to_s : 1200);
+		assert_int_equal(j.alarms, cases[i].to_s > 0);
+		if (!j.alarms) {
+			detector_free(j.d);
+			continue;
+		}
+		assert_int_equal(j.alarm.subject.kind, SUBJECT_RANK);
+		assert_int_equal(j.alarm.subject.rank, cases[i].rank);
+		assert_true(delay(&j, from) >= cases[i].from_s - 2);
+		detector_free(j.d);
+	}
+}
+
+/* A trainer that declares its long phases: whoever works alone outside of them is stuck. */
+static void test_busy_alone_where_phases_are_declared(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	job_begins(&j, 8, 8, 2 * SEC);
+	goes_on(&j, 100);
+	phase(&j, 0, PHASE_EVALUATE, true, 0);
+	j.does[0] = DOES_WORK;
+	goes_on(&j, 700);
+	phase(&j, 0, PHASE_EVALUATE, false, 0);
+	j.does[0] = DOES_STEPS;
+	goes_on(&j, 100);
+	assert_int_equal(j.alarms, 0);
+	j.does[0] = DOES_WORK;
+	from = j.now;
+	goes_on(&j, 320);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 0);
+	assert_int_equal(j.alarm.cause, CAUSE_STALLED);
+	assert_true(delay(&j, from) >= 295);
+	detector_free(j.d);
+}
+
 static void test_declared_phases(void **state)
 {
 	struct job_of j;
@@ -515,6 +591,8 @@ int main(void)
 		cmocka_unit_test(test_nobody_answers),
 		cmocka_unit_test(test_one_step_in_many_takes_ten_times_as_long),
 		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
+		cmocka_unit_test(test_waiting_that_spins),
+		cmocka_unit_test(test_busy_alone_where_phases_are_declared),
 		cmocka_unit_test(test_declared_phases),
 		cmocka_unit_test(test_longer_steps_are_the_new_pace),
 		cmocka_unit_test(test_restart_keeps_what_was_learned),
