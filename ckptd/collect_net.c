@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ckptd/collect_ethtool.h"
 #include "ckptd/collect_file.h"
 #include "ckptd/collect_source.h"
 
@@ -50,7 +51,7 @@ static const char *const net_errors[] = {"rx_errors", "tx_errors", NULL};
 struct port {
 	char name[NAME_SIZE];
 	bool seen_up; /* (2) */
-	struct collect_counter sent, received, errors, retries, downs;
+	struct collect_counter sent, received, errors, retries, downs, pauses;
 };
 
 struct net {
@@ -65,8 +66,8 @@ struct net {
 	size_t n_covered;
 	bool any_ib;
 	const char *device; /* whose ports are walked */
-	unsigned up, known;
-	double sent, received, retries; /* more than the time before */
+	unsigned up, known, paused;             /* paused: of how many it can be told */
+	double sent, received, retries, pauses; /* more than the time before */
 };
 
 static int open_net(const struct collect_config *c, struct collect_out *out, void **ret,
@@ -117,7 +118,8 @@ static bool sum_of(uint64_t *ret, const char *const *names, const char *folder)
 struct look {
 	bool up;
 	float gbps;
-	uint64_t sent, received, errors, retries, downs;
+	uint64_t sent, received, errors, retries, downs, pauses;
+	bool has_pauses;
 };
 
 static void tell_port(struct net *n, const char *name, const struct look *l)
@@ -130,6 +132,10 @@ static void tell_port(struct net *n, const char *name, const struct look *l)
 	n->sent += (double)collect_count(&p->sent, l->sent);
 	n->received += (double)collect_count(&p->received, l->received);
 	n->retries += (double)collect_count(&p->retries, l->retries);
+	if (l->has_pauses) {
+		n->pauses += (double)collect_count(&p->pauses, l->pauses);
+		n->paused++;
+	}
 	collect_count(&p->errors, l->errors);
 	collect_count(&p->downs, l->downs);
 	n->known++;
@@ -164,6 +170,13 @@ static void add_statistics(struct look *l, const char *folder)
 		l->received += v;
 	if (sum_of(&v, net_errors, statistics))
 		l->errors += v;
+}
+
+/* The driver is asked by name, in our own network namespace: not where the tree is another's. */
+static void add_pauses(const struct net *n, struct look *l, const char *name)
+{
+	if (n->config->root[0] == '\0')
+		l->has_pauses = ethtool_pause_frames(name, &l->pauses);
 }
 
 static uint64_t downs_of(const char *folder, bool up)
@@ -213,6 +226,7 @@ static void each_interface(void *arg, const char *name)
 		l.gbps = (float)((double)v / 1000);
 	l.downs = downs_of(folder, l.up);
 	add_statistics(&l, folder);
+	add_pauses(n, &l, name);
 	tell_port(n, name, &l);
 }
 
@@ -229,6 +243,7 @@ static void add_interface(struct net *n, struct look *l, const char *folder)
 	snprintf(n->covered[n->n_covered++], sizeof(n->covered[0]), "%s", name);
 	snprintf(of, sizeof(of), "%s" NET "/%s", n->config->root, name);
 	add_statistics(l, of);
+	add_pauses(n, l, name);
 }
 
 static void read_counters(struct look *l, const char *folder)
@@ -332,8 +347,8 @@ static int read_source(void *state, uint64_t now_ns, struct collect_out *out, st
 	n->out = out;
 	n->n_covered = 0;
 	n->any_ib = false;
-	n->up = n->known = 0;
-	n->sent = n->received = n->retries = 0;
+	n->up = n->known = n->paused = 0;
+	n->sent = n->received = n->retries = n->pauses = 0;
 	r = collect_each(each_device, n, "%s" IB, n->config->root);
 	if (r < 0 && r != -ENOENT)
 		return err_code(e, r, "read '%s" IB "'", n->config->root);
@@ -345,6 +360,8 @@ static int read_source(void *state, uint64_t now_ns, struct collect_out *out, st
 		out->metrics[METRIC_NET_SEND] = (float)(n->sent / seconds);
 		out->metrics[METRIC_NET_RECEIVE] = (float)(n->received / seconds);
 	}
+	if (seconds > 0 && n->paused)
+		out->metrics[METRIC_NET_PAUSE] = (float)(n->pauses / seconds);
 	if (seconds > 0)
 		out->metrics[METRIC_NET_RETRY] = (float)(n->retries / seconds);
 	n->before_ns = now_ns;

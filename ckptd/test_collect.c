@@ -179,7 +179,8 @@ static const struct collect_source port = {
 static const struct collect_source disk = {
 	.id = COLLECT_DISK, .open = open_any, .read = read_disk, .close = alloc_free};
 
-static int hold = -1; /* an eventfd: who hangs waits for it */
+static int hold = -1;  /* an eventfd: who hangs waits for it */
+static int freed = -1; /* one that is written to when it is closed */
 
 static int read_hanging(void *state, uint64_t now_ns, struct collect_out *out, struct err *e)
 {
@@ -192,8 +193,16 @@ static int read_hanging(void *state, uint64_t now_ns, struct collect_out *out, s
 	return read(hold, &n, sizeof(n)) == (ssize_t)sizeof(n) ? 0 : -EIO;
 }
 
+static void close_hanging(void *state)
+{
+	uint64_t one = 1;
+
+	alloc_free(state);
+	assert_int_equal(write(freed, &one, 8), 8);
+}
+
 static const struct collect_source hanging = {
-	.id = COLLECT_MEMORY, .open = open_any, .read = read_hanging, .close = alloc_free};
+	.id = COLLECT_MEMORY, .open = open_any, .read = read_hanging, .close = close_hanging};
 
 static int failures; /* how often read_failing fails */
 
@@ -313,6 +322,7 @@ static void test_what_hangs_is_told_of_and_nobody_waits(void **state)
 	uint64_t one = 1;
 
 	hold = eventfd(0, EFD_CLOEXEC);
+	freed = eventfd(0, EFD_CLOEXEC);
 	begin(w, two, 2);
 	until_said(w, "memory errors: a read has not come back");
 	ports = count(w, SAMPLE_LINK);
@@ -327,6 +337,7 @@ static void test_what_hangs_is_told_of_and_nobody_waits(void **state)
 		turn(w);
 	assert_int_equal(write(hold, &one, 8), 8);
 	w->collectors->ops->stop(w->collectors);
+	close(freed);
 	close(hold);
 }
 
@@ -338,6 +349,7 @@ static void test_stop_while_one_hangs(void **state)
 	uint64_t go = 1;
 
 	hold = eventfd(0, EFD_CLOEXEC);
+	freed = eventfd(0, EFD_CLOEXEC);
 	begin(w, one, 1);
 	until_said(w, "has not come back");
 	w->collectors->ops->stop(w->collectors);
@@ -345,8 +357,9 @@ static void test_stop_while_one_hangs(void **state)
 	collectors_free(w->collectors);
 	w->collectors = NULL;
 	assert_int_equal(write(hold, &go, 8), 8);
-	usleep(20000); /* lets it end, for who looks for leaks */
+	assert_int_equal(read(freed, &go, 8), 8); /* by the thread that was left behind */
 	assert_int_equal(count(w, SAMPLE_MEMORY), 0);
+	close(freed);
 	close(hold);
 }
 

@@ -5,9 +5,11 @@
 #include <config.h>
 
 #include <math.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "ckptd/collect_ethtool.h"
 #include "ckptd/test_collect_tree.h"
 
 static int setup(void **state)
@@ -224,6 +226,64 @@ static void test_tcp_retransmissions(void **state)
 	assert_true(isnan(t->out.metrics[METRIC_NET_SEND])); /* there is no port */
 }
 
+static bool sum_pauses(const char *const *names, uint64_t *ret)
+{
+	static char raw[16 * ETHTOOL_NAME_BYTES];
+	uint64_t values[16];
+	size_t n = 0;
+
+	memset(raw, 0, sizeof(raw));
+	for (; names[n]; n++) { /* a name of 32 bytes has no room for a NUL */
+		memcpy(raw + n * ETHTOOL_NAME_BYTES, names[n],
+		       strnlen(names[n], ETHTOOL_NAME_BYTES));
+		values[n] = 1ull << n;
+	}
+	return ethtool_sum_pause(raw, values, n, ret);
+}
+
+static void test_pause_frames(void **state)
+{
+	static const char *const mlx5[] = {"rx_packets",
+					   "rx_prio3_pause",
+					   "rx_prio3_pause_duration",
+					   "tx_prio3_pause",
+					   "rx_prio3_pause_transition",
+					   "rx_pause_ctrl_phy",
+					   "tx_pause_storm_warning_events",
+					   NULL};
+	static const char *const plain[] = {"rx_bytes", "rx_pause_frames", "tx_pause", NULL};
+	static const char *const none[] = {"rx_bytes", "prio3_0123456789_0123456789_pauspause",
+					   NULL};
+	uint64_t v = 0;
+
+	(void)state;
+	assert_true(sum_pauses(mlx5, &v));
+	assert_int_equal(v, 2 + 8);
+	assert_true(sum_pauses(plain, &v));
+	assert_int_equal(v, 2 + 4);
+	assert_false(sum_pauses(none, &v));
+	assert_false(ethtool_pause_frames("no such interface", &v));
+	assert_false(ethtool_pause_frames("an-interface-with-a-name-that-is-too-long", &v));
+	assert_false(ethtool_pause_frames("lo", &v)); /* it has none */
+}
+
+/* The real ones, whatever their drivers are: a count does not go down between two looks. */
+static void test_pause_frames_of_this_machine(void **state)
+{
+	struct if_nameindex *all = if_nameindex();
+
+	(void)state;
+	assert_non_null(all);
+	for (struct if_nameindex *i = all; i->if_name; i++) {
+		uint64_t before = 0, after = 0;
+
+		if (ethtool_pause_frames(i->if_name, &before) &&
+		    ethtool_pause_frames(i->if_name, &after))
+			assert_true(after >= before);
+	}
+	if_freenameindex(all);
+}
+
 static void test_ill_treated(void **state)
 {
 	struct tree *t = *state;
@@ -266,6 +326,8 @@ int main(void)
 		T(test_infiniband),
 		T(test_roce),
 		T(test_tcp_retransmissions),
+		T(test_pause_frames),
+		T(test_pause_frames_of_this_machine),
 		T(test_ill_treated),
 		T(test_more_ports_than_anybody_has),
 	};
