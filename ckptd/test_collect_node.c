@@ -181,6 +181,7 @@ static void test_edac_ill_treated(void **state)
 	char path[100];
 
 	put_edac(t);
+	tree_ill_treat(t);
 	for (int i = 0; i < 100; i++) { /* more controllers and modules than anybody has */
 		snprintf(path, sizeof(path), MC "mc%d/dimm%d/dimm_ce_count", i, i);
 		tree_put(t, path, "1");
@@ -189,7 +190,8 @@ static void test_edac_ill_treated(void **state)
 		snprintf(path, sizeof(path), MC "mc1/dimm%d/dimm_ce_count", i);
 		tree_put(t, path, "1");
 	}
-	tree_ill_treat(t);
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_non_null(tree_sample(t, SAMPLE_MEMORY));
 }
 
 /* ---- Files ---- */
