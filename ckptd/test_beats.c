@@ -84,6 +84,29 @@ static void test_looked_at(void **state)
 	assert_string_equal(beats_role(rank(t, 0)), "stage 0");
 }
 
+/* A program that is older than beats: it is given what it knows, and lives beside those that beat.
+ */
+static void test_older_program(void **state)
+{
+	struct node_test *t = *state;
+	struct err e = {0};
+	struct beat_now now;
+	uint64_t step;
+
+	begin_node(t);
+	assert_int_equal(hand_connect_as(&t->a, &t->host, 0), 0);
+	assert_int_equal(open_rank(&t->a, 0, 2, "run1"), 0);
+	assert_null(t->a.beats);
+	assert_false(beats_now(rank(t, 0), &now));
+	assert_string_equal(beats_role(rank(t, 0)), "");
+	join(t, &t->b, 1, 2, "run1");
+	assert_non_null(t->b.beats);
+	beat(&t->b, 1);
+	turn_until_told(t, 1);
+	assert_int_equal(beats_ask_save(the_job(t), &step, &e), -EAGAIN);
+	test_says(e.text, "rank 0");
+}
+
 /* Who gives a sample of now has heard all that was before it. */
 static void test_looked_at_before_other_samples(void **state)
 {
@@ -184,8 +207,11 @@ static void test_leave(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_looked_at), NODE_TEST(test_looked_at_before_other_samples),
-		NODE_TEST(test_ask_save),  NODE_TEST(test_ask_save_of_fast_steps),
+		NODE_TEST(test_looked_at),
+		NODE_TEST(test_older_program),
+		NODE_TEST(test_looked_at_before_other_samples),
+		NODE_TEST(test_ask_save),
+		NODE_TEST(test_ask_save_of_fast_steps),
 		NODE_TEST(test_leave),
 	};
 

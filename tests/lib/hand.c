@@ -143,7 +143,7 @@ int hand_ask_code(struct hand *k, Ckpt__Request *q)
 
 /* ---- Session ---- */
 
-int hand_connect(struct hand *k, struct host *h)
+int hand_connect_as(struct hand *k, struct host *h, uint64_t features)
 {
 	struct sockaddr_un a = { .sun_family = AF_UNIX };
 	Ckpt__Request q = CKPT__REQUEST__INIT;
@@ -156,11 +156,16 @@ int hand_connect(struct hand *k, struct host *h)
 	if (connect(k->fd, (struct sockaddr *)&a, sizeof(a)) < 0)
 		return fail(k, -errno, "connect");
 	hello.version_min = hello.version_max = SESSION_VERSION;
-	hello.features = SESSION_FEATURE_BEATS;
+	hello.features = features;
 	hello.program = (char *)"test by hand";
 	q.body_case = CKPT__REQUEST__BODY_HELLO;
 	q.hello = &hello;
 	return hand_ask_code(k, &q);
+}
+
+int hand_connect(struct hand *k, struct host *h)
+{
+	return hand_connect_as(k, h, SESSION_FEATURE_BEATS);
 }
 
 void hand_close(struct hand *k)
@@ -190,18 +195,19 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &o;
 	r = hand_ask(k, &q, &a);
-	if (r == 0 && a.n_fds == 2 && a.reply->open->beats) {
+	if (r == 0 && a.n_fds == 1u + (a.reply->open->beats != 0)) {
 		k->page = mmap(NULL, SESSION_PAGE_BYTES, PROT_READ, MAP_SHARED, a.fds[0], 0);
 		k->epoch = a.reply->open->epoch;
 		k->base_step = a.reply->open->has_base ? a.reply->open->base_step : HAND_BASE_NONE;
 		if (k->page == MAP_FAILED || k->page->magic != SESSION_PAGE_MAGIC)
 			r = fail(k, -EPROTO, "the session page is none");
-		k->beats = mmap(NULL, BEAT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
-				a.fds[1], 0);
-		if (k->beats == MAP_FAILED || k->beats->magic != BEAT_PAGE_MAGIC)
+		if (a.n_fds > 1)
+			k->beats = mmap(NULL, BEAT_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED,
+					a.fds[1], 0);
+		if (k->beats == MAP_FAILED || (k->beats && k->beats->magic != BEAT_PAGE_MAGIC))
 			r = fail(k, -EPROTO, "the beat page is none");
 	} else if (r == 0) {
-		r = fail(k, -EPROTO, "open: not two descriptors");
+		r = fail(k, -EPROTO, "open: not a descriptor for each page");
 	}
 	hand_answer_free(&a);
 	return r;

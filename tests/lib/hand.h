@@ -28,7 +28,7 @@ struct hand {
 	int fd;
 	uint64_t next_id;
 	struct session_page *page;
-	struct beat_page *beats; /* the one of its newest open */
+	struct beat_page *beats; /* the one of its newest open; NULL: it was given none */
 	uint8_t *slots[HAND_SLOTS_MAX];
 	uint32_t numbers[HAND_SLOTS_MAX];
 	size_t n_slots;
@@ -61,6 +61,8 @@ struct hand_loaded {
 };
 
 MUST_CHECK int hand_connect(struct hand *k, struct host *h);
+/* As a program that can do what these bits of Hello say. */
+MUST_CHECK int hand_connect_as(struct hand *k, struct host *h, uint64_t features);
 void hand_close(struct hand *k);
 MUST_CHECK int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world,
 			 const char *run);
