@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "model/trust.h"
 #include "tools/print.h"
 #include "tools/verbs.h"
 
@@ -164,6 +165,18 @@ static int take_small(const struct option_entry *o, uint32_t max, uint32_t *ret)
 	return r;
 }
 
+static int take_trust(const struct option_entry *o, uint32_t *ret)
+{
+	enum trust_level level;
+
+	if (!trust_parse(optarg, &level)) {
+		complain("--%s: '%.40s' is not latest, complete or verified", o->name, optarg);
+		return -EINVAL;
+	}
+	*ret = level;
+	return 0;
+}
+
 static int take_option(struct ctl *c, enum option_id id)
 {
 	const struct option_entry *o = &option_table[id];
@@ -182,6 +195,8 @@ static int take_option(struct ctl *c, enum option_id id)
 		return take_small(o, UINT32_MAX, &c->keep_last);
 	else if (id == OPTION_KEEP_EVERY)
 		return take_number(o, INT64_MAX, &c->keep_every);
+	else if (id == OPTION_MIN_TRUST)
+		return take_trust(o, &c->min_trust);
 	else if (id == OPTION_COMPRESS)
 		return take_small(o, LEVEL_MAX, &c->compress);
 	else if (id == OPTION_TIME)

@@ -37,6 +37,7 @@ struct ctl {
 	const char *format, *output, *as, *cast, *to; /* NULL: not given */
 	const char *torch;                            /* --torch; NULL: not given */
 	const char *step;                        /* --step: digits; NULL: not given */
+	uint32_t min_trust;                      /* --min-trust: enum trust_level */
 	const char *set;                         /* --set; NULL: not given */
 	uint64_t memory, shard_size;             /* bytes; 0: not given */
 	const char *to_data;                     /* NULL: not given */

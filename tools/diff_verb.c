@@ -248,11 +248,13 @@ static int run(const struct ctl *c, struct diff *d, uint64_t memory, struct err 
 int verb_diff(const struct ctl *c, struct err *e)
 {
 	uint64_t memory = c->memory ? c->memory : MEMORY_DEFAULT, part = max_u64(memory / 4, 1);
+	const struct reading_options o = {
+		.data = c->data, .least = (enum trust_level)c->min_trust, .memory = part};
 	struct diff d = {0};
-	int r = side_open(c->args[0], c->data, part, &d.a, e);
+	int r = side_open(c->args[0], &o, &d.a, e);
 
 	if (r == 0)
-		r = side_open(c->args[1], c->data, part, &d.b, e);
+		r = side_open(c->args[1], &o, &d.b, e);
 	if (r == 0)
 		r = run(c, &d, memory / 2, e);
 	diff_fini(&d);

@@ -246,3 +246,39 @@ int doc_find_checkpoint(json_t *job, const char *spec, bool for_deed, json_t **r
 	*ret = found;
 	return 0;
 }
+
+static bool is_trusted(const json_t *c, enum trust_level least)
+{
+	enum trust_level level;
+
+	return trust_parse(doc_text(c, "trust"), &level) && level >= least;
+}
+
+int doc_find_trusted(json_t *job, const char *spec, enum trust_level least, json_t **ret,
+		     struct err *e)
+{
+	json_t *c = NULL, *o;
+	size_t i;
+	int r = spec || least == TRUST_LATEST ? doc_find_checkpoint(job, spec, false, &c, e) : 0;
+
+	if (r < 0)
+		return r;
+	json_array_foreach(json_object_get(job, "checkpoints"), i, o)
+	{
+		if (c)
+			break;
+		if (is_trusted(o, least) && doc_is(o, "state", "committed") &&
+		    (doc_flag(o, "memory") ||
+		     (doc_is(o, "disk", "durable") && !doc_flag(o, "suspect"))))
+			c = o;
+	}
+	if (!c || (least > TRUST_LATEST && !is_trusted(c, least)))
+		return err_set(e, CKPT_ENOTFOUND,
+			       "%s%s of job '%s' is %s: 'ckptctl trust %s' shows what it has",
+			       spec ? "checkpoint " : "no checkpoint", spec ? spec : "",
+			       doc_text(job, "job"),
+			       spec ? doc_text(c, "trust") : trust_word(least),
+			       doc_text(job, "job"));
+	*ret = c;
+	return 0;
+}

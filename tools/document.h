@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/ids.h"
+#include "model/trust.h"
 
 /* What is not there, or of another type, reads as "", 0, false. */
 const char *doc_text(const json_t *o, const char *key);
@@ -38,6 +39,10 @@ MUST_CHECK int doc_only_job(json_t *doc, const char *name, json_t **ret, struct 
  */
 MUST_CHECK int doc_find_checkpoint(json_t *job, const char *spec, bool for_deed, json_t **ret,
 				   struct err *e);
+/* The same, to look at, of those that are trusted as much at least: without spec the newest that
+ * can be had; one that is named and is not trusted as much is CKPT_ENOTFOUND. */
+MUST_CHECK int doc_find_trusted(json_t *job, const char *spec, enum trust_level least, json_t **ret,
+				struct err *e);
 /* "STEP" or "STEP.ATTEMPT"; *ret_hex points behind the dot, "" without one. */
 MUST_CHECK int spec_parse(const char *spec, uint64_t *ret_step, const char **ret_hex,
 			  struct err *e);

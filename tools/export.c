@@ -187,6 +187,7 @@ int verb_export(const struct ctl *c, struct err *e)
 	uint64_t memory = c->memory ? c->memory : MEMORY_DEFAULT;
 	struct reading_options o = {.data = c->data,
 				    .job = c->args[0],
+				    .least = (enum trust_level)c->min_trust,
 				    .step = c->n_args > 1 ? c->args[1] : NULL,
 				    .memory = max_u64(memory / 2, 1)};
 	struct exporting x = {.output = c->output,

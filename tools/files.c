@@ -408,18 +408,35 @@ int data_read_jobs(struct data *d, const char *job, struct err *e)
 	return 0;
 }
 
+/* What the job went back behind comes after all others (I5). */
+static bool is_newer(const struct data_checkpoint *c, const struct data_checkpoint *than)
+{
+	bool c_passed = c->logged && (c->logged->trust & TRUST_PASSED);
+	bool than_passed = than->logged && (than->logged->trust & TRUST_PASSED);
+
+	if (c_passed != than_passed)
+		return than_passed;
+	if (c->commit.incarnation != than->commit.incarnation)
+		return c->commit.incarnation > than->commit.incarnation;
+	return c->commit.record_n > than->commit.record_n;
+}
+
 const struct data_checkpoint *data_latest(const struct data_job *j)
+{
+	return data_trusted(j, TRUST_LATEST);
+}
+
+const struct data_checkpoint *data_trusted(const struct data_job *j, enum trust_level least)
 {
 	const struct data_checkpoint *best = NULL;
 
 	for (size_t i = 0; i < j->n_checkpoints; i++) {
 		const struct data_checkpoint *c = &j->checkpoints[i];
 
-		if (c->state != FILES_DURABLE && c->state != FILES_UNLOGGED)
+		if ((c->state != FILES_DURABLE && c->state != FILES_UNLOGGED) ||
+		    !trust_reaches(c->logged ? c->logged->trust : TRUST_LATEST, least))
 			continue;
-		if (!best || c->commit.incarnation > best->commit.incarnation ||
-		    (c->commit.incarnation == best->commit.incarnation &&
-		     c->commit.record_n > best->commit.record_n))
+		if (!best || is_newer(c, best))
 			best = c;
 	}
 	return best;

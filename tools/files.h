@@ -9,6 +9,7 @@
 #include <limits.h>
 
 #include "coord/record.h"
+#include "model/trust.h"
 #include "storage/commit_file.h"
 #include "tools/ctl.h"
 
@@ -66,8 +67,10 @@ void data_close(struct data *d);
  */
 MUST_CHECK int data_read_jobs(struct data *d, const char *job, struct err *e);
 
-/* What a ckptd that has nothing in memory would have the next launch load; NULL: nothing. */
+/* What a ckptd that has nothing in memory would have the next launch load; NULL: nothing. And one
+ * that asks for this level of trust; what no log knows is trusted no further than latest. */
 const struct data_checkpoint *data_latest(const struct data_job *j);
+const struct data_checkpoint *data_trusted(const struct data_job *j, enum trust_level least);
 /* The base of the job's newest epoch, by the log. */
 bool data_is_base(const struct data_job *j, const struct history_commit *h);
 /* Commits that are newer than all on disk: in memory, if anywhere. */

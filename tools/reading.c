@@ -62,8 +62,19 @@ static bool is_usable(const struct data_checkpoint *c)
 	return c->state == FILES_DURABLE || c->state == FILES_UNLOGGED;
 }
 
-static int no_checkpoint(const struct reading *r, const char *spec, struct err *e)
+static uint32_t trust_of(const struct data_checkpoint *c)
 {
+	return c->logged ? c->logged->trust : TRUST_LATEST;
+}
+
+static int no_checkpoint(const struct reading *r, const char *spec, enum trust_level least,
+			 struct err *e)
+{
+	if (!spec && least > TRUST_LATEST && data_latest(r->job))
+		return err_set(e, CKPT_ENOTFOUND,
+			       "job '%s' has no durable checkpoint that is %s: 'ckptctl trust %s' "
+			       "shows what it has",
+			       r->job->name, trust_word(least), r->job->name);
 	if (!spec)
 		return err_set(e, CKPT_ENOTFOUND,
 			       "job '%s' has no durable checkpoint in '%.150s': what is only in "
@@ -86,7 +97,7 @@ static int choose(struct reading *r, const struct reading_options *o, struct err
 		rc = spec_parse(o->step, &step, &hex, e);
 	if (rc < 0)
 		return rc;
-	r->checkpoint = o->step ? NULL : data_latest(r->job);
+	r->checkpoint = o->step ? NULL : data_trusted(r->job, o->least);
 	for (size_t i = 0; o->step && i < r->job->n_checkpoints; i++) {
 		const struct data_checkpoint *c = &r->job->checkpoints[i];
 
@@ -104,7 +115,12 @@ static int choose(struct reading *r, const struct reading_options *o, struct err
 	if (!r->checkpoint && found)
 		return err_set(e, found->why.code, "checkpoint %.60s of job '%s': %s", o->step,
 			       r->job->name, found->why.text);
-	return r->checkpoint ? 0 : no_checkpoint(r, o->step, e);
+	if (r->checkpoint && o->least > TRUST_LATEST &&
+	    !trust_reaches(trust_of(r->checkpoint), o->least))
+		return err_set(e, CKPT_ENOTFOUND, "checkpoint %.60s of job '%s' is %s, not %s",
+			       o->step, r->job->name, trust_word(trust_of(r->checkpoint)),
+			       trust_word(o->least));
+	return r->checkpoint ? 0 : no_checkpoint(r, o->step, o->least, e);
 }
 
 /* ---- Ranks ---- */

@@ -14,6 +14,7 @@
 #ifndef TOOLS_READING_H
 #define TOOLS_READING_H
 
+#include "model/trust.h"
 #include "model/table.h"
 #include "storage/commit_file.h"
 #include "tools/files.h"
@@ -24,6 +25,7 @@ struct reading_options {
 	const char *data;  /* as for data_open(); NULL: found */
 	const char *job;   /* name or id */
 	const char *step;  /* "120", "120.3fa9" or NULL: the newest durable one */
+	enum trust_level least; /* that it is to be trusted with */
 	uint64_t memory;   /* bytes of buffers; 0: 64 MiB */
 	uint64_t tables;   /* bytes of rank tables that stay in memory beside those of the fetch
 			      that runs; 0: all of them */

@@ -212,6 +212,7 @@ static int reshard(const struct ctl *c, struct reshard *x, struct err *e)
 	const struct reading_options o = {
 		.data = c->data,
 		.job = c->args[0],
+		.least = (enum trust_level)c->min_trust,
 		.step = c->n_args > 1 ? c->args[1] : NULL,
 		.tables = (c->memory ? c->memory : MEMORY_DEFAULT) / TABLES_SHARE,
 	};

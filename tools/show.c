@@ -69,7 +69,8 @@ static int show_document(const struct ctl *ctl, json_t **ret, struct err *e)
 	if (r == 0)
 		r = doc_only_job(doc, ctl->args[0], &job, e);
 	if (r == 0)
-		r = doc_find_checkpoint(job, ctl->n_args > 1 ? ctl->args[1] : NULL, false, &c, e);
+		r = doc_find_trusted(job, ctl->n_args > 1 ? ctl->args[1] : NULL,
+				     (enum trust_level)ctl->min_trust, &c, e);
 	if (r < 0) {
 		json_decref(doc);
 		return r;

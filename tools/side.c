@@ -26,10 +26,10 @@ static int open_files(const char *path, struct source **ret, struct err *e)
 		       path);
 }
 
-int side_open(const char *word, const char *data, uint64_t memory, struct source **ret,
+int side_open(const char *word, const struct reading_options *given, struct source **ret,
 	      struct err *e)
 {
-	struct reading_options o = {.data = data, .memory = memory};
+	struct reading_options o = *given;
 	const char *colon = strrchr(word, ':'), *at;
 	char folder[PATH_MAX], job[CKPT_JOB_MAX + 1];
 	size_t len;

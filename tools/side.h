@@ -12,8 +12,8 @@
 
 #include "tools/source.h"
 
-/* data: as for data_open(), where the word names no folder. memory: bytes of its buffers. */
-MUST_CHECK int side_open(const char *word, const char *data, uint64_t memory, struct source **ret,
+/* By o, but for job and step; data: where the word names no folder. */
+MUST_CHECK int side_open(const char *word, const struct reading_options *o, struct source **ret,
 			 struct err *e);
 /* {path} or {job, id, step, attempt}: word is as it was given. */
 json_t *side_json(const struct source *s, const char *word);

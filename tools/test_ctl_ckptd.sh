@@ -117,6 +117,13 @@ run 0 trust run7 50 --set verified --socket "$sock"
 says out "step 50 is verified"
 run 0 trust run7 --data "$data"
 grep -Eq '^ *50 .* verified +\?' "$dir/out" || fail "trust: $(cat "$dir/out")"
+run 0 show run7 --min-trust verified --socket "$sock" --json
+json 'assert d["checkpoint"]["step"] == 50'
+run 0 export run7 --min-trust verified --data "$data" --output "$dir/trusted.safetensors"
+run 2 export run7 20 --min-trust verified --data "$data" --output "$dir/trusted.safetensors" --yes
+run 0 diff run7 run7@50 --min-trust verified --data "$data"
+run 2 show run7 --min-trust much --socket "$sock"
+says err "'much' is not latest, complete or verified"
 run 2 trust run7 50 --set complete --socket "$sock"
 says err "can be said to be 'verified' or 'bad'"
 run 2 trust run7 --set bad --socket "$sock"
