@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "ckptd/goodput.h"
 #include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
@@ -192,6 +193,7 @@ static json_t *job_json(struct job *j)
 		json_object_set_new(o, "replica_step", json_integer((json_int_t)j->replica_step));
 		json_object_set_new(o, "replica_text", json_string(j->replica_text));
 	}
+	json_object_set_new(o, "goodput", goodput_json(j));
 	if (j->stale_alarms)
 		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
 	if (j->overlap_alarms) {

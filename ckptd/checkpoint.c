@@ -33,6 +33,7 @@
 #include "base/fault.h"
 #include "ckptd/agreeing.h"
 #include "ckptd/digesting.h"
+#include "ckptd/goodput.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
@@ -266,6 +267,7 @@ static int seal_attempt(struct member *m, const struct seal_request *r, struct c
 		if (err < 0)
 			return err_code(e, err, "step %llu", (unsigned long long)r->step);
 		c->try_number = r->try_number;
+		c->begun_ns = loop_now(j->node->env.loop);
 		timer_arm(j->node->env.loop, &c->timeout,
 			  loop_now(j->node->env.loop) + j->node->options.attempt_timeout_ns);
 	}
@@ -586,6 +588,7 @@ static void commit_done(void *arg, int status)
 	c->agreed = CP_COMMITTED;
 	c->record_n = j->history.next_n - 1;
 	c->wall_ns = j->history.commits[j->history.n_commits - 1].wall_ns;
+	goodput_was_committed(c);
 	trust_committed(c);
 	stale_check(c);
 }

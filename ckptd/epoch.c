@@ -31,6 +31,7 @@
 #include "base/fault.h"
 #include "ckptd/acting.h"
 #include "ckptd/beats.h"
+#include "ckptd/goodput.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
@@ -435,6 +436,7 @@ static void epoch_appended(void *arg, int status)
 	j->epoch_over = false;
 	j->asked_trust = o->least;
 	trust_epoch(j);
+	goodput_epoch_opened(j);
 	if (new_run && strcmp(o->reason, "new run") == 0) {
 		drop_old_run(j);
 		j->run_closed = false;

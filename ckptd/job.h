@@ -25,6 +25,7 @@
 #include "ckptd/ledger.h"
 #include "ckptd/node.h"
 #include "coord/record.h"
+#include "detect/goodput.h"
 #include "model/declaration.h"
 #include "model/trust.h"
 #include "storage/commit_file.h"
@@ -112,6 +113,7 @@ struct checkpoint {
 	bool rereading;             /* one of works reads its files, and no memory */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
 	bool off_line;                   /* the job does not go on from it */
+	uint64_t begun_ns;               /* first sealed, loop's clock; 0: in an earlier life */
 	uint64_t committed_ns;           /* loop's clock; 0: in an earlier life */
 	uint64_t healthy_from;           /* steps above it count for it */
 	bool stuck;                 /* its free record was refused: the next start tries again */
@@ -240,6 +242,7 @@ struct job {
 	bool retaining;
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
+	struct goodput goodput;
 	uint64_t progress; /* newest step that it is known to have finished in this epoch */
 	uint64_t troubles[TROUBLES_MAX]; /* verdicts that stand against its state: trust.c */
 	uint32_t n_troubles;

@@ -270,6 +270,8 @@ void member_left(struct member *m, enum member_end how)
 		watching_bye(m);
 	else
 		watching_ended(m);
+	if (how == MEMBER_ENDED)
+		goodput_failed(&j->goodput, loop_now(j->node->env.loop));
 	end_credit_request(m);
 	preparing_cancel(m);
 	if (m->session)
@@ -280,8 +282,10 @@ void member_left(struct member *m, enum member_end how)
 	member_free(m);
 	if (how == MEMBER_ENDED)
 		job_tell(j, 6, "process of rank %u ended", rank);
-	if (how == MEMBER_BYE && list_empty(&j->members))
+	if (how == MEMBER_BYE && list_empty(&j->members)) {
+		goodput_over(&j->goodput, loop_now(j->node->env.loop));
 		watching_over(j);
+	}
 	checkpoint_member_gone(j, rank);
 }
 

@@ -27,6 +27,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/goodput.h"
 #include "ckptd/indexing.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
@@ -297,6 +298,7 @@ static void publish_done(struct work *w)
 		return;
 	}
 	c->durable = DUR_DONE;
+	goodput_was_durable(c);
 	c->reason[0] = '\0';
 	j->disk_text[0] = '\0';
 	c->commit = t->commit;

@@ -166,6 +166,7 @@ void trust_committed(struct checkpoint *c)
 
 void trust_progress(struct job *j, uint64_t step)
 {
+	goodput_step(&j->goodput, loop_now(j->node->env.loop), step);
 	if (step <= j->progress)
 		return;
 	j->progress = step;

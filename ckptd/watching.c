@@ -24,6 +24,7 @@
 #include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
+#include "ckptd/goodput.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
 #include "ckptd/trust.h"
@@ -176,6 +177,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 	char words[SUBJECT_WORDS_MAX + VERDICT_WORDS_MAX + 64];
 
 	trust_verdict(n, watching_job(n, v->subject.job), v);
+	goodput_verdict(watching_job(n, v->subject.job), v);
 	verdict_sentence(n, v, words, sizeof(words));
 	events_post(n->events, EVENT_VERDICT,
 		    !alarm ? 6
@@ -231,6 +233,7 @@ void node_sample(struct node *n, const struct sample *s)
 	if (copy.time_ns < w->last_ns)
 		copy.time_ns = w->last_ns;
 	w->last_ns = copy.time_ns;
+	goodput_sample(watching_job(n, copy.job), &copy);
 	if (copy.kind == SAMPLE_NAME)
 		keep_name(w, &copy);
 	if (n->env.record)

@@ -124,6 +124,14 @@ run 2 export run7 20 --min-trust verified --data "$data" --output "$dir/trusted.
 run 0 diff run7 run7@50 --min-trust verified --data "$data"
 run 2 show run7 --min-trust much --socket "$sock"
 says err "'much' is not latest, complete or verified"
+run 0 goodput run7 --socket "$sock" --json
+json 'g = d["goodput"]; s = g["seconds"]; assert g["steps"] >= 50 and s["training"] > 0 and 0 < g["share"] <= 1
+m, k = g["advice"]; assert m["tier"] == "memory" and k["tier"] == "disk" and m["latency_s"] > 0 and k["latency_s"] > 0
+assert m["failures"] == k["failures"] == 0 and m["interval_s"] > 0 and 86000 < m["mtbf_s"] < 90000 and m["seen"] < 0.1
+assert abs(s["training"] / sum(s.values()) - g["share"]) < 1e-6'
+run 0 goodput run7 --socket "$sock"
+says out "of the time that it was running"
+says out "save every"
 run 2 trust run7 50 --set complete --socket "$sock"
 says err "can be said to be 'verified' or 'bad'"
 run 2 trust run7 --set bad --socket "$sock"

@@ -118,6 +118,8 @@ const struct verb verb_table[] = {
 	{"undrain", "[REASON]", 0, 1, DEED, verb_undrain, "new opens again", NULL},
 	{"policy", "[CLASS CAUSE [SUBJECT]]", 0, 3, DEED | BIT(DRY_RUN), verb_policy,
 	 "what is done about verdicts, or would be about this one", NULL},
+	{"goodput", "JOB", 1, 1, DEED, verb_goodput,
+	 "what its time went to, and how often it should save", NULL},
 	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with", NULL},
 	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files", NULL},
 	{0},

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <config.h>
+
+#include "detect/goodput.h"
+
+#include "tests/lib/test.h"
+
+#define S 1000000000ull
+
+static void assert_sums(const struct goodput *g, uint64_t all_s)
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < GOODPUT_COUNT; i++)
+		sum += g->ns[i];
+	assert_int_equal(sum, all_s * S); /* every second went somewhere, once */
+}
+
+/* A run that saves twice, dies, goes back to the second, and ends. */
+static void test_a_failure(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_epoch(&g, 100 * S, false, 0, false);
+	goodput_step(&g, 110 * S, 1);
+	goodput_save(&g, 200 * S, true);
+	goodput_save(&g, 202 * S, false);
+	goodput_committed(&g, 203 * S, 10, 3 * S);
+	goodput_committed(&g, 303 * S, 20, 3 * S);
+	goodput_durable(&g, 40 * S);
+	goodput_step(&g, 340 * S, 24);
+	goodput_failed(&g, 350 * S); /* 47 s behind the commit */
+	goodput_epoch(&g, 370 * S, true, 20, true);
+	goodput_epoch(&g, 380 * S, true, 20, true); /* another rank came late */
+	goodput_step(&g, 400 * S, 21);
+	goodput_over(&g, 500 * S);
+	goodput_epoch(&g, 900 * S, true, 20, false);
+	assert_int_equal(g.ns[GOODPUT_RESTART], (10 + 30 + 20) * S);
+	assert_int_equal(g.ns[GOODPUT_STALL], 2 * S);
+	assert_int_equal(g.ns[GOODPUT_AWAY], 400 * S);
+	/* The second launch began at 20 too: what came behind it was lost as well. */
+	assert_int_equal(g.ns[GOODPUT_REWORK], (47 + 100) * S);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], (90 + 1 + 100) * S);
+	assert_sums(&g, 800);
+	assert_int_equal(g.failures[0], 1);
+	assert_int_equal(g.failures[1], 0); /* it had ended on purpose */
+	assert_int_equal(g.steps, 20);
+	assert_int_equal(g.stall.n, 1);
+	assert_int_equal(g.latency[0].n, 2);
+	assert_true(goodput_share(&g) > 0.47 && goodput_share(&g) < 0.48); /* 191 of 400 */
+}
+
+static void test_alarms(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_epoch(&g, 0, false, 0, false);
+	goodput_step(&g, 10 * S, 1);
+	goodput_alarm(&g, 100 * S, GOODPUT_HUNG, true, 80 * S);
+	goodput_alarm(&g, 110 * S, GOODPUT_HUNG, true, 80 * S); /* told again */
+	goodput_alarm(&g, 150 * S, GOODPUT_HUNG, false, 0);
+	goodput_alarm(&g, 160 * S, GOODPUT_SLOW, true, 160 * S);
+	goodput_advance(&g, 200 * S);
+	goodput_advance(&g, 190 * S); /* late news changes nothing */
+	assert_int_equal(g.ns[GOODPUT_HUNG], 70 * S);
+	assert_int_equal(g.ns[GOODPUT_SLOW], 40 * S);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 80 * S);
+	assert_sums(&g, 200);
+	assert_string_equal(goodput_word(GOODPUT_HUNG), "hung");
+}
+
+/* Nothing was told: nothing is known, and nothing is lost. */
+static void test_before_it_begins(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_step(&g, 5 * S, 7);
+	goodput_committed(&g, 6 * S, 8, S);
+	goodput_failed(&g, 9 * S);
+	assert_sums(&g, 0);
+	assert_true(goodput_share(&g) == 1);
+	goodput_epoch(&g, 20 * S, true, 1000, true); /* of before */
+	assert_int_equal(g.failures[0], 0);
+	for (uint64_t i = 0; i < 3 * GOODPUT_MARKS; i++)
+		goodput_committed(&g, (21 + i) * S, 1001 + i, S);
+	goodput_epoch(&g, 300 * S, true, 1000, false); /* its mark is forgotten */
+	assert_int_equal(g.ns[GOODPUT_REWORK], 0);
+	assert_int_equal(g.failures[1], 1);
+	assert_int_equal(g.steps, 0);
+	assert_sums(&g, 280);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_failure),
+		cmocka_unit_test(test_alarms),
+		cmocka_unit_test(test_before_it_begins),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

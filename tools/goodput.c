@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * goodput.c - `ckptctl goodput`: what the time of a job went to, and how often it should save.
+ */
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tools/ctl.h"
+#include "tools/document.h"
+#include "tools/print.h"
+
+static double number(const json_t *o, const char *key)
+{
+	return json_number_value(json_object_get(o, key));
+}
+
+/* "12.3 s", "4.5 min", "6.7 h" */
+static const char *duration(char *buf, size_t size, double s)
+{
+	if (s < 120)
+		snprintf(buf, size, "%.1f s", s);
+	else if (s < 7200)
+		snprintf(buf, size, "%.1f min", s / 60);
+	else
+		snprintf(buf, size, "%.1f h", s / 3600);
+	return buf;
+}
+
+static void print_advice(const json_t *a)
+{
+	char every[TEXT_MAX], often[TEXT_MAX], rarely[TEXT_MAX], mtbf[TEXT_MAX];
+
+	duration(every, sizeof(every), number(a, "interval_s"));
+	duration(often, sizeof(often), number(a, "often_s"));
+	duration(rarely, sizeof(rarely), number(a, "rarely_s"));
+	duration(mtbf, sizeof(mtbf), number(a, "mtbf_s"));
+	say("%-9s save every %s%s (%s to %s): %s", doc_text(a, "tier"), every,
+	    doc_is(a, "why", "bound") ? ", as often as can be" : "", often, rarely,
+	    doc_is(a, "why", "joint") ? "one interval for both tiers" : "its own");
+	say("          stall %.3f s, latency %.2f s, restart %.1f s; %" PRIu64
+	    " failures, one each %s, of which %.0f %% was seen here; loss %.2f %%",
+	    number(a, "stall_s"), number(a, "latency_s"), number(a, "restart_s"),
+	    doc_number(a, "failures"), mtbf, 100 * number(a, "seen"), 100 * number(a, "loss"));
+}
+
+static int print_goodput(const json_t *g)
+{
+	struct table *t = table_new("CAUSE SECONDS> SHARE>");
+	const json_t *spent = json_object_get(g, "seconds");
+	const char *cause;
+	double all = 0;
+	json_t *v;
+	size_t i;
+	int r;
+
+	json_object_foreach((json_t *)spent, cause, v) all += json_number_value(v);
+	say("goodput   %.2f %% of the time that it was running, %" PRIu64 " steps",
+	    100 * number(g, "share"), doc_number(g, "steps"));
+	json_object_foreach((json_t *)spent, cause, v)
+	{
+		table_cell(t, "%s", cause);
+		table_cell(t, "%.1f", json_number_value(v));
+		table_cell(t, "%.2f %%", all > 0 ? 100 * json_number_value(v) / all : 0);
+	}
+	r = table_end(t);
+	json_array_foreach(json_object_get(g, "advice"), i, v) print_advice(v);
+	return r;
+}
+
+int verb_goodput(const struct ctl *c, struct err *e)
+{
+	struct ctl ask = *c;
+	json_t *doc = NULL, *job = NULL, *g = NULL;
+	int r;
+
+	ask.data = NULL; /* ckptd alone knows */
+	r = status_document(&ask, c->args[0], &doc, e);
+	if (r == 0)
+		r = doc_only_job(doc, c->args[0], &job, e);
+	if (r == 0)
+		g = json_object_get(job, "goodput");
+	if (r == 0 && !g)
+		r = err_set(e, CKPT_EVERSION, "this ckptd does not keep it: it is older");
+	if (r == 0 && c->json)
+		print_json(json_pack("{s:i, s:s, s:O, s:O, s:O}", "schema", 2, "source", "daemon",
+				     "job", json_object_get(job, "job"), "id",
+				     json_object_get(job, "id"), "goodput", g));
+	else if (r == 0)
+		r = print_goodput(g);
+	json_decref(doc);
+	return r < 0 ? r : EXIT_FINE;
+}
