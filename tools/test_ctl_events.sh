@@ -117,7 +117,7 @@ chmod +x "$dir/check"
 cat >"$dir/policy.tsv" <<'TSV'
 *	*	note	*	*	*	*	record	-	-
 dead	*	alarm	rank	*	*	*	checkpoint+mark-suspect+validate+restore	-	1h
-*	check-failed	alarm	*	*	*	*	drain	-	-
+*	check-failed	alarm	*	*	*	*	record	-	-
 TSV
 cat >"$dir/ckptd.conf" <<CONF
 [checkpoint]
@@ -135,7 +135,7 @@ start_with_policy
 run 0 policy --socket "$sock"
 says out "checkpoint+mark-suspect+validate+restore"
 says out "from $dir/policy.tsv"
-run 0 policy dead process-ended lm:0 --dry-run --socket "$sock"
+run 0 policy dead process-ended --dry-run --socket "$sock"
 says out "would do: record"
 run 2 policy dead hurrah --socket "$sock"
 says err "'dead hurrah' is no verdict"
@@ -236,6 +236,7 @@ grep -q "^[0-9.]* exit node=0 job=1 rank=0 how=signal value=9" "$dir/record" || 
 # What collectors would say, where samples can be injected.
 if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	mkfifo "$dir/inject"
+	sed -i 's/\(check-failed.*\)record/\1drain/' "$dir/policy.tsv"
 	export CKPTD_INJECT="$dir/inject"
 	start_with_policy
 	unset CKPTD_INJECT
