@@ -159,12 +159,27 @@ static void add_distances(struct odd_node *const *nodes, size_t n, int m, struct
 	}
 }
 
-static void learn(struct odd_node *o)
+static bool is_new(const struct odd_node *o, bool mixed)
 {
-	float weight = o->n_learned < 60 ? 1.0f / (float)(o->n_learned + 4) : 1.0f / 64;
+	return mixed && o->n_learned < ODD_MIXED_LEARN;
+}
+
+/* In a mixed group deviations are from what is usual; else from the others, so that nothing large
+ * is ever usual. */
+static bool may_learn(const struct odd_node *o, int m, bool mixed)
+{
+	if (is_new(o, mixed))
+		return true;
+	return fabsf(mixed ? o->z[m] - o->usual[m] : o->z[m]) < LEARN_BELOW;
+}
+
+static void learn(struct odd_node *o, bool mixed)
+{
+	float weight =
+		o->n_learned < 60 ? 1.0f / (float)(o->n_learned + (mixed ? 1 : 4)) : 1.0f / 64;
 
 	for (int m = 0; m < METRIC_COUNT; m++)
-		if (!isnan(o->z[m]) && fabsf(o->z[m]) < LEARN_BELOW)
+		if (!isnan(o->z[m]) && may_learn(o, m, mixed))
 			o->usual[m] += weight * (o->z[m] - o->usual[m]);
 	o->n_learned++;
 }
@@ -202,7 +217,7 @@ static bool stands_out(const struct odd_node *o, float part, uint64_t now_ns)
 	return is_fresh(o, now_ns) && o->score >= part * o->threshold && deviates(o);
 }
 
-static void judge_one(struct odd_node *o, bool candidate, uint64_t now_ns)
+static void judge_one(struct odd_node *o, bool candidate, bool mixed, uint64_t now_ns)
 {
 	if (candidate) {
 		o->missed = 0;
@@ -213,10 +228,10 @@ static void judge_one(struct odd_node *o, bool candidate, uint64_t now_ns)
 		o->missed = 0;
 	}
 	if (!candidate && !o->since_ns)
-		learn(o);
+		learn(o, mixed);
 }
 
-void odd_judge(struct odd_node *const *nodes, size_t n, uint64_t group, float *scratch,
+void odd_judge(struct odd_node *const *nodes, size_t n, uint64_t group, bool mixed, float *scratch,
 	       uint64_t now_ns)
 {
 	struct at *order = (struct at *)(void *)scratch;
@@ -241,10 +256,13 @@ void odd_judge(struct odd_node *const *nodes, size_t n, uint64_t group, float *s
 	if (metrics) {
 		compare_scores(nodes, n, metrics, scratch, now_ns);
 		for (size_t i = 0; i < n; i++)
-			nearly += stands_out(nodes[i], 0.5f, now_ns);
+			nearly += stands_out(nodes[i], 0.25f, now_ns);
 	}
 	for (size_t i = 0; i < n; i++)
-		judge_one(nodes[i], nearly * CROWD <= n && stands_out(nodes[i], 1, now_ns), now_ns);
+		judge_one(nodes[i],
+			  nearly * CROWD <= n && !is_new(nodes[i], mixed) &&
+				  stands_out(nodes[i], 1, now_ns),
+			  mixed, now_ns);
 }
 
 /* ---- What to say of it ---- */

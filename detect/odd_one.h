@@ -30,6 +30,8 @@
 #define ODD_STALE_NS  (UINT64_C(60) * 1000000000) /* measurements are too old */
 #define ODD_WELL      6 /* judgements without, until it is like the others again */
 
+#define ODD_MIXED_LEARN 30
+
 struct odd_node {
 	float y[METRIC_COUNT];     /* smoothed, on the metric's scale; NaN: not known */
 	float raw[METRIC_COUNT];   /* the last ones as they were measured */
@@ -50,8 +52,9 @@ void odd_add(struct odd_node *n, const float *metrics, uint64_t now_ns);
 /* Room for odd_judge() over n nodes, in floats. */
 #define ODD_SCRATCH(n) (4 * (size_t)(n))
 /* One judgement, every 10 s or so, of the nodes of one group; group: a number that changes when
- * the kind of work does, then what is usual is learned anew. */
-void odd_judge(struct odd_node *const *nodes, size_t n, uint64_t group, float *scratch,
+ * the kind of work does, then what is usual is learned anew. mixed: they do not quite do the same
+ * work: what they are in the first ODD_MIXED_LEARN judgements is usual, whatever it is. */
+void odd_judge(struct odd_node *const *nodes, size_t n, uint64_t group, bool mixed, float *scratch,
 	       uint64_t now_ns);
 
 static inline bool odd_is_odd(const struct odd_node *n, uint64_t now_ns)

@@ -36,6 +36,7 @@ struct mine_job {
 };
 struct place {
 	uint64_t group;
+	bool mixed;
 	struct node *node;
 };
 struct mine {
@@ -160,14 +161,14 @@ static double slowed(const struct detector *d, struct job *j)
 	return (double)window_median(&m->newest) / m->usual.mean;
 }
 
-/* Somebody else of its job is known to be slow. */
-static bool is_explained(const struct detector *d, const struct job *j, const struct node *n)
+/* It is known who of its job is slow, and was told. */
+static bool is_explained(const struct detector *d, const struct job *j)
 {
 	for (size_t i = 0; i < d->verdicts.n; i++) {
 		const struct verdict *v = &d->verdicts.standing[i];
 		const struct node *other = known_node(d, v->subject.node);
 
-		if (v->cause == CAUSE_STRAGGLER && other && other != n && job_of(d, other) == j)
+		if (v->cause == CAUSE_STRAGGLER && other && job_of(d, other) == j)
 			return true;
 	}
 	return false;
@@ -242,7 +243,7 @@ static void look_at(struct detector *d, struct node *n)
 		JOB_OWN(d, j, odd_one, struct mine_job)->suspects += m->odd.since_ns != 0;
 	if (odd_is_odd(&m->odd, d->now_ns))
 		accuse_odd(d, n,
-			   odd_is_slowness(&m->odd) || (times >= SLOWED && !is_explained(d, j, n)),
+			   odd_is_slowness(&m->odd) || (times >= SLOWED && !is_explained(d, j)),
 			   times);
 	else if (odd_is_well(&m->odd))
 		forgive(d, n, "it is like the others again");
@@ -260,7 +261,7 @@ static size_t gather(struct detector *d, struct place *places)
 			continue;
 		group = kind_of_work(d, node);
 		if (group)
-			places[n++] = (struct place){group, node};
+			places[n++] = (struct place){.group = group, .node = node};
 		else if (own(d, node)->accused || own(d, node)->odd.since_ns) {
 			forgive(d, node, "it does no work now");
 			own(d, node)->odd.since_ns = 0;
@@ -268,6 +269,30 @@ static size_t gather(struct detector *d, struct place *places)
 	}
 	qsort(places, n, sizeof(*places), by_group);
 	return n;
+}
+
+static size_t end_of_group(const struct place *places, size_t n, size_t i)
+{
+	size_t end = i;
+
+	while (end < n && places[end].group == places[i].group)
+		end++;
+	return end;
+}
+
+/* Nodes with too few of their like are compared with other such nodes of the same job. */
+static void mix_small_groups(const struct detector *d, struct place *places, size_t n)
+{
+	size_t end;
+
+	for (size_t i = 0; i < n; i = end) {
+		end = end_of_group(places, n, i);
+		for (size_t k = i; k < end && end - i < ODD_PEERS_MIN; k++) {
+			places[k].mixed = true;
+			places[k].group = mix(~(uint64_t)job_of(d, places[k].node)->number);
+		}
+	}
+	qsort(places, n, sizeof(*places), by_group);
 }
 
 static void tick(struct detector *d)
@@ -278,10 +303,13 @@ static void tick(struct detector *d)
 	for (uint32_t i = 0; i < d->options.jobs_max; i++)
 		if (d->jobs[i])
 			JOB_OWN(d, d->jobs[i], odd_one, struct mine_job)->suspects = 0;
+	mix_small_groups(d, m->places, n);
 	for (size_t i = 0; i < n; i = end) {
-		for (end = i; end < n && m->places[end].group == m->places[i].group; end++)
-			m->group[end - i] = &own(d, m->places[end].node)->odd;
-		odd_judge(m->group, end - i, m->places[i].group, m->scratch, d->now_ns);
+		end = end_of_group(m->places, n, i);
+		for (size_t k = i; k < end; k++)
+			m->group[k - i] = &own(d, m->places[k].node)->odd;
+		odd_judge(m->group, end - i, m->places[i].group, m->places[i].mixed, m->scratch,
+			  d->now_ns);
 	}
 	for (size_t i = 0; i < n; i++)
 		look_at(d, m->places[i].node);

@@ -71,8 +71,6 @@ static void memory(const struct detector *d, struct detector_size *size)
 static void accuse_slow(struct detector *d, struct rank *r, struct subject who, uint32_t ranks)
 {
 	const struct straggler_rank *s = &own(d, r)->s;
-	const struct straggler_role *role =
-		&JOB_OWN(d, known_job(d, r->job), straggler, struct mine_job)->roles[r->role];
 	struct verdict v =
 		verdict_of(who, CLASS_SLOW, CAUSE_STRAGGLER, LEVEL_ALARM, ACTION_VALIDATE);
 
@@ -84,20 +82,19 @@ static void accuse_slow(struct detector *d, struct rank *r, struct subject who, 
 			 s->since_ns);
 	verdict_evidence(&v, "score of the windows in a row", s->score, STRAGGLER_SCORE, "",
 			 s->since_ns);
-	verdict_evidence(&v, "its work per step", s->value_s, role->median_s, "s", s->since_ns);
+	verdict_evidence(&v, "its work per step", s->value_s, s->peers_s, "s", s->since_ns);
 	if (ranks > 1)
 		verdict_say(d, &v,
 			    "holds others up: its ranks work %.2f times as long per step as their "
 			    "peers (rank %u %.3f s, its peers %.3f s): run the node check, or move "
 			    "them elsewhere.",
-			    (double)s->ratio, r->number, (double)s->value_s,
-			    (double)role->median_s);
+			    (double)s->ratio, r->number, (double)s->value_s, (double)s->peers_s);
 	else
 		verdict_say(d, &v,
 			    "holds others up: it works %.3f s per step, its peers %.3f s (%.2f "
 			    "times, %.2f times what is usual for it): run the node check, or move "
 			    "it elsewhere.",
-			    (double)s->value_s, (double)role->median_s, (double)s->ratio,
+			    (double)s->value_s, (double)s->peers_s, (double)s->ratio,
 			    (double)s->excess);
 	accuse(d, &v);
 }

@@ -16,13 +16,14 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 
 #include "detect/robust.h"
+#include "detect/sample.h"
 
-#define WINDOW_S      6    /* at least; a window is at most twice as long, or 4 steps */
-#define INTERVALS_MIN 16   /* before the length of windows is chosen */
-#define PEERS_SORTED  64   /* up to so many each is compared with the others without itself */
+#define WINDOW_S      6  /* at least; a window is at most twice as long, or 4 steps */
+#define INTERVALS_MIN 16 /* before the length of windows is chosen */
+#define PEERS_APART   64 /* up to so many each is compared with those on other nodes */
+#define ELSEWHERE_MIN 2
 #define PEERS_POOLED  5    /* from so many on their spread says something */
 #define FEW_PEERS     4    /* below: who of them has changed is told by its own past as well */
 #define RATIO_HOLDS   1.04 /* below nobody is held up, whatever is usual */
@@ -150,28 +151,44 @@ static bool takes_part(const struct straggler_role *role, const struct straggler
 	return r->fresh && r->generation == role->generation && r->done >= role->window;
 }
 
-static int by_value(const void *a, const void *b)
+/* The median of those on other nodes than `node` (SAMPLE_NONE: any) and of others than `one`; 0:
+ * there are too few. */
+static float median_of_others(const struct straggler_role *role,
+			      struct straggler_rank *const *ranks, size_t n_ranks, uint32_t node,
+			      const struct straggler_rank *one)
 {
-	float x = *(const float *)a, y = *(const float *)b;
+	float values[PEERS_APART];
+	size_t n = 0;
 
-	return (x > y) - (x < y);
+	for (size_t i = 0; i < n_ranks; i++) {
+		if (!takes_part(role, ranks[i]) || ranks[i]->node == node || ranks[i] == one)
+			continue;
+		assert(n < PEERS_APART);
+		values[n++] = ranks[i]->value_s;
+	}
+	return n >= (one ? 1 : ELSEWHERE_MIN) ? median_of(values, n) : 0;
 }
 
-/* sorted: all values; the first place of v is found by halving. */
-static float others_median(const float *sorted, size_t n, float v)
+/* Each is compared with the ranks on other nodes: so half of a role, or more, may be slow if it is
+ * one node. Where there are none, with all but itself. */
+static void find_peers(const struct straggler_role *role, struct straggler_rank *const *ranks,
+		       size_t n_ranks)
 {
-	size_t low = 0, high = n;
+	for (size_t i = 0; i < n_ranks; i++) {
+		struct straggler_rank *r = ranks[i];
+		size_t k = 0;
 
-	while (low < high) {
-		size_t middle = (low + high) / 2;
-
-		if (sorted[middle] < v)
-			low = middle + 1;
-		else
-			high = middle;
+		if (!takes_part(role, r))
+			continue;
+		while (k < i && !(takes_part(role, ranks[k]) && ranks[k]->node == r->node))
+			k++;
+		r->peers_s = k < i ? ranks[k]->peers_s
+				   : median_of_others(role, ranks, n_ranks, r->node, NULL);
 	}
-	assert(low < n && !(sorted[low] < v) && !(sorted[low] > v));
-	return median_without(sorted, n, low);
+	for (size_t i = 0; i < n_ranks; i++)
+		if (takes_part(role, ranks[i]) && ranks[i]->peers_s <= 0)
+			ranks[i]->peers_s =
+				median_of_others(role, ranks, n_ranks, SAMPLE_NONE, ranks[i]);
 }
 
 static double usual_of(const struct straggler_rank *r)
@@ -179,31 +196,41 @@ static double usual_of(const struct straggler_rank *r)
 	return r->n_windows ? r->usual : 1;
 }
 
-/* Fills ratio and excess of those who take part, n of them; role->median_s; the pooled noise. */
+/* The noise of all; a window may be wild, or a node slow: it rises slowly. */
+static void pool(struct straggler_role *role, float *excesses, size_t n)
+{
+	double sigma;
+
+	if (n < PEERS_POOLED)
+		return;
+	sigma = MAD_SIGMA * mad_of(excesses, n, 1);
+	if (sigma > 2 * role->sigma && sigma > SPREAD_BORN)
+		sigma = fmax(2 * role->sigma, SPREAD_BORN);
+	role->sigma += (float)((sigma - role->sigma) * (role->sigma > 0 ? 0.125 : 1));
+}
+
+/* Fills ratio and excess of those who take part, n of them, and role->sigma. */
 static void compare(struct straggler_role *role, struct straggler_rank *const *ranks,
 		    size_t n_ranks, float *values, size_t n, float *excesses)
 {
+	float median = n > PEERS_APART ? median_of(values, n) : 0;
 	size_t m = 0;
-	double sigma;
 
-	if (n <= PEERS_SORTED)
-		qsort(values, n, sizeof(*values), by_value);
-	role->median_s = n <= PEERS_SORTED ? values[n / 2] : median_of(values, n);
+	if (n <= PEERS_APART)
+		find_peers(role, ranks, n_ranks);
 	for (size_t i = 0; i < n_ranks; i++) {
 		struct straggler_rank *r = ranks[i];
 
 		if (!takes_part(role, r))
 			continue;
-		r->ratio = r->value_s / (n <= PEERS_SORTED ? others_median(values, n, r->value_s)
-							   : role->median_s);
+		if (n > PEERS_APART)
+			r->peers_s = median;
+		r->ratio = r->value_s / r->peers_s;
 		r->excess = (float)(r->ratio / usual_of(r));
 		excesses[m++] = r->excess;
 	}
 	assert(m == n);
-	if (n < PEERS_POOLED)
-		return;
-	sigma = MAD_SIGMA * mad_of(excesses, n, 1);
-	role->sigma += (float)((sigma - role->sigma) * (role->sigma > 0 ? 0.125 : 1));
+	pool(role, excesses, n);
 }
 
 static void learn(struct straggler_rank *r, bool anyhow)

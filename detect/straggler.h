@@ -7,7 +7,7 @@
  * shared drift - is in every one of them alike. Per window:
  *
  *   value    median of the means of the window's four parts: one wild step does not show
- *   ratio    value / median of the others' values
+ *   ratio    value / median of the values of ranks on other nodes, or of all others
  *   excess   ratio / the ratio that is usual for this rank (some nodes are always slower)
  *   sigma    the noise of excess: of all peers now, of this rank so far; at least 1 %
  *   z        the larger of (excess - 1 - 0.075) / sigma and (ratio - 1 - 0.115) / sigma, in +-4
@@ -43,7 +43,6 @@ struct straggler_role {
 	uint32_t n_done;   /* ranks that are through with it */
 	uint64_t first_ns; /* since then the first of them is */
 	float sigma;       /* of the peers' excess, fading; 0: none yet */
-	float median_s;    /* of values, in the window judged last */
 	uint32_t n_judged;
 };
 
@@ -56,6 +55,7 @@ struct straggler_rank {
 	float value_s;                /* of it */
 	bool fresh;                   /* it was not judged yet */
 	float usual, usual_s, spread; /* learned: ratio, value, noise of excess */
+	float peers_s;                /* what it was compared with */
 	float ratio, excess, score;   /* of the window judged last */
 	uint32_t n_windows;           /* learned from */
 	uint32_t calm;                /* windows without excess, in a row */

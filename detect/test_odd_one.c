@@ -22,6 +22,7 @@ struct world {
 	double warmer[NODES_MAX], weaker[NODES_MAX]; /* always so */
 	float scratch[ODD_SCRATCH(NODES_MAX)];
 	unsigned n;
+	bool mixed; /* every third node does other work */
 	uint64_t now_ns;
 	bool ever_odd[NODES_MAX];
 };
@@ -68,6 +69,10 @@ static void measure(struct world *w, unsigned i, double load, float *m)
 	m[METRIC_NET_SEND] = (float)(load * 2e10 * exp(0.1 * normal(w)));
 	m[METRIC_NET_RETRY] = rng_below(&w->rng.rng, 50) ? 0 : 200; /* a burst */
 	m[METRIC_DISK_WRITE] = i ? 0 : 1e8f;
+	if (w->mixed && i % 3 == 0) {
+		m[METRIC_NET_SEND] *= 0.4f;
+		m[METRIC_CPU] += 0.3f;
+	}
 }
 
 /* All are measured and judged; fault, where not NULL, changes what `who` measures. */
@@ -83,7 +88,7 @@ static void round_of(struct world *w, double load, unsigned who,
 			fault(m, w);
 		odd_add(&w->nodes[i], m, w->now_ns);
 	}
-	odd_judge(w->all, w->n, 7, w->scratch, w->now_ns);
+	odd_judge(w->all, w->n, 7, w->mixed, w->scratch, w->now_ns);
 	for (unsigned i = 0; i < w->n; i++)
 		w->ever_odd[i] |= odd_is_odd(&w->nodes[i], w->now_ns);
 }
@@ -178,6 +183,22 @@ static void test_quiet(void **state)
 	assert_int_equal(alarms, 0);
 }
 
+static void test_other_work_in_a_group(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(26), 9);
+	w.mixed = true;
+	for (unsigned i = 0; i < 300; i++)
+		round_of(&w, 1, 0, NULL);
+	assert_int_equal(ever_odd(&w), 0);
+	for (unsigned i = 0; i < 40; i++)
+		round_of(&w, 1, 3, throttled);
+	assert_true(w.ever_odd[3]);
+	assert_int_equal(ever_odd(&w), 1);
+}
+
 static void test_too_few_are_silent(void **state)
 {
 	static struct world w;
@@ -204,7 +225,7 @@ static void test_not_for_being_many(void **state)
 				hogged(m, &w);
 			odd_add(&w.nodes[k], m, w.now_ns);
 		}
-		odd_judge(w.all, w.n, 7, w.scratch, w.now_ns);
+		odd_judge(w.all, w.n, 7, false, w.scratch, w.now_ns);
 		for (unsigned k = 0; k < w.n; k++)
 			w.ever_odd[k] |= odd_is_odd(&w.nodes[k], w.now_ns);
 	}
@@ -272,7 +293,7 @@ static void test_as_every_pair(void **state)
 			for (unsigned j = 0; j < w.n; j++)
 				score[i] += (fabs(z[0][i] - z[0][j]) + fabs(z[1][i] - z[1][j])) /
 					    (w.n - 1);
-		odd_judge(w.all, w.n, 1, w.scratch, w.now_ns);
+		odd_judge(w.all, w.n, 1, false, w.scratch, w.now_ns);
 		memcpy(a, score, sizeof(a));
 		center = sorted_median(a, w.n);
 		for (unsigned i = 0; i < w.n; i++) {
@@ -289,6 +310,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_found),
 		cmocka_unit_test(test_quiet),
+		cmocka_unit_test(test_other_work_in_a_group),
 		cmocka_unit_test(test_too_few_are_silent),
 		cmocka_unit_test(test_not_for_being_many),
 		cmocka_unit_test(test_as_every_pair),

@@ -201,6 +201,21 @@ static void test_a_whole_node(void **state)
 		assert_int_equal(w.ever_slow[i], i >= 8);
 }
 
+/* The slow node has most of the role. */
+static void test_most_of_a_role(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(18), 12, 5, 0.02);
+	steps(&w, 100);
+	for (unsigned i = 0; i < 8; i++)
+		w.fault[i] = 1.25;
+	steps(&w, 40);
+	for (unsigned i = 0; i < 12; i++)
+		assert_int_equal(w.ever_slow[i], i < 8);
+}
+
 static void test_restart_and_those_who_lag(void **state)
 {
 	static struct world w;
@@ -250,6 +265,7 @@ int main(void)
 		cmocka_unit_test(test_slow_from_the_first_step),
 		cmocka_unit_test(test_never_slow_for_being_usual),
 		cmocka_unit_test(test_a_whole_node),
+		cmocka_unit_test(test_most_of_a_role),
 		cmocka_unit_test(test_restart_and_those_who_lag),
 		cmocka_unit_test(test_what_was_done_is_judged_once),
 	};
