@@ -111,11 +111,15 @@ static size_t score_metric(struct odd_node *const *nodes, size_t n, int m, float
 	return known;
 }
 
-/* What of a deviation counts. */
+/* What of a deviation counts: what is both unlike the others and unlike what is usual for it. */
 static float counts(const struct odd_node *o, int m)
 {
 	float z = o->z[m] - o->usual[m];
 
+	if (z * o->z[m] <= 0)
+		z = 0;
+	else if (fabsf(o->z[m]) < fabsf(z))
+		z = o->z[m];
 	if (scales[m].bad > 0)
 		return fmaxf(z, (float)-GOOD_SIDE);
 	if (scales[m].bad < 0)

@@ -4,11 +4,11 @@
  *
  * After Minder, without its neural network. Each measurement is brought to a scale on which equal
  * deviations mean alike (logarithms for rates), smoothed (30 s), and compared across the nodes of
- * a group: z = (y - median) / max(1.4826 MAD, floor), less what is usual for this node. Where only
- * one direction is bad the other one hardly counts. The score of a node is the sum over metrics of
- * its mean distance from all others (L1: so sorting and running sums do in n log n what pairs
- * would do in n^2); the candidates are those whose score stands out of all scores. Only who stays
- * candidate for four minutes is odd.
+ * a group: z = (y - median) / max(1.4826 MAD, floor); of z and z less what is usual for this node
+ * the smaller one counts. Where only one direction is bad the other one hardly does. The score of a
+ * node is the sum over metrics of its mean distance from all others (L1: so sorting and running
+ * sums do in n log n what pairs would do in n^2); the candidates are those whose score stands out
+ * of all scores. Only who stays candidate for four minutes is odd.
  *
  * NaN metrics are left out; fewer than four nodes are not compared. Pure; state of the caller's.
  */

@@ -2,10 +2,10 @@
 /*
  * rule_odd_one.c - odd_one.h for nodes: those whose ranks are in the same jobs in the same roles.
  *
- * That a node is odd is a note: it may be so and do its work. It is an alarm where something
- * suffers: the clocks of its GPUs are a tenth lower, or its job's steps take longer than before
- * and no straggler explains it. So jobs that do not mark their waiting, whose ranks all look
- * alike, still learn which node holds them up.
+ * That a node is odd is a note: it may be so and do its work. In jobs that do not mark their
+ * waiting, whose ranks all look alike, it is an alarm where something suffers: the clocks of its
+ * GPUs are a tenth lower, or the job's steps take longer than before and nothing else that was
+ * told explains it.
  *
  * What is odd is named as closely as it can be: a network metric names the node's only port.
  */
@@ -33,6 +33,7 @@ struct mine_job {
 	struct window newest; /* s of steps */
 	struct ewma usual;    /* of the window's median */
 	uint32_t suspects;    /* nodes that are candidates, at the last judgement */
+	bool marks_waiting;   /* its beats have BEAT_BUSY: stragglers are found by it */
 };
 struct place {
 	uint64_t group;
@@ -83,6 +84,7 @@ static void on_beat(struct detector *d, struct job *j, const struct rank *r)
 {
 	struct mine_job *m = JOB_OWN(d, j, odd_one, struct mine_job);
 
+	m->marks_waiting = r->beat.flags & BEAT_BUSY;
 	if (j->step != r->step || j->step_ns != d->now_ns || !r->interval_ns)
 		return;
 	if (!m->newest.size)
@@ -161,17 +163,27 @@ static double slowed(const struct detector *d, struct job *j)
 	return (double)window_median(&m->newest) / m->usual.mean;
 }
 
-/* It is known who of its job is slow, and was told. */
+/* It is known what in its job is slow, and was told. */
 static bool is_explained(const struct detector *d, const struct job *j)
 {
 	for (size_t i = 0; i < d->verdicts.n; i++) {
 		const struct verdict *v = &d->verdicts.standing[i];
 		const struct node *other = known_node(d, v->subject.node);
 
-		if (v->cause == CAUSE_STRAGGLER && other && job_of(d, other) == j)
+		if (v->class == CLASS_SLOW && v->level == LEVEL_ALARM &&
+		    v->cause != CAUSE_ODD_ONE_OUT && other && job_of(d, other) == j)
 			return true;
 	}
 	return false;
+}
+
+/* Whether its being odd is the trouble: an alarm. Where waiting is marked the stragglers say so. */
+static bool is_trouble(const struct detector *d, const struct mine_node *m, struct job *j,
+		       double times)
+{
+	if (!j || JOB_OWN(d, j, odd_one, struct mine_job)->marks_waiting || is_explained(d, j))
+		return false;
+	return times >= SLOWED || odd_is_slowness(&m->odd);
 }
 
 /* Its only device of that role; else the node. */
@@ -242,9 +254,7 @@ static void look_at(struct detector *d, struct node *n)
 	if (j)
 		JOB_OWN(d, j, odd_one, struct mine_job)->suspects += m->odd.since_ns != 0;
 	if (odd_is_odd(&m->odd, d->now_ns))
-		accuse_odd(d, n,
-			   odd_is_slowness(&m->odd) || (times >= SLOWED && !is_explained(d, j)),
-			   times);
+		accuse_odd(d, n, is_trouble(d, m, j, times), times);
 	else if (odd_is_well(&m->odd))
 		forgive(d, n, "it is like the others again");
 }
