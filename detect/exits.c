@@ -65,11 +65,33 @@ static void how_words(const struct mine_rank *m, char *buf, size_t size)
 		snprintf(buf, size, "in a way that nobody saw");
 }
 
+#define GIVES_UP_NS (60 * NS_PER_SEC) /* collectives wait longer than that */
+
+/* Something of another node of the job was told a while ago, and there was no step since: who ends
+ * now gave up waiting for it. */
+static bool gave_up(const struct detector *d, const struct job *j, const struct rank *r)
+{
+	for (size_t i = 0; i < d->verdicts.n; i++) {
+		const struct verdict *v = &d->verdicts.standing[i];
+		const struct node *n = known_node(d, v->subject.node);
+		const struct rank *there;
+
+		if (v->level != LEVEL_ALARM || v->class == CLASS_SLOW || !n ||
+		    n->number == r->node || v->raised_ns + GIVES_UP_NS > d->now_ns ||
+		    j->step_ns > v->raised_ns + GIVES_UP_NS)
+			continue;
+		list_each(there, &n->ranks, of_node)
+			if (there->job == j->number && there->expected)
+				return true;
+	}
+	return false;
+}
+
 static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_ns)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
-	bool hung = !mj->told && hang_told(d, j);
+	bool hung = !mj->told && (hang_told(d, j) || gave_up(d, j, r));
 	enum verdict_level level = mj->told || hung ? LEVEL_NOTE : LEVEL_ALARM;
 	struct verdict v;
 	char how[64];
@@ -93,7 +115,9 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 		mj->first_ns = at_ns;
 	}
 	if (hung)
-		verdict_say(d, &v, "ended %s after its job had hung: most likely in consequence.",
+		verdict_say(d, &v,
+			    "ended %s after its job had stood still for what was told before: "
+			    "most likely in consequence.",
 			    how);
 	else if (level == LEVEL_ALARM)
 		verdict_say(d, &v,

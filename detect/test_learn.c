@@ -232,14 +232,27 @@ static void test_silent_nodes(void **state)
 	assert_int_equal(told.last.class, CLASS_DEAD);
 	assert_true(told.last.raised_ns > 1020 * SEC && told.last.raised_ns < 1050 * SEC);
 	test_says(told.last.words, "node 1 has not been heard of for");
-	life(d, &g, 1060, 1100, SAMPLE_NONE);
+	/* A rank elsewhere gives up waiting for it. */
+	life(d, &g, 1060, 1150, 1);
+	s.kind = SAMPLE_EXIT;
+	s.time_ns = 1150 * SEC;
+	s.node = 2;
+	s.rank = 1;
+	s.exit.how = EXIT_SIGNAL;
+	s.exit.value = 6;
+	assert_int_equal(detector_feed(d, &s), 0);
+	assert_int_equal(told.alarms, 1);
+	assert_int_equal(told.notes, 1);
+	test_says(told.last.words, "most likely in consequence");
+	told.notes = 0;
+	life(d, &g, 1150, 1190, SAMPLE_NONE);
 	assert_int_equal(told.cleared, 1);
-	life(d, &g, 1100, 1200, 2); /* runs nothing */
+	life(d, &g, 1190, 1290, 0); /* runs nothing */
 	assert_int_equal(told.alarms, 1);
 	assert_int_equal(told.notes, 1);
 	/* Nobody at all is heard of, for an hour: that is the detector. */
-	life(d, &g, 1200, 1300, SAMPLE_NONE);
-	for (uint64_t t = 1300; t < 4900; t++)
+	life(d, &g, 1290, 1390, SAMPLE_NONE);
+	for (uint64_t t = 1390; t < 4900; t++)
 		detector_advance(d, t * SEC);
 	life(d, &g, 4900, 5300, SAMPLE_NONE);
 	assert_int_equal(told.alarms, 1);
