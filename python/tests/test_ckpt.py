@@ -19,7 +19,7 @@ import warnings
 
 import numpy as np
 
-from harness import TOP, Daemon, Skip, cases_of, raises, run_with_ckptd
+from harness import TOP, Daemon, Skip, cases_of, ctl, raises, run_with_ckptd
 
 import ckpt
 
@@ -53,6 +53,31 @@ def test_round_trip(d):
     text = repr(got)
     assert "step 1 from memory" in text and "'rng': 3 bytes" in text and "abc" not in text, text
     assert (w2 == w).all() and (v2 == v).all() and s2 == s
+
+
+def test_min_trust(d):
+    w = arange((8, 8))
+    with ckpt.open("trusted", 0, 1) as c:
+        c.declare("w", w)
+        assert c.load(min_trust="verified") is None  # there never was one: it begins
+        for step in (1, 2):
+            w[:] = step
+            assert c.save(step, wait_credit=True).wait(ckpt.DURABLE)
+    ctl("trust", "trusted", "1", "--set", "verified")
+    with ckpt.open("trusted", 0, 1) as c:
+        c.declare("w", w)
+        raises(ValueError, lambda: c.load(min_trust="much"))
+        assert c.load(min_trust="verified").step == 1 and (w == 1).all()
+        assert c.load().step == 1  # the epoch's base for all from here on
+        w[:] = 3
+        assert c.save(3, wait_credit=True).wait(ckpt.DURABLE)
+    os.environ["CKPT_MIN_TRUST"] = "verified"
+    try:
+        with ckpt.open("trusted", 0, 1) as c:
+            c.declare("w", w)
+            assert c.load().step == 1 and (w == 1).all()
+    finally:
+        del os.environ["CKPT_MIN_TRUST"]
 
 
 def test_all_dtypes(d):
