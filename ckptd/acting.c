@@ -30,6 +30,7 @@
 #include "detect/verdicts.h"
 
 #define QUEUE_MAX 64u
+#define TOLD_NS   1000000000u
 
 #define CAN                                                                                        \
 	(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD) | ACTION_BIT(ACTION_CHECKPOINT) |   \
@@ -168,7 +169,7 @@ void acting_undrain(struct node *n, const char *reason)
 
 bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 {
-	const struct marks *m = &n->marks;
+	struct marks *m = &n->marks;
 	char line[700];
 
 	if (r->reconnect || r->existing)
@@ -180,7 +181,8 @@ bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 			n->options.name, m->drain.reason);
 		return true;
 	}
-	if (m->n) {
+	if (m->n && loop_now(n->env.loop) >= m->told_ns + TOLD_NS) {
+		m->told_ns = loop_now(n->env.loop);
 		snprintf(line, sizeof(line),
 			 "job '%s': rank %u opens here, where %s is suspect: %s%s", r->job, r->rank,
 			 m->suspects[0].words, m->suspects[0].reason,

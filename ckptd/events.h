@@ -32,7 +32,6 @@ struct session;
 /* X(name, word, what it says) */
 #define EVENT_KINDS(X)                                                                             \
 	X(EVENT_STARTED, "started", "ckptd is ready")                                              \
-	X(EVENT_STOPPING, "stopping", "ckptd was told to stop")                                    \
 	X(EVENT_JOB_BEGAN, "job-began", "a run of a job, or an epoch of it, began")                \
 	X(EVENT_JOB_ENDED, "job-ended", "all its ranks have left")                                 \
 	X(EVENT_CHECKPOINT_LOST, "checkpoint-lost", "a committed checkpoint's bytes are gone")     \

@@ -31,6 +31,7 @@ struct marks {
 	struct node *node;
 	struct mark suspects[MARKS_MAX];
 	uint32_t n;
+	uint64_t told_ns; /* to an open: not more than once a second */
 	bool drained;
 	struct mark drain;
 	struct work work;
