@@ -419,33 +419,65 @@ static void describe(enum watcher_kind kind, const struct watcher_settings *s, c
 	}
 }
 
+/* Found in all of both, and how long it took in the middle. */
+static void summarize(const struct score *s, const char *title)
+{
+	const struct tallies *both[] = {&s->declared, &s->undeclared};
+	double node_days = s->declared.node_days + s->undeclared.node_days;
+	uint32_t bad = s->declared.wrong + s->declared.spurious + s->undeclared.wrong +
+		       s->undeclared.spurious;
+	struct worth w = worth_of(s);
+	uint32_t found = 0, right = 0;
+	double hung = NAN;
+
+	for (unsigned k = 0; k < 2; k++) {
+		for (uint32_t i = 0; i < both[k]->n_groups; i++) {
+			found += both[k]->groups[i].found;
+			right += both[k]->groups[i].right;
+		}
+	}
+	if (score_group(&s->declared, "hung"))
+		hung = tally_delay(score_group(&s->declared, "hung"), 0.5);
+	printf("%-64s %6.3f %9.3f %6.3f %7.3f %9.1f %9.4f\n", title, w.recall, w.precision, w.f1,
+	       found ? (double)right / found : (double)NAN, hung, bad / node_days);
+}
+
+static int compare_one(const struct options *o, enum watcher_kind kind, struct score *sum,
+		       char title[120])
+{
+	struct watcher_settings set;
+	uint64_t samples = 0;
+	int r = tune(o, kind, &set);
+
+	if (r == 0)
+		r = score_seed(o, kind, &set, o->seed, sum, &samples);
+	describe(kind, &set, title, 120);
+	if (r == 0)
+		print_score(o, sum, words[kind], title);
+	fflush(stdout);
+	return r;
+}
+
 static int do_compare(const struct options *o)
 {
-	warn_of_seed(o, true);
-	for (unsigned k = 0; k < WATCHER_COUNT; k++) {
-		struct watcher_settings set;
-		struct score sum;
-		struct worth w;
-		uint64_t samples = 0;
-		char title[120];
-		int r = tune(o, (enum watcher_kind)k, &set);
+	struct score sums[WATCHER_COUNT];
+	char titles[WATCHER_COUNT][120];
+	int r = 0;
 
-		score_init(&sum);
-		if (r == 0)
-			r = score_seed(o, (enum watcher_kind)k, &set, o->seed, &sum, &samples);
-		w = worth_of(&sum);
-		describe((enum watcher_kind)k, &set, title, sizeof(title));
-		if (r == 0)
-			print_score(o, &sum, words[k], title);
-		if (r == 0 && !o->json)
-			printf("  all together: recall %.3f, precision %.3f, F1 %.3f\n\n", w.recall,
-			       w.precision, w.f1);
-		fflush(stdout);
-		score_fini(&sum);
-		if (r < 0)
-			return failed(r, NULL);
+	warn_of_seed(o, true);
+	for (unsigned k = 0; k < WATCHER_COUNT; k++)
+		score_init(&sums[k]);
+	for (unsigned k = 0; r == 0 && k < WATCHER_COUNT; k++)
+		r = compare_one(o, (enum watcher_kind)k, &sums[k], titles[k]);
+	if (r == 0 && !o->json) {
+		printf("\n%-64s %6s %9s %6s %7s %9s %9s\n", "all faults of all jobs", "recall",
+		       "precision", "F1", "subject", "hung, s", "false/n-d");
+		for (unsigned k = 0; k < WATCHER_COUNT; k++)
+			summarize(&sums[k], titles[k]);
 	}
-	return 0;
+	for (unsigned k = 0; k < WATCHER_COUNT; k++)
+		score_fini(&sums[k]);
+	return r < 0 ? failed(r, NULL) : 0;
 }
 
 /* ---- good enough? ---- */
@@ -477,7 +509,7 @@ static unsigned judge(const struct tallies *t, uint64_t seed, bool fixed)
 
 		snprintf(what, sizeof(what), "seed-%llu-recall-%s", (unsigned long long)seed,
 			 targets[i].group);
-		if (!g) {
+		if (!g || !g->faults) {
 			printf("not ok %s (no such fault in the trace)\n", what);
 			n++;
 			continue;

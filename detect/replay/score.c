@@ -200,18 +200,25 @@ void score_verdict(struct score *s, const struct verdict *v)
 
 /* ---- sums ---- */
 
+static void name_group(struct tallies *t, const char *name)
+{
+	if (!score_group(t, name) && t->n_groups < SCORE_GROUPS_MAX)
+		snprintf(t->groups[t->n_groups++].name, SCORE_NAME_MAX, "%s", name);
+}
+
 static struct tally *group(struct tallies *t, const char *name)
 {
-	struct tally *g;
-
+	/* Those of the model come first, in its order, whichever fault was first. */
+	if (!t->n_groups) {
+#define X(fault, name, what, weight) name_group(t, name);
+		FAULTS(X)
+#undef X
+	}
+	name_group(t, name);
 	for (uint32_t i = 0; i < t->n_groups; i++)
 		if (strcmp(t->groups[i].name, name) == 0)
 			return &t->groups[i];
-	if (t->n_groups == SCORE_GROUPS_MAX)
-		return &t->groups[SCORE_GROUPS_MAX - 1];
-	g = &t->groups[t->n_groups++];
-	snprintf(g->name, sizeof(g->name), "%s", name);
-	return g;
+	return &t->groups[SCORE_GROUPS_MAX - 1];
 }
 
 const struct tally *score_group(const struct tallies *t, const char *name)
@@ -251,7 +258,9 @@ static int end_fault(struct score *s, size_t i)
 			"not found: %s from %.1f to %.1f, node %d job %d rank %d factor %.2f\n",
 			l->what, (double)l->time_ns / 1e9, (double)l->until_ns / 1e9,
 			(int)l->subject.node, (int)l->subject.job, (int)l->subject.rank, l->factor);
-	return f->right_ns ? add_delay(g, (double)(f->right_ns - l->time_ns) / 1e9) : 0;
+	if (!f->found_ns)
+		return 0;
+	return add_delay(g, (double)((f->right_ns ? f->right_ns : f->found_ns) - l->time_ns) / 1e9);
 }
 
 int score_end(struct score *s, double node_days)
@@ -378,6 +387,8 @@ static void table_of(const struct tallies *t, const char *title, FILE *out)
 	for (uint32_t i = 0; i < t->n_groups; i++) {
 		const struct tally *g = &t->groups[i];
 
+		if (!g->faults)
+			continue;
 		interval_share(g->found, g->faults, &low, &high);
 		fprintf(out, "  %-10s %6u %6u %7.3f [%.3f, %.3f] %8.3f %9.1f %9.1f %9.1f\n",
 			g->name, g->faults, g->found, (double)g->found / g->faults, low, high,
@@ -417,6 +428,8 @@ static void json_of(const struct tallies *t, const char *head, bool declares, FI
 	for (uint32_t i = 0; i < t->n_groups; i++) {
 		const struct tally *g = &t->groups[i];
 
+		if (!g->faults)
+			continue;
 		interval_share(g->found, g->faults, &low, &high);
 		fprintf(out, "{%s,\"declared\":%s,\"class\":\"%s\",\"faults\":%u,\"found\":%u",
 			head, declares ? "true" : "false", g->name, g->faults, g->found);

@@ -16,7 +16,7 @@
 struct tally { /* of one group of faults */
 	char name[SCORE_NAME_MAX];
 	uint32_t faults, found, right; /* found: in the right class; right: and the subject first */
-	double *delays;                /* s, of the `timed` whose subject was named */
+	double *delays; /* s, of the `timed`: those found, until they were named if they were */
 	uint32_t timed, cap;
 };
 
