@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What happened is kept: in memory within bounds, in files over restarts, and whatever these hold.
+ */
+#include <config.h>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "ckptd/events.h"
+#include "ckptd/marks.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "tests/lib/test.h"
+
+static void settle(struct node_test *t)
+{
+	struct node *n = t->host.node;
+
+	for (int i = 0; i < 10000 && (!events_written(n->events) || n->marks.busy); i++)
+		host_turn(&t->host);
+	assert_true(events_written(n->events));
+}
+
+static void post(struct node_test *t, unsigned i)
+{
+	events_post(t->host.node->events, EVENT_MARKED, 6 | EVENT_UNLOGGED,
+		    i % 2 ? EVENT_FOR_ALL : 1000000, NULL, NULL, "%u %0500u", i, 0);
+}
+
+static json_t *answer(struct node_test *t, uint64_t since, uint32_t uid)
+{
+	struct events_question q = {.since = since, .uid = uid};
+	json_t *doc;
+
+	q.sees_all = uid == 0;
+	doc = events_answer(t->host.node->events, &q);
+	assert_non_null(doc);
+	return doc;
+}
+
+static uint64_t next_of(const json_t *doc)
+{
+	return (uint64_t)json_integer_value(json_object_get(doc, "next"));
+}
+
+/* Numbers of those that are there rise by one up to the last. */
+static void rises(const json_t *doc)
+{
+	const json_t *list = json_object_get(doc, "events");
+	uint64_t seq = next_of(doc) - json_array_size(list);
+	json_t *o;
+	size_t i;
+
+	json_array_foreach(list, i, o)
+		assert_int_equal(json_integer_value(json_object_get(o, "seq")), seq + i);
+}
+
+static void test_bounded_and_kept(void **state)
+{
+	struct node_test *t = *state;
+	json_t *doc;
+	uint64_t next;
+
+	begin_node(t);
+	for (unsigned i = 0; i < 6000; i++) {
+		post(t, i);
+		if (i % 100 == 0)
+			settle(t);
+	}
+	settle(t);
+	assert_int_equal(count_files(t, "events.old"), 1);
+	assert_true(file_bytes(t, "events.old") < 2 * EVENTS_FILE_BYTES);
+	assert_true(file_bytes(t, "events") < 2 * EVENTS_FILE_BYTES);
+	doc = answer(t, 0, 0);
+	assert_int_equal(json_array_size(json_object_get(doc, "events")), EVENTS_KEPT);
+	rises(doc);
+	next = next_of(doc);
+	assert_true(next > 6000);
+	json_decref(doc);
+	end_node(t);
+	begin_node(t);
+	doc = answer(t, 0, 0);
+	rises(doc);
+	assert_int_equal(next_of(doc), next + 1); /* "ckptd is ready" */
+	assert_int_equal(json_array_size(json_object_get(doc, "events")), EVENTS_KEPT);
+	json_decref(doc);
+	/* Half of them are of a job of another user. */
+	doc = answer(t, next - 101, 77);
+	assert_int_equal(json_array_size(json_object_get(doc, "events")), 51);
+	json_decref(doc);
+}
+
+static void put_file(struct node_test *t, const char *name, const char *text)
+{
+	char path[600];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "%s/%s", t->dir, name);
+	f = fopen(path, "we");
+	assert_non_null(f);
+	fputs(text, f);
+	fclose(f);
+}
+
+/* Lines of nobody, torn ones, numbers that go back: what is an event of ours is taken. */
+static void test_damaged_files(void **state)
+{
+	struct node_test *t = *state;
+	json_t *doc;
+
+	put_file(t, "events.old", "{\"seq\":7,\"time_ns\":1,\"words\":\"a\"}\n[]\n{\"seq\":\n\n");
+	put_file(t, "events",
+		 "{\"seq\":3,\"time_ns\":1}\n{\"seq\":-9,\"time_ns\":1}\n"
+		 "{\"seq\":9,\"time_ns\":1,\"uid\":5}\n{\"seq\":9,\"time_ns\":2}\n"
+		 "{\"seq\":9223372036854775807,\"time_ns\":2}\n\xff\xfe{\"seq\":10,\"ti");
+	put_file(t, "marks",
+		 "{\"suspects\":[7,{\"words\":\"disk x\",\"reason\":\"old\"},"
+		 "{\"words\":\"\"}],\"drained\":{\"words\":5}}");
+	begin_node(t);
+	doc = answer(t, 0, 0);
+	assert_int_equal(next_of(doc), 11);
+	assert_int_equal(json_array_size(json_object_get(doc, "events")), 3);
+	json_decref(doc);
+	doc = answer(t, 0, 6);
+	assert_int_equal(json_array_size(json_object_get(doc, "events")), 2);
+	json_decref(doc);
+	assert_int_equal(t->host.node->marks.n, 1);
+	assert_non_null(marks_find(&t->host.node->marks, "disk x"));
+	assert_false(t->host.node->marks.drained);
+}
+
+static void test_marks(void **state)
+{
+	struct node_test *t = *state;
+	struct marks *m;
+	char words[32];
+
+	begin_node(t);
+	m = &t->host.node->marks;
+	for (unsigned i = 0; i < 2 * MARKS_MAX; i++) {
+		snprintf(words, sizeof(words), "disk %u", i);
+		assert_int_equal(marks_add(m, words, "slow", EVENT_FOR_ALL), i < MARKS_MAX);
+	}
+	assert_false(marks_add(m, "disk 3", "again", EVENT_FOR_ALL));
+	assert_true(marks_remove(m, "disk 3"));
+	assert_false(marks_remove(m, "disk 3"));
+	assert_true(marks_drain(m, true, "a test"));
+	assert_false(marks_drain(m, true, "again"));
+	settle(t);
+	end_node(t);
+	begin_node(t);
+	m = &t->host.node->marks;
+	assert_int_equal(m->n, MARKS_MAX - 1);
+	assert_null(marks_find(m, "disk 3"));
+	assert_string_equal(marks_find(m, "disk 4")->reason, "slow");
+	assert_true(m->drained);
+	assert_string_equal(m->drain.reason, "a test");
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_bounded_and_kept),
+		NODE_TEST(test_damaged_files),
+		NODE_TEST(test_marks),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
