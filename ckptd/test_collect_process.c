@@ -299,25 +299,30 @@ static bool is_stopped(const struct sample_activity *a)
 
 static void test_children(void **state)
 {
-	struct watched w = {0};
+	static const struct {
+		void (*what)(void);
+		bool (*wanted)(const struct sample_activity *);
+	} children[] = {{compute, is_busy},
+			{compute_in_a_thread, is_busy_elsewhere},
+			{sleep_long, is_asleep},
+			{wait_for_ever, is_waiting},
+			{compute, is_stopped}};
+	enum { N = sizeof(children) / sizeof(children[0]) };
+	struct watched all[N], w;
 	struct prober *p = NULL;
 	struct loop *l = NULL;
 	struct err e = {0};
 
 	(void)state;
+	for (int i = 0; i < N; i++) /* while we have one thread: who forks has no others then */
+		all[i] = start_child(children[i].what);
+	kill(all[N - 1].id.pid, SIGSTOP);
 	assert_int_equal(loop_epoll_new(&l, &e), 0);
 	assert_int_equal(prober_new(l, "/proc", on_activity, &w, &p), 0);
-	w = start_child(compute);
-	until(l, p, &w, is_busy);
-	w = start_child(compute_in_a_thread);
-	until(l, p, &w, is_busy_elsewhere);
-	w = start_child(sleep_long);
-	until(l, p, &w, is_asleep);
-	w = start_child(wait_for_ever);
-	until(l, p, &w, is_waiting);
-	w = start_child(compute);
-	kill(w.id.pid, SIGSTOP);
-	until(l, p, &w, is_stopped);
+	for (int i = 0; i < N; i++) {
+		w = all[i];
+		until(l, p, &w, children[i].wanted);
+	}
 	prober_free(p);
 	loop_epoll_free(l);
 }
@@ -331,13 +336,13 @@ static void test_prober_of_many(void **state)
 	struct err e = {0};
 
 	(void)state;
+	w = start_child(sleep_long);
 	assert_int_equal(loop_epoll_new(&l, &e), 0);
 	assert_int_equal(prober_new(l, "/proc", on_activity, &w, &p), 0);
 	for (int i = 0; i < 600; i++) { /* more than one round takes; none of them is there */
 		nobody.start++;
 		prober_set(p, &nobody, true);
 	}
-	w = start_child(sleep_long);
 	prober_set(p, &w.id, true);
 	while (w.told < 2)
 		loop_epoll_turn(l, UINT64_MAX);
