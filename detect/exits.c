@@ -65,7 +65,15 @@ static void how_words(const struct mine_rank *m, char *buf, size_t size)
 		snprintf(buf, size, "in a way that nobody saw");
 }
 
-#define GIVES_UP_NS (60 * NS_PER_SEC) /* collectives wait longer than that */
+#define GIVES_UP_NS (5 * NS_PER_SEC)  /* no collective does earlier */
+#define NO_STEP_NS  (60 * NS_PER_SEC) /* ... has passed since: a step may have been under way */
+
+/* What lets the other ranks of a job wait in vain. */
+static bool breaks_collectives(const struct verdict *v)
+{
+	return v->level == LEVEL_ALARM && (v->cause == CAUSE_NODE_SILENT || v->cause == CAUSE_XID ||
+					   v->cause == CAUSE_KERNEL || v->cause == CAUSE_LINK_DOWN);
+}
 
 /* Something of another node of the job was told a while ago, and there was no step since: who ends
  * now gave up waiting for it. */
@@ -76,9 +84,9 @@ static bool gave_up(const struct detector *d, const struct job *j, const struct 
 		const struct node *n = known_node(d, v->subject.node);
 		const struct rank *there;
 
-		if (v->level != LEVEL_ALARM || v->class == CLASS_SLOW || !n ||
-		    n->number == r->node || v->raised_ns + GIVES_UP_NS > d->now_ns ||
-		    j->step_ns > v->raised_ns + GIVES_UP_NS)
+		if (!breaks_collectives(v) || !n || n->number == r->node ||
+		    v->raised_ns + GIVES_UP_NS > d->now_ns ||
+		    j->step_ns > v->raised_ns + NO_STEP_NS)
 			continue;
 		list_each(there, &n->ranks, of_node)
 			if (there->job == j->number && there->expected)
