@@ -29,7 +29,8 @@ struct config {
 	uint64_t attempt_timeout_ns, settle_timeout_ns, stop_timeout_ns;
 	uint64_t log_trim;
 	uint64_t keep_last, keep_every, keep_verified;
-	uint64_t healthy_steps, recheck_rate;
+	uint64_t healthy_steps, recheck_rate, hook_timeout_ns;
+	char hook[256];
 	uint64_t backend; /* see config_backend() */
 	uint64_t queue_depth, transfer, dedup, disk_reserve, spare;
 	uint64_t data_threads, meta_threads, log_threads, memory_threads;

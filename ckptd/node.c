@@ -430,6 +430,8 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.keep_verified = o->keep_verified;
 	n->options.healthy_steps = o->healthy_steps;
 	n->options.recheck_rate = o->recheck_rate;
+	memcpy(n->options.hook, o->hook, sizeof(n->options.hook));
+	n->options.hook_timeout_ns = o->hook_timeout_ns;
 	n->options.sessions_per_uid = o->sessions_per_uid;
 	n->options.jobs_per_uid = o->jobs_per_uid;
 	n->options.waits_per_session = o->waits_per_session;

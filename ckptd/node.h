@@ -42,6 +42,7 @@ struct env {
 	void *index_arg;
 	struct memory *memory;
 	struct processes *processes;
+	struct hooks *hooks;           /* ckptd/hook.h; may be NULL */
 	struct checks *checks;         /* ckptd/acting.h; may be NULL */
 	struct collectors *collectors; /* ckptd/collect.h; may be NULL */
 	struct rng *rng;
@@ -66,6 +67,8 @@ struct node_options {
 	bool dedup;                  /* write what ranks hold alike once */
 	bool keep_verified;          /* the newest verified one stays, and the next to be */
 	uint64_t healthy_steps;      /* that verify a checkpoint; 0: steps do not */
+	char hook[256];              /* trust.hook; empty or "/dev/null": none */
+	uint64_t hook_timeout_ns;
 	uint64_t recheck_rate;       /* bytes a second; 0: copies are not read again */
 	uint64_t spare_bytes;        /* what spare/ may hold */
 	uint64_t disk_reserve;       /* bytes of the file system that stay free */

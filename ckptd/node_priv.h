@@ -37,6 +37,8 @@ struct node {
 	struct list early;      /* opens that came before it was ready */
 	struct list failed_jobs; /* whose creation failed: freed by their next step */
 	struct recheck *recheck;
+	bool hook_runs; /* trust.hook, on this checkpoint: trust.c */
+	struct checkpoint_id hook_asks;
 	uint64_t next_load;
 	uint64_t next_cached; /* rounds of loads through the page cache: sharing.c */
 	void (*ready_fn)(void *arg, int status, const char *text);

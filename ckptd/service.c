@@ -118,6 +118,9 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->keep_verified = c->keep_verified;
 	o->recheck_rate = c->recheck_rate;
 	o->healthy_steps = c->healthy_steps;
+	_Static_assert(sizeof(o->hook) == sizeof(c->hook), "a path fits");
+	memcpy(o->hook, c->hook, sizeof(o->hook));
+	o->hook_timeout_ns = c->hook_timeout_ns;
 	o->persist_every = (uint32_t)c->persist_every;
 	o->dedup = c->dedup;
 	o->spare_bytes = c->spare;

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "ckptd/check_child.h"
+#include "ckptd/hook.h"
 #include "ckptd/recorder.h"
 #include "detect/policy.h"
 
@@ -90,6 +91,10 @@ int service_detect_open(struct service_detect *d, const struct config *c, struct
 	if (r < 0)
 		return err_code(e, r, "node checks");
 	env->checks = d->checks;
+	r = hook_child_new(env->loop, &d->hooks);
+	if (r < 0)
+		return err_code(e, r, "trust.hook");
+	env->hooks = d->hooks;
 	if (strcmp(c->record, OFF) == 0)
 		return 0;
 	r = recorder_new(env->workers, log, c->record, &d->recorder, e);
@@ -116,6 +121,7 @@ void service_detect_close(struct service_detect *d)
 {
 	injector_free(d->injector);
 	check_child_free(d->checks);
+	hook_child_free(d->hooks);
 	recorder_free(d->recorder);
 	*d = (struct service_detect){0};
 }

@@ -16,6 +16,7 @@ struct injector;
 
 struct service_detect {
 	struct checks *checks;
+	struct hooks *hooks;
 	struct recorder *recorder;
 	struct injector *injector;
 };

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "ckptd/hook.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/trust.h"
@@ -362,6 +363,73 @@ static void test_the_newest_verified_stays(void **state)
 	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 1);
 }
 
+/* ---- trust.hook ---- */
+
+static struct hook_question asked;
+static void (*answer)(void *arg, int status);
+static void *answer_arg;
+
+static int fake_start(struct hooks *h, const struct hook_question *q,
+		      void (*done)(void *arg, int status), void *arg)
+{
+	(void)h;
+	asked = *q;
+	answer = done;
+	answer_arg = arg;
+	return 0;
+}
+
+static void turn_until_asked(struct node_test *t, uint64_t step)
+{
+	for (int i = 0; i < TURNS_MAX && !(answer && asked.id.step == step); i++)
+		host_turn(&t->host);
+	assert_non_null(answer);
+	assert_int_equal(asked.id.step, step);
+}
+
+static void give_answer(int status)
+{
+	void (*done)(void *arg, int status) = answer;
+
+	answer = NULL;
+	done(answer_arg, status);
+}
+
+static void test_a_program_says(void **state)
+{
+	static const struct hooks_ops ops = {.start = fake_start};
+	struct hooks hooks = {.ops = &ops};
+	struct node_test *t = *state;
+
+	answer = NULL;
+	t->o.recheck_rate = FAST;
+	t->o.retention.keep_last = 1;
+	snprintf(t->o.hook, sizeof(t->o.hook), "/bin/check");
+	begin_one(t);
+	t->host.node->env.hooks = &hooks;
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	turn_until_asked(t, 1);
+	assert_string_equal(asked.program, "/bin/check");
+	assert_string_equal(asked.job, "job");
+	save_until(&t->a, 0, 2, CKPT_DURABLE); /* the first one stays while it is looked at */
+	turn_until_told(t, "step 2 is complete");
+	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 2);
+	give_answer(0);
+	turn_until_told(t, "step 1 is verified");
+	turn_until_asked(t, 2);
+	give_answer(1);
+	turn_until_said(t, 2, TRUST_BAD);
+	assert_true(was_told("step 2: trust.hook says that it is bad"));
+	save_until(&t->a, 0, 3, CKPT_DURABLE);
+	turn_until_asked(t, 3);
+	give_answer(-ETIMEDOUT);
+	assert_true(was_told("step 3: trust.hook does not know: it took too long"));
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	assert_null(answer); /* once */
+	assert_int_equal(find(t, 3)->trust, TRUST_COMPLETE);
+}
+
 /* ---- Loads that ask ---- */
 
 static int load_code(struct node_test *t, uint64_t step, uint64_t *ret_step)
@@ -484,6 +552,7 @@ int main(void)
 		NODE_TEST(test_of_another_line),
 		NODE_TEST(test_said_by_somebody),
 		NODE_TEST(test_the_newest_verified_stays),
+		NODE_TEST(test_a_program_says),
 		NODE_TEST(test_a_load_goes_back),
 		NODE_TEST(test_of_a_step),
 		NODE_TEST(test_nothing_is_trusted_as_much),

@@ -23,9 +23,11 @@
 #include "ckptd/trust.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <string.h>
 
 #include "base/fault.h"
-#include "ckptd/indexing.h"
+#include "ckptd/hook.h"
 #include "ckptd/node_priv.h"
 #include "detect/verdict.h"
 
@@ -246,6 +248,8 @@ uint64_t trust_healthy_steps(const struct checkpoint *c)
 	return j->progress - c->healthy_from;
 }
 
+static void hook_step(struct job *j);
+
 void trust_step(struct job *j)
 {
 	uint64_t enough = j->node->options.healthy_steps;
@@ -262,6 +266,88 @@ void trust_step(struct job *j)
 		if (trust_add(c->trust, c->said) != c->trust && !c->saying && !job_log_down(j))
 			ignore_result(record(c) /* at another step */);
 	}
+	hook_step(j);
+}
+
+/* ---- trust.hook ---- */
+
+static void hook_done(void *arg, int status)
+{
+	struct node *n = arg;
+	struct job *j = job_find_id(n, &n->hook_asks.job);
+	struct checkpoint *c =
+		j ? checkpoint_find_attempt(j, n->hook_asks.step, &n->hook_asks.attempt) : NULL;
+
+	n->hook_runs = false;
+	list_each(j, &n->jobs, link)
+		job_poke(j); /* the next one may be asked about */
+	if (!c || c->agreed != CP_COMMITTED)
+		return;
+	if (status == 0) {
+		trust_say(c, TRUST_VERIFIED);
+	} else if (status == 1) {
+		job_tell(c->job, 3,
+			 "step %llu: trust.hook says that it is bad: it is not offered "
+			 "any more",
+			 (unsigned long long)c->step);
+		trust_say(c, TRUST_BAD);
+	} else {
+		job_tell(c->job, 4, "step %llu: trust.hook does not know: %s",
+			 (unsigned long long)c->step,
+			 status == -ETIMEDOUT ? "it took too long and was ended"
+			 : status < 0         ? "it was ended by a signal"
+					      : "it ended with a status above 1");
+	}
+}
+
+static bool wants_hook(const struct checkpoint *c)
+{
+	const char *hook = c->job->node->options.hook;
+
+	return c->job->node->env.hooks && hook[0] && strcmp(hook, "/dev/null") != 0 &&
+	       !c->asked_hook && c->durable == DUR_DONE && !c->disk_suspect &&
+	       trust_level(c->trust) == TRUST_COMPLETE && trust_level(c->said) == TRUST_COMPLETE &&
+	       !((c->trust | c->said) & TRUST_BAD);
+}
+
+static void ask_hook(struct checkpoint *c)
+{
+	struct node *n = c->job->node;
+	struct hook_question q = {.program = n->options.hook,
+				  .job = c->job->history.job.name,
+				  .data = n->options.data,
+				  .timeout_ns = n->options.hook_timeout_ns};
+	int r;
+
+	job_id_of(c->job, c->step, &c->attempt, &q.id);
+	r = n->env.hooks->ops->start(n->env.hooks, &q, hook_done, n);
+	if (r == -EBUSY)
+		return;
+	c->asked_hook = true;
+	n->hook_runs = r == 0;
+	n->hook_asks = q.id;
+	if (r < 0)
+		job_tell(c->job, 4, "trust.hook '%s' cannot be run: %s", q.program, err_text(r));
+}
+
+static void hook_step(struct job *j)
+{
+	struct checkpoint *c, *newest = NULL;
+
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && wants_hook(c) &&
+		    (!newest || c->record_n > newest->record_n))
+			newest = c;
+	if (newest && !j->node->hook_runs)
+		ask_hook(newest);
+}
+
+static bool is_at_hook(const struct checkpoint *c)
+{
+	const struct node *n = c->job->node;
+
+	return n->hook_runs && n->hook_asks.step == c->step &&
+	       attempt_equal(&n->hook_asks.attempt, &c->attempt);
 }
 
 /* ---- Retention ---- */
@@ -295,4 +381,6 @@ void trust_hold(struct job *j, struct checkpoint *const *order, struct retention
 	for (size_t i = 0; i < n && room; i++)
 		if (recheck_is_reading(order[i]))
 			items[i].held = "being read again";
+		else if (is_at_hook(order[i]))
+			items[i].held = "trust.hook looks at it";
 }

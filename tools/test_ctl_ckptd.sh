@@ -36,7 +36,14 @@ save () {
 	[ "$answer" = "$1" ] || { fail "save: $answer"; cat "$dir/train.log" "$dir/log"; exit 1; }
 }
 
-start_daemon
+cat >"$dir/hook" <<'SH'
+#!/bin/sh
+echo "$CKPT_JOB $CKPT_STEP $CKPT_DATA" >>"${0%hook}hooked"
+[ "$CKPT_STEP" = 20 ] || exit 3
+[ -f "$CKPT_DATA/jobs/$CKPT_JOB_ID/$CKPT_STEP.$CKPT_ATTEMPT/COMMIT" ] || exit 4
+SH
+chmod +x "$dir/hook"
+start_daemon --set trust.hook="$dir/hook"
 mkfifo "$dir/in" "$dir/done"
 env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 CKPT_SOCKET="$sock" \
 	CKPT_LIBRARY="$build/.libs/libckpt.so" /usr/bin/python3 "$dir/train.py" \
@@ -44,6 +51,12 @@ env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 CKP
 trainer=$!
 exec 8>"$dir/in" 7<"$dir/done"
 for step in 10 20 30; do save $step; done
+
+for i in $(seq 100); do # the program has said so of one, and does not know of the others
+	ctl -q trust run7 20 --data "$data" | grep -q ' verified$' && break
+	sleep 0.1
+done
+grep -q "^run7 20 $data\$" "$dir/hooked" || fail "trust.hook: $(cat "$dir/hooked" "$dir/log")"
 
 # ---- Looking
 
@@ -120,7 +133,7 @@ grep -Eq '^ *50 .* verified +\?' "$dir/out" || fail "trust: $(cat "$dir/out")"
 run 0 show run7 --min-trust verified --socket "$sock" --json
 json 'assert d["checkpoint"]["step"] == 50'
 run 0 export run7 --min-trust verified --data "$data" --output "$dir/trusted.safetensors"
-run 2 export run7 20 --min-trust verified --data "$data" --output "$dir/trusted.safetensors" --yes
+run 2 export run7 30 --min-trust verified --data "$data" --output "$dir/trusted.safetensors" --yes
 run 0 diff run7 run7@50 --min-trust verified --data "$data"
 run 2 show run7 --min-trust much --socket "$sock"
 says err "'much' is not latest, complete or verified"
