@@ -41,7 +41,7 @@
 	X(runs) X(events) X(ops) X(starts) X(failed_starts) X(stops) X(epochs) X(records) \
 	X(sealed) X(skipped) X(committed) X(aborted) X(freed) X(lost) X(wait_sealed) \
 	X(wait_committed) X(wait_durable) X(superseded) X(wait_timeout) X(load_memory) \
-	X(load_disk) X(load_step) X(load_reshard) X(load_nothing) \
+	X(load_disk) X(load_step) X(load_reshard) X(load_nothing) X(trusted) X(went_back) \
 	X(fell_back) X(bad_leaf) \
 	X(repeated) X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills) \
 	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
