@@ -81,6 +81,8 @@ _ckptctl()
 	xid) want=none opts=" --json --table --quiet --verbose --help" ;;
 	why) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	clear) want=job opts=" --socket --json --quiet --verbose --help" ;;
+	why) want=job opts=" --socket --json --quiet --verbose --help" ;;
+	clear) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	drain) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	undrain) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	policy) want=job-step opts=" --socket --json --dry-run --quiet --verbose --help" ;;
