@@ -390,7 +390,7 @@ static bool enough(const uint64_t counts[COUNTS])
 		{COUNT_replaced, 20},      {COUNT_disk_faults, 500},   {COUNT_stops, 10},
 		{COUNT_repeated, 500},     {COUNT_fell_back, 5},       {COUNT_zombies, 10},
 		{COUNT_full, 50},          {COUNT_removed, 100},       {COUNT_pinned, 100},
-		{COUNT_load_lost, 20},     {COUNT_stale_leaf, 5},
+		{COUNT_load_lost, 4},      {COUNT_stale_leaf, 5},
 	};
 	bool good = true;
 
