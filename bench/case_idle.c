@@ -5,8 +5,8 @@
  *   idle.cpu   CPU time of all threads of ckptd and of its supervisor, per cent of a core
  *   idle.rss   their resident memory without slots, bytes (server.c has the definition)
  *
- * Reading the copies of a checkpoint again, once, is work and not idleness: it goes at full rate here
- * and is over when the measurement begins.
+ * Reading the copies of a checkpoint again, once, is work and not idleness: it goes at full rate
+ * here and is over when the measurement begins.
  *
  * There is no physical limit of doing nothing: the limit printed is the target.
  */
