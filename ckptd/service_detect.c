@@ -71,6 +71,13 @@ void service_detect_policy(const struct config *c, struct log *log, struct node 
 	if (r == -ENOENT && strcmp(c->policy, POLICY_FILE) == 0) {
 		err_clear(&e);
 		r = take_policy(INSTALLED_POLICY, n, &e);
+		if (r == -ENOENT) { /* not installed: run from where it was built */
+			log_print(log, LOG_NOTICE,
+				  "there is no policy, neither '%s' nor '%s': what is found is "
+				  "recorded, and nothing is done about it",
+				  POLICY_FILE, INSTALLED_POLICY);
+			return;
+		}
 	}
 	if (r < 0)
 		log_print(

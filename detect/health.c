@@ -28,6 +28,8 @@ struct news {
 	uint64_t until_ns;
 	struct subject subject;
 	uint32_t times;
+	enum verdict_level level; /* the loudest, and what it advises */
+	enum verdict_action advice;
 };
 
 struct mine_node {
@@ -204,7 +206,8 @@ static const char *news_words(const struct kernel_line *l, enum verdict_level *r
 		return "has a PCIe error that could not be corrected; check the node: device";
 	case KERNEL_NVME:
 	case KERNEL_FILE_SYSTEM:
-		if (l->severity == SEVERITY_FATAL) {
+		/* What lies in a file is not the node's; whoever mounted it will see. */
+		if (l->severity == SEVERITY_FATAL && strncmp(l->device, "loop", 4) != 0) {
 			*ret_level = LEVEL_ALARM;
 			*ret_advice = ACTION_MIGRATE;
 		}
@@ -228,7 +231,11 @@ static void tell_news(struct detector *d, struct node *n, const struct kernel_li
 
 	if (!words)
 		return;
-	v = verdict_of(s, CLASS_FAILING, CAUSE_KERNEL, level, advice);
+	if (!news->until_ns || level > news->level) {
+		news->level = level;
+		news->advice = advice;
+	}
+	v = verdict_of(s, CLASS_FAILING, CAUSE_KERNEL, news->level, news->advice);
 	v.code = l->kind;
 	v.confidence = 0.9;
 	news->times = news->until_ns ? news->times + 1 : 1;

@@ -315,6 +315,28 @@ static void test_kernel(void **state)
 	detector_free(b.d);
 }
 
+/* What is milder does not quieten what stands; what lies in a file is not the node's. */
+static void test_kernel_file_systems(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	kernel_says(&b, "EXT4-fs (loop3): Remounting filesystem read-only");
+	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.notes, 1);
+	detector_free(b.d);
+	bench_begin(&b);
+	kernel_says(&b, "EXT4-fs error (device sdb1): ext4_lookup:1785: inode #2: bad inode");
+	assert_int_equal(b.notes, 1);
+	kernel_says(&b, "EXT4-fs (sdb1): Remounting filesystem read-only");
+	assert_int_equal(b.alarms, 1);
+	kernel_says(&b, "EXT4-fs error (device sdb1): ext4_lookup:1785: inode #2: bad inode");
+	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.alarms, 1);
+	detector_free(b.d);
+}
+
 static void test_checks(void **state)
 {
 	struct bench b;
@@ -413,6 +435,7 @@ int main(void)
 		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_pressure),
 		cmocka_unit_test(test_kernel),
+		cmocka_unit_test(test_kernel_file_systems),
 		cmocka_unit_test(test_checks),
 		cmocka_unit_test(test_replicas),
 	};

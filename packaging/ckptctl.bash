@@ -61,7 +61,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin trust gc diff export layout import reshard events node-check xid why clear why clear drain undrain policy goodput token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --min-trust --quiet --verbose --help" ;;
@@ -79,8 +79,6 @@ _ckptctl()
 	events) want=none opts=" --socket --json --follow --since --quiet --verbose --help" ;;
 	node-check) want=none opts=" --data --json --memory --peers --self --fleet --history --time --quiet --verbose --help" ;;
 	xid) want=none opts=" --json --table --quiet --verbose --help" ;;
-	why) want=job opts=" --socket --json --quiet --verbose --help" ;;
-	clear) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	why) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	clear) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	drain) want=job opts=" --socket --json --quiet --verbose --help" ;;

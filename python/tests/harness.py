@@ -102,7 +102,8 @@ class Daemon:
 
     def start(self):
         self.process = subprocess.Popen(
-            [self.program, "--user", "--socket", self.socket, "--data", self.data],
+            [self.program, "--user", "--socket", self.socket, "--data", self.data,
+             "--set", "detect.kernel=no"],  # other tests break file systems
             stdout=self.log, stderr=self.log)
 
     def child(self):

@@ -221,6 +221,8 @@ static int open_fifo(struct rig *r, char path[200])
 	RIG_CHECK(mkfifo(path, 0600) == 0, "make '%s'", path);
 	snprintf(set, sizeof(set), "detect.kmsg=%s", path);
 	rig_arg(r, "--set");
+	rig_arg(r, "detect.kernel=yes");
+	rig_arg(r, "--set");
 	rig_arg(r, set);
 	rig_start(r);
 	fd = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);

@@ -3,7 +3,8 @@
  * fake_gpu.c - a stand-in for libcuda.so.1 as `ckptctl node-check` uses it: two GPUs whose memory
  * is the process's own, and which know one kernel: the chain of multiply-adds that is asked of
  * them, calculated here from the names in its PTX. FAKE_GPU says what is wrong with GPU 1: copy,
- * memory, arithmetic, hang, crash, refuse; or none: there is no GPU.
+ * memory, arithmetic, hang, crash, refuse; or none: there is no GPU; or
+ * init-CODE: the driver does not start.
  */
 #include <config.h>
 
@@ -51,6 +52,10 @@ EXPORT int cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsign
 
 int cuInit(unsigned flags)
 {
+	const char *what = getenv("FAKE_GPU");
+
+	if (what && strncmp(what, "init-", 5) == 0)
+		return atoi(what + 5);
 	return (int)flags;
 }
 

@@ -58,6 +58,8 @@ void rig_init(struct rig *r, const char *dir)
 	rig_arg(r, "memory.budget=512M");
 	rig_arg(r, "--set");
 	rig_arg(r, "storage.disk_reserve=0");
+	rig_arg(r, "--set"); /* other tests break file systems, and the kernel says so */
+	rig_arg(r, "detect.kernel=no");
 }
 
 void rig_fini(struct rig *r)
