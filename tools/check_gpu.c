@@ -25,7 +25,7 @@
 
 #define BYTES   (64u << 20) /* copied, filled */
 #define RESULTS (1u << 16)
-#define CHAIN   4096u
+#define CHAIN	512u
 #define BLOCK   256u
 #define COPIES  8
 #define FACTOR  0.999f /* 0f3F7FBE77 below */

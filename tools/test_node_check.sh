@@ -5,9 +5,11 @@
 # The network's part is in tests/it/test_node_check.sh.
 . "${top_srcdir:-.}/tools/test_ctl_functions.sh"
 
+# What other runs here had is no standard while other tests take the machine: each begins a history.
 check () {
 	status=$1
 	shift
+	rm -f "$dir/new"
 	run "$status" node-check --time 8 --memory 4M --data "$dir" "$@"
 }
 
@@ -32,36 +34,36 @@ fleet () {
 }
 fleet 10000 >"$dir/fast"
 echo 'cut off {"node":' >>"$dir/fast"
-check 1 --history "$dir/own" --fleet "$dir/fast"
+check 1 --history "$dir/new" --fleet "$dir/fast"
 says out "node-check: not fit: memory-copy"
 says out "6 nodes have 10000"
 fleet 0.001 >"$dir/slow"
-check 0 --history "$dir/own" --fleet "$dir/slow"
+check 0 --history "$dir/new" --fleet "$dir/slow"
 head -n 4 "$dir/fast" >"$dir/few"
-check 0 --history "$dir/own" --fleet "$dir/few"
-check 2 --fleet "$dir/nothing" --history "$dir/own"
+check 0 --history "$dir/new" --fleet "$dir/few"
+check 2 --fleet "$dir/nothing" --history "$dir/new"
 says err "read the history"
 
 # No disk to measure is no fault.
-run 0 node-check --time 8 --memory 4M --data "$dir/nothing" --history "$dir/own"
+run 0 node-check --time 8 --memory 4M --data "$dir/nothing" --history "$dir/new"
 says out "skipped"
 
 # GPUs, played by a stand-in: well, and sick in each way.
 export CKPT_LIBCUDA="$build/.libs/libfakegpu.so"
 [ -e "$CKPT_LIBCUDA" ] || fail "there is no stand-in for libcuda"
-check 0 --history "$dir/gpu" --time 24
+check 0 --history "$dir/new" --time 24
 says out "gpu0-arithmetic"
 says out "gpu1-copy-in"
-under FAKE_GPU=none check 0 --history "$dir/gpu"
+under FAKE_GPU=none check 0 --history "$dir/new"
 says out "knows of no GPU"
-under FAKE_GPU=init-100 check 0 --history "$dir/gpu"
+under FAKE_GPU=init-100 check 0 --history "$dir/new"
 says out "knows of no GPU"
-under FAKE_GPU=init-304 check 0 --history "$dir/gpu"
+under FAKE_GPU=init-304 check 0 --history "$dir/new"
 says out "cannot be used here"
-under FAKE_GPU=init-999 check 1 --history "$dir/gpu"
+under FAKE_GPU=init-999 check 1 --history "$dir/new"
 says out "the CUDA driver does not start (999)"
 sick () {
-	under FAKE_GPU="$1" check 1 --history "$dir/gpu" --time "${3:-8}"
+	under FAKE_GPU="$1" check 1 --history "$dir/new" --time "${3:-8}"
 	says out "$2"
 }
 sick copy "GPU 1: what was copied to it does not come back"
@@ -70,12 +72,12 @@ sick arithmetic "GPU 1: its arithmetic is wrong" 24
 sick refuse "GPU 1 fails: an illegal memory access"
 sick crash "the check of gpu was killed by signal 6"
 sick hang "the check of gpu did not end in time"
-under FAKE_GPU=hang check 1 --history "$dir/gpu" -q
+under FAKE_GPU=hang check 1 --history "$dir/new" -q
 says out "node-check: not fit"
 unset CKPT_LIBCUDA
 
 # Usage.
 run 2 node-check --peers 127.0.0.1:1 extra
-check 0 --history "$dir/own" --peers 203.0.113.1:7000,203.0.113.2:7000
+check 0 --history "$dir/new" --peers 203.0.113.1:7000,203.0.113.2:7000
 says out "none of --peers is this node"
 ending 36
