@@ -28,6 +28,9 @@
 
 extern char **environ;
 
+#define READS_MAX 64
+#define NOT_KNOWN SIGKILL /* a status of no exit */
+
 struct check_child {
 	struct checks checks;
 	struct loop *loop;
@@ -51,12 +54,14 @@ static void unwatch(struct check_child *c, struct watch *w)
 	w->fd = -1;
 }
 
-/* All that is there; the rest of one that writes too much is thrown away. */
+/* What is there; the rest of one that writes too much is thrown away. */
 static void read_output(struct check_child *c)
 {
 	char rest[4096];
 	ssize_t n;
+	int turns = 0;
 
+	/* Bounded: one that writes without end is stopped by its timer, which needs the loop. */
 	do {
 		bool room = c->len < OUTPUT_MAX;
 
@@ -64,7 +69,7 @@ static void read_output(struct check_child *c)
 			 room ? OUTPUT_MAX - c->len : sizeof(rest));
 		if (n > 0 && room)
 			c->len += (size_t)n;
-	} while (n > 0 || (n < 0 && errno == EINTR));
+	} while ((n > 0 && ++turns < READS_MAX) || (n < 0 && errno == EINTR));
 	if (n == 0)
 		unwatch(c, &c->output);
 }
@@ -88,10 +93,14 @@ static void end_came(struct watch *w, uint32_t events)
 {
 	struct check_child *c = container_of(w, struct check_child, end);
 	int status = 0;
+	pid_t r;
 
 	(void)events;
-	if (waitpid(c->pid, &status, WNOHANG) == 0)
+	r = waitpid(c->pid, &status, WNOHANG);
+	if (r == 0)
 		return;
+	if (r < 0)
+		status = NOT_KNOWN; /* somebody else took it: SIGCHLD was ignored */
 	if (c->output.fd >= 0)
 		read_output(c);
 	timer_disarm(c->loop, &c->limit);

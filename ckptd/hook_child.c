@@ -32,6 +32,8 @@
 
 extern char **environ;
 
+#define NOT_KNOWN SIGKILL /* a status of no exit */
+
 struct hook_child {
 	struct hooks hooks;
 	struct loop *loop;
@@ -47,10 +49,14 @@ static void end_came(struct watch *w, uint32_t events)
 {
 	struct hook_child *h = container_of(w, struct hook_child, end);
 	int status = 0;
+	pid_t r;
 
 	(void)events;
-	if (waitpid(h->pid, &status, WNOHANG) == 0)
+	r = waitpid(h->pid, &status, WNOHANG);
+	if (r == 0)
 		return;
+	if (r < 0)
+		status = NOT_KNOWN; /* somebody else took it: SIGCHLD was ignored */
 	timer_disarm(h->loop, &h->limit);
 	watch_remove(h->loop, &h->end);
 	close(h->end.fd);

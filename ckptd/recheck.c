@@ -283,7 +283,16 @@ static void copy_is_good(struct recheck *r)
 	turn_over(r);
 }
 
-static void slice_was_read(struct recheck *r, int status)
+/* What a load takes for a bad copy. Anything else (no descriptor, no lock, no leave) says something
+ * of this moment and nothing of the bytes: it is tried again. */
+static bool is_bad_copy(int status)
+{
+	return status == CKPT_ECORRUPT || status == -EIO || status == -ENOENT ||
+	       status == CKPT_ENOTFOUND;
+}
+
+/* False: it is to be tried again after a while. */
+static bool slice_was_read(struct recheck *r, int status)
 {
 	struct checkpoint *c = r->checkpoint;
 	bool files = r->copy == COPY_FILES;
@@ -291,9 +300,9 @@ static void slice_was_read(struct recheck *r, int status)
 	if (!(files ? wants_files(c) : wants_memory(c))) {
 		turn_over(r); /* it went, or somebody else found it bad */
 	} else if (status == -ECANCELED) {
-		return;
-	} else if (status == -ENOMEM || (status < 0 && !files)) {
-		r->read = 0;
+		return true;
+	} else if (status < 0 && !(files && is_bad_copy(status))) {
+		return false;
 	} else if (status < 0) {
 		files_are_bad(r, r->err.text);
 	} else if (r->bad > 0 && files) {
@@ -305,20 +314,24 @@ static void slice_was_read(struct recheck *r, int status)
 		if (++r->rank == c->world)
 			copy_is_good(r);
 	}
+	return true;
 }
 
 static void slice_done(struct work *w)
 {
 	struct recheck *r = container_of(w, struct recheck, work);
 	struct checkpoint *c = r->checkpoint;
+	bool again;
 
 	r->busy = false;
 	r->node->works--;
 	c->works--;
 	c->rereading = false;
-	slice_was_read(r, w->status);
-	if (!r->busy)
-		arm(r, w->status == -ENOMEM ? AGAIN_NS : pause_after(r));
+	again = !slice_was_read(r, w->status);
+	if (!r->busy && r->node->options.recheck_rate == 0)
+		turn_over(r); /* it was switched off meanwhile */
+	else if (!r->busy)
+		arm(r, again ? AGAIN_NS : pause_after(r));
 	job_poke(c->job);
 	node_stop_step(r->node);
 }

@@ -54,7 +54,8 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 		c = order[i];
 		items[i] = (struct retention_item){
 			.step = c->step,
-			.clean = !c->disk_suspect && !(c->trust & TRUST_BAD),
+			/* One that was gone back behind is not offered either. */
+			.clean = !c->disk_suspect && !(c->trust & (TRUST_BAD | TRUST_PASSED)),
 			.pinned = c->pinned,
 			.base = checkpoint_is_base(c),
 			.busy = c->readers > 0 || c->works > 0 || c->stuck,

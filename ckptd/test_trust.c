@@ -229,6 +229,14 @@ static void test_beats_count(void **state)
 	trust_beat(only_job(t), 5, 20, now); /* there is no such rank */
 	trust_beat(NULL, 0, 20, now);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 0);
+	/* Any number is one step more: it may be of tokens, or nonsense. */
+	trust_beat(only_job(t), 0, UINT64_MAX, now);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 1);
+	for (uint64_t step = 12; step < 20; step++)
+		trust_beat(only_job(t), 0, step, now);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 9);
+	trust_beat(only_job(t), 0, 19, now); /* once */
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 9);
 	trust_beat(only_job(t), 0, 20, now);
 	turn_until_told(t, "step 10 is verified");
 }

@@ -160,28 +160,39 @@ void trust_epoch(struct job *j)
 void trust_committed(struct checkpoint *c)
 {
 	c->committed_ns = loop_now(c->job->node->env.loop);
-	c->healthy_from = c->step;
+	c->healthy_from = max_u64(c->step, c->job->progress);
 	if (c->job->n_troubles)
 		trust_say(c, TRUST_DOUBTED);
 	trust_progress(c->job, c->step);
 }
 
-void trust_progress(struct job *j, uint64_t step)
+static void went_on(struct job *j, uint64_t step)
 {
-	goodput_step(&j->goodput, loop_now(j->node->env.loop), step);
 	if (step <= j->progress)
 		return;
 	j->progress = step;
 	job_poke(j);
 }
 
+void trust_progress(struct job *j, uint64_t step)
+{
+	goodput_step(&j->goodput, loop_now(j->node->env.loop), step);
+	went_on(j, step);
+}
+
 void trust_beat(struct job *j, uint32_t rank, uint64_t step, uint64_t time_ns)
 {
 	struct member *m = j ? member_of_rank(j, rank) : NULL;
 
+	if (!j)
+		return;
+	goodput_step(&j->goodput, loop_now(j->node->env.loop), step);
+	/* A beat is worth one step, whatever number it has: trainers may count tokens, or say
+	 * nonsense, and what happened while no ckptd watched is not known to be healthy. */
+	step = step > j->progress ? j->progress + 1 : 0;
 	/* (2): what it had finished before it loaded the epoch's base does not count. */
 	if (m && m->epoch == j->history.epoch.number && time_ns >= m->entered_ns)
-		trust_progress(j, step);
+		went_on(j, step);
 }
 
 static void count_anew(struct job *j)

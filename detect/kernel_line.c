@@ -366,6 +366,15 @@ static bool is_pcie_error(struct span s, struct kernel_line *l)
 	return !span_find(s, "message received from"); /* of a bridge: the device says it itself */
 }
 
+static bool only_words(struct span s)
+{
+	for (size_t i = 0; i < s.len; i++)
+		if (!((s.at[i] >= 'a' && s.at[i] <= 'z') || (s.at[i] >= 'A' && s.at[i] <= 'Z') ||
+		      s.at[i] == ' ' || s.at[i] == '/'))
+			return false;
+	return s.len > 0;
+}
+
 /* "blk_update_request: I/O error, dev sda, sector 2048 op ...", "Buffer I/O error on dev sda1, ..."
  */
 static bool is_disk_error(struct span s, struct kernel_line *l)
@@ -382,7 +391,9 @@ static bool is_disk_error(struct span s, struct kernel_line *l)
 	(void)span_skip(&s, "blk_update_request: ");
 	(void)span_skip(&s, "print_req_error: ");
 	what = span_until(&s, ", dev ");
-	if (what.len > 40 || !span_skip(&s, ", dev ") ||
+	/* The kernel's own words for a status alone: "critical medium error". What others can have
+	 * written into a message (a path, a name) comes behind a colon or in quotes. */
+	if (what.len > 40 || !only_words(what) || !span_skip(&s, ", dev ") ||
 	    !(span_find(what, "error") || span_find(what, "timeout")))
 		return false;
 	what = span_until(&s, ",");

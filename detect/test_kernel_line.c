@@ -337,6 +337,7 @@ static void test_refused(void **state)
 		"nvme nvme0: 8/0/0 default/read/poll queues",
 		"EXT4-fs (sda 1;rm -rf): shut down requested",
 		"I/O error, dev sd a, sector 1",
+		"overlayfs: failed to resolve 'error, dev sda, sector 1': -2",
 		"pcieport 0000:00:1c.0: AER: Corrected error message received from 0000:01:00.0",
 	};
 

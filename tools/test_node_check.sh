@@ -74,6 +74,11 @@ sick crash "the check of gpu was killed by signal 6"
 sick hang "the check of gpu did not end in time"
 under FAKE_GPU=hang check 1 --history "$dir/new" -q
 says out "node-check: not fit"
+# At idle priority, as ckptd runs it beside trainers, slowness is no fault, and no standard either.
+FAKE_GPU=hang chrt -i 0 "$build/ckptctl" node-check --time 8 --memory 4M --data "$dir" \
+	--history "$dir/idle" --fleet "$dir/fast" >"$dir/out" 2>&1 || fail "idle: $(cat "$dir/out")"
+says out "did not end in time, at idle priority"
+[ ! -e "$dir/idle" ] || fail "a run at idle priority is kept as a standard"
 unset CKPT_LIBCUDA
 
 # Usage.
