@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,17 +264,41 @@ static void test_a_folder_is_no_file(void **state)
 
 /* ---- The device ---- */
 
+/* Whether one of the records from here to the newest has these words. */
+static bool stands_in(int fd, const char *words)
+{
+	char buf[8193];
+	ssize_t n;
+
+	while ((n = read(fd, buf, sizeof(buf) - 1)) > 0 || (n < 0 && errno == EPIPE)) {
+		buf[n > 0 ? n : 0] = '\0';
+		if (strstr(buf, words))
+			return true;
+	}
+	return false;
+}
+
+/* The kernel drops what programs write too fast, and says nothing: it is written until it stands. */
 static void put_kernel(const char *words, char *unique, size_t size)
 {
+	int out = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+	int in = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	static int number;
 	char line[200];
-	int fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
 
 	snprintf(unique, size, "ckptd test %d.%d: %s", (int)getpid(), ++number, words);
 	snprintf(line, sizeof(line), "<15>%s\n", unique);
-	assert_true(fd >= 0);
-	assert_int_equal(write(fd, line, strlen(line)), (ssize_t)strlen(line));
-	close(fd);
+	assert_true(out >= 0 && in >= 0);
+	assert_true(lseek(in, 0, SEEK_END) >= 0);
+	for (int i = 0;; i++) {
+		assert_true(i < 120);
+		assert_int_equal(write(out, line, strlen(line)), (ssize_t)strlen(line));
+		if (stands_in(in, unique))
+			break;
+		poll(NULL, 0, 500);
+	}
+	close(in);
+	close(out);
 }
 
 static bool has_device(struct world *w)
