@@ -457,7 +457,7 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 			       "first, or stop ckptd and remove the whole job with 'ckptctl rm %s "
 			       "--all --data FOLDER'",
 			       (unsigned long long)c->step, j->history.job.name);
-	if (c->rereading || c->saying) {
+	if (recheck_is_busy(c) || c->saying) {
 		recheck_give_way(j->node);
 		return err_set(e, -EAGAIN, "step %llu is just being read again",
 			       (unsigned long long)c->step);

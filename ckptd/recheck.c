@@ -184,6 +184,13 @@ bool recheck_is_reading(const struct checkpoint *c)
 	return r && r->checkpoint == c && r->copy == COPY_FILES;
 }
 
+bool recheck_is_busy(const struct checkpoint *c)
+{
+	const struct recheck *r = c->job->node->recheck;
+
+	return r && r->busy && r->checkpoint == c;
+}
+
 static bool others_work(struct node *n)
 {
 	struct checkpoint *c;

@@ -58,6 +58,7 @@ void recheck_step(struct job *j);
 void recheck_give_way(struct node *n);
 /* The checkpoint is being freed. */
 void recheck_forget(struct checkpoint *c);
-bool recheck_is_reading(const struct checkpoint *c); /* it is its turn */
+bool recheck_is_reading(const struct checkpoint *c); /* it is its files' turn */
+bool recheck_is_busy(const struct checkpoint *c); /* a worker reads a copy of it just now */
 
 #endif
