@@ -278,7 +278,8 @@ static bool stands_in(int fd, const char *words)
 	return false;
 }
 
-/* The kernel drops what programs write too fast, and says nothing: it is written until it stands. */
+/* The kernel drops what programs write too fast, and says nothing: it is written until it stands.
+ */
 static void put_kernel(const char *words, char *unique, size_t size)
 {
 	int out = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
