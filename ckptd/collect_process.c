@@ -4,8 +4,8 @@
  *
  * stat may be read by everybody; wchan asks for the right to look at the process (same uid, or
  * CAP_SYS_PTRACE), syscall for the right to attach to it, which Yama may deny too. So whether a
- * process sleeps until a time is often not known, and then it does not count as timed. None of them
- * takes locks that a process stuck in the kernel holds, but a thread of its own looks all the same.
+ * process sleeps until a time is often not known: TIMED_NOT_KNOWN then. None of them takes locks
+ * that a process stuck in the kernel holds, but a thread of its own looks all the same.
  *
  * Stateless; on the prober's thread.
  */
@@ -128,14 +128,31 @@ bool process_syscall_is_timed(const char *line)
 	return false;
 }
 
-static bool sleeps_until_a_time(const char *proc, int32_t pid)
+/* A place in the kernel says less than a call with its arguments: some wait until an event or a
+ * time, and "0" is what who may not look is told. */
+static enum timed timed_by_wchan(const char *wchan)
+{
+	static const char *const either[] = {"futex", "poll", "select", "sigtimedwait", "semtimed"};
+
+	if (strcmp(wchan, "hrtimer_nanosleep") == 0)
+		return TIMED_YES;
+	if (!wchan[0] || strcmp(wchan, "0") == 0)
+		return TIMED_NOT_KNOWN;
+	for (size_t i = 0; i < sizeof(either) / sizeof(either[0]); i++)
+		if (strstr(wchan, either[i]))
+			return TIMED_NOT_KNOWN;
+	return TIMED_NO;
+}
+
+static enum timed sleeps_until_a_time(const char *proc, int32_t pid)
 {
 	char text[256];
 
 	if (collect_text(text, sizeof(text), "%s/%d/syscall", proc, (int)pid) > 0)
-		return process_syscall_is_timed(text);
-	return collect_text(text, sizeof(text), "%s/%d/wchan", proc, (int)pid) > 0 &&
-	       strcmp(text, "hrtimer_nanosleep") == 0;
+		return process_syscall_is_timed(text) ? TIMED_YES : TIMED_NO;
+	if (collect_text(text, sizeof(text), "%s/%d/wchan", proc, (int)pid) > 0)
+		return timed_by_wchan(text);
+	return TIMED_NOT_KNOWN;
 }
 
 /* ---- Threads ---- */
@@ -176,8 +193,10 @@ int process_look_at(const char *proc, const struct process_id *id, long ticks_pe
 	int r;
 
 	assert(ticks_per_s > 0);
-	*ret = (struct sample_activity){
-		.state = '?', .cpu_permille = UINT16_MAX, .gpu_permille = UINT16_MAX};
+	*ret = (struct sample_activity){.state = '?',
+					.cpu_permille = UINT16_MAX,
+					.gpu_permille = UINT16_MAX,
+					.timed = TIMED_NOT_KNOWN};
 	r = collect_text(text, sizeof(text), "%s/%d/stat", proc, (int)id->pid);
 	if (r == -ENOENT || r == -ESRCH)
 		return -ESRCH;
@@ -194,6 +213,7 @@ int process_look_at(const char *proc, const struct process_id *id, long ticks_pe
 	if (collect_each(each_thread, &t, "%s/%d/task", proc, (int)id->pid) < 0)
 		t.running = st.state == 'R';
 	ret->threads_running = (uint8_t)(t.running > 255 ? 255 : t.running);
-	ret->timed = ret->state == 'S' && sleeps_until_a_time(proc, id->pid);
+	if (ret->state != '?')
+		ret->timed = ret->state == 'S' ? sleeps_until_a_time(proc, id->pid) : TIMED_NO;
 	return 0;
 }

@@ -3,7 +3,7 @@
  * collect_process.h - what a process is doing, from /proc: of suspected ranks, on a thread.
  *
  * What cannot be read (another user's process, hidepid, a kernel without it) is said to be unknown:
- * state '?', no CPU, not timed. It is never taken for idle.
+ * state '?', no CPU, TIMED_NOT_KNOWN. It is never taken for idle.
  */
 #ifndef CKPTD_COLLECT_PROCESS_H
 #define CKPTD_COLLECT_PROCESS_H

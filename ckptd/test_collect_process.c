@@ -71,7 +71,7 @@ static void test_states_and_cpu(void **state)
 	assert_int_equal(a.state, 'S');
 	assert_int_equal(a.cpu_permille, UINT16_MAX); /* nothing to compare with */
 	assert_int_equal(a.gpu_permille, UINT16_MAX);
-	assert_false(a.timed);
+	assert_int_equal(a.timed, TIMED_NOT_KNOWN); /* neither file is there */
 	put_stat(t, "7/stat", "x", 'S', 150, 4000);
 	assert_int_equal(look(t, &l, &a), 0);
 	assert_int_equal(a.cpu_permille, 500);
@@ -140,7 +140,7 @@ static void test_what_is_not_known(void **state)
 		assert_int_equal(look(t, &l, &a), 0);
 		assert_int_equal(a.state, '?');
 		assert_int_equal(a.cpu_permille, UINT16_MAX);
-		assert_false(a.timed);
+		assert_int_equal(a.timed, TIMED_NOT_KNOWN);
 	}
 }
 
@@ -177,24 +177,38 @@ static void test_timed_calls(void **state)
 
 static void test_wchan_where_syscall_is_denied(void **state)
 {
+	static const struct {
+		const char *wchan;
+		enum timed timed;
+	} places[] = {
+		{"hrtimer_nanosleep", TIMED_YES},
+		{"futex_wait_queue", TIMED_NOT_KNOWN}, /* with a time or without */
+		{"do_sys_poll", TIMED_NOT_KNOWN},
+		{"pipe_read", TIMED_NO},
+		{"do_wait", TIMED_NO},
+		{"0", TIMED_NOT_KNOWN}, /* of another user's process */
+		{"", TIMED_NOT_KNOWN},
+	};
 	struct process_look l = {0};
 	struct sample_activity a;
 	struct tree *t = *state;
 
 	put_stat(t, "7/stat", "x", 'S', 1, 4000);
-	tree_put(t, "7/wchan", "hrtimer_nanosleep");
-	assert_int_equal(look(t, &l, &a), 0);
-	assert_true(a.timed);
-	tree_put(t, "7/wchan", "futex_wait_queue");
-	assert_int_equal(look(t, &l, &a), 0);
-	assert_false(a.timed);
-	tree_put(t, "7/wchan", "0");
-	assert_int_equal(look(t, &l, &a), 0);
-	assert_false(a.timed);
+	for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
+		tree_put(t, "7/wchan", places[i].wchan);
+		assert_int_equal(look(t, &l, &a), 0);
+		assert_int_equal(a.timed, places[i].timed);
+	}
 	put_stat(t, "7/stat", "x", 'R', 1, 4000);
 	tree_put(t, "7/wchan", "hrtimer_nanosleep"); /* read before it woke */
 	assert_int_equal(look(t, &l, &a), 0);
-	assert_false(a.timed);
+	assert_int_equal(a.timed, TIMED_NO);
+	put_stat(t, "7/stat", "x", 'S', 1, 4000);
+	tree_put(t, "7/syscall", "0 0x3 0x7f 0x1000 0x7 0x7 0x7 0x7f 0x7f"); /* says more */
+	assert_int_equal(look(t, &l, &a), 0);
+#ifdef __x86_64__
+	assert_int_equal(a.timed, TIMED_NO);
+#endif
 }
 
 /* ---- Real processes ---- */
@@ -277,20 +291,22 @@ static void until(struct loop *l, struct prober *p, struct watched *w,
 static bool is_busy(const struct sample_activity *a)
 {
 	return a->state == 'R' && a->threads_running == 1 && a->cpu_permille > 0 &&
-	       a->cpu_permille <= 1100 && !a->timed;
+	       a->cpu_permille <= 1100 && a->timed == TIMED_NO;
 }
 static bool is_busy_elsewhere(const struct sample_activity *a)
 {
 	return a->state == 'S' && a->threads_running == 1 && a->cpu_permille > 0 &&
-	       a->cpu_permille <= 1100 && !a->timed;
+	       a->cpu_permille <= 1100 && a->timed != TIMED_YES;
 }
 static bool is_asleep(const struct sample_activity *a)
 {
-	return a->state == 'S' && a->threads_running == 0 && a->cpu_permille == 0 && a->timed;
+	return a->state == 'S' && a->threads_running == 0 && a->cpu_permille == 0 &&
+	       a->timed == TIMED_YES;
 }
 static bool is_waiting(const struct sample_activity *a)
 {
-	return a->state == 'S' && a->threads_running == 0 && a->cpu_permille == 0 && !a->timed;
+	return a->state == 'S' && a->threads_running == 0 && a->cpu_permille == 0 &&
+	       a->timed != TIMED_YES;
 }
 static bool is_stopped(const struct sample_activity *a)
 {

@@ -88,6 +88,9 @@ struct sample_beat {
 	double loss, grad_norm;
 };
 
+/* Whether who sleeps will wake by himself at some time, as far as the kernel tells us of him. */
+enum timed { TIMED_NO, TIMED_YES, TIMED_NOT_KNOWN };
+
 /* Of one process, between two looks at it, or at the moment where nothing else is said. */
 struct sample_activity {
 	uint64_t step;     /* that it is in: the last finished one + 1 */
@@ -97,7 +100,7 @@ struct sample_activity {
 	uint8_t threads_running;
 	uint16_t cpu_permille; /* of one core, since the look before; UINT16_MAX: not known */
 	uint16_t gpu_permille; /* share of time in which its GPU ran kernels; UINT16_MAX: ... */
-	bool timed;            /* its main thread sleeps until a time, not until an event */
+	enum timed timed;      /* its main thread sleeps until a time, not until an event */
 };
 
 /* How a process ended. */

@@ -266,7 +266,7 @@ static void code_activity(struct code *c, struct sample_activity *a)
 		a->cpu_permille = read_u16(c->r);
 		a->gpu_permille = read_u16(c->r);
 	}
-	code_bool(c, &a->timed);
+	CODE_ENUM(c, a->timed, enum timed, TIMED_NO, TIMED_NOT_KNOWN + 1);
 }
 
 /* A bit for each that is known, then those. */

@@ -296,7 +296,7 @@ static void test_ends_and_verdicts(void **state)
 					      .state = 'T',
 					      .cpu_permille = UINT16_MAX,
 					      .gpu_permille = 3,
-					      .timed = true};
+					      .timed = TIMED_NOT_KNOWN};
 	add(k, s);
 	assert_int_equal(sketch_add_verdict(k, &v), 0);
 	w = written(k);
@@ -309,7 +309,7 @@ static void test_ends_and_verdicts(void **state)
 	assert_int_equal(s.activity.state, 'T');
 	assert_int_equal(s.activity.phase, PHASE_SYNC);
 	assert_int_equal(s.activity.cpu_permille, UINT16_MAX);
-	assert_true(s.activity.timed && s.activity.gpu_permille == 3);
+	assert_true(s.activity.timed == TIMED_NOT_KNOWN && s.activity.gpu_permille == 3);
 	assert_int_equal(sketch_next(&r, &s, &v), SKETCH_VERDICT);
 	assert_int_equal(v.id, 77);
 	assert_int_equal(v.subject.device, 2);

@@ -177,15 +177,15 @@ static void pick_body(struct rng *rng, struct sample *s)
 		pick_text(rng, s->phase.what, sizeof(s->phase.what));
 		break;
 	case SAMPLE_ACTIVITY:
-		s->activity =
-			(struct sample_activity){.step = pick(rng, UINT64_MAX),
-						 .since_ns = pick_ns(rng),
-						 .phase = (uint32_t)rng_below(rng, PHASE_COUNT),
-						 .state = "RSDTZ?"[rng_below(rng, 6)],
-						 .threads_running = (uint8_t)pick(rng, UINT8_MAX),
-						 .cpu_permille = (uint16_t)pick(rng, UINT16_MAX),
-						 .gpu_permille = (uint16_t)pick(rng, UINT16_MAX),
-						 .timed = rng_below(rng, 2)};
+		s->activity = (struct sample_activity){
+			.step = pick(rng, UINT64_MAX),
+			.since_ns = pick_ns(rng),
+			.phase = (uint32_t)rng_below(rng, PHASE_COUNT),
+			.state = "RSDTZ?"[rng_below(rng, 6)],
+			.threads_running = (uint8_t)pick(rng, UINT8_MAX),
+			.cpu_permille = (uint16_t)pick(rng, UINT16_MAX),
+			.gpu_permille = (uint16_t)pick(rng, UINT16_MAX),
+			.timed = (enum timed)rng_below(rng, TIMED_NOT_KNOWN + 1)};
 		break;
 	case SAMPLE_EXIT:
 		s->exit.how = (enum exit_how)rng_below(rng, EXIT_SAID_BYE + 1);

@@ -20,6 +20,12 @@ static const char *how_word(uint32_t v)
 	return words[v];
 }
 
+static const char *timed_word(uint32_t v)
+{
+	static const char *const words[] = {"0", "1", "?"};
+	return words[v];
+}
+
 static const char *recovery_word(uint32_t v)
 {
 	static const char *const words[] = {"none",      "reset",       "reboot",
@@ -62,8 +68,8 @@ static const char *subject_word(uint32_t v)
 #define DEVS  NODES, F("device", U32, sample.device, NONE | MUST)
 
 /* Enums are as wide as an unsigned int here, which FIELD_WORD relies on. */
-_Static_assert(sizeof(enum exit_how) == 4 && sizeof(enum gpu_recovery) == 4 &&
-		       sizeof(enum subject_kind) == 4,
+_Static_assert(sizeof(enum exit_how) == 4 && sizeof(enum timed) == 4 &&
+		       sizeof(enum gpu_recovery) == 4 && sizeof(enum subject_kind) == 4,
 	       "enum fields are 4 bytes");
 
 static const struct field name_fields[] = {
@@ -109,7 +115,7 @@ static const struct field activity_fields[] = {
 	F("running", U8, sample.activity.threads_running, 0),
 	F("cpu", U16, sample.activity.cpu_permille, NONE),
 	F("gpu", U16, sample.activity.gpu_permille, NONE),
-	F("timed", BOOL, sample.activity.timed, 0),
+	W("timed", sample.activity.timed, timed_word, TIMED_NOT_KNOWN + 1, 0),
 };
 static const struct field exit_fields[] = {
 	RANKS,

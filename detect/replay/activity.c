@@ -52,7 +52,7 @@ static void stalling(struct world *w, struct sample_activity *a)
 	case STALL_DATA:
 		a->state = 'S';
 		a->cpu_permille = few;
-		a->timed = w->stall == STALL_DATA_TIMED;
+		a->timed = w->stall == STALL_DATA_TIMED ? TIMED_YES : TIMED_NO;
 		a->phase = w->style.declares ? PHASE_DATA : PHASE_STEP;
 		return;
 	case STALL_NONE:
