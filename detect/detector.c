@@ -63,6 +63,7 @@ void detector_options_default(struct detector_options *o)
 		.busy_share = 0.6,
 		.lone_busy_s = 300,
 		.later_s = 600,
+		.asleep_s = 120,
 		.finite_steps = 20,
 		.jump_x = 5,
 		.odd_loss_x = 1.5,
@@ -273,7 +274,8 @@ static bool keeps_rules_of_rank(const struct sample *s)
 		return s->phase.phase >= PHASE_FIRST_LONG && s->phase.phase < PHASE_COUNT &&
 		       ends(s->phase.what, sizeof(s->phase.what));
 	case SAMPLE_ACTIVITY:
-		return s->activity.phase < PHASE_COUNT;
+		return s->activity.phase < PHASE_COUNT &&
+		       (unsigned)s->activity.timed <= TIMED_NOT_KNOWN;
 	case SAMPLE_EXIT:
 		return (unsigned)s->exit.how <= EXIT_SAID_BYE;
 	case SAMPLE_DIGESTS:

@@ -24,9 +24,11 @@ enum doing doing_now(const struct sample_activity *a)
 		return DOING_WAITING;
 	if (busy(a))
 		return DOING_BUSY;
-	if (a->timed || a->state == 'D' || a->phase == PHASE_DATA)
+	if (a->timed == TIMED_YES || a->state == 'D' || a->phase == PHASE_DATA)
 		return DOING_LATER;
-	return a->state == 'S' || a->cpu_permille != NOT_KNOWN ? DOING_IDLE : DOING_UNKNOWN;
+	if (a->state != 'S' && a->cpu_permille == NOT_KNOWN)
+		return DOING_UNKNOWN;
+	return a->timed == TIMED_NO ? DOING_IDLE : DOING_ASLEEP;
 }
 
 void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns)
@@ -49,7 +51,7 @@ enum doing looks_say(const struct looks *l, uint64_t now_ns)
 	if (!l->n || now_ns - l->at_ns > FRESH_NS)
 		return DOING_UNKNOWN;
 	/* One look may catch a working process between two pieces of work. */
-	if (l->doing == DOING_IDLE && l->n < (l->measured ? 2 : 4))
+	if ((l->doing == DOING_IDLE || l->doing == DOING_ASLEEP) && l->n < (l->measured ? 2 : 4))
 		return DOING_UNKNOWN;
 	return l->doing;
 }
@@ -65,6 +67,8 @@ const char *doing_words(enum doing doing)
 		return "its process is busy";
 	case DOING_LATER:
 		return "it sleeps, or waits for input or a disk";
+	case DOING_ASLEEP:
+		return "it sleeps, and the kernel does not tell until when";
 	case DOING_IDLE:
 		return "its process does nothing";
 	case DOING_UNKNOWN:

@@ -13,6 +13,7 @@ enum doing {
 	DOING_WAITING, /* in a collective: for others */
 	DOING_BUSY,    /* its cores or its GPU work */
 	DOING_LATER,   /* sleeps until a time, or waits for input or a disk: may well go on */
+	DOING_ASLEEP,  /* it may be the former or the next: until what it sleeps is not known */
 	DOING_IDLE,    /* none of these: nothing will wake it but somebody else */
 };
 

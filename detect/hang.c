@@ -53,7 +53,7 @@ struct mine_job {
 
 /* The job at one moment. */
 struct stall {
-	uint32_t awaited, late, known, waiting, idle, busy, quiet, stopped, excused;
+	uint32_t awaited, late, known, waiting, idle, asleep, busy, quiet, stopped, excused;
 	uint32_t resting; /* of the late: on nodes that do less than usual */
 	uint32_t gpu_busy, gpu_idle;
 	bool declares;   /* the job does */
@@ -147,6 +147,9 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	case DOING_IDLE:
 		s->idle++;
 		break;
+	case DOING_ASLEEP:
+		s->asleep++;
+		break;
 	case DOING_BUSY:
 		s->busy++;
 		break;
@@ -194,7 +197,21 @@ static bool over(const struct detector *d, const struct stall *s, const struct r
 		return l->age_s > fmax(l->timeout_s, d->options.busy_s);
 	if (doing == DOING_LATER && !l->phase)
 		return quiet > fmax(l->timeout_s, d->options.later_s);
+	if (doing == DOING_ASLEEP && !l->phase)
+		return quiet > fmax(l->timeout_s, d->options.asleep_s);
 	return quiet > l->timeout_s;
+}
+
+/* Nothing will wake it: it is seen to do nothing, or it sleeps, until when nobody knows, and
+ * another says that he waits for it. */
+static bool does_nothing(const struct detector *d, const struct stall *s, const struct rank *r,
+			 const struct lateness *l)
+{
+	enum doing doing = doing_of(d, r, l);
+
+	if (l->phase || l->starting)
+		return false;
+	return doing == DOING_IDLE || (doing == DOING_ASLEEP && s->waiting);
 }
 
 /* Marks one as to blame, with what counts for all of them. */
@@ -217,7 +234,7 @@ static void blame(struct detector *d, const struct job *j, struct rank *r, struc
 	s->least_s = fmin(s->least_s, quiet_of(d, r, &l));
 	s->usual_s = fmax(s->usual_s, l.usual_s);
 	s->behind++;
-	s->behind_idle += doing_of(d, r, &l) == DOING_IDLE && !l.phase && !l.starting;
+	s->behind_idle += does_nothing(d, s, r, &l);
 	s->over += over(d, s, r, &l, mark);
 }
 
@@ -275,7 +292,8 @@ static enum mark choose_mark(const struct detector *d, const struct job *j, cons
 		return MARK_NOT_WAITING;
 	if (s->gpu_idle && s->gpu_idle * 4 <= s->awaited && s->gpu_busy * 4 >= s->awaited * 3)
 		return MARK_GPU_IDLE;
-	if (s->busy && s->busy * 4 <= s->awaited && (s->idle + s->waiting) * 4 >= s->awaited * 3)
+	if (s->busy && s->busy * 4 <= s->awaited &&
+	    (s->idle + s->asleep + s->waiting) * 4 >= s->awaited * 3)
 		return MARK_BUSY;
 	if (s->late * 4 <= s->awaited || s->awaited == 1)
 		return MARK_LATE;
@@ -386,7 +404,7 @@ static void accuse_one(struct detector *d, struct job *j, const struct stall *s,
 		verdict_evidence(&v, "phi", l->phi, d->options.phi, "", l->since_ns);
 	verdict_evidence(&v, "ranks late", s->late, 0, "", l->since_ns);
 	verdict_evidence(&v, "ranks waiting in a collective", s->waiting, 0, "", l->since_ns);
-	verdict_evidence(&v, "ranks idle", s->idle + s->stopped, 0, "", l->since_ns);
+	verdict_evidence(&v, "ranks idle", s->idle + s->asleep + s->stopped, 0, "", l->since_ns);
 	say(d, j, s, mark, &v);
 	m->cause = cause;
 	m->told[m->n_told++] = subject;

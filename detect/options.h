@@ -38,6 +38,7 @@ struct detector_options {
 	double lone_busy_s; /* ... if all others wait for it; twice that where phases are not said
 			     */
 	double later_s;     /* asleep for a time, waiting for a disk or input: at least */
+	double asleep_s;    /* ... where the kernel does not tell whether for a time */
 
 	/* numeric */
 	uint32_t finite_steps;                 /* so many good ones end a not-a-number verdict */

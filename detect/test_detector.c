@@ -416,7 +416,7 @@ static void test_random_samples(void **state)
 		else if (s.kind == SAMPLE_PHASE)
 			s.phase.begins = rng_below(&g.rng, 2);
 		else if (s.kind == SAMPLE_ACTIVITY)
-			s.activity.timed = rng_below(&g.rng, 2);
+			s.activity.timed = (enum timed)rng_below(&g.rng, TIMED_NOT_KNOWN + 1);
 		else if (s.kind == SAMPLE_LINK)
 			s.link.up = rng_below(&g.rng, 2);
 		else if (s.kind == SAMPLE_NVML)

@@ -30,6 +30,7 @@ struct job_of {
 	enum does does[RANKS];      /* instead of stepping */
 	bool asked[RANKS];
 	bool silent_nodes, answers, says_sync;
+	bool unknown_sleep; /* whether until a time is not told of anybody */
 	bool gpus; /* and collectives that spin on them */
 	unsigned alarms, cleared, asks;
 	struct verdict alarm;
@@ -143,7 +144,7 @@ static void answer(struct job_of *j, uint32_t r)
 		.state = does == DOES_STOPPED ? 'T' : 'S',
 		.cpu_permille = does == DOES_WORK || (does == DOES_STEPS && !waits(j, r)) ? 900 : 4,
 		.gpu_permille = UINT16_MAX,
-		.timed = does == DOES_SLEEP,
+		.timed = j->unknown_sleep ? TIMED_NOT_KNOWN : does == DOES_SLEEP,
 	};
 	if (j->gpus) {
 		s.activity.gpu_permille = does == DOES_STEPS ? 1000 : 3;
@@ -320,6 +321,49 @@ static void test_one_step_in_many_takes_ten_times_as_long(void **state)
 		assert_true(j.asks > 0);
 		detector_free(j.d);
 	}
+}
+
+/* Of another user's process the kernel does not tell what it sleeps for. */
+static void test_sleep_of_unknown_kind(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	for (int sync = 0; sync < 2; sync++) {
+		job_begins(&j, 4, 2, 2 * SEC);
+		j.unknown_sleep = true;
+		j.says_sync = sync;
+		goes_on(&j, 100);
+		j.does[1] = DOES_SLEEP;
+		from = j.now;
+		goes_on(&j, sync ? 20 : 100);
+		if (sync) { /* others say that they wait for it */
+			assert_int_equal(j.alarms, 1);
+			assert_int_equal(j.alarm.subject.rank, 1);
+			assert_true(delay(&j, from) <= 3 * 2 + 2);
+		} else { /* it may wake */
+			assert_int_equal(j.alarms, 0);
+			goes_on(&j, 40);
+			assert_int_equal(j.alarms, 1);
+			assert_int_equal(j.alarm.cause, CAUSE_STALLED);
+		}
+		detector_free(j.d);
+	}
+	/* A process alone, which nobody waits for, sleeps for a minute. */
+	job_begins(&j, 1, 1, 2 * SEC);
+	j.unknown_sleep = true;
+	goes_on(&j, 100);
+	j.does[0] = DOES_SLEEP;
+	goes_on(&j, 60);
+	assert_int_equal(j.alarms, 0);
+	j.does[0] = DOES_STEPS;
+	goes_on(&j, 60);
+	assert_int_equal(j.alarms, 0);
+	j.does[0] = DOES_STOPPED;
+	goes_on(&j, 8);
+	assert_int_equal(j.alarms, 1);
+	detector_free(j.d);
 }
 
 static void test_undeclared_evaluation_of_half_an_hour(void **state)
@@ -590,6 +634,7 @@ int main(void)
 		cmocka_unit_test(test_whole_node),
 		cmocka_unit_test(test_nobody_answers),
 		cmocka_unit_test(test_one_step_in_many_takes_ten_times_as_long),
+		cmocka_unit_test(test_sleep_of_unknown_kind),
 		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
 		cmocka_unit_test(test_waiting_that_spins),
 		cmocka_unit_test(test_busy_alone_where_phases_are_declared),

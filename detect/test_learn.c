@@ -144,9 +144,20 @@ static void test_looks(void **state)
 	looks_add(&l, &a, 2 * SEC);
 	assert_int_equal(looks_say(&l, 2 * SEC), DOING_IDLE);
 	assert_int_equal(looks_say(&l, 9 * SEC), DOING_UNKNOWN);
-	a.timed = true;
+	a.timed = TIMED_YES;
 	assert_int_equal(doing_now(&a), DOING_LATER);
-	a.timed = false;
+	a.timed = TIMED_NOT_KNOWN;
+	assert_int_equal(doing_now(&a), DOING_ASLEEP);
+	looks_add(&l, &a, 10 * SEC);
+	assert_int_equal(looks_say(&l, 10 * SEC), DOING_UNKNOWN);
+	looks_add(&l, &a, 11 * SEC);
+	assert_int_equal(looks_say(&l, 11 * SEC), DOING_ASLEEP);
+	a.state = '?'; /* nothing of it can be read */
+	a.cpu_permille = UINT16_MAX;
+	assert_int_equal(doing_now(&a), DOING_UNKNOWN);
+	a.state = 'S';
+	a.cpu_permille = 3;
+	a.timed = TIMED_NO;
 	a.gpu_permille = 990;
 	assert_int_equal(doing_now(&a), DOING_BUSY);
 	a.phase = PHASE_SYNC;
