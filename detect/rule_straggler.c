@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "detect/robust.h"
 #include "detect/rules.h"
 #include "detect/straggler.h"
 
@@ -76,14 +77,23 @@ static void accuse_slow(struct detector *d, struct rank *r, struct subject who, 
 
 	v.since_ns = s->since_ns;
 	v.confidence = 1 - exp(-s->score / 5.0);
-	verdict_evidence(&v, "work per step over that of its peers", s->ratio,
-			 1 + STRAGGLER_ABSOLUTE, "x", s->since_ns);
+	verdict_evidence(&v,
+			 s->by_past ? "work per step over its own before"
+				    : "work per step over that of its peers",
+			 s->ratio, 1 + STRAGGLER_ABSOLUTE, "x", s->since_ns);
 	verdict_evidence(&v, "... over what is usual for it", s->excess, 1 + STRAGGLER_SLOW, "x",
 			 s->since_ns);
 	verdict_evidence(&v, "score of the windows in a row", s->score, STRAGGLER_SCORE, "",
 			 s->since_ns);
 	verdict_evidence(&v, "its work per step", s->value_s, s->peers_s, "s", s->since_ns);
-	if (ranks > 1)
+	if (s->by_past)
+		verdict_say(d, &v,
+			    "holds others up: rank %u works %.3f s per step, %.2f times as long as "
+			    "it used to beside the rest of its job (none of which does the same "
+			    "work): run the node check, or move %s elsewhere.",
+			    r->number, (double)s->value_s, (double)s->ratio,
+			    ranks > 1 ? "its ranks" : "it");
+	else if (ranks > 1)
 		verdict_say(d, &v,
 			    "holds others up: its ranks work %.2f times as long per step as their "
 			    "peers (rank %u %.3f s, its peers %.3f s): run the node check, or move "
@@ -226,6 +236,35 @@ static void sample(struct detector *d, const struct sample *s, const struct who 
 		on_run(d, w->job);
 }
 
+/* The node of most of the role's ranks. */
+static uint32_t home_of(struct straggler_rank *const *ranks, uint32_t n)
+{
+	uint32_t node = ranks[0]->node, votes = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (!votes)
+			node = ranks[i]->node;
+		votes += ranks[i]->node == node ? 1 : UINT32_MAX;
+	}
+	return node;
+}
+
+/* How the job's ranks on other nodes than `home` have changed, whatever their role is. */
+static float beside(const struct detector *d, const struct job *j, uint32_t home, float *scratch)
+{
+	struct rank *r;
+	size_t n = 0;
+
+	each_rank(r, j)
+	{
+		float change = straggler_change(&own(d, r)->s);
+
+		if (r->expected && own(d, r)->s.node != home && change > 0)
+			scratch[n++] = change;
+	}
+	return n >= 2 ? median_of(scratch, n) : 0;
+}
+
 static bool judge_role(struct detector *d, struct job *j, uint32_t i)
 {
 	struct straggler_role *role = &JOB_OWN(d, j, straggler, struct mine_job)->roles[i];
@@ -242,6 +281,7 @@ static bool judge_role(struct detector *d, struct job *j, uint32_t i)
 	}
 	if (n == 0 || !straggler_ready(role, n, d->now_ns))
 		return false;
+	role->beside = beside(d, j, home_of(m->ranks, n), m->scratch);
 	straggler_judge(role, m->ranks, n, m->scratch, d->now_ns);
 	return true;
 }

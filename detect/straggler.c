@@ -169,6 +169,24 @@ static float median_of_others(const struct straggler_role *role,
 	return n >= (one ? 1 : ELSEWHERE_MIN) ? median_of(values, n) : 0;
 }
 
+float straggler_change(const struct straggler_rank *r)
+{
+	return r->n_windows >= LEARN_FROM && r->usual_s > 0 ? r->value_s / r->usual_s : 0;
+}
+
+/* A role that is on one node cannot tell whether all of that is slow: then its past does, and how
+ * the rest of the job has changed since. */
+static void compare_with_past(const struct straggler_role *role, struct straggler_rank *r)
+{
+	float change = role->beside > 0 ? straggler_change(r) / role->beside : 0;
+
+	r->by_past = change > r->ratio;
+	if (!r->by_past)
+		return;
+	r->ratio = change;
+	r->peers_s = r->value_s / change;
+}
+
 /* Each is compared with the ranks on other nodes: so half of a role, or more, may be slow if it is
  * one node. Where there are none, with all but itself. */
 static void find_peers(const struct straggler_role *role, struct straggler_rank *const *ranks,
@@ -184,11 +202,20 @@ static void find_peers(const struct straggler_role *role, struct straggler_rank 
 			k++;
 		r->peers_s = k < i ? ranks[k]->peers_s
 				   : median_of_others(role, ranks, n_ranks, r->node, NULL);
+		r->ratio = r->peers_s > 0 ? r->value_s / r->peers_s : 0;
 	}
-	for (size_t i = 0; i < n_ranks; i++)
-		if (takes_part(role, ranks[i]) && ranks[i]->peers_s <= 0)
-			ranks[i]->peers_s =
-				median_of_others(role, ranks, n_ranks, SAMPLE_NONE, ranks[i]);
+	for (size_t i = 0; i < n_ranks; i++) {
+		struct straggler_rank *r = ranks[i];
+
+		r->by_past = false;
+		if (!takes_part(role, r) || r->peers_s > 0)
+			continue;
+		r->peers_s = median_of_others(role, ranks, n_ranks, SAMPLE_NONE, r);
+		if (r->peers_s <= 0)
+			r->peers_s = r->value_s; /* the only one */
+		r->ratio = r->value_s / r->peers_s;
+		compare_with_past(role, r);
+	}
 }
 
 static double usual_of(const struct straggler_rank *r)
@@ -223,9 +250,11 @@ static void compare(struct straggler_role *role, struct straggler_rank *const *r
 
 		if (!takes_part(role, r))
 			continue;
-		if (n > PEERS_APART)
+		if (n > PEERS_APART) {
 			r->peers_s = median;
-		r->ratio = r->value_s / r->peers_s;
+			r->ratio = r->value_s / median;
+			r->by_past = false;
+		}
 		r->excess = (float)(r->ratio / usual_of(r));
 		excesses[m++] = r->excess;
 	}
@@ -334,7 +363,7 @@ void straggler_judge(struct straggler_role *role, struct straggler_rank *const *
 		scratch[n++] = ranks[i]->value_s;
 		next = ranks[i]->done < next ? ranks[i]->done : next;
 	}
-	if (n >= 2 && 2 * n >= n_ranks) {
+	if (n && 2 * n >= n_ranks) {
 		compare(role, ranks, n_ranks, scratch, n, scratch + n_ranks);
 		crowd = is_crowd(role, ranks, n_ranks, n);
 		for (size_t i = 0; i < n_ranks; i++) {

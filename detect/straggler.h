@@ -7,11 +7,12 @@
  * shared drift - is in every one of them alike. Per window:
  *
  *   value    median of the means of the window's four parts: one wild step does not show
- *   ratio    value / median of the values of ranks on other nodes, or of all others
- *   excess   ratio / the ratio that is usual for this rank (some nodes are always slower)
- *   sigma    the noise of excess: of all peers now, of this rank so far; at least 1 %
- *   z        the larger of (excess - 1 - 0.075) / sigma and (ratio - 1 - 0.115) / sigma, in +-4
- *   score    max(0, score + z): a CUSUM whose drift is half of what must be found
+ *   ratio    value / median of the values of ranks on other nodes, or of all others; where there
+ * are none on other nodes (a stage that is one node) also value / its usual value, over the same of
+ * the job's ranks on other nodes, if that is more excess   ratio / the ratio that is usual for this
+ * rank (some nodes are always slower) sigma    the noise of excess: of all peers now, of this rank
+ * so far; at least 1 % z        the larger of (excess - 1 - 0.075) / sigma and (ratio - 1 - 0.115)
+ * / sigma, in +-4 score    max(0, score + z): a CUSUM whose drift is half of what must be found
  *
  * score >= 10 is slow: at least three windows, more where it is noisy. Who is suspected is not
  * learned from. Pure; the state of a rank and of a role belongs to the caller, zeroed at first.
@@ -44,6 +45,9 @@ struct straggler_role {
 	uint64_t first_ns; /* since then the first of them is */
 	float sigma;       /* of the peers' excess, fading; 0: none yet */
 	uint32_t n_judged;
+	/* Value over usual value of the job's ranks on other nodes, whatever their role is: their
+	 * median, for who has no peers there. The caller keeps it; 0: not known. */
+	float beside;
 };
 
 struct straggler_rank {
@@ -57,6 +61,7 @@ struct straggler_rank {
 	float usual, usual_s, spread; /* learned: ratio, value, noise of excess */
 	float peers_s;                /* what it was compared with */
 	float ratio, excess, score;   /* of the window judged last */
+	bool by_past;                 /* ratio is not to peers: see role.beside */
 	uint32_t n_windows;           /* learned from */
 	uint32_t calm;                /* windows without excess, in a row */
 	uint32_t slow;                /* windows with some, in a row */
@@ -71,6 +76,8 @@ void straggler_rank_forget(struct straggler_rank *r, uint32_t node);
 /* A step is done. interval_s: since the step before, 0: not known. */
 void straggler_add(struct straggler_role *role, struct straggler_rank *r, uint64_t step,
 		   double busy_s, double interval_s, uint64_t now_ns);
+/* Value over usual value of one rank; 0: not known yet. */
+float straggler_change(const struct straggler_rank *r);
 /* Whether a window can be judged: all n_ranks are through, or enough time has gone by. */
 bool straggler_ready(const struct straggler_role *role, uint32_t n_ranks, uint64_t now_ns);
 /* Judges it. ranks: all of the role; scratch: 2 * n floats. */

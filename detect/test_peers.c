@@ -29,6 +29,7 @@ struct world {
 	struct detector *d;
 	uint64_t now_ns, step, sent[NODES];
 	bool marks_waiting;
+	uint32_t stages; /* of neighbouring ranks; 0: two, in turn */
 	double work[RANKS], clock[NODES], cpu[NODES], send[NODES], way[NODES][NODES], disk[NODES];
 	unsigned alarms, raised, cleared;
 	struct verdict alarm;
@@ -95,7 +96,8 @@ static void join(struct world *w, uint64_t epoch)
 	feed(w, &s);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		s = of_rank(SAMPLE_MEMBER, i);
-		snprintf(s.member.role, sizeof(s.member.role), "stage%u", i % 2);
+		snprintf(s.member.role, sizeof(s.member.role), "stage%u",
+			 w->stages ? i * w->stages / RANKS : i % 2);
 		feed(w, &s);
 	}
 }
@@ -254,6 +256,31 @@ static void test_all_of_a_node_and_a_new_run(void **state)
 	detector_free(w.d);
 }
 
+/* Stages of five or six ranks on nodes of four: each node has ranks of two, and some of one of them
+ * have no like elsewhere. One subject for what is slow: the node. */
+static void test_node_with_stages_of_its_own(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	for (uint32_t node = 0; node < NODES; node++) {
+		begin(&w, test_seed(61) + node, true);
+		w.stages = node % 2 ? 9 : NODES; /* or each node its own */
+		for (unsigned i = 0; i < RANKS; i++)
+			w.work[i] = 6 + i * w.stages / RANKS % 3;
+		join(&w, 2);
+		steps(&w, 100);
+		assert_int_equal(w.raised, 0);
+		for (unsigned i = 0; i < PER_NODE; i++)
+			w.work[node * PER_NODE + i] *= 1.3;
+		steps(&w, 28);
+		assert_int_equal(w.alarms, 1);
+		assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
+		assert_int_equal(w.alarm.subject.node, node);
+		detector_free(w.d);
+	}
+}
+
 static void test_moved_elsewhere(void **state)
 {
 	static struct world w;
@@ -381,6 +408,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_rank),
 		cmocka_unit_test(test_all_of_a_node_and_a_new_run),
+		cmocka_unit_test(test_node_with_stages_of_its_own),
 		cmocka_unit_test(test_moved_elsewhere),
 		cmocka_unit_test(test_waiting_is_not_marked),
 		cmocka_unit_test(test_odd_without_harm),

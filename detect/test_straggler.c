@@ -27,6 +27,7 @@ struct world {
 	unsigned n;
 	double step_s, jitter;
 	uint64_t step, now_ns;
+	double beside;                              /* how the rest of the job has changed */
 	bool ever_slow[RANKS_MAX], well[RANKS_MAX]; /* well: since the flags were cleared */
 };
 
@@ -76,6 +77,7 @@ static void step(struct world *w, double factor)
 	for (unsigned i = 0; i < w->n; i++)
 		straggler_add(&w->role, &w->ranks[i], w->step, busy[i], longest, w->now_ns);
 	w->step++;
+	w->role.beside = (float)w->beside;
 	while (straggler_ready(&w->role, w->n, w->now_ns))
 		straggler_judge(&w->role, w->all, w->n, w->scratch, w->now_ns);
 	for (unsigned i = 0; i < w->n; i++) {
@@ -201,6 +203,36 @@ static void test_a_whole_node(void **state)
 		assert_int_equal(w.ever_slow[i], i >= 8);
 }
 
+/* A stage that is one node, or one rank, has only its past and the rest of the job. */
+static void test_a_role_on_one_node(void **state)
+{
+	static const unsigned sizes[] = {1, 2, 8};
+	static struct world w;
+
+	(void)state;
+	for (unsigned k = 0; k < 3; k++) {
+		begin(&w, test_seed(19) + k, sizes[k], 5, 0.02);
+		w.beside = 1;
+		steps(&w, 100);
+		w.beside = 1.5; /* all of the job does more */
+		for (unsigned i = 0; i < 16; i++)
+			step(&w, 1.5);
+		assert_int_equal(ever_slow(&w), 0);
+		for (unsigned i = 0; i < 8; i++)
+			w.fault[i] = 1.25;
+		for (unsigned i = 0; i < 24; i++)
+			step(&w, 1.5);
+		assert_int_equal(ever_slow(&w), w.n);
+		assert_true(w.ranks[0].by_past);
+		begin(&w, test_seed(20) + k, sizes[k], 5, 0.02);
+		steps(&w, 100); /* nothing is known of the others */
+		for (unsigned i = 0; i < 8; i++)
+			w.fault[i] = 1.25;
+		steps(&w, 40);
+		assert_int_equal(ever_slow(&w), 0);
+	}
+}
+
 /* The slow node has most of the role. */
 static void test_most_of_a_role(void **state)
 {
@@ -265,6 +297,7 @@ int main(void)
 		cmocka_unit_test(test_slow_from_the_first_step),
 		cmocka_unit_test(test_never_slow_for_being_usual),
 		cmocka_unit_test(test_a_whole_node),
+		cmocka_unit_test(test_a_role_on_one_node),
 		cmocka_unit_test(test_most_of_a_role),
 		cmocka_unit_test(test_restart_and_those_who_lag),
 		cmocka_unit_test(test_what_was_done_is_judged_once),
