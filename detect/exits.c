@@ -30,6 +30,8 @@ struct mine_job {
 	uint64_t orderly_ns;   /* then; 0: none that waits for others */
 	uint64_t until_ns;     /* decided then */
 	bool quiet;            /* ended on purpose: nothing more is told of this run */
+	uint64_t broken_ns;    /* what breaks_collectives() was told of broken_node then; 0: none */
+	uint32_t broken_node;
 };
 
 struct mine_rank {
@@ -75,37 +77,57 @@ static bool breaks_collectives(const struct verdict *v)
 					   v->cause == CAUSE_KERNEL || v->cause == CAUSE_LINK_DOWN);
 }
 
-/* Something of another node of the job was told a while ago, and there was no step since: who ends
- * now gave up waiting for it. */
-static bool gave_up(const struct detector *d, const struct job *j, const struct rank *r)
+/* Kept for its jobs, as it may be over - a GPU that was reset - while they still wait. */
+static void keep_broken(struct detector *d, const struct verdict *v)
 {
-	for (size_t i = 0; i < d->verdicts.n; i++) {
-		const struct verdict *v = &d->verdicts.standing[i];
-		const struct node *n = known_node(d, v->subject.node);
-		const struct rank *there;
+	const struct node *n = known_node(d, v->subject.node);
+	const struct rank *r;
 
-		if (!breaks_collectives(v) || !n || n->number == r->node ||
-		    v->raised_ns + GIVES_UP_NS > d->now_ns ||
-		    j->step_ns > v->raised_ns + NO_STEP_NS)
-			continue;
-		list_each(there, &n->ranks, of_node)
-			if (there->job == j->number && there->expected)
-				return true;
+	if (!n || !breaks_collectives(v))
+		return;
+	list_each(r, &n->ranks, of_node) {
+		struct job *j = known_job(d, r->job);
+		struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+
+		if (!j->on || !r->expected || v->raised_ns < j->began_ns ||
+		    (mj->broken_ns && j->step_ns <= mj->broken_ns + NO_STEP_NS))
+			continue; /* what was first broke it */
+		mj->broken_ns = v->raised_ns;
+		mj->broken_node = n->number;
 	}
-	return false;
+}
+
+static void keep_all_broken(struct detector *d)
+{
+	for (size_t i = 0; i < d->verdicts.n; i++)
+		keep_broken(d, &d->verdicts.standing[i]);
+}
+
+/* Something of a node of the job was told a while ago, and there was no step since: who ends now
+ * gave up waiting for it. On the same node it may be what took him with it, for a while. */
+static bool gave_up(const struct job *j, const struct mine_job *mj, const struct rank *r,
+		    uint64_t now_ns)
+{
+	uint64_t after = mj->broken_node == r->node ? NO_STEP_NS : GIVES_UP_NS;
+
+	return mj->broken_ns && now_ns >= mj->broken_ns + after &&
+	       j->step_ns <= mj->broken_ns + NO_STEP_NS;
 }
 
 static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_ns)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
-	bool hung = !mj->told && (hang_told(d, j) || gave_up(d, j, r));
-	enum verdict_level level = mj->told || hung ? LEVEL_NOTE : LEVEL_ALARM;
+	bool hung;
+	enum verdict_level level;
 	struct verdict v;
 	char how[64];
 
 	if (mj->told && mj->notes++ >= NOTES_MAX)
 		return;
+	keep_all_broken(d);
+	hung = !mj->told && (hang_told(d, j) || gave_up(j, mj, r, d->now_ns));
+	level = mj->told || hung ? LEVEL_NOTE : LEVEL_ALARM;
 	v = verdict_of(subject_of_rank(r), CLASS_DEAD, CAUSE_PROCESS_ENDED, level, ACTION_RESTORE);
 	how_words(m, how, sizeof(how));
 	v.since_ns = at_ns;
@@ -193,6 +215,7 @@ static void on_tick(struct detector *d)
 {
 	struct mine *m = DETECTOR_OWN(d, exits, struct mine);
 
+	keep_all_broken(d);
 	for (uint32_t i = 0; m->waiting && i < d->options.jobs_max; i++) {
 		struct job *j = d->jobs[i];
 		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;

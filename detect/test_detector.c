@@ -148,6 +148,45 @@ static void test_first_death_is_told_the_rest_are_notes(void **state)
 	detector_free(b.d);
 }
 
+/* What broke a node may be repaired while the rest of the job still waits for it in a collective.
+ */
+static void test_who_gives_up_after_a_failure(void **state)
+{
+	struct subject node = subject_node(1);
+	struct sample s;
+	struct bench b;
+
+	(void)state;
+	for (int on = 0; on < 3; on++) { /* 1: it went on, 2: on the node itself, at once */
+		uint64_t t = 100 * SEC, end;
+
+		bench_begin(&b, 0);
+		begin(&b, t, 1, 24);
+		for (uint32_t r = 0; r < 24; r++)
+			beat(&b, t + 5 * SEC, r, 1, 2.0);
+		t += 10 * SEC;
+		s = sample_of(SAMPLE_KERNEL, t, 1, SAMPLE_NONE, SAMPLE_NONE);
+		snprintf(s.kernel.text, sizeof(s.kernel.text),
+			 "nvme nvme0: controller is down; will reset: CSTS=0xffffffff");
+		assert_int_equal(detector_feed(b.d, &s), 0);
+		assert_int_equal(b.alarms, 1);
+		detector_advance(b.d, t + SEC);
+		if (on < 2)
+			assert_int_equal(detector_clear(b.d, &node, t + 15 * SEC), 1);
+		end = on == 2 ? t + 20 * SEC : t + 90 * SEC;
+		for (t += 16 * SEC; t < end; t += SEC) {
+			s = sample_of(SAMPLE_ALIVE, t, 0, SAMPLE_NONE, SAMPLE_NONE);
+			assert_int_equal(detector_feed(b.d, &s), 0);
+		}
+		for (uint32_t r = 0; on == 1 && r < 24; r++)
+			beat(&b, t, r, 2, 2.0);
+		ended(&b, t, on == 2 ? 9 : 3, EXIT_SIGNAL, SIGABRT);
+		assert_int_equal(b.last.cause, CAUSE_PROCESS_ENDED);
+		assert_int_equal(b.last.level, on ? LEVEL_ALARM : LEVEL_NOTE);
+		detector_free(b.d);
+	}
+}
+
 static void test_restart_is_quiet(void **state)
 {
 	struct bench b;
@@ -444,6 +483,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_first_death_is_told_the_rest_are_notes),
+		cmocka_unit_test(test_who_gives_up_after_a_failure),
 		cmocka_unit_test(test_restart_is_quiet),
 		cmocka_unit_test(test_one_told_to_end_is_missed),
 		cmocka_unit_test(test_not_a_number_of_one_and_of_all),
