@@ -249,7 +249,7 @@ static uint32_t home_of(struct straggler_rank *const *ranks, uint32_t n)
 	return node;
 }
 
-/* How the job's ranks on other nodes than `home` have changed, whatever their role is. */
+/* How long the job's ranks on other nodes than `home` work, whatever their role is. */
 static float beside(const struct detector *d, const struct job *j, uint32_t home, float *scratch)
 {
 	struct rank *r;
@@ -257,10 +257,10 @@ static float beside(const struct detector *d, const struct job *j, uint32_t home
 
 	each_rank(r, j)
 	{
-		float change = straggler_change(&own(d, r)->s);
+		const struct straggler_rank *s = &own(d, r)->s;
 
-		if (r->expected && own(d, r)->s.node != home && change > 0)
-			scratch[n++] = change;
+		if (r->expected && s->node != home && s->value_s > 0)
+			scratch[n++] = s->value_s;
 	}
 	return n >= 2 ? median_of(scratch, n) : 0;
 }
@@ -281,7 +281,7 @@ static bool judge_role(struct detector *d, struct job *j, uint32_t i)
 	}
 	if (n == 0 || !straggler_ready(role, n, d->now_ns))
 		return false;
-	role->beside = beside(d, j, home_of(m->ranks, n), m->scratch);
+	role->beside_s = beside(d, j, home_of(m->ranks, n), m->scratch);
 	straggler_judge(role, m->ranks, n, m->scratch, d->now_ns);
 	return true;
 }

@@ -32,6 +32,7 @@
 #define SPREAD_BORN   0.02f
 #define SPREAD_MAX    0.3
 #define LEARN_FROM    8 /* windows after which usual_s says something */
+#define SHARE_STEP    0.075f
 #define BUSY_MIN_S    2e-3
 #define CROWD         4 /* one in so many, on several nodes: it is their work, not their fault */
 
@@ -169,17 +170,16 @@ static float median_of_others(const struct straggler_role *role,
 	return n >= (one ? 1 : ELSEWHERE_MIN) ? median_of(values, n) : 0;
 }
 
-float straggler_change(const struct straggler_rank *r)
-{
-	return r->n_windows >= LEARN_FROM && r->usual_s > 0 ? r->value_s / r->usual_s : 0;
-}
-
-/* A role that is on one node cannot tell whether all of that is slow: then its past does, and how
- * the rest of the job has changed since. */
+/* A role that is on one node cannot tell whether all of that is slow: then what its work usually is
+ * of that of others in the job does. */
 static void compare_with_past(const struct straggler_role *role, struct straggler_rank *r)
 {
-	float change = role->beside > 0 ? straggler_change(r) / role->beside : 0;
+	float change;
 
+	r->alone = role->beside_s > 0;
+	if (!r->alone || r->n_shares < LEARN_FROM)
+		return;
+	change = r->value_s / role->beside_s / r->share;
 	r->by_past = change > r->ratio;
 	if (!r->by_past)
 		return;
@@ -207,7 +207,7 @@ static void find_peers(const struct straggler_role *role, struct straggler_rank 
 	for (size_t i = 0; i < n_ranks; i++) {
 		struct straggler_rank *r = ranks[i];
 
-		r->by_past = false;
+		r->by_past = r->alone = false;
 		if (!takes_part(role, r) || r->peers_s > 0)
 			continue;
 		r->peers_s = median_of_others(role, ranks, n_ranks, SAMPLE_NONE, r);
@@ -253,7 +253,7 @@ static void compare(struct straggler_role *role, struct straggler_rank *const *r
 		if (n > PEERS_APART) {
 			r->peers_s = median;
 			r->ratio = r->value_s / median;
-			r->by_past = false;
+			r->by_past = r->alone = false;
 		}
 		r->excess = (float)(r->ratio / usual_of(r));
 		excesses[m++] = r->excess;
@@ -262,7 +262,21 @@ static void compare(struct straggler_role *role, struct straggler_rank *const *r
 	pool(role, excesses, n);
 }
 
-static void learn(struct straggler_rank *r, bool anyhow)
+/* By little where it is far off: others may have changed instead, and do so again. */
+static void learn_share(struct straggler_rank *r, float share)
+{
+	float weight = r->n_shares < 60 ? 1.0f / (float)(r->n_shares + 1) : 1.0f / 64, off;
+
+	if (!r->n_shares)
+		r->share = share;
+	off = share / r->share - 1;
+	if (r->n_shares >= LEARN_FROM)
+		off = fmaxf(-SHARE_STEP, fminf(off, SHARE_STEP));
+	r->share *= 1 + weight * off;
+	r->n_shares += r->n_shares < UINT32_MAX;
+}
+
+static void learn(const struct straggler_role *role, struct straggler_rank *r, bool anyhow)
 {
 	double weight, ratio = r->ratio, spread = fabs(r->excess - 1.0) * 1.2533;
 	bool usual = anyhow || r->ratio < STRAGGLER_USUAL_MAX;
@@ -281,6 +295,10 @@ static void learn(struct straggler_rank *r, bool anyhow)
 		r->usual += (float)(weight * (ratio - r->usual));
 		r->usual_s += (float)(weight * (r->value_s - r->usual_s));
 	}
+	if (!r->alone)
+		r->n_shares = 0;
+	else if (r->score < STRAGGLER_SCORE / 2 || anyhow)
+		learn_share(r, r->value_s / role->beside_s);
 	if (r->score < STRAGGLER_SCORE / 2 || anyhow)
 		r->spread +=
 			(float)((spread - r->spread) / (r->n_windows < 24 ? r->n_windows + 8 : 32));
@@ -370,7 +388,7 @@ void straggler_judge(struct straggler_role *role, struct straggler_rank *const *
 			if (!takes_part(role, ranks[i]))
 				continue;
 			score(role, ranks[i], crowd ? -1 : z_of(role, ranks[i], n), now_ns);
-			learn(ranks[i], crowd);
+			learn(role, ranks[i], crowd);
 		}
 		role->n_judged++;
 	}

@@ -45,9 +45,9 @@ struct straggler_role {
 	uint64_t first_ns; /* since then the first of them is */
 	float sigma;       /* of the peers' excess, fading; 0: none yet */
 	uint32_t n_judged;
-	/* Value over usual value of the job's ranks on other nodes, whatever their role is: their
-	 * median, for who has no peers there. The caller keeps it; 0: not known. */
-	float beside;
+	/* Median of the values of the job's ranks on other nodes, whatever their role is, for who
+	 * has no peers there. The caller keeps it; 0: not known. */
+	float beside_s;
 };
 
 struct straggler_rank {
@@ -61,7 +61,10 @@ struct straggler_rank {
 	float usual, usual_s, spread; /* learned: ratio, value, noise of excess */
 	float peers_s;                /* what it was compared with */
 	float ratio, excess, score;   /* of the window judged last */
-	bool by_past;                 /* ratio is not to peers: see role.beside */
+	bool alone;                   /* without peers on other nodes */
+	bool by_past;                 /* ratio is not to peers but to its usual share */
+	float share;                  /* usual value / role.beside_s */
+	uint32_t n_shares;            /* learned from */
 	uint32_t n_windows;           /* learned from */
 	uint32_t calm;                /* windows without excess, in a row */
 	uint32_t slow;                /* windows with some, in a row */
@@ -76,8 +79,6 @@ void straggler_rank_forget(struct straggler_rank *r, uint32_t node);
 /* A step is done. interval_s: since the step before, 0: not known. */
 void straggler_add(struct straggler_role *role, struct straggler_rank *r, uint64_t step,
 		   double busy_s, double interval_s, uint64_t now_ns);
-/* Value over usual value of one rank; 0: not known yet. */
-float straggler_change(const struct straggler_rank *r);
 /* Whether a window can be judged: all n_ranks are through, or enough time has gone by. */
 bool straggler_ready(const struct straggler_role *role, uint32_t n_ranks, uint64_t now_ns);
 /* Judges it. ranks: all of the role; scratch: 2 * n floats. */

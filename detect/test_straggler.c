@@ -27,7 +27,7 @@ struct world {
 	unsigned n;
 	double step_s, jitter;
 	uint64_t step, now_ns;
-	double beside;                              /* how the rest of the job has changed */
+	double beside; /* work of the rest of the job; 0: there is none */
 	bool ever_slow[RANKS_MAX], well[RANKS_MAX]; /* well: since the flags were cleared */
 };
 
@@ -77,7 +77,7 @@ static void step(struct world *w, double factor)
 	for (unsigned i = 0; i < w->n; i++)
 		straggler_add(&w->role, &w->ranks[i], w->step, busy[i], longest, w->now_ns);
 	w->step++;
-	w->role.beside = (float)w->beside;
+	w->role.beside_s = (float)(w->beside * 3);
 	while (straggler_ready(&w->role, w->n, w->now_ns))
 		straggler_judge(&w->role, w->all, w->n, w->scratch, w->now_ns);
 	for (unsigned i = 0; i < w->n; i++) {
@@ -233,6 +233,43 @@ static void test_a_role_on_one_node(void **state)
 	}
 }
 
+/* All of the job does more, for good; then the stage is well again, or moves to another node. */
+static void test_a_role_on_one_node_gets_well(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(21), 8, 5, 0.02);
+	w.beside = 1;
+	steps(&w, 100);
+	for (unsigned i = 0; i < 8; i++)
+		w.fault[i] = 1.3;
+	steps(&w, 40);
+	assert_int_equal(ever_slow(&w), 8);
+	w.beside = 1.5;
+	for (unsigned i = 0; i < 400; i++)
+		step(&w, 1.5);
+	for (unsigned i = 0; i < 8; i++) {
+		w.fault[i] = 1;
+		w.well[i] = false;
+	}
+	for (unsigned i = 0; i < 100; i++)
+		step(&w, 1.5);
+	for (unsigned i = 0; i < 8; i++) {
+		assert_true(w.well[i] && !straggler_is_slow(&w.ranks[i]));
+		straggler_rank_forget(&w.ranks[i], 1);
+		w.ever_slow[i] = false;
+	}
+	for (unsigned i = 0; i < 400; i++) {
+		if (i == 100) /* a node elsewhere is slow for a while */
+			w.beside = 2;
+		if (i == 250)
+			w.beside = 1.5;
+		step(&w, 1.5);
+	}
+	assert_int_equal(ever_slow(&w), 0);
+}
+
 /* The slow node has most of the role. */
 static void test_most_of_a_role(void **state)
 {
@@ -298,6 +335,7 @@ int main(void)
 		cmocka_unit_test(test_never_slow_for_being_usual),
 		cmocka_unit_test(test_a_whole_node),
 		cmocka_unit_test(test_a_role_on_one_node),
+		cmocka_unit_test(test_a_role_on_one_node_gets_well),
 		cmocka_unit_test(test_most_of_a_role),
 		cmocka_unit_test(test_restart_and_those_who_lag),
 		cmocka_unit_test(test_what_was_done_is_judged_once),
