@@ -6,6 +6,8 @@
 #define NOT_KNOWN     UINT16_MAX
 #define BUSY_PERMILLE 100                /* of a core, of a GPU: watchdog threads take far less */
 #define FRESH_NS      (3500 * NS_PER_MS) /* looks come once a second */
+#define FRESH_GAPS    6                  /* or more rarely: from every 10 s to once a minute */
+#define FRESH_MAX_NS  (150 * NS_PER_SEC)
 
 static bool busy(const struct sample_activity *a)
 {
@@ -35,6 +37,10 @@ void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns
 {
 	enum doing doing = doing_now(a);
 
+	if (!l->n)
+		l->gap_ns = 0;
+	else if (now_ns - l->at_ns > l->gap_ns)
+		l->gap_ns = now_ns - l->at_ns;
 	l->n = l->doing != doing ? 1 : l->n < 255 ? l->n + 1 : 255;
 	l->doing = doing;
 	l->measured = a->cpu_permille != NOT_KNOWN;
@@ -46,9 +52,20 @@ void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns
 	l->at_ns = now_ns;
 }
 
+bool looks_fresh(const struct looks *l, uint64_t now_ns)
+{
+	uint64_t old_ns = FRESH_GAPS * l->gap_ns;
+
+	if (old_ns < FRESH_NS)
+		old_ns = FRESH_NS;
+	if (old_ns > FRESH_MAX_NS)
+		old_ns = FRESH_MAX_NS;
+	return l->n && now_ns - l->at_ns <= old_ns;
+}
+
 enum doing looks_say(const struct looks *l, uint64_t now_ns)
 {
-	if (!l->n || now_ns - l->at_ns > FRESH_NS)
+	if (!looks_fresh(l, now_ns))
 		return DOING_UNKNOWN;
 	/* One look may catch a working process between two pieces of work. */
 	if ((l->doing == DOING_IDLE || l->doing == DOING_ASLEEP) && l->n < (l->measured ? 2 : 4))

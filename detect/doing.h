@@ -25,11 +25,15 @@ struct looks {
 	bool quiet;    /* ... and low */
 	int gpu; /* 1: its GPU runs kernels most of the time, 0: hardly; -1: neither, or not known
 		  */
-	uint64_t at_ns; /* the last one */
+	uint64_t at_ns;  /* the last one */
+	uint64_t gap_ns; /* the longest between two of them */
 };
 
 enum doing doing_now(const struct sample_activity *a);
 void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns);
+/* The last one is not too old for how often there are some: who is late for long may be told of
+ * once a minute. */
+bool looks_fresh(const struct looks *l, uint64_t now_ns);
 /* Enough of them, and new enough, to believe; else DOING_UNKNOWN. */
 enum doing looks_say(const struct looks *l, uint64_t now_ns);
 const char *doing_words(enum doing doing);

@@ -45,7 +45,8 @@ struct mine_node {
 };
 
 struct mine_job {
-	uint64_t check_ns; /* nobody can be late before */
+	uint64_t check_ns;   /* nobody can be late before */
+	uint64_t resting_ns; /* since then all nodes do less than usual; 0: not all of them */
 	uint32_t n_told;
 	struct subject told[TOLD_MAX];
 	enum verdict_cause cause;
@@ -54,7 +55,8 @@ struct mine_job {
 /* The job at one moment. */
 struct stall {
 	uint32_t awaited, late, known, waiting, idle, asleep, busy, quiet, stopped, excused;
-	uint32_t resting; /* of the late: on nodes that do less than usual */
+	uint32_t resting, working; /* of the late: on nodes that do less than usual, or as much */
+	double resting_s;          /* so long all of them rest */
 	uint32_t gpu_busy, gpu_idle;
 	bool declares;   /* the job does */
 	uint32_t lowest; /* number of a rank */
@@ -108,8 +110,9 @@ static double quiet_of(const struct detector *d, const struct rank *r, const str
 static void tally_one(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
 {
 	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
-	enum doing doing;
 	struct lateness l;
+	enum doing doing;
+	bool fresh;
 
 	if (!s->awaited++)
 		s->lowest = r->number;
@@ -128,11 +131,13 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	pace_suspect(d, r);
 	probe(d, r, true);
 	s->late++;
-	s->known += m->looks.n > 0;
-	s->quiet += m->looks.n > 0 && m->looks.quiet;
+	fresh = looks_fresh(&m->looks, d->now_ns);
+	s->known += fresh;
+	s->quiet += fresh && m->looks.quiet;
 	s->resting += node_works(d, r, &l) < 0;
-	s->gpu_busy += m->looks.n > 0 && m->looks.gpu == 1;
-	s->gpu_idle += m->looks.n > 0 && m->looks.gpu == 0;
+	s->working += node_works(d, r, &l) > 0;
+	s->gpu_busy += fresh && m->looks.gpu == 1;
+	s->gpu_idle += fresh && m->looks.gpu == 0;
 	doing = doing_of(d, r, &l);
 	if (doing == DOING_BUSY)
 		m->busy_ns = d->now_ns;
@@ -172,16 +177,22 @@ enum mark {
 };
 
 /* How long one may work while all others wait for it. Collectives give up after ten minutes by
- * default. Where long phases are not declared, what the lowest rank does alone for all of them, as
- * many programs do, may take as long as anything that works. */
+ * default, and it is of use to be told before. Where nobody says that he waits it must be seen: who
+ * waits spins, and nodes that do as much as ever do not wait. Where long phases are not declared,
+ * what the lowest rank does alone for all of them, as many programs do, may take as long as
+ * anything that works. */
 static double lone_s(const struct detector *d, const struct stall *s, const struct rank *r,
 		     enum mark mark)
 {
-	if (s->waiting * 2 < s->awaited && mark != MARK_GPU_IDLE && mark != MARK_BUSY)
+	bool seen = (mark == MARK_GPU_IDLE || mark == MARK_BUSY) && s->working * 2 <= s->awaited;
+
+	if (s->waiting * 2 < s->awaited && !seen)
 		return d->options.busy_s;
 	if (s->declares)
 		return d->options.lone_busy_s;
-	return r->number != s->lowest ? 2 * d->options.lone_busy_s : d->options.busy_s;
+	if (r->number == s->lowest)
+		return d->options.busy_s;
+	return mark == MARK_GPU_IDLE ? d->options.lone_busy_s : 2 * d->options.lone_busy_s;
 }
 
 /* It is beyond what was learned, and beyond what is allowed to what it is seen to do. */
@@ -195,7 +206,8 @@ static bool over(const struct detector *d, const struct stall *s, const struct r
 		return l->age_s > fmax(busy, d->options.step_median_x * l->usual_s);
 	if (doing == DOING_BUSY)
 		return l->age_s > fmax(l->timeout_s, d->options.busy_s);
-	if (doing == DOING_LATER && !l->phase)
+	/* All of them wait for each other: for the network, which may come back. */
+	if ((doing == DOING_LATER || (doing == DOING_WAITING && mark == MARK_ALL)) && !l->phase)
 		return quiet > fmax(l->timeout_s, d->options.later_s);
 	if (doing == DOING_ASLEEP && !l->phase)
 		return quiet > fmax(l->timeout_s, d->options.asleep_s);
@@ -252,9 +264,9 @@ static bool has_mark(const struct detector *d, const struct rank *r, const struc
 	case MARK_STEP:
 		return r->step == s->step_min && doing != DOING_WAITING;
 	case MARK_NOT_WAITING:
-		return m->looks.n && doing != DOING_WAITING;
+		return looks_fresh(&m->looks, d->now_ns) && doing != DOING_WAITING;
 	case MARK_GPU_IDLE:
-		return m->looks.n && m->looks.gpu == 0;
+		return looks_fresh(&m->looks, d->now_ns) && m->looks.gpu == 0;
 	case MARK_BUSY:
 		return doing == DOING_BUSY;
 	case MARK_LATE:
@@ -341,9 +353,11 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 		return true;
 	*ret = CAUSE_STALLED;
 	/* One that works may be what all the others wait for; but a collective that waits spins,
-	 * and then no node does as much as usual. */
-	if (mark == MARK_ALL && s->busy && s->resting == s->late)
-		return s->worst.age_s > 2 * d->options.lone_busy_s;
+	 * and then no node does as much as usual, all the time. Where GPUs can be seen that one's
+	 * would be idle alone, or it is something that all do. */
+	if (mark == MARK_ALL && s->busy && s->resting == s->late &&
+	    (s->gpu_busy + s->gpu_idle) * 2 <= s->late)
+		return s->resting_s > 2 * d->options.lone_busy_s;
 	if (mark == MARK_ALL && s->busy)
 		return s->worst.age_s > fmax(s->worst.timeout_s, d->options.busy_s);
 	return s->over * 2 > s->behind && (mark != MARK_ALL || s->quiet_s > s->worst.timeout_s);
@@ -494,6 +508,11 @@ static void judge(struct detector *d, struct job *j)
 			oldest_ns = r->beat_ns;
 	}
 	forgive(d, j, false, "it goes on");
+	if (!s.late || s.resting < s.late)
+		m->resting_ns = 0;
+	else if (!m->resting_ns)
+		m->resting_ns = d->now_ns;
+	s.resting_s = m->resting_ns ? seconds(detector_age(d, m->resting_ns)) : 0;
 	if (!s.late) {
 		double wait = 2 * pace_step(d, j);
 

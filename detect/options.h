@@ -36,7 +36,7 @@ struct detector_options {
 	 * busy_s, which is so by its node's metrics from this share of the usual work on. */
 	double hang_steps, hang_floor_s, busy_s, busy_share;
 	double lone_busy_s; /* ... if all others wait for it; twice that where phases are not said
-			     */
+			     * and GPUs cannot be seen */
 	double later_s;     /* asleep for a time, waiting for a disk or input: at least */
 	double asleep_s;    /* ... where the kernel does not tell whether for a time */
 

@@ -19,7 +19,7 @@
 #define MS    NS_PER_MS
 #define RANKS 32
 
-enum does { DOES_STEPS, DOES_NOTHING, DOES_STOPPED, DOES_WORK, DOES_SLEEP, DOES_INPUT };
+enum does { DOES_STEPS, DOES_NOTHING, DOES_STOPPED, DOES_WORK, DOES_SLEEP, DOES_INPUT, DOES_WAIT };
 
 struct job_of {
 	struct detector *d;
@@ -32,6 +32,7 @@ struct job_of {
 	bool silent_nodes, answers, says_sync;
 	bool unknown_sleep; /* whether until a time is not told of anybody */
 	bool gpus; /* and collectives that spin on them */
+	float power; /* that nodes tell of; 0: they do not */
 	unsigned alarms, cleared, asks;
 	struct verdict alarm;
 	uint64_t alarm_ns;
@@ -118,6 +119,8 @@ static void nodes_say(struct job_of *j)
 		s.job = s.rank = SAMPLE_NONE;
 		for (int m = 0; m < METRIC_COUNT; m++)
 			s.metrics[m] = NAN;
+		if (j->power > 0)
+			s.metrics[METRIC_GPU_POWER] = j->power;
 		feed(j, &s);
 	}
 }
@@ -138,16 +141,16 @@ static void answer(struct job_of *j, uint32_t r)
 	s.activity = (struct sample_activity){
 		.step = j->step + 1,
 		.since_ns = j->step_begins,
-		.phase = waits(j, r) && j->says_sync ? PHASE_SYNC
-			 : does == DOES_INPUT        ? PHASE_DATA
-						     : PHASE_STEP,
+		.phase = does == DOES_WAIT || (waits(j, r) && j->says_sync) ? PHASE_SYNC
+			 : does == DOES_INPUT                               ? PHASE_DATA
+									    : PHASE_STEP,
 		.state = does == DOES_STOPPED ? 'T' : 'S',
 		.cpu_permille = does == DOES_WORK || (does == DOES_STEPS && !waits(j, r)) ? 900 : 4,
 		.gpu_permille = UINT16_MAX,
 		.timed = j->unknown_sleep ? TIMED_NOT_KNOWN : does == DOES_SLEEP,
 	};
 	if (j->gpus) {
-		s.activity.gpu_permille = does == DOES_STEPS ? 1000 : 3;
+		s.activity.gpu_permille = does == DOES_STEPS || does == DOES_WAIT ? 1000 : 3;
 		if (waits(j, r))
 			s.activity.cpu_permille = 990;
 	}
@@ -397,7 +400,7 @@ static void test_waiting_that_spins(void **state)
 	} cases[] = {
 		{DOES_NOTHING, 3, 24, 30}, /* 12 steps */
 		{DOES_STOPPED, 3, 6, 9},
-		{DOES_WORK, 3, 600, 610},
+		{DOES_WORK, 3, 300, 310},
 		{DOES_WORK, 0, 0, 0}, /* does something for all of them, perhaps */
 	};
 	struct job_of j;
@@ -427,6 +430,62 @@ static void test_waiting_that_spins(void **state)
 		assert_int_equal(j.alarm.subject.kind, SUBJECT_RANK);
 		assert_int_equal(j.alarm.subject.rank, cases[i].rank);
 		assert_true(delay(&j, from) >= cases[i].from_s - 2);
+		detector_free(j.d);
+	}
+}
+
+/* One GPU does nothing, but the nodes do as much as ever: nobody waits for it. */
+static void test_nobody_waits(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	for (int wait = 0; wait < 2; wait++) {
+		job_begins(&j, 16, 8, 2 * SEC);
+		j.gpus = true;
+		j.says_sync = false;
+		j.power = 500;
+		goes_on(&j, 200);
+		j.does[3] = DOES_WORK;
+		if (wait)
+			j.power = 200;
+		goes_on(&j, 330);
+		assert_int_equal(j.alarms, wait);
+		detector_free(j.d);
+	}
+}
+
+/* All of them wait, and spin: for the network, which may come back. Where nobody sees GPUs, all
+ * nodes must have rested for as long as collectives wait, without a break. */
+static void test_all_wait(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 16, 8, 2 * SEC);
+	j.gpus = true;
+	goes_on(&j, 200);
+	for (int r = 0; r < 16; r++)
+		j.does[r] = DOES_WAIT;
+	goes_on(&j, 580);
+	assert_int_equal(j.alarms, 0);
+	goes_on(&j, 40);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.kind, SUBJECT_JOB);
+	detector_free(j.d);
+	for (int rests = 0; rests < 2; rests++) {
+		job_begins(&j, 16, 8, 2 * SEC);
+		j.power = 500;
+		goes_on(&j, 200);
+		for (int r = 0; r < 16; r++)
+			j.does[r] = DOES_WORK;
+		j.power = 200;
+		goes_on(&j, 500);
+		j.power = rests ? 200 : 400;
+		goes_on(&j, 20);
+		j.power = 200;
+		goes_on(&j, 400);
+		assert_int_equal(j.alarms, rests);
 		detector_free(j.d);
 	}
 }
@@ -637,6 +696,8 @@ int main(void)
 		cmocka_unit_test(test_sleep_of_unknown_kind),
 		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
 		cmocka_unit_test(test_waiting_that_spins),
+		cmocka_unit_test(test_nobody_waits),
+		cmocka_unit_test(test_all_wait),
 		cmocka_unit_test(test_busy_alone_where_phases_are_declared),
 		cmocka_unit_test(test_declared_phases),
 		cmocka_unit_test(test_longer_steps_are_the_new_pace),

@@ -16,6 +16,7 @@
 #include "tests/lib/test.h"
 
 #define SEC NS_PER_SEC
+#define MS  NS_PER_MS
 
 /* Against the law itself; the logistic curve falls faster than it by an eighth at 5 sigma. */
 static void test_phi_is_the_tail_of_the_normal_law(void **state)
@@ -144,6 +145,7 @@ static void test_looks(void **state)
 	looks_add(&l, &a, 2 * SEC);
 	assert_int_equal(looks_say(&l, 2 * SEC), DOING_IDLE);
 	assert_int_equal(looks_say(&l, 9 * SEC), DOING_UNKNOWN);
+	assert_false(looks_fresh(&l, 9 * SEC));
 	a.timed = TIMED_YES;
 	assert_int_equal(doing_now(&a), DOING_LATER);
 	a.timed = TIMED_NOT_KNOWN;
@@ -152,6 +154,16 @@ static void test_looks(void **state)
 	assert_int_equal(looks_say(&l, 10 * SEC), DOING_UNKNOWN);
 	looks_add(&l, &a, 11 * SEC);
 	assert_int_equal(looks_say(&l, 11 * SEC), DOING_ASLEEP);
+	for (uint64_t t = 20; t < 50; t += 10) { /* looks are rare now */
+		looks_add(&l, &a, t * SEC);
+		looks_add(&l, &a, t * SEC + MS); /* and one was told twice */
+	}
+	assert_int_equal(looks_say(&l, 80 * SEC), DOING_ASLEEP);
+	assert_int_equal(looks_say(&l, 300 * SEC), DOING_UNKNOWN);
+	l.n = 0; /* it goes on */
+	looks_add(&l, &a, 300 * SEC);
+	assert_true(looks_fresh(&l, 301 * SEC));
+	assert_false(looks_fresh(&l, 305 * SEC));
 	a.state = '?'; /* nothing of it can be read */
 	a.cpu_permille = UINT16_MAX;
 	assert_int_equal(doing_now(&a), DOING_UNKNOWN);
