@@ -5,8 +5,7 @@
  *
  *   detect.cpu            8 ranks on one node, 10 beats a second each, and what the node measures,
  *                         per cent of a core
- *   detect.memory         KiB that a rank takes, of 8: all that the detector allocates beyond an
- *                         empty one with the same bounds, the node's share included
+ *   detect.memory         KiB that a rank takes, of 8: all that the detector has allocated, by 8
  *   detect.leader         10,000 ranks on 1,250 nodes, a beat a second each, that arrive as the
  *                         nodes' sketches: opened, checked, fed, judged; per cent of a core
  *   detect.leader.memory  MiB that this leader's detector has allocated, everything included
@@ -349,7 +348,7 @@ static void one_node(struct bench *b)
 			 NODE_BEATS);
 		report_as(b, "detect.cpu", "% of a core", &cpu, NODE_CPU_TARGET, note);
 		for (int i = 0; i < RUNS; i++)
-			series_add(&memory, (double)(c.counter.now - c.empty) / PER_NODE / 1024,
+			series_add(&memory, (double)c.counter.now / PER_NODE / 1024,
 				   NODE_KIB_TARGET);
 		snprintf(note, sizeof(note), "an empty detector with ckptd's bounds: %.0f KiB",
 			 (double)c.empty / 1024);

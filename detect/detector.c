@@ -123,7 +123,7 @@ int detector_new(const struct detector_options *options, const struct xid_policy
 {
 	uint32_t own[RULE_COUNT], bytes = detector_bytes(own);
 	struct detector *d = alloc_zero(sizeof(*d) + bytes);
-	int rc = -ENOMEM;
+	int rc;
 
 	if (!d)
 		return -ENOMEM;
@@ -132,9 +132,8 @@ int detector_new(const struct detector_options *options, const struct xid_policy
 	d->bytes = sizeof(*d) + bytes;
 	memcpy(d->detector_own, own, sizeof(own));
 	lay_out(d);
-	if (verdicts_init(&d->verdicts, events) == 0)
-		rc = known_init(d);
-	d->bytes += VERDICTS_MAX * sizeof(struct verdict);
+	verdicts_init(&d->verdicts, events);
+	rc = known_init(d);
 	for (int i = 0; rc == 0 && i < RULE_COUNT; i++)
 		if (detect_rules[i]->start)
 			rc = detect_rules[i]->start(d);
@@ -415,7 +414,7 @@ size_t detector_clear(struct detector *d, const struct subject *s, uint64_t now_
 
 void detector_memory(const struct detector *d, struct detector_size *ret)
 {
-	*ret = (struct detector_size){.total = d->bytes,
+	*ret = (struct detector_size){.total = d->bytes + d->verdicts.cap * sizeof(struct verdict),
 				      .rank = sizeof(struct rank) + d->rank_size,
 				      .node = sizeof(struct node) + d->node_size};
 	for (int i = 0; i < RULE_COUNT; i++)

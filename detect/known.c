@@ -68,6 +68,21 @@ static void give(struct detector *d, void *p, size_t size)
 	alloc_free(p);
 }
 
+void *scratch(void *p, uint32_t *cap, size_t n, size_t size)
+{
+	uint32_t more = *cap ? *cap : 16;
+
+	assert(n <= UINT32_MAX / 2);
+	if (n <= *cap)
+		return p;
+	alloc_free(p);
+	while (more < n)
+		more *= 2;
+	p = alloc_array(more, size);
+	*cap = p ? more : 0;
+	return p;
+}
+
 static struct job *job_born(struct detector *d, uint32_t job)
 {
 	struct job *j = known_job(d, job);
@@ -96,6 +111,8 @@ static struct node *node_born(struct detector *d, uint32_t node)
 	n->number = node;
 	list_init(&n->ranks);
 	d->nodes[node] = n;
+	if (node >= d->nodes_end)
+		d->nodes_end = node + 1;
 	return n;
 }
 

@@ -28,11 +28,9 @@
 #define CROWD    8         /* one side in so many being hot is the fabric */
 #define HOT_MIN  2         /* ... but so many are never too many: both sides of one node */
 
-int paths_init(struct paths *p, uint32_t nodes_max)
+void paths_init(struct paths *p, uint32_t nodes_max)
 {
 	*p = (struct paths){.nodes_max = nodes_max};
-	p->hot = alloc_array(2 * (size_t)nodes_max, sizeof(*p->hot));
-	return p->hot ? 0 : -ENOMEM;
 }
 
 void paths_fini(struct paths *p)
@@ -46,7 +44,7 @@ void paths_fini(struct paths *p)
 size_t paths_bytes(const struct paths *p)
 {
 	return p->cap_cells * sizeof(*p->cells) + p->index.cap * sizeof(struct key_place) +
-	       2 * (size_t)p->nodes_max * sizeof(*p->hot);
+	       2 * (size_t)p->cap_nodes * sizeof(*p->hot);
 }
 
 /* ---- What is usual ---- */
@@ -147,6 +145,26 @@ static struct path_cell *cell_of(struct paths *p, uint32_t from, uint32_t to, ui
 	return &p->cells[p->n_cells++];
 }
 
+/* Both sides of all nodes below n may be hot. */
+static int room_for(struct paths *p, uint32_t n)
+{
+	uint32_t cap = p->cap_nodes ? p->cap_nodes : 16;
+	void *hot;
+
+	while (cap < n)
+		cap *= 2;
+	if (cap > p->cap_nodes) {
+		hot = alloc_resize(p->hot, 2 * (size_t)cap * sizeof(*p->hot));
+		if (!hot)
+			return -ENOMEM;
+		p->hot = hot;
+		p->cap_nodes = cap;
+	}
+	if (n > p->n_nodes)
+		p->n_nodes = n;
+	return 0;
+}
+
 int paths_add(struct paths *p, struct path_node *from_node, struct path_node *to_node,
 	      uint32_t from, uint32_t to, uint64_t bytes, uint64_t ns, uint64_t now_ns)
 {
@@ -156,6 +174,10 @@ int paths_add(struct paths *p, struct path_node *from_node, struct path_node *to
 	if (!bytes || !ns || from == to || from >= p->nodes_max || to >= p->nodes_max ||
 	    !normalise(p, bytes, ns, &v))
 		return 0;
+	if (room_for(p, (from > to ? from : to) + 1) < 0) {
+		p->dropped++;
+		return -ENOMEM;
+	}
 	side_add(&from_node->side[PATH_SENDS], to, v, now_ns);
 	side_add(&to_node->side[PATH_RECEIVES], from, v, now_ns);
 	c = cell_of(p, from, to, now_ns);
@@ -213,7 +235,7 @@ static unsigned hot_peers(const struct judging *j, const struct path_side *s, un
 
 static void find_hot_sides(struct judging *j)
 {
-	for (uint32_t i = 0; i < 2 * j->p->nodes_max; i++) {
+	for (uint32_t i = 0; i < 2 * j->p->n_nodes; i++) {
 		struct path_side *s;
 
 		if (!j->nodes[i >> 1])

@@ -81,20 +81,22 @@ struct paths {
 	struct path_cell *cells;
 	uint32_t n_cells, cap_cells;
 	struct path_class classes[PATH_CLASSES];
-	uint32_t *hot; /* node << 1 | side, for a judgement */
-	uint32_t nodes_max;
+	uint32_t *hot;               /* node << 1 | side, for a judgement: 2 * cap_nodes */
+	uint32_t n_nodes, nodes_max; /* beyond the highest number that was met; that may be met */
+	uint32_t cap_nodes;
 	uint64_t crowd_ns; /* much of the fabric was hot, last; 0: never */
 	uint64_t dropped;  /* samples of cells that did not fit */
 };
 
-MUST_CHECK int paths_init(struct paths *p, uint32_t nodes_max);
+void paths_init(struct paths *p, uint32_t nodes_max);
 void paths_fini(struct paths *p);
 size_t paths_bytes(const struct paths *p);
 
-/* A transfer took so long. -ENOMEM: the cell does not fit; the rows know of it all the same. */
+/* A transfer took so long. -ENOMEM: the cell does not fit; the rows know of it all the same, if
+ * the node is not new. */
 MUST_CHECK int paths_add(struct paths *p, struct path_node *from_node, struct path_node *to_node,
 			 uint32_t from, uint32_t to, uint64_t bytes, uint64_t ns, uint64_t now_ns);
-/* Every 10 s or so. nodes: by number, nodes_max of them, some NULL. */
+/* Every 10 s or so. nodes: by number, n_nodes of them, some NULL. */
 void paths_judge(struct paths *p, struct path_node *const *nodes, uint64_t now_ns, path_fn *on,
 		 void *arg);
 

@@ -11,7 +11,6 @@
  */
 #include <config.h>
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -44,22 +43,12 @@ struct mine {
 	struct place *places;
 	struct odd_node **group;
 	float *scratch;
+	uint32_t cap_places, cap_group, cap_scratch;
 };
 
 static struct mine_node *own(const struct detector *d, struct node *n)
 {
 	return NODE_OWN(d, n, odd_one, struct mine_node);
-}
-
-static int start(struct detector *d)
-{
-	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
-	size_t n = d->options.nodes_max;
-
-	m->places = alloc_array(n, sizeof(*m->places));
-	m->group = alloc_array(n, sizeof(struct odd_node *));
-	m->scratch = alloc_array(ODD_SCRATCH(n), sizeof(*m->scratch));
-	return m->places && m->group && m->scratch ? 0 : -ENOMEM;
 }
 
 static void stop(struct detector *d)
@@ -73,8 +62,20 @@ static void stop(struct detector *d)
 
 static void memory(const struct detector *d, struct detector_size *size)
 {
-	size->total += d->options.nodes_max * (sizeof(struct place) + sizeof(struct odd_node *)) +
-		       ODD_SCRATCH(d->options.nodes_max) * sizeof(float);
+	const struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
+
+	size->total += m->cap_places * sizeof(*m->places) +
+		       m->cap_group * sizeof(struct odd_node *) +
+		       m->cap_scratch * sizeof(*m->scratch);
+}
+
+/* For all nodes. false: no memory, they are judged when there is. */
+static bool room_for(struct mine *m, size_t n)
+{
+	m->places = scratch(m->places, &m->cap_places, n, sizeof(*m->places));
+	m->group = scratch(m->group, &m->cap_group, n, sizeof(struct odd_node *));
+	m->scratch = scratch(m->scratch, &m->cap_scratch, ODD_SCRATCH(n), sizeof(*m->scratch));
+	return m->places && m->group && m->scratch;
 }
 
 /* ---- what comes in ---- */
@@ -263,7 +264,7 @@ static size_t gather(struct detector *d, struct place *places)
 {
 	size_t n = 0;
 
-	for (uint32_t i = 0; i < d->options.nodes_max; i++) {
+	for (uint32_t i = 0; i < d->nodes_end; i++) {
 		struct node *node = d->nodes[i];
 		uint64_t group;
 
@@ -308,8 +309,11 @@ static void mix_small_groups(const struct detector *d, struct place *places, siz
 static void tick(struct detector *d)
 {
 	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
-	size_t n = gather(d, m->places), end;
+	size_t n, end;
 
+	if (!room_for(m, d->nodes_end))
+		return;
+	n = gather(d, m->places);
 	for (uint32_t i = 0; i < d->options.jobs_max; i++)
 		if (d->jobs[i])
 			JOB_OWN(d, d->jobs[i], odd_one, struct mine_job)->suspects = 0;
@@ -359,7 +363,6 @@ const struct rule rule_odd_one = {
 	.job_bytes = sizeof(struct mine_job),
 	.detector_bytes = sizeof(struct mine),
 	.tick_ns = 10 * NS_PER_SEC,
-	.start = start,
 	.stop = stop,
 	.sample = sample,
 	.tick = tick,

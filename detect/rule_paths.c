@@ -5,8 +5,6 @@
  */
 #include <config.h>
 
-#include <errno.h>
-
 #include "base/alloc.h"
 #include "detect/paths.h"
 #include "detect/rules.h"
@@ -22,6 +20,7 @@ struct mine_device {
 struct mine {
 	struct paths paths;
 	struct path_node **nodes;
+	uint32_t cap_nodes;
 	bool any;
 };
 
@@ -32,12 +31,8 @@ static struct mine_node *own(const struct detector *d, struct node *n)
 
 static int start(struct detector *d)
 {
-	struct mine *m = DETECTOR_OWN(d, paths, struct mine);
-
-	m->nodes = alloc_array(d->options.nodes_max, sizeof(struct path_node *));
-	if (!m->nodes)
-		return -ENOMEM;
-	return paths_init(&m->paths, d->options.nodes_max);
+	paths_init(&DETECTOR_OWN(d, paths, struct mine)->paths, d->options.nodes_max);
+	return 0;
 }
 
 static void stop(struct detector *d)
@@ -50,8 +45,9 @@ static void stop(struct detector *d)
 
 static void memory(const struct detector *d, struct detector_size *size)
 {
-	size->total += paths_bytes(&DETECTOR_OWN(d, paths, struct mine)->paths) +
-		       d->options.nodes_max * sizeof(struct path_node *);
+	const struct mine *m = DETECTOR_OWN(d, paths, struct mine);
+
+	size->total += paths_bytes(&m->paths) + m->cap_nodes * sizeof(struct path_node *);
 	size->pair = sizeof(struct path_cell) + 2 * sizeof(struct key_place);
 }
 
@@ -144,7 +140,10 @@ static void tick(struct detector *d)
 
 	if (!m->any)
 		return;
-	for (uint32_t i = 0; i < d->options.nodes_max; i++)
+	m->nodes = scratch(m->nodes, &m->cap_nodes, d->nodes_end, sizeof(struct path_node *));
+	if (!m->nodes)
+		return; /* the next time */
+	for (uint32_t i = 0; i < d->nodes_end; i++)
 		m->nodes[i] = d->nodes[i] ? &own(d, d->nodes[i])->path : NULL;
 	paths_judge(&m->paths, m->nodes, d->now_ns, on_path, d);
 }

@@ -9,7 +9,6 @@
  */
 #include <config.h>
 
-#include <errno.h>
 #include <math.h>
 
 #include "base/alloc.h"
@@ -36,21 +35,12 @@ struct mine_node {
 struct mine {
 	struct straggler_rank **ranks;
 	float *scratch;
-	uint32_t accused_nodes;
+	uint32_t cap_ranks, cap_scratch, accused_nodes;
 };
 
 static struct mine_rank *own(const struct detector *d, struct rank *r)
 {
 	return RANK_OWN(d, r, straggler, struct mine_rank);
-}
-
-static int start(struct detector *d)
-{
-	struct mine *m = DETECTOR_OWN(d, straggler, struct mine);
-
-	m->ranks = alloc_array(d->options.ranks_max, sizeof(struct straggler_rank *));
-	m->scratch = alloc_array(2 * (size_t)d->options.ranks_max, sizeof(*m->scratch));
-	return m->ranks && m->scratch ? 0 : -ENOMEM;
 }
 
 static void stop(struct detector *d)
@@ -63,7 +53,19 @@ static void stop(struct detector *d)
 
 static void memory(const struct detector *d, struct detector_size *size)
 {
-	size->total += d->options.ranks_max * (sizeof(struct straggler_rank *) + 2 * sizeof(float));
+	const struct mine *m = DETECTOR_OWN(d, straggler, struct mine);
+
+	size->total += m->cap_ranks * sizeof(struct straggler_rank *) +
+		       m->cap_scratch * sizeof(*m->scratch);
+}
+
+/* For all ranks of a job. false: no memory, its windows are judged when there is. */
+static bool room_for(struct mine *m, const struct job *j)
+{
+	m->ranks = scratch(m->ranks, &m->cap_ranks, j->n_ranks, sizeof(struct straggler_rank *));
+	m->scratch =
+		scratch(m->scratch, &m->cap_scratch, 2 * (size_t)j->n_ranks, sizeof(*m->scratch));
+	return m->ranks && m->scratch;
 }
 
 /* ---- verdicts ---- */
@@ -272,7 +274,7 @@ static bool judge_role(struct detector *d, struct job *j, uint32_t i)
 	struct rank *r;
 	uint32_t n = 0;
 
-	if (!role->open || !role->n_done)
+	if (!role->open || !role->n_done || !room_for(m, j))
 		return false;
 	each_rank(r, j)
 	{
@@ -361,7 +363,6 @@ const struct rule rule_straggler = {
 	.job_bytes = sizeof(struct mine_job),
 	.detector_bytes = sizeof(struct mine),
 	.tick_ns = NS_PER_SEC,
-	.start = start,
 	.stop = stop,
 	.sample = sample,
 	.tick = tick,

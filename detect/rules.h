@@ -7,7 +7,7 @@
  * options.h, its formula to doc/detection.md. A rule keeps what it learns in bytes of its own that
  * every subject carries: it says how many (rank_bytes, ...), gets them zeroed at the subject's
  * birth, and reaches them with RANK_OWN(d, r, NAME, struct mine). It takes no memory anywhere else,
- * but what start() takes once and says by memory().
+ * but what start() and scratch() take and memory() says.
  *
  * What a rule may rely on when its sample() runs: the core has already entered the sample (struct
  * rank and friends below are up to date), d->now_ns is the sample's time, w names every subject
@@ -161,7 +161,7 @@ struct rule {
 	void (*well)(struct detector *d, const struct subject *s);
 	/* What is known of s: lines with explain_line(). */
 	void (*explain)(const struct detector *d, const struct subject *s, struct explain *e);
-	/* Adds what start() took, and of it what one pair of nodes takes. */
+	/* Adds what start() and scratch() took, and of it what one pair of nodes takes. */
 	void (*memory)(const struct detector *d, struct detector_size *size);
 };
 
@@ -177,6 +177,7 @@ struct detector {
 
 	struct job **jobs;   /* options.jobs_max, by number */
 	struct node **nodes; /* options.nodes_max, by number */
+	uint32_t nodes_end;  /* beyond the highest number of a node that is known */
 	uint32_t n_ranks;    /* born */
 	uint64_t bytes;      /* all of it */
 
@@ -208,6 +209,11 @@ struct subject subject_of_rank(const struct rank *r);
  * own, from DEVICE_UNNUMBERED on. NULL: it does not fit. */
 #define DEVICE_UNNUMBERED 0x80000000u
 struct device *device_called(struct detector *d, struct node *n, char role, const char *name);
+
+/* Room for n things of `size` bytes, for a while, where p has room for *cap: p, or more in its
+ * place (its bytes are lost). NULL: no memory, and p is given back. So that what a rule needs for
+ * as many as there may be is taken when there are as many. */
+void *scratch(void *p, uint32_t *cap, size_t n, size_t size);
 
 /* each_rank(r, j): the ranks that are there; a statement or a block follows. */
 #define each_rank(r, j)                                                                            \

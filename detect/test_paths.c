@@ -54,7 +54,7 @@ static void begin(struct world *w, uint64_t seed, unsigned n)
 	w->fabric = 1;
 	w->now_ns = 1000 * NS;
 	w->slow_from = w->slow_to = UINT32_MAX;
-	assert_int_equal(paths_init(&w->paths, NODES_MAX), 0);
+	paths_init(&w->paths, NODES_MAX);
 	for (unsigned i = 0; i < n; i++) {
 		w->all[i] = &w->nodes[i];
 		w->send[i] = w->receive[i] = 1;

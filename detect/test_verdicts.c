@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
 #include "detect/verdicts.h"
 #include "tests/lib/test.h"
 
@@ -38,7 +39,7 @@ static void test_told_once_and_when_louder(void **state)
 	struct verdicts vs;
 
 	(void)state;
-	assert_int_equal(verdicts_init(&vs, &events), 0);
+	verdicts_init(&vs, &events);
 	assert_true(verdicts_raise(&vs, &v, 10));
 	assert_int_equal(t.last.state, VERDICT_RAISED);
 	v.since_ns = 8;
@@ -67,7 +68,7 @@ static void test_full(void **state)
 	struct verdicts vs;
 
 	(void)state;
-	assert_int_equal(verdicts_init(&vs, &events), 0);
+	verdicts_init(&vs, &events);
 	for (uint32_t i = 0; i < VERDICTS_MAX; i++) {
 		v = found(i, i == 7 ? LEVEL_NOTE : LEVEL_ALARM);
 		assert_true(verdicts_raise(&vs, &v, i));
@@ -81,6 +82,45 @@ static void test_full(void **state)
 	assert_null(verdicts_find(&vs, &v.subject, CAUSE_STALLED));
 	v.subject = subject_node(1);
 	assert_int_equal(verdicts_clear_all(&vs, &v.subject, NULL, 1), VERDICTS_MAX);
+	verdicts_fini(&vs);
+}
+
+/* Memory is taken as it is needed; where there is none an alarm takes the place of a note. */
+static void test_grows(void **state)
+{
+	struct told t = {0};
+	struct detector_events events = {.verdict = on_verdict, .arg = &t};
+	struct verdict v;
+	struct verdicts vs;
+	size_t cap;
+
+	(void)state;
+	verdicts_init(&vs, &events);
+	assert_int_equal(vs.cap, 0);
+	alloc_fail_at(1, true);
+	v = found(0, LEVEL_ALARM);
+	assert_false(verdicts_raise(&vs, &v, 1));
+	assert_int_equal(vs.dropped, 1);
+	alloc_fail_at(0, false);
+	v = found(0, LEVEL_NOTE);
+	assert_true(verdicts_raise(&vs, &v, 2));
+	cap = vs.cap;
+	assert_true(cap < VERDICTS_MAX / 64);
+	for (uint32_t i = 1; i < cap; i++) {
+		v = found(i, LEVEL_ALARM);
+		assert_true(verdicts_raise(&vs, &v, 3));
+	}
+	alloc_fail_at(1, true);
+	v = found(100, LEVEL_ALARM);
+	assert_true(verdicts_raise(&vs, &v, 4));
+	v = found(101, LEVEL_ALARM);
+	assert_false(verdicts_raise(&vs, &v, 5));
+	alloc_fail_at(0, false);
+	assert_true(verdicts_raise(&vs, &v, 6));
+	assert_int_equal(vs.n, cap + 1);
+	assert_int_equal(vs.dropped, 2);
+	v = found(1, LEVEL_ALARM);
+	assert_int_equal(verdicts_find(&vs, &v.subject, CAUSE_STALLED)->raised_ns, 3);
 	verdicts_fini(&vs);
 }
 
@@ -117,6 +157,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told_once_and_when_louder),
 		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_grows),
 		cmocka_unit_test(test_what_contains_what),
 		cmocka_unit_test(test_words),
 	};

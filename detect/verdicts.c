@@ -4,25 +4,24 @@
 #include "detect/verdicts.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 
-int verdicts_init(struct verdicts *v, const struct detector_events *events)
+void verdicts_init(struct verdicts *v, const struct detector_events *events)
 {
 	*v = (struct verdicts){.next_id = 1, .events = *events};
-	v->standing = alloc_array(VERDICTS_MAX, sizeof(*v->standing));
-	return v->standing ? 0 : -ENOMEM;
 }
 
 void verdicts_fini(struct verdicts *v)
 {
 	alloc_free(v->standing);
 	v->standing = NULL;
-	v->n = 0;
+	v->n = v->cap = 0;
 }
+
+_Static_assert((VERDICTS_MAX & (VERDICTS_MAX - 1)) == 0 && VERDICTS_MAX >= 4, "grows by doubling");
 
 static void tell(struct verdicts *vs, const struct verdict *v)
 {
@@ -49,12 +48,29 @@ static void drop(struct verdicts *vs, size_t i)
 	memmove(&vs->standing[i], &vs->standing[i + 1], (vs->n - i) * sizeof(vs->standing[0]));
 }
 
+static bool grow(struct verdicts *vs)
+{
+	size_t cap = vs->cap ? 2 * vs->cap : 4;
+	struct verdict *standing;
+
+	if (vs->n < vs->cap)
+		return true;
+	if (vs->cap == VERDICTS_MAX)
+		return false;
+	standing = alloc_resize(vs->standing, cap * sizeof(*standing));
+	if (!standing)
+		return false;
+	vs->standing = standing;
+	vs->cap = cap;
+	return true;
+}
+
 /* A note gives its place to an alarm; it is told as cleared, so that nobody waits for its end. */
 static bool make_room(struct verdicts *vs, const struct verdict *v, uint64_t now_ns)
 {
 	struct verdict old;
 
-	if (vs->n < VERDICTS_MAX)
+	if (grow(vs))
 		return true;
 	for (size_t i = 0; v->level == LEVEL_ALARM && i < vs->n; i++) {
 		if (vs->standing[i].level != LEVEL_NOTE)

@@ -5,7 +5,8 @@
  * A rule says what it finds as often as it finds it; what is new (or louder) is told, the rest only
  * kept. Invariants: (1) at most one verdict stands for a subject, cause, code and subcode; (2) told
  * RAISED once, then UPDATED when its level or advice changes, then CLEARED once; (3) at most
- * VERDICTS_MAX stand: beyond that a new one is counted and dropped, notes give way to alarms first.
+ * VERDICTS_MAX stand: beyond that, and where there is no memory, a new one is counted and dropped,
+ * notes give way to alarms first.
  */
 #ifndef DETECT_VERDICTS_H
 #define DETECT_VERDICTS_H
@@ -17,12 +18,12 @@
 
 struct verdicts {
 	struct verdict *standing; /* n of them, oldest first */
-	size_t n;
+	size_t n, cap;            /* cap: there is room for; grows up to VERDICTS_MAX */
 	uint64_t next_id, dropped;
 	struct detector_events events;
 };
 
-MUST_CHECK int verdicts_init(struct verdicts *v, const struct detector_events *events);
+void verdicts_init(struct verdicts *v, const struct detector_events *events);
 void verdicts_fini(struct verdicts *v);
 
 /* What v->subject, cause, code and subcode name is found now; id, state, raised_ns and changed_ns
