@@ -31,8 +31,8 @@ struct job_of {
 	bool asked[RANKS];
 	bool silent_nodes, answers, says_sync;
 	bool unknown_sleep; /* whether until a time is not told of anybody */
-	bool gpus; /* and collectives that spin on them */
-	float power; /* that nodes tell of; 0: they do not */
+	bool gpus;          /* and collectives that spin on them */
+	float power;        /* that nodes tell of; 0: they do not */
 	unsigned alarms, cleared, asks;
 	struct verdict alarm;
 	uint64_t alarm_ns;
