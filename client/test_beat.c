@@ -55,9 +55,20 @@ static int beat_step(struct ckpt *c, uint64_t step)
 	return ckpt_beat(c, &b);
 }
 
+/* The other thread makes it; what is in it is of atomics. */
+static struct beat_page *page(const struct world *w)
+{
+	struct beat_page *p;
+
+	fake_lock(w->f);
+	p = w->f->beats;
+	fake_unlock(w->f);
+	return p;
+}
+
 static uint64_t written(const struct world *w)
 {
-	return atomic_load(&w->f->beats->written);
+	return atomic_load(&page(w)->written);
 }
 
 /* The n-th entry from the end: 0 is the newest. */
@@ -65,13 +76,13 @@ static struct beat_record entry(const struct world *w, uint64_t n)
 {
 	struct beat_record r;
 
-	assert_true(beat_page_get(w->f->beats, written(w) - n, &r));
+	assert_true(beat_page_get(page(w), written(w) - n, &r));
 	return r;
 }
 
 static uint32_t phase_now(const struct world *w)
 {
-	return BEAT_PLACE_PHASE(atomic_load(&w->f->beats->place));
+	return BEAT_PLACE_PHASE(atomic_load(&page(w)->place));
 }
 
 static void error_is(int code)
@@ -105,7 +116,7 @@ static void test_values(void **state)
 	struct beat_record r;
 
 	assert_int_equal(written(w), 0);
-	assert_int_equal(atomic_load(&w->f->beats->next_step), 0);
+	assert_int_equal(atomic_load(&page(w)->next_step), 0);
 	assert_int_equal(ckpt_metric(w->c, "lr"), 0);
 	assert_int_equal(ckpt_metric(w->c, "scale"), 1);
 	assert_int_equal(ckpt_metric(w->c, "lr"), 0);
@@ -121,9 +132,9 @@ static void test_values(void **state)
 	assert_true(isnan(r.loss));
 	assert_int_equal(r.tokens, 4096);
 	assert_true(r.metrics[1] == 7);
-	assert_int_equal(atomic_load(&w->f->beats->next_step), 42);
+	assert_int_equal(atomic_load(&page(w)->next_step), 42);
 	assert_int_equal(phase_now(w), CKPT_PHASE_STEP);
-	assert_int_equal(BEAT_PLACE_SINCE(atomic_load(&w->f->beats->place)), r.time_ns);
+	assert_int_equal(BEAT_PLACE_SINCE(atomic_load(&page(w)->place)), r.time_ns);
 	for (uint64_t step = 42; step < 42 + 3 * BEAT_ENTRIES; step++)
 		assert_int_equal(beat_step(w->c, step), 0);
 	assert_int_equal(written(w), 1 + 3 * BEAT_ENTRIES);
@@ -169,9 +180,9 @@ static void test_words(void **state)
 	assert_int_equal(ckpt_metric(w->c, name), 0);
 	assert_int_equal(ckpt_role(w->c, "stage 3"), 0);
 	assert_int_equal(ckpt_role(w->c, name), 0);
-	beat_page_get_text(&w->f->beats->role, text);
+	beat_page_get_text(&page(w)->role, text);
 	assert_string_equal(text, name);
-	beat_page_get_text(&w->f->beats->metrics[0], text);
+	beat_page_get_text(&page(w)->metrics[0], text);
 	assert_string_equal(text, name);
 	name[CKPT_WORD_MAX] = 'x';
 	assert_int_equal(ckpt_metric(w->c, name), -EINVAL);
@@ -185,7 +196,7 @@ static void test_words(void **state)
 	}
 	assert_int_equal(ckpt_metric(w->c, "one more"), -ENOSPC);
 	error_is(-ENOSPC);
-	assert_int_equal(atomic_load(&w->f->beats->texts) % 2, 0);
+	assert_int_equal(atomic_load(&page(w)->texts) % 2, 0);
 }
 
 /* ---- Phases ---- */
@@ -250,8 +261,7 @@ static void test_long_phases(void **state)
 	assert_int_equal(r.flags, CKPT_PHASE_EVALUATE);
 	assert_int_equal(r.phase.expected_ns, 1800000ull * 1000000);
 	assert_string_equal(r.phase.what, "test set");
-	assert_int_equal(BEAT_PLACE_PHASE(atomic_load(&w->f->beats->long_place)),
-			 CKPT_PHASE_EVALUATE);
+	assert_int_equal(BEAT_PLACE_PHASE(atomic_load(&page(w)->long_place)), CKPT_PHASE_EVALUATE);
 	/* A long one in it is part of it. */
 	begin(w, CKPT_PHASE_SYNC);
 	begin(w, CKPT_PHASE_OTHER);
@@ -263,7 +273,7 @@ static void test_long_phases(void **state)
 	assert_int_equal(written(w), 2);
 	assert_int_equal(entry(w, 0).kind, BEAT_KIND_PHASE_END);
 	assert_int_equal(entry(w, 0).flags, CKPT_PHASE_EVALUATE);
-	assert_int_equal(atomic_load(&w->f->beats->long_place), 0);
+	assert_int_equal(atomic_load(&page(w)->long_place), 0);
 }
 
 static void test_phase_errors(void **state)
@@ -354,7 +364,7 @@ static void test_should_save(void **state)
 
 	declare(w);
 	assert_int_equal(ckpt_should_save(w->c, 1000), 0);
-	atomic_store(&w->f->beats->wanted_step, 50);
+	atomic_store(&page(w)->wanted_step, 50);
 	assert_int_equal(ckpt_should_save(w->c, 49), 0);
 	assert_int_equal(ckpt_should_save(w->c, 50), 1);
 	assert_int_equal(ckpt_should_save(w->c, 51), 1); /* it asks every tenth step, say */
@@ -362,11 +372,11 @@ static void test_should_save(void **state)
 	assert_int_equal(ckpt_should_save(w->c, 51), 1);
 	assert_int_equal(save(w->c, 52), 0);
 	assert_int_equal(ckpt_should_save(w->c, 60), 0);
-	atomic_store(&w->f->beats->wanted_step, 70);
+	atomic_store(&page(w)->wanted_step, 70);
 	assert_int_equal(ckpt_should_save(w->c, 70), 1);
 	assert_int_equal(ckpt_skip(w->c, 70, "not now"), 0);
 	assert_int_equal(ckpt_should_save(w->c, 71), 0);
-	atomic_store(&w->f->beats->wanted_step, 0);
+	atomic_store(&page(w)->wanted_step, 0);
 	assert_int_equal(ckpt_should_save(w->c, 80), 0);
 	assert_int_equal(ckpt_should_save(NULL, 80), -EINVAL);
 }
@@ -410,10 +420,10 @@ static void test_page_is_lost(void **state)
 	assert_int_equal(entry(w, 0).kind, BEAT_KIND_PHASE_BEGIN);
 	assert_int_equal(entry(w, 0).flags, CKPT_PHASE_EVALUATE);
 	assert_int_equal(phase_now(w), CKPT_PHASE_SYNC);
-	assert_int_equal(atomic_load(&w->f->beats->next_step), 9);
-	beat_page_get_text(&w->f->beats->role, text);
+	assert_int_equal(atomic_load(&page(w)->next_step), 9);
+	beat_page_get_text(&page(w)->role, text);
 	assert_string_equal(text, "stage 3");
-	beat_page_get_text(&w->f->beats->metrics[0], text);
+	beat_page_get_text(&page(w)->metrics[0], text);
 	assert_string_equal(text, "lr");
 	assert_int_equal(ckpt_metric(w->c, "lr"), 0);
 	end(w, CKPT_PHASE_EVALUATE);
@@ -428,10 +438,12 @@ static void test_older_ckptd(void **state)
 	struct ckpt *c;
 
 	ckpt_close(w->c);
+	fake_lock(w->f);
 	fake_forget(w->f);
+	fake_unlock(w->f);
 	FAKE_SET(w->f, w->f->no_beats, true);
 	w->c = c = fake_open(w->f);
-	assert_null(w->f->beats);
+	assert_null(page(w));
 	assert_int_equal(beat_step(c, 1), 0);
 	assert_int_equal(ckpt_metric(c, "lr"), 0);
 	assert_int_equal(ckpt_role(c, "r"), 0);
@@ -444,7 +456,7 @@ static void test_older_ckptd(void **state)
 	w->f->no_beats = false;
 	fake_start(w->f);
 	assert_int_equal(come_back(c), CKPT_RECONNECTED);
-	assert_int_equal(atomic_load(&w->f->beats->next_step), 2);
+	assert_int_equal(atomic_load(&page(w)->next_step), 2);
 }
 
 /* ---- Processes and the system ---- */
@@ -546,7 +558,9 @@ static void test_no_system_call(void **state)
 	}
 	ckpt_close(w->c);
 	w->c = NULL;
+	fake_lock(w->f);
 	fake_forget(w->f);
+	fake_unlock(w->f);
 	assert_int_equal(run_in_child(all_calls, w), 0);
 	assert_int_equal(written(w), 299 * 3);
 	assert_int_equal(entry(w, 0).step, 299);
