@@ -111,15 +111,18 @@ static void keep_name(struct watching *w, const struct sample *s)
 	snprintf(d->name, sizeof(d->name), "%s", s->name.text);
 }
 
-static void device_words(struct node *n, const char *what, char role, uint32_t number,
+/* A device that only kernel messages speak of has no name but the detector's. */
+static void device_words(struct node *n, const char *what, char role, const struct subject *s,
 			 char buf[SUBJECT_WORDS_MAX])
 {
-	const struct device *d = n->watching ? device_of(n->watching, number, role) : NULL;
+	const struct device *d = n->watching ? device_of(n->watching, s->device, role) : NULL;
 
 	if (d)
 		snprintf(buf, SUBJECT_WORDS_MAX, "%s %s", what, d->name);
+	else if (n->watching)
+		detector_subject_words(n->watching->detector, s, buf, SUBJECT_WORDS_MAX);
 	else
-		snprintf(buf, SUBJECT_WORDS_MAX, "%s %u", what, number);
+		snprintf(buf, SUBJECT_WORDS_MAX, "%s %u", what, s->device);
 }
 
 void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WORDS_MAX])
@@ -138,14 +141,14 @@ void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WO
 		snprintf(buf, SUBJECT_WORDS_MAX, "node '%s'", n->options.name);
 		break;
 	case SUBJECT_GPU:
-		device_words(n, "GPU", 'g', s->device, buf);
+		device_words(n, "GPU", 'g', s, buf);
 		break;
 	case SUBJECT_DISK:
-		device_words(n, "disk", 'd', s->device, buf);
+		device_words(n, "disk", 'd', s, buf);
 		break;
 	case SUBJECT_LINK:
 		if (s->device != SAMPLE_NONE)
-			device_words(n, "network port", 'n', s->device, buf);
+			device_words(n, "network port", 'n', s, buf);
 		else
 			snprintf(buf, SUBJECT_WORDS_MAX, "the way from node '%s' to node %u",
 				 n->options.name, s->peer);

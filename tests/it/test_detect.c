@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_detect.c - the failure detector over the real thing: ckptd and ranks that train, die, are
- * stopped, wait for ever, compute NaN; and kernel messages through a FIFO: rows F1 and F4 of
- * doc/features.md.
+ * stopped, wait for ever, compute NaN, work more than the others; and kernel messages through a
+ * FIFO; and the checkpoint that is taken because of it: rows F1, F3, F4 and F6 of doc/features.md.
  *
  * How long it takes is printed. What is asserted is many times more: this machine may be busy.
  */
@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -24,16 +25,26 @@
 #include "tests/lib/rig.h"
 #include "tests/lib/stepper.h"
 
-enum { RANKS = 4, STEP_MS = 60, LEARN_STEPS = 40, BOUND_MS = 30000 };
+enum {
+	RANKS = 4,
+	STEP_MS = 60,
+	LEARN_STEPS = 40,
+	SLOW_STEP_MS = 50,
+	WINDOW_STEPS = 128, /* detect/straggler.h: of such steps, in 6 to 12 s */
+	BOUND_MS = 30000,
+	SLOW_BOUND_MS = 120000
+};
 
 struct gang {
 	struct rig *rig;
+	unsigned step_ms;
 	pid_t pids[RANKS];
 	struct stepper_shared *shared;
 };
 
-static _Noreturn void exec_rank(struct rig *r, int rank)
+static _Noreturn void exec_rank(const struct gang *g, int rank)
 {
+	const struct rig *r = g->rig;
 	const char *top = getenv("top_builddir");
 	char program[512], number[16], world[16], ms[16];
 
@@ -42,7 +53,7 @@ static _Noreturn void exec_rank(struct rig *r, int rank)
 	snprintf(program, sizeof(program), "%s/tests/lib/stepper", top ? top : ".");
 	snprintf(number, sizeof(number), "%d", rank);
 	snprintf(world, sizeof(world), "%d", RANKS);
-	snprintf(ms, sizeof(ms), "%d", STEP_MS);
+	snprintf(ms, sizeof(ms), "%u", g->step_ms);
 	execl(program, program, "gang", number, world, "run1", r->dir, ms, (char *)NULL);
 	_exit(127);
 }
@@ -83,26 +94,42 @@ static unsigned alarms(const struct rig *r)
 	return rig_log_count(r, " alarm, ");
 }
 
-/* ckptd and four ranks that have done some steps; nothing is said of them. */
-static void begin(struct gang *g, struct rig *r)
+/* Four ranks of a ckptd that runs; they have done some steps, and nothing is said of them. */
+static void train(struct gang *g)
 {
-	*g = (struct gang){.rig = r};
-	rig_arg(r, "--set");
-	rig_arg(r, "detect.interval=1s");
-	rig_start(r);
-	make_shared(g);
+	struct rig *r = g->rig;
+
 	for (int i = 0; i < RANKS; i++) {
 		g->pids[i] = fork();
 		if (g->pids[i] == 0)
-			exec_rank(r, i);
+			exec_rank(g, i);
 		RIG_CHECK(g->pids[i] > 0, "fork");
 	}
 	rig_wait(has_learned, g, "the ranks have trained for a while");
 	RIG_CHECK(alarms(r) == 0, "something is said of ranks that only train");
 }
 
+/* Not what the kernel of this machine says meanwhile, of the disks of other tests, say. */
+static void start_alone(struct gang *g, struct rig *r)
+{
+	*g = (struct gang){.rig = r, .step_ms = STEP_MS};
+	rig_arg(r, "--set");
+	rig_arg(r, "detect.kernel=no");
+	rig_start(r);
+	make_shared(g);
+}
+
+static void begin(struct gang *g, struct rig *r)
+{
+	rig_arg(r, "--set");
+	rig_arg(r, "detect.interval=1s");
+	start_alone(g, r);
+	train(g);
+}
+
 /* Waits for a line with these words; the line, without its newline. */
-static void await(const struct rig *r, uint64_t from_ms, const char *words, char line[RIG_LINE])
+static void await_for(const struct rig *r, uint64_t from_ms, uint64_t bound_ms, const char *words,
+		      char line[RIG_LINE])
 {
 	for (;;) {
 		FILE *f = fopen(r->log, "re");
@@ -114,10 +141,15 @@ static void await(const struct rig *r, uint64_t from_ms, const char *words, char
 			fclose(f);
 		if (found)
 			break;
-		RIG_CHECK(rig_now_ms() - from_ms < BOUND_MS, "nothing says '%s'", words);
+		RIG_CHECK(rig_now_ms() - from_ms < bound_ms, "nothing says '%s'", words);
 		rig_pause(5);
 	}
 	line[strcspn(line, "\n")] = '\0';
+}
+
+static void await(const struct rig *r, uint64_t from_ms, const char *words, char line[RIG_LINE])
+{
+	await_for(r, from_ms, BOUND_MS, words, line);
 }
 
 static uint64_t step_ms(const struct gang *g)
@@ -210,6 +242,42 @@ static void not_a_number(struct rig *r)
 	rig_check_log(r);
 }
 
+/* ---- One that is slow ---- */
+
+static bool at_window(void *arg)
+{
+	struct gang *g = arg;
+
+	return g->shared->steps[0] % WINDOW_STEPS == 0;
+}
+
+/*
+ * Works 30 % more per step than it did, and than the others: it is named, and nobody else is.
+ * Windows of steps are judged, so it begins with one; the ranks hardly compute, since there may be
+ * more of them than cores, and whoever waits for a core would look slow.
+ */
+static void slow(struct rig *r)
+{
+	char line[RIG_LINE];
+	struct gang g;
+	uint64_t from, took;
+
+	start_alone(&g, r);
+	g.step_ms = SLOW_STEP_MS;
+	g.shared->computes_permille = 50;
+	train(&g);
+	rig_wait(at_window, &g, "a window of steps begins");
+	from = rig_now_ms();
+	g.shared->slower_permille[2] = 300;
+	await_for(r, from, SLOW_BOUND_MS, " alarm, slow: ", line);
+	took = rig_now_ms() - from;
+	rig_note("a rank that works 30 %% more: told after %d ms (at most 60000 are wanted)",
+		 (int)took);
+	RIG_CHECK(strstr(line, "slow: rank 2 of job gang"), "another one is accused: %s", line);
+	RIG_CHECK(alarms(r) == 1, "%u alarms", alarms(r));
+	rig_check_log(r);
+}
+
 /* ---- Kernel messages ---- */
 
 static int open_fifo(struct rig *r, char path[200])
@@ -271,6 +339,63 @@ static void lose_gpu(struct rig *r, int fd, char line[RIG_LINE])
 	await(r, rig_now_ms(), "GPU 0000:9b:00", line);
 }
 
+/* ---- A checkpoint because of it ---- */
+
+static bool all_saved(void *arg)
+{
+	struct gang *g = arg;
+
+	for (int i = 0; i < RANKS; i++)
+		if (!g->shared->saves_done[i])
+			return false;
+	return true;
+}
+
+static bool is_durable(void *arg)
+{
+	struct gang *g = arg;
+	char disk[64];
+
+	rig_step_field(g->rig, "gang", g->shared->saved[0], "disk", disk);
+	return strcmp(disk, "durable") == 0;
+}
+
+/* A GPU of the node fails: all ranks of its job save the same step, once, and it is kept. */
+static void saves_when_told(struct rig *r)
+{
+	char path[200], line[RIG_LINE];
+	struct gang g = {.rig = r, .step_ms = STEP_MS};
+	const char *top = getenv("top_srcdir");
+	static char policy[PATH_MAX + 40];
+	char *folder = realpath(top ? top : ".", NULL);
+	uint64_t from;
+	int fd;
+
+	snprintf(policy, sizeof(policy), "detect.policy=%s/share/policy.tsv", folder);
+	free(folder);
+	rig_arg(r, "--set");
+	rig_arg(r, policy);
+	fd = open_fifo(r, path);
+	make_shared(&g);
+	g.shared->saves = true;
+	train(&g);
+	RIG_CHECK(!g.shared->saves_done[0], "it saved, and nobody had asked for it");
+	from = rig_now_ms();
+	put(fd, "4,3,102,-;NVRM: Xid (PCI:0000:9b:00): 62, pid=7, name=python3, 00000a2a\n");
+	await(r, from, "job 'gang': its ranks are asked to save at step ", line);
+	rig_wait(all_saved, &g, "all ranks have saved");
+	rig_note("Xid 62: every rank has saved after %d ms", (int)(rig_now_ms() - from));
+	for (int i = 0; i < RANKS; i++)
+		RIG_CHECK(g.shared->saved[i] == strtoull(strstr(line, "step ") + 5, NULL, 10) &&
+				  g.shared->saves_done[i] == 1,
+			  "rank %d saved step %llu, %u times; %s", i,
+			  (unsigned long long)g.shared->saved[i], g.shared->saves_done[i], line);
+	rig_wait(is_durable, &g, "the checkpoint is durable");
+	RIG_CHECK(rig_log_count(r, "GPU 0000:9b:00 of node") > 1, "the GPU has no name");
+	close(fd);
+	rig_check_log(r);
+}
+
 /* What a site says of an Xid holds; what is misspelt there costs the overrides alone. */
 static void xid_table(struct rig *r)
 {
@@ -315,7 +440,9 @@ int main(int argc, char **argv)
 		RIG_TEST(stopped),
 		RIG_TEST(deadlocked),
 		RIG_TEST(not_a_number),
+		RIG_TEST(slow),
 		RIG_TEST(xid),
+		RIG_TEST(saves_when_told),
 		RIG_TEST(xid_table),
 		RIG_TEST(xid_table_misspelt),
 	};

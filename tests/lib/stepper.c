@@ -6,13 +6,14 @@
  *   stepper JOB RANK WORLD RUN FOLDER STEP_MS
  *
  * Half of a step is computed, the other half it waits for a "device", as trainers do. The
- * collective is a barrier in shared memory: who waits there sleeps until the others come. Signals
- * are the faults that a test cannot bring about from outside:
+ * collective is a barrier in shared memory: who waits there sleeps until the others come. Where the
+ * test wants saves, it saves a tensor whenever ckptd asks for one. Signals are faults that a test
+ * cannot bring about from outside; that a rank works more than the others is in shared memory:
  *
  *   SIGUSR1   it waits for ever, for what never comes: a deadlock
  *   SIGUSR2   the loss of the next step is NaN
  *
- * FOLDER/barrier is the shared memory, which the test makes; FOLDER/step.RANK counts its steps.
+ * FOLDER/barrier is the shared memory, which the test makes: stepper.h.
  */
 #include <config.h>
 
@@ -33,6 +34,9 @@
 #include <ckpt.h>
 
 #include "tests/lib/stepper.h"
+
+#define STATE_FLOATS 16384
+#define SAVE_MS      20000
 
 static volatile sig_atomic_t deadlock, nan_next;
 
@@ -64,26 +68,78 @@ static double cpu_ms(void)
 	return (double)clock() * 1000 / CLOCKS_PER_SEC;
 }
 
-static void work(unsigned step_ms)
+static void work(const struct stepper_shared *s, int rank, unsigned step_ms)
 {
-	double until = cpu_ms() + step_ms / 2.0;
-	struct timespec device = {0, (long)(step_ms / 2) * 1000000};
+	double all_ms = step_ms * (1 + s->slower_permille[rank] / 1000.0);
+	double computed_ms = all_ms * (s->computes_permille ? s->computes_permille : 500) / 1000;
+	double until = cpu_ms() + computed_ms;
+	uint64_t device_ns = (uint64_t)((all_ms - computed_ms) * 1e6);
+	struct timespec device = {(time_t)(device_ns / 1000000000),
+				  (long)(device_ns % 1000000000)};
 
 	while (cpu_ms() < until)
 		;
 	nanosleep(&device, NULL);
 }
 
+/* ---- Saves ---- */
+
+static float state[STATE_FLOATS];
+
+static int declare(struct ckpt *c, const struct stepper_shared *s, int rank)
+{
+	char name[32];
+	uint64_t shape = STATE_FLOATS;
+	struct ckpt_tensor t = {.size = sizeof(t),
+				.name = name,
+				.dtype = CKPT_F32,
+				.ndim = 1,
+				.global_shape = &shape};
+	int r;
+
+	if (!s->saves)
+		return 0;
+	snprintf(name, sizeof(name), "state.%d", rank);
+	r = ckpt_declare(c, &t);
+	return r < 0 ? r : ckpt_prepare(c, 0);
+}
+
+/* All ranks come here with the same step: whether they save it is one answer for all. */
+static int save_if_wanted(struct ckpt *c, struct stepper_shared *s, int rank, uint64_t step)
+{
+	struct ckpt_binding b = {.ptr = state,
+				 .device = CKPT_HOST,
+				 .dtype = CKPT_F32,
+				 .bytes = sizeof(state)};
+	struct ckpt_save_args a = {.size = sizeof(a),
+				   .step = step,
+				   .tensors = &b,
+				   .n_tensors = 1,
+				   .timeout_ms = SAVE_MS,
+				   .flags = CKPT_WAIT_CREDIT};
+	int r = ckpt_should_save(c, step);
+
+	if (r <= 0)
+		return r;
+	state[0] = (float)step;
+	r = ckpt_save(c, &a);
+	s->saved[rank] = step;
+	s->saves_done[rank]++;
+	return r < 0 ? r : 0;
+}
+
 static int train(struct ckpt *c, struct stepper_shared *s, int rank, unsigned step_ms)
 {
 	struct ckpt_beat b = {.size = sizeof(b), .flags = CKPT_BEAT_LOSS};
-	int r = 0;
+	int r = declare(c, s, rank);
 
 	for (b.step = 1; r == 0; b.step++) {
-		work(step_ms);
+		r = s->saves ? save_if_wanted(c, s, rank, b.step) : 0;
+		work(s, rank, step_ms);
 		while (deadlock)
 			pause();
-		r = ckpt_phase_begin(c, CKPT_PHASE_SYNC, NULL, 0);
+		if (r == 0)
+			r = ckpt_phase_begin(c, CKPT_PHASE_SYNC, NULL, 0);
 		pthread_barrier_wait(&s->barrier);
 		if (r == 0)
 			r = ckpt_phase_end(c);
