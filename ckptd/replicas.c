@@ -422,6 +422,16 @@ static void say_region(const struct shard *shard, const struct difference *d, ch
 		box_text(buf, &boxes[0]);
 }
 
+/* Who is right of two is not known; of more the few are the odd ones, so all pairs are told. */
+static void tell_detector(const struct checkpoint *c, const struct difference *d, const char *name)
+{
+	uint64_t others = min_u64(d->others.n, SAID_MAX), alike = min_u64(d->alike.n, SAID_MAX);
+
+	for (uint64_t i = 0; i < others; i++)
+		for (uint64_t k = 0; k < alike; k++)
+			watching_differ(c, d->others.rank[i], d->alike.rank[k], name);
+}
+
 /* (2) */
 static void tell(struct dividing *s, const struct difference *d)
 {
@@ -441,8 +451,7 @@ static void tell(struct dividing *s, const struct difference *d)
 	snprintf(j->replica_text, sizeof(j->replica_text),
 		 "elements %.60s of tensor '%.80s' are not the same on %s as on %s", box,
 		 name_text(name, shard.name, shard.name_len), others, alike);
-	/* Who is right of two is not known; with more, the few are the odd ones. */
-	watching_differ(c, d->others.rank[0], d->alike.rank[0], name);
+	tell_detector(c, d, name);
 	job_tell(j, 2,
 		 "step %llu: %s%s: silent corruption, or ranks give one name to tensors that are "
 		 "not the same; each rank's bytes are kept",

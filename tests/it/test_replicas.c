@@ -213,7 +213,13 @@ static void status_says(struct rig *r, const char *words)
 	RIG_CHECK(code == 1 && strstr(text, words), "status: %d %s", code, text);
 }
 
-/* One byte of rank 2's copy is another: each rank has its own bytes back, and ckptd says so. */
+static bool accuses_rank_2(void *arg)
+{
+	return rig_log_count(arg, "alarm, corrupting: rank 2 of job job") == 1;
+}
+
+/* One byte of rank 2's copy is another: each rank has its own bytes back, and ckptd says so; of
+ * four replicas the one that differs from three is the odd one. */
 static void ranks_disagree(struct rig *r)
 {
 	struct trainer_process t[RANKS];
@@ -228,6 +234,7 @@ static void ranks_disagree(struct rig *r)
 				   "same on rank 2 as on ranks 0, 1, 3") == 1,
 		  "the log does not say so");
 	status_says(r, "tensor 'p1' are not the same on rank 2");
+	rig_wait(accuses_rank_2, r, "the detector names the rank");
 	verify(r);
 	forget_pages(r);
 	for (unsigned i = 0; i < RANKS; i++)
