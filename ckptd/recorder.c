@@ -29,6 +29,8 @@ struct recorder {
 	struct work work;
 	int fd;
 	uint64_t size; /* of the file, with what is being written */
+	bool begun;    /* a line was put in this life of ckptd */
+	uint64_t last_ns; /* of the line that was there before; 0: none */
 	struct bytes waiting, writing;
 	bool busy, full; /* full: said */
 };
@@ -93,6 +95,26 @@ static bool make_room(struct bytes *b, size_t len)
 	return true;
 }
 
+static void add(struct recorder *r, const struct trace_record *t)
+{
+	r->waiting.len += trace_format(t, r->waiting.at + r->waiting.len);
+	r->waiting.at[r->waiting.len++] = '\n';
+}
+
+/* What is there already is of a ckptd before this one: nobody looked in between. */
+static void begin(struct recorder *r, uint64_t now_ns)
+{
+	struct trace_record gap = {.is_label = true,
+				   .label = {.kind = LABEL_GAP, .time_ns = now_ns}};
+
+	if (r->size > 0) {
+		add(r, &gap);
+		return;
+	}
+	memcpy(r->waiting.at, TRACE_FIRST_LINE, strlen(TRACE_FIRST_LINE));
+	r->waiting.len = strlen(TRACE_FIRST_LINE);
+}
+
 void recorder_put(void *recorder, const struct sample *s)
 {
 	struct recorder *r = recorder;
@@ -101,13 +123,20 @@ void recorder_put(void *recorder, const struct sample *s)
 
 	if (r->full)
 		return;
-	if (r->size >= RECORDER_FILE_MAX || !make_room(&r->waiting, TRACE_LINE_MAX)) {
+	if (s->time_ns < r->last_ns) {
+		leave_out(r, "what the file has is from before the machine was started, and times "
+			     "would go back: move it away");
+		return;
+	}
+	if (r->size >= RECORDER_FILE_MAX || !make_room(&r->waiting, 2 * TRACE_LINE_MAX)) {
 		leave_out(r, r->size >= RECORDER_FILE_MAX ? "the file is as long as it may be"
 							  : "the disk does not keep up");
 		return;
 	}
-	r->waiting.len += trace_format(&t, r->waiting.at + r->waiting.len);
-	r->waiting.at[r->waiting.len++] = '\n';
+	if (!r->begun)
+		begin(r, s->time_ns);
+	r->begun = true;
+	add(r, &t);
 	if (r->busy || r->waiting.len < WRITE_AT)
 		return;
 	b = r->writing;
@@ -120,28 +149,69 @@ void recorder_put(void *recorder, const struct sample *s)
 	work_submit(r->workers, WORK_META, &r->work);
 }
 
+/* A file that was there: it is a trace, the time of its last line is known, and a line that was not
+ * written to its end, when a ckptd was killed, is taken away. */
+static int go_on(struct recorder *r)
+{
+	char first[sizeof(TRACE_FIRST_LINE) - 1], tail[2 * TRACE_LINE_MAX];
+	uint64_t from = r->size > sizeof(tail) ? r->size - sizeof(tail) : 0;
+	ssize_t n = pread(r->fd, first, sizeof(first), 0);
+	struct trace_record t;
+	const char *end, *line, *why;
+
+	if (n != (ssize_t)sizeof(first) || memcmp(first, TRACE_FIRST_LINE, sizeof(first)) != 0)
+		return -EINVAL;
+	n = pread(r->fd, tail, sizeof(tail), (off_t)from);
+	end = n > 0 ? memrchr(tail, '\n', (size_t)n) : NULL;
+	if (!end)
+		return -EINVAL;
+	r->size = from + (uint64_t)(end - tail) + 1;
+	if (ftruncate(r->fd, (off_t)r->size) < 0)
+		return -errno;
+	if (r->size == sizeof(first))
+		return 0;
+	line = memrchr(tail, '\n', (size_t)(end - tail));
+	if (!line || trace_parse(line + 1, (size_t)(end - line - 1), &t, &why) < 0)
+		return -EINVAL;
+	r->last_ns = trace_time(&t);
+	return 0;
+}
+
+static int open_file(struct recorder *r, const char *path)
+{
+	struct stat st;
+
+	r->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	if (r->fd < 0 || fstat(r->fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode))
+		return -EINVAL;
+	r->size = (uint64_t)st.st_size;
+	return r->size ? go_on(r) : 0;
+}
+
 int recorder_new(struct workers *workers, struct log *log, const char *path, struct recorder **ret,
 		 struct err *e)
 {
 	struct recorder *r = alloc_zero(sizeof(*r));
-	struct stat st;
+	int error;
 
 	if (!r)
 		return err_code(e, -ENOMEM, "record samples");
 	r->workers = workers;
 	r->log = log;
 	list_init(&r->work.link);
-	r->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK,
-		     0600);
-	if (r->fd < 0 || fstat(r->fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-		int err = r->fd < 0 ? -errno : -EINVAL;
-
+	error = open_file(r, path);
+	if (error < 0) {
 		if (r->fd >= 0)
 			close(r->fd);
 		alloc_free(r);
-		return err_code(e, err, "detect.record: open file '%s'", path);
+		return error == -EINVAL ? err_set(e, error,
+						  "detect.record: file '%s' is there and is no "
+						  "trace: nothing is added to it",
+						  path)
+					: err_code(e, error, "detect.record: open file '%s'", path);
 	}
-	r->size = (uint64_t)st.st_size;
 	*ret = r;
 	return 0;
 }

@@ -13,7 +13,8 @@
 #include "detect/sample.h"
 #include "detect/verdict.h"
 
-#define TRACE_LINE_MAX 2048 /* bytes, with the newline */
+#define TRACE_LINE_MAX   2048 /* bytes, with the newline */
+#define TRACE_FIRST_LINE "ckpt-trace 1\n"
 
 /* X(name, word, what it says) */
 #define TRACE_LABELS(X)                                                                            \

@@ -14,7 +14,6 @@
 #include "base/alloc.h"
 #include "detect/trace.h"
 
-#define FIRST_LINE  "ckpt-trace 1\n"
 #define PIECE_BYTES (64u << 10)
 
 struct trace_writer {
@@ -40,8 +39,8 @@ int trace_writer_new(int level, zstd_sink_fn *sink, void *arg, struct trace_writ
 		alloc_free(w);
 		return r;
 	}
-	w->len = strlen(FIRST_LINE);
-	memcpy(w->buf, FIRST_LINE, w->len);
+	w->len = strlen(TRACE_FIRST_LINE);
+	memcpy(w->buf, TRACE_FIRST_LINE, w->len);
 	*ret = w;
 	return 0;
 }
@@ -171,11 +170,12 @@ static int first_line(struct trace_reader *r, struct err *e)
 
 	if (n < 0)
 		return n;
-	if (n == 0 || len != strlen(FIRST_LINE) - 1 || memcmp(line, FIRST_LINE, len) != 0)
+	if (n == 0 || len != strlen(TRACE_FIRST_LINE) - 1 ||
+	    memcmp(line, TRACE_FIRST_LINE, len) != 0)
 		return err_set(e, -EINVAL,
 			       "file '%s' is not a trace, or of a version that is not known: its "
 			       "first line should be \"%.*s\"",
-			       r->name, (int)strlen(FIRST_LINE) - 1, FIRST_LINE);
+			       r->name, (int)strlen(TRACE_FIRST_LINE) - 1, TRACE_FIRST_LINE);
 	return 0;
 }
 

@@ -233,6 +233,14 @@ until_true grep -q "configuration read again" "$dir/log"
 stop_daemon
 grep -q "^[0-9.]* exit node=0 job=1 rank=0 how=signal value=9" "$dir/record" || fail "record: $(cat "$dir/record")"
 
+# It is a trace, also with a gap where ckptd was not running and behind one that was killed as it wrote.
+printf '9999999 aliv' >>"$dir/record"
+start_daemon --set detect.kernel=no --set "detect.record=$dir/record"
+stop_daemon
+grep -q "aliv$" "$dir/record" && fail "half a line stays"
+[ "$(grep -c " gap$" "$dir/record")" -ge 2 ] || fail "no gap: $(grep gap "$dir/record")"
+"$build/detect/replay/replay" run "$dir/record" >"$dir/replayed" 2>&1 || fail "replay: $(cat "$dir/replayed")"
+
 # What collectors would say, where samples can be injected.
 if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	mkfifo "$dir/inject"
