@@ -12,8 +12,9 @@ is up to --shard; what was saved loads on any other number of ranks and with any
     rows   parameters and moments as boxes: some of the rows, dimension 0
 
 Every --every steps, and when ckptd asks for it, the state is saved while the next forward and backward
-pass run. Each step is told to ckptd's failure detector, with the time that was waited. The same seed
-gives the same losses bit for bit, with and without interruption.
+pass run. Each step is told to ckptd's failure detector, with the time that was waited, and so is each
+evaluation. The same seed gives the same losses bit for bit, with and without interruption. --fault
+does to a tensor what a failing GPU would: for whoever wants to see what is found of it.
 
     ckptd --user &
     examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo
@@ -39,6 +40,15 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 TEXTS = "/usr/share/common-licenses/*"
 
 
+def fault(text):
+    """nan@STEP:RANK or flip@STEP:RANK"""
+    what, at = text.split("@")
+    step, rank = (int(number) for number in at.split(":"))
+    if what not in ("nan", "flip"):
+        raise ValueError(what)
+    return what, step, rank
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("--ranks", type=int, default=0, help="start this many processes (0: be one)")
@@ -61,6 +71,13 @@ def arguments():
     p.add_argument("--batch", type=int, default=4, help="sequences per rank and step")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--die-at", type=int, default=-1, help="rank 0 kills itself in this step")
+    p.add_argument("--evaluate", type=int, nargs=2, default=(0, 0), metavar=("EVERY", "BATCHES"),
+                   help="every so many steps, evaluate on so many batches")
+    p.add_argument("--device-ms", type=float, default=0,
+                   help="wait so long for each batch, as for an accelerator that computes it")
+    p.add_argument("--data", help="file of text, of which each batch is read from the disk anew")
+    p.add_argument("--fault", type=fault, action="append", default=[], metavar="KIND@STEP:RANK",
+                   help="before this step, in this rank: nan, or flip: one bit of a parameter")
     p.add_argument("--durable", action="store_true", help="wait until the last save is durable")
     return p.parse_args()
 
@@ -211,17 +228,27 @@ class Text:
 
     def __init__(self, args, rank):
         import torch
-        data = b"".join(open(f, "rb").read() for f in sorted(glob.glob(TEXTS))
+        data = b"".join(open(f, "rb").read() for f in sorted(glob.glob(args.data or TEXTS))
                         if os.path.isfile(f) and not os.path.islink(f))
         self.data = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        self.file = os.open(args.data, os.O_RDONLY) if args.data else None
         self.generator = torch.Generator().manual_seed(args.seed * 1000 + rank)
         self.batch, self.context = args.batch, args.context
+
+    def row(self, at):
+        import torch
+        if self.file is None:
+            return self.data[at:at + self.context + 1]
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+        os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_DONTNEED)
+        return torch.frombuffer(bytearray(os.pread(self.file, self.context + 1, at)),
+                                dtype=torch.uint8)
 
     def next(self):
         import torch
         at = torch.randint(len(self.data) - self.context - 1, (self.batch,),
                            generator=self.generator)
-        rows = torch.stack([self.data[i:i + self.context + 1] for i in at.tolist()]).long()
+        rows = torch.stack([self.row(i) for i in at.tolist()]).long()
         return rows[:, :-1], rows[:, 1:]
 
 
@@ -280,6 +307,33 @@ def blobs_of(text):
             "rng": torch.get_rng_state().numpy().tobytes()}
 
 
+def loss_of(model, tokens, wanted, args):
+    import torch
+    time.sleep(args.device_ms / 1000)
+    return torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten())
+
+
+def evaluate(model, batches, args):
+    """Of texts that are the same every time, whatever training does; the mean loss."""
+    import torch
+    text = Text(args, 999)
+    with torch.no_grad():
+        return sum(loss_of(model, *text.next(), args).item() for _ in range(batches)) / batches
+
+
+def strike(args, step, rank, parameters):
+    """The faults of this step; a replica of a parameter is then another than the others'."""
+    import torch
+    one = parameters[-1][1].data.view(-1)[-1:]
+    for what, at, who in args.fault:
+        if (at, who) != (step, rank):
+            continue
+        if what == "nan":
+            one.fill_(float("nan"))
+        else:
+            one.view(torch.int32).bitwise_xor_(1 << 22)
+
+
 def train(args):
     import torch
     import torch.distributed as dist
@@ -318,20 +372,20 @@ def train(args):
         c.close()
         return 0
     if c is not None:  # for ckptd's failure detector: who waits for whom
-        sync, data = c.phase("sync"), c.phase("data")
+        sync, data, evaluation = c.phase("sync"), c.phase("data"), c.phase("evaluate")
         adam.sync = lambda: sync
     else:
-        data = nullcontext()
+        data = evaluation = nullcontext()
     tell(f"steps {first} to {args.steps} on {world} rank{'s' if world > 1 else ''}, "
          + (f"a save every {args.every}" if c is not None else "no saves"))
     for step in range(first, args.steps):
+        strike(args, step, rank, parameters)
         due = c is not None and step > first and (step % args.every == 0 or c.should_save(step))
         # The state of `step` is final until the optimizer moves it: it is copied meanwhile.
         with c.saving(step, blobs_of(text), wait_credit=True) if due else nullcontext() as s:
             with data:
                 tokens, wanted = text.next()
-            logits = model(tokens)
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+            loss = loss_of(model, tokens, wanted, args)
             loss.backward()
             if step == args.die_at and rank == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -344,6 +398,10 @@ def train(args):
         if step % args.every == 0 or due:
             tell(f"step {step}, loss {loss.item():.4f}"
                  + (f", {s.status}" if due else ""))
+        if args.evaluate[0] and (step + 1) % args.evaluate[0] == 0:
+            with evaluation:
+                evaluated = evaluate(model, args.evaluate[1], args)
+            tell(f"step {step}, evaluated: {evaluated:.4f}")
     if args.digest:
         say(step=args.steps, digest=adam.digest())
     if c:

@@ -451,6 +451,10 @@ def test_example_says_what_it_does(d):
     out = run(2, 7)
     assert "step 9 is beyond --steps 7" in out and "committed" not in out, out
     assert "resumed from step 9 from" in run(1, 10)
+    out = train("faulty", 2, 5, "--layers", "1", "--every", "2", "--evaluate", "2", "1",
+                "--fault", "nan@2:1")
+    assert "step 1, evaluated: 5." in out and "step 2, loss nan" not in out, out
+    assert "step 4, loss nan" in out and "step 3, evaluated: nan" in out, out
 
 
 def state_digest(job, width, layers):
