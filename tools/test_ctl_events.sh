@@ -32,7 +32,7 @@ until_true () {
 
 run 2 events --socket "$sock"
 says err "cannot reach ckptd"
-start_daemon --set detect.kernel=no # which speaks of the disks of other tests
+start_daemon
 run 2 events --since yesterday --socket "$sock"
 says err "give an event's number, how long ago"
 python '
@@ -76,7 +76,7 @@ event 'e["kind"] == "verdict" and e["state"] == "cleared" and e["subject"]["rank
 until_true grep -q job-ended "$data/events"
 stop_daemon
 printf '{"seq":4,"time_ns":1,"ki' >>"$data/events"
-start_daemon --set detect.kernel=no
+start_daemon
 run 0 events --json --socket "$sock"
 json 'assert [e["seq"] for e in d["events"]] == list(range(1, d["next"])), d
 assert [e["kind"] for e in d["events"]].count("started") == 2'
@@ -129,7 +129,7 @@ record = $dir/record
 CONF
 rm -rf "$data"
 start_with_policy () {
-	start_daemon --set detect.kernel=no --config "$dir/ckptd.conf"
+	start_daemon --config "$dir/ckptd.conf"
 }
 start_with_policy
 run 0 policy --socket "$sock"
@@ -235,7 +235,7 @@ grep -q "^[0-9.]* exit node=0 job=1 rank=0 how=signal value=9" "$dir/record" || 
 
 # It is a trace, also with a gap where ckptd was not running and behind one that was killed as it wrote.
 printf '9999999 aliv' >>"$dir/record"
-start_daemon --set detect.kernel=no --set "detect.record=$dir/record"
+start_daemon --set "detect.record=$dir/record"
 stop_daemon
 grep -q "aliv$" "$dir/record" && fail "half a line stays"
 [ "$(grep -c " gap$" "$dir/record")" -ge 2 ] || fail "no gap: $(grep gap "$dir/record")"

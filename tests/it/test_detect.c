@@ -109,12 +109,9 @@ static void train(struct gang *g)
 	RIG_CHECK(alarms(r) == 0, "something is said of ranks that only train");
 }
 
-/* Not what the kernel of this machine says meanwhile, of the disks of other tests, say. */
 static void start_alone(struct gang *g, struct rig *r)
 {
 	*g = (struct gang){.rig = r, .step_ms = STEP_MS};
-	rig_arg(r, "--set");
-	rig_arg(r, "detect.kernel=no");
 	rig_start(r);
 	make_shared(g);
 }
