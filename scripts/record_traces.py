@@ -11,7 +11,8 @@ fault (clean: none, but everything that is mistaken for one):
 
     clean      saves, evaluations that take as long as thirty steps, a restart
     stop       SIGSTOP
-    hog        processes that compute, pinned beside a rank
+    hog        processes that compute, pinned beside a rank; on two cores what they slow most is
+               collectives, in which nobody is told from the others
     throttle   a rank's cgroup may use a part of a core only (version 1, cpu.cfs_quota_us)
     disk       a rank reads its texts from a disk that is slow for it (blkio.throttle)
     link       each rank in a network namespace of its own; what one sends goes at half speed (tbf).
@@ -246,12 +247,12 @@ def pin(pid, core):
 
 def hog(args):
     run, hogs = Run(args), []
-    run.begin("--device-ms", "40")
+    run.begin("--device-ms", "20", "--batch", "160")
     for rank in range(RANKS):  # as trainers are; what comes beside one rank slows no other
         pin(run.pid(rank), "1" if rank == VICTIM else "0")
 
     def begin():
-        for _ in range(4):
+        for _ in range(3):
             hogs.append(subprocess.Popen(["taskset", "-c", "1", sys.executable, "-c",
                                           "while True: pass"]))
 
