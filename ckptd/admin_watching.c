@@ -208,21 +208,32 @@ static bool may(struct session *s, uint64_t request, bool owner)
 	return false;
 }
 
-/* All marks of what the subject holds: of a node all of them. */
+/* As subject_contains() has it: a node its devices and ranks, and no job; a job its ranks. */
+static bool holds(struct node *n, const struct asked *a, const struct mark *k)
+{
+	size_t len = strlen(a->words), at = strlen(k->words);
+
+	if (a->all)
+		return true;
+	if (a->subject.kind == SUBJECT_NODE)
+		return strncmp(k->words, "job '", 5) != 0;
+	/* Another user's job may have the same name. */
+	if (a->job && k->uid != EVENT_FOR_ALL && k->uid != watching_uid(n, &a->subject))
+		return false;
+	/* "rank 3 of job 'lm'" is of "job 'lm'" */
+	return strcmp(k->words, a->words) == 0 || (a->subject.kind == SUBJECT_JOB && at > len &&
+						   strcmp(k->words + at - len, a->words) == 0);
+}
+
 static unsigned remove_marks(struct node *n, const struct asked *a)
 {
 	unsigned removed = 0;
-	size_t len = strlen(a->words);
 
 	for (uint32_t i = n->marks.n; i-- > 0;) {
 		char words[MARK_WORDS_MAX];
-		size_t at = strlen(n->marks.suspects[i].words);
 
 		memcpy(words, n->marks.suspects[i].words, sizeof(words));
-		/* "rank 3 of job 'lm'" is of "job 'lm'" */
-		if (a->subject.kind == SUBJECT_NODE || strcmp(words, a->words) == 0 ||
-		    (a->subject.kind == SUBJECT_JOB && at > len &&
-		     strcmp(words + at - len, a->words) == 0))
+		if (holds(n, a, &n->marks.suspects[i]))
 			removed += marks_remove(&n->marks, words);
 	}
 	return removed;
@@ -238,7 +249,7 @@ static void clear(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		return;
 	marks = remove_marks(n, &a);
 	verdicts = (unsigned)watching_clear(n, a.all ? NULL : &a.subject);
-	policy_forget(acting_policy(n), &a.subject);
+	policy_forget(acting_policy(n), a.all ? NULL : &a.subject);
 	events_post(n->events, EVENT_CLEARED, 5, watching_uid(n, &a.subject),
 		    watching_subject_json(n, &a.subject), NULL,
 		    "%s is well again, says uid %u: %u verdict%s and %u mark%s taken back", a.words,

@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "detect/policy_table.h"
+#include "detect/verdicts.h"
 
 #define HOUR_NS    (3600ull * 1000000000u)
 #define BUDGET_MAX 256u
@@ -219,10 +220,9 @@ static struct remembered *remember(struct policy *p, const struct subject *s)
 
 void policy_forget(struct policy *p, const struct subject *s)
 {
-	struct remembered *m = (struct remembered *)recall(p, s);
-
-	if (m)
-		*m = p->known[--p->n_known];
+	for (size_t i = p->n_known; i-- > 0;)
+		if (!s || subject_contains(s, &p->known[i].subject))
+			p->known[i] = p->known[--p->n_known];
 }
 
 /* Of its last verdicts, those in the window before now. */
@@ -247,12 +247,20 @@ static uint32_t acted_within_hour(const struct policy *p, uint64_t now_ns)
 
 /* ---- Deciding ---- */
 
+/* Whether it is another time, or more of what was counted when it came. */
+static bool counts(const struct verdict *v)
+{
+	return v->state == VERDICT_RAISED || v->risen;
+}
+
 static void choose_step(const struct policy_row *r, const struct remembered *m,
-			const struct policy_facts *f, struct decision *d)
+			const struct verdict *v, const struct policy_facts *f, struct decision *d)
 {
 	uint32_t step;
 
-	d->times = 1 + times_within(m, f->now_ns, r->times ? r->window_ns : HOUR_NS);
+	d->times = times_within(m, f->now_ns, r->times ? r->window_ns : HOUR_NS);
+	if (counts(v) || d->times == 0)
+		d->times++;
 	step = r->times ? d->times / r->times : 0;
 	d->step = step < r->n_steps ? step : r->n_steps - 1;
 }
@@ -303,7 +311,7 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 
 	*d = (struct decision){.row = row_of(p, v, f), .times = 1};
 	if (d->row)
-		choose_step(d->row, m, f, d);
+		choose_step(d->row, m, v, f, d);
 	d->wanted = d->row ? d->row->steps[d->step] : ACTION_BIT(ACTION_RECORD);
 	if (d->wanted & POLICY_ADVICE)
 		d->wanted = (d->wanted & ~POLICY_ADVICE) | ACTION_BIT(v->advice);
@@ -344,7 +352,8 @@ void policy_decide(struct policy *p, const struct verdict *v, const struct polic
 	if (!(ret->wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))))
 		return;
 	m = remember(p, &v->subject);
-	m->times[m->n++ % POLICY_TIMES_MAX] = f->now_ns;
+	if (counts(v))
+		m->times[m->n++ % POLICY_TIMES_MAX] = f->now_ns;
 	m->last_ns = f->now_ns;
 	if (ret->now & ~POLICY_FREE) {
 		m->acted_ns = f->now_ns;

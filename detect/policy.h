@@ -83,12 +83,16 @@ struct decision {
 	uint32_t withheld;            /* of these: not done, see why */
 	char why[POLICY_WHY_MAX];     /* one sentence */
 };
-/* Decides and remembers that it has. ask: as if it came now, nothing is remembered. */
+/*
+ * Decides and remembers that it has. ask: as if it came now, nothing is remembered. A verdict
+ * counts once towards the row's next step, when it is raised; and when it becomes an alarm, as
+ * another. What else is updated of it is decided at the step that it is at.
+ */
 void policy_decide(struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		   struct decision *ret);
 void policy_ask(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		struct decision *ret);
-/* A person has said that it is well: it begins anew. */
+/* A person has said that s and all that it contains is well (NULL: everybody): it begins anew. */
 void policy_forget(struct policy *p, const struct subject *s);
 
 /* "checkpoint+mark-suspect"; returns buf. */

@@ -181,6 +181,69 @@ static void test_escalation(void **state)
 	policy_free(p);
 }
 
+/* What is said again of one that stands is not another time; that it is an alarm now is one. */
+static void test_updates_do_not_escalate(void **state)
+{
+	struct policy *p =
+		with("slow * alarm * * * * mark-suspect,validate,drain 2/1h -\n", 99, false);
+	struct verdict v = alarm_of(CLASS_SLOW, CAUSE_STRAGGLER, 3);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(SUSPECT));
+	v.state = VERDICT_UPDATED;
+	for (unsigned i = 0; i < 5; i++) {
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.times, 1);
+		assert_int_equal(d.now, BIT(SUSPECT));
+	}
+	v.risen = true;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.times, 2);
+	assert_int_equal(d.now, BIT(VALIDATE));
+	v.risen = false;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.times, 2);
+	assert_int_equal(d.now, BIT(VALIDATE));
+	policy_free(p);
+}
+
+/* A node's word is that of its devices and ranks, and not of a job. */
+static void test_forgets_what_is_contained(void **state)
+{
+	struct policy *p = with("* * alarm * * * * mark-suspect,drain 2/1h -\n", 99, false);
+	struct subject who[] = {subject_rank(1, 3, 0), subject_gpu(0, 1), subject_node(0),
+				subject_job(1), subject_gpu(7, 1)};
+	static const uint32_t after[] = {BIT(SUSPECT), BIT(SUSPECT), BIT(SUSPECT), BIT(DRAIN),
+					 BIT(DRAIN)};
+	struct verdict v = alarm_of(CLASS_SLOW, CAUSE_STRAGGLER, 3);
+	struct policy_facts f = facts(HOUR);
+	struct subject node = subject_node(0);
+	struct decision d;
+
+	(void)state;
+	for (size_t i = 0; i < 5; i++) {
+		v.subject = who[i];
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.now, BIT(SUSPECT));
+	}
+	policy_forget(p, &node);
+	for (size_t i = 0; i < 5; i++) {
+		v.subject = who[i];
+		policy_ask(p, &v, &f, &d);
+		assert_int_equal(d.now, after[i]);
+	}
+	policy_forget(p, NULL);
+	for (size_t i = 0; i < 5; i++) {
+		v.subject = who[i];
+		policy_ask(p, &v, &f, &d);
+		assert_int_equal(d.now, BIT(SUSPECT));
+	}
+	policy_free(p);
+}
+
 static void test_hold_down(void **state)
 {
 	struct policy *p = with("hung * alarm * * * * checkpoint+mark-suspect - 10m\n", 99, false);
@@ -336,6 +399,8 @@ int main(void)
 		cmocka_unit_test(test_stays),
 		cmocka_unit_test(test_first_row_that_fits),
 		cmocka_unit_test(test_escalation),
+		cmocka_unit_test(test_updates_do_not_escalate),
+		cmocka_unit_test(test_forgets_what_is_contained),
 		cmocka_unit_test(test_hold_down),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_dry_run),

@@ -49,13 +49,17 @@ static void test_told_once_and_when_louder(void **state)
 	v.level = LEVEL_ALARM;
 	assert_true(verdicts_raise(&vs, &v, 12));
 	assert_int_equal(t.last.state, VERDICT_UPDATED);
+	assert_true(t.last.risen);
 	assert_int_equal(t.last.raised_ns, 10);
 	assert_int_equal(t.last.id, 1);
+	v.advice = ACTION_RECORD;
+	assert_true(verdicts_raise(&vs, &v, 12));
+	assert_false(t.last.risen);
 	verdicts_clear(&vs, &v.subject, CAUSE_STALLED, "it goes on", 13);
 	assert_int_equal(t.last.state, VERDICT_CLEARED);
 	assert_string_equal(t.last.words, "it goes on");
 	verdicts_clear(&vs, &v.subject, CAUSE_STALLED, NULL, 14);
-	assert_int_equal(t.n, 3);
+	assert_int_equal(t.n, 4);
 	assert_int_equal(vs.n, 0);
 	verdicts_fini(&vs);
 }

@@ -120,6 +120,7 @@ struct verdict {
 	enum verdict_cause cause;
 	enum verdict_level level;
 	enum verdict_state state;
+	bool risen; /* UPDATED: it was a note until now */
 	enum verdict_action advice;
 	double confidence; /* 0 .. 1 */
 	uint64_t since_ns; /* the trouble began, as far as can be told */

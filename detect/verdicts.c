@@ -94,6 +94,7 @@ bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_n
 	new.changed_ns = now_ns;
 	if (s) {
 		bool louder = s->level != v->level || s->advice != v->advice;
+		bool risen = s->level < v->level;
 
 		new.id = s->id;
 		new.raised_ns = s->raised_ns;
@@ -103,6 +104,7 @@ bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_n
 		if (!louder)
 			new.changed_ns = s->changed_ns;
 		*s = new;
+		new.risen = risen;
 		if (louder)
 			tell(vs, &new);
 		return louder;

@@ -217,6 +217,21 @@ says out "1 mark taken back"
 run 0 status --json --socket "$sock"
 json 'assert d["drained"] is None and d["suspects"] == []'
 [ -z "$(refused)" ] || fail "undrained: $(refused)"
+
+# A node's word is that of its devices and of the ranks on it, and not that of a job.
+stop_daemon
+cat >"$data/marks" <<'JSON'
+{"suspects": [{"words": "job 'lm'", "reason": "it diverged", "since_ns": 1},
+ {"words": "rank 4 of job 'lm'", "reason": "slow", "since_ns": 1},
+ {"words": "disk nvme0n1", "reason": "slow", "since_ns": 1}], "drained": null}
+JSON
+start_with_policy
+run 0 clear node --socket "$sock"
+says out "2 marks taken back"
+run 0 status --json --socket "$sock"
+json 'assert [s["words"] for s in d["suspects"]] == ["job '"'lm'"'"], d["suspects"]'
+run 0 clear lm --socket "$sock"
+says out "1 mark taken back"
 run 0 events --socket "$sock"
 says out "is well again, says uid"
 
