@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
@@ -34,7 +35,7 @@ extern char **environ;
 struct check_child {
 	struct checks checks;
 	struct loop *loop;
-	const char *program, *data;
+	struct check_child_options options;
 	pid_t pid; /* 0: none runs */
 	struct watch output, end;
 	struct timer limit;
@@ -118,19 +119,28 @@ static void limit_came(struct timer *t)
 	struct check_child *c = container_of(t, struct check_child, limit);
 
 	c->late = true;
-	kill(c->pid, SIGKILL);
+	kill(-c->pid, SIGKILL); /* its group: a script has children */
 }
 
 static int spawn(struct check_child *c, int out)
 {
-	char *argv[] = {(char *)c->program, (char *)"node-check", (char *)"--json",
-			(char *)"--data",   (char *)c->data,      NULL};
+	char seconds[24];
+	char *argv[] = {(char *)c->options.program,
+			(char *)"node-check",
+			(char *)"--json",
+			(char *)"--time",
+			seconds,
+			(char *)"--data",
+			(char *)c->options.data,
+			NULL};
 	const struct sched_param param = {0};
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
 	sigset_t none, pipe;
 	int r;
 
+	snprintf(seconds, sizeof(seconds), "%llu",
+		 (unsigned long long)(c->options.time_ns / 1000000000u));
 	sigemptyset(&none);
 	sigemptyset(&pipe);
 	sigaddset(&pipe, SIGPIPE);
@@ -151,7 +161,7 @@ static int spawn(struct check_child *c, int out)
 	if (r == 0)
 		r = posix_spawn_file_actions_adddup2(&files, out, 1);
 	if (r == 0)
-		r = posix_spawn(&c->pid, c->program, &files, &attr, argv, environ);
+		r = posix_spawn(&c->pid, c->options.program, &files, &attr, argv, environ);
 	posix_spawnattr_destroy(&attr);
 	posix_spawn_file_actions_destroy(&files);
 	if (r)
@@ -172,10 +182,10 @@ static int follow(struct check_child *c, int in)
 	if (r == 0)
 		r = watch_set(c->loop, &c->output, EPOLLIN);
 	if (r == 0) {
-		timer_arm(c->loop, &c->limit, loop_now(c->loop) + CHECK_LIMIT_NS);
+		timer_arm(c->loop, &c->limit, loop_now(c->loop) + c->options.limit_ns);
 		return 0;
 	}
-	kill(c->pid, SIGKILL);
+	kill(-c->pid, SIGKILL);
 	waitpid(c->pid, NULL, 0);
 	unwatch(c, &c->end);
 	c->pid = 0;
@@ -218,16 +228,16 @@ static int start(struct checks *checks,
 
 static const struct checks_ops ops = {.start = start};
 
-int check_child_new(struct loop *loop, const char *program, const char *data, struct checks **ret)
+int check_child_new(struct loop *loop, const struct check_child_options *o, struct checks **ret)
 {
 	struct check_child *c = alloc_zero(sizeof(*c));
 
+	assert(o->time_ns >= 1000000000u && o->limit_ns > 0);
 	if (!c)
 		return -ENOMEM;
 	c->checks.ops = &ops;
 	c->loop = loop;
-	c->program = program;
-	c->data = data;
+	c->options = *o;
 	c->output.fd = c->end.fd = -1;
 	timer_init(&c->limit, limit_came);
 	*ret = &c->checks;

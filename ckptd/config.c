@@ -135,6 +135,8 @@ static const struct option options[] = {
 	{"detect", "check", PATH, TEXT_AT(check), .def = "/dev/null",
 	 .help = "program that checks this node, called as ckptctl node-check is; "
 		 "/dev/null: ckptctl"},
+	{"detect", "check_time", DURATION, AT(check_time_ns), .min = S, .max = 3600 * S,
+	 .def = "60s", .help = "that a check may take, about; killed after twice that and 30 s"},
 	{"detect", "record", PATH, TEXT_AT(record), .def = "/dev/null",
 	 .help = "file for all that the detector is told; /dev/null: off"},
 	{"detect", "interval", DURATION, AT(detect_interval_ns), .min = S / 10, .max = 600 * S,

@@ -92,8 +92,13 @@ void service_detect_policy(const struct config *c, struct log *log, struct node 
 int service_detect_open(struct service_detect *d, const struct config *c, struct log *log,
 			struct env *env, struct err *e)
 {
-	const char *program = strcmp(c->check, OFF) == 0 ? BINDIR "/ckptctl" : c->check;
-	int r = check_child_new(env->loop, program, c->data, &d->checks);
+	const struct check_child_options o = {
+		.program = strcmp(c->check, OFF) == 0 ? BINDIR "/ckptctl" : c->check,
+		.data = c->data,
+		.time_ns = c->check_time_ns,
+		.limit_ns = CHECK_LIMIT_NS(c->check_time_ns),
+	};
+	int r = check_child_new(env->loop, &o, &d->checks);
 
 	if (r < 0)
 		return err_code(e, r, "node checks");

@@ -125,6 +125,11 @@ persist_every = 1000
 [detect]
 policy = $dir/policy.tsv
 check = $dir/check
+kernel = no
+net = no
+disk = no
+memory = no
+pressure = no
 record = $dir/record
 CONF
 rm -rf "$data"
@@ -162,7 +167,7 @@ event 'e["kind"] == "check-ended" and "memory-copy: half as fast" in e["words"]'
 until_true dead "step 2 is on disk"
 run 0 events --json --socket "$sock"
 event 'e["kind"] == "action-started" and "step 2" in e["words"]'
-grep -q -- "node-check --json --data $data" "$dir/checked" || fail "the check: $(cat "$dir/checked")"
+grep -q -- "node-check --json --time 60 --data $data" "$dir/checked" || fail "the check: $(cat "$dir/checked")"
 run 1 why lm:0 --socket "$sock"
 says out "rank 0 of job 'lm': dead (process-ended), alarm for"
 says out "SIGKILL"
