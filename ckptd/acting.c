@@ -195,7 +195,8 @@ bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 /* ---- Node checks ---- */
 
 /* One sample for each value that was measured; the first that failed is named. */
-static void tell_results(struct node *n, const json_t *doc, char *failed, size_t size)
+static void tell_results(struct node *n, const json_t *doc, bool sample,
+			 char failed[ACTING_FAILED_MAX])
 {
 	const json_t *o;
 	size_t i;
@@ -220,22 +221,20 @@ static void tell_results(struct node *n, const json_t *doc, char *failed, size_t
 		s.check.high = json_number_value(json_object_get(o, "high"));
 		s.check.passed = strcmp(state, "failed") != 0;
 		if (!s.check.passed && !failed[0])
-			snprintf(failed, size, "%.40s%s%.120s", name, words ? ": " : "",
-				 words ? words : "");
-		node_sample(n, &s);
+			snprintf(failed, ACTING_FAILED_MAX, "%.40s%s%.120s", name,
+				 words ? ": " : "", words ? words : "");
+		if (sample)
+			node_sample(n, &s);
 	}
 }
 
-static void check_done(void *arg, int status, const char *text, size_t len)
+int acting_tell_check(struct node *n, int status, const char *text, size_t len, bool sample,
+		      char failed[ACTING_FAILED_MAX])
 {
-	struct acting *a = arg;
-	struct node *n = a->node;
 	json_t *doc = len ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
 	struct subject s = subject_node(WATCHING_NODE);
-	char failed[200];
 
-	a->checking = false;
-	tell_results(n, doc, failed, sizeof(failed));
+	tell_results(n, doc, sample, failed);
 	json_decref(doc);
 	if (status < 0)
 		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' could not be done: %s",
@@ -246,6 +245,16 @@ static void check_done(void *arg, int status, const char *text, size_t len)
 	else
 		post(n, EVENT_CHECK_ENDED, 5, &s, "the check of node '%s' found nothing wrong",
 		     n->options.name);
+	return status == 0 && failed[0] ? 1 : status;
+}
+
+static void check_done(void *arg, int status, const char *text, size_t len)
+{
+	struct acting *a = arg;
+	char failed[ACTING_FAILED_MAX];
+
+	a->checking = false;
+	ignore_result(acting_tell_check(a->node, status, text, len, true, failed) /* is told */);
 }
 
 static void validate(struct acting *a, const struct subject *s)

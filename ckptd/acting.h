@@ -45,6 +45,12 @@ void acting_step(struct job *j);
 void acting_facts(struct node *n, const struct subject *s, struct policy_facts *ret);
 json_t *acting_decision_json(const struct decision *d);
 
+/* What a check has found, told as an event; sample: to the detector too. failed: the first that
+ * did, in words, or "". Returns status, or 1 where that was 0 and something failed. */
+#define ACTING_FAILED_MAX 200
+int acting_tell_check(struct node *n, int status, const char *text, size_t len, bool sample,
+		      char failed[ACTING_FAILED_MAX]);
+
 /* By a person or the policy: what is newest in memory goes to disk, no new opens. */
 void acting_drain(struct node *n, const char *reason);
 void acting_undrain(struct node *n, const char *reason);

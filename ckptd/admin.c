@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "ckptd/admin.h"
+#include "ckptd/admission.h"
 #include "ckptd/beats.h"
 
 #include <assert.h>
@@ -260,6 +261,7 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			doc, "suspects",
 			marks_suspects_json(&n->marks, session_process(s)->uid, admin_sees_all(s)));
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
+		json_object_set_new(doc, "admission", admission_json(n));
 	}
 	admin_reply_json(s, request, doc);
 }

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "ckptd/acting.h"
 #include "ckptd/admin.h"
+#include "ckptd/admission.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
@@ -192,8 +193,10 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			"verdicts", list, "known", known, "suspect",
 			mark ? json_string(mark->reason) : json_null(), "events",
 			events_about(n->events, names, n_names, EVENTS_SHOWN, &q));
-	if (doc)
+	if (doc) {
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
+		json_object_set_new(doc, "admission", admission_json(n));
+	}
 	admin_reply_json(s, request, doc);
 }
 
@@ -243,12 +246,16 @@ static void clear(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	struct node *n = session_node(s);
 	unsigned marks, verdicts;
+	char by[32];
 	struct asked a;
 
 	if (!find_or_refuse(s, request, m->text, &a) || !may(s, request, a.job && !a.all))
 		return;
 	marks = remove_marks(n, &a);
 	verdicts = (unsigned)watching_clear(n, a.all ? NULL : &a.subject);
+	snprintf(by, sizeof(by), "cleared by uid %u", session_process(s)->uid);
+	if (a.subject.kind == SUBJECT_NODE)
+		ignore_result(admission_overrule(n, by) /* it may have been admitted */);
 	policy_forget(acting_policy(n), a.all ? NULL : &a.subject);
 	events_post(n->events, EVENT_CLEARED, 5, watching_uid(n, &a.subject),
 		    watching_subject_json(n, &a.subject), NULL,
@@ -264,7 +271,7 @@ static void clear(struct session *s, uint64_t request, const Ckpt__Admin *m)
 static void drain(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	struct node *n = session_node(s);
-	bool on = m->verb == CKPT__ADMIN__VERB__DRAIN, was = n->marks.drained;
+	bool on = m->verb == CKPT__ADMIN__VERB__DRAIN, was = n->marks.drained, overruled;
 	char reason[MARK_REASON_MAX];
 
 	if (!may(s, request, false))
@@ -274,6 +281,7 @@ static void drain(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	for (char *p = reason; *p; p++)
 		if ((unsigned char)*p < 0x20 || (unsigned char)*p > 0x7e)
 			*p = '?'; /* it goes into the log and into JSON */
+	overruled = !on && admission_overrule(n, reason);
 	if (on)
 		acting_drain(n, reason);
 	else
@@ -281,7 +289,7 @@ static void drain(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	admin_reply_json(s, request,
 			 json_pack("{s:i, s:s, s:o, s:b}", "schema", 2, "node", n->options.name,
 				   "drained", marks_drain_json(&n->marks), "changed",
-				   (int)(was != on)));
+				   (int)(was != on || overruled)));
 }
 
 /* ---- policy ---- */

@@ -135,6 +135,8 @@ static const struct option options[] = {
 	{"detect", "check", PATH, TEXT_AT(check), .def = "/dev/null",
 	 .help = "program that checks this node, called as ckptctl node-check is; "
 		 "/dev/null: ckptctl"},
+	{"detect", "admission", CHOICE, AT(admission), .choices = "no|yes", .def = "no",
+	 .help = "check this node when ckptd starts, before it takes the first open"},
 	{"detect", "check_time", DURATION, AT(check_time_ns), .min = S, .max = 3600 * S,
 	 .def = "60s", .help = "that a check may take, about; killed after twice that and 30 s"},
 	{"detect", "record", PATH, TEXT_AT(record), .def = "/dev/null",

@@ -39,7 +39,7 @@ struct config {
 	uint64_t waits_per_session, loads_per_session;
 	char policy[256], record[256], check[256];
 	uint64_t detect; /* no or yes, and so are those of the collectors */
-	uint64_t dry_run, actions_per_hour, check_time_ns;
+	uint64_t dry_run, actions_per_hour, check_time_ns, admission;
 	uint64_t detect_interval_ns, detect_kernel, detect_net, detect_disk, detect_memory;
 	uint64_t detect_pressure;
 	char detect_kmsg[256], detect_root[256];

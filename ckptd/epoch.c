@@ -30,6 +30,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/acting.h"
+#include "ckptd/admission.h"
 #include "ckptd/beats.h"
 #include "ckptd/goodput.h"
 #include "ckptd/job.h"
@@ -913,8 +914,12 @@ static void opening_place(struct node *n, struct opening *o)
 		opening_answer(o, -ECANCELED, NULL);
 		return;
 	}
-	if (acting_refuses(n, &o->r, &e)) {
+	if (acting_refuses(n, &o->r, &e) || admission_refuses(n, &o->r, &e)) {
 		opening_answer(o, e.code, e.text);
+		return;
+	}
+	if (admission_waits(n, &o->r)) {
+		list_add_tail(&n->early, &o->link);
 		return;
 	}
 	j = job_for(n, &o->r, &denied);
@@ -974,11 +979,24 @@ void epoch_open(struct node *n, const struct open_request *r)
 
 void epoch_ready(struct node *n)
 {
-	struct opening *o, *next;
+	struct list all;
 
-	list_each_safe(o, next, &n->early, link) {
+	/* Some may be put back. */
+	list_init(&all);
+	while (!list_empty(&n->early)) {
+		struct opening *o = list_first(&n->early, struct opening, link);
+
 		list_del(&o->link);
-		opening_place(n, o);
+		list_add_tail(&all, &o->link);
+	}
+	while (!list_empty(&all)) {
+		struct opening *o = list_first(&all, struct opening, link);
+
+		list_del(&o->link);
+		if (n->stopping)
+			opening_answer(o, -EAGAIN, "open: ckptd is stopping");
+		else
+			opening_place(n, o);
 	}
 }
 

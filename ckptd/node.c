@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/acting.h"
+#include "ckptd/admission.h"
 #include "ckptd/events.h"
 #include "ckptd/indexing.h"
 #include "ckptd/load.h"
@@ -223,6 +224,7 @@ static void start_done(struct work *w)
 		watching_adopted(n);
 		if (probing_new(n, &n->probing) < 0)
 			n->env.log(n->env.log_arg, 4, "going on without collectors: no memory");
+		admission_begin(n);
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);

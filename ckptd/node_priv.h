@@ -27,6 +27,20 @@ void beats_node_init(struct node *n);
 void beats_node_fini(struct node *n);
 struct recheck;
 
+/* admission.c */
+enum admission_state {
+	ADMISSION_NONE, /* nothing is asked */
+	ADMISSION_CHECKING,
+	ADMISSION_ADMITTED,
+	ADMISSION_REFUSED,
+	ADMISSION_OVERRULED
+};
+struct admission {
+	enum admission_state state;
+	char reason[MARK_REASON_MAX];
+	uint64_t since_ns; /* time of day */
+};
+
 struct node {
 	struct env env;
 	struct node_options options;
@@ -34,7 +48,7 @@ struct node {
 	struct index *index; /* may be NULL: see index_open_fn */
 	bool store_open, ready, stopping;
 	struct list jobs, sessions;
-	struct list early;      /* opens that came before it was ready */
+	struct list early;       /* opens that came before it was ready, or admitted */
 	struct list failed_jobs; /* whose creation failed: freed by their next step */
 	struct recheck *recheck;
 	bool hook_runs; /* trust.hook, on this checkpoint: trust.c */
@@ -52,6 +66,7 @@ struct node {
 	struct events *events;
 	struct acting *acting;
 	struct marks marks;
+	struct admission admission;
 	uint32_t next_number;      /* of jobs, for the detector */
 	struct watching *watching; /* NULL: nothing is watched */
 	struct probing *probing;   /* NULL: nothing is collected */

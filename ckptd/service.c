@@ -133,6 +133,7 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->waits_per_session = (uint32_t)c->waits_per_session;
 	o->loads_per_session = (uint32_t)c->loads_per_session;
 	o->detect = c->detect;
+	o->admission = c->admission;
 	o->dry_run = c->dry_run;
 	o->actions_per_hour = (uint32_t)c->actions_per_hour;
 }

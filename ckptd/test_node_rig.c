@@ -154,6 +154,7 @@ int try_begin_node(struct node_test *t)
 				 .socket = t->socket,
 				 .backend = t->backend,
 				 .node = &t->o,
+				 .checks = t->checks,
 				 .before = change_disk,
 				 .before_arg = &t->host,
 				 .log = remember_line,

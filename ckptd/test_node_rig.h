@@ -23,6 +23,7 @@ struct node_test {
 	char *dir, socket[108];
 	const char *backend;
 	struct node_options o; /* to be changed before it begins */
+	struct checks *checks; /* for the node; NULL: none */
 	struct hand a, b;
 };
 

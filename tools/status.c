@@ -115,6 +115,21 @@ static json_t *problems_of(const json_t *doc)
 
 /* ---- Status ---- */
 
+static void print_admission(const json_t *doc)
+{
+	const json_t *o = json_object_get(doc, "admission");
+	char age[TEXT_MAX];
+
+	text_age(age, doc_number(o, "since_ns"));
+	if (doc_is(o, "state", "checking"))
+		say("being checked since %s ago: new opens wait until that has ended", age);
+	else if (doc_is(o, "state", "refused"))
+		say("not admitted %s ago (%s): new opens are refused; 'ckptctl undrain' overrules",
+		    age, doc_text(o, "reason"));
+	else if (doc_is(o, "state", "overruled"))
+		say("admitted %s ago whatever its check found (%s)", age, doc_text(o, "reason"));
+}
+
 static void print_marks(const json_t *doc)
 {
 	const json_t *drained = json_object_get(doc, "drained");
@@ -125,6 +140,7 @@ static void print_marks(const json_t *doc)
 	if (json_is_object(drained))
 		say("drained %s ago (%s): new opens are refused",
 		    text_age(age, doc_number(drained, "since_ns")), doc_text(drained, "reason"));
+	print_admission(doc);
 	json_array_foreach(json_object_get(doc, "suspects"), i, o)
 		say("suspect %s: %s, %s ago", doc_text(o, "words"), doc_text(o, "reason"),
 		    text_age(age, doc_number(o, "since_ns")));

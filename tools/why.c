@@ -110,6 +110,7 @@ static void print_verdict(const json_t *doc, const json_t *v)
 static void print_rest(const json_t *doc)
 {
 	const json_t *drained = json_object_get(doc, "drained");
+	const json_t *admission = json_object_get(doc, "admission");
 	char when[TEXT_MAX];
 	json_t *o;
 	size_t i;
@@ -118,6 +119,9 @@ static void print_rest(const json_t *doc)
 		say("suspect: %s; 'ckptctl clear' takes it back", doc_text(doc, "suspect"));
 	if (json_is_object(drained))
 		say("node '%s' is drained: %s", doc_text(doc, "node"), doc_text(drained, "reason"));
+	if (doc_is(admission, "state", "refused"))
+		say("node '%s' is not admitted: %s", doc_text(doc, "node"),
+		    doc_text(admission, "reason"));
 	if (json_array_size(json_object_get(doc, "known")))
 		say("known:");
 	json_array_foreach(json_object_get(doc, "known"), i, o) say("  %s", json_string_value(o));

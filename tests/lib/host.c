@@ -112,10 +112,17 @@ int host_start(struct host *h, const struct host_options *o, struct err *e)
 	r = start_world(h, o, e);
 	if (r < 0)
 		return r;
-	env = (struct env){ .loop = h->loop, .workers = h->workers, .disk = h->disk,
-			    .memory = h->memory, .processes = listener_processes(h->listener),
-			    .rng = &h->rng, .joblog_open = open_log, .joblog_arg = h,
-			    .log = on_line, .log_arg = h };
+	env = (struct env){.loop = h->loop,
+			   .workers = h->workers,
+			   .disk = h->disk,
+			   .memory = h->memory,
+			   .processes = listener_processes(h->listener),
+			   .rng = &h->rng,
+			   .checks = o->checks,
+			   .joblog_open = open_log,
+			   .joblog_arg = h,
+			   .log = on_line,
+			   .log_arg = h};
 	r = node_new(&env, o->node, &h->node, e);
 	if (r == 0)
 		r = listener_start(h->listener, &node_conn_events, h->node, e);

@@ -17,6 +17,7 @@ struct host_options {
 	const char *backend; /* "uring", "threads", "auto" */
 	const struct node_options *node;
 	uint64_t memory_budget; /* 0: half of the machine's */
+	struct checks *checks;  /* of the node's env; may be NULL */
 	void (*before)(void *arg); /* called while it starts, once; it may turn the host */
 	void *before_arg;
 	node_log_fn *log; /* each line, one after another, from any thread; may be NULL */
