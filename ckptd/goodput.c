@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * goodput.c - what the time of each job went to since this ckptd began to see it, and how often it
+ * goodput.c - what the time of each job went to since a ckptd began to see it, and how often it
  * should save (doc/goodput.md).
  *
  * Which failures a tier answers is told by what an epoch began with: from memory, if the base was
- * in memory when the epoch was opened, else from disk. Priors are what clusters report: a process
- * of a job dies about once a day, a node under a job about once a week; each counts like one
- * failure.
+ * in memory when the epoch was opened, else from disk. Priors are assumed: a process of a job dies
+ * about once a day, a node under a job about once a week; each counts like one failure.
  *
  * Thread: the loop.
  */
@@ -36,6 +35,19 @@ void goodput_epoch_opened(struct job *j)
 		ep->has_base ? checkpoint_find_attempt(j, ep->base_step, &ep->base_attempt) : NULL;
 
 	goodput_epoch(&j->goodput, now(j), ep->has_base, ep->base_step, base && base->memory);
+	goodput_keep(j);
+}
+
+void goodput_died(struct job *j)
+{
+	goodput_failed(&j->goodput, now(j));
+	goodput_keep(j);
+}
+
+void goodput_ended(struct job *j)
+{
+	goodput_over(&j->goodput, now(j));
+	goodput_keep(j);
 }
 
 void goodput_was_committed(const struct checkpoint *c)

@@ -16,11 +16,26 @@ struct verdict;
 void goodput_epoch_opened(struct job *j);
 void goodput_was_committed(const struct checkpoint *c);
 void goodput_was_durable(const struct checkpoint *c);
+void goodput_died(struct job *j);  /* a process of it */
+void goodput_ended(struct job *j); /* all said goodbye */
 /* The beginning and end of rank 0's saves, as it says them: all ranks save alike. */
 void goodput_sample(struct job *j, const struct sample *s); /* j NULL: nothing */
 /* Of a job, or one of its ranks: hung and slow, where it is an alarm. */
 void goodput_verdict(struct job *j, const struct verdict *v); /* j NULL: nothing */
 /* doc/json.md: goodput. */
 json_t *goodput_json(struct job *j);
+
+/* ---- goodput_file.c: over restarts of ckptd, in GOODPUT_FILE of the job's folder ---- */
+
+#define GOODPUT_FILE "goodput"
+struct found_job;
+/* Blocking, on a worker: what is damaged is told, and as if it were not there. */
+void goodput_file_read(struct node *n, struct found_job *f);
+/* Jobs and their ranks are there. */
+void goodput_adopted(struct node *n);
+/* Written on a worker, soon; what cannot be written is told and kept in memory. */
+void goodput_keep(struct job *j);
+void goodput_keep_all(struct node *n);
+void goodput_time_came(struct timer *t); /* node's: each minute, of jobs that somebody runs */
 
 #endif

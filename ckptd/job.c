@@ -523,6 +523,7 @@ void job_free(struct job *j)
 	waiter_drop(j, NULL, 0);
 	declaring_fini(j);
 	epoch_fini(j);
+	alloc_free(j->goodput_file.bytes);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
 	list_each_safe(s, s_next, &j->slots, link)

@@ -186,6 +186,15 @@ struct waiter {
 	uint32_t what;
 };
 
+/* goodput_file.c: what of goodput is being kept. */
+struct goodput_file {
+	struct work work;
+	char *bytes;
+	size_t len;
+	uint64_t wall_ns; /* of what was read; 0: nothing was */
+	bool busy, again, told;
+};
+
 struct job {
 	struct list link; /* in node->jobs */
 	struct node *node;
@@ -244,6 +253,7 @@ struct job {
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
 	struct goodput goodput;
+	struct goodput_file goodput_file;
 	uint64_t progress; /* newest step that it is known to have finished in this epoch */
 	uint64_t troubles[TROUBLES_MAX]; /* verdicts that stand against its state: trust.c */
 	uint32_t n_troubles;

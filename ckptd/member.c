@@ -14,6 +14,7 @@
  */
 #include <config.h>
 
+#include "ckptd/goodput.h"
 #include "ckptd/job.h"
 
 #include <assert.h>
@@ -271,7 +272,7 @@ void member_left(struct member *m, enum member_end how)
 	else
 		watching_ended(m);
 	if (how == MEMBER_ENDED)
-		goodput_failed(&j->goodput, loop_now(j->node->env.loop));
+		goodput_died(j);
 	end_credit_request(m);
 	preparing_cancel(m);
 	if (m->session)
@@ -283,7 +284,7 @@ void member_left(struct member *m, enum member_end how)
 	if (how == MEMBER_ENDED)
 		job_tell(j, 6, "process of rank %u ended", rank);
 	if (how == MEMBER_BYE && list_empty(&j->members)) {
-		goodput_over(&j->goodput, loop_now(j->node->env.loop));
+		goodput_ended(j);
 		watching_over(j);
 	}
 	checkpoint_member_gone(j, rank);

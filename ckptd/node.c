@@ -18,6 +18,7 @@
 #include "ckptd/acting.h"
 #include "ckptd/admission.h"
 #include "ckptd/events.h"
+#include "ckptd/goodput.h"
 #include "ckptd/indexing.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
@@ -86,6 +87,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->sessions);
 	list_init(&n->early);
 	timer_init(&n->stop_timer, stop_late);
+	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
 	if (events_new(n, &n->events) < 0 || acting_new(n, &n->acting) < 0 ||
@@ -180,6 +182,8 @@ int start_take_job(struct job *j, struct found_job *f)
 	j->log = f->log;
 	f->log = NULL;
 	j->relogged = f->relogged;
+	j->goodput = f->goodput;
+	j->goodput_file.wall_ns = f->goodput_wall_ns;
 	memcpy(j->token, f->token, sizeof(j->token));
 	for (size_t i = 0; i < f->n_commits && r == 0; i++)
 		r = take_commit(j, &f->commits[i]);
@@ -218,6 +222,7 @@ static void start_done(struct work *w)
 		adopt_memory(n);
 		list_each(j, &n->jobs, link)
 			trust_started(j);
+		goodput_adopted(n);
 		n->ready = true;
 		events_adopt(n->events, &s->events);
 		marks_take(&n->marks, &s->marks);
@@ -377,6 +382,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
 	recheck_give_way(n);
+	goodput_keep_all(n);
 	list_each(j, &n->jobs, link) {
 		list_each(m, &j->members, link)
 			preparing_cancel(m);
@@ -450,6 +456,7 @@ void node_free(struct node *n)
 	if (!n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
+	timer_disarm(n->env.loop, &n->goodput_timer);
 	beats_node_fini(n);
 	recheck_free(n->recheck);
 	epoch_never_ready(n);

@@ -60,6 +60,7 @@ struct node {
 	void (*stopped_fn)(void *arg);
 	void *stopped_arg;
 	struct timer stop_timer;
+	struct timer goodput_timer;
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */

@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "ckptd/goodput.h"
 #include "codec/digest.h"
 #include "storage/catalog.h"
 #include "storage/recover.h"
@@ -242,6 +243,7 @@ static int on_job(void *arg, const struct job_id *id)
 	if (r < 0)
 		return r;
 	read_token(n, f);
+	goodput_file_read(n, f);
 	if (loaded < 0 || f->history.next_n == 0 || !settle_files(n, x->found, f)) {
 		snprintf(line, sizeof(line),
 			 "log of job '%s': %s; beginning it anew from %zu COMMIT "

@@ -26,6 +26,8 @@ struct found_job {
 	struct history history;
 	struct joblog *log;
 	uint8_t token[32];
+	struct goodput goodput;
+	uint64_t goodput_wall_ns; /* when it was kept; 0: there is none */
 	struct found_commit *commits;
 	size_t n_commits, cap_commits;
 	struct found_unreadable *unreadable;

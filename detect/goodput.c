@@ -150,6 +150,18 @@ void goodput_alarm(struct goodput *g, uint64_t now_ns, enum goodput_cause cause,
 	*flag = stands;
 }
 
+void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive)
+{
+	assert(g->begun);
+	g->saving = g->hung = g->slow = false;
+	g->last_ns = now_ns;
+	if (!alive && g->state == GOODPUT_TRAINING) {
+		g->state = GOODPUT_RESTART;
+		g->down = true;
+	}
+	g->ns[cause_of(g)] += gap_ns;
+}
+
 double goodput_share(const struct goodput *g)
 {
 	double all = 0;

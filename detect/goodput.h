@@ -2,10 +2,10 @@
 /*
  * goodput.h - what the time of a job went to. Pure: it is told what happens, and when.
  *
- * All time since goodput_begin() goes to one cause. Training that was lost with a failure is moved
- * to REWORK when the job goes back to the checkpoint that it has; training of before an alarm was
- * raised to what the alarm says. Evaluation, and all else that the trainer does on purpose, is
- * training.
+ * All time since the first goodput_epoch() goes to one cause. Training that was lost with a failure
+ * is moved to REWORK when the job goes back to the checkpoint that it has; training of before an
+ * alarm was raised to what the alarm says. Evaluation, and all else that the trainer does on
+ * purpose, is training.
  */
 #ifndef DETECT_GOODPUT_H
 #define DETECT_GOODPUT_H
@@ -68,6 +68,11 @@ void goodput_step(struct goodput *g, uint64_t now_ns, uint64_t step);
 void goodput_committed(struct goodput *g, uint64_t now_ns, uint64_t step, uint64_t latency_ns);
 void goodput_durable(struct goodput *g, uint64_t latency_ns);
 void goodput_save(struct goodput *g, uint64_t now_ns, bool begins);
+/*
+ * *g was filled with what an earlier life had kept, and gap_ns have gone by since: its ranks have
+ * trained on (alive), or it failed at once. What comes later is told as before.
+ */
+void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive);
 /* An alarm stands, or does no more: HUNG or SLOW, since then. */
 void goodput_alarm(struct goodput *g, uint64_t now_ns, enum goodput_cause cause, bool stands,
 		   uint64_t since_ns);

@@ -51,6 +51,40 @@ static void test_a_failure(void **state)
 	assert_true(goodput_share(&g) > 0.47 && goodput_share(&g) < 0.48); /* 191 of 400 */
 }
 
+/* Over a restart of who counts: training goes on, or the restart is another failure. */
+static void test_resumed(void **state)
+{
+	struct goodput kept = {0}, g;
+
+	(void)state;
+	goodput_epoch(&kept, 100 * S, false, 0, false);
+	goodput_step(&kept, 110 * S, 1);
+	goodput_committed(&kept, 200 * S, 10, 3 * S);
+	goodput_save(&kept, 210 * S, true); /* under way when it ended */
+	g = kept;
+	goodput_resume(&g, 7 * S, 60 * S, true);
+	goodput_step(&g, 17 * S, 20);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], (90 + 10 + 60 + 10) * S);
+	assert_int_equal(g.ns[GOODPUT_STALL], 0);
+	assert_int_equal(g.steps, 20);
+	assert_sums(&g, 110 + 60 + 10);
+	g = kept;
+	goodput_resume(&g, 7 * S, 60 * S, false);
+	goodput_epoch(&g, 17 * S, true, 10, false);
+	goodput_step(&g, 27 * S, 11);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 90 * S);
+	assert_int_equal(g.ns[GOODPUT_REWORK], 10 * S);
+	assert_int_equal(g.ns[GOODPUT_RESTART], (10 + 60 + 20) * S);
+	assert_int_equal(g.failures[1], 1);
+	assert_sums(&g, 110 + 60 + 20);
+	g = kept;
+	goodput_over(&g, 211 * S);
+	goodput_resume(&g, 7 * S, 60 * S, false);
+	goodput_epoch(&g, 17 * S, true, 10, false);
+	assert_int_equal(g.ns[GOODPUT_AWAY], 70 * S);
+	assert_int_equal(g.failures[1], 0);
+}
+
 static void test_alarms(void **state)
 {
 	struct goodput g = {0};
@@ -97,6 +131,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_failure),
+		cmocka_unit_test(test_resumed),
 		cmocka_unit_test(test_alarms),
 		cmocka_unit_test(test_before_it_begins),
 	};

@@ -92,7 +92,7 @@ static int job_folder_name(void *arg, const char *name, bool is_dir)
 
 static int job_name(void *arg, const char *name, bool is_dir)
 {
-	static const char *const known[] = { "log", "token" };
+	static const char *const known[] = {"goodput", "log", "token"};
 	struct attempt_id attempt;
 	uint64_t step;
 

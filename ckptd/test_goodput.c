@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a job's time went to goes on over a restart of ckptd, and whatever the file holds.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ckptd/goodput.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "proto/session.pb-c.h"
+
+static struct job *the_job(struct node_test *t)
+{
+	assert_false(list_empty(&t->host.node->jobs));
+	return list_first(&t->host.node->jobs, struct job, link);
+}
+
+static void settle(struct node_test *t)
+{
+	for (int i = 0; i < TURNS_MAX && t->host.node->works; i++)
+		host_turn(&t->host);
+	assert_int_equal(t->host.node->works, 0);
+}
+
+/* Three steps, and ckptd is killed behind the third. */
+static void run_and_kill(struct node_test *t, struct goodput *ret)
+{
+	begin_one(t);
+	for (uint64_t step = 1; step <= 3; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	goodput_keep(the_job(t)); /* as each minute */
+	goodput_keep(the_job(t)); /* and once more behind that */
+	settle(t);
+	*ret = the_job(t)->goodput;
+	assert_int_equal(count_files(t, "jobs/*/goodput"), 1);
+	assert_int_equal(count_files(t, "jobs/*/tmp-*"), 0);
+	end_node(t);
+}
+
+static void test_goes_on(void **state)
+{
+	struct node_test *t = *state;
+	struct goodput before, *g;
+
+	run_and_kill(t, &before);
+	assert_int_equal(before.steps, 3);
+	assert_true(before.ns[GOODPUT_TRAINING] > 0);
+	begin_node(t);
+	g = &the_job(t)->goodput;
+	assert_true(g->begun && g->down);
+	assert_int_equal(g->state, GOODPUT_RESTART); /* its memory is gone, and so is its rank */
+	assert_int_equal(g->steps, 3);
+	assert_int_equal(g->n_marks, 3);
+	assert_int_equal(g->marks[2].step, 3);
+	assert_in_range(g->ns[GOODPUT_TRAINING], 1, before.ns[GOODPUT_TRAINING]);
+	assert_true(g->ns[GOODPUT_RESTART] > before.ns[GOODPUT_RESTART]); /* the time between */
+	assert_int_equal(g->latency[1].n, 3);
+	assert_int_equal(g->latency[1].ns, before.latency[1].ns);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 3);
+	assert_int_equal(g->failures[0], 0);
+	assert_int_equal(g->failures[1], 1);
+	settle(t);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(the_job(t)->goodput.failures[1], 1);
+}
+
+/* Who says goodbye is away, and not lost. */
+static void test_away(void **state)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
+	settle(t);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
+	join(t, &t->a, 0, 1, "run2");
+	assert_int_equal(the_job(t)->goodput.failures[1], 0);
+}
+
+static void overwrite(struct node_test *t, const char *with)
+{
+	char path[700], hex[ID_TEXT_MAX];
+	FILE *f;
+
+	hex_format(hex, the_job(t)->history.job.id.b, 16);
+	end_node(t);
+	snprintf(path, sizeof(path), "%s/jobs/%s/goodput", t->dir, hex);
+	f = fopen(path, "we");
+	assert_non_null(f);
+	fputs(with, f);
+	fclose(f);
+}
+
+static void test_damaged(void **state)
+{
+	static const char *const damaged[] = {
+		"",
+		"{\"time_ns\":5",
+		"[]",
+		"{\"time_ns\":5,\"state\":\"training\"}",
+		/* Whole, but for one number that is too large, and then one mark too low. */
+		"{\"time_ns\":5,\"state\":\"away\",\"down\":false,\"ns\":{\"training\":"
+		"9000000000000000000,\"rework\":0,\"restart\":0,\"stall\":0,\"hung\":0,\"slow\":0,"
+		"\"away\":0},\"steps\":1,\"newest_step\":1,\"marks\":[],\"failures\":[0,0],"
+		"\"stall\":[0,0],\"latency\":[[0,0],[0,0]]}",
+		"{\"time_ns\":5,\"state\":\"away\",\"down\":false,\"ns\":{\"training\":1,"
+		"\"rework\":0,\"restart\":0,\"stall\":0,\"hung\":0,\"slow\":0,\"away\":0},"
+		"\"steps\":1,\"newest_step\":1,\"marks\":[[5,1],[4,1]],\"failures\":[0,0],"
+		"\"stall\":[0,0],\"latency\":[[0,0],[0,0]]}",
+	};
+	struct node_test *t = *state;
+	struct goodput before;
+
+	run_and_kill(t, &before);
+	begin_node(t);
+	for (size_t i = 0; i < sizeof(damaged) / sizeof(damaged[0]); i++) {
+		overwrite(t, damaged[i]);
+		begin_node(t);
+		assert_false(the_job(t)->goodput.begun);
+		assert_int_equal(the_job(t)->goodput.ns[GOODPUT_TRAINING], 0);
+	}
+	assert_true(was_told("went to is counted anew"));
+	/* The same without a fault is taken. */
+	overwrite(t, "{\"time_ns\":5,\"state\":\"away\",\"down\":false,\"ns\":{\"training\":7,"
+		     "\"rework\":0,\"restart\":0,\"stall\":0,\"hung\":0,\"slow\":0,\"away\":0},"
+		     "\"steps\":1,\"newest_step\":1,\"marks\":[[4,1],[5,1]],\"failures\":[0,0],"
+		     "\"stall\":[0,0],\"latency\":[[0,0],[0,0]]}");
+	begin_node(t);
+	assert_true(the_job(t)->goodput.begun);
+	assert_int_equal(the_job(t)->goodput.ns[GOODPUT_TRAINING], 7);
+}
+
+/* What cannot be written is said once, and counts on. */
+static void test_not_written(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	settle(t);
+	token_error = -ENOSPC;
+	goodput_keep(the_job(t));
+	settle(t);
+	assert_true(was_told("what its time went to could not be written"));
+	token_error = 0;
+	goodput_keep(the_job(t));
+	settle(t);
+	assert_false(the_job(t)->goodput_file.told);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	assert_int_equal(the_job(t)->goodput.steps, 1);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_goes_on),
+		NODE_TEST(test_away),
+		NODE_TEST(test_damaged),
+		NODE_TEST(test_not_written),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
