@@ -65,7 +65,7 @@ _ckptctl()
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --min-trust --quiet --verbose --help" ;;
-	verify) want=job-step opts=" --data --json --jobs --quiet --verbose --help" ;;
+	verify) want=job-step opts=" --data --json --jobs --min-trust --quiet --verbose --help" ;;
 	rm) want=job-steps opts=" --socket --data --json --yes --all --quiet --verbose --help" ;;
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;

@@ -72,12 +72,16 @@ static void verify_fini(struct verify *v)
 
 /* ---- What is to be read ---- */
 
-static bool is_meant(const struct data_checkpoint *c, bool all, uint64_t step, const char *hex)
+static bool is_meant(const struct data_checkpoint *c, const struct ctl *ctl, uint64_t step,
+		     const char *hex)
 {
 	char id[ID_TEXT_MAX];
 
+	if (ctl->min_trust && !trust_reaches(c->logged ? c->logged->trust : TRUST_LATEST,
+					     (enum trust_level)ctl->min_trust))
+		return false;
 	hex_format(id, c->id.attempt.b, sizeof(c->id.attempt.b));
-	return all || (c->id.step == step && strncmp(id, hex, strlen(hex)) == 0);
+	return ctl->n_args < 2 || (c->id.step == step && strncmp(id, hex, strlen(hex)) == 0);
 }
 
 static int choose(struct verify *v, struct err *e)
@@ -101,10 +105,15 @@ static int choose(struct verify *v, struct err *e)
 		for (size_t k = 0; k < j->n_checkpoints; k++)
 			if (j->checkpoints[k].state != FILES_LEFTOVER &&
 			    j->checkpoints[k].state != FILES_EXPIRING &&
-			    is_meant(&j->checkpoints[k], !spec, step, hex))
+			    is_meant(&j->checkpoints[k], v->ctl, step, hex))
 				v->targets[v->n_targets++] = (struct target){
 					.job = j, .checkpoint = &j->checkpoints[k] };
 	}
+	if (v->ctl->min_trust && v->n_targets == 0)
+		return err_set(e, CKPT_ENOTFOUND,
+			       "no checkpoint that was meant is trusted as much in '%.150s': "
+			       "'ckptctl trust JOB' shows what they are",
+			       v->data.path);
 	if (spec && v->n_targets == 0)
 		return err_set(e, CKPT_ENOTFOUND,
 			       "job '%s' has no checkpoint %s in '%.150s': 'ckptctl list %s "
