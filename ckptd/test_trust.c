@@ -294,6 +294,34 @@ static void test_an_alarm_doubts_its_window(void **state)
 	assert_false(was_told("step 15 is verified"));
 }
 
+/* One that doubts nothing, since nothing was committed meanwhile: no record has it, and steps of an
+ * older life do not count. */
+static void test_an_alarm_before_a_restart(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t began;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 50;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	began = find(t, 10)->committed_ns + 1;
+	trust_progress(only_job(t), 30);
+	tell_alarm(t, began, VERDICT_RAISED);
+	tell_alarm(t, began, VERDICT_CLEARED);
+	save_until(&t->a, 0, 40, CKPT_DURABLE);
+	turn_until_told(t, "step 40 is complete");
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 10); /* anew, from 30 on */
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 0);
+	trust_progress(only_job(t), 89);
+	assert_int_equal(trust_healthy_steps(find(t, 10)), 49);
+	assert_int_equal(trust_level(find(t, 10)->trust), TRUST_COMPLETE);
+	trust_progress(only_job(t), 90);
+	turn_until_told(t, "step 10 is verified");
+}
+
 /* What the job does not go on from is not verified by what it does. */
 static void test_of_another_line(void **state)
 {
@@ -557,6 +585,7 @@ int main(void)
 		NODE_TEST(test_beats_count),
 		NODE_TEST(test_steps_alone_do_not_verify),
 		NODE_TEST(test_an_alarm_doubts_its_window),
+		NODE_TEST(test_an_alarm_before_a_restart),
 		NODE_TEST(test_of_another_line),
 		NODE_TEST(test_said_by_somebody),
 		NODE_TEST(test_the_newest_verified_stays),

@@ -16,6 +16,13 @@
  * epoch, and of later ones as long as each began with it or with a later one of its line. What an
  * older life of ckptd cannot vouch for does not count.
  *
+ * An alarm lives as long as the detector that raised it: what was doubted stays so, since that is a
+ * record, but a trouble that stood when ckptd ended doubts nothing that is committed after its
+ * restart until the detector has found it again. The events file would know of it, and is not
+ * asked: it may miss events and may be lost, and nothing that is offered may depend on it (I4).
+ * Instead steps are counted from the newest commit on when ckptd starts, so that a trouble has
+ * healthy_steps to show itself again.
+ *
  * A log that cannot be written delays records and nothing else. Thread: the loop.
  */
 #include <config.h>
@@ -135,7 +142,7 @@ void trust_started(struct job *j)
 		c->off_line = c->epoch != j->history.epoch.number &&
 			      !(base && (base->n == c->record_n ||
 					 (base->epoch == c->epoch && base->n > c->record_n)));
-		c->healthy_from = c->step;
+		c->healthy_from = max_u64(c->step, j->progress);
 		for (size_t i = 0; i < j->history.n_commits; i++) {
 			const struct history_commit *h = &j->history.commits[i];
 
