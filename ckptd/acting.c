@@ -262,7 +262,7 @@ static void validate(struct acting *a, const struct subject *s)
 	struct node *n = a->node;
 	struct checks *c = n->env.checks;
 	char words[SUBJECT_WORDS_MAX];
-	int r = c ? c->ops->start(c, check_done, a) : -ENOSYS;
+	int r = c ? c->ops->start(c, true, check_done, a) : -ENOSYS;
 
 	watching_words(n, s, words);
 	if (r == 0) {

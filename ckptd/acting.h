@@ -21,8 +21,9 @@ struct acting;
 struct checks;
 struct checks_ops {
 	/* done once, not inside this call: 0 passed, 1 failed, negative: it could not be found out;
-	 * json: what it printed, len bytes, perhaps none. -EBUSY: one is running. */
-	int (*start)(struct checks *,
+	 * json: what it printed, len bytes, perhaps none. -EBUSY: one is running. idle: beside
+	 * trainers, who come first; then how fast something is says nothing. */
+	int (*start)(struct checks *, bool idle,
 		     void (*done)(void *arg, int status, const char *json, size_t len), void *arg);
 };
 struct checks {

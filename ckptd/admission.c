@@ -109,7 +109,7 @@ void admission_begin(struct node *n)
 		     n->options.name);
 		return;
 	}
-	r = c ? c->ops->start(c, check_done, n) : -ENOSYS;
+	r = c ? c->ops->start(c, false, check_done, n) : -ENOSYS;
 	if (r < 0) {
 		become(n, ADMISSION_ADMITTED, "it could not be found out");
 		tell(n, EVENT_CHECK_ENDED, 4,

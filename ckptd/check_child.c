@@ -122,7 +122,7 @@ static void limit_came(struct timer *t)
 	kill(-c->pid, SIGKILL); /* its group: a script has children */
 }
 
-static int spawn(struct check_child *c, int out)
+static int spawn(struct check_child *c, bool idle, int out)
 {
 	char seconds[24];
 	char *argv[] = {(char *)c->options.program,
@@ -166,7 +166,7 @@ static int spawn(struct check_child *c, int out)
 	posix_spawn_file_actions_destroy(&files);
 	if (r)
 		c->pid = 0;
-	else
+	else if (idle)
 		ignore_result(sched_setscheduler(c->pid, SCHED_IDLE, &param) /* trainers first */);
 	return -r;
 }
@@ -192,7 +192,7 @@ static int follow(struct check_child *c, int in)
 	return r;
 }
 
-static int start(struct checks *checks,
+static int start(struct checks *checks, bool idle,
 		 void (*done)(void *arg, int status, const char *json, size_t len), void *arg)
 {
 	struct check_child *c = container_of(checks, struct check_child, checks);
@@ -207,7 +207,7 @@ static int start(struct checks *checks,
 	if (r == 0) {
 		/* The child writes as programs do. */
 		fcntl(fds[1], F_SETFL, O_WRONLY);
-		r = spawn(c, fds[1]);
+		r = spawn(c, idle, fds[1]);
 		close(fds[1]);
 		if (r == 0)
 			r = follow(c, fds[0]);

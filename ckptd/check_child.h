@@ -2,7 +2,7 @@
 /*
  * check_child.h - `ckptctl node-check` as a child process: the table checks of acting.h.
  *
- * It runs at idle priority, is killed with what it began when it has not ended in time, and what
+ * It may run at idle priority, is killed with what it began when it has not ended in time, and what
  * it prints is bounded. On the loop's thread; nothing waits for it, and a stop of ckptd leaves it
  * to end by itself: it has nobody to write to then.
  */

@@ -90,7 +90,7 @@ static void script(struct fixture *f, const char *lines, uint64_t limit_ns)
 static int start(struct fixture *f)
 {
 	f->ended = false;
-	return f->checks->ops->start(f->checks, done, f);
+	return f->checks->ops->start(f->checks, false, done, f);
 }
 
 static int run(struct fixture *f)
@@ -156,7 +156,7 @@ static void test_killed_when_late(void **state)
 	assert_int_equal(mkfifo(test_path(f->dir, "fifo"), 0600), 0);
 	p.fd = open(test_path(f->dir, "fifo"), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
 	assert_true(p.fd >= 0);
-	/* It is idle's priority: the limit leaves a busy machine time to come so far. */
+	/* The limit leaves a busy machine time to come so far. */
 	script(f, "exec 3>$DIR/fifo; sleep 1000 & echo begun; wait", 5 * S);
 	assert_int_equal(run(f), -ETIMEDOUT);
 	assert_int_equal(f->len, 6);
