@@ -466,8 +466,9 @@ static int run_in_child(int (*body)(struct world *w), struct world *w)
 	pid_t pid = fork();
 	int status;
 
+	/* Not _exit(): the sanitizers' own looks for leaks, by calls that may be forbidden here. */
 	if (pid == 0)
-		_exit(body(w));
+		syscall(SYS_exit_group, body(w));
 	assert_true(pid > 0);
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
