@@ -17,6 +17,7 @@
 
 #include "ckptd/log.h"
 #include "ckptd/recorder.h"
+#include "detect/trace.h"
 #include "tests/lib/test.h"
 
 /* One worker that works when the test lets it. */
@@ -133,6 +134,8 @@ static void test_all_of_it(void **state)
 	f->recorder = NULL;
 	file = fopen(test_path(f->dir, "record"), "re");
 	assert_non_null(file);
+	assert_non_null(fgets(line, sizeof(line), file));
+	assert_string_equal(line, TRACE_FIRST_LINE);
 	while (fgets(line, sizeof(line), file)) {
 		assert_int_equal(sscanf(strstr(line, "text="), "text=\"n%llu\"", &i), 1);
 		assert_int_equal(i, expected++ % 1000);
@@ -166,10 +169,14 @@ static void test_disk_too_slow(void **state)
 /* Less than a write of it is left: that goes there, and nothing behind it. */
 static void test_file_full(void **state)
 {
+	static const char last[] = "\n0 name node=0 text=\"n\"\n";
+	const size_t len = sizeof(last) - 1;
 	struct fixture *f = *state;
 	int fd = open(test_path(f->dir, "record"), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 
-	assert_int_equal(ftruncate(fd, RECORDER_FILE_MAX - 100), 0); /* of holes */
+	assert_int_equal(write(fd, TRACE_FIRST_LINE, strlen(TRACE_FIRST_LINE)),
+			 strlen(TRACE_FIRST_LINE)); /* then holes, and: */
+	assert_int_equal(pwrite(fd, last, len, (off_t)(RECORDER_FILE_MAX - 100 - len)), len);
 	close(fd);
 	begin(f);
 	for (unsigned round = 0; round < 10; round++) {
