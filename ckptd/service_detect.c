@@ -7,16 +7,14 @@
 #include "ckptd/service_detect.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "ckptd/check_child.h"
 #include "ckptd/hook.h"
 #include "ckptd/recorder.h"
+#include "ckptd/text_file.h"
 #include "detect/policy.h"
 
 #define INSTALLED_POLICY PKGDATADIR "/policy.tsv"
@@ -24,43 +22,13 @@
 
 /* ---- The policy ---- */
 
-static int read_whole(const char *path, char **ret, size_t *ret_len)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
-	char *text = alloc_zero(POLICY_BYTES_MAX + 1);
-	size_t len = 0;
-	ssize_t n = 1;
-
-	if (fd < 0 || !text) {
-		r = fd < 0 ? -errno : -ENOMEM;
-	} else {
-		while (n > 0 && len <= POLICY_BYTES_MAX) {
-			n = read(fd, text + len, POLICY_BYTES_MAX + 1 - len);
-			if (n > 0)
-				len += (size_t)n;
-		}
-		r = n < 0 ? -errno : 0;
-	}
-	if (fd >= 0)
-		close(fd);
-	if (r < 0) {
-		alloc_free(text);
-		return r;
-	}
-	*ret = text;
-	*ret_len = len;
-	return 0;
-}
-
 static int take_policy(const char *path, struct node *n, struct err *e)
 {
 	CLEANUP_FREE char *text = NULL;
 	size_t len = 0;
-	int r = read_whole(path, &text, &len);
+	int r = text_file_read("policy", path, POLICY_BYTES_MAX, &text, &len, e);
 
-	if (r < 0)
-		return err_code(e, r, "read policy '%s'", path);
-	return node_set_policy(n, path, text, len, e);
+	return r < 0 ? r : node_set_policy(n, path, text, len, e);
 }
 
 void service_detect_policy(const struct config *c, struct log *log, struct node *n)

@@ -246,6 +246,14 @@ kill -HUP $daemon
 until_true grep -q "policy.tsv' line 4: there is no action 'explode'" "$dir/log"
 run 0 policy --json --socket "$sock"
 json 'assert len(d["rows"]) == 3 and d["path"].endswith("policy.tsv") and d["rows"][1]["actions"] == ["checkpoint+mark-suspect+validate+restore"]'
+# And one that is no file is not waited for.
+mv "$dir/policy.tsv" "$dir/kept.tsv"
+mkfifo "$dir/policy.tsv"
+kill -HUP $daemon
+until_true grep -q "the policy '.*policy.tsv' is not a file" "$dir/log"
+mv "$dir/kept.tsv" "$dir/policy.tsv"
+run 0 policy --json --socket "$sock"
+json 'assert len(d["rows"]) == 3'
 printf '[detect]\ndry_run = yes\npolicy = %s\n' "$dir/policy.tsv" >"$dir/ckptd.conf"
 sed -i '$d' "$dir/policy.tsv"
 kill -HUP $daemon
