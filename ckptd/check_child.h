@@ -2,9 +2,8 @@
 /*
  * check_child.h - `ckptctl node-check` as a child process: the table checks of acting.h.
  *
- * It may run at idle priority, is killed with what it began when it has not ended in time, and what
- * it prints is bounded. On the loop's thread; nothing waits for it, and a stop of ckptd leaves it
- * to end by itself: it has nobody to write to then.
+ * It may run at idle priority, is killed with what it began when it has not ended in time or ckptd
+ * stops, and what it prints is bounded (child.h). On the loop's thread; nothing waits for it.
  */
 #ifndef CKPTD_CHECK_CHILD_H
 #define CKPTD_CHECK_CHILD_H

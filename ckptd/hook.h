@@ -19,7 +19,7 @@ struct hook_question {
 struct hooks;
 struct hooks_ops {
 	/* One at a time: -EBUSY. done runs later, on the loop: the exit status, or -ETIMEDOUT, or
-	 * -ECHILD where a signal ended it. */
+	 * -ECHILD where a signal ended it, or another -errno where it could not be begun. */
 	int (*start)(struct hooks *, const struct hook_question *q,
 		     void (*done)(void *arg, int status), void *arg);
 };

@@ -1,76 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hook_child.c - trust.hook as a child process: CKPT_JOB, CKPT_JOB_ID, CKPT_STEP, CKPT_ATTEMPT and
- * CKPT_DATA are in its environment, its output is ckptd's standard error. It is ckptd's user, in a
- * process group of its own, at idle priority, and is killed with its group when its time is over.
- *
- * The loop's thread; nothing waits for it.
+ * hook_child.c - trust.hook as a child process (child.h), at idle priority: CKPT_JOB, CKPT_JOB_ID,
+ * CKPT_STEP, CKPT_ATTEMPT and CKPT_DATA are in its environment, its output is ckptd's standard
+ * error. The loop's thread.
  */
 #include <config.h>
 
-#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <sched.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/epoll.h>
-#include <sys/pidfd.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "ckptd/child.h"
 #include "ckptd/hook.h"
-#include "ckptd/loop_epoll.h"
 
 #define OWN_VARIABLES 5
 #define VARIABLE_MAX  512
 
-extern char **environ;
-
-#define NOT_KNOWN SIGKILL /* a status of no exit */
-
 struct hook_child {
 	struct hooks hooks;
-	struct loop *loop;
-	pid_t pid; /* 0: none runs */
-	struct watch end;
-	struct timer limit;
-	bool late;
+	struct child *child;
 	void (*done)(void *arg, int status);
 	void *arg;
 };
-
-static void end_came(struct watch *w, uint32_t events)
-{
-	struct hook_child *h = container_of(w, struct hook_child, end);
-	int status = 0;
-	pid_t r;
-
-	(void)events;
-	r = waitpid(h->pid, &status, WNOHANG);
-	if (r == 0)
-		return;
-	if (r < 0)
-		status = NOT_KNOWN; /* somebody else took it: SIGCHLD was ignored */
-	timer_disarm(h->loop, &h->limit);
-	watch_remove(h->loop, &h->end);
-	close(h->end.fd);
-	h->pid = 0;
-	h->done(h->arg, h->late ? -ETIMEDOUT : WIFEXITED(status) ? WEXITSTATUS(status) : -ECHILD);
-}
-
-static void limit_came(struct timer *t)
-{
-	struct hook_child *h = container_of(t, struct hook_child, limit);
-
-	h->late = true;
-	kill(-h->pid, SIGKILL);
-}
 
 static void set_variables(const struct hook_question *q, char own[OWN_VARIABLES][VARIABLE_MAX])
 {
@@ -85,57 +37,13 @@ static void set_variables(const struct hook_question *q, char own[OWN_VARIABLES]
 	snprintf(own[4], VARIABLE_MAX, "CKPT_DATA=%s", q->data);
 }
 
-/* ckptd's environment with these in front: the first one of a name counts. */
-static char **make_environment(char own[OWN_VARIABLES][VARIABLE_MAX])
+static void child_done(void *arg, int status, const char *text, size_t len)
 {
-	size_t n = 0;
-	char **all;
+	struct hook_child *h = arg;
 
-	while (environ[n])
-		n++;
-	all = alloc_array(n + OWN_VARIABLES + 1, sizeof(*all));
-	for (size_t i = 0; all && i < n + OWN_VARIABLES; i++)
-		all[i] = i < OWN_VARIABLES ? own[i] : environ[i - OWN_VARIABLES];
-	return all;
-}
-
-static int spawn(struct hook_child *h, const char *program, char **environment)
-{
-	char *argv[] = {(char *)program, NULL};
-	const struct sched_param param = {0};
-	posix_spawn_file_actions_t files;
-	posix_spawnattr_t attr;
-	sigset_t none, pipe;
-	int r;
-
-	sigemptyset(&none);
-	sigemptyset(&pipe);
-	sigaddset(&pipe, SIGPIPE);
-	if (posix_spawn_file_actions_init(&files))
-		return -ENOMEM;
-	if (posix_spawnattr_init(&attr)) {
-		posix_spawn_file_actions_destroy(&files);
-		return -ENOMEM;
-	}
-	r = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
-						    POSIX_SPAWN_SETPGROUP);
-	if (r == 0)
-		r = posix_spawnattr_setsigmask(&attr, &none);
-	if (r == 0)
-		r = posix_spawnattr_setsigdefault(&attr, &pipe);
-	if (r == 0)
-		r = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-	if (r == 0)
-		r = posix_spawn_file_actions_adddup2(&files, 2, 1);
-	if (r == 0)
-		r = posix_spawn(&h->pid, program, &files, &attr, argv, environment);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&files);
-	if (r)
-		h->pid = 0;
-	else
-		ignore_result(sched_setscheduler(h->pid, SCHED_IDLE, &param) /* trainers first */);
-	return -r;
+	(void)text;
+	(void)len;
+	h->done(h->arg, status);
 }
 
 static int start(struct hooks *hooks, const struct hook_question *q,
@@ -143,32 +51,25 @@ static int start(struct hooks *hooks, const struct hook_question *q,
 {
 	struct hook_child *h = container_of(hooks, struct hook_child, hooks);
 	char own[OWN_VARIABLES][VARIABLE_MAX];
-	CLEANUP_FREE char **environment = NULL;
+	const char *const argv[] = {q->program, NULL};
+	const char *variables[OWN_VARIABLES + 1] = {NULL};
+	const struct child_options o = {
+		.argv = argv,
+		.variables = variables,
+		.limit_ns = q->timeout_ns,
+		.idle = true,
+	};
 	int r;
 
-	if (h->pid)
-		return -EBUSY;
 	set_variables(q, own);
-	environment = make_environment(own);
-	r = environment ? spawn(h, q->program, environment) : -ENOMEM;
+	for (int i = 0; i < OWN_VARIABLES; i++)
+		variables[i] = own[i];
+	r = child_start(h->child, &o, child_done, h);
 	if (r < 0)
 		return r;
 	h->done = done;
 	h->arg = arg;
-	h->late = false;
-	watch_init(&h->end, pidfd_open(h->pid, 0), end_came);
-	r = h->end.fd < 0 ? -errno : watch_set(h->loop, &h->end, EPOLLIN);
-	if (r == 0) {
-		timer_arm(h->loop, &h->limit, loop_now(h->loop) + q->timeout_ns);
-		return 0;
-	}
-	/* Without an eye on it, it goes again. */
-	kill(-h->pid, SIGKILL);
-	waitpid(h->pid, NULL, 0);
-	if (h->end.fd >= 0)
-		close(h->end.fd);
-	h->pid = 0;
-	return r;
+	return 0;
 }
 
 static const struct hooks_ops child_ops = {.start = start};
@@ -176,12 +77,16 @@ static const struct hooks_ops child_ops = {.start = start};
 int hook_child_new(struct loop *loop, struct hooks **ret)
 {
 	struct hook_child *h = alloc_zero(sizeof(*h));
+	int r;
 
 	if (!h)
 		return -ENOMEM;
+	r = child_new(loop, "ckptd-hook", &h->child);
+	if (r < 0) {
+		alloc_free(h);
+		return r;
+	}
 	h->hooks.ops = &child_ops;
-	h->loop = loop;
-	timer_init(&h->limit, limit_came);
 	*ret = &h->hooks;
 	return 0;
 }
@@ -190,12 +95,8 @@ void hook_child_free(struct hooks *hooks)
 {
 	struct hook_child *h = hooks ? container_of(hooks, struct hook_child, hooks) : NULL;
 
-	if (h && h->pid) {
-		timer_disarm(h->loop, &h->limit);
-		kill(-h->pid, SIGKILL);
-		waitpid(h->pid, NULL, 0);
-		watch_remove(h->loop, &h->end);
-		close(h->end.fd);
-	}
+	if (!h)
+		return;
+	child_free(h->child);
 	alloc_free(h);
 }

@@ -127,8 +127,8 @@ static void test_one_at_a_time_and_none(void **state)
 	struct fixture *f = *state;
 
 	check_with(f, "/nonexistent/ckptctl", S, S);
-	assert_int_equal(start(f), -ENOENT);
-	assert_int_equal(start(f), -ENOENT);
+	assert_int_equal(run(f), -ENOENT);
+	assert_int_equal(run(f), -ENOENT);
 	script(f, "exit 0", 60 * S);
 	assert_int_equal(start(f), 0);
 	assert_int_equal(start(f), -EBUSY);

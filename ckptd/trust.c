@@ -309,6 +309,9 @@ static void hook_done(void *arg, int status)
 			 "any more",
 			 (unsigned long long)c->step);
 		trust_say(c, TRUST_BAD);
+	} else if (status < 0 && status != -ETIMEDOUT && status != -ECHILD) {
+		job_tell(c->job, 4, "trust.hook '%s' cannot be run: %s", n->options.hook,
+			 err_text(status));
 	} else {
 		job_tell(c->job, 4, "step %llu: trust.hook does not know: %s",
 			 (unsigned long long)c->step,
