@@ -318,6 +318,39 @@ static bool keeps_rules(const struct sample *s)
 	}
 }
 
+static void show(struct detector *d, const struct sample *s, const struct who *w)
+{
+	known_enter(d, s, w);
+	for (int i = 0; i < RULE_COUNT; i++)
+		if (detect_rules[i]->kinds & 1u << s->kind)
+			detect_rules[i]->sample(d, s, w);
+}
+
+static bool says_gone(const struct sample *s)
+{
+	return s->kind == SAMPLE_NAME && s->job != SAMPLE_NONE && s->device == SAMPLE_NONE &&
+	       !s->name.text[0];
+}
+
+/* First its run is over, so that no rule waits for anything of it any more. */
+static void forget_job(struct detector *d, uint32_t job)
+{
+	const struct sample over = {.kind = SAMPLE_JOB,
+				    .time_ns = d->now_ns,
+				    .node = SAMPLE_NONE,
+				    .job = job,
+				    .rank = SAMPLE_NONE,
+				    .device = SAMPLE_NONE};
+	const struct who w = {.job = known_job(d, job)};
+	struct subject s = subject_job(job);
+
+	if (!w.job)
+		return;
+	show(d, &over, &w);
+	verdicts_clear_all(&d->verdicts, &s, "it has ended, and is forgotten", d->now_ns);
+	known_forget(d, w.job);
+}
+
 int detector_feed(struct detector *d, const struct sample *s)
 {
 	uint64_t now_ns = s->time_ns ? s->time_ns : 1; /* 0 means "never" in many places */
@@ -327,14 +360,16 @@ int detector_feed(struct detector *d, const struct sample *s)
 	if (now_ns < d->now_ns || (unsigned)s->kind >= SAMPLE_KIND_COUNT || !keeps_rules(s))
 		return -EINVAL;
 	time_comes_to(d, now_ns);
+	if (says_gone(s)) {
+		seen(d, d->now_ns);
+		forget_job(d, s->job);
+		return 0;
+	}
 	rc = known_who(d, s, &w);
 	if (rc < 0)
 		return rc;
 	seen(d, d->now_ns);
-	known_enter(d, s, &w);
-	for (int i = 0; i < RULE_COUNT; i++)
-		if (detect_rules[i]->kinds & 1u << s->kind)
-			detect_rules[i]->sample(d, s, &w);
+	show(d, s, &w);
 	return 0;
 }
 

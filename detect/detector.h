@@ -20,6 +20,8 @@
 struct detector;
 struct xid_policy; /* detect/xid_policy.h */
 
+#define DETECTOR_DEVICES_MAX 256u /* of one node */
+
 typedef void verdict_fn(void *arg, const struct verdict *v);
 /* The detector wants to know what this rank's process is doing, every second until told otherwise:
  * SAMPLE_ACTIVITY answers. Nobody need answer; what is not known is not taken for idle. */

@@ -138,10 +138,12 @@ static void on_run(struct detector *d, struct job *j)
 	struct mine_job *m = JOB_OWN(d, j, integrity, struct mine_job);
 	struct subject job = subject_job(j->number);
 
-	if (!j->on || j->began_ns != d->now_ns)
+	if (j->on && j->began_ns != d->now_ns)
 		return;
 	if (m->first_ns)
 		decide(d, j, m);
+	if (!j->on)
+		return; /* bytes that were wrong stay so */
 	if (m->told)
 		acquit(d, &m->who, CAUSE_REPLICAS_DIFFER, "a new run of the job has begun");
 	if (m->stale)

@@ -4,7 +4,7 @@
  * that speaks of them, and what of each sample is entered there before a rule sees it.
  *
  * Invariants: (1) d->n_ranks <= options.ranks_max: ranks of jobs that ended are given back when a
- * new one does not fit, and only then; (2) a rank is in the list of exactly the node that rank.node
+ * new one does not fit, and when their job is forgotten; (2) a rank is in the list of exactly the node that rank.node
  * names; (3) d->bytes is the sum of all that was taken here.
  */
 #include <config.h>
@@ -120,7 +120,7 @@ static struct device *device_born(struct detector *d, struct node *n, uint32_t d
 {
 	struct device *x = known_device(d, n->number, device);
 
-	if (x || n->n_devices >= DEVICES_MAX)
+	if (x || n->n_devices >= DETECTOR_DEVICES_MAX)
 		return x;
 	x = take(d, sizeof(*x) + d->device_size);
 	if (!x)
@@ -160,6 +160,17 @@ static void rank_gone(struct detector *d, struct job *j, struct rank *r)
 	j->ranks[r->number] = NULL;
 	d->n_ranks--;
 	give(d, r, sizeof(*r) + d->rank_size);
+}
+
+void known_forget(struct detector *d, struct job *j)
+{
+	struct rank *r;
+
+	assert(d->jobs[j->number] == j);
+	each_rank(r, j) rank_gone(d, j, r);
+	d->jobs[j->number] = NULL;
+	give(d, j->ranks, j->n_ranks * sizeof(struct rank *));
+	give(d, j, sizeof(*j) + d->job_size);
 }
 
 /* (1) */

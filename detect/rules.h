@@ -55,7 +55,6 @@ enum rule_id {
 
 #define PHASE_DEPTH 4  /* phases within phases: ckpt_save() in an evaluation */
 #define ROLES_MAX   16 /* of one job; more share the last */
-#define DEVICES_MAX 64 /* of one node */
 
 struct device {
 	struct device *next;
@@ -249,6 +248,8 @@ void known_fini(struct detector *d);
 MUST_CHECK int known_who(struct detector *d, const struct sample *s, struct who *ret);
 /* Enters what s says into the subjects. */
 void known_enter(struct detector *d, const struct sample *s, const struct who *w);
+/* Its run is over, and no verdict is about it or its ranks. */
+void known_forget(struct detector *d, struct job *j);
 extern const struct rule *const detect_rules[RULE_COUNT];
 
 #endif

@@ -152,7 +152,8 @@ struct sample {
 	union {
 		struct {
 			/* Of a device if device is set, else of a job if job is, else of the node.
-			 * A GPU's name is its PCI address, 0000:9b:00. */
+			 * A GPU's name is its PCI address, 0000:9b:00. A job whose name is empty is
+			 * gone for good: it is forgotten, and its number may be another's. */
 			char text[SAMPLE_NAME_MAX];
 			char role; /* of a device: 'g' GPU, 'n' network port, 'd' disk */
 		} name;

@@ -417,6 +417,39 @@ static void test_words(void **state)
 	detector_free(b.d);
 }
 
+/* One after another, many more than there are numbers: each is watched like the first. */
+static void test_numbers_of_jobs_come_again(void **state)
+{
+	struct detector_size before, after;
+	struct bench b;
+	struct sample s;
+	uint64_t t = SEC;
+
+	(void)state;
+	bench_begin(&b, 4);
+	name(&b, 0, SAMPLE_NONE, SAMPLE_NONE, "n17");
+	detector_memory(b.d, &before);
+	for (unsigned i = 0; i < 3000; i++, t += 10 * SEC) {
+		begin(&b, t, 1, 4);
+		beat(&b, t + SEC, 1, 3, NAN);
+		s = sample_of(SAMPLE_DIGESTS, t + SEC, 0, 0, 2); /* is still being thought about */
+		s.digests.step = 3;
+		assert_int_equal(detector_feed(b.d, &s), 0);
+		ended(&b, t + SEC, 3, EXIT_SIGNAL, SIGSEGV);
+		detector_advance(b.d, t + 2 * SEC);
+		assert_int_equal(b.alarms, 3 * i + 3);
+		s = sample_of(SAMPLE_NAME, t + 2 * SEC, SAMPLE_NONE, 0, SAMPLE_NONE);
+		assert_int_equal(detector_feed(b.d, &s), 0);
+		assert_null(known_job(b.d, 0));
+		assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+		assert_int_equal(b.cleared, b.alarms);
+		assert_int_equal(detector_feed(b.d, &s), 0); /* nobody of that number */
+	}
+	detector_memory(b.d, &after);
+	assert_true(after.total < before.total + (64u << 10)); /* the node's own, once */
+	detector_free(b.d);
+}
+
 static void test_interval_leaves_phases_out(void **state)
 {
 	struct bench b;
@@ -489,6 +522,8 @@ static void test_random_samples(void **state)
 			bytes[k] = (unsigned char)(rng_below(&g.rng, 4) ? rng_below(&g.rng, 3)
 									: rng_u64(&g.rng));
 		s.device = (uint32_t)rng_below(&g.rng, 4);
+		if (s.kind == SAMPLE_NAME && !rng_below(&g.rng, 20))
+			s.device = SAMPLE_NONE; /* of a job, and sometimes that it is gone */
 		if (s.kind == SAMPLE_JOB)
 			s.run.begins = rng_below(&g.rng, 2);
 		else if (s.kind == SAMPLE_MEMBER)
@@ -533,6 +568,7 @@ int main(void)
 		cmocka_unit_test(test_memory_of_one_node),
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_words),
+		cmocka_unit_test(test_numbers_of_jobs_come_again),
 		cmocka_unit_test(test_interval_leaves_phases_out),
 		cmocka_unit_test(test_blind),
 		cmocka_unit_test(test_random_samples),
