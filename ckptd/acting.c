@@ -273,8 +273,11 @@ static void validate(struct acting *a, const struct subject *s)
 		     n->options.name, words);
 	} else {
 		post(n, EVENT_ACTION_ENDED, r == -EBUSY ? 6 : 4, s,
-		     "node '%s' was not checked for the sake of %s: %s", n->options.name, words,
-		     r == -EBUSY ? "a check is running" : err_text(r));
+		     "node '%s' was not checked for the sake of %s: %s%s", n->options.name, words,
+		     r == -EBUSY ? "a check is running"
+				 : "its program (detect.check, else the installed ckptctl) does "
+				   "not start: ",
+		     r == -EBUSY ? "" : err_text(r));
 	}
 }
 
@@ -330,8 +333,9 @@ static void tell_decision(struct node *n, const struct verdict *v, const struct 
 	watching_words(n, &v->subject, subject);
 	policy_actions_text(d->now, now);
 	events_post(n->events, EVENT_DECISION, d->withheld ? 4 : 5, watching_uid(n, &v->subject),
-		    watching_subject_json(n, &v->subject), more, "%s being %s, ckptd does %s: %s",
-		    subject, verdict_class_word(v->class), now[0] ? now : "nothing", d->why);
+		    watching_subject_json(n, &v->subject), more, "%s is %s: ckptd does %s: %s",
+		    subject, verdict_class_word(v->class), now[0] ? now : "nothing by itself",
+		    d->why);
 }
 
 static void act(struct acting *a, const struct verdict *v)

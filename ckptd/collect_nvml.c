@@ -147,13 +147,13 @@ static int load(struct gpus *g, struct collect_out *out)
 
 	g->dl = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (!g->dl) {
-		collect_state(out, "none: there is no '%.80s' here", name);
+		collect_state(out, "there is no '%.80s' here", name);
 		return -ENOENT;
 	}
 #define X(member, symbol, parameters)                                                              \
 	*(void **)&g->nvml.member = dlsym(g->dl, symbol);                                          \
 	if (n++ < NEEDED && !g->nvml.member) {                                                     \
-		collect_state(out, "none: '%.80s' has no function %s", name, symbol);              \
+		collect_state(out, "'%.80s' has no function %s", name, symbol);                    \
 		return -ENOENT;                                                                    \
 	}
 	LIBRARY_FUNCTIONS(X)
@@ -232,7 +232,7 @@ static int open_driver(struct gpus *g, uint64_t now_ns, struct collect_out *out,
 	g->broken = false;
 	r = g->nvml.init();
 	if (r == NVML_DRIVER_NOT_LOADED) {
-		collect_state(out, "none: the NVIDIA driver is not loaded");
+		collect_state(out, "the NVIDIA driver is not loaded");
 		return -ENOENT;
 	}
 	if (r != NVML_OK)
@@ -286,7 +286,7 @@ static int open_nvml(const struct collect_config *c, struct collect_out *out, vo
 	if (r == 0)
 		r = open_driver(g, 0, out, e);
 	if (r == 0 && g->n == 0) {
-		collect_state(out, "none: the NVIDIA driver knows no GPU");
+		collect_state(out, "the NVIDIA driver knows no GPU");
 		r = -ENOENT;
 	}
 	if (r < 0) {

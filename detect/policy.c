@@ -277,7 +277,8 @@ static size_t say_row(const struct policy *p, const struct decision *d, char *bu
 	time_text(d->row->times ? d->row->window_ns : HOUR_NS, window);
 	n = snprintf(buf, size, "row %u of the policy says %s", d->row->line, actions);
 	if (d->times > 1 && n > 0 && (size_t)n < size)
-		n += snprintf(buf + n, size - (size_t)n, " (time %u within %s)", d->times, window);
+		n += snprintf(buf + n, size - (size_t)n, " (it came %u times within %s)", d->times,
+			      window);
 	return (size_t)n < size ? (size_t)n : size - 1;
 }
 

@@ -157,8 +157,9 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 	phi = phi_now(&m->alive, seconds(detector_age(d, n->heard_ns)), pause_of(d, &m->alive),
 		      sigma_min(d, &m->alive));
 	explain_line(e,
-		     "phi of its silence: %.1f (alarm at %.0f); usual time between samples %.1f s",
-		     phi, d->options.silence_phi, phi_mean(&m->alive));
+		     "how unusual its silence is (phi): %.1f, an alarm from %.0f on; usual time "
+		     "between samples %.1f s",
+		     phi > 0 ? phi : 0, d->options.silence_phi, phi_mean(&m->alive));
 }
 
 bool silence_suspects(const struct detector *d, uint32_t node)

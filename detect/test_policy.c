@@ -168,7 +168,7 @@ static void test_escalation(void **state)
 		assert_int_equal(d.now, wanted[i]);
 		assert_int_equal(d.times, i + 1);
 	}
-	assert_non_null(strstr(d.why, "(time 6 within 1h)"));
+	assert_non_null(strstr(d.why, "(it came 6 times within 1h)"));
 	policy_decide(p, &other, &f, &d);
 	assert_int_equal(d.now, BIT(SUSPECT));
 	f.now_ns += 2 * HOUR;

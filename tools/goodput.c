@@ -39,10 +39,13 @@ static void print_advice(const json_t *a)
 	say("%-9s save every %s%s (%s to %s): %s", doc_text(a, "tier"), every,
 	    doc_is(a, "why", "bound") ? ", as often as can be" : "", often, rarely,
 	    doc_is(a, "why", "joint") ? "one interval for both tiers" : "its own");
-	say("          stall %.3f s, latency %.2f s, restart %.1f s; %" PRIu64
-	    " failures, one each %s, of which %.0f %% was seen here; loss %.2f %%",
-	    number(a, "stall_s"), number(a, "latency_s"), number(a, "restart_s"),
-	    doc_number(a, "failures"), mtbf, 100 * number(a, "seen"), 100 * number(a, "loss"));
+	say("          that loses %.2f %%: a save stalls %.3f s and counts after %.2f s, a restart "
+	    "takes %.1f s",
+	    100 * number(a, "loss"), number(a, "stall_s"), number(a, "latency_s"),
+	    number(a, "restart_s"));
+	say("          failures: %" PRIu64 " seen, one in %s taken (%.0f %% of that from here, the "
+	    "rest is assumed)",
+	    doc_number(a, "failures"), mtbf, 100 * number(a, "seen"));
 }
 
 static int print_goodput(const json_t *g)

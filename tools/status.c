@@ -235,7 +235,7 @@ static void print_blind(const json_t *doc)
 	json_array_foreach(json_object_get(doc, "collectors"), i, c)
 	{
 		if (!doc_flag(c, "works"))
-			say("not watched: %s: %s", doc_text(c, "name"), doc_text(c, "text"));
+			say("not watched: %s (%s)", doc_text(c, "name"), doc_text(c, "text"));
 	}
 }
 

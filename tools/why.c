@@ -54,6 +54,7 @@ static const char *number_text(char buf[64], const json_t *o, const char *unit)
 	return buf;
 }
 
+/* A threshold of 0 is none: a number that is told for itself, as a step or a signal is. */
 static void print_evidence(const json_t *v)
 {
 	char value[64], limit[64], age[TEXT_MAX];
@@ -63,10 +64,12 @@ static void print_evidence(const json_t *v)
 	json_array_foreach(json_object_get(v, "evidence"), i, o)
 	{
 		const char *unit = doc_text(o, "unit");
+		const json_t *threshold = json_object_get(o, "threshold");
+		bool any = json_is_number(threshold) && json_number_value(threshold) != 0;
 
-		say("  %s: %s, threshold %s, for %s", doc_text(o, "signal"),
+		say("  %s: %s%s%s, for %s", doc_text(o, "signal"),
 		    number_text(value, json_object_get(o, "value"), unit),
-		    number_text(limit, json_object_get(o, "threshold"), unit),
+		    any ? ", threshold " : "", any ? number_text(limit, threshold, unit) : "",
 		    text_age(age, doc_number(o, "since_ns")));
 	}
 }
@@ -86,7 +89,7 @@ static void print_decision(const json_t *doc, const json_t *v)
 	if (!found)
 		return;
 	if (doc_text(found, "now")[0])
-		say("  done: %s", doc_text(found, "now"));
+		say("  by ckptd: %s", doc_text(found, "now"));
 	if (doc_text(found, "withheld")[0])
 		say("  not done: %s", doc_text(found, "withheld"));
 	if (doc_text(found, "advised")[0])
@@ -105,6 +108,16 @@ static void print_verdict(const json_t *doc, const json_t *v)
 	say("  %s", doc_text(v, "why"));
 	print_evidence(v);
 	print_decision(doc, v);
+}
+
+/* Alarms first: what ended in consequence of something else is a note, and newer. */
+static void print_verdicts(const json_t *doc, const char *level)
+{
+	json_t *v;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "verdicts"), i, v) if (doc_is(v, "level", level))
+		print_verdict(doc, v);
 }
 
 static void print_rest(const json_t *doc)
@@ -147,7 +160,8 @@ int verb_why(const struct ctl *c, struct err *e)
 	if (c->json) {
 		print_document(doc);
 	} else {
-		json_array_foreach(list, i, v) print_verdict(doc, v);
+		print_verdicts(doc, "alarm");
+		print_verdicts(doc, "note");
 		if (json_array_size(list) == 0)
 			say("nothing stands against %s",
 			    json_is_object(subject) ? doc_text(subject, "words") : "anybody here");
