@@ -3,11 +3,19 @@
 
 #include "detect/doing.h"
 
+#include <math.h>
+
 #define NOT_KNOWN     UINT16_MAX
 #define BUSY_PERMILLE 100                /* of a core, of a GPU: watchdog threads take far less */
-#define FRESH_NS      (3500 * NS_PER_MS) /* looks come once a second */
-#define FRESH_GAPS    6                  /* or more rarely: from every 10 s to once a minute */
-#define FRESH_MAX_NS  (150 * NS_PER_SEC)
+/* Three looks in a row may be lost, and one come late by half of the time between them. */
+#define FRESH_GAPS   3.5
+#define GAP_MIN_NS   NS_PER_SEC /* as often as who is asked for is looked at */
+#define FRESH_MAX_NS (120 * NS_PER_SEC) /* the least time that a look decides of: asleep_s */
+
+static bool stands(const struct sample_activity *a)
+{
+	return a->state == 'T' || a->state == 't' || a->state == 'Z' || a->state == 'X';
+}
 
 static bool busy(const struct sample_activity *a)
 {
@@ -20,7 +28,7 @@ static bool busy(const struct sample_activity *a)
 
 enum doing doing_now(const struct sample_activity *a)
 {
-	if (a->state == 'T' || a->state == 't' || a->state == 'Z' || a->state == 'X')
+	if (stands(a))
 		return DOING_STOPPED;
 	if (a->phase == PHASE_SYNC)
 		return DOING_WAITING;
@@ -33,18 +41,35 @@ enum doing doing_now(const struct sample_activity *a)
 	return a->timed == TIMED_NO ? DOING_IDLE : DOING_ASLEEP;
 }
 
+/* It has begun a phase since the look before: it is on its way, be it from one collective to the
+ * next. When a phase began is not told the same to the nanosecond each time. */
+static bool moved(const struct looks *l, const struct sample_activity *a)
+{
+	return l->n && (l->phase != a->phase || l->step != a->step || a->since_ns > l->at_ns);
+}
+
 void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns)
 {
+	bool ready = a->state == 'R' || a->threads_running > 0;
+	/* One look may meet a watchdog that wakes for a moment. */
+	bool starved = ready && l->n && l->ready && !stands(a);
 	enum doing doing = doing_now(a);
 
+	if (moved(l, a) && doing != DOING_STOPPED)
+		doing = DOING_BUSY;
+	else if (starved && doing != DOING_WAITING)
+		doing = DOING_BUSY;
 	if (!l->n)
 		l->gap_ns = 0;
 	else if (now_ns - l->at_ns > l->gap_ns)
 		l->gap_ns = now_ns - l->at_ns;
-	l->n = l->doing != doing ? 1 : l->n < 255 ? l->n + 1 : 255;
+	l->n = l->doing != doing || !l->n ? 1 : l->n < 255 ? l->n + 1 : 255;
 	l->doing = doing;
+	l->ready = ready;
+	l->phase = a->phase;
+	l->step = a->step;
 	l->measured = a->cpu_permille != NOT_KNOWN;
-	l->quiet = l->measured && !busy(a);
+	l->quiet = l->measured && !busy(a) && !starved && doing != DOING_BUSY;
 	l->gpu = a->gpu_permille == NOT_KNOWN      ? -1
 		 : a->gpu_permille >= 500          ? 1
 		 : a->gpu_permille < BUSY_PERMILLE ? 0
@@ -54,13 +79,10 @@ void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns
 
 bool looks_fresh(const struct looks *l, uint64_t now_ns)
 {
-	uint64_t old_ns = FRESH_GAPS * l->gap_ns;
+	uint64_t gap_ns = l->gap_ns > GAP_MIN_NS ? l->gap_ns : GAP_MIN_NS;
+	double old_ns = fmin(FRESH_GAPS * (double)gap_ns, FRESH_MAX_NS);
 
-	if (old_ns < FRESH_NS)
-		old_ns = FRESH_NS;
-	if (old_ns > FRESH_MAX_NS)
-		old_ns = FRESH_MAX_NS;
-	return l->n && now_ns - l->at_ns <= old_ns;
+	return l->n && (double)(now_ns - l->at_ns) <= old_ns;
 }
 
 enum doing looks_say(const struct looks *l, uint64_t now_ns)

@@ -11,7 +11,7 @@ enum doing {
 	DOING_UNKNOWN, /* nobody looked, or long ago */
 	DOING_STOPPED, /* by a signal or a debugger */
 	DOING_WAITING, /* in a collective: for others */
-	DOING_BUSY,    /* its cores or its GPU work */
+	DOING_BUSY,    /* its cores or its GPU work, it waits for a core, or goes from phase to phase */
 	DOING_LATER,   /* sleeps until a time, or waits for input or a disk: may well go on */
 	DOING_ASLEEP,  /* it may be the former or the next: until what it sleeps is not known */
 	DOING_IDLE,    /* none of these: nothing will wake it but somebody else */
@@ -22,7 +22,10 @@ struct looks {
 	enum doing doing;
 	uint8_t n;     /* in a row that said so; stops at 255 */
 	bool measured; /* its use of the processor is known */
-	bool quiet;    /* ... and low */
+	bool quiet;    /* ... and low, and it is not for want of a core */
+	bool ready;    /* the last one met a thread that could run */
+	uint32_t phase; /* where the last one met it */
+	uint64_t step;
 	int gpu; /* 1: its GPU runs kernels most of the time, 0: hardly; -1: neither, or not known
 		  */
 	uint64_t at_ns;  /* the last one */

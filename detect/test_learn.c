@@ -158,8 +158,12 @@ static void test_looks(void **state)
 		looks_add(&l, &a, t * SEC);
 		looks_add(&l, &a, t * SEC + MS); /* and one was told twice */
 	}
-	assert_int_equal(looks_say(&l, 80 * SEC), DOING_ASLEEP);
-	assert_int_equal(looks_say(&l, 300 * SEC), DOING_UNKNOWN);
+	assert_int_equal(looks_say(&l, 74 * SEC), DOING_ASLEEP); /* three were lost */
+	assert_int_equal(looks_say(&l, 76 * SEC), DOING_UNKNOWN);
+	looks_add(&l, &a, 130 * SEC); /* once in 90 s: none may be lost */
+	looks_add(&l, &a, 131 * SEC);
+	assert_true(looks_fresh(&l, 250 * SEC));
+	assert_false(looks_fresh(&l, 252 * SEC));
 	l.n = 0; /* it goes on */
 	looks_add(&l, &a, 300 * SEC);
 	assert_true(looks_fresh(&l, 301 * SEC));
@@ -187,6 +191,46 @@ static void test_looks(void **state)
 	}
 	looks_add(&l, &a, 4 * SEC);
 	assert_int_equal(looks_say(&l, 4 * SEC), DOING_IDLE);
+}
+
+/* Ready to run without getting a core, or on its way from phase to phase: that is no idleness. */
+static void test_looks_at_who_is_starved(void **state)
+{
+	struct sample_activity a = {.phase = PHASE_STEP,
+				    .state = 'R',
+				    .threads_running = 1,
+				    .cpu_permille = 3,
+				    .gpu_permille = UINT16_MAX};
+	struct looks l = {0};
+
+	(void)state;
+	looks_add(&l, &a, SEC);
+	looks_add(&l, &a, 2 * SEC);
+	assert_int_equal(looks_say(&l, 2 * SEC), DOING_BUSY);
+	assert_false(l.quiet);
+	/* A watchdog that wakes for a moment is none. */
+	for (uint64_t i = 3; i < 9; i++) {
+		a.state = 'S';
+		a.threads_running = i == 6;
+		looks_add(&l, &a, i * SEC);
+		if (i > 3)
+			assert_int_equal(looks_say(&l, i * SEC), DOING_IDLE);
+		assert_true(l.quiet);
+	}
+	a.phase = PHASE_SYNC;
+	for (uint64_t i = 9; i < 12; i++) {
+		a.since_ns = i * SEC - MS;
+		looks_add(&l, &a, i * SEC);
+		assert_int_equal(looks_say(&l, i * SEC), DOING_BUSY);
+		assert_false(l.quiet);
+	}
+	looks_add(&l, &a, 12 * SEC);
+	assert_int_equal(looks_say(&l, 12 * SEC), DOING_WAITING);
+	assert_true(l.quiet);
+	a.since_ns = 0;
+	a.state = 'T';
+	looks_add(&l, &a, 13 * SEC);
+	assert_int_equal(looks_say(&l, 13 * SEC), DOING_STOPPED);
 }
 
 struct told {
@@ -291,6 +335,7 @@ int main(void)
 		cmocka_unit_test(test_learned),
 		cmocka_unit_test(test_phases_are_kept_apart),
 		cmocka_unit_test(test_looks),
+		cmocka_unit_test(test_looks_at_who_is_starved),
 		cmocka_unit_test(test_silent_nodes),
 	};
 
