@@ -22,6 +22,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
 #include "ckptd/trust.h"
+#include "ckptd/watching_json.h"
 #include "codec/digest.h"
 #include "model/trust.h"
 
@@ -262,6 +263,10 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			marks_suspects_json(&n->marks, session_process(s)->uid, admin_sees_all(s)));
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
 		json_object_set_new(doc, "admission", admission_json(n));
+		json_object_set_new(doc, "unwatched", watching_refused_json(n));
+		json_object_set_new(doc, "alarms",
+				    watching_alarms_json(n, m->job, session_process(s)->uid,
+							 admin_sees_all(s)));
 	}
 	admin_reply_json(s, request, doc);
 }

@@ -43,7 +43,8 @@ struct session;
 	X(EVENT_MARKED, "marked", "something is suspect from now on")                              \
 	X(EVENT_DRAINED, "drained", "the node takes no new opens")                                 \
 	X(EVENT_UNDRAINED, "undrained", "it does again")                                           \
-	X(EVENT_CLEARED, "cleared", "a person said that something is well")
+	X(EVENT_CLEARED, "cleared", "a person said that something is well")                        \
+	X(EVENT_UNWATCHED, "unwatched", "the detector has no room for something")
 
 enum event_kind {
 #define X(name, word, text) name,

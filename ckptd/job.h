@@ -262,7 +262,8 @@ struct job {
 	bool now; /* a checkpoint that somebody wants on disk at once: acting.c */
 	uint64_t now_step;
 	struct attempt_id now_attempt;
-	uint32_t number; /* the detector's; 0: not known to it yet */
+	uint32_t number;      /* the detector's; 0: not known to it yet, or forgotten */
+	uint64_t number_used; /* when, in the order of all uses */
 };
 
 /* ---- job.c ---- */

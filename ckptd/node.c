@@ -57,6 +57,7 @@ void node_options_default(struct node_options *o)
 		.waits_per_session = 64,
 		.loads_per_session = 16,
 		.detect = true,
+		.watched_jobs = 1023,
 		.actions_per_hour = 12,
 	};
 }

@@ -79,6 +79,7 @@ struct node_options {
 	uint32_t jobs_per_uid;
 	uint32_t waits_per_session, loads_per_session; /* under way */
 	bool detect;                                   /* watch for what fails */
+	uint32_t watched_jobs;                         /* with ranks, at a time */
 	bool admission; /* env.checks is asked before the first open */
 	uint32_t actions_per_hour;                     /* that the policy may decide on */
 	bool dry_run;                                  /* of the policy */

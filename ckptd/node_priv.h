@@ -68,7 +68,8 @@ struct node {
 	struct acting *acting;
 	struct marks marks;
 	struct admission admission;
-	uint32_t next_number;      /* of jobs, for the detector */
+	uint32_t last_number, unwatched_number; /* of jobs, for the detector: watching_names.c */
+	uint64_t number_uses;
 	struct watching *watching; /* NULL: nothing is watched */
 	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;

@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/alloc.h"
 #include "ckptd/acting.h"
@@ -29,132 +28,9 @@
 #include "ckptd/probing.h"
 #include "ckptd/trust.h"
 #include "ckptd/watching_json.h"
+#include "ckptd/watching_priv.h"
 #include "detect/options.h"
 #include "detect/verdicts.h"
-
-#define DEVICES_MAX 256 /* of one node, that have names */
-
-struct device {
-	uint32_t number;
-	char role;
-	char name[SAMPLE_NAME_MAX];
-};
-
-/* A rank whose process has ended: how is told a little later. */
-struct ended {
-	struct list link;
-	struct process_id process;
-	uint32_t job, rank;
-};
-
-struct watching {
-	struct node *node;
-	struct detector *detector;
-	struct timer timer;
-	uint64_t last_ns; /* of the newest sample */
-	uint64_t refused; /* samples that the detector did not take */
-	struct device devices[DEVICES_MAX];
-	size_t n_devices;
-	struct list ended;
-};
-
-/* ---- Names ---- */
-
-uint32_t watching_number(struct job *j)
-{
-	struct sample s = {.kind = SAMPLE_NAME,
-			   .node = SAMPLE_NONE,
-			   .rank = SAMPLE_NONE,
-			   .device = SAMPLE_NONE};
-
-	if (j->number)
-		return j->number;
-	j->number = ++j->node->next_number;
-	s.job = j->number;
-	snprintf(s.name.text, sizeof(s.name.text), "%.*s", SAMPLE_NAME_MAX - 1,
-		 j->history.job.name);
-	node_sample(j->node, &s);
-	return j->number;
-}
-
-struct job *watching_job(struct node *n, uint32_t number)
-{
-	struct job *j;
-
-	list_each(j, &n->jobs, link)
-		if (j->number == number && number)
-			return j;
-	return NULL;
-}
-
-static const struct device *device_of(const struct watching *w, uint32_t number, char role)
-{
-	for (size_t i = 0; i < w->n_devices; i++)
-		if (w->devices[i].number == number && w->devices[i].role == role)
-			return &w->devices[i];
-	return NULL;
-}
-
-static void keep_name(struct watching *w, const struct sample *s)
-{
-	struct device *d;
-
-	if (s->device == SAMPLE_NONE || s->node != WATCHING_NODE)
-		return;
-	d = (struct device *)device_of(w, s->device, s->name.role);
-	if (!d && w->n_devices == DEVICES_MAX)
-		return;
-	if (!d)
-		d = &w->devices[w->n_devices++];
-	d->number = s->device;
-	d->role = s->name.role;
-	snprintf(d->name, sizeof(d->name), "%s", s->name.text);
-}
-
-/* A device that only kernel messages speak of has no name but the detector's. */
-static void device_words(struct node *n, const char *what, char role, const struct subject *s,
-			 char buf[SUBJECT_WORDS_MAX])
-{
-	const struct device *d = n->watching ? device_of(n->watching, s->device, role) : NULL;
-
-	if (d)
-		snprintf(buf, SUBJECT_WORDS_MAX, "%s %s", what, d->name);
-	else if (n->watching)
-		detector_subject_words(n->watching->detector, s, buf, SUBJECT_WORDS_MAX);
-	else
-		snprintf(buf, SUBJECT_WORDS_MAX, "%s %u", what, s->device);
-}
-
-void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WORDS_MAX])
-{
-	struct job *j = watching_job(n, s->job);
-	const char *name = j ? j->history.job.name : "that is gone";
-
-	switch (s->kind) {
-	case SUBJECT_JOB:
-		snprintf(buf, SUBJECT_WORDS_MAX, "job '%s'", name);
-		break;
-	case SUBJECT_RANK:
-		snprintf(buf, SUBJECT_WORDS_MAX, "rank %u of job '%s'", s->rank, name);
-		break;
-	case SUBJECT_NODE:
-		snprintf(buf, SUBJECT_WORDS_MAX, "node '%s'", n->options.name);
-		break;
-	case SUBJECT_GPU:
-		device_words(n, "GPU", 'g', s, buf);
-		break;
-	case SUBJECT_DISK:
-		device_words(n, "disk", 'd', s, buf);
-		break;
-	case SUBJECT_LINK:
-		if (s->device != SAMPLE_NONE)
-			device_words(n, "network port", 'n', s, buf);
-		else
-			snprintf(buf, SUBJECT_WORDS_MAX, "the way from node '%s' to node %u",
-				 n->options.name, s->peer);
-		break;
-	}
-}
 
 /* ---- Verdicts ---- */
 
@@ -237,12 +113,10 @@ void node_sample(struct node *n, const struct sample *s)
 		copy.time_ns = w->last_ns;
 	w->last_ns = copy.time_ns;
 	goodput_sample(watching_job(n, copy.job), &copy);
-	if (copy.kind == SAMPLE_NAME)
-		keep_name(w, &copy);
 	if (n->env.record)
 		n->env.record(n->env.record_arg, &copy);
-	if (detector_feed(w->detector, &copy) < 0)
-		w->refused++;
+	if (detector_feed(w->detector, &copy) == -ENOMEM)
+		watching_refused(n, &copy);
 	set_timer(w);
 }
 
@@ -250,6 +124,7 @@ void node_sample(struct node *n, const struct sample *s)
 
 static struct sample of_job(struct job *j, enum sample_kind kind)
 {
+	j->number_used = ++j->node->number_uses;
 	return (struct sample){.kind = kind,
 			       .node = WATCHING_NODE,
 			       .job = watching_number(j),
@@ -313,12 +188,6 @@ void watching_ended(const struct member *m)
 	list_add_tail(&n->watching->ended, &x->link);
 }
 
-static void ended_free(struct ended *x)
-{
-	list_del(&x->link);
-	alloc_free(x);
-}
-
 void watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit)
 {
@@ -333,7 +202,7 @@ void watching_process_exit(struct node *n, const struct process_id *p,
 		if (!process_same(&x->process, p))
 			continue;
 		tell_exit(n, x->job, x->rank, how, exit->value);
-		ended_free(x);
+		watching_ended_free(x);
 	}
 }
 
@@ -378,6 +247,7 @@ void watching_epoch(struct job *j)
 	const struct record_epoch *ep = &j->history.epoch;
 	char words[300];
 
+	watching_renumber(j);
 	snprintf(words, sizeof(words), "epoch %llu begins with %u rank%s (%s)",
 		 (unsigned long long)ep->number, ep->world, ep->world == 1 ? "" : "s", ep->reason);
 	post_of_job(j, EVENT_JOB_BEGAN, words);
@@ -487,22 +357,8 @@ size_t watching_clear(struct node *n, const struct subject *s)
 
 bool watching_device(struct node *n, const char *name, struct subject *ret)
 {
-	struct watching *w = n->watching;
-
-	for (size_t i = 0; w && i < w->n_devices; i++) {
-		const struct device *d = &w->devices[i];
-
-		if (strcasecmp(d->name, name) != 0)
-			continue;
-		if (d->role == 'g')
-			*ret = subject_gpu(WATCHING_NODE, d->number);
-		else if (d->role == 'd')
-			*ret = subject_disk(WATCHING_NODE, d->number);
-		else
-			*ret = subject_port(WATCHING_NODE, d->number);
-		return true;
-	}
-	return false;
+	return n->watching &&
+	       detector_device_called(n->watching->detector, WATCHING_NODE, name, ret);
 }
 
 /* ---- Life ---- */
@@ -524,6 +380,7 @@ int watching_new(struct node *n, struct watching **ret)
 	timer_init(&w->timer, time_came);
 	list_init(&w->ended);
 	detector_options_default(&options);
+	options.jobs_max = n->options.watched_jobs + 1; /* 0 is nobody's */
 	events.arg = w;
 	r = detector_new(&options, n->options.xid, &events, &w->detector);
 	if (r < 0) {
@@ -541,7 +398,7 @@ void watching_free(struct watching *w)
 	if (!w)
 		return;
 	list_each_safe(x, next, &w->ended, link)
-		ended_free(x);
+		watching_ended_free(x);
 	timer_disarm(w->node->env.loop, &w->timer);
 	detector_free(w->detector);
 	alloc_free(w);

@@ -3,8 +3,8 @@
  * watching.h - the node's failure detector: what it is told of jobs and ranks, and by what names.
  *
  * The detector knows small numbers (detect/sample.h): this node is 0, a job has its number for as
- * long as ckptd lives, a rank is a rank. Collectors number their devices themselves and name them
- * with SAMPLE_NAME. On the loop's thread alone.
+ * long as it has ranks and longer, a rank is a rank. Collectors number their devices themselves and
+ * name them with SAMPLE_NAME. On the loop's thread alone.
  */
 #ifndef CKPTD_WATCHING_H
 #define CKPTD_WATCHING_H

@@ -7,16 +7,35 @@
 #include "ckptd/watching_json.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "base/alloc.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/watching.h"
+#include "ckptd/watching_priv.h"
+#include "detect/verdicts.h"
+
+#define SHOWN_MAX 256u
 
 static const char *subject_kind_word(enum subject_kind k)
 {
 	static const char *const words[] = {"job", "rank", "node", "gpu", "link", "disk"};
 
 	return (unsigned)k < sizeof(words) / sizeof(words[0]) ? words[k] : "?";
+}
+
+/* A name stays what it is over restarts, a collector's number need not. */
+static void device_json(struct node *n, const struct subject *s, json_t *o)
+{
+	const char *name = NULL;
+	char role;
+
+	if (n->watching)
+		name = detector_device_name(n->watching->detector, s, &role);
+	if (name)
+		json_object_set_new(o, "name", json_string(name));
+	if (s->device < DEVICE_UNNUMBERED)
+		json_object_set_new(o, "device", json_integer(s->device));
 }
 
 json_t *watching_subject_json(struct node *n, const struct subject *s)
@@ -34,7 +53,7 @@ json_t *watching_subject_json(struct node *n, const struct subject *s)
 	if (s->kind == SUBJECT_RANK)
 		json_object_set_new(o, "rank", json_integer(s->rank));
 	if (s->kind >= SUBJECT_GPU && s->device != UINT32_MAX)
-		json_object_set_new(o, "device", json_integer(s->device));
+		device_json(n, s, o);
 	return o;
 }
 
@@ -51,11 +70,12 @@ static json_t *evidence_json(struct node *n, const struct verdict *v)
 	for (uint32_t i = 0; i < v->n_evidence; i++) {
 		const struct evidence *e = &v->evidence[i];
 
-		json_array_append_new(list,
-				      json_pack("{s:s, s:o, s:o, s:s, s:I}", "signal", e->signal,
-						"value", real(e->value), "threshold",
-						real(e->threshold), "unit", e->unit, "since_ns",
-						(json_int_t)watching_wall(n, e->since_ns)));
+		json_array_append_new(
+			list,
+			json_pack("{s:s, s:o, s:o, s:s, s:I}", "signal", e->signal, "value",
+				  real(e->value), "threshold",
+				  e->threshold != 0 ? real(e->threshold) : json_null(), "unit",
+				  e->unit, "since_ns", (json_int_t)watching_wall(n, e->since_ns)));
 	}
 	return list;
 }
@@ -78,6 +98,50 @@ json_t *watching_verdict_json(struct node *n, const struct verdict *v)
 		json_object_set_new(o, "subcode", json_integer(v->subcode));
 	}
 	return o;
+}
+
+/* What `ckptctl why` knows it by. */
+static json_t *ask_json(struct node *n, const struct subject *s)
+{
+	struct job *j = watching_job(n, s->job);
+	const char *name = NULL;
+	char role;
+
+	if (s->kind == SUBJECT_RANK && j)
+		return json_sprintf("%s:%u", j->history.job.name, s->rank);
+	if (s->kind == SUBJECT_JOB && j)
+		return json_string(j->history.job.name);
+	if (n->watching)
+		name = detector_device_name(n->watching->detector, s, &role);
+	return json_string(name ? name : n->options.name);
+}
+
+static json_t *alarm_json(struct node *n, const struct verdict *v)
+{
+	char words[SUBJECT_WORDS_MAX];
+
+	watching_words(n, &v->subject, words);
+	return json_pack("{s:s, s:s, s:s, s:I, s:o, s:s}", "words", words, "class",
+			 verdict_class_word(v->class), "cause", verdict_cause_word(v->cause),
+			 "since_ns", (json_int_t)watching_wall(n, v->since_ns), "ask",
+			 ask_json(n, &v->subject), "why", v->words);
+}
+
+json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all)
+{
+	CLEANUP_FREE struct verdict *v = alloc_array(SHOWN_MAX, sizeof(*v));
+	size_t found = v ? watching_standing(n, NULL, v, SHOWN_MAX) : 0;
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < found && i < SHOWN_MAX; i++) {
+		struct job *j = watching_job(n, v[i].subject.job);
+		uint32_t of = watching_uid(n, &v[i].subject);
+
+		if (v[i].level == LEVEL_ALARM && (of == EVENT_FOR_ALL || of == uid || sees_all) &&
+		    (of == EVENT_FOR_ALL || !job[0] || strcmp(job, j->history.job.name) == 0))
+			json_array_append_new(list, alarm_json(n, &v[i]));
+	}
+	return list;
 }
 
 uint32_t watching_uid(struct node *n, const struct subject *s)

@@ -21,6 +21,7 @@ struct detector;
 struct xid_policy; /* detect/xid_policy.h */
 
 #define DETECTOR_DEVICES_MAX 256u /* of one node */
+#define DEVICE_UNNUMBERED    0x80000000u /* from here on: of no collector, see below */
 
 typedef void verdict_fn(void *arg, const struct verdict *v);
 /* The detector wants to know what this rank's process is doing, every second until told otherwise:
@@ -64,6 +65,14 @@ struct detector_size {
 	uint64_t total, rank, node, pair;
 };
 void detector_memory(const struct detector *d, struct detector_size *ret);
+
+/* What the device that s names is called, or NULL; *ret_role: 'g' GPU, 's' NVSwitch, 'n' network
+ * port, 'd' disk. Also those that only kernel messages speak of have names and no numbers of any
+ * collector: their PCI addresses. */
+const char *detector_device_name(const struct detector *d, const struct subject *s, char *ret_role);
+/* The device of the node with that name, in capitals or not. */
+bool detector_device_called(const struct detector *d, uint32_t node, const char *name,
+			    struct subject *ret);
 
 /* "rank 3 of job lm on node n17", "GPU 0000:9b:00 of node n17" */
 void detector_subject_words(const struct detector *d, const struct subject *s, char *buf,

@@ -4,8 +4,8 @@
  * that speaks of them, and what of each sample is entered there before a rule sees it.
  *
  * Invariants: (1) d->n_ranks <= options.ranks_max: ranks of jobs that ended are given back when a
- * new one does not fit, and when their job is forgotten; (2) a rank is in the list of exactly the node that rank.node
- * names; (3) d->bytes is the sum of all that was taken here.
+ * new one does not fit, and when their job is forgotten; (2) a rank is in the list of exactly the
+ * node that rank.node names; (3) d->bytes is the sum of all that was taken here.
  */
 #include <config.h>
 
@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/alloc.h"
 #include "detect/rules.h"
@@ -42,6 +43,31 @@ struct device *known_device(const struct detector *d, uint32_t node, uint32_t de
 	while (x && x->number != device)
 		x = x->next;
 	return x;
+}
+
+const char *detector_device_name(const struct detector *d, const struct subject *s, char *ret_role)
+{
+	const struct device *x = known_device(d, s->node, s->device);
+
+	*ret_role = x ? x->role : '\0';
+	return x && x->name[0] ? x->name : NULL;
+}
+
+bool detector_device_called(const struct detector *d, uint32_t node, const char *name,
+			    struct subject *ret)
+{
+	const struct node *n = known_node(d, node);
+	const struct device *x = n ? n->devices : NULL;
+
+	while (x && (!name[0] || strcasecmp(x->name, name) != 0))
+		x = x->next;
+	if (x && x->role == 'd')
+		*ret = subject_disk(node, x->number);
+	else if (x && x->role == 'n')
+		*ret = subject_port(node, x->number);
+	else if (x)
+		*ret = subject_gpu(node, x->number);
+	return x != NULL;
 }
 
 struct subject subject_of_rank(const struct rank *r)

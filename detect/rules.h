@@ -206,7 +206,6 @@ struct device *known_device(const struct detector *d, uint32_t node, uint32_t de
 struct subject subject_of_rank(const struct rank *r);
 /* The node's device of that role and name, born where there is none; it then has a number of its
  * own, from DEVICE_UNNUMBERED on. NULL: it does not fit. */
-#define DEVICE_UNNUMBERED 0x80000000u
 struct device *device_called(struct detector *d, struct node *n, char role, const char *name);
 
 /* Room for n things of `size` bytes, for a while, where p has room for *cap: p, or more in its

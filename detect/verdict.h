@@ -106,7 +106,7 @@ enum verdict_state { VERDICT_RAISED, VERDICT_UPDATED, VERDICT_CLEARED };
 struct evidence {
 	char signal[40]; /* "time since the last step" */
 	char unit[12];   /* "s", "x", "" */
-	double value, threshold;
+	double value, threshold; /* 0: there is none */
 	uint64_t since_ns; /* beyond the threshold since then */
 };
 

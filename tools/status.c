@@ -95,6 +95,28 @@ static void job_problems(const json_t *job, json_t *list)
 			    name, doc_number(o, "slot"), doc_number(o, "rank"));
 }
 
+/* What ckptd's failure detector says, and whom it cannot watch. */
+static void watching_problems(const json_t *doc, json_t *list)
+{
+	const json_t *unwatched = json_object_get(doc, "unwatched");
+	char age[TEXT_MAX];
+	json_t *o;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "alarms"), i, o)
+		add_problem(list,
+			    "%s is %s (%s) for %s: 'ckptctl why %s' says what speaks for it "
+			    "and what to do",
+			    doc_text(o, "words"), doc_text(o, "class"), doc_text(o, "cause"),
+			    text_age(age, doc_number(o, "since_ns")), doc_text(o, "ask"));
+	if (json_is_object(unwatched))
+		add_problem(list,
+			    "the failure detector has no room for %s: what happens to it is not "
+			    "found; end what is not needed on this node ('ckptctl events' says "
+			    "since when)",
+			    doc_text(unwatched, "words"));
+}
+
 static json_t *problems_of(const json_t *doc)
 {
 	json_t *list = json_array(), *job;
@@ -110,6 +132,7 @@ static json_t *problems_of(const json_t *doc)
 			    doc_number(doc, "index_errors"));
 	json_array_foreach(json_object_get(doc, "jobs"), i, job)
 		job_problems(job, list);
+	watching_problems(doc, list);
 	return list;
 }
 

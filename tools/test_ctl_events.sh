@@ -181,8 +181,12 @@ json 'assert len(d["verdicts"]) == 1 and d["verdicts"][0]["class"] == "dead" and
 run 0 why lm:7 --socket "$sock"
 says out "nothing stands against rank 7 of job 'lm'"
 run 1 why --socket "$sock"
-run 0 status --socket "$sock"
+run 1 status --socket "$sock"
 says out "suspect rank 0 of job 'lm': dead (process-ended)"
+says out "PROBLEM: rank 0 of job 'lm' is dead (process-ended) for "
+says out "'ckptctl why lm:0' says what speaks for it"
+run 1 status lm --json --socket "$sock"
+json 'assert sorted(a["ask"] for a in d["alarms"]) == sorted(["lm:0", d["node"]]) and len(d["problems"]) == 2 and d["unwatched"] is None, d'
 
 # What is held down says so.
 python '
@@ -208,7 +212,7 @@ except ckpt.Error as e:
     print(e)' 2>&1
 }
 refused | grep -q "is drained (a fan is loud, by uid" || fail "drained: $(refused)"
-run 0 status --json --socket "$sock"
+run 1 status --json --socket "$sock"
 json 'assert "a fan is loud" in d["drained"]["reason"] and len(d["suspects"]) == 1'
 stop_daemon
 start_with_policy

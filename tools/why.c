@@ -54,7 +54,6 @@ static const char *number_text(char buf[64], const json_t *o, const char *unit)
 	return buf;
 }
 
-/* A threshold of 0 is none: a number that is told for itself, as a step or a signal is. */
 static void print_evidence(const json_t *v)
 {
 	char value[64], limit[64], age[TEXT_MAX];
@@ -64,13 +63,14 @@ static void print_evidence(const json_t *v)
 	json_array_foreach(json_object_get(v, "evidence"), i, o)
 	{
 		const char *unit = doc_text(o, "unit");
-		const json_t *threshold = json_object_get(o, "threshold");
-		bool any = json_is_number(threshold) && json_number_value(threshold) != 0;
 
-		say("  %s: %s%s%s, for %s", doc_text(o, "signal"),
-		    number_text(value, json_object_get(o, "value"), unit),
-		    any ? ", threshold " : "", any ? number_text(limit, threshold, unit) : "",
-		    text_age(age, doc_number(o, "since_ns")));
+		number_text(value, json_object_get(o, "value"), unit);
+		text_age(age, doc_number(o, "since_ns"));
+		if (json_is_number(json_object_get(o, "threshold")))
+			say("  %s: %s, threshold %s, for %s", doc_text(o, "signal"), value,
+			    number_text(limit, json_object_get(o, "threshold"), unit), age);
+		else
+			say("  %s: %s, for %s", doc_text(o, "signal"), value, age);
 	}
 }
 

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whom the detector is told of and by what names: numbers of jobs that come again, who does not
+ * fit, and devices that only kernel messages speak of.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/loop.h"
+#include "ckptd/acting.h"
+#include "ckptd/events.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "ckptd/watching.h"
+#include "ckptd/watching_json.h"
+#include "detect/verdicts.h"
+#include "detect/xid_policy.h"
+#include "proto/session.pb-c.h"
+
+/* A rank of a job of one rank, that has said nothing yet. */
+static struct job *come(struct node_test *t, struct hand *k, unsigned i)
+{
+	char name[32];
+	struct job *j;
+
+	snprintf(name, sizeof(name), "job%u", i);
+	connect_rank(t, k);
+	assert_int_equal(hand_open(k, name, 0, 1, "run1"), 0);
+	list_each(j, &t->host.node->jobs, link)
+		if (strcmp(j->history.job.name, name) == 0)
+			return j;
+	fail_msg("there is no %s", name);
+	return NULL;
+}
+
+static void says_nan(struct job *j)
+{
+	struct sample s = {.kind = SAMPLE_BEAT,
+			   .node = WATCHING_NODE,
+			   .job = j->number,
+			   .rank = 0,
+			   .device = SAMPLE_NONE,
+			   .beat = {.step = 3, .flags = BEAT_LOSS, .loss = NAN}};
+
+	node_sample(j->node, &s);
+}
+
+/* Goodbye, and it is heard. */
+static void go(struct node_test *t, struct hand *k, struct job *j)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	uint64_t id;
+
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_send(k, &q), 0);
+	assert_int_equal(hand_receive(k, &id), 0);
+	leave(k);
+	for (int i = 0; i < TURNS_MAX && !list_empty(&j->members); i++)
+		host_turn(&t->host);
+	assert_true(list_empty(&j->members));
+}
+
+static bool stands(struct job *j)
+{
+	struct subject s = subject_job(j->number);
+
+	return j->number && watching_standing(j->node, &s, NULL, 0) > 0;
+}
+
+/* One job after the other, many more than there are numbers: each is watched. */
+static void test_jobs_come_and_go(void **state)
+{
+	struct node_test *t = *state;
+	struct job *j, *first = NULL;
+
+	t->o.watched_jobs = 4;
+	begin_node(t);
+	for (unsigned i = 0; i < 12; i++) {
+		j = come(t, &t->a, i);
+		first = first ? first : j;
+		assert_true(j->number >= 1 && j->number <= 4);
+		assert_false(stands(j));
+		for (unsigned k = 0; k < 100 && !stands(j); k++) {
+			says_nan(j);
+			host_turn(&t->host);
+		}
+		assert_true(stands(j));
+		go(t, &t->a, j);
+	}
+	assert_int_equal(first->number, 0);
+	assert_false(was_told("has no room"));
+	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), 0);
+}
+
+/* More jobs with ranks at a time than the detector has numbers for. */
+static void test_too_many_jobs(void **state)
+{
+	struct node_test *t = *state;
+	struct job *one, *two;
+	json_t *o;
+
+	t->o.watched_jobs = 1;
+	begin_node(t);
+	o = watching_refused_json(t->host.node);
+	assert_true(json_is_null(o));
+	json_decref(o);
+	one = come(t, &t->a, 1);
+	two = come(t, &t->b, 2);
+	assert_int_equal(one->number, 1);
+	assert_true(two->number > 1);
+	assert_true(was_told("has no room for job 'job2', which is not watched"));
+	o = watching_refused_json(t->host.node);
+	assert_true(json_integer_value(json_object_get(o, "samples")) > 1);
+	assert_string_equal(json_string_value(json_object_get(o, "words")), "rank 0 of job 'job2'");
+	json_decref(o);
+	/* Once there is room it is watched from its next epoch on. */
+	go(t, &t->a, one);
+	go(t, &t->b, two);
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "job2", 0, 1, "run2"), 0);
+	assert_int_equal(two->number, 1);
+	assert_int_equal(one->number, 0);
+}
+
+static void say_kernel(struct node *n, const char *text)
+{
+	struct sample s = {.kind = SAMPLE_KERNEL,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+
+	snprintf(s.kernel.text, sizeof(s.kernel.text), "%s", text);
+	s.kernel.level = 3;
+	node_sample(n, &s);
+}
+
+/* Without NVML a GPU is called by its PCI address all the same. */
+static void test_gpus_without_nvml(void **state)
+{
+	struct node_test *t = *state;
+	char words[SUBJECT_WORDS_MAX];
+	struct xid_policy *xids;
+	struct subject s;
+	json_t *o;
+
+	assert_int_equal(xid_policy_default(&xids), 0);
+	t->o.xid = xids;
+	begin_node(t);
+	assert_false(watching_device(t->host.node, "0000:9b:00", &s));
+	say_kernel(t->host.node, "NVRM: Xid (PCI:0000:9b:00): 48, pid=7, Double Bit ECC Error");
+	assert_true(watching_device(t->host.node, "0000:9B:00", &s));
+	assert_int_equal(s.kind, SUBJECT_GPU);
+	watching_words(t->host.node, &s, words);
+	assert_string_equal(words, "GPU 0000:9b:00");
+	o = watching_subject_json(t->host.node, &s);
+	assert_string_equal(json_string_value(json_object_get(o, "name")), "0000:9b:00");
+	assert_null(json_object_get(o, "device"));
+	json_decref(o);
+	end_node(t);
+	xid_policy_free(xids);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_jobs_come_and_go),
+		NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_gpus_without_nvml),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

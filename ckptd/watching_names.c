@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching_names.c - the numbers that jobs have in the detector, the words for everybody in it, and
+ * whom it has no room for.
+ *
+ * Invariants: (1) a number below options.watched_jobs + 1 is one job's at a time: before it is
+ * another's the detector has forgotten whose it was, its verdicts are ended, and nothing that waits
+ * here speaks of it; (2) at most IDLE_KEPT jobs without ranks keep theirs: what was learned of them
+ * and what stands against them goes with the number, that of who was idle longest first.
+ *
+ * Numbers are given in turn, so that one comes again as late as possible. Where all are in use a
+ * job gets one above them, which the detector refuses: that is told. On the loop's thread.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "ckptd/acting.h"
+#include "ckptd/events.h"
+#include "ckptd/watching_json.h"
+#include "ckptd/watching_priv.h"
+#include "detect/verdicts.h"
+
+#define IDLE_KEPT        32u
+#define REFUSED_SHOWN_NS (600ull * 1000000000u)
+
+/* ---- Numbers of jobs ---- */
+
+struct job *watching_job(struct node *n, uint32_t number)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link)
+		if (j->number == number && number)
+			return j;
+	return NULL;
+}
+
+static struct sample name_of(uint32_t number, const char *text)
+{
+	struct sample s = {.kind = SAMPLE_NAME,
+			   .node = SAMPLE_NONE,
+			   .job = number,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+
+	snprintf(s.name.text, sizeof(s.name.text), "%.*s", SAMPLE_NAME_MAX - 1, text);
+	return s;
+}
+
+/* (1) */
+static void give_back(struct job *j)
+{
+	struct subject subject = subject_job(j->number);
+	struct sample gone = name_of(j->number, "");
+	struct node *n = j->node;
+	struct ended *x, *next;
+
+	list_each_safe(x, next, &n->watching->ended, link)
+		if (x->job == j->number)
+			watching_ended_free(x);
+	node_sample(n, &gone);
+	policy_forget(acting_policy(n), &subject);
+	j->number = 0;
+}
+
+static bool is_idle(const struct node *n, const struct job *j)
+{
+	return list_empty(&j->members) && j->number && j->number <= n->options.watched_jobs;
+}
+
+/* Of those without ranks, the one of which nothing was said for longest. */
+static struct job *idle_longest(struct node *n, uint32_t *ret_idle, uint32_t *ret_numbered)
+{
+	struct job *j, *found = NULL;
+
+	*ret_idle = *ret_numbered = 0;
+	list_each(j, &n->jobs, link) {
+		*ret_numbered += j->number && j->number <= n->options.watched_jobs;
+		if (!is_idle(n, j))
+			continue;
+		(*ret_idle)++;
+		if (!found || j->number_used < found->number_used)
+			found = j;
+	}
+	return found;
+}
+
+/* (2) */
+static void make_room(struct node *n)
+{
+	uint32_t idle, numbered;
+	struct job *j = idle_longest(n, &idle, &numbered);
+
+	if (j && (idle >= IDLE_KEPT || numbered >= n->options.watched_jobs))
+		give_back(j);
+}
+
+static uint32_t next_number(struct node *n)
+{
+	uint32_t idle, numbered, most = n->options.watched_jobs;
+
+	if (!n->watching)
+		return ++n->last_number;
+	idle_longest(n, &idle, &numbered);
+	if (numbered >= most) {
+		n->unwatched_number = (uint32_t)max_u64(n->unwatched_number, most) + 1;
+		return n->unwatched_number;
+	}
+	do
+		n->last_number = n->last_number % most + 1;
+	while (watching_job(n, n->last_number));
+	return n->last_number;
+}
+
+uint32_t watching_number(struct job *j)
+{
+	struct node *n = j->node;
+	struct sample s;
+
+	if (!j->number && n->watching)
+		make_room(n); /* which feeds the detector, and may come here */
+	if (j->number)
+		return j->number;
+	j->number = next_number(n);
+	j->number_used = ++n->number_uses;
+	s = name_of(j->number, j->history.job.name);
+	node_sample(n, &s);
+	return j->number;
+}
+
+void watching_renumber(struct job *j)
+{
+	if (j->node->watching && j->number > j->node->options.watched_jobs)
+		j->number = 0;
+}
+
+void watching_ended_free(struct ended *x)
+{
+	list_del(&x->link);
+	alloc_free(x);
+}
+
+/* ---- Words ---- */
+
+static void device_words(struct node *n, const char *what, const struct subject *s,
+			 char buf[SUBJECT_WORDS_MAX])
+{
+	const char *name = NULL;
+	char role = 0;
+
+	if (n->watching)
+		name = detector_device_name(n->watching->detector, s, &role);
+	if (role == 's')
+		what = "NVSwitch";
+	if (name)
+		snprintf(buf, SUBJECT_WORDS_MAX, "%s %s", what, name);
+	else
+		snprintf(buf, SUBJECT_WORDS_MAX, "%s %u", what, s->device);
+}
+
+void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WORDS_MAX])
+{
+	struct job *j = watching_job(n, s->job);
+	const char *name = j ? j->history.job.name : "that is gone";
+
+	switch (s->kind) {
+	case SUBJECT_JOB:
+		snprintf(buf, SUBJECT_WORDS_MAX, "job '%s'", name);
+		break;
+	case SUBJECT_RANK:
+		snprintf(buf, SUBJECT_WORDS_MAX, "rank %u of job '%s'", s->rank, name);
+		break;
+	case SUBJECT_NODE:
+		snprintf(buf, SUBJECT_WORDS_MAX, "node '%s'", n->options.name);
+		break;
+	case SUBJECT_GPU:
+		device_words(n, "GPU", s, buf);
+		break;
+	case SUBJECT_DISK:
+		device_words(n, "disk", s, buf);
+		break;
+	case SUBJECT_LINK:
+		if (s->device != SAMPLE_NONE)
+			device_words(n, "network port", s, buf);
+		else
+			snprintf(buf, SUBJECT_WORDS_MAX, "the way from node '%s' to node %u",
+				 n->options.name, s->peer);
+		break;
+	}
+}
+
+/* ---- What there is no room for ---- */
+
+static struct subject subject_of(const struct sample *s)
+{
+	if (s->job != SAMPLE_NONE && s->rank != SAMPLE_NONE)
+		return subject_rank(s->job, s->rank, WATCHING_NODE);
+	if (s->job != SAMPLE_NONE)
+		return subject_job(s->job);
+	return subject_node(WATCHING_NODE);
+}
+
+void watching_refused(struct node *n, const struct sample *s)
+{
+	struct subject subject = subject_of(s);
+	struct watching *w = n->watching;
+	char words[SUBJECT_WORDS_MAX];
+
+	watching_words(n, &subject, words);
+	snprintf(w->refused_words, sizeof(w->refused_words), "%s%s",
+		 s->device != SAMPLE_NONE ? "a device of " : "", words);
+	w->refused_ns = loop_now(n->env.loop);
+	if (w->refused++)
+		return;
+	events_post(n->events, EVENT_UNWATCHED, 4, watching_uid(n, &subject),
+		    watching_subject_json(n, &subject), NULL,
+		    "the failure detector has no room for %s, which is not watched, nor is who "
+		    "comes after it: up to %u jobs with ranks, and %u devices, are",
+		    w->refused_words, n->options.watched_jobs, DETECTOR_DEVICES_MAX);
+}
+
+json_t *watching_refused_json(struct node *n)
+{
+	const struct watching *w = n->watching;
+
+	if (!w || !w->refused || loop_now(n->env.loop) - w->refused_ns > REFUSED_SHOWN_NS)
+		return json_null();
+	return json_pack("{s:I, s:s}", "samples", (json_int_t)w->refused, "words",
+			 w->refused_words);
+}

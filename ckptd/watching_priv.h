@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * watching_priv.h - what watching.c and watching_names.c share.
+ */
+#ifndef CKPTD_WATCHING_PRIV_H
+#define CKPTD_WATCHING_PRIV_H
+
+#include "ckptd/node_priv.h"
+#include "ckptd/watching.h"
+
+/* A rank whose process has ended: how is told a little later. */
+struct ended {
+	struct list link;
+	struct process_id process;
+	uint32_t job, rank;
+};
+void watching_ended_free(struct ended *x);
+
+struct watching {
+	struct node *node;
+	struct detector *detector;
+	struct timer timer;
+	uint64_t last_ns; /* of the newest sample */
+	struct list ended;
+	/* watching_names.c: what the detector had no room for */
+	uint64_t refused, refused_ns;
+	char refused_words[SUBJECT_WORDS_MAX + 16];
+};
+
+/* The detector had no room for whom s speaks of. */
+void watching_refused(struct node *n, const struct sample *s);
+/* A job without a number that the detector takes gets one, if there is one now. */
+void watching_renumber(struct job *j);
+
+#endif
