@@ -259,11 +259,11 @@ void epoch_fini(struct job *j)
 	alloc_free(j->seen);
 }
 
-void epoch_drop_session(struct job *j, struct session *s)
+void epoch_drop_session(struct list *openings, struct session *s)
 {
 	struct opening *o, *next;
 
-	list_each_safe(o, next, &j->openings, link)
+	list_each_safe(o, next, openings, link)
 		if (o->r.session == s)
 			opening_answer(o, -ECANCELED, "its connection ended");
 }

@@ -315,7 +315,7 @@ void epoch_open(struct node *n, const struct open_request *r);
 void epoch_ready(struct node *n);
 void epoch_never_ready(struct node *n);
 /* The session ended: its opens need no answer. */
-void epoch_drop_session(struct job *j, struct session *s);
+void epoch_drop_session(struct list *openings, struct session *s);
 void epoch_init(struct job *j);
 void epoch_fini(struct job *j);
 /* Run ids that ckptd made begin with this. */

@@ -384,6 +384,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
 	recheck_give_way(n);
 	goodput_keep_all(n);
+	epoch_ready(n); /* opens that wait for a check are told now */
 	list_each(j, &n->jobs, link) {
 		list_each(m, &j->members, link)
 			preparing_cancel(m);

@@ -149,17 +149,36 @@ void recorder_put(void *recorder, const struct sample *s)
 	work_submit(r->workers, WORK_META, &r->work);
 }
 
-/* A file that was there: it is a trace, the time of its last line is known, and a line that was not
- * written to its end, when a ckptd was killed, is taken away. */
+/* The time of the last record among these lines; people add empty ones and comments. */
+static int last_time(const char *lines, const char *end, uint64_t *ret)
+{
+	struct trace_record t;
+	const char *line, *why;
+
+	for (; end > lines; end = line - 1) {
+		line = memrchr(lines, '\n', (size_t)(end - lines));
+		line = line ? line + 1 : lines;
+		if (line == end || line[0] == '#')
+			continue;
+		if (trace_parse(line, (size_t)(end - line), &t, &why) < 0)
+			return -EINVAL;
+		*ret = trace_time(&t);
+		return 0;
+	}
+	return -EINVAL;
+}
+
+/* A file that was there: it is a trace, the time of its last record is known, and a line that was
+ * not written to its end, when a ckptd was killed, is taken away. */
 static int go_on(struct recorder *r)
 {
-	char first[sizeof(TRACE_FIRST_LINE) - 1], tail[2 * TRACE_LINE_MAX];
+	const size_t first = strlen(TRACE_FIRST_LINE);
+	char head[sizeof(TRACE_FIRST_LINE)], tail[2 * TRACE_LINE_MAX];
 	uint64_t from = r->size > sizeof(tail) ? r->size - sizeof(tail) : 0;
-	ssize_t n = pread(r->fd, first, sizeof(first), 0);
-	struct trace_record t;
-	const char *end, *line, *why;
+	ssize_t n = pread(r->fd, head, first, 0);
+	const char *end;
 
-	if (n != (ssize_t)sizeof(first) || memcmp(first, TRACE_FIRST_LINE, sizeof(first)) != 0)
+	if (n != (ssize_t)first || memcmp(head, TRACE_FIRST_LINE, first) != 0)
 		return -EINVAL;
 	n = pread(r->fd, tail, sizeof(tail), (off_t)from);
 	end = n > 0 ? memrchr(tail, '\n', (size_t)n) : NULL;
@@ -168,13 +187,7 @@ static int go_on(struct recorder *r)
 	r->size = from + (uint64_t)(end - tail) + 1;
 	if (ftruncate(r->fd, (off_t)r->size) < 0)
 		return -errno;
-	if (r->size == sizeof(first))
-		return 0;
-	line = memrchr(tail, '\n', (size_t)(end - tail));
-	if (!line || trace_parse(line + 1, (size_t)(end - line - 1), &t, &why) < 0)
-		return -EINVAL;
-	r->last_ns = trace_time(&t);
-	return 0;
+	return r->size == first ? 0 : last_time(from ? tail : tail + first, end, &r->last_ns);
 }
 
 static int open_file(struct recorder *r, const char *path)

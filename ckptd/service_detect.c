@@ -57,6 +57,22 @@ void service_detect_policy(const struct config *c, struct log *log, struct node 
 
 /* ---- Life ---- */
 
+/* What cannot be recorded keeps nobody from saving. */
+static void begin_record(struct service_detect *d, const struct config *c, struct log *log,
+			 struct env *env)
+{
+	struct err e = {0};
+
+	if (strcmp(c->record, OFF) == 0)
+		return;
+	if (recorder_new(env->workers, log, c->record, &d->recorder, &e) < 0) {
+		log_print(log, LOG_ERR, "%s: nothing is recorded until ckptd starts again", e.text);
+		return;
+	}
+	env->record = recorder_put;
+	env->record_arg = d->recorder;
+}
+
 int service_detect_open(struct service_detect *d, const struct config *c, struct log *log,
 			struct env *env, struct err *e)
 {
@@ -75,13 +91,7 @@ int service_detect_open(struct service_detect *d, const struct config *c, struct
 	if (r < 0)
 		return err_code(e, r, "trust.hook");
 	env->hooks = d->hooks;
-	if (strcmp(c->record, OFF) == 0)
-		return 0;
-	r = recorder_new(env->workers, log, c->record, &d->recorder, e);
-	if (r < 0)
-		return r;
-	env->record = recorder_put;
-	env->record_arg = d->recorder;
+	begin_record(d, c, log, env);
 	return 0;
 }
 

@@ -405,7 +405,7 @@ static void end_member(struct session *s, bool bye)
 	if (!m)
 		return;
 	j = m->job;
-	epoch_drop_session(j, s);
+	epoch_drop_session(&j->openings, s);
 	m->credit_request = 0;
 	m->session = NULL;
 	s->member = NULL;
@@ -549,8 +549,9 @@ void session_closed(struct session *s)
 	end_member(s, false);
 	events_drop_session(s->node->events, s);
 	/* An open that waits has no member yet. */
+	epoch_drop_session(&s->node->early, s);
 	list_each(j, &s->node->jobs, link)
-		epoch_drop_session(j, s);
+		epoch_drop_session(&j->openings, s);
 	session_unref(s);
 }
 

@@ -207,16 +207,40 @@ static void test_without_an_answer(void **state)
 	join(t, &t->a, 0, 1, "run2");
 }
 
-/* Those that wait are answered when it stops, and do not begin anything. */
-static void test_stop_while_they_wait(void **state)
+/* Whose connection ends meanwhile is forgotten: nobody fills the memory by opening and leaving. */
+static void test_leave_while_they_wait(void **state)
 {
 	struct node_test *t = *state;
 
 	begin_checked(t);
 	send_open(t, &t->a, "one", false);
-	t->host.node->stopping = true;
+	send_open(t, &t->b, "two", false);
+	assert_int_equal(waiting(t), 2);
+	leave(&t->a);
+	for (int i = 0; i < 200; i++)
+		host_turn(&t->host);
+	assert_int_equal(waiting(t), 1);
 	end_check(0, FIT);
+	assert_int_equal(answer_to(&t->b), 0);
+}
+
+static void has_stopped(void *arg)
+{
+	*(bool *)arg = true;
+}
+
+/* Those that wait are answered when it stops, not when the check ends, and begin nothing. */
+static void test_stop_while_they_wait(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped = false;
+
+	begin_checked(t);
+	send_open(t, &t->a, "one", false);
+	node_stop(t->host.node, 1000000000, has_stopped, &stopped);
+	assert_true(stopped);
 	assert_int_equal(answer_to(&t->a), -EAGAIN);
+	end_check(0, FIT);
 	assert_true(list_empty(&t->host.node->jobs));
 }
 
@@ -228,6 +252,7 @@ int main(void)
 		NODE_TEST(test_refused_until_overruled),
 		NODE_TEST(test_overruled_while_it_runs),
 		NODE_TEST(test_without_an_answer),
+		NODE_TEST(test_leave_while_they_wait),
 		NODE_TEST(test_stop_while_they_wait),
 	};
 

@@ -227,12 +227,61 @@ static void test_no_file(void **state)
 	f->recorder = NULL;
 }
 
+static void write_record(struct fixture *f, const char *text)
+{
+	int fd = open(test_path(f->dir, "record"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+	assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+	close(fd);
+}
+
+/* People write into it, a ckptd dies in the middle of a line: it is gone on with, after its last
+ * record. What is something else is left as it is. */
+static void test_file_that_was_there(void **state)
+{
+	static const char torn[] =
+		"ckpt-trace 1\n0.5 name node=0 text=\"n\"\n\n# it hung here\n0.6 na",
+			  whole[] = "ckpt-trace 1\n0.5 name node=0 text=\"n\"\n\n# it hung here\n";
+	static const char *const other[] = {"other", "other\n", "ckpt-trace 1\nno record\n",
+					    "ckpt-trace 1\n# only words\n"};
+	struct fixture *f = *state;
+	struct sample s = {.kind = SAMPLE_NAME, .time_ns = 500000000, .name = {.text = "again"}};
+	char text[400] = "";
+	struct err e = {0};
+	int fd;
+
+	write_record(f, torn);
+	begin(f);
+	recorder_put(f->recorder, &s);
+	recorder_free(f->recorder);
+	fd = open(test_path(f->dir, "record"), O_RDONLY | O_CLOEXEC);
+	assert_true(read(fd, text, sizeof(text) - 1) > 0);
+	close(fd);
+	assert_memory_equal(text, whole, sizeof(whole) - 1);
+	assert_non_null(strstr(text + sizeof(whole) - 1, "again"));
+	assert_null(strstr(text, "0.6"));
+	/* A machine that was started again: times would go back. */
+	begin(f);
+	s.time_ns--;
+	recorder_put(f->recorder, &s);
+	assert_int_equal(said(f, "times would go back"), 1);
+	recorder_free(f->recorder);
+	f->recorder = NULL;
+	for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+		write_record(f, other[i]);
+		assert_true(recorder_new(&f->workers, &f->log, test_path(f->dir, "record"),
+					 &f->recorder, &e) < 0);
+		assert_non_null(strstr(e.text, "is there and is no trace"));
+		assert_int_equal(recorded(f), strlen(other[i]));
+	}
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_all_of_it),   T(test_disk_too_slow), T(test_file_full),
-		T(test_write_fails), T(test_no_file),
+		T(test_write_fails), T(test_no_file),       T(test_file_that_was_there),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

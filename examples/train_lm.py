@@ -228,11 +228,16 @@ class Text:
 
     def __init__(self, args, rank):
         import torch
-        data = b"".join(open(f, "rb").read() for f in sorted(glob.glob(args.data or TEXTS))
-                        if os.path.isfile(f) and not os.path.islink(f))
+        files = [f for f in sorted(glob.glob(TEXTS)) if not os.path.islink(f)]
+        data = b"".join(open(f, "rb").read() for f in ([args.data] if args.data else files)
+                        if os.path.isfile(f))
+        if len(data) <= args.context + 1:
+            raise SystemExit(f"train_lm: {args.data or TEXTS}: not {args.context + 2} bytes of "
+                             "text; name a longer file with --data")
         self.data = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self.file = os.open(args.data, os.O_RDONLY) if args.data else None
-        self.generator = torch.Generator().manual_seed(args.seed * 1000 + rank)
+        self.seed = args.seed * 1000 + rank
+        self.generator = torch.Generator().manual_seed(self.seed)
         self.batch, self.context = args.batch, args.context
 
     def row(self, at):
@@ -313,10 +318,10 @@ def loss_of(model, tokens, wanted, args):
     return torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), wanted.flatten())
 
 
-def evaluate(model, batches, args):
+def evaluate(model, text, batches, args):
     """Of texts that are the same every time, whatever training does; the mean loss."""
     import torch
-    text = Text(args, 999)
+    text.generator.manual_seed(text.seed)
     with torch.no_grad():
         return sum(loss_of(model, *text.next(), args).item() for _ in range(batches)) / batches
 
@@ -345,6 +350,7 @@ def train(args):
     model = make_model(args)
     parameters = list(model.named_parameters())
     adam, text = Adam(parameters, rank, world, args.shard == "rows"), Text(args, rank)
+    held_out = Text(args, 999) if args.evaluate[0] else None
     log = open(args.log, "a") if args.log and rank == 0 else None
 
     def say(**values):
@@ -400,7 +406,7 @@ def train(args):
                  + (f", {s.status}" if due else ""))
         if args.evaluate[0] and (step + 1) % args.evaluate[0] == 0:
             with evaluation:
-                evaluated = evaluate(model, args.evaluate[1], args)
+                evaluated = evaluate(model, held_out, args.evaluate[1], args)
             tell(f"step {step}, evaluated: {evaluated:.4f}")
     if args.digest:
         say(step=args.steps, digest=adam.digest())

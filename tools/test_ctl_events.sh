@@ -273,6 +273,14 @@ grep -q "aliv$" "$dir/record" && fail "half a line stays"
 [ "$(grep -c " gap$" "$dir/record")" -ge 2 ] || fail "no gap: $(grep gap "$dir/record")"
 "$build/detect/replay/replay" run "$dir/record" >"$dir/replayed" 2>&1 || fail "replay: $(cat "$dir/replayed")"
 
+# What is no trace is left alone, and keeps nobody from saving.
+echo "a letter" >"$dir/letter"
+start_daemon --set "detect.record=$dir/letter"
+run 0 status --socket "$sock"
+stop_daemon
+grep -q "letter' is there and is no trace.*nothing is recorded" "$dir/log" || fail "nothing says that nothing is recorded"
+[ "$(cat "$dir/letter")" = "a letter" ] || fail "the file is not as it was"
+
 # What collectors would say, where samples can be injected.
 if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	mkfifo "$dir/inject"
