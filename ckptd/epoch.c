@@ -520,11 +520,12 @@ static void append_epoch(struct opening *o)
 		r.opened.has_base = true;
 		r.opened.base_step = base->step;
 		r.opened.base_attempt = base->attempt;
+		r.opened.passes = o->least > TRUST_LATEST;
 	}
 	/* What is not trusted enough is not lost. */
 	ret = record_lost(j, newest);
-	if (ret == 0 && o->least > TRUST_LATEST)
-		ret = trust_pass_over(base);
+	if (r.opened.passes && BUG(PASSED_BEFORE_EPOCH))
+		trust_pass_over_early(base);
 	if (ret == 0 && FAULT(EPOCH_RECORD))
 		ret = -EIO;
 	if (ret == 0)
@@ -533,7 +534,8 @@ static void append_epoch(struct opening *o)
 		epoch_appended(o, ret);
 }
 
-/* True when nothing of the old epoch can still be committed. */
+/* True when nothing of the old epoch can still be committed, and nothing is on the way to the log
+ * that would have its base be another one. */
 static bool settled(struct opening *o)
 {
 	struct job *j = o->job;
@@ -543,7 +545,8 @@ static bool settled(struct opening *o)
 	list_each(c, &j->checkpoints, link) {
 		if (c->agreed == CP_OPEN && (!c->sealed || o->late))
 			checkpoint_abort(c, "the job's next epoch was opened (%s)", o->reason);
-		if (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING)
+		if (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING ||
+		    (o->least > TRUST_LATEST && c->saying && !o->late))
 			open = true;
 	}
 	return !open;

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "ckptd/hook.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
@@ -517,6 +518,33 @@ static void test_a_load_goes_back(void **state)
 	assert_int_equal(join(t, &t->a, 0, 1, "run3"), 1);
 }
 
+#ifdef CKPT_FAULTS
+/* An epoch that does not come to be passes nothing over, now or for the next ckptd. */
+static void test_a_load_that_cannot_go_back(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t step = 0;
+
+	begin_with_levels(t);
+	fault_disarm_all();
+	t->a.min_trust = TRUST_COMPLETE;
+	fault_arm(FAULT_EPOCH_RECORD, FAULT_ERROR, 1, false);
+	assert_int_equal(load_code(t, CKPT_LATEST, &step), -EIO);
+	fault_disarm_all();
+	for (int i = 0; i < 20; i++)
+		host_turn(&t->host);
+	assert_int_equal(find(t, 3)->trust & TRUST_PASSED, 0);
+	assert_int_equal(epoch_newest_restorable(only_job(t))->step, 3);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run3"), 3);
+	declare_and_prepare(&t->a, 0, 1);
+	t->a.min_trust = TRUST_COMPLETE;
+	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
+	assert_int_equal(find(t, 3)->trust & TRUST_PASSED, TRUST_PASSED);
+}
+#endif
+
 static void test_of_a_step(void **state)
 {
 	struct node_test *t = *state;
@@ -591,6 +619,9 @@ int main(void)
 		NODE_TEST(test_the_newest_verified_stays),
 		NODE_TEST(test_a_program_says),
 		NODE_TEST(test_a_load_goes_back),
+#ifdef CKPT_FAULTS
+		NODE_TEST(test_a_load_that_cannot_go_back),
+#endif
 		NODE_TEST(test_of_a_step),
 		NODE_TEST(test_nothing_is_trusted_as_much),
 		NODE_TEST(test_ranks_that_ask_differently),

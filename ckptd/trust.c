@@ -90,19 +90,17 @@ static int record(struct checkpoint *c)
 	return ret;
 }
 
-int trust_pass_over(struct checkpoint *base)
+void trust_pass_over_early(struct checkpoint *base)
 {
 	struct checkpoint *c;
-	int r = 0;
 
 	list_each(c, &base->job->checkpoints, link) {
-		if (r < 0 || c->agreed != CP_COMMITTED || c->record_n <= base->record_n ||
-		    c->durable == DUR_GONE || (c->trust & TRUST_PASSED))
+		if (c->agreed != CP_COMMITTED || c->record_n <= base->record_n ||
+		    c->durable == DUR_GONE)
 			continue;
 		c->said = trust_add(c->said, TRUST_PASSED);
-		r = record(c);
+		ignore_result(record(c) /* the epoch's record fails too */);
 	}
-	return r;
 }
 
 void trust_say(struct checkpoint *c, uint32_t what)
@@ -159,9 +157,13 @@ void trust_epoch(struct job *j)
 
 	j->n_troubles = 0;
 	j->progress = base ? base->commit.step : 0;
-	list_each(c, &j->checkpoints, link)
-		if (c->agreed == CP_COMMITTED && (!base || c->record_n > base->n))
+	list_each(c, &j->checkpoints, link) {
+		if (c->agreed != CP_COMMITTED)
+			continue;
+		trust_recorded(c); /* the epoch may have passed it over */
+		if (!base || c->record_n > base->n)
 			c->off_line = true;
+	}
 }
 
 void trust_committed(struct checkpoint *c)

@@ -20,9 +20,9 @@ struct verdict;
 void trust_say(struct checkpoint *c, uint32_t what);
 /* A trust record of it is in the log. */
 void trust_recorded(struct checkpoint *c);
-/* The job goes back to base for its trust: what is newer is recorded as passed over, before the
- * record of the epoch that begins with it. */
-MUST_CHECK int trust_pass_over(struct checkpoint *base);
+/* Only the planted bug PASSED_BEFORE_EPOCH: what is newer than base is passed over by records of
+ * its own, whatever becomes of the epoch. */
+void trust_pass_over_early(struct checkpoint *base);
 /* It was committed just now. */
 void trust_committed(struct checkpoint *c);
 /* The job's log was read, or its next epoch is in the log: which checkpoints it goes on from. */

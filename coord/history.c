@@ -334,11 +334,25 @@ static void fold_run(struct history *h, const char *run_id)
 	h->runs[h->n_runs++] = digest_of(h->epoch.run_id, strlen(h->epoch.run_id));
 }
 
+/* What came after the base: with the epoch's record, or not at all. */
+static void pass_over(struct history *h, const struct record_epoch *p)
+{
+	const struct history_commit *base = history_find(h, p->base_step, &p->base_attempt);
+
+	assert(p->has_base && base);
+	for (size_t i = 0; i < h->n_commits; i++)
+		if (h->commits[i].n > base->n)
+			h->commits[i].trust = trust_add(h->commits[i].trust, TRUST_PASSED);
+}
+
 static void fold_epoch(struct history *h, const struct record_epoch *p)
 {
 	assert(p->number > h->epoch.number);
 	fold_run(h, p->run_id);
+	if (p->passes)
+		pass_over(h, p);
 	h->epoch = *p;
+	h->epoch.passes = false;
 	h->stepped = false;
 	h->last_step = 0;
 }

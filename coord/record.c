@@ -37,7 +37,8 @@ enum {
 	DIGEST_SIZE = sizeof(struct digest),
 };
 /* Feature bits that this program knows. */
-#define INCOMPAT_KNOWN 0u
+#define INCOMPAT_PASSES 1u /* of an epoch record: opened.passes */
+#define INCOMPAT_KNOWN  INCOMPAT_PASSES
 #define RO_KNOWN       0u
 #define COMPAT_KNOWN   0u
 
@@ -106,6 +107,7 @@ int record_encode(const struct record *r, void **ret, size_t *ret_len)
 
 	assert(r->type >= RECORD_JOB && r->type <= RECORD_SUM);
 	assert(r->type != RECORD_SUM || (r->sum && r->epoch == r->sum->epoch.number));
+	assert(r->type != RECORD_EPOCH || !r->opened.passes || r->opened.has_base);
 	assert(!r->read_only); /* what is not understood cannot be written again */
 	if ((r->type == RECORD_JOB && !name_is_safe(r->job.name)) ||
 	    (r->type == RECORD_SUM && !name_is_safe(r->sum->job.name)))
@@ -116,7 +118,8 @@ int record_encode(const struct record *r, void **ret, size_t *ret_len)
 	write_u32(&w, 0); /* the length comes last */
 	write_u16(&w, RECORD_VERSION);
 	write_u16(&w, (uint16_t)r->type);
-	write_zero(&w, 16); /* no features */
+	write_u32(&w, r->type == RECORD_EPOCH && r->opened.passes ? INCOMPAT_PASSES : 0);
+	write_zero(&w, 12); /* no other features */
 	write_u64(&w, r->incarnation);
 	write_u64(&w, r->n);
 	write_u64(&w, r->term);
@@ -165,7 +168,8 @@ static int check_frame(const uint8_t *p, size_t len, struct err *e)
 	return 0;
 }
 
-static int get_header(struct reader *rd, struct record *r, bool *ret_more, struct err *e)
+static int get_header(struct reader *rd, struct record *r, bool *ret_more, bool *ret_passes,
+		      struct err *e)
 {
 	uint16_t type;
 	uint32_t incompat, ro, compat;
@@ -186,6 +190,7 @@ static int get_header(struct reader *rd, struct record *r, bool *ret_more, struc
 			       "it has type %u that this program does not know: use a newer ckptd",
 			       type);
 	r->type = (enum record_type)type;
+	*ret_passes = incompat & INCOMPAT_PASSES;
 	r->read_only = (ro & ~RO_KNOWN) != 0;
 	*ret_more = r->read_only || (compat & ~COMPAT_KNOWN) != 0;
 	r->incarnation = read_u64(rd);
@@ -203,7 +208,7 @@ int record_decode(const void *bytes, size_t len, struct record *ret, struct hist
 	struct record r = { 0 };
 	struct history h;
 	struct reader rd;
-	bool more = false;
+	bool more = false, passes = false;
 	int rc;
 
 	assert(!sum || (sum->next_n == 0 && !sum->commits && !sum->aborts));
@@ -211,11 +216,15 @@ int record_decode(const void *bytes, size_t len, struct record *ret, struct hist
 	if (rc < 0)
 		return rc;
 	rd = reader_of(bytes, len - DIGEST_SIZE);
-	rc = get_header(&rd, &r, &more, e);
+	rc = get_header(&rd, &r, &more, &passes, e);
 	if (rc < 0)
 		return rc;
 	history_init(&h);
 	rc = get_body(&rd, &r, &h);
+	if (passes && (r.type != RECORD_EPOCH || !r.opened.has_base))
+		rd.bad = true;
+	else if (passes)
+		r.opened.passes = true;
 	if (rc < 0)
 		err_code(e, rc, "read a summing record");
 	else if (rd.bad || (reader_left(&rd) > 0 && !more)) /* (2) */
@@ -244,10 +253,11 @@ static void describe_mark(const struct record *r, const char *what, char *buf, s
 
 static void describe_epoch(const struct record_epoch *p, char *buf, size_t size)
 {
-	char base[32] = "none";
+	char base[64] = "none";
 
 	if (p->has_base)
-		snprintf(base, sizeof(base), "step %llu", (unsigned long long)p->base_step);
+		snprintf(base, sizeof(base), "step %llu%s", (unsigned long long)p->base_step,
+			 p->passes ? ", newer ones passed over," : "");
 	snprintf(buf, size, "epoch %llu base %s world %u run '%s': %s",
 		 (unsigned long long)p->number, base, p->world, p->run_id, p->reason);
 }

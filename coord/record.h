@@ -40,6 +40,8 @@ struct record_epoch {
 	bool has_base;
 	uint64_t base_step;
 	struct attempt_id base_attempt;
+	bool passes; /* with a base: what was committed after it is passed over (model/trust.h);
+			false in a history: its commits say so */
 	uint32_t world;
 	char run_id[RUN_ID_MAX + 1];
 	char reason[REASON_MAX + 1]; /* words: "new run", "rank 3 was replaced", ... */

@@ -395,7 +395,7 @@ static void test_features_of_newer_programs(void **state)
 	log_begin(&m);
 	history_next(&m.h, &r);
 	assert_int_equal(record_encode(&r, &bytes, &len), 0);
-	((uint8_t *)bytes)[16] = 1; /* incompat */
+	((uint8_t *)bytes)[16] = 2; /* incompat */
 	reseal(bytes, len);
 	assert_int_equal(history_apply(&m.h, r.n, bytes, len, NULL), CKPT_EVERSION);
 	assert_int_equal(m.h.next_n, r.n);

@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include "base/rng.h"
+#include "model/trust.h"
 #include "tests/lib/test.h"
 
 #include "coord/test_memlog.h"
@@ -108,6 +109,19 @@ static const struct record *model_last_commit_of_epoch(const struct model *m)
 	return found;
 }
 
+static bool model_passes(const struct model *m, const struct record *epoch,
+			 const struct record *commit)
+{
+	for (size_t i = 0; i < m->n && epoch->opened.passes; i++) {
+		const struct record *r = &m->said[i].r;
+
+		if (r->type == RECORD_COMMIT && r->commit.step == epoch->opened.base_step &&
+		    attempt_equal(&r->commit.attempt, &epoch->opened.base_attempt))
+			return r->n < commit->n && commit->n < epoch->n;
+	}
+	return false;
+}
+
 /* Bit by bit: a level is the highest said, what speaks against it stays. */
 static uint32_t model_trust(const struct model *m, const struct record *commit)
 {
@@ -116,6 +130,8 @@ static uint32_t model_trust(const struct model *m, const struct record *commit)
 	for (size_t i = 0; i < m->n; i++) {
 		const struct record *r = &m->said[i].r;
 
+		if (r->type == RECORD_EPOCH && model_passes(m, r, commit))
+			against |= TRUST_PASSED / 256;
 		if (r->type != RECORD_TRUST || r->mark.step != commit->commit.step ||
 		    !attempt_equal(&r->mark.attempt, &commit->commit.attempt))
 			continue;
@@ -209,6 +225,7 @@ static struct record model_draw(struct model *m, struct rng *rng, uint64_t *atte
 		r.opened.number = number + 1 + rng_below(rng, 3);
 		sprintf(r.opened.run_id, "run-%d", (int)rng_below(rng, RUNS));
 		r.opened.has_base = some != NULL;
+		r.opened.passes = some && rng_below(rng, 2) == 0;
 		if (some) {
 			r.opened.base_step = some->r.commit.step;
 			r.opened.base_attempt = some->r.commit.attempt;

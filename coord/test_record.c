@@ -122,6 +122,7 @@ static void test_fields_come_back(void **state)
 	test_fill(want.previous.b, sizeof(want.previous.b), 9);
 	want.opened.parent = 8;
 	want.opened.has_base = true;
+	want.opened.passes = true;
 	want.opened.base_step = 1234567890123456789u;
 	want.opened.base_attempt = sample_attempt(3);
 	sample_text(want.opened.run_id, RUN_ID_MAX);
@@ -138,6 +139,7 @@ static void test_fields_come_back(void **state)
 	assert_int_equal(got.opened.number, 9);
 	assert_int_equal(got.opened.parent, 8);
 	assert_true(got.opened.has_base);
+	assert_true(got.opened.passes);
 	assert_int_equal(got.opened.base_step, 1234567890123456789u);
 	assert_memory_equal(got.opened.base_attempt.b, want.opened.base_attempt.b, DIGEST);
 	assert_int_equal(got.opened.world, 4);
@@ -304,7 +306,9 @@ static void test_newer_programs_are_told_from_damage(void **state)
 	expect_byte(RECORD_COMMIT, 12, 2, CKPT_EVERSION);  /* version */
 	expect_byte(RECORD_COMMIT, 14, 10, CKPT_EVERSION); /* type */
 	expect_byte(RECORD_COMMIT, 14, 0, CKPT_EVERSION);
-	expect_byte(RECORD_COMMIT, 16, 1, CKPT_EVERSION);  /* incompat */
+	expect_byte(RECORD_COMMIT, 16, 2, CKPT_EVERSION);  /* incompat */
+	expect_byte(RECORD_COMMIT, 16, 1, CKPT_ECORRUPT);  /* what only an epoch has */
+	expect_byte(RECORD_EPOCH, 16, 1, CKPT_ECORRUPT);   /* ... that has a base */
 	expect_byte(RECORD_COMMIT, 20, 1, 0);              /* ro */
 	expect_byte(RECORD_COMMIT, 24, 1, 0);              /* compat */
 	expect_byte(RECORD_COMMIT, 28, 1, CKPT_ECORRUPT);  /* reserved */

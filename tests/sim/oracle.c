@@ -241,6 +241,7 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 {
 	const struct commit_seen *base = NULL;
 	bool went_back = asked_of(j, r->opened.reason);
+	uint32_t asked = j->asked;
 	size_t first = 0;
 
 	if (went_back)
@@ -263,12 +264,14 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 				LL(r->opened.number), j->name, LL(base->step), trust_word(j->asked),
 				trust_word(base->trust));
 	}
+	/* Damage sent it back, and who loads asks for more than latest too: it is not said what. */
+	if (base && r->opened.passes && !went_back && trust_level(base->trust) > asked)
+		asked = trust_level(base->trust);
 	for (size_t i = first; i < j->n_commits; i++) {
 		const struct commit_seen *c = &j->commits[i];
 		bool kept = (i + 1 == j->n_commits || c->said_durable) && !files_hit(o, j, c);
 
-		if (kept && !c->freed && !c->lost && trust_reaches(c->trust, j->asked) &&
-		    !(c->trust & TRUST_PASSED))
+		if (kept && !c->freed && !c->lost && trust_reaches(c->trust, asked) && !c->passed)
 			sim_accuse(
 				o->sim,
 				"I5, I15: epoch %llu of %s begins with step %llu, and step %llu is "
@@ -276,6 +279,8 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 				LL(r->opened.number), j->name, LL(base ? base->step : 0),
 				LL(c->step));
 	}
+	for (size_t i = first; i < j->n_commits && r->opened.passes; i++)
+		j->commits[i].passed = true;
 }
 
 static void on_epoch(struct oracle *o, struct oracle_job *j, const struct record *r)
@@ -487,6 +492,11 @@ static void on_trust(struct oracle *o, struct oracle_job *j, const struct record
 			   LL(r->mark.step), j->name);
 	else
 		c->trust = trust_add(c->trust, r->mark.value);
+	/* If ckptd dies now, the next epoch begins behind it, and nobody asked for that. */
+	if (c && (r->mark.value & TRUST_PASSED) && !c->passed)
+		sim_accuse(o->sim,
+			   "I5: step %llu of %s is passed over, and no epoch went back behind it",
+			   LL(c->step), j->name);
 }
 
 static void on_lead(struct oracle *o, struct oracle_job *j, const struct record *r)

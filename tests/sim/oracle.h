@@ -48,6 +48,7 @@ struct commit_seen {
 	uint64_t memory; /* oracle.memory when it was first seen */
 	bool freed, lost, pinned;
 	uint32_t trust; /* what records say of it */
+	bool passed;    /* an epoch went back behind it, for want of trust */
 	bool asked; /* to be removed, by a person */
 	bool said_committed, said_durable;
 	bool known; /* key is */

@@ -226,8 +226,7 @@ void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 	for (size_t i = (size_t)(c - j->commits) + 1; i < j->n_commits; i++) {
 		const struct commit_seen *d = &j->commits[i];
 
-		if (is_missed(d, epoch) && d->said_durable && !d->lost &&
-		    !(d->trust & TRUST_PASSED))
+		if (is_missed(d, epoch) && d->said_durable && !d->lost && !d->passed)
 			sim_accuse(r->sim,
 				   "I11: rank %u of %s was given step %llu and not told that step "
 				   "%llu, which was DURABLE, is passed over",

@@ -256,6 +256,7 @@ static const struct {
 	{BUG_MIX_TRIES, &everything, NULL},
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},
+	{BUG_PASSED_BEFORE_EPOCH, &trusting, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},
