@@ -208,10 +208,10 @@ int check_remember(const char *history, const json_t *run, struct err *e)
 	slash = strrchr(folder, '/');
 	if (slash && slash != folder) {
 		*slash = '\0';
-		ignore_result(mkdir(folder, 0755) /* the open below says what is wrong */);
+		ignore_result(mkdir(folder, 0700) /* the open below says what is wrong */);
 	}
 	text[len] = '\n'; /* in the terminator's place: one write, one line */
-	fd = open(history, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+	fd = open(history, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0 || write(fd, text, len + 1) != (ssize_t)(len + 1))
 		r = err_code(e, errno ? -errno : -EIO, "add to the history '%s'", history);
 	if (fd >= 0)

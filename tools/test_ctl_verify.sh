@@ -154,7 +154,8 @@ says out "the declaration of rank 0: "
 # Strangers are no problem, but named.
 make_data
 touch "$data/notes.txt" "$data/spare/x" "$data/jobs/y" "$alpha/tmp-1" "$data/layouts/tmp-7"
-mkdir "$alpha/log.old-00" "$data/index.bad"
+mkdir "$alpha/log.old-00" "$data/index.bad" "$data/checks" # the last one is known
+touch "$data/kernel-messages.seen"
 cp "$alpha"/30.*/rank-1.shard "$(echo "$alpha"/30.*)/rank-7.shard"
 run 0 verify --data "$data" --json
 json 'l = {x["path"].split("/")[-1]: x["reason"] for x in d["leftovers"]}

@@ -51,9 +51,11 @@ static bool is_one_of(const char *name, const char *const *names, size_t n)
 
 static int root_name(void *arg, const char *name, bool is_dir)
 {
-	static const char *const known[] = {"jobs",   "declarations", "layouts", "spare",
-					    "index",  "incoming",     "LOCK",    "FORMAT",
-					    "events", "events.old",   "marks"};
+	static const char *const known[] = {
+		"jobs",   "declarations", "layouts", "spare", "index",  "incoming",
+		"LOCK",   "FORMAT",       "events",  "marks", "checks", "events.old",
+		"kernel-messages.seen",
+	};
 
 	(void)is_dir;
 	if (strcmp(name, "index.bad") == 0)
