@@ -152,7 +152,7 @@ void acting_drain(struct node *n, const char *reason)
 	if (!marks_drain(&n->marks, true, reason))
 		return;
 	post(n, EVENT_DRAINED, 4, &s,
-	     "node '%s' is drained (%s): what runs goes on, new opens are refused until 'ckptctl "
+	     "node '%s' is drained (%s): what runs goes on, new runs are refused until 'ckptctl "
 	     "undrain'",
 	     n->options.name, reason);
 	checkpoint_now(n, &s);
@@ -163,16 +163,28 @@ void acting_undrain(struct node *n, const char *reason)
 	struct subject s = subject_node(WATCHING_NODE);
 
 	if (marks_drain(&n->marks, false, ""))
-		post(n, EVENT_UNDRAINED, 5, &s, "node '%s' takes new opens again (%s)",
+		post(n, EVENT_UNDRAINED, 5, &s, "node '%s' takes new runs again (%s)",
 		     n->options.name, reason);
 }
 
-bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
+/* Of a run that stands: its ranks come, or come again, whatever is said of the node. It is over
+ * when all have said goodbye. Who gives no run id joins only a run that has ranks here. */
+static bool run_stands(const struct job *j, const struct open_request *r)
+{
+	const struct record_epoch *ep = j ? &j->history.epoch : NULL;
+
+	if (!ep || ep->number == 0 || j->run_over)
+		return false;
+	return r->run_id[0] ? strcmp(ep->run_id, r->run_id) == 0 : !list_empty(&j->members);
+}
+
+bool acting_refuses(struct node *n, const struct job *j, const struct open_request *r,
+		    struct err *e)
 {
 	struct marks *m = &n->marks;
 	char line[700];
 
-	if (r->reconnect || r->existing)
+	if (r->reconnect || r->existing || run_stands(j, r))
 		return false;
 	if (m->drained) {
 		err_set(e, CKPT_ESTATE,
@@ -421,7 +433,10 @@ int acting_new(struct node *n, struct acting **ret)
 	list_init(&a->task.link);
 	a->task.run = act_on_all;
 	r = policy_new(&o, &a->policy);
+	if (r == 0)
+		r = policy_take_builtin(a->policy);
 	if (r < 0) {
+		policy_free(a->policy);
 		alloc_free(a);
 		return r;
 	}
@@ -432,6 +447,11 @@ int acting_new(struct node *n, struct acting **ret)
 int node_set_policy(struct node *n, const char *name, const char *text, size_t len, struct err *e)
 {
 	return policy_parse(n->acting->policy, name, text, len, e);
+}
+
+int node_default_policy(struct node *n)
+{
+	return policy_take_builtin(n->acting->policy);
 }
 
 void acting_reload(struct node *n)

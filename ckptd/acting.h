@@ -52,11 +52,12 @@ json_t *acting_decision_json(const struct decision *d);
 int acting_tell_check(struct node *n, int status, const char *text, size_t len, bool sample,
 		      char failed[ACTING_FAILED_MAX]);
 
-/* By a person or the policy: what is newest in memory goes to disk, no new opens. */
+/* By a person or the policy: what is newest in memory goes to disk, no new runs. */
 void acting_drain(struct node *n, const char *reason);
 void acting_undrain(struct node *n, const char *reason);
-/* An open that joins nothing that is here already; true: it was refused. Else what is suspect here
- * is said in the log. */
-bool acting_refuses(struct node *n, const struct open_request *r, struct err *e);
+/* An open of j (NULL: of a new job); true: it is refused, for it would begin a run on a node that
+ * is drained. Else what is suspect here is said in the log. */
+bool acting_refuses(struct node *n, const struct job *j, const struct open_request *r,
+		    struct err *e);
 
 #endif

@@ -917,7 +917,7 @@ static void opening_place(struct node *n, struct opening *o)
 		opening_answer(o, -ECANCELED, NULL);
 		return;
 	}
-	if (acting_refuses(n, &o->r, &e) || admission_refuses(n, &o->r, &e)) {
+	if (admission_refuses(n, &o->r, &e)) {
 		opening_answer(o, e.code, e.text);
 		return;
 	}
@@ -931,6 +931,10 @@ static void opening_place(struct node *n, struct opening *o)
 			       "open: the token is not that of the job of this name, which is "
 			       "another user's; ask them for what `ckptctl token` prints, or leave "
 			       "CKPT_TOKEN out to have a job of your own");
+		return;
+	}
+	if (acting_refuses(n, j, &o->r, &e)) {
+		opening_answer(o, e.code, e.text);
 		return;
 	}
 	if (!j && o->r.existing && !o->r.reconnect) {

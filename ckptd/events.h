@@ -41,7 +41,7 @@ struct session;
 	X(EVENT_ACTION_ENDED, "action-ended", "how that ended")                                    \
 	X(EVENT_CHECK_ENDED, "check-ended", "a node check has ended")                              \
 	X(EVENT_MARKED, "marked", "something is suspect from now on")                              \
-	X(EVENT_DRAINED, "drained", "the node takes no new opens")                                 \
+	X(EVENT_DRAINED, "drained", "the node takes no new runs")                                  \
 	X(EVENT_UNDRAINED, "undrained", "it does again")                                           \
 	X(EVENT_CLEARED, "cleared", "a person said that something is well")                        \
 	X(EVENT_UNWATCHED, "unwatched", "the detector has no room for something")

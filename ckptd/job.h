@@ -225,6 +225,7 @@ struct job {
 	struct list loads;   /* that wait for the epoch to be opened */
 	uint32_t next_slot;
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
+	bool run_over;       /* all its ranks have said goodbye */
 	bool epoch_over; /* memory was lost since the epoch was opened: the next open opens one */
 	bool creating;       /* record 0 is on its way */
 	bool failed;         /* that came to nothing: its next step frees it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * marks.h - what is suspect on this node, and whether it takes no new opens: kept over restarts.
+ * marks.h - what is suspect on this node, and whether it takes no new runs: kept over restarts.
  *
  * A mark names its subject in words ("GPU 0000:9b:00"), which stay what they are when numbers do
  * not. They lie in MARKS_FILE of the data folder as JSON, published on a worker each time that they

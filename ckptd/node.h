@@ -120,9 +120,11 @@ void node_free(struct node *n);
 void node_sample(struct node *n, const struct sample *s);
 
 /* Another table of what to do about verdicts (share/policy.tsv); where it is refused, in a sentence
- * with name and line, the one before stays. */
+ * with name and line, the one before stays. Before the first it is the one that is built in, which
+ * comes back with node_default_policy(). */
 MUST_CHECK int node_set_policy(struct node *n, const char *name, const char *text, size_t len,
 			       struct err *e);
+MUST_CHECK int node_default_policy(struct node *n);
 
 /* One line for sd_notify's STATUS=. */
 void node_summary(const struct node *n, char *buf, size_t size);

@@ -17,8 +17,7 @@
 #include "ckptd/text_file.h"
 #include "detect/policy.h"
 
-#define INSTALLED_POLICY PKGDATADIR "/policy.tsv"
-#define OFF              "/dev/null"
+#define OFF "/dev/null"
 
 /* ---- The policy ---- */
 
@@ -38,21 +37,15 @@ void service_detect_policy(const struct config *c, struct log *log, struct node 
 
 	if (r == -ENOENT && strcmp(c->policy, POLICY_FILE) == 0) {
 		err_clear(&e);
-		r = take_policy(INSTALLED_POLICY, n, &e);
-		if (r == -ENOENT) { /* not installed: run from where it was built */
-			log_print(log, LOG_NOTICE,
-				  "there is no policy, neither '%s' nor '%s': what is found is "
-				  "recorded, and nothing is done about it",
-				  POLICY_FILE, INSTALLED_POLICY);
-			return;
-		}
+		r = node_default_policy(n);
+		if (r < 0)
+			err_code(&e, r, "take the policy that is built in");
 	}
 	if (r < 0)
-		log_print(
-			log, LOG_ERR,
-			"%s: what was in force stays so, and at the start that is: record, and do "
-			"nothing",
-			e.text);
+		log_print(log, LOG_ERR,
+			  "%s: what was in force stays so, and at the start that is the table that "
+			  "is built in",
+			  e.text);
 }
 
 /* ---- Life ---- */

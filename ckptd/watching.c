@@ -248,6 +248,7 @@ void watching_epoch(struct job *j)
 	char words[300];
 
 	watching_renumber(j);
+	j->run_over = false;
 	snprintf(words, sizeof(words), "epoch %llu begins with %u rank%s (%s)",
 		 (unsigned long long)ep->number, ep->world, ep->world == 1 ? "" : "s", ep->reason);
 	post_of_job(j, EVENT_JOB_BEGAN, words);
@@ -256,6 +257,7 @@ void watching_epoch(struct job *j)
 
 void watching_over(struct job *j)
 {
+	j->run_over = true;
 	post_of_job(j, EVENT_JOB_ENDED, "its last rank has said goodbye");
 	tell_run(j, false);
 }

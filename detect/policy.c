@@ -4,8 +4,10 @@
  * speaks against it now.
  *
  * Invariants: (1) now, advised and withheld are disjoint, and together what is wanted; (2) in any
- * hour at most actions_per_hour decisions have something else in `now` than POLICY_FREE; (3) what
- * is remembered of subjects is bounded: the one that was quiet longest is forgotten.
+ * hour at most actions_per_hour decisions have something else in `now` than POLICY_FREE, and at
+ * most half of that many, rounded up, are for one job and its ranks: one that crashes again and
+ * again leaves something for the others; (3) what is remembered of subjects is bounded: the one
+ * that was quiet longest is forgotten.
  *
  * The budget counts decisions, not actions: a checkpoint, a mark and a check that one verdict asks
  * for are one disturbance.
@@ -22,6 +24,7 @@
 
 #include "base/alloc.h"
 #include "detect/policy_table.h"
+#include "detect/sample.h"
 #include "detect/verdicts.h"
 
 #define HOUR_NS    (3600ull * 1000000000u)
@@ -43,8 +46,11 @@ struct policy {
 	char name[256];
 	struct remembered known[POLICY_SUBJECTS_MAX];
 	size_t n_known;
-	uint64_t acted[BUDGET_MAX]; /* when there were actions; a ring */
-	uint64_t n_acted;           /* ever */
+	struct {
+		uint64_t ns;
+		uint32_t job; /* SAMPLE_NONE: for something of the node's */
+	} acted[BUDGET_MAX];  /* when there were actions; a ring */
+	uint64_t n_acted;     /* ever */
 };
 
 int policy_new(const struct policy_options *o, struct policy **ret)
@@ -87,6 +93,15 @@ int policy_parse(struct policy *p, const char *name, const char *text, size_t le
 	p->n_rows = n;
 	snprintf(p->name, sizeof(p->name), "%s", name);
 	return 0;
+}
+
+int policy_take_builtin(struct policy *p)
+{
+	int r = policy_parse(p, "the table of ckptd", (const char *)policy_builtin,
+			     policy_builtin_len, NULL);
+
+	assert(r == 0 || r == -ENOMEM); /* a test reads it too */
+	return r;
 }
 
 size_t policy_size(const struct policy *p)
@@ -223,6 +238,9 @@ void policy_forget(struct policy *p, const struct subject *s)
 	for (size_t i = p->n_known; i-- > 0;)
 		if (!s || subject_contains(s, &p->known[i].subject))
 			p->known[i] = p->known[--p->n_known];
+	for (size_t i = 0; i < BUDGET_MAX; i++)
+		if (!s || (s->kind == SUBJECT_JOB && p->acted[i].job == s->job))
+			p->acted[i].job = SAMPLE_NONE;
 }
 
 /* Of its last verdicts, those in the window before now. */
@@ -235,14 +253,21 @@ static uint32_t times_within(const struct remembered *m, uint64_t now_ns, uint64
 	return found;
 }
 
-static uint32_t acted_within_hour(const struct policy *p, uint64_t now_ns)
+/* For this job; SAMPLE_NONE: for anybody. */
+static uint32_t acted_within_hour(const struct policy *p, uint32_t job, uint64_t now_ns)
 {
 	uint64_t n = p->n_acted < BUDGET_MAX ? p->n_acted : BUDGET_MAX;
 	uint32_t found = 0;
 
 	for (uint64_t i = 0; i < n; i++)
-		found += now_ns - p->acted[i] < HOUR_NS;
+		found += now_ns - p->acted[i].ns < HOUR_NS &&
+			 (job == SAMPLE_NONE || p->acted[i].job == job);
 	return found;
+}
+
+static uint32_t job_of(const struct subject *s)
+{
+	return s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK ? s->job : SAMPLE_NONE;
 }
 
 /* ---- Deciding ---- */
@@ -283,10 +308,11 @@ static size_t say_row(const struct policy *p, const struct decision *d, char *bu
 }
 
 /* What speaks against doing now what is not free; empty: nothing. */
-static void say_against(const struct policy *p, const struct decision *d,
+static void say_against(const struct policy *p, const struct decision *d, const struct verdict *v,
 			const struct remembered *m, const struct policy_facts *f, char *buf,
 			size_t size)
 {
+	uint32_t job = job_of(&v->subject), most = p->options.actions_per_hour;
 	uint64_t held = m && m->acted_ns ? f->now_ns - m->acted_ns : UINT64_MAX;
 	char left[24];
 
@@ -297,9 +323,14 @@ static void say_against(const struct policy *p, const struct decision *d,
 		time_text(d->row->hold_ns - held + 999999999u, left);
 		snprintf(buf, size, "something was done for it before: held down for %s more",
 			 left);
-	} else if (acted_within_hour(p, f->now_ns) >= p->options.actions_per_hour) {
+	} else if (acted_within_hour(p, SAMPLE_NONE, f->now_ns) >= most) {
 		snprintf(buf, size, "detect.actions_per_hour (%u) are used up: somebody must look",
-			 p->options.actions_per_hour);
+			 most);
+	} else if (job != SAMPLE_NONE && acted_within_hour(p, job, f->now_ns) >= (most + 1) / 2) {
+		snprintf(buf, size,
+			 "this job has had its half of detect.actions_per_hour (%u): somebody must "
+			 "look at it",
+			 most);
 	}
 }
 
@@ -321,7 +352,7 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 	d->advised = d->wanted & ~p->options.can & ~POLICY_FREE;
 	d->now = d->wanted & ~d->advised;
 	if (d->now & ~POLICY_FREE)
-		say_against(p, d, m, f, against, sizeof(against));
+		say_against(p, d, v, m, f, against, sizeof(against));
 	if (p->options.dry_run)
 		d->withheld = d->now & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD));
 	else if (against[0])
@@ -358,6 +389,7 @@ void policy_decide(struct policy *p, const struct verdict *v, const struct polic
 	m->last_ns = f->now_ns;
 	if (ret->now & ~POLICY_FREE) {
 		m->acted_ns = f->now_ns;
-		p->acted[p->n_acted++ % BUDGET_MAX] = f->now_ns; /* (2) */
+		p->acted[p->n_acted % BUDGET_MAX].ns = f->now_ns; /* (2) */
+		p->acted[p->n_acted++ % BUDGET_MAX].job = job_of(&v->subject);
 	}
 }

@@ -4,8 +4,8 @@
  *
  * A row says for which verdicts it is, at which state of copies, files and spare nodes, and what is
  * to be done: one or several actions at once, and others when the same subject comes again. The
- * first row that fits decides. The table is text (share/policy.tsv describes it, and is the one
- * that is used where nobody has given another).
+ * first row that fits decides. The table is text: share/policy.tsv describes it, and is the one
+ * that is built in and used where nobody has given another.
  *
  * Pure: no I/O, no clock. A decision always says why, also why not. Nothing but what is written
  * down is ever done for a note: the parser refuses such rows.
@@ -56,7 +56,12 @@ struct policy_options {
 	uint32_t can; /* actions that somebody here executes; the others are advice for people */
 };
 
+/* Without a row: everything is recorded. */
 MUST_CHECK int policy_new(const struct policy_options *o, struct policy **ret);
+/* Its table becomes the one that is built in, share/policy.tsv. */
+MUST_CHECK int policy_take_builtin(struct policy *p);
+extern const unsigned char policy_builtin[];
+extern const size_t policy_builtin_len;
 void policy_free(struct policy *p); /* NULL is allowed */
 void policy_set_options(struct policy *p, const struct policy_options *o);
 /* Replaces the table; where it is refused, with name and line, the one before stays. */

@@ -276,6 +276,7 @@ static void test_budget(void **state)
 	for (uint32_t rank = 0; rank < 4; rank++) {
 		struct verdict v = alarm_of(CLASS_HUNG, CAUSE_STALLED, rank);
 
+		v.subject.job = rank;
 		f.now_ns += MIN;
 		policy_decide(p, &v, &f, &d);
 		assert_int_equal(d.withheld, rank < 2 ? 0 : BIT(CHECKPOINT));
@@ -287,6 +288,38 @@ static void test_budget(void **state)
 	f.now_ns += HOUR - 3 * MIN;
 	policy_decide(p, &(struct verdict){.level = LEVEL_ALARM}, &f, &d);
 	assert_int_equal(d.withheld, 0);
+	policy_free(p);
+}
+
+/* Whatever one job does, something is left for the others. */
+static void test_budget_of_a_job(void **state)
+{
+	struct policy *p = with("* * alarm * * * * checkpoint - -\n", 5, false);
+	struct policy_facts f = facts(HOUR);
+	struct subject job = subject_job(1);
+	struct verdict v;
+	struct decision d;
+
+	(void)state;
+	for (uint32_t rank = 0; rank < 20; rank++) {
+		v = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, rank);
+		f.now_ns += SEC;
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.now, rank < 3 ? BIT(CHECKPOINT) : 0);
+	}
+	test_says(d.why, "this job has had its half of detect.actions_per_hour (5)");
+	v.subject = subject_gpu(0, 1);
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	/* A person has looked at the job: it begins anew, the node's hour does not. */
+	policy_forget(p, &job);
+	v.subject = subject_rank(1, 7, 0);
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	v.subject = subject_rank(1, 8, 0);
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, 0);
+	test_says(d.why, "detect.actions_per_hour (5) are used up");
 	policy_free(p);
 }
 
@@ -358,7 +391,6 @@ static void test_ours(void **state)
 	static char text[POLICY_BYTES_MAX];
 	struct policy *p = with("", 9, false);
 	struct policy_facts f = facts(HOUR);
-	struct err e = {0};
 	char path[512], limit[32];
 	size_t len;
 	FILE *file;
@@ -369,8 +401,10 @@ static void test_ours(void **state)
 	assert_non_null(file);
 	len = fread(text, 1, sizeof(text), file);
 	fclose(file);
-	if (policy_parse(p, path, text, len, &e) < 0)
-		fail_msg("%s", e.text);
+	assert_int_equal(policy_builtin_len, len);
+	assert_memory_equal(policy_builtin, text, len);
+	assert_int_equal(policy_take_builtin(p), 0);
+	assert_string_equal(policy_name(p), "the table of ckptd");
 	for (unsigned i = 0; i < CLASS_COUNT * CAUSE_COUNT * 6 * 2; i++) {
 		struct verdict v = {.class = i % CLASS_COUNT,
 				    .cause = i / CLASS_COUNT % CAUSE_COUNT,
@@ -403,6 +437,7 @@ int main(void)
 		cmocka_unit_test(test_forgets_what_is_contained),
 		cmocka_unit_test(test_hold_down),
 		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_budget_of_a_job),
 		cmocka_unit_test(test_dry_run),
 		cmocka_unit_test(test_notes_do_nothing),
 		cmocka_unit_test(test_many_subjects),

@@ -161,7 +161,7 @@ static void print_marks(const json_t *doc)
 	size_t i;
 
 	if (json_is_object(drained))
-		say("drained %s ago (%s): new opens are refused",
+		say("drained %s ago (%s): new runs are refused",
 		    text_age(age, doc_number(drained, "since_ns")), doc_text(drained, "reason"));
 	print_admission(doc);
 	json_array_foreach(json_object_get(doc, "suspects"), i, o)

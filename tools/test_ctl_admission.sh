@@ -96,7 +96,7 @@ run 0 why --socket "$sock"
 says out "is not admitted: memory-copy"
 event 'e["kind"] == "drained" and "is not admitted" in e["words"]'
 run 0 undrain --socket "$sock"
-says out "takes new opens"
+says out "takes new runs"
 [ -z "$(opens waits)" ] || fail "overruled, and: $(opens waits)"
 run 0 status --socket "$sock"
 says out "whatever its check found"

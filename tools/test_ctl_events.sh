@@ -200,9 +200,9 @@ event 'e["kind"] == "decision" and e["withheld"] == "checkpoint+validate" and "h
 
 # Drained: what opens anew is refused with a sentence, over a restart too.
 run 0 drain "a fan is loud" --socket "$sock"
-says out "takes no new opens"
+says out "takes no new runs"
 run 0 drain --socket "$sock"
-says out "already takes no new opens"
+says out "already takes no new runs"
 refused () {
 	python '
 import ckpt

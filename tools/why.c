@@ -206,7 +206,7 @@ static int change_drain(const struct ctl *c, bool on, struct err *e)
 	else if (c->talk >= 0)
 		say("node '%s' %s%s", doc_text(doc, "node"),
 		    doc_flag(doc, "changed") ? "" : "already ",
-		    on ? "takes no new opens: what runs goes on" : "takes new opens");
+		    on ? "takes no new runs: what runs goes on" : "takes new runs");
 	json_decref(doc);
 	return EXIT_FINE;
 }
@@ -316,6 +316,7 @@ int verb_policy(const struct ctl *c, struct err *e)
 		say("from %s; %" PRIu64 " actions an hour%s", doc_text(doc, "path"),
 		    doc_number(doc, "actions_per_hour"),
 		    doc_flag(doc, "dry_run") ? "; dry run: nothing is done" : "");
+		say("ckptd knows this node alone: spares are 0, copies 0 or 1");
 	}
 	json_decref(doc);
 	return r < 0 ? err_code(e, r, "print the policy") : EXIT_FINE;

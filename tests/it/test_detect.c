@@ -362,16 +362,9 @@ static void saves_when_told(struct rig *r)
 {
 	char path[200], line[RIG_LINE];
 	struct gang g = {.rig = r, .step_ms = STEP_MS};
-	const char *top = getenv("top_srcdir");
-	static char policy[PATH_MAX + 40];
-	char *folder = realpath(top ? top : ".", NULL);
 	uint64_t from;
 	int fd;
 
-	snprintf(policy, sizeof(policy), "detect.policy=%s/share/policy.tsv", folder);
-	free(folder);
-	rig_arg(r, "--set");
-	rig_arg(r, policy);
 	fd = open_fifo(r, path);
 	make_shared(&g);
 	g.shared->saves = true;

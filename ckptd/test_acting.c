@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What follows from a verdict, end to end in a node: the table that is built in, a drain by it, and
+ * who may still open on a node that is drained.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/loop.h"
+#include "ckptd/acting.h"
+#include "ckptd/events.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "ckptd/watching.h"
+#include "detect/xid_policy.h"
+#include "proto/session.pb-c.h"
+
+static void turns(struct node_test *t)
+{
+	for (int i = 0; i < 200; i++)
+		host_turn(&t->host);
+}
+
+/* A check of the node has found something. */
+static void fail_check(struct node_test *t)
+{
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE,
+			   .check = {.what = "memory-copy", .value = 1, .low = 5, .high = 9}};
+
+	node_sample(t->host.node, &s);
+	turns(t);
+}
+
+/* Nobody has given a policy, and nothing is tried out: a node that fails its check is drained. */
+static void test_drained_by_the_built_in_table(void **state)
+{
+	struct node_test *t = *state;
+	struct marks *m;
+
+	begin_one(t);
+	assert_string_equal(policy_name(acting_policy(t->host.node)), "the table of ckptd");
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	m = &t->host.node->marks;
+	assert_false(m->drained);
+	fail_check(t);
+	assert_true(m->drained);
+	assert_string_equal(m->drain.reason, "by the policy");
+	assert_non_null(marks_find(m, "node 'node'"));
+	assert_true(was_told("is drained (by the policy): what runs goes on"));
+	/* What was newest in memory goes to disk. */
+	for (int i = 0; i < TURNS_MAX && !was_told("job 'job': step 1 is on disk"); i++)
+		host_turn(&t->host);
+	assert_true(was_told("job 'job': step 1 is on disk"));
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run1"), CKPT_ESTATE);
+	test_says(t->b.text, "is drained (by the policy)");
+	acting_undrain(t->host.node, "a test");
+	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run1"), 0);
+}
+
+static void test_dry_run_drains_nothing(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.dry_run = true;
+	begin_one(t);
+	fail_check(t);
+	assert_false(t->host.node->marks.drained);
+	assert_int_equal(t->host.node->marks.n, 0);
+	assert_true(was_told("detect.dry_run is on"));
+}
+
+static void say_goodbye(struct node_test *t, struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	uint64_t id;
+
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_send(k, &q), 0);
+	assert_int_equal(hand_receive(k, &id), 0);
+	leave(k);
+	turns(t);
+}
+
+/* What runs goes on: the ranks of its run that come later are let in, those of another are not. */
+static void test_drained_amid_a_run(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	acting_drain(t->host.node, "a test");
+	connect_rank(t, &t->b);
+	assert_int_equal(open_rank(&t->b, 1, 2, "run2"), CKPT_ESTATE);
+	test_says(t->b.text, "is drained (a test)");
+	assert_int_equal(open_rank(&t->b, 1, 2, "run1"), 0);
+	/* One of them fails and comes again. */
+	member_left(member_of_rank(list_first(&t->host.node->jobs, struct job, link), 1),
+		    MEMBER_ENDED);
+	leave(&t->b);
+	turns(t);
+	connect_rank(t, &t->b);
+	assert_int_equal(open_rank(&t->b, 1, 2, "run1"), 0);
+	/* All have said goodbye: it is over, and begins no more. */
+	say_goodbye(t, &t->a);
+	say_goodbye(t, &t->b);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 0, 2, "run1"), CKPT_ESTATE);
+	/* Nor does one that gives no run id. */
+	assert_int_equal(open_rank(&t->a, 0, 2, ""), CKPT_ESTATE);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_drained_by_the_built_in_table),
+		NODE_TEST(test_dry_run_drains_nothing),
+		NODE_TEST(test_drained_amid_a_run),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
