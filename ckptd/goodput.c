@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "ckptd/node_priv.h"
+#include "ckptd/watching.h"
 #include "detect/goodput.h"
 #include "detect/interval.h"
 #include "detect/sample.h"
@@ -28,6 +29,12 @@ static uint64_t now(const struct job *j)
 	return loop_now(j->node->env.loop);
 }
 
+static void set_alarm(struct job *j, int hung, uint64_t since_ns)
+{
+	goodput_alarm(&j->goodput, now(j), hung ? GOODPUT_HUNG : GOODPUT_SLOW,
+		      j->held[hung].n || j->node->held[hung].n, since_ns);
+}
+
 void goodput_epoch_opened(struct job *j)
 {
 	const struct record_epoch *ep = &j->history.epoch;
@@ -35,6 +42,8 @@ void goodput_epoch_opened(struct job *j)
 		ep->has_base ? checkpoint_find_attempt(j, ep->base_step, &ep->base_attempt) : NULL;
 
 	goodput_epoch(&j->goodput, now(j), ep->has_base, ep->base_step, base && base->memory);
+	for (int hung = 0; hung < 2; hung++) /* what holds its node up does so still */
+		set_alarm(j, hung, now(j));
 	goodput_keep(j);
 }
 
@@ -69,15 +78,33 @@ void goodput_sample(struct job *j, const struct sample *s)
 		goodput_save(&j->goodput, s->time_ns, s->phase.begins);
 }
 
-void goodput_verdict(struct job *j, const struct verdict *v)
+/* Beyond HELD_MAX the oldest say enough. */
+static void hold(struct held_up *h, uint64_t id, bool stands)
 {
-	bool stands = v->state != VERDICT_CLEARED && v->level == LEVEL_ALARM;
+	for (uint32_t i = 0; i < h->n; i++)
+		if (h->ids[i] == id)
+			h->ids[i--] = h->ids[--h->n];
+	if (stands && h->n < HELD_MAX)
+		h->ids[h->n++] = id;
+}
 
-	if (!j || (v->class != CLASS_HUNG && v->class != CLASS_SLOW) ||
-	    (v->subject.kind != SUBJECT_JOB && v->subject.kind != SUBJECT_RANK))
+void goodput_verdict(struct node *n, const struct verdict *v)
+{
+	enum subject_kind kind = v->subject.kind;
+	bool stands = v->state != VERDICT_CLEARED && v->level == LEVEL_ALARM;
+	struct job *j = watching_job(n, v->subject.job);
+	int hung = v->class == CLASS_HUNG;
+
+	if (!hung && v->class != CLASS_SLOW)
 		return;
-	goodput_alarm(&j->goodput, now(j), v->class == CLASS_HUNG ? GOODPUT_HUNG : GOODPUT_SLOW,
-		      stands, v->since_ns);
+	if (j && (kind == SUBJECT_JOB || kind == SUBJECT_RANK)) {
+		hold(&j->held[hung], v->id, stands);
+		set_alarm(j, hung, v->since_ns);
+	} else if (kind == SUBJECT_NODE || kind == SUBJECT_GPU || kind == SUBJECT_LINK) {
+		hold(&n->held[hung], v->id, stands);
+		list_each(j, &n->jobs, link)
+			set_alarm(j, hung, v->since_ns);
+	}
 }
 
 /* ---- JSON ---- */

@@ -20,8 +20,9 @@ void goodput_died(struct job *j);  /* a process of it */
 void goodput_ended(struct job *j); /* all said goodbye */
 /* The beginning and end of rank 0's saves, as it says them: all ranks save alike. */
 void goodput_sample(struct job *j, const struct sample *s); /* j NULL: nothing */
-/* Of a job, or one of its ranks: hung and slow, where it is an alarm. */
-void goodput_verdict(struct job *j, const struct verdict *v); /* j NULL: nothing */
+/* Hung and slow, where it is an alarm: of a job or one of its ranks for that job, of the node, a
+ * GPU or a link for all that run here. Disks are written beside training. */
+void goodput_verdict(struct node *n, const struct verdict *v);
 /* doc/json.md: goodput. */
 json_t *goodput_json(struct job *j);
 

@@ -195,6 +195,13 @@ struct goodput_file {
 	bool busy, again, told;
 };
 
+/* Alarms that stand, of one class, by their ids: goodput.c. */
+#define HELD_MAX 16
+struct held_up {
+	uint64_t ids[HELD_MAX];
+	uint32_t n;
+};
+
 struct job {
 	struct list link; /* in node->jobs */
 	struct node *node;
@@ -255,6 +262,7 @@ struct job {
 	struct digest stored_layouts[8];
 	struct goodput goodput;
 	struct goodput_file goodput_file;
+	struct held_up held[2]; /* slow, hung: alarms of it and its ranks that stand */
 	uint64_t progress; /* newest step that it is known to have finished in this epoch */
 	uint64_t troubles[TROUBLES_MAX]; /* verdicts that stand against its state: trust.c */
 	uint32_t n_troubles;

@@ -68,6 +68,7 @@ struct node {
 	struct acting *acting;
 	struct marks marks;
 	struct admission admission;
+	struct held_up held[2]; /* slow, hung: alarms of the node, its GPUs and links */
 	uint32_t last_number, unwatched_number; /* of jobs, for the detector: watching_names.c */
 	uint64_t number_uses;
 	struct watching *watching; /* NULL: nothing is watched */

@@ -11,6 +11,7 @@
 #include "ckptd/goodput.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
+#include "detect/verdicts.h"
 #include "proto/session.pb-c.h"
 
 static struct job *the_job(struct node_test *t)
@@ -162,13 +163,74 @@ static void test_not_written(void **state)
 	assert_int_equal(the_job(t)->goodput.steps, 1);
 }
 
+static void alarm_of(struct node_test *t, uint64_t id, struct subject s, enum verdict_class class,
+		     bool stands)
+{
+	struct verdict v = {.id = id,
+			    .subject = s,
+			    .class = class,
+			    .level = LEVEL_ALARM,
+			    .state = stands ? VERDICT_RAISED : VERDICT_CLEARED,
+			    .since_ns = loop_now(t->host.node->env.loop)};
+
+	goodput_verdict(t->host.node, &v);
+}
+
+/* How much of cause came in the next milliseconds. */
+static uint64_t comes(struct node_test *t, enum goodput_cause cause)
+{
+	struct goodput *g = &the_job(t)->goodput;
+	uint64_t from = loop_now(t->host.node->env.loop), before;
+
+	goodput_advance(g, from);
+	before = g->ns[cause];
+	while (loop_now(t->host.node->env.loop) < from + 2000000)
+		host_turn(&t->host);
+	goodput_advance(g, loop_now(t->host.node->env.loop));
+	return g->ns[cause] - before;
+}
+
+/* Also what is wrong with the node, a GPU or a link holds its jobs up; until all of it is over. */
+static void test_held_up(void **state)
+{
+	struct node_test *t = *state;
+	struct subject gpu = subject_gpu(0, 3), link = subject_port(0, 1), rank, disk;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	rank = subject_rank(the_job(t)->number, 0, 0);
+	disk = subject_disk(0, 2);
+	alarm_of(t, 1, disk, CLASS_SLOW, true);
+	alarm_of(t, 2, gpu, CLASS_FAILING, true);
+	assert_true(comes(t, GOODPUT_TRAINING) > 0);
+	assert_int_equal(the_job(t)->goodput.ns[GOODPUT_SLOW], 0);
+	alarm_of(t, 3, gpu, CLASS_SLOW, true);
+	alarm_of(t, 4, link, CLASS_SLOW, true);
+	alarm_of(t, 5, rank, CLASS_SLOW, true);
+	assert_int_equal(comes(t, GOODPUT_TRAINING), 0);
+	assert_true(comes(t, GOODPUT_SLOW) > 0);
+	alarm_of(t, 5, rank, CLASS_SLOW, false);
+	alarm_of(t, 3, gpu, CLASS_SLOW, false);
+	assert_true(comes(t, GOODPUT_SLOW) > 0); /* the link still is */
+	/* A new run of it meets the same link. */
+	leave(&t->a);
+	member_left(member_of_rank(the_job(t), 0), MEMBER_ENDED);
+	join(t, &t->a, 0, 1, "run2");
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	assert_true(comes(t, GOODPUT_SLOW) > 0);
+	alarm_of(t, 4, link, CLASS_SLOW, false);
+	assert_int_equal(comes(t, GOODPUT_SLOW), 0);
+	assert_true(comes(t, GOODPUT_TRAINING) > 0);
+	alarm_of(t, 6, subject_node(0), CLASS_HUNG, true);
+	assert_true(comes(t, GOODPUT_HUNG) > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_goes_on),
-		NODE_TEST(test_away),
-		NODE_TEST(test_damaged),
-		NODE_TEST(test_not_written),
+		NODE_TEST(test_held_up), NODE_TEST(test_goes_on),     NODE_TEST(test_away),
+		NODE_TEST(test_damaged), NODE_TEST(test_not_written),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

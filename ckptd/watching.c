@@ -56,7 +56,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 	char words[SUBJECT_WORDS_MAX + VERDICT_WORDS_MAX + 64];
 
 	trust_verdict(n, watching_job(n, v->subject.job), v);
-	goodput_verdict(watching_job(n, v->subject.job), v);
+	goodput_verdict(n, v);
 	verdict_sentence(n, v, words, sizeof(words));
 	events_post(n->events, EVENT_VERDICT,
 		    !alarm ? 6
