@@ -381,7 +381,8 @@ static void saves_when_told(struct rig *r)
 			  "rank %d saved step %llu, %u times; %s", i,
 			  (unsigned long long)g.shared->saved[i], g.shared->saves_done[i], line);
 	rig_wait(is_durable, &g, "the checkpoint is durable");
-	RIG_CHECK(rig_log_count(r, "GPU 0000:9b:00 of node") > 1, "the GPU has no name");
+	RIG_CHECK(rig_log_count(r, "GPU 0000:9b:00 is suspect from now on") == 1,
+		  "it is not marked by its address");
 	close(fd);
 	rig_check_log(r);
 }
