@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 const char *err_text(int code)
 {
 	const char *text;
@@ -26,25 +28,14 @@ const char *err_text(int code)
 	return text ? text : "unknown error";
 }
 
-/* A sentence may quote what came from outside, and ends on somebody's terminal: control
- * characters, those of UTF-8 from U+0080 to U+009F too, become '?'. */
-static void clean(char *text)
-{
-	for (unsigned char *p = (unsigned char *)text; *p; p++) {
-		if (*p < 0x20 || *p == 0x7f)
-			*p = '?';
-		else if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)
-			p[0] = p[1] = '?';
-	}
-}
-
+/* A sentence may quote what came from outside, and ends on somebody's terminal. */
 static void format(char *buf, size_t size, const char *fmt, va_list ap)
 {
 	int n = vsnprintf(buf, size, fmt, ap);
 
 	if (n < 0)
 		buf[0] = '\0';
-	clean(buf);
+	text_clean(buf);
 }
 
 int err_set(struct err *e, int code, const char *fmt, ...)

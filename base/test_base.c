@@ -14,6 +14,7 @@
 #include "base/huge.h"
 #include "base/loop.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "tests/lib/test.h"
 
 static void test_err_wraps_outward(void **state)
@@ -56,6 +57,45 @@ static void test_err_replaces_control_characters(void **state)
 	err_set(&e, -EIO, "inner");
 	err_wrap(&e, -EIO, "%s", hostile);
 	assert_string_equal(e.text, "a?[2J?????\?1m\xc3\xa9: inner");
+}
+
+static void test_text_is_clean(void **state)
+{
+	static const struct {
+		const char *from, *to;
+	} texts[] = {
+		{"", ""},
+		{"plain", "plain"},
+		{"\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80",
+		 "\xc3\xa4 \xe2\x82\xac \xf0\x9f\x98\x80"},
+		{"\xff", "?"},
+		{"a\xff\xfe"
+		 "b",
+		 "a??b"},
+		{"a\x80"
+		 "b",
+		 "a?b"},         /* no character begins so */
+		{"\xc3(", "?("}, /* not gone on with */
+		{"\xe2\x82(", "?\?("},
+		{"\xc0\xaf \xe0\x80\xaf", "?? ???"}, /* longer than need be */
+		{"\xed\xa0\x80", "???"},             /* a surrogate */
+		{"\xf4\x90\x80\x80 \xf5", "???? ?"}, /* above U+10FFFF */
+		{"a\x1b[2J\n", "a?[2J?"},
+		{"\xc2\x9b"
+		 "1m",
+		 "??1m"},
+		{"cut \xc3", "cut "},
+		{"cut \xf0\x9f\x98", "cut "},
+		{"cut \xe2\x82", "cut "},
+	};
+	char buf[64];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+		strcpy(buf, texts[i].from);
+		text_clean(buf);
+		assert_string_equal(buf, texts[i].to);
+	}
 }
 
 static void test_reader_is_sticky(void **state)
@@ -355,6 +395,7 @@ int main(void)
 		cmocka_unit_test(test_err_wraps_outward),
 		cmocka_unit_test(test_err_cuts_long_text),
 		cmocka_unit_test(test_err_replaces_control_characters),
+		cmocka_unit_test(test_text_is_clean),
 		cmocka_unit_test(test_reader_is_sticky),
 		cmocka_unit_test(test_writer_round_trip),
 		cmocka_unit_test(test_checked_sizes),

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "ckptd/admin.h"
 #include "ckptd/events_priv.h"
 #include "ckptd/node_priv.h"
@@ -262,6 +263,7 @@ void events_post(struct events *ev, enum event_kind kind, int level, uint32_t ui
 	va_start(ap, fmt);
 	vsnprintf(words, sizeof(words), fmt, ap);
 	va_end(ap);
+	text_clean(words);
 	if (!(level & EVENT_UNLOGGED))
 		n->env.log(n->env.log_arg, level, words);
 	o = json_pack("{s:I, s:s, s:i, s:s, s:s}", "time_ns", (json_int_t)head.wall_ns, "kind",

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 
@@ -175,6 +176,8 @@ static void fill(struct marks *m, struct mark *k, const char *words, const char 
 	k->uid = EVENT_FOR_ALL;
 	snprintf(k->words, sizeof(k->words), "%s", words);
 	snprintf(k->reason, sizeof(k->reason), "%s", reason);
+	text_clean(k->words);
+	text_clean(k->reason);
 }
 
 bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t uid)

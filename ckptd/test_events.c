@@ -11,6 +11,8 @@
 #include "ckptd/marks.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
+#include "ckptd/watching.h"
+#include "detect/sample.h"
 #include "tests/lib/test.h"
 
 static void settle(struct node_test *t)
@@ -158,12 +160,57 @@ static void test_marks(void **state)
 	assert_string_equal(m->drain.reason, "a test");
 }
 
+static json_t *newest_of(const json_t *doc, const char *kind)
+{
+	json_t *list = json_object_get(doc, "events"), *o, *found = NULL;
+	size_t i;
+
+	json_array_foreach(list, i, o) if (strcmp(json_string_value(json_object_get(o, "kind")),
+						  kind) == 0) found = o;
+	return found;
+}
+
+/* Names and texts from outside that are no UTF-8, or were cut: told all the same. */
+static void test_what_is_no_text(void **state)
+{
+	struct node_test *t = *state;
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE,
+			   .check = {.what = "disk-\xff\xe2\x82", .value = 1, .low = 2, .high = 3}};
+	json_t *doc, *o;
+
+	begin_node(t);
+	events_post(t->host.node->events, EVENT_MARKED, 6, EVENT_FOR_ALL, NULL, NULL, "%s",
+		    "a \xff\x1b b\xe2\x82");
+	node_sample(t->host.node, &s);
+	assert_true(marks_add(&t->host.node->marks, "disk \xfe", "slow\xc3", EVENT_FOR_ALL));
+	settle(t);
+	doc = answer(t, 0, 0);
+	assert_int_equal(json_integer_value(json_object_get(doc, "dropped")), 0);
+	o = newest_of(doc, "marked");
+	assert_non_null(o);
+	assert_string_equal(json_string_value(json_object_get(o, "words")), "a ?? b");
+	o = newest_of(doc, "verdict");
+	assert_non_null(o);
+	assert_string_equal(json_string_value(json_object_get(o, "cause")), "check-failed");
+	assert_non_null(strstr(json_string_value(json_object_get(o, "why")), "disk-?"));
+	json_decref(doc);
+	end_node(t);
+	begin_node(t);
+	assert_non_null(marks_find(&t->host.node->marks, "disk ?"));
+	assert_string_equal(marks_find(&t->host.node->marks, "disk ?")->reason, "slow");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_bounded_and_kept),
 		NODE_TEST(test_damaged_files),
 		NODE_TEST(test_marks),
+		NODE_TEST(test_what_is_no_text),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

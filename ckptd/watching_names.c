@@ -19,6 +19,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/text.h"
 #include "ckptd/acting.h"
 #include "ckptd/events.h"
 #include "ckptd/watching_json.h"
@@ -192,6 +193,7 @@ void watching_words(struct node *n, const struct subject *s, char buf[SUBJECT_WO
 				 n->options.name, s->peer);
 		break;
 	}
+	text_clean(buf);
 }
 
 /* ---- What there is no room for ---- */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "detect/rules.h"
 
 /* "node n17"; where no name was said, "node 17". */
@@ -79,6 +80,7 @@ void detector_subject_words(const struct detector *d, const struct subject *s, c
 		snprintf(buf, size, "the way from %s to %s", one, two);
 		break;
 	}
+	text_clean(buf);
 }
 
 struct verdict verdict_of(struct subject s, enum verdict_class class, enum verdict_cause cause,
@@ -101,6 +103,7 @@ void verdict_say(const struct detector *d, struct verdict *v, const char *format
 	va_start(ap, format);
 	vsnprintf(v->words + n, sizeof(v->words) - n, format, ap);
 	va_end(ap);
+	text_clean(v->words);
 }
 
 void explain_line(struct explain *e, const char *format, ...)
@@ -111,6 +114,7 @@ void explain_line(struct explain *e, const char *format, ...)
 	va_start(ap, format);
 	vsnprintf(text, sizeof(text), format, ap);
 	va_end(ap);
+	text_clean(text);
 	e->line(e->arg, text);
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 void verdicts_init(struct verdicts *v, const struct detector_events *events)
 {
@@ -258,6 +259,8 @@ void verdict_evidence(struct verdict *v, const char *signal, double value, doubl
 	e = &v->evidence[v->n_evidence++];
 	snprintf(e->signal, sizeof(e->signal), "%s", signal);
 	snprintf(e->unit, sizeof(e->unit), "%s", unit);
+	text_clean(e->signal);
+	text_clean(e->unit);
 	e->value = value;
 	e->threshold = threshold;
 	e->since_ns = since_ns;

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * text.c - see text.h. Pure; any thread.
+ */
+#include <config.h>
+
+#include "base/text.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of the character that begins with this one; 0: none does. */
+static size_t length_of(unsigned char first)
+{
+	if (first < 0x80)
+		return 1;
+	if (first < 0xc2) /* 0xc0, 0xc1: longer than need be */
+		return 0;
+	return first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+}
+
+/* The second byte of what is too long, a surrogate or above U+10FFFF. */
+static bool is_second(unsigned char first, unsigned char second)
+{
+	return second >= (first == 0xe0   ? 0xa0
+			  : first == 0xf0 ? 0x90
+					  : 0x80) &&
+	       second <= (first == 0xed   ? 0x9f
+			  : first == 0xf4 ? 0x8f
+					  : 0xbf);
+}
+
+/* How many bytes of p are the beginning of one character; *ret_whole: all of it. */
+static size_t valid(const unsigned char *p, bool *ret_whole)
+{
+	size_t len = length_of(p[0]), n = len > 0;
+
+	while (n < len && (n == 1 ? is_second(p[0], p[1]) : (p[n] & 0xc0) == 0x80))
+		n++;
+	*ret_whole = len > 0 && n == len;
+	return n;
+}
+
+static bool is_control(const unsigned char *p)
+{
+	return p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0);
+}
+
+void text_clean(char *text)
+{
+	unsigned char *p = (unsigned char *)text;
+
+	while (*p) {
+		bool whole;
+		size_t n = valid(p, &whole);
+
+		if (!whole && n > 0 && p[n] == '\0') {
+			*p = '\0'; /* it was cut */
+			return;
+		}
+		if (whole && !is_control(p)) {
+			p += n;
+			continue;
+		}
+		for (n = n > 0 ? n : 1; n > 0; n--)
+			*p++ = '?';
+	}
+}
