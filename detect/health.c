@@ -6,6 +6,9 @@
  * Counters count within a window; what is old is forgiven. What a process met (the kernel took its
  * memory, it hung in the kernel) is a note: that it ended or stands still is told by its own rule.
  * Bad news for which no counter could tell that it is over stands for a hold-down.
+ *
+ * Invariant: all that is raised here ends by itself, but for a failed check, which stands until the
+ * same check passes or a person says that the node is well.
  */
 #include <config.h>
 
@@ -17,15 +20,18 @@
 #include "detect/rules.h"
 #include "detect/tally.h"
 
+#define NEWS_MAX 12 /* of one node; the one that ends first makes room */
+
 struct mine_disk {
 	struct counter errors;
 	struct tally recent;
 	uint64_t said_ns; /* the last error that was told; 0: none stands */
 };
 
-/* Bad news of the kernel, by kind: they stand until then. */
+/* Bad news of the kernel, by kind and subject: they stand until then. */
 struct news {
-	uint64_t until_ns;
+	uint64_t until_ns; /* 0: free */
+	enum kernel_line_kind kind;
 	struct subject subject;
 	uint32_t times;
 	enum verdict_level level; /* the loudest, and what it advises */
@@ -39,9 +45,8 @@ struct mine_node {
 	bool memory_alarm;        /* ... as an alarm */
 	uint64_t pressed_ns;      /* memory pressure is high since then; 0: it is not */
 	bool said_pressure;
-	struct tally pcie;
-	struct news news[KERNEL_LINE_KIND_COUNT];
-	uint32_t standing; /* of news, and memory */
+	uint64_t pressure_ns; /* was last measured */
+	struct news news[NEWS_MAX];
 };
 
 static uint64_t after(const struct detector *d, double s)
@@ -111,7 +116,6 @@ static void memory_errors(struct detector *d, struct node *n, uint64_t corrected
 			    (unsigned long long)recent,
 			    alarm ? ": let nothing new onto it and replace the module." : ".");
 	m->memory_alarm = alarm;
-	m->standing += !m->memory_until_ns;
 	m->memory_until_ns = after(d, d->options.news_stand_s);
 	accuse(d, &v);
 }
@@ -156,6 +160,7 @@ static void on_metrics(struct detector *d, const struct sample *s, struct node *
 
 	if (isnan(share))
 		return;
+	m->pressure_ns = d->now_ns;
 	if (share < d->options.pressure / 2) {
 		m->pressed_ns = 0;
 		if (m->said_pressure)
@@ -218,10 +223,36 @@ static const char *news_words(const struct kernel_line *l, enum verdict_level *r
 	}
 }
 
+static void news_over(struct detector *d, struct news *news, const char *why)
+{
+	verdicts_clear_code(&d->verdicts, &news->subject, CAUSE_KERNEL, news->kind, 0, why,
+			    d->now_ns);
+	news->until_ns = 0;
+}
+
+static struct news *news_of(struct detector *d, struct mine_node *m, enum kernel_line_kind kind,
+			    const struct subject *s)
+{
+	struct news *first = &m->news[0];
+
+	for (uint32_t i = 0; i < NEWS_MAX; i++) {
+		struct news *news = &m->news[i];
+
+		if (news->until_ns && news->kind == kind && subject_same(&news->subject, s))
+			return news;
+		if (news->until_ns < first->until_ns)
+			first = news;
+	}
+	if (first->until_ns)
+		news_over(d, first, "newer ones of its node took its place");
+	*first = (struct news){.kind = kind, .subject = *s};
+	return first;
+}
+
 static void tell_news(struct detector *d, struct node *n, const struct kernel_line *l)
 {
 	struct mine_node *m = NODE_OWN(d, n, health, struct mine_node);
-	struct news *news = &m->news[l->kind];
+	struct news *news;
 	enum verdict_level level;
 	enum verdict_action advice;
 	const char *words = news_words(l, &level, &advice);
@@ -231,6 +262,7 @@ static void tell_news(struct detector *d, struct node *n, const struct kernel_li
 
 	if (!words)
 		return;
+	news = news_of(d, m, l->kind, &s);
 	if (!news->until_ns || level > news->level) {
 		news->level = level;
 		news->advice = advice;
@@ -239,9 +271,7 @@ static void tell_news(struct detector *d, struct node *n, const struct kernel_li
 	v.code = l->kind;
 	v.confidence = 0.9;
 	news->times = news->until_ns ? news->times + 1 : 1;
-	m->standing += !news->until_ns;
 	news->until_ns = after(d, d->options.news_stand_s);
-	news->subject = s;
 	verdict_evidence(&v, kernel_line_word(l->kind), news->times, 0, "", d->now_ns);
 	verdict_say(d, &v, "%s %s%s.", words,
 		    l->process[0]  ? l->process
@@ -339,28 +369,29 @@ static void expire(struct detector *d, struct node *n, struct mine_node *m)
 
 	if (m->memory_until_ns && d->now_ns >= m->memory_until_ns) {
 		m->memory_until_ns = 0;
-		m->standing--;
 		acquit(d, &node, CAUSE_MEMORY_ERRORS, "it had no more of them for a long time");
 	}
-	for (uint32_t k = 0; k < KERNEL_LINE_KIND_COUNT; k++) {
-		if (!m->news[k].until_ns || d->now_ns < m->news[k].until_ns)
-			continue;
-		m->news[k].until_ns = 0;
-		m->standing--;
-		verdicts_clear_code(&d->verdicts, &m->news[k].subject, CAUSE_KERNEL, k, 0,
-				    "it did not happen again for a long time", d->now_ns);
+	for (uint32_t k = 0; k < NEWS_MAX; k++)
+		if (m->news[k].until_ns && d->now_ns >= m->news[k].until_ns)
+			news_over(d, &m->news[k], "it did not happen again for a long time");
+	if (m->said_pressure &&
+	    detector_age(d, m->pressure_ns) >= d->options.news_stand_s * NS_PER_SEC) {
+		m->said_pressure = false;
+		m->pressed_ns = 0;
+		acquit(d, &node, CAUSE_PRESSURE, "nobody has measured it for a long time");
 	}
+	/* A disk whose errors only the kernel tells of, or that is gone. */
+	for (struct device *x = n->devices; x; x = x->next)
+		if (DEVICE_OWN(d, x, health, struct mine_disk)->said_ns)
+			disk_errors(d, x, 0);
 }
 
 static void on_tick(struct detector *d)
 {
-	for (uint32_t i = 0; i < d->options.nodes_max; i++) {
-		struct node *n = d->nodes[i];
-		struct mine_node *m = n ? NODE_OWN(d, n, health, struct mine_node) : NULL;
-
-		if (m && m->standing)
-			expire(d, n, m);
-	}
+	for (uint32_t i = 0; i < d->nodes_end; i++)
+		if (d->nodes[i])
+			expire(d, d->nodes[i],
+			       NODE_OWN(d, d->nodes[i], health, struct mine_node));
 }
 
 static void on_well(struct detector *d, const struct subject *s)
@@ -370,14 +401,17 @@ static void on_well(struct detector *d, const struct subject *s)
 
 	if (!m || s->kind == SUBJECT_RANK)
 		return;
-	for (struct device *x = n->devices; x; x = x->next)
+	for (struct device *x = n->devices; x; x = x->next) {
+		struct mine_disk *disk = DEVICE_OWN(d, x, health, struct mine_disk);
+
 		if (s->kind == SUBJECT_NODE || (s->kind == SUBJECT_DISK && x->number == s->device))
-			DEVICE_OWN(d, x, health, struct mine_disk)->recent = (struct tally){0};
-	if (s->kind != SUBJECT_NODE)
-		return;
-	m->recent = (struct tally){0};
-	m->said_pressure = false;
-	m->pressed_ns = 0;
+			*disk = (struct mine_disk){.errors = disk->errors};
+	}
+	for (uint32_t k = 0; k < NEWS_MAX; k++)
+		if (m->news[k].until_ns && subject_contains(s, &m->news[k].subject))
+			m->news[k].until_ns = 0;
+	if (s->kind == SUBJECT_NODE) /* what was counted before is no news */
+		*m = (struct mine_node){.corrected = m->corrected, .uncorrected = m->uncorrected};
 }
 
 const struct rule rule_health = {

@@ -5,7 +5,8 @@
  * Replicas of a shard that differ: whoever differs from more of the others than anybody else is the
  * odd one; with two replicas nobody can tell, and the job is named. Samples about one step come one
  * after the other, so the first waits a moment for the rest. A checkpoint that repeats the one
- * before was not taken of what the job trains. Both stand until the job's next run.
+ * before was not taken of what the job trains; where training went wrong (not-a-number) it repeats
+ * what is no number, which is told already. All stand until the job's next run.
  */
 #include <config.h>
 
@@ -25,8 +26,6 @@ struct mine_job {
 	uint32_t one, other;     /* the first pair */
 	char tensor[SAMPLE_NAME_MAX];
 	bool told; /* anything, in this run */
-	struct subject who;
-	bool stale;
 };
 
 struct mine {
@@ -92,7 +91,6 @@ static void decide(struct detector *d, struct job *j, struct mine_job *m)
 			    "them corrupts data; check both nodes.",
 			    m->tensor, (unsigned long long)m->step, m->one, m->other);
 	m->told = true;
-	m->who = v.subject;
 	m->first_ns = 0;
 	DETECTOR_OWN(d, integrity, struct mine)->waiting--;
 	accuse(d, &v);
@@ -118,25 +116,49 @@ static void on_digests(struct detector *d, const struct sample *s, const struct 
 		add(d, other, s->digests.step);
 }
 
+/* The first that stands for the cause against the job or a rank of it, wherever that was then. */
+static const struct verdict *standing(const struct detector *d, const struct job *j,
+				      enum verdict_cause cause)
+{
+	for (size_t i = 0; i < d->verdicts.n; i++) {
+		const struct verdict *v = &d->verdicts.standing[i];
+
+		if (v->cause == cause && v->subject.job == j->number)
+			return v;
+	}
+	return NULL;
+}
+
 static void on_stale(struct detector *d, const struct sample *s, struct job *j)
 {
+	bool known = standing(d, j, CAUSE_NOT_A_NUMBER);
 	struct verdict v = verdict_of(subject_job(j->number), CLASS_CORRUPTING, CAUSE_STALE,
-				      LEVEL_ALARM, ACTION_RECORD);
+				      known ? LEVEL_NOTE : LEVEL_ALARM, ACTION_RECORD);
 
-	JOB_OWN(d, j, integrity, struct mine_job)->stale = true;
+	JOB_OWN(d, j, integrity, struct mine_job)->told = true;
 	verdict_evidence(&v, "step", (double)s->step, 0, "", d->now_ns);
-	verdict_say(
-		d, &v,
-		"saved the same trained tensors at step %llu as in the checkpoint before: it may "
-		"not be saving what it trains; look at what it binds.",
-		(unsigned long long)s->step);
+	verdict_say(d, &v,
+		    "saved the same trained tensors at step %llu as in the checkpoint before: %s",
+		    (unsigned long long)s->step,
+		    known ? "what is no finite number stays what it is."
+			  : "it may not be saving what it trains; look at what it binds.");
 	accuse(d, &v);
+}
+
+static void all_over(struct detector *d, const struct job *j, enum verdict_cause cause)
+{
+	const struct verdict *v;
+	struct subject who;
+
+	while ((v = standing(d, j, cause))) {
+		who = v->subject;
+		acquit(d, &who, cause, "a new run of the job has begun");
+	}
 }
 
 static void on_run(struct detector *d, struct job *j)
 {
 	struct mine_job *m = JOB_OWN(d, j, integrity, struct mine_job);
-	struct subject job = subject_job(j->number);
 
 	if (j->on && j->began_ns != d->now_ns)
 		return;
@@ -144,10 +166,10 @@ static void on_run(struct detector *d, struct job *j)
 		decide(d, j, m);
 	if (!j->on)
 		return; /* bytes that were wrong stay so */
-	if (m->told)
-		acquit(d, &m->who, CAUSE_REPLICAS_DIFFER, "a new run of the job has begun");
-	if (m->stale)
-		acquit(d, &job, CAUSE_STALE, "a new run of the job has begun");
+	if (m->told) {
+		all_over(d, j, CAUSE_REPLICAS_DIFFER);
+		all_over(d, j, CAUSE_STALE);
+	}
 	*m = (struct mine_job){0};
 }
 

@@ -175,18 +175,30 @@ static void on_tick(struct detector *d)
 		}
 }
 
+/* A port that is down is one without a cable then: it speaks again when it has been up. */
+static void port_is_well(struct detector *d, struct mine_port *m)
+{
+	if (m->was_up && !m->up)
+		DETECTOR_OWN(d, links, struct mine)->down--;
+	*m = (struct mine_port){
+		.was_up = m->up,
+		.up = m->up,
+		.downs = m->downs,
+		.errors = m->errors,
+		.minute_ns = m->minute_ns,
+		.usual = m->usual,
+	};
+}
+
 static void on_well(struct detector *d, const struct subject *s)
 {
-	struct device *x =
-		s && s->kind == SUBJECT_LINK ? known_device(d, s->node, s->device) : NULL;
-	struct mine_port *m = x ? DEVICE_OWN(d, x, links, struct mine_port) : NULL;
+	struct node *n = s ? known_node(d, s->node) : NULL;
 
-	if (!m)
+	if (!n || (s->kind != SUBJECT_NODE && s->kind != SUBJECT_LINK))
 		return;
-	m->flaps = m->moments = (struct tally){0};
-	m->flapped_ns = 0;
-	m->said_down = m->said_errors = false;
-	m->bad = 0;
+	for (struct device *x = n->devices; x; x = x->next)
+		if (s->kind == SUBJECT_NODE || s->device == x->number)
+			port_is_well(d, DEVICE_OWN(d, x, links, struct mine_port));
 }
 
 const struct rule rule_links = {

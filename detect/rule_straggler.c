@@ -332,6 +332,12 @@ static void well(struct detector *d, const struct subject *s)
 		own(d, r)->s.score = 0;
 		own(d, r)->accused = false;
 	}
+	if (s->kind == SUBJECT_JOB && known_job(d, s->job))
+		each_rank(r, known_job(d, s->job))
+		{
+			own(d, r)->s.score = 0;
+			own(d, r)->accused = false;
+		}
 	if (s->kind != SUBJECT_NODE || !n)
 		return;
 	if (NODE_OWN(d, n, straggler, struct mine_node)->accused)

@@ -315,6 +315,69 @@ static void test_kernel(void **state)
 	detector_free(b.d);
 }
 
+/* Of several subjects, of which each is told and ends. */
+static void test_news_all_end(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	name(&b, 2, 'd', "sda");
+	name(&b, 3, 'd', "sdb");
+	kernel_says(&b, "EXT4-fs (sda): Remounting filesystem read-only");
+	assert_int_equal(b.alarms, 1);
+	kernel_says(&b, "EXT4-fs error (device sdb): ext4_lookup:1785: inode #2: bad inode");
+	assert_int_equal(b.notes, 1); /* that of the other disk is no alarm for it */
+	for (int i = 0; i < 20; i++) {
+		char disk[16], text[96];
+
+		snprintf(disk, sizeof(disk), "sd%c", 'c' + i);
+		name(&b, 4 + (uint32_t)i, 'd', disk);
+		snprintf(text, sizeof(text), "EXT4-fs error (device %s): ext4_lookup:1785: bad",
+			 disk);
+		kernel_says(&b, text);
+	}
+	assert_true(detector_standing(b.d, NULL, NULL, 0) >= 10);
+	kernel_says(&b, "I/O error, dev sdb, sector 123456 op 0x0:(READ) flags 0x0 phys_seg 1");
+	goes_on(&b, 2 * 3600 + 600, 0);
+	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+	assert_int_equal(b.cleared, 1 + b.alarms + b.notes - 1);
+	detector_free(b.d);
+}
+
+/* What a person said of a node holds for all of it: nothing is told of what was counted before. */
+static void test_cleared_by_a_person(void **state)
+{
+	struct subject node = subject_node(4);
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	goes_on(&b, 100, 0);
+	b.downs += 20;
+	b.corrected += 200;
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.alarms, 2);
+	assert_int_equal(detector_clear(b.d, &node, b.now), 2);
+	goes_on(&b, 1000, 0);
+	assert_int_equal(b.alarms, 2);
+	b.corrected += 20; /* few */
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.alarms, 2);
+	b.up = false;
+	goes_on(&b, 300, 0);
+	assert_int_equal(b.alarms, 3);
+	assert_true(detector_clear(b.d, &node, b.now) > 0);
+	goes_on(&b, 1000, 0); /* nobody wants it up */
+	assert_int_equal(b.alarms, 3);
+	b.up = true;
+	goes_on(&b, 100, 0);
+	b.up = false;
+	goes_on(&b, 300, 0);
+	assert_int_equal(b.alarms, 4);
+	detector_free(b.d);
+}
+
 /* What is milder does not quieten what stands; what lies in a file is not the node's. */
 static void test_kernel_file_systems(void **state)
 {
@@ -421,6 +484,44 @@ static void test_replicas(void **state)
 	feed(&b, &s);
 	assert_int_equal(b.alarms, 3);
 	assert_int_equal(b.alarm.cause, CAUSE_STALE);
+	/* Another one differs: each of them ends with the run. */
+	b.now += SEC;
+	differ(&b, 400, 0, 3);
+	differ(&b, 400, 1, 3);
+	b.now += SEC;
+	detector_advance(b.d, b.now);
+	assert_int_equal(b.alarms, 4);
+	s.kind = SAMPLE_JOB;
+	s.time_ns = b.now;
+	s.run.begins = true;
+	s.run.epoch = 8;
+	feed(&b, &s);
+	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+	detector_free(b.d);
+}
+
+/* What is no number does not change: that is one trouble, and one alarm. */
+static void test_stale_for_want_of_numbers(void **state)
+{
+	struct bench b;
+	struct sample s = {.kind = SAMPLE_BEAT, .device = SAMPLE_NONE};
+
+	(void)state;
+	bench_begin(&b);
+	s.time_ns = b.now;
+	s.beat = (struct sample_beat){.step = 5, .flags = BEAT_LOSS, .loss = NAN};
+	feed(&b, &s);
+	b.now += SEC;
+	detector_advance(b.d, b.now);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.alarm.cause, CAUSE_NOT_A_NUMBER);
+	s.kind = SAMPLE_STALE;
+	s.time_ns = b.now;
+	s.step = 6;
+	feed(&b, &s);
+	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.notes, 1);
+	test_says(b.last.words, "what is no finite number stays what it is");
 	detector_free(b.d);
 }
 
@@ -436,8 +537,11 @@ int main(void)
 		cmocka_unit_test(test_pressure),
 		cmocka_unit_test(test_kernel),
 		cmocka_unit_test(test_kernel_file_systems),
+		cmocka_unit_test(test_news_all_end),
+		cmocka_unit_test(test_cleared_by_a_person),
 		cmocka_unit_test(test_checks),
 		cmocka_unit_test(test_replicas),
+		cmocka_unit_test(test_stale_for_want_of_numbers),
 	};
 
 	return cmocka_run_group_tests_name("health", tests, NULL, NULL);
