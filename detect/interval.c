@@ -11,6 +11,7 @@
 
 #define Z_80       1.2815515655446004 /* of the normal distribution: 0.1 lie beyond it */
 #define BISECTIONS 200
+#define STEPS_MAX  UINT64_C(1000000000000) /* more than any run has */
 
 double interval_young(double cost, double mtbf)
 {
@@ -93,6 +94,8 @@ static uint64_t whole_steps(const struct interval_cost *c, double per_s, double 
 
 	if (n < 1)
 		return 1;
+	if (n >= STEPS_MAX) /* whoever counted steps was told a wild number */
+		return STEPS_MAX;
 	if (n * c->step < least)
 		return (uint64_t)n + 1;
 	return interval_loss(c, per_s, n * c->step) <= interval_loss(c, per_s, (n + 1) * c->step)

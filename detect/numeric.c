@@ -7,6 +7,9 @@
  * a reduction) is the job's. So the first bad value waits for the others' reports of the same step,
  * at most half a second, and for none where the step before had no more reporters.
  *
+ * Which step is reported is what most ranks say: one wild number, or a run that goes back in place,
+ * must not make the rest of the run late reports of a step that is over.
+ *
  * Jump and drift are of the job: of the median over the ranks of each step (course.h). One odd
  * value is a note; an alarm is what lasts.
  */
@@ -19,6 +22,7 @@
 
 #define WAIT_NS    (500 * NS_PER_MS)
 #define VALUES_MAX 33 /* of one step: more ranks add nothing to the median */
+#define LEAP       1000000 /* steps from one to the next: that is no step number */
 
 /* How many ranks told of one value at one step. */
 struct count {
@@ -37,6 +41,7 @@ struct mine_job {
 	uint64_t step; /* that is being reported */
 	struct count loss, norm;
 	uint32_t reports, usual; /* in this step, in the one before */
+	uint32_t elsewhere; /* reports of steps before or far beyond it, less those of others */
 	uint64_t bad_ns;         /* the first bad value of a verdict not yet told; 0: none */
 	uint64_t bad_step;
 	bool accused;
@@ -198,7 +203,7 @@ static void next_step(struct detector *d, struct job *j, struct mine_job *m, uin
 		m->finite = 0;
 	follow_both(d, j, m);
 	m->usual = m->reports;
-	m->reports = 0;
+	m->reports = m->elsewhere = 0;
 	m->step = step;
 	m->loss.n = m->loss.bad = m->loss.n_values = 0;
 	m->norm.n = m->norm.bad = m->norm.n_values = 0;
@@ -217,6 +222,19 @@ static bool enter(struct count *c, double value, uint32_t rank)
 	return true;
 }
 
+/* Whether a report is of another step than the one that is being reported: of one soon after it; of
+ * one before or far beyond it only where two rounds more said such than did not. */
+static bool goes_on(const struct job *j, struct mine_job *m, uint64_t step)
+{
+	uint32_t ranks = j->n_expected ? j->n_expected : 1;
+
+	if (step >= m->step && (step - m->step < LEAP || !m->usual)) {
+		m->elsewhere -= m->elsewhere > 0;
+		return step > m->step;
+	}
+	return ++m->elsewhere > 2 * ranks;
+}
+
 static void on_beat(struct detector *d, const struct sample *s, const struct who *w)
 {
 	struct mine_job *m = JOB_OWN(d, w->job, numeric, struct mine_job);
@@ -224,7 +242,7 @@ static void on_beat(struct detector *d, const struct sample *s, const struct who
 
 	if (!(s->beat.flags & (BEAT_LOSS | BEAT_GRAD_NORM)))
 		return;
-	if (s->beat.step > m->step)
+	if (goes_on(w->job, m, s->beat.step))
 		next_step(d, w->job, m, s->beat.step);
 	if (s->beat.flags & BEAT_LOSS)
 		bad |= enter(&m->loss, s->beat.loss, s->rank);
@@ -275,6 +293,20 @@ static void on_tick(struct detector *d)
 	}
 }
 
+/* It is told again if it goes on. */
+static void on_well(struct detector *d, const struct subject *s)
+{
+	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+		struct mine_job *m = j ? JOB_OWN(d, j, numeric, struct mine_job) : NULL;
+
+		if (m && m->accused && subject_contains(s, &m->who))
+			m->accused = false;
+		if (m && s->kind == SUBJECT_JOB && s->job == i)
+			m->jump.told = m->drift.told = false;
+	}
+}
+
 const struct rule rule_numeric = {
 	.name = "numeric",
 	.kinds = 1u << SAMPLE_BEAT | 1u << SAMPLE_JOB,
@@ -283,4 +315,5 @@ const struct rule rule_numeric = {
 	.tick_ns = 250 * NS_PER_MS,
 	.sample = on_sample,
 	.tick = on_tick,
+	.well = on_well,
 };

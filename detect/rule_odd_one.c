@@ -32,6 +32,8 @@ struct mine_job {
 	struct window newest; /* s of steps */
 	struct ewma usual;    /* of the window's median */
 	uint32_t suspects;    /* nodes that are candidates, at the last judgement */
+	uint32_t pacer;       /* number of the rank whose steps are counted */
+	uint64_t pace_ns;     /* its last one */
 	bool marks_waiting;   /* its beats have BEAT_BUSY: stragglers are found by it */
 };
 struct place {
@@ -80,14 +82,18 @@ static bool room_for(struct mine *m, size_t n)
 
 /* ---- what comes in ---- */
 
-/* The pace of a job: one interval per step, of the rank that finished it first. */
+/* The pace of a job: one interval per step, of one rank for all, as they step together; of another
+ * when that has made none for so long that it would have made several. */
 static void on_beat(struct detector *d, struct job *j, const struct rank *r)
 {
 	struct mine_job *m = JOB_OWN(d, j, odd_one, struct mine_job);
 
 	m->marks_waiting = r->beat.flags & BEAT_BUSY;
-	if (j->step != r->step || j->step_ns != d->now_ns || !r->interval_ns)
+	if (!r->interval_ns ||
+	    (m->pacer != r->number && d->now_ns - m->pace_ns < 4 * r->interval_ns))
 		return;
+	m->pacer = r->number;
+	m->pace_ns = d->now_ns;
 	if (!m->newest.size)
 		window_init(&m->newest, PACE_NEW);
 	window_add(&m->newest, (float)((double)r->interval_ns / NS_PER_SEC));

@@ -34,13 +34,14 @@
 #define LEARN_FROM    8 /* windows after which usual_s says something */
 #define SHARE_STEP    0.075f
 #define BUSY_MIN_S    2e-3
+#define BACK          2 /* windows before the one that is judged next: who lags is not further */
 #define CROWD         4 /* one in so many, on several nodes: it is their work, not their fault */
 
 void straggler_role_restart(struct straggler_role *role)
 {
 	role->generation++;
 	role->open = false;
-	role->n_done = 0;
+	role->n_done = role->n_back = 0;
 }
 
 void straggler_rank_forget(struct straggler_rank *r, uint32_t node)
@@ -106,6 +107,15 @@ static void finish_window(struct straggler_role *role, struct straggler_rank *r,
 		role->first_ns = now_ns;
 }
 
+/* A step from long before the window that is judged next; a window of them without a judgement: the
+ * run went back in place, or one told of a wild step where all others are now waited for. */
+static bool went_back(struct straggler_role *role)
+{
+	uint32_t ranks = role->n_last ? role->n_last : 1;
+
+	return role->open && ++role->n_back > role->steps * ranks;
+}
+
 void straggler_add(struct straggler_role *role, struct straggler_rank *r, uint64_t step,
 		   double busy_s, double interval_s, uint64_t now_ns)
 {
@@ -118,6 +128,8 @@ void straggler_add(struct straggler_role *role, struct straggler_rank *r, uint64
 	if (!role->steps)
 		return;
 	window = step / role->steps;
+	if (window + BACK < role->window && went_back(role))
+		straggler_role_restart(role);
 	part = (uint32_t)(step % role->steps * STRAGGLER_PARTS / role->steps);
 	if (r->generation != role->generation || window < r->window) {
 		r->generation = role->generation;
@@ -391,6 +403,8 @@ void straggler_judge(struct straggler_role *role, struct straggler_rank *const *
 			learn(role, ranks[i], crowd);
 		}
 		role->n_judged++;
+		role->n_last = (uint32_t)n;
+		role->n_back = 0;
 	}
 	for (size_t i = 0; i < n_ranks; i++)
 		if (takes_part(role, ranks[i]))

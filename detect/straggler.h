@@ -44,7 +44,8 @@ struct straggler_role {
 	uint32_t n_done;   /* ranks that are through with it */
 	uint64_t first_ns; /* since then the first of them is */
 	float sigma;       /* of the peers' excess, fading; 0: none yet */
-	uint32_t n_judged;
+	uint32_t n_judged, n_last; /* windows; ranks of the last one */
+	uint32_t n_back;           /* steps from long before it since then */
 	/* Median of the values of the job's ranks on other nodes, whatever their role is, for who
 	 * has no peers there. The caller keeps it; 0: not known. */
 	float beside_s;

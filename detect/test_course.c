@@ -195,6 +195,57 @@ static void test_jump_is_a_note_and_then_an_alarm(void **state)
 	detector_free(d);
 }
 
+static void one(struct detector *d, uint64_t at, uint32_t rank, uint64_t step, double loss)
+{
+	struct sample s = {
+		.kind = SAMPLE_BEAT, .time_ns = at * SEC, .rank = rank, .device = SAMPLE_NONE};
+
+	s.beat = (struct sample_beat){.step = step, .flags = BEAT_LOSS, .loss = loss};
+	assert_int_equal(detector_feed(d, &s), 0);
+}
+
+/* A wild step number, now and then or first of all, and a run that goes back in place. */
+static void test_wild_steps(void **state)
+{
+	for (int how = 0; how < 4; how++) {
+		struct detector_options o;
+		struct told told = {0};
+		struct detector_events e = {.verdict = on_verdict, .arg = &told};
+		struct detector *d;
+
+		(void)state;
+		detector_options_default(&o);
+		assert_int_equal(detector_new(&o, NULL, &e, &d), 0);
+		if (how == 0)
+			one(d, 1, 2, UINT64_C(1) << 62, 2);
+		for (uint64_t i = 0; i < 100; i++)
+			for (uint32_t r = 0; r < 4; r++)
+				one(d, 2 + i, r, 5000 + i, 2 + 0.01 * (double)(i % 7));
+		for (uint64_t i = 100; i < 160; i++)
+			for (uint32_t r = 0; r < 4; r++) {
+				uint64_t step = how == 1 && r == 3 ? (UINT64_C(1) << 62) + i
+						: how == 2         ? i
+						: how == 3         ? (UINT64_C(1) << 50) + i
+								   : 5000 + i;
+
+				one(d, 2 + i, r, step, i < 140 ? 2 + 0.01 * (double)(i % 7) : 20);
+			}
+		assert_int_equal(told.alarms, 1); /* the jump at the end */
+		assert_int_equal(told.last.cause, CAUSE_JUMP);
+		/* A not-a-number that somebody cleared is told again, and is over when it is. */
+		told = (struct told){0};
+		one(d, 200, 1, 6000, NAN);
+		detector_advance(d, 201 * SEC);
+		assert_int_equal(told.alarms, 1);
+		assert_true(detector_clear(d, &told.last.subject, 201 * SEC) > 0);
+		one(d, 202, 1, 6001, NAN);
+		detector_advance(d, 203 * SEC);
+		assert_int_equal(told.alarms, 2);
+		assert_int_equal(told.last.cause, CAUSE_NOT_A_NUMBER);
+		detector_free(d);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -202,6 +253,7 @@ int main(void)
 		cmocka_unit_test(test_ordinary_life_is_quiet),
 		cmocka_unit_test(test_slow_drift_is_found),
 		cmocka_unit_test(test_jump_is_a_note_and_then_an_alarm),
+		cmocka_unit_test(test_wild_steps),
 	};
 
 	return cmocka_run_group_tests_name("course", tests, NULL, NULL);

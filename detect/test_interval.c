@@ -197,6 +197,24 @@ static void test_bounds_and_steps(void **state)
 	assert_true(a.seconds > 0); /* nothing is known: it does not divide by it */
 }
 
+/* Who counts steps by wild numbers thinks that they take no time. */
+static void test_wild_steps(void **state)
+{
+	struct interval_prior prior = {.mtbf = 3600, .weight = 1};
+	struct interval_rate r;
+	struct interval_advice a;
+
+	(void)state;
+	interval_rate_of(&prior, 3, 86400, &r);
+	for (double step = 1; step > 1e-320; step /= 1000) {
+		struct interval_cost c = {.stall = 1, .latency = 2, .restart = 60, .step = step};
+
+		interval_advise(&c, &r, &a);
+		assert_true(a.steps >= 1 && a.steps <= UINT64_C(1000000000000));
+		assert_true(a.seconds > 0 && a.seconds < 86400);
+	}
+}
+
 static void test_two_tiers(void **state)
 {
 	struct interval_cost c[2] = {{.stall = 1, .restart = 30}, {.stall = 20, .restart = 600}};
@@ -226,6 +244,7 @@ int main(void)
 		cmocka_unit_test(test_coverage),
 		cmocka_unit_test(test_against_a_simulation),
 		cmocka_unit_test(test_bounds_and_steps),
+		cmocka_unit_test(test_wild_steps),
 		cmocka_unit_test(test_two_tiers),
 	};
 

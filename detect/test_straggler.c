@@ -309,6 +309,32 @@ static void test_restart_and_those_who_lag(void **state)
 	assert_int_equal(ever_slow(&w), 1);
 }
 
+/* Back without a new run, and a wild number: neither makes it blind for the rest of the run. */
+static void test_steps_that_go_back(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	for (int wild = 0; wild < 2; wild++) {
+		begin(&w, test_seed(18), 8, 10, 0.02);
+		steps(&w, 1000);
+		if (wild) {
+			straggler_role_restart(&w.role);
+			straggler_add(&w.role, &w.ranks[2], (UINT64_C(1) << 62) - 1, 10, 0,
+				      w.now_ns);
+			straggler_add(&w.role, &w.ranks[2], (UINT64_C(1) << 62), 10, 0, w.now_ns);
+		} else {
+			w.step = 12;
+		}
+		steps(&w, 30);
+		assert_int_equal(ever_slow(&w), 0);
+		w.fault[3] = 1.3;
+		steps(&w, 30);
+		assert_true(w.ever_slow[3]);
+		assert_int_equal(ever_slow(&w), 1);
+	}
+}
+
 static void test_what_was_done_is_judged_once(void **state)
 {
 	static struct world w;
@@ -338,6 +364,7 @@ int main(void)
 		cmocka_unit_test(test_a_role_on_one_node_gets_well),
 		cmocka_unit_test(test_most_of_a_role),
 		cmocka_unit_test(test_restart_and_those_who_lag),
+		cmocka_unit_test(test_steps_that_go_back),
 		cmocka_unit_test(test_what_was_done_is_judged_once),
 	};
 
