@@ -85,6 +85,11 @@ bool looks_fresh(const struct looks *l, uint64_t now_ns)
 	return l->n && (double)(now_ns - l->at_ns) <= old_ns;
 }
 
+bool looks_due(const struct looks *l, uint64_t now_ns)
+{
+	return l->n && !looks_fresh(l, now_ns) && now_ns - l->at_ns <= FRESH_MAX_NS;
+}
+
 enum doing looks_say(const struct looks *l, uint64_t now_ns)
 {
 	if (!looks_fresh(l, now_ns))

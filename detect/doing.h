@@ -37,6 +37,8 @@ void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns
 /* The last one is not too old for how often there are some: who is late for long may be told of
  * once a minute. */
 bool looks_fresh(const struct looks *l, uint64_t now_ns);
+/* It is too old, but there was one lately: the next one may be on its way. */
+bool looks_due(const struct looks *l, uint64_t now_ns);
 /* Enough of them, and new enough, to believe; else DOING_UNKNOWN. */
 enum doing looks_say(const struct looks *l, uint64_t now_ns);
 const char *doing_words(enum doing doing);

@@ -54,7 +54,7 @@ struct mine_job {
 
 /* The job at one moment. */
 struct stall {
-	uint32_t awaited, late, known, waiting, idle, asleep, busy, quiet, stopped, excused;
+	uint32_t awaited, late, known, due, waiting, idle, asleep, busy, quiet, stopped, excused;
 	uint32_t resting, working; /* of the late: on nodes that do less than usual, or as much */
 	double resting_s;          /* so long all of them rest */
 	uint32_t gpu_busy, gpu_idle;
@@ -133,6 +133,7 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	s->late++;
 	fresh = looks_fresh(&m->looks, d->now_ns);
 	s->known += fresh;
+	s->due += looks_due(&m->looks, d->now_ns);
 	s->quiet += fresh && m->looks.quiet;
 	s->resting += node_works(d, r, &l) < 0;
 	s->working += node_works(d, r, &l) > 0;
@@ -352,6 +353,9 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 	    s->quiet == s->late)
 		return true;
 	*ret = CAUSE_STALLED;
+	/* Who is behind was known a moment ago, and will be again. */
+	if (mark == MARK_ALL && s->due * 2 > s->late)
+		return false;
 	/* One that works may be what all the others wait for; but a collective that waits spins,
 	 * and then no node does as much as usual, all the time. Where GPUs can be seen that one's
 	 * would be idle alone, or it is something that all do. */

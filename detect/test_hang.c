@@ -302,6 +302,28 @@ static void test_nobody_answers(void **state)
 	detector_free(j.d);
 }
 
+/* Who is behind is known, then nothing is heard of what they do for a while: nobody else is named. */
+static void test_answers_are_late(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 8, 8, SEC);
+	goes_on(&j, 300);
+	j.does[3] = DOES_SLEEP;
+	goes_on(&j, 15);
+	j.answers = false;
+	goes_on(&j, 60);
+	j.answers = true;
+	goes_on(&j, 15);
+	assert_int_equal(j.alarms, 0);
+	j.answers = false;
+	goes_on(&j, 150);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.kind, SUBJECT_JOB);
+	detector_free(j.d);
+}
+
 static void test_one_step_in_many_takes_ten_times_as_long(void **state)
 {
 	static const enum does how[] = {DOES_WORK, DOES_SLEEP, DOES_INPUT};
@@ -692,6 +714,7 @@ int main(void)
 		cmocka_unit_test(test_deadlock_is_found_in_time),
 		cmocka_unit_test(test_whole_node),
 		cmocka_unit_test(test_nobody_answers),
+		cmocka_unit_test(test_answers_are_late),
 		cmocka_unit_test(test_one_step_in_many_takes_ten_times_as_long),
 		cmocka_unit_test(test_sleep_of_unknown_kind),
 		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
