@@ -491,24 +491,32 @@ static unsigned missed(const char *what, double value, double target, bool at_le
 	return !good;
 }
 
-/* fixed: the figures themselves are judged; else only whether chance alone can explain a miss. */
-static unsigned judge(const struct tallies *t, uint64_t seed, bool fixed)
+/* Of those that were told, as many in time as are to be found. */
+static unsigned judge_delays(const struct tally *g, uint64_t seed, bool fixed, double target)
 {
-	static const struct {
-		const char *group;
-		double recall;
-	} targets[] = {{"dead", 0.95}, {"hung", 0.95},     {"xid", 0.95},
-		       {"nan", 0.95},  {"straggler", 0.9}, {"link", 0.9}};
-	uint32_t found = 0, right = 0, bad = t->wrong + t->spurious;
-	unsigned n = 0;
 	double low, high;
 	char what[80];
 
-	for (unsigned i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
-		const struct tally *g = score_group(t, targets[i].group);
+	if (!g->judged)
+		return 0; /* a class without a rule, or none that began within a step */
+	interval_share(g->in_time, g->judged, &low, &high);
+	snprintf(what, sizeof(what), "seed-%llu-in-time-%s", (unsigned long long)seed, g->name);
+	return missed(what, fixed ? (double)g->in_time / g->judged : high, target, true, !fixed);
+}
 
-		snprintf(what, sizeof(what), "seed-%llu-recall-%s", (unsigned long long)seed,
-			 targets[i].group);
+/* fixed: the figures themselves are judged; else only whether chance alone can explain a miss. */
+static unsigned judge(const struct tallies *t, uint64_t seed, bool fixed)
+{
+	uint32_t found = 0, right = 0, bad = t->wrong + t->spurious;
+	unsigned n = 0;
+	double low, high, target;
+	const char *name;
+	char what[80];
+
+	for (unsigned i = 0; (name = score_target(i, &target)); i++) {
+		const struct tally *g = score_group(t, name);
+
+		snprintf(what, sizeof(what), "seed-%llu-recall-%s", (unsigned long long)seed, name);
 		if (!g || !g->faults) {
 			printf("not ok %s (no such fault in the trace)\n", what);
 			n++;
@@ -517,8 +525,9 @@ static unsigned judge(const struct tallies *t, uint64_t seed, bool fixed)
 		found += g->found;
 		right += g->right;
 		interval_share(g->found, g->faults, &low, &high);
-		n += missed(what, fixed ? (double)g->found / g->faults : high, targets[i].recall,
-			    true, !fixed);
+		n += missed(what, fixed ? (double)g->found / g->faults : high, target, true,
+			    !fixed);
+		n += judge_delays(g, seed, fixed, target);
 	}
 	interval_share(right, found, &low, &high);
 	snprintf(what, sizeof(what), "seed-%llu-right-subject", (unsigned long long)seed);

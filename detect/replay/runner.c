@@ -74,6 +74,7 @@ static int take(struct lead *l, const struct trace_record *r)
 	l->in_gap = false;
 	l->last_ns = r->sample.time_ns;
 	l->samples++;
+	score_sample(l->score, &r->sample);
 	if (r->sample.node != SAMPLE_NONE && r->sample.node >= l->nodes)
 		l->nodes = r->sample.node + 1;
 	if (l->watcher->feed(l->watcher, &r->sample) == -EINVAL)

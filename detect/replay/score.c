@@ -19,6 +19,7 @@
 void score_init(struct score *s)
 {
 	*s = (struct score){.declares = true};
+	timely_init(&s->timely);
 }
 
 static void free_tallies(struct tallies *t)
@@ -56,6 +57,8 @@ int score_label(struct score *s, const struct label *l)
 	}
 	s->labels[s->n] = *l;
 	s->fates[s->n] = (struct fate){0};
+	if (l->kind == LABEL_FAULT)
+		s->fates[s->n].begin = timely_begin(&s->timely, l);
 	/* It lasts as long as its fault. */
 	for (size_t i = s->n; l->kind == LABEL_ALSO && i-- > 0;) {
 		if (s->labels[i].kind != LABEL_FAULT || s->labels[i].id != l->id)
@@ -65,6 +68,11 @@ int score_label(struct score *s, const struct label *l)
 	}
 	s->n++;
 	return 0;
+}
+
+void score_sample(struct score *s, const struct sample *sample)
+{
+	timely_sample(&s->timely, sample);
 }
 
 static struct tallies *tallies_of(struct score *s)
@@ -194,8 +202,11 @@ void score_verdict(struct score *s, const struct verdict *v)
 		s->fates[of].found_ns = v->changed_ns;
 		s->fates[of].first_right = best == RIGHT;
 	}
-	if (best == RIGHT)
-		s->fates[of].right_ns = v->changed_ns;
+	if (best != RIGHT)
+		return;
+	s->fates[of].right_ns = v->changed_ns;
+	s->fates[of].timely =
+		timely_told(&s->timely, &s->labels[of], &s->fates[of].begin, v->changed_ns);
 }
 
 /* ---- sums ---- */
@@ -229,6 +240,20 @@ const struct tally *score_group(const struct tallies *t, const char *name)
 	return NULL;
 }
 
+const char *score_target(unsigned i, double *ret_share)
+{
+	static const struct {
+		const char *group;
+		double share;
+	} targets[] = {{"dead", 0.95}, {"hung", 0.95},     {"xid", 0.95},
+		       {"nan", 0.95},  {"straggler", 0.9}, {"link", 0.9}};
+
+	if (i >= sizeof(targets) / sizeof(targets[0]))
+		return NULL;
+	*ret_share = targets[i].share;
+	return targets[i].group;
+}
+
 static int add_delay(struct tally *g, double s)
 {
 	if (g->timed == g->cap) {
@@ -253,6 +278,15 @@ static int end_fault(struct score *s, size_t i)
 	g->faults++;
 	g->found += f->found_ns != 0;
 	g->right += f->first_right;
+	g->judged += f->timely != TIMELY_NOT_JUDGED;
+	g->in_time += f->timely == TIMELY_IN_TIME;
+	if (f->timely == TIMELY_LATE && s->log)
+		fprintf(s->log,
+			"late: %s of %.1f after %.1f s, usual step %.2f s, node %d job %d rank "
+			"%d\n",
+			l->what, (double)l->time_ns / 1e9, (double)(f->right_ns - l->time_ns) / 1e9,
+			(double)f->begin.usual_ns / 1e9, (int)l->subject.node, (int)l->subject.job,
+			(int)l->subject.rank);
 	if (!f->found_ns && s->log)
 		fprintf(s->log,
 			"not found: %s from %.1f to %.1f, node %d job %d rank %d factor %.2f\n",
@@ -274,6 +308,7 @@ int score_end(struct score *s, double node_days)
 	t->jobs++;
 	s->n = s->from = 0;
 	s->declares = true;
+	timely_init(&s->timely);
 	return 0;
 }
 
@@ -293,6 +328,8 @@ static int add_tallies(struct tallies *sum, const struct tallies *t)
 		g->faults += t->groups[i].faults;
 		g->found += t->groups[i].found;
 		g->right += t->groups[i].right;
+		g->judged += t->groups[i].judged;
+		g->in_time += t->groups[i].in_time;
 		for (uint32_t k = 0; k < t->groups[i].timed; k++)
 			if (add_delay(g, t->groups[i].delays[k]) < 0)
 				return -ENOMEM;
@@ -374,6 +411,23 @@ double tally_delay(const struct tally *t, double quantile)
 	return t->delays[(uint32_t)(quantile * (t->timed - 1) + 0.5)];
 }
 
+static void too_few(const struct tallies *t, FILE *out)
+{
+	const char *name, *separator = "  too few to judge: ";
+	double share;
+
+	for (unsigned i = 0; (name = score_target(i, &share)); i++) {
+		const struct tally *g = score_group(t, name);
+
+		if (g && g->faults >= SCORE_FAULTS_MIN)
+			continue;
+		fprintf(out, "%s%s %u of %u", separator, name, g ? g->faults : 0, SCORE_FAULTS_MIN);
+		separator = ", ";
+	}
+	if (*separator == ',')
+		fprintf(out, "\n");
+}
+
 static void table_of(const struct tallies *t, const char *title, FILE *out)
 {
 	uint32_t bad = t->wrong + t->spurious;
@@ -382,19 +436,23 @@ static void table_of(const struct tallies *t, const char *title, FILE *out)
 	if (!t->jobs)
 		return;
 	fprintf(out, "%s: %u jobs, %.0f node-days\n", title, t->jobs, t->node_days);
-	fprintf(out, "  %-10s %6s %6s %7s %-15s %8s %9s %9s %9s\n", "class", "faults", "found",
-		"recall", "[95 %]", "subject", "median s", "p95 s", "max s");
+	fprintf(out, "  %-10s %6s %6s %7s %-15s %8s %9s %9s %9s  %s\n", "class", "faults", "found",
+		"recall", "[95 %]", "subject", "median s", "p95 s", "max s", "in time");
 	for (uint32_t i = 0; i < t->n_groups; i++) {
 		const struct tally *g = &t->groups[i];
 
 		if (!g->faults)
 			continue;
 		interval_share(g->found, g->faults, &low, &high);
-		fprintf(out, "  %-10s %6u %6u %7.3f [%.3f, %.3f] %8.3f %9.1f %9.1f %9.1f\n",
-			g->name, g->faults, g->found, (double)g->found / g->faults, low, high,
+		fprintf(out, "  %-10s %6u %6u %7.3f [%.3f, %.3f] %8.3f %9.1f %9.1f %9.1f", g->name,
+			g->faults, g->found, (double)g->found / g->faults, low, high,
 			g->found ? (double)g->right / g->found : (double)NAN, tally_delay(g, 0.5),
 			tally_delay(g, 0.95), tally_delay(g, 1));
+		if (g->judged)
+			fprintf(out, "  %u of %u", g->in_time, g->judged);
+		fprintf(out, "\n");
 	}
+	too_few(t, out);
 	interval_rate(bad, t->node_days, &low, &high);
 	fprintf(out,
 		"  alarms %u: right %u, of the job only %u, echoes %u, wrong subject %u, false "
@@ -439,7 +497,7 @@ static void json_of(const struct tallies *t, const char *head, bool declares, FI
 		json_number(out, "delay_median_s", tally_delay(g, 0.5));
 		json_number(out, "delay_p95_s", tally_delay(g, 0.95));
 		json_number(out, "delay_max_s", tally_delay(g, 1));
-		fprintf(out, "}\n");
+		fprintf(out, ",\"delays_judged\":%u,\"in_time\":%u}\n", g->judged, g->in_time);
 	}
 	if (!t->jobs)
 		return;

@@ -48,6 +48,15 @@ grep -Eq '"class":"[a-z]+","faults":[1-9]' out || fail "no class has faults: $(c
 "$replay" score $small --seed 1000 -v >out 2>err || fail "score"
 grep -q 'it is spent' err || fail "no warning of looking at an evaluation seed"
 
+# The same seed gives the same bytes, however many work at it.
+"$replay" score $small --seed 13 --threads 1 >one 2>err || fail "score with one thread"
+"$replay" score $small --seed 13 --threads 1 >again 2>err || fail "score again"
+"$replay" score $small --seed 13 --threads 2 >two 2>err || fail "score with two threads"
+cmp one again || fail "the same seed gives other figures"
+cmp one two || fail "two threads give other figures"
+grep -q 'too few to judge: dead [0-9]* of 60' one || fail "few faults are not told: $(cat one)"
+grep -q '[0-9] of [0-9]*$' one || fail "nothing was judged by its delay: $(cat one)"
+
 sed '100s/.*/5 beat job=x/' a.trace >bad.trace
 "$replay" run bad.trace >out 2>err
 [ $? -eq 1 ] || fail "a damaged trace is exit status 1"

@@ -181,6 +181,163 @@ static void test_any_class(void **state)
 	score_fini(&s);
 }
 
+/* ---- in time ---- */
+
+static void beat(struct score *s, uint64_t step, uint64_t at_s, bool nan)
+{
+	struct sample b = {.kind = SAMPLE_BEAT, .time_ns = at_s * S, .node = 0, .job = 0};
+
+	b.beat.step = step;
+	b.beat.flags = BEAT_LOSS;
+	b.beat.loss = nan ? (double)NAN : 2.5;
+	score_sample(s, &b);
+}
+
+/* Steps of 10 s from now on; at_s is when the last of them ended. */
+static void train(struct score *s, uint64_t *step, uint64_t *at_s, unsigned n)
+{
+	while (n-- > 0)
+		beat(s, ++*step, *at_s += 10, false);
+}
+
+static void look(struct score *s, uint32_t rank, uint64_t at_s, uint32_t phase)
+{
+	struct sample a = {.kind = SAMPLE_ACTIVITY, .time_ns = at_s * S, .job = 0, .rank = rank};
+
+	a.activity.phase = phase;
+	score_sample(s, &a);
+}
+
+static void pause_begins(struct score *s, uint64_t at_s)
+{
+	struct sample p = {.kind = SAMPLE_PHASE, .time_ns = at_s * S, .job = 0, .rank = 0};
+
+	p.phase.phase = PHASE_EVALUATE;
+	p.phase.begins = true;
+	score_sample(s, &p);
+}
+
+struct in_time {
+	struct score score;
+	uint64_t step, at_s;
+};
+
+static void setup(struct in_time *x)
+{
+	*x = (struct in_time){.step = 100, .at_s = 1000};
+	score_init(&x->score);
+	train(&x->score, &x->step, &x->at_s, 40);
+}
+
+static void verify(struct in_time *x, const char *group, uint32_t judged, uint32_t in_time)
+{
+	const struct tally *t;
+
+	assert_int_equal(score_end(&x->score, 1), 0);
+	t = score_group(&x->score.declared, group);
+	assert_int_equal(t->found, 1);
+	assert_int_equal(t->judged, judged);
+	assert_int_equal(t->in_time, in_time);
+	score_fini(&x->score);
+}
+
+static void one_fault(const char *what, const char *group, struct subject subject, uint32_t class,
+		      uint64_t delay_s, uint32_t in_time)
+{
+	struct in_time x;
+
+	setup(&x);
+	label(&x.score, LABEL_FAULT, what, subject, class, x.at_s, x.at_s + 1000);
+	alarm_at(&x.score, subject, class, x.at_s + delay_s);
+	verify(&x, group, 1, in_time);
+}
+
+static void test_at_once(void **state)
+{
+	(void)state;
+	one_fault("process-killed", "dead", rank_of(3), CLASS_DEAD, 1, 1);
+	one_fault("process-killed", "dead", rank_of(3), CLASS_DEAD, 2, 0);
+	one_fault("node-dead", "dead", node_of(3), CLASS_DEAD, 40, 1);
+	one_fault("node-dead", "dead", node_of(3), CLASS_DEAD, 41, 0);
+	one_fault("xid-fatal", "xid", device_of(SUBJECT_GPU, 4, 1), CLASS_FAILING, 1, 1);
+	one_fault("xid-fatal", "xid", device_of(SUBJECT_GPU, 4, 1), CLASS_FAILING, 2, 0);
+}
+
+/* Three usual steps of 10 s, and 2 s. */
+static void test_in_steps(void **state)
+{
+	struct in_time x;
+
+	(void)state;
+	one_fault("process-stopped", "hung", rank_of(3), CLASS_HUNG, 32, 1);
+	one_fault("process-stopped", "hung", rank_of(3), CLASS_HUNG, 33, 0);
+	one_fault("deadlock", "hung", rank_of(3), CLASS_HUNG, 33, 0);
+
+	setup(&x); /* in a pause, nobody knows how long it would have been */
+	pause_begins(&x.score, x.at_s);
+	label(&x.score, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, x.at_s + 1, x.at_s + 999);
+	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
+	verify(&x, "hung", 0, 0);
+
+	setup(&x); /* who waits for input may well go on */
+	label(&x.score, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, x.at_s + 1, x.at_s + 999);
+	look(&x.score, 4, x.at_s + 20, PHASE_STEP);
+	look(&x.score, 3, x.at_s + 20, PHASE_DATA);
+	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
+	verify(&x, "hung", 0, 0);
+
+	setup(&x); /* another one's waiting is no excuse */
+	label(&x.score, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, x.at_s + 1, x.at_s + 999);
+	look(&x.score, 4, x.at_s + 20, PHASE_DATA);
+	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
+	verify(&x, "hung", 1, 0);
+}
+
+static void nan_told_after(uint64_t beats, uint32_t in_time)
+{
+	struct in_time x;
+
+	setup(&x);
+	label(&x.score, LABEL_FAULT, "nan", job_of(0), CLASS_DIVERGING, x.at_s, x.at_s + 999);
+	train(&x.score, &x.step, &x.at_s, 3); /* however late the NaN comes */
+	while (beats-- > 0)
+		beat(&x.score, ++x.step, x.at_s += 10, true);
+	alarm_at(&x.score, job_of(0), CLASS_DIVERGING, x.at_s);
+	verify(&x, "nan", 1, in_time);
+}
+
+static void slow_told_after(unsigned steps, uint32_t in_time)
+{
+	struct in_time x;
+
+	setup(&x);
+	label(&x.score, LABEL_FAULT, "straggler-node", node_of(1), CLASS_SLOW, x.at_s,
+	      x.at_s + 999);
+	train(&x.score, &x.step, &x.at_s, steps);
+	alarm_at(&x.score, node_of(1), CLASS_SLOW, x.at_s);
+	verify(&x, "straggler", 1, in_time);
+}
+
+static void test_in_beats(void **state)
+{
+	struct in_time x;
+
+	(void)state;
+	nan_told_after(1, 1);
+	nan_told_after(2, 0);
+	slow_told_after(20, 1);
+	slow_told_after(21, 0);
+
+	setup(&x); /* whose steps? */
+	beat(&x.score, 7, x.at_s, false);
+	score_sample(&x.score, &(struct sample){.kind = SAMPLE_JOB, .job = 0});
+	score_sample(&x.score, &(struct sample){.kind = SAMPLE_JOB, .job = 1});
+	label(&x.score, LABEL_FAULT, "straggler-node", node_of(1), CLASS_SLOW, x.at_s,
+	      x.at_s + 999);
+	alarm_at(&x.score, node_of(1), CLASS_SLOW, x.at_s + 900);
+	verify(&x, "straggler", 0, 0);
+}
+
 static void near(double have, double want)
 {
 	if (!(fabs(have - want) < 0.001 * fmax(1, want)))
@@ -213,9 +370,9 @@ static void test_intervals(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_worth),
-		cmocka_unit_test(test_links_and_gpus),
-		cmocka_unit_test(test_any_class),
+		cmocka_unit_test(test_worth),     cmocka_unit_test(test_links_and_gpus),
+		cmocka_unit_test(test_any_class), cmocka_unit_test(test_at_once),
+		cmocka_unit_test(test_in_steps),  cmocka_unit_test(test_in_beats),
 		cmocka_unit_test(test_intervals),
 	};
 
