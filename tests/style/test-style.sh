@@ -136,10 +136,21 @@ accepts_code alloc storage/test_planted.c unit-test \
 	< <(echo 'void f(void) { free(x); }')
 
 mkdir -p "$tree/scripts"
-echo 'CKPT_KNOWN=100' >"$tree/scripts/check"
+# caps_of FULL AGAIN - the lists of a scripts/check
+caps_of() {
+	printf "full_caps='\n%s\n'\nagain_caps='\n%s\n'\n" "$1" "$2" >"$tree/scripts/check"
+}
+caps_of CKPT_KNOWN=100 CKPT_KNOWN=10
 accepts_code caps model/test_planted.c known < <(echo 'int n = test_cap("CKPT_KNOWN", 7);')
 refuses_code caps model/test_planted.c 'CKPT_OTHER: ' unknown \
 	< <(echo 'int n = test_cap("CKPT_OTHER", 7);')
+caps_of CKPT_KNOWN=100 CKPT_KNOWN=100
+refuses_code caps model/test_planted.c 'CKPT_KNOWN=100: ' again-as-much \
+	< <(echo 'int n = test_cap("CKPT_KNOWN", 7);')
+caps_of CKPT_OTHER=100 CKPT_KNOWN=10
+refuses_code caps model/test_planted.c 'CKPT_KNOWN: ' again-only \
+	< <(echo 'int n = test_cap("CKPT_KNOWN", 7);')
+caps_of CKPT_KNOWN=100 CKPT_KNOWN=10
 
 accepts format clean
 printf '#include <config.h>\n' >"$tree/base/planted.c"
