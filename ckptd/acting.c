@@ -15,6 +15,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -206,6 +207,14 @@ bool acting_refuses(struct node *n, const struct job *j, const struct open_reque
 
 /* ---- Node checks ---- */
 
+/* NAN: it is not said. */
+static double number_of(const json_t *o, const char *key)
+{
+	const json_t *v = json_object_get(o, key);
+
+	return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
 /* One sample for each value that was measured; the first that failed is named. */
 static void tell_results(struct node *n, const json_t *doc, bool sample,
 			 char failed[ACTING_FAILED_MAX])
@@ -228,9 +237,9 @@ static void tell_results(struct node *n, const json_t *doc, bool sample,
 		if (!name || !state || strcmp(state, "skipped") == 0)
 			continue;
 		snprintf(s.check.what, sizeof(s.check.what), "%.31s", name);
-		s.check.value = json_number_value(json_object_get(o, "value"));
-		s.check.low = json_number_value(json_object_get(o, "low"));
-		s.check.high = json_number_value(json_object_get(o, "high"));
+		s.check.value = number_of(o, "value");
+		s.check.low = number_of(o, "low");
+		s.check.high = number_of(o, "high");
 		s.check.passed = strcmp(state, "failed") != 0;
 		if (!s.check.passed && !failed[0])
 			snprintf(failed, ACTING_FAILED_MAX, "%.40s%s%.120s", name,

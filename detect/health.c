@@ -315,6 +315,30 @@ static uint32_t code_of(const char *what)
 	return hash;
 }
 
+/* Of what the fleet has only the end that counts is known: too little of a rate, too much of a
+ * time. */
+static void say_check(const struct detector *d, const struct sample *s, struct verdict *v)
+{
+	bool low = isfinite(s->check.low), high = isfinite(s->check.high);
+	char others[80] = "";
+
+	if (low && high)
+		snprintf(others, sizeof(others), ": %.4g, others have %.4g to %.4g", s->check.value,
+			 s->check.low, s->check.high);
+	else if (low || high)
+		snprintf(others, sizeof(others), ": %.4g, others have at %s %.4g", s->check.value,
+			 low ? "least" : "most", low ? s->check.low : s->check.high);
+	if (low || high)
+		verdict_evidence(v, s->check.what, s->check.value,
+				 low && !(s->check.value >= s->check.low) ? s->check.low
+									  : s->check.high,
+				 "", d->now_ns);
+	verdict_say(d, v,
+		    "fails the check %s%s; let nothing new onto it; 'ckptctl node-check' says "
+		    "what is wrong.",
+		    s->check.what, others);
+}
+
 static void on_check(struct detector *d, const struct sample *s, struct node *n)
 {
 	struct subject node = subject_node(n->number);
@@ -328,12 +352,7 @@ static void on_check(struct detector *d, const struct sample *s, struct node *n)
 		return;
 	}
 	v.confidence = 0.95;
-	verdict_evidence(&v, s->check.what, s->check.value,
-			 s->check.value < s->check.low ? s->check.low : s->check.high, "",
-			 d->now_ns);
-	verdict_say(d, &v,
-		    "fails the check %s: %.4g, others have %.4g to %.4g; let nothing new onto it.",
-		    s->check.what, s->check.value, s->check.low, s->check.high);
+	say_check(d, s, &v);
 	accuse(d, &v);
 }
 

@@ -416,12 +416,25 @@ static void test_checks(void **state)
 	snprintf(s.check.what, sizeof(s.check.what), "disk-write");
 	feed(&b, &s);
 	assert_int_equal(b.alarms, 2);
-	test_says(b.alarm.words, "node 4 fails the check disk-write: 20, others have 90 to 110");
+	test_says(b.alarm.words, "node 4 fails the check disk-write: 20, others have 90 to 110; ");
+	assert_int_equal(b.alarm.n_evidence, 1);
+	snprintf(s.check.what, sizeof(s.check.what), "disk-sync");
+	s.check.low = NAN;
+	s.check.high = 10;
+	feed(&b, &s);
+	test_says(b.alarm.words, "node 4 fails the check disk-sync: 20, others have at most 10; ");
+	assert_true(b.alarm.evidence[0].threshold == 10);
+	snprintf(s.check.what, sizeof(s.check.what), "memory-pattern");
+	s.check.value = s.check.high = NAN;
+	feed(&b, &s);
+	test_says(b.alarm.words, "node 4 fails the check memory-pattern; let nothing new onto it");
+	assert_int_equal(b.alarm.n_evidence, 0);
+	snprintf(s.check.what, sizeof(s.check.what), "disk-write");
 	s.check.passed = true;
 	feed(&b, &s);
 	assert_int_equal(b.cleared, 1);
 	test_says(b.last.words, "passes now");
-	assert_int_equal(detector_clear(b.d, &b.alarm.subject, b.now), 1);
+	assert_int_equal(detector_clear(b.d, &b.alarm.subject, b.now), 3);
 	detector_free(b.d);
 }
 
