@@ -22,6 +22,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/text.h"
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/marks.h"
@@ -168,24 +169,12 @@ void acting_undrain(struct node *n, const char *reason)
 		     n->options.name, reason);
 }
 
-/* Of a run that stands: its ranks come, or come again, whatever is said of the node. It is over
- * when all have said goodbye. Who gives no run id joins only a run that has ranks here. */
-static bool run_stands(const struct job *j, const struct open_request *r)
-{
-	const struct record_epoch *ep = j ? &j->history.epoch : NULL;
-
-	if (!ep || ep->number == 0 || j->run_over)
-		return false;
-	return r->run_id[0] ? strcmp(ep->run_id, r->run_id) == 0 : !list_empty(&j->members);
-}
-
-bool acting_refuses(struct node *n, const struct job *j, const struct open_request *r,
-		    struct err *e)
+bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 {
 	struct marks *m = &n->marks;
 	char line[700];
 
-	if (r->reconnect || r->existing || run_stands(j, r))
+	if (r->existing)
 		return false;
 	if (m->drained) {
 		err_set(e, CKPT_ESTATE,
@@ -241,9 +230,11 @@ static void tell_results(struct node *n, const json_t *doc, bool sample,
 		s.check.low = number_of(o, "low");
 		s.check.high = number_of(o, "high");
 		s.check.passed = strcmp(state, "failed") != 0;
-		if (!s.check.passed && !failed[0])
+		if (!s.check.passed && !failed[0]) {
 			snprintf(failed, ACTING_FAILED_MAX, "%.40s%s%.120s", name,
 				 words ? ": " : "", words ? words : "");
+			text_clean(failed); /* it may be cut, and goes into sentences */
+		}
 		if (sample)
 			node_sample(n, &s);
 	}

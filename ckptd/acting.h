@@ -25,6 +25,8 @@ struct checks_ops {
 	 * trainers, who come first; then how fast something is says nothing. */
 	int (*start)(struct checks *, bool idle,
 		     void (*done)(void *arg, int status, const char *json, size_t len), void *arg);
+	/* What runs is ended; its done says -ECANCELED. Nothing runs: nothing happens. */
+	void (*cancel)(struct checks *);
 };
 struct checks {
 	const struct checks_ops *ops;
@@ -55,9 +57,8 @@ int acting_tell_check(struct node *n, int status, const char *text, size_t len, 
 /* By a person or the policy: what is newest in memory goes to disk, no new runs. */
 void acting_drain(struct node *n, const char *reason);
 void acting_undrain(struct node *n, const char *reason);
-/* An open of j (NULL: of a new job); true: it is refused, for it would begin a run on a node that
- * is drained. Else what is suspect here is said in the log. */
-bool acting_refuses(struct node *n, const struct job *j, const struct open_request *r,
-		    struct err *e);
+/* An open that would begin a run; true: it is refused, for the node is drained. Else what is
+ * suspect here is said in the log. */
+bool acting_refuses(struct node *n, const struct open_request *r, struct err *e);
 
 #endif

@@ -6,6 +6,9 @@
  *              |                      |
  *              +---> OVERRULED <------+   by a person, until ckptd ends
  *
+ * A rank that comes while it is CHECKING, for its run stands, ends the check: ADMITTED. An open
+ * that has waited for HOLD_NS, less than what clients wait for an answer, is told to come again.
+ *
  * A check that hangs says that the node is sick. One that cannot be had, or does not know, says
  * nothing: the node is admitted, which is told as a warning; a misspelt path should not empty a
  * cluster.
@@ -27,6 +30,8 @@
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
 #include "detect/verdicts.h"
+
+#define HOLD_NS 45000000000u /* CKPT_TIMEOUT is 60 s where it is not set */
 
 static const char *const words[] = {
 	[ADMISSION_NONE] = "none",           [ADMISSION_CHECKING] = "checking",
@@ -62,8 +67,11 @@ static void check_done(void *arg, int status, const char *text, size_t len)
 	struct node *n = arg;
 	struct admission *a = &n->admission;
 	char failed[ACTING_FAILED_MAX];
-	int r = acting_tell_check(n, status, text, len, false, failed);
+	int r;
 
+	if (status == -ECANCELED)
+		return;
+	r = acting_tell_check(n, status, text, len, false, failed);
 	if (a->state != ADMISSION_CHECKING)
 		return; /* overruled: it is only told */
 	if (r > 0 || r == -ETIMEDOUT) {
@@ -124,26 +132,79 @@ void admission_begin(struct node *n)
 	     n->options.name);
 }
 
-/* Of a rank that was here before, or of a tool that reads. */
-static bool is_no_work(const struct open_request *r)
+static uint64_t hold_ns(const struct node *n)
 {
-	return r->reconnect || r->existing;
+	return n->options.admission_hold_ns ? n->options.admission_hold_ns : HOLD_NS;
 }
 
-bool admission_waits(const struct node *n, const struct open_request *r)
+bool admission_holds(struct node *n, const struct open_request *r, uint64_t came_ns)
 {
-	return n->admission.state == ADMISSION_CHECKING && !is_no_work(r);
+	struct admission *a = &n->admission;
+
+	if (a->state != ADMISSION_CHECKING || r->existing)
+		return false;
+	if (!a->held)
+		timer_arm(n->env.loop, &a->hold, came_ns + hold_ns(n));
+	a->held = true;
+	return true;
+}
+
+static void hold_over(struct timer *t)
+{
+	struct node *n = container_of(t, struct node, admission.hold);
+	struct admission *a = &n->admission;
+	struct err e = {0};
+	uint64_t oldest_ns;
+
+	a->held = false;
+	if (a->state != ADMISSION_CHECKING) {
+		epoch_ready(n);
+		return;
+	}
+	err_set(&e, -EAGAIN,
+		"open: node '%s' is being checked before its first open, which may take minutes: "
+		"try again, or have CKPT_CONNECT_TIMEOUT say how long to",
+		n->options.name);
+	oldest_ns = epoch_tire(n, loop_now(n->env.loop) - hold_ns(n), e.code, e.text);
+	if (oldest_ns) {
+		timer_arm(n->env.loop, &a->hold, oldest_ns + hold_ns(n));
+		a->held = true;
+	}
+}
+
+void admission_rank_came(struct node *n, const struct open_request *r)
+{
+	struct admission *a = &n->admission;
+
+	if (a->state != ADMISSION_CHECKING || r->existing)
+		return;
+	become(n, ADMISSION_ADMITTED, "ranks are training here");
+	tell(n, EVENT_CHECK_ENDED, 5,
+	     "the check of node '%s' before its first open is ended: ranks train here",
+	     n->options.name);
+	n->env.checks->ops->cancel(n->env.checks);
+	timer_arm(n->env.loop, &a->hold, loop_now(n->env.loop)); /* not inside an open's own turn */
 }
 
 bool admission_refuses(const struct node *n, const struct open_request *r, struct err *e)
 {
-	if (n->admission.state != ADMISSION_REFUSED || is_no_work(r))
+	if (n->admission.state != ADMISSION_REFUSED || r->existing)
 		return false;
 	err_set(e, CKPT_ESTATE,
 		"open: node '%s' is not admitted (%.80s): start this rank on another node, or "
 		"have the operator say 'ckptctl undrain'",
 		n->options.name, n->admission.reason);
 	return true;
+}
+
+void admission_init(struct node *n)
+{
+	timer_init(&n->admission.hold, hold_over);
+}
+
+void admission_fini(struct node *n)
+{
+	timer_disarm(n->env.loop, &n->admission.hold);
 }
 
 bool admission_overrule(struct node *n, const char *reason)

@@ -58,7 +58,12 @@ static int start(struct checks *checks, bool idle,
 	return 0;
 }
 
-static const struct checks_ops ops = {.start = start};
+static void cancel(struct checks *checks)
+{
+	child_cancel(container_of(checks, struct check_child, checks)->child);
+}
+
+static const struct checks_ops ops = {.start = start, .cancel = cancel};
 
 int check_child_new(struct loop *loop, const struct check_child_options *o, struct checks **ret)
 {

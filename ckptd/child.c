@@ -4,7 +4,7 @@
  *
  *   IDLE --start--> BEGUN --(thread: spawn)--> RUNS --(pidfd)--> IDLE, done
  *                     |                          |
- *                   (limit)                   (limit) killed
+ *              (limit, cancel)           (limit, cancel)
  *                     |                          |
  *                  LEFT, done <---(GRACE_NS)-- KILLED --(pidfd)--> IDLE, done
  *
@@ -68,7 +68,7 @@ struct child {
 	pid_t pid;                 /* of what the loop follows; 0: of nothing */
 	struct watch output, end;
 	struct timer limit;
-	bool late;
+	int ended; /* -ETIMEDOUT, -ECANCELED: by us; it is what is told */
 	char *text;
 	size_t len, size;
 	child_done_fn *done; /* NULL: it was told */
@@ -287,7 +287,7 @@ static void over(struct child *c, int status)
 	timer_disarm(c->loop, &c->limit);
 	unwatch(c, &c->end);
 	c->busy = false;
-	tell(c, c->late ? -ETIMEDOUT : status);
+	tell(c, c->ended ? c->ended : status);
 }
 
 static void end_came(struct watch *w, uint32_t events)
@@ -305,19 +305,30 @@ static void end_came(struct watch *w, uint32_t events)
 	over(c, WIFEXITED(status) ? WEXITSTATUS(status) : -ECHILD);
 }
 
+static void end_it(struct child *c, int why)
+{
+	c->ended = why;
+	if (c->pid)
+		kill_group(c->pid);
+	else
+		atomic_store(&c->spawning->unwanted, true);
+	timer_arm(c->loop, &c->limit, loop_now(c->loop) + (c->pid ? GRACE_NS : 0));
+}
+
 static void limit_came(struct timer *t)
 {
 	struct child *c = container_of(t, struct child, limit);
 
-	if (!c->late && c->pid) {
-		kill_group(c->pid);
-		timer_arm(c->loop, t, loop_now(c->loop) + GRACE_NS);
-	} else {
-		if (!c->pid)
-			atomic_store(&c->spawning->unwanted, true);
-		tell(c, -ETIMEDOUT); /* and it stays busy */
-	}
-	c->late = true;
+	if (!c->ended)
+		end_it(c, -ETIMEDOUT);
+	else
+		tell(c, c->ended); /* and it stays busy */
+}
+
+void child_cancel(struct child *c)
+{
+	if (c->busy && !c->ended)
+		end_it(c, -ECANCELED);
 }
 
 static int follow(struct child *c, pid_t pid, int pidfd)
@@ -357,7 +368,7 @@ static void begin_done(void *arg)
 		return;
 	}
 	s->pid = 0;
-	if (c->late)
+	if (c->ended)
 		kill_group(c->pid);
 }
 
@@ -441,7 +452,7 @@ int child_start(struct child *c, const struct child_options *o, child_done_fn *d
 	}
 	s->idle = o->idle;
 	atomic_store(&s->unwanted, false);
-	c->late = false;
+	c->ended = 0;
 	c->done = done;
 	c->arg = arg;
 	c->busy = true;

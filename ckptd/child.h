@@ -26,8 +26,8 @@ struct child_options {
 #define CHILD_ARGS_MAX 16 /* argv and variables together */
 
 /*
- * status: what it exited with, or -ETIMEDOUT, or -ECHILD where a signal ended it or somebody else
- * took its status, or another -errno: it could not be begun. text: what it printed, until done
+ * status: what it exited with, or -ETIMEDOUT or -ECANCELED, or -ECHILD where a signal ended it or
+ * somebody else took its status, or another -errno: it could not be begun. text: what it printed, until done
  * returns; len 0 without output_max.
  */
 typedef void child_done_fn(void *arg, int status, const char *text, size_t len);
@@ -37,6 +37,8 @@ MUST_CHECK int child_new(struct loop *loop, const char *name, struct child **ret
 /* Copies o. done once, not inside this call. -EBUSY: one runs, or would not die. */
 MUST_CHECK int child_start(struct child *c, const struct child_options *o, child_done_fn *done,
 			   void *arg);
+/* What runs is killed, and told of as -ECANCELED, not inside this call. */
+void child_cancel(struct child *c);
 /* NULL is allowed; what runs is killed, done does not run any more. */
 void child_free(struct child *c);
 

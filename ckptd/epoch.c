@@ -32,6 +32,7 @@
 #include "ckptd/acting.h"
 #include "ckptd/admission.h"
 #include "ckptd/beats.h"
+#include "ckptd/creating.h"
 #include "ckptd/goodput.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
@@ -51,15 +52,9 @@ struct opening {
 	void *arg;
 	bool late, appending;
 	bool asked; /* by a session, which may have given up since */
+	uint64_t came_ns;
 	enum trust_level least;      /* of the base */
 	char run_id[RUN_ID_MAX + 1]; /* of the epoch to open */
-};
-
-struct creation {
-	struct work work;
-	struct job *job;
-	struct joblog *log;
-	struct err err;
 };
 
 /* ---- Which checkpoints can be had ---- */
@@ -268,13 +263,14 @@ void epoch_drop_session(struct list *openings, struct session *s)
 			opening_answer(o, -ECANCELED, "its connection ended");
 }
 
-static struct opening *opening_new(const struct open_request *r)
+static struct opening *opening_new(const struct node *n, const struct open_request *r)
 {
 	struct opening *o = alloc_zero(sizeof(*o));
 
 	if (!o)
 		return NULL;
 	list_init(&o->link);
+	o->came_ns = loop_now(n->env.loop);
 	if (r) {
 		o->r = *r;
 		o->asked = true;
@@ -367,6 +363,7 @@ static void join(struct opening *o)
 		return;
 	}
 	j->seen[m->rank] = 1;
+	admission_rank_came(j->node, &o->r);
 	session_set_member(o->r.session, m);
 	reply_open(m, &o->r);
 	opening_answer(o, 0, NULL);
@@ -579,7 +576,7 @@ static void open_next(struct opening *o)
 void epoch_fall_back(struct job *j, const char *reason, enum trust_level least,
 		     append_done_fn *done, void *arg)
 {
-	struct opening *o = opening_new(NULL);
+	struct opening *o = opening_new(j->node, NULL);
 
 	if (!o) {
 		done(arg, -ENOMEM);
@@ -790,100 +787,6 @@ void epoch_created(struct job *j)
 	job_poke(j);
 }
 
-static void created(void *arg, int status)
-{
-	struct job *j = arg;
-
-	if (status < 0) {
-		epoch_creation_failed(j, status,
-				      "open: record 0 of the job's log could not be written");
-		return;
-	}
-	epoch_created(j);
-}
-
-/* Nothing of it counts, for there is no record 0; and the next open of it draws another id. */
-static void creation_undo(struct creation *x)
-{
-	const struct job_id *id = &x->job->history.job.id;
-	struct disk *d = x->job->node->env.disk;
-	char path[DISK_PATH_MAX + 1], token[DISK_PATH_MAX + 8];
-
-	if (x->log)
-		x->log->ops->close(x->log);
-	x->log = NULL;
-	path_log(path, id);
-	ignore_result(d->ops->rmdir(d, path)); /* an empty folder at worst, here and below */
-	path_job(path, id);
-	snprintf(token, sizeof(token), "%s/token", path);
-	ignore_result(d->ops->unlink(d, token));
-	ignore_result(d->ops->rmdir(d, path));
-}
-
-static int creation_write(struct creation *x)
-{
-	struct job *j = x->job;
-	struct node *n = j->node;
-	char dir[DISK_PATH_MAX + 1];
-	int r;
-
-	r = n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, false, &x->log, &x->err);
-	if (r < 0)
-		return r;
-	path_job(dir, &j->history.job.id);
-	r = store_publish_file(&n->store, dir, "token", j->token, sizeof(j->token));
-	return r < 0 ? err_code(&x->err, r, "write the token of job '%s'", j->history.job.name) : 0;
-}
-
-static void creation_run(struct work *w)
-{
-	struct creation *x = container_of(w, struct creation, work);
-
-	w->status = creation_write(x);
-	if (w->status < 0)
-		creation_undo(x);
-}
-
-static void creation_done(struct work *w)
-{
-	struct creation *x = container_of(w, struct creation, work);
-	struct job *j = x->job;
-	struct record r = { .type = RECORD_JOB };
-	int ret = w->status;
-
-	j->log = x->log;
-	if (ret == 0) {
-		r.job = j->history.job;
-		ret = job_append(j, &r, created, j);
-	}
-	if (ret < 0)
-		epoch_creation_failed(j, ret, x->err.text);
-	alloc_free(x);
-}
-
-static struct job *job_create(struct node *n, const struct open_request *r)
-{
-	struct job *j;
-	struct creation *x = alloc_zero(sizeof(*x));
-
-	if (!x || job_new(n, &j) < 0) {
-		alloc_free(x);
-		return NULL;
-	}
-	n->env.rng->fill(n->env.rng, j->history.job.id.b, 16);
-	n->env.rng->fill(n->env.rng, j->token, sizeof(j->token));
-	snprintf(j->history.job.name, sizeof(j->history.job.name), "%s", r->job);
-	j->history.job.uid = session_process(r->session)->uid;
-	j->history.job.token = digest_of(j->token, sizeof(j->token));
-	j->creating = true;
-	list_add_tail(&n->jobs, &j->link);
-	x->job = j;
-	x->work.run = creation_run;
-	x->work.done = creation_done;
-	work_submit(n->env.workers, WORK_META, &x->work);
-	return j;
-}
-
 /*
  * The job of that name that this user, or this token, may open. NULL: it is to be made, unless
  * *ret_denied: a token was given that is no job's of this name. A process that was in has the token
@@ -906,6 +809,17 @@ static struct job *job_for(struct node *n, const struct open_request *r, bool *r
 	return NULL;
 }
 
+bool epoch_stands(const struct job *j, const struct open_request *r)
+{
+	const struct record_epoch *ep = j ? &j->history.epoch : NULL;
+
+	if (r->reconnect)
+		return true;
+	if (!ep || ep->number == 0 || j->run_over)
+		return false;
+	return r->run_id[0] ? strcmp(ep->run_id, r->run_id) == 0 : !list_empty(&j->members);
+}
+
 /* To its job, which is made if there is none. */
 static void opening_place(struct node *n, struct opening *o)
 {
@@ -917,14 +831,6 @@ static void opening_place(struct node *n, struct opening *o)
 		opening_answer(o, -ECANCELED, NULL);
 		return;
 	}
-	if (admission_refuses(n, &o->r, &e)) {
-		opening_answer(o, e.code, e.text);
-		return;
-	}
-	if (admission_waits(n, &o->r)) {
-		list_add_tail(&n->early, &o->link);
-		return;
-	}
 	j = job_for(n, &o->r, &denied);
 	if (denied && !j) {
 		opening_answer(o, CKPT_EDENIED,
@@ -933,9 +839,15 @@ static void opening_place(struct node *n, struct opening *o)
 			       "CKPT_TOKEN out to have a job of your own");
 		return;
 	}
-	if (acting_refuses(n, j, &o->r, &e)) {
-		opening_answer(o, e.code, e.text);
-		return;
+	if (!epoch_stands(j, &o->r)) {
+		if (acting_refuses(n, &o->r, &e) || admission_refuses(n, &o->r, &e)) {
+			opening_answer(o, e.code, e.text);
+			return;
+		}
+		if (admission_holds(n, &o->r, o->came_ns)) {
+			list_add_tail(&n->early, &o->link);
+			return;
+		}
 	}
 	if (!j && o->r.existing && !o->r.reconnect) {
 		err_set(&e, CKPT_ENOTFOUND, "open: there is no job '%s', and none was to be made",
@@ -948,7 +860,7 @@ static void opening_place(struct node *n, struct opening *o)
 		return;
 	}
 	if (!j)
-		j = job_create(n, &o->r);
+		j = creating_begin(n, &o->r);
 	if (!j) {
 		opening_answer(o, -ENOMEM, "open: out of memory");
 		return;
@@ -972,7 +884,7 @@ void epoch_open(struct node *n, const struct open_request *r)
 		code = -EAGAIN;
 		text = "open: ckptd is stopping";
 	}
-	o = code < 0 ? NULL : opening_new(r);
+	o = code < 0 ? NULL : opening_new(n, r);
 	if (!o) {
 		session_reply_error(r->session, r->request, code < 0 ? code : -ENOMEM,
 				    code < 0 ? text : "open: out of memory");
@@ -1005,6 +917,19 @@ void epoch_ready(struct node *n)
 		else
 			opening_place(n, o);
 	}
+}
+
+uint64_t epoch_tire(struct node *n, uint64_t before_ns, int code, const char *text)
+{
+	struct opening *o, *next;
+	uint64_t oldest_ns = 0;
+
+	list_each_safe(o, next, &n->early, link)
+		if (o->came_ns <= before_ns)
+			opening_answer(o, code, text);
+		else if (oldest_ns == 0 || o->came_ns < oldest_ns)
+			oldest_ns = o->came_ns;
+	return oldest_ns;
 }
 
 void epoch_never_ready(struct node *n)

@@ -323,6 +323,11 @@ void epoch_open(struct node *n, const struct open_request *r);
 /* Opens that came before the node was ready take their way now; or it never will be. */
 void epoch_ready(struct node *n);
 void epoch_never_ready(struct node *n);
+/* Opens that wait since then or longer are refused; when the oldest of the others came, 0: none. */
+uint64_t epoch_tire(struct node *n, uint64_t before_ns, int code, const char *text);
+/* It is of a run that stands: its ranks come, or come again, whatever is said of the node. A run is
+ * over when all have said goodbye. Who gives no run id joins only a run that has ranks here. */
+bool epoch_stands(const struct job *j, const struct open_request *r);
 /* The session ended: its opens need no answer. */
 void epoch_drop_session(struct list *openings, struct session *s);
 void epoch_init(struct job *j);

@@ -87,6 +87,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->failed_jobs);
 	list_init(&n->sessions);
 	list_init(&n->early);
+	admission_init(n);
 	timer_init(&n->stop_timer, stop_late);
 	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
@@ -462,6 +463,7 @@ void node_free(struct node *n)
 	beats_node_fini(n);
 	recheck_free(n->recheck);
 	epoch_never_ready(n);
+	admission_fini(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)
 		job_free(j);

@@ -81,6 +81,7 @@ struct node_options {
 	bool detect;                                   /* watch for what fails */
 	uint32_t watched_jobs;                         /* with ranks, at a time */
 	bool admission; /* env.checks is asked before the first open */
+	uint64_t admission_hold_ns; /* how long an open may wait for that; 0: as is usual */
 	uint32_t actions_per_hour;                     /* that the policy may decide on */
 	bool dry_run;                                  /* of the policy */
 	const struct xid_policy *xid; /* of GPUs' errors; NULL: they are not judged */

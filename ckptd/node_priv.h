@@ -39,6 +39,8 @@ struct admission {
 	enum admission_state state;
 	char reason[MARK_REASON_MAX];
 	uint64_t since_ns; /* time of day */
+	struct timer hold; /* of the opens that wait */
+	bool held;         /* it is armed */
 };
 
 struct node {

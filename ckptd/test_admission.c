@@ -21,7 +21,7 @@
 /* A check that ends when the test says so. */
 static void (*answer)(void *arg, int status, const char *json, size_t len);
 static void *answer_arg;
-static unsigned started;
+static unsigned started, cancelled;
 
 static int fake_start(struct checks *c, bool idle,
 		      void (*done)(void *arg, int status, const char *json, size_t len), void *arg)
@@ -36,6 +36,12 @@ static int fake_start(struct checks *c, bool idle,
 	return 0;
 }
 
+static void fake_cancel(struct checks *c)
+{
+	(void)c;
+	cancelled += answer != NULL;
+}
+
 static void end_check(int status, const char *json)
 {
 	void (*done)(void *arg, int status, const char *json, size_t len) = answer;
@@ -47,11 +53,11 @@ static void end_check(int status, const char *json)
 
 static void begin_checked(struct node_test *t)
 {
-	static const struct checks_ops ops = {.start = fake_start};
+	static const struct checks_ops ops = {.start = fake_start, .cancel = fake_cancel};
 	static struct checks fake = {.ops = &ops};
 
 	answer = NULL;
-	started = 0;
+	started = cancelled = 0;
 	t->o.admission = true;
 	t->checks = &fake;
 	begin_node(t);
@@ -117,20 +123,58 @@ static void test_opens_wait_for_a_fit_node(void **state)
 	assert_true(was_told("found nothing wrong"));
 }
 
-/* A rank that was here before this ckptd has waited long enough. */
-static void test_who_was_here_does_not_wait(void **state)
+/* A rank that was here before this ckptd does not wait, and nothing is checked beside it. */
+static void test_who_was_here_ends_the_check(void **state)
 {
 	struct node_test *t = *state;
 
 	begin_checked(t);
+	send_open(t, &t->b, "two", false);
+	assert_int_equal(waiting(t), 1);
 	send_open(t, &t->a, "one", true);
-	assert_int_equal(waiting(t), 0);
 	assert_int_equal(answer_to(&t->a), 0);
+	assert_int_equal(cancelled, 1);
+	end_check(-ECANCELED, "");
+	assert_int_equal(state_of(t), ADMISSION_ADMITTED);
+	assert_true(was_told("is ended: ranks train here"));
+	assert_int_equal(answer_to(&t->b), 0);
+	assert_int_equal(waiting(t), 0);
+}
+
+/* The process of a rank is begun anew: its run stands, in the log if in nobody's memory. */
+static void test_ranks_of_a_run_that_stands(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.admission = false;
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
+	end_node(t);
+	begin_checked(t);
 	end_check(1, SICK);
 	assert_int_equal(state_of(t), ADMISSION_REFUSED);
-	leave(&t->a);
-	send_open(t, &t->a, "one", true);
-	assert_int_equal(answer_to(&t->a), 0);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), CKPT_ESTATE);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run1"), 0);
+}
+
+/* Who waits longer than clients do is told why, and to come again. */
+static void test_who_waits_too_long(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.admission_hold_ns = 50000000;
+	begin_checked(t);
+	send_open(t, &t->a, "one", false);
+	assert_int_equal(answer_to(&t->a), -EAGAIN);
+	assert_non_null(strstr(t->a.text, "is being checked before its first open"));
+	send_open(t, &t->b, "two", false); /* and again */
+	assert_int_equal(answer_to(&t->b), -EAGAIN);
+	assert_int_equal(state_of(t), ADMISSION_CHECKING);
+	end_check(0, FIT);
+	send_open(t, &t->b, "two", false);
+	assert_int_equal(answer_to(&t->b), 0);
 }
 
 static void test_refused_until_overruled(void **state)
@@ -181,10 +225,14 @@ static void test_overruled_while_it_runs(void **state)
 	assert_int_equal(answer_to(&t->b), 0);
 }
 
+#define AE10 "\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4"
+#define AE40 "x" AE10 AE10 AE10 AE10
+
 /* One that hangs says that the node is sick; one that does not know says nothing. */
 static void test_without_an_answer(void **state)
 {
 	struct node_test *t = *state;
+	json_t *doc;
 
 	begin_checked(t);
 	end_check(-ETIMEDOUT, "");
@@ -194,6 +242,15 @@ static void test_without_an_answer(void **state)
 	end_check(-ENODATA, "");
 	assert_int_equal(state_of(t), ADMISSION_ADMITTED);
 	assert_true(was_told("could not be done"));
+	end_node(t);
+	/* What cannot be told as it is does not hide that it is refused. */
+	begin_checked(t);
+	end_check(1, "{\"results\":[{\"name\":\"\u00e4\",\"state\":\"failed\",\"words\":"
+		     "\"a\\nb" AE40 AE40 AE40 "\"}]}");
+	doc = admission_json(t->host.node);
+	assert_non_null(doc);
+	assert_string_equal(json_string_value(json_object_get(doc, "state")), "refused");
+	json_decref(doc);
 	end_node(t);
 	t->checks = NULL;
 	begin_node(t);
@@ -248,7 +305,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_opens_wait_for_a_fit_node),
-		NODE_TEST(test_who_was_here_does_not_wait),
+		NODE_TEST(test_who_was_here_ends_the_check),
+		NODE_TEST(test_ranks_of_a_run_that_stands),
+		NODE_TEST(test_who_waits_too_long),
 		NODE_TEST(test_refused_until_overruled),
 		NODE_TEST(test_overruled_while_it_runs),
 		NODE_TEST(test_without_an_answer),

@@ -314,6 +314,31 @@ static void test_does_not_die(void **state)
 	assert_int_equal(f->ended, 2);
 }
 
+/* At any time, and as often as one likes: it is told once. */
+static void test_cancel(void **state)
+{
+	struct fixture *f = *state;
+
+	child_cancel(f->child); /* nothing runs */
+	for (int turns = 0; turns < 3; turns++) {
+		int before = f->ended;
+
+		assert_int_equal(start(f, "sleep 1000", 60 * S), 0);
+		for (int i = 0; i < 20 * turns; i++)
+			loop_epoll_turn(f->loop, S / 100);
+		child_cancel(f->child);
+		child_cancel(f->child);
+		assert_int_equal(f->ended, before);
+		loop_epoll_run(f->loop);
+		assert_int_equal(f->ended, before + 1);
+		assert_int_equal(f->status, -ECANCELED);
+		while (start(f, "exit 0", 60 * S) == -EBUSY)
+			loop_epoll_turn(f->loop, S / 100);
+		loop_epoll_run(f->loop);
+		assert_int_equal(f->status, 0);
+	}
+}
+
 /* ---- trust.hook ---- */
 
 static void hook_done(void *arg, int status)
@@ -366,6 +391,7 @@ int main(void)
 		T(test_hanging_start_is_left),
 		T(test_freed_while_it_runs),
 		T(test_does_not_die),
+		T(test_cancel),
 		T(test_hook),
 	};
 

@@ -183,14 +183,14 @@ static void test_what_is_no_text(void **state)
 	json_t *doc, *o;
 
 	begin_node(t);
-	events_post(t->host.node->events, EVENT_MARKED, 6, EVENT_FOR_ALL, NULL, NULL, "%s",
+	events_post(t->host.node->events, EVENT_CLEARED, 6, EVENT_FOR_ALL, NULL, NULL, "%s",
 		    "a \xff\x1b b\xe2\x82");
 	node_sample(t->host.node, &s);
 	assert_true(marks_add(&t->host.node->marks, "disk \xfe", "slow\xc3", EVENT_FOR_ALL));
 	settle(t);
 	doc = answer(t, 0, 0);
 	assert_int_equal(json_integer_value(json_object_get(doc, "dropped")), 0);
-	o = newest_of(doc, "marked");
+	o = newest_of(doc, "cleared");
 	assert_non_null(o);
 	assert_string_equal(json_string_value(json_object_get(o, "words")), "a ?? b");
 	o = newest_of(doc, "verdict");

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * creating.c - a job that was not there: its folder, its token, and record 0 of its log.
+ *
+ * Nothing of it counts before record 0 is in the log. What fails before is undone as far as it can
+ * be, and at worst leaves an empty folder; every open that waits for the job is told. The folder is
+ * made on a worker, the rest is the loop's.
+ */
+#include <config.h>
+
+#include "ckptd/creating.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+#include "codec/digest.h"
+#include "storage/store.h"
+
+struct creation {
+	struct work work;
+	struct job *job;
+	struct joblog *log;
+	struct err err;
+};
+
+static void created(void *arg, int status)
+{
+	struct job *j = arg;
+
+	if (status < 0) {
+		epoch_creation_failed(j, status,
+				      "open: record 0 of the job's log could not be written");
+		return;
+	}
+	epoch_created(j);
+}
+
+/* Nothing of it counts, for there is no record 0; and the next open of it draws another id. */
+static void creation_undo(struct creation *x)
+{
+	const struct job_id *id = &x->job->history.job.id;
+	struct disk *d = x->job->node->env.disk;
+	char path[DISK_PATH_MAX + 1], token[DISK_PATH_MAX + 8];
+
+	if (x->log)
+		x->log->ops->close(x->log);
+	x->log = NULL;
+	path_log(path, id);
+	ignore_result(d->ops->rmdir(d, path)); /* an empty folder at worst, here and below */
+	path_job(path, id);
+	snprintf(token, sizeof(token), "%s/token", path);
+	ignore_result(d->ops->unlink(d, token));
+	ignore_result(d->ops->rmdir(d, path));
+}
+
+static int creation_write(struct creation *x)
+{
+	struct job *j = x->job;
+	struct node *n = j->node;
+	char dir[DISK_PATH_MAX + 1];
+	int r;
+
+	r = n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, false, &x->log, &x->err);
+	if (r < 0)
+		return r;
+	path_job(dir, &j->history.job.id);
+	r = store_publish_file(&n->store, dir, "token", j->token, sizeof(j->token));
+	return r < 0 ? err_code(&x->err, r, "write the token of job '%s'", j->history.job.name) : 0;
+}
+
+static void creation_run(struct work *w)
+{
+	struct creation *x = container_of(w, struct creation, work);
+
+	w->status = creation_write(x);
+	if (w->status < 0)
+		creation_undo(x);
+}
+
+static void creation_done(struct work *w)
+{
+	struct creation *x = container_of(w, struct creation, work);
+	struct job *j = x->job;
+	struct record r = { .type = RECORD_JOB };
+	int ret = w->status;
+
+	j->log = x->log;
+	if (ret == 0) {
+		r.job = j->history.job;
+		ret = job_append(j, &r, created, j);
+	}
+	if (ret < 0)
+		epoch_creation_failed(j, ret, x->err.text);
+	alloc_free(x);
+}
+
+struct job *creating_begin(struct node *n, const struct open_request *r)
+{
+	struct job *j;
+	struct creation *x = alloc_zero(sizeof(*x));
+
+	if (!x || job_new(n, &j) < 0) {
+		alloc_free(x);
+		return NULL;
+	}
+	n->env.rng->fill(n->env.rng, j->history.job.id.b, 16);
+	n->env.rng->fill(n->env.rng, j->token, sizeof(j->token));
+	snprintf(j->history.job.name, sizeof(j->history.job.name), "%s", r->job);
+	j->history.job.uid = session_process(r->session)->uid;
+	j->history.job.token = digest_of(j->token, sizeof(j->token));
+	j->creating = true;
+	list_add_tail(&n->jobs, &j->link);
+	x->job = j;
+	x->work.run = creation_run;
+	x->work.done = creation_done;
+	work_submit(n->env.workers, WORK_META, &x->work);
+	return j;
+}
