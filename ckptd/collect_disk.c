@@ -31,7 +31,7 @@ enum { SECTOR = 512, NAME_SIZE = 48 };
 struct one_disk {
 	char name[NAME_SIZE];
 	struct collect_counter ops, sectors, written, ms, flushes, flush_ms;
-	struct collect_counter errors; /* SCSI, RAID */
+	struct collect_sum errors; /* SCSI, RAID */
 	bool was_live;
 	uint64_t not_live; /* times (2) */
 };
@@ -45,7 +45,7 @@ struct disks {
 	/* for one read */
 	struct collect_out *out;
 	struct one_disk *of; /* whose members are walked */
-	uint64_t errors, written, ops, ms;
+	uint64_t written, ops, ms;
 	unsigned seen;
 };
 
@@ -148,7 +148,7 @@ static void each_member(void *arg, const char *name)
 
 	if (strncmp(name, "dev-", 4) == 0 &&
 	    collect_number(&v, "%s" BLOCK "/%s/md/%s/errors", d->config->root, d->of->name, name))
-		d->errors += v;
+		collect_sum_file(&d->of->errors, name, v);
 }
 
 /* (2) */
@@ -159,13 +159,11 @@ static void read_errors(struct disks *d, struct one_disk *o)
 	uint64_t v;
 
 	d->of = o;
-	d->errors = 0;
+	collect_sum_begin(&o->errors);
 	if (collect_number(&v, "%s" BLOCK "/%s/device/ioerr_cnt", root, o->name))
-		d->errors += v;
-	if (collect_each(each_member, d, "%s" BLOCK "/%s/md", root, o->name) >= 0 || d->errors)
-		collect_count(&o->errors, d->errors);
-	else
-		collect_count(&o->errors, 0);
+		collect_sum_file(&o->errors, "ioerr_cnt", v);
+	ignore_result(collect_each(each_member, d, "%s" BLOCK "/%s/md", root, o->name)
+		      /* most are no RAID */);
 	if (strncmp(o->name, "nvme", 4) != 0 ||
 	    collect_text(state, sizeof(state), "%s" BLOCK "/%s/device/state", root, o->name) <= 0)
 		return;

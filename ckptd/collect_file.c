@@ -144,3 +144,53 @@ uint64_t collect_count(struct collect_counter *c, uint64_t raw)
 	c->known = true;
 	return more;
 }
+
+void collect_sum_begin(struct collect_sum *s)
+{
+	s->known = s->begun;
+	s->begun = true;
+	s->more = 0;
+}
+
+/* FNV-1a. */
+static uint64_t hash_of(const char *name)
+{
+	uint64_t h = 14695981039346656037u;
+
+	for (; *name; name++)
+		h = (h ^ (unsigned char)*name) * 1099511628211u;
+	return h;
+}
+
+void collect_sum_file(struct collect_sum *s, const char *name, uint64_t raw)
+{
+	uint64_t hash = hash_of(name), more;
+	unsigned i = 0;
+
+	assert(s->begun && s->n <= COLLECT_SUM_FILES);
+	while (i < s->n && s->files[i].name != hash)
+		i++;
+	if (i == COLLECT_SUM_FILES)
+		return;
+	if (i == s->n) {
+		s->files[s->n++].name = hash;
+		s->sum += s->known ? 0 : raw;
+	} else {
+		more = raw >= s->files[i].raw ? raw - s->files[i].raw : raw; /* it began anew */
+		s->sum += more;
+		s->more += more;
+	}
+	s->files[i].raw = raw;
+}
+
+bool collect_sum_read(struct collect_sum *s, const char *folder, const char *name, uint64_t scale)
+{
+	char path[COLLECT_PATH_MAX];
+	uint64_t v;
+
+	if (!collect_number(&v, "%s/%s", folder, name) ||
+	    snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
+		return false;
+	collect_sum_file(s, path, v * scale);
+	return true;
+}

@@ -36,4 +36,23 @@ struct collect_counter {
 /* How much more it is than the last time; 0 the first time. */
 uint64_t collect_count(struct collect_counter *c, uint64_t raw);
 
+/*
+ * The sum of what several files count. Each has its own beginnings anew; one that vanishes takes
+ * nothing away, and what one says first, when others were read before, is not new.
+ */
+#define COLLECT_SUM_FILES 64 /* those beyond do not count */
+struct collect_sum {
+	uint64_t sum, more; /* more: of it since collect_sum_begin() */
+	bool begun, known;  /* known: it was begun twice */
+	unsigned n;
+	struct {
+		uint64_t name, raw; /* name: a hash of it */
+	} files[COLLECT_SUM_FILES];
+};
+/* Before the files are read once more. */
+void collect_sum_begin(struct collect_sum *s);
+void collect_sum_file(struct collect_sum *s, const char *name, uint64_t raw);
+/* Of the file folder/name, by this name: its number times scale. false: it has none. */
+bool collect_sum_read(struct collect_sum *s, const char *folder, const char *name, uint64_t scale);
+
 #endif

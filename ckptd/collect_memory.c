@@ -18,20 +18,22 @@
 #include "ckptd/collect_source.h"
 
 #define FOLDER "/sys/devices/system/edac/mc"
-enum { CONTROLLERS_MAX = 64, MODULES_MAX = 512 };
+enum { MODULES_MAX = 512 };
 
 struct counted {
-	char name[64]; /* of its folder: "mc0", "mc0/dimm3" */
+	char name[64]; /* of its folder: "mc0/dimm3" */
 	struct collect_counter corrected, uncorrected;
 };
 
 struct memory {
 	const struct collect_config *config;
-	size_t n_controllers, n_modules;
-	struct counted controllers[CONTROLLERS_MAX], modules[MODULES_MAX];
+	struct collect_sum corrected, uncorrected; /* of controllers */
+	size_t n_modules;
+	struct counted modules[MODULES_MAX];
 	/* for one read */
 	struct collect_out *out;
 	const char *controller;
+	size_t n_controllers;
 	bool any;
 };
 
@@ -48,15 +50,18 @@ static int open_memory(const struct collect_config *c, struct collect_out *out, 
 	return 0;
 }
 
-static struct counted *find(struct counted *all, size_t *n, size_t max, const char *name)
+static struct counted *find_module(struct memory *m, const char *name)
 {
-	for (size_t i = 0; i < *n; i++)
-		if (strcmp(all[i].name, name) == 0)
-			return &all[i];
-	if (*n == max || strlen(name) >= sizeof(all[0].name))
+	struct counted *c;
+
+	for (size_t i = 0; i < m->n_modules; i++)
+		if (strcmp(m->modules[i].name, name) == 0)
+			return &m->modules[i];
+	if (m->n_modules == MODULES_MAX || strlen(name) >= sizeof(c->name))
 		return NULL;
-	snprintf(all[*n].name, sizeof(all[*n].name), "%s", name);
-	return &all[(*n)++];
+	c = &m->modules[m->n_modules++];
+	snprintf(c->name, sizeof(c->name), "%s", name);
+	return c;
 }
 
 static void say_module(struct memory *m, const struct counted *c, uint64_t ce, uint64_t ue)
@@ -86,7 +91,7 @@ static void each_module(void *arg, const char *name)
 	if (strncmp(name, "dimm", 4) != 0 && strncmp(name, "rank", 4) != 0)
 		return;
 	snprintf(path, sizeof(path), "%.40s/%.40s", m->controller, name);
-	c = find(m->modules, &m->n_modules, MODULES_MAX, path);
+	c = find_module(m, path);
 	if (!c)
 		return;
 	if (collect_number(&ce, "%s" FOLDER "/%s/dimm_ce_count", root, path))
@@ -101,21 +106,18 @@ static void each_controller(void *arg, const char *name)
 {
 	struct memory *m = arg;
 	const char *root = m->config->root;
-	struct counted *c;
 	uint64_t v;
 
 	if (name[0] != 'm' || name[1] != 'c' || name[2] < '0' || name[2] > '9')
 		return;
-	c = find(m->controllers, &m->n_controllers, CONTROLLERS_MAX, name);
-	if (!c)
-		return;
+	m->n_controllers++;
 	/* Both include what no module could be named for. */
 	if (collect_number(&v, "%s" FOLDER "/%s/ce_count", root, name)) {
-		collect_count(&c->corrected, v);
+		collect_sum_file(&m->corrected, name, v);
 		m->any = true;
 	}
 	if (collect_number(&v, "%s" FOLDER "/%s/ue_count", root, name)) {
-		collect_count(&c->uncorrected, v);
+		collect_sum_file(&m->uncorrected, name, v);
 		m->any = true;
 	}
 	m->controller = name;
@@ -126,13 +128,15 @@ static void each_controller(void *arg, const char *name)
 static int read_source(void *state, uint64_t now_ns, struct collect_out *out, struct err *e)
 {
 	struct memory *m = state;
-	uint64_t corrected = 0, uncorrected = 0;
 	struct sample *s;
 	int n;
 
 	(void)now_ns;
 	m->out = out;
 	m->any = false;
+	m->n_controllers = 0;
+	collect_sum_begin(&m->corrected);
+	collect_sum_begin(&m->uncorrected);
 	n = collect_each(each_controller, m, "%s" FOLDER, m->config->root);
 	if (n < 0 && n != -ENOENT)
 		return err_code(e, n, "read '%s" FOLDER "'", m->config->root);
@@ -140,16 +144,12 @@ static int read_source(void *state, uint64_t now_ns, struct collect_out *out, st
 		collect_state(out, "no driver tells of memory errors (EDAC)");
 		return 0;
 	}
-	for (size_t i = 0; i < m->n_controllers; i++) {
-		corrected += m->controllers[i].corrected.sum;
-		uncorrected += m->controllers[i].uncorrected.sum;
-	}
 	s = collect_add(out, SAMPLE_MEMORY);
-	s->memory.corrected = corrected;
-	s->memory.uncorrected = uncorrected;
+	s->memory.corrected = m->corrected.sum;
+	s->memory.uncorrected = m->uncorrected.sum;
 	collect_state(out, "%zu memory controller%s, %llu corrected errors, %llu uncorrected",
 		      m->n_controllers, m->n_controllers == 1 ? "" : "s",
-		      (unsigned long long)corrected, (unsigned long long)uncorrected);
+		      (unsigned long long)m->corrected.sum, (unsigned long long)m->uncorrected.sum);
 	return 0;
 }
 

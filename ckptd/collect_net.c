@@ -51,7 +51,7 @@ static const char *const net_errors[] = {"rx_errors", "tx_errors", NULL};
 struct port {
 	char name[NAME_SIZE];
 	bool seen_up; /* (2) */
-	struct collect_counter sent, received, errors, retries, downs, pauses;
+	struct collect_sum sent, received, errors, retries, downs, pauses;
 };
 
 struct net {
@@ -98,46 +98,47 @@ static struct port *find_port(struct net *n, const char *name)
 	return p;
 }
 
-/* The sum of those counters in folder that are there; false: none is. */
-static bool sum_of(uint64_t *ret, const char *const *names, const char *folder)
+/* Those counters in folder that are there. */
+static void sum_of(struct collect_sum *s, const char *const *names, const char *folder)
 {
-	uint64_t v, sum = 0;
-	bool any = false;
-
-	for (; *names; names++) {
-		if (!collect_number(&v, "%s/%s", folder, *names))
-			continue;
-		sum += v;
-		any = true;
-	}
-	*ret = sum;
-	return any;
+	for (; *names; names++)
+		ignore_result(collect_sum_read(s, folder, *names, 1) /* another driver's */);
 }
 
-/* What one look at a port has found. */
+/* What one look at a port has found, beside its sums. */
 struct look {
 	bool up;
 	float gbps;
-	uint64_t sent, received, errors, retries, downs, pauses;
 	bool has_pauses;
 };
 
-static void tell_port(struct net *n, const char *name, const struct look *l)
+/* Its counters are read once more. NULL: there is no room for it. */
+static struct port *look_at(struct net *n, const char *name)
 {
 	struct port *p = find_port(n, name);
-	struct sample *s;
 
 	if (!p)
-		return;
-	n->sent += (double)collect_count(&p->sent, l->sent);
-	n->received += (double)collect_count(&p->received, l->received);
-	n->retries += (double)collect_count(&p->retries, l->retries);
+		return NULL;
+	collect_sum_begin(&p->sent);
+	collect_sum_begin(&p->received);
+	collect_sum_begin(&p->errors);
+	collect_sum_begin(&p->retries);
+	collect_sum_begin(&p->downs);
+	collect_sum_begin(&p->pauses);
+	return p;
+}
+
+static void tell_port(struct net *n, struct port *p, const struct look *l)
+{
+	struct sample *s;
+
+	n->sent += (double)p->sent.more;
+	n->received += (double)p->received.more;
+	n->retries += (double)p->retries.more;
 	if (l->has_pauses) {
-		n->pauses += (double)collect_count(&p->pauses, l->pauses);
+		n->pauses += (double)p->pauses.more;
 		n->paused++;
 	}
-	collect_count(&p->errors, l->errors);
-	collect_count(&p->downs, l->downs);
 	n->known++;
 	n->up += l->up;
 	if (!p->seen_up && !l->up)
@@ -158,35 +159,36 @@ static void tell_port(struct net *n, const char *name, const struct look *l)
 
 /* ---- Ethernet ---- */
 
-static void add_statistics(struct look *l, const char *folder)
+static void add_statistics(struct port *p, const char *folder)
 {
 	char statistics[COLLECT_PATH_MAX + 16];
-	uint64_t v;
 
 	snprintf(statistics, sizeof(statistics), "%s/statistics", folder);
-	if (collect_number(&v, "%s/tx_bytes", statistics))
-		l->sent += v;
-	if (collect_number(&v, "%s/rx_bytes", statistics))
-		l->received += v;
-	if (sum_of(&v, net_errors, statistics))
-		l->errors += v;
+	ignore_result(collect_sum_read(&p->sent, statistics, "tx_bytes", 1) /* it is going */);
+	ignore_result(collect_sum_read(&p->received, statistics, "rx_bytes", 1) /* the same */);
+	sum_of(&p->errors, net_errors, statistics);
 }
 
 /* The driver is asked by name, in our own network namespace: not where the tree is another's. */
-static void add_pauses(const struct net *n, struct look *l, const char *name)
-{
-	if (n->config->root[0] == '\0')
-		l->has_pauses = ethtool_pause_frames(name, &l->pauses);
-}
-
-static uint64_t downs_of(const char *folder, bool up)
+static void add_pauses(const struct net *n, struct port *p, struct look *l, const char *name)
 {
 	uint64_t v;
 
-	if (collect_number(&v, "%s/carrier_down_count", folder))
-		return v;
+	if (n->config->root[0] != '\0' || !ethtool_pause_frames(name, &v))
+		return;
+	collect_sum_file(&p->pauses, name, v);
+	l->has_pauses = true;
+}
+
+static void add_downs(struct port *p, const char *folder, bool up)
+{
+	uint64_t v;
+
+	if (collect_sum_read(&p->downs, folder, "carrier_down_count", 1))
+		return;
 	/* Before 4.16: each going down is a change, and so is each coming up. */
-	return collect_number(&v, "%s/carrier_changes", folder) ? (v + !up) / 2 : 0;
+	if (collect_number(&v, "%s/carrier_changes", folder))
+		collect_sum_file(&p->downs, folder, (v + !up) / 2);
 }
 
 /* Whether the interface is hardware of this machine and none of another's (1). */
@@ -211,6 +213,7 @@ static void each_interface(void *arg, const char *name)
 	struct net *n = arg;
 	char folder[COLLECT_PATH_MAX], state[32] = "";
 	struct look l = {0};
+	struct port *p;
 	uint64_t v;
 
 	if (!is_physical(n, name))
@@ -224,16 +227,19 @@ static void each_interface(void *arg, const char *name)
 	       (strcmp(state, "unknown") == 0 && collect_number(&v, "%s/carrier", folder) && v);
 	if (l.up && collect_number(&v, "%s/speed", folder) && v < 10000000)
 		l.gbps = (float)((double)v / 1000);
-	l.downs = downs_of(folder, l.up);
-	add_statistics(&l, folder);
-	add_pauses(n, &l, name);
-	tell_port(n, name, &l);
+	p = look_at(n, name);
+	if (!p)
+		return;
+	add_downs(p, folder, l.up);
+	add_statistics(p, folder);
+	add_pauses(n, p, &l, name);
+	tell_port(n, p, &l);
 }
 
 /* ---- RDMA ---- */
 
 /* Adds what the interface below a RoCE port counts, and has it passed over later (1). */
-static void add_interface(struct net *n, struct look *l, const char *folder)
+static void add_interface(struct net *n, struct port *p, struct look *l, const char *folder)
 {
 	char name[NAME_SIZE], of[COLLECT_PATH_MAX];
 
@@ -242,27 +248,23 @@ static void add_interface(struct net *n, struct look *l, const char *folder)
 		return;
 	snprintf(n->covered[n->n_covered++], sizeof(n->covered[0]), "%s", name);
 	snprintf(of, sizeof(of), "%s" NET "/%s", n->config->root, name);
-	add_statistics(l, of);
-	add_pauses(n, l, name);
+	add_statistics(p, of);
+	add_pauses(n, p, l, name);
 }
 
-static void read_counters(struct look *l, const char *folder)
+static void read_counters(struct port *p, const char *folder)
 {
+	static const char *const downs[] = {"link_downed", NULL};
 	char counters[COLLECT_PATH_MAX + 16];
-	uint64_t v;
 
 	snprintf(counters, sizeof(counters), "%s/counters", folder);
-	if (collect_number(&v, "%s/port_xmit_data", counters))
-		l->sent = v * 4; /* it counts words of four bytes */
-	if (collect_number(&v, "%s/port_rcv_data", counters))
-		l->received = v * 4;
-	if (sum_of(&v, ib_errors, counters))
-		l->errors = v;
-	if (collect_number(&v, "%s/link_downed", counters))
-		l->downs = v;
+	/* They count words of four bytes. */
+	ignore_result(collect_sum_read(&p->sent, counters, "port_xmit_data", 4) /* it is going */);
+	ignore_result(collect_sum_read(&p->received, counters, "port_rcv_data", 4) /* the same */);
+	sum_of(&p->errors, ib_errors, counters);
+	sum_of(&p->downs, downs, counters);
 	snprintf(counters, sizeof(counters), "%s/hw_counters", folder);
-	if (sum_of(&v, ib_retries, counters))
-		l->retries = v;
+	sum_of(&p->retries, ib_retries, counters);
 }
 
 static void each_port(void *arg, const char *number)
@@ -270,6 +272,7 @@ static void each_port(void *arg, const char *number)
 	struct net *n = arg;
 	char folder[COLLECT_PATH_MAX], text[80], name[NAME_SIZE];
 	struct look l = {0};
+	struct port *p;
 
 	snprintf(folder, sizeof(folder), "%s" IB "/%s/ports/%s", n->config->root, n->device,
 		 number);
@@ -284,12 +287,16 @@ static void each_port(void *arg, const char *number)
 		l.gbps = strtof(text, NULL); /* "400 Gb/sec (4X NDR)" */
 	if (!(l.gbps > 0 && l.gbps < 100000))
 		l.gbps = 0;
-	read_counters(&l, folder);
+	p = snprintf(name, sizeof(name), "%s:%s", n->device, number) < (int)sizeof(name)
+		    ? look_at(n, name)
+		    : NULL;
+	if (!p)
+		return;
+	read_counters(p, folder);
 	if (collect_text(text, sizeof(text), "%s/link_layer", folder) > 0 &&
 	    strcmp(text, "Ethernet") == 0)
-		add_interface(n, &l, folder);
-	if (snprintf(name, sizeof(name), "%s:%s", n->device, number) < (int)sizeof(name))
-		tell_port(n, name, &l);
+		add_interface(n, p, &l, folder);
+	tell_port(n, p, &l);
 }
 
 static void each_device(void *arg, const char *name)

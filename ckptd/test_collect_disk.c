@@ -128,6 +128,17 @@ static void test_the_disk_of_the_data_folder(void **state)
 	test_says(t->out.state, "the data folder is on md0");
 	assert_int_equal(tree_read(t, 10), 0);
 	assert_int_equal(tree_of(t, SAMPLE_DISK, "md0")->disk.errors, 3);
+	/* A member is taken out, another one counts on, a third one comes, the first comes back. */
+	tree_remove(t, "sys/block/md0/md/dev-sda1");
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_of(t, SAMPLE_DISK, "md0")->disk.errors, 3);
+	tree_put(t, "sys/block/md0/md/dev-sdb1/errors", "2\n");
+	tree_put(t, "sys/block/md0/md/dev-sdc1/errors", "9\n");
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_of(t, SAMPLE_DISK, "md0")->disk.errors, 4);
+	tree_put(t, "sys/block/md0/md/dev-sda1/errors", "2\n");
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_of(t, SAMPLE_DISK, "md0")->disk.errors, 4);
 	assert_non_null(tree_of(t, SAMPLE_DISK, "sda"));
 }
 

@@ -209,6 +209,42 @@ static void test_roce(void **state)
 	assert_int_equal(s->link.downs, 1);
 }
 
+/* What a part of a port that goes had counted is neither forgotten nor counted again. */
+static void test_a_part_that_goes(void **state)
+{
+	struct tree *t = *state;
+	const struct sample *s;
+
+	put_port(t, IB0, true, "Ethernet\n");
+	tree_put(t, IB0 "/gid_attrs/ndevs/0", "eth0\n");
+	put_interface(t, ETH, true, 1000);
+	assert_int_equal(tree_read(t, 10), 0);
+	tree_remove(t, ETH);
+	tree_remove(t, IB0 "/counters/symbol_error");
+	assert_int_equal(tree_read(t, 10), 0);
+	s = tree_of(t, SAMPLE_LINK, "mlx5_0:1");
+	assert_int_equal(s->link.errors, 16);
+	assert_int_equal(s->link.sent, 5000);
+	assert_true(t->out.metrics[METRIC_NET_SEND] == 0);
+	put_number(t, IB0, "counters/port_rcv_errors", 5);
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_of(t, SAMPLE_LINK, "mlx5_0:1")->link.errors, 18);
+	put_interface(t, ETH, true, 1200); /* it is back */
+	put_number(t, IB0, "counters/symbol_error", 8);
+	assert_int_equal(tree_read(t, 10), 0);
+	s = tree_of(t, SAMPLE_LINK, "mlx5_0:1");
+	assert_int_equal(s->link.errors, 19);
+	assert_int_equal(s->link.sent, 5200);
+	assert_true(t->out.metrics[METRIC_NET_SEND] == 20);
+	/* One that was never read before had its errors before. */
+	put_number(t, IB0, "counters/port_xmit_discards", 100);
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_of(t, SAMPLE_LINK, "mlx5_0:1")->link.errors, 19);
+	put_number(t, IB0, "counters/port_xmit_discards", 101);
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_of(t, SAMPLE_LINK, "mlx5_0:1")->link.errors, 20);
+}
+
 static void test_tcp_retransmissions(void **state)
 {
 	struct tree *t = *state;
@@ -319,17 +355,12 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_ethernet),
-		T(test_downs_on_an_older_kernel),
-		T(test_what_is_no_fault),
-		T(test_what_is_no_port),
-		T(test_infiniband),
-		T(test_roce),
-		T(test_tcp_retransmissions),
-		T(test_pause_frames),
-		T(test_pause_frames_of_this_machine),
-		T(test_ill_treated),
-		T(test_more_ports_than_anybody_has),
+		T(test_ethernet),         T(test_downs_on_an_older_kernel),
+		T(test_what_is_no_fault), T(test_what_is_no_port),
+		T(test_infiniband),       T(test_roce),
+		T(test_a_part_that_goes), T(test_tcp_retransmissions),
+		T(test_pause_frames),     T(test_pause_frames_of_this_machine),
+		T(test_ill_treated),      T(test_more_ports_than_anybody_has),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,6 +158,9 @@ static void test_errors_of_all_controllers(void **state)
 	tree_remove(t, MC "mc1");                         /* what it counted stays counted */
 	assert_int_equal(tree_read(t, 10), 0);
 	assert_int_equal(tree_sample(t, SAMPLE_MEMORY)->memory.uncorrected, 2);
+	tree_put(t, MC "mc2/ue_count", "7\n"); /* before anybody looked at it */
+	assert_int_equal(tree_read(t, 10), 0);
+	assert_int_equal(tree_sample(t, SAMPLE_MEMORY)->memory.uncorrected, 2);
 }
 
 static void test_no_edac(void **state)
