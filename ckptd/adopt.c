@@ -9,7 +9,7 @@
  *   tables, in the log as committed    COMMITTED if its root is the record's, else quarantined
  *   tables, not in the log             goes on to be committed
  *   WRITING, process alive             stays that process's
- *   process gone                       slots that hold nothing are destroyed
+ *   process gone                       slots that hold nothing are destroyed; it is told
  *   beat page of a living member       is read on from where it is (beats.c)
  */
 #include <config.h>
@@ -22,7 +22,12 @@
 #include "base/alloc.h"
 #include "ckptd/beats.h"
 #include "ckptd/digesting.h"
+#include "ckptd/events.h"
+#include "ckptd/goodput.h"
 #include "ckptd/start.h"
+#include "ckptd/watching.h"
+#include "ckptd/watching_json.h"
+#include "detect/verdicts.h"
 #include "model/table.h"
 
 /* One job's replay. Slots are made at once; regions are found by name. */
@@ -311,12 +316,24 @@ static bool was_of_this_run(const struct member *m)
 	return m->epoch == ep->number || strncmp(ep->reason, "new run", 7) != 0;
 }
 
+/* Without memory for it nobody is told. */
+static void note_away(struct member *m)
+{
+	struct job *j = m->job;
+
+	if (!j->away)
+		j->away = alloc_zero(j->history.epoch.world);
+	if (j->away)
+		j->away[m->rank] = 1;
+}
+
 static void adopt_members(struct job *j)
 {
 	struct processes *p = j->node->env.processes;
 	uint32_t world = j->history.epoch.world;
 	struct member *m, *next;
 	struct slot *s, *s_next;
+	int r;
 
 	j->seen = alloc_zero(world ? world : 1);
 	list_each_safe(m, next, &j->members, link) {
@@ -325,7 +342,10 @@ static void adopt_members(struct job *j)
 		/* Killed between a new run's epoch record and letting the old one's go. */
 		if (!was_of_this_run(m))
 			m->alive = false;
-		if (m->alive && p->ops->watch(p, &m->process) < 0)
+		r = m->alive ? p->ops->watch(p, &m->process) : 0;
+		if (r == -ESRCH && m->rank < world)
+			note_away(m);
+		if (r < 0)
 			m->alive = false;
 		list_each(s, &j->slots, link) {
 			if (!m->alive || s->rank != m->rank ||
@@ -508,6 +528,61 @@ void adopt_memory(struct node *n)
 	list_each_safe(r, next, &l.all, link) {
 		list_del(&r->link);
 		m->ops->destroy(m, r);
+	}
+}
+
+/* ---- What is told of it ---- */
+
+static void tell_rank(struct job *j, uint32_t rank)
+{
+	struct sample s = {.kind = SAMPLE_MEMBER,
+			   .node = WATCHING_NODE,
+			   .job = watching_number(j),
+			   .rank = rank,
+			   .device = SAMPLE_NONE};
+
+	job_tell(j, 5, "rank %u: its process ended while ckptd was away", rank);
+	node_sample(j->node, &s);
+	s = (struct sample){.kind = SAMPLE_EXIT,
+			    .node = WATCHING_NODE,
+			    .job = watching_number(j),
+			    .rank = rank,
+			    .device = SAMPLE_NONE,
+			    .exit = {.how = EXIT_AWAY}};
+	node_sample(j->node, &s);
+}
+
+/* Nobody is left: it may have come to its end. */
+static void tell_job(struct job *j)
+{
+	struct subject s = subject_job(watching_number(j));
+
+	events_post(j->node->events, EVENT_JOB_ENDED, 5, j->history.job.uid,
+		    watching_subject_json(j->node, &s), NULL,
+		    "job '%s': all its processes here have ended while ckptd was away, nobody "
+		    "knows when or how",
+		    j->history.job.name);
+}
+
+void adopt_tell_ended(struct node *n)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link) {
+		uint8_t *away = j->away;
+
+		if (!away)
+			continue;
+		j->away = NULL;
+		if (list_empty(&j->members)) {
+			tell_job(j);
+		} else {
+			for (uint32_t r = 0; r < j->history.epoch.world; r++)
+				if (away[r])
+					tell_rank(j, r);
+			goodput_died(j);
+		}
+		alloc_free(away);
 	}
 }
 

@@ -252,6 +252,7 @@ void epoch_fini(struct job *j)
 		opening_answer(list_first(&j->openings, struct opening, link), -ECANCELED,
 			       "ckptd stops");
 	alloc_free(j->seen);
+	alloc_free(j->away);
 }
 
 void epoch_drop_session(struct list *openings, struct session *s)

@@ -237,6 +237,8 @@ struct job {
 	bool creating;       /* record 0 is on its way */
 	bool failed;         /* that came to nothing: its next step frees it */
 	uint8_t *seen;       /* one byte per rank: it has joined the current epoch */
+	uint8_t *away; /* one byte per rank: ckptd started, and its process was gone; NULL: none's,
+			  or it was told */
 	enum trust_level asked_trust; /* the highest that loads of this epoch went back for */
 	struct opening *opening; /* an epoch is being opened; other opens wait in openings */
 	struct list openings;

@@ -229,6 +229,7 @@ static void start_done(struct work *w)
 		events_adopt(n->events, &s->events);
 		marks_take(&n->marks, &s->marks);
 		watching_adopted(n);
+		adopt_tell_ended(n);
 		if (probing_new(n, &n->probing) < 0)
 			n->env.log(n->env.log_arg, 4, "going on without collectors: no memory");
 		admission_begin(n);

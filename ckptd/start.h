@@ -55,6 +55,8 @@ MUST_CHECK int relog_finish(struct node *n, const struct job_id *id, struct err 
 
 /* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints. */
 void adopt_memory(struct node *n);
+/* Ranks whose processes ended while no ckptd ran; once the detector knows the runs. */
+void adopt_tell_ended(struct node *n);
 /* Writes all that is true of a job's memory into a ledger. */
 int adopt_rewrite(void *job, struct ledger *into);
 

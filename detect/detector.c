@@ -276,7 +276,7 @@ static bool keeps_rules_of_rank(const struct sample *s)
 		return s->activity.phase < PHASE_COUNT &&
 		       (unsigned)s->activity.timed <= TIMED_NOT_KNOWN;
 	case SAMPLE_EXIT:
-		return (unsigned)s->exit.how <= EXIT_SAID_BYE;
+		return (unsigned)s->exit.how < EXIT_HOWS;
 	case SAMPLE_DIGESTS:
 		return ends(s->digests.tensor, sizeof(s->digests.tensor));
 	default:

@@ -63,6 +63,8 @@ static void how_words(const struct mine_rank *m, char *buf, size_t size)
 		snprintf(buf, size, "by signal %d", m->value);
 	else if (m->how == EXIT_CODE)
 		snprintf(buf, size, "with status %d", m->value);
+	else if (m->how == EXIT_AWAY)
+		snprintf(buf, size, "while ckptd was away, nobody knows when or how,");
 	else
 		snprintf(buf, size, "in a way that nobody saw");
 }
@@ -131,8 +133,11 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	v = verdict_of(subject_of_rank(r), CLASS_DEAD, CAUSE_PROCESS_ENDED, level, ACTION_RESTORE);
 	how_words(m, how, sizeof(how));
 	v.since_ns = at_ns;
-	verdict_evidence(&v, m->how == EXIT_SIGNAL ? "signal" : "exit status", m->value, 0, "",
-			 at_ns);
+	if (m->how == EXIT_AWAY)
+		verdict_evidence(&v, "processes found gone", 1, 0, "", at_ns);
+	else
+		verdict_evidence(&v, m->how == EXIT_SIGNAL ? "signal" : "exit status", m->value, 0,
+				 "", at_ns);
 	if (mj->told) {
 		v.advice = ACTION_RECORD;
 		verdict_evidence(&v, "time since the first rank ended",
@@ -148,6 +153,11 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 		verdict_say(d, &v,
 			    "ended %s after its job had stood still for what was told before: "
 			    "most likely in consequence.",
+			    how);
+	else if (level == LEVEL_ALARM && m->how == EXIT_AWAY)
+		verdict_say(d, &v,
+			    "ended %s and its run goes on: restart the job from its newest "
+			    "checkpoint, and look at this rank's log first.",
 			    how);
 	else if (level == LEVEL_ALARM)
 		verdict_say(d, &v,

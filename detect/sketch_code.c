@@ -343,7 +343,7 @@ static void code_exit(struct code *c, struct sample *s)
 {
 	uint32_t value = (uint32_t)s->exit.value;
 
-	CODE_ENUM(c, s->exit.how, enum exit_how, 0, EXIT_SAID_BYE + 1);
+	CODE_ENUM(c, s->exit.how, enum exit_how, 0, EXIT_HOWS);
 	code_u32(c, &value);
 	s->exit.value = (int32_t)value;
 }

@@ -188,7 +188,7 @@ static void pick_body(struct rng *rng, struct sample *s)
 			.timed = (enum timed)rng_below(rng, TIMED_NOT_KNOWN + 1)};
 		break;
 	case SAMPLE_EXIT:
-		s->exit.how = (enum exit_how)rng_below(rng, EXIT_SAID_BYE + 1);
+		s->exit.how = (enum exit_how)rng_below(rng, EXIT_HOWS);
 		s->exit.value = (int32_t)pick32(rng);
 		break;
 	case SAMPLE_DIGESTS:

@@ -16,7 +16,7 @@ static const char *phase_word(uint32_t v)
 
 static const char *how_word(uint32_t v)
 {
-	static const char *const words[] = {"unknown", "code", "signal", "bye"};
+	static const char *const words[] = {"unknown", "code", "signal", "bye", "away"};
 	return words[v];
 }
 
@@ -119,7 +119,7 @@ static const struct field activity_fields[] = {
 };
 static const struct field exit_fields[] = {
 	RANKS,
-	W("how", sample.exit.how, how_word, EXIT_SAID_BYE + 1, MUST),
+	W("how", sample.exit.how, how_word, EXIT_HOWS, MUST),
 	F("value", I32, sample.exit.value, 0),
 };
 static const struct field alive_fields[] = {NODES};

@@ -183,6 +183,45 @@ static void killed(struct rig *r)
 	rig_check_log(r);
 }
 
+/* Those that live of ranks first to last end while no ckptd runs, and are nobody's any more. */
+static void kill_while_away(struct gang *g, int first, int last)
+{
+	struct rig *r = g->rig;
+	pid_t ckptd = rig_daemon(r);
+
+	RIG_CHECK(ckptd > 0 && ckptd != r->pid, "no ckptd that is supervised");
+	kill(r->pid, SIGSTOP); /* it starts the next one when it goes on */
+	kill(ckptd, SIGKILL);
+	for (int i = first; i <= last; i++) {
+		if (!g->pids[i])
+			continue;
+		kill(g->pids[i], SIGKILL);
+		reap_later(g, i);
+	}
+	kill(r->pid, SIGCONT);
+	rig_wait_restart(r, ckptd);
+}
+
+static void killed_while_ckptd_was_away(struct rig *r)
+{
+	char line[RIG_LINE], events[1 << 16];
+	struct gang g;
+
+	begin(&g, r);
+	kill_while_away(&g, 2, 2);
+	await(r, rig_now_ms(), "alarm, dead: rank 2 of job gang", line);
+	RIG_CHECK(strstr(line, "ended while ckptd was away, nobody knows when or how"),
+		  "it does not say how: %s", line);
+	RIG_CHECK(alarms(r) == 1, "%u alarms", alarms(r));
+	RIG_CHECK(rig_ctl(r, events, sizeof(events), "events") == 0, "events: %s", events);
+	RIG_CHECK(strstr(events, "rank 2 of job gang") && strstr(events, "ckptd was away"),
+		  "events do not say it: %s", events);
+	/* All that are left: the job may have come to its end, and nobody is accused. */
+	kill_while_away(&g, 0, RANKS - 1);
+	await(r, rig_now_ms(), "all its processes here have ended while ckptd was away", line);
+	RIG_CHECK(alarms(r) == 1, "%u alarms", alarms(r));
+}
+
 /* The subject is the one that was stopped, though the others stand still too. */
 static void stopped(struct rig *r)
 {
@@ -427,15 +466,11 @@ static void xid_table_misspelt(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(killed),
-		RIG_TEST(stopped),
-		RIG_TEST(deadlocked),
-		RIG_TEST(not_a_number),
-		RIG_TEST(slow),
-		RIG_TEST(xid),
-		RIG_TEST(saves_when_told),
-		RIG_TEST(xid_table),
-		RIG_TEST(xid_table_misspelt),
+		RIG_TEST(killed),       RIG_TEST(killed_while_ckptd_was_away),
+		RIG_TEST(stopped),      RIG_TEST(deadlocked),
+		RIG_TEST(not_a_number), RIG_TEST(slow),
+		RIG_TEST(xid),          RIG_TEST(saves_when_told),
+		RIG_TEST(xid_table),    RIG_TEST(xid_table_misspelt),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 1, argc, argv);
