@@ -6,8 +6,9 @@
  *
  * One slice of SLICE bytes at a time in the whole node, on a META worker (files) or a CPU worker
  * (memory), then a pause, so that the mean is recheck_rate; a tenth of it while anybody saves,
- * persists or loads, whose coming cancels the slice that is being read. The newest checkpoint that
- * was not read comes first; one that was begun is ended before.
+ * persists or loads, whose coming cancels the slice that is being read. Jobs take turns, and of a
+ * job the newest checkpoint that was not read comes first; one that was begun is ended before,
+ * unless it cannot be read AGAIN_MAX times in a row.
  *
  * Files that do not match make the copy suspect, a slot that does not is quarantined: as if a load
  * had found it (I11). What cannot be read for want of memory is tried again.
@@ -32,6 +33,7 @@
 
 #define SLICE    (8u << 20)
 #define AGAIN_NS 1000000000u /* after want of memory, and while nothing may be read */
+#define AGAIN_MAX 10u
 
 enum copy { COPY_NONE, COPY_FILES, COPY_MEMORY };
 
@@ -43,8 +45,9 @@ struct recheck {
 	uint32_t rank;                 /* of the copy: what is read next */
 	uint64_t next;                 /* chunk or leaf of it */
 	struct work work;
-	bool busy; /* the worker has what follows */
-	struct checkpoint_id id;
+	unsigned again;          /* times in a row that it could not be read */
+	bool busy;               /* the worker has what follows */
+	struct checkpoint_id id; /* of the newest turn, also when that is over */
 	const struct shard_footer *footer;
 	struct shard_reader reader;
 	bool open;         /* reader is: of `rank` */
@@ -165,16 +168,32 @@ static enum copy wanted_copy(const struct checkpoint *c)
 	return wants_files(c) ? COPY_FILES : wants_memory(c) ? COPY_MEMORY : COPY_NONE;
 }
 
-static struct checkpoint *newest_wanted(struct node *n)
+static struct checkpoint *newest_wanted(struct job *j)
 {
 	struct checkpoint *c, *best = NULL;
+
+	list_each(c, &j->checkpoints, link)
+		if (wanted_copy(c) != COPY_NONE && (!best || c->wall_ns > best->wall_ns))
+			best = c;
+	return best;
+}
+
+/* Of the job behind the one whose turn it was; if that is gone, of the first one. */
+static struct checkpoint *next_wanted(const struct recheck *r)
+{
+	struct checkpoint *c, *first = NULL;
+	bool behind = false;
 	struct job *j;
 
-	list_each(j, &n->jobs, link)
-		list_each(c, &j->checkpoints, link)
-			if (wanted_copy(c) != COPY_NONE && (!best || c->wall_ns > best->wall_ns))
-				best = c;
-	return best;
+	list_each(j, &r->node->jobs, link) {
+		c = newest_wanted(j);
+		if (c && behind)
+			return c;
+		if (!first)
+			first = c;
+		behind = behind || job_id_equal(&j->history.job.id, &r->id.job);
+	}
+	return first;
 }
 
 bool recheck_is_reading(const struct checkpoint *c)
@@ -335,6 +354,11 @@ static void slice_done(struct work *w)
 	c->works--;
 	c->rereading = false;
 	again = !slice_was_read(r, w->status);
+	r->again = again ? r->again + 1 : 0;
+	if (r->again == AGAIN_MAX) {
+		r->again = 0;
+		turn_over(r); /* others first */
+	}
 	if (!r->busy && r->node->options.recheck_rate == 0)
 		turn_over(r); /* it was switched off meanwhile */
 	else if (!r->busy)
@@ -386,7 +410,7 @@ static void next_slice(struct timer *t)
 	if (r->busy)
 		return;
 	if (!r->checkpoint)
-		r->checkpoint = newest_wanted(r->node);
+		r->checkpoint = next_wanted(r);
 	if (!r->checkpoint)
 		return;
 	if (r->copy == COPY_NONE) {

@@ -124,6 +124,32 @@ static void test_files_and_memory_are_read_again(void **state)
 	assert_int_equal(find(t, 1)->trust, TRUST_COMPLETE); /* the log says so */
 }
 
+/* A job that saves much does not keep the copies of others from being read. */
+static void test_jobs_take_turns(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *other;
+	struct job *second;
+
+	begin_one(t);
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run1"), 0);
+	declare_and_prepare(&t->b, 0, 1);
+	save_until(&t->b, 0, 1, CKPT_DURABLE);
+	for (uint64_t step = 1; step <= 3; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	second = list_last(&t->host.node->jobs, struct job, link);
+	assert_string_equal(second->history.job.name, "other");
+	other = list_first(&second->checkpoints, struct checkpoint, link);
+	set_rate(t, FAST);
+	for (int i = 0; i < TURNS_MAX && other->trust != TRUST_COMPLETE; i++)
+		host_turn(&t->host);
+	assert_int_equal(other->trust, TRUST_COMPLETE);
+	assert_int_equal(find(t, 3)->trust, TRUST_COMPLETE);
+	assert_int_equal(find(t, 1)->trust, TRUST_LATEST);
+	turn_until_said(t, 1, TRUST_COMPLETE);
+}
+
 static void test_of_what_is_only_in_memory(void **state)
 {
 	struct node_test *t = *state;
@@ -605,6 +631,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_files_and_memory_are_read_again),
+		NODE_TEST(test_jobs_take_turns),
 		NODE_TEST(test_of_what_is_only_in_memory),
 		NODE_TEST(test_off_means_off),
 		NODE_TEST(test_a_damaged_file_is_found),
