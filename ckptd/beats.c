@@ -15,6 +15,9 @@
  * sample of now (beats_scan()). All that is new in one look is sorted by time, so that times of
  * samples do not go back: (1) nothing told has a time before the look that came before it.
  *
+ * One turn of the loop looks at PER_TURN pages at most, so that many ranks hold nothing else up;
+ * the next turn goes on. (2) Who was looked at goes behind all others, so that everybody is heard.
+ *
  * Ownership: a page belongs to its member; while a worker has it, it outlives the member.
  */
 #include <config.h>
@@ -35,6 +38,7 @@
 #define LOOK_SELDOM_NS 1000000000u /* where nothing has beaten for: */
 #define SILENCE_NS     10000000000u
 #define MANY           (BEAT_ENTRIES / 4)
+#define PER_TURN       128u
 
 /* Steps between what a rank has done and what it is asked to save: what it can do in a second. */
 #define MARGIN_NS      1000000000u
@@ -58,6 +62,17 @@ struct beat_heard {
 	size_t order;
 	struct beat_record record;
 };
+
+/* What may be looked at is counted for each turn: the loop reads its clock once in it. */
+static void begin_turn(struct node *n)
+{
+	struct beats_node *bn = &n->beats;
+	uint64_t now = loop_now(n->env.loop);
+
+	if (now != bn->turn_ns || bn->turn_ns == 0)
+		bn->left = bn->per_turn;
+	bn->turn_ns = now;
+}
 
 static struct beat_page *page_of(const struct beats *b)
 {
@@ -102,6 +117,7 @@ static void begin(struct node *n, struct member *m, struct region *region)
 	b->member = m;
 	b->region = region;
 	list_add_tail(&n->beats.all, &b->link);
+	n->beats.n++;
 	if (!n->beats.timer.armed)
 		timer_arm(n->env.loop, &n->beats.timer, loop_now(n->env.loop) + LOOK_NS);
 }
@@ -162,6 +178,31 @@ int beats_export(const struct member *m)
 	return m->beats ? mem->ops->export_fd(mem, m->beats->region, true) : -ENOENT;
 }
 
+static void take_out(struct beats *b)
+{
+	struct beats_node *bn = &b->node->beats;
+
+	list_del(&b->link);
+	assert(bn->n > 0);
+	bn->n--;
+	if (bn->to_look > bn->n)
+		bn->to_look = bn->n;
+}
+
+/* Now, whoever else waits to be looked at. */
+static void hear_last_words(struct beats *b)
+{
+	struct beats_node *bn = &b->node->beats;
+
+	if (bn->looking)
+		return;
+	list_del(&b->link);
+	list_add_head(&bn->all, &b->link);
+	begin_turn(b->node);
+	bn->left += bn->left == 0;
+	ignore_result(beats_scan(b->node) /* the rest is not waited for */);
+}
+
 void beats_leave(struct member *m)
 {
 	struct beats *b = m->beats;
@@ -169,8 +210,8 @@ void beats_leave(struct member *m)
 	m->beats = NULL;
 	if (!b)
 		return;
-	beats_scan(b->node); /* its last words */
-	list_del(&b->link);
+	hear_last_words(b);
+	take_out(b);
 	b->member = NULL;
 	if (b->keeping)
 		return;
@@ -181,7 +222,7 @@ void beats_leave(struct member *m)
 void beats_free(struct member *m)
 {
 	if (m->beats)
-		list_del(&m->beats->link);
+		take_out(m->beats);
 	alloc_free(m->beats);
 	m->beats = NULL;
 }
@@ -236,26 +277,43 @@ static void tell_role(struct node *n, struct beats *b, uint64_t now)
 	tell(n, b, &s);
 }
 
-void beats_scan(struct node *n)
+/* At one page, which is then the last of all (2). */
+static size_t look_at(struct beats_node *bn, struct beats *b, uint64_t from, uint64_t now,
+		      size_t heard)
+{
+	struct beat_record new[BEAT_LOOK_MAX];
+	uint32_t more = beat_reader_look(&b->reader, page_of(b), from, now, new);
+
+	list_del(&b->link);
+	list_add_tail(&bn->all, &b->link);
+	bn->many = bn->many || more > MANY;
+	for (uint32_t i = 0; i < more; i++)
+		heard += hear(bn, b, &new[i], heard);
+	return heard;
+}
+
+bool beats_scan(struct node *n)
 {
 	struct beats_node *bn = &n->beats;
 	uint64_t now = loop_now(n->env.loop), from = min_u64(bn->looked_ns, now);
-	struct beat_record new[BEAT_LOOK_MAX];
+	struct list *last = &bn->all;
+	uint32_t looked = 0;
 	struct beats *b;
 	size_t heard = 0;
 
 	if (bn->looking) /* what is being told comes through here again */
-		return;
+		return true;
+	begin_turn(n);
+	if (bn->to_look == 0 && bn->left == 0)
+		return true; /* this turn has looked at the last of them */
+	if (bn->to_look == 0) {
+		bn->to_look = bn->n;
+		bn->many = false;
+	}
 	bn->looking = true;
 	bn->looked_ns = now;
-	bn->many = false;
-	list_each(b, &bn->all, link) {
-		uint32_t more = beat_reader_look(&b->reader, page_of(b), from, now, new);
-
-		bn->many = bn->many || more > MANY;
-		for (uint32_t i = 0; i < more; i++)
-			heard += hear(bn, b, &new[i], heard);
-	}
+	for (; bn->to_look > 0 && bn->left > 0; bn->to_look--, bn->left--, looked++)
+		heard = look_at(bn, list_first(&bn->all, struct beats, link), from, now, heard);
 	if (heard) {
 		bn->heard_ns = now;
 		qsort(bn->heard, heard, sizeof(*bn->heard), by_time);
@@ -267,9 +325,14 @@ void beats_scan(struct node *n)
 		if (beat_reader_sample(&b->reader, &bn->heard[i].record, &s))
 			tell(n, b, &s);
 	}
-	list_each(b, &bn->all, link)
-		tell_role(n, b, now);
+	for (; looked > 0; looked--) {
+		last = last->prev;
+		tell_role(n, container_of(last, struct beats, link), now);
+	}
 	bn->looking = false;
+	if (bn->to_look > 0)
+		timer_arm(n->env.loop, &bn->timer, now + 1); /* in the next turn */
+	return bn->to_look == 0;
 }
 
 static void look(struct timer *t)
@@ -278,9 +341,8 @@ static void look(struct timer *t)
 	struct beats_node *bn = &n->beats;
 	uint64_t now = loop_now(n->env.loop), period = LOOK_NS;
 
-	beats_scan(n);
-	if (list_empty(&bn->all))
-		return; /* the next page arms it again */
+	if (!beats_scan(n) || list_empty(&bn->all))
+		return; /* it is armed; or the next page arms it again */
 	if (bn->many)
 		period = LOOK_OFTEN_NS;
 	else if (now - min_u64(now, bn->heard_ns) > SILENCE_NS)
@@ -292,6 +354,7 @@ void beats_node_init(struct node *n)
 {
 	list_init(&n->beats.all);
 	timer_init(&n->beats.timer, look);
+	n->beats.per_turn = PER_TURN;
 }
 
 void beats_node_fini(struct node *n)

@@ -28,9 +28,10 @@ void beats_adopt(struct job *j, struct list *regions);
 
 /*
  * Tells node_sample() of all that the ranks have written until now. Who gives a sample of now to
- * the detector calls it first: then times do not go back.
+ * the detector calls it first: then times do not go back. false: there are too many for one turn of
+ * the loop; the next ones go on by themselves.
  */
-void beats_scan(struct node *n);
+bool beats_scan(struct node *n);
 /* Where it is; false: it has no page. */
 bool beats_now(const struct member *m, struct beat_now *ret);
 /* The newest step that was told; false: none was. */

@@ -20,6 +20,11 @@ struct beats_node {
 	uint64_t heard_ns;  /* something was new */
 	uint64_t told;      /* samples */
 	bool many, looking;
+	uint32_t n;        /* pages in all */
+	uint32_t to_look;  /* of these the first ones: they complete the look that was begun */
+	uint32_t per_turn; /* so many are looked at in one turn of the loop */
+	uint32_t left;     /* of them in the turn that began at turn_ns */
+	uint64_t turn_ns;
 	struct beat_heard *heard; /* of one look */
 	size_t heard_cap;
 };

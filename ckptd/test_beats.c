@@ -126,6 +126,40 @@ static void test_looked_at_before_other_samples(void **state)
 	assert_int_equal(t->host.node->beats.told, 1);
 }
 
+/* More pages than one turn looks at: each of them is heard, however much the others say. */
+static void test_many_pages(void **state)
+{
+	struct node_test *t = *state;
+	struct beats_node *bn;
+	uint64_t step_a = 0, step_b = 0;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
+	bn = &t->host.node->beats;
+	assert_int_equal(bn->n, 2);
+	host_turn(&t->host);
+	bn->per_turn = 1;
+	for (int i = 0; i < TURNS_MAX && !(step_a >= 3 && step_b >= 3); i++) {
+		uint64_t told = bn->told;
+
+		beat(&t->a, (uint64_t)i);
+		beat(&t->b, (uint64_t)i);
+		host_turn(&t->host);
+		beats_scan(t->host.node);
+		told = bn->told;
+		beats_scan(t->host.node); /* this turn has looked at one */
+		assert_int_equal(bn->told, told);
+		ignore_result(beats_told(rank(t, 0), &step_a) /* 0 */);
+		ignore_result(beats_told(rank(t, 1), &step_b) /* 0 */);
+		assert_in_range(step_a + 3, step_b, step_b + 6);
+	}
+	assert_true(step_a >= 3 && step_b >= 3);
+	member_left(rank(t, 0), MEMBER_BYE);
+	assert_int_equal(bn->n, 1);
+	assert_true(bn->to_look <= 1);
+}
+
 static uint64_t wanted(const struct hand *k)
 {
 	return atomic_load(&k->beats->wanted_step);
@@ -210,6 +244,7 @@ int main(void)
 		NODE_TEST(test_looked_at),
 		NODE_TEST(test_older_program),
 		NODE_TEST(test_looked_at_before_other_samples),
+		NODE_TEST(test_many_pages),
 		NODE_TEST(test_ask_save),
 		NODE_TEST(test_ask_save_of_fast_steps),
 		NODE_TEST(test_leave),

@@ -89,7 +89,10 @@ static void time_came(struct timer *t)
 	struct watching *w = container_of(t, struct watching, timer);
 	uint64_t now = loop_now(w->node->env.loop);
 
-	beats_scan(w->node); /* nobody is late who has only not been heard yet */
+	if (!beats_scan(w->node)) { /* nobody is late who has only not been heard yet */
+		timer_arm(w->node->env.loop, t, now + 1);
+		return;
+	}
 	if (now > w->last_ns)
 		w->last_ns = now;
 	detector_advance(w->detector, w->last_ns);
