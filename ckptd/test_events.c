@@ -4,9 +4,11 @@
  */
 #include <config.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/disk.h"
 #include "ckptd/events.h"
 #include "ckptd/marks.h"
 #include "ckptd/node_priv.h"
@@ -160,6 +162,79 @@ static void test_marks(void **state)
 	assert_string_equal(m->drain.reason, "a test");
 }
 
+/* ---- A full disk ---- */
+
+static const struct disk_ops *real_ops;
+
+/* It takes half of it. */
+static int write_half(struct disk_file *f, const void *buf, size_t len, uint64_t offset)
+{
+	int r = real_ops->write(f, buf, len / 2, offset);
+
+	return r < 0 ? r : -ENOSPC;
+}
+
+static unsigned times(const json_t *doc, const char *words)
+{
+	json_t *list = json_object_get(doc, "events"), *o;
+	unsigned found = 0;
+	size_t i;
+
+	json_array_foreach(list, i, o) found +=
+		strcmp(json_string_value(json_object_get(o, "words")), words) == 0;
+	return found;
+}
+
+static void say(struct node_test *t, const char *words)
+{
+	events_post(t->host.node->events, EVENT_MARKED, 6 | EVENT_UNLOGGED, EVENT_FOR_ALL, NULL,
+		    NULL, "%s", words);
+	settle(t);
+}
+
+/* What comes while there is no room is told from memory; what comes later is kept, and nothing that
+ * was kept is lost. */
+static void test_full_disk(void **state)
+{
+	struct node_test *t = *state;
+	struct disk *d;
+	struct disk_ops full;
+	json_t *doc;
+
+	begin_node(t);
+	say(t, "before");
+	d = t->host.node->env.disk;
+	real_ops = d->ops;
+	full = *d->ops;
+	full.write = write_half;
+	d->ops = &full;
+	say(t, "meanwhile");
+	say(t, "again");
+	assert_true(marks_add(&t->host.node->marks, "disk 1", "slow", EVENT_FOR_ALL));
+	settle(t);
+	assert_true(was_told("what happens cannot be kept in the data folder (No space left"));
+	assert_true(was_told("what is suspect or drained could not be written (No space left"));
+	d->ops = real_ops;
+	say(t, "after");
+	assert_true(marks_drain(&t->host.node->marks, true, "a test"));
+	settle(t);
+	doc = answer(t, 0, 0);
+	assert_int_equal(times(doc, "before"), 1);
+	assert_int_equal(times(doc, "meanwhile"), 1);
+	assert_int_equal(times(doc, "again"), 1);
+	assert_int_equal(times(doc, "after"), 1);
+	json_decref(doc);
+	end_node(t);
+	begin_node(t);
+	doc = answer(t, 0, 0);
+	assert_int_equal(times(doc, "before"), 1);
+	assert_int_equal(times(doc, "meanwhile"), 0);
+	assert_int_equal(times(doc, "after"), 1);
+	json_decref(doc);
+	assert_non_null(marks_find(&t->host.node->marks, "disk 1"));
+	assert_true(t->host.node->marks.drained);
+}
+
 static json_t *newest_of(const json_t *doc, const char *kind)
 {
 	json_t *list = json_object_get(doc, "events"), *o, *found = NULL;
@@ -211,6 +286,7 @@ int main(void)
 		NODE_TEST(test_damaged_files),
 		NODE_TEST(test_marks),
 		NODE_TEST(test_what_is_no_text),
+		NODE_TEST(test_full_disk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
