@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
@@ -84,10 +85,18 @@ static void set_timer(struct watching *w)
 		timer_arm(w->node->env.loop, &w->timer, next);
 }
 
+/* Of the clock that nobody sets, and that stands still while the machine is suspended. */
+static uint64_t time_of(const struct watching *w)
+{
+	struct loop *l = w->node->env.loop;
+
+	return BUG(WATCH_BY_WALL) ? loop_wall(l) - w->day_ns + w->born_ns : loop_now(l);
+}
+
 static void time_came(struct timer *t)
 {
 	struct watching *w = container_of(t, struct watching, timer);
-	uint64_t now = loop_now(w->node->env.loop);
+	uint64_t now = time_of(w);
 
 	if (!beats_scan(w->node)) { /* nobody is late who has only not been heard yet */
 		timer_arm(w->node->env.loop, t, now + 1);
@@ -109,7 +118,7 @@ void node_sample(struct node *n, const struct sample *s)
 		return;
 	beats_scan(n); /* what ranks did before comes before it */
 	if (copy.time_ns == 0)
-		copy.time_ns = loop_now(n->env.loop);
+		copy.time_ns = time_of(w);
 	if (copy.kind == SAMPLE_BEAT)
 		trust_beat(watching_job(n, copy.job), copy.rank, copy.beat.step, copy.time_ns);
 	if (copy.time_ns < w->last_ns)
@@ -319,7 +328,7 @@ void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, 
 
 static void come_to_now(struct watching *w)
 {
-	uint64_t now = loop_now(w->node->env.loop);
+	uint64_t now = time_of(w);
 
 	beats_scan(w->node);
 	if (now <= w->last_ns)
@@ -382,6 +391,8 @@ int watching_new(struct node *n, struct watching **ret)
 	if (!w)
 		return -ENOMEM;
 	w->node = n;
+	w->born_ns = loop_now(n->env.loop);
+	w->day_ns = loop_wall(n->env.loop);
 	timer_init(&w->timer, time_came);
 	list_init(&w->ended);
 	detector_options_default(&options);

@@ -20,7 +20,8 @@ struct watching {
 	struct node *node;
 	struct detector *detector;
 	struct timer timer;
-	uint64_t last_ns; /* of the newest sample */
+	uint64_t last_ns;         /* of the newest sample */
+	uint64_t born_ns, day_ns; /* what the clocks showed when it was made */
 	struct list ended;
 	/* watching_names.c: what the detector had no room for */
 	uint64_t refused, refused_ns;

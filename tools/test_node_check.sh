@@ -63,15 +63,15 @@ says out "cannot be used here"
 under FAKE_GPU=init-999 check 1 --history "$dir/new"
 says out "the CUDA driver does not start (999)"
 sick () {
-	under FAKE_GPU="$1" check 1 --history "$dir/new" --time "${3:-8}"
+	under FAKE_GPU="$1" check 1 --history "$dir/new" --time "${3:-24}"
 	says out "$2"
 }
 sick copy "GPU 1: what was copied to it does not come back"
 sick memory "GPU 1: its memory does not keep what is written"
-sick arithmetic "GPU 1: its arithmetic is wrong" 24
+sick arithmetic "GPU 1: its arithmetic is wrong"
 sick refuse "GPU 1 fails: an illegal memory access"
 sick crash "the check of gpu was killed by signal 6"
-sick hang "the check of gpu did not end in time"
+sick hang "the check of gpu did not end in time" 8
 under FAKE_GPU=hang check 1 --history "$dir/new" -q
 says out "node-check: not fit"
 # At idle priority, as ckptd runs it beside trainers, slowness is no fault, and no standard either.

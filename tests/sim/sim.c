@@ -235,6 +235,21 @@ static const struct profile trusting = {
 	.ask_trust = 2,
 };
 
+/* The clock of the day is set, again and again, and all else is well. */
+static const struct profile clocks = {
+	.name = "clocks",
+	.jobs = 2,
+	.world = 3,
+	.trouble_ns = 3 * SIM_S,
+	.events = 6,
+	.weight = {[TROUBLE_clock] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 4,
+	.slow_load = 10,
+	.no_alarm = true,
+};
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -277,6 +292,7 @@ static const struct {
 	{BUG_SUM_FORGETS_LOST, &losses, NULL},
 	{BUG_TAKE_RESERVE, &full_disks, NULL},
 	{BUG_TRUST_BEFORE_RECORD, &trusting, NULL},
+	{BUG_WATCH_BY_WALL, &clocks, NULL},
 	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
 #define HUNTS (sizeof(hunts) / sizeof(hunts[0]))

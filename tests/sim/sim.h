@@ -47,7 +47,7 @@
 	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
 	X(index_losses) X(breaks) X(outages) X(torn_ledgers) X(disk_faults) X(zombies) \
 	X(refused) X(full) X(removed) X(pinned) X(load_lost) X(stale_leaf) X(beats_adopted) \
-	X(beats_told)
+	X(beats_told) X(clock_set)
 /* clang-format on */
 
 enum count {
@@ -64,7 +64,7 @@ enum count {
 	X(kill_at_op)                                                                              \
 	X(kill_at_point)                                                                           \
 	X(power) X(keeper) X(index) X(sever) X(kill_rank) X(relaunch) X(stop) X(outage) X(full)    \
-		X(flip) X(error_at_point)
+		X(flip) X(error_at_point) X(clock)
 
 enum trouble {
 #define X(name) TROUBLE_##name,
@@ -89,6 +89,7 @@ struct profile {
 	bool one_point;           /* faults at points are all at this one */
 	int point;
 	uint64_t outage_ns; /* how long one lasts at most; 0: short */
+	bool no_alarm;      /* nothing happens in it that is one */
 };
 
 struct sim;
@@ -264,6 +265,8 @@ void beats_note_kept(struct sim *s);
 void beats_check_adopted(struct sim *s);
 /* Some seconds of peace: all is told. */
 void beats_check_told(struct sim *s);
+/* Ranks train: the time of the detector is ckptd's own. */
+void beats_check_time(struct sim *s);
 
 /* sim_rank.c */
 struct rank *rank_start(struct sim_job *j, uint32_t rank, const char *run_id, uint64_t delay_ns);

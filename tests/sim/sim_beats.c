@@ -14,9 +14,11 @@
 #include "ckptd/beats.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/watching_priv.h"
 #include "tests/sim/sim.h"
 
 #define EVERY_LONG 9 /* steps from one long phase to the next */
+#define BEHIND_NS  (2 * SIM_S)
 #define LAG_STEPS  3 /* a rank in peace takes longer for so many than ckptd looks away */
 
 static struct beat_page *page_of(const struct rank *r)
@@ -138,6 +140,24 @@ void beats_note_kept(struct sim *s)
 void beats_check_adopted(struct sim *s)
 {
 	each(s, check_adopted);
+}
+
+/* Each beat is a sample, so the newest is never old, and none is of a time to come. */
+void beats_check_time(struct sim *s)
+{
+	struct node *n = s->daemon.node;
+	uint64_t now, last;
+
+	if (!n || !s->daemon.ready || !n->watching)
+		return;
+	now = loop_now(n->env.loop);
+	last = n->watching->last_ns;
+	if (last > now)
+		sim_accuse(s, "the detector is %llu ms ahead of time",
+			   (unsigned long long)((last - now) / SIM_MS));
+	else if (s->peace && now - last > BEHIND_NS)
+		sim_accuse(s, "the detector is %llu ms behind",
+			   (unsigned long long)((now - last) / SIM_MS));
 }
 
 void beats_check_told(struct sim *s)

@@ -303,6 +303,14 @@ static void stop_waited(void *arg)
 	world_after(s->w, SIM_MS, NULL, start_again, s);
 }
 
+static void stop_orderly(struct sim *s)
+{
+	if (!s->daemon.life || !s->daemon.ready || s->daemon.stopping)
+		return;
+	daemon_stop(s);
+	world_after(s->w, STOP_WAIT_NS, NULL, stop_waited, s);
+}
+
 static void flip_something(struct sim *s)
 {
 	struct oracle_job *j =
@@ -325,6 +333,24 @@ static void kill_at_point(struct sim *s)
 
 	daemon_arm(s, some_point(s), true, 1 + world_random(w, world_one_in(w, 2) ? 2 : 10));
 	sim_count(s, kills_at_point);
+}
+
+static void look_at_clock(void *arg)
+{
+	beats_check_time(arg);
+}
+
+/*
+ * Somebody sets the clock of the day, an hour forward or back. The same is seen when the machine
+ * comes out of a suspension: all clocks but that one stood still.
+ */
+static void set_clock(struct sim *s)
+{
+	uint64_t hour = 3600 * SIM_S;
+
+	s->w->wall_zero_ns += world_one_in(s->w, 2) ? hour : -hour;
+	world_after(s->w, 100 * SIM_MS, NULL, look_at_clock, s);
+	sim_count(s, clock_set);
 }
 
 static void trouble(struct sim *s, enum trouble t)
@@ -377,10 +403,7 @@ static void trouble(struct sim *s, enum trouble t)
 			job_launch(&s->jobs[world_random(w, s->n_jobs)]);
 		break;
 	case TROUBLE_stop:
-		if (s->daemon.life && s->daemon.ready && !s->daemon.stopping) {
-			daemon_stop(s);
-			world_after(w, STOP_WAIT_NS, NULL, stop_waited, s);
-		}
+		stop_orderly(s);
 		break;
 	case TROUBLE_outage:
 		outage(s);
@@ -390,6 +413,9 @@ static void trouble(struct sim *s, enum trouble t)
 		break;
 	case TROUBLE_flip:
 		flip_something(s);
+		break;
+	case TROUBLE_clock:
+		set_clock(s);
 		break;
 	case TROUBLES:
 		break;

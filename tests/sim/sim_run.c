@@ -141,6 +141,7 @@ static void run_peace(struct sim *s)
 		say_unreached(s);
 	world_run(s->w, s->w->now_ns + 4 * SIM_S, wrong, s);
 	beats_check_told(s);
+	beats_check_time(s);
 }
 
 /* The orderly end, perhaps after one more loss of power that the jobs come back from. */
