@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "ckptd/loop_epoll.h"
+#include "tests/lib/clocks.h"
 #include "tests/lib/test.h"
 
 static int setup(void **state)
@@ -45,6 +46,21 @@ static void shot_fire(struct timer *t)
 		timer_disarm(s->loop, &s->disarms->timer);
 	if (s->name == 'z')
 		loop_epoll_stop(s->loop);
+}
+
+/* Time does not go on while the machine is suspended, and not when somebody sets a clock; what is
+ * for people is of the clock that they set. */
+static void test_clock(void **state)
+{
+	uint64_t before = clocks_monotonic_ns(), now;
+	struct loop *l;
+
+	(void)state;
+	assert_int_equal(loop_epoll_new(&l, NULL), 0);
+	now = loop_now(l);
+	assert_in_range(now, before, clocks_monotonic_ns());
+	assert_true(loop_wall(l) > 1600000000ull * 1000000000 + now);
+	loop_epoll_free(l);
 }
 
 static void test_timers_fire_in_order_and_not_early(void **state)
@@ -284,6 +300,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+		T(test_clock),
 		T(test_timers_fire_in_order_and_not_early),
 		T(test_timers_over_the_bound_come_next_turn),
 		T(test_post_runs_in_the_next_turn),

@@ -21,6 +21,7 @@
 
 #include "client/client.h"
 #include "client/test_fake.h"
+#include "tests/lib/clocks.h"
 #include "tests/lib/test.h"
 
 struct world {
@@ -102,6 +103,20 @@ static void pass_ns(uint64_t ns)
 }
 
 /* ---- Beats ---- */
+
+/* ckptd's own, which stands still while the machine is suspended, and which nobody sets. */
+static void test_clock(void **state)
+{
+	struct world *w = *state;
+	uint64_t before = clocks_monotonic_ns(), place;
+
+	assert_int_equal(beat_step(w->c, 1), 0);
+	assert_in_range(entry(w, 0).time_ns, before, clocks_monotonic_ns());
+	before = clocks_monotonic_ns();
+	assert_int_equal(ckpt_phase_begin(w->c, CKPT_PHASE_EVALUATE, NULL, 0), 0);
+	place = BEAT_PLACE_SINCE(atomic_load(&page(w)->long_place));
+	assert_in_range(place, before, clocks_monotonic_ns());
+}
 
 static void test_values(void **state)
 {
@@ -572,6 +587,7 @@ static void test_no_system_call(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(test_clock),
 		TEST(test_values),
 		TEST(test_sizes),
 		TEST(test_words),
