@@ -296,6 +296,48 @@ if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	run 0 why nvme0n1 --socket "$sock"
 	says out "nothing stands against disk nvme0n1"
 	stop_daemon
+
+	# What is built in drains a node that fails its check, when nothing is only tried out.
+	inject () {
+		printf '0 %s\n' "$@" "name node=0 device=200 role=d text=\"after$((inject = inject + 1))\"" >"$dir/inject"
+		until_true ctl why "after$inject" --quiet --socket "$sock" >/dev/null
+	}
+	inject=0
+	printf '[detect]\nkernel = no\nnet = no\ndisk = no\nmemory = no\npressure = no\ncheck = %s\n' "$dir/check" >"$dir/ckptd.conf"
+	rm -rf "$data"
+	export CKPTD_INJECT="$dir/inject"
+	start_with_policy
+	unset CKPTD_INJECT
+	run 0 policy --socket "$sock"
+	says out "from the table of ckptd; 12 actions an hour"
+	says out "spares are 0, copies 0 or 1"
+	inject 'check node=0 what="disk-write" value=1 low=2 high=9 passed=0'
+	until_true dead '"drained"'
+	refused | grep -q "is drained (by the policy)" || fail "drained by the policy: $(refused)"
+	run 1 status --socket "$sock"
+	says out " ago (by the policy): new runs are refused"
+	run 0 clear node --socket "$sock"
+	run 0 undrain --socket "$sock"
+	[ -z "$(refused)" ] || fail "undrained: $(refused)"
+
+	# What a node holds begins anew with it: flaps of its ports, errors of its memory, what the policy counts.
+	inject 'name node=0 device=5 role=n text="eth9"' 'link node=0 device=5 up=1 downs=0' 'link node=0 device=5 up=1 downs=4' \
+		'memory node=0 corrected=0 uncorrected=0' 'memory node=0 corrected=0 uncorrected=1'
+	run 1 status --socket "$sock"
+	says out "PROBLEM: network port eth9 is unstable (link-flaps) for 0s: 'ckptctl why eth9'"
+	says out "is corrupting (memory-errors)"
+	run 0 clear node --socket "$sock"
+	says out "and 2 marks taken back"
+	inject 'link node=0 device=5 up=1 downs=5' 'memory node=0 corrected=50 uncorrected=1'
+	run 0 status --json --socket "$sock"
+	json 'assert d["alarms"] == [] and d["suspects"] == [], d["alarms"]'
+	inject 'link node=0 device=5 up=1 downs=9'
+	run 1 why eth9 --socket "$sock"
+	says out "network port eth9: unstable (link-flaps)"
+	run 0 events --json --socket "$sock"
+	event 'e["kind"] == "decision" and e["subject"]["words"] == "network port eth9"'
+	json 'assert [e["times"] for e in d["events"] if e["kind"] == "decision" and e["subject"]["kind"] == "link"] == [1, 1]'
+	stop_daemon
 fi
 
 [ $failed = 0 ] && echo "ok events: $checks checks"
