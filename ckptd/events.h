@@ -44,7 +44,8 @@ struct session;
 	X(EVENT_DRAINED, "drained", "the node takes no new runs")                                  \
 	X(EVENT_UNDRAINED, "undrained", "it does again")                                           \
 	X(EVENT_CLEARED, "cleared", "a person said that something is well")                        \
-	X(EVENT_UNWATCHED, "unwatched", "the detector has no room for something")
+	X(EVENT_UNWATCHED, "unwatched", "the detector has no room for something")                  \
+	X(EVENT_FORGOTTEN, "forgotten", "an alarm stood when the ckptd before this one ended")
 
 enum event_kind {
 #define X(name, word, text) name,

@@ -28,6 +28,8 @@ struct watching {
 	char refused_words[SUBJECT_WORDS_MAX + 16];
 };
 
+/* Tells what stood when the ckptd before this one ended. */
+void watching_anew(struct node *n);
 /* The detector had no room for whom s speaks of. */
 void watching_refused(struct node *n, const struct sample *s);
 /* A job without a number that the detector takes gets one, if there is one now. */

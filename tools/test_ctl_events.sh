@@ -220,6 +220,19 @@ run 0 status --socket "$sock"
 says out "drained"
 says out "suspect rank 0 of job 'lm'"
 refused | grep -q "is drained" || fail "a restart forgets the drain: $(refused)"
+
+# What stood is not known any more, and that is said, once.
+run 0 events --socket "$sock"
+says out "rank 0 of job 'lm' was dead (process-ended) when ckptd ended, and is watched anew"
+run 0 events --json --socket "$sock"
+event 'e["kind"] == "forgotten" and e["subject"].get("rank") == 0 and e["class"] == "dead" and "SIGKILL" in e["why"]'
+run 0 why lm:0 --socket "$sock"
+says out "rank 0 of job 'lm' was dead"
+stop_daemon
+start_with_policy
+run 0 events --json --socket "$sock"
+json 'assert sorted(e["subject"]["kind"] for e in d["events"] if e["kind"] == "forgotten") == ["node", "rank"]' # told once
+
 run 0 undrain --socket "$sock"
 run 0 clear lm --socket "$sock"
 says out "1 mark taken back"
@@ -324,7 +337,8 @@ if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	inject 'name node=0 device=5 role=n text="eth9"' 'link node=0 device=5 up=1 downs=0' 'link node=0 device=5 up=1 downs=4' \
 		'memory node=0 corrected=0 uncorrected=0' 'memory node=0 corrected=0 uncorrected=1'
 	run 1 status --socket "$sock"
-	says out "PROBLEM: network port eth9 is unstable (link-flaps) for 0s: 'ckptctl why eth9'"
+	says out "PROBLEM: network port eth9 is unstable (link-flaps) for "
+	says out "'ckptctl why eth9' says"
 	says out "is corrupting (memory-errors)"
 	run 0 clear node --socket "$sock"
 	says out "and 2 marks taken back"
