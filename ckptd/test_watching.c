@@ -154,15 +154,29 @@ static void test_gpus_without_nvml(void **state)
 	t->o.xid = xids;
 	begin_node(t);
 	assert_false(watching_device(t->host.node, "0000:9b:00", &s));
-	say_kernel(t->host.node, "NVRM: Xid (PCI:0000:9b:00): 48, pid=7, Double Bit ECC Error");
+	say_kernel(t->host.node, "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, GPU has fallen off the bus.");
 	assert_true(watching_device(t->host.node, "0000:9B:00", &s));
 	assert_int_equal(s.kind, SUBJECT_GPU);
+	assert_int_equal(watching_standing(t->host.node, &s, NULL, 0), 1);
 	watching_words(t->host.node, &s, words);
 	assert_string_equal(words, "GPU 0000:9b:00");
 	o = watching_subject_json(t->host.node, &s);
 	assert_string_equal(json_string_value(json_object_get(o, "name")), "0000:9b:00");
 	assert_null(json_object_get(o, "device"));
 	json_decref(o);
+	/* NVML comes later: it is the same one. */
+	node_sample(t->host.node, &(struct sample){.kind = SAMPLE_NAME,
+						   .node = WATCHING_NODE,
+						   .job = SAMPLE_NONE,
+						   .rank = SAMPLE_NONE,
+						   .device = 7,
+						   .name = {"0000:9b:00", 'g'}});
+	assert_true(watching_device(t->host.node, "0000:9b:00", &s));
+	assert_int_equal(s.device, 7);
+	for (int i = 0; i < 1000 && !watching_standing(t->host.node, &s, NULL, 0); i++)
+		host_turn(&t->host);
+	assert_int_equal(watching_clear(t->host.node, &s), 1);
+	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), 0);
 	end_node(t);
 	xid_policy_free(xids);
 }
