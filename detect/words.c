@@ -8,65 +8,22 @@
 #include "detect/sample.h"
 #include "detect/verdict.h"
 
-const char *sample_kind_word(enum sample_kind k)
-{
-	static const char *const words[] = {
-#define X(name, word, text) word,
-		SAMPLE_KINDS(X)
-#undef X
-	};
-	return (unsigned)k < SAMPLE_KIND_COUNT ? words[k] : "?";
-}
+#define FIRST(word, ...) word,
+#define WORD(name, ...)  FIRST(__VA_ARGS__, )
+#define WORDS(function, type, LIST, count)                                                         \
+	const char *function(type v)                                                               \
+	{                                                                                          \
+		static const char *const words[] = {LIST(WORD)};                                   \
+                                                                                                   \
+		return (unsigned)v < (count) ? words[v] : "?";                                     \
+	}
 
-const char *sample_phase_word(uint32_t phase)
-{
-	static const char *const words[] = {
-#define X(name, word) word,
-		SAMPLE_PHASES(X)
-#undef X
-	};
-	return phase < PHASE_COUNT ? words[phase] : "?";
-}
-
-const char *sample_metric_word(enum sample_metric m)
-{
-	static const char *const words[] = {
-#define X(name, word, text) word,
-		SAMPLE_METRICS_LIST(X)
-#undef X
-	};
-	return (unsigned)m < METRIC_COUNT ? words[m] : "?";
-}
-
-const char *verdict_class_word(enum verdict_class c)
-{
-	static const char *const words[] = {
-#define X(name, word, text) word,
-		VERDICT_CLASSES(X)
-#undef X
-	};
-	return (unsigned)c < CLASS_COUNT ? words[c] : "?";
-}
-
-const char *verdict_cause_word(enum verdict_cause c)
-{
-	static const char *const words[] = {
-#define X(name, word) word,
-		VERDICT_CAUSES(X)
-#undef X
-	};
-	return (unsigned)c < CAUSE_COUNT ? words[c] : "?";
-}
-
-const char *verdict_action_word(enum verdict_action a)
-{
-	static const char *const words[] = {
-#define X(name, word, text) word,
-		VERDICT_ACTIONS(X)
-#undef X
-	};
-	return (unsigned)a < ACTION_COUNT ? words[a] : "?";
-}
+WORDS(sample_kind_word, enum sample_kind, SAMPLE_KINDS, SAMPLE_KIND_COUNT)
+WORDS(sample_phase_word, uint32_t, SAMPLE_PHASES, PHASE_COUNT)
+WORDS(sample_metric_word, enum sample_metric, SAMPLE_METRICS_LIST, METRIC_COUNT)
+WORDS(verdict_class_word, enum verdict_class, VERDICT_CLASSES, CLASS_COUNT)
+WORDS(verdict_cause_word, enum verdict_cause, VERDICT_CAUSES, CAUSE_COUNT)
+WORDS(verdict_action_word, enum verdict_action, VERDICT_ACTIONS, ACTION_COUNT)
 
 bool subject_same(const struct subject *a, const struct subject *b)
 {
