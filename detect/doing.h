@@ -11,7 +11,7 @@ enum doing {
 	DOING_UNKNOWN, /* nobody looked, or long ago */
 	DOING_STOPPED, /* by a signal or a debugger */
 	DOING_WAITING, /* in a collective: for others */
-	DOING_BUSY,    /* its cores or its GPU work, it waits for a core, or its phases move */
+	DOING_BUSY,    /* its cores or its GPU work, it waits for a core, or goes through phases */
 	DOING_LATER,   /* sleeps until a time, or waits for input or a disk: may well go on */
 	DOING_ASLEEP,  /* it may be the former or the next: until what it sleeps is not known */
 	DOING_IDLE,    /* none of these: nothing will wake it but somebody else */

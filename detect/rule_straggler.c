@@ -27,6 +27,7 @@ struct mine_rank {
 };
 struct mine_job {
 	struct straggler_role roles[ROLES_MAX];
+	bool noted; /* all of its ranks are slow */
 };
 struct mine_node {
 	bool accused;
@@ -150,6 +151,46 @@ static struct company company_of(const struct detector *d, const struct node *n,
 	return c;
 }
 
+static void forgive_all(struct detector *d, struct job *j, const char *why)
+{
+	struct mine_job *m = JOB_OWN(d, j, straggler, struct mine_job);
+	struct subject s = subject_job(j->number);
+
+	if (m->noted)
+		acquit(d, &s, CAUSE_STRAGGLER, why);
+	m->noted = false;
+}
+
+/* Who is slowed as all others are has no peers to be seen by, but a past. Longer sequences look the
+ * same: so this is a note. The role that works longest counts, as all wait for it. */
+static void look_at_all(struct detector *d, struct job *j)
+{
+	struct mine_job *m = JOB_OWN(d, j, straggler, struct mine_job);
+	const struct straggler_role *longest = &m->roles[0];
+	struct verdict v = verdict_of(subject_job(j->number), CLASS_SLOW, CAUSE_STRAGGLER,
+				      LEVEL_NOTE, ACTION_RECORD);
+
+	for (uint32_t i = 1; i < ROLES_MAX; i++)
+		if (m->roles[i].usual_s * m->roles[i].pace > longest->usual_s * longest->pace)
+			longest = &m->roles[i];
+	if (!straggler_all_slow(longest)) {
+		if (longest->pace_score <= 0)
+			forgive_all(d, j, "its ranks work as long as they used to, or that is new");
+		return;
+	}
+	if (m->noted)
+		return;
+	m->noted = true;
+	v.confidence = 0.5;
+	verdict_evidence(&v, "work per step over what it used to be", longest->pace,
+			 1 + STRAGGLER_SLOW, "x", 0);
+	verdict_say(d, &v,
+		    "works %.2f times as long per step as it used to, all of its ranks alike: "
+		    "longer sequences, or something that slows all of its nodes.",
+		    (double)longest->pace);
+	accuse(d, &v);
+}
+
 static void look_at(struct detector *d, struct job *j, struct rank *r)
 {
 	struct mine_rank *m = own(d, r);
@@ -220,6 +261,7 @@ static void on_run(struct detector *d, struct job *j)
 		return;
 	for (int i = 0; i < ROLES_MAX; i++)
 		straggler_role_restart(&m->roles[i]);
+	forgive_all(d, j, "the run is over");
 	each_rank(r, j)
 	{
 		forgive(d, r, "the run is over");
@@ -308,6 +350,7 @@ static void tick(struct detector *d)
 			if (r->expected)
 				look_at(d, j, r);
 		}
+		look_at_all(d, j);
 	}
 	for (uint32_t i = 0; m->accused_nodes && i < d->options.nodes_max; i++) {
 		struct node *n = d->nodes[i];
@@ -332,6 +375,8 @@ static void well(struct detector *d, const struct subject *s)
 		own(d, r)->s.score = 0;
 		own(d, r)->accused = false;
 	}
+	if (s->kind == SUBJECT_JOB && known_job(d, s->job))
+		JOB_OWN(d, known_job(d, s->job), straggler, struct mine_job)->noted = false;
 	if (s->kind == SUBJECT_JOB && known_job(d, s->job))
 		each_rank(r, known_job(d, s->job))
 		{

@@ -368,14 +368,47 @@ static bool is_crowd(const struct straggler_role *role, struct straggler_rank *c
 	return many_nodes && slow * CROWD > n;
 }
 
-/* Windows of another length if steps have become much longer or shorter. */
+/* Windows of another length if steps have become longer or much shorter: a fault that stretches
+ * steps must not stretch the time in which it is found. */
 static void fit_window(struct straggler_role *role)
 {
 	double lasts_s = role->interval_s * (float)role->steps;
 
-	if (lasts_s < WINDOW_S / 2.0 || (lasts_s > 4 * WINDOW_S && role->steps > STRAGGLER_PARTS)) {
+	if (lasts_s < WINDOW_S / 2.0 || (lasts_s > 2 * WINDOW_S && role->steps > STRAGGLER_PARTS)) {
 		role->steps = steps_for(role->interval_s);
 		straggler_role_restart(role);
+	}
+}
+
+/* All of it against its own past, which is the only thing that what slows all alike can be told by;
+ * after a while that is the new pace. */
+static void judge_pace(struct straggler_role *role, float *values, size_t n)
+{
+	float median = median_of(values, n);
+	double off, sigma;
+
+	if (!role->n_usual)
+		role->usual_s = median;
+	role->pace = median / role->usual_s;
+	off = fabs(role->pace - 1.0);
+	sigma = fmax(role->pace_spread, STRAGGLER_SIGMA_MIN);
+	if (role->n_usual >= LEARN_FROM)
+		role->pace_score = (float)fmax(
+			0,
+			fmin(role->pace_score + fmax(-STRAGGLER_Z_MAX,
+						     fmin((role->pace - 1 - STRAGGLER_SLOW) / sigma,
+							  STRAGGLER_Z_MAX)),
+			     1.5 * STRAGGLER_SCORE));
+	role->n_slower = role->pace_score > 0 ? role->n_slower + 1 : 0;
+	if (role->n_slower > STRAGGLER_NEW_PACE) {
+		role->n_usual = role->n_slower = 0;
+		role->pace_score = 0;
+	} else if (role->pace_score < STRAGGLER_SCORE / 2) {
+		float weight = role->n_usual < 60 ? 1.0f / (float)(role->n_usual + 1) : 1.0f / 64;
+
+		role->usual_s += weight * (median - role->usual_s);
+		role->pace_spread += weight * ((float)(off * 1.2533) - role->pace_spread);
+		role->n_usual++;
 	}
 }
 
@@ -394,6 +427,7 @@ void straggler_judge(struct straggler_role *role, struct straggler_rank *const *
 		next = ranks[i]->done < next ? ranks[i]->done : next;
 	}
 	if (n && 2 * n >= n_ranks) {
+		judge_pace(role, scratch, n);
 		compare(role, ranks, n_ranks, scratch, n, scratch + n_ranks);
 		crowd = is_crowd(role, ranks, n_ranks, n);
 		for (size_t i = 0; i < n_ranks; i++) {

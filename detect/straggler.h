@@ -32,11 +32,12 @@
 #define STRAGGLER_SCORE     10.0
 #define STRAGGLER_Z_MAX     4.0
 #define STRAGGLER_SIGMA_MIN 0.01
+#define STRAGGLER_NEW_PACE  64 /* windows after which longer steps are the usual ones */
 #define STRAGGLER_CALM      3 /* windows without excess until it is well again */
 
 struct straggler_role {
 	uint32_t generation; /* of windows; they begin anew when their length changes */
-	uint32_t steps;      /* of a window: 4 * 2^n, so that it lasts 6 s; 0: not known yet */
+	uint32_t steps; /* of a window: 4 * 2^n, so that it lasts 6 s to 12 s; 0: not known yet */
 	uint32_t n_intervals;
 	float interval_s;  /* of steps, fading */
 	bool open;         /* window is valid */
@@ -46,6 +47,9 @@ struct straggler_role {
 	float sigma;       /* of the peers' excess, fading; 0: none yet */
 	uint32_t n_judged, n_last; /* windows; ranks of the last one */
 	uint32_t n_back;           /* steps from long before it since then */
+	/* All of its ranks against what they used to work: the median of their values. */
+	float usual_s, pace, pace_spread, pace_score;
+	uint32_t n_usual, n_slower; /* windows learned from; with a score, in a row */
 	/* Median of the values of the job's ranks on other nodes, whatever their role is, for who
 	 * has no peers there. The caller keeps it; 0: not known. */
 	float beside_s;
@@ -89,6 +93,11 @@ void straggler_judge(struct straggler_role *role, struct straggler_rank *const *
 static inline bool straggler_is_slow(const struct straggler_rank *r)
 {
 	return r->score >= STRAGGLER_SCORE && r->calm == 0;
+}
+/* All ranks of the role work longer than they used to, alike. */
+static inline bool straggler_all_slow(const struct straggler_role *role)
+{
+	return role->pace_score >= STRAGGLER_SCORE;
 }
 static inline bool straggler_is_well(const struct straggler_rank *r)
 {

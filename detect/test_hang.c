@@ -302,7 +302,7 @@ static void test_nobody_answers(void **state)
 	detector_free(j.d);
 }
 
-/* Who is behind is known, then nothing is heard of what they do for a while: nobody is named. */
+/* Who is behind is known, then nothing is heard of what they do for a while: no other is named. */
 static void test_answers_are_late(void **state)
 {
 	struct job_of j;

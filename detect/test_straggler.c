@@ -309,6 +309,49 @@ static void test_restart_and_those_who_lag(void **state)
 	assert_int_equal(ever_slow(&w), 1);
 }
 
+/* A machine that is short of cores: all are slowed by far, one more than the others. Windows are of
+ * steps, and must not last longer for it. */
+static void test_found_in_time_where_all_are_slowed(void **state)
+{
+	static struct world w;
+	unsigned found = 0;
+
+	(void)state;
+	for (unsigned round = 0; round < 40; round++) {
+		begin(&w, test_seed(600) + round, 4, 0.26, 0.02);
+		steps(&w, 400);
+		for (unsigned i = 0; i < 4; i++)
+			w.fault[i] = i == 2 ? 2.4 * 1.35 : 2.4;
+		for (uint64_t began = w.now_ns; w.now_ns - began < 60 * NS;)
+			step(&w, 1);
+		found += w.ever_slow[2];
+		assert_int_equal(ever_slow(&w), w.ever_slow[2]);
+	}
+	assert_true(found >= 38);
+}
+
+/* All alike: nobody of them is slow, but all are for a while, until that is the pace. */
+static void test_all_slow_alike(void **state)
+{
+	static struct world w;
+	unsigned slow = 0;
+
+	(void)state;
+	begin(&w, test_seed(31), 8, 10, 0.02);
+	for (unsigned i = 0; i < 800; i++) {
+		step(&w, 1);
+		assert_false(straggler_all_slow(&w.role));
+	}
+	for (unsigned i = 0; i < 600; i++) {
+		step(&w, 1.3);
+		slow += straggler_all_slow(&w.role);
+		assert_true(i < 30 || i > 250 || straggler_all_slow(&w.role));
+		assert_true(i < 300 || !straggler_all_slow(&w.role));
+	}
+	assert_true(slow > 200);
+	assert_int_equal(ever_slow(&w), 0);
+}
+
 /* Back without a new run, and a wild number: neither makes it blind for the rest of the run. */
 static void test_steps_that_go_back(void **state)
 {
@@ -364,6 +407,8 @@ int main(void)
 		cmocka_unit_test(test_a_role_on_one_node_gets_well),
 		cmocka_unit_test(test_most_of_a_role),
 		cmocka_unit_test(test_restart_and_those_who_lag),
+		cmocka_unit_test(test_found_in_time_where_all_are_slowed),
+		cmocka_unit_test(test_all_slow_alike),
 		cmocka_unit_test(test_steps_that_go_back),
 		cmocka_unit_test(test_what_was_done_is_judged_once),
 	};
