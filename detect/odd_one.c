@@ -21,32 +21,52 @@
 #define GOOD_SIDE   1.0 /* so much at most counts in the direction that is not bad */
 #define CROWD       4   /* (3) */
 #define SLOWER      0.1f
+#define STEADY      6 /* times less than their floors do such metrics change by themselves */
 
 /* bad: +1 high, -1 low, 0 both; log: on a logarithmic scale from log_from on; floor: of sigma, on
  * the scale. used: ranks of one role may write different shares of a checkpoint. */
 struct scale {
-	bool used, log;
+	bool used, log, steady; /* steady: hardly moves where the work is the same */
 	int8_t bad;
 	float log_from, floor;
 };
 static const struct scale scales[METRIC_COUNT] = {
-	[METRIC_CPU] = {true, false, 0, 0, 0.04f},
-	[METRIC_MEMORY] = {true, false, 1, 0, 0.03f},
-	[METRIC_PSI_CPU] = {true, false, 1, 0, 0.03f},
-	[METRIC_PSI_MEMORY] = {true, false, 1, 0, 0.03f},
-	[METRIC_PSI_IO] = {true, false, 1, 0, 0.03f},
-	[METRIC_GPU_BUSY] = {true, false, 0, 0, 0.04f},
-	[METRIC_GPU_POWER] = {true, true, 0, 20, 0.03f},
-	[METRIC_GPU_CLOCK] = {true, true, -1, 50, 0.015f},
-	[METRIC_GPU_TEMPERATURE] = {true, false, 1, 0, 2.5f},
-	[METRIC_NET_SEND] = {true, true, -1, 1e6f, 0.08f},
-	[METRIC_NET_RECEIVE] = {true, true, -1, 1e6f, 0.08f},
-	[METRIC_NET_PAUSE] = {true, true, 1, 10, 0.5f},
-	[METRIC_NET_RETRY] = {true, true, 1, 10, 0.5f},
-	[METRIC_DISK_WRITE] = {false, true, 0, 1e6f, 0.5f},
-	[METRIC_DISK_LATENCY] = {true, true, 1, 1e-3f, 0.3f},
-	[METRIC_NVLINK] = {true, true, -1, 1e6f, 0.08f},
+	[METRIC_CPU] = {true, false, false, 0, 0, 0.04f},
+	[METRIC_MEMORY] = {true, false, false, 1, 0, 0.03f},
+	[METRIC_PSI_CPU] = {true, false, false, 1, 0, 0.03f},
+	[METRIC_PSI_MEMORY] = {true, false, false, 1, 0, 0.03f},
+	[METRIC_PSI_IO] = {true, false, false, 1, 0, 0.03f},
+	[METRIC_GPU_BUSY] = {true, false, true, 0, 0, 0.04f},
+	[METRIC_GPU_POWER] = {true, true, true, 0, 20, 0.03f},
+	[METRIC_GPU_CLOCK] = {true, true, true, -1, 50, 0.015f},
+	[METRIC_GPU_TEMPERATURE] = {true, false, true, 1, 0, 2.5f},
+	[METRIC_NET_SEND] = {true, true, true, -1, 1e6f, 0.08f},
+	[METRIC_NET_RECEIVE] = {true, true, true, -1, 1e6f, 0.08f},
+	[METRIC_NET_PAUSE] = {true, true, false, 1, 10, 0.5f},
+	[METRIC_NET_RETRY] = {true, true, false, 1, 10, 0.5f},
+	[METRIC_DISK_WRITE] = {false, true, false, 0, 1e6f, 0.5f},
+	[METRIC_DISK_LATENCY] = {true, true, false, 1, 1e-3f, 0.3f},
+	[METRIC_NVLINK] = {true, true, true, -1, 1e6f, 0.08f},
 };
+
+float odd_on_scale(enum sample_metric m, float x)
+{
+	if (!scales[m].used || !isfinite(x))
+		return NAN;
+	return scales[m].log ? logf(scales[m].log_from + (x > 0 ? x : 0)) : x;
+}
+
+float odd_floor_of_change(enum sample_metric m)
+{
+	return scales[m].steady ? scales[m].floor / STEADY : scales[m].floor;
+}
+
+float odd_bad_part(enum sample_metric m, float z)
+{
+	if (scales[m].bad > 0)
+		return fmaxf(z, (float)-GOOD_SIDE);
+	return scales[m].bad < 0 ? fminf(z, (float)GOOD_SIDE) : z;
+}
 
 void odd_node_init(struct odd_node *n)
 {
@@ -62,15 +82,13 @@ void odd_add(struct odd_node *n, const float *metrics, uint64_t now_ns)
 
 	assert(now_ns >= n->sample_ns);
 	for (int m = 0; m < METRIC_COUNT; m++) {
-		float y = metrics[m];
+		float y = odd_on_scale((enum sample_metric)m, metrics[m]);
 
 		n->raw[m] = metrics[m];
-		if (!scales[m].used || !isfinite(y)) {
+		if (isnan(y)) {
 			n->y[m] = NAN;
 			continue;
 		}
-		if (scales[m].log)
-			y = logf(scales[m].log_from + (y > 0 ? y : 0));
 		n->y[m] = isnan(n->y[m]) ? y : n->y[m] + alpha * (y - n->y[m]);
 	}
 	n->sample_ns = now_ns;
@@ -120,11 +138,7 @@ static float counts(const struct odd_node *o, int m)
 		z = 0;
 	else if (fabsf(o->z[m]) < fabsf(z))
 		z = o->z[m];
-	if (scales[m].bad > 0)
-		return fmaxf(z, (float)-GOOD_SIDE);
-	if (scales[m].bad < 0)
-		return fminf(z, (float)GOOD_SIDE);
-	return z;
+	return odd_bad_part((enum sample_metric)m, z);
 }
 
 struct at {

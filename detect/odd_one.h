@@ -45,6 +45,13 @@ struct odd_node {
 	float score, threshold;
 };
 
+/* A measurement on the scale on which deviations are compared; NaN: it does not count. */
+float odd_on_scale(enum sample_metric m, float x);
+/* What a node's mean over minutes may change by, against the others', without any meaning. */
+float odd_floor_of_change(enum sample_metric m);
+/* What of a deviation counts: of those to the good side hardly anything. */
+float odd_bad_part(enum sample_metric m, float z);
+
 /* Once, before anything else. */
 void odd_node_init(struct odd_node *n);
 void odd_add(struct odd_node *n, const float *metrics, uint64_t now_ns);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rule_odd_one.c - odd_one.h for nodes: those whose ranks are in the same jobs in the same roles.
+ * rule_odd_one.c - odd_one.h for nodes: those whose ranks are in the same jobs in the same roles;
+ * shift.h for those of a job that has become slower.
  *
  * That a node is odd is a note: it may be so and do its work. In jobs that do not mark their
  * waiting, whose ranks all look alike, it is an alarm where something suffers: the clocks of its
  * GPUs are a tenth lower, or the job's steps take longer than before and nothing else that was
- * told explains it.
+ * told explains it. In such jobs the one is named, too, that alone has changed when steps did.
  *
  * What is odd is named as closely as it can be: a network metric names the node's only port.
  */
@@ -17,16 +18,20 @@
 #include "detect/odd_one.h"
 #include "detect/robust.h"
 #include "detect/rules.h"
+#include "detect/shift.h"
 
 #define SLOWED     1.08 /* steps of the job over what is usual for it */
-#define PACE_LEARN 32   /* steps until something is usual */
-#define PACE_NEW   16   /* steps that are compared with it */
+#define FAST_AGAIN 1.04
+#define PACE_LEARN 32 /* steps until something is usual */
+#define PACE_NEW   16 /* steps that are compared with it */
 
 struct mine_node {
 	bool born, accused;
 	struct subject who;
 	uint64_t kind_of_work; /* its group, of this judgement; 0: none */
 	struct odd_node odd;
+	struct shift_node shift;
+	bool changed; /* it alone, when its job became slower */
 };
 struct mine_job {
 	struct window newest; /* s of steps */
@@ -34,6 +39,7 @@ struct mine_job {
 	uint32_t suspects;    /* nodes that are candidates, at the last judgement */
 	uint32_t pacer;       /* number of the rank whose steps are counted */
 	uint64_t pace_ns;     /* its last one */
+	uint64_t slow_ns;     /* its steps take longer since then; 0: they do not */
 	bool marks_waiting;   /* its beats have BEAT_BUSY: stragglers are found by it */
 };
 struct place {
@@ -44,8 +50,10 @@ struct place {
 struct mine {
 	struct place *places;
 	struct odd_node **group;
+	struct shift_node **shifts;
+	struct node **of_job; /* whose they are */
 	float *scratch;
-	uint32_t cap_places, cap_group, cap_scratch;
+	uint32_t cap_places, cap_group, cap_shifts, cap_of_job, cap_scratch;
 };
 
 static struct mine_node *own(const struct detector *d, struct node *n)
@@ -59,6 +67,8 @@ static void stop(struct detector *d)
 
 	alloc_free(m->places);
 	alloc_free(m->group);
+	alloc_free(m->shifts);
+	alloc_free(m->of_job);
 	alloc_free(m->scratch);
 }
 
@@ -68,7 +78,8 @@ static void memory(const struct detector *d, struct detector_size *size)
 
 	size->total += m->cap_places * sizeof(*m->places) +
 		       m->cap_group * sizeof(struct odd_node *) +
-		       m->cap_scratch * sizeof(*m->scratch);
+		       m->cap_shifts * sizeof(struct shift_node *) +
+		       m->cap_of_job * sizeof(struct node *) + m->cap_scratch * sizeof(*m->scratch);
 }
 
 /* For all nodes. false: no memory, they are judged when there is. */
@@ -76,11 +87,34 @@ static bool room_for(struct mine *m, size_t n)
 {
 	m->places = scratch(m->places, &m->cap_places, n, sizeof(*m->places));
 	m->group = scratch(m->group, &m->cap_group, n, sizeof(struct odd_node *));
-	m->scratch = scratch(m->scratch, &m->cap_scratch, ODD_SCRATCH(n), sizeof(*m->scratch));
-	return m->places && m->group && m->scratch;
+	m->shifts = scratch(m->shifts, &m->cap_shifts, n, sizeof(struct shift_node *));
+	m->of_job = scratch(m->of_job, &m->cap_of_job, n, sizeof(struct node *));
+	m->scratch = scratch(m->scratch, &m->cap_scratch, ODD_SCRATCH(n) + SHIFT_SCRATCH(n),
+			     sizeof(*m->scratch));
+	return m->places && m->group && m->shifts && m->of_job && m->scratch;
 }
 
 /* ---- what comes in ---- */
+
+/* Since when it is slow: half of the newest steps are, when their median is. What lasts for longer
+ * than can be looked back on is its pace. */
+static void follow_pace(const struct detector *d, struct mine_job *m)
+{
+	double newest = (double)window_median(&m->newest);
+	uint64_t half_ns = (uint64_t)(newest * (PACE_NEW / 2) * NS_PER_SEC);
+
+	if (m->usual.n < PACE_LEARN)
+		return;
+	if (m->slow_ns && newest < FAST_AGAIN * m->usual.mean) {
+		m->slow_ns = 0;
+	} else if (m->slow_ns && detector_age(d, m->slow_ns) > SHIFT_AFTER * SHIFT_BLOCK_NS) {
+		m->slow_ns = 0;
+		m->usual = (struct ewma){0};
+		ewma_add(&m->usual, newest, 1);
+	} else if (!m->slow_ns && newest >= SLOWED * m->usual.mean) {
+		m->slow_ns = d->now_ns > half_ns ? d->now_ns - half_ns : 1;
+	}
+}
 
 /* The pace of a job: one interval per step, of one rank for all, as they step together; of another
  * when that has made none for so long that it would have made several. */
@@ -97,7 +131,10 @@ static void on_beat(struct detector *d, struct job *j, const struct rank *r)
 	if (!m->newest.size)
 		window_init(&m->newest, PACE_NEW);
 	window_add(&m->newest, (float)((double)r->interval_ns / NS_PER_SEC));
-	if (m->newest.n == PACE_NEW && !m->suspects)
+	if (m->newest.n < PACE_NEW)
+		return;
+	follow_pace(d, m);
+	if (!m->suspects && !m->slow_ns)
 		ewma_add(&m->usual, (double)window_median(&m->newest), 1.0 / 128);
 }
 
@@ -110,10 +147,13 @@ static void sample(struct detector *d, const struct sample *s, const struct who 
 		return;
 	}
 	n = own(d, w->node);
-	if (!n->born)
+	if (!n->born) {
 		odd_node_init(&n->odd);
+		shift_node_init(&n->shift);
+	}
 	n->born = true;
 	odd_add(&n->odd, s->metrics, d->now_ns);
+	shift_add(&n->shift, s->metrics, d->now_ns);
 }
 
 /* ---- groups ---- */
@@ -210,6 +250,15 @@ static struct subject narrow(const struct node *n, enum sample_metric m)
 	return found ? subject_port(n->number, found->number) : subject_node(n->number);
 }
 
+/* Of whom it is said, and no more of whom it was said before. */
+static void name_subject(struct detector *d, struct mine_node *m, struct subject who)
+{
+	if (m->accused && !subject_same(&m->who, &who))
+		acquit(d, &m->who, CAUSE_ODD_ONE_OUT, "it is told of more closely");
+	m->accused = true;
+	m->who = who;
+}
+
 static void accuse_odd(struct detector *d, struct node *n, bool alarm, double times)
 {
 	struct mine_node *m = own(d, n);
@@ -220,10 +269,7 @@ static void accuse_odd(struct detector *d, struct node *n, bool alarm, double ti
 		verdict_of(who, CLASS_SLOW, CAUSE_ODD_ONE_OUT, alarm ? LEVEL_ALARM : LEVEL_NOTE,
 			   alarm ? ACTION_VALIDATE : ACTION_RECORD);
 
-	if (m->accused && !subject_same(&m->who, &who))
-		acquit(d, &m->who, CAUSE_ODD_ONE_OUT, "it is told of more closely");
-	m->accused = true;
-	m->who = who;
+	name_subject(d, m, who);
 	v.since_ns = m->odd.since_ns;
 	v.confidence = alarm ? 0.9 : 0.6;
 	verdict_evidence(&v, "distance from the others, as a score", m->odd.score, m->odd.threshold,
@@ -245,6 +291,31 @@ static void accuse_odd(struct detector *d, struct node *n, bool alarm, double ti
 	accuse(d, &v);
 }
 
+/* It alone has changed when its job became slower. */
+static void accuse_changed(struct detector *d, struct node *n, struct job *j, double times)
+{
+	struct mine_node *m = own(d, n);
+	uint64_t slow_ns = JOB_OWN(d, j, odd_one, struct mine_job)->slow_ns;
+	struct verdict v = verdict_of(narrow(n, m->shift.worst), CLASS_SLOW, CAUSE_ODD_ONE_OUT,
+				      LEVEL_ALARM, ACTION_VALIDATE);
+
+	name_subject(d, m, v.subject);
+	v.since_ns = slow_ns;
+	v.confidence = 0.85;
+	verdict_evidence(&v, "its change against the others'", m->shift.z, m->shift.threshold, "z",
+			 slow_ns);
+	verdict_evidence(&v, sample_metric_word(m->shift.worst), m->odd.raw[m->shift.worst], 0, "",
+			 slow_ns);
+	verdict_evidence(&v, "steps of its job over their usual time", times, SLOWED, "x", slow_ns);
+	verdict_say(d, &v,
+		    "has changed otherwise than the other nodes when its job became %.2f times as "
+		    "slow, %.0f minutes ago: most in %s (%.1f deviations); it or one of its ranks "
+		    "holds the others up: run the node check.",
+		    times, (double)(d->now_ns - slow_ns) / 60e9, sample_metric_word(m->shift.worst),
+		    (double)m->shift.z);
+	accuse(d, &v);
+}
+
 static void forgive(struct detector *d, struct node *n, const char *why)
 {
 	if (own(d, n)->accused)
@@ -260,7 +331,10 @@ static void look_at(struct detector *d, struct node *n)
 
 	if (j)
 		JOB_OWN(d, j, odd_one, struct mine_job)->suspects += m->odd.since_ns != 0;
-	if (odd_is_odd(&m->odd, d->now_ns))
+	m->changed &= j && JOB_OWN(d, j, odd_one, struct mine_job)->slow_ns;
+	if (m->changed)
+		accuse_changed(d, n, j, times);
+	else if (odd_is_odd(&m->odd, d->now_ns))
 		accuse_odd(d, n, is_trouble(d, m, j, times), times);
 	else if (odd_is_well(&m->odd))
 		forgive(d, n, "it is like the others again");
@@ -282,6 +356,7 @@ static size_t gather(struct detector *d, struct place *places)
 		else if (own(d, node)->accused || own(d, node)->odd.since_ns) {
 			forgive(d, node, "it does no work now");
 			own(d, node)->odd.since_ns = 0;
+			own(d, node)->changed = false;
 		}
 	}
 	qsort(places, n, sizeof(*places), by_group);
@@ -312,6 +387,28 @@ static void mix_small_groups(const struct detector *d, struct place *places, siz
 	qsort(places, n, sizeof(*places), by_group);
 }
 
+/* A job that has become slower, and nobody has said why. */
+static void find_changed(struct detector *d, struct job *j, const struct place *places, size_t n)
+{
+	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
+	const struct mine_job *mj = JOB_OWN(d, j, odd_one, struct mine_job);
+	size_t n_of_job = 0, found;
+
+	if (!j->on || !mj->slow_ns || mj->marks_waiting || is_explained(d, j))
+		return;
+	for (size_t i = 0; i < n; i++) {
+		if (job_of(d, places[i].node) != j)
+			continue;
+		if (own(d, places[i].node)->changed)
+			return;
+		m->of_job[n_of_job] = places[i].node;
+		m->shifts[n_of_job++] = &own(d, places[i].node)->shift;
+	}
+	found = shift_judge(m->shifts, n_of_job, mj->slow_ns, m->scratch, d->now_ns);
+	if (found < n_of_job)
+		own(d, m->of_job[found])->changed = true;
+}
+
 static void tick(struct detector *d)
 {
 	struct mine *m = DETECTOR_OWN(d, odd_one, struct mine);
@@ -331,6 +428,9 @@ static void tick(struct detector *d)
 		odd_judge(m->group, end - i, m->places[i].group, m->places[i].mixed, m->scratch,
 			  d->now_ns);
 	}
+	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+		if (d->jobs[i])
+			find_changed(d, d->jobs[i], m->places, n);
 	for (size_t i = 0; i < n; i++)
 		look_at(d, m->places[i].node);
 }
@@ -343,7 +443,8 @@ static void well(struct detector *d, const struct subject *s)
 		return;
 	own(d, n)->odd.since_ns = 0;
 	own(d, n)->odd.n_learned = 0;
-	own(d, n)->accused = false;
+	own(d, n)->accused = own(d, n)->changed = false;
+	shift_node_init(&own(d, n)->shift);
 }
 
 static void explain(const struct detector *d, const struct subject *s, struct explain *e)

@@ -31,6 +31,7 @@ struct world {
 	bool marks_waiting;
 	uint32_t stages; /* of neighbouring ranks; 0: two, in turn */
 	double work[RANKS], clock[NODES], cpu[NODES], send[NODES], way[NODES][NODES], disk[NODES];
+	double power[NODES];
 	unsigned alarms, raised, cleared;
 	struct verdict alarm;
 };
@@ -121,7 +122,7 @@ static void begin(struct world *w, uint64_t seed, bool marks_waiting)
 	for (unsigned i = 0; i < RANKS; i++)
 		w->work[i] = i % 2 ? 8 : 6; /* by stage */
 	for (unsigned i = 0; i < NODES; i++) {
-		w->clock[i] = w->send[i] = w->disk[i] = 1;
+		w->clock[i] = w->send[i] = w->disk[i] = w->power[i] = 1;
 		for (unsigned k = 0; k < NODES; k++)
 			w->way[i][k] = 1;
 		s = of_node(SAMPLE_NAME, i, SAMPLE_NONE);
@@ -139,7 +140,7 @@ static void tell_metrics(struct world *w, uint32_t node)
 		s.metrics[m] = NAN;
 	s.metrics[METRIC_CPU] = (float)(w->cpu[node] + 0.2 * noise(w, 0.1));
 	s.metrics[METRIC_GPU_CLOCK] = (float)(1700 * w->clock[node] * noise(w, 0.004));
-	s.metrics[METRIC_GPU_POWER] = (float)(600 * noise(w, 0.03));
+	s.metrics[METRIC_GPU_POWER] = (float)(600 * w->power[node] * noise(w, 0.03));
 	s.metrics[METRIC_NET_SEND] = (float)(1e10 * noise(w, 0.05));
 	feed(w, &s);
 }
@@ -342,6 +343,60 @@ static void test_odd_without_harm(void **state)
 	detector_free(w.d);
 }
 
+/* One rank is slow: its node's power is not odd, but it alone did not fall when steps took longer.
+ */
+static void test_who_did_not_rest(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	for (int all = 0; all < 2; all++) {
+		begin(&w, test_seed(58), false);
+		steps(&w, 200);
+		for (unsigned i = 0; i < RANKS; i++)
+			w.work[i] *= all || i == 4 * PER_NODE + 1 ? 1.4 : 1;
+		for (unsigned i = 0; i < NODES; i++)
+			w.power[i] = i == 4 && !all ? 0.92 : 0.85;
+		steps(&w, 70);
+		assert_int_equal(w.alarms, !all);
+		if (!all) {
+			assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
+			assert_int_equal(w.alarm.subject.node, 4);
+			assert_true(says(&w, "has changed otherwise than the other nodes"));
+			w.work[4 * PER_NODE + 1] /= 1.4;
+			for (unsigned i = 0; i < NODES; i++)
+				w.power[i] = 1;
+			steps(&w, 40);
+			assert_int_equal(w.cleared, w.raised);
+		}
+		steps(&w, 300); /* the new pace */
+		assert_int_equal(w.alarms, !all);
+		detector_free(w.d);
+	}
+}
+
+/* All ranks are slowed alike, as by longer sequences: a note about the job. */
+static void test_all_of_a_job(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(59), true);
+	steps(&w, 200);
+	assert_int_equal(w.raised, 0);
+	for (unsigned i = 0; i < RANKS; i++)
+		w.work[i] *= 1.4;
+	steps(&w, 40);
+	assert_int_equal(w.alarms, 0);
+	assert_int_equal(w.raised, 1);
+	for (unsigned i = 0; i < RANKS; i++)
+		w.work[i] /= 1.4;
+	steps(&w, 60);
+	assert_int_equal(w.raised, 1);
+	assert_int_equal(w.cleared, 1);
+	detector_free(w.d);
+}
+
 static void test_ports_ways_and_disks(void **state)
 {
 	static struct world w;
@@ -412,6 +467,8 @@ int main(void)
 		cmocka_unit_test(test_moved_elsewhere),
 		cmocka_unit_test(test_waiting_is_not_marked),
 		cmocka_unit_test(test_odd_without_harm),
+		cmocka_unit_test(test_who_did_not_rest),
+		cmocka_unit_test(test_all_of_a_job),
 		cmocka_unit_test(test_ports_ways_and_disks),
 		cmocka_unit_test(test_somebody_says_that_it_is_well),
 	};
