@@ -138,10 +138,26 @@ static void on_beat(struct detector *d, struct job *j, const struct rank *r)
 		ewma_add(&m->usual, (double)window_median(&m->newest), 1.0 / 128);
 }
 
+/* How long its steps usually take is kept; when they became slower is of a run. */
+static void on_run(struct detector *d, struct job *j)
+{
+	struct mine_job *m = JOB_OWN(d, j, odd_one, struct mine_job);
+
+	if (j->on && j->began_ns != d->now_ns)
+		return;
+	m->newest.n = m->newest.size = 0;
+	m->slow_ns = 0;
+	m->pace_ns = 0;
+}
+
 static void sample(struct detector *d, const struct sample *s, const struct who *w)
 {
 	struct mine_node *n;
 
+	if (s->kind == SAMPLE_JOB) {
+		on_run(d, w->job);
+		return;
+	}
 	if (s->kind == SAMPLE_BEAT) {
 		on_beat(d, w->job, w->rank);
 		return;
@@ -394,7 +410,9 @@ static void find_changed(struct detector *d, struct job *j, const struct place *
 	const struct mine_job *mj = JOB_OWN(d, j, odd_one, struct mine_job);
 	size_t n_of_job = 0, found;
 
-	if (!j->on || !mj->slow_ns || mj->marks_waiting || is_explained(d, j))
+	/* What the nodes do while no steps are made is no work. */
+	if (!j->on || !mj->slow_ns || mj->marks_waiting || is_explained(d, j) ||
+	    (double)(d->now_ns - mj->pace_ns) > 4e9 * (double)window_median(&mj->newest))
 		return;
 	for (size_t i = 0; i < n; i++) {
 		if (job_of(d, places[i].node) != j)
@@ -404,7 +422,7 @@ static void find_changed(struct detector *d, struct job *j, const struct place *
 		m->of_job[n_of_job] = places[i].node;
 		m->shifts[n_of_job++] = &own(d, places[i].node)->shift;
 	}
-	found = shift_judge(m->shifts, n_of_job, mj->slow_ns, m->scratch, d->now_ns);
+	found = shift_judge(m->shifts, n_of_job, j->began_ns, mj->slow_ns, m->scratch, d->now_ns);
 	if (found < n_of_job)
 		own(d, m->of_job[found])->changed = true;
 }
@@ -465,7 +483,7 @@ static void explain(const struct detector *d, const struct subject *s, struct ex
 
 const struct rule rule_odd_one = {
 	.name = "odd-one-out",
-	.kinds = 1u << SAMPLE_METRICS | 1u << SAMPLE_BEAT,
+	.kinds = 1u << SAMPLE_METRICS | 1u << SAMPLE_BEAT | 1u << SAMPLE_JOB,
 	.node_bytes = sizeof(struct mine_node),
 	.job_bytes = sizeof(struct mine_job),
 	.detector_bytes = sizeof(struct mine),

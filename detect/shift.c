@@ -86,12 +86,13 @@ static float spread_of(float *changes, size_t n, float *values)
 	return sigma;
 }
 
-static void judge_metric(struct shift_node *const *nodes, size_t n, int m, uint64_t since,
-			 float *scratch)
+static void judge_metric(struct shift_node *const *nodes, size_t n, int m, uint64_t begin,
+			 uint64_t since, float *scratch)
 {
 	float *changes = scratch, *lately = scratch + n, *before = scratch + 2 * n;
 	float *values = scratch + 3 * n;
-	uint64_t from = since > SHIFT_BEFORE ? since - SHIFT_BEFORE : 0, to = since ? since - 1 : 0;
+	uint64_t to = since - 1;
+	uint64_t from = begin + SHIFT_BEFORE < since ? since - SHIFT_BEFORE : begin;
 	uint64_t middle = to - (to - from) / 2;
 	float sigma, usual;
 
@@ -102,8 +103,8 @@ static void judge_metric(struct shift_node *const *nodes, size_t n, int m, uint6
 		float late = median_between(nodes[i], m, middle, to, SHIFT_KNOWN_MIN / 2, values);
 
 		changes[i] = after - was;
-		lately[i] = after - median_between(nodes[i], m, to > LATELY ? to - LATELY : 0, to,
-						   LATELY / 2 + 1, values);
+		lately[i] = after -
+			    median_between(nodes[i], m, to - LATELY, to, LATELY / 2 + 1, values);
 		before[i] = late -
 			    median_between(nodes[i], m, from, middle, SHIFT_KNOWN_MIN / 2, values);
 	}
@@ -125,20 +126,22 @@ static void judge_metric(struct shift_node *const *nodes, size_t n, int m, uint6
 	}
 }
 
-size_t shift_judge(struct shift_node *const *nodes, size_t n, uint64_t since_ns, float *scratch,
-		   uint64_t now_ns)
+size_t shift_judge(struct shift_node *const *nodes, size_t n, uint64_t begin_ns, uint64_t since_ns,
+		   float *scratch, uint64_t now_ns)
 {
+	uint64_t begin = begin_ns / SHIFT_BLOCK_NS + 1;
 	uint64_t since = since_ns / SHIFT_BLOCK_NS, now = now_ns / SHIFT_BLOCK_NS;
 	size_t first = 0, nearly = 0;
 
-	if (n < ODD_PEERS_MIN || now < since + 1 + SHIFT_LASTS_MIN || now > since + SHIFT_AFTER)
+	if (n < ODD_PEERS_MIN || since <= begin + SHIFT_KNOWN_MIN ||
+	    now < since + 1 + SHIFT_LASTS_MIN || now > since + SHIFT_AFTER)
 		return n;
 	for (size_t i = 0; i < n; i++) {
 		nodes[i]->z = 0;
 		nodes[i]->threshold = (float)fmax(SHIFT_Z, 0.8 * SHIFT_Z * (1 + 4.0 / (double)n));
 	}
 	for (int m = 0; m < METRIC_COUNT; m++)
-		judge_metric(nodes, n, m, since, scratch);
+		judge_metric(nodes, n, m, begin, since, scratch);
 	for (size_t i = 1; i < n; i++)
 		if (nodes[i]->z > nodes[first]->z)
 			first = i;

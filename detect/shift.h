@@ -44,8 +44,9 @@ void shift_add(struct shift_node *n, const float *metrics, uint64_t now_ns);
 
 /* Room for shift_judge() over n nodes, in floats. */
 #define SHIFT_SCRATCH(n) (4 * (size_t)(n) + SHIFT_BLOCKS)
-/* The one of n that has changed otherwise than the others; n: none, or it cannot be told. */
-size_t shift_judge(struct shift_node *const *nodes, size_t n, uint64_t since_ns, float *scratch,
-		   uint64_t now_ns);
+/* The one of n that has changed otherwise than the others at since_ns; n: none, or it cannot be
+ * told. begin_ns: since then they do this work. */
+size_t shift_judge(struct shift_node *const *nodes, size_t n, uint64_t begin_ns, uint64_t since_ns,
+		   float *scratch, uint64_t now_ns);
 
 #endif

@@ -375,6 +375,24 @@ static void test_who_did_not_rest(void **state)
 	}
 }
 
+/* A new run after steps had become longer: what its nodes do then is not compared with before. */
+static void test_slow_before_a_new_run(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(60), false);
+	steps(&w, 200);
+	for (unsigned i = 0; i < RANKS; i++)
+		w.work[i] *= 1.4;
+	steps(&w, 16);
+	join(&w, 2);
+	w.power[7] = 0.9;
+	steps(&w, 60);
+	assert_int_equal(w.alarms, 0);
+	detector_free(w.d);
+}
+
 /* All ranks are slowed alike, as by longer sequences: a note about the job. */
 static void test_all_of_a_job(void **state)
 {
@@ -468,6 +486,7 @@ int main(void)
 		cmocka_unit_test(test_waiting_is_not_marked),
 		cmocka_unit_test(test_odd_without_harm),
 		cmocka_unit_test(test_who_did_not_rest),
+		cmocka_unit_test(test_slow_before_a_new_run),
 		cmocka_unit_test(test_all_of_a_job),
 		cmocka_unit_test(test_ports_ways_and_disks),
 		cmocka_unit_test(test_somebody_says_that_it_is_well),

@@ -20,7 +20,7 @@ struct fleet {
 	double level[NODES], factor[NODES]; /* factor: of its power */
 	double psi[NODES];
 	double common;
-	uint64_t now;
+	uint64_t began, now;
 };
 
 static double normal(struct fleet *f)
@@ -36,7 +36,7 @@ static void begin(struct fleet *f, uint64_t seed)
 {
 	memset(f, 0, sizeof(*f));
 	rng_seed(&f->g, seed);
-	f->now = 1000 * SEC;
+	f->began = f->now = 1000 * SEC;
 	f->common = 1;
 	for (int i = 0; i < NODES; i++) {
 		f->all[i] = &f->nodes[i];
@@ -68,7 +68,7 @@ static void goes_on(struct fleet *f, unsigned minutes)
 
 static size_t judge(struct fleet *f, uint64_t since)
 {
-	return shift_judge(f->all, NODES, since, f->scratch, f->now);
+	return shift_judge(f->all, NODES, f->began, since, f->scratch, f->now);
 }
 
 /* All wait more from then on, and take less power; one takes less of that. */
@@ -149,7 +149,18 @@ static void test_not_the_one(void **state)
 	f.factor[3] = 1.2;
 	goes_on(&f, 20);
 	assert_int_equal(judge(&f, since), NODES);
-	assert_int_equal(shift_judge(f.all, 3, since, f.scratch, f.now), 3);
+	/* What they did before is another work: one of them did none. */
+	begin(&f, test_seed(9));
+	f.factor[3] = 0.2;
+	goes_on(&f, 30);
+	f.factor[3] = 1;
+	f.began = f.now;
+	goes_on(&f, 3);
+	since = f.now;
+	f.common = 0.8;
+	goes_on(&f, 20);
+	assert_int_equal(judge(&f, since), NODES);
+	assert_int_equal(shift_judge(f.all, 3, 1, since, f.scratch, f.now), 3);
 }
 
 int main(void)
