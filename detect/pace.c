@@ -2,10 +2,11 @@
 /*
  * pace.c - learns how long steps, starts and declared phases take.
  *
- * Per rank: the window of phi accrual over its steps, without intervals that ended a suspicion, but
- * UNLEARNED_MAX such in a row are a new pace (a longer sequence, a slower input) and begin a new
- * window. Per job: the learned timeouts, which do take what ended a suspicion, so that a long step
- * that was nothing will be nothing again; they leave out what was found to be a fault.
+ * Per rank the window of phi accrual over its steps, per job one over each declared phase, without
+ * intervals that ended a suspicion, but UNLEARNED_MAX such in a row are a new pace (a longer
+ * sequence, a slower input) and begin a new window. Per job: the learned timeouts, which do take
+ * what ended a suspicion, so that a long step that was nothing will be nothing again; they leave
+ * out what was found to be a fault.
  */
 #include <config.h>
 
@@ -74,6 +75,25 @@ static void on_beat(struct detector *d, const struct sample *s, const struct who
 	m->suspected = m->broken = false;
 }
 
+/* All ranks end one long phase: that is one suspicion, not as many as there are ranks. */
+static void learn_phase_phi(struct learned_phase *l, bool suspected, uint64_t since_ns,
+			    uint64_t now_ns, double s)
+{
+	if (suspected) {
+		if (since_ns >= l->unlearned_ns) {
+			l->unlearned++;
+			l->unlearned_ns = now_ns;
+		}
+		if (l->unlearned < UNLEARNED_MAX)
+			return;
+	}
+	if (!l->phi.n || l->unlearned >= UNLEARNED_MAX)
+		phi_bootstrap(&l->phi, s);
+	else
+		phi_learn(&l->phi, s);
+	l->unlearned = 0;
+}
+
 static void on_phase(struct detector *d, const struct sample *s, const struct who *w)
 {
 	struct mine_rank *m = RANK_OWN(d, w->rank, pace, struct mine_rank);
@@ -86,9 +106,14 @@ static void on_phase(struct detector *d, const struct sample *s, const struct wh
 		mj->declares = true;
 	if (s->phase.begins || !p || p->phase != s->phase.phase || !p->since_ns)
 		return;
-	if (p->since_ns >= d->lit_ns && !m->broken)
-		learned_add(timeouts_phase(&mj->learned, p->phase, p->what, d->now_ns),
-			    seconds(d->now_ns - p->since_ns), d->now_ns, window_of(w->job));
+	if (p->since_ns >= d->lit_ns && !m->broken) {
+		struct learned_phase *l =
+			timeouts_phase(&mj->learned, p->phase, p->what, d->now_ns);
+		double lasted = seconds(d->now_ns - p->since_ns);
+
+		learned_add(&l->times, lasted, d->now_ns, window_of(w->job));
+		learn_phase_phi(l, m->suspected, p->since_ns, d->now_ns, lasted);
+	}
 	m->suspected = m->broken = false;
 }
 
@@ -134,12 +159,18 @@ void pace_broken(struct detector *d, struct rank *r)
 	RANK_OWN(d, r, pace, struct mine_rank)->broken = true;
 }
 
-/* In a declared phase: late beyond twice the usual time or what the trainer expects of it. */
+static double sigma_min(const struct detector *d, const struct phi *p)
+{
+	return fmax(d->options.phi_sigma_s, d->options.phi_sigma_share * phi_mean(p));
+}
+
+/* In a declared phase: late beyond twice the usual time and what the trainer expects of it, where
+ * phi says so too. */
 static bool phase_late(const struct detector *d, const struct mine_job *mj,
 		       const struct in_phase *p, struct lateness *l)
 {
-	static const struct learned nothing;
-	const struct learned *known = timeouts_find(&mj->learned, p->phase, p->what);
+	static const struct learned_phase nothing;
+	const struct learned_phase *known = timeouts_find(&mj->learned, p->phase, p->what);
 	struct timeout_options o = {.longest_x = d->options.phase_longest_x,
 				    .median_x = d->options.phase_median_x,
 				    .floor_s = d->options.phase_floor_s,
@@ -158,11 +189,12 @@ static bool phase_late(const struct detector *d, const struct mine_job *mj,
 	l->phase = p;
 	l->since_ns = p->since_ns;
 	l->age_s = seconds(detector_age(d, p->since_ns));
-	l->usual_s = known->median > 0 ? known->median : expected;
-	l->timeout_s = learned_timeout(known, &o);
+	l->usual_s = known->times.median > 0 ? known->times.median : expected;
+	l->timeout_s = learned_timeout(&known->times, &o);
+	l->phi = phi_now(&known->phi, l->age_s, 0, sigma_min(d, &known->phi));
 	return l->age_s > l->timeout_s ||
-	       (l->usual_s > 0 &&
-		l->age_s > fmax(2 * l->usual_s, fmax(learned_longest(known), expected)));
+	       (l->usual_s > 0 && l->age_s > fmax(2 * l->usual_s, expected) &&
+		(l->phi >= d->options.phi || !known->phi.n));
 }
 
 static bool start_late(const struct detector *d, const struct mine_job *mj, const struct rank *r,
@@ -204,9 +236,7 @@ bool pace_late(const struct detector *d, const struct job *j, const struct rank 
 	l->timeout_s = learned_timeout(&mj->learned.steps, &o);
 	if (l->usual_s <= 0)
 		return l->age_s > l->timeout_s;
-	l->phi = phi_now(
-		&m->steps, l->age_s, 0,
-		fmax(d->options.phi_sigma_s, d->options.phi_sigma_share * phi_mean(&m->steps)));
+	l->phi = phi_now(&m->steps, l->age_s, 0, sigma_min(d, &m->steps));
 	return l->phi >= d->options.phi || !m->steps.n || l->age_s > l->timeout_s;
 }
 

@@ -568,6 +568,43 @@ static void test_declared_phases(void **state)
 	detector_free(j.d);
 }
 
+/* One long checkpoint of many does not hide for good who is stopped in one; five are the new pace.
+ */
+static void test_stopped_in_a_phase_after_a_long_one(void **state)
+{
+	for (int longer = 1; longer < 7; longer += 5) {
+		struct job_of j;
+		uint64_t from;
+
+		(void)state;
+		job_begins(&j, 4, 4, SEC);
+		goes_on(&j, 60);
+		for (int i = 0; i < 30; i++) {
+			for (uint32_t r = 0; r < 4; r++)
+				phase(&j, r, PHASE_CHECKPOINT, true, 0);
+			j.does[0] = DOES_WORK;
+			goes_on(&j, i >= 24 && i < 24 + longer ? 100 : 5);
+			j.does[0] = DOES_STEPS;
+			for (uint32_t r = 0; r < 4; r++)
+				phase(&j, r, PHASE_CHECKPOINT, false, 0);
+			goes_on(&j, 20);
+		}
+		assert_int_equal(j.alarms, 0);
+		for (uint32_t r = 0; r < 4; r++)
+			phase(&j, r, PHASE_CHECKPOINT, true, 0);
+		j.does[2] = DOES_STOPPED;
+		from = j.now;
+		goes_on(&j, 40);
+		assert_int_equal(j.alarms, longer == 1);
+		if (longer == 1)
+			assert_true(delay(&j, from) <= 3 * 5 + 2);
+		goes_on(&j, 400);
+		assert_int_equal(j.alarms, 1);
+		assert_int_equal(j.alarm.subject.rank, 2);
+		detector_free(j.d);
+	}
+}
+
 static void test_longer_steps_are_the_new_pace(void **state)
 {
 	struct job_of j;
@@ -723,6 +760,7 @@ int main(void)
 		cmocka_unit_test(test_all_wait),
 		cmocka_unit_test(test_busy_alone_where_phases_are_declared),
 		cmocka_unit_test(test_declared_phases),
+		cmocka_unit_test(test_stopped_in_a_phase_after_a_long_one),
 		cmocka_unit_test(test_longer_steps_are_the_new_pace),
 		cmocka_unit_test(test_restart_keeps_what_was_learned),
 		cmocka_unit_test(test_everything_sleeps),

@@ -118,10 +118,10 @@ static void test_phases_are_kept_apart(void **state)
 	char what[16];
 
 	(void)state;
-	learned_add(timeouts_phase(&t, PHASE_EVALUATE, "long", 1), 1000, 1, 128);
-	learned_add(timeouts_phase(&t, PHASE_EVALUATE, "short", 2), 1, 2, 128);
-	assert_true(learned_longest(timeouts_find(&t, PHASE_EVALUATE, "long")) == 1000);
-	assert_true(learned_longest(timeouts_find(&t, PHASE_EVALUATE, "short")) == 1);
+	learned_add(&timeouts_phase(&t, PHASE_EVALUATE, "long", 1)->times, 1000, 1, 128);
+	learned_add(&timeouts_phase(&t, PHASE_EVALUATE, "short", 2)->times, 1, 2, 128);
+	assert_true(learned_longest(&timeouts_find(&t, PHASE_EVALUATE, "long")->times) == 1000);
+	assert_true(learned_longest(&timeouts_find(&t, PHASE_EVALUATE, "short")->times) == 1);
 	assert_null(timeouts_find(&t, PHASE_COMPILE, "short"));
 	/* One too many takes the place of the one not used for longest. */
 	for (uint64_t i = 0; i < TIMEOUT_PHASES - 1; i++) {

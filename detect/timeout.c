@@ -103,17 +103,18 @@ double learned_timeout(const struct learned *l, const struct timeout_options *o)
 	return l->n < o->few ? fmax(s, o->first_s) : s;
 }
 
-const struct learned *timeouts_find(const struct timeouts *t, uint32_t phase, const char *what)
+const struct learned_phase *timeouts_find(const struct timeouts *t, uint32_t phase,
+					  const char *what)
 {
 	for (int i = 0; i < TIMEOUT_PHASES; i++)
 		if (t->phases[i].used_ns && t->phases[i].phase == phase &&
 		    !strcmp(t->phases[i].what, what))
-			return &t->phases[i].times;
+			return &t->phases[i];
 	return NULL;
 }
 
-struct learned *timeouts_phase(struct timeouts *t, uint32_t phase, const char *what,
-			       uint64_t now_ns)
+struct learned_phase *timeouts_phase(struct timeouts *t, uint32_t phase, const char *what,
+				     uint64_t now_ns)
 {
 	struct learned_phase *oldest = &t->phases[0];
 
@@ -122,14 +123,14 @@ struct learned *timeouts_phase(struct timeouts *t, uint32_t phase, const char *w
 
 		if (p->used_ns && p->phase == phase && !strcmp(p->what, what)) {
 			p->used_ns = now_ns;
-			return &p->times;
+			return p;
 		}
 		if (p->used_ns < oldest->used_ns)
 			oldest = p;
 	}
 	*oldest = (struct learned_phase){.phase = phase, .used_ns = now_ns};
 	snprintf(oldest->what, sizeof(oldest->what), "%s", what);
-	return &oldest->times;
+	return oldest;
 }
 
 void timeouts_new_run(struct timeouts *t)

@@ -6,13 +6,16 @@
  * history for steps, one for the time from a run's begin to a rank's first step, one for each
  * declared phase with the trainer's word for it. Longest: of the last two periods of
  * TIMEOUT_PERIOD_NS, and, from the runs before, their mean with half the weight on the newest (as
- * NVRx does). Median: from a histogram with eight steps to the octave that forgets.
+ * NVRx does). Median: from a histogram with eight steps to the octave that forgets. Phases have a
+ * phi each as well, of all ranks of the job: they are too rare for one of each rank.
  */
 #ifndef DETECT_TIMEOUT_H
 #define DETECT_TIMEOUT_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "detect/phi.h"
 
 #define TIMEOUT_BUCKETS   192 /* 1 ms .. 4.6 h */
 #define TIMEOUT_PHASES    16  /* of one job; the one not used for longest makes room */
@@ -34,6 +37,9 @@ struct learned_phase {
 	char what[32];
 	uint64_t used_ns; /* 0: free */
 	struct learned times;
+	struct phi phi;        /* the same of those that ended no suspicion */
+	uint8_t unlearned;     /* that did, one after the other in time, in a row */
+	uint64_t unlearned_ns; /* the last of them ended */
 };
 
 struct timeouts {
@@ -55,9 +61,10 @@ struct timeout_options {
 double learned_timeout(const struct learned *l, const struct timeout_options *o);
 
 /* The history of a phase, new where there is none. */
-struct learned *timeouts_phase(struct timeouts *t, uint32_t phase, const char *what,
-			       uint64_t now_ns);
-const struct learned *timeouts_find(const struct timeouts *t, uint32_t phase, const char *what);
+struct learned_phase *timeouts_phase(struct timeouts *t, uint32_t phase, const char *what,
+				     uint64_t now_ns);
+const struct learned_phase *timeouts_find(const struct timeouts *t, uint32_t phase,
+					  const char *what);
 void timeouts_new_run(struct timeouts *t);
 
 #endif
