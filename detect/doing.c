@@ -48,13 +48,16 @@ static bool moved(const struct looks *l, const struct sample_activity *a)
 	return l->n && (l->phase != a->phase || l->step != a->step || a->since_ns > l->at_ns);
 }
 
-void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns)
+void looks_add(struct looks *l, const struct sample_activity *a, bool has_gpu, uint64_t now_ns)
 {
 	bool ready = a->state == 'R' || a->threads_running > 0;
 	/* One look may meet a watchdog that wakes for a moment. */
 	bool starved = ready && l->n && l->ready && !stands(a);
 	enum doing doing = doing_now(a);
 
+	l->unseen = has_gpu && a->gpu_permille == NOT_KNOWN;
+	if (l->unseen && doing == DOING_IDLE)
+		doing = DOING_ASLEEP;
 	if (moved(l, a) && doing != DOING_STOPPED)
 		doing = DOING_BUSY;
 	else if (starved && doing != DOING_WAITING)
@@ -112,7 +115,7 @@ const char *doing_words(enum doing doing)
 	case DOING_LATER:
 		return "it sleeps, or waits for input or a disk";
 	case DOING_ASLEEP:
-		return "it sleeps, and the kernel does not tell until when";
+		return "it sleeps, and nobody tells for what";
 	case DOING_IDLE:
 		return "its process does nothing";
 	case DOING_UNKNOWN:

@@ -13,7 +13,8 @@ enum doing {
 	DOING_WAITING, /* in a collective: for others */
 	DOING_BUSY,    /* its cores or its GPU work, it waits for a core, or goes through phases */
 	DOING_LATER,   /* sleeps until a time, or waits for input or a disk: may well go on */
-	DOING_ASLEEP,  /* it may be the former or the next: until what it sleeps is not known */
+	DOING_ASLEEP,  /* it may be the former or the next: until what it sleeps is not known, or it
+			  may  wait for its GPU */
 	DOING_IDLE,    /* none of these: nothing will wake it but somebody else */
 };
 
@@ -23,6 +24,7 @@ struct looks {
 	uint8_t n;     /* in a row that said so; stops at 255 */
 	bool measured; /* its use of the processor is known */
 	bool quiet;    /* ... and low, and it is not for want of a core */
+	bool unseen;   /* it has a GPU of which nobody tells, so it may wait for that */
 	bool ready;    /* the last one met a thread that could run */
 	uint32_t phase; /* where the last one met it */
 	uint64_t step;
@@ -33,7 +35,8 @@ struct looks {
 };
 
 enum doing doing_now(const struct sample_activity *a);
-void looks_add(struct looks *l, const struct sample_activity *a, uint64_t now_ns);
+/* has_gpu: its node has some. */
+void looks_add(struct looks *l, const struct sample_activity *a, bool has_gpu, uint64_t now_ns);
 /* The last one is not too old for how often there are some: who is late for long may be told of
  * once a minute. */
 bool looks_fresh(const struct looks *l, uint64_t now_ns);

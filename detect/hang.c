@@ -42,6 +42,7 @@ struct mine_rank {
 struct mine_node {
 	float usual, now; /* what its metrics say of its work: see work_of() */
 	uint64_t now_ns;
+	bool gpus; /* it measures some */
 };
 
 struct mine_job {
@@ -216,15 +217,16 @@ static bool over(const struct detector *d, const struct stall *s, const struct r
 }
 
 /* Nothing will wake it: it is seen to do nothing, or it sleeps, until when nobody knows, and
- * another says that he waits for it. */
+ * another says that he waits for it. Whoever may wait for his GPU is waited for as well. */
 static bool does_nothing(const struct detector *d, const struct stall *s, const struct rank *r,
 			 const struct lateness *l)
 {
+	const struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
 	enum doing doing = doing_of(d, r, l);
 
 	if (l->phase || l->starting)
 		return false;
-	return doing == DOING_IDLE || (doing == DOING_ASLEEP && s->waiting);
+	return doing == DOING_IDLE || (doing == DOING_ASLEEP && s->waiting && !m->looks.unseen);
 }
 
 /* Marks one as to blame, with what counts for all of them. */
@@ -563,6 +565,8 @@ static void on_metrics(struct detector *d, const struct sample *s, struct node *
 	const struct rank *r;
 	bool steps = false;
 
+	m->gpus |= isfinite(s->metrics[METRIC_GPU_BUSY]) ||
+		   isfinite(s->metrics[METRIC_GPU_POWER]) || isfinite(s->metrics[METRIC_GPU_CLOCK]);
 	if (!isfinite(work))
 		return;
 	m->now = work;
@@ -576,6 +580,18 @@ static void on_metrics(struct detector *d, const struct sample *s, struct node *
 	}
 	if (steps)
 		m->usual = m->usual > 0 ? m->usual * 0.95f + work * 0.05f : work;
+}
+
+static bool has_gpu(const struct detector *d, const struct rank *r)
+{
+	const struct node *n = known_node(d, r->node);
+
+	if (n && NODE_OWN(d, n, hang, struct mine_node)->gpus)
+		return true;
+	for (const struct device *x = n ? n->devices : NULL; x; x = x->next)
+		if (x->role == 'g')
+			return true;
+	return false;
 }
 
 static void on_run(struct detector *d, struct job *j)
@@ -605,7 +621,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 		m->busy_ns = 0;
 		break;
 	case SAMPLE_ACTIVITY:
-		looks_add(&m->looks, &s->activity, d->now_ns);
+		looks_add(&m->looks, &s->activity, has_gpu(d, w->rank), d->now_ns);
 		break;
 	case SAMPLE_METRICS:
 		on_metrics(d, s, w->node);

@@ -32,6 +32,7 @@ struct job_of {
 	bool silent_nodes, answers, says_sync;
 	bool unknown_sleep; /* whether until a time is not told of anybody */
 	bool gpus;          /* and collectives that spin on them */
+	bool unseen_gpus;   /* of which nobody tells what they do */
 	float power;        /* that nodes tell of; 0: they do not */
 	unsigned alarms, cleared, asks;
 	struct verdict alarm;
@@ -121,6 +122,8 @@ static void nodes_say(struct job_of *j)
 			s.metrics[m] = NAN;
 		if (j->power > 0)
 			s.metrics[METRIC_GPU_POWER] = j->power;
+		if (j->unseen_gpus)
+			s.metrics[METRIC_GPU_CLOCK] = 1700;
 		feed(j, &s);
 	}
 }
@@ -386,6 +389,48 @@ static void test_sleep_of_unknown_kind(void **state)
 	goes_on(&j, 60);
 	assert_int_equal(j.alarms, 0);
 	j.does[0] = DOES_STOPPED;
+	goes_on(&j, 8);
+	assert_int_equal(j.alarms, 1);
+	detector_free(j.d);
+}
+
+/* Nobody tells what its GPU does: who sleeps may wait for that, whether others wait for it or all
+ * of them sleep, and one step in many takes ten times as long. */
+static void test_gpus_that_nobody_sees(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	for (int all = 0; all < 2; all++)
+		for (int sync = 0; sync < 2; sync++) {
+			job_begins(&j, 4, 2, 2 * SEC);
+			j.unseen_gpus = true;
+			j.says_sync = sync;
+			goes_on(&j, 100);
+			for (int i = 0; i < 5; i++) {
+				for (int r = 0; r < (all ? 4 : 1); r++)
+					j.does[r] = DOES_NOTHING;
+				goes_on(&j, 18);
+				for (int r = 0; r < 4; r++)
+					j.does[r] = DOES_STEPS;
+				goes_on(&j, 60);
+			}
+			assert_int_equal(j.alarms, 0);
+			for (int r = 0; r < (all ? 4 : 1); r++)
+				j.does[r] = DOES_NOTHING;
+			from = j.now;
+			goes_on(&j, 130);
+			assert_int_equal(j.alarms, 1);
+			assert_true(delay(&j, from) >= 115);
+			j.does[0] = DOES_STEPS;
+			detector_free(j.d);
+		}
+	/* Stopped is stopped. */
+	job_begins(&j, 4, 2, 2 * SEC);
+	j.unseen_gpus = true;
+	goes_on(&j, 100);
+	j.does[1] = DOES_STOPPED;
 	goes_on(&j, 8);
 	assert_int_equal(j.alarms, 1);
 	detector_free(j.d);
@@ -754,6 +799,7 @@ int main(void)
 		cmocka_unit_test(test_answers_are_late),
 		cmocka_unit_test(test_one_step_in_many_takes_ten_times_as_long),
 		cmocka_unit_test(test_sleep_of_unknown_kind),
+		cmocka_unit_test(test_gpus_that_nobody_sees),
 		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
 		cmocka_unit_test(test_waiting_that_spins),
 		cmocka_unit_test(test_nobody_waits),

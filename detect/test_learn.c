@@ -140,9 +140,9 @@ static void test_looks(void **state)
 
 	(void)state;
 	assert_int_equal(doing_now(&a), DOING_IDLE);
-	looks_add(&l, &a, SEC);
+	looks_add(&l, &a, false, SEC);
 	assert_int_equal(looks_say(&l, SEC), DOING_UNKNOWN);
-	looks_add(&l, &a, 2 * SEC);
+	looks_add(&l, &a, false, 2 * SEC);
 	assert_int_equal(looks_say(&l, 2 * SEC), DOING_IDLE);
 	assert_int_equal(looks_say(&l, 9 * SEC), DOING_UNKNOWN);
 	assert_false(looks_fresh(&l, 9 * SEC));
@@ -150,22 +150,22 @@ static void test_looks(void **state)
 	assert_int_equal(doing_now(&a), DOING_LATER);
 	a.timed = TIMED_NOT_KNOWN;
 	assert_int_equal(doing_now(&a), DOING_ASLEEP);
-	looks_add(&l, &a, 10 * SEC);
+	looks_add(&l, &a, false, 10 * SEC);
 	assert_int_equal(looks_say(&l, 10 * SEC), DOING_UNKNOWN);
-	looks_add(&l, &a, 11 * SEC);
+	looks_add(&l, &a, false, 11 * SEC);
 	assert_int_equal(looks_say(&l, 11 * SEC), DOING_ASLEEP);
 	for (uint64_t t = 20; t < 50; t += 10) { /* looks are rare now */
-		looks_add(&l, &a, t * SEC);
-		looks_add(&l, &a, t * SEC + MS); /* and one was told twice */
+		looks_add(&l, &a, false, t * SEC);
+		looks_add(&l, &a, false, t * SEC + MS); /* and one was told twice */
 	}
 	assert_int_equal(looks_say(&l, 74 * SEC), DOING_ASLEEP); /* three were lost */
 	assert_int_equal(looks_say(&l, 76 * SEC), DOING_UNKNOWN);
-	looks_add(&l, &a, 130 * SEC); /* once in 90 s: none may be lost */
-	looks_add(&l, &a, 131 * SEC);
+	looks_add(&l, &a, false, 130 * SEC); /* once in 90 s: none may be lost */
+	looks_add(&l, &a, false, 131 * SEC);
 	assert_true(looks_fresh(&l, 250 * SEC));
 	assert_false(looks_fresh(&l, 252 * SEC));
 	l.n = 0; /* it goes on */
-	looks_add(&l, &a, 300 * SEC);
+	looks_add(&l, &a, false, 300 * SEC);
 	assert_true(looks_fresh(&l, 301 * SEC));
 	assert_false(looks_fresh(&l, 305 * SEC));
 	a.state = '?'; /* nothing of it can be read */
@@ -186,10 +186,10 @@ static void test_looks(void **state)
 				     .gpu_permille = UINT16_MAX};
 	l = (struct looks){0};
 	for (uint64_t i = 1; i < 4; i++) {
-		looks_add(&l, &a, i * SEC);
+		looks_add(&l, &a, false, i * SEC);
 		assert_int_equal(looks_say(&l, i * SEC), DOING_UNKNOWN);
 	}
-	looks_add(&l, &a, 4 * SEC);
+	looks_add(&l, &a, false, 4 * SEC);
 	assert_int_equal(looks_say(&l, 4 * SEC), DOING_IDLE);
 }
 
@@ -204,15 +204,15 @@ static void test_looks_at_who_is_starved(void **state)
 	struct looks l = {0};
 
 	(void)state;
-	looks_add(&l, &a, SEC);
-	looks_add(&l, &a, 2 * SEC);
+	looks_add(&l, &a, false, SEC);
+	looks_add(&l, &a, false, 2 * SEC);
 	assert_int_equal(looks_say(&l, 2 * SEC), DOING_BUSY);
 	assert_false(l.quiet);
 	/* A watchdog that wakes for a moment is none. */
 	for (uint64_t i = 3; i < 9; i++) {
 		a.state = 'S';
 		a.threads_running = i == 6;
-		looks_add(&l, &a, i * SEC);
+		looks_add(&l, &a, false, i * SEC);
 		if (i > 3)
 			assert_int_equal(looks_say(&l, i * SEC), DOING_IDLE);
 		assert_true(l.quiet);
@@ -220,16 +220,16 @@ static void test_looks_at_who_is_starved(void **state)
 	a.phase = PHASE_SYNC;
 	for (uint64_t i = 9; i < 12; i++) {
 		a.since_ns = i * SEC - MS;
-		looks_add(&l, &a, i * SEC);
+		looks_add(&l, &a, false, i * SEC);
 		assert_int_equal(looks_say(&l, i * SEC), DOING_BUSY);
 		assert_false(l.quiet);
 	}
-	looks_add(&l, &a, 12 * SEC);
+	looks_add(&l, &a, false, 12 * SEC);
 	assert_int_equal(looks_say(&l, 12 * SEC), DOING_WAITING);
 	assert_true(l.quiet);
 	a.since_ns = 0;
 	a.state = 'T';
-	looks_add(&l, &a, 13 * SEC);
+	looks_add(&l, &a, false, 13 * SEC);
 	assert_int_equal(looks_say(&l, 13 * SEC), DOING_STOPPED);
 }
 
