@@ -39,6 +39,8 @@ struct mine_job {
 	uint32_t suspects;    /* nodes that are candidates, at the last judgement */
 	uint32_t pacer;       /* number of the rank whose steps are counted */
 	uint64_t pace_ns;     /* its last one */
+	uint64_t at_ns[PACE_NEW]; /* and those before: of step n at n % PACE_NEW */
+	uint32_t n_at;
 	uint64_t slow_ns;     /* its steps take longer since then; 0: they do not */
 	bool marks_waiting;   /* its beats have BEAT_BUSY: stragglers are found by it */
 };
@@ -101,7 +103,7 @@ static bool room_for(struct mine *m, size_t n)
 static void follow_pace(const struct detector *d, struct mine_job *m)
 {
 	double newest = (double)window_median(&m->newest);
-	uint64_t half_ns = (uint64_t)(newest * (PACE_NEW / 2) * NS_PER_SEC);
+	uint64_t half_ns = m->at_ns[(m->n_at - 1 - PACE_NEW / 2) % PACE_NEW];
 
 	if (m->usual.n < PACE_LEARN)
 		return;
@@ -112,7 +114,7 @@ static void follow_pace(const struct detector *d, struct mine_job *m)
 		m->usual = (struct ewma){0};
 		ewma_add(&m->usual, newest, 1);
 	} else if (!m->slow_ns && newest >= SLOWED * m->usual.mean) {
-		m->slow_ns = d->now_ns > half_ns ? d->now_ns - half_ns : 1;
+		m->slow_ns = half_ns;
 	}
 }
 
@@ -128,6 +130,7 @@ static void on_beat(struct detector *d, struct job *j, const struct rank *r)
 		return;
 	m->pacer = r->number;
 	m->pace_ns = d->now_ns;
+	m->at_ns[m->n_at++ % PACE_NEW] = d->now_ns;
 	if (!m->newest.size)
 		window_init(&m->newest, PACE_NEW);
 	window_add(&m->newest, (float)((double)r->interval_ns / NS_PER_SEC));
