@@ -123,7 +123,7 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	bool hung;
 	enum verdict_level level;
 	struct verdict v;
-	char how[64];
+	char how[64], last[48] = "";
 
 	if (mj->told && mj->notes++ >= NOTES_MAX)
 		return;
@@ -132,6 +132,8 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	level = mj->told || hung ? LEVEL_NOTE : LEVEL_ALARM;
 	v = verdict_of(subject_of_rank(r), CLASS_DEAD, CAUSE_PROCESS_ENDED, level, ACTION_RESTORE);
 	how_words(m, how, sizeof(how));
+	if (r->beat_ns) /* many jobs tell no steps */
+		snprintf(last, sizeof(last), " (last step %llu)", (unsigned long long)r->step);
 	v.since_ns = at_ns;
 	if (m->how == EXIT_AWAY)
 		verdict_evidence(&v, "processes found gone", 1, 0, "", at_ns);
@@ -161,9 +163,9 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 			    how);
 	else if (level == LEVEL_ALARM)
 		verdict_say(d, &v,
-			    "ended %s while its run was on (last step %llu): restart the job from "
-			    "its newest checkpoint, and look at this rank's log first.",
-			    how, (unsigned long long)r->step);
+			    "ended %s while its run was on%s: restart the job from its newest "
+			    "checkpoint, and look at this rank's log first.",
+			    how, last);
 	m->accused = true;
 	m->node = r->node;
 	accuse(d, &v);

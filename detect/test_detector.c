@@ -225,6 +225,7 @@ static void test_one_told_to_end_is_missed(void **state)
 	assert_int_equal(b.alarm.subject.rank, 2);
 	beat(&b, 20 * SEC, 2, 1, 1);
 	assert_int_equal(b.cleared, 1);
+	assert_null(strstr(b.alarm.words, "last step")); /* it told of none */
 	detector_free(b.d);
 }
 
