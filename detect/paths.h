@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * paths.h - which way between two nodes is slow, and whose fault it is: the delay matrix.
+ * paths.h - which path between two nodes is slow, and whose fault it is: the delay matrix.
  *
  * A transfer's time over the time that is usual in the fleet for its size is a cell's value. Hot
  * (1.5 times or more) along a row: the sender; along a column: the receiver; one cell alone: the
- * way between the two. The matrix is sparse: each node measures a few peers, or random ones. So a
+ * path between the two. The matrix is sparse: each node measures a few peers, or random ones. So a
  * row or a column is the newest samples that a node had any part in, and hot rows and columns are
  * explained greedily, those with most hot peers first: what one explains speaks for no other.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * rule_paths.c - paths.h for nodes: a slow sender or receiver is the node's port where it has only
- * one, else the node; a slow pair is the way between two.
+ * one, else the node; a slow pair is the path between two.
  */
 #include <config.h>
 
@@ -124,14 +124,14 @@ static void on_side(struct detector *d, const struct path_finding *f)
 static void on_path(void *arg, const struct path_finding *f)
 {
 	struct detector *d = arg;
-	struct subject way = subject_path(f->from, f->to);
+	struct subject path = subject_path(f->from, f->to);
 
 	if (f->fault != PATH_PAIR)
 		on_side(d, f);
 	else if (f->over)
-		acquit(d, &way, CAUSE_PATH_SLOW, "transfers take their usual time again");
+		acquit(d, &path, CAUSE_PATH_SLOW, "transfers take their usual time again");
 	else
-		accuse_path(d, f, way, "on it, and only on it,");
+		accuse_path(d, f, path, "on it, and only on it,");
 }
 
 static void tick(struct detector *d)

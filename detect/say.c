@@ -77,7 +77,7 @@ void detector_subject_words(const struct detector *d, const struct subject *s, c
 			break;
 		}
 		node_words(d, s->peer, two, sizeof(two));
-		snprintf(buf, size, "the way from %s to %s", one, two);
+		snprintf(buf, size, "the path from %s to %s", one, two);
 		break;
 	}
 	text_clean(buf);
@@ -147,7 +147,7 @@ static void explain_rank(const struct detector *d, const struct rank *r, struct 
 
 static void explain_job(const struct detector *d, const struct job *j, struct explain *e)
 {
-	explain_line(e, "run %llu is %s, %u of %u ranks take part", (unsigned long long)j->epoch,
+	explain_line(e, "epoch %llu is %s, %u of %u ranks take part", (unsigned long long)j->epoch,
 		     j->on ? "on" : "over", j->n_expected, j->world);
 	if (j->step_ns)
 		explain_line(e, "furthest step: %llu, first finished %.1f s ago",

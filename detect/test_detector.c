@@ -407,7 +407,7 @@ static void test_words(void **state)
 	assert_string_equal(text, "GPU 0000:9b:00 of node n1");
 	s = subject_path(1, 2);
 	detector_subject_words(b.d, &s, text, sizeof(text));
-	assert_string_equal(text, "the way from node n1 to node 2");
+	assert_string_equal(text, "the path from node n1 to node 2");
 	begin(&b, SEC, 1, 2);
 	beat(&b, 4 * SEC, 1, 9, 1);
 	detector_advance(b.d, 5 * SEC);

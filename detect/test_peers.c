@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rules about peers, end to end: samples of a simulated job go into a detector, and what it
- * says names the rank, node, port, way or disk that was made slow, once, and takes it back.
+ * says names the rank, node, port, path or disk that was made slow, once, and takes it back.
  */
 #include <config.h>
 
@@ -441,7 +441,7 @@ static void test_ports_ways_and_disks(void **state)
 	steps(&w, 60);
 	assert_int_equal(w.alarms, 2);
 	assert_int_equal(w.alarm.subject.peer, 7);
-	assert_true(says(&w, "the way from node n6 to node n7 is slow"));
+	assert_true(says(&w, "the path from node n6 to node n7 is slow"));
 	w.way[6][7] = 1;
 	steps(&w, 60);
 	assert_int_equal(w.cleared, w.raised);

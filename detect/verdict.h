@@ -20,7 +20,7 @@ enum subject_kind {
 	SUBJECT_RANK, /* job, rank, node */
 	SUBJECT_NODE, /* node */
 	SUBJECT_GPU,  /* node, device */
-	SUBJECT_LINK, /* node, device (a port), or node and peer (the way between two) */
+	SUBJECT_LINK, /* node, device (a port), or node and peer (the path between two) */
 	SUBJECT_DISK, /* node, device */
 };
 struct subject {
@@ -52,7 +52,7 @@ enum verdict_class {
 	X(CAUSE_STOPPED, "stopped") /* its process is stopped, or idle while others wait */        \
 	X(CAUSE_STRAGGLER, "straggler")                                                            \
 	X(CAUSE_ODD_ONE_OUT, "odd-one-out")                                                        \
-	X(CAUSE_PATH_SLOW, "path-slow") /* the delay matrix: way, sender or receiver */            \
+	X(CAUSE_PATH_SLOW, "path-slow") /* the delay matrix: path, sender or receiver */           \
 	X(CAUSE_LINK_DOWN, "link-down")                                                            \
 	X(CAUSE_LINK_FLAPS, "link-flaps")                                                          \
 	X(CAUSE_LINK_ERRORS, "link-errors")                                                        \

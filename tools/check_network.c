@@ -268,7 +268,7 @@ static json_t *conclude(const struct exchange *x, const enum node_blame *blame)
 
 		if (pair_blames_path(p, blame))
 			json_array_append_new(words,
-					      sentence("the way between %s and %s is slow or "
+					      sentence("the path between %s and %s is slow or "
 						       "fails, and both are well with others",
 						       a, b));
 		else if (p->bad && blame[p->a] == BLAME_UNKNOWN && blame[p->b] == BLAME_UNKNOWN)

@@ -14,7 +14,7 @@ struct net {
 	uint32_t n;
 	bool present[PAIR_NODES_MAX];
 	bool sick[PAIR_NODES_MAX];
-	uint32_t path_a, path_b; /* a slow way; equal: none */
+	uint32_t path_a, path_b; /* a slow path; equal: none */
 	struct pair pairs[PAIR_ROUNDS_MAX * PAIR_NODES_MAX / 2];
 	size_t n_pairs;
 	enum node_blame blame[PAIR_NODES_MAX];

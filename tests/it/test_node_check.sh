@@ -3,7 +3,7 @@
 #
 # The network's part of `ckptctl node-check`: nodes are network namespaces on one bridge, each with a
 # port of 200 Mbit/s, so that processors do not matter. A port of 60 is slow with everybody; a class
-# of 60 for one address is a slow way between two.
+# of 60 for one address is a slow path between two.
 . "${top_srcdir:-.}/tests/lib/functions.sh"
 requires ip link show
 requires test "$(id -u)" = 0
@@ -94,11 +94,11 @@ said 3 "10.77.0.3:7100 is slow or fails with everybody it met"
 said 1 "10.77.0.3:7100 is slow or fails with everybody it met"
 port 3 200
 
-# The way between 1 and 2 is slow; both are well with others.
+# The path between 1 and 2 is slow; both are well with others.
 port 1 200 10.77.0.2 60
 exchange 1 2 3 4
 fit 1 2 3 4
-said 4 "the way between 10.77.0.1:7100 and 10.77.0.2:7100 is slow or fails"
+said 4 "the path between 10.77.0.1:7100 and 10.77.0.2:7100 is slow or fails"
 port 1 200
 
 # The leader does not come: the next one leads; who is absent is named, and nobody is blamed for it.
