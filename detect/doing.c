@@ -72,7 +72,7 @@ void looks_add(struct looks *l, const struct sample_activity *a, bool has_gpu, u
 	l->phase = a->phase;
 	l->step = a->step;
 	l->measured = a->cpu_permille != NOT_KNOWN;
-	l->quiet = l->measured && !busy(a) && !starved && doing != DOING_BUSY;
+	l->quiet = l->measured && !l->unseen && !busy(a) && !starved && doing != DOING_BUSY;
 	l->gpu = a->gpu_permille == NOT_KNOWN      ? -1
 		 : a->gpu_permille >= 500          ? 1
 		 : a->gpu_permille < BUSY_PERMILLE ? 0

@@ -23,7 +23,7 @@ struct looks {
 	enum doing doing;
 	uint8_t n;     /* in a row that said so; stops at 255 */
 	bool measured; /* its use of the processor is known */
-	bool quiet;    /* ... and low, and it is not for want of a core */
+	bool quiet;    /* ... and low, as that of its GPU, and not for want of a core */
 	bool unseen;   /* it has a GPU of which nobody tells, so it may wait for that */
 	bool ready;    /* the last one met a thread that could run */
 	uint32_t phase; /* where the last one met it */
