@@ -555,10 +555,13 @@ static void tell_rank(struct job *j, uint32_t rank)
 /* Nobody is left: it may have come to its end. */
 static void tell_job(struct job *j)
 {
+	const struct record_epoch *ep = &j->history.epoch;
 	struct subject s = subject_job(watching_number(j));
 
 	events_post(j->node->events, EVENT_JOB_ENDED, 5, j->history.job.uid,
-		    watching_subject_json(j->node, &s), NULL,
+		    watching_subject_json(j->node, &s),
+		    json_pack("{s:I, s:s, s:s, s:I}", "epoch", (json_int_t)ep->number, "run_id",
+			      ep->run_id, "reason", ep->reason, "world", (json_int_t)ep->world),
 		    "job '%s': all its processes here have ended while ckptd was away, nobody "
 		    "knows when or how",
 		    j->history.job.name);
