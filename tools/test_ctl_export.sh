@@ -38,7 +38,10 @@ cmp -s "$o/a.safetensors" "$o/b.safetensors" && fail "metadata is the same"
 
 # ---- In bits and pieces, whatever memory there is
 
-for memory in 1 4K 100K 1G; do
+run 0 export types --data "$data" --output "$o/small" --tensor '!big' --tensor '!*.c128'
+run 0 export types --data "$data" --output "$o/c" --tensor '!big' --tensor '!*.c128' --memory 1
+cmp "$o/small" "$o/c" || fail "other bytes with --memory 1" # an element at a time
+for memory in 100 4K 100K 1G; do
 	run 0 export types --data "$data" --output "$o/c.safetensors" --tensor '!*.c128' --memory $memory --yes
 	cmp "$o/a.safetensors" "$o/c.safetensors" || fail "other bytes with --memory $memory"
 done
