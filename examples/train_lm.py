@@ -77,7 +77,8 @@ def arguments():
                    help="wait so long for each batch, as for an accelerator that computes it")
     p.add_argument("--data", help="file of text, of which each batch is read from the disk anew")
     p.add_argument("--fault", type=fault, action="append", default=[], metavar="KIND@STEP:RANK",
-                   help="before this step, in this rank: nan, or flip: one bit of a parameter")
+                   help="before this step, in this rank: nan, or flip: one bit of a parameter, "
+                   "which is found if this step is saved: the next one levels the replicas")
     p.add_argument("--durable", action="store_true", help="wait until the last save is durable")
     return p.parse_args()
 
