@@ -426,6 +426,30 @@ static void test_the_newest_verified_stays(void **state)
 	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 1);
 }
 
+/* What is saved while an alarm stands does not push away what was saved before it. */
+static void test_the_newest_undoubted_stays(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 1000;
+	t->o.keep_verified = true;
+	t->o.retention.keep_last = 2;
+	begin_one(t);
+	for (uint64_t step = 10; step <= 40; step += 10)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	tell_alarm(t, find(t, 40)->committed_ns + 1, VERDICT_RAISED);
+	for (uint64_t step = 50; step <= 100; step += 10)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	for (int i = 0; i < TURNS_MAX && count_files(t, "jobs/*/*/COMMIT") > 4; i++)
+		host_turn(&t->host);
+	assert_int_equal(count_files(t, "jobs/*/10.*/COMMIT"), 1); /* the next to be verified */
+	assert_int_equal(count_files(t, "jobs/*/40.*/COMMIT"), 1);
+	assert_int_equal(count_files(t, "jobs/*/90.*/COMMIT"), 1);
+	assert_int_equal(count_files(t, "jobs/*/100.*/COMMIT"), 1);
+	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 4);
+}
+
 /* ---- trust.hook ---- */
 
 static struct hook_question asked;
@@ -644,6 +668,7 @@ int main(void)
 		NODE_TEST(test_of_another_line),
 		NODE_TEST(test_said_by_somebody),
 		NODE_TEST(test_the_newest_verified_stays),
+		NODE_TEST(test_the_newest_undoubted_stays),
 		NODE_TEST(test_a_program_says),
 		NODE_TEST(test_a_load_goes_back),
 #ifdef CKPT_FAULTS

@@ -382,6 +382,24 @@ static bool may_rise(const struct checkpoint *c)
 	       !((c->trust | c->said) & (TRUST_DOUBTED | TRUST_BAD));
 }
 
+/* Something is known, or said, against its bytes, or the job went back behind it. */
+static bool in_doubt(const struct checkpoint *c)
+{
+	return ((c->trust | c->said) & (TRUST_DOUBTED | TRUST_BAD | TRUST_PASSED)) != 0;
+}
+
+/* While newer ones are in doubt these must not push it off the disk: it is what a job that has gone
+ * wrong goes back to, and what was verified may be much older. */
+static void hold_undoubted(struct checkpoint *const *order, struct retention_item *items, size_t n)
+{
+	size_t newest = n;
+
+	while (newest > 0 && (in_doubt(order[newest - 1]) || order[newest - 1]->disk_suspect))
+		newest--;
+	if (newest > 0 && newest < n)
+		items[newest - 1].held = "the newest that nobody doubts";
+}
+
 void trust_hold(struct job *j, struct checkpoint *const *order, struct retention_item *items,
 		size_t n)
 {
@@ -393,6 +411,8 @@ void trust_hold(struct job *j, struct checkpoint *const *order, struct retention
 			newest = i;
 	if (newest < n)
 		items[newest].held = "the newest verified one";
+	if (j->node->options.keep_verified)
+		hold_undoubted(order, items, n);
 	for (size_t i = newest < n ? newest + 1 : 0;
 	     i < n && room && j->node->options.keep_verified && j->node->options.healthy_steps;
 	     i++) {

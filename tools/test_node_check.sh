@@ -81,6 +81,19 @@ says out "did not end in time, at idle priority"
 [ ! -e "$dir/idle" ] || fail "a run at idle priority is kept as a standard"
 unset CKPT_LIBCUDA
 
+# On a node that others keep busy what comes too late is not found out, and no fault.
+core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
+hogs=
+for i in 1 2 3 4; do
+	taskset -c "$core" sh -c 'while :; do :; done' &
+	hogs="$hogs $!"
+done
+taskset -c "$core" nice -n 19 "$build/ckptctl" node-check --time 4 --memory 64M --history "$dir/busy" >"$dir/out" 2>&1
+status=$?
+kill $hogs
+[ $status != 1 ] || fail "busy: $(cat "$dir/out")"
+says out "the node is too busy to tell"
+
 # Usage.
 run 2 node-check --peers 127.0.0.1:1 extra
 check 0 --history "$dir/new" --peers 203.0.113.1:7000,203.0.113.2:7000
