@@ -27,8 +27,8 @@ struct child_options {
 
 /*
  * status: what it exited with, or -ETIMEDOUT or -ECANCELED, or -ECHILD where a signal ended it or
- * somebody else took its status, or another -errno: it could not be begun. text: what it printed, until done
- * returns; len 0 without output_max.
+ * somebody else took its status, or another -errno: it could not be begun. text: what it printed,
+ * until done returns; len 0 without output_max.
  */
 typedef void child_done_fn(void *arg, int status, const char *text, size_t len);
 

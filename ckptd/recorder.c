@@ -16,7 +16,8 @@
 #include "ckptd/log.h"
 #include "detect/trace.h"
 
-#define WRITE_AT (64u << 10) /* bytes that a worker is worth */
+#define WRITE_AT       (64u << 10)  /* bytes that a worker is worth */
+#define WRITE_AFTER_NS 10000000000u /* or less, after so long: people look at it meanwhile */
 
 struct bytes {
 	char *at;
@@ -28,9 +29,10 @@ struct recorder {
 	struct log *log;
 	struct work work;
 	int fd;
-	uint64_t size; /* of the file, with what is being written */
-	bool begun;    /* a line was put in this life of ckptd */
-	uint64_t last_ns; /* of the line that was there before; 0: none */
+	uint64_t size;       /* of the file, with what is being written */
+	bool begun;          /* a line was put in this life of ckptd */
+	uint64_t written_ns; /* time of the last sample that was handed on */
+	uint64_t last_ns;    /* of the line that was there before; 0: none */
 	struct bytes waiting, writing;
 	bool busy, full; /* full: said */
 };
@@ -137,8 +139,9 @@ void recorder_put(void *recorder, const struct sample *s)
 		begin(r, s->time_ns);
 	r->begun = true;
 	add(r, &t);
-	if (r->busy || r->waiting.len < WRITE_AT)
+	if (r->busy || (r->waiting.len < WRITE_AT && s->time_ns < r->written_ns + WRITE_AFTER_NS))
 		return;
+	r->written_ns = s->time_ns;
 	b = r->writing;
 	r->writing = r->waiting;
 	r->waiting = b;

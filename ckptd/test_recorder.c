@@ -145,6 +145,27 @@ static void test_all_of_it(void **state)
 	assert_int_equal(said(f, "nothing more is recorded"), 0);
 }
 
+/* Of a job that has little to tell there is something to see all the same. */
+static void test_little_by_little(void **state)
+{
+	struct fixture *f = *state;
+	struct sample s = {.kind = SAMPLE_NAME, .time_ns = 1, .name = {.text = "n"}};
+
+	begin(f);
+	recorder_put(f->recorder, &s);
+	s.time_ns = 9000000000;
+	recorder_put(f->recorder, &s);
+	assert_int_equal(f->submitted, 0);
+	s.time_ns = 10000000000;
+	recorder_put(f->recorder, &s);
+	assert_int_equal(f->submitted, 1);
+	let_work(f);
+	assert_true(recorded(f) > 3 * strlen("0 name node=0 text=\"n\"\n"));
+	s.time_ns = 11000000000;
+	recorder_put(f->recorder, &s);
+	assert_int_equal(f->submitted, 1);
+}
+
 /* The worker does not come back: memory is bounded, and it is said once. */
 static void test_disk_too_slow(void **state)
 {
@@ -280,8 +301,9 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_all_of_it),   T(test_disk_too_slow), T(test_file_full),
-		T(test_write_fails), T(test_no_file),       T(test_file_that_was_there),
+		T(test_all_of_it),           T(test_little_by_little), T(test_disk_too_slow),
+		T(test_file_full),           T(test_write_fails),      T(test_no_file),
+		T(test_file_that_was_there),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,7 +154,8 @@ static void test_gpus_without_nvml(void **state)
 	t->o.xid = xids;
 	begin_node(t);
 	assert_false(watching_device(t->host.node, "0000:9b:00", &s));
-	say_kernel(t->host.node, "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, GPU has fallen off the bus.");
+	say_kernel(t->host.node,
+		   "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, GPU has fallen off the bus.");
 	assert_true(watching_device(t->host.node, "0000:9B:00", &s));
 	assert_int_equal(s.kind, SUBJECT_GPU);
 	assert_int_equal(watching_standing(t->host.node, &s, NULL, 0), 1);

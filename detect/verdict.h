@@ -85,7 +85,7 @@ enum verdict_cause {
 	X(ACTION_VALIDATE, "validate", "run the node check")                                       \
 	X(ACTION_RESTART, "restart-process", "start the ranks of the job again")                   \
 	X(ACTION_ROLL_BACK, "roll-back", "reload in place from memory")                            \
-	X(ACTION_RESTORE, "restore", "restart from the newest durable checkpoint")                 \
+	X(ACTION_RESTORE, "restore", "restart from the newest durable checkpoint nobody doubts")   \
 	X(ACTION_FAIL_OVER, "fail-over", "replace the lost module by its copy")                    \
 	X(ACTION_MIGRATE, "migrate", "move what it holds elsewhere while it works")                \
 	X(ACTION_RESET, "reset-gpu", "reset the GPU, then verify")                                 \

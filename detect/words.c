@@ -14,7 +14,6 @@
 	const char *function(type v)                                                               \
 	{                                                                                          \
 		static const char *const words[] = {LIST(WORD)};                                   \
-                                                                                                   \
 		return (unsigned)v < (count) ? words[v] : "?";                                     \
 	}
 

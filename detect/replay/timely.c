@@ -50,7 +50,9 @@ void timely_sample(struct timely *t, const struct sample *s)
 		t->paused = t->paused || s->phase.phase >= PHASE_FIRST_LONG;
 		break;
 	case SAMPLE_ACTIVITY:
-		if (s->rank == t->rank && s->activity.phase == PHASE_DATA)
+		if (s->rank == t->rank && (s->activity.phase == PHASE_DATA ||
+					   (s->activity.gpu_permille == UINT16_MAX &&
+					    s->activity.state == 'S')))
 			t->may_go_on = true;
 		break;
 	case SAMPLE_JOB:

@@ -21,7 +21,7 @@ struct timely { /* the job, so far */
 	uint64_t nan_ns; /* the first beat with no finite number since a fault began */
 	bool nan, paused;
 	uint32_t rank;  /* of the newest fault */
-	bool may_go_on; /* it was seen waiting for input, as one does who is not hung */
+	bool may_go_on; /* it was seen waiting for input, or perhaps its GPU, as the healthy do */
 };
 
 /* What it was when a fault began. */
