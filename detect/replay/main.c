@@ -491,8 +491,9 @@ static unsigned missed(const char *what, double value, double target, bool at_le
 	return !good;
 }
 
-/* Of those that were told, as many in time as are to be found. */
-static unsigned judge_delays(const struct tally *g, uint64_t seed, bool fixed, double target)
+#define IN_TIME_TARGET 0.9 /* of those that were told */
+
+static unsigned judge_delays(const struct tally *g, uint64_t seed, bool fixed)
 {
 	double low, high;
 	char what[80];
@@ -501,7 +502,8 @@ static unsigned judge_delays(const struct tally *g, uint64_t seed, bool fixed, d
 		return 0; /* a class without a rule, or none that began within a step */
 	interval_share(g->in_time, g->judged, &low, &high);
 	snprintf(what, sizeof(what), "seed-%llu-in-time-%s", (unsigned long long)seed, g->name);
-	return missed(what, fixed ? (double)g->in_time / g->judged : high, target, true, !fixed);
+	return missed(what, fixed ? (double)g->in_time / g->judged : high,
+		      IN_TIME_TARGET, true, !fixed);
 }
 
 /* fixed: the figures themselves are judged; else only whether chance alone can explain a miss. */
@@ -527,7 +529,7 @@ static unsigned judge(const struct tallies *t, uint64_t seed, bool fixed)
 		interval_share(g->found, g->faults, &low, &high);
 		n += missed(what, fixed ? (double)g->found / g->faults : high, target, true,
 			    !fixed);
-		n += judge_delays(g, seed, fixed, target);
+		n += judge_delays(g, seed, fixed);
 	}
 	interval_share(right, found, &low, &high);
 	snprintf(what, sizeof(what), "seed-%llu-right-subject", (unsigned long long)seed);

@@ -200,11 +200,14 @@ static void train(struct score *s, uint64_t *step, uint64_t *at_s, unsigned n)
 		beat(s, ++*step, *at_s += 10, false);
 }
 
-static void look(struct score *s, uint32_t rank, uint64_t at_s, uint32_t phase)
+static void look(struct score *s, uint32_t rank, uint64_t at_s, uint32_t phase, char state,
+		 uint16_t gpu)
 {
 	struct sample a = {.kind = SAMPLE_ACTIVITY, .time_ns = at_s * S, .job = 0, .rank = rank};
 
 	a.activity.phase = phase;
+	a.activity.state = state;
+	a.activity.gpu_permille = gpu;
 	score_sample(s, &a);
 }
 
@@ -263,15 +266,15 @@ static void test_at_once(void **state)
 	one_fault("xid-fatal", "xid", device_of(SUBJECT_GPU, 4, 1), CLASS_FAILING, 2, 0);
 }
 
-/* Three usual steps of 10 s, and 2 s. */
+/* Three usual steps of 10 s, 2 s, and the 10 s between looks. */
 static void test_in_steps(void **state)
 {
 	struct in_time x;
 
 	(void)state;
-	one_fault("process-stopped", "hung", rank_of(3), CLASS_HUNG, 32, 1);
-	one_fault("process-stopped", "hung", rank_of(3), CLASS_HUNG, 33, 0);
-	one_fault("deadlock", "hung", rank_of(3), CLASS_HUNG, 33, 0);
+	one_fault("process-stopped", "hung", rank_of(3), CLASS_HUNG, 42, 1);
+	one_fault("process-stopped", "hung", rank_of(3), CLASS_HUNG, 43, 0);
+	one_fault("deadlock", "hung", rank_of(3), CLASS_HUNG, 43, 0);
 
 	setup(&x); /* in a pause, nobody knows how long it would have been */
 	pause_begins(&x.score, x.at_s);
@@ -281,14 +284,27 @@ static void test_in_steps(void **state)
 
 	setup(&x); /* who waits for input may well go on */
 	label(&x.score, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, x.at_s + 1, x.at_s + 999);
-	look(&x.score, 4, x.at_s + 20, PHASE_STEP);
-	look(&x.score, 3, x.at_s + 20, PHASE_DATA);
+	look(&x.score, 4, x.at_s + 20, PHASE_STEP, 'S', 0);
+	look(&x.score, 3, x.at_s + 20, PHASE_DATA, 'S', 0);
 	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
 	verify(&x, "hung", 0, 0);
 
+	setup(&x); /* and so may who sleeps, if nobody tells of its GPU */
+	label(&x.score, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, x.at_s + 1, x.at_s + 999);
+	look(&x.score, 3, x.at_s + 20, PHASE_STEP, 'S', UINT16_MAX);
+	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
+	verify(&x, "hung", 0, 0);
+
+	setup(&x); /* who is stopped may not */
+	label(&x.score, LABEL_FAULT, "process-stopped", rank_of(3), CLASS_HUNG, x.at_s + 1,
+	      x.at_s + 999);
+	look(&x.score, 3, x.at_s + 20, PHASE_STEP, 'T', UINT16_MAX);
+	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
+	verify(&x, "hung", 1, 0);
+
 	setup(&x); /* another one's waiting is no excuse */
 	label(&x.score, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, x.at_s + 1, x.at_s + 999);
-	look(&x.score, 4, x.at_s + 20, PHASE_DATA);
+	look(&x.score, 4, x.at_s + 20, PHASE_DATA, 'S', 0);
 	alarm_at(&x.score, rank_of(3), CLASS_HUNG, x.at_s + 300);
 	verify(&x, "hung", 1, 0);
 }

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SECOND UINT64_C(1000000000)
+#define SECOND           UINT64_C(1000000000)
+#define BETWEEN_LOOKS_NS (10 * SECOND) /* at ranks that nobody asked for yet */
 
 void timely_init(struct timely *t)
 {
@@ -122,7 +123,7 @@ enum timely_verdict timely_told(const struct timely *t, const struct label *l,
 	case USUAL_STEPS:
 		if (!f->in_step || !f->usual_ns || t->may_go_on)
 			return TIMELY_NOT_JUDGED;
-		return within(after_ns <= 3 * f->usual_ns + 2 * SECOND);
+		return within(after_ns <= 3 * f->usual_ns + 2 * SECOND + BETWEEN_LOOKS_NS);
 	case NEXT_BEAT: /* the rank's own beat comes within a second of the others' */
 		return within(t->nan && told_ns <= t->nan_ns + SECOND);
 	case STEPS_DONE:
