@@ -201,12 +201,21 @@ static void check_second_life(struct folder *f, struct life *l)
 
 /* ---- Sweeps ---- */
 
+/* From one site to the next: all of them, unless fewer of each thousand are asked for. */
+static uint64_t stride(void)
+{
+	uint64_t of_thousand = test_cap("CKPT_SWEEP_SITES", 1000);
+
+	assert_in_range(of_thousand, 1, 1000);
+	return 1000 / of_thousand;
+}
+
 /* Each call of the disk. */
 static void sweep_calls(struct folder *f, struct life *l, int error, bool persistent)
 {
-	uint64_t n;
+	uint64_t n, sites = 0;
 
-	for (n = 1;; n++) {
+	for (n = 1;; n += stride(), sites++) {
 		struct faulty_disk faulty;
 
 		faulty_disk_init(&faulty, f->real);
@@ -215,7 +224,7 @@ static void sweep_calls(struct folder *f, struct life *l, int error, bool persis
 		faulty.error = error;
 		live_over(f, &faulty.base, l);
 		check_afterwards(f, l);
-		if (n % 8 == 0 || !faulty.fired)
+		if (sites % 8 == 0 || !faulty.fired)
 			check_second_life(f, l);
 		memset(&l->told, 0, sizeof(l->told));
 		if (!faulty.fired)
@@ -224,7 +233,7 @@ static void sweep_calls(struct folder *f, struct life *l, int error, bool persis
 	assert_true(n > 100);
 	print_message("%s, %s, %s: %llu calls of the disk failed in turn\n", fixture_backend,
 		      strerrorname_np(error), persistent ? "from then on" : "once",
-		      (unsigned long long)n - 1);
+		      (unsigned long long)sites);
 }
 
 static void test_every_call_fails(void **state)
@@ -246,8 +255,8 @@ static void test_every_call_fails(void **state)
 static void test_every_allocation_fails(void **state)
 {
 	struct folder *f = *state;
+	uint64_t n, sites;
 	struct life l;
-	uint64_t n;
 
 #ifndef CKPT_FAULTS
 	skip();
@@ -255,7 +264,7 @@ static void test_every_allocation_fails(void **state)
 	life_init(&l);
 	folder_close_store(f);
 	for (int persistent = 0; persistent < 2; persistent++) {
-		for (n = 1;; n++) {
+		for (n = 1, sites = 0;; n += stride(), sites++) {
 			struct faulty_disk quiet;
 			bool fired;
 
@@ -265,7 +274,7 @@ static void test_every_allocation_fails(void **state)
 			fired = alloc_fired();
 			alloc_fail_at(0, false);
 			check_afterwards(f, &l);
-			if (n % 8 == 0 || !fired)
+			if (sites % 8 == 0 || !fired)
 				check_second_life(f, &l);
 			memset(&l.told, 0, sizeof(l.told));
 			if (!fired)
@@ -273,7 +282,7 @@ static void test_every_allocation_fails(void **state)
 		}
 		assert_true(n > 50);
 		print_message("%s, %s: %llu allocations failed in turn\n", fixture_backend,
-			      persistent ? "from then on" : "once", (unsigned long long)n - 1);
+			      persistent ? "from then on" : "once", (unsigned long long)sites);
 	}
 	folder_open_store(f);
 	life_fini(&l);
