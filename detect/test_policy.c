@@ -385,6 +385,18 @@ static void test_many_subjects(void **state)
 
 /* The table that is installed: read whole, nothing falls through it, and texts of its limits are
  * what was read. */
+static uint32_t wanted_by(struct policy *p, enum verdict_class class, enum verdict_cause cause,
+			  enum subject_kind kind)
+{
+	struct verdict v = {
+		.class = class, .cause = cause, .level = LEVEL_ALARM, .subject = {.kind = kind}};
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	policy_ask(p, &v, &f, &d);
+	return d.wanted;
+}
+
 static void test_ours(void **state)
 {
 	const char *src = getenv("top_srcdir");
@@ -418,6 +430,9 @@ static void test_ours(void **state)
 		if (v.class == CLASS_CORRUPTING || v.class == CLASS_DIVERGING)
 			assert_false(d.wanted & BIT(CHECKPOINT));
 	}
+	assert_true(wanted_by(p, CLASS_DEAD, CAUSE_XID, SUBJECT_GPU) & BIT(SUSPECT));
+	assert_true(wanted_by(p, CLASS_FAILING, CAUSE_MEMORY_ERRORS, SUBJECT_NODE) & BIT(SUSPECT));
+	assert_false(wanted_by(p, CLASS_FAILING, CAUSE_PRESSURE, SUBJECT_NODE) & BIT(SUSPECT));
 	assert_string_equal(
 		policy_limit_text(&(struct policy_limit){TEST_BELOW, 10 * MIN}, true, limit),
 		"<10m");

@@ -183,6 +183,23 @@ static void has_source(uint32_t code, void *arg)
 			 r->sources);
 }
 
+/* Each has a name that we know, and says something. */
+static void sources_are_known(const struct xid_row *r)
+{
+	static const char known[] = " nvidia gpud k8s-device-plugin gke google azure aws "
+				    "fire-flyer imbue tencent lm-resiliency nvrx ";
+	const char *at = NULL, *source, *words;
+	size_t len, words_len;
+	char name[40];
+
+	while ((at = xid_source_next(r, at, &source, &len, &words, &words_len))) {
+		assert_in_range(len, 1, sizeof(name) - 3);
+		snprintf(name, sizeof(name), " %.*s ", (int)len, source);
+		if (!strstr(known, name) || words_len == 0)
+			fail_msg("a source of code %u: '%s'", r->code, name);
+	}
+}
+
 static void test_sources(void **state)
 {
 	static const struct {
@@ -230,9 +247,11 @@ static void test_sources(void **state)
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
 		each(list[i].codes, has_source,
 		     &(struct expected){.p = p, .source = list[i].source, .says = list[i].says});
-	for (size_t i = 0; i < xid_policy_size(p); i++)
+	for (size_t i = 0; i < xid_policy_size(p); i++) {
 		assert_true(says(xid_policy_at(p, i), "nvidia", NULL) &&
 			    xid_policy_at(p, i)->meaning[0]);
+		sources_are_known(xid_policy_at(p, i));
+	}
 	assert_false(says(row_of(p, 8), "k8s-device-plugin", NULL));
 	xid_policy_free(p);
 }
