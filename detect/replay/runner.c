@@ -17,6 +17,7 @@ struct lead {
 	struct score *score;
 	bool in_gap;
 	uint64_t samples, refused, last_ns;
+	uint64_t watched_ns; /* from the first sample with a time on, without gaps */
 	uint32_t nodes; /* the highest number + 1 */
 };
 
@@ -71,6 +72,8 @@ static int take(struct lead *l, const struct trace_record *r)
 	}
 	if (!l->in_gap)
 		pass_time(l, r->sample.time_ns);
+	if (!l->in_gap && l->last_ns)
+		l->watched_ns += r->sample.time_ns - l->last_ns;
 	l->in_gap = false;
 	l->last_ns = r->sample.time_ns;
 	l->samples++;
@@ -206,7 +209,7 @@ int run_file(const char *path, enum watcher_kind kind, const struct watcher_sett
 		r = lead_new(&l, kind, settings);
 		r = r < 0 ? err_code(e, r, "cannot make the detector") : feed_all(reader, &l, e);
 	}
-	if (r == 0 && score_end(score, l.nodes * (double)l.last_ns / 86400e9) < 0)
+	if (r == 0 && score_end(score, l.nodes * (double)l.watched_ns / 86400e9) < 0)
 		r = err_code(e, -ENOMEM, "cannot score");
 	*ret_samples = l.samples;
 	if (l.watcher)
