@@ -132,6 +132,6 @@ double degrade_times(const struct degrade *d)
 
 bool degrade_is_slow(const struct degrade *d, double times, uint64_t now_ns)
 {
-	return d->since_ns && now_ns - d->since_ns >= DEGRADE_PERSIST_NS / 2 &&
+	return d->since_ns && now_ns - d->since_ns >= DEGRADE_PERSIST_NS &&
 	       d->share >= DEGRADE_SHARE && degrade_times(d) >= times;
 }

@@ -21,7 +21,7 @@
 #define DEGRADE_BOUND      3.09  /* standard deviations: 99.9 % */
 #define DEGRADE_SIGMA_MIN  0.05  /* in log latency */
 #define DEGRADE_MEMORY_S   600   /* of share and slowdown */
-#define DEGRADE_PERSIST_NS (UINT64_C(900) * 1000000000)
+#define DEGRADE_PERSIST_NS (UINT64_C(450) * 1000000000)
 #define DEGRADE_SHARE      0.7 /* of samples are slow */
 #define DEGRADE_NOTE       1.3 /* times the latency that its load explains */
 #define DEGRADE_ALARM      2.0

@@ -8,9 +8,9 @@
  *   1 a stopped process is to blame after 3 usual steps;
  *   2 else those to blame are who is behind: fewer steps done than others, or not in a collective
  *     while the others wait in one, or late while others go on. One rank: it; all ranks of one
- * node: the node; else the job; 3 they are told after 3 usual steps if they do nothing (and nothing
- * will wake them), else after the learned timeout, and while they can be seen to work not before
- * options.busy_s.
+ *     node: the node; else the job;
+ *   3 they are told after 3 usual steps if they do nothing (and nothing will wake them), else after
+ *     the learned timeout, and while they can be seen to work not before options.busy_s.
  *
  * Nothing is said while somebody is in a declared phase that is not late (the others wait for it),
  * after a process of the job ended or a node of it fell silent: that is told by its own rule, and

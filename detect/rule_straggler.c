@@ -375,8 +375,13 @@ static void well(struct detector *d, const struct subject *s)
 		own(d, r)->s.score = 0;
 		own(d, r)->accused = false;
 	}
-	if (s->kind == SUBJECT_JOB && known_job(d, s->job))
-		JOB_OWN(d, known_job(d, s->job), straggler, struct mine_job)->noted = false;
+	if (s->kind == SUBJECT_JOB && known_job(d, s->job)) {
+		struct mine_job *m = JOB_OWN(d, known_job(d, s->job), straggler, struct mine_job);
+
+		m->noted = false;
+		for (int i = 0; i < ROLES_MAX; i++)
+			m->roles[i].pace_score = 0;
+	}
 	if (s->kind == SUBJECT_JOB && known_job(d, s->job))
 		each_rank(r, known_job(d, s->job))
 		{

@@ -42,6 +42,8 @@ void straggler_role_restart(struct straggler_role *role)
 	role->generation++;
 	role->open = false;
 	role->n_done = role->n_back = 0;
+	role->pace_score = 0; /* what it used to take is of all runs, that it takes longer of one */
+	role->n_slower = 0;
 }
 
 void straggler_rank_forget(struct straggler_rank *r, uint32_t node)

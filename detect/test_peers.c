@@ -415,6 +415,17 @@ static void test_all_of_a_job(void **state)
 	steps(&w, 60);
 	assert_int_equal(w.raised, 1);
 	assert_int_equal(w.cleared, 1);
+	/* Slow again, and a new run as fast as ever: nothing is carried over. */
+	for (unsigned i = 0; i < RANKS; i++)
+		w.work[i] *= 1.4;
+	steps(&w, 40);
+	assert_int_equal(w.raised, 2);
+	join(&w, 2);
+	assert_int_equal(w.cleared, 2);
+	for (unsigned i = 0; i < RANKS; i++)
+		w.work[i] /= 1.4;
+	steps(&w, 60);
+	assert_int_equal(w.raised, 2);
 	detector_free(w.d);
 }
 
