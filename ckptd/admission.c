@@ -80,7 +80,7 @@ static void check_done(void *arg, int status, const char *text, size_t len)
 		       : failed[0] ? failed
 				   : "the check failed");
 		tell(n, EVENT_DRAINED, 4,
-		     "node '%s' is not admitted (%s): new opens are refused until 'ckptctl "
+		     "node '%s' is not admitted (%s): new runs are refused until 'ckptctl "
 		     "undrain', or until ckptd starts again and finds it well",
 		     n->options.name, a->reason);
 	} else {

@@ -304,8 +304,8 @@ bool beats_scan(struct node *n)
 	if (bn->looking) /* what is being told comes through here again */
 		return true;
 	begin_turn(n);
-	if (bn->to_look == 0 && bn->left == 0)
-		return true; /* this turn has looked at the last of them */
+	if (bn->to_look == 0 && (bn->left == 0 || (bn->whole_ns == now && bn->left < bn->n)))
+		return true; /* all were looked at just now, and there is no time for all again */
 	if (bn->to_look == 0) {
 		bn->to_look = bn->n;
 		bn->many = false;
@@ -330,7 +330,9 @@ bool beats_scan(struct node *n)
 		tell_role(n, container_of(last, struct beats, link), now);
 	}
 	bn->looking = false;
-	if (bn->to_look > 0)
+	if (bn->to_look == 0)
+		bn->whole_ns = now;
+	else
 		timer_arm(n->env.loop, &bn->timer, now + 1); /* in the next turn */
 	return bn->to_look == 0;
 }

@@ -204,6 +204,15 @@ static void tell_passed_over(struct job *j, const struct checkpoint *base, const
 		 (unsigned long long)h->commit.step, why_missed(j, h));
 }
 
+/* Something newer was committed than what it begins with. */
+static bool is_passing(const struct job *j, const struct checkpoint *base)
+{
+	for (size_t i = 0; i < j->history.n_commits; i++)
+		if (j->history.commits[i].n > base->record_n)
+			return true;
+	return false;
+}
+
 /* ---- Openings ---- */
 
 /* Whoever asked has an answer, or went away. */
@@ -365,6 +374,8 @@ static void join(struct opening *o)
 	}
 	j->seen[m->rank] = 1;
 	admission_rank_came(j->node, &o->r);
+	if (!o->r.existing)
+		watching_goes_on(j);
 	session_set_member(o->r.session, m);
 	reply_open(m, &o->r);
 	opening_answer(o, 0, NULL);
@@ -518,7 +529,7 @@ static void append_epoch(struct opening *o)
 		r.opened.has_base = true;
 		r.opened.base_step = base->step;
 		r.opened.base_attempt = base->attempt;
-		r.opened.passes = o->least > TRUST_LATEST;
+		r.opened.passes = o->least > TRUST_LATEST && is_passing(j, base);
 	}
 	/* What is not trusted enough is not lost. */
 	ret = record_lost(j, newest);

@@ -22,6 +22,7 @@ struct beats_node {
 	bool many, looking;
 	uint32_t n;        /* pages in all */
 	uint32_t to_look;  /* of these the first ones: they complete the look that was begun */
+	uint64_t whole_ns; /* when the last of a look was looked at */
 	uint32_t per_turn; /* so many are looked at in one turn of the loop */
 	uint32_t left;     /* of them in the turn that began at turn_ns */
 	uint64_t turn_ns;

@@ -45,7 +45,9 @@ struct recheck {
 	uint32_t rank;                 /* of the copy: what is read next */
 	uint64_t next;                 /* chunk or leaf of it */
 	struct work work;
-	unsigned again;          /* times in a row that it could not be read */
+	unsigned again;            /* times in a row that it could not be read */
+	struct job_id gave_up_job; /* the last one that could not be read so often; all 0: none */
+	uint64_t gave_up_n;
 	bool busy;               /* the worker has what follows */
 	struct checkpoint_id id; /* of the newest turn, also when that is over */
 	const struct shard_footer *footer;
@@ -168,14 +170,21 @@ static enum copy wanted_copy(const struct checkpoint *c)
 	return wants_files(c) ? COPY_FILES : wants_memory(c) ? COPY_MEMORY : COPY_NONE;
 }
 
-static struct checkpoint *newest_wanted(struct job *j)
+/* The newest; but the one that could not be read just now only if there is no other. */
+static struct checkpoint *newest_wanted(const struct recheck *r, struct job *j)
 {
-	struct checkpoint *c, *best = NULL;
+	struct checkpoint *c, *best = NULL, *again = NULL;
 
-	list_each(c, &j->checkpoints, link)
-		if (wanted_copy(c) != COPY_NONE && (!best || c->wall_ns > best->wall_ns))
+	list_each(c, &j->checkpoints, link) {
+		if (wanted_copy(c) == COPY_NONE)
+			continue;
+		if (c->record_n == r->gave_up_n &&
+		    job_id_equal(&j->history.job.id, &r->gave_up_job))
+			again = c;
+		else if (!best || c->wall_ns > best->wall_ns)
 			best = c;
-	return best;
+	}
+	return best ? best : again;
 }
 
 /* Of the job behind the one whose turn it was; if that is gone, of the first one. */
@@ -186,7 +195,7 @@ static struct checkpoint *next_wanted(const struct recheck *r)
 	struct job *j;
 
 	list_each(j, &r->node->jobs, link) {
-		c = newest_wanted(j);
+		c = newest_wanted(r, j);
 		if (c && behind)
 			return c;
 		if (!first)
@@ -357,6 +366,8 @@ static void slice_done(struct work *w)
 	r->again = again ? r->again + 1 : 0;
 	if (r->again == AGAIN_MAX) {
 		r->again = 0;
+		r->gave_up_job = c->job->history.job.id;
+		r->gave_up_n = c->record_n;
 		turn_over(r); /* others first */
 	}
 	if (!r->busy && r->node->options.recheck_rate == 0)

@@ -267,6 +267,14 @@ void watching_epoch(struct job *j)
 	tell_members(j);
 }
 
+void watching_goes_on(struct job *j)
+{
+	if (!j->run_over)
+		return;
+	j->run_over = false;
+	tell_members(j);
+}
+
 void watching_over(struct job *j)
 {
 	j->run_over = true;

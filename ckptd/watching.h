@@ -44,6 +44,8 @@ void watching_process_exit(struct node *n, const struct process_id *p,
 void watching_left(const struct member *m);
 /* Nobody is left of it, and those who left said so. */
 void watching_over(struct job *j);
+/* A rank has joined; if all others had said goodbye the run is not over after all. */
+void watching_goes_on(struct job *j);
 /* The bytes of a committed checkpoint are gone. */
 void watching_lost(struct job *j, uint64_t step);
 void watching_stale(const struct checkpoint *c);

@@ -145,9 +145,9 @@ static void print_admission(const json_t *doc)
 
 	text_age(age, doc_number(o, "since_ns"));
 	if (doc_is(o, "state", "checking"))
-		say("being checked since %s ago: new opens wait until that has ended", age);
+		say("being checked since %s ago: new runs wait until that has ended", age);
 	else if (doc_is(o, "state", "refused"))
-		say("not admitted %s ago (%s): new opens are refused; 'ckptctl undrain' overrules",
+		say("not admitted %s ago (%s): new runs are refused; 'ckptctl undrain' overrules",
 		    age, doc_text(o, "reason"));
 	else if (doc_is(o, "state", "overruled"))
 		say("admitted %s ago whatever its check found (%s)", age, doc_text(o, "reason"));

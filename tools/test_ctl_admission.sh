@@ -91,7 +91,7 @@ trainer=
 grep -q "is not admitted (memory-copy: half as fast as others)" "$dir/answer" || fail "$(cat "$dir/answer")"
 run 0 status --socket "$sock"
 says out "not admitted"
-says out "(memory-copy: half as fast as others): new opens are refused; 'ckptctl undrain' overrules"
+says out "(memory-copy: half as fast as others): new runs are refused; 'ckptctl undrain' overrules"
 run 0 why --socket "$sock"
 says out "is not admitted: memory-copy"
 event 'e["kind"] == "drained" and "is not admitted" in e["words"]'
