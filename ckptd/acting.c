@@ -240,17 +240,20 @@ static void tell_results(struct node *n, const json_t *doc, bool sample,
 	}
 }
 
+#define NOT_BEGUN "its program (detect.check, else the installed ckptctl) does not start: "
+
 int acting_tell_check(struct node *n, int status, const char *text, size_t len, bool sample,
 		      char failed[ACTING_FAILED_MAX])
 {
 	json_t *doc = len ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
 	struct subject s = subject_node(WATCHING_NODE);
+	bool begun = status == -ETIMEDOUT || status == -ECHILD || status == -ENODATA;
 
 	tell_results(n, doc, sample, failed);
 	json_decref(doc);
 	if (status < 0)
-		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' could not be done: %s",
-		     n->options.name, err_text(status));
+		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' could not be done: %s%s",
+		     n->options.name, begun ? "" : NOT_BEGUN, err_text(status));
 	else if (status > 0 || failed[0])
 		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' failed%s%s",
 		     n->options.name, failed[0] ? ": " : "", failed);
@@ -287,8 +290,7 @@ static void validate(struct acting *a, const struct subject *s)
 		post(n, EVENT_ACTION_ENDED, r == -EBUSY ? 6 : 4, s,
 		     "node '%s' was not checked for the sake of %s: %s%s", n->options.name, words,
 		     r == -EBUSY ? "a check is running"
-				 : "its program (detect.check, else the installed ckptctl) does "
-				   "not start: ",
+				 : NOT_BEGUN,
 		     r == -EBUSY ? "" : err_text(r));
 	}
 }

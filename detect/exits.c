@@ -276,6 +276,22 @@ static void on_gone(struct detector *d, struct rank *r)
 	acquit_rank(d, r, "its job ended long ago");
 }
 
+/* What ended before explains nothing any more. */
+static void on_well(struct detector *d, const struct subject *s)
+{
+	struct job *j = s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK ? known_job(d, s->job)
+									  : NULL;
+	struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
+	struct rank *r;
+
+	if (!mj || (s->kind == SUBJECT_RANK && s->rank != mj->first))
+		return;
+	mj->told = false;
+	mj->notes = 0;
+	each_rank(r, j)
+		RANK_OWN(d, r, exits, struct mine_rank)->accused = false;
+}
+
 bool exits_told(const struct detector *d, const struct job *j)
 {
 	const struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
@@ -293,4 +309,5 @@ const struct rule rule_exits = {
 	.sample = on_sample,
 	.tick = on_tick,
 	.gone = on_gone,
+	.well = on_well,
 };

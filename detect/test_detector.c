@@ -121,6 +121,7 @@ static void name(struct bench *b, uint32_t node, uint32_t job, uint32_t device, 
 
 static void test_first_death_is_told_the_rest_are_notes(void **state)
 {
+	struct subject who;
 	struct bench b;
 
 	(void)state;
@@ -145,6 +146,12 @@ static void test_first_death_is_told_the_rest_are_notes(void **state)
 	assert_int_equal(b.cleared, 3);
 	ended(&b, 61 * SEC, 2, EXIT_CODE, 1);
 	assert_int_equal(b.alarms, 2);
+	/* Somebody says that all is well: what comes then is news. */
+	who = subject_job(0);
+	assert_int_equal(detector_clear(b.d, &who, 62 * SEC), 1);
+	ended(&b, 90 * SEC, 1, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(b.alarms, 3);
+	assert_int_equal(b.alarm.subject.rank, 1);
 	detector_free(b.d);
 }
 
