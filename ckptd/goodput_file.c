@@ -188,7 +188,7 @@ static void write_run(struct work *w)
 	struct job *j = container_of(w, struct job, goodput_file.work);
 	char dir[DISK_PATH_MAX + 1];
 
-	path_job(dir, &j->history.job.id);
+	path_job(dir, &j->goodput_file.job);
 	w->status = store_publish_file(&j->node->store, dir, GOODPUT_FILE, j->goodput_file.bytes,
 				       j->goodput_file.len);
 }
@@ -240,6 +240,7 @@ void goodput_keep(struct job *j)
 	if (!k->bytes)
 		return;
 	k->busy = true;
+	k->job = j->history.job.id; /* the loop folds the log meanwhile */
 	n->works++;
 	list_init(&k->work.link);
 	k->work.run = write_run;

@@ -191,6 +191,7 @@ struct goodput_file {
 	struct work work;
 	char *bytes;
 	size_t len;
+	struct job_id job; /* whose, for the worker */
 	uint64_t wall_ns; /* of what was read; 0: nothing was */
 	bool busy, again, told;
 };

@@ -38,7 +38,7 @@ static struct {
 	sem_t entered, go;
 	atomic_int pid;    /* of the newest child */
 	atomic_int policy; /* that it was given last, or -1 */
-	int pidfd_made;
+	atomic_int pidfd_made; /* also of a thread that is left */
 } calls;
 
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,

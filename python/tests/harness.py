@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -119,7 +120,12 @@ class Daemon:
         self.process.wait()
         try:
             os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
+            while True:  # it listens until it has given its memory back
+                with open(f"/proc/{child}/stat") as f:
+                    if f.read().rpartition(")")[2].split()[0] in "ZX":
+                        break
+                time.sleep(0.01)
+        except (ProcessLookupError, FileNotFoundError):
             pass
 
     def lose_memory(self):
