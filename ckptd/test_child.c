@@ -32,13 +32,13 @@
 
 /* ---- The calls ---- */
 
-static struct {
-	int spawn, pidfd, sched, watch; /* errno to fail with; 0: do it */
-	bool hang, no_kill;
+static struct { /* atomic: also of a thread that a test has left behind */
+	atomic_int spawn, pidfd, sched, watch; /* errno to fail with; 0: do it */
+	atomic_bool hang, no_kill;
 	sem_t entered, go;
 	atomic_int pid;    /* of the newest child */
 	atomic_int policy; /* that it was given last, or -1 */
-	atomic_int pidfd_made; /* also of a thread that is left */
+	atomic_int pidfd_made;
 } calls;
 
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *files,
@@ -114,9 +114,9 @@ static int setup(void **state)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
 
-	memset(&calls, 0, sizeof(calls));
-	sem_init(&calls.entered, 0, 0);
-	sem_init(&calls.go, 0, 0);
+	calls.spawn = calls.pidfd = calls.sched = calls.watch = 0;
+	calls.hang = calls.no_kill = false;
+	calls.pid = 0;
 	calls.policy = -1;
 	calls.pidfd_made = -1;
 	if (!f || loop_epoll_new(&f->loop, NULL) != 0 || child_new(f->loop, "test", &f->child) != 0)
@@ -395,5 +395,7 @@ int main(void)
 		T(test_hook),
 	};
 
+	sem_init(&calls.entered, 0, 0);
+	sem_init(&calls.go, 0, 0);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
