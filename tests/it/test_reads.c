@@ -31,6 +31,9 @@
 #include "tests/lib/rig.h"
 
 #define LEAF       65536u
+/* Blocks of the file system's own that are read beside those of the files, as it may have let go of
+ * where a file's extents are: far less than a leaf, which is the least that is read twice. */
+#define OTHERS     (4 * 4096u)
 #define RANKS_MAX  8
 #define SHARDS_MAX 24
 #define PAIRS_MAX  32
@@ -348,6 +351,25 @@ static uint64_t device_bytes(void)
 	return n;
 }
 
+/* What runs here is in the page cache: a page of it that is missing would count as one of ours. */
+static void warm_programs(void)
+{
+	char line[512], path[400], buf[65536];
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	while (f && fgets(line, sizeof(line), f)) {
+		bool file = sscanf(line, "%*s r-xp %*s %*s %*s %399[^\n]", path) == 1;
+		int fd = file ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+
+		while (fd >= 0 && read(fd, buf, sizeof(buf)) > 0)
+			;
+		if (fd >= 0)
+			close(fd);
+	}
+	if (f)
+		fclose(f);
+}
+
 static int declare(struct ckpt *c, const struct part *p)
 {
 	const struct tensor *t = &tensors[p->tensor];
@@ -458,6 +480,7 @@ static _Noreturn void be_rank(const struct rig *r, const char *job, const char *
 	char go = 1;
 
 	result.code = begin(&t, r, job, run, l, rank);
+	warm_programs();
 	/* All are there before one begins. */
 	if (write(self->done, &go, 1) != 1 || read(self->go, &go, 1) != 1)
 		_exit(1);
@@ -589,8 +612,8 @@ static int compare(const void *a, const void *b)
 static double pair(struct rig *r, const struct layout *have, const struct layout *want, int number)
 {
 	struct wanted w = wanted_of(have, want);
-	uint64_t cached, files = files_of(r, &cached), bound;
 	int caches = hold_caches();
+	uint64_t cached, files = files_of(r, &cached), bound;
 	char run[32], what[100];
 	struct result got;
 
@@ -604,7 +627,7 @@ static double pair(struct rig *r, const struct layout *have, const struct layout
 		  "%llu",
 		  what, (unsigned long long)got.device, (unsigned long long)w.bytes,
 		  (unsigned long long)w.pieces, (unsigned long long)bound);
-	RIG_CHECK(got.device <= files, "%s: %llu bytes read of %llu: some twice", what,
+	RIG_CHECK(got.device <= files + OTHERS, "%s: %llu bytes read of %llu: some twice", what,
 		  (unsigned long long)got.device, (unsigned long long)files);
 	/* Else nothing was measured. */
 	RIG_CHECK(got.device >= w.bytes, "%s: %llu bytes read, %llu wanted", what,
