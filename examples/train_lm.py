@@ -14,7 +14,8 @@ is up to --shard; what was saved loads on any other number of ranks and with any
 Every --every steps, and when ckptd asks for it, the state is saved while the next forward and backward
 pass run. Each step is told to ckptd's failure detector, with the time that was waited, and so is each
 evaluation. The same seed gives the same losses bit for bit, with and without interruption. --fault
-does to a tensor what a failing GPU would: for whoever wants to see what is found of it.
+does to a tensor what a failing GPU would, or has a rank wait for ever: for whoever wants to see
+what is found of it.
 
     ckptd --user &
     examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo
@@ -30,6 +31,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
 
@@ -41,10 +43,10 @@ TEXTS = "/usr/share/common-licenses/*"
 
 
 def fault(text):
-    """nan@STEP:RANK or flip@STEP:RANK"""
+    """nan@STEP:RANK, flip@STEP:RANK or deadlock@STEP:RANK"""
     what, at = text.split("@")
     step, rank = (int(number) for number in at.split(":"))
-    if what not in ("nan", "flip"):
+    if what not in ("nan", "flip", "deadlock"):
         raise ValueError(what)
     return what, step, rank
 
@@ -78,7 +80,8 @@ def arguments():
     p.add_argument("--data", help="file of text, of which each batch is read from the disk anew")
     p.add_argument("--fault", type=fault, action="append", default=[], metavar="KIND@STEP:RANK",
                    help="before this step, in this rank: nan, or flip: one bit of a parameter, "
-                   "which is found if this step is saved: the next one levels the replicas")
+                   "which is found if this step is saved: the next one levels the replicas; or "
+                   "deadlock: it waits for ever")
     p.add_argument("--durable", action="store_true", help="wait until the last save is durable")
     return p.parse_args()
 
@@ -336,6 +339,10 @@ def strike(args, step, rank, parameters):
             continue
         if what == "nan":
             one.fill_(float("nan"))
+        elif what == "deadlock":
+            lock = threading.Lock()
+            lock.acquire()
+            lock.acquire()  # nobody gives it back, and the others wait in their collective
         else:
             one.view(torch.int32).bitwise_xor_(1 << 22)
 

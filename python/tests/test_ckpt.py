@@ -431,10 +431,14 @@ def test_torch(d):
     assert torch.equal(p.data, torch.arange(12.).reshape(3, 4)) and (b == 3).all()
 
 
+def trainer(job, ranks, steps, *more):
+    return [sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--job", job, "--ranks",
+            str(ranks), "--steps", str(steps), "--width", "32", *more]
+
+
 def train(job, ranks, steps, *more):
-    r = subprocess.run([sys.executable, os.path.join(TOP, "examples", "train_lm.py"), "--job", job,
-                        "--ranks", str(ranks), "--steps", str(steps), "--width", "32", *more],
-                       capture_output=True, text=True, timeout=120)
+    r = subprocess.run(trainer(job, ranks, steps, *more), capture_output=True, text=True,
+                       timeout=120)
     assert r.returncode == 0, r.stdout + r.stderr
     return r.stdout
 
@@ -455,6 +459,18 @@ def test_example_says_what_it_does(d):
                 "--fault", "nan@2:1")
     assert "step 1, evaluated: 5." in out and "step 2, loss nan" not in out, out
     assert "step 4, loss nan" in out and "step 3, evaluated: nan" in out, out
+
+
+def test_example_waits_for_ever(d):
+    need_torch()
+    p = subprocess.Popen(trainer("stuck", 2, 4, "--layers", "1", "--every", "1",
+                                 "--fault", "deadlock@3:1"), stdout=subprocess.PIPE, text=True)
+    while "step 2, loss" not in (line := p.stdout.readline()):
+        assert line, "it ended before"
+    raises(subprocess.TimeoutExpired, lambda: p.wait(timeout=3))
+    p.terminate()
+    rest = p.stdout.read()
+    assert p.wait() != 0 and "step 3" not in rest, rest
 
 
 def state_digest(job, width, layers):
