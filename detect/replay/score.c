@@ -269,6 +269,12 @@ static int add_delay(struct tally *g, double s)
 	return 0;
 }
 
+static void take_usual(struct tally *g, double s)
+{
+	if (s > 0 && (!(g->usual_s > 0) || s < g->usual_s))
+		g->usual_s = s;
+}
+
 static int end_fault(struct score *s, size_t i)
 {
 	const struct label *l = &s->labels[i];
@@ -280,6 +286,7 @@ static int end_fault(struct score *s, size_t i)
 	g->right += f->first_right;
 	g->judged += f->timely != TIMELY_NOT_JUDGED;
 	g->in_time += f->timely == TIMELY_IN_TIME;
+	take_usual(g, (double)f->begin.usual_ns / 1e9);
 	if (f->timely == TIMELY_LATE && s->log)
 		fprintf(s->log,
 			"late: %s of %.1f after %.1f s, usual step %.2f s, node %d job %d rank "
@@ -330,6 +337,7 @@ static int add_tallies(struct tallies *sum, const struct tallies *t)
 		g->right += t->groups[i].right;
 		g->judged += t->groups[i].judged;
 		g->in_time += t->groups[i].in_time;
+		take_usual(g, t->groups[i].usual_s);
 		for (uint32_t k = 0; k < t->groups[i].timed; k++)
 			if (add_delay(g, t->groups[i].delays[k]) < 0)
 				return -ENOMEM;
@@ -497,6 +505,7 @@ static void json_of(const struct tallies *t, const char *head, bool declares, FI
 		json_number(out, "delay_median_s", tally_delay(g, 0.5));
 		json_number(out, "delay_p95_s", tally_delay(g, 0.95));
 		json_number(out, "delay_max_s", tally_delay(g, 1));
+		json_number(out, "usual_step_s", g->usual_s > 0 ? g->usual_s : (double)NAN);
 		fprintf(out, ",\"delays_judged\":%u,\"in_time\":%u}\n", g->judged, g->in_time);
 	}
 	if (!t->jobs)

@@ -21,6 +21,7 @@ struct tally { /* of one group of faults */
 	double *delays; /* s, of the `timed`: those found, until they were named if they were */
 	uint32_t timed, cap;
 	uint32_t judged, in_time; /* judged: whose delay is, of those that were named */
+	double usual_s;           /* the shortest usual step when one of them began; 0: unknown */
 };
 
 /* Of jobs that declare their phases, or of those that do not. */

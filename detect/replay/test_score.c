@@ -241,6 +241,7 @@ static void verify(struct in_time *x, const char *group, uint32_t judged, uint32
 	assert_int_equal(t->found, 1);
 	assert_int_equal(t->judged, judged);
 	assert_int_equal(t->in_time, in_time);
+	assert_true(fabs(t->usual_s - 10) < 1e-9); /* train() */
 	score_fini(&x->score);
 }
 
