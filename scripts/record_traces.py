@@ -10,6 +10,8 @@ Each is a run of examples/train_lm.py with four ranks, of steps of a quarter of 
 fault (clean: none, but everything that is mistaken for one):
 
     clean      saves, evaluations that take as long as thirty steps, a restart
+    killed     SIGKILL; the launcher ends the other ranks
+    deadlock   a rank waits for a lock that nobody gives back, the others in their collective
     stop       SIGSTOP
     hog        processes that compute, pinned beside a rank; on two cores what they slow most is
                collectives, in which nobody is told from the others
@@ -26,6 +28,7 @@ Times in a trace begin at 0; what came behind the fault's end, when the job was 
 """
 
 import argparse
+import datetime
 import os
 import re
 import shutil
@@ -108,6 +111,11 @@ class Run:
                     raise SystemExit("record: the job ended: " + f.read()[-2000:])
             time.sleep(0.05)
 
+    def trained(self, step):
+        """One in whose turn a save is: the rank tells of no others."""
+        wait_for(lambda: f"step {step}," in open(self.path("train.log")).read(), 120,
+                 f"step {step}")
+
     def label(self, began, what, words, lasts=None):
         """lasts: None until the trace's end."""
         self.labels.append((began, what, words, lasts))
@@ -116,7 +124,7 @@ class Run:
         """Nothing of what comes from now on is in the trace."""
         self.until = time.monotonic()
         time.sleep(0.5)  # beats are looked at a few times a second
-        if self.job is not None:
+        if self.job is not None and self.job.poll() is None:
             for pid in [self.pid(r) for r in range(RANKS)] + [self.job.pid]:
                 kill(pid)
             self.job.wait()
@@ -170,9 +178,12 @@ class Run:
             f.write(self.text())
         subprocess.run(["zstd", "-19", "-q", "-f", plain, "-o", path], check=True)
         print(f"{path}: {os.path.getsize(path)} bytes; while it was recorded:")
+        began = min((at for at, *_ in self.labels), default=self.until)
+        wall = began + time.time() - time.monotonic()
         for line in self.said().splitlines():
             if " alarm, " in line or " no longer " in line:
-                print("    " + line)
+                said = datetime.datetime.fromisoformat(line.split()[0].replace("Z", "+00:00"))
+                print(f"    {said.timestamp() - wall:.2f} s after the fault began: {line}")
         if self.args.keep:
             print(f"    {self.dir}")
         else:
@@ -218,7 +229,8 @@ def clean(args):
 def stop(args):
     run = Run(args)
     run.begin()
-    run.lasts(20)
+    run.trained(60)
+    run.lasts(2)  # some steps later, in none of which is a save
     began = time.monotonic()
     os.kill(run.pid(), signal.SIGSTOP)
     run.lasts(10)
@@ -226,6 +238,31 @@ def stop(args):
     run.label(began, "process-stopped", on_rank("hung"), time.monotonic())
     run.lasts(8)
     run.end()
+    return run
+
+
+def killed(args):
+    run = Run(args)
+    run.begin()
+    run.trained(60)
+    run.lasts(2)  # some steps later, in none of which is a save
+    began = time.monotonic()
+    os.kill(run.pid(), signal.SIGKILL)
+    run.job.wait()
+    run.label(began, "process-killed", on_rank("dead"))
+    time.sleep(3)
+    run.end()
+    return run
+
+
+def deadlock(args):
+    run = Run(args)
+    step = 85  # in which nothing is saved
+    run.begin("--fault", f"deadlock@{step}:{VICTIM}")
+    run.trained(80)
+    run.lasts(12)
+    run.end()
+    run.label(run.step_began(step, VICTIM), "deadlock", on_rank("hung"))
     return run
 
 
@@ -327,7 +364,7 @@ def struck(args, kind, words, what, also):
     run = Run(args)
     step = {"flip": 80, "nan": 85}[kind]  # one that is saved, and one that is not
     run.begin("--fault", f"{kind}@{step}:{VICTIM}")
-    wait_for(lambda: "step 100," in open(run.path("train.log")).read(), 120, "step 100")
+    run.trained(100)
     run.lasts(2)
     run.end()
     run.label(run.step_began(step, VICTIM), what, words)
@@ -486,7 +523,8 @@ def link(args):
     return run
 
 
-RUNS = {f.__name__: f for f in (clean, stop, hog, throttle, disk, link, nan, flip, xid)}
+RUNS = {f.__name__: f for f in (clean, killed, deadlock, stop, hog, throttle, disk, link, nan, flip,
+                                xid)}
 
 
 def main():

@@ -14,10 +14,11 @@ field() {
 	echo "$2" | sed -n "s/.*\"$1\":\([0-9.e+-]*\).*/\1/p"
 }
 
-# NAME, the class of its fault (doc/trace-model.md), and within how many seconds it is told at most:
-# a hang three usual steps and 2 s, who is slow 60 s, a link after the three minutes for which it
-# has to be slow and the samples around them; the others at once.
-while read -r name class most; do
+# NAME, the class of its fault (doc/trace-model.md), and within how many of the run's own usual steps
+# and seconds more it is told at most: a hang three steps and 2 s, a NaN before the beat behind the
+# one that has it, who is slow 60 s, a link after the three minutes for which it has to be slow and
+# the samples around them; the others at once.
+while read -r name class steps seconds; do
 	[ -n "$name" ] || continue
 	trace=$src/detect/replay/recorded/$name.trace.zst
 	if ! "$replay" run --json "$trace" >"$dir/out" 2>"$dir/err"; then
@@ -38,7 +39,10 @@ while read -r name class most; do
 		continue
 	fi
 	delay=$(field delay_max_s "$fault")
-	echo "$name: told after ${delay:-no} s, at most $most"
+	usual=$(field usual_step_s "$fault")
+	[ "$steps" = 0 ] || [ -n "$usual" ] || { echo "FAIL: $name: no usual step"; failed=1; }
+	most=$(awk "BEGIN { print $steps * ${usual:-0} + $seconds }")
+	echo "$name: told after ${delay:-no} s, at most $most (usual step: ${usual:-unknown})"
 	case $fault in
 	*"\"class\":\"$class\",\"faults\":1,\"found\":1,\"right_subject\":1,"*) ;;
 	*)
@@ -49,15 +53,17 @@ while read -r name class most; do
 	esac
 	awk "BEGIN { exit !($delay <= $most) }" || { echo "FAIL: $name: too late"; failed=1; }
 done <<'END'
-clean		-		-
-stop		hung		3
-throttle	straggler	60
-disk		straggler	60
-link		link		240
-nan		nan		1
-flip		replicas	1.5
-xid		xid		1
+clean		-		-	-
+killed		dead		0	1
+stop		hung		3	2
+deadlock	hung		3	2
+throttle	straggler	0	60
+disk		straggler	0	60
+link		link		0	240
+nan		nan		2	0
+flip		replicas	0	1.5
+xid		xid		0	1
 END
 n=$(find "$src/detect/replay/recorded" -name '*.trace.zst' | wc -l)
-[ "$n" -eq 8 ] || { echo "FAIL: $n traces, and 8 are judged"; failed=1; }
+[ "$n" -eq 10 ] || { echo "FAIL: $n traces, and 10 are judged"; failed=1; }
 exit $failed
