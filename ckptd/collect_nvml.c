@@ -27,6 +27,7 @@
 
 #include "base/alloc.h"
 #include "ckptd/collect_source.h"
+#include "ckptd/nvml.h"
 #include "detect/kernel_line.h"
 
 #define LIBRARY   "libnvidia-ml.so.1"
@@ -34,84 +35,6 @@
 #define REOPEN_NS (30 * SECOND)
 #define GPUS_MAX  64
 enum { WAIT_MS = 150, EVENTS_AT_ONCE = 64 };
-
-/* ---- NVML, declared by us ---- */
-
-typedef struct nvml_gpu *nvml_gpu_t;
-typedef struct nvml_set *nvml_set_t;
-
-enum nvml_result {
-	NVML_OK = 0,
-	NVML_UNINITIALIZED = 1,
-	NVML_DRIVER_NOT_LOADED = 9,
-	NVML_TIMEOUT = 10,
-	NVML_GPU_IS_LOST = 15,
-	NVML_RESET_REQUIRED = 16,
-	NVML_VERSION_MISMATCH = 18,
-};
-enum { NVML_CLOCK_SM = 1, NVML_TEMPERATURE_GPU = 0, NVML_CORRECTED = 0, NVML_UNCORRECTED = 1 };
-enum { NVML_SINCE_DRIVER = 0, NVML_SINCE_EVER = 1 };
-enum { FIELD_NVLINK_TX = 138, FIELD_NVLINK_RX = 139, FIELD_RECOVERY = 230 };
-#define EVENT_XID         0x8ull
-#define EVENT_UNAVAILABLE 0x4000ull
-#define EVENT_RECOVERY    0x8000ull
-
-struct nvml_pci {
-	char legacy[16];
-	unsigned domain, bus, device, id, subsystem;
-	char address[32];
-};
-struct nvml_use {
-	unsigned gpu, memory; /* percent */
-};
-struct nvml_field {
-	unsigned id, scope;
-	long long timestamp, latency;
-	int type, result;
-	union {
-		double d;
-		unsigned u;
-		unsigned long ul;
-		unsigned long long ull;
-		long long ll;
-		int i;
-		unsigned short us;
-	} value;
-};
-struct nvml_event {
-	nvml_gpu_t gpu;
-	unsigned long long type, data;
-	unsigned instance, compute;
-};
-_Static_assert(sizeof(struct nvml_pci) == 68 && sizeof(struct nvml_field) == 40 &&
-		       sizeof(struct nvml_event) == 32,
-	       "as the library lays them out");
-
-/* X(member, symbol, parameters); the first four must be there (1). */
-#define LIBRARY_FUNCTIONS(X)                                                                       \
-	X(init, "nvmlInit_v2", (void))                                                             \
-	X(count, "nvmlDeviceGetCount_v2", (unsigned *))                                            \
-	X(handle, "nvmlDeviceGetHandleByIndex_v2", (unsigned, nvml_gpu_t *))                       \
-	X(pci, "nvmlDeviceGetPciInfo_v3", (nvml_gpu_t, struct nvml_pci *))                         \
-	X(shutdown, "nvmlShutdown", (void))                                                        \
-	X(use, "nvmlDeviceGetUtilizationRates", (nvml_gpu_t, struct nvml_use *))                   \
-	X(power, "nvmlDeviceGetPowerUsage", (nvml_gpu_t, unsigned *))                              \
-	X(clock, "nvmlDeviceGetClockInfo", (nvml_gpu_t, int, unsigned *))                          \
-	X(temperature, "nvmlDeviceGetTemperature", (nvml_gpu_t, int, unsigned *))                  \
-	X(ecc, "nvmlDeviceGetTotalEccErrors", (nvml_gpu_t, int, int, unsigned long long *))        \
-	X(fields, "nvmlDeviceGetFieldValues", (nvml_gpu_t, int, struct nvml_field *))              \
-	X(supported, "nvmlDeviceGetSupportedEventTypes", (nvml_gpu_t, unsigned long long *))       \
-	X(listen, "nvmlDeviceRegisterEvents", (nvml_gpu_t, unsigned long long, nvml_set_t))        \
-	X(set_new, "nvmlEventSetCreate", (nvml_set_t *))                                           \
-	X(set_free, "nvmlEventSetFree", (nvml_set_t))                                              \
-	X(wait, "nvmlEventSetWait_v2", (nvml_set_t, struct nvml_event *, unsigned))
-#define NEEDED 4
-
-struct library {
-#define X(member, symbol, parameters) int(*member) parameters;
-	LIBRARY_FUNCTIONS(X)
-#undef X
-};
 
 struct gpu {
 	char address[PCI_ADDRESS_MAX];
@@ -128,7 +51,7 @@ struct gpu {
 struct gpus {
 	const struct collect_config *config;
 	void *dl;
-	struct library nvml;
+	struct nvml_library nvml;
 	nvml_set_t set; /* NULL: it tells no events */
 	bool open, broken;
 	struct err why; /* it is not open */
@@ -152,11 +75,11 @@ static int load(struct gpus *g, struct collect_out *out)
 	}
 #define X(member, symbol, parameters)                                                              \
 	*(void **)&g->nvml.member = dlsym(g->dl, symbol);                                          \
-	if (n++ < NEEDED && !g->nvml.member) {                                                     \
+	if (n++ < NVML_NEEDED && !g->nvml.member) {                                                \
 		collect_state(out, "'%.80s' has no function %s", name, symbol);                    \
 		return -ENOENT;                                                                    \
 	}
-	LIBRARY_FUNCTIONS(X)
+	NVML_FUNCTIONS(X)
 #undef X
 	return 0;
 }
@@ -201,14 +124,16 @@ static void find_gpus(struct gpus *g)
 
 static void listen_to_events(struct gpus *g)
 {
-	const struct library *l = &g->nvml;
+	const struct nvml_library *l = &g->nvml;
 
 	g->set = NULL;
 	g->listening = 0;
 	if (!l->set_new || !l->listen || !l->wait || !l->set_free || l->set_new(&g->set) != NVML_OK)
 		return;
 	for (uint32_t i = 0; i < g->n; i++) {
-		unsigned long long types = EVENT_XID | EVENT_UNAVAILABLE | EVENT_RECOVERY, has = 0;
+		unsigned long long types = NVML_EVENT_XID | NVML_EVENT_UNAVAILABLE |
+					   NVML_EVENT_RECOVERY,
+				   has = 0;
 
 		if (!g->gpu[i].handle)
 			continue;
@@ -340,7 +265,7 @@ static uint64_t field_value(const struct nvml_field *f)
 
 static bool field(struct gpus *g, struct gpu *one, unsigned id, uint64_t *ret)
 {
-	struct nvml_field f = {.id = id, .scope = id == FIELD_RECOVERY ? 0 : UINT32_MAX};
+	struct nvml_field f = {.id = id, .scope = id == NVML_FIELD_RECOVERY ? 0 : UINT32_MAX};
 
 	if (!g->nvml.fields || g->nvml.fields(one->handle, 1, &f) != NVML_OK || f.result != NVML_OK)
 		return false;
@@ -366,7 +291,7 @@ static void look_at_recovery(struct gpus *g, struct gpu *one, const struct healt
 {
 	uint64_t v;
 
-	if (field(g, one, FIELD_RECOVERY, &v))
+	if (field(g, one, NVML_FIELD_RECOVERY, &v))
 		one->recovery = v < RECOVERY_UNKNOWN ? (enum gpu_recovery)v : RECOVERY_UNKNOWN;
 	else
 		one->recovery = h->reset ? RECOVERY_RESET : RECOVERY_UNKNOWN;
@@ -395,7 +320,7 @@ struct sums {
 
 static void look_at_load(struct gpus *g, struct gpu *one, struct health *h, struct sums *sums)
 {
-	const struct library *l = &g->nvml;
+	const struct nvml_library *l = &g->nvml;
 	struct nvml_use use;
 	unsigned v;
 
@@ -422,7 +347,8 @@ static void look_at_nvlink(struct gpus *g, struct gpu *one, uint64_t now_ns, str
 {
 	uint64_t sent, received, kib;
 
-	if (!field(g, one, FIELD_NVLINK_TX, &sent) || !field(g, one, FIELD_NVLINK_RX, &received))
+	if (!field(g, one, NVML_FIELD_NVLINK_TX, &sent) ||
+	    !field(g, one, NVML_FIELD_NVLINK_RX, &received))
 		return;
 	kib = sent + received;
 	if (one->nvlink_ns && kib >= one->nvlink_kib && now_ns > one->nvlink_ns) {
@@ -497,14 +423,14 @@ static void take_event(struct gpus *g, const struct nvml_event *ev, uint64_t now
 			one = &g->gpu[i];
 	if (!one)
 		return;
-	if (ev->type & EVENT_UNAVAILABLE) {
+	if (ev->type & NVML_EVENT_UNAVAILABLE) {
 		one->unavailable = one->reported = true;
 		one->reported_ns = now_ns;
 	}
-	if (ev->type & EVENT_RECOVERY)
+	if (ev->type & NVML_EVENT_RECOVERY)
 		look_at_recovery(g, one, &(struct health){0});
 	s = add(g, one, out);
-	if (ev->type & EVENT_XID && ev->data <= UINT32_MAX)
+	if (ev->type & NVML_EVENT_XID && ev->data <= UINT32_MAX)
 		s->nvml.xid = (uint32_t)ev->data;
 }
 
