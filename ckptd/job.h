@@ -112,6 +112,7 @@ struct checkpoint {
 	uint32_t saying;            /* such records on their way: of works */
 	bool rereading;             /* one of works reads its files, and no memory */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
+	uint32_t reread_given_up;        /* so often: it could not be read, for now */
 	bool asked_hook;                 /* trust.hook, in this life of ckptd */
 	bool off_line;                   /* the job does not go on from it */
 	uint64_t begun_ns;               /* first sealed, loop's clock; 0: in an earlier life */

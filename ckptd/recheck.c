@@ -11,7 +11,7 @@
  * unless it cannot be read AGAIN_MAX times in a row.
  *
  * Files that do not match make the copy suspect, a slot that does not is quarantined: as if a load
- * had found it (I11). What cannot be read for want of memory is tried again.
+ * had found it (I11). What cannot be read for another reason is tried again behind all others.
  *
  * A slice of a file pins nothing but the struct: its memory may go, and so may its files between
  * two slices. A slice of memory pins its slot.
@@ -45,9 +45,7 @@ struct recheck {
 	uint32_t rank;                 /* of the copy: what is read next */
 	uint64_t next;                 /* chunk or leaf of it */
 	struct work work;
-	unsigned again;            /* times in a row that it could not be read */
-	struct job_id gave_up_job; /* the last one that could not be read so often; all 0: none */
-	uint64_t gave_up_n;
+	unsigned again;          /* times in a row that it could not be read */
 	bool busy;               /* the worker has what follows */
 	struct checkpoint_id id; /* of the newest turn, also when that is over */
 	const struct shard_footer *footer;
@@ -170,21 +168,19 @@ static enum copy wanted_copy(const struct checkpoint *c)
 	return wants_files(c) ? COPY_FILES : wants_memory(c) ? COPY_MEMORY : COPY_NONE;
 }
 
-/* The newest; but the one that could not be read just now only if there is no other. */
-static struct checkpoint *newest_wanted(const struct recheck *r, struct job *j)
+/* Of those that were given up least often the newest: what cannot be read comes last, and again. */
+static struct checkpoint *newest_wanted(struct job *j)
 {
-	struct checkpoint *c, *best = NULL, *again = NULL;
+	struct checkpoint *c, *best = NULL;
 
 	list_each(c, &j->checkpoints, link) {
 		if (wanted_copy(c) == COPY_NONE)
 			continue;
-		if (c->record_n == r->gave_up_n &&
-		    job_id_equal(&j->history.job.id, &r->gave_up_job))
-			again = c;
-		else if (!best || c->wall_ns > best->wall_ns)
+		if (!best || c->reread_given_up < best->reread_given_up ||
+		    (c->reread_given_up == best->reread_given_up && c->wall_ns > best->wall_ns))
 			best = c;
 	}
-	return best ? best : again;
+	return best;
 }
 
 /* Of the job behind the one whose turn it was; if that is gone, of the first one. */
@@ -195,7 +191,7 @@ static struct checkpoint *next_wanted(const struct recheck *r)
 	struct job *j;
 
 	list_each(j, &r->node->jobs, link) {
-		c = newest_wanted(r, j);
+		c = newest_wanted(j);
 		if (c && behind)
 			return c;
 		if (!first)
@@ -366,8 +362,7 @@ static void slice_done(struct work *w)
 	r->again = again ? r->again + 1 : 0;
 	if (r->again == AGAIN_MAX) {
 		r->again = 0;
-		r->gave_up_job = c->job->history.job.id;
-		r->gave_up_n = c->record_n;
+		c->reread_given_up++;
 		turn_over(r); /* others first */
 	}
 	if (!r->busy && r->node->options.recheck_rate == 0)

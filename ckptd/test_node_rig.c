@@ -23,6 +23,8 @@ _Atomic int log_error;
 _Atomic int log_sync_error;
 _Atomic int shard_error;
 _Atomic int token_error;
+_Atomic int read_error;
+_Atomic uint64_t unreadable_from;
 atomic_bool log_wants_spare;
 
 static struct disk_ops real_ops, changed_ops;
@@ -34,6 +36,8 @@ void disk_is_good(void)
 	log_sync_error = 0;
 	shard_error = 0;
 	token_error = 0;
+	read_error = 0;
+	unreadable_from = 0;
 	log_wants_spare = false;
 }
 
@@ -54,6 +58,15 @@ static int count_name(void *arg, const char *name, bool is_dir)
 	return 0;
 }
 
+/* "jobs/<id>/<step>.<attempt>/rank-..." */
+static bool is_unreadable(const char *path)
+{
+	unsigned long long step;
+
+	return strstr(path, "/rank-") && sscanf(path, "jobs/%*[0-9a-f]/%llu.", &step) == 1 &&
+	       step >= unreadable_from;
+}
+
 static int changed_open(struct disk *d, const char *path, unsigned flags, struct disk_file **ret)
 {
 	unsigned spare = 0;
@@ -69,6 +82,8 @@ static int changed_open(struct disk *d, const char *path, unsigned flags, struct
 		return token_error;
 	if (shard_error && (flags & DISK_CREATE) && strstr(path, "/rank-"))
 		return shard_error;
+	if (read_error && !(flags & DISK_CREATE) && is_unreadable(path))
+		return read_error;
 	return real_ops.open(d, path, flags, ret);
 }
 

@@ -40,6 +40,8 @@ extern _Atomic int log_error;           /* of each new name in a job's log; 0: n
 extern _Atomic int log_sync_error;      /* of the folder of a log */
 extern _Atomic int shard_error;         /* of each new shard file */
 extern _Atomic int token_error;         /* of each new small file of a job */
+extern _Atomic int read_error;          /* of shard files that are there, of: */
+extern _Atomic uint64_t unreadable_from; /* this step and later ones */
 extern atomic_bool log_wants_spare;     /* no room for a log while there are spare files */
 
 void disk_is_good(void);

@@ -150,6 +150,50 @@ static void test_jobs_take_turns(void **state)
 	turn_until_said(t, 1, TRUST_COMPLETE);
 }
 
+static const struct loop_ops *real_loop;
+
+/* From now on nothing is waited for longer than 2 ms. */
+static void hurried_arm(struct loop *l, struct timer *t, uint64_t deadline_ns)
+{
+	uint64_t soon = loop_now(l) + 2000000;
+
+	real_loop->timer_arm(l, t, deadline_ns < soon ? deadline_ns : soon);
+}
+
+static void hurry(struct node_test *t)
+{
+	static struct loop_ops hurried;
+
+	real_loop = t->host.loop->ops;
+	hurried = *real_loop;
+	hurried.timer_arm = hurried_arm;
+	t->host.loop->ops = &hurried;
+}
+
+/* Two that cannot be read for the moment, which says nothing of their bytes: older ones are read
+ * meanwhile, and these when they can be. */
+static void test_who_cannot_be_read_lets_others_pass(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.retention.keep_last = 4;
+	begin_one(t);
+	for (uint64_t step = 1; step <= 4; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	hurry(t);
+	unreadable_from = 3;
+	read_error = -EMFILE;
+	set_rate(t, FAST);
+	turn_until_said(t, 2, TRUST_COMPLETE);
+	turn_until_said(t, 1, TRUST_COMPLETE);
+	assert_int_equal(find(t, 3)->trust, TRUST_LATEST);
+	assert_int_equal(find(t, 4)->trust, TRUST_LATEST);
+	assert_false(find(t, 3)->disk_suspect || find(t, 4)->disk_suspect);
+	read_error = 0;
+	turn_until_said(t, 4, TRUST_COMPLETE);
+	turn_until_said(t, 3, TRUST_COMPLETE);
+}
+
 static void test_of_what_is_only_in_memory(void **state)
 {
 	struct node_test *t = *state;
@@ -656,6 +700,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_files_and_memory_are_read_again),
 		NODE_TEST(test_jobs_take_turns),
+		NODE_TEST(test_who_cannot_be_read_lets_others_pass),
 		NODE_TEST(test_of_what_is_only_in_memory),
 		NODE_TEST(test_off_means_off),
 		NODE_TEST(test_a_damaged_file_is_found),
