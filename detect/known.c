@@ -328,6 +328,8 @@ static void rank_begins(struct rank *r, uint64_t now_ns)
 static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 {
 	bool anew = s->run.begins && (!j->on || j->epoch != s->run.epoch);
+	/* It had not ended after all: who has gone from it stays away. */
+	bool again = anew && s->run.epoch && j->epoch == s->run.epoch;
 	struct rank *r;
 
 	if (s->run.begins)
@@ -341,6 +343,8 @@ static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 			j->began_ns = d->now_ns;
 		each_rank(r, j)
 		{
+			if (again && r->ended)
+				continue;
 			if (anew)
 				rank_begins(r, d->now_ns);
 			r->depth = 0;

@@ -742,6 +742,44 @@ static void test_never_starts(void **state)
 	detector_free(j.d);
 }
 
+/* The first rank has said goodbye before the second one comes, which ckptd takes for the end of the
+ * run, for a moment: who has gone is not waited for. */
+static void test_run_goes_on(void **state)
+{
+	struct job_of j;
+	struct sample s;
+
+	(void)state;
+	job_begins(&j, 2, 2, SEC);
+	s = sample_of(&j, SAMPLE_EXIT, 0);
+	s.exit.how = EXIT_SAID_BYE;
+	feed(&j, &s);
+	s = sample_of(&j, SAMPLE_JOB, SAMPLE_NONE);
+	s.run.epoch = 1;
+	s.run.world = 2;
+	feed(&j, &s); /* ends */
+	j.now += SEC;
+	s.time_ns = j.now;
+	s.run.begins = true;
+	feed(&j, &s);
+	s = sample_of(&j, SAMPLE_MEMBER, 1);
+	feed(&j, &s);
+	for (uint64_t i = 1; i < 4000; i++) {
+		j.now += SEC;
+		s = sample_of(&j, SAMPLE_BEAT, 1);
+		s.beat.step = i;
+		feed(&j, &s);
+	}
+	assert_int_equal(j.alarms, 0);
+	assert_false(j.asked[0]);
+	/* It is watched: nothing is left of the moment. */
+	j.does[0] = j.does[1] = DOES_STOPPED;
+	goes_on(&j, 20);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 1);
+	detector_free(j.d);
+}
+
 /* Thousands of steps with all that is ordinary: no alarm, whatever the seed. */
 static void test_random_quiet_life(void **state)
 {
@@ -814,6 +852,7 @@ int main(void)
 		cmocka_unit_test(test_restart_keeps_what_was_learned),
 		cmocka_unit_test(test_everything_sleeps),
 		cmocka_unit_test(test_never_starts),
+		cmocka_unit_test(test_run_goes_on),
 		cmocka_unit_test(test_random_quiet_life),
 	};
 
