@@ -160,6 +160,35 @@ static void test_many_pages(void **state)
 	assert_true(bn->to_look <= 1);
 }
 
+/* All pages fit into a turn, but not twice: asked again within it there is nothing to wait for. */
+static void test_asked_again_in_a_turn(void **state)
+{
+	struct node_test *t = *state;
+	struct beats_node *bn;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
+	bn = &t->host.node->beats;
+	bn->per_turn = 3;
+	for (int i = 0; i < 20; i++) {
+		host_turn(&t->host);
+		beat(&t->a, (uint64_t)i);
+		for (int k = 0; k < 4; k++) {
+			assert_true(beats_scan(t->host.node));
+			assert_int_equal(bn->to_look, 0);
+		}
+	}
+	/* Where there is room for all again, all are looked at again. */
+	bn->per_turn = 4;
+	host_turn(&t->host);
+	assert_true(beats_scan(t->host.node));
+	beat(&t->a, 100);
+	bn->left = 2;
+	assert_true(beats_scan(t->host.node));
+	assert_int_equal(bn->left, 0);
+}
+
 static uint64_t wanted(const struct hand *k)
 {
 	return atomic_load(&k->beats->wanted_step);
@@ -245,6 +274,7 @@ int main(void)
 		NODE_TEST(test_older_program),
 		NODE_TEST(test_looked_at_before_other_samples),
 		NODE_TEST(test_many_pages),
+		NODE_TEST(test_asked_again_in_a_turn),
 		NODE_TEST(test_ask_save),
 		NODE_TEST(test_ask_save_of_fast_steps),
 		NODE_TEST(test_leave),

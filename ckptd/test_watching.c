@@ -128,6 +128,27 @@ static void test_too_many_jobs(void **state)
 	assert_int_equal(one->number, 0);
 }
 
+/* The only rank that had come says goodbye before the next one comes: the run was not over. */
+static void test_a_run_goes_on(void **state)
+{
+	struct node_test *t = *state;
+	struct open_request third = {.run_id = "run1", .rank = 2, .world = 3};
+	struct job *j;
+
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_int_equal(hand_open(&t->a, "job", 0, 3, "run1"), 0);
+	j = list_first(&t->host.node->jobs, struct job, link);
+	assert_true(epoch_stands(j, &third));
+	go(t, &t->a, j);
+	assert_false(epoch_stands(j, &third));
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "job", 1, 3, "run1"), 0);
+	assert_true(epoch_stands(j, &third)); /* a drained node lets it in */
+	go(t, &t->b, j);
+	assert_false(epoch_stands(j, &third));
+}
+
 static void say_kernel(struct node *n, const char *text)
 {
 	struct sample s = {.kind = SAMPLE_KERNEL,
@@ -187,6 +208,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_jobs_come_and_go),
 		NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_a_run_goes_on),
 		NODE_TEST(test_gpus_without_nvml),
 	};
 
