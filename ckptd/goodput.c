@@ -15,6 +15,7 @@
 
 #include <math.h>
 
+#include "base/alloc.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
 #include "detect/goodput.h"
@@ -78,14 +79,36 @@ void goodput_sample(struct job *j, const struct sample *s)
 		goodput_save(&j->goodput, s->time_ns, s->phase.begins);
 }
 
-/* Beyond HELD_MAX the oldest say enough. */
+/* At most as many as verdicts stand. False: there is no memory for one more. */
+static bool grow(struct held_up *h)
+{
+	uint32_t cap = h->cap ? 2 * h->cap : 16;
+	uint64_t *ids = h->n < h->cap ? h->ids : alloc_resize(h->ids, cap * sizeof(*ids));
+
+	if (!ids)
+		return false;
+	if (h->n == h->cap)
+		h->cap = cap;
+	h->ids = ids;
+	return true;
+}
+
+/* One that there is no memory for is not waited for: a figure is wrong, and nothing else. */
 static void hold(struct held_up *h, uint64_t id, bool stands)
 {
 	for (uint32_t i = 0; i < h->n; i++)
 		if (h->ids[i] == id)
 			h->ids[i--] = h->ids[--h->n];
-	if (stands && h->n < HELD_MAX)
+	if (stands && grow(h))
 		h->ids[h->n++] = id;
+}
+
+void goodput_forget_held(struct held_up held[2])
+{
+	for (int hung = 0; hung < 2; hung++) {
+		alloc_free(held[hung].ids);
+		held[hung] = (struct held_up){0};
+	}
 }
 
 void goodput_verdict(struct node *n, const struct verdict *v)

@@ -23,6 +23,8 @@ void goodput_sample(struct job *j, const struct sample *s); /* j NULL: nothing *
 /* Hung and slow, where it is an alarm: of a job or one of its ranks for that job, of the node, a
  * GPU or a link for all that run here. Disks are written beside training. */
 void goodput_verdict(struct node *n, const struct verdict *v);
+/* Of a job or node that goes. */
+void goodput_forget_held(struct held_up held[2]);
 /* doc/json.md: goodput. */
 json_t *goodput_json(struct job *j);
 

@@ -28,6 +28,7 @@
 #include "base/fault.h"
 #include "ckptd/acting.h"
 #include "ckptd/beats.h"
+#include "ckptd/goodput.h"
 #include "ckptd/load.h"
 #include "ckptd/replicas.h"
 #include "ckptd/sharing.h"
@@ -524,6 +525,7 @@ void job_free(struct job *j)
 	declaring_fini(j);
 	epoch_fini(j);
 	alloc_free(j->goodput_file.bytes);
+	goodput_forget_held(j->held);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
 	list_each_safe(s, s_next, &j->slots, link)

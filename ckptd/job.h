@@ -198,10 +198,9 @@ struct goodput_file {
 };
 
 /* Alarms that stand, of one class, by their ids: goodput.c. */
-#define HELD_MAX 16
 struct held_up {
-	uint64_t ids[HELD_MAX];
-	uint32_t n;
+	uint64_t *ids;
+	uint32_t n, cap; /* of it; there is room for */
 };
 
 struct job {

@@ -475,6 +475,7 @@ void node_free(struct node *n)
 	acting_free(n->acting);
 	events_free(n->events);
 	marks_fini(&n->marks);
+	goodput_forget_held(n->held);
 	if (n->store_open)
 		store_close(&n->store);
 	alloc_free(n);

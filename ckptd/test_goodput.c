@@ -226,11 +226,37 @@ static void test_held_up(void **state)
 	assert_true(comes(t, GOODPUT_HUNG) > 0);
 }
 
+/* However many alarms stand: it is held up until the last of them is over. */
+static void test_held_up_by_many(void **state)
+{
+	struct node_test *t = *state;
+	struct subject rank;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	rank = subject_rank(the_job(t)->number, 0, 0);
+	for (unsigned i = 0; i < 40; i++) {
+		alarm_of(t, 1 + i, subject_gpu(0, i), CLASS_SLOW, true);
+		alarm_of(t, 101 + i, rank, CLASS_HUNG, true);
+	}
+	for (unsigned i = 0; i < 39; i++) {
+		alarm_of(t, 1 + i, subject_gpu(0, i), CLASS_SLOW, false);
+		alarm_of(t, 101 + i, rank, CLASS_HUNG, false);
+	}
+	assert_true(comes(t, GOODPUT_HUNG) > 0);
+	alarm_of(t, 140, rank, CLASS_HUNG, false);
+	assert_true(comes(t, GOODPUT_SLOW) > 0);
+	alarm_of(t, 40, subject_gpu(0, 39), CLASS_SLOW, false);
+	assert_int_equal(comes(t, GOODPUT_SLOW), 0);
+	assert_true(comes(t, GOODPUT_TRAINING) > 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_held_up), NODE_TEST(test_goes_on),     NODE_TEST(test_away),
-		NODE_TEST(test_damaged), NODE_TEST(test_not_written),
+		NODE_TEST(test_held_up),     NODE_TEST(test_goes_on),
+		NODE_TEST(test_away),        NODE_TEST(test_damaged),
+		NODE_TEST(test_not_written), NODE_TEST(test_held_up_by_many),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

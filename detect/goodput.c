@@ -103,6 +103,8 @@ void goodput_step(struct goodput *g, uint64_t now_ns, uint64_t step)
 		return;
 	g->steps += step - g->newest_step;
 	g->newest_step = step;
+	if (g->state != GOODPUT_TRAINING)
+		g->training_since_ns = now_ns;
 	g->state = GOODPUT_TRAINING;
 }
 
@@ -144,6 +146,7 @@ void goodput_alarm(struct goodput *g, uint64_t now_ns, enum goodput_cause cause,
 
 	assert(cause == GOODPUT_HUNG || cause == GOODPUT_SLOW);
 	goodput_advance(g, now_ns);
+	since_ns = max_u64(since_ns, g->training_since_ns);
 	/* What it took to find out was the same trouble. */
 	if (stands && !*flag && g->state == GOODPUT_TRAINING && since_ns < now_ns)
 		move(g, cause, now_ns - since_ns);
@@ -154,7 +157,7 @@ void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool al
 {
 	assert(g->begun);
 	g->saving = g->hung = g->slow = false;
-	g->last_ns = now_ns;
+	g->last_ns = g->training_since_ns = now_ns;
 	if (!alive && g->state == GOODPUT_TRAINING) {
 		g->state = GOODPUT_RESTART;
 		g->down = true;

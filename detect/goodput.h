@@ -44,6 +44,7 @@ struct goodput {
 	uint64_t last_ns; /* accounted until then */
 	uint64_t ns[GOODPUT_COUNT];
 	enum goodput_cause state; /* TRAINING, RESTART or AWAY; what follows goes over TRAINING */
+	uint64_t training_since_ns; /* TRAINING */
 	bool saving, hung, slow;
 	bool down; /* a process died since the newest epoch was opened */
 	uint64_t saving_since_ns;
@@ -73,7 +74,8 @@ void goodput_save(struct goodput *g, uint64_t now_ns, bool begins);
  * trained on (alive), or it failed at once. What comes later is told as before.
  */
 void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive);
-/* An alarm stands, or does no more: HUNG or SLOW, since then. */
+/* An alarm stands, or does no more: HUNG or SLOW, since then; of what was before the job came to
+ * train, as it does now, it says nothing. */
 void goodput_alarm(struct goodput *g, uint64_t now_ns, enum goodput_cause cause, bool stands,
 		   uint64_t since_ns);
 /* Share of the time, but when it was away, that was training; 1 when there was none. */

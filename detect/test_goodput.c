@@ -127,12 +127,37 @@ static void test_before_it_begins(void **state)
 	assert_sums(&g, 280);
 }
 
+/* The trouble is older than the run: what the job did before, it did well. */
+static void test_older_alarms(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_epoch(&g, 0, false, 0, false);
+	goodput_step(&g, 10 * S, 1);
+	goodput_committed(&g, 110 * S, 5, S);
+	goodput_over(&g, 110 * S);
+	goodput_epoch(&g, 200 * S, true, 5, false);
+	goodput_step(&g, 210 * S, 6);
+	goodput_step(&g, 215 * S, 7);
+	goodput_alarm(&g, 220 * S, GOODPUT_SLOW, true, 50 * S);
+	assert_int_equal(g.ns[GOODPUT_SLOW], 10 * S);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 100 * S);
+	goodput_alarm(&g, 230 * S, GOODPUT_SLOW, false, 0);
+	/* Nor what was counted before ckptd started again. */
+	goodput_advance(&g, 290 * S);
+	goodput_resume(&g, 300 * S, 10 * S, true);
+	goodput_alarm(&g, 305 * S, GOODPUT_HUNG, true, 100 * S);
+	assert_int_equal(g.ns[GOODPUT_HUNG], 5 * S);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 170 * S);
+	assert_sums(&g, 305);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_a_failure),
-		cmocka_unit_test(test_resumed),
-		cmocka_unit_test(test_alarms),
+		cmocka_unit_test(test_a_failure),        cmocka_unit_test(test_resumed),
+		cmocka_unit_test(test_alarms),           cmocka_unit_test(test_older_alarms),
 		cmocka_unit_test(test_before_it_begins),
 	};
 
