@@ -12,6 +12,7 @@
 
 #include "base/loop.h"
 #include "ckptd/acting.h"
+#include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
@@ -149,6 +150,49 @@ static void test_a_run_goes_on(void **state)
 	assert_false(epoch_stands(j, &third));
 }
 
+/* What the detector is told of the only number. */
+static unsigned forgotten;
+static char called[SAMPLE_NAME_MAX];
+
+static void count_names(void *arg, const struct sample *s)
+{
+	(void)arg;
+	if (s->kind != SAMPLE_NAME || s->job != 1)
+		return;
+	forgotten += !s->name.text[0];
+	snprintf(called, sizeof(called), "%s", s->name.text);
+}
+
+/* A job gets the number of another one while its own rank beats. */
+static void test_a_number_is_given_back_once(void **state)
+{
+	struct node_test *t = *state;
+	struct job *one, *two;
+
+	t->o.watched_jobs = 1;
+	begin_node(t);
+	one = come(t, &t->a, 1);
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "job2", 0, 1, "run1"), 0);
+	two = list_last(&t->host.node->jobs, struct job, link);
+	assert_true(two->number > 1);
+	go(t, &t->a, one);
+	assert_int_equal(one->number, 1);
+	forgotten = 0;
+	t->host.node->env.record = count_names;
+	host_turn(&t->host);
+	beat_page_put(t->b.beats, 1,
+		      &(struct beat_record){.kind = BEAT_KIND_STEP,
+					    .time_ns = loop_now(t->host.loop),
+					    .step = 1});
+	watching_epoch(two); /* as if it had opened one, in the turn in which it beat */
+	assert_int_equal(two->number, 1);
+	assert_int_equal(one->number, 0);
+	assert_int_equal(forgotten, 1);
+	assert_string_equal(called, "job2");
+	t->host.node->env.record = NULL;
+}
+
 static void say_kernel(struct node *n, const char *text)
 {
 	struct sample s = {.kind = SAMPLE_KERNEL,
@@ -206,9 +250,8 @@ static void test_gpus_without_nvml(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_jobs_come_and_go),
-		NODE_TEST(test_too_many_jobs),
-		NODE_TEST(test_a_run_goes_on),
+		NODE_TEST(test_jobs_come_and_go),  NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_a_run_goes_on),     NODE_TEST(test_a_number_is_given_back_once),
 		NODE_TEST(test_gpus_without_nvml),
 	};
 

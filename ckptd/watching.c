@@ -108,17 +108,13 @@ static void time_came(struct timer *t)
 	set_timer(w);
 }
 
-void node_sample(struct node *n, const struct sample *s)
+void watching_feed(struct node *n, const struct sample *s)
 {
 	struct watching *w = n->watching;
 	struct sample copy = *s;
 
 	assert(loop_is_current(n->env.loop));
-	if (!w)
-		return;
-	beats_scan(n); /* what ranks did before comes before it */
-	if (copy.time_ns == 0)
-		copy.time_ns = time_of(w);
+	assert(copy.time_ns);
 	if (copy.kind == SAMPLE_BEAT)
 		trust_beat(watching_job(n, copy.job), copy.rank, copy.beat.step, copy.time_ns);
 	if (copy.time_ns < w->last_ns)
@@ -130,6 +126,18 @@ void node_sample(struct node *n, const struct sample *s)
 	if (detector_feed(w->detector, &copy) == -ENOMEM)
 		watching_refused(n, &copy);
 	set_timer(w);
+}
+
+void node_sample(struct node *n, const struct sample *s)
+{
+	struct sample copy = *s;
+
+	if (!n->watching)
+		return;
+	beats_scan(n); /* what ranks did before comes before it */
+	if (copy.time_ns == 0)
+		copy.time_ns = time_of(n->watching);
+	watching_feed(n, &copy);
 }
 
 /* ---- What ckptd's own machines tell ---- */

@@ -64,8 +64,11 @@ static void give_back(struct job *j)
 	list_each_safe(x, next, &n->watching->ended, link)
 		if (x->job == j->number)
 			watching_ended_free(x);
-	node_sample(n, &gone);
+	/* Who is heard meanwhile may want a number, this one first of all. */
+	gone.time_ns = max_u64(n->watching->last_ns, 1);
+	watching_feed(n, &gone);
 	policy_forget(acting_policy(n), &subject);
+	assert(j->number == subject.job);
 	j->number = 0;
 }
 
@@ -123,10 +126,11 @@ uint32_t watching_number(struct job *j)
 	struct node *n = j->node;
 	struct sample s;
 
-	if (!j->number && n->watching)
-		make_room(n); /* which feeds the detector, and may come here */
 	if (j->number)
 		return j->number;
+	if (n->watching)
+		make_room(n);
+	assert(!j->number);
 	j->number = next_number(n);
 	j->number_used = ++n->number_uses;
 	s = name_of(j->number, j->history.job.name);

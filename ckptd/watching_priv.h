@@ -28,6 +28,8 @@ struct watching {
 	char refused_words[SUBJECT_WORDS_MAX + 16];
 };
 
+/* node_sample() without hearing first what ranks say; of a time. */
+void watching_feed(struct node *n, const struct sample *s);
 /* Tells what stood when the ckptd before this one ended. */
 void watching_anew(struct node *n);
 /* The detector had no room for whom s speaks of. */
