@@ -210,12 +210,21 @@ static uint64_t stride(void)
 	return 1000 / of_thousand;
 }
 
+/* Where the next sweep begins: each one of the program at another site, so that together they come
+ * to all of them. */
+static uint64_t first_site(void)
+{
+	static uint64_t sweeps;
+
+	return 1 + sweeps++ % stride();
+}
+
 /* Each call of the disk. */
 static void sweep_calls(struct folder *f, struct life *l, int error, bool persistent)
 {
 	uint64_t n, sites = 0;
 
-	for (n = 1;; n += stride(), sites++) {
+	for (n = first_site();; n += stride(), sites++) {
 		struct faulty_disk faulty;
 
 		faulty_disk_init(&faulty, f->real);
@@ -264,7 +273,7 @@ static void test_every_allocation_fails(void **state)
 	life_init(&l);
 	folder_close_store(f);
 	for (int persistent = 0; persistent < 2; persistent++) {
-		for (n = 1, sites = 0;; n += stride(), sites++) {
+		for (n = first_site(), sites = 0;; n += stride(), sites++) {
 			struct faulty_disk quiet;
 			bool fired;
 
