@@ -189,36 +189,6 @@ static void take_out(struct beats *b)
 		bn->to_look = bn->n;
 }
 
-/* Now, whoever else waits to be looked at. */
-static void hear_last_words(struct beats *b)
-{
-	struct beats_node *bn = &b->node->beats;
-
-	if (bn->looking)
-		return;
-	list_del(&b->link);
-	list_add_head(&bn->all, &b->link);
-	begin_turn(b->node);
-	bn->left += bn->left == 0;
-	ignore_result(beats_scan(b->node) /* the rest is not waited for */);
-}
-
-void beats_leave(struct member *m)
-{
-	struct beats *b = m->beats;
-
-	m->beats = NULL;
-	if (!b)
-		return;
-	hear_last_words(b);
-	take_out(b);
-	b->member = NULL;
-	if (b->keeping)
-		return;
-	region_destroy(b->node, b->region);
-	alloc_free(b);
-}
-
 void beats_free(struct member *m)
 {
 	if (m->beats)
@@ -292,27 +262,17 @@ static size_t look_at(struct beats_node *bn, struct beats *b, uint64_t from, uin
 	return heard;
 }
 
-bool beats_scan(struct node *n)
+/* At the first `pages` of them, and tells what they say. */
+static void listen(struct node *n, uint32_t pages, uint64_t from)
 {
 	struct beats_node *bn = &n->beats;
-	uint64_t now = loop_now(n->env.loop), from = min_u64(bn->looked_ns, now);
+	uint64_t now = loop_now(n->env.loop);
 	struct list *last = &bn->all;
-	uint32_t looked = 0;
 	struct beats *b;
 	size_t heard = 0;
 
-	if (bn->looking) /* what is being told comes through here again */
-		return true;
-	begin_turn(n);
-	if (bn->to_look == 0 && (bn->left == 0 || (bn->whole_ns == now && bn->left < bn->n)))
-		return true; /* all were looked at just now, and there is no time for all again */
-	if (bn->to_look == 0) {
-		bn->to_look = bn->n;
-		bn->many = false;
-	}
 	bn->looking = true;
-	bn->looked_ns = now;
-	for (; bn->to_look > 0 && bn->left > 0; bn->to_look--, bn->left--, looked++)
+	for (uint32_t i = 0; i < pages; i++)
 		heard = look_at(bn, list_first(&bn->all, struct beats, link), from, now, heard);
 	if (heard) {
 		bn->heard_ns = now;
@@ -325,16 +285,66 @@ bool beats_scan(struct node *n)
 		if (beat_reader_sample(&b->reader, &bn->heard[i].record, &s))
 			tell(n, b, &s);
 	}
-	for (; looked > 0; looked--) {
+	for (; pages > 0; pages--) {
 		last = last->prev;
 		tell_role(n, container_of(last, struct beats, link), now);
 	}
 	bn->looking = false;
+}
+
+bool beats_scan(struct node *n)
+{
+	struct beats_node *bn = &n->beats;
+	uint64_t now = loop_now(n->env.loop), from = min_u64(bn->looked_ns, now);
+	uint32_t pages;
+
+	if (bn->looking) /* what is being told comes through here again */
+		return true;
+	begin_turn(n);
+	if (bn->to_look == 0 && (bn->left == 0 || (bn->whole_ns == now && bn->left < bn->n)))
+		return true; /* all were looked at just now, and there is no time for all again */
+	if (bn->to_look == 0) {
+		bn->to_look = bn->n;
+		bn->many = false;
+	}
+	pages = bn->to_look < bn->left ? bn->to_look : bn->left;
+	bn->to_look -= pages;
+	bn->left -= pages;
+	bn->looked_ns = now;
+	listen(n, pages, from);
 	if (bn->to_look == 0)
 		bn->whole_ns = now;
 	else
 		timer_arm(n->env.loop, &bn->timer, now + 1); /* in the next turn */
 	return bn->to_look == 0;
+}
+
+/* Now, whatever was looked at in this turn: there is no later look at its page. */
+static void hear_last_words(struct beats *b)
+{
+	struct beats_node *bn = &b->node->beats;
+
+	if (bn->looking)
+		return;
+	list_del(&b->link);
+	list_add_head(&bn->all, &b->link);
+	listen(b->node, 1, min_u64(bn->looked_ns, loop_now(b->node->env.loop)));
+}
+
+void beats_leave(struct member *m)
+{
+	struct beats *b = m->beats;
+
+	m->beats = NULL;
+	if (!b)
+		return;
+	hear_last_words(b);
+	take_out(b);
+	b->member = NULL;
+	if (b->keeping)
+		return;
+	region_destroy(b->node, b->region);
+	alloc_free(b);
 }
 
 static void look(struct timer *t)

@@ -267,6 +267,28 @@ static void test_leave(void **state)
 	}
 }
 
+/* All were looked at just now, and then it says one thing more, and goes. */
+static void test_last_words_behind_a_look(void **state)
+{
+	struct node_test *t = *state;
+	struct beats_node *bn;
+	uint64_t told;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
+	bn = &t->host.node->beats;
+	bn->per_turn = 3;
+	host_turn(&t->host);
+	assert_true(beats_scan(t->host.node));
+	assert_true(bn->left < bn->n); /* there is no time for all again */
+	told = bn->told;
+	beat(&t->a, 5);
+	member_left(rank(t, 0), MEMBER_BYE);
+	assert_int_equal(bn->told, told + 1);
+	leave(&t->a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -278,6 +300,7 @@ int main(void)
 		NODE_TEST(test_ask_save),
 		NODE_TEST(test_ask_save_of_fast_steps),
 		NODE_TEST(test_leave),
+		NODE_TEST(test_last_words_behind_a_look),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
