@@ -18,6 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/rng.h"
+#include "detect/replay/judge.h"
 #include "detect/replay/rand.h"
 #include "detect/replay/runner.h"
 #include "detect/xid_policy.h"
@@ -482,63 +483,6 @@ static int do_compare(const struct options *o)
 
 /* ---- good enough? ---- */
 
-static unsigned missed(const char *what, double value, double target, bool at_least, bool bound)
-{
-	bool good = at_least ? value >= target : value <= target;
-
-	printf("%s %s %s%.4f, wanted %s %.4f\n", good ? "ok" : "not ok", what,
-	       bound ? "at best " : "", value, at_least ? "at least" : "at most", target);
-	return !good;
-}
-
-#define IN_TIME_TARGET 0.9 /* of those that were told */
-
-static unsigned judge_delays(const struct tally *g, uint64_t seed, bool fixed)
-{
-	double low, high;
-	char what[80];
-
-	if (!g->judged)
-		return 0; /* a class without a rule, or none that began within a step */
-	interval_share(g->in_time, g->judged, &low, &high);
-	snprintf(what, sizeof(what), "seed-%llu-in-time-%s", (unsigned long long)seed, g->name);
-	return missed(what, fixed ? (double)g->in_time / g->judged : high,
-		      IN_TIME_TARGET, true, !fixed);
-}
-
-/* fixed: the figures themselves are judged; else only whether chance alone can explain a miss. */
-static unsigned judge(const struct tallies *t, uint64_t seed, bool fixed)
-{
-	uint32_t found = 0, right = 0, bad = t->wrong + t->spurious;
-	unsigned n = 0;
-	double low, high, target;
-	const char *name;
-	char what[80];
-
-	for (unsigned i = 0; (name = score_target(i, &target)); i++) {
-		const struct tally *g = score_group(t, name);
-
-		snprintf(what, sizeof(what), "seed-%llu-recall-%s", (unsigned long long)seed, name);
-		if (!g || !g->faults) {
-			printf("not ok %s (no such fault in the trace)\n", what);
-			n++;
-			continue;
-		}
-		found += g->found;
-		right += g->right;
-		interval_share(g->found, g->faults, &low, &high);
-		n += missed(what, fixed ? (double)g->found / g->faults : high, target, true,
-			    !fixed);
-		n += judge_delays(g, seed, fixed);
-	}
-	interval_share(right, found, &low, &high);
-	snprintf(what, sizeof(what), "seed-%llu-right-subject", (unsigned long long)seed);
-	n += missed(what, fixed && found ? (double)right / found : high, 0.95, true, !fixed);
-	interval_rate(bad, t->node_days, &low, &high);
-	snprintf(what, sizeof(what), "seed-%llu-false-per-node-day", (unsigned long long)seed);
-	return n + missed(what, fixed ? bad / t->node_days : low, 0.01, false, !fixed);
-}
-
 static int check_seed(const struct options *o, uint64_t seed, bool fixed, unsigned *bad)
 {
 	struct watcher_settings set = settings_of(o);
@@ -553,7 +497,7 @@ static int check_seed(const struct options *o, uint64_t seed, bool fixed, unsign
 		 fixed ? "fixed" : "fresh", (unsigned long long)seed);
 	if (r == 0) {
 		score_table(&sum, title, stdout);
-		*bad += judge(&sum.declared, seed, fixed);
+		*bad += judge(&sum.declared, seed, fixed, stdout);
 	}
 	score_fini(&sum);
 	return r;

@@ -284,6 +284,7 @@ static int end_fault(struct score *s, size_t i)
 	g->faults++;
 	g->found += f->found_ns != 0;
 	g->right += f->first_right;
+	g->asked += timely_asks(l);
 	g->judged += f->timely != TIMELY_NOT_JUDGED;
 	g->in_time += f->timely == TIMELY_IN_TIME;
 	take_usual(g, (double)f->begin.usual_ns / 1e9);
@@ -335,6 +336,7 @@ static int add_tallies(struct tallies *sum, const struct tallies *t)
 		g->faults += t->groups[i].faults;
 		g->found += t->groups[i].found;
 		g->right += t->groups[i].right;
+		g->asked += t->groups[i].asked;
 		g->judged += t->groups[i].judged;
 		g->in_time += t->groups[i].in_time;
 		take_usual(g, t->groups[i].usual_s);
@@ -458,6 +460,8 @@ static void table_of(const struct tallies *t, const char *title, FILE *out)
 			tally_delay(g, 0.95), tally_delay(g, 1));
 		if (g->judged)
 			fprintf(out, "  %u of %u", g->in_time, g->judged);
+		else if (g->asked)
+			fprintf(out, "  none of %u judged", g->asked);
 		fprintf(out, "\n");
 	}
 	too_few(t, out);
@@ -506,7 +510,8 @@ static void json_of(const struct tallies *t, const char *head, bool declares, FI
 		json_number(out, "delay_p95_s", tally_delay(g, 0.95));
 		json_number(out, "delay_max_s", tally_delay(g, 1));
 		json_number(out, "usual_step_s", g->usual_s > 0 ? g->usual_s : (double)NAN);
-		fprintf(out, ",\"delays_judged\":%u,\"in_time\":%u}\n", g->judged, g->in_time);
+		fprintf(out, ",\"delays_asked\":%u,\"delays_judged\":%u,\"in_time\":%u}\n",
+			g->asked, g->judged, g->in_time);
 	}
 	if (!t->jobs)
 		return;

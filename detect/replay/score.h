@@ -20,6 +20,7 @@ struct tally { /* of one group of faults */
 	uint32_t faults, found, right; /* found: in the right class; right: and the subject first */
 	double *delays; /* s, of the `timed`: those found, until they were named if they were */
 	uint32_t timed, cap;
+	uint32_t asked;           /* for how many a bound of the delay is asked for */
 	uint32_t judged, in_time; /* judged: whose delay is, of those that were named */
 	double usual_s;           /* the shortest usual step when one of them began; 0: unknown */
 };

@@ -3,6 +3,7 @@
 # The program replay: what it writes it reads, plain and compressed; figures come as table and as
 # JSON; seeds are not mixed up in silence; what is no trace is refused with its line.
 set -u
+src=$(cd "${top_srcdir:-.}" && pwd)
 replay=$(cd "${top_builddir:-.}" && pwd)/detect/replay/replay
 dir=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-test.XXXXXX") || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -65,6 +66,8 @@ cmp one again || fail "the same seed gives other figures"
 cmp one two || fail "two threads give other figures"
 grep -q 'too few to judge: dead [0-9]* of 60' one || fail "few faults are not told: $(cat one)"
 grep -Eq '^  (dead|hung|xid|nan|straggler) .*  [0-9]+ of [0-9]+$' one || fail "nothing was judged by its delay: $(cat one)"
+"$replay" run "$src/detect/replay/recorded/deadlock.trace.zst" >out 2>err || fail "run: a hang"
+grep -Eq '^  hung .*  none of 1 judged$' out || fail "a delay that nobody judges is passed over: $(cat out)"
 
 sed '100s/.*/5 beat job=x/' a.trace >bad.trace
 "$replay" run bad.trace >out 2>err

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "detect/replay/judge.h"
 #include "detect/replay/score.h"
 #include "tests/lib/test.h"
 
@@ -355,6 +356,72 @@ static void test_in_beats(void **state)
 	verify(&x, "straggler", 0, 0);
 }
 
+/* ---- good enough? ---- */
+
+static void fault_told(struct in_time *x, const char *what, struct subject subject,
+		       enum verdict_class class, uint64_t delay_s)
+{
+	label(&x->score, LABEL_FAULT, what, subject, class, x->at_s, x->at_s + 10);
+	alarm_at(&x->score, subject, class, x->at_s + delay_s);
+	x->at_s += 200;
+}
+
+/* One fault of each class with a target; the deadlock comes last. */
+static void begin_all(struct in_time *x)
+{
+	setup(x);
+	fault_told(x, "process-killed", rank_of(3), CLASS_DEAD, 1);
+	fault_told(x, "xid-fatal", device_of(SUBJECT_GPU, 4, 1), CLASS_FAILING, 1);
+	fault_told(x, "straggler-rank", rank_of(5), CLASS_SLOW, 1);
+	fault_told(x, "link-sender", device_of(SUBJECT_LINK, 3, 8), CLASS_SLOW, 9); /* no bound */
+	label(&x->score, LABEL_FAULT, "nan", job_of(0), CLASS_DIVERGING, x->at_s, x->at_s + 10);
+	beat(&x->score, ++x->step, x->at_s + 1, true);
+	alarm_at(&x->score, job_of(0), CLASS_DIVERGING, x->at_s + 1);
+	x->at_s += 200;
+}
+
+static void verify_judge(struct in_time *x, bool fixed, unsigned bad, const char *words)
+{
+	char text[4000] = "";
+	FILE *f = fmemopen(text, sizeof(text), "w");
+	struct score sum; /* of one seed's jobs */
+	unsigned have;
+
+	assert_non_null(f);
+	score_init(&sum);
+	assert_int_equal(score_end(&x->score, 1), 0);
+	assert_int_equal(score_add(&sum, &x->score), 0);
+	have = judge(&sum.declared, 7, fixed, f);
+	fclose(f);
+	score_fini(&sum);
+	if (have != bad || !strstr(text, words))
+		fail_msg("not %u bad and '%s': %s", bad, words, text);
+	score_fini(&x->score);
+}
+
+static void test_unknown_is_not_good(void **state)
+{
+	struct in_time x;
+
+	(void)state;
+	setup(&x); /* six classes, and whose the faults are */
+	verify_judge(&x, true, 7, "not ok seed-7-recall-dead (no such fault in the trace)");
+
+	for (int fixed = 0; fixed <= 1; fixed++) {
+		begin_all(&x);
+		fault_told(&x, "deadlock", rank_of(3), CLASS_HUNG, 42);
+		verify_judge(&x, fixed, 0, "\nok seed-7-in-time-hung ");
+
+		begin_all(&x); /* in a pause, nobody knows how long it would have been */
+		pause_begins(&x.score, x.at_s);
+		fault_told(&x, "deadlock", rank_of(3), CLASS_HUNG, 42);
+		verify_judge(&x, fixed, 1, "not ok seed-7-in-time-hung (of none of 1 ");
+	}
+	begin_all(&x);
+	fault_told(&x, "deadlock", rank_of(3), CLASS_HUNG, 43);
+	verify_judge(&x, true, 1, "not ok seed-7-in-time-hung 0.0000, wanted at least 0.9000");
+}
+
 static void near(double have, double want)
 {
 	if (!(fabs(have - want) < 0.001 * fmax(1, want)))
@@ -387,9 +454,13 @@ static void test_intervals(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_worth),     cmocka_unit_test(test_links_and_gpus),
-		cmocka_unit_test(test_any_class), cmocka_unit_test(test_at_once),
-		cmocka_unit_test(test_in_steps),  cmocka_unit_test(test_in_beats),
+		cmocka_unit_test(test_worth),
+		cmocka_unit_test(test_links_and_gpus),
+		cmocka_unit_test(test_any_class),
+		cmocka_unit_test(test_at_once),
+		cmocka_unit_test(test_in_steps),
+		cmocka_unit_test(test_in_beats),
+		cmocka_unit_test(test_unknown_is_not_good),
 		cmocka_unit_test(test_intervals),
 	};
 

@@ -91,13 +91,14 @@ static enum timely_verdict within(bool in_time)
 	return in_time ? TIMELY_IN_TIME : TIMELY_LATE;
 }
 
-enum timely_verdict timely_told(const struct timely *t, const struct label *l,
-				const struct timely_fault *f, uint64_t told_ns)
+struct rule {
+	const char *what;
+	enum { AT_ONCE, NODE_SAMPLES, USUAL_STEPS, NEXT_BEAT, STEPS_DONE } in;
+};
+
+static const struct rule *rule_of(const struct label *l)
 {
-	static const struct {
-		const char *what;
-		enum { AT_ONCE, NODE_SAMPLES, USUAL_STEPS, NEXT_BEAT, STEPS_DONE } in;
-	} rules[] = {
+	static const struct rule rules[] = {
 		{"process-killed", AT_ONCE},
 		{"gpu-off-bus", AT_ONCE},
 		{"xid-fatal", AT_ONCE},
@@ -108,14 +109,27 @@ enum timely_verdict timely_told(const struct timely *t, const struct label *l,
 		{"straggler-rank", STEPS_DONE},
 		{"straggler-node", STEPS_DONE},
 	};
-	uint64_t after_ns = told_ns - l->time_ns;
-	unsigned i = 0, n = sizeof(rules) / sizeof(rules[0]);
 
-	while (i < n && strcmp(rules[i].what, l->what) != 0)
-		i++;
-	if (i == n || t->several)
+	for (unsigned i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
+		if (strcmp(rules[i].what, l->what) == 0)
+			return &rules[i];
+	return NULL;
+}
+
+bool timely_asks(const struct label *l)
+{
+	return rule_of(l) != NULL;
+}
+
+enum timely_verdict timely_told(const struct timely *t, const struct label *l,
+				const struct timely_fault *f, uint64_t told_ns)
+{
+	const struct rule *rule = rule_of(l);
+	uint64_t after_ns = told_ns - l->time_ns;
+
+	if (!rule || t->several)
 		return TIMELY_NOT_JUDGED;
-	switch (rules[i].in) {
+	switch (rule->in) {
 	case AT_ONCE:
 		return within(after_ns <= SECOND);
 	case NODE_SAMPLES: /* four of them, every 10 s, and none has come */

@@ -35,6 +35,8 @@ enum timely_verdict { TIMELY_NOT_JUDGED, TIMELY_IN_TIME, TIMELY_LATE };
 void timely_init(struct timely *t);
 void timely_sample(struct timely *t, const struct sample *s);
 struct timely_fault timely_begin(struct timely *t, const struct label *l);
+/* There is a bound for faults of its kind, whether or not a trace lets it be judged. */
+bool timely_asks(const struct label *l);
 /* The fault is told at told_ns, the time of the last sample or later. */
 enum timely_verdict timely_told(const struct timely *t, const struct label *l,
 				const struct timely_fault *f, uint64_t told_ns);
