@@ -6,27 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "detect/course.h"
 #include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define SEC NS_PER_SEC
 
 static const struct course_options options = {
 	.odd_x = 1.5, .jump_x = 5, .cusum_k = 1, .cusum_h = 10};
-
-/* Of the normal law, by the sum of twelve. */
-static double noise(struct rng_seeded *g)
-{
-	double sum = -6;
-
-	for (int i = 0; i < 12; i++)
-		sum += (double)rng_below(&g->rng, 1u << 30) / (1u << 30);
-	return sum;
-}
 
 static void test_one_odd_value_and_a_jump(void **state)
 {
@@ -36,7 +25,7 @@ static void test_one_odd_value_and_a_jump(void **state)
 	(void)state;
 	rng_seed(&g, test_seed(1));
 	for (uint64_t i = 0; i < 200; i++) {
-		course_add(&c, 2 + 0.05 * noise(&g), i, &options);
+		course_add(&c, 2 + 0.05 * normal(&g), i, &options);
 		assert_false(course_is_odd(&c));
 	}
 	course_add(&c, 30, 200, &options);
@@ -72,7 +61,7 @@ static void test_one_odd_value_and_a_jump(void **state)
 /* A loss that falls as losses do, with noise that neighbours share. */
 static double loss_of(uint64_t step, double *shared, struct rng_seeded *g)
 {
-	*shared = 0.8 * *shared + 0.6 * noise(g);
+	*shared = 0.8 * *shared + 0.6 * normal(g);
 	return 2 + 6 * pow((double)step + 10, -0.3) + 0.03 * *shared;
 }
 

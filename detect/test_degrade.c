@@ -8,27 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "detect/degrade.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define NS UINT64_C(1000000000)
 
 static struct rng_seeded seeded;
-
-static double uniform(void)
-{
-	return (double)(rng_u64(&seeded.rng) >> 11) / (double)(1ull << 53);
-}
-
-static double normal(void)
-{
-	double sum = -6;
-
-	for (int i = 0; i < 12; i++)
-		sum += uniform();
-	return sum;
-}
 
 /* Latency of a disk: rises with load and with size. */
 static double latency(double load, double size)
@@ -59,11 +44,11 @@ static void test_as_normal_equations(void **state)
 	for (int i = 0; i < 4; i++)
 		a[i][i] = 0.01;
 	for (int n = 0; n < DEGRADE_LEARN; n++) {
-		double load = 1e6 + 2e9 * uniform(), size = 4096 * exp(5 * uniform());
+		double load = 1e6 + 2e9 * uniform(&seeded), size = 4096 * exp(5 * uniform(&seeded));
 		double l = log(1e6 + load) - 17, x[5] = {1, l, l * l, log(size) - 11, 0};
 
 		/* Hardly any noise, and a plain beginning: nothing is cut off. */
-		x[4] = 0.5 * x[1] - 0.1 * x[2] + 0.3 * x[3] + 0.02 * (2 * uniform() - 1);
+		x[4] = 0.5 * x[1] - 0.1 * x[2] + 0.3 * x[3] + 0.02 * (2 * uniform(&seeded) - 1);
 		degrade_add(&d, load, size, exp(x[4]), (uint64_t)n * 10 * NS);
 		for (int i = 0; i < 4; i++)
 			for (int k = 0; k < 5; k++)
@@ -80,11 +65,11 @@ static uint64_t run(struct degrade *d, uint64_t *now_ns, unsigned n, double time
 	uint64_t told = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		double load = (2e7 + 1e9 * pow(uniform(), 3)) * busier, size = 65536;
-		double s = latency(load, size) * times * exp(0.15 * normal());
+		double load = (2e7 + 1e9 * pow(uniform(&seeded), 3)) * busier, size = 65536;
+		double s = latency(load, size) * times * exp(0.15 * normal(&seeded));
 
 		if (rng_below(&seeded.rng, 20) == 0)
-			s *= 1 + 5 * uniform(); /* somebody flushes */
+			s *= 1 + 5 * uniform(&seeded); /* somebody flushes */
 		*now_ns += 10 * NS;
 		degrade_add(d, load, size, s, *now_ns);
 		if (!told && degrade_is_slow(d, DEGRADE_NOTE, *now_ns))
@@ -130,7 +115,7 @@ static void test_pauses_and_constant_load(void **state)
 	rng_seed(&seeded, test_seed(43));
 	for (unsigned i = 0; i < 100000; i++) {
 		now_ns += (i % 1000 == 0 ? 100000 : 10) * NS;
-		degrade_add(&d, 5e8, 1 << 20, 1e-3 * exp(0.1 * normal()), now_ns);
+		degrade_add(&d, 5e8, 1 << 20, 1e-3 * exp(0.1 * normal(&seeded)), now_ns);
 		assert_false(degrade_is_slow(&d, DEGRADE_NOTE, now_ns));
 	}
 	for (int i = 0; i < DEGRADE_TERMS; i++)

@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "detect/odd_one.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define NODES_MAX 128
 #define NS        UINT64_C(1000000000)
@@ -27,20 +26,6 @@ struct world {
 	bool ever_odd[NODES_MAX];
 };
 
-static double uniform(struct world *w)
-{
-	return (double)(rng_u64(&w->rng.rng) >> 11) / (double)(1ull << 53);
-}
-
-static double normal(struct world *w)
-{
-	double sum = -6;
-
-	for (int i = 0; i < 12; i++)
-		sum += uniform(w);
-	return sum;
-}
-
 static void begin(struct world *w, uint64_t seed, unsigned n)
 {
 	memset(w, 0, sizeof(*w));
@@ -50,7 +35,7 @@ static void begin(struct world *w, uint64_t seed, unsigned n)
 	for (unsigned i = 0; i < n; i++) {
 		odd_node_init(&w->nodes[i]);
 		w->all[i] = &w->nodes[i];
-		w->warmer[i] = 6 * uniform(w);
+		w->warmer[i] = 6 * uniform(&w->rng);
 		w->weaker[i] = i % 5 ? 1 : 0.94;
 	}
 }
@@ -59,14 +44,14 @@ static void measure(struct world *w, unsigned i, double load, float *m)
 {
 	for (int k = 0; k < METRIC_COUNT; k++)
 		m[k] = NAN;
-	m[METRIC_CPU] = (float)(0.2 + 0.02 * normal(w));
-	m[METRIC_MEMORY] = (float)(0.5 + 0.005 * normal(w));
-	m[METRIC_PSI_IO] = (float)(0.01 * uniform(w));
-	m[METRIC_GPU_BUSY] = (float)(load * (0.95 + 0.02 * normal(w)));
-	m[METRIC_GPU_POWER] = (float)(100 + load * w->weaker[i] * (500 + 15 * normal(w)));
-	m[METRIC_GPU_CLOCK] = (float)(1755 * w->weaker[i] + 5 * normal(w));
-	m[METRIC_GPU_TEMPERATURE] = (float)(58 + w->warmer[i] + normal(w));
-	m[METRIC_NET_SEND] = (float)(load * 2e10 * exp(0.1 * normal(w)));
+	m[METRIC_CPU] = (float)(0.2 + 0.02 * normal(&w->rng));
+	m[METRIC_MEMORY] = (float)(0.5 + 0.005 * normal(&w->rng));
+	m[METRIC_PSI_IO] = (float)(0.01 * uniform(&w->rng));
+	m[METRIC_GPU_BUSY] = (float)(load * (0.95 + 0.02 * normal(&w->rng)));
+	m[METRIC_GPU_POWER] = (float)(100 + load * w->weaker[i] * (500 + 15 * normal(&w->rng)));
+	m[METRIC_GPU_CLOCK] = (float)(1755 * w->weaker[i] + 5 * normal(&w->rng));
+	m[METRIC_GPU_TEMPERATURE] = (float)(58 + w->warmer[i] + normal(&w->rng));
+	m[METRIC_NET_SEND] = (float)(load * 2e10 * exp(0.1 * normal(&w->rng)));
 	m[METRIC_NET_RETRY] = rng_below(&w->rng.rng, 50) ? 0 : 200; /* a burst */
 	m[METRIC_DISK_WRITE] = i ? 0 : 1e8f;
 	if (w->mixed && i % 3 == 0) {
@@ -118,12 +103,12 @@ static void hogged(float *m, struct world *w)
 
 static void hot(float *m, struct world *w)
 {
-	m[METRIC_GPU_TEMPERATURE] = (float)(88 + normal(w));
+	m[METRIC_GPU_TEMPERATURE] = (float)(88 + normal(&w->rng));
 }
 
 static void lossy(float *m, struct world *w)
 {
-	m[METRIC_NET_RETRY] = (float)(2000 + 500 * normal(w));
+	m[METRIC_NET_RETRY] = (float)(2000 + 500 * normal(&w->rng));
 	m[METRIC_NET_SEND] *= 0.7f;
 }
 
@@ -281,8 +266,8 @@ static void test_as_every_pair(void **state)
 		for (int k = 0; k < METRIC_COUNT; k++)
 			m[k] = NAN;
 		for (unsigned i = 0; i < w.n; i++) {
-			m[METRIC_CPU] = (float)uniform(&w);
-			m[METRIC_GPU_BUSY] = (float)(0.9 + 0.01 * normal(&w));
+			m[METRIC_CPU] = (float)uniform(&w.rng);
+			m[METRIC_GPU_BUSY] = (float)(0.9 + 0.01 * normal(&w.rng));
 			y[i] = m[METRIC_CPU];
 			a[i] = m[METRIC_GPU_BUSY];
 			odd_add(&w.nodes[i], m, w.now_ns);

@@ -8,9 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "detect/paths.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define NODES_MAX 100
 #define NS        UINT64_C(1000000000)
@@ -31,20 +30,6 @@ struct world {
 	unsigned n_pairs, n_over;
 	uint32_t pair_from, pair_to;
 };
-
-static double uniform(struct world *w)
-{
-	return (double)(rng_u64(&w->rng.rng) >> 11) / (double)(1ull << 53);
-}
-
-static double normal(struct world *w)
-{
-	double sum = -6;
-
-	for (int i = 0; i < 12; i++)
-		sum += uniform(w);
-	return sum;
-}
 
 static void begin(struct world *w, uint64_t seed, unsigned n)
 {
@@ -85,12 +70,12 @@ static void transfer(struct world *w, unsigned from, unsigned to)
 		(UINT64_C(1) << (16 + rng_below(&w->rng.rng, 8))) + rng_below(&w->rng.rng, 100000);
 	double ns = 20000 + (double)bytes / 20; /* latency, 20 GB/s */
 
-	ns *= exp(0.12 * normal(w)) * w->fabric;
+	ns *= exp(0.12 * normal(&w->rng)) * w->fabric;
 	ns *= fmax(w->send[from], w->receive[to]);
 	if (from == w->slow_from && to == w->slow_to)
 		ns *= 2;
 	if (w->now_ns < w->burst_until_ns[to] || rng_below(&w->rng.rng, 30) == 0)
-		ns *= 1 + 4 * uniform(w);
+		ns *= 1 + 4 * uniform(&w->rng);
 	assert_int_equal(paths_add(&w->paths, &w->nodes[from], &w->nodes[to], from, to, bytes,
 				   (uint64_t)ns, w->now_ns),
 			 0);

@@ -11,11 +11,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/rng.h"
 #include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define NODES    12
 #define PER_NODE 4
@@ -35,20 +34,6 @@ struct world {
 	unsigned alarms, raised, cleared;
 	struct verdict alarm;
 };
-
-static double uniform(struct world *w)
-{
-	return (double)(rng_u64(&w->rng.rng) >> 11) / (double)(1ull << 53);
-}
-
-static double noise(struct world *w, double sigma)
-{
-	double sum = -6;
-
-	for (int i = 0; i < 12; i++)
-		sum += uniform(w);
-	return exp(sigma * sum);
-}
 
 static void on_verdict(void *arg, const struct verdict *v)
 {
@@ -138,10 +123,10 @@ static void tell_metrics(struct world *w, uint32_t node)
 
 	for (int m = 0; m < METRIC_COUNT; m++)
 		s.metrics[m] = NAN;
-	s.metrics[METRIC_CPU] = (float)(w->cpu[node] + 0.2 * noise(w, 0.1));
-	s.metrics[METRIC_GPU_CLOCK] = (float)(1700 * w->clock[node] * noise(w, 0.004));
-	s.metrics[METRIC_GPU_POWER] = (float)(600 * w->power[node] * noise(w, 0.03));
-	s.metrics[METRIC_NET_SEND] = (float)(1e10 * noise(w, 0.05));
+	s.metrics[METRIC_CPU] = (float)(w->cpu[node] + 0.2 * exp(0.1 * normal(&w->rng)));
+	s.metrics[METRIC_GPU_CLOCK] = (float)(1700 * w->clock[node] * exp(0.004 * normal(&w->rng)));
+	s.metrics[METRIC_GPU_POWER] = (float)(600 * w->power[node] * exp(0.03 * normal(&w->rng)));
+	s.metrics[METRIC_NET_SEND] = (float)(1e10 * exp(0.05 * normal(&w->rng)));
 	feed(w, &s);
 }
 
@@ -150,19 +135,21 @@ static void tell_devices(struct world *w, uint32_t node)
 	uint32_t peer = (node + 1 + (uint32_t)rng_below(&w->rng.rng, NODES - 1)) % NODES;
 	struct sample s = of_node(SAMPLE_LINK, node, PORT);
 
-	w->sent[node] += (uint64_t)(1e11 * noise(w, 0.05));
+	w->sent[node] += (uint64_t)(1e11 * exp(0.05 * normal(&w->rng)));
 	s.link.up = true;
 	s.link.sent = w->sent[node];
 	feed(w, &s);
 	s = of_node(SAMPLE_PAIR, node, SAMPLE_NONE);
 	s.pair.peer = w->step % 2 ? (node + 1) % NODES : peer;
 	s.pair.bytes = 1 << 24;
-	s.pair.ns = (uint64_t)(1e6 * w->send[node] * w->way[node][s.pair.peer] * noise(w, 0.1));
+	s.pair.ns = (uint64_t)(1e6 * w->send[node] * w->way[node][s.pair.peer] *
+			       exp(0.1 * normal(&w->rng)));
 	feed(w, &s);
 	s = of_node(SAMPLE_DISK, node, DISK);
 	s.disk.ops = 100 + rng_below(&w->rng.rng, 1000);
 	s.disk.bytes = s.disk.ops << 16;
-	s.disk.busy_ns = (uint64_t)(1e5 * (double)s.disk.ops * w->disk[node] * noise(w, 0.2));
+	s.disk.busy_ns =
+		(uint64_t)(1e5 * (double)s.disk.ops * w->disk[node] * exp(0.2 * normal(&w->rng)));
 	feed(w, &s);
 }
 
@@ -173,7 +160,7 @@ static void steps(struct world *w, unsigned n)
 		double work[RANKS], longest = 0;
 
 		for (uint32_t i = 0; i < RANKS; i++) {
-			work[i] = w->work[i] / w->clock[i / PER_NODE] * noise(w, 0.02);
+			work[i] = w->work[i] / w->clock[i / PER_NODE] * exp(0.02 * normal(&w->rng));
 			longest = fmax(longest, work[i]);
 		}
 		w->now_ns += (uint64_t)((longest + 2 + w->pause_s) * 1e9);

@@ -6,9 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "detect/shift.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define SEC   UINT64_C(1000000000)
 #define NODES 16
@@ -23,15 +22,6 @@ struct fleet {
 	uint64_t began, now;
 };
 
-static double normal(struct fleet *f)
-{
-	double sum = 0;
-
-	for (int i = 0; i < 12; i++)
-		sum += (double)rng_below(&f->g.rng, 1000000) / 1e6;
-	return sum - 6;
-}
-
 static void begin(struct fleet *f, uint64_t seed)
 {
 	memset(f, 0, sizeof(*f));
@@ -41,7 +31,7 @@ static void begin(struct fleet *f, uint64_t seed)
 	for (int i = 0; i < NODES; i++) {
 		f->all[i] = &f->nodes[i];
 		shift_node_init(f->all[i]);
-		f->level[i] = 500 * (1 + 0.04 * normal(f));
+		f->level[i] = 500 * (1 + 0.04 * normal(&f->g));
 		f->factor[i] = 1;
 	}
 }
@@ -58,9 +48,9 @@ static void goes_on(struct fleet *f, unsigned minutes)
 			for (int m = 0; m < METRIC_COUNT; m++)
 				metrics[m] = NAN;
 			metrics[METRIC_GPU_POWER] = (float)(f->level[i] * f->factor[i] * f->common *
-							    pause * (1 + 0.02 * normal(f)));
-			metrics[METRIC_GPU_CLOCK] = (float)(1700 * (1 + 0.01 * normal(f)));
-			metrics[METRIC_PSI_CPU] = (float)(f->psi[i] + 0.01 * fabs(normal(f)));
+							    pause * (1 + 0.02 * normal(&f->g)));
+			metrics[METRIC_GPU_CLOCK] = (float)(1700 * (1 + 0.01 * normal(&f->g)));
+			metrics[METRIC_PSI_CPU] = (float)(f->psi[i] + 0.01 * fabs(normal(&f->g)));
 			shift_add(f->all[i], metrics, f->now);
 		}
 	}

@@ -9,9 +9,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "base/rng.h"
 #include "detect/straggler.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define RANKS_MAX 64
 #define NS        UINT64_C(1000000000)
@@ -31,20 +30,6 @@ struct world {
 	bool ever_slow[RANKS_MAX], well[RANKS_MAX]; /* well: since the flags were cleared */
 };
 
-static double uniform(struct world *w)
-{
-	return (double)(rng_u64(&w->rng.rng) >> 11) / (double)(1ull << 53);
-}
-
-static double normal(struct world *w)
-{
-	double sum = -6;
-
-	for (int i = 0; i < 12; i++)
-		sum += uniform(w);
-	return sum;
-}
-
 static void begin(struct world *w, uint64_t seed, unsigned n, double step_s, double jitter)
 {
 	memset(w, 0, sizeof(*w));
@@ -56,7 +41,7 @@ static void begin(struct world *w, uint64_t seed, unsigned n, double step_s, dou
 	for (unsigned i = 0; i < n; i++) {
 		w->all[i] = &w->ranks[i];
 		w->ranks[i].node = i / 8;
-		w->pace[i] = i / 8 % 3 == 1 ? 1.05 + 0.03 * uniform(w) : 1;
+		w->pace[i] = i / 8 % 3 == 1 ? 1.05 + 0.03 * uniform(&w->rng) : 1;
 		w->fault[i] = 1;
 	}
 }
@@ -67,8 +52,8 @@ static void step(struct world *w, double factor)
 	double busy[RANKS_MAX], longest = 0;
 
 	for (unsigned i = 0; i < w->n; i++) {
-		busy[i] =
-			w->step_s * factor * w->pace[i] * w->fault[i] * exp(w->jitter * normal(w));
+		busy[i] = w->step_s * factor * w->pace[i] * w->fault[i] *
+			  exp(w->jitter * normal(&w->rng));
 		if (rng_below(&w->rng.rng, 1000) == 0)
 			busy[i] *= 10;
 		longest = busy[i] > longest ? busy[i] : longest;
@@ -119,7 +104,7 @@ static void test_found_in_time(void **state)
 		steps(&w, pace < 1 ? 2000 + round : 200 + round % 9);
 		assert_int_equal(ever_slow(&w), 0);
 		who = (unsigned)rng_below(&w.rng.rng, n);
-		w.fault[who] = 1.16 + 0.3 * uniform(&w);
+		w.fault[who] = 1.16 + 0.3 * uniform(&w.rng);
 		began = w.now_ns;
 		for (; i < 20 || w.now_ns - began < 60 * NS; i++)
 			step(&w, 1);
