@@ -6,7 +6,9 @@
  *      has answered, and what does not answer is told of once, and again when it does.
  *   2. A source numbers its devices from 0; the numbers that the sink sees are given here, so that
  *      no two devices have the same one.
- *   3. Measurements of the node (SAMPLE_METRICS) come from several sources: what each has found
+ *   3. What a process's GPUs do is NVML's to tell, which may hang, the rest is /proc's: each has a
+ *      thread, and here the newest of the one is put to each of the other, if it is of late.
+ *   4. Measurements of the node (SAMPLE_METRICS) come from several sources: what each has found
  *      since the tick before is told as one sample, with NaN for who did not answer.
  *
  * Failure modes: a source that cannot be had is told of once and tried again; ckptd goes on without
@@ -78,7 +80,7 @@ struct slot {
 	bool late;                             /* which has been said */
 	int status;                            /* of the last read */
 	char text[ERR_TEXT_MAX];               /* one sentence for status */
-	float metrics[METRIC_COUNT];           /* (3) */
+	float metrics[METRIC_COUNT];           /* (4) */
 	uint32_t numbers[COLLECT_DEVICES_MAX]; /* (2); SAMPLE_NONE: has no name yet */
 };
 
@@ -94,6 +96,7 @@ struct real {
 	struct timer tick;
 	struct kmsg *kmsg;     /* NULL: off, or it does not run */
 	struct prober *prober; /* NULL: it does not run */
+	struct gpu_uses uses;  /* (3) */
 	uint32_t devices; /* numbers given (2) */
 	size_t n_slots;
 	struct slot slots[];
@@ -167,6 +170,7 @@ static void take_status(struct slot *l, const struct run *u)
 static void ask(struct slot *l)
 {
 	l->asked_ns = loop_now(l->all->loop);
+	l->run->config.probes = l->all->prober && prober_any(l->all->prober);
 	reader_ask(l->reader);
 }
 
@@ -186,6 +190,8 @@ static void came_back(void *arg)
 	for (int i = 0; i < METRIC_COUNT; i++)
 		if (!isnan(u->out.metrics[i]))
 			l->metrics[i] = u->out.metrics[i];
+	if (u->out.uses.at_ns)
+		l->all->uses = u->out.uses;
 	for (size_t i = 0; i < u->out.n; i++)
 		take_sample(l, &u->out.samples[i]);
 	if (l->source->waits && u->status == 0)
@@ -302,6 +308,16 @@ static void slot_start(struct slot *l)
 		  l->text);
 }
 
+/* (3) */
+static void on_activity(void *arg, const struct process_id *p, const struct sample_activity *a)
+{
+	struct real *c = arg;
+	struct sample_activity all = *a;
+
+	all.gpu_permille = gpu_uses_of(&c->uses, p->pid, loop_now(c->loop));
+	c->sink.activity(c->sink.arg, p, &all);
+}
+
 static void start(struct collectors *cs, const struct collect_sink *sink)
 {
 	struct real *c = of(cs);
@@ -310,8 +326,9 @@ static void start(struct collectors *cs, const struct collect_sink *sink)
 	assert(sink->sample && sink->activity);
 	c->sink = *sink;
 	c->running = true;
+	c->uses = (struct gpu_uses){.at_ns = 0};
 	/* Pids are of our own namespace, so it is our own /proc, whatever detect.root is. */
-	if (prober_new(c->loop, "/proc", sink->activity, sink->arg, &c->prober) != 0) {
+	if (prober_new(c->loop, "/proc", on_activity, c, &c->prober) != 0) {
 		log_print(c->log, LOG_WARNING, "going on without a look at processes: %s",
 			  err_text(-ENOMEM));
 		c->prober = NULL;

@@ -2,7 +2,7 @@
 /*
  * collect_nvml.c - GPUs, as NVIDIA's management library sees them: errors as they happen (events),
  * the recovery action that the driver asks for, ECC counters, load, power, clocks, temperature,
- * traffic of NVLink.
+ * traffic of NVLink; and while somebody asks about processes, what these use (gpu_use.h).
  *
  *   1. The library is looked for at run time (libnvidia-ml.so.1, or CKPT_LIBNVIDIA_ML), and every
  *      function but those that find GPUs may be missing in it: what it cannot say stays unknown.
@@ -46,6 +46,7 @@ struct gpu {
 	enum gpu_recovery recovery;
 	uint64_t corrected, uncorrected;
 	uint64_t nvlink_kib, nvlink_ns; /* 0: not read yet */
+	struct gpu_seen seen;
 };
 
 struct gpus {
@@ -54,8 +55,9 @@ struct gpus {
 	struct nvml_library nvml;
 	nvml_set_t set; /* NULL: it tells no events */
 	bool open, broken;
+	bool blind;     /* the last look at processes found nothing */
 	struct err why; /* it is not open */
-	uint64_t opened_ns, polled_ns;
+	uint64_t opened_ns, polled_ns, uses_ns;
 	uint32_t n, listening;
 	struct gpu gpu[GPUS_MAX];
 };
@@ -148,9 +150,19 @@ static void listen_to_events(struct gpus *g)
 	g->set = NULL;
 }
 
-static int open_driver(struct gpus *g, uint64_t now_ns, struct collect_out *out, struct err *e)
+static void say_state(const struct gpus *g, struct collect_out *out)
 {
 	uint32_t there = 0;
+
+	for (uint32_t i = 0; i < g->n; i++)
+		there += g->gpu[i].handle != NULL;
+	collect_state(out, "%u GPU%s%s%s", there, there == 1 ? "" : "s",
+		      g->set ? "" : "; the driver tells no events",
+		      g->blind ? "; the driver does not tell which processes use them" : "");
+}
+
+static int open_driver(struct gpus *g, uint64_t now_ns, struct collect_out *out, struct err *e)
+{
 	int r;
 
 	g->opened_ns = now_ns;
@@ -169,10 +181,7 @@ static int open_driver(struct gpus *g, uint64_t now_ns, struct collect_out *out,
 	g->open = true;
 	find_gpus(g);
 	listen_to_events(g);
-	for (uint32_t i = 0; i < g->n; i++)
-		there += g->gpu[i].handle != NULL;
-	collect_state(out, "%u GPU%s%s", there, there == 1 ? "" : "s",
-		      g->set ? "" : "; the driver tells no events");
+	say_state(g, out);
 	return 0;
 }
 
@@ -410,6 +419,23 @@ static void look_at_all(struct gpus *g, uint64_t now_ns, struct collect_out *out
 		out->metrics[METRIC_NVLINK] = (float)sums.nvlink;
 }
 
+/* For who is asked about; false: it is not time for it. */
+static bool look_at_uses(struct gpus *g, uint64_t now_ns, struct collect_out *out)
+{
+	if (!g->config->probes || (g->uses_ns && now_ns - g->uses_ns < GPU_USES_EVERY_NS))
+		return false;
+	g->uses_ns = now_ns;
+	out->uses = (struct gpu_uses){.at_ns = now_ns};
+	for (uint32_t i = 0; i < g->n; i++)
+		if (g->gpu[i].handle)
+			gpu_uses_look(&out->uses, &g->nvml, g->gpu[i].handle, &g->gpu[i].seen);
+	if (g->blind != out->uses.blind) {
+		g->blind = out->uses.blind;
+		say_state(g, out);
+	}
+	return true;
+}
+
 /* ---- Events ---- */
 
 static void take_event(struct gpus *g, const struct nvml_event *ev, uint64_t now_ns,
@@ -434,20 +460,20 @@ static void take_event(struct gpus *g, const struct nvml_event *ev, uint64_t now
 		s->nvml.xid = (uint32_t)ev->data;
 }
 
-static void wait_for_events(struct gpus *g, uint64_t now_ns, struct collect_out *out)
+static void wait_for_events(struct gpus *g, unsigned ms, uint64_t now_ns, struct collect_out *out)
 {
 	struct nvml_event ev = {0};
 	struct health h = {0};
 	int r = NVML_TIMEOUT;
 
 	for (int i = 0; g->set && i < EVENTS_AT_ONCE; i++) {
-		r = g->nvml.wait(g->set, &ev, i == 0 ? WAIT_MS : 0);
+		r = g->nvml.wait(g->set, &ev, i == 0 ? ms : 0);
 		if (!ok(g, &h, r))
 			break;
 		take_event(g, &ev, now_ns, out);
 	}
 	if (!g->set || (r != NVML_OK && r != NVML_TIMEOUT))
-		poll(NULL, 0, WAIT_MS); /* it may say so at once, again and again */
+		poll(NULL, 0, (int)ms); /* it may say so at once, again and again */
 }
 
 /* Says the same as long as it lasts, so that it is told once. */
@@ -478,7 +504,8 @@ static int read_nvml(void *state, uint64_t now_ns, struct collect_out *out, stru
 		return r;
 	if (!g->polled_ns || now_ns - g->polled_ns >= g->config->interval_ns)
 		look_at_all(g, now_ns, out);
-	wait_for_events(g, now_ns, out);
+	/* What processes use is told before anything is waited for. */
+	wait_for_events(g, look_at_uses(g, now_ns, out) ? 0 : WAIT_MS, now_ns, out);
 	if (!g->broken)
 		return 0;
 	close_driver(g);

@@ -34,6 +34,7 @@ void collect_out_reset(struct collect_out *out)
 {
 	out->n = 0;
 	out->n_lines = 0;
+	out->uses.at_ns = 0;
 	for (int i = 0; i < METRIC_COUNT; i++)
 		out->metrics[i] = NAN;
 }

@@ -155,6 +155,11 @@ void prober_set(struct prober *p, const struct process_id *id, bool on)
 	set_timer(p);
 }
 
+bool prober_any(const struct prober *p)
+{
+	return !list_empty(&p->targets);
+}
+
 int prober_new(struct loop *loop, const char *proc, prober_tell_fn *tell, void *arg,
 	       struct prober **ret)
 {

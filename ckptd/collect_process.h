@@ -40,5 +40,6 @@ MUST_CHECK int prober_new(struct loop *loop, const char *proc, prober_tell_fn *t
 void prober_free(struct prober *p); /* NULL is allowed */
 /* Idempotent. */
 void prober_set(struct prober *p, const struct process_id *id, bool on);
+bool prober_any(const struct prober *p); /* some process is on */
 
 #endif

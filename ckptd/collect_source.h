@@ -11,6 +11,7 @@
 #define CKPTD_COLLECT_SOURCE_H
 
 #include "ckptd/collect.h"
+#include "ckptd/gpu_use.h"
 
 #define COLLECT_SAMPLES_MAX 1024 /* in one read */
 #define COLLECT_DEVICES_MAX 256  /* of one source */
@@ -27,6 +28,7 @@ struct collect_out {
 	struct sample *samples; /* n of COLLECT_SAMPLES_MAX */
 	size_t n, n_lines;
 	float metrics[METRIC_COUNT]; /* NaN where it has none */
+	struct gpu_uses uses;        /* all zero: nobody has looked */
 	struct collect_line lines[COLLECT_LINES_MAX];
 	char state[160]; /* one sentence for status; set by open or read */
 };
@@ -45,10 +47,11 @@ __attribute__((format(printf, 3, 4))) void collect_say(struct collect_out *out, 
 __attribute__((format(printf, 2, 3))) void collect_state(struct collect_out *out,
 							 const char *format, ...);
 
-/* A copy of struct collect_options that a thread may keep. */
+/* A copy of struct collect_options that a thread may keep, and what the loop wants of it. */
 struct collect_config {
 	char root[256], kmsg[256], data[256];
 	uint64_t interval_ns;
+	bool probes; /* set before each read: processes are looked at now, and so are their GPUs */
 };
 
 struct collect_source {

@@ -33,6 +33,16 @@ struct nvml_pci {
 struct nvml_use {
 	unsigned gpu, memory; /* percent */
 };
+struct nvml_process {
+	unsigned pid;
+	unsigned long long memory;
+	unsigned instance, compute;
+};
+struct nvml_process_use {
+	unsigned pid;
+	unsigned long long time_us;
+	unsigned sm, memory, encoder, decoder; /* percent */
+};
 struct nvml_field {
 	unsigned id, scope;
 	long long timestamp, latency;
@@ -52,7 +62,8 @@ struct nvml_event {
 	unsigned long long type, data;
 	unsigned instance, compute;
 };
-_Static_assert(sizeof(struct nvml_pci) == 68 && sizeof(struct nvml_field) == 40 &&
+_Static_assert(sizeof(struct nvml_process) == 24 && sizeof(struct nvml_process_use) == 32 &&
+		       sizeof(struct nvml_pci) == 68 && sizeof(struct nvml_field) == 40 &&
 		       sizeof(struct nvml_event) == 32,
 	       "as the library lays them out");
 
@@ -73,7 +84,15 @@ _Static_assert(sizeof(struct nvml_pci) == 68 && sizeof(struct nvml_field) == 40 
 	X(listen, "nvmlDeviceRegisterEvents", (nvml_gpu_t, unsigned long long, nvml_set_t))        \
 	X(set_new, "nvmlEventSetCreate", (nvml_set_t *))                                           \
 	X(set_free, "nvmlEventSetFree", (nvml_set_t))                                              \
-	X(wait, "nvmlEventSetWait_v2", (nvml_set_t, struct nvml_event *, unsigned))
+	X(wait, "nvmlEventSetWait_v2", (nvml_set_t, struct nvml_event *, unsigned))                \
+	X(processes, "nvmlDeviceGetComputeRunningProcesses_v3",                                    \
+	  (nvml_gpu_t, unsigned *, struct nvml_process *))                                         \
+	X(processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2",                                 \
+	  (nvml_gpu_t, unsigned *, struct nvml_process *))                                         \
+	X(mps, "nvmlDeviceGetMPSComputeRunningProcesses_v3",                                       \
+	  (nvml_gpu_t, unsigned *, struct nvml_process *))                                         \
+	X(samples, "nvmlDeviceGetProcessUtilization",                                              \
+	  (nvml_gpu_t, struct nvml_process_use *, unsigned *, unsigned long long))
 #define NVML_NEEDED 4
 
 struct nvml_library {

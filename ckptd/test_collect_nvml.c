@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPUs through NVML, with a stand-in for its library: what is measured, what becomes of events, and
- * what happens when GPU, driver or library fail.
+ * GPUs through NVML, with a stand-in for its library: what is measured, what becomes of events,
+ * what happens when GPU, driver or library fail; and that a process's activity tells of its GPU.
  */
 #include <config.h>
 
@@ -11,9 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include "ckptd/collect_source.h"
+#include "ckptd/log.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/processes.h"
 #include "tests/lib/fake_libnvidia_ml.h"
 #include "tests/lib/test.h"
 
@@ -248,6 +252,161 @@ static void test_driver_goes_and_comes(void **state)
 	assert_int_equal(s->device, 0); /* 0000:9b:00, as before */
 }
 
+static void put_process(struct world *w, int gpu, unsigned pid)
+{
+	struct fake_nvml_gpu *g = &w->nvml->gpu[gpu];
+
+	g->process[g->n_processes++] = (struct fake_nvml_process){.pid = pid};
+}
+
+static unsigned use_of_me(const struct world *w)
+{
+	return gpu_uses_of(&w->out.uses, getpid(), w->now_ns);
+}
+
+/* Asked for only while somebody asks about processes. */
+static void test_what_processes_use(void **state)
+{
+	struct world *w = *state;
+
+	put_process(w, 1, (unsigned)getpid());
+	w->nvml->gpu[1].busy = 37;
+	assert_int_equal(look(w), 0);
+	assert_int_equal(w->out.uses.at_ns, 0);
+	w->config.probes = true;
+	assert_int_equal(look(w), 0);
+	assert_int_equal(w->out.uses.at_ns, w->now_ns);
+	assert_int_equal(use_of_me(w), 370);
+	test_says(w->out.state, "2 GPUs");
+	w->nvml->event(1, 0x8, 79); /* told all the same */
+	assert_int_equal(look(w), 0);
+	assert_int_equal(count(w, SAMPLE_NVML, NULL), 1);
+	w->now_ns -= 1; /* not so soon again */
+	assert_int_equal(look(w), 0);
+	assert_int_equal(w->out.uses.at_ns, 0);
+	assert_int_equal(look(w), 0);
+	assert_int_equal(w->out.uses.at_ns, w->now_ns);
+}
+
+static void test_what_processes_use_is_not_told(void **state)
+{
+	struct world *w = *state;
+
+	w->config.probes = true;
+	put_process(w, 0, (unsigned)getpid());
+	w->nvml->gpu[1].processes_result = 4; /* no right to see it */
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), GPU_USES_NOT_KNOWN);
+	test_says(w->out.state, "does not tell which processes use them");
+	w->nvml->gpu[1].processes_result = 0;
+	w->nvml->gpu[1].too_many = 1 << 30;
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), GPU_USES_NOT_KNOWN);
+	w->nvml->gpu[1].too_many = 0;
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), 900);
+	assert_null(strstr(w->out.state, "does not tell which"));
+	w->nvml->gpu[0].rates_result = 3; /* partitioned */
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), GPU_USES_NOT_KNOWN);
+	w->nvml->gpu[0].rates_result = 0;
+	w->nvml->gpu[0].result = 15; /* fell off the bus: nothing runs on it */
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), GPU_USES_NOT_KNOWN); /* it holds none */
+	put_process(w, 1, (unsigned)getpid());
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), 900);
+}
+
+/* Another process on the same GPU does all that it does. */
+static void test_what_another_process_uses(void **state)
+{
+	struct world *w = *state;
+	struct fake_nvml_process *parent;
+
+	w->config.probes = true;
+	put_process(w, 0, (unsigned)getpid());
+	put_process(w, 0, (unsigned)getppid());
+	parent = &w->nvml->gpu[0].process[1];
+	parent->sm = 90;
+	for (int i = 0; i < 2; i++) {
+		parent->time_us = 1000 + (unsigned)i;
+		assert_int_equal(look(w), 0);
+	}
+	assert_int_equal(use_of_me(w), 0);
+	assert_int_equal(gpu_uses_of(&w->out.uses, getppid(), w->now_ns), 900);
+	w->nvml->gpu[0].served = 1;
+	parent->time_us++;
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), 900);
+	w->nvml->gpu[0].served = 0;
+	parent->hidden = true; /* alone, as far as is told */
+	parent->time_us++;
+	assert_int_equal(look(w), 0);
+	assert_int_equal(use_of_me(w), 900);
+}
+
+/* ---- Up to the activity of a process ---- */
+
+struct watched {
+	struct process_id id;
+	unsigned looks, gpu_permille;
+};
+
+static void no_sample(void *arg, const struct sample *s)
+{
+	(void)arg;
+	(void)s;
+}
+
+static void on_activity(void *arg, const struct process_id *p, const struct sample_activity *a)
+{
+	struct watched *w = arg;
+
+	assert_true(process_same(p, &w->id));
+	w->gpu_permille = a->gpu_permille;
+	w->looks++;
+}
+
+static void test_activity_tells_of_the_gpu(void **state)
+{
+	static const struct collect_source *const one[] = {&collect_nvml};
+	struct log log = {.fd = STDERR_FILENO, .level = LOG_ERR, .journal = true};
+	struct collect_options o = {
+		.root = "", .kmsg = "", .data = "/", .interval_ns = SECOND, .log = &log};
+	struct watched me = {.id = {.pid = getpid()}, .gpu_permille = GPU_USES_NOT_KNOWN};
+	struct collect_sink sink = {.arg = &me, .sample = no_sample, .activity = on_activity};
+	struct collectors *c = NULL;
+	struct world *w = *state;
+	struct loop *l = NULL;
+
+	assert_int_equal(process_start_time(me.id.pid, &me.id.start), 0);
+	put_process(w, 0, (unsigned)getpid());
+	w->nvml->gpu[0].busy = 42;
+	assert_int_equal(loop_epoll_new(&l, &w->e), 0);
+	o.on[COLLECT_NVML] = true;
+	assert_int_equal(collectors_new_from(l, &o, one, 1, &c, &w->e), 0);
+	c->ops->start(c, &sink);
+	c->ops->probe(c, &me.id, true);
+	while (me.gpu_permille == GPU_USES_NOT_KNOWN)
+		loop_epoll_turn(l, UINT64_MAX);
+	assert_int_equal(me.gpu_permille, 420);
+	c->ops->stop(c);
+	collectors_free(c);
+
+	/* With the collector off it is not known. */
+	o.on[COLLECT_NVML] = false;
+	me.looks = 0;
+	assert_int_equal(collectors_new_from(l, &o, one, 1, &c, &w->e), 0);
+	c->ops->start(c, &sink);
+	c->ops->probe(c, &me.id, true);
+	while (me.looks < 2)
+		loop_epoll_turn(l, UINT64_MAX);
+	assert_int_equal(me.gpu_permille, GPU_USES_NOT_KNOWN);
+	collectors_free(c);
+	loop_epoll_free(l);
+}
+
 static void test_nothing_here(void **state)
 {
 	struct world *w = *state;
@@ -272,9 +431,17 @@ int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_measured),     T(test_events),          T(test_unavailable),
-		T(test_lost),         T(test_little_is_known), T(test_driver_goes_and_comes),
+		T(test_measured),
+		T(test_events),
+		T(test_unavailable),
+		T(test_lost),
+		T(test_little_is_known),
+		T(test_driver_goes_and_comes),
 		T(test_nothing_here),
+		T(test_what_processes_use),
+		T(test_what_processes_use_is_not_told),
+		T(test_what_another_process_uses),
+		T(test_activity_tells_of_the_gpu),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/lib/fake_libnvidia_ml.h"
 #include "tests/lib/rig.h"
 #include "tests/lib/stepper.h"
 
@@ -463,14 +464,56 @@ static void xid_table_misspelt(struct rig *r)
 	close(fd);
 }
 
+/* GPUs that rest, of a stand-in for the driver's library; each rank holds one. */
+static void put_gpus(const struct rig *r, const struct gang *g)
+{
+	char path[200], text[200] = "";
+	size_t n = 0;
+
+	for (int i = 0; i < RANKS; i++)
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%d %d 0\n", i, (int)g->pids[i]);
+	snprintf(path, sizeof(path), "%s/gpus", r->dir);
+	write_file(path, text);
+}
+
+/* It waits for ever, and its GPU is seen to rest: told before the two minutes that who sleeps on a
+ * node with GPUs has where nobody sees them. */
+static void deadlocked_beside_its_gpu(struct rig *r)
+{
+	char top[PATH_MAX], library[PATH_MAX + 100], file[200], line[RIG_LINE];
+	const char *build = getenv("top_builddir");
+	struct gang g;
+	uint64_t from;
+
+	RIG_CHECK(realpath(build ? build : ".", top), "no build folder");
+	snprintf(library, sizeof(library), "CKPT_LIBNVIDIA_ML=%s/.libs/libfakenvml.so", top);
+	rig_env(r, library);
+	snprintf(file, sizeof(file), FAKE_NVML_FILE "=%s/gpus", r->dir);
+	rig_env(r, file);
+	begin(&g, r);
+	put_gpus(r, &g);
+	from = rig_now_ms();
+	kill(g.pids[3], SIGUSR1);
+	await(r, from, " alarm, hung: ", line);
+	rig_note("deadlock beside a GPU that rests: told after %d ms", (int)(rig_now_ms() - from));
+	RIG_CHECK(strstr(line, "hung: rank 3 of job gang"), "another one is accused: %s", line);
+	rig_check_log(r);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(killed),       RIG_TEST(killed_while_ckptd_was_away),
-		RIG_TEST(stopped),      RIG_TEST(deadlocked),
-		RIG_TEST(not_a_number), RIG_TEST(slow),
-		RIG_TEST(xid),          RIG_TEST(saves_when_told),
-		RIG_TEST(xid_table),    RIG_TEST(xid_table_misspelt),
+		RIG_TEST(killed),
+		RIG_TEST(killed_while_ckptd_was_away),
+		RIG_TEST(stopped),
+		RIG_TEST(deadlocked),
+		RIG_TEST(not_a_number),
+		RIG_TEST(slow),
+		RIG_TEST(xid),
+		RIG_TEST(saves_when_told),
+		RIG_TEST(xid_table),
+		RIG_TEST(xid_table_misspelt),
+		RIG_TEST(deadlocked_beside_its_gpu),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 1, argc, argv);

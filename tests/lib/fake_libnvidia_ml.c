@@ -3,18 +3,28 @@
  * fake_libnvidia_ml.c - a stand-in for libnvidia-ml.so.1, with what ckptd asks of it.
  *
  * It keeps the library's rules that matter to us: nothing works before nvmlInit_v2, a lost GPU says
- * so at every call, a wait without an event ends with a time-out. It does not really wait.
+ * so at every call, a wait without an event ends with a time-out, what does not fit is not written
+ * and its number told, samples are told that are newer than asked for. It does not really wait.
  */
 #include <config.h>
 
 #include "tests/lib/fake_libnvidia_ml.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, TIMEOUT = 10 };
+enum {
+	OK = 0,
+	UNINITIALIZED = 1,
+	INVALID_ARGUMENT = 2,
+	NOT_SUPPORTED = 3,
+	NOT_FOUND = 6,
+	INSUFFICIENT_SIZE = 7,
+	TIMEOUT = 10
+};
 enum { EVENTS = 256 };
 
 struct event {
@@ -55,6 +65,37 @@ static void event(unsigned i, unsigned long long type, unsigned long long data)
 {
 	if (g.n_events < EVENTS && g.listening[i] & type)
 		g.events[g.n_events++] = (struct event){&g.gpu[i], type, data, ~0u, ~0u};
+}
+
+/* FAKE_NVML_FILE */
+static void read_file(void)
+{
+	const char *path = getenv(FAKE_NVML_FILE);
+	FILE *f = path ? fopen(path, "re") : NULL;
+	unsigned i, pid, sm;
+
+	if (!path)
+		return;
+	for (i = 0; i < FAKE_NVML_GPUS; i++)
+		g.gpu[i].busy = g.gpu[i].n_processes = 0;
+	while (f && fscanf(f, "%u %u %u", &i, &pid, &sm) == 3) {
+		struct fake_nvml_gpu *one = &g.gpu[i % FAKE_NVML_GPUS];
+
+		if (one->n_processes == FAKE_NVML_PROCESSES)
+			continue;
+		one->process[one->n_processes++] = (struct fake_nvml_process){.pid = pid};
+		one->busy = one->busy + sm > 100 ? 100 : one->busy + sm;
+	}
+	if (f)
+		fclose(f);
+}
+
+__attribute__((constructor)) static void start(void)
+{
+	if (!getenv(FAKE_NVML_FILE))
+		return;
+	reset();
+	g.n = FAKE_NVML_GPUS;
 }
 
 static unsigned opened(void)
@@ -135,9 +176,90 @@ int nvmlDeviceGetUtilizationRates(void *gpu, unsigned ret[2])
 	const struct fake_nvml_gpu *one;
 	int r = of(gpu, &one);
 
-	if (r == OK)
+	if (r == OK && one->rates_result != OK)
+		return one->rates_result;
+	read_file();
+	if (r == OK) {
 		ret[0] = one->busy;
+		ret[1] = 0;
+	}
 	return r;
+}
+
+struct process {
+	unsigned pid;
+	unsigned long long memory;
+	unsigned instance, compute;
+};
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *n, struct process *ret);
+int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *n, struct process *ret)
+{
+	const struct fake_nvml_gpu *one;
+	unsigned room = *n, there = 0;
+	int r = of(gpu, &one);
+
+	if (r == OK)
+		r = one->processes_result;
+	if (r != OK)
+		return r;
+	read_file();
+	for (unsigned i = 0; i < one->n_processes; i++) {
+		if (one->process[i].hidden)
+			continue;
+		if (there < room)
+			ret[there] = (struct process){one->process[i].pid, 1 << 30, ~0u, ~0u};
+		there++;
+	}
+	*n = one->too_many ? one->too_many : there;
+	return there > room ? INSUFFICIENT_SIZE : OK;
+}
+
+EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *gpu, unsigned *n, struct process *ret);
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *gpu, unsigned *n, struct process *ret)
+{
+	const struct fake_nvml_gpu *one;
+	unsigned room = *n;
+	int r = of(gpu, &one);
+
+	if (r != OK)
+		return r;
+	for (unsigned i = 0; i < one->served && i < room; i++)
+		ret[i] = (struct process){2000 + i, 1 << 30, ~0u, ~0u};
+	*n = one->served;
+	return one->served > room ? INSUFFICIENT_SIZE : OK;
+}
+
+struct process_use {
+	unsigned pid;
+	unsigned long long time_us;
+	unsigned sm, memory, encoder, decoder;
+};
+
+EXPORT int nvmlDeviceGetProcessUtilization(void *gpu, struct process_use *ret, unsigned *n,
+					   unsigned long long since_us);
+int nvmlDeviceGetProcessUtilization(void *gpu, struct process_use *ret, unsigned *n,
+				    unsigned long long since_us)
+{
+	const struct fake_nvml_gpu *one;
+	unsigned room = *n, there = 0;
+	int r = of(gpu, &one);
+
+	if (r == OK)
+		r = one->samples_result;
+	if (r != OK)
+		return r;
+	for (unsigned i = 0; i < one->n_processes; i++) {
+		const struct fake_nvml_process *p = &one->process[i];
+
+		if (p->time_us <= since_us)
+			continue;
+		if (there < room)
+			ret[there] = (struct process_use){p->pid, p->time_us, p->sm, 0, 0, 0};
+		there++;
+	}
+	*n = one->too_many ? one->too_many : there;
+	return !there ? NOT_FOUND : there > room ? INSUFFICIENT_SIZE : OK;
 }
 
 EXPORT int nvmlDeviceGetPowerUsage(void *gpu, unsigned *ret);
