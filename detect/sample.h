@@ -99,7 +99,7 @@ struct sample_activity {
 	char state;        /* R S D T Z as in /proc/PID/stat; '?' not known */
 	uint8_t threads_running;
 	uint16_t cpu_permille; /* of one core, since the look before; UINT16_MAX: not known */
-	uint16_t gpu_permille; /* share of time in which its GPU ran kernels; UINT16_MAX: ... */
+	uint16_t gpu_permille; /* share of time in which its GPU worked; UINT16_MAX: not known */
 	enum timed timed;      /* its main thread sleeps until a time, not until an event */
 };
 
