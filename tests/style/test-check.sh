@@ -69,6 +69,29 @@ expect hung 1 '1 passed, 1 failed, 0 skipped' <<'END'
 one pair 1 sleep 1000
 two pair 60 ./say ok_a
 END
+# What had ended when it was stopped counts, whether the rest can be stopped or not.
+mkdir slow
+cat >slow/Makefile <<'END'
+check:
+	echo ok one >a.log
+	echo :global-test-result: PASS >a.trs
+	echo not ok two >b.log
+	echo :global-test-result: FAIL >b.trs
+	sleep 1000
+deaf:
+	echo :global-test-result: PASS >c.trs
+	trap '' TERM; sleep 1000
+END
+expect stopped 1 '1 passed, 2 failed, 0 skipped' <<'END'
+one pair 1 make_check slow check
+END
+grep -q '^ *not ok one (stopped after 1 s)' out && echo 'ok stopped-says-so' ||
+	{ echo 'not ok stopped-says-so'; failed=1; }
+rm slow/a.log slow/b.log
+expect stopped-for-good 1 '2 passed, 1 failed, 0 skipped' <<'END'
+one pair 1 make_check slow deaf
+two pair 60 ./say ok_a
+END
 expect first-fails 1 '0 passed, 1 failed, 0 skipped' <<'END'
 two pair 60 ./say ok_a
 one first 60 false
