@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "detect/course.h"
-#include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
 #include "detect/test_fixture.h"
@@ -108,24 +107,6 @@ static void test_slow_drift_is_found(void **state)
 	}
 }
 
-struct told {
-	unsigned alarms, notes, cleared;
-	struct verdict last;
-};
-
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct told *t = arg;
-
-	t->last = *v;
-	if (v->state == VERDICT_CLEARED)
-		t->cleared++;
-	else if (v->level == LEVEL_ALARM)
-		t->alarms++;
-	else
-		t->notes++;
-}
-
 static void steps(struct detector *d, uint64_t from, uint64_t to, double loss, double norm)
 {
 	for (uint64_t i = from; i < to; i++)
@@ -141,15 +122,13 @@ static void steps(struct detector *d, uint64_t from, uint64_t to, double loss, d
 				.flags = BEAT_LOSS | BEAT_GRAD_NORM,
 				.loss = r == 3 ? 1e200 : loss + 0.01 * (double)(i % 7),
 				.grad_norm = norm};
-			assert_int_equal(detector_feed(d, &s), 0);
+			feed(d, &s);
 		}
 }
 
 static void test_jump_is_a_note_and_then_an_alarm(void **state)
 {
-	struct detector_options o;
 	struct told told = {0};
-	struct detector_events e = {.verdict = on_verdict, .arg = &told};
 	struct detector *d;
 	struct sample s = {.kind = SAMPLE_JOB,
 			   .node = SAMPLE_NONE,
@@ -157,8 +136,7 @@ static void test_jump_is_a_note_and_then_an_alarm(void **state)
 			   .device = SAMPLE_NONE};
 
 	(void)state;
-	detector_options_default(&o);
-	assert_int_equal(detector_new(&o, NULL, &e, &d), 0);
+	d = told_detector(&told, NULL, NULL);
 	steps(d, 1, 100, 2, 1);
 	assert_int_equal(told.alarms + told.notes, 0);
 	steps(d, 100, 101, 20, 1);
@@ -174,7 +152,7 @@ static void test_jump_is_a_note_and_then_an_alarm(void **state)
 	s.time_ns = 200 * SEC;
 	s.run.begins = true;
 	s.run.epoch = 2;
-	assert_int_equal(detector_feed(d, &s), 0);
+	feed(d, &s);
 	assert_int_equal(told.cleared, 2);
 	steps(d, 201, 400, 2, 1);
 	for (uint64_t i = 0; i < 400; i += 4) /* 40 % up within 400 steps */
@@ -190,21 +168,18 @@ static void one(struct detector *d, uint64_t at, uint32_t rank, uint64_t step, d
 		.kind = SAMPLE_BEAT, .time_ns = at * SEC, .rank = rank, .device = SAMPLE_NONE};
 
 	s.beat = (struct sample_beat){.step = step, .flags = BEAT_LOSS, .loss = loss};
-	assert_int_equal(detector_feed(d, &s), 0);
+	feed(d, &s);
 }
 
 /* A wild step number, now and then or first of all, and a run that goes back in place. */
 static void test_wild_steps(void **state)
 {
 	for (int how = 0; how < 4; how++) {
-		struct detector_options o;
 		struct told told = {0};
-		struct detector_events e = {.verdict = on_verdict, .arg = &told};
 		struct detector *d;
 
 		(void)state;
-		detector_options_default(&o);
-		assert_int_equal(detector_new(&o, NULL, &e, &d), 0);
+		d = told_detector(&told, NULL, NULL);
 		if (how == 0)
 			one(d, 1, 2, UINT64_C(1) << 62, 2);
 		for (uint64_t i = 0; i < 100; i++)

@@ -12,34 +12,17 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/rng.h"
-#include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define SEC NS_PER_SEC
 #define MS  NS_PER_MS
 
 struct bench {
 	struct detector *d;
-	unsigned told, alarms, cleared;
-	struct verdict last, alarm;
+	struct told told;
 };
-
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct bench *b = arg;
-
-	b->told++;
-	b->last = *v;
-	if (v->state == VERDICT_CLEARED)
-		b->cleared++;
-	else if (v->level == LEVEL_ALARM) {
-		b->alarms++;
-		b->alarm = *v;
-	}
-}
 
 static void bench_begin(struct bench *b, uint32_t ranks_max)
 {
@@ -49,21 +32,7 @@ static void bench_begin(struct bench *b, uint32_t ranks_max)
 	detector_options_default(&o);
 	if (ranks_max)
 		o.ranks_max = ranks_max;
-	assert_int_equal(detector_new(&o, NULL,
-				      &(struct detector_events){.verdict = on_verdict, .arg = b},
-				      &b->d),
-			 0);
-}
-
-static struct sample sample_of(enum sample_kind kind, uint64_t t, uint32_t node, uint32_t job,
-			       uint32_t rank)
-{
-	return (struct sample){.kind = kind,
-			       .time_ns = t,
-			       .node = node,
-			       .job = job,
-			       .rank = rank,
-			       .device = SAMPLE_NONE};
+	b->d = told_detector(&b->told, &o, NULL);
 }
 
 static void run(struct bench *b, uint64_t t, bool begins, uint64_t epoch, uint32_t world)
@@ -73,7 +42,7 @@ static void run(struct bench *b, uint64_t t, bool begins, uint64_t epoch, uint32
 	s.run.begins = begins;
 	s.run.epoch = epoch;
 	s.run.world = world;
-	assert_int_equal(detector_feed(b->d, &s), 0);
+	feed(b->d, &s);
 }
 
 static void member(struct bench *b, uint64_t t, uint32_t rank)
@@ -81,7 +50,7 @@ static void member(struct bench *b, uint64_t t, uint32_t rank)
 	struct sample s = sample_of(SAMPLE_MEMBER, t, rank / 8, 0, rank);
 
 	snprintf(s.member.role, sizeof(s.member.role), "trainer");
-	assert_int_equal(detector_feed(b->d, &s), 0);
+	feed(b->d, &s);
 }
 
 static void begin(struct bench *b, uint64_t t, uint64_t epoch, uint32_t world)
@@ -97,7 +66,7 @@ static void beat(struct bench *b, uint64_t t, uint32_t rank, uint64_t step, doub
 
 	s.beat = (struct sample_beat){
 		.step = step, .flags = BEAT_LOSS, .loss = loss, .grad_norm = NAN};
-	assert_int_equal(detector_feed(b->d, &s), 0);
+	feed(b->d, &s);
 }
 
 static void ended(struct bench *b, uint64_t t, uint32_t rank, enum exit_how how, int value)
@@ -106,7 +75,7 @@ static void ended(struct bench *b, uint64_t t, uint32_t rank, enum exit_how how,
 
 	s.exit.how = how;
 	s.exit.value = value;
-	assert_int_equal(detector_feed(b->d, &s), 0);
+	feed(b->d, &s);
 }
 
 static void name(struct bench *b, uint32_t node, uint32_t job, uint32_t device, const char *text)
@@ -116,7 +85,7 @@ static void name(struct bench *b, uint32_t node, uint32_t job, uint32_t device, 
 	s.device = device;
 	s.name.role = device == SAMPLE_NONE ? 0 : 'g';
 	snprintf(s.name.text, sizeof(s.name.text), "%s", text);
-	assert_int_equal(detector_feed(b->d, &s), 0);
+	feed(b->d, &s);
 }
 
 static void test_first_death_is_told_the_rest_are_notes(void **state)
@@ -131,27 +100,27 @@ static void test_first_death_is_told_the_rest_are_notes(void **state)
 	begin(&b, SEC, 1, 4);
 	beat(&b, 2 * SEC, 3, 17, 1);
 	ended(&b, 3 * SEC, 3, EXIT_SIGNAL, SIGSEGV);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.subject.rank, 3);
-	assert_int_equal(b.alarm.class, CLASS_DEAD);
-	assert_int_equal(b.alarm.cause, CAUSE_PROCESS_ENDED);
-	test_says(b.alarm.words, "rank 3 of job lm on node n17 ended by signal 11 (SIGSEGV)");
-	test_says(b.alarm.words, "last step 17");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.subject.rank, 3);
+	assert_int_equal(b.told.alarm.class, CLASS_DEAD);
+	assert_int_equal(b.told.alarm.cause, CAUSE_PROCESS_ENDED);
+	test_says(b.told.alarm.words, "rank 3 of job lm on node n17 ended by signal 11 (SIGSEGV)");
+	test_says(b.told.alarm.words, "last step 17");
 	ended(&b, 4 * SEC, 0, EXIT_SIGNAL, SIGTERM);
 	ended(&b, 4 * SEC, 1, EXIT_SIGNAL, SIGKILL);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.told, 3);
-	assert_int_equal(b.last.level, LEVEL_NOTE);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.n, 3);
+	assert_int_equal(b.told.last.level, LEVEL_NOTE);
 	begin(&b, 60 * SEC, 2, 4);
-	assert_int_equal(b.cleared, 3);
+	assert_int_equal(b.told.cleared, 3);
 	ended(&b, 61 * SEC, 2, EXIT_CODE, 1);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	/* Somebody says that all is well: what comes then is news. */
 	who = subject_job(0);
 	assert_int_equal(detector_clear(b.d, &who, 62 * SEC), 1);
 	ended(&b, 90 * SEC, 1, EXIT_SIGNAL, SIGSEGV);
-	assert_int_equal(b.alarms, 3);
-	assert_int_equal(b.alarm.subject.rank, 1);
+	assert_int_equal(b.told.alarms, 3);
+	assert_int_equal(b.told.alarm.subject.rank, 1);
 	detector_free(b.d);
 }
 
@@ -175,21 +144,21 @@ static void test_who_gives_up_after_a_failure(void **state)
 		s = sample_of(SAMPLE_KERNEL, t, 1, SAMPLE_NONE, SAMPLE_NONE);
 		snprintf(s.kernel.text, sizeof(s.kernel.text),
 			 "nvme nvme0: controller is down; will reset: CSTS=0xffffffff");
-		assert_int_equal(detector_feed(b.d, &s), 0);
-		assert_int_equal(b.alarms, 1);
+		feed(b.d, &s);
+		assert_int_equal(b.told.alarms, 1);
 		detector_advance(b.d, t + SEC);
 		if (on < 2)
 			assert_int_equal(detector_clear(b.d, &node, t + 15 * SEC), 1);
 		end = on == 2 ? t + 20 * SEC : t + 90 * SEC;
 		for (t += 16 * SEC; t < end; t += SEC) {
 			s = sample_of(SAMPLE_ALIVE, t, 0, SAMPLE_NONE, SAMPLE_NONE);
-			assert_int_equal(detector_feed(b.d, &s), 0);
+			feed(b.d, &s);
 		}
 		for (uint32_t r = 0; on == 1 && r < 24; r++)
 			beat(&b, t, r, 2, 2.0);
 		ended(&b, t, on == 2 ? 9 : 3, EXIT_SIGNAL, SIGABRT);
-		assert_int_equal(b.last.cause, CAUSE_PROCESS_ENDED);
-		assert_int_equal(b.last.level, on ? LEVEL_ALARM : LEVEL_NOTE);
+		assert_int_equal(b.told.last.cause, CAUSE_PROCESS_ENDED);
+		assert_int_equal(b.told.last.level, on ? LEVEL_ALARM : LEVEL_NOTE);
 		detector_free(b.d);
 	}
 }
@@ -213,7 +182,7 @@ static void test_restart_is_quiet(void **state)
 	}
 	run(&b, 500 * SEC, false, 3, 4);
 	ended(&b, 501 * SEC, 2, EXIT_SIGNAL, SIGKILL);
-	assert_int_equal(b.told, 0);
+	assert_int_equal(b.told.n, 0);
 	detector_free(b.d);
 }
 
@@ -225,14 +194,14 @@ static void test_one_told_to_end_is_missed(void **state)
 	bench_begin(&b, 0);
 	begin(&b, SEC, 1, 8);
 	ended(&b, 5 * SEC, 2, EXIT_SIGNAL, SIGTERM);
-	assert_int_equal(b.told, 0);
+	assert_int_equal(b.told.n, 0);
 	detector_advance(b.d, 6 * SEC);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.since_ns, 5 * SEC);
-	assert_int_equal(b.alarm.subject.rank, 2);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.since_ns, 5 * SEC);
+	assert_int_equal(b.told.alarm.subject.rank, 2);
 	beat(&b, 20 * SEC, 2, 1, 1);
-	assert_int_equal(b.cleared, 1);
-	assert_null(strstr(b.alarm.words, "last step")); /* it told of none */
+	assert_int_equal(b.told.cleared, 1);
+	assert_null(strstr(b.told.alarm.words, "last step")); /* it told of none */
 	detector_free(b.d);
 }
 
@@ -246,23 +215,23 @@ static void test_not_a_number_of_one_and_of_all(void **state)
 	for (uint64_t step = 1; step < 40; step++)
 		for (uint32_t r = 0; r < 8; r++)
 			beat(&b, step * SEC + r * MS, r, step, step == 10 && r == 5 ? NAN : 2);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_RANK);
-	assert_int_equal(b.alarm.subject.rank, 5);
-	assert_int_equal(b.alarm.raised_ns, 10 * SEC + 7 * MS);
-	assert_int_equal(b.cleared, 1);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_RANK);
+	assert_int_equal(b.told.alarm.subject.rank, 5);
+	assert_int_equal(b.told.alarm.raised_ns, 10 * SEC + 7 * MS);
+	assert_int_equal(b.told.cleared, 1);
 	for (uint64_t step = 40; step < 50; step++)
 		for (uint32_t r = 0; r < 8; r++)
 			beat(&b, step * SEC + r * MS, r, step, INFINITY);
-	assert_int_equal(b.alarms, 2);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_JOB);
-	assert_int_equal(b.alarm.raised_ns, 40 * SEC + 7 * MS);
+	assert_int_equal(b.told.alarms, 2);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_JOB);
+	assert_int_equal(b.told.alarm.raised_ns, 40 * SEC + 7 * MS);
 	/* A step that is not told of by all: decided by time. */
 	begin(&b, 60 * SEC, 2, 8);
 	beat(&b, 61 * SEC, 0, 1, NAN);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	detector_advance(b.d, 62 * SEC);
-	assert_int_equal(b.alarms, 3);
+	assert_int_equal(b.told.alarms, 3);
 	detector_free(b.d);
 }
 
@@ -306,10 +275,10 @@ static void test_memory_is_bounded(void **state)
 		for (uint32_t r = 0; r < 32; r++) {
 			s = sample_of(SAMPLE_BEAT, (job + 1) * SEC, r, job, r);
 			s.beat.step = 1;
-			assert_int_equal(detector_feed(b.d, &s), 0);
+			feed(b.d, &s);
 		}
 		s = sample_of(SAMPLE_JOB, (job + 1) * SEC, SAMPLE_NONE, job, SAMPLE_NONE);
-		assert_int_equal(detector_feed(b.d, &s), 0);
+		feed(b.d, &s);
 		if (job == 2)
 			detector_memory(b.d, &before);
 	}
@@ -341,16 +310,16 @@ static void test_memory_of_one_node(void **state)
 			s.beat.step = t;
 			s.beat.flags = BEAT_BUSY;
 			s.beat.busy_ns = SEC / 2;
-			assert_int_equal(detector_feed(b.d, &s), 0);
+			feed(b.d, &s);
 		}
 		s = sample_of(SAMPLE_METRICS, t * SEC, 0, SAMPLE_NONE, SAMPLE_NONE);
 		for (int m = 0; m < METRIC_COUNT; m++)
 			s.metrics[m] = 1;
-		assert_int_equal(detector_feed(b.d, &s), 0);
+		feed(b.d, &s);
 	}
 	for (uint32_t r = 0; r < 8; r++)
 		ended(&b, 200 * SEC, r, EXIT_SIGNAL, SIGABRT);
-	assert_true(b.told >= 8); /* and it says something */
+	assert_true(b.told.n >= 8); /* and it says something */
 	detector_memory(b.d, &size);
 	assert_true(size.total > empty.total + 8 * size.rank + size.node);
 	assert_true(size.total <= UINT64_C(8) * 65536);
@@ -374,14 +343,14 @@ static void test_no_memory(void **state)
 			s = sample_of(SAMPLE_BEAT, i * SEC, i, 0, i);
 			rc = detector_feed(d, &s);
 			if (rc == -ENOMEM)
-				assert_int_equal(detector_feed(d, &s), 0);
+				feed(d, &s);
 			s = sample_of(SAMPLE_METRICS, i * SEC, i, SAMPLE_NONE, SAMPLE_NONE);
-			assert_int_equal(detector_feed(d, &s), 0);
+			feed(d, &s);
 			s = sample_of(SAMPLE_PAIR, i * SEC, i, SAMPLE_NONE, SAMPLE_NONE);
 			s.pair.peer = i ? 0 : 1;
 			s.pair.bytes = s.pair.ns = 1 << 20;
 			if (detector_feed(d, &s) < 0)
-				assert_int_equal(detector_feed(d, &s), 0);
+				feed(d, &s);
 		}
 		detector_free(d);
 		d = NULL;
@@ -442,16 +411,16 @@ static void test_numbers_of_jobs_come_again(void **state)
 		beat(&b, t + SEC, 1, 3, NAN);
 		s = sample_of(SAMPLE_DIGESTS, t + SEC, 0, 0, 2); /* is still being thought about */
 		s.digests.step = 3;
-		assert_int_equal(detector_feed(b.d, &s), 0);
+		feed(b.d, &s);
 		ended(&b, t + SEC, 3, EXIT_SIGNAL, SIGSEGV);
 		detector_advance(b.d, t + 2 * SEC);
-		assert_int_equal(b.alarms, 3 * i + 3);
+		assert_int_equal(b.told.alarms, 3 * i + 3);
 		s = sample_of(SAMPLE_NAME, t + 2 * SEC, SAMPLE_NONE, 0, SAMPLE_NONE);
-		assert_int_equal(detector_feed(b.d, &s), 0);
+		feed(b.d, &s);
 		assert_null(known_job(b.d, 0));
 		assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
-		assert_int_equal(b.cleared, b.alarms);
-		assert_int_equal(detector_feed(b.d, &s), 0); /* nobody of that number */
+		assert_int_equal(b.told.cleared, b.told.alarms);
+		feed(b.d, &s); /* nobody of that number */
 	}
 	detector_memory(b.d, &after);
 	assert_true(after.total < before.total + (64u << 10)); /* the node's own, once */
@@ -473,15 +442,15 @@ static void test_interval_leaves_phases_out(void **state)
 	s = sample_of(SAMPLE_PHASE, 3 * SEC, 0, 0, 0);
 	s.phase.phase = PHASE_EVALUATE;
 	s.phase.begins = true;
-	assert_int_equal(detector_feed(b.d, &s), 0);
+	feed(b.d, &s);
 	s.phase.phase = PHASE_CHECKPOINT;
 	s.time_ns = 4 * SEC;
-	assert_int_equal(detector_feed(b.d, &s), 0);
+	feed(b.d, &s);
 	s.phase.begins = false;
 	s.time_ns = 5 * SEC;
-	assert_int_equal(detector_feed(b.d, &s), 0);
+	feed(b.d, &s);
 	s.time_ns = 9 * SEC;
-	assert_int_equal(detector_feed(b.d, &s), 0);
+	feed(b.d, &s);
 	beat(&b, 10 * SEC, 0, 2, 1);
 	assert_int_equal(r->interval_ns, 2 * SEC);
 	detector_free(b.d);

@@ -6,18 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/rng.h"
-#include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
-#include "tests/lib/test.h"
+#include "detect/test_fixture.h"
 
 #define SEC NS_PER_SEC
 
 struct bench {
 	struct detector *d;
-	unsigned alarms, notes, cleared;
-	struct verdict last, alarm;
+	struct told told;
 	uint64_t now;
 	/* What its counters say. */
 	uint64_t errors, corrected, uncorrected;
@@ -25,46 +22,20 @@ struct bench {
 	bool up;
 };
 
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct bench *b = arg;
-
-	b->last = *v;
-	if (v->state == VERDICT_CLEARED) {
-		b->cleared++;
-	} else if (v->level == LEVEL_ALARM) {
-		b->alarms++;
-		b->alarm = *v;
-	} else {
-		b->notes++;
-	}
-}
-
 static void bench_begin(struct bench *b)
 {
-	struct detector_options o;
-	struct detector_events e = {.verdict = on_verdict, .arg = b};
-
 	memset(b, 0, sizeof(*b));
 	b->now = SEC;
 	b->up = true;
-	detector_options_default(&o);
-	assert_int_equal(detector_new(&o, NULL, &e, &b->d), 0);
+	b->d = told_detector(&b->told, NULL, NULL);
 }
 
 static struct sample of_node(const struct bench *b, enum sample_kind kind, uint32_t device)
 {
-	return (struct sample){.kind = kind,
-			       .time_ns = b->now,
-			       .node = 4,
-			       .job = SAMPLE_NONE,
-			       .rank = SAMPLE_NONE,
-			       .device = device};
-}
+	struct sample s = sample_of(kind, b->now, 4, SAMPLE_NONE, SAMPLE_NONE);
 
-static void feed(struct bench *b, const struct sample *s)
-{
-	assert_int_equal(detector_feed(b->d, s), 0);
+	s.device = device;
+	return s;
 }
 
 static void name(struct bench *b, uint32_t device, char role, const char *text)
@@ -73,7 +44,7 @@ static void name(struct bench *b, uint32_t device, char role, const char *text)
 
 	s.name.role = role;
 	snprintf(s.name.text, sizeof(s.name.text), "%s", text);
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 /* Port 1, disk 2 and the memory of node 4 say what they count, every 5 s. */
@@ -88,11 +59,11 @@ static void goes_on(struct bench *b, uint64_t s, uint64_t errors_each)
 		sample.link.up = b->up;
 		sample.link.downs = b->downs;
 		sample.link.errors = b->errors;
-		feed(b, &sample);
+		feed(b->d, &sample);
 		sample = of_node(b, SAMPLE_MEMORY, SAMPLE_NONE);
 		sample.memory.corrected = b->corrected;
 		sample.memory.uncorrected = b->uncorrected;
-		feed(b, &sample);
+		feed(b->d, &sample);
 	}
 }
 
@@ -106,25 +77,25 @@ static void test_down(void **state)
 	name(&b, 1, 'n', "mlx5_0");
 	b.up = false;
 	goes_on(&b, 1000, 0); /* never was up */
-	assert_int_equal(b.alarms + b.notes, 0);
+	assert_int_equal(b.told.alarms + b.told.notes, 0);
 	b.up = true;
 	goes_on(&b, 100, 0);
 	b.up = false;
 	from = b.now;
 	goes_on(&b, 100, 0);
-	assert_int_equal(b.notes, 1);
-	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.told.notes, 1);
+	assert_int_equal(b.told.alarms, 0);
 	goes_on(&b, 200, 0);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.cause, CAUSE_LINK_DOWN);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_LINK);
-	assert_int_equal(b.alarm.subject.device, 1);
-	assert_true(b.alarm.changed_ns - from >= 240 * SEC &&
-		    b.alarm.changed_ns - from <= 255 * SEC);
-	test_says(b.alarm.words, "port mlx5_0 of node 4 has been down for");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.cause, CAUSE_LINK_DOWN);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_LINK);
+	assert_int_equal(b.told.alarm.subject.device, 1);
+	assert_true(b.told.alarm.changed_ns - from >= 240 * SEC &&
+		    b.told.alarm.changed_ns - from <= 255 * SEC);
+	test_says(b.told.alarm.words, "port mlx5_0 of node 4 has been down for");
 	b.up = true;
 	goes_on(&b, 10, 0);
-	assert_int_equal(b.cleared, 1);
+	assert_int_equal(b.told.cleared, 1);
 	detector_free(b.d);
 }
 
@@ -143,20 +114,20 @@ static void test_flaps(void **state)
 	}
 	goes_on(&b, 2 * 3600, 0);
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(b.alarms, 0);
+		assert_int_equal(b.told.alarms, 0);
 		b.up = false;
 		goes_on(&b, 40, 0);
 		b.up = true;
 		goes_on(&b, 300, 0);
 	}
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.cause, CAUSE_LINK_FLAPS);
-	assert_int_equal(b.alarm.class, CLASS_UNSTABLE);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.cause, CAUSE_LINK_FLAPS);
+	assert_int_equal(b.told.alarm.class, CLASS_UNSTABLE);
 	goes_on(&b, 2 * 3600, 0);
-	assert_int_equal(b.last.state, VERDICT_CLEARED);
+	assert_int_equal(b.told.last.state, VERDICT_CLEARED);
 	b.downs += 20; /* between two looks at it */
 	goes_on(&b, 10, 0);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	detector_free(b.d);
 }
 
@@ -169,15 +140,15 @@ static void test_port_errors(void **state)
 	goes_on(&b, 3600, 1);
 	goes_on(&b, 60, 50);
 	goes_on(&b, 600, 1);
-	assert_int_equal(b.alarms, 0);
-	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.told.alarms, 0);
+	assert_int_equal(b.told.notes, 1);
 	goes_on(&b, 180, 50);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.cause, CAUSE_LINK_ERRORS);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.cause, CAUSE_LINK_ERRORS);
 	b.errors = 0; /* the driver was loaded again */
 	goes_on(&b, 1200, 1);
-	assert_int_equal(b.last.state, VERDICT_CLEARED);
-	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told.last.state, VERDICT_CLEARED);
+	assert_int_equal(b.told.alarms, 1);
 	detector_free(b.d);
 }
 
@@ -190,7 +161,7 @@ static void test_port_that_always_had_errors(void **state)
 	bench_begin(&b);
 	for (uint64_t each = 0; each < 40; each++)
 		goes_on(&b, 600, each);
-	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.told.alarms, 0);
 	detector_free(b.d);
 }
 
@@ -199,7 +170,7 @@ static void disk_says(struct bench *b, uint64_t errors)
 	struct sample s = of_node(b, SAMPLE_DISK, 2);
 
 	s.disk.errors = errors;
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 static void kernel_says(struct bench *b, const char *text)
@@ -207,7 +178,7 @@ static void kernel_says(struct bench *b, const char *text)
 	struct sample s = of_node(b, SAMPLE_KERNEL, SAMPLE_NONE);
 
 	snprintf(s.kernel.text, sizeof(s.kernel.text), "%s", text);
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 static void test_disk(void **state)
@@ -218,21 +189,21 @@ static void test_disk(void **state)
 	bench_begin(&b);
 	name(&b, 2, 'd', "sdb");
 	disk_says(&b, 700); /* of its life before us */
-	assert_int_equal(b.notes, 0);
+	assert_int_equal(b.told.notes, 0);
 	disk_says(&b, 701);
-	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.told.notes, 1);
 	b.now += 600 * SEC;
 	disk_says(&b, 702);
 	kernel_says(&b, "I/O error, dev sdb, sector 123456 op 0x0:(READ) flags 0x0 phys_seg 1");
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_DISK);
-	assert_int_equal(b.alarm.cause, CAUSE_DISK_ERRORS);
-	test_says(b.alarm.words, "disk sdb of node 4 has had 3 errors lately");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_DISK);
+	assert_int_equal(b.told.alarm.cause, CAUSE_DISK_ERRORS);
+	test_says(b.told.alarm.words, "disk sdb of node 4 has had 3 errors lately");
 	for (int i = 0; i < 500; i++) {
 		b.now += 10 * SEC;
 		disk_says(&b, 702);
 	}
-	assert_int_equal(b.cleared, 1);
+	assert_int_equal(b.told.cleared, 1);
 	detector_free(b.d);
 }
 
@@ -246,23 +217,23 @@ static void test_memory(void **state)
 	goes_on(&b, 100, 0);
 	b.corrected += 9;
 	goes_on(&b, 100, 0);
-	assert_int_equal(b.notes, 0);
+	assert_int_equal(b.told.notes, 0);
 	b.corrected += 10;
 	goes_on(&b, 100, 0);
-	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.told.notes, 1);
 	b.corrected += 100;
 	goes_on(&b, 100, 0);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.class, CLASS_FAILING);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.class, CLASS_FAILING);
 	goes_on(&b, 4 * 3600, 0);
-	assert_int_equal(b.cleared, 1);
+	assert_int_equal(b.told.cleared, 1);
 	b.uncorrected++;
 	goes_on(&b, 10, 0);
-	assert_int_equal(b.alarms, 2);
-	assert_int_equal(b.alarm.class, CLASS_CORRUPTING);
+	assert_int_equal(b.told.alarms, 2);
+	assert_int_equal(b.told.alarm.class, CLASS_CORRUPTING);
 	b.corrected++;
 	goes_on(&b, 10, 0);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	detector_free(b.d);
 }
 
@@ -279,11 +250,11 @@ static void test_pressure(void **state)
 			s.metrics[m] = NAN;
 		s.metrics[METRIC_PSI_MEMORY] = i < 10 ? 0.9f : i < 30 ? 0.1f : i < 50 ? 0.7f : 0;
 		b.now += 5 * SEC;
-		feed(&b, &s);
-		assert_int_equal(b.alarms, i >= 42);
+		feed(b.d, &s);
+		assert_int_equal(b.told.alarms, i >= 42);
 	}
-	assert_int_equal(b.alarm.cause, CAUSE_PRESSURE);
-	assert_int_equal(b.cleared, 1);
+	assert_int_equal(b.told.alarm.cause, CAUSE_PRESSURE);
+	assert_int_equal(b.told.cleared, 1);
 	detector_free(b.d);
 }
 
@@ -295,23 +266,23 @@ static void test_kernel(void **state)
 	(void)state;
 	bench_begin(&b);
 	kernel_says(&b, "Out of memory: Killed process 4242 (python3) total-vm:1kB, anon-rss:1kB");
-	assert_int_equal(b.notes, 1);
-	test_says(b.last.words, "ran out of memory, and its kernel killed python3");
+	assert_int_equal(b.told.notes, 1);
+	test_says(b.told.last.words, "ran out of memory, and its kernel killed python3");
 	kernel_says(&b, "mce: [Hardware Error]: Machine check events logged");
 	s = of_node(&b, SAMPLE_KERNEL, SAMPLE_NONE);
 	s.kernel.facility = 1; /* anybody may say so */
 	snprintf(s.kernel.text, sizeof(s.kernel.text), "EXT4-fs error (device sdb): bad inode");
-	b.notes = 0;
-	feed(&b, &s);
-	assert_int_equal(b.notes + b.alarms, 0);
-	b.cleared = 0;
+	b.told.notes = 0;
+	feed(b.d, &s);
+	assert_int_equal(b.told.notes + b.told.alarms, 0);
+	b.told.cleared = 0;
 	b.now += 7200 * SEC;
 	detector_advance(b.d, b.now);
 	for (int i = 0; i < 20; i++) {
 		b.now += 5 * SEC;
 		kernel_says(&b, "usb 1-1: new device");
 	}
-	assert_true(b.cleared >= 1);
+	assert_true(b.told.cleared >= 1);
 	detector_free(b.d);
 }
 
@@ -325,9 +296,9 @@ static void test_news_all_end(void **state)
 	name(&b, 2, 'd', "sda");
 	name(&b, 3, 'd', "sdb");
 	kernel_says(&b, "EXT4-fs (sda): Remounting filesystem read-only");
-	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told.alarms, 1);
 	kernel_says(&b, "EXT4-fs error (device sdb): ext4_lookup:1785: inode #2: bad inode");
-	assert_int_equal(b.notes, 1); /* that of the other disk is no alarm for it */
+	assert_int_equal(b.told.notes, 1); /* that of the other disk is no alarm for it */
 	for (int i = 0; i < 20; i++) {
 		char disk[16], text[96];
 
@@ -341,7 +312,7 @@ static void test_news_all_end(void **state)
 	kernel_says(&b, "I/O error, dev sdb, sector 123456 op 0x0:(READ) flags 0x0 phys_seg 1");
 	goes_on(&b, 2 * 3600 + 600, 0);
 	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
-	assert_int_equal(b.cleared, 1 + b.alarms + b.notes - 1);
+	assert_int_equal(b.told.cleared, 1 + b.told.alarms + b.told.notes - 1);
 	detector_free(b.d);
 }
 
@@ -357,24 +328,24 @@ static void test_cleared_by_a_person(void **state)
 	b.downs += 20;
 	b.corrected += 200;
 	goes_on(&b, 10, 0);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	assert_int_equal(detector_clear(b.d, &node, b.now), 2);
 	goes_on(&b, 1000, 0);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	b.corrected += 20; /* few */
 	goes_on(&b, 10, 0);
-	assert_int_equal(b.alarms, 2);
+	assert_int_equal(b.told.alarms, 2);
 	b.up = false;
 	goes_on(&b, 300, 0);
-	assert_int_equal(b.alarms, 3);
+	assert_int_equal(b.told.alarms, 3);
 	assert_true(detector_clear(b.d, &node, b.now) > 0);
 	goes_on(&b, 1000, 0); /* nobody wants it up */
-	assert_int_equal(b.alarms, 3);
+	assert_int_equal(b.told.alarms, 3);
 	b.up = true;
 	goes_on(&b, 100, 0);
 	b.up = false;
 	goes_on(&b, 300, 0);
-	assert_int_equal(b.alarms, 4);
+	assert_int_equal(b.told.alarms, 4);
 	detector_free(b.d);
 }
 
@@ -386,17 +357,17 @@ static void test_kernel_file_systems(void **state)
 	(void)state;
 	bench_begin(&b);
 	kernel_says(&b, "EXT4-fs (loop3): Remounting filesystem read-only");
-	assert_int_equal(b.alarms, 0);
-	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.told.alarms, 0);
+	assert_int_equal(b.told.notes, 1);
 	detector_free(b.d);
 	bench_begin(&b);
 	kernel_says(&b, "EXT4-fs error (device sdb1): ext4_lookup:1785: inode #2: bad inode");
-	assert_int_equal(b.notes, 1);
+	assert_int_equal(b.told.notes, 1);
 	kernel_says(&b, "EXT4-fs (sdb1): Remounting filesystem read-only");
-	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told.alarms, 1);
 	kernel_says(&b, "EXT4-fs error (device sdb1): ext4_lookup:1785: inode #2: bad inode");
-	assert_int_equal(b.notes, 1);
-	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told.notes, 1);
+	assert_int_equal(b.told.alarms, 1);
 	detector_free(b.d);
 }
 
@@ -412,29 +383,32 @@ static void test_checks(void **state)
 	s.check.value = 20;
 	s.check.low = 90;
 	s.check.high = 110;
-	feed(&b, &s);
+	feed(b.d, &s);
 	snprintf(s.check.what, sizeof(s.check.what), "disk-write");
-	feed(&b, &s);
-	assert_int_equal(b.alarms, 2);
-	test_says(b.alarm.words, "node 4 fails the check disk-write: 20, others have 90 to 110; ");
-	assert_int_equal(b.alarm.n_evidence, 1);
+	feed(b.d, &s);
+	assert_int_equal(b.told.alarms, 2);
+	test_says(b.told.alarm.words,
+		  "node 4 fails the check disk-write: 20, others have 90 to 110; ");
+	assert_int_equal(b.told.alarm.n_evidence, 1);
 	snprintf(s.check.what, sizeof(s.check.what), "disk-sync");
 	s.check.low = NAN;
 	s.check.high = 10;
-	feed(&b, &s);
-	test_says(b.alarm.words, "node 4 fails the check disk-sync: 20, others have at most 10; ");
-	assert_true(b.alarm.evidence[0].threshold == 10);
+	feed(b.d, &s);
+	test_says(b.told.alarm.words,
+		  "node 4 fails the check disk-sync: 20, others have at most 10; ");
+	assert_true(b.told.alarm.evidence[0].threshold == 10);
 	snprintf(s.check.what, sizeof(s.check.what), "memory-pattern");
 	s.check.value = s.check.high = NAN;
-	feed(&b, &s);
-	test_says(b.alarm.words, "node 4 fails the check memory-pattern; let nothing new onto it");
-	assert_int_equal(b.alarm.n_evidence, 0);
+	feed(b.d, &s);
+	test_says(b.told.alarm.words,
+		  "node 4 fails the check memory-pattern; let nothing new onto it");
+	assert_int_equal(b.told.alarm.n_evidence, 0);
 	snprintf(s.check.what, sizeof(s.check.what), "disk-write");
 	s.check.passed = true;
-	feed(&b, &s);
-	assert_int_equal(b.cleared, 1);
-	test_says(b.last.words, "passes now");
-	assert_int_equal(detector_clear(b.d, &b.alarm.subject, b.now), 3);
+	feed(b.d, &s);
+	assert_int_equal(b.told.cleared, 1);
+	test_says(b.told.last.words, "passes now");
+	assert_int_equal(detector_clear(b.d, &b.told.alarm.subject, b.now), 3);
 	detector_free(b.d);
 }
 
@@ -449,12 +423,12 @@ static void differ(struct bench *b, uint64_t step, uint32_t one, uint32_t other)
 
 	for (uint32_t r = 0; r < 4; r++) {
 		beat.node = beat.rank = r;
-		feed(b, &beat);
+		feed(b->d, &beat);
 	}
 	s.digests.step = step;
 	s.digests.other = other;
 	snprintf(s.digests.tensor, sizeof(s.digests.tensor), "layers.3.weight");
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 static void test_replicas(void **state)
@@ -467,14 +441,14 @@ static void test_replicas(void **state)
 	differ(&b, 100, 0, 2);
 	differ(&b, 100, 1, 2);
 	differ(&b, 100, 2, 3);
-	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.told.alarms, 0);
 	b.now += SEC;
 	detector_advance(b.d, b.now);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.class, CLASS_CORRUPTING);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_RANK);
-	assert_int_equal(b.alarm.subject.rank, 2);
-	test_says(b.alarm.words, "holds other bytes of layers.3.weight");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.class, CLASS_CORRUPTING);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_RANK);
+	assert_int_equal(b.told.alarm.subject.rank, 2);
+	test_says(b.told.alarm.words, "holds other bytes of layers.3.weight");
 	s = (struct sample){.kind = SAMPLE_JOB,
 			    .time_ns = b.now,
 			    .node = SAMPLE_NONE,
@@ -482,33 +456,33 @@ static void test_replicas(void **state)
 			    .device = SAMPLE_NONE};
 	s.run.begins = true;
 	s.run.epoch = 7;
-	feed(&b, &s);
-	assert_int_equal(b.cleared, 1);
+	feed(b.d, &s);
+	assert_int_equal(b.told.cleared, 1);
 	b.now += SEC;
 	differ(&b, 200, 0, 1);
 	b.now += SEC;
 	detector_advance(b.d, b.now);
-	assert_int_equal(b.alarms, 2);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_JOB);
-	test_says(b.alarm.words, "ranks 0 and 1");
+	assert_int_equal(b.told.alarms, 2);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_JOB);
+	test_says(b.told.alarm.words, "ranks 0 and 1");
 	s.kind = SAMPLE_STALE;
 	s.time_ns = b.now;
 	s.step = 300;
-	feed(&b, &s);
-	assert_int_equal(b.alarms, 3);
-	assert_int_equal(b.alarm.cause, CAUSE_STALE);
+	feed(b.d, &s);
+	assert_int_equal(b.told.alarms, 3);
+	assert_int_equal(b.told.alarm.cause, CAUSE_STALE);
 	/* Another one differs: each of them ends with the run. */
 	b.now += SEC;
 	differ(&b, 400, 0, 3);
 	differ(&b, 400, 1, 3);
 	b.now += SEC;
 	detector_advance(b.d, b.now);
-	assert_int_equal(b.alarms, 4);
+	assert_int_equal(b.told.alarms, 4);
 	s.kind = SAMPLE_JOB;
 	s.time_ns = b.now;
 	s.run.begins = true;
 	s.run.epoch = 8;
-	feed(&b, &s);
+	feed(b.d, &s);
 	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
 	detector_free(b.d);
 }
@@ -523,18 +497,18 @@ static void test_stale_for_want_of_numbers(void **state)
 	bench_begin(&b);
 	s.time_ns = b.now;
 	s.beat = (struct sample_beat){.step = 5, .flags = BEAT_LOSS, .loss = NAN};
-	feed(&b, &s);
+	feed(b.d, &s);
 	b.now += SEC;
 	detector_advance(b.d, b.now);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.cause, CAUSE_NOT_A_NUMBER);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.cause, CAUSE_NOT_A_NUMBER);
 	s.kind = SAMPLE_STALE;
 	s.time_ns = b.now;
 	s.step = 6;
-	feed(&b, &s);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.notes, 1);
-	test_says(b.last.words, "what is no finite number stays what it is");
+	feed(b.d, &s);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.notes, 1);
+	test_says(b.told.last.words, "what is no finite number stays what it is");
 	detector_free(b.d);
 }
 

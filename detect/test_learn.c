@@ -6,14 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/rng.h"
-#include "detect/detector.h"
 #include "detect/doing.h"
 #include "detect/options.h"
 #include "detect/phi.h"
 #include "detect/rules.h"
+#include "detect/test_fixture.h"
 #include "detect/timeout.h"
-#include "tests/lib/test.h"
 
 #define SEC NS_PER_SEC
 #define MS  NS_PER_MS
@@ -233,24 +231,6 @@ static void test_looks_at_who_is_starved(void **state)
 	assert_int_equal(looks_say(&l, 13 * SEC), DOING_STOPPED);
 }
 
-struct told {
-	unsigned alarms, notes, cleared;
-	struct verdict last;
-};
-
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct told *t = arg;
-
-	t->last = *v;
-	if (v->state == VERDICT_CLEARED)
-		t->cleared++;
-	else if (v->level == LEVEL_ALARM)
-		t->alarms++;
-	else
-		t->notes++;
-}
-
 /* Three nodes tell of themselves every 10 s, more or less; node 1 hosts a rank. */
 static void life(struct detector *d, struct rng_seeded *g, uint64_t from_s, uint64_t to_s,
 		 uint32_t without)
@@ -270,25 +250,22 @@ static void life(struct detector *d, struct rng_seeded *g, uint64_t from_s, uint
 			if (n == without || t < next[n])
 				continue;
 			next[n] = t + 9 + rng_below(&g->rng, 3);
-			assert_int_equal(detector_feed(d, &s), 0);
+			feed(d, &s);
 		}
 	}
 }
 
 static void test_silent_nodes(void **state)
 {
-	struct detector_options o;
 	struct told told = {0};
-	struct detector_events e = {.verdict = on_verdict, .arg = &told};
 	struct detector *d;
 	struct rng_seeded g;
 	struct sample s = {.kind = SAMPLE_MEMBER, .time_ns = SEC, .node = 1, .device = SAMPLE_NONE};
 
 	(void)state;
 	rng_seed(&g, test_seed(1));
-	detector_options_default(&o);
-	assert_int_equal(detector_new(&o, NULL, &e, &d), 0);
-	assert_int_equal(detector_feed(d, &s), 0);
+	d = told_detector(&told, NULL, NULL);
+	feed(d, &s);
 	life(d, &g, 1, 600, SAMPLE_NONE);
 	life(d, &g, 600, 622, 1); /* two are lost */
 	life(d, &g, 622, 1000, SAMPLE_NONE);
@@ -307,7 +284,7 @@ static void test_silent_nodes(void **state)
 	s.rank = 1;
 	s.exit.how = EXIT_SIGNAL;
 	s.exit.value = 6;
-	assert_int_equal(detector_feed(d, &s), 0);
+	feed(d, &s);
 	assert_int_equal(told.alarms, 1);
 	assert_int_equal(told.notes, 1);
 	test_says(told.last.words, "most likely in consequence");

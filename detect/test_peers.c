@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
 #include "detect/test_fixture.h"
@@ -31,44 +30,26 @@ struct world {
 	uint32_t stages; /* of neighbouring ranks; 0: two, in turn */
 	double work[RANKS], clock[NODES], cpu[NODES], send[NODES], way[NODES][NODES], disk[NODES];
 	double power[NODES], pause_s;
-	unsigned alarms, raised, cleared;
-	struct verdict alarm;
+	struct told told;
 };
 
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct world *w = arg;
-
-	w->cleared += v->state == VERDICT_CLEARED;
-	w->raised += v->state == VERDICT_RAISED;
-	if (v->state == VERDICT_CLEARED || v->level != LEVEL_ALARM)
-		return;
-	w->alarms++;
-	w->alarm = *v;
-}
-
-static void feed(struct world *w, struct sample *s)
+static void tell(struct world *w, struct sample *s)
 {
 	s->time_ns = w->now_ns;
-	assert_int_equal(detector_feed(w->d, s), 0);
+	feed(w->d, s);
 }
 
 static struct sample of_node(enum sample_kind kind, uint32_t node, uint32_t device)
 {
-	return (struct sample){.kind = kind,
-			       .node = node,
-			       .job = SAMPLE_NONE,
-			       .rank = SAMPLE_NONE,
-			       .device = device};
+	struct sample s = sample_of(kind, 0, node, SAMPLE_NONE, SAMPLE_NONE);
+
+	s.device = device;
+	return s;
 }
 
 static struct sample of_rank(enum sample_kind kind, uint32_t rank)
 {
-	return (struct sample){.kind = kind,
-			       .node = rank / PER_NODE,
-			       .job = 1,
-			       .rank = rank,
-			       .device = SAMPLE_NONE};
+	return sample_of(kind, 0, rank / PER_NODE, 1, rank);
 }
 
 static void join(struct world *w, uint64_t epoch)
@@ -79,12 +60,12 @@ static void join(struct world *w, uint64_t epoch)
 	s.run.begins = true;
 	s.run.world = RANKS;
 	s.run.epoch = epoch;
-	feed(w, &s);
+	tell(w, &s);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		s = of_rank(SAMPLE_MEMBER, i);
 		snprintf(s.member.role, sizeof(s.member.role), "stage%u",
 			 w->stages ? i * w->stages / RANKS : i % 2);
-		feed(w, &s);
+		tell(w, &s);
 	}
 }
 
@@ -98,10 +79,7 @@ static void begin(struct world *w, uint64_t seed, bool marks_waiting)
 	detector_options_default(&o);
 	o.nodes_max = 64;
 	o.ranks_max = 256;
-	assert_int_equal(detector_new(&o, NULL,
-				      &(struct detector_events){.verdict = on_verdict, .arg = w},
-				      &w->d),
-			 0);
+	w->d = told_detector(&w->told, &o, NULL);
 	w->now_ns = 100 * NS_PER_SEC;
 	w->marks_waiting = marks_waiting;
 	for (unsigned i = 0; i < RANKS; i++)
@@ -112,7 +90,7 @@ static void begin(struct world *w, uint64_t seed, bool marks_waiting)
 			w->way[i][k] = 1;
 		s = of_node(SAMPLE_NAME, i, SAMPLE_NONE);
 		snprintf(s.name.text, sizeof(s.name.text), "n%u", i);
-		feed(w, &s);
+		tell(w, &s);
 	}
 	join(w, 1);
 }
@@ -127,7 +105,7 @@ static void tell_metrics(struct world *w, uint32_t node)
 	s.metrics[METRIC_GPU_CLOCK] = (float)(1700 * w->clock[node] * exp(0.004 * normal(&w->rng)));
 	s.metrics[METRIC_GPU_POWER] = (float)(600 * w->power[node] * exp(0.03 * normal(&w->rng)));
 	s.metrics[METRIC_NET_SEND] = (float)(1e10 * exp(0.05 * normal(&w->rng)));
-	feed(w, &s);
+	tell(w, &s);
 }
 
 static void tell_devices(struct world *w, uint32_t node)
@@ -138,19 +116,19 @@ static void tell_devices(struct world *w, uint32_t node)
 	w->sent[node] += (uint64_t)(1e11 * exp(0.05 * normal(&w->rng)));
 	s.link.up = true;
 	s.link.sent = w->sent[node];
-	feed(w, &s);
+	tell(w, &s);
 	s = of_node(SAMPLE_PAIR, node, SAMPLE_NONE);
 	s.pair.peer = w->step % 2 ? (node + 1) % NODES : peer;
 	s.pair.bytes = 1 << 24;
 	s.pair.ns = (uint64_t)(1e6 * w->send[node] * w->way[node][s.pair.peer] *
 			       exp(0.1 * normal(&w->rng)));
-	feed(w, &s);
+	tell(w, &s);
 	s = of_node(SAMPLE_DISK, node, DISK);
 	s.disk.ops = 100 + rng_below(&w->rng.rng, 1000);
 	s.disk.bytes = s.disk.ops << 16;
 	s.disk.busy_ns =
 		(uint64_t)(1e5 * (double)s.disk.ops * w->disk[node] * exp(0.2 * normal(&w->rng)));
-	feed(w, &s);
+	tell(w, &s);
 }
 
 /* All ranks wait for the slowest; every 10 s each node tells of itself. */
@@ -176,14 +154,14 @@ static void steps(struct world *w, unsigned n)
 			s.beat.step = w->step;
 			s.beat.flags = w->marks_waiting ? BEAT_BUSY : 0;
 			s.beat.busy_ns = w->marks_waiting ? (uint64_t)(1e9 * work[i]) : 0;
-			feed(w, &s);
+			tell(w, &s);
 		}
 	}
 }
 
 static bool says(const struct world *w, const char *text)
 {
-	return strstr(w->alarm.words, text) != NULL;
+	return strstr(w->told.alarm.words, text) != NULL;
 }
 
 static void count_line(void *arg, const char *text)
@@ -202,22 +180,22 @@ static void test_a_rank(void **state)
 	(void)state;
 	begin(&w, test_seed(51), true);
 	steps(&w, 100);
-	assert_int_equal(w.raised, 0);
+	assert_int_equal(w.told.raised, 0);
 	w.work[17] *= 1.2;
 	steps(&w, 20);
-	assert_int_equal(w.alarms, 1);
-	assert_int_equal(w.alarm.subject.kind, SUBJECT_RANK);
-	assert_int_equal(w.alarm.subject.rank, 17);
-	assert_int_equal(w.alarm.class, CLASS_SLOW);
-	assert_int_equal(w.alarm.cause, CAUSE_STRAGGLER);
-	assert_true(w.alarm.n_evidence >= 3 && w.alarm.since_ns < w.alarm.raised_ns);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.alarm.subject.kind, SUBJECT_RANK);
+	assert_int_equal(w.told.alarm.subject.rank, 17);
+	assert_int_equal(w.told.alarm.class, CLASS_SLOW);
+	assert_int_equal(w.told.alarm.cause, CAUSE_STRAGGLER);
+	assert_true(w.told.alarm.n_evidence >= 3 && w.told.alarm.since_ns < w.told.alarm.raised_ns);
 	assert_true(says(&w, "rank 17 of job 1 on node n4 holds others up"));
 	s = subject_rank(1, 17, 4);
 	detector_explain(w.d, &s, count_line, &lines);
 	assert_true(lines >= 2);
 	w.work[17] /= 1.2;
 	steps(&w, 60);
-	assert_int_equal(w.cleared, w.raised);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	detector_free(w.d);
 }
 
@@ -231,17 +209,17 @@ static void test_all_of_a_node_and_a_new_run(void **state)
 	for (unsigned i = 0; i < PER_NODE; i++)
 		w.work[5 * PER_NODE + i] *= 1.3;
 	steps(&w, 24);
-	assert_int_equal(w.alarms, 1);
-	assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
-	assert_int_equal(w.alarm.subject.node, 5);
-	assert_int_equal(w.alarm.cause, CAUSE_STRAGGLER);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.alarm.subject.kind, SUBJECT_NODE);
+	assert_int_equal(w.told.alarm.subject.node, 5);
+	assert_int_equal(w.told.alarm.cause, CAUSE_STRAGGLER);
 	for (unsigned i = 0; i < PER_NODE; i++)
 		w.work[5 * PER_NODE + i] /= 1.3;
 	w.step = 20; /* goes on from an older checkpoint */
 	join(&w, 2);
 	steps(&w, 60);
-	assert_int_equal(w.alarms, 1);
-	assert_int_equal(w.cleared, w.raised);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	detector_free(w.d);
 }
 
@@ -259,13 +237,13 @@ static void test_node_with_stages_of_its_own(void **state)
 			w.work[i] = 6 + i * w.stages / RANKS % 3;
 		join(&w, 2);
 		steps(&w, 100);
-		assert_int_equal(w.raised, 0);
+		assert_int_equal(w.told.raised, 0);
 		for (unsigned i = 0; i < PER_NODE; i++)
 			w.work[node * PER_NODE + i] *= 1.3;
 		steps(&w, 28);
-		assert_int_equal(w.alarms, 1);
-		assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
-		assert_int_equal(w.alarm.subject.node, node);
+		assert_int_equal(w.told.alarms, 1);
+		assert_int_equal(w.told.alarm.subject.kind, SUBJECT_NODE);
+		assert_int_equal(w.told.alarm.subject.node, node);
 		detector_free(w.d);
 	}
 }
@@ -280,11 +258,11 @@ static void test_moved_elsewhere(void **state)
 	steps(&w, 60);
 	w.work[9] *= 1.5;
 	steps(&w, 20);
-	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.told.alarms, 1);
 	s = of_rank(SAMPLE_MEMBER, 9);
 	s.node = 40;
-	feed(&w, &s);
-	assert_int_equal(w.cleared, w.raised);
+	tell(&w, &s);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	detector_free(w.d);
 }
 
@@ -296,17 +274,17 @@ static void test_waiting_is_not_marked(void **state)
 	(void)state;
 	begin(&w, test_seed(54), false);
 	steps(&w, 200);
-	assert_int_equal(w.raised, 0);
+	assert_int_equal(w.told.raised, 0);
 	w.clock[3] = 0.85;
 	steps(&w, 60);
-	assert_int_equal(w.alarms, 1);
-	assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
-	assert_int_equal(w.alarm.subject.node, 3);
-	assert_int_equal(w.alarm.cause, CAUSE_ODD_ONE_OUT);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.alarm.subject.kind, SUBJECT_NODE);
+	assert_int_equal(w.told.alarm.subject.node, 3);
+	assert_int_equal(w.told.alarm.cause, CAUSE_ODD_ONE_OUT);
 	assert_true(says(&w, "gpu_clock"));
 	w.clock[3] = 1;
 	steps(&w, 60);
-	assert_int_equal(w.cleared, w.raised);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	detector_free(w.d);
 }
 
@@ -320,13 +298,13 @@ static void test_odd_without_harm(void **state)
 	steps(&w, 200);
 	w.cpu[7] = 0.5;
 	steps(&w, 40);
-	assert_int_equal(w.alarms, 0);
-	assert_int_equal(w.raised, 1);
+	assert_int_equal(w.told.alarms, 0);
+	assert_int_equal(w.told.raised, 1);
 	for (unsigned i = 0; i < PER_NODE; i++)
 		w.work[7 * PER_NODE + i] *= 1.3;
 	steps(&w, 30);
-	assert_int_equal(w.alarms, 1);
-	assert_int_equal(w.alarm.subject.node, 7);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.alarm.subject.node, 7);
 	assert_true(says(&w, "its job has become slower"));
 	detector_free(w.d);
 }
@@ -348,19 +326,19 @@ static void test_who_did_not_rest(void **state)
 		steps(&w, 4);
 		w.pause_s = 500; /* a checkpoint that nobody declares does not hide when it began */
 		steps(&w, 66);
-		assert_int_equal(w.alarms, !all);
+		assert_int_equal(w.told.alarms, !all);
 		if (!all) {
-			assert_int_equal(w.alarm.subject.kind, SUBJECT_NODE);
-			assert_int_equal(w.alarm.subject.node, 4);
+			assert_int_equal(w.told.alarm.subject.kind, SUBJECT_NODE);
+			assert_int_equal(w.told.alarm.subject.node, 4);
 			assert_true(says(&w, "has changed otherwise than the other nodes"));
 			w.work[4 * PER_NODE + 1] /= 1.4;
 			for (unsigned i = 0; i < NODES; i++)
 				w.power[i] = 1;
 			steps(&w, 40);
-			assert_int_equal(w.cleared, w.raised);
+			assert_int_equal(w.told.cleared, w.told.raised);
 		}
 		steps(&w, 300); /* the new pace */
-		assert_int_equal(w.alarms, !all);
+		assert_int_equal(w.told.alarms, !all);
 		detector_free(w.d);
 	}
 }
@@ -379,7 +357,7 @@ static void test_slow_before_a_new_run(void **state)
 	join(&w, 2);
 	w.power[7] = 0.9;
 	steps(&w, 60);
-	assert_int_equal(w.alarms, 0);
+	assert_int_equal(w.told.alarms, 0);
 	detector_free(w.d);
 }
 
@@ -391,28 +369,28 @@ static void test_all_of_a_job(void **state)
 	(void)state;
 	begin(&w, test_seed(59), true);
 	steps(&w, 200);
-	assert_int_equal(w.raised, 0);
+	assert_int_equal(w.told.raised, 0);
 	for (unsigned i = 0; i < RANKS; i++)
 		w.work[i] *= 1.4;
 	steps(&w, 40);
-	assert_int_equal(w.alarms, 0);
-	assert_int_equal(w.raised, 1);
+	assert_int_equal(w.told.alarms, 0);
+	assert_int_equal(w.told.raised, 1);
 	for (unsigned i = 0; i < RANKS; i++)
 		w.work[i] /= 1.4;
 	steps(&w, 60);
-	assert_int_equal(w.raised, 1);
-	assert_int_equal(w.cleared, 1);
+	assert_int_equal(w.told.raised, 1);
+	assert_int_equal(w.told.cleared, 1);
 	/* Slow again, and a new run as fast as ever: nothing is carried over. */
 	for (unsigned i = 0; i < RANKS; i++)
 		w.work[i] *= 1.4;
 	steps(&w, 40);
-	assert_int_equal(w.raised, 2);
+	assert_int_equal(w.told.raised, 2);
 	join(&w, 2);
-	assert_int_equal(w.cleared, 2);
+	assert_int_equal(w.told.cleared, 2);
 	for (unsigned i = 0; i < RANKS; i++)
 		w.work[i] /= 1.4;
 	steps(&w, 60);
-	assert_int_equal(w.raised, 2);
+	assert_int_equal(w.told.raised, 2);
 	detector_free(w.d);
 }
 
@@ -423,35 +401,35 @@ static void test_ports_ways_and_disks(void **state)
 	(void)state;
 	begin(&w, test_seed(56), true);
 	steps(&w, 300);
-	assert_int_equal(w.raised, 0);
+	assert_int_equal(w.told.raised, 0);
 	w.send[2] = 2;
 	steps(&w, 40);
-	assert_int_equal(w.alarms, 1);
-	assert_int_equal(w.alarm.cause, CAUSE_PATH_SLOW);
-	assert_int_equal(w.alarm.subject.kind, SUBJECT_LINK);
-	assert_int_equal(w.alarm.subject.node, 2);
-	assert_int_equal(w.alarm.subject.device, PORT);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.alarm.cause, CAUSE_PATH_SLOW);
+	assert_int_equal(w.told.alarm.subject.kind, SUBJECT_LINK);
+	assert_int_equal(w.told.alarm.subject.node, 2);
+	assert_int_equal(w.told.alarm.subject.device, PORT);
 	assert_true(says(&w, "transfers from it take"));
 	w.send[2] = 1;
 	steps(&w, 400);
-	assert_int_equal(w.cleared, w.raised);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	w.way[6][7] = 2;
 	steps(&w, 60);
-	assert_int_equal(w.alarms, 2);
-	assert_int_equal(w.alarm.subject.peer, 7);
+	assert_int_equal(w.told.alarms, 2);
+	assert_int_equal(w.told.alarm.subject.peer, 7);
 	assert_true(says(&w, "the path from node n6 to node n7 is slow"));
 	w.way[6][7] = 1;
 	steps(&w, 60);
-	assert_int_equal(w.cleared, w.raised);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	w.disk[4] = 4;
 	steps(&w, 200);
-	assert_int_equal(w.alarms, 3);
-	assert_int_equal(w.alarm.subject.kind, SUBJECT_DISK);
-	assert_int_equal(w.alarm.subject.node, 4);
-	assert_int_equal(w.alarm.cause, CAUSE_DEGRADED);
+	assert_int_equal(w.told.alarms, 3);
+	assert_int_equal(w.told.alarm.subject.kind, SUBJECT_DISK);
+	assert_int_equal(w.told.alarm.subject.node, 4);
+	assert_int_equal(w.told.alarm.cause, CAUSE_DEGRADED);
 	w.disk[4] = 1;
 	steps(&w, 300);
-	assert_int_equal(w.cleared, w.raised);
+	assert_int_equal(w.told.cleared, w.told.raised);
 	detector_free(w.d);
 }
 
@@ -465,15 +443,15 @@ static void test_somebody_says_that_it_is_well(void **state)
 	steps(&w, 60);
 	w.work[30] *= 1.4;
 	steps(&w, 20);
-	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.told.alarms, 1);
 	s = subject_node(7);
 	assert_int_equal(detector_clear(w.d, &s, w.now_ns), 1);
 	w.work[30] /= 1.4;
 	steps(&w, 40);
-	assert_int_equal(w.alarms, 1);
+	assert_int_equal(w.told.alarms, 1);
 	w.work[30] *= 1.4; /* the next time */
 	steps(&w, 20);
-	assert_int_equal(w.alarms, 2);
+	assert_int_equal(w.told.alarms, 2);
 	detector_free(w.d);
 }
 

@@ -5,21 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "detect/test_fixture.h"
 #include "detect/verdicts.h"
-#include "tests/lib/test.h"
-
-struct told {
-	unsigned n;
-	struct verdict last;
-};
-
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct told *t = arg;
-
-	t->n++;
-	t->last = *v;
-}
 
 static struct verdict found(uint32_t rank, enum verdict_level level)
 {
@@ -34,7 +21,7 @@ static struct verdict found(uint32_t rank, enum verdict_level level)
 static void test_told_once_and_when_louder(void **state)
 {
 	struct told t = {0};
-	struct detector_events events = {.verdict = on_verdict, .arg = &t};
+	struct detector_events events = {.verdict = told_verdict, .arg = &t};
 	struct verdict v = found(3, LEVEL_NOTE);
 	struct verdicts vs;
 
@@ -67,7 +54,7 @@ static void test_told_once_and_when_louder(void **state)
 static void test_full(void **state)
 {
 	struct told t = {0};
-	struct detector_events events = {.verdict = on_verdict, .arg = &t};
+	struct detector_events events = {.verdict = told_verdict, .arg = &t};
 	struct verdict v;
 	struct verdicts vs;
 
@@ -93,7 +80,7 @@ static void test_full(void **state)
 static void test_grows(void **state)
 {
 	struct told t = {0};
-	struct detector_events events = {.verdict = on_verdict, .arg = &t};
+	struct detector_events events = {.verdict = told_verdict, .arg = &t};
 	struct verdict v;
 	struct verdicts vs;
 	size_t cap;

@@ -9,11 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
+#include "detect/test_fixture.h"
 #include "detect/xid_policy.h"
-#include "tests/lib/test.h"
 
 #define MS     NS_PER_MS
 #define SEC    NS_PER_SEC
@@ -24,33 +23,18 @@
 struct bench {
 	struct xid_policy *policy;
 	struct detector *d;
-	unsigned told, alarms, cleared;
-	struct verdict last, alarm;
+	struct told told;
 };
-
-static void on_verdict(void *arg, const struct verdict *v)
-{
-	struct bench *b = arg;
-
-	b->told++;
-	b->last = *v;
-	b->cleared += v->state == VERDICT_CLEARED;
-	if (v->state == VERDICT_CLEARED || v->level != LEVEL_ALARM)
-		return;
-	b->alarms++;
-	b->alarm = *v;
-}
 
 static void begin(struct bench *b)
 {
-	struct detector_events events = {.verdict = on_verdict, .arg = b};
 	struct detector_options o;
 
 	memset(b, 0, sizeof(*b));
 	assert_int_equal(xid_policy_default(&b->policy), 0);
 	detector_options_default(&o);
 	o.nodes_max = 16; /* time is long here, and each tick goes through them */
-	assert_int_equal(detector_new(&o, b->policy, &events, &b->d), 0);
+	b->d = told_detector(&b->told, &o, b->policy);
 }
 
 static void end(struct bench *b)
@@ -59,32 +43,22 @@ static void end(struct bench *b)
 	xid_policy_free(b->policy);
 }
 
-static struct sample sample_of(enum sample_kind kind, uint64_t t)
+static struct sample of_node(enum sample_kind kind, uint64_t t)
 {
-	return (struct sample){.kind = kind,
-			       .time_ns = t,
-			       .node = 1,
-			       .job = SAMPLE_NONE,
-			       .rank = SAMPLE_NONE,
-			       .device = SAMPLE_NONE};
-}
-
-static void feed(struct bench *b, const struct sample *s)
-{
-	assert_int_equal(detector_feed(b->d, s), 0);
+	return sample_of(kind, t, 1, SAMPLE_NONE, SAMPLE_NONE);
 }
 
 static void kernel(struct bench *b, uint64_t t, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 static void kernel(struct bench *b, uint64_t t, const char *format, ...)
 {
-	struct sample s = sample_of(SAMPLE_KERNEL, t);
+	struct sample s = of_node(SAMPLE_KERNEL, t);
 	va_list ap;
 
 	va_start(ap, format);
 	vsnprintf(s.kernel.text, sizeof(s.kernel.text), format, ap);
 	va_end(ap);
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 static void xid(struct bench *b, uint64_t t, unsigned code)
@@ -94,22 +68,22 @@ static void xid(struct bench *b, uint64_t t, unsigned code)
 
 static void nvml(struct bench *b, uint64_t t, uint32_t code, enum gpu_recovery recovery)
 {
-	struct sample s = sample_of(SAMPLE_NVML, t);
+	struct sample s = of_node(SAMPLE_NVML, t);
 
 	s.device = 3;
 	s.nvml.xid = code;
 	s.nvml.recovery = recovery;
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 static void name_gpu(struct bench *b, uint64_t t, uint32_t device, const char *name)
 {
-	struct sample s = sample_of(SAMPLE_NAME, t);
+	struct sample s = of_node(SAMPLE_NAME, t);
 
 	s.device = device;
 	s.name.role = 'g';
 	snprintf(s.name.text, sizeof(s.name.text), "%s", name);
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 /* The node lives: without samples the detector is blind, and time does not pass for rules. */
@@ -118,9 +92,9 @@ static void live_until(struct bench *b, uint64_t *t, uint64_t until)
 	uint64_t step = until - *t > HOUR ? 10 * SEC : SEC;
 
 	for (; *t < until; *t += step) {
-		struct sample s = sample_of(SAMPLE_ALIVE, *t);
+		struct sample s = of_node(SAMPLE_ALIVE, *t);
 
-		feed(b, &s);
+		feed(b->d, &s);
 	}
 	*t = until;
 }
@@ -142,16 +116,16 @@ static void test_fatal_one(void **state)
 	       "off "
 	       "the bus.");
 	kernel(&b, 2 * SEC, "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.");
-	assert_int_equal(b.told, 1);
-	assert_int_equal(b.alarm.level, LEVEL_ALARM);
-	assert_int_equal(b.alarm.cause, CAUSE_XID);
-	assert_int_equal(b.alarm.class, CLASS_DEAD);
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
-	assert_int_equal(b.alarm.code, 79);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_GPU);
-	assert_int_equal(b.alarm.subject.device, 3);
-	assert_int_equal(b.alarm.raised_ns, 2 * SEC);
-	assert_string_equal(b.alarm.words,
+	assert_int_equal(b.told.n, 1);
+	assert_int_equal(b.told.alarm.level, LEVEL_ALARM);
+	assert_int_equal(b.told.alarm.cause, CAUSE_XID);
+	assert_int_equal(b.told.alarm.class, CLASS_DEAD);
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
+	assert_int_equal(b.told.alarm.code, 79);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_GPU);
+	assert_int_equal(b.told.alarm.subject.device, 3);
+	assert_int_equal(b.told.alarm.raised_ns, 2 * SEC);
+	assert_string_equal(b.told.alarm.words,
 			    "GPU 0000:9b:00 of node 1 reports Xid 79 (the GPU has "
 			    "fallen off the bus): drain the node and start it again.");
 	end(&b);
@@ -159,7 +133,7 @@ static void test_fatal_one(void **state)
 
 static void test_spoofed(void **state)
 {
-	struct sample s = sample_of(SAMPLE_KERNEL, SEC);
+	struct sample s = of_node(SAMPLE_KERNEL, SEC);
 	struct bench b;
 
 	(void)state;
@@ -168,10 +142,10 @@ static void test_spoofed(void **state)
 		 "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.");
 	for (unsigned facility = 1; facility <= UINT8_MAX; facility++) {
 		s.kernel.facility = (uint8_t)facility;
-		feed(&b, &s);
+		feed(b.d, &s);
 	}
 	detector_advance(b.d, 3 * SEC);
-	assert_int_equal(b.told, 0);
+	assert_int_equal(b.told.n, 0);
 	end(&b);
 }
 
@@ -182,30 +156,30 @@ static void test_of_the_application(void **state)
 	(void)state;
 	begin(&b);
 	xid(&b, SEC, 31);
-	assert_int_equal(b.told, 1);
-	assert_int_equal(b.alarms, 0);
-	assert_int_equal(b.last.level, LEVEL_NOTE);
-	assert_int_equal(b.last.advice, ACTION_RESTART);
-	test_says(b.last.words, "process python3 (pid 77)");
-	test_says(b.last.words, "start the ranks of the job again");
+	assert_int_equal(b.told.n, 1);
+	assert_int_equal(b.told.alarms, 0);
+	assert_int_equal(b.told.last.level, LEVEL_NOTE);
+	assert_int_equal(b.told.last.advice, ACTION_RESTART);
+	test_says(b.told.last.words, "process python3 (pid 77)");
+	test_says(b.told.last.words, "start the ranks of the job again");
 	end(&b);
 }
 
 static void job_on_node(struct bench *b, uint64_t t, uint32_t job, bool begins)
 {
-	struct sample s = sample_of(SAMPLE_JOB, t);
+	struct sample s = of_node(SAMPLE_JOB, t);
 
 	s.job = job;
 	s.run.begins = begins;
 	s.run.world = 1;
 	s.run.epoch = t;
-	feed(b, &s);
+	feed(b->d, &s);
 	if (!begins)
 		return;
-	s = sample_of(SAMPLE_MEMBER, t);
+	s = of_node(SAMPLE_MEMBER, t);
 	s.job = job;
 	s.rank = 0;
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 /* A page fault of one program three times is the program's; of three programs, the GPU's. */
@@ -225,15 +199,15 @@ static void test_different_jobs(void **state)
 	job_on_node(&b, t, 1, true);
 	t += SEC;
 	xid(&b, t, 31);
-	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.told.alarms, 0);
 	live_until(&b, &t, t + 5 * MINUTE);
 	job_on_node(&b, t, 1, false);
 	job_on_node(&b, t, 2, true);
 	xid(&b, t + SEC, 31);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
-	assert_int_equal(b.alarm.class, CLASS_FAILING);
-	test_says(b.alarm.words, "met by 3 different jobs in 7 days");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
+	assert_int_equal(b.told.alarm.class, CLASS_FAILING);
+	test_says(b.told.alarm.words, "met by 3 different jobs in 7 days");
 	end(&b);
 }
 
@@ -246,17 +220,17 @@ static void test_three_lines(void **state)
 	begin(&b);
 	kernel(&b, t, "NVRM: The NVIDIA GPU 0000:b3:00.0");
 	kernel(&b, t, "NVRM: (PCI ID: 10de:26b5) installed in this system has");
-	assert_int_equal(b.told, 0);
+	assert_int_equal(b.told.n, 0);
 	kernel(&b, t, "NVRM: fallen off the bus and is not responding to commands.");
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.code, 79);
-	test_says(b.alarm.words, "GPU 0000:b3:00 of node 1");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.code, 79);
+	test_says(b.told.alarm.words, "GPU 0000:b3:00 of node 1");
 	/* much later, and none was named: some GPU of this node */
 	live_until(&b, &t, MINUTE);
 	kernel(&b, t, "NVRM: GPU has fallen off the bus.");
-	assert_int_equal(b.alarms, 2);
-	test_says(b.alarm.words, "GPU unknown of node 1");
-	assert_int_equal(b.alarm.subject.node, 1);
+	assert_int_equal(b.told.alarms, 2);
+	test_says(b.told.alarm.words, "GPU unknown of node 1");
+	assert_int_equal(b.told.alarm.subject.node, 1);
 	end(&b);
 }
 
@@ -270,12 +244,12 @@ static void test_double_bit_alone(void **state)
 	begin(&b);
 	xid(&b, SEC, 48);
 	detector_advance(b.d, SEC + 400 * MS);
-	assert_int_equal(b.told, 0); /* another one may follow */
+	assert_int_equal(b.told.n, 0); /* another one may follow */
 	detector_advance(b.d, 2 * SEC);
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
-	assert_int_equal(b.alarm.class, CLASS_CORRUPTING);
-	assert_true(b.alarm.raised_ns <= 2 * SEC);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
+	assert_int_equal(b.told.alarm.class, CLASS_CORRUPTING);
+	assert_true(b.told.alarm.raised_ns <= 2 * SEC);
 	end(&b);
 }
 
@@ -354,23 +328,23 @@ static void test_recovery_overrides(void **state)
 	(void)state;
 	begin(&b);
 	xid(&b, t, 79);
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
 	recovery_line(&b, t + 10 * MS, 1, "GPU Reset");
-	assert_int_equal(b.alarms, 2); /* the same verdict, with other advice */
-	assert_int_equal(b.alarm.code, 79);
-	assert_int_equal(b.alarm.state, VERDICT_UPDATED);
-	assert_int_equal(b.alarm.advice, ACTION_RESET);
-	test_says(b.alarm.words, "the driver asks for a reset");
+	assert_int_equal(b.told.alarms, 2); /* the same verdict, with other advice */
+	assert_int_equal(b.told.alarm.code, 79);
+	assert_int_equal(b.told.alarm.state, VERDICT_UPDATED);
+	assert_int_equal(b.told.alarm.advice, ACTION_RESET);
+	test_says(b.told.alarm.words, "the driver asks for a reset");
 	recovery_line(&b, t + 20 * MS, 4, "Drain and Reset");
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
 	/* it was reset: all is over, but it is not forgotten */
 	t += SEC;
 	recovery_line(&b, t, 0, "None");
 	assert_int_equal(standing(&b, NULL, 0), 0);
 	live_until(&b, &t, HOUR);
 	xid(&b, t, 79);
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
-	test_says(b.alarm.words, "2 times in 3 days");
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
+	test_says(b.told.alarm.words, "2 times in 3 days");
 	end(&b);
 }
 
@@ -385,13 +359,13 @@ static void test_repetition_beats_recovery(void **state)
 	xid(&b, t, 62);
 	live_until(&b, &t, HOUR);
 	xid(&b, t, 62);
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
 	recovery_line(&b, t + MS, 1, "GPU Reset");
 	t += MS;
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
 	recovery_line(&b, t + MS, 2, "Node Reboot Required");
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
-	assert_int_equal(b.alarm.code, 62);
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
+	assert_int_equal(b.told.alarm.code, 62);
 	end(&b);
 }
 
@@ -402,12 +376,12 @@ static void test_recovery_alone(void **state)
 	(void)state;
 	begin(&b);
 	recovery_line(&b, SEC, 2, "Node Reboot Required");
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.code, 154);
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
-	test_says(b.alarm.words, "Xid 154 (the GPU asks for a restart of the node)");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.code, 154);
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
+	test_says(b.told.alarm.words, "Xid 154 (the GPU asks for a restart of the node)");
 	recovery_line(&b, 2 * SEC, 0, "None");
-	assert_int_equal(b.last.state, VERDICT_CLEARED);
+	assert_int_equal(b.told.last.state, VERDICT_CLEARED);
 	assert_int_equal(standing(&b, NULL, 0), 0);
 	end(&b);
 }
@@ -421,30 +395,30 @@ static void test_nvml(void **state)
 	begin(&b);
 	name_gpu(&b, SEC, 3, "0000:9b:00");
 	nvml(&b, 2 * SEC, 79, RECOVERY_UNKNOWN); /* prompt */
-	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told.alarms, 1);
 	kernel(&b, 2 * SEC + 300 * MS,
 	       "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus.");
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT); /* the same one: not the 2nd time */
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT); /* the same one: not the 2nd time */
 	nvml(&b, 3 * SEC, 999, RECOVERY_UNKNOWN);
 	assert_int_equal(standing(&b, NULL, 0), 1);
 	nvml(&b, 3 * SEC, 0, RECOVERY_RESET);
-	assert_int_equal(b.alarm.advice, ACTION_RESET);
+	assert_int_equal(b.told.alarm.advice, ACTION_RESET);
 	nvml(&b, 10 * SEC, 0, RECOVERY_NONE);
 	assert_int_equal(standing(&b, NULL, 0), 0);
-	s = sample_of(SAMPLE_NVML, 200 * SEC);
+	s = of_node(SAMPLE_NVML, 200 * SEC);
 	s.device = 3;
 	s.nvml.unavailable = true;
 	s.nvml.recovery = RECOVERY_UNKNOWN;
-	feed(&b, &s);
+	feed(b.d, &s);
 	assert_int_equal(standing(&b, NULL, 0), 1);
 	s.time_ns += SEC;
 	s.nvml.unavailable = false;
-	feed(&b, &s);
+	feed(b.d, &s);
 	assert_int_equal(standing(&b, NULL, 0), 0);
 	nvml(&b, 300 * SEC, 999,
 	     RECOVERY_UNKNOWN); /* alone: something is wrong, nobody knows what */
-	assert_int_equal(b.last.code, 999);
-	assert_int_equal(b.last.level, LEVEL_NOTE);
+	assert_int_equal(b.told.last.code, 999);
+	assert_int_equal(b.told.last.level, LEVEL_NOTE);
 	end(&b);
 }
 
@@ -468,13 +442,13 @@ static void test_nvml_lags(void **state)
 
 static void counters(struct bench *b, uint64_t t, uint64_t corrected, uint64_t uncorrected)
 {
-	struct sample s = sample_of(SAMPLE_NVML, t);
+	struct sample s = of_node(SAMPLE_NVML, t);
 
 	s.device = 3;
 	s.nvml.recovery = RECOVERY_NONE;
 	s.nvml.corrected = corrected;
 	s.nvml.uncorrected = uncorrected;
-	feed(b, &s);
+	feed(b->d, &s);
 }
 
 static void test_memory_counters(void **state)
@@ -487,21 +461,21 @@ static void test_memory_counters(void **state)
 	name_gpu(&b, t, 3, "0000:9b:00");
 	counters(&b, t, 5000, 7); /* since ever: not news */
 	counters(&b, t + 10 * SEC, 5099, 7);
-	assert_int_equal(b.told, 0);
+	assert_int_equal(b.told.n, 0);
 	counters(&b, t + 20 * SEC, 5199, 7);
-	assert_int_equal(b.told, 1);
-	assert_int_equal(b.last.level, LEVEL_NOTE);
-	assert_int_equal(b.last.advice, ACTION_RECORD);
-	assert_int_equal(b.last.cause, CAUSE_MEMORY_ERRORS);
-	test_says(b.last.words, "has corrected 100 memory errors in 10 s");
+	assert_int_equal(b.told.n, 1);
+	assert_int_equal(b.told.last.level, LEVEL_NOTE);
+	assert_int_equal(b.told.last.advice, ACTION_RECORD);
+	assert_int_equal(b.told.last.cause, CAUSE_MEMORY_ERRORS);
+	test_says(b.told.last.words, "has corrected 100 memory errors in 10 s");
 	counters(&b, t + 30 * SEC, 5199, 9);
-	assert_int_equal(b.last.advice, ACTION_VALIDATE);
-	assert_int_equal(b.last.class, CLASS_CORRUPTING);
-	test_says(b.last.words, "GPU 0000:9b:00 of node 1 has counted 2 more memory errors");
+	assert_int_equal(b.told.last.advice, ACTION_VALIDATE);
+	assert_int_equal(b.told.last.class, CLASS_CORRUPTING);
+	test_says(b.told.last.words, "GPU 0000:9b:00 of node 1 has counted 2 more memory errors");
 	t += 30 * SEC;
 	live_until(&b, &t, 2 * DAY);
 	assert_int_equal(standing(&b, NULL, 0), 0);
-	assert_int_equal(b.alarms, 0);
+	assert_int_equal(b.told.alarms, 0);
 	counters(&b, t, 0, 0); /* another driver, that begins anew */
 	counters(&b, t + SEC, 3, 0);
 	assert_int_equal(standing(&b, NULL, 0), 0);
@@ -537,19 +511,19 @@ static void test_escalates(void **state)
 	for (int i = 0; i < 20; i++) /* a driver that repeats itself */
 		xid(&b, t + (uint64_t)i * SEC, 119);
 	t += 20 * SEC;
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.advice, ACTION_RESET);
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.advice, ACTION_RESET);
 	live_until(&b, &t, 2 * HOUR); /* forgiven */
 	assert_int_equal(standing(&b, NULL, 0), 0);
-	assert_int_equal(b.cleared, 1);
+	assert_int_equal(b.told.cleared, 1);
 	live_until(&b, &t, DAY);
 	xid(&b, t, 119);
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
-	test_says(b.alarm.words, "2 times in 3 days");
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
+	test_says(b.told.alarm.words, "2 times in 3 days");
 	live_until(&b, &t, 5 * DAY);
 	xid(&b, t, 119);
-	assert_int_equal(b.alarm.advice, ACTION_RESET);
-	assert_int_equal(b.alarms, 3);
+	assert_int_equal(b.told.alarm.advice, ACTION_RESET);
+	assert_int_equal(b.told.alarms, 3);
 	end(&b);
 }
 
@@ -563,13 +537,13 @@ static void test_counts_many(void **state)
 	begin(&b);
 	for (int i = 1; i <= 10; i++) {
 		xid(&b, t, 121);
-		assert_int_equal(b.alarms, i >= 10);
+		assert_int_equal(b.told.alarms, i >= 10);
 		live_until(&b, &t, t + 10 * MINUTE);
 	}
-	assert_int_equal(b.alarm.advice, ACTION_DRAIN);
+	assert_int_equal(b.told.alarm.advice, ACTION_DRAIN);
 	live_until(&b, &t, t + 3 * DAY);
 	xid(&b, t, 121);
-	assert_int_equal(b.alarms, 1);
+	assert_int_equal(b.told.alarms, 1);
 	end(&b);
 }
 
@@ -586,7 +560,7 @@ static void test_storm(void **state)
 		       "NVRM: Xid (PCI:0000:9b:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link 12 "
 		       "(0x040988e2 0x00000008 0x00000000 0x00000000)");
 	detector_advance(b.d, t + 2 * SEC);
-	assert_int_equal(b.told, 1);
+	assert_int_equal(b.told.n, 1);
 	assert_int_equal(standing(&b, &v, 1), 1);
 	assert_int_equal(v.advice, ACTION_RESET);
 	test_says(v.words, "100000 messages");
@@ -605,8 +579,8 @@ static void test_many_kinds(void **state)
 	begin(&b);
 	for (unsigned code = 96; code <= 105; code++, t += SEC)
 		xid(&b, t, code);
-	assert_int_equal(b.told, 10 + 2);
-	assert_int_equal(b.cleared, 2);
+	assert_int_equal(b.told.n, 10 + 2);
+	assert_int_equal(b.told.cleared, 2);
 	assert_int_equal(standing(&b, NULL, 0), 8);
 	end(&b);
 }
@@ -629,7 +603,7 @@ static void test_stays(void **state)
 	assert_int_equal(detector_clear(b.d, &gpu, t), 1);
 	assert_int_equal(standing(&b, NULL, 0), 0);
 	xid(&b, t + HOUR, 79); /* its history is gone as well */
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
 	end(&b);
 }
 
@@ -643,7 +617,7 @@ static void test_clear_of_the_node(void **state)
 	xid(&b, SEC, 79);
 	assert_int_equal(detector_clear(b.d, &node, 2 * SEC), 1);
 	xid(&b, HOUR, 79);
-	assert_int_equal(b.alarm.advice, ACTION_REBOOT);
+	assert_int_equal(b.told.alarm.advice, ACTION_REBOOT);
 	end(&b);
 }
 
@@ -657,7 +631,7 @@ static void test_named_later(void **state)
 	(void)state;
 	begin(&b);
 	xid(&b, SEC, 79);
-	assert_true(b.alarm.subject.device >= DEVICE_UNNUMBERED);
+	assert_true(b.told.alarm.subject.device >= DEVICE_UNNUMBERED);
 	name_gpu(&b, 2 * SEC, 3, "0000:9b:00");
 	detector_advance(b.d, 3 * SEC);
 	assert_int_equal(standing(&b, v, 2), 1);
@@ -676,29 +650,25 @@ static void test_switch(void **state)
 	begin(&b);
 	kernel(&b, SEC,
 	       "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress PRIV");
-	assert_int_equal(b.last.level, LEVEL_NOTE);
+	assert_int_equal(b.told.last.level, LEVEL_NOTE);
 	kernel(&b, 2 * SEC,
 	       "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up");
-	assert_int_equal(b.alarms, 1);
-	assert_int_equal(b.alarm.subject.kind, SUBJECT_NODE);
-	assert_int_equal(b.alarm.code, 20034);
-	test_says(b.alarm.words, "node 1 reports SXid 20034 of NVSwitch 0000:05:00");
-	test_says(b.alarm.words, "link 30");
+	assert_int_equal(b.told.alarms, 1);
+	assert_int_equal(b.told.alarm.subject.kind, SUBJECT_NODE);
+	assert_int_equal(b.told.alarm.code, 20034);
+	test_says(b.told.alarm.words, "node 1 reports SXid 20034 of NVSwitch 0000:05:00");
+	test_says(b.told.alarm.words, "link 30");
 	end(&b);
 }
 
 static void test_no_policy(void **state)
 {
-	struct detector_events events = {.verdict = on_verdict};
-	struct detector_options o;
 	struct bench b = {0};
 
 	(void)state;
-	events.arg = &b;
-	detector_options_default(&o);
-	assert_int_equal(detector_new(&o, NULL, &events, &b.d), 0);
+	b.d = told_detector(&b.told, NULL, NULL);
 	xid(&b, SEC, 79);
-	assert_int_equal(b.told, 0);
+	assert_int_equal(b.told.n, 0);
 	detector_free(b.d);
 }
 
