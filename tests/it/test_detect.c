@@ -370,12 +370,6 @@ static void write_file(const char *path, const char *text)
 	RIG_CHECK(f && fputs(text, f) >= 0 && fclose(f) == 0, "write '%s'", path);
 }
 
-static void lose_gpu(struct rig *r, int fd, char line[RIG_LINE])
-{
-	put(fd, "4,3,102,-;NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.\n");
-	await(r, rig_now_ms(), "GPU 0000:9b:00", line);
-}
-
 /* ---- A checkpoint because of it ---- */
 
 static bool all_saved(void *arg)
@@ -427,41 +421,36 @@ static void saves_when_told(struct rig *r)
 	rig_check_log(r);
 }
 
-/* What a site says of an Xid holds; what is misspelt there costs the overrides alone. */
-static void xid_table(struct rig *r)
+/* A GPU is lost where a site's table says this; what is advised. */
+static void lose_gpu_with(struct rig *r, const char *row, const char *advice)
 {
 	char path[200], table[200], line[RIG_LINE];
 	static char set[300];
 	int fd;
 
 	snprintf(table, sizeof(table), "%s/xid.tsv", r->dir);
-	write_file(table, "79\t*\tvalidate\n");
+	write_file(table, row);
 	snprintf(set, sizeof(set), "detect.xid_table=%s", table);
 	rig_arg(r, "--set");
 	rig_arg(r, set);
 	fd = open_fifo(r, path);
-	lose_gpu(r, fd, line);
-	RIG_CHECK(strstr(line, "run the node check"), "it advises something else: %s", line);
+	put(fd, "4,3,102,-;NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.\n");
+	await(r, rig_now_ms(), "GPU 0000:9b:00", line);
+	RIG_CHECK(strstr(line, advice), "it advises something else: %s", line);
 	close(fd);
+}
+
+/* What a site says of an Xid holds; what is misspelt there costs the overrides alone. */
+static void xid_table(struct rig *r)
+{
+	lose_gpu_with(r, "79\t*\tvalidate\n", "run the node check");
 	rig_check_log(r);
 }
 
 static void xid_table_misspelt(struct rig *r)
 {
-	char path[200], table[200], line[RIG_LINE];
-	static char set[300];
-	int fd;
-
-	snprintf(table, sizeof(table), "%s/xid.tsv", r->dir);
-	write_file(table, "79\t*\tvalidat\n");
-	snprintf(set, sizeof(set), "detect.xid_table=%s", table);
-	rig_arg(r, "--set");
-	rig_arg(r, set);
-	fd = open_fifo(r, path);
+	lose_gpu_with(r, "79\t*\tvalidat\n", "drain the node and start it again");
 	RIG_CHECK(rig_log_count(r, "line 1: action is 'validat'") == 1, "the mistake is not told");
-	lose_gpu(r, fd, line);
-	RIG_CHECK(strstr(line, "drain the node and start it again"), "it advises: %s", line);
-	close(fd);
 }
 
 /* GPUs that rest, of a stand-in for the driver's library; each rank holds one. */
