@@ -215,6 +215,11 @@ static void on_job(struct oracle *o, struct oracle_job *j, const struct record *
 	j->incarnation = r->incarnation;
 }
 
+static bool fell_back(const char *reason)
+{
+	return strncmp(reason, "fell back", 9) == 0;
+}
+
 /* Which level the epoch's base has to have: of loads that went back; a damaged base keeps it, a new
  * launch begins at the lowest. Whether this epoch is opened for that. */
 static bool asked_of(struct oracle_job *j, const char *reason)
@@ -228,9 +233,27 @@ static bool asked_of(struct oracle_job *j, const char *reason)
 			j->asked = level;
 		return true;
 	}
-	if (strncmp(reason, "fell back", 9) != 0)
+	if (!fell_back(reason))
 		j->asked = TRUST_LATEST;
 	return false;
+}
+
+/* An epoch may pass over what is newer only for want of trust. Which level its base had to have, if
+ * damage sent the job back and somebody asks for more than latest, nobody says: at most its own. */
+static uint32_t passes_for(struct oracle *o, const struct oracle_job *j, const struct record *r,
+			   const struct commit_seen *base, bool went_back)
+{
+	uint32_t level = base ? trust_level(base->trust) : TRUST_LATEST;
+
+	if (!r->opened.passes || went_back)
+		return j->asked;
+	if (!fell_back(r->opened.reason) || j->asked_ever == TRUST_LATEST)
+		sim_accuse(o->sim,
+			   "I5: epoch %llu of %s (%s) passes over what is newer, and nobody asked "
+			   "for more than latest",
+			   LL(r->opened.number), j->name, r->opened.reason);
+	level = level < j->asked_ever ? level : j->asked_ever;
+	return level > j->asked ? level : j->asked;
 }
 
 /*
@@ -241,7 +264,7 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 {
 	const struct commit_seen *base = NULL;
 	bool went_back = asked_of(j, r->opened.reason);
-	uint32_t asked = j->asked;
+	uint32_t asked;
 	size_t first = 0;
 
 	if (went_back)
@@ -264,9 +287,7 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 				LL(r->opened.number), j->name, LL(base->step), trust_word(j->asked),
 				trust_word(base->trust));
 	}
-	/* Damage sent it back, and who loads asks for more than latest too: it is not said what. */
-	if (base && r->opened.passes && !went_back && trust_level(base->trust) > asked)
-		asked = trust_level(base->trust);
+	asked = passes_for(o, j, r, base, went_back);
 	for (size_t i = first; i < j->n_commits; i++) {
 		const struct commit_seen *c = &j->commits[i];
 		bool kept = (i + 1 == j->n_commits || c->said_durable) && !files_hit(o, j, c);

@@ -73,7 +73,8 @@ struct oracle_job {
 	bool has_base;
 	struct attempt_id base_attempt;
 	char run_id[129];
-	uint32_t asked; /* level of trust: asked_of() */
+	uint32_t asked;      /* level of trust: asked_of() */
+	uint32_t asked_ever; /* the highest that a load of it has asked for */
 	struct seal_seen *seals;
 	size_t n_seals, cap_seals;
 	struct commit_seen *commits;
@@ -130,6 +131,8 @@ void oracle_none(struct rank *r, uint64_t epoch, bool lost);
 /* What was given to be read. fell_back: the answer says so. */
 void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 		  const struct attempt_id *a, bool fell_back);
+/* It asks for a level of trust. */
+void oracle_asks(struct rank *r, uint32_t least);
 /* It asked for a level of trust, and was given this. */
 void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least);
 void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file);

@@ -234,6 +234,14 @@ void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 	}
 }
 
+void oracle_asks(struct rank *r, uint32_t least)
+{
+	struct oracle_job *j = r->job->oracle;
+
+	if (least > j->asked_ever)
+		j->asked_ever = least;
+}
+
 void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least)
 {
 	const struct commit_seen *c = oracle_commit(r->job->oracle, step, a);

@@ -272,6 +272,7 @@ static const struct {
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},
 	{BUG_PASSED_BEFORE_EPOCH, &trusting, NULL},
+	{BUG_PASSES_WHAT_IS_LOST, &damage, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},

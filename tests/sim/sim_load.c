@@ -360,6 +360,7 @@ static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing
 
 	m.step = step;
 	m.min_trust = least;
+	oracle_asks(r, least);
 	q.body_case = CKPT__REQUEST__BODY_LOAD;
 	q.load = &m;
 	err = rank_ask(r, &q, ASK_MAY_WAIT | ASK_KEEP_FDS, rank_now(r) + LOAD_NS, &reply);
