@@ -119,12 +119,46 @@ static void test_drained_amid_a_run(void **state)
 	assert_int_equal(open_rank(&t->a, 0, 2, ""), CKPT_ESTATE);
 }
 
+static int refuse(struct checks *c, bool idle,
+		  void (*done)(void *arg, int status, const char *text, size_t len), void *arg)
+{
+	(void)c;
+	(void)idle;
+	(void)done;
+	(void)arg;
+	return -ENOENT;
+}
+
+/* The policy asks for a check, and there is no program for it: which option names it is said. */
+static void test_check_that_does_not_start(void **state)
+{
+	static const struct checks_ops ops = {.start = refuse};
+	struct checks none = {.ops = &ops};
+	struct sample s = {.kind = SAMPLE_MEMORY,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+	struct node_test *t = *state;
+
+	t->checks = &none;
+	begin_one(t);
+	for (int i = 0; i < 2; i++) {
+		s.memory.uncorrected = (uint64_t)i;
+		node_sample(t->host.node, &s);
+		turns(t);
+	}
+	assert_true(was_told("was not checked for the sake of node 'node': its program "
+			     "(detect.check, else the installed ckptctl) does not start"));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_drained_by_the_built_in_table),
 		NODE_TEST(test_dry_run_drains_nothing),
 		NODE_TEST(test_drained_amid_a_run),
+		NODE_TEST(test_check_that_does_not_start),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
