@@ -345,11 +345,27 @@ static bool find_words(const char *class, const char *cause, struct verdict *v)
 	return false;
 }
 
+/* Of the newest alarm of that kind that stands against the subject, else what they usually say. */
+static enum verdict_action advice_of(struct node *n, const struct verdict *like)
+{
+	CLEANUP_FREE struct verdict *all = alloc_array(STANDING_MAX, sizeof(*all));
+	size_t there = all ? watching_standing(n, &like->subject, all, STANDING_MAX) : 0;
+
+	for (size_t i = 0; i < there && i < STANDING_MAX; i++) {
+		const struct verdict *v = &all[i];
+
+		if (v->class == like->class && v->cause == like->cause && v->level == LEVEL_ALARM &&
+		    subject_same(&v->subject, &like->subject))
+			return v->advice;
+	}
+	return policy_usual_advice(like->cause, like->subject.kind);
+}
+
 /* "CLASS CAUSE [SUBJECT]": what would be done about that alarm now. */
 static int would(struct session *s, const char *text, json_t **ret, struct err *e)
 {
 	struct node *n = session_node(s);
-	struct verdict v = {.level = LEVEL_ALARM, .advice = ACTION_RECORD};
+	struct verdict v = {.level = LEVEL_ALARM};
 	char class[32] = "", cause[32] = "", who[TEXT_MAX] = "";
 	struct policy_facts f;
 	struct decision d;
@@ -363,6 +379,7 @@ static int would(struct session *s, const char *text, json_t **ret, struct err *
 	if (!find(s, who, &a))
 		return err_set(e, CKPT_ENOTFOUND, "policy: nothing here is called '%.60s'", who);
 	v.subject = a.subject;
+	v.advice = advice_of(n, &v);
 	acting_facts(n, &v.subject, &f);
 	policy_ask(acting_policy(n), &v, &f, &d);
 	*ret = acting_decision_json(&d);

@@ -334,6 +334,46 @@ static void say_against(const struct policy *p, const struct decision *d, const 
 	}
 }
 
+enum verdict_action policy_usual_advice(enum verdict_cause cause, enum subject_kind kind)
+{
+	switch (cause) {
+	case CAUSE_PROCESS_ENDED:
+	case CAUSE_NODE_SILENT:
+	case CAUSE_STALLED:
+	case CAUSE_STOPPED:
+		return ACTION_RESTORE;
+	case CAUSE_STRAGGLER:
+	case CAUSE_ODD_ONE_OUT:
+	case CAUSE_PATH_SLOW:
+		return ACTION_VALIDATE;
+	case CAUSE_LINK_DOWN:
+	case CAUSE_LINK_FLAPS:
+	case CAUSE_LINK_ERRORS:
+	case CAUSE_MEMORY_ERRORS:
+	case CAUSE_CHECK_FAILED:
+		return ACTION_DRAIN;
+	case CAUSE_NOT_A_NUMBER:
+	case CAUSE_JUMP:
+	case CAUSE_DRIFT:
+		return ACTION_ROLL_BACK;
+	case CAUSE_REPLICAS_DIFFER:
+		return kind == SUBJECT_JOB ? ACTION_RESTORE : ACTION_VALIDATE;
+	case CAUSE_STALE:
+		return ACTION_RECORD;
+	case CAUSE_DISK_ERRORS:
+		return ACTION_MIGRATE;
+	case CAUSE_DEGRADED:
+		return ACTION_SUSPECT;
+	case CAUSE_PRESSURE:
+		return ACTION_CHECKPOINT;
+	case CAUSE_XID:
+	case CAUSE_KERNEL:
+	case CAUSE_COUNT:
+		break;
+	}
+	return ACTION_COUNT;
+}
+
 static void decide(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		   struct decision *d)
 {
@@ -345,12 +385,12 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 	if (d->row)
 		choose_step(d->row, m, v, f, d);
 	d->wanted = d->row ? d->row->steps[d->step] : ACTION_BIT(ACTION_RECORD);
-	if (d->wanted & POLICY_ADVICE)
+	if (d->wanted & POLICY_ADVICE && v->advice != ACTION_COUNT)
 		d->wanted = (d->wanted & ~POLICY_ADVICE) | ACTION_BIT(v->advice);
 	if (v->level != LEVEL_ALARM && (d->wanted & ~POLICY_FREE))
 		d->wanted = (d->wanted & POLICY_FREE) | ACTION_BIT(ACTION_RECORD);
-	d->advised = d->wanted & ~p->options.can & ~POLICY_FREE;
-	d->now = d->wanted & ~d->advised;
+	d->advised = d->wanted & ~p->options.can & ~POLICY_FREE & ~POLICY_ADVICE;
+	d->now = d->wanted & ~d->advised & ~POLICY_ADVICE;
 	if (d->now & ~POLICY_FREE)
 		say_against(p, d, v, m, f, against, sizeof(against));
 	if (p->options.dry_run)
@@ -363,9 +403,12 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 		used += (size_t)snprintf(d->why + used, sizeof(d->why) - used, "; not done: %s",
 					 against[0] ? against : "detect.dry_run is on");
 	if (d->advised && used < sizeof(d->why))
+		used += (size_t)snprintf(d->why + used, sizeof(d->why) - used,
+					 "; %s is yours or your scheduler's to do",
+					 policy_actions_text(d->advised, words));
+	if (d->wanted & POLICY_ADVICE && used < sizeof(d->why))
 		snprintf(d->why + used, sizeof(d->why) - used,
-			 "; %s is yours or your scheduler's to do",
-			 policy_actions_text(d->advised, words));
+			 "; what such an alarm advises differs from one to the next");
 	assert(!(d->now & d->advised) && !(d->now & d->withheld)); /* (1) */
 }
 

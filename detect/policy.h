@@ -71,6 +71,10 @@ size_t policy_size(const struct policy *p);
 const struct policy_row *policy_at(const struct policy *p, size_t i);
 const char *policy_name(const struct policy *p); /* of the table in force */
 
+/* What alarms of this cause advise. ACTION_COUNT: it differs from one to the next; as the advice of
+ * a verdict it says that nobody knows yet what that will advise. */
+enum verdict_action policy_usual_advice(enum verdict_cause cause, enum subject_kind kind);
+
 /* How things stand while the verdict is raised. */
 struct policy_facts {
 	uint64_t now_ns;

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "detect/detector.h"
 #include "detect/options.h"
+#include "detect/test_advice.h"
 #include "tests/lib/test.h"
 
 /* What was said, so far. */
@@ -18,6 +19,7 @@ static inline void told_verdict(void *arg, const struct verdict *v)
 {
 	struct told *t = arg;
 
+	advises_as_usual(v);
 	t->n++;
 	t->last = *v;
 	t->raised += v->state == VERDICT_RAISED;

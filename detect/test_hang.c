@@ -13,6 +13,7 @@
 #include "detect/detector.h"
 #include "detect/options.h"
 #include "detect/rules.h"
+#include "detect/test_advice.h"
 #include "tests/lib/test.h"
 
 #define SEC   NS_PER_SEC
@@ -43,6 +44,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 {
 	struct job_of *j = arg;
 
+	advises_as_usual(v);
 	if (v->state == VERDICT_CLEARED)
 		j->cleared++;
 	else if (v->level == LEVEL_ALARM && !j->alarms++) {

@@ -397,6 +397,38 @@ static uint32_t wanted_by(struct policy *p, enum verdict_class class, enum verdi
 	return d.wanted;
 }
 
+/* Before there is an alarm nobody knows what it will advise, but for what they always do. */
+static void test_advice(void **state)
+{
+	struct policy *p = with("* xid alarm * * * * mark-suspect+advice - -\n"
+				"* * alarm * * * * advice - -\n",
+				9, false);
+	struct verdict v = alarm_of(CLASS_DEAD, CAUSE_XID, 3);
+	struct policy_facts f = facts(HOUR);
+	char text[POLICY_ACTIONS_TEXT_MAX];
+	struct decision d;
+
+	(void)state;
+	assert_int_equal(policy_usual_advice(CAUSE_STALLED, SUBJECT_RANK), ACTION_RESTORE);
+	assert_int_equal(policy_usual_advice(CAUSE_REPLICAS_DIFFER, SUBJECT_RANK), ACTION_VALIDATE);
+	assert_int_equal(policy_usual_advice(CAUSE_REPLICAS_DIFFER, SUBJECT_JOB), ACTION_RESTORE);
+	v.advice = policy_usual_advice(CAUSE_XID, SUBJECT_GPU);
+	assert_int_equal(v.advice, ACTION_COUNT);
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(SUSPECT));
+	assert_int_equal(d.advised | d.withheld, 0);
+	assert_string_equal(policy_actions_text(d.wanted, text), "mark-suspect+advice");
+	assert_non_null(strstr(d.why, "what such an alarm advises differs"));
+	v.cause = CAUSE_KERNEL;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.now | d.advised | d.withheld, 0);
+	v.advice = ACTION_DRAIN;
+	policy_ask(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(DRAIN));
+	assert_null(strstr(d.why, "differs"));
+	policy_free(p);
+}
+
 static void test_ours(void **state)
 {
 	const char *src = getenv("top_srcdir");
@@ -456,6 +488,7 @@ int main(void)
 		cmocka_unit_test(test_dry_run),
 		cmocka_unit_test(test_notes_do_nothing),
 		cmocka_unit_test(test_many_subjects),
+		cmocka_unit_test(test_advice),
 		cmocka_unit_test(test_ours),
 	};
 

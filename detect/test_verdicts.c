@@ -12,7 +12,7 @@ static struct verdict found(uint32_t rank, enum verdict_level level)
 {
 	return (struct verdict){.subject = subject_rank(0, rank, 1),
 				.class = CLASS_HUNG,
-				.cause = CAUSE_STALLED,
+				.cause = CAUSE_XID,
 				.level = level,
 				.advice = ACTION_RESTORE,
 				.since_ns = 5};
@@ -32,7 +32,7 @@ static void test_told_once_and_when_louder(void **state)
 	v.since_ns = 8;
 	assert_false(verdicts_raise(&vs, &v, 11));
 	assert_int_equal(t.n, 1);
-	assert_int_equal(verdicts_find(&vs, &v.subject, CAUSE_STALLED)->since_ns, 5);
+	assert_int_equal(verdicts_find(&vs, &v.subject, CAUSE_XID)->since_ns, 5);
 	v.level = LEVEL_ALARM;
 	assert_true(verdicts_raise(&vs, &v, 12));
 	assert_int_equal(t.last.state, VERDICT_UPDATED);
@@ -42,10 +42,10 @@ static void test_told_once_and_when_louder(void **state)
 	v.advice = ACTION_RECORD;
 	assert_true(verdicts_raise(&vs, &v, 12));
 	assert_false(t.last.risen);
-	verdicts_clear(&vs, &v.subject, CAUSE_STALLED, "it goes on", 13);
+	verdicts_clear(&vs, &v.subject, CAUSE_XID, "it goes on", 13);
 	assert_int_equal(t.last.state, VERDICT_CLEARED);
 	assert_string_equal(t.last.words, "it goes on");
-	verdicts_clear(&vs, &v.subject, CAUSE_STALLED, NULL, 14);
+	verdicts_clear(&vs, &v.subject, CAUSE_XID, NULL, 14);
 	assert_int_equal(t.n, 4);
 	assert_int_equal(vs.n, 0);
 	verdicts_fini(&vs);
@@ -70,7 +70,7 @@ static void test_full(void **state)
 	v.level = LEVEL_ALARM;
 	assert_true(verdicts_raise(&vs, &v, VERDICTS_MAX));
 	v = found(7, LEVEL_NOTE);
-	assert_null(verdicts_find(&vs, &v.subject, CAUSE_STALLED));
+	assert_null(verdicts_find(&vs, &v.subject, CAUSE_XID));
 	v.subject = subject_node(1);
 	assert_int_equal(verdicts_clear_all(&vs, &v.subject, NULL, 1), VERDICTS_MAX);
 	verdicts_fini(&vs);
@@ -111,7 +111,7 @@ static void test_grows(void **state)
 	assert_int_equal(vs.n, cap + 1);
 	assert_int_equal(vs.dropped, 2);
 	v = found(1, LEVEL_ALARM);
-	assert_int_equal(verdicts_find(&vs, &v.subject, CAUSE_STALLED)->raised_ns, 3);
+	assert_int_equal(verdicts_find(&vs, &v.subject, CAUSE_XID)->raised_ns, 3);
 	verdicts_fini(&vs);
 }
 

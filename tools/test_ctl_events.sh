@@ -324,6 +324,10 @@ if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	run 0 policy --socket "$sock"
 	says out "from the table of ckptd; 12 actions an hour"
 	says out "spares are 0, copies 0 or 1"
+	run 0 policy diverging not-a-number --socket "$sock"
+	says out "would be for you to do: roll-back"
+	run 0 policy dead xid --json --socket "$sock"
+	json 'assert d["decision"]["wanted"] == "checkpoint+mark-suspect+advice" and d["decision"]["advised"] == ""'
 	inject 'check node=0 what="disk-write" value=1 low=2 high=9 passed=0'
 	until_true dead '"drained"'
 	refused | grep -q "is drained (by the policy)" || fail "drained by the policy: $(refused)"
