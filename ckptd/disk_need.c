@@ -72,7 +72,7 @@ static void add_rank(struct disk_need *n, const struct member *o)
 	o->declared->refs++;
 }
 
-/* What keep_last of those that are there hold already. Suspect ones make no newer ones go. */
+/* What keep_last of those that are there hold already. Damaged ones make no newer ones go. */
 static uint64_t bytes_on_disk(const struct job *j)
 {
 	uint64_t bytes = 0, n = 0;

@@ -129,7 +129,7 @@ struct checkpoint {
 	bool no_cache;              /* what the page cache gave was not what is on the disk */
 	uint64_t cached;            /* pages of its files are, by loads of this round; 0: none */
 	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
-	char reason[REASON_MAX + 1]; /* ABORTED, suspect, or why persisting failed */
+	char reason[REASON_MAX + 1]; /* ABORTED, damaged, or why persisting failed */
 	uint32_t persist_tries;
 	bool replicas_told; /* that holders of replicas differ, at an earlier try */
 };

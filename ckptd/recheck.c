@@ -10,8 +10,8 @@
  * job the newest checkpoint that was not read comes first; one that was begun is ended before,
  * unless it cannot be read AGAIN_MAX times in a row.
  *
- * Files that do not match make the copy suspect, a slot that does not is quarantined: as if a load
- * had found it (I11). What cannot be read for another reason is tried again behind all others.
+ * Files that do not match are damaged, a slot that does not is quarantined: as if a load had found
+ * it (I11). What cannot be read for another reason is tried again behind all others.
  *
  * A slice of a file pins nothing but the struct: its memory may go, and so may its files between
  * two slices. A slice of memory pins its slot.

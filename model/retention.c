@@ -3,7 +3,7 @@
  * Which durable checkpoints may go. Pure; any thread.
  *
  * 1. I9: an item may go only if keep_last newer ones are clean, so the newest clean ones stay, and
- *    so does everything while there are fewer clean ones than that: a suspect copy is better than
+ *    so does everything while there are fewer clean ones than that: a damaged copy is better than
  *    none.
  * 2. Newer is later in the log, not a higher step: after going back to an older step the higher
  *    steps of the dead epoch are the old ones.

@@ -19,7 +19,7 @@ struct retention_policy {
 /* One durable checkpoint; the array is in log order, oldest first: newer means later in it. */
 struct retention_item {
 	uint64_t step;
-	bool clean;   /* no copy of it is suspect or quarantined */
+	bool clean;   /* no copy of it is damaged or quarantined */
 	bool pinned;  /* by record */
 	bool base;    /* of the job's newest epoch */
 	bool busy;    /* being read or written */

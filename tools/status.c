@@ -420,7 +420,7 @@ static void flags_cell(struct table *t, const json_t *c)
 
 	snprintf(text, sizeof(text), "%s%s%s%s%s", doc_flag(c, "latest") ? "latest " : "",
 		 doc_flag(c, "base") ? "base " : "", doc_flag(c, "pinned") ? "pinned " : "",
-		 doc_flag(c, "suspect") ? "suspect " : "",
+		 doc_flag(c, "suspect") ? "damaged " : "",
 		 doc_flag(c, "doubted") ? "doubted " : "");
 	if (text[0])
 		text[strlen(text) - 1] = '\0';

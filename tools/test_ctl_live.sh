@@ -240,6 +240,8 @@ says out "PROBLEM: job 'beta': its log was damaged or lost and begun anew"
 says out "alpha: 2 committed checkpoints were lost"
 says out "alpha: step 899 of epoch 1 was aborted: rrr"
 says out "alpha: 897 aborted before these"
+run 1 list alpha --socket "$sock"
+says out " damaged"
 run 1 status --socket "$sock" --json
 json 'assert len(d["problems"]) == 9 and len(job("alpha")["aborted"]) == 900'
 stop_fake
