@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "ckptd/goodput.h"
 #include "ckptd/node_priv.h"
@@ -91,14 +93,22 @@ static void test_away(void **state)
 	assert_int_equal(the_job(t)->goodput.failures[1], 0);
 }
 
-static void overwrite(struct node_test *t, const char *with)
+/* Of the file; ckptd is killed. */
+static void end_and_name(struct node_test *t, char *path, size_t size)
 {
-	char path[700], hex[ID_TEXT_MAX];
-	FILE *f;
+	char hex[ID_TEXT_MAX];
 
 	hex_format(hex, the_job(t)->history.job.id.b, 16);
 	end_node(t);
-	snprintf(path, sizeof(path), "%s/jobs/%s/goodput", t->dir, hex);
+	snprintf(path, size, "%s/jobs/%s/goodput", t->dir, hex);
+}
+
+static void overwrite(struct node_test *t, const char *with)
+{
+	char path[700];
+	FILE *f;
+
+	end_and_name(t, path, sizeof(path));
 	f = fopen(path, "we");
 	assert_non_null(f);
 	fputs(with, f);
@@ -142,6 +152,39 @@ static void test_damaged(void **state)
 	begin_node(t);
 	assert_true(the_job(t)->goodput.begun);
 	assert_int_equal(the_job(t)->goodput.ns[GOODPUT_TRAINING], 7);
+}
+
+/* A folder stands in its place: it can be neither read nor written, and the job is not held up. */
+static void test_not_read(void **state)
+{
+	struct node_test *t = *state;
+	char path[700];
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	settle(t);
+	end_and_name(t, path, sizeof(path));
+	assert_int_equal(remove(path), 0);
+	assert_int_equal(mkdir(path, 0700), 0);
+	begin_node(t);
+	assert_true(was_told("what the time of job 'job' went to is counted anew"));
+	assert_false(the_job(t)->goodput.begun);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 1);
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	goodput_keep(the_job(t));
+	settle(t);
+	assert_true(the_job(t)->goodput_file.told);
+	assert_int_equal(the_job(t)->goodput.steps, 1);
+	assert_int_equal(count_files(t, "jobs/*/tmp-*"), 0);
+	/* Once it is out of the way all is as ever. */
+	assert_int_equal(rmdir(path), 0);
+	goodput_keep(the_job(t));
+	settle(t);
+	assert_false(the_job(t)->goodput_file.told);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(the_job(t)->goodput.steps, 1);
 }
 
 /* What cannot be written is said once, and counts on. */
@@ -257,6 +300,7 @@ int main(void)
 		NODE_TEST(test_held_up),     NODE_TEST(test_goes_on),
 		NODE_TEST(test_away),        NODE_TEST(test_damaged),
 		NODE_TEST(test_not_written), NODE_TEST(test_held_up_by_many),
+		NODE_TEST(test_not_read),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
