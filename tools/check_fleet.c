@@ -6,6 +6,10 @@
  * ...}]}. Other nodes' newest runs are the fleet; a node's own earlier runs stand in where there is
  * none. Only results that passed count: what is known to be sick is no standard. A line that cannot
  * be read is passed over (the file may have been cut by a full disk); reading is bounded.
+ *
+ * Failure modes: without the fleet that was asked for nothing is judged; a history that cannot be
+ * read, or added to, is told, and the run is judged all the same. A pipe in its place is not waited
+ * for.
  */
 #include <config.h>
 
@@ -22,6 +26,7 @@
 #include "detect/fleet.h"
 #include "tools/document.h"
 #include "tools/node_check.h"
+#include "tools/print.h"
 
 enum { RUNS_MAX = 4096, LINE_MAX_BYTES = 64 << 10, HISTORY_MAX_BYTES = 4 << 20 };
 
@@ -60,21 +65,39 @@ static double floor_of(const char *name, bool own)
 
 /* ---- Reading ---- */
 
+/* *ret NULL: there is nothing in it. Of the fleet any stream of lines, of a node's own only a file.
+ */
+static int open_runs(const char *path, bool fleet, FILE **ret)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | (fleet ? 0 : O_NONBLOCK));
+	struct stat st;
+	int r = fd >= 0 ? 0 : -errno;
+
+	*ret = NULL;
+	if (r == -ENOENT && !fleet)
+		return 0;
+	if (r == 0 && fstat(fd, &st) < 0)
+		r = -errno;
+	if (r == 0 && (fleet || S_ISREG(st.st_mode))) {
+		*ret = fdopen(fd, "r");
+		r = *ret ? 0 : -errno;
+	}
+	if (fd >= 0 && !*ret)
+		close(fd);
+	return r;
+}
+
 /* Of each node the newest run (fleet), or all runs (a node's own). */
 static int read_runs(const char *path, bool newest_per_node, json_t *runs, struct err *e)
 {
 	CLEANUP_FREE char *line = alloc_zero(LINE_MAX_BYTES);
-	FILE *f = fopen(path, "re");
+	FILE *f = NULL;
+	int r = line ? open_runs(path, newest_per_node, &f) : -ENOMEM;
 
-	if (!line || !f) {
-		int r = line ? -errno : -ENOMEM;
-
-		if (f)
-			fclose(f);
-		return r == -ENOENT && !newest_per_node
-			       ? 0
-			       : err_code(e, r, "read the history '%s'", path);
-	}
+	if (r < 0)
+		return err_code(e, r, "read the history '%s'", path);
+	if (!f)
+		return 0;
 	while (fgets(line, LINE_MAX_BYTES, f) && json_array_size(runs) < RUNS_MAX) {
 		json_t *run = json_loads(line, 0, NULL);
 		size_t i = 0, n = json_array_size(runs);
@@ -91,8 +114,10 @@ static int read_runs(const char *path, bool newest_per_node, json_t *runs, struc
 		else
 			json_array_append_new(runs, run);
 	}
+	if (ferror(f))
+		r = err_code(e, errno ? -errno : -EIO, "read the history '%s'", path);
 	fclose(f);
-	return 0;
+	return r;
 }
 
 static size_t values_of(const json_t *runs, const char *name, double *values, size_t max)
@@ -142,12 +167,13 @@ int check_judge(struct check_result *results, size_t n, const char *fleet, const
 {
 	CLEANUP_FREE double *values = alloc_array(RUNS_MAX, sizeof(*values));
 	json_t *others = json_array(), *own = json_array();
+	struct err unread = {0};
 	int r = values ? 0 : err_code(e, -ENOMEM, "judge the results");
 
 	if (r == 0 && fleet)
 		r = read_runs(fleet, true, others, e);
-	if (r == 0 && history)
-		r = read_runs(history, false, own, e);
+	if (r == 0 && history && read_runs(history, false, own, &unread) < 0)
+		complain("%s: earlier runs of this node are not compared with", unread.text);
 	for (size_t i = 0; i < n && r == 0; i++) {
 		if (results[i].state != CHECK_PASSED || !results[i].unit[0])
 			continue;
@@ -187,10 +213,35 @@ static int cut(const char *path, struct err *e)
 		;
 	while ((ch = getc(from)) != EOF)
 		putc(ch, to);
+	if (ferror(from) || ferror(to))
+		r = -EIO;
 	fclose(from);
-	if (fclose(to) != 0 || rename(fresh, path) < 0)
-		r = err_code(e, -errno, "cut the history '%s'", path);
-	return r;
+	if (fclose(to) != 0 && r == 0)
+		r = -errno;
+	if (r == 0 && rename(fresh, path) < 0)
+		r = -errno;
+	if (r == 0)
+		return 0;
+	ignore_result(unlink(fresh) /* the old one stays, and this one is overwritten */);
+	return err_code(e, r, "cut the history '%s'", path);
+}
+
+/* Behind a line that a full disk has cut short a new one begins; one write, one line. */
+static int append_line(int fd, char *text, size_t len)
+{
+	struct stat st;
+	char last = '\n';
+	ssize_t n;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) && !S_ISCHR(st.st_mode))
+		return -ENXIO; /* a pipe that nobody reads */
+	if (st.st_size > 0 && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n' &&
+	    write(fd, "\n", 1) < 0)
+		return -errno;
+	n = write(fd, text, len);
+	return n < 0 ? -errno : (size_t)n < len ? -ENOSPC : 0;
 }
 
 int check_remember(const char *history, const json_t *run, struct err *e)
@@ -210,10 +261,11 @@ int check_remember(const char *history, const json_t *run, struct err *e)
 		*slash = '\0';
 		ignore_result(mkdir(folder, 0700) /* the open below says what is wrong */);
 	}
-	text[len] = '\n'; /* in the terminator's place: one write, one line */
-	fd = open(history, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-	if (fd < 0 || write(fd, text, len + 1) != (ssize_t)(len + 1))
-		r = err_code(e, errno ? -errno : -EIO, "add to the history '%s'", history);
+	text[len] = '\n'; /* in the terminator's place */
+	fd = open(history, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+	r = fd < 0 ? -errno : append_line(fd, text, len + 1);
+	if (r < 0)
+		r = err_code(e, r, "add to the history '%s'", history);
 	if (fd >= 0)
 		close(fd);
 	alloc_free(text);

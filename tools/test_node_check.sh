@@ -44,6 +44,47 @@ check 0 --history "$dir/new" --fleet "$dir/few"
 check 2 --fleet "$dir/nothing" --history "$dir/new"
 says err "read the history"
 
+# A history that cannot be used is told, and no fault of the node: a folder, a pipe that nobody
+# writes to or reads, a disk that is full. /dev/null is none.
+brief () {
+	status=$1
+	shift
+	run "$status" node-check --time 8 --memory 4M --data "$dir/nothing" "$@"
+}
+mkdir "$dir/folder"
+brief 0 --history "$dir/folder"
+says out "node-check: fit"
+says err "add to the history '$dir/folder'"
+mkfifo "$dir/pipe"
+brief 0 --history "$dir/pipe"
+says out "node-check: fit"
+says err "add to the history '$dir/pipe'"
+brief 0 --history /dev/full
+says out "node-check: fit"
+says err "add to the history '/dev/full'"
+brief 0 --history /dev/null
+silent err
+# The fleet was asked for: without it nothing is said.
+brief 2 --history "$dir/new" --fleet "$dir/folder"
+says err "read the history '$dir/folder'"
+# What a full disk has cut short takes nothing with it.
+printf '{"node":"me","resu' >"$dir/short"
+brief 0 --history "$dir/short"
+silent err
+[ "$(wc -l <"$dir/short")" = 2 ] || fail "a line was added to half a line"
+tail -n 1 "$dir/short" | /usr/bin/python3 -c 'import json, sys; json.load(sys.stdin)["results"]' ||
+	fail "the line behind half a line cannot be read"
+# A long one loses its older half, in whole lines.
+for i in $(seq 70); do
+	printf '{"node":"%s","long":"%060000d"}\n' "$i" 0
+done >"$dir/long"
+brief 0 --history "$dir/long"
+silent err
+[ "$(wc -c <"$dir/long")" -lt 2200000 ] || fail "a long history is not cut"
+grep -q '^{"node":"70"' "$dir/long" || fail "the newer half is gone"
+grep -qv '^{"' "$dir/long" && fail "half a line is left"
+[ ! -e "$dir/long.new" ] || fail "the new history is left beside the old one"
+
 # No disk to measure is no fault.
 run 0 node-check --time 8 --memory 4M --data "$dir/nothing" --history "$dir/new"
 says out "skipped"
@@ -98,4 +139,4 @@ says out "the node is too busy to tell"
 run 2 node-check --peers 127.0.0.1:1 extra
 check 0 --history "$dir/new" --peers 203.0.113.1:7000,203.0.113.2:7000
 says out "none of --peers is this node"
-ending 36
+ending 62
