@@ -115,7 +115,8 @@ static void test_files_and_memory_are_read_again(void **state)
 	t->o.recheck_rate = FAST;
 	begin_one(t);
 	save_until(&t->a, 0, 1, CKPT_DURABLE);
-	turn_until_told(t, "step 1 is complete");
+	turn_until_told(t,
+			"7 job 'job': step 1 is complete"); /* not in the log of who saves much */
 	assert_true(find(t, 1)->reread_disk);
 	assert_true(find(t, 1)->reread_memory);
 	end_node(t);

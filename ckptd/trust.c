@@ -61,8 +61,9 @@ static void record_done(void *arg, int status)
 		trust_recorded(c);
 	else
 		c->said = c->trust; /* refused: it was freed meanwhile, or another leads */
+	/* As ordinary as the save itself, of which nothing is said either. */
 	if (trust_level(c->trust) > trust_level(before))
-		job_tell(c->job, 6, "step %llu is %s", (unsigned long long)c->step,
+		job_tell(c->job, 7, "step %llu is %s", (unsigned long long)c->step,
 			 trust_word(trust_level(c->trust)));
 	if (c->trust & ~before & TRUST_DOUBTED)
 		job_tell(c->job, 4,
