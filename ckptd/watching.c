@@ -311,7 +311,7 @@ void watching_adopted(struct node *n)
 	struct job *j;
 
 	if (n->watching)
-		watching_anew(n);
+		watching_restarted(n);
 	events_post(n->events, EVENT_STARTED, 6 | EVENT_UNLOGGED, EVENT_FOR_ALL, NULL,
 		    json_pack("{s:s}", "version", PACKAGE_VERSION),
 		    "ckptd " PACKAGE_VERSION " is ready");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watching_priv.h - what watching.c and watching_names.c share.
+ * watching_priv.h - what watching.c, watching_names.c and watching_restart.c share.
  */
 #ifndef CKPTD_WATCHING_PRIV_H
 #define CKPTD_WATCHING_PRIV_H
@@ -31,7 +31,7 @@ struct watching {
 /* node_sample() without hearing first what ranks say; of a time. */
 void watching_feed(struct node *n, const struct sample *s);
 /* Tells what stood when the ckptd before this one ended. */
-void watching_anew(struct node *n);
+void watching_restarted(struct node *n);
 /* The detector had no room for whom s speaks of. */
 void watching_refused(struct node *n, const struct sample *s);
 /* A job without a number that the detector takes gets one, if there is one now. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watching_anew.c - what stood when the ckptd before this one ended.
+ * watching_restart.c - what stood when the ckptd before this one ended.
  *
  * A detector begins with nothing. What is wrong still will be found again where it can be measured;
  * what was told once (a kernel message, the end of a process) is not told again. So each alarm that
@@ -71,7 +71,7 @@ static void tell(struct node *n, const json_t *e)
 		    text_of(e, "why"));
 }
 
-void watching_anew(struct node *n)
+void watching_restarted(struct node *n)
 {
 	const struct events_question q = {.sees_all = true};
 	json_t *doc = events_answer(n->events, &q);
