@@ -286,7 +286,8 @@ static void on_kernel(struct detector *d, const struct sample *s, struct node *n
 	struct kernel_line l;
 	struct device *disk;
 
-	kernel_line_parse(s->kernel.facility, s->kernel.text, sizeof(s->kernel.text), &l);
+	kernel_line_parse(s->kernel.facility, s->kernel.level, s->kernel.text,
+			  sizeof(s->kernel.text), &l);
 	switch ((unsigned)l.kind) {
 	case KERNEL_DISK_ERROR:
 		disk = disk_named(n, l.device);

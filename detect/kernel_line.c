@@ -5,6 +5,12 @@
  * A shape is a function that gets the text as a span, takes what it knows off its front, and says
  * whether it was that. Nothing goes back by more than one span: see link_details(), where the name
  * of a process comes first.
+ *
+ * What a user can put into a message of the kernel is the name of a process at its beginning
+ * (COMM_MAX bytes), and names of processes, files, cgroups and interfaces further back. So messages
+ * about processes are put aside first; no shape that may be an alarm is whole within COMM_MAX
+ * bytes, and none looks for a word anywhere behind them: what follows is the driver's, word by
+ * word.
  */
 #include <config.h>
 
@@ -80,10 +86,35 @@ bool pci_address(const char *text, size_t len, char ret[PCI_ADDRESS_MAX], const 
 	return true;
 }
 
+/* As drivers write it: "0000:05:00", "0001:00", "PCI:0000:05:00.0". */
 static bool take_device(struct span *s, struct kernel_line *l)
 {
+	struct span t = *s;
+	size_t digits;
+	uint64_t n;
+
 	_Static_assert(sizeof(l->device) >= PCI_ADDRESS_MAX, "an address is a device's name");
-	return pci_take(s, l->device);
+	(void)span_skip(&t, "PCI:");
+	digits = t.len;
+	return span_hex(&t, 8, &n) && digits - t.len >= 4 && pci_take(s, l->device);
+}
+
+/* As the kernel calls it: "0000:05:00.0", nothing shorter. */
+static bool take_function(struct span *s, struct kernel_line *l)
+{
+	struct span t = *s;
+
+	if (!take_device(&t, l) || s->len - t.len != strlen("0000:05:00.0") || t.at[-2] != '.')
+		return false;
+	*s = t;
+	return true;
+}
+
+/* Whether the kernel said it aloud. What cannot be corrected it prints as a warning, an error or
+ * worse; that a process crashed, and all that names interfaces, is less. */
+static bool is_loud(const struct kernel_line *l)
+{
+	return l->level <= KERNEL_WARNING;
 }
 
 /* ---- NVIDIA ---- */
@@ -208,7 +239,8 @@ static bool is_xid(struct span s, struct kernel_line *l)
 
 	if (!span_skip(&s, "NVRM: Xid (") || !take_device(&s, l))
 		return false;
-	(void)span_until(&s, ")"); /* a part of a GPU: " GPU-I:05" */
+	if (span_skip(&s, " GPU-I:") && !span_hex(&s, 4, &code)) /* a part of a GPU */
+		return false;
 	if (!span_skip(&s, "): ") || !span_decimal(&s, KERNEL_CODE_MAX, &code))
 		return false;
 	if (s.len > 0 && !span_skip(&s, ","))
@@ -219,7 +251,8 @@ static bool is_xid(struct span s, struct kernel_line *l)
 	if (l->code == 154)
 		recovery_details(s, l);
 	take_process(&s, l);
-	if (l->code == 74 && span_skip_past(&s, "on link ") && span_decimal(&s, 999, &code))
+	if (l->code == 74 && span_skip_past(&s, "detected on link ") &&
+	    span_decimal(&s, 999, &code))
 		l->link = (int32_t)code; /* "NVLink: fatal error detected on link 6(0x0, ...)" */
 	if (l->code >= 144 && l->code <= 150)
 		find_link_details(s, l);
@@ -308,26 +341,79 @@ static bool is_out_of_memory(struct span s, struct kernel_line *l)
 	return true;
 }
 
-static bool is_machine_check(struct span s, struct kernel_line *l)
+#define STATUS_UNCORRECTED (UINT64_C(1) << 61) /* of a bank */
+
+/* "CPU 3: Machine Check Exception: 5 Bank 7: be00000000800400": an exception cannot be corrected;
+ * what is told without one (polled, or of the boot before) says so in the bank's status. */
+static bool is_bank(struct span s, struct kernel_line *l)
+{
+	uint64_t n, status;
+	bool exception;
+
+	if (!span_skip(&s, "CPU ") || !span_decimal(&s, UINT32_MAX, &n) ||
+	    !span_skip(&s, ": Machine Check"))
+		return false;
+	exception = span_skip(&s, " Exception");
+	if (!span_skip(&s, ":"))
+		return false;
+	while (span_skip(&s, " ")) /* old kernels fill up with them */
+		;
+	if (!span_hex(&s, 16, &n) || !span_skip(&s, " Bank ") || !span_decimal(&s, 9999, &n) ||
+	    !span_skip(&s, ": ") || !span_hex(&s, 16, &status) || s.len > 0)
+		return false;
+	l->corrected = !exception && !(status & STATUS_UNCORRECTED);
+	return true;
+}
+
+/* AMD's decoder says nothing else in its first line. */
+static bool is_decoded(struct span s, struct kernel_line *l)
+{
+	l->corrected = span_is(s, "Corrected error, no action required.");
+	return l->corrected || span_is(s, "System Fatal error.") ||
+	       span_is(s, "Uncorrected, software restartable error.") ||
+	       span_is(s, "Uncorrected, software containable error.");
+}
+
+/* From the firmware: "{1}[Hardware Error]: event severity: corrected". Its other lines say the same
+ * again. */
+static bool is_event(struct span s, struct kernel_line *l)
 {
 	uint64_t n;
 
-	l->kind = KERNEL_MACHINE_CHECK;
-	if (span_skip(&s, "mce: ")) {
-		l->corrected = span_find(s, "events logged") || span_find(s, "orrected error");
-		if (span_find(s, "ncorrected"))
-			l->corrected = false;
-		return span_find(s, "Hardware Error") || span_find(s, "ncorrected hardware");
-	}
-	/* From the firmware: "{1}[Hardware Error]: event severity: corrected". Its other lines say
-	 * the same again. */
 	if (!span_skip(&s, "{") || !span_decimal(&s, UINT32_MAX, &n) ||
 	    !span_skip(&s, "}[Hardware Error]: event severity: "))
 		return false;
-	l->corrected = span_skip(&s, "corrected") || span_skip(&s, "info");
-	if (span_skip(&s, "fatal"))
+	l->corrected = span_is(s, "corrected") || span_is(s, "info");
+	if (span_is(s, "fatal"))
 		l->severity = SEVERITY_FATAL;
-	return true;
+	return l->corrected || l->severity == SEVERITY_FATAL || span_is(s, "recoverable");
+}
+
+static bool is_machine_check(struct span s, struct kernel_line *l)
+{
+	l->kind = KERNEL_MACHINE_CHECK;
+	if (is_event(s, l) ||
+	    span_skip(&s, "mce: Uncorrected hardware memory error in user-access at "))
+		return l->corrected || is_loud(l);
+	(void)span_skip(&s, "mce: ");
+	if (!span_skip(&s, "[Hardware Error]: "))
+		return false;
+	if (span_is(s, "Machine check events logged")) {
+		l->corrected = true;
+		return true;
+	}
+	return (is_bank(s, l) || is_decoded(s, l)) && (l->corrected || is_loud(l));
+}
+
+/* "memory read error on CPU_SrcID#1_MC#1 (channel:0 slot:0 page:0x1 offset:0x2 grain:32 ..." */
+static bool is_where(struct span s)
+{
+	struct span what = span_until(&s, "on ");
+
+	for (size_t i = 0; i < what.len; i++)
+		if (memchr(":;[](){}=", what.at[i], 9))
+			return false;
+	return span_skip(&s, "on ") && span_skip_past(&s, " (") && span_find(s, "page:0x");
 }
 
 /* "EDAC MC0: 1 CE memory read error on ...", "EDAC sbridge MC0: ...": the first has the count. */
@@ -340,7 +426,7 @@ static bool is_memory_error(struct span s, struct kernel_line *l)
 		return false;
 	if (span_skip(&s, " CE "))
 		l->corrected = true;
-	else if (!span_skip(&s, " UE "))
+	else if (!span_skip(&s, " UE ") || !is_loud(l) || !is_where(s))
 		return false;
 	l->kind = KERNEL_MEMORY_ERROR;
 	l->count = (uint32_t)n;
@@ -348,22 +434,44 @@ static bool is_memory_error(struct span s, struct kernel_line *l)
 	return true;
 }
 
-/* "nvidia 0000:83:00.0: PCIe Bus Error: severity=Correctable, type=...",
- * "pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received: ..." */
+static bool take_severity(struct span *s, struct kernel_line *l)
+{
+	if (span_skip(s, "Corrected") || span_skip(s, "Correctable")) {
+		l->corrected = true;
+		return true;
+	}
+	if (!span_skip(s, "Uncorrected (") && !span_skip(s, "Uncorrectable ("))
+		return false;
+	if (span_skip(s, "Fatal)"))
+		l->severity = SEVERITY_FATAL;
+	else if (!span_skip(s, "Non-Fatal)"))
+		return false;
+	return true;
+}
+
+/* "nvidia 0000:83:00.0: PCIe Bus Error: severity=Correctable, type=..." of who met it, and of the
+ * bridge above, as no more than information:
+ * "pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0". Where that is
+ * called a message, the device says it itself. */
 static bool is_pcie_error(struct span s, struct kernel_line *l)
 {
-	if (!span_is_name(span_word(&s)) || !span_skip(&s, " ") || !take_device(&s, l))
-		return false;
+	struct span driver = span_word(&s);
+	struct kernel_line other = {0};
+
 	l->kind = KERNEL_PCIE_ERROR;
-	if (span_skip(&s, ": PCIe Bus Error: severity="))
-		l->corrected = span_skip(&s, "Corrected") || span_skip(&s, "Correctable");
-	else if (span_skip(&s, ": AER: "))
-		l->corrected = span_find(s, "orrected error") && !span_find(s, "Uncorrected");
-	else
+	if (!span_is_name(driver) || !span_skip(&s, " ") || !take_function(&s, l) ||
+	    !span_skip(&s, ": "))
 		return false;
-	if (span_find(s, "(Fatal)"))
-		l->severity = SEVERITY_FATAL;
-	return !span_find(s, "message received from"); /* of a bridge: the device says it itself */
+	if (span_skip(&s, "AER: ") && span_is(driver, "pcieport")) {
+		struct span t = s;
+
+		(void)span_skip(&t, "Multiple ");
+		if (take_severity(&t, l))
+			return span_skip(&t, " error received: ") && take_function(&t, &other) &&
+			       t.len == 0;
+	}
+	return span_skip(&s, "PCIe Bus Error: severity=") && take_severity(&s, l) &&
+	       span_skip(&s, ", type=") && (l->corrected || is_loud(l));
 }
 
 static bool only_words(struct span s)
@@ -381,6 +489,8 @@ static bool is_disk_error(struct span s, struct kernel_line *l)
 {
 	struct span what;
 
+	if (!is_loud(l))
+		return false;
 	l->kind = KERNEL_DISK_ERROR;
 	if (span_skip(&s, "Buffer I/O error on dev ")) {
 		(void)span_skip(&s, "ice ");
@@ -408,6 +518,7 @@ static bool is_disk_error(struct span s, struct kernel_line *l)
 static bool is_nvme(struct span s, struct kernel_line *l)
 {
 	struct span name;
+	uint64_t n;
 
 	if (!span_skip(&s, "nvme "))
 		return false;
@@ -417,7 +528,10 @@ static bool is_nvme(struct span s, struct kernel_line *l)
 	l->kind = KERNEL_NVME;
 	span_copy(name, l->device, sizeof(l->device));
 	if (span_skip(&s, "I/O "))
-		return span_find(s, " timeout");
+		return span_skip_past(&s, "QID ") && span_decimal(&s, UINT16_MAX, &n) &&
+		       span_skip(&s, " timeout");
+	if (!is_loud(l))
+		return false;
 	l->severity = SEVERITY_FATAL;
 	return span_skip(&s, "controller is down") || span_skip(&s, "Device not ready") ||
 	       span_skip(&s, "Removing after probe failure") ||
@@ -436,11 +550,27 @@ static bool file_system_device(struct span *s, struct kernel_line *l)
 	return span_is_name(name);
 }
 
+/* "Corruption of in-memory data (0x8) detected at ...  Shutting down filesystem." */
+static bool is_shut(struct span s)
+{
+	static const char *const why[] = {"Corruption of ",         "Log I/O Error",
+					  "Metadata I/O Error",     "I/O Error Detected",
+					  "Block device removal",   "All device paths lost",
+					  "User initiated shutdown"};
+
+	if (span_skip(&s, "Filesystem has been shut down due to ") ||
+	    span_skip(&s, "log I/O error"))
+		return true;
+	for (size_t i = 0; i < sizeof(why) / sizeof(why[0]); i++)
+		if (span_skip(&s, why[i]))
+			return span_find(s, "hutting down filesystem");
+	return false;
+}
+
+/* The words behind the device tell, none further back: there are names of processes and files. */
 static bool is_file_system(struct span s, struct kernel_line *l)
 {
-	static const char *const ends[] = {"shut down",       "hutting down",
-					   "force_shutdown",  "emounting filesystem read-only",
-					   "forced readonly", "log I/O error"};
+	bool fatal = false;
 	struct span name;
 
 	l->kind = KERNEL_FILE_SYSTEM;
@@ -448,20 +578,23 @@ static bool is_file_system(struct span s, struct kernel_line *l)
 		name = span_before(span_before(s, "."), "-");
 		span_copy(name, l->device, sizeof(l->device));
 		l->severity = SEVERITY_FATAL;
-		return span_is_name(name);
+		return span_is_name(name) && is_loud(l);
 	}
 	if (span_skip(&s, "EXT4-fs error (device ") || span_skip(&s, "BTRFS error (device ") ||
-	    span_skip(&s, "BTRFS critical (device "))
+	    span_skip(&s, "BTRFS critical (device ")) {
 		l->severity = SEVERITY_NONFATAL;
-	else if (!span_skip(&s, "EXT4-fs (") && !span_skip(&s, "XFS (") &&
-		 !span_skip(&s, "BTRFS info (device "))
-		return false;
-	if (!file_system_device(&s, l))
-		return false;
-	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
-		if (span_find(s, ends[i]))
-			l->severity = SEVERITY_FATAL;
-	return l->severity != SEVERITY_NOT_SAID;
+		return is_loud(l) && file_system_device(&s, l);
+	}
+	if (span_skip(&s, "EXT4-fs ("))
+		fatal = file_system_device(&s, l) && is_loud(l) &&
+			(span_skip(&s, "Remounting filesystem read-only") ||
+			 span_skip(&s, "shut down requested"));
+	else if (span_skip(&s, "XFS ("))
+		fatal = file_system_device(&s, l) && is_loud(l) && is_shut(s);
+	else if (span_skip(&s, "BTRFS info (device ")) /* after an error; it is no louder */
+		fatal = file_system_device(&s, l) && span_is(s, "forced readonly");
+	l->severity = SEVERITY_FATAL;
+	return fatal;
 }
 
 /* "mlx5_core 0000:3b:00.0 eth0: Link down", "ixgbe 0000:01:00.0: eth0: NIC Link is Up 10 Gbps" */
@@ -517,6 +650,10 @@ static bool is_hung_task(struct span s, struct kernel_line *l)
 	return true;
 }
 
+/* ---- What begins with the name of a process ---- */
+
+#define COMM_MAX 15 /* bytes: no process can be called more */
+
 /* "python3[1234]: segfault at 0 ip ...", "traps: python3[1234] trap invalid opcode ip:..." */
 static bool is_process_crash(struct span s, struct kernel_line *l)
 {
@@ -530,7 +667,7 @@ static bool is_process_crash(struct span s, struct kernel_line *l)
 	rest = s;
 	name = span_until(&rest, traps ? "] " : "]: segfault at ");
 	rest = span_after_last(&name, "[");
-	if (!span_decimal(&rest, UINT32_MAX, &n) || rest.len > 0)
+	if (name.len > COMM_MAX || !span_decimal(&rest, UINT32_MAX, &n) || rest.len > 0)
 		return false;
 	l->kind = KERNEL_PROCESS_CRASH;
 	l->pid = (uint32_t)n;
@@ -538,9 +675,47 @@ static bool is_process_crash(struct span s, struct kernel_line *l)
 	return true;
 }
 
-static void nothing(struct kernel_line *l)
+/* How a message goes on whose beginning is the name of a process. */
+static bool is_behind_name(struct span s)
+{
+	static const char *const words[] = {" invoked oom-killer: ",
+					    ": page allocation ",
+					    ": vmalloc ",
+					    ": vmap allocation ",
+					    ": attempt to access beyond ",
+					    ": sending ioctl ",
+					    " cpuset=",
+					    " uses "};
+	struct span t = s;
+	uint64_t n;
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (span_skip(&t, words[i]))
+			return true;
+	/* "name[12]: segfault", "name[12] bad frame", "name (12): ...", "name (12) used greatest",
+	 * "name/12: potentially unexpected fatal signal" */
+	if (span_skip(&t, "["))
+		return span_decimal(&t, UINT32_MAX, &n) && span_skip(&t, "]");
+	if (span_skip(&t, " ("))
+		return span_decimal(&t, UINT32_MAX, &n) && span_skip(&t, ")");
+	return span_skip(&t, "/") && span_decimal(&t, UINT32_MAX, &n) &&
+	       span_skip(&t, ": potentially ");
+}
+
+static bool is_of_process(struct span s)
+{
+	for (size_t i = 0; i <= COMM_MAX && i < s.len; i++)
+		if (is_behind_name((struct span){s.at + i, s.len - i}))
+			return true;
+	return false;
+}
+
+/* ---- All of it ---- */
+
+static void nothing(struct kernel_line *l, uint8_t level)
 {
 	*l = (struct kernel_line){.kind = KERNEL_OTHER,
+				  .level = level,
 				  .subcode = KERNEL_SUBCODE_NO,
 				  .link = -1,
 				  .recovery = RECOVERY_UNKNOWN};
@@ -561,27 +736,32 @@ static void skip_time(struct span *s)
 		*s = t;
 }
 
-void kernel_line_parse(uint8_t facility, const char *text, size_t len, struct kernel_line *ret)
+void kernel_line_parse(uint8_t facility, uint8_t level, const char *text, size_t len,
+		       struct kernel_line *ret)
 {
 	static bool (*const shapes[])(struct span, struct kernel_line *) = {
 		is_xid,           is_sxid,         is_gpu_lost,   is_out_of_memory,
 		is_machine_check, is_memory_error, is_pcie_error, is_disk_error,
-		is_nvme,          is_file_system,  is_hung_task,  is_process_crash,
-		is_link,
+		is_nvme,          is_file_system,  is_hung_task,  is_link,
 	};
 	struct span s = {text, len < SAMPLE_TEXT_MAX ? len : SAMPLE_TEXT_MAX};
 
-	nothing(ret);
+	nothing(ret, level);
 	if (facility != 0 || !text)
 		return;
 	s.len = strnlen(text, s.len);
 	skip_time(&s);
+	if (is_process_crash(s, ret))
+		return;
+	nothing(ret, level);
+	if (is_of_process(s))
+		return;
 	for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
 		if (shapes[i](s, ret)) {
 			assert(ret->kind != KERNEL_OTHER);
 			return;
 		}
-		nothing(ret);
+		nothing(ret, level);
 	}
 }
 

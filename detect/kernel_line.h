@@ -4,10 +4,12 @@
  *
  * Invariants: (1) only what the kernel itself said counts: a message of another facility is
  * KERNEL_OTHER, whatever it claims, since whoever may write /dev/kmsg writes with facility 1;
- * (2) a shape is looked for at the beginning of the message only: names of processes, which their
- * owners choose, stand further back or are too short to look like one; (3) whatever the bytes are,
- * time is linear in their number, nothing is allocated, every text in the result is terminated and
- * has no control characters.
+ * (2) of what the kernel said, nothing that users can put into it - names of processes (which some
+ * messages begin with), files, cgroups, interfaces - makes it another message: a shape is looked
+ * for at its beginning, word by word, and one that may be an alarm is not whole within the length
+ * of a process' name; (3) what cannot be corrected, or is fatal, counts at the level at which the
+ * kernel prints it, or a louder one; (4) whatever the bytes are, time is linear in their number,
+ * nothing is allocated, every text in the result is terminated and has no control characters.
  *
  * Pure functions, any thread.
  */
@@ -48,12 +50,14 @@ enum kernel_line_kind {
 
 enum kernel_severity { SEVERITY_NOT_SAID, SEVERITY_NONFATAL, SEVERITY_FATAL };
 
+#define KERNEL_WARNING    4 /* a level */
 #define KERNEL_WORDS_MAX  6
 #define KERNEL_SUBCODE_NO UINT32_MAX
 #define KERNEL_CODE_MAX   99999 /* SXids have five digits */
 
 struct kernel_line {
 	enum kernel_line_kind kind;
+	uint8_t level;    /* with which it was said: 0 is the loudest */
 	char device[32];  /* PCI address as 0000:9b:00, or a name; "": not said */
 	uint32_t code;    /* XID, SXID */
 	uint32_t subcode; /* Xids 144 to 150; KERNEL_SUBCODE_NO: none */
@@ -71,7 +75,8 @@ struct kernel_line {
 	uint32_t count; /* MEMORY_ERROR: how many errors */
 };
 
-void kernel_line_parse(uint8_t facility, const char *text, size_t len, struct kernel_line *ret);
+void kernel_line_parse(uint8_t facility, uint8_t level, const char *text, size_t len,
+		       struct kernel_line *ret);
 const char *kernel_line_word(enum kernel_line_kind k);
 
 /* "PCI:0000:9B:00", "00000000:9B:00.0", "9b:00": all become "0000:9b:00"; false: none of these, and

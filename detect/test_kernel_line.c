@@ -12,12 +12,21 @@
 #include "detect/kernel_line.h"
 #include "tests/lib/test.h"
 
-static struct kernel_line parse(const char *text)
+#define LEVEL_ERROR 3
+#define LEVEL_INFO  6
+
+static struct kernel_line parse_at(uint8_t level, const char *text)
 {
 	struct kernel_line l;
 
-	kernel_line_parse(0, text, strlen(text), &l);
+	kernel_line_parse(0, level, text, strlen(text), &l);
+	assert_int_equal(l.level, level);
 	return l;
+}
+
+static struct kernel_line parse(const char *text)
+{
+	return parse_at(LEVEL_ERROR, text);
 }
 
 static void test_xid_shapes(void **state)
@@ -248,13 +257,34 @@ static const struct {
 	{"EDAC MC1: 3 CE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#0 (channel:0 "
 	 "slot:0",
 	 KERNEL_MEMORY_ERROR, "mc1", 0, "", true, false, 0},
-	{"EDAC MC0: 1 UE memory scrubbing error on any memory", KERNEL_MEMORY_ERROR, "mc0", 0, "",
-	 false, false, 0},
+	{"EDAC MC0: 1 UE memory scrubbing error on any memory (page:0x12 offset:0x0 grain:32)",
+	 KERNEL_MEMORY_ERROR, "mc0", 0, "", false, false, 0},
 	{"nvidia 0000:83:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer",
 	 KERNEL_PCIE_ERROR, "0000:83:00", 0, "", true, false, 0},
 	{"nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), "
 	 "type=Transaction",
 	 KERNEL_PCIE_ERROR, "0000:83:00", 0, "", false, false, SEVERITY_FATAL},
+	{"pcieport 0000:00:1c.0: AER: Multiple Uncorrectable (Fatal) error received: 0000:01:00.0",
+	 KERNEL_PCIE_ERROR, "0000:00:1c", 0, "", false, false, SEVERITY_FATAL},
+	{"pcieport 0000:00:1c.0: AER: Corrected error received: 0000:01:00.0", KERNEL_PCIE_ERROR,
+	 "0000:00:1c", 0, "", true, false, 0},
+	{"nvidia 0000:83:00.0: AER: PCIe Bus Error: severity=Uncorrected (Non-Fatal), "
+	 "type=Inaccess",
+	 KERNEL_PCIE_ERROR, "0000:83:00", 0, "", false, false, 0},
+	{"pcieport 0000:00:1c.0: AER: PCIe Bus Error: severity=Correctable, type=Physical Layer",
+	 KERNEL_PCIE_ERROR, "0000:00:1c", 0, "", true, false, 0},
+	{"mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: bea0000000000108",
+	 KERNEL_MACHINE_CHECK, "", 0, "", false, false, 0},
+	{"mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 5: 9c00000000000108",
+	 KERNEL_MACHINE_CHECK, "", 0, "", true, false, 0},
+	{"mce: [Hardware Error]: CPU 3: Machine Check Exception:                5 Bank 7: be00",
+	 KERNEL_MACHINE_CHECK, "", 0, "", false, false, 0},
+	{"mce: Uncorrected hardware memory error in user-access at 7f12345000",
+	 KERNEL_MACHINE_CHECK, "", 0, "", false, false, 0},
+	{"[Hardware Error]: Uncorrected, software restartable error.", KERNEL_MACHINE_CHECK, "", 0,
+	 "", false, false, 0},
+	{"[Hardware Error]: Corrected error, no action required.", KERNEL_MACHINE_CHECK, "", 0, "",
+	 true, false, 0},
 	{"blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0",
 	 KERNEL_DISK_ERROR, "sda", 0, "", false, false, 0},
 	{"I/O error, dev nvme0n1, sector 7 op 0x1:(WRITE) flags 0x8800 phys_seg 1",
@@ -281,6 +311,13 @@ static const struct {
 	{"XFS (dm-0): Corruption of in-memory data (0x8) detected at xfs_x.  Shutting down "
 	 "filesystem.",
 	 KERNEL_FILE_SYSTEM, "dm-0", 0, "", false, false, SEVERITY_FATAL},
+	{"XFS (sda): log I/O error -5", KERNEL_FILE_SYSTEM, "sda", 0, "", false, false,
+	 SEVERITY_FATAL},
+	{"BTRFS info (device sda1 state E): forced readonly", KERNEL_FILE_SYSTEM, "sda1", 0, "",
+	 false, false, SEVERITY_FATAL},
+	/* who met it, not what it is */
+	{"EXT4-fs error (device sda1): ext4_lookup:1785: inode #2: comm shut down: bad inode",
+	 KERNEL_FILE_SYSTEM, "sda1", 0, "", false, false, SEVERITY_NONFATAL},
 	{"XFS (sda): Filesystem has been shut down due to log error (0x2).", KERNEL_FILE_SYSTEM,
 	 "sda", 0, "", false, false, SEVERITY_FATAL},
 	{"mlx5_core 0000:3b:00.0 eth0: Link down", KERNEL_LINK, "eth0", 0, "", false, false, 0},
@@ -312,7 +349,7 @@ static void test_rest_of_the_machine(void **state)
 		assert_int_equal(l.severity, rest[i].severity);
 	}
 	assert_string_equal(parse(rest[0].text).cgroup, "/a/b");
-	assert_int_equal(parse(rest[7].text).count, 3);
+	assert_int_equal(parse("EDAC MC1: 3 CE x on y").count, 3);
 }
 
 /* What users can bring into the kernel's log without writing to it, and what is none of ours. */
@@ -346,6 +383,117 @@ static void test_refused(void **state)
 		assert_int_equal(parse(lines[i]).kind, KERNEL_OTHER);
 }
 
+/* All of it is of facility 0, and said at a level at which faults are, too: the beginning is a
+ * process' name, which its owner chose, and names further back are of files and of cgroups. */
+static const char *const by_users[] = {
+	"mce: [4242]: segfault at 0 ip 000055d0 sp 00007ffc error 4 in Hardware Error[55d0+1000]",
+	"a 1:2.0: AER: [16353]: segfault at 0 ip 00005564 sp 00007ffe error 6 in seg[115b,5+1000] "
+	"likely on CPU 0 (core 0, socket 0)",
+	"a 0000:01:00.0:[7]: segfault at 0 ip 5 sp 7 error 4 in AER: Uncorrected (Fatal)[5+1]",
+	"XFS (sda1): [4242]: segfault at 0 ip 000055d0 sp 00007ffc error 4 in shut down[55d0+1000]",
+	"XFS (sda1): log[4242] bad frame in rt_sigreturn frame:7 ip:5 sp:7 orax:0 in shut "
+	"down[5+1]",
+	"NVRM: Xid (1:2[4242]: segfault at 0 ip 5 sp 7 error 4 in ): 79, GPU has fallen off[5+1]",
+	"NVRM: Xid (1:2): page allocation failure: order:4, mode:0xdc0, nodemask=(null),cpuset=a",
+	"EDAC MC0: 1 UE [4242]: segfault at 0 ip 5 sp 7 error 4 in x on y (page:0x1[5+1]",
+	"EDAC MC0: 1 UE  invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+	"EDAC MC0: 1 UE : page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL|__GFP_COMP), "
+	"nodemask=(null),cpuset=x on y (page:0x1 offset:0x0 grain:1),mems_allowed=0",
+	"EDAC MC0: 1 UE  says something new: x on y (page:0x1 offset:0x0 grain:1)",
+	"EXT4-fs (sda1):: page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL|__GFP_COMP), "
+	"nodemask=(null),cpuset=Remounting filesystem read-only,mems_allowed=0",
+	"XFS (sda1): page allocation failure: order:4, mode:0x40dc0(GFP_KERNEL|__GFP_COMP), "
+	"nodemask=(null),cpuset=shut down,mems_allowed=0",
+	"XFS (4711): /proc/4711/oom_adj is deprecated, please use /proc/4711/oom_score_adj "
+	"instead.",
+	"I/O error, dev [4242]: segfault at 0 ip 5 sp 7 error 4 in sda, sector 5[5+1]",
+	"I/O error, dev : page allocation failure: order:4, mode:0x4,cpuset=, dev sda, sector 1",
+	"nvme nvme0: I/O[42]: segfault at 0 ip 5 sp 7 error 4 in QID 1 timeout[5+1]",
+	"nvme nvme0: [42] misaligned vsyscall (exploit attempt or buggy program) -- look up the",
+	"INFO: task a:1 [42]: segfault at 0 ip 5 sp 7 error 4 in  blocked for more than 1[5+1]",
+	"Killed process [42]: segfault at 0 ip 5 sp 7 error 4 in 1 (x) [5+1]",
+	"[1.0] mce: [42]: segfault at 0 ip 5 sp 7 error 4 in Hardware Error[5+1]",
+	"[1.0] [42]: segfault at 0 ip 5 sp 7 error 4 in mce: [Hardware Error]: System Fatal[5+1]",
+	"traps: mce: [42] trap invalid opcode ip:5 sp:7 error:0 in Hardware Error[5+1]",
+	"traps: XFS (sda): [42] general protection fault ip:5 sp:7 error:0 in shut down[5+1]",
+	"XFS (sda1): : attempt to access beyond end of device\nshut down: rw=1, want=5, limit=4",
+	"mce: uses obsolete (PF_INET,SOCK_PACKET): Hardware Error",
+	"mce: (42) used greatest stack depth: 1234 bytes left",
+	/* ... and where it stands further back */
+	"traps: XFS (sda): shut down",
+	"process 'mce: [Hardware Error]: System Fatal error.' started with executable stack",
+	"warning: `mce: Uncorrecte' uses 32-bit capabilities (legacy support in use)",
+	"audit: type=1326 audit(1.2:3): auid=1 comm=\"XFS (sda): shut\" exe=\"/tmp/shut down\"",
+	"usb 1-1: Product: mce: [Hardware Error]: System Fatal error.",
+	"input: EDAC MC0: 1 UE x on y (page:0x1) as /devices/virtual/input/input9",
+	"hid-generic 0003:0001:0001.0001: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+	"hid-generic 0003:01:01.1: AER: Uncorrected (Fatal) error received: 0000:01:00.0",
+	"br0: port 1(Hardware) entered disabled state",
+	"cgroup: fork rejected by pids controller in /mce: [Hardware Error]: System Fatal error.",
+	"NVRM: API mismatch: the client 'Xid (PCI:0000:0' (pid 1)",
+	/* the driver's own, and no error */
+	"pcieport 0000:00:1c.0: AER: enabled with IRQ 122",
+	"pcieport 0000:00:1c.0: AER: Root Port link has been reset (0)",
+	"pcieport 0000:00:1c.0: AER: device recovery successful",
+	"mce: [Hardware Error]: TSC 0 ADDR 1000 MISC 86",
+	"mce: [Hardware Error]: Deferred error, no action required.",
+};
+
+static void test_what_users_can_say(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(by_users) / sizeof(by_users[0]); i++)
+		for (uint8_t level = 0; level < 8; level++) {
+			struct kernel_line l = parse_at(level, by_users[i]);
+
+			if (l.kind != KERNEL_OTHER && l.kind != KERNEL_PROCESS_CRASH)
+				fail_msg("'%s' is taken for %s", by_users[i],
+					 kernel_line_word(l.kind));
+		}
+	/* A crash is one, whatever the name. */
+	assert_int_equal(parse_at(LEVEL_INFO, by_users[0]).kind, KERNEL_PROCESS_CRASH);
+	assert_string_equal(parse_at(LEVEL_INFO, by_users[1]).process, "a 1:2.0: AER: ");
+	assert_int_equal(parse_at(LEVEL_INFO, by_users[1]).pid, 16353);
+}
+
+/* What is fatal or cannot be corrected counts as loud as the kernel says it. */
+static void test_levels(void **state)
+{
+	static const struct {
+		const char *text;
+		uint8_t quietest;
+	} cases[] = {
+		{"mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be00", 4},
+		{"mce: [Hardware Error]: Machine check events logged", 7},
+		{"mce: Uncorrected hardware memory error in user-access at 7f12345000", 4},
+		{"{1}[Hardware Error]: event severity: recoverable", 4},
+		{"{1}[Hardware Error]: event severity: corrected", 7},
+		{"EDAC MC0: 1 UE on mc#0csrow#1 (page:0x12 offset:0x0 grain:32)", 4},
+		{"EDAC MC0: 1 CE on mc#0csrow#1 (page:0x12 offset:0x0 grain:32)", 7},
+		{"nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=T", 4},
+		{"nvidia 0000:83:00.0: PCIe Bus Error: severity=Corrected, type=T", 7},
+		/* pci_info() it is */
+		{"pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received: 0000:01:00.0", 7},
+		{"I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0", 4},
+		{"nvme nvme0: controller is down; will reset: CSTS=0xffffffff", 4},
+		{"EXT4-fs (sda): Remounting filesystem read-only", 4},
+		{"EXT4-fs error (device sda): ext4_lookup:1785: inode #2: bad inode", 4},
+		{"Aborting journal on device sda1-8.", 4},
+		{"XFS (sda): Filesystem has been shut down due to log error (0x2).", 4},
+		{"BTRFS info (device sda1): forced readonly", 7},
+		/* printk() without a level: whatever is usual for the kernel */
+		{"NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.", 7},
+		{"NVRM: GPU 0000:29:00.0: GPU has fallen off the bus.", 7},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		for (uint8_t level = 0; level < 8; level++)
+			if ((parse_at(level, cases[i].text).kind != KERNEL_OTHER) !=
+			    (level <= cases[i].quietest))
+				fail_msg("'%s' at level %u", cases[i].text, level);
+}
+
 static void test_only_the_kernel_counts(void **state)
 {
 	static const char text[] = "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.";
@@ -353,9 +501,14 @@ static void test_only_the_kernel_counts(void **state)
 
 	(void)state;
 	for (unsigned facility = 0; facility <= UINT8_MAX; facility++) {
-		kernel_line_parse((uint8_t)facility, text, strlen(text), &l);
+		kernel_line_parse((uint8_t)facility, LEVEL_ERROR, text, strlen(text), &l);
 		assert_int_equal(l.kind, facility == 0 ? KERNEL_XID : KERNEL_OTHER);
 		assert_int_equal(l.code, facility == 0 ? 79 : 0);
+		for (size_t i = 0; facility && i < sizeof(rest) / sizeof(rest[0]); i++) {
+			kernel_line_parse((uint8_t)facility, 0, rest[i].text, strlen(rest[i].text),
+					  &l);
+			assert_int_equal(l.kind, KERNEL_OTHER);
+		}
 	}
 }
 
@@ -447,6 +600,7 @@ static const char *const good[] = {
 	"oom-kill:constraint=C,task_memcg=/a/b,task=python,pid=4711,uid=1000",
 	"Memory cgroup out of memory: Killed process 9 (python) total-vm:1kB",
 	"EDAC MC1: 3 CE memory read error on CPU_SrcID#1",
+	"mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be00",
 	"nvidia 0000:83:00.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer",
 	"blk_update_request: I/O error, dev sda, sector 2048 op 0x0:(READ) flags 0x0",
 	"nvme nvme0: controller is down; will reset: CSTS=0xffffffff",
@@ -513,7 +667,7 @@ static void test_damaged(void **state)
 		memcpy(text, from, len);
 		len = damage(&x, text, len);
 		assert_true(len <= SAMPLE_TEXT_MAX);
-		kernel_line_parse(0, text, len, &l);
+		kernel_line_parse(0, (uint8_t)(random_next(&x) % 8), text, len, &l);
 		holds(&l);
 		counts[l.kind]++;
 		if (kmsg_record_parse(text, len, &r) == 0)
@@ -521,18 +675,24 @@ static void test_damaged(void **state)
 	}
 	printf("%llu damaged lines\n", (unsigned long long)n);
 	for (unsigned k = 0; n >= 100000 && k < KERNEL_LINE_KIND_COUNT; k++)
-		if (k != KERNEL_MACHINE_CHECK) /* none of the seeds */
-			assert_true(counts[k] > 0);
+		assert_true(counts[k] > 0);
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_xid_shapes), cmocka_unit_test(test_nvlink),
-		cmocka_unit_test(test_recovery),   cmocka_unit_test(test_gpu_lost),
-		cmocka_unit_test(test_sxid),       cmocka_unit_test(test_rest_of_the_machine),
-		cmocka_unit_test(test_refused),    cmocka_unit_test(test_only_the_kernel_counts),
-		cmocka_unit_test(test_addresses),  cmocka_unit_test(test_records),
+		cmocka_unit_test(test_xid_shapes),
+		cmocka_unit_test(test_nvlink),
+		cmocka_unit_test(test_recovery),
+		cmocka_unit_test(test_gpu_lost),
+		cmocka_unit_test(test_sxid),
+		cmocka_unit_test(test_rest_of_the_machine),
+		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_only_the_kernel_counts),
+		cmocka_unit_test(test_what_users_can_say),
+		cmocka_unit_test(test_levels),
+		cmocka_unit_test(test_addresses),
+		cmocka_unit_test(test_records),
 		cmocka_unit_test(test_damaged),
 	};
 

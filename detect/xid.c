@@ -334,7 +334,8 @@ static void on_kernel(struct detector *d, const struct sample *s, struct node *n
 {
 	struct kernel_line l;
 
-	kernel_line_parse(s->kernel.facility, s->kernel.text, sizeof(s->kernel.text), &l);
+	kernel_line_parse(s->kernel.facility, s->kernel.level, s->kernel.text,
+			  sizeof(s->kernel.text), &l);
 	if (l.kind == KERNEL_XID || l.kind == KERNEL_SXID || l.kind == KERNEL_GPU_LOST ||
 	    l.kind == KERNEL_GPU_NAMED)
 		on_line(d, n, &l);

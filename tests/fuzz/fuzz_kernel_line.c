@@ -33,13 +33,14 @@ static void line_holds(const struct kernel_line *l)
 	assert(l->recovery <= RECOVERY_UNKNOWN && l->link >= -1);
 }
 
-static void as_text(const char *text, size_t len)
+static void as_text(uint8_t level, const char *text, size_t len)
 {
 	struct kernel_line l;
 
-	kernel_line_parse(0, text, len, &l);
+	kernel_line_parse(0, level, text, len, &l);
 	line_holds(&l);
-	kernel_line_parse(1, text, len, &l);
+	assert(l.level == level);
+	kernel_line_parse(1, level, text, len, &l);
 	assert(l.kind == KERNEL_OTHER && !l.code && !l.device[0]);
 }
 
@@ -47,13 +48,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct kmsg_record r;
 
-	as_text((const char *)data, size);
+	as_text(size ? data[0] & 7 : 0, (const char *)data, size);
 	if (kmsg_record_parse((const char *)data, size, &r) < 0)
 		return 0;
 	text_holds(r.text, sizeof(r.text));
 	text_holds(r.subsystem, sizeof(r.subsystem));
 	text_holds(r.device, sizeof(r.device));
 	assert(r.level < 8);
-	as_text(r.text, strlen(r.text));
+	as_text(r.level, r.text, strlen(r.text));
 	return 0;
 }
