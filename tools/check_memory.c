@@ -81,34 +81,36 @@ static void *take(uint64_t bytes)
 struct copier {
 	pthread_t thread;
 	double until;
-	double bytes, seconds;
+	double bytes, start, end;
 };
 
 static void *copy_until(void *arg)
 {
 	struct copier *c = arg;
 	uint8_t *p = take(COPY_BYTES);
-	double start, now;
+	double now;
 
 	if (!p)
 		return NULL;
 	memset(p, 1, COPY_BYTES);
-	start = now = check_now();
+	c->start = now = check_now();
 	for (unsigned i = 0; now < c->until || i == 0; i++, now = check_now()) {
 		uint64_t from = i % 2 ? COPY_BYTES / 2 : 0;
 
 		copy_large(p + (COPY_BYTES / 2 - from), p + from, COPY_BYTES / 2);
 		c->bytes += COPY_BYTES;
 	}
-	c->seconds = now - start;
+	c->end = now;
 	munmap(p, COPY_BYTES);
 	return NULL;
 }
 
+/* Of all together, over the time from the first one's beginning to the last one's end: on a busy
+ * node they may run one after the other, and the sum of what each had alone is what none could. */
 static double copy_rate(unsigned threads, double seconds)
 {
 	struct copier copiers[THREADS_MAX] = {0};
-	double rate = 0, until = check_now() + seconds;
+	double bytes = 0, first = 0, last = 0, until = check_now() + seconds;
 	unsigned started = 0;
 
 	for (; started < threads; started++) {
@@ -118,10 +120,14 @@ static double copy_rate(unsigned threads, double seconds)
 	}
 	for (unsigned i = 0; i < started; i++) {
 		pthread_join(copiers[i].thread, NULL);
-		if (copiers[i].seconds > 0)
-			rate += copiers[i].bytes / copiers[i].seconds;
+		if (copiers[i].bytes == 0)
+			continue; /* it had no memory */
+		if (bytes == 0 || copiers[i].start < first)
+			first = copiers[i].start;
+		last = copiers[i].end > last ? copiers[i].end : last;
+		bytes += copiers[i].bytes;
 	}
-	return rate / 1e9;
+	return last > first ? bytes / (last - first) / 1e9 : 0;
 }
 
 static unsigned processors(void)
