@@ -54,6 +54,7 @@ void looks_add(struct looks *l, const struct sample_activity *a, bool has_gpu, u
 	/* One look may meet a watchdog that wakes for a moment. */
 	bool starved = ready && l->n && l->ready && !stands(a);
 	enum doing doing = doing_now(a);
+	bool idle = doing == DOING_IDLE;
 
 	l->unseen = has_gpu && a->gpu_permille == NOT_KNOWN;
 	if (l->unseen && doing == DOING_IDLE)
@@ -66,7 +67,11 @@ void looks_add(struct looks *l, const struct sample_activity *a, bool has_gpu, u
 		l->gap_ns = 0;
 	else if (now_ns - l->at_ns > l->gap_ns)
 		l->gap_ns = now_ns - l->at_ns;
-	l->n = l->doing != doing || !l->n ? 1 : l->n < 255 ? l->n + 1 : 255;
+	/* What its GPU does is known a moment later than the rest: the look before counts. */
+	if (l->doing != doing && !(doing == DOING_IDLE && l->but_for))
+		l->n = 0;
+	l->n += l->n < 255;
+	l->but_for = idle && doing == DOING_ASLEEP;
 	l->doing = doing;
 	l->ready = ready;
 	l->phase = a->phase;

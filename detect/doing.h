@@ -25,6 +25,7 @@ struct looks {
 	bool measured; /* its use of the processor is known */
 	bool quiet;    /* ... and low, as that of its GPU, and not for want of a core */
 	bool unseen;   /* it has a GPU of which nobody tells, so it may wait for that */
+	bool but_for;  /* ... and for nothing else: it is idle but for that */
 	bool ready;    /* the last one met a thread that could run */
 	uint32_t phase; /* where the last one met it */
 	uint64_t step;

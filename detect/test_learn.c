@@ -191,6 +191,40 @@ static void test_looks(void **state)
 	assert_int_equal(looks_say(&l, 4 * SEC), DOING_IDLE);
 }
 
+/* What its GPU does comes a moment after the rest: the look before it counts, but only if it said
+ * that all the rest does nothing. */
+static void test_looks_at_a_gpu_that_is_seen_later(void **state)
+{
+	struct sample_activity a = {
+		.phase = PHASE_STEP, .state = 'S', .cpu_permille = 3, .gpu_permille = UINT16_MAX};
+	struct looks l = {0};
+
+	(void)state;
+	looks_add(&l, &a, true, SEC);
+	assert_int_equal(looks_say(&l, SEC), DOING_UNKNOWN);
+	a.gpu_permille = 0;
+	looks_add(&l, &a, true, 2 * SEC);
+	assert_int_equal(looks_say(&l, 2 * SEC), DOING_IDLE);
+	assert_true(l.quiet);
+	a.gpu_permille = UINT16_MAX; /* not now */
+	looks_add(&l, &a, true, 3 * SEC);
+	assert_int_equal(looks_say(&l, 3 * SEC), DOING_UNKNOWN);
+	looks_add(&l, &a, true, 4 * SEC);
+	assert_int_equal(looks_say(&l, 4 * SEC), DOING_ASLEEP);
+	assert_false(l.quiet);
+	a.gpu_permille = 700;
+	looks_add(&l, &a, true, 5 * SEC);
+	assert_int_equal(looks_say(&l, 5 * SEC), DOING_BUSY);
+	/* Asleep for another reason too: it is not half idle. */
+	a.gpu_permille = UINT16_MAX;
+	a.timed = TIMED_NOT_KNOWN;
+	looks_add(&l, &a, true, 6 * SEC);
+	a.gpu_permille = 0;
+	a.timed = TIMED_NO;
+	looks_add(&l, &a, true, 7 * SEC);
+	assert_int_equal(looks_say(&l, 7 * SEC), DOING_UNKNOWN);
+}
+
 /* Ready to run without getting a core, or on its way from phase to phase: that is no idleness. */
 static void test_looks_at_who_is_starved(void **state)
 {
@@ -312,6 +346,7 @@ int main(void)
 		cmocka_unit_test(test_learned),
 		cmocka_unit_test(test_phases_are_kept_apart),
 		cmocka_unit_test(test_looks),
+		cmocka_unit_test(test_looks_at_a_gpu_that_is_seen_later),
 		cmocka_unit_test(test_looks_at_who_is_starved),
 		cmocka_unit_test(test_silent_nodes),
 	};
