@@ -193,6 +193,47 @@ static void test_a_number_is_given_back_once(void **state)
 	t->host.node->env.record = NULL;
 }
 
+static struct sample sample_at(uint64_t time_ns, enum sample_kind kind, const struct job *j)
+{
+	return (struct sample){.kind = kind,
+			       .time_ns = time_ns,
+			       .node = WATCHING_NODE,
+			       .job = j ? j->number : SAMPLE_NONE,
+			       .rank = j ? 0 : SAMPLE_NONE,
+			       .device = SAMPLE_NONE};
+}
+
+/* A trainer that only saves, every hour, as most adapters have it: nothing is wrong with it, until
+ * it dies. */
+static void test_a_member_that_never_beats(void **state)
+{
+	struct node_test *t = *state;
+	struct sample s;
+	struct job *j;
+	uint64_t now;
+
+	begin_node(t);
+	j = come(t, &t->a, 1);
+	now = loop_now(t->host.loop);
+	for (unsigned i = 1; i <= 3 * 3600; i++) {
+		now += UINT64_C(1000000000);
+		s = sample_at(now, SAMPLE_ALIVE, NULL);
+		node_sample(t->host.node, &s);
+		assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), 0);
+		if (i % 3600 > 1)
+			continue;
+		s = sample_at(now, SAMPLE_PHASE, j);
+		s.phase.phase = PHASE_CHECKPOINT;
+		s.phase.begins = i % 3600 == 0;
+		node_sample(t->host.node, &s);
+	}
+	s = sample_at(now, SAMPLE_EXIT, j);
+	s.exit.how = EXIT_SIGNAL;
+	s.exit.value = 9;
+	node_sample(t->host.node, &s);
+	assert_true(was_told("ended by signal 9 (SIGKILL) while its run was on"));
+}
+
 static void say_kernel(struct node *n, const char *text)
 {
 	struct sample s = {.kind = SAMPLE_KERNEL,
@@ -252,7 +293,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_jobs_come_and_go),  NODE_TEST(test_too_many_jobs),
 		NODE_TEST(test_a_run_goes_on),     NODE_TEST(test_a_number_is_given_back_once),
-		NODE_TEST(test_gpus_without_nvml),
+		NODE_TEST(test_gpus_without_nvml), NODE_TEST(test_a_member_that_never_beats),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

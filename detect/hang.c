@@ -12,6 +12,9 @@
  *   3 they are told after 3 usual steps if they do nothing (and nothing will wake them), else after
  *     the learned timeout, and while they can be seen to work not before options.busy_s.
  *
+ * Who tells of no steps is left out of all this (pace_mute()), but for that it is stopped: it is
+ * looked at once a minute.
+ *
  * Nothing is said while somebody is in a declared phase that is not late (the others wait for it),
  * after a process of the job ended or a node of it fell silent: that is told by its own rule, and
  * explains why the others stand still.
@@ -31,12 +34,19 @@
 #include "detect/pace.h"
 #include "detect/silence.h"
 
-#define TOLD_MAX 4 /* subjects of one stall */
+#define TOLD_MAX        4                 /* subjects of one stall */
+#define ANSWER_NS       (10 * NS_PER_SEC) /* who was asked for so long is judged unseen */
+#define MUTE_EVERY_NS   (60 * NS_PER_SEC) /* between looks at who tells of no steps */
+#define MUTE_STOPPED_NS (60 * NS_PER_SEC) /* it stays stopped for so long */
 
 struct mine_rank {
 	struct looks looks;
-	uint64_t busy_ns;  /* last seen at work since its last progress; 0: never */
-	bool late, behind; /* of the last tally */
+	uint64_t busy_ns;    /* last seen at work since its last progress; 0: never */
+	uint64_t asked_ns;   /* what it does; 0: it is not */
+	uint64_t look_ns;    /* mute: it is asked then */
+	uint64_t stopped_ns; /* mute: all looks since then met it stopped; 0: not the last one */
+	bool late, behind;   /* of the last tally */
+	bool apart;          /* mute, and not stopped: nobody can say whether it goes on */
 };
 
 struct mine_node {
@@ -48,6 +58,7 @@ struct mine_node {
 struct mine_job {
 	uint64_t check_ns;   /* nobody can be late before */
 	uint64_t resting_ns; /* since then all nodes do less than usual; 0: not all of them */
+	bool stopping;       /* of those who tell of no steps some are stopped: all are looked at */
 	uint32_t n_told;
 	struct subject told[TOLD_MAX];
 	enum verdict_cause cause;
@@ -55,16 +66,18 @@ struct mine_job {
 
 /* The job at one moment. */
 struct stall {
-	uint32_t awaited, late, known, due, waiting, idle, asleep, busy, quiet, stopped, excused;
+	uint32_t lives, awaited, late, known, due, waiting, idle, asleep, busy, quiet, stopped,
+		excused;
 	uint32_t resting, working; /* of the late: on nodes that do less than usual, or as much */
 	double resting_s;          /* so long all of them rest */
 	uint32_t gpu_busy, gpu_idle;
+	uint32_t stopping, stands; /* of those who tell of no steps: stopped; ... for long */
 	bool declares;   /* the job does */
 	uint32_t lowest; /* number of a rank */
 	double quiet_s;  /* so long none of the late was seen at work */
 	uint64_t step_min, step_max;
 	/* Of those who are behind: */
-	uint32_t behind, behind_idle, over;
+	uint32_t behind, behind_idle, over, unanswered;
 	struct rank *first;      /* with the lowest number */
 	struct lateness worst;   /* the one that waits longest for its own progress */
 	uint32_t node;           /* of all of them; SAMPLE_NONE: of several */
@@ -76,9 +89,15 @@ static double seconds(uint64_t ns)
 	return (double)ns / NS_PER_SEC;
 }
 
-static bool awaited(const struct rank *r)
+static bool lives(const struct rank *r)
 {
 	return r->expected && !r->ended;
+}
+
+/* Something is to be said of it by what it does. */
+static bool awaited(const struct detector *d, const struct rank *r)
+{
+	return lives(r) && !RANK_OWN(d, r, hang, struct mine_rank)->apart;
 }
 
 /* 1: the node of r does as much as usual since l began, -1: it does less, 0: it is not known. */
@@ -108,6 +127,60 @@ static double quiet_of(const struct detector *d, const struct rank *r, const str
 	return busy_ns ? fmin(l->age_s, seconds(detector_age(d, busy_ns))) : l->age_s;
 }
 
+static void ask(struct detector *d, struct rank *r, bool wanted)
+{
+	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+
+	probe(d, r, wanted);
+	if (!wanted)
+		m->asked_ns = 0;
+	else if (!m->asked_ns)
+		m->asked_ns = d->now_ns;
+}
+
+/* What it does is known, or will not be told. */
+static bool answered(const struct detector *d, const struct rank *r)
+{
+	const struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+
+	return looks_say(&m->looks, d->now_ns) != DOING_UNKNOWN ||
+	       (m->asked_ns && detector_age(d, m->asked_ns) >= ANSWER_NS);
+}
+
+/* Who tells of no steps is looked at once a minute, as nothing else shows that it is stopped. */
+static void look_at_mute(struct detector *d, const struct job *j, struct rank *r)
+{
+	bool at_once = JOB_OWN(d, j, hang, struct mine_job)->stopping;
+	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	bool fresh = m->asked_ns && looks_fresh(&m->looks, d->now_ns);
+
+	if (fresh && m->looks.doing == DOING_STOPPED) {
+		if (!m->stopped_ns)
+			m->stopped_ns = m->looks.at_ns;
+	} else if (fresh || (m->asked_ns && answered(d, r) && !looks_due(&m->looks, d->now_ns))) {
+		ask(d, r, false);
+		m->stopped_ns = 0;
+		m->look_ns = d->now_ns + MUTE_EVERY_NS;
+	} else if (!m->asked_ns && (at_once || d->now_ns >= m->look_ns)) {
+		m->looks.n = 0;
+		ask(d, r, true);
+	}
+}
+
+/* As pace_late(), which knows of nobody's looks. */
+static bool late_of(const struct detector *d, const struct job *j, const struct rank *r,
+		    struct lateness *ret)
+{
+	const struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	bool late = pace_late(d, j, r, ret);
+
+	if (!ret->mute || !m->stopped_ns)
+		return late;
+	ret->since_ns = m->stopped_ns;
+	ret->age_s = seconds(detector_age(d, m->stopped_ns));
+	return ret->age_s >= seconds(MUTE_STOPPED_NS);
+}
+
 static void tally_one(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
 {
 	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
@@ -115,22 +188,30 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	enum doing doing;
 	bool fresh;
 
+	s->lives++;
+	m->behind = false;
+	m->late = pace_late(d, j, r, &l);
+	if (l.mute) {
+		look_at_mute(d, j, r);
+		m->late = late_of(d, j, r, &l);
+		s->stands += m->late;
+		s->stopping += m->stopped_ns != 0;
+	}
+	m->apart = l.mute && !m->late;
+	if (m->apart)
+		return;
 	if (!s->awaited++)
 		s->lowest = r->number;
 	if (r->step < s->step_min)
 		s->step_min = r->step;
 	if (r->step > s->step_max)
 		s->step_max = r->step;
-	m->behind = false;
-	m->late = pace_late(d, j, r, &l);
 	if ((l.phase || l.starting) && l.age_s <= l.timeout_s)
 		s->excused++;
-	if (!m->late) {
-		probe(d, r, false);
+	ask(d, r, m->late);
+	if (!m->late)
 		return;
-	}
 	pace_suspect(d, r);
-	probe(d, r, true);
 	s->late++;
 	fresh = looks_fresh(&m->looks, d->now_ns);
 	s->known += fresh;
@@ -235,7 +316,7 @@ static void blame(struct detector *d, const struct job *j, struct rank *r, struc
 {
 	struct lateness l;
 
-	pace_late(d, j, r, &l);
+	late_of(d, j, r, &l);
 	RANK_OWN(d, r, hang, struct mine_rank)->behind = true;
 	if (!s->behind) {
 		s->first = r;
@@ -251,6 +332,7 @@ static void blame(struct detector *d, const struct job *j, struct rank *r, struc
 	s->behind++;
 	s->behind_idle += does_nothing(d, s, r, &l);
 	s->over += over(d, s, r, &l, mark);
+	s->unanswered += !answered(d, r);
 }
 
 static bool has_mark(const struct detector *d, const struct rank *r, const struct stall *s,
@@ -287,7 +369,7 @@ static uint32_t count_marked(const struct detector *d, const struct job *j, cons
 	const struct rank *r;
 	uint32_t n = 0;
 
-	each_rank(r, j) n += awaited(r) && has_mark(d, r, s, mark);
+	each_rank(r, j) n += awaited(d, r) && has_mark(d, r, s, mark);
 	return n;
 }
 
@@ -295,7 +377,7 @@ static enum mark choose_mark(const struct detector *d, const struct job *j, cons
 {
 	uint32_t n;
 
-	if (s->stopped && s->stopped < s->awaited)
+	if (s->stopped && s->stopped < s->lives)
 		return MARK_STOPPED;
 	if (s->step_min < s->step_max) {
 		n = count_marked(d, j, s, MARK_STEP);
@@ -319,7 +401,7 @@ static void find_behind(struct detector *d, const struct job *j, struct stall *s
 {
 	struct rank *r;
 
-	each_rank(r, j) if (awaited(r) && has_mark(d, r, s, mark)) blame(d, j, r, s, mark);
+	each_rank(r, j) if (awaited(d, r) && has_mark(d, r, s, mark)) blame(d, j, r, s, mark);
 }
 
 /* All ranks that the job has on the node, and not all that it has. */
@@ -329,10 +411,10 @@ static bool whole_node(const struct detector *d, const struct job *j, const stru
 	const struct rank *r;
 	uint32_t there = 0;
 
-	if (!n || s->behind < 2 || s->behind >= s->awaited)
+	if (!n || s->behind < 2 || s->behind >= s->lives)
 		return false;
 	list_each(r, &n->ranks, of_node)
-		there += r->job == j->number && awaited(r);
+		there += r->job == j->number && awaited(d, r);
 	return s->behind == there;
 }
 
@@ -344,9 +426,12 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 	double steps = mark == MARK_GPU_IDLE ? d->options.step_median_x : d->options.hang_steps;
 	double soon = fmax(steps * s->usual_s, d->options.hang_floor_s);
 	bool early = s->usual_s > 0 && s->least_s >= soon;
+	/* Others may be stopped since the same moment, and have been looked at a moment later. */
+	bool stands = s->stands &&
+		      (s->stands == s->stopping || s->worst.age_s > 2 * seconds(MUTE_STOPPED_NS));
 
 	*ret = CAUSE_STOPPED;
-	if (early && (mark == MARK_STOPPED || s->stopped == s->awaited))
+	if ((early || stands) && (mark == MARK_STOPPED || s->stopped == s->lives))
 		return true;
 	if (early && mark != MARK_ALL && s->behind_idle == s->behind)
 		return true;
@@ -355,6 +440,9 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 	    s->quiet == s->late)
 		return true;
 	*ret = CAUSE_STALLED;
+	/* Who is late only now, by nothing but time, was never looked at. */
+	if (s->unanswered)
+		return false;
 	/* Who is behind was known a moment ago, and will be again. */
 	if (mark == MARK_ALL && s->due * 2 > s->late)
 		return false;
@@ -373,29 +461,35 @@ static void say(const struct detector *d, const struct job *j, const struct stal
 		enum mark mark, struct verdict *v)
 {
 	const struct lateness *l = &s->worst;
-	char where[96], others[128] = "";
+	char where[128], others[128] = "";
+	uint64_t step = v->subject.kind == SUBJECT_JOB ? j->step : s->first->step;
 
-	if (l->phase)
-		snprintf(where, sizeof(where), "has been in phase %s%s%s for %.0f s",
-			 sample_phase_word(l->phase->phase), l->phase->what[0] ? " " : "",
-			 l->phase->what, l->age_s);
-	else if (l->starting)
-		snprintf(where, sizeof(where), "has finished no step in %.0f s since its start",
+	if (l->mute)
+		snprintf(where, sizeof(where), "tells of no steps, and has stood still for %.0f s",
 			 l->age_s);
+	else if (l->phase)
+		snprintf(where, sizeof(where),
+			 "has been in phase %s%s%s for %.0f s after step %llu",
+			 sample_phase_word(l->phase->phase), l->phase->what[0] ? " " : "",
+			 l->phase->what, l->age_s, (unsigned long long)step);
+	else if (l->starting)
+		snprintf(where, sizeof(where),
+			 "has finished no step in %.0f s since its start after step %llu", l->age_s,
+			 (unsigned long long)step);
 	else
-		snprintf(where, sizeof(where), "has finished no step for %.1f s (usual: %.2f s)",
-			 l->age_s, l->usual_s);
+		snprintf(where, sizeof(where),
+			 "has finished no step for %.1f s (usual: %.2f s) after step %llu",
+			 l->age_s, l->usual_s, (unsigned long long)step);
 	if (v->subject.kind == SUBJECT_JOB)
 		snprintf(others, sizeof(others), ", nobody alone is behind (%u of %u ranks late)",
 			 s->late, s->awaited);
-	else if (s->awaited > s->behind)
+	else if (s->awaited > s->behind && !l->mute)
 		snprintf(others, sizeof(others), ", %u other ranks %s", s->awaited - s->behind,
 			 mark == MARK_LATE ? "go on" : "wait for it");
 	verdict_say(
-		d, v, "%s after step %llu: %s%s. %s", where,
-		(unsigned long long)(v->subject.kind == SUBJECT_JOB ? j->step : s->first->step),
+		d, v, "%s: %s%s. %s", where,
 		v->subject.kind == SUBJECT_JOB
-			? (s->stopped == s->awaited    ? "all of its processes are stopped"
+			? (s->stopped == s->lives      ? "all of its processes are stopped"
 			   : v->cause == CAUSE_STOPPED ? "all of its processes wait or do nothing"
 						       : "that is longer than was ever usual")
 			: doing_words(doing_of(d, s->first, l)),
@@ -416,8 +510,14 @@ static void accuse_one(struct detector *d, struct job *j, const struct stall *s,
 		return;
 	v.since_ns = l->since_ns;
 	v.confidence = cause == CAUSE_STOPPED ? 0.98 : 0.8;
-	verdict_evidence(&v, l->phase ? "time in its phase" : "time since the last step", l->age_s,
-			 cause == CAUSE_STOPPED ? d->options.hang_steps * l->usual_s : l->timeout_s,
+	verdict_evidence(&v,
+			 l->mute    ? "time that it was seen stopped"
+			 : l->phase ? "time in its phase"
+				    : "time since the last step",
+			 l->age_s,
+			 l->mute                  ? seconds(MUTE_STOPPED_NS)
+			 : cause == CAUSE_STOPPED ? d->options.hang_steps * l->usual_s
+						  : l->timeout_s,
 			 "s", l->since_ns);
 	verdict_evidence(&v, "usual time", l->usual_s, 0, "s", l->since_ns);
 	if (l->phi > 0)
@@ -438,13 +538,13 @@ static void accuse_all(struct detector *d, struct job *j, struct stall *s, enum 
 
 	if (cause == CAUSE_STOPPED)
 		each_rank(r, j) pace_broken(d, r);
-	if (mark == MARK_ALL || s->stopped == s->awaited) {
+	if (mark == MARK_ALL || s->stopped == s->lives) {
 		accuse_one(d, j, s, mark, cause,
 			   s->awaited == 1 ? subject_of_rank(s->first) : subject_job(j->number));
 	} else if (whole_node(d, j, s)) {
 		accuse_one(d, j, s, mark, cause, subject_node(s->node));
 	} else if (s->behind <= (mark == MARK_STOPPED ? TOLD_MAX : 1)) {
-		each_rank(r, j) if (awaited(r) && RANK_OWN(d, r, hang, struct mine_rank)->behind)
+		each_rank(r, j) if (awaited(d, r) && RANK_OWN(d, r, hang, struct mine_rank)->behind)
 			accuse_one(d, j, s, mark, cause, subject_of_rank(r));
 	} else {
 		accuse_one(d, j, s, MARK_ALL, cause, subject_job(j->number));
@@ -459,7 +559,7 @@ static bool still_late(const struct detector *d, const struct job *j, const stru
 
 	each_rank(r, j)
 	{
-		if (!awaited(r) || (s->kind == SUBJECT_RANK && r->number != s->rank) ||
+		if (!awaited(d, r) || (s->kind == SUBJECT_RANK && r->number != s->rank) ||
 		    (s->kind == SUBJECT_NODE && r->node != s->node))
 			continue;
 		n++;
@@ -505,7 +605,7 @@ static void judge(struct detector *d, struct job *j)
 
 	each_rank(r, j)
 	{
-		if (!awaited(r))
+		if (!lives(r))
 			continue;
 		tally_one(d, j, r, &s);
 		if (r->depth || !r->beat_ns)
@@ -513,6 +613,7 @@ static void judge(struct detector *d, struct job *j)
 		else if (r->beat_ns < oldest_ns)
 			oldest_ns = r->beat_ns;
 	}
+	m->stopping = s.stopping > 0;
 	forgive(d, j, false, "it goes on");
 	if (!s.late || s.resting < s.late)
 		m->resting_ns = 0;
@@ -572,7 +673,7 @@ static void on_metrics(struct detector *d, const struct sample *s, struct node *
 	m->now = work;
 	m->now_ns = d->now_ns;
 	list_each(r, &n->ranks, of_node) {
-		if (!awaited(r))
+		if (!awaited(d, r))
 			continue;
 		if (RANK_OWN(d, r, hang, struct mine_rank)->late)
 			return; /* not usual */
@@ -618,7 +719,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 	case SAMPLE_BEAT:
 	case SAMPLE_PHASE:
 		m->looks.n = 0;
-		m->busy_ns = 0;
+		m->busy_ns = m->stopped_ns = 0;
 		break;
 	case SAMPLE_ACTIVITY:
 		looks_add(&m->looks, &s->activity, has_gpu(d, w->rank), d->now_ns);

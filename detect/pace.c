@@ -7,6 +7,9 @@
  * sequence, a slower input) and begin a new window. Per job: the learned timeouts, which do take
  * what ended a suspicion, so that a long step that was nothing will be nothing again; they leave
  * out what was found to be a fault.
+ *
+ * Many trainers never tell of a step. So who has told of none in this run is late only if somebody
+ * of its job once did, and while others are not FEW_STEPS beyond it: else nobody waits for it.
  */
 #include <config.h>
 
@@ -22,12 +25,15 @@
 
 struct mine_rank {
 	struct phi steps;
+	uint64_t most;     /* its job's, when it came */
 	uint8_t unlearned; /* suspicions in a row */
 	bool suspected, broken;
 };
 
 struct mine_job {
 	struct timeouts learned;
+	uint64_t most; /* beats of one rank in this run */
+	bool beats;    /* somebody ever did, in any run */
 	bool declares;
 };
 
@@ -61,6 +67,9 @@ static void on_beat(struct detector *d, const struct sample *s, const struct who
 	const struct rank *r = w->rank;
 	double age;
 
+	mj->beats = true;
+	if (r->n_beats > mj->most)
+		mj->most = r->n_beats;
 	if (r->n_beats == 1) {
 		if (r->began_ns >= d->lit_ns && !m->broken)
 			learned_add(&mj->learned.starts, seconds(d->now_ns - r->began_ns),
@@ -119,12 +128,22 @@ static void on_phase(struct detector *d, const struct sample *s, const struct wh
 
 static void on_run(struct detector *d, struct job *j)
 {
+	struct mine_job *mj = JOB_OWN(d, j, pace, struct mine_job);
 	struct rank *r;
 
 	if (!j->on || j->began_ns != d->now_ns)
 		return;
-	timeouts_new_run(&JOB_OWN(d, j, pace, struct mine_job)->learned);
+	timeouts_new_run(&mj->learned);
+	mj->most = 0;
 	each_rank(r, j) * RANK_OWN(d, r, pace, struct mine_rank) = (struct mine_rank){0};
+}
+
+/* Others may have done many steps before it came. */
+static void on_member(struct detector *d, const struct who *w)
+{
+	if (w->rank->began_ns == d->now_ns)
+		RANK_OWN(d, w->rank, pace, struct mine_rank)->most =
+			JOB_OWN(d, w->job, pace, struct mine_job)->most;
 }
 
 static void on_sample(struct detector *d, const struct sample *s, const struct who *w)
@@ -133,6 +152,8 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 		on_beat(d, s, w);
 	else if (s->kind == SAMPLE_PHASE)
 		on_phase(d, s, w);
+	else if (s->kind == SAMPLE_MEMBER)
+		on_member(d, w);
 	else
 		on_run(d, w->job);
 }
@@ -147,6 +168,15 @@ double pace_step(const struct detector *d, const struct job *j)
 bool pace_declares(const struct detector *d, const struct job *j)
 {
 	return JOB_OWN(d, j, pace, struct mine_job)->declares;
+}
+
+bool pace_mute(const struct detector *d, const struct job *j, const struct rank *r)
+{
+	const struct mine_job *mj = JOB_OWN(d, j, pace, struct mine_job);
+
+	if (r->n_beats)
+		return false;
+	return !mj->beats || mj->most >= RANK_OWN(d, r, pace, struct mine_rank)->most + FEW_STEPS;
 }
 
 void pace_suspect(struct detector *d, struct rank *r)
@@ -221,13 +251,13 @@ bool pace_late(const struct detector *d, const struct job *j, const struct rank 
 					  .few = FEW_STEPS};
 	struct lateness *l = ret;
 
-	*l = (struct lateness){0};
+	*l = (struct lateness){.mute = !r->depth && pace_mute(d, j, r)};
 	if (r->depth)
 		return phase_late(d, mj,
 				  &r->phases[(r->depth < PHASE_DEPTH ? r->depth : PHASE_DEPTH) - 1],
 				  l);
 	if (!r->beat_ns)
-		return start_late(d, mj, r, l);
+		return start_late(d, mj, r, l) && !l->mute;
 	l->since_ns = r->left_ns > r->beat_ns ? r->left_ns : r->beat_ns;
 	l->age_s = seconds(detector_age(d, l->since_ns));
 	l->usual_s = pace_step(d, j);
@@ -251,7 +281,15 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 	if (!r || !j->on || !r->expected || r->ended)
 		return;
 	pace_late(d, j, r, &l);
-	if (l.timeout_s > 0)
+	if (l.mute)
+		explain_line(e,
+			     "it has told of no step in %.1f s: none is waited for, as %s; whether "
+			     "its process is stopped is looked at once a minute",
+			     l.age_s,
+			     JOB_OWN(d, j, pace, struct mine_job)->beats
+				     ? "others go on without its"
+				     : "nobody of its job ever did (ckpt_beat(3))");
+	else if (l.timeout_s > 0)
 		explain_line(e, "%s for %.1f s; usual %.2f s, too long after %.0f s; phi %.1f",
 			     l.phase      ? "in its phase"
 			     : l.starting ? "starting"
@@ -261,7 +299,7 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 
 const struct rule rule_pace = {
 	.name = "pace",
-	.kinds = 1u << SAMPLE_BEAT | 1u << SAMPLE_PHASE | 1u << SAMPLE_JOB,
+	.kinds = 1u << SAMPLE_BEAT | 1u << SAMPLE_PHASE | 1u << SAMPLE_JOB | 1u << SAMPLE_MEMBER,
 	.rank_bytes = sizeof(struct mine_rank),
 	.job_bytes = sizeof(struct mine_job),
 	.sample = on_sample,

@@ -15,12 +15,16 @@ struct lateness {
 	double timeout_s; /* learned; too long beyond it whatever it does */
 	const struct in_phase *phase; /* declared, or NULL: steps are expected */
 	bool starting;                /* no step finished in this run */
+	bool mute;                    /* pace_mute(), and in no phase: it is never late */
 	uint64_t since_ns;
 };
 
 /* Long enough in one place to be asked what it does (phi and 2 usual steps). */
 bool pace_late(const struct detector *d, const struct job *j, const struct rank *r,
 	       struct lateness *ret);
+/* No step of its is waited for: it told of none in this run, and either nobody of the job ever did,
+ * or others have gone on by several steps without it. */
+bool pace_mute(const struct detector *d, const struct job *j, const struct rank *r);
 /* The usual step of the job in s; 0: too few are known. */
 double pace_step(const struct detector *d, const struct job *j);
 /* Its trainer declares long phases of its own (ckpt_save() and ckpt_load() do that by themselves).

@@ -39,6 +39,21 @@ static const struct {
 	 {.compile_s = 600, .restart_every_s = 3600},
 	 8,
 	 0},
+	{"first-step",
+	 "first steps that take 35 minutes to compile, and restarts",
+	 {.compile_s = 2100, .compile_most_s = 2100, .restart_every_s = 7200},
+	 8,
+	 0},
+	{"no-beats",
+	 "nobody tells of steps, and saves are an hour and more apart",
+	 {.mute = true, .checkpoint_every_s = 4500, .restart_every_s = 4 * 3600},
+	 8,
+	 0},
+	{"resuming",
+	 "ckptd starts anew in the middle of an evaluation of half an hour",
+	 {.resuming = true, .evaluate_every_s = 7200, .evaluate_s = 1790},
+	 8,
+	 0},
 	{"checkpoint",
 	 "every third checkpoint takes up to 20 times as long as others",
 	 {.checkpoint_slow = 0.33, .checkpoint_every_s = 900},
@@ -92,6 +107,9 @@ static void apply(struct job_style *s, const struct job_style *change)
 	APPLY(evaluate_every_s);
 	APPLY(evaluate_s);
 	APPLY(compile_s);
+	APPLY(compile_most_s);
+	APPLY(mute);
+	APPLY(resuming);
 	APPLY(restart_every_s);
 	APPLY(tenfold_share);
 	APPLY(data_stall_share);

@@ -55,6 +55,8 @@ static void tell_members(struct world *w)
 	}
 }
 
+static void found(struct world *w);
+
 void job_begin(struct world *w)
 {
 	struct rand *r = &w->rand;
@@ -78,6 +80,10 @@ void job_begin(struct world *w)
 	w->restart_ns = w->style.restart_every_s > 0
 				? w->now + S(rand_exponential(r, w->style.restart_every_s))
 				: UINT64_MAX;
+	if (w->epoch == 1 && w->style.resuming) {
+		found(w);
+		return;
+	}
 	tell_all(w, PHASE_LOAD, true);
 	world_at(w, w->ends_ns, EVENT_READY, 0);
 }
@@ -124,10 +130,13 @@ static double draw_stall(struct world *w, double step_s)
 static double warm_up(struct world *w)
 {
 	struct rand *r = &w->rand;
+	double compile_s;
 
 	switch (w->steps_here) {
 	case 0:
-		return rand_lognormal(r, w->style.compile_s, 0.2);
+		compile_s = rand_lognormal(r, w->style.compile_s, 0.2);
+		return w->style.compile_most_s > 0 ? fmin(compile_s, w->style.compile_most_s)
+						   : compile_s;
 	case 1:
 		return w->style.step_s * rand_between(r, 0.5, 2.5);
 	case 2:
@@ -249,9 +258,24 @@ static void pause_for(struct world *w, uint32_t phase, double took_s)
 	w->looks = 0;
 	w->lap++;
 	tell_all(w, phase, true);
-	if (took_s > 3 * w->style.step_s)
+	/* Nobody looks unasked before he knows how long its steps take. */
+	if (took_s > 3 * w->style.step_s && w->steps_here > 1)
 		world_at(w, w->now + S(2.5 * w->style.step_s), EVENT_LATE, w->lap);
 	world_at(w, w->ends_ns, EVENT_PAUSE_END, 0);
+}
+
+/* A ckptd that starts anew is told of the last step of each rank again, and of what lasts. */
+static void found(struct world *w)
+{
+	w->state = JOB_STEPPING;
+	w->step = 1000;
+	w->steps_here = 1;
+	w->begun_ns = w->evaluate_ns = w->now;
+	w->checkpoint_ns = (uint64_t)every(w, w->style.checkpoint_every_s);
+	slowest(w);
+	tell_beats(w);
+	w->ends_ns = 0;
+	world_at(w, w->now + 20000000, EVENT_PAUSE_END, 0);
 }
 
 void job_step_end(struct world *w)
@@ -359,7 +383,7 @@ bool job_next_beat(struct world *w)
 	rank -= rank >= w->world ? w->world : 0;
 	w->now = w->beat_ns > w->now ? w->beat_ns : w->now;
 	w->beat_ns += w->beat_gap_ns;
-	if (w->gone[rank])
+	if (w->gone[rank] || w->style.mute)
 		return false;
 	if (rand_below(&w->rand, 10000) == 0 && w->missed[rank] < 255) {
 		w->missed[rank]++;

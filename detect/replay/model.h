@@ -51,12 +51,14 @@ struct job_style {
 	double step_s, jitter, comm_share;
 	double checkpoint_every_s, checkpoint_s, checkpoint_slow; /* slow: share of them */
 	double evaluate_every_s, evaluate_s;
-	double compile_s;
+	double compile_s, compile_most_s; /* the first step; most: 0: as it falls */
 	double restart_every_s;
 	double longer_every_s;   /* another sequence length */
 	double tenfold_share;    /* steps that take ten times as long */
 	double data_stall_share; /* steps in which a rank waits for data */
 	double longer_at_s, gap_at_s, gap_s, suspend_at_s, clock_at_s, restart_at_s;
+	bool mute;     /* tells of no steps */
+	bool resuming; /* nobody looked before: it is found in the middle of an evaluation */
 	uint32_t stages;
 	bool local_loss, gives_loss, gives_grad_norm, blocking_wait, gpu_known;
 };
