@@ -5,9 +5,13 @@
  *   verdict -> queue -> (next turn) policy -> decision told -> done: each with an event when it
  *   begins, and one when it has ended
  *
+ * What was withheld (held down, or no budget) waits: a verdict that stands is not told again by the
+ * detector, so it is decided again here when that is over.
+ *
  * Invariants: (1) inside the detector's callback a verdict is only queued: what follows from it may
  * feed the detector again; (2) the queue is bounded: beyond QUEUE_MAX a verdict is told and not
- * decided on, which is said.
+ * decided on, which is said; so are those that wait; (3) who waits stands: it leaves when it is
+ * cleared, and when nothing is withheld any more.
  */
 #include <config.h>
 
@@ -31,21 +35,33 @@
 #include "ckptd/watching_json.h"
 #include "detect/verdicts.h"
 
-#define QUEUE_MAX 64u
-#define TOLD_NS   1000000000u
+#define QUEUE_MAX   64u
+#define WAITING_MAX 64u
+#define TOLD_NS     1000000000u
 
 #define CAN                                                                                        \
 	(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD) | ACTION_BIT(ACTION_CHECKPOINT) |   \
 	 ACTION_BIT(ACTION_SUSPECT) | ACTION_BIT(ACTION_VALIDATE) | ACTION_BIT(ACTION_DRAIN))
 
+/* A verdict of which something was withheld. */
+struct withheld {
+	struct verdict v;
+	uint32_t actions;
+	uint64_t again_ns;
+};
+
 struct acting {
 	struct node *node;
 	struct policy *policy;
 	struct verdict queue[QUEUE_MAX];
+	bool over[QUEUE_MAX]; /* it was cleared meanwhile */
 	uint32_t n;
 	uint64_t left_out;
 	struct task task;
 	bool posted;
+	struct withheld waiting[WAITING_MAX];
+	uint32_t n_waiting;
+	struct timer timer; /* for the first of them */
 	bool checking;
 	struct subject checked; /* for whose sake */
 };
@@ -352,16 +368,71 @@ static void tell_decision(struct node *n, const struct verdict *v, const struct 
 		    d->why);
 }
 
-static void act(struct acting *a, const struct verdict *v)
+/* ---- What was withheld ---- */
+
+static struct withheld *waiting_of(struct acting *a, uint64_t id)
+{
+	for (uint32_t i = 0; i < a->n_waiting; i++)
+		if (a->waiting[i].v.id == id)
+			return &a->waiting[i];
+	return NULL;
+}
+
+static void wait_no_more(struct acting *a, uint64_t id)
+{
+	struct withheld *w = waiting_of(a, id);
+
+	if (w)
+		*w = a->waiting[--a->n_waiting];
+}
+
+static void set_timer(struct acting *a)
+{
+	uint64_t first = UINT64_MAX;
+
+	for (uint32_t i = 0; i < a->n_waiting; i++)
+		first = min_u64(first, a->waiting[i].again_ns);
+	if (a->n_waiting)
+		timer_arm(a->node->env.loop, &a->timer, first);
+	else
+		timer_disarm(a->node->env.loop, &a->timer);
+}
+
+static void wait_for(struct acting *a, const struct verdict *v, const struct decision *d)
+{
+	struct withheld *w = waiting_of(a, v->id);
+
+	if (!d->withheld || !d->again_ns) {
+		wait_no_more(a, v->id);
+		return;
+	}
+	if (!w && a->n_waiting == WAITING_MAX) { /* (2) */
+		a->node->env.log(a->node->env.log_arg, 4,
+				 "too many verdicts wait for an action that was withheld: one is "
+				 "not decided on again");
+		return;
+	}
+	w = w ? w : &a->waiting[a->n_waiting++];
+	*w = (struct withheld){.v = *v, .actions = d->withheld, .again_ns = d->again_ns};
+}
+
+/* ---- All of it ---- */
+
+/* withheld: 0, or what was, of one that stands. */
+static void act(struct acting *a, const struct verdict *v, uint32_t withheld)
 {
 	struct node *n = a->node;
 	struct policy_facts f;
 	struct decision d;
 
 	acting_facts(n, &v->subject, &f);
-	policy_decide(a->policy, v, &f, &d);
+	if (withheld)
+		policy_decide_again(a->policy, v, &f, withheld, &d);
+	else
+		policy_decide(a->policy, v, &f, &d);
+	wait_for(a, v, &d);
 	if (!(d.wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))) &&
-	    v->level != LEVEL_ALARM)
+	    (v->level != LEVEL_ALARM || withheld))
 		return; /* it is kept, as everything is */
 	tell_decision(n, v, &d);
 	if (d.now & ACTION_BIT(ACTION_SUSPECT))
@@ -372,6 +443,21 @@ static void act(struct acting *a, const struct verdict *v)
 		validate(a, &v->subject);
 	if (d.now & ACTION_BIT(ACTION_DRAIN))
 		acting_drain(n, "by the policy");
+}
+
+/* Each that is due once, whatever becomes of it. */
+static void act_again(struct timer *t)
+{
+	struct acting *a = container_of(t, struct acting, timer);
+	uint64_t now = loop_now(a->node->env.loop);
+
+	for (uint32_t i = a->n_waiting; i-- > 0;) {
+		struct withheld w = a->waiting[i];
+
+		if (i < a->n_waiting && now >= w.again_ns) /* fewer: some were cleared */
+			act(a, &w.v, w.actions);
+	}
+	set_timer(a);
 }
 
 static void act_on_all(struct task *t)
@@ -385,9 +471,12 @@ static void act_on_all(struct task *t)
 	for (uint32_t i = 0; i < a->n; i++) {
 		struct verdict v = a->queue[i];
 
-		act(a, &v);
+		act(a, &v, 0);
+		if (a->over[i])
+			wait_no_more(a, v.id);
 	}
 	a->n = 0;
+	set_timer(a);
 	if (!a->left_out)
 		return;
 	snprintf(line, sizeof(line), "%llu verdicts came at once and nothing was decided on them",
@@ -396,16 +485,29 @@ static void act_on_all(struct task *t)
 	a->left_out = 0;
 }
 
+/* (3) */
+static void cleared(struct acting *a, uint64_t id)
+{
+	for (uint32_t i = 0; i < a->n; i++)
+		a->over[i] |= a->queue[i].id == id;
+	wait_no_more(a, id);
+}
+
 void acting_verdict(struct node *n, const struct verdict *v)
 {
 	struct acting *a = n->acting;
 
-	if (!a || v->state == VERDICT_CLEARED)
+	if (!a)
 		return;
+	if (v->state == VERDICT_CLEARED) {
+		cleared(a, v->id);
+		return;
+	}
 	if (a->n == QUEUE_MAX) { /* (2) */
 		a->left_out++;
 		return;
 	}
+	a->over[a->n] = false;
 	a->queue[a->n++] = *v;
 	if (a->posted)
 		return;
@@ -434,6 +536,7 @@ int acting_new(struct node *n, struct acting **ret)
 	a->node = n;
 	list_init(&a->task.link);
 	a->task.run = act_on_all;
+	timer_init(&a->timer, act_again);
 	r = policy_new(&o, &a->policy);
 	if (r == 0)
 		r = policy_take_builtin(a->policy);
@@ -446,14 +549,30 @@ int acting_new(struct node *n, struct acting **ret)
 	return 0;
 }
 
+/* By another table, or with another budget: all that waits. */
+static void decide_anew(struct acting *a)
+{
+	for (uint32_t i = 0; i < a->n_waiting; i++)
+		a->waiting[i].again_ns = loop_now(a->node->env.loop);
+	set_timer(a);
+}
+
 int node_set_policy(struct node *n, const char *name, const char *text, size_t len, struct err *e)
 {
-	return policy_parse(n->acting->policy, name, text, len, e);
+	int r = policy_parse(n->acting->policy, name, text, len, e);
+
+	if (r == 0)
+		decide_anew(n->acting);
+	return r;
 }
 
 int node_default_policy(struct node *n)
 {
-	return policy_take_builtin(n->acting->policy);
+	int r = policy_take_builtin(n->acting->policy);
+
+	if (r == 0)
+		decide_anew(n->acting);
+	return r;
 }
 
 void acting_reload(struct node *n)
@@ -463,12 +582,14 @@ void acting_reload(struct node *n)
 				   .can = CAN};
 
 	policy_set_options(n->acting->policy, &o);
+	decide_anew(n->acting);
 }
 
 void acting_free(struct acting *a)
 {
 	if (!a)
 		return;
+	timer_disarm(a->node->env.loop, &a->timer);
 	policy_free(a->policy);
 	alloc_free(a);
 }

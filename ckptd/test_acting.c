@@ -20,22 +20,28 @@
 
 static void turns(struct node_test *t)
 {
-	for (int i = 0; i < 200; i++)
+	for (int i = 0; i < 50; i++)
 		host_turn(&t->host);
 }
 
-/* A check of the node has found something. */
-static void fail_check(struct node_test *t)
+/* A check of the node, not begun by it, has found something, or nothing. */
+static void tell_check(struct node_test *t, const char *what, bool passed)
 {
 	struct sample s = {.kind = SAMPLE_CHECK,
 			   .node = WATCHING_NODE,
 			   .job = SAMPLE_NONE,
 			   .rank = SAMPLE_NONE,
 			   .device = SAMPLE_NONE,
-			   .check = {.what = "memory-copy", .value = 1, .low = 5, .high = 9}};
+			   .check = {.value = 1, .low = 5, .high = 9, .passed = passed}};
 
+	snprintf(s.check.what, sizeof(s.check.what), "%s", what);
 	node_sample(t->host.node, &s);
 	turns(t);
+}
+
+static void fail_check(struct node_test *t)
+{
+	tell_check(t, "memory-copy", false);
 }
 
 /* Nobody has given a policy, and nothing is tried out: a node that fails its check is drained. */
@@ -75,6 +81,140 @@ static void test_dry_run_drains_nothing(void **state)
 	assert_false(t->host.node->marks.drained);
 	assert_int_equal(t->host.node->marks.n, 0);
 	assert_true(was_told("detect.dry_run is on"));
+}
+
+/* ---- A check that the policy began ---- */
+
+static void (*answer)(void *arg, int status, const char *json, size_t len);
+static void *answer_arg;
+
+static int fake_start(struct checks *c, bool idle,
+		      void (*done)(void *arg, int status, const char *json, size_t len), void *arg)
+{
+	(void)c;
+	assert_true(idle);
+	assert_null(answer);
+	answer = done;
+	answer_arg = arg;
+	return 0;
+}
+
+static void fake_cancel(struct checks *c)
+{
+	(void)c;
+}
+
+/* The node has met something, is checked for it, and the check fails: it is drained at once, though
+ * something was done for it just before. */
+static void test_a_check_that_fails_drains(void **state)
+{
+	static const char json[] =
+		"{\"results\": [{\"name\": \"memory-copy\", \"state\": \"failed\", "
+		"\"value\": 1, \"low\": 5, \"high\": 9}]}";
+	static const struct checks_ops ops = {.start = fake_start, .cancel = fake_cancel};
+	static struct checks fake = {.ops = &ops};
+	struct node_test *t = *state;
+	struct sample s = {.kind = SAMPLE_KERNEL,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE,
+			   .kernel = {.level = 3}};
+
+	answer = NULL;
+	t->checks = &fake;
+	begin_one(t);
+	snprintf(s.kernel.text, sizeof(s.kernel.text),
+		 "nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data");
+	node_sample(t->host.node, &s);
+	turns(t);
+	assert_true(was_told("ckptd does checkpoint+mark-suspect+validate"));
+	assert_non_null(answer);
+	assert_false(t->host.node->marks.drained);
+	answer(answer_arg, 1, json, strlen(json));
+	turns(t);
+	assert_true(t->host.node->marks.drained);
+	assert_false(was_told("not done: "));
+}
+
+/* ---- What was withheld ---- */
+
+static void take_table(struct node *n, const char *table)
+{
+	struct err e = {0};
+
+	if (node_set_policy(n, "a test's", table, strlen(table), &e) < 0)
+		fail_msg("%s", e.text);
+}
+
+#define DRAINS "* check-failed alarm * * * * mark-suspect+drain - "
+
+/* Drained for one check, and undrained by a person: so the next one comes too soon. */
+static struct node *begin_drained(struct node_test *t, const char *table)
+{
+	begin_one(t);
+	take_table(t->host.node, table);
+	tell_check(t, "memory-copy", false);
+	assert_true(t->host.node->marks.drained);
+	acting_undrain(t->host.node, "a test");
+	return t->host.node;
+}
+
+/* Its verdict stands, so nothing more is told of it: it is drained when the hold is over. */
+static void test_withheld_is_done_later(void **state)
+{
+	struct node_test *t = *state;
+	struct node *n = begin_drained(t, DRAINS "4s\n");
+
+	tell_check(t, "disk-read", false);
+	for (int i = 0; i < TURNS_MAX && !n->marks.drained; i++)
+		host_turn(&t->host);
+	assert_true(n->marks.drained);
+}
+
+/* Another table, or another budget: what waits is decided on again, but who is well asks for
+ * nothing. */
+static void test_withheld_and_reloaded(void **state)
+{
+	struct node_test *t = *state;
+	struct node *n = begin_drained(t, DRAINS "1h\n");
+
+	tell_check(t, "disk-read", false);
+	assert_false(n->marks.drained);
+	assert_true(was_told("not done: drain was done for it before: held down for "));
+	take_table(n, DRAINS "-\n");
+	turns(t);
+	assert_true(n->marks.drained);
+	assert_true(was_told("says drain, which was withheld before"));
+	take_table(n, DRAINS "1h\n");
+	acting_undrain(n, "a test");
+	tell_check(t, "disk-write", false);
+	tell_check(t, "disk-write", true);
+	take_table(n, DRAINS "-\n");
+	turns(t);
+	assert_false(n->marks.drained);
+}
+
+/* Failed and passed in one turn: decided on when it is over already, it does not wait. */
+static void test_over_before_it_was_decided(void **state)
+{
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE,
+			   .check = {.what = "disk-read", .value = 1, .low = 5, .high = 9}};
+	struct node_test *t = *state;
+	struct node *n = begin_drained(t, DRAINS "1h\n");
+
+	node_sample(n, &s);
+	s.check.passed = true;
+	node_sample(n, &s);
+	turns(t);
+	assert_true(was_told("not done: drain was done for it before"));
+	take_table(n, DRAINS "-\n");
+	turns(t);
+	assert_false(n->marks.drained);
 }
 
 static void say_goodbye(struct node_test *t, struct hand *k)
@@ -157,6 +297,10 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_drained_by_the_built_in_table),
 		NODE_TEST(test_dry_run_drains_nothing),
+		NODE_TEST(test_a_check_that_fails_drains),
+		NODE_TEST(test_withheld_is_done_later),
+		NODE_TEST(test_withheld_and_reloaded),
+		NODE_TEST(test_over_before_it_was_decided),
 		NODE_TEST(test_drained_amid_a_run),
 		NODE_TEST(test_check_that_does_not_start),
 	};

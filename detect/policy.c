@@ -10,7 +10,8 @@
  * that was quiet longest is forgotten.
  *
  * The budget counts decisions, not actions: a checkpoint, a mark and a check that one verdict asks
- * for are one disturbance.
+ * for are one disturbance. The hold-down is of each action by itself: that a node was checked a
+ * minute ago says nothing against draining it for what the check has found.
  */
 #include <config.h>
 
@@ -36,7 +37,7 @@ struct remembered {
 	uint64_t times[POLICY_TIMES_MAX]; /* of its last verdicts that wanted something; a ring */
 	uint32_t n;                       /* ever */
 	uint64_t last_ns;                 /* heard of */
-	uint64_t acted_ns;                /* 0: never */
+	uint64_t done_ns[ACTION_COUNT];   /* this was, for its sake; 0: never */
 };
 
 struct policy {
@@ -300,38 +301,89 @@ static size_t say_row(const struct policy *p, const struct decision *d, char *bu
 	if (!d->row)
 		return (size_t)snprintf(buf, size, "no row of %s fits: it is recorded", p->name);
 	time_text(d->row->times ? d->row->window_ns : HOUR_NS, window);
-	n = snprintf(buf, size, "row %u of the policy says %s", d->row->line, actions);
+	n = snprintf(buf, size, "row %u of the policy says %s%s", d->row->line,
+		     actions[0] ? actions : "nothing of it any more",
+		     d->again ? ", which was withheld before" : "");
 	if (d->times > 1 && n > 0 && (size_t)n < size)
 		n += snprintf(buf + n, size - (size_t)n, " (it came %u times within %s)", d->times,
 			      window);
 	return (size_t)n < size ? (size_t)n : size - 1;
 }
 
-/* What speaks against doing now what is not free; empty: nothing. */
-static void say_against(const struct policy *p, const struct decision *d, const struct verdict *v,
-			const struct remembered *m, const struct policy_facts *f, char *buf,
-			size_t size)
+/* Of the actions those that were done for it within the row's hold. ret_until: of the first of them
+ * no more. */
+static uint32_t held_of(const struct remembered *m, const struct policy_row *r, uint32_t actions,
+			uint64_t now_ns, uint64_t *ret_until)
 {
-	uint32_t job = job_of(&v->subject), most = p->options.actions_per_hour;
-	uint64_t held = m && m->acted_ns ? f->now_ns - m->acted_ns : UINT64_MAX;
-	char left[24];
+	uint32_t held = 0;
 
-	buf[0] = '\0';
+	*ret_until = UINT64_MAX;
+	for (unsigned i = 0; m && i < ACTION_COUNT; i++) {
+		if (!(actions & ACTION_BIT(i)) || !m->done_ns[i] ||
+		    now_ns - m->done_ns[i] >= r->hold_ns)
+			continue;
+		held |= ACTION_BIT(i);
+		if (m->done_ns[i] + r->hold_ns < *ret_until)
+			*ret_until = m->done_ns[i] + r->hold_ns;
+	}
+	return held;
+}
+
+/* When fewer than `most` will have been within an hour, for this job or for anybody; 0: never. */
+static uint64_t budget_until(const struct policy *p, uint32_t job, uint32_t most)
+{
+	uint32_t found = 0;
+
+	for (uint64_t i = 0; most && i < BUDGET_MAX && i < p->n_acted; i++) {
+		uint64_t at = (p->n_acted - 1 - i) % BUDGET_MAX;
+
+		found += job == SAMPLE_NONE || p->acted[at].job == job;
+		if (found == most)
+			return p->acted[at].ns + HOUR_NS;
+	}
+	return 0;
+}
+
+/* Takes out of d->now what is not to be done now, and says why. */
+static void withhold(const struct policy *p, const struct verdict *v, const struct remembered *m,
+		     const struct policy_facts *f, struct decision *d, char *buf, size_t size)
+{
+	uint32_t job = job_of(&v->subject), most = p->options.actions_per_hour, held = 0;
+	uint32_t costs = d->now & ~POLICY_FREE;
+	char left[24], words[POLICY_ACTIONS_TEXT_MAX];
+
 	if (p->options.dry_run) {
+		d->withheld = d->now & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD));
 		snprintf(buf, size, "detect.dry_run is on: nothing is done");
-	} else if (held < d->row->hold_ns) {
-		time_text(d->row->hold_ns - held + 999999999u, left);
-		snprintf(buf, size, "something was done for it before: held down for %s more",
-			 left);
-	} else if (acted_within_hour(p, SAMPLE_NONE, f->now_ns) >= most) {
+		return;
+	}
+	if (costs)
+		held = held_of(m, d->row, costs, f->now_ns, &d->again_ns);
+	if (costs != held && acted_within_hour(p, SAMPLE_NONE, f->now_ns) >= most) {
+		d->withheld = costs;
+		d->again_ns = budget_until(p, SAMPLE_NONE, most);
 		snprintf(buf, size, "detect.actions_per_hour (%u) are used up: somebody must look",
 			 most);
-	} else if (job != SAMPLE_NONE && acted_within_hour(p, job, f->now_ns) >= (most + 1) / 2) {
+		return;
+	}
+	if (costs != held && job != SAMPLE_NONE &&
+	    acted_within_hour(p, job, f->now_ns) >= (most + 1) / 2) {
+		d->withheld = costs;
+		d->again_ns = budget_until(p, job, (most + 1) / 2);
 		snprintf(buf, size,
 			 "this job has had its half of detect.actions_per_hour (%u): somebody must "
 			 "look at it",
 			 most);
+		return;
 	}
+	d->withheld = held;
+	if (!held) {
+		d->again_ns = 0;
+		return;
+	}
+	time_text(d->again_ns - f->now_ns + 999999999u, left);
+	snprintf(buf, size, "%s was done for it before: held down for %s more",
+		 policy_actions_text(held, words), left);
 }
 
 enum verdict_action policy_usual_advice(enum verdict_cause cause, enum subject_kind kind)
@@ -374,34 +426,45 @@ enum verdict_action policy_usual_advice(enum verdict_cause cause, enum subject_k
 	return ACTION_COUNT;
 }
 
+/* What the row says at its step; again: of these actions what it may say at any, since its window
+ * may be over while they wait. */
+static uint32_t wanted_by_row(const struct policy_row *r, uint32_t step, const struct verdict *v,
+			      uint32_t again)
+{
+	uint32_t wanted = 0;
+
+	for (uint32_t i = 0; i < r->n_steps; i++)
+		if (again || i == step)
+			wanted |= r->steps[i];
+	if (wanted & POLICY_ADVICE && v->advice != ACTION_COUNT)
+		wanted = (wanted & ~POLICY_ADVICE) | ACTION_BIT(v->advice);
+	return again ? wanted & again : wanted;
+}
+
+/* again: 0, or the actions that were withheld. */
 static void decide(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
-		   struct decision *d)
+		   uint32_t again, struct decision *d)
 {
 	const struct remembered *m = recall(p, &v->subject);
-	char against[120] = "", words[POLICY_ACTIONS_TEXT_MAX];
+	char against[POLICY_ACTIONS_TEXT_MAX + 80] = "", words[POLICY_ACTIONS_TEXT_MAX];
 	size_t used;
 
-	*d = (struct decision){.row = row_of(p, v, f), .times = 1};
+	*d = (struct decision){.row = row_of(p, v, f), .times = 1, .again = again != 0};
 	if (d->row)
 		choose_step(d->row, m, v, f, d);
-	d->wanted = d->row ? d->row->steps[d->step] : ACTION_BIT(ACTION_RECORD);
-	if (d->wanted & POLICY_ADVICE && v->advice != ACTION_COUNT)
-		d->wanted = (d->wanted & ~POLICY_ADVICE) | ACTION_BIT(v->advice);
+	d->wanted = d->row  ? wanted_by_row(d->row, d->step, v, again)
+		    : again ? 0
+			    : ACTION_BIT(ACTION_RECORD);
 	if (v->level != LEVEL_ALARM && (d->wanted & ~POLICY_FREE))
 		d->wanted = (d->wanted & POLICY_FREE) | ACTION_BIT(ACTION_RECORD);
 	d->advised = d->wanted & ~p->options.can & ~POLICY_FREE & ~POLICY_ADVICE;
 	d->now = d->wanted & ~d->advised & ~POLICY_ADVICE;
-	if (d->now & ~POLICY_FREE)
-		say_against(p, d, v, m, f, against, sizeof(against));
-	if (p->options.dry_run)
-		d->withheld = d->now & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD));
-	else if (against[0])
-		d->withheld = d->now & ~POLICY_FREE;
+	withhold(p, v, m, f, d, against, sizeof(against));
 	d->now &= ~d->withheld;
 	used = say_row(p, d, d->why, sizeof(d->why));
 	if (d->withheld)
 		used += (size_t)snprintf(d->why + used, sizeof(d->why) - used, "; not done: %s",
-					 against[0] ? against : "detect.dry_run is on");
+					 against);
 	if (d->advised && used < sizeof(d->why))
 		used += (size_t)snprintf(d->why + used, sizeof(d->why) - used,
 					 "; %s is yours or your scheduler's to do",
@@ -415,24 +478,44 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 void policy_ask(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		struct decision *ret)
 {
-	decide(p, v, f, ret);
+	decide(p, v, f, 0, ret);
+}
+
+static void keep(struct policy *p, const struct verdict *v, uint64_t now_ns, bool counted,
+		 const struct decision *d)
+{
+	struct remembered *m;
+
+	if (!(d->wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))))
+		return;
+	m = remember(p, &v->subject);
+	if (counted)
+		m->times[m->n++ % POLICY_TIMES_MAX] = now_ns;
+	m->last_ns = now_ns;
+	if (!(d->now & ~POLICY_FREE))
+		return;
+	for (unsigned i = 0; i < ACTION_COUNT; i++)
+		if (d->now & ~POLICY_FREE & ACTION_BIT(i))
+			m->done_ns[i] = now_ns;
+	p->acted[p->n_acted % BUDGET_MAX].ns = now_ns; /* (2) */
+	p->acted[p->n_acted++ % BUDGET_MAX].job = job_of(&v->subject);
 }
 
 void policy_decide(struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		   struct decision *ret)
 {
-	struct remembered *m;
+	decide(p, v, f, 0, ret);
+	keep(p, v, f->now_ns, counts(v), ret);
+}
 
-	decide(p, v, f, ret);
-	if (!(ret->wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))))
-		return;
-	m = remember(p, &v->subject);
-	if (counts(v))
-		m->times[m->n++ % POLICY_TIMES_MAX] = f->now_ns;
-	m->last_ns = f->now_ns;
-	if (ret->now & ~POLICY_FREE) {
-		m->acted_ns = f->now_ns;
-		p->acted[p->n_acted % BUDGET_MAX].ns = f->now_ns; /* (2) */
-		p->acted[p->n_acted++ % BUDGET_MAX].job = job_of(&v->subject);
-	}
+void policy_decide_again(struct policy *p, const struct verdict *v, const struct policy_facts *f,
+			 uint32_t withheld, struct decision *ret)
+{
+	struct verdict stands = *v;
+
+	assert(withheld);
+	stands.state = VERDICT_UPDATED; /* that it stands is not another time */
+	stands.risen = false;
+	decide(p, &stands, f, withheld, ret);
+	keep(p, &stands, f->now_ns, false, ret);
 }

@@ -46,7 +46,7 @@ struct policy_row {
 	uint32_t n_steps;
 	uint32_t times;     /* of the same subject until the next step; 0: never */
 	uint64_t window_ns; /* within which */
-	uint64_t hold_ns;   /* after an action for a subject none for it for so long */
+	uint64_t hold_ns;   /* what was done for a subject is not done again for so long */
 };
 
 struct policy;
@@ -90,6 +90,8 @@ struct decision {
 	uint32_t now;                 /* of these: to be done */
 	uint32_t advised;             /* of these: by people, or their scheduler */
 	uint32_t withheld;            /* of these: not done, see why */
+	uint64_t again_ns;            /* ... decide again then; 0: time will not help */
+	bool again;                   /* it was withheld before */
 	char why[POLICY_WHY_MAX];     /* one sentence */
 };
 /*
@@ -101,6 +103,10 @@ void policy_decide(struct policy *p, const struct verdict *v, const struct polic
 		   struct decision *ret);
 void policy_ask(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		struct decision *ret);
+/* Of a verdict that still stands: whether what was withheld of it can be done now, if the table
+ * still says so at some step. It does not count towards a step, but in the budget as any other. */
+void policy_decide_again(struct policy *p, const struct verdict *v, const struct policy_facts *f,
+			 uint32_t withheld, struct decision *ret);
 /* A person has said that s and all that it contains is well (NULL: everybody): it begins anew. */
 void policy_forget(struct policy *p, const struct subject *s);
 

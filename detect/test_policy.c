@@ -265,6 +265,144 @@ static void test_hold_down(void **state)
 	policy_free(p);
 }
 
+/* A hold is of what was done: what was not gets through, and it alone is held from then on. */
+static void test_hold_is_of_each_action(void **state)
+{
+	struct policy *p = with("hung * alarm * * * * checkpoint - 10m\n"
+				"dead * alarm * * * * checkpoint+drain - 20m\n",
+				99, false);
+	struct verdict hung = alarm_of(CLASS_HUNG, CAUSE_STALLED, 3);
+	struct verdict dead = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, 3);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	policy_decide(p, &hung, &f, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	assert_int_equal(d.again_ns, 0);
+	f.now_ns += 5 * MIN;
+	policy_decide(p, &dead, &f, &d);
+	assert_int_equal(d.now, BIT(DRAIN));
+	assert_int_equal(d.withheld, BIT(CHECKPOINT));
+	assert_int_equal(d.again_ns, HOUR + 20 * MIN);
+	test_says(d.why, "checkpoint was done for it before: held down for 15m more");
+	f.now_ns += 7 * MIN; /* the drain was no checkpoint */
+	policy_decide(p, &hung, &f, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	policy_decide(p, &dead, &f, &d);
+	assert_int_equal(d.now, 0);
+	assert_int_equal(d.withheld, BIT(CHECKPOINT) | BIT(DRAIN));
+	assert_int_equal(d.again_ns, HOUR + 25 * MIN);
+	policy_free(p);
+}
+
+/* What was withheld is done when it can be, once, and what was done beside it is not done again. */
+static void test_decided_again(void **state)
+{
+	struct policy *p = with("hung * alarm * * * * checkpoint - 10m\n"
+				"dead * alarm * * * * mark-suspect,checkpoint+drain 2/1m 10m\n"
+				"slow * alarm * * * * validate - -\n",
+				2, false);
+	struct verdict dead = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, 3), other = dead;
+	struct verdict hung = alarm_of(CLASS_HUNG, CAUSE_STALLED, 3);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+	uint32_t left;
+
+	(void)state;
+	dead.subject = other.subject = hung.subject = subject_node(0);
+	policy_decide(p, &hung, &f, &d);
+	policy_decide(p, &dead, &f, &d); /* the second time for this subject */
+	assert_int_equal(d.now, BIT(DRAIN));
+	left = d.withheld;
+	assert_int_equal(left, BIT(CHECKPOINT));
+	/* Too early, held down still. */
+	f.now_ns += 5 * MIN;
+	policy_decide_again(p, &dead, &f, left, &d);
+	assert_int_equal(d.withheld, left);
+	assert_int_equal(d.wanted, left);
+	/* Its hold is over, and the step's window long ago; but not the hour. */
+	f.now_ns = d.again_ns;
+	assert_int_equal(f.now_ns, HOUR + 10 * MIN);
+	policy_decide_again(p, &dead, &f, left, &d);
+	assert_int_equal(d.withheld, left);
+	assert_int_equal(d.again_ns, 2 * HOUR);
+	test_says(d.why, "which was withheld before");
+	test_says(d.why, "are used up");
+	f.now_ns = d.again_ns;
+	policy_decide_again(p, &dead, &f, left, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	assert_int_equal(d.withheld, 0);
+	assert_int_equal(d.times, 1);
+	/* It was done: by the hold, and in the budget. */
+	policy_decide(p, &hung, &f, &d);
+	assert_int_equal(d.withheld, BIT(CHECKPOINT));
+	/* The table wants nothing of it any more. */
+	other.class = CLASS_SLOW;
+	policy_decide_again(p, &other, &f, BIT(DRAIN), &d);
+	assert_int_equal(d.wanted | d.now | d.withheld | d.again_ns, 0);
+	policy_free(p);
+}
+
+/* Nobody may ever do anything: time does not help. */
+static void test_no_budget_at_all(void **state)
+{
+	struct policy *p = with("dead * alarm * * * * drain - -\n", 0, false);
+	struct verdict v = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, 3);
+	struct policy_facts f = facts(HOUR);
+	struct decision d;
+
+	(void)state;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.withheld, BIT(DRAIN));
+	assert_int_equal(d.again_ns, 0);
+	policy_free(p);
+}
+
+/* With the table that is installed: a node that was checked for what it met, and fails, is drained
+ * there and then. */
+static void test_a_check_that_fails_drains(void **state)
+{
+	static const struct {
+		enum verdict_class class;
+		enum verdict_cause cause;
+		unsigned times;
+	} first[] = {
+		{CLASS_FAILING, CAUSE_KERNEL, 1},
+		{CLASS_SLOW, CAUSE_STRAGGLER, 3},
+		{CLASS_UNSTABLE, CAUSE_LINK_FLAPS, 3},
+		{CLASS_CORRUPTING, CAUSE_REPLICAS_DIFFER, 1},
+	};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(first) / sizeof(first[0]); i++) {
+		struct policy *p = with("", 9, false);
+		struct verdict v = {.class = first[i].class,
+				    .cause = first[i].cause,
+				    .level = LEVEL_ALARM,
+				    .advice = ACTION_VALIDATE,
+				    .subject = subject_node(0)};
+		struct policy_facts f = facts(HOUR);
+		struct decision d;
+
+		f.durable_age_ns = HOUR;
+		assert_int_equal(policy_take_builtin(p), 0);
+		for (unsigned k = 0; k < first[i].times; k++) {
+			f.now_ns += HOUR;
+			policy_decide(p, &v, &f, &d);
+		}
+		assert_true(d.now & BIT(VALIDATE));
+		f.now_ns += 90 * SEC;
+		v.class = CLASS_FAILING;
+		v.cause = CAUSE_CHECK_FAILED;
+		v.advice = ACTION_DRAIN;
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.now, BIT(SUSPECT) | BIT(DRAIN));
+		assert_int_equal(d.withheld, 0);
+		policy_free(p);
+	}
+}
+
 static void test_budget(void **state)
 {
 	struct policy *p =
@@ -383,8 +521,6 @@ static void test_many_subjects(void **state)
 	policy_free(p);
 }
 
-/* The table that is installed: read whole, nothing falls through it, and texts of its limits are
- * what was read. */
 static uint32_t wanted_by(struct policy *p, enum verdict_class class, enum verdict_cause cause,
 			  enum subject_kind kind)
 {
@@ -429,6 +565,8 @@ static void test_advice(void **state)
 	policy_free(p);
 }
 
+/* The table that is installed: read whole, nothing falls through it, and texts of its limits are
+ * what was read. */
 static void test_ours(void **state)
 {
 	const char *src = getenv("top_srcdir");
@@ -483,6 +621,10 @@ int main(void)
 		cmocka_unit_test(test_updates_do_not_escalate),
 		cmocka_unit_test(test_forgets_what_is_contained),
 		cmocka_unit_test(test_hold_down),
+		cmocka_unit_test(test_hold_is_of_each_action),
+		cmocka_unit_test(test_decided_again),
+		cmocka_unit_test(test_no_budget_at_all),
+		cmocka_unit_test(test_a_check_that_fails_drains),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_budget_of_a_job),
 		cmocka_unit_test(test_dry_run),

@@ -40,7 +40,16 @@ static void decides(struct policy *p)
 		policy_decide(p, &v, &f, &d);
 		assert(d.why[0] && (d.now | d.advised | d.withheld) == d.wanted);
 		assert(v.level == LEVEL_ALARM || !(d.wanted & ~POLICY_FREE));
+		assert(!d.again_ns || (d.withheld && d.again_ns > f.now_ns));
 		acted += (d.now & ~POLICY_FREE) != 0;
+		if (d.withheld) {
+			uint32_t withheld = d.withheld;
+
+			policy_decide_again(p, &v, &f, withheld, &d);
+			assert(!(d.wanted & ~withheld & ~ACTION_BIT(ACTION_RECORD)));
+			assert(!d.again_ns || d.again_ns > f.now_ns);
+			acted += (d.now & ~POLICY_FREE) != 0;
+		}
 		f.now_ns += 60ull * 1000000000u;
 	}
 	assert(acted <= 3);
