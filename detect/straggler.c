@@ -37,12 +37,18 @@
 #define BACK          2 /* windows before the one that is judged next: who lags is not further */
 #define CROWD         4 /* one in so many, on several nodes: it is their work, not their fault */
 
-void straggler_role_restart(struct straggler_role *role)
+static void begin_windows(struct straggler_role *role)
 {
 	role->generation++;
 	role->open = false;
 	role->n_done = role->n_back = 0;
-	role->pace_score = 0; /* what it used to take is of all runs, that it takes longer of one */
+}
+
+/* What its steps used to take is of all runs, that they take longer of one. */
+void straggler_role_restart(struct straggler_role *role)
+{
+	begin_windows(role);
+	role->pace_score = 0;
 	role->n_slower = 0;
 }
 
@@ -131,7 +137,7 @@ void straggler_add(struct straggler_role *role, struct straggler_rank *r, uint64
 		return;
 	window = step / role->steps;
 	if (window + BACK < role->window && went_back(role))
-		straggler_role_restart(role);
+		begin_windows(role);
 	part = (uint32_t)(step % role->steps * STRAGGLER_PARTS / role->steps);
 	if (r->generation != role->generation || window < r->window) {
 		r->generation = role->generation;
@@ -378,7 +384,7 @@ static void fit_window(struct straggler_role *role)
 
 	if (lasts_s < WINDOW_S / 2.0 || (lasts_s > 2 * WINDOW_S && role->steps > STRAGGLER_PARTS)) {
 		role->steps = steps_for(role->interval_s);
-		straggler_role_restart(role);
+		begin_windows(role);
 	}
 }
 

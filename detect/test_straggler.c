@@ -337,6 +337,34 @@ static void test_all_slow_alike(void **state)
 	assert_int_equal(ever_slow(&w), 0);
 }
 
+/* Steps so much longer that windows get fewer of them: as long as they are, they are. A new run is
+ * another matter. */
+static void test_all_slow_and_shorter_windows(void **state)
+{
+	static struct world w;
+	uint32_t before;
+	unsigned i = 0;
+
+	(void)state;
+	begin(&w, test_seed(33), 2, 0.5, 0.002);
+	steps(&w, 600);
+	before = w.role.steps;
+	for (; i < 600 && !straggler_all_slow(&w.role); i++)
+		step(&w, 1.8);
+	assert_true(straggler_all_slow(&w.role));
+	assert_int_equal(w.role.steps, before);
+	for (; i < 600 && w.role.steps == before; i++)
+		step(&w, 1.8);
+	assert_true(w.role.steps < before);
+	for (i = 0; i < 200; i++) {
+		assert_true(straggler_all_slow(&w.role));
+		step(&w, 1.8);
+	}
+	straggler_role_restart(&w.role);
+	assert_false(straggler_all_slow(&w.role));
+	assert_int_equal(ever_slow(&w), 0);
+}
+
 /* Back without a new run, and a wild number: neither makes it blind for the rest of the run. */
 static void test_steps_that_go_back(void **state)
 {
@@ -394,6 +422,7 @@ int main(void)
 		cmocka_unit_test(test_restart_and_those_who_lag),
 		cmocka_unit_test(test_found_in_time_where_all_are_slowed),
 		cmocka_unit_test(test_all_slow_alike),
+		cmocka_unit_test(test_all_slow_and_shorter_windows),
 		cmocka_unit_test(test_steps_that_go_back),
 		cmocka_unit_test(test_what_was_done_is_judged_once),
 	};
