@@ -276,20 +276,38 @@ static void on_gone(struct detector *d, struct rank *r)
 	acquit_rank(d, r, "its job ended long ago");
 }
 
-/* What ended before explains nothing any more. */
-static void on_well(struct detector *d, const struct subject *s)
+/* Whom s holds stands accused no more; and if that is who ended first, then he explains nothing any
+ * more: the next one is news. */
+static void job_is_well(struct detector *d, const struct subject *s, struct job *j)
 {
-	struct job *j = s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK ? known_job(d, s->job)
-									  : NULL;
-	struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	bool first = s->kind == SUBJECT_JOB || (s->kind == SUBJECT_RANK && s->rank == mj->first);
 	struct rank *r;
 
-	if (!mj || (s->kind == SUBJECT_RANK && s->rank != mj->first))
+	each_rank(r, j)
+	{
+		struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
+		struct subject was = subject_rank(j->number, r->number, m->node);
+
+		if (!subject_contains(s, &was))
+			continue;
+		m->accused = false;
+		first |= r->number == mj->first;
+	}
+	if (!first)
 		return;
 	mj->told = false;
 	mj->notes = 0;
-	each_rank(r, j)
-		RANK_OWN(d, r, exits, struct mine_rank)->accused = false;
+}
+
+static void on_well(struct detector *d, const struct subject *s)
+{
+	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+
+		if (j && (s->kind == SUBJECT_NODE || s->job == j->number))
+			job_is_well(d, s, j);
+	}
 }
 
 bool exits_told(const struct detector *d, const struct job *j)

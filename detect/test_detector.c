@@ -124,6 +124,37 @@ static void test_first_death_is_told_the_rest_are_notes(void **state)
 	detector_free(b.d);
 }
 
+/* A word for one rank is for that one, and for its node for all that are there: what stands of
+ * others ends with the run, as ever. */
+static void test_who_is_well(void **state)
+{
+	static const uint32_t stay[] = {2, 0, 3}; /* verdicts behind a word for ... */
+	struct subject who[] = {subject_rank(0, 3, 0), subject_node(0), subject_rank(0, 1, 0)};
+	struct bench b;
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		bench_begin(&b, 0);
+		begin(&b, SEC, 1, 6);
+		for (uint32_t r = 0; r < 6; r++)
+			beat(&b, 2 * SEC, r, 1, 1);
+		ended(&b, 3 * SEC, 3, EXIT_SIGNAL, SIGSEGV);
+		for (uint32_t r = 0; r < 3; r++)
+			ended(&b, 4 * SEC, r, EXIT_CODE, 1);
+		assert_int_equal(b.alarms, 1);
+		assert_int_equal(b.told, 4);
+		b.cleared = 0;
+		(void)detector_clear(b.d, &who[i], 10 * SEC);
+		assert_int_equal(b.cleared, 4 - (stay[i] ? 3 : 0));
+		/* The first was it, or not: the next one is news, or a consequence. */
+		ended(&b, 20 * SEC, 4, EXIT_SIGNAL, SIGABRT);
+		assert_int_equal(b.alarms, i == 2 ? 1 : 2);
+		begin(&b, 60 * SEC, 2, 6);
+		assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+		detector_free(b.d);
+	}
+}
+
 /* What broke a node may be repaired while the rest of the job still waits for it in a collective.
  */
 static void test_who_gives_up_after_a_failure(void **state)
@@ -536,6 +567,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_first_death_is_told_the_rest_are_notes),
+		cmocka_unit_test(test_who_is_well),
 		cmocka_unit_test(test_who_gives_up_after_a_failure),
 		cmocka_unit_test(test_restart_is_quiet),
 		cmocka_unit_test(test_one_told_to_end_is_missed),
