@@ -65,6 +65,8 @@ void goodput_was_committed(const struct checkpoint *c)
 	struct job *j = c->job;
 
 	goodput_committed(&j->goodput, now(j), c->step, c->begun_ns ? now(j) - c->begun_ns : 0);
+	if (j->goodput.state == GOODPUT_AWAY || j->goodput.down)
+		goodput_keep(j); /* no minute comes that does it */
 }
 
 void goodput_was_durable(const struct checkpoint *c)

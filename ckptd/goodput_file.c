@@ -49,12 +49,13 @@ static json_t *kept_json(const struct goodput *g, uint64_t wall_ns)
 	for (uint32_t i = 0; i < g->n_marks; i++)
 		json_array_append_new(marks, json_pack("[o, o]", number(g->marks[i].step),
 						       number(g->marks[i].trained_ns)));
-	return json_pack("{s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:[o, o], s:o, s:[o, o]}", "time_ns",
-			 number(wall_ns), "state", goodput_word(g->state), "down", (int)g->down,
-			 "ns", spent, "steps", number(g->steps), "newest_step",
-			 number(g->newest_step), "marks", marks, "failures", number(g->failures[0]),
-			 number(g->failures[1]), "stall", mean_json(&g->stall), "latency",
-			 mean_json(&g->latency[0]), mean_json(&g->latency[1]));
+	return json_pack("{s:o, s:s, s:b, s:b, s:o, s:o, s:o, s:o, s:[o, o], s:o, s:[o, o]}",
+			 "time_ns", number(wall_ns), "state", goodput_word(g->state), "down",
+			 (int)g->down, "zeroth", (int)g->zeroth, "ns", spent, "steps",
+			 number(g->steps), "newest_step", number(g->newest_step), "marks", marks,
+			 "failures", number(g->failures[0]), number(g->failures[1]), "stall",
+			 mean_json(&g->stall), "latency", mean_json(&g->latency[0]),
+			 mean_json(&g->latency[1]));
 }
 
 static bool take(const json_t *o, uint64_t max, uint64_t *ret)
@@ -93,6 +94,7 @@ static bool take_state(const json_t *doc, struct goodput *g)
 	const char *word = json_string_value(json_object_get(doc, "state"));
 
 	g->down = json_is_true(json_object_get(doc, "down"));
+	g->zeroth = json_is_true(json_object_get(doc, "zeroth"));
 	for (int i = 0; word && i < GOODPUT_COUNT; i++) {
 		if (strcmp(word, goodput_word((enum goodput_cause)i)) != 0)
 			continue;

@@ -72,7 +72,7 @@ static void test_goes_on(void **state)
 	assert_int_equal(the_job(t)->goodput.failures[1], 1);
 }
 
-/* Who says goodbye is away, and not lost. */
+/* Who says goodbye is away, and not lost, also while what it saved last is committed. */
 static void test_away(void **state)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
@@ -81,14 +81,21 @@ static void test_away(void **state)
 
 	begin_one(t);
 	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	assert_int_equal(save_rank(&t->a, 0, 2), 0);
 	q.body_case = CKPT__REQUEST__BODY_BYE;
 	q.bye = &bye;
 	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
+	for (int i = 0; i < TURNS_MAX && the_job(t)->last_durable_step < 2; i++)
+		host_turn(&t->host);
+	assert_int_equal(the_job(t)->goodput.newest_step, 2);
 	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
 	settle(t);
 	end_node(t);
 	begin_node(t);
 	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
+	assert_int_equal(the_job(t)->goodput.n_marks, 2); /* of the late one too */
+	assert_int_equal(the_job(t)->goodput.steps, 2);
 	join(t, &t->a, 0, 1, "run2");
 	assert_int_equal(the_job(t)->goodput.failures[1], 0);
 }

@@ -68,8 +68,10 @@ void goodput_epoch(struct goodput *g, uint64_t now_ns, bool has_base, uint64_t b
 	/* Of a base of before the accounting began it is not known what was done since. */
 	if (g->begun && (known || !has_base))
 		move(g, GOODPUT_REWORK, before - min_u64(kept, before));
-	if (g->newest_step > (has_base ? base : 0))
-		g->steps -= min_u64(g->newest_step - (has_base ? base : 0), g->steps);
+	if (!has_base)
+		g->steps = 0;
+	else if (g->newest_step > base)
+		g->steps -= min_u64(g->newest_step - base, g->steps);
 	if (failed)
 		g->failures[memory ? 0 : 1]++;
 	g->begun = true;
@@ -77,6 +79,7 @@ void goodput_epoch(struct goodput *g, uint64_t now_ns, bool has_base, uint64_t b
 	g->state = GOODPUT_RESTART;
 	g->saving = g->hung = g->slow = false;
 	g->newest_step = has_base ? base : 0;
+	g->zeroth = has_base;
 }
 
 void goodput_failed(struct goodput *g, uint64_t now_ns)
@@ -98,11 +101,16 @@ void goodput_over(struct goodput *g, uint64_t now_ns)
 
 void goodput_step(struct goodput *g, uint64_t now_ns, uint64_t step)
 {
+	bool first = step == 0 && g->newest_step == 0 && !g->zeroth;
+
 	goodput_advance(g, now_ns);
-	if (!g->begun || step <= g->newest_step)
+	if (!g->begun || (step <= g->newest_step && !first))
 		return;
-	g->steps += step - g->newest_step;
+	g->steps += first ? 1 : step - g->newest_step;
 	g->newest_step = step;
+	g->zeroth |= first;
+	if (g->state == GOODPUT_AWAY || g->down)
+		return; /* it was done before that, and is known only now */
 	if (g->state != GOODPUT_TRAINING)
 		g->training_since_ns = now_ns;
 	g->state = GOODPUT_TRAINING;
@@ -158,6 +166,8 @@ void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool al
 	assert(g->begun);
 	g->saving = g->hung = g->slow = false;
 	g->last_ns = g->training_since_ns = now_ns;
+	if (alive && g->state == GOODPUT_AWAY)
+		g->state = GOODPUT_RESTART; /* launched since */
 	if (!alive && g->state == GOODPUT_TRAINING) {
 		g->state = GOODPUT_RESTART;
 		g->down = true;

@@ -5,7 +5,8 @@
  * All time since the first goodput_epoch() goes to one cause. Training that was lost with a failure
  * is moved to REWORK when the job goes back to the checkpoint that it has; training of before an
  * alarm was raised to what the alarm says. Evaluation, and all else that the trainer does on
- * purpose, is training.
+ * purpose, is training. Behind a failure, or an end on purpose, only a new epoch makes a job train
+ * again: what it saved last may be committed after that.
  */
 #ifndef DETECT_GOODPUT_H
 #define DETECT_GOODPUT_H
@@ -46,7 +47,8 @@ struct goodput {
 	enum goodput_cause state; /* TRAINING, RESTART or AWAY; what follows goes over TRAINING */
 	uint64_t training_since_ns; /* TRAINING */
 	bool saving, hung, slow;
-	bool down; /* a process died since the newest epoch was opened */
+	bool down;   /* a process died since the newest epoch was opened */
+	bool zeroth; /* step 0 is among steps, or in the base: numbers may begin at 1 */
 	uint64_t saving_since_ns;
 	uint64_t steps, newest_step;              /* finished ones that count; of this epoch */
 	struct goodput_mark marks[GOODPUT_MARKS]; /* newest last */

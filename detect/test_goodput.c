@@ -51,6 +51,62 @@ static void test_a_failure(void **state)
 	assert_true(goodput_share(&g) > 0.47 && goodput_share(&g) < 0.48); /* 191 of 400 */
 }
 
+/* What was saved last is committed when nobody trains any more: that is no training. */
+static void test_late_commits(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_epoch(&g, 0, false, 0, false);
+	goodput_step(&g, 10 * S, 1);
+	goodput_committed(&g, 20 * S, 2, S);
+	goodput_failed(&g, 30 * S);
+	goodput_committed(&g, 32 * S, 4, S); /* all had sealed it */
+	goodput_advance(&g, 50 * S);
+	assert_int_equal(g.state, GOODPUT_RESTART);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 20 * S);
+	goodput_epoch(&g, 50 * S, true, 4, true);
+	assert_int_equal(g.ns[GOODPUT_REWORK], 0);
+	goodput_committed(&g, 60 * S, 5, S); /* without beats this is the first that is heard */
+	assert_int_equal(g.state, GOODPUT_TRAINING);
+	goodput_over(&g, 70 * S);
+	goodput_committed(&g, 71 * S, 8, S);
+	goodput_advance(&g, 100 * S);
+	assert_int_equal(g.state, GOODPUT_AWAY);
+	assert_int_equal(g.steps, 8);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 30 * S);
+	assert_int_equal(g.ns[GOODPUT_AWAY], 30 * S);
+	goodput_epoch(&g, 100 * S, true, 8, false);
+	assert_int_equal(g.ns[GOODPUT_REWORK], 0);
+	assert_int_equal(g.failures[0] + g.failures[1], 1);
+	assert_int_equal(g.steps, 8);
+	assert_sums(&g, 100);
+}
+
+/* Steps may be numbered from 0 or from 1 on. */
+static void test_numbers(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_epoch(&g, 0, false, 0, false);
+	for (uint64_t i = 0; i < 500; i++) {
+		goodput_step(&g, (1 + i) * S, i);
+		goodput_step(&g, (1 + i) * S, i);
+	}
+	assert_int_equal(g.steps, 500);
+	goodput_epoch(&g, 501 * S, true, 0, true);
+	goodput_step(&g, 502 * S, 0); /* of before */
+	assert_int_equal(g.steps, 1);
+	goodput_step(&g, 503 * S, 1);
+	assert_int_equal(g.steps, 2);
+	goodput_epoch(&g, 504 * S, false, 0, false);
+	assert_int_equal(g.steps, 0);
+	for (uint64_t i = 1; i <= 500; i++)
+		goodput_step(&g, (504 + i) * S, i);
+	assert_int_equal(g.steps, 500);
+}
+
 /* Over a restart of who counts: training goes on, or the restart is another failure. */
 static void test_resumed(void **state)
 {
@@ -83,6 +139,12 @@ static void test_resumed(void **state)
 	goodput_epoch(&g, 17 * S, true, 10, false);
 	assert_int_equal(g.ns[GOODPUT_AWAY], 70 * S);
 	assert_int_equal(g.failures[1], 0);
+	/* It was launched behind what was kept: it is not away for good. */
+	g = kept;
+	goodput_over(&g, 211 * S);
+	goodput_resume(&g, 7 * S, 60 * S, true);
+	goodput_step(&g, 17 * S, 11);
+	assert_int_equal(g.state, GOODPUT_TRAINING);
 }
 
 static void test_alarms(void **state)
@@ -158,7 +220,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_failure),        cmocka_unit_test(test_resumed),
 		cmocka_unit_test(test_alarms),           cmocka_unit_test(test_older_alarms),
-		cmocka_unit_test(test_before_it_begins),
+		cmocka_unit_test(test_before_it_begins), cmocka_unit_test(test_late_commits),
+		cmocka_unit_test(test_numbers),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
