@@ -140,7 +140,8 @@ static void slot_detach(struct slot *s)
 	if (!c)
 		return;
 	sh = &c->shards[s->rank];
-	c->bytes -= sh->image_len;
+	if (c->agreed == CP_OPEN)
+		c->bytes -= sh->image_len;
 	c->n_sealed--;
 	c->sealed = false;
 	if (sh->table)
@@ -404,6 +405,7 @@ static void adopt_checkpoint(struct checkpoint *c)
 		c->pinned = h->pinned;
 		c->trust = h->trust;
 		c->layout = h->commit.layout;
+		c->bytes = h->commit.bytes;
 		if (c->digested && checkpoint_fix_root(c) == 0)
 			root = c->root;
 		c->root = h->commit.root;

@@ -310,7 +310,8 @@ void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, stru
 	sh->n_blobs = n_blobs;
 	s->holds = c;
 	s->state = SLOT_SEALED;
-	c->bytes += image_len;
+	if (c->agreed == CP_OPEN) /* of a committed one the record has said it */
+		c->bytes += image_len;
 	c->n_sealed++;
 	c->sealed = c->n_sealed == c->world;
 }

@@ -127,6 +127,42 @@ static void crashes(struct rig *r)
 	trainer_exit(&t);
 }
 
+static unsigned long long bytes_of(struct rig *r, uint64_t step)
+{
+	char text[64];
+	unsigned long long n = 0;
+
+	RIG_CHECK(sscanf(rig_step_field(r, "job", step, "bytes", text), "%llu", &n) == 1 && n > 0,
+		  "step %llu: '%s' bytes", (unsigned long long)step, text);
+	return n;
+}
+
+/* What is told of a checkpoint's size is what was saved, however often ckptd took it up again. */
+static void sizes_after_crashes(struct rig *r)
+{
+	struct trainer_process t;
+	unsigned long long before, after;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "checkpoint.persist_every=2");
+	rig_start(r);
+	join(&t, r, "run1");
+	for (int step = 10; step <= 30; step += 10) { /* in memory alone, and on disk too */
+		pid_t daemon = rig_daemon(r);
+
+		trainer_must(&t, "save %d 1 20000", step);
+		trainer_must(&t, "wait %d %d 20000", step,
+			     step == 20 ? CKPT_DURABLE : CKPT_COMMITTED);
+		before = bytes_of(r, (uint64_t)step);
+		kill(daemon, SIGKILL);
+		rig_wait_restart(r, daemon);
+		trainer_must(&t, "wait %d %d 20000", step, CKPT_COMMITTED);
+		after = bytes_of(r, (uint64_t)step);
+		RIG_CHECK(before == after, "step %d: %llu bytes, %llu before", step, after, before);
+	}
+	trainer_exit(&t);
+}
+
 /* SIGTERM: what is only in memory goes to disk before it ends. */
 static void orderly_stop(struct rig *r)
 {
@@ -338,12 +374,17 @@ static void executes_anew(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(no_ckptd),	  RIG_TEST(lost_and_back),
-		RIG_TEST(crashes),	  RIG_TEST(orderly_stop),
+		RIG_TEST(no_ckptd),
+		RIG_TEST(lost_and_back),
+		RIG_TEST(crashes),
+		RIG_TEST(orderly_stop),
+		RIG_TEST(sizes_after_crashes),
 		RIG_TEST(stop_that_loses),
 		RIG_TEST(executes_anew),
-		RIG_TEST(stale_snapshot), RIG_TEST(ckptd_out_of_files),
-		RIG_TEST(trainer_out_of_files), RIG_TEST(as_nobody),
+		RIG_TEST(stale_snapshot),
+		RIG_TEST(ckptd_out_of_files),
+		RIG_TEST(trainer_out_of_files),
+		RIG_TEST(as_nobody),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
