@@ -141,14 +141,14 @@ static void test_who_is_well(void **state)
 		ended(&b, 3 * SEC, 3, EXIT_SIGNAL, SIGSEGV);
 		for (uint32_t r = 0; r < 3; r++)
 			ended(&b, 4 * SEC, r, EXIT_CODE, 1);
-		assert_int_equal(b.alarms, 1);
-		assert_int_equal(b.told, 4);
-		b.cleared = 0;
+		assert_int_equal(b.told.alarms, 1);
+		assert_int_equal(b.told.n, 4);
+		b.told.cleared = 0;
 		(void)detector_clear(b.d, &who[i], 10 * SEC);
-		assert_int_equal(b.cleared, 4 - (stay[i] ? 3 : 0));
+		assert_int_equal(b.told.cleared, 4 - (stay[i] ? 3 : 0));
 		/* The first was it, or not: the next one is news, or a consequence. */
 		ended(&b, 20 * SEC, 4, EXIT_SIGNAL, SIGABRT);
-		assert_int_equal(b.alarms, i == 2 ? 1 : 2);
+		assert_int_equal(b.told.alarms, i == 2 ? 1 : 2);
 		begin(&b, 60 * SEC, 2, 6);
 		assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
 		detector_free(b.d);
