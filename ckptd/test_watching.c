@@ -129,6 +129,35 @@ static void test_too_many_jobs(void **state)
 	assert_int_equal(one->number, 0);
 }
 
+/* More alarms than can stand: the ones too many are told of, and vanish in no silence. */
+static void test_too_many_alarms(void **state)
+{
+	struct node_test *t = *state;
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+	json_t *o;
+
+	t->o.dry_run = true;
+	begin_node(t);
+	for (unsigned i = 0; i < VERDICTS_MAX + 2; i++) {
+		o = watching_dropped_json(t->host.node);
+		assert_int_equal(json_is_null(o), i <= VERDICTS_MAX);
+		json_decref(o);
+		snprintf(s.check.what, sizeof(s.check.what), "check-%u", i);
+		node_sample(t->host.node, &s);
+	}
+	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), VERDICTS_MAX);
+	o = watching_dropped_json(t->host.node);
+	assert_int_equal(json_integer_value(json_object_get(o, "times")), 2);
+	assert_string_equal(json_string_value(json_object_get(o, "words")),
+			    "node 'node', failing (check-failed)");
+	json_decref(o);
+	assert_true(was_told("the one about node 'node', failing (check-failed) is not kept"));
+}
+
 /* The only rank that had come says goodbye before the next one comes: the run was not over. */
 static void test_a_run_goes_on(void **state)
 {
@@ -291,9 +320,13 @@ static void test_gpus_without_nvml(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_jobs_come_and_go),  NODE_TEST(test_too_many_jobs),
-		NODE_TEST(test_a_run_goes_on),     NODE_TEST(test_a_number_is_given_back_once),
-		NODE_TEST(test_gpus_without_nvml), NODE_TEST(test_a_member_that_never_beats),
+		NODE_TEST(test_jobs_come_and_go),
+		NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_too_many_alarms),
+		NODE_TEST(test_a_run_goes_on),
+		NODE_TEST(test_a_number_is_given_back_once),
+		NODE_TEST(test_gpus_without_nvml),
+		NODE_TEST(test_a_member_that_never_beats),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

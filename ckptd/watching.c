@@ -68,6 +68,11 @@ static void on_verdict(void *arg, const struct verdict *v)
 	acting_verdict(n, v);
 }
 
+static void on_dropped(void *arg, const struct verdict *v)
+{
+	watching_dropped(((struct watching *)arg)->node, v);
+}
+
 static void on_probe(void *arg, uint32_t job, uint32_t rank, bool wanted)
 {
 	probing_wanted(((struct watching *)arg)->node, job, rank, wanted);
@@ -398,7 +403,8 @@ bool watching_device(struct node *n, const char *name, struct subject *ret)
 int watching_new(struct node *n, struct watching **ret)
 {
 	struct detector_options options;
-	struct detector_events events = {.verdict = on_verdict, .probe = on_probe};
+	struct detector_events events = {
+		.verdict = on_verdict, .probe = on_probe, .dropped = on_dropped};
 	struct watching *w;
 	int r;
 

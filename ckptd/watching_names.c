@@ -239,3 +239,33 @@ json_t *watching_refused_json(struct node *n)
 	return json_pack("{s:I, s:s}", "samples", (json_int_t)w->refused, "words",
 			 w->refused_words);
 }
+
+void watching_dropped(struct node *n, const struct verdict *v)
+{
+	struct watching *w = n->watching;
+	char words[SUBJECT_WORDS_MAX];
+
+	if (v->level != LEVEL_ALARM)
+		return; /* nothing follows from it */
+	watching_words(n, &v->subject, words);
+	snprintf(w->dropped_words, sizeof(w->dropped_words), "%s, %s (%s)", words,
+		 verdict_class_word(v->class), verdict_cause_word(v->cause));
+	w->dropped_ns = loop_now(n->env.loop);
+	if (w->dropped++)
+		return;
+	events_post(
+		n->events, EVENT_UNWATCHED, 4, watching_uid(n, &v->subject),
+		watching_subject_json(n, &v->subject), NULL,
+		"as many alarms stand as the failure detector has room for (%u): the one about %s "
+		"is not kept, nor are those that come after it",
+		VERDICTS_MAX, w->dropped_words);
+}
+
+json_t *watching_dropped_json(struct node *n)
+{
+	const struct watching *w = n->watching;
+
+	if (!w || !w->dropped || loop_now(n->env.loop) - w->dropped_ns > REFUSED_SHOWN_NS)
+		return json_null();
+	return json_pack("{s:I, s:s}", "times", (json_int_t)w->dropped, "words", w->dropped_words);
+}

@@ -26,6 +26,9 @@ struct watching {
 	/* watching_names.c: what the detector had no room for */
 	uint64_t refused, refused_ns;
 	char refused_words[SUBJECT_WORDS_MAX + 16];
+	/* ... and alarms for which it had none, each as often as it was found */
+	uint64_t dropped, dropped_ns;
+	char dropped_words[SUBJECT_WORDS_MAX + 64];
 };
 
 /* node_sample() without hearing first what ranks say; of a time. */
@@ -34,6 +37,8 @@ void watching_feed(struct node *n, const struct sample *s);
 void watching_restarted(struct node *n);
 /* The detector had no room for whom s speaks of. */
 void watching_refused(struct node *n, const struct sample *s);
+/* ... or no room for that verdict. */
+void watching_dropped(struct node *n, const struct verdict *v);
 /* A job without a number that the detector takes gets one, if there is one now. */
 void watching_renumber(struct job *j);
 

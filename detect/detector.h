@@ -32,7 +32,8 @@ struct detector_options; /* detect/options.h */
 
 struct detector_events {
 	verdict_fn *verdict;
-	probe_fn *probe; /* may be NULL */
+	probe_fn *probe;     /* may be NULL */
+	verdict_fn *dropped; /* may be NULL: there was no room for it, and it is not told */
 	void *arg;
 };
 

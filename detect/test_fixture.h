@@ -12,6 +12,7 @@
 /* What was said, so far. */
 struct told {
 	unsigned n, raised, alarms, notes, cleared; /* alarms and notes: raised or changed */
+	unsigned dropped;                           /* for want of room */
 	struct verdict last, alarm;                 /* alarm: the last one */
 };
 

@@ -83,7 +83,8 @@ static bool make_room(struct verdicts *vs, const struct verdict *v, uint64_t now
 		tell(vs, &old);
 		return true;
 	}
-	vs->dropped++;
+	if (vs->events.dropped)
+		vs->events.dropped(vs->events.arg, v);
 	return false;
 }
 

@@ -5,8 +5,8 @@
  * A rule says what it finds as often as it finds it; what is new (or louder) is told, the rest only
  * kept. Invariants: (1) at most one verdict stands for a subject, cause, code and subcode; (2) told
  * RAISED once, then UPDATED when its level or advice changes, then CLEARED once; (3) at most
- * VERDICTS_MAX stand: beyond that, and where there is no memory, a new one is counted and dropped,
- * notes give way to alarms first.
+ * VERDICTS_MAX stand: beyond that, and where there is no memory, a new one is dropped, which is
+ * told as often as it is found; notes give way to alarms first.
  */
 #ifndef DETECT_VERDICTS_H
 #define DETECT_VERDICTS_H
@@ -19,7 +19,7 @@
 struct verdicts {
 	struct verdict *standing; /* n of them, oldest first */
 	size_t n, cap;            /* cap: there is room for; grows up to VERDICTS_MAX */
-	uint64_t next_id, dropped;
+	uint64_t next_id;
 	struct detector_events events;
 };
 

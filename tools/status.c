@@ -99,6 +99,7 @@ static void job_problems(const json_t *job, json_t *list)
 static void watching_problems(const json_t *doc, json_t *list)
 {
 	const json_t *unwatched = json_object_get(doc, "unwatched");
+	const json_t *not_kept = json_object_get(doc, "not_kept");
 	char age[TEXT_MAX];
 	json_t *o;
 	size_t i;
@@ -115,6 +116,11 @@ static void watching_problems(const json_t *doc, json_t *list)
 			    "found; end what is not needed on this node ('ckptctl events' says "
 			    "since when)",
 			    doc_text(unwatched, "words"));
+	if (json_is_object(not_kept))
+		add_problem(list,
+			    "the failure detector has no room for more alarms (the newest that was "
+			    "not kept: %s): mend what stands, or take it back with 'ckptctl clear'",
+			    doc_text(not_kept, "words"));
 }
 
 static json_t *problems_of(const json_t *doc)

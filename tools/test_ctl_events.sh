@@ -186,7 +186,7 @@ says out "suspect rank 0 of job 'lm': dead (process-ended)"
 says out "PROBLEM: rank 0 of job 'lm' is dead (process-ended) for "
 says out "'ckptctl why lm:0' says what speaks for it"
 run 1 status lm --json --socket "$sock"
-json 'assert sorted(a["ask"] for a in d["alarms"]) == sorted(["lm:0", d["node"]]) and len(d["problems"]) == 2 and d["unwatched"] is None, d'
+json 'assert sorted(a["ask"] for a in d["alarms"]) == sorted(["lm:0", d["node"]]) and len(d["problems"]) == 2 and d["unwatched"] is None and d["not_kept"] is None, d'
 
 # What is held down says so.
 python '
@@ -355,6 +355,19 @@ if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	run 0 events --json --socket "$sock"
 	event 'e["kind"] == "decision" and e["subject"]["words"] == "network port eth9"'
 	json 'assert [e["times"] for e in d["events"] if e["kind"] == "decision" and e["subject"]["kind"] == "link"] == [1, 1]'
+
+	# More alarms than can stand: that is said.
+	{
+		for i in $(seq 1030); do echo "0 check node=0 what=\"check-$i\" passed=0"; done
+		echo '0 name node=0 device=199 role=d text="last"'
+	} >"$dir/inject"
+	until_true ctl why last --quiet --socket "$sock" >/dev/null
+	run 1 why node --socket "$sock"
+	says out "alarms that were not kept, as too many stand: node '"
+	run 1 status --socket "$sock"
+	says out "PROBLEM: the failure detector has no room for more alarms (the newest that was not kept: node '"
+	run 0 events --json --socket "$sock"
+	event 'e["kind"] == "unwatched" and "failing (check-failed) is not kept" in e["words"]'
 	stop_daemon
 fi
 

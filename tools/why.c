@@ -124,6 +124,7 @@ static void print_rest(const json_t *doc)
 {
 	const json_t *drained = json_object_get(doc, "drained");
 	const json_t *admission = json_object_get(doc, "admission");
+	const json_t *not_kept = json_object_get(doc, "not_kept");
 	char when[TEXT_MAX];
 	json_t *o;
 	size_t i;
@@ -135,6 +136,10 @@ static void print_rest(const json_t *doc)
 	if (doc_is(admission, "state", "refused"))
 		say("node '%s' is not admitted: %s", doc_text(doc, "node"),
 		    doc_text(admission, "reason"));
+	if (json_is_object(not_kept))
+		say("alarms that were not kept, as too many stand: %s the newest, found %" PRIu64
+		    " times in all",
+		    doc_text(not_kept, "words"), doc_number(not_kept, "times"));
 	if (json_array_size(json_object_get(doc, "known")))
 		say("known:");
 	json_array_foreach(json_object_get(doc, "known"), i, o) say("  %s", json_string_value(o));
