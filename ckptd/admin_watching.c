@@ -125,6 +125,24 @@ static bool find_or_refuse(struct session *s, uint64_t request, const char *text
 	return false;
 }
 
+/* As subject_contains() has it: a node its devices and ranks, and no job; a job its ranks. words
+ * and uid are of a mark or an event. */
+static bool holds(struct node *n, const struct asked *a, const char *words, uint32_t uid)
+{
+	size_t len = strlen(a->words), at = strlen(words);
+
+	if (a->all)
+		return true;
+	if (a->subject.kind == SUBJECT_NODE)
+		return strncmp(words, "job '", 5) != 0;
+	/* Another user's job may have the same name. */
+	if (a->job && uid != EVENT_FOR_ALL && uid != watching_uid(n, &a->subject))
+		return false;
+	/* "rank 3 of job 'lm'" is of "job 'lm'" */
+	return strcmp(words, a->words) == 0 || (a->subject.kind == SUBJECT_JOB && at > len &&
+						strcmp(words + at - len, a->words) == 0);
+}
+
 static struct events_question asks(struct session *s)
 {
 	return (struct events_question){.uid = session_process(s)->uid,
@@ -162,18 +180,38 @@ static json_t *standing(struct session *s, const struct asked *a, struct verdict
 	return list;
 }
 
+struct concern {
+	struct node *node;
+	const struct asked *asked;
+	char (*standing)[SUBJECT_WORDS_MAX]; /* how those are called that stand accused */
+	size_t n;
+};
+
+/* What led to an alarm that stands is shown besides what came lately. */
+static enum events_share concerns(void *arg, const char *words, uint32_t uid)
+{
+	const struct concern *x = arg;
+
+	if (!words)
+		return x->asked->all ? EVENTS_OTHER : EVENTS_NONE;
+	if (!holds(x->node, x->asked, words, uid))
+		return EVENTS_NONE;
+	for (size_t i = 0; i < x->n; i++)
+		if (strcmp(words, x->standing[i]) == 0)
+			return EVENTS_FIRST;
+	return EVENTS_OTHER;
+}
+
 static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	CLEANUP_FREE struct verdict *v = alloc_array(STANDING_MAX, sizeof(*v));
-	CLEANUP_FREE char(*words)[SUBJECT_WORDS_MAX] =
-		alloc_array(STANDING_MAX + 1, sizeof(*words));
-	const char *names[STANDING_MAX + 1];
+	CLEANUP_FREE char(*words)[SUBJECT_WORDS_MAX] = alloc_array(STANDING_MAX, sizeof(*words));
 	struct events_question q = asks(s);
 	struct node *n = session_node(s);
 	const struct mark *mark;
 	json_t *list, *known, *doc;
+	struct concern x;
 	struct asked a;
-	size_t n_names;
 
 	if (!v || !words) {
 		session_reply_error(s, request, -ENOMEM, "why: out of memory");
@@ -181,10 +219,8 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	}
 	if (!find_or_refuse(s, request, m->text, &a))
 		return;
-	list = standing(s, &a, v, words, &n_names);
-	memcpy(words[n_names++], a.words, sizeof(a.words));
-	for (size_t i = 0; i < n_names; i++)
-		names[i] = words[i];
+	x = (struct concern){.node = n, .asked = &a, .standing = words};
+	list = standing(s, &a, v, words, &x.n);
 	known = json_array();
 	watching_explain(n, &a.subject, add_line, known);
 	mark = marks_find(&n->marks, a.words);
@@ -192,7 +228,7 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			"subject", a.all ? json_null() : watching_subject_json(n, &a.subject),
 			"verdicts", list, "known", known, "suspect",
 			mark ? json_string(mark->reason) : json_null(), "events",
-			events_about(n->events, names, n_names, EVENTS_SHOWN, &q));
+			events_about(n->events, concerns, &x, EVENTS_SHOWN, &q));
 	if (doc) {
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
 		json_object_set_new(doc, "admission", admission_json(n));
@@ -212,23 +248,6 @@ static bool may(struct session *s, uint64_t request, bool owner)
 	return false;
 }
 
-/* As subject_contains() has it: a node its devices and ranks, and no job; a job its ranks. */
-static bool holds(struct node *n, const struct asked *a, const struct mark *k)
-{
-	size_t len = strlen(a->words), at = strlen(k->words);
-
-	if (a->all)
-		return true;
-	if (a->subject.kind == SUBJECT_NODE)
-		return strncmp(k->words, "job '", 5) != 0;
-	/* Another user's job may have the same name. */
-	if (a->job && k->uid != EVENT_FOR_ALL && k->uid != watching_uid(n, &a->subject))
-		return false;
-	/* "rank 3 of job 'lm'" is of "job 'lm'" */
-	return strcmp(k->words, a->words) == 0 || (a->subject.kind == SUBJECT_JOB && at > len &&
-						   strcmp(k->words + at - len, a->words) == 0);
-}
-
 static unsigned remove_marks(struct node *n, const struct asked *a)
 {
 	unsigned removed = 0;
@@ -237,7 +256,7 @@ static unsigned remove_marks(struct node *n, const struct asked *a)
 		char words[MARK_WORDS_MAX];
 
 		memcpy(words, n->marks.suspects[i].words, sizeof(words));
-		if (holds(n, a, &n->marks.suspects[i]))
+		if (holds(n, a, words, n->marks.suspects[i].uid))
 			removed += marks_remove(&n->marks, words);
 	}
 	return removed;

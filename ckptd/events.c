@@ -142,33 +142,29 @@ json_t *events_answer(struct events *ev, const struct events_question *q)
 			 (json_int_t)ev->dropped, "events", list);
 }
 
-static bool is_about(const json_t *o, const char *const *words, size_t n)
-{
-	const char *who =
-		json_string_value(json_object_get(json_object_get(o, "subject"), "words"));
-
-	for (size_t i = 0; who && i < n; i++)
-		if (strcmp(who, words[i]) == 0)
-			return true;
-	return false;
-}
-
-json_t *events_about(struct events *ev, const char *const *words, size_t n, size_t most,
+json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
 		     const struct events_question *q)
 {
+	size_t left[] = {[EVENTS_FIRST] = most, [EVENTS_OTHER] = most};
 	json_t *list = json_array();
-	struct event *e;
 
 	if (!list || !ev->adopted)
 		return list;
-	list_each(e, &ev->ring, link) {
+	for (struct list *at = ev->ring.prev; at != &ev->ring; at = at->prev) {
+		struct event *e = container_of(at, struct event, link);
 		json_t *o = wanted(e, q) ? json_loads(e->line, JSON_REJECT_DUPLICATES, NULL) : NULL;
+		const json_t *who = json_object_get(o, "subject");
+		enum events_share of = EVENTS_NONE;
 
-		if (is_about(o, words, n))
-			json_array_append(list, o);
+		if (o)
+			of = share(arg, json_string_value(json_object_get(who, "words")), e->uid);
+		if (of != EVENTS_NONE && left[of] > 0) {
+			left[of]--;
+			json_array_insert(list, 0, o);
+		}
 		json_decref(o);
-		if (json_array_size(list) > most)
-			json_array_remove(list, 0);
+		if (!left[EVENTS_FIRST] && !left[EVENTS_OTHER])
+			break;
 	}
 	return list;
 }

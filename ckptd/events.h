@@ -90,8 +90,11 @@ struct events_question {
 };
 /* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. */
 json_t *events_answer(struct events *ev, const struct events_question *q);
-/* The newest `most` of those whose subject is called one of these, oldest first. */
-json_t *events_about(struct events *ev, const char *const *words, size_t n, size_t most,
+/* Which ones: of each share but NONE the newest `most`, all of them oldest first. words: how the
+ * subject is called, NULL for none; uid: whose it is. */
+enum events_share { EVENTS_NONE, EVENTS_FIRST, EVENTS_OTHER };
+typedef enum events_share events_share_fn(void *arg, const char *words, uint32_t uid);
+json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
 		     const struct events_question *q);
 /* Answers now, or when there is something to say. One wait per session. */
 void events_ask(struct events *ev, struct session *s, uint64_t request,

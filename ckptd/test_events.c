@@ -107,6 +107,56 @@ static void put_file(struct node_test *t, const char *name, const char *text)
 	fclose(f);
 }
 
+static enum events_share share(void *arg, const char *words, uint32_t uid)
+{
+	(*(unsigned *)arg)++;
+	assert_int_equal(uid, EVENT_FOR_ALL);
+	if (!words)
+		return EVENTS_NONE;
+	return strcmp(words, "accused") == 0 ? EVENTS_FIRST : EVENTS_OTHER;
+}
+
+static void post_about(struct node_test *t, const char *words, uint32_t uid)
+{
+	events_post(t->host.node->events, EVENT_MARKED, 6 | EVENT_UNLOGGED, uid,
+		    words ? json_pack("{s:s}", "words", words) : NULL, NULL, "something");
+}
+
+/* What came lately does not push out what led to an accusation; both are bounded. */
+static void test_about(void **state)
+{
+	struct node_test *t = *state;
+	struct events_question q = {.uid = 1000};
+	unsigned asked = 0, accused = 0;
+	json_int_t last = 0;
+	json_t *list, *o;
+	size_t i;
+
+	begin_node(t);
+	for (unsigned k = 0; k < 7; k++)
+		post_about(t, "accused", EVENT_FOR_ALL);
+	for (unsigned k = 0; k < 30; k++) {
+		post_about(t, NULL, EVENT_FOR_ALL);
+		post_about(t, "accused", 1001); /* another user's */
+		post_about(t, "other", EVENT_FOR_ALL);
+	}
+	list = events_about(t->host.node->events, share, &asked, 5, &q);
+	assert_int_equal(json_array_size(list), 10);
+	assert_int_equal(asked, 60 + 5); /* what is not his, and the rest, is not read */
+	json_array_foreach(list, i, o)
+	{
+		json_int_t seq = json_integer_value(json_object_get(o, "seq"));
+
+		assert_true(seq > last);
+		last = seq;
+		accused += strcmp(json_string_value(
+					  json_object_get(json_object_get(o, "subject"), "words")),
+				  "accused") == 0;
+	}
+	assert_int_equal(accused, 5);
+	json_decref(list);
+}
+
 /* Lines of nobody, torn ones, numbers that go back: what is an event of ours is taken. */
 static void test_damaged_files(void **state)
 {
@@ -282,11 +332,9 @@ static void test_what_is_no_text(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_bounded_and_kept),
-		NODE_TEST(test_damaged_files),
-		NODE_TEST(test_marks),
-		NODE_TEST(test_what_is_no_text),
-		NODE_TEST(test_full_disk),
+		NODE_TEST(test_bounded_and_kept), NODE_TEST(test_about),
+		NODE_TEST(test_damaged_files),    NODE_TEST(test_marks),
+		NODE_TEST(test_what_is_no_text),  NODE_TEST(test_full_disk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -71,6 +71,21 @@ import ckpt
 ckpt.open("lm", 0, 1, run_id="again").close()'
 run 0 events --json --socket "$sock"
 event 'e["kind"] == "verdict" and e["state"] == "cleared" and e["subject"]["rank"] == 0'
+# Its story is told of whoever holds it, and of nobody else.
+for whom in lm node ''; do
+	run 0 why $whom --socket "$sock"
+	says out "nothing stands against "
+	says out "SIGKILL"
+	run 0 why $whom --json --socket "$sock"
+	event 'e["kind"] == "decision" and e["subject"]["words"] == "rank 0 of job '"'lm'"'"'
+	json 'assert len(d["events"]) <= 20 and [e["seq"] for e in d["events"]] == sorted(e["seq"] for e in d["events"])'
+done
+python '
+import ckpt
+ckpt.open("m", 0, 1, run_id="one").close()'
+run 0 why m --socket "$sock"
+says out "job 'm': epoch 1 begins"
+lacks out "SIGKILL"
 
 # Over a restart numbers go on, also when the last line was torn.
 until_true grep -q job-ended "$data/events"
