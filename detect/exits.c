@@ -5,8 +5,10 @@
  * A crash (a signal that nobody sends on purpose, a status other than 0) is told at once. An
  * orderly end without a bye (status 0, SIGTERM, SIGINT, SIGHUP) may be the beginning of a restart,
  * of which the job's next run tells only later: it waits for others to end the same way. When half
- * of the ranks have, it was one. When one rank dies, launchers end the rest: whoever ends after the
- * one that was told is a note, and only the first few.
+ * of the ranks have, it is one, or the end of the work, as long as the rest ends too, goes on or
+ * can be seen to do something; if it waits in vain, the first that ended is told. When one rank
+ * dies, launchers end the rest: whoever ends after the one that was told is a note, and only the
+ * first few.
  */
 #include <config.h>
 
@@ -25,11 +27,12 @@ struct mine_job {
 	uint32_t first;    /* that rank */
 	uint64_t first_ns; /* ... ended */
 	uint32_t notes;
-	uint32_t orderly;      /* so many ended in order in this run, */
-	uint32_t orderly_rank; /* this one first, */
+	uint32_t orderly_rank; /* ended in order, */
 	uint64_t orderly_ns;   /* then; 0: none that waits for others */
 	uint64_t until_ns;     /* decided then */
-	bool quiet;            /* ended on purpose: nothing more is told of this run */
+	uint64_t last_ns;      /* a rank ended, or came back */
+	uint64_t quiet_ns;     /* half of them had ended on purpose; 0: not yet */
+	uint64_t vain_ns;      /* the rest was told to wait in vain; 0: it was not */
 	uint64_t broken_ns;    /* what breaks_collectives() was told of broken_node then; 0: none */
 	uint32_t broken_node;
 };
@@ -71,6 +74,7 @@ static void how_words(const struct mine_rank *m, char *buf, size_t size)
 
 #define GIVES_UP_NS (5 * NS_PER_SEC)  /* no collective does earlier */
 #define NO_STEP_NS  (60 * NS_PER_SEC) /* ... has passed since: a step may have been under way */
+#define ENDING_NS   (60 * NS_PER_SEC) /* ranks that end one after the other do so within */
 
 /* What lets the other ranks of a job wait in vain. */
 static bool breaks_collectives(const struct verdict *v)
@@ -116,11 +120,14 @@ static bool gave_up(const struct job *j, const struct mine_job *mj, const struct
 	       j->step_ns <= mj->broken_ns + NO_STEP_NS;
 }
 
-static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_ns)
+/* rest: those that are still there do nothing; NULL: it was not asked. A note where they may well.
+ */
+static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_ns,
+		 const struct hang_rest *rest)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
-	bool hung;
+	bool hung, mute = rest && rest->mute;
 	enum verdict_level level;
 	struct verdict v;
 	char how[64], last[48] = "";
@@ -129,7 +136,7 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 		return;
 	keep_all_broken(d);
 	hung = !mj->told && (hang_told(d, j) || gave_up(j, mj, r, d->now_ns));
-	level = mj->told || hung ? LEVEL_NOTE : LEVEL_ALARM;
+	level = mj->told || hung || mute ? LEVEL_NOTE : LEVEL_ALARM;
 	v = verdict_of(subject_of_rank(r), CLASS_DEAD, CAUSE_PROCESS_ENDED, level, ACTION_RESTORE);
 	how_words(m, how, sizeof(how));
 	if (r->beat_ns) /* many jobs tell no steps */
@@ -146,7 +153,7 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 				 (double)(at_ns - mj->first_ns) / NS_PER_SEC, 0, "s", at_ns);
 		verdict_say(d, &v, "ended %s after rank %u had: most likely in consequence.", how,
 			    mj->first);
-	} else {
+	} else if (!mute) {
 		mj->told = true;
 		mj->first = r->number;
 		mj->first_ns = at_ns;
@@ -156,6 +163,12 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 			    "ended %s after its job had stood still for what was told before: "
 			    "most likely in consequence.",
 			    how);
+	else if (rest)
+		verdict_say(d, &v,
+			    "ended %s%s, as half of its run's ranks did, but the others do not "
+			    "end and have made no step since (%s). End the run, or restart it from "
+			    "its newest checkpoint.",
+			    how, last, rest->words);
 	else if (level == LEVEL_ALARM && m->how == EXIT_AWAY)
 		verdict_say(d, &v,
 			    "ended %s and its run goes on: restart the job from its newest "
@@ -175,7 +188,7 @@ static void stop_waiting(struct detector *d, struct mine_job *mj)
 {
 	if (mj->orderly_ns)
 		DETECTOR_OWN(d, exits, struct mine)->waiting--;
-	mj->orderly_ns = 0;
+	mj->orderly_ns = mj->quiet_ns = 0;
 }
 
 static void on_exit(struct detector *d, const struct sample *s, const struct who *w)
@@ -183,16 +196,18 @@ static void on_exit(struct detector *d, const struct sample *s, const struct who
 	struct mine_job *mj = JOB_OWN(d, w->job, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, w->rank, exits, struct mine_rank);
 
-	if (!w->job->on || !w->rank->expected || s->exit.how == EXIT_SAID_BYE || mj->quiet)
+	if (!w->job->on || !w->rank->expected)
 		return;
 	m->how = s->exit.how;
 	m->value = s->exit.value;
+	mj->last_ns = d->now_ns;
+	if (s->exit.how == EXIT_SAID_BYE || mj->quiet_ns)
+		return; /* launchers kill who does not end with the others */
 	if (mj->told || !orderly(m)) {
 		stop_waiting(d, mj);
-		tell(d, w->job, w->rank, d->now_ns);
+		tell(d, w->job, w->rank, d->now_ns, NULL);
 		return;
 	}
-	mj->orderly++;
 	if (mj->orderly_ns)
 		return;
 	mj->orderly_ns = d->now_ns;
@@ -203,24 +218,69 @@ static void on_exit(struct detector *d, const struct sample *s, const struct who
 	DETECTOR_OWN(d, exits, struct mine)->waiting++;
 }
 
+/* How many of the run have ended in order, the one of the lowest number; how many are there. */
+static uint32_t count_orderly(const struct detector *d, const struct job *j, struct rank **ret_one,
+			      uint32_t *ret_there)
+{
+	uint32_t n = 0;
+	struct rank *r;
+
+	*ret_one = NULL;
+	*ret_there = 0;
+	each_rank(r, j)
+	{
+		*ret_there += r->expected && !r->ended;
+		if (!r->expected || !r->ended || !orderly(RANK_OWN(d, r, exits, struct mine_rank)))
+			continue;
+		if (!n++)
+			*ret_one = r;
+	}
+	return n;
+}
+
+/* Half of the ranks have ended in order. The rest may take its time for that, or go on without
+ * them: what is told is that it does neither. */
+static void decide_vain(struct detector *d, struct job *j, struct rank *one, uint32_t there)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	uint64_t since_ns = mj->last_ns > j->step_ns ? mj->last_ns : j->step_ns;
+	uint64_t at_ns = mj->orderly_ns;
+	struct hang_rest rest;
+
+	mj->until_ns = d->now_ns + NS_PER_SEC;
+	if (j->step_ns > mj->quiet_ns + NO_STEP_NS) {
+		stop_waiting(d, mj);
+		return;
+	}
+	if (!there || detector_age(d, since_ns) < NO_STEP_NS ||
+	    !hang_rests(d, j, since_ns, NO_STEP_NS, &rest))
+		return;
+	stop_waiting(d, mj);
+	mj->vain_ns = d->now_ns;
+	tell(d, j, one, at_ns, &rest);
+}
+
 /* One or several have ended in order: is it the whole job? */
 static void decide(struct detector *d, struct job *j)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
-	struct rank *r = known_rank(d, j->number, mj->orderly_rank);
+	struct rank *first = known_rank(d, j->number, mj->orderly_rank), *one;
+	uint32_t there, n = count_orderly(d, j, &one, &there);
+	uint64_t at_ns = mj->orderly_ns;
 
-	if (mj->orderly * 2 >= j->n_expected) {
-		mj->quiet = true;
-	} else if (mj->orderly > 1 && d->now_ns < mj->orderly_ns + d->options.exit_wait_done_ns) {
-		return; /* a few: more may follow */
-	} else if (r && r->ended) {
-		uint64_t at_ns = mj->orderly_ns;
-
+	if (first && first->ended)
+		one = first;
+	if (!n) {
 		stop_waiting(d, mj);
-		tell(d, j, r, at_ns);
-		return;
+	} else if (mj->quiet_ns) {
+		decide_vain(d, j, one, there);
+	} else if (n * 2 >= j->n_expected) {
+		mj->quiet_ns = d->now_ns;
+	} else if (n == 1 || d->now_ns >= mj->last_ns + d->options.exit_wait_done_ns ||
+		   d->now_ns >= mj->orderly_ns + ENDING_NS) { /* else more may follow */
+		stop_waiting(d, mj);
+		tell(d, j, one, at_ns, NULL);
 	}
-	stop_waiting(d, mj);
 }
 
 static void on_tick(struct detector *d)
@@ -247,6 +307,20 @@ static void acquit_rank(struct detector *d, struct rank *r, const char *why)
 	m->accused = false;
 }
 
+/* Steps, though the rest of the run was said to wait in vain. */
+static void on_step(struct detector *d, struct job *j)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	struct rank *r;
+
+	if (!mj->vain_ns || j->step_ns <= mj->vain_ns)
+		return;
+	each_rank(r, j) acquit_rank(d, r, "the others go on without it");
+	mj->vain_ns = 0;
+	mj->told = false;
+	mj->notes = 0;
+}
+
 static void on_run(struct detector *d, const struct sample *s, struct job *j)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
@@ -269,6 +343,10 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 		on_exit(d, s, w);
 	else if (!w->rank->ended)
 		acquit_rank(d, w->rank, "it runs again");
+	if (s->kind == SAMPLE_BEAT)
+		on_step(d, w->job);
+	else if (s->kind == SAMPLE_MEMBER && w->rank->began_ns == d->now_ns)
+		JOB_OWN(d, w->job, exits, struct mine_job)->last_ns = d->now_ns;
 }
 
 static void on_gone(struct detector *d, struct rank *r)
@@ -297,6 +375,7 @@ static void job_is_well(struct detector *d, const struct subject *s, struct job 
 	if (!first)
 		return;
 	mj->told = false;
+	mj->vain_ns = 0;
 	mj->notes = 0;
 }
 
@@ -314,7 +393,12 @@ bool exits_told(const struct detector *d, const struct job *j)
 {
 	const struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 
-	return mj->told || mj->quiet || mj->orderly_ns;
+	return mj->told || mj->orderly_ns;
+}
+
+bool exits_asks(const struct detector *d, const struct job *j)
+{
+	return JOB_OWN(d, j, exits, struct mine_job)->quiet_ns != 0;
 }
 
 const struct rule rule_exits = {

@@ -10,5 +10,7 @@
 /* A process of this run ended, which was told or is about to be: what else stands still waits for
  * it. */
 bool exits_told(const struct detector *d, const struct job *j);
+/* Half of the ranks ended on purpose: what the others do has to be known, for hang_rests(). */
+bool exits_asks(const struct detector *d, const struct job *j);
 
 #endif

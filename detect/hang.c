@@ -42,6 +42,7 @@
 struct mine_rank {
 	struct looks looks;
 	uint64_t busy_ns;    /* last seen at work since its last progress; 0: never */
+	uint64_t later_ns;   /* ... asleep for a time, or waiting for a disk or input */
 	uint64_t asked_ns;   /* what it does; 0: it is not */
 	uint64_t look_ns;    /* mute: it is asked then */
 	uint64_t stopped_ns; /* mute: all looks since then met it stopped; 0: not the last one */
@@ -73,6 +74,7 @@ struct stall {
 	uint32_t gpu_busy, gpu_idle;
 	uint32_t stopping, stands; /* of those who tell of no steps: stopped; ... for long */
 	bool declares;   /* the job does */
+	bool asks;       /* exits_asks() */
 	uint32_t lowest; /* number of a rank */
 	double quiet_s;  /* so long none of the late was seen at work */
 	uint64_t step_min, step_max;
@@ -181,50 +183,82 @@ static bool late_of(const struct detector *d, const struct job *j, const struct 
 	return ret->age_s >= seconds(MUTE_STOPPED_NS);
 }
 
-static void tally_one(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
+/* What it does outlasts the look that met it. */
+static void note_rest(struct detector *d, struct rank *r, const struct lateness *l)
 {
 	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
-	struct lateness l;
-	enum doing doing;
-	bool fresh;
+	enum doing doing = doing_of(d, r, l);
 
-	s->lives++;
-	m->behind = false;
-	m->late = pace_late(d, j, r, &l);
-	if (l.mute) {
-		look_at_mute(d, j, r);
-		m->late = late_of(d, j, r, &l);
-		s->stands += m->late;
-		s->stopping += m->stopped_ns != 0;
-	}
-	m->apart = l.mute && !m->late;
-	if (m->apart)
-		return;
-	if (!s->awaited++)
-		s->lowest = r->number;
-	if (r->step < s->step_min)
-		s->step_min = r->step;
-	if (r->step > s->step_max)
-		s->step_max = r->step;
-	if ((l.phase || l.starting) && l.age_s <= l.timeout_s)
-		s->excused++;
-	ask(d, r, m->late);
-	if (!m->late)
-		return;
-	pace_suspect(d, r);
-	s->late++;
-	fresh = looks_fresh(&m->looks, d->now_ns);
-	s->known += fresh;
-	s->due += looks_due(&m->looks, d->now_ns);
-	s->quiet += fresh && m->looks.quiet;
-	s->resting += node_works(d, r, &l) < 0;
-	s->working += node_works(d, r, &l) > 0;
-	s->gpu_busy += fresh && m->looks.gpu == 1;
-	s->gpu_idle += fresh && m->looks.gpu == 0;
-	doing = doing_of(d, r, &l);
 	if (doing == DOING_BUSY)
 		m->busy_ns = d->now_ns;
-	s->quiet_s = fmin(s->quiet_s, quiet_of(d, r, &l));
+	if (doing == DOING_LATER)
+		m->later_ns = d->now_ns;
+}
+
+static uint64_t later_of(uint64_t a_ns, uint64_t b_ns)
+{
+	return a_ns > b_ns ? a_ns : b_ns;
+}
+
+static bool rests(const struct detector *d, const struct job *j, const struct rank *r,
+		  uint64_t since_ns, uint64_t quiet_ns)
+{
+	const struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	double least_s = seconds(quiet_ns);
+	struct lateness l;
+
+	pace_late(d, j, r, &l);
+	if (l.phase && l.age_s <= l.timeout_s)
+		return false;
+	since_ns = later_of(since_ns, r->heard_ns);
+	switch (doing_of(d, r, &l)) {
+	case DOING_BUSY:
+		return !l.mute && seconds(detector_age(d, since_ns)) > d->options.busy_s;
+	case DOING_LATER:
+	case DOING_UNKNOWN:
+		if (l.mute)
+			return false;
+		since_ns = later_of(since_ns, m->busy_ns);
+		return seconds(detector_age(d, since_ns)) > d->options.later_s;
+	case DOING_ASLEEP:
+		least_s = fmax(least_s, d->options.asleep_s);
+		break;
+	case DOING_STOPPED:
+	case DOING_WAITING:
+	case DOING_IDLE:
+		break;
+	}
+	since_ns = later_of(since_ns, later_of(m->busy_ns, m->later_ns));
+	return seconds(detector_age(d, since_ns)) > least_s;
+}
+
+bool hang_rests(const struct detector *d, const struct job *j, uint64_t since_ns, uint64_t quiet_ns,
+		struct hang_rest *ret)
+{
+	const struct rank *r, *one = NULL;
+	struct lateness l;
+
+	ret->mute = false;
+	each_rank(r, j)
+	{
+		if (!lives(r))
+			continue;
+		if (!rests(d, j, r, since_ns, quiet_ns))
+			return false;
+		ret->mute |= pace_mute(d, j, r);
+		if (!one)
+			one = r;
+	}
+	if (!one)
+		return false;
+	pace_late(d, j, one, &l);
+	snprintf(ret->words, sizeof(ret->words), "rank %u: %s", one->number,
+		 doing_words(doing_of(d, one, &l)));
+	return true;
+}
+
+static void count_doing(struct stall *s, enum doing doing)
+{
 	switch (doing) {
 	case DOING_STOPPED:
 		s->stopped++;
@@ -245,6 +279,58 @@ static void tally_one(struct detector *d, const struct job *j, struct rank *r, s
 	case DOING_UNKNOWN:
 		break;
 	}
+}
+
+static void tally_one(struct detector *d, const struct job *j, struct rank *r, struct stall *s)
+{
+	struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
+	struct lateness l;
+	enum doing doing;
+	bool fresh;
+
+	s->lives++;
+	m->behind = false;
+	m->late = pace_late(d, j, r, &l);
+	if (s->asks)
+		note_rest(d, r, &l);
+	if (l.mute && s->asks)
+		ask(d, r, true);
+	else if (l.mute)
+		look_at_mute(d, j, r);
+	if (l.mute) {
+		m->late = late_of(d, j, r, &l);
+		s->stands += m->late;
+		s->stopping += m->stopped_ns != 0;
+	}
+	m->apart = l.mute && !m->late;
+	if (m->apart)
+		return;
+	if (!s->awaited++)
+		s->lowest = r->number;
+	if (r->step < s->step_min)
+		s->step_min = r->step;
+	if (r->step > s->step_max)
+		s->step_max = r->step;
+	if ((l.phase || l.starting) && l.age_s <= l.timeout_s)
+		s->excused++;
+	ask(d, r, m->late || s->asks);
+	if (!m->late)
+		return;
+	pace_suspect(d, r);
+	s->late++;
+	fresh = looks_fresh(&m->looks, d->now_ns);
+	s->known += fresh;
+	s->due += looks_due(&m->looks, d->now_ns);
+	s->quiet += fresh && m->looks.quiet;
+	s->resting += node_works(d, r, &l) < 0;
+	s->working += node_works(d, r, &l) > 0;
+	s->gpu_busy += fresh && m->looks.gpu == 1;
+	s->gpu_idle += fresh && m->looks.gpu == 0;
+	doing = doing_of(d, r, &l);
+	if (doing == DOING_BUSY)
+		m->busy_ns = d->now_ns;
+	s->quiet_s = fmin(s->quiet_s, quiet_of(d, r, &l));
+	count_doing(s, doing);
 }
 
 /* What tells those who are behind from the others. */
@@ -597,7 +683,8 @@ static void judge(struct detector *d, struct job *j)
 	struct stall s = {.step_min = UINT64_MAX,
 			  .quiet_s = INFINITY,
 			  .node = SAMPLE_NONE,
-			  .declares = pace_declares(d, j)};
+			  .declares = pace_declares(d, j),
+			  .asks = exits_asks(d, j)};
 	enum verdict_cause cause;
 	enum mark mark;
 	uint64_t oldest_ns = UINT64_MAX;
@@ -641,8 +728,11 @@ static void on_tick(struct detector *d)
 {
 	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
 		struct job *j = d->jobs[i];
+		struct mine_job *m = j ? JOB_OWN(d, j, hang, struct mine_job) : NULL;
 
-		if (j && j->on && d->now_ns >= JOB_OWN(d, j, hang, struct mine_job)->check_ns)
+		if (m && exits_asks(d, j) && m->check_ns > d->now_ns + NS_PER_SEC)
+			m->check_ns = d->now_ns;
+		if (m && j->on && d->now_ns >= m->check_ns)
 			judge(d, j);
 	}
 }
@@ -719,7 +809,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 	case SAMPLE_BEAT:
 	case SAMPLE_PHASE:
 		m->looks.n = 0;
-		m->busy_ns = m->stopped_ns = 0;
+		m->busy_ns = m->later_ns = m->stopped_ns = 0;
 		break;
 	case SAMPLE_ACTIVITY:
 		looks_add(&m->looks, &s->activity, has_gpu(d, w->rank), d->now_ns);

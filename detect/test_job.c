@@ -16,6 +16,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 	struct job_of *j = arg;
 
 	advises_as_usual(v);
+	j->told += v->state == VERDICT_RAISED;
 	if (v->state == VERDICT_CLEARED)
 		j->cleared++;
 	else if (v->level == LEVEL_ALARM && !j->alarms++) {
@@ -62,6 +63,7 @@ void run_begins(struct job_of *j, uint64_t epoch)
 		snprintf(s.member.role, sizeof(s.member.role), "dp");
 		feed(j, &s);
 		j->does[r] = DOES_STEPS;
+		j->gone[r] = false;
 	}
 	j->step = 0;
 	j->step_begins = j->now;
@@ -147,6 +149,8 @@ static void step_ends(struct job_of *j)
 	for (uint32_t r = 0; r < (j->mute ? 0 : j->mute_from ? j->mute_from : j->world); r++) {
 		struct sample s = sample_of(j, SAMPLE_BEAT, r);
 
+		if (j->gone[r])
+			continue;
 		s.beat.step = j->step;
 		feed(j, &s);
 	}
@@ -168,7 +172,7 @@ void goes_on(struct job_of *j, double s)
 			step_ends(j);
 		if (j->now / SEC != (j->now - 50 * MS) / SEC)
 			for (uint32_t r = 0; j->answers && r < j->world; r++)
-				if (j->asked[r])
+				if (j->asked[r] && !j->gone[r])
 					answer(j, r);
 		if (!j->silent_nodes && j->now / (10 * SEC) != (j->now - 50 * MS) / (10 * SEC))
 			nodes_say(j);
@@ -183,6 +187,17 @@ void phase(struct job_of *j, uint32_t r, uint32_t phase, bool begins, double exp
 	s.phase.begins = begins;
 	s.phase.expected_ns = (uint64_t)(expected_s * SEC);
 	feed(j, &s);
+}
+
+void ends(struct job_of *j, uint32_t rank, enum exit_how how, int value)
+{
+	struct sample s = sample_of(j, SAMPLE_EXIT, rank);
+
+	s.exit.how = how;
+	s.exit.value = value;
+	feed(j, &s);
+	j->gone[rank] = true;
+	j->does[rank] = DOES_NOTHING;
 }
 
 double delay(const struct job_of *j, uint64_t from)

@@ -25,13 +25,13 @@ struct job_of {
 	uint64_t now, step, step_begins;
 	uint64_t usual_ns, this_ns; /* this step takes so long */
 	enum does does[RANKS];      /* instead of stepping */
-	bool asked[RANKS];
+	bool asked[RANKS], gone[RANKS];
 	bool silent_nodes, answers, says_sync;
 	bool unknown_sleep; /* whether until a time is not told of anybody */
 	bool gpus;          /* and collectives that spin on them */
 	bool unseen_gpus;   /* of which nobody tells what they do */
 	float power;        /* that nodes tell of; 0: they do not */
-	unsigned alarms, cleared, asks;
+	unsigned told, alarms, cleared, asks; /* told: of any level */
 	struct verdict alarm;
 	uint64_t alarm_ns;
 };
@@ -45,6 +45,8 @@ void goes_on(struct job_of *j, double s);
 void phase(struct job_of *j, uint32_t r, uint32_t phase, bool begins, double expected_s);
 void all_do(struct job_of *j, enum does does);
 /* From then to the first alarm in s. */
+/* Its process ends: the others wait for it, unless it is said to go on with its steps. */
+void ends(struct job_of *j, uint32_t rank, enum exit_how how, int value);
 double delay(const struct job_of *j, uint64_t from);
 struct sample sample_of(const struct job_of *j, enum sample_kind kind, uint32_t rank);
 void feed(struct job_of *j, const struct sample *s);
