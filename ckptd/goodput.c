@@ -134,14 +134,9 @@ void goodput_verdict(struct node *n, const struct verdict *v)
 
 /* ---- JSON ---- */
 
-static double seconds(uint64_t ns)
-{
-	return (double)ns / 1e9;
-}
-
 static double mean(const struct goodput_mean *m)
 {
-	return m->n ? seconds(m->ns) / (double)m->n : 0;
+	return m->n ? seconds_of(m->ns) / (double)m->n : 0;
 }
 
 static json_t *real(double v)
@@ -168,7 +163,7 @@ static json_t *advice_json(const struct goodput *g)
 	static const struct interval_prior priors[2] = {{.mtbf = DAY, .weight = 1},
 							{.mtbf = 7 * DAY, .weight = 1}};
 	uint64_t failures = g->failures[0] + g->failures[1], run = 0;
-	double restart = seconds(g->ns[GOODPUT_RESTART]) / (double)(failures + 1);
+	double restart = seconds_of(g->ns[GOODPUT_RESTART]) / (double)(failures + 1);
 	struct interval_cost c[2];
 	struct interval_rate r[2];
 	struct interval_advice a[2];
@@ -181,9 +176,10 @@ static json_t *advice_json(const struct goodput *g)
 			.stall = i == 0 ? mean(&g->stall) : 0,
 			.latency = mean(&g->latency[i]),
 			.restart = restart,
-			.step = g->steps ? seconds(g->ns[GOODPUT_TRAINING]) / (double)g->steps : 0,
+			.step = g->steps ? seconds_of(g->ns[GOODPUT_TRAINING]) / (double)g->steps
+					 : 0,
 		};
-		interval_rate_of(&priors[i], g->failures[i], seconds(run), &r[i]);
+		interval_rate_of(&priors[i], g->failures[i], seconds_of(run), &r[i]);
 	}
 	interval_advise_tiers(c, r, a);
 	json_array_append_new(list, tier_json("memory", &c[0], &r[0], &a[0]));
@@ -199,7 +195,7 @@ json_t *goodput_json(struct job *j)
 	goodput_advance(g, now(j));
 	for (int i = 0; i < GOODPUT_COUNT; i++)
 		json_object_set_new(spent, goodput_word((enum goodput_cause)i),
-				    real(seconds(g->ns[i])));
+				    real(seconds_of(g->ns[i])));
 	return json_pack("{s:o, s:I, s:o, s:o}", "share", real(goodput_share(g)), "steps",
 			 (json_int_t)g->steps, "seconds", spent, "advice", advice_json(g));
 }

@@ -86,11 +86,6 @@ struct stall {
 	double least_s, usual_s; /* the shortest age without being seen at work */
 };
 
-static double seconds(uint64_t ns)
-{
-	return (double)ns / NS_PER_SEC;
-}
-
 static bool lives(const struct rank *r)
 {
 	return r->expected && !r->ended;
@@ -126,7 +121,7 @@ static double quiet_of(const struct detector *d, const struct rank *r, const str
 {
 	uint64_t busy_ns = RANK_OWN(d, r, hang, struct mine_rank)->busy_ns;
 
-	return busy_ns ? fmin(l->age_s, seconds(detector_age(d, busy_ns))) : l->age_s;
+	return busy_ns ? fmin(l->age_s, seconds_of(detector_age(d, busy_ns))) : l->age_s;
 }
 
 static void ask(struct detector *d, struct rank *r, bool wanted)
@@ -179,8 +174,8 @@ static bool late_of(const struct detector *d, const struct job *j, const struct 
 	if (!ret->mute || !m->stopped_ns)
 		return late;
 	ret->since_ns = m->stopped_ns;
-	ret->age_s = seconds(detector_age(d, m->stopped_ns));
-	return ret->age_s >= seconds(MUTE_STOPPED_NS);
+	ret->age_s = seconds_of(detector_age(d, m->stopped_ns));
+	return ret->age_s >= seconds_of(MUTE_STOPPED_NS);
 }
 
 /* What it does outlasts the look that met it. */
@@ -513,8 +508,8 @@ static bool proven(const struct detector *d, const struct stall *s, enum mark ma
 	double soon = fmax(steps * s->usual_s, d->options.hang_floor_s);
 	bool early = s->usual_s > 0 && s->least_s >= soon;
 	/* Others may be stopped since the same moment, and have been looked at a moment later. */
-	bool stands = s->stands &&
-		      (s->stands == s->stopping || s->worst.age_s > 2 * seconds(MUTE_STOPPED_NS));
+	bool stands = s->stands && (s->stands == s->stopping ||
+				    s->worst.age_s > 2 * seconds_of(MUTE_STOPPED_NS));
 
 	*ret = CAUSE_STOPPED;
 	if ((early || stands) && (mark == MARK_STOPPED || s->stopped == s->lives))
@@ -601,7 +596,7 @@ static void accuse_one(struct detector *d, struct job *j, const struct stall *s,
 			 : l->phase ? "time in its phase"
 				    : "time since the last step",
 			 l->age_s,
-			 l->mute                  ? seconds(MUTE_STOPPED_NS)
+			 l->mute                  ? seconds_of(MUTE_STOPPED_NS)
 			 : cause == CAUSE_STOPPED ? d->options.hang_steps * l->usual_s
 						  : l->timeout_s,
 			 "s", l->since_ns);
@@ -706,7 +701,7 @@ static void judge(struct detector *d, struct job *j)
 		m->resting_ns = 0;
 	else if (!m->resting_ns)
 		m->resting_ns = d->now_ns;
-	s.resting_s = m->resting_ns ? seconds(detector_age(d, m->resting_ns)) : 0;
+	s.resting_s = m->resting_ns ? seconds_of(detector_age(d, m->resting_ns)) : 0;
 	if (!s.late) {
 		double wait = 2 * pace_step(d, j);
 
@@ -834,7 +829,7 @@ static void on_well(struct detector *d, const struct subject *s)
 			d->jobs[i] ? JOB_OWN(d, d->jobs[i], hang, struct mine_job) : NULL;
 
 		for (uint32_t k = m ? m->n_told : 0; k-- > 0;)
-			if (!s || subject_contains(s, &m->told[k]))
+			if (subject_contains(s, &m->told[k]))
 				m->told[k] = m->told[--m->n_told];
 	}
 }
@@ -851,7 +846,7 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 
 	if (m && m->looks.n)
 		explain_line(e, "%.1f s ago: %s (seen %u times)",
-			     seconds(d->now_ns - m->looks.at_ns), doing_words(m->looks.doing),
+			     seconds_of(d->now_ns - m->looks.at_ns), doing_words(m->looks.doing),
 			     m->looks.n);
 }
 

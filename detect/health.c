@@ -416,7 +416,7 @@ static void on_tick(struct detector *d)
 
 static void on_well(struct detector *d, const struct subject *s)
 {
-	struct node *n = s ? known_node(d, s->node) : NULL;
+	struct node *n = known_node(d, s->node);
 	struct mine_node *m = n ? NODE_OWN(d, n, health, struct mine_node) : NULL;
 
 	if (!m || s->kind == SUBJECT_RANK)

@@ -31,14 +31,9 @@ struct mine {
 	uint32_t down; /* ports that are */
 };
 
-static double seconds(uint64_t ns)
-{
-	return (double)ns / NS_PER_SEC;
-}
-
 static void tell_down(struct detector *d, const struct device *x, struct mine_port *m)
 {
-	double age = seconds(detector_age(d, m->down_ns));
+	double age = seconds_of(detector_age(d, m->down_ns));
 	struct subject s = subject_port(x->node, x->number);
 	bool alarm = age >= d->options.link_down_s;
 	struct verdict v =
@@ -129,7 +124,7 @@ static void tell_errors(struct detector *d, const struct device *x, struct mine_
 
 static void minute_ends(struct detector *d, const struct device *x, struct mine_port *m)
 {
-	double minute = (double)m->minute * 60 / seconds(d->now_ns - m->minute_ns);
+	double minute = (double)m->minute * 60 / seconds_of(d->now_ns - m->minute_ns);
 	struct subject port = subject_port(x->node, x->number);
 
 	m->minute = 0;
@@ -192,7 +187,7 @@ static void port_is_well(struct detector *d, struct mine_port *m)
 
 static void on_well(struct detector *d, const struct subject *s)
 {
-	struct node *n = s ? known_node(d, s->node) : NULL;
+	struct node *n = known_node(d, s->node);
 
 	if (!n || (s->kind != SUBJECT_NODE && s->kind != SUBJECT_LINK))
 		return;

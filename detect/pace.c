@@ -37,11 +37,6 @@ struct mine_job {
 	bool declares;
 };
 
-static double seconds(uint64_t ns)
-{
-	return (double)ns / NS_PER_SEC;
-}
-
 static uint32_t window_of(const struct job *j)
 {
 	uint64_t n = UINT64_C(64) * (j->n_expected ? j->n_expected : 1);
@@ -72,11 +67,11 @@ static void on_beat(struct detector *d, const struct sample *s, const struct who
 		mj->most = r->n_beats;
 	if (r->n_beats == 1) {
 		if (r->began_ns >= d->lit_ns && !m->broken)
-			learned_add(&mj->learned.starts, seconds(d->now_ns - r->began_ns),
+			learned_add(&mj->learned.starts, seconds_of(d->now_ns - r->began_ns),
 				    d->now_ns, window_of(w->job));
 	} else if (r->interval_ns) {
 		/* As it is waited for: from beat to beat, however many steps one tells of. */
-		age = seconds(r->interval_ns) * ((double)s->beat.missed + 1);
+		age = seconds_of(r->interval_ns) * ((double)s->beat.missed + 1);
 		if (!m->broken)
 			learned_add(&mj->learned.steps, age, d->now_ns, window_of(w->job));
 		learn_phi(m, age);
@@ -118,7 +113,7 @@ static void on_phase(struct detector *d, const struct sample *s, const struct wh
 	if (p->since_ns >= d->lit_ns && !m->broken) {
 		struct learned_phase *l =
 			timeouts_phase(&mj->learned, p->phase, p->what, d->now_ns);
-		double lasted = seconds(d->now_ns - p->since_ns);
+		double lasted = seconds_of(d->now_ns - p->since_ns);
 
 		learned_add(&l->times, lasted, d->now_ns, window_of(w->job));
 		learn_phase_phi(l, m->suspected, p->since_ns, d->now_ns, lasted);
@@ -206,7 +201,7 @@ static bool phase_late(const struct detector *d, const struct mine_job *mj,
 				    .floor_s = d->options.phase_floor_s,
 				    .first_s = d->options.phase_first_s,
 				    .few = 2};
-	double expected = seconds(p->expected_ns);
+	double expected = seconds_of(p->expected_ns);
 
 	if (!known)
 		known = &nothing;
@@ -218,7 +213,7 @@ static bool phase_late(const struct detector *d, const struct mine_job *mj,
 		o.floor_s = fmax(o.floor_s, d->options.phase_idle_s);
 	l->phase = p;
 	l->since_ns = p->since_ns;
-	l->age_s = seconds(detector_age(d, p->since_ns));
+	l->age_s = seconds_of(detector_age(d, p->since_ns));
 	l->usual_s = known->times.median > 0 ? known->times.median : expected;
 	l->timeout_s = learned_timeout(&known->times, &o);
 	l->phi = phi_now(&known->phi, l->age_s, 0, sigma_min(d, &known->phi));
@@ -234,7 +229,7 @@ static bool start_late(const struct detector *d, const struct mine_job *mj, cons
 
 	l->starting = true;
 	l->since_ns = r->left_ns > r->began_ns ? r->left_ns : r->began_ns;
-	l->age_s = seconds(detector_age(d, l->since_ns));
+	l->age_s = seconds_of(detector_age(d, l->since_ns));
 	l->timeout_s = learned_timeout(&mj->learned.starts, &o);
 	return l->age_s > l->timeout_s;
 }
@@ -259,7 +254,7 @@ bool pace_late(const struct detector *d, const struct job *j, const struct rank 
 	if (!r->beat_ns)
 		return start_late(d, mj, r, l) && !l->mute;
 	l->since_ns = r->left_ns > r->beat_ns ? r->left_ns : r->beat_ns;
-	l->age_s = seconds(detector_age(d, l->since_ns));
+	l->age_s = seconds_of(detector_age(d, l->since_ns));
 	l->usual_s = pace_step(d, j);
 	if (l->usual_s > 0 && l->age_s <= 2 * l->usual_s)
 		return false;

@@ -156,7 +156,7 @@ struct rule {
 	void (*tick)(struct detector *d);
 	/* A rank's memory is given back (its job ended long ago): forget pointers to it. */
 	void (*gone)(struct detector *d, struct rank *r);
-	/* A person says that s is well. */
+	/* A person says that s is well. Of everybody: each node and each job is s, in turn. */
 	void (*well)(struct detector *d, const struct subject *s);
 	/* What is known of s: lines with explain_line(). */
 	void (*explain)(const struct detector *d, const struct subject *s, struct explain *e);

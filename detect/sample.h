@@ -226,6 +226,11 @@ struct sample {
 	};
 };
 
+static inline double seconds_of(uint64_t ns)
+{
+	return (double)ns / 1e9;
+}
+
 const char *sample_kind_word(enum sample_kind k);
 const char *sample_phase_word(uint32_t phase);
 const char *sample_metric_word(enum sample_metric m);

@@ -22,11 +22,6 @@ struct mine_node {
 	uint8_t accused, heard; /* regular samples since the accusation */
 };
 
-static double seconds(uint64_t ns)
-{
-	return (double)ns / NS_PER_SEC;
-}
-
 static double pause_of(const struct detector *d, const struct phi *p)
 {
 	double two = 2 * phi_mean(p);
@@ -44,7 +39,7 @@ static double sigma_min(const struct detector *d, const struct phi *p)
 static void learn(struct detector *d, struct mine_node *m)
 {
 	bool known = m->last_ns && m->last_ns >= d->lit_ns && d->now_ns > m->last_ns;
-	double s = seconds(d->now_ns - m->last_ns);
+	double s = seconds_of(d->now_ns - m->last_ns);
 
 	m->last_ns = d->now_ns;
 	if (!known)
@@ -96,7 +91,7 @@ static void tell(struct detector *d, struct node *n, double phi)
 	struct verdict v =
 		verdict_of(subject_node(n->number), CLASS_DEAD, CAUSE_NODE_SILENT,
 			   used ? LEVEL_ALARM : LEVEL_NOTE, used ? ACTION_RESTORE : ACTION_RECORD);
-	double age = seconds(detector_age(d, n->heard_ns));
+	double age = seconds_of(detector_age(d, n->heard_ns));
 
 	v.since_ns = n->heard_ns;
 	v.confidence = 0.95;
@@ -126,7 +121,7 @@ static void on_tick(struct detector *d)
 		if (!m || !m->alive.n)
 			continue;
 		age_ns = detector_age(d, n->heard_ns);
-		age = seconds(age_ns);
+		age = seconds_of(age_ns);
 		/* Somebody else was heard of in the meantime. */
 		if (age <= phi_mean(&m->alive) || d->sample_ns < n->heard_ns + age_ns / 2)
 			continue;
@@ -140,7 +135,7 @@ static void on_tick(struct detector *d)
 
 static void on_well(struct detector *d, const struct subject *s)
 {
-	struct node *n = s && s->kind == SUBJECT_NODE ? known_node(d, s->node) : NULL;
+	struct node *n = s->kind == SUBJECT_NODE ? known_node(d, s->node) : NULL;
 
 	if (n) /* taught anew by what it does now */
 		*NODE_OWN(d, n, silence, struct mine_node) = (struct mine_node){0};
@@ -154,7 +149,7 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 
 	if (!m || !m->alive.n)
 		return;
-	phi = phi_now(&m->alive, seconds(detector_age(d, n->heard_ns)), pause_of(d, &m->alive),
+	phi = phi_now(&m->alive, seconds_of(detector_age(d, n->heard_ns)), pause_of(d, &m->alive),
 		      sigma_min(d, &m->alive));
 	explain_line(e,
 		     "how unusual its silence is (phi): %.1f, an alarm from %.0f on; usual time "

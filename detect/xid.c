@@ -459,17 +459,13 @@ static void forget(struct detector *d, struct device *x)
 /* The verdicts are cleared by who calls; here its history ends. (2) */
 static void on_well(struct detector *d, const struct subject *s)
 {
-	for (uint32_t i = 0; i < d->options.nodes_max; i++) {
-		struct node *n = s ? known_node(d, s->node) : d->nodes[i];
+	struct node *n = known_node(d, s->node);
 
-		for (struct device *x = n ? n->devices : NULL; x; x = x->next) {
-			struct subject own = subject_gpu(x->node, x->number);
+	for (struct device *x = n ? n->devices : NULL; x; x = x->next) {
+		struct subject own = subject_gpu(x->node, x->number);
 
-			if (!s || subject_contains(s, &own))
-				forget(d, x);
-		}
-		if (s)
-			return;
+		if (subject_contains(s, &own))
+			forget(d, x);
 	}
 }
 
