@@ -247,6 +247,30 @@ static void test_undeclared_evaluation_of_half_an_hour(void **state)
 	}
 }
 
+/* All others say that they wait for it, and no long phase was ever declared: it may be one. */
+static void test_busy_alone_while_others_wait(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	job_begins(&j, 8, 8, 2 * SEC);
+	goes_on(&j, 100);
+	j.does[0] = DOES_WORK; /* something for all of them, perhaps */
+	goes_on(&j, 1200);
+	assert_int_equal(j.alarms, 0);
+	j.does[0] = DOES_STEPS;
+	goes_on(&j, 100);
+	j.does[5] = DOES_WORK;
+	from = j.now;
+	goes_on(&j, 610);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 5);
+	assert_int_equal(j.alarm.cause, CAUSE_STALLED);
+	assert_true(delay(&j, from) >= 595);
+	detector_free(j.d);
+}
+
 /* Nobody says that he waits: only their GPUs tell who does not. */
 static void test_waiting_that_spins(void **state)
 {
@@ -641,6 +665,7 @@ int main(void)
 		cmocka_unit_test(test_waiting_that_spins),
 		cmocka_unit_test(test_nobody_waits),
 		cmocka_unit_test(test_all_wait),
+		cmocka_unit_test(test_busy_alone_while_others_wait),
 		cmocka_unit_test(test_busy_alone_where_phases_are_declared),
 		cmocka_unit_test(test_declared_phases),
 		cmocka_unit_test(test_stopped_in_a_phase_after_a_long_one),
