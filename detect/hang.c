@@ -199,7 +199,7 @@ static bool rests(const struct detector *d, const struct job *j, const struct ra
 		  uint64_t since_ns, uint64_t quiet_ns)
 {
 	const struct mine_rank *m = RANK_OWN(d, r, hang, struct mine_rank);
-	double least_s = seconds(quiet_ns);
+	double least_s = seconds_of(quiet_ns);
 	struct lateness l;
 
 	pace_late(d, j, r, &l);
@@ -208,13 +208,13 @@ static bool rests(const struct detector *d, const struct job *j, const struct ra
 	since_ns = later_of(since_ns, r->heard_ns);
 	switch (doing_of(d, r, &l)) {
 	case DOING_BUSY:
-		return !l.mute && seconds(detector_age(d, since_ns)) > d->options.busy_s;
+		return !l.mute && seconds_of(detector_age(d, since_ns)) > d->options.busy_s;
 	case DOING_LATER:
 	case DOING_UNKNOWN:
 		if (l.mute)
 			return false;
 		since_ns = later_of(since_ns, m->busy_ns);
-		return seconds(detector_age(d, since_ns)) > d->options.later_s;
+		return seconds_of(detector_age(d, since_ns)) > d->options.later_s;
 	case DOING_ASLEEP:
 		least_s = fmax(least_s, d->options.asleep_s);
 		break;
@@ -224,7 +224,7 @@ static bool rests(const struct detector *d, const struct job *j, const struct ra
 		break;
 	}
 	since_ns = later_of(since_ns, later_of(m->busy_ns, m->later_ns));
-	return seconds(detector_age(d, since_ns)) > least_s;
+	return seconds_of(detector_age(d, since_ns)) > least_s;
 }
 
 bool hang_rests(const struct detector *d, const struct job *j, uint64_t since_ns, uint64_t quiet_ns,
