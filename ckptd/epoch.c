@@ -35,6 +35,7 @@
 #include "ckptd/creating.h"
 #include "ckptd/goodput.h"
 #include "ckptd/job.h"
+#include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
 #include "ckptd/session.h"
@@ -415,6 +416,7 @@ static void drop_old_run(struct job *j)
 
 	list_each_safe(m, next, &j->members, link)
 		member_left(m, MEMBER_REPLACED);
+	leaving_forget(j);
 }
 
 static void not_opened(struct opening *o, int status)

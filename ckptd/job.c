@@ -29,6 +29,7 @@
 #include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/goodput.h"
+#include "ckptd/leaving.h"
 #include "ckptd/load.h"
 #include "ckptd/replicas.h"
 #include "ckptd/sharing.h"
@@ -110,6 +111,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->link);
 	list_init(&j->appends);
 	list_init(&j->members);
+	list_init(&j->leaving);
 	list_init(&j->slots);
 	list_init(&j->checkpoints);
 	list_init(&j->declared);
@@ -524,6 +526,7 @@ void job_free(struct job *j)
 	waiter_drop(j, NULL, 0);
 	declaring_fini(j);
 	epoch_fini(j);
+	leaving_forget(j);
 	alloc_free(j->goodput_file.bytes);
 	goodput_forget_held(j->held);
 	list_each_safe(c, next, &j->checkpoints, link)

@@ -230,6 +230,7 @@ struct job {
 
 	struct list members, slots, checkpoints, declared, waiters;
 	struct list declaring; /* declarations that wait for room in the ledger */
+	struct list leaving;   /* ranks that left without a goodbye: leaving.c */
 	struct list loads;   /* that wait for the epoch to be opened */
 	uint32_t next_slot;
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
@@ -370,9 +371,12 @@ bool member_lacks_slot(struct job *j);
 enum member_end {
 	MEMBER_ENDED,    /* its process has */
 	MEMBER_BYE,      /* it said so */
+	MEMBER_FAILED,   /* it said that its trainer fails; its process ends soon */
 	MEMBER_REPLACED, /* its rank is another's, or its run is over */
 };
 void member_left(struct member *m, enum member_end how);
+/* One has said goodbye: the run is over if nobody is left, nor on his way out. */
+void member_all_left(struct job *j);
 MUST_CHECK int member_may_declare(const struct member *m, struct err *e);
 MUST_CHECK int member_declare(struct member *m, struct declared *d, struct err *e);
 void member_drop_slots(struct member *m);

@@ -2,9 +2,10 @@
 /*
  * member.c - the ranks of a job on this node: their processes, declarations, slots and credits.
  *
- * A member is one process as one rank. It ends when its process ends or says goodbye, never when
- * its connection breaks. Its slots are its own: nobody else ever writes to them; when it has
- * ended, those that hold nothing are destroyed, those that do when their checkpoint lets go.
+ * A member is one process as one rank. It ends when its process ends, says goodbye, or says that it
+ * fails (leaving.c), never when its connection breaks. Its slots are its own: nobody else ever
+ * writes to them; when it has ended, those that hold nothing are destroyed, those that do when
+ * their checkpoint lets go.
  *
  *   slot   MAPPING -> EMPTY -> WRITING -> SEALED -> DIGESTED -> EMPTY ...
  *          WRITING -> EMPTY when the rank skips; each -> destroyed when its member has ended
@@ -24,6 +25,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/beats.h"
+#include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/watching.h"
@@ -181,6 +183,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		    (r->reconnect || (!m->session && !m->declared));
 	int err;
 
+	leaving_goes_on(j, p, r->rank);
 	if (m && !same) {
 		member_left(m, MEMBER_REPLACED);
 		m = NULL;
@@ -268,10 +271,12 @@ void member_left(struct member *m, enum member_end how)
 	if (how == MEMBER_REPLACED)
 		watching_left(m);
 	else if (how == MEMBER_BYE)
-		watching_bye(m);
+		watching_exit(j, rank, EXIT_SAID_BYE, 0);
+	else if (how == MEMBER_FAILED)
+		leaving_add(m);
 	else
 		watching_ended(m);
-	if (how == MEMBER_ENDED)
+	if (how == MEMBER_ENDED || how == MEMBER_FAILED)
 		goodput_died(j);
 	end_credit_request(m);
 	preparing_cancel(m);
@@ -283,11 +288,19 @@ void member_left(struct member *m, enum member_end how)
 	member_free(m);
 	if (how == MEMBER_ENDED)
 		job_tell(j, 6, "process of rank %u ended", rank);
-	if (how == MEMBER_BYE && list_empty(&j->members)) {
-		goodput_ended(j);
-		watching_over(j);
-	}
+	if (how == MEMBER_FAILED)
+		job_tell(j, 6, "rank %u left without a goodbye: its trainer fails", rank);
+	if (how == MEMBER_BYE)
+		member_all_left(j);
 	checkpoint_member_gone(j, rank);
+}
+
+void member_all_left(struct job *j)
+{
+	if (!list_empty(&j->members) || !list_empty(&j->leaving))
+		return;
+	goodput_ended(j);
+	watching_over(j);
 }
 
 void member_publish_epoch(struct job *j)

@@ -20,6 +20,7 @@
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
 #include "ckptd/indexing.h"
+#include "ckptd/leaving.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
@@ -51,6 +52,7 @@ void node_options_default(struct node_options *o)
 		.disk_reserve = 64u << 20,
 		.attempt_timeout_ns = 600ull * 1000000000u,
 		.settle_timeout_ns = 30ull * 1000000000u,
+		.leaving_ns = 60ull * 1000000000u,
 		.log_trim = 1024,
 		.sessions_per_uid = 1024,
 		.jobs_per_uid = 4096,
@@ -302,6 +304,7 @@ static void on_process_ended(void *arg, const struct process_id *p)
 static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
 {
 	watching_process_exit(arg, p, x);
+	leaving_process_exit(arg, p, x);
 }
 
 const struct conn_events node_conn_events = {

@@ -394,7 +394,8 @@ static void on_cancel(struct session *s, uint64_t id, const Ckpt__Cancel *m)
 	session_reply_ok(s, id);
 }
 
-static void end_member(struct session *s, bool bye)
+/* bye: NULL: the connection ended without. */
+static void end_member(struct session *s, const Ckpt__Bye *bye)
 {
 	struct member *m = s->member;
 	struct job *j;
@@ -410,7 +411,7 @@ static void end_member(struct session *s, bool bye)
 	m->session = NULL;
 	s->member = NULL;
 	if (bye)
-		member_left(m, MEMBER_BYE);
+		member_left(m, bye->failed ? MEMBER_FAILED : MEMBER_BYE);
 }
 
 static void reply_no_member(struct session *s, uint64_t request)
@@ -481,7 +482,7 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 		load_read(s, q->id, q->read, fds, n_fds);
 		break;
 	case CKPT__REQUEST__BODY_BYE:
-		end_member(s, true);
+		end_member(s, q->bye);
 		session_reply_ok(s, q->id);
 		break;
 	default:
@@ -546,7 +547,7 @@ void session_closed(struct session *s)
 
 	list_del(&s->link);
 	s->conn = NULL;
-	end_member(s, false);
+	end_member(s, NULL);
 	events_drop_session(s->node->events, s);
 	/* An open that waits has no member yet. */
 	epoch_drop_session(&s->node->early, s);

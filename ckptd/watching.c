@@ -193,9 +193,19 @@ static void tell_exit(struct node *n, uint32_t job, uint32_t rank, enum exit_how
 	node_sample(n, &s);
 }
 
-void watching_bye(const struct member *m)
+void watching_exit(struct job *j, uint32_t rank, enum exit_how how, int32_t value)
 {
-	tell_exit(m->job->node, watching_number(m->job), m->rank, EXIT_SAID_BYE, 0);
+	tell_exit(j->node, watching_number(j), rank, how, value);
+}
+
+void watching_leaves(const struct member *m)
+{
+	struct sample s = of_rank(m, SAMPLE_PHASE);
+
+	s.phase.begins = true;
+	s.phase.phase = PHASE_OTHER;
+	snprintf(s.phase.what, sizeof(s.phase.what), "leaving");
+	node_sample(m->job->node, &s);
 }
 
 void watching_ended(const struct member *m)
@@ -213,12 +223,16 @@ void watching_ended(const struct member *m)
 	list_add_tail(&n->watching->ended, &x->link);
 }
 
+enum exit_how watching_how(const struct process_exit *exit)
+{
+	return exit->how == PROCESS_END_STATUS   ? EXIT_CODE
+	       : exit->how == PROCESS_END_SIGNAL ? EXIT_SIGNAL
+						 : EXIT_UNKNOWN;
+}
+
 void watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit)
 {
-	enum exit_how how = exit->how == PROCESS_END_STATUS   ? EXIT_CODE
-			    : exit->how == PROCESS_END_SIGNAL ? EXIT_SIGNAL
-							      : EXIT_UNKNOWN;
 	struct ended *x, *next;
 
 	if (!n->watching)
@@ -226,7 +240,7 @@ void watching_process_exit(struct node *n, const struct process_id *p,
 	list_each_safe(x, next, &n->watching->ended, link) {
 		if (!process_same(&x->process, p))
 			continue;
-		tell_exit(n, x->job, x->rank, how, exit->value);
+		tell_exit(n, x->job, x->rank, watching_how(exit), exit->value);
 		watching_ended_free(x);
 	}
 }

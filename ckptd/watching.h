@@ -35,8 +35,12 @@ void watching_adopted(struct node *n);
 /* An epoch was opened: each of its ranks begins, or begins again. */
 void watching_epoch(struct job *j);
 void watching_joined(const struct member *m);
-/* It said goodbye; or its process ended: the detector is told when it is known how. */
-void watching_bye(const struct member *m);
+/* A rank ended, and how is known. */
+void watching_exit(struct job *j, uint32_t rank, enum exit_how how, int32_t value);
+enum exit_how watching_how(const struct process_exit *exit);
+/* It fails, and its process is about to end: no step is expected of it. */
+void watching_leaves(const struct member *m);
+/* Its process ended: the detector is told when it is known how. */
 void watching_ended(const struct member *m);
 void watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit);

@@ -74,7 +74,8 @@ static void give_back(struct job *j)
 
 static bool is_idle(const struct node *n, const struct job *j)
 {
-	return list_empty(&j->members) && j->number && j->number <= n->options.watched_jobs;
+	return list_empty(&j->members) && list_empty(&j->leaving) && j->number &&
+	       j->number <= n->options.watched_jobs;
 }
 
 /* Of those without ranks, the one of which nothing was said for longest. */

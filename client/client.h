@@ -157,7 +157,7 @@ MUST_CHECK int session_call(struct ckpt *c, struct request *q, uint64_t deadline
 /* The same for a request that speaks of slots of that generation (2). */
 MUST_CHECK int session_call_slots(struct ckpt *c, struct request *q, uint64_t generation,
 				  uint64_t deadline);
-void session_close(struct ckpt *c);
+void session_close(struct ckpt *c, bool failed);
 
 /* ---- declare.c ---- */
 /* Adds one shard; returns its index. */

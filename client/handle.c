@@ -43,11 +43,11 @@ uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)
 	return deadline_in(timeout_ms == CKPT_DEFAULT_TIMEOUT ? c->who.timeout_ms : timeout_ms);
 }
 
-static void handle_free(struct ckpt *c)
+static void handle_free(struct ckpt *c, bool failed)
 {
 	prepare_stop(c);
 	overlap_fini(c);
-	session_close(c);
+	session_close(c, failed);
 	prepare_fini(c);
 	requests_fini(&c->rq);
 	wanted_fini(&c->own);
@@ -83,7 +83,7 @@ int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *o
 	c->pid = getpid();
 	r = beating_new(&c->beat);
 	if (r < 0) {
-		handle_free(c);
+		handle_free(c, false);
 		return error_keep("ckpt_open", r, NULL);
 	}
 	r = ret ? identity_find(job, rank, world, opt, &c->who, &e) : -EINVAL;
@@ -91,7 +91,7 @@ int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *o
 	if (r == 0)
 		r = handle_open(c, &e);
 	if (r < 0) {
-		handle_free(c);
+		handle_free(c, false);
 		return error_keep("ckpt_open", r, &e);
 	}
 	*ret = c;
@@ -101,7 +101,14 @@ int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *o
 void ckpt_close(struct ckpt *c)
 {
 	if (c && c->pid == getpid())
-		handle_free(c);
+		handle_free(c, false);
+}
+
+void ckpt_abandon(struct ckpt *c)
+{
+	/* Who only looks trains nothing. */
+	if (c && c->pid == getpid())
+		handle_free(c, !c->who.existing);
 }
 
 int ckpt_rank(const struct ckpt *c)

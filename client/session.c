@@ -431,7 +431,7 @@ int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e)
 }
 
 /* Says goodbye and waits until ckptd has heard it: the same rank may be opened again at once. */
-void session_close(struct ckpt *c)
+void session_close(struct ckpt *c, bool failed)
 {
 	Ckpt__Bye bye = CKPT__BYE__INIT;
 	struct request q;
@@ -440,6 +440,7 @@ void session_close(struct ckpt *c)
 		request_init(&q, NULL);
 		q.message.body_case = CKPT__REQUEST__BODY_BYE;
 		q.message.bye = &bye;
+		bye.failed = failed;
 		ignore_result(call_once(c, &q, deadline_in(BYE_MS)) /* it ends in every case */);
 		request_forget(&q);
 	}

@@ -630,6 +630,10 @@ static void dispatch(struct fake *f, const struct answer *a, const Ckpt__Request
 	case CKPT__REQUEST__BODY_LOAD_END:
 		on_load_end(f, a, q);
 		break;
+	case CKPT__REQUEST__BODY_BYE:
+		f->failed = q->bye->failed;
+		reply_code(a, q->id, 0, NULL);
+		break;
 	default:
 		reply_code(a, q->id, 0, NULL);
 		break;

@@ -136,6 +136,7 @@ struct fake {
 	uint32_t n_requests[32]; /* by body */
 	char run_id[129];
 	bool reconnect;
+	bool failed; /* its Bye said so */
 	uint64_t features;
 	uint64_t loaded_epoch;
 	uint32_t token_len;

@@ -71,6 +71,35 @@ static void test_open_and_close(void **state)
 	assert_string_equal(ckpt_strerror(CKPT_ETORN), "tensors changed while they were copied");
 }
 
+/* A trainer that fails leaves as it closes, but says so; who only looks has nothing to say. */
+static void test_abandon(void **state)
+{
+	struct fake *f = *state;
+	struct ckpt_options o = {
+		.size = sizeof(o), .socket = f->path, .run_id = "r", .flags = CKPT_EXISTING};
+	struct ckpt *c = fake_open(f);
+	int status;
+	pid_t child = fork();
+
+	if (child == 0) { /* the handle is its parent's */
+		ckpt_abandon(c);
+		_exit(0);
+	}
+	assert_true(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	assert_int_equal(ckpt_pump(c), 0);
+	assert_int_equal(fake_count(f, CKPT__REQUEST__BODY_BYE), 0);
+	ckpt_abandon(c);
+	assert_int_equal(fake_count(f, CKPT__REQUEST__BODY_BYE), 1);
+	assert_true(f->failed);
+	ckpt_close(fake_open(f));
+	assert_false(f->failed);
+	assert_int_equal(ckpt_open("j", 0, 1, &o, &c), 0);
+	ckpt_abandon(c);
+	assert_int_equal(fake_count(f, CKPT__REQUEST__BODY_BYE), 3);
+	assert_false(f->failed);
+	ckpt_abandon(NULL);
+}
+
 static void test_nobody_there(void **state)
 {
 	struct fake *f = *state;
@@ -478,6 +507,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_open_and_close),
+		T(test_abandon),
 		T(test_nobody_there),
 		T(test_waits_for_ckptd),
 		T(test_refused_opens_are_tried_again),

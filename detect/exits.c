@@ -68,6 +68,8 @@ static void how_words(const struct mine_rank *m, char *buf, size_t size)
 		snprintf(buf, size, "with status %d", m->value);
 	else if (m->how == EXIT_AWAY)
 		snprintf(buf, size, "while ckptd was away, nobody knows when or how,");
+	else if (m->how == EXIT_LEFT)
+		snprintf(buf, size, "by an error of its trainer, whose process lives on,");
 	else
 		snprintf(buf, size, "in a way that nobody saw");
 }
@@ -144,6 +146,8 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	v.since_ns = at_ns;
 	if (m->how == EXIT_AWAY)
 		verdict_evidence(&v, "processes found gone", 1, 0, "", at_ns);
+	else if (m->how == EXIT_LEFT)
+		verdict_evidence(&v, "processes that live on", 1, 0, "", at_ns);
 	else
 		verdict_evidence(&v, m->how == EXIT_SIGNAL ? "signal" : "exit status", m->value, 0,
 				 "", at_ns);

@@ -103,9 +103,10 @@ struct sample_activity {
 	enum timed timed;      /* its main thread sleeps until a time, not until an event */
 };
 
-/* How a process ended. EXIT_AWAY: while nobody looked; now it is gone. */
-enum exit_how { EXIT_UNKNOWN, EXIT_CODE, EXIT_SIGNAL, EXIT_SAID_BYE, EXIT_AWAY };
-#define EXIT_HOWS (EXIT_AWAY + 1)
+/* How a process ended. EXIT_AWAY: while nobody looked; now it is gone. EXIT_LEFT: its trainer
+ * failed and left, and the process has not ended since. */
+enum exit_how { EXIT_UNKNOWN, EXIT_CODE, EXIT_SIGNAL, EXIT_SAID_BYE, EXIT_AWAY, EXIT_LEFT };
+#define EXIT_HOWS (EXIT_LEFT + 1)
 
 /* What a node measures of itself; NaN: cannot be had here. Order is part of the formats. */
 #define SAMPLE_METRICS_LIST(X)                                                                     \

@@ -16,7 +16,7 @@ static const char *phase_word(uint32_t v)
 
 static const char *how_word(uint32_t v)
 {
-	static const char *const words[] = {"unknown", "code", "signal", "bye", "away"};
+	static const char *const words[] = {"unknown", "code", "signal", "bye", "away", "left"};
 	return words[v];
 }
 

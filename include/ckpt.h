@@ -139,6 +139,12 @@ CKPT_API int ckpt_open(const char *job, int rank, int world, const struct ckpt_o
 		       struct ckpt **ret);
 /* Ends the session; sealed snapshots live on in ckptd. NULL is allowed. */
 CKPT_API void ckpt_close(struct ckpt *c);
+/*
+ * The same for a trainer that fails and is about to end: without a goodbye. ckptd's failure
+ * detector tells how its process ends, unless that is with status 0, or it opens the job again
+ * before.
+ */
+CKPT_API void ckpt_abandon(struct ckpt *c);
 
 CKPT_API int ckpt_rank(const struct ckpt *c);
 CKPT_API int ckpt_world(const struct ckpt *c);

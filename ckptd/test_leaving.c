@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranks that leave without a goodbye: what is told of them, and who may come in their place.
+ */
+#include <config.h>
+
+#include <string.h>
+
+#include "base/loop.h"
+#include "ckptd/job.h"
+#include "ckptd/leaving.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "ckptd/watching.h"
+#include "detect/verdicts.h"
+#include "proto/session.pb-c.h"
+
+static struct job *the_job(struct node_test *t)
+{
+	return list_first(&t->host.node->jobs, struct job, link);
+}
+
+/* Returns the process that is waited for. */
+static struct process_id goes(struct node_test *t, struct hand *k, uint32_t rank, bool failed)
+{
+	struct process_id p = member_of_rank(the_job(t), rank)->process;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	uint64_t id;
+
+	bye.failed = failed;
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_send(k, &q), 0);
+	assert_int_equal(hand_receive(k, &id), 0);
+	leave(k);
+	assert_null(member_of_rank(the_job(t), rank));
+	return p;
+}
+
+static void ends(struct node_test *t, const struct process_id *p, enum process_end how, int value)
+{
+	leaving_process_exit(t->host.node, p, &(struct process_exit){how, value});
+}
+
+/* How many alarms stand against the job's ranks; *ret: the newest verdict. */
+static unsigned alarms(struct node_test *t, struct verdict *ret)
+{
+	struct subject s = subject_job(the_job(t)->number);
+	struct verdict v[8];
+	size_t n = watching_standing(t->host.node, &s, v, 8);
+	unsigned found = 0;
+
+	for (size_t i = 0; i < n; i++)
+		found += v[i].level == LEVEL_ALARM && v[i].class == CLASS_DEAD;
+	if (n && ret)
+		*ret = v[0];
+	return found;
+}
+
+static void begin_three(struct node_test *t)
+{
+	begin_node(t);
+	join(t, &t->a, 0, 3, "run1");
+	join(t, &t->b, 1, 3, "run1");
+}
+
+/* The end of its process is the failure that it is; the first one is the alarm. */
+static void test_failure_is_told(void **state)
+{
+	struct node_test *t = *state;
+	struct process_id p;
+	struct verdict v;
+
+	begin_three(t);
+	p = goes(t, &t->b, 1, true);
+	assert_int_equal(alarms(t, NULL), 0);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_RESTART);
+	ends(t, &(struct process_id){.pid = p.pid + 1, .start = p.start}, PROCESS_END_STATUS, 1);
+	assert_int_equal(alarms(t, NULL), 0);
+	ends(t, &p, PROCESS_END_STATUS, 1);
+	assert_int_equal(alarms(t, &v), 1);
+	assert_int_equal(v.subject.rank, 1);
+	test_says(v.words, "ended with status 1 while its run was on");
+	p = goes(t, &t->a, 0, true);
+	ends(t, &p, PROCESS_END_SIGNAL, 6);
+	assert_int_equal(alarms(t, &v), 1);
+	assert_int_equal(v.level, LEVEL_NOTE);
+	test_says(v.words, "after rank 1 had");
+	assert_false(was_told("has said goodbye"));
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_RESTART);
+	assert_false(the_job(t)->run_over);
+}
+
+/* What failed was caught: status 0. The run is over when the last one is seen to be well. */
+static void test_caught(void **state)
+{
+	struct node_test *t = *state;
+	struct process_id p;
+
+	begin_three(t);
+	p = goes(t, &t->b, 1, true);
+	goes(t, &t->a, 0, false);
+	assert_false(the_job(t)->run_over);
+	ends(t, &p, PROCESS_END_STATUS, 0);
+	assert_true(the_job(t)->run_over);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
+	assert_int_equal(alarms(t, NULL), 0);
+}
+
+/* It opens the job again, in whatever way: nothing is told when it ends later. */
+static void test_goes_on(void **state)
+{
+	struct node_test *t = *state;
+	struct process_id p;
+
+	begin_three(t);
+	p = goes(t, &t->b, 1, true);
+	join(t, &t->b, 2, 3, "run1"); /* as another rank */
+	assert_true(list_empty(&the_job(t)->leaving));
+	ends(t, &p, PROCESS_END_STATUS, 1);
+	assert_int_equal(alarms(t, NULL), 0);
+	goes(t, &t->b, 2, true);
+	join(t, &t->b, 2, 3, "run1"); /* as the same */
+	assert_true(list_empty(&the_job(t)->leaving));
+	assert_int_equal(the_job(t)->history.epoch.number, 2);
+	goes(t, &t->b, 2, true);
+	join(t, &t->b, 0, 1, "run2"); /* in another launch */
+	assert_true(list_empty(&the_job(t)->leaving));
+	ends(t, &p, PROCESS_END_STATUS, 1);
+	assert_int_equal(alarms(t, NULL), 0);
+	/* Without a run id, and with another world. */
+	leave(&t->a);
+	goes(t, &t->b, 0, true);
+	connect_rank(t, &t->b);
+	assert_int_equal(open_rank(&t->b, 1, 2, ""), 0);
+	assert_true(list_empty(&the_job(t)->leaving));
+}
+
+/* It lives on, without the job: that is told as what it is, and its end later is nothing more. */
+static void test_lives_on(void **state)
+{
+	struct node_test *t = *state;
+	struct process_id p;
+	struct verdict v;
+
+	t->o.leaving_ns = 1;
+	begin_three(t);
+	p = goes(t, &t->b, 1, true);
+	for (int i = 0; i < TURNS_MAX && !alarms(t, NULL); i++)
+		host_turn(&t->host);
+	assert_int_equal(alarms(t, &v), 1);
+	test_says(v.words, "by an error of its trainer, whose process lives on,");
+	assert_true(list_empty(&the_job(t)->leaving));
+	ends(t, &p, PROCESS_END_STATUS, 1);
+	assert_int_equal(alarms(t, NULL), 1);
+}
+
+/* Its memory is given back at once, not only when its process ends. */
+static void test_slots_are_given_back(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	assert_false(list_empty(&the_job(t)->slots));
+	goes(t, &t->a, 0, true);
+	for (int i = 0; i < TURNS_MAX && the_job(t)->slots.next->next != &the_job(t)->slots; i++)
+		host_turn(&t->host);
+	/* One holds the checkpoint. */
+	assert_ptr_equal(the_job(t)->slots.next->next, &the_job(t)->slots);
+	end_node(t); /* while it is waited for */
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_failure_is_told),
+		NODE_TEST(test_caught),
+		NODE_TEST(test_goes_on),
+		NODE_TEST(test_lives_on),
+		NODE_TEST(test_slots_are_given_back),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
