@@ -17,8 +17,10 @@ are torch tensors, numpy arrays, or (pointer, dtype, shape); their memory is rea
 place, never copied in Python, and looked up anew at every call, so they may move.
 """
 
+import atexit
 import ctypes as C
 import operator
+import sys
 import warnings
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -194,8 +196,28 @@ class _Phase:
         _check(L.lib.ckpt_phase_end(self._owner._handle()))
 
 
+def _is_failure(kind, value) -> bool:
+    """Whether what leaves the block says that the trainer fails: not where somebody ended it."""
+    if kind is None or issubclass(kind, (KeyboardInterrupt, GeneratorExit)):
+        return False
+    return not (issubclass(kind, SystemExit) and getattr(value, "code", value) in (None, 0))
+
+
+_uncaught = False  # the interpreter ends by an exception
+
+
+def _ends() -> None:
+    """Looks now: when handles are deleted sys has forgotten it."""
+    global _uncaught
+    _uncaught = _is_failure(getattr(sys, "last_type", None), None)
+
+
+atexit.register(_ends)
+
+
 class Checkpointer:
-    """One rank's handle; made by open(). A context manager: leaving it closes the handle."""
+    """One rank's handle; made by open(). A context manager: leaving it closes the handle, or, by an
+    exception, abandons it."""
 
     def __init__(self, handle: C.c_void_p, on_error: str):
         self._c: Optional[C.c_void_p] = handle
@@ -210,7 +232,10 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind, value, traceback) -> None:
-        self.close()
+        if _is_failure(kind, value):
+            self.abandon()
+        else:
+            self.close()
 
     def close(self) -> None:
         """Ends the session. Sealed snapshots live on in ckptd. May be called twice."""
@@ -218,8 +243,19 @@ class Checkpointer:
             L.lib.ckpt_close(self._c)
             self._c = None
 
+    def abandon(self) -> None:
+        """close() for a trainer that fails and is about to end: without a goodbye, so that ckptd tells
+        how its process ends, unless that is with status 0 or it opens the job again. An exception that
+        leaves the `with` does it, and so does the end of the interpreter by an exception."""
+        if self._c is not None:
+            L.lib.ckpt_abandon(self._c)
+            self._c = None
+
     def __del__(self):
-        self.close()
+        if _uncaught:
+            self.abandon()
+        else:
+            self.close()
 
     def _handle(self) -> C.c_void_p:
         if self._c is None:

@@ -105,6 +105,7 @@ class ReadArgs(C.Structure):
 
 _FUNCTIONS = {
     "ckpt_open": (C.c_int, [C.c_char_p, C.c_int, C.c_int, P(Options), P(C.c_void_p)]),
+    "ckpt_abandon": (None, [C.c_void_p]),
     "ckpt_close": (None, [C.c_void_p]),
     "ckpt_rank": (C.c_int, [C.c_void_p]),
     "ckpt_world": (C.c_int, [C.c_void_p]),

@@ -14,12 +14,13 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 
 import numpy as np
 
-from harness import TOP, Daemon, Skip, cases_of, ctl, raises, run_with_ckptd
+from harness import CKPTCTL, TOP, Daemon, Skip, cases_of, ctl, raises, run_with_ckptd
 
 import ckpt
 
@@ -374,6 +375,121 @@ def test_ckptd_lost_and_back(d):
         c.bind("w", w2)
         assert c.load(step=1).step == 1, "what was committed before the crash is gone"
         assert (w2 == w).all()
+
+
+FAILING = """
+import os, signal, sys, time
+import ckpt
+rank, job, how = int(sys.argv[1]), *sys.argv[2:]
+
+def begin():
+    c = ckpt.open(job, rank, 3, run_id="one")
+    for step in range(4):
+        c.beat(step)
+        time.sleep(0.02)
+    while len(os.listdir(job)) < 3:  # all are here
+        open(os.path.join(job, str(rank)), "w").close()
+        time.sleep(0.01)
+    if rank != 1:  # another fails first
+        while not os.path.exists(os.path.join(job, "failed")):
+            time.sleep(0.01)
+    return c
+
+def fail():
+    if how == "exit":
+        sys.exit(3)
+    if how == "exit-well":
+        sys.exit()
+    if how == "interrupted":
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    raise RuntimeError("it fails")
+
+def train():
+    if how == "plain":
+        c = begin()
+        fail()
+    if how == "caught":
+        try:
+            with begin():
+                fail()
+        except RuntimeError:
+            return
+    with begin():
+        fail()
+
+train()
+"""
+
+
+def fail_on_three(job, how, first, done):
+    """Runs three ranks that fail, the others once first is true of dead_of(). Their exit statuses, and
+    dead_of() when done. Until then nobody reaps them: not every kernel tells later how they ended."""
+    env = dict(os.environ, PYTHONPATH=os.path.join(TOP, "python"))
+    with tempfile.TemporaryDirectory() as at:
+        where = os.path.join(at, job)
+        os.mkdir(where)
+        ranks = [subprocess.Popen([sys.executable, "-c", FAILING, str(r), job, how], cwd=at,
+                                  stderr=subprocess.DEVNULL, env=env) for r in range(3)]
+        os.waitid(os.P_PID, ranks[1].pid, os.WEXITED | os.WNOWAIT)
+        dead_of(job, first)
+        open(os.path.join(where, "failed"), "w").close()
+        dead = dead_of(job, done)
+        return [p.wait() for p in ranks], dead
+
+
+def dead_of(job, done):
+    """The events of ranks of the job that are dead, once done(them, all events of the job)."""
+    for _ in range(200):
+        events = [e for e in json.loads(ctl("events", "--json")[0])["events"]
+                  if e.get("subject", {}).get("job") == job]
+        dead = [e for e in events if e["kind"] == "verdict" and e["class"] == "dead"]
+        if done(dead, events):
+            return dead
+        time.sleep(0.05)
+    raise AssertionError(events)
+
+
+def test_a_trainer_that_fails_is_told(d):
+    for how, status in (("with", 1), ("plain", 1), ("exit", 3)):
+        job = "fails-" + how
+        ended, dead = fail_on_three(job, how, lambda dead, _: dead, lambda dead, _: len(dead) == 3)
+        assert ended == [status] * 3, ended
+        assert [e["level"] for e in dead] == ["alarm", "note", "note"], dead
+        assert dead[0]["subject"]["rank"] == 1 and f"with status {status} " in dead[0]["why"], dead
+        assert all("after rank 1 had" in e["why"] for e in dead[1:]), dead
+        r = subprocess.run([CKPTCTL, "why", job], text=True, capture_output=True)
+        assert r.returncode == 1 and "dead (process-ended), alarm" in r.stdout, r
+        spent = json.loads(ctl("goodput", job, "--json")[0])["goodput"]["seconds"]
+        assert spent["restart"] > 0 and spent["away"] == 0, spent
+
+
+def test_a_trainer_that_ends_is_not(d):
+    """Status 0, or somebody ended it: all of them have said goodbye."""
+    for how, status in (("caught", 0), ("exit-well", 0), ("interrupted", -signal.SIGINT)):
+        job = "ends-" + how
+        ended, dead = fail_on_three(job, how, lambda *_: True, lambda _, events:
+                                    any(e["kind"] == "job-ended" for e in events))
+        assert ended == [status] * 3 and not dead, (ended, dead)
+
+
+def test_a_failure_is_caught(d):
+    """The same process opens the job again, in whatever way."""
+    def fail(*where, **more):
+        with ckpt.open("caught", *where, **more) as c:
+            c.declare("w", arange((10,)))
+            c.prepare()
+            raise ValueError("no")
+    for where, more in (((0, 1), {}), ((0, 1), {}), ((1, 2), {}), ((0, 3), {}),
+                        ((0, 2), {"run_id": "one"}), ((1, 2), {"run_id": "one"}),
+                        ((1, 2), {"run_id": "one"})):
+        raises(ValueError, lambda: fail(*where, **more, connect_timeout=5))
+    with ckpt.open("caught", 0, 2, run_id="one") as c:
+        c.abandon()
+        c.close()
+    with ckpt.open("caught", 0, 1):
+        pass
+    assert not dead_of("caught", lambda dead, events: events[-1]["kind"] == "job-ended")
 
 
 def damage_commit(d, step):
