@@ -62,8 +62,10 @@ struct acting {
 	struct withheld waiting[WAITING_MAX];
 	uint32_t n_waiting;
 	struct timer timer; /* for the first of them */
-	bool checking;
-	struct subject checked; /* for whose sake */
+	/* For whose sake the check runs, as it was called then: numbers of jobs come again. */
+	json_t *checked; /* NULL: for the node itself */
+	uint32_t checked_uid;
+	char checked_words[SUBJECT_WORDS_MAX];
 };
 
 /* ---- Events ---- */
@@ -258,34 +260,59 @@ static void tell_results(struct node *n, const json_t *doc, bool sample,
 
 #define NOT_BEGUN "its program (detect.check, else the installed ckptctl) does not start: "
 
+#define OUTCOME_MAX 400
+
+static const char *outcome(char buf[OUTCOME_MAX], int status, const char *failed)
+{
+	bool begun = status == -ETIMEDOUT || status == -ECHILD || status == -ENODATA;
+
+	if (status < 0)
+		snprintf(buf, OUTCOME_MAX, "could not be done: %s%s", begun ? "" : NOT_BEGUN,
+			 err_text(status));
+	else if (status > 0 || failed[0])
+		snprintf(buf, OUTCOME_MAX, "failed%s%s", failed[0] ? ": " : "", failed);
+	else
+		snprintf(buf, OUTCOME_MAX, "found nothing wrong");
+	return buf;
+}
+
 int acting_tell_check(struct node *n, int status, const char *text, size_t len, bool sample,
 		      char failed[ACTING_FAILED_MAX])
 {
 	json_t *doc = len ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
 	struct subject s = subject_node(WATCHING_NODE);
-	bool begun = status == -ETIMEDOUT || status == -ECHILD || status == -ENODATA;
+	char text_of[OUTCOME_MAX];
 
 	tell_results(n, doc, sample, failed);
 	json_decref(doc);
-	if (status < 0)
-		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' could not be done: %s%s",
-		     n->options.name, begun ? "" : NOT_BEGUN, err_text(status));
-	else if (status > 0 || failed[0])
-		post(n, EVENT_CHECK_ENDED, 4, &s, "the check of node '%s' failed%s%s",
-		     n->options.name, failed[0] ? ": " : "", failed);
-	else
-		post(n, EVENT_CHECK_ENDED, 5, &s, "the check of node '%s' found nothing wrong",
-		     n->options.name);
+	post(n, EVENT_CHECK_ENDED, status || failed[0] ? 4 : 5, &s, "the check of node '%s' %s",
+	     n->options.name, outcome(text_of, status, failed));
 	return status == 0 && failed[0] ? 1 : status;
 }
 
 static void check_done(void *arg, int status, const char *text, size_t len)
 {
 	struct acting *a = arg;
-	char failed[ACTING_FAILED_MAX];
+	struct node *n = a->node;
+	char failed[ACTING_FAILED_MAX], text_of[OUTCOME_MAX];
 
-	a->checking = false;
-	ignore_result(acting_tell_check(a->node, status, text, len, true, failed) /* is told */);
+	status = acting_tell_check(n, status, text, len, true, failed);
+	if (a->checked)
+		events_post(n->events, EVENT_ACTION_ENDED, 5 | EVENT_UNLOGGED, a->checked_uid,
+			    a->checked, NULL, "the check of node '%s' for the sake of %s %s",
+			    n->options.name, a->checked_words, outcome(text_of, status, failed));
+	a->checked = NULL;
+}
+
+/* The node's own outcome is told anyhow. */
+static void remember_checked(struct acting *a, const struct subject *s, const char *words)
+{
+	struct node *n = a->node;
+
+	json_decref(a->checked);
+	a->checked = s->kind == SUBJECT_NODE ? NULL : watching_subject_json(n, s);
+	a->checked_uid = watching_uid(n, s);
+	snprintf(a->checked_words, sizeof(a->checked_words), "%s", words);
 }
 
 static void validate(struct acting *a, const struct subject *s)
@@ -297,8 +324,7 @@ static void validate(struct acting *a, const struct subject *s)
 
 	watching_words(n, s, words);
 	if (r == 0) {
-		a->checking = true;
-		a->checked = *s;
+		remember_checked(a, s, words);
 		post(n, EVENT_ACTION_STARTED, 5, s,
 		     "node '%s' is being checked, at idle priority, for the sake of %s",
 		     n->options.name, words);
@@ -591,5 +617,6 @@ void acting_free(struct acting *a)
 		return;
 	timer_disarm(a->node->env.loop, &a->timer);
 	policy_free(a->policy);
+	json_decref(a->checked);
 	alloc_free(a);
 }

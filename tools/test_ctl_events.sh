@@ -179,6 +179,7 @@ run 0 events --json --socket "$sock"
 event 'e["kind"] == "decision" and e["now"] == "checkpoint+mark-suspect+validate" and e["advised"] == "restore" and e["withheld"] == "" and e["row"] == 2'
 event 'e["kind"] == "marked"'
 event 'e["kind"] == "check-ended" and "memory-copy: half as fast" in e["words"]'
+event 'e["kind"] == "action-ended" and e["subject"].get("rank") == 0 and "for the sake of rank 0 of job '"'lm'"' failed: memory-copy: half as fast" in e["words"]'
 until_true dead "step 2 is on disk"
 run 0 events --json --socket "$sock"
 event 'e["kind"] == "action-started" and "step 2" in e["words"]'
