@@ -166,6 +166,23 @@ static json_t *epoch_json(const struct job *j)
 	return o;
 }
 
+/* By their numbers: they are listed as they came. */
+static json_t *members_json(const struct job *j)
+{
+	json_t *ranks = json_array();
+	struct member *m;
+
+	list_each(m, &j->members, link) {
+		size_t at = json_array_size(ranks);
+
+		while (at > 0 && json_integer_value(json_object_get(json_array_get(ranks, at - 1),
+								    "rank")) > m->rank)
+			at--;
+		json_array_insert_new(ranks, at, member_json(m));
+	}
+	return ranks;
+}
+
 static json_t *job_json(struct job *j)
 {
 	json_t *o = json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:i, s:I}", "job",
@@ -173,16 +190,13 @@ static json_t *job_json(struct job *j)
 			      (int)j->history.job.uid, "epoch", epoch_json(j), "log_records",
 			      (json_int_t)j->history.next_n, "term", (json_int_t)j->history.term,
 			      "lost", (int)j->lost, "stale_alarms", (json_int_t)j->stale_alarms);
-	json_t *ranks = json_array(), *list = json_array();
+	json_t *list = json_array();
 	struct checkpoint *c, *latest = epoch_newest_restorable(j);
-	struct member *m;
 
-	list_each(m, &j->members, link)
-		json_array_append_new(ranks, member_json(m));
 	list_each(c, &j->checkpoints, link)
 		json_array_append_new(list, checkpoint_json(c, latest));
 	add_lost(list, j);
-	json_object_set_new(o, "ranks", ranks);
+	json_object_set_new(o, "ranks", members_json(j));
 	json_object_set_new(o, "slots", slots_json(j));
 	json_object_set_new(o, "checkpoints", list);
 	json_object_set_new(o, "aborted", aborts_json(j));

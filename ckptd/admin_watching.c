@@ -202,6 +202,23 @@ static enum events_share concerns(void *arg, const char *words, uint32_t uid)
 	return EVENTS_OTHER;
 }
 
+/* A rank that its job has not; there may have been one. */
+static bool is_nobody(const struct asked *a)
+{
+	return a->job && a->subject.kind == SUBJECT_RANK &&
+	       a->subject.rank >= a->job->history.epoch.world;
+}
+
+static void refuse_rank(struct session *s, uint64_t request, const struct asked *a)
+{
+	uint32_t world = a->job->history.epoch.world;
+	char line[ERR_TEXT_MAX];
+
+	snprintf(line, sizeof(line), "job '%s' has %u rank%s: there is no rank %u",
+		 a->job->history.job.name, world, world == 1 ? "" : "s", a->subject.rank);
+	session_reply_error(s, request, CKPT_ENOTFOUND, line);
+}
+
 static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	CLEANUP_FREE struct verdict *v = alloc_array(STANDING_MAX, sizeof(*v));
@@ -209,7 +226,7 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	struct events_question q = asks(s);
 	struct node *n = session_node(s);
 	const struct mark *mark;
-	json_t *list, *known, *doc;
+	json_t *list, *events, *known, *doc;
 	struct concern x;
 	struct asked a;
 
@@ -221,14 +238,20 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		return;
 	x = (struct concern){.node = n, .asked = &a, .standing = words};
 	list = standing(s, &a, v, words, &x.n);
+	mark = marks_find(&n->marks, a.words);
+	events = events_about(n->events, concerns, &x, EVENTS_SHOWN, &q);
+	if (is_nobody(&a) && x.n + json_array_size(events) == 0 && !mark) {
+		json_decref(list);
+		json_decref(events);
+		refuse_rank(s, request, &a);
+		return;
+	}
 	known = json_array();
 	watching_explain(n, &a.subject, add_line, known);
-	mark = marks_find(&n->marks, a.words);
 	doc = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 2, "node", n->options.name,
 			"subject", a.all ? json_null() : watching_subject_json(n, &a.subject),
 			"verdicts", list, "known", known, "suspect",
-			mark ? json_string(mark->reason) : json_null(), "events",
-			events_about(n->events, concerns, &x, EVENTS_SHOWN, &q));
+			mark ? json_string(mark->reason) : json_null(), "events", events);
 	if (doc) {
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
 		json_object_set_new(doc, "admission", admission_json(n));

@@ -83,7 +83,7 @@ _ckptctl()
 	clear) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	drain) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	undrain) want=job opts=" --socket --json --quiet --verbose --help" ;;
-	policy) want=job-step opts=" --socket --json --dry-run --quiet --verbose --help" ;;
+	policy) want=policy opts=" --socket --json --dry-run --quiet --verbose --help" ;;
 	goodput) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
@@ -94,7 +94,9 @@ _ckptctl()
 	case $want:${#args[@]} in
 	verb:*) ;;
 	file:0|layout:0) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-	job*:0|layout:1|sides:*) opts=$("$1" -q status "${from[@]}" 2>/dev/null) ;;
+	policy:0) opts="dead hung slow corrupting diverging unstable failing" ;;
+	policy:1) opts="process-ended node-silent stalled stopped straggler odd-one-out path-slow link-down link-flaps link-errors xid kernel not-a-number jump drift replicas-differ stale disk-errors degraded memory-errors pressure check-failed" ;;
+	job*:0|layout:1|policy:2|sides:*) opts=$("$1" -q status "${from[@]}" 2>/dev/null) ;;
 	job-step:1|job-steps:*)
 		opts=$("$1" -q list "${args[0]}" "${from[@]}" 2>/dev/null) ;;
 	layout:2) opts=$("$1" -q list "${args[1]}" "${from[@]}" 2>/dev/null) ;;

@@ -71,6 +71,37 @@ static bool parse_day(const char *text, uint64_t *ret_ns)
 	return false;
 }
 
+/* "10:00", "10:00:05": the latest such time that is over, local. */
+static bool parse_clock(const char *text, uint64_t *ret_ns)
+{
+	static const char *const forms[] = {"%H:%M:%S", "%H:%M"};
+	time_t now = (time_t)now_s();
+
+	for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+		struct tm tm, of = {0};
+		const char *end = strptime(text, forms[i], &of);
+		time_t t;
+
+		if (!end || *end || !localtime_r(&now, &tm))
+			continue;
+		tm.tm_hour = of.tm_hour;
+		tm.tm_min = of.tm_min;
+		tm.tm_sec = of.tm_sec;
+		tm.tm_isdst = -1;
+		t = mktime(&tm);
+		if (t > now) {
+			tm.tm_mday--;
+			tm.tm_isdst = -1;
+			t = mktime(&tm);
+		}
+		if (t < 0)
+			return false;
+		*ret_ns = (uint64_t)t * 1000000000u;
+		return true;
+	}
+	return false;
+}
+
 static int parse_since(const char *text, struct admin_question *q, struct err *e)
 {
 	char *end;
@@ -82,11 +113,12 @@ static int parse_since(const char *text, struct admin_question *q, struct err *e
 		return 0;
 	}
 	q->since = 0;
-	if (parse_ago(text, &q->since_ns) || parse_day(text, &q->since_ns))
+	if (parse_ago(text, &q->since_ns) || parse_day(text, &q->since_ns) ||
+	    parse_clock(text, &q->since_ns))
 		return 0;
 	return err_set(e, -EINVAL,
 		       "--since '%.40s': give an event's number, how long ago (90s, 10m, 2h, 7d), "
-		       "or a time such as '2026-11-22 10:00'",
+		       "or a time such as '10:00' or '2026-11-22 10:00'",
 		       text);
 }
 

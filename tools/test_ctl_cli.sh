@@ -87,6 +87,10 @@ completes beta show --data "$data" b
 completes "" rebuild --data "$data" ""
 name=$(ctl -q list alpha --data "$data" | head -n 1)
 completes "$name" show --data "$data" alpha 40
+completes dead policy ""
+completes process-ended policy dead p
+completes alpha policy dead process-ended --data "$data" ""
+completes "" policy dead process-ended alpha ""
 completes "$name" verify --jobs 3 --data "$data" alpha ""
 completes "" show --data "$data" alpha 30 ""
 completes "$data" --data "$dir/da"

@@ -52,6 +52,22 @@ run 0 events --since 1h --socket "$sock"
 [ "$(wc -l <"$dir/out")" = "$lines" ] || fail "--since 1h: $(cat "$dir/out")"
 run 0 events --since '2038-01-01 10:00' --socket "$sock"
 silent out
+run 0 events --since "$(date -d '5 minutes' +%H:%M)" --socket "$sock" # of yesterday
+[ "$(wc -l <"$dir/out")" = "$lines" ] || fail "--since HH:MM: $(cat "$dir/out")"
+sleep 1.1
+run 0 events --since "$(date +%H:%M:%S)" --socket "$sock"
+silent out
+run 2 events --since 25:00 --socket "$sock"
+says err "or a time such as '10:00'"
+# Ranks are told in order, however they came.
+python '
+import ckpt, subprocess, sys
+ranks = [ckpt.open("two", r, 3, run_id="one") for r in (2, 0, 1)]
+with open(sys.argv[2], "w") as out:
+    subprocess.run([sys.argv[1], "status", "two", "--json"], stdout=out, check=True)
+for c in ranks:
+    c.close()' "$build/ckptctl" "$dir/out"
+json 'assert [r["rank"] for r in d["jobs"][0]["ranks"]] == [0, 1, 2], d["jobs"]'
 
 # A rank that is killed: it is told who and how, and when its job begins again, that it is over.
 python '
@@ -194,8 +210,8 @@ says out "  because: row 2 of the policy says"
 says out "suspect: dead (process-ended)"
 run 1 why 'lm:0' --json --socket "$sock"
 json 'assert len(d["verdicts"]) == 1 and d["verdicts"][0]["class"] == "dead" and d["suspect"] and d["known"] and d["drained"] is None'
-run 0 why lm:7 --socket "$sock"
-says out "nothing stands against rank 7 of job 'lm'"
+run 2 why lm:7 --socket "$sock"
+says err "job 'lm' has 1 rank: there is no rank 7"
 run 1 why --socket "$sock"
 run 1 status --socket "$sock"
 says out "suspect rank 0 of job 'lm': dead (process-ended)"

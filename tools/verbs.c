@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include "detect/verdict.h"
 #include "model/retention.h"
 
 #define TEXT_(x)     #x
@@ -207,8 +208,11 @@ static const char completion_tail[] =
 	"\tesac\n"
 	"\tcase $want:${#args[@]} in\n"
 	"\tverb:*) ;;\n"
-	"\tfile:0|layout:0) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n"
-	"\tjob*:0|layout:1|sides:*) opts=$(\"$1\" -q status \"${from[@]}\" 2>/dev/null) ;;\n"
+	"\tfile:0|layout:0) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n";
+
+static const char completion_jobs[] =
+	"\tjob*:0|layout:1|policy:2|sides:*) opts=$(\"$1\" -q status \"${from[@]}\" 2>/dev/null) "
+	";;\n"
 	"\tjob-step:1|job-steps:*)\n"
 	"\t\topts=$(\"$1\" -q list \"${args[0]}\" \"${from[@]}\" 2>/dev/null) ;;\n"
 	"\tlayout:2) opts=$(\"$1\" -q list \"${args[1]}\" \"${from[@]}\" 2>/dev/null) ;;\n"
@@ -237,6 +241,8 @@ static const char *wants(const struct verb *v)
 		return "sides";
 	if (v->run == verb_xid)
 		return "none";
+	if (v->run == verb_policy)
+		return "policy";
 	if (v->args_max < 0)
 		return "job-steps";
 	return v->args_max > 1 ? "job-step" : "job";
@@ -254,6 +260,18 @@ static void print_argument_cases(FILE *f)
 		else if (o->argument)
 			fprintf(f, "\t--%s) return ;;\n", o->name);
 	}
+}
+
+/* A verdict, for the policy. */
+static void print_verdict_cases(FILE *f)
+{
+	fputs("\tpolicy:0) opts=\"", f);
+	for (unsigned i = 0; i < CLASS_COUNT; i++)
+		fprintf(f, "%s%s", i ? " " : "", verdict_class_word((enum verdict_class)i));
+	fputs("\" ;;\n\tpolicy:1) opts=\"", f);
+	for (unsigned i = 0; i < CAUSE_COUNT; i++)
+		fprintf(f, "%s%s", i ? " " : "", verdict_cause_word((enum verdict_cause)i));
+	fputs("\" ;;\n", f);
 }
 
 void print_completion(FILE *f)
@@ -275,4 +293,6 @@ void print_completion(FILE *f)
 		fputs("\" ;;\n", f);
 	}
 	fputs(completion_tail, f);
+	print_verdict_cases(f);
+	fputs(completion_jobs, f);
 }
