@@ -649,14 +649,29 @@ static bool still_late(const struct detector *d, const struct job *j, const stru
 	return s->kind == SUBJECT_JOB ? late * 2 > n : late > 0;
 }
 
-static void forgive(struct detector *d, struct job *j, bool all, const char *why)
+/* Why it is late no more: was it heard of, or did it end? */
+static const char *why_over(const struct job *j, const struct subject *s)
+{
+	const struct rank *r;
+
+	each_rank(r, j)
+	{
+		if (lives(r) && (s->kind != SUBJECT_RANK || r->number == s->rank) &&
+		    (s->kind != SUBJECT_NODE || r->node == s->node))
+			return "it goes on";
+	}
+	return s->kind == SUBJECT_RANK ? "its process has ended" : "its processes have ended";
+}
+
+/* why: NULL: of those that are late no more. */
+static void forgive(struct detector *d, struct job *j, const char *why)
 {
 	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
 
 	for (uint32_t i = m->n_told; i-- > 0;) {
-		if (!all && still_late(d, j, &m->told[i]))
+		if (!why && still_late(d, j, &m->told[i]))
 			continue;
-		acquit(d, &m->told[i], m->cause, why);
+		acquit(d, &m->told[i], m->cause, why ? why : why_over(j, &m->told[i]));
 		m->told[i] = m->told[--m->n_told];
 	}
 }
@@ -696,7 +711,7 @@ static void judge(struct detector *d, struct job *j)
 			oldest_ns = r->beat_ns;
 	}
 	m->stopping = s.stopping > 0;
-	forgive(d, j, false, "it goes on");
+	forgive(d, j, NULL);
 	if (!s.late || s.resting < s.late)
 		m->resting_ns = 0;
 	else if (!m->resting_ns)
@@ -787,7 +802,7 @@ static void on_run(struct detector *d, struct job *j)
 
 	if (j->on && j->began_ns != d->now_ns)
 		return;
-	forgive(d, j, true, j->on ? "a new run of its job has begun" : "the run is over");
+	forgive(d, j, j->on ? "a new run of its job has begun" : "the run is over");
 	*m = (struct mine_job){0};
 	each_rank(r, j)
 	{

@@ -4,6 +4,8 @@
  */
 #include <config.h>
 
+#include <signal.h>
+
 #include "detect/test_job.h"
 #include "tests/lib/test.h"
 
@@ -30,7 +32,39 @@ static void test_stopped_is_found_in_time(void **state)
 		j.does[2] = DOES_STEPS;
 		goes_on(&j, 3 * steps[i] + 1);
 		assert_int_equal(j.cleared, 1);
+		test_says(j.over.words, "it goes on");
 		assert_false(j.asked[0]);
+		detector_free(j.d);
+	}
+}
+
+/* A process that is killed because it hangs does not go on. */
+static void test_hung_and_killed(void **state)
+{
+	static const uint32_t per_node[] = {2, 4, 8}; /* a rank, a node, all of the job */
+	static const char *const why[] = {"its process has ended", "its processes have ended",
+					  "its processes have ended"};
+	struct job_of j;
+
+	(void)state;
+	for (int i = 0; i < 3; i++) {
+		uint32_t n = i == 0 ? 1 : per_node[i];
+
+		job_begins(&j, 8, per_node[i], SEC);
+		goes_on(&j, 60);
+		for (uint32_t r = 0; r < n; r++)
+			j.does[r] = DOES_NOTHING;
+		goes_on(&j, 10);
+		assert_int_equal(j.alarms, 1);
+		assert_int_equal(j.alarm.subject.kind, i == 0   ? SUBJECT_RANK
+						       : i == 1 ? SUBJECT_NODE
+								: SUBJECT_JOB);
+		for (uint32_t r = 0; r < n; r++)
+			ends(&j, r, EXIT_SIGNAL, SIGTERM);
+		goes_on(&j, 2);
+		assert_true(j.cleared >= 1);
+		assert_int_equal(j.over.class, CLASS_HUNG);
+		test_says(j.over.words, why[i]);
 		detector_free(j.d);
 	}
 }
@@ -654,6 +688,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_stopped_is_found_in_time),
+		cmocka_unit_test(test_hung_and_killed),
 		cmocka_unit_test(test_deadlock_is_found_in_time),
 		cmocka_unit_test(test_whole_node),
 		cmocka_unit_test(test_nobody_answers),

@@ -17,9 +17,10 @@ static void on_verdict(void *arg, const struct verdict *v)
 
 	advises_as_usual(v);
 	j->told += v->state == VERDICT_RAISED;
-	if (v->state == VERDICT_CLEARED)
+	if (v->state == VERDICT_CLEARED) {
 		j->cleared++;
-	else if (v->level == LEVEL_ALARM && !j->alarms++) {
+		j->over = *v;
+	} else if (v->level == LEVEL_ALARM && !j->alarms++) {
 		j->alarm = *v;
 		j->alarm_ns = v->raised_ns;
 	}

@@ -32,7 +32,7 @@ struct job_of {
 	bool unseen_gpus;   /* of which nobody tells what they do */
 	float power;        /* that nodes tell of; 0: they do not */
 	unsigned told, alarms, cleared, asks; /* told: of any level */
-	struct verdict alarm;
+	struct verdict alarm, over;           /* the first alarm, and what ended last */
 	uint64_t alarm_ns;
 };
 
