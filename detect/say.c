@@ -147,8 +147,12 @@ static void explain_rank(const struct detector *d, const struct rank *r, struct 
 
 static void explain_job(const struct detector *d, const struct job *j, struct explain *e)
 {
+	uint32_t there = 0;
+	const struct rank *r;
+
+	each_rank(r, j) there += r->expected && !r->ended;
 	explain_line(e, "epoch %llu is %s, %u of %u ranks take part", (unsigned long long)j->epoch,
-		     j->on ? "on" : "over", j->n_expected, j->world);
+		     j->on ? "on" : "over", there, j->world);
 	if (j->step_ns)
 		explain_line(e, "furthest step: %llu, first finished %.1f s ago",
 			     (unsigned long long)j->step, ago(d, j->step_ns));

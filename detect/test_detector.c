@@ -422,6 +422,14 @@ static void test_words(void **state)
 	text[0] = 0;
 	detector_explain(b.d, &s, gather, text);
 	test_says(text, "last finished step: 9, 1.0 s ago");
+	s = subject_job(0);
+	for (uint32_t there = 2; there-- > 0;) { /* who is dead takes no part */
+		ended(&b, 5 * SEC, there, EXIT_SIGNAL, SIGKILL);
+		text[0] = 0;
+		detector_explain(b.d, &s, gather, text);
+		test_says(text, there ? "epoch 1 is on, 1 of 2 ranks take part"
+				      : "epoch 1 is on, 0 of 2 ranks take part");
+	}
 	detector_free(b.d);
 }
 
