@@ -9,6 +9,10 @@
  * can be seen to do something; if it waits in vain, the first that ended is told. When one rank
  * dies, launchers end the rest: whoever ends after the one that was told is a note, and only the
  * first few.
+ *
+ * What was told of who died stands until the job runs again, also behind the end of its run: the
+ * survivors may well say goodbye, and somebody has to start the job. Of a job that does not come
+ * back it ends after a day.
  */
 #include <config.h>
 
@@ -21,11 +25,14 @@
 #include "detect/hang.h"
 
 #define NOTES_MAX 16
+#define STANDS_NS (86400 * NS_PER_SEC) /* who comes in the morning finds it */
+#define LOOK_NS   (60 * NS_PER_SEC)    /* for what stood for so long */
 
 struct mine_job {
 	bool told;         /* an alarm stands for this run */
 	uint32_t first;    /* that rank */
 	uint64_t first_ns; /* ... ended */
+	uint64_t told_ns;  /* the last one did */
 	uint32_t notes;
 	uint32_t orderly_rank; /* ended in order, */
 	uint64_t orderly_ns;   /* then; 0: none that waits for others */
@@ -46,6 +53,7 @@ struct mine_rank {
 
 struct mine {
 	uint32_t waiting; /* jobs whose orderly_ns is set */
+	uint64_t look_ns; /* for what stands for too long, next */
 };
 
 static bool orderly(const struct mine_rank *m)
@@ -134,6 +142,7 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	struct verdict v;
 	char how[64], last[48] = "";
 
+	mj->told_ns = d->now_ns;
 	if (mj->told && mj->notes++ >= NOTES_MAX)
 		return;
 	keep_all_broken(d);
@@ -287,20 +296,6 @@ static void decide(struct detector *d, struct job *j)
 	}
 }
 
-static void on_tick(struct detector *d)
-{
-	struct mine *m = DETECTOR_OWN(d, exits, struct mine);
-
-	keep_all_broken(d);
-	for (uint32_t i = 0; m->waiting && i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
-
-		if (mj && mj->orderly_ns && d->now_ns >= mj->until_ns)
-			decide(d, j);
-	}
-}
-
 static void acquit_rank(struct detector *d, struct rank *r, const char *why)
 {
 	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
@@ -309,6 +304,53 @@ static void acquit_rank(struct detector *d, struct rank *r, const char *why)
 	if (m->accused)
 		acquit(d, &s, CAUSE_PROCESS_ENDED, why);
 	m->accused = false;
+}
+
+static void forget_run(struct detector *d, struct job *j, const char *why)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+	struct rank *r;
+
+	each_rank(r, j) acquit_rank(d, r, why);
+	stop_waiting(d, mj);
+	*mj = (struct mine_job){0};
+}
+
+static bool somebody_lives(const struct job *j)
+{
+	const struct rank *r;
+
+	each_rank(r, j) if (r->expected && !r->ended) return true;
+	return false;
+}
+
+static void let_go(struct detector *d)
+{
+	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
+
+		if (mj && mj->told && d->now_ns >= mj->told_ns + STANDS_NS && !somebody_lives(j))
+			forget_run(d, j, "its job did not run again for a day");
+	}
+}
+
+static void on_tick(struct detector *d)
+{
+	struct mine *m = DETECTOR_OWN(d, exits, struct mine);
+
+	keep_all_broken(d);
+	if (d->now_ns >= m->look_ns) {
+		m->look_ns = d->now_ns + LOOK_NS;
+		let_go(d);
+	}
+	for (uint32_t i = 0; m->waiting && i < d->options.jobs_max; i++) {
+		struct job *j = d->jobs[i];
+		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
+
+		if (mj && mj->orderly_ns && d->now_ns >= mj->until_ns)
+			decide(d, j);
+	}
 }
 
 /* Steps, though the rest of the run was said to wait in vain. */
@@ -328,15 +370,15 @@ static void on_step(struct detector *d, struct job *j)
 static void on_run(struct detector *d, const struct sample *s, struct job *j)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
-	struct rank *r;
 
 	if (s->run.begins && j->began_ns != d->now_ns)
 		return; /* the same run, told again */
-	each_rank(r, j) acquit_rank(d, r,
-				    s->run.begins ? "a new run of its job has begun"
-						  : "the run of its job is over");
-	stop_waiting(d, mj);
-	*mj = (struct mine_job){0};
+	if (s->run.begins)
+		forget_run(d, j, "a new run of its job has begun");
+	else if (!mj->told || mj->vain_ns) /* nobody died: the rest has ended as the first had */
+		forget_run(d, j, "the run of its job is over");
+	else
+		stop_waiting(d, mj);
 }
 
 static void on_sample(struct detector *d, const struct sample *s, const struct who *w)

@@ -124,6 +124,57 @@ static void test_first_death_is_told_the_rest_are_notes(void **state)
 	detector_free(b.d);
 }
 
+/* Nobody says anything but that the node is there. */
+static void time_goes_by(struct bench *b, uint64_t from, uint64_t to)
+{
+	for (uint64_t t = from; t <= to; t += 10 * SEC) {
+		struct sample s = sample_of(SAMPLE_ALIVE, t, 0, SAMPLE_NONE, SAMPLE_NONE);
+
+		feed(b->d, &s);
+	}
+}
+
+/* The others say goodbye, and the run is over: who died stands until the job runs again, or for a
+ * day. */
+static void test_death_outlives_its_run(void **state)
+{
+	const uint64_t day = 86400 * SEC;
+	struct subject s = subject_job(0);
+	struct bench b;
+
+	(void)state;
+	for (int how = 0; how < 4; how++) {
+		bench_begin(&b, 0);
+		begin(&b, SEC, 1, 3);
+		ended(&b, 2 * SEC, 1, EXIT_SIGNAL, SIGSEGV);
+		ended(&b, 3 * SEC, 0, EXIT_SAID_BYE, 0);
+		ended(&b, 3 * SEC, 2, how ? EXIT_SAID_BYE : EXIT_CODE, 1);
+		if (how)
+			run(&b, 4 * SEC, false, 1, 3); /* else: nobody has said so */
+		time_goes_by(&b, 10 * SEC, day);
+		assert_int_equal(b.told.alarms, 1);
+		assert_int_equal(b.told.cleared, 0);
+		assert_int_equal(detector_standing(b.d, &s, NULL, 0), how ? 1 : 2);
+		if (how == 1)
+			begin(&b, day + SEC, 2, 3);
+		else if (how == 2)
+			assert_int_equal(detector_clear(b.d, &s, day + SEC), 1);
+		else
+			time_goes_by(&b, day, day + 70 * SEC);
+		assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+		test_says(b.told.last.words, how == 1   ? "a new run of its job has begun"
+					     : how == 2 ? "somebody said that it is well"
+							: "its job did not run again for a day");
+		/* The next run is like the first. */
+		begin(&b, day + 80 * SEC, 3, 3);
+		ended(&b, day + 90 * SEC, 2, EXIT_SIGNAL, SIGSEGV);
+		assert_int_equal(b.told.alarms, 2);
+		time_goes_by(&b, day + 90 * SEC, 2 * day + 300 * SEC); /* others live on */
+		assert_true(detector_standing(b.d, &s, NULL, 0) > 0);
+		detector_free(b.d);
+	}
+}
+
 /* A word for one rank is for that one, and for its node for all that are there: what stands of
  * others ends with the run, as ever. */
 static void test_who_is_well(void **state)
@@ -575,6 +626,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_first_death_is_told_the_rest_are_notes),
+		cmocka_unit_test(test_death_outlives_its_run),
 		cmocka_unit_test(test_who_is_well),
 		cmocka_unit_test(test_who_gives_up_after_a_failure),
 		cmocka_unit_test(test_restart_is_quiet),

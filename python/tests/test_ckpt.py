@@ -400,6 +400,10 @@ def fail():
         sys.exit(3)
     if how == "exit-well":
         sys.exit()
+    if how == "dies" and rank == 1:
+        os._exit(1)
+    if how == "dies":
+        return
     if how == "interrupted":
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60)
@@ -462,6 +466,21 @@ def test_a_trainer_that_fails_is_told(d):
         assert r.returncode == 1 and "dead (process-ended), alarm" in r.stdout, r
         spent = json.loads(ctl("goodput", job, "--json")[0])["goodput"]["seconds"]
         assert spent["restart"] > 0 and spent["away"] == 0, spent
+
+
+def test_a_death_stands(d):
+    """The others say goodbye: it is told until the job runs again."""
+    def told(dead, events):
+        return dead and any(e["kind"] == "job-ended" for e in events)
+    ended, dead = fail_on_three("dies", "dies", lambda dead, _: dead, told)
+    assert ended == [0, 1, 0] and [e["state"] for e in dead] == ["raised"], (ended, dead)
+    r = subprocess.run([CKPTCTL, "why", "dies"], text=True, capture_output=True)
+    assert r.returncode == 1 and "rank 1 of job 'dies': dead" in r.stdout, r
+    with ckpt.open("dies", 0, 3, run_id="two"):
+        assert [e["state"] for e in dead_of("dies", lambda dead, _: len(dead) == 2)] == [
+            "raised", "cleared"]
+    r = subprocess.run([CKPTCTL, "why", "dies"], text=True, capture_output=True)
+    assert r.returncode == 0, r
 
 
 def test_a_trainer_that_ends_is_not(d):
