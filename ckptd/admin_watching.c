@@ -184,22 +184,40 @@ struct concern {
 	struct node *node;
 	const struct asked *asked;
 	char (*standing)[SUBJECT_WORDS_MAX]; /* how those are called that stand accused */
-	size_t n;
+	size_t n, own;                       /* own: events that are about the subject itself */
+	char job[SUBJECT_WORDS_MAX];         /* of a rank; else "" */
 };
 
 /* What led to an alarm that stands is shown besides what came lately. */
 static enum events_share concerns(void *arg, const char *words, uint32_t uid)
 {
-	const struct concern *x = arg;
+	struct concern *x = arg;
 
 	if (!words)
 		return x->asked->all ? EVENTS_OTHER : EVENTS_NONE;
+	/* What is done for a rank is done to its job, and told of that: a checkpoint. */
+	if (x->job[0] && strcmp(words, x->job) == 0)
+		return uid == watching_uid(x->node, &x->asked->subject) ? EVENTS_OTHER
+									: EVENTS_NONE;
 	if (!holds(x->node, x->asked, words, uid))
 		return EVENTS_NONE;
+	x->own++;
 	for (size_t i = 0; i < x->n; i++)
 		if (strcmp(words, x->standing[i]) == 0)
 			return EVENTS_FIRST;
 	return EVENTS_OTHER;
+}
+
+/* How its job is called, of a rank. */
+static void name_job(struct concern *x)
+{
+	const struct asked *a = x->asked;
+	struct subject s;
+
+	if (a->all || a->subject.kind != SUBJECT_RANK)
+		return;
+	s = subject_job(a->subject.job);
+	watching_words(x->node, &s, x->job);
 }
 
 /* A rank that its job has not; there may have been one. */
@@ -237,10 +255,11 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	if (!find_or_refuse(s, request, m->text, &a))
 		return;
 	x = (struct concern){.node = n, .asked = &a, .standing = words};
+	name_job(&x);
 	list = standing(s, &a, v, words, &x.n);
 	mark = marks_find(&n->marks, a.words);
 	events = events_about(n->events, concerns, &x, EVENTS_SHOWN, &q);
-	if (is_nobody(&a) && x.n + json_array_size(events) == 0 && !mark) {
+	if (is_nobody(&a) && x.n + x.own == 0 && !mark) {
 		json_decref(list);
 		json_decref(events);
 		refuse_rank(s, request, &a);

@@ -383,6 +383,20 @@ size_t watching_standing(struct node *n, const struct subject *s, struct verdict
 	return detector_standing(n->watching->detector, s, ret, most);
 }
 
+/* Whose stacks are to be taken. Of a job `ckptctl status` lists them. */
+static void explain_process(struct node *n, const struct subject *s,
+			    void (*line)(void *arg, const char *text), void *arg)
+{
+	struct job *j = s->kind == SUBJECT_RANK ? watching_job(n, s->job) : NULL;
+	const struct member *m = j ? member_of_rank(j, s->rank) : NULL;
+	char text[64];
+
+	if (!m || !m->alive)
+		return;
+	snprintf(text, sizeof(text), "its process is %ld", (long)m->process.pid);
+	line(arg, text);
+}
+
 void watching_explain(struct node *n, const struct subject *s,
 		      void (*line)(void *arg, const char *text), void *arg)
 {
@@ -392,6 +406,7 @@ void watching_explain(struct node *n, const struct subject *s,
 	}
 	come_to_now(n->watching);
 	detector_explain(n->watching->detector, s, line, arg);
+	explain_process(n, s, line, arg);
 }
 
 size_t watching_clear(struct node *n, const struct subject *s)

@@ -269,10 +269,11 @@ static void on_explain(const struct detector *d, const struct subject *s, struct
 {
 	const struct job *j = known_job(d, s->job);
 	const struct rank *r = s->kind == SUBJECT_RANK ? known_rank(d, s->job, s->rank) : NULL;
+	double usual = s->kind == SUBJECT_JOB && j ? pace_step(d, j) : 0;
 	struct lateness l;
 
-	if (s->kind == SUBJECT_JOB && j)
-		explain_line(e, "a step usually takes %.2f s", pace_step(d, j));
+	if (usual > 0)
+		explain_line(e, "a step usually takes %.3g s", usual);
 	if (!r || !j->on || !r->expected || r->ended)
 		return;
 	pace_late(d, j, r, &l);

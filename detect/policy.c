@@ -305,8 +305,10 @@ static size_t say_row(const struct policy *p, const struct decision *d, char *bu
 		     actions[0] ? actions : "nothing of it any more",
 		     d->again ? ", which was withheld before" : "");
 	if (d->times > 1 && n > 0 && (size_t)n < size)
-		n += snprintf(buf + n, size - (size_t)n, " (it came %u times within %s)", d->times,
-			      window);
+		n += snprintf(buf + n, size - (size_t)n,
+			      d->asked ? " (it would be alarm %u of this subject within %s)"
+				       : " (it came %u times within %s)",
+			      d->times, window);
 	return (size_t)n < size ? (size_t)n : size - 1;
 }
 
@@ -441,15 +443,16 @@ static uint32_t wanted_by_row(const struct policy_row *r, uint32_t step, const s
 	return again ? wanted & again : wanted;
 }
 
-/* again: 0, or the actions that were withheld. */
+/* again: 0, or the actions that were withheld; asked: it has not come. */
 static void decide(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
-		   uint32_t again, struct decision *d)
+		   uint32_t again, bool asked, struct decision *d)
 {
 	const struct remembered *m = recall(p, &v->subject);
 	char against[POLICY_ACTIONS_TEXT_MAX + 80] = "", words[POLICY_ACTIONS_TEXT_MAX];
 	size_t used;
 
-	*d = (struct decision){.row = row_of(p, v, f), .times = 1, .again = again != 0};
+	*d = (struct decision){
+		.row = row_of(p, v, f), .times = 1, .again = again != 0, .asked = asked};
 	if (d->row)
 		choose_step(d->row, m, v, f, d);
 	d->wanted = d->row  ? wanted_by_row(d->row, d->step, v, again)
@@ -478,7 +481,7 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 void policy_ask(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		struct decision *ret)
 {
-	decide(p, v, f, 0, ret);
+	decide(p, v, f, 0, true, ret);
 }
 
 static void keep(struct policy *p, const struct verdict *v, uint64_t now_ns, bool counted,
@@ -504,7 +507,7 @@ static void keep(struct policy *p, const struct verdict *v, uint64_t now_ns, boo
 void policy_decide(struct policy *p, const struct verdict *v, const struct policy_facts *f,
 		   struct decision *ret)
 {
-	decide(p, v, f, 0, ret);
+	decide(p, v, f, 0, false, ret);
 	keep(p, v, f->now_ns, counts(v), ret);
 }
 
@@ -516,6 +519,6 @@ void policy_decide_again(struct policy *p, const struct verdict *v, const struct
 	assert(withheld);
 	stands.state = VERDICT_UPDATED; /* that it stands is not another time */
 	stands.risen = false;
-	decide(p, &stands, f, withheld, ret);
+	decide(p, &stands, f, withheld, false, ret);
 	keep(p, &stands, f->now_ns, false, ret);
 }

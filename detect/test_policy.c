@@ -169,6 +169,8 @@ static void test_escalation(void **state)
 		assert_int_equal(d.times, i + 1);
 	}
 	assert_non_null(strstr(d.why, "(it came 6 times within 1h)"));
+	policy_ask(p, &v, &f, &d); /* it has not come */
+	assert_non_null(strstr(d.why, "(it would be alarm 7 of this subject within 1h)"));
 	policy_decide(p, &other, &f, &d);
 	assert_int_equal(d.now, BIT(SUSPECT));
 	f.now_ns += 2 * HOUR;

@@ -138,7 +138,7 @@ run 0 diff run7 run7@50 --min-trust verified --data "$data"
 run 0 verify run7 --min-trust verified --data "$data" --json
 json 'assert sorted(c["step"] for c in d["checkpoints"]) == [20, 50], d["checkpoints"]'
 run 2 verify run7 30 --min-trust verified --data "$data"
-says err "no checkpoint that was meant is trusted as much"
+says err "job 'run7' has no verified checkpoint of step 30 on disk"
 run 2 show run7 --min-trust much --socket "$sock"
 says err "'much' is not latest, complete or verified"
 run 0 goodput run7 --socket "$sock" --json

@@ -63,11 +63,19 @@ says err "or a time such as '10:00'"
 python '
 import ckpt, subprocess, sys
 ranks = [ckpt.open("two", r, 3, run_id="one") for r in (2, 0, 1)]
-with open(sys.argv[2], "w") as out:
-    subprocess.run([sys.argv[1], "status", "two", "--json"], stdout=out, check=True)
+for name, *ask in ("status", "status", "two"), ("rank", "why", "two:1"), ("job", "why", "two"):
+    with open(f"{sys.argv[2]}/{name}.json", "w") as out:
+        subprocess.run([sys.argv[1], *ask, "--json"], stdout=out, check=True)
 for c in ranks:
-    c.close()' "$build/ckptctl" "$dir/out"
+    c.close()' "$build/ckptctl" "$dir"
+cp "$dir/status.json" "$dir/out"
 json 'assert [r["rank"] for r in d["jobs"][0]["ranks"]] == [0, 1, 2], d["jobs"]'
+# Whose stacks are to be taken; and what is not known is left out.
+pid=$(/usr/bin/python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["jobs"][0]["ranks"][1]["pid"])' "$dir/status.json")
+cp "$dir/rank.json" "$dir/out"
+json "assert 'its process is $pid' in d['known'], d['known']"
+cp "$dir/job.json" "$dir/out"
+json 'assert d["known"] and not any("usually" in k for k in d["known"]), d["known"]'
 
 # A rank that is killed: it is told who and how, and when its job begins again, that it is over.
 python '
@@ -127,7 +135,8 @@ kill $trainer
 wait $trainer
 trainer=
 [ -s "$dir/follow.log" ] && fail "events --follow: $(cat "$dir/follow.log")"
-ctl events --follow --socket "$sock" >"$dir/followed" 2>"$dir/follow.log" &
+: >"$dir/followed" # before the shell of the job does so
+ctl events --follow --socket "$sock" >>"$dir/followed" 2>"$dir/follow.log" &
 trainer=$!
 until_true grep -q "epoch 4 begins" "$dir/followed"
 stop_daemon
@@ -204,7 +213,8 @@ run 1 why lm:0 --socket "$sock"
 says out "rank 0 of job 'lm': dead (process-ended), alarm for"
 says out "SIGKILL"
 says out "  signal: 9, for "
-says out "  by ckptd: checkpoint+mark-suspect+validate"
+says out "  begun by ckptd: checkpoint+mark-suspect+validate"
+says out "job 'lm': step 2 is on disk" # how that ended
 says out "  for you to do: restore"
 says out "  because: row 2 of the policy says"
 says out "suspect: dead (process-ended)"

@@ -84,6 +84,21 @@ static bool is_meant(const struct data_checkpoint *c, const struct ctl *ctl, uin
 	return ctl->n_args < 2 || (c->id.step == step && strncmp(id, hex, strlen(hex)) == 0);
 }
 
+static int none_is_trusted(const struct verify *v, const char *spec, struct err *e)
+{
+	const char *job = v->ctl->n_args ? v->ctl->args[0] : "JOB";
+	const char *word = trust_word((uint32_t)v->ctl->min_trust);
+	char who[300] = "no job";
+
+	if (v->ctl->n_args)
+		snprintf(who, sizeof(who), "job '%.200s'", job);
+	return err_set(e, CKPT_ENOTFOUND,
+		       "%s has %s%s checkpoint%s%.80s on disk, in '%.150s': 'ckptctl trust %s' "
+		       "shows what they are",
+		       who, v->ctl->n_args ? "no " : "a ", word, spec ? " of step " : "",
+		       spec ? spec : "", v->data.path, job);
+}
+
 static int choose(struct verify *v, struct err *e)
 {
 	const char *spec = v->ctl->n_args > 1 ? v->ctl->args[1] : NULL, *hex = "";
@@ -110,10 +125,7 @@ static int choose(struct verify *v, struct err *e)
 					.job = j, .checkpoint = &j->checkpoints[k] };
 	}
 	if (v->ctl->min_trust && v->n_targets == 0)
-		return err_set(e, CKPT_ENOTFOUND,
-			       "no checkpoint that was meant is trusted as much in '%.150s': "
-			       "'ckptctl trust JOB' shows what they are",
-			       v->data.path);
+		return none_is_trusted(v, spec, e);
 	if (spec && v->n_targets == 0)
 		return err_set(e, CKPT_ENOTFOUND,
 			       "job '%s' has no checkpoint %s in '%.150s': 'ckptctl list %s "

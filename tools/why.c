@@ -89,7 +89,7 @@ static void print_decision(const json_t *doc, const json_t *v)
 	if (!found)
 		return;
 	if (doc_text(found, "now")[0])
-		say("  by ckptd: %s", doc_text(found, "now"));
+		say("  begun by ckptd: %s", doc_text(found, "now"));
 	if (doc_text(found, "withheld")[0])
 		say("  not done: %s", doc_text(found, "withheld"));
 	if (doc_text(found, "advised")[0])

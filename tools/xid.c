@@ -318,7 +318,7 @@ static int print_wanted(const struct ctl *c, const struct xid_policy *p, const s
 
 	if (xid_name_parse(c->args[0], &code, &subcode) == 0 && w->first->code != code &&
 	    c->talk >= 0)
-		say("%s %s is not in the table; of those it says:",
+		say("%s %s is not in the table; for such it advises:",
 		    code > XID_CODE_SXID ? "SXid" : "Xid", c->args[0]);
 	for (size_t i = 0; i < w->n; i++) {
 		if (i > 0)
