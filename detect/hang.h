@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hang.h - what other rules ask of hang.c.
+ * hang.h - what other rules ask of hang.c and hang_looks.c.
  */
 #ifndef DETECT_HANG_H
 #define DETECT_HANG_H
