@@ -135,8 +135,12 @@ static struct job *next_job(void)
 	return first;
 }
 
+/* After a rest it is late: whoever does not wait for it sees the old bytes. Not before each job: a
+ * tensor with strides is a job for each element. */
 static void *device_thread(void *arg)
 {
+	bool rested = true;
+
 	(void)arg;
 	pthread_mutex_lock(&g.mutex);
 	for (;;) {
@@ -144,11 +148,18 @@ static void *device_thread(void *arg)
 
 		if (!at) {
 			pthread_cond_wait(&g.changed, &g.mutex);
+			rested = true;
 			continue;
+		}
+		if (rested) {
+			pthread_mutex_unlock(&g.mutex);
+			poll(NULL, 0, 1);
+			pthread_mutex_lock(&g.mutex);
+			rested = false;
+			continue; /* what came meanwhile may overtake it */
 		}
 		j = *at;
 		pthread_mutex_unlock(&g.mutex);
-		poll(NULL, 0, 1); /* whoever does not wait for it sees the old bytes */
 		if (j.from)
 			memcpy(j.to, j.from, j.len);
 		else
