@@ -277,8 +277,12 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			marks_suspects_json(&n->marks, session_process(s)->uid, admin_sees_all(s)));
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
 		json_object_set_new(doc, "admission", admission_json(n));
-		json_object_set_new(doc, "unwatched", watching_refused_json(n));
-		json_object_set_new(doc, "not_kept", watching_dropped_json(n));
+		json_object_set_new(
+			doc, "unwatched",
+			watching_refused_json(n, session_process(s)->uid, admin_sees_all(s)));
+		json_object_set_new(
+			doc, "not_kept",
+			watching_dropped_json(n, session_process(s)->uid, admin_sees_all(s)));
 		json_object_set_new(doc, "alarms",
 				    watching_alarms_json(n, m->job, session_process(s)->uid,
 							 admin_sees_all(s)));

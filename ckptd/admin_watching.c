@@ -274,7 +274,9 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	if (doc) {
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
 		json_object_set_new(doc, "admission", admission_json(n));
-		json_object_set_new(doc, "not_kept", watching_dropped_json(n));
+		json_object_set_new(
+			doc, "not_kept",
+			watching_dropped_json(n, session_process(s)->uid, admin_sees_all(s)));
 	}
 	admin_reply_json(s, request, doc);
 }

@@ -18,6 +18,7 @@
 #include "ckptd/test_node_rig.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
+#include "ckptd/watching_priv.h"
 #include "detect/verdicts.h"
 #include "detect/xid_policy.h"
 #include "proto/session.pb-c.h"
@@ -108,7 +109,7 @@ static void test_too_many_jobs(void **state)
 
 	t->o.watched_jobs = 1;
 	begin_node(t);
-	o = watching_refused_json(t->host.node);
+	o = watching_refused_json(t->host.node, 0, true);
 	assert_true(json_is_null(o));
 	json_decref(o);
 	one = come(t, &t->a, 1);
@@ -116,7 +117,7 @@ static void test_too_many_jobs(void **state)
 	assert_int_equal(one->number, 1);
 	assert_true(two->number > 1);
 	assert_true(was_told("has no room for job 'job2', which is not watched"));
-	o = watching_refused_json(t->host.node);
+	o = watching_refused_json(t->host.node, 0, true);
 	assert_true(json_integer_value(json_object_get(o, "samples")) > 1);
 	assert_string_equal(json_string_value(json_object_get(o, "words")), "rank 0 of job 'job2'");
 	json_decref(o);
@@ -143,19 +144,56 @@ static void test_too_many_alarms(void **state)
 	t->o.dry_run = true;
 	begin_node(t);
 	for (unsigned i = 0; i < VERDICTS_MAX + 2; i++) {
-		o = watching_dropped_json(t->host.node);
+		o = watching_dropped_json(t->host.node, 0, true);
 		assert_int_equal(json_is_null(o), i <= VERDICTS_MAX);
 		json_decref(o);
 		snprintf(s.check.what, sizeof(s.check.what), "check-%u", i);
 		node_sample(t->host.node, &s);
 	}
 	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), VERDICTS_MAX);
-	o = watching_dropped_json(t->host.node);
+	o = watching_dropped_json(t->host.node, 0, true);
 	assert_int_equal(json_integer_value(json_object_get(o, "times")), 2);
 	assert_string_equal(json_string_value(json_object_get(o, "words")),
 			    "node 'node', failing (check-failed)");
 	json_decref(o);
 	assert_true(was_told("the one about node 'node', failing (check-failed) is not kept"));
+}
+
+/* Who may not see a job is told that there is no room, and not for whom. */
+static void test_whose_there_is_no_room_for(void **state)
+{
+	struct node_test *t = *state;
+	struct verdict v = {.class = CLASS_DIVERGING, .cause = CAUSE_NOT_A_NUMBER};
+	struct sample s = {.job = 2, .rank = 0, .device = SAMPLE_NONE};
+	const struct {
+		uint32_t uid;
+		bool sees_all, told;
+	} asks[] = {{0, true, true}, {1000, false, true}, {1001, false, false}};
+	struct job *j;
+
+	t->o.watched_jobs = 1;
+	begin_node(t);
+	come(t, &t->a, 1);
+	j = come(t, &t->b, 2);
+	s.job = j->number;
+	j->history.job.uid = 1000;
+	v.subject = subject_rank(j->number, 0, WATCHING_NODE);
+	v.level = LEVEL_ALARM;
+	watching_refused(t->host.node, &s);
+	watching_dropped(t->host.node, &v);
+	for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
+		json_t *r = watching_refused_json(t->host.node, asks[i].uid, asks[i].sees_all);
+		json_t *d = watching_dropped_json(t->host.node, asks[i].uid, asks[i].sees_all);
+
+		assert_int_equal(strstr(json_string_value(json_object_get(r, "words")), "job2") !=
+					 NULL,
+				 asks[i].told);
+		assert_int_equal(strstr(json_string_value(json_object_get(d, "words")), "job2") !=
+					 NULL,
+				 asks[i].told);
+		json_decref(r);
+		json_decref(d);
+	}
 }
 
 /* The only rank that had come says goodbye before the next one comes: the run was not over. */
@@ -320,13 +358,10 @@ static void test_gpus_without_nvml(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_jobs_come_and_go),
-		NODE_TEST(test_too_many_jobs),
-		NODE_TEST(test_too_many_alarms),
-		NODE_TEST(test_a_run_goes_on),
-		NODE_TEST(test_a_number_is_given_back_once),
-		NODE_TEST(test_gpus_without_nvml),
-		NODE_TEST(test_a_member_that_never_beats),
+		NODE_TEST(test_jobs_come_and_go),  NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_too_many_alarms),   NODE_TEST(test_whose_there_is_no_room_for),
+		NODE_TEST(test_a_run_goes_on),     NODE_TEST(test_a_number_is_given_back_once),
+		NODE_TEST(test_gpus_without_nvml), NODE_TEST(test_a_member_that_never_beats),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,9 +14,11 @@
 /* NULL: out of memory. */
 json_t *watching_subject_json(struct node *n, const struct subject *s);
 json_t *watching_verdict_json(struct node *n, const struct verdict *v);
-/* {"samples", "words"}: whom the detector had no room for lately; null: nobody. */
-json_t *watching_refused_json(struct node *n);
-json_t *watching_dropped_json(struct node *n);
+/* {"samples", "words"}: whom the detector had no room for lately; null: nobody. Whose job that is
+ * is not told to who may not see it. */
+json_t *watching_refused_json(struct node *n, uint32_t uid, bool sees_all);
+/* {"times", "words"}: the same of alarms. */
+json_t *watching_dropped_json(struct node *n, uint32_t uid, bool sees_all);
 /* The alarms that stand and that uid may see, newest first; of all jobs, or of the one called so
  * and of the node. */
 json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all);

@@ -221,24 +221,30 @@ void watching_refused(struct node *n, const struct sample *s)
 	watching_words(n, &subject, words);
 	snprintf(w->refused_words, sizeof(w->refused_words), "%s%s",
 		 s->device != SAMPLE_NONE ? "a device of " : "", words);
+	w->refused_uid = watching_uid(n, &subject);
 	w->refused_ns = loop_now(n->env.loop);
 	if (w->refused++)
 		return;
-	events_post(n->events, EVENT_UNWATCHED, 4, watching_uid(n, &subject),
+	events_post(n->events, EVENT_UNWATCHED, 4, w->refused_uid,
 		    watching_subject_json(n, &subject), NULL,
 		    "the failure detector has no room for %s, which is not watched, nor is who "
 		    "comes after it: up to %u jobs with ranks, and %u devices, are",
 		    w->refused_words, n->options.watched_jobs, DETECTOR_DEVICES_MAX);
 }
 
-json_t *watching_refused_json(struct node *n)
+static const char *words_for(const char *words, uint32_t owner, uint32_t uid, bool sees_all)
+{
+	return sees_all || owner == EVENT_FOR_ALL || owner == uid ? words : "another user's job";
+}
+
+json_t *watching_refused_json(struct node *n, uint32_t uid, bool sees_all)
 {
 	const struct watching *w = n->watching;
 
 	if (!w || !w->refused || loop_now(n->env.loop) - w->refused_ns > REFUSED_SHOWN_NS)
 		return json_null();
 	return json_pack("{s:I, s:s}", "samples", (json_int_t)w->refused, "words",
-			 w->refused_words);
+			 words_for(w->refused_words, w->refused_uid, uid, sees_all));
 }
 
 void watching_dropped(struct node *n, const struct verdict *v)
@@ -251,22 +257,24 @@ void watching_dropped(struct node *n, const struct verdict *v)
 	watching_words(n, &v->subject, words);
 	snprintf(w->dropped_words, sizeof(w->dropped_words), "%s, %s (%s)", words,
 		 verdict_class_word(v->class), verdict_cause_word(v->cause));
+	w->dropped_uid = watching_uid(n, &v->subject);
 	w->dropped_ns = loop_now(n->env.loop);
 	if (w->dropped++)
 		return;
 	events_post(
-		n->events, EVENT_UNWATCHED, 4, watching_uid(n, &v->subject),
+		n->events, EVENT_UNWATCHED, 4, w->dropped_uid,
 		watching_subject_json(n, &v->subject), NULL,
 		"as many alarms stand as the failure detector has room for (%u): the one about %s "
 		"is not kept, nor are those that come after it",
 		VERDICTS_MAX, w->dropped_words);
 }
 
-json_t *watching_dropped_json(struct node *n)
+json_t *watching_dropped_json(struct node *n, uint32_t uid, bool sees_all)
 {
 	const struct watching *w = n->watching;
 
 	if (!w || !w->dropped || loop_now(n->env.loop) - w->dropped_ns > REFUSED_SHOWN_NS)
 		return json_null();
-	return json_pack("{s:I, s:s}", "times", (json_int_t)w->dropped, "words", w->dropped_words);
+	return json_pack("{s:I, s:s}", "times", (json_int_t)w->dropped, "words",
+			 words_for(w->dropped_words, w->dropped_uid, uid, sees_all));
 }

@@ -25,9 +25,11 @@ struct watching {
 	struct list ended;
 	/* watching_names.c: what the detector had no room for */
 	uint64_t refused, refused_ns;
+	uint32_t refused_uid; /* whose it is */
 	char refused_words[SUBJECT_WORDS_MAX + 16];
 	/* ... and alarms for which it had none, each as often as it was found */
 	uint64_t dropped, dropped_ns;
+	uint32_t dropped_uid;
 	char dropped_words[SUBJECT_WORDS_MAX + 64];
 };
 
