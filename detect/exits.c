@@ -8,7 +8,7 @@
  * of the ranks have, it is one, or the end of the work, as long as the rest ends too, goes on or
  * can be seen to do something; if it waits in vain, the first that ended is told. When one rank
  * dies, launchers end the rest: whoever ends after the one that was told is a note, and only the
- * first few.
+ * first few. Where the others go on all the same, the next death is news.
  *
  * What was told of who died stands until the job runs again, also behind the end of its run: the
  * survivors may well say goodbye, and somebody has to start the job. Of a job that does not come
@@ -30,9 +30,11 @@
 
 struct mine_job {
 	bool told;         /* an alarm stands for this run */
+	bool past;         /* the others have gone on since: it explains nothing any more */
 	uint32_t first;    /* that rank */
 	uint64_t first_ns; /* ... ended */
 	uint64_t told_ns;  /* the last one did */
+	uint64_t told_step;
 	uint32_t notes;
 	uint32_t orderly_rank; /* ended in order, */
 	uint64_t orderly_ns;   /* then; 0: none that waits for others */
@@ -86,6 +88,14 @@ static void how_words(const struct mine_rank *m, char *buf, size_t size)
 #define NO_STEP_NS  (60 * NS_PER_SEC) /* ... has passed since: a step may have been under way */
 #define ENDING_NS   (60 * NS_PER_SEC) /* ranks that end one after the other do so within */
 
+#define GOES_ON 3 /* steps: what was under way when one died may end without it */
+
+/* Who ends or stands still now does so in consequence of what was told. */
+static bool explains(const struct mine_job *mj)
+{
+	return mj->told && !mj->past;
+}
+
 /* What lets the other ranks of a job wait in vain. */
 static bool breaks_collectives(const struct verdict *v)
 {
@@ -137,17 +147,18 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, r, exits, struct mine_rank);
-	bool hung, mute = rest && rest->mute;
+	bool hung, mute = rest && rest->mute, follows = explains(mj);
 	enum verdict_level level;
 	struct verdict v;
 	char how[64], last[48] = "";
 
 	mj->told_ns = d->now_ns;
-	if (mj->told && mj->notes++ >= NOTES_MAX)
+	mj->told_step = j->step;
+	if (follows && mj->notes++ >= NOTES_MAX)
 		return;
 	keep_all_broken(d);
-	hung = !mj->told && (hang_told(d, j) || gave_up(j, mj, r, d->now_ns));
-	level = mj->told || hung || mute ? LEVEL_NOTE : LEVEL_ALARM;
+	hung = !follows && (hang_told(d, j) || gave_up(j, mj, r, d->now_ns));
+	level = follows || hung || mute ? LEVEL_NOTE : LEVEL_ALARM;
 	v = verdict_of(subject_of_rank(r), CLASS_DEAD, CAUSE_PROCESS_ENDED, level, ACTION_RESTORE);
 	how_words(m, how, sizeof(how));
 	if (r->beat_ns) /* many jobs tell no steps */
@@ -160,7 +171,7 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	else
 		verdict_evidence(&v, m->how == EXIT_SIGNAL ? "signal" : "exit status", m->value, 0,
 				 "", at_ns);
-	if (mj->told) {
+	if (follows) {
 		v.advice = ACTION_RECORD;
 		verdict_evidence(&v, "time since the first rank ended",
 				 (double)(at_ns - mj->first_ns) / NS_PER_SEC, 0, "s", at_ns);
@@ -168,6 +179,7 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 			    mj->first);
 	} else if (!mute) {
 		mj->told = true;
+		mj->past = false;
 		mj->first = r->number;
 		mj->first_ns = at_ns;
 	}
@@ -209,14 +221,14 @@ static void on_exit(struct detector *d, const struct sample *s, const struct who
 	struct mine_job *mj = JOB_OWN(d, w->job, exits, struct mine_job);
 	struct mine_rank *m = RANK_OWN(d, w->rank, exits, struct mine_rank);
 
-	if (!w->job->on || !w->rank->expected)
+	if (!w->job->on || !w->rank->expected || m->accused) /* the same end, told again */
 		return;
 	m->how = s->exit.how;
 	m->value = s->exit.value;
 	mj->last_ns = d->now_ns;
 	if (s->exit.how == EXIT_SAID_BYE || mj->quiet_ns)
 		return; /* launchers kill who does not end with the others */
-	if (mj->told || !orderly(m)) {
+	if (explains(mj) || !orderly(m)) {
 		stop_waiting(d, mj);
 		tell(d, w->job, w->rank, d->now_ns, NULL);
 		return;
@@ -353,18 +365,40 @@ static void on_tick(struct detector *d)
 	}
 }
 
-/* Steps, though the rest of the run was said to wait in vain. */
+static void nothing_stands(struct mine_job *mj)
+{
+	mj->told = mj->past = false;
+	mj->notes = 0;
+}
+
+/* Steps, though somebody died, or the rest of the run was said to wait in vain. */
 static void on_step(struct detector *d, struct job *j)
 {
 	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 	struct rank *r;
 
+	if (explains(mj) && j->step_ns > mj->told_ns + NO_STEP_NS &&
+	    j->step >= mj->told_step + GOES_ON) {
+		mj->past = true;
+		mj->notes = 0;
+	}
 	if (!mj->vain_ns || j->step_ns <= mj->vain_ns)
 		return;
 	each_rank(r, j) acquit_rank(d, r, "the others go on without it");
 	mj->vain_ns = 0;
-	mj->told = false;
-	mj->notes = 0;
+	nothing_stands(mj);
+}
+
+/* Who died is there again. */
+static void on_return(struct detector *d, struct job *j, struct rank *r)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+
+	if (!RANK_OWN(d, r, exits, struct mine_rank)->accused)
+		return;
+	acquit_rank(d, r, "it runs again");
+	each_rank(r, j) if (RANK_OWN(d, r, exits, struct mine_rank)->accused) return;
+	nothing_stands(mj);
 }
 
 static void on_run(struct detector *d, const struct sample *s, struct job *j)
@@ -388,7 +422,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 	else if (s->kind == SAMPLE_EXIT)
 		on_exit(d, s, w);
 	else if (!w->rank->ended)
-		acquit_rank(d, w->rank, "it runs again");
+		on_return(d, w->job, w->rank);
 	if (s->kind == SAMPLE_BEAT)
 		on_step(d, w->job);
 	else if (s->kind == SAMPLE_MEMBER && w->rank->began_ns == d->now_ns)
@@ -420,9 +454,8 @@ static void job_is_well(struct detector *d, const struct subject *s, struct job 
 	}
 	if (!first)
 		return;
-	mj->told = false;
+	nothing_stands(mj);
 	mj->vain_ns = 0;
-	mj->notes = 0;
 }
 
 static void on_well(struct detector *d, const struct subject *s)
@@ -439,7 +472,7 @@ bool exits_told(const struct detector *d, const struct job *j)
 {
 	const struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
 
-	return mj->told || mj->orderly_ns;
+	return explains(mj) || mj->orderly_ns;
 }
 
 bool exits_asks(const struct detector *d, const struct job *j)

@@ -16,6 +16,18 @@ static const struct {
 	int value;
 } orderly[] = {{EXIT_SIGNAL, SIGTERM}, {EXIT_CODE, 0}};
 
+static unsigned standing_alarms(const struct job_of *j)
+{
+	struct verdict v[8];
+	size_t n = detector_standing(j->d, NULL, v, 8);
+	unsigned alarms = 0;
+
+	assert_true(n <= 8);
+	for (size_t i = 0; i < n; i++)
+		alarms += v[i].level == LEVEL_ALARM;
+	return alarms;
+}
+
 /* Half of the ranks end in order, and the other half stays where it is. */
 static void test_the_rest_waits_in_vain(void **state)
 {
@@ -234,6 +246,102 @@ static void test_they_come_back(void **state)
 	detector_free(j.d);
 }
 
+/* Who died is not missed: the others make steps for long. What comes then is no consequence. */
+static void test_the_others_go_on_without_the_dead(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	job_begins(&j, 8, 2, 2 * SEC);
+	goes_on(&j, 300);
+	ends(&j, 3, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(j.alarms, 1);
+	j.does[3] = DOES_STEPS;
+	/* The step that was under way, and what a launcher ends. */
+	goes_on(&j, 30);
+	ends(&j, 4, EXIT_SIGNAL, SIGKILL);
+	assert_int_equal(j.alarms, 1);
+	j.does[4] = DOES_STEPS;
+	goes_on(&j, 120);
+	assert_int_equal(j.cleared, 0);
+
+	j.alarms = 0;
+	j.does[1] = DOES_STOPPED;
+	from = j.now;
+	goes_on(&j, 10);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.cause, CAUSE_STOPPED);
+	assert_int_equal(j.alarm.subject.rank, 1);
+	assert_true(delay(&j, from) <= 3 * 2 + 2);
+	j.does[1] = DOES_STEPS;
+	goes_on(&j, 10);
+
+	j.alarms = 0;
+	ends(&j, 6, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 6);
+	ends(&j, 7, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(j.alarms, 1);
+	/* They stand, as any that died, until the job runs again. */
+	j.cleared = 0;
+	run_begins(&j, 2);
+	assert_int_equal(j.cleared, 4);
+	detector_free(j.d);
+}
+
+/* One step that was under way when it died is none of those, however long it takes. */
+static void test_a_long_step_ends_without_the_dead(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 4, 1, 200 * SEC);
+	goes_on(&j, 4000);
+	ends(&j, 3, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(j.alarms, 1);
+	j.does[3] = DOES_STEPS;
+	goes_on(&j, 219); /* one more beat, or two */
+	all_do(&j, DOES_NOTHING);
+	goes_on(&j, 3600);
+	assert_int_equal(j.alarms, 1);
+	detector_free(j.d);
+}
+
+/* Who died is there again, in the same run, and dies again. */
+static void test_the_dead_comes_back(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 4, 2, 2 * SEC);
+	goes_on(&j, 300);
+	for (unsigned i = 1; i <= 3; i++) {
+		struct sample s;
+
+		ends(&j, 3, EXIT_SIGNAL, SIGSEGV);
+		assert_int_equal(j.alarms, i);
+		/* Told again it is the same death. */
+		ends(&j, 3, EXIT_SIGNAL, SIGSEGV);
+		assert_int_equal(j.alarms, i);
+		assert_int_equal(j.told, i);
+		assert_int_equal(standing_alarms(&j), 1);
+		goes_on(&j, 5);
+		s = sample_of(&j, SAMPLE_MEMBER, 3);
+		feed(&j, &s);
+		assert_int_equal(j.cleared, i);
+		j.gone[3] = false;
+		j.does[3] = DOES_STEPS;
+		goes_on(&j, 20);
+	}
+	j.alarms = 0;
+	j.does[0] = DOES_STOPPED;
+	goes_on(&j, 10);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.cause, CAUSE_STOPPED);
+	detector_free(j.d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -244,6 +352,9 @@ int main(void)
 		cmocka_unit_test(test_the_end_of_the_work),
 		cmocka_unit_test(test_a_few_are_missed),
 		cmocka_unit_test(test_they_come_back),
+		cmocka_unit_test(test_the_others_go_on_without_the_dead),
+		cmocka_unit_test(test_a_long_step_ends_without_the_dead),
+		cmocka_unit_test(test_the_dead_comes_back),
 	};
 
 	return cmocka_run_group_tests_name("exits", tests, NULL, NULL);
