@@ -86,6 +86,69 @@ static void test_full(void **state)
 	verdicts_fini(&vs);
 }
 
+/* A job full of alarms keeps neither the node's own nor other jobs' from being told. */
+static void test_a_job_does_not_fill_it(void **state)
+{
+	struct told t = {0};
+	struct detector_events events = {.verdict = told_verdict, .dropped = on_dropped, .arg = &t};
+	struct verdict v, other;
+	struct verdicts vs;
+
+	(void)state;
+	verdicts_init(&vs, &events);
+	other = found(1, LEVEL_ALARM);
+	other.subject.job = 7;
+	assert_true(verdicts_raise(&vs, &other, 1));
+	for (uint32_t i = 1; i < VERDICTS_MAX; i++) {
+		v = found(i, LEVEL_ALARM);
+		assert_true(verdicts_raise(&vs, &v, i));
+	}
+	v = found(0, LEVEL_ALARM);
+	assert_false(verdicts_raise(&vs, &v, 5000));
+	assert_int_equal(t.dropped, 1);
+	v.subject = subject_gpu(1, 3);
+	assert_true(verdicts_raise(&vs, &v, 5001));
+	assert_int_equal(t.dropped, 2); /* another one, which is told to be over */
+	assert_non_null(verdicts_find(&vs, &v.subject, CAUSE_XID));
+	other.subject = subject_job(8);
+	assert_true(verdicts_raise(&vs, &other, 5002));
+	assert_int_equal(t.dropped, 3);
+	assert_int_equal(vs.n, VERDICTS_MAX);
+	other = found(1, LEVEL_ALARM);
+	other.subject.job = 7;
+	assert_non_null(verdicts_find(&vs, &other.subject, CAUSE_XID));
+	v = found(1, LEVEL_ALARM); /* what told of it first */
+	assert_non_null(verdicts_find(&vs, &v.subject, CAUSE_XID));
+	verdicts_fini(&vs);
+}
+
+/* Where each job has one, only the node's own comes in. */
+static void test_many_jobs_do_not_fill_it(void **state)
+{
+	struct told t = {0};
+	struct detector_events events = {.verdict = told_verdict, .dropped = on_dropped, .arg = &t};
+	struct verdict v = found(0, LEVEL_ALARM);
+	struct verdicts vs;
+
+	(void)state;
+	verdicts_init(&vs, &events);
+	for (uint32_t i = 0; i < VERDICTS_MAX; i++) {
+		v.subject = subject_job(i);
+		assert_true(verdicts_raise(&vs, &v, i));
+	}
+	v.subject = subject_job(VERDICTS_MAX);
+	assert_false(verdicts_raise(&vs, &v, 5000));
+	v.subject = subject_node(1);
+	assert_true(verdicts_raise(&vs, &v, 5001));
+	assert_int_equal(t.last.state, VERDICT_RAISED);
+	assert_int_equal(t.dropped, 2);
+	for (uint32_t i = 0; i < VERDICTS_MAX; i++) {
+		v.subject = subject_disk(1, i);
+		assert_int_equal(verdicts_raise(&vs, &v, 5002), i < VERDICTS_MAX - 1);
+	}
+	verdicts_fini(&vs);
+}
+
 /* Memory is taken as it is needed; where there is none an alarm takes the place of a note. */
 static void test_grows(void **state)
 {
@@ -159,6 +222,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told_once_and_when_louder),
 		cmocka_unit_test(test_full),
+		cmocka_unit_test(test_a_job_does_not_fill_it),
+		cmocka_unit_test(test_many_jobs_do_not_fill_it),
 		cmocka_unit_test(test_grows),
 		cmocka_unit_test(test_what_contains_what),
 		cmocka_unit_test(test_words),

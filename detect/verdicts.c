@@ -66,26 +66,60 @@ static bool grow(struct verdicts *vs)
 	return true;
 }
 
-/* A note gives its place to an alarm; it is told as cleared, so that nobody waits for its end. */
+/* Whose alarms are counted together, as jobs are anybody's; SAMPLE_NONE: it is the node's own. */
+static uint32_t job_of(const struct verdict *v)
+{
+	return v->subject.kind == SUBJECT_JOB || v->subject.kind == SUBJECT_RANK ? v->subject.job
+										 : SAMPLE_NONE;
+}
+
+/* The newest alarm of the job that has the most, where that is fair to it; else vs->n. */
+static size_t one_of_many(const struct verdicts *vs, const struct verdict *v)
+{
+	uint16_t count[VERDICTS_MAX] = {0}; /* jobs that are as many apart are taken for one */
+	uint32_t most = 0, own, job = job_of(v);
+
+	for (size_t i = 0; i < vs->n; i++)
+		if (job_of(&vs->standing[i]) != SAMPLE_NONE)
+			count[job_of(&vs->standing[i]) % VERDICTS_MAX]++;
+	for (size_t i = 0; i < VERDICTS_MAX; i++)
+		most = count[i] > most ? count[i] : most;
+	own = job == SAMPLE_NONE ? 0 : count[job % VERDICTS_MAX] + 1u;
+	for (size_t i = vs->n; most > own && i-- > 0;)
+		if (job_of(&vs->standing[i]) != SAMPLE_NONE &&
+		    count[job_of(&vs->standing[i]) % VERDICTS_MAX] == most)
+			return i;
+	return vs->n;
+}
+
+/* (3) Who gives its place is told as cleared, so that nobody waits for its end. */
 static bool make_room(struct verdicts *vs, const struct verdict *v, uint64_t now_ns)
 {
 	struct verdict old;
+	size_t i = vs->n;
 
 	if (grow(vs))
 		return true;
-	for (size_t i = 0; v->level == LEVEL_ALARM && i < vs->n; i++) {
-		if (vs->standing[i].level != LEVEL_NOTE)
-			continue;
-		old = vs->standing[i];
-		drop(vs, i);
-		old.state = VERDICT_CLEARED;
-		old.changed_ns = now_ns;
-		tell(vs, &old);
-		return true;
+	if (v->level == LEVEL_ALARM)
+		for (i = 0; i < vs->n && vs->standing[i].level != LEVEL_NOTE;)
+			i++;
+	if (v->level == LEVEL_ALARM && i == vs->n)
+		i = one_of_many(vs, v);
+	if (i == vs->n) {
+		if (vs->events.dropped)
+			vs->events.dropped(vs->events.arg, v);
+		return false;
 	}
-	if (vs->events.dropped)
-		vs->events.dropped(vs->events.arg, v);
-	return false;
+	old = vs->standing[i];
+	drop(vs, i);
+	if (old.level == LEVEL_ALARM && vs->events.dropped)
+		vs->events.dropped(vs->events.arg, &old);
+	old.state = VERDICT_CLEARED;
+	old.changed_ns = now_ns;
+	snprintf(old.words, sizeof(old.words),
+		 "that is not known, but too many alarms stand for this one to be kept");
+	tell(vs, &old);
+	return true;
 }
 
 bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_ns)

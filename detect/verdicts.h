@@ -5,8 +5,10 @@
  * A rule says what it finds as often as it finds it; what is new (or louder) is told, the rest only
  * kept. Invariants: (1) at most one verdict stands for a subject, cause, code and subcode; (2) told
  * RAISED once, then UPDATED when its level or advice changes, then CLEARED once; (3) at most
- * VERDICTS_MAX stand: beyond that, and where there is no memory, a new one is dropped, which is
- * told as often as it is found; notes give way to alarms first.
+ * VERDICTS_MAX stand: beyond that, and where there is no memory, notes give way to alarms first,
+ * then the newest alarm of the job that has the most of them to one of the node's own, or of a job
+ * that has fewer; else the new one is dropped, which is told as often as it is found. Jobs are
+ * anybody's: none keeps what befalls the others from being told.
  */
 #ifndef DETECT_VERDICTS_H
 #define DETECT_VERDICTS_H
