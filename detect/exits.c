@@ -299,7 +299,7 @@ static void decide(struct detector *d, struct job *j)
 		stop_waiting(d, mj);
 	} else if (mj->quiet_ns) {
 		decide_vain(d, j, one, there);
-	} else if (n * 2 >= j->n_expected) {
+	} else if (n * 2 >= j->n_expected || !there) { /* the others may have said goodbye */
 		mj->quiet_ns = d->now_ns;
 	} else if (n == 1 || d->now_ns >= mj->last_ns + d->options.exit_wait_done_ns ||
 		   d->now_ns >= mj->orderly_ns + ENDING_NS) { /* else more may follow */

@@ -342,6 +342,47 @@ static void test_the_dead_comes_back(void **state)
 	detector_free(j.d);
 }
 
+/* Most say goodbye, and who does not ends in order: that is the end of the work. */
+static void test_others_said_goodbye(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	for (int how = 0; how < 2; how++)
+		for (uint32_t byes = 4; byes < 8; byes++) {
+			job_begins(&j, 8, 4, 2 * SEC);
+			goes_on(&j, 300);
+			for (uint32_t r = 0; r < 8; r++) {
+				if (r < byes)
+					ends(&j, r, EXIT_SAID_BYE, 0);
+				else
+					ends(&j, r, orderly[how].how, orderly[how].value);
+				goes_on(&j, 0.3);
+			}
+			goes_on(&j, 3600);
+			assert_int_equal(j.told, 0);
+			detector_free(j.d);
+		}
+	/* One that did not end in order is told all the same; */
+	job_begins(&j, 8, 4, 2 * SEC);
+	goes_on(&j, 300);
+	for (uint32_t r = 0; r < 7; r++)
+		ends(&j, r, EXIT_SAID_BYE, 0);
+	ends(&j, 7, EXIT_SIGNAL, SIGSEGV);
+	assert_int_equal(j.alarms, 1);
+	detector_free(j.d);
+	/* and one that is missed, as those who wait for it say. */
+	job_begins(&j, 8, 4, 2 * SEC);
+	goes_on(&j, 300);
+	for (uint32_t r = 0; r < 4; r++)
+		ends(&j, r, EXIT_SAID_BYE, 0);
+	ends(&j, 5, EXIT_SIGNAL, SIGTERM);
+	goes_on(&j, 100);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.rank, 5);
+	detector_free(j.d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -355,6 +396,7 @@ int main(void)
 		cmocka_unit_test(test_the_others_go_on_without_the_dead),
 		cmocka_unit_test(test_a_long_step_ends_without_the_dead),
 		cmocka_unit_test(test_the_dead_comes_back),
+		cmocka_unit_test(test_others_said_goodbye),
 	};
 
 	return cmocka_run_group_tests_name("exits", tests, NULL, NULL);
