@@ -234,6 +234,8 @@ static struct remembered *remember(struct policy *p, const struct subject *s)
 	return m;
 }
 
+#define A_JOB (SAMPLE_NONE - 1) /* one that was forgotten; where it is asked for: any */
+
 void policy_forget(struct policy *p, const struct subject *s)
 {
 	for (size_t i = p->n_known; i-- > 0;)
@@ -241,7 +243,7 @@ void policy_forget(struct policy *p, const struct subject *s)
 			p->known[i] = p->known[--p->n_known];
 	for (size_t i = 0; i < BUDGET_MAX; i++)
 		if (!s || (s->kind == SUBJECT_JOB && p->acted[i].job == s->job))
-			p->acted[i].job = SAMPLE_NONE;
+			p->acted[i].job = p->acted[i].job == SAMPLE_NONE ? SAMPLE_NONE : A_JOB;
 }
 
 /* Of its last verdicts, those in the window before now. */
@@ -254,15 +256,20 @@ static uint32_t times_within(const struct remembered *m, uint64_t now_ns, uint64
 	return found;
 }
 
-/* For this job; SAMPLE_NONE: for anybody. */
+/* acted: for the sake of that job, SAMPLE_NONE: of the node's own. */
+static bool is_of(uint32_t acted, uint32_t job)
+{
+	return job == SAMPLE_NONE || acted == job || (job == A_JOB && acted != SAMPLE_NONE);
+}
+
+/* For this job; A_JOB: for any; SAMPLE_NONE: for anybody. */
 static uint32_t acted_within_hour(const struct policy *p, uint32_t job, uint64_t now_ns)
 {
 	uint64_t n = p->n_acted < BUDGET_MAX ? p->n_acted : BUDGET_MAX;
 	uint32_t found = 0;
 
 	for (uint64_t i = 0; i < n; i++)
-		found += now_ns - p->acted[i].ns < HOUR_NS &&
-			 (job == SAMPLE_NONE || p->acted[i].job == job);
+		found += now_ns - p->acted[i].ns < HOUR_NS && is_of(p->acted[i].job, job);
 	return found;
 }
 
@@ -331,7 +338,7 @@ static uint32_t held_of(const struct remembered *m, const struct policy_row *r, 
 	return held;
 }
 
-/* When fewer than `most` will have been within an hour, for this job or for anybody; 0: never. */
+/* When fewer than `most` will have been within an hour, counted as above; 0: never. */
 static uint64_t budget_until(const struct policy *p, uint32_t job, uint32_t most)
 {
 	uint32_t found = 0;
@@ -339,18 +346,51 @@ static uint64_t budget_until(const struct policy *p, uint32_t job, uint32_t most
 	for (uint64_t i = 0; most && i < BUDGET_MAX && i < p->n_acted; i++) {
 		uint64_t at = (p->n_acted - 1 - i) % BUDGET_MAX;
 
-		found += job == SAMPLE_NONE || p->acted[at].job == job;
+		found += is_of(p->acted[at].job, job);
 		if (found == most)
 			return p->acted[at].ns + HOUR_NS;
 	}
 	return 0;
 }
 
+/* Jobs are anybody's: each has half of the budget, and all of them three quarters. The rest is for
+ * what befalls the node. */
+static bool is_used_up(const struct policy *p, uint32_t job, uint64_t now_ns, uint64_t *ret_until,
+		       char *buf, size_t size)
+{
+	uint32_t all = p->options.actions_per_hour, half = (all + 1) / 2, share = (3 * all + 3) / 4;
+
+	if (acted_within_hour(p, SAMPLE_NONE, now_ns) >= all) {
+		*ret_until = budget_until(p, SAMPLE_NONE, all);
+		snprintf(buf, size, "detect.actions_per_hour (%u) are used up: somebody must look",
+			 all);
+		return true;
+	}
+	if (job == SAMPLE_NONE)
+		return false;
+	if (acted_within_hour(p, job, now_ns) >= half) {
+		*ret_until = budget_until(p, job, half);
+		snprintf(buf, size,
+			 "this job has had its half of detect.actions_per_hour (%u): somebody must "
+			 "look at it",
+			 all);
+		return true;
+	}
+	if (acted_within_hour(p, A_JOB, now_ns) < share)
+		return false;
+	*ret_until = budget_until(p, A_JOB, share);
+	snprintf(buf, size,
+		 "jobs have had their share (%u) of detect.actions_per_hour (%u): somebody must "
+		 "look",
+		 share, all);
+	return true;
+}
+
 /* Takes out of d->now what is not to be done now, and says why. */
 static void withhold(const struct policy *p, const struct verdict *v, const struct remembered *m,
 		     const struct policy_facts *f, struct decision *d, char *buf, size_t size)
 {
-	uint32_t job = job_of(&v->subject), most = p->options.actions_per_hour, held = 0;
+	uint32_t job = job_of(&v->subject), held = 0;
 	uint32_t costs = d->now & ~POLICY_FREE;
 	char left[24], words[POLICY_ACTIONS_TEXT_MAX];
 
@@ -361,21 +401,8 @@ static void withhold(const struct policy *p, const struct verdict *v, const stru
 	}
 	if (costs)
 		held = held_of(m, d->row, costs, f->now_ns, &d->again_ns);
-	if (costs != held && acted_within_hour(p, SAMPLE_NONE, f->now_ns) >= most) {
+	if (costs != held && is_used_up(p, job, f->now_ns, &d->again_ns, buf, size)) {
 		d->withheld = costs;
-		d->again_ns = budget_until(p, SAMPLE_NONE, most);
-		snprintf(buf, size, "detect.actions_per_hour (%u) are used up: somebody must look",
-			 most);
-		return;
-	}
-	if (costs != held && job != SAMPLE_NONE &&
-	    acted_within_hour(p, job, f->now_ns) >= (most + 1) / 2) {
-		d->withheld = costs;
-		d->again_ns = budget_until(p, job, (most + 1) / 2);
-		snprintf(buf, size,
-			 "this job has had its half of detect.actions_per_hour (%u): somebody must "
-			 "look at it",
-			 most);
 		return;
 	}
 	d->withheld = held;

@@ -463,6 +463,39 @@ static void test_budget_of_a_job(void **state)
 	policy_free(p);
 }
 
+/* Jobs are anybody's: whatever they do together, and however often their owners clear them,
+ * something is left for the node. */
+static void test_budget_of_all_jobs(void **state)
+{
+	struct policy *p = with("* * alarm * * * * checkpoint - -\n", 12, false);
+	struct policy_facts f = facts(HOUR);
+	unsigned done = 0;
+	struct decision d;
+	struct verdict v;
+
+	(void)state;
+	for (uint32_t i = 0; i < 20; i++) {
+		struct subject job = subject_job(i % 2);
+
+		v = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, i);
+		v.subject.job = job.job;
+		f.now_ns += SEC;
+		policy_decide(p, &v, &f, &d);
+		done += d.now != 0;
+		policy_forget(p, &job);
+	}
+	assert_int_equal(done, 9);
+	test_says(d.why, "jobs have had their share (9) of detect.actions_per_hour (12)");
+	assert_int_equal(d.again_ns, HOUR + SEC + HOUR);
+	for (uint32_t i = 0; i < 4; i++) {
+		v.subject = subject_gpu(0, i);
+		policy_decide(p, &v, &f, &d);
+		assert_int_equal(d.now, i < 3 ? BIT(CHECKPOINT) : 0);
+	}
+	test_says(d.why, "detect.actions_per_hour (12) are used up");
+	policy_free(p);
+}
+
 static void test_dry_run(void **state)
 {
 	struct policy *p = with("* * alarm * * * * checkpoint+mark-suspect+record - -\n", 2, true);
@@ -629,6 +662,7 @@ int main(void)
 		cmocka_unit_test(test_a_check_that_fails_drains),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_budget_of_a_job),
+		cmocka_unit_test(test_budget_of_all_jobs),
 		cmocka_unit_test(test_dry_run),
 		cmocka_unit_test(test_notes_do_nothing),
 		cmocka_unit_test(test_many_subjects),
