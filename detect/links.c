@@ -16,6 +16,7 @@
 
 struct mine_port {
 	bool was_up, up, said_down;
+	uint64_t heard_ns;
 	uint64_t down_ns; /* went down */
 	struct counter downs, errors;
 	struct tally flaps, moments;
@@ -148,12 +149,35 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 {
 	struct mine_port *m = DEVICE_OWN(d, w->device, links, struct mine_port);
 
+	m->heard_ns = d->now_ns;
 	on_state(d, s, w->device, m);
 	m->minute += counter_rise(&m->errors, s->link.errors);
 	if (!m->minute_ns)
 		m->minute_ns = d->now_ns;
 	if (d->now_ns - m->minute_ns >= 60 * NS_PER_SEC)
 		minute_ends(d, w->device, m);
+}
+
+/* What its samples would end, of a port that tells nothing any more: it was taken out. */
+static void forget_gone(struct detector *d)
+{
+	uint64_t long_ago = (uint64_t)(d->options.news_stand_s * NS_PER_SEC);
+
+	for (size_t i = d->verdicts.n; i-- > 0;) {
+		struct subject s = d->verdicts.standing[i].subject;
+		enum verdict_cause cause = d->verdicts.standing[i].cause;
+		struct device *x = known_device(d, s.node, s.device);
+		struct mine_port *m = x ? DEVICE_OWN(d, x, links, struct mine_port) : NULL;
+
+		if (!m || (cause != CAUSE_LINK_FLAPS && cause != CAUSE_LINK_ERRORS) ||
+		    detector_age(d, m->heard_ns) < long_ago)
+			continue;
+		acquit(d, &s, cause, "nobody has told of it for a long time");
+		if (cause == CAUSE_LINK_FLAPS)
+			m->flapped_ns = 0;
+		else
+			m->said_errors = false;
+	}
 }
 
 static void on_tick(struct detector *d)
@@ -168,6 +192,7 @@ static void on_tick(struct detector *d)
 			if (m->was_up && !m->up && detector_age(d, m->down_ns) >= note)
 				tell_down(d, x, m);
 		}
+	forget_gone(d);
 }
 
 /* A port that is down is one without a cable then: it speaks again when it has been up. */
@@ -178,6 +203,7 @@ static void port_is_well(struct detector *d, struct mine_port *m)
 	*m = (struct mine_port){
 		.was_up = m->up,
 		.up = m->up,
+		.heard_ns = m->heard_ns,
 		.downs = m->downs,
 		.errors = m->errors,
 		.minute_ns = m->minute_ns,

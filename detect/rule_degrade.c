@@ -23,6 +23,7 @@ struct mine_device {
 };
 struct mine_node {
 	struct degrade network;
+	uint64_t pair_ns; /* the last one of it */
 	bool accused;
 };
 
@@ -97,6 +98,7 @@ static void on_pair(struct detector *d, const struct sample *s, struct node *n)
 
 	if (!s->pair.bytes || !s->pair.ns)
 		return;
+	m->pair_ns = d->now_ns;
 	for (struct device *x = n->devices; x; x = x->next)
 		load += (double)own(d, x)->rate;
 	degrade_add(&m->network, load, (double)s->pair.bytes, (double)s->pair.ns / NS_PER_SEC,
@@ -118,6 +120,31 @@ static void sample(struct detector *d, const struct sample *s, const struct who 
 		on_link(d, s, w->device);
 	else
 		on_pair(d, s, w->node);
+}
+
+/* Of a disk that was taken out, or of the network where nobody measures any more. */
+static void tick(struct detector *d)
+{
+	uint64_t long_ago = (uint64_t)(d->options.news_stand_s * NS_PER_SEC);
+
+	for (size_t i = d->verdicts.n; i-- > 0;) {
+		struct subject s = d->verdicts.standing[i].subject;
+		struct node *n = known_node(d, s.node);
+		struct device *x = known_device(d, s.node, s.device);
+		uint64_t last_ns;
+
+		if (d->verdicts.standing[i].cause != CAUSE_DEGRADED || !n)
+			continue;
+		last_ns = x ? own(d, x)->sample_ns
+			    : NODE_OWN(d, n, degrade, struct mine_node)->pair_ns;
+		if (detector_age(d, last_ns) < long_ago)
+			continue;
+		if (x)
+			own(d, x)->accused = false;
+		else
+			NODE_OWN(d, n, degrade, struct mine_node)->accused = false;
+		acquit(d, &s, CAUSE_DEGRADED, "nobody has measured it for a long time");
+	}
 }
 
 static void well(struct detector *d, const struct subject *s)
@@ -150,7 +177,9 @@ const struct rule rule_degrade = {
 	.kinds = 1u << SAMPLE_DISK | 1u << SAMPLE_LINK | 1u << SAMPLE_PAIR,
 	.node_bytes = sizeof(struct mine_node),
 	.device_bytes = sizeof(struct mine_device),
+	.tick_ns = 60 * NS_PER_SEC,
 	.sample = sample,
+	.tick = tick,
 	.well = well,
 	.explain = explain,
 };

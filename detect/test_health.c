@@ -165,6 +165,43 @@ static void test_port_that_always_had_errors(void **state)
 	detector_free(b.d);
 }
 
+/* Only the memory of the node says anything any more. */
+static void without_its_port(struct bench *b, uint64_t s)
+{
+	for (uint64_t end = b->now + s * SEC; b->now < end;) {
+		struct sample sample;
+
+		b->now += 5 * SEC;
+		sample = of_node(b, SAMPLE_MEMORY, SAMPLE_NONE);
+		feed(b->d, &sample);
+	}
+}
+
+/* What stood against a port that was taken out is over some time. */
+static void test_port_that_is_gone(void **state)
+{
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	goes_on(&b, 3600, 1);
+	b.downs += 20;
+	goes_on(&b, 300, 50);
+	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 2);
+	assert_int_equal(b.told.alarms, 2);
+	without_its_port(&b, 3000);
+	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 2);
+	without_its_port(&b, 1200);
+	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+	/* It is there again, and no better. */
+	b.downs += 20;
+	goes_on(&b, 300, 50);
+	assert_int_equal(b.told.alarms, 4);
+	goes_on(&b, 2 * 3600, 0);
+	assert_int_equal(detector_standing(b.d, NULL, NULL, 0), 0);
+	detector_free(b.d);
+}
+
 static void disk_says(struct bench *b, uint64_t errors)
 {
 	struct sample s = of_node(b, SAMPLE_DISK, 2);
@@ -519,6 +556,7 @@ int main(void)
 		cmocka_unit_test(test_flaps),
 		cmocka_unit_test(test_port_errors),
 		cmocka_unit_test(test_port_that_always_had_errors),
+		cmocka_unit_test(test_port_that_is_gone),
 		cmocka_unit_test(test_disk),
 		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_pressure),

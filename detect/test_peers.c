@@ -26,7 +26,7 @@ struct world {
 	struct rng_seeded rng;
 	struct detector *d;
 	uint64_t now_ns, step, sent[NODES];
-	bool marks_waiting;
+	bool marks_waiting, no_disks;
 	uint32_t stages; /* of neighbouring ranks; 0: two, in turn */
 	double work[RANKS], clock[NODES], cpu[NODES], send[NODES], way[NODES][NODES], disk[NODES];
 	double power[NODES], pause_s;
@@ -123,6 +123,8 @@ static void tell_devices(struct world *w, uint32_t node)
 	s.pair.ns = (uint64_t)(1e6 * w->send[node] * w->way[node][s.pair.peer] *
 			       exp(0.1 * normal(&w->rng)));
 	tell(w, &s);
+	if (w->no_disks)
+		return;
 	s = of_node(SAMPLE_DISK, node, DISK);
 	s.disk.ops = 100 + rng_below(&w->rng.rng, 1000);
 	s.disk.bytes = s.disk.ops << 16;
@@ -433,6 +435,29 @@ static void test_ports_ways_and_disks(void **state)
 	detector_free(w.d);
 }
 
+/* A slow disk is taken out, and a job ends that told of its transfers. */
+static void test_what_is_gone_is_slow_no_more(void **state)
+{
+	static struct world w;
+
+	(void)state;
+	begin(&w, test_seed(57), true);
+	steps(&w, 300);
+	w.disk[4] = 4;
+	steps(&w, 200);
+	assert_int_equal(w.told.alarms, 1);
+	assert_int_equal(w.told.alarm.cause, CAUSE_DEGRADED);
+	w.no_disks = true;
+	steps(&w, 300); /* of 10 s and more */
+	assert_int_equal(w.told.cleared, 0);
+	steps(&w, 80);
+	assert_int_equal(w.told.cleared, 1);
+	w.no_disks = false;
+	steps(&w, 200);
+	assert_int_equal(w.told.alarms, 2);
+	detector_free(w.d);
+}
+
 static void test_somebody_says_that_it_is_well(void **state)
 {
 	static struct world w;
@@ -468,6 +493,7 @@ int main(void)
 		cmocka_unit_test(test_slow_before_a_new_run),
 		cmocka_unit_test(test_all_of_a_job),
 		cmocka_unit_test(test_ports_ways_and_disks),
+		cmocka_unit_test(test_what_is_gone_is_slow_no_more),
 		cmocka_unit_test(test_somebody_says_that_it_is_well),
 	};
 
