@@ -60,6 +60,12 @@ void goodput_ended(struct job *j)
 	goodput_keep(j);
 }
 
+void goodput_goes_on(struct job *j)
+{
+	goodput_back(&j->goodput, now(j));
+	goodput_keep(j);
+}
+
 void goodput_was_committed(const struct checkpoint *c)
 {
 	struct job *j = c->job;

@@ -18,6 +18,7 @@ void goodput_was_committed(const struct checkpoint *c);
 void goodput_was_durable(const struct checkpoint *c);
 void goodput_died(struct job *j);  /* a process of it */
 void goodput_ended(struct job *j); /* all said goodbye */
+void goodput_goes_on(struct job *j); /* ... and another rank of that run came */
 /* The beginning and end of rank 0's saves, as it says them: all ranks save alike. */
 void goodput_sample(struct job *j, const struct sample *s); /* j NULL: nothing */
 /* Hung and slow, where it is an alarm: of a job or one of its ranks for that job, of the node, a

@@ -13,6 +13,7 @@
 #include "ckptd/goodput.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
+#include "ckptd/watching.h"
 #include "detect/verdicts.h"
 #include "proto/session.pb-c.h"
 
@@ -70,6 +71,32 @@ static void test_goes_on(void **state)
 	end_node(t);
 	begin_node(t);
 	assert_int_equal(the_job(t)->goodput.failures[1], 1);
+}
+
+/* The only rank that had come says goodbye before the next one comes: it was not away for good. */
+static void test_a_run_goes_on(void **state)
+{
+	struct sample beat = {.kind = SAMPLE_BEAT,
+			      .node = WATCHING_NODE,
+			      .rank = 1,
+			      .device = SAMPLE_NONE,
+			      .beat = {.step = 1}};
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	struct node_test *t = *state;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_AWAY);
+	join(t, &t->b, 1, 2, "run1");
+	assert_int_equal(the_job(t)->history.epoch.number, 1);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_RESTART);
+	beat.job = the_job(t)->number;
+	node_sample(t->host.node, &beat);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_TRAINING);
 }
 
 /* Who says goodbye is away, and not lost, also while what it saved last is committed. */
@@ -304,9 +331,13 @@ static void test_held_up_by_many(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_held_up),     NODE_TEST(test_goes_on),
-		NODE_TEST(test_away),        NODE_TEST(test_damaged),
-		NODE_TEST(test_not_written), NODE_TEST(test_held_up_by_many),
+		NODE_TEST(test_held_up),
+		NODE_TEST(test_goes_on),
+		NODE_TEST(test_away),
+		NODE_TEST(test_a_run_goes_on),
+		NODE_TEST(test_damaged),
+		NODE_TEST(test_not_written),
+		NODE_TEST(test_held_up_by_many),
 		NODE_TEST(test_not_read),
 	};
 

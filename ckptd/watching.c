@@ -299,6 +299,7 @@ void watching_goes_on(struct job *j)
 	if (!j->run_over)
 		return;
 	j->run_over = false;
+	goodput_goes_on(j);
 	tell_members(j);
 }
 

@@ -99,6 +99,13 @@ void goodput_over(struct goodput *g, uint64_t now_ns)
 	g->saving = g->hung = g->slow = false;
 }
 
+void goodput_back(struct goodput *g, uint64_t now_ns)
+{
+	goodput_advance(g, now_ns);
+	if (g->begun && g->state == GOODPUT_AWAY)
+		g->state = GOODPUT_RESTART;
+}
+
 void goodput_step(struct goodput *g, uint64_t now_ns, uint64_t step)
 {
 	bool first = step == 0 && g->newest_step == 0 && !g->zeroth;

@@ -67,6 +67,8 @@ void goodput_advance(struct goodput *g, uint64_t now_ns);
 void goodput_epoch(struct goodput *g, uint64_t now_ns, bool has_base, uint64_t base, bool memory);
 void goodput_failed(struct goodput *g, uint64_t now_ns); /* a process of it died */
 void goodput_over(struct goodput *g, uint64_t now_ns);   /* all its ranks said goodbye */
+/* ... and then it was not: its run goes on. */
+void goodput_back(struct goodput *g, uint64_t now_ns);
 void goodput_step(struct goodput *g, uint64_t now_ns, uint64_t step);
 void goodput_committed(struct goodput *g, uint64_t now_ns, uint64_t step, uint64_t latency_ns);
 void goodput_durable(struct goodput *g, uint64_t latency_ns);
