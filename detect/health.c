@@ -42,7 +42,8 @@ struct mine_node {
 	struct counter corrected, uncorrected;
 	struct tally recent;
 	uint64_t memory_until_ns; /* memory-errors stands; 0: it does not */
-	bool memory_alarm;        /* ... as an alarm */
+	bool memory_alarm;        /* ... as an alarm, */
+	bool memory_uncorrected;  /* ... for what could not be corrected */
 	uint64_t pressed_ns;      /* memory pressure is high since then; 0: it is not */
 	bool said_pressure;
 	uint64_t pressure_ns; /* was last measured */
@@ -100,6 +101,8 @@ static void memory_errors(struct detector *d, struct node *n, uint64_t corrected
 
 	if (!uncorrected && (!corrected || recent * 10 < d->options.memory_errors))
 		return;
+	if (!uncorrected && m->memory_until_ns && m->memory_uncorrected)
+		return; /* milder than what stands */
 	v = verdict_of(subject_node(n->number), uncorrected ? CLASS_CORRUPTING : CLASS_FAILING,
 		       CAUSE_MEMORY_ERRORS, alarm ? LEVEL_ALARM : LEVEL_NOTE,
 		       alarm ? ACTION_DRAIN : ACTION_RECORD);
@@ -116,6 +119,7 @@ static void memory_errors(struct detector *d, struct node *n, uint64_t corrected
 			    (unsigned long long)recent,
 			    alarm ? ": let nothing new onto it and replace the module." : ".");
 	m->memory_alarm = alarm;
+	m->memory_uncorrected = uncorrected > 0;
 	m->memory_until_ns = after(d, d->options.news_stand_s);
 	accuse(d, &v);
 }
@@ -263,10 +267,10 @@ static void tell_news(struct detector *d, struct node *n, const struct kernel_li
 	if (!words)
 		return;
 	news = news_of(d, m, l->kind, &s);
-	if (!news->until_ns || level > news->level) {
-		news->level = level;
-		news->advice = advice;
-	}
+	if (news->until_ns && level < news->level)
+		return; /* milder than what stands: it is told when that is over */
+	news->level = level;
+	news->advice = advice;
 	v = verdict_of(s, CLASS_FAILING, CAUSE_KERNEL, news->level, news->advice);
 	v.code = l->kind;
 	v.confidence = 0.9;

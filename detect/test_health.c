@@ -386,6 +386,47 @@ static void test_cleared_by_a_person(void **state)
 	detector_free(b.d);
 }
 
+/* What is milder neither renames what stands nor makes it stand for longer; it comes after it. */
+static void test_milder_ones_follow(void **state)
+{
+	struct verdict v[4];
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b);
+	goes_on(&b, 100, 0);
+	kernel_says(&b, "{1}[Hardware Error]: event severity: recoverable");
+	b.uncorrected++;
+	goes_on(&b, 10, 0);
+	assert_int_equal(b.told.alarms, 2);
+	for (int i = 0; i < 2; i++) {
+		goes_on(&b, 1500, 0);
+		kernel_says(&b, "mce: [Hardware Error]: Machine check events logged");
+		b.corrected += 20;
+		goes_on(&b, 10, 0);
+		assert_int_equal(detector_standing(b.d, NULL, v, 4), 2);
+		for (int k = 0; k < 2; k++) {
+			assert_int_equal(v[k].level, LEVEL_ALARM);
+			test_says(v[k].words, "could not be corrected");
+			assert_int_equal(v[k].class, v[k].cause == CAUSE_MEMORY_ERRORS
+							     ? CLASS_CORRUPTING
+							     : CLASS_FAILING);
+		}
+	}
+	goes_on(&b, 900, 0);
+	assert_int_equal(b.told.cleared, 2);
+	kernel_says(&b, "mce: [Hardware Error]: Machine check events logged");
+	b.corrected += 20;
+	goes_on(&b, 10, 0);
+	assert_int_equal(detector_standing(b.d, NULL, v, 4), 2);
+	for (int k = 0; k < 2; k++) {
+		assert_int_equal(v[k].level, LEVEL_NOTE);
+		test_says(v[k].words, "has corrected");
+	}
+	assert_int_equal(b.told.alarms, 2);
+	detector_free(b.d);
+}
+
 /* What is milder does not quieten what stands; what lies in a file is not the node's. */
 static void test_kernel_file_systems(void **state)
 {
@@ -562,6 +603,7 @@ int main(void)
 		cmocka_unit_test(test_pressure),
 		cmocka_unit_test(test_kernel),
 		cmocka_unit_test(test_kernel_file_systems),
+		cmocka_unit_test(test_milder_ones_follow),
 		cmocka_unit_test(test_news_all_end),
 		cmocka_unit_test(test_cleared_by_a_person),
 		cmocka_unit_test(test_checks),
