@@ -434,8 +434,10 @@ static void enter_phase(struct detector *d, const struct sample *s, struct rank 
 		r->depth++;
 		return;
 	}
-	if (!r->depth)
+	if (!r->depth) { /* its begin was lost, or is of another run */
+		r->phases[0].since_ns = 0;
 		return;
+	}
 	if (--r->depth)
 		return;
 	since = r->phases[0].since_ns > r->beat_ns ? r->phases[0].since_ns : r->beat_ns;

@@ -78,7 +78,7 @@ struct node {
 /* A declared long phase that lasts. */
 struct in_phase {
 	uint32_t phase;
-	uint64_t since_ns, expected_ns;
+	uint64_t since_ns, expected_ns; /* since_ns 0: an end without a begin stands here */
 	char what[32];
 };
 

@@ -684,6 +684,41 @@ static void test_random_quiet_life(void **state)
 	detector_free(j.d);
 }
 
+static void all_evaluate(struct job_of *j, bool begin)
+{
+	for (uint32_t r = 0; r < j->world; r++)
+		phase(j, r, PHASE_EVALUATE, begin, 0);
+	all_do(j, begin ? DOES_NOTHING : DOES_STEPS);
+}
+
+/* The end of a phase whose begin was lost, or is of a run before, says nothing of how long it was.
+ */
+static void test_an_end_without_begin(void **state)
+{
+	struct job_of j;
+	uint64_t from;
+
+	(void)state;
+	job_begins(&j, 4, 1, 2 * SEC);
+	for (int i = 0; i < 3; i++) {
+		goes_on(&j, 300);
+		all_evaluate(&j, true);
+		goes_on(&j, 60);
+		all_evaluate(&j, false);
+	}
+	goes_on(&j, 3 * 3600);
+	all_evaluate(&j, false);
+	goes_on(&j, 300);
+	assert_int_equal(j.alarms, 0);
+	all_evaluate(&j, true);
+	from = j.now;
+	goes_on(&j, 1200);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.class, CLASS_HUNG);
+	assert_true(delay(&j, from) >= 600);
+	detector_free(j.d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -710,6 +745,7 @@ int main(void)
 		cmocka_unit_test(test_never_starts),
 		cmocka_unit_test(test_run_goes_on),
 		cmocka_unit_test(test_random_quiet_life),
+		cmocka_unit_test(test_an_end_without_begin),
 	};
 
 	return cmocka_run_group_tests_name("hang", tests, NULL, NULL);
