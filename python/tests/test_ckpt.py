@@ -444,7 +444,7 @@ def fail_on_three(job, how, first, done):
 
 def dead_of(job, done):
     """The events of ranks of the job that are dead, once done(them, all events of the job)."""
-    for _ in range(200):
+    for _ in range(1200):
         events = [e for e in json.loads(ctl("events", "--json")[0])["events"]
                   if e.get("subject", {}).get("job") == job]
         dead = [e for e in events if e["kind"] == "verdict" and e["class"] == "dead"]

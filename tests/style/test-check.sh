@@ -83,13 +83,13 @@ deaf:
 	trap '' TERM; sleep 1000
 END
 expect stopped 1 '1 passed, 2 failed, 0 skipped' <<'END'
-one pair 1 make_check slow check
+one pair 5 make_check slow check
 END
-grep -q '^ *not ok one (stopped after 1 s)' out && echo 'ok stopped-says-so' ||
+grep -q '^ *not ok one (stopped after 5 s)' out && echo 'ok stopped-says-so' ||
 	{ echo 'not ok stopped-says-so'; failed=1; }
 rm slow/a.log slow/b.log
 expect stopped-for-good 1 '2 passed, 1 failed, 0 skipped' <<'END'
-one pair 1 make_check slow deaf
+one pair 5 make_check slow deaf
 two pair 60 ./say ok_a
 END
 expect first-fails 1 '0 passed, 1 failed, 0 skipped' <<'END'
