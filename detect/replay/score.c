@@ -127,6 +127,12 @@ static bool same_class(const struct score *s, const struct label *l, const struc
 
 enum worth { SPURIOUS, WRONG, VAGUE, ECHO, RIGHT };
 
+/* Of a node's fault nobody knows whose jobs it meets. */
+static bool may_be_of(const struct subject *truth, uint32_t job)
+{
+	return truth->job == SAMPLE_NONE || truth->job == job;
+}
+
 static enum worth worth_of(const struct score *s, size_t i, const struct verdict *v)
 {
 	const struct label *l = &s->labels[i];
@@ -140,7 +146,7 @@ static enum worth worth_of(const struct score *s, size_t i, const struct verdict
 		return RIGHT;
 	if (s->fates[i].right_ns && holds(&l->subject, &v->subject))
 		return ECHO;
-	if (class && v->subject.kind == SUBJECT_JOB)
+	if (class && v->subject.kind == SUBJECT_JOB && may_be_of(&l->subject, v->subject.job))
 		return VAGUE;
 	return class ? WRONG : SPURIOUS;
 }

@@ -135,6 +135,27 @@ static void test_worth(void **state)
 	score_fini(&s);
 }
 
+static void test_another_job(void **state)
+{
+	struct score s;
+	const struct tally *t;
+
+	(void)state;
+	score_init(&s);
+	label(&s, LABEL_FAULT, "deadlock", rank_of(3), CLASS_HUNG, 10, 100);
+	alarm_at(&s, job_of(1), CLASS_HUNG, 20);
+	counts(&s, 0, 0, 1, 0, 0);
+	alarm_at(&s, job_of(0), CLASS_HUNG, 30);
+	counts(&s, 0, 0, 1, 1, 0);
+	alarm_at(&s, rank_of(3), CLASS_HUNG, 31);
+	counts(&s, 1, 0, 1, 1, 0);
+	assert_int_equal(score_end(&s, 1), 0);
+	t = score_group(&s.declared, "hung");
+	assert_int_equal(t->found, 1);
+	assert_int_equal(t->right, 0); /* the first was another's */
+	score_fini(&s);
+}
+
 static void test_links_and_gpus(void **state)
 {
 	struct score s;
@@ -455,6 +476,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_worth),
+		cmocka_unit_test(test_another_job),
 		cmocka_unit_test(test_links_and_gpus),
 		cmocka_unit_test(test_any_class),
 		cmocka_unit_test(test_at_once),
