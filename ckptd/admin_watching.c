@@ -161,17 +161,14 @@ static json_t *standing(struct session *s, const struct asked *a, struct verdict
 			char (*words)[SUBJECT_WORDS_MAX], size_t *ret_n)
 {
 	struct node *n = session_node(s);
-	size_t found = watching_standing(n, a->all ? NULL : &a->subject, v, STANDING_MAX);
+	size_t found = watching_shown(n, a->all ? NULL : &a->subject, session_process(s)->uid,
+				      admin_sees_all(s), v, STANDING_MAX);
 	json_t *list = json_array();
 
 	*ret_n = 0;
-	for (size_t i = 0; i < found && i < STANDING_MAX; i++) {
-		uint32_t uid = watching_uid(n, &v[i].subject);
-		json_t *o;
+	for (size_t i = 0; i < found; i++) {
+		json_t *o = watching_verdict_json(n, &v[i]);
 
-		if (uid != EVENT_FOR_ALL && uid != session_process(s)->uid && !admin_sees_all(s))
-			continue;
-		o = watching_verdict_json(n, &v[i]);
 		if (o)
 			json_object_set_new(o, "subject", watching_subject_json(n, &v[i].subject));
 		json_array_append_new(list, o);

@@ -196,6 +196,65 @@ static void test_whose_there_is_no_room_for(void **state)
 	}
 }
 
+static void says_check_failed(struct node_test *t, const char *what)
+{
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+
+	snprintf(s.check.what, sizeof(s.check.what), "%s", what);
+	node_sample(t->host.node, &s);
+}
+
+static uint64_t shown(struct node_test *t, uint32_t uid, bool sees_all, enum subject_kind kind)
+{
+	struct verdict v;
+
+	assert_int_equal(watching_shown(t->host.node, NULL, uid, sees_all, &v, 1), 1);
+	assert_int_equal(v.subject.kind, kind);
+	assert_int_equal(v.level, LEVEL_ALARM);
+	return v.id;
+}
+
+/* What others have, and notes, take no room from an alarm that one may see. */
+static void test_who_is_shown_what(void **state)
+{
+	struct node_test *t = *state;
+	struct verdict v[8];
+	struct subject of;
+	struct job *j;
+	uint64_t first;
+
+	t->o.dry_run = true;
+	begin_node(t);
+	assert_int_equal(watching_shown(t->host.node, NULL, 0, true, v, 8), 0);
+	says_check_failed(t, "one");
+	first = shown(t, 1001, false, SUBJECT_NODE);
+	connect_rank(t, &t->a);
+	assert_int_equal(hand_open(&t->a, "job", 0, 3, "run1"), 0);
+	j = list_first(&t->host.node->jobs, struct job, link);
+	j->history.job.uid = 1000;
+	watching_exit(j, 0, EXIT_SIGNAL, 9);
+	assert_int_equal(shown(t, 1001, false, SUBJECT_NODE), first);
+	assert_true(shown(t, 1000, false, SUBJECT_RANK) > first);
+	assert_true(shown(t, 0, true, SUBJECT_RANK) > first);
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "job", 1, 3, "run1"), 0);
+	watching_exit(j, 1, EXIT_SIGNAL, 9); /* a note */
+	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), 3);
+	shown(t, 1000, false, SUBJECT_RANK);
+	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 2), 2);
+	assert_true(v[0].level == LEVEL_ALARM && v[1].level == LEVEL_ALARM);
+	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 8), 3);
+	assert_int_equal(v[0].level, LEVEL_NOTE); /* the newest */
+	assert_int_equal(watching_shown(t->host.node, NULL, 1001, false, v, 8), 1);
+	of = subject_job(j->number);
+	assert_int_equal(watching_shown(t->host.node, &of, 1000, false, v, 8), 2);
+	assert_int_equal(watching_shown(t->host.node, &of, 1001, false, v, 8), 0);
+}
+
 /* The only rank that had come says goodbye before the next one comes: the run was not over. */
 static void test_a_run_goes_on(void **state)
 {
@@ -358,10 +417,15 @@ static void test_gpus_without_nvml(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_jobs_come_and_go),  NODE_TEST(test_too_many_jobs),
-		NODE_TEST(test_too_many_alarms),   NODE_TEST(test_whose_there_is_no_room_for),
-		NODE_TEST(test_a_run_goes_on),     NODE_TEST(test_a_number_is_given_back_once),
-		NODE_TEST(test_gpus_without_nvml), NODE_TEST(test_a_member_that_never_beats),
+		NODE_TEST(test_jobs_come_and_go),
+		NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_too_many_alarms),
+		NODE_TEST(test_whose_there_is_no_room_for),
+		NODE_TEST(test_who_is_shown_what),
+		NODE_TEST(test_a_run_goes_on),
+		NODE_TEST(test_a_number_is_given_back_once),
+		NODE_TEST(test_gpus_without_nvml),
+		NODE_TEST(test_a_member_that_never_beats),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

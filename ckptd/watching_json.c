@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching_priv.h"
@@ -127,17 +128,49 @@ static json_t *alarm_json(struct node *n, const struct verdict *v)
 			 ask_json(n, &v->subject), "why", v->words);
 }
 
+static bool is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool sees_all)
+{
+	uint32_t of = sees_all ? EVENT_FOR_ALL : watching_uid(n, &v->subject);
+
+	return of == EVENT_FOR_ALL || of == uid;
+}
+
+size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, bool sees_all,
+		      struct verdict *ret, size_t most)
+{
+	size_t there = watching_standing(n, s, NULL, 0), seen = 0, alarms = 0, notes, found = 0;
+	CLEANUP_FREE struct verdict *all = there ? alloc_array(there, sizeof(*all)) : NULL;
+
+	if (!all)
+		return 0;
+	there = min_u64(there, watching_standing(n, s, all, there));
+	for (size_t i = 0; i < there; i++) {
+		if (!is_seen(n, &all[i], uid, sees_all))
+			continue;
+		alarms += all[i].level == LEVEL_ALARM;
+		all[seen++] = all[i];
+	}
+	notes = alarms < most ? most - alarms : 0;
+	for (size_t i = 0; i < seen && found < most; i++) {
+		if (all[i].level != LEVEL_ALARM && notes == 0)
+			continue;
+		notes -= all[i].level != LEVEL_ALARM;
+		ret[found++] = all[i];
+	}
+	return found;
+}
+
 json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all)
 {
 	CLEANUP_FREE struct verdict *v = alloc_array(SHOWN_MAX, sizeof(*v));
-	size_t found = v ? watching_standing(n, NULL, v, SHOWN_MAX) : 0;
+	size_t found = v ? watching_shown(n, NULL, uid, sees_all, v, SHOWN_MAX) : 0;
 	json_t *list = json_array();
 
-	for (size_t i = 0; i < found && i < SHOWN_MAX; i++) {
+	for (size_t i = 0; i < found; i++) {
 		struct job *j = watching_job(n, v[i].subject.job);
 		uint32_t of = watching_uid(n, &v[i].subject);
 
-		if (v[i].level == LEVEL_ALARM && (of == EVENT_FOR_ALL || of == uid || sees_all) &&
+		if (v[i].level == LEVEL_ALARM &&
 		    (of == EVENT_FOR_ALL || !job[0] || strcmp(job, j->history.job.name) == 0))
 			json_array_append_new(list, alarm_json(n, &v[i]));
 	}
