@@ -254,7 +254,7 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	x = (struct concern){.node = n, .asked = &a, .standing = words};
 	name_job(&x);
 	list = standing(s, &a, v, words, &x.n);
-	mark = marks_find(&n->marks, a.words);
+	mark = marks_find(&n->marks, a.words, watching_uid(n, &a.subject));
 	events = events_about(n->events, concerns, &x, EVENTS_SHOWN, &q);
 	if (is_nobody(&a) && x.n + x.own == 0 && !mark) {
 		json_decref(list);
@@ -294,11 +294,12 @@ static unsigned remove_marks(struct node *n, const struct asked *a)
 	unsigned removed = 0;
 
 	for (uint32_t i = n->marks.n; i-- > 0;) {
+		uint32_t uid = n->marks.suspects[i].uid;
 		char words[MARK_WORDS_MAX];
 
 		memcpy(words, n->marks.suspects[i].words, sizeof(words));
-		if (holds(n, a, words, n->marks.suspects[i].uid))
-			removed += marks_remove(&n->marks, words);
+		if (holds(n, a, words, uid))
+			removed += marks_remove(&n->marks, words, uid);
 	}
 	return removed;
 }

@@ -86,7 +86,7 @@ void marks_read(struct marks *m, struct store *s)
 void marks_take(struct marks *m, const struct marks *read)
 {
 	for (uint32_t i = 0; i < read->n && m->n < MARKS_MAX; i++)
-		if (!marks_find(m, read->suspects[i].words))
+		if (!marks_find(m, read->suspects[i].words, read->suspects[i].uid))
 			m->suspects[m->n++] = read->suspects[i];
 	if (read->drained && !m->drained) {
 		m->drained = true;
@@ -162,10 +162,10 @@ static void write_start(struct marks *m)
 
 /* ---- Marks ---- */
 
-const struct mark *marks_find(const struct marks *m, const char *words)
+const struct mark *marks_find(const struct marks *m, const char *words, uint32_t uid)
 {
 	for (uint32_t i = 0; i < m->n; i++)
-		if (strcmp(m->suspects[i].words, words) == 0)
+		if (m->suspects[i].uid == uid && strcmp(m->suspects[i].words, words) == 0)
 			return &m->suspects[i];
 	return NULL;
 }
@@ -180,9 +180,19 @@ static void fill(struct marks *m, struct mark *k, const char *words, const char 
 	text_clean(k->reason);
 }
 
+static uint32_t of_jobs(const struct marks *m)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < m->n; i++)
+		n += m->suspects[i].uid != EVENT_FOR_ALL;
+	return n;
+}
+
 bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t uid)
 {
-	if (marks_find(m, words) || m->n == MARKS_MAX)
+	if (marks_find(m, words, uid) || m->n == MARKS_MAX ||
+	    (uid != EVENT_FOR_ALL && of_jobs(m) >= MARKS_JOBS_MAX))
 		return false;
 	fill(m, &m->suspects[m->n], words, reason);
 	m->suspects[m->n++].uid = uid;
@@ -190,9 +200,9 @@ bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t 
 	return true;
 }
 
-bool marks_remove(struct marks *m, const char *words)
+bool marks_remove(struct marks *m, const char *words, uint32_t uid)
 {
-	struct mark *k = (struct mark *)marks_find(m, words);
+	struct mark *k = (struct mark *)marks_find(m, words, uid);
 
 	if (!k)
 		return false;

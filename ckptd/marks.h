@@ -17,6 +17,7 @@
 
 #define MARKS_FILE      "marks"
 #define MARKS_MAX       128u
+#define MARKS_JOBS_MAX  96u /* of them, of jobs and their ranks */
 #define MARK_WORDS_MAX  160
 #define MARK_REASON_MAX 200
 
@@ -48,10 +49,11 @@ void marks_read(struct marks *m, struct store *s);
 /* What was read, before anything is marked; what was marked earlier stays. */
 void marks_take(struct marks *m, const struct marks *read);
 
-/* False: it was marked already, or there are too many; the reason is the new one. */
+/* False: it was marked already, or there are too many. Users may have jobs of one name, so words
+ * are a name only together with the uid; and jobs leave room for what is the node's. */
 bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t uid);
-bool marks_remove(struct marks *m, const char *words);
-const struct mark *marks_find(const struct marks *m, const char *words);
+bool marks_remove(struct marks *m, const char *words, uint32_t uid);
+const struct mark *marks_find(const struct marks *m, const char *words, uint32_t uid);
 /* False: it is so already. */
 bool marks_drain(struct marks *m, bool on, const char *reason);
 

@@ -58,7 +58,7 @@ static void test_drained_by_the_built_in_table(void **state)
 	fail_check(t);
 	assert_true(m->drained);
 	assert_string_equal(m->drain.reason, "by the policy");
-	assert_non_null(marks_find(m, "node 'node'"));
+	assert_non_null(marks_find(m, "node 'node'", EVENT_FOR_ALL));
 	assert_true(was_told("is drained (by the policy): what runs goes on"));
 	/* What was newest in memory goes to disk. */
 	for (int i = 0; i < TURNS_MAX && !was_told("job 'job': step 1 is on disk"); i++)

@@ -180,7 +180,7 @@ static void test_damaged_files(void **state)
 	assert_int_equal(json_array_size(json_object_get(doc, "events")), 2);
 	json_decref(doc);
 	assert_int_equal(t->host.node->marks.n, 1);
-	assert_non_null(marks_find(&t->host.node->marks, "disk x"));
+	assert_non_null(marks_find(&t->host.node->marks, "disk x", EVENT_FOR_ALL));
 	assert_false(t->host.node->marks.drained);
 }
 
@@ -197,8 +197,8 @@ static void test_marks(void **state)
 		assert_int_equal(marks_add(m, words, "slow", EVENT_FOR_ALL), i < MARKS_MAX);
 	}
 	assert_false(marks_add(m, "disk 3", "again", EVENT_FOR_ALL));
-	assert_true(marks_remove(m, "disk 3"));
-	assert_false(marks_remove(m, "disk 3"));
+	assert_true(marks_remove(m, "disk 3", EVENT_FOR_ALL));
+	assert_false(marks_remove(m, "disk 3", EVENT_FOR_ALL));
 	assert_true(marks_drain(m, true, "a test"));
 	assert_false(marks_drain(m, true, "again"));
 	settle(t);
@@ -206,8 +206,8 @@ static void test_marks(void **state)
 	begin_node(t);
 	m = &t->host.node->marks;
 	assert_int_equal(m->n, MARKS_MAX - 1);
-	assert_null(marks_find(m, "disk 3"));
-	assert_string_equal(marks_find(m, "disk 4")->reason, "slow");
+	assert_null(marks_find(m, "disk 3", EVENT_FOR_ALL));
+	assert_string_equal(marks_find(m, "disk 4", EVENT_FOR_ALL)->reason, "slow");
 	assert_true(m->drained);
 	assert_string_equal(m->drain.reason, "a test");
 }
@@ -281,7 +281,7 @@ static void test_full_disk(void **state)
 	assert_int_equal(times(doc, "meanwhile"), 0);
 	assert_int_equal(times(doc, "after"), 1);
 	json_decref(doc);
-	assert_non_null(marks_find(&t->host.node->marks, "disk 1"));
+	assert_non_null(marks_find(&t->host.node->marks, "disk 1", EVENT_FOR_ALL));
 	assert_true(t->host.node->marks.drained);
 }
 
@@ -325,8 +325,34 @@ static void test_what_is_no_text(void **state)
 	json_decref(doc);
 	end_node(t);
 	begin_node(t);
-	assert_non_null(marks_find(&t->host.node->marks, "disk ?"));
-	assert_string_equal(marks_find(&t->host.node->marks, "disk ?")->reason, "slow");
+	assert_non_null(marks_find(&t->host.node->marks, "disk ?", EVENT_FOR_ALL));
+	assert_string_equal(marks_find(&t->host.node->marks, "disk ?", EVENT_FOR_ALL)->reason,
+			    "slow");
+}
+
+/* Jobs of one name are not taken for each other, and leave room for the node's own. */
+static void test_marks_of_jobs(void **state)
+{
+	struct node_test *t = *state;
+	struct marks *m;
+	char words[32];
+
+	begin_node(t);
+	m = &t->host.node->marks;
+	assert_true(marks_add(m, "job 'lm'", "slow", 1000));
+	assert_null(marks_find(m, "job 'lm'", 1001));
+	assert_true(marks_add(m, "job 'lm'", "dead", 1001));
+	assert_string_equal(marks_find(m, "job 'lm'", 1001)->reason, "dead");
+	assert_true(marks_remove(m, "job 'lm'", 1001));
+	assert_string_equal(marks_find(m, "job 'lm'", 1000)->reason, "slow");
+	for (unsigned i = 1; i < MARKS_MAX; i++) {
+		snprintf(words, sizeof(words), "rank %u of job 'lm'", i);
+		assert_int_equal(marks_add(m, words, "slow", 1000), i < MARKS_JOBS_MAX);
+	}
+	for (unsigned i = MARKS_JOBS_MAX; i <= MARKS_MAX; i++) {
+		snprintf(words, sizeof(words), "disk %u", i);
+		assert_int_equal(marks_add(m, words, "slow", EVENT_FOR_ALL), i < MARKS_MAX);
+	}
 }
 
 int main(void)
@@ -334,7 +360,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_bounded_and_kept), NODE_TEST(test_about),
 		NODE_TEST(test_damaged_files),    NODE_TEST(test_marks),
-		NODE_TEST(test_what_is_no_text),  NODE_TEST(test_full_disk),
+		NODE_TEST(test_marks_of_jobs),    NODE_TEST(test_what_is_no_text),
+		NODE_TEST(test_full_disk),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
