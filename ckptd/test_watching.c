@@ -159,6 +159,23 @@ static void test_too_many_alarms(void **state)
 	assert_true(was_told("the one about node 'node', failing (check-failed) is not kept"));
 }
 
+static unsigned unwatched_events(struct node_test *t)
+{
+	const struct events_question q = {.sees_all = true};
+	json_t *doc = events_answer(t->host.node->events, &q), *e;
+	unsigned found = 0;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "events"), i, e)
+	{
+		const char *kind = json_string_value(json_object_get(e, "kind"));
+
+		found += kind && strcmp(kind, "unwatched") == 0;
+	}
+	json_decref(doc);
+	return found;
+}
+
 /* Who may not see a job is told that there is no room, and not for whom. */
 static void test_whose_there_is_no_room_for(void **state)
 {
@@ -181,6 +198,14 @@ static void test_whose_there_is_no_room_for(void **state)
 	v.level = LEVEL_ALARM;
 	watching_refused(t->host.node, &s);
 	watching_dropped(t->host.node, &v);
+	assert_int_equal(unwatched_events(t), 2); /* in ten minutes, however many there are */
+	watching_refused(t->host.node, &s);
+	watching_dropped(t->host.node, &v);
+	assert_int_equal(unwatched_events(t), 2);
+	t->host.node->watching->refused_again_ns = t->host.node->watching->dropped_again_ns = 1;
+	watching_refused(t->host.node, &s);
+	watching_dropped(t->host.node, &v);
+	assert_int_equal(unwatched_events(t), 4);
 	for (size_t i = 0; i < sizeof(asks) / sizeof(asks[0]); i++) {
 		json_t *r = watching_refused_json(t->host.node, asks[i].uid, asks[i].sees_all);
 		json_t *d = watching_dropped_json(t->host.node, asks[i].uid, asks[i].sees_all);

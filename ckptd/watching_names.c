@@ -223,8 +223,10 @@ void watching_refused(struct node *n, const struct sample *s)
 		 s->device != SAMPLE_NONE ? "a device of " : "", words);
 	w->refused_uid = watching_uid(n, &subject);
 	w->refused_ns = loop_now(n->env.loop);
-	if (w->refused++)
+	w->refused++;
+	if (w->refused_ns < w->refused_again_ns)
 		return;
+	w->refused_again_ns = w->refused_ns + REFUSED_SHOWN_NS;
 	events_post(n->events, EVENT_UNWATCHED, 4, w->refused_uid,
 		    watching_subject_json(n, &subject), NULL,
 		    "the failure detector has no room for %s, which is not watched, nor is who "
@@ -259,8 +261,10 @@ void watching_dropped(struct node *n, const struct verdict *v)
 		 verdict_class_word(v->class), verdict_cause_word(v->cause));
 	w->dropped_uid = watching_uid(n, &v->subject);
 	w->dropped_ns = loop_now(n->env.loop);
-	if (w->dropped++)
+	w->dropped++;
+	if (w->dropped_ns < w->dropped_again_ns)
 		return;
+	w->dropped_again_ns = w->dropped_ns + REFUSED_SHOWN_NS;
 	events_post(
 		n->events, EVENT_UNWATCHED, 4, w->dropped_uid,
 		watching_subject_json(n, &v->subject), NULL,

@@ -24,11 +24,11 @@ struct watching {
 	uint64_t born_ns, day_ns; /* what the clocks showed when it was made */
 	struct list ended;
 	/* watching_names.c: what the detector had no room for */
-	uint64_t refused, refused_ns;
+	uint64_t refused, refused_ns, refused_again_ns; /* again: an event is posted from then on */
 	uint32_t refused_uid; /* whose it is */
 	char refused_words[SUBJECT_WORDS_MAX + 16];
 	/* ... and alarms for which it had none, each as often as it was found */
-	uint64_t dropped, dropped_ns;
+	uint64_t dropped, dropped_ns, dropped_again_ns;
 	uint32_t dropped_uid;
 	char dropped_words[SUBJECT_WORDS_MAX + 64];
 };
