@@ -330,8 +330,13 @@ static void as_nobody(struct rig *r)
 {
 	const char *const gone[] = { "NOTIFY_SOCKET", "LISTEN_FDS", "XDG_RUNTIME_DIR", "HOME",
 				     "KUBERNETES_SERVICE_HOST", "JOURNAL_STREAM" };
+	const char *top = getenv("top_builddir");
 	struct trainer_process t;
 
+	/* From within: the way to it may be closed to nobody, as that below /root is. */
+	RIG_CHECK(!top || chdir(top) == 0, "chdir");
+	setenv("top_builddir", ".", 1);
+	setenv("LD_LIBRARY_PATH", ".libs", 1); /* libckpt, of the trainer */
 	if (geteuid() != 0 && getenv("XDG_RUNTIME_DIR"))
 		rig_note("as uid %d", (int)geteuid());
 	for (size_t i = 0; i < sizeof(gone) / sizeof(gone[0]); i++)
