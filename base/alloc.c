@@ -3,8 +3,11 @@
 
 #include "base/alloc.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/bytes.h"
 
 #ifdef CKPT_FAULTS
 static _Thread_local uint64_t count, fail_at;
@@ -69,16 +72,78 @@ struct alloc_watch *alloc_set_watch(struct alloc_watch *w)
 	return before;
 }
 
+static _Thread_local struct alloc_budget *budget;
+
+struct alloc_budget *alloc_set_budget(struct alloc_budget *b)
+{
+	struct alloc_budget *before = budget;
+
+	budget = b;
+	return before;
+}
+
+struct alloc_budget *alloc_budget(void)
+{
+	return budget;
+}
+
+/* Whether `size` bytes more fit. */
+static bool fits(uint64_t size)
+{
+	uint64_t all = 0;
+
+	if (!budget)
+		return true;
+	if (!size_add(budget->used, size, &all))
+		all = UINT64_MAX;
+	if (all <= budget->limit)
+		return true;
+	if (!budget->wanted)
+		budget->wanted = all;
+	return false;
+}
+
+bool alloc_charge(uint64_t bytes)
+{
+	if (!fits(bytes))
+		return false;
+	if (budget) {
+		budget->used += bytes;
+		budget->most = max_u64(budget->most, budget->used);
+	}
+	return true;
+}
+
+void alloc_uncharge(uint64_t bytes)
+{
+	if (budget)
+		budget->used -= min_u64(budget->used, bytes);
+}
+
 static void *taken(void *p)
 {
+	if (budget && p) {
+		budget->used += malloc_usable_size(p);
+		budget->most = max_u64(budget->most, budget->used);
+	}
 	if (watch && p)
 		watch->taken(watch, p);
 	return p;
 }
 
+static void given(void *p)
+{
+	if (budget && p)
+		budget->used -= min_u64(budget->used, malloc_usable_size(p));
+	if (watch && p)
+		watch->given(watch, p);
+}
+
 void *alloc_zero(size_t size)
 {
-	return fails() ? NULL : taken(calloc(1, size ? size : 1));
+	if (fails() || !fits(size))
+		return NULL;
+	return taken(calloc(1, size ? size : 1));
 }
 
 void *alloc_array(size_t n, size_t size)
@@ -92,14 +157,14 @@ void *alloc_array(size_t n, size_t size)
 
 void *alloc_resize(void *p, size_t size)
 {
+	size_t before = budget && p ? malloc_usable_size(p) : 0;
 	void *q;
 
-	if (fails())
+	if (fails() || (size > before && !fits(size - before)))
 		return NULL;
-	if (watch && p)
-		watch->given(watch, p);
+	given(p);
 	q = realloc(p, size ? size : 1);
-	if (!q && p)
+	if (!q)
 		taken(p);
 	return taken(q);
 }
@@ -120,7 +185,6 @@ char *alloc_str(const char *s)
 
 void alloc_free(void *p)
 {
-	if (watch && p)
-		watch->given(watch, p);
+	given(p);
 	free(p);
 }

@@ -36,6 +36,24 @@ struct alloc_watch {
 /* Returns the one before. */
 struct alloc_watch *alloc_set_watch(struct alloc_watch *w);
 
+/*
+ * A budget bounds what blocks taken on this thread may hold together, so that input from outside
+ * cannot make a process large: what does not fit is refused like missing memory, and `wanted` says
+ * so. Blocks of before it are not counted; giving them back counts as nothing. NULL: no bound.
+ */
+struct alloc_budget {
+	uint64_t limit;
+	uint64_t used, most; /* bytes of blocks, as malloc rounds them; now and at most */
+	uint64_t wanted;     /* what the first refused block would have made of `used`; 0: none */
+};
+/* Returns the one before. */
+struct alloc_budget *alloc_set_budget(struct alloc_budget *b);
+/* The thread's own; NULL: it has none. */
+struct alloc_budget *alloc_budget(void);
+/* Counts what a library takes for itself; false: it does not fit, and nothing was counted. */
+bool alloc_charge(uint64_t bytes) __attribute__((warn_unused_result));
+void alloc_uncharge(uint64_t bytes);
+
 static inline void alloc_cleanup(void *pp)
 {
 	alloc_free(*(void **)pp);

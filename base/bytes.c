@@ -62,6 +62,8 @@ const char *read_str(struct reader *r, size_t max, size_t *ret_len)
 	return s;
 }
 
+#define LARGE_BYTES ((size_t)1 << 20)
+
 static bool writer_reserve(struct writer *w, size_t len)
 {
 	size_t want = w->len + len, cap = w->cap ? w->cap : 256;
@@ -73,8 +75,8 @@ static bool writer_reserve(struct writer *w, size_t len)
 	}
 	if (want <= w->cap)
 		return true;
-	while (cap < want)
-		cap *= 2;
+	while (cap < want) /* a large block grows by moving pages: half of it is not left unused */
+		cap = cap < LARGE_BYTES ? 2 * cap : cap + cap / 4;
 	buf = alloc_resize(w->buf, cap);
 	if (!buf) {
 		w->bad = true;

@@ -69,6 +69,8 @@ struct disk_ops {
 	void (*close)(struct disk_file *);
 	int (*size)(struct disk_file *, uint64_t *ret);
 	int (*links)(struct disk_file *, uint64_t *ret);
+	/* Whether it belongs to this process's user, and no other user but root may open it. */
+	int (*is_private)(struct disk_file *, bool *ret);
 	/* Reserves [0, length): later writes there cannot run out of space. Keeps what is there. */
 	int (*allocate)(struct disk_file *, uint64_t length);
 	int (*truncate)(struct disk_file *, uint64_t length);
@@ -78,8 +80,12 @@ struct disk_ops {
 	int (*write)(struct disk_file *, const void *buf, size_t len, uint64_t offset);
 	/* Open-file-description lock, shared or exclusive, not waiting: -EAGAIN when taken. */
 	int (*lock)(struct disk_file *, bool exclusive);
-	/* A new descriptor for a client to read from: it shares the lock, and O_DIRECT where that
-	 * is in use. -EPERM unless the file was opened with DISK_READ; -ENOTSUP in part. */
+	/*
+	 * A new descriptor for a client to read from, with O_DIRECT where that is in use and a
+	 * shared lock where this file has one. It is an open file description of its own: what the
+	 * client does to its offset, flags and lock changes nothing here. Nothing ever takes it
+	 * back. -EPERM unless the file was opened with DISK_READ; -ENOTSUP in part.
+	 */
 	int (*export_fd)(struct disk_file *);
 	/* What the page cache holds of it is not needed any more: advice. */
 	void (*forget)(struct disk_file *);

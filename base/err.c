@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,8 @@ const char *err_text(int code)
 #undef X
 	case 0:
 		return "success";
+	case -ELOOP: /* strerror's "too many levels" says nothing of links that are not followed */
+		return "a symbolic link is in the way, and is not followed";
 	default:
 		break;
 	}

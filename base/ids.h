@@ -21,6 +21,7 @@ struct attempt_id {
 };
 
 #define ID_TEXT_MAX 33 /* hex with NUL */
+#define WORLD_MAX   65536u /* ranks of a job */
 
 /* A checkpoint is (job, step, attempt) (I1). */
 struct checkpoint_id {

@@ -14,7 +14,8 @@
 
 #include "base/err.h"
 
-#define JOBLOG_RECORD_MAX 65536
+/* A summing record over all that it may carry is the longest: a static assert in coord/sum.c. */
+#define JOBLOG_RECORD_MAX (512 << 10)
 
 struct joblog;
 

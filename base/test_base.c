@@ -389,6 +389,39 @@ static void test_faults_from_the_environment(void **state)
 #endif
 }
 
+/* What fits is taken, what does not is refused and named; what is given back can be taken again. */
+static void test_budget(void **state)
+{
+	struct alloc_budget b = {.limit = 4096};
+	void *before = alloc_zero(100), *p, *q;
+
+	(void)state;
+	assert_null(alloc_set_budget(&b));
+	assert_ptr_equal(alloc_budget(), &b);
+	p = alloc_zero(3000);
+	assert_non_null(p);
+	assert_true(b.used >= 3000 && b.used < 3100 && b.wanted == 0);
+	assert_null(alloc_zero(2000));
+	assert_true(b.wanted >= 5000 && b.wanted < 5100);
+	assert_null(alloc_resize(p, 5000));
+	assert_null(alloc_array(SIZE_MAX / 2, 2));
+	q = alloc_resize(p, 4000);
+	assert_non_null(q);
+	assert_false(alloc_charge(1000));
+	alloc_free(q);
+	assert_int_equal(b.used, 0);
+	assert_true(alloc_charge(4096));
+	assert_null(alloc_zero(1));
+	alloc_uncharge(4096);
+	alloc_free(before); /* was not counted */
+	assert_int_equal(b.used, 0);
+	assert_true(b.most >= 4096);
+	assert_ptr_equal(alloc_set_budget(NULL), &b);
+	p = alloc_zero(1 << 20);
+	assert_non_null(p);
+	alloc_free(p);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -408,6 +441,7 @@ int main(void)
 		cmocka_unit_test(test_huge_mappings),
 		cmocka_unit_test(test_huge_fill_without_room),
 		cmocka_unit_test(test_small_pages_are_told_from_huge_ones),
+		cmocka_unit_test(test_budget),
 	};
 
 	return cmocka_run_group_tests_name("base", tests, NULL, NULL);

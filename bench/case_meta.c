@@ -310,6 +310,7 @@ static int prepare(struct meta *m, struct looking *l, struct err *e)
 	CLEANUP_FREE struct declaration *d = alloc_array(META_RANKS, sizeof(*d));
 	CLEANUP_FREE struct digest *digests = alloc_array(META_RANKS, sizeof(*digests));
 	const struct declaration *first = &m->sources[0].declaration;
+	struct beneath in;
 	char path[260];
 	bool fresh;
 	int r;
@@ -322,7 +323,11 @@ static int prepare(struct meta *m, struct looking *l, struct err *e)
 	}
 	l->layout = layout_digest(digests, META_RANKS);
 	snprintf(path, sizeof(path), "%s/index", m->bench->folder);
-	r = index_rocksdb_open(path, &l->index, &fresh, e);
+	r = beneath_open(m->bench->folder, &in, e);
+	if (r < 0)
+		return r;
+	r = index_rocksdb_open(&in, path, &l->index, &fresh, e);
+	beneath_close(&in);
 	if (r == 0)
 		r = catalog_put_layout(l->index, &l->layout, d, META_RANKS, e);
 	if (r < 0)

@@ -9,7 +9,8 @@
  * A stall of several ranks is from the order to the slowest one's return. Nothing is written to
  * disk meanwhile, and each save begins when the one before it is COMMITTED, as saves do that are
  * steps apart. No save may touch a fresh page: ru_minflt is looked at around each, the first
- * included; the cases fail when it rises.
+ * included; the cases fail when it rises. Of the longest save is said how much of it was waiting
+ * for a core: that part is the machine's load, which no save can help.
  */
 #include <config.h>
 
@@ -35,6 +36,7 @@ struct crew {
 	int world;
 	uint64_t step;
 	long faults; /* the most in any save */
+	struct answer longest; /* of the saves */
 };
 
 /* All ranks the same order; the time from the first one's begin to the last one's end. */
@@ -51,8 +53,12 @@ static int all_do(struct crew *c, struct order *o, double *ret_s, struct err *e)
 		r = trainer_receive(&c->trainers[i], &a, e);
 		begin = min_u64(begin, a.begin);
 		end = max_u64(end, a.end);
-		if (r == 0 && o->kind == ORDER_SAVE && a.faults > c->faults)
+		if (r < 0 || o->kind != ORDER_SAVE)
+			continue;
+		if (a.faults > c->faults)
 			c->faults = a.faults;
+		if (a.end - a.begin > c->longest.end - c->longest.begin)
+			c->longest = a;
 	}
 	if (r == 0 && ret_s)
 		*ret_s = seconds(end - begin);
@@ -111,6 +117,19 @@ static int stall_pairs(struct crew *c, struct series *s, struct err *e)
 	return r;
 }
 
+/* What the longest save was, by the scheduler's count: a copy takes what it takes on a core. */
+static void explain(struct figure *f, const struct answer *a)
+{
+	double all = seconds(a->end - a->begin), ran = seconds(a->ran_ns),
+	       queued = seconds(a->queued_ns);
+
+	if (a->ran_ns == 0)
+		return;
+	snprintf(f->note, sizeof(f->note),
+		 "the longest save: %.3f s on a core, %.3f s waiting for one, %.3f s asleep", ran,
+		 queued, all > ran + queued ? all - ran - queued : 0.0);
+}
+
 static void stall(struct bench *b, const char *name, int world)
 {
 	static const char *const limits[] = { "one memcpy of 1 GiB into a populated memfd",
@@ -139,6 +158,7 @@ static void stall(struct bench *b, const char *name, int world)
 	}
 	figure_of(&f, &s);
 	f.faults = c.faults;
+	explain(&f, &c.longest);
 	report(b, &f);
 }
 

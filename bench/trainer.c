@@ -10,6 +10,8 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -41,6 +43,17 @@ static long faults(void)
 	struct rusage u;
 
 	return getrusage(RUSAGE_SELF, &u) == 0 ? u.ru_minflt : -1;
+}
+
+/* What the scheduler says of this thread; false: this kernel does not. */
+static bool core_time(uint64_t *ret_ran_ns, uint64_t *ret_queued_ns)
+{
+	FILE *f = fopen("/proc/thread-self/schedstat", "re");
+	bool said = f && fscanf(f, "%" SCNu64 " %" SCNu64, ret_ran_ns, ret_queued_ns) == 2;
+
+	if (f)
+		fclose(f);
+	return said;
 }
 
 static uint64_t cpu_ns(void)
@@ -160,16 +173,22 @@ static int save(struct rank *k, const struct order *o, struct answer *a, struct 
 				       .tensors = k->state.tensors, .n_tensors = k->state.n,
 				       .timeout_ms = CKPT_DEFAULT_TIMEOUT,
 				       .flags = CKPT_WAIT_CREDIT };
+	uint64_t ran = 0, queued = 0;
 	long before;
 	int r;
 
 	if (!k->cut.rows)
 		state_touch(&k->state, o->step);
+	ignore_result(core_time(&ran, &queued) /* asked again below */);
 	before = faults();
 	a->begin = now_ns();
 	r = ckpt_save(k->ckpt, &args);
 	a->end = a->sealed = now_ns();
 	a->faults = faults() - before;
+	if (core_time(&a->ran_ns, &a->queued_ns)) {
+		a->ran_ns -= ran;
+		a->queued_ns -= queued;
+	}
 	if (r < 0)
 		return of_ckpt(r, e);
 	if (r & CKPT_SKIPPED)

@@ -47,6 +47,7 @@ struct answer {
 	uint64_t begin, sealed, end; /* now_ns(); sealed: of ORDER_DURABLE */
 	uint64_t cpu_ns;             /* of ORDER_DIGEST */
 	long faults;                 /* ru_minflt across the save */
+	uint64_t ran_ns, queued_ns;  /* of its thread: on a core, waiting for one; 0: not known */
 	int tier;                    /* of ORDER_LOAD */
 	uint64_t device;             /* bytes that it had read from devices */
 	uint8_t digest[16];

@@ -70,7 +70,8 @@ static const char *state_name(const struct checkpoint *c)
 static const char *durable_name(const struct checkpoint *c)
 {
 	static const char *const names[] = { "no",     "waiting", "writing",
-					     "durable", "failed", "gone" };
+					     "durable", "failed", "gone",
+					     "unfinished" };
 
 	return c->no_room ? names[DUR_WANTED] : names[c->durable];
 }
@@ -200,6 +201,7 @@ static json_t *job_json(struct job *j)
 	json_object_set_new(o, "slots", slots_json(j));
 	json_object_set_new(o, "checkpoints", list);
 	json_object_set_new(o, "aborted", aborts_json(j));
+	json_object_set_new(o, "stopped", json_string(j->defect_text));
 	json_object_set_new(o, "log_error", json_string(j->log_text));
 	json_object_set_new(o, "log_anew", json_boolean(j->relogged));
 	json_object_set_new(o, "log_trim_error", json_string(j->trim_text));
@@ -217,6 +219,17 @@ static json_t *job_json(struct job *j)
 		json_object_set_new(o, "overlap_text", json_string(j->overlap_text));
 	}
 	return o;
+}
+
+/* Only what the log says: nothing else of it is believed. */
+static json_t *stopped_json(struct job *j)
+{
+	return json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:s, s:[], s:[], s:[], s:o, s:s}", "job",
+			 j->history.job.name, "id", hex_json(j->history.job.id.b, 16), "uid",
+			 (int)j->history.job.uid, "epoch", epoch_json(j), "log_records",
+			 (json_int_t)j->history.next_n, "term", (json_int_t)j->history.term,
+			 "stopped", j->defect_text, "ranks", "slots", "checkpoints", "aborted",
+			 aborts_json(j), "log_error", j->log_text);
 }
 
 void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
@@ -260,9 +273,12 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	struct job *j;
 
 	ignore_result(n->env.disk->ops->space(n->env.disk, &disk_free, &disk_total) /* shows 0 */);
-	list_each(j, &n->jobs, link)
-		if (may_see(s, j) && (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
-			json_array_append_new(jobs, job_json(j));
+	for (size_t i = 0; i < 2; i++)
+		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link)
+			if (may_see(s, j) &&
+			    (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
+				json_array_append_new(
+					jobs, job_stopped(j) ? stopped_json(j) : job_json(j));
 	doc = json_pack("{s:i, s:s, s:s, s:s, s:b, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o}",
 			"schema", 2, "version", PACKAGE_VERSION, "node", n->options.name, "data",
 			n->options.data, "ready", (int)n->ready, "index",
@@ -294,18 +310,21 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 
 struct job *admin_job(struct session *s, const Ckpt__Admin *m)
 {
+	struct node *n = session_node(s);
 	struct job *j, *found = NULL;
 
-	list_each(j, &session_node(s)->jobs, link) {
-		char id[ID_TEXT_MAX];
+	for (size_t i = 0; i < 2; i++) {
+		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link) {
+			char id[ID_TEXT_MAX];
 
-		hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
-		if (may_see(s, j) && strcmp(id, m->job) == 0)
-			return j;
-		if (!may_see(s, j) || strcmp(j->history.job.name, m->job) != 0)
-			continue;
-		if (!found || j->history.job.uid == session_process(s)->uid)
-			found = j;
+			hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
+			if (may_see(s, j) && strcmp(id, m->job) == 0)
+				return j;
+			if (!may_see(s, j) || strcmp(j->history.job.name, m->job) != 0)
+				continue;
+			if (!found || j->history.job.uid == session_process(s)->uid)
+				found = j;
+		}
 	}
 	return found;
 }
@@ -369,6 +388,7 @@ static void deed_done(void *arg, int status_code)
 		set_pinned(d->checkpoint, d->pin);
 	if (d->checkpoint) {
 		d->checkpoint->works--;
+		d->checkpoint->saying -= d->trust;
 		job_poke(d->checkpoint->job);
 	}
 	if (status_code < 0)
@@ -405,12 +425,14 @@ static int mark(struct session *s, uint64_t request, struct checkpoint *c, enum 
 	d->pin = type == RECORD_PIN && value;
 	d->trust = type == RECORD_TRUST;
 	c->works++;
+	c->saying += d->trust;
 	r.mark.step = c->step;
 	r.mark.attempt = c->attempt;
 	r.mark.value = value;
 	err = job_append(c->job, &r, deed_done, d);
 	if (err < 0) {
 		c->works--;
+		c->saying -= d->trust;
 		session_unref(s);
 		alloc_free(d);
 	}
@@ -474,7 +496,7 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 
 	list_each(o, &j->checkpoints, link)
 		other = other || (o != c && o->durable == DUR_DONE && !o->disk_suspect);
-	if (c->durable != DUR_DONE)
+	if (!retain_has_files(c))
 		return err_set(e, CKPT_ESTATE, "step %llu is not on disk",
 			       (unsigned long long)c->step);
 	if (!other && !c->pinned && !checkpoint_is_base(c))
@@ -517,7 +539,7 @@ static void gc_plan(struct session *s, uint64_t request, struct job *j)
 	size_t n = 0;
 
 	list_each(c, &j->checkpoints, link)
-		n += c->durable == DUR_DONE;
+		n += retain_has_files(c);
 	items = alloc_array(n, sizeof(*items));
 	order = alloc_array(n, sizeof(*order));
 	if (items && order)
@@ -566,6 +588,10 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	if (!j) {
 		snprintf(text, sizeof(text), "there is no job '%s' of yours here", m->job);
 		session_reply_error(s, request, CKPT_ENOTFOUND, text);
+		return;
+	}
+	if (job_stopped(j)) {
+		session_reply_error(s, request, CKPT_ESTOPPED, j->defect_text);
 		return;
 	}
 	if (m->verb == CKPT__ADMIN__VERB__GC) {

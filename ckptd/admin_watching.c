@@ -158,11 +158,11 @@ static void add_line(void *arg, const char *text)
 
 /* Those that s may see, and how they are called. */
 static json_t *standing(struct session *s, const struct asked *a, struct verdict *v,
-			char (*words)[SUBJECT_WORDS_MAX], size_t *ret_n)
+			char (*words)[SUBJECT_WORDS_MAX], size_t *ret_n, size_t *ret_more)
 {
 	struct node *n = session_node(s);
 	size_t found = watching_shown(n, a->all ? NULL : &a->subject, session_process(s)->uid,
-				      admin_sees_all(s), v, STANDING_MAX);
+				      admin_sees_all(s), v, STANDING_MAX, ret_more);
 	json_t *list = json_array();
 
 	*ret_n = 0;
@@ -242,6 +242,7 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	struct node *n = session_node(s);
 	const struct mark *mark;
 	json_t *list, *events, *known, *doc;
+	size_t verdicts_more, events_more;
 	struct concern x;
 	struct asked a;
 
@@ -253,9 +254,9 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		return;
 	x = (struct concern){.node = n, .asked = &a, .standing = words};
 	name_job(&x);
-	list = standing(s, &a, v, words, &x.n);
+	list = standing(s, &a, v, words, &x.n, &verdicts_more);
 	mark = marks_find(&n->marks, a.words, watching_uid(n, &a.subject));
-	events = events_about(n->events, concerns, &x, EVENTS_SHOWN, &q);
+	events = events_about(n->events, concerns, &x, EVENTS_SHOWN, &q, &events_more);
 	if (is_nobody(&a) && x.n + x.own == 0 && !mark) {
 		json_decref(list);
 		json_decref(events);
@@ -269,6 +270,8 @@ static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			"verdicts", list, "known", known, "suspect",
 			mark ? json_string(mark->reason) : json_null(), "events", events);
 	if (doc) {
+		json_object_set_new(doc, "verdicts_more", json_integer((json_int_t)verdicts_more));
+		json_object_set_new(doc, "events_more", json_integer((json_int_t)events_more));
 		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
 		json_object_set_new(doc, "admission", admission_json(n));
 		json_object_set_new(
@@ -410,10 +413,11 @@ static bool find_words(const char *class, const char *cause, struct verdict *v)
 /* Of the newest alarm of that kind that stands against the subject, else what they usually say. */
 static enum verdict_action advice_of(struct node *n, const struct verdict *like)
 {
-	CLEANUP_FREE struct verdict *all = alloc_array(STANDING_MAX, sizeof(*all));
-	size_t there = all ? watching_standing(n, &like->subject, all, STANDING_MAX) : 0;
+	size_t most = watching_standing(n, &like->subject, NULL, 0);
+	CLEANUP_FREE struct verdict *all = alloc_array(most, sizeof(*all));
+	size_t there = all ? watching_standing(n, &like->subject, all, most) : 0;
 
-	for (size_t i = 0; i < there && i < STANDING_MAX; i++) {
+	for (size_t i = 0; i < there && i < most; i++) {
 		const struct verdict *v = &all[i];
 
 		if (v->class == like->class && v->cause == like->cause && v->level == LEVEL_ALARM &&

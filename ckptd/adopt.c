@@ -24,11 +24,15 @@
 #include "ckptd/digesting.h"
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
+#include "ckptd/refused.h"
 #include "ckptd/start.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
 #include "detect/verdicts.h"
+#include "model/attempt.h"
 #include "model/table.h"
+
+#define CREDIT_MAX (UINT64_MAX / 2) /* they are counted by one from 1 */
 
 /* One job's replay. Slots are made at once; regions are found by name. */
 struct adoption {
@@ -84,13 +88,42 @@ static void let_go_of_declarations(struct job *j)
 		declared_unref(j, d);
 }
 
+/* Regions of a job's slots say whose they are: no ledger has another job's, or a page. */
+static bool is_slot_of(const struct job *j, const char *region)
+{
+	char prefix[ID_TEXT_MAX + 8], hex[ID_TEXT_MAX];
+
+	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
+	snprintf(prefix, sizeof(prefix), "slot.%s.", hex);
+	return strncmp(region, prefix, strlen(prefix)) == 0;
+}
+
+/* A process has at most as many slots as one message hands over. */
+static bool has_room_for(struct job *j, uint32_t rank, const struct process_id *p)
+{
+	struct slot *s;
+	uint32_t n = 0;
+
+	list_each(s, &j->slots, link)
+		n += s->rank == rank && process_same(&s->process, p);
+	return n < CONN_FDS_MAX;
+}
+
+/*
+ * In each of these: a record that contradicts the ones before it changes nothing. A ledger with a
+ * right digest may still be one of a ckptd with a defect, and what it says must not end this one.
+ */
 static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region,
 		   const struct process_id *p)
 {
 	struct adoption *a = arg;
 	struct slot *s;
-	struct region *r = take_region(a->regions, region);
+	struct region *r;
 
+	if (number == UINT32_MAX || rank >= WORLD_MAX || !is_slot_of(a->job, region) ||
+	    slot_find(a->job, number) || !has_room_for(a->job, rank, p))
+		return 0;
+	r = take_region(a->regions, region);
 	a->job->next_slot = number >= a->job->next_slot ? number + 1 : a->job->next_slot;
 	if (!r)
 		return 0; /* created after this record was written, or destroyed since */
@@ -111,7 +144,7 @@ static int on_ready(void *arg, uint32_t number)
 {
 	struct slot *s = slot_find(((struct adoption *)arg)->job, number);
 
-	if (s)
+	if (s && s->state == SLOT_MAPPING)
 		s->state = SLOT_EMPTY;
 	return 0;
 }
@@ -122,10 +155,11 @@ static int on_assign(void *arg, uint32_t number, uint64_t credit)
 	struct slot *s = slot_find(j, number);
 	struct member *m = s ? member_of_rank(j, s->rank) : NULL;
 
-	if (s) {
-		s->state = SLOT_WRITING;
-		s->credit = credit;
-	}
+	if (!s || (s->state != SLOT_EMPTY && s->state != SLOT_WRITING) || credit == 0 ||
+	    credit > CREDIT_MAX)
+		return 0;
+	s->state = SLOT_WRITING;
+	s->credit = credit;
 	/* Credits of a process rise for ever, also when their slots have been emptied since. */
 	if (m && process_same(&m->process, &s->process))
 		m->credit = max_u64(m->credit, credit);
@@ -152,7 +186,7 @@ static void slot_detach(struct slot *s)
 	alloc_free(sh->table);
 	if (sh->declared)
 		declared_unref(s->job, sh->declared);
-	*sh = (struct shard_state){ 0 };
+	*sh = (struct shard_state){ .bad_file = sh->bad_file };
 	s->holds = NULL;
 }
 
@@ -198,6 +232,30 @@ static struct ledger_blob *copy_blobs(const struct ledger_seal *in)
 	return b;
 }
 
+/* As checkpoint_seal() has asked: the shards, then the blobs, each inside the slot. */
+static bool image_is_good(const struct ledger_seal *in, const struct declared *d,
+			  const struct slot *s)
+{
+	uint64_t end = d->view.image_bytes;
+
+	for (uint32_t i = 0; i < in->n_blobs; i++)
+		if (in->blobs[i].image_offset < end ||
+		    !size_add(in->blobs[i].image_offset, in->blobs[i].bytes, &end))
+			return false;
+	return end == in->image_len && end <= s->region->size;
+}
+
+static bool seal_is_good(const struct ledger_seal *in, const struct slot *s,
+			 const struct checkpoint *c, const struct declared *d)
+{
+	if (!s || !d || (s->state != SLOT_EMPTY && s->state != SLOT_WRITING))
+		return false;
+	if (in->world > WORLD_MAX || s->rank >= in->world || !image_is_good(in, d, s))
+		return false;
+	return !c || (c->world == in->world && c->epoch == in->epoch &&
+		      !c->shards[s->rank].sealed);
+}
+
 static int on_sealed(void *arg, const struct ledger_seal *in)
 {
 	struct adoption *a = arg;
@@ -208,7 +266,7 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 	struct ledger_blob *blobs;
 	int r;
 
-	if (!s || !d || s->holds || in->image_len > s->region->size || s->rank >= in->world) {
+	if (!seal_is_good(in, s, c, d)) {
 		if (d)
 			declared_unref(j, d);
 		return 0;
@@ -222,10 +280,9 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 		c->try_number = in->try_number;
 	}
 	blobs = copy_blobs(in);
-	if (!blobs || c->world != in->world || c->shards[s->rank].sealed) {
-		ledger_blobs_free(blobs, in->n_blobs);
+	if (!blobs) {
 		declared_unref(j, d);
-		return blobs ? 0 : -ENOMEM;
+		return -ENOMEM;
 	}
 	checkpoint_attach(c, s->rank, s, d, in->image_len, blobs, in->n_blobs);
 	return 0;
@@ -242,7 +299,8 @@ static int on_table(void *arg, uint32_t number, const void *table, size_t len)
 	copy = alloc_copy(table, len);
 	if (!copy)
 		return -ENOMEM;
-	if (rank_table_open(copy, len, &t, NULL) < 0 ||
+	if (rank_table_open(copy, len, &t, NULL) < 0 || t.rank != s->rank ||
+	    t.world != s->holds->world ||
 	    t.image_len != s->holds->shards[s->rank].image_len) {
 		alloc_free(copy);
 		return 0; /* it will be digested again */
@@ -262,6 +320,8 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 	struct member *m = member_of_rank(a->job, rank);
 
 	(void)credit_unused; /* the slots say it */
+	if (rank >= WORLD_MAX || credit > CREDIT_MAX)
+		return 0;
 	if (!m) {
 		m = alloc_zero(sizeof(*m));
 		if (!m)
@@ -353,7 +413,7 @@ static void adopt_members(struct job *j)
 			    !process_same(&s->process, &m->process))
 				continue;
 			s->member = m;
-			m->prepared = m->prepared || s->state != SLOT_MAPPING;
+			m->prepared = m->prepared || (m->declared && s->state != SLOT_MAPPING);
 			m->credit = max_u64(m->credit, s->credit);
 			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
 		}
@@ -389,12 +449,37 @@ static bool is_over(const struct checkpoint *c, const struct history_commit *h)
 	       (log->stepped && c->step <= log->last_step);
 }
 
+/* It is an attempt of this job, in its newest epoch (I1). */
+static bool is_attempt(const struct checkpoint *c)
+{
+	const struct history *log = &c->job->history;
+	struct attempt_id id = attempt_id_make(&log->job.id, log->incarnation, c->epoch, c->step,
+					       c->try_number);
+
+	return c->world == log->epoch.world && c->step != CKPT_LATEST &&
+	       attempt_equal(&id, &c->attempt);
+}
+
+/* Memory has all of it, and its files have no COMMIT: it is written again like one that has none.
+ * One whose COMMIT is only damaged is kept for whoever may repair it. */
+static void write_anew(struct checkpoint *c)
+{
+	if (!c->commit_gone || c->durable != DUR_DONE)
+		return;
+	c->durable = DUR_NONE;
+	c->commit_gone = false;
+	c->disk_suspect = false;
+	for (uint32_t r = 0; r < c->world; r++)
+		c->shards[r].bad_file = false;
+	c->reason[0] = '\0';
+}
+
 /* The state of each checkpoint in memory, as the log has it. */
 static void adopt_checkpoint(struct checkpoint *c)
 {
 	struct job *j = c->job;
 	struct history_commit *h = history_find(&j->history, c->step, &c->attempt);
-	struct digest root = c->root;
+	struct digest root = c->root, layout = c->layout;
 
 	if (c->n_sealed == 0)
 		return; /* only on disk */
@@ -404,20 +489,25 @@ static void adopt_checkpoint(struct checkpoint *c)
 		c->wall_ns = h->wall_ns;
 		c->pinned = h->pinned;
 		c->trust = h->trust;
-		c->layout = h->commit.layout;
 		c->bytes = h->commit.bytes;
-		if (c->digested && checkpoint_fix_root(c) == 0)
+		if (c->digested && checkpoint_fix_root(c) == 0) {
 			root = c->root;
+			layout = c->layout;
+		}
 		c->root = h->commit.root;
-		if (c->digested && digest_equal(&root, &h->commit.root))
+		c->layout = h->commit.layout;
+		if (c->digested && digest_equal(&root, &h->commit.root) &&
+		    digest_equal(&layout, &h->commit.layout)) {
+			write_anew(c);
 			return;
+		}
 		c->memory = false;
 		for (uint32_t r = 0; r < c->world; r++)
 			if (c->shards[r].slot)
 				c->shards[r].slot->state = SLOT_QUARANTINED;
 		job_tell(j, 4, "step %llu: its copy in memory is not whole, it is not used",
 			 (unsigned long long)c->step);
-	} else if (is_over(c, h)) {
+	} else if (is_over(c, h) || !is_attempt(c)) {
 		const struct history_abort *a = log_aborted(j, &c->attempt);
 
 		c->agreed = CP_ABORTED;
@@ -510,8 +600,6 @@ static void log_forget(struct job *j)
 		    !checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt))
 			h->gone = true;
 	}
-	if (j->history.read_only)
-		j->log_error = CKPT_EVERSION;
 }
 
 void adopt_memory(struct node *n)
@@ -528,6 +616,26 @@ void adopt_memory(struct node *n)
 		log_forget(j);
 	}
 	list_each_safe(r, next, &l.all, link) {
+		list_del(&r->link);
+		if (refused_has_region(n, r->name))
+			list_add_tail(&n->kept_regions, &r->link);
+		else
+			m->ops->destroy(m, r);
+	}
+}
+
+void adopt_late(struct job *j)
+{
+	struct memory *m = j->node->env.memory;
+	struct region *r, *next;
+	char hex[ID_TEXT_MAX];
+
+	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
+	adopt_job(j, &j->node->kept_regions);
+	log_forget(j);
+	list_each_safe(r, next, &j->node->kept_regions, link) {
+		if (!strstr(r->name, hex))
+			continue;
 		list_del(&r->link);
 		m->ops->destroy(m, r);
 	}

@@ -130,10 +130,12 @@ static bool take_ranks(struct agreeing *a, const struct checkpoint *c)
 void agreeing_start(struct checkpoint *c)
 {
 	struct job *j = c->job;
-	struct digest layout = checkpoint_layout(c);
+	struct digest layout;
 	struct agreeing *a;
 
-	assert(c->digested);
+	if (!JOB_ASSERT(j, c->digested))
+		return;
+	layout = checkpoint_layout(c);
 	if (c->world < 2 || (j->apart_known && digest_equal(&layout, &j->apart_layout)))
 		return;
 	a = alloc_zero(sizeof(*a));

@@ -98,15 +98,13 @@ int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint32_t world,
 
 static void shard_clear(struct job *j, struct shard_state *s)
 {
-	if (s->slot) {
-		assert(s->slot->holds);
+	if (s->slot && !BUG(SLOT_KEEPS_HOLDER))
 		s->slot->holds = NULL;
-	}
 	ledger_blobs_free(s->blobs, s->n_blobs);
 	alloc_free(s->table);
 	if (s->declared)
 		declared_unref(j, s->declared);
-	*s = (struct shard_state){ 0 };
+	*s = (struct shard_state){ .bad_file = s->bad_file };
 }
 
 void checkpoint_free(struct checkpoint *c)
@@ -299,9 +297,8 @@ void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, stru
 {
 	struct shard_state *sh = &c->shards[rank];
 
-	assert(rank < c->world);
-	assert(!sh->sealed);
-	assert(!s->holds);
+	if (!JOB_ASSERT(c->job, rank < c->world && !sh->sealed && !s->holds))
+		return;
 	sh->slot = s;
 	sh->sealed = true;
 	sh->image_len = image_len;
@@ -355,6 +352,8 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 		err = seal_slot_check(m, s, r, e);
 	if (err == 0)
 		err = seal_attempt(m, r, &c, e);
+	if (err == 0 && !JOB_ASSERT(j, m->rank < c->world && !s->holds))
+		err = err_set(e, CKPT_ESTOPPED, "%s", j->defect_text);
 	if (err == 0 && FAULT(SEAL_LEDGER))
 		err = err_code(e, -ENOMEM, "seal step %llu", (unsigned long long)r->step);
 	if (err == 0) {
@@ -444,7 +443,8 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 	struct record r = { .type = RECORD_ABORT };
 	va_list ap;
 
-	assert(c->agreed == CP_OPEN);
+	if (!JOB_ASSERT(j, c->agreed == CP_OPEN))
+		return;
 	va_start(ap, fmt);
 	if (vsnprintf(c->reason, sizeof(c->reason), fmt, ap) < 0)
 		c->reason[0] = '\0';
@@ -470,6 +470,10 @@ void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, void *
 	struct shard_state *sh = &c->shards[rank];
 	int r = status;
 
+	if (job_stopped(c->job) || !JOB_ASSERT(c->job, sh->sealed && !sh->table && sh->slot)) {
+		alloc_free(table);
+		return;
+	}
 	if (r == 0 && FAULT(DIGESTED))
 		r = -ENOMEM;
 	if (r == 0)
@@ -494,10 +498,11 @@ int checkpoint_table(struct checkpoint *c, uint32_t rank, void *table, size_t le
 	struct rank_table t;
 	int r;
 
-	assert(sh->sealed && !sh->table);
+	if (!JOB_ASSERT(c->job, sh->sealed && !sh->table && sh->slot))
+		return -ECANCELED;
 	r = rank_table_open(table, len, &t, NULL);
-	assert(r == 0 || r == -ENOMEM); /* we built it, or the ledger's digest vouched for it */
-	if (r < 0)
+	/* We built it, or the adoption of the ledger has looked at it. */
+	if (!JOB_ASSERT(c->job, r == 0 || r == -ENOMEM) || r < 0)
 		return r;
 	sh->table = table;
 	sh->table_len = len;
@@ -598,7 +603,8 @@ static void commit_start(struct checkpoint *c)
 {
 	struct record r = { .type = RECORD_COMMIT };
 
-	assert(c->sealed && (c->digested || BUG(COMMIT_BEFORE_DIGESTS)));
+	if (!JOB_ASSERT(c->job, c->sealed && (c->digested || BUG(COMMIT_BEFORE_DIGESTS))))
+		return; /* I3 */
 	if (checkpoint_fix_root(c) < 0) {
 		checkpoint_abort(c, "out of memory");
 		return;
@@ -624,10 +630,7 @@ void checkpoint_step(struct job *j)
 	struct checkpoint *c, *lowest;
 	bool whole;
 
-	if (j->log_error)
-		return;
-
-	for (;;) {
+	while (!j->log_error && !job_stopped(j)) {
 		lowest = NULL;
 		list_each(c, &j->checkpoints, link)
 			if (c->agreed == CP_OPEN && c->epoch == j->history.epoch.number &&
@@ -670,14 +673,15 @@ static bool newer_committed(const struct checkpoint *c)
 	return false;
 }
 
-/* The epoch's base, of which there are no files yet: "latest" is answered with it (I15). */
+/* The epoch's base, of which there are no good files yet: "latest" is answered with it (I15). */
 static bool is_only_base(const struct checkpoint *c)
 {
 	const struct record_epoch *ep = &c->job->history.epoch;
+	bool files = c->durable == DUR_DONE && !rewrite_may_help(c);
 
 	return ep->has_base && ep->base_step == c->step &&
-	       attempt_equal(&ep->base_attempt, &c->attempt) && c->memory &&
-	       c->durable != DUR_DONE && c->durable != DUR_FAILED &&
+	       attempt_equal(&ep->base_attempt, &c->attempt) && checkpoint_restorable(c) &&
+	       !files && c->durable != DUR_FAILED &&
 	       !(c->no_room && /* else nobody could save */
 		 (c->job->node->options.slots < 3 || job_log_down(c->job)));
 }
@@ -796,12 +800,13 @@ void checkpoint_give_way(struct job *j)
 			 j->log_text, (unsigned long long)newest->step);
 }
 
-/* Overtaken before it was picked for disk: it needs no record, and the next sum leaves it out. */
+/* Overtaken before it was picked for disk: it needs no record, and the next sum leaves it out. What
+ * was lost has its record, and whoever begins anew is told of it (I11). */
 static void log_knows_gone(const struct checkpoint *c)
 {
 	struct history_commit *h = history_find(&c->job->history, c->step, &c->attempt);
 
-	if (h)
+	if (h && (!h->freed || BUG(LOST_IS_GONE)))
 		h->gone = true;
 }
 

@@ -38,6 +38,9 @@
 #include "ckptd/loop_epoll.h"
 #include "ckptd/reader.h"
 #include "detect/kernel_line.h"
+#include "storage/beneath.h"
+
+#define KMSG_SEEN_NEW KMSG_SEEN ".tmp"
 
 #define SECOND  1000000000ull
 #define POLL_NS (SECOND / 4) /* a file tells nobody that it grew */
@@ -51,7 +54,8 @@ enum kind { DEVICE, PIPE, PLAIN };
 
 /* What a thread writes. */
 struct seen {
-	char path[COLLECT_PATH_MAX], text[80];
+	struct beneath data;
+	char text[80];
 };
 
 struct kmsg {
@@ -82,19 +86,16 @@ struct kmsg {
 static void save_run(void *arg)
 {
 	struct seen *s = arg;
-	char tmp[COLLECT_PATH_MAX + 8];
 	size_t len = strlen(s->text);
+	int fd = beneath_file(&s->data, KMSG_SEEN_NEW, O_WRONLY | O_CREAT | O_TRUNC);
 	bool good;
-	int fd;
 
-	snprintf(tmp, sizeof(tmp), "%s.tmp", s->path);
-	fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return; /* it is told again after a restart */
 	good = write(fd, s->text, len) == (ssize_t)len;
 	close(fd);
-	if (!good || rename(tmp, s->path) != 0)
-		unlink(tmp);
+	if (!good || beneath_rename(&s->data, KMSG_SEEN_NEW, KMSG_SEEN) < 0)
+		ignore_result(beneath_remove(&s->data, KMSG_SEEN_NEW, false) /* written anew */);
 }
 
 static void save(struct kmsg *k)
@@ -115,10 +116,18 @@ static void save_done(void *arg)
 	(void)arg; /* the timer knows whether there is more */
 }
 
+static void free_seen(void *arg)
+{
+	struct seen *s = arg;
+
+	beneath_close(&s->data);
+	alloc_free(s);
+}
+
 static const struct reader_ops save_ops = {
 	.run = save_run,
 	.done = save_done,
-	.free = alloc_free,
+	.free = free_seen,
 };
 
 static void start_saver(struct kmsg *k)
@@ -127,7 +136,10 @@ static void start_saver(struct kmsg *k)
 
 	if (!s)
 		return;
-	snprintf(s->path, sizeof(s->path), "%s/" KMSG_SEEN, k->config->data);
+	if (beneath_open(k->config->data, &s->data, NULL) < 0) {
+		alloc_free(s);
+		return;
+	}
 	if (reader_new(k->loop, "ckpt-kmsg", &save_ops, s, &k->saver) != 0)
 		k->saver = NULL;
 	else
@@ -137,10 +149,21 @@ static void start_saver(struct kmsg *k)
 /* The number of the last one told in this boot; false: nothing is noted of it. */
 static bool read_seen(const struct kmsg *k, uint64_t *ret)
 {
-	char text[80], boot[48];
+	char text[80] = "", boot[48];
+	struct beneath data;
 	uint64_t seq;
+	ssize_t n = -1;
+	int fd;
 
-	if (!k->boot[0] || collect_text(text, sizeof(text), "%s/" KMSG_SEEN, k->config->data) <= 0)
+	if (!k->boot[0] || beneath_open(k->config->data, &data, NULL) < 0)
+		return false;
+	fd = beneath_file(&data, KMSG_SEEN, O_RDONLY | O_NONBLOCK);
+	beneath_close(&data);
+	if (fd >= 0) {
+		n = read(fd, text, sizeof(text) - 1);
+		close(fd);
+	}
+	if (n <= 0)
 		return false;
 	if (sscanf(text, "%47s %20" SCNu64, boot, &seq) != 2 || strcmp(boot, k->boot) != 0)
 		return false;

@@ -201,8 +201,13 @@ void declaring_step(struct job *j)
 
 void declaring_fini(struct job *j)
 {
-	while (!list_empty(&j->declaring))
-		declaring_end(list_first(&j->declaring, struct declaring, link), -ECANCELED);
+	while (!list_empty(&j->declaring)) {
+		struct declaring *x = list_first(&j->declaring, struct declaring, link);
+
+		declaring_end(x, job_stopped(j) ? err_set(&x->err, CKPT_ESTOPPED, "%s",
+							  j->defect_text)
+						: -ECANCELED);
+	}
 }
 
 static void check_run(struct work *w)
@@ -221,6 +226,8 @@ static void check_run(struct work *w)
 
 static void checked(struct declaring *x, int status)
 {
+	if (status == 0 && job_stopped(x->job))
+		status = err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
 	if (status < 0) {
 		declaring_end(x, status);
 		return;

@@ -191,9 +191,11 @@ static void submit_parts(struct digesting *d)
 void digesting_start(struct checkpoint *c, uint32_t rank)
 {
 	struct shard_state *sh = &c->shards[rank];
-	struct digesting *d = alloc_zero(sizeof(*d));
+	struct digesting *d;
 
-	assert(sh->sealed && !sh->table);
+	if (!JOB_ASSERT(c->job, sh->sealed && !sh->table && sh->slot))
+		return;
+	d = alloc_zero(sizeof(*d));
 	if (!d) {
 		checkpoint_digested(c, rank, -ENOMEM, NULL, 0);
 		return;

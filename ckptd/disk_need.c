@@ -250,17 +250,15 @@ static uint64_t bytes_needed(const struct disk_need *n, uint64_t one)
 int disk_need_admit(const struct disk_need *n, struct err *e)
 {
 	struct disk *d = n->store->disk;
-	uint64_t left = 0, total = 0, spare = 0, one = 0, needed, want;
+	uint64_t left = 0, total = 0, one = 0, needed, want;
 	int r = checkpoint_bytes(n, &one);
 
 	if (r < 0)
 		return err_code(e, r, "rank %u: look for what its job's ranks hold alike", n->rank);
 	r = d->ops->space(d, &left, &total);
-	if (r == 0)
-		r = spare_bytes(n->store, &spare); /* these files give way */
 	if (r < 0)
 		return err_code(e, r, "rank %u: ask for free space of the data folder", n->rank);
-	if (!size_add(left, spare, &left))
+	if (!size_add(left, spare_bytes(n->store), &left)) /* these files give way */
 		left = UINT64_MAX;
 	needed = bytes_needed(n, one);
 	if (size_add(needed, n->reserve, &want) && want <= left)

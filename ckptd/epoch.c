@@ -14,8 +14,11 @@
  *   no session yet -> joins; else refused until all are gone (the client tries again)
  *
  * Opening:  SETTLE the old epoch (what every rank sealed is committed, the rest aborted, bounded
- *           by settle_timeout) -> lost commits are recorded -> epoch record with its base (I15)
- *           -> in the log: members learn the new number, openings are answered.
+ *           by settle_timeout) -> QUIET: no record waits for its turn, and no COMMIT is being
+ *           published of what memory has lost -> the base is chosen, lost commits are recorded
+ *           -> epoch record with its base (I15) -> in the log: members learn the new number,
+ *           openings are answered. What a record that waits will say may make another checkpoint
+ *           the base; the base itself keeps its bytes until the epoch's record is there.
  * Opens of one job are handled one after the other. A log that cannot be written fails the open
  * after settle_timeout; nothing is acted on that is not in the log (I4).
  */
@@ -38,6 +41,7 @@
 #include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/quota.h"
+#include "ckptd/refused.h"
 #include "ckptd/session.h"
 #include "ckptd/trust.h"
 #include "ckptd/watching.h"
@@ -52,6 +56,7 @@ struct opening {
 	append_done_fn *done;
 	void *arg;
 	bool late, appending;
+	struct checkpoint *base; /* while appending: one of its works; NULL: none */
 	bool asked; /* by a session, which may have given up since */
 	uint64_t came_ns;
 	enum trust_level least;      /* of the base */
@@ -60,10 +65,20 @@ struct opening {
 
 /* ---- Which checkpoints can be had ---- */
 
+bool checkpoint_memory_is_good(const struct checkpoint *c, uint32_t rank)
+{
+	const struct shard_state *s = &c->shards[rank];
+
+	return s->table && s->slot && s->slot->state == SLOT_DIGESTED;
+}
+
+bool checkpoint_file_is_good(const struct checkpoint *c, uint32_t rank)
+{
+	return c->durable == DUR_DONE && c->commit && !c->shards[rank].bad_file;
+}
+
 bool checkpoint_restorable(const struct checkpoint *c)
 {
-	bool disk = c->durable == DUR_DONE && !c->disk_suspect;
-
 	if (c->agreed != CP_COMMITTED)
 		return false;
 	/* Its free record is in the log or on the way: no epoch may begin with it (I15). */
@@ -71,12 +86,13 @@ bool checkpoint_restorable(const struct checkpoint *c)
 		return false;
 	if (c->trust & TRUST_BAD)
 		return false;
-	for (uint32_t r = 0; r < c->world && !disk; r++) {
-		const struct shard_state *s = &c->shards[r];
-
-		if (!s->table || !s->slot || s->slot->state != SLOT_DIGESTED)
+	if (c->durable == DUR_DONE && !c->disk_suspect)
+		return true;
+	/* One load may mix both. */
+	for (uint32_t r = 0; r < c->world; r++)
+		if (!checkpoint_memory_is_good(c, r) &&
+		    (!checkpoint_file_is_good(c, r) || BUG(ONE_BAD_FILE_IS_ALL)))
 			return false;
-	}
 	return true;
 }
 
@@ -113,7 +129,7 @@ struct checkpoint *epoch_newest_trusted(struct job *j, enum trust_level least)
 	return best;
 }
 
-void checkpoint_suspect(struct checkpoint *c, const char *fmt, ...)
+void checkpoint_suspect(struct checkpoint *c, uint32_t rank, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -122,6 +138,9 @@ void checkpoint_suspect(struct checkpoint *c, const char *fmt, ...)
 		c->reason[0] = '\0';
 	va_end(ap);
 	c->disk_suspect = true;
+	for (uint32_t r = 0; r < c->world; r++)
+		if (rank == ALL_RANKS || rank == r)
+			c->shards[r].bad_file = true;
 }
 
 /* Committed, not taken away on purpose nor overtaken in memory, and it cannot be restored. */
@@ -129,7 +148,7 @@ static bool is_missed(struct job *j, const struct history_commit *h)
 {
 	struct checkpoint *c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
 
-	if (h->gone || (h->freed && !h->lost) || (c && c->durable == DUR_GONE))
+	if (h->gone || (h->freed && !h->lost) || (c && c->durable == DUR_GONE && !h->lost))
 		return false;
 	return !c || !checkpoint_restorable(c);
 }
@@ -151,7 +170,7 @@ static const char *why_missed(struct job *j, const struct history_commit *h)
 
 	if (h->trust & TRUST_BAD)
 		return "it was said to be bad";
-	if (c && c->disk_suspect)
+	if (c && (c->disk_suspect || c->durable == DUR_UNFINISHED))
 		return c->reason;
 	return c ? "its copy in memory is damaged" : "neither memory nor files of it are left";
 }
@@ -263,6 +282,21 @@ void epoch_fini(struct job *j)
 			       "ckptd stops");
 	alloc_free(j->seen);
 	alloc_free(j->away);
+}
+
+void epoch_stop(struct job *j, int code, const char *text)
+{
+	struct opening *o = j->opening;
+
+	if (o && !o->appending) {
+		j->opening = NULL;
+		opening_answer(o, code, text);
+	} else if (o && o->r.session) { /* its append ends it */
+		session_reply_error(o->r.session, o->r.request, code, text);
+		opening_let_go(o);
+	}
+	while (!list_empty(&j->openings))
+		opening_answer(list_first(&j->openings, struct opening, link), code, text);
 }
 
 void epoch_drop_session(struct list *openings, struct session *s)
@@ -399,7 +433,8 @@ static void begin(struct opening *o, const char *run_id, const char *reason)
 {
 	struct job *j = o->job;
 
-	assert(!j->opening);
+	if (!JOB_ASSERT(j, !j->opening))
+		return;
 	list_del(&o->link);
 	j->opening = o;
 	snprintf(o->run_id, sizeof(o->run_id), "%s", run_id);
@@ -440,6 +475,9 @@ static void epoch_appended(void *arg, int status)
 
 	j->opening = NULL;
 	timer_disarm(j->node->env.loop, &j->settle_timer);
+	if (o->base)
+		o->base->works--;
+	o->base = NULL;
 	job_poke(j);
 	if (status < 0) {
 		not_opened(o, status);
@@ -489,6 +527,7 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 	for (size_t i = 0; i < j->history.n_commits && ret == 0; i++) {
 		struct history_commit *h = &j->history.commits[i];
 		struct checkpoint *c;
+		bool unfinished;
 
 		if (h->freed || h->gone || (base && h->n <= base->record_n))
 			continue;
@@ -497,10 +536,19 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 		if (c && (checkpoint_restorable(c) || c->durable == DUR_DONE ||
 			  c->durable == DUR_GONE || (c->trust & TRUST_BAD)))
 			continue;
+		/* It may be DURABLE in a moment; the next epoch knows. */
+		if (c && persist_is_publishing(c) && !BUG(LOST_WHILE_WRITING))
+			continue;
 		r.mark.step = h->commit.step;
 		r.mark.attempt = h->commit.attempt;
 		r.mark.value = 2;
-		ret = job_append(j, &r, NULL, NULL);
+		/* What was left of writing it goes once the log has that. */
+		unfinished = c && c->durable == DUR_UNFINISHED;
+		if (unfinished)
+			c->works++;
+		ret = job_append(j, &r, unfinished ? retain_lost : NULL, c);
+		if (unfinished && ret < 0)
+			c->works--;
 		j->lost++;
 		job_tell(j, 3, "step %llu was committed and its bytes are lost",
 			 (unsigned long long)h->commit.step);
@@ -533,6 +581,8 @@ static void append_epoch(struct opening *o)
 		r.opened.base_attempt = base->attempt;
 		r.opened.passes = (o->least > TRUST_LATEST || BUG(PASSES_WHAT_IS_LOST)) &&
 				  is_passing(j, base);
+		o->base = base;
+		base->works++;
 	}
 	/* What is not trusted enough is not lost. */
 	ret = record_lost(j, newest);
@@ -546,40 +596,58 @@ static void append_epoch(struct opening *o)
 		epoch_appended(o, ret);
 }
 
-/* True when nothing of the old epoch can still be committed, and nothing is on the way to the log
- * that would have its base be another one. */
+/* True when nothing of the old epoch can still be committed. */
 static bool settled(struct opening *o)
 {
-	struct job *j = o->job;
 	struct checkpoint *c;
 	bool open = false;
 
-	list_each(c, &j->checkpoints, link) {
+	list_each(c, &o->job->checkpoints, link) {
 		if (c->agreed == CP_OPEN && (!c->sealed || o->late))
 			checkpoint_abort(c, "the job's next epoch was opened (%s)", o->reason);
-		if (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING ||
-		    (o->least > TRUST_LATEST && c->saying && !o->late))
+		if (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING)
 			open = true;
 	}
 	return !open;
 }
 
+/* True when nothing is on its way that would have the base be another one: no record, and no COMMIT
+ * of what is in memory no more. A disk that hangs is not waited for. */
+static bool is_quiet(struct opening *o)
+{
+	struct job *j = o->job;
+	struct checkpoint *c;
+
+	trust_queue(j);
+	if (job_has_appends(j) && !BUG(TRUST_QUEUED))
+		return false;
+	list_each(c, &j->checkpoints, link)
+		if (persist_is_publishing(c) && !checkpoint_restorable(c) && !o->late &&
+		    !BUG(LOST_WHILE_WRITING))
+			return false;
+	return true;
+}
+
+/* What waits for the log may still come to be written; whoever asked need not wait for it. */
+static void answer_late(struct opening *o)
+{
+	if (!o->late || !o->r.session)
+		return;
+	session_reply_error(o->r.session, o->r.request, CKPT_ETIMEDOUT,
+			    "open: the job's log cannot be written (is the disk full?); see "
+			    "`ckptctl status`");
+	opening_let_go(o);
+}
+
 static void open_next(struct opening *o)
 {
 	struct job *j = o->job;
+	bool all_settled = o->appending || settled(o) || BUG(EPOCH_WITHOUT_SETTLING);
 
-	if (o->appending) {
-		/* The record may still come to be written; whoever asked need not wait for it. */
-		if (o->late && o->r.session) {
-			session_reply_error(o->r.session, o->r.request, CKPT_ETIMEDOUT,
-					    "open: the job's log cannot be written (is the disk "
-					    "full?); see `ckptctl status`");
-			opening_let_go(o);
-		}
-		return;
-	}
-	if (settled(o) || BUG(EPOCH_WITHOUT_SETTLING)) {
+	if (!o->appending && all_settled && (is_quiet(o) || BUG(EPOCH_WITHOUT_SETTLING))) {
 		append_epoch(o);
+	} else if (all_settled) {
+		answer_late(o);
 	} else if (o->late) {
 		j->opening = NULL;
 		opening_answer(o, CKPT_ETIMEDOUT,
@@ -814,12 +882,14 @@ static struct job *job_for(struct node *n, const struct open_request *r, bool *r
 
 	if (j || !r->has_token)
 		return j;
-	list_each(j, &n->jobs, link) {
-		if (strcmp(j->history.job.name, r->job) != 0)
-			continue;
-		if (digest_equal(&j->history.job.token, &d))
-			return j;
-		*ret_denied = !r->reconnect;
+	for (size_t i = 0; i < 2; i++) {
+		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link) {
+			if (strcmp(j->history.job.name, r->job) != 0)
+				continue;
+			if (digest_equal(&j->history.job.token, &d))
+				return j;
+			*ret_denied = !r->reconnect;
+		}
 	}
 	return NULL;
 }
@@ -854,6 +924,10 @@ static void opening_place(struct node *n, struct opening *o)
 			       "CKPT_TOKEN out to have a job of your own");
 		return;
 	}
+	if (j && job_stopped(j)) {
+		opening_answer(o, CKPT_ESTOPPED, j->defect_text);
+		return;
+	}
 	if (!epoch_stands(j, &o->r)) {
 		if (acting_refuses(n, &o->r, &e) || admission_refuses(n, &o->r, &e)) {
 			opening_answer(o, e.code, e.text);
@@ -867,6 +941,11 @@ static void opening_place(struct node *n, struct opening *o)
 	if (!j && o->r.existing && !o->r.reconnect) {
 		err_set(&e, CKPT_ENOTFOUND, "open: there is no job '%s', and none was to be made",
 			o->r.job);
+		opening_answer(o, e.code, e.text);
+		return;
+	}
+	if (!j && refused_open(n, o->r.job, session_process(o->r.session)->uid, o->r.has_token,
+			       &e)) {
 		opening_answer(o, e.code, e.text);
 		return;
 	}

@@ -143,11 +143,12 @@ json_t *events_answer(struct events *ev, const struct events_question *q)
 }
 
 json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
-		     const struct events_question *q)
+		     const struct events_question *q, size_t *ret_more)
 {
 	size_t left[] = {[EVENTS_FIRST] = most, [EVENTS_OTHER] = most};
 	json_t *list = json_array();
 
+	*ret_more = 0;
 	if (!list || !ev->adopted)
 		return list;
 	for (struct list *at = ev->ring.prev; at != &ev->ring; at = at->prev) {
@@ -161,10 +162,10 @@ json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_
 		if (of != EVENTS_NONE && left[of] > 0) {
 			left[of]--;
 			json_array_insert(list, 0, o);
+		} else if (of != EVENTS_NONE) {
+			(*ret_more)++;
 		}
 		json_decref(o);
-		if (!left[EVENTS_FIRST] && !left[EVENTS_OTHER])
-			break;
 	}
 	return list;
 }

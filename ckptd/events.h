@@ -34,7 +34,12 @@ struct session;
 	X(EVENT_STARTED, "started", "ckptd is ready")                                              \
 	X(EVENT_JOB_BEGAN, "job-began", "a run of a job, or an epoch of it, began")                \
 	X(EVENT_JOB_ENDED, "job-ended", "all its ranks have left")                                 \
+	X(EVENT_JOB_STOPPED, "job-stopped", "its state contradicts itself: it is refused")         \
+	X(EVENT_JOB_REFUSED, "job-refused", "its folder cannot be read; the other jobs start")     \
 	X(EVENT_CHECKPOINT_LOST, "checkpoint-lost", "a committed checkpoint's bytes are gone")     \
+	X(EVENT_CHECKPOINT_DAMAGED, "checkpoint-damaged",                                          \
+	  "a start found files of a checkpoint missing or damaged")                                \
+	X(EVENT_CHECKPOINT_REPAIRED, "checkpoint-repaired", "a start made its COMMIT again")       \
 	X(EVENT_VERDICT, "verdict", "the detector raised, updated or cleared a verdict")           \
 	X(EVENT_DECISION, "decision", "what the policy makes of it, and why")                      \
 	X(EVENT_ACTION_STARTED, "action-started", "ckptd does what was decided")                   \
@@ -90,12 +95,13 @@ struct events_question {
 };
 /* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. */
 json_t *events_answer(struct events *ev, const struct events_question *q);
-/* Which ones: of each share but NONE the newest `most`, all of them oldest first. words: how the
- * subject is called, NULL for none; uid: whose it is. */
+/* Which ones: of each share but NONE the newest `most`, all of them oldest first; *ret_more: how
+ * many older ones are left out. words: how the subject is called, NULL for none; uid: whose it
+ * is. */
 enum events_share { EVENTS_NONE, EVENTS_FIRST, EVENTS_OTHER };
 typedef enum events_share events_share_fn(void *arg, const char *words, uint32_t uid);
 json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
-		     const struct events_question *q);
+		     const struct events_question *q, size_t *ret_more);
 /* Answers now, or when there is something to say. One wait per session. */
 void events_ask(struct events *ev, struct session *s, uint64_t request,
 		const struct events_question *q);

@@ -24,8 +24,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/refused.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
 #include "storage/recover.h"
@@ -84,7 +86,7 @@ static int look(struct adoption *x)
 	struct err why = {0};
 	int r;
 
-	staging_disk_init(&d, x->node->env.disk, NULL);
+	staging_disk_init(&d, x->node->env.disk);
 	s.disk = &d.base;
 	r = store_each_checkpoint(&s, &x->id, on_checkpoint, x, &why);
 	if (r == -ENOENT)
@@ -154,6 +156,7 @@ static void move_done(struct work *w)
 	}
 	list_each(c, &j->checkpoints, link)
 		indexing_add(c);
+	start_tell_files(j);
 	job_tell(j, 5, "adopted, made by a tool");
 	epoch_created(j);
 	end(x, 0);
@@ -189,6 +192,8 @@ static int may_adopt(struct adoption *x)
 			       x->name);
 	if (job_find(x->node, x->name, x->uid))
 		return err_set(&x->err, -EEXIST, "user %u has a job '%s' already", x->uid, x->name);
+	if (refused_open(x->node, x->name, x->uid, false, &x->err))
+		return x->err.code;
 	return x->node->stopping ? err_set(&x->err, -EAGAIN, "ckptd is stopping") : 0;
 }
 
@@ -200,11 +205,13 @@ static void look_done(struct work *w)
 
 	/* Another one of it may have ended meanwhile, whose answer was lost; or is still at it, and
 	 * may yet fail (I7). */
+	if (j && j->creating && !BUG(ADOPT_TOLD_EARLY)) {
+		end(x, err_set(&x->err, -EAGAIN, "job '%s' is being adopted already: ask again",
+			       j->history.job.name));
+		return;
+	}
 	if (j) {
-		end(x, j->creating ? err_set(&x->err, -EAGAIN,
-					     "job '%s' is being adopted already: ask again",
-					     j->history.job.name)
-				   : 0);
+		end(x, 0);
 		return;
 	}
 	if (r == 0)

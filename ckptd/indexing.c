@@ -57,7 +57,8 @@ static void indexing_run(struct work *w)
 	}
 }
 
-/* What no file says: pins are in the log, suspicions were found by reading. */
+/* What no file says: pins are in the log, suspicions were found by reading, and what was durable
+ * and has no COMMIT any more is known here alone. */
 static void put_marks(struct node *n)
 {
 	struct checkpoint *c;
@@ -65,7 +66,8 @@ static void put_marks(struct node *n)
 
 	list_each(j, &n->jobs, link)
 		list_each(c, &j->checkpoints, link)
-			if (c->durable == DUR_DONE && c->commit && (c->pinned || c->disk_suspect))
+			if (c->durable == DUR_DONE && c->record_n &&
+			    ((c->commit && c->pinned) || c->disk_suspect))
 				indexing_put(c);
 }
 

@@ -36,7 +36,7 @@
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
 #include "codec/digest.h"
-#include "storage/recover.h"
+#include "storage/spare.h"
 
 #define APPEND_RETRY_NS 1000000000u
 
@@ -71,6 +71,11 @@ static void job_step(struct task *t)
 		job_free(j);
 		return;
 	}
+	if (!job_state_check(j)) { /* before anything is decided on it, or freed */
+		job_stop(j);
+		node_stop_step(j->node);
+		return;
+	}
 	checkpoint_step(j);
 	epoch_step(j);
 	declaring_step(j);
@@ -78,6 +83,7 @@ static void job_step(struct task *t)
 	sharing_step(j);
 	replicas_step(j);
 	persist_step(j);
+	rewrite_step(j);
 	acting_step(j);
 	trust_step(j);
 	recheck_step(j);
@@ -88,6 +94,8 @@ static void job_step(struct task *t)
 	ledgering_step(j);
 	member_empty_slots(j);
 	member_grant(j);
+	if (j->node->options.abort_broken)
+		ignore_result(job_state_check(j) /* which ends the process: find it here */);
 	node_stop_step(j->node);
 }
 
@@ -130,14 +138,21 @@ int job_new(struct node *n, struct job **ret)
 	return 0;
 }
 
-struct job *job_find(struct node *n, const char *name, uint32_t uid)
+static struct job *find_in(const struct list *jobs, const char *name, uint32_t uid)
 {
 	struct job *j;
 
-	list_each(j, &n->jobs, link)
+	list_each(j, jobs, link)
 		if (j->history.job.uid == uid && strcmp(j->history.job.name, name) == 0)
 			return j;
 	return NULL;
+}
+
+struct job *job_find(struct node *n, const char *name, uint32_t uid)
+{
+	struct job *j = find_in(&n->jobs, name, uid);
+
+	return j ? j : find_in(&n->stopped_jobs, name, uid);
 }
 
 struct job *job_find_id(struct node *n, const struct job_id *id)
@@ -190,7 +205,7 @@ static void append_run(struct work *w)
 	w->status = log->ops->append(log, a->n, a->bytes, a->len, &a->err);
 	/* Room for records goes before anything else, for they are what frees some. */
 	if ((w->status == -ENOSPC || w->status == -EDQUOT) &&
-	    spare_sweep(&a->job->node->store, 0, NULL) == 0)
+	    spare_clear(&a->job->node->store, NULL) == 0)
 		w->status = log->ops->append(log, a->n, a->bytes, a->len, &a->err);
 	/* One that is there counts only once it is applied. */
 	a->unclear = w->status == 0 || log->ops->unclear(log);
@@ -204,6 +219,8 @@ static void append_end(struct append *a, int status)
 	if (a->done)
 		a->done(a->arg, status);
 	append_free(a);
+	if (list_empty(&j->appends))
+		job_poke(j); /* an epoch may wait for that */
 	append_next(j);
 }
 
@@ -226,12 +243,19 @@ static void append_done(struct work *w)
 	struct err e = { 0 };
 
 	j->appending = false;
+	if (job_stopped(j)) { /* it may be in the log: the next start reads it there */
+		append_end(a, -ECANCELED);
+		return;
+	}
 	if (w->status == 0 && FAULT(LOG_APPENDED))
 		w->status = -EIO;
 	if (w->status == 0) {
 		w->status = history_apply(&j->history, a->n, a->bytes, a->len, &e);
 		/* We made it from this history: it cannot be refused, but memory can run out. */
-		assert(w->status == 0 || w->status == -ENOMEM);
+		if (!JOB_ASSERT(j, w->status == 0 || w->status == -ENOMEM)) {
+			append_end(a, -ECANCELED);
+			return;
+		}
 	}
 	if (w->status == 0) {
 		j->log_text[0] = '\0';
@@ -247,6 +271,7 @@ static void append_done(struct work *w)
 			 (unsigned long long)a->n);
 		job_tell(j, 2, "%s", j->log_text);
 		append_fail_all(j, CKPT_ESTALE);
+		job_poke(j);
 		return;
 	}
 	if (!j->log_text[0])
@@ -311,6 +336,8 @@ static void append_refuse(struct job *j, struct append *a, int code)
 		a->done(a->arg, code);
 	j->refused = NULL;
 	append_free(a);
+	if (list_empty(&j->appends))
+		job_poke(j);
 	a = lead ? list_first(&j->appends, struct append, link) : NULL;
 	if (a)
 		append_refuse(j, a, code);
@@ -343,7 +370,7 @@ static void append_next(struct job *j)
 
 	assert(loop_is_current(j->node->env.loop));
 	/* Each turn takes one away, or submits it; who is told may append, and come here again. */
-	while (!j->appending && (a = append_ready(j, &r))) {
+	while (!j->appending && !job_stopped(j) && (a = append_ready(j, &r))) {
 		timer_disarm(j->node->env.loop, &j->append_retry);
 		if (r < 0) {
 			append_refuse(j, a, r);
@@ -354,9 +381,34 @@ static void append_next(struct job *j)
 	}
 }
 
+bool job_has_appends(const struct job *j)
+{
+	return !list_empty(&j->appends);
+}
+
 bool job_log_down(const struct job *j)
 {
 	return j->log_text[0] && !j->log_error;
+}
+
+void job_drop_appends(struct job *j)
+{
+	struct append *a, *next;
+	bool first = true;
+
+	j->refused = j->defect_text;
+	list_each_safe(a, next, &j->appends, link) {
+		bool being_written = first && j->appending;
+
+		first = false;
+		if (being_written)
+			continue;
+		list_del(&a->link);
+		if (a->done)
+			a->done(a->arg, -ECANCELED);
+		append_free(a);
+	}
+	j->refused = NULL;
 }
 
 static bool may_withdraw(const struct append *a)
@@ -423,6 +475,8 @@ int job_append(struct job *j, const struct record *r, append_done_fn *done, void
 	int ret;
 
 	assert(loop_is_current(j->node->env.loop));
+	if (job_stopped(j))
+		return -ECANCELED;
 	if (j->log_error)
 		return j->log_error;
 	ret = append_insert(j, r, done, arg, false);
@@ -459,9 +513,9 @@ static void trim_failed(struct job *j, const char *what, int status)
 	j->sum_at = j->history.next_n + j->node->options.log_trim;
 	if (status == -E2BIG)
 		snprintf(j->trim_text, sizeof(j->trim_text),
-			 "a sum holds %d checkpoints, and more than %d are kept or pinned: keep "
-			 "fewer",
-			 HISTORY_COMMITS_MAX, HISTORY_COMMITS_MAX);
+			 "a summing record holds %d checkpoints, and the job keeps more: keep "
+			 "fewer (retention.keep_last, retention.keep_every, pins)",
+			 HISTORY_COMMITS_MAX);
 	else
 		snprintf(j->trim_text, sizeof(j->trim_text), "%s: %s", what, err_text(status));
 	if (!said)
@@ -540,7 +594,7 @@ void job_free(struct job *j)
 		alloc_free(m);
 	}
 	/* Sessions and works have ended, loads with them: nobody has a reference any more. */
-	assert(list_empty(&j->declared));
+	assert(job_stopped(j) || list_empty(&j->declared));
 	if (j->log)
 		j->log->ops->close(j->log);
 	history_fini(&j->history);

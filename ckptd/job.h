@@ -8,7 +8,8 @@
  *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory;
  *                 disk_need.c: the disk's room for what they will save
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
- *   persist.c     from memory to files; replicas.c: what others write; retain.c: which files go
+ *   persist.c     from memory to files; replicas.c: what others write; rewrite.c: damaged files
+ *                 are written again; retain.c: which files go
  *   load.c        what is being read; load_planning.c, load_giving.c: how
  * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
  * struct of its work.
@@ -22,6 +23,7 @@
 #ifndef CKPTD_JOB_H
 #define CKPTD_JOB_H
 
+#include "ckptd/job_state.h"
 #include "ckptd/ledger.h"
 #include "ckptd/node.h"
 #include "coord/record.h"
@@ -34,6 +36,7 @@
 struct session;
 struct checkpoint;
 struct persist;
+struct rewrite;
 struct replicas;
 
 /* ---- Memory of one rank's snapshot ---- */
@@ -71,6 +74,7 @@ struct shard_state {
 	struct declared *declared;
 	struct ledger_blob *blobs;
 	uint32_t n_blobs;
+	bool bad_file;             /* its file is damaged, wherever its memory is */
 	void *table;               /* the rank table, once DIGESTED; also in the ledger */
 	size_t table_len;
 	struct digest table_digest;
@@ -84,6 +88,8 @@ enum durable_state {
 	DUR_DONE,
 	DUR_FAILED,
 	DUR_GONE,    /* freed, or being freed */
+	DUR_UNFINISHED, /* what an earlier life left of writing it: files without COMMIT, which go
+			   when the log has it as lost, or memory writes them anew */
 };
 
 struct checkpoint {
@@ -100,16 +106,20 @@ struct checkpoint {
 	uint64_t bytes;
 	struct shard_state *shards; /* world; tables are kept while the memory is */
 	uint32_t n_sealed, n_digested;
+	uint32_t n_held;            /* slots that hold it, as job_state_check() has counted them */
 	bool sealed, digested;      /* facts, of all ranks */
 	bool abort_logged;          /* ABORTED: its record is in the log, or never will be */
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
 	struct commit_file *commit; /* with DUR_DONE */
-	bool disk_suspect;          /* its files are damaged: kept, never offered */
+	bool commit_gone;           /* with disk_suspect: there is no COMMIT */
+	bool rebuilt;               /* this life has made its COMMIT again from its files */
+	bool disk_suspect;          /* some shard's bad_file: kept, never offered */
+	uint32_t rewrite_tries;     /* to write them again from memory that failed */
 	bool pinned;
 	uint32_t trust;             /* what its trust records add up to: model/trust.h */
 	uint32_t said;              /* the same with what has no record yet */
-	uint32_t saying;            /* such records on their way: of works */
+	uint32_t saying;            /* trust records of it on their way: of works */
 	bool rereading;             /* one of works reads its files, and no memory */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
 	uint32_t reread_given_up;        /* so often: it could not be read, for now */
@@ -123,6 +133,7 @@ struct checkpoint {
 	bool no_room;               /* the disk had none for it: tried again when there may be */
 	bool files_left;            /* GONE, and its files could not be taken away yet */
 	bool expiring;              /* one of works takes its files away, which reads no memory */
+	bool recyclable; /* this ckptd wrote its files, and gave no descriptor of them away */
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
@@ -204,8 +215,11 @@ struct held_up {
 };
 
 struct job {
-	struct list link; /* in node->jobs */
+	struct list link; /* in node->jobs; stopped: in node->stopped_jobs */
 	struct node *node;
+	enum job_defect defect; /* what was found, if anything: job_state.h */
+	bool stopped;           /* that was acted on */
+	char defect_text[ERR_TEXT_MAX];
 	uint64_t next_beats;  /* the newest beat page's */
 	uint64_t wanted_step; /* the first save at or after it was asked for; 0: none */
 	struct history history;
@@ -246,6 +260,8 @@ struct job {
 	struct list openings;
 	struct timer settle_timer;
 	struct persist *persist; /* the one being written */
+	struct rewrite *rewrite; /* of one of them damaged files are written again */
+	uint64_t rewritten;      /* files */
 	struct timer room_timer; /* what the disk refused is tried again */
 	bool sweep;              /* expiries that failed, too */
 	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
@@ -295,6 +311,11 @@ MUST_CHECK int job_append(struct job *j, const struct record *r, append_done_fn 
 /* Takes a record back that waits and is certainly not in the log; done does not run. False: it is
  * being appended, or may be there. */
 MUST_CHECK bool job_withdraw(struct job *j, append_done_fn *done, void *arg);
+/* The job is stopped: records that no worker has are never written, and who waits for them gets
+ * -ECANCELED. */
+void job_drop_appends(struct job *j);
+/* Records wait for their turn: job->history does not say yet what they will. */
+bool job_has_appends(const struct job *j);
 /* The log could not be written the last time that it was tried. */
 bool job_log_down(const struct job *j);
 /*
@@ -332,6 +353,8 @@ uint64_t epoch_tire(struct node *n, uint64_t before_ns, int code, const char *te
 /* It is of a run that stands: its ranks come, or come again, whatever is said of the node. A run is
  * over when all have said goodbye. Who gives no run id joins only a run that has ranks here. */
 bool epoch_stands(const struct job *j, const struct open_request *r);
+/* The job is stopped: opens of it are answered with this. */
+void epoch_stop(struct job *j, int code, const char *text);
 /* The session ended: its opens need no answer. */
 void epoch_drop_session(struct list *openings, struct session *s);
 void epoch_init(struct job *j);
@@ -351,9 +374,14 @@ bool checkpoint_restorable(const struct checkpoint *c);
 bool checkpoint_is_base(const struct checkpoint *c); /* of its job's newest epoch */
 struct checkpoint *epoch_newest_restorable(struct job *j);
 struct checkpoint *epoch_newest_trusted(struct job *j, enum trust_level least);
-/* Its files are damaged: it is kept and shown with the reason, and not offered any more. */
-void checkpoint_suspect(struct checkpoint *c, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
+/* This rank can be read from memory, or from its file. */
+bool checkpoint_memory_is_good(const struct checkpoint *c, uint32_t rank);
+bool checkpoint_file_is_good(const struct checkpoint *c, uint32_t rank);
+/* The file of this rank, or all, is damaged: it is kept and shown with the reason, and not offered
+ * any more, until rewrite.c has put a good one in its place. */
+#define ALL_RANKS UINT32_MAX
+void checkpoint_suspect(struct checkpoint *c, uint32_t rank, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
 /* An epoch without base: the newest checkpoint before it that nobody took away on purpose. NULL:
  * there never was one, or all were taken away. */
 const struct history_commit *epoch_lost(struct job *j);
@@ -475,6 +503,8 @@ void checkpoint_free(struct checkpoint *c);
 void checkpoint_answer(struct job *j);
 MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
 			       uint64_t epoch, uint32_t what, struct err *e);
+/* The job is stopped: waits are answered with this. */
+void waiters_stop(struct job *j, int code, const char *text);
 void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request 0: all */
 
 /* ---- persist.c ---- */
@@ -483,6 +513,9 @@ void persist_step(struct job *j);
 void persist_cancel(struct checkpoint *c);
 /* The newest committed one goes to disk next, whatever persist_every says; NULL: it is there. */
 struct checkpoint *persist_now(struct job *j);
+/* All its files are written and synced, and its COMMIT is on the way: the next answer of the disk
+ * decides whether it is DURABLE, whatever happens to its memory meanwhile. */
+bool persist_is_publishing(const struct checkpoint *c);
 /* Every shard is in memory, and nothing is known against it. */
 bool persist_can(const struct checkpoint *c);
 /* Files went: what found no room on the disk, of any job, is tried again. */
@@ -493,10 +526,28 @@ uint64_t persist_table_max(uint64_t declaration_len, uint64_t image_len, uint32_
 /* This process's memory of what is being written; no worker has it any more. */
 void persist_fini(struct job *j);
 
+/* What COMMIT says of it but for its files; freed with commit_file_fini() and alloc_free(). */
+MUST_CHECK int persist_describe(const struct checkpoint *c, struct commit_file **ret);
+uint64_t persist_table_bound(const struct shard_state *sh, uint32_t leaf);
+uint32_t persist_element(const struct shard_state *sh);
+bool persist_wants_room(int code);
+/* The disk had no room for it: tried again when there may be some. */
+void persist_wait_for_room(struct checkpoint *c, const struct err *why);
+
+/* ---- rewrite.c ---- */
+/* Damaged files of what is good in memory are written again. */
+void rewrite_step(struct job *j);
+/* Memory has what its damaged files should hold, and it has not failed too often. */
+bool rewrite_may_help(const struct checkpoint *c);
+
 /* ---- retain.c ---- */
 void retain_step(struct job *j);
 size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
 		   size_t cap);
+bool retain_has_files(const struct checkpoint *c);
+/* An append's done, of a record that an unfinished checkpoint is lost; it has been counted in
+ * c->works: its files go. */
+void retain_lost(void *checkpoint, int status);
 MUST_CHECK int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg,
 			     struct err *e);
 

@@ -388,6 +388,8 @@ static bool header_good(const struct region *r)
 	if (r->size < HEADER_BYTES + 8 || get_le64(p) != LEDGER_MAGIC ||
 	    get_le32(p + 8) != LEDGER_VERSION || get_le32(p + 12) != 0)
 		return false;
+	if (get_le64(p + 32) > UINT64_MAX / 2) /* there must be a next generation */
+		return false;
 	d = digest_of(p, 48);
 	return memcmp(d.b, p + 48, 16) == 0;
 }

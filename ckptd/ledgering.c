@@ -113,6 +113,10 @@ static void make_done(struct work *w)
 
 	j->node->works--;
 	j->ledger_making = NULL;
+	if (r == 0 && job_stopped(j)) {
+		r = -ECANCELED; /* what its state is written from cannot be true */
+		old = k->region;
+	}
 	if (r == 0) {
 		r = ledger_move(&j->ledger, k->region, k->generation, &old);
 		if (r < 0)
@@ -131,9 +135,11 @@ static void make_done(struct work *w)
 
 static int make_start(struct job *j, uint64_t size, uint64_t size_min)
 {
-	struct ledger_making *k = alloc_zero(sizeof(*k));
+	struct ledger_making *k;
 
-	assert(!j->ledger_making);
+	if (!JOB_ASSERT(j, !j->ledger_making))
+		return -ECANCELED;
+	k = alloc_zero(sizeof(*k));
 	if (!k)
 		return -ENOMEM;
 	j->ledger.job = j->history.job.id;

@@ -3,7 +3,8 @@
  * listener.c - the socket where trainers and tools come in.
  *
  *   1. A path is taken over only if it is a socket on which nobody listens; another ckptd is never
- *      pushed aside, and what is no socket is never removed.
+ *      pushed aside, and what is no socket is never removed. One that was killed and is still
+ *      ending is waited for (predecessor.h).
  *   2. The path has its mode from the moment it exists (bind() takes it from the descriptor).
  *   3. Nobody is let in whose process or uid the kernel does not name, nor above the quotas.
  *   4. Out of descriptors: accepting pauses instead of spinning on a readable socket.
@@ -28,6 +29,7 @@
 #include "base/alloc.h"
 #include "ckptd/conn_socket.h"
 #include "ckptd/loop_epoll.h"
+#include "ckptd/predecessor.h"
 #include "ckptd/processes.h"
 
 enum { ACCEPTS_MAX = 16, BACKLOG = 1024, PAUSE_MS = 100 };
@@ -135,7 +137,7 @@ static void process_exit(void *arg, const struct process_id *id, const struct pr
 static int is_stale(const struct sockaddr_un *addr, socklen_t len, struct err *e)
 {
 	struct stat st;
-	int fd, r;
+	int fd, pid, r;
 
 	if (lstat(addr->sun_path, &st) != 0)
 		return errno == ENOENT ? 0 : err_code(e, -errno, "look at '%s'", addr->sun_path);
@@ -146,9 +148,13 @@ static int is_stale(const struct sockaddr_un *addr, socklen_t len, struct err *e
 	if (fd < 0)
 		return err_code(e, -errno, "make a socket");
 	r = connect(fd, (const struct sockaddr *)addr, len) == 0 ? 0 : errno;
+	pid = r == 0 ? predecessor_of_socket(fd) : 0;
 	close(fd);
 	if (r == ECONNREFUSED)
 		return 0;
+	if (pid > 0)
+		return err_set(e, -EADDRINUSE, "socket '%s': process %d listens on it: stop it or "
+			       "choose another path (--socket)", addr->sun_path, pid);
 	return err_set(e, -EADDRINUSE, "socket '%s': another program listens on it: stop it or "
 		       "choose another path (--socket)", addr->sun_path);
 }
@@ -161,6 +167,7 @@ static int bind_path(struct listener *l, int fd, struct err *e)
 	int r;
 
 	memcpy(addr.sun_path, l->path, sizeof(addr.sun_path));
+	predecessor_wait_socket(&addr, l->hub.log);
 	r = is_stale(&addr, len, e);
 	if (r)
 		return r;

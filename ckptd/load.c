@@ -2,7 +2,8 @@
 /*
  * load.c - giving a checkpoint to a process: which one, and what is kept for it until its end.
  *
- *   WAITING   an epoch is being opened: "latest" means its base (I15)
+ *   WAITING   an epoch is being opened: "latest" means its base (I15); or a record of trust, or a
+ *             COMMIT, is on its way that may make its checkpoint good enough
  *   PLANNING  on a META worker: load_planning.c
  *   GIVEN     plan and sources are with the process (load_giving.c); checkpoint->readers keeps
  *             memory (I9), the locks keep files
@@ -128,13 +129,14 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 		struct source *s = &l->sources[r];
 
 		s->rank = r;
-		if (sh->table && sh->slot && sh->slot->state == SLOT_DIGESTED) {
+		if (checkpoint_memory_is_good(c, r)) {
 			s->kind = LOAD_MEMORY;
 			s->slot = sh->slot;
 			s->table_bytes = sh->table;
 			s->table_len = sh->table_len;
 		} else {
-			assert(c->durable == DUR_DONE);
+			if (!JOB_ASSERT(l->job, c->durable == DUR_DONE && c->commit))
+				return err_set(&l->err, CKPT_ESTOPPED, "%s", l->job->defect_text);
 			s->kind = LOAD_FILE;
 			s->footer = &c->commit->shards[r];
 		}
@@ -248,18 +250,47 @@ static void nothing(struct load *l)
 	job_poke(j);
 }
 
+/*
+ * Something is on its way that may make it good enough: a record of how far it is trusted, or the
+ * COMMIT of what memory has lost. Both end soon, one way or the other, and poke the job. A log that
+ * cannot be written is not waited for.
+ */
+static bool may_get_better(const struct load *l, const struct checkpoint *c)
+{
+	struct job *j = l->job;
+
+	if (!checkpoint_restorable(c))
+		return persist_is_publishing(c) && !BUG(LOST_WHILE_WRITING);
+	if (trusted(l, c) || BUG(TRUST_QUEUED))
+		return false;
+	trust_queue(j);
+	return c->saying > 0 && !job_log_down(j);
+}
+
+/* Its epoch is being opened, or what it would be given may get better: it is tried again when
+ * something has changed. */
+static bool must_wait(struct load *l)
+{
+	struct job *j = l->job;
+	const struct checkpoint *c;
+
+	if (j->opening || !list_empty(&j->openings))
+		return true;
+	c = l->latest && !j->history.epoch.has_base ? NULL : choose(l);
+	return c && may_get_better(l, c);
+}
+
 static void load_go(struct load *l)
 {
 	struct job *j = l->job;
 	struct checkpoint *c;
 	char text[ERR_TEXT_MAX];
 
-	if (j->opening || !list_empty(&j->openings)) {
-		list_del(&l->waiting);
+	list_del(&l->waiting);
+	if (must_wait(l)) {
 		list_add_tail(&j->loads, &l->waiting);
 		return;
 	}
-	list_del(&l->waiting);
 	if (l->latest && !j->history.epoch.has_base) {
 		if (epoch_lost(j) && !BUG(LOST_IS_NOTHING))
 			all_lost(l);
@@ -298,7 +329,7 @@ static void load_go(struct load *l)
 	l->attempt = c->attempt;
 	l->epoch = j->history.epoch.number;
 	if (wanted_by_make(j, l->rank, &l->others) < 0 || choose_sources(l, c) < 0) {
-		load_give_error(l, -ENOMEM, l->err.text);
+		load_give_error(l, l->err.code ? l->err.code : -ENOMEM, l->err.text);
 		load_close(l);
 		return;
 	}
@@ -320,9 +351,18 @@ void load_step(struct job *j)
 	list_each_safe(l, next, &j->loads, waiting) {
 		/* The first may find that the next epoch must be opened: the rest wait for it too.
 		 */
-		if (j->opening || !list_empty(&j->openings))
-			return;
-		load_go(l);
+		if (!must_wait(l))
+			load_go(l);
+	}
+}
+
+void load_stop(struct job *j, int code, const char *text)
+{
+	struct load *l, *next;
+
+	list_each_safe(l, next, &j->loads, waiting) {
+		load_give_error(l, code, text);
+		load_close(l);
 	}
 }
 
@@ -361,6 +401,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->memory = member->job->node->env.memory;
 	l->kind = kind;
 	l->wants_fd = -1;
+	l->bad_rank = ALL_RANKS;
 	l->latest = step == CKPT_LATEST;
 	l->least = (enum trust_level)min_trust;
 	l->step = step;

@@ -15,6 +15,8 @@ void load_look(struct session *s, uint64_t request, const Ckpt__Stored *m);
 void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fds, size_t n_fds);
 void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m);
 void load_step(struct job *j); /* loads that waited for an epoch */
+/* The job is stopped: loads that wait for an epoch are answered with this. */
+void load_stop(struct job *j, int code, const char *text);
 /* The session's connection ended: whatever it was reading may be reused. */
 void load_drop_all(struct session *s);
 /* The node ends: all workers have. Files are closed here. */

@@ -11,7 +11,9 @@
  */
 #include <config.h>
 
+#include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "ckptd/admin.h"
@@ -23,11 +25,37 @@
 #define PROBLEMS_IN_REPLY 32
 #define FDS_PER_MESSAGE 60u
 
+/* The first problems of the plan, and the number of the others: the list is never cut silently. */
+struct problem_list {
+	char *texts[PROBLEMS_IN_REPLY + 1];
+	size_t n;
+	char rest[64];
+};
+
+static void list_problems(const struct load *l, struct problem_list *list)
+{
+	const struct plan *plan = &l->plan;
+	size_t rest = plan->n_problems - min_u64(plan->n_problems, PROBLEMS_IN_REPLY);
+
+	assert(plan->n_problems <= PLAN_PROBLEMS_MAX);
+	list->n = 0;
+	while (list->n < plan->n_problems - rest) {
+		list->texts[list->n] = plan->problems[list->n].text;
+		list->n++;
+	}
+	if (rest == 0)
+		return;
+	snprintf(list->rest, sizeof(list->rest), "and %s%zu more problem%s",
+		 plan->n_problems == PLAN_PROBLEMS_MAX ? "at least " : "", rest,
+		 rest == 1 ? "" : "s");
+	list->texts[list->n++] = list->rest;
+}
+
 void load_give_error(struct load *l, int code, const char *text)
 {
 	Ckpt__Reply reply = CKPT__REPLY__INIT;
 	Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
-	char *problems[PROBLEMS_IN_REPLY];
+	struct problem_list list;
 
 	if (!l->session)
 		return;
@@ -40,9 +68,9 @@ void load_give_error(struct load *l, int code, const char *text)
 	/* Nothing is there to load: the session is in the epoch, to save what it begins with. */
 	if (l->latest && l->kind == LOAD_OWN && code == CKPT_ELOST)
 		body.epoch = l->job->history.epoch.number;
-	body.problems = problems;
-	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
-		problems[body.n_problems++] = l->plan.problems[i].text;
+	list_problems(l, &list);
+	body.problems = list.texts;
+	body.n_problems = list.n;
 	session_reply(l->session, &reply, NULL, 0);
 }
 
@@ -53,12 +81,13 @@ static int source_fd(struct load *l, uint32_t i)
 
 	if (s->kind == LOAD_MEMORY)
 		return m->ops->export_fd(m, s->slot->region, false);
+	l->checkpoint->recyclable = false; /* whatever becomes of the descriptor */
 	if (s->reader.cached)
 		return s->reader.cached->disk->ops->export_fd(s->reader.cached);
 	return s->reader.file->disk->ops->export_fd(s->reader.file);
 }
 
-static void fill_reply(struct load *l, Ckpt__LoadReply *body, char **problems)
+static void fill_reply(struct load *l, Ckpt__LoadReply *body, struct problem_list *list)
 {
 	body->load = l->id;
 	body->step = l->step;
@@ -69,16 +98,16 @@ static void fill_reply(struct load *l, Ckpt__LoadReply *body, char **problems)
 	for (uint32_t i = 0; i < l->n_order; i++)
 		if (l->sources[l->order[i]].kind == LOAD_FILE)
 			body->tier = CKPT_TIER_DISK;
-	body->problems = problems;
-	for (size_t i = 0; i < l->plan.n_problems && i < PROBLEMS_IN_REPLY; i++)
-		problems[body->n_problems++] = l->plan.problems[i].text;
+	list_problems(l, list);
+	body->problems = list->texts;
+	body->n_problems = list->n;
 }
 
 /* Messages of up to FDS_PER_MESSAGE descriptors: the plan, then the sources. */
 static int give(struct load *l)
 {
 	struct memory *m = l->job->node->env.memory;
-	char *problems[PROBLEMS_IN_REPLY];
+	struct problem_list list;
 	uint32_t next = 0;
 	bool first = true;
 
@@ -105,7 +134,7 @@ static int give(struct load *l)
 				m->ops->close_fd(m, fds[i]);
 			return r;
 		}
-		fill_reply(l, &body, problems);
+		fill_reply(l, &body, &list);
 		body.more = next < l->n_order;
 		reply.id = l->request;
 		reply.status = l->plan.n_problems ? CKPT_PARTIAL : 0;
@@ -145,7 +174,7 @@ static bool sources_are_good(const struct load *l)
 		const struct source *s = &l->sources[l->order[i]];
 
 		if (s->kind == LOAD_MEMORY ? s->slot->state != SLOT_DIGESTED
-					   : l->checkpoint->disk_suspect)
+					   : !checkpoint_file_is_good(l->checkpoint, s->rank))
 			return false;
 	}
 	return true;
@@ -175,9 +204,9 @@ void load_plan_done(struct work *w)
 		return;
 	}
 	/* A file that cannot be read is a bad copy, like a leaf that does not match. */
-	if (r == CKPT_ECORRUPT || r == -EIO || r == -ENOENT || r == CKPT_ENOTFOUND) {
+	if (r < 0 && l->bad_copy) {
 		job_tell(l->job, 3, "step %llu: %s", (unsigned long long)l->step, l->err.text);
-		checkpoint_suspect(l->checkpoint, "%s", l->err.text);
+		checkpoint_suspect(l->checkpoint, l->bad_rank, "%s", l->err.text);
 		indexing_put(l->checkpoint);
 		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
 	} else if (r == 0 && !sources_are_good(l)) {
@@ -229,7 +258,7 @@ static void check_done(struct work *w)
 	char what[256];
 
 	l->state = LOAD_GIVEN;
-	if (w->status == CKPT_ECORRUPT || w->status == -EIO) {
+	if (shard_is_bad(w->status)) {
 		shard_describe(&s->table, l->check_leaf * s->table.geometry.leaf, what,
 			       sizeof(what));
 		job_tell(l->job, 3,
@@ -242,7 +271,7 @@ static void check_done(struct work *w)
 			s->slot->state = SLOT_QUARANTINED;
 			c->memory = false;
 		} else {
-			checkpoint_suspect(c,
+			checkpoint_suspect(c, s->rank,
 					   "rank %u: leaf %llu of its file (%.128s) does not "
 					   "match its digest",
 					   s->rank, (unsigned long long)l->check_leaf, what);

@@ -28,6 +28,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/load_priv.h"
+#include "storage/holes.h"
 
 #define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
 
@@ -43,9 +44,12 @@ static int open_sources(struct load *l)
 			continue;
 		}
 		r = shard_open(l->store, &l->checkpoint_id, s->footer, &s->reader, &l->err);
+		l->bad_copy = shard_is_bad(r);
 		if (r == 0) {
 			s->open = true;
 			s->table = s->reader.table;
+		} else {
+			l->bad_rank = s->rank;
 		}
 	}
 	return r;
@@ -114,9 +118,31 @@ static int plan_own(struct load *l, const struct plan_source *in)
 			 l->others.all ? &peers : NULL, &l->plan, &l->err);
 }
 
+static void note_hole(void *arg, const char *sentence)
+{
+	struct load *l = arg;
+
+	if (!l->bad_copy)
+		err_set(&l->err, CKPT_ECORRUPT, "%s", sentence);
+	l->bad_copy = true;
+}
+
+/* Something is wanted that is not stored: by what the caller wants, or because no file has what the
+ * tables say that there is. */
+static int blame(struct load *l, const struct plan_source *in, int r)
+{
+	struct err e = {0};
+	int holes = holes_in(in, l->n_sources, note_hole, l, &e);
+
+	if (holes < 0)
+		l->err = e;
+	return holes < 0 ? holes : l->bad_copy ? CKPT_ECORRUPT : r;
+}
+
 static int make_plan(struct load *l)
 {
 	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
+	int r;
 
 	if (!in)
 		return err_code(&l->err, -ENOMEM, "plan the load");
@@ -130,9 +156,11 @@ static int make_plan(struct load *l)
 			in[i].present = l->sources[i].reader.present;
 	}
 	if (l->kind == LOAD_READ)
-		return plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, NULL,
-				 &l->plan, &l->err);
-	return plan_own(l, in);
+		r = plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, NULL, &l->plan,
+			      &l->err);
+	else
+		r = plan_own(l, in);
+	return (r == 0 || r == CKPT_EMISMATCH) && l->plan.n_problems ? blame(l, in, r) : r;
 }
 
 static int name_blob(const struct blob_entry *b, uint32_t source, struct load_blob *ret)

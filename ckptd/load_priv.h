@@ -55,6 +55,8 @@ struct load {
 	struct wanted_by others;
 	bool as_stored; /* every rank wants what the rank of its number saved */
 	bool own_first; /* this one does */
+	uint32_t bad_rank; /* whose file could not be opened; ALL_RANKS: none */
+	bool bad_copy;  /* what failed is the fault of a file of the checkpoint */
 	bool no_cache;  /* of the checkpoint */
 	bool cached;    /* some file is read through the page cache */
 	struct checkpoint *checkpoint;

@@ -45,7 +45,8 @@ struct slot *slot_find(struct job *j, uint32_t number)
 
 static void slot_destroy(struct slot *s)
 {
-	assert(!s->holds);
+	if (job_stopped(s->job) || !JOB_ASSERT(s->job, !s->holds))
+		return;
 	/* The ledger first: a slot that it names and that is not there is only lost, while a
 	 * region that nobody names is destroyed at adoption. Both orders are safe. */
 	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
@@ -62,7 +63,8 @@ void slot_let_go(struct slot *s)
 
 void slot_release(struct slot *s)
 {
-	assert(!s->holds);
+	if (!JOB_ASSERT(s->job, !s->holds))
+		return;
 	if (!s->member || !s->member->alive) {
 		slot_destroy(s);
 		return;
@@ -89,7 +91,8 @@ uint64_t member_slot_bytes(const struct member *m)
 {
 	uint64_t bytes;
 
-	assert(m->declared);
+	if (!JOB_ASSERT(m->job, m->declared))
+		return UINT64_MAX;
 	/* Blobs begin at the next multiple of 4096 behind the last shard. */
 	if (!size_add(m->declared->view.image_bytes, 4096 + m->blob_bytes, &bytes) ||
 	    bytes > UINT64_MAX / 2)

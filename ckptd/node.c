@@ -24,6 +24,7 @@
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
+#include "ckptd/refused.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
@@ -61,6 +62,9 @@ void node_options_default(struct node_options *o)
 		.detect = true,
 		.watched_jobs = 1023,
 		.actions_per_hour = 12,
+#ifdef CKPT_FAULTS
+		.abort_broken = true,
+#endif
 	};
 }
 
@@ -87,6 +91,8 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	}
 	list_init(&n->jobs);
 	list_init(&n->failed_jobs);
+	list_init(&n->stopped_jobs);
+	refused_init(n);
 	list_init(&n->sessions);
 	list_init(&n->early);
 	admission_init(n);
@@ -144,9 +150,26 @@ static int take_commit(struct job *j, struct found_commit *f)
 	c->layout = h->commit.layout;
 	c->bytes = h->commit.bytes;
 	/* What COMMIT says and what the log says are one thing, or neither is believed (I2). */
-	if (!digest_equal(&c->commit->root, &h->commit.root))
-		checkpoint_suspect(c, "COMMIT and the log name different roots");
+	assert(digest_equal(&c->commit->root, &h->commit.root));
+	c->rebuilt = f->rebuilt;
+	if (f->damage[0])
+		checkpoint_suspect(c, ALL_RANKS, "%s", f->damage);
 	j->last_durable_step = c->step;
+	return 0;
+}
+
+/* The log that knew it was lost: only a person can say that it may go. */
+static int take_unknown(struct job *j, const struct found_unreadable *f)
+{
+	struct checkpoint *c;
+	int r = checkpoint_new(j, f->id.step, 0, 1, &f->id.attempt, &c);
+
+	if (r < 0)
+		return r;
+	c->agreed = CP_COMMITTED;
+	c->durable = DUR_DONE;
+	c->commit_gone = f->how != FOUND_UNREADABLE;
+	checkpoint_suspect(c, ALL_RANKS, "%s", f->why);
 	return 0;
 }
 
@@ -158,14 +181,20 @@ static int take_unreadable(struct job *j, const struct found_unreadable *f)
 	struct checkpoint *c;
 	int r;
 
-	if (!h || h->freed)
+	if (!h)
+		return take_unknown(j, f);
+	if (h->freed)
 		return 0;
 	r = checkpoint_new(j, id->step, h->epoch, h->commit.world, &id->attempt, &c);
 	if (r < 0)
 		return r;
 	c->agreed = CP_COMMITTED;
-	c->durable = DUR_DONE;
-	checkpoint_suspect(c, "%s", f->why);
+	c->durable = f->how == FOUND_UNFINISHED ? DUR_UNFINISHED : DUR_DONE;
+	c->commit_gone = f->how != FOUND_UNREADABLE;
+	if (c->durable == DUR_DONE)
+		checkpoint_suspect(c, ALL_RANKS, "%s", f->why);
+	else
+		snprintf(c->reason, sizeof(c->reason), "%s", f->why);
 	c->record_n = h->n;
 	c->wall_ns = h->wall_ns;
 	c->pinned = h->pinned;
@@ -185,6 +214,8 @@ int start_take_job(struct job *j, struct found_job *f)
 	history_init(&f->history);
 	j->log = f->log;
 	f->log = NULL;
+	if (j->history.read_only) /* before anything is appended to it */
+		j->log_error = CKPT_EVERSION;
 	j->relogged = f->relogged;
 	j->goodput = f->goodput;
 	j->goodput_file.wall_ns = f->goodput_wall_ns;
@@ -223,6 +254,7 @@ static void start_done(struct work *w)
 	}
 	if (r == 0) {
 		n->index = s->found.index;
+		refused_take(n, &s->found);
 		adopt_memory(n);
 		list_each(j, &n->jobs, link)
 			trust_started(j);
@@ -232,6 +264,8 @@ static void start_done(struct work *w)
 		marks_take(&n->marks, &s->marks);
 		watching_adopted(n);
 		adopt_tell_ended(n);
+		list_each(j, &n->jobs, link)
+			start_tell_files(j);
 		if (probing_new(n, &n->probing) < 0)
 			n->env.log(n->env.log_arg, 4, "going on without collectors: no memory");
 		admission_begin(n);
@@ -241,6 +275,7 @@ static void start_done(struct work *w)
 	} else if (!s->err.code) {
 		err_code(&s->err, r, "start");
 	}
+	refused_free(&s->found);
 	events_found_free(&s->events);
 	n->ready_fn(n->ready_arg, r, r < 0 ? s->err.text : "");
 	alloc_free(s);
@@ -259,6 +294,7 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 	}
 	s->node = n;
 	list_init(&s->found.jobs);
+	list_init(&s->found.refused);
 	list_init(&s->events.list);
 	s->work.run = start_run;
 	s->work.done = start_done;
@@ -464,6 +500,7 @@ void node_free(struct node *n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
 	timer_disarm(n->env.loop, &n->goodput_timer);
+	refused_fini(n);
 	beats_node_fini(n);
 	recheck_free(n->recheck);
 	epoch_never_ready(n);
@@ -472,6 +509,8 @@ void node_free(struct node *n)
 	list_each_safe(j, next, &n->jobs, link)
 		job_free(j);
 	list_each_safe(j, next, &n->failed_jobs, link)
+		job_free(j);
+	list_each_safe(j, next, &n->stopped_jobs, link)
 		job_free(j);
 	probing_free(n->probing);
 	watching_free(n->watching);

@@ -85,6 +85,7 @@ struct node_options {
 	uint64_t admission_hold_ns; /* how long an open may wait for that; 0: as is usual */
 	uint32_t actions_per_hour;                     /* that the policy may decide on */
 	bool dry_run;                                  /* of the policy */
+	bool abort_broken; /* a job whose state contradicts itself ends the process: job_state.h */
 	const struct xid_policy *xid; /* of GPUs' errors; NULL: they are not judged */
 };
 void node_options_default(struct node_options *o);

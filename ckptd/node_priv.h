@@ -57,7 +57,11 @@ struct node {
 	bool store_open, ready, stopping;
 	struct list jobs, sessions;
 	struct list early;       /* opens that came before it was ready, or admitted */
+	struct list refused;     /* jobs that could not be read: refused.c */
+	struct list kept_regions; /* of their memory */
+	struct timer refused_timer;
 	struct list failed_jobs; /* whose creation failed: freed by their next step */
+	struct list stopped_jobs; /* whose state contradicts itself: job_state.h */
 	struct recheck *recheck;
 	bool hook_runs; /* trust.hook, on this checkpoint: trust.c */
 	struct checkpoint_id hook_asks;
@@ -83,8 +87,6 @@ struct node {
 	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;
 };
-
-#define WORLD_MAX 65536u
 
 /* Something may have ended: go on with an orderly stop. */
 void node_stop_step(struct node *n);

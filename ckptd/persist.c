@@ -120,7 +120,10 @@ static int publish_layout(struct persist *t)
 				     t->declarations[i], t->declaration_lens[i], &t->err);
 	if (r == 0)
 		r = layout_file_put(t->store, t->declaration_digests, t->n_parts, &layout, &t->err);
-	assert(r < 0 || digest_equal(&layout, &t->commit->layout));
+	/* The one that is committed came from the log. */
+	if (r == 0 && !digest_equal(&layout, &t->commit->layout))
+		r = err_set(&t->err, CKPT_ECORRUPT,
+			    "its log names another layout than its ranks have declared");
 	return r;
 }
 
@@ -144,7 +147,7 @@ static void discard_run(struct work *w)
 	if (t->published) /* COMMIT may be there or not: it goes first (I10) */
 		w->status = checkpoint_expire(t->store, &t->id, 0, NULL);
 	else
-		w->status = checkpoint_discard(t->store, &t->id, 0, NULL);
+		w->status = checkpoint_discard(t->store, &t->id, NULL);
 }
 
 /* ---- On the loop ---- */
@@ -216,17 +219,16 @@ void persist_init(struct job *j)
 	timer_init(&j->room_timer, room_retry);
 }
 
-static bool is_want_of_room(int code)
+bool persist_wants_room(int code)
 {
 	return code == CKPT_ENOSPACE || code == -ENOSPC || code == -EDQUOT;
 }
 
-static void persist_refused(struct checkpoint *c, const struct err *why)
+void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 {
 	struct job *j = c->job;
 
 	c->no_room = true;
-	c->durable = DUR_NONE;
 	if (!j->disk_text[0])
 		job_tell(j, 3, "step %llu stays in memory until there is room: %s",
 			 (unsigned long long)c->step, why->text);
@@ -251,10 +253,12 @@ static void discard_done(struct work *w)
 		c->durable = DUR_NONE;
 	} else if (c->agreed != CP_ABORTED) {
 		snprintf(c->reason, sizeof(c->reason), "%.*s", REASON_MAX, t->err.text);
-		if (is_want_of_room(t->err.code))
-			persist_refused(c, &t->err);
-		else
+		if (persist_wants_room(t->err.code)) {
+			c->durable = DUR_NONE;
+			persist_wait_for_room(c, &t->err);
+		} else {
 			persist_failed(c);
+		}
 		if (c->durable == DUR_NONE)
 			c->wait_durable = true; /* again, if nothing newer comes */
 	}
@@ -298,6 +302,7 @@ static void publish_done(struct work *w)
 		return;
 	}
 	c->durable = DUR_DONE;
+	c->recyclable = true;
 	goodput_was_durable(c);
 	c->reason[0] = '\0';
 	j->disk_text[0] = '\0';
@@ -310,9 +315,8 @@ static void publish_done(struct work *w)
 	persist_over(t);
 }
 
-static int fill_commit(struct persist *t)
+int persist_describe(const struct checkpoint *c, struct commit_file **ret)
 {
-	struct checkpoint *c = t->checkpoint;
 	struct job *j = c->job;
 	struct commit_file *f = alloc_zero(sizeof(*f));
 	struct record job_record = { .type = RECORD_JOB, .job = j->history.job };
@@ -320,8 +324,7 @@ static int fill_commit(struct persist *t)
 
 	if (!f)
 		return -ENOMEM;
-	t->commit = f;
-	f->id = t->id;
+	job_id_of(j, c->step, &c->attempt, &f->id);
 	memcpy(f->job_name, j->history.job.name, sizeof(f->job_name));
 	f->uid = j->history.job.uid;
 	f->incarnation = j->history.incarnation;
@@ -333,12 +336,23 @@ static int fill_commit(struct persist *t)
 	f->world = c->world;
 	f->bytes = c->bytes;
 	f->shards = alloc_array(c->world, sizeof(*f->shards));
-	if (!f->shards || record_encode(&job_record, &f->job_record, &len) < 0)
+	if (!f->shards || record_encode(&job_record, &f->job_record, &len) < 0) {
+		commit_file_fini(f);
+		alloc_free(f);
 		return -ENOMEM;
+	}
 	f->job_record_len = (uint32_t)len;
-	for (uint32_t i = 0; i < c->world; i++)
-		f->shards[i] = t->parts[i].footer;
+	*ret = f;
 	return 0;
+}
+
+static int fill_commit(struct persist *t)
+{
+	int r = persist_describe(t->checkpoint, &t->commit);
+
+	for (uint32_t i = 0; r == 0 && i < t->n_parts; i++)
+		t->commit->shards[i] = t->parts[i].footer;
+	return r;
 }
 
 static void persist_publish(struct persist *t)
@@ -383,7 +397,8 @@ static void part_finish(struct persist_part *p)
 {
 	struct shard_state *sh = &p->of->checkpoint->shards[p->rank];
 
-	assert(sh->table);
+	if (!JOB_ASSERT(p->of->checkpoint->job, sh->table))
+		return;
 	p->table = sh->table;
 	p->table_len = sh->table_len;
 	p->state = PART_FINISHING;
@@ -454,6 +469,11 @@ static void persist_tick(struct persist *t)
 		persist_publish(t);
 }
 
+bool persist_is_publishing(const struct checkpoint *c)
+{
+	return c->persist && c->persist->publishing;
+}
+
 void persist_cancel(struct checkpoint *c)
 {
 	if (c->persist)
@@ -487,7 +507,12 @@ uint64_t persist_table_max(uint64_t declaration_len, uint64_t image_len, uint32_
 	return 4096 + declaration_len + 16 * div_up(image_len, leaf) + 16 * TABLE_SAMPLES_MAX;
 }
 
-static uint64_t table_bound(const struct shard_state *sh, uint32_t leaf)
+uint32_t persist_element(const struct shard_state *sh)
+{
+	return main_element(&sh->declared->view);
+}
+
+uint64_t persist_table_bound(const struct shard_state *sh, uint32_t leaf)
 {
 	uint64_t n = persist_table_max(sh->declared->len, sh->image_len, leaf);
 
@@ -515,9 +540,9 @@ static int persist_fill(struct persist *t)
 		p->rank = i;
 		p->image = sh->slot->region->base;
 		p->image_len = sh->image_len;
-		p->table_max = table_bound(sh, c->job->node->options.geometry.leaf);
+		p->table_max = persist_table_bound(sh, c->job->node->options.geometry.leaf);
 		if (t->store->compression)
-			p->element = main_element(&sh->declared->view);
+			p->element = persist_element(sh);
 		p->work.run = write_run;
 		p->work.done = part_done;
 		t->declarations[i] = sh->declared->bytes;
@@ -529,9 +554,11 @@ static int persist_fill(struct persist *t)
 
 static int persist_start(struct checkpoint *c)
 {
-	struct persist *t = alloc_zero(sizeof(*t));
+	struct persist *t;
 
-	assert(c->sealed && !c->persist && !c->job->persist);
+	if (!JOB_ASSERT(c->job, c->sealed && !c->persist && !c->job->persist))
+		return -ECANCELED;
+	t = alloc_zero(sizeof(*t));
 	if (!t)
 		return -ENOMEM;
 	t->checkpoint = c;
@@ -571,7 +598,7 @@ static uint32_t commits_behind(const struct checkpoint *c)
 	struct checkpoint *o;
 
 	list_each(o, &c->job->checkpoints, link)
-		if (o->durable == DUR_DONE)
+		if (o->durable == DUR_DONE && !o->disk_suspect)
 			durable = max_u64(durable, o->record_n);
 	for (size_t i = 0; i < h->n_commits; i++)
 		n += h->commits[i].n > durable &&

@@ -101,12 +101,12 @@ static int admit_table(const struct member *m, uint64_t bytes, struct err *e)
 }
 
 /* Says what is missing before training starts (C10, A6). */
-static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
+static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, struct err *e)
 {
 	struct node *n = m->job->node;
 	uint64_t budget, available, want;
 
-	if (!size_mul(bytes, n->options.slots, &want) ||
+	if (!size_mul(bytes, n_slots, &want) ||
 	    !size_add(want, ledgering_reserve(m, bytes), &want))
 		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
 	available = n->env.memory->ops->available(n->env.memory, &budget);
@@ -116,7 +116,7 @@ static int prepare_admit(struct member *m, uint64_t bytes, struct err *e)
 			"rank %u: %u slots of %llu MiB and what is written down of them need %llu "
 			"MiB of memory, %llu MiB of the budget of %llu MiB are left; raise "
 			"memory.budget in the configuration or end other jobs",
-			m->rank, n->options.slots, (unsigned long long)div_up(bytes, MIB),
+			m->rank, n_slots, (unsigned long long)div_up(bytes, MIB),
 			(unsigned long long)div_up(want, MIB),
 			(unsigned long long)(available >> 20), (unsigned long long)(budget >> 20));
 	return 0;
@@ -187,7 +187,7 @@ static void create_done(struct work *w)
 {
 	struct preparing *p = container_of(w, struct preparing, work);
 	struct member *m = still_there(p);
-	int r = m ? w->status : -ECANCELED;
+	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
 	char text[ERR_TEXT_MAX];
 
 	if (r == 0 && FAULT(SLOTS_CREATED))
@@ -199,7 +199,7 @@ static void create_done(struct work *w)
 			region_destroy(p->job->node, p->regions[i]);
 	if (m)
 		m->preparing = NULL;
-	if (m && r < 0)
+	if (m && r < 0 && !job_stopped(p->job))
 		member_drop_slots(m);
 	if (r < 0) {
 		snprintf(text, sizeof(text), "rank %u: take %u slots of %llu MiB: %s", p->rank,
@@ -216,7 +216,7 @@ static void create_done(struct work *w)
 }
 
 static int prepare_start(struct member *m, struct session *s, uint64_t request, uint64_t bytes,
-			 struct err *e)
+			 uint32_t n_slots, struct err *e)
 {
 	struct node *n = m->job->node;
 	struct preparing *p = alloc_zero(sizeof(*p));
@@ -231,7 +231,7 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->memory = n->env.memory;
 	p->process = m->process;
 	p->rank = m->rank;
-	p->n_slots = n->options.slots;
+	p->n_slots = n_slots;
 	p->first_slot = m->job->next_slot;
 	m->job->next_slot += p->n_slots;
 	p->bytes = bytes;
@@ -244,9 +244,30 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	return 0;
 }
 
+/*
+ * How many slots a Prepare has to make. ckptd may have been killed while it wrote them into the
+ * ledger: a rank whose Prepare was never answered then has some of its slots, none of them mapped,
+ * and needs the others, or it would never get a credit.
+ */
+static uint32_t slots_missing(const struct member *m)
+{
+	uint32_t wanted = m->job->node->options.slots, n = 0;
+	struct slot *s;
+
+	list_each(s, &m->job->slots, link) {
+		if (s->member != m)
+			continue;
+		if (s->state != SLOT_MAPPING || s->busy)
+			return 0;
+		n++;
+	}
+	return n < wanted ? wanted - n : 0;
+}
+
 int member_prepare(struct member *m, struct session *s, uint64_t request, uint64_t blob_bytes,
 		   struct err *e)
 {
+	uint32_t missing = slots_missing(m);
 	uint64_t bytes;
 	int r;
 
@@ -261,10 +282,12 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 		m->preparing->request = request;
 		return 0;
 	}
-	if (member_has_slots(m)) {
+	if (missing == 0 || m->sealing) {
 		session_prepared(s, request, m);
 		return 0;
 	}
+	if (member_has_slots(m)) /* they have room for what was asked for first */
+		blob_bytes = m->blob_bytes;
 	if (blob_bytes > BLOB_BYTES_MAX)
 		return err_set(e, -EINVAL, "rank %u: %llu bytes of blobs are too many", m->rank,
 			       (unsigned long long)blob_bytes);
@@ -272,14 +295,14 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 	bytes = member_slot_bytes(m);
 	r = admit_table(m, bytes, e);
 	if (r == 0)
-		r = prepare_admit(m, bytes, e);
+		r = prepare_admit(m, bytes, missing, e);
 	if (r == 0) {
 		r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
 				  m->credit_unused, m->blob_bytes, &m->declared->digest);
 		if (r < 0)
 			err_code(e, r, "rank %u: write to the ledger", m->rank);
 	}
-	return r == 0 ? prepare_start(m, s, request, bytes, e) : r;
+	return r == 0 ? prepare_start(m, s, request, bytes, missing, e) : r;
 }
 
 /* ---- Sealing ---- */
@@ -315,6 +338,8 @@ static void seal_done(struct work *w)
 	struct member *m = x->slots[0]->member;
 	int r = w->status;
 
+	if (job_stopped(x->job))
+		r = err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
 	for (uint32_t i = 0; i < x->n_slots; i++) {
 		struct slot *s = x->slots[i];
 
@@ -361,7 +386,8 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	list_each(slot, &m->job->slots, link) {
 		if (slot->member != m || slot->state != SLOT_MAPPING)
 			continue;
-		assert(x->n_slots < CONN_FDS_MAX);
+		if (!JOB_ASSERT(m->job, x->n_slots < CONN_FDS_MAX))
+			break;
 		slot->busy = true;
 		x->slots[x->n_slots++] = slot;
 	}

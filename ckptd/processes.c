@@ -122,6 +122,22 @@ int process_start_time(int32_t pid, uint64_t *ret)
 	return 0;
 }
 
+bool process_is_ending(int32_t pid)
+{
+	enum { PF_EXITING = 4 }; /* of the kernel's include/linux/sched.h, since Linux 2.6 */
+	char buf[1024], state = 0;
+	unsigned flags = 0;
+	const char *p;
+	int r = read_stat(pid, buf, sizeof(buf));
+
+	if (r)
+		return r == -ESRCH;
+	p = strrchr(buf, ')');
+	if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2)
+		return false;
+	return state == 'Z' || state == 'X' || (flags & PF_EXITING);
+}
+
 static bool pidfd_alive(int pidfd)
 {
 	struct pollfd p = { .fd = pidfd, .events = POLLIN };

@@ -43,5 +43,7 @@ MUST_CHECK int process_exit_read(int pidfd, const struct process_id *id, struct 
 
 /* Field 22 of /proc/<pid>/stat; -ESRCH: there is none. */
 MUST_CHECK int process_start_time(int32_t pid, uint64_t *ret);
+/* It has ended, or is on its way out: it runs no code of its own any more. */
+bool process_is_ending(int32_t pid);
 
 #endif

@@ -151,14 +151,16 @@ static void close_run(struct work *w)
 
 static bool wants_files(const struct checkpoint *c)
 {
-	return c->durable == DUR_DONE && c->commit && !c->reread_disk && !c->disk_suspect;
+	return !job_stopped(c->job) && c->durable == DUR_DONE && c->commit && !c->reread_disk &&
+	       !c->disk_suspect;
 }
 
 /* Not what is about to be written to disk: then the memory is read after the files. */
 static bool wants_memory(const struct checkpoint *c)
 {
-	return c->memory && !c->reread_memory && trust_level(c->trust) < TRUST_COMPLETE &&
-	       c->durable != DUR_WANTED && c->durable != DUR_WRITING && c->durable != DUR_GONE;
+	return !job_stopped(c->job) && c->memory && !c->reread_memory &&
+	       trust_level(c->trust) < TRUST_COMPLETE && c->durable != DUR_WANTED &&
+	       c->durable != DUR_WRITING && c->durable != DUR_GONE;
 }
 
 static enum copy wanted_copy(const struct checkpoint *c)
@@ -279,7 +281,7 @@ static void files_are_bad(struct recheck *r, const char *why)
 		 "step %llu, rank %u: its file was read again: %s; it is not used any "
 		 "more",
 		 (unsigned long long)c->step, r->rank, why);
-	checkpoint_suspect(c, "rank %u: %.180s", r->rank, why);
+	checkpoint_suspect(c, r->rank, "rank %u: %.180s", r->rank, why);
 	indexing_put(c);
 	turn_over(r);
 }
@@ -314,14 +316,6 @@ static void copy_is_good(struct recheck *r)
 	turn_over(r);
 }
 
-/* What a load takes for a bad copy. Anything else (no descriptor, no lock, no leave) says something
- * of this moment and nothing of the bytes: it is tried again. */
-static bool is_bad_copy(int status)
-{
-	return status == CKPT_ECORRUPT || status == -EIO || status == -ENOENT ||
-	       status == CKPT_ENOTFOUND;
-}
-
 /* False: it is to be tried again after a while. */
 static bool slice_was_read(struct recheck *r, int status)
 {
@@ -332,7 +326,7 @@ static bool slice_was_read(struct recheck *r, int status)
 		turn_over(r); /* it went, or somebody else found it bad */
 	} else if (status == -ECANCELED) {
 		return true;
-	} else if (status < 0 && !(files && is_bad_copy(status))) {
+	} else if (status < 0 && !(files && shard_is_bad(status))) {
 		return false;
 	} else if (status < 0) {
 		files_are_bad(r, r->err.text);
@@ -387,7 +381,12 @@ static void slice_start(struct recheck *r)
 		r->footer = &c->commit->shards[r->rank];
 		c->rereading = true;
 	} else {
-		assert(sh->table && sh->slot && sh->slot->state == SLOT_DIGESTED);
+		if (!JOB_ASSERT(c->job, sh->table && sh->slot) ||
+		    !JOB_ASSERT(c->job, sh->slot->state == SLOT_DIGESTED)) {
+			turn_over(r);
+			arm(r, AGAIN_NS);
+			return;
+		}
 		r->table = sh->table;
 		r->table_len = sh->table_len;
 		r->image = sh->slot->region->base;

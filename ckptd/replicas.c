@@ -605,7 +605,8 @@ struct dividing *dividing_start(struct checkpoint *c)
 	struct declared **declared CLEANUP_FREE = NULL;
 	struct dividing *s;
 
-	assert(c->sealed);
+	if (!JOB_ASSERT(c->job, c->sealed))
+		return NULL;
 	if (!replicas_wanted(c->job->node, c->world))
 		return NULL;
 	declared = alloc_array(c->world, sizeof(struct declared *));

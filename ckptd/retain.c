@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * retain.c - which durable checkpoints go (I9), one at a time: free record in the log, then COMMIT
- * unlinked, shards to spare/, then the index.
+ * unlinked, shards to spare/ or unlinked, then the index.
+ *
+ * A shard file is recycled only if no other process can have it open: a process that was given a
+ * descriptor may keep it for ever, and would read what is written there later. What an earlier life
+ * of ckptd gave away is not known: its files are unlinked.
  *
  * A crash between record and files leaves files that the log calls freed; the next start takes
  * them away. A failed expiry is tried again after a while: what it holds is room on the disk.
@@ -19,17 +23,25 @@
 #include "ckptd/trust.h"
 #include "storage/recover.h"
 
-#define RETAIN_MAX 4096 /* checkpoints of one job that are looked at */
+#define RETAIN_MAX HISTORY_COMMITS_MAX /* checkpoints of one job that are looked at */
 #define AGAIN_NS   5000000000u
 
 struct expiry {
 	struct work work;
 	struct checkpoint *checkpoint;
+	uint64_t keep_spare;
 	struct checkpoint_id id;
+	enum durable_state was; /* before it was to go */
 	append_done_fn *done;
 	void *arg;
 	struct err err;
 };
+
+/* It has files that retention counts: whole ones, or what is left of a write. */
+bool retain_has_files(const struct checkpoint *c)
+{
+	return c->durable == DUR_DONE || c->durable == DUR_UNFINISHED;
+}
 
 /* Durable ones in log order, oldest first. */
 size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
@@ -41,7 +53,7 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 	list_each(c, &j->checkpoints, link) {
 		size_t at = n;
 
-		if (c->durable != DUR_DONE || n == cap)
+		if (!retain_has_files(c) || n == cap)
 			continue;
 		while (at > 0 && order[at - 1]->record_n > c->record_n) {
 			order[at] = order[at - 1];
@@ -55,7 +67,8 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 		items[i] = (struct retention_item){
 			.step = c->step,
 			/* One that was gone back behind is not offered either. */
-			.clean = !c->disk_suspect && !(c->trust & (TRUST_BAD | TRUST_PASSED)),
+			.clean = c->durable == DUR_DONE && !c->disk_suspect &&
+				 !(c->trust & (TRUST_BAD | TRUST_PASSED)),
 			.pinned = c->pinned,
 			.base = checkpoint_is_base(c),
 			.busy = c->readers > 0 || c->works > 0 || c->stuck,
@@ -64,6 +77,10 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 			items[i].busy = false;
 	}
 	trust_hold(j, order, items, n);
+	/* No record can free what the log does not know: a person says so. */
+	for (size_t i = 0; i < n; i++)
+		if (order[i]->record_n == 0)
+			items[i].held = "unknown to the log, which was lost";
 	return retention_apply(&j->node->options.retention, items, n);
 }
 
@@ -88,7 +105,7 @@ static void expire_run(struct work *w)
 	struct expiry *x = container_of(w, struct expiry, work);
 	struct node *n = x->checkpoint->job->node;
 
-	w->status = checkpoint_expire(&n->store, &x->id, n->options.spare_bytes, &x->err);
+	w->status = checkpoint_expire(&n->store, &x->id, x->keep_spare, &x->err);
 }
 
 static void expire_done(struct work *w)
@@ -112,9 +129,13 @@ static void expire_done(struct work *w)
 
 static void expire_start(struct expiry *x)
 {
+	const struct checkpoint *c = x->checkpoint;
+
+	if (c->recyclable || BUG(RECYCLE_GIVEN))
+		x->keep_spare = c->job->node->options.spare_bytes;
 	x->work.run = expire_run;
 	x->work.done = expire_done;
-	work_submit(x->checkpoint->job->node->env.workers, WORK_META, &x->work);
+	work_submit(c->job->node->env.workers, WORK_META, &x->work);
 }
 
 /* One whose files could not be taken away. */
@@ -141,13 +162,26 @@ static void expire_again(struct job *j)
 	j->sweep = false;
 }
 
+void retain_lost(void *arg, int status)
+{
+	struct checkpoint *c = arg;
+
+	c->works--;
+	if (status == 0 && c->durable == DUR_UNFINISHED) {
+		c->durable = DUR_GONE;
+		c->files_left = true;
+		c->job->sweep = true;
+	}
+	job_poke(c->job);
+}
+
 static void free_recorded(void *arg, int status)
 {
 	struct expiry *x = arg;
 	struct checkpoint *c = x->checkpoint;
 
 	if (status < 0) {
-		c->durable = DUR_DONE;
+		c->durable = x->was;
 		c->stuck = true;
 		err_code(&x->err, status, "append its free record");
 		expiry_over(x, status);
@@ -172,7 +206,8 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	struct expiry *x;
 	int err;
 
-	assert(c->durable == DUR_DONE);
+	if (!JOB_ASSERT(j, retain_has_files(c)))
+		return err_set(e, CKPT_ESTOPPED, "%s", j->defect_text);
 	if (j->retaining)
 		return err_set(e, -EAGAIN,
 			       "another checkpoint of job '%s' is just being taken away",
@@ -190,6 +225,7 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	j->retaining = true;
 	c->works++;
 	c->expiring = true;
+	x->was = c->durable;
 	c->durable = DUR_GONE; /* nobody starts to read its files from here on */
 	if (log_let_go(c) || BUG(EXPIRE_BEFORE_RECORD)) {
 		free_recorded(x, 0);
@@ -200,7 +236,7 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 		j->retaining = false;
 		c->works--;
 		c->expiring = false;
-		c->durable = DUR_DONE;
+		c->durable = x->was;
 		alloc_free(x);
 		return err_code(e, err, "append free record of step %llu",
 				(unsigned long long)c->step);
@@ -223,7 +259,7 @@ void retain_step(struct job *j)
 	if (j->retaining)
 		return;
 	list_each(c, &j->checkpoints, link)
-		n += c->durable == DUR_DONE;
+		n += retain_has_files(c);
 	if (n <= j->node->options.retention.keep_last)
 		return;
 	n = min_u64(n, RETAIN_MAX);

@@ -3,8 +3,8 @@
  * service.c - the daemon: makes every table of struct env over Linux, runs a node on them, stops.
  *
  *   start   signals blocked (threads inherit it) -> descriptors of the fd store -> loop, disk,
- *           workers, memory, socket -> node (LOCK, then the index) -> READY=1 when it has adopted
- *           and read all
+ *           workers, memory, socket and LOCK given back by a ckptd that was killed -> node (LOCK,
+ *           then the index) -> READY=1 when it has adopted and read all
  *   stop    STOPPING=1 -> node_stop persists what is only in memory -> loop ends -> what is lost is
  *           said -> workers drained
  *           -> node freed -> the rest in reverse; regions stay in the fd store throughout
@@ -34,6 +34,7 @@
 #include "ckptd/memory_memfd.h"
 #include "ckptd/node.h"
 #include "ckptd/notify.h"
+#include "ckptd/predecessor.h"
 #include "ckptd/service_detect.h"
 #include "ckptd/workers.h"
 #include "ckptd/xid_table.h"
@@ -282,7 +283,7 @@ static struct index *open_index(void *arg, bool *ret_fresh)
 	struct err e = { 0 };
 
 	snprintf(path, sizeof(path), "%s/index", s->config.data);
-	if (index_rocksdb_open(path, &s->index, ret_fresh, &e) != 0) {
+	if (index_rocksdb_open(disk_posix_folder(s->disk), path, &s->index, ret_fresh, &e) != 0) {
 		s->index = NULL;
 		log_print(s->log, LOG_ERR, "going on without the index: %s", e.text);
 	} else if (e.code) {
@@ -392,11 +393,15 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
 	if (r == 0)
+		r = beneath_check_private(disk_posix_folder(s->disk), s->config.data, e);
+	if (r == 0)
 		r = open_workers(s, e);
 	if (r == 0)
 		r = open_memory(s, e);
 	if (r == 0)
 		r = open_listener(s, e);
+	if (r == 0)
+		predecessor_wait_lock(s->config.data, s->log);
 	if (r == 0)
 		r = open_xid(s, e);
 	if (r == 0)

@@ -114,7 +114,13 @@ void session_reply(struct session *s, const Ckpt__Reply *reply, const int *fds, 
 			m->ops->close_fd(m, fds[i]);
 		return;
 	}
-	assert(len <= sizeof(buf)); /* whoever builds a reply bounds it, or uses a memfd */
+	if (len > sizeof(buf)) { /* long texts and many names come from logs and layouts */
+		for (size_t i = 0; i < n_fds; i++)
+			m->ops->close_fd(m, fds[i]);
+		session_reply_error(s, reply->id, -EMSGSIZE,
+				    "the answer does not fit in a message");
+		return;
+	}
 	ckpt__reply__pack(reply, buf);
 	s->conn->ops->send(s->conn, buf, len, fds, n_fds);
 }
@@ -410,7 +416,7 @@ static void end_member(struct session *s, const Ckpt__Bye *bye)
 	m->credit_request = 0;
 	m->session = NULL;
 	s->member = NULL;
-	if (bye)
+	if (bye && !job_stopped(j))
 		member_left(m, bye->failed ? MEMBER_FAILED : MEMBER_BYE);
 }
 
@@ -437,6 +443,10 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 
 	if (!s->member) {
 		reply_no_member(s, q->id);
+		return;
+	}
+	if (job_stopped(s->member->job) && q->body_case != CKPT__REQUEST__BODY_BYE) {
+		session_reply_error(s, q->id, CKPT_ESTOPPED, s->member->job->defect_text);
 		return;
 	}
 	switch ((int)q->body_case) {

@@ -89,8 +89,7 @@ void sharing_begin(struct checkpoint *c)
 
 void sharing_end(struct checkpoint *c, struct member *m)
 {
-	assert(c->cached);
-	if (m)
+	if (JOB_ASSERT(c->job, c->cached) && m)
 		m->read_cached = c->cached;
 }
 

@@ -2,14 +2,9 @@
 /*
  * start.c - reads what the data folder holds (I8): truth is the files and the logs.
  *
- *   folder without COMMIT            a persist that did not end: discarded
+ *   folder with COMMIT or without    start_commit.c: kept, made whole, or discarded
  *   COMMIT, freed in the log         an expiry that did not end: ended now
- *   COMMIT, known to the log         durable
  *   COMMIT, unknown to the log       the log was lost or is damaged: begun anew from the files
- *   COMMIT that cannot be read       kept and reported; never offered
- *
- * A COMMIT that is seen may be one whose name an earlier life never made durable: it counts once
- * its folder and the folder above it are synced here (I7).
  */
 #include <config.h>
 
@@ -21,9 +16,11 @@
 
 #include "base/alloc.h"
 #include "ckptd/goodput.h"
+#include "ckptd/refused.h"
 #include "codec/digest.h"
 #include "storage/catalog.h"
 #include "storage/recover.h"
+#include "storage/spare.h"
 #include "storage/staging.h"
 
 struct scan {
@@ -51,87 +48,13 @@ static void tell(struct node *n, int level, const char *text)
 	n->env.log(n->env.log_arg, level, text);
 }
 
-static int keep_commit(struct found_job *f, const struct checkpoint_id *id, struct store *s,
-		       struct err *e)
-{
-	struct found_commit *c;
-	int r;
-
-	if (f->n_commits == f->cap_commits) {
-		size_t cap = f->cap_commits ? 2 * f->cap_commits : 16;
-
-		c = alloc_resize(f->commits, cap * sizeof(*c));
-		if (!c)
-			return -ENOMEM;
-		f->commits = c;
-		f->cap_commits = cap;
-	}
-	c = &f->commits[f->n_commits];
-	memset(c, 0, sizeof(*c));
-	c->id = *id;
-	r = commit_read(s, id, &c->file, e);
-	if (r == 0)
-		f->n_commits++;
-	return r;
-}
-
-static int keep_unreadable(struct found_job *f, const struct checkpoint_id *id,
-			   const struct err *why)
-{
-	struct found_unreadable *more;
-
-	more = alloc_resize(f->unreadable, (f->n_unreadable + 1) * sizeof(*more));
-	if (!more)
-		return -ENOMEM;
-	f->unreadable = more;
-	more = &f->unreadable[f->n_unreadable++];
-	more->id = *id;
-	snprintf(more->why, sizeof(more->why), "%.*s", REASON_MAX, why->text);
-	return 0;
-}
-
-static int sync_checkpoint(struct store *s, const struct checkpoint_id *id)
-{
-	char path[DISK_PATH_MAX + 1];
-
-	path_checkpoint(path, id);
-	return s->disk->ops->sync_dir(s->disk, path);
-}
-
-/* Its id where the log does not say. */
-static const char *name_of(const struct found_job *f, char hex[ID_TEXT_MAX])
-{
-	hex_format(hex, f->id.b, sizeof(f->id.b));
-	return f->history.job.name[0] ? f->history.job.name : hex;
-}
-
 static int on_checkpoint(void *arg, const struct checkpoint_id *id,
 			 const struct commit_file *commit, const struct err *why)
 {
 	struct scan *x = arg;
-	struct node *n = x->node;
-	char line[ERR_TEXT_MAX + CKPT_JOB_MAX + 64];
-	char hex[ID_TEXT_MAX];
-	struct err unsynced = { 0 };
-	int r = commit ? sync_checkpoint(&n->store, id) : 0;
+	int r = start_checkpoint(x->node, x->found, x->job, id, commit, why);
 
-	if (commit && r == 0)
-		return keep_commit(x->job, id, &n->store, x->err);
-	if (commit) {
-		err_code(&unsynced, r, "sync its folder");
-		why = &unsynced;
-	}
-	if (why && why->code != CKPT_ENOTFOUND) {
-		x->found->damaged++;
-		snprintf(line, sizeof(line), "job '%s': step %llu on disk cannot be used: %s",
-			 name_of(x->job, hex), (unsigned long long)id->step, why->text);
-		tell(n, 3, line);
-		return keep_unreadable(x->job, id, why);
-	}
-	x->found->discarded++;
-	/* If it cannot go now it goes at the next start; it is never taken for a checkpoint. */
-	ignore_result(checkpoint_discard(&n->store, id, n->options.spare_bytes, NULL));
-	return 0;
+	return r < 0 ? err_code(x->err, r, "step %llu on disk", (unsigned long long)id->step) : 0;
 }
 
 static int sync_job(struct node *n, const struct job_id *id, struct err *e)
@@ -171,8 +94,8 @@ static bool settle_files(struct node *n, struct found *found, struct found_job *
 
 		if (h && h->freed) {
 			found->expired++;
-			ignore_result(checkpoint_expire(&n->store, &c->id, n->options.spare_bytes,
-							NULL) /* the next start tries again */);
+			ignore_result(checkpoint_expire(&n->store, &c->id, 0, NULL)
+				      /* the next start tries again */);
 			commit_file_fini(&c->file);
 			continue;
 		}
@@ -186,8 +109,7 @@ static bool settle_files(struct node *n, struct found *found, struct found_job *
 			known = false;
 		} else if (!h) {
 			found->expired++;
-			ignore_result(checkpoint_expire(&n->store, &c->id, n->options.spare_bytes,
-							NULL));
+			ignore_result(checkpoint_expire(&n->store, &c->id, 0, NULL));
 			commit_file_fini(&c->file);
 			continue;
 		}
@@ -209,9 +131,8 @@ static bool was_made(const struct found_job *f)
 	       r.type == RECORD_JOB && digest_equal(&r.job.token, &none);
 }
 
-static int on_job(void *arg, const struct job_id *id)
+static int read_job(struct scan *x, const struct job_id *id)
 {
-	struct scan *x = arg;
 	struct node *n = x->node;
 	struct found_job *f = alloc_zero(sizeof(*f));
 	struct err damage = { 0 };
@@ -237,7 +158,10 @@ static int on_job(void *arg, const struct job_id *id)
 	if (loaded < 0 && loaded != CKPT_ECORRUPT && loaded != CKPT_ESTALE)
 		return err_set(x->err, loaded, "log of a job: %s", damage.text);
 	x->job = f;
+	f->log_whole = loaded == 0 && f->history.next_n > 0;
 	r = store_each_checkpoint(&n->store, id, on_checkpoint, x, x->err);
+	if (r == 0)
+		r = start_indexed(n, x->found, f);
 	if (r == 0 && f->n_commits)
 		r = sync_job(n, id, x->err);
 	if (r < 0)
@@ -263,6 +187,30 @@ static int on_job(void *arg, const struct job_id *id)
 	return r;
 }
 
+/* This process lacks something, and another job would lack it too. */
+static bool is_ours(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOSPC || r == -EDQUOT;
+}
+
+/* One that cannot be read keeps no other one from starting. */
+static int on_job(void *arg, const struct job_id *id)
+{
+	struct scan *x = arg;
+	struct found_job *f;
+	int r = read_job(x, id);
+
+	if (r == 0 || is_ours(r) || list_empty(&x->found->jobs))
+		return r;
+	f = container_of(x->found->jobs.prev, struct found_job, link);
+	assert(job_id_equal(&f->id, id));
+	r = refused_note(x->node, x->found, f, x->err);
+	found_job_free(f);
+	if (r == 0)
+		err_clear(x->err);
+	return r;
+}
+
 static int on_staged(void *arg, const struct staged *s)
 {
 	struct scan *x = arg;
@@ -284,17 +232,21 @@ int start_read_job(struct node *n, const struct job_id *id, struct found *ret, s
 	struct scan x = {.node = n, .found = ret, .err = e};
 
 	list_init(&ret->jobs);
-	return on_job(&x, id);
+	return read_job(&x, id);
 }
 
-/* Only now: without LOCK it may be another ckptd's. */
+/* Under LOCK: without it, it may be another ckptd's. Before the jobs: it knows what was durable. */
 static void open_index(struct node *n, struct found *ret)
 {
-	bool fresh = false;
-
 	if (n->env.index_open)
-		ret->index = n->env.index_open(n->env.index_arg, &fresh);
-	if (ret->index && !fresh &&
+		ret->index = n->env.index_open(n->env.index_arg, &ret->index_fresh);
+}
+
+static void check_index(struct node *n, struct found *ret)
+{
+	/* What a job has that cannot be read, no check can tell; the next start looks. */
+	ret->index_good = !list_empty(&ret->refused);
+	if (ret->index && !ret->index_fresh && !ret->index_good &&
 	    catalog_check(ret->index, &n->store, &ret->index_good, NULL) < 0)
 		ret->index_good = false; /* damaged: rebuilt */
 }
@@ -315,12 +267,13 @@ int start_scan(struct node *n, struct found *ret, struct err *e)
 	if (r < 0)
 		return r;
 	n->store_open = true;
-	r = spare_sweep(&n->store, n->options.spare_bytes, e);
+	open_index(n, ret);
+	r = spare_clear(&n->store, e);
 	if (r == 0)
 		r = store_each_job(&n->store, on_job, &x, e);
 	if (r == 0)
 		r = staging_each(&n->store, on_staged, &x, e);
 	if (r == 0)
-		open_index(n, ret);
+		check_index(n, ret);
 	return r;
 }

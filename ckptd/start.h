@@ -14,10 +14,19 @@
 struct found_commit {
 	struct commit_file file;
 	struct checkpoint_id id;
+	bool rebuilt;    /* this start has made its COMMIT again */
+	char damage[48]; /* what is missing of its files; empty: nothing that a look finds */
 };
-/* Has a COMMIT that could not be read now. */
+/* Has no COMMIT that can be used. */
+enum found_how {
+	FOUND_UNREADABLE, /* it is there: damaged, or not to be read now */
+	FOUND_NO_COMMIT,  /* it is gone, and its files do not suffice */
+	FOUND_WHOLE,      /* it is gone, its files suffice, and it could not be written now */
+	FOUND_UNFINISHED, /* there never was one, by all that is known */
+};
 struct found_unreadable {
 	struct checkpoint_id id;
+	enum found_how how;
 	char why[REASON_MAX + 1];
 };
 struct found_job {
@@ -32,20 +41,31 @@ struct found_job {
 	size_t n_commits, cap_commits;
 	struct found_unreadable *unreadable;
 	size_t n_unreadable;
+	bool log_whole; /* it has records, and no damage */
 	bool relogged; /* the log was lost or damaged and begun anew from the files */
 };
 struct found {
 	struct list jobs;
+	struct list refused; /* struct refused_job: those that could not be read */
 	uint32_t discarded, expired, damaged;
 	struct index *index;
-	bool index_good;
+	bool index_good, index_fresh;
 };
 MUST_CHECK int start_scan(struct node *n, struct found *ret, struct err *e);
 /* The same for one job of a node that runs, whose folder has just come to jobs/. */
 MUST_CHECK int start_read_job(struct node *n, const struct job_id *id, struct found *ret,
 			      struct err *e);
+/* start_commit.c: what is made of a checkpoint's folder. commit NULL: why there is none. Negative:
+ * what this process lacks. */
+MUST_CHECK int start_checkpoint(struct node *n, struct found *found, struct found_job *f,
+				const struct checkpoint_id *id, const struct commit_file *commit,
+				const struct err *why);
+/* What the index knows as durable, and the folders do not have. */
+MUST_CHECK int start_indexed(struct node *n, struct found *found, struct found_job *f);
 /* On the loop: all that was found of a job becomes j's. */
 MUST_CHECK int start_take_job(struct job *j, struct found_job *f);
+/* Events about its files, once the detector knows its number. */
+void start_tell_files(struct job *j);
 void found_job_free(struct found_job *f); /* what was not taken over */
 
 /* relog.c: begins a job's log anew from its COMMIT files, incarnation + 1. */
@@ -55,6 +75,8 @@ MUST_CHECK int relog_finish(struct node *n, const struct job_id *id, struct err 
 
 /* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints. */
 void adopt_memory(struct node *n);
+/* The same for a job that is read later than the others: refused.c. */
+void adopt_late(struct job *j);
 /* Ranks whose processes ended while no ckptd ran; once the detector knows the runs. */
 void adopt_tell_ended(struct node *n);
 /* Writes all that is true of a job's memory into a ledger. */

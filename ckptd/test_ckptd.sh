@@ -69,7 +69,7 @@ child=$(cat "$dir/deep/data/LOCK")
 grep -q "$child" "$dir/err" || fail "does not name process $child: $(cat "$dir/err")"
 grep -q index "$dir/err" && fail "it tried the other one's index: $(cat "$dir/err")"
 "$ckptd" --user --socket "$dir/sock" --data "$dir/other" 2>"$dir/err" && fail "two on one socket"
-grep -q "another program listens" "$dir/err" || fail "socket in use: $(cat "$dir/err")"
+grep -q "process $child listens on it" "$dir/err" || fail "socket in use: $(cat "$dir/err")"
 
 
 # Reload: what may change changes, the rest is named; nonsense changes nothing.
@@ -87,13 +87,25 @@ await ' ready: ' 2
 again=$(cat "$dir/deep/data/LOCK")
 [ "$again" != "$child" ] || fail "not started again"
 
+
+# Supervisor and daemon are killed, and the next is started at once: it needs no second try.
+for i in 1 2 3; do
+	kill -KILL "$pid" "$again"
+	"$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" --data "$dir/deep/data" \
+		2>>"$dir/log" &
+	wait "$pid" 2>/dev/null
+	pid=$!
+	await ' ready: ' $((i + 2))
+	again=$(cat "$dir/deep/data/LOCK")
+done
+
 # An orderly stop leaves nothing but data.
 kill -TERM "$pid"
 wait "$pid"
 status=$?
 pid=
 [ $status -eq 0 ] || fail "exit status $status"
-[ "$(grep -c ' stopped: all that is committed is on disk' "$dir/log")" = 1 ] || fail "no 'stopped'"
+grep -q ' stopped: all that is committed is on disk' "$dir/log" || fail "no 'stopped'"
 [ ! -e "$dir/sock" ] || fail "the socket is still there"
 kill -0 "$again" 2>/dev/null && fail "the daemon is still there"
 
@@ -132,4 +144,25 @@ echo rubbish >"$dir/wrong/FORMAT"
 [ $? -eq 1 ] || fail "it starts on rubbish"
 grep -q "start with data '$dir/wrong': FORMAT .* remove the file FORMAT" "$dir/err" ||
 	fail "FORMAT: $(cat "$dir/err")"
+
+# A folder that others may change is refused, with its mode and what repairs it.
+refused() {
+	"$ckptd" --supervised --user --config "$dir/ckptd.conf" --socket "$dir/sock2" \
+		--data "$1" 2>"$dir/err"
+	[ $? -eq 1 ] || fail "it starts on '$1'"
+	grep -qF -- "$2" "$dir/err" || fail "'$2' is missing: $(cat "$dir/err")"
+}
+mkdir -p "$dir/shared/data" "$dir/above"
+chmod 2775 "$dir/shared/data"
+refused "$dir/shared/data" "data folder '$dir/shared/data' can be written to by group or others (mode 2775)"
+refused "$dir/shared/data" "'chmod go-w $dir/shared/data'"
+chmod 777 "$dir/above"
+refused "$dir/above/data" "lies in '$dir/above', which group or others may write to (mode 0777)"
+refused "$dir/above/data" "'chmod go-w $dir/above'"
+[ -z "$(ls "$dir/above/data" "$dir/shared/data" | grep -v :)" ] || fail "it wrote there all the same"
+if [ "$(id -u)" = 0 ]; then
+	mkdir "$dir/theirs"
+	chown 65534 "$dir/theirs"
+	refused "$dir/theirs" "belongs to user 65534, and this ckptd runs as user 0: run it as user 65534"
+fi
 exit 0

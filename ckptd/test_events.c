@@ -130,7 +130,7 @@ static void test_about(void **state)
 	unsigned asked = 0, accused = 0;
 	json_int_t last = 0;
 	json_t *list, *o;
-	size_t i;
+	size_t i, more;
 
 	begin_node(t);
 	for (unsigned k = 0; k < 7; k++)
@@ -140,9 +140,10 @@ static void test_about(void **state)
 		post_about(t, "accused", 1001); /* another user's */
 		post_about(t, "other", EVENT_FOR_ALL);
 	}
-	list = events_about(t->host.node->events, share, &asked, 5, &q);
+	list = events_about(t->host.node->events, share, &asked, 5, &q, &more);
 	assert_int_equal(json_array_size(list), 10);
-	assert_int_equal(asked, 60 + 5); /* what is not his, and the rest, is not read */
+	assert_int_equal(asked, 60 + 7 + 1); /* the start; what is not his is not read */
+	assert_int_equal(more, 25 + 2);
 	json_array_foreach(list, i, o)
 	{
 		json_int_t seq = json_integer_value(json_object_get(o, "seq"));

@@ -19,10 +19,12 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ckptd/listener.h"
 #include "ckptd/loop_epoll.h"
+#include "ckptd/predecessor.h"
 #include "ckptd/processes.h"
 #include "tests/lib/test.h"
 
@@ -834,6 +836,8 @@ static void test_stale_socket_is_replaced_and_others_are_not(void **state)
 	fd = bind_there(w->path, true);
 	assert_int_equal(try_new(w, w->path, &e), -EADDRINUSE);
 	assert_non_null(strstr(e.text, w->path));
+	snprintf(longer, sizeof(longer), "process %d listens on it", (int)getpid());
+	assert_non_null(strstr(e.text, longer));
 	assert_int_equal(access(w->path, F_OK), 0);
 	close(fd);
 	unlink(w->path);
@@ -844,6 +848,91 @@ static void test_stale_socket_is_replaced_and_others_are_not(void **state)
 	longer[sizeof(longer) - 1] = '\0';
 	assert_int_equal(try_new(w, longer, &e), -ENAMETOOLONG);
 	assert_int_equal(try_new(w, "/nonexistent/s", &e), -ENOENT);
+	w->listener = NULL;
+}
+
+/*
+ * Holds something, and is killed: what it held is given back a moment later, as by a process whose
+ * memory takes time to free. A child of it plays that part. Returns when it is dead.
+ */
+static void hold_and_die(void (*hold)(const char *path), const char *path)
+{
+	const struct timespec moment = {.tv_nsec = 300000000};
+	int held[2], alive[2];
+	pid_t pid;
+	char c;
+
+	assert_true(pipe(held) == 0 && pipe(alive) == 0);
+	pid = fork();
+	if (pid == 0) {
+		hold(path);
+		if (fork() == 0) {
+			close(alive[1]);
+			ignore_result((int)read(alive[0], &c, 1)); /* its end */
+			nanosleep(&moment, NULL);
+			_exit(0);
+		}
+		close(alive[0]);
+		ignore_result((int)write(held[1], "h", 1));
+		pause();
+		_exit(1);
+	}
+	close(alive[0]);
+	close(alive[1]);
+	assert_int_equal(read(held[0], &c, 1), 1);
+	close(held[0]);
+	close(held[1]);
+	assert_false(process_is_ending(pid));
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_true(process_is_ending(pid));
+}
+
+static void hold_socket(const char *path)
+{
+	bind_there(path, true);
+}
+
+static void test_killed_predecessor_is_waited_for(void **state)
+{
+	struct world *w = *state;
+	struct err e = { 0 };
+
+	hold_and_die(hold_socket, w->path);
+	assert_int_equal(try_new(w, w->path, &e), 0);
+	w->listener = NULL;
+}
+
+static int lock_file(const char *path)
+{
+	struct flock l = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	int fd = open(path, O_CREAT | O_RDWR, 0600);
+
+	return fcntl(fd, F_OFD_SETLK, &l) == 0 ? fd : -1;
+}
+
+static void hold_lock(const char *path)
+{
+	int fd = lock_file(path);
+
+	if (fd < 0 || dprintf(fd, "%d\n", (int)getpid()) < 0)
+		_exit(1);
+}
+
+static void test_lock_of_a_killed_predecessor_is_waited_for(void **state)
+{
+	struct world *w = *state;
+	char path[200];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/LOCK", w->dir);
+	predecessor_wait_lock(w->dir, NULL); /* there is none */
+	hold_and_die(hold_lock, path);
+	predecessor_wait_lock(w->dir, NULL);
+	fd = lock_file(path);
+	assert_true(fd >= 0);
+	close(fd);
+	unlink(path);
 	w->listener = NULL;
 }
 
@@ -920,6 +1009,8 @@ int main(void)
 		T(test_quota_of_all),
 		T(test_uid_without_a_number_is_refused),
 		T(test_stale_socket_is_replaced_and_others_are_not),
+		T(test_killed_predecessor_is_waited_for),
+		T(test_lock_of_a_killed_predecessor_is_waited_for),
 		T(test_mode_of_the_path),
 		T(test_path_of_somebody_else_is_not_removed),
 		T(test_socket_activation),

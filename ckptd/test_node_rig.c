@@ -99,7 +99,8 @@ static int changed_sync_dir(struct disk *d, const char *path)
 /* Before the node starts: no work is under way that would see half of it. */
 static void change_disk(void *arg)
 {
-	struct host *h = arg;
+	struct node_test *t = arg;
+	struct host *h = &t->host;
 
 	real_ops = *h->disk->ops;
 	changed_ops = real_ops;
@@ -107,6 +108,8 @@ static void change_disk(void *arg)
 	changed_ops.open = changed_open;
 	changed_ops.sync_dir = changed_sync_dir;
 	h->disk->ops = &changed_ops;
+	if (t->before)
+		t->before(t);
 }
 
 /* ---- What it says ---- */
@@ -171,7 +174,7 @@ int try_begin_node(struct node_test *t)
 				 .node = &t->o,
 				 .checks = t->checks,
 				 .before = change_disk,
-				 .before_arg = &t->host,
+				 .before_arg = t,
 				 .log = remember_line,
 				 .as_ckptd = true};
 	struct err e = {0};

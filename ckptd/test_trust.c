@@ -222,7 +222,8 @@ static void test_off_means_off(void **state)
 	turn_until_told(t, "step 1 is complete");
 }
 
-static void test_a_damaged_file_is_found(void **state)
+/* Memory has what it should hold: it is written again, and is as good as before. */
+static void test_a_damaged_file_is_written_again(void **state)
 {
 	struct node_test *t = *state;
 
@@ -232,13 +233,49 @@ static void test_a_damaged_file_is_found(void **state)
 	damage_file(t, "jobs/*/2.*/rank-*", 8192);
 	set_rate(t, FAST);
 	turn_until_told(t, "step 2, rank 0: its file was read again");
-	turn_until_told(t, "step 1 is complete");
 	assert_true(find(t, 2)->disk_suspect);
-	assert_int_equal(find(t, 2)->trust, TRUST_LATEST);
+	turn_until_told(t, "step 2 is complete"); /* the new one was read again in its turn */
+	assert_false(find(t, 2)->disk_suspect);
+	assert_int_equal(find(t, 2)->job->rewritten, 1);
 	end_node(t); /* memory is gone */
 	t->o.recheck_rate = 0;
 	begin_node(t);
-	/* A new life of ckptd reads COMMIT alone: it is found bad again by whoever reads it. */
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 2);
+	declare_and_prepare(&t->a, 0, 1);
+	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
+}
+
+/* Nothing is written from memory that is damaged too. */
+static void test_damaged_memory_is_not_written(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	for (size_t i = 0; i < t->a.n_slots; i++)
+		if (t->a.numbers[i] == find(t, 2)->shards[0].slot->number)
+			t->a.slots[i][70000] ^= 4;
+	damage_file(t, "jobs/*/2.*/rank-*", 8192);
+	set_rate(t, FAST);
+	turn_until_told(t, "step 2: its damaged files cannot be written again");
+	assert_true(find(t, 2)->disk_suspect);
+	assert_int_equal(find(t, 2)->shards[0].slot->state, SLOT_QUARANTINED);
+	assert_int_equal(find(t, 2)->job->rewritten, 0);
+}
+
+static void test_a_damaged_file_is_found(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	damage_file(t, "jobs/*/2.*/rank-*", 8192);
+	end_node(t); /* memory is gone */
+	t->o.recheck_rate = 0;
+	begin_node(t);
+	/* A new life of ckptd reads COMMIT alone: it is found bad by whoever reads it. */
 	set_rate(t, FAST);
 	for (int i = 0; i < TURNS_MAX && !find(t, 2)->disk_suspect; i++)
 		host_turn(&t->host);
@@ -705,6 +742,8 @@ int main(void)
 		NODE_TEST(test_of_what_is_only_in_memory),
 		NODE_TEST(test_off_means_off),
 		NODE_TEST(test_a_damaged_file_is_found),
+		NODE_TEST(test_a_damaged_file_is_written_again),
+		NODE_TEST(test_damaged_memory_is_not_written),
 		NODE_TEST(test_damaged_memory_is_found),
 		NODE_TEST(test_healthy_steps_verify),
 		NODE_TEST(test_beats_count),

@@ -236,8 +236,9 @@ static void says_check_failed(struct node_test *t, const char *what)
 static uint64_t shown(struct node_test *t, uint32_t uid, bool sees_all, enum subject_kind kind)
 {
 	struct verdict v;
+	size_t more;
 
-	assert_int_equal(watching_shown(t->host.node, NULL, uid, sees_all, &v, 1), 1);
+	assert_int_equal(watching_shown(t->host.node, NULL, uid, sees_all, &v, 1, &more), 1);
 	assert_int_equal(v.subject.kind, kind);
 	assert_int_equal(v.level, LEVEL_ALARM);
 	return v.id;
@@ -251,10 +252,11 @@ static void test_who_is_shown_what(void **state)
 	struct subject of;
 	struct job *j;
 	uint64_t first;
+	size_t more;
 
 	t->o.dry_run = true;
 	begin_node(t);
-	assert_int_equal(watching_shown(t->host.node, NULL, 0, true, v, 8), 0);
+	assert_int_equal(watching_shown(t->host.node, NULL, 0, true, v, 8, &more), 0);
 	says_check_failed(t, "one");
 	first = shown(t, 1001, false, SUBJECT_NODE);
 	connect_rank(t, &t->a);
@@ -270,14 +272,16 @@ static void test_who_is_shown_what(void **state)
 	watching_exit(j, 1, EXIT_SIGNAL, 9); /* a note */
 	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), 3);
 	shown(t, 1000, false, SUBJECT_RANK);
-	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 2), 2);
+	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 2, &more), 2);
+	assert_int_equal(more, 1); /* the note */
 	assert_true(v[0].level == LEVEL_ALARM && v[1].level == LEVEL_ALARM);
-	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 8), 3);
+	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 8, &more), 3);
 	assert_int_equal(v[0].level, LEVEL_NOTE); /* the newest */
-	assert_int_equal(watching_shown(t->host.node, NULL, 1001, false, v, 8), 1);
+	assert_int_equal(watching_shown(t->host.node, NULL, 1001, false, v, 8, &more), 1);
+	assert_int_equal(more, 0);
 	of = subject_job(j->number);
-	assert_int_equal(watching_shown(t->host.node, &of, 1000, false, v, 8), 2);
-	assert_int_equal(watching_shown(t->host.node, &of, 1001, false, v, 8), 0);
+	assert_int_equal(watching_shown(t->host.node, &of, 1000, false, v, 8, &more), 2);
+	assert_int_equal(watching_shown(t->host.node, &of, 1001, false, v, 8, &more), 0);
 }
 
 /* The only rank that had come says goodbye before the next one comes: the run was not over. */

@@ -106,7 +106,8 @@ void trust_pass_over_early(struct checkpoint *base)
 
 void trust_say(struct checkpoint *c, uint32_t what)
 {
-	assert(c->agreed == CP_COMMITTED);
+	if (!JOB_ASSERT(c->job, c->agreed == CP_COMMITTED))
+		return;
 	c->said = trust_add(c->said, what);
 	if (BUG(TRUST_BEFORE_RECORD))
 		c->trust = c->said;
@@ -271,6 +272,18 @@ uint64_t trust_healthy_steps(const struct checkpoint *c)
 
 static void hook_step(struct job *j);
 
+void trust_queue(struct job *j)
+{
+	struct checkpoint *c;
+
+	if (j->log_error || j->node->stopping || job_log_down(j))
+		return;
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && c->durable != DUR_GONE && !c->saying &&
+		    trust_add(c->trust, c->said) != c->trust)
+			ignore_result(record(c) /* at another step */);
+}
+
 void trust_step(struct job *j)
 {
 	uint64_t enough = j->node->options.healthy_steps;
@@ -278,15 +291,12 @@ void trust_step(struct job *j)
 
 	if (j->log_error || j->node->stopping)
 		return;
-	list_each(c, &j->checkpoints, link) {
-		if (c->agreed != CP_COMMITTED || c->durable == DUR_GONE)
-			continue;
-		if (enough > 0 && trust_level(c->trust) == TRUST_COMPLETE &&
+	list_each(c, &j->checkpoints, link)
+		if (c->agreed == CP_COMMITTED && c->durable != DUR_GONE && enough > 0 &&
+		    trust_level(c->trust) == TRUST_COMPLETE &&
 		    trust_level(c->said) == TRUST_COMPLETE && trust_healthy_steps(c) >= enough)
 			trust_say(c, TRUST_VERIFIED);
-		if (trust_add(c->trust, c->said) != c->trust && !c->saying && !job_log_down(j))
-			ignore_result(record(c) /* at another step */);
-	}
+	trust_queue(j);
 	hook_step(j);
 }
 

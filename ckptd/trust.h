@@ -42,6 +42,8 @@ void trust_verdict(struct node *n, struct job *j, const struct verdict *v);
 /* Healthy steps behind it, of those that count; 0 too where none can verify it any more. */
 uint64_t trust_healthy_steps(const struct checkpoint *c);
 void trust_step(struct job *j);
+/* Queues a record of what is said and has none yet, so that a decision can wait for it. */
+void trust_queue(struct job *j);
 /* Which of the durable ones, oldest first, stay for their trust: retention_item.held. */
 void trust_hold(struct job *j, struct checkpoint *const *order, struct retention_item *items,
 		size_t n);

@@ -183,6 +183,16 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 	return 0;
 }
 
+void waiters_stop(struct job *j, int code, const char *text)
+{
+	struct waiter *w, *next;
+
+	list_each_safe(w, next, &j->waiters, link) {
+		session_reply_error(w->session, w->request, code, text);
+		waiter_free(w);
+	}
+}
+
 void waiter_drop(struct job *j, struct session *s, uint64_t request)
 {
 	struct waiter *w, *next;

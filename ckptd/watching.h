@@ -25,6 +25,8 @@ void watching_free(struct watching *w); /* NULL is allowed */
 
 /* A job's number, given at the first question. */
 uint32_t watching_number(struct job *j);
+/* Nothing is heard of it any more: its number is another's from here on. */
+void watching_stopped(struct job *j);
 /* NULL: there is no such job any more. */
 struct job *watching_job(struct node *n, uint32_t number);
 

@@ -16,7 +16,6 @@
 #include "ckptd/watching_priv.h"
 #include "detect/verdicts.h"
 
-#define SHOWN_MAX 256u
 
 static const char *subject_kind_word(enum subject_kind k)
 {
@@ -136,11 +135,12 @@ static bool is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool 
 }
 
 size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, bool sees_all,
-		      struct verdict *ret, size_t most)
+		      struct verdict *ret, size_t most, size_t *ret_more)
 {
 	size_t there = watching_standing(n, s, NULL, 0), seen = 0, alarms = 0, notes, found = 0;
 	CLEANUP_FREE struct verdict *all = there ? alloc_array(there, sizeof(*all)) : NULL;
 
+	*ret_more = 0;
 	if (!all)
 		return 0;
 	there = min_u64(there, watching_standing(n, s, all, there));
@@ -157,13 +157,15 @@ size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, boo
 		notes -= all[i].level != LEVEL_ALARM;
 		ret[found++] = all[i];
 	}
+	*ret_more = seen - found;
 	return found;
 }
 
 json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all)
 {
-	CLEANUP_FREE struct verdict *v = alloc_array(SHOWN_MAX, sizeof(*v));
-	size_t found = v ? watching_shown(n, NULL, uid, sees_all, v, SHOWN_MAX) : 0;
+	size_t there = watching_standing(n, NULL, NULL, 0), more = 0;
+	CLEANUP_FREE struct verdict *v = alloc_array(there, sizeof(*v));
+	size_t found = v ? watching_shown(n, NULL, uid, sees_all, v, there, &more) : 0;
 	json_t *list = json_array();
 
 	for (size_t i = 0; i < found; i++) {

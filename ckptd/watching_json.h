@@ -21,9 +21,9 @@ json_t *watching_refused_json(struct node *n, uint32_t uid, bool sees_all);
 json_t *watching_dropped_json(struct node *n, uint32_t uid, bool sees_all);
 /* Of what stands against s and what it holds (NULL: all) the newest `most` that uid may see, newest
  * first; no note where there is no room for an alarm. Others' are not counted: nobody hides from
- * him what is his. Returns how many. */
+ * him what is his. Returns how many; *ret_more: how many more there are. */
 size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, bool sees_all,
-		      struct verdict *ret, size_t most);
+		      struct verdict *ret, size_t most, size_t *ret_more);
 /* The alarms that stand and that uid may see, newest first; of all jobs, or of the one called so
  * and of the node. */
 json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all);

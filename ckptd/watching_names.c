@@ -72,6 +72,12 @@ static void give_back(struct job *j)
 	j->number = 0;
 }
 
+void watching_stopped(struct job *j)
+{
+	if (j->number && j->node->watching)
+		give_back(j);
+}
+
 static bool is_idle(const struct node *n, const struct job *j)
 {
 	return list_empty(&j->members) && list_empty(&j->leaving) && j->number &&

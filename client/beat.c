@@ -14,7 +14,8 @@
  * not the rank's own work; the rest is `busy`, said once it has marked a SYNC at all. Of phases in
  * one another the innermost counts, but within a long one all time is the long one's.
  *
- * Handle's thread alone.
+ * Handle's thread alone: another one is refused, by one word of memory that a call takes and gives
+ * back.
  */
 #include <config.h>
 
@@ -182,12 +183,16 @@ void beating_take(struct beating *b, int fd)
 
 /* ---- What every call begins with ---- */
 
-static int enter(const struct ckpt *c, const char *call)
+static int enter(struct ckpt *c, const char *call)
 {
 	struct err e = {0};
+	int r;
 
-	if (__builtin_expect(c && c->beat->here && (!c->beat->pid || c->beat->pid == getpid()), 1))
-		return 0;
+	if (__builtin_expect(c && c->beat->here && (!c->beat->pid || c->beat->pid == getpid()),
+			     1)) {
+		r = call_take(c, &e);
+		return r < 0 ? error_keep(call, r, &e) : 0;
+	}
 	if (!c)
 		return error_keep(call, err_set(&e, -EINVAL, "no handle"), &e);
 	return error_keep(call,
@@ -222,33 +227,21 @@ static void account(struct beating *b, uint64_t now)
 	b->mark_ns = now;
 }
 
-static int beat_whole(struct ckpt *c, const struct ckpt_beat *b)
+/* Members beyond what the caller was compiled with are not given. */
+static int beat_known(const struct ckpt_beat *b, struct ckpt_beat *ret)
 {
-	struct err e = {0};
-	struct ckpt_beat known = {0};
-
 	if (!b || b->size < offsetof(struct ckpt_beat, tokens))
-		return error_keep(
-			"ckpt_beat",
-			err_set(&e, -EINVAL, "size must be set to sizeof(struct ckpt_beat)"), &e);
-	memcpy(&known, b, min_u64(b->size, sizeof(known)));
-	known.size = sizeof(known);
-	return ckpt_beat(c, &known);
+		return -EINVAL;
+	*ret = (struct ckpt_beat){0};
+	memcpy(ret, b, min_u64(b->size, sizeof(*ret)));
+	return 0;
 }
 
-int ckpt_beat(struct ckpt *c, const struct ckpt_beat *b)
+static void beat(struct beating *s, const struct ckpt_beat *b)
 {
 	struct beat_record r;
-	struct beating *s;
-	uint64_t now;
-	int error = enter(c, "ckpt_beat");
+	uint64_t now = clock_ns();
 
-	if (error < 0)
-		return error;
-	if (!b || b->size != sizeof(*b))
-		return beat_whole(c, b);
-	s = c->beat;
-	now = clock_ns();
 	account(s, now);
 	r.time_ns = now;
 	r.kind = BEAT_KIND_STEP;
@@ -270,44 +263,64 @@ int ckpt_beat(struct ckpt *c, const struct ckpt_beat *b)
 	if (s->depth == 0)
 		s->place_ns = now;
 	if (!s->page)
-		return CKPT_OK;
+		return;
 	beat_page_put(s->page, ++s->written, &r);
 	atomic_store_explicit(&s->page->next_step, s->next_step, memory_order_relaxed);
 	if (s->depth == 0)
 		atomic_store_explicit(&s->page->place, BEAT_PLACE(CKPT_PHASE_STEP, now),
 				      memory_order_release);
+}
+
+int ckpt_beat(struct ckpt *c, const struct ckpt_beat *b)
+{
+	struct err e = {0};
+	struct ckpt_beat known;
+	int r = enter(c, "ckpt_beat");
+
+	if (r < 0)
+		return r;
+	if (__builtin_expect(!b || b->size != sizeof(*b), 0)) {
+		if (beat_known(b, &known) < 0)
+			return call_leave_plain(c, "ckpt_beat",
+						err_set(&e, -EINVAL,
+							"size must be set to sizeof(struct "
+							"ckpt_beat)"),
+						&e);
+		b = &known;
+	}
+	beat(c->beat, b);
+	call_release(c);
 	return CKPT_OK;
+}
+
+static int metric(struct beating *b, const char *name, struct err *e)
+{
+	char text[BEAT_TEXT_BYTES];
+
+	if (!name || !name[0] || !word(text, name))
+		return err_set(e, -EINVAL, "a metric's name has 1 to %d bytes", CKPT_WORD_MAX);
+	for (uint32_t i = 0; i < b->n_metrics; i++)
+		if (strcmp(b->metrics[i], text) == 0)
+			return (int)i;
+	if (b->n_metrics == CKPT_METRICS_MAX)
+		return err_set(e, -ENOSPC,
+			       "metric '%s': there are %d already, and no room for more", text,
+			       CKPT_METRICS_MAX);
+	memcpy(b->metrics[b->n_metrics], text, sizeof(text));
+	if (b->page)
+		beat_page_put_text(b->page, &b->page->metrics[b->n_metrics], text);
+	return (int)b->n_metrics++;
 }
 
 int ckpt_metric(struct ckpt *c, const char *name)
 {
 	struct err e = {0};
-	char text[BEAT_TEXT_BYTES];
-	struct beating *b;
 	int r = enter(c, "ckpt_metric");
 
 	if (r < 0)
 		return r;
-	b = c->beat;
-	if (!name || !name[0] || !word(text, name))
-		return error_keep(
-			"ckpt_metric",
-			err_set(&e, -EINVAL, "a metric's name has 1 to %d bytes", CKPT_WORD_MAX),
-			&e);
-	for (uint32_t i = 0; i < b->n_metrics; i++)
-		if (strcmp(b->metrics[i], text) == 0)
-			return (int)i;
-	if (b->n_metrics == CKPT_METRICS_MAX)
-		return error_keep("ckpt_metric",
-				  err_set(&e, -ENOSPC,
-					  "metric '%s': there are %d already, and no "
-					  "room for more",
-					  text, CKPT_METRICS_MAX),
-				  &e);
-	memcpy(b->metrics[b->n_metrics], text, sizeof(text));
-	if (b->page)
-		beat_page_put_text(b->page, &b->page->metrics[b->n_metrics], text);
-	return (int)b->n_metrics++;
+	r = metric(c->beat, name, &e);
+	return call_leave_plain(c, "ckpt_metric", r, &e);
 }
 
 int ckpt_role(struct ckpt *c, const char *role)
@@ -318,12 +331,10 @@ int ckpt_role(struct ckpt *c, const char *role)
 	if (r < 0)
 		return r;
 	if (!role || !word(c->beat->role, role))
-		return error_keep(
-			"ckpt_role",
-			err_set(&e, -EINVAL, "a role has at most %d bytes", CKPT_WORD_MAX), &e);
-	if (c->beat->page)
+		r = err_set(&e, -EINVAL, "a role has at most %d bytes", CKPT_WORD_MAX);
+	else if (c->beat->page)
 		beat_page_put_text(c->beat->page, &c->beat->page->role, c->beat->role);
-	return CKPT_OK;
+	return call_leave_plain(c, "ckpt_role", r, &e);
 }
 
 /* ---- Phases ---- */
@@ -415,10 +426,11 @@ int ckpt_phase_begin(struct ckpt *c, enum ckpt_phase phase, const char *what, in
 		return r;
 	r = check_phase(c->beat, (int)phase, what, expected_ms, &e);
 	if (r < 0)
-		return error_keep("ckpt_phase_begin", r, &e);
+		return call_leave_plain(c, "ckpt_phase_begin", r, &e);
 	if (!size_mul((uint64_t)expected_ms, NS_PER_MS, &expected_ns))
 		expected_ns = UINT64_MAX;
 	begin(c->beat, phase, what, expected_ns);
+	call_release(c);
 	return CKPT_OK;
 }
 
@@ -430,10 +442,10 @@ int ckpt_phase_end(struct ckpt *c)
 	if (r < 0)
 		return r;
 	if (c->beat->depth == 0)
-		return error_keep("ckpt_phase_end", err_set(&e, CKPT_ESTATE, "no phase was begun"),
-				  &e);
-	end(c->beat);
-	return CKPT_OK;
+		r = err_set(&e, CKPT_ESTATE, "no phase was begun");
+	else
+		end(c->beat);
+	return call_leave_plain(c, "ckpt_phase_end", r, &e);
 }
 
 /* ---- A checkpoint that ckptd wants ---- */
@@ -455,6 +467,7 @@ int ckpt_should_save(struct ckpt *c, uint64_t step)
 	if (r < 0)
 		return r;
 	wanted = wanted_step(c->beat, c->epoch);
+	call_release(c);
 	return wanted && step >= wanted;
 }
 

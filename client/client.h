@@ -20,6 +20,8 @@
  *  (3) a credit that was used and whose Seal failed or was not heard of is given back (Skip) before
  *      the next one is looked for: else ckptd would wait for ever for this rank to use it.
  *
+ *  (4) one call at a time: a second thread's is refused before it looks at anything (`use`).
+ *
  * All on the caller's thread, except the copy of overlap.c and the workers of placer.c, which see
  * only what they are given.
  */
@@ -88,7 +90,16 @@ struct mapping;
 struct asking;
 struct loaded;
 
+/* What a handle is in. */
+enum use {
+	USE_NONE,
+	USE_CALL,          /* a call */
+	USE_CALL_CLOSE,    /* a call, at whose end it is closed, */
+	USE_CALL_ABANDON,  /* or abandoned */
+};
+
 struct ckpt {
+	_Atomic uint32_t use; /* enum use */
 	pid_t pid;
 	struct identity who;
 	const char *socket;   /* of who.sockets: where ckptd answered; before that, the first */
@@ -138,10 +149,22 @@ struct ckpt {
 };
 
 /* ---- handle.c ---- */
-/* First of every call: -EINVAL without a handle, -EPERM in a forked child. */
-MUST_CHECK int call_enter(const struct ckpt *c, struct err *e);
-/* Last of every call: keeps the error, or adds status bits that are still to be said. */
+/*
+ * First of every call: -EINVAL without a handle, -EPERM in a forked child, CKPT_ESTATE while
+ * another thread is in a call. What has entered leaves, whatever becomes of it.
+ */
+MUST_CHECK int call_enter(struct ckpt *c, struct err *e);
+/* Last of every call: keeps the error, or adds status bits that are still to be said. c may be
+ * gone then: another thread may have closed it meanwhile. */
 int call_leave(struct ckpt *c, const char *call, int r, const struct err *e);
+/* The same for a call whose result carries no bits. */
+int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *e);
+/* For what never changes after ckpt_open(): any thread may ask. */
+MUST_CHECK int call_look(const struct ckpt *c, struct err *e);
+/* The part of call_enter() that the calls of beat.c share, which know by other means whether this
+ * is a forked child. */
+MUST_CHECK int call_take(struct ckpt *c, struct err *e);
+void call_release(struct ckpt *c);
 /* The caller's timeout as a deadline. */
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
 

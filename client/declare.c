@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "client/client.h"
 #include "client/memfd.h"
+#include "model/strided.h"
 
 #define INLINE_MAX (32u << 10) /* larger declarations travel in a memfd */
 
@@ -95,12 +96,14 @@ int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 	struct err e = { 0 };
 	int r = call_enter(c, &e);
 
-	if (r == 0 && !c->own.builder)
+	if (r < 0)
+		return error_keep("ckpt_declare", r, &e);
+	if (!c->own.builder)
 		r = err_set(&e, CKPT_ESTATE, "the declaration has ended with ckpt_prepare() or "
 			    "the first save or load; open the job anew to change it");
 	if (r == 0)
 		r = wanted_add(&c->own, t, &e);
-	return r < 0 ? error_keep("ckpt_declare", r, &e) : r;
+	return call_leave_plain(c, "ckpt_declare", r, &e);
 }
 
 /* ---- Ending ---- */
@@ -222,6 +225,33 @@ static int binding_refuse(const struct wanted *w, size_t i, const char *what, ui
 		       (unsigned long long)want);
 }
 
+/* Where the elements are, without a wrap: what is read with other strides than were meant is other
+ * memory. */
+static int reach_check(const struct wanted *w, size_t i, const struct ckpt_binding *b,
+		       struct err *e)
+{
+	int64_t lo = 0, hi = (int64_t)b->bytes;
+	char name[NAME_TEXT_MAX];
+	struct shard s;
+	bool fits = b->bytes <= (uint64_t)STRIDED_REACH_MAX;
+
+	if (b->bytes == 0)
+		return 0;
+	if (b->strides) { /* else it need not be looked up: there may be many */
+		declared_shard(w, (uint32_t)i, &s);
+		fits = strided_reach(&s, b->strides, &lo, &hi);
+	}
+	if (fits && (uintptr_t)b->ptr >= (uint64_t)-lo &&
+	    (uintptr_t)b->ptr <= UINT64_MAX - (uint64_t)hi)
+		return 0;
+	declared_shard(w, (uint32_t)i, &s);
+	return err_set(e, -EINVAL,
+		       "tensor '%s' (binding %zu): its %llu bytes from %p on with these strides "
+		       "are not in memory",
+		       name_text(name, s.name, s.name_len), i, (unsigned long long)b->bytes,
+		       b->ptr);
+}
+
 static int binding_check(const struct wanted *w, size_t i, const struct ckpt_binding *b,
 			 struct err *e)
 {
@@ -235,9 +265,11 @@ static int binding_check(const struct wanted *w, size_t i, const struct ckpt_bin
 		return binding_refuse(w, i, "address", 0, s->bytes, e);
 	if (b->strides && s->flat)
 		return binding_refuse(w, i, "strides of a flat range, dimensions", s->ndim, 1, e);
+	if (b->strides && b->ndim != s->ndim)
+		return binding_refuse(w, i, "ndim of strides", b->ndim, s->ndim, e);
 	if (b->device < CKPT_HOST)
-		return binding_refuse(w, i, "device", (uint64_t)b->device, 0, e);
-	return 0;
+		return err_set(e, -EINVAL, "binding %zu: there is no device %d", i, b->device);
+	return reach_check(w, i, b, e);
 }
 
 int bindings_check(const struct wanted *w, const struct ckpt_binding *b, size_t n, struct err *e)

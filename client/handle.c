@@ -5,6 +5,9 @@
  * A forked child shares nothing with ckptd: its calls are refused by comparing process ids, and
  * ckpt_close() there does nothing at all, since the descriptors and mappings that it knows are the
  * parent's (slots are not even mapped in the child).
+ *
+ * A second thread is found by `use`, which a call takes and gives back, without waiting: there is
+ * no lock on which a trainer could stand. Closing a handle that is in a call is left to that call.
  */
 #include <config.h>
 
@@ -17,7 +20,7 @@
 #include "client/client.h"
 #include "client/loaded.h"
 
-int call_enter(const struct ckpt *c, struct err *e)
+int call_look(const struct ckpt *c, struct err *e)
 {
 	if (!c)
 		return err_set(e, -EINVAL, "no handle");
@@ -27,15 +30,52 @@ int call_enter(const struct ckpt *c, struct err *e)
 	return 0;
 }
 
+int call_take(struct ckpt *c, struct err *e)
+{
+	uint32_t free = USE_NONE;
+
+	if (atomic_compare_exchange_strong_explicit(&c->use, &free, USE_CALL, memory_order_acquire,
+						    memory_order_relaxed))
+		return 0;
+	return err_set(e, CKPT_ESTATE,
+		       "another thread is in a call with this handle of job '%s'; one thread at a "
+		       "time uses a handle: take turns, or open a handle for each job and rank",
+		       c->who.job);
+}
+
+static void handle_free(struct ckpt *c, bool failed);
+
+void call_release(struct ckpt *c)
+{
+	uint32_t was = USE_CALL;
+
+	if (atomic_compare_exchange_strong_explicit(&c->use, &was, USE_NONE, memory_order_release,
+						    memory_order_acquire))
+		return;
+	assert(was == USE_CALL_CLOSE || was == USE_CALL_ABANDON);
+	handle_free(c, was == USE_CALL_ABANDON && !c->who.existing);
+}
+
+int call_enter(struct ckpt *c, struct err *e)
+{
+	int r = call_look(c, e);
+
+	return r < 0 ? r : call_take(c, e);
+}
+
+int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *e)
+{
+	call_release(c);
+	return r < 0 ? error_keep(call, r, e) : r;
+}
+
 int call_leave(struct ckpt *c, const char *call, int r, const struct err *e)
 {
-	if (r < 0)
-		return error_keep(call, r, e);
-	if (c->rejoined) {
+	if (r >= 0 && c->rejoined) {
 		c->rejoined = false;
 		r |= CKPT_RECONNECTED;
 	}
-	return r;
+	return call_leave_plain(c, call, r, e);
 }
 
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)
@@ -98,23 +138,35 @@ int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *o
 	return CKPT_OK;
 }
 
+/* Now, or at the end of the call that another thread is in. */
+static void end(struct ckpt *c, enum use how)
+{
+	uint32_t was = USE_NONE;
+
+	if (!c || c->pid != getpid())
+		return;
+	while (!atomic_compare_exchange_weak_explicit(&c->use, &was, (uint32_t)how,
+						      memory_order_acq_rel, memory_order_acquire))
+		assert(was == USE_NONE || was == USE_CALL); /* else it is closed twice */
+	/* A handle that only looks trains nothing. */
+	if (was == USE_NONE)
+		handle_free(c, how == USE_CALL_ABANDON && !c->who.existing);
+}
+
 void ckpt_close(struct ckpt *c)
 {
-	if (c && c->pid == getpid())
-		handle_free(c, false);
+	end(c, USE_CALL_CLOSE);
 }
 
 void ckpt_abandon(struct ckpt *c)
 {
-	/* Who only looks trains nothing. */
-	if (c && c->pid == getpid())
-		handle_free(c, !c->who.existing);
+	end(c, USE_CALL_ABANDON);
 }
 
 int ckpt_rank(const struct ckpt *c)
 {
 	struct err e = { 0 };
-	int r = call_enter(c, &e);
+	int r = call_look(c, &e);
 
 	return r < 0 ? error_keep("ckpt_rank", r, &e) : (int)c->who.rank;
 }
@@ -122,7 +174,7 @@ int ckpt_rank(const struct ckpt *c)
 int ckpt_world(const struct ckpt *c)
 {
 	struct err e = { 0 };
-	int r = call_enter(c, &e);
+	int r = call_look(c, &e);
 
 	return r < 0 ? error_keep("ckpt_world", r, &e) : (int)c->who.world;
 }
@@ -132,7 +184,9 @@ int ckpt_fd(struct ckpt *c)
 	struct err e = { 0 };
 	int r = call_enter(c, &e);
 
-	return r < 0 ? error_keep("ckpt_fd", r, &e) : c->rq.channel.fd;
+	if (r < 0)
+		return error_keep("ckpt_fd", r, &e);
+	return call_leave_plain(c, "ckpt_fd", c->rq.channel.fd, &e);
 }
 
 int ckpt_pump(struct ckpt *c)
@@ -154,15 +208,18 @@ int ckpt_pump(struct ckpt *c)
 int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret)
 {
 	struct err e = { 0 };
-	int r = call_enter(c, &e);
+	struct ckpt *mine = (struct ckpt *)c; /* `use` is no part of what is asked for */
+	int r = call_enter(mine, &e);
 	struct ckpt_stats s;
 
-	if (r == 0 && (!ret || ret->size < sizeof(ret->size)))
-		r = err_set(&e, -EINVAL, "stats: size must be set to sizeof(struct ckpt_stats)");
 	if (r < 0)
 		return error_keep("ckpt_stats", r, &e);
-	s = c->stats;
-	s.size = ret->size;
-	memcpy(ret, &s, min_u64(ret->size, sizeof(s)));
-	return CKPT_OK;
+	if (!ret || ret->size < sizeof(ret->size)) {
+		r = err_set(&e, -EINVAL, "stats: size must be set to sizeof(struct ckpt_stats)");
+	} else {
+		s = c->stats;
+		s.size = ret->size;
+		memcpy(ret, &s, min_u64(ret->size, sizeof(s)));
+	}
+	return call_leave_plain(mine, "ckpt_stats", r, &e);
 }

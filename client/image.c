@@ -63,8 +63,9 @@ static int device_rows(struct ckpt *c, const struct ckpt_binding *b, const struc
 }
 
 /* Queued for a device, done for host memory. */
-static int binding_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_t at,
-			uint8_t *out, size_t len, struct err *e)
+static int binding_read(struct ckpt *c, const struct wanted *w, uint32_t i,
+			const struct ckpt_binding *b, uint64_t at, uint8_t *out, size_t len,
+			struct err *e)
 {
 	struct strided l;
 	int r;
@@ -76,7 +77,7 @@ static int binding_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b
 	if (!b->strides)
 		return device_copy_out(c->devices, b->device, out,
 				       (const uint8_t *)b->ptr + at, len, e);
-	r = layout_of(&c->own, i, b, &l);
+	r = layout_of(w, i, b, &l);
 	if (r < 0)
 		return err_code(e, r, "tensor %u: strides", i);
 	if (b->device != CKPT_HOST)
@@ -85,10 +86,10 @@ static int binding_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b
 	return 0;
 }
 
-int image_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_t at, uint8_t *out,
-	       size_t len, struct err *e)
+int image_read(struct ckpt *c, const struct wanted *w, uint32_t i, const struct ckpt_binding *b,
+	       uint64_t at, uint8_t *out, size_t len, struct err *e)
 {
-	int r = binding_read(c, i, b, at, out, len, e);
+	int r = binding_read(c, w, i, b, at, out, len, e);
 
 	if (r == 0 && b->device != CKPT_HOST)
 		r = device_sync(c->devices, b->device, e);
@@ -162,7 +163,8 @@ int image_fill(struct ckpt *c, const struct ckpt_binding *b, uint8_t *image, str
 		for (uint32_t i = 0; i < c->own.n_shards && r == 0; i++) {
 			if ((b[i].device != CKPT_HOST) != device || c->own.shards[i].bytes == 0)
 				continue;
-			r = binding_read(c, i, &b[i], 0, image + c->own.shards[i].image_offset,
+			r = binding_read(c, &c->own, i, &b[i], 0,
+					 image + c->own.shards[i].image_offset,
 					 c->own.shards[i].bytes, e);
 		}
 	}
@@ -194,7 +196,7 @@ int image_compare(struct ckpt *c, const struct ckpt_binding *b, const uint8_t *i
 		}
 		for (uint64_t at = 0; at < bytes; at += SCRATCH_BYTES) {
 			size_t n = min_u64(SCRATCH_BYTES, bytes - at);
-			int r = image_read(c, i, &b[i], at, scratch, n, e);
+			int r = image_read(c, &c->own, i, &b[i], at, scratch, n, e);
 
 			if (r < 0)
 				return r;
@@ -242,7 +244,7 @@ static int sample_digest(struct ckpt *c, const struct ckpt_binding *b, const str
 	else if (b->device == CKPT_HOST && !b->strides)
 		p = (const uint8_t *)b->ptr + s->at;
 	else
-		r = image_read(c, s->shard, b, s->at, scratch, s->len, e);
+		r = image_read(c, &c->own, s->shard, b, s->at, scratch, s->len, e);
 	if (r == 0)
 		*ret = digest_of(p, s->len);
 	return r;

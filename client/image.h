@@ -35,9 +35,10 @@ MUST_CHECK int image_samples_check(struct ckpt *c, const struct ckpt_binding *b,
 				   const uint8_t *image, uint8_t *scratch,
 				   const struct image_samples *samples, struct err *e);
 
-/* Packed bytes [at, at + len) of declared shard i from its binding into out. */
-MUST_CHECK int image_read(struct ckpt *c, uint32_t i, const struct ckpt_binding *b, uint64_t at,
-			  uint8_t *out, size_t len, struct err *e);
+/* Packed bytes [at, at + len) of w's shard i from its binding into out. */
+MUST_CHECK int image_read(struct ckpt *c, const struct wanted *w, uint32_t i,
+			  const struct ckpt_binding *b, uint64_t at, uint8_t *out, size_t len,
+			  struct err *e);
 /* All packed bytes of w's shard i to its binding, which is device memory. */
 MUST_CHECK int image_write(struct ckpt *c, const struct wanted *w, uint32_t i,
 			   const struct ckpt_binding *b, const uint8_t *packed, struct err *e);

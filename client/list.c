@@ -114,8 +114,8 @@ int ckpt_list(struct ckpt *c, struct ckpt_info *infos, size_t n)
 	struct err e = { 0 };
 	int r = call_enter(c, &e);
 
-	if (r == 0)
-		r = list(c, infos, n, &e);
-	/* A count carries no status bits. */
-	return r < 0 ? error_keep("ckpt_list", r, &e) : r;
+	if (r < 0)
+		return error_keep("ckpt_list", r, &e);
+	r = list(c, infos, n, &e);
+	return call_leave_plain(c, "ckpt_list", r, &e); /* a count carries no status bits */
 }

@@ -12,7 +12,9 @@
  * LOAD_TRIES_MAX times. What has been placed by then is placed again.
  *
  *   1. Bound memory gets only bytes that lead to the root: placer.c (I2).
- *   2. Whatever a load was given is given back, or slots would stay pinned: by LoadEnd however the
+ *   2. No two elements of it are in one place, but for twins: targets.c. Of those each is read, and
+ *      they are compared.
+ *   3. Whatever a load was given is given back, or slots would stay pinned: by LoadEnd however the
  *      load ends, and where the answer was not waited for, so that nobody knows its handle, by
  *      ending the connection.
  */
@@ -32,6 +34,7 @@
 #include "client/loaded.h"
 #include "client/memfd.h"
 #include "client/placer.h"
+#include "client/targets.h"
 
 #define PLAN_BYTES_MAX	(4ull << 30)
 #define SOURCES_MAX	(1u << 20)
@@ -42,6 +45,7 @@ struct loading {
 	struct request q;
 	struct ckpt *c;
 	const struct load_order *order;
+	const uint32_t *twin; /* by shard: targets_check() */
 	uint64_t deadline;
 	uint32_t sent;        /* which sending the parts belong to */
 	uint64_t id;          /* for LoadEnd; 0: ckptd has given nothing */
@@ -56,7 +60,11 @@ struct loading {
 	struct load_plan plan;
 	struct source *sources;
 	struct place_target *targets;
-	uint8_t **staging;    /* by shard: host memory for device shards that come in parts */
+	/* By shard: host memory for device shards that come in parts, and for all but one of those
+	 * that go to the very same memory. */
+	uint8_t **staging;
+	uint64_t *placed_bytes; /* by shard: of the plan's pieces */
+	uint32_t *same_as;      /* by shard: which one is placed where this one goes too; itself */
 	struct plan_piece *pieces; /* the plan's and one for each blob */
 	size_t n_pieces;
 	struct placed placed;
@@ -150,7 +158,7 @@ static int ask(struct loading *l, struct err *e)
 	l->q.reply = load_reply;
 	r = session_call(l->c, &l->q, l->deadline);
 	l->q.message.load = NULL;
-	if (!l->q.done) /* (2) */
+	if (!l->q.done) /* (3) */
 		channel_drop(&l->c->rq.channel);
 	if (r < 0)
 		/* Both: ckptd found that a copy is no good, and the next one may be. */
@@ -290,8 +298,13 @@ static int shard_target(struct loading *l, uint32_t i, struct place_target *t)
 	const struct ckpt_binding *b = &l->order->tensors[i];
 	struct shard s;
 
-	if (l->order->wanted->shards[i].bytes == 0)
-		return 0;
+	if (l->placed_bytes[i] == 0)
+		return 0; /* no piece has it for its target */
+	if (l->same_as[i] != i) {
+		l->staging[i] = alloc_zero(l->order->wanted->shards[i].bytes);
+		*t = (struct place_target){.ptr = l->staging[i]};
+		return l->staging[i] ? 0 : -ENOMEM;
+	}
 	if (b->device != CKPT_HOST)
 		return target_staging(l, i, t);
 	*t = (struct place_target){ .ptr = b->ptr, .strided = b->strides != NULL };
@@ -330,6 +343,76 @@ static int blob_target(struct loading *l, uint32_t i, struct place_target *t)
 	return 0;
 }
 
+static int twins_differ(const struct loading *l, uint32_t i, struct err *e)
+{
+	char one[NAME_TEXT_MAX], other[NAME_TEXT_MAX];
+	struct shard a, b;
+
+	declared_shard(l->order->wanted, l->same_as[i], &a);
+	declared_shard(l->order->wanted, i, &b);
+	return err_set(e, CKPT_EMISMATCH,
+		       "'%.80s' and '%.80s' are bound to the same memory, and step %llu has other "
+		       "bytes for one than for the other; bind them to memory of their own",
+		       name_text(one, a.name, a.name_len), name_text(other, b.name, b.name_len),
+		       (unsigned long long)l->step);
+}
+
+/*
+ * Of twins the first that the plan places is placed, the others beside it, to be compared: that
+ * one place holds what is stored for both is then known, not hoped for. In a lenient load one may
+ * have holes, and what should be in them is not known.
+ */
+static int choose_twins(struct loading *l, struct err *e)
+{
+	const struct wanted *w = l->order->wanted;
+
+	for (size_t k = 0; k < l->plan.plan.n_pieces; k++) {
+		const struct plan_piece *p = &l->plan.plan.pieces[k];
+		uint64_t bytes = p->run;
+
+		for (uint32_t d = 0; d < p->ndim; d++)
+			bytes *= p->count[d]; /* inside the target: it was checked */
+		l->placed_bytes[p->target] += bytes;
+	}
+	for (uint32_t i = 0; i < w->n_shards; i++) {
+		uint32_t first = l->twin[i];
+
+		l->same_as[i] = i;
+		if (first == i || l->placed_bytes[i] == 0)
+			continue;
+		if (l->placed_bytes[l->same_as[first]] == 0) {
+			l->same_as[first] = i; /* for the twins that follow */
+			continue;
+		}
+		l->same_as[i] = l->same_as[first];
+		if (l->placed_bytes[i] != w->shards[i].bytes ||
+		    l->placed_bytes[l->same_as[i]] != w->shards[i].bytes)
+			return twins_differ(l, i, e);
+	}
+	return 0;
+}
+
+/* Of what was placed twice, beside each other. */
+static int compare_twin(struct loading *l, uint32_t i, struct err *e)
+{
+	const struct wanted *w = l->order->wanted;
+	uint8_t *scratch CLEANUP_FREE = alloc_zero(SCRATCH_BYTES);
+	uint64_t bytes = w->shards[i].bytes;
+
+	if (!scratch)
+		return err_code(e, -ENOMEM, "compare tensors in one place");
+	for (uint64_t at = 0; at < bytes; at += SCRATCH_BYTES) {
+		size_t n = min_u64(SCRATCH_BYTES, bytes - at);
+		int r = image_read(l->c, w, i, &l->order->tensors[i], at, scratch, n, e);
+
+		if (r < 0)
+			return r;
+		if (memcmp(scratch, l->staging[i] + at, n) != 0)
+			return twins_differ(l, i, e);
+	}
+	return 0;
+}
+
 static int take_targets(struct loading *l, struct err *e)
 {
 	uint32_t shards = l->order->wanted->n_shards, blobs = l->plan.n_blobs;
@@ -339,10 +422,15 @@ static int take_targets(struct loading *l, struct err *e)
 	loaded_blobs_free(keep);
 	l->targets = alloc_array((size_t)shards + blobs, sizeof(*l->targets));
 	l->staging = alloc_array(shards, sizeof(*l->staging));
+	l->placed_bytes = alloc_array(shards, sizeof(*l->placed_bytes));
+	l->same_as = alloc_array(shards, sizeof(*l->same_as));
 	l->pieces = alloc_array(l->plan.plan.n_pieces + blobs, sizeof(*l->pieces));
 	keep->blobs = alloc_array(blobs, sizeof(*keep->blobs));
-	if (l->targets && l->staging && l->pieces && keep->blobs) {
-		r = 0;
+	if (l->targets && l->staging && l->placed_bytes && l->same_as && l->pieces &&
+	    keep->blobs) {
+		r = choose_twins(l, e);
+		if (r < 0)
+			return r;
 		l->n_pieces = l->plan.plan.n_pieces;
 		if (l->n_pieces)
 			memcpy(l->pieces, l->plan.plan.pieces, l->n_pieces * sizeof(*l->pieces));
@@ -379,9 +467,12 @@ static int place(struct loading *l, struct err *e)
 	p.threads = load_threads(l->c->who.world, disk);
 	r = placer_run(&p, &l->placed, e);
 	for (uint32_t i = 0; i < l->order->wanted->n_shards && r == 0; i++)
-		if (l->staging[i])
+		if (l->staging[i] && l->same_as[i] == i)
 			r = image_write(l->c, l->order->wanted, i, &l->order->tensors[i],
 					l->staging[i], e);
+	for (uint32_t i = 0; i < l->order->wanted->n_shards && r == 0; i++)
+		if (l->same_as[i] != i && l->staging[i])
+			r = compare_twin(l, i, e);
 	if (r == CKPT_ETIMEDOUT)
 		return err_set(e, r, "step %llu could not be read in time",
 			       (unsigned long long)l->step);
@@ -393,6 +484,8 @@ static void loading_fini(struct loading *l)
 	for (uint32_t i = 0; l->staging && i < l->order->wanted->n_shards; i++)
 		alloc_free(l->staging[i]);
 	alloc_free(l->staging);
+	alloc_free(l->placed_bytes);
+	alloc_free(l->same_as);
 	alloc_free(l->targets);
 	alloc_free(l->pieces);
 	for (uint32_t i = 0; l->sources && i < l->plan.n_sources; i++)
@@ -524,16 +617,20 @@ static int conclude(struct ckpt *c, struct loading *l, const struct given *first
 int load_tries(struct ckpt *c, const struct load_order *o, struct ckpt_loaded *ret, struct err *e)
 {
 	uint64_t deadline = call_deadline(c, o->timeout_ms);
+	uint32_t *twin CLEANUP_FREE = alloc_array(o->wanted->n_shards, sizeof(*twin));
 	struct given first = {0};
-	int r = AGAIN;
+	int r;
 
 	loaded_free(c->loaded);
 	c->loaded = alloc_zero(sizeof(*c->loaded));
-	if (!c->loaded)
+	if (!c->loaded || !twin)
 		return err_code(e, -ENOMEM, "load");
-
+	r = targets_check(o->wanted, o->tensors, o->blobs, o->n_blobs, twin, e);
+	if (r < 0)
+		return r;
+	r = AGAIN;
 	for (int n = 0; n < LOAD_TRIES_MAX && r == AGAIN; n++) {
-		struct loading l = {.c = c, .order = o, .deadline = deadline};
+		struct loading l = {.c = c, .order = o, .twin = twin, .deadline = deadline};
 
 		r = try_once(&l, e);
 		if (r == 0)

@@ -65,9 +65,14 @@ int loaded_problems(struct loaded *l, const Ckpt__LoadReply *m)
 
 const char *ckpt_problem(struct ckpt *c, size_t i)
 {
-	if (call_enter(c, NULL) < 0 || !c->loaded || i >= c->loaded->n_problems)
+	const char *problem = NULL;
+
+	if (call_enter(c, NULL) < 0)
 		return NULL;
-	return c->loaded->problems[i];
+	if (c->loaded && i < c->loaded->n_problems)
+		problem = c->loaded->problems[i];
+	call_release(c);
+	return problem;
 }
 
 int ckpt_blob_at(struct ckpt *c, size_t i, struct ckpt_blob *ret)
@@ -75,27 +80,25 @@ int ckpt_blob_at(struct ckpt *c, size_t i, struct ckpt_blob *ret)
 	struct err e = { 0 };
 	int r = call_enter(c, &e);
 
-	if (r == 0 && !ret)
-		r = -EINVAL;
-	if (r == 0 && (!c->loaded || i >= c->loaded->n_blobs))
-		r = err_set(&e, CKPT_ENOTFOUND, "the last load has no blob %zu", i);
 	if (r < 0)
 		return error_keep("ckpt_blob_at", r, &e);
-	ret->name = c->loaded->blobs[i].name;
-	ret->data = c->loaded->blobs[i].data;
-	ret->bytes = c->loaded->blobs[i].bytes;
-	return CKPT_OK;
+	if (!ret) {
+		r = -EINVAL;
+	} else if (!c->loaded || i >= c->loaded->n_blobs) {
+		r = err_set(&e, CKPT_ENOTFOUND, "the last load has no blob %zu", i);
+	} else {
+		ret->name = c->loaded->blobs[i].name;
+		ret->data = c->loaded->blobs[i].data;
+		ret->bytes = c->loaded->blobs[i].bytes;
+	}
+	return call_leave_plain(c, "ckpt_blob_at", r, &e);
 }
 
-int ckpt_blob_get(struct ckpt *c, const char *name, const void **ret, uint64_t *ret_bytes)
+static int blob_get(const struct ckpt *c, const char *name, const void **ret, uint64_t *ret_bytes,
+		    struct err *e)
 {
-	struct err e = { 0 };
-	int r = call_enter(c, &e);
-
-	if (r == 0 && (!name || !ret || !ret_bytes))
-		r = -EINVAL;
-	if (r < 0)
-		return error_keep("ckpt_blob_get", r, &e);
+	if (!name || !ret || !ret_bytes)
+		return -EINVAL;
 	for (uint32_t i = 0; c->loaded && i < c->loaded->n_blobs; i++) {
 		if (strcmp(c->loaded->blobs[i].name, name) != 0)
 			continue;
@@ -103,6 +106,16 @@ int ckpt_blob_get(struct ckpt *c, const char *name, const void **ret, uint64_t *
 		*ret_bytes = c->loaded->blobs[i].bytes;
 		return CKPT_OK;
 	}
-	err_set(&e, CKPT_ENOTFOUND, "the last load has no blob '%.100s'", name);
-	return error_keep("ckpt_blob_get", CKPT_ENOTFOUND, &e);
+	return err_set(e, CKPT_ENOTFOUND, "the last load has no blob '%.100s'", name);
+}
+
+int ckpt_blob_get(struct ckpt *c, const char *name, const void **ret, uint64_t *ret_bytes)
+{
+	struct err e = { 0 };
+	int r = call_enter(c, &e);
+
+	if (r < 0)
+		return error_keep("ckpt_blob_get", r, &e);
+	r = blob_get(c, name, ret, ret_bytes, &e);
+	return call_leave_plain(c, "ckpt_blob_get", r, &e);
 }

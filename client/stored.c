@@ -105,13 +105,11 @@ int ckpt_stored_open(struct ckpt *c, uint64_t step, int64_t timeout_ms, struct c
 	struct err e = {0};
 	int r = call_enter(c, &e);
 
-	if (r == 0 && !ret)
-		r = -EINVAL;
 	if (r < 0)
 		return error_keep("ckpt_stored_open", r, &e);
-	s = alloc_zero(sizeof(*s));
+	s = ret ? alloc_zero(sizeof(*s)) : NULL;
 	if (!s)
-		return error_keep("ckpt_stored_open", -ENOMEM, NULL);
+		return call_leave_plain(c, "ckpt_stored_open", ret ? -ENOMEM : -EINVAL, NULL);
 	s->c = c;
 	beating_begin(c->beat, CKPT_PHASE_LOAD, "look");
 	r = look(c, s, step, timeout_ms, &e);
@@ -350,30 +348,39 @@ static int read_parts(struct ckpt_stored *s, struct reading *d, struct ckpt_load
 	return load_tries(s->c, &o, ret, e);
 }
 
-int ckpt_stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
-		     struct ckpt_loaded *ret)
+static int stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
+		       struct ckpt_loaded *ret, struct err *e)
 {
 	struct reading d = {.fd = -1};
-	struct err e = {0};
-	int r = s ? call_enter(s->c, &e) : -EINVAL;
+	int r = read_args_known(args, &d.a, e);
 
-	if (r == 0)
-		r = read_args_known(args, &d.a, &e);
 	if (r == 0 && ret && ret->size < sizeof(ret->size))
-		r = err_set(&e, -EINVAL, "result: size must be set to sizeof(struct ckpt_loaded)");
+		r = err_set(e, -EINVAL, "result: size must be set to sizeof(struct ckpt_loaded)");
 	if (r == 0 && overlap_busy(s->c))
-		r = err_set(&e, CKPT_ESTATE,
+		r = err_set(e, CKPT_ESTATE,
 			    "a save was begun and not ended; call "
 			    "ckpt_save_fence() first");
 	if (r < 0)
-		return error_keep("ckpt_stored_read", r, &e);
+		return r;
 	beating_begin(s->c->beat, CKPT_PHASE_LOAD, "read");
-	r = read_parts(s, &d, ret, &e);
+	r = read_parts(s, &d, ret, e);
 	beating_end(s->c->beat);
 	if (d.fd >= 0)
 		close(d.fd);
 	writer_free(&d.wants);
 	alloc_free(d.blobs);
 	wanted_fini(&d.wanted);
+	return r;
+}
+
+int ckpt_stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
+		     struct ckpt_loaded *ret)
+{
+	struct err e = {0};
+	int r = s ? call_enter(s->c, &e) : -EINVAL;
+
+	if (r < 0)
+		return error_keep("ckpt_stored_read", r, &e);
+	r = stored_read(s, args, ret, &e);
 	return call_leave(s->c, "ckpt_stored_read", r, &e);
 }

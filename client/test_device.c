@@ -175,6 +175,7 @@ static void test_strides(void **state)
 	int64_t strides[2] = { 4, 4 * ROWS };
 
 	w->b[2].strides = strides;
+	w->b[2].ndim = 2;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	for (int i = 0; i < ROWS; i++)
 		for (int k = 0; k < COLS; k++)
@@ -330,6 +331,7 @@ static void test_load(void **state)
 	assert_int_equal(got.bytes, 3 * BYTES);
 	memset(cuda()->bytes(w->b[0].ptr), 0, BYTES);
 	w->b[2].strides = turned;
+	w->b[2].ndim = 2;
 	assert_int_equal(ckpt_load(w->c, &a, &got), CKPT_OK);
 	check_loaded(w, turned);
 	cuda()->set_failing("cuMemcpyHtoDAsync_v2", 700);

@@ -342,12 +342,61 @@ static void test_strides(void **state)
 	offer_one(w, offer(w, 1));
 	w->b[1].ptr = t;
 	w->b[1].strides = strides;
+	w->b[1].ndim = 2;
 	assert_int_equal(ckpt_load(w->c, &w->a, NULL), CKPT_OK);
 	for (uint64_t i = 0; i < ROWS; i++)
 		for (uint64_t k = 0; k < COLS; k++)
 			if (t[k * ROWS + i] != value(1, i * COLS + k))
 				fail_msg("row %d column %d", (int)i, (int)k);
 	free(t);
+}
+
+static void refused(struct world *w, const char *why)
+{
+	assert_int_equal(ckpt_load(w->c, &w->a, NULL), -EINVAL);
+	if (!strstr(ckpt_last_error(NULL), why))
+		fail_msg("'%s' does not say '%s'", ckpt_last_error(NULL), why);
+	assert_int_equal(w->f->next_offer, 0); /* nothing was asked for */
+}
+
+/* Of two elements in one place one would be lost. */
+static void test_targets_that_overlap(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_binding good[2] = {w->b[0], w->b[1]};
+	int64_t strides[2] = {4 * COLS, 0}, v_strides[1] = {12};
+	float *both = calloc(3 * FLAT + 3 * ROWS * COLS, sizeof(*both));
+
+	offer_one(w, offer(w, 0));
+	w->b[1].strides = strides;
+	w->b[1].ndim = 2;
+	refused(w, "tensor 'w' (binding 1): by its strides several of its elements are in one");
+	strides[0] = 4 * COLS - 4;
+	strides[1] = 4;
+	refused(w, "several of its elements");
+	w->b[1] = good[1];
+	w->b[0].ptr = (char *)good[1].ptr + good[1].bytes - 4;
+	refused(w, "are to be loaded into memory that overlaps");
+	w->b[0].ptr = good[0].ptr;
+	w->b[1].ptr = (char *)good[0].ptr + good[0].bytes - 1;
+	refused(w, "are to be loaded into memory that overlaps");
+	/* One in the gaps of the other is well. */
+	w->b[1] = good[1];
+	w->b[1].ptr = both + 1;
+	w->b[1].strides = (int64_t[]){12 * COLS, 12};
+	w->b[1].ndim = 2;
+	w->b[0].ptr = both;
+	w->b[0].strides = v_strides;
+	w->b[0].ndim = 1;
+	assert_int_equal(ckpt_load(w->c, &w->a, &w->got), CKPT_OK);
+	for (uint64_t i = 0; i < FLAT; i++)
+		assert_true(both[3 * i] == value(2, i));
+	for (uint64_t i = 0; i < ROWS * COLS; i++)
+		assert_true(both[3 * i + 1] == value(1, i));
+	offer_one(w, offer(w, 0));
+	w->b[0].ptr = both + 4;
+	refused(w, "are to be loaded into memory that overlaps");
+	free(both);
 }
 
 static void damage(struct world *w, int rank, uint64_t at)
@@ -704,6 +753,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_from_memory_and_files),
 		T(test_strides),
+		T(test_targets_that_overlap),
 		T(test_bad_leaf_then_another_copy),
 		T(test_bad_blob_is_found),
 		T(test_falls_back_to_an_older_base),

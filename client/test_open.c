@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -502,6 +504,105 @@ static void test_out_of_memory(void **state)
 #endif
 }
 
+struct second {
+	struct ckpt *c;
+	int result;
+};
+
+/* A call that lasts until the fake may answer. */
+static void *list_in_a_thread(void *arg)
+{
+	struct second *t = arg;
+
+	do
+		t->result = ckpt_list(t->c, NULL, 0);
+	while (t->result == CKPT_ESTATE); /* the main thread looks whether it has begun */
+	return NULL;
+}
+
+static void wait_until_used(struct ckpt *c)
+{
+	struct ckpt_stats stats = {.size = sizeof(stats)};
+
+	while (ckpt_stats(c, &stats) != CKPT_ESTATE)
+		sched_yield();
+}
+
+static void check_refused(struct ckpt *c)
+{
+	struct ckpt_beat beat = {.size = sizeof(beat)};
+	struct ckpt_load_args load = {.size = sizeof(load)};
+	struct ckpt_blob blob;
+	const void *data;
+	uint64_t bytes;
+
+	assert_int_equal(ckpt_prepare(c, 0), CKPT_ESTATE);
+	assert_non_null(strstr(ckpt_last_error(NULL), "another thread is in a call"));
+	assert_int_equal(ckpt_declare(c, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_save(c, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_save_begin(c, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_save_fence(c, 0), CKPT_ESTATE);
+	assert_int_equal(ckpt_skip(c, 1, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_wait(c, 1, CKPT_SEALED, 0, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_load(c, &load, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_list(c, NULL, 0), CKPT_ESTATE);
+	assert_int_equal(ckpt_blob_at(c, 0, &blob), CKPT_ESTATE);
+	assert_int_equal(ckpt_blob_get(c, "b", &data, &bytes), CKPT_ESTATE);
+	assert_int_equal(ckpt_stored_open(c, 1, 0, NULL), CKPT_ESTATE);
+	assert_int_equal(ckpt_fd(c), CKPT_ESTATE);
+	assert_int_equal(ckpt_pump(c), CKPT_ESTATE);
+	assert_null(ckpt_problem(c, 0));
+	assert_int_equal(ckpt_beat(c, &beat), CKPT_ESTATE);
+	assert_int_equal(ckpt_metric(c, "m"), CKPT_ESTATE);
+	assert_int_equal(ckpt_role(c, "r"), CKPT_ESTATE);
+	assert_int_equal(ckpt_phase_begin(c, CKPT_PHASE_DATA, NULL, 0), CKPT_ESTATE);
+	assert_int_equal(ckpt_phase_end(c), CKPT_ESTATE);
+	assert_int_equal(ckpt_should_save(c, 1), CKPT_ESTATE);
+	assert_int_equal(ckpt_rank(c), 0); /* these two never change */
+	assert_int_equal(ckpt_world(c), 1);
+}
+
+static void test_two_threads(void **state)
+{
+	struct fake *f = *state;
+	struct second t = {.c = fake_open(f)};
+	struct ckpt_beat beat = {.size = sizeof(beat)};
+	pthread_t thread;
+
+	fake_lock(f);
+	must(pthread_create(&thread, NULL, list_in_a_thread, &t) == 0);
+	wait_until_used(t.c);
+	check_refused(t.c);
+	fake_unlock(f);
+	pthread_join(thread, NULL);
+	assert_int_equal(t.result, 0); /* as if it were alone */
+	assert_int_equal(ckpt_beat(t.c, &beat), CKPT_OK);
+	assert_int_equal(ckpt_list(t.c, NULL, 0), 0);
+	ckpt_close(t.c);
+}
+
+/* The call that goes on ends well, and ends the session then. */
+static void test_closed_in_a_call(void **state)
+{
+	struct fake *f = *state;
+
+	for (int how = 0; how < 2; how++) {
+		struct second t = {.c = fake_open(f)};
+		pthread_t thread;
+
+		fake_lock(f);
+		must(pthread_create(&thread, NULL, list_in_a_thread, &t) == 0);
+		wait_until_used(t.c);
+		if (how)
+			ckpt_abandon(t.c);
+		else
+			ckpt_close(t.c);
+		fake_unlock(f);
+		pthread_join(thread, NULL);
+		assert_int_equal(t.result, 0);
+	}
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -523,6 +624,8 @@ int main(void)
 		T(test_forked_child_is_refused),
 		T(test_foreign_loop),
 		T(test_out_of_memory),
+		T(test_two_threads),
+		T(test_closed_in_a_call),
 	};
 
 	return cmocka_run_group_tests_name("open", tests, NULL, NULL);

@@ -45,7 +45,7 @@ static int setup(void **state)
 	w->b[0] = (struct ckpt_binding){ .ptr = w->data, .device = CKPT_HOST, .dtype = CKPT_F32,
 					 .bytes = BYTES };
 	w->b[1] = (struct ckpt_binding){ .ptr = w->small, .device = CKPT_HOST, .dtype = CKPT_F32,
-					 .bytes = 32, .strides = w->strides };
+					 .bytes = 32, .strides = w->strides, .ndim = 2 };
 	w->a = (struct ckpt_save_args){ .size = sizeof(w->a), .step = 1, .tensors = w->b,
 					.n_tensors = 2, .timeout_ms = 10000 };
 	*state = w;

@@ -106,6 +106,7 @@ static int setup(void **state)
 	w->strides[1] = 4;
 	w->strides[2] = 24;
 	w->b[4].strides = w->strides;
+	w->b[4].ndim = 3;
 	w->a = (struct ckpt_save_args){ .size = sizeof(w->a), .tensors = w->b, .n_tensors = TENSORS,
 					.timeout_ms = 10000 };
 	new_values(w, 1);
@@ -279,6 +280,47 @@ static void test_bindings_that_do_not_fit(void **state)
 	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
 	w->a.size = offsetof(struct ckpt_save_args, blobs); /* an older caller */
 	w->a.n_blobs = 99;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	check_image(w, 1);
+}
+
+static void refused(struct world *w, const char *why)
+{
+	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
+	if (!strstr(ckpt_last_error(NULL), why))
+		fail_msg("'%s' does not say '%s'", ckpt_last_error(NULL), why);
+	assert_int_equal(w->f->n_seals, 0);
+}
+
+/* Strides of another number of dimensions would be read beyond their end. */
+static void test_strides_that_do_not_fit(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_binding good = w->b[4];
+	int64_t strides[3] = {160, 4, 24};
+
+	w->a.step = 1;
+	w->b[4].ndim = 0; /* a program that was built before there was an ndim */
+	refused(w, "(binding 4): ndim of strides is 0, declared is 3");
+	w->b[4].ndim = 1;
+	refused(w, "(binding 4): ndim of strides is 1, declared is 3");
+	w->b[4] = good;
+	w->b[4].strides = strides;
+	for (int i = 0; i < 2; i++) { /* down beyond address 0, and up beyond the last one */
+		strides[0] = i ? INT64_MAX / 2 : INT64_MIN / 2;
+		refused(w, "are not in memory");
+		strides[0] = i ? INT64_MAX : INT64_MIN;
+		refused(w, "are not in memory");
+	}
+	strides[0] = -(int64_t)(uintptr_t)good.ptr;
+	refused(w, "are not in memory");
+	w->b[4] = good;
+	w->b[1].ptr = (void *)(uintptr_t)-16;
+	refused(w, "are not in memory");
+	w->b[1].ptr = w->data[1];
+	w->b[1].device = -2;
+	refused(w, "there is no device -2");
+	w->b[1].device = CKPT_HOST;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	check_image(w, 1);
 }
@@ -630,6 +672,7 @@ int main(void)
 		T(test_blobs),
 		T(test_names_that_fill_the_message),
 		T(test_bindings_that_do_not_fit),
+		T(test_strides_that_do_not_fit),
 		cmocka_unit_test(test_nothing_to_save),
 		T(test_no_credit_is_a_skip),
 		T(test_skip),

@@ -270,6 +270,33 @@ static void test_read(void **state)
 	ckpt_stored_close(s);
 }
 
+/* Tensors and blobs go to memory of their own. */
+static void test_targets_that_overlap(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_stored *s = open_stored(w);
+	int64_t strides[2] = {0, 4};
+
+	w->blobs[0].data = (char *)w->part + sizeof(w->part) - 1;
+	assert_int_equal(ckpt_stored_read(s, &w->a, NULL), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "'w' and 'rng' are to be loaded into "));
+	w->blobs[0].data = (void *)(uintptr_t)-8;
+	assert_int_equal(ckpt_stored_read(s, &w->a, NULL), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "are not in memory"));
+	w->blobs[0].data = w->blob;
+	w->to.strides = strides;
+	assert_int_equal(ckpt_stored_read(s, &w->a, NULL), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "ndim of strides is 0, declared is 2"));
+	w->to.ndim = 2;
+	assert_int_equal(ckpt_stored_read(s, &w->a, NULL), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "several of its elements are in one place"));
+	assert_int_equal(w->f->next_offer, 0); /* nothing was asked for */
+	w->to.strides = NULL;
+	assert_int_equal(ckpt_stored_read(s, &w->a, NULL), CKPT_OK);
+	check_part(w);
+	ckpt_stored_close(s);
+}
+
 /* The handle's own declaration stays what it is, and saves go on. */
 static void test_beside_a_declaration(void **state)
 {
@@ -415,6 +442,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_what_is_there),
 		TEST(test_read),
+		TEST(test_targets_that_overlap),
 		TEST(test_beside_a_declaration),
 		TEST(test_damage_is_not_placed),
 		TEST(test_refusals),

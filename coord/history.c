@@ -146,8 +146,8 @@ static int check_epoch(const struct history *h, const struct record_epoch *p, st
 
 	if (p->number <= h->epoch.number || p->parent != h->epoch.number)
 		return refuse(e, "an epoch's number is above its parent's, the epoch before it");
-	if (p->world == 0)
-		return refuse(e, "an epoch has at least one rank");
+	if (p->world == 0 || p->world > WORLD_MAX)
+		return refuse(e, "an epoch has 1 to 65536 ranks");
 	if (!p->has_base)
 		return 0;
 	base = find(h, p->base_step, &p->base_attempt);
@@ -171,8 +171,8 @@ static int check_commit(const struct history *h, const struct record_commit *c, 
 {
 	if (h->epoch.number == 0)
 		return refuse(e, "a commit needs an epoch");
-	if (c->world == 0)
-		return refuse(e, "a checkpoint has at least one rank");
+	if (c->world == 0 || c->world > WORLD_MAX)
+		return refuse(e, "a checkpoint has 1 to 65536 ranks");
 	if (h->stepped && c->step <= h->last_step)
 		return err_set(e, CKPT_ECORRUPT,
 			       "step %llu is not above step %llu, the last one of epoch %llu",

@@ -111,9 +111,11 @@ struct history_abort {
 
 #define HISTORY_ABORTS_MAX 64
 #define HISTORY_RUNS_MAX 64
-/* That a summing record carries; of freed ones the newest that were lost. */
-#define HISTORY_COMMITS_MAX 300
+/* Commits that a summing record carries: those that are not freed, and of freed ones the newest
+ * that were lost. */
+#define HISTORY_COMMITS_MAX 4096
 #define HISTORY_LOST_MAX 16
+#define HISTORY_SUM_MAX (HISTORY_COMMITS_MAX + HISTORY_LOST_MAX)
 
 /* What a log adds up to. Arrays are in log order. */
 struct history {

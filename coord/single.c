@@ -53,7 +53,8 @@ struct single {
 	bool looked;          /* first and next are known, leftovers were removed */
 	bool unsynced;        /* the folder may hold names that are not durable */
 	bool unclear;         /* record `next` may be one of them: an append of it failed late */
-	uint8_t *buf;         /* JOBLOG_RECORD_MAX + 1 */
+	uint8_t *buf;         /* the longest record that was read fits */
+	size_t buf_len;
 	char dir[DISK_PATH_MAX + 1];
 };
 
@@ -213,6 +214,21 @@ static int write_temp(struct single *s, const void *bytes, size_t len, char *ret
 	return r < 0 ? r : 0;
 }
 
+static int reserve_buf(struct single *s, size_t len)
+{
+	void *p;
+
+	if (len <= s->buf_len)
+		return 0;
+	len = round_up(len, 4096);
+	p = alloc_resize(s->buf, len);
+	if (!p)
+		return -ENOMEM;
+	s->buf = p;
+	s->buf_len = len;
+	return 0;
+}
+
 /* Reads record n into s->buf; *ret_len is JOBLOG_RECORD_MAX + 1 when it is longer than any. */
 static int read_record(struct single *s, uint64_t n, size_t *ret_len)
 {
@@ -228,6 +244,8 @@ static int read_record(struct single *s, uint64_t n, size_t *ret_len)
 		return r;
 	r = ops->size(f, &size);
 	size = min_u64(size, JOBLOG_RECORD_MAX + 1);
+	if (r >= 0)
+		r = reserve_buf(s, size);
 	if (r >= 0 && size > 0)
 		r = ops->read(f, s->buf, size, 0);
 	ops->close(f);
@@ -299,7 +317,9 @@ static int single_append(struct joblog *log, uint64_t n, const void *bytes, size
 	struct single *s = single_of(log);
 	int r;
 
-	assert(log->ops->append == single_append && len > 0 && n < UINT64_MAX);
+	assert(log->ops->append == single_append && len > 0);
+	if (n == UINT64_MAX) /* the log says which number comes next */
+		return err_set(e, -EOVERFLOW, "log '%s' has no number left for a record", s->dir);
 	if (len > JOBLOG_RECORD_MAX)
 		return err_set(e, -E2BIG, "log record %llu has %zu bytes, the limit is %d", LL(n),
 			       len, JOBLOG_RECORD_MAX);
@@ -474,11 +494,6 @@ int joblog_single_open(struct disk *disk, const char *dir, struct joblog **ret, 
 	s = alloc_zero(sizeof(*s));
 	if (!s)
 		return err_code(e, -ENOMEM, "open log '%s'", dir);
-	s->buf = alloc_array(1, JOBLOG_RECORD_MAX + 1);
-	if (!s->buf) {
-		alloc_free(s);
-		return err_code(e, -ENOMEM, "open log '%s'", dir);
-	}
 	s->log.ops = &single_ops;
 	s->disk = disk;
 	s->unsynced = true; /* an earlier process may have died before its sync */

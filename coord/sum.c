@@ -21,6 +21,22 @@
 
 enum { COMMIT_PINNED = 1, COMMIT_LOST = 2 }; /* flags of a commit in a sum */
 
+/* Bytes of the parts of a sum, at most; an id has 16, a text 2 more than its characters. */
+enum {
+	FRAME_BYTES = 88 + 16, /* what every record has: record.c */
+	JOB_BYTES = 16 + 4 + 16 + 2 + CKPT_JOB_MAX,
+	EPOCH_BYTES = 8 + 8 + 1 + 8 + 16 + 4 + 2 + RUN_ID_MAX + 2 + REASON_MAX,
+	STEPPED_BYTES = 1 + 8,
+	COUNT_BYTES = 4, /* before runs, commits and aborts */
+	RUN_BYTES = 16,
+	COMMIT_BYTES = 8 + 3 * 16 + 4 + 4 + 8 + 8 + 8 + 8 + 1 + 4, /* each one, exactly */
+	ABORT_BYTES_MIN = 8 + 16 + 4 + 2 + 8 + 8,
+	SUM_BYTES_MAX = FRAME_BYTES + JOB_BYTES + EPOCH_BYTES + STEPPED_BYTES + 3 * COUNT_BYTES +
+			HISTORY_RUNS_MAX * RUN_BYTES + HISTORY_SUM_MAX * COMMIT_BYTES +
+			HISTORY_ABORTS_MAX * (ABORT_BYTES_MIN + REASON_MAX),
+};
+static_assert(SUM_BYTES_MAX <= JOBLOG_RECORD_MAX, "the largest sum is a record");
+
 bool sum_keeps(const struct history *h, const struct history_commit *c)
 {
 	assert(c >= h->commits && c < h->commits + h->n_commits);
@@ -64,7 +80,7 @@ void sum_put(struct writer *w, const struct history *h)
 {
 	size_t n = sum_count(h);
 
-	assert(n <= HISTORY_COMMITS_MAX && h->n_aborts <= HISTORY_ABORTS_MAX);
+	assert(n <= HISTORY_COMMITS_MAX); /* record_encode() has refused more */
 	for (size_t i = 0; i < h->n_commits; i++)
 		n += carries_lost(h, &h->commits[i]);
 	field_put_job(w, &h->job);
@@ -107,10 +123,10 @@ static void get_runs(struct reader *rd, struct history *h)
 
 static int get_commits(struct reader *rd, struct history *h)
 {
-	uint32_t n = read_u32(rd);
+	uint32_t n = read_u32(rd), lost = 0;
 	uint8_t flags;
 
-	if (n > HISTORY_COMMITS_MAX + HISTORY_LOST_MAX)
+	if (n > HISTORY_SUM_MAX || n > reader_left(rd) / COMMIT_BYTES)
 		rd->bad = true;
 	if (rd->bad || n == 0)
 		return 0;
@@ -131,7 +147,10 @@ static int get_commits(struct reader *rd, struct history *h)
 		c->pinned = flags & COMMIT_PINNED;
 		c->freed = c->lost = flags & COMMIT_LOST;
 		c->trust = read_u32(rd);
+		lost += c->lost;
 	}
+	if (lost > HISTORY_LOST_MAX || n - lost > HISTORY_COMMITS_MAX)
+		rd->bad = true;
 	return 0;
 }
 
@@ -158,10 +177,14 @@ static int get_aborts(struct reader *rd, struct history *h)
 /* What the fold would have refused one by one must not come in through a sum. */
 static bool in_order(const struct history *h)
 {
+	if (h->epoch.world > WORLD_MAX)
+		return false;
 	for (size_t i = 0; i < h->n_commits; i++) {
 		const struct history_commit *c = &h->commits[i];
 		const struct history_commit *before = i > 0 ? c - 1 : NULL;
 
+		if (c->commit.world == 0 || c->commit.world > WORLD_MAX)
+			return false;
 		if (c->n >= h->first_n || c->epoch == 0 || c->epoch > h->epoch.number)
 			return false;
 		if (c->epoch == h->epoch.number && (!h->stepped || c->commit.step > h->last_step))
@@ -265,7 +288,6 @@ static bool commits_agree(const struct history *h, const struct history *sum)
 
 bool sum_agrees(const struct history *h, const struct history *sum)
 {
-	assert(sum->n_commits <= HISTORY_COMMITS_MAX && h->n_aborts <= HISTORY_ABORTS_MAX);
 	if (!job_agrees(&h->job, &sum->job) || !epoch_agrees(&h->epoch, &sum->epoch) ||
 	    h->stepped != sum->stepped || h->last_step != sum->last_step ||
 	    h->n_runs != sum->n_runs || h->n_aborts != sum->n_aborts ||

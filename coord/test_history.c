@@ -191,6 +191,8 @@ static void test_epochs_rise(void **state)
 	r = opened(&m, 2);
 	r.opened.world = 0;
 	assert_int_equal(log_add(&m, r), CKPT_ECORRUPT);
+	r.opened.world = WORLD_MAX + 1; /* what is kept of each rank would not fit in memory */
+	assert_int_equal(log_add(&m, r), CKPT_ECORRUPT);
 	assert_int_equal(log_add(&m, opened(&m, 2)), 0);
 	assert_int_equal(log_add(&m, opened(&m, 9)), 0);
 	assert_int_equal(m.h.epoch.number, 9);
@@ -284,6 +286,13 @@ static void test_no_epoch_no_commit(void **state)
 	assert_int_equal(log_add(&m, opened(&m, 1)), 0);
 	r.commit.world = 0;
 	assert_int_equal(log_add(&m, r), CKPT_ECORRUPT);
+	r.commit.world = WORLD_MAX + 1;
+	assert_int_equal(log_add(&m, r), CKPT_ECORRUPT);
+	r.commit.world = WORLD_MAX;
+	r.commit.attempt.b[0] ^= 1;
+	r.commit.step = 0;
+	assert_int_equal(log_add(&m, r), 0);
+	r = commit(1, 1);
 	assert_int_equal(log_add(&m, commit(1, 1)), 0);
 	assert_null(history_find(&m.h, 2, &r.commit.attempt));
 	assert_null(history_find(&m.h, 1, &(struct attempt_id){ { 0 } }));

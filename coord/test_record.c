@@ -423,14 +423,128 @@ static struct history_commit *big_history(struct history *h, size_t n)
 	h->commits = alloc_array(n, sizeof(*h->commits));
 	h->n_commits = h->cap_commits = n;
 	h->next_n = 2 * n + 10;
+	h->stepped = true;
+	h->last_step = n;
 	for (size_t i = 0; i < n; i++) {
 		h->commits[i].commit.step = i;
+		h->commits[i].commit.world = 1;
 		h->commits[i].epoch = 3;
 		h->commits[i].n = i;
 		h->commits[i].trust = UINT32_MAX;
 		h->commits[i].pinned = i % 2;
 	}
 	return h->commits;
+}
+
+/* A history with as many commits as this, of which the newest `lost` were lost. */
+static int encode_kept(size_t kept, size_t lost, struct history *ret, void **ret_bytes,
+		       size_t *ret_len)
+{
+	struct record r = { .type = RECORD_SUM };
+	struct history_commit *c = big_history(ret, kept + lost);
+
+	for (size_t i = kept; i < kept + lost; i++)
+		c[i].freed = c[i].lost = true;
+	ret->n_aborts = 0;
+	history_next(ret, &r);
+	return record_encode(&r, ret_bytes, ret_len);
+}
+
+/*
+ * Each number of kept commits around each bound, with and without lost ones: the log takes the
+ * record that is written, and reads it again. 288 kept and 16 lost ones once failed an assertion.
+ */
+static void test_sums_at_their_bounds(void **state)
+{
+	static const size_t kept[] = { 1,
+				       284,
+				       285,
+				       288,
+				       300,
+				       301,
+				       HISTORY_COMMITS_MAX - HISTORY_LOST_MAX,
+				       HISTORY_COMMITS_MAX - HISTORY_LOST_MAX + 1,
+				       HISTORY_COMMITS_MAX - 1,
+				       HISTORY_COMMITS_MAX };
+	static const size_t lost[] = { 0, 1, HISTORY_LOST_MAX, HISTORY_LOST_MAX + 1 };
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(kept) / sizeof(*kept) * 4; i++) {
+		size_t n = kept[i / 4], gone = lost[i % 4];
+		size_t told = gone < HISTORY_LOST_MAX ? gone : HISTORY_LOST_MAX;
+		uint64_t at;
+		struct history h;
+		void *bytes = NULL;
+		size_t len = 0;
+
+		assert_int_equal(encode_kept(n, gone, &h, &bytes, &len), 0);
+		assert_int_equal(history_check(&h, h.next_n, bytes, len, NULL), 0);
+		assert_int_equal(history_apply(&h, h.next_n, bytes, len, NULL), 0);
+		assert_int_equal(h.n_commits, n + told);
+		history_fini(&h);
+		at = get_le64((uint8_t *)bytes + 40);
+		/* As the first of a log that was trimmed. */
+		assert_int_equal(history_apply(&h, at, bytes, len, NULL), 0);
+		history_fini(&h);
+		alloc_free(bytes);
+	}
+}
+
+static void test_one_over_is_refused(void **state)
+{
+	struct history h;
+	void *bytes = NULL;
+	size_t len = 0;
+
+	(void)state;
+	assert_int_equal(encode_kept(HISTORY_COMMITS_MAX + 1, 0, &h, &bytes, &len), -E2BIG);
+	assert_null(bytes);
+	history_fini(&h);
+}
+
+/* Each array's count says one more than there may be, or more than there are bytes. */
+static void test_counts_of_a_sum_are_bounded(void **state)
+{
+	enum { RUNS_AT = 88 + 102 + 432 + 9 }; /* with the longest texts */
+	struct history h;
+	struct record r = { .type = RECORD_SUM };
+	uint8_t *bytes = NULL, *p;
+	size_t len = 0;
+
+	(void)state;
+	big_history(&h, 1);
+	h.n_aborts = 0;
+	h.n_runs = 0;
+	sample_text(h.epoch.run_id, RUN_ID_MAX);
+	sample_text(h.epoch.reason, REASON_MAX);
+	sample_text(h.job.name, CKPT_JOB_MAX);
+	history_next(&h, &r);
+	assert_int_equal(record_encode(&r, (void **)&bytes, &len), 0);
+	expect(0, bytes, len);
+	for (int i = 0; i < 2; i++) { /* runs, commits */
+		static const uint32_t counts[2][3] = {
+			{ 1, HISTORY_RUNS_MAX + 1, UINT32_MAX },
+			{ 2, HISTORY_SUM_MAX + 1, UINT32_MAX },
+		};
+
+		p = bytes + RUNS_AT + 4 * i;
+		assert_int_equal(get_le32(p), i);
+		for (int k = 0; k < 3; k++) {
+			put_le32(p, counts[i][k]);
+			reseal(bytes, len);
+			expect(CKPT_ECORRUPT, bytes, len);
+		}
+		put_le32(p, (uint32_t)i);
+	}
+	p = bytes + len - 16 - 4; /* aborts */
+	assert_int_equal(get_le32(p), 0);
+	for (uint32_t n = 1; n <= HISTORY_ABORTS_MAX + 1; n += HISTORY_ABORTS_MAX) {
+		put_le32(p, n);
+		reseal(bytes, len);
+		expect(CKPT_ECORRUPT, bytes, len);
+	}
+	alloc_free(bytes);
+	history_fini(&h);
 }
 
 static void test_the_largest_sum_fits(void **state)
@@ -575,6 +689,9 @@ int main(void)
 		cmocka_unit_test(test_texts_are_checked),
 		cmocka_unit_test(test_names_that_are_no_names_are_not_written),
 		cmocka_unit_test(test_sum_fields_come_back),
+		cmocka_unit_test(test_sums_at_their_bounds),
+		cmocka_unit_test(test_one_over_is_refused),
+		cmocka_unit_test(test_counts_of_a_sum_are_bounded),
 		cmocka_unit_test(test_the_largest_sum_fits),
 		cmocka_unit_test(test_sums_out_of_order_are_refused),
 #ifdef CKPT_FAULTS

@@ -174,6 +174,27 @@ static void test_append_leaves_no_gap_and_is_bounded(void **state)
 	log->ops->close(log);
 }
 
+/* The numbers of a log come from its files, the last one as well. */
+static void test_the_last_number(void **state)
+{
+	uint64_t last = UINT64_MAX - 1;
+	struct joblog *log;
+	char path[128];
+	uint8_t buf[256];
+	struct err e = { 0 };
+
+	(void)state;
+	path_of(path, sizeof(path), "", last);
+	test_disk_put(&disk, path, buf, record_of(last, 0, buf));
+	path_of(path, sizeof(path), "trim-", last);
+	test_disk_put(&disk, path, buf, 0);
+	log = open_log();
+	assert_int_equal(scan(log).count, 1);
+	assert_int_equal(log->ops->append(log, UINT64_MAX, buf, record_of(1, 0, buf), &e),
+			 -EOVERFLOW);
+	log->ops->close(log);
+}
+
 static void test_a_rival_is_seen(void **state)
 {
 	struct joblog *a = log_with(2), *b = open_log();
@@ -787,7 +808,10 @@ static void test_allocations_fail(void **state)
 		alloc_fail_at(at, false);
 		r = joblog_single_open(&disk.disk, DIR, &log, &e);
 		if (r == 0) {
+			struct seen s = { 0 };
+
 			assert_int_equal(append(log, 0, 0), 0);
+			r = log->ops->scan(log, see, &s, &e); /* its buffer is as long as needed */
 			log->ops->close(log);
 		}
 		if (!alloc_fired())
@@ -809,7 +833,7 @@ int main(void)
 		T(test_append_is_few_operations),
 		T(test_append_twice_and_another),
 		T(test_append_leaves_no_gap_and_is_bounded),
-		T(test_a_rival_is_seen),
+		T(test_the_last_number), T(test_a_rival_is_seen),
 		T(test_scan_ends_when_told),
 		T(test_trim),
 		T(test_trim_beside_a_reader),

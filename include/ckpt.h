@@ -7,7 +7,9 @@
  *             negative is an error: -errno or one of CKPT_E*. ckpt_last_error() has the sentence.
  *   Time      every timeout is in milliseconds; CKPT_FOREVER waits without bound, 0 asks only.
  *             No call waits for another rank or node longer than its timeout (I13).
- *   Threads   one handle is used by one thread at a time; different handles are independent.
+ *   Threads   one handle is used by one thread at a time; different handles are independent. A
+ *             call while another thread is in one of the same handle returns CKPT_ESTATE and does
+ *             nothing; ckpt_close() then takes effect when that call ends.
  *   Process   the library never prints, exits, installs signal handlers or changes the
  *             environment. Calls in a forked child return -EPERM: open a handle of its own there.
  *   Structs   the first member, size, is sizeof the struct; members added later are then known
@@ -71,7 +73,8 @@ enum ckpt_status {
 	X(CKPT_ESTATE, -1015, "call is not allowed in this state")                                 \
 	X(CKPT_ELOST, -1016, "the bytes of this checkpoint are lost")                              \
 	X(CKPT_ENODEVICE, -1017, "device memory cannot be used here")                              \
-	X(CKPT_EIO, -1018, "input or output failed for good")
+	X(CKPT_EIO, -1018, "input or output failed for good")                                      \
+	X(CKPT_ESTOPPED, -1019, "ckptd stopped the job: its state contradicts itself")
 
 enum ckpt_error {
 #define X(name, value, text) name = value,
@@ -187,12 +190,17 @@ CKPT_API int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes);
 /*
  * One per declared tensor, in declared order, taken from the live objects at every call. The
  * memory must stay valid, and for a save unchanged, until the call (with ckpt_save_begin() the
- * fence) returns.
+ * fence) returns. In a load no two elements may be in one place: -EINVAL. Two bindings of the very
+ * same memory may (tied weights): CKPT_EMISMATCH where what is stored for them differs.
+ *
+ * It has no size, as an element of an array: programs that were built before ndim set it to 0, and
+ * their strides are refused.
  */
 struct ckpt_binding {
 	void *ptr;              /* first element; NULL only if the shard has no elements */
 	int device;             /* CKPT_HOST or a CUDA device ordinal */
-	int dtype;              /* must equal the declared dtype */
+	uint16_t dtype;         /* must equal the declared dtype */
+	uint16_t ndim;          /* of strides, if they are given: must equal the declared ndim */
 	uint64_t bytes;         /* bytes of the shard's elements; must equal the declared ones */
 	const int64_t *strides; /* NULL: contiguous; else ndim strides in bytes (boxes only) */
 };
@@ -310,7 +318,10 @@ struct ckpt_loaded {
  */
 CKPT_API int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret);
 
-/* The i-th sentence about the last load (missing, extra, mismatched); NULL past the end. */
+/*
+ * The i-th sentence about the last load (missing, extra, mismatched); NULL past the end. The last
+ * one says how many more there are where not all are listed.
+ */
 CKPT_API const char *ckpt_problem(struct ckpt *c, size_t i);
 
 /*

@@ -17,7 +17,6 @@
 
 #define STORED_MAGIC   "CKPTHELD"
 #define BLOB_BYTES_MIN 6u
-#define WORLD_MAX      65536u
 
 /* ---- What is stored ---- */
 

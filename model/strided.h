@@ -4,7 +4,8 @@
  *
  * Plans and images know only packed bytes (row-major within the box). Where a caller's tensor has
  * strides of its own, any of them, zero and negative ones too, its packed bytes [at, at + len) are
- * found here. The range may begin and end inside an element.
+ * found here. The range may begin and end inside an element. What is written to must not have two
+ * elements in one place; that is found here too.
  */
 #ifndef MODEL_STRIDED_H
 #define MODEL_STRIDED_H
@@ -22,6 +23,22 @@ struct strided {
 /* strides: of the shard's box, in bytes. The shard must be checked. -EINVAL for a flat range,
  * which has none. */
 MUST_CHECK int strided_init(struct strided *ret, const struct shard *s, const int64_t *strides);
+
+/*
+ * Where the box lies around its first element: the lowest byte at *ret_lo <= 0, the highest one
+ * before *ret_hi. False: beyond STRIDED_REACH_MAX bytes. The shard must be checked, and no range.
+ */
+#define STRIDED_REACH_MAX ((int64_t)1 << 60)
+MUST_CHECK bool strided_reach(const struct shard *s, const int64_t *strides, int64_t *ret_lo,
+			      int64_t *ret_hi);
+
+/*
+ * Whether two elements share a byte: of one box, or of two, b's first element `distance` bytes
+ * behind a's. Both within STRIDED_REACH_MAX. Exact, but for strides that no array has: where the
+ * answer would take too long it is false.
+ */
+bool strided_meets_itself(const struct strided *s);
+bool strided_meet(const struct strided *a, const struct strided *b, int64_t distance);
 
 /* base points at the first element (the one with all coordinates 0). */
 void strided_scatter(const struct strided *s, uint8_t *base, uint64_t at, const uint8_t *packed,

@@ -254,6 +254,99 @@ static void test_boxtree(void **state)
 	boxtree_fini(&t);
 }
 
+/* Marks the bytes of a box; false: one was marked before. */
+static bool mark(uint8_t *memory, const struct shard *s, const int64_t *strides, int64_t at)
+{
+	uint32_t ndim = s->box.ndim, es = dtype_bytes(s->dtype);
+	uint64_t n = s->bytes / es;
+	bool alone = true;
+
+	for (uint64_t i = 0; i < n; i++) {
+		uint64_t rest = i;
+		int64_t to = at;
+
+		for (uint32_t k = ndim; k-- > 0; rest /= s->box.length[k])
+			to += (int64_t)(rest % s->box.length[k]) * strides[k];
+		for (uint32_t b = 0; b < es; b++)
+			alone = memory[to + b]++ == 0 && alone;
+	}
+	return alone;
+}
+
+struct any {
+	struct shard s;
+	int64_t strides[3], lo, hi;
+	struct strided l;
+};
+
+static void any_box(struct any *a)
+{
+	int64_t coarse = below(3) ? 4 : 1;
+	struct shard *s = &a->s;
+
+	*s = (struct shard){.name = "s", .name_len = 1, .dtype = below(2) ? CKPT_F32 : CKPT_U8};
+	s->global.ndim = s->box.ndim = (uint32_t)below(4);
+	for (uint32_t k = 0; k < s->box.ndim; k++) {
+		s->global.dim[k] = s->box.length[k] = 1 + below(5);
+		a->strides[k] = coarse * ((int64_t)below(61) - 30);
+	}
+	assert_int_equal(shard_check(s, NULL), 0);
+	assert_int_equal(strided_init(&a->l, s, a->strides), 0);
+	assert_true(strided_reach(s, a->strides, &a->lo, &a->hi));
+}
+
+/* What overlaps, against bytes that are marked one by one. */
+static void test_strided_overlaps(void **state)
+{
+	static uint8_t memory[8192];
+	const int64_t at = sizeof(memory) / 2;
+	int alone = 0, apart = 0;
+
+	(void)state;
+	rng_seed(&rng, test_seed(5));
+	for (int i = 0; i < 50000; i++) {
+		int64_t distance = (int64_t)below(200) - 100;
+		struct any a, b;
+		bool ok;
+
+		any_box(&a);
+		any_box(&b);
+		memset(memory, 0, sizeof(memory));
+		ok = mark(memory, &a.s, a.strides, at);
+		for (int64_t m = 0; m < (int64_t)sizeof(memory); m++)
+			assert_true(memory[m] == 0 || (m - at >= a.lo && m - at < a.hi));
+		assert_true(memory[at + a.lo] && memory[at + a.hi - 1]);
+		assert_int_equal(strided_meets_itself(&a.l), !ok);
+		alone += ok && a.l.ndim > 1;
+		if (!ok || strided_meets_itself(&b.l))
+			continue;
+		ok = mark(memory, &b.s, b.strides, at + distance);
+		assert_int_equal(strided_meet(&a.l, &b.l, distance), !ok);
+		assert_int_equal(strided_meet(&b.l, &a.l, -distance), !ok);
+		apart += ok && a.lo < b.hi + distance && b.lo + distance < a.hi;
+	}
+	assert_true(alone > 1000 && apart > 1000); /* both were tried */
+}
+
+static void test_strided_reach(void **state)
+{
+	struct shard s = shard_2d();
+	int64_t strides[2] = {INT64_MIN, 4}, lo = 7, hi = 7;
+
+	(void)state;
+	assert_int_equal(shard_check(&s, NULL), 0);
+	assert_false(strided_reach(&s, strides, &lo, &hi));
+	strides[0] = INT64_MAX;
+	assert_false(strided_reach(&s, strides, &lo, &hi));
+	strides[0] = STRIDED_REACH_MAX;
+	assert_false(strided_reach(&s, strides, &lo, &hi));
+	assert_true(lo == 7 && hi == 7);
+	strides[0] = -(STRIDED_REACH_MAX / 4);
+	assert_true(strided_reach(&s, strides, &lo, &hi));
+	assert_true(lo == strides[0] * (int64_t)(s.box.length[0] - 1) &&
+		    hi == 4 * (int64_t)s.box.length[1]);
+}
+
 /* Strided memory against addresses computed element by element. */
 static void check_strided(void)
 {
@@ -361,6 +454,8 @@ int main(void)
 		cmocka_unit_test(test_texts),
 		cmocka_unit_test(test_boxtree),
 		cmocka_unit_test(test_strided),
+		cmocka_unit_test(test_strided_overlaps),
+		cmocka_unit_test(test_strided_reach),
 		cmocka_unit_test(test_attempt_ids_differ),
 	};
 

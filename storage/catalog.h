@@ -58,7 +58,10 @@ MUST_CHECK int catalog_rebuild(struct index *ix, struct store *s, struct err *e)
 /* One checkpoint with its layout, as catalog_rebuild() does it. */
 MUST_CHECK int catalog_add(struct index *ix, struct store *s, const struct checkpoint_id *id,
 			   struct err *e);
-/* True when the index is of this schema and lists exactly the COMMIT files that are there. */
+/* Whether it is of this schema, and no rebuild of it was cut short. */
+bool catalog_is_whole(struct index *ix);
+/* True when the index is of this schema and lists exactly the COMMIT files that are there, and
+ * beside them only suspects without one. */
 MUST_CHECK int catalog_check(struct index *ix, struct store *s, bool *ret_good, struct err *e);
 
 #endif

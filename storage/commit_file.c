@@ -151,7 +151,8 @@ static bool get_fixed(const uint8_t *p, struct commit_file *c)
 	c->uid = get_le32(p + 164);
 	c->job_record_len = get_le32(p + 168);
 	memcpy(c->job_name, p + NAME_AT, NAME_BYTES);
-	return bytes_are_zero(p + 172, NAME_AT - 172) && name_is_safe(c->job_name) &&
+	return c->world > 0 && c->world <= WORLD_MAX &&
+	       bytes_are_zero(p + 172, NAME_AT - 172) && name_is_safe(c->job_name) &&
 	       bytes_are_zero(p + NAME_AT + strlen(c->job_name),
 			      COMMIT_FIXED - NAME_AT - strlen(c->job_name));
 }

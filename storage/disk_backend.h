@@ -6,14 +6,13 @@
 #ifndef STORAGE_DISK_BACKEND_H
 #define STORAGE_DISK_BACKEND_H
 
-#include "base/disk.h"
+#include "storage/beneath.h"
 
 #define TRANSFER_TRIES_MAX 64 /* calls in a row that moved nothing (EINTR, EAGAIN, torn block) */
 
 struct posix_disk {
 	struct disk base;
-	int folder;          /* descriptor of the data folder */
-	bool openat2;        /* the kernel resolves beneath the folder; else openat() */
+	struct beneath at;   /* the data folder */
 	unsigned ring_flags; /* of io_uring_setup(), as probed */
 };
 
@@ -22,6 +21,8 @@ struct posix_file {
 	int fd;
 	bool direct;  /* opened as DISK_DIRECT, even if the file system refused O_DIRECT */
 	bool writing; /* opened for reading and writing */
+	bool exact;   /* opened as DISK_EXACT */
+	bool shared;  /* has a shared lock */
 };
 
 static inline struct posix_disk *posix_disk_of(struct disk *d)

@@ -2,9 +2,7 @@
 /*
  * disk_posix.c - the data folder on a real file system: names, syncs, locks, unqueued transfers.
  *
- * Every name is resolved by openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS), so that nothing placed
- * in the folder leads out of it. Where a container forbids openat2 (probed once), openat() with
- * O_NOFOLLOW is used after the same checks of the text; CKPT_DISK_OPENAT2=off forces that.
+ * Every name goes through storage/beneath.h, so that nothing placed in the folder leads out of it.
  *
  * O_DIRECT is dropped silently where the file system refuses it or wants more than DISK_ALIGN
  * (statx); the rule that transfers of such a file are aligned stays, so that a mistake does not
@@ -19,81 +17,16 @@
 #include "storage/disk_posix.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "storage/disk_backend.h"
-
-/* Relative, no empty, "." or ".." part: what the callers promise, checked where it matters. */
-static bool path_allowed(const char *path)
-{
-	size_t len = strlen(path);
-	const char *part = path;
-
-	if (len == 0 || len > DISK_PATH_MAX)
-		return false;
-	for (;;) {
-		size_t n = strcspn(part, "/");
-
-		if (n == 0 || (n == 1 && part[0] == '.') || (n == 2 && memcmp(part, "..", 2) == 0))
-			return false;
-		if (part[n] == '\0')
-			return true;
-		part += n + 1;
-	}
-}
-
-static int open_beneath(const struct posix_disk *d, const char *path, int flags, mode_t mode)
-{
-	struct open_how how = {
-		.flags = (uint64_t)(flags | O_CLOEXEC),
-		.mode = flags & O_CREAT ? mode : 0,
-		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
-	};
-	int fd;
-
-	do {
-		if (d->openat2)
-			fd = (int)syscall(SYS_openat2, d->folder, path, &how, sizeof(how));
-		else
-			fd = openat(d->folder, path, flags | O_CLOEXEC | O_NOFOLLOW, mode);
-	} while (fd < 0 && (errno == EINTR || (d->openat2 && errno == EAGAIN)));
-	return fd < 0 ? -errno : fd;
-}
-
-/* A folder by its path; "" is the data folder. The caller closes. */
-static int open_folder(const struct posix_disk *d, const char *path)
-{
-	if (path[0] && !path_allowed(path))
-		return -EINVAL;
-	return open_beneath(d, path[0] ? path : ".", O_RDONLY | O_DIRECTORY, 0);
-}
-
-/* The folder that holds path's last part, which is at *ret_leaf. The caller closes. */
-static int open_parent(const struct posix_disk *d, const char *path, const char **ret_leaf)
-{
-	const char *slash = strrchr(path, '/');
-	char parent[DISK_PATH_MAX + 1];
-	int fd;
-
-	if (!path_allowed(path))
-		return -EINVAL;
-	snprintf(parent, sizeof(parent), "%.*s", slash ? (int)(slash - path) : 0, path);
-	fd = open_beneath(d, slash ? parent : ".", O_PATH | O_DIRECTORY, 0);
-	if (fd >= 0)
-		*ret_leaf = slash ? slash + 1 : path;
-	return fd;
-}
 
 /* ---- Files ---- */
 
@@ -114,13 +47,11 @@ static int open_file(const struct posix_disk *d, const char *path, unsigned flag
 	int how = flags & DISK_READ ? O_RDONLY : O_RDWR;
 	int fd;
 
-	if (!path_allowed(path))
-		return -EINVAL;
 	if (flags & DISK_CREATE)
 		how |= flags & DISK_EXCL ? O_CREAT | O_EXCL : O_CREAT;
 	if (!(flags & DISK_DIRECT))
-		return open_beneath(d, path, how, 0600);
-	fd = open_beneath(d, path, how | O_DIRECT, 0600);
+		return beneath_file(&d->at, path, how);
+	fd = beneath_file(&d->at, path, how | O_DIRECT);
 	if (fd >= 0 && direct_usable(fd))
 		return fd;
 	if (fd < 0 && fd != -EINVAL)
@@ -128,7 +59,7 @@ static int open_file(const struct posix_disk *d, const char *path, unsigned flag
 	/* A refused O_DIRECT may have made the file already. */
 	if (fd >= 0)
 		close(fd);
-	return open_beneath(d, path, how & ~O_EXCL, 0600);
+	return beneath_file(&d->at, path, how & ~O_EXCL);
 }
 
 static int posix_open(struct disk *disk, const char *path, unsigned flags, struct disk_file **ret)
@@ -149,7 +80,8 @@ static int posix_open(struct disk *disk, const char *path, unsigned flags, struc
 	f->fd = fd;
 	f->direct = flags & DISK_DIRECT;
 	f->writing = !(flags & DISK_READ);
-	if (flags & DISK_EXACT)
+	f->exact = flags & DISK_EXACT;
+	if (f->exact)
 		ignore_result(posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM) /* it is advice */);
 	*ret = &f->base;
 	return 0;
@@ -161,8 +93,7 @@ static void posix_close(struct disk_file *file)
 	struct flock unlock = { .l_type = F_UNLCK, .l_whence = SEEK_SET };
 
 	/* io_uring may hold the file for a moment after its last transfer was reaped, and with it a
-	 * writer's lock: whoever opens the file now would take it for one that is being recycled. A
-	 * reader's lock stays with the descriptors that were exported. */
+	 * writer's lock: who opens the file now would take it for one that is being recycled. */
 	if (f->writing)
 		ignore_result(fcntl(f->fd, F_OFD_SETLK, &unlock) /* close() is what counts */);
 	/* Its result says nothing: what must be stable was synced, and checked, before. */
@@ -187,6 +118,17 @@ static int posix_links(struct disk_file *file, uint64_t *ret)
 	if (fstat(posix_file_of(file)->fd, &st) < 0)
 		return -errno;
 	*ret = st.st_nlink;
+	return 0;
+}
+
+/* An access list shows in the bits of the group. */
+static int posix_is_private(struct disk_file *file, bool *ret)
+{
+	struct stat st;
+
+	if (fstat(posix_file_of(file)->fd, &st) < 0)
+		return -errno;
+	*ret = st.st_uid == geteuid() && (st.st_mode & (S_IRWXG | S_IRWXO)) == 0;
 	return 0;
 }
 
@@ -251,28 +193,55 @@ static int posix_write(struct disk_file *file, const void *buf, size_t len, uint
 	return transfer_all(file, (void *)(uintptr_t)buf, len, offset, true);
 }
 
-static int posix_lock(struct disk_file *file, bool exclusive)
+static int lock_fd(int fd, bool exclusive)
 {
 	struct flock l = { .l_type = exclusive ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET };
 	int r;
 
 	do
-		r = fcntl(posix_file_of(file)->fd, F_OFD_SETLK, &l);
+		r = fcntl(fd, F_OFD_SETLK, &l);
 	while (r < 0 && errno == EINTR);
 	if (r == 0)
 		return 0;
 	return errno == EACCES ? -EAGAIN : -errno;
 }
 
+static int posix_lock(struct disk_file *file, bool exclusive)
+{
+	struct posix_file *f = posix_file_of(file);
+	int r = lock_fd(f->fd, exclusive);
+
+	if (r == 0)
+		f->shared = !exclusive;
+	return r;
+}
+
 static int posix_export_fd(struct disk_file *file)
 {
 	const struct posix_file *f = posix_file_of(file);
-	int fd;
+	int flags = fcntl(f->fd, F_GETFL), fd, r = 0;
+	char path[40];
 
 	if (f->writing)
 		return -EPERM; /* the receiver could write */
-	fd = fcntl(f->fd, F_DUPFD_CLOEXEC, 3);
-	return fd < 0 ? -errno : fd;
+	if (flags < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", f->fd);
+	do
+		fd = open(path, O_RDONLY | O_CLOEXEC | (flags & O_DIRECT));
+	while (fd < 0 && errno == EINTR);
+	if (fd < 0)
+		return -errno;
+	if (f->exact)
+		ignore_result(posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM) /* it is advice */);
+	/* For an older ckptd, which recycles what nothing has locked. */
+	if (f->shared)
+		r = lock_fd(fd, false);
+	if (r < 0) {
+		close(fd);
+		return r;
+	}
+	return fd;
 }
 
 static void posix_forget(struct disk_file *file)
@@ -282,72 +251,41 @@ static void posix_forget(struct disk_file *file)
 
 /* ---- Names ---- */
 
-static int posix_mkdir(struct disk *disk, const char *path)
+static const struct beneath *at(struct disk *disk)
 {
-	const char *leaf;
-	int fd = open_parent(posix_disk_of(disk), path, &leaf), r;
-
-	if (fd < 0)
-		return fd;
-	r = mkdirat(fd, leaf, 0700) < 0 && errno != EEXIST ? -errno : 0;
-	close(fd);
-	return r;
+	return &posix_disk_of(disk)->at;
 }
 
-static int remove_name(struct disk *disk, const char *path, int flags)
+static int posix_mkdir(struct disk *disk, const char *path)
 {
-	const char *leaf;
-	int fd = open_parent(posix_disk_of(disk), path, &leaf), r;
+	int r = beneath_mkdir(at(disk), path);
 
-	if (fd < 0)
-		return fd;
-	r = unlinkat(fd, leaf, flags) < 0 ? -errno : 0;
-	close(fd);
-	return r;
+	return r == -EEXIST ? 0 : r;
 }
 
 static int posix_rmdir(struct disk *disk, const char *path)
 {
-	return remove_name(disk, path, AT_REMOVEDIR);
+	return beneath_remove(at(disk), path, true);
 }
 
 static int posix_unlink(struct disk *disk, const char *path)
 {
-	return remove_name(disk, path, 0);
-}
-
-static int second_name(struct disk *disk, const char *from, const char *to, bool keep)
-{
-	const char *leaf_from, *leaf_to;
-	int a = open_parent(posix_disk_of(disk), from, &leaf_from), b, r;
-
-	if (a < 0)
-		return a;
-	b = open_parent(posix_disk_of(disk), to, &leaf_to);
-	if (b < 0) {
-		close(a);
-		return b;
-	}
-	r = keep ? linkat(a, leaf_from, b, leaf_to, 0) : renameat(a, leaf_from, b, leaf_to);
-	r = r < 0 ? -errno : 0;
-	close(a);
-	close(b);
-	return r;
+	return beneath_remove(at(disk), path, false);
 }
 
 static int posix_rename(struct disk *disk, const char *from, const char *to)
 {
-	return second_name(disk, from, to, false);
+	return beneath_rename(at(disk), from, to);
 }
 
 static int posix_link(struct disk *disk, const char *from, const char *to)
 {
-	return second_name(disk, from, to, true);
+	return beneath_link(at(disk), from, to);
 }
 
 static int posix_sync_dir(struct disk *disk, const char *path)
 {
-	int fd = open_folder(posix_disk_of(disk), path), r;
+	int fd = beneath_folder(at(disk), path), r;
 
 	if (fd < 0)
 		return fd;
@@ -356,48 +294,16 @@ static int posix_sync_dir(struct disk *disk, const char *path)
 	return r;
 }
 
-static bool entry_is_dir(int fd, const struct dirent *entry)
-{
-	struct stat st;
-
-	if (entry->d_type != DT_UNKNOWN)
-		return entry->d_type == DT_DIR;
-	return fstatat(fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
-}
-
 static int posix_list(struct disk *disk, const char *path, disk_name_fn *fn, void *arg)
 {
-	int fd = open_folder(posix_disk_of(disk), path), r = 0;
-	struct dirent *entry;
-	DIR *dir;
-
-	if (fd < 0)
-		return fd;
-	dir = fdopendir(fd);
-	if (!dir) {
-		r = -errno;
-		close(fd);
-		return r;
-	}
-	while (r == 0) {
-		errno = 0;
-		entry = readdir(dir);
-		if (!entry) {
-			r = -errno;
-			break;
-		}
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			r = fn(arg, entry->d_name, entry_is_dir(fd, entry));
-	}
-	closedir(dir);
-	return r;
+	return beneath_list(at(disk), path, fn, arg);
 }
 
 static int posix_space(struct disk *disk, uint64_t *ret_free, uint64_t *ret_total)
 {
 	struct statvfs v;
 
-	if (fstatvfs(posix_disk_of(disk)->folder, &v) < 0)
+	if (fstatvfs(at(disk)->folder, &v) < 0)
 		return -errno;
 	*ret_free = (uint64_t)v.f_bavail * v.f_frsize;
 	*ret_total = (uint64_t)v.f_blocks * v.f_frsize;
@@ -408,6 +314,7 @@ static int posix_space(struct disk *disk, uint64_t *ret_free, uint64_t *ret_tota
 
 #define OPS_OF_NAMES_AND_FILES                                                                     \
 	.open = posix_open, .close = posix_close, .size = posix_size, .links = posix_links,        \
+	.is_private = posix_is_private,                                                            \
 	.allocate = posix_allocate, .truncate = posix_truncate, .sync = posix_sync,                \
 	.read = posix_read, .write = posix_write, .lock = posix_lock,                              \
 	.export_fd = posix_export_fd, .forget = posix_forget, .mkdir = posix_mkdir,                \
@@ -455,34 +362,16 @@ static int choose_backend(struct posix_disk *d, const char *backend, struct err 
 	return 0;
 }
 
-static bool openat2_usable(struct posix_disk *d)
-{
-	const char *forced = getenv("CKPT_DISK_OPENAT2");
-	int fd;
-
-	if (forced && strcmp(forced, "off") == 0)
-		return false;
-	d->openat2 = true;
-	fd = open_beneath(d, ".", O_PATH | O_DIRECTORY, 0);
-	if (fd >= 0)
-		close(fd);
-	return fd >= 0;
-}
-
-int disk_posix_open(const char *folder, const char *backend, struct disk **ret, struct err *e)
+int disk_posix_take(struct beneath *folder, const char *backend, struct disk **ret, struct err *e)
 {
 	struct posix_disk *d = alloc_zero(sizeof(*d));
 	int r;
 
-	if (!d)
-		return err_code(e, -ENOMEM, "cannot open data folder '%s'", folder);
-	d->folder = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	if (d->folder < 0) {
-		r = err_code(e, -errno, "cannot open data folder '%s'", folder);
-		alloc_free(d);
-		return r;
+	if (!d) {
+		beneath_close(folder);
+		return err_code(e, -ENOMEM, "cannot open the data folder");
 	}
-	d->openat2 = openat2_usable(d);
+	d->at = *folder;
 	r = choose_backend(d, backend, e);
 	if (r < 0) {
 		disk_posix_close(&d->base);
@@ -492,6 +381,23 @@ int disk_posix_open(const char *folder, const char *backend, struct disk **ret, 
 	return 0;
 }
 
+int disk_posix_open(const char *folder, const char *backend, struct disk **ret, struct err *e)
+{
+	struct beneath b;
+	int r = beneath_open(folder, &b, e);
+
+	return r < 0 ? r : disk_posix_take(&b, backend, ret, e);
+}
+
+int disk_posix_again(struct disk *disk, const char *backend, struct disk **ret, struct err *e)
+{
+	struct beneath b;
+	int r = beneath_again(at(disk), &b);
+
+	return r < 0 ? err_code(e, r, "open the data folder once more")
+		     : disk_posix_take(&b, backend, ret, e);
+}
+
 void disk_posix_close(struct disk *disk)
 {
 	struct posix_disk *d;
@@ -499,8 +405,13 @@ void disk_posix_close(struct disk *disk)
 	if (!disk)
 		return;
 	d = posix_disk_of(disk);
-	close(d->folder);
+	beneath_close(&d->at);
 	alloc_free(d);
+}
+
+struct beneath *disk_posix_folder(struct disk *disk)
+{
+	return &posix_disk_of(disk)->at;
 }
 
 bool disk_uring_usable(struct err *why)

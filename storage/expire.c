@@ -11,7 +11,7 @@
  * 1. No file changes or goes before (2) has returned 0: a COMMIT that is there after a crash has
  *    all of its files (I8).
  * 2. Every step may be repeated (I10): what is gone already is success.
- * 3. A file that a reader holds is unlinked, not recycled: the reader keeps its bytes (I9).
+ * 3. A file that a reader may hold is unlinked, not recycled: the reader keeps its bytes (I9).
  *
  * Threads: any, one per checkpoint.
  */
@@ -52,14 +52,15 @@ static int add_name(void *arg, const char *name, bool is_dir)
 	return 0;
 }
 
-static int remove_file(struct store *s, const char *folder, const char *name, uint64_t keep_spare)
+static int remove_file(struct store *s, const struct job_id *job, const char *folder,
+		       const char *name, uint64_t keep_spare)
 {
 	char path[DISK_PATH_MAX + 1];
 	int r;
 
 	if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
 		return -ENAMETOOLONG;
-	r = shard_name_is(name) ? spare_give(s, path, keep_spare) : -EINVAL;
+	r = shard_name_is(name) ? spare_give(s, job, path, keep_spare) : -EINVAL;
 	if (r < 0)
 		r = s->disk->ops->unlink(s->disk, path);
 	return r == -ENOENT ? 0 : r;
@@ -74,7 +75,7 @@ static int remove_folder(struct store *s, const struct checkpoint_id *id, const 
 	int r = d->ops->list(d, folder, add_name, &names);
 
 	for (size_t i = 0; r == 0 && i < names.n; i++) {
-		r = remove_file(s, folder, names.at[i], keep_spare);
+		r = remove_file(s, &id->job, folder, names.at[i], keep_spare);
 		if (r == 0 && FAULT(EXPIRE_SHARD))
 			r = -EIO;
 	}
@@ -114,8 +115,7 @@ int checkpoint_expire(struct store *s, const struct checkpoint_id *id, uint64_t 
 	return r < 0 ? err_code(e, r, "cannot remove the expired checkpoint '%s'", folder) : 0;
 }
 
-int checkpoint_discard(struct store *s, const struct checkpoint_id *id, uint64_t keep_spare,
-		       struct err *e)
+int checkpoint_discard(struct store *s, const struct checkpoint_id *id, struct err *e)
 {
 	char folder[DISK_PATH_MAX + 1], commit[DISK_PATH_MAX + 1];
 	struct disk *d = s->disk;
@@ -136,6 +136,6 @@ int checkpoint_discard(struct store *s, const struct checkpoint_id *id, uint64_t
 	if (r == -ENOENT)
 		return 0;
 	if (r == 0)
-		r = remove_folder(s, id, folder, keep_spare);
+		r = remove_folder(s, id, folder, 0);
 	return r < 0 ? err_code(e, r, "cannot remove the leftover '%s'", folder) : 0;
 }

@@ -8,11 +8,11 @@
 #include "storage/index_folder.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,86 +25,111 @@
 #define TRIES_MAX 2
 #define ROOM_BYTES (8u << 20) /* what opening may write */
 
-static char *path_with(const char *path, const char *tail)
+static char *with_tail(const char *text, const char *tail)
 {
-	size_t n = strlen(path), m = strlen(tail) + 1;
+	size_t n = strlen(text), m = strlen(tail) + 1;
 	char *s = alloc_zero(n + m);
 
 	if (s) {
-		memcpy(s, path, n);
+		memcpy(s, text, n);
 		memcpy(s + n, tail, m);
 	}
 	return s;
 }
 
-int index_folder_init(struct index_folder *f, const char *path)
+int index_folder_init(struct index_folder *f, const struct beneath *in, const char *path)
 {
-	assert(path && path[0] != '\0');
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+	assert(name[0] != '\0');
 	*f = (struct index_folder){
+		.in.folder = -1,
+		.at.folder = -1,
 		.path = alloc_str(path),
-		.bad = path_with(path, ".bad"),
-		.damaged = path_with(path, "/" DAMAGED),
-		.tries = path_with(path, "/" TRIES),
-		.room = path_with(path, "/" ROOM),
+		.bad = with_tail(path, ".bad"),
+		.bad_name = with_tail(name, ".bad"),
 	};
-	return f->path && f->bad && f->damaged && f->tries && f->room ? 0 : -ENOMEM;
+	if (!f->path || !f->bad || !f->bad_name)
+		return -ENOMEM;
+	f->name = f->path + (name - path);
+	return beneath_again(in, &f->in);
 }
 
 void index_folder_fini(struct index_folder *f)
 {
+	beneath_close(&f->at);
+	beneath_close(&f->in);
 	alloc_free(f->path);
 	alloc_free(f->bad);
-	alloc_free(f->damaged);
-	alloc_free(f->tries);
-	alloc_free(f->room);
+	alloc_free(f->bad_name);
 }
 
-typedef int name_fn(int dir_fd, const char *name, void *arg);
-
-static int each_name(const char *path, name_fn *fn, void *arg)
+/* Resolves the folder and locks it. */
+static int enter(struct index_folder *f)
 {
-	DIR *dir = opendir(path);
-	struct dirent *d;
-	int r = 0;
+	int r = beneath_enter(&f->in, f->name, &f->at);
 
-	if (!dir)
-		return -errno;
-	while (r == 0 && (errno = 0, d = readdir(dir)))
-		if (strcmp(d->d_name, ".") != 0 && strcmp(d->d_name, "..") != 0)
-			r = fn(dirfd(dir), d->d_name, arg);
-	if (r == 0 && errno != 0)
-		r = -errno;
-	closedir(dir);
-	return r;
+	if (r < 0)
+		return r;
+	snprintf(f->rocksdb, sizeof(f->rocksdb), "/proc/self/fd/%d", f->at.folder);
+	/* Not every file system can lock a folder: the data folder's LOCK is what counts. */
+	if (flock(f->at.folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+		return 0;
+	beneath_close(&f->at);
+	return -EBUSY;
 }
+
+/* ---- What is in it ---- */
 
 struct contents {
+	const struct index_folder *folder;
+	uid_t owner;
 	bool any, current, damaged;
 	off_t tries;
+	struct err strange; /* code 0: everything may be opened */
 };
 
-static int note_name(int dir_fd, const char *name, void *arg)
+/* (2) */
+static void judge(struct contents *c, const char *name, const struct stat *st)
+{
+	if (S_ISLNK(st->st_mode))
+		err_set(&c->strange, CKPT_ECORRUPT, "'%s' in it is a symbolic link", name);
+	else if (!S_ISREG(st->st_mode))
+		err_set(&c->strange, CKPT_ECORRUPT, "'%s' in it is no regular file", name);
+	else if (st->st_uid != c->owner)
+		err_set(&c->strange, CKPT_ECORRUPT, "'%s' in it belongs to user %u, not to %u",
+			name, (unsigned)st->st_uid, (unsigned)c->owner);
+}
+
+static int note_name(void *arg, const char *name, bool is_dir)
 {
 	struct contents *c = arg;
 	struct stat st;
+	int r = beneath_stat(&c->folder->at, name, &st);
 
+	(void)is_dir;
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
 	c->any = true;
 	c->current |= strcmp(name, "CURRENT") == 0;
 	c->damaged |= strcmp(name, DAMAGED) == 0;
-	if (strcmp(name, TRIES) == 0 && fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0)
+	if (strcmp(name, TRIES) == 0)
 		c->tries = st.st_size;
+	judge(c, name, &st);
 	return 0;
 }
 
-int index_folder_look(const struct index_folder *f, struct err *e)
+static int look_inside(const struct index_folder *f, struct err *e)
 {
-	struct contents c = { 0 };
-	int r = each_name(f->path, note_name, &c);
+	struct contents c = {.folder = f, .owner = f->in.uid};
+	int r = beneath_list(&f->at, "", note_name, &c);
 
-	if (r == -ENOENT || (r == 0 && !c.any))
-		return 0;
 	if (r < 0)
 		return err_code(e, r, "read the folder");
+	if (!c.any)
+		return 0;
+	if (c.strange.code)
+		return err_set(e, CKPT_ECORRUPT, "%s", c.strange.text);
 	if (c.damaged)
 		return err_set(e, CKPT_ECORRUPT, "it was found damaged in use");
 	if (c.tries >= TRIES_MAX)
@@ -115,32 +140,74 @@ int index_folder_look(const struct index_folder *f, struct err *e)
 	return 1;
 }
 
-static int remove_name(int dir_fd, const char *name, void *arg)
+int index_folder_look(struct index_folder *f, struct err *e)
 {
-	(void)arg;
-	return unlinkat(dir_fd, name, 0) == 0 ? 0 : -errno;
+	struct stat st;
+	int r = beneath_stat(&f->in, f->name, &st);
+
+	if (r == 0 && S_ISDIR(st.st_mode) && st.st_uid != f->in.uid)
+		return err_set(e, CKPT_ECORRUPT, "it belongs to user %u, not to %u",
+			       (unsigned)st.st_uid, (unsigned)f->in.uid);
+	r = enter(f);
+	if (r == -ENOENT)
+		return 0;
+	if (r == -ELOOP)
+		return err_set(e, CKPT_ECORRUPT, "it is a symbolic link, which is not followed");
+	if (r < 0)
+		return err_code(e, r, r == -EBUSY ? "it is in use" : "read the folder");
+	return look_inside(f, e);
 }
 
-int index_folder_set_aside(const struct index_folder *f, struct err *e)
-{
-	int r = each_name(f->bad, remove_name, NULL); /* RocksDB's folders have no subfolders */
+/* ---- Setting aside ---- */
 
-	if (r == 0 && rmdir(f->bad) != 0)
-		r = -errno;
-	if (r < 0 && r != -ENOENT)
+static int remove_name(void *arg, const char *name, bool is_dir)
+{
+	const struct beneath *bad = arg;
+
+	return beneath_remove(bad, name, is_dir); /* RocksDB's folders have no subfolders */
+}
+
+static int remove_bad(const struct index_folder *f)
+{
+	struct beneath bad;
+	int r = beneath_enter(&f->in, f->bad_name, &bad);
+
+	if (r == -ELOOP || r == -ENOTDIR)
+		return beneath_remove(&f->in, f->bad_name, false); /* the link, not its target */
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = beneath_list(&bad, "", remove_name, &bad);
+	beneath_close(&bad);
+	return r < 0 ? r : beneath_remove(&f->in, f->bad_name, true);
+}
+
+int index_folder_set_aside(struct index_folder *f, struct err *e)
+{
+	int r = remove_bad(f);
+
+	if (r < 0)
 		return err_code(e, r, "remove '%s', an older damaged index, by hand: it cannot be "
 				"removed", f->bad);
-	if (rename(f->path, f->bad) != 0)
-		return err_code(e, -errno, "set index '%s' aside", f->path);
+	r = beneath_rename(&f->in, f->name, f->bad_name);
+	if (r < 0)
+		return err_code(e, r, "set index '%s' aside", f->path);
+	beneath_close(&f->at);
 	return 0;
 }
 
-int index_folder_make(const struct index_folder *f, struct err *e)
+int index_folder_make(struct index_folder *f, struct err *e)
 {
-	if (mkdir(f->path, 0700) != 0 && errno != EEXIST)
-		return err_code(e, -errno, "make the folder");
-	return 0;
+	int r = beneath_mkdir(&f->in, f->name);
+
+	if (r < 0 && r != -EEXIST)
+		return err_code(e, r, "make the folder");
+	if (f->at.folder >= 0)
+		return 0;
+	r = enter(f);
+	return r < 0 ? err_code(e, r, "open the folder") : 0;
 }
+
+/* ---- Around an attempt ---- */
 
 /*
  * Debian's librocksdb has its assertions on, and one of them ends the process when the info log is
@@ -148,23 +215,23 @@ int index_folder_make(const struct index_folder *f, struct err *e)
  */
 static int try_room(const struct index_folder *f)
 {
-	int fd = open(f->room, O_WRONLY | O_CREAT | O_CLOEXEC, 0600), r = 0;
+	int fd = beneath_file(&f->at, ROOM, O_WRONLY | O_CREAT), r = 0;
 
 	if (fd < 0)
-		return -errno;
+		return fd;
 	if (fallocate(fd, 0, 0, ROOM_BYTES) != 0 && errno != EOPNOTSUPP)
 		r = -errno;
 	close(fd);
-	unlink(f->room);
+	ignore_result(beneath_remove(&f->at, ROOM, false) /* the next attempt does */);
 	return r;
 }
 
 static int count_try(const struct index_folder *f)
 {
-	int fd = open(f->tries, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), r = 0;
+	int fd = beneath_file(&f->at, TRIES, O_WRONLY | O_CREAT | O_APPEND), r = 0;
 
 	if (fd < 0)
-		return -errno;
+		return fd;
 	if (write(fd, "x", 1) != 1)
 		r = -errno;
 	close(fd);
@@ -182,12 +249,12 @@ int index_folder_before_open(const struct index_folder *f, struct err *e)
 
 void index_folder_after_open(const struct index_folder *f)
 {
-	unlink(f->tries);
+	ignore_result(beneath_remove(&f->at, TRIES, false) /* one try more is counted */);
 }
 
 void index_folder_mark_damaged(const struct index_folder *f)
 {
-	int fd = open(f->damaged, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	int fd = beneath_file(&f->at, DAMAGED, O_WRONLY | O_CREAT);
 
 	if (fd >= 0)
 		close(fd);

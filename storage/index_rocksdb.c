@@ -35,6 +35,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <rocksdb/c.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -168,6 +169,18 @@ static rocksdb_options_t *make_options(void)
 
 /* ---- One call at a time on the database, many calls at a time inside it ---- */
 
+/* RocksDB names files by the path that it was given, which nobody else knows. */
+static void name_folder(const struct index_folder *f, struct err *e)
+{
+	char *at = e ? strstr(e->text, f->rocksdb) : NULL;
+	char rest[ERR_TEXT_MAX];
+
+	if (!at)
+		return;
+	snprintf(rest, sizeof(rest), "%s", at + strlen(f->rocksdb));
+	snprintf(at, sizeof(e->text) - (size_t)(at - e->text), "%s%s", f->path, rest);
+}
+
 static int open_db(struct rocks *r, bool make, struct err *e)
 {
 	char *text = NULL;
@@ -179,10 +192,13 @@ static int open_db(struct rocks *r, bool make, struct err *e)
 		return ret;
 	rocksdb_options_set_create_if_missing(r->options, make);
 	rocksdb_options_set_error_if_exists(r->options, make);
-	r->db = rocksdb_open(r->options, r->folder.path, &text);
+	r->db = rocksdb_open(r->options, r->folder.rocksdb, &text);
 	index_folder_after_open(&r->folder);
 	assert(!r->db == !!text);
-	return err_from_rocksdb(text, e);
+	ret = err_from_rocksdb(text, e);
+	if (ret < 0)
+		name_folder(&r->folder, e);
+	return ret;
 }
 
 /* r->lock is held. A failure leaves db NULL: the next call tries again. */
@@ -419,18 +435,20 @@ static const struct index_ops rocks_ops = {
 
 /* ---- Open ---- */
 
-static struct rocks *rocks_new(const char *path)
+static int rocks_new(const struct beneath *in, const char *path, struct rocks **ret)
 {
 	struct rocks *r = alloc_zero(sizeof(*r));
+	int result;
 
 	if (!r)
-		return NULL;
+		return -ENOMEM;
 	pthread_mutex_init(&r->write_lock, NULL);
 	pthread_mutex_init(&r->lock, NULL);
 	r->ix.ops = &rocks_ops;
-	if (index_folder_init(&r->folder, path) < 0) {
+	result = index_folder_init(&r->folder, in, path);
+	if (result < 0) {
 		rocks_free(r);
-		return NULL;
+		return result;
 	}
 	r->options = make_options();
 	r->read = rocksdb_readoptions_create();
@@ -438,7 +456,8 @@ static struct rocks *rocks_new(const char *path)
 	r->write = rocksdb_writeoptions_create();
 	r->write_sync = rocksdb_writeoptions_create();
 	rocksdb_writeoptions_set_sync(r->write_sync, 1);
-	return r;
+	*ret = r;
+	return 0;
 }
 
 /* 1: opened; 0: there is no database (any more); e says why one was set aside. */
@@ -473,7 +492,8 @@ static int make_new(struct rocks *r, struct err *e)
 	return ret < 0 ? err_set(e, ret, "make index '%s': %s", r->folder.path, why.text) : 0;
 }
 
-int index_rocksdb_open(const char *path, struct index **ret, bool *ret_fresh, struct err *e)
+int index_rocksdb_open(const struct beneath *in, const char *path, struct index **ret,
+		       bool *ret_fresh, struct err *e)
 {
 	struct rocks *r;
 	bool fresh = false;
@@ -481,9 +501,10 @@ int index_rocksdb_open(const char *path, struct index **ret, bool *ret_fresh, st
 
 	assert(path && path[0] != '\0');
 	assert(ret && ret_fresh);
-	r = rocks_new(path);
-	if (!r)
-		return err_code(e, -ENOMEM, "open index '%s'", path);
+	assert(!in->as_owner); /* RocksDB's own threads would have root's rights */
+	result = rocks_new(in, path, &r);
+	if (result < 0)
+		return err_code(e, result, "open index '%s'", path);
 	err_clear(e);
 	result = open_existing(r, e);
 	if (result == 0) {

@@ -14,7 +14,7 @@
 
 #define MAGIC "CKPTLAYO"
 #define MAGIC_LEN 8
-#define WORLD_MAX ((LAYOUT_FILE_MAX - MAGIC_LEN - 4) / (4 + sizeof(struct digest)))
+#define RANKS_MAX ((LAYOUT_FILE_MAX - MAGIC_LEN - 4) / (4 + sizeof(struct digest)))
 
 int layout_file_put(struct store *s, const struct digest *declarations, uint32_t world,
 		    struct digest *ret, struct err *e)
@@ -24,8 +24,8 @@ int layout_file_put(struct store *s, const struct digest *declarations, uint32_t
 	int r;
 
 	assert(declarations && world > 0 && ret);
-	if (world > WORLD_MAX)
-		return err_set(e, -E2BIG, "a layout has at most %zu ranks", (size_t)WORLD_MAX);
+	if (world > RANKS_MAX)
+		return err_set(e, -E2BIG, "a layout has at most %zu ranks", (size_t)RANKS_MAX);
 	write_bytes(&w, MAGIC, MAGIC_LEN);
 	write_u32(&w, world);
 	for (uint32_t rank = 0; rank < world; rank++) {

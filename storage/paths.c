@@ -69,6 +69,14 @@ void path_shard(char *buf, const struct checkpoint_id *id, uint32_t rank)
 	path_in_checkpoint(buf, id, leaf);
 }
 
+void path_shard_again(char *buf, const struct checkpoint_id *id, uint32_t rank)
+{
+	char leaf[40];
+
+	snprintf(leaf, sizeof(leaf), TEMPORARY_PREFIX "rank-%u.shard", rank);
+	path_in_checkpoint(buf, id, leaf);
+}
+
 void path_commit(char *buf, const struct checkpoint_id *id)
 {
 	path_in_checkpoint(buf, id, "COMMIT");

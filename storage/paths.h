@@ -16,6 +16,9 @@
 /* spare/<serial>.<bytes>: the size is in the name, so that a fitting one is found by listing. */
 void path_spare(char *buf, uint64_t serial, uint64_t bytes);
 MUST_CHECK int spare_name_parse(const char *name, uint64_t *ret_serial, uint64_t *ret_bytes);
+/* rank-<r>.shard while it is written again: a temporary beside it. */
+struct checkpoint_id;
+void path_shard_again(char *buf, const struct checkpoint_id *id, uint32_t rank);
 /* Whether name is "rank-<r>.shard". */
 bool shard_name_is(const char *name);
 

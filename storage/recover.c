@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -18,7 +19,28 @@ struct ids {
 	struct checkpoint_id *at;
 	size_t n, cap;
 	struct checkpoint_id next; /* job of those in its folder */
+	struct disk *disk;
+	const char *dir;                /* being listed */
+	char linked[DISK_PATH_MAX + 1]; /* a folder's name that is a link; "": none is */
 };
+
+/* A name of ours that is no folder. A link is not passed over, or the job would seem gone. */
+static int check_stranger(struct ids *l, const char *name)
+{
+	char path[DISK_PATH_MAX + 1];
+	struct disk_file *f = NULL;
+	int r;
+
+	if (snprintf(path, sizeof(path), "%s/%s", l->dir, name) >= (int)sizeof(path))
+		return 0;
+	r = l->disk->ops->open(l->disk, path, DISK_READ, &f);
+	if (f)
+		l->disk->ops->close(f);
+	if (r != -ELOOP)
+		return 0;
+	snprintf(l->linked, sizeof(l->linked), "%s", path);
+	return -ELOOP;
+}
 
 static int add_id(struct ids *l)
 {
@@ -39,26 +61,36 @@ static int add_job(void *arg, const char *name, bool is_dir)
 {
 	struct ids *l = arg;
 
-	if (!is_dir || hex_parse(l->next.job.b, sizeof(l->next.job.b), name) < 0)
+	if (hex_parse(l->next.job.b, sizeof(l->next.job.b), name) < 0)
 		return 0;
-	return add_id(l);
+	return is_dir ? add_id(l) : check_stranger(l, name);
 }
 
 static int add_checkpoint(void *arg, const char *name, bool is_dir)
 {
 	struct ids *l = arg;
 
-	if (!is_dir || checkpoint_name_parse(name, &l->next.step, &l->next.attempt) < 0)
+	if (checkpoint_name_parse(name, &l->next.step, &l->next.attempt) < 0)
 		return 0;
-	return add_id(l);
+	return is_dir ? add_id(l) : check_stranger(l, name);
+}
+
+static void say_linked(const struct ids *l, struct err *e)
+{
+	err_set(e, -ELOOP,
+		"'%s' of the data folder is a symbolic link, and none is followed there: move the "
+		"folder itself back, or remove the link",
+		l->linked);
 }
 
 int store_each_job(struct store *s, store_job_fn *fn, void *arg, struct err *e)
 {
-	struct ids l = { 0 };
+	struct ids l = { .disk = s->disk, .dir = "jobs" };
 	int r = s->disk->ops->list(s->disk, "jobs", add_job, &l);
 
-	if (r < 0)
+	if (l.linked[0])
+		say_linked(&l, e);
+	else if (r < 0)
 		err_code(e, r, "cannot list the jobs of the data folder");
 	for (size_t i = 0; r == 0 && i < l.n; i++)
 		r = fn(arg, &l.at[i].job);
@@ -83,13 +115,16 @@ static int tell_checkpoint(struct store *s, const struct checkpoint_id *id,
 int store_each_checkpoint(struct store *s, const struct job_id *job, store_checkpoint_fn *fn,
 			  void *arg, struct err *e)
 {
-	struct ids l = { .next.job = *job };
+	struct ids l = { .next.job = *job, .disk = s->disk };
 	char path[DISK_PATH_MAX + 1];
 	int r;
 
 	path_job(path, job);
+	l.dir = path;
 	r = s->disk->ops->list(s->disk, path, add_checkpoint, &l);
-	if (r < 0)
+	if (l.linked[0])
+		say_linked(&l, e);
+	else if (r < 0)
 		err_code(e, r, "cannot list the checkpoints in '%s'", path);
 	for (size_t i = 0; r == 0 && i < l.n; i++)
 		r = tell_checkpoint(s, &l.at[i], fn, arg);

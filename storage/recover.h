@@ -20,19 +20,13 @@ MUST_CHECK int store_each_checkpoint(struct store *s, const struct job_id *job,
 
 /*
  * Expiry, after its record is in the log: unlink COMMIT, fsync; then each shard: to spare/ if it
- * has one link and the exclusive lock is granted (no reader), else unlink; then the folder.
- * Repeatable at any point after a crash. keep_spare: bytes that spare/ may hold.
+ * may be recycled (storage/spare.h), else unlink; then the folder. Repeatable at any point after a
+ * crash. keep_spare: bytes that spare/ may hold; 0 unless this process wrote all of its files and
+ * gave no descriptor of them to another one.
  */
 MUST_CHECK int checkpoint_expire(struct store *s, const struct checkpoint_id *id,
 				 uint64_t keep_spare, struct err *e);
 /* A folder that never got a COMMIT (aborted or crashed persist). */
-MUST_CHECK int checkpoint_discard(struct store *s, const struct checkpoint_id *id,
-				  uint64_t keep_spare, struct err *e);
-/* At start: spare/ files are trusted for nothing but their space. */
-MUST_CHECK int spare_sweep(struct store *s, uint64_t keep_spare, struct err *e);
-/* A spare file of at least length bytes (and at most twice) renamed to path, header zeroed and
- * synced so that no old header can be taken for a new one; CKPT_ENOTFOUND when there is none. */
-MUST_CHECK int spare_take(struct store *s, const char *path, uint64_t length,
-			  struct disk_file **ret);
+MUST_CHECK int checkpoint_discard(struct store *s, const struct checkpoint_id *id, struct err *e);
 
 #endif

@@ -6,7 +6,7 @@
  *   DISK_ALIGN       chunks in order, each at or after the end of the one before, gaps zero
  *   footer_offset    footer, DISK_ALIGN aligned: fixed part, rank table, placement table, list of
  *                    older files (empty so far), digest; zero up to the next DISK_ALIGN
- *   after that       whatever a recycled file had there
+ *   after that       zeros, up to what was reserved
  */
 #ifndef STORAGE_SHARD_FILE_H
 #define STORAGE_SHARD_FILE_H

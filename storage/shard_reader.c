@@ -3,7 +3,8 @@
  * shard_reader.c - one shard file opened for reading.
  *
  * 1. The shared lock is taken before the header is read: from then on the file is not recycled,
- *    and a header that names this checkpoint names what the file will hold until it is closed.
+ *    and a header that names this checkpoint names what the file will hold until it is closed. What
+ *    holds for a descriptor that is given away stands in spare.c.
  * 2. COMMIT's line fixes length and digest of footer and rank table; the table fixes every leaf:
  *    bytes that do not lead to the root are never returned (I2).
  * 3. No length of the file is believed before it was compared with the file's size.
@@ -23,6 +24,7 @@
 #include "codec/compress.h"
 #include "codec/digest.h"
 #include "storage/disk_format.h"
+#include "storage/paths.h"
 #include "storage/shard_check.h"
 #include "storage/shard_file.h"
 
@@ -139,6 +141,31 @@ static int read_footer(struct disk_file *f, const struct shard_footer *want, voi
 	return 0;
 }
 
+bool shard_is_bad(int code)
+{
+	return code == CKPT_ECORRUPT || code == CKPT_EPROTO || code == CKPT_EVERSION ||
+	       code == CKPT_ENOTFOUND || code == -ENOENT || code == -EIO || code == -EISDIR;
+}
+
+/* What blobs hold is in no other rank's file. */
+static int check_blobs(const struct shard_reader *r, struct err *e)
+{
+	for (uint32_t i = 0; r->present && i < r->table.n_blobs; i++) {
+		uint32_t leaf = r->table.geometry.leaf;
+		uint64_t first, last;
+		struct blob_entry b;
+		int rc = rank_table_blob(&r->table, i, &b);
+
+		if (rc < 0)
+			return err_code(e, rc, "its blob %" PRIu32, i);
+		first = b.image_offset / leaf;
+		last = b.bytes ? (b.image_offset + b.bytes - 1) / leaf : first;
+		if (b.bytes && leaves_next(r->present, first, last + 1, false) <= last)
+			return err_set(e, CKPT_EPROTO, "it lacks bytes of a blob");
+	}
+	return 0;
+}
+
 static int open_tables(const struct shard_header *h, const uint8_t *footer,
 		       const struct shard_footer *f, struct shard_reader *r, struct err *e)
 {
@@ -165,22 +192,23 @@ static int open_tables(const struct shard_header *h, const uint8_t *footer,
 	rc = places_present(v.places, v.image_len, h->geometry, &r->present);
 	if (rc < 0)
 		return err_code(e, rc, "cannot take its placement table");
+	rc = check_blobs(r, e);
+	if (rc < 0)
+		return rc;
 	r->places = v.places;
 	r->n_chunks = v.n_chunks;
 	r->footer_offset = f->footer_offset;
 	return 0;
 }
 
-int shard_open(struct store *s, const struct checkpoint_id *id, const struct shard_footer *f,
-	       struct shard_reader *ret, struct err *e)
+static int open_path(struct store *s, const char *path, const struct checkpoint_id *id,
+		     const struct shard_footer *f, struct shard_reader *ret, struct err *e)
 {
-	char path[DISK_PATH_MAX + 1];
 	struct shard_reader reader = { .store = s };
 	const uint8_t *footer = NULL;
 	struct shard_header h;
 	int r;
 
-	path_shard(path, id, f->rank);
 	r = open_file(s, path, &reader.file, &h, e);
 	if (r < 0)
 		return err_wrap(e, r, "open '%s'", path);
@@ -195,6 +223,101 @@ int shard_open(struct store *s, const struct checkpoint_id *id, const struct sha
 		return err_wrap(e, r, "open '%s'", path);
 	}
 	*ret = reader;
+	return 0;
+}
+
+int shard_open(struct store *s, const struct checkpoint_id *id, const struct shard_footer *f,
+	       struct shard_reader *ret, struct err *e)
+{
+	char path[DISK_PATH_MAX + 1];
+
+	path_shard(path, id, f->rank);
+	return open_path(s, path, id, f, ret, e);
+}
+
+int shard_open_again(struct store *s, const struct checkpoint_id *id, const struct shard_footer *f,
+		     struct shard_reader *ret, struct err *e)
+{
+	char path[DISK_PATH_MAX + 1];
+
+	path_shard_again(path, id, f->rank);
+	return open_path(s, path, id, f, ret, e);
+}
+
+/* Of a file without a good header: whether its place is empty, as until shard_finish(). */
+static bool header_is_blank(struct store *s, const char *path)
+{
+	struct disk_file *f = NULL;
+	void *block = NULL;
+	uint8_t *buf = alloc_aligned(SHARD_HEADER_BYTES, &block);
+	uint64_t size = 0;
+	bool blank = false;
+
+	if (buf && s->disk->ops->open(s->disk, path, DISK_READ, &f) == 0) {
+		blank = s->disk->ops->size(f, &size) == 0 && size == 0;
+		if (!blank && s->disk->ops->read(f, buf, SHARD_HEADER_BYTES, 0) >= 0)
+			blank = bytes_are_zero(buf, SHARD_HEADER_BYTES);
+		s->disk->ops->close(f);
+	}
+	alloc_free(block);
+	return blank;
+}
+
+static int find_footer(struct disk_file *f, const struct shard_header *h,
+		       struct shard_footer *ret, struct err *e)
+{
+	struct shard_footer_view v;
+	void *block = NULL;
+	const uint8_t *footer = NULL;
+	int r = read_footer(f, ret, &block, &footer, e);
+
+	if (r == CKPT_ECORRUPT)
+		err_set(e, r, "its footer is not the one that its header names");
+	if (r == 0)
+		r = footer_decode(footer, ret->footer_len, "its footer", &v, e);
+	if (r == 0 && (v.rank != ret->rank || v.image_len != h->image_len))
+		r = err_set(e, CKPT_EPROTO, "its footer is not that of its header");
+	if (r == 0) {
+		ret->table_len = v.table_len;
+		ret->table = digest_of(v.table, v.table_len);
+		ret->stored = v.stored;
+	}
+	alloc_free(block);
+	return r;
+}
+
+int shard_find(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+	       struct shard_footer *ret, struct err *e)
+{
+	char path[DISK_PATH_MAX + 1];
+	struct shard_footer found = {.rank = rank};
+	struct shard_reader reader;
+	struct disk_file *f = NULL;
+	struct shard_header h;
+	int r;
+
+	path_shard(path, id, rank);
+	r = open_file(s, path, &f, &h, e);
+	if (r == CKPT_ECORRUPT && header_is_blank(s, path))
+		r = err_set(e, CKPT_ESTATE, "it has no header: it was being written");
+	if (r < 0)
+		return err_wrap(e, r, "rank %u", rank);
+	found.footer_offset = h.footer_offset;
+	found.footer_len = h.footer_len;
+	found.footer = h.footer;
+	if (!header_matches(&h, id, &found))
+		r = err_set(e, CKPT_ECORRUPT, "its header is of another checkpoint or rank");
+	if (r == 0)
+		r = find_footer(f, &h, &found, e);
+	s->disk->ops->close(f);
+	if (r < 0)
+		return err_wrap(e, r, "rank %u", rank);
+	/* Places and rank table, as every reader checks them. */
+	r = shard_open(s, id, &found, &reader, e);
+	if (r < 0)
+		return r;
+	shard_close(&reader);
+	*ret = found;
 	return 0;
 }
 

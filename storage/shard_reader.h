@@ -21,9 +21,22 @@ struct shard_reader {
 	uint64_t footer_offset;  /* end of the chunks and of the gap behind them */
 };
 
-/* CKPT_ENOTFOUND: the file is gone, or is being recycled; CKPT_ECORRUPT, CKPT_EPROTO: damaged. */
+/* Whether an error of one of these functions says that the file is not what was written, or cannot
+ * be read: the copy is bad. Any other one is of this process, and of this moment. */
+bool shard_is_bad(int code);
+/* CKPT_ENOTFOUND: the file is gone, or is being recycled; CKPT_ECORRUPT, CKPT_EPROTO: damaged;
+ * CKPT_EVERSION: it says that a newer program wrote it. */
 MUST_CHECK int shard_open(struct store *s, const struct checkpoint_id *id,
 			  const struct shard_footer *f, struct shard_reader *ret, struct err *e);
+/* The same of the file that shard_begin_again() and shard_finish() have made. */
+MUST_CHECK int shard_open_again(struct store *s, const struct checkpoint_id *id,
+				const struct shard_footer *f, struct shard_reader *ret,
+				struct err *e);
+/* What COMMIT would say of a rank's file, by the file alone: header, footer and rank table fit each
+ * other and this checkpoint; the chunks are not read. CKPT_ENOTFOUND: it is not there; CKPT_ESTATE:
+ * it has no header yet, as one that was being written; else as above. */
+MUST_CHECK int shard_find(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+			  struct shard_footer *ret, struct err *e);
 void shard_close(struct shard_reader *r);
 
 /*

@@ -9,7 +9,9 @@
  * 1. A file that a COMMIT names is never written: begin refuses where there is one.
  * 2. A failed write or sync ends the file: it is unlinked, never synced again; who still has the
  *    bytes begins anew, with another file (design 7).
- * 3. Space is reserved before the first byte, and leaves store.reserve bytes free: they are for
+ * 3. Every byte of the file is written: nothing that it held as a spare file can be read. What was
+ *    reserved and is left over behind the footer is zeroed, or cut where it is much.
+ * 4. Space is reserved before the first byte, and leaves store.reserve bytes free: they are for
  *    others, for job logs, and for the small files with which space is freed. Spare files give
  *    way first; a spare file that is taken over needs no space.
  *
@@ -24,8 +26,11 @@
 #include "base/fault.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
-#include "storage/recover.h"
+#include "storage/paths.h"
 #include "storage/shard_image.h"
+#include "storage/spare.h"
+
+#define LEFT_OVER_MAX 65536u /* bytes of a finished file that nothing needs */
 
 /* ---- Begin ---- */
 
@@ -128,7 +133,7 @@ static int new_file(struct shard_writer *w)
 	if (r < 0)
 		return r;
 	r = FAULT(SHARD_NAMED) ? -EIO : take_space(w);
-	if (r == -ENOSPC && spare_sweep(s, 0, NULL) == 0)
+	if (r == -ENOSPC && spare_clear(s, NULL) == 0)
 		r = take_space(w);
 	return r;
 }
@@ -141,7 +146,7 @@ static int open_file(struct shard_writer *w)
 	if (r < 0 && r != -ENOENT)
 		return r;
 	/* A spare file that cannot be had, for whatever reason, is none. */
-	if (spare_take(w->store, w->path, w->reserved, &w->file) < 0)
+	if (spare_take(w->store, &w->id.job, w->path, w->reserved, &w->file) < 0)
 		r = new_file(w);
 	else
 		r = 0;
@@ -231,6 +236,26 @@ int shard_begin_partial(struct store *s, const struct checkpoint_id *id, uint32_
 	return 0;
 }
 
+int shard_begin_again(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+		      uint64_t image_len, uint64_t table_max, const uint64_t *present,
+		      struct shard_writer **ret, struct err *e)
+{
+	struct shard_writer *w = NULL;
+	int r = writer_new(s, id, rank, image_len, table_max, present, &w, e);
+
+	if (r < 0)
+		return r;
+	path_shard_again(w->path, id, rank);
+	r = open_file(w);
+	if (r < 0) {
+		r = say_why(w, r, e);
+		shard_abandon(w);
+		return r;
+	}
+	*ret = w;
+	return 0;
+}
+
 int shard_resume(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,
 		 uint64_t table_max, struct shard_writer **ret, struct err *e)
 {
@@ -283,7 +308,22 @@ void shard_abandon(struct shard_writer *w)
 	writer_free_all(w);
 }
 
-/* The image's last piece and the footer, in one write. Sets all of *ret but the file's name. */
+/*
+ * How long the file is to be, with its footer. One that keeps all that was reserved fits the next
+ * checkpoint; what compression saved goes back to the disk.
+ */
+static uint64_t final_length(const struct shard_writer *w, const struct shard_footer *f)
+{
+	uint64_t end = f->footer_offset + round_up(f->footer_len, DISK_ALIGN);
+
+	assert(end <= w->reserved);
+	if (w->store->compression || w->reserved - end > LEFT_OVER_MAX)
+		return end;
+	return w->reserved;
+}
+
+/* The image's last piece, the footer and zeros to the file's end, in one write. Sets all of *ret
+ * but the file's name. */
 static int write_footer(struct shard_writer *w, const void *table, size_t table_len,
 			struct shard_footer *ret)
 {
@@ -302,7 +342,7 @@ static int write_footer(struct shard_writer *w, const void *table, size_t table_
 	ret->footer_offset = round_up(w->data_end, DISK_ALIGN);
 	if (!footer_size(table_len, w->n_chunks, &ret->footer_len))
 		return -EFBIG;
-	total = lead + round_up(ret->footer_len, DISK_ALIGN);
+	total = lead + final_length(w, ret) - ret->footer_offset;
 	buf = alloc_aligned(total, &block);
 	if (!buf)
 		return -ENOMEM;
@@ -352,10 +392,8 @@ static int finish(struct shard_writer *w, const void *table, size_t table_len,
 		r = write_header(w, ret);
 	if (r == 0 && FAULT(SHARD_HEADER))
 		r = -EIO;
-	/* What compression saved goes back to the disk; a raw file has next to nothing to give. */
-	if (r == 0 && w->store->compression)
-		r = ops->truncate(w->file,
-				  ret->footer_offset + round_up(ret->footer_len, DISK_ALIGN));
+	if (r == 0 && final_length(w, ret) < w->reserved)
+		r = ops->truncate(w->file, final_length(w, ret));
 	if (r == 0 && !BUG(SKIP_SHARD_SYNC))
 		r = ops->sync(w->file);
 	return r == 0 && FAULT(SHARD_SYNC) ? -EIO : r;

@@ -48,6 +48,17 @@ MUST_CHECK int shard_begin(struct store *s, const struct checkpoint_id *id, uint
 MUST_CHECK int shard_begin_partial(struct store *s, const struct checkpoint_id *id, uint32_t rank,
 				   uint64_t image_len, uint64_t table_max, const uint64_t *present,
 				   struct shard_writer **ret, struct err *e);
+/*
+ * A file in place of one that is damaged: a temporary beside it, until shard_replace() has read it
+ * again from the disk, compared every leaf, and given it the name. The damaged file stays until
+ * then. present: as in shard_begin_partial(). Where its footer is not that of the damaged file
+ * COMMIT is published anew after that.
+ */
+MUST_CHECK int shard_begin_again(struct store *s, const struct checkpoint_id *id, uint32_t rank,
+				 uint64_t image_len, uint64_t table_max, const uint64_t *present,
+				 struct shard_writer **ret, struct err *e);
+MUST_CHECK int shard_replace(struct store *s, const struct checkpoint_id *id,
+			     const struct shard_footer *f, struct err *e);
 /* Writes the image, or the leaves of it that are to be stored (must stay valid and unchanged until
  * return). The image may be read up to the next multiple of DISK_ALIGN. element: bytes per element
  * for compression planes, 0 unknown. -ECANCELED when *cancel became true. */

@@ -22,7 +22,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/fsuid.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
@@ -64,51 +63,13 @@ static const char *inner_path(const char *path, char *buf)
 											 : buf;
 }
 
-/* Only the file system's idea of who we are, and only of this thread. */
-static void become_owner(const struct staging_disk *s)
-{
-	if (!s->as_owner)
-		return;
-	setfsgid(s->gid);
-	setfsuid(s->uid);
-}
-
-static void become_root(const struct staging_disk *s)
-{
-	if (!s->as_owner)
-		return;
-	setfsuid(0);
-	setfsgid(0);
-}
-
 static int staging_open(struct disk *d, const char *path, unsigned flags, struct disk_file **ret)
 {
-	struct staging_disk *s = staging_of(d);
+	struct disk *inner = staging_of(d)->inner;
 	char buf[DISK_PATH_MAX + 1];
-	int r;
 
 	path = inner_path(path, buf);
-	if (!path)
-		return -ENAMETOOLONG;
-	become_owner(s);
-	r = s->inner->ops->open(s->inner, path, flags, ret);
-	become_root(s);
-	return r;
-}
-
-static int staging_mkdir(struct disk *d, const char *path)
-{
-	struct staging_disk *s = staging_of(d);
-	char buf[DISK_PATH_MAX + 1];
-	int r;
-
-	path = inner_path(path, buf);
-	if (!path)
-		return -ENAMETOOLONG;
-	become_owner(s);
-	r = s->inner->ops->mkdir(s->inner, path);
-	become_root(s);
-	return r;
+	return path ? inner->ops->open(inner, path, flags, ret) : -ENAMETOOLONG;
 }
 
 #define ONE_PATH(name)                                                                             \
@@ -129,6 +90,7 @@ static int staging_mkdir(struct disk *d, const char *path)
 		return from && to ? inner->ops->name(inner, from, to) : -ENAMETOOLONG;             \
 	}
 
+ONE_PATH(mkdir)
 ONE_PATH(rmdir)
 ONE_PATH(unlink)
 ONE_PATH(sync_dir)
@@ -161,14 +123,10 @@ static int staging_queue_open(struct disk *d, unsigned depth, struct disk_queue 
 	return inner->ops->queue_open(inner, depth, ret);
 }
 
-void staging_disk_init(struct staging_disk *d, struct disk *inner, const uint32_t owner[2])
+void staging_disk_init(struct staging_disk *d, struct disk *inner)
 {
-	*d = (struct staging_disk){.ops = *inner->ops, .inner = inner, .as_owner = owner != NULL};
+	*d = (struct staging_disk){.ops = *inner->ops, .inner = inner};
 	d->base = (struct disk){.ops = &d->ops, .backend = inner->backend};
-	if (owner) {
-		d->uid = owner[0];
-		d->gid = owner[1];
-	}
 	d->ops.open = staging_open;
 	d->ops.mkdir = staging_mkdir;
 	d->ops.rmdir = staging_rmdir;

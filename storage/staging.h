@@ -21,12 +21,10 @@ struct staging_disk {
 	struct disk base;
 	struct disk_ops ops;
 	struct disk *inner;
-	bool as_owner; /* files are made as this user: a process of root's */
-	uint32_t uid, gid;
 };
 
-/* inner is that of the data folder and outlives it. owner: uid and gid of new files, NULL: ours. */
-void staging_disk_init(struct staging_disk *d, struct disk *inner, const uint32_t owner[2]);
+/* inner is that of the data folder and outlives it. */
+void staging_disk_init(struct staging_disk *d, struct disk *inner);
 
 void path_staged(char *buf, const struct job_id *job); /* incoming/<job-id> */
 void path_making(char *buf, const struct job_id *job);

@@ -28,6 +28,7 @@
 #include "storage/disk_format.h"
 #include "storage/paths.h"
 #include "storage/shard_file.h"
+#include "storage/spare.h"
 
 #define FORMAT_FILE_BYTES (DISK_FORMAT_HEAD + DISK_FORMAT_DIGEST)
 #define TRANSFER_DEFAULT (2u << 20)
@@ -274,12 +275,12 @@ static int make_folders(struct store *s, struct err *e)
 					folders[i]);
 	}
 	r = d->ops->sync_dir(d, "");
-	if (r == 0)
-		r = d->ops->sync_dir(d, "jobs"); /* of jobs whose maker was killed before it did */
 	if (r < 0)
 		return err_code(e, r, "cannot sync the data folder");
+	r = d->ops->sync_dir(d, "jobs"); /* of jobs whose maker was killed before it did */
+	if (r < 0)
+		return err_code(e, r, "cannot sync folder 'jobs' in the data folder");
 	s->serial = l.serial;
-	s->spare_trusted = l.serial;
 	return 0;
 }
 
@@ -294,6 +295,8 @@ static int open_for_writing(struct store *s, const char *who, struct err *e)
 		r = make_format(s, e);
 	if (r == 0)
 		r = make_folders(s, e);
+	if (r == 0 && (r = spares_new(&s->spares)) < 0)
+		err_code(e, r, "cannot open the data folder");
 	if (r < 0)
 		store_close(s);
 	return r;
@@ -328,4 +331,6 @@ void store_close(struct store *s)
 	if (s->lock)
 		s->disk->ops->close(s->lock);
 	s->lock = NULL;
+	spares_free(s->spares);
+	s->spares = NULL;
 }

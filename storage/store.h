@@ -18,6 +18,8 @@
 #include "base/disk.h"
 #include "base/ids.h"
 
+struct spares; /* storage/spare.c */
+
 struct store {
 	struct disk *disk;
 	struct geometry geometry; /* for new files; each file carries its own */
@@ -27,7 +29,7 @@ struct store {
 	struct disk_file *lock;   /* held while open for writing */
 	_Atomic uint64_t serial;  /* for names of temporaries and spare files: only rises */
 	atomic_bool jobs_unsynced; /* the name of a job's new folder is not yet durable */
-	_Atomic uint64_t spare_trusted; /* spare files from this number on have a zeroed header */
+	struct spares *spares; /* files in spare/ that may be taken; NULL: read-only */
 };
 
 struct store_options {

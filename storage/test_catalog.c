@@ -13,7 +13,7 @@
 #include "base/fault.h"
 #include "base/rng.h"
 #include "storage/catalog_format.h"
-#include "storage/index_rocksdb.h"
+#include "storage/test_open_index.h"
 #include "tests/lib/test.h"
 
 static char *dir;
@@ -29,7 +29,7 @@ static int setup(void **state)
 	(void)state;
 	dir = test_dir_make(NULL);
 	snprintf(path, sizeof(path), "%s/index", dir);
-	if (index_rocksdb_open(path, &ix, &fresh, &e) != 0)
+	if (test_index_open(path, &ix, &fresh, &e) != 0)
 		fail_msg("%s", e.text);
 	rng_seed(&rng, test_seed(6));
 	return 0;

@@ -18,7 +18,7 @@
 #include "base/alloc.h"
 #include "base/rng.h"
 #include "storage/catalog.h"
-#include "storage/index_rocksdb.h"
+#include "storage/test_open_index.h"
 #include "tests/lib/test.h"
 
 #define RANKS   64u
@@ -40,7 +40,7 @@ static struct index *open_index(void)
 	bool fresh;
 
 	snprintf(path, sizeof(path), "%s/index", dir);
-	if (index_rocksdb_open(path, &ix, &fresh, &e) != 0)
+	if (test_index_open(path, &ix, &fresh, &e) != 0)
 		fail_msg("%s", e.text);
 	return ix;
 }

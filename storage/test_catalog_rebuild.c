@@ -19,12 +19,12 @@
 #include "model/table.h"
 #include "storage/catalog_format.h"
 #include "storage/disk_posix.h"
-#include "storage/index_rocksdb.h"
+#include "storage/test_open_index.h"
 #include "storage/layout_file.h"
 #include "tests/lib/test.h"
 
 #define LAYOUTS 5
-#define WORLD_MAX 6
+#define RANKS 6
 
 static char *dir;
 static struct disk *disk;
@@ -47,7 +47,7 @@ static void open_index(bool want_fresh)
 	bool fresh = !want_fresh;
 
 	snprintf(path, sizeof(path), "%s/index", dir);
-	if (index_rocksdb_open(path, &ix, &fresh, &e) != 0)
+	if (test_index_open(path, &ix, &fresh, &e) != 0)
 		fail_msg("%s", e.text);
 	assert_int_equal(fresh, want_fresh);
 }
@@ -105,9 +105,9 @@ static void *make_declaration(uint32_t salt, struct declaration *ret)
 
 static void make_layout(int i)
 {
-	struct declaration d[WORLD_MAX];
-	struct digest digests[WORLD_MAX], name;
-	void *bytes[WORLD_MAX];
+	struct declaration d[RANKS];
+	struct digest digests[RANKS], name;
+	void *bytes[RANKS];
 	struct err e;
 
 	worlds[i] = 1 + (uint32_t)i;
@@ -161,7 +161,7 @@ static void made_up_shards(int layout, struct shard_footer *shards)
 static void publish(const struct checkpoint_id *id, int layout, struct shard_footer *shards,
 		    struct catalog_entry *ret)
 {
-	struct rank_line lines[WORLD_MAX];
+	struct rank_line lines[RANKS];
 	struct commit_file c = { .id = *id, .uid = 1000 + id->job.b[0], .shards = shards };
 	struct err e;
 
@@ -233,7 +233,7 @@ static void write_shards(const struct checkpoint_id *id, int layout, struct shar
 /* Three jobs with some checkpoints each, all layouts, and leftovers that are no checkpoints. */
 static int fill(struct catalog_entry *last)
 {
-	struct shard_footer shards[WORLD_MAX];
+	struct shard_footer shards[RANKS];
 	struct checkpoint_id left = make_id(9, 1);
 	int n = 0;
 	struct err e;
@@ -460,7 +460,7 @@ static void unlink_object(const char *folder, const struct digest *d)
 static void test_lost_objects(void **state)
 {
 	struct checkpoint_id id = make_id(5, 3);
-	struct shard_footer shards[WORLD_MAX];
+	struct shard_footer shards[RANKS];
 	struct catalog_entry last;
 	struct digest *ranks = NULL;
 	struct writer kept;

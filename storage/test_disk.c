@@ -169,26 +169,100 @@ static void test_locks(void **state)
 	struct disk *d = ((struct fixture *)*state)->disk;
 	struct disk_file *writer = open_ok(d, "x", DISK_CREATE);
 	struct disk_file *a = open_ok(d, "x", DISK_READ), *b = open_ok(d, "x", DISK_READ);
-	int fd;
 
 	assert_int_equal(d->ops->lock(a, false), 0);
 	assert_int_equal(d->ops->lock(b, false), 0);
 	assert_int_equal(d->ops->lock(writer, true), -EAGAIN);
-	d->ops->close(b);
-	assert_int_equal(d->ops->export_fd(writer), -EPERM);
-	fd = d->ops->export_fd(a);
-	assert_true(fd >= 0);
 	d->ops->close(a);
-	/* The descriptor that was given away still holds it. */
-	assert_int_equal(d->ops->lock(writer, true), -EAGAIN);
-	assert_int_equal(write(fd, "x", 1), -1);
-	close(fd);
+	d->ops->close(b);
 	assert_int_equal(d->ops->lock(writer, true), 0);
 	a = open_ok(d, "x", DISK_READ);
 	assert_int_equal(d->ops->lock(a, false), -EAGAIN);
 	d->ops->close(writer);
 	assert_int_equal(d->ops->lock(a, false), 0);
 	d->ops->close(a);
+}
+
+/*
+ * io_uring may hold a file for a moment after it was closed. A second descriptor of the same open
+ * file description does so until it is closed.
+ */
+static void test_lock_goes_with_close(void **state)
+{
+	struct disk *d = ((struct fixture *)*state)->disk;
+	struct disk_file *writer = open_ok(d, "x", DISK_CREATE), *reader;
+	int held;
+
+	assert_int_equal(d->ops->lock(writer, true), 0);
+	held = dup(container_of(writer, struct posix_file, base)->fd);
+	assert_true(held >= 0);
+	d->ops->close(writer);
+	reader = open_ok(d, "x", DISK_READ);
+	assert_int_equal(d->ops->lock(reader, false), 0);
+	d->ops->close(reader);
+	close(held);
+}
+
+/* What a client does to its descriptor changes nothing here. */
+static void test_exported_descriptor(void **state)
+{
+	struct flock unlock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+	struct disk *d = ((struct fixture *)*state)->disk;
+	struct disk_file *writer = open_ok(d, "x", DISK_CREATE), *file;
+	int flags, fd;
+
+	assert_int_equal(d->ops->export_fd(writer), -EPERM);
+	file = open_ok(d, "x", DISK_READ | DISK_DIRECT);
+	flags = fcntl(container_of(file, struct posix_file, base)->fd, F_GETFL);
+	assert_int_equal(d->ops->lock(file, false), 0);
+	fd = d->ops->export_fd(file);
+	assert_true(fd >= 0);
+	assert_int_equal(fcntl(fd, F_GETFL) & O_DIRECT, flags & O_DIRECT);
+	assert_int_equal(write(fd, "x", 1), -1);
+
+	assert_int_equal(fcntl(fd, F_OFD_SETLK, &unlock), 0);
+	assert_int_equal(d->ops->lock(writer, true), -EAGAIN);
+	assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK | (~flags & O_DIRECT)), 0);
+	assert_int_equal(fcntl(container_of(file, struct posix_file, base)->fd, F_GETFL), flags);
+	d->ops->close(file);
+	assert_int_equal(d->ops->lock(writer, true), 0);
+	assert_int_equal(d->ops->lock(writer, false), 0);
+	close(fd);
+
+	/* One that leaves it alone has a lock of its own. */
+	file = open_ok(d, "x", DISK_READ);
+	assert_int_equal(d->ops->lock(file, false), 0);
+	fd = d->ops->export_fd(file);
+	assert_true(fd >= 0);
+	d->ops->close(file);
+	assert_int_equal(d->ops->lock(writer, true), -EAGAIN);
+	close(fd);
+	assert_int_equal(d->ops->lock(writer, true), 0);
+	d->ops->close(writer);
+}
+
+/* Others may open it as soon as one bit says so. */
+static void test_private(void **state)
+{
+	static const mode_t open_to[] = {0640, 0620, 0604, 0602, 0660};
+	struct disk *d = ((struct fixture *)*state)->disk;
+	struct disk_file *file = open_ok(d, "x", DISK_CREATE);
+	int fd = container_of(file, struct posix_file, base)->fd;
+	bool private = false;
+
+	assert_int_equal(d->ops->is_private(file, &private), 0);
+	assert_true(private);
+	for (size_t i = 0; i < sizeof(open_to) / sizeof(open_to[0]); i++) {
+		assert_int_equal(fchmod(fd, open_to[i]), 0);
+		assert_int_equal(d->ops->is_private(file, &private), 0);
+		assert_false(private);
+	}
+	assert_int_equal(fchmod(fd, 0600), 0);
+	if (geteuid() == 0 && fchown(fd, 12345, (gid_t)-1) == 0) {
+		assert_int_equal(d->ops->is_private(file, &private), 0);
+		assert_false(private);
+	}
+	d->ops->close(file);
 }
 
 /* Pages of the file that are in the page cache. */
@@ -422,6 +496,9 @@ static const struct CMUnitTest over_disks[] = {
 	cmocka_unit_test_setup_teardown(test_names, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_paths_stay_inside, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_locks, set_up, tear_down),
+	cmocka_unit_test_setup_teardown(test_lock_goes_with_close, set_up, tear_down),
+	cmocka_unit_test_setup_teardown(test_exported_descriptor, set_up, tear_down),
+	cmocka_unit_test_setup_teardown(test_private, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_exact_and_forget, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_unqueued, set_up, tear_down),
 	cmocka_unit_test_setup_teardown(test_direct_wants_alignment, set_up, tear_down),

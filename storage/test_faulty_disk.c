@@ -104,6 +104,12 @@ static int faulty_links(struct disk_file *f, uint64_t *ret)
 				       : OPS(f->disk)->links(file_of(f)->inner, ret);
 }
 
+static int faulty_is_private(struct disk_file *f, bool *ret)
+{
+	return fails(disk_of(f->disk)) ? -disk_of(f->disk)->error
+				       : OPS(f->disk)->is_private(file_of(f)->inner, ret);
+}
+
 static int faulty_allocate(struct disk_file *f, uint64_t length)
 {
 	return fails(disk_of(f->disk)) ? -disk_of(f->disk)->error
@@ -306,6 +312,7 @@ void faulty_disk_init(struct faulty_disk *f, struct disk *inner)
 		.close = faulty_close,
 		.size = faulty_size,
 		.links = faulty_links,
+		.is_private = faulty_is_private,
 		.allocate = faulty_allocate,
 		.truncate = faulty_truncate,
 		.sync = faulty_sync,

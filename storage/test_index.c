@@ -21,7 +21,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "base/rng.h"
-#include "storage/index_rocksdb.h"
+#include "storage/test_open_index.h"
 #include "tests/lib/test.h"
 
 static char *dir; /* of this test */
@@ -52,7 +52,7 @@ static struct index *open_index(const char *path, bool want_fresh)
 	struct err e = { 0 };
 	bool fresh = !want_fresh;
 
-	if (index_rocksdb_open(path, &ix, &fresh, &e) != 0)
+	if (test_index_open(path, &ix, &fresh, &e) != 0)
 		fail_msg("%s", e.text);
 	assert_int_equal(fresh, want_fresh);
 	return ix;
@@ -387,7 +387,7 @@ static void expect_set_aside(const char *why)
 	char value[100];
 	bool fresh = false;
 
-	assert_int_equal(index_rocksdb_open(in_dir("index"), &ix, &fresh, &e), 0);
+	assert_int_equal(test_index_open(in_dir("index"), &ix, &fresh, &e), 0);
 	assert_true(fresh);
 	if (!strstr(e.text, why) || !strstr(e.text, "index.bad'"))
 		fail_msg("expected '%s' in: %s", why, e.text);
@@ -432,17 +432,17 @@ static void test_surroundings_are_no_reason(void **state)
 	(void)state;
 	make_one(path);
 	ix = open_index(path, false);
-	assert_int_equal(index_rocksdb_open(path, &other, &fresh, &e), -EBUSY);
+	assert_int_equal(test_index_open(path, &other, &fresh, &e), -EBUSY);
 	assert_non_null(strstr(e.text, "open index '"));
 	ix->ops->close(ix);
 	signal(SIGXFSZ, SIG_IGN);
 	limit_files(10);
-	assert_true(index_rocksdb_open(path, &other, &fresh, &e) < 0);
+	assert_true(test_index_open(path, &other, &fresh, &e) < 0);
 	limit_files(RLIM_INFINITY);
 	assert_null(other);
 	open_and_close(path, false); /* it is still there */
 	assert_int_equal(access(in_dir("index.bad"), F_OK), -1);
-	assert_int_equal(index_rocksdb_open(in_dir("no/such/folder"), &other, &fresh, &e), -ENOENT);
+	assert_int_equal(test_index_open(in_dir("no/such/folder"), &other, &fresh, &e), -ENOENT);
 }
 
 static void test_allocation_failures(void **state)
@@ -455,7 +455,7 @@ static void test_allocation_failures(void **state)
 	(void)state;
 	for (uint64_t n = 1; r == -ENOMEM; n++) {
 		alloc_fail_at(n, false);
-		r = index_rocksdb_open(path, &ix, &fresh, NULL);
+		r = test_index_open(path, &ix, &fresh, NULL);
 		assert_true(r == 0 || r == -ENOMEM);
 		assert_int_equal(r == -ENOMEM, alloc_fired());
 		alloc_fail_at(0, false);

@@ -23,7 +23,7 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "base/rng.h"
-#include "storage/index_rocksdb.h"
+#include "storage/test_open_index.h"
 #include "tests/lib/test.h"
 
 #define SLOTS 53
@@ -172,7 +172,7 @@ static int verb_write(const char *path, uint64_t seed, uint64_t count, bool sync
 	uint64_t n = 0;
 	bool fresh;
 
-	if (fault_from_env(NULL) != 0 || index_rocksdb_open(path, &ix, &fresh, NULL) != 0)
+	if (fault_from_env(NULL) != 0 || test_index_open(path, &ix, &fresh, NULL) != 0)
 		return 1;
 	if (check_state(ix, seed, &n) != 0)
 		return 2;
@@ -205,7 +205,7 @@ static int verb_probe(const char *path, uint64_t seed, uint64_t want)
 	bool fresh;
 	int r;
 
-	if (index_rocksdb_open(path, &ix, &fresh, NULL) != 0)
+	if (test_index_open(path, &ix, &fresh, NULL) != 0)
 		return 1;
 	if (fresh) {
 		r = probe_fresh(ix, seed);
@@ -221,7 +221,7 @@ static int verb_probe(const char *path, uint64_t seed, uint64_t want)
 	/* A read found damage: the next open must not trust the folder. */
 	if (r != CKPT_ECORRUPT)
 		return PROBE_READ_ERROR;
-	if (index_rocksdb_open(path, &ix, &fresh, NULL) != 0 || !fresh)
+	if (test_index_open(path, &ix, &fresh, NULL) != 0 || !fresh)
 		return 2;
 	r = probe_fresh(ix, seed);
 	ix->ops->close(ix);
@@ -299,7 +299,7 @@ static void test_kill_9(void **state)
 		struct index *ix = NULL;
 		bool fresh = true;
 
-		assert_int_equal(index_rocksdb_open(path, &ix, &fresh, NULL), 0);
+		assert_int_equal(test_index_open(path, &ix, &fresh, NULL), 0);
 		assert_int_equal(check_state(ix, seed, &found), 0); /* none is half there */
 		assert_true(found == acked || found == acked + 1);  /* all acknowledged are there */
 		more += found > acked;
@@ -331,7 +331,7 @@ static void test_killed_at_fault_points(void **state)
 		unsetenv("CKPT_FAULT");
 		status = finish(pid, ack);
 		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		assert_int_equal(index_rocksdb_open(path, &ix, &fresh, NULL), 0);
+		assert_int_equal(test_index_open(path, &ix, &fresh, NULL), 0);
 		assert_false(fresh);
 		assert_int_equal(check_state(ix, seed, &n), 0);
 		assert_int_equal(n, i ? 10 : 9);

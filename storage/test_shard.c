@@ -552,84 +552,7 @@ static void test_verify_can_be_stopped(void **state)
 	image_free(&image);
 }
 
-/* ---- Expiry and recycling ---- */
-
-static void test_expired_files_are_recycled(void **state)
-{
-	struct folder *f = *state;
-	uint64_t len = 5 * (uint64_t)geometry().chunk + 1;
-	struct image a = image_make(geometry(), len, 0, 1, 1, 0);
-	struct image b = image_make(geometry(), len, 0, 1, 2, 0);
-	struct checkpoint_id one = test_id(1), two = test_id(2);
-	struct disk_file *file = NULL;
-	char path[DISK_PATH_MAX + 1];
-	struct err e = { 0 };
-	void *block = NULL;
-	uint8_t *header;
-
-	must(write_checkpoint(f, &one, &a, 1, &e), &e);
-	must(checkpoint_expire(&f->store, &one, UINT64_MAX, &e), &e);
-	must(checkpoint_expire(&f->store, &one, UINT64_MAX, &e), &e); /* again: nothing to do */
-	assert_int_equal(count_in(f, "spare"), 1);
-	path_checkpoint(path, &one);
-	assert_int_equal(count_in(f, path), -ENOENT);
-	assert_int_equal(verify_checkpoint(&f->store, &one, NULL, 0, &e), CKPT_ENOTFOUND);
-
-	/* The header is gone before anybody takes the file. */
-	assert_int_equal(spare_take(&f->store, "spare/taken", SHARD_HEADER_BYTES + len, &file), 0);
-	header = alloc_aligned(SHARD_HEADER_BYTES, &block);
-	assert_int_equal(f->real->ops->read(file, header, SHARD_HEADER_BYTES, 0), 0);
-	assert_true(bytes_are_zero(header, SHARD_HEADER_BYTES));
-	alloc_free(block);
-	f->real->ops->close(file);
-	must(spare_sweep(&f->store, UINT64_MAX, &e), &e); /* no name of ours: removed */
-	assert_int_equal(count_in(f, "spare"), 0);
-
-	must(write_checkpoint(f, &one, &a, 1, &e), &e);
-	must(checkpoint_expire(&f->store, &one, UINT64_MAX, &e), &e);
-	assert_int_equal(count_in(f, "spare"), 1);
-	must(write_checkpoint(f, &two, &b, 1, &e), &e);
-	if (!fixture_options.compression) /* a compressed file gave its space back */
-		assert_int_equal(count_in(f, "spare"), 0);
-	must(read_checkpoint(&f->store, &two, &b, &e), &e);
-	assert_int_equal(verify_checkpoint(&f->store, &two, NULL, 0, &e), 0);
-	image_free(&a);
-	image_free(&b);
-}
-
-static void test_spare_has_limits(void **state)
-{
-	struct folder *f = *state;
-	struct image a = image_make(geometry(), 10 * (uint64_t)geometry().chunk, 0, 1, 1, 0);
-	struct checkpoint_id id = test_id(1);
-	struct disk_file *file = NULL;
-	struct err e = { 0 };
-	uint64_t size;
-
-	must(write_checkpoint(f, &id, &a, 1, &e), &e);
-	must(checkpoint_expire(&f->store, &id, a.len, &e), &e); /* header and footer are too much */
-	assert_int_equal(count_in(f, "spare"), 0);
-	must(write_checkpoint(f, &id, &a, 1, &e), &e);
-	must(checkpoint_expire(&f->store, &id, 2 * a.len, &e), &e);
-	assert_int_equal(count_in(f, "spare"), 1);
-	must(write_checkpoint(f, &id, &a, 1, &e), &e);
-	size = 2 * a.len;
-	must(checkpoint_expire(&f->store, &id, size, &e), &e);
-	assert_int_equal(count_in(f, "spare"), 1);
-	/* Neither one that is too small nor one that is more than twice too large. */
-	assert_int_equal(spare_take(&f->store, "x", 3 * a.len, &file), CKPT_ENOTFOUND);
-	assert_int_equal(spare_take(&f->store, "x", a.len / 3, &file), CKPT_ENOTFOUND);
-	/* After a restart spare files are not believed before the sweep. */
-	folder_close_store(f);
-	folder_open_store(f);
-	assert_int_equal(spare_take(&f->store, "x", a.len, &file), CKPT_ENOTFOUND);
-	must(spare_sweep(&f->store, UINT64_MAX, &e), &e);
-	assert_int_equal(spare_take(&f->store, "x", a.len, &file), 0);
-	f->real->ops->close(file);
-	must(spare_sweep(&f->store, 0, &e), &e);
-	assert_int_equal(count_in(f, "spare"), 0);
-	image_free(&a);
-}
+/* ---- Expiry; what is recycled is in test_spare.c ---- */
 
 static void test_reserve(void **state)
 {
@@ -735,26 +658,6 @@ static void test_shared_file_is_not_recycled(void **state)
 	image_free(&a);
 }
 
-static void test_second_link_is_not_recycled(void **state)
-{
-	struct folder *f = *state;
-	struct image a = image_make(geometry(), 3 * (uint64_t)geometry().chunk, 0, 1, 1, 0);
-	struct checkpoint_id id = test_id(1);
-	char path[DISK_PATH_MAX + 1];
-	struct err e = { 0 };
-
-	must(write_checkpoint(f, &id, &a, 1, &e), &e);
-	path_shard(path, &id, 0);
-	assert_int_equal(f->real->ops->link(f->real, path, "linked"), 0);
-	must(checkpoint_expire(&f->store, &id, UINT64_MAX, &e), &e);
-	assert_int_equal(count_in(f, "spare"), 0);
-	/* Nor is one that gets its second link in spare/. */
-	assert_int_equal(f->real->ops->rename(f->real, "linked", "spare/7.8"), 0);
-	must(spare_sweep(&f->store, UINT64_MAX, &e), &e);
-	assert_int_equal(count_in(f, "spare"), 0);
-	image_free(&a);
-}
-
 static void test_discard(void **state)
 {
 	struct folder *f = *state;
@@ -765,12 +668,12 @@ static void test_discard(void **state)
 	struct err e = { 0 };
 
 	must(write_shard(f, &id, &a, &line, &e), &e);
-	must(checkpoint_discard(&f->store, &id, 0, &e), &e);
-	must(checkpoint_discard(&f->store, &id, 0, &e), &e);
+	must(checkpoint_discard(&f->store, &id, &e), &e);
+	must(checkpoint_discard(&f->store, &id, &e), &e);
 	path_checkpoint(path, &id);
 	assert_int_equal(count_in(f, path), -ENOENT);
 	must(write_checkpoint(f, &id, &a, 1, &e), &e);
-	assert_int_equal(checkpoint_discard(&f->store, &id, 0, &e), CKPT_ESTATE);
+	assert_int_equal(checkpoint_discard(&f->store, &id, &e), CKPT_ESTATE);
 	must(read_checkpoint(&f->store, &id, &a, &e), &e);
 	image_free(&a);
 }
@@ -912,11 +815,8 @@ static const struct CMUnitTest for_blocks[] = {
 	WITH_FOLDER(test_format_and_object_damage),
 	WITH_FOLDER(test_bad_leaf_is_named),
 	WITH_FOLDER(test_verify_can_be_stopped),
-	WITH_FOLDER(test_expired_files_are_recycled),
-	WITH_FOLDER(test_spare_has_limits),
 	WITH_FOLDER(test_reserve),
 	WITH_FOLDER(test_shared_file_is_not_recycled),
-	WITH_FOLDER(test_second_link_is_not_recycled),
 	cmocka_unit_test(test_full_disk),
 };
 

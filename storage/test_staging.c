@@ -91,7 +91,7 @@ static int stores_open(struct stores *s, struct folder *f, struct disk *d)
 		store_close(&s->over.store);
 		return r;
 	}
-	staging_disk_init(&s->disk, d, NULL);
+	staging_disk_init(&s->disk, d);
 	s->staged = (struct store){.disk = &s->disk.base,
 				   .geometry = fixture_options.geometry,
 				   .transfer = fixture_options.transfer};

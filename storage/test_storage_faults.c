@@ -20,6 +20,7 @@
 #include "base/fault.h"
 #include "codec/digest.h"
 #include "storage/disk_posix.h"
+#include "storage/spare.h"
 #include "storage/test_faulty_disk.h"
 #include "storage/test_fixture.h"
 #include "tests/lib/test.h"
@@ -104,10 +105,10 @@ static void live(struct folder *f, struct life *l)
 	save(f, l, 2); /* from spare/ */
 	count(l, store_put_object(&f->store, "layouts", &name, "object", 6, NULL));
 	count(l, write_shard(f, &left, &l->images[5][0], &line, NULL));
-	count(l, checkpoint_discard(&f->store, &left, UINT64_MAX, NULL));
+	count(l, checkpoint_discard(&f->store, &left, NULL));
 	expire(f, l, 1);
 	save(f, l, 3);
-	count(l, spare_sweep(&f->store, 100000, NULL));
+	count(l, spare_clear(&f->store, NULL));
 	for (uint64_t step = 0; step < STEPS; step++) {
 		struct checkpoint_id id = test_id(step);
 
@@ -146,7 +147,7 @@ static int discard_leftover(void *arg, const struct checkpoint_id *id,
 
 	if (!commit) {
 		assert_int_equal(why->code, CKPT_ENOTFOUND); /* never a damaged COMMIT */
-		if (checkpoint_discard(&f->store, id, UINT64_MAX, &e) < 0)
+		if (checkpoint_discard(&f->store, id, &e) < 0)
 			fail_msg("%s", e.text);
 	}
 	return 0;
@@ -182,7 +183,7 @@ static void check_afterwards(struct folder *real, struct life *l)
 		if (checkpoint_expire(&f->store, &id, UINT64_MAX, &e) < 0)
 			fail_msg("%s", e.text);
 	}
-	if (spare_sweep(&f->store, UINT64_MAX, &e) < 0)
+	if (spare_clear(&f->store, &e) < 0)
 		fail_msg("%s", e.text);
 	folder_close_store(f);
 }

@@ -516,6 +516,12 @@ static void test_commit_round_trip(void **state)
 	assert_int_equal(commit_file_encode(&c, &bytes, &len), 0);
 	assert_int_equal(commit_file_decode(bytes, len, &back, &e), CKPT_ECORRUPT);
 	alloc_free(bytes);
+	/* No ranks: no log could name it. */
+	c.world = 0;
+	c.root = root_digest(lines, 0);
+	assert_int_equal(commit_file_encode(&c, &bytes, &len), 0);
+	assert_true(commit_file_decode(bytes, len, &back, &e) < 0);
+	alloc_free(bytes);
 }
 
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_set_up, folder_tear_down)

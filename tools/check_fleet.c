@@ -65,13 +65,26 @@ static double floor_of(const char *name, bool own)
 
 /* ---- Reading ---- */
 
+static int open_history(const struct check_history *h, const char *tail, int flags)
+{
+	char path[4096];
+	int fd;
+
+	if (snprintf(path, sizeof(path), "%s%s", h->path, tail) >= (int)sizeof(path))
+		return -ENAMETOOLONG;
+	if (h->in.folder >= 0)
+		return beneath_file(&h->in, path, flags);
+	fd = open(path, flags | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
 /* *ret NULL: there is nothing in it. Of the fleet any stream of lines, of a node's own only a file.
  */
-static int open_runs(const char *path, bool fleet, FILE **ret)
+static int open_runs(const struct check_history *h, bool fleet, FILE **ret)
 {
-	int fd = open(path, O_RDONLY | O_CLOEXEC | (fleet ? 0 : O_NONBLOCK));
+	int fd = open_history(h, "", O_RDONLY | (fleet ? 0 : O_NONBLOCK));
 	struct stat st;
-	int r = fd >= 0 ? 0 : -errno;
+	int r = fd >= 0 ? 0 : fd;
 
 	*ret = NULL;
 	if (r == -ENOENT && !fleet)
@@ -88,14 +101,15 @@ static int open_runs(const char *path, bool fleet, FILE **ret)
 }
 
 /* Of each node the newest run (fleet), or all runs (a node's own). */
-static int read_runs(const char *path, bool newest_per_node, json_t *runs, struct err *e)
+static int read_runs(const struct check_history *h, bool newest_per_node, json_t *runs,
+		     struct err *e)
 {
 	CLEANUP_FREE char *line = alloc_zero(LINE_MAX_BYTES);
 	FILE *f = NULL;
-	int r = line ? open_runs(path, newest_per_node, &f) : -ENOMEM;
+	int r = line ? open_runs(h, newest_per_node, &f) : -ENOMEM;
 
 	if (r < 0)
-		return err_code(e, r, "read the history '%s'", path);
+		return err_code(e, r, "read the history '%s'", h->path);
 	if (!f)
 		return 0;
 	while (fgets(line, LINE_MAX_BYTES, f) && json_array_size(runs) < RUNS_MAX) {
@@ -115,7 +129,7 @@ static int read_runs(const char *path, bool newest_per_node, json_t *runs, struc
 			json_array_append_new(runs, run);
 	}
 	if (ferror(f))
-		r = err_code(e, errno ? -errno : -EIO, "read the history '%s'", path);
+		r = err_code(e, errno ? -errno : -EIO, "read the history '%s'", h->path);
 	fclose(f);
 	return r;
 }
@@ -162,16 +176,17 @@ static void judge(struct check_result *c, const json_t *runs, double *values, bo
 		 c->more_is_better ? "less" : "more", limit, c->more_is_better ? "little" : "much");
 }
 
-int check_judge(struct check_result *results, size_t n, const char *fleet, const char *history,
-		struct err *e)
+int check_judge(struct check_result *results, size_t n, const char *fleet,
+		const struct check_history *history, struct err *e)
 {
+	const struct check_history of_fleet = {.in.folder = -1, .path = fleet};
 	CLEANUP_FREE double *values = alloc_array(RUNS_MAX, sizeof(*values));
 	json_t *others = json_array(), *own = json_array();
 	struct err unread = {0};
 	int r = values ? 0 : err_code(e, -ENOMEM, "judge the results");
 
 	if (r == 0 && fleet)
-		r = read_runs(fleet, true, others, e);
+		r = read_runs(&of_fleet, true, others, e);
 	if (r == 0 && history && read_runs(history, false, own, &unread) < 0)
 		complain("%s: earlier runs of this node are not compared with", unread.text);
 	for (size_t i = 0; i < n && r == 0; i++) {
@@ -188,42 +203,62 @@ int check_judge(struct check_result *results, size_t n, const char *fleet, const
 
 /* ---- Keeping ---- */
 
-/* The older half goes when the file has grown large: history is for comparing, not for ever. */
-static int cut(const char *path, struct err *e)
-{
-	char fresh[4096];
-	struct stat st;
-	FILE *from, *to;
-	int ch, r = 0;
+#define CUT_TAIL ".new"
 
-	if (stat(path, &st) < 0 || st.st_size < HISTORY_MAX_BYTES)
-		return 0;
-	if (snprintf(fresh, sizeof(fresh), "%s.new", path) >= (int)sizeof(fresh))
-		return err_set(e, -ENAMETOOLONG, "the history's path is too long");
-	from = fopen(path, "re");
-	to = from ? fopen(fresh, "we") : NULL;
-	if (!to) {
-		r = err_code(e, -errno, "cut the history '%s'", path);
-		if (from)
-			fclose(from);
-		return r;
-	}
-	fseek(from, st.st_size / 2, SEEK_SET);
+static int replace_history(const struct check_history *h, bool good)
+{
+	char cut[4096];
+	int r = 0;
+
+	if (snprintf(cut, sizeof(cut), "%s" CUT_TAIL, h->path) >= (int)sizeof(cut))
+		return -ENAMETOOLONG;
+	if (h->in.folder >= 0)
+		return good ? beneath_rename(&h->in, cut, h->path)
+			    : beneath_remove(&h->in, cut, false);
+	r = good ? rename(cut, h->path) : unlink(cut);
+	return r < 0 ? -errno : 0;
+}
+
+static int copy_half(FILE *from, off_t size, FILE *to)
+{
+	int ch;
+
+	fseek(from, size / 2, SEEK_SET);
 	while ((ch = getc(from)) != EOF && ch != '\n')
 		;
 	while ((ch = getc(from)) != EOF)
 		putc(ch, to);
-	if (ferror(from) || ferror(to))
-		r = -EIO;
+	return ferror(from) || ferror(to) ? -EIO : 0;
+}
+
+/* The older half goes when the file has grown large: history is for comparing, not for ever. */
+static int cut(const struct check_history *h, struct err *e)
+{
+	FILE *from = NULL, *to;
+	struct stat st;
+	int fd, r;
+
+	if (open_runs(h, false, &from) < 0 || !from)
+		return 0; /* adding to it says what is wrong */
+	if (fstat(fileno(from), &st) < 0 || st.st_size < HISTORY_MAX_BYTES) {
+		fclose(from);
+		return 0;
+	}
+	fd = open_history(h, CUT_TAIL, O_WRONLY | O_CREAT | O_TRUNC);
+	to = fd < 0 ? NULL : fdopen(fd, "w");
+	if (to)
+		r = copy_half(from, st.st_size, to);
+	else
+		r = fd < 0 ? fd : -errno;
+	if (to && fclose(to) != 0 && r == 0)
+		r = -errno;
 	fclose(from);
-	if (fclose(to) != 0 && r == 0)
-		r = -errno;
-	if (r == 0 && rename(fresh, path) < 0)
-		r = -errno;
+	if (r == 0)
+		r = replace_history(h, true);
 	if (r == 0)
 		return 0;
-	ignore_result(unlink(fresh) /* the old one stays, and this one is overwritten */);
-	return err_code(e, r, "cut the history '%s'", path);
+	ignore_result(replace_history(h, false) /* the old one stays, this one is overwritten */);
+	return err_code(e, r, "cut the history '%s'", h->path);
 }
 
 /* Behind a line that a full disk has cut short a new one begins; one write, one line. */
@@ -244,28 +279,39 @@ static int append_line(int fd, char *text, size_t len)
 	return n < 0 ? -errno : (size_t)n < len ? -ENOSPC : 0;
 }
 
-int check_remember(const char *history, const json_t *run, struct err *e)
+/* What is wrong with it the open that follows says. */
+static void make_folder(const struct check_history *h)
 {
-	char *text = json_dumps(run, JSON_COMPACT), folder[4096];
+	char folder[4096];
+	char *slash;
+
+	snprintf(folder, sizeof(folder), "%s", h->path);
+	slash = strrchr(folder, '/');
+	if (!slash || slash == folder)
+		return;
+	*slash = '\0';
+	if (h->in.folder >= 0)
+		ignore_result(beneath_mkdir(&h->in, folder));
+	else
+		ignore_result(mkdir(folder, 0700));
+}
+
+int check_remember(const struct check_history *history, const json_t *run, struct err *e)
+{
+	char *text = json_dumps(run, JSON_COMPACT);
 	size_t len = text ? strlen(text) : 0;
 	int fd, r = cut(history, e);
-	char *slash;
 
 	if (r < 0 || !text) {
 		alloc_free(text);
 		return r < 0 ? r : err_code(e, -ENOMEM, "keep the history");
 	}
-	snprintf(folder, sizeof(folder), "%s", history);
-	slash = strrchr(folder, '/');
-	if (slash && slash != folder) {
-		*slash = '\0';
-		ignore_result(mkdir(folder, 0700) /* the open below says what is wrong */);
-	}
+	make_folder(history);
 	text[len] = '\n'; /* in the terminator's place */
-	fd = open(history, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-	r = fd < 0 ? -errno : append_line(fd, text, len + 1);
+	fd = open_history(history, "", O_RDWR | O_APPEND | O_CREAT | O_NONBLOCK);
+	r = fd < 0 ? fd : append_line(fd, text, len + 1);
 	if (r < 0)
-		r = err_code(e, r, "add to the history '%s'", history);
+		r = err_code(e, r, "add to the history '%s'", history->path);
 	if (fd >= 0)
 		close(fd);
 	alloc_free(text);

@@ -10,28 +10,42 @@
 #include <assert.h>
 #include <errno.h>
 #include <getopt.h>
+#include <grp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "model/trust.h"
+#include "tools/files.h"
 #include "tools/print.h"
 #include "tools/verbs.h"
 
 enum { OPTION_COMPLETION = OPTIONS, GETOPT_BASE = 256, READERS_MAX = 1024, LEVEL_MAX = 22 };
 enum { SECONDS_MAX = 3600 };
 
-/* jansson takes memory in a thousand places whose failure nobody could use: the tool ends. */
+/* jansson takes memory in a thousand places whose failure nobody could use: the tool ends. What it
+ * holds are documents of the tool's own: no budget of other files counts them. */
 static void *take_or_end(size_t size)
 {
+	struct alloc_budget *b = alloc_set_budget(NULL);
 	void *p = alloc_zero(size);
 
+	alloc_set_budget(b);
 	if (!p) {
 		fputs("ckptctl: out of memory: ask for less, one job or one tensor\n", stderr);
 		exit(EXIT_UNKNOWN);
 	}
 	return p;
+}
+
+static void give_back(void *p)
+{
+	struct alloc_budget *b = alloc_set_budget(NULL);
+
+	alloc_free(p);
+	alloc_set_budget(b);
 }
 
 /* What an error says about the checkpoints, rather than about the question. */
@@ -215,8 +229,6 @@ static int take_option(struct ctl *c, enum option_id id)
 	return take_word(o, &c->tensors);
 }
 
-_Static_assert(OPTIONS <= 64, "a set of options is a 64-bit word");
-
 static void fill_options(struct option longs[OPTIONS + 2], char letters[OPTIONS + 2])
 {
 	size_t n = 0;
@@ -294,11 +306,42 @@ static int check_use(const struct verb *v, uint64_t given, int n_args)
 	return 0;
 }
 
-static int run(const struct verb *v, const struct ctl *c)
+/*
+ * With --socket, what reads or writes files does so in the data folder of that ckptd, which is
+ * asked for it before anything else is done; --data beside it has to name the same. The ckptd may
+ * also be that of --to-data. folder has room for c->data.
+ */
+static int find_folder(const struct verb *v, struct ctl *c, char folder[PATH_MAX], struct err *e)
 {
-	struct err e = { 0 };
-	int r = v->run(c, &e);
+	bool uses_files = (v->options & VERB_USES_FILES) || c->incoming;
+	int r;
 
+	if (!c->socket || !(c->data || uses_files))
+		return 0;
+	r = data_of_ckptd(c->socket, folder, e);
+	if ((r == CKPT_ENOTFOUND || r == CKPT_EUNAVAILABLE) && c->data) {
+		err_clear(e); /* the folder is named; who needs an answer asks again */
+		return 0;
+	}
+	if (r < 0 || (c->to_data && data_is_same(folder, c->to_data)))
+		return r;
+	r = c->data ? data_check_same(folder, c->data, e) : 0;
+	if (r < 0)
+		return r;
+	c->data = folder;
+	if (c->to_data)
+		c->socket = NULL; /* it is not that of the new job's folder */
+	return 0;
+}
+
+static int run(const struct verb *v, struct ctl *c)
+{
+	char folder[PATH_MAX];
+	struct err e = { 0 };
+	int r = find_folder(v, c, folder, &e);
+
+	if (r == 0)
+		r = v->run(c, &e);
 	if (r < 0)
 		complain("%s", e.code ? e.text : err_text(r));
 	if (fflush(stdout) != 0 || ferror(stdout)) {
@@ -330,7 +373,11 @@ int main(int argc, char **argv)
 	const struct verb *v;
 	uint64_t given = 0;
 
-	json_set_alloc_funcs(take_or_end, alloc_free);
+	json_set_alloc_funcs(take_or_end, give_back);
+	/* Root works in a user's folder as that user (storage/beneath.h), who is in none of its
+	 * groups. Where that is forbidden, they are a container's. */
+	if (geteuid() == 0)
+		ignore_result(setgroups(0, NULL));
 	if (parse(argc, argv, &c, &given) < 0)
 		return EXIT_UNKNOWN;
 	v = optind < argc ? verb_find(argv[optind]) : NULL;

@@ -66,7 +66,11 @@ static int send_request(struct connection *c, Ckpt__Request *q, struct err *e)
 	uint8_t buf[CONN_MESSAGE_MAX];
 	size_t len = ckpt__request__get_packed_size(q);
 
-	assert(len <= sizeof(buf)); /* names are bounded by the caller */
+	if (len > sizeof(buf)) /* reasons and names come from the command line */
+		return err_set(e, -E2BIG,
+			       "the request to ckptd has %zu bytes, at most %zu fit: use shorter "
+			       "words",
+			       len, sizeof(buf));
 	ckpt__request__pack(q, buf);
 	if (send(c->fd, buf, len, MSG_NOSIGNAL) != (ssize_t)len)
 		return lost(c, -errno, e);

@@ -44,15 +44,16 @@ struct reading_metadata {
 static const struct pickle_value *field(const struct pickle *p, const struct pickle_value *v,
 					enum torch_id id, const char *name)
 {
-	return pickle_is_call(v, (uint16_t)id) ? pickle_get(p, pickle_at(p, v->state), name) : NULL;
+	return pickle_is_call(p, v, (uint16_t)id) ? pickle_get(p, pickle_state(p, v), name) : NULL;
 }
 
-static int name_of(const struct pickle_value *v, const char **ret, uint32_t *ret_len, struct err *e)
+static int name_of(const struct pickle *p, const struct pickle_value *v, const char **ret,
+		   uint32_t *ret_len, struct err *e)
 {
 	char text[NAME_TEXT_MAX];
 
 	if (v->type != PICKLE_STR)
-		return err_set(e, CKPT_EPROTO, "a name is a %s", pickle_type_text(v));
+		return err_set(e, CKPT_EPROTO, "a name is a %s", pickle_type_text(p, v));
 	if (v->n == 0 || v->n > CKPT_NAME_MAX)
 		return err_set(e, CKPT_EVERSION,
 			       "the name '%s' has %" PRIu32 " byte%s; 1 to %d can be kept",
@@ -90,11 +91,11 @@ static int read_entry(const struct pickle *p, const struct pickle_value *key,
 	const struct pickle_value *offset = field(p, key, TORCH_INDEX, "offset");
 
 	*ret = (struct entry){.info = info};
-	if (!fqn || fqn->type != PICKLE_STR || !pickle_is_call(info, TORCH_STORAGE_INFO))
+	if (!fqn || fqn->type != PICKLE_STR || !pickle_is_call(p, info, TORCH_STORAGE_INFO))
 		return err_set(e, CKPT_EPROTO,
 			       "its storage_data is not what FileSystemWriter writes (a %s for a "
 			       "%s)",
-			       pickle_type_text(info), pickle_type_text(key));
+			       pickle_type_text(p, info), pickle_type_text(p, key));
 	ret->name = (const char *)fqn->text;
 	ret->name_len = fqn->n;
 	return !offset || offset->type == PICKLE_NONE ? 0 : torch_sizes_of(p, offset, &ret->at, e);
@@ -184,17 +185,21 @@ static int path_compare(const void *a, const void *b)
 
 static int name_files(struct dcp_metadata *m, struct err *e)
 {
-	size_t n = m->n_chunks + m->n_blobs;
+	size_t n = m->n_chunks + m->n_blobs, distinct = 0;
 	CLEANUP_FREE struct dcp_place **places = alloc_array(n, sizeof(*places));
 
-	m->files = alloc_array(n, sizeof(*m->files));
-	if (!m->files || !places)
-		return err_code(e, -ENOMEM, "%zu file%s", n, plural(n));
+	if (!places)
+		return err_code(e, -ENOMEM, "%zu place%s", n, plural(n));
 	for (size_t i = 0; i < n; i++)
 		places[i] =
 			i < m->n_chunks ? &m->chunks[i].place : &m->blobs[i - m->n_chunks].place;
 	if (n > 0)
 		qsort(places, n, sizeof(struct dcp_place *), path_compare);
+	for (size_t i = 0; i < n; i++) /* few files have many places */
+		distinct += i == 0 || path_compare(&places[i - 1], &places[i]) != 0;
+	m->files = alloc_array(distinct, sizeof(*m->files));
+	if (!m->files)
+		return err_code(e, -ENOMEM, "%zu file%s", distinct, plural(distinct));
 	for (size_t i = 0; i < n; i++) {
 		if (i == 0 || path_compare(&places[i - 1], &places[i]) != 0)
 			m->files[m->n_files++] =
@@ -212,13 +217,13 @@ static int read_dtype(const struct pickle *p, const struct pickle_value *propert
 {
 	const struct pickle_value *state, *dtype;
 
-	if (!properties || !pickle_is_call(properties, TORCH_PROPERTIES))
+	if (!properties || !pickle_is_call(p, properties, TORCH_PROPERTIES))
 		return err_set(e, CKPT_EPROTO, "its properties are no TensorProperties");
-	state = pickle_at(p, properties->state);
+	state = pickle_state(p, properties);
 	dtype = state->type == PICKLE_TUPLE && state->n > 0 ? pickle_item(p, state, 0) : NULL;
-	if (!dtype || dtype->type != PICKLE_NAME || dtype->name->id != TORCH_DTYPE)
+	if (!dtype || dtype->type != PICKLE_NAME || pickle_name_of(p, dtype)->id != TORCH_DTYPE)
 		return err_set(e, CKPT_EPROTO, "its properties do not begin with a dtype");
-	*ret = dtype->name->dtype;
+	*ret = pickle_name_of(p, dtype)->dtype;
 	return 0;
 }
 
@@ -232,7 +237,7 @@ static int read_chunk(const struct pickle *p, const struct pickle_value *v,
 	int r;
 
 	if (!offsets || !sizes)
-		return err_set(e, CKPT_EPROTO, "one of its chunks is a %s", pickle_type_text(v));
+		return err_set(e, CKPT_EPROTO, "one of its chunks is a %s", pickle_type_text(p, v));
 	r = torch_sizes_of(p, offsets, &at, e);
 	if (r == 0)
 		r = torch_sizes_of(p, sizes, &size, e);
@@ -307,20 +312,20 @@ static int add_item(const struct reading_metadata *g, const struct pickle_value 
 	struct dcp_tensor *t = &g->m->tensors[g->m->n_tensors];
 	struct dcp_blob *b = &g->m->blobs[g->m->n_blobs];
 	char text[NAME_TEXT_MAX];
-	int r = name_of(name, &t->name, &t->name_len, e);
+	int r = name_of(g->p, name, &t->name, &t->name_len, e);
 
 	if (r < 0)
 		return r;
-	if (pickle_is_call(v, TORCH_BYTES_METADATA)) {
+	if (pickle_is_call(g->p, v, TORCH_BYTES_METADATA)) {
 		b->name = t->name;
 		b->name_len = t->name_len;
 		r = add_blob(g, b, e);
 		g->m->n_blobs += r == 0;
-	} else if (pickle_is_call(v, TORCH_TENSOR_METADATA)) {
+	} else if (pickle_is_call(g->p, v, TORCH_TENSOR_METADATA)) {
 		r = add_tensor(g, v, t, e);
 		g->m->n_tensors += r == 0;
 	} else {
-		r = err_set(e, CKPT_EPROTO, "it is a %s", pickle_type_text(v));
+		r = err_set(e, CKPT_EPROTO, "it is a %s", pickle_type_text(g->p, v));
 	}
 	return r < 0 ? err_wrap(e, r, "'%s'", name_text(text, (const char *)name->text, name->n))
 		     : 0;
@@ -414,11 +419,11 @@ int dcp_metadata_read(const void *bytes, size_t len, struct dcp_metadata *ret, s
 	if (r < 0)
 		return r;
 	root = pickle_at(g.p, g.p->root);
-	if (!pickle_is_call(root, TORCH_METADATA))
+	if (!pickle_is_call(g.p, root, TORCH_METADATA))
 		return err_set(e, CKPT_EPROTO,
 			       "it is a %s, not the Metadata of "
 			       "torch.distributed.checkpoint",
-			       pickle_type_text(root));
+			       pickle_type_text(g.p, root));
 	r = read_entries(&g, field(g.p, root, TORCH_METADATA, "storage_data"), e);
 	if (r == 0)
 		r = read_items(&g, field(g.p, root, TORCH_METADATA, "state_dict_metadata"), e);
@@ -430,6 +435,12 @@ int dcp_metadata_read(const void *bytes, size_t len, struct dcp_metadata *ret, s
 	planner = field(g.p, root, TORCH_METADATA, "planner_data");
 	ret->planner_data = planner && planner->type == PICKLE_DICT ? planner : NULL;
 	return r;
+}
+
+void dcp_metadata_forget_pickle(struct dcp_metadata *m)
+{
+	pickle_free(&m->pickle);
+	m->planner_data = NULL;
 }
 
 void dcp_metadata_fini(struct dcp_metadata *m)

@@ -55,6 +55,8 @@ struct dcp_metadata {
  * nowhere). Free with dcp_metadata_fini() in every case. */
 MUST_CHECK int dcp_metadata_read(const void *bytes, size_t len, struct dcp_metadata *ret,
 				 struct err *e);
+/* The tree alone, which is most of it: planner_data and the paths of places go with it. */
+void dcp_metadata_forget_pickle(struct dcp_metadata *m);
 void dcp_metadata_fini(struct dcp_metadata *m);
 
 #endif

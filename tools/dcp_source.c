@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "tools/dcp_metadata.h"
 #include "tools/plural.h"
+#include "tools/source_memory.h"
 #include "tools/torch_source.h"
 #include "tools/torch_values.h"
 
@@ -82,6 +83,7 @@ static int read_metadata(struct torch_source *t, void **ret, size_t *ret_len, st
 			       "%.200s: its .metadata is no file of at most %u bytes", t->what,
 			       PICKLE_BYTES_MAX);
 	*ret_len = (size_t)st.st_size;
+	source_metadata(*ret_len);
 	return read_whole(t->folder, METADATA, 0, *ret_len, ret, e);
 }
 
@@ -154,7 +156,7 @@ static int take_tensor(struct torch_source *t, const struct dcp_metadata *m, siz
 		       const struct dcp_tensor *from, const uint64_t *sizes, struct err *e)
 {
 	struct reading_tensor *to = &t->tensors[i];
-	char *name = alloc_copy(from->name, from->name_len);
+	const char *name = texts_keep(&t->names, from->name, from->name_len);
 	uint64_t elements;
 	size_t part = t->first_part[i];
 	int r = 0;
@@ -175,8 +177,7 @@ static int take_tensor(struct torch_source *t, const struct dcp_metadata *m, siz
 		t->parts[part] = (struct torch_part){.box = c->box,
 						     .file = c->place.file,
 						     .offset = c->place.offset,
-						     .len = c->place.len,
-						     .fd = -1};
+						     .len = c->place.len};
 		r = check_place(&c->place, sizes, t->files, e);
 	}
 	t->first_part[i + 1] = part;
@@ -224,6 +225,8 @@ static int take_blob(struct torch_source *t, const struct dcp_blob *b, const uin
 	if (r == 0 && b->place.len > TORCH_BLOBS_MAX)
 		r = err_set(e, -E2BIG, "it has more than %" PRIu64 " bytes", TORCH_BLOBS_MAX);
 	if (r == 0)
+		source_metadata(b->place.len);
+	if (r == 0)
 		r = read_whole(t->folder, t->files[b->place.file], b->place.offset, b->place.len,
 			       &bytes, e);
 	if (r == 0)
@@ -237,7 +240,7 @@ static int take_blob(struct torch_source *t, const struct dcp_blob *b, const uin
 static int take_blobs(struct torch_source *t, const struct dcp_metadata *m, const uint64_t *sizes,
 		      struct err *e)
 {
-	CLEANUP_FREE char *paths = NULL;
+	struct writer paths = {0};
 	char text[NAME_TEXT_MAX];
 	int r = 0;
 
@@ -251,9 +254,10 @@ static int take_blobs(struct torch_source *t, const struct dcp_metadata *m, cons
 	}
 	if (r == 0 && m->planner_data)
 		r = paths_of_planner(&m->pickle, m->planner_data, &paths, e);
-	if (r == 0 && paths)
-		r = torch_source_add_blob(t, TORCH_PATHS_BLOB, strlen(TORCH_PATHS_BLOB), paths,
-					  strlen(paths), e);
+	if (r == 0 && paths.len > 0)
+		r = torch_source_add_blob(t, TORCH_PATHS_BLOB, strlen(TORCH_PATHS_BLOB), paths.buf,
+					  paths.len, e);
+	writer_free(&paths);
 	return r;
 }
 
@@ -272,16 +276,19 @@ bool dcp_detect(const char *path)
 	return n > 0 && (size_t)n < sizeof(name) && access(name, F_OK) == 0;
 }
 
-static int take_all(struct torch_source *t, const struct dcp_metadata *m, struct err *e)
+/* Each part of the metadata goes as soon as it is not needed any more. */
+static int take_all(struct torch_source *t, struct dcp_metadata *m, struct err *e)
 {
 	CLEANUP_FREE uint64_t *sizes = alloc_array(m->n_files, sizeof(*sizes));
 	int r = sizes ? stat_files(t, m, sizes, e)
 		      : err_code(e, -ENOMEM, "%zu file%s", m->n_files, plural(m->n_files));
 
 	if (r == 0)
-		r = take_tensors(t, m, sizes, e);
-	if (r == 0)
 		r = take_blobs(t, m, sizes, e);
+	dcp_metadata_forget_pickle(m);
+	if (r == 0)
+		r = take_tensors(t, m, sizes, e);
+	dcp_metadata_fini(m);
 	if (r < 0)
 		return r;
 	r = torch_source_ready(t, e);

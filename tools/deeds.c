@@ -435,30 +435,45 @@ static int put_marks(struct index *ix, struct data *d, struct err *e)
 	return r;
 }
 
+/* RocksDB opens files by itself: from here on as the folder's owner, whose files they become. */
+static int make_index(struct data *d, struct store *s, int *ret_count, struct err *e)
+{
+	struct beneath *folder = disk_posix_folder(d->disk);
+	char path[PATH_MAX + 8];
+	struct index *ix = NULL;
+	bool fresh;
+	int r = beneath_become_owner(folder, e);
+
+	if (r < 0)
+		return r;
+	snprintf(path, sizeof(path), "%s/index", d->path);
+	r = index_rocksdb_open(folder, path, &ix, &fresh, e);
+	if (r < 0)
+		return r;
+	if (e->code)
+		complain("%s", e->text); /* an old one was set aside */
+	err_clear(e);
+	r = catalog_rebuild(ix, s, e);
+	*ret_count = r;
+	if (r >= 0)
+		r = put_marks(ix, d, e);
+	ix->ops->close(ix);
+	return r;
+}
+
 /* Under LOCK. *ret_count: checkpoints in the new index. */
 static int rebuild_here(const struct ctl *c, int *ret_count, struct err *e)
 {
 	struct store_options o = {.who = "ckptctl rebuild"};
-	char path[PATH_MAX + 8];
-	struct index *ix = NULL;
 	struct store s;
 	struct data d;
-	bool fresh;
 	int r = data_open(c->data, &d, e); /* also: it is a data folder, none is made here */
 
 	if (r < 0)
 		return r;
 	r = store_open(d.disk, &o, &s, e);
 	if (r == 0) {
-		snprintf(path, sizeof(path), "%s/index", d.path);
-		r = index_rocksdb_open(path, &ix, &fresh, e);
-		if (r == 0) {
-			r = catalog_rebuild(ix, &s, e);
-			*ret_count = r;
-			if (r >= 0)
-				r = put_marks(ix, &d, e);
-			ix->ops->close(ix);
-		}
+		r = make_index(&d, &s, ret_count, e);
 		store_close(&s);
 	}
 	data_close(&d);

@@ -8,11 +8,13 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "codec/floats.h"
 #include "tools/document.h"
+#include "tools/source_memory.h"
 #include "tools/torch_source.h"
 
 const struct exchange_format exchange_formats[] = {
@@ -25,7 +27,16 @@ const struct exchange_format exchange_formats[] = {
 int exchange_open(const struct exchange_format *f, const char *path, struct source **ret,
 		  struct err *e)
 {
-	return source_foreign_error(f->open(path, ret, e));
+	struct source_memory own;
+	char what[120];
+	int r;
+
+	if (alloc_budget())
+		return source_foreign_error(f->open(path, ret, e));
+	source_memory_begin(&own);
+	snprintf(what, sizeof(what), "'%.100s'", path);
+	r = source_foreign_error(f->open(path, ret, e));
+	return source_memory_end(&own, what, r, e);
 }
 
 uint32_t export_dtype(const struct exporting *x, size_t i)

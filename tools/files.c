@@ -13,15 +13,19 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "coord/single.h"
+#include "model/attempt.h"
+#include "storage/commit_rebuild.h"
 #include "storage/disk_posix.h"
 #include "storage/recover.h"
 #include "tools/document.h"
@@ -29,73 +33,87 @@
 /* For the user of a job whose files are ckptd's: a path that is too long may cut it. */
 #define OTHER_WAYS                                                                                 \
 	"; ask whoever runs ckptd, or read your own job through it (ckpt://, ckpt_stored_open(3))"
+#define LOOK_AGAIN_MS 100
+#define LOOKS 50 /* for a COMMIT that is being published */
 #define TRIM_TRIES 10 /* a log that is trimmed while it is read is read again */
 
 /* ---- The folder ---- */
 
-static bool is_there(const char *folder)
+bool data_is_there(const char *folder)
 {
-	char path[PATH_MAX + 8];
+	struct beneath b;
+	bool there;
 
-	snprintf(path, sizeof(path), "%s/FORMAT", folder);
-	return access(path, F_OK) == 0;
+	if (beneath_open(folder, &b, NULL) < 0)
+		return false;
+	there = beneath_access(&b, "FORMAT", F_OK) == 0;
+	beneath_close(&b);
+	return there;
 }
 
-/* What the ckptd that answers says; false: none does, or it is too old to say it. */
-static bool ask_ckptd(char ret[PATH_MAX])
+int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e)
 {
-	const struct ctl usual = {0};
+	const struct ctl asked = {.socket = socket};
 	json_t *doc = NULL;
-	bool said = live_document(&usual, &doc, NULL) == 0 && doc_text(doc, "data")[0];
+	int r = live_document(&asked, &doc, e);
 
-	if (said)
+	if (r == 0 && !doc_text(doc, "data")[0])
+		r = err_set(e, CKPT_ENOTFOUND,
+			    "the ckptd that answers is too old to say which data folder it has: "
+			    "name it with --data FOLDER");
+	if (r == 0)
 		snprintf(ret, PATH_MAX, "%s", doc_text(doc, "data"));
 	json_decref(doc);
-	return said;
+	return r;
 }
 
-static void find(const char *given, char ret[PATH_MAX])
+/* A socket that somebody named leads to its ckptd's folder or to an error, never to another one. */
+static int find(const char *given, char ret[PATH_MAX], struct err *e)
 {
 	const char *share = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
+	const char *socket = getenv("CKPT_SOCKET");
 
 	if (!given || !given[0])
 		given = getenv("CKPT_DATA");
 	if (given && given[0]) {
 		snprintf(ret, PATH_MAX, "%s", given);
-		return;
+		return 0;
 	}
-	if (ask_ckptd(ret))
-		return;
+	if (socket && socket[0]) {
+		int r = data_of_ckptd(socket, ret, e);
+
+		return r < 0 ? err_wrap(e, r, "find the data folder by CKPT_SOCKET") : 0;
+	}
+	if (data_of_ckptd(NULL, ret, NULL) == 0)
+		return 0;
 	if (share && share[0]) {
 		snprintf(ret, PATH_MAX, "%s/ckptd", share);
-		if (is_there(ret))
-			return;
+		if (data_is_there(ret))
+			return 0;
 	} else if (home && home[0]) {
 		snprintf(ret, PATH_MAX, "%s/.local/share/ckptd", home);
-		if (is_there(ret))
-			return;
+		if (data_is_there(ret))
+			return 0;
 	}
 	snprintf(ret, PATH_MAX, "/var/lib/ckptd");
+	return 0;
 }
 
-int data_open(const char *given, struct data *ret, struct err *e)
+static int open_data_store(struct data *ret, struct err *e)
 {
+	const struct beneath folder = *disk_posix_folder(ret->disk);
 	struct store_options o = { .read_only = true };
-	struct err why = { 0 };
-	int r;
-
-	*ret = (struct data){ 0 };
-	find(given, ret->path);
-	r = disk_posix_open(ret->path, "threads", &ret->disk, &why);
-	if (r == -EACCES || r == -EPERM)
-		return err_set(e, r, "%s: only its owner and root can read it" OTHER_WAYS,
-			       why.text);
-	if (r < 0)
-		return err_set(e, r, "%s: name the right one with --data FOLDER", why.text);
-	r = store_open(ret->disk, &o, &ret->store, e);
+	int r = store_open(ret->disk, &o, &ret->store, e);
 	if (r < 0) {
 		disk_posix_close(ret->disk);
 		ret->disk = NULL;
+		if (r == -EACCES && folder.as_owner)
+			return err_set(e, r,
+				       "cannot read data folder '%.150s' as user %u, to whom it "
+				       "belongs: a file in it is another user's: 'chown -R %u "
+				       "%.150s'",
+				       ret->path, (unsigned)folder.uid, (unsigned)folder.uid,
+				       ret->path);
 		if (r == -EACCES || r == -EPERM)
 			return err_set(e, r,
 				       "cannot read data folder '%.150s': only its owner and "
@@ -111,6 +129,36 @@ int data_open(const char *given, struct data *ret, struct err *e)
 	return 0;
 }
 
+int data_open(const char *given, struct data *ret, struct err *e)
+{
+	struct err why = { 0 };
+	int r;
+
+	*ret = (struct data){ 0 };
+	r = find(given, ret->path, e);
+	if (r < 0)
+		return r;
+	r = disk_posix_open(ret->path, "threads", &ret->disk, &why);
+	if (r == -EACCES)
+		return err_set(e, r, "%s: only its owner and root can read it" OTHER_WAYS,
+			       why.text);
+	if (r == -EPERM)
+		return err_set(e, r, "%s", why.text);
+	if (r < 0)
+		return err_set(e, r, "%s: name the right one with --data FOLDER", why.text);
+	return open_data_store(ret, e);
+}
+
+int data_open_again(struct disk *disk, const char *path, struct data *ret, struct err *e)
+{
+	int r;
+
+	*ret = (struct data){ 0 };
+	snprintf(ret->path, sizeof(ret->path), "%s", path);
+	r = disk_posix_again(disk, "threads", &ret->disk, e);
+	return r < 0 ? r : open_data_store(ret, e);
+}
+
 bool data_is_same(const char *a, const char *b)
 {
 	struct stat x, y;
@@ -120,17 +168,14 @@ bool data_is_same(const char *a, const char *b)
 	return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-int data_open_live(const json_t *doc, const char *given, struct data *ret, struct err *e)
+int data_check_same(const char *said, const char *given, struct err *e)
 {
-	const char *said = doc_text(doc, "data");
-
-	*ret = (struct data){0};
-	if (given && said[0] && !data_is_same(given, said))
-		return err_set(e, -EINVAL,
-			       "the ckptd that answers has the folder '%.150s', not '%.150s': "
-			       "leave out --socket or --data",
-			       said, given);
-	return data_open(given ? given : said[0] ? said : NULL, ret, e);
+	if (data_is_same(given, said))
+		return 0;
+	return err_set(e, -EINVAL,
+		       "the ckptd that answers has the folder '%.150s', not '%.150s': "
+		       "leave out --socket or --data",
+		       said, given);
 }
 
 static void job_fini(struct data_job *j)
@@ -152,6 +197,22 @@ void data_close(struct data *d)
 		disk_posix_close(d->disk);
 	}
 	*d = (struct data){ 0 };
+}
+
+/* A ckptd, or a tool that changes the folder, runs. It is asked, not taken. */
+static bool lock_is_held(const char *path)
+{
+	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	int fd = open(path, O_RDWR | O_CLOEXEC);
+	bool held;
+
+	if (fd < 0)
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno != ENOENT; /* not to be known: it may be */
+	held = fcntl(fd, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
+	close(fd);
+	return held;
 }
 
 /* ---- Checkpoints ---- */
@@ -216,24 +277,94 @@ static int by_step(const void *a, const void *b)
 	return memcmp(x->id.attempt.b, y->id.attempt.b, sizeof(x->id.attempt.b));
 }
 
-static bool agrees(const struct commit_file *c, const struct history_commit *h)
+static void commit_of_log(const struct data_job *j, const struct history_commit *h,
+			  const struct checkpoint_id *id, struct commit_file *ret)
 {
-	return digest_equal(&c->root, &h->commit.root) &&
-	       digest_equal(&c->layout, &h->commit.layout) && c->world == h->commit.world;
+	*ret = (struct commit_file){
+		.id = *id,
+		.uid = j->history.job.uid,
+		.incarnation = j->history.incarnation,
+		.record_n = h->n,
+		.epoch = h->epoch,
+		.wall_ns = h->wall_ns,
+		.root = h->commit.root,
+		.layout = h->commit.layout,
+		.world = h->commit.world,
+		.bytes = h->commit.bytes,
+	};
+	memcpy(ret->job_name, j->history.job.name, sizeof(ret->job_name));
 }
 
-/* What the log makes of it; see start.c of ckptd, which does the same at its start. */
-static void judge(struct data_job *j, struct data_checkpoint *c)
+static void damaged(struct data_checkpoint *c, int code, const char *what, const char *why)
+{
+	c->state = FILES_DAMAGED;
+	err_set(&c->why, code, "%s%.300s", what, why);
+}
+
+/*
+ * Where whoever has LOCK is just about to publish it, COMMIT comes soon, or the folder goes. True:
+ * it came. A look is no promise: after a while the missing COMMIT is taken for lost.
+ */
+static bool commit_comes(struct data *d, struct data_checkpoint *c)
+{
+	static const struct timespec pause = {.tv_nsec = LOOK_AGAIN_MS * 1000000};
+	char lock[PATH_MAX + 8];
+	bool came = false;
+
+	snprintf(lock, sizeof(lock), "%s/LOCK", d->path);
+	for (int i = 0; i < LOOKS && !came && (i == 0 || lock_is_held(lock)); i++) {
+		if (i > 0)
+			nanosleep(&pause, NULL);
+		came = commit_read(&d->store, &c->id, &c->commit, NULL) == 0;
+	}
+	return came;
+}
+
+/* The log has its record and has not freed it, and there is no COMMIT. */
+static int judge_without(struct data *d, struct data_job *j, struct data_checkpoint *c)
+{
+	enum shards_state state = SHARDS_NONE;
+	struct err why = {0};
+	struct commit_file want;
+	int r;
+
+	commit_of_log(j, c->logged, &c->id, &want);
+	r = commit_shards(&d->store, &want, &state, &why);
+	commit_file_fini(&want);
+	if (r < 0)
+		return err_set(&c->why, r, "%s", why.text);
+	if (state == SHARDS_WHOLE && commit_comes(d, c)) {
+		c->has_commit = true;
+		c->state = FILES_DURABLE;
+		err_clear(&c->why);
+	} else if (state == SHARDS_WHOLE) {
+		damaged(c, CKPT_ECORRUPT,
+			"its COMMIT is gone; its files lead to the root in the log: the next start "
+			"of ckptd reads them and makes it again", "");
+	} else if (state == SHARDS_DAMAGED) {
+		damaged(c, CKPT_ECORRUPT, "its COMMIT is gone, and cannot be made again: ",
+			why.text);
+	} else {
+		err_set(&c->why, CKPT_ENOTFOUND,
+			"it has no COMMIT: it is being written, or a crash left it, or files of it "
+			"are gone: %.200s", why.text);
+	}
+	return 0;
+}
+
+static int judge_commit(struct data *d, struct data_job *j, struct data_checkpoint *c)
 {
 	const struct history *h = &j->history;
+	struct commit_file want = {0};
+	const char *differs = NULL;
+	uint32_t rank = 0;
 
-	if (!c->has_commit)
-		return;
-	c->logged = history_find(&j->history, c->id.step, &c->id.attempt);
-	if (c->logged && !agrees(&c->commit, c->logged)) {
-		c->state = FILES_DAMAGED;
-		err_set(&c->why, CKPT_ECORRUPT, "its COMMIT has another root, layout or number of "
-						"ranks than the log");
+	if (c->logged) {
+		commit_of_log(j, c->logged, &c->id, &want);
+		differs = commit_differs(&c->commit, &want);
+	}
+	if (differs) {
+		damaged(c, CKPT_ECORRUPT, differs, "");
 	} else if (c->logged && c->logged->freed) {
 		c->state = FILES_EXPIRING;
 		err_set(&c->why, CKPT_ENOTFOUND,
@@ -249,7 +380,36 @@ static void judge(struct data_job *j, struct data_checkpoint *c)
 		err_set(&c->why, CKPT_ESTALE,
 			"the job's log does not know it: ckptd begins the log "
 			"anew from the COMMIT files at its next start");
+	} else if (commit_missing_rank(&d->store, &c->commit, &rank) == 0 &&
+		   rank < c->commit.world) {
+		c->state = FILES_DAMAGED;
+		c->rank_gone = true;
+		err_set(&c->why, CKPT_ENOTFOUND, "rank %" PRIu32 ": its file is gone", rank);
 	}
+	return 0;
+}
+
+/* What the log makes of it; see start_commit.c of ckptd, which does the same at its start.
+ * Negative: what this process lacks. */
+static int judge(struct data *d, struct data_job *j, struct data_checkpoint *c)
+{
+	const struct history *h = &j->history;
+	bool no_commit = c->state == FILES_LEFTOVER;
+	int r = 0;
+
+	if (!c->has_commit && !no_commit)
+		return 0;
+	c->logged = history_find(&j->history, c->id.step, &c->id.attempt);
+	if (no_commit && c->logged && !c->logged->freed)
+		r = judge_without(d, j, c);
+	else if (no_commit && !c->logged &&
+		 (j->log_err.code ||
+		  (h->incarnation > 0 &&
+		   !attempt_is_of(&c->id.attempt, &j->id, h->incarnation, h->epoch.number,
+				  c->id.step))))
+		damaged(c, CKPT_ECORRUPT, "it has no COMMIT, and the log that knew it was lost",
+			"");
+	return r < 0 || !c->has_commit ? r : judge_commit(d, j, c);
 }
 
 /* ---- Jobs ---- */
@@ -351,7 +511,9 @@ static int read_job(void *arg, const struct job_id *id)
 	if (r == -ENOMEM || r == -EACCES || r == -EPERM)
 		return err_set(x->err, r, "%s", j->log_err.text);
 	for (size_t i = 0; i < j->n_checkpoints; i++)
-		judge(j, &j->checkpoints[i]);
+		if (judge(d, j, &j->checkpoints[i]) < 0)
+			return err_set(x->err, j->checkpoints[i].why.code, "%s",
+				       j->checkpoints[i].why.text);
 	name_job(j);
 	j->made = was_made(j);
 	if (j->made)

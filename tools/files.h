@@ -24,6 +24,7 @@ enum file_state {
 struct data_checkpoint {
 	struct checkpoint_id id;
 	enum file_state state;
+	bool rank_gone; /* with FILES_DAMAGED: all that is known of it is that a file is gone */
 	bool has_commit;
 	struct commit_file commit; /* if so */
 	struct err why;            /* code 0 when it is durable */
@@ -50,16 +51,22 @@ struct data {
 };
 
 /*
- * Opens a folder for reading. given NULL: CKPT_DATA, else the folder of the ckptd that answers,
- * else the first of $XDG_DATA_HOME/ckptd, ~/.local/share/ckptd and /var/lib/ckptd that is there.
- * CKPT_ENOTFOUND: it is no data folder.
+ * Opens a folder for reading. given NULL: CKPT_DATA, else the folder of the ckptd that CKPT_SOCKET
+ * names, which has to answer, else that of the one that answers in the usual places, else the first
+ * of $XDG_DATA_HOME/ckptd, ~/.local/share/ckptd and /var/lib/ckptd that is there.
+ * CKPT_ENOTFOUND: it is no data folder; CKPT_EUNAVAILABLE: CKPT_SOCKET's ckptd does not answer.
  */
 MUST_CHECK int data_open(const char *given, struct data *ret, struct err *e);
-/* The folder of a running ckptd, by its answer doc. given: what --data names, which must be the
- * same folder (-EINVAL: it is another one), or NULL. */
-MUST_CHECK int data_open_live(const json_t *doc, const char *given, struct data *ret,
-			      struct err *e);
+/* The data folder of the ckptd at socket (as for connection_open()), by its own answer.
+ * CKPT_ENOTFOUND: it is too old to say it. */
+MUST_CHECK int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e);
+/* The folder of a disk that is open already; path: how it is called. */
+MUST_CHECK int data_open_again(struct disk *disk, const char *path, struct data *ret,
+			       struct err *e);
+bool data_is_there(const char *folder); /* whether it is a data folder */
 bool data_is_same(const char *a, const char *b); /* one folder, by whatever names */
+/* -EINVAL: --data names given, and the ckptd of --socket said that it has another folder. */
+MUST_CHECK int data_check_same(const char *said, const char *given, struct err *e);
 void data_close(struct data *d);
 /*
  * Reads the jobs: COMMIT files first, then each log, so that a log that grows meanwhile knows all

@@ -26,6 +26,7 @@
 #include "tools/making.h"
 #include "tools/plural.h"
 #include "tools/print.h"
+#include "tools/source_memory.h"
 
 #define MEMORY_DEFAULT ((uint64_t)256 << 20)
 
@@ -40,6 +41,7 @@ struct importing {
 	uint32_t world;
 	struct making_blob *blobs; /* of rank 0 */
 	uint64_t step;
+	struct source_memory memory;
 	uint64_t slab_memory;
 	uint64_t bytes; /* of tensors, each once */
 	struct progress progress;
@@ -170,6 +172,8 @@ static int get_layout(struct importing *m, struct err *e)
 	for (size_t i = 0; i < m->n; i++)
 		all[i] = layout_tensor_of(&m->from->tensors[m->chosen[i]]);
 	m->world = layout_world(m->layout);
+	/* What each rank of it holds is said once for each: the user asked for them. */
+	source_memory_buffers(&m->memory, UINT64_MAX / 2);
 	r = layout_begin(m->layout, all, m->n, e);
 	return r < 0 ? err_wrap(e, r, "layout '%.100s'", m->c->to) : 0;
 }
@@ -206,9 +210,10 @@ static int declare(struct importing *m, struct err *e)
 
 /* ---- Bytes ---- */
 
+/* Of a million of them little is kept: what else there is to say the declaration says. */
 struct piece {
-	size_t tensor; /* of the source */
-	struct shard shard;
+	uint32_t tensor; /* of the source */
+	uint32_t shard;  /* of the declaration */
 };
 
 /* One rank's image on its way. */
@@ -216,20 +221,12 @@ struct passing {
 	struct importing *m;
 	struct making *making;
 	uint32_t rank;
-	struct piece *pieces; /* in the order of the image */
+	struct declaration declaration;
+	struct piece *pieces; /* in the order of the image, which is that of declaring */
 	struct slab_item *items;
 	uint8_t *buffer;
 	struct reading_want wants[SLABS_MAX];
 };
-
-static int by_place(const void *a, const void *b)
-{
-	const struct piece *x = a, *y = b;
-
-	if (x->shard.image_offset != y->shard.image_offset)
-		return x->shard.image_offset < y->shard.image_offset ? -1 : 1;
-	return x->shard.bytes < y->shard.bytes ? -1 : x->shard.bytes > y->shard.bytes;
-}
 
 struct by_name {
 	const struct reading_tensor *t;
@@ -244,8 +241,9 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* Shards come by name, and so do the tensors: walked side by side. */
-static int fill_pieces(struct passing *p, const struct declaration *d)
+static int fill_pieces(struct passing *p)
 {
+	const struct declaration *d = &p->declaration;
 	struct importing *m = p->m;
 	CLEANUP_FREE struct by_name *names = alloc_array(m->n, sizeof(*names));
 	size_t k = 0;
@@ -257,50 +255,52 @@ static int fill_pieces(struct passing *p, const struct declaration *d)
 	if (m->n)
 		qsort(names, m->n, sizeof(*names), compare_names);
 	for (uint32_t i = 0; i < d->n_shards; i++) {
-		struct shard *s = &p->pieces[i].shard;
+		uint32_t at = declaration_order(d, i);
+		struct shard s;
 
-		declaration_get(d, i, s);
-		while (name_compare(names[k].t->name, names[k].t->name_len, s->name, s->name_len) !=
+		declaration_get(d, i, &s);
+		while (name_compare(names[k].t->name, names[k].t->name_len, s.name, s.name_len) !=
 		       0) {
 			k++;
 			assert(k < m->n); /* it was declared for one of them */
 		}
-		p->pieces[i].tensor = names[k].index;
-	}
-	if (d->n_shards)
-		qsort(p->pieces, d->n_shards, sizeof(*p->pieces), by_place);
-	for (uint32_t i = 0; i < d->n_shards; i++) {
-		const struct shard *s = &p->pieces[i].shard;
-
-		p->items[i] = (struct slab_item){.elements = s->stop - s->start,
-						 .cost = dtype_bytes(s->dtype)};
+		p->pieces[at] = (struct piece){(uint32_t)names[k].index, i};
+		p->items[at] = (struct slab_item){.elements = s.stop - s.start,
+						  .cost = dtype_bytes(s.dtype)};
 	}
 	return 0;
+}
+
+/* Of a slab: its piece's shard, whose bytes lie at *ret_offset of the image. */
+static void slab_shard(const struct passing *p, const struct slab *slab, struct shard *ret,
+		       uint64_t *ret_offset)
+{
+	declaration_get(&p->declaration, p->pieces[slab->which].shard, ret);
+	*ret_offset = ret->image_offset + slab->start * dtype_bytes(ret->dtype);
 }
 
 static int pass_turn(struct passing *p, const struct slab *slabs, size_t n, struct err *e)
 {
 	struct source *from = p->m->from;
 	uint8_t *to = p->buffer;
+	struct shard s;
+	uint64_t at;
 	int r;
 
 	for (size_t i = 0; i < n; i++) {
-		const struct piece *x = &p->pieces[slabs[i].which];
-
-		p->wants[i] = (struct reading_want){.tensor = x->tensor,
-						    .box = x->shard.box,
-						    .start = x->shard.start + slabs[i].start,
-						    .stop = x->shard.start + slabs[i].stop,
+		slab_shard(p, &slabs[i], &s, &at);
+		p->wants[i] = (struct reading_want){.tensor = p->pieces[slabs[i].which].tensor,
+						    .box = s.box,
+						    .start = s.start + slabs[i].start,
+						    .stop = s.start + slabs[i].stop,
 						    .to = to};
-		to += (slabs[i].stop - slabs[i].start) * dtype_bytes(x->shard.dtype);
+		to += (slabs[i].stop - slabs[i].start) * dtype_bytes(s.dtype);
 	}
 	r = source_pull(from, p->wants, n, e);
 	for (size_t i = 0; r == 0 && i < n; i++) {
-		const struct shard *s = &p->pieces[slabs[i].which].shard;
-		uint32_t size = dtype_bytes(s->dtype);
-
-		r = making_put(p->making, p->rank, s->image_offset + slabs[i].start * size,
-			       p->wants[i].to, (slabs[i].stop - slabs[i].start) * size, e);
+		slab_shard(p, &slabs[i], &s, &at);
+		r = making_put(p->making, p->rank, at, p->wants[i].to,
+			       (slabs[i].stop - slabs[i].start) * dtype_bytes(s.dtype), e);
 	}
 	p->m->done += (uint64_t)(to - p->buffer);
 	progress_draw(&p->m->progress, p->m->done, 0);
@@ -312,17 +312,18 @@ static int pass_rank(struct passing *p, struct err *e)
 	const struct making_rank *rank = &p->m->ranks[p->rank];
 	struct slab turn[SLABS_MAX];
 	struct slabs slabs;
-	struct declaration d;
+	uint32_t shards;
 	size_t n;
-	int r = declaration_open(rank->declaration, rank->declaration_len, &d, e);
+	int r = declaration_open(rank->declaration, rank->declaration_len, &p->declaration, e);
 
 	if (r < 0)
 		return r;
-	p->pieces = alloc_array(d.n_shards, sizeof(*p->pieces));
-	p->items = alloc_array(d.n_shards, sizeof(*p->items));
-	if (!p->pieces || !p->items || fill_pieces(p, &d) < 0)
+	shards = p->declaration.n_shards;
+	p->pieces = alloc_array(shards, sizeof(*p->pieces));
+	p->items = alloc_array(shards, sizeof(*p->items));
+	if (!p->pieces || !p->items || fill_pieces(p) < 0)
 		r = err_code(e, -ENOMEM, "list the shards of rank %u", p->rank);
-	slabs = (struct slabs){.items = p->items, .n = d.n_shards, .memory = p->m->slab_memory};
+	slabs = (struct slabs){.items = p->items, .n = shards, .memory = p->m->slab_memory};
 	while (r == 0 && (n = slabs_next(&slabs, turn)) > 0)
 		r = pass_turn(p, turn, n, e);
 	if (r == 0)
@@ -365,8 +366,11 @@ static int make(struct importing *m, struct err *e)
 				   .memory = max_u64(memory / 2, least),
 				   .dry_run = c->dry_run};
 	struct making *making = NULL;
-	int r = making_open(&o, m->ranks, m->world, &making, e);
+	int r;
 
+	/* Tables of chunks go with the bytes of tensors. */
+	source_memory_buffers(&m->memory, memory + making_rank_bytes(m->bytes));
+	r = making_open(&o, m->ranks, m->world, &making, e);
 	if (r < 0)
 		return r;
 	if (c->dry_run) {
@@ -423,6 +427,32 @@ static int run(struct importing *m, struct err *e)
 	return r;
 }
 
+static void importing_fini(struct importing *m)
+{
+	for (uint32_t i = 0; m->ranks && i < m->world; i++)
+		alloc_free((void *)(uintptr_t)m->ranks[i].declaration);
+	alloc_free(m->ranks);
+	layout_free(m->layout);
+	alloc_free(m->blobs);
+	alloc_free(m->chosen);
+	source_close(m->from);
+}
+
+static int import_within(struct importing *m, struct err *e)
+{
+	char what[120];
+	int r;
+
+	source_memory_begin(&m->memory);
+	r = exchange_open(m->format, m->c->args[0], &m->from, e);
+	if (r == 0)
+		r = run(m, e);
+	snprintf(what, sizeof(what), "'%.100s'", m->c->args[0]);
+	r = source_memory_end(&m->memory, what, r, e);
+	importing_fini(m);
+	return r;
+}
+
 int verb_import(const struct ctl *c, struct err *e)
 {
 	struct importing m = {.c = c};
@@ -435,17 +465,5 @@ int verb_import(const struct ctl *c, struct err *e)
 	r = parse_step(c->step, &m.step, e);
 	if (r == 0)
 		r = find_format(c, &m.format, e);
-	if (r == 0)
-		r = exchange_open(m.format, c->args[0], &m.from, e);
-	if (r < 0)
-		return r;
-	r = run(&m, e);
-	for (uint32_t i = 0; m.ranks && i < m.world; i++)
-		alloc_free((void *)(uintptr_t)m.ranks[i].declaration);
-	alloc_free(m.ranks);
-	layout_free(m.layout);
-	alloc_free(m.blobs);
-	alloc_free(m.chosen);
-	source_close(m.from);
-	return r;
+	return r == 0 ? import_within(&m, e) : r;
 }

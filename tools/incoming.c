@@ -80,13 +80,11 @@ static void print_sweep(const struct ctl *c, const json_t *list)
 
 int gc_incoming(const struct ctl *c, struct err *e)
 {
-	json_t *doc = NULL, *list = json_array();
+	json_t *list = json_array();
 	struct sweep x = {.ctl = c, .list = list, .err = e};
 	struct data d;
-	int r = c->socket ? live_document(c, &doc, e) : 0;
+	int r = data_open(c->data, &d, e);
 
-	if (r == 0)
-		r = doc ? data_open_live(doc, c->data, &d, e) : data_open(c->data, &d, e);
 	if (r == 0) {
 		x.store = &d.store;
 		r = staging_each(&d.store, sweep_one, &x, e);
@@ -97,7 +95,6 @@ int gc_incoming(const struct ctl *c, struct err *e)
 				     "dry_run", (int)c->dry_run, "incoming", list));
 	else if (r == 0 && c->talk >= 0)
 		print_sweep(c, list);
-	json_decref(doc);
 	json_decref(list);
 	return r < 0 ? r : EXIT_FINE;
 }

@@ -20,9 +20,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -95,9 +96,9 @@ static int copy_rank(struct making_rank_state *k, const struct making_rank *from
 	struct geometry g = geometry_of();
 	int r;
 
-	k->bytes = alloc_copy(from->declaration, from->declaration_len);
+	k->bytes = from->declaration;
 	k->len = from->declaration_len;
-	r = k->bytes ? copy_blobs(k, from) : -ENOMEM;
+	r = copy_blobs(k, from);
 	if (r < 0)
 		return err_code(e, r, "remember what a rank holds");
 	r = declaration_open(k->bytes, k->len, &k->declaration, e);
@@ -147,17 +148,65 @@ static void rank_fini(struct making_rank_state *k, bool keep)
 	alloc_free(k->blob_bytes);
 	alloc_free(k->made.places);
 	alloc_free(k->made.leaves);
-	alloc_free(k->bytes);
 }
 
 /* ---- The folder ---- */
 
-bool making_is_data_folder(const char *path)
+/* Where path itself would be made, up to its last '/', and its last part. */
+static void split_path(const char *path, char *ret_parent, char *ret_name, size_t size)
 {
-	char format[4096 + 8];
+	size_t n = strlen(path), end;
 
-	snprintf(format, sizeof(format), "%s/FORMAT", path);
-	return access(format, F_OK) == 0;
+	while (n > 1 && path[n - 1] == '/')
+		n--;
+	end = n;
+	while (n > 0 && path[n - 1] != '/')
+		n--;
+	snprintf(ret_parent, size, "%.*s.", (int)n, path);
+	snprintf(ret_name, size, "%.*s", (int)(end - n), path + n);
+}
+
+static int stranger(void *arg, const char *name, bool is_dir)
+{
+	(void)arg;
+	(void)is_dir;
+	return strcmp(name, "lost+found") == 0 ? 0 : 1;
+}
+
+int making_open_place(const char *path, bool make, struct beneath *ret, struct err *e)
+{
+	char parent[PATH_MAX + 2], name[PATH_MAX + 2];
+	struct beneath above;
+	struct err why = {0};
+	int r = beneath_open(path, ret, &why);
+
+	if (r == 0) {
+		if (beneath_access(ret, "LOCK", F_OK) == 0)
+			return 0; /* it was begun, or has lost its FORMAT */
+		r = beneath_list(ret, "", stranger, NULL);
+		if (r <= 0)
+			return r < 0 ? err_code(e, r, "look into folder '%.150s'", path) : 0;
+		beneath_close(ret);
+		return err_set(e, -EEXIST,
+			       "folder '%.150s' has other files and no FORMAT: it is no data "
+			       "folder; name a new or an empty one with --data",
+			       path);
+	}
+	if (r != -ENOENT)
+		return err_set(e, r, "%s", why.text);
+	split_path(path, parent, name, sizeof(parent));
+	r = beneath_open(parent, &above, e);
+	if (r < 0)
+		return err_code(e, r, "make data folder '%.150s'", path);
+	if (!make) {
+		*ret = above;
+		return 0;
+	}
+	r = beneath_mkdir(&above, name); /* as the owner of the folder that it is in */
+	if (r == 0)
+		r = beneath_enter(&above, name, ret);
+	beneath_close(&above);
+	return r < 0 ? err_code(e, r, "make data folder '%.150s'", path) : 0;
 }
 
 /* Named, and not there: as ckptd makes it at its first start. */
@@ -165,12 +214,12 @@ static int make_data(const char *path, struct err *e)
 {
 	const struct store_options o = {.who = "ckptctl, which makes it"};
 	struct disk *d = NULL;
+	struct beneath b;
 	struct store s;
-	int r = mkdir(path, 0700) < 0 && errno != EEXIST ? -errno : 0;
+	int r = making_open_place(path, true, &b, e);
 
-	if (r < 0)
-		return err_code(e, r, "make data folder '%.150s'", path);
-	r = disk_posix_open(path, "threads", &d, e);
+	if (r == 0)
+		r = disk_posix_take(&b, "threads", &d, e);
 	if (r < 0)
 		return r;
 	r = store_open(d, &o, &s, e);
@@ -195,37 +244,25 @@ static int open_store(struct making *m, struct disk *d, struct store *ret, struc
 	return 0;
 }
 
-static int find_data(struct making *m, struct err *e)
+int making_open_folder(struct making *m, struct err *e)
 {
 	struct data d;
 	int r = 0;
 
-	if (m->o.data && !making_is_data_folder(m->o.data))
+	if (m->o.data && !data_is_there(m->o.data))
 		r = make_data(m->o.data, e);
 	if (r == 0)
 		r = data_open(m->o.data, &d, e);
 	if (r < 0)
 		return r;
 	snprintf(m->path, sizeof(m->path), "%s", d.path);
+	r = disk_posix_again(d.disk, "auto", &m->disk, e);
 	data_close(&d);
-	return 0;
-}
-
-int making_open_folder(struct making *m, struct err *e)
-{
-	uint32_t owner[2];
-	struct stat st;
-	int r = find_data(m, e);
-
-	if (r == 0 && stat(m->path, &st) < 0)
-		r = err_code(e, -errno, "look at data folder '%.150s'", m->path);
 	if (r == 0)
-		r = disk_posix_open(m->path, "auto", &m->disk, e);
+		r = making_check_ckptd(m, e);
 	if (r < 0)
 		return r;
-	owner[0] = st.st_uid;
-	owner[1] = st.st_gid;
-	staging_disk_init(&m->staging, m->disk, geteuid() == 0 && st.st_uid != 0 ? owner : NULL);
+	staging_disk_init(&m->staging, m->disk);
 	r = open_store(m, m->disk, &m->real, e);
 	if (r == 0)
 		r = open_store(m, &m->staging.base, &m->store, e);

@@ -26,8 +26,8 @@ struct making_blob {
 	uint64_t len;
 };
 
-/* One rank of the new checkpoint. All of it is copied but for the blobs' bytes, which must stay
- * until commit. */
+/* One rank of the new checkpoint. The declaration's and the blobs' bytes must stay until close: a
+ * million tensors' need not be there twice. All else is copied. */
 struct making_rank {
 	const void *declaration; /* canonical bytes (declaration_finish()) */
 	size_t declaration_len;

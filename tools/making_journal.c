@@ -17,7 +17,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fts.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -28,6 +27,7 @@
 #include "codec/digest.h"
 #include "model/attempt.h"
 #include "model/load_plan.h"
+#include "storage/disk_posix.h"
 #include "tools/making_parts.h"
 
 #define NOTE_HEAD    8u
@@ -423,24 +423,41 @@ static int take_over(struct finding *x, const struct job_id *job, struct disk_fi
 	return 0;
 }
 
+struct sizes {
+	const struct beneath *in;
+	const char *folder;
+	uint64_t sum;
+};
+
+/* What cannot be looked at is not counted: it is about room alone. */
+static int add_size(void *arg, const char *name, bool is_dir)
+{
+	struct sizes *x = arg, below = {.in = x->in};
+	char path[DISK_PATH_MAX + 1];
+	struct stat st;
+
+	if (snprintf(path, sizeof(path), "%s/%s", x->folder, name) >= (int)sizeof(path))
+		return 0;
+	if (is_dir) {
+		below.folder = path;
+		ignore_result(beneath_list(x->in, path, add_size, &below));
+		x->sum += below.sum;
+	} else if (beneath_stat(x->in, path, &st) == 0 && S_ISREG(st.st_mode)) {
+		x->sum += (uint64_t)st.st_blocks * 512;
+	}
+	return 0;
+}
+
 /* What staging_remove() would give back. */
 static uint64_t disk_bytes(const struct making *m, const struct job_id *job)
 {
-	char staged[DISK_PATH_MAX + 1], path[sizeof(m->path) + sizeof(staged) + 1];
-	char *const roots[] = {path, NULL};
-	uint64_t sum = 0;
-	FTS *walk;
-	FTSENT *f;
+	struct sizes x = {.in = disk_posix_folder(m->disk)};
+	char staged[DISK_PATH_MAX + 1];
 
 	path_staged(staged, job);
-	snprintf(path, sizeof(path), "%s/%s", m->path, staged);
-	walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
-	while (walk && (f = fts_read(walk)))
-		if (f->fts_info == FTS_F)
-			sum += (uint64_t)f->fts_statp->st_blocks * 512;
-	if (walk)
-		fts_close(walk);
-	return sum;
+	x.folder = staged;
+	ignore_result(beneath_list(x.in, staged, add_size, &x));
+	return x.sum;
 }
 
 static int look_at(struct finding *x, const struct staged *s, struct disk_file *f)

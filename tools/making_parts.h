@@ -6,6 +6,7 @@
 #ifndef TOOLS_MAKING_PARTS_H
 #define TOOLS_MAKING_PARTS_H
 
+#include "storage/beneath.h"
 #include "storage/commit_file.h"
 #include "storage/shard_stream.h"
 #include "storage/staging.h"
@@ -27,7 +28,7 @@ struct made {
 };
 
 struct making_rank_state {
-	void *bytes; /* of the declaration */
+	const void *bytes; /* of the declaration; the caller's */
 	size_t len;
 	struct declaration declaration;
 	struct blob_entry *blobs; /* names are owned */
@@ -66,7 +67,9 @@ struct making {
 
 /* ---- making.c ---- */
 
-bool making_is_data_folder(const char *path);
+/* What is to become a data folder: itself, empty, or where it is not there yet the folder above,
+ * unless make says that it is to be made in that. */
+MUST_CHECK int making_open_place(const char *path, bool make, struct beneath *ret, struct err *e);
 MUST_CHECK int making_open_folder(struct making *m, struct err *e);
 MUST_CHECK int making_check_space(const struct making *m, struct err *e);
 
@@ -90,6 +93,9 @@ MUST_CHECK int making_open_dry(struct making *m, struct err *e);
 
 /* -EEXIST when the job's owner has one of its name. */
 MUST_CHECK int making_check_name(const struct making *m, struct err *e);
+/* Before anything is written: a ckptd that has the folder answers at m->socket. CKPT_EUNAVAILABLE:
+ * somebody has it who does not. */
+MUST_CHECK int making_check_ckptd(struct making *m, struct err *e);
 /* From incoming/ to jobs/; a running ckptd is told. */
 MUST_CHECK int making_place(struct making *m, struct err *e);
 

@@ -346,7 +346,8 @@ static int take_options(const struct ctl *c, struct check_options *o)
 	return o->memory % 4096 == 0 ? 0 : -EINVAL;
 }
 
-static int finish(const struct ctl *c, struct run *run, const char *history, struct err *e)
+static int finish(const struct ctl *c, struct run *run, const struct check_history *history,
+		  struct err *e)
 {
 	size_t failed = 0, measured = 0;
 	char node[256] = "";
@@ -381,16 +382,15 @@ static int finish(const struct ctl *c, struct run *run, const char *history, str
 
 int verb_node_check(const struct ctl *c, struct err *e)
 {
-	char history[4096] = "";
+	struct check_history history = {.in.folder = -1, .path = c->history};
 	struct run run = {0};
 	int r = 0;
 
 	if (take_options(c, &run.options) < 0)
 		return err_set(e, -EINVAL, "--memory must be a multiple of 4096");
-	if (c->history)
-		snprintf(history, sizeof(history), "%s", c->history);
-	else if (run.options.data)
-		snprintf(history, sizeof(history), "%s/checks/history", run.options.data);
+	if (!c->history && run.options.data &&
+	    beneath_open(run.options.data, &history.in, NULL) == 0)
+		history.path = "checks/history";
 	run.idle = sched_getscheduler(0) == SCHED_IDLE;
 	run.results = alloc_array(RESULTS_MAX, sizeof(*run.results));
 	if (!run.results)
@@ -398,7 +398,8 @@ int verb_node_check(const struct ctl *c, struct err *e)
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]) && r == 0; i++)
 		r = run_one(&run, i, e);
 	if (r == 0)
-		r = finish(c, &run, history[0] ? history : NULL, e);
+		r = finish(c, &run, history.path ? &history : NULL, e);
+	beneath_close(&history.in);
 	alloc_free(run.results);
 	return r;
 }

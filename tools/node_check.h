@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "storage/beneath.h"
 #include "tools/ctl.h"
 
 enum check_state { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED };
@@ -62,13 +63,20 @@ const char *check_text(char buf[CHECK_TEXT_MAX], double value); /* "12345", "1.2
 
 /* ---- check_fleet.c: judging and history ---- */
 
+/* Where runs are kept. */
+struct check_history {
+	struct beneath in; /* the data folder, path is below it; closed: path is the operator's */
+	const char *path;
+};
+
 /*
  * Judges all values of this run by those of fleet (files of history of other nodes, NULL: none),
  * else by this node's own history, where there are enough.
  */
 MUST_CHECK int check_judge(struct check_result *results, size_t n, const char *fleet,
-			   const char *history, struct err *e);
+			   const struct check_history *history, struct err *e);
 /* Adds the run to history (made, mode 0644, if it is not there), one JSON document a line. */
-MUST_CHECK int check_remember(const char *history, const json_t *run, struct err *e);
+MUST_CHECK int check_remember(const struct check_history *history, const json_t *run,
+			      struct err *e);
 
 #endif

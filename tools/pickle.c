@@ -21,12 +21,15 @@
 #include "tools/plural.h"
 
 enum { VALUE_NONE, VALUE_FALSE, VALUE_TRUE, VALUE_EMPTY, FIXED_VALUES };
-#define STACK_FIRST 64
+#define SMALL_ARRAY 64u
+#define LARGE_BYTES (1u << 20)
+/* Places on the stack, in the memo, in containers: each took a byte of input, or moved there. */
+#define PICKLE_ARRAY_MAX (3u << 30)
 #define SMALL_INTS  256 /* are made once: sizes and offsets are full of them */
 
 struct indices {
 	uint32_t *at;
-	size_t n, cap;
+	uint32_t n, cap;
 };
 
 struct machine {
@@ -56,37 +59,47 @@ static __attribute__((format(printf, 3, 4))) int refuse(struct machine *m, int c
 		       text);
 }
 
+/* Room for `more` of them: doubled while it is small, later by a quarter, since growing it then
+ * moves pages and not bytes. */
+static int reserve(struct machine *m, void **array, uint32_t n, uint64_t more, uint32_t *cap,
+		   size_t size)
+{
+	uint64_t want = n + more, next;
+	void *grown;
+
+	if (want <= *cap)
+		return 0;
+	if (want > PICKLE_ARRAY_MAX)
+		return refuse(m, -E2BIG, "it has more than %u values", PICKLE_ARRAY_MAX);
+	next = (uint64_t)*cap * size < LARGE_BYTES ? 2 * (uint64_t)*cap : *cap + *cap / 4u;
+	next = max_u64(max_u64(want, next), SMALL_ARRAY);
+	grown = alloc_resize(*array, next * size);
+	if (!grown)
+		return refuse(m, -ENOMEM, "no memory for %" PRIu64 " value%s", next, plural(next));
+	*array = grown;
+	*cap = (uint32_t)next;
+	return 0;
+}
+
 static int push_index(struct machine *m, struct indices *a, uint32_t value)
 {
-	if (a->n == a->cap) {
-		size_t cap = a->cap ? 2 * a->cap : 64;
-		uint32_t *at = alloc_resize(a->at, cap * sizeof(*at));
+	int r = reserve(m, (void **)&a->at, a->n, 1, &a->cap, sizeof(*a->at));
 
-		if (!at)
-			return refuse(m, -ENOMEM, "no memory for its stack");
-		a->at = at;
-		a->cap = cap;
-	}
-	a->at[a->n++] = value;
-	return 0;
+	if (r == 0)
+		a->at[a->n++] = value;
+	return r;
 }
 
 static int new_value(struct machine *m, enum pickle_type type, struct pickle_value **ret)
 {
 	struct pickle *p = m->p;
+	int r;
 
-	if (p->n == p->cap) {
-		uint32_t cap = p->cap ? 2 * p->cap : 1024;
-		struct pickle_value *values;
-
-		if (p->n >= PICKLE_VALUES_MAX)
-			return refuse(m, -E2BIG, "it has more than %u values", PICKLE_VALUES_MAX);
-		values = alloc_resize(p->values, cap * sizeof(*values));
-		if (!values)
-			return refuse(m, -ENOMEM, "no memory for %u value%s", cap, plural(cap));
-		p->values = values;
-		p->cap = cap;
-	}
+	if (p->n >= PICKLE_VALUES_MAX)
+		return refuse(m, -E2BIG, "it has more than %u values", PICKLE_VALUES_MAX);
+	r = reserve(m, (void **)&p->values, p->n, 1, &p->cap, sizeof(*p->values));
+	if (r < 0)
+		return r;
 	*ret = &p->values[p->n++];
 	**ret = (struct pickle_value){.type = (uint8_t)type};
 	return 0;
@@ -135,32 +148,61 @@ static int cut_short(struct machine *m)
 
 /* ---- Items of containers ---- */
 
-static int add_items(struct machine *m, uint32_t to, const uint32_t *items, size_t n)
+/* How many places a container of n items has: those of a tuple are never more. */
+static uint64_t room_of(const struct pickle_value *v, uint64_t n)
+{
+	if (v->type == PICKLE_TUPLE || n < 2)
+		return n;
+	return 1ull << (64 - __builtin_clzll(n - 1));
+}
+
+/* A container whose room is used up moves to the end, where it has twice the room, unless it is the
+ * last one there. */
+static int make_room(struct machine *m, uint32_t at, uint64_t want)
+{
+	struct pickle *p = m->p;
+	struct pickle_value *v = &p->values[at];
+	uint64_t have = room_of(v, v->n), need = room_of(v, want);
+	bool last = have > 0 && v->items + have == p->n_items;
+	int r;
+
+	if (need == have)
+		return 0;
+	r = reserve(m, (void **)&p->items, p->n_items, last ? need - have : need, &p->cap_items,
+		    sizeof(*p->items));
+	if (r < 0)
+		return r;
+	if (last) {
+		p->n_items += (uint32_t)(need - have);
+		return 0;
+	}
+	if (v->n > 0)
+		memcpy(p->items + p->n_items, p->items + v->items, v->n * sizeof(*p->items));
+	v->items = p->n_items;
+	p->n_items += (uint32_t)need;
+	return 0;
+}
+
+static int add_items(struct machine *m, uint32_t to, const uint32_t *items, uint32_t n)
 {
 	struct pickle_value *v = &m->p->values[to];
 	uint64_t want = (uint64_t)v->n + n;
+	int r;
 
 	assert(v->type >= PICKLE_TUPLE && v->type != PICKLE_NAME);
-	if (want > v->cap) {
-		uint64_t cap = v->cap && want < 2 * (uint64_t)v->cap ? 2 * (uint64_t)v->cap : want;
-		uint32_t *grown;
-
-		if (want > PICKLE_VALUES_MAX)
-			return refuse(m, -E2BIG, "it has more than %u values", PICKLE_VALUES_MAX);
-		grown = alloc_resize(v->cap ? v->items : NULL, cap * sizeof(*grown));
-		if (!grown)
-			return refuse(m, -ENOMEM, "no memory for its items");
-		v->items = grown;
-		v->cap = (uint32_t)cap;
-	}
+	if (want > PICKLE_VALUES_MAX)
+		return refuse(m, -E2BIG, "it has more than %u values", PICKLE_VALUES_MAX);
+	r = make_room(m, to, want);
+	if (r < 0)
+		return r;
 	if (n > 0)
-		memcpy(v->items + v->n, items, n * sizeof(*items));
-	v->n += (uint32_t)n;
+		memcpy(m->p->items + v->items + v->n, items, n * sizeof(*items));
+	v->n += n;
 	return 0;
 }
 
 /* n values from the top become a new container of them. */
-static int gather(struct machine *m, enum pickle_type type, size_t first)
+static int gather(struct machine *m, enum pickle_type type, uint32_t first)
 {
 	struct pickle_value *v;
 	int r = new_value(m, type, &v);
@@ -174,7 +216,7 @@ static int gather(struct machine *m, enum pickle_type type, size_t first)
 	return push_new(m);
 }
 
-static int extend(struct machine *m, const uint32_t *items, size_t n, enum pickle_type type)
+static int extend(struct machine *m, const uint32_t *items, uint32_t n, enum pickle_type type)
 {
 	struct pickle_value *v;
 	uint32_t to = 0;
@@ -196,8 +238,7 @@ static int extend(struct machine *m, const uint32_t *items, size_t n, enum pickl
 /* What lies above the mark goes into the container below it. */
 static int extend_marked(struct machine *m, enum pickle_type type)
 {
-	uint32_t first = 0;
-	size_t n;
+	uint32_t first = 0, n;
 	int r = pop_mark(m, &first);
 
 	if (r < 0)
@@ -207,7 +248,7 @@ static int extend_marked(struct machine *m, enum pickle_type type)
 	return extend(m, m->stack.at + first, n, type);
 }
 
-static int extend_by(struct machine *m, size_t n, enum pickle_type type)
+static int extend_by(struct machine *m, uint32_t n, enum pickle_type type)
 {
 	if (m->stack.n < floor_of(m) + n)
 		return refuse(m, CKPT_EPROTO, "its stack is empty");
@@ -347,14 +388,13 @@ static int op_mark(struct machine *m, uint8_t code)
 	if (m->n_marks == PICKLE_MARKS_MAX)
 		return refuse(m, -E2BIG, "containers are nested deeper than %d levels",
 			      PICKLE_MARKS_MAX);
-	m->marks[m->n_marks++] = (uint32_t)m->stack.n;
+	m->marks[m->n_marks++] = m->stack.n;
 	return 0;
 }
 
 static int op_tuple(struct machine *m, uint8_t code)
 {
-	uint32_t first = 0;
-	size_t n = code - 0x84u; /* of TUPLE1 to TUPLE3 */
+	uint32_t first = 0, n = code - 0x84u; /* of TUPLE1 to TUPLE3 */
 	int r;
 
 	if (code == 't' || code == 0x91) {
@@ -397,11 +437,34 @@ static int op_pop(struct machine *m, uint8_t code)
 
 /* ---- Opcodes: names and calls ---- */
 
+/* The table's names that are used, each once: a value refers to one by two bytes. */
+static int note_name(struct machine *m, const struct pickle_name *known, uint16_t *ret)
+{
+	struct pickle *p = m->p;
+	uint32_t cap = p->cap_names;
+	uint16_t i = 0;
+	int r;
+
+	while (i < p->n_names && p->names[i] != known)
+		i++;
+	if (i == p->n_names) {
+		assert(i < UINT16_MAX);
+		r = reserve(m, (void **)&p->names, i, 1, &cap, sizeof(struct pickle_name *));
+		if (r < 0)
+			return r;
+		p->cap_names = (uint16_t)min_u64(cap, UINT16_MAX);
+		p->names[p->n_names++] = known;
+	}
+	*ret = i;
+	return 0;
+}
+
 static int push_name(struct machine *m, const char *module, size_t module_len, const char *name,
 		     size_t name_len)
 {
 	const struct pickle_name *known = m->find(module, module_len, name, name_len);
 	struct pickle_value *v;
+	uint16_t name_at = 0;
 	int r;
 
 	if (!known)
@@ -411,10 +474,12 @@ static int push_name(struct machine *m, const char *module, size_t module_len, c
 			      "dictionary of tensors and plain values",
 			      (int)min_u64(module_len, 100), module, (int)min_u64(name_len, 100),
 			      name);
-	r = new_value(m, PICKLE_NAME, &v);
+	r = note_name(m, known, &name_at);
+	if (r == 0)
+		r = new_value(m, PICKLE_NAME, &v);
 	if (r < 0)
 		return r;
-	v->name = known;
+	v->name = name_at;
 	return push_new(m);
 }
 
@@ -472,17 +537,22 @@ static int op_call(struct machine *m, uint8_t code)
 	if (r < 0)
 		return r;
 	callee = pickle_at(m->p, to);
-	if (callee->type != PICKLE_NAME || !(callee->name->uses & PICKLE_AS_CALL))
+	if (callee->type != PICKLE_NAME ||
+	    !(pickle_name_of(m->p, callee)->uses & PICKLE_AS_CALL))
 		return refuse(m, CKPT_EPROTO, "it would call a %s, which is no class of torch",
-			      pickle_type_text(callee));
+			      pickle_type_text(m->p, callee));
 	if (pickle_at(m->p, args)->type != PICKLE_TUPLE)
 		return refuse(m, CKPT_EPROTO, "the arguments of '%s' are no tuple",
-			      callee->name->name);
-	r = new_value(m, PICKLE_CALL, &v);
+			      pickle_name_of(m->p, callee)->name);
+	r = reserve(m, (void **)&m->p->calls, m->p->n_calls, 1, &m->p->cap_calls,
+		    sizeof(*m->p->calls));
+	if (r == 0)
+		r = new_value(m, PICKLE_CALL, &v);
 	if (r < 0)
 		return r;
 	v->name = pickle_at(m->p, to)->name;
-	v->args = args;
+	v->call = m->p->n_calls++;
+	m->p->calls[v->call] = (struct pickle_call){.args = args, .state = VALUE_NONE};
 	return push_new(m);
 }
 
@@ -500,8 +570,8 @@ static int op_build(struct machine *m, uint8_t code)
 	v = &m->p->values[to];
 	if (v->type != PICKLE_CALL)
 		return refuse(m, CKPT_EPROTO, "a %s is given the state of an object",
-			      pickle_type_text(v));
-	v->state = state;
+			      pickle_type_text(m->p, v));
+	m->p->calls[v->call].state = state;
 	return 0;
 }
 
@@ -516,7 +586,7 @@ static int op_persistent(struct machine *m, uint8_t code)
 		r = new_value(m, PICKLE_PERSISTENT, &v);
 	if (r < 0)
 		return r;
-	v->args = id;
+	v->call = id;
 	return push_new(m);
 }
 
@@ -534,9 +604,9 @@ static int op_put(struct machine *m, uint8_t code)
 	if (r < 0)
 		return r;
 	if (code == 0x94)
-		at = (uint32_t)m->memo.n;
+		at = m->memo.n;
 	if (at > m->memo.n)
-		return refuse(m, CKPT_EPROTO, "memo %u is written before memo %zu", at, m->memo.n);
+		return refuse(m, CKPT_EPROTO, "memo %u is written before memo %u", at, m->memo.n);
 	if (at == m->memo.n)
 		return push_index(m, &m->memo, value);
 	m->memo.at[at] = value;
@@ -581,7 +651,7 @@ static int op_stop(struct machine *m, uint8_t code)
 	(void)code;
 	m->stopped = true;
 	if (m->n_marks > 0 || m->stack.n != 1)
-		return refuse(m, CKPT_EPROTO, "it ends with %zu values instead of one", m->stack.n);
+		return refuse(m, CKPT_EPROTO, "it ends with %u values instead of one", m->stack.n);
 	m->p->root = m->stack.at[0];
 	return 0;
 }
@@ -716,13 +786,14 @@ static int check_states(struct machine *m)
 		const struct pickle_value *v = &m->p->values[i];
 		const struct pickle_value *state;
 
-		if (v->type != PICKLE_CALL || v->state == VALUE_NONE)
+		if (v->type != PICKLE_CALL)
 			continue;
-		state = &m->p->values[v->state];
+		state = pickle_state(m->p, v);
 		if (state->type == PICKLE_DICT && state->n / 2 > PICKLE_FIELDS_MAX)
 			return err_set(m->e, -E2BIG,
 				       "a %s in it has %" PRIu32 " fields; at most %d can be read",
-				       v->name->name, state->n / 2, PICKLE_FIELDS_MAX);
+				       pickle_name_of(m->p, v)->name, state->n / 2,
+				       PICKLE_FIELDS_MAX);
 	}
 	return 0;
 }
@@ -747,9 +818,12 @@ int pickle_parse(const void *bytes, size_t len, pickle_find_name *find, struct p
 	m->start = m->opcode = bytes;
 	m->in = reader_of(bytes, len);
 	m->e = e;
-	m->stack.cap = STACK_FIRST;
-	m->stack.at = alloc_array(m->stack.cap, sizeof(*m->stack.at)); /* places in it are formed */
-	r = m->stack.at ? make_fixed(m) : err_code(e, -ENOMEM, "read a pickle");
+	/* Places in both are formed before anything is in them. */
+	r = reserve(m, (void **)&m->stack.at, 0, 1, &m->stack.cap, sizeof(*m->stack.at));
+	if (r == 0)
+		r = reserve(m, (void **)&ret->items, 0, 1, &ret->cap_items, sizeof(*ret->items));
+	if (r == 0)
+		r = make_fixed(m);
 	if (r == 0)
 		r = run(m);
 	if (r == 0)

@@ -13,6 +13,9 @@
  * (2) The tree may share values and, from hostile input, contain itself: who walks it counts its
  *     depth and its steps (struct pickle_walk).
  * (3) Text points into the input, which must outlive the tree.
+ * (4) A value takes 16 bytes, and 4 for each place that refers to it: the tree of a file of torch
+ *     has two to four times the bytes of its pickle. What hostile input makes of it is bounded by
+ *     the thread's budget (base/alloc.h).
  */
 #ifndef TOOLS_PICKLE_H
 #define TOOLS_PICKLE_H
@@ -65,25 +68,36 @@ typedef const struct pickle_name *pickle_find_name(const char *module, size_t mo
 						   const char *name, size_t name_len);
 
 struct pickle_value {
-	uint8_t type;   /* enum pickle_type */
-	bool dict;      /* PICKLE_CALL: its items are key, value, ... */
-	uint32_t n;     /* items, or bytes of text */
-	uint32_t cap;   /* of items; 0: there are none */
-	uint32_t args;  /* PICKLE_CALL: a tuple; PICKLE_PERSISTENT: the id */
-	uint32_t state; /* PICKLE_CALL: what BUILD gave it; 0 (None): nothing */
-	const struct pickle_name *name;
+	uint8_t type;  /* enum pickle_type */
+	bool dict;     /* PICKLE_CALL: its items are key, value, ... */
+	uint16_t name; /* PICKLE_NAME, PICKLE_CALL: of pickle.names */
+	uint32_t n;    /* items, or bytes of text */
 	union {
 		bool flag;
 		int64_t i;
 		double f;
 		const uint8_t *text;
-		uint32_t *items; /* indices of values */
+		struct {
+			uint32_t items; /* the first one's place in pickle.items */
+			uint32_t call;  /* PICKLE_CALL: of calls; PICKLE_PERSISTENT: its id */
+		};
 	};
+};
+
+struct pickle_call {
+	uint32_t args;  /* a tuple */
+	uint32_t state; /* what BUILD gave it; 0 (None): nothing */
 };
 
 struct pickle {
 	struct pickle_value *values; /* 0 is None */
 	uint32_t n, cap;
+	uint32_t *items; /* of all containers: indices of values */
+	uint32_t n_items, cap_items;
+	struct pickle_call *calls;
+	uint32_t n_calls, cap_calls;
+	const struct pickle_name **names; /* each once */
+	uint16_t n_names, cap_names;
 	uint32_t root;
 };
 
@@ -96,6 +110,13 @@ MUST_CHECK int pickle_parse(const void *bytes, size_t len, pickle_find_name *fin
 void pickle_free(struct pickle *p);
 
 const struct pickle_value *pickle_at(const struct pickle *p, uint32_t i);
+/* Of PICKLE_NAME and PICKLE_CALL. */
+const struct pickle_name *pickle_name_of(const struct pickle *p, const struct pickle_value *v);
+/* Of PICKLE_CALL: its arguments, a tuple; its state, None where it has none. */
+const struct pickle_value *pickle_args(const struct pickle *p, const struct pickle_value *call);
+const struct pickle_value *pickle_state(const struct pickle *p, const struct pickle_value *call);
+/* Of PICKLE_PERSISTENT. */
+const struct pickle_value *pickle_id(const struct pickle *p, const struct pickle_value *v);
 /* Item i of a tuple, list, set or dict (keys at even, values at odd places). */
 const struct pickle_value *pickle_item(const struct pickle *p, const struct pickle_value *v,
 				       uint32_t i);
@@ -104,10 +125,10 @@ const struct pickle_value *pickle_item(const struct pickle *p, const struct pick
 const struct pickle_value *pickle_get(const struct pickle *p, const struct pickle_value *dict,
 				      const char *key);
 /* Whether v is a call of the name with this id. */
-bool pickle_is_call(const struct pickle_value *v, uint16_t id);
+bool pickle_is_call(const struct pickle *p, const struct pickle_value *v, uint16_t id);
 bool pickle_is_text(const struct pickle_value *v, const char *text); /* a string that equals it */
 /* Of a class for a sentence: "dict", "torch.Size", ... Static or in the table. */
-const char *pickle_type_text(const struct pickle_value *v);
+const char *pickle_type_text(const struct pickle *p, const struct pickle_value *v);
 
 /* For walks, which (2) can make endless: enter() before the items of a value, leave() behind. */
 struct pickle_walk {

@@ -16,11 +16,10 @@
 
 void pickle_free(struct pickle *p)
 {
-	for (uint32_t i = 0; i < p->n; i++) {
-		if (p->values[i].cap)
-			alloc_free(p->values[i].items);
-	}
 	alloc_free(p->values);
+	alloc_free(p->items);
+	alloc_free(p->calls);
+	alloc_free(p->names);
 	*p = (struct pickle){0};
 }
 
@@ -28,6 +27,30 @@ const struct pickle_value *pickle_at(const struct pickle *p, uint32_t i)
 {
 	assert(i < p->n);
 	return &p->values[i];
+}
+
+const struct pickle_name *pickle_name_of(const struct pickle *p, const struct pickle_value *v)
+{
+	assert((v->type == PICKLE_NAME || v->type == PICKLE_CALL) && v->name < p->n_names);
+	return p->names[v->name];
+}
+
+const struct pickle_value *pickle_args(const struct pickle *p, const struct pickle_value *call)
+{
+	assert(call->type == PICKLE_CALL && call->call < p->n_calls);
+	return pickle_at(p, p->calls[call->call].args);
+}
+
+const struct pickle_value *pickle_state(const struct pickle *p, const struct pickle_value *call)
+{
+	assert(call->type == PICKLE_CALL && call->call < p->n_calls);
+	return pickle_at(p, p->calls[call->call].state);
+}
+
+const struct pickle_value *pickle_id(const struct pickle *p, const struct pickle_value *v)
+{
+	assert(v->type == PICKLE_PERSISTENT);
+	return pickle_at(p, v->call);
 }
 
 static bool has_items(const struct pickle_value *v)
@@ -57,7 +80,7 @@ const struct pickle_value *pickle_item(const struct pickle *p, const struct pick
 				       uint32_t i)
 {
 	assert(has_items(v) && i < v->n);
-	return pickle_at(p, v->items[i]);
+	return pickle_at(p, p->items[v->items + i]);
 }
 
 bool pickle_is_text(const struct pickle_value *v, const char *text)
@@ -77,12 +100,12 @@ const struct pickle_value *pickle_get(const struct pickle *p, const struct pickl
 	return NULL;
 }
 
-bool pickle_is_call(const struct pickle_value *v, uint16_t id)
+bool pickle_is_call(const struct pickle *p, const struct pickle_value *v, uint16_t id)
 {
-	return v->type == PICKLE_CALL && v->name->id == id;
+	return v->type == PICKLE_CALL && pickle_name_of(p, v)->id == id;
 }
 
-const char *pickle_type_text(const struct pickle_value *v)
+const char *pickle_type_text(const struct pickle *p, const struct pickle_value *v)
 {
 	static const char *const names[] = {
 		[PICKLE_NONE] = "None",   [PICKLE_BOOL] = "bool",   [PICKLE_INT] = "int",
@@ -92,7 +115,7 @@ const char *pickle_type_text(const struct pickle_value *v)
 	};
 
 	if (v->type == PICKLE_NAME || v->type == PICKLE_CALL)
-		return v->name->name;
+		return pickle_name_of(p, v)->name;
 	assert(v->type < sizeof(names) / sizeof(*names));
 	return names[v->type];
 }

@@ -213,17 +213,17 @@ static bool is_plain_class(uint16_t id)
 /* State is the attributes of an OrderedDict (a module's _metadata): they go with it. */
 static int copy_call(struct copying *c, const struct pickle_value *v)
 {
-	const struct pickle_value *args = pickle_at(c->p, v->args);
-	const struct pickle_value *state = pickle_at(c->p, v->state);
+	const struct pickle_value *args = pickle_args(c->p, v);
+	const struct pickle_value *state = pickle_state(c->p, v);
 	int r;
 
-	if (!is_plain_class(v->name->id))
+	if (!is_plain_class(pickle_name_of(c->p, v)->id))
 		return err_set(c->e, CKPT_EVERSION, "it holds a %s, which is no plain value",
-			       v->name->name);
+			       pickle_name_of(c->p, v)->name);
 	r = pickle_enter(&c->walk, v, c->e);
 	if (r < 0)
 		return r;
-	pickle_global(c->w, v->name->module, v->name->name);
+	pickle_global(c->w, pickle_name_of(c->p, v)->module, pickle_name_of(c->p, v)->name);
 	r = copy(c, args);
 	pickle_op(c->w, PICKLE_OP_REDUCE);
 	if (r == 0)
@@ -282,9 +282,9 @@ static int copy(struct copying *c, const struct pickle_value *v)
 	case PICKLE_SET:
 		return copy_set(c, v);
 	case PICKLE_NAME:
-		if (v->name->id != TORCH_DTYPE)
+		if (pickle_name_of(c->p, v)->id != TORCH_DTYPE)
 			break;
-		pickle_global(c->w, v->name->module, v->name->name);
+		pickle_global(c->w, pickle_name_of(c->p, v)->module, pickle_name_of(c->p, v)->name);
 		return 0;
 	case PICKLE_CALL:
 		return copy_call(c, v);
@@ -292,7 +292,7 @@ static int copy(struct copying *c, const struct pickle_value *v)
 		break;
 	}
 	return err_set(c->e, CKPT_EVERSION, "it holds a %s, which is no plain value",
-		       pickle_type_text(v));
+		       pickle_type_text(c->p, v));
 }
 
 int pickle_copy(struct pickle_writer *w, const struct pickle *p, const struct pickle_value *v,

@@ -206,7 +206,7 @@ uint64_t target_bytes(const struct reshard *x)
 
 /* ---- Memory ---- */
 
-/* Names of tensors and who holds them; declarations twice, ours and the maker's; blobs. */
+/* Names of tensors and who holds them; declarations, which the maker borrows; blobs. */
 static uint64_t fixed_bytes(const struct reshard *x)
 {
 	uint64_t sum = reading_n_tensors(x->reading) * 256;
@@ -214,7 +214,7 @@ static uint64_t fixed_bytes(const struct reshard *x)
 	for (uint32_t i = 0; i < x->world; i++) {
 		const struct reshard_target *t = &x->targets[i];
 
-		sum += 2 * t->len + sizeof(*t) + 512;
+		sum += t->len + sizeof(*t) + 512;
 		for (uint32_t k = 0; k < t->n_blobs; k++)
 			sum += t->blobs[k].len + 256;
 	}

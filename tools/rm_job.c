@@ -18,7 +18,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "storage/staging.h"
@@ -31,8 +30,6 @@
 struct removal {
 	const struct ctl *c;
 	struct data data;
-	struct staging_disk staging; /* new names belong to the folder's owner */
-	struct store store;
 	struct disk_file *lock;
 	const struct data_job *job;
 };
@@ -51,22 +48,12 @@ static uint64_t job_bytes(const struct data_job *j)
 static int open_locked(struct removal *x, struct err *e)
 {
 	char who[LOCK_WHO_MAX + 1];
-	uint32_t owner[2];
-	struct stat st;
 	int r = data_open(x->c->data, &x->data, e);
 
 	if (r < 0)
 		return r;
-	if (stat(x->data.path, &st) < 0)
-		return err_code(e, -errno, "look at data folder '%.150s'", x->data.path);
-	owner[0] = st.st_uid;
-	owner[1] = st.st_gid;
-	staging_disk_init(&x->staging, x->data.disk,
-			  geteuid() == 0 && st.st_uid != 0 ? owner : NULL);
-	x->store = x->data.store;
-	x->store.disk = &x->staging.base;
 	snprintf(who, sizeof(who), "ckptctl, which removes job '%s'", x->c->args[0]);
-	r = store_lock(x->store.disk, who, &x->lock, e);
+	r = store_lock(x->data.disk, who, &x->lock, e);
 	return r < 0 ? err_wrap(e, r, "rm --all in '%.150s'", x->data.path) : 0;
 }
 
@@ -115,7 +102,7 @@ static int ask(const struct removal *x, struct err *e)
 
 static int take_away(struct removal *x, struct err *e)
 {
-	int r = staging_make_folder(&x->store, e); /* as its owner: ckptd writes there too */
+	int r = staging_make_folder(&x->data.store, e);
 
 	if (r < 0)
 		return r;

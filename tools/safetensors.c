@@ -7,8 +7,8 @@
  * 2. Entries that pass cover [0, data_len) in their order: each begins where the one before ended,
  *    and has exactly the bytes of its shape and dtype.
  * 3. A name of a file in an index has no '/' and is not "." or "..": it stays in its folder.
- *
- * Failure modes: JSON takes about ten times its length as a tree, which memory must hold.
+ * 4. What is kept of a tensor is its entry and where its name lies: no tree is built of the JSON,
+ *    and twice the same is found by sorting.
  */
 #include <config.h>
 
@@ -16,12 +16,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/json_read.h"
 #include "tools/plural.h"
 
 /* In the order of the format's own list, by which its writer sorts. dtype 0: known to the format,
@@ -80,15 +82,15 @@ static int bad(struct err *e, const struct safetensors_entry *t, const char *wha
 		       what);
 }
 
-static int take_dtype(struct safetensors_entry *t, const json_t *v, struct err *e)
+static int take_dtype(struct safetensors_entry *t, const struct json_event *ev, struct err *e)
 {
-	const char *text = json_string_value(v);
 	char name[NAME_TEXT_MAX], said[NAME_TEXT_MAX];
 
-	if (!text)
+	if (ev->kind != JSON_EVENT_TEXT)
 		return bad(e, t, "its dtype is no text");
 	for (int i = 0; i < N_DTYPES; i++) {
-		if (strcmp(dtypes[i].name, text) != 0)
+		if (strlen(dtypes[i].name) != ev->len ||
+		    memcmp(dtypes[i].name, ev->text, ev->len) != 0)
 			continue;
 		t->dtype = dtypes[i].dtype;
 		if (t->dtype)
@@ -97,66 +99,17 @@ static int take_dtype(struct safetensors_entry *t, const json_t *v, struct err *
 	return err_set(e, CKPT_EVERSION,
 		       "tensor '%s' has the dtype %.40s, which checkpoints here do not have",
 		       name_text(name, t->name, t->name_len),
-		       name_text(said, text, (uint32_t)min_u64(strlen(text), 40)));
+		       name_text(said, ev->text, (uint32_t)min_u64(ev->len, 40)));
 }
 
-static bool take_count(const json_t *v, uint64_t *ret)
-{
-	if (!json_is_integer(v) || json_integer_value(v) < 0)
-		return false;
-	*ret = (uint64_t)json_integer_value(v);
-	return true;
-}
-
-static int take_shape(struct safetensors_entry *t, const json_t *v, struct err *e)
-{
-	char text[80];
-
-	if (!json_is_array(v))
-		return bad(e, t, "its shape is no list");
-	if (json_array_size(v) > CKPT_NDIM_MAX) {
-		snprintf(text, sizeof(text), "it has %zu dimension%s, and at most %d are known",
-			 json_array_size(v), plural(json_array_size(v)), CKPT_NDIM_MAX);
-		return bad(e, t, text);
-	}
-	t->shape.ndim = (uint32_t)json_array_size(v);
-	for (uint32_t i = 0; i < t->shape.ndim; i++)
-		if (!take_count(json_array_get(v, i), &t->shape.dim[i]))
-			return bad(e, t, "its shape has something that is no count");
-	return 0;
-}
-
-static int take_offsets(struct safetensors_entry *t, const json_t *v, struct err *e)
-{
-	if (!json_is_array(v) || json_array_size(v) != 2 ||
-	    !take_count(json_array_get(v, 0), &t->begin) ||
-	    !take_count(json_array_get(v, 1), &t->end))
-		return bad(e, t, "its data_offsets are not two counts");
-	if (t->begin > t->end)
-		return bad(e, t, "its data_offsets end before they begin");
-	return 0;
-}
-
-static int take_entry(struct safetensors_entry *t, const char *name, const json_t *v, struct err *e)
+/* All of it is there: what belongs together is compared. */
+static int check_entry(const struct safetensors_entry *t, struct err *e)
 {
 	char shape[BOX_TEXT_MAX], text[BOX_TEXT_MAX + 100];
 	uint64_t elements, bytes;
-	int r;
 
-	*t = (struct safetensors_entry){.name = name, .name_len = (uint32_t)strlen(name)};
-	if (t->name_len == 0 || t->name_len > CKPT_NAME_MAX)
-		return bad(e, t, "names have 1 to 1023 bytes");
-	if (!json_is_object(v) || json_object_size(v) != 3)
-		return bad(e, t,
-			   "it is not described by dtype, shape and data_offsets, and nothing "
-			   "else");
-	r = take_dtype(t, json_object_get(v, "dtype"), e);
-	if (r == 0)
-		r = take_shape(t, json_object_get(v, "shape"), e);
-	if (r == 0)
-		r = take_offsets(t, json_object_get(v, "data_offsets"), e);
-	if (r < 0)
-		return r;
+	if (t->begin > t->end)
+		return bad(e, t, "its data_offsets end before they begin");
 	if (!shape_elements(&t->shape, &elements) ||
 	    !size_mul(elements, dtype_bytes(t->dtype), &bytes))
 		return bad(e, t, "its shape has more than 2^64 bytes");
@@ -166,6 +119,274 @@ static int take_entry(struct safetensors_entry *t, const char *name, const json_
 		 shape_text(shape, &t->shape), dtype_name(t->dtype), (unsigned long long)bytes,
 		 plural(bytes), (unsigned long long)(t->end - t->begin));
 	return bad(e, t, text);
+}
+
+/* ---- A header as it is read ---- */
+
+enum place {
+	AT_START,
+	AT_NAMES, /* in the object of all */
+	AT_TENSOR,
+	AT_FIELDS,
+	AT_DTYPE,
+	AT_SHAPE,
+	AT_EXTENTS,
+	AT_OFFSETS,
+	AT_TWO_OFFSETS,
+	AT_METADATA,
+	AT_METADATA_KEYS,
+	AT_END,
+};
+enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4, HAS_ALL = 7 };
+
+struct text {
+	const char *at;
+	size_t len;
+};
+
+struct parsing {
+	struct safetensors_header *h;
+	const char *json;
+	size_t cap;
+	enum place place;
+	struct safetensors_entry t; /* that is being read */
+	unsigned has;               /* of its fields */
+	size_t count;               /* of extents or offsets */
+	struct text *keys;          /* of the metadata */
+	size_t n_keys, cap_keys;
+};
+
+/* Grows by half: what is not used yet counts too. */
+static int grow(void *array, size_t n, size_t *cap, size_t size, struct err *e)
+{
+	size_t more = *cap + *cap / 2 + 16;
+	void **a = array, *grown;
+
+	if (n < *cap)
+		return 0;
+	grown = alloc_resize(*a, more * size);
+	if (!grown)
+		return err_code(e, -ENOMEM, "read %zu entries", more);
+	*a = grown;
+	*cap = more;
+	return 0;
+}
+
+static int duplicate(const char *text, size_t len, struct err *e)
+{
+	char name[NAME_TEXT_MAX];
+
+	return err_set(e, CKPT_EPROTO, "not JSON that can be used: duplicate object key '%s'",
+		       name_text(name, text, (uint32_t)len));
+}
+
+/* The text of an event as long as the JSON and `names` live. */
+static const char *keep(struct texts *names, const struct json_event *ev)
+{
+	return ev->in_place ? ev->text : texts_keep(names, ev->text, ev->len);
+}
+
+static int on_start(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	if (ev->kind != JSON_EVENT_OBJECT)
+		return err_set(e, CKPT_EPROTO, "not a JSON object");
+	p->place = AT_NAMES;
+	return 0;
+}
+
+static bool is_text(const struct json_event *ev, const char *text)
+{
+	return ev->len == strlen(text) && memcmp(ev->text, text, ev->len) == 0;
+}
+
+static int on_name(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	if (ev->kind == JSON_EVENT_OBJECT_END) {
+		p->place = AT_END;
+		return 0;
+	}
+	assert(ev->kind == JSON_EVENT_KEY);
+	if (is_text(ev, SAFETENSORS_METADATA)) {
+		p->place = AT_METADATA;
+		return p->h->metadata ? duplicate(ev->text, ev->len, e) : 0;
+	}
+	p->place = AT_TENSOR;
+	p->has = 0;
+	p->t = (struct safetensors_entry){.name = keep(&p->h->names, ev),
+					  .name_len = (uint32_t)ev->len};
+	if (!p->t.name)
+		return err_code(e, -ENOMEM, "keep a name");
+	if (ev->len == 0 || ev->len > CKPT_NAME_MAX)
+		return bad(e, &p->t, "names have 1 to 1023 bytes");
+	return 0;
+}
+
+static int not_described(const struct parsing *p, struct err *e)
+{
+	return bad(e, &p->t,
+		   "it is not described by dtype, shape and data_offsets, and nothing else");
+}
+
+static int end_tensor(struct parsing *p, struct err *e)
+{
+	int r;
+
+	if (p->has != HAS_ALL)
+		return not_described(p, e);
+	r = check_entry(&p->t, e);
+	if (r == 0)
+		r = grow(&p->h->entries, p->h->n, &p->cap, sizeof(*p->h->entries), e);
+	if (r < 0)
+		return r;
+	p->h->entries[p->h->n++] = p->t;
+	p->place = AT_NAMES;
+	return 0;
+}
+
+static int on_field(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	static const struct {
+		const char *name;
+		unsigned has;
+		enum place place;
+	} fields[] = {{"dtype", HAS_DTYPE, AT_DTYPE},
+		      {"shape", HAS_SHAPE, AT_SHAPE},
+		      {"data_offsets", HAS_OFFSETS, AT_OFFSETS}};
+
+	if (ev->kind == JSON_EVENT_OBJECT_END)
+		return end_tensor(p, e);
+	assert(ev->kind == JSON_EVENT_KEY);
+	for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+		if (!is_text(ev, fields[i].name))
+			continue;
+		if (p->has & fields[i].has)
+			return duplicate(ev->text, ev->len, e);
+		p->has |= fields[i].has;
+		p->place = fields[i].place;
+		p->count = 0;
+		return 0;
+	}
+	return not_described(p, e);
+}
+
+static int on_extent(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	char text[80];
+
+	if (ev->kind == JSON_EVENT_INTEGER && ev->number >= 0) {
+		if (p->count < CKPT_NDIM_MAX)
+			p->t.shape.dim[p->count] = (uint64_t)ev->number;
+		p->count++;
+		return 0;
+	}
+	if (ev->kind != JSON_EVENT_LIST_END)
+		return bad(e, &p->t, "its shape has something that is no count");
+	if (p->count > CKPT_NDIM_MAX) {
+		snprintf(text, sizeof(text), "it has %zu dimension%s, and at most %d are known",
+			 p->count, plural(p->count), CKPT_NDIM_MAX);
+		return bad(e, &p->t, text);
+	}
+	p->t.shape.ndim = (uint32_t)p->count;
+	p->place = AT_FIELDS;
+	return 0;
+}
+
+static int on_offset(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	if (ev->kind == JSON_EVENT_INTEGER && ev->number >= 0 && p->count < 2) {
+		*(p->count == 0 ? &p->t.begin : &p->t.end) = (uint64_t)ev->number;
+		p->count++;
+		return 0;
+	}
+	if (ev->kind != JSON_EVENT_LIST_END || p->count != 2)
+		return bad(e, &p->t, "its data_offsets are not two counts");
+	p->place = AT_FIELDS;
+	return 0;
+}
+
+static int on_metadata(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	char name[NAME_TEXT_MAX];
+	struct text key = {.len = ev->len};
+	int r;
+
+	if (ev->kind == JSON_EVENT_TEXT)
+		return 0;
+	if (ev->kind == JSON_EVENT_OBJECT_END) {
+		p->h->metadata_len = (size_t)(p->json + ev->end - p->h->metadata);
+		p->place = AT_NAMES;
+		return 0;
+	}
+	if (ev->kind != JSON_EVENT_KEY) {
+		assert(p->n_keys > 0); /* a value is behind its key */
+		key = p->keys[p->n_keys - 1];
+		return err_set(e, CKPT_EPROTO, SAFETENSORS_METADATA " has '%s', which is no text",
+			       name_text(name, key.at, (uint32_t)key.len));
+	}
+	key.at = keep(&p->h->names, ev);
+	if (!key.at)
+		return err_code(e, -ENOMEM, "keep a name");
+	r = grow(&p->keys, p->n_keys, &p->cap_keys, sizeof(*p->keys), e);
+	if (r == 0)
+		p->keys[p->n_keys++] = key;
+	return r;
+}
+
+/* What is to begin with a list or an object. */
+static int on_begin(struct parsing *p, const struct json_event *ev, struct err *e)
+{
+	if (p->place == AT_TENSOR) {
+		p->place = AT_FIELDS;
+		return ev->kind == JSON_EVENT_OBJECT ? 0 : not_described(p, e);
+	}
+	if (p->place == AT_SHAPE) {
+		p->place = AT_EXTENTS;
+		return ev->kind == JSON_EVENT_LIST ? 0 : bad(e, &p->t, "its shape is no list");
+	}
+	if (p->place == AT_OFFSETS) {
+		p->place = AT_TWO_OFFSETS;
+		return ev->kind == JSON_EVENT_LIST
+			       ? 0
+			       : bad(e, &p->t, "its data_offsets are not two counts");
+	}
+	assert(p->place == AT_METADATA);
+	if (ev->kind != JSON_EVENT_OBJECT)
+		return err_set(e, CKPT_EPROTO, SAFETENSORS_METADATA " is no object");
+	p->place = AT_METADATA_KEYS;
+	p->h->metadata = p->json + ev->end - 1;
+	return 0;
+}
+
+static int on_event(void *arg, const struct json_event *ev, struct err *e)
+{
+	struct parsing *p = arg;
+
+	switch (p->place) {
+	case AT_START:
+		return on_start(p, ev, e);
+	case AT_NAMES:
+		return on_name(p, ev, e);
+	case AT_FIELDS:
+		return on_field(p, ev, e);
+	case AT_DTYPE:
+		p->place = AT_FIELDS;
+		return take_dtype(&p->t, ev, e);
+	case AT_EXTENTS:
+		return on_extent(p, ev, e);
+	case AT_TWO_OFFSETS:
+		return on_offset(p, ev, e);
+	case AT_METADATA_KEYS:
+		return on_metadata(p, ev, e);
+	case AT_TENSOR:
+	case AT_SHAPE:
+	case AT_OFFSETS:
+	case AT_METADATA:
+		return on_begin(p, ev, e);
+	case AT_END:
+		break;
+	}
+	assert(!"libyajl ends with the outermost object");
+	return CKPT_EPROTO;
 }
 
 /* ---- A header ---- */
@@ -208,40 +429,46 @@ static int check_cover(const struct safetensors_header *h, uint64_t data_len, st
 	return 0;
 }
 
-static int check_metadata(const json_t *m, struct err *e)
+static int by_text(const void *a, const void *b)
 {
-	char text[NAME_TEXT_MAX];
-	const char *key;
-	json_t *v;
+	const struct text *x = a, *y = b;
+	int order = memcmp(x->at, y->at, min_u64(x->len, y->len));
 
-	if (!m)
-		return 0;
-	if (!json_is_object(m))
-		return err_set(e, CKPT_EPROTO, SAFETENSORS_METADATA " is no object");
-	json_object_foreach((json_t *)(uintptr_t)m, key, v)
-	{
-		if (!json_is_string(v))
-			return err_set(e, CKPT_EPROTO,
-				       SAFETENSORS_METADATA " has '%s', which is no text",
-				       name_text(text, key, (uint32_t)strlen(key)));
-	}
+	return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+static int by_name(const void *a, const void *b)
+{
+	const struct safetensors_entry *x = *(struct safetensors_entry *const *)a;
+	const struct safetensors_entry *y = *(struct safetensors_entry *const *)b;
+
+	return name_compare(x->name, x->name_len, y->name, y->name_len);
+}
+
+/* (4) */
+static int check_names(const struct safetensors_header *h, struct err *e)
+{
+	CLEANUP_FREE const struct safetensors_entry **order = alloc_array(h->n, sizeof(*order));
+
+	if (!order)
+		return err_code(e, -ENOMEM, "compare %zu name%s", h->n, plural(h->n));
+	for (size_t i = 0; i < h->n; i++)
+		order[i] = &h->entries[i];
+	if (h->n > 0)
+		qsort(order, h->n, sizeof(*order), by_name);
+	for (size_t i = 1; i < h->n; i++)
+		if (by_name(&order[i - 1], &order[i]) == 0)
+			return duplicate(order[i]->name, order[i]->name_len, e);
 	return 0;
 }
 
-static int load_object(const char *json, size_t len, json_t **ret, struct err *e)
+static int check_keys(struct parsing *p, struct err *e)
 {
-	json_error_t why;
-	json_t *root;
-
-	root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &why);
-	if (!root)
-		return err_set(e, CKPT_EPROTO, "not JSON that can be used: %.150s (byte %d)",
-			       why.text, why.position);
-	if (!json_is_object(root)) {
-		json_decref(root);
-		return err_set(e, CKPT_EPROTO, "not a JSON object");
-	}
-	*ret = root;
+	if (p->n_keys > 0)
+		qsort(p->keys, p->n_keys, sizeof(*p->keys), by_text);
+	for (size_t i = 1; i < p->n_keys; i++)
+		if (by_text(&p->keys[i - 1], &p->keys[i]) == 0)
+			return duplicate(p->keys[i].at, p->keys[i].len, e);
 	return 0;
 }
 
@@ -249,32 +476,20 @@ int safetensors_parse(const void *json, size_t len, uint64_t data_len,
 		      struct safetensors_header *ret, struct err *e)
 {
 	struct safetensors_header h = {0};
-	const char *text = json, *name;
+	struct parsing p = {.h = &h, .json = json};
 	size_t blanks = 0;
-	json_t *v;
 	int r;
 
-	while (blanks < len && text[blanks] == ' ')
+	while (blanks < len && p.json[blanks] == ' ')
 		blanks++;
-	if (len > SAFETENSORS_HEADER_MAX || blanks == len || text[blanks] != '{')
+	if (len > SAFETENSORS_HEADER_MAX || blanks == len || p.json[blanks] != '{')
 		return err_set(e, CKPT_EPROTO, "the header does not begin with '{'");
-	r = load_object(text + blanks, len - blanks, &h.root, e);
-	if (r < 0)
-		return r;
-	r = check_metadata(json_object_get(h.root, SAFETENSORS_METADATA), e);
-	h.entries = alloc_array(json_object_size(h.root), sizeof(*h.entries));
-	if (r == 0 && !h.entries)
-		r = err_code(e, -ENOMEM, "read the header");
+	r = json_read(json, len, on_event, &p, e);
 	if (r == 0)
-		json_object_foreach(h.root, name, v)
-		{
-			if (strcmp(name, SAFETENSORS_METADATA) == 0)
-				continue;
-			r = take_entry(&h.entries[h.n], name, v, e);
-			if (r < 0)
-				break;
-			h.n++;
-		}
+		r = check_keys(&p, e);
+	alloc_free(p.keys);
+	if (r == 0)
+		r = check_names(&h, e);
 	if (r == 0 && h.n)
 		qsort(h.entries, h.n, sizeof(*h.entries), by_place);
 	if (r == 0)
@@ -290,13 +505,8 @@ int safetensors_parse(const void *json, size_t len, uint64_t data_len,
 void safetensors_header_fini(struct safetensors_header *h)
 {
 	alloc_free(h->entries);
-	json_decref(h->root);
+	texts_fini(&h->names);
 	*h = (struct safetensors_header){0};
-}
-
-const json_t *safetensors_metadata(const struct safetensors_header *h)
-{
-	return json_object_get(h->root, SAFETENSORS_METADATA);
 }
 
 /* ---- Writing ---- */
@@ -422,41 +632,132 @@ int safetensors_build(const struct safetensors_entry *entries, size_t n, const j
 
 /* ---- Indices ---- */
 
-static bool stays_in_folder(const char *file) /* (3) */
+static bool stays_in_folder(const char *file, size_t len) /* (3) */
 {
-	return file[0] && !strchr(file, '/') && strcmp(file, ".") != 0 && strcmp(file, "..") != 0;
+	return len > 0 && len < PATH_MAX && !memchr(file, '/', len) &&
+	       !(len == 1 && file[0] == '.') && !(len == 2 && memcmp(file, "..", 2) == 0);
 }
 
-int safetensors_index_parse(const void *json, size_t len, json_t **ret_map, struct err *e)
+struct index_parsing {
+	struct safetensors_index *x;
+	int depth;   /* of objects and lists that are begun */
+	bool inside; /* of weight_map */
+	bool map;    /* it is the next value, or was read */
+	bool done;
+	struct safetensors_indexed entry;
+};
+
+static int index_value(struct index_parsing *p, const struct json_event *ev, struct err *e)
 {
-	json_t *root = NULL, *map, *v;
 	char a[NAME_TEXT_MAX], b[NAME_TEXT_MAX];
-	const char *name, *file;
+	bool text = ev->kind == JSON_EVENT_TEXT;
 	int r;
 
+	if (!text || !stays_in_folder(ev->text, ev->len))
+		return err_set(e, CKPT_EPROTO,
+			       "tensor '%s' is in '%s', which is not the name of a file "
+			       "beside the index",
+			       name_text(a, p->entry.name, p->entry.name_len),
+			       text ? name_text(b, ev->text, (uint32_t)ev->len) : "?");
+	p->entry.file = keep(&p->x->texts, ev);
+	p->entry.file_len = (uint32_t)ev->len;
+	r = p->entry.file ? grow(&p->x->entries, p->x->n, &p->x->cap, sizeof(p->entry), e)
+			  : err_code(e, -ENOMEM, "keep a name");
+	if (r == 0)
+		p->x->entries[p->x->n++] = p->entry;
+	return r;
+}
+
+static int in_map(struct index_parsing *p, const struct json_event *ev, struct err *e)
+{
+	if (ev->kind == JSON_EVENT_OBJECT_END) {
+		p->inside = false;
+		p->depth--;
+		return 0;
+	}
+	if (ev->kind != JSON_EVENT_KEY)
+		return index_value(p, ev, e);
+	p->entry.name = keep(&p->x->texts, ev);
+	p->entry.name_len = (uint32_t)ev->len;
+	return p->entry.name ? 0 : err_code(e, -ENOMEM, "keep a name");
+}
+
+static int no_map(struct err *e)
+{
+	return err_set(e, CKPT_EPROTO, "there is no object 'weight_map'");
+}
+
+static int on_index_event(void *arg, const struct json_event *ev, struct err *e)
+{
+	struct index_parsing *p = arg;
+	bool begins = ev->kind == JSON_EVENT_OBJECT || ev->kind == JSON_EVENT_LIST;
+
+	if (p->inside)
+		return in_map(p, ev, e);
+	if (p->depth == 0 && ev->kind != JSON_EVENT_OBJECT)
+		return err_set(e, CKPT_EPROTO, "not a JSON object");
+	if (p->map && !p->done) {
+		if (ev->kind != JSON_EVENT_OBJECT)
+			return no_map(e);
+		p->inside = p->done = true;
+	}
+	if (p->depth == 1 && ev->kind == JSON_EVENT_KEY && is_text(ev, "weight_map")) {
+		if (p->map)
+			return duplicate(ev->text, ev->len, e);
+		p->map = true;
+	}
+	p->depth += begins;
+	p->depth -= ev->kind == JSON_EVENT_OBJECT_END || ev->kind == JSON_EVENT_LIST_END;
+	return 0;
+}
+
+static int by_indexed(const void *a, const void *b)
+{
+	const struct safetensors_indexed *x = a, *y = b;
+
+	return name_compare(x->name, x->name_len, y->name, y->name_len);
+}
+
+static int check_index(const struct safetensors_index *x, struct err *e)
+{
+	if (x->n > 0)
+		qsort(x->entries, x->n, sizeof(*x->entries), by_indexed);
+	for (size_t i = 1; i < x->n; i++)
+		if (by_indexed(&x->entries[i - 1], &x->entries[i]) == 0)
+			return duplicate(x->entries[i].name, x->entries[i].name_len, e);
+	return 0;
+}
+
+int safetensors_index_parse(const void *json, size_t len, struct safetensors_index *ret,
+			    struct err *e)
+{
+	struct index_parsing p = {.x = ret};
+	int r;
+
+	*ret = (struct safetensors_index){0};
 	if (len > SAFETENSORS_HEADER_MAX)
 		return err_set(e, CKPT_EPROTO, "more than %u bytes", SAFETENSORS_HEADER_MAX);
-	r = load_object(json, len, &root, e);
-	if (r < 0)
-		return r;
-	map = json_object_get(root, "weight_map");
-	if (!json_is_object(map))
-		r = err_set(e, CKPT_EPROTO, "there is no object 'weight_map'");
-	else
-		json_object_foreach(map, name, v)
-		{
-			file = json_string_value(v);
-			if (file && stays_in_folder(file))
-				continue;
-			r = err_set(e, CKPT_EPROTO,
-				    "tensor '%s' is in '%s', which is not the name of a file "
-				    "beside the index",
-				    name_text(a, name, (uint32_t)strlen(name)),
-				    file ? name_text(b, file, (uint32_t)strlen(file)) : "?");
-			break;
-		}
+	r = json_read(json, len, on_index_event, &p, e);
+	if (r == 0 && !p.done)
+		r = no_map(e);
 	if (r == 0)
-		*ret_map = json_incref(map);
-	json_decref(root);
+		r = check_index(ret, e);
+	if (r < 0)
+		safetensors_index_fini(ret);
 	return r;
+}
+
+struct safetensors_indexed *safetensors_index_find(const struct safetensors_index *x,
+						   const char *name, uint32_t name_len)
+{
+	struct safetensors_indexed key = {.name = name, .name_len = name_len};
+
+	return x->n ? bsearch(&key, x->entries, x->n, sizeof(key), by_indexed) : NULL;
+}
+
+void safetensors_index_fini(struct safetensors_index *x)
+{
+	alloc_free(x->entries);
+	texts_fini(&x->texts);
+	*x = (struct safetensors_index){0};
 }

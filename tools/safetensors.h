@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "model/tensor.h"
+#include "tools/texts.h"
 
 #define SAFETENSORS_HEADER_MAX 100000000u /* bytes of JSON; of an index too */
 #define SAFETENSORS_METADATA   "__metadata__"
@@ -28,7 +29,9 @@ struct safetensors_entry {
 struct safetensors_header {
 	struct safetensors_entry *entries; /* in the order of their bytes */
 	size_t n;
-	json_t *root; /* owns the names */
+	struct texts names;   /* those that had to be decoded: the others lie in the JSON */
+	const char *metadata; /* JSON, an object of texts, in that of the header; NULL: none */
+	size_t metadata_len;
 };
 
 /* "BF16"; NULL: the format has no such type. */
@@ -37,15 +40,14 @@ const char *safetensors_dtype(uint32_t dtype);
 int safetensors_rank(uint32_t dtype);
 
 /*
- * Reads the JSON of a header whose file has data_len bytes of data behind it. Checks everything:
- * types, sizes against shape and dtype, that the entries cover the data without hole or overlap.
+ * Reads the JSON of a header whose file has data_len bytes of data behind it; it must outlive *ret.
+ * Checks everything: types, sizes against shape and dtype, that no name is there twice and the
+ * entries cover the data without hole or overlap.
  * CKPT_EPROTO: names what is wrong, and the tensor; CKPT_EVERSION: a dtype that we do not have.
  */
 MUST_CHECK int safetensors_parse(const void *json, size_t len, uint64_t data_len,
 				 struct safetensors_header *ret, struct err *e);
 void safetensors_header_fini(struct safetensors_header *h);
-/* text -> text; NULL: there is none. Borrowed. */
-const json_t *safetensors_metadata(const struct safetensors_header *h);
 
 /*
  * The beginning of a file, length included, padded so that the data starts at a multiple of
@@ -57,11 +59,25 @@ MUST_CHECK int safetensors_build(const struct safetensors_entry *entries, size_t
 				 const json_t *metadata, void **ret, size_t *ret_len,
 				 struct err *e);
 
-/*
- * model.safetensors.index.json: *ret_map becomes its weight_map, tensor -> name of a file beside
- * it, checked: texts, names that stay in the folder. CKPT_EPROTO. The caller gives it back.
+/* model.safetensors.index.json: its weight_map, which file beside it has which tensor. */
+struct safetensors_indexed {
+	const char *name, *file; /* not NUL-terminated */
+	uint32_t name_len, file_len;
+	bool found; /* the reader's: in the file */
+};
+struct safetensors_index {
+	struct safetensors_indexed *entries; /* by name; none twice */
+	size_t n, cap;
+	struct texts texts;
+};
+
+/* Checked: texts, names of files that stay in the folder. CKPT_EPROTO. The JSON must outlive *ret.
  */
-MUST_CHECK int safetensors_index_parse(const void *json, size_t len, json_t **ret_map,
+MUST_CHECK int safetensors_index_parse(const void *json, size_t len, struct safetensors_index *ret,
 				       struct err *e);
+/* NULL: the index does not have it. */
+struct safetensors_indexed *safetensors_index_find(const struct safetensors_index *x,
+						   const char *name, uint32_t name_len);
+void safetensors_index_fini(struct safetensors_index *x);
 
 #endif

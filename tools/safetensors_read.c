@@ -28,6 +28,7 @@
 #include "tools/exchange.h"
 #include "tools/plural.h"
 #include "tools/safetensors.h"
+#include "tools/source_memory.h"
 
 #define SUFFIX       ".safetensors"
 #define INDEX_SUFFIX ".safetensors.index.json"
@@ -35,6 +36,7 @@
 struct in_file {
 	char path[PATH_MAX];
 	struct stat st;
+	char *json; /* which names lie in */
 	struct safetensors_header header;
 	uint64_t data_at;
 };
@@ -52,7 +54,6 @@ struct safetensors_source {
 	struct reading_tensor *tensors;
 	struct place *places;
 	struct source_blob metadata;
-	char *metadata_text;
 	int fd; /* of files[open]; -1: none */
 	uint32_t open;
 };
@@ -98,7 +99,6 @@ static int read_at(int fd, const char *path, uint64_t offset, void *to, uint64_t
 static int read_header(struct in_file *f, int fd, struct err *e)
 {
 	uint64_t size = (uint64_t)f->st.st_size, len;
-	CLEANUP_FREE void *json = NULL;
 	uint8_t head[8];
 	int r;
 
@@ -122,15 +122,16 @@ static int read_header(struct in_file *f, int fd, struct err *e)
 			       "was cut",
 			       (unsigned long long)len, plural(len),
 			       (unsigned long long)(size - sizeof(head)));
-	json = alloc_zero(len + 1);
-	if (!json)
+	source_metadata(len);
+	f->json = alloc_zero(len + 1);
+	if (!f->json)
 		return err_code(e, -ENOMEM, "read a header of %llu byte%s", (unsigned long long)len,
 				plural(len));
-	r = read_at(fd, f->path, sizeof(head), json, len, e);
+	r = read_at(fd, f->path, sizeof(head), f->json, len, e);
 	if (r < 0)
 		return r;
 	f->data_at = sizeof(head) + len;
-	return safetensors_parse(json, len, size - f->data_at, &f->header, e);
+	return safetensors_parse(f->json, len, size - f->data_at, &f->header, e);
 }
 
 static int add_file(struct safetensors_source *s, const char *path, struct err *e)
@@ -150,9 +151,10 @@ static int add_file(struct safetensors_source *s, const char *path, struct err *
 
 /* ---- An index ---- */
 
-static int read_index(const char *path, json_t **ret, struct err *e)
+/* The JSON stays until its entries are not needed any more. */
+static int read_index(const char *path, char **ret_json, struct safetensors_index *ret,
+		      struct err *e)
 {
-	CLEANUP_FREE void *json = NULL;
 	struct stat st;
 	int fd = open_file(path, &st, e), r;
 
@@ -163,101 +165,115 @@ static int read_index(const char *path, json_t **ret, struct err *e)
 		return err_set(e, CKPT_EPROTO, "'%.200s' has more than %u bytes", path,
 			       SAFETENSORS_HEADER_MAX);
 	}
-	json = alloc_zero((size_t)st.st_size + 1);
-	r = json ? read_at(fd, path, 0, json, (uint64_t)st.st_size, e)
-		 : err_code(e, -ENOMEM, "read '%.200s'", path);
+	source_metadata((uint64_t)st.st_size);
+	*ret_json = alloc_zero((size_t)st.st_size + 1);
+	r = *ret_json ? read_at(fd, path, 0, *ret_json, (uint64_t)st.st_size, e)
+		      : err_code(e, -ENOMEM, "read '%.200s'", path);
 	close(fd);
 	if (r < 0)
 		return r;
-	r = safetensors_index_parse(json, (size_t)st.st_size, ret, e);
+	r = safetensors_index_parse(*ret_json, (size_t)st.st_size, ret, e);
 	return r < 0 ? err_wrap(e, r, "'%.200s'", path) : 0;
 }
 
-/* (3) seen: the names of tensors that were found so far. */
-static int check_against(const struct in_file *f, const json_t *map, struct err *e)
+/* (3) */
+static int check_against(const struct in_file *f, const struct safetensors_index *x, struct err *e)
 {
-	const char *name = strrchr(f->path, '/') + 1, *said;
+	const char *name = strrchr(f->path, '/') + 1;
 	char text[NAME_TEXT_MAX];
 
 	for (size_t i = 0; i < f->header.n; i++) {
 		const struct safetensors_entry *t = &f->header.entries[i];
+		struct safetensors_indexed *said =
+			safetensors_index_find(x, t->name, t->name_len);
 
-		said = json_string_value(json_object_getn(map, t->name, t->name_len));
 		if (!said)
 			return err_set(e, CKPT_EPROTO,
 				       "'%.200s' has tensor '%s', which the index does not name",
 				       f->path, name_text(text, t->name, t->name_len));
-		if (strcmp(said, name) != 0)
+		if (said->file_len != strlen(name) ||
+		    memcmp(said->file, name, said->file_len) != 0)
 			return err_set(e, CKPT_EPROTO,
 				       "'%.150s' has tensor '%s', which the index has in "
-				       "'%.100s'",
-				       f->path, name_text(text, t->name, t->name_len), said);
+				       "'%.*s'",
+				       f->path, name_text(text, t->name, t->name_len),
+				       (int)min_u64(said->file_len, 100), said->file);
+		said->found = true;
 	}
 	return 0;
 }
 
-/* Each file has only what the map has in it: if all are there, the numbers are equal. */
-static int check_all_there(const struct safetensors_source *s, json_t *map, struct err *e)
+static int check_all_there(const struct safetensors_index *x, struct err *e)
 {
-	char text[NAME_TEXT_MAX];
-	const char *name;
-	size_t n = 0;
-	json_t *v;
+	char a[NAME_TEXT_MAX], b[NAME_TEXT_MAX];
 
-	for (uint32_t i = 0; i < s->n_files; i++)
-		n += s->files[i].header.n;
-	if (n == json_object_size(map))
-		return 0;
-	json_object_foreach(map, name, v)
-	{
-		bool found = false;
+	for (size_t i = 0; i < x->n; i++) {
+		const struct safetensors_indexed *t = &x->entries[i];
 
-		for (uint32_t i = 0; !found && i < s->n_files; i++)
-			found = json_object_get(s->files[i].header.root, name) != NULL;
-		if (!found)
+		if (!t->found)
 			return err_set(e, CKPT_EPROTO,
 				       "the index has tensor '%s' in '%.100s', "
 				       "which does not have it",
-				       name_text(text, name, (uint32_t)strlen(name)),
-				       json_string_value(v));
+				       name_text(a, t->name, t->name_len),
+				       name_text(b, t->file, t->file_len));
 	}
-	return err_set(e, CKPT_EPROTO, "the index and its files do not have the same tensors");
+	return 0;
 }
 
-static int by_text(const void *a, const void *b)
+static int by_file(const void *a, const void *b)
 {
-	return strcmp(*(const char *const *)a, *(const char *const *)b);
+	const struct safetensors_indexed *x = *(struct safetensors_indexed *const *)a;
+	const struct safetensors_indexed *y = *(struct safetensors_indexed *const *)b;
+
+	return name_compare(x->file, x->file_len, y->file, y->file_len);
 }
 
-static int add_indexed(struct safetensors_source *s, const char *path, json_t *map, struct err *e)
+/* One entry for each file that the index names; the caller frees them. */
+static int list_files(const struct safetensors_index *x, const struct safetensors_indexed ***ret,
+		      size_t *ret_n, struct err *e)
 {
-	size_t n = json_object_size(map), k = 0;
-	CLEANUP_FREE const char **names = alloc_array(n, sizeof(*names));
-	const char *slash = strrchr(path, '/'), *name;
+	const struct safetensors_indexed **files = alloc_array(x->n, sizeof(*files));
+	size_t k = 0;
+
+	if (!files)
+		return err_code(e, -ENOMEM, "list %zu tensor%s", x->n, plural(x->n));
+	for (size_t i = 0; i < x->n; i++)
+		files[i] = &x->entries[i];
+	if (x->n)
+		qsort(files, x->n, sizeof(*files), by_file);
+	for (size_t i = 0; i < x->n; i++)
+		if (i == 0 || by_file(&files[i], &files[k - 1]) != 0)
+			files[k++] = files[i];
+	*ret = files;
+	*ret_n = k;
+	return 0;
+}
+
+static int add_indexed(struct safetensors_source *s, const char *path,
+		       const struct safetensors_index *x, struct err *e)
+{
+	CLEANUP_FREE const struct safetensors_indexed **files = NULL;
+	const char *slash = strrchr(path, '/');
 	char file[PATH_MAX];
-	json_t *v;
-	int r = 0;
+	size_t k = 0;
+	int r = list_files(x, &files, &k, e);
 
-	if (names)
-		json_object_foreach(map, name, v) names[k++] = json_string_value(v);
-	if (names && n)
-		qsort(names, n, sizeof(*names), by_text);
-	k = 0;
-	for (size_t i = 0; names && i < n; i++)
-		if (i == 0 || strcmp(names[i], names[i - 1]) != 0)
-			names[k++] = names[i];
+	if (r < 0)
+		return r;
 	s->files = alloc_array(k ? k : 1, sizeof(*s->files));
-	if (!names || !s->files)
+	if (!s->files)
 		return err_code(e, -ENOMEM, "open the files of '%.200s'", path);
 	for (size_t i = 0; r == 0 && i < k; i++) {
-		if (snprintf(file, sizeof(file), "%.*s/%s", slash ? (int)(slash - path) : 1,
-			     slash ? path : ".", names[i]) >= (int)sizeof(file))
-			return err_code(e, -ENAMETOOLONG, "open '%.200s'", names[i]);
+		if (snprintf(file, sizeof(file), "%.*s/%.*s", slash ? (int)(slash - path) : 1,
+			     slash ? path : ".", (int)files[i]->file_len,
+			     files[i]->file) >= (int)sizeof(file))
+			return err_code(e, -ENAMETOOLONG, "open '%.*s'",
+					(int)min_u64(files[i]->file_len, 200), files[i]->file);
 		r = add_file(s, file, e);
 		if (r == 0)
-			r = check_against(&s->files[i], map, e);
+			r = check_against(&s->files[i], x, e);
 	}
-	return r == 0 ? check_all_there(s, map, e) : r;
+	return r == 0 ? check_all_there(x, e) : r;
 }
 
 /* ---- The source ---- */
@@ -323,37 +339,32 @@ static void close_source(struct source *source)
 
 	if (s->fd >= 0)
 		close(s->fd);
-	for (uint32_t i = 0; i < s->n_files; i++)
+	for (uint32_t i = 0; i < s->n_files; i++) {
 		safetensors_header_fini(&s->files[i].header);
+		alloc_free(s->files[i].json);
+	}
 	alloc_free(s->files);
 	alloc_free(s->tensors);
 	alloc_free(s->places);
-	alloc_free(s->metadata_text);
 	alloc_free(s);
 }
 
 /* Of the first file that has some, as JSON: nothing of it means anything here. */
-static int take_metadata(struct safetensors_source *s, struct err *e)
+static void take_metadata(struct safetensors_source *s)
 {
-	for (uint32_t i = 0; i < s->n_files && !s->metadata_text; i++) {
-		const json_t *m = safetensors_metadata(&s->files[i].header);
-		size_t len = m ? json_dumpb(m, NULL, 0, JSON_COMPACT) : 0;
+	for (uint32_t i = 0; i < s->n_files && s->s.n_blobs == 0; i++) {
+		const struct safetensors_header *h = &s->files[i].header;
 
-		if (len == 0)
+		if (!h->metadata)
 			continue;
-		s->metadata_text = alloc_zero(len);
-		if (!s->metadata_text)
-			return err_code(e, -ENOMEM, "keep the metadata");
-		json_dumpb(m, s->metadata_text, len, JSON_COMPACT);
 		s->metadata = (struct source_blob){
-			.name = SAFETENSORS_BLOB, .bytes = s->metadata_text, .len = len};
+			.name = SAFETENSORS_BLOB, .bytes = h->metadata, .len = h->metadata_len};
 		s->s.blobs = &s->metadata;
 		s->s.n_blobs = 1;
 	}
-	return 0;
 }
 
-/* In the order of the bytes: file by file. */
+/* In the order of the bytes: file by file. Of a header only the names are needed behind it. */
 static int collect(struct safetensors_source *s, struct err *e)
 {
 	size_t n = 0, k = 0;
@@ -364,9 +375,11 @@ static int collect(struct safetensors_source *s, struct err *e)
 	s->places = alloc_array(n, sizeof(*s->places));
 	if (!s->tensors || !s->places)
 		return err_code(e, -ENOMEM, "list %zu tensor%s", n, plural(n));
-	for (uint32_t i = 0; i < s->n_files; i++)
-		for (size_t m = 0; m < s->files[i].header.n; m++, k++) {
-			const struct safetensors_entry *t = &s->files[i].header.entries[m];
+	for (uint32_t i = 0; i < s->n_files; i++) {
+		struct safetensors_header *h = &s->files[i].header;
+
+		for (size_t m = 0; m < h->n; m++, k++) {
+			const struct safetensors_entry *t = &h->entries[m];
 
 			s->tensors[k] = (struct reading_tensor){.name = t->name,
 								.name_len = t->name_len,
@@ -375,10 +388,15 @@ static int collect(struct safetensors_source *s, struct err *e)
 								.bytes = t->end - t->begin};
 			s->places[k] = (struct place){.file = i, .begin = t->begin};
 		}
+		alloc_free(h->entries);
+		h->entries = NULL;
+		h->n = 0;
+	}
 	assert(k == n);
 	s->s.tensors = s->tensors;
 	s->s.n = n;
-	return take_metadata(s, e);
+	take_metadata(s);
+	return 0;
 }
 
 /* ---- Which files ---- */
@@ -458,8 +476,9 @@ bool safetensors_detect(const char *path)
 
 static int open_path(struct safetensors_source *s, const char *given, struct err *e)
 {
+	struct safetensors_index index = {0};
+	CLEANUP_FREE char *json = NULL;
 	char path[PATH_MAX];
-	json_t *map = NULL;
 	int r = find_file(given, path, e);
 
 	if (r < 0)
@@ -471,10 +490,10 @@ static int open_path(struct safetensors_source *s, const char *given, struct err
 		return s->files ? add_file(s, path, e)
 				: err_code(e, -ENOMEM, "open '%.200s'", path);
 	}
-	r = read_index(path, &map, e);
+	r = read_index(path, &json, &index, e);
 	if (r == 0)
-		r = add_indexed(s, path, map, e);
-	json_decref(map);
+		r = add_indexed(s, path, &index, e);
+	safetensors_index_fini(&index);
 	return r;
 }
 

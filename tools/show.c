@@ -29,6 +29,7 @@ static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *doc, cons
 		       const json_t *c, json_t *problems, struct err *why, struct err *e)
 {
 	struct checkpoint_id id = { .step = doc_number(c, "step") };
+	const char *said = doc_text(doc, "data");
 	struct data d;
 	int r;
 
@@ -44,14 +45,16 @@ static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *doc, cons
 	if (!doc_id(job, "id", id.job.b) || !doc_id(c, "attempt", id.attempt.b))
 		return err_set(e, CKPT_EPROTO, "the checkpoint's id is malformed: are ckptd and "
 			       "ckptctl of one version?");
-	if (ctl_offline(ctl))
+	if (ctl_offline(ctl)) {
 		r = data_open(ctl->data, &d, e);
-	else
-		r = data_open_live(doc, ctl->data, &d, why);
-	if (r < 0 && !ctl_offline(ctl) && r != -EINVAL)
-		return 0; /* why says it */
-	if (r < 0)
-		return ctl_offline(ctl) ? r : err_set(e, r, "%s", why->text);
+		if (r < 0)
+			return r;
+	} else {
+		/* A ckptd that is too old to say its folder leaves the usual ones. */
+		r = data_open(said[0] ? said : ctl->data, &d, why);
+		if (r < 0)
+			return 0; /* why says it */
+	}
 	r = tensors_add(&d, &id, ctl->tensor, o, problems, why);
 	data_close(&d);
 	if (r < 0 && r != CKPT_ENOTFOUND && r != -EACCES)

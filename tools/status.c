@@ -54,6 +54,8 @@ static void job_problems(const json_t *job, json_t *list)
 	json_t *o;
 	size_t i;
 
+	if (doc_text(job, "stopped")[0])
+		add_problem(list, "%s", doc_text(job, "stopped"));
 	if (doc_text(job, "log_error")[0])
 		add_problem(list, "job '%s': its log: %s", name, doc_text(job, "log_error"));
 	if (doc_flag(job, "log_anew"))

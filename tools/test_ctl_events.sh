@@ -101,6 +101,7 @@ for whom in lm node ''; do
 	says out "nothing stands against "
 	says out "SIGKILL"
 	run 0 why $whom --json --socket "$sock"
+	json 'assert d["verdicts_more"] == 0 and d["events_more"] == 0'
 	event 'e["kind"] == "decision" and e["subject"]["words"] == "rank 0 of job '"'lm'"'"'
 	json 'assert len(d["events"]) <= 20 and [e["seq"] for e in d["events"]] == sorted(e["seq"] for e in d["events"])'
 done
@@ -239,6 +240,10 @@ until_true dead "held down"
 grep -q "rank 0 opens here, where rank 0 of job 'lm' is suspect" "$dir/log" || fail "a suspect node does not say so to an open"
 run 0 events --json --socket "$sock"
 event 'e["kind"] == "decision" and e["withheld"] == "checkpoint+validate" and "held down for" in e["why"]'
+
+# What does not fit in a message is refused here.
+run 2 drain "$(head -c 70000 /dev/zero | tr '\0' x)" --socket "$sock"
+says err "use shorter words"
 
 # Drained: what opens anew is refused with a sentence, over a restart too.
 run 0 drain "a fan is loud" --socket "$sock"

@@ -255,7 +255,7 @@ text("metadata", "__metadata__ has 'a', which is no text", b'{"__metadata__":{"a
 text("overlap", "tensor 'y': its data begins at 1, inside another's, which ends at 2", json.dumps(
     {k: {"dtype": "U8", "shape": [2], "data_offsets": [i, i + 2]} for i, k in enumerate("xy")}).encode(), b"abc")
 text("name", "names have 1 to 1023 bytes", json.dumps({"n" * 1024: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}).encode())
-text("deep", "not JSON that can be used", b"{\"x\":" + b"[" * 100000)
+text("deep", "it is not described by dtype", b"{\"x\":" + b"[" * 100000)
 def index(name, sentence, document, **files):
     os.mkdir(o + name)
     for f, tensors in files.items():

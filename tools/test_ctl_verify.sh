@@ -91,6 +91,50 @@ says err COMMIT
 run 1 list --data "$data" --json
 json 'c = step("alpha", 30); assert c["disk"] == "damaged" and c["state"] == "unknown" and c["reason"]'
 
+# COMMIT that is gone: the log has its record. Its files may suffice, or not; a file may be gone too.
+make_data
+rm "$alpha"/30.*/COMMIT
+run 1 verify --data "$data"
+says out "damaged  alpha 30."
+says out "its COMMIT is gone; its files lead to the root in the log"
+says out "good     alpha 20."
+says out "problems: 1"
+run 1 list alpha --data "$data"
+says out damaged
+says err "job 'alpha': step 30 on disk: its COMMIT is gone"
+run 1 status --data "$data"
+says out "PROBLEM: job 'alpha': step 30 on disk: its COMMIT is gone"
+run 1 status --data "$data" --json
+json 'c = step("alpha", 30); assert c["disk"] == "damaged" and c["state"] == "committed" and step("alpha", 25)["latest"]'
+run 1 show alpha 30 --data "$data"
+says err "its COMMIT is gone"
+flip "$alpha"/30.*/rank-1.shard 60
+run 1 verify alpha 30 --data "$data"
+says out "its COMMIT is gone, and cannot be made again: rank 1: its header"
+make_data
+rm "$alpha"/30.*/rank-0.shard
+run 1 list alpha --data "$data"
+says err "job 'alpha': step 30 on disk: rank 0: its file is gone"
+run 1 verify alpha --data "$data"
+says out "the file is missing"
+says out "problems: 1"
+# Without a log nothing says that it may go.
+make_data
+rm -r "$alpha"/30.*/COMMIT "$alpha/log"
+run 1 verify alpha --data "$data"
+says out "it has no COMMIT, and the log that knew it was lost"
+
+# Every field of COMMIT that the log has too, under a digest that is right.
+for at in 104 128 136 144 152 164 184; do
+	make_data
+	"$build/tools/test_make_data" "$(echo "$alpha"/30.*/COMMIT)" change $at
+	run 1 verify alpha --data "$data"
+	says out "damaged  alpha 30."
+	says out "its COMMIT "
+	run 1 list alpha --data "$data"
+	says err "job 'alpha': step 30 on disk: its COMMIT "
+done
+
 # Parts that are good and do not belong together.
 make_data wrong
 run 1 verify --data "$data"

@@ -2,7 +2,7 @@
 /*
  * test_make_data.c - makes the data folder that the tests of ckptctl look at, with the functions
  * that ckptd uses: logs, shard files, layouts, COMMIT. Usage: test_make_data FOLDER
- * [twin|wrong|holes|index]
+ * [twin|wrong|holes|index], or: test_make_data COMMIT-FILE change OFFSET
  *
  *   alpha  uid 4242, 2 ranks. Step 10: freed, its files are still there. 15: aborted. On disk:
  *          20, pinned; 25; 30, base of epoch 2. 40: committed, only in memory. 50: files without
@@ -14,6 +14,8 @@
  * for alpha 30, and beta 5 has alpha's layout of 2 ranks.
  *
  * With "holes" the file of rank 0 of alpha 30 lacks two leaves that no other file has.
+ *
+ * With "change" a byte of a COMMIT file becomes another one, and its digest that of what it says.
  *
  * With "index" nothing is made: it prints what the folder's index has, a line for each checkpoint.
  */
@@ -33,8 +35,9 @@
 #include "model/table.h"
 #include "storage/catalog.h"
 #include "storage/commit_file.h"
+#include "storage/disk_format.h"
 #include "storage/disk_posix.h"
-#include "storage/index_rocksdb.h"
+#include "storage/test_open_index.h"
 #include "storage/layout_file.h"
 #include "tests/lib/test.h"
 
@@ -80,7 +83,7 @@ static void append(struct job *j, struct record *r, unsigned hours_ago)
 	history_next(&j->h, r);
 	r->wall_ns = j->m->now_ns - hours_ago * (uint64_t)HOUR * 1000000000u;
 	if (r->type == RECORD_JOB)
-		r->incarnation = 1;
+		r->incarnation = 0;
 	must(record_encode(r, &bytes, &len), NULL);
 	must(j->log->ops->append(j->log, r->n, bytes, len, &e), &e);
 	must(history_apply(&j->h, r->n, bytes, len, &e), &e);
@@ -385,10 +388,25 @@ static int print_index(const char *folder)
 	bool fresh;
 
 	snprintf(path, sizeof(path), "%s/index", folder);
-	must(index_rocksdb_open(path, &ix, &fresh, &e), &e);
+	must(test_index_open(path, &ix, &fresh, &e), &e);
 	must(catalog_each(ix, NULL, print_entry, NULL, &e), &e);
 	ix->ops->close(ix);
 	return 0;
+}
+
+/* One byte of a COMMIT file, which gets the digest of what it says then. */
+static int change_byte(const char *path, size_t at)
+{
+	uint8_t bytes[8192];
+	FILE *f = fopen(path, "r+b");
+	size_t len = f ? fread(bytes, 1, sizeof(bytes), f) : 0;
+
+	if (len == 0 || len == sizeof(bytes) || at >= len)
+		return 2;
+	bytes[at] ^= 2;
+	format_end(bytes, len);
+	rewind(f);
+	return fwrite(bytes, 1, len, f) == len && fclose(f) == 0 ? 0 : 2;
 }
 
 int main(int argc, char **argv)
@@ -401,6 +419,8 @@ int main(int argc, char **argv)
 		return 2;
 	if (argc > 2 && strcmp(argv[2], "index") == 0)
 		return print_index(argv[1]);
+	if (argc > 3 && strcmp(argv[2], "change") == 0)
+		return change_byte(argv[1], strtoul(argv[3], NULL, 10));
 	if (mkdir(argv[1], 0700) != 0)
 		perror(argv[1]);
 	must(disk_posix_open(argv[1], "threads", &m.disk, &e), &e);

@@ -339,6 +339,55 @@ static void waits_for_another_tool(void **state)
 	assert_int_equal(count_incoming(f), 0);
 }
 
+/* Somebody has the folder who cannot be asked: refused before a byte, or what was written stays. */
+static void needs_who_has_the_folder(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct disk_file *lock = NULL;
+	struct making *m = NULL;
+	struct disk *d = NULL;
+	struct err e = {0};
+
+	must(making_open(&o, f->making, f->world, &m, &e), &e); /* which makes the folder */
+	making_close(m);
+	o.keep = true;
+	must(disk_posix_open(f->folder, "threads", &d, &e), &e);
+	must(d->ops->open(d, "LOCK", DISK_CREATE, &lock), &e);
+	must(d->ops->truncate(lock, 0), &e);
+	must(d->ops->write(lock, "1\n", 2, 0), &e); /* as a ckptd does */
+	must(d->ops->lock(lock, true), &e);
+	for (int dry = 1; dry >= 0; dry--) {
+		o.dry_run = dry;
+		assert_int_equal(making_open(&o, f->making, f->world, &m, &e), CKPT_EUNAVAILABLE);
+		assert_non_null(strstr(e.text, "nothing was written"));
+		assert_int_equal(count_incoming(f), 0);
+	}
+	/* A tool gives it back by itself: what is to be written takes longer. */
+	must(d->ops->write(lock, "1 ckptctl, which tests\n", 23, 0), &e);
+	o.dry_run = true;
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	making_close(m);
+	o.dry_run = false;
+	lock->disk->ops->close(lock);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(put_all(f, m, &e), &e);
+	must(d->ops->open(d, "LOCK", DISK_CREATE, &lock), &e);
+	must(d->ops->lock(lock, true), &e);
+	assert_int_equal(making_commit(m, &e), CKPT_EUNAVAILABLE);
+	assert_non_null(strstr(e.text, "is written: the same command tries again"));
+	making_close(m);
+	lock->disk->ops->close(lock);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	assert_true(making_resumed(m));
+	must(put_all(f, m, &e), &e);
+	must(making_commit(m, &e), &e);
+	making_close(m);
+	disk_posix_close(d);
+	check(f);
+	assert_int_equal(count_incoming(f), 0);
+}
+
 /* A job of the name that comes while it is being made. */
 static void refuses_a_name_at_the_end(void **state)
 {
@@ -835,6 +884,7 @@ int main(void)
 		T3(goes_on_after_random_kills),
 		T3(makes_a_seen_commit_durable),
 		T3(waits_for_another_tool),
+		T3(needs_who_has_the_folder),
 		T3(leaves_what_differs),
 		T3(takes_away_all_or_nothing),
 		T3(survives_lack_of_memory),

@@ -167,17 +167,17 @@ static void test_calls(void **state)
 	(void)state;
 	v = must_parse(P("\x80\2ccollections\nOrderedDict\nq\0)R(X\1\0\0\0aK\1u}X\1\0\0\0bK\2sb."),
 		       &p);
-	assert_true(pickle_is_call(v, TORCH_ORDERED_DICT));
+	assert_true(pickle_is_call(&p, v, TORCH_ORDERED_DICT));
 	assert_true(v->dict);
 	assert_int_equal(v->n, 2);
-	assert_int_equal(pickle_get(&p, pickle_at(&p, v->state), "b")->i, 2);
+	assert_int_equal(pickle_get(&p, pickle_state(&p, v), "b")->i, 2);
 	pickle_free(&p);
 	v = must_parse(P("\x80\4\x8c\5torch\x8c\7"
 			 "float32\x93."),
 		       &p);
 	assert_int_equal(v->type, PICKLE_NAME);
-	assert_int_equal(v->name->dtype, CKPT_F32);
-	assert_string_equal(pickle_type_text(v), "float32");
+	assert_int_equal(pickle_name_of(&p, v)->dtype, CKPT_F32);
+	assert_string_equal(pickle_type_text(&p, v), "float32");
 	pickle_free(&p);
 	v = must_parse(P("\x80\2K\1Q."), &p);
 	assert_int_equal(v->type, PICKLE_PERSISTENT);
@@ -342,6 +342,71 @@ static void test_memory(void **state)
 	}
 }
 
+/* Lists that grow in turns move past each other and keep what is in them. */
+static void test_growth(void **state)
+{
+	enum { LISTS = 3, EACH = 500 };
+	struct pickle_writer w = {0};
+	const struct pickle_value *v;
+	struct pickle p;
+
+	(void)state;
+	write_u8(&w.out, 0x80);
+	write_u8(&w.out, 4);
+	for (int i = 0; i < LISTS; i++) {
+		write_bytes(&w.out, "]\x94", 2);
+		write_u8(&w.out, '0');
+	}
+	for (int k = 0; k < EACH; k++)
+		for (uint8_t i = 0; i < LISTS; i++) {
+			const uint8_t append[] = {'h', i,   'M', (uint8_t)k, (uint8_t)(k >> 8),
+						  'a', '0'};
+
+			write_bytes(&w.out, append, sizeof(append));
+		}
+	write_bytes(&w.out, "h\0h\1h\2\x87.", 8);
+	v = must_parse((char *)w.out.buf, w.out.len, &p);
+	assert_int_equal(v->n, LISTS);
+	for (uint32_t i = 0; i < LISTS; i++) {
+		const struct pickle_value *list = pickle_item(&p, v, i);
+
+		assert_int_equal(list->n, EACH);
+		for (uint32_t k = 0; k < EACH; k++)
+			assert_int_equal(pickle_item(&p, list, k)->i, k);
+	}
+	pickle_free(&p);
+	pickle_writer_free(&w);
+}
+
+/* 16 bytes for a value and 8 for its places on the stack and in the list; what hostile input makes
+ * of each of its bytes is refused by a budget, and all of it given back. */
+static void test_size(void **state)
+{
+	enum { VALUES = 100000 };
+	struct alloc_budget b = {.limit = (16 + 4 + 8) * VALUES * 5 / 4 + 4096};
+	struct pickle_writer w = {0};
+	struct pickle p;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(sizeof(struct pickle_value), 16);
+	write_bytes(&w.out, "\x80\2(", 3);
+	for (int i = 0; i < VALUES; i++)
+		write_u8(&w.out, ']');
+	write_bytes(&w.out, "t.", 2);
+	alloc_set_budget(&b);
+	must_parse((char *)w.out.buf, w.out.len, &p);
+	pickle_free(&p);
+	assert_int_equal(b.wanted, 0);
+	assert_true(b.used == 0 && b.most > 20 * VALUES);
+	b.limit = 8 * VALUES;
+	assert_int_equal(parse((char *)w.out.buf, w.out.len, &p, &e), -ENOMEM);
+	pickle_free(&p);
+	assert_true(b.wanted > b.limit && b.used == 0);
+	alloc_set_budget(NULL);
+	pickle_writer_free(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -349,7 +414,8 @@ int main(void)
 		cmocka_unit_test(test_containers), cmocka_unit_test(test_calls),
 		cmocka_unit_test(test_refusals),   cmocka_unit_test(test_bounds),
 		cmocka_unit_test(test_walks),      cmocka_unit_test(test_copies),
-		cmocka_unit_test(test_memory),
+		cmocka_unit_test(test_memory),     cmocka_unit_test(test_growth),
+		cmocka_unit_test(test_size),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,12 +72,62 @@ says err "has a job 'three' already"
 run 0 verify --data "$data"
 says out "problems: 0"
 ! grep log.old "$dir/out" || fail "told of as damaged: a log that never was"
-run 2 reshard source --to fsdp2=3 --as lost --socket "$dir/nothing" --data "$data"
-says err "did not take job 'lost', which is written: the same command tries again"
+
+# ---- The folder is found, and who has it, before a byte is written
+
+# unwritten ARGUMENTS...: it is refused, and nothing is left of it.
+unwritten () {
+	run 2 "$@"
+	for job in "$data"/incoming/*; do
+		[ "$job" = "$data/incoming/LOCK" ] || fail "$*: left: $job"
+	done
+}
+for dry in "" --dry-run; do
+	unwritten reshard source --to fsdp2=3 --as lost --socket "$dir/nothing" --data "$data" $dry
+	says err "data folder '$data' is in use, and nothing was written"
+	says err "cannot reach ckptd at '$dir/nothing'"
+	unwritten reshard source --to fsdp2=3 --as lost --data "$data" $dry # by the usual sockets
+	says err "data folder '$data' is in use, and nothing was written"
+	unwritten reshard source --to fsdp2=3 --as lost --socket "$dir/nothing" $dry
+	says err "cannot reach ckptd at '$dir/nothing'"
+	under CKPT_SOCKET="$dir/nothing" unwritten reshard source --to fsdp2=3 --as lost $dry
+	says err "find the data folder by CKPT_SOCKET: cannot reach ckptd at '$dir/nothing'"
+	unwritten reshard source --to fsdp2=3 --as lost --socket "$sock" --data "$dir" $dry
+	says err "the ckptd that answers has the folder '$data', not '$dir'"
+	[ ! -e "$dir/incoming" ] && [ ! -e "$dir/FORMAT" ] || fail "written into another folder"
+done
+for verb in "verify source" "layout fsdp2=3 source" "diff source source@10" \
+	"export source --output $dir/x.safetensors --yes" "gc --incoming --dry-run"; do
+	run 0 $verb --socket "$sock"
+	run 0 $verb --socket "$sock" --data "$data"
+	run 2 $verb --socket "$sock" --data "$dir"
+	says err "the ckptd that answers has the folder '$data', not '$dir'"
+	run 2 $verb --socket "$dir/nothing"
+	says err "cannot reach ckptd at '$dir/nothing'"
+done
+run 0 layout fsdp2=3 source --socket "$sock" --json
+json 'assert len(d["ranks"]) == 3' || cat "$dir/out"
+run 2 status --socket "$sock" --data "$dir"
+says err "the ckptd that answers has the folder '$data', not '$dir'"
+run 0 reshard source --to fsdp2=3 --as found --socket "$sock" # without --data
+train found 3 load 10
 run 0 export source --data "$data" --output "$dir/w.safetensors"
-run 2 import "$dir/w.safetensors" --as gone --socket "$dir/nothing" --data "$data"
-says err "did not take job 'gone', which is taken away again: nothing was made"
-run 0 reshard source --to fsdp2=3 --as lost --socket "$sock" --data "$data" # goes on
+for dry in "" --dry-run; do
+	unwritten import "$dir/w.safetensors" --as gone --socket "$dir/nothing" --data "$data" $dry
+	says err "data folder '$data' is in use, and nothing was written"
+	unwritten import "$dir/w.safetensors" --as gone --socket "$dir/nothing" $dry
+done
+run 0 import "$dir/w.safetensors" --as imported --socket "$sock"
+run 0 list imported --socket "$sock" --json
+json 'assert step("imported", 0)["disk"] == "durable"'
+# --to-data: the ckptd of --socket has the source, or the folder of the new job.
+cp -r "$data" "$dir/elsewhere"
+run 0 reshard source --to fsdp2=3 --as there --to-data "$dir/elsewhere" --socket "$sock"
+run 0 reshard source --to fsdp2=3 --as back --to-data "$data" --socket "$sock" --data "$dir/elsewhere"
+train back 3 load 10
+unwritten reshard source --to fsdp2=3 --as no --to-data "$data" --data "$dir/elsewhere"
+says err "data folder '$data' is in use, and nothing was written"
+run 0 reshard source --to fsdp2=3 --as lost --socket "$sock" --data "$data"
 train lost 3 load 10
 for job in "$data"/incoming/*; do
 	[ "$job" = "$data/incoming/LOCK" ] || fail "left: $job"

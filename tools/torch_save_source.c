@@ -27,94 +27,75 @@
 #define GROWTH      64u
 #define GROWTH_FREE ((uint64_t)1 << 30)
 
-static int take_tensor(struct torch_source *t, const struct torch_item *item, uint64_t len,
-		       struct err *e)
+static int take_tensor(struct torch_source *t, const struct torch_item *item,
+		       const struct torch_tensor *tensor, struct err *e)
 {
-	size_t i = t->s.n, part = t->first_part[i];
-	struct reading_tensor *to = &t->tensors[i];
 	struct torch_view view;
-	char *name;
-	int r = torch_view_open(t->zip, &item->tensor, 0, &view, e);
+	int r = torch_view_open(t->zip, tensor, 0, &view, e);
 
 	if (r == -E2BIG) /* it is there: the bytes come later */
 		r = 0;
 	torch_view_close(&view);
 	if (r < 0)
 		return r;
-	name = alloc_str(item->name);
-	if (!name)
-		return err_code(e, -ENOMEM, "keep a name");
-	*to = (struct reading_tensor){.name = name,
-				      .name_len = (uint32_t)strlen(name),
-				      .dtype = item->tensor.dtype,
-				      .global = item->tensor.shape,
-				      .bytes = item->tensor.bytes};
-	t->s.n++;
-	t->views[i] = item->tensor;
-	if (to->bytes > 0) {
-		struct torch_part *p = &t->parts[part++];
-
-		*p = (struct torch_part){.len = len, .fd = -1};
-		p->box.ndim = to->global.ndim;
-		memcpy(p->box.length, to->global.dim, sizeof(p->box.length));
-	}
-	t->first_part[i + 1] = part;
+	t->values[t->s.n] = item->value;
+	t->tensors[t->s.n++] = (struct reading_tensor){.name = item->name,
+						       .name_len = (uint32_t)strlen(item->name),
+						       .dtype = tensor->dtype,
+						       .global = tensor->shape,
+						       .bytes = tensor->bytes};
 	return 0;
 }
 
-static int take_value(struct torch_source *t, const struct pickle *p, const struct torch_item *item,
-		      struct err *e)
+static int take_value(struct torch_source *t, const struct torch_item *item, struct err *e)
 {
 	CLEANUP_FREE void *archive = NULL;
 	size_t len;
-	int r = value_save(p, item->value, &archive, &len, e);
+	int r = value_save(&t->pickle, item->value, &archive, &len, e);
 
 	return r < 0 ? r
 		     : torch_source_add_blob(t, item->name, strlen(item->name), archive, len, e);
 }
 
-static int take_paths(struct torch_source *t, const struct torch_state *s, struct err *e)
+/* bytes: of all tensors up to this one; len: of the file. */
+static int take_item(struct torch_source *t, const struct torch_item *item, uint64_t len,
+		     uint64_t *bytes, struct err *e)
 {
-	CLEANUP_FREE char *text = NULL;
+	struct torch_tensor tensor;
+	int r;
 
-	if (json_object_size(s->paths) == 0)
-		return 0;
-	text = json_dumps(s->paths, JSON_COMPACT);
-	if (!text)
-		return err_code(e, -ENOMEM, "keep the paths");
-	return torch_source_add_blob(t, TORCH_PATHS_BLOB, strlen(TORCH_PATHS_BLOB), text,
-				     strlen(text), e);
+	if (!item->tensor)
+		return take_value(t, item, e);
+	r = torch_tensor_of(&t->pickle, item->value, &tensor, e);
+	assert(r == 1); /* it was, when it was listed */
+	if (!size_add(*bytes, tensor.bytes, bytes) || *bytes > GROWTH * len + GROWTH_FREE) /* (1) */
+		return err_set(e, -E2BIG,
+			       "with it all tensors have %" PRIu64 " byte%s, more than the "
+			       "file of %" PRIu64 " byte%s should hold: it was expanded",
+			       *bytes, plural(*bytes), len, plural(len));
+	return take_tensor(t, item, &tensor, e);
 }
 
-static int take_items(struct torch_source *t, const struct pickle *p, const struct torch_state *s,
-		      uint64_t len, struct err *e)
+static int take_items(struct torch_source *t, struct torch_state *s, uint64_t len, struct err *e)
 {
 	uint64_t bytes = 0;
 	int r = 0;
 
+	t->names = s->names; /* which the items have */
+	s->names = (struct texts){0};
 	t->tensors = alloc_array(s->n_tensors, sizeof(*t->tensors));
-	t->views = alloc_array(s->n_tensors, sizeof(*t->views));
-	t->parts = alloc_array(s->n_tensors, sizeof(*t->parts));
-	t->first_part = alloc_array(s->n_tensors + 1, sizeof(*t->first_part));
-	if (!t->tensors || !t->views || !t->parts || !t->first_part)
+	t->values = alloc_array(s->n_tensors, sizeof(*t->values));
+	if (!t->tensors || !t->values)
 		return err_code(e, -ENOMEM, "%zu tensor%s", s->n_tensors, plural(s->n_tensors));
 	for (size_t i = 0; r == 0 && i < s->n; i++) {
-		const struct torch_item *item = &s->items[i];
-
-		if (item->value)
-			r = take_value(t, p, item, e);
-		else if (!size_add(bytes, item->tensor.bytes, &bytes) ||
-			 bytes > GROWTH * len + GROWTH_FREE) /* (1); len is that of a file */
-			r = err_set(e, -E2BIG,
-				    "with it all tensors have %" PRIu64 " byte%s, more than the "
-				    "file of %" PRIu64 " byte%s should hold: it was expanded",
-				    bytes, plural(bytes), len, plural(len));
-		else
-			r = take_tensor(t, item, len, e);
+		r = take_item(t, &s->items[i], len, &bytes, e);
 		if (r < 0)
-			err_wrap(e, r, "'%.200s'", item->name);
+			err_wrap(e, r, "'%.200s'", s->items[i].name);
 	}
-	return r < 0 ? r : take_paths(t, s, e);
+	if (r < 0 || s->paths.len == 0)
+		return r;
+	return torch_source_add_blob(t, TORCH_PATHS_BLOB, strlen(TORCH_PATHS_BLOB), s->paths.buf,
+				     s->paths.len, e);
 }
 
 static int open_zip(struct torch_source *t, uint64_t *ret_len, struct err *e)
@@ -136,6 +117,7 @@ static int open_zip(struct torch_source *t, uint64_t *ret_len, struct err *e)
 	if (!S_ISREG(st.st_mode))
 		return err_set(e, CKPT_EPROTO, "%.250s is no regular file", t->what);
 	slice.fd = t->fd;
+	slice.own_metadata = true;
 	slice.len = *ret_len = (uint64_t)st.st_size;
 	r = torch_zip_open(&slice, &t->zip, e);
 	return r < 0 ? err_wrap(e, r, "%.200s", t->what) : 0;
@@ -143,21 +125,19 @@ static int open_zip(struct torch_source *t, uint64_t *ret_len, struct err *e)
 
 static int read_state(struct torch_source *t, uint64_t len, struct err *e)
 {
-	struct pickle p = {0};
 	struct torch_state s = {0};
 	size_t pickle_len = 0;
-	int r = torch_zip_pickle(t->zip, &t->pickle, &pickle_len, e);
+	int r = torch_zip_pickle(t->zip, &t->pickle_bytes, &pickle_len, e);
 
 	if (r == 0)
-		r = pickle_parse(t->pickle, pickle_len, torch_find_name, &p, e);
+		r = pickle_parse(t->pickle_bytes, pickle_len, torch_find_name, &t->pickle, e);
 	if (r == 0)
-		r = torch_state_read(&p, &s, e);
+		r = torch_state_read(&t->pickle, &s, e);
 	if (r == 0)
-		r = take_items(t, &p, &s, len, e);
+		r = take_items(t, &s, len, e);
 	if (r < 0)
 		err_wrap(e, r, "%.200s", t->what);
 	torch_state_fini(&s);
-	pickle_free(&p);
 	return r;
 }
 

@@ -24,6 +24,8 @@
 
 #define BUFFER_BYTES (1u << 20)
 #define OPEN_MAX     64 /* archives of one tensor */
+/* Of the pickle of a chunk, which is one tensor: its attributes may be more than it is. */
+#define CHUNK_PICKLE_MAX (1u << 20)
 
 int torch_source_new(const char *path, struct torch_source **ret, struct err *e)
 {
@@ -51,9 +53,10 @@ int torch_source_new(const char *path, struct torch_source **ret, struct err *e)
 int torch_source_add_blob(struct torch_source *t, const char *name, size_t name_len,
 			  const void *bytes, size_t len, struct err *e)
 {
-	struct source_blob *grown, *b;
+	size_t cap = t->cap_blobs ? 2 * t->cap_blobs : 16;
 	char text[NAME_TEXT_MAX];
-	char *own_name;
+	struct source_blob *grown;
+	const char *own_name;
 	void *own;
 
 	if (len > TORCH_BLOBS_MAX - t->blob_bytes)
@@ -64,54 +67,75 @@ int torch_source_add_blob(struct torch_source *t, const char *name, size_t name_
 	if (memchr(name, '\0', name_len))
 		return err_set(e, CKPT_EVERSION, "the name '%s' holds a NUL",
 			       name_text(text, name, (uint32_t)name_len));
-	grown = alloc_resize(t->blobs, (t->s.n_blobs + 1) * sizeof(*grown));
-	if (!grown)
-		return err_code(e, -ENOMEM, "keep a blob");
-	t->blobs = grown;
-	t->s.blobs = grown;
-	own_name = alloc_zero(name_len + 1);
-	own = alloc_zero(len + 1);
-	if (!own_name || !own) {
-		alloc_free(own_name);
-		alloc_free(own);
-		return err_code(e, -ENOMEM, "keep a blob");
+	if (t->s.n_blobs == t->cap_blobs) {
+		grown = alloc_resize(t->blobs, cap * sizeof(*grown));
+		if (!grown)
+			return err_code(e, -ENOMEM, "keep a blob");
+		t->s.blobs = t->blobs = grown;
+		t->cap_blobs = cap;
 	}
-	memcpy(own_name, name, name_len);
-	if (len > 0)
-		memcpy(own, bytes, len);
-	b = &t->blobs[t->s.n_blobs++];
-	*b = (struct source_blob){.name = own_name, .bytes = own, .len = len};
+	own_name = texts_keep(&t->names, name, name_len);
+	own = own_name ? alloc_copy(bytes, len) : NULL;
+	if (!own)
+		return err_code(e, -ENOMEM, "keep a blob");
+	t->blobs[t->s.n_blobs++] =
+		(struct source_blob){.name = own_name, .bytes = own, .len = len};
 	t->blob_bytes += len;
 	return 0;
 }
 
 /* ---- Parts ---- */
 
-static uint64_t held_bytes(const struct torch_part *p)
+/* Those of a tensor: how many, and the first. */
+static size_t parts_of(struct torch_source *t, size_t tensor, struct torch_part **ret)
 {
-	return p->view.held ? p->view.tensor.span * dtype_bytes(p->view.tensor.dtype) : 0;
+	struct torch_part *p = &t->whole;
+	const struct reading_tensor *of = &t->tensors[tensor];
+
+	if (t->first_part) {
+		*ret = &t->parts[t->first_part[tensor]];
+		return t->first_part[tensor + 1] - t->first_part[tensor];
+	}
+	assert(!p->open || tensor == t->current);
+	p->box.ndim = of->global.ndim;
+	memset(p->box.offset, 0, sizeof(p->box.offset));
+	memcpy(p->box.length, of->global.dim, sizeof(p->box.length));
+	*ret = p;
+	return of->bytes > 0;
+}
+
+static uint64_t held_bytes(const struct torch_open *o)
+{
+	return o->view.held ? o->view.tensor.span * dtype_bytes(o->view.tensor.dtype) : 0;
 }
 
 static void close_part(struct torch_source *t, struct torch_part *p)
 {
-	if (!p->zip)
+	struct torch_open *o = p->open;
+
+	if (!o)
 		return;
-	t->held -= held_bytes(p);
-	torch_view_close(&p->view);
-	if (p->zip != t->zip) {
-		torch_zip_close(p->zip);
-		close(p->fd); /* was only read */
+	t->held -= held_bytes(o);
+	torch_view_close(&o->view);
+	if (o->zip != t->zip) {
+		torch_zip_close(o->zip);
+		close(o->fd); /* was only read */
 	}
-	p->zip = NULL;
+	alloc_free(o);
+	p->open = NULL;
 	t->n_open--;
 }
 
 static void close_parts(struct torch_source *t)
 {
+	struct torch_part *parts;
+	size_t n;
+
 	if (t->current == SIZE_MAX)
 		return;
-	for (size_t i = t->first_part[t->current]; i < t->first_part[t->current + 1]; i++)
-		close_part(t, &t->parts[i]);
+	n = parts_of(t, t->current, &parts);
+	for (size_t i = 0; i < n; i++)
+		close_part(t, &parts[i]);
 	assert(t->n_open == 0 && t->held == 0);
 }
 
@@ -123,13 +147,17 @@ static int tensor_in(struct torch_zip *zip, struct torch_tensor *ret, struct pic
 	int r = torch_zip_pickle(zip, ret_bytes, &len, e);
 
 	*p = (struct pickle){0};
+	if (r == 0 && len > CHUNK_PICKLE_MAX)
+		r = err_set(e, -E2BIG,
+			    "its data.pkl has %zu bytes; that of a tensor has at most %u", len,
+			    CHUNK_PICKLE_MAX);
 	if (r == 0)
 		r = pickle_parse(*ret_bytes, len, torch_find_name, p, e);
 	if (r == 0)
 		r = torch_tensor_of(p, pickle_at(p, p->root), ret, e);
 	if (r == 0)
 		r = err_set(e, CKPT_EPROTO, "it holds a %s where .metadata says a tensor is",
-			    pickle_type_text(pickle_at(p, p->root)));
+			    pickle_type_text(p, pickle_at(p, p->root)));
 	return r < 0 ? r : 0;
 }
 
@@ -151,52 +179,69 @@ static int check_chunk(const struct torch_source *t, const struct torch_part *p,
 
 static int open_view(struct torch_source *t, struct torch_part *p, struct err *e)
 {
+	uint64_t room = TORCH_HELD_MAX - t->held;
+	struct torch_open *o = p->open;
 	CLEANUP_FREE void *bytes = NULL;
 	struct torch_tensor found;
 	struct pickle pickle = {0};
 	int r;
 
-	if (t->views)
-		return torch_view_open(p->zip, &t->views[t->current], TORCH_HELD_MAX - t->held,
-				       &p->view, e);
-	r = tensor_in(p->zip, &found, &pickle, &bytes, e);
+	if (t->zip) {
+		r = torch_tensor_of(&t->pickle, t->values[t->current], &found, e);
+		assert(r == 1); /* it was, when it was listed */
+		return torch_view_open(o->zip, &found, room, &o->view, e);
+	}
+	r = tensor_in(o->zip, &found, &pickle, &bytes, e);
 	if (r == 0)
 		r = check_chunk(t, p, &found, e);
 	if (r == 0)
-		r = torch_view_open(p->zip, &found, TORCH_HELD_MAX - t->held, &p->view, e);
+		r = torch_view_open(o->zip, &found, room, &o->view, e);
 	pickle_free(&pickle);
-	p->view.tensor.key = NULL; /* was of the pickle */
+	o->view.tensor.key = NULL; /* was of the pickle */
+	return r;
+}
+
+/* The archive of a part of a folder. */
+static int open_archive(struct torch_source *t, const struct torch_part *p, struct torch_open *o,
+			struct err *e)
+{
+	struct torch_slice slice = {.offset = p->offset, .len = p->len};
+	int r;
+
+	o->fd = openat(t->folder, t->files[p->file], O_RDONLY | O_CLOEXEC);
+	if (o->fd < 0)
+		return err_code(e, -errno, "open '%s'", t->files[p->file]);
+	slice.fd = o->fd;
+	r = torch_zip_open(&slice, &o->zip, e);
+	if (r < 0)
+		close(o->fd); /* was only read */
 	return r;
 }
 
 static int open_part(struct torch_source *t, struct torch_part *p, struct err *e)
 {
-	struct torch_slice slice = {.offset = p->offset, .len = p->len};
+	struct torch_open *o;
 	char text[BOX_TEXT_MAX];
 	int r = 0;
 
 	if (t->n_open == OPEN_MAX || t->held > TORCH_HELD_MAX / 2)
 		close_parts(t);
-	if (t->zip) {
-		p->zip = t->zip;
+	o = alloc_zero(sizeof(*o));
+	if (!o)
+		return err_code(e, -ENOMEM, "open a part");
+	o->zip = t->zip;
+	if (!t->zip)
+		r = open_archive(t, p, o, e);
+	if (r < 0) {
+		alloc_free(o);
 	} else {
-		p->fd = openat(t->folder, t->files[p->file], O_RDONLY | O_CLOEXEC);
-		if (p->fd < 0)
-			return err_code(e, -errno, "open '%s'", t->files[p->file]);
-		slice.fd = p->fd;
-		r = torch_zip_open(&slice, &p->zip, e);
-		if (r < 0) {
-			p->zip = NULL;
-			close(p->fd); /* was only read */
-		}
-	}
-	if (r == 0) {
+		p->open = o;
 		t->n_open++;
 		r = open_view(t, p, e);
 		if (r < 0)
 			close_part(t, p);
 		else
-			t->held += held_bytes(p);
+			t->held += held_bytes(o);
 	}
 	if (r < 0 && !t->zip)
 		return err_wrap(e, r, "its part %s, at byte %" PRIu64 " of '%.100s'",
@@ -207,15 +252,17 @@ static int open_part(struct torch_source *t, struct torch_part *p, struct err *e
 /* ---- The tensor that is being read ---- */
 
 /* After declaration_finish() has found one: only two parts can be wrong together. */
-static int find_overlap(const struct torch_source *t, size_t tensor, struct err *e)
+static int find_overlap(struct torch_source *t, size_t tensor, struct err *e)
 {
 	char a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
+	struct torch_part *parts;
 	struct boxtree tree = {0};
+	size_t n = parts_of(t, tensor, &parts);
 	int r = 0;
 
 	boxtree_reset(&tree, t->tensors[tensor].global.ndim);
-	for (size_t i = t->first_part[tensor]; r == 0 && i < t->first_part[tensor + 1]; i++)
-		r = boxtree_add(&tree, &t->parts[i].box, 0);
+	for (size_t i = 0; r == 0 && i < n; i++)
+		r = boxtree_add(&tree, &parts[i].box, 0);
 	if (r == 0)
 		r = boxtree_build(&tree);
 	for (size_t i = 0; r == 0 && i < tree.n; i++) {
@@ -231,7 +278,7 @@ static int find_overlap(const struct torch_source *t, size_t tensor, struct err 
 	return r < 0 ? r : e ? e->code : CKPT_EMISMATCH;
 }
 
-static int declare_parts(const struct torch_source *t, size_t tensor, void **ret, struct err *e)
+static int declare_parts(struct torch_source *t, size_t tensor, void **ret, struct err *e)
 {
 	const struct reading_tensor *of = &t->tensors[tensor];
 	struct shard s = {.name = of->name,
@@ -239,13 +286,14 @@ static int declare_parts(const struct torch_source *t, size_t tensor, void **ret
 			  .dtype = of->dtype,
 			  .global = of->global};
 	struct declaration_builder *b;
-	size_t len;
+	struct torch_part *parts;
+	size_t len, n = parts_of(t, tensor, &parts);
 	int r = declaration_builder_new(GEOMETRY_DEFAULT, &b);
 
 	if (r < 0)
 		return err_code(e, r, "plan a tensor");
-	for (size_t i = t->first_part[tensor]; r >= 0 && i < t->first_part[tensor + 1]; i++) {
-		s.box = t->parts[i].box;
+	for (size_t i = 0; r >= 0 && i < n; i++) {
+		s.box = parts[i].box;
 		r = declaration_add(b, &s, e);
 	}
 	if (r >= 0) {
@@ -268,6 +316,7 @@ static void forget_current(struct torch_source *t)
 static int make_current(struct torch_source *t, size_t tensor, struct err *e)
 {
 	struct declaration *d = &t->plan_source.declaration;
+	struct torch_part *parts;
 	int r;
 
 	if (t->current == tensor)
@@ -280,13 +329,14 @@ static int make_current(struct torch_source *t, size_t tensor, struct err *e)
 	if (r < 0)
 		return r;
 	t->current = tensor;
+	parts_of(t, tensor, &parts);
 	for (uint32_t i = 0; i < d->n_shards; i++) {
-		size_t part = t->first_part[tensor] + declaration_order(d, i);
+		struct torch_part *p = &parts[declaration_order(d, i)];
 		struct shard s;
 
 		declaration_get(d, i, &s);
-		t->parts[part].image_offset = s.image_offset;
-		t->parts[part].bytes = s.bytes;
+		p->image_offset = s.image_offset;
+		p->bytes = s.bytes;
 	}
 	return 0;
 }
@@ -294,18 +344,19 @@ static int make_current(struct torch_source *t, size_t tensor, struct err *e)
 /* The part that a byte of the image is of: images begin one after the other. */
 static struct torch_part *part_at(struct torch_source *t, uint64_t at)
 {
-	size_t low = t->first_part[t->current], high = t->first_part[t->current + 1];
+	struct torch_part *parts;
+	size_t low = 0, high = parts_of(t, t->current, &parts);
 
 	while (high - low > 1) {
 		size_t middle = low + (high - low) / 2;
 
-		if (t->parts[middle].image_offset <= at)
+		if (parts[middle].image_offset <= at)
 			low = middle;
 		else
 			high = middle;
 	}
-	assert(t->parts[low].image_offset <= at);
-	return &t->parts[low];
+	assert(parts[low].image_offset <= at);
+	return &parts[low];
 }
 
 /* At most *len bytes of the image from `at`, to `to`; *len is set to how many they were. Between
@@ -322,9 +373,9 @@ static int read_image(struct torch_source *t, uint64_t at, uint8_t *to, uint64_t
 		return 0;
 	}
 	*len = min_u64(*len, p->bytes - skip);
-	if (!p->zip)
+	if (!p->open)
 		r = open_part(t, p, e);
-	return r < 0 ? r : torch_view_read(&p->view, skip, to, *len, e);
+	return r < 0 ? r : torch_view_read(&p->open->view, skip, to, *len, e);
 }
 
 /* A piece may go on from one part to the next, where they lie side by side on both sides. */
@@ -463,12 +514,8 @@ void torch_source_close(struct source *s)
 
 	forget_current(t);
 	torch_zip_close(t->zip);
-	for (size_t i = 0; i < s->n; i++)
-		alloc_free((void *)t->tensors[i].name);
-	for (size_t i = 0; i < s->n_blobs; i++) {
-		alloc_free((void *)t->blobs[i].name);
+	for (size_t i = 0; i < s->n_blobs; i++)
 		alloc_free((void *)t->blobs[i].bytes);
-	}
 	for (size_t i = 0; i < t->n_files; i++)
 		alloc_free(t->files[i]);
 	if (t->folder >= 0)
@@ -480,8 +527,10 @@ void torch_source_close(struct source *s)
 	alloc_free(t->blobs);
 	alloc_free(t->parts);
 	alloc_free(t->first_part);
-	alloc_free(t->views);
-	alloc_free(t->pickle);
+	alloc_free(t->values);
+	alloc_free(t->pickle_bytes);
+	pickle_free(&t->pickle);
+	texts_fini(&t->names);
 	alloc_free(t->buffer);
 	alloc_free(t->path);
 	alloc_free(t->what);

@@ -11,6 +11,7 @@
 
 #include "model/plan.h"
 #include "tools/source.h"
+#include "tools/texts.h"
 #include "tools/torch_tensor.h"
 
 /* Of tensors that are not in row-major order in their storage, held in memory at one time. */
@@ -20,13 +21,18 @@
 /* The blob of rank 0 that keeps what flattening took away: JSON, name -> [key or index, ...]. */
 #define TORCH_PATHS_BLOB "torch.paths"
 
+/* An archive that a part is read from. */
+struct torch_open {
+	struct torch_zip *zip;
+	int fd; /* of the archive, ours if zip is */
+	struct torch_view view;
+};
+
 struct torch_part {
 	struct box box;               /* not empty */
 	uint32_t file;                /* of files */
 	uint64_t offset, len;         /* of its archive */
-	struct torch_zip *zip;        /* NULL: not open */
-	int fd;                       /* of the archive, ours if zip is */
-	struct torch_view view;       /* valid if zip is */
+	struct torch_open *open;      /* NULL: it is not; owned */
 	uint64_t image_offset, bytes; /* in the tensor's declaration */
 };
 
@@ -37,17 +43,21 @@ struct torch_source {
 	int folder;   /* -1: it is a file */
 	char **files; /* names */
 	size_t n_files;
-	struct reading_tensor *tensors; /* names are ours */
-	struct source_blob *blobs;      /* names and bytes are ours */
+	struct texts names; /* of tensors and blobs */
+	struct reading_tensor *tensors;
+	struct source_blob *blobs; /* bytes are ours */
+	size_t cap_blobs;
 	uint64_t blob_bytes;
-	struct torch_part *parts;
-	size_t *first_part; /* n + 1 of them */
+	struct torch_part *parts; /* of a folder */
+	size_t *first_part;       /* n + 1 of them; NULL: of a file */
 
-	/* A torch.save() file: its one archive, and where each tensor lies in it. */
+	/* A torch.save() file: its one archive, and the value that each tensor is. */
 	struct torch_zip *zip;
 	int fd;
-	void *pickle; /* its data.pkl: views point into it */
-	struct torch_tensor *views;
+	void *pickle_bytes; /* its data.pkl: the tree points into it */
+	struct pickle pickle;
+	const struct pickle_value **values;
+	struct torch_part whole; /* of the tensor that is being read: its only part */
 
 	/* The tensor that is being read; SIZE_MAX: none. */
 	size_t current;

@@ -16,6 +16,7 @@
 #include "base/bytes.h"
 #include "tools/plural.h"
 #include "tools/torch_names.h"
+#include "tools/torch_values.h"
 
 /*
  * What one value of the pickle can become: parts that are shared are flattened once for each name,
@@ -34,10 +35,10 @@ struct flatten {
 	struct err *e;
 };
 
-static bool is_mapping(const struct pickle_value *v)
+static bool is_mapping(const struct pickle *p, const struct pickle_value *v)
 {
 	return v->type == PICKLE_DICT ||
-	       (v->type == PICKLE_CALL && v->name->id == TORCH_ORDERED_DICT &&
+	       (v->type == PICKLE_CALL && pickle_name_of(p, v)->id == TORCH_ORDERED_DICT &&
 		(v->dict || v->n == 0));
 }
 
@@ -46,10 +47,10 @@ static bool is_sequence(const struct pickle_value *v)
 	return v->type == PICKLE_LIST || v->type == PICKLE_TUPLE;
 }
 
-static bool is_tensor(const struct pickle_value *v)
+static bool is_tensor(const struct pickle *p, const struct pickle_value *v)
 {
-	return v->type == PICKLE_CALL && v->name->id >= TORCH_REBUILD_V1 &&
-	       v->name->id <= TORCH_REBUILD_OTHER;
+	return v->type == PICKLE_CALL && pickle_name_of(p, v)->id >= TORCH_REBUILD_V1 &&
+	       pickle_name_of(p, v)->id <= TORCH_REBUILD_OTHER;
 }
 
 /* Whether a list or tuple is gone through: 1, 0, or an error of the walk. */
@@ -60,7 +61,7 @@ static int holds_more(struct flatten *f, const struct pickle_value *v)
 	for (uint32_t i = 0; r == 0 && i < v->n; i++) {
 		const struct pickle_value *item = pickle_item(f->p, v, i);
 
-		if (is_tensor(item) || is_mapping(item))
+		if (is_tensor(f->p, item) || is_mapping(f->p, item))
 			r = 1;
 		else if (is_sequence(item))
 			r = holds_more(f, item);
@@ -72,11 +73,27 @@ static int holds_more(struct flatten *f, const struct pickle_value *v)
 
 /* ---- Items ---- */
 
-static int append(struct flatten *f, const struct pickle_value *value,
-		  const struct torch_tensor *tensor)
+static int make_room(struct flatten *f)
 {
 	struct torch_state *s = f->s;
-	struct torch_item *item;
+	size_t cap = s->cap ? s->cap + s->cap / 2 : 64;
+	struct torch_item *items;
+
+	if (s->n < s->cap)
+		return 0;
+	items = alloc_resize(s->items, cap * sizeof(*items));
+	if (!items)
+		return err_code(f->e, -ENOMEM, "keep %zu item%s", cap, plural(cap));
+	s->items = items;
+	s->cap = cap;
+	return 0;
+}
+
+static int append(struct flatten *f, const struct pickle_value *value, bool tensor)
+{
+	struct torch_state *s = f->s;
+	const char *name;
+	int r;
 
 	if (f->len == 0)
 		return err_set(f->e, CKPT_EVERSION, "its name is empty");
@@ -85,59 +102,50 @@ static int append(struct flatten *f, const struct pickle_value *value,
 			       "it refers to its own parts so often that they have more than %zu "
 			       "name%s",
 			       s->n, plural(s->n));
-	if (s->n == s->cap) {
-		size_t cap = s->cap ? 2 * s->cap : 64;
-		struct torch_item *items = alloc_resize(s->items, cap * sizeof(*items));
-
-		if (!items)
-			return err_code(f->e, -ENOMEM, "keep %zu item%s", cap, plural(cap));
-		s->items = items;
-		s->cap = cap;
-	}
-	item = &s->items[s->n];
-	*item = (struct torch_item){.name = alloc_str(f->name), .value = value};
-	if (!item->name)
+	r = make_room(f);
+	if (r < 0)
+		return r;
+	name = texts_keep(&s->names, f->name, f->len);
+	if (!name)
 		return err_code(f->e, -ENOMEM, "keep a name");
-	s->n++;
-	if (tensor) {
-		item->tensor = *tensor;
-		s->n_tensors++;
-	}
+	s->items[s->n++] = (struct torch_item){.name = name, .value = value, .tensor = tensor};
+	s->n_tensors += tensor;
 	if (json_array_size(f->path) != 1 || !json_is_string(json_array_get(f->path, 0)))
-		json_object_set_new(s->paths, f->name, json_deep_copy(f->path));
+		paths_add(&s->paths, f->name, f->len, f->path);
 	return 0;
 }
 
 static int flatten(struct flatten *f, const struct pickle_value *v);
 
-static int push_key(struct flatten *f, const char *key, size_t len, json_t *json)
+/* Before anything is made of a key: it may have the bytes of the whole pickle. */
+static int check_key(struct flatten *f, const char *key, size_t len)
 {
 	size_t dot = f->len > 0;
 
-	if (!json || memchr(key, '\0', len)) {
-		json_decref(json);
-		return err_set(f->e, CKPT_EVERSION, "a key below it is not UTF-8, or has a NUL");
-	}
-	json_array_append_new(f->path, json);
 	if (len > sizeof(f->name) - 1 - dot - f->len)
 		return err_set(f->e, CKPT_EVERSION, "a name below it has more than %d bytes",
 			       CKPT_NAME_MAX);
-	if (dot)
-		f->name[f->len++] = '.';
-	memcpy(f->name + f->len, key, len);
-	f->len += len;
-	f->name[f->len] = '\0';
+	if (memchr(key, '\0', len))
+		return err_set(f->e, CKPT_EVERSION, "a key below it is not UTF-8, or has a NUL");
 	return 0;
 }
 
+/* json: what the path says of the key, given away; NULL: it is not UTF-8. */
 static int flatten_below(struct flatten *f, const char *key, size_t len, json_t *json,
 			 const struct pickle_value *v)
 {
 	size_t before = f->len;
-	int r = push_key(f, key, len, json);
+	int r;
 
-	if (r == 0)
-		r = flatten(f, v);
+	if (!json)
+		return err_set(f->e, CKPT_EVERSION, "a key below it is not UTF-8, or has a NUL");
+	json_array_append_new(f->path, json);
+	if (before > 0)
+		f->name[f->len++] = '.';
+	memcpy(f->name + f->len, key, len);
+	f->len += len;
+	f->name[f->len] = '\0';
+	r = flatten(f, v);
 	if (r < 0)
 		return r; /* the name stays for the sentence */
 	f->len = before;
@@ -146,12 +154,42 @@ static int flatten_below(struct flatten *f, const char *key, size_t len, json_t 
 	return 0;
 }
 
+static int flatten_key(struct flatten *f, const char *key, size_t len,
+		       const struct pickle_value *v)
+{
+	int r = check_key(f, key, len);
+
+	return r < 0 ? r : flatten_below(f, key, len, json_stringn(key, len), v);
+}
+
 static int flatten_index(struct flatten *f, int64_t i, bool key, const struct pickle_value *v)
 {
 	char text[24];
-	int n = snprintf(text, sizeof(text), "%" PRId64, i);
+	int n = snprintf(text, sizeof(text), "%" PRId64, i), r = check_key(f, text, (size_t)n);
 
-	return flatten_below(f, text, (size_t)n, key ? json_string(text) : json_integer(i), v);
+	return r < 0 ? r
+		     : flatten_below(f, text, (size_t)n,
+				     key ? json_string(text) : json_integer(i), v);
+}
+
+/* Whether a mapping is one value: 1, 0, or an error of the walk. */
+static int is_table(struct flatten *f, const struct pickle_value *v)
+{
+	int r;
+
+	if (v->n / 2 <= TORCH_TABLE_VALUES)
+		return 0;
+	r = pickle_enter(&f->look, v, f->e);
+	if (r < 0)
+		return r;
+	pickle_leave(&f->look);
+	for (uint32_t i = 1; i < v->n; i += 2) {
+		const struct pickle_value *item = pickle_item(f->p, v, i);
+
+		if (is_tensor(f->p, item) || is_mapping(f->p, item) || is_sequence(item))
+			return 0;
+	}
+	return 1;
 }
 
 static int flatten_mapping(struct flatten *f, const struct pickle_value *v)
@@ -163,14 +201,13 @@ static int flatten_mapping(struct flatten *f, const struct pickle_value *v)
 		const struct pickle_value *item = pickle_item(f->p, v, i + 1);
 
 		if (key->type == PICKLE_STR)
-			r = flatten_below(f, (const char *)key->text, key->n,
-					  json_stringn((const char *)key->text, key->n), item);
+			r = flatten_key(f, (const char *)key->text, key->n, item);
 		else if (key->type == PICKLE_INT) /* str(key), as torch has it */
 			r = flatten_index(f, key->i, true, item);
 		else
 			r = err_set(f->e, CKPT_EVERSION,
 				    "a key of it is a %s, neither a text nor a number",
-				    pickle_type_text(key));
+				    pickle_type_text(f->p, key));
 	}
 	if (r == 0)
 		pickle_leave(&f->walk);
@@ -196,15 +233,19 @@ static int flatten(struct flatten *f, const struct pickle_value *v)
 	if (r < 0)
 		return r;
 	if (r == 1)
-		return append(f, NULL, &t);
-	if (is_mapping(v) && v->n > 0)
+		return append(f, v, true);
+	if (is_mapping(f->p, v) && v->n > 0) {
+		r = is_table(f, v);
+		if (r != 0)
+			return r < 0 ? r : append(f, v, false);
 		return flatten_mapping(f, v);
+	}
 	if (is_sequence(v)) {
 		r = holds_more(f, v);
 		if (r != 0)
 			return r < 0 ? r : flatten_sequence(f, v);
 	}
-	return append(f, v, NULL);
+	return append(f, v, false);
 }
 
 /* ---- All of it ---- */
@@ -240,12 +281,12 @@ static int flatten_root(struct flatten *f)
 	const struct pickle_value *root = pickle_at(f->p, f->p->root);
 	int r;
 
-	if (is_tensor(root))
-		return flatten_below(f, "tensor", strlen("tensor"), json_string("tensor"), root);
-	if (!is_mapping(root) && !is_sequence(root))
+	if (is_tensor(f->p, root))
+		return flatten_key(f, "tensor", strlen("tensor"), root);
+	if (!is_mapping(f->p, root) && !is_sequence(root))
 		return err_set(f->e, CKPT_EPROTO, "it is a %s, not a dictionary of tensors",
-			       pickle_type_text(root));
-	r = is_mapping(root) ? flatten_mapping(f, root) : flatten_sequence(f, root);
+			       pickle_type_text(f->p, root));
+	r = is_mapping(f->p, root) ? flatten_mapping(f, root) : flatten_sequence(f, root);
 	if (r == 0 && f->s->n_tensors == 0)
 		r = err_set(f->e, CKPT_EPROTO, "there is no tensor in it");
 	return r;
@@ -259,17 +300,17 @@ int torch_state_read(const struct pickle *p, struct torch_state *ret, struct err
 	*ret = (struct torch_state){0};
 	if (!f)
 		return err_code(e, -ENOMEM, "read a state dictionary");
-	ret->paths = json_object();
 	f->s = ret;
 	f->p = p;
 	f->path = json_array();
 	f->e = e;
-	r = ret->paths && f->path ? flatten_root(f)
-				  : err_code(e, -ENOMEM, "read a state dictionary");
+	r = f->path ? flatten_root(f) : err_code(e, -ENOMEM, "read a state dictionary");
 	if (r < 0 && f->len > 0)
 		err_wrap(e, r, "'%.200s'", f->name);
 	if (r == 0)
 		r = check_names(ret, e);
+	if (r == 0)
+		r = paths_end(&ret->paths, e);
 	json_decref(f->path);
 	alloc_free(f);
 	return r;
@@ -277,9 +318,8 @@ int torch_state_read(const struct pickle *p, struct torch_state *ret, struct err
 
 void torch_state_fini(struct torch_state *s)
 {
-	for (size_t i = 0; i < s->n; i++)
-		alloc_free(s->items[i].name);
 	alloc_free(s->items);
-	json_decref(s->paths);
+	texts_fini(&s->names);
+	writer_free(&s->paths);
 	*s = (struct torch_state){0};
 }

@@ -4,25 +4,31 @@
  *
  * Names are made as torch.distributed.checkpoint makes them: the keys on the way joined by dots,
  * list indices as numbers. Dictionaries are gone through, and so are lists and tuples that hold a
- * tensor or a dictionary; anything else is one value.
+ * tensor or a dictionary; anything else is one value. So is a dictionary of more than
+ * TORCH_TABLE_VALUES values none of which holds others: a vocabulary. As values of their own they
+ * would be an archive for each word.
  */
 #ifndef TOOLS_TORCH_STATE_H
 #define TOOLS_TORCH_STATE_H
 
-#include <jansson.h>
-
+#include "base/bytes.h"
+#include "tools/texts.h"
 #include "tools/torch_tensor.h"
 
+#define TORCH_TABLE_VALUES 1024
+
 struct torch_item {
-	char *name;                       /* NUL-terminated, 1..CKPT_NAME_MAX bytes of UTF-8 */
-	const struct pickle_value *value; /* NULL: it is a tensor */
-	struct torch_tensor tensor;
+	const char *name; /* NUL-terminated, 1..CKPT_NAME_MAX bytes of UTF-8; of names */
+	const struct pickle_value *value;
+	bool tensor; /* torch_tensor_of(value) was 1 */
 };
 
 struct torch_state {
 	struct torch_item *items; /* in the file's order; no name twice */
 	size_t n, cap, n_tensors;
-	json_t *paths; /* name -> [key or index, ...], of those that lay deeper */
+	struct texts names;
+	struct writer paths; /* JSON: name -> [key or index, ...], of those that lay deeper; empty:
+				of none */
 };
 
 /* CKPT_EPROTO, CKPT_EVERSION, CKPT_EMISMATCH (a name twice): the sentence begins with the name. The

@@ -23,11 +23,12 @@
 
 /* ---- Numbers ---- */
 
-static int count_of(const struct pickle_value *v, const char *what, uint64_t *ret, struct err *e)
+static int count_of(const struct pickle *p, const struct pickle_value *v, const char *what,
+		    uint64_t *ret, struct err *e)
 {
 	if (v->type != PICKLE_INT || v->i < 0)
 		return err_set(e, CKPT_EPROTO, "%s is no count but a %s", what,
-			       v->type == PICKLE_INT ? "negative number" : pickle_type_text(v));
+			       v->type == PICKLE_INT ? "negative number" : pickle_type_text(p, v));
 	*ret = (uint64_t)v->i;
 	return 0;
 }
@@ -35,8 +36,8 @@ static int count_of(const struct pickle_value *v, const char *what, uint64_t *re
 int torch_sizes_of(const struct pickle *p, const struct pickle_value *v, struct shape *ret,
 		   struct err *e)
 {
-	if (pickle_is_call(v, TORCH_SIZE)) {
-		const struct pickle_value *args = pickle_at(p, v->args);
+	if (pickle_is_call(p, v, TORCH_SIZE)) {
+		const struct pickle_value *args = pickle_args(p, v);
 
 		if (args->n != 1)
 			return err_set(e, CKPT_EPROTO, "a torch.Size has %" PRIu32 " arguments",
@@ -44,14 +45,14 @@ int torch_sizes_of(const struct pickle *p, const struct pickle_value *v, struct 
 		v = pickle_item(p, args, 0);
 	}
 	if (v->type != PICKLE_TUPLE && v->type != PICKLE_LIST)
-		return err_set(e, CKPT_EPROTO, "its sizes are a %s", pickle_type_text(v));
+		return err_set(e, CKPT_EPROTO, "its sizes are a %s", pickle_type_text(p, v));
 	if (v->n > CKPT_NDIM_MAX)
 		return err_set(e, CKPT_EVERSION,
 			       "it has %" PRIu32 " dimension%s; at most %d can be kept", v->n,
 			       plural(v->n), CKPT_NDIM_MAX);
 	ret->ndim = v->n;
 	for (uint32_t i = 0; i < v->n; i++) {
-		int r = count_of(pickle_item(p, v, i), "a size", &ret->dim[i], e);
+		int r = count_of(p, pickle_item(p, v, i), "a size", &ret->dim[i], e);
 
 		if (r < 0)
 			return r;
@@ -70,24 +71,25 @@ static int storage_of(const struct pickle *p, const struct pickle_value *v,
 	int r;
 
 	if (v->type != PICKLE_PERSISTENT)
-		return err_set(e, CKPT_EPROTO, "its storage is a %s", pickle_type_text(v));
-	id = pickle_at(p, v->args);
+		return err_set(e, CKPT_EPROTO, "its storage is a %s", pickle_type_text(p, v));
+	id = pickle_id(p, v);
 	if (id->type != PICKLE_TUPLE || id->n != 5 ||
 	    !pickle_is_text(pickle_item(p, id, 0), "storage"))
 		return err_set(e, CKPT_EPROTO, "its storage is not named as torch names it");
 	class = pickle_item(p, id, 1);
 	key = pickle_item(p, id, 2);
 	if (class->type != PICKLE_NAME ||
-	    (class->name->id != TORCH_STORAGE && class->name->id != TORCH_STORAGE_BYTES))
+	    (pickle_name_of(p, class)->id != TORCH_STORAGE &&
+	     pickle_name_of(p, class)->id != TORCH_STORAGE_BYTES))
 		return err_set(e, CKPT_EPROTO, "the class of its storage is %s",
-			       pickle_type_text(class));
+			       pickle_type_text(p, class));
 	if (key->type != PICKLE_STR)
 		return err_set(e, CKPT_EPROTO, "the key of its storage is a %s",
-			       pickle_type_text(key));
+			       pickle_type_text(p, key));
 	ret->key = (const char *)key->text;
 	ret->key_len = key->n;
-	ret->dtype = class->name->dtype;
-	r = count_of(pickle_item(p, id, 4), "the length of its storage", &elements, e);
+	ret->dtype = pickle_name_of(p, class)->dtype;
+	r = count_of(p, pickle_item(p, id, 4), "the length of its storage", &elements, e);
 	if (r == 0 && !size_mul(elements, dtype_bytes(ret->dtype), &ret->storage_bytes))
 		r = err_set(e, CKPT_EPROTO, "its storage has %" PRIu64 " element%s", elements,
 			    plural(elements));
@@ -135,7 +137,7 @@ static int check_bits(const struct pickle *p, const struct pickle_value *v, stru
 	if (v->type == PICKLE_NONE)
 		return 0;
 	if (v->type != PICKLE_DICT)
-		return err_set(e, CKPT_EPROTO, "its properties are a %s", pickle_type_text(v));
+		return err_set(e, CKPT_EPROTO, "its properties are a %s", pickle_type_text(p, v));
 	if (v->n / 2 > PICKLE_FIELDS_MAX)
 		return err_set(e, -E2BIG, "it has %" PRIu32 " properties; at most %d can be read",
 			       v->n / 2, PICKLE_FIELDS_MAX);
@@ -164,7 +166,7 @@ static int rebuild(const struct pickle *p, const struct pickle_name *how,
 			       how->name);
 	r = storage_of(p, pickle_item(p, args, 0), ret, e);
 	if (r == 0)
-		r = count_of(pickle_item(p, args, 1), "its offset", &ret->first, e);
+		r = count_of(p, pickle_item(p, args, 1), "its offset", &ret->first, e);
 	if (r == 0)
 		r = torch_sizes_of(p, pickle_item(p, args, 2), &ret->shape, e);
 	strides = pickle_item(p, args, 3);
@@ -179,9 +181,10 @@ static int rebuild(const struct pickle *p, const struct pickle_name *how,
 	if (r == 0 && how->id == TORCH_REBUILD_V3) {
 		const struct pickle_value *dtype = pickle_item(p, args, 6);
 
-		if (dtype->type != PICKLE_NAME || dtype->name->id != TORCH_DTYPE)
-			return err_set(e, CKPT_EPROTO, "its dtype is %s", pickle_type_text(dtype));
-		ret->dtype = dtype->name->dtype;
+		if (dtype->type != PICKLE_NAME || pickle_name_of(p, dtype)->id != TORCH_DTYPE)
+			return err_set(e, CKPT_EPROTO, "its dtype is %s",
+				       pickle_type_text(p, dtype));
+		ret->dtype = pickle_name_of(p, dtype)->dtype;
 	}
 	if (r == 0 && args->n > least)
 		r = check_bits(p, pickle_item(p, args, least), e);
@@ -197,10 +200,11 @@ static int inner_tensor(const struct pickle *p, const struct pickle_value *v, in
 			struct torch_tensor *ret, struct err *e)
 {
 	int r = v->type == PICKLE_CALL
-			? tensor_of(p, v->name, pickle_at(p, v->args), nested + 1, ret, e)
+			? tensor_of(p, pickle_name_of(p, v), pickle_args(p, v), nested + 1, ret, e)
 			: 0;
 
-	return r == 0 ? err_set(e, CKPT_EPROTO, "a parameter is made of a %s", pickle_type_text(v))
+	return r == 0 ? err_set(e, CKPT_EPROTO, "a parameter is made of a %s",
+				pickle_type_text(p, v))
 		      : r;
 }
 
@@ -217,10 +221,12 @@ static int from_type(const struct pickle *p, const struct pickle_value *args, in
 	function = pickle_item(p, args, 0);
 	type = pickle_item(p, args, 1);
 	if (function->type != PICKLE_NAME || type->type != PICKLE_NAME ||
-	    type->name->id != TORCH_CLASS)
+	    pickle_name_of(p, type)->id != TORCH_CLASS)
 		return err_set(e, CKPT_EPROTO, "a tensor of another class than torch.Tensor");
-	r = tensor_of(p, function->name, pickle_item(p, args, 2), nested + 1, ret, e);
-	return r == 0 ? err_set(e, CKPT_EPROTO, "'%s' makes no tensor", function->name->name) : r;
+	r = tensor_of(p, pickle_name_of(p, function), pickle_item(p, args, 2), nested + 1, ret, e);
+	return r == 0 ? err_set(e, CKPT_EPROTO, "'%s' makes no tensor",
+				pickle_name_of(p, function)->name)
+		      : r;
 }
 
 static int tensor_of(const struct pickle *p, const struct pickle_name *how,
@@ -262,7 +268,7 @@ int torch_tensor_of(const struct pickle *p, const struct pickle_value *v, struct
 	*ret = (struct torch_tensor){0};
 	if (v->type != PICKLE_CALL)
 		return 0;
-	return tensor_of(p, v->name, pickle_at(p, v->args), 0, ret, e);
+	return tensor_of(p, pickle_name_of(p, v), pickle_args(p, v), 0, ret, e);
 }
 
 /* ---- The bytes ---- */
@@ -273,6 +279,7 @@ static int hold(struct torch_view *v, uint64_t memory, struct err *e)
 	uint64_t size = dtype_bytes(t->dtype), bytes = t->span * size; /* <= the record's */
 	int64_t strides[CKPT_NDIM_MAX];
 	struct shard s = {.name = "-", .name_len = 1, .dtype = t->dtype, .global = t->shape};
+	struct alloc_budget *b;
 	int r;
 
 	if (bytes > memory)
@@ -281,7 +288,9 @@ static int hold(struct torch_view *v, uint64_t memory, struct err *e)
 			       " bytes have to be held in memory, where there is room for %" PRIu64
 			       ": save it with .contiguous()",
 			       bytes, memory);
+	b = alloc_set_budget(NULL); /* bytes of a tensor, which `memory` bounds */
 	v->held = alloc_zero(bytes);
+	alloc_set_budget(b);
 	if (!v->held)
 		return err_code(e, -ENOMEM, "hold %" PRIu64 " byte%s", bytes, plural(bytes));
 	s.box.ndim = t->shape.ndim;
@@ -337,6 +346,9 @@ int torch_view_read(struct torch_view *v, uint64_t offset, void *to, uint64_t le
 
 void torch_view_close(struct torch_view *v)
 {
+	struct alloc_budget *b = alloc_set_budget(NULL); /* as in hold() */
+
 	alloc_free(v->held);
+	alloc_set_budget(b);
 	v->held = NULL;
 }

@@ -51,7 +51,7 @@ static int bytes_of_pickle(const void *pickle, size_t len, void **ret, size_t *r
 
 	if (r == 0) {
 		root = pickle_at(&p, p.root);
-		args = pickle_is_call(root, TORCH_ENCODE) ? pickle_at(&p, root->args) : NULL;
+		args = pickle_is_call(&p, root, TORCH_ENCODE) ? pickle_args(&p, root) : NULL;
 		if (args && args->n == 2 && pickle_item(&p, args, 0)->type == PICKLE_STR &&
 		    pickle_is_text(pickle_item(&p, args, 1), "latin1"))
 			r = decode_latin1(pickle_item(&p, args, 0), ret, ret_len);
@@ -129,19 +129,50 @@ int value_save(const struct pickle *p, const struct pickle_value *v, void **ret,
 
 /* ---- Paths ---- */
 
+static int write_piece(const char *text, size_t len, void *arg)
+{
+	write_bytes(arg, text, len);
+	return 0;
+}
+
+static void write_json(struct writer *w, const json_t *v)
+{
+	w->bad |= json_dump_callback(v, write_piece, w, JSON_COMPACT | JSON_ENCODE_ANY) != 0;
+}
+
+void paths_add(struct writer *w, const char *name, size_t name_len, const json_t *path)
+{
+	json_t *text = json_stringn(name, name_len);
+
+	if (text) { /* what is not UTF-8 is as if it were not there */
+		write_bytes(w, w->len ? "," : "{", 1);
+		write_json(w, text);
+		write_bytes(w, ":", 1);
+		write_json(w, path);
+	}
+	json_decref(text);
+}
+
+int paths_end(struct writer *w, struct err *e)
+{
+	if (w->len > 0)
+		write_bytes(w, "}", 1);
+	return w->bad ? err_code(e, -ENOMEM, "keep the paths") : 0;
+}
+
 /* NULL: it is not what DCP writes; then the name alone has to do. */
 static json_t *path_of(const struct pickle *p, const struct pickle_value *v)
 {
 	json_t *path;
 
-	if (v->type != PICKLE_TUPLE && v->type != PICKLE_LIST)
+	if ((v->type != PICKLE_TUPLE && v->type != PICKLE_LIST) || v->n > PICKLE_FIELDS_MAX)
 		return NULL;
 	path = json_array();
 	for (uint32_t i = 0; i < v->n; i++) {
 		const struct pickle_value *key = pickle_item(p, v, i);
 		json_t *item = NULL;
 
-		if (key->type == PICKLE_STR)
+		if (key->type == PICKLE_STR && key->n <= CKPT_NAME_MAX)
 			item = json_stringn((const char *)key->text, key->n);
 		else if (key->type == PICKLE_INT)
 			item = json_integer(key->i);
@@ -163,30 +194,27 @@ static bool says_nothing(const json_t *path, const char *name, size_t name_len)
 	       memcmp(json_string_value(only), name, name_len) == 0;
 }
 
-int paths_of_planner(const struct pickle *p, const struct pickle_value *planner, char **ret,
+int paths_of_planner(const struct pickle *p, const struct pickle_value *planner, struct writer *ret,
 		     struct err *e)
 {
-	json_t *paths = json_object();
 	struct pickle_walk walk = {0};
 	int r = pickle_enter(&walk, planner, e);
 
 	for (uint32_t i = 0; r == 0 && i < planner->n; i += 2) {
 		const struct pickle_value *name = pickle_item(p, planner, i);
-		json_t *path = path_of(p, pickle_item(p, planner, i + 1));
+		const struct pickle_value *keys = pickle_item(p, planner, i + 1);
+		json_t *path;
 
-		r = pickle_enter(&walk, pickle_item(p, planner, i + 1), e);
-		if (r == 0)
-			pickle_leave(&walk);
-		if (path && r == 0 && name->type == PICKLE_STR &&
-		    !says_nothing(path, (const char *)name->text, name->n))
-			ignore_result(json_object_setn(paths, (const char *)name->text, name->n,
-						       path)); /* not UTF-8: as if not there */
+		r = pickle_enter(&walk, keys, e);
+		if (r < 0)
+			break;
+		pickle_leave(&walk);
+		path = name->type == PICKLE_STR ? path_of(p, keys) : NULL;
+		if (path && !says_nothing(path, (const char *)name->text, name->n))
+			paths_add(ret, (const char *)name->text, name->n, path);
 		json_decref(path);
 	}
-	if (r == 0 && json_object_size(paths) > 0)
-		*ret = json_dumps(paths, JSON_COMPACT);
-	json_decref(paths);
-	return r;
+	return r == 0 ? paths_end(ret, e) : r;
 }
 
 void paths_write(struct pickle_writer *w, const json_t *paths, const char *name, size_t name_len)

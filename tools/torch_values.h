@@ -27,11 +27,14 @@ MUST_CHECK int value_save(const struct pickle *p, const struct pickle_value *v, 
 			  size_t *ret_len, struct err *e);
 
 /*
- * Paths: name -> [key or index, ...] for what lay deeper than its name says. A planner_data of DCP
- * as JSON text, which the caller frees; *ret NULL when every path is the name alone.
+ * Paths: JSON, name -> [key or index, ...] for what lay deeper than its name says. It is written as
+ * it comes: a million of them are never a tree. paths_end() says -ENOMEM when any of it failed.
  */
+void paths_add(struct writer *w, const char *name, size_t name_len, const json_t *path);
+MUST_CHECK int paths_end(struct writer *w, struct err *e);
+/* A planner_data of DCP; *ret stays empty when every path is the name alone. */
 MUST_CHECK int paths_of_planner(const struct pickle *p, const struct pickle_value *planner,
-				char **ret, struct err *e);
+				struct writer *ret, struct err *e);
 /* The same JSON, which may be anything, as the path of a name: writes the tuple. */
 void paths_write(struct pickle_writer *w, const json_t *paths, const char *name, size_t name_len);
 

@@ -24,8 +24,16 @@
 #include "base/bytes.h"
 #include "tools/pickle.h"
 #include "tools/plural.h"
+#include "tools/source_memory.h"
 
 #define CHECK_BYTES (256u << 10) /* of the buffer of a check */
+
+/* What libzip takes for a record whose name is short, measured; a name is in it twice. */
+#define RECORD_BYTES 400u
+/* The end of an archive: the record that closes it, 16 bits of comment, and the 64-bit ones. */
+#define END_BYTES     22u
+#define END64_LOCATOR 20u
+#define TAIL_BYTES    (END64_LOCATOR + END_BYTES + UINT16_MAX)
 
 struct record {
 	uint64_t bytes;
@@ -38,6 +46,7 @@ struct torch_zip {
 	uint64_t position; /* of slice_callback() */
 	zip_error_t error; /* of slice_callback() */
 	zip_t *zip;
+	uint64_t charged; /* what libzip takes (base/alloc.h) */
 	char prefix[256];
 	struct record *records; /* by libzip's index */
 	uint32_t n_records;
@@ -268,6 +277,8 @@ int torch_zip_pickle(struct torch_zip *z, void **ret, size_t *ret_len, struct er
 		return err_set(e, -E2BIG,
 			       "its data.pkl has %" PRIu64 " byte%s; at most %u can be read",
 			       z->records[i].bytes, plural(z->records[i].bytes), PICKLE_BYTES_MAX);
+	if (z->slice.own_metadata)
+		source_metadata(z->records[i].bytes);
 	bytes = alloc_zero(z->records[i].bytes + 1);
 	if (!bytes)
 		return err_code(e, -ENOMEM, "read data.pkl");
@@ -355,6 +366,88 @@ static int check_magic(struct torch_zip *z, struct err *e)
 	return err_set(e, CKPT_EPROTO, "it is no file of torch.save(): it does not begin as one");
 }
 
+/* len bytes at `at` of the slice. */
+static int read_slice(struct torch_zip *z, uint64_t at, void *to, uint64_t len, struct err *e)
+{
+	uint8_t *p = to;
+
+	z->position = at;
+	for (uint64_t done = 0; done < len;) {
+		zip_int64_t n = slice_read(z, p + done, len - done);
+
+		if (n < 0)
+			return zip_failed(&z->error, "read it", e);
+		if (n == 0)
+			return err_set(e, CKPT_ECORRUPT, "it became shorter while it was read");
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+struct directory {
+	uint64_t records, bytes;
+};
+
+/* What an end at byte `at` of the tail says; a larger one that was seen before stays. */
+static void note_end(const uint8_t *tail, uint64_t at, const uint8_t *end64, struct directory *d)
+{
+	uint64_t records = get_le16(tail + at + 10), bytes = get_le32(tail + at + 12);
+
+	if (end64 && (records == UINT16_MAX || bytes == UINT32_MAX)) {
+		records = get_le64(end64 + 32);
+		bytes = get_le64(end64 + 40);
+	}
+	d->records = max_u64(d->records, records);
+	d->bytes = max_u64(d->bytes, bytes);
+}
+
+/* How many records its directory says to have: all ends that libzip could take are looked at. */
+static int find_directory(struct torch_zip *z, struct directory *d, struct err *e)
+{
+	uint64_t len = min_u64(z->slice.len, TAIL_BYTES), base = z->slice.len - len, at64;
+	CLEANUP_FREE uint8_t *tail = alloc_zero(len);
+	uint8_t end64[56];
+	int r = tail ? read_slice(z, base, tail, len, e) : err_code(e, -ENOMEM, "open an archive");
+
+	for (uint64_t at = 0; r == 0 && at + END_BYTES <= len; at++) {
+		const uint8_t *locator = at >= END64_LOCATOR ? tail + at - END64_LOCATOR : NULL;
+
+		if (memcmp(tail + at, "PK\5\6", 4) != 0)
+			continue;
+		if (!locator || memcmp(locator, "PK\6\7", 4) != 0) {
+			note_end(tail, at, NULL, d);
+			continue;
+		}
+		at64 = get_le64(locator + 8);
+		if (at64 > z->slice.len || z->slice.len - at64 < sizeof(end64))
+			continue; /* libzip refuses it */
+		r = read_slice(z, at64, end64, sizeof(end64), e);
+		if (r == 0)
+			note_end(tail, at, end64, d);
+	}
+	return r;
+}
+
+/* libzip reads the directory into memory of its own: what it will take is counted before. */
+static int charge(struct torch_zip *z, struct err *e)
+{
+	struct directory d = {0};
+	uint64_t bytes = 0, names = 0;
+	int r = find_directory(z, &d, e);
+
+	if (r < 0)
+		return r;
+	d.bytes = min_u64(d.bytes, z->slice.len); /* else libzip refuses it */
+	if (z->slice.own_metadata)
+		source_metadata(d.bytes);
+	if (!size_mul(d.records, RECORD_BYTES, &bytes) || !size_mul(d.bytes, 2, &names) ||
+	    !size_add(bytes, names, &bytes) || !alloc_charge(bytes))
+		return err_set(e, -ENOMEM, "no memory for its list of %" PRIu64 " record%s",
+			       d.records, plural(d.records));
+	z->charged = bytes;
+	return 0;
+}
+
 static int open_zip(struct torch_zip *z, struct err *e)
 {
 	zip_source_t *source;
@@ -385,6 +478,8 @@ int torch_zip_open(const struct torch_slice *s, struct torch_zip **ret, struct e
 	zip_error_init(&z->error);
 	r = check_magic(z, e);
 	if (r == 0)
+		r = charge(z, e);
+	if (r == 0)
 		r = open_zip(z, e);
 	if (r == 0)
 		r = read_records(z, e);
@@ -406,6 +501,7 @@ void torch_zip_close(struct torch_zip *z)
 		zip_fclose(z->file);
 	if (z->zip)
 		zip_discard(z->zip);
+	alloc_uncharge(z->charged);
 	zip_error_fini(&z->error);
 	alloc_free(z->records);
 	alloc_free(z);

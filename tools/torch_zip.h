@@ -24,6 +24,8 @@ struct torch_slice {
 	int fd;
 	const uint8_t *memory; /* NULL: of fd */
 	uint64_t offset, len;
+	bool own_metadata; /* its directory and pickle are metadata that is not counted yet
+			      (tools/source_memory.h) */
 };
 
 /*

@@ -15,7 +15,8 @@
 #define TEXT(number) TEXT_(number)
 
 const struct option_entry option_table[OPTIONS] = {
-	[OPTION_SOCKET] = {"socket", 0, "PATH", "-f", "socket of ckptd"},
+	[OPTION_SOCKET] = {"socket", 0, "PATH", "-f",
+			   "of the ckptd that is asked, or has the files"},
 	[OPTION_DATA] = {"data", 0, "FOLDER", "-d", "look at these files, not at a running ckptd"},
 	[OPTION_JSON] = {"json", 0, NULL, NULL, "print one JSON document"},
 	[OPTION_YES] = {"yes", 0, NULL, NULL, "do not ask"},
@@ -65,6 +66,7 @@ const struct option_entry option_table[OPTIONS] = {
 #define BIT(name) (1ull << OPTION_##name)
 #define EVERY (BIT(JSON) | BIT(QUIET) | BIT(VERBOSE) | BIT(HELP))
 #define LOOK (EVERY | BIT(SOCKET) | BIT(DATA))
+#define FILES (LOOK | VERB_USES_FILES)
 #define DEED (EVERY | BIT(SOCKET))
 
 const struct verb verb_table[] = {
@@ -72,8 +74,8 @@ const struct verb verb_table[] = {
 	{"list", "[JOB]", 0, 1, LOOK, verb_list, "the checkpoints, newest first", NULL},
 	{"show", "JOB [STEP[.ATTEMPT]]", 1, 2, LOOK | BIT(MIN_TRUST) | BIT(TENSOR), verb_show,
 	 "one checkpoint: tensors, shapes, sizes, where its bytes are", NULL},
-	{"verify", "[JOB [STEP[.ATTEMPT]]]", 0, 2, EVERY | BIT(DATA) | BIT(JOBS) | BIT(MIN_TRUST),
-	 verb_verify, "read the files again and name every leaf that does not match", NULL},
+	{"verify", "[JOB [STEP[.ATTEMPT]]]", 0, 2, FILES | BIT(JOBS) | BIT(MIN_TRUST), verb_verify,
+	 "read the files again and name every leaf that does not match", NULL},
 	{"rm", "JOB STEP[.ATTEMPT]...", 1, -1, DEED | BIT(YES) | BIT(ALL) | BIT(DATA), verb_rm,
 	 "remove checkpoints from disk, or a whole job", NULL},
 	{"pin", "JOB STEP[.ATTEMPT]...", 2, -1, DEED, verb_pin, "keep checkpoints until unpinned",
@@ -85,28 +87,27 @@ const struct verb verb_table[] = {
 	{"gc", "[JOB]", 0, 1,
 	 LOOK | BIT(DRY_RUN) | BIT(KEEP_LAST) | BIT(KEEP_EVERY) | BIT(INCOMING), verb_gc,
 	 "remove what the retention rules let go, or say what that is", NULL},
-	{"diff", "A B", 2, 2, EVERY | BIT(DATA) | BIT(MIN_TRUST) | BIT(TENSOR) | BIT(MEMORY),
-	 verb_diff, "compare the tensors of two checkpoints, JOB[@STEP], or files", NULL},
+	{"diff", "A B", 2, 2, FILES | BIT(MIN_TRUST) | BIT(TENSOR) | BIT(MEMORY), verb_diff,
+	 "compare the tensors of two checkpoints, JOB[@STEP], or files", NULL},
 	{"export", "JOB [STEP[.ATTEMPT]]", 1, 2,
-	 EVERY | BIT(DATA) | BIT(FORMAT) | BIT(OUTPUT) | BIT(TENSOR) | BIT(CAST) | BIT(SHARD_SIZE) |
+	 FILES | BIT(FORMAT) | BIT(OUTPUT) | BIT(TENSOR) | BIT(CAST) | BIT(SHARD_SIZE) |
 		 BIT(METADATA) | BIT(MIN_TRUST) | BIT(MEMORY) | BIT(TORCH) | BIT(YES),
 	 verb_export, "write tensors to a file of another format", "--output PATH"},
-	{"layout", "LAYOUT [JOB [STEP] | FILE]", 1, 3, EVERY | BIT(DATA) | BIT(TENSOR), verb_layout,
+	{"layout", "LAYOUT [JOB [STEP] | FILE]", 1, 3, FILES | BIT(TENSOR), verb_layout,
 	 "which part of which tensor each rank of a layout holds", NULL},
 	{"import", "PATH", 1, 1,
-	 LOOK | BIT(FORMAT) | BIT(AS) | BIT(STEP) | BIT(TO) | BIT(TENSOR) | BIT(MEMORY) |
+	 FILES | BIT(FORMAT) | BIT(AS) | BIT(STEP) | BIT(TO) | BIT(TENSOR) | BIT(MEMORY) |
 		 BIT(DRY_RUN),
 	 verb_import, "make a new job of files of another format", "--as JOB"},
 	{"reshard", "JOB [STEP[.ATTEMPT]]", 1, 2,
-	 LOOK | BIT(DRY_RUN) | BIT(MIN_TRUST) | BIT(MEMORY) | BIT(TO) | BIT(TO_DATA) | BIT(AS) |
+	 FILES | BIT(DRY_RUN) | BIT(MIN_TRUST) | BIT(MEMORY) | BIT(TO) | BIT(TO_DATA) | BIT(AS) |
 		 BIT(COMPRESS),
 	 verb_reshard, "write a checkpoint anew for other ranks, as a new job",
 	 "--to LAYOUT --as JOB"},
 	{"events", "", 0, 0, DEED | BIT(FOLLOW) | BIT(SINCE), verb_events,
 	 "what happened on this node, oldest first", NULL},
 	{"node-check", "", 0, 0,
-	 EVERY | BIT(DATA) | BIT(MEMORY) | BIT(PEERS) | BIT(SELF) | BIT(FLEET) | BIT(HISTORY) |
-		 BIT(TIME),
+	 FILES | BIT(MEMORY) | BIT(PEERS) | BIT(SELF) | BIT(FLEET) | BIT(HISTORY) | BIT(TIME),
 	 verb_node_check, "measure whether this node is fit to train", NULL},
 	{"xid", "[CODE[.SUBCODE]]", 0, 1, EVERY | BIT(TABLE), verb_xid,
 	 "what an error of a GPU means, and what is done about it", NULL},

@@ -59,6 +59,10 @@ struct option_entry {
 };
 extern const struct option_entry option_table[OPTIONS];
 
+/* Among the options of a verb: with --socket, it uses the files of that ckptd's data folder. */
+#define VERB_USES_FILES (1ull << 63)
+_Static_assert(OPTIONS <= 63, "a set of options is a 64-bit word with one bit of its own");
+
 struct verb {
 	const char *name;
 	const char *arguments; /* "[JOB [STEP]]" */

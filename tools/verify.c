@@ -3,12 +3,12 @@
  * verify.c - `ckptctl verify`: everything on disk read again and compared with what it should be.
  *
  *   log          its records chain and keep the rules (history_load)
- *   COMMIT       its digest, the root over its lines; root, layout and world as in the log; its
- *                copy of record 0 is of this job
+ *   COMMIT       that it is there where the log knows of it; its digest, the root over its lines;
+ *                every field as in the log; its copy of record 0 is the log's
  *   layout       its object and each declaration in it: present, and what their names say
  *   shard file   header and footer as COMMIT says, rank table as the root's line says, declaration
  *                as the layout says, every leaf as the rank table says (I2)
- *   all files    every element of every tensor is stored in one of them (verify_holes.c)
+ *   all files    every element of every tensor is stored in one of them (storage/holes.c)
  *
  * What goes away while it is looked at has expired and is no problem. One thread but for
  * verify_shards.c.
@@ -26,6 +26,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "model/declaration.h"
+#include "storage/holes.h"
 #include "storage/layout_file.h"
 #include "tools/document.h"
 #include "tools/plural.h"
@@ -246,15 +247,26 @@ static void count(struct verify *v, int code)
 		v->unread++;
 }
 
+static bool same_job(const struct record_job *a, const struct record_job *b)
+{
+	return strcmp(a->name, b->name) == 0 && a->uid == b->uid &&
+	       digest_equal(&a->token, &b->token);
+}
+
 static void check_job_record(struct verify *v, const struct target *t, json_t *problems)
 {
 	const struct commit_file *c = &t->checkpoint->commit;
+	const struct history *h = &t->job->history;
 	struct record r;
 	struct err e = { 0 };
 	int rc = record_decode(c->job_record, c->job_record_len, &r, NULL, &e);
 
 	if (rc == 0 && (r.type != RECORD_JOB || !job_id_equal(&r.job.id, &t->job->id)))
 		rc = err_set(&e, CKPT_ECORRUPT, "it is of another job");
+	else if (rc == 0 && t->checkpoint->logged && c->incarnation == h->incarnation &&
+		 !same_job(&r.job, &h->job))
+		rc = err_set(&e, CKPT_ECORRUPT,
+			     "it has another name, owner or token than the job's log");
 	if (rc == 0)
 		return;
 	err_wrap(&e, rc, "COMMIT's copy of the job's record");
@@ -351,7 +363,7 @@ static json_t *target_json(struct verify *v, const struct target *t)
 	if (t->reads)
 		result = shards_json(v, t, problems, &bad);
 	if (strcmp(result, "good") == 0) {
-		if (c->why.code) {
+		if (c->why.code && !c->rank_gone) { /* of that its shard has said it */
 			add_sentence(problems, c->why.text);
 			count(v, c->why.code);
 		}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * verify.h - the parts of `ckptctl verify`: what is read (verify_shards.c), what lies about
- * (verify_leftovers.c), what is in no file (verify_holes.c), what is said of it (verify.c).
+ * (verify_leftovers.c), what is said of it (verify.c).
  */
 #ifndef TOOLS_VERIFY_H
 #define TOOLS_VERIFY_H
@@ -41,11 +41,6 @@ MUST_CHECK int shard_tasks_run(struct shard_tasks *t, uint32_t n, bool bar, doub
 void shard_tasks_free(struct shard_tasks *t);
 /* Whether an error is the file's fault, not the machine's: damage, not a lack of something. */
 bool is_damage(int code);
-
-/* Calls fn with a sentence for each region of a tensor that no file of the checkpoint stores. */
-typedef void hole_fn(void *arg, const char *sentence);
-MUST_CHECK int holes_find(struct store *s, const struct checkpoint_id *id,
-			  const struct commit_file *c, hole_fn *fn, void *arg, struct err *e);
 
 /* Names that belong to no checkpoint: {path, reason} each. whole: of the whole folder, else of the
  * jobs that were read. */

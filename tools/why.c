@@ -145,6 +145,9 @@ static void print_rest(const json_t *doc)
 	json_array_foreach(json_object_get(doc, "known"), i, o) say("  %s", json_string_value(o));
 	if (json_array_size(json_object_get(doc, "events")))
 		say("lately:");
+	if (doc_number(doc, "events_more"))
+		say("  and %" PRIu64 " before these, see 'ckptctl events'",
+		    doc_number(doc, "events_more"));
 	json_array_foreach(json_object_get(doc, "events"), i, o)
 		say("  %s  %s", text_time(when, doc_number(o, "time_ns")), doc_text(o, "words"));
 }
@@ -167,6 +170,10 @@ int verb_why(const struct ctl *c, struct err *e)
 	} else {
 		print_verdicts(doc, "alarm");
 		print_verdicts(doc, "note");
+		if (doc_number(doc, "verdicts_more"))
+			say("and %" PRIu64 " more, which are older or notes: ask for a JOB, a "
+			    "JOB:RANK or a DEVICE alone",
+			    doc_number(doc, "verdicts_more"));
 		if (json_array_size(list) == 0)
 			say("nothing stands against %s",
 			    json_is_object(subject) ? doc_text(subject, "words") : "anybody here");

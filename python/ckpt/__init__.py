@@ -12,21 +12,24 @@
                 c.save(step, blobs={"rng": rng_bytes})
 
 Shapes and offsets are in elements, row-major; sizes in bytes; timeouts in seconds (None: the
-default, CKPT_TIMEOUT of the environment or 60). A handle is used by one thread at a time. Tensors
-are torch tensors, numpy arrays, or (pointer, dtype, shape); their memory is read and written in
-place, never copied in Python, and looked up anew at every call, so they may move.
+default, CKPT_TIMEOUT of the environment or 60). A handle is used by one thread at a time; a second
+one is refused. Tensors are torch tensors, numpy arrays, or (pointer, dtype, shape); their memory is
+read and written in place, never copied in Python, and looked up anew at every call, so they may move.
+What is not the memory of its values, as a numpy scalar or a conjugated view, is refused.
 """
 
 import atexit
 import ctypes as C
 import operator
+import os
 import sys
 import warnings
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import _lib as L
 from ._stored import Shard, Stored, StoredBlob, Want
-from ._tensors import ITEMSIZE, view
+from ._tensors import DTYPE_WORDS, ITEMSIZE, View, extents, view, whole
 
 __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save", "Info", "SEALED",
            "COMMITTED", "DURABLE", "Stored", "Shard", "StoredBlob", "Want"]
@@ -100,13 +103,40 @@ def _check(result: int, problems: Iterable[str] = ()) -> int:
 def _ms(seconds: Optional[float]) -> int:
     if seconds is None:
         return L.DEFAULT_TIMEOUT
-    if seconds == float("inf"):
+    if seconds >= 1e15:  # and inf; ctypes would cut it
         return L.FOREVER
     return max(0, int(seconds * 1000))
 
 
+def _at_least_1_ms(seconds: Optional[float]) -> int:
+    """Of an option in which 0 is "not given"."""
+    return 0 if seconds is None else max(1, int(min(seconds, 1e15) * 1000))
+
+
 def _array(values: Optional[Sequence[int]]):
     return None if values is None else (L.u64 * max(1, len(values)))(*values)
+
+
+def _blob(name: Any, data: Any) -> bytes:
+    """As bytes that nobody else changes. bytes() of a number would be as many zeros."""
+    if isinstance(data, bytes):
+        return data
+    try:
+        m = memoryview(data)
+    except TypeError:
+        m = None
+    if m is None or "O" in m.format:
+        raise TypeError(f"blob {name!r} is a {type(data).__name__}, not bytes: encode it first, a str "
+                        "with .encode()")
+    return m.tobytes()
+
+
+def _view(name: Any, tensor: Any) -> View:
+    """view(), whose errors then say of what."""
+    try:
+        return view(tensor)
+    except (TypeError, ValueError) as e:
+        raise type(e)(f"'{name}': {e}") from e
 
 
 def _info(i: L.Info) -> Info:
@@ -116,7 +146,8 @@ def _info(i: L.Info) -> Info:
 
 class Save:
     """How a save went. Truthy when this rank's bytes are sealed. status is 'sealed', 'skipped' or
-    'failed'; error holds the CkptError of a failed one (I13: a failed save never ends training)."""
+    'failed', in the block of saving() 'begun'; error holds the CkptError of a failed one (I13: a
+    failed save never ends training)."""
 
     def __init__(self, owner: "Checkpointer", step: int, status: str,
                  error: Optional[CkptError] = None):
@@ -137,13 +168,7 @@ class Save:
             raise self.error
         if self.status == "skipped":
             return False
-        newer = L.u64(0)
-        result = L.lib.ckpt_wait(self._owner._handle(), self.step, what, _ms(timeout),
-                                 C.byref(newer))
-        if result == -1005:  # CKPT_ESUPERSEDED
-            return False
-        self._owner._status(_check(result))
-        return True
+        return self._owner._run(self._owner._wait, self.step, what, timeout)
 
 
 def check_step(step: int) -> int:
@@ -160,26 +185,69 @@ def _step_or_latest(step: Optional[int]) -> int:
 
 
 class _Saving:
-    """The block of Checkpointer.saving(): begin at its start, fence at its end."""
+    """The block of Checkpointer.saving(): begin at its start, fence at its end. While it is between
+    the two the handle keeps what is copied (Checkpointer._begun)."""
 
-    def __init__(self, owner: "Checkpointer", step: int, args: L.SaveArgs, keep: Any, flags: int):
-        self._owner, self._args, self._keep, self._flags = owner, args, keep, flags
+    def __init__(self, owner: "Checkpointer", step: int, args: Callable[[], Tuple], flags: int):
+        self._owner, self._args, self._flags = owner, args, flags
+        self._entered = False
         self.save = Save(owner, step, "failed")
 
     def __enter__(self) -> Save:
-        result = L.lib.ckpt_save_begin(self._owner._handle(), C.byref(self._args))
-        self._owner._finish(self.save, result)
-        return self.save
+        if self._entered:
+            raise CkptError(L.ESTATE, f"step {self.save.step}: this block was entered already; call "
+                            "saving() for each save")
+        self._entered = True
+        try:
+            self._owner._run(self._begin)
+            return self.save
+        except BaseException:  # its end will not come: a warning was made an error, a key was hit
+            if self._owner._is_begun(self):
+                self._owner._run(self._fence, True)
+            raise
+
+    def _begin(self) -> None:
+        owner = self._owner
+        owner._settle()
+        try:
+            args, keep = self._args()
+        except CkptError as e:
+            owner._failed(self.save, e)
+            return
+        mine = owner._begun is None
+        if mine:
+            owner._begun = weakref.ref(self), keep
+        result = L.lib.ckpt_save_begin(owner._handle(), C.byref(args))
+        if mine and (result < 0 or result & L.SKIPPED):
+            owner._begun = None
+        owner._finish(self.save, result, "begun")
+
+    def _fence(self, quietly: bool) -> None:
+        owner = self._owner
+        if not owner._is_begun(self):  # closed meanwhile
+            result, error = L.EBADF, CkptError(L.EBADF, f"step {self.save.step}: the handle was closed "
+                                               "before the save's block had ended")
+        else:
+            result = L.lib.ckpt_save_fence(owner._handle(), self._flags)
+            owner._begun = None
+            error = CkptError(result, _last_error()) if result < 0 else None
+        if not quietly and error is None:
+            owner._finish(self.save, result)
+        elif not quietly:
+            owner._failed(self.save, error)
+        else:  # the block's own exception goes first
+            self.save.status, self.save.error = "failed" if error else "sealed", error
 
     def __exit__(self, kind, value, traceback) -> None:
-        if self.save.status != "sealed":
-            return
-        result = L.lib.ckpt_save_fence(self._owner._handle(), self._flags)
-        self._keep = None
-        if kind is None:
-            self._owner._finish(self.save, result)
-        elif result < 0:  # the block's own exception goes first
-            self.save.status, self.save.error = "failed", CkptError(result, _last_error())
+        if self.save.status == "begun":
+            try:
+                self._owner._run(self._fence, kind is not None, closed=True)
+            except CkptError as e:
+                if self.save.status != "begun":
+                    raise
+                self.save.status, self.save.error = "failed", e  # another thread is in a call
+                if kind is None:
+                    self._owner._failed(self.save, e)  # _settle() ends it
 
 
 class _Phase:
@@ -189,10 +257,16 @@ class _Phase:
         self._owner, self._phase, self._what, self._expected_ms = owner, phase, what, expected_ms
 
     def __enter__(self) -> None:
+        self._owner._run(self._begin)
+
+    def _begin(self) -> None:
         _check(L.lib.ckpt_phase_begin(self._owner._handle(), self._phase, self._what,
                                       self._expected_ms))
 
     def __exit__(self, kind, value, traceback) -> None:
+        self._owner._run(self._end)
+
+    def _end(self) -> None:
         _check(L.lib.ckpt_phase_end(self._owner._handle()))
 
 
@@ -215,6 +289,35 @@ def _ends() -> None:
 atexit.register(_ends)
 
 
+class _Declared(NamedTuple):
+    """What was said of a tensor. shape is None for a flat range: of it only the size counts."""
+    name: str
+    dtype: int
+    shape: Optional[Tuple[int, ...]]
+    nbytes: int
+
+    def check(self, v: View, writable: bool) -> None:
+        """Whether v may be what was declared; libckpt is told of one shape only, the declared one."""
+        shape = f"{DTYPE_WORDS[self.dtype]} {self.shape}" if self.shape is not None else (
+            f"{self.nbytes // ITEMSIZE[self.dtype]} of {DTYPE_WORDS[self.dtype]}")
+        if v.dtype != self.dtype or v.nbytes != self.nbytes or self.shape not in (None, v.shape):
+            raise ValueError(f"'{self.name}' was declared as {shape}, and this tensor is {v.kind}")
+        if self.shape is None and v.strides is not None:
+            raise ValueError(f"'{self.name}': a flat range must be contiguous in memory")
+        if writable and not v.writable and v.nbytes:
+            raise ValueError(f"'{self.name}' cannot be loaded: its array is read-only; bind one that "
+                             "can be written to")
+
+
+def _exclusive(method: Any) -> Any:
+    """A method of Checkpointer that no other thread is in while it runs."""
+    def call(self: "Checkpointer", *args: Any, **kwargs: Any) -> Any:
+        return self._run(method, self, *args, **kwargs)
+    call.__name__, call.__qualname__ = method.__name__, method.__qualname__
+    call.__doc__, call.__wrapped__ = method.__doc__, method  # type: ignore[attr-defined]
+    return call
+
+
 class Checkpointer:
     """One rank's handle; made by open(). A context manager: leaving it closes the handle, or, by an
     exception, abandons it."""
@@ -222,9 +325,15 @@ class Checkpointer:
     def __init__(self, handle: C.c_void_p, on_error: str):
         self._c: Optional[C.c_void_p] = handle
         self._on_error = on_error
+        self._rank: int = L.lib.ckpt_rank(handle)
+        self._world: int = L.lib.ckpt_world(handle)
+        self._pid = os.getpid()
+        self._users: Dict[None, object] = {}  # the call that goes on; setdefault() is one step
+        self._ending: Any = None              # how to end when it is over
+        self._begun: Any = None               # (weak _Saving, what its copy reads)
         self._tensors: List[Any] = []
+        self._declared: List[_Declared] = []
         self._names: Dict[str, List[int]] = {}
-        self._ndim: List[int] = []
         self._beat = L.Beat(C.sizeof(L.Beat))
         self._metrics: Dict[str, int] = {}
 
@@ -238,87 +347,162 @@ class Checkpointer:
             self.close()
 
     def close(self) -> None:
-        """Ends the session. Sealed snapshots live on in ckptd. May be called twice."""
-        if self._c is not None:
-            L.lib.ckpt_close(self._c)
-            self._c = None
+        """Ends the session. Sealed snapshots live on in ckptd. May be called twice. While another
+        thread is in a call it takes effect when that call ends."""
+        self._end(L.lib.ckpt_close)
 
     def abandon(self) -> None:
         """close() for a trainer that fails and is about to end: without a goodbye, so that ckptd tells
         how its process ends, unless that is with status 0 or it opens the job again. An exception that
         leaves the `with` does it, and so does the end of the interpreter by an exception."""
-        if self._c is not None:
-            L.lib.ckpt_abandon(self._c)
-            self._c = None
+        self._end(L.lib.ckpt_abandon)
 
     def __del__(self):
+        if getattr(self, "_c", None) is None:
+            return
         if _uncaught:
             self.abandon()
         else:
             self.close()
 
-    def _handle(self) -> C.c_void_p:
+    def _end(self, how: Any) -> None:
         if self._c is None:
-            raise CkptError(-9, "the handle is closed; open the job again")
+            return
+        me = object()
+        self._ending = self._ending or how
+        try:
+            if self._users.setdefault(None, me) is me:
+                self._end_now()
+        finally:
+            if self._users.get(None) is me:
+                del self._users[None]
+
+    def _end_now(self) -> None:
+        c, self._c = self._c, None
+        if c is not None:
+            self._ending(c)  # waits for a copy that was begun
+        self._begun = None
+
+    def _run(self, f: Any, *args: Any, closed: bool = False, **kwargs: Any) -> Any:
+        """f() while no other thread is in a call; it waits for none. closed: also on a closed handle."""
+        me = object()
+        try:
+            if self._users.setdefault(None, me) is not me:
+                raise CkptError(*self._busy())
+            if not closed:
+                self._check_open()
+            return f(*args, **kwargs)
+        finally:
+            if self._users.get(None) is me:
+                del self._users[None]
+                if self._ending is not None:
+                    self._end(self._ending)
+
+    def _busy(self) -> Tuple[int, str]:
+        if self._pid != os.getpid():
+            return -1, ("this process was forked from the one that opened the job, while that was in a "
+                        "call; open a handle of its own here")
+        return L.ESTATE, ("another thread, or a call below this one, is in a call with this handle; one "
+                          "thread at a time uses it: take turns, or open a handle for each job")
+
+    def _handle(self) -> C.c_void_p:
+        """Within a call."""
+        if self._c is None:
+            raise CkptError(L.EBADF, "the handle is closed; open the job again")
         return self._c
+
+    def _check_open(self) -> None:
+        if self._c is None or self._ending is not None:
+            raise CkptError(L.EBADF, "the handle is closed; open the job again")
+
+    @staticmethod
+    def _raise(code: int, text: str) -> None:
+        raise CkptError(code, text)
+
+    def _is_begun(self, saving: _Saving) -> bool:
+        return self._begun is not None and self._begun[0]() is saving
+
+    def _settle(self) -> None:
+        """Ends a save whose block is gone without its end; whether it counts is seen from every byte."""
+        if self._begun is not None and self._begun[0]() is None:
+            L.lib.ckpt_save_fence(self._handle(), L.FULL_COMPARE)
+            self._begun = None
 
     @property
     def rank(self) -> int:
-        return L.lib.ckpt_rank(self._handle())
+        self._check_open()
+        return self._rank
 
     @property
     def world(self) -> int:
-        return L.lib.ckpt_world(self._handle())
+        self._check_open()
+        return self._world
 
     def _status(self, bits: int) -> None:
         if bits & L.RECONNECTED:
             warnings.warn("ckptd was lost and is back; the session was opened again", CkptWarning,
-                          stacklevel=3)
+                          stacklevel=5)
 
-    def _finish(self, save: Save, result: int) -> Save:
+    def _failed(self, save: Save, error: CkptError) -> Save:
+        save.status, save.error = "failed", error
+        if self._on_error == "raise":
+            raise error
+        warnings.warn(f"step {save.step} was not saved: {error}", CkptWarning, stacklevel=5)
+        return save
+
+    def _finish(self, save: Save, result: int, done: str = "sealed") -> Save:
         if result < 0:
-            save.status, save.error = "failed", CkptError(result, _last_error())
-            if self._on_error == "raise":
-                raise save.error
-            warnings.warn(f"step {save.step} was not saved: {save.error}", CkptWarning,
-                          stacklevel=3)
-            return save
-        save.status = "skipped" if result & L.SKIPPED else "sealed"
+            return self._failed(save, CkptError(result, _last_error()))
+        save.status = "skipped" if result & L.SKIPPED else done
         self._status(result)
         return save
 
+    def _wait(self, step: int, what: int, timeout: Optional[float]) -> bool:
+        newer = L.u64(0)
+        result = L.lib.ckpt_wait(self._handle(), step, whole("the state", what, 0, 9), _ms(timeout),
+                                 C.byref(newer))
+        if result == -1005:  # CKPT_ESUPERSEDED
+            return False
+        self._status(_check(result))
+        return True
+
     # ---- Declaring ----
 
-    def _declare(self, name: str, tensor: Any, t: L.Tensor, trained: Optional[bool]) -> None:
+    def _declare(self, name: str, tensor: Any, v: View, t: L.Tensor, trained: Optional[bool]) -> None:
         if trained is None:
             trained = bool(getattr(tensor, "requires_grad", False))
         t.size = C.sizeof(L.Tensor)
-        t.name = name.encode()
+        t.name = L.text("a tensor's name", name)
+        t.dtype = v.dtype
         if trained:
             t.flags |= L.TRAINED
         index = _check(L.lib.ckpt_declare(self._handle(), C.byref(t)))
         assert index == len(self._tensors)
         self._tensors.append(tensor)
+        self._declared.append(_Declared(name, v.dtype, None if t.flags & L.FLAT else v.shape, v.nbytes))
         self._names.setdefault(name, []).append(index)
 
+    @_exclusive
     def declare(self, name: str, tensor: Any, global_shape: Optional[Sequence[int]] = None,
                 offset: Optional[Sequence[int]] = None, trained: Optional[bool] = None) -> None:
         """Declares a box: tensor is the part of `name` that starts at offset (elements, default
         zeros) in a whole of global_shape (default: the tensor is the whole). trained (default:
         requires_grad of a torch tensor, else False): it should change from step to step; the
         stale-snapshot alarm looks at it. Once per layout, before prepare(), save() or load()."""
-        v = view(tensor)
-        shape = _array(v.shape)
-        t = L.Tensor(dtype=v.dtype, ndim=len(v.shape), shape=shape, offset=_array(offset),
-                     global_shape=_array(v.shape if global_shape is None else global_shape))
-        if global_shape is not None and len(global_shape) != len(v.shape):
-            raise ValueError(f"'{name}': global_shape has {len(global_shape)} dimensions, the "
-                             f"tensor {len(v.shape)}")
-        if offset is not None and len(offset) != len(v.shape):
-            raise ValueError(f"'{name}': offset has {len(offset)} dimensions, the tensor "
-                             f"{len(v.shape)}")
-        self._declare(name, tensor, t, trained)
+        v = _view(name, tensor)
+        given = {"global_shape": v.shape if global_shape is None else
+                 extents(f"'{name}': global_shape", global_shape)}
+        if offset is not None:
+            given["offset"] = extents(f"'{name}': offset", offset)
+        for what, values in given.items():
+            if len(values) != len(v.shape):
+                raise ValueError(f"'{name}': {what} has {len(values)} dimensions, the tensor "
+                                 f"{len(v.shape)}")
+        t = L.Tensor(ndim=len(v.shape), shape=_array(v.shape), offset=_array(given.get("offset")),
+                     global_shape=_array(given["global_shape"]))
+        self._declare(name, tensor, v, t, trained)
 
+    @_exclusive
     def declare_flat(self, name: str, tensor: Any, global_shape: Sequence[int], start: int,
                      stop: int, offset: Optional[Sequence[int]] = None,
                      shape: Optional[Sequence[int]] = None,
@@ -326,82 +510,126 @@ class Checkpointer:
         """Declares a flat range (ZeRO, FSDP1): tensor holds elements [start, stop), in row-major
         order, of the box at offset of extents shape (default: the whole) of `name`. tensor is
         contiguous, of any shape with stop - start elements."""
-        v = view(tensor)
+        v = _view(name, tensor)
         if v.strides is not None:
             raise ValueError(f"'{name}': a flat range must be contiguous in memory")
+        start, stop = (whole(f"'{name}': {what}", n, 0, (1 << 63) - 1)
+                       for what, n in (("start", start), ("stop", stop)))
         if v.nbytes != (stop - start) * ITEMSIZE[v.dtype]:
             raise ValueError(f"'{name}': the tensor has {v.nbytes // ITEMSIZE[v.dtype]} elements, "
                              f"the range {stop - start}")
-        t = L.Tensor(dtype=v.dtype, ndim=len(global_shape), global_shape=_array(global_shape),
-                     offset=_array(offset), shape=_array(shape), start=start, stop=stop,
-                     flags=L.FLAT)
-        self._declare(name, tensor, t, trained)
+        global_shape = extents(f"'{name}': global_shape", global_shape)
+        given = {what: extents(f"'{name}': {what}", values)
+                 for what, values in (("offset", offset), ("shape", shape)) if values is not None}
+        for what, values in given.items():
+            if len(values) != len(global_shape):
+                raise ValueError(f"'{name}': {what} has {len(values)} dimensions, the whole "
+                                 f"{len(global_shape)}")
+        t = L.Tensor(ndim=len(global_shape), global_shape=_array(global_shape),
+                     offset=_array(given.get("offset")), shape=_array(given.get("shape")), start=start,
+                     stop=stop, flags=L.FLAT)
+        self._declare(name, tensor, v, t, trained)
 
+    @_exclusive
     def bind(self, name: str, tensor: Any, index: int = 0) -> None:
         """From now the shard declared as `name` (its index-th, if there are several) is in this
-        tensor, of the same dtype and size. Not needed while the declared object stays in use."""
-        self._tensors[self._names[name][index]] = tensor
+        tensor, of the same dtype and shape (of a flat range: size). Not needed while the declared
+        object stays in use."""
+        shards = self._names.get(name, [])
+        if not 0 <= whole("index", index, 0, 1 << 32) < len(shards):
+            raise ValueError(f"'{name}' was declared {len(shards)} times: there is no shard {index} of it")
+        self._declared[shards[index]].check(_view(name, tensor), False)
+        self._tensors[shards[index]] = tensor
 
+    def _rebind(self, tensors: Sequence[Any]) -> None:
+        """All of them, in declared order; None: its memory is not needed until the next _rebind()."""
+        assert len(tensors) == len(self._tensors)
+        self._tensors = list(tensors)
+
+    @_exclusive
     def prepare(self, blob_space: int = 1 << 20) -> None:
         """Ends the declaration and takes memory for the saves, with room for blob_space bytes of
         blobs in each. Says what is missing before training starts. save() and load() do it."""
-        _check(L.lib.ckpt_prepare(self._handle(), blob_space))
+        _check(L.lib.ckpt_prepare(self._handle(), whole("blob_space", blob_space, 0, (1 << 63) - 1)))
 
-    def _bindings(self):
+    def _bindings(self, writable: bool):
+        """And what keeps their memory until they are not looked at any more."""
         n = len(self._tensors)
         out = (L.Binding * max(1, n))()
-        keep = []
+        keep: List[Any] = [out, list(self._tensors)]
         for i, tensor in enumerate(self._tensors):
-            v = view(tensor)
+            declared = self._declared[i]
+            try:
+                v = _view(declared.name, tensor)
+                declared.check(v, writable)
+            except (TypeError, ValueError) as e:
+                raise CkptError(L.EINVAL, str(e)) from e
+            keep.append(v.owner)
             strides = None
             if v.strides is not None:
                 strides = (L.i64 * len(v.strides))(*v.strides)
                 keep.append(strides)
-            out[i] = L.Binding(v.ptr, v.device, v.dtype, v.nbytes, strides)
+            out[i] = L.Binding(v.ptr, v.device, v.dtype, len(v.shape), v.nbytes, strides)
         return out, n, keep
 
     # ---- Saving ----
 
     def _save_args(self, step: int, blobs: Optional[Mapping[str, Any]], wait_credit: bool,
-                   timeout: Optional[float]):
-        bindings, n, keep = self._bindings()
-        blobs = blobs or {}
-        array = (L.Blob * max(1, len(blobs)))()
-        for i, (name, data) in enumerate(blobs.items()):
-            data = data if isinstance(data, bytes) else bytes(data)
-            keep.append(data)
-            array[i] = L.Blob(name.encode(), C.cast(C.c_char_p(data), C.c_void_p), len(data))
-        args = L.SaveArgs(C.sizeof(L.SaveArgs), check_step(step), bindings, n, array, len(blobs),
-                          _ms(timeout), L.WAIT_CREDIT if wait_credit else 0)
-        return args, (keep, bindings, array)
+                   timeout: Optional[float]) -> Callable[[], Tuple]:
+        """Looks at what is given, and makes what looks at the tensors."""
+        step, ms = check_step(step), _ms(timeout)
+        blobs = {} if blobs is None else blobs
+        if not isinstance(blobs, Mapping):
+            raise TypeError(f"blobs is a {type(blobs).__name__}: give bytes by name, a dict")
+        kept = [(L.text("a blob's name", name), _blob(name, data)) for name, data in blobs.items()]
 
+        def args():
+            bindings, n, keep = self._bindings(False)
+            array = (L.Blob * max(1, len(kept)))()
+            for i, (name, data) in enumerate(kept):
+                array[i] = L.Blob(name, C.cast(C.c_char_p(data), C.c_void_p), len(data))
+            return L.SaveArgs(C.sizeof(L.SaveArgs), step, bindings, n, array, len(kept), ms,
+                              L.WAIT_CREDIT if wait_credit else 0), (keep, kept, array)
+        return args
+
+    @_exclusive
     def save(self, step: int, blobs: Optional[Mapping[str, Any]] = None, wait_credit: bool = False,
              timeout: Optional[float] = None) -> Save:
         """Copies this rank's tensors and blobs (bytes by name) out; when it returns they may
         change. Without a credit (memory still busy with older saves) the save is skipped, or, with
-        wait_credit, waits for one within timeout seconds. Never raises unless the handle was opened
-        with on_error='raise': look at the result."""
-        args, keep = self._save_args(step, blobs, wait_credit, timeout)
+        wait_credit, waits for one within timeout seconds. A save that fails does not raise unless the
+        handle was opened with on_error='raise': look at the result."""
+        make = self._save_args(step, blobs, wait_credit, timeout)
+        save = Save(self, step, "failed")
+        self._settle()
+        try:
+            args, keep = make()
+        except CkptError as e:
+            return self._failed(save, e)
         result = L.lib.ckpt_save(self._handle(), C.byref(args))
         del keep
-        return self._finish(Save(self, step, "failed"), result)
+        return self._finish(save, result)
 
     def saving(self, step: int, blobs: Optional[Mapping[str, Any]] = None,
                wait_credit: bool = False, timeout: Optional[float] = None,
                full_compare: bool = False) -> _Saving:
         """A save that goes on while the block runs: tensors must not change in it. The block's end
         is the fence; a tensor that did change drops the snapshot (sampled, or with full_compare
-        every byte). `with c.saving(step) as s:` - s is the Save."""
-        args, keep = self._save_args(step, blobs, wait_credit, timeout)
-        return _Saving(self, step, args, keep, L.FULL_COMPARE if full_compare else 0)
+        every byte). `with c.saving(step) as s:` - s is the Save. What is copied is what is bound at
+        the block's start; its memory is kept until the block's end, whatever is bound in it."""
+        make = self._save_args(step, blobs, wait_credit, timeout)
+        return _Saving(self, step, make, L.FULL_COMPARE if full_compare else 0)
 
+    @_exclusive
     def skip(self, step: int, reason: str = "") -> None:
         """In place of a save that cannot be made: the other ranks' attempt at this step ends now."""
-        self._status(_check(L.lib.ckpt_skip(self._handle(), check_step(step),
-                                            reason.encode()[:127])))
+        text = L.text("the reason", reason)[:127].decode("utf-8", "ignore").encode()
+        self._settle()
+        self._status(_check(L.lib.ckpt_skip(self._handle(), check_step(step), text)))
 
     # ---- Loading ----
 
+    @_exclusive
     def load(self, step: Optional[int] = None, strict: bool = True,
              timeout: Optional[float] = None, min_trust: str = "latest") -> Optional[Loaded]:
         """Fills the declared tensors from the checkpoint of step (default: the newest, the same
@@ -414,7 +642,8 @@ class Checkpointer:
         that one rank asks for, and CKPT_MIN_TRUST, count."""
         if min_trust not in _TRUST:
             raise ValueError(f"min_trust is one of {', '.join(_TRUST)}, not {min_trust!r}")
-        bindings, n, keep = self._bindings()
+        self._settle()
+        bindings, n, keep = self._bindings(True)
         args = L.LoadArgs(C.sizeof(L.LoadArgs), _step_or_latest(step), bindings, n,
                           _ms(timeout), 0 if strict else L.LENIENT, 0, _TRUST.index(min_trust))
         out = L.Loaded(C.sizeof(L.Loaded))
@@ -426,7 +655,7 @@ class Checkpointer:
         if result & L.FELL_BACK:
             warnings.warn(f"step {out.fell_back_from}, the newest checkpoint, cannot be restored: "
                           f"step {out.step} before it was loaded instead; 'ckptctl status' of the "
-                          "job says why", CkptWarning, stacklevel=2)
+                          "job says why", CkptWarning, stacklevel=4)
         return Loaded(out.step, _TIERS.get(out.tier), self._blobs(), out.bytes, out.bytes_read,
                       list(self._problems()), bool(result & L.FELL_BACK))
 
@@ -434,7 +663,8 @@ class Checkpointer:
         blobs: Dict[str, bytes] = {}
         b = L.Blob()
         while L.lib.ckpt_blob_at(self._handle(), len(blobs), C.byref(b)) >= 0:
-            blobs[b.name.decode()] = C.string_at(b.data, b.bytes) if b.bytes else b""
+            name = b.name.decode("utf-8", "surrogateescape")
+            blobs[name] = C.string_at(b.data, b.bytes) if b.bytes else b""
         return blobs
 
     def _problems(self) -> Iterable[str]:
@@ -454,21 +684,29 @@ class Checkpointer:
         failure detector, without a system call. None is "not given", NaN is a value. At most eight
         names of metrics in a handle's life. float() of a device's tensor waits for the device: give
         such values every so many steps, or one step late."""
+        # float() of a device's tensor waits: before the handle is taken.
+        self._run(self._beat_now, check_step(step), None if loss is None else float(loss),
+                  None if grad_norm is None else float(grad_norm),
+                  None if tokens is None else whole("tokens", int(tokens), 0, (1 << 64) - 1),
+                  {name: float(value) for name, value in metrics.items()})
+
+    def _beat_now(self, step: int, loss: Optional[float], grad_norm: Optional[float],
+                  tokens: Optional[int], metrics: Dict[str, float]) -> None:
         b = self._beat
-        flags, b.step = 0, check_step(step)
+        flags, b.step = 0, step
         if loss is not None:
-            flags, b.loss = flags | L.BEAT_LOSS, float(loss)
+            flags, b.loss = flags | L.BEAT_LOSS, loss
         if grad_norm is not None:
-            flags, b.grad_norm = flags | L.BEAT_GRAD_NORM, float(grad_norm)
+            flags, b.grad_norm = flags | L.BEAT_GRAD_NORM, grad_norm
         if tokens is not None:
-            flags, b.tokens = flags | L.BEAT_TOKENS, int(tokens)
+            flags, b.tokens = flags | L.BEAT_TOKENS, tokens
         for name, value in metrics.items():
             i = self._metrics.get(name)
             if i is None:
-                i = _check(L.lib.ckpt_metric(self._handle(), name.encode()))
+                i = _check(L.lib.ckpt_metric(self._handle(), L.text("a metric's name", name)))
                 self._metrics[name] = i
             flags |= L.BEAT_METRIC << i
-            b.metrics[i] = float(value)
+            b.metrics[i] = value
         b.flags = flags
         _check(L.lib.ckpt_beat(self._handle(), C.byref(b)))
 
@@ -479,14 +717,16 @@ class Checkpointer:
         word for it; phases of one word have one history."""
         if name not in L.PHASES:
             raise ValueError(f"a phase is one of {', '.join(L.PHASES)}, not '{name}'")
-        return _Phase(self, L.PHASES.index(name), what.encode() if what else None,
-                      0 if expected is None else int(expected * 1000))
+        return _Phase(self, L.PHASES.index(name), L.text("what", what) if what else None,
+                      0 if expected is None else int(min(expected, 1e15) * 1000))
 
+    @_exclusive
     def role(self, role: str) -> None:
         """Ranks that name the same role (a pipeline stage, say) do the same work and are compared
         with each other; without one all ranks are."""
-        _check(L.lib.ckpt_role(self._handle(), role.encode()))
+        _check(L.lib.ckpt_role(self._handle(), L.text("a role", role)))
 
+    @_exclusive
     def should_save(self, step: int) -> bool:
         """Whether ckptd asks for a checkpoint at this step or before it. All ranks that ask at the
         same step get the same answer. Until a save or skip of that step or a later one."""
@@ -494,6 +734,7 @@ class Checkpointer:
 
     # ---- Looking ----
 
+    @_exclusive
     def list(self) -> List[Info]:
         """The job's checkpoints that can be loaded, newest first."""
         n = 64
@@ -505,6 +746,7 @@ class Checkpointer:
             n = total
         return [_info(i) for i in infos[:total]]
 
+    @_exclusive
     def stored(self, step: Optional[int] = None, timeout: Optional[float] = None
                ) -> Optional[Stored]:
         """Opens the checkpoint of step (default: the newest) for looking at what it holds and reading
@@ -517,9 +759,10 @@ class Checkpointer:
             return None
         info = L.Info()
         _check(L.lib.ckpt_stored_info(s, C.byref(info)))
-        return Stored(self._handle, s, _check, _info(info))
+        return Stored(self, s, _check, _info(info))
 
     @property
+    @_exclusive
     def stats(self) -> Dict[str, int]:
         """Counts since open (saves, skipped, failed, reconnects), and of the last save the time it
         kept the caller (ns) and its bytes."""
@@ -527,10 +770,12 @@ class Checkpointer:
         _check(L.lib.ckpt_stats(self._handle(), C.byref(s)))
         return {name: getattr(s, name) for name, _ in L.Stats._fields_ if name != "size"}
 
+    @_exclusive
     def fileno(self) -> int:
         """For an event loop: poll it for reading, then call pump()."""
-        return L.lib.ckpt_fd(self._handle())
+        return _check(L.lib.ckpt_fd(self._handle()))
 
+    @_exclusive
     def pump(self) -> None:
         """Reads what ckptd sent; never waits."""
         _check(L.lib.ckpt_pump(self._handle()))
@@ -549,17 +794,19 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
     if on_error not in ("status", "raise"):
         raise ValueError("on_error is 'status' or 'raise'")
 
-    def text(s: Optional[str]) -> Optional[bytes]:
-        return None if s is None else s.encode()
+    def text(what: str, s: Optional[str]) -> Optional[bytes]:
+        return None if s is None else L.text(what, s)
 
-    options = L.Options(C.sizeof(L.Options), text(run_id), text(socket), text(token),
-                        0 if connect_timeout is None else max(1, int(connect_timeout * 1000)),
-                        0 if timeout is None else max(1, int(timeout * 1000)),
+    def number(what: str, n: Optional[int]) -> int:
+        return L.FROM_ENV if n is None else whole(what, n, -1, (1 << 31) - 1)
+
+    path = None if socket is None else L.text("socket", socket, "surrogateescape")
+    options = L.Options(C.sizeof(L.Options), text("run_id", run_id), path, text("token", token),
+                        _at_least_1_ms(connect_timeout), _at_least_1_ms(timeout),
                         L.EXISTING if existing else 0)
     handle = C.c_void_p()
-    _check(L.lib.ckpt_open(text(job), L.FROM_ENV if rank is None else rank,
-                           L.FROM_ENV if world is None else world, C.byref(options),
-                           C.byref(handle)))
+    _check(L.lib.ckpt_open(text("job", job), number("rank", rank), number("world", world),
+                           C.byref(options), C.byref(handle)))
     return Checkpointer(handle, on_error)
 
 

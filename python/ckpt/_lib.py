@@ -18,6 +18,7 @@ FLAT, TRAINED = 1, 2
 WAIT_CREDIT, FULL_COMPARE = 1, 2
 LENIENT, RESUME = 1, 2
 
+EINVAL, EBADF, ESTATE = -22, -9, -1015
 ENOTFOUND = -1014
 NDIM_MAX = 8
 DTYPE_NAMES = (None, "bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32",
@@ -25,6 +26,19 @@ DTYPE_NAMES = (None, "bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64
 
 SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK = 1, 2, 4, 8, 16
 EMISMATCH = -1008
+
+
+def text(what: str, value, errors: str = "strict") -> bytes:
+    """Text as libckpt takes it: UTF-8 that ends at its first NUL, so one inside would cut it."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a {type(value).__name__}, not a str")
+    if "\0" in value:
+        raise ValueError(f"{what} {value!r} has a NUL in it, which no name can have")
+    try:
+        return value.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} {value!r} cannot be written as UTF-8: it has half of a surrogate "
+                         "pair in it") from None
 
 
 class Options(C.Structure):
@@ -40,8 +54,8 @@ class Tensor(C.Structure):
 
 
 class Binding(C.Structure):
-    _fields_ = [("ptr", C.c_void_p), ("device", C.c_int), ("dtype", C.c_int), ("bytes", u64),
-                ("strides", P(i64))]
+    _fields_ = [("ptr", C.c_void_p), ("device", C.c_int), ("dtype", C.c_uint16),
+                ("ndim", C.c_uint16), ("bytes", u64), ("strides", P(i64))]
 
 
 class Blob(C.Structure):

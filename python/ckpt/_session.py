@@ -17,7 +17,7 @@ import uuid
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 from urllib.parse import unquote
 
-from . import COMMITTED, DURABLE, Checkpointer, CkptError, _ms, check_step
+from . import COMMITTED, DURABLE, Checkpointer, CkptError, check_step
 from . import open as _open
 
 CONNECT_TIMEOUT = 60.0  # seconds: others of the launch may still be leaving
@@ -161,7 +161,7 @@ class Session:
             handle.prepare(self.room)
             self.declared, self.again = key, again
         else:
-            handle._tensors = [t for _, t, _, _ in tensors]
+            handle._rebind([t for _, t, _, _ in tensors])
 
     def save(self, step: int, blobs: Dict[str, bytes], timeout: Optional[float]) -> None:
         """Seals this rank's part or raises."""
@@ -176,13 +176,12 @@ class Session:
     def unbind(self) -> None:
         """Lets go of the tensors."""
         if self._handle is not None:
-            self._handle._tensors = [None] * len(self._handle._tensors)
+            self._handle._rebind([None] * len(self._handle._tensors))
 
     def wait(self, step: int, durable: bool, timeout: Optional[float]) -> None:
         """Until it is COMMITTED, or DURABLE; raises when that will not be."""
-        from . import _check, _lib
-        what = DURABLE if durable else COMMITTED
-        _check(_lib.lib.ckpt_wait(self.handle._handle(), step, what, _ms(timeout), None))
+        if not self.handle._run(self.handle._wait, step, DURABLE if durable else COMMITTED, timeout):
+            raise CkptError(-1005, f"step {step} of job '{self.job}' was overtaken by a newer checkpoint")
 
 
 def _world_in_environment() -> bool:

@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a live tensor is: pointer, device, dtype, shape, strides. numpy and torch are never imported."""
+"""What a live tensor is: pointer, device, dtype, shape, strides. numpy and torch are never imported.
 
-from typing import Any, NamedTuple, Optional, Tuple
+What is given back is the tensor's own memory, which holds its values as they are, and stays while
+View.owner does. Of an object whose memory is another's or holds something else (a view that negates,
+a wrapper, a temporary) it says so instead: TypeError.
+"""
+
+import operator
+import sys
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 from ._lib import HOST
 
@@ -11,36 +18,75 @@ DTYPES = {
     "float8_e4m3fn": 14, "float8_e5m2": 15, "float8_e4m3fnuz": 16, "float8_e5m2fnuz": 17,
     "float8_e8m0fnu": 18, "complex64": 19, "complex128": 20,
 }
+DTYPE_WORDS = {code: name for name, code in DTYPES.items()}
 ITEMSIZE = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 4, 8: 8, 9: 8, 10: 2, 11: 2, 12: 4, 13: 8,
             14: 1, 15: 1, 16: 1, 17: 1, 18: 1, 19: 8, 20: 16}
+BYTES_MAX = 1 << 63  # no memory has so many; beyond 2^64 ctypes would cut what it is given
 
 
 class View(NamedTuple):
-    """Where a tensor's bytes are now. strides is None when they are contiguous, else in bytes."""
+    """Where a tensor's bytes are now. strides is None when they are contiguous, else in bytes. owner
+    keeps the memory, whatever becomes of the tensor."""
     ptr: int
     device: int
     dtype: int
     shape: Tuple[int, ...]
     strides: Optional[Tuple[int, ...]]
     nbytes: int
+    writable: bool
+    owner: Any
+
+    @property
+    def kind(self) -> str:
+        """'float32 (3, 4)'"""
+        return f"{DTYPE_WORDS[self.dtype]} {self.shape}"
+
+
+_codes: Dict[Any, int] = {}  # of the dtypes that were seen: asking for a name takes longer
 
 
 def dtype_code(dtype: Any) -> int:
     """The number of a dtype of numpy or torch, or of its name."""
-    name = getattr(dtype, "name", None) or str(dtype)
-    name = name.split(".")[-1]
-    if name not in DTYPES:
+    try:
+        return _codes[dtype]
+    except (KeyError, TypeError):
+        code = _code(dtype)
+    if len(_codes) < 1000:
+        _codes[dtype] = code
+    return code
+
+
+def _code(dtype: Any) -> int:
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype)
+    name = name[len("torch."):] if name.startswith("torch.") else name
+    if name not in DTYPES or getattr(dtype, "names", None) is not None:
         raise TypeError(f"dtype {dtype} is not one that ckptd stores: {', '.join(DTYPES)}")
-    return DTYPES[name]
+    code = DTYPES[name]
+    if not getattr(dtype, "isnative", True):
+        raise TypeError(f"dtype {dtype} has its bytes in another order than this machine: convert the "
+                        f"array first, .astype('{name}')")
+    if getattr(dtype, "itemsize", ITEMSIZE[code]) != ITEMSIZE[code]:
+        raise TypeError(f"dtype {dtype} has {dtype.itemsize} bytes, and {name} has {ITEMSIZE[code]}")
+    return code
 
 
-def _contiguous(shape, strides, itemsize):
-    want = itemsize
-    for extent, stride in zip(reversed(shape), reversed(strides)):
-        if extent > 1 and stride != want:
-            return False
-        want *= extent
-    return True
+def whole(what: str, value: Any, least: int, most: int) -> int:
+    """A number as libckpt takes it, or TypeError or ValueError: ctypes would cut it to its bits."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is {value!r}, not a whole number")
+    n = operator.index(value)
+    if not least <= n <= most:
+        raise ValueError(f"{what} is {n}, not from {least} to {most}")
+    return n
+
+
+def extents(what: str, values: Sequence[int]) -> Tuple[int, ...]:
+    """Of a shape, or offsets."""
+    try:
+        values = tuple(values)
+    except TypeError:
+        raise TypeError(f"{what} is {values!r}, not one number for each dimension") from None
+    return tuple(whole(what, v, 0, BYTES_MAX - 1) for v in values)
 
 
 def _elements(shape):
@@ -50,30 +96,84 @@ def _elements(shape):
     return n
 
 
+def _of_pointer(tensor: tuple) -> View:
+    if len(tensor) != 3:
+        raise TypeError(f"a tuple of {len(tensor)} is no tensor: give (pointer, dtype, shape)")
+    ptr, dtype, shape = tensor
+    code, shape = dtype_code(dtype), extents("the shape", shape)
+    return View(whole("the pointer", ptr, 0, BYTES_MAX), HOST, code, shape, None,
+                _elements(shape) * ITEMSIZE[code], True, None)
+
+
+def _of_numpy(numpy: Any, array: Any) -> View:
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise TypeError("a masked array is two arrays: give its .data and its .mask one by one")
+    owner = numpy.ndarray.view(array, numpy.ndarray) if type(array) is not numpy.ndarray else array
+    code = dtype_code(owner.dtype)
+    flags = owner.flags
+    strides = owner.strides if owner.size and not flags.c_contiguous else None
+    return View(owner.__array_interface__["data"][0], HOST, code, owner.shape, strides,
+                owner.size * ITEMSIZE[code], flags.writeable, owner)
+
+
+def _storage(tensor: Any) -> Any:
+    """Untyped; it holds the memory when the tensor is given another."""
+    untyped = getattr(tensor, "untyped_storage", None)
+    return untyped() if untyped is not None else tensor._storage()  # torch 1.13
+
+
+def _of_torch(torch: Any, tensor: Any) -> View:
+    kind = type(tensor).__name__
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise TypeError(f"a {kind} has no memory of its own: give the plain tensor that it stands for "
+                        "(of a DTensor .to_local())")
+    if tensor.layout is not torch.strided or getattr(tensor, "is_nested", False):
+        raise TypeError(f"a nested tensor or one of layout {tensor.layout} is not one block of memory: "
+                        "give the tensors that it is made of one by one, or .to_dense()")
+    place = tensor.device
+    if place.type not in ("cpu", "cuda"):
+        raise TypeError(f"tensors on device '{place}' cannot be saved: cpu or cuda")
+    code = dtype_code(tensor.dtype)
+    if tensor.is_conj() or tensor.is_neg():
+        raise TypeError("the memory of a view that conjugates or negates holds other values: give "
+                        ".resolve_conj().resolve_neg() of it, a tensor of its own")
+    item, nbytes = ITEMSIZE[code], tensor.numel() * ITEMSIZE[code]
+    shape, strides = tuple(tensor.shape), None
+    owner, ptr = _storage(tensor), tensor.data_ptr()
+    if nbytes:
+        reach = nbytes
+        if not tensor.is_contiguous():
+            strides = tuple(s * item for s in tensor.stride())
+            reach = item + sum((n - 1) * s for n, s in zip(shape, strides))
+        if not ptr or tensor.storage_offset() * item + reach > owner.nbytes():
+            raise TypeError(f"the tensor has no memory for its {nbytes} bytes: its storage was freed or "
+                            "made smaller, or it only stands for another")
+    return View(ptr, HOST if place.type == "cpu" else place.index or 0, code, shape, strides, nbytes,
+                True, owner)
+
+
+def _look(tensor: Any) -> View:
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        try:
+            return _of_torch(torch, tensor)
+        except (RuntimeError, NotImplementedError) as e:  # what torch has no memory to show of
+            raise TypeError(f"it is not known where the bytes of this {type(tensor).__name__} are: {e}"
+                            ) from e
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
+        return _of_numpy(numpy, tensor)
+    if isinstance(tensor, tuple) and not hasattr(tensor, "numel"):  # torch.Size
+        return _of_pointer(tensor)
+    if numpy is not None and isinstance(tensor, numpy.generic):
+        raise TypeError(f"a numpy scalar ({type(tensor).__name__}) has no memory that stays: give an "
+                        "array of no dimensions, np.array(x)")
+    raise TypeError(f"{type(tensor).__name__} is no tensor: give a torch tensor, a numpy array, or "
+                    "(pointer, dtype, shape)")
+
+
 def view(tensor: Any) -> View:
     """Of a torch tensor, a numpy array, or (pointer, dtype, shape) on the host."""
-    if isinstance(tensor, tuple):
-        ptr, dtype, shape = tensor
-        code, shape, strides, device = dtype_code(dtype), tuple(shape), None, HOST
-    elif hasattr(tensor, "data_ptr"):  # torch
-        code = dtype_code(tensor.dtype)
-        ptr, shape = tensor.data_ptr(), tuple(tensor.shape)
-        strides = tuple(s * ITEMSIZE[code] for s in tensor.stride())
-        device = HOST
-        if tensor.device.type == "cuda":
-            device = tensor.device.index or 0
-        elif tensor.device.type != "cpu":
-            raise TypeError(f"tensors on device '{tensor.device}' cannot be saved: cpu or cuda")
-    elif hasattr(tensor, "__array_interface__"):  # numpy
-        interface = tensor.__array_interface__
-        code = dtype_code(tensor.dtype)
-        if tensor.dtype.byteorder == ">":
-            raise TypeError("big-endian arrays cannot be saved")
-        ptr, shape, strides, device = interface["data"][0], tensor.shape, tensor.strides, HOST
-    else:
-        raise TypeError(f"{type(tensor).__name__} is no tensor: give a torch tensor, a numpy "
-                        "array, or (pointer, dtype, shape)")
-    if strides is not None and (_elements(shape) == 0 or
-                                _contiguous(shape, strides, ITEMSIZE[code])):
-        strides = None
-    return View(ptr, device, code, shape, strides, _elements(shape) * ITEMSIZE[code])
+    v = _look(tensor)
+    if v.nbytes >= BYTES_MAX:
+        raise ValueError(f"a tensor of shape {v.shape} has {v.nbytes} bytes, more than memory can have")
+    return v

@@ -131,8 +131,9 @@ def _place_bytes(items: List[Tuple[str, bytes]]) -> Tuple[Dict[str, bytes], Dict
     places: Dict[str, Tuple] = {}
     packed, names = io.BytesIO(), 0
     for fqn, data in items:
-        size = len(fqn.encode())
-        if len(blobs) < BLOBS_OWN and names + size < BLOB_NAMES and size <= 1023 and fqn not in (
+        size = len(fqn.encode("utf-8", "surrogatepass"))
+        is_name = "\0" not in fqn and fqn.encode("utf-8", "ignore").decode() == fqn
+        if is_name and len(blobs) < BLOBS_OWN and names + size < BLOB_NAMES and size <= 1023 and fqn not in (
                 METADATA, PACKED, "") and fqn not in blobs:
             blobs[fqn], places[fqn], names = data, (fqn, 0, len(data)), names + size
         else:
@@ -341,7 +342,8 @@ class _Writer(_Target):
             if item.type == types.BYTE_IO:
                 items.append((item.index.fqn, bytes(data.getbuffer())))
                 continue
-            data = data.detach()
+            # Of a view that conjugates or negates a tensor of its own: its memory holds other values.
+            data = data.detach().resolve_conj().resolve_neg()
             if str(data.dtype).split(".")[-1] not in DTYPES:
                 raise CkptError(-22, f"tensor '{item.index.fqn}': {data.dtype} is not a type that "
                                 f"ckptd stores: {', '.join(DTYPES)}")
@@ -485,7 +487,7 @@ def _item_key(item: Any) -> Tuple:
 def _item_bytes(item: Any) -> int:
     """Of an item in the metadata's JSON, at most."""
     dims = len(item.tensor_data.size) if item.tensor_data is not None else 0
-    return 400 + 6 * len(item.index.fqn.encode()) + 3 * 22 * dims
+    return 400 + 6 * len(item.index.fqn.encode("utf-8", "surrogatepass")) + 3 * 22 * dims
 
 
 # ---- Metadata as JSON ----

@@ -516,3 +516,39 @@ def run_export(job):
     save({"model.w": torch.arange(12.).reshape(3, 4), "opt.0.lr": 0.5, "n": 7, "x": [1, "two"],
           "ckpt.torch": {"mine": True}, "empty": torch.zeros(0, 2)},
          checkpoint_id=f"ckpt://{job}/1", storage_writer=ck.Writer(durable=True))
+
+
+def run_odd(job):
+    """Values whose memory is not theirs, or is two items'; names that cannot be a blob's."""
+    import ckpt
+    import ckpt.torch as ck
+    z = torch.arange(12.).to(torch.complex64).reshape(3, 4) * (1 + 2j)
+    w = torch.arange(20.).reshape(4, 5)
+    state = {"conj": z.conj(), "neg": z.conj().imag, "columns": w[:, 1::2], "tied": w, "tied too": w,
+             "expanded": torch.arange(5.).expand(4, 5), "n\0": 1, "n\0\0": 2, "half \ud800": 3, "plain": 4}
+    writer = ck.Writer(job)
+    save(state, checkpoint_id=f"ckpt://{job}/1", storage_writer=writer)
+    into = {k: torch.zeros(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else 0
+            for k, v in state.items()}
+    into["tied too"] = into["tied"]
+    load(into, checkpoint_id=f"ckpt://{job}/1", storage_reader=ck.Reader(job))
+    for k, v in state.items():
+        assert torch.equal(into[k], v.resolve_conj().resolve_neg()) if isinstance(v, torch.Tensor) else (
+            into[k] == v), k
+    for k, target in (("conj", torch.zeros(3, 4, dtype=torch.complex64).conj()),
+                      ("columns", torch.zeros(4, 1).expand(4, 2))):  # where nothing can be put
+        try:
+            load(dict(into, **{k: target}), checkpoint_id=f"ckpt://{job}/1", storage_reader=ck.Reader(job))
+            raise AssertionError(k)
+        except (TypeError, ckpt.CkptError) as e:
+            assert f"'{k}'" in str(e), e
+    for bad in ({"t": torch.eye(3).to_sparse()}, {"t": torch.ones(3, device="meta")}, {"t\0": w}):
+        try:
+            save(bad, checkpoint_id=f"ckpt://{job}/2", storage_writer=ck.Writer(job))
+            raise AssertionError(bad)
+        except (TypeError, ValueError) as e:
+            assert "t" in str(e), e
+    save(state, checkpoint_id=f"ckpt://{job}/3", storage_writer=writer)  # what failed is no trouble
+    into["plain"] = 0
+    load(into, checkpoint_id=f"ckpt://{job}/3", storage_reader=ck.Reader(job))
+    assert into["plain"] == 4

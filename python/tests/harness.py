@@ -120,12 +120,7 @@ class Daemon:
         self.process.wait()
         try:
             os.kill(child, signal.SIGKILL)
-            while True:  # it listens until it has given its memory back
-                with open(f"/proc/{child}/stat") as f:
-                    if f.read().rpartition(")")[2].split()[0] in "ZX":
-                        break
-                time.sleep(0.01)
-        except (ProcessLookupError, FileNotFoundError):
+        except ProcessLookupError:
             pass
 
     def lose_memory(self):

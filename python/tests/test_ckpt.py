@@ -296,6 +296,29 @@ def test_strict_and_lenient(d):
         assert "new" in text and "'b'" in text, text
 
 
+def test_a_cut_list_of_problems_says_so(d):
+    """The first 32 are listed, then the number of the others: of a load and of a read, strict or not."""
+    w = arange((3,))
+    with ckpt.open("cut", 0, 1) as c:
+        c.declare("w", w)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+    for n, rest in ((32, None), (33, "and 1 more problem"), (40, "and 8 more problems"),
+                    (1000, "and at least 968 more problems"), (1001, "and at least 968 more problems")):
+        x = np.zeros((n,), np.float32)
+        with ckpt.open("cut", 0, 1) as c:
+            c.declare("w", w)
+            for i in range(n):
+                c.declare(f"x.{i:04}", x[i:i + 1])
+            listed = [raises(ckpt.CkptError, c.load).problems]
+            with c.stored(1) as s:
+                wants = [ckpt.Want(f"x.{i:04}", x[i:i + 1], (1,), (0,)) for i in range(n)]
+                listed.append(raises(ckpt.CkptError, lambda: s.read(wants)).problems)
+            listed.append(c.load(strict=False).problems)
+        for problems in listed:
+            assert all("'x.%04d'" % i in problems[i] for i in range(32)), problems
+            assert problems[32:] == ([rest] if rest else []), (n, problems[32:])
+
+
 def test_connect_timeout_of_the_environment(d):
     """ckpt.torch and ckpt:// wait for ckptd as long as everything else does."""
     from ckpt import _session

@@ -103,6 +103,11 @@ def test_2x_more(d):
     ranks(1, "surface", "more", "run_more")
 
 
+def test_2x_odd_values(d):
+    """Conjugated, tied, expanded; names with NUL; what is refused leaves the next save alone."""
+    ranks(1, "surface", "odd", "run_odd")
+
+
 def test_no_daemon(_):
     """Says so once its time is over, not after twice that."""
     start = time.monotonic()

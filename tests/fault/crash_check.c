@@ -109,13 +109,24 @@ static int check_promise(struct check *c, const struct promise *p)
 	return 0;
 }
 
+/* DURABLE was said after COMMIT and its name were synced: that a start can make COMMIT again must
+ * not hide that they were not. */
+static int check_commit_was_there(struct check *c, const struct promise *p)
+{
+	for (unsigned i = 0; i < c->host.n_made_again; i++)
+		if (c->host.made_again[i] == p->step)
+			return wrong(c, "LOST: COMMIT of step %llu, which was DURABLE",
+				     (unsigned long long)p->step);
+	return 0;
+}
+
 static int check_promises(struct check *c)
 {
 	for (size_t i = 0; i < c->promises->n; i++) {
 		const struct promise *p = &c->promises->at[i];
 
 		if (p->kind == PROMISE_DURABLE && p->position <= c->position &&
-		    check_promise(c, p) < 0)
+		    (check_promise(c, p) < 0 || check_commit_was_there(c, p) < 0))
 			return -1;
 	}
 	return 0;

@@ -42,6 +42,7 @@ static void use_metadata(const uint8_t *data, size_t size)
 static void use_state(const struct pickle *p)
 {
 	struct torch_state s;
+	struct torch_tensor t;
 
 	if (torch_state_read(p, &s, NULL) == 0) {
 		size_t tensors = 0;
@@ -50,11 +51,11 @@ static void use_state(const struct pickle *p)
 			const struct torch_item *item = &s.items[i];
 
 			assert(strlen(item->name) > 0 && strlen(item->name) <= CKPT_NAME_MAX);
-			tensors += !item->value;
-			if (!item->value)
-				assert((item->tensor.first + item->tensor.span) *
-					       dtype_bytes(item->tensor.dtype) <=
-				       item->tensor.storage_bytes);
+			tensors += item->tensor;
+			if (!item->tensor)
+				continue;
+			assert(torch_tensor_of(p, item->value, &t, NULL) == 1);
+			assert((t.first + t.span) * dtype_bytes(t.dtype) <= t.storage_bytes);
 		}
 		assert(tensors == s.n_tensors);
 	}

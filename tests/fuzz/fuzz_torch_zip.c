@@ -35,6 +35,7 @@ static void use(struct torch_zip *zip)
 {
 	CLEANUP_FREE void *pickle = NULL;
 	struct torch_state s;
+	struct torch_tensor t;
 	struct pickle p;
 	size_t len;
 
@@ -43,8 +44,9 @@ static void use(struct torch_zip *zip)
 	if (pickle_parse(pickle, len, torch_find_name, &p, NULL) == 0) {
 		if (torch_state_read(&p, &s, NULL) == 0)
 			for (size_t i = 0; i < s.n; i++)
-				if (!s.items[i].value)
-					use_tensor(zip, &s.items[i].tensor);
+				if (s.items[i].tensor &&
+				    torch_tensor_of(&p, s.items[i].value, &t, NULL) == 1)
+					use_tensor(zip, &t);
 		torch_state_fini(&s);
 	}
 	pickle_free(&p);

@@ -319,14 +319,49 @@ static void damaged(struct rig *r, const char *file_10, const char *file_20)
 	rig_start(r);
 }
 
+/* COMMIT is made again; and where the whole folder is gone the index knows that it was durable. */
+static void missed(struct rig *r)
+{
+	struct trainer_process t;
+	char field[64], command[300];
+	int code;
+
+	damaged(r, "", "COMMIT");
+	RIG_CHECK(rig_log_count(r, "step 20 on disk has its COMMIT again") == 1, "not made again");
+	open_as(&t, r, 0, 1, "run3", "");
+	code = trainer_must(&t, "load -1 0");
+	RIG_CHECK(!(code & CKPT_FELL_BACK), "it fell back: %d", code);
+	RIG_CHECK(strncmp(t.text, "20 1 2", 6) == 0, "loaded: %s", t.text);
+	trainer_exit(&t);
+	for (int i = 0; i < 2; i++) {
+		rig_kill_all(r);
+		snprintf(command, sizeof(command), "rm -rf %s/jobs/*/20.*", r->data);
+		RIG_CHECK(system(command) == 0, "%s", command);
+		rig_start(r);
+		RIG_CHECK(strstr(rig_step_field(r, "job", 20, "reason", field), "it was durable"),
+			  "reason: '%s'", field);
+		open_as(&t, r, 0, 1, i ? "run5" : "run4", "");
+		code = trainer_must(&t, "load -1 0");
+		RIG_CHECK(code & CKPT_FELL_BACK, "it does not say that it fell back: %d", code);
+		RIG_CHECK(strncmp(t.text, "10 1 2", 6) == 0, "loaded: %s", t.text);
+		trainer_exit(&t);
+	}
+}
+
 /* The newest is passed over when the epoch is opened: the trainer is told, the file stays. */
 static void passed_over(struct rig *r)
 {
 	struct trainer_process t;
-	char field[64];
+	char field[64], command[300];
 	int code;
 
-	damaged(r, "", "COMMIT");
+	rig_start(r);
+	save_world(r, 1, "run1", "", 10);
+	save_world(r, 1, "run2", "", 20);
+	rig_kill_all(r);
+	snprintf(command, sizeof(command), "rm %s/jobs/*/20.*/rank-0.shard", r->data);
+	RIG_CHECK(system(command) == 0, "%s", command);
+	rig_start(r);
 	for (int i = 0; i < 2; i++) {
 		open_as(&t, r, 0, 1, i ? "run4" : "run3", "");
 		code = trainer_must(&t, "load -1 0");
@@ -334,7 +369,7 @@ static void passed_over(struct rig *r)
 		RIG_CHECK(strncmp(t.text, "10 1 2", 6) == 0, "loaded: %s", t.text);
 		RIG_CHECK(strcmp(rig_step_field(r, "job", 20, "suspect", field), "true") == 0,
 			  "suspect: '%s'", field);
-		RIG_CHECK(strstr(rig_step_field(r, "job", 20, "reason", field), "jobs/"),
+		RIG_CHECK(strstr(rig_step_field(r, "job", 20, "reason", field), "file is gone"),
 			  "reason: '%s'", field);
 		trainer_exit(&t);
 		rig_kill_all(r);
@@ -402,7 +437,7 @@ static void all_gone(struct rig *r)
 	RIG_CHECK(system(text) == 0, "%s", text);
 	rig_start(r);
 	open_as(&t, r, 0, 1, "run3", "");
-	must_be_lost(&t, "step 20: neither memory nor files");
+	must_be_lost(&t, "step 20: it was durable, and its folder is gone");
 	trainer_exit(&t);
 	rig_kill_all(r);
 	rig_start(r);
@@ -485,7 +520,8 @@ int main(int argc, char **argv)
 	static const struct rig_test tests[] = {
 		RIG_TEST(mismatches),     RIG_TEST(shapes_and_holes),
 		RIG_TEST(overlaps),       RIG_TEST(other_host),
-		RIG_TEST(flipped_bit),    RIG_TEST(passed_over),
+		RIG_TEST(flipped_bit),    RIG_TEST(missed),
+		RIG_TEST(passed_over),
 		RIG_TEST(all_damaged),    RIG_TEST(all_gone),
 		RIG_TEST(removed_newest), RIG_TEST(stored),
 		RIG_TEST(dealt),          RIG_TEST(unwanted),

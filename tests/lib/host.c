@@ -32,12 +32,21 @@ static int open_log(void *arg, const struct job_id *job, bool anew, struct joblo
 
 static pthread_mutex_t lines_mutex = PTHREAD_MUTEX_INITIALIZER; /* worker threads say some */
 
+static void note_made_again(struct host *h, const char *line)
+{
+	const char *step = strstr(line, "step ");
+
+	if (strstr(line, "has its COMMIT again") && step && h->n_made_again < HOST_MADE_AGAIN_MAX)
+		h->made_again[h->n_made_again++] = strtoull(step + 5, NULL, 10);
+}
+
 static void on_line(void *arg, int level, const char *line)
 {
 	struct host *h = arg;
 
 	pthread_mutex_lock(&lines_mutex);
 	h->logs_begun_anew += strstr(line, "beginning it anew") != NULL;
+	note_made_again(h, line);
 	if (level <= LOG_ERR) {
 		h->errors++;
 		snprintf(h->error, sizeof(h->error), "%.*s", ERR_TEXT_MAX - 1, line);

@@ -26,6 +26,8 @@ struct host_options {
 	bool skip_file_sync; /* a planted bug: once it is ready no file is synced; folders are */
 };
 
+#define HOST_MADE_AGAIN_MAX 32
+
 struct host {
 	struct loop *loop;
 	struct disk *disk;
@@ -43,6 +45,8 @@ struct host {
 	node_log_fn *on_line; /* of the options */
 	void *on_line_arg;
 	unsigned logs_begun_anew;
+	uint64_t made_again[HOST_MADE_AGAIN_MAX]; /* steps whose COMMIT a start made again */
+	unsigned n_made_again;
 	unsigned errors;      /* lines of level error */
 	char error[ERR_TEXT_MAX]; /* the last of them */
 };

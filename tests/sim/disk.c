@@ -26,6 +26,9 @@ enum disk_class disk_class_of(const char *path)
 	name = name ? name + 1 : path;
 	if (strncmp(path, "spare/", 6) == 0)
 		return CLASS_SPARE;
+	/* A tool's; the reserve is kept from checkpoints that ckptd writes. */
+	if (strncmp(path, "incoming/", 9) == 0)
+		return CLASS_OTHER;
 	if (strncmp(path, "declarations/", 13) == 0 || strncmp(path, "layouts/", 8) == 0)
 		return CLASS_OBJECT;
 	if (strcmp(path, "LOCK") == 0)
@@ -34,7 +37,8 @@ enum disk_class disk_class_of(const char *path)
 		return CLASS_LOG;
 	if (strstr(name, "COMMIT"))
 		return CLASS_COMMIT;
-	if (strncmp(name, "rank-", 5) == 0)
+	/* One that is written again is a temporary until it has the name of the damaged one. */
+	if (strncmp(name, "rank-", 5) == 0 || strncmp(name, "tmp-rank-", 9) == 0)
 		return CLASS_SHARD;
 	return CLASS_OTHER;
 }
@@ -98,6 +102,7 @@ static const struct disk_ops sim_ops = {
 	.close = sim_file_close,
 	.size = sim_file_size,
 	.links = sim_file_links,
+	.is_private = sim_file_is_private,
 	.allocate = sim_file_allocate,
 	.truncate = sim_file_truncate,
 	.sync = sim_file_sync,
@@ -145,7 +150,7 @@ static void user_ended(struct life_hook *hook)
 		if (h->owner != u->life)
 			continue;
 		h->owner = NULL;
-		handle_unref(h);
+		handle_free(h);
 	}
 	list_del(&u->link);
 	free(u);
@@ -244,11 +249,16 @@ bool disk_is_damaged(struct disk *disk, const char *path)
 	return i && i->content.n_damage > 0;
 }
 
+const char *disk_leak(struct disk *disk)
+{
+	return sim_disk_of(disk)->leak;
+}
+
 bool disk_was_unreadable(struct disk *disk, const char *path)
 {
 	struct inode *i = names_find(&sim_disk_of(disk)->names, path);
 
-	return i && i->unreadable;
+	return i && (i->unreadable || i->heir);
 }
 
 bool disk_exists(struct disk *disk, const char *path)
@@ -267,6 +277,20 @@ int disk_flip(struct disk *disk, const char *path, uint64_t offset, uint64_t len
 		return -ENOENT;
 	content_flip(&i->content, offset + world_random(d->world, len),
 		     (unsigned)world_random(d->world, 8));
+	return 0;
+}
+
+int disk_remove(struct disk *disk, const char *path)
+{
+	struct sim_disk *d = sim_disk_of(disk);
+	struct inode *i = names_find(&d->names, path);
+	const char *name;
+	struct inode *folder = names_parent(&d->names, path, &name);
+
+	if (!i || i->is_dir || !folder)
+		return -ENOENT;
+	names_set(&d->names, folder, name, NULL, NULL);
+	names_sync(&d->names, folder);
 	return 0;
 }
 

@@ -28,6 +28,8 @@
  *   layouts/        |             |
  *   spare/          | yes         | yes: nothing in it is trusted
  *   FORMAT, LOCK    | yes         | no: they are checked by hand, not repaired
+ * disk_leak() tells it of bytes that may come into wrong hands: a write to a file of which a
+ * descriptor was ever exported, or a shard file that goes from one job to another.
  * disk_is_damaged() tells the oracle which files were hit and not overwritten since: a checkpoint
  * none of whose files is damaged must be there, bit for bit. Each kind has a budget.
  */
@@ -84,18 +86,25 @@ enum disk_class disk_class_of(const char *path);
 
 /* What a process reads through a descriptor that export_fd() gave: bytes or -errno. */
 int disk_fd_read(struct world *w, int fd, void *buf, size_t len, uint64_t offset);
+/* Which file it is, whatever its name is now. */
+uint64_t disk_fd_number(struct world *w, int fd);
 /* Damaged or made to fail, whatever its name is now. */
 bool disk_fd_hit(struct world *w, int fd);
 /* Something was read through it that is not there. */
 bool disk_fd_stale(struct world *w, int fd);
 
 /* ---- For the oracle and for planted damage ---- */
+/* NULL, or which bytes became readable where they must not be. */
+const char *disk_leak(struct disk *d);
 bool disk_is_damaged(struct disk *d, const char *path);
-/* A read or an open of it, or the sync of a folder, was made to fail since it got its name. */
+/* A read or an open of it, or the sync of a folder, was made to fail since it got its name; or it
+ * took the name of one that was damaged: what else names that one may not fit it. */
 bool disk_was_unreadable(struct disk *d, const char *path);
 bool disk_exists(struct disk *d, const char *path);
 /* One bit of [offset, offset + len) of the file, live and stable; UINT64_MAX: to its end. */
 int disk_flip(struct disk *d, const char *path, uint64_t offset, uint64_t len);
+/* The file's name is gone, for good: as if a person had removed it. */
+int disk_remove(struct disk *d, const char *path);
 uint64_t disk_used_by(struct disk *d, enum disk_class c);     /* bytes, reserved ones too */
 uint32_t disk_fault_count(struct disk *d, enum disk_fault f); /* injected so far */
 size_t disk_open_files(struct disk *d);

@@ -49,6 +49,17 @@ int sim_dir_rmdir(struct disk *disk, const char *path)
 	return disk_done(d, path, bad ? -EIO : 0);
 }
 
+/* A shard file has been the first job's bytes; no other job may have it. */
+static void note_owner(struct sim_disk *d, struct inode *inode, const char *path)
+{
+	if (inode->class != CLASS_SHARD || strncmp(path, "jobs/", 5) != 0)
+		return;
+	assert(strlen(path) > 5 + sizeof(inode->job));
+	if (inode->job[0] && strncmp(inode->job, path + 5, sizeof(inode->job) - 1) != 0)
+		d->leak = "a job is given a file of another job";
+	memcpy(inode->job, path + 5, sizeof(inode->job) - 1);
+}
+
 int sim_dir_rename(struct disk *disk, const char *from, const char *to)
 {
 	struct sim_disk *d = sim_disk_of(disk);
@@ -67,9 +78,13 @@ int sim_dir_rename(struct disk *disk, const char *from, const char *to)
 	bad = disk_name_fault(d, from, &was_done);
 	/* Two names of one file: rename(2) does nothing. */
 	if (was_done && old != inode) {
+		note_owner(d, inode, from);
 		names_move(&d->names, a, from_name, b, to_name, inode);
 		inode->class = disk_class_of(to);
 		inode->unreadable = false;
+		note_owner(d, inode, to);
+		inode->heir =
+			old && (old->heir || old->unreadable || old->content.n_damage > 0);
 	}
 	disk_done(d, to, bad ? -EIO : 0);
 	return disk_done(d, from, bad ? -EIO : 0);

@@ -20,11 +20,20 @@ static void unlock(struct handle *h)
 	h->locked = false;
 }
 
-void handle_unref(struct handle *h)
+static struct handle *handle_new(struct sim_disk *d, struct inode *inode, unsigned flags)
 {
-	assert(h->refs > 0);
-	if (--h->refs)
-		return;
+	struct handle *h = sim_zero(sizeof(*h));
+
+	h->file.disk = &d->disk;
+	h->inode = inode;
+	h->flags = flags;
+	inode->opens++;
+	list_add_tail(&d->handles, &h->link);
+	return h;
+}
+
+void handle_free(struct handle *h)
+{
 	unlock(h);
 	assert(h->inode->opens > 0);
 	h->inode->opens--;
@@ -109,14 +118,8 @@ int sim_file_open(struct disk *disk, const char *path, unsigned flags, struct di
 	r = open_inode(d, path, flags, &inode);
 	if (r < 0)
 		return disk_done(d, path, r);
-	h = sim_zero(sizeof(*h));
-	h->file.disk = disk;
-	h->inode = inode;
-	h->flags = flags;
-	h->refs = 1;
+	h = handle_new(d, inode, flags);
 	h->owner = d->world->current;
-	inode->opens++;
-	list_add_tail(&d->handles, &h->link);
 	disk_track(d);
 	*ret = &h->file;
 	return disk_done(d, path, 0);
@@ -127,8 +130,7 @@ void sim_file_close(struct disk_file *f)
 	struct handle *h = handle_of(f);
 
 	assert(!h->busy && h->in_flight == 0);
-	h->owner = NULL;
-	handle_unref(h);
+	handle_free(h);
 }
 
 int sim_file_size(struct disk_file *f, uint64_t *ret)
@@ -140,6 +142,13 @@ int sim_file_size(struct disk_file *f, uint64_t *ret)
 int sim_file_links(struct disk_file *f, uint64_t *ret)
 {
 	*ret = names_links(&sim_disk_of(f->disk)->names, handle_of(f)->inode);
+	return 0;
+}
+
+int sim_file_is_private(struct disk_file *f, bool *ret)
+{
+	(void)f;
+	*ret = true;
 	return 0;
 }
 
@@ -257,17 +266,20 @@ int sim_file_lock(struct disk_file *f, bool exclusive)
 
 static void file_fd_unref(void *object)
 {
-	handle_unref(object);
+	handle_free(object);
 }
 static const struct sim_fd_ops file_fd_ops = { "file", file_fd_unref };
 
 int sim_file_export_fd(struct disk_file *f)
 {
+	struct sim_disk *d = sim_disk_of(f->disk);
 	struct handle *h = handle_of(f);
-	struct world *w = sim_disk_of(f->disk)->world;
 
-	h->refs++;
-	return sim_fd_new(w, w->current, &file_fd_ops, h);
+	assert(h->flags & DISK_READ);
+	h->inode->exported = true;
+	/* Without a lock: a process may drop it at once. */
+	return sim_fd_new(d->world, d->world->current, &file_fd_ops,
+			  handle_new(d, h->inode, h->flags));
 }
 
 void sim_file_forget(struct disk_file *f)
@@ -294,6 +306,13 @@ bool disk_fd_stale(struct world *w, int fd)
 	struct handle *h = sim_fd_object(w, fd, &file_fd_ops);
 
 	return h && h->stale;
+}
+
+uint64_t disk_fd_number(struct world *w, int fd)
+{
+	struct handle *h = sim_fd_object(w, fd, &file_fd_ops);
+
+	return h ? h->inode->number : 0;
 }
 
 bool disk_fd_hit(struct world *w, int fd)

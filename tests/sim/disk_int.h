@@ -58,6 +58,7 @@ struct inode {
 	uint64_t number;
 	bool is_dir;
 	enum disk_class class; /* of its newest name */
+	bool heir; /* took the name of one that was damaged or unreadable */
 	bool unreadable; /* a read or an open of it was made to fail since it got its name */
 	bool reached; /* scratch of a walk */
 	bool marked;  /* scratch of a sync or a power loss: see there */
@@ -66,6 +67,8 @@ struct inode {
 	unsigned opens;
 	unsigned shared_locks;
 	bool exclusive_lock;
+	bool exported;      /* a process was given a descriptor of it, which it may have for ever */
+	char job[33];       /* whose shard file it was first; empty: it was none */
 };
 
 /* A change of names: at most two entries in at most three folders that it depends on. */
@@ -114,13 +117,12 @@ struct handle {
 	struct list link;
 	struct inode *inode;
 	unsigned flags;
-	unsigned refs; /* the opener's and those of exported descriptors */
 	bool locked, exclusive;
 	bool busy;     /* one thread at a time */
 	bool sync_failed;
 	bool stale;         /* FAULT_STALE */
 	unsigned in_flight; /* queued transfers */
-	struct life *owner; /* NULL: closed, a descriptor lives on; or the driver's */
+	struct life *owner; /* NULL: an exported descriptor; or the driver's */
 };
 
 struct disk_queue {
@@ -145,6 +147,7 @@ struct sim_disk {
 	struct names names;
 	struct list handles, queues, users, walks;
 	uint32_t injected[DISK_FAULTS];
+	const char *leak; /* disk_leak() */
 };
 
 static inline struct sim_disk *sim_disk_of(struct disk *d)
@@ -164,7 +167,7 @@ bool disk_name_fault(struct sim_disk *d, const char *path, bool *ret_done);
 int disk_done(struct sim_disk *d, const char *path, int r);
 /* The end of the life that runs now will close what it has open on this disk. */
 void disk_track(struct sim_disk *d);
-void handle_unref(struct handle *h);
+void handle_free(struct handle *h);
 uint64_t disk_used(struct sim_disk *d);
 void walk_free(struct walk *walk);
 
@@ -176,6 +179,7 @@ int sim_file_open(struct disk *disk, const char *path, unsigned flags, struct di
 void sim_file_close(struct disk_file *f);
 int sim_file_size(struct disk_file *f, uint64_t *ret);
 int sim_file_links(struct disk_file *f, uint64_t *ret);
+int sim_file_is_private(struct disk_file *f, bool *ret);
 int sim_file_allocate(struct disk_file *f, uint64_t length);
 int sim_file_truncate(struct disk_file *f, uint64_t length);
 int sim_file_sync(struct disk_file *f);

@@ -100,6 +100,8 @@ int handle_write(struct handle *h, const void *buf, size_t len, uint64_t offset)
 
 	assert(!(h->flags & DISK_READ) && len <= INT32_MAX);
 	check_aligned(h, buf, len, offset);
+	if (h->inode->exported)
+		d->leak = "a file is written of which a process was given a descriptor";
 	if (end > have && (disk_used(d) + (end - have) > d->options.bytes ||
 			   disk_fault(d, h->inode->class, FAULT_NO_SPACE)))
 		return -ENOSPC;

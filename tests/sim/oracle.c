@@ -35,6 +35,7 @@ void oracle_fini(struct oracle *o)
 		free(o->jobs[i].seals);
 		free(o->jobs[i].commits);
 		free(o->jobs[i].aborts);
+		free(o->jobs[i].hits);
 	}
 }
 
@@ -88,11 +89,39 @@ static void file_of(const struct oracle_job *j, const struct commit_seen *c, int
 	snprintf(ret, size, "jobs/%s/%" PRIu64 ".%s/%s", id, c->step, attempt, name);
 }
 
-/* The disk was made to damage a file of it, or to refuse to read it. */
+void oracle_memory_hit(struct oracle *o, const struct job_id *id, uint64_t step,
+		       const struct attempt_id *a, uint32_t rank)
+{
+	struct oracle_job *j = oracle_find(o, id);
+	const struct commit_seen *c = oracle_commit(j, step, a);
+
+	sim_grow(j->hits, j->n_hits, j->cap_hits);
+	j->hits[j->n_hits++] = (struct memory_hit){
+		.attempt = *a, .rank = rank, .was_durable = c && c->said_durable};
+}
+
+bool oracle_memory_was_hit(const struct oracle_job *j, const struct attempt_id *a, uint32_t rank,
+			   bool file)
+{
+	for (size_t i = 0; i < j->n_hits; i++) {
+		const struct memory_hit *h = &j->hits[i];
+
+		if (h->rank == rank && !(file && h->was_durable) &&
+		    memcmp(&h->attempt, a, sizeof(*a)) == 0)
+			return true;
+	}
+	return false;
+}
+
+/* The disk was made to damage a file of it, or to refuse to read it; or what it was written from
+ * was damaged. */
 static bool files_hit(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
 {
 	char path[256];
 
+	for (uint32_t r = 0; r < c->world; r++)
+		if (oracle_memory_was_hit(j, &c->attempt, r, true))
+			return true;
 	for (int r = -1; r < (int)c->world; r++) {
 		file_of(j, c, r, path, sizeof(path));
 		if (r < 0) {
@@ -107,6 +136,19 @@ static bool files_hit(struct oracle *o, const struct oracle_job *j, const struct
 			return true;
 	}
 	return false;
+}
+
+/* Not even damaged ones go, unless memory has them to be written again (I8). */
+static bool shards_there(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
+{
+	char path[256];
+
+	for (int r = 0; r < (int)c->world; r++) {
+		file_of(j, c, r, path, sizeof(path));
+		if (!disk_exists(o->sim->disk, path))
+			return false;
+	}
+	return true;
 }
 
 static bool files_there(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
@@ -129,13 +171,19 @@ void oracle_check_files(struct oracle *o)
 		for (size_t k = 0; k < j->n_commits; k++) {
 			struct commit_seen *c = &j->commits[k];
 
-			if (c->said_durable && !c->freed && !c->lost && !files_there(o, j, c) &&
-			    !files_hit(o, j, c))
+			if (c->said_durable && !c->freed && !c->lost && !c->commit_lost &&
+			    !files_there(o, j, c) && !files_hit(o, j, c))
 				sim_accuse(
 					o->sim,
 					"I4, I7: step %llu of %s was DURABLE, is not freed in the "
 					"log, and its files are gone",
 					LL(c->step), j->name);
+			if (c->said_durable && !c->freed && !c->lost && !c->rewritten &&
+			    !shards_there(o, j, c))
+				sim_accuse(o->sim,
+					   "I8: step %llu of %s was DURABLE, is not freed in the "
+					   "log, and files of it were recycled",
+					   LL(c->step), j->name);
 		}
 	}
 }
@@ -153,9 +201,60 @@ void oracle_flip(struct oracle *o, struct oracle_job *j)
 		world_note(o->sim->w, "flipped", c->step, 0, 0);
 }
 
+static uint64_t faults(struct oracle *o)
+{
+	uint64_t n = 0;
+
+	for (int f = 0; f < DISK_FAULTS; f++)
+		n += disk_fault_count(o->sim->disk, (enum disk_fault)f);
+	return n;
+}
+
+static void look_for_commit(struct oracle *o, struct oracle_job *j, struct commit_seen *c)
+{
+	if (!c->commit_lost)
+		return;
+	c->rewritten = c->rewritten || c->memory == o->memory;
+	c->commit_lost = !files_there(o, j, c);
+	if (c->commit_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&
+	    !c->rewritten && c->lost_at_fault == faults(o))
+		sim_accuse(o->sim,
+			   "I8: COMMIT of step %llu of %s was removed, its files and the log are "
+			   "good, and a start did not make it again",
+			   LL(c->step), j->name);
+}
+
+void oracle_started(struct oracle *o)
+{
+	for (unsigned i = 0; i < o->n_jobs; i++)
+		for (size_t k = 0; k < o->jobs[i].n_commits; k++)
+			look_for_commit(o, &o->jobs[i], &o->jobs[i].commits[k]);
+	oracle_check_files(o);
+}
+
+void oracle_lose_commit(struct oracle *o, struct oracle_job *j)
+{
+	size_t from = j->n_commits ? world_random(o->sim->w, j->n_commits) : 0;
+	char path[256];
+
+	for (size_t i = 0; i < j->n_commits; i++) {
+		struct commit_seen *c = &j->commits[(from + i) % j->n_commits];
+
+		file_of(j, c, -1, path, sizeof(path));
+		if (!c->said_durable || c->freed || c->lost || disk_remove(o->sim->disk, path) < 0)
+			continue;
+		world_note(o->sim->w, "COMMIT lost", c->step, 0, 0);
+		c->commit_lost = true;
+		c->lost_at_fault = faults(o);
+		sim_count(o->sim, commits_lost);
+		return;
+	}
+}
+
 /* ---- Records ---- */
 
 static struct commit_seen *newest(struct oracle_job *j);
+static bool overtaken(const struct oracle_job *j, const struct commit_seen *c);
 static bool aborted(const struct oracle_job *j, const struct attempt_id *a);
 
 /* How many ranks were told that their shards of this attempt are sealed. */
@@ -187,7 +286,10 @@ void oracle_stopped(struct oracle *o, bool on_disk)
 					"neither committed nor aborted it",
 					LL(s->key.step), j->name);
 		}
-		if (on_disk && c && !files_there(o, j, c) && !files_hit(o, j, c))
+		/* Where a person took a newer one away, only memory may have had it, until that
+		 * one was committed. */
+		if (on_disk && c && !overtaken(j, c) && !files_there(o, j, c) &&
+		    !files_hit(o, j, c))
 			sim_accuse(o->sim,
 				   "I9: step %llu of %s is the newest, and an orderly stop has not "
 				   "written it to disk",
@@ -290,7 +392,10 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 	asked = passes_for(o, j, r, base, went_back);
 	for (size_t i = first; i < j->n_commits; i++) {
 		const struct commit_seen *c = &j->commits[i];
-		bool kept = (i + 1 == j->n_commits || c->said_durable) && !files_hit(o, j, c);
+		/* What power loss leaves of a write may look like damage: kept, not called lost. */
+		bool in_memory = i + 1 == j->n_commits && c->memory == o->memory;
+		bool kept = (in_memory || (c->said_durable && !c->commit_lost)) &&
+			    !files_hit(o, j, c);
 
 		if (kept && !c->freed && !c->lost && trust_reaches(c->trust, asked) && !c->passed)
 			sim_accuse(
@@ -304,11 +409,52 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 		j->commits[i].passed = true;
 }
 
+static bool file_is_good(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c,
+			 int rank)
+{
+	char path[256];
+
+	file_of(j, c, rank, path, sizeof(path));
+	return disk_exists(o->sim->disk, path) && !disk_is_damaged(o->sim->disk, path) &&
+	       !disk_was_unreadable(o->sim->disk, path);
+}
+
+/* I6: of each rank there is a good copy, be it in memory or on disk; one load may mix them. */
+static bool is_there(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
+{
+	bool durable = c->said_durable && file_is_good(o, j, c, -1);
+
+	for (uint32_t r = 0; r < c->world; r++) {
+		bool memory =
+			damage_has_memory(o->sim, &j->id, c->step, &c->attempt, r) &&
+			!oracle_memory_was_hit(j, &c->attempt, r, false);
+
+		if (!memory && !(durable && file_is_good(o, j, c, (int)r) &&
+				 !oracle_memory_was_hit(j, &c->attempt, r, true)))
+			return false;
+	}
+	return true;
+}
+
+static void check_fall_back(struct oracle *o, struct oracle_job *j, const struct record *r)
+{
+	const struct commit_seen *base =
+		j->has_base ? oracle_commit(j, j->base_step, &j->base_attempt) : NULL;
+
+	if (base && !o->replaying && fell_back(r->opened.reason) && !base->freed &&
+	    !(base->trust & TRUST_BAD) && is_there(o, j, base))
+		sim_accuse(o->sim,
+			   "I6: epoch %llu of %s falls back (%s), and of each rank there is a good "
+			   "copy of step %llu, in memory or on disk",
+			   LL(r->opened.number), j->name, r->opened.reason, LL(base->step));
+}
+
 static void on_epoch(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	if (r->opened.number <= j->epoch)
 		sim_accuse(o->sim, "epoch %llu of %s follows epoch %llu", LL(r->opened.number),
 			   j->name, LL(j->epoch));
+	check_fall_back(o, j, r);
 	check_base(o, j, r);
 	j->epoch = r->opened.number;
 	j->epoch_n = r->n;
@@ -445,20 +591,29 @@ static void check_free(struct oracle *o, struct oracle_job *j, struct commit_see
 		check_readers(o, j, c);
 }
 
-/* A newer one was there, until a person took it away. */
+/* A newer one was there, until a person took it away or it was lost: memory let c go for it. */
 static bool overtaken(const struct oracle_job *j, const struct commit_seen *c)
 {
 	for (const struct commit_seen *d = c + 1; d < j->commits + j->n_commits; d++) {
-		if (d->asked && d->freed)
+		if ((d->asked && d->freed) || d->lost)
 			return true;
 	}
 	return false;
 }
 
+static bool memory_hit(const struct oracle_job *j, const struct commit_seen *c)
+{
+	bool hit = false;
+
+	for (uint32_t r = 0; r < c->world; r++)
+		hit = hit || oracle_memory_was_hit(j, &c->attempt, r, false);
+	return hit;
+}
+
 /* I6, I7: what was called lost must have had a reason. */
 static void check_lost(struct oracle *o, struct oracle_job *j, struct commit_seen *c)
 {
-	if (c == newest(j) && c->memory == o->memory && !overtaken(j, c))
+	if (c == newest(j) && c->memory == o->memory && !overtaken(j, c) && !memory_hit(j, c))
 		sim_accuse(
 			o->sim,
 			"I6: step %llu of %s was COMMITTED, its memory was never lost, and it is "
@@ -571,6 +726,8 @@ static void see(struct oracle *o, const struct job_id *id, uint64_t n, const voi
 	struct record r;
 
 	world_note(o->sim->w, "record", n, len, digest);
+	if (j->made)
+		return;
 	if (record_decode(bytes, len, &r, NULL, NULL) < 0) {
 		sim_accuse(o->sim, "record %llu of %s cannot be read", LL(n), j->name);
 		return;
@@ -654,6 +811,8 @@ static int watched_scan(struct joblog *l, joblog_fn *fn, void *arg, struct err *
 	uint64_t sure = j->n_sure;
 	int r = x->real->ops->scan(x->real, scanned, &s, e);
 
+	if (j->made)
+		return r;
 	if (r == CKPT_ECORRUPT)
 		sim_accuse(x->oracle->sim,
 			   "I4: the log of %s is damaged at record %llu; nothing had "

@@ -52,7 +52,18 @@ struct commit_seen {
 	bool asked; /* to be removed, by a person */
 	bool said_committed, said_durable;
 	bool known; /* key is */
+	bool rewritten;         /* memory may have begun to write its files again */
+	bool commit_lost;       /* its COMMIT was removed, and no start has made it again */
+	uint64_t lost_at_fault; /* of all that the disk had injected by then */
 	struct save_key key;
+};
+
+/* Bytes of a copy in memory changed. What is written to disk from it then has them too, unless all
+ * files were there before. */
+struct memory_hit {
+	struct attempt_id attempt;
+	uint32_t rank;
+	bool was_durable;
 };
 
 struct abort_seen {
@@ -62,6 +73,7 @@ struct abort_seen {
 
 struct oracle_job {
 	struct job_id id;
+	bool made;  /* by a tool: its log is begun anew from its COMMIT, maybe again (sim_made.c) */
 	bool begun; /* record 0 was seen */
 	char name[65];
 	uint32_t uid;
@@ -81,6 +93,8 @@ struct oracle_job {
 	size_t n_commits, cap_commits;
 	struct abort_seen *aborts;
 	size_t n_aborts, cap_aborts;
+	struct memory_hit *hits;
+	size_t n_hits, cap_hits;
 };
 
 #define ORACLE_JOBS 64 /* while the disk is full each open of a new one draws another id */
@@ -103,12 +117,23 @@ int oracle_open_log(void *sim, const struct job_id *job, bool anew, struct joblo
 struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id);
 /* Everything promised to be on disk is: after a start, and at the end. */
 void oracle_check_files(struct oracle *o);
+/* ckptd is ready: what was removed is there again, or the disk would not have it. */
+void oracle_started(struct oracle *o);
 /* After an orderly stop within its time: all that ranks know to be SEALED is in the log; on_disk:
  * and the newest commit is on disk. */
 void oracle_stopped(struct oracle *o, bool on_disk);
 void oracle_memory_lost(struct oracle *o);
+/* Removes COMMIT of one of its checkpoints that was said to be DURABLE, while no ckptd runs. Its
+ * files have to suffice to make it again, or to stay (I8). */
+void oracle_lose_commit(struct oracle *o, struct oracle_job *j);
 /* Damages a file of one of its checkpoints. */
 void oracle_flip(struct oracle *o, struct oracle_job *j);
+
+void oracle_memory_hit(struct oracle *o, const struct job_id *id, uint64_t step,
+		       const struct attempt_id *a, uint32_t rank);
+/* Its memory, or what a file may have been written from, was hit. */
+bool oracle_memory_was_hit(const struct oracle_job *j, const struct attempt_id *a, uint32_t rank,
+			   bool file);
 
 /* ---- What ranks do and hear ---- */
 void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool has_base,

@@ -113,6 +113,12 @@ void oracle_waited(struct rank *r, uint64_t epoch, uint64_t step, uint32_t what)
 		sim_count(r->sim, wait_committed);
 	if (what != CKPT_DURABLE)
 		return;
+	/* The next start would take its files away. */
+	if (c->lost)
+		sim_accuse(r->sim,
+			   "I7: rank %u of %s was told that step %llu is DURABLE, and the log "
+			   "calls it lost",
+			   r->rank, r->job->name, LL(step));
 	c->said_durable = true;
 	sim_count(r->sim, wait_durable);
 	oracle_check_files(oracle_of(r));

@@ -11,6 +11,7 @@
  *   sim --bugs                  each planted bug must be found within a minute (--seconds), and the
  *                               same runs must be silent without it; --bug NAME: that one
  *   sim --bug NAME              runs with it on; --profile NAME: other troubles than all of them
+ *   sim --list-profiles         their names
  */
 #include <config.h>
 
@@ -47,7 +48,9 @@ static const struct profile everything = {
 		   [TROUBLE_outage] = 2,
 		   [TROUBLE_full] = 2,
 		   [TROUBLE_flip] = 2,
-		   [TROUBLE_error_at_point] = 6},
+		   [TROUBLE_lose_commit] = 1,
+		   [TROUBLE_error_at_point] = 6,
+		   [TROUBLE_flip_memory] = 4},
 	.wait_durable = 4,
 	.slow_load = 6,
 	.admin = 30,
@@ -60,7 +63,7 @@ static const struct profile torn_ledgers = {
 	.world = 3,
 	.trouble_ns = 600 * SIM_MS,
 	.events = 20,
-	.weight = {[TROUBLE_kill_at_point] = 8, [TROUBLE_relaunch] = 1},
+	.weight = {[TROUBLE_kill_at_point] = 8, [TROUBLE_relaunch] = 1, [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 100,
@@ -77,7 +80,7 @@ static const struct profile failed_digests = {
 	.world = 3,
 	.trouble_ns = 600 * SIM_MS,
 	.events = 16,
-	.weight = {[TROUBLE_error_at_point] = 8, [TROUBLE_relaunch] = 3},
+	.weight = {[TROUBLE_error_at_point] = 8, [TROUBLE_relaunch] = 3, [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 100,
@@ -99,7 +102,8 @@ static const struct profile slow_readers = {
 		   [TROUBLE_keeper] = 2,
 		   [TROUBLE_relaunch] = 4,
 		   [TROUBLE_power] = 1,
-		   [TROUBLE_kill_rank] = 2},
+		   [TROUBLE_kill_rank] = 2,
+		   [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 2,
@@ -114,9 +118,52 @@ static const struct profile damage = {
 	.world = 3,
 	.trouble_ns = 600 * SIM_MS,
 	.events = 16,
-	.weight = {[TROUBLE_flip] = 8, [TROUBLE_power] = 3, [TROUBLE_kill_rank] = 2},
+	.weight = {[TROUBLE_flip] = 8,
+		   [TROUBLE_flip_memory] = 2,
+		   [TROUBLE_power] = 3,
+		   [TROUBLE_kill_rank] = 2},
 	.wait_durable = 2,
 	.slow_load = 10,
+};
+
+/* Damage to memory, where loads find it while its checkpoint is being written to a slow disk. */
+static const struct profile damaged_memory = {
+	.name = "damaged memory",
+	.jobs = 1,
+	.world = 2,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 40,
+	.weight = {[TROUBLE_flip_memory] = 8,
+		   [TROUBLE_relaunch] = 3,
+		   [TROUBLE_kill_rank] = 3,
+		   [TROUBLE_kill] = 1,
+		   [TROUBLE_power] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 2,
+	.slow_load = 10,
+	.sync_ns = 20 * SIM_MS,
+	.load_step = 2,
+};
+
+/* Damage to files while memory still has what they should hold, and to that too. */
+static const struct profile damaged_files = {
+	.name = "damaged files",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 40,
+	.weight = {[TROUBLE_flip] = 12,
+		   [TROUBLE_flip_memory] = 4,
+		   [TROUBLE_relaunch] = 2,
+		   [TROUBLE_kill_rank] = 2,
+		   [TROUBLE_kill_at_op] = 1,
+		   [TROUBLE_power] = 1},
+	.good_net = true,
+	.wait_durable = 1,
+	.slow_load = 10,
+	.ask_trust = 6,
+	.load_step = 4,
 };
 
 /* Memory is lost again and again, and nothing is on disk soon. */
@@ -129,7 +176,8 @@ static const struct profile losses = {
 	.weight = {[TROUBLE_power] = 3,
 		   [TROUBLE_keeper] = 3,
 		   [TROUBLE_relaunch] = 2,
-		   [TROUBLE_kill_rank] = 2},
+		   [TROUBLE_kill_rank] = 2,
+		   [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 100,
@@ -144,7 +192,7 @@ static const struct profile outages = {
 	.world = 3,
 	.trouble_ns = 6 * SIM_S,
 	.events = 4,
-	.weight = {[TROUBLE_outage] = 1},
+	.weight = {[TROUBLE_outage] = 1, [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 10,
@@ -159,7 +207,7 @@ static const struct profile full_disks = {
 	.world = 3,
 	.trouble_ns = 6 * SIM_S,
 	.events = 4,
-	.weight = {[TROUBLE_full] = 3, [TROUBLE_outage] = 1},
+	.weight = {[TROUBLE_full] = 3, [TROUBLE_outage] = 1, [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 4,
@@ -174,7 +222,10 @@ static const struct profile stops = {
 	.world = 3,
 	.trouble_ns = 600 * SIM_MS,
 	.events = 6,
-	.weight = {[TROUBLE_stop] = 4, [TROUBLE_kill_rank] = 1, [TROUBLE_outage] = 4},
+	.weight = {[TROUBLE_stop] = 4,
+		   [TROUBLE_kill_rank] = 1,
+		   [TROUBLE_outage] = 4,
+		   [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 100,
@@ -194,11 +245,31 @@ static const struct profile people = {
 		   [TROUBLE_kill_at_op] = 2,
 		   [TROUBLE_relaunch] = 3,
 		   [TROUBLE_stop] = 1,
-		   [TROUBLE_kill_rank] = 3},
+		   [TROUBLE_kill_rank] = 3,
+		   [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.wait_durable = 2,
 	.slow_load = 6,
 	.admin = 4,
+};
+
+/* Jobs that tools make are adopted, and power is lost. */
+static const struct profile tools = {
+	.name = "tools",
+	.jobs = 1,
+	.world = 2,
+	.trouble_ns = 600 * SIM_MS,
+	.events = 10,
+	.weight = {[TROUBLE_power] = 4,
+		   [TROUBLE_kill] = 1,
+		   [TROUBLE_kill_at_op] = 3,
+		   [TROUBLE_relaunch] = 1,
+		   [TROUBLE_flip_memory] = 1},
+	.good_disk = true,
+	.wait_durable = 10,
+	.slow_load = 10,
+	.persist_every = 10,
+	.admin = 2,
 };
 
 /* The job is started again and again, with another world and layout. */
@@ -208,7 +279,7 @@ static const struct profile restarts = {
 	.world = 3,
 	.trouble_ns = 600 * SIM_MS,
 	.events = 40,
-	.weight = {[TROUBLE_relaunch] = 4, [TROUBLE_kill_rank] = 1},
+	.weight = {[TROUBLE_relaunch] = 4, [TROUBLE_kill_rank] = 1, [TROUBLE_flip_memory] = 1},
 	.good_disk = true,
 	.good_net = true,
 	.wait_durable = 4,
@@ -227,7 +298,8 @@ static const struct profile trusting = {
 		   [TROUBLE_relaunch] = 4,
 		   [TROUBLE_kill_rank] = 3,
 		   [TROUBLE_outage] = 1,
-		   [TROUBLE_power] = 1},
+		   [TROUBLE_power] = 1,
+		   [TROUBLE_flip_memory] = 1},
 	.good_net = true,
 	.wait_durable = 4,
 	.slow_load = 10,
@@ -250,6 +322,32 @@ static const struct profile clocks = {
 	.no_alarm = true,
 };
 
+/* COMMIT files go, and power, while checkpoints are written. */
+static const struct profile lost_commits = {
+	.name = "lost commits",
+	.jobs = 2,
+	.world = 3,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 12,
+	.weight = {[TROUBLE_lose_commit] = 6,
+		   [TROUBLE_power] = 8,
+		   [TROUBLE_kill] = 2,
+		   [TROUBLE_kill_at_op] = 4,
+		   [TROUBLE_index] = 1,
+		   [TROUBLE_flip] = 1},
+	.good_net = true,
+	.wait_durable = 2,
+	.slow_load = 6,
+	.admin = 30,
+};
+
+static const struct profile *const profiles[] = {
+	&everything, &torn_ledgers, &failed_digests, &slow_readers, &damage, &damaged_memory,
+	&damaged_files, &losses, &outages, &full_disks, &stops, &people,
+	&tools, &restarts, &trusting, &clocks, &lost_commits,
+};
+#define PROFILES (sizeof(profiles) / sizeof(profiles[0]))
+
 /* Which runs find a planted bug. NULL: none can, and why. */
 static const struct {
 	enum planted_bug bug;
@@ -259,6 +357,7 @@ static const struct {
 	{BUG_ACCEPT_OLD_TERM, NULL,
 	 "a record of an older term is never read: append-if-absent lets "
 	 "only the newest history write (coord/test_history)"},
+	{BUG_ADOPT_TOLD_EARLY, &tools, NULL},
 	{BUG_CHECK_IN_CACHE, &damage, NULL},
 	{BUG_COMMIT_BEFORE_DIGESTS, &everything, NULL},
 	{BUG_EPOCH_WITHOUT_SETTLING, &everything, NULL},
@@ -266,18 +365,25 @@ static const struct {
 	{BUG_FREE_BEFORE_COMMIT, &failed_digests, NULL},
 	{BUG_LATEST_IS_NEWEST, &everything, NULL},
 	{BUG_LEDGER_TRUSTS_TORN_RECORD, &torn_ledgers, NULL},
+	{BUG_LOST_IS_GONE, &torn_ledgers, NULL},
 	{BUG_LOST_IS_NOTHING, &everything, NULL},
+	{BUG_LOST_WHILE_WRITING, &damaged_memory, NULL},
 	{BUG_MIN_TRUST_IGNORED, &trusting, NULL},
 	{BUG_MIX_TRIES, &everything, NULL},
+	{BUG_ONE_BAD_FILE_IS_ALL, &damaged_files, NULL},
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},
 	{BUG_PASSED_BEFORE_EPOCH, &trusting, NULL},
 	{BUG_PASSES_WHAT_IS_LOST, &damage, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
+	{BUG_REBUILD_WITHOUT_READING, &lost_commits, NULL},
+	{BUG_RECYCLE_GIVEN, &everything, NULL},
+	{BUG_RECYCLE_WITHOUT_COMMIT, &lost_commits, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},
 	{BUG_REPLICAS_NOT_COMPARED, &everything, NULL},
 	{BUG_REPLICAS_NOT_WRITTEN, &everything, NULL},
+	{BUG_REWRITE_UNCHECKED, &damaged_files, NULL},
 	{BUG_RETAIN_IGNORES_READERS, &slow_readers, NULL},
 	{BUG_SEAL_AFTER_FALL_BACK, &damage, NULL},
 	{BUG_SEAL_WAITS_FOR_PEERS, &everything, NULL},
@@ -288,11 +394,16 @@ static const struct {
 	{BUG_SKIP_LEAF_CHECK, &damage, NULL},
 	{BUG_SKIP_LOG_DIR_SYNC, &everything, NULL},
 	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
-	{BUG_SKIP_SPARE_LOCK, &slow_readers, NULL},
+	{BUG_SKIP_SPARE_LOCK, NULL,
+	 "files that a process was given are never recycled: the lock is for tools "
+	 "(tests/sim/test_simstore)"},
+	{BUG_SLOT_KEEPS_HOLDER, &everything, NULL},
+	{BUG_SPARE_OF_ANY_JOB, &everything, NULL},
 	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
 	{BUG_SUM_FORGETS_LOST, &losses, NULL},
 	{BUG_TAKE_RESERVE, &full_disks, NULL},
 	{BUG_TRUST_BEFORE_RECORD, &trusting, NULL},
+	{BUG_TRUST_QUEUED, &trusting, NULL},
 	{BUG_WATCH_BY_WALL, &clocks, NULL},
 	{BUG_WITHDRAW_UNCLEAR, &outages, NULL},
 };
@@ -408,7 +519,9 @@ static bool enough(const uint64_t counts[COUNTS])
 		{COUNT_replaced, 20},      {COUNT_disk_faults, 500},   {COUNT_stops, 10},
 		{COUNT_repeated, 500},     {COUNT_fell_back, 5},       {COUNT_zombies, 10},
 		{COUNT_full, 50},          {COUNT_removed, 100},       {COUNT_pinned, 100},
-		{COUNT_load_lost, 4},      {COUNT_stale_leaf, 5},
+		{COUNT_load_lost, 4},      {COUNT_stale_leaf, 5},     {COUNT_memory_hits, 120},
+		{COUNT_bad_memory, 10},    {COUNT_vouched, 20},
+		{COUNT_adopted, 30},       {COUNT_rewritten, 3},
 	};
 	bool good = true;
 
@@ -534,7 +647,8 @@ static int usage(void)
 {
 	fprintf(stderr,
 		"usage: sim [--seeds N] [--first S] [--seed S] [--check-replay] [--summary]\n"
-		"           [--bugs] [--bug NAME] [--profile NAME] [--seconds N]\n");
+		"           [--bugs] [--bug NAME] [--profile NAME] [--seconds N]\n"
+		"           [--has-bugs] [--list-profiles]\n");
 	return 2;
 }
 
@@ -549,11 +663,17 @@ static int find_bug(const char *name)
 
 static const struct profile *find_profile(const char *name)
 {
-	for (size_t i = 0; i < HUNTS; i++) {
-		if (hunts[i].profile && strcmp(hunts[i].profile->name, name) == 0)
-			return hunts[i].profile;
-	}
+	for (size_t i = 0; i < PROFILES; i++)
+		if (strcmp(profiles[i]->name, name) == 0)
+			return profiles[i];
 	return NULL;
+}
+
+static int list_profiles(void)
+{
+	for (size_t i = 0; i < PROFILES; i++)
+		printf("%s\n", profiles[i]->name);
+	return 0;
 }
 
 int main(int argc, char **argv)
@@ -581,6 +701,8 @@ int main(int argc, char **argv)
 			continue;
 		} else if (strcmp(argv[i], "--has-bugs") == 0) {
 			return has_bugs() ? 0 : 1;
+		} else if (strcmp(argv[i], "--list-profiles") == 0) {
+			return list_profiles();
 		}
 		if (!next)
 			return usage();

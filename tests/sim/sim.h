@@ -6,9 +6,11 @@
  *   sim_run.c      one seed from its first launch to its orderly end
  *   sim_daemon.c   the lives of ckptd: start, death, orderly stop
  *   sim_chaos.c    what goes wrong, and when
+ *   sim_damage.c   bytes that change by themselves, in files and in memory
  *   sim_job.c      the launcher: starts ranks, replaces dead ones, starts jobs again
  *   sim_rank.c     one rank: its fiber, its connection, requests and their repetition
  *   sim_trainer.c  what a rank does: open, declare, prepare, load, train, save, wait
+ *   sim_made.c     a job that a tool makes in incoming/, and that ckptd adopts
  *   sim_load.c     a load: reading sources, checking leaves, placing
  *   sim_state.c    what training state looks like: shards of ranks, and every byte of it
  *   oracle.c       what the log says, and whether it may say so; oracle_rank.c: what ranks saw
@@ -45,9 +47,11 @@
 	X(fell_back) X(bad_leaf) \
 	X(repeated) X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills) \
 	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
-	X(index_losses) X(breaks) X(outages) X(torn_ledgers) X(disk_faults) X(zombies) \
+	X(index_losses) X(commits_lost) X(breaks) X(outages) X(torn_ledgers) X(disk_faults) \
+	X(zombies) \
 	X(refused) X(full) X(removed) X(pinned) X(load_lost) X(stale_leaf) X(beats_adopted) \
-	X(beats_told) X(clock_set)
+	X(beats_told) X(clock_set) X(memory_hits) X(bad_memory) X(vouched) \
+	X(rewritten) X(adopted)
 /* clang-format on */
 
 enum count {
@@ -64,7 +68,7 @@ enum count {
 	X(kill_at_op)                                                                              \
 	X(kill_at_point)                                                                           \
 	X(power) X(keeper) X(index) X(sever) X(kill_rank) X(relaunch) X(stop) X(outage) X(full)    \
-		X(flip) X(error_at_point) X(clock)
+		X(flip) X(flip_memory) X(error_at_point) X(clock) X(lose_commit)
 
 enum trouble {
 #define X(name) TROUBLE_##name,
@@ -89,6 +93,8 @@ struct profile {
 	bool one_point;           /* faults at points are all at this one */
 	int point;
 	uint64_t outage_ns; /* how long one lasts at most; 0: short */
+	uint64_t sync_ns;   /* how long a sync takes at most; 0: a millisecond */
+	unsigned load_step; /* one step in so many loads an older one; 0: 20 */
 	bool no_alarm;      /* nothing happens in it that is one */
 };
 
@@ -249,11 +255,12 @@ struct rank {
 	/* A request that was sent twice: the second answer is held against the first. */
 	uint64_t twice_id;
 	int twice_code;
-	/* A leaf of a file that it reported and that ckptd took note of. */
-	bool bad_told;
+	/* A leaf that it reported and that ckptd took note of. */
+	bool bad_told, bad_file;
 	struct attempt_id bad_attempt;
 	uint32_t bad_rank;
 	uint64_t bad_starts;
+	uint64_t bad_number; /* of the file */
 };
 
 /* sim_beats.c */
@@ -297,6 +304,24 @@ uint64_t trainer_page_epoch(struct rank *r);
 /* sim_load.c: loads the base (step UINT64_MAX) or a step; *ret_nothing. */
 int trainer_load(struct rank *r, uint64_t step, bool *ret_nothing);
 
+/* ---- A job that a tool makes (sim_made.c) ---- */
+
+struct made {
+	struct sim *sim;
+	struct checkpoint_id id;
+	char name[8];
+	uint32_t uid;
+	struct life *life; /* the tool's, until it is freed */
+	bool finished;     /* its COMMIT is in incoming/ */
+	bool told;         /* ckptd has said that it is adopted */
+};
+
+void made_begin(struct sim *s); /* perhaps one is made */
+void made_kill(struct sim *s);  /* the tool */
+bool made_is_for(const struct rank *r);
+void made_adopted(struct rank *r);
+void made_check(struct sim *s); /* ckptd is ready */
+
 /* ---- One seed ---- */
 
 struct sim {
@@ -313,6 +338,7 @@ struct sim {
 	struct list zombies;
 	struct list graves; /* ranks that ended and are to be freed */
 	struct oracle oracle;
+	struct made made;
 	bool trouble; /* faults may happen */
 	bool peace;   /* everything must work */
 	bool powered; /* false between power loss and start */
@@ -321,6 +347,9 @@ struct sim {
 	uint64_t disk_bytes;    /* its true size while it is full; else 0 */
 	uint64_t full_ns, bulk; /* since when; what shard and spare files held then at least */
 	unsigned bulk_seen;
+	/* What was found damaged, and is good in memory: since when it could be written again. */
+	struct attempt_id waits;
+	uint64_t waits_ns, waits_life, rewritten;
 	uint64_t counts[COUNTS];
 	char wrong[512];
 };
@@ -337,6 +366,15 @@ void chaos_options(struct sim *s); /* sizes, policies, fault rates */
 void chaos_begin(struct sim *s);   /* arranges troubles */
 void chaos_end(struct sim *s);     /* no more of them */
 void power_loss(struct sim *s);
+
+/* sim_damage.c: one bit of a file of some checkpoint, or of some copy in memory. */
+void damage_file(struct sim *s);
+void damage_memory(struct sim *s);
+/* ckptd has this rank's bytes in memory and knows nothing against them. */
+bool damage_has_memory(struct sim *s, const struct job_id *id, uint64_t step,
+		       const struct attempt_id *a, uint32_t rank);
+/* From the start on: damaged files of what is good in memory are written again (I11). */
+void damage_watch(void *sim);
 
 /* sim_run.c: true: nothing wrong. counts are added to. why: 512 bytes. */
 bool sim_run(uint64_t seed, const struct profile *p, uint64_t counts[COUNTS], uint64_t *ret_hash,

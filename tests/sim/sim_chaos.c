@@ -20,6 +20,7 @@ static void node_policies(struct sim *s)
 	struct node_options *o = &s->options;
 
 	node_options_default(o);
+	o->abort_broken = true;
 	snprintf(o->name, sizeof(o->name), "sim");
 	o->geometry.leaf = 64u << world_random(w, 3);
 	o->geometry.chunk = 1024u << world_random(w, 3);
@@ -49,7 +50,7 @@ static void disk_rates(struct sim *s, struct disk_options *o)
 
 	disk_options_default(o);
 	o->op_ns_max = 60 * SIM_US;
-	o->sync_ns_max = SIM_MS;
+	o->sync_ns_max = s->profile->sync_ns ? s->profile->sync_ns : SIM_MS;
 	if (!s->profile->good_disk && world_one_in(w, 2))
 		disk_options_atlas(o, w);
 }
@@ -121,6 +122,7 @@ void power_loss(struct sim *s)
 		rank_kill(r);
 	if (s->daemon.life && s->daemon.life->alive)
 		life_kill(s->daemon.life);
+	made_kill(s);
 	world_forget(s->w, &s->daemon);
 	disk_power_loss(s->disk);
 	index_store_power_loss(s->index);
@@ -311,13 +313,14 @@ static void stop_orderly(struct sim *s)
 	world_after(s->w, STOP_WAIT_NS, NULL, stop_waited, s);
 }
 
-static void flip_something(struct sim *s)
+/* Somebody, or the file system's repair, removes it while ckptd does not run. */
+static void lose_commit(struct sim *s)
 {
-	struct oracle_job *j =
-		s->oracle.n_jobs ? &s->oracle.jobs[world_random(s->w, s->oracle.n_jobs)] : NULL;
-
-	if (j && !s->profile->good_disk)
-		oracle_flip(&s->oracle, j);
+	if (s->oracle.n_jobs == 0 || s->profile->good_disk)
+		return;
+	daemon_kill(s);
+	oracle_lose_commit(&s->oracle,
+			   &s->oracle.jobs[world_random(s->w, s->oracle.n_jobs)]);
 }
 
 static int some_point(struct sim *s)
@@ -333,6 +336,12 @@ static void kill_at_point(struct sim *s)
 
 	daemon_arm(s, some_point(s), true, 1 + world_random(w, world_one_in(w, 2) ? 2 : 10));
 	sim_count(s, kills_at_point);
+}
+
+static void error_at_point(struct sim *s)
+{
+	daemon_arm(s, some_point(s), false, 1 + world_random(s->w, 4));
+	sim_count(s, errors_at_point);
 }
 
 static void look_at_clock(void *arg)
@@ -351,6 +360,14 @@ static void set_clock(struct sim *s)
 	s->w->wall_zero_ns += world_one_in(s->w, 2) ? hour : -hour;
 	world_after(s->w, 100 * SIM_MS, NULL, look_at_clock, s);
 	sim_count(s, clock_set);
+}
+
+static void sever(struct sim *s, struct rank *r)
+{
+	if (!r)
+		return;
+	rank_sever(r);
+	sim_count(s, breaks);
 }
 
 static void trouble(struct sim *s, enum trouble t)
@@ -372,10 +389,8 @@ static void trouble(struct sim *s, enum trouble t)
 			kill_at_point(s);
 		break;
 	case TROUBLE_error_at_point:
-		if (s->daemon.life && s->daemon.life->alive) {
-			daemon_arm(s, some_point(s), false, 1 + world_random(w, 4));
-			sim_count(s, errors_at_point);
-		}
+		if (s->daemon.life && s->daemon.life->alive)
+			error_at_point(s);
 		break;
 	case TROUBLE_power:
 		power_loss(s);
@@ -387,10 +402,7 @@ static void trouble(struct sim *s, enum trouble t)
 		index_lost(s);
 		break;
 	case TROUBLE_sever:
-		if (r) {
-			rank_sever(r);
-			sim_count(s, breaks);
-		}
+		sever(s, r);
 		break;
 	case TROUBLE_kill_rank:
 		if (r) {
@@ -412,7 +424,13 @@ static void trouble(struct sim *s, enum trouble t)
 		full(s);
 		break;
 	case TROUBLE_flip:
-		flip_something(s);
+		damage_file(s);
+		break;
+	case TROUBLE_flip_memory:
+		damage_memory(s);
+		break;
+	case TROUBLE_lose_commit:
+		lose_commit(s);
 		break;
 	case TROUBLE_clock:
 		set_clock(s);
@@ -443,6 +461,8 @@ void chaos_begin(struct sim *s)
 	unsigned n = (unsigned)world_random(s->w, s->profile->events + 1);
 
 	s->trouble = true;
+	damage_watch(s);
+	made_begin(s);
 	for (unsigned i = 0; i < n; i++)
 		world_at(s->w, s->w->now_ns + world_random(s->w, s->profile->trouble_ns), NULL,
 			 draw, s);

@@ -142,8 +142,9 @@ static void on_ready(void *arg, int status, const char *text)
 	d->ready = true;
 	d->failures = 0;
 	world_note(d->sim->w, "ready", 0, 0, 0);
-	oracle_check_files(&d->sim->oracle);
+	oracle_started(&d->sim->oracle);
 	beats_check_adopted(d->sim);
+	made_check(d->sim);
 }
 
 static void on_log(void *arg, int level, const char *line)

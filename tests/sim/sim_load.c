@@ -274,26 +274,31 @@ static void loading_fini(struct loading *l)
 }
 
 /*
- * The bad leaf is told. A file is locked as long as its descriptor is open; memory is kept as long
- * as the connection is whole.
+ * The bad leaf is told. A file of which a descriptor was given is never written again; memory is
+ * kept as long as the connection is whole.
  */
 static int report(struct loading *l)
 {
 	struct rank *r = l->r;
 	const struct load_source *s = &l->plan.sources[l->bad_source];
 	bool whole = l->channel == r->channel && r->channel && channel_intact(r->channel);
-	bool hit = s->kind == LOAD_FILE && disk_fd_hit(r->sim->w, r->fds[1 + l->bad_source]);
-	bool stale = s->kind == LOAD_FILE && disk_fd_stale(r->sim->w, r->fds[1 + l->bad_source]);
+	bool file = s->kind == LOAD_FILE;
+	bool hit = oracle_memory_was_hit(r->job->oracle, &l->attempt, s->rank, file) ||
+		   (file && disk_fd_hit(r->sim->w, r->fds[1 + l->bad_source]));
+	bool stale = file && disk_fd_stale(r->sim->w, r->fds[1 + l->bad_source]);
 	int err;
 
 	sim_count(r->sim, bad_leaf);
+	r->sim->counts[COUNT_bad_memory] += !file;
 	if (stale)
 		sim_count(r->sim, stale_leaf);
-	else if (!hit && (whole || s->kind == LOAD_FILE))
-		oracle_bad_leaf(r, l->step, s->rank, s->kind == LOAD_FILE);
+	else if (!hit && (whole || file))
+		oracle_bad_leaf(r, l->step, s->rank, file);
 	err = say_end(l, false);
 	if (err == 0 && whole && !stale && l->mismatch && l->channel == r->channel) {
 		r->bad_told = true;
+		r->bad_file = file;
+		r->bad_number = file ? disk_fd_number(r->sim->w, r->fds[1 + l->bad_source]) : 0;
 		r->bad_attempt = l->attempt;
 		r->bad_rank = s->rank;
 		r->bad_starts = r->sim->counts[COUNT_starts];
@@ -301,19 +306,24 @@ static int report(struct loading *l)
 	return -EAGAIN;
 }
 
-/* I11: a copy that was told to be bad, and is, is not offered again (by this life of ckptd). */
+/* I11: a copy that was told to be bad, and is, is not offered again (by this life of ckptd). A file
+ * may be another one by now. */
 static void check_offer(struct loading *l)
 {
 	struct rank *r = l->r;
 
 	for (uint32_t i = 0; i < l->plan.n_sources; i++) {
-		if (r->bad_told && l->plan.sources[i].kind == LOAD_FILE &&
+		bool file = l->plan.sources[i].kind == LOAD_FILE;
+
+		if (r->bad_told && r->bad_file == file &&
 		    l->plan.sources[i].rank == r->bad_rank &&
 		    memcmp(&l->attempt, &r->bad_attempt, 16) == 0 &&
-		    r->bad_starts == r->sim->counts[COUNT_starts])
+		    r->bad_starts == r->sim->counts[COUNT_starts] &&
+		    (!file || r->bad_number == disk_fd_number(r->sim->w, r->fds[1 + i])))
 			sim_accuse(r->sim,
-				   "I2, I11: a damaged file of step %llu of %s was offered again",
-				   (unsigned long long)l->step, r->job->name);
+				   "I2, I11: a damaged %s of step %llu of %s was offered again",
+				   file ? "file" : "copy in memory", (unsigned long long)l->step,
+				   r->job->name);
 	}
 }
 

@@ -52,7 +52,11 @@ void sim_tell(struct sim *s, const char *fmt, ...)
 
 static bool wrong(void *arg)
 {
-	return ((struct sim *)arg)->wrong[0];
+	struct sim *s = arg;
+
+	if (disk_leak(s->disk))
+		sim_accuse(s, "I9: %s", disk_leak(s->disk));
+	return s->wrong[0];
 }
 
 static bool goal_reached(void *arg)
@@ -183,6 +187,7 @@ static void tear_down(struct sim *s)
 		s->daemon.life = NULL;
 	}
 	kill_ranks(s);
+	made_kill(s);
 	host_free(s->host);
 	keeper_free(s->keeper);
 	index_store_free(s->index);

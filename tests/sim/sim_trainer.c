@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "model/trust.h"
 #include "proto/session_page.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
@@ -336,6 +337,24 @@ static bool is_out(int err)
 	return err == -ESHUTDOWN || err == CKPT_ESTATE;
 }
 
+static int ask_adopt(struct rank *r)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	char hex[ID_TEXT_MAX];
+	int err;
+
+	hex_format(hex, r->sim->made.id.job.b, sizeof(r->sim->made.id.job.b));
+	m.verb = CKPT__ADMIN__VERB__ADOPT;
+	m.job = hex;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	err = rank_ask(r, &q, ASK_MAY_WAIT, rank_now(r) + WAIT_NS, NULL);
+	if (err == 0)
+		made_adopted(r);
+	return err;
+}
+
 /* What a person does with ckptctl, at any time: to one of the newest, most often. */
 static int admin(struct rank *r)
 {
@@ -347,11 +366,15 @@ static int admin(struct rank *r)
 	struct attempt_id attempt;
 	int err;
 
+	if (made_is_for(r) && world_one_in(w, 2))
+		return ask_adopt(r);
 	if (j->n_commits == 0)
 		return 0;
 	c = &j->commits[j->n_commits - 1 - world_random(w, min_u64(j->n_commits, 4))];
 	attempt = c->attempt;
-	m.verb = world_one_in(w, 2)   ? CKPT__ADMIN__VERB__REMOVE
+	m.trust = world_one_in(w, 8) ? TRUST_BAD : TRUST_VERIFIED;
+	m.verb = world_one_in(w, r->sim->profile->ask_trust ? 2 : 8) ? CKPT__ADMIN__VERB__TRUST
+		 : world_one_in(w, 2)                                  ? CKPT__ADMIN__VERB__REMOVE
 		 : world_one_in(w, 3) ? CKPT__ADMIN__VERB__PIN
 				      : CKPT__ADMIN__VERB__UNPIN;
 	m.job = r->job->name;
@@ -363,12 +386,21 @@ static int admin(struct rank *r)
 	err = rank_ask(r, &q, ASK_MAY_WAIT, rank_now(r) + WAIT_NS, NULL);
 	if (err < 0)
 		return err;
+	c = oracle_commit(j, m.step, &attempt);
+	if (m.verb == CKPT__ADMIN__VERB__TRUST) {
+		sim_count(r->sim, vouched);
+		if (trust_add(c->trust, m.trust) != c->trust)
+			sim_accuse(r->sim,
+				   "I4: trust in step %llu of %s is said to be recorded, and is "
+				   "not in the log",
+				   (unsigned long long)m.step, r->job->name);
+		return 0;
+	}
 	if (m.verb != CKPT__ADMIN__VERB__REMOVE) {
 		sim_count(r->sim, pinned);
 		return 0;
 	}
 	sim_count(r->sim, removed);
-	c = oracle_commit(j, m.step, &attempt);
 	if (!c->freed)
 		sim_accuse(r->sim, "I4: step %llu of %s is said to be removed, without a record",
 			   (unsigned long long)m.step, r->job->name);
@@ -424,7 +456,8 @@ static int train(struct rank *r)
 		if (!r->sim->peace && r->sim->profile->admin &&
 		    world_one_in(w, r->sim->profile->admin) && admin(r) == -ESHUTDOWN)
 			return -ESHUTDOWN;
-		if (!r->sim->peace && world_one_in(w, 20) &&
+		if (!r->sim->peace &&
+		    world_one_in(w, r->sim->profile->load_step ? r->sim->profile->load_step : 20) &&
 		    is_out(trainer_load(r, r->step > 8 ? r->step - 2 * world_random(w, 5) : 2,
 					&nothing)))
 			return -ESHUTDOWN;

@@ -344,10 +344,10 @@ static void test_locks(void **state)
 	d->ops->close(b);
 	fd = d->ops->export_fd(c);
 	assert_true(fd >= 0);
+	assert_int_equal(d->ops->lock(a, true), -EAGAIN);
 	d->ops->close(c);
-	assert_int_equal(d->ops->lock(a, true), -EAGAIN); /* the descriptor keeps the lock */
+	assert_int_equal(d->ops->lock(a, true), 0); /* who has the descriptor dropped its lock */
 	sim_fd_close(w, fd);
-	assert_int_equal(d->ops->lock(a, true), 0);
 	assert_int_equal(d->ops->lock(a, true), 0);
 	b = must_open("x", DISK_READ);
 	assert_int_equal(d->ops->lock(b, false), -EAGAIN);
@@ -356,6 +356,36 @@ static void test_locks(void **state)
 	d->ops->close(a);
 	d->ops->close(b);
 	assert_int_equal(disk_open_files(d), 0);
+}
+
+static void test_leaks_are_seen(void **state)
+{
+	static const char *const a = "jobs/00000000000000000000000000000000/rank-0.shard";
+	static const char *const b = "jobs/11111111111111111111111111111111/rank-0.shard";
+	struct disk_file *f, *g;
+	int fd;
+
+	(void)state;
+	assert_int_equal(d->ops->mkdir(d, "jobs"), 0);
+	assert_int_equal(d->ops->mkdir(d, "spare"), 0);
+	assert_int_equal(d->ops->mkdir(d, "jobs/00000000000000000000000000000000"), 0);
+	assert_int_equal(d->ops->mkdir(d, "jobs/11111111111111111111111111111111"), 0);
+	f = must_open(a, DISK_CREATE);
+	assert_int_equal(d->ops->write(f, "x", 1, 0), 0);
+	assert_int_equal(d->ops->rename(d, a, "spare/1"), 0);
+	assert_int_equal(d->ops->rename(d, "spare/1", a), 0);
+	g = must_open(a, DISK_READ);
+	assert_null(disk_leak(d));
+	fd = d->ops->export_fd(g);
+	sim_fd_close(w, fd);
+	assert_null(disk_leak(d));
+	assert_int_equal(d->ops->write(f, "x", 1, 0), 0);
+	assert_non_null(disk_leak(d));
+	d->ops->close(g);
+	d->ops->close(f);
+	assert_int_equal(d->ops->rename(d, a, "spare/1"), 0);
+	assert_int_equal(d->ops->rename(d, "spare/1", b), 0);
+	assert_non_null(strstr(disk_leak(d), "another job"));
 }
 
 /* ---- Space and errors ---- */
@@ -685,6 +715,7 @@ int main(void)
 		T(test_rename_is_whole_or_not),
 		T(test_a_folder_goes_with_its_parent),
 		T(test_links_and_lists),
+		T(test_leaks_are_seen),
 		T(test_locks),
 		T(test_space_runs_out_but_not_where_reserved),
 		T(test_damage_is_known_until_overwritten),

@@ -124,7 +124,7 @@ static int open_stores(struct maker *x, struct staging_disk *d, struct store *re
 	const struct store_options o = {.geometry = {LEAF, CHUNK}, .transfer = CHUNK};
 	int r = store_open(x->disk, &o, real, NULL);
 
-	staging_disk_init(d, x->disk, NULL);
+	staging_disk_init(d, x->disk);
 	*staged = (struct store){.disk = &d->base, .geometry = o.geometry, .transfer = CHUNK};
 	return r;
 }

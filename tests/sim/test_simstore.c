@@ -20,6 +20,7 @@
 #include "model/table.h"
 #include "storage/recover.h"
 #include "storage/shard_reader.h"
+#include "storage/spare.h"
 #include "tests/lib/test.h"
 #include "tests/sim/byte_table.h"
 #include "tests/sim/disk.h"
@@ -239,7 +240,7 @@ static int see_checkpoint(void *arg, const struct checkpoint_id *id, const struc
 		if (why->code == CKPT_ECORRUPT && x->good_disk && !is_damaged(x, step))
 			accuse(x, step, "an undamaged COMMIT is called damaged");
 		if (why->code == CKPT_ENOTFOUND && x->fate[step] != PUBLISHED)
-			ignore_result(checkpoint_discard(&x->store, id, SPARE_BYTES, NULL));
+			ignore_result(checkpoint_discard(&x->store, id, NULL));
 		return 0;
 	}
 	r = read_checkpoint(x, step, c);
@@ -312,7 +313,7 @@ static void saver_main(void *arg)
 		return;
 	}
 	if (x->disk->ops->queue_open(x->disk, 4, &x->queue) == 0) {
-		ignore_result(spare_sweep(&x->store, SPARE_BYTES, NULL)); /* it costs only files */
+		ignore_result(spare_clear(&x->store, NULL)); /* it costs only files */
 		look(x);
 		for (int i = 0; i < 4 && x->next < STEPS_MAX - 8 && !x->wrong; i++) {
 			save(x);

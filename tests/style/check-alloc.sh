@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Memory comes from base/alloc.h alone, so that every allocation can be made to fail; time and
-# randomness come from the tables in base/ alone, so that the simulator owns them.
+# randomness come from the tables in base/ alone, so that the simulator owns them. Files below a
+# data folder are named through storage/beneath.h alone, which follows no link and lends no right of
+# root's.
 set -e
 . "${top_srcdir:-.}/tests/lib/functions.sh"
 cd "$top_srcdir"
@@ -13,11 +15,25 @@ rows='
 malloc calloc realloc reallocarray strdup strndup asprintf vasprintf free posix_memalign aligned_alloc memalign getline getdelim open_memstream: base/alloc.c
 getrandom getentropy arc4random: base/rng.c
 rand rand_r srand random srandom drand48 lrand48 mrand48 random_r:
-clock_gettime clock_getres: ckptd/loop_*.c ckptd/log.c ckptd/reader.c ckptd/supervise.c client/pump.c client/clock.c tools/*
+clock_gettime clock_getres: ckptd/loop_*.c ckptd/log.c ckptd/predecessor.c ckptd/reader.c ckptd/supervise.c client/pump.c client/clock.c tools/*
 time gettimeofday clock ftime timespec_get:
 localtime localtime_r gmtime gmtime_r strftime: ckptd/log*.c tools/*
 usleep nanosleep clock_nanosleep sleep: tools/*
 '
+
+# Who else may name files, all of them elsewhere than below a data folder.
+paths='open openat openat2 fopen freopen creat opendir scandir fts_open nftw stat lstat fstatat statx access faccessat mkdir mkdirat mkfifo mknod rename renameat renameat2 unlink unlinkat remove rmdir link linkat symlink symlinkat truncate chmod fchmodat chown lchown fchownat mkstemp mkostemp mkdtemp realpath utimensat'
+rows="$rows
+$paths:"'
+	storage/beneath.c storage/disk_posix.c
+	base/fault.c client/* detect/replay/*
+	ckptd/collect_disk.c ckptd/collect_file.c ckptd/collect_kmsg.c ckptd/processes.c ckptd/system_memory.c
+	ckptd/config.c ckptd/text_file.c ckptd/main.c ckptd/injector.c ckptd/recorder.c
+	ckptd/listener.c ckptd/memory_memfd.c
+	tools/newfile.c tools/import.c tools/export.c tools/layout.c tools/layout_file.c tools/side.c
+	tools/safetensors_*.c tools/dcp_*.c tools/torch_*.c tools/xid.c
+	tools/check_*.c tools/node_check.c tools/files.c'
+rows=$(printf '%s' "$rows" | sed -e ':a' -e 'N' -e '$!ba' -e 's/\n\t/ /g')
 
 # Unit tests, the simulator, bench/ and examples/ are their own masters.
 files=$(c_files $product_folders | grep -v '/test_[^/]*\.[ch]$')

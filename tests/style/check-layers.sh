@@ -37,6 +37,7 @@ zstd*.h: codec/compress.c codec/zstd_stream.c
 zdict.h:
 zip.h: tools/torch_zip.c
 zlib.h: tools/torch_zip_write.c
+yajl/*: tools/json_read.c
 xxh*.h: codec/digest*.c codec/copy*.c
 liburing*: storage/disk_uring.c bench/*
 protobuf-c/*: proto/*

@@ -130,6 +130,12 @@ for call in time clock_gettime gettimeofday rand random usleep nanosleep getrand
 	refuses_code alloc storage/planted.c "calls $call()" "$call" \
 		< <(echo "void f(void) { $call(x); }")
 done
+for call in open openat fopen opendir mkdir rename unlink stat; do
+	refuses_code alloc storage/planted.c "calls $call()" "$call" \
+		< <(echo "void f(void) { $call(x); }")
+done
+accepts_code alloc storage/beneath.c names-files < <(echo 'void f(void) { openat(x); }')
+accepts_code alloc storage/planted.c by-a-table < <(echo 'void f(void) { d->ops->open(d); }')
 accepts_code alloc storage/planted.c not-a-call \
 	< <(printf '/* malloc(x) */\nvoid f(void) { g("free(x)"); a->free(b); c.free(d); my_free(e); }\n')
 accepts_code alloc storage/test_planted.c unit-test \

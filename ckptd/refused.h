@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * refused.h - jobs whose folder could not be read at the start: refused.c.
+ */
+#ifndef CKPTD_REFUSED_H
+#define CKPTD_REFUSED_H
+
+#include "ckptd/start.h"
+
+struct refused_job {
+	struct list link;
+	struct job_id id;
+	char name[CKPT_JOB_MAX + 1]; /* empty: nothing that could be read says it */
+	uint32_t uid;                /* with a name */
+	char why[ERR_TEXT_MAX];
+};
+
+/* On the start's worker: f, of which not all could be read, becomes one of found->refused. */
+MUST_CHECK int refused_note(struct node *n, struct found *found, struct found_job *f,
+			    const struct err *why);
+void refused_free(struct found *found); /* of a start that failed */
+void refused_init(struct node *n);
+void refused_fini(struct node *n);
+/* On the loop: they become the node's, and are tried again each few seconds. */
+void refused_take(struct node *n, struct found *found);
+/* Whether a job of this name may not be made, since a refused one is called so, or may be: e says
+ * which. */
+bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token, struct err *e);
+/* Whether a region's name is one of a refused job: its memory waits with it. */
+bool refused_has_region(const struct node *n, const char *region);
+
+#endif

@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rewrite.c - files of a durable checkpoint that were found damaged are written again from memory,
+ * while that has the same bytes (I11).
+ *
+ *   CHECK    every leaf in memory is compared with the rank table: what does not match is
+ *            quarantined, and nothing is written from it
+ *   WRITE    each damaged file anew, beside the damaged one
+ *   REPLACE  read back from the disk and compared, then renamed over the damaged one
+ *   PUBLISH  COMMIT with the new footers -> its files count as good again, and are re-read in turn
+ *
+ * One checkpoint of a job at a time, and only while nobody reads it and nothing else works on it:
+ * a reader may be about to open the file. Its memory stays meanwhile (checkpoint->works). Before
+ * REPLACE a failure changes nothing. As a rule the new file has the footer of the old one, and
+ * COMMIT fits it at once; where it does not (the damaged one could not tell which leaves it had,
+ * or was compressed otherwise), a crash before PUBLISH leaves a file that COMMIT does not know,
+ * which is as bad as the damage was. A failure is tried again REWRITE_TRIES times, want of room
+ * for as long as memory has the bytes.
+ *
+ * Thread: the loop, but rewrite_run(): a DATA worker.
+ */
+#include <config.h>
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/fault.h"
+#include "ckptd/indexing.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "codec/digest.h"
+#include "model/table.h"
+#include "storage/shard_reader.h"
+
+#define REWRITE_TRIES 3
+
+struct rewrite_part {
+	uint32_t rank, element;
+	const uint8_t *image;
+	uint64_t image_len, table_max;
+	const void *table;
+	size_t table_len;
+	const struct shard_footer *old; /* of the damaged file; NULL: its COMMIT is unreadable */
+};
+
+struct rewrite {
+	struct work work;
+	struct checkpoint *checkpoint;
+	struct store *store;
+	struct workers *workers;
+	struct checkpoint_id id;
+	struct rewrite_part *parts;
+	uint32_t n_parts;
+	struct commit_file *commit;
+	const struct rewrite_part *bad_memory; /* NULL: it matches */
+	struct err err;
+};
+
+/* ---- On a worker ---- */
+
+static int check_part(struct rewrite *x, const struct rewrite_part *p)
+{
+	struct rank_table t;
+	int r = rank_table_open(p->table, p->table_len, &t, &x->err);
+
+	for (uint64_t i = 0; r == 0 && i < t.n_leaves && !BUG(REWRITE_UNCHECKED); i++) {
+		uint64_t at = i * t.geometry.leaf;
+		struct digest want = rank_table_leaf(&t, i);
+		struct digest have =
+			digest_of(p->image + at, min_u64(t.geometry.leaf, t.image_len - at));
+
+		if (digest_equal(&want, &have))
+			continue;
+		x->bad_memory = p;
+		r = err_set(&x->err, CKPT_ECORRUPT,
+			    "leaf %llu of rank %u does not match its digest in memory either",
+			    (unsigned long long)i, p->rank);
+	}
+	return r;
+}
+
+/* Which leaves the damaged file has, where that can still be read: the same ones make the same
+ * footer, so that COMMIT fits the new file as it did the old one. */
+static void open_damaged(struct rewrite *x, const struct rewrite_part *p, struct shard_reader *ret)
+{
+	*ret = (struct shard_reader){0};
+	if (p->old)
+		ignore_result(shard_open(x->store, &x->id, p->old, ret, NULL));
+}
+
+static int write_part(struct rewrite *x, const struct rewrite_part *p)
+{
+	struct disk_queue *q = x->workers->ops->queue(x->workers);
+	struct shard_writer *w = NULL;
+	struct shard_reader damaged;
+	int r;
+
+	open_damaged(x, p, &damaged);
+	r = shard_begin_again(x->store, &x->id, p->rank, p->image_len, p->table_max,
+			      damaged.present, &w, &x->err);
+	if (r == 0) {
+		r = shard_write_image(w, q, p->image, p->element, &x->work.cancel, &x->err);
+		if (r < 0)
+			shard_abandon(w);
+		else
+			r = shard_finish(w, p->table, p->table_len, &x->commit->shards[p->rank],
+					 &x->err);
+	}
+	shard_close(&damaged);
+	return r;
+}
+
+static void rewrite_run(struct work *w)
+{
+	struct rewrite *x = container_of(w, struct rewrite, work);
+	int r = 0;
+
+	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
+		r = check_part(x, &x->parts[i]);
+	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
+		r = write_part(x, &x->parts[i]);
+	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
+		r = shard_replace(x->store, &x->id, &x->commit->shards[x->parts[i].rank], &x->err);
+	if (r == 0)
+		r = commit_publish(x->store, x->commit, &x->err);
+	w->status = r;
+}
+
+/* ---- On the loop ---- */
+
+static void rewrite_free(struct rewrite *x)
+{
+	if (x->commit) {
+		commit_file_fini(x->commit);
+		alloc_free(x->commit);
+	}
+	alloc_free(x->parts);
+	alloc_free(x);
+}
+
+static void files_are_good(struct rewrite *x)
+{
+	struct checkpoint *c = x->checkpoint;
+
+	if (c->commit) {
+		commit_file_fini(c->commit);
+		alloc_free(c->commit);
+	}
+	c->commit = x->commit;
+	x->commit = NULL;
+	for (uint32_t i = 0; i < x->n_parts; i++)
+		c->shards[x->parts[i].rank].bad_file = false;
+	c->disk_suspect = c->commit_gone = false;
+	c->reread_disk = false;
+	c->rewrite_tries = 0;
+	c->reason[0] = '\0';
+	c->job->rewritten += x->n_parts;
+	job_tell(c->job, 4,
+		 "step %llu: %u of its files were damaged and are written again from memory",
+		 (unsigned long long)c->step, x->n_parts);
+	indexing_put(c);
+}
+
+static void failed(struct rewrite *x, int status)
+{
+	struct checkpoint *c = x->checkpoint;
+
+	job_tell(c->job, 3, "step %llu: its damaged files cannot be written again: %s",
+		 (unsigned long long)c->step, x->err.text);
+	if (x->bad_memory) {
+		c->shards[x->bad_memory->rank].slot->state = SLOT_QUARANTINED;
+		c->memory = false;
+	} else if (persist_wants_room(status)) {
+		persist_wait_for_room(c, &x->err);
+	} else {
+		c->rewrite_tries++;
+	}
+}
+
+static void rewrite_done(struct work *w)
+{
+	struct rewrite *x = container_of(w, struct rewrite, work);
+	struct checkpoint *c = x->checkpoint;
+	struct job *j = c->job;
+
+	j->rewrite = NULL;
+	j->node->works--;
+	c->works--;
+	if (w->status == 0)
+		files_are_good(x);
+	else
+		failed(x, w->status);
+	rewrite_free(x);
+	job_poke(j);
+	node_stop_step(j->node);
+}
+
+bool rewrite_may_help(const struct checkpoint *c)
+{
+	if (c->agreed != CP_COMMITTED || c->durable != DUR_DONE || !c->disk_suspect ||
+	    c->rewrite_tries >= REWRITE_TRIES || (c->trust & TRUST_BAD))
+		return false;
+	for (uint32_t r = 0; r < c->world; r++)
+		if (!checkpoint_file_is_good(c, r) && !checkpoint_memory_is_good(c, r))
+			return false;
+	return true;
+}
+
+static void fill_part(struct rewrite *x, uint32_t rank)
+{
+	struct checkpoint *c = x->checkpoint;
+	struct shard_state *sh = &c->shards[rank];
+
+	x->parts[x->n_parts++] = (struct rewrite_part){
+		.rank = rank,
+		.element = x->store->compression ? persist_element(sh) : 0,
+		.image = sh->slot->region->base,
+		.image_len = sh->image_len,
+		.table_max = persist_table_bound(sh, c->job->node->options.geometry.leaf),
+		.table = sh->table,
+		.table_len = sh->table_len,
+		.old = c->commit ? &c->commit->shards[rank] : NULL,
+	};
+}
+
+static void rewrite_start(struct checkpoint *c)
+{
+	struct rewrite *x = alloc_zero(sizeof(*x));
+	struct job *j = c->job;
+
+	if (x)
+		x->parts = alloc_array(c->world, sizeof(*x->parts));
+	if (!x || !x->parts || persist_describe(c, &x->commit) < 0) {
+		if (x)
+			rewrite_free(x);
+		c->rewrite_tries++;
+		return;
+	}
+	x->checkpoint = c;
+	x->store = &j->node->store;
+	x->workers = j->node->env.workers;
+	x->id = x->commit->id;
+	for (uint32_t r = 0; r < c->world; r++) {
+		if (checkpoint_file_is_good(c, r))
+			x->commit->shards[r] = c->commit->shards[r];
+		else
+			fill_part(x, r);
+	}
+	assert(x->n_parts > 0);
+	j->rewrite = x;
+	j->node->works++;
+	c->works++;
+	x->work.run = rewrite_run;
+	x->work.done = rewrite_done;
+	work_submit(x->workers, WORK_DATA, &x->work);
+}
+
+/* The newest first: it is what the next launch begins with. */
+void rewrite_step(struct job *j)
+{
+	struct checkpoint *c, *pick = NULL;
+
+	if (j->rewrite || j->node->stopping)
+		return;
+	list_each(c, &j->checkpoints, link)
+		if (rewrite_may_help(c) && !c->no_room && !c->readers && !c->works &&
+		    (!pick || c->record_n > pick->record_n))
+			pick = c;
+	if (pick)
+		rewrite_start(pick);
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_adopt.c - a ledger in the fd store may hold anything: records that are whole, have the right
+ * digest and contradict each other, the log, and the memory. ckptd starts, every job of it can be
+ * opened, saved and loaded, and no contradiction comes into a job's state (job_state.h, which ends
+ * this process if one does).
+ */
+#include <config.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/rng.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "model/attempt.h"
+
+enum { JOBS = 24, STARTS = 6, RECORDS = 40, TURNS = 25, REGIONS = 4, REGION_BYTES = 1 << 19 };
+
+/* What true records of a job are made of. */
+struct truth {
+	struct job_id id;
+	uint64_t incarnation;
+	struct process_id process; /* it lives */
+	struct digest declaration;
+	void *bytes, *table;
+	size_t len, table_len;
+	uint64_t image_len;
+	struct ledger_blob blob;
+};
+
+static struct truth truths[JOBS];
+static uint64_t epoch; /* the newest of each job */
+static struct memory_ops ops;
+static struct rng_seeded seeded;
+#define below(n) rng_below(&seeded.rng, n)
+
+static struct hand *job_hand(void)
+{
+	static struct hand k;
+
+	return &k;
+}
+
+/* ---- Jobs whose truth is known ---- */
+
+static void note_truth(struct node_test *t, const char *name, struct truth *x)
+{
+	struct job *j;
+	struct slot *s;
+
+	list_each(j, &t->host.node->jobs, link) {
+		if (strcmp(j->history.job.name, name) != 0)
+			continue;
+		x->id = j->history.job.id;
+		x->incarnation = j->history.incarnation;
+		list_each(s, &j->slots, link) {
+			const struct shard_state *sh = s->holds ? &s->holds->shards[0] : NULL;
+
+			if (!sh)
+				continue;
+			x->process = s->process;
+			x->declaration = sh->declared->digest;
+			x->bytes = alloc_copy(sh->declared->bytes, sh->declared->len);
+			x->len = sh->declared->len;
+			x->table = alloc_copy(sh->table, sh->table_len);
+			x->table_len = sh->table_len;
+			x->image_len = sh->image_len;
+			x->blob = sh->blobs[0];
+			x->blob.name = alloc_str(sh->blobs[0].name);
+			return;
+		}
+	}
+	fail_msg("job '%s' holds nothing", name);
+}
+
+static void make_jobs(struct node_test *t)
+{
+	begin_node(t);
+	for (int i = 0; i < JOBS; i++) {
+		struct hand *k = job_hand();
+		char name[32];
+
+		snprintf(name, sizeof(name), "job%d", i);
+		connect_rank(t, k);
+		assert_int_equal(hand_open(k, name, 0, 1, "run1"), 0);
+		declare_and_prepare(k, 0, 1);
+		save_until(k, 0, 10, CKPT_DURABLE);
+		note_truth(t, name, &truths[i]);
+		leave(k);
+	}
+	end_node(t);
+}
+
+/* ---- Ledgers of anything ---- */
+
+static uint64_t pick(const uint64_t *values, size_t n)
+{
+	return values[below(n)];
+}
+#define PICK(...)                                                                                  \
+	pick((const uint64_t[]){__VA_ARGS__}, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
+
+static struct process_id any_process(const struct truth *x)
+{
+	struct process_id p = x->process;
+
+	if (below(4) == 0)
+		p.pid = (int32_t)PICK(0, 1, UINT32_MAX, 99999);
+	if (below(8) == 0)
+		p.start++;
+	return p;
+}
+
+static void region_name(const struct truth *x, uint32_t i, char *buf, size_t size)
+{
+	char hex[ID_TEXT_MAX];
+
+	hex_format(hex, x->id.b, 16);
+	snprintf(buf, size, "slot.%s.%u", hex, i);
+}
+
+static int any_slot(struct ledger *l, const struct truth *x, uint32_t slot)
+{
+	struct process_id p = any_process(x);
+	char name[REGION_NAME_MAX + 1];
+
+	region_name(below(8) ? x : &truths[below(JOBS)],
+		    below(4) ? slot : (uint32_t)below(REGIONS), name,
+		    sizeof(name));
+	return ledger_slot(l, slot, (uint32_t)PICK(0, 0, 0, 0, 0, 1, UINT32_MAX), name, &p);
+}
+
+static int any_seal(struct ledger *l, const struct truth *x, uint32_t slot)
+{
+	struct ledger_blob blobs[2] = { x->blob, x->blob };
+	struct ledger_seal s = {
+		.slot = slot,
+		.try_number = (uint32_t)PICK(0, 0, 0, 1, UINT32_MAX),
+		.world = (uint32_t)PICK(1, 1, 1, 1, 0, 2, 70000, UINT32_MAX),
+		.n_blobs = (uint32_t)PICK(1, 1, 1, 1, 0, 2),
+		.step = PICK(10, 20, 30, 30, 40, 0, UINT64_MAX),
+		.epoch = PICK(epoch, epoch, epoch, 0, epoch - 1, epoch + 1, UINT64_MAX),
+		.image_len = PICK(x->image_len, x->image_len, x->image_len, 0, REGION_BYTES,
+				  UINT64_MAX),
+		.declaration = x->declaration,
+		.blobs = blobs,
+	};
+
+	if (below(6) == 0)
+		blobs[0].image_offset = PICK(0, REGION_BYTES, UINT64_MAX, UINT64_MAX / 2);
+	if (below(6) == 0)
+		blobs[0].bytes = PICK(0, REGION_BYTES, UINT64_MAX, UINT64_MAX / 2);
+	s.attempt = attempt_id_make(&x->id, x->incarnation, s.epoch, s.step, s.try_number);
+	if (below(8) == 0)
+		s.attempt.b[3] ^= 1;
+	if (below(8) == 0)
+		s.declaration.b[3] ^= 1;
+	return ledger_sealed(l, &s);
+}
+
+static int any_record(struct ledger *l, const struct truth *x)
+{
+	uint32_t slot = (uint32_t)PICK(0, 1, 2, 3, 0, 1, 2, 3, 4, UINT32_MAX);
+	struct process_id p = any_process(x);
+	size_t cut;
+
+	switch (below(12)) {
+	case 0:
+		return ledger_declaration(l, &x->declaration, x->bytes, x->len);
+	case 1:
+	case 2:
+		return any_slot(l, x, slot);
+	case 3:
+		return ledger_ready(l, slot);
+	case 4:
+	case 5:
+		return ledger_assign(l, slot, PICK(1, 2, 3, 0, UINT64_MAX));
+	case 6:
+	case 7:
+		return any_seal(l, x, slot);
+	case 8:
+		cut = below(4) ? x->table_len : below(x->table_len) + 1;
+		return ledger_table(l, slot, x->table, cut);
+	case 9:
+		return below(2) ? ledger_empty(l, slot) : ledger_gone(l, slot);
+	case 10:
+		return below(3) ? 0 : ledger_left(l, (uint32_t)PICK(0, 1, UINT32_MAX));
+	default:
+		return ledger_member(l, (uint32_t)PICK(0, 0, 0, 1, UINT32_MAX), &p,
+				     PICK(epoch, epoch, 0, epoch + 1, UINT64_MAX),
+				     PICK(1, 2, 0, UINT64_MAX),
+				     below(2), PICK(4096, 4096, 0, UINT64_MAX),
+				     below(3) ? &x->declaration : NULL);
+	}
+}
+
+static int rewrite_nothing(void *owner, struct ledger *into)
+{
+	(void)owner;
+	(void)into;
+	return 0;
+}
+
+/* What a real one begins with, so that most of what follows is about something. */
+static void begin_true(struct ledger *l, const struct truth *x)
+{
+	char name[REGION_NAME_MAX + 1];
+
+	assert_int_equal(ledger_declaration(l, &x->declaration, x->bytes, x->len), 0);
+	assert_int_equal(
+		ledger_member(l, 0, &x->process, epoch, 1, false, 4096, &x->declaration), 0);
+	for (uint32_t i = 0; i < REGIONS; i++) {
+		region_name(x, i, name, sizeof(name));
+		assert_int_equal(ledger_slot(l, i, 0, name, &x->process), 0);
+		assert_int_equal(ledger_ready(l, i), 0);
+	}
+}
+
+static void give_job(struct memory *m, const struct truth *x, region_fn *fn, void *arg)
+{
+	struct ledger l = { .rewrite = rewrite_nothing };
+	char name[REGION_NAME_MAX + 1];
+	struct region *r;
+
+	for (uint32_t i = 0; i < REGIONS; i++) {
+		region_name(x, i, name, sizeof(name));
+		assert_int_equal(m->ops->create(m, name, REGION_BYTES, &r), 0);
+		fn(arg, r);
+	}
+	assert_int_equal(ledger_create(&l, m, &x->id), 0);
+	if (below(4))
+		begin_true(&l, x);
+	for (int i = 0; i < RECORDS; i++)
+		if (ledger_room(&l) > x->len + x->table_len + 1024)
+			assert_int_equal(any_record(&l, x), 0);
+	fn(arg, ledger_detach(&l));
+}
+
+static void adopt_anything(struct memory *m, region_fn *fn, void *arg)
+{
+	for (int i = 0; i < JOBS; i++)
+		give_job(m, &truths[i], fn, arg);
+}
+
+static void give_anything(struct node_test *t)
+{
+	ops = *t->host.memory->ops;
+	ops.adopt = adopt_anything;
+	t->host.memory->ops = &ops;
+}
+
+/* The next launch of each: what is on disk can be loaded, or something that is newer. */
+static void use_jobs(struct node_test *t, int start)
+{
+	for (int i = 0; i < JOBS; i++) {
+		struct hand *k = job_hand();
+		char name[32], run[32];
+
+		snprintf(name, sizeof(name), "job%d", i);
+		snprintf(run, sizeof(run), "again%d", start);
+		connect_rank(t, k);
+		assert_int_equal(hand_open(k, name, 0, 1, run), 0);
+		assert_true(k->base_step != HAND_BASE_NONE);
+		declare_and_prepare(k, 0, 1);
+		leave(k);
+	}
+}
+
+static void test_any_ledger(void **state)
+{
+	struct node_test *t = *state;
+	struct job *j;
+
+	rng_seed(&seeded, 20);
+	make_jobs(t);
+	for (int start = 0; start < STARTS; start++) {
+		epoch = (uint64_t)start + 1;
+		t->before = give_anything;
+		begin_node(t);
+		for (int i = 0; i < TURNS; i++)
+			host_turn(&t->host);
+		list_each(j, &t->host.node->jobs, link)
+			assert_true(job_state_check(j));
+		assert_true(list_empty(&t->host.node->stopped_jobs));
+		use_jobs(t, start);
+		end_node(t);
+	}
+	for (int i = 0; i < JOBS; i++) {
+		alloc_free(truths[i].bytes);
+		alloc_free(truths[i].table);
+		alloc_free(truths[i].blob.name);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_any_ledger),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

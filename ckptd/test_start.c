@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_start.c - a start that finds files of committed checkpoints missing or damaged: what the
+ * log and the shard files suffice for is made again, the rest is named and kept (I8). And loads of
+ * what a start cannot find: they fall back (I11).
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/fault.h"
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "codec/digest.h"
+#include "model/load_plan.h"
+#include "codec/digest.h"
+#include "proto/session.pb-c.h"
+#include "storage/disk_format.h"
+#include "storage/shard_file.h"
+
+/* The one file or folder of that pattern below the data folder. */
+static void path_of(const struct node_test *t, const char *pattern, char ret[static 512])
+{
+	char full[512];
+	glob_t g;
+
+	snprintf(full, sizeof(full), "%s/%s", t->dir, pattern);
+	assert_int_equal(glob(full, 0, NULL, &g), 0);
+	assert_int_equal(g.gl_pathc, 1);
+	snprintf(ret, 512, "%s", g.gl_pathv[0]);
+	globfree(&g);
+}
+
+static void remove_file(const struct node_test *t, const char *pattern)
+{
+	char path[512];
+
+	path_of(t, pattern, path);
+	assert_int_equal(unlink(path), 0);
+}
+
+static void write_at(const struct node_test *t, const char *pattern, const void *bytes, size_t len,
+		     off_t at)
+{
+	char path[512];
+	int fd;
+
+	path_of(t, pattern, path);
+	fd = open(path, O_RDWR);
+	assert_true(fd >= 0);
+	assert_int_equal(pwrite(fd, bytes, len, at), len);
+	close(fd);
+}
+
+static void flip(const struct node_test *t, const char *pattern, off_t at)
+{
+	char path[512];
+	uint8_t b;
+	int fd;
+
+	path_of(t, pattern, path);
+	fd = open(path, O_RDWR);
+	assert_int_equal(pread(fd, &b, 1, at), 1);
+	b ^= 1;
+	assert_int_equal(pwrite(fd, &b, 1, at), 1);
+	close(fd);
+}
+
+/* Two steps that are durable, of two ranks; the node has ended. */
+static void save_two(struct node_test *t)
+{
+	begin_two(t);
+	for (uint64_t step = 10; step <= 20; step += 10) {
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+		save_until(&t->b, 1, step, CKPT_DURABLE);
+	}
+	end_node(t);
+}
+
+static const struct checkpoint *found(struct node_test *t, uint64_t step)
+{
+	struct checkpoint *c;
+	struct job *j;
+
+	list_each(j, &t->host.node->jobs, link)
+		list_each(c, &j->checkpoints, link)
+			if (c->step == step)
+				return c;
+	return NULL;
+}
+
+/* A launch of the job loads `step` from files. */
+static void launch_loads(struct node_test *t, const char *run, uint64_t step)
+{
+	assert_int_equal(join(t, &t->a, 0, 2, run), step);
+	join(t, &t->b, 1, 2, run);
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	load_rank(&t->a, 0, step, CKPT_TIER_DISK);
+	load_rank(&t->b, 1, step, CKPT_TIER_DISK);
+}
+
+/* Its COMMIT is there again after a start, the same as it was, and its bytes are. */
+static void is_made_again(struct node_test *t, const void *was, size_t len)
+{
+	char path[512];
+	uint8_t *now = malloc(len + 1);
+	int fd;
+
+	begin_node(t);
+	assert_true(was_told("4 job 'job': step 20 on disk has its COMMIT again"));
+	assert_non_null(found(t, 20));
+	assert_true(found(t, 20)->rebuilt && !found(t, 20)->disk_suspect);
+	path_of(t, "jobs/*/20.*/COMMIT", path);
+	fd = open(path, O_RDONLY);
+	assert_int_equal(read(fd, now, len + 1), len);
+	assert_memory_equal(now, was, len);
+	close(fd);
+	free(now);
+	launch_loads(t, "run2", 20);
+	end_node(t);
+	/* There is nothing to be done by the next start. */
+	begin_node(t);
+	assert_false(found(t, 20)->rebuilt);
+}
+
+static size_t read_commit(struct node_test *t, uint8_t *buf, size_t size)
+{
+	char path[512];
+	ssize_t n;
+	int fd;
+
+	path_of(t, "jobs/*/20.*/COMMIT", path);
+	fd = open(path, O_RDONLY);
+	n = read(fd, buf, size);
+	assert_true(n > 0 && (size_t)n < size);
+	close(fd);
+	return (size_t)n;
+}
+
+static void test_commit_gone(void **state)
+{
+	struct node_test *t = *state;
+	uint8_t was[8192];
+	size_t len;
+
+	save_two(t);
+	len = read_commit(t, was, sizeof(was));
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	is_made_again(t, was, len);
+}
+
+static void test_commit_and_layout_gone(void **state)
+{
+	struct node_test *t = *state;
+	char command[512];
+	uint8_t was[8192];
+	size_t len;
+
+	save_two(t);
+	len = read_commit(t, was, sizeof(was));
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	snprintf(command, sizeof(command), "rm %s/layouts/* %s/declarations/*", t->dir, t->dir);
+	assert_int_equal(system(command), 0);
+	is_made_again(t, was, len);
+	assert_int_equal(count_files(t, "layouts/*"), 1);
+	assert_int_equal(count_files(t, "declarations/*"), 2);
+}
+
+static void test_commit_empty(void **state)
+{
+	struct node_test *t = *state;
+	uint8_t was[8192];
+	char path[512];
+	size_t len;
+
+	save_two(t);
+	len = read_commit(t, was, sizeof(was));
+	path_of(t, "jobs/*/20.*/COMMIT", path);
+	assert_int_equal(truncate(path, 0), 0);
+	is_made_again(t, was, len);
+}
+
+static void test_commit_of_another(void **state)
+{
+	struct node_test *t = *state;
+	char from[512], to[512], command[1100];
+	uint8_t was[8192];
+	size_t len;
+
+	save_two(t);
+	len = read_commit(t, was, sizeof(was));
+	path_of(t, "jobs/*/10.*/COMMIT", from);
+	path_of(t, "jobs/*/20.*/COMMIT", to);
+	snprintf(command, sizeof(command), "cp %s %s", from, to);
+	assert_int_equal(system(command), 0);
+	is_made_again(t, was, len);
+}
+
+/* Each field that the log has too; the digest is right, as a program's that knows the format. */
+static void test_commit_says_other_things(void **state)
+{
+	static const struct {
+		size_t at;
+		uint8_t change;
+	} fields[] = {{104, 1}, {128, 1}, {136, 1}, {144, 1}, {152, 1}, {164, 1}, {184, 2}};
+	struct node_test *t = *state;
+	uint8_t was[8192], bytes[8192];
+	size_t len;
+
+	save_two(t);
+	len = read_commit(t, was, sizeof(was));
+	for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+		memcpy(bytes, was, len);
+		bytes[fields[i].at] ^= fields[i].change;
+		format_end(bytes, len);
+		write_at(t, "jobs/*/20.*/COMMIT", bytes, len, 0);
+		begin_node(t);
+		assert_true(found(t, 20)->rebuilt);
+		end_node(t);
+		assert_int_equal(read_commit(t, bytes, sizeof(bytes)), len);
+		assert_memory_equal(bytes, was, len);
+	}
+}
+
+/* It stays what it is, through starts, until a person says that it may go. */
+static void is_named_and_kept(struct node_test *t, const char *why)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin admin = CKPT__ADMIN__INIT;
+	size_t files = count_files(t, "jobs/*/20.*/*");
+	char run[16];
+
+	for (int i = 0; i < 2; i++) {
+		begin_node(t);
+		assert_true(was_told("step 20 on disk cannot be used"));
+		assert_non_null(found(t, 20));
+		assert_true(found(t, 20)->disk_suspect);
+		if (!strstr(found(t, 20)->reason, why))
+			fail_msg("'%s' lacks '%s'", found(t, 20)->reason, why);
+		snprintf(run, sizeof(run), "again%d", i);
+		launch_loads(t, run, 10);
+		assert_int_equal(count_files(t, "jobs/*/20.*/*"), files);
+		end_node(t);
+	}
+	begin_node(t);
+	connect_rank(t, &t->a);
+	admin.verb = CKPT__ADMIN__VERB__REMOVE;
+	admin.job = (char *)"job";
+	admin.step = 20;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &admin;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_int_equal(count_files(t, "jobs/*/20.*/rank*"), 0);
+}
+
+static void test_commit_and_a_leaf_gone(void **state)
+{
+	struct node_test *t = *state;
+
+	save_two(t);
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	flip(t, "jobs/*/20.*/rank-1.shard", 4096 + 70000);
+	is_named_and_kept(t, "its COMMIT is gone; it cannot be made again: ");
+}
+
+static void test_commit_and_a_header_gone(void **state)
+{
+	struct node_test *t = *state;
+
+	save_two(t);
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	flip(t, "jobs/*/20.*/rank-0.shard", 60);
+	is_named_and_kept(t, "its COMMIT is gone; it cannot be made again: ");
+}
+
+static void test_commit_damaged_and_a_file_gone(void **state)
+{
+	struct node_test *t = *state;
+
+	save_two(t);
+	flip(t, "jobs/*/20.*/COMMIT", 100);
+	remove_file(t, "jobs/*/20.*/rank-1.shard");
+	is_named_and_kept(t, "rank 1: the file is missing");
+}
+
+static void test_a_file_gone(void **state)
+{
+	struct node_test *t = *state;
+
+	save_two(t);
+	remove_file(t, "jobs/*/20.*/rank-1.shard");
+	is_named_and_kept(t, "rank 1: its file is gone");
+}
+
+/* What cannot be replaced by a file. */
+static void test_commit_is_a_folder(void **state)
+{
+	struct node_test *t = *state;
+	char path[512];
+
+	save_two(t);
+	path_of(t, "jobs/*/20.*/COMMIT", path);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(mkdir(path, 0700), 0);
+	begin_node(t);
+	assert_true(was_told("3 job 'job': step 20 on disk cannot be used"));
+	launch_loads(t, "run2", 10);
+	assert_int_equal(count_files(t, "jobs/*/20.*/rank*"), 2);
+}
+
+/* As a write leaves them that power loss ended: named, and away once the log calls it lost. */
+static void test_unfinished(void **state)
+{
+	static const uint8_t none[SHARD_HEADER_BYTES];
+	struct node_test *t = *state;
+
+	save_two(t);
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	write_at(t, "jobs/*/20.*/rank-1.shard", none, sizeof(none), 0);
+	begin_node(t);
+	assert_int_equal(found(t, 20)->durable, DUR_UNFINISHED);
+	assert_non_null(strstr(found(t, 20)->reason, "its files were not finished"));
+	assert_int_equal(count_files(t, "jobs/*/20.*/rank*"), 2);
+	launch_loads(t, "run2", 10);
+	assert_true(was_told("step 20 was committed and its bytes are lost"));
+	for (int i = 0; i < TURNS_MAX && count_files(t, "jobs/*/20.*") > 0; i++)
+		usleep(1000);
+	assert_int_equal(count_files(t, "jobs/*/20.*"), 0);
+}
+
+/* A log that was begun anew cannot know what had no COMMIT then. */
+static void test_unknown_to_the_log(void **state)
+{
+	struct node_test *t = *state;
+	char command[512];
+
+	save_two(t);
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	snprintf(command, sizeof(command), "rm -r %s/jobs/*/log", t->dir);
+	assert_int_equal(system(command), 0);
+	is_named_and_kept(t, "the log that knew it was lost");
+}
+
+/* ---- Digests that are right over what is wrong ---- */
+
+/* Of rank 1's file of step 20: its footer, and where it lies. */
+struct forged {
+	char path[512];
+	uint8_t header[SHARD_HEADER_BYTES], commit[8192], *footer;
+	size_t commit_len, footer_len;
+	uint64_t footer_at;
+};
+
+static void forge_begin(struct node_test *t, struct forged *f)
+{
+	int fd;
+
+	path_of(t, "jobs/*/20.*/rank-1.shard", f->path);
+	fd = open(f->path, O_RDONLY);
+	assert_int_equal(pread(fd, f->header, sizeof(f->header), 0), sizeof(f->header));
+	f->footer_at = get_le64(f->header + 112);
+	f->footer_len = get_le64(f->header + 120);
+	f->footer = malloc(f->footer_len);
+	assert_int_equal(pread(fd, f->footer, f->footer_len, (off_t)f->footer_at), f->footer_len);
+	close(fd);
+	f->commit_len = read_commit(t, f->commit, sizeof(f->commit));
+}
+
+/* COMMIT leads to the footer as it is now; the rank table and the root stay what they are. */
+static void forge_end(struct node_test *t, struct forged *f)
+{
+	static const uint8_t zeroes[DISK_ALIGN];
+	uint8_t *line = f->commit + 256 + 72;
+	size_t gap = round_up(f->footer_len, DISK_ALIGN) - f->footer_len;
+	struct digest d;
+	int fd;
+
+	format_end(f->footer, f->footer_len);
+	d = digest_of(f->footer, f->footer_len);
+	memcpy(f->header + 128, d.b, 16);
+	format_end(f->header, sizeof(f->header));
+	memcpy(line + 24, d.b, 16);
+	memcpy(line + 64, f->footer + 64, 8);
+	format_end(f->commit, f->commit_len);
+	fd = open(f->path, O_WRONLY);
+	assert_int_equal(pwrite(fd, f->header, sizeof(f->header), 0), sizeof(f->header));
+	assert_int_equal(pwrite(fd, f->footer, f->footer_len, (off_t)f->footer_at), f->footer_len);
+	assert_int_equal(pwrite(fd, zeroes, gap, (off_t)(f->footer_at + f->footer_len)), gap);
+	close(fd);
+	write_at(t, "jobs/*/20.*/COMMIT", f->commit, f->commit_len, 0);
+	free(f->footer);
+}
+
+/* Where the place of a chunk is in the footer. */
+static uint8_t *place_of(struct forged *f, uint64_t chunk)
+{
+	return f->footer + FOOTER_FIXED_BYTES + round_up(get_le64(f->footer + 72), 8) +
+	       chunk * CHUNK_PLACE_BYTES;
+}
+
+/* A load of latest that finds it is answered with an error once; the next has the one before. */
+static void falls_back(struct node_test *t, const char *why)
+{
+	struct hand_loaded got = {.shards = {calloc(1, ELEMENTS * 4)}};
+
+	begin_node(t);
+	assert_false(found(t, 20)->rebuilt);
+	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 20);
+	join(t, &t->b, 1, 2, "run2");
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	assert_true(hand_load(&t->b, CKPT_LATEST, NULL, &got) < 0);
+	free(got.shards[0]);
+	assert_true(found(t, 20)->disk_suspect);
+	if (!strstr(found(t, 20)->reason, why))
+		fail_msg("'%s' lacks '%s'", found(t, 20)->reason, why);
+	load_rank(&t->a, 0, 10, CKPT_TIER_DISK);
+	load_rank(&t->b, 1, 10, CKPT_TIER_DISK);
+	assert_true(was_told("fell back: step 20"));
+}
+
+static void test_forged_place(void **state)
+{
+	struct node_test *t = *state;
+	struct forged f;
+
+	save_two(t);
+	forge_begin(t, &f);
+	put_le64(place_of(&f, 0), 1u << 30);
+	forge_end(t, &f);
+	falls_back(t, "impossible place");
+}
+
+static void test_forged_version(void **state)
+{
+	struct node_test *t = *state;
+	struct forged f;
+
+	save_two(t);
+	forge_begin(t, &f);
+	put_le64(f.footer + 16, 1u << 20);
+	forge_end(t, &f);
+	falls_back(t, "a newer ckptd wrote it");
+}
+
+/* The first leaf, which no other rank stores, is said to be elsewhere. */
+static void test_forged_hole(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t leaf, stored;
+	struct forged f;
+	uint8_t *place;
+
+	save_two(t);
+	forge_begin(t, &f);
+	leaf = get_le32(f.header + 92);
+	put_le64(f.header + 16, 1); /* leaves are missing */
+	place = place_of(&f, 0);
+	put_le32(place + 32, 1);
+	stored = get_le32(place + 8) - leaf;
+	put_le32(place + 8, (uint32_t)stored);
+	put_le64(f.footer + 64, get_le64(f.footer + 64) - leaf);
+	/* The footer follows what is stored. */
+	f.footer_at = round_up(SHARD_HEADER_BYTES + stored, DISK_ALIGN);
+	put_le64(f.header + 112, f.footer_at);
+	put_le64(f.commit + 256 + 72 + 8, f.footer_at);
+	forge_end(t, &f);
+	falls_back(t, "stored by no rank");
+}
+
+/* ---- A job that cannot be read ---- */
+
+/* Another one that is there is served; that one is refused, untouched, and comes when it can be. */
+static void test_one_job_cannot_be_read(void **state)
+{
+	struct node_test *t = *state;
+	char path[512], aside[512 + 8];
+	int code = -EAGAIN;
+
+	save_two(t);
+	path_of(t, "jobs/*/log", path);
+	snprintf(aside, sizeof(aside), "%s.kept", path);
+	begin_node(t);
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run1"), 0);
+	end_node(t);
+	/* A file where the folder should be: it cannot be listed. */
+	assert_int_equal(rename(path, aside), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	begin_node(t);
+	assert_true(was_told("3 job 'job' is refused: its folder jobs/"));
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run2"), 0);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 0, 2, "run2"), -EAGAIN);
+	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 2);
+	leave(&t->a);
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rename(aside, path), 0);
+	for (int i = 0; i < 600 && code == -EAGAIN; i++) {
+		usleep(100000);
+		connect_rank(t, &t->a);
+		code = hand_open(&t->a, "job", 0, 2, "run2");
+		if (code < 0)
+			leave(&t->a);
+	}
+	assert_int_equal(code, 0);
+	assert_int_equal(t->a.base_step, 20);
+	assert_true(was_told("5 job 'job': its folder can be read again"));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_commit_gone),
+		NODE_TEST(test_commit_and_layout_gone),
+		NODE_TEST(test_commit_empty),
+		NODE_TEST(test_commit_of_another),
+		NODE_TEST(test_commit_says_other_things),
+		NODE_TEST(test_commit_and_a_leaf_gone),
+		NODE_TEST(test_commit_and_a_header_gone),
+		NODE_TEST(test_commit_damaged_and_a_file_gone),
+		NODE_TEST(test_a_file_gone),
+		NODE_TEST(test_commit_is_a_folder),
+		NODE_TEST(test_unfinished),
+		NODE_TEST(test_unknown_to_the_log),
+		NODE_TEST(test_forged_place),
+		NODE_TEST(test_forged_version),
+		NODE_TEST(test_forged_hole),
+		NODE_TEST(test_one_job_cannot_be_read),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * beneath.h - names below a data folder: the only place that opens, makes, renames or removes them.
+ *
+ *   (1) The folder itself is resolved once. All below it is resolved from its descriptor, and no
+ *       symbolic link below it is ever followed: -ELOOP. A link may be renamed and removed.
+ *   (2) A process of root's works on another user's folder as that user: each name is resolved
+ *       with the owner's rights, and what is made belongs to the owner. So a folder never lends
+ *       its user a right of root's, whatever the user puts there meanwhile.
+ *
+ * Paths are relative and '/'-separated, without an empty, "." or ".." part: -EINVAL. "" is the
+ * folder where that is said.
+ *
+ * (1) is openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS). Where a container forbids that call, each
+ * part is opened on its own with O_NOFOLLOW; CKPT_DISK_OPENAT2=off forces this. (2) is setfsuid(2),
+ * of the calling thread alone: what root names besides, such as the file of an import, is still
+ * opened by root, and the user cannot signal or trace the process.
+ *
+ * Errors are -errno; nothing is retried but EINTR. Threads: any.
+ */
+#ifndef STORAGE_BENEATH_H
+#define STORAGE_BENEATH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "base/disk.h"
+
+struct beneath {
+	int folder;    /* descriptor; -1: closed */
+	bool openat2;  /* the kernel resolves beneath a folder in one call */
+	bool as_owner; /* (2): this process is root's, the folder is not */
+	uid_t uid;     /* the folder's owner */
+	gid_t gid;
+};
+
+/* folder: as the operator named it; its own links are followed. */
+MUST_CHECK int beneath_open(const char *folder, struct beneath *ret, struct err *e);
+/* The same folder once more; or one below it, which can be listed and locked. */
+MUST_CHECK int beneath_again(const struct beneath *b, struct beneath *ret);
+MUST_CHECK int beneath_enter(const struct beneath *b, const char *path, struct beneath *ret);
+void beneath_close(struct beneath *b);
+/* For a library that opens by path (RocksDB): the whole process becomes the folder's owner, for
+ * good. */
+MUST_CHECK int beneath_become_owner(struct beneath *b, struct err *e);
+
+/* A descriptor. flags: of open(2); O_CLOEXEC is added. */
+MUST_CHECK int beneath_file(const struct beneath *b, const char *path, int flags);
+MUST_CHECK int beneath_folder(const struct beneath *b, const char *path); /* "" */
+MUST_CHECK int beneath_stat(const struct beneath *b, const char *path, struct stat *ret); /* "" */
+MUST_CHECK int beneath_access(const struct beneath *b, const char *path, int mode);       /* "" */
+MUST_CHECK int beneath_mkdir(const struct beneath *b, const char *path); /* -EEXIST if there */
+MUST_CHECK int beneath_remove(const struct beneath *b, const char *path, bool is_dir);
+MUST_CHECK int beneath_rename(const struct beneath *b, const char *from, const char *to);
+MUST_CHECK int beneath_link(const struct beneath *b, const char *from, const char *to);
+MUST_CHECK int beneath_list(const struct beneath *b, const char *path, disk_name_fn *fn, void *arg);
+
+/*
+ * Whether a daemon of this process's user may trust the folder: the user owns it, group and others
+ * may not write to it, and they cannot exchange it in a folder above. e says what to do.
+ */
+MUST_CHECK int beneath_check_private(const struct beneath *b, const char *name, struct err *e);
+
+#endif
