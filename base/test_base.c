@@ -96,6 +96,11 @@ static void test_text_is_clean(void **state)
 		text_clean(buf);
 		assert_string_equal(buf, texts[i].to);
 	}
+	assert_int_equal(text_utf8_len("a\0\xc3\xa4\xf4\x8f\xbf\xbf", 8), 8);
+	assert_int_equal(text_utf8_len("", 0), 0);
+	assert_int_equal(text_utf8_len("ab\xc3\xa4", 3), 2); /* cut */
+	assert_int_equal(text_utf8_len("ab\xed\xa0\x80", 5), 2);
+	assert_int_equal(text_utf8_len("ab\xc0\x80", 4), 2);
 }
 
 static void test_reader_is_sticky(void **state)

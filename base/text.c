@@ -7,7 +7,7 @@
 #include "base/text.h"
 
 #include <stdbool.h>
-#include <stddef.h>
+#include <string.h>
 
 /* Bytes of the character that begins with this one; 0: none does. */
 static size_t length_of(unsigned char first)
@@ -30,12 +30,12 @@ static bool is_second(unsigned char first, unsigned char second)
 					  : 0xbf);
 }
 
-/* How many bytes of p are the beginning of one character; *ret_whole: all of it. */
-static size_t valid(const unsigned char *p, bool *ret_whole)
+/* How many of the bytes at p, of which there are some, begin one character; *ret_whole: all of it. */
+static size_t valid(const unsigned char *p, size_t left, bool *ret_whole)
 {
 	size_t len = length_of(p[0]), n = len > 0;
 
-	while (n < len && (n == 1 ? is_second(p[0], p[1]) : (p[n] & 0xc0) == 0x80))
+	while (n < len && n < left && (n == 1 ? is_second(p[0], p[1]) : (p[n] & 0xc0) == 0x80))
 		n++;
 	*ret_whole = len > 0 && n == len;
 	return n;
@@ -46,13 +46,28 @@ static bool is_control(const unsigned char *p)
 	return p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0);
 }
 
+size_t text_utf8_len(const char *text, size_t len)
+{
+	size_t i = 0;
+	bool whole = true;
+
+	while (i < len) {
+		size_t n = valid((const unsigned char *)text + i, len - i, &whole);
+
+		if (!whole)
+			break;
+		i += n;
+	}
+	return i;
+}
+
 void text_clean(char *text)
 {
-	unsigned char *p = (unsigned char *)text;
+	unsigned char *p = (unsigned char *)text, *end = p + strlen(text);
 
 	while (*p) {
 		bool whole;
-		size_t n = valid(p, &whole);
+		size_t n = valid(p, (size_t)(end - p), &whole);
 
 		if (!whole && n > 0 && p[n] == '\0') {
 			*p = '\0'; /* it was cut */

@@ -4,8 +4,9 @@
  *
  * 1. libyajl takes no missing memory: it writes to what it was given. So an allocation that fails
  *    leaves it by a jump back to parse(), and what it held is given back from a list of its blocks.
- * 2. It makes '?' of half a surrogate pair: two names could become one. Such halves are looked for
- *    before. It is given all of the input at once, which is less than 2^31 bytes: only so do texts
+ * 2. It makes '?' of half a surrogate pair: two names could become one. And it takes for UTF-8 what
+ *    is written longer than need be, surrogates, and numbers above U+10FFFF, which the next reader
+ *    refuses. Both are looked for before. It is given all of the input at once, which is less than 2^31 bytes: only so do texts
  *    lie in the input.
  */
 #include <config.h>
@@ -19,6 +20,7 @@
 #include <yajl/yajl_parse.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 struct block { /* before each of libyajl's */
 	struct block *next, *before;
@@ -178,7 +180,7 @@ static int on_list_end(void *arg)
 	return on_end(arg, JSON_EVENT_LIST_END);
 }
 
-/* ---- Surrogates (2) ---- */
+/* ---- Texts (2) ---- */
 
 /* The number of \uXXXX at p; -1: it is none. */
 static int escaped_unit(const char *p, const char *end)
@@ -264,9 +266,13 @@ int json_read(const char *json, size_t len, json_event_fn *fn, void *arg, struct
 {
 	struct json_reading j = {.json = json, .len = len, .fn = fn, .arg = arg, .e = e};
 	const char *half = half_pair(json, json + len);
+	size_t utf8 = text_utf8_len(json, len);
 	int r;
 
 	assert(len < INT32_MAX);
+	if (utf8 < len)
+		return err_set(e, CKPT_EPROTO, "not JSON that can be used: it is not UTF-8 (byte %zu)",
+			       utf8);
 	if (half)
 		return err_set(e, CKPT_EPROTO,
 			       "not JSON that can be used: half of a surrogate pair (byte %zu)",

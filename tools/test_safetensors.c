@@ -122,8 +122,12 @@ static void test_damage_is_named(void **state)
 	refused("\t{}", 0, CKPT_EPROTO, "does not begin with '{'");
 	refused("{", 0, CKPT_EPROTO, "not JSON");
 	refused("{}x", 0, CKPT_EPROTO, "not JSON");
-	refused("{\"\xff\":1}", 0, CKPT_EPROTO,
-		"not JSON that can be used: lexical error: invalid bytes in UTF8");
+	refused("{\"\xff\":1}", 0, CKPT_EPROTO, "it is not UTF-8 (byte 2)");
+	refused("{\"__metadata__\":{\"a\":\"\xc0\x80\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
+	refused("{\"__metadata__\":{\"a\":\"\xed\xa0\x80\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
+	refused("{\"__metadata__\":{\"a\":\"\xf4\x90\x80\x80\"}}", 0, CKPT_EPROTO,
+		"not UTF-8 (byte 22)");
+	refused("{\"__metadata__\":{\"a\":\"\xc3\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
 	refused("{\"a\\u0000\":1}", 0, CKPT_EPROTO, "not JSON");
 	refused("{\"\\ud800x\":1}", 0, CKPT_EPROTO, "half of a surrogate pair (byte 2)");
 	refused("{\"\\udc00\\ud800\":1}", 0, CKPT_EPROTO, "half of a surrogate pair (byte 2)");
