@@ -21,6 +21,7 @@
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
+#include "ckptd/refused.h"
 #include "ckptd/trust.h"
 #include "ckptd/watching_json.h"
 #include "codec/digest.h"
@@ -279,6 +280,7 @@ static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
 			    (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
 				json_array_append_new(
 					jobs, job_stopped(j) ? stopped_json(j) : job_json(j));
+	refused_json(n, session_process(s)->uid, admin_sees_all(s), m->job, jobs);
 	doc = json_pack("{s:i, s:s, s:s, s:s, s:b, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o}",
 			"schema", 2, "version", PACKAGE_VERSION, "node", n->options.name, "data",
 			n->options.data, "ready", (int)n->ready, "index",

@@ -216,6 +216,31 @@ bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token
 	return false;
 }
 
+void refused_json(const struct node *n, uint32_t uid, bool all, const char *job, json_t *jobs)
+{
+	struct refused_job *r;
+	char hex[ID_TEXT_MAX], why[ERR_TEXT_MAX];
+
+	list_each(r, &n->refused, link) {
+		bool named = r->name[0] != '\0';
+		json_t *o;
+
+		hex_format(hex, r->id.b, sizeof(r->id.b));
+		if ((!all && !(named && r->uid == uid)) ||
+		    (job[0] && strcmp(job, named ? r->name : hex) != 0))
+			continue;
+		snprintf(why, sizeof(why),
+			 "its folder jobs/%s cannot be read, and is tried again each few seconds: "
+			 "%.200s",
+			 hex, r->why);
+		o = json_pack("{s:s, s:s, s:s, s:[], s:[], s:[], s:[]}", "job",
+			      named ? r->name : hex, "id", hex, "unread", why, "ranks", "slots",
+			      "checkpoints", "aborted");
+		json_object_set_new(o, "uid", named ? json_integer(r->uid) : json_null());
+		json_array_append_new(jobs, o);
+	}
+}
+
 bool refused_has_region(const struct node *n, const char *region)
 {
 	struct refused_job *r;

@@ -5,6 +5,8 @@
 #ifndef CKPTD_REFUSED_H
 #define CKPTD_REFUSED_H
 
+#include <jansson.h>
+
 #include "ckptd/start.h"
 
 struct refused_job {
@@ -26,6 +28,8 @@ void refused_take(struct node *n, struct found *found);
 /* Whether a job of this name may not be made, since a refused one is called so, or may be: e says
  * which. */
 bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token, struct err *e);
+/* Those that a user may see, as jobs of the document of `status`, at the end of jobs. */
+void refused_json(const struct node *n, uint32_t uid, bool all, const char *job, json_t *jobs);
 /* Whether a region's name is one of a refused job: its memory waits with it. */
 bool refused_has_region(const struct node *n, const char *region);
 

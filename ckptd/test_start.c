@@ -20,10 +20,10 @@
 #include "base/fault.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/refused.h"
 #include "ckptd/test_node_rig.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
-#include "codec/digest.h"
 #include "proto/session.pb-c.h"
 #include "storage/disk_format.h"
 #include "storage/shard_file.h"
@@ -481,6 +481,27 @@ static void test_forged_hole(void **state)
 
 /* ---- A job that cannot be read ---- */
 
+/* What the document of status has of it: for its user and for operators, and for nobody else. */
+static void says_unread(const struct node *n, size_t want)
+{
+	json_t *own = json_array(), *all = json_array(), *none = json_array(), *job;
+
+	refused_json(n, getuid(), false, "", own);
+	refused_json(n, getuid() + 1, true, "job", all);
+	refused_json(n, getuid() + 1, false, "", none);
+	refused_json(n, getuid(), true, "other", none);
+	assert_int_equal(json_array_size(own), want);
+	assert_int_equal(json_array_size(all), want);
+	assert_int_equal(json_array_size(none), 0);
+	job = json_array_get(own, 0);
+	assert_true(!want || strstr(json_string_value(json_object_get(job, "unread")),
+				    "cannot be read, and is tried again"));
+	assert_true(!want || json_integer_value(json_object_get(job, "uid")) == (json_int_t)getuid());
+	json_decref(own);
+	json_decref(all);
+	json_decref(none);
+}
+
 /* Another one that is there is served; that one is refused, untouched, and comes when it can be. */
 static void test_one_job_cannot_be_read(void **state)
 {
@@ -505,6 +526,7 @@ static void test_one_job_cannot_be_read(void **state)
 	connect_rank(t, &t->a);
 	assert_int_equal(open_rank(&t->a, 0, 2, "run2"), -EAGAIN);
 	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 2);
+	says_unread(t->host.node, 1);
 	leave(&t->a);
 	assert_int_equal(unlink(path), 0);
 	assert_int_equal(rename(aside, path), 0);
@@ -518,6 +540,7 @@ static void test_one_job_cannot_be_read(void **state)
 	assert_int_equal(code, 0);
 	assert_int_equal(t->a.base_step, 20);
 	assert_true(was_told("5 job 'job': its folder can be read again"));
+	says_unread(t->host.node, 0);
 }
 
 int main(void)

@@ -240,6 +240,8 @@ static int live_plans(const struct ctl *c, json_t *jobs, struct err *e)
 					    .job = doc_text(job, "job") };
 		json_t *answer = NULL;
 
+		if (doc_text(job, "unread")[0])
+			continue;
 		if (r == 0)
 			r = connection_ask(conn, &q, &answer, e);
 		if (r == 0)

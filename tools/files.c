@@ -487,22 +487,11 @@ static bool never_began(const struct data_job *j)
 	       j->log_err.code == CKPT_ENOTFOUND;
 }
 
-static int read_job(void *arg, const struct job_id *id)
+static int read_folder(struct reading *x, struct data_job *j)
 {
-	struct reading *x = arg;
 	struct data *d = x->data;
-	void *list = d->jobs;
-	struct data_job *j;
-	int r = grow(&list, d->n_jobs, &d->cap_jobs, sizeof(*j));
+	int r = store_each_checkpoint(&d->store, &j->id, read_checkpoint, x, x->err);
 
-	d->jobs = list;
-	if (r < 0)
-		return err_code(x->err, r, "read the jobs");
-	j = &d->jobs[d->n_jobs++];
-	*j = (struct data_job){ .id = *id };
-	history_init(&j->history);
-	x->job = j;
-	r = store_each_checkpoint(&d->store, id, read_checkpoint, x, x->err);
 	if (r < 0)
 		return r;
 	if (j->n_checkpoints)
@@ -514,11 +503,52 @@ static int read_job(void *arg, const struct job_id *id)
 		if (judge(d, j, &j->checkpoints[i]) < 0)
 			return err_set(x->err, j->checkpoints[i].why.code, "%s",
 				       j->checkpoints[i].why.text);
+	return 0;
+}
+
+/* What this process lacks, or may not do: it is so for all jobs. */
+static bool is_own(int code)
+{
+	return code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EACCES ||
+	       code == -EPERM;
+}
+
+/* A bad sector below one job's folder says nothing of the others. */
+static void leave_unread(struct data_job *j, const struct err *why)
+{
+	const struct job_id id = j->id;
+
+	job_fini(j);
+	*j = (struct data_job){.id = id, .unread = true};
+	history_init(&j->history);
+	err_set(&j->log_err, why->code, "its folder cannot be read: %s", why->text);
+}
+
+static int read_job(void *arg, const struct job_id *id)
+{
+	struct reading *x = arg;
+	struct data *d = x->data;
+	struct err why = {0};
+	void *list = d->jobs;
+	struct data_job *j;
+	int r = grow(&list, d->n_jobs, &d->cap_jobs, sizeof(*j));
+
+	d->jobs = list;
+	if (r < 0)
+		return err_code(x->err, r, "read the jobs");
+	j = &d->jobs[d->n_jobs++];
+	*j = (struct data_job){ .id = *id };
+	history_init(&j->history);
+	r = read_folder(&(struct reading){.data = d, .job = j, .err = &why}, j);
+	if (r < 0 && is_own(r))
+		return err_set(x->err, r, "%s", why.text);
+	if (r < 0)
+		leave_unread(j, &why);
 	name_job(j);
 	j->made = was_made(j);
 	if (j->made)
 		err_clear(&j->log_err);
-	if (never_began(j)) {
+	if (!j->unread && never_began(j)) {
 		job_fini(j);
 		d->n_jobs--;
 	}
@@ -543,9 +573,28 @@ static int by_name(const void *a, const void *b)
 	return c ? c : memcmp(x->id.b, y->id.b, sizeof(x->id.b));
 }
 
+/* One that cannot be read may be called like the one that is asked for. */
+static const struct data_job *hides(const struct data *d, const char *job)
+{
+	const struct data_job *unread = NULL;
+	bool found = false;
+
+	for (size_t i = 0; i < d->n_jobs; i++) {
+		bool called = is_called(&d->jobs[i], job);
+
+		if (called && d->jobs[i].unread)
+			return &d->jobs[i];
+		found = found || called;
+		if (d->jobs[i].unread)
+			unread = &d->jobs[i];
+	}
+	return found ? NULL : unread;
+}
+
 int data_read_jobs(struct data *d, const char *job, struct err *e)
 {
 	struct reading x = { .data = d, .err = e };
+	const struct data_job *unread;
 	size_t kept = 0;
 	int r;
 
@@ -553,6 +602,11 @@ int data_read_jobs(struct data *d, const char *job, struct err *e)
 	r = store_each_job(&d->store, read_job, &x, e);
 	if (r < 0)
 		return err_wrap(e, r, "data folder '%.150s'", d->path);
+	unread = job ? hides(d, job) : NULL;
+	if (unread)
+		return err_set(e, unread->log_err.code,
+			       "data folder '%.150s': job %s, which may be '%.80s': %.300s",
+			       d->path, unread->name, job, unread->log_err.text);
 	for (size_t i = 0; i < d->n_jobs; i++) {
 		if (job && !is_called(&d->jobs[i], job))
 			job_fini(&d->jobs[i]);

@@ -38,6 +38,7 @@ struct data_job {
 	struct history history; /* up to what is damaged */
 	struct err log_err;     /* code 0: the log is good, or a tool made the job */
 	bool made;              /* by a tool: no ckptd has begun its log yet */
+	bool unread; /* its folder cannot be read, log_err says why: its id is all that is known */
 	struct data_checkpoint *checkpoints;
 	size_t n_checkpoints, cap_checkpoints;
 };
@@ -70,7 +71,8 @@ MUST_CHECK int data_check_same(const char *said, const char *given, struct err *
 void data_close(struct data *d);
 /*
  * Reads the jobs: COMMIT files first, then each log, so that a log that grows meanwhile knows all
- * that was found. job: a name or an id, CKPT_ENOTFOUND when there is none; NULL: all.
+ * that was found. job: a name or an id, CKPT_ENOTFOUND when there is none; NULL: all. One whose
+ * folder cannot be read is there as `unread`; it is an error where it may be the one that is named.
  */
 MUST_CHECK int data_read_jobs(struct data *d, const char *job, struct err *e);
 

@@ -142,6 +142,11 @@ static json_t *leftovers_json(const struct data_job *j)
 
 static json_t *job_json(const struct data_job *j)
 {
+	if (j->unread)
+		return json_pack("{s:s, s:o, s:n, s:o, s:[], s:[], s:[]}", "job", j->name, "id",
+				 doc_hex(j->id.b, 16), "uid", "unread",
+				 doc_name(j->log_err.text, strlen(j->log_err.text)), "checkpoints",
+				 "aborted", "leftovers");
 	return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "job", j->name, "id",
 			 doc_hex(j->id.b, 16), "uid", doc_count(j->uid), "epoch",
 			 epoch_json(&j->history.epoch), "log_records",

@@ -30,6 +30,13 @@ __attribute__((format(printf, 2, 3))) static void add_problem(json_t *list, cons
 	json_array_append_new(list, doc_name(text, strlen(text)));
 }
 
+static void unread_problem(const json_t *job, json_t *list)
+{
+	if (doc_text(job, "unread")[0])
+		add_problem(list, "job '%s': %s; nothing of it is deleted", doc_text(job, "job"),
+			    doc_text(job, "unread"));
+}
+
 static void checkpoint_problems(const json_t *job, const json_t *c, json_t *list)
 {
 	const char *name = doc_text(job, "job"), *why = doc_text(c, "reason");
@@ -54,6 +61,7 @@ static void job_problems(const json_t *job, json_t *list)
 	json_t *o;
 	size_t i;
 
+	unread_problem(job, list);
 	if (doc_text(job, "stopped")[0])
 		add_problem(list, "%s", doc_text(job, "stopped"));
 	if (doc_text(job, "log_error")[0])
@@ -245,7 +253,10 @@ static int print_jobs(const json_t *doc)
 		const json_t *committed = newest(job, "state", "committed");
 
 		table_cell(t, "%s", doc_text(job, "job"));
-		table_cell(t, "%" PRIu64, doc_number(job, "uid"));
+		if (json_is_integer(json_object_get(job, "uid")))
+			table_cell(t, "%" PRIu64, doc_number(job, "uid"));
+		else
+			table_cell(t, "-");
 		table_cell(t, "%" PRIu64, doc_number(json_object_get(job, "epoch"), "number"));
 		ranks_cell(t, job);
 		step_cell(t, committed);
@@ -489,7 +500,8 @@ static int print_list(const struct ctl *c, const json_t *doc)
 /* Only what a list is about. */
 static json_t *list_document(const json_t *doc)
 {
-	static const char *const keys[] = { "job", "id", "uid", "checkpoints", "log_error" };
+	static const char *const keys[] = {"job",	  "id",	       "uid",
+					   "checkpoints", "log_error", "unread"};
 	json_t *jobs = json_array(), *job;
 	size_t i;
 
@@ -511,9 +523,11 @@ static int list_problems(const json_t *doc, bool tell)
 	json_t *list = json_array(), *job, *c, *p;
 	size_t i, k, n;
 
-	json_array_foreach(json_object_get(doc, "jobs"), i, job)
+	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
+		unread_problem(job, list);
 		json_array_foreach(json_object_get(job, "checkpoints"), k, c)
 			checkpoint_problems(job, c, list);
+	}
 	json_array_foreach(list, i, p)
 		if (tell)
 			complain("%s", json_string_value(p));

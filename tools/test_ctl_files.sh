@@ -148,6 +148,32 @@ run 0 rebuild --data "$data"
 says out "checkpoints: 6"
 run 0 verify --data "$data" -q
 silent out
+# ---- One job's folder cannot be read: the others are told of, and nothing is taken for gone
+
+make_data
+without_alpha () {
+	strace -qq -o "$dir/trace" -P "$alpha" -e trace=getdents64 -e inject=getdents64:error=EIO \
+		"$build/ckptctl" "$@" --data "$data" >"$dir/out" 2>"$dir/err"
+}
+id=${alpha##*/}
+without_alpha status --json
+[ $? = 1 ] || fail "status with an unreadable job: not told as a problem"
+json 'u = job("a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1")
+assert "Input/output error" in u["unread"] and u["uid"] is None and u["checkpoints"] == []
+assert [c["step"] for c in job("beta")["checkpoints"]] == [5] and len(d["problems"]) == 1'
+without_alpha status
+[ $? = 1 ] || fail "status with an unreadable job: exit status"
+says out "PROBLEM: job '$id': its folder cannot be read: "
+without_alpha list
+[ $? = 1 ] || fail "list with an unreadable job: exit status"
+says out "beta"
+says err "job '$id': its folder cannot be read: "
+without_alpha show beta && lacks out "cannot be read"
+without_alpha rm alpha --all --yes && fail "rm of a job that may be the unreadable one"
+says err "job $id, which may be 'alpha': its folder cannot be read: "
+without_alpha export alpha --output "$dir/never" && fail "export of a job that may be the unreadable one"
+says err "which may be 'alpha'"
+
 # ---- A user who may not read the files is told of other ways
 
 make_data
@@ -167,4 +193,4 @@ for verb in "verify alpha" "export alpha --output $dir/open/x" "diff alpha alpha
 	says err "cannot read data folder '$data': only its owner and root can; ask whoever runs ckptd, or read your own job through it (ckpt://, ckpt_stored_open(3))"
 done
 chmod 700 "$data"
-ending 69
+ending 83
