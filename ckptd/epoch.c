@@ -198,6 +198,11 @@ void epoch_say_lost(struct job *j, char *buf, size_t size)
 
 #define FELL_BACK "fell back: step "
 
+bool epoch_is_opening_from(const struct checkpoint *c)
+{
+	return c->job->opening && c->job->opening->base == c;
+}
+
 bool epoch_fell_back(const struct job *j, uint64_t *ret_step)
 {
 	const char *at = strstr(j->history.epoch.reason, FELL_BACK);

@@ -388,6 +388,8 @@ const struct history_commit *epoch_lost(struct job *j);
 /* A sentence about all that epoch_lost() stands for, and what to do. */
 void epoch_say_lost(struct job *j, char *buf, size_t size);
 /* Whether the epoch's base is older than what was committed last, and that one's step. */
+/* Whether the record of an epoch with this base is on its way: one of its works. */
+bool epoch_is_opening_from(const struct checkpoint *c);
 bool epoch_fell_back(const struct job *j, uint64_t *ret_step);
 
 /* ---- member.c ---- */

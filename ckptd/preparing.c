@@ -261,6 +261,8 @@ static uint32_t slots_missing(const struct member *m)
 			return 0;
 		n++;
 	}
+	if (BUG(SLOTS_LEFT_OUT) && n > 0)
+		return 0;
 	return n < wanted ? wanted - n : 0;
 }
 

@@ -257,6 +257,13 @@ static void rewrite_start(struct checkpoint *c)
 	work_submit(x->workers, WORK_DATA, &x->work);
 }
 
+/* Records that wait for the log touch neither files nor memory: a disk that refuses them for seconds
+ * is the one whose files want to be written again. */
+static bool in_use(const struct checkpoint *c)
+{
+	return c->readers > 0 || c->works > c->saying + epoch_is_opening_from(c);
+}
+
 /* The newest first: it is what the next launch begins with. */
 void rewrite_step(struct job *j)
 {
@@ -265,7 +272,7 @@ void rewrite_step(struct job *j)
 	if (j->rewrite || j->node->stopping)
 		return;
 	list_each(c, &j->checkpoints, link)
-		if (rewrite_may_help(c) && !c->no_room && !c->readers && !c->works &&
+		if (rewrite_may_help(c) && !c->no_room && !in_use(c) &&
 		    (!pick || c->record_n > pick->record_n))
 			pick = c;
 	if (pick)

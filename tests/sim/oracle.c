@@ -226,9 +226,12 @@ static void look_for_commit(struct oracle *o, struct oracle_job *j, struct commi
 
 void oracle_started(struct oracle *o)
 {
-	for (unsigned i = 0; i < o->n_jobs; i++)
+	for (unsigned i = 0; i < o->n_jobs; i++) {
+		/* No record says what a load has asked for: who asked asks again. */
+		o->jobs[i].asked = TRUST_LATEST;
 		for (size_t k = 0; k < o->jobs[i].n_commits; k++)
 			look_for_commit(o, &o->jobs[i], &o->jobs[i].commits[k]);
+	}
 	oracle_check_files(o);
 }
 
@@ -323,7 +326,7 @@ static bool fell_back(const char *reason)
 }
 
 /* Which level the epoch's base has to have: of loads that went back; a damaged base keeps it, a new
- * launch begins at the lowest. Whether this epoch is opened for that. */
+ * launch, or life of ckptd, begins at the lowest. Whether this epoch is opened for that. */
 static bool asked_of(struct oracle_job *j, const char *reason)
 {
 	char word[16] = "";
@@ -668,6 +671,8 @@ static void on_trust(struct oracle *o, struct oracle_job *j, const struct record
 			   LL(r->mark.step), j->name);
 	else
 		c->trust = trust_add(c->trust, r->mark.value);
+	if (c && (c->trust & TRUST_BAD) && c->bad_ns == 0)
+		c->bad_ns = o->sim->w->now_ns;
 	/* If ckptd dies now, the next epoch begins behind it, and nobody asked for that. */
 	if (c && (r->mark.value & TRUST_PASSED) && !c->passed)
 		sim_accuse(o->sim,

@@ -48,6 +48,7 @@ struct commit_seen {
 	uint64_t memory; /* oracle.memory when it was first seen */
 	bool freed, lost, pinned;
 	uint32_t trust; /* what records say of it */
+	uint64_t bad_ns; /* when one first said bad; 0: none does */
 	bool passed;    /* an epoch went back behind it, for want of trust */
 	bool asked; /* to be removed, by a person */
 	bool said_committed, said_durable;
@@ -158,8 +159,9 @@ void oracle_given(struct rank *r, uint64_t epoch, bool latest, uint64_t step,
 		  const struct attempt_id *a, bool fell_back);
 /* It asks for a level of trust. */
 void oracle_asks(struct rank *r, uint32_t least);
-/* It asked for a level of trust, and was given this. */
-void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least);
+/* It asked for a level of trust, at this time, and was given this. */
+void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least,
+		    uint64_t asked_ns);
 void oracle_bad_leaf(struct rank *r, uint64_t step, uint32_t rank, bool file);
 struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const struct attempt_id *a);
 

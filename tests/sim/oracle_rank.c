@@ -248,11 +248,15 @@ void oracle_asks(struct rank *r, uint32_t least)
 		j->asked_ever = least;
 }
 
-void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least)
+void oracle_trusted(struct rank *r, uint64_t step, const struct attempt_id *a, uint32_t least,
+		    uint64_t asked_ns)
 {
 	const struct commit_seen *c = oracle_commit(r->job->oracle, step, a);
+	uint32_t trust = c ? c->trust : 0;
 
-	if (c && !trust_reaches(c->trust, (enum trust_level)least))
+	if (c && c->bad_ns >= asked_ns)
+		trust &= ~(uint32_t)TRUST_BAD; /* a person said so while it was being answered */
+	if (c && !trust_reaches(trust, (enum trust_level)least))
 		sim_accuse(r->sim,
 			   "I4, I11: rank %u of %s asked for %s, and was given step %llu, of which "
 			   "the "

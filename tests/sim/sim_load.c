@@ -363,6 +363,7 @@ static int use(struct loading *l, uint64_t step)
 static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing)
 {
 	struct loading l = {.r = r};
+	uint64_t asked_ns = r->sim->w->now_ns;
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Load m = CKPT__LOAD__INIT;
 	Ckpt__Reply *reply = NULL;
@@ -386,7 +387,7 @@ static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing
 		oracle_given(r, l.epoch, step == UINT64_MAX, l.step, &l.attempt,
 			     reply->status & CKPT_FELL_BACK);
 		if (least > TRUST_LATEST)
-			oracle_trusted(r, l.step, &l.attempt, least);
+			oracle_trusted(r, l.step, &l.attempt, least, asked_ns);
 		if (step == UINT64_MAX)
 			oracle_latest(r, l.epoch, false, l.step, &l.attempt);
 	}
