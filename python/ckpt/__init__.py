@@ -20,8 +20,8 @@ What is not the memory of its values, as a numpy scalar or a conjugated view, is
 
 import atexit
 import ctypes as C
-import operator
 import os
+import re
 import sys
 import warnings
 import weakref
@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from . import _lib as L
 from ._stored import Shard, Stored, StoredBlob, Want
-from ._tensors import DTYPE_WORDS, ITEMSIZE, View, extents, view, whole
+from ._tensors import DTYPE_WORDS, ITEMSIZE, View, as_int, extents, view, whole
 
 __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save", "Info", "SEALED",
            "COMMITTED", "DURABLE", "Stored", "Shard", "StoredBlob", "Want"]
@@ -117,17 +117,28 @@ def _array(values: Optional[Sequence[int]]):
     return None if values is None else (L.u64 * max(1, len(values)))(*values)
 
 
+# Of a buffer's format: objects, pointers and functions, but not numpy's complex numbers.
+_ADDRESSES = re.compile("[OPXz&]|Z(?![fdg])")
+_FIELD_NAMES = re.compile(":[^:]*:")
+
+
 def _blob(name: Any, data: Any) -> bytes:
-    """As bytes that nobody else changes. bytes() of a number would be as many zeros."""
-    if isinstance(data, bytes):
+    """As bytes that nobody else changes. bytes() of a number would be as many zeros, and a subclass of
+    bytes may have a length of its own."""
+    if type(data) is bytes:
         return data
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(data, numpy.ma.MaskedArray):
+        raise TypeError(f"blob {name!r} is a masked array, which is two arrays: give its .data and its "
+                        ".mask one by one")
     try:
         m = memoryview(data)
-    except TypeError:
-        m = None
-    if m is None or "O" in m.format:
+    except (TypeError, ValueError, BufferError) as e:
         raise TypeError(f"blob {name!r} is a {type(data).__name__}, not bytes: encode it first, a str "
-                        "with .encode()")
+                        "with .encode()") from e
+    if _ADDRESSES.search(_FIELD_NAMES.sub("", m.format)):
+        raise TypeError(f"blob {name!r} is a {type(data).__name__}, whose memory holds addresses, not "
+                        "what is there: give the bytes that it points to")
     return m.tobytes()
 
 
@@ -173,11 +184,12 @@ class Save:
 
 def check_step(step: int) -> int:
     """The step as libckpt takes it, or ValueError: ctypes would cut it to 64 bits."""
-    if isinstance(step, bool) or not hasattr(step, "__index__"):
+    n = as_int(step)
+    if n is None:
         raise ValueError(f"{step!r} is no step: steps are whole numbers")
-    if not 0 <= operator.index(step) < L.LATEST:
-        raise ValueError(f"{step} is no step: steps are from 0 to {L.LATEST - 1}")
-    return operator.index(step)
+    if not 0 <= n < L.LATEST:
+        raise ValueError(f"{n} is no step: steps are from 0 to {L.LATEST - 1}")
+    return n
 
 
 def _step_or_latest(step: Optional[int]) -> int:
@@ -190,7 +202,7 @@ class _Saving:
 
     def __init__(self, owner: "Checkpointer", step: int, args: Callable[[], Tuple], flags: int):
         self._owner, self._args, self._flags = owner, args, flags
-        self._entered = False
+        self._entered = self._left = False
         self.save = Save(owner, step, "failed")
 
     def __enter__(self) -> Save:
@@ -202,6 +214,7 @@ class _Saving:
             self._owner._run(self._begin)
             return self.save
         except BaseException:  # its end will not come: a warning was made an error, a key was hit
+            self._left = True
             if self._owner._is_begun(self):
                 self._owner._run(self._fence, True)
             raise
@@ -228,8 +241,11 @@ class _Saving:
             result, error = L.EBADF, CkptError(L.EBADF, f"step {self.save.step}: the handle was closed "
                                                "before the save's block had ended")
         else:
-            result = L.lib.ckpt_save_fence(owner._handle(), self._flags)
-            owner._begun = None
+            handle = owner._handle()
+            try:
+                result = L.lib.ckpt_save_fence(handle, self._flags)
+            finally:  # a key that is hit in the call raises when it has returned
+                owner._begun = None
             error = CkptError(result, _last_error()) if result < 0 else None
         if not quietly and error is None:
             owner._finish(self.save, result)
@@ -238,7 +254,11 @@ class _Saving:
         else:  # the block's own exception goes first
             self.save.status, self.save.error = "failed" if error else "sealed", error
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a save's block cannot be copied or pickled: call saving() for each save")
+
     def __exit__(self, kind, value, traceback) -> None:
+        self._left = True
         if self.save.status == "begun":
             try:
                 self._owner._run(self._fence, kind is not None, closed=True)
@@ -322,11 +342,11 @@ class Checkpointer:
     """One rank's handle; made by open(). A context manager: leaving it closes the handle, or, by an
     exception, abandons it."""
 
+    _c: Optional[C.c_void_p] = None
+
     def __init__(self, handle: C.c_void_p, on_error: str):
-        self._c: Optional[C.c_void_p] = handle
         self._on_error = on_error
-        self._rank: int = L.lib.ckpt_rank(handle)
-        self._world: int = L.lib.ckpt_world(handle)
+        self._rank, self._world = -1, -1
         self._pid = os.getpid()
         self._users: Dict[None, object] = {}  # the call that goes on; setdefault() is one step
         self._ending: Any = None              # how to end when it is over
@@ -336,6 +356,11 @@ class Checkpointer:
         self._names: Dict[str, List[int]] = {}
         self._beat = L.Beat(C.sizeof(L.Beat))
         self._metrics: Dict[str, int] = {}
+        self._c = handle  # empty still: open() fills it
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a handle is a session of one process with ckptd: it cannot be copied or "
+                        "pickled; open the job where it is needed")
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -358,7 +383,7 @@ class Checkpointer:
         self._end(L.lib.ckpt_abandon)
 
     def __del__(self):
-        if getattr(self, "_c", None) is None:
+        if self._c is None:
             return
         if _uncaught:
             self.abandon()
@@ -374,7 +399,7 @@ class Checkpointer:
             if self._users.setdefault(None, me) is me:
                 self._end_now()
         finally:
-            if self._users.get(None) is me:
+            if None in self._users and self._users[None] is me:  # no call: see _run()
                 del self._users[None]
 
     def _end_now(self) -> None:
@@ -384,7 +409,10 @@ class Checkpointer:
         self._begun = None
 
     def _run(self, f: Any, *args: Any, closed: bool = False, **kwargs: Any) -> Any:
-        """f() while no other thread is in a call; it waits for none. closed: also on a closed handle."""
+        """f() while no other thread is in a call; it waits for none. closed: also on a closed handle.
+
+        A key that is hit is an exception behind any call, in `finally` too: there is none before the
+        handle is free again."""
         me = object()
         try:
             if self._users.setdefault(None, me) is not me:
@@ -393,7 +421,7 @@ class Checkpointer:
                 self._check_open()
             return f(*args, **kwargs)
         finally:
-            if self._users.get(None) is me:
+            if None in self._users and self._users[None] is me:
                 del self._users[None]
                 if self._ending is not None:
                     self._end(self._ending)
@@ -424,7 +452,10 @@ class Checkpointer:
 
     def _settle(self) -> None:
         """Ends a save whose block is gone without its end; whether it counts is seen from every byte."""
-        if self._begun is not None and self._begun[0]() is None:
+        if self._begun is None:
+            return
+        saving = self._begun[0]()
+        if saving is None or saving._left:
             L.lib.ckpt_save_fence(self._handle(), L.FULL_COMPARE)
             self._begun = None
 
@@ -473,6 +504,7 @@ class Checkpointer:
             trained = bool(getattr(tensor, "requires_grad", False))
         t.size = C.sizeof(L.Tensor)
         t.name = L.text("a tensor's name", name)
+        name = str.__str__(name)
         t.dtype = v.dtype
         if trained:
             t.flags |= L.TRAINED
@@ -577,7 +609,7 @@ class Checkpointer:
     def _save_args(self, step: int, blobs: Optional[Mapping[str, Any]], wait_credit: bool,
                    timeout: Optional[float]) -> Callable[[], Tuple]:
         """Looks at what is given, and makes what looks at the tensors."""
-        step, ms = check_step(step), _ms(timeout)
+        ms = _ms(timeout)
         blobs = {} if blobs is None else blobs
         if not isinstance(blobs, Mapping):
             raise TypeError(f"blobs is a {type(blobs).__name__}: give bytes by name, a dict")
@@ -599,6 +631,7 @@ class Checkpointer:
         change. Without a credit (memory still busy with older saves) the save is skipped, or, with
         wait_credit, waits for one within timeout seconds. A save that fails does not raise unless the
         handle was opened with on_error='raise': look at the result."""
+        step = check_step(step)  # once: a tensor that counts steps counts on
         make = self._save_args(step, blobs, wait_credit, timeout)
         save = Save(self, step, "failed")
         self._settle()
@@ -617,6 +650,7 @@ class Checkpointer:
         is the fence; a tensor that did change drops the snapshot (sampled, or with full_compare
         every byte). `with c.saving(step) as s:` - s is the Save. What is copied is what is bound at
         the block's start; its memory is kept until the block's end, whatever is bound in it."""
+        step = check_step(step)
         make = self._save_args(step, blobs, wait_credit, timeout)
         return _Saving(self, step, make, L.FULL_COMPARE if full_compare else 0)
 
@@ -751,15 +785,20 @@ class Checkpointer:
                ) -> Optional[Stored]:
         """Opens the checkpoint of step (default: the newest) for looking at what it holds and reading
         any part of it, whatever this handle declares. None when nothing was ever saved."""
-        s = C.c_void_p()
-        result = _check(L.lib.ckpt_stored_open(self._handle(), _step_or_latest(step), _ms(timeout),
-                                               C.byref(s)))
-        self._status(result)
-        if result & L.NOTHING:
-            return None
-        info = L.Info()
-        _check(L.lib.ckpt_stored_info(s, C.byref(info)))
-        return Stored(self, s, _check, _info(info))
+        s, info = C.c_void_p(), L.Info()
+        stored = Stored(self, s, _check, None)  # before: whatever is raised from here on, it is closed
+        try:
+            result = _check(L.lib.ckpt_stored_open(self._handle(), _step_or_latest(step), _ms(timeout),
+                                                   C.byref(s)))
+            self._status(result)
+            if result & L.NOTHING:
+                return None
+            _check(L.lib.ckpt_stored_info(s, C.byref(info)))
+            stored.info = _info(info)
+            return stored
+        except BaseException:
+            stored._free()
+            raise
 
     @property
     @_exclusive
@@ -805,9 +844,15 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
                         _at_least_1_ms(connect_timeout), _at_least_1_ms(timeout),
                         L.EXISTING if existing else 0)
     handle = C.c_void_p()
-    _check(L.lib.ckpt_open(text("job", job), number("rank", rank), number("world", world),
-                           C.byref(options), C.byref(handle)))
-    return Checkpointer(handle, on_error)
+    c = Checkpointer(handle, on_error)  # before: whatever is raised from here on, it is closed
+    try:
+        _check(L.lib.ckpt_open(text("job", job), number("rank", rank), number("world", world),
+                               C.byref(options), C.byref(handle)))
+        c._rank, c._world = L.lib.ckpt_rank(handle), L.lib.ckpt_world(handle)
+        return c
+    except BaseException:
+        c.close()
+        raise
 
 
 def version() -> str:

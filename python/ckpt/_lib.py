@@ -32,6 +32,7 @@ def text(what: str, value, errors: str = "strict") -> bytes:
     """Text as libckpt takes it: UTF-8 that ends at its first NUL, so one inside would cut it."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is a {type(value).__name__}, not a str")
+    value = str.__str__(value)  # a subclass may encode itself as something else
     if "\0" in value:
         raise ValueError(f"{what} {value!r} has a NUL in it, which no name can have")
     try:

@@ -42,10 +42,17 @@ class Stored:
     knows: nothing is held there, and the checkpoint may be removed meanwhile. Its calls are calls with
     the handle: one thread at a time. Read before the handle is closed."""
 
+    _s: Optional[C.c_void_p] = None
+
     def __init__(self, owner: Any, stored: C.c_void_p, check: Callable[..., int], info: Any):
+        # stored may be empty still: it is filled, and info set, by who makes this.
         self._owner, self._s, self._check, self.info = owner, stored, check, info
         self._shards: Optional[List[Shard]] = None
         self._blobs: Optional[List[StoredBlob]] = None
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("what is stored is open in one place: it cannot be copied or pickled; call "
+                        "stored() again")
 
     def __enter__(self) -> "Stored":
         return self

@@ -70,11 +70,22 @@ def _code(dtype: Any) -> int:
     return code
 
 
+def as_int(value: Any) -> Optional[int]:
+    """A whole number as a plain int, which stays what it is when the value changes; else None. Truth
+    values, numpy's and torch's too, are no numbers."""
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
+        return None
+    try:
+        return int.__int__(operator.index(value))
+    except TypeError:
+        return None
+
+
 def whole(what: str, value: Any, least: int, most: int) -> int:
     """A number as libckpt takes it, or TypeError or ValueError: ctypes would cut it to its bits."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    n = as_int(value)
+    if n is None:
         raise TypeError(f"{what} is {value!r}, not a whole number")
-    n = operator.index(value)
     if not least <= n <= most:
         raise ValueError(f"{what} is {n}, not from {least} to {most}")
     return n
@@ -110,10 +121,10 @@ def _of_numpy(numpy: Any, array: Any) -> View:
         raise TypeError("a masked array is two arrays: give its .data and its .mask one by one")
     owner = numpy.ndarray.view(array, numpy.ndarray) if type(array) is not numpy.ndarray else array
     code = dtype_code(owner.dtype)
-    flags = owner.flags
-    strides = owner.strides if owner.size and not flags.c_contiguous else None
-    return View(owner.__array_interface__["data"][0], HOST, code, owner.shape, strides,
-                owner.size * ITEMSIZE[code], flags.writeable, owner)
+    strides = owner.strides if owner.size and not owner.flags.c_contiguous else None
+    # Not flags.writeable, which warns of what np.broadcast_arrays() made.
+    ptr, readonly = owner.__array_interface__["data"]
+    return View(ptr, HOST, code, owner.shape, strides, owner.size * ITEMSIZE[code], not readonly, owner)
 
 
 def _storage(tensor: Any) -> Any:
@@ -122,11 +133,26 @@ def _storage(tensor: Any) -> Any:
     return untyped() if untyped is not None else tensor._storage()  # torch 1.13
 
 
+def _plain(torch: Any, tensor: Any) -> Any:
+    """The tensor itself, without what a subclass or an attribute of it says of shape, layout and
+    memory in place of torch."""
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.__dict__:
+        return tensor
+    said = tuple(tensor.shape), tensor.dtype
+    with torch._C.DisableTorchFunction():
+        plain = torch.Tensor.as_subclass(tensor, torch.Tensor)
+    if said != (tuple(plain.shape), plain.dtype):
+        raise TypeError(f"this {type(tensor).__name__} says that it is {said[1]} {said[0]}, and its "
+                        f"memory holds {plain.dtype} {tuple(plain.shape)}: give a plain tensor")
+    return plain
+
+
 def _of_torch(torch: Any, tensor: Any) -> View:
     kind = type(tensor).__name__
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(f"a {kind} has no memory of its own: give the plain tensor that it stands for "
                         "(of a DTensor .to_local())")
+    tensor = _plain(torch, tensor)
     if tensor.layout is not torch.strided or getattr(tensor, "is_nested", False):
         raise TypeError(f"a nested tensor or one of layout {tensor.layout} is not one block of memory: "
                         "give the tensors that it is made of one by one, or .to_dense()")
@@ -157,7 +183,9 @@ def _look(tensor: Any) -> View:
     if torch is not None and isinstance(tensor, torch.Tensor):
         try:
             return _of_torch(torch, tensor)
-        except (RuntimeError, NotImplementedError) as e:  # what torch has no memory to show of
+        except (TypeError, ValueError):
+            raise
+        except Exception as e:  # what torch has no memory to show of, or what a subclass raises
             raise TypeError(f"it is not known where the bytes of this {type(tensor).__name__} are: {e}"
                             ) from e
     if numpy is not None and isinstance(tensor, numpy.ndarray):

@@ -9,11 +9,14 @@ Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed. CKPT_BUI
 folder."""
 
 import array
+import copy
 import ctypes
+import enum
 import gc
 import mmap
 import os
 import pathlib
+import pickle
 import sys
 import tempfile
 import threading
@@ -168,6 +171,67 @@ def case_arrays(d):
 def case_torch_tensors(d):
     need_torch()
     check_round_trip(tensors())
+
+
+def subclasses():
+    """What they say of themselves is not so; the object, and the tensor that it is."""
+    turned = torch.arange(12.).reshape(3, 4).t()
+    has = {"place": {"data_ptr": lambda t: torch.Tensor.data_ptr(t) + 8},
+           "layout": {"is_contiguous": lambda t: True}, "strides": {"stride": lambda t: (1, 1)},
+           "count": {"numel": lambda t: 3}, "start": {"storage_offset": lambda t: 4}}
+    out = {n: (turned.clone().as_subclass(type("Liar", (torch.Tensor,), h)), turned) for n, h in has.items()}
+    marked = turned.clone()
+    marked.is_contiguous = lambda: True
+    out["attribute"] = marked, turned
+    parameter = torch.nn.Parameter(turned.clone())
+    parameter.sharded = True
+    return {**out, "marked parameter": (parameter, turned.clone())}
+
+
+def case_subclasses_that_say_otherwise(d):
+    """Their memory is looked at, not what they say; where that is of another shape they are refused."""
+    need_torch()
+    with a_job() as c:
+        things = subclasses()
+        for name, (x, plain) in things.items():
+            c.declare(name, x)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        for name, (x, plain) in things.items():
+            c.bind(name, torch.zeros(4, 3))
+        c.load(step=1)
+        for (name, (x, plain)), got in zip(things.items(), c._tensors):
+            assert bytes_of(got) == bytes_of(plain), name
+    negated = torch.arange(6.).to(torch.complex64).conj().imag
+
+    def raises_it(cls, func, types, args=(), kwargs=None):
+        raise KeyError("no")
+
+    def of(kind, **has):
+        return torch.arange(3.).as_subclass(type(kind, (torch.Tensor,), has))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_refused({
+            "shape": (of("Liar", shape=property(lambda t: torch.Size((1, 3)))), "Liar says"),
+            "dtype": (of("Liar", dtype=torch.int32), "Liar says"),
+            "raising": (of("Raises", __torch_function__=classmethod(raises_it)), "Raises"),
+            "negated": (negated.as_subclass(type("Liar", (torch.Tensor,), {
+                "is_neg": lambda t: False})), "negates"),
+            "no tensor yet": (torch.nn.parameter.UninitializedParameter(), "Uninitialized"),
+            "class": (type("Liar", (), {"__class__": torch.Tensor})(), "Liar")})
+
+
+def case_broadcast_arrays(d):
+    """numpy warns where their flags are asked for."""
+    a, b = np.broadcast_arrays(numbers(4), numbers((3, 4)))
+    with a_job() as c, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        c.declare("a", a)
+        c.declare("b", b)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        for name in "ab":
+            c.bind(name, np.zeros((3, 4), np.float32))
+        c.load(step=1)
+        assert [bytes_of(x) for x in c._tensors] == [bytes_of(x) for x in (a, b)]
 
 
 def case_pointers(d):
@@ -499,6 +563,34 @@ def case_names(d):
     raises(ValueError, lambda: ckpt.open("x", -2, 1))
 
 
+def case_texts_of_other_types(d):
+    """They are what a str of them is."""
+    class Text(str):
+        def encode(self, *_):
+            return b"other"
+
+        def __contains__(self, x):
+            return False
+
+        def __hash__(self):
+            return id(self)
+
+    class Words(str, enum.Enum):
+        EMBED = "embed"
+    with a_job() as c:
+        raises(ValueError, lambda: c.declare(Text("a\0b"), numbers(3)))
+        c.declare(Text("w"), numbers(3))
+        c.declare(Words.EMBED, numbers(4))
+        c.bind("w", numbers(3) + 1)
+        c.bind(Words.EMBED, numbers(4) + 1)
+        s = c.save(1, {Text("a"): b"1", Text("a"): b"2"}, wait_credit=True)
+        assert s.error.code == EINVAL and "'a' is given twice" in str(s.error), s
+        assert c.save(1, {Text("a"): b"1", Words.EMBED: b"2"}, wait_credit=True).wait(ckpt.COMMITTED)
+        assert c.load(step=1).blobs == {"a": b"1", "embed": b"2"}
+        with c.stored(1) as s:
+            assert [h.name for h in s.shards] == ["embed", "w"], s.shards
+
+
 def case_shapes(d):
     w, e = numbers((2, 3)), (TypeError, ValueError)
     wrong = [(-1, 3), (1 << 64, 3), ((1 << 64) + 2, 3), (2.0, 3), (2,), (2, 3, 1), 6, None, ("2", 3)]
@@ -528,6 +620,17 @@ def case_shapes(d):
                 raises(e, lambda: s.read([ckpt.Want("w", np.zeros((2, 3), np.float32), size, offset)]))
 
 
+class Longer(bytes):
+    def __len__(self):
+        return 1 << 16
+
+
+def released():
+    m = memoryview(b"abc")
+    m.release()
+    return m
+
+
 def case_blobs(d):
     w = numbers(3)
     floats = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -538,9 +641,17 @@ def case_blobs(d):
         "column": (floats[:, 1], floats[:, 1].tobytes()), "numpy scalar": (np.int64(7), np.int64(7).tobytes()),
         "array.array": (array.array("i", [1, 2]), array.array("i", [1, 2]).tobytes()),
         "ctypes": ((ctypes.c_uint8 * 3)(1, 2, 3), b"\1\2\3"), "nul": (b"a\0b", b"a\0b"),
-        "mmap": (mmap.mmap(-1, 4096), bytes(4096))}
+        "mmap": (mmap.mmap(-1, 4096), bytes(4096)), "longer": (Longer(b"abc"), b"abc"),
+        "complex": (floats.astype(np.complex64), floats.astype(np.complex64).tobytes()),
+        "field O": (np.zeros(2, [("O", "i1"), ("P&z", "<i2")]), bytes(6))}
     bad = {"str": "abc", "None": None, "int": 5, "bool": True, "list": [1, 2], "float": 1.5, "dict": {},
-           "path": pathlib.Path("/tmp"), "objects": np.array([1, None], object), "iterator": iter(b"abc")}
+           "path": pathlib.Path("/tmp"), "objects": np.array([1, None], object), "iterator": iter(b"abc"),
+           "masked": np.ma.array([1, 2], mask=[0, 1]), "dates": np.zeros(2, "M8[s]"),
+           "field of objects": np.zeros(2, [("x", "O"), ("y", "i2")]), "text": ctypes.c_char_p(b"abc"),
+           "texts": (ctypes.c_wchar_p * 2)("a", "b"), "pointer": ctypes.pointer(ctypes.c_int(5)),
+           "address": ctypes.c_void_p(5), "function": ctypes.CFUNCTYPE(None)(print),
+           "struct": type("Pair", (ctypes.Structure,), {"_fields_": [("i", ctypes.c_int), (
+               "text", ctypes.c_char_p)]})(1, b"x"), "released": released()}
     if torch is not None:
         bad["tensor"] = torch.tensor(3)  # bytes() of it would be three zeros
     with a_job() as c:
@@ -567,9 +678,38 @@ def case_times(d):
             assert c.save(c.stats["saves"] + 1, wait_credit=True, timeout=seconds).wait(timeout=seconds)
         raises(ValueError, lambda: c.save(9, timeout=float("nan")))
         raises(ValueError, lambda: c.beat(1, tokens=-1))
-        for step in (-1, (1 << 64) - 1, 1 << 64, 1.5, True, "1", None):
+        truths = [True, np.True_, np.array(False)] + ([torch.tensor(True)] if torch is not None else [])
+        for step in (-1, (1 << 64) - 1, 1 << 64, 1.5, "1", None, np.arange(2), *truths):
             raises(ValueError, lambda: c.save(step))
             raises(ValueError, lambda: c.saving(step))
+        for n in truths:
+            raises(TypeError, lambda: c.declare("v", numbers(1), (1,), (n,)))
+
+
+class TwoFaced:
+    """A number that is another when it is asked again."""
+
+    def __init__(self, first, then):
+        self.numbers = [first, then]
+
+    def __index__(self):
+        return self.numbers.pop(0) if len(self.numbers) > 1 else self.numbers[0]
+
+
+def case_steps_that_go_on(d):
+    """A counter that is counted in place: a save is of the step that it was."""
+    counters = [np.array(5)] + ([torch.tensor(50)] if torch is not None else [])
+    with a_job() as c:
+        c.declare("w", numbers(3))
+        for step in counters:
+            first, s = int(step), c.save(step, wait_credit=True)
+            step += 1
+            assert s.wait(ckpt.COMMITTED) and s.step == first and type(s.step) is int, s
+            with c.saving(step, wait_credit=True) as s:
+                step += 1
+            assert s.wait(ckpt.COMMITTED) and s.step == first + 1, s
+        assert c.save(TwoFaced(60, 60 + (2 << 64)), wait_credit=True).step == 60
+        raises(ValueError, lambda: c.declare_flat("f", numbers(3), (3,), 0, TwoFaced(1 << 64, 3)))
 
 
 # ---- Lifetimes
@@ -710,6 +850,130 @@ def case_closed_in_use(d):
     s.close()
     s = ckpt.Stored(c, None, None, None)
     assert "closed" in str(raises(ckpt.CkptError, lambda: s.shards))
+
+
+def case_copies(d):
+    """There is one of each: a copy would end it twice."""
+    with a_job() as c:
+        c.declare("w", numbers(100))
+        s = c.save(1, wait_credit=True)
+        assert s.wait(ckpt.COMMITTED)
+        with c.stored(1) as stored, c.saving(2, wait_credit=True):
+            block = c.saving(3)
+            for x in (c, stored, block):
+                for make in (copy.copy, copy.deepcopy, pickle.dumps):
+                    assert "copied or pickled" in str(raises(TypeError, lambda: make(x))), x
+            raises(TypeError, lambda: pickle.dumps(s))
+            assert [h.name for h in stored.shards] == ["w"]
+        check_usable(c, 4, 1, 2)
+    ckpt.Stored.__new__(ckpt.Stored).__del__()
+
+
+# ---- Keys that are hit: an exception behind any call
+
+def interrupted(f):
+    """f() again and again, interrupted behind its first, second, ... call in Python or of a builtin,
+    until none is left. How often it was."""
+    for n in range(10 ** 6):
+        left = [n]
+
+        def look(frame, event, arg):
+            if event in ("call", "c_return") and frame.f_code.co_filename.endswith(OF_CKPT) and (
+                    frame.f_code.co_name not in ENDS):
+                left[0] -= 1
+                if left[0] < 0:
+                    sys.setprofile(None)
+                    raise KeyboardInterrupt
+        sys.setprofile(look)
+        try:
+            f()
+            return n
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+
+
+OF_CKPT = os.path.join("ckpt", "__init__.py"), os.path.join("ckpt", "_stored.py")
+ENDS = "__del__", "_free", "_problems"  # called by what ends an object: Python only prints what they raise
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def case_interrupted_anywhere(d):
+    steps = iter(range(1, 10 ** 6))
+    with a_job() as c, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ckpt.CkptWarning)
+        w = numbers(1000)
+        c.declare("w", w)
+        assert c.save(next(steps), wait_credit=True).wait(ckpt.COMMITTED)
+
+        def block():
+            with c.saving(next(steps), wait_credit=True) as s:
+                pass
+            assert s.status == "sealed", s
+
+        def stored():
+            with c.stored(1) as s:
+                assert len(s.shards) == 1
+
+        def save():
+            assert c.save(next(steps), wait_credit=True)
+        for f in (lambda: c.beat(1, loss=1.), save, block, lambda: c.load(step=1), stored, c.list):
+            assert interrupted(f) > 5
+            check_usable(c, next(steps), *range(1, next(steps)))
+        before = descriptors()
+        name = f"objects-{next(_jobs)}"
+        assert interrupted(lambda: ckpt.open(name, 0, 1).close()) > 5
+        gc.collect()
+        assert descriptors() == before
+
+
+def behind(name, kind=KeyboardInterrupt):
+    """From now libckpt's function raises when it has returned, once."""
+    from ckpt import _lib as L
+    really = getattr(L.lib, name)
+
+    def call(*args):
+        setattr(L.lib, name, really)
+        really(*args)
+        raise kind
+    setattr(L.lib, name, call)
+
+
+def case_interrupted_in_libckpt(d):
+    """Nothing stays open or begun, also while the exception, and what it holds, lives on."""
+    with a_job() as c:
+        c.declare("w", numbers(1000))
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        before = descriptors()
+        behind("ckpt_open")
+        e = raises(KeyboardInterrupt, a_job)
+        assert descriptors() == before, "the session is still open"
+        del e
+        freed = []
+        free, L = ckpt.L.lib.ckpt_stored_close, ckpt.L
+        L.lib.ckpt_stored_close = lambda s: freed.append(bool(s)) or free(s)
+        try:
+            behind("ckpt_stored_open")
+            e = raises(KeyboardInterrupt, lambda: c.stored(1))
+            assert freed == [True], freed
+        finally:
+            L.lib.ckpt_stored_close = free
+
+        def block(step):
+            with c.saving(step, wait_credit=True):
+                pass
+        for step, name in ((2, "ckpt_save_begin"), (4, "ckpt_save_fence")):
+            behind(name)
+            e = raises(KeyboardInterrupt, lambda: block(step))
+            with c.saving(step + 1, wait_credit=True) as s:
+                pass
+            assert s.status == "sealed" and c._begun is None, (name, s)
+            del e
+        check_usable(c, 6, *range(6))
 
 
 def case_fork(d):
