@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 
 from . import _lib as L
 from ._stored import Shard, Stored, StoredBlob, Want
-from ._tensors import DTYPE_WORDS, ITEMSIZE, View, as_int, extents, view, whole
+from ._tensors import DTYPE_WORDS, ITEMSIZE, View, as_int, extents, first_read_only, view, whole
 
 __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save", "Info", "SEALED",
            "COMMITTED", "DURABLE", "Stored", "Shard", "StoredBlob", "Want"]
@@ -105,12 +105,12 @@ def _ms(seconds: Optional[float]) -> int:
         return L.DEFAULT_TIMEOUT
     if seconds >= 1e15:  # and inf; ctypes would cut it
         return L.FOREVER
-    return max(0, int(seconds * 1000))
+    return 0 if seconds <= 0 else int(seconds * 1000)
 
 
 def _at_least_1_ms(seconds: Optional[float]) -> int:
     """Of an option in which 0 is "not given"."""
-    return 0 if seconds is None else max(1, int(min(seconds, 1e15) * 1000))
+    return 0 if seconds is None else 1 if seconds <= 0 else max(1, int(min(seconds, 1e15) * 1000))
 
 
 def _array(values: Optional[Sequence[int]]):
@@ -589,6 +589,7 @@ class Checkpointer:
         n = len(self._tensors)
         out = (L.Binding * max(1, n))()
         keep: List[Any] = [out, list(self._tensors)]
+        views: List[View] = []
         for i, tensor in enumerate(self._tensors):
             declared = self._declared[i]
             try:
@@ -597,11 +598,17 @@ class Checkpointer:
             except (TypeError, ValueError) as e:
                 raise CkptError(L.EINVAL, str(e)) from e
             keep.append(v.owner)
+            views.append(v)
             strides = None
             if v.strides is not None:
                 strides = (L.i64 * len(v.strides))(*v.strides)
                 keep.append(strides)
             out[i] = L.Binding(v.ptr, v.device, v.dtype, len(v.shape), v.nbytes, strides)
+        i = first_read_only(views) if writable else None
+        if i is not None:
+            raise CkptError(L.EINVAL, f"'{self._declared[i].name}' cannot be loaded: its memory is "
+                            "read-only, as that of a file that is mapped to be read; bind a tensor that "
+                            "can be written to")
         return out, n, keep
 
     # ---- Saving ----
@@ -649,7 +656,9 @@ class Checkpointer:
         """A save that goes on while the block runs: tensors must not change in it. The block's end
         is the fence; a tensor that did change drops the snapshot (sampled, or with full_compare
         every byte). `with c.saving(step) as s:` - s is the Save. What is copied is what is bound at
-        the block's start; its memory is kept until the block's end, whatever is bound in it."""
+        the block's start; its memory is kept until the block's end, whatever is bound in it. Only what
+        gives memory back under a tensor that is in use must not be called in it: storage.resize_(),
+        ndarray.resize(refcheck=False)."""
         step = check_step(step)
         make = self._save_args(step, blobs, wait_credit, timeout)
         return _Saving(self, step, make, L.FULL_COMPARE if full_compare else 0)

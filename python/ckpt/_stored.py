@@ -5,7 +5,7 @@ import ctypes as C
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _lib as L
-from ._tensors import extents, view, whole
+from ._tensors import View, extents, first_read_only, view, whole
 
 
 class Shard(NamedTuple):
@@ -135,8 +135,13 @@ class Stored:
         n, m = len(wants), len(blobs)
         tensors, bindings = (L.Tensor * max(1, n))(), (L.Binding * max(1, n))()
         keep: List[Any] = []
+        views: List[View] = []
         for i, want in enumerate(wants):
-            tensors[i], bindings[i] = self._want(want, keep)
+            tensors[i], bindings[i] = self._want(want, keep, views)
+        read_only = first_read_only(views)
+        if read_only is not None:
+            raise ValueError(f"'{wants[read_only].name}': its memory is read-only, as that of a file that "
+                             "is mapped to be read, so nothing can be read into it")
         places = (L.StoredBlob * max(1, m))()
         for i, key in enumerate(blobs):
             size = sizes.get(tuple(key), 0)
@@ -156,7 +161,7 @@ class Stored:
         return got, out, [] if strict else list(self._owner._problems())
 
     @staticmethod
-    def _want(want: Want, keep: List[Any]):
+    def _want(want: Want, keep: List[Any], views: List[View]):
         try:
             v = view(want.tensor)
             if v.nbytes and not v.writable:
@@ -179,4 +184,5 @@ class Stored:
         tensor = L.Tensor(C.sizeof(L.Tensor), name, v.dtype, len(v.shape), array(size),
                           array(offset), array(v.shape))
         keep += [strides, tensor, want.tensor, v.owner]
+        views.append(v)
         return tensor, L.Binding(v.ptr, v.device, v.dtype, len(v.shape), v.nbytes, strides)

@@ -6,9 +6,10 @@ View.owner does. Of an object whose memory is another's or holds something else 
 a wrapper, a temporary) it says so instead: TypeError.
 """
 
+import bisect
 import operator
 import sys
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._lib import HOST
 
@@ -40,6 +41,15 @@ class View(NamedTuple):
     def kind(self) -> str:
         """'float32 (3, 4)'"""
         return f"{DTYPE_WORDS[self.dtype]} {self.shape}"
+
+    @property
+    def reach(self) -> Tuple[int, int]:
+        """The addresses of its first byte and behind its last one."""
+        if self.strides is None:
+            return self.ptr, self.ptr + self.nbytes
+        steps = [(n - 1) * s for n, s in zip(self.shape, self.strides)]
+        return (self.ptr + sum(s for s in steps if s < 0),
+                self.ptr + sum(s for s in steps if s > 0) + ITEMSIZE[self.dtype])
 
 
 _codes: Dict[Any, int] = {}  # of the dtypes that were seen: asking for a name takes longer
@@ -197,6 +207,44 @@ def _look(tensor: Any) -> View:
                         "array of no dimensions, np.array(x)")
     raise TypeError(f"{type(tensor).__name__} is no tensor: give a torch tensor, a numpy array, or "
                     "(pointer, dtype, shape)")
+
+
+def _writable() -> Optional[Tuple[List[int], List[int]]]:
+    """Where this process may write: starts and ends of ranges, sorted; None where that is not known."""
+    starts: List[int] = []
+    ends: List[int] = []
+    try:
+        with open("/proc/self/maps") as f:
+            for line in f:
+                where, rights, _ = line.split(" ", 2)
+                if rights[1] != "w":
+                    continue
+                start, end = (int(n, 16) for n in where.split("-"))
+                if ends and ends[-1] == start:
+                    ends[-1] = end
+                else:
+                    starts.append(start)
+                    ends.append(end)
+    except (OSError, ValueError):
+        return None
+    return starts, ends
+
+
+def first_read_only(views: Sequence[View]) -> Optional[int]:
+    """Which of these lies in memory that cannot be written to. torch makes tensors of mapped files and
+    does not know that they were mapped to be read; a load into one would end the process."""
+    ranges = _writable()
+    if ranges is None:
+        return None
+    starts, ends = ranges
+    for i, v in enumerate(views):
+        if v.device != HOST or not v.nbytes:
+            continue
+        first, behind = v.reach
+        at = bisect.bisect_right(starts, first) - 1
+        if at < 0 or behind > ends[at]:
+            return i
+    return None
 
 
 def view(tensor: Any) -> View:

@@ -494,6 +494,35 @@ def case_targets(d):
             assert (room == -1).all() and not buffer.any(), f"{name}: something was written"
 
 
+def case_memory_that_cannot_be_written(d):
+    """Of which torch does not know: a write there would end the process."""
+    need_torch()
+    page = mmap.PAGESIZE
+    with tempfile.TemporaryFile() as f, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what torch makes of a read-only array
+        f.write(bytes(2 * page))
+        f.flush()
+        mapped = np.frombuffer(mmap.mmap(f.fileno(), 2 * page, prot=mmap.PROT_READ), np.float32)
+        half = np.frombuffer(mmap.mmap(-1, 2 * page), np.float32)
+        bad = {"mapped": torch.from_numpy(mapped)[:100], "pointer": (mapped.ctypes.data, "float32", (100,)),
+               "unmapped": (page, "float32", (100,)), "strided": torch.from_numpy(mapped)[:400:4]}
+        good = {"all": torch.from_numpy(half)[:100], "backwards": half[::-1][:100], "every third": half[:300:3]}
+        with a_job() as c:
+            c.declare("w", numbers(100))
+            assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+            for name, x in {**good, **bad}.items():
+                c.bind("w", x)
+                with c.stored(1) as s:
+                    wants = [ckpt.Want("w", x, (100,), (0,))]
+                    if name in good:
+                        assert c.load(step=1).bytes == 400 and bytes_of(x) == bytes_of(numbers(100)), name
+                        s.read(wants)
+                        continue
+                    e = raises(ckpt.CkptError, lambda: c.load(step=1))
+                    assert e.code == EINVAL and "read-only" in str(e), (name, e)
+                    assert "read-only" in str(raises(ValueError, lambda: s.read(wants))), name
+
+
 def case_tied(d):
     """One memory under two names: as it was saved, and as it was not."""
     w = numbers((20, 30))
@@ -677,6 +706,7 @@ def case_times(d):
         for seconds in (float("inf"), 1e30, 10 ** 30):  # not cut to some other time
             assert c.save(c.stats["saves"] + 1, wait_credit=True, timeout=seconds).wait(timeout=seconds)
         raises(ValueError, lambda: c.save(9, timeout=float("nan")))
+        assert c.save(8, timeout=-float("inf")).step == 8  # as 0
         raises(ValueError, lambda: c.beat(1, tokens=-1))
         truths = [True, np.True_, np.array(False)] + ([torch.tensor(True)] if torch is not None else [])
         for step in (-1, (1 << 64) - 1, 1 << 64, 1.5, "1", None, np.arange(2), *truths):
