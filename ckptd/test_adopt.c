@@ -16,6 +16,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "model/attempt.h"
+#include "proto/session.pb-c.h"
 
 enum { JOBS = 24, STARTS = 6, RECORDS = 40, TURNS = 25, REGIONS = 4, REGION_BYTES = 1 << 19 };
 
@@ -295,10 +296,45 @@ static void test_any_ledger(void **state)
 	}
 }
 
+/* ---- A Prepare that was cut short ---- */
+
+/* As adoption leaves a rank whose ckptd was killed behind the first record of its Prepare: it has
+ * one slot, which is not mapped. The next Prepare makes the others, and the rank gets credits. */
+static void test_a_prepare_that_was_cut_short(void **state)
+{
+	struct node_test *t = *state;
+	struct slot *s, *next;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+	struct hand_answer a;
+	struct job *j;
+
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
+	declare_rank(&t->a, 0, 1);
+	p.blob_bytes = 1 << 16;
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &p;
+	assert_int_equal(hand_ask(&t->a, &q, &a), 0);
+	hand_answer_free(&a);
+	j = list_first(&t->host.node->jobs, struct job, link);
+	list_each_safe(s, next, &j->slots, link) {
+		if (s == list_first(&j->slots, struct slot, link))
+			continue;
+		s->member = NULL;
+		slot_let_go(s);
+	}
+	prepare_rank(&t->a);
+	assert_int_equal(t->a.n_slots, t->o.slots);
+	for (uint64_t step = 1; step <= 3; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_any_ledger),
+		NODE_TEST(test_a_prepare_that_was_cut_short),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -245,6 +245,37 @@ static void test_a_damaged_file_is_written_again(void **state)
 	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
 }
 
+static void opened(void *arg, int status)
+{
+	*(int *)arg = status;
+}
+
+/* The disk of the log fails, and the next epoch waits for it. The file is written again all the
+ * same: a record touches no file. */
+static void test_a_file_is_written_again_without_the_log(void **state)
+{
+	struct node_test *t = *state;
+	int status = 1;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	save_until(&t->a, 0, 2, CKPT_DURABLE);
+	log_error = -EIO;
+	epoch_fall_back(only_job(t), "for a test", TRUST_LATEST, opened, &status);
+	turn_until_told(t, "trying again each second");
+	damage_file(t, "jobs/*/2.*/rank-*", 8192);
+	set_rate(t, FAST);
+	turn_until_told(t, "are written again from memory");
+	assert_int_equal(status, 1);
+	assert_true(epoch_is_opening_from(find(t, 2)));
+	assert_false(find(t, 2)->disk_suspect);
+	log_error = 0;
+	for (int i = 0; i < TURNS_MAX && status == 1; i++)
+		host_turn(&t->host);
+	assert_int_equal(status, 0);
+}
+
+
 /* Nothing is written from memory that is damaged too. */
 static void test_damaged_memory_is_not_written(void **state)
 {
@@ -743,6 +774,7 @@ int main(void)
 		NODE_TEST(test_off_means_off),
 		NODE_TEST(test_a_damaged_file_is_found),
 		NODE_TEST(test_a_damaged_file_is_written_again),
+		NODE_TEST(test_a_file_is_written_again_without_the_log),
 		NODE_TEST(test_damaged_memory_is_not_written),
 		NODE_TEST(test_damaged_memory_is_found),
 		NODE_TEST(test_healthy_steps_verify),

@@ -534,11 +534,11 @@ def test_a_failure_is_caught(d):
     assert not dead_of("caught", lambda dead, events: events[-1]["kind"] == "job-ended")
 
 
-def damage_commit(d, step):
-    for path in d.shards_of(step, "COMMIT"):
-        with open(path, "r+b") as f:
-            f.seek(200)
-            f.write(b"\xff\xff\xff\xff")
+def damage(d, step, name, at):
+    path, = d.shards_of(step, name)
+    with open(path, "r+b") as f:
+        f.seek(at)
+        f.write(b"\xff\xff\xff\xff")
 
 
 def load_damaged():
@@ -557,13 +557,19 @@ def test_damaged(_):
                 c.load()
                 assert c.save(step, wait_credit=True).wait(ckpt.DURABLE)
         d.kill()
-        damage_commit(d, 2)
+        damage(d, 2, "COMMIT", 200)
+        d.start()
+        got, said = load_damaged()  # made again from the shard and the log
+        assert got.step == 2 and not got.fell_back and not said, (got, said)
+        d.kill()
+        damage(d, 2, "COMMIT", 200)
+        damage(d, 2, "rank-0.shard", 8192)
         d.start()
         got, said = load_damaged()
         assert got.step == 1 and got.fell_back, got
         assert any("step 2" in s and "step 1" in s for s in said), said
         d.kill()
-        damage_commit(d, 1)
+        damage(d, 1, "rank-0.shard", 8192)
         d.start()
         e = raises(ckpt.CkptError, load_damaged)
         assert e.code == -1016 and "ckptctl" in str(e), e
