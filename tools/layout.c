@@ -18,7 +18,7 @@
 #include "tools/plural.h"
 #include "tools/print.h"
 #include "tools/source.h"
-#include "tools/tensors.h"
+#include "tools/tensor_list.h"
 
 /* ---- Tensors ---- */
 
@@ -145,46 +145,111 @@ struct load { /* of one rank */
 	uint32_t tensors, shards;
 };
 
+struct piece {
+	struct shard shard;
+	uint32_t rank;
+};
+
 struct laying {
 	struct layout *layout;
 	struct known list;
 	struct load *ranks;
-	json_t *tensors; /* as in `show` */
-	uint64_t bytes, held;
+	const struct words *wanted; /* --tensor */
+	size_t n;                   /* tensors that are wanted */
+	uint64_t bytes, held;       /* of those */
+	struct piece *pieces;       /* of one of them, at a time */
+	size_t n_pieces, cap_pieces;
 };
 
+static uint64_t bytes_of(const struct layout_tensor *t)
+{
+	uint64_t elements = 0;
+
+	if (!shape_elements(&t->global, &elements))
+		elements = 0; /* layout_shards() refuses it */
+	return elements * dtype_bytes(t->dtype);
+}
+
+static uint64_t held_of(const struct laying *y)
+{
+	uint64_t held = 0;
+
+	for (size_t i = 0; i < y->n_pieces; i++)
+		held += y->pieces[i].shard.bytes;
+	return held;
+}
+
+static int add_piece(struct laying *y, const struct shard *s, uint32_t rank, struct err *e)
+{
+	size_t cap = y->cap_pieces ? 2 * y->cap_pieces : 64;
+	struct piece *more;
+
+	if (y->n_pieces == y->cap_pieces) {
+		more = alloc_resize(y->pieces, cap * sizeof(*more));
+		if (!more)
+			return err_code(e, -ENOMEM, "lay out %zu pieces", y->n_pieces + 1);
+		y->pieces = more;
+		y->cap_pieces = cap;
+	}
+	y->pieces[y->n_pieces++] = (struct piece){*s, rank};
+	return 0;
+}
+
+/* What the ranks hold of a tensor, into y->pieces. */
 static int lay_tensor(struct laying *y, const struct layout_tensor *t, struct err *e)
 {
-	json_t *pieces = json_array();
-	struct shard shards[LAYOUT_SHARDS_MAX];
-	uint64_t held = 0, elements = 0;
+	int r = 0;
 
-	for (uint32_t rank = 0; rank < layout_world(y->layout); rank++) {
+	y->n_pieces = 0;
+	for (uint32_t rank = 0; r == 0 && rank < layout_world(y->layout); rank++) {
+		struct shard shards[LAYOUT_SHARDS_MAX];
 		uint32_t n;
-		int r = layout_shards(y->layout, t, rank, shards, &n, e);
 
-		if (r < 0) {
-			json_decref(pieces);
-			return r;
-		}
-		for (uint32_t i = 0; i < n; i++) {
-			json_array_append_new(pieces, tensor_piece(&shards[i], rank));
-			y->ranks[rank].bytes += shards[i].bytes;
-			held += shards[i].bytes;
-		}
-		y->ranks[rank].shards += n;
-		y->ranks[rank].tensors += n > 0;
+		r = layout_shards(y->layout, t, rank, shards, &n, e);
+		for (uint32_t i = 0; r == 0 && i < n; i++)
+			r = add_piece(y, &shards[i], rank, e);
 	}
-	if (!shape_elements(&t->global, &elements))
-		elements = 0; /* layout_shards() has checked it */
-	y->bytes += elements * dtype_bytes(t->dtype);
-	y->held += held;
-	json_array_append_new(
-		y->tensors, json_pack("{s:o, s:s, s:o, s:o, s:o, s:o}", "name",
-				      doc_name(t->name, t->name_len), "dtype", dtype_name(t->dtype),
-				      "shape", tensor_numbers(t->global.dim, t->global.ndim),
-				      "bytes", doc_count(elements * dtype_bytes(t->dtype)), "held",
-				      doc_count(held), "pieces", pieces));
+	return r;
+}
+
+static void count(struct laying *y)
+{
+	uint32_t last = UINT32_MAX;
+
+	for (size_t i = 0; i < y->n_pieces; i++) {
+		struct load *of = &y->ranks[y->pieces[i].rank];
+
+		of->bytes += y->pieces[i].shard.bytes;
+		of->shards++;
+		of->tensors += y->pieces[i].rank != last;
+		last = y->pieces[i].rank;
+	}
+	y->held += held_of(y);
+}
+
+/* Laid out anew: what fails has failed when it was counted. */
+static int walk(void *from, const struct tensor_sink *to, struct err *e)
+{
+	struct laying *y = from;
+
+	for (size_t i = 0; i < y->list.n; i++) {
+		const struct layout_tensor *t = &y->list.t[i];
+		const struct shard whole = {.name = t->name,
+					    .name_len = t->name_len,
+					    .dtype = t->dtype,
+					    .global = t->global};
+		int r;
+
+		if (!name_is_chosen(y->wanted, t->name, t->name_len))
+			continue;
+		r = lay_tensor(y, t, e);
+		if (r < 0)
+			return r;
+		to->tensor(to->arg, &(struct tensor_head){&whole, bytes_of(t), held_of(y),
+							  y->n_pieces, false});
+		for (size_t k = 0; k < y->n_pieces; k++)
+			to->piece(to->arg, &y->pieces[k].shard, y->pieces[k].rank);
+	}
 	return 0;
 }
 
@@ -241,11 +306,11 @@ static json_t *document(const struct ctl *c, struct laying *y)
 						       "bytes", doc_count(y->ranks[rank].bytes),
 						       "tensors", (int)y->ranks[rank].tensors,
 						       "shards", (int)y->ranks[rank].shards));
-	return json_pack("{s:i, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:O}", "schema",
+	return json_pack("{s:i, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:[]}", "schema",
 			 2, "source", "files", "layout", c->args[0], "world",
 			 (int)layout_world(y->layout), "axes", axes, "ranks", ranks, "bytes",
 			 doc_count(y->bytes), "held", doc_count(y->held), "least", doc_count(least),
-			 "most", doc_count(most), "balance", over, "tensors", y->tensors);
+			 "most", doc_count(most), "balance", over, "tensors");
 }
 
 /* ---- For people ---- */
@@ -272,7 +337,7 @@ static int print_ranks(const json_t *ranks, const json_t *axes)
 	return table_end(t);
 }
 
-static int print_layout(const struct ctl *c, const json_t *o, const struct laying *y)
+static int print_layout(const struct ctl *c, const json_t *o, struct laying *y, struct err *e)
 {
 	char whole[TEXT_MAX], held[TEXT_MAX], least[TEXT_MAX], most[TEXT_MAX];
 	int r;
@@ -280,7 +345,7 @@ static int print_layout(const struct ctl *c, const json_t *o, const struct layin
 	say("layout    %s", doc_text(o, "layout"));
 	say("ranks     %" PRIu64, doc_number(o, "world"));
 	if (y->list.n) {
-		say("tensors   %zu, %s", json_array_size(y->tensors), text_bytes(whole, y->bytes));
+		say("tensors   %zu, %s", y->n, text_bytes(whole, y->bytes));
 		say("held      %s by all ranks, %s to %s by one: at most %.2f of the mean",
 		    text_bytes(held, y->held), text_bytes(least, doc_number(o, "least")),
 		    text_bytes(most, doc_number(o, "most")),
@@ -288,34 +353,37 @@ static int print_layout(const struct ctl *c, const json_t *o, const struct layin
 	}
 	putchar('\n');
 	r = print_ranks(json_object_get(o, "ranks"), json_object_get(o, "axes"));
-	if (r == 0 && json_array_size(y->tensors)) {
-		putchar('\n');
-		r = print_tensors(y->tensors, c->talk > 0 || c->tensor);
-	}
-	return r;
+	if (r < 0)
+		return err_code(e, r, "print the layout");
+	if (y->n == 0)
+		return 0;
+	putchar('\n');
+	return tensor_list_print(walk, y, c->talk > 0 || c->tensor, e);
 }
 
 static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 {
 	struct known *l = &y->list;
 	int r = l->n ? layout_begin(y->layout, l->t, l->n, e) : 0;
-	size_t chosen = 0;
 
 	if (r < 0)
 		return err_wrap(e, r, "layout '%.100s'", c->args[0]);
 	y->ranks = alloc_array(layout_world(y->layout), sizeof(*y->ranks));
-	y->tensors = json_array();
-	if (!y->ranks || !y->tensors)
+	y->wanted = &c->tensors;
+	if (!y->ranks)
 		r = err_code(e, -ENOMEM, "lay out %zu tensor%s", l->n, plural(l->n));
 	for (size_t i = 0; i < l->n && r == 0; i++) {
 		if (!name_is_chosen(&c->tensors, l->t[i].name, l->t[i].name_len))
 			continue;
-		chosen++;
+		y->n++;
 		r = lay_tensor(y, &l->t[i], e);
 		if (r < 0)
 			err_wrap(e, r, "layout '%.100s'", c->args[0]);
+		else
+			count(y);
+		y->bytes += bytes_of(&l->t[i]);
 	}
-	if (r == 0 && l->n && !chosen)
+	if (r == 0 && l->n && !y->n)
 		r = err_set(e, CKPT_ENOTFOUND, "no tensor is called like '%.80s'", c->tensor);
 	return r;
 }
@@ -335,18 +403,14 @@ int verb_layout(const struct ctl *c, struct err *e)
 		if (!o)
 			r = err_code(e, -ENOMEM, "say what the ranks hold");
 	}
-	if (r == 0 && c->json) {
-		print_json(o);
-		o = NULL;
-	} else if (r == 0 && c->talk >= 0) {
-		r = print_layout(c, o, &y);
-		if (r < 0)
-			err_code(e, r, "print the layout");
-	}
+	if (r == 0 && c->json)
+		r = tensor_list_document(o, walk, &y, e);
+	else if (r == 0 && c->talk >= 0)
+		r = print_layout(c, o, &y, e);
 	json_decref(o);
-	json_decref(y.tensors);
 	known_free(&y.list);
 	alloc_free(y.ranks);
+	alloc_free(y.pieces);
 	layout_free(y.layout);
 	return r < 0 ? r : EXIT_FINE;
 }

@@ -26,6 +26,7 @@ struct table {
 	unsigned n_columns;
 	char **cells;
 	size_t n, cap;
+	enum {TABLE_HELD, TABLE_MEASURED, TABLE_PRINTED} rows; /* what becomes of them */
 	bool bad;
 };
 
@@ -180,25 +181,10 @@ static bool make_room(struct table *t)
 	return true;
 }
 
-void table_cell(struct table *t, const char *fmt, ...)
+void table_measure(struct table *t)
 {
-	char text[CELL_MAX];
-	unsigned column;
-	va_list ap;
-
-	if (!t || t->bad)
-		return;
-	column = (unsigned)(t->n % t->n_columns);
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	if (!make_room(t) || !(t->cells[t->n] = alloc_str(text))) {
-		t->bad = true;
-		return;
-	}
-	t->n++;
-	if (width_of(text) > t->width[column])
-		t->width[column] = width_of(text);
+	if (t)
+		t->rows = TABLE_MEASURED;
 }
 
 static void print_row(const struct table *t, const char *const *cells)
@@ -219,11 +205,58 @@ static void print_row(const struct table *t, const char *const *cells)
 	putchar('\n');
 }
 
+void table_measured(struct table *t)
+{
+	if (!t || t->bad)
+		return;
+	assert(t->rows == TABLE_MEASURED && t->n % t->n_columns == 0);
+	if (t->n)
+		print_row(t, t->heading);
+	t->rows = TABLE_PRINTED;
+	t->n = 0;
+}
+
+/* With TABLE_PRINTED: the last row's are all there. */
+static void print_whole_row(struct table *t)
+{
+	if (t->rows != TABLE_PRINTED || t->n < t->n_columns)
+		return;
+	print_row(t, (const char *const *)t->cells);
+	while (t->n > 0)
+		alloc_free(t->cells[--t->n]);
+}
+
+void table_cell(struct table *t, const char *fmt, ...)
+{
+	char text[CELL_MAX];
+	unsigned column;
+	va_list ap;
+
+	if (!t || t->bad)
+		return;
+	column = (unsigned)(t->n % t->n_columns);
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (t->rows != TABLE_PRINTED && width_of(text) > t->width[column])
+		t->width[column] = width_of(text);
+	if (t->rows == TABLE_MEASURED) {
+		t->n++;
+		return;
+	}
+	if (!make_room(t) || !(t->cells[t->n] = alloc_str(text))) {
+		t->bad = true;
+		return;
+	}
+	t->n++;
+	print_whole_row(t);
+}
+
 int table_drop(struct table *t)
 {
 	if (!t)
 		return 0;
-	for (size_t i = 0; i < t->n; i++)
+	for (size_t i = 0; i < t->n && t->rows != TABLE_MEASURED; i++)
 		alloc_free(t->cells[i]);
 	alloc_free(t->cells);
 	alloc_free(t->columns);

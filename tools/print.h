@@ -34,6 +34,13 @@ __attribute__((format(printf, 1, 2))) void complain(const char *fmt, ...);
  */
 struct table;
 struct table *table_new(const char *columns);
+/*
+ * For more rows than can be held: behind table_measure() cells only tell how wide their columns
+ * are, behind table_measured() each row is printed once its last cell is there. The same rows come
+ * both times.
+ */
+void table_measure(struct table *t);
+void table_measured(struct table *t);
 __attribute__((format(printf, 2, 3))) void table_cell(struct table *t, const char *fmt, ...);
 MUST_CHECK int table_end(struct table *t);
 int table_drop(struct table *t); /* frees alone; 0 */

@@ -14,6 +14,7 @@
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/print.h"
+#include "tools/tensor_list.h"
 #include "tools/tensors.h"
 
 /* ---- The document ---- */
@@ -24,12 +25,25 @@ static bool is_on_disk(const json_t *c)
 	       doc_is(c, "disk", "expiring");
 }
 
+struct shown {
+	json_t *doc;             /* all but the tensors */
+	struct tensors *tensors; /* NULL: they cannot be read from here */
+};
+
+static void shown_free(struct shown *s)
+{
+	json_decref(s->doc);
+	tensors_free(s->tensors);
+}
+
 /* 0 also when there is nothing to be read from here: why then says it. */
-static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *doc, const json_t *job,
-		       const json_t *c, json_t *problems, struct err *why, struct err *e)
+static int add_tensors(const struct ctl *ctl, struct shown *ret, const json_t *doc,
+		       const json_t *job, const json_t *c, json_t *problems, struct err *why,
+		       struct err *e)
 {
 	struct checkpoint_id id = { .step = doc_number(c, "step") };
 	const char *said = doc_text(doc, "data");
+	json_t *files = NULL;
 	struct data d;
 	int r;
 
@@ -55,7 +69,11 @@ static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *doc, cons
 		if (r < 0)
 			return 0; /* why says it */
 	}
-	r = tensors_add(&d, &id, ctl->tensor, o, problems, why);
+	r = tensors_read(&d, &id, ctl->tensor, &ret->tensors, &files, problems, why);
+	if (r == 0) {
+		json_object_set_new(ret->doc, "files", files);
+		json_object_set_new(ret->doc, "tensors", json_array()); /* said one by one */
+	}
 	data_close(&d);
 	if (r < 0 && r != CKPT_ENOTFOUND && r != -EACCES)
 		return err_set(e, r, "%s", why->text);
@@ -63,9 +81,9 @@ static int add_tensors(const struct ctl *ctl, json_t *o, const json_t *doc, cons
 }
 
 /* {job, id, uid, checkpoint, files, tensors, problems, note} */
-static int show_document(const struct ctl *ctl, json_t **ret, struct err *e)
+static int show_document(const struct ctl *ctl, struct shown *ret, struct err *e)
 {
-	json_t *doc = NULL, *job = NULL, *c = NULL, *o, *problems;
+	json_t *doc = NULL, *job = NULL, *c = NULL, *problems;
 	struct err why = { 0 };
 	int r = status_document(ctl, ctl->args[0], &doc, e);
 
@@ -79,22 +97,39 @@ static int show_document(const struct ctl *ctl, json_t **ret, struct err *e)
 		return r;
 	}
 	problems = json_array();
-	o = json_pack("{s:i, s:O, s:O, s:O, s:O, s:O, s:n, s:n}", "schema", 2, "source",
+	ret->doc = json_pack("{s:i, s:O, s:O, s:O, s:O, s:O, s:n, s:n}", "schema", 2, "source",
 		      json_object_get(doc, "source"), "job", json_object_get(job, "job"), "id",
 		      json_object_get(job, "id"), "uid", json_object_get(job, "uid"), "checkpoint",
 		      c, "files", "tensors");
 	if (doc_is(c, "disk", "damaged"))
 		json_array_append(problems, json_object_get(c, "reason"));
-	r = add_tensors(ctl, o, doc, job, c, problems, &why, e);
+	r = add_tensors(ctl, ret, doc, job, c, problems, &why, e);
 	if (why.code)
-		json_object_set_new(o, "note", doc_name(why.text, strlen(why.text)));
-	json_object_set_new(o, "problems", problems);
+		json_object_set_new(ret->doc, "note", doc_name(why.text, strlen(why.text)));
+	json_object_set_new(ret->doc, "problems", problems);
 	json_decref(doc);
-	if (r < 0) {
-		json_decref(o);
-		return r;
+	return r;
+}
+
+static int walk(void *from, const struct tensor_sink *to, struct err *e)
+{
+	const struct tensors *all = from;
+	struct tensor t;
+	size_t at = 0;
+
+	(void)e;
+	while (tensors_next(all, &at, &t)) {
+		const struct tensor_head head = {&t.piece, t.bytes, t.held, t.n, true};
+
+		to->tensor(to->arg, &head);
+		for (size_t k = 0; k < t.n; k++) {
+			struct shard s;
+			uint32_t rank;
+
+			tensors_piece(all, &t, k, &s, &rank);
+			to->piece(to->arg, &s, rank);
+		}
 	}
-	*ret = o;
 	return 0;
 }
 
@@ -143,83 +178,6 @@ static void print_head(const json_t *o)
 		say("note      %s", doc_text(o, "note"));
 }
 
-static void list_text(const json_t *list, char *buf, size_t size)
-{
-	size_t used = 0, i;
-	json_t *v;
-
-	used += (size_t)snprintf(buf, size, "[");
-	json_array_foreach(list, i, v) if (used < size) used +=
-		(size_t)snprintf(buf + used, size - used, "%s%" PRIu64, i ? ", " : "",
-				 (uint64_t)json_integer_value(v));
-	if (used < size)
-		snprintf(buf + used, size - used, "]");
-}
-
-/* "[0:4, 16:32]" or "[100, 200) of [0:4, 0:64]" */
-static void piece_text(const json_t *p, char *buf, size_t size)
-{
-	const json_t *offset = json_object_get(p, "offset"), *shape = json_object_get(p, "shape");
-	size_t n = json_array_size(offset);
-	struct box box = { .ndim = n <= CKPT_NDIM_MAX ? (uint32_t)n : 0 };
-	char text[BOX_TEXT_MAX];
-
-	for (uint32_t i = 0; i < box.ndim; i++) {
-		box.offset[i] = (uint64_t)json_integer_value(json_array_get(offset, i));
-		box.length[i] = (uint64_t)json_integer_value(json_array_get(shape, i));
-	}
-	box_text(text, &box);
-	if (json_object_get(p, "start"))
-		snprintf(buf, size, "[%" PRIu64 ", %" PRIu64 ") of %s", doc_number(p, "start"),
-			 doc_number(p, "stop"), text);
-	else
-		snprintf(buf, size, "%s", text);
-}
-
-static void piece_cells(struct table *t, const json_t *p)
-{
-	char text[BOX_TEXT_MAX + 64], size[TEXT_MAX];
-
-	piece_text(p, text, sizeof(text));
-	table_cell(t, "%" PRIu64, doc_number(p, "rank"));
-	table_cell(t, "%s", text);
-	table_cell(t, "%s", text_bytes(size, doc_number(p, "bytes")));
-}
-
-static void tensor_cells(struct table *t, const json_t *tensor)
-{
-	char text[BOX_TEXT_MAX], size[TEXT_MAX];
-
-	list_text(json_object_get(tensor, "shape"), text, sizeof(text));
-	table_cell(t, "%s", doc_text(tensor, "name"));
-	table_cell(t, "%s", doc_text(tensor, "dtype"));
-	table_cell(t, "%s", text);
-	table_cell(t, "%s", text_bytes(size, doc_number(tensor, "bytes")));
-}
-
-int print_tensors(const json_t *tensors, bool pieces)
-{
-	struct table *t = table_new(pieces ? "TENSOR DTYPE SHAPE SIZE> RANK> PART HERE>"
-					   : "TENSOR DTYPE SHAPE SIZE> PIECES>");
-	json_t *o, *p;
-	size_t i, k;
-
-	json_array_foreach(tensors, i, o) {
-		const json_t *list = json_object_get(o, "pieces");
-
-		if (!pieces) {
-			tensor_cells(t, o);
-			table_cell(t, "%zu", json_array_size(list));
-			continue;
-		}
-		json_array_foreach(list, k, p) {
-			tensor_cells(t, o);
-			piece_cells(t, p);
-		}
-	}
-	return table_end(t);
-}
-
 static int print_ranks(const json_t *files)
 {
 	struct table *t = table_new("RANK> IMAGE> STORED> CHUNKS> BLOBS");
@@ -243,49 +201,50 @@ static int print_ranks(const json_t *files)
 	return table_end(t);
 }
 
-static int print_show(const struct ctl *c, const json_t *o)
+static int print_show(const struct ctl *c, const struct shown *s, struct err *e)
 {
-	const json_t *tensors = json_object_get(o, "tensors");
-	json_t *t;
-	size_t i;
+	const json_t *files = json_object_get(s->doc, "files");
 	int r = 0;
 
-	if (c->talk < 0) {
-		json_array_foreach(tensors, i, t)
-			say("%s", doc_text(t, "name"));
-		return 0;
-	}
-	print_head(o);
-	if (json_is_object(json_object_get(o, "files"))) {
+	if (c->talk < 0)
+		return s->tensors ? tensor_list_names(walk, s->tensors, e) : 0;
+	print_head(s->doc);
+	if (json_is_object(files)) {
 		putchar('\n');
-		r = print_ranks(json_object_get(o, "files"));
+		r = print_ranks(files);
+		if (r < 0)
+			return err_code(e, r, "print the ranks");
 	}
-	if (r == 0 && json_array_size(tensors) > 0) {
+	if (s->tensors && tensors_pieces(s->tensors) > 0) {
 		putchar('\n');
-		r = print_tensors(tensors, c->talk > 0 || c->tensor);
-	} else if (r == 0 && json_is_array(tensors)) {
+		return tensor_list_print(walk, s->tensors, c->talk > 0 || c->tensor, e);
+	}
+	if (s->tensors)
 		say("no tensor%s%s%s", c->tensor ? " is called like '" : "",
 		    c->tensor ? c->tensor : "", c->tensor ? "'" : "");
-	}
-	return r;
+	return 0;
 }
 
 int verb_show(const struct ctl *c, struct err *e)
 {
-	json_t *o = NULL, *p;
-	int found, r = show_document(c, &o, e);
+	struct shown s = {0};
+	json_t *p, *problems;
+	int found, r = show_document(c, &s, e);
 	size_t i;
 
-	if (r < 0)
+	if (r < 0) {
+		shown_free(&s);
 		return r;
-	found = json_array_size(json_object_get(o, "problems")) ? EXIT_PROBLEM : EXIT_FINE;
-	if (c->json) {
-		print_json(o);
-		return found;
 	}
-	r = print_show(c, o);
-	json_array_foreach(json_object_get(o, "problems"), i, p)
-		complain("%s", json_string_value(p));
-	json_decref(o);
-	return r < 0 ? err_code(e, r, "print the checkpoint") : found;
+	problems = json_object_get(s.doc, "problems");
+	found = json_array_size(problems) ? EXIT_PROBLEM : EXIT_FINE;
+	if (c->json) {
+		r = tensor_list_document(s.doc, s.tensors ? walk : NULL, s.tensors, e);
+	} else {
+		r = print_show(c, &s, e);
+		json_array_foreach(problems, i, p)
+			complain("%s", json_string_value(p));
+	}
+	shown_free(&s);
+	return r < 0 ? r : found;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensors.c - a checkpoint's tensors by name, collected from every rank's table. One thread; one
- * shard file is open at a time.
+ * tensors.c - a checkpoint's tensors by name, collected from every rank's table: eight bytes a piece
+ * beside the ranks' declarations. One thread; one shard file is open at a time.
  */
 #include <config.h>
 
@@ -9,59 +9,46 @@
 
 #include <errno.h>
 #include <fnmatch.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "storage/shard_reader.h"
 #include "tools/document.h"
 
-/* One shard of one rank. */
-struct piece {
-	struct shard shard; /* name is owned */
+struct rank_part {
+	struct declaration declaration; /* its bytes are owned */
 	uint32_t rank;
 };
 
-struct pieces {
-	struct piece *at;
-	size_t n, cap;
+struct piece {
+	uint32_t part, shard; /* which of parts, and of its shards in sorted order */
 };
 
-static void pieces_free(struct pieces *p)
-{
-	for (size_t i = 0; i < p->n; i++)
-		alloc_free((void *)(uintptr_t)p->at[i].shard.name);
-	alloc_free(p->at);
-}
+struct tensors {
+	struct rank_part *parts; /* by rank */
+	size_t n_parts;
+	struct piece *pieces; /* by name, rank, place */
+	size_t n, cap;
+};
 
 static bool is_wanted(const char *glob, const char *name)
 {
 	return !glob || fnmatch(glob, name, 0) == 0;
 }
 
-static int keep_piece(struct pieces *p, const struct shard *s, uint32_t rank, const char *glob)
+static int keep_piece(struct tensors *t, uint32_t shard)
 {
-	CLEANUP_FREE char *name = alloc_zero(s->name_len + 1u);
-	size_t cap = p->cap ? 2 * p->cap : 64;
+	size_t cap = t->cap ? 2 * t->cap : 64;
 	struct piece *more;
 
-	if (!name)
-		return -ENOMEM;
-	memcpy(name, s->name, s->name_len);
-	if (!is_wanted(glob, name))
-		return 0;
-	if (p->n == p->cap) {
-		more = alloc_resize(p->at, cap * sizeof(*more));
+	if (t->n == t->cap) {
+		more = alloc_resize(t->pieces, cap * sizeof(*more));
 		if (!more)
 			return -ENOMEM;
-		p->at = more;
-		p->cap = cap;
+		t->pieces = more;
+		t->cap = cap;
 	}
-	p->at[p->n] = (struct piece){ .shard = *s, .rank = rank };
-	p->at[p->n++].shard.name = name;
-	name = NULL; /* kept */
+	t->pieces[t->n++] = (struct piece){(uint32_t)t->n_parts, shard};
 	return 0;
 }
 
@@ -111,21 +98,47 @@ static uint32_t find_shards(const struct declaration *d, const char *glob, uint3
 	return declaration_find(d, glob, (uint32_t)strlen(glob), ret_first);
 }
 
+/* Those of the shards that are asked for. The names lie in the declaration: it stays. */
+static int keep_rank(struct tensors *t, const struct rank_table *table, uint32_t rank,
+		     const char *glob)
+{
+	const struct declaration *d = &table->declaration;
+	struct rank_part *part = &t->parts[t->n_parts];
+	size_t before = t->n;
+	uint32_t first, n = find_shards(d, glob, &first);
+	uint8_t *bytes;
+	int r = 0;
+
+	for (uint32_t i = first; r == 0 && i < first + n; i++) {
+		char name[CKPT_NAME_MAX + 1];
+		uint32_t len;
+		const char *own = declaration_name(d, i, &len);
+
+		memcpy(name, own, len);
+		name[len] = '\0';
+		if (is_wanted(glob, name))
+			r = keep_piece(t, i);
+	}
+	if (r < 0 || t->n == before)
+		return r;
+	bytes = alloc_copy(d->bytes, d->len);
+	if (!bytes)
+		return -ENOMEM;
+	*part = (struct rank_part){*d, rank};
+	part->declaration.bytes = bytes;
+	t->n_parts++;
+	return 0;
+}
+
 static int read_rank(struct data *d, const struct checkpoint_id *id, const struct shard_footer *f,
-		     const char *glob, struct pieces *pieces, json_t *ranks, struct err *e)
+		     const char *glob, struct tensors *t, json_t *ranks, struct err *e)
 {
 	struct shard_reader reader;
-	uint32_t first, n;
-	struct shard s;
 	int r = shard_open(&d->store, id, f, &reader, e);
 
 	if (r < 0)
 		return r;
-	n = find_shards(&reader.table.declaration, glob, &first);
-	for (uint32_t i = first; r == 0 && i < first + n; i++) {
-		declaration_get(&reader.table.declaration, i, &s);
-		r = keep_piece(pieces, &s, f->rank, glob);
-	}
+	r = keep_rank(t, &reader.table, f->rank, glob);
 	if (r < 0)
 		err_code(e, r, "keep the tensors of rank %u", f->rank);
 	else
@@ -136,78 +149,111 @@ static int read_rank(struct data *d, const struct checkpoint_id *id, const struc
 
 /* ---- All ranks ---- */
 
-static int by_name(const void *a, const void *b)
+static int compare_names(const struct tensors *t, struct piece a, struct piece b)
 {
-	const struct piece *x = a, *y = b;
-	int c = name_compare(x->shard.name, x->shard.name_len, y->shard.name, y->shard.name_len);
+	uint32_t a_len, b_len;
+	const char *x = declaration_name(&t->parts[a.part].declaration, a.shard, &a_len);
+	const char *y = declaration_name(&t->parts[b.part].declaration, b.shard, &b_len);
 
-	if (c == 0)
-		c = x->rank < y->rank ? -1 : x->rank > y->rank;
-	return c ? c : x->shard.image_offset < y->shard.image_offset
-			       ? -1 : x->shard.image_offset > y->shard.image_offset;
+	return name_compare(x, a_len, y, b_len);
 }
 
-json_t *tensor_numbers(const uint64_t *v, uint32_t n)
+/* [from, middle) and [middle, to) are sorted, and lower ranks come first in either. */
+static void merge(const struct tensors *t, struct piece *to, size_t from, size_t middle, size_t end)
 {
-	json_t *list = json_array();
+	size_t i = from, k = middle;
 
-	for (uint32_t i = 0; i < n; i++)
-		json_array_append_new(list, doc_count(v[i]));
-	return list;
+	for (size_t at = from; at < end; at++)
+		if (k == end || (i < middle &&
+				 compare_names(t, t->pieces[i], t->pieces[k]) <= 0))
+			to[at] = t->pieces[i++];
+		else
+			to[at] = t->pieces[k++];
 }
 
-json_t *tensor_piece(const struct shard *s, uint32_t rank)
+/* Each rank's pieces are sorted as its declaration is: runs, which are merged two by two. */
+static int sort_pieces(struct tensors *t)
 {
-	json_t *o = json_pack("{s:i, s:o, s:o, s:o}", "rank", (int)rank, "offset",
-			      tensor_numbers(s->box.offset, s->box.ndim), "shape",
-			      tensor_numbers(s->box.length, s->box.ndim), "bytes",
-			      doc_count(s->bytes));
+	CLEANUP_FREE struct piece *spare = NULL;
+	CLEANUP_FREE size_t *runs = alloc_array(t->n_parts + 1, sizeof(*runs));
+	size_t n = 0;
 
-	if (s->flat) {
-		json_object_set_new(o, "start", doc_count(s->start));
-		json_object_set_new(o, "stop", doc_count(s->stop));
+	if (!runs)
+		return -ENOMEM;
+	for (size_t i = 0; i < t->n; i++)
+		if (i == 0 || t->pieces[i].part != t->pieces[i - 1].part)
+			runs[n++] = i;
+	runs[n] = t->n;
+	if (n > 1)
+		spare = alloc_array(t->n, sizeof(*spare));
+	if (n > 1 && !spare)
+		return -ENOMEM;
+	while (n > 1) {
+		struct piece *merged = spare;
+		size_t kept = 0;
+
+		for (size_t i = 0; i < n; i += 2) {
+			size_t middle = runs[i + 1], end = i + 1 < n ? runs[i + 2] : middle;
+
+			merge(t, merged, runs[i], middle, end);
+			runs[kept++] = runs[i];
+		}
+		runs[kept] = t->n;
+		n = kept;
+		spare = t->pieces;
+		t->pieces = merged;
 	}
-	return o;
+	return 0;
 }
 
-/* The pieces [from, to) are of one name. */
-static json_t *tensor_json(const struct piece *from, const struct piece *to)
+bool tensors_next(const struct tensors *t, size_t *at, struct tensor *ret)
 {
-	const struct shard *s = &from->shard;
-	const char *dtype = dtype_name(s->dtype);
-	json_t *list = json_array();
-	uint64_t elements = 0, stored = 0;
+	uint64_t elements = 0;
+	size_t end = *at;
 
-	if (!shape_elements(&s->global, &elements))
+	if (end >= t->n)
+		return false;
+	*ret = (struct tensor){.first = end};
+	for (; end < t->n && (end == *at || compare_names(t, t->pieces[*at], t->pieces[end]) == 0);
+	     end++) {
+		struct shard s;
+		uint32_t rank;
+
+		tensors_piece(t, ret, ret->n++, &s, &rank);
+		ret->held += s.bytes;
+		if (end == *at)
+			ret->piece = s;
+	}
+	if (!shape_elements(&ret->piece.global, &elements))
 		elements = 0; /* declarations are checked: cannot be */
-	for (const struct piece *p = from; p < to; p++) {
-		stored += p->shard.bytes;
-		json_array_append_new(list, tensor_piece(&p->shard, p->rank));
-	}
-	return json_pack("{s:o, s:s, s:o, s:o, s:o, s:b, s:o}", "name",
-			 doc_name(s->name, s->name_len), "dtype", dtype ? dtype : "?", "shape",
-			 tensor_numbers(s->global.dim, s->global.ndim), "bytes",
-			 doc_count(elements * dtype_bytes(s->dtype)), "held", doc_count(stored),
-			 "trained", (int)s->trained, "pieces", list);
+	ret->bytes = elements * dtype_bytes(ret->piece.dtype);
+	*at = end;
+	return true;
 }
 
-static json_t *tensors_json(struct pieces *p)
+void tensors_piece(const struct tensors *t, const struct tensor *of, size_t k, struct shard *ret,
+		   uint32_t *ret_rank)
 {
-	json_t *list = json_array();
-	size_t from = 0, to;
+	const struct piece *p = &t->pieces[of->first + k];
 
-	if (p->n)
-		qsort(p->at, p->n, sizeof(*p->at), by_name);
-	for (; from < p->n; from = to) {
-		const struct shard *s = &p->at[from].shard;
+	declaration_get(&t->parts[p->part].declaration, p->shard, ret);
+	*ret_rank = t->parts[p->part].rank;
+}
 
-		for (to = from + 1; to < p->n; to++)
-			if (name_compare(s->name, s->name_len, p->at[to].shard.name,
-					 p->at[to].shard.name_len) != 0)
-				break;
-		json_array_append_new(list, tensor_json(&p->at[from], &p->at[to]));
+size_t tensors_pieces(const struct tensors *t)
+{
+	return t->n;
+}
+
+void tensors_free(struct tensors *t)
+{
+	for (size_t i = 0; t && i < t->n_parts; i++)
+		alloc_free((void *)(uintptr_t)t->parts[i].declaration.bytes);
+	if (t) {
+		alloc_free(t->parts);
+		alloc_free(t->pieces);
 	}
-	return list;
+	alloc_free(t);
 }
 
 static bool is_shortage(int r)
@@ -215,21 +261,18 @@ static bool is_shortage(int r)
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
 }
 
-int tensors_add(struct data *d, const struct checkpoint_id *id, const char *glob, json_t *o,
-		json_t *problems, struct err *e)
+static int read_ranks(struct data *d, const struct commit_file *c, const char *glob,
+		      struct tensors *t, json_t *ranks, json_t *problems, struct err *e)
 {
-	struct commit_file c = { 0 };
-	struct pieces pieces = { 0 };
-	char path[DISK_PATH_MAX + 1];
-	json_t *ranks = json_array();
-	uint64_t stored = 0;
-	int r = commit_read(&d->store, id, &c, e);
+	int r = 0;
 
-	for (uint32_t i = 0; r == 0 && i < c.world; i++) {
-		struct err why = { 0 };
+	t->parts = alloc_array(c->world, sizeof(*t->parts));
+	if (!t->parts)
+		return err_code(e, -ENOMEM, "keep the tensors of %u ranks", c->world);
+	for (uint32_t i = 0; r == 0 && i < c->world; i++) {
+		struct err why = {0};
 
-		stored += c.shards[i].stored;
-		r = read_rank(d, id, &c.shards[i], glob, &pieces, ranks, &why);
+		r = read_rank(d, &c->id, &c->shards[i], glob, t, ranks, &why);
 		if (is_shortage(r)) {
 			err_set(e, r, "%s", why.text);
 		} else if (r < 0) {
@@ -237,16 +280,35 @@ int tensors_add(struct data *d, const struct checkpoint_id *id, const char *glob
 			r = 0;
 		}
 	}
-	if (r == 0) {
-		path_checkpoint(path, id);
-		json_object_set_new(o, "files",
-				    json_pack("{s:o, s:s, s:o, s:O}", "data",
-					      doc_name(d->path, strlen(d->path)), "path", path,
-					      "stored", doc_count(stored), "ranks", ranks));
-		json_object_set_new(o, "tensors", tensors_json(&pieces));
-	}
+	if (r == 0 && sort_pieces(t) < 0)
+		r = err_code(e, -ENOMEM, "sort %zu pieces of tensors", t->n);
+	return r;
+}
+
+int tensors_read(struct data *d, const struct checkpoint_id *id, const char *glob,
+		 struct tensors **ret, json_t **ret_files, json_t *problems, struct err *e)
+{
+	struct tensors *t = alloc_zero(sizeof(*t));
+	struct commit_file c = {0};
+	char path[DISK_PATH_MAX + 1];
+	json_t *ranks = json_array();
+	uint64_t stored = 0;
+	int r = t ? commit_read(&d->store, id, &c, e) : err_code(e, -ENOMEM, "read the tensors");
+
+	if (r == 0)
+		r = read_ranks(d, &c, glob, t, ranks, problems, e);
+	for (uint32_t i = 0; r == 0 && i < c.world; i++)
+		stored += c.shards[i].stored;
+	path_checkpoint(path, id);
+	if (r == 0)
+		*ret_files = json_pack("{s:o, s:s, s:o, s:O}", "data",
+				       doc_name(d->path, strlen(d->path)), "path", path, "stored",
+				       doc_count(stored), "ranks", ranks);
 	json_decref(ranks);
-	pieces_free(&pieces);
 	commit_file_fini(&c);
+	if (r < 0)
+		tensors_free(t);
+	else
+		*ret = t;
 	return r;
 }

@@ -10,18 +10,32 @@
 #include "model/tensor.h"
 #include "tools/files.h"
 
-/*
- * Adds "files" and "tensors" to o (doc/json.md), read from the rank tables of the shard files; no
- * chunk is read. glob: of names, NULL for all. A rank that cannot be read is said in problems, an
- * array, and left out.
- */
-MUST_CHECK int tensors_add(struct data *d, const struct checkpoint_id *id, const char *glob,
-			   json_t *o, json_t *problems, struct err *e);
+/* The tensors of a checkpoint by name, and which rank has which part of them. */
+struct tensors;
 
-/* One of a tensor's "pieces", and a list of extents or offsets. */
-json_t *tensor_piece(const struct shard *s, uint32_t rank);
-json_t *tensor_numbers(const uint64_t *v, uint32_t n);
-/* show.c: "tensors" as a table, with a line for each piece or for each tensor. */
-MUST_CHECK int print_tensors(const json_t *tensors, bool pieces);
+/*
+ * From the rank tables of the shard files; no chunk is read. glob: of names, NULL for all.
+ * *ret_files: what doc/json.md calls "files". A rank that cannot be read is said in problems, an
+ * array, and left out. Both are freed by the caller: tensors_free(), json_decref().
+ */
+MUST_CHECK int tensors_read(struct data *d, const struct checkpoint_id *id, const char *glob,
+			    struct tensors **ret, json_t **ret_files, json_t *problems,
+			    struct err *e);
+void tensors_free(struct tensors *t); /* NULL is allowed */
+size_t tensors_pieces(const struct tensors *t); /* how many there are, of all of them */
+
+/* One of them. Its names, as those of its pieces, point into the tensors. */
+struct tensor {
+	struct shard piece; /* the first one: what it says of the whole is said by all */
+	size_t first, n;    /* pieces */
+	uint64_t bytes;     /* of the whole */
+	uint64_t held;      /* of all pieces */
+};
+
+/* The one behind *at, in the order of names, which is 0 for the first; false: there is none. */
+bool tensors_next(const struct tensors *t, size_t *at, struct tensor *ret);
+/* Piece k < of->n, in the order of ranks, then of places in the tensor. */
+void tensors_piece(const struct tensors *t, const struct tensor *of, size_t k, struct shard *ret,
+		   uint32_t *ret_rank);
 
 #endif

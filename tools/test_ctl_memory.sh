@@ -68,6 +68,16 @@ def number(i):
 TENSOR = (b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n%sX\3\0\0\0cpuK\1tQ"
           b"K\0K\1\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR")
 
+# ---- What a list of a million pieces takes, whatever it is written as
+
+def listed(*arguments, pieces=1000000):
+    if measured == "no":
+        return
+    status, said, rss = peak([*arguments, "--data", data])
+    print("%-40s %9d pieces, %4d of 200 MiB, exit %d %s" % (
+        " ".join(arguments), pieces, rss >> 20, status, said.strip()))
+    assert status == 0 and rss <= 200 << 20
+
 # ---- Good ones: a million tensors, many in a dictionary, a vocabulary
 
 n = 1000000
@@ -76,6 +86,16 @@ header = "{" + ",".join('"model.layers.%07d.weight":{"dtype":"U8","shape":[1],"d
 with open(o + "million.safetensors", "wb") as f:
     f.write(struct.pack("<Q", len(header)) + header.encode() + bytes(n))
 check(o + "million.safetensors", len(header))
+listed("show", "j%d" % jobs, "--json")
+listed("show", "j%d" % jobs, "-v")
+
+n, ranks = 15625, 64
+header = "{" + ",".join('"model.layers.%05d.weight":{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}' % (
+    i, ranks, i * ranks, i * ranks + ranks) for i in range(n)) + "}"
+with open(o + "wide.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(header)) + header.encode() + bytes(n * ranks))
+check(o + "wide.safetensors", len(header))
+listed("layout", "fsdp2=%d" % ranks, "j%d" % jobs, "--json")
 
 n = 20000
 check(*archive("many.pt", b"\x80\2}(" + b"".join(
