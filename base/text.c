@@ -30,7 +30,7 @@ static bool is_second(unsigned char first, unsigned char second)
 					  : 0xbf);
 }
 
-/* How many of the bytes at p, of which there are some, begin one character; *ret_whole: all of it. */
+/* How many bytes at p, where some are left, begin one character; *ret_whole: all of it. */
 static size_t valid(const unsigned char *p, size_t left, bool *ret_whole)
 {
 	size_t len = length_of(p[0]), n = len > 0;

@@ -257,8 +257,8 @@ static void rewrite_start(struct checkpoint *c)
 	work_submit(x->workers, WORK_DATA, &x->work);
 }
 
-/* Records that wait for the log touch neither files nor memory: a disk that refuses them for seconds
- * is the one whose files want to be written again. */
+/* Records that wait for the log touch neither files nor memory: a disk that refuses them for
+ * seconds is the one whose files want to be written again. */
 static bool in_use(const struct checkpoint *c)
 {
 	return c->readers > 0 || c->works > c->saying + epoch_is_opening_from(c);

@@ -496,7 +496,7 @@ static void says_unread(const struct node *n, size_t want)
 	job = json_array_get(own, 0);
 	assert_true(!want || strstr(json_string_value(json_object_get(job, "unread")),
 				    "cannot be read, and is tried again"));
-	assert_true(!want || json_integer_value(json_object_get(job, "uid")) == (json_int_t)getuid());
+	assert_int_equal(json_integer_value(json_object_get(job, "uid")), want ? getuid() : 0);
 	json_decref(own);
 	json_decref(all);
 	json_decref(none);

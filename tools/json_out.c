@@ -67,6 +67,7 @@ void json_out_value(struct json_out *o, const char *key, json_t *value)
 {
 	assert(value);
 	begin_member(o, key);
-	json_dump_callback(value, put, o, JSON_INDENT(INDENT) | JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
+	json_dump_callback(value, put, o,
+			   JSON_INDENT(INDENT) | JSON_ENSURE_ASCII | JSON_ENCODE_ANY);
 	json_decref(value);
 }

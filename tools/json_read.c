@@ -4,10 +4,10 @@
  *
  * 1. libyajl takes no missing memory: it writes to what it was given. So an allocation that fails
  *    leaves it by a jump back to parse(), and what it held is given back from a list of its blocks.
- * 2. It makes '?' of half a surrogate pair: two names could become one. And it takes for UTF-8 what
- *    is written longer than need be, surrogates, and numbers above U+10FFFF, which the next reader
- *    refuses. Both are looked for before. It is given all of the input at once, which is less than 2^31 bytes: only so do texts
- *    lie in the input.
+ * 2. It makes '?' of half a surrogate pair: two names could become one. And it takes overlong
+ *    forms, surrogates and numbers above U+10FFFF for UTF-8, which the next reader refuses. Both
+ *    are looked for before. It is given all of the input at once, which is less than 2^31 bytes:
+ *    only so do texts lie in the input.
  */
 #include <config.h>
 
@@ -271,8 +271,8 @@ int json_read(const char *json, size_t len, json_event_fn *fn, void *arg, struct
 
 	assert(len < INT32_MAX);
 	if (utf8 < len)
-		return err_set(e, CKPT_EPROTO, "not JSON that can be used: it is not UTF-8 (byte %zu)",
-			       utf8);
+		return err_set(e, CKPT_EPROTO,
+			       "not JSON that can be used: it is not UTF-8 (byte %zu)", utf8);
 	if (half)
 		return err_set(e, CKPT_EPROTO,
 			       "not JSON that can be used: half of a surrogate pair (byte %zu)",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tensors.c - a checkpoint's tensors by name, collected from every rank's table: eight bytes a piece
- * beside the ranks' declarations. One thread; one shard file is open at a time.
+ * tensors.c - a checkpoint's tensors by name, collected from every rank's table: eight bytes a
+ * piece beside the ranks' declarations. One thread; one shard file is open at a time.
  */
 #include <config.h>
 

@@ -124,7 +124,8 @@ static void test_damage_is_named(void **state)
 	refused("{}x", 0, CKPT_EPROTO, "not JSON");
 	refused("{\"\xff\":1}", 0, CKPT_EPROTO, "it is not UTF-8 (byte 2)");
 	refused("{\"__metadata__\":{\"a\":\"\xc0\x80\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
-	refused("{\"__metadata__\":{\"a\":\"\xed\xa0\x80\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
+	refused("{\"__metadata__\":{\"a\":\"\xed\xa0\x80\"}}", 0, CKPT_EPROTO,
+		"not UTF-8 (byte 22)");
 	refused("{\"__metadata__\":{\"a\":\"\xf4\x90\x80\x80\"}}", 0, CKPT_EPROTO,
 		"not UTF-8 (byte 22)");
 	refused("{\"__metadata__\":{\"a\":\"\xc3\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");

@@ -45,8 +45,8 @@ static int map_slots(struct rank *r, const Ckpt__PrepareReply *m)
 		return -EPROTO;
 	}
 	if (m->n_slots != r->sim->options.slots)
-		sim_accuse(r->sim, "liveness: rank %u was given %zu of %u slots: it may never get a "
-				   "credit", r->rank, m->n_slots, r->sim->options.slots);
+		sim_accuse(r->sim, "liveness: rank %u was given %zu of %u slots", r->rank,
+			   m->n_slots, r->sim->options.slots);
 	rank_unmap_slots(r);
 	for (size_t i = 0; i < m->n_slots; i++) {
 		r->slots[i].number = m->slots[i];
