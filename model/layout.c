@@ -180,6 +180,9 @@ static int check_place(const struct layout *l, const struct layout_place *p, str
 			       l->axes[p->axis].name);
 	for (uint64_t i = 0; p->sizes && i < pieces; i++)
 		all += p->sizes[i];
+	if (p->sizes && !all) /* a count of 0 is one that names tell */
+		return err_set(e, -EINVAL, "the pieces over axis '%s' have no number",
+			       l->axes[p->axis].name);
 	if (p->sizes && all != p->count)
 		return err_set(e, -EINVAL, "the pieces over axis '%s' have %llu numbers of %u",
 			       l->axes[p->axis].name, (unsigned long long)all, p->count);

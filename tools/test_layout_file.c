@@ -131,6 +131,34 @@ static void test_refused(void **state)
 	refuse("{'layout': 1, 'layout': 1, 'mesh': [['tp', 2]]}", "duplicate");
 }
 
+/* A list of sizes that places no number at all is not the same as none: names do not fill it. */
+static void no_number_placed(const char *spec, bool json)
+{
+	struct layout_tensor t = {"layers.0.x", 10, CKPT_F32, {1, {4}}};
+	struct shard shards[LAYOUT_SHARDS_MAX];
+	struct layout *l = NULL;
+	struct err e = {0};
+	uint32_t n;
+	int r = json ? parse(spec, &l, &e) : layout_parse(spec, &l, &e);
+
+	if (r == 0)
+		r = layout_begin(l, &t, 1, &e);
+	if (r == 0)
+		r = layout_shards(l, &t, 0, shards, &n, &e);
+	layout_free(l);
+	assert_int_equal(r, -EINVAL);
+	test_says(e.text, "the pieces over axis 'pp' have no number");
+}
+
+static void test_no_number_placed(void **state)
+{
+	(void)state;
+	no_number_placed("{'layout': 1, 'mesh': [['pp', 2]], 'places': {'axis': 'pp', 'number': "
+			 "'layers.#.*', 'sizes': [0, 0]}}",
+			 true);
+	no_number_placed("hf:pp=2,stages=0:0", false);
+}
+
 static void test_files(void **state)
 {
 	char path[] = "/tmp/ckpt-layout.XXXXXX.json";
@@ -160,6 +188,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_same_as_named),
 		cmocka_unit_test(test_refused),
+		cmocka_unit_test(test_no_number_placed),
 		cmocka_unit_test(test_files),
 	};
 
