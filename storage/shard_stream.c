@@ -278,13 +278,15 @@ static int take_state(struct shard_stream *s, const struct stream_state *state, 
 {
 	struct shard_writer *w = s->writer;
 	struct geometry g = s->pool->store->geometry;
-	uint64_t bytes;
+	uint64_t bytes = w->image_len;
 
+	if (state->n_chunks < w->n_chunks)
+		bytes = state->n_chunks * g.chunk;
+	/* No chunk takes more than it has raw: what follows fits into what is reserved only so. */
 	if (state->n_chunks > w->n_chunks || state->data_end < SHARD_HEADER_BYTES ||
-	    state->data_end > w->reserved)
+	    state->data_end > SHARD_HEADER_BYTES + bytes)
 		return err_set(e, CKPT_ECORRUPT, "what was written down of '%s' cannot be",
 			       w->path);
-	bytes = min_u64(state->n_chunks * g.chunk, w->image_len);
 	if (state->n_chunks) {
 		memcpy(w->places, state->places, state->n_chunks * CHUNK_PLACE_BYTES);
 		memcpy(s->leaves, state->leaves, div_up(bytes, g.leaf) * sizeof(*s->leaves));

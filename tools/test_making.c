@@ -20,9 +20,12 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "base/fault.h"
 #include "base/rng.h"
+#include "codec/digest.h"
 #include "storage/disk_posix.h"
+#include "storage/shard_file.h"
 #include "storage/staging.h"
 #include "tools/making.h"
 #include "tools/reading.h"
@@ -668,17 +671,86 @@ static void goes_on_after_random_kills(void **state)
 	assert_int_equal(count_incoming(f), 0);
 }
 
+static void find_journal(const struct fixture *f, char *path, size_t size)
+{
+	char name[ID_TEXT_MAX] = "";
+	struct dirent *d;
+	DIR *dir;
+
+	snprintf(path, size, "%s/incoming", f->folder);
+	dir = opendir(path);
+	assert_non_null(dir);
+	while ((d = readdir(dir)))
+		if (strstr(d->d_name, ".making"))
+			snprintf(name, sizeof(name), "%.32s", d->d_name);
+	closedir(dir);
+	snprintf(path, size, "%s/incoming/%s.making", f->folder, name);
+}
+
+/* A note with a right digest that says of rank 0: its first chunk ends at data_end. */
+static void forge_part(const struct fixture *f, uint64_t data_end)
+{
+	struct writer w = {0};
+	struct digest d;
+	char path[4400];
+	FILE *file;
+
+	find_journal(f, path, sizeof(path));
+	write_bytes(&w, "PART", 4);
+	write_u32(&w, 4 + 4 * 8);
+	write_u32(&w, 0); /* rank */
+	write_u64(&w, 1); /* from this chunk */
+	write_u64(&w, 1); /* to this one: no places, no leaves */
+	write_u64(&w, data_end);
+	write_u64(&w, MIB);
+	d = digest_of(w.buf, w.len);
+	write_bytes(&w, d.b, sizeof(d.b));
+	assert_false(w.bad);
+	file = fopen(path, "ae");
+	assert_non_null(file);
+	assert_int_equal(fwrite(w.buf, 1, w.len, file), w.len);
+	assert_int_equal(fclose(file), 0);
+	writer_free(&w);
+}
+
+/* The digest of a note finds accidents: who may write there can compute it. */
+static void refuses_a_forged_end(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct rank *k = &f->ranks[0];
+	struct making *m = NULL;
+	struct err e = {0};
+	int r;
+
+	o.keep = true;
+	o.compression = 1; /* the next chunk goes where the one before ended */
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	must(making_put(m, 0, 0, k->image, MIB + 1, &e), &e);
+	making_close(m);
+	m = NULL;
+	forge_part(f, SHARD_HEADER_BYTES + k->image_len);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	assert_true(making_resumed(m));
+	assert_int_equal(making_position(m, 0), MIB);
+	r = making_put(m, 0, 0, k->image, k->image_len, &e);
+	if (r == 0)
+		r = making_finish(m, 0, &e);
+	assert_int_equal(r, CKPT_ECORRUPT);
+	test_says(e.text, "what was written down of");
+	test_says(e.text, "'ckptctl gc --incoming'");
+	making_close(m);
+}
+
 /* What lies in incoming/ may have any size: no more of it is read than is good. */
 static void reads_no_huge_journal(void **state)
 {
 	struct fixture *f = *state;
 	struct making_options o = options(f);
-	char path[4400], name[ID_TEXT_MAX] = "", other[4400];
+	char path[4400], other[4400], *name;
 	const uint8_t long_note[] = {'B', 'E', 'G', 'N', 0xff, 0xff, 0xff, 0xff};
 	struct making *m = NULL;
 	struct err e = {0};
-	struct dirent *d;
-	DIR *dir;
 	int fd;
 
 	o.keep = true;
@@ -686,16 +758,10 @@ static void reads_no_huge_journal(void **state)
 	must(making_put(m, 0, 0, f->ranks[0].image, f->ranks[0].image_len, &e), &e);
 	must(making_finish(m, 0, &e), &e);
 	making_close(m);
-	snprintf(path, sizeof(path), "%s/incoming", f->folder);
-	dir = opendir(path);
-	assert_non_null(dir);
-	while ((d = readdir(dir)))
-		if (strstr(d->d_name, ".making"))
-			snprintf(name, sizeof(name), "%.32s", d->d_name);
-	closedir(dir);
-	snprintf(path, sizeof(path), "%s/incoming/%s.making", f->folder, name);
+	find_journal(f, path, sizeof(path));
+	snprintf(other, sizeof(other), "%s", path);
+	name = strrchr(other, '/') + 1;
 	name[0] = name[0] == '0' ? '1' : '0';
-	snprintf(other, sizeof(other), "%s/incoming/%s.making", f->folder, name);
 	assert_int_equal(truncate(path, 1ll << 40), 0); /* 1 TiB, all of it a hole */
 	for (int i = 0; i < 2; i++) {
 		fd = open(other, O_RDWR | O_CREAT, 0600);
@@ -877,6 +943,7 @@ int main(void)
 		T3(refuses_a_name_twice),
 		T3(refuses_a_name_at_the_end),
 		T3(refuses_what_cannot_be),
+		T3(refuses_a_forged_end),
 		T3(reads_no_huge_journal),
 		T3(says_dry_what_is_refused),
 		T3(says_dry_what_is_gone_on_with),
