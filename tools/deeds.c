@@ -66,7 +66,7 @@ static int do_one(struct connection *conn, const struct deed *d, json_t *job, js
 {
 	struct attempt_id attempt;
 	struct admin_question q = {.verb = d->verb,
-				   .job = doc_text(job, "job"),
+				   .job = doc_text(job, "id"), /* a name is every user's */
 				   .has_step = true,
 				   .step = doc_number(c, "step"),
 				   .attempt = &attempt,
@@ -237,7 +237,7 @@ static int live_plans(const struct ctl *c, json_t *jobs, struct err *e)
 		r = connection_open(c->socket, &conn, e);
 	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
 		struct admin_question q = { .verb = CKPT__ADMIN__VERB__GC, .dry_run = c->dry_run,
-					    .job = doc_text(job, "job") };
+					    .job = doc_text(job, "id") };
 		json_t *answer = NULL;
 
 		if (doc_text(job, "unread")[0])

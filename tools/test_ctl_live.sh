@@ -56,6 +56,9 @@ PY
 make_status
 a20=$(ctl -q list alpha --data "$data" | sed -n 's/^20\.//p')
 a30=$(ctl -q list alpha --data "$data" | sed -n 's/^30\.//p')
+# Deeds name a job by its id: another user may have one of the same name.
+id_a=a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1 id_b=b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1b1
+other=c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3c3
 
 # ---- Nobody there
 
@@ -127,14 +130,14 @@ says err "no checkpoint 99 in '$data'"
 : >"$dir/asked"
 run 0 pin alpha 30 --socket "$sock"
 says out "job 'alpha' step 30 is pinned"
-asked "admin PIN job 'alpha' step 30 attempt '$a30'"
+asked "admin PIN job '$id_a' step 30 attempt '$a30'"
 run 0 unpin alpha "20.$(echo "$a20" | cut -c1-2)" --socket "$sock" -q
 silent out
-asked "admin UNPIN job 'alpha' step 20 attempt '$a20'"
+asked "admin UNPIN job '$id_a' step 20 attempt '$a20'"
 run 2 rm alpha 20 --socket "$sock"
 says err "say --yes"
 run 0 rm alpha 20 --socket "$sock" --yes
-asked "admin REMOVE job 'alpha' step 20 attempt '$a20'"
+asked "admin REMOVE job '$id_a' step 20 attempt '$a20'"
 run 1 rm alpha 30 20 --socket "$sock" --yes
 says err "rm step 30 of job 'alpha': step 30 is the base of the current epoch; it stays"
 says out "job 'alpha' step 20 is removed from disk"
@@ -146,6 +149,14 @@ json 'assert [(c["step"], c["done"]) for c in d["checkpoints"]] == [(20, True), 
 run 2 rm alpha 20 77 --socket "$sock" --yes
 says err "no committed checkpoint 77"
 ! grep -q REMOVE "$dir/asked" || fail "something was removed though not all could be found"
+make_status 'd["jobs"].append(dict(alpha, id="'$other'", uid=alpha["uid"] + 1))'
+run 0 pin $other 30 --socket "$sock"
+asked "admin PIN job '$other' step 30 attempt '$a30'"
+run 0 rm $other 20 --socket "$sock" --yes
+asked "admin REMOVE job '$other' step 20 attempt '$a20'"
+run 0 gc $other --socket "$sock"
+asked "admin GC job '$other' step 0 attempt ''"
+make_status
 /usr/bin/python3 - "$build/ckptctl" "$sock" <<'PY' || fail "rm on a terminal"
 import os, pty, sys
 def rm(answer):
@@ -171,10 +182,10 @@ PY
 : >"$dir/asked"
 run 0 gc alpha --dry-run --socket "$sock"
 golden live-gc.txt
-asked "admin GC job 'alpha' step 0 attempt '' dry"
+asked "admin GC job '$id_a' step 0 attempt '' dry"
 run 0 gc --socket "$sock" --json
 json 'assert [len(j["plan"]) for j in d["jobs"]] == [2, 2] and d["dry_run"] is False'
-asked "admin GC job 'beta' step 0 attempt ''"
+asked "admin GC job '$id_b' step 0 attempt ''"
 run 2 gc --keep-last 3 --socket "$sock"
 run 0 token alpha --socket "$sock"
 [ "$(cat "$dir/out")" = 00ff ] || fail "token: $(cat "$dir/out")"
