@@ -14,7 +14,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
 #include <linux/openat2.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -406,6 +408,130 @@ int beneath_list(const struct beneath *b, const char *path, disk_name_fn *fn, vo
 	}
 	closedir(dir);
 	return r;
+}
+
+/* ---- (3): who has a name in hand ---- */
+
+#define LINKS_MAX 40    /* as the kernel has it */
+#define NO_GROUP  65534 /* of a user that nothing is known of */
+
+struct walk {
+	int at;                 /* the folder that rest begins in */
+	char rest[2 * PATH_MAX]; /* what is left of the path */
+	unsigned links;
+};
+
+static int walk_to(struct walk *w, int fd)
+{
+	if (w->at >= 0)
+		close(w->at);
+	w->at = fd;
+	return fd < 0 ? -errno : 0;
+}
+
+/* rest goes on where root's link at fd leads. */
+static int walk_link(struct walk *w, int fd)
+{
+	char to[PATH_MAX], joined[sizeof(w->rest)];
+	ssize_t n = readlinkat(fd, "", to, sizeof(to) - 1);
+
+	if (n < 0)
+		return -errno;
+	to[n] = '\0';
+	if (++w->links > LINKS_MAX)
+		return -ELOOP;
+	if (snprintf(joined, sizeof(joined), "%s/%s", to, w->rest) >= (int)sizeof(joined))
+		return -ENAMETOOLONG;
+	memcpy(w->rest, joined, sizeof(joined));
+	return to[0] == '/' ? walk_to(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) : 0;
+}
+
+/* One part further: 1, it is not root's, and st says whose. */
+static int walk_part(struct walk *w, struct stat *st)
+{
+	size_t slashes = strspn(w->rest, "/"), n = strcspn(w->rest + slashes, "/");
+	char name[NAME_MAX + 1];
+	int fd, r;
+
+	if (n > NAME_MAX)
+		return -ENAMETOOLONG;
+	memcpy(name, w->rest + slashes, n);
+	name[n] = '\0';
+	memmove(w->rest, w->rest + slashes + n, strlen(w->rest + slashes + n) + 1);
+	if (n == 0)
+		return 0;
+	fd = openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, st) != 0) {
+		r = -errno;
+		if (fd >= 0)
+			close(fd);
+		return r;
+	}
+	if (st->st_uid == 0 && !S_ISLNK(st->st_mode))
+		return walk_to(w, fd);
+	r = st->st_uid != 0 ? 1 : walk_link(w, fd);
+	close(fd);
+	return r;
+}
+
+/* The user's own, which the group of a folder of theirs need not be. */
+static gid_t group_of(uid_t uid)
+{
+	struct passwd p, *found = NULL;
+	char buf[4096];
+
+	return getpwuid_r(uid, &p, buf, sizeof(buf), &found) == 0 && found ? p.pw_gid : NO_GROUP;
+}
+
+static struct beneath of_rights(const struct beneath_rights *r)
+{
+	return (struct beneath){.folder = -1, .as_owner = r->lent, .uid = r->uid, .gid = r->gid};
+}
+
+int beneath_whose(const char *path, struct beneath_rights *ret)
+{
+	struct walk w = {.at = -1};
+	struct beneath as;
+	struct stat st = {0};
+	size_t len = 0;
+	int r;
+
+	*ret = (struct beneath_rights){0};
+	if (geteuid() != 0)
+		return 0;
+	if (path[0] != '/') { /* the folder that root is in may be another user's, too */
+		if (!getcwd(w.rest, PATH_MAX))
+			return -errno;
+		len = strlen(w.rest);
+		w.rest[len++] = '/';
+	}
+	if (strlen(path) >= PATH_MAX)
+		return -ENAMETOOLONG;
+	strcpy(w.rest + len, path);
+	r = walk_to(&w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+	while (r == 0 && w.rest[0])
+		r = walk_part(&w, &st);
+	if (w.at >= 0)
+		close(w.at);
+	if (r <= 0)
+		return r;
+	*ret = (struct beneath_rights){true, st.st_uid, group_of(st.st_uid)};
+	as = of_rights(ret);
+	return owner_usable(&as) ? 0 : -EPERM;
+}
+
+void beneath_lend(const struct beneath_rights *r)
+{
+	const struct beneath as = of_rights(r);
+
+	become_owner(&as);
+}
+
+void beneath_own_rights(const struct beneath_rights *r)
+{
+	const struct beneath as = of_rights(r);
+
+	become_root(&as);
 }
 
 /* ---- Whom a daemon trusts ---- */

@@ -13,8 +13,12 @@
  *
  * (1) is openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS). Where a container forbids that call, each
  * part is opened on its own with O_NOFOLLOW; CKPT_DISK_OPENAT2=off forces this. (2) is setfsuid(2),
- * of the calling thread alone: what root names besides, such as the file of an import, is still
- * opened by root, and the user cannot signal or trace the process.
+ * of the calling thread alone: the user cannot signal or trace the process.
+ *
+ *   (3) What root names besides, such as the file of an import, is read with the rights of whoever
+ *       has the name in hand: the owner of the first part of its path that is not root's, a link
+ *       or a folder. They can exchange all behind it, and what they put there leads only to what
+ *       they may read themselves.
  *
  * Errors are -errno; nothing is retried but EINTR. Threads: any.
  */
@@ -56,6 +60,18 @@ MUST_CHECK int beneath_remove(const struct beneath *b, const char *path, bool is
 MUST_CHECK int beneath_rename(const struct beneath *b, const char *from, const char *to);
 MUST_CHECK int beneath_link(const struct beneath *b, const char *from, const char *to);
 MUST_CHECK int beneath_list(const struct beneath *b, const char *path, disk_name_fn *fn, void *arg);
+
+/* (3). Only root lends; others, and root for a path that is root's alone, work as they are. */
+struct beneath_rights {
+	bool lent;
+	uid_t uid;
+	gid_t gid;
+};
+/* -ENOENT where the path leads nowhere; -EPERM where root may not act as that user. */
+MUST_CHECK int beneath_whose(const char *path, struct beneath_rights *ret);
+/* The calling thread opens names with these rights, until beneath_own_rights(). */
+void beneath_lend(const struct beneath_rights *r);
+void beneath_own_rights(const struct beneath_rights *r);
 
 /*
  * Whether a daemon of this process's user may trust the folder: the user owns it, group and others

@@ -30,7 +30,7 @@
 static int read_whole(int folder, const char *name, uint64_t offset, uint64_t len, void **ret,
 		      struct err *e)
 {
-	int fd = openat(folder, name, O_RDONLY | O_CLOEXEC);
+	int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	uint8_t *bytes = fd < 0 ? NULL : alloc_zero(len + 1);
 	uint64_t done = 0;
 	ssize_t n = 1;

@@ -24,6 +24,38 @@ const struct exchange_format exchange_formats[] = {
 	{0},
 };
 
+bool exchange_detect(const struct exchange_format *f, const char *path)
+{
+	struct beneath_rights rights;
+	bool yes;
+
+	if (!f->detect || beneath_whose(path, &rights) < 0)
+		return false;
+	beneath_lend(&rights);
+	yes = f->detect(path);
+	beneath_own_rights(&rights);
+	return yes;
+}
+
+static int open_as(const struct exchange_format *f, const char *path, struct source **ret,
+		   struct err *e)
+{
+	struct beneath_rights rights;
+	int r = beneath_whose(path, &rights);
+
+	if (r < 0)
+		return err_code(e, r, "open '%.250s'", path);
+	beneath_lend(&rights);
+	r = f->open(path, ret, e);
+	beneath_own_rights(&rights);
+	if (r == 0)
+		(*ret)->rights = rights;
+	else if (rights.lent && (r == -EACCES || r == -EPERM))
+		err_wrap(e, r, "it is read with the rights of user %u, who can exchange it",
+			 (unsigned)rights.uid);
+	return source_foreign_error(r);
+}
+
 int exchange_open(const struct exchange_format *f, const char *path, struct source **ret,
 		  struct err *e)
 {
@@ -32,10 +64,10 @@ int exchange_open(const struct exchange_format *f, const char *path, struct sour
 	int r;
 
 	if (alloc_budget())
-		return source_foreign_error(f->open(path, ret, e));
+		return open_as(f, path, ret, e);
 	source_memory_begin(&own);
 	snprintf(what, sizeof(what), "'%.100s'", path);
-	r = source_foreign_error(f->open(path, ret, e));
+	r = open_as(f, path, ret, e);
 	return source_memory_end(&own, what, r, e);
 }
 

@@ -44,8 +44,10 @@ struct exchange_format {
 	int (*write)(struct exporting *x, struct err *e);
 };
 extern const struct exchange_format exchange_formats[]; /* ends with an empty name */
-/* f->open(), its errors as source_foreign_error() has them, within tools/source_memory.h: that of
- * the caller, or one that ends when it is open. */
+/* f->detect() and f->open() with the rights of whoever has the path in hand (storage/beneath.h). */
+bool exchange_detect(const struct exchange_format *f, const char *path);
+/* Errors as source_foreign_error() has them, within tools/source_memory.h: that of the caller, or
+ * one that ends when it is open. */
 MUST_CHECK int exchange_open(const struct exchange_format *f, const char *path, struct source **ret,
 			     struct err *e);
 

@@ -59,7 +59,8 @@ static int find_format(const struct ctl *c, const struct exchange_format **ret, 
 	for (const struct exchange_format *f = exchange_formats; f->name; f++) {
 		if (!f->open)
 			continue;
-		if (c->format ? strcmp(f->name, c->format) == 0 : f->detect(c->args[0])) {
+		if (c->format ? strcmp(f->name, c->format) == 0
+			      : exchange_detect(f, c->args[0])) {
 			*ret = f;
 			return 0;
 		}

@@ -18,7 +18,7 @@
 static int open_files(const char *path, struct source **ret, struct err *e)
 {
 	for (const struct exchange_format *f = exchange_formats; f->name; f++)
-		if (f->detect && f->detect(path))
+		if (exchange_detect(f, path))
 			return exchange_open(f, path, ret, e);
 	return err_set(e, -EINVAL,
 		       "'%.200s' is of no format that is known; a checkpoint is named JOB@STEP or "

@@ -32,8 +32,11 @@ int source_foreign_error(int r)
 
 int source_pull(struct source *s, const struct reading_want *wants, size_t n, struct err *e)
 {
-	int r = s->ops->fetch(s, wants, n, e);
+	int r;
 
+	beneath_lend(&s->rights);
+	r = s->ops->fetch(s, wants, n, e);
+	beneath_own_rights(&s->rights);
 	return s->reading ? r : source_foreign_error(r);
 }
 

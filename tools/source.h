@@ -11,6 +11,7 @@
 #ifndef TOOLS_SOURCE_H
 #define TOOLS_SOURCE_H
 
+#include "storage/beneath.h"
 #include "tools/reading.h"
 
 /* What is no tensor; in memory while the source is open. */
@@ -37,6 +38,7 @@ struct source {
 	const struct source_blob *blobs;
 	size_t n_blobs;
 	struct reading *reading; /* behind it, if it is a checkpoint; else NULL */
+	struct beneath_rights rights; /* to read files of another format with */
 };
 
 /* A checkpoint. Its blobs are not told: each belongs to a rank. Closed with source_close(). */

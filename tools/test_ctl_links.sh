@@ -97,6 +97,59 @@ if [ "$user" != "$(id -u)" ]; then
 	says err "was set aside"
 fi
 
+# ---- Files of an import: root does not read for a user what that user may not
+
+if [ "$user" != "$(id -u)" ]; then
+	make_fresh
+	secret=$dir/secret given=$dir/given
+	mkdir -m 700 "$secret"
+	mkdir "$given" "$given/many" "$given/torch"
+	ctl export beta 5 --data "$data" --format dcp --tensor '!step*' --output "$given/dcp" -q || exit 99
+	ctl export beta 5 --data "$data" --format dcp --tensor '!step*' --output "$secret/dcp" -q || exit 99
+	cp "$dir/in.safetensors" "$secret/in.safetensors"
+	/usr/bin/python3 - "$secret/in.safetensors" "$given/many" <<-'PY' || exit 99
+		import json, sys
+		f = open(sys.argv[1], "rb")
+		names = json.loads(f.read(int.from_bytes(f.read(8), "little")))
+		json.dump({"weight_map": {n: "1.safetensors" for n in names if n != "__metadata__"}},
+		          open(sys.argv[2] + "/model.safetensors.index.json", "w"))
+	PY
+	for n in "$given/one.safetensors" "$given/many/1.safetensors" "$given/torch/all.pt"; do
+		ln -s "$secret/in.safetensors" "$n"
+	done
+	ln -s "$secret" "$given/folder"
+	for n in "$given"/dcp/*.distcp; do
+		ln -sf "$secret/dcp/$(basename "$n")" "$n"
+	done
+	chown -hR "$user" "$given"
+	for n in one.safetensors folder/in.safetensors many dcp; do
+		run 2 import "$given/$n" --as leak --data "$data"
+		says err "Permission denied"
+		run 2 diff "$given/$n" "$given/$n"
+	done
+	run 2 import "$given/torch/all.pt" --format torch --as leak --data "$data"
+	says err "with the rights of user $user, who can exchange it"
+	(cd "$given" && "$(cd "$OLDPWD" && realpath "$build/ckptctl")" import ./one.safetensors --as leak --data "$data") \
+		>"$dir/out" 2>"$dir/err"
+	says err "Permission denied"
+	run 0 list --data "$data"
+	lacks out leak
+	# Root's own links and files lead where root says; what the user may read is theirs.
+	ln -s "$secret/in.safetensors" "$dir/link.safetensors"
+	run 0 import "$dir/link.safetensors" --as of-root --data "$data"
+	cp "$dir/in.safetensors" "$given/own.safetensors"
+	chown "$user" "$given/own.safetensors"
+	run 0 import "$given/own.safetensors" --as of-user --data "$data"
+	run 2 import "$dir/link.safetensors/x" --as none --data "$data"
+	# Nor does it wait for somebody to write into what is no file.
+	mkfifo "$given/fifo.pt"
+	checks=$((checks + 1))
+	timeout 20 "$build/ckptctl" import "$given/fifo.pt" --format torch --as leak --data "$data" \
+		2>"$dir/err"
+	[ $? = 2 ] || fail "import of a FIFO"
+	says err "is no regular file"
+fi
+
 # ---- A link in every place
 
 make_victim

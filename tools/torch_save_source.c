@@ -111,7 +111,7 @@ static int open_zip(struct torch_source *t, uint64_t *ret_len, struct err *e)
 	if (!t->files[0])
 		return err_code(e, -ENOMEM, "open %.200s", t->what);
 	t->n_files = 1;
-	t->fd = open(t->path, O_RDONLY | O_CLOEXEC);
+	t->fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (t->fd < 0 || fstat(t->fd, &st) != 0)
 		return err_code(e, -errno, "open %.250s", t->what);
 	if (!S_ISREG(st.st_mode))

@@ -208,7 +208,7 @@ static int open_archive(struct torch_source *t, const struct torch_part *p, stru
 	struct torch_slice slice = {.offset = p->offset, .len = p->len};
 	int r;
 
-	o->fd = openat(t->folder, t->files[p->file], O_RDONLY | O_CLOEXEC);
+	o->fd = openat(t->folder, t->files[p->file], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (o->fd < 0)
 		return err_code(e, -errno, "open '%s'", t->files[p->file]);
 	slice.fd = o->fd;
