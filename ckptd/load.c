@@ -138,7 +138,7 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 			if (!JOB_ASSERT(l->job, c->durable == DUR_DONE && c->commit))
 				return err_set(&l->err, CKPT_ESTOPPED, "%s", l->job->defect_text);
 			s->kind = LOAD_FILE;
-			s->footer = &c->commit->shards[r];
+			s->footer = c->commit->shards[r];
 		}
 	}
 	l->n_sources = c->world;

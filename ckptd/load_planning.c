@@ -43,7 +43,7 @@ static int open_sources(struct load *l)
 			r = rank_table_open(s->table_bytes, s->table_len, &s->table, &l->err);
 			continue;
 		}
-		r = shard_open(l->store, &l->checkpoint_id, s->footer, &s->reader, &l->err);
+		r = shard_open(l->store, &l->checkpoint_id, &s->footer, &s->reader, &l->err);
 		l->bad_copy = shard_is_bad(r);
 		if (r == 0) {
 			s->open = true;

@@ -24,7 +24,7 @@ struct source {
 	const void *table_bytes;
 	size_t table_len;
 	struct rank_table table;
-	const struct shard_footer *footer; /* LOAD_FILE */
+	struct shard_footer footer; /* LOAD_FILE: a copy, as a rewrite may replace COMMIT */
 	struct shard_reader reader;
 	bool open, used;
 };

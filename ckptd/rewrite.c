@@ -9,8 +9,9 @@
  *   REPLACE  read back from the disk and compared, then renamed over the damaged one
  *   PUBLISH  COMMIT with the new footers -> its files count as good again, and are re-read in turn
  *
- * One checkpoint of a job at a time, and only while nobody reads it and nothing else works on it:
- * a reader may be about to open the file. Its memory stays meanwhile (checkpoint->works). Before
+ * One checkpoint of a job at a time, begun only while nobody reads it and nothing else works on it:
+ * a reader may be about to open the file. A load that begins meanwhile does not open it, and copies
+ * what it needs of COMMIT. Its memory stays meanwhile (checkpoint->works). Before
  * REPLACE a failure changes nothing. As a rule the new file has the footer of the old one, and
  * COMMIT fits it at once; where it does not (the damaged one could not tell which leaves it had,
  * or was compressed otherwise), a crash before PUBLISH leaves a file that COMMIT does not know,
@@ -152,10 +153,15 @@ static void files_are_good(struct rewrite *x)
 	x->commit = NULL;
 	for (uint32_t i = 0; i < x->n_parts; i++)
 		c->shards[x->parts[i].rank].bad_file = false;
-	c->disk_suspect = c->commit_gone = false;
+	c->commit_gone = false;
 	c->reread_disk = false;
 	c->rewrite_tries = 0;
-	c->reason[0] = '\0';
+	/* A load that began meanwhile may have found another rank's damaged. */
+	c->disk_suspect = false;
+	for (uint32_t r = 0; r < c->world; r++)
+		c->disk_suspect = c->disk_suspect || c->shards[r].bad_file;
+	if (!c->disk_suspect)
+		c->reason[0] = '\0';
 	c->job->rewritten += x->n_parts;
 	job_tell(c->job, 4,
 		 "step %llu: %u of its files were damaged and are written again from memory",
