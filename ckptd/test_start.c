@@ -481,6 +481,28 @@ static void test_forged_hole(void **state)
 
 /* ---- A job that cannot be read ---- */
 
+/* Of one rank the file is good, of the other one memory: together they are the checkpoint (I6). */
+static void test_file_and_memory_together(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c;
+
+	begin_two(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_DURABLE);
+	c = (struct checkpoint *)(uintptr_t)found(t, 10);
+	c->shards[0].slot->state = SLOT_QUARANTINED;
+	c->memory = false;
+	assert_true(checkpoint_restorable(c));
+	c->shards[1].bad_file = c->disk_suspect = true;
+	assert_true(checkpoint_restorable(c));
+	c->shards[0].bad_file = true;
+	assert_false(checkpoint_restorable(c));
+	c->shards[0].slot->state = SLOT_DIGESTED;
+	c->memory = true;
+	c->shards[0].bad_file = c->shards[1].bad_file = c->disk_suspect = false;
+}
+
 /* What the document of status has of it: for its user and for operators, and for nobody else. */
 static void says_unread(const struct node *n, size_t want)
 {
@@ -561,6 +583,7 @@ int main(void)
 		NODE_TEST(test_forged_place),
 		NODE_TEST(test_forged_version),
 		NODE_TEST(test_forged_hole),
+		NODE_TEST(test_file_and_memory_together),
 		NODE_TEST(test_one_job_cannot_be_read),
 	};
 
