@@ -372,13 +372,15 @@ static bool unfinished(struct job *j)
 	return false;
 }
 
-/* What was given up is tried once more: memory may go with this process. */
+/* What was given up is tried once more: memory may go with this process. It may be COMMITTED only
+ * later, and be the newest then. */
 static void try_again(struct job *j)
 {
 	struct checkpoint *c;
 
 	list_each(c, &j->checkpoints, link) {
-		if (c->durable != DUR_FAILED || !needs_files(j, c))
+		if (c->durable != DUR_FAILED ||
+		    !(needs_files(j, c) || checkpoint_waits_for_commit(c)))
 			continue;
 		c->durable = DUR_NONE;
 		c->persist_tries = 0;

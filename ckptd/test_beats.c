@@ -24,14 +24,6 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-static struct job *the_job(struct node_test *t)
-{
-	struct job *j = list_first(&t->host.node->jobs, struct job, link);
-
-	assert_non_null(j);
-	return j;
-}
-
 static struct member *rank(struct node_test *t, uint32_t r)
 {
 	struct member *m = member_of_rank(the_job(t), r);
@@ -52,7 +44,7 @@ static void beat(struct hand *k, uint64_t step)
 	atomic_store(&p->place, BEAT_PLACE(PHASE_STEP, now));
 }
 
-static void turn_until_told(struct node_test *t, uint64_t n)
+static void turn_until_beats(struct node_test *t, uint64_t n)
 {
 	for (int i = 0; i < TURNS_MAX && t->host.node->beats.told < n; i++)
 		host_turn(&t->host);
@@ -74,13 +66,13 @@ static void test_looked_at(void **state)
 	beat(&t->a, 1);
 	beat(&t->a, 2);
 	beat(&t->b, 1);
-	turn_until_told(t, 3); /* by the timer */
+	turn_until_beats(t, 3); /* by the timer */
 	assert_true(beats_now(rank(t, 0), &now));
 	assert_int_equal(now.step, 3);
 	assert_int_equal(now.phase, PHASE_STEP);
 	assert_true(now.since_ns > 0);
 	beat_page_put_text(t->a.beats, &t->a.beats->role, role);
-	turn_until_told(t, 4);
+	turn_until_beats(t, 4);
 	assert_string_equal(beats_role(rank(t, 0)), "stage 0");
 }
 
@@ -102,7 +94,7 @@ static void test_older_program(void **state)
 	join(t, &t->b, 1, 2, "run1");
 	assert_non_null(t->b.beats);
 	beat(&t->b, 1);
-	turn_until_told(t, 1);
+	turn_until_beats(t, 1);
 	assert_int_equal(beats_ask_save(the_job(t), &step, &e), -EAGAIN);
 	test_says(e.text, "rank 0");
 }
@@ -118,7 +110,7 @@ static void test_looked_at_before_other_samples(void **state)
 
 	begin_node(t);
 	join(t, &t->a, 0, 1, "run1");
-	turn_until_told(t, 0);
+	turn_until_beats(t, 0);
 	host_turn(&t->host); /* the loop reads its clock */
 	beat(&t->a, 1);
 	host_turn(&t->host);

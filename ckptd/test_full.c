@@ -554,6 +554,26 @@ static void test_stop_tries_again(void **state)
 	stop_in_order(t, 3600000000000u);
 }
 
+/* Also where its files failed before its record was in the log. */
+static void test_stop_tries_uncommitted_again(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped = false;
+
+	begin_one(t);
+	shard_error = -EIO;
+	log_sync_waits = true;
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	turn_until_told(t, "write step 10 to disk, try 3 of 3");
+	assert_int_equal(list_first(&the_job(t)->checkpoints, struct checkpoint, link)->agreed,
+			 CP_COMMITTING);
+	node_stop(t->host.node, 60000000000u, on_stopped, &stopped);
+	shard_error = 0;
+	log_sync_waits = false;
+	assert_true(turn_until(t, &stopped, TURNS_MAX));
+	begin_again(t, 10);
+}
+
 /* What it could not write is said, of each job once, with why. */
 static void test_stop_says_what_is_lost(void **state)
 {
@@ -606,6 +626,7 @@ int main(void)
 		NODE_TEST(test_pin_gives_way),
 		NODE_TEST(test_stop_writes_what_was_sealed),
 		NODE_TEST(test_stop_tries_again),
+		NODE_TEST(test_stop_tries_uncommitted_again),
 		NODE_TEST(test_stop_says_what_is_lost),
 		NODE_TEST(test_stop_is_bounded),
 	};

@@ -17,12 +17,6 @@
 #include "detect/verdicts.h"
 #include "proto/session.pb-c.h"
 
-static struct job *the_job(struct node_test *t)
-{
-	assert_false(list_empty(&t->host.node->jobs));
-	return list_first(&t->host.node->jobs, struct job, link);
-}
-
 static void settle(struct node_test *t)
 {
 	for (int i = 0; i < TURNS_MAX && t->host.node->works; i++)

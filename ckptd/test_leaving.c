@@ -15,11 +15,6 @@
 #include "detect/verdicts.h"
 #include "proto/session.pb-c.h"
 
-static struct job *the_job(struct node_test *t)
-{
-	return list_first(&t->host.node->jobs, struct job, link);
-}
-
 /* Returns the process that is waited for. */
 static struct process_id goes(struct node_test *t, struct hand *k, uint32_t rank, bool failed)
 {

@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/disk.h"
+#include "ckptd/node_priv.h"
 #include "storage/paths.h"
 
 #define BLOB_BYTES 100
@@ -21,6 +23,7 @@
 _Atomic uint64_t pretended_room = UINT64_MAX;
 _Atomic int log_error;
 _Atomic int log_sync_error;
+atomic_bool log_sync_waits;
 _Atomic int shard_error;
 _Atomic int token_error;
 _Atomic int read_error;
@@ -34,6 +37,7 @@ void disk_is_good(void)
 	pretended_room = UINT64_MAX;
 	log_error = 0;
 	log_sync_error = 0;
+	log_sync_waits = false;
 	shard_error = 0;
 	token_error = 0;
 	read_error = 0;
@@ -90,8 +94,11 @@ static int changed_open(struct disk *d, const char *path, unsigned flags, struct
 static int changed_sync_dir(struct disk *d, const char *path)
 {
 	size_t len = strlen(path);
+	bool log = len > 4 && strcmp(path + len - 4, "/log") == 0;
 
-	if (log_sync_error && len > 4 && strcmp(path + len - 4, "/log") == 0)
+	while (log && log_sync_waits)
+		usleep(1000);
+	if (log && log_sync_error)
 		return log_sync_error;
 	return real_ops.sync_dir(d, path);
 }
@@ -130,6 +137,11 @@ static void remember_line(void *arg, int level, const char *line)
 		fprintf(stderr, "%d %s\n", level, line);
 }
 
+struct job *the_job(struct node_test *t)
+{
+	return list_first(&t->host.node->jobs, struct job, link);
+}
+
 bool was_told(const char *words)
 {
 	bool found;
@@ -138,6 +150,13 @@ bool was_told(const char *words)
 	found = strstr(told, words) != NULL;
 	pthread_mutex_unlock(&told_mutex);
 	return found;
+}
+
+void turn_until_told(struct node_test *t, const char *words)
+{
+	for (int i = 0; i < TURNS_MAX && !was_told(words); i++)
+		host_turn(&t->host);
+	assert_true(was_told(words));
 }
 
 /* ---- The node ---- */

@@ -39,6 +39,7 @@ int node_test_teardown(void **state);
 extern _Atomic uint64_t pretended_room; /* what there is; UINT64_MAX: what there really is */
 extern _Atomic int log_error;           /* of each new name in a job's log; 0: none */
 extern _Atomic int log_sync_error;      /* of the folder of a log */
+extern atomic_bool log_sync_waits;         /* each new name waits until this is false */
 extern _Atomic int shard_error;         /* of each new shard file */
 extern _Atomic int token_error;         /* of each new small file of a job */
 extern _Atomic int read_error;          /* of shard files that are there, of: */
@@ -63,7 +64,9 @@ size_t count_files(const struct node_test *t, const char *pattern);
 /* How large these files are, all of them; there is one at least. */
 uint64_t file_bytes(const struct node_test *t, const char *pattern);
 /* Whether some line of this test has the words. */
+struct job *the_job(struct node_test *t);
 bool was_told(const char *words);
+void turn_until_told(struct node_test *t, const char *words);
 
 /* ---- Ranks of the job "job" ---- */
 

@@ -23,27 +23,15 @@
 
 #define FAST (1ull << 40)
 
-static struct job *only_job(struct node_test *t)
-{
-	return list_first(&t->host.node->jobs, struct job, link);
-}
-
 static struct checkpoint *find(struct node_test *t, uint64_t step)
 {
 	struct checkpoint *c, *found = NULL;
 
-	list_each(c, &only_job(t)->checkpoints, link)
+	list_each(c, &the_job(t)->checkpoints, link)
 		if (c->step == step && c->agreed == CP_COMMITTED)
 			found = c;
 	assert_non_null(found);
 	return found;
-}
-
-static void turn_until_told(struct node_test *t, const char *words)
-{
-	for (int i = 0; i < TURNS_MAX && !was_told(words); i++)
-		host_turn(&t->host);
-	assert_true(was_told(words));
 }
 
 static void turn_until_said(struct node_test *t, uint64_t step, uint32_t bits)
@@ -57,7 +45,7 @@ static void set_rate(struct node_test *t, uint64_t rate)
 {
 	t->o.recheck_rate = rate;
 	node_reload(t->host.node, &t->o);
-	job_poke(only_job(t));
+	job_poke(the_job(t));
 }
 
 /* Changes a byte of the only file of that kind. */
@@ -89,7 +77,7 @@ static void tell_alarm(struct node_test *t, uint64_t since_ns, enum verdict_stat
 			    .state = state,
 			    .since_ns = since_ns};
 
-	trust_verdict(t->host.node, only_job(t), &v);
+	trust_verdict(t->host.node, the_job(t), &v);
 }
 
 static int set_trust(struct node_test *t, uint32_t level, uint64_t step)
@@ -261,7 +249,7 @@ static void test_a_file_is_written_again_without_the_log(void **state)
 	save_until(&t->a, 0, 1, CKPT_DURABLE);
 	save_until(&t->a, 0, 2, CKPT_DURABLE);
 	log_error = -EIO;
-	epoch_fall_back(only_job(t), "for a test", TRUST_LATEST, opened, &status);
+	epoch_fall_back(the_job(t), "for a test", TRUST_LATEST, opened, &status);
 	turn_until_told(t, "trying again each second");
 	damage_file(t, "jobs/*/2.*/rank-*", 8192);
 	set_rate(t, FAST);
@@ -346,10 +334,10 @@ static void test_healthy_steps_verify(void **state)
 	turn_until_told(t, "step 19 is complete");
 	assert_int_equal(find(t, 10)->trust, TRUST_COMPLETE);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 9);
-	trust_progress(only_job(t), 20); /* a beat says so */
+	trust_progress(the_job(t), 20); /* a beat says so */
 	turn_until_told(t, "step 10 is verified");
 	assert_int_equal(find(t, 19)->trust, TRUST_COMPLETE);
-	trust_progress(only_job(t), 5); /* an old one changes nothing */
+	trust_progress(the_job(t), 5); /* an old one changes nothing */
 	assert_int_equal(trust_healthy_steps(find(t, 19)), 1);
 }
 
@@ -365,19 +353,19 @@ static void test_beats_count(void **state)
 	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	turn_until_told(t, "step 10 is complete");
 	now = loop_now(t->host.loop);
-	trust_beat(only_job(t), 0, 20, 1);   /* of before it was in the epoch */
-	trust_beat(only_job(t), 5, 20, now); /* there is no such rank */
+	trust_beat(the_job(t), 0, 20, 1);   /* of before it was in the epoch */
+	trust_beat(the_job(t), 5, 20, now); /* there is no such rank */
 	trust_beat(NULL, 0, 20, now);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 0);
 	/* Any number is one step more: it may be of tokens, or nonsense. */
-	trust_beat(only_job(t), 0, UINT64_MAX, now);
+	trust_beat(the_job(t), 0, UINT64_MAX, now);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 1);
 	for (uint64_t step = 12; step < 20; step++)
-		trust_beat(only_job(t), 0, step, now);
+		trust_beat(the_job(t), 0, step, now);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 9);
-	trust_beat(only_job(t), 0, 19, now); /* once */
+	trust_beat(the_job(t), 0, 19, now); /* once */
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 9);
-	trust_beat(only_job(t), 0, 20, now);
+	trust_beat(the_job(t), 0, 20, now);
 	turn_until_told(t, "step 10 is verified");
 }
 
@@ -389,7 +377,7 @@ static void test_steps_alone_do_not_verify(void **state)
 	t->o.healthy_steps = 10;
 	begin_one(t);
 	save_until(&t->a, 0, 10, CKPT_DURABLE);
-	trust_progress(only_job(t), 100);
+	trust_progress(the_job(t), 100);
 	for (int i = 0; i < 20; i++)
 		host_turn(&t->host);
 	assert_int_equal(find(t, 10)->trust, TRUST_LATEST);
@@ -415,19 +403,19 @@ static void test_an_alarm_doubts_its_window(void **state)
 	assert_false(find(t, 10)->trust & TRUST_DOUBTED);
 	save_until(&t->a, 0, 18, CKPT_DURABLE); /* it still stands */
 	turn_until_said(t, 18, TRUST_DOUBTED);
-	trust_progress(only_job(t), 30);
+	trust_progress(the_job(t), 30);
 	turn_until_told(t, "step 18 is complete"); /* its bytes are as they were saved */
 	assert_int_equal(find(t, 10)->trust, TRUST_COMPLETE);
 	tell_alarm(t, began, VERDICT_CLEARED);
-	trust_progress(only_job(t), 39);
+	trust_progress(the_job(t), 39);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 9); /* anew, from 30 on */
 	assert_int_equal(trust_healthy_steps(find(t, 15)), 0);
-	trust_progress(only_job(t), 40);
+	trust_progress(the_job(t), 40);
 	turn_until_told(t, "step 10 is verified");
 	end_node(t);
 	begin_node(t);
 	assert_int_equal(find(t, 15)->trust & TRUST_DOUBTED, TRUST_DOUBTED);
-	trust_progress(only_job(t), 1000);
+	trust_progress(the_job(t), 1000);
 	for (int i = 0; i < 50; i++)
 		host_turn(&t->host);
 	assert_int_equal(trust_level(find(t, 15)->trust), TRUST_COMPLETE);
@@ -446,7 +434,7 @@ static void test_an_alarm_before_a_restart(void **state)
 	begin_one(t);
 	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	began = find(t, 10)->committed_ns + 1;
-	trust_progress(only_job(t), 30);
+	trust_progress(the_job(t), 30);
 	tell_alarm(t, began, VERDICT_RAISED);
 	tell_alarm(t, began, VERDICT_CLEARED);
 	save_until(&t->a, 0, 40, CKPT_DURABLE);
@@ -455,10 +443,10 @@ static void test_an_alarm_before_a_restart(void **state)
 	end_node(t);
 	begin_node(t);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 0);
-	trust_progress(only_job(t), 89);
+	trust_progress(the_job(t), 89);
 	assert_int_equal(trust_healthy_steps(find(t, 10)), 49);
 	assert_int_equal(trust_level(find(t, 10)->trust), TRUST_COMPLETE);
-	trust_progress(only_job(t), 90);
+	trust_progress(the_job(t), 90);
 	turn_until_told(t, "step 10 is verified");
 }
 
@@ -481,7 +469,7 @@ static void test_of_another_line(void **state)
 	load_rank(&t->a, 0, 10, CKPT_TIER_DISK);
 	save_until(&t->a, 0, 11, CKPT_DURABLE);
 	turn_until_told(t, "step 11 is complete");
-	trust_progress(only_job(t), 30);
+	trust_progress(the_job(t), 30);
 	turn_until_told(t, "step 11 is verified");
 	turn_until_told(t, "step 10 is verified");
 	assert_int_equal(find(t, 12)->trust, TRUST_BAD | TRUST_COMPLETE);
@@ -549,7 +537,9 @@ static void test_the_newest_undoubted_stays(void **state)
 	t->o.keep_verified = true;
 	t->o.retention.keep_last = 2;
 	begin_one(t);
-	for (uint64_t step = 10; step <= 40; step += 10)
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete"); /* else it may go before it was read again */
+	for (uint64_t step = 20; step <= 40; step += 10)
 		save_until(&t->a, 0, step, CKPT_DURABLE);
 	tell_alarm(t, find(t, 40)->committed_ns + 1, VERDICT_RAISED);
 	for (uint64_t step = 50; step <= 100; step += 10)
@@ -663,16 +653,16 @@ static void test_a_load_goes_back(void **state)
 	begin_with_levels(t);
 	t->a.min_trust = TRUST_COMPLETE;
 	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
-	assert_int_equal(only_job(t)->history.epoch.number, 3);
-	assert_string_equal(only_job(t)->history.epoch.reason,
+	assert_int_equal(the_job(t)->history.epoch.number, 3);
+	assert_string_equal(the_job(t)->history.epoch.reason,
 			    "went back: complete is asked for, and step 3 is latest");
 	load_rank(&t->a, 0, 2, CKPT_TIER_DISK); /* the same base, the same epoch */
 	t->a.min_trust = TRUST_LATEST;
 	load_rank(&t->a, 0, 2, CKPT_TIER_DISK);
-	assert_int_equal(only_job(t)->history.epoch.number, 3);
+	assert_int_equal(the_job(t)->history.epoch.number, 3);
 	t->a.min_trust = TRUST_VERIFIED;
 	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
-	assert_int_equal(only_job(t)->history.epoch.number, 4);
+	assert_int_equal(the_job(t)->history.epoch.number, 4);
 	/* What it went back behind is there, and never the latest (I5). */
 	t->a.min_trust = TRUST_LATEST;
 	load_rank_at(&t->a, 0, 3, CKPT_TIER_MEMORY, 3);
@@ -697,7 +687,7 @@ static void test_a_load_that_cannot_go_back(void **state)
 	for (int i = 0; i < 20; i++)
 		host_turn(&t->host);
 	assert_int_equal(find(t, 3)->trust & TRUST_PASSED, 0);
-	assert_int_equal(epoch_newest_restorable(only_job(t))->step, 3);
+	assert_int_equal(epoch_newest_restorable(the_job(t))->step, 3);
 	end_node(t);
 	begin_node(t);
 	assert_int_equal(join(t, &t->a, 0, 1, "run3"), 3);
@@ -732,10 +722,10 @@ static void test_nothing_is_trusted_as_much(void **state)
 	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 1);
 	declare_and_prepare(&t->a, 0, 1);
 	t->a.min_trust = TRUST_VERIFIED;
-	epoch = only_job(t)->history.epoch.number;
+	epoch = the_job(t)->history.epoch.number;
 	assert_int_equal(load_code(t, CKPT_LATEST, &step), CKPT_ENOTFOUND);
 	assert_non_null(strstr(t->a.text, "verified is asked for, step 1 is latest"));
-	assert_int_equal(only_job(t)->history.epoch.number, epoch);
+	assert_int_equal(the_job(t)->history.epoch.number, epoch);
 	t->a.min_trust = TRUST_LATEST;
 	load_rank(&t->a, 0, 1, CKPT_TIER_MEMORY);
 }
