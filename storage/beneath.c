@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define MODE 0600 /* of new files; folders have 0700 */
+#define TRIES_MAX 1000
 
 /* Relative, no empty, "." or ".." part: what the callers promise, checked where it matters. */
 static bool path_allowed(const char *path)
@@ -143,13 +144,14 @@ static int resolve(const struct beneath *b, const char *path, int flags)
 		.mode = flags & O_CREAT ? MODE : 0,
 		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
 	};
-	int fd;
+	int fd, tries = 0;
 
 	if (!b->openat2)
 		return open_by_parts(b, path, flags);
+	/* EAGAIN: a folder above was renamed meanwhile, or somebody holds a lease of the file. */
 	do
 		fd = (int)syscall(SYS_openat2, b->folder, path, &how, sizeof(how));
-	while (fd < 0 && (errno == EINTR || errno == EAGAIN));
+	while (fd < 0 && (errno == EINTR || (errno == EAGAIN && ++tries < TRIES_MAX)));
 	return fd < 0 ? -errno : fd;
 }
 
@@ -244,6 +246,23 @@ void beneath_close(struct beneath *b)
 
 /* ---- Names ---- */
 
+/* An open of a FIFO waits for its other end, and one of a device may do anything. */
+static int regular_only(int fd, int flags)
+{
+	struct stat st;
+	int r = 0;
+
+	if (fstat(fd, &st) != 0)
+		r = -errno;
+	else if (!S_ISREG(st.st_mode))
+		r = S_ISDIR(st.st_mode) ? -EISDIR : -ENXIO;
+	else if (!(flags & O_NONBLOCK) && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) != 0)
+		r = -errno;
+	if (r < 0)
+		close(fd);
+	return r < 0 ? r : fd;
+}
+
 int beneath_file(const struct beneath *b, const char *path, int flags)
 {
 	int fd;
@@ -252,9 +271,9 @@ int beneath_file(const struct beneath *b, const char *path, int flags)
 	if (!path_allowed(path))
 		return -EINVAL;
 	become_owner(b);
-	fd = resolve(b, path, flags);
+	fd = resolve(b, path, flags | O_NONBLOCK);
 	become_root(b);
-	return fd;
+	return fd < 0 ? fd : regular_only(fd, flags);
 }
 
 int beneath_folder(const struct beneath *b, const char *path)

@@ -140,6 +140,26 @@ static void test_links_are_not_followed(void **state)
 	beneath_close(&b);
 }
 
+/* An open of a FIFO would wait for its other end. What is opened blocks as files do. */
+static void test_only_files_are_opened(void **state)
+{
+	struct beneath b = open_data();
+	int fd;
+
+	(void)state;
+	assert_int_equal(mkfifo(in_dir("data/real/fifo"), 0600), 0);
+	alarm(20); /* without the check the next line waits for ever */
+	assert_int_equal(beneath_file(&b, "real/fifo", O_RDONLY), -ENXIO);
+	alarm(0);
+	assert_int_equal(beneath_file(&b, "real/fifo", O_RDWR), -ENXIO);
+	assert_int_equal(beneath_file(&b, "real", O_RDONLY), -EISDIR);
+	fd = beneath_file(&b, "real/file", O_RDWR | O_APPEND);
+	assert_true(fd >= 0);
+	assert_int_equal(fcntl(fd, F_GETFL) & (O_NONBLOCK | O_APPEND), O_APPEND);
+	close(fd);
+	beneath_close(&b);
+}
+
 /* The link is what goes, or gets another name: never what it names. */
 static void test_links_are_names(void **state)
 {
@@ -291,7 +311,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_links_are_not_followed), T(test_links_are_names),
 		T(test_exchanged_meanwhile),    T(test_root_is_the_owner),
-		T(test_whom_a_daemon_trusts),
+		T(test_whom_a_daemon_trusts),   T(test_only_files_are_opened),
 	};
 	int failed = cmocka_run_group_tests_name("openat2", tests, NULL, NULL);
 

@@ -199,17 +199,15 @@ void data_close(struct data *d)
 	*d = (struct data){ 0 };
 }
 
-/* A ckptd, or a tool that changes the folder, runs. It is asked, not taken. */
-static bool lock_is_held(const char *path)
+/* Whether a ckptd, or a tool that changes the folder, runs. The lock is not taken. */
+static bool lock_is_held(const struct data *d)
 {
 	struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	int fd = open(path, O_RDWR | O_CLOEXEC);
+	int fd = beneath_file(disk_posix_folder(d->disk), "LOCK", O_RDONLY);
 	bool held;
 
 	if (fd < 0)
-		fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return errno != ENOENT; /* not to be known: it may be */
+		return fd != -ENOENT; /* cannot tell: it may run */
 	held = fcntl(fd, F_OFD_GETLK, &l) != 0 || l.l_type != F_UNLCK;
 	close(fd);
 	return held;
@@ -308,11 +306,9 @@ static void damaged(struct data_checkpoint *c, int code, const char *what, const
 static bool commit_comes(struct data *d, struct data_checkpoint *c)
 {
 	static const struct timespec pause = {.tv_nsec = LOOK_AGAIN_MS * 1000000};
-	char lock[PATH_MAX + 8];
 	bool came = false;
 
-	snprintf(lock, sizeof(lock), "%s/LOCK", d->path);
-	for (int i = 0; i < LOOKS && !came && (i == 0 || lock_is_held(lock)); i++) {
+	for (int i = 0; i < LOOKS && !came && (i == 0 || lock_is_held(d)); i++) {
 		if (i > 0)
 			nanosleep(&pause, NULL);
 		came = commit_read(&d->store, &c->id, &c->commit, NULL) == 0;
@@ -509,8 +505,7 @@ static int read_folder(struct reading *x, struct data_job *j)
 /* What this process lacks, or may not do: it is so for all jobs. */
 static bool is_own(int code)
 {
-	return code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EACCES ||
-	       code == -EPERM;
+	return err_is_shortage(code) || code == -EACCES || code == -EPERM;
 }
 
 /* A bad sector below one job's folder says nothing of the others. */

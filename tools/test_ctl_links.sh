@@ -150,6 +150,16 @@ if [ "$user" != "$(id -u)" ]; then
 	says err "is no regular file"
 fi
 
+# ---- Tools look at LOCK beneath the folder too: a step whose COMMIT is missing makes them look
+
+make_data
+ln -sf "$dir/victim-lock" "$data/LOCK"
+rm "$alpha"/30.*/COMMIT
+strace -f -qq -o "$dir/trace" -e trace=open,openat "$build/ckptctl" list --data "$data" >"$dir/out" 2>"$dir/err"
+says out "alpha"
+checks=$((checks + 1))
+! grep -F '/LOCK"' "$dir/trace" || fail "LOCK is opened by its path"
+
 # ---- A link in every place
 
 make_victim
