@@ -10,6 +10,11 @@
 
 #include "base/text.h"
 
+bool err_is_shortage(int code)
+{
+	return code == -ENOMEM || code == -EMFILE || code == -ENFILE;
+}
+
 const char *err_text(int code)
 {
 	const char *text;

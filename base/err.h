@@ -9,6 +9,8 @@
 #ifndef BASE_ERR_H
 #define BASE_ERR_H
 
+#include <stdbool.h>
+
 #include "ckpt.h"
 
 #define ERR_TEXT_MAX 400
@@ -29,6 +31,8 @@ int err_wrap(struct err *e, int code, const char *fmt, ...) __attribute__((forma
 int err_code(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void err_clear(struct err *e);
 
+/* The process lacks memory or descriptors: it says nothing of what was asked for. */
+bool err_is_shortage(int code);
 /* A static text for any code of ours or -errno; never NULL. */
 const char *err_text(int code);
 

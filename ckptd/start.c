@@ -187,12 +187,6 @@ static int read_job(struct scan *x, const struct job_id *id)
 	return r;
 }
 
-/* This process lacks something, and another job would lack it too. */
-static bool is_ours(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOSPC || r == -EDQUOT;
-}
-
 /* One that cannot be read keeps no other one from starting. */
 static int on_job(void *arg, const struct job_id *id)
 {
@@ -200,7 +194,7 @@ static int on_job(void *arg, const struct job_id *id)
 	struct found_job *f;
 	int r = read_job(x, id);
 
-	if (r == 0 || is_ours(r) || list_empty(&x->found->jobs))
+	if (r == 0 || err_is_shortage(r) || list_empty(&x->found->jobs))
 		return r;
 	f = container_of(x->found->jobs.prev, struct found_job, link);
 	assert(job_id_equal(&f->id, id));

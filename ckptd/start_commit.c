@@ -161,10 +161,12 @@ static int take_good(struct node *n, struct found *found, struct found_job *f,
 
 	if (r < 0) {
 		f->n_commits -= c != NULL;
-		return r == -ENOMEM ? r : keep_damaged(n, found, f, id, FOUND_UNREADABLE, e.text);
+		return err_is_shortage(r)
+			       ? r
+			       : keep_damaged(n, found, f, id, FOUND_UNREADABLE, e.text);
 	}
 	r = commit_missing_rank(&n->store, &c->file, &rank);
-	if (r == -ENOMEM)
+	if (err_is_shortage(r))
 		return r;
 	if (r == 0 && rank < c->file.world) {
 		snprintf(c->damage, sizeof(c->damage), "rank %" PRIu32 ": its file is gone", rank);
@@ -181,11 +183,6 @@ static bool may_replace(int code)
 {
 	return code == CKPT_ENOTFOUND || code == CKPT_ECORRUPT || code == CKPT_EPROTO ||
 	       code == -EFBIG || code == -EIO;
-}
-
-static bool is_ours(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
 }
 
 static int not_rebuilt(struct node *n, struct found *found, struct found_job *f,
@@ -222,7 +219,7 @@ static int rebuild(struct node *n, struct found *found, struct found_job *f,
 		r = commit->code;
 	if (r < 0 || state != SHARDS_WHOLE) {
 		commit_file_fini(&made);
-		if (is_ours(r))
+		if (err_is_shortage(r))
 			return r;
 		return not_rebuilt(n, found, f, id, commit, &why, state);
 	}

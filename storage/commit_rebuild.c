@@ -32,7 +32,7 @@
 /* It says something of this process and nothing of the files. */
 static bool is_ours(int r)
 {
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ECANCELED;
+	return err_is_shortage(r) || r == -ECANCELED;
 }
 
 /* ---- Headers, footers, tables ---- */

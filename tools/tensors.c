@@ -256,11 +256,6 @@ void tensors_free(struct tensors *t)
 	alloc_free(t);
 }
 
-static bool is_shortage(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
-}
-
 static int read_ranks(struct data *d, const struct commit_file *c, const char *glob,
 		      struct tensors *t, json_t *ranks, json_t *problems, struct err *e)
 {
@@ -273,7 +268,7 @@ static int read_ranks(struct data *d, const struct commit_file *c, const char *g
 		struct err why = {0};
 
 		r = read_rank(d, &c->id, &c->shards[i], glob, t, ranks, &why);
-		if (is_shortage(r)) {
+		if (err_is_shortage(r)) {
 			err_set(e, r, "%s", why.text);
 		} else if (r < 0) {
 			json_array_append_new(problems, doc_name(why.text, strlen(why.text)));
