@@ -26,7 +26,9 @@ struct attempt_id attempt_id_make(const struct job_id *job, uint64_t incarnation
 bool attempt_is_of(const struct attempt_id *a, const struct job_id *job, uint64_t incarnation,
 		   uint64_t last_epoch, uint64_t step)
 {
-	for (uint64_t epoch = last_epoch; epoch > 0; epoch--) {
+	uint64_t first = last_epoch > ATTEMPT_EPOCHS_MAX ? last_epoch - ATTEMPT_EPOCHS_MAX : 0;
+
+	for (uint64_t epoch = last_epoch; epoch > first; epoch--) {
 		for (uint32_t try = 0; try < ATTEMPT_TRIES_MAX; try++) {
 			struct attempt_id made =
 				attempt_id_make(job, incarnation, epoch, step, try);

@@ -15,9 +15,11 @@ struct attempt_id attempt_id_make(const struct job_id *job, uint64_t incarnation
 /*
  * Whether an attempt at this step is of this incarnation of the log, in epochs up to the last one:
  * no record says which one an attempt is of, so those that can be are made. One that was tried more
- * than ATTEMPT_TRIES_MAX times is taken for another's.
+ * than ATTEMPT_TRIES_MAX times, or more than ATTEMPT_EPOCHS_MAX epochs ago, is taken for another's:
+ * it stays. The number of the last epoch is whatever a log says, so the search needs a bound.
  */
-#define ATTEMPT_TRIES_MAX 64
+#define ATTEMPT_TRIES_MAX  64
+#define ATTEMPT_EPOCHS_MAX 4096
 bool attempt_is_of(const struct attempt_id *a, const struct job_id *job, uint64_t incarnation,
 		   uint64_t last_epoch, uint64_t step);
 

@@ -440,6 +440,11 @@ static void test_attempt_ids_differ(void **state)
 	assert_false(attempt_equal(&a, &b));
 	b = attempt_id_make(&job, 1, 2, 3, 5);
 	assert_false(attempt_equal(&a, &b));
+	assert_true(attempt_is_of(&a, &job, 1, 2, 3));
+	assert_true(attempt_is_of(&a, &job, 1, 1 + ATTEMPT_EPOCHS_MAX, 3));
+	assert_false(attempt_is_of(&a, &job, 1, 2 + ATTEMPT_EPOCHS_MAX, 3));
+	/* A log may say any number. */
+	assert_false(attempt_is_of(&a, &job, 1, UINT64_MAX, 3));
 }
 
 int main(void)
