@@ -126,6 +126,9 @@ static void rewrite_run(struct work *w)
 		r = shard_replace(x->store, &x->id, &x->commit->shards[x->parts[i].rank], &x->err);
 	if (r == 0)
 		r = commit_publish(x->store, x->commit, &x->err);
+	/* They would hold the room that may be what was missing. */
+	for (uint32_t i = 0; i < x->n_parts && r < 0; i++)
+		shard_forget_again(x->store, &x->id, x->parts[i].rank);
 	w->status = r;
 }
 

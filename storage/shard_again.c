@@ -43,12 +43,18 @@ int shard_replace(struct store *s, const struct checkpoint_id *id, const struct 
 	path_shard_again(from, id, f->rank);
 	path_shard(to, id, f->rank);
 	path_checkpoint(folder, id);
-	if (r < 0) {
-		ignore_result(d->ops->unlink(d, from) /* the next one, or its expiry, does */);
+	if (r < 0)
 		return r;
-	}
 	r = d->ops->rename(d, from, to);
 	if (r == 0)
 		r = d->ops->sync_dir(d, folder);
 	return r < 0 ? err_code(e, r, "cannot put a file in the place of '%s'", to) : 0;
+}
+
+void shard_forget_again(struct store *s, const struct checkpoint_id *id, uint32_t rank)
+{
+	char path[DISK_PATH_MAX + 1];
+
+	path_shard_again(path, id, rank);
+	ignore_result(s->disk->ops->unlink(s->disk, path) /* the next one, or its expiry, does */);
 }

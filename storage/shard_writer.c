@@ -169,6 +169,18 @@ static int say_why(const struct shard_writer *w, int r, struct err *e)
 		       w->reserved, w->path, w->store->reserve);
 }
 
+/* Hands over the writer, or says why it could not be begun and gives it back. */
+static int hand_over(struct shard_writer *w, int r, struct shard_writer **ret, struct err *e)
+{
+	if (r < 0) {
+		r = say_why(w, r, e);
+		shard_abandon(w);
+		return r;
+	}
+	*ret = w;
+	return 0;
+}
+
 static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t rank,
 		      uint64_t image_len, uint64_t table_max, const uint64_t *present,
 		      struct shard_writer **ret, struct err *e)
@@ -198,13 +210,7 @@ static int writer_new(struct store *s, const struct checkpoint_id *id, uint32_t 
 		r = -EFBIG;
 	else if (!(w->places = alloc_array(w->n_chunks, CHUNK_PLACE_BYTES)))
 		r = -ENOMEM;
-	if (r < 0) {
-		r = say_why(w, r, e);
-		shard_abandon(w);
-		return r;
-	}
-	*ret = w;
-	return 0;
+	return hand_over(w, r, ret, e);
 }
 
 int shard_begin(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,
@@ -227,13 +233,7 @@ int shard_begin_partial(struct store *s, const struct checkpoint_id *id, uint32_
 		r = refuse_committed(s, id);
 	if (r == 0)
 		r = open_file(w);
-	if (r < 0) {
-		r = say_why(w, r, e);
-		shard_abandon(w);
-		return r;
-	}
-	*ret = w;
-	return 0;
+	return hand_over(w, r, ret, e);
 }
 
 int shard_begin_again(struct store *s, const struct checkpoint_id *id, uint32_t rank,
@@ -246,14 +246,7 @@ int shard_begin_again(struct store *s, const struct checkpoint_id *id, uint32_t 
 	if (r < 0)
 		return r;
 	path_shard_again(w->path, id, rank);
-	r = open_file(w);
-	if (r < 0) {
-		r = say_why(w, r, e);
-		shard_abandon(w);
-		return r;
-	}
-	*ret = w;
-	return 0;
+	return hand_over(w, open_file(w), ret, e);
 }
 
 int shard_resume(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,

@@ -59,6 +59,8 @@ MUST_CHECK int shard_begin_again(struct store *s, const struct checkpoint_id *id
 				 struct shard_writer **ret, struct err *e);
 MUST_CHECK int shard_replace(struct store *s, const struct checkpoint_id *id,
 			     const struct shard_footer *f, struct err *e);
+/* Removes the temporary of a rank that was not put in place; there need be none. */
+void shard_forget_again(struct store *s, const struct checkpoint_id *id, uint32_t rank);
 /* Writes the image, or the leaves of it that are to be stored (must stay valid and unchanged until
  * return). The image may be read up to the next multiple of DISK_ALIGN. element: bytes per element
  * for compression planes, 0 unknown. -ECANCELED when *cancel became true. */
