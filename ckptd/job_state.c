@@ -98,6 +98,16 @@ static bool shards_are_sound(const struct checkpoint *c)
 	return !pending || c->n_held == c->n_sealed;
 }
 
+/* disk_suspect says that a file of it is bad. */
+static bool files_are_sound(const struct checkpoint *c)
+{
+	bool bad = false;
+
+	for (uint32_t r = 0; r < c->world; r++)
+		bad = bad || c->shards[r].bad_file;
+	return bad == c->disk_suspect;
+}
+
 static bool checkpoint_is_sound(const struct checkpoint *c)
 {
 	const struct history *h = &c->job->history;
@@ -113,6 +123,8 @@ static bool checkpoint_is_sound(const struct checkpoint *c)
 	if (c->durable == DUR_DONE && !c->commit && !c->disk_suspect)
 		return false;
 	if (c->commit && c->commit->world != c->world)
+		return false;
+	if (!files_are_sound(c))
 		return false;
 	return c->works >= (uint32_t)c->saying + c->expiring + c->rereading;
 }

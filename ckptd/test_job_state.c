@@ -64,6 +64,7 @@ static void one_shard_more(struct job *j) { committed(j)->n_sealed--; }
 static void digested_is_forgotten(struct job *j) { committed(j)->digested = false; }
 static void record_of_the_future(struct job *j) { committed(j)->record_n = 1000; }
 static void durable_but_aborted(struct job *j) { committed(j)->agreed = CP_ABORTED; }
+static void suspect_without_bad_file(struct job *j) { committed(j)->disk_suspect = true; }
 static void nobody_works(struct job *j) { committed(j)->saying = 9; }
 static void persist_of_nobody(struct job *j)
 {
@@ -87,6 +88,7 @@ static const struct corruption {
 	{ digested_is_forgotten, JOB_DEFECT_SHARDS },
 	{ record_of_the_future, JOB_DEFECT_CHECKPOINT },
 	{ durable_but_aborted, JOB_DEFECT_CHECKPOINT },
+	{ suspect_without_bad_file, JOB_DEFECT_CHECKPOINT },
 	{ nobody_works, JOB_DEFECT_CHECKPOINT },
 	{ persist_of_nobody, JOB_DEFECT_PERSIST },
 	{ log_ends_before_it_begins, JOB_DEFECT_LOG },
