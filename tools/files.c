@@ -34,7 +34,7 @@
 #define OTHER_WAYS                                                                                 \
 	"; ask whoever runs ckptd, or read your own job through it (ckpt://, ckpt_stored_open(3))"
 #define LOOK_AGAIN_MS 100
-#define LOOKS 50 /* for a COMMIT that is being published */
+#define LOOKS 50 /* for what is being published in a whole folder */
 #define TRIM_TRIES 10 /* a log that is trimmed while it is read is read again */
 
 /* ---- The folder ---- */
@@ -301,19 +301,21 @@ static void damaged(struct data_checkpoint *c, int code, const char *what, const
 
 /*
  * Where whoever has LOCK is just about to publish it, COMMIT comes soon, or the folder goes. True:
- * it came. A look is no promise: after a while the missing COMMIT is taken for lost.
+ * it came. A look is no promise: after a while the missing COMMIT is taken for lost, and those of
+ * the other steps are not waited for again.
  */
 static bool commit_comes(struct data *d, struct data_checkpoint *c)
 {
 	static const struct timespec pause = {.tv_nsec = LOOK_AGAIN_MS * 1000000};
-	bool came = false;
+	bool came;
 
-	for (int i = 0; i < LOOKS && !came && (i == 0 || lock_is_held(d)); i++) {
-		if (i > 0)
-			nanosleep(&pause, NULL);
+	for (;;) {
 		came = commit_read(&d->store, &c->id, &c->commit, NULL) == 0;
+		if (came || d->looks >= LOOKS || !lock_is_held(d))
+			return came;
+		d->looks++;
+		nanosleep(&pause, NULL);
 	}
-	return came;
 }
 
 /* The log has its record and has not freed it, and there is no COMMIT. */

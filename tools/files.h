@@ -49,6 +49,7 @@ struct data {
 	struct store store;
 	struct data_job *jobs;
 	size_t n_jobs, cap_jobs;
+	unsigned looks; /* pauses that were made for what was being published */
 };
 
 /*
