@@ -52,7 +52,7 @@ trainer=$!
 exec 8>"$dir/in" 7<"$dir/done"
 for step in 10 20 30; do save $step; done
 
-for i in $(seq 100); do # the program has said so of one, and does not know of the others
+for i in $(seq 600); do # the program has said so of one, and does not know of the others
 	ctl -q trust run7 20 --data "$data" | grep -q ' verified$' && break
 	sleep 0.1
 done

@@ -103,6 +103,13 @@ under FAKE_GPU=init-304 check 0 --history "$dir/new"
 says out "cannot be used here"
 under FAKE_GPU=init-999 check 1 --history "$dir/new"
 says out "the CUDA driver does not start (999)"
+# Where others take the cores for a moment, a GPU that hangs is not told from one that had to wait.
+idle_node () {
+	for i in $(seq 20); do
+		FAKE_GPU=hang "$build/ckptctl" node-check --time 8 --memory 4M --data "$dir" \
+			--history "$dir/new" 2>&1 | grep -q "too busy to tell" || return
+	done
+}
 sick () {
 	under FAKE_GPU="$1" check 1 --history "$dir/new" --time "${3:-24}"
 	says out "$2"
@@ -112,7 +119,9 @@ sick memory "GPU 1: its memory does not keep what is written"
 sick arithmetic "GPU 1: its arithmetic is wrong"
 sick refuse "GPU 1 fails: an illegal memory access"
 sick crash "the check of gpu was killed by signal 6"
+idle_node
 sick hang "the check of gpu did not end in time" 8
+idle_node
 under FAKE_GPU=hang check 1 --history "$dir/new" -q
 says out "node-check: not fit"
 # At idle priority, as ckptd runs it beside trainers, slowness is no fault, and no standard either.
