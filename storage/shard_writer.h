@@ -8,7 +8,7 @@
  *   finish   footer (rank table, placement table), then header, then one fdatasync, then close
  *   abandon  instead of finish: closes and unlinks; what was written is worth nothing
  *
- * A failed or short write or a failed sync is final for the file: abandon it (7.1 of the design).
+ * A failed or short write or a failed sync is final for the file: abandon it.
  */
 #ifndef STORAGE_SHARD_WRITER_H
 #define STORAGE_SHARD_WRITER_H
