@@ -49,13 +49,20 @@ MUST_CHECK int layout_parse(const char *spec, struct layout **ret, struct err *e
 void layout_free(struct layout *l); /* NULL is allowed */
 
 uint32_t layout_world(const struct layout *l);
+/* All tensors, asked for one by one, as often as it takes: a million of them need not stand in an
+ * array. get() is called by the thread that calls the layout; names stay valid with arg. */
+struct layout_tensors {
+	void (*get)(const void *arg, size_t i, struct layout_tensor *ret);
+	const void *arg;
+	size_t n;
+};
+struct layout_tensors layout_array(const struct layout_tensor *t, size_t n);
 /*
  * Tells it all tensors, in the order in which a flat unit has them: needed by layouts with units of
  * several tensors, and by those that were not told how many layers or experts there are. Others
- * take it as well. At most once; t and its names are copied.
+ * take it as well. At most once; they stay valid and as they are as long as the layout.
  */
-MUST_CHECK int layout_begin(struct layout *l, const struct layout_tensor *t, size_t n,
-			    struct err *e);
+MUST_CHECK int layout_begin(struct layout *l, const struct layout_tensors *t, struct err *e);
 /*
  * The shards of a tensor that rank holds, in row-major order, none twice: *ret_n of them, 0 when it
  * holds none. They are checked (shard_check()); name points to t's. An empty part is no shard, but

@@ -8,7 +8,8 @@
  * share a unit share its table), made when it is first asked for.
  *
  * Order within a unit is that of layout_begin(). A unit has tensors of one dtype, and of one
- * moment. Memory: 12 bytes for each tensor and table. One thread at a time.
+ * moment. Memory: 12 bytes for each tensor, and 8 for each tensor and table; the tensors themselves
+ * are asked for again. One thread at a time.
  */
 #include <config.h>
 
@@ -22,8 +23,7 @@
 #include "model/layout_rules.h"
 
 struct entry {
-	struct layout_tensor t; /* its name is in names */
-	uint32_t unit;          /* number, or UINT32_MAX: it is in none */
+	uint32_t unit; /* number, or UINT32_MAX: it is in none */
 	int flat;
 };
 
@@ -36,10 +36,10 @@ struct table {
 };
 
 struct layout_units {
+	struct layout_tensors tensors;
 	struct entry *entries;
 	uint32_t *sorted; /* numbers of entries by name */
 	uint32_t n, n_units;
-	char *names;
 	uint32_t counts[LAYOUT_PLACES_MAX]; /* the greatest number and one */
 	struct table *tables;
 	uint32_t n_tables, latest;
@@ -56,8 +56,25 @@ void layout_units_free(struct layout_units *u)
 	alloc_free(u->tables);
 	alloc_free(u->entries);
 	alloc_free(u->sorted);
-	alloc_free(u->names);
 	alloc_free(u);
+}
+
+static void get_of_array(const void *arg, size_t i, struct layout_tensor *ret)
+{
+	*ret = ((const struct layout_tensor *)arg)[i];
+}
+
+struct layout_tensors layout_array(const struct layout_tensor *t, size_t n)
+{
+	return (struct layout_tensors){get_of_array, t, n};
+}
+
+static struct layout_tensor tensor_of(const struct layout_units *u, uint32_t i)
+{
+	struct layout_tensor t;
+
+	u->tensors.get(u->tensors.arg, i, &t);
+	return t;
 }
 
 uint32_t layout_place_count(const struct layout *l, uint32_t place)
@@ -69,11 +86,10 @@ uint32_t layout_place_count(const struct layout *l, uint32_t place)
 
 static int compare(const void *a, const void *b, void *arg)
 {
-	const struct entry *entries = arg;
-	const struct layout_tensor *x = &entries[*(const uint32_t *)a].t;
-	const struct layout_tensor *y = &entries[*(const uint32_t *)b].t;
+	const struct layout_tensor x = tensor_of(arg, *(const uint32_t *)a);
+	const struct layout_tensor y = tensor_of(arg, *(const uint32_t *)b);
 
-	return name_compare(x->name, x->name_len, y->name, y->name_len);
+	return name_compare(x.name, x.name_len, y.name, y.name_len);
 }
 
 /* The entry's number, UINT32_MAX: none. */
@@ -83,8 +99,8 @@ static uint32_t find(const struct layout_units *u, const char *name, uint32_t le
 
 	while (lo < hi) {
 		uint32_t mid = lo + (hi - lo) / 2;
-		const struct layout_tensor *t = &u->entries[u->sorted[mid]].t;
-		int c = name_compare(t->name, t->name_len, name, len);
+		const struct layout_tensor t = tensor_of(u, u->sorted[mid]);
+		int c = name_compare(t.name, t.name_len, name, len);
 
 		if (c == 0)
 			return u->sorted[mid];
@@ -96,35 +112,16 @@ static uint32_t find(const struct layout_units *u, const char *name, uint32_t le
 	return UINT32_MAX;
 }
 
-static int copy_names(struct layout_units *u, const struct layout_tensor *t, size_t n)
-{
-	size_t bytes = 0;
-
-	for (size_t i = 0; i < n; i++)
-		bytes += t[i].name_len;
-	u->names = alloc_zero(bytes);
-	if (!u->names)
-		return -ENOMEM;
-	bytes = 0;
-	for (size_t i = 0; i < n; i++) {
-		u->entries[i] = (struct entry){ .t = t[i], .unit = UINT32_MAX };
-		u->entries[i].t.name = memcpy(u->names + bytes, t[i].name, t[i].name_len);
-		bytes += t[i].name_len;
-		u->sorted[i] = (uint32_t)i;
-	}
-	return 0;
-}
-
-static int check_names(const struct layout_units *u, struct err *e)
+static int check_names(struct layout_units *u, struct err *e)
 {
 	char name[NAME_TEXT_MAX];
 
 	for (uint32_t i = 1; i < u->n; i++) {
-		const struct layout_tensor *t = &u->entries[u->sorted[i]].t;
+		const struct layout_tensor t = tensor_of(u, u->sorted[i]);
 
-		if (!compare(&u->sorted[i - 1], &u->sorted[i], u->entries))
+		if (!compare(&u->sorted[i - 1], &u->sorted[i], u))
 			return err_set(e, -EINVAL, "tensor '%s' is listed twice",
-				       name_text(name, t->name, t->name_len));
+				       name_text(name, t.name, t.name_len));
 	}
 	return 0;
 }
@@ -190,16 +187,15 @@ static int make_units(const struct layout *l, struct layout_units *u, struct err
 	if (!keyed)
 		return err_code(e, -ENOMEM, "make flat units of %u tensors", u->n);
 	for (uint32_t i = 0; i < u->n; i++) {
-		int r = layout_local(l, &u->entries[i].t, 0, &at, e);
+		const struct layout_tensor t = tensor_of(u, i);
+		int r = layout_local(l, &t, 0, &at, e);
 		char name[NAME_TEXT_MAX];
 
 		if (r)
-			return err_wrap(
-				e, r, "tensor '%s'",
-				name_text(name, u->entries[i].t.name, u->entries[i].t.name_len));
+			return err_wrap(e, r, "tensor '%s'", name_text(name, t.name, t.name_len));
 		u->entries[i].flat = at.flat;
 		if (at.flat >= 0 && l->flats[at.flat].unit != LAYOUT_UNIT_TENSOR)
-			keyed[n++] = (struct keyed){ key_of(l, &u->entries[i].t, &at), i };
+			keyed[n++] = (struct keyed){ key_of(l, &t, &at), i };
 	}
 	qsort(keyed, n, sizeof(*keyed), compare_keys);
 	for (uint32_t i = 0; i < n; i++) {
@@ -209,55 +205,69 @@ static int make_units(const struct layout *l, struct layout_units *u, struct err
 	return 0;
 }
 
-static int begin(struct layout *l, struct layout_units *u, const struct layout_tensor *t, size_t n,
-		 struct err *e)
+static int begin(struct layout *l, struct layout_units *u, struct err *e)
 {
 	struct layout_local at;
 	int r;
 
-	u->n = (uint32_t)n;
-	u->entries = alloc_array(n, sizeof(*u->entries));
-	u->sorted = alloc_array(n, sizeof(*u->sorted));
-	if (!u->entries || !u->sorted || copy_names(u, t, n))
-		return err_code(e, -ENOMEM, "keep the names of %zu tensors", n);
-	qsort_r(u->sorted, n, sizeof(*u->sorted), compare, u->entries);
+	u->entries = alloc_array(u->n, sizeof(*u->entries));
+	u->sorted = alloc_array(u->n, sizeof(*u->sorted));
+	if (!u->entries || !u->sorted)
+		return err_code(e, -ENOMEM, "look up %u tensors by name", u->n);
+	for (uint32_t i = 0; i < u->n; i++) {
+		u->entries[i] = (struct entry){.unit = UINT32_MAX};
+		u->sorted[i] = i;
+	}
+	qsort_r(u->sorted, u->n, sizeof(*u->sorted), compare, u);
 	r = check_names(u, e);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < u->n; i++) {
-		layout_strip(l, &u->entries[i].t, &at);
+		const struct layout_tensor t = tensor_of(u, i);
+
+		layout_strip(l, &t, &at);
 		count_numbers(l, u, &at);
 	}
 	return make_units(l, u, e);
 }
 
-int layout_begin(struct layout *l, const struct layout_tensor *t, size_t n, struct err *e)
+static int check_tensor(const struct layout_tensor *t, struct err *e)
+{
+	struct shard s = {
+		.name = t->name,
+		.name_len = t->name_len,
+		.dtype = t->dtype,
+		.global = t->global,
+		.box.ndim = t->global.ndim,
+	};
+
+	memcpy(s.box.length, t->global.dim, sizeof(s.box.length));
+	return shard_check(&s, e);
+}
+
+int layout_begin(struct layout *l, const struct layout_tensors *t, struct err *e)
 {
 	struct layout_units *u;
 	int r;
 
 	assert(!l->units);
-	for (size_t i = 0; i < n; i++) {
-		struct shard s = {
-			.name = t[i].name,
-			.name_len = t[i].name_len,
-			.dtype = t[i].dtype,
-			.global = t[i].global,
-			.box.ndim = t[i].global.ndim,
-		};
+	if (t->n >= UINT32_MAX)
+		return err_set(e, -EINVAL, "%zu tensors are too many", t->n);
+	for (size_t i = 0; i < t->n; i++) {
+		struct layout_tensor one;
 
-		memcpy(s.box.length, t[i].global.dim, sizeof(s.box.length));
-		r = shard_check(&s, e);
+		t->get(t->arg, i, &one);
+		r = check_tensor(&one, e);
 		if (r)
 			return r;
 	}
-	if (n >= UINT32_MAX)
-		return err_set(e, -EINVAL, "%zu tensors are too many", n);
 	u = alloc_zero(sizeof(*u));
 	if (!u)
-		return err_code(e, -ENOMEM, "keep the names of %zu tensors", n);
+		return err_code(e, -ENOMEM, "look up %zu tensors by name", t->n);
+	u->tensors = *t;
+	u->n = (uint32_t)t->n;
 	l->units = u; /* names are counted and looked up through it */
-	r = begin(l, u, t, n, e);
+	r = begin(l, u, e);
 	if (r) {
 		layout_units_free(u);
 		l->units = NULL;
@@ -276,12 +286,14 @@ static int fill_table(const struct layout *l, const struct layout_units *u, stru
 	for (uint32_t i = 0; i < u->n; i++) {
 		uint32_t k = f->reverse ? u->n - 1 - i : i;
 		const struct entry *entry = &u->entries[k];
+		struct layout_tensor tensor;
 		uint64_t *total, end;
 		int r;
 
 		if (entry->flat != t->flat)
 			continue;
-		r = layout_local(l, &entry->t, t->rank, &at, e);
+		tensor = tensor_of(u, k);
+		r = layout_local(l, &tensor, t->rank, &at, e);
 		if (r)
 			return r;
 		if (!at.elements)
@@ -334,6 +346,7 @@ int layout_unit_at(struct layout *l, const struct layout_tensor *t, const struct
 {
 	const struct layout_over *over = &l->flats[at->flat].over;
 	struct layout_units *u = l->units;
+	struct layout_tensor known;
 	uint32_t i, k;
 	int r;
 
@@ -341,7 +354,9 @@ int layout_unit_at(struct layout *l, const struct layout_tensor *t, const struct
 		return err_set(e, -EINVAL,
 			       "its flat unit has several tensors: name them all first");
 	k = find(u, t->name, t->name_len);
-	if (k == UINT32_MAX || !same_tensor(&u->entries[k].t, t))
+	if (k != UINT32_MAX)
+		known = tensor_of(u, k);
+	if (k == UINT32_MAX || !same_tensor(&known, t))
 		return err_set(e, -EINVAL, "it is not among the tensors that were named first");
 	assert(u->entries[k].unit < u->n_units && u->entries[k].flat == at->flat);
 	for (i = 0; i < over->n; i++) {

@@ -228,6 +228,7 @@ static void check(struct layout *l, const struct layout_tensor *t, uint32_t copi
 static void random_case(void)
 {
 	struct layout_tensor t[4];
+	struct layout_tensors all;
 	struct shape s = random_shape();
 	uint32_t times = 1, copies;
 	char names[4][8];
@@ -244,7 +245,8 @@ static void random_case(void)
 		snprintf(names[i], sizeof(names[i]), "t.%u", i);
 		t[i] = (struct layout_tensor){names[i], 3, CKPT_BF16 + below(2), s};
 	}
-	if (layout_begin(l, t, 4, &e))
+	all = layout_array(t, 4);
+	if (layout_begin(l, &all, &e))
 		fail_msg("%s", e.text);
 	copies = times;
 	for (uint32_t i = 0; i < m.n; i++)

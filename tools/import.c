@@ -156,9 +156,16 @@ static int check_cover(const struct importing *m, struct err *e)
 	return r;
 }
 
+static void get_tensor(const void *importing, size_t i, struct layout_tensor *ret)
+{
+	const struct importing *m = importing;
+
+	*ret = layout_tensor_of(&m->from->tensors[m->chosen[i]]);
+}
+
 static int get_layout(struct importing *m, struct err *e)
 {
-	CLEANUP_FREE struct layout_tensor *all = NULL;
+	const struct layout_tensors all = {get_tensor, m, m->n};
 	int r;
 
 	m->world = 1;
@@ -167,15 +174,10 @@ static int get_layout(struct importing *m, struct err *e)
 	r = layout_get(m->c->to, &m->layout, e);
 	if (r < 0)
 		return r;
-	all = alloc_array(m->n, sizeof(*all));
-	if (!all)
-		return err_code(e, -ENOMEM, "lay out %zu tensor%s", m->n, plural(m->n));
-	for (size_t i = 0; i < m->n; i++)
-		all[i] = layout_tensor_of(&m->from->tensors[m->chosen[i]]);
 	m->world = layout_world(m->layout);
 	/* What each rank of it holds is said once for each: the user asked for them. */
 	source_memory_buffers(&m->memory, UINT64_MAX / 2);
-	r = layout_begin(m->layout, all, m->n, e);
+	r = layout_begin(m->layout, &all, e);
 	return r < 0 ? err_wrap(e, r, "layout '%.100s'", m->c->to) : 0;
 }
 

@@ -17,23 +17,65 @@
 #include "tools/layout_file.h"
 #include "tools/plural.h"
 #include "tools/print.h"
+#include "tools/reading.h"
 #include "tools/source.h"
 #include "tools/tensor_list.h"
+#include "tools/tensors.h"
 
 /* ---- Tensors ---- */
 
+/* Of a file, or of a checkpoint, whose tensors are asked for one by one: there may be a million. */
 struct known {
-	struct layout_tensor *t;
 	size_t n;
-	struct source *source; /* or else */
-	json_t *document;      /* whose names t's are */
+	struct layout_tensor *t;
+	json_t *document; /* whose names t's are */
+	struct tensors *stored; /* or else */
+	uint32_t *order;
 };
 
 static void known_free(struct known *l)
 {
 	alloc_free(l->t);
-	source_close(l->source);
 	json_decref(l->document);
+	alloc_free(l->order);
+	tensors_free(l->stored);
+}
+
+static void get_tensor(const void *arg, size_t i, struct layout_tensor *ret)
+{
+	const struct known *l = arg;
+	struct tensor of = {.n = 1};
+	struct shard s;
+	uint32_t rank;
+
+	if (l->t) {
+		*ret = l->t[i];
+		return;
+	}
+	of.first = l->order[i];
+	tensors_piece(l->stored, &of, 0, &s, &rank);
+	*ret = (struct layout_tensor){s.name, s.name_len, s.dtype, s.global};
+}
+
+static int read_tensors(const struct reading_options *o, struct known *ret, json_t *problems,
+			struct err *e)
+{
+	struct checkpoint_id id;
+	json_t *files = NULL;
+	struct data d;
+	int r = reading_choose(o, &d, &id, e);
+
+	if (r < 0)
+		return r;
+	r = tensors_read(&d, &id, NULL, &ret->stored, &files, problems, e);
+	json_decref(files);
+	data_close(&d);
+	if (r == 0 && json_array_size(problems))
+		r = err_set(e, CKPT_ECORRUPT, "%s",
+			    json_string_value(json_array_get(problems, 0)));
+	if (r == 0)
+		r = tensors_declared(ret->stored, &ret->order, &ret->n, e);
+	return r < 0 ? err_wrap(e, r, "step %" PRIu64 " of job '%.100s'", id.step, o->job) : 0;
 }
 
 static int of_checkpoint(const struct ctl *c, struct known *ret, struct err *e)
@@ -43,21 +85,11 @@ static int of_checkpoint(const struct ctl *c, struct known *ret, struct err *e)
 		.job = c->args[1],
 		.step = c->n_args > 2 ? c->args[2] : NULL,
 	};
-	int r = source_of_checkpoint(&o, &ret->source, e);
+	json_t *problems = json_array();
+	int r = read_tensors(&o, ret, problems, e);
 
-	if (r < 0)
-		return r;
-	ret->t = alloc_array(ret->source->n, sizeof(*ret->t));
-	if (!ret->t)
-		return err_code(e, -ENOMEM, "list %zu tensor%s", ret->source->n,
-				plural(ret->source->n));
-	for (size_t i = 0; i < ret->source->n; i++) {
-		const struct reading_tensor *t = &ret->source->tensors[i];
-
-		ret->t[ret->n++] =
-			(struct layout_tensor){t->name, t->name_len, t->dtype, t->global};
-	}
-	return 0;
+	json_decref(problems);
+	return r;
 }
 
 static uint32_t dtype_of(const char *name)
@@ -233,19 +265,21 @@ static int walk(void *from, const struct tensor_sink *to, struct err *e)
 	struct laying *y = from;
 
 	for (size_t i = 0; i < y->list.n; i++) {
-		const struct layout_tensor *t = &y->list.t[i];
-		const struct shard whole = {.name = t->name,
-					    .name_len = t->name_len,
-					    .dtype = t->dtype,
-					    .global = t->global};
+		struct shard whole = {0};
+		struct layout_tensor t;
 		int r;
 
-		if (!name_is_chosen(y->wanted, t->name, t->name_len))
+		get_tensor(&y->list, i, &t);
+		if (!name_is_chosen(y->wanted, t.name, t.name_len))
 			continue;
-		r = lay_tensor(y, t, e);
+		r = lay_tensor(y, &t, e);
 		if (r < 0)
 			return r;
-		to->tensor(to->arg, &(struct tensor_head){&whole, bytes_of(t), held_of(y),
+		whole.name = t.name;
+		whole.name_len = t.name_len;
+		whole.dtype = t.dtype;
+		whole.global = t.global;
+		to->tensor(to->arg, &(struct tensor_head){&whole, bytes_of(&t), held_of(y),
 							  y->n_pieces, false});
 		for (size_t k = 0; k < y->n_pieces; k++)
 			to->piece(to->arg, &y->pieces[k].shard, y->pieces[k].rank);
@@ -364,7 +398,8 @@ static int print_layout(const struct ctl *c, const json_t *o, struct laying *y, 
 static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 {
 	struct known *l = &y->list;
-	int r = l->n ? layout_begin(y->layout, l->t, l->n, e) : 0;
+	const struct layout_tensors all = {get_tensor, l, l->n};
+	int r = l->n ? layout_begin(y->layout, &all, e) : 0;
 
 	if (r < 0)
 		return err_wrap(e, r, "layout '%.100s'", c->args[0]);
@@ -373,15 +408,18 @@ static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 	if (!y->ranks)
 		r = err_code(e, -ENOMEM, "lay out %zu tensor%s", l->n, plural(l->n));
 	for (size_t i = 0; i < l->n && r == 0; i++) {
-		if (!name_is_chosen(&c->tensors, l->t[i].name, l->t[i].name_len))
+		struct layout_tensor t;
+
+		get_tensor(l, i, &t);
+		if (!name_is_chosen(&c->tensors, t.name, t.name_len))
 			continue;
 		y->n++;
-		r = lay_tensor(y, &l->t[i], e);
+		r = lay_tensor(y, &t, e);
 		if (r < 0)
 			err_wrap(e, r, "layout '%.100s'", c->args[0]);
 		else
 			count(y);
-		y->bytes += bytes_of(&l->t[i]);
+		y->bytes += bytes_of(&t);
 	}
 	if (r == 0 && l->n && !y->n)
 		r = err_set(e, CKPT_ENOTFOUND, "no tensor is called like '%.80s'", c->tensor);

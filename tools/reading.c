@@ -413,6 +413,30 @@ void reading_limit(struct reading *r, uint64_t memory, uint64_t tables)
 	r->memory = memory ? memory : MEMORY_DEFAULT;
 }
 
+static int find(struct reading *r, const struct reading_options *o, struct err *e)
+{
+	int rc = data_open(o->data, &r->data, e);
+
+	if (rc == 0)
+		rc = data_read_jobs(&r->data, o->job, e);
+	return rc < 0 ? rc : choose(r, o, e);
+}
+
+int reading_choose(const struct reading_options *o, struct data *ret_data,
+		   struct checkpoint_id *ret, struct err *e)
+{
+	struct reading r = {0};
+	int rc = find(&r, o, e);
+
+	if (rc < 0) {
+		data_close(&r.data);
+		return rc;
+	}
+	*ret = r.checkpoint->id;
+	*ret_data = r.data;
+	return 0;
+}
+
 int reading_open(const struct reading_options *o, struct reading **ret, struct err *e)
 {
 	struct reading *r = alloc_zero(sizeof(*r));
@@ -422,11 +446,7 @@ int reading_open(const struct reading_options *o, struct reading **ret, struct e
 		return err_code(e, -ENOMEM, "open a checkpoint of job '%.80s'", o->job);
 	reading_limit(r, o->memory, o->tables);
 	r->threads = o->threads;
-	rc = data_open(o->data, &r->data, e);
-	if (rc == 0)
-		rc = data_read_jobs(&r->data, o->job, e);
-	if (rc == 0)
-		rc = choose(r, o, e);
+	rc = find(r, o, e);
 	if (rc == 0) {
 		rc = open_ranks(r, e);
 		if (rc < 0)

@@ -47,6 +47,10 @@ struct reading_tensor {
  * attempts are called so. */
 MUST_CHECK int reading_open(const struct reading_options *o, struct reading **ret, struct err *e);
 void reading_close(struct reading *r); /* NULL is allowed */
+/* Which checkpoint that would be, without a look at its tensors: its folder, to be closed with
+ * data_close(), and its id. Fails as reading_open() does. */
+MUST_CHECK int reading_choose(const struct reading_options *o, struct data *ret_data,
+			      struct checkpoint_id *ret, struct err *e);
 /* Other limits from now on: as options.memory and options.tables. */
 void reading_limit(struct reading *r, uint64_t memory, uint64_t tables);
 const char *reading_job(const struct reading *r); /* its name */

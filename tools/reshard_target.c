@@ -33,17 +33,16 @@ static struct layout_tensor layout_tensor_of(const struct reading_tensor *t)
 		.name = t->name, .name_len = t->name_len, .dtype = t->dtype, .global = t->global};
 }
 
+static void get_tensor(const void *reading, size_t i, struct layout_tensor *ret)
+{
+	*ret = layout_tensor_of(reading_tensor(reading, i));
+}
+
 static int begin_layout(struct reshard *x, struct err *e)
 {
-	size_t n = reading_n_tensors(x->reading);
-	CLEANUP_FREE struct layout_tensor *all = alloc_array(n, sizeof(*all));
-	int r;
+	const struct layout_tensors all = {get_tensor, x->reading, reading_n_tensors(x->reading)};
+	int r = layout_begin(x->layout, &all, e);
 
-	if (!all)
-		return err_code(e, -ENOMEM, "plan %zu tensor%s", n, plural(n));
-	for (size_t i = 0; i < n; i++)
-		all[i] = layout_tensor_of(reading_tensor(x->reading, i));
-	r = layout_begin(x->layout, all, n, e);
 	return r < 0 ? err_wrap(e, r, "layout '%.100s'", x->layout_name) : 0;
 }
 

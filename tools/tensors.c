@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -238,6 +239,73 @@ void tensors_piece(const struct tensors *t, const struct tensor *of, size_t k, s
 
 	declaration_get(&t->parts[p->part].declaration, p->shard, ret);
 	*ret_rank = t->parts[p->part].rank;
+}
+
+/* ---- Declared order ---- */
+
+static int compare_declared(const void *a, const void *b, void *arg)
+{
+	const struct tensors *t = arg;
+	const struct piece *x = &t->pieces[*(const uint32_t *)a];
+	const struct piece *y = &t->pieces[*(const uint32_t *)b];
+	uint32_t i, k;
+
+	if (x->part != y->part)
+		return x->part < y->part ? -1 : 1;
+	i = declaration_order(&t->parts[x->part].declaration, x->shard);
+	k = declaration_order(&t->parts[y->part].declaration, y->shard);
+	return (i > k) - (i < k);
+}
+
+static int check_agreed(const struct tensors *t, const struct tensor *of, struct err *e)
+{
+	char name[NAME_TEXT_MAX], a[BOX_TEXT_MAX], b[BOX_TEXT_MAX];
+	struct shard first, s;
+	uint32_t rank, other;
+
+	tensors_piece(t, of, 0, &first, &rank);
+	for (size_t k = 1; k < of->n; k++) {
+		tensors_piece(t, of, k, &s, &other);
+		if (s.dtype == first.dtype && s.global.ndim == first.global.ndim &&
+		    !memcmp(s.global.dim, first.global.dim,
+			    s.global.ndim * sizeof(s.global.dim[0])))
+			continue;
+		return err_set(e, CKPT_EMISMATCH,
+			       "rank %u stores tensor '%s' as %s %s and rank %u as %s %s", rank,
+			       name_text(name, s.name, s.name_len), dtype_name(first.dtype),
+			       shape_text(a, &first.global), other, dtype_name(s.dtype),
+			       shape_text(b, &s.global));
+	}
+	return 0;
+}
+
+int tensors_declared(const struct tensors *t, uint32_t **ret, size_t *ret_n, struct err *e)
+{
+	struct tensor of;
+	uint32_t *order;
+	size_t n = 0;
+	int r = 0;
+
+	for (size_t at = 0; tensors_next(t, &at, &of);)
+		n++;
+	order = alloc_array(n, sizeof(*order));
+	if (!order || t->n > UINT32_MAX) {
+		alloc_free(order);
+		return err_code(e, -ENOMEM, "order %zu tensors", n);
+	}
+	n = 0;
+	for (size_t at = 0; r == 0 && tensors_next(t, &at, &of);) {
+		order[n++] = (uint32_t)of.first;
+		r = check_agreed(t, &of, e);
+	}
+	if (r < 0) {
+		alloc_free(order);
+		return r;
+	}
+	qsort_r(order, n, sizeof(*order), compare_declared, (void *)(uintptr_t)t);
+	*ret = order;
+	*ret_n = n;
+	return 0;
 }
 
 size_t tensors_pieces(const struct tensors *t)

@@ -34,6 +34,12 @@ struct tensor {
 
 /* The one behind *at, in the order of names, which is 0 for the first; false: there is none. */
 bool tensors_next(const struct tensors *t, size_t *at, struct tensor *ret);
+/*
+ * The *at of each tensor, in the order in which the first rank that has it declares it, which is
+ * that of reading_tensor(). alloc_free() it. CKPT_EMISMATCH: ranks disagree on a dtype or a shape.
+ */
+MUST_CHECK int tensors_declared(const struct tensors *t, uint32_t **ret, size_t *ret_n,
+				struct err *e);
 /* Piece k < of->n, in the order of ranks, then of places in the tensor. */
 void tensors_piece(const struct tensors *t, const struct tensor *of, size_t k, struct shard *ret,
 		   uint32_t *ret_rank);

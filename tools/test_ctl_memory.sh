@@ -88,6 +88,7 @@ with open(o + "million.safetensors", "wb") as f:
 check(o + "million.safetensors", len(header))
 listed("show", "j%d" % jobs, "--json")
 listed("show", "j%d" % jobs, "-v")
+listed("layout", "megatron:tp=2,dp=2,zero=1", "j%d" % jobs, "-q") # flat units: more memory than others
 
 n, ranks = 15625, 64
 header = "{" + ",".join('"model.layers.%05d.weight":{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}' % (

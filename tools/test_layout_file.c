@@ -26,13 +26,14 @@ static void expect_same(const char *json, const char *spec, const char *name, ui
 			uint64_t columns)
 {
 	struct layout_tensor t = {name, (uint32_t)strlen(name), CKPT_F32, {2, {rows, columns}}};
+	const struct layout_tensors one = layout_array(&t, 1);
 	struct shard a[LAYOUT_SHARDS_MAX], b[LAYOUT_SHARDS_MAX];
 	struct layout *x = NULL, *y = NULL;
 	uint32_t n_a, n_b, seen = 0;
 	struct err e = {0};
 
-	if (parse(json, &x, &e) || layout_parse(spec, &y, &e) || layout_begin(x, &t, 1, &e) ||
-	    layout_begin(y, &t, 1, &e))
+	if (parse(json, &x, &e) || layout_parse(spec, &y, &e) || layout_begin(x, &one, &e) ||
+	    layout_begin(y, &one, &e))
 		fail_msg("%s", e.text);
 	assert_int_equal(layout_world(x), layout_world(y));
 	for (uint32_t rank = 0; rank < layout_world(x); rank++) {
@@ -135,6 +136,7 @@ static void test_refused(void **state)
 static void no_number_placed(const char *spec, bool json)
 {
 	struct layout_tensor t = {"layers.0.x", 10, CKPT_F32, {1, {4}}};
+	const struct layout_tensors one = layout_array(&t, 1);
 	struct shard shards[LAYOUT_SHARDS_MAX];
 	struct layout *l = NULL;
 	struct err e = {0};
@@ -142,7 +144,7 @@ static void no_number_placed(const char *spec, bool json)
 	int r = json ? parse(spec, &l, &e) : layout_parse(spec, &l, &e);
 
 	if (r == 0)
-		r = layout_begin(l, &t, 1, &e);
+		r = layout_begin(l, &one, &e);
 	if (r == 0)
 		r = layout_shards(l, &t, 0, shards, &n, &e);
 	layout_free(l);
