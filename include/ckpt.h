@@ -190,8 +190,10 @@ CKPT_API int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes);
 /*
  * One per declared tensor, in declared order, taken from the live objects at every call. The
  * memory must stay valid, and for a save unchanged, until the call (with ckpt_save_begin() the
- * fence) returns. In a load no two elements may be in one place: -EINVAL. Two bindings of the very
- * same memory may (tied weights): CKPT_EMISMATCH where what is stored for them differs.
+ * fence) returns; a mapped file must keep its length as long, or the copy ends the process by
+ * SIGBUS, as any other access would. In a load no two elements may be in one place: -EINVAL. Two
+ * bindings of the very same memory may (tied weights): CKPT_EMISMATCH where what is stored for them
+ * differs.
  *
  * It has no size, as an element of an array: programs that were built before ndim set it to 0, and
  * their strides are refused.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Python's plain values as JSON and back, with their types: tuples stay tuples, keys may be numbers.
 
-A value of any other type is refused: nothing is ever pickled.
+A value of a class that is made from one of them (a named tuple, an enumeration of int) comes back as
+the plain one. A value of any other type is refused: nothing is ever pickled.
 """
 
 import base64
@@ -24,8 +25,10 @@ def tagged(value: Any) -> Any:
         return {"t": [tagged(v) for v in value]}
     if isinstance(value, list):
         return {"l": [tagged(v) for v in value]}
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, set):
         return {"s": [tagged(v) for v in value]}
+    if isinstance(value, frozenset):
+        return {"z": [tagged(v) for v in value]}
     if isinstance(value, dict):
         return {"d": [[tagged(k), tagged(v)] for k, v in value.items()]}
     raise TypeError(f"{type(value).__module__}.{type(value).__name__} cannot be stored as JSON: the "
@@ -46,6 +49,8 @@ def untagged(value: Any) -> Any:
         return [untagged(x) for x in v]
     if kind == "s":
         return {untagged(x) for x in v}
+    if kind == "z":
+        return frozenset(untagged(x) for x in v)
     if kind == "d":
         return {untagged(k): untagged(x) for k, x in v}
     raise ValueError(f"unknown kind '{kind}' of value")

@@ -127,6 +127,7 @@ class Stored:
         (rank, name), all in one go, verified. No element twice in one call. Returns the blobs, what
         ckpt_loaded says, and with strict=False the problems. resume: the rank goes on from here, and
         may save in the job's current epoch."""
+        wants, blobs = list(wants), [(rank, name) for rank, name in blobs]
         sizes = {(b.rank, b.name): b.bytes for b in self.blobs} if blobs else {}
         return self._owner._run(self._read, wants, blobs, sizes, strict, resume, timeout_ms)
 
@@ -144,7 +145,7 @@ class Stored:
                              "is mapped to be read, so nothing can be read into it")
         places = (L.StoredBlob * max(1, m))()
         for i, key in enumerate(blobs):
-            size = sizes.get(tuple(key), 0)
+            size = sizes.get(key, 0)
             buffer = C.create_string_buffer(max(1, size))
             keep.append(buffer)
             places[i] = L.StoredBlob(whole("a blob's rank", key[0], 0, (1 << 31) - 1),
@@ -156,7 +157,7 @@ class Stored:
         out = L.Loaded(C.sizeof(L.Loaded))
         self._check(L.lib.ckpt_stored_read(self._open(), C.byref(args), C.byref(out)),
                     self._owner._problems())
-        got = {tuple(key): C.string_at(places[i].data, places[i].bytes)
+        got = {key: C.string_at(places[i].data, places[i].bytes)
                for i, key in enumerate(blobs)}
         return got, out, [] if strict else list(self._owner._problems())
 

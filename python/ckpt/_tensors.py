@@ -7,6 +7,7 @@ a wrapper, a temporary) it says so instead: TypeError.
 """
 
 import bisect
+import mmap
 import operator
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -126,6 +127,24 @@ def _of_pointer(tensor: tuple) -> View:
                 _elements(shape) * ITEMSIZE[code], True, None)
 
 
+def _check_file(numpy: Any, array: Any) -> None:
+    """Of an array of a mapped file: touching what the file has no bytes for ends the process."""
+    below, start = array, 0
+    while isinstance(below, (numpy.ndarray, memoryview)):
+        if isinstance(below, numpy.memmap) and isinstance(getattr(below, "offset", None), int):
+            start = below.offset - below.offset % mmap.ALLOCATIONGRANULARITY
+        below = below.obj if isinstance(below, memoryview) else below.base
+    if not isinstance(below, mmap.mmap):
+        return
+    try:
+        size = below.size()
+    except (OSError, ValueError):  # not of a file; or closed, which numpy does not let happen
+        return
+    if start + len(below) > size:
+        raise ValueError(f"its file has {size} bytes now, and {start + len(below)} are mapped: it was "
+                         "made shorter after it was mapped; map it again")
+
+
 def _of_numpy(numpy: Any, array: Any) -> View:
     if isinstance(array, numpy.ma.MaskedArray):
         raise TypeError("a masked array is two arrays: give its .data and its .mask one by one")
@@ -134,6 +153,7 @@ def _of_numpy(numpy: Any, array: Any) -> View:
     strides = owner.strides if owner.size and not owner.flags.c_contiguous else None
     # Not flags.writeable, which warns of what np.broadcast_arrays() made.
     ptr, readonly = owner.__array_interface__["data"]
+    _check_file(numpy, owner)
     return View(ptr, HOST, code, owner.shape, strides, owner.size * ITEMSIZE[code], not readonly, owner)
 
 

@@ -523,6 +523,52 @@ def case_memory_that_cannot_be_written(d):
                     assert "read-only" in str(raises(ValueError, lambda: s.read(wants))), name
 
 
+def case_files_made_shorter(d):
+    """What was mapped and is gone cannot be read: doing so would end the process."""
+    page = mmap.PAGESIZE
+
+    def mapped(path):
+        with open(path, "r+b") as f:
+            return mmap.mmap(f.fileno(), 4 * page)
+
+    kinds = {
+        "memmap": lambda p: np.memmap(p, np.float32, "r+", shape=(4 * page // 4,)),
+        "of a later page": lambda p: np.memmap(p, np.float32, "r+", 2 * page + 8, (2 * page // 4 - 2,)),
+        "to read": lambda p: np.memmap(p, np.float32, "r", shape=(4 * page // 4,)),
+        "part of one": lambda p: np.asarray(np.memmap(p, np.float32, "r+"))[64:][::-1],
+        "of mmap": lambda p: np.frombuffer(mapped(p), np.float32),
+        "of a view": lambda p: np.frombuffer(memoryview(mapped(p))[8:], np.float32)}
+    for name, kind in kinds.items():
+        with tempfile.NamedTemporaryFile() as f, a_job() as c, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ckpt.CkptWarning)
+            f.write(numbers(4 * page, np.uint8).tobytes())
+            f.flush()
+            x = kind(f.name)
+            c.declare("w", x)
+            assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED), name
+            f.truncate(3 * page)
+            s = c.save(2, wait_credit=True)
+            assert s.status == "failed" and "'w': its file has 12288 bytes" in str(s.error), (name, s.error)
+            with c.saving(3, wait_credit=True) as s:
+                pass
+            assert s.status == "failed", name
+            if x.flags.writeable:
+                assert "made shorter" in str(raises(ckpt.CkptError, lambda: c.load(step=1))), name
+            f.truncate(4 * page)
+            assert c.save(4, wait_credit=True).wait(ckpt.COMMITTED), name
+
+
+def case_wants_once(d):
+    """What can be gone through once only."""
+    a = np.zeros(100, np.float32)
+    with a_job() as c:
+        c.declare("w", numbers(100))
+        assert c.save(1, {"x": b"12", "y": b""}, wait_credit=True).wait(ckpt.COMMITTED)
+        with c.stored(1) as s:
+            got, _, _ = s.read((ckpt.Want("w", a, (100,), (0,)) for _ in "1"), ((0, n) for n in "xy"))
+            assert got == {(0, "x"): b"12", (0, "y"): b""} and bytes_of(a) == bytes_of(numbers(100))
+
+
 def case_tied(d):
     """One memory under two names: as it was saved, and as it was not."""
     w = numbers((20, 30))

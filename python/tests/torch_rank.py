@@ -315,7 +315,9 @@ def case_errors(job):
     assert w.checkpoint_id == "ckpt://b/8"
     from ckpt import _json
     plain = {"a": (1, [None, 2.5, float("inf")]), 3: {"x"}, "b": b"\0\1", ("k", 1): True}
-    assert _json.untagged(json.loads(_json.dumps(plain))) == plain
+    plain |= {"s": {frozenset({1, (2, "x")}), 4}, frozenset({frozenset(), 1.5}): frozenset("y")}
+    back = _json.untagged(json.loads(_json.dumps(plain)))
+    assert back == plain and {k: type(v) for k, v in back.items()} == {k: type(v) for k, v in plain.items()}
     assert "builtins.object" in str(raises(TypeError, lambda: _json.dumps({"f": object()})))
 
 
