@@ -170,6 +170,7 @@ static void retry_time(struct timer *t)
 	x->node = n;
 	x->of = list_first(&n->refused, struct refused_job, link);
 	list_init(&x->found.jobs);
+	x->found.index = n->index;
 	x->work = (struct work){.run = retry_run, .done = retry_done};
 	n->works++;
 	work_submit(n->env.workers, WORK_META, &x->work);

@@ -192,6 +192,7 @@ int try_begin_node(struct node_test *t)
 				 .backend = t->backend,
 				 .node = &t->o,
 				 .checks = t->checks,
+				 .index = t->index,
 				 .before = change_disk,
 				 .before_arg = t,
 				 .log = remember_line,

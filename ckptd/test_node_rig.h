@@ -24,6 +24,7 @@ struct node_test {
 	const char *backend;
 	struct node_options o; /* to be changed before it begins */
 	struct checks *checks; /* for the node; NULL: none */
+	bool index;            /* the node has one */
 	void (*before)(struct node_test *t); /* while it starts, before it adopts; or NULL */
 	struct hand a, b;
 };

@@ -565,6 +565,34 @@ static void test_one_job_cannot_be_read(void **state)
 	says_unread(t->host.node, 0);
 }
 
+/* Where only the index tells a step that was DURABLE from a write that did not end, it is asked of
+ * a job that comes late, too. */
+static void test_read_late_asks_the_index(void **state)
+{
+	struct node_test *t = *state;
+	char path[512], aside[512 + 8];
+
+	t->index = true;
+	save_two(t);
+	remove_file(t, "jobs/*/20.*/COMMIT");
+	remove_file(t, "jobs/*/20.*/rank-1.shard");
+	path_of(t, "jobs/*/log", path);
+	snprintf(aside, sizeof(aside), "%s.kept", path);
+	assert_int_equal(rename(path, aside), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	begin_node(t);
+	assert_true(was_told("3 job 'job' is refused: its folder jobs/"));
+	assert_int_equal(unlink(path), 0);
+	assert_int_equal(rename(aside, path), 0);
+	for (int i = 0; i < TURNS_MAX && !was_told("its folder can be read again"); i++)
+		host_turn(&t->host);
+	assert_true(was_told("its folder can be read again"));
+	assert_int_equal(found(t, 20)->durable, DUR_DONE);
+	assert_true(found(t, 20)->disk_suspect);
+	launch_loads(t, "run2", 10);
+	assert_int_equal(count_files(t, "jobs/*/20.*/rank*"), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -585,6 +613,7 @@ int main(void)
 		NODE_TEST(test_forged_hole),
 		NODE_TEST(test_file_and_memory_together),
 		NODE_TEST(test_one_job_cannot_be_read),
+		NODE_TEST(test_read_late_asks_the_index),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

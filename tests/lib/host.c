@@ -15,6 +15,7 @@
 #include "ckptd/workers.h"
 #include "coord/single.h"
 #include "storage/disk_posix.h"
+#include "storage/index_rocksdb.h"
 #include "storage/store.h"
 
 #define TURN_NS 10000000u
@@ -28,6 +29,18 @@ static int open_log(void *arg, const struct job_id *job, bool anew, struct joblo
 
 	(anew ? path_log_new : path_log)(dir, job);
 	return joblog_single_open(h->disk, dir, ret, e);
+}
+
+static struct index *open_index(void *arg, bool *ret_fresh)
+{
+	struct host *h = arg;
+	struct err e = {0};
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/index", h->folder);
+	if (index_rocksdb_open(disk_posix_folder(h->disk), path, &h->index, ret_fresh, &e) != 0)
+		return NULL;
+	return h->index;
 }
 
 static pthread_mutex_t lines_mutex = PTHREAD_MUTEX_INITIALIZER; /* worker threads say some */
@@ -113,6 +126,7 @@ int host_start(struct host *h, const struct host_options *o, struct err *e)
 
 	memset(h, 0, sizeof(*h));
 	snprintf(h->socket, sizeof(h->socket), "%s", o->socket);
+	snprintf(h->folder, sizeof(h->folder), "%s", o->folder);
 	h->on_line = o->log;
 	h->on_line_arg = o->log_arg;
 	log_init(&h->log);
@@ -128,6 +142,8 @@ int host_start(struct host *h, const struct host_options *o, struct err *e)
 			   .processes = listener_processes(h->listener),
 			   .rng = &h->rng,
 			   .checks = o->checks,
+			   .index_open = o->index ? open_index : NULL,
+			   .index_arg = h,
 			   .joblog_open = open_log,
 			   .joblog_arg = h,
 			   .log = on_line,
@@ -164,6 +180,8 @@ void host_stop(struct host *h)
 		listener_stop(h->listener);
 	workers_free(h->workers);
 	node_free(h->node);
+	if (h->index)
+		h->index->ops->close(h->index);
 	if (h->listener)
 		listener_free(h->listener);
 	if (h->memory)

@@ -23,6 +23,7 @@ struct host_options {
 	node_log_fn *log; /* each line, one after another, from any thread; may be NULL */
 	void *log_arg;
 	bool as_ckptd;       /* more than one thread of most kinds, huge pages */
+	bool index;          /* it has one, in the data folder */
 	bool skip_file_sync; /* a planted bug: once it is ready no file is synced; folders are */
 };
 
@@ -36,11 +37,12 @@ struct host {
 	struct notify *notify;
 	struct keeper *keeper;
 	struct memory *memory;
+	struct index *index; /* where one was asked for */
 	struct listener *listener;
 	struct rng rng;
 	struct log log;
 	struct node *node;
-	char socket[108];
+	char socket[108], folder[108];
 	int ready;            /* 0: not yet; 1: yes; else the error */
 	node_log_fn *on_line; /* of the options */
 	void *on_line_arg;
