@@ -122,6 +122,7 @@ struct checkpoint {
 	uint32_t saying;            /* trust records of it on their way: of works */
 	bool rereading;             /* one of works reads its files, and no memory */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
+	bool reread_said;                /* that all there was has matched: once */
 	uint32_t reread_given_up;        /* so often: it could not be read, for now */
 	bool asked_hook;                 /* trust.hook, in this life of ckptd */
 	bool off_line;                   /* the job does not go on from it */

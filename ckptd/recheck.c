@@ -170,6 +170,17 @@ static enum copy wanted_copy(const struct checkpoint *c)
 	return wants_files(c) ? COPY_FILES : wants_memory(c) ? COPY_MEMORY : COPY_NONE;
 }
 
+/* All that there is of it was read again and matched; what went before its turn needs no look. */
+static bool has_matched(const struct checkpoint *c)
+{
+	bool files = c->durable == DUR_DONE && c->reread_disk;
+	bool memory = c->memory && c->reread_memory;
+
+	return c->agreed == CP_COMMITTED && !job_stopped(c->job) && !c->disk_suspect &&
+	       !((c->trust | c->said) & TRUST_BAD) && (files || memory) &&
+	       wanted_copy(c) == COPY_NONE;
+}
+
 /* Of those that were given up least often the newest: what cannot be read comes last, and again. */
 static struct checkpoint *newest_wanted(struct job *j)
 {
@@ -309,11 +320,8 @@ static void copy_is_good(struct recheck *r)
 	else
 		c->reread_memory = true;
 	r->copy = COPY_NONE;
-	if (wanted_copy(c) != COPY_NONE)
-		return; /* it goes on with the other one */
-	if (trust_level(c->trust) < TRUST_COMPLETE)
-		trust_say(c, TRUST_COMPLETE);
-	turn_over(r);
+	if (wanted_copy(c) == COPY_NONE)
+		turn_over(r); /* else it goes on with the other one */
 }
 
 /* False: it is to be tried again after a while. */
@@ -424,10 +432,14 @@ static void next_slice(struct timer *t)
 		r->next = 0;
 		job_id_of(r->checkpoint->job, r->checkpoint->step, &r->checkpoint->attempt, &r->id);
 	}
-	if (r->copy == COPY_NONE)
-		turn_over(r);
-	else
+	if (r->copy != COPY_NONE) {
 		slice_start(r);
+		return;
+	}
+	job_poke(r->checkpoint->job); /* its memory went: perhaps nothing is left to be read */
+	turn_over(r);
+	if (!r->busy)
+		arm(r, 0);
 }
 
 void recheck_step(struct job *j)
@@ -435,6 +447,13 @@ void recheck_step(struct job *j)
 	struct recheck *r = j->node->recheck;
 	struct checkpoint *c;
 
+	list_each(c, &j->checkpoints, link) {
+		if (c->reread_said || !has_matched(c))
+			continue;
+		c->reread_said = true;
+		if (trust_level(c->trust) < TRUST_COMPLETE)
+			trust_say(c, TRUST_COMPLETE);
+	}
 	if (r->busy || r->timer.armed || j->node->options.recheck_rate == 0)
 		return;
 	list_each(c, &j->checkpoints, link) {

@@ -197,6 +197,24 @@ static void test_of_what_is_only_in_memory(void **state)
 	turn_until_told(t, "step 2 is complete");
 }
 
+/* What matched before it went needs no other copy; and the next one's turn comes, though nothing
+ * else happens. */
+static void test_memory_goes_between_two_slices(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = 200 << 10; /* a second or more between two slices */
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	for (int i = 0; i < TURNS_MAX && !find(t, 1)->reread_disk; i++)
+		host_turn(&t->host);
+	for (uint64_t step = 2; find(t, 1)->memory; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	assert_true(find(t, 1)->reread_disk && !find(t, 1)->reread_memory);
+	turn_until_said(t, 1, TRUST_COMPLETE);
+	turn_until_said(t, 2, TRUST_COMPLETE);
+}
+
 static void test_off_means_off(void **state)
 {
 	struct node_test *t = *state;
@@ -761,6 +779,7 @@ int main(void)
 		NODE_TEST(test_jobs_take_turns),
 		NODE_TEST(test_who_cannot_be_read_lets_others_pass),
 		NODE_TEST(test_of_what_is_only_in_memory),
+		NODE_TEST(test_memory_goes_between_two_slices),
 		NODE_TEST(test_off_means_off),
 		NODE_TEST(test_a_damaged_file_is_found),
 		NODE_TEST(test_a_damaged_file_is_written_again),
