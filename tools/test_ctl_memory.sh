@@ -70,7 +70,9 @@ TENSOR = (b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatSt
 
 # ---- What a list of a million pieces takes, whatever it is written as
 
-def listed(*arguments, pieces=1000000):
+TENSORS = int(os.environ.get("CKPT_TENSORS") or 1000000)
+
+def listed(*arguments, pieces=TENSORS):
     if measured == "no":
         return
     status, said, rss = peak([*arguments, "--data", data])
@@ -80,7 +82,7 @@ def listed(*arguments, pieces=1000000):
 
 # ---- Good ones: a million tensors, many in a dictionary, a vocabulary
 
-n = 1000000
+n = TENSORS
 header = "{" + ",".join('"model.layers.%07d.weight":{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}' % (
     i, i, i + 1) for i in range(n)) + "}"
 with open(o + "million.safetensors", "wb") as f:

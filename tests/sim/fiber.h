@@ -9,15 +9,17 @@
 #ifndef TESTS_SIM_FIBER_H
 #define TESTS_SIM_FIBER_H
 
+#include <setjmp.h>
 #include <stdbool.h>
 #include <ucontext.h>
 
 struct fiber {
-	ucontext_t context;
-	char *stack; /* FIBER_STACK bytes; NULL: the driver */
+	ucontext_t context; /* until it has begun */
+	jmp_buf where;      /* while it is switched out */
+	char *stack;        /* FIBER_STACK bytes; NULL: the driver */
 	void (*run)(void *arg);
 	void *arg;
-	bool ended;      /* run returned */
+	bool begun, ended; /* ended: run returned */
 	void *sanitizer; /* its fake stack while it is switched out */
 };
 
