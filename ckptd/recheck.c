@@ -25,6 +25,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/trust.h"
@@ -176,6 +177,8 @@ static bool has_matched(const struct checkpoint *c)
 	bool files = c->durable == DUR_DONE && c->reread_disk;
 	bool memory = c->memory && c->reread_memory;
 
+	if (BUG(REREAD_FORGOTTEN) && files && !c->reread_memory)
+		return false;
 	return c->agreed == CP_COMMITTED && !job_stopped(c->job) && !c->disk_suspect &&
 	       !((c->trust | c->said) & TRUST_BAD) && (files || memory) &&
 	       wanted_copy(c) == COPY_NONE;

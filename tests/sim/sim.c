@@ -381,6 +381,7 @@ static const struct {
 	{BUG_REBUILD_WITHOUT_READING, &lost_commits, NULL},
 	{BUG_RECYCLE_GIVEN, &everything, NULL},
 	{BUG_RECYCLE_WITHOUT_COMMIT, &lost_commits, NULL},
+	{BUG_REREAD_FORGOTTEN, &trusting, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},
 	{BUG_REPLICAS_NOT_COMPARED, &everything, NULL},

@@ -51,7 +51,7 @@
 	X(zombies) \
 	X(refused) X(full) X(removed) X(pinned) X(load_lost) X(stale_leaf) X(beats_adopted) \
 	X(beats_told) X(clock_set) X(memory_hits) X(bad_memory) X(vouched) \
-	X(rewritten) X(adopted)
+	X(rewritten) X(adopted) X(read_again)
 /* clang-format on */
 
 enum count {

@@ -6,6 +6,7 @@
  *   peace     nothing goes wrong any more: within PEACE_NS of virtual time every job can be opened,
  *             loaded, saved, and be DURABLE again
  *   power     is lost once more: what was acknowledged as DURABLE is the base
+ *   quiet     perhaps: no rank lives, and ckptd reads all copies again
  *   end       an orderly stop leaves nothing behind
  */
 #include <config.h>
@@ -15,11 +16,13 @@
 #include <stdio.h>
 
 #include "base/fault.h"
+#include "ckptd/node_priv.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
 #define PEACE_NS (60 * SIM_S)
 #define STOP_NS  (10 * SIM_S)
+#define QUIET_NS (60 * SIM_S)
 #define GOAL     2
 
 void sim_accuse(struct sim *s, const char *fmt, ...)
@@ -148,6 +151,39 @@ static void run_peace(struct sim *s)
 	beats_check_time(s);
 }
 
+static bool can_be_read(const struct checkpoint *c)
+{
+	bool files = c->durable == DUR_DONE && c->commit;
+
+	return c->agreed == CP_COMMITTED && c->durable != DUR_GONE && !c->disk_suspect &&
+	       !(c->trust & TRUST_BAD) && (files || c->memory);
+}
+
+/* With nobody at work ckptd reads all copies again: each checkpoint with a good one is complete. */
+static void run_quiet(struct sim *s)
+{
+	struct checkpoint *c;
+	struct job *j;
+
+	kill_ranks(s);
+	world_run(s->w, s->w->now_ns + QUIET_NS, wrong, s);
+	if (s->wrong[0] || s->options.recheck_rate == 0)
+		return;
+	list_each(j, &s->daemon.node->jobs, link) {
+		list_each(c, &j->checkpoints, link) {
+			if (!can_be_read(c))
+				continue;
+			sim_count(s, read_again);
+			if (trust_level(c->trust) < TRUST_COMPLETE)
+				sim_accuse(s,
+					   "liveness: step %llu of %s was not read again in %llu s "
+					   "in which nobody worked",
+					   (unsigned long long)c->step, j->history.job.name,
+					   (unsigned long long)(QUIET_NS / SIM_S));
+		}
+	}
+}
+
 /* The orderly end, perhaps after one more loss of power that the jobs come back from. */
 static void run_end(struct sim *s)
 {
@@ -164,7 +200,7 @@ static void run_end(struct sim *s)
 		return;
 	oracle_check_files(&s->oracle);
 	if (world_one_in(s->w, 2))
-		kill_ranks(s); /* else it stops under living ones */
+		run_quiet(s); /* else it stops under living ones */
 	daemon_stop(s);
 	if (!world_run(s->w, s->w->now_ns + STOP_NS, has_stopped, s))
 		sim_accuse(s, "liveness: ckptd did not stop in %llu s",
