@@ -2,14 +2,17 @@
 /*
  * client.h - the handle, and what its parts offer each other.
  *
- *   handle.c      open, close, what every call begins and ends with
- *   session.c     joining ckptd, and joining it again when it was lost
+ *   handle.c      open, close, what every call begins and ends with; environment.c: its defaults
+ *   session.c     joining ckptd, and joining it again when it was lost; channel.c, request.c: what
+ *                 is sent and answered
  *   declare.c     declaration, and whether bindings fit it
  *   prepare.c     slots: taken, mapped (slots.c), populated, let go of
  *   image.c       from bindings into an image and back, host or device
  *   save.c        credit, copy, seal; overlap.c: the same in two halves with a thread between
  *   beat.c        steps and phases, told without a message
- *   wait.c list.c load.c, loaded.c: what a load leaves behind
+ *   wait.c list.c
+ *   load.c        targets.c: where to, without overlaps; touched.c: which leaves; ranges.c and
+ *                 source.c: read in which pieces; placer.c: by threads; loaded.c: what it leaves
  *   stored.c      what a checkpoint holds, and reads of parts of it
  *
  * Invariants:

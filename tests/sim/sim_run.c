@@ -6,7 +6,7 @@
  *   peace     nothing goes wrong any more: within PEACE_NS of virtual time every job can be opened,
  *             loaded, saved, and be DURABLE again
  *   power     is lost once more: what was acknowledged as DURABLE is the base
- *   quiet     perhaps: no rank lives, and ckptd reads all copies again
+ *   quiet     perhaps: no rank lives, what was begun ends, and ckptd reads all copies again
  *   end       an orderly stop leaves nothing behind
  */
 #include <config.h>
@@ -159,7 +159,21 @@ static bool can_be_read(const struct checkpoint *c)
 	       !(c->trust & TRUST_BAD) && (files || c->memory);
 }
 
-/* With nobody at work ckptd reads all copies again: each checkpoint with a good one is complete. */
+/* What is left to be done for it, though nobody is at work. */
+static const char *left_undone(const struct sim *s, const struct checkpoint *c)
+{
+	bool reads = s->options.recheck_rate > 0 && can_be_read(c);
+
+	return c->agreed == CP_OPEN || c->agreed == CP_COMMITTING       ? "is not decided"
+	       : c->agreed == CP_ABORTED && !c->abort_logged            ? "is aborted nowhere"
+	       : c->durable == DUR_WANTED || c->durable == DUR_WRITING  ? "is not written"
+	       : c->files_left || c->expiring                           ? "is not taken away"
+	       : c->works || c->readers                                 ? "is still in use"
+	       : reads && trust_level(c->trust) < TRUST_COMPLETE        ? "was not read again"
+									: NULL;
+}
+
+/* With nobody at work all that was begun ends, and ckptd reads all copies again. */
 static void run_quiet(struct sim *s)
 {
 	struct checkpoint *c;
@@ -167,19 +181,16 @@ static void run_quiet(struct sim *s)
 
 	kill_ranks(s);
 	world_run(s->w, s->w->now_ns + QUIET_NS, wrong, s);
-	if (s->wrong[0] || s->options.recheck_rate == 0)
-		return;
 	list_each(j, &s->daemon.node->jobs, link) {
+		if (j->persist || j->opening || j->retaining || job_has_appends(j))
+			sim_accuse(s, "liveness: %s is busy though nobody works",
+				   j->history.job.name);
 		list_each(c, &j->checkpoints, link) {
-			if (!can_be_read(c))
-				continue;
-			sim_count(s, read_again);
-			if (trust_level(c->trust) < TRUST_COMPLETE)
-				sim_accuse(s,
-					   "liveness: step %llu of %s was not read again in %llu s "
-					   "in which nobody worked",
+			s->counts[COUNT_read_again] += can_be_read(c);
+			if (left_undone(s, c))
+				sim_accuse(s, "liveness: step %llu of %s %s after a quiet minute",
 					   (unsigned long long)c->step, j->history.job.name,
-					   (unsigned long long)(QUIET_NS / SIM_S));
+					   left_undone(s, c));
 		}
 	}
 }
