@@ -125,18 +125,6 @@ static void begin_both(struct node_test *t)
 	save_other(t, 1);
 }
 
-static void send_wait(struct hand *k, uint64_t step)
-{
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Wait w = CKPT__WAIT__INIT;
-
-	w.step = step;
-	w.what = CKPT_COMMITTED;
-	q.body_case = CKPT__REQUEST__BODY_WAIT;
-	q.wait = &w;
-	assert_int_equal(hand_send(k, &q), 0);
-}
-
 static size_t count_slots(const struct job *j)
 {
 	struct slot *s;
@@ -210,7 +198,7 @@ static void corrupt(struct node_test *t, const struct corruption *x)
 	uint64_t id;
 
 	assert_int_equal(save_rank(&t->a, 0, 20), 0);
-	send_wait(&t->a, 20); /* for rank 1, which does not come */
+	assert_int_equal(hand_send_wait(&t->a, 20, CKPT_COMMITTED), 0); /* for rank 1, which does not come */
 	host_turn(&t->host);
 	x->make(j);
 	job_poke(j);

@@ -131,6 +131,31 @@ static uint64_t save_until_on_disk_alone(struct node_test *t)
 	return step;
 }
 
+/* What a process was given once: a file of a checkpoint that is on disk alone. */
+struct given {
+	int fd;
+	void *bytes;
+	size_t len;
+	uint64_t next; /* step */
+};
+
+static struct given given_file(struct node_test *t)
+{
+	struct given g = {0};
+
+	begin_keeping(t, 6);
+	g.next = save_until_on_disk_alone(t);
+	g.fd = take_file(t, 10);
+	g.bytes = read_all(g.fd, &g.len);
+	return g;
+}
+
+static void given_free(struct given *g)
+{
+	free(g->bytes);
+	close(g->fd);
+}
+
 static void test_saves_write_over_their_files(void **state)
 {
 	struct node_test *t = *state;
@@ -152,50 +177,33 @@ static void test_saves_write_over_their_files(void **state)
 static void test_given_file_is_never_written(void **state)
 {
 	struct node_test *t = *state;
-	uint64_t step;
-	size_t len = 0;
-	void *want;
-	int fd;
+	struct given g = given_file(t);
 
-	begin_keeping(t, 6);
-	step = save_until_on_disk_alone(t);
-	fd = take_file(t, 10);
-	want = read_all(fd, &len);
-	for (int i = 0; i < 4; i++, step += 10) {
-		save_and_expire(t, step);
-		expect_same(fd, want, len);
+	for (int i = 0; i < 4; i++, g.next += 10) {
+		save_and_expire(t, g.next);
+		expect_same(g.fd, g.bytes, g.len);
 	}
-	assert_int_equal(links_of(fd), 0);
-	free(want);
-	close(fd);
+	assert_int_equal(links_of(g.fd), 0);
+	given_free(&g);
 }
 
 /* What an earlier life of ckptd gave away, nothing tells. */
 static void test_files_of_an_earlier_life_are_never_written(void **state)
 {
 	struct node_test *t = *state;
-	uint64_t step;
-	size_t len = 0;
-	void *want;
-	int fd;
+	struct given g = given_file(t);
 
-	begin_keeping(t, 6);
-	step = save_until_on_disk_alone(t);
-	fd = take_file(t, 10);
-	want = read_all(fd, &len);
 	end_node(t);
-
 	begin_node(t);
-	assert_int_equal(join(t, &t->a, 0, 1, "run2"), step - 10);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), g.next - 10);
 	declare_and_prepare(&t->a, 0, 1);
-	load_rank(&t->a, 0, step - 10, CKPT_TIER_DISK);
-	for (int i = 0; i < 5; i++, step += 10) {
-		save_and_expire(t, step);
+	load_rank(&t->a, 0, g.next - 10, CKPT_TIER_DISK);
+	for (int i = 0; i < 5; i++, g.next += 10) {
+		save_and_expire(t, g.next);
 		assert_int_equal(count_files(t, "spare/*"), 0);
-		expect_same(fd, want, len);
+		expect_same(g.fd, g.bytes, g.len);
 	}
-	free(want);
-	close(fd);
+	given_free(&g);
 }
 
 /* Spare files too are not known to be nobody's after a start. */

@@ -153,6 +153,8 @@ struct layout_local {
 	uint64_t elements; /* 0 if it is not here */
 };
 
+/* All of a tensor. */
+struct shard layout_whole(const struct layout_tensor *t);
 uint32_t layout_over_size(const struct layout *l, const struct layout_over *o);
 uint32_t layout_over_at(const struct layout *l, const struct layout_over *o, uint32_t rank);
 /* Part i of n of [0, length). */

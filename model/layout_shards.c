@@ -303,13 +303,7 @@ static int add_shard(const struct layout_tensor *t, const struct layout_local *a
 		     const struct pick *p, const uint64_t range[2], struct shard *ret,
 		     uint32_t *ret_n, struct err *e)
 {
-	struct shard s = {
-		.name = t->name,
-		.name_len = t->name_len,
-		.dtype = t->dtype,
-		.global = t->global,
-		.box.ndim = t->global.ndim,
-	};
+	struct shard s = layout_whole(t);
 	uint64_t elements;
 	bool fits;
 

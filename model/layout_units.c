@@ -231,7 +231,7 @@ static int begin(struct layout *l, struct layout_units *u, struct err *e)
 	return make_units(l, u, e);
 }
 
-static int check_tensor(const struct layout_tensor *t, struct err *e)
+struct shard layout_whole(const struct layout_tensor *t)
 {
 	struct shard s = {
 		.name = t->name,
@@ -242,6 +242,13 @@ static int check_tensor(const struct layout_tensor *t, struct err *e)
 	};
 
 	memcpy(s.box.length, t->global.dim, sizeof(s.box.length));
+	return s;
+}
+
+static int check_tensor(const struct layout_tensor *t, struct err *e)
+{
+	struct shard s = layout_whole(t);
+
 	return shard_check(&s, e);
 }
 

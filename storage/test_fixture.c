@@ -32,6 +32,27 @@ void folder_close_store(struct folder *f)
 	store_close(&f->store);
 }
 
+static int name_count(void *arg, const char *name, bool is_dir)
+{
+	(void)name;
+	(void)is_dir;
+	++*(int *)arg;
+	return 0;
+}
+
+int count_in(struct folder *f, const char *path)
+{
+	int n = 0, r = f->real->ops->list(f->real, path, name_count, &n);
+
+	return r < 0 ? r : n;
+}
+
+void must(int r, const struct err *e)
+{
+	if (r < 0)
+		fail_msg("%s", e->text);
+}
+
 int folder_set_up(void **state)
 {
 	struct folder *f = calloc(1, sizeof(*f));

@@ -28,6 +28,10 @@ int folder_set_up(void **state);
 int folder_tear_down(void **state);
 void folder_open_store(struct folder *f);
 void folder_close_store(struct folder *f);
+/* Of files and folders in path, or -errno. */
+int count_in(struct folder *f, const char *path);
+/* The test fails with the sentence if r is an error. */
+void must(int r, const struct err *e);
 
 /* A rank's image: two tensors, or one where it is small, of u8, and its rank table. */
 struct image {

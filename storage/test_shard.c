@@ -35,27 +35,6 @@ static struct geometry geometry(void)
 	return fixture_options.geometry.chunk ? fixture_options.geometry : GEOMETRY_DEFAULT;
 }
 
-static void must(int r, const struct err *e)
-{
-	if (r < 0)
-		fail_msg("%s", e->text);
-}
-
-static int name_count(void *arg, const char *name, bool is_dir)
-{
-	(void)name;
-	(void)is_dir;
-	++*(int *)arg;
-	return 0;
-}
-
-static int count_in(struct folder *f, const char *path)
-{
-	int n = 0, r = f->real->ops->list(f->real, path, name_count, &n);
-
-	return r < 0 ? r : n;
-}
-
 /* ---- Round trips ---- */
 
 static void test_round_trip(void **state)

@@ -25,28 +25,6 @@
 
 static const struct geometry small = {.leaf = 4096, .chunk = 16384};
 
-static void must(int r, const struct err *e)
-{
-	if (r < 0)
-		fail_msg("%s", e->text);
-}
-
-static int name_count(void *arg, const char *name, bool is_dir)
-{
-	(void)name;
-	(void)is_dir;
-	++*(int *)arg;
-	return 0;
-}
-
-static int count_spare(struct folder *f)
-{
-	int n = 0;
-
-	assert_int_equal(f->real->ops->list(f->real, "spare", name_count, &n), 0);
-	return n;
-}
-
 static struct checkpoint_id id_of(unsigned job, uint64_t step)
 {
 	struct checkpoint_id id = test_id(step);
@@ -130,11 +108,11 @@ static void test_expired_files_are_recycled(void **state)
 	held = hold(f, &one);
 	must(checkpoint_expire(&f->store, &one, UINT64_MAX, &e), &e);
 	must(checkpoint_expire(&f->store, &one, UINT64_MAX, &e), &e); /* again: nothing to do */
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	assert_int_equal(verify_checkpoint(&f->store, &one, NULL, 0, &e), CKPT_ENOTFOUND);
 	save(f, &two, &b);
 	if (!is_packed()) { /* a compressed file gave its space back */
-		assert_int_equal(count_spare(f), 0);
+		assert_int_equal(count_in(f, "spare"), 0);
 		assert_true(has_inode(f, &two, held));
 	}
 	must(read_checkpoint(&f->store, &two, &b, &e), &e);
@@ -162,7 +140,7 @@ static void test_header_is_zeroed(void **state)
 	f->real->ops->close(file);
 	alloc_free(block);
 	must(spare_clear(&f->store, &e), &e);
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 	image_free(&a);
 }
 
@@ -282,7 +260,7 @@ static void test_another_job_gets_none(void **state)
 	held = hold(f, &old);
 	must(checkpoint_expire(&f->store, &old, UINT64_MAX, NULL), NULL);
 	save(f, &other, &b);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	assert_false(has_inode(f, &other, held));
 #ifdef CKPT_FAULTS
 	must(checkpoint_expire(&f->store, &other, 0, NULL), NULL);
@@ -318,16 +296,16 @@ static void test_open_to_others(void **state)
 	path_of(f, path, full);
 	assert_int_equal(chmod(full, 0640), 0);
 	must(checkpoint_expire(&f->store, &id, UINT64_MAX, NULL), NULL);
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 
 	save(f, &id, &a);
 	must(checkpoint_expire(&f->store, &id, UINT64_MAX, NULL), NULL);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	snprintf(full, sizeof(full), "chmod g+r '%s'/spare/*", f->dir);
 	assert_int_equal(system(full), 0);
 	assert_int_equal(spare_take(&f->store, &id.job, "x", 4 * small.chunk, &file),
 			 CKPT_ENOTFOUND);
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 	image_free(&a);
 }
 
@@ -343,16 +321,16 @@ static void test_second_link(void **state)
 	path_shard(path, &id, 0);
 	assert_int_equal(f->real->ops->link(f->real, path, "linked"), 0);
 	must(checkpoint_expire(&f->store, &id, UINT64_MAX, NULL), NULL);
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 	/* Nor is one that gets its second link in spare/. */
 	assert_int_equal(f->real->ops->unlink(f->real, "linked"), 0);
 	save_and_expire(f, &id, &a, UINT64_MAX);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	snprintf(full, sizeof(full), "ln '%s'/spare/* '%s'/linked", f->dir, f->dir);
 	assert_int_equal(system(full), 0);
 	assert_int_equal(spare_take(&f->store, &id.job, "x", 2 * small.chunk, &file),
 			 CKPT_ENOTFOUND);
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 	image_free(&a);
 }
 
@@ -387,7 +365,7 @@ static void test_limit(void **state)
 	uint64_t one_file;
 
 	save_and_expire(f, &one, &a, a.len); /* header and footer are too much */
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 	save(f, &one, &a);
 	save(f, &two, &a);
 	must(checkpoint_expire(&f->store, &one, UINT64_MAX, NULL), NULL);
@@ -395,7 +373,7 @@ static void test_limit(void **state)
 	assert_true(one_file > a.len);
 	/* The job's own are as good as the one that comes. */
 	must(checkpoint_expire(&f->store, &two, 2 * one_file - 1, NULL), NULL);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	assert_int_equal(spare_bytes(&f->store), one_file);
 	image_free(&a);
 }
@@ -419,11 +397,11 @@ static void test_others_give_way(void **state)
 		id = id_of(1, step);
 		must(checkpoint_expire(&f->store, &id, UINT64_MAX, NULL), NULL);
 	}
-	assert_int_equal(count_spare(f), 3);
+	assert_int_equal(count_in(f, "spare"), 3);
 	one_file = spare_bytes(&f->store) / 3;
 	id = id_of(2, 9);
 	must(checkpoint_expire(&f->store, &id, 2 * one_file, NULL), NULL);
-	assert_int_equal(count_spare(f), 2);
+	assert_int_equal(count_in(f, "spare"), 2);
 	assert_int_equal(spare_take(&f->store, &id.job, "x", a.len, &file), 0);
 	f->real->ops->close(file);
 	image_free(&a);
@@ -443,10 +421,10 @@ static void test_other_sizes_give_way(void **state)
 	must(checkpoint_expire(&f->store, &one, UINT64_MAX, NULL), NULL);
 	old = spare_bytes(&f->store);
 	must(checkpoint_expire(&f->store, &two, old + b.len, NULL), NULL);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	assert_true(spare_bytes(&f->store) > b.len);
 	must(checkpoint_expire(&f->store, &three, old + b.len, NULL), NULL);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	image_free(&a);
 	image_free(&b);
 }
@@ -463,13 +441,13 @@ static void test_another_life(void **state)
 	save_and_expire(f, &id, &a, UINT64_MAX);
 	folder_close_store(f);
 	folder_open_store(f);
-	assert_int_equal(count_spare(f), 1);
+	assert_int_equal(count_in(f, "spare"), 1);
 	assert_int_equal(spare_bytes(&f->store), 0);
 	assert_int_equal(spare_take(&f->store, &id.job, "x", a.len, &file), CKPT_ENOTFOUND);
 	assert_int_equal(f->real->ops->open(f->real, "spare/any name", DISK_CREATE, &file), 0);
 	f->real->ops->close(file);
 	must(spare_clear(&f->store, &e), &e);
-	assert_int_equal(count_spare(f), 0);
+	assert_int_equal(count_in(f, "spare"), 0);
 	image_free(&a);
 }
 

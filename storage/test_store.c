@@ -26,12 +26,6 @@
 #include "storage/test_fixture.h"
 #include "tests/lib/test.h"
 
-static void must(int r, const struct err *e)
-{
-	if (r < 0)
-		fail_msg("%s", e->text);
-}
-
 static void write_raw_file(struct folder *f, const char *path, const void *bytes, size_t len)
 {
 	char full[PATH_MAX];

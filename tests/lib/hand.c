@@ -364,7 +364,8 @@ int hand_save(struct hand *k, uint64_t step, hand_fill_fn *fill, void *arg, cons
 	return hand_seal(k, step, places, 1, place.image_offset + blob_bytes);
 }
 
-int hand_wait(struct hand *k, uint64_t step, uint32_t what)
+static int wait_by(struct hand *k, uint64_t step, uint32_t what,
+		   int (*how)(struct hand *k, Ckpt__Request *q))
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Wait w = CKPT__WAIT__INIT;
@@ -373,7 +374,17 @@ int hand_wait(struct hand *k, uint64_t step, uint32_t what)
 	w.what = what;
 	q.body_case = CKPT__REQUEST__BODY_WAIT;
 	q.wait = &w;
-	return hand_ask_code(k, &q);
+	return how(k, &q);
+}
+
+int hand_wait(struct hand *k, uint64_t step, uint32_t what)
+{
+	return wait_by(k, step, what, hand_ask_code);
+}
+
+int hand_send_wait(struct hand *k, uint64_t step, uint32_t what)
+{
+	return wait_by(k, step, what, hand_send);
 }
 
 /* ---- List, load, admin ---- */

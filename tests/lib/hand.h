@@ -78,6 +78,7 @@ MUST_CHECK int hand_credit(struct hand *k);
 MUST_CHECK int hand_seal(struct hand *k, uint64_t step, struct Ckpt__BlobPlace **blobs,
 			 size_t n_blobs, uint64_t image_len);
 MUST_CHECK int hand_wait(struct hand *k, uint64_t step, uint32_t what);
+MUST_CHECK int hand_send_wait(struct hand *k, uint64_t step, uint32_t what);
 /* Newest first; at most n. */
 MUST_CHECK int hand_list(struct hand *k, struct hand_info *infos, size_t n, size_t *ret_n);
 /* attempt NULL with step CKPT_LATEST. The load is ended, complete, when everything was placed. */
