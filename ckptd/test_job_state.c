@@ -198,7 +198,8 @@ static void corrupt(struct node_test *t, const struct corruption *x)
 	uint64_t id;
 
 	assert_int_equal(save_rank(&t->a, 0, 20), 0);
-	assert_int_equal(hand_send_wait(&t->a, 20, CKPT_COMMITTED), 0); /* for rank 1, which does not come */
+	/* For rank 1, which does not come. */
+	assert_int_equal(hand_send_wait(&t->a, 20, CKPT_COMMITTED), 0);
 	host_turn(&t->host);
 	x->make(j);
 	job_poke(j);
