@@ -61,8 +61,8 @@ static void test_drained_by_the_built_in_table(void **state)
 	assert_non_null(marks_find(m, "node 'node'", EVENT_FOR_ALL));
 	assert_true(was_told("is drained (by the policy): what runs goes on"));
 	/* What was newest in memory goes to disk. */
-	for (int i = 0; i < TURNS_MAX && !was_told("job 'job': step 1 is on disk"); i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; !was_told("job 'job': step 1 is on disk") && turn_on(t, &end);)
+		;
 	assert_true(was_told("job 'job': step 1 is on disk"));
 	connect_rank(t, &t->b);
 	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run1"), CKPT_ESTATE);
@@ -167,8 +167,8 @@ static void test_withheld_is_done_later(void **state)
 	struct node *n = begin_drained(t, DRAINS "4s\n");
 
 	tell_check(t, "disk-read", false);
-	for (int i = 0; i < TURNS_MAX && !n->marks.drained; i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; !n->marks.drained && turn_on(t, &end);)
+		;
 	assert_true(n->marks.drained);
 }
 

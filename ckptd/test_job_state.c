@@ -267,8 +267,8 @@ static void test_stop_beside_a_stopped_job(void **state)
 	begin_both(t);
 	corrupt(t, &corruptions[0]);
 	node_stop(t->host.node, 600ull * 1000000000u, stopped_fn, &over);
-	for (int i = 0; i < TURNS_MAX && !over; i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; !over && turn_on(t, &end);)
+		;
 	assert_true(over);
 	leave(&other);
 }

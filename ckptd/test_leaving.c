@@ -142,8 +142,8 @@ static void test_lives_on(void **state)
 	t->o.leaving_ns = 1;
 	begin_three(t);
 	p = goes(t, &t->b, 1, true);
-	for (int i = 0; i < TURNS_MAX && !alarms(t, NULL); i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; !alarms(t, NULL) && turn_on(t, &end);)
+		;
 	assert_int_equal(alarms(t, &v), 1);
 	test_says(v.words, "by an error of its trainer, whose process lives on,");
 	assert_true(list_empty(&the_job(t)->leaving));
@@ -160,8 +160,9 @@ static void test_slots_are_given_back(void **state)
 	save_until(&t->a, 0, 1, CKPT_DURABLE);
 	assert_false(list_empty(&the_job(t)->slots));
 	goes(t, &t->a, 0, true);
-	for (int i = 0; i < TURNS_MAX && the_job(t)->slots.next->next != &the_job(t)->slots; i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; the_job(t)->slots.next->next != &the_job(t)->slots &&
+			       turn_on(t, &end);)
+		;
 	/* One holds the checkpoint. */
 	assert_ptr_equal(the_job(t)->slots.next->next, &the_job(t)->slots);
 	end_node(t); /* while it is waited for */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -152,10 +153,27 @@ bool was_told(const char *words)
 	return found;
 }
 
+bool turn_on(struct node_test *t, uint64_t *end_ns)
+{
+	struct timespec now;
+	uint64_t now_ns;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	if (*end_ns == 0)
+		*end_ns = now_ns + 120ull * 1000000000u;
+	if (now_ns >= *end_ns)
+		return false;
+	host_turn(&t->host);
+	return true;
+}
+
 void turn_until_told(struct node_test *t, const char *words)
 {
-	for (int i = 0; i < TURNS_MAX && !was_told(words); i++)
-		host_turn(&t->host);
+	uint64_t end = 0;
+
+	while (!was_told(words) && turn_on(t, &end))
+		;
 	assert_true(was_told(words));
 }
 

@@ -64,9 +64,13 @@ void end_node(struct node_test *t);
 size_t count_files(const struct node_test *t, const char *pattern);
 /* How large these files are, all of them; there is one at least. */
 uint64_t file_bytes(const struct node_test *t, const char *pattern);
-/* Whether some line of this test has the words. */
 struct job *the_job(struct node_test *t);
+/* Whether some line of this test has the words. */
 bool was_told(const char *words);
+/* Turns once; false, without it, two minutes after the first call, for which *end_ns is 0. Turns
+ * alone measure no time: a loop that is busy takes microseconds for one, and workers wait for a
+ * core. */
+bool turn_on(struct node_test *t, uint64_t *end_ns);
 void turn_until_told(struct node_test *t, const char *words);
 
 /* ---- Ranks of the job "job" ---- */

@@ -20,8 +20,8 @@
 
 static void turn_until(struct node_test *t, const char *pattern, size_t n)
 {
-	for (int i = 0; count_files(t, pattern) != n && i < TURNS_MAX; i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; count_files(t, pattern) != n && turn_on(t, &end);)
+		;
 	assert_int_equal(count_files(t, pattern), n);
 }
 

@@ -63,8 +63,8 @@ static void go(struct node_test *t, struct hand *k, struct job *j)
 	assert_int_equal(hand_send(k, &q), 0);
 	assert_int_equal(hand_receive(k, &id), 0);
 	leave(k);
-	for (int i = 0; i < TURNS_MAX && !list_empty(&j->members); i++)
-		host_turn(&t->host);
+	for (uint64_t end = 0; !list_empty(&j->members) && turn_on(t, &end);)
+		;
 	assert_true(list_empty(&j->members));
 }
 
