@@ -183,24 +183,30 @@ void beating_take(struct beating *b, int fd)
 
 /* ---- What every call begins with ---- */
 
-static int enter(struct ckpt *c, const char *call)
+/* Apart, and never inlined: a sentence has half a KiB that would be zeroed at each beat. */
+static __attribute__((noinline)) int refuse(const struct ckpt *c, const char *call, bool here)
 {
 	struct err e = {0};
-	int r;
 
-	if (__builtin_expect(c && c->beat->here && (!c->beat->pid || c->beat->pid == getpid()),
-			     1)) {
-		r = call_take(c, &e);
-		return r < 0 ? error_keep(call, r, &e) : 0;
-	}
 	if (!c)
 		return error_keep(call, err_set(&e, -EINVAL, "no handle"), &e);
+	if (here)
+		return error_keep(call, call_refuse(c, &e), &e);
 	return error_keep(call,
 			  err_set(&e, -EPERM,
 				  "this process was forked from the one that "
 				  "opened job '%s'; open a handle of its own here",
 				  c->who.job),
 			  &e);
+}
+
+static int enter(struct ckpt *c, const char *call)
+{
+	bool here = c && c->beat->here && (!c->beat->pid || c->beat->pid == getpid());
+
+	if (__builtin_expect(here && call_take(c), 1))
+		return 0;
+	return refuse(c, call, here);
 }
 
 /* Copies with zeros behind it; false: longer than there is room. */
@@ -225,16 +231,6 @@ static void account(struct beating *b, uint64_t now)
 	if (waits && now > b->mark_ns)
 		b->waited_ns += now - b->mark_ns;
 	b->mark_ns = now;
-}
-
-/* Members beyond what the caller was compiled with are not given. */
-static int beat_known(const struct ckpt_beat *b, struct ckpt_beat *ret)
-{
-	if (!b || b->size < offsetof(struct ckpt_beat, tokens))
-		return -EINVAL;
-	*ret = (struct ckpt_beat){0};
-	memcpy(ret, b, min_u64(b->size, sizeof(*ret)));
-	return 0;
 }
 
 static void beat(struct beating *s, const struct ckpt_beat *b)
@@ -271,23 +267,31 @@ static void beat(struct beating *s, const struct ckpt_beat *b)
 				      memory_order_release);
 }
 
+/* Of a caller that was compiled with other members: those beyond them are not given. */
+static __attribute__((noinline)) int beat_of_size(struct ckpt *c, const struct ckpt_beat *b)
+{
+	struct ckpt_beat known = {0};
+	struct err e = {0};
+
+	if (!b || b->size < offsetof(struct ckpt_beat, tokens))
+		return call_leave_plain(c, "ckpt_beat",
+					err_set(&e, -EINVAL,
+						"size must be set to sizeof(struct ckpt_beat)"),
+					&e);
+	memcpy(&known, b, min_u64(b->size, sizeof(known)));
+	beat(c->beat, &known);
+	call_release(c);
+	return CKPT_OK;
+}
+
 int ckpt_beat(struct ckpt *c, const struct ckpt_beat *b)
 {
-	struct err e = {0};
-	struct ckpt_beat known;
 	int r = enter(c, "ckpt_beat");
 
 	if (r < 0)
 		return r;
-	if (__builtin_expect(!b || b->size != sizeof(*b), 0)) {
-		if (beat_known(b, &known) < 0)
-			return call_leave_plain(c, "ckpt_beat",
-						err_set(&e, -EINVAL,
-							"size must be set to sizeof(struct "
-							"ckpt_beat)"),
-						&e);
-		b = &known;
-	}
+	if (__builtin_expect(!b || b->size != sizeof(*b), 0))
+		return beat_of_size(c, b);
 	beat(c->beat, b);
 	call_release(c);
 	return CKPT_OK;

@@ -164,10 +164,28 @@ int call_leave(struct ckpt *c, const char *call, int r, const struct err *e);
 int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *e);
 /* For what never changes after ckpt_open(): any thread may ask. */
 MUST_CHECK int call_look(const struct ckpt *c, struct err *e);
+/* Why call_take() did not: CKPT_ESTATE. */
+int call_refuse(const struct ckpt *c, struct err *e);
+/* Another thread has ended the handle meanwhile. */
+void call_release_ended(struct ckpt *c, uint32_t was);
+
 /* The part of call_enter() that the calls of beat.c share, which know by other means whether this
- * is a forked child. */
-MUST_CHECK int call_take(struct ckpt *c, struct err *e);
-void call_release(struct ckpt *c);
+ * is a forked child. Inline: a beat takes some 100 ns. */
+MUST_CHECK static inline bool call_take(struct ckpt *c)
+{
+	uint32_t free = USE_NONE;
+
+	return atomic_compare_exchange_strong_explicit(&c->use, &free, USE_CALL,
+						       memory_order_acquire, memory_order_relaxed);
+}
+static inline void call_release(struct ckpt *c)
+{
+	uint32_t was = USE_CALL;
+
+	if (!atomic_compare_exchange_strong_explicit(&c->use, &was, USE_NONE, memory_order_release,
+						     memory_order_acquire))
+		call_release_ended(c, was);
+}
 /* The caller's timeout as a deadline. */
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
 

@@ -30,13 +30,8 @@ int call_look(const struct ckpt *c, struct err *e)
 	return 0;
 }
 
-int call_take(struct ckpt *c, struct err *e)
+int call_refuse(const struct ckpt *c, struct err *e)
 {
-	uint32_t free = USE_NONE;
-
-	if (atomic_compare_exchange_strong_explicit(&c->use, &free, USE_CALL, memory_order_acquire,
-						    memory_order_relaxed))
-		return 0;
 	return err_set(e, CKPT_ESTATE,
 		       "another thread is in a call with this handle of job '%s'; one thread at a "
 		       "time uses a handle: take turns, or open a handle for each job and rank",
@@ -45,13 +40,8 @@ int call_take(struct ckpt *c, struct err *e)
 
 static void handle_free(struct ckpt *c, bool failed);
 
-void call_release(struct ckpt *c)
+void call_release_ended(struct ckpt *c, uint32_t was)
 {
-	uint32_t was = USE_CALL;
-
-	if (atomic_compare_exchange_strong_explicit(&c->use, &was, USE_NONE, memory_order_release,
-						    memory_order_acquire))
-		return;
 	assert(was == USE_CALL_CLOSE || was == USE_CALL_ABANDON);
 	handle_free(c, was == USE_CALL_ABANDON && !c->who.existing);
 }
@@ -60,7 +50,9 @@ int call_enter(struct ckpt *c, struct err *e)
 {
 	int r = call_look(c, e);
 
-	return r < 0 ? r : call_take(c, e);
+	if (r == 0 && !call_take(c))
+		r = call_refuse(c, e);
+	return r;
 }
 
 int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *e)
