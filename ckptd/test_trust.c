@@ -136,7 +136,7 @@ static void test_jobs_take_turns(void **state)
 	set_rate(t, FAST);
 	while (other->said != TRUST_COMPLETE && turn_on(t, &end))
 		;
-	/* What is said: when a record of it is in a job's log, nobody knows. */
+	/* What is said, not what is recorded: the two logs take their own time. */
 	assert_int_equal(other->said, TRUST_COMPLETE);
 	assert_int_equal(find(t, 3)->said, TRUST_COMPLETE);
 	assert_int_equal(find(t, 1)->said, TRUST_LATEST);

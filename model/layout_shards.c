@@ -356,19 +356,12 @@ static int own_range(struct layout *l, const struct layout_tensor *t, const stru
 static int tensor_shards(struct layout *l, const struct layout_tensor *t, uint32_t rank,
 			 struct shard *ret, uint32_t *ret_n, struct err *e)
 {
-	struct shard whole = {
-		.name = t->name,
-		.name_len = t->name_len,
-		.dtype = t->dtype,
-		.global = t->global,
-		.box.ndim = t->global.ndim,
-	};
+	struct shard whole = layout_whole(t);
 	struct pick p = { 0 };
 	struct layout_local at;
 	uint64_t range[2] = { 0 };
 	int r;
 
-	memcpy(whole.box.length, t->global.dim, sizeof(t->global.dim));
 	r = shard_check(&whole, e); /* from here on no product overflows */
 	if (!r)
 		r = layout_local(l, t, rank, &at, e);

@@ -86,7 +86,8 @@ static int of_checkpoint(const struct ctl *c, struct known *ret, struct err *e)
 		.step = c->n_args > 2 ? c->args[2] : NULL,
 	};
 	json_t *problems = json_array();
-	int r = read_tensors(&o, ret, problems, e);
+	int r = problems ? read_tensors(&o, ret, problems, e)
+			 : err_code(e, -ENOMEM, "read the tensors of job '%.100s'", o.job);
 
 	json_decref(problems);
 	return r;

@@ -165,7 +165,7 @@ static const char *left_undone(const struct sim *s, const struct checkpoint *c)
 	bool reads = s->options.recheck_rate > 0 && can_be_read(c);
 
 	return c->agreed == CP_OPEN || c->agreed == CP_COMMITTING       ? "is not decided"
-	       : c->agreed == CP_ABORTED && !c->abort_logged            ? "is aborted nowhere"
+	       : c->agreed == CP_ABORTED && !c->abort_logged            ? "has no abort record"
 	       : c->durable == DUR_WANTED || c->durable == DUR_WRITING  ? "is not written"
 	       : c->files_left || c->expiring                           ? "is not taken away"
 	       : c->works || c->readers                                 ? "is still in use"
@@ -181,6 +181,10 @@ static void run_quiet(struct sim *s)
 
 	kill_ranks(s);
 	world_run(s->w, s->w->now_ns + QUIET_NS, wrong, s);
+	if (!s->daemon.ready)
+		sim_accuse(s, "liveness: ckptd ended though nobody works");
+	if (s->wrong[0])
+		return;
 	list_each(j, &s->daemon.node->jobs, link) {
 		if (j->persist || j->opening || j->retaining || job_has_appends(j))
 			sim_accuse(s, "liveness: %s is busy though nobody works",
@@ -188,7 +192,9 @@ static void run_quiet(struct sim *s)
 		list_each(c, &j->checkpoints, link) {
 			s->counts[COUNT_read_again] += can_be_read(c);
 			if (left_undone(s, c))
-				sim_accuse(s, "liveness: step %llu of %s %s after a quiet minute",
+				sim_accuse(s,
+					   "liveness: step %llu of %s %s after a minute without "
+					   "work",
 					   (unsigned long long)c->step, j->history.job.name,
 					   left_undone(s, c));
 		}
