@@ -287,14 +287,16 @@ static int make_folders(struct store *s, struct err *e)
 static int open_for_writing(struct store *s, const char *who, struct err *e)
 {
 	int r = store_lock(s->disk, who, &s->lock, e);
+	bool new;
 
 	if (r < 0)
 		return r;
 	r = check_format(s, true, e);
-	if (r == CKPT_ENOTFOUND)
-		r = make_format(s, e);
-	if (r == 0)
+	new = r == CKPT_ENOTFOUND;
+	if (r == 0 || new)
 		r = make_folders(s, e);
+	if (r == 0 && new) /* last: a folder that has FORMAT has all that its readers look for */
+		r = make_format(s, e);
 	if (r == 0 && (r = spares_new(&s->spares)) < 0)
 		err_code(e, r, "cannot open the data folder");
 	if (r < 0)

@@ -113,7 +113,6 @@ static void test_lock_of_a_tool(void **state)
 	folder_open_store(f);
 }
 
-/* The lock goes with the process, however it ends. */
 static int write_nothing(struct disk_file *f, const void *buf, size_t len, uint64_t offset)
 {
 	(void)f;
@@ -138,6 +137,54 @@ static void test_a_full_disk_can_be_opened(void **state)
 	f->real->ops = real;
 }
 
+static const struct disk_ops *plain_ops;
+static unsigned calls_left; /* before the disk takes no change */
+
+static int some_mkdirs(struct disk *d, const char *path)
+{
+	return calls_left == 0 ? -EIO : (calls_left--, plain_ops->mkdir(d, path));
+}
+
+static int some_syncs(struct disk *d, const char *path)
+{
+	return calls_left == 0 ? -EIO : (calls_left--, plain_ops->sync_dir(d, path));
+}
+
+/* However far the first start came: where FORMAT is, readers find the folders that they list. */
+static void test_format_comes_last(void **state)
+{
+	static const char *const folders[] = {"jobs", "declarations", "layouts", "spare"};
+	struct folder *f = *state;
+	struct disk_ops some = *f->real->ops;
+	unsigned n = 0;
+	int r = -EIO;
+
+	plain_ops = f->real->ops;
+	some.mkdir = some_mkdirs;
+	some.sync_dir = some_syncs;
+	folder_close_store(f);
+	for (n = 0; r < 0; n++) {
+		assert_true(n < 20);
+		if (exists(f, "FORMAT"))
+			must(plain_ops->unlink(f->real, "FORMAT"), NULL);
+		for (size_t i = 0; i < 4; i++) {
+			char path[PATH_MAX];
+
+			snprintf(path, sizeof(path), "%s/%s", f->dir, folders[i]);
+			if (rmdir(path) < 0)
+				assert_int_equal(errno, ENOENT);
+		}
+		calls_left = n;
+		f->real->ops = &some;
+		r = store_open(f->real, &fixture_options, &f->store, NULL);
+		f->real->ops = plain_ops;
+		for (size_t i = 0; i < 4 && exists(f, "FORMAT"); i++)
+			assert_int_equal(count_in(f, folders[i]), 0);
+	}
+	assert_int_equal(n, 4 + 3 + 1); /* folders, their two folders and that of FORMAT, none */
+}
+
+/* The lock goes with the process, however it ends. */
 static void test_lock_of_a_killed_process(void **state)
 {
 	struct folder *f = *state;
@@ -527,6 +574,7 @@ int main(void)
 		WITH_FOLDER(test_lock_of_a_tool),
 		WITH_FOLDER(test_lock_of_a_killed_process),
 		WITH_FOLDER(test_a_full_disk_can_be_opened),
+		WITH_FOLDER(test_format_comes_last),
 		WITH_FOLDER(test_options),
 		WITH_FOLDER(test_features),
 		WITH_FOLDER(test_reading_makes_nothing),
