@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -152,8 +153,10 @@ static int take_commit(struct job *j, struct found_commit *f)
 	/* What COMMIT says and what the log says are one thing, or neither is believed (I2). */
 	assert(digest_equal(&c->commit->root, &h->commit.root));
 	c->rebuilt = f->rebuilt;
-	if (f->damage[0])
-		checkpoint_suspect(c, ALL_RANKS, "%s", f->damage);
+	for (uint32_t rank = c->world; f->gone && rank-- > 0;) /* the reason names the first */
+		if (f->gone[rank])
+			checkpoint_suspect(c, BUG(ONE_BAD_FILE_IS_ALL) ? ALL_RANKS : rank,
+					   "rank %" PRIu32 ": its file is gone", rank);
 	j->last_durable_step = c->step;
 	return 0;
 }

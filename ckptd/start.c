@@ -30,11 +30,17 @@ struct scan {
 	struct err *err;
 };
 
+static void found_commit_fini(struct found_commit *c)
+{
+	commit_file_fini(&c->file);
+	alloc_free(c->gone);
+}
+
 void found_job_free(struct found_job *f)
 {
 	list_del(&f->link);
 	for (size_t i = 0; i < f->n_commits; i++)
-		commit_file_fini(&f->commits[i].file);
+		found_commit_fini(&f->commits[i]);
 	alloc_free(f->commits);
 	alloc_free(f->unreadable);
 	history_fini(&f->history);
@@ -96,7 +102,7 @@ static bool settle_files(struct node *n, struct found *found, struct found_job *
 			found->expired++;
 			ignore_result(checkpoint_expire(&n->store, &c->id, 0, NULL)
 				      /* the next start tries again */);
-			commit_file_fini(&c->file);
+			found_commit_fini(c);
 			continue;
 		}
 		/*
@@ -110,7 +116,7 @@ static bool settle_files(struct node *n, struct found *found, struct found_job *
 		} else if (!h) {
 			found->expired++;
 			ignore_result(checkpoint_expire(&n->store, &c->id, 0, NULL));
-			commit_file_fini(&c->file);
+			found_commit_fini(c);
 			continue;
 		}
 		f->commits[kept++] = *c;

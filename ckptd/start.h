@@ -14,8 +14,8 @@
 struct found_commit {
 	struct commit_file file;
 	struct checkpoint_id id;
-	bool rebuilt;    /* this start has made its COMMIT again */
-	char damage[48]; /* what is missing of its files; empty: nothing that a look finds */
+	bool rebuilt;  /* this start has made its COMMIT again */
+	uint8_t *gone; /* of each rank of its world 1: its file is gone; NULL: none is */
 };
 /* Has no COMMIT that can be used. */
 enum found_how {

@@ -6,7 +6,8 @@
  *   the log             COMMIT          shard files      what is made of it
  *   freed it            any             any              an expiry that did not end: ended now
  *   knows it            good            all names there  durable
- *   knows it            good            a name is gone   durable and damaged: kept, not offered
+ *   knows it            good            a name is gone   durable, that rank's file damaged: kept,
+ *                                                        offered where memory has the rank
  *   knows it            gone or bad     lead to the root COMMIT is made again (I8): durable
  *   knows it            gone            unfinished       a write that did not end: kept until the
  *                                                        log calls it lost, or memory rewrites it
@@ -151,12 +152,25 @@ static bool log_would_know(const struct found_job *f, const struct checkpoint_id
 
 /* ---- A good COMMIT ---- */
 
+static void tell_gone(struct node *n, const struct found_job *f, const struct found_commit *c)
+{
+	uint32_t first = 0, gone = 0;
+	char line[96];
+
+	for (uint32_t i = c->file.world; i-- > 0;) {
+		first = c->gone[i] ? i : first;
+		gone += c->gone[i];
+	}
+	snprintf(line, sizeof(line), "rank %" PRIu32 ": its file is gone%s", first,
+		 gone > 1 ? ", and those of other ranks" : "");
+	tell(n, f, 3, c->id.step, "cannot be used", line);
+}
+
 static int take_good(struct node *n, struct found *found, struct found_job *f,
 		     const struct checkpoint_id *id)
 {
 	struct found_commit *c = keep_commit(f, id);
 	struct err e = {0};
-	uint32_t rank = 0;
 	int r = c ? commit_read(&n->store, id, &c->file, &e) : -ENOMEM;
 
 	if (r < 0) {
@@ -165,13 +179,12 @@ static int take_good(struct node *n, struct found *found, struct found_job *f,
 			       ? r
 			       : keep_damaged(n, found, f, id, FOUND_UNREADABLE, e.text);
 	}
-	r = commit_missing_rank(&n->store, &c->file, &rank);
+	r = commit_missing_files(&n->store, &c->file, &c->gone);
 	if (err_is_shortage(r))
 		return r;
-	if (r == 0 && rank < c->file.world) {
-		snprintf(c->damage, sizeof(c->damage), "rank %" PRIu32 ": its file is gone", rank);
+	if (c->gone) {
 		found->damaged++;
-		tell(n, f, 3, id->step, "cannot be used", c->damage);
+		tell_gone(n, f, c);
 	}
 	return 0;
 }

@@ -300,6 +300,11 @@ static void test_a_file_gone(void **state)
 
 	save_two(t);
 	remove_file(t, "jobs/*/20.*/rank-1.shard");
+	begin_node(t);
+	/* Memory that has rank 1 completes it (I6). */
+	assert_true(checkpoint_file_is_good(found(t, 20), 0));
+	assert_false(checkpoint_file_is_good(found(t, 20), 1));
+	end_node(t);
 	is_named_and_kept(t, "rank 1: its file is gone");
 }
 

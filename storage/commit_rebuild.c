@@ -220,7 +220,7 @@ int commit_rebuild(struct store *s, struct commit_file *c, enum shards_state *re
 /* ---- Names ---- */
 
 struct names {
-	uint8_t *there; /* one byte per rank */
+	uint8_t *gone; /* one byte per rank */
 	uint32_t world;
 };
 
@@ -231,23 +231,30 @@ static int note_name(void *arg, const char *name, bool is_dir)
 
 	if (!is_dir && shard_name_is(name) && sscanf(name, "rank-%" SCNu32, &rank) == 1 &&
 	    rank < x->world)
-		x->there[rank] = 1;
+		x->gone[rank] = 0;
 	return 0;
 }
 
-int commit_missing_rank(struct store *s, const struct commit_file *c, uint32_t *ret)
+int commit_missing_files(struct store *s, const struct commit_file *c, uint8_t **ret)
 {
-	CLEANUP_FREE uint8_t *there = alloc_zero(c->world);
-	struct names x = {there, c->world};
+	CLEANUP_FREE uint8_t *gone = alloc_zero(c->world);
+	struct names x = {gone, c->world};
 	char path[DISK_PATH_MAX + 1];
+	uint32_t n = 0;
 	int r;
 
-	if (!there)
+	*ret = NULL;
+	if (!gone)
 		return -ENOMEM;
+	memset(gone, 1, c->world);
 	path_checkpoint(path, &c->id);
 	r = s->disk->ops->list(s->disk, path, note_name, &x);
-	for (*ret = 0; r == 0 && *ret < c->world && there[*ret]; (*ret)++)
-		;
+	for (uint32_t i = 0; i < c->world; i++)
+		n += gone[i];
+	if (r == 0 && n > 0) {
+		*ret = gone;
+		gone = NULL;
+	}
 	return r;
 }
 

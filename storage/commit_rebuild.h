@@ -32,8 +32,9 @@ MUST_CHECK int commit_shards(struct store *s, struct commit_file *c, enum shards
  */
 MUST_CHECK int commit_rebuild(struct store *s, struct commit_file *c, enum shards_state *ret,
 			      struct err *why);
-/* The first rank whose file has no name in the checkpoint's folder; its world: all have one. */
-MUST_CHECK int commit_missing_rank(struct store *s, const struct commit_file *c, uint32_t *ret);
+/* Which files have no name in the checkpoint's folder: *ret has 1 or 0 for each of c->world ranks,
+ * and is the caller's; NULL: all have one. */
+MUST_CHECK int commit_missing_files(struct store *s, const struct commit_file *c, uint8_t **ret);
 /* What of a COMMIT is not as the log says, in words; NULL: nothing. want: as above. Where COMMIT is
  * of an older incarnation of the log, position, epoch and time are not compared: beginning a log
  * anew gives others. */

@@ -350,12 +350,25 @@ static int judge_without(struct data *d, struct data_job *j, struct data_checkpo
 	return 0;
 }
 
+static void judge_names(struct data *d, struct data_checkpoint *c)
+{
+	CLEANUP_FREE uint8_t *gone = NULL;
+	uint32_t rank = 0;
+
+	if (commit_missing_files(&d->store, &c->commit, &gone) < 0 || !gone)
+		return;
+	while (!gone[rank])
+		rank++;
+	c->state = FILES_DAMAGED;
+	c->rank_gone = true;
+	err_set(&c->why, CKPT_ENOTFOUND, "rank %" PRIu32 ": its file is gone", rank);
+}
+
 static int judge_commit(struct data *d, struct data_job *j, struct data_checkpoint *c)
 {
 	const struct history *h = &j->history;
 	struct commit_file want = {0};
 	const char *differs = NULL;
-	uint32_t rank = 0;
 
 	if (c->logged) {
 		commit_of_log(j, c->logged, &c->id, &want);
@@ -378,11 +391,8 @@ static int judge_commit(struct data *d, struct data_job *j, struct data_checkpoi
 		err_set(&c->why, CKPT_ESTALE,
 			"the job's log does not know it: ckptd begins the log "
 			"anew from the COMMIT files at its next start");
-	} else if (commit_missing_rank(&d->store, &c->commit, &rank) == 0 &&
-		   rank < c->commit.world) {
-		c->state = FILES_DAMAGED;
-		c->rank_gone = true;
-		err_set(&c->why, CKPT_ENOTFOUND, "rank %" PRIu32 ": its file is gone", rank);
+	} else {
+		judge_names(d, c);
 	}
 	return 0;
 }

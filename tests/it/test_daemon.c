@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +100,18 @@ static void lost_and_back(struct rig *r)
 	trainer_exit(&t);
 }
 
+/* A call waits a second at most for a ckptd that starts, which may take longer: then it is made
+ * again. Returns the code. */
+static int wait_committed(struct trainer_process *t, int step)
+{
+	int code, calls = 0;
+
+	do
+		code = trainer_ask(t, "wait %d %d 20000", step, CKPT_COMMITTED);
+	while (code == CKPT_EUNAVAILABLE && calls++ < 20);
+	return code;
+}
+
 /* A crash under the supervisor: the next call joins again, says so once, nothing is lost. */
 static void crashes(struct rig *r)
 {
@@ -114,8 +127,9 @@ static void crashes(struct rig *r)
 
 		RIG_CHECK(code == 0, "save: %d", code);
 		kill(daemon, SIGKILL);
-		code = trainer_must(&t, "wait %d %d 20000", 10 * i, CKPT_COMMITTED);
-		RIG_CHECK(code & CKPT_RECONNECTED, "wait after a crash: %d", code);
+		code = wait_committed(&t, 10 * i);
+		RIG_CHECK(code >= 0 && code & CKPT_RECONNECTED, "wait after a crash: %d %s", code,
+			  t.text);
 		RIG_CHECK(trainer_must(&t, "wait %d %d 20000", 10 * i, CKPT_COMMITTED) == 0,
 			  "it says so twice");
 		reconnects(&t, (unsigned)i);
@@ -160,6 +174,49 @@ static void sizes_after_crashes(struct rig *r)
 		after = bytes_of(r, (uint64_t)step);
 		RIG_CHECK(before == after, "step %d: %llu bytes, %llu before", step, after, before);
 	}
+	trainer_exit(&t);
+}
+
+static bool is_there(void *path)
+{
+	return access(path, F_OK) == 0;
+}
+
+static bool is_missed(void *r)
+{
+	return rig_log_count(r, "step 20 on disk cannot be used: rank 0: its file is gone") == 1;
+}
+
+/* Somebody removes a file: the next start finds it gone, and it is written again from memory; it is
+ * whole once memory is lost too. */
+static void file_gone_at_a_start(struct rig *r)
+{
+	struct trainer_process t;
+	char pattern[256], text[4096];
+	glob_t found;
+	pid_t daemon;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	for (int step = 10; step <= 20; step += 10) {
+		trainer_must(&t, "save %d 1 20000", step);
+		trainer_must(&t, "wait %d %d 20000", step, CKPT_DURABLE);
+	}
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/20.*/rank-0.shard", r->data);
+	RIG_CHECK(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc == 1, "no file of step 20");
+	daemon = rig_daemon(r);
+	RIG_CHECK(unlink(found.gl_pathv[0]) == 0, "unlink: %s", strerror(errno));
+	kill(daemon, SIGKILL);
+	rig_wait(is_missed, r, "the start names the file");
+	rig_wait(is_there, found.gl_pathv[0], "the file is written again");
+	globfree(&found);
+	trainer_exit(&t);
+	rig_kill_all(r);
+	rig_start(r);
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "verify job 20") == 0, "verify: %s", text);
+	join(&t, r, "run2");
+	trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "20 1 2", 6) == 0, "loaded: %s", t.text);
 	trainer_exit(&t);
 }
 
@@ -384,6 +441,7 @@ int main(int argc, char **argv)
 		RIG_TEST(crashes),
 		RIG_TEST(orderly_stop),
 		RIG_TEST(sizes_after_crashes),
+		RIG_TEST(file_gone_at_a_start),
 		RIG_TEST(stop_that_loses),
 		RIG_TEST(executes_anew),
 		RIG_TEST(stale_snapshot),

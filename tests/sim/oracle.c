@@ -71,10 +71,16 @@ struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const str
 
 /* ---- Files ---- */
 
+/* Called so often that sprintf() was a tenth of a run. */
 static void hex(char *to, const uint8_t *b)
 {
-	for (int i = 0; i < 16; i++)
-		sprintf(to + 2 * i, "%02x", b[i]);
+	static const char digits[] = "0123456789abcdef";
+
+	for (int i = 0; i < 16; i++) {
+		to[2 * i] = digits[b[i] >> 4];
+		to[2 * i + 1] = digits[b[i] & 15];
+	}
+	to[32] = '\0';
 }
 
 static void file_of(const struct oracle_job *j, const struct commit_seen *c, int rank, char *ret,
@@ -172,14 +178,14 @@ void oracle_check_files(struct oracle *o)
 			struct commit_seen *c = &j->commits[k];
 
 			if (c->said_durable && !c->freed && !c->lost && !c->commit_lost &&
-			    !files_there(o, j, c) && !files_hit(o, j, c))
+			    !c->file_lost && !files_there(o, j, c) && !files_hit(o, j, c))
 				sim_accuse(
 					o->sim,
 					"I4, I7: step %llu of %s was DURABLE, is not freed in the "
 					"log, and its files are gone",
 					LL(c->step), j->name);
 			if (c->said_durable && !c->freed && !c->lost && !c->rewritten &&
-			    !shards_there(o, j, c))
+			    !c->file_lost && !shards_there(o, j, c))
 				sim_accuse(o->sim,
 					   "I8: step %llu of %s was DURABLE, is not freed in the "
 					   "log, and files of it were recycled",
@@ -216,7 +222,7 @@ static void look_for_commit(struct oracle *o, struct oracle_job *j, struct commi
 		return;
 	c->rewritten = c->rewritten || c->memory == o->memory;
 	c->commit_lost = !files_there(o, j, c);
-	if (c->commit_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&
+	if (c->commit_lost && !c->file_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&
 	    !c->rewritten && c->lost_at_fault == faults(o))
 		sim_accuse(o->sim,
 			   "I8: COMMIT of step %llu of %s was removed, its files and the log are "
@@ -235,21 +241,28 @@ void oracle_started(struct oracle *o)
 	oracle_check_files(o);
 }
 
-void oracle_lose_commit(struct oracle *o, struct oracle_job *j)
+void oracle_lose_name(struct oracle *o, struct oracle_job *j, bool shard)
 {
 	size_t from = j->n_commits ? world_random(o->sim->w, j->n_commits) : 0;
 	char path[256];
+	int rank;
 
 	for (size_t i = 0; i < j->n_commits; i++) {
 		struct commit_seen *c = &j->commits[(from + i) % j->n_commits];
 
-		file_of(j, c, -1, path, sizeof(path));
+		rank = shard ? (int)world_random(o->sim->w, c->world) : -1;
+		file_of(j, c, rank, path, sizeof(path));
 		if (!c->said_durable || c->freed || c->lost || disk_remove(o->sim->disk, path) < 0)
 			continue;
-		world_note(o->sim->w, "COMMIT lost", c->step, 0, 0);
-		c->commit_lost = true;
-		c->lost_at_fault = faults(o);
-		sim_count(o->sim, commits_lost);
+		world_note(o->sim->w, shard ? "file lost" : "COMMIT lost", c->step, 0, 0);
+		if (shard) {
+			c->file_lost = true;
+			sim_count(o->sim, files_lost);
+		} else {
+			c->commit_lost = true;
+			c->lost_at_fault = faults(o);
+			sim_count(o->sim, commits_lost);
+		}
 		return;
 	}
 }
@@ -398,7 +411,7 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 		/* What power loss leaves of a write may look like damage: kept, not called lost. */
 		bool in_memory = i + 1 == j->n_commits && c->memory == o->memory;
 		bool kept = (in_memory || (c->said_durable && !c->commit_lost)) &&
-			    !files_hit(o, j, c);
+			    !c->file_lost && !files_hit(o, j, c);
 
 		if (kept && !c->freed && !c->lost && trust_reaches(c->trust, asked) && !c->passed)
 			sim_accuse(

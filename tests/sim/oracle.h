@@ -55,6 +55,7 @@ struct commit_seen {
 	bool known; /* key is */
 	bool rewritten;         /* memory may have begun to write its files again */
 	bool commit_lost;       /* its COMMIT was removed, and no start has made it again */
+	bool file_lost;         /* a shard's file was removed */
 	uint64_t lost_at_fault; /* of all that the disk had injected by then */
 	struct save_key key;
 };
@@ -124,9 +125,10 @@ void oracle_started(struct oracle *o);
  * and the newest commit is on disk. */
 void oracle_stopped(struct oracle *o, bool on_disk);
 void oracle_memory_lost(struct oracle *o);
-/* Removes COMMIT of one of its checkpoints that was said to be DURABLE, while no ckptd runs. Its
- * files have to suffice to make it again, or to stay (I8). */
-void oracle_lose_commit(struct oracle *o, struct oracle_job *j);
+/* Removes COMMIT, or a shard's file, of one of its checkpoints that was said to be DURABLE, while
+ * no ckptd runs. Without COMMIT its files have to suffice to make it again, or to stay (I8);
+ * without a file memory that has the rank has to do (I6). */
+void oracle_lose_name(struct oracle *o, struct oracle_job *j, bool shard);
 /* Damages a file of one of its checkpoints. */
 void oracle_flip(struct oracle *o, struct oracle_job *j);
 

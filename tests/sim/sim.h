@@ -47,8 +47,8 @@
 	X(fell_back) X(bad_leaf) \
 	X(repeated) X(rejoined) X(launches) X(replaced) X(rank_kills) X(kills) \
 	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
-	X(index_losses) X(commits_lost) X(breaks) X(outages) X(torn_ledgers) X(disk_faults) \
-	X(zombies) \
+	X(index_losses) X(commits_lost) X(files_lost) X(breaks) X(outages) X(torn_ledgers) \
+	X(disk_faults) X(zombies) \
 	X(refused) X(full) X(removed) X(pinned) X(load_lost) X(stale_leaf) X(beats_adopted) \
 	X(beats_told) X(clock_set) X(memory_hits) X(bad_memory) X(vouched) \
 	X(rewritten) X(adopted) X(read_again)
@@ -68,7 +68,7 @@ enum count {
 	X(kill_at_op)                                                                              \
 	X(kill_at_point)                                                                           \
 	X(power) X(keeper) X(index) X(sever) X(kill_rank) X(relaunch) X(stop) X(outage) X(full)    \
-		X(flip) X(flip_memory) X(error_at_point) X(clock) X(lose_commit)
+		X(flip) X(flip_memory) X(error_at_point) X(clock) X(lose_commit) X(lose_file)
 
 enum trouble {
 #define X(name) TROUBLE_##name,

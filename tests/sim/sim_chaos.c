@@ -313,14 +313,13 @@ static void stop_orderly(struct sim *s)
 	world_after(s->w, STOP_WAIT_NS, NULL, stop_waited, s);
 }
 
-/* Somebody, or the file system's repair, removes it while ckptd does not run. */
-static void lose_commit(struct sim *s)
+/* Somebody, or the file system's repair, removes COMMIT or a shard's file while no ckptd runs. */
+static void lose_name(struct sim *s, bool shard)
 {
 	if (s->oracle.n_jobs == 0 || s->profile->good_disk)
 		return;
 	daemon_kill(s);
-	oracle_lose_commit(&s->oracle,
-			   &s->oracle.jobs[world_random(s->w, s->oracle.n_jobs)]);
+	oracle_lose_name(&s->oracle, &s->oracle.jobs[world_random(s->w, s->oracle.n_jobs)], shard);
 }
 
 static int some_point(struct sim *s)
@@ -430,7 +429,8 @@ static void trouble(struct sim *s, enum trouble t)
 		damage_memory(s);
 		break;
 	case TROUBLE_lose_commit:
-		lose_commit(s);
+	case TROUBLE_lose_file:
+		lose_name(s, t == TROUBLE_lose_file);
 		break;
 	case TROUBLE_clock:
 		set_clock(s);
