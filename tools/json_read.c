@@ -5,9 +5,10 @@
  * 1. libyajl takes no missing memory: it writes to what it was given. So an allocation that fails
  *    leaves it by a jump back to parse(), and what it held is given back from a list of its blocks.
  * 2. It makes '?' of half a surrogate pair: two names could become one. And it takes overlong
- *    forms, surrogates and numbers above U+10FFFF for UTF-8, which the next reader refuses. Both
- *    are looked for before. It is given all of the input at once, which is less than 2^31 bytes:
- *    only so do texts lie in the input.
+ *    forms, surrogates and numbers above U+10FFFF for UTF-8, vertical tabs and form feeds for
+ *    blanks, which the next reader refuses. All are looked for before. It takes the begin of a text
+ *    behind the value, which is looked for after. It is given all of the input at once, which is
+ *    less than 2^31 bytes: only so do texts lie in the input.
  */
 #include <config.h>
 
@@ -34,6 +35,7 @@ struct json_reading {
 	struct err *e;
 	int r; /* of fn */
 	int depth;
+	size_t end; /* of the value; 0: it has not ended */
 	yajl_handle yajl;
 	struct block blocks; /* a ring */
 	jmp_buf no_memory;
@@ -156,7 +158,8 @@ static int on_begin(struct json_reading *j, enum json_event_kind kind)
 static int on_end(struct json_reading *j, enum json_event_kind kind)
 {
 	assert(j->depth > 0);
-	j->depth--;
+	if (--j->depth == 0)
+		j->end = yajl_get_bytes_consumed(j->yajl);
 	return tell(j, &(struct json_event){.kind = kind});
 }
 
@@ -221,6 +224,15 @@ static const char *half_pair(const char *p, const char *end)
 	return NULL;
 }
 
+/* The first of what libyajl takes for a blank and is none. In a text it is no JSON either. */
+static const char *false_blank(const char *p, size_t len)
+{
+	const char *tab = memchr(p, '\v', len);
+	const char *feed = memchr(p, '\f', tab ? (size_t)(tab - p) : len);
+
+	return feed ? feed : tab;
+}
+
 /* ---- Reading ---- */
 
 static int not_json(struct json_reading *j, struct err *e)
@@ -231,6 +243,22 @@ static int not_json(struct json_reading *j, struct err *e)
 	return err_set(e, CKPT_EPROTO, "not JSON that can be used: %.*s (byte %zu)",
 		       (int)(len < 150 ? len : 150), (char *)text,
 		       (size_t)yajl_get_bytes_consumed(j->yajl));
+}
+
+static int check_end(const struct json_reading *j)
+{
+	size_t end = j->end;
+
+	if (end == 0)
+		return err_set(j->e, CKPT_EPROTO,
+			       "not JSON that can be used: neither an object nor a list");
+	while (end < j->len && memchr(" \t\r\n", j->json[end], 4))
+		end++;
+	if (end < j->len)
+		return err_set(j->e, CKPT_EPROTO,
+			       "not JSON that can be used: something behind its end (byte %zu)",
+			       end);
+	return 0;
 }
 
 /* What it allocates json_read() gives back. */
@@ -259,13 +287,13 @@ static int parse(struct json_reading *j)
 		s = yajl_complete_parse(j->yajl);
 	if (j->r != 0)
 		return j->r;
-	return s == yajl_status_ok ? 0 : not_json(j, j->e);
+	return s == yajl_status_ok ? check_end(j) : not_json(j, j->e);
 }
 
 int json_read(const char *json, size_t len, json_event_fn *fn, void *arg, struct err *e)
 {
 	struct json_reading j = {.json = json, .len = len, .fn = fn, .arg = arg, .e = e};
-	const char *half = half_pair(json, json + len);
+	const char *half = half_pair(json, json + len), *blank = false_blank(json, len);
 	size_t utf8 = text_utf8_len(json, len);
 	int r;
 
@@ -277,6 +305,10 @@ int json_read(const char *json, size_t len, json_event_fn *fn, void *arg, struct
 		return err_set(e, CKPT_EPROTO,
 			       "not JSON that can be used: half of a surrogate pair (byte %zu)",
 			       (size_t)(half - json));
+	if (blank)
+		return err_set(e, CKPT_EPROTO,
+			       "not JSON that can be used: a control character (byte %zu)",
+			       (size_t)(blank - json));
 	j.blocks.next = j.blocks.before = &j.blocks;
 	r = parse(&j);
 	while (j.blocks.next != &j.blocks)

@@ -2,9 +2,9 @@
 /*
  * json_read.h - JSON that others wrote, piece by piece: nothing is built of it but by the caller.
  *
- * Strict: UTF-8, one value and nothing behind it, integers of 64 bits, no text with a NUL, no half
- * of a surrogate pair, at most JSON_READ_DEPTH levels. What a text or a key holds is a part of the
- * input where it has no escape, so that a caller can keep it without a copy. One thread.
+ * Strict: UTF-8, one object or list and nothing behind it, integers of 64 bits, no text with a NUL,
+ * no half of a surrogate pair, at most JSON_READ_DEPTH levels. What a text or a key holds is a part
+ * of the input where it has no escape, so that a caller can keep it without a copy. One thread.
  */
 #ifndef TOOLS_JSON_READ_H
 #define TOOLS_JSON_READ_H

@@ -122,6 +122,7 @@ static void test_damage_is_named(void **state)
 	refused("\t{}", 0, CKPT_EPROTO, "does not begin with '{'");
 	refused("{", 0, CKPT_EPROTO, "not JSON");
 	refused("{}x", 0, CKPT_EPROTO, "not JSON");
+	refused("{} \"m", 0, CKPT_EPROTO, "something behind its end (byte 3)");
 	refused("{\"\xff\":1}", 0, CKPT_EPROTO, "it is not UTF-8 (byte 2)");
 	refused("{\"__metadata__\":{\"a\":\"\xc0\x80\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
 	refused("{\"__metadata__\":{\"a\":\"\xed\xa0\x80\"}}", 0, CKPT_EPROTO,
@@ -130,6 +131,9 @@ static void test_damage_is_named(void **state)
 		"not UTF-8 (byte 22)");
 	refused("{\"__metadata__\":{\"a\":\"\xc3\"}}", 0, CKPT_EPROTO, "not UTF-8 (byte 22)");
 	refused("{\"a\\u0000\":1}", 0, CKPT_EPROTO, "not JSON");
+	refused("{\"__metadata__\":{\"a\":\"\"\v}}", 0, CKPT_EPROTO, "control character (byte 23)");
+	refused("{\f\"__metadata__\":{}\v}", 0, CKPT_EPROTO, "control character (byte 1)");
+	refused("{\"__metadata__\":{\"a\":\"\f\"}}", 0, CKPT_EPROTO, "control character (byte 22)");
 	refused("{\"\\ud800x\":1}", 0, CKPT_EPROTO, "half of a surrogate pair (byte 2)");
 	refused("{\"\\udc00\\ud800\":1}", 0, CKPT_EPROTO, "half of a surrogate pair (byte 2)");
 	refused("{\"\\\\ud800\":1}", 0, CKPT_EPROTO, "tensor '\\ud800': it is not described");

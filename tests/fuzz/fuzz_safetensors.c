@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/json_read.h"
 #include "tools/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -28,6 +29,26 @@ static void same(const struct safetensors_header *a, const struct safetensors_he
 		for (uint32_t k = 0; k < x->shape.ndim; k++)
 			assert(x->shape.dim[k] == y->shape.dim[k]);
 	}
+}
+
+static int nothing(void *arg, const struct json_event *ev, struct err *e)
+{
+	(void)arg;
+	(void)ev;
+	(void)e;
+	return 0;
+}
+
+/* What one reader takes for JSON the other does, as what is kept of it is read by both. */
+static void as_json(const uint8_t *json, size_t len)
+{
+	json_t *m;
+
+	if (json_read((const char *)json, len, nothing, NULL, NULL) < 0)
+		return;
+	m = json_loadb((const char *)json, len, JSON_DECODE_ANY, NULL);
+	assert(m);
+	json_decref(m);
 }
 
 /* What is kept of the JSON is JSON, as another reader has it. */
@@ -121,5 +142,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	as_header(data, size, guess_data_len(data, size));
 	as_index(data, size);
+	as_json(data, size);
 	return 0;
 }
