@@ -331,11 +331,20 @@ static int read_notes(struct making *m, struct journal *j)
 struct finding {
 	struct making *m;
 	struct writer what; /* what is to be made */
+	bool locked;        /* incoming/LOCK is held */
 	bool found;
 	struct err *err;
 };
 
-/* Whether the first note begins with the same job: 2 all of it is the same, 1 the name is, 0. */
+/* What a .making says that it is for. */
+enum begun {
+	BEGUN_NOT, /* its maker was killed before that was written, or it is damaged */
+	BEGUN_OTHER,
+	BEGUN_NAME, /* the same name, of the same user */
+	BEGUN_SAME, /* all of it */
+};
+
+/* An enum begun, or an error. */
 static int compare_begin(const struct finding *x, struct journal *j)
 {
 	const struct making *m = x->m;
@@ -348,16 +357,16 @@ static int compare_begin(const struct finding *x, struct journal *j)
 	if (r < 0)
 		return r;
 	if (r == 0 || kind != NOTE_BEGIN)
-		return 0;
+		return BEGUN_NOT;
 	name = note;
 	read_u32(&name);
 	job = read_str(&name, CKPT_JOB_MAX, &len);
 	if (!job || len != strlen(m->job) || memcmp(job, m->job, len) != 0 ||
 	    read_u32(&name) != m->o.uid)
-		return 0;
+		return BEGUN_OTHER;
 	return reader_left(&note) == x->what.len && memcmp(note.p, x->what.buf, x->what.len) == 0
-		       ? 2
-		       : 1;
+		       ? BEGUN_SAME
+		       : BEGUN_NAME;
 }
 
 static int open_making(struct making *m, const struct job_id *job, unsigned flags,
@@ -410,10 +419,8 @@ static int take_over(struct finding *x, const struct job_id *job, struct disk_fi
 		r = journal_begin(&j, m->o.dry_run ? f : m->making);
 	if (r == 0)
 		r = compare_begin(x, &j);
-	if (r == 0 || r == 1) /* it was damaged since: it stays for gc */
-		r = -ESTALE;
-	if (r == 2)
-		r = read_notes(m, &j);
+	if (r >= 0) /* it may have been damaged since: then it stays for gc */
+		r = r == BEGUN_SAME ? read_notes(m, &j) : -ESTALE;
 	alloc_free(j.note);
 	if (r < 0)
 		return err_code(x->err, r, "go on with job '%s'", m->job);
@@ -464,17 +471,19 @@ static int look_at(struct finding *x, const struct staged *s, struct disk_file *
 {
 	struct making *m = x->m;
 	struct journal j = {0};
-	int same = journal_begin(&j, f);
+	int begun = journal_begin(&j, f);
 
-	if (same == 0)
-		same = compare_begin(x, &j);
+	if (begun == 0)
+		begun = compare_begin(x, &j);
 	alloc_free(j.note);
-	if (same < 0)
-		return err_code(x->err, same, "cannot read what is being made in '%.150s'",
+	if (begun < 0)
+		return err_code(x->err, begun, "cannot read what is being made in '%.150s'",
 				m->path);
-	if (same > 0 && s->busy)
+	if (begun == BEGUN_NOT && x->locked && !s->busy && !s->folder)
+		return staging_remove(&m->store, &s->job, x->err); /* (3): nobody goes on with it */
+	if (begun >= BEGUN_NAME && s->busy)
 		return say_busy(m, x->err);
-	if (same < 2)
+	if (begun != BEGUN_SAME)
 		return 0;
 	if (m->o.keep)
 		return take_over(x, &s->job, f);
@@ -576,6 +585,7 @@ int making_begin(struct making *m, struct err *e)
 		r = lock_incoming(m, &lock, e);
 	if (r < 0)
 		return r;
+	x.locked = true;
 	write_what(m, &x.what);
 	r = x.what.bad ? err_code(e, -ENOMEM, "begin job '%s'", m->job)
 		       : staging_each(&m->store, on_staged, &x, e);

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -849,6 +850,34 @@ static void leaves_what_differs(void **state)
 	assert_int_equal(count_incoming(f), 1);
 }
 
+/* Killed before it had written what it is to be. With a folder beside it, it may have been more. */
+static void takes_away_what_nobody_began(void **state)
+{
+	struct fixture *f = *state;
+	struct making_options o = options(f);
+	struct making *m = NULL;
+	struct err e = {0};
+	char path[4400];
+	FILE *file;
+
+	make(f, &o);
+	o.job = "other";
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, sizeof(path), "%s/incoming/%032d.making", f->folder, i);
+		file = fopen(path, "we");
+		assert_non_null(file);
+		if (i > 0)
+			fputs("BEGI", file);
+		assert_int_equal(fclose(file), 0);
+	}
+	snprintf(path, sizeof(path), "%s/incoming/%032d", f->folder, 2);
+	assert_int_equal(mkdir(path, 0700), 0);
+	must(making_open(&o, f->making, f->world, &m, &e), &e);
+	assert_int_equal(count_incoming(f), 1 + 2);
+	making_close(m);
+	assert_int_equal(count_incoming(f), 2);
+}
+
 static unsigned unlinks_left;
 static struct disk_ops plain_ops;
 
@@ -953,6 +982,7 @@ int main(void)
 		T3(waits_for_another_tool),
 		T3(needs_who_has_the_folder),
 		T3(leaves_what_differs),
+		T3(takes_away_what_nobody_began),
 		T3(takes_away_all_or_nothing),
 		T3(survives_lack_of_memory),
 	};
