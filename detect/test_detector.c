@@ -573,12 +573,12 @@ static void test_random_samples(void **state)
 {
 	struct rng_seeded g;
 	struct bench b;
-	uint64_t t = 1;
+	uint64_t t = 1, samples = test_cap("CKPT_SAMPLES", 200000);
 
 	(void)state;
 	rng_seed(&g, test_seed(1));
 	bench_begin(&b, 48);
-	for (int i = 0; i < 200000; i++) {
+	for (uint64_t i = 0; i < samples; i++) {
 		struct sample s =
 			sample_of((enum sample_kind)rng_below(&g.rng, SAMPLE_KIND_COUNT), t,
 				  (uint32_t)rng_below(&g.rng, 6), (uint32_t)rng_below(&g.rng, 3),

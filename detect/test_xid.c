@@ -551,11 +551,12 @@ static void test_storm(void **state)
 {
 	struct verdict v;
 	struct bench b;
-	uint64_t t = SEC;
+	uint64_t t = SEC, n = test_cap("CKPT_SAMPLES", 100000);
+	char words[64];
 
 	(void)state;
 	begin(&b);
-	for (int i = 0; i < 100000; i++, t += 100 * NS_PER_MS / 1000)
+	for (uint64_t i = 0; i < n; i++, t += 100 * NS_PER_MS / 1000)
 		kernel(&b, t,
 		       "NVRM: Xid (PCI:0000:9b:00): 145, RLW_SRC_TRACK Fatal XC0 i0 Link 12 "
 		       "(0x040988e2 0x00000008 0x00000000 0x00000000)");
@@ -563,9 +564,10 @@ static void test_storm(void **state)
 	assert_int_equal(b.told.n, 1);
 	assert_int_equal(standing(&b, &v, 1), 1);
 	assert_int_equal(v.advice, ACTION_RESET);
-	test_says(v.words, "100000 messages");
+	snprintf(words, sizeof(words), "%llu messages", (unsigned long long)n);
+	test_says(v.words, words);
 	test_says(v.words, "unit RLW_SRC_TRACK, link 12");
-	assert_true(v.evidence[0].value == 100000);
+	assert_true(v.evidence[0].value == n);
 	end(&b);
 }
 

@@ -106,6 +106,7 @@ says out "the CUDA driver does not start (999)"
 # Where others take the cores for a moment, a GPU that hangs is not told from one that had to wait.
 hung () {
 	for i in $(seq 20); do
+		rm -f "$dir/new" # else the runs before become the standard of this one
 		FAKE_GPU=hang ctl node-check --time 8 --memory 4M --data "$dir" --history "$dir/new" "$@" \
 			>"$dir/out" 2>"$dir/err" </dev/null
 		got=$?

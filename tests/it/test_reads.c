@@ -36,7 +36,6 @@
 #define OTHERS     (4 * 4096u)
 #define RANKS_MAX  8
 #define SHARDS_MAX 24
-#define PAIRS_MAX  32
 #define STEP       10
 
 /* ---- The state ---- */
