@@ -391,6 +391,7 @@ if "$build/ckptd/ckptd" --list-faults | grep -q .; then
 	says out "PROBLEM: network port eth9 is unstable (link-flaps) for "
 	says out "'ckptctl why eth9' says"
 	says out "is corrupting (memory-errors)"
+	until_true dead check-ended # else what it finds comes after the clearing
 	run 0 clear node --socket "$sock"
 	says out "and 2 marks taken back"
 	inject 'link node=0 device=5 up=1 downs=5' 'memory node=0 corrected=50 uncorrected=1'
