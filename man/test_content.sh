@@ -32,7 +32,7 @@ check() {
 	done <"$scratch/lines"
 	{
 		sed -n 's/^F(\([A-Z_]*\), "\(.*\)")$/=item B<\1>|\2/p' "$1/base/faults.def"
-		sed -n 's/^B(\([A-Z_]*\), "\(I[0-9]*\)", "\(.*\)")$/=item B<\1> (\2)|\3/p' "$1/base/bugs.def"
+		sed -n 's/^B(\([A-Z_]*\), "\([^"]*\)", "\(.*\)")$/=item B<\1> (\2)|\3/p' "$1/base/bugs.def"
 	} >"$scratch/lines"
 	[ -s "$scratch/lines" ] || complain "base/faults.def: no points found"
 	while IFS='|' read -r item text; do
