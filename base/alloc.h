@@ -39,7 +39,8 @@ struct alloc_watch *alloc_set_watch(struct alloc_watch *w);
 /*
  * A budget bounds what blocks taken on this thread may hold together, so that input from outside
  * cannot make a process large: what does not fit is refused like missing memory, and `wanted` says
- * so. Blocks of before it are not counted; giving them back counts as nothing. NULL: no bound.
+ * so. Blocks of before it are not counted: none of them is given back while it is in force, else
+ * `used` falls by what was never in it. NULL: no bound.
  */
 struct alloc_budget {
 	uint64_t limit;

@@ -306,7 +306,8 @@ int beneath_stat(const struct beneath *b, const char *path, struct stat *ret)
 	return r;
 }
 
-/* A link is refused by its own name: nothing of ours is one. */
+/* A link is refused by its own name: nothing of ours is one. What is only to be there was opened:
+ * faccessat2 may be forbidden. */
 int beneath_access(const struct beneath *b, const char *path, int mode)
 {
 	int fd, r;
@@ -315,7 +316,9 @@ int beneath_access(const struct beneath *b, const char *path, int mode)
 		return -EINVAL;
 	become_owner(b);
 	r = fd = resolve(b, path[0] ? path : ".", O_PATH);
-	if (fd >= 0)
+	if (fd >= 0 && mode == F_OK)
+		r = 0;
+	else if (fd >= 0)
 		r = faccessat(fd, "", mode, AT_EACCESS | AT_EMPTY_PATH) == 0 ? 0 : -errno;
 	become_root(b);
 	if (fd >= 0)
