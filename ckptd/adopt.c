@@ -449,29 +449,24 @@ static bool is_over(const struct checkpoint *c, const struct history_commit *h)
 	       (log->stepped && c->step <= log->last_step);
 }
 
-/* It is an attempt of this job, in its newest epoch (I1). */
+static bool is_of_incarnation(const struct checkpoint *c, uint64_t incarnation)
+{
+	struct attempt_id id = attempt_id_make(&c->job->history.job.id, incarnation, c->epoch,
+					       c->step, c->try_number);
+
+	return attempt_equal(&id, &c->attempt);
+}
+
+/* It is an attempt of this job, in its newest epoch (I1). That of a log begun anew is the one whose
+ * ranks still train: what they saved under the incarnation before goes on. */
 static bool is_attempt(const struct checkpoint *c)
 {
 	const struct history *log = &c->job->history;
-	struct attempt_id id = attempt_id_make(&log->job.id, log->incarnation, c->epoch, c->step,
-					       c->try_number);
 
-	return c->world == log->epoch.world && c->step != CKPT_LATEST &&
-	       attempt_equal(&id, &c->attempt);
-}
-
-/* Memory has all of it, and its files have no COMMIT: it is written again like one that has none.
- * One whose COMMIT is only damaged is kept for whoever may repair it. */
-static void write_anew(struct checkpoint *c)
-{
-	if (!c->commit_gone || c->durable != DUR_DONE)
-		return;
-	c->durable = DUR_NONE;
-	c->commit_gone = false;
-	c->disk_suspect = false;
-	for (uint32_t r = 0; r < c->world; r++)
-		c->shards[r].bad_file = false;
-	c->reason[0] = '\0';
+	if (c->world != log->epoch.world || c->step == CKPT_LATEST)
+		return false;
+	return is_of_incarnation(c, log->incarnation) ||
+	       (log->incarnation > 0 && is_of_incarnation(c, log->incarnation - 1));
 }
 
 /* The state of each checkpoint in memory, as the log has it. */
@@ -497,10 +492,8 @@ static void adopt_checkpoint(struct checkpoint *c)
 		c->root = h->commit.root;
 		c->layout = h->commit.layout;
 		if (c->digested && digest_equal(&root, &h->commit.root) &&
-		    digest_equal(&layout, &h->commit.layout)) {
-			write_anew(c);
+		    digest_equal(&layout, &h->commit.layout))
 			return;
-		}
 		c->memory = false;
 		for (uint32_t r = 0; r < c->world; r++)
 			if (c->shards[r].slot)

@@ -677,12 +677,13 @@ static bool newer_committed(const struct checkpoint *c)
 static bool is_only_base(const struct checkpoint *c)
 {
 	const struct record_epoch *ep = &c->job->history.epoch;
-	bool files = c->durable == DUR_DONE && !rewrite_may_help(c);
+	bool files = c->durable == DUR_DONE && !c->disk_suspect;
+	bool refused = c->no_room || rewrite_gave_up(c);
 
 	return ep->has_base && ep->base_step == c->step &&
 	       attempt_equal(&ep->base_attempt, &c->attempt) && checkpoint_restorable(c) &&
 	       !files && c->durable != DUR_FAILED &&
-	       !(c->no_room && /* else nobody could save */
+	       !(refused && /* else nobody could save */
 		 (c->job->node->options.slots < 3 || job_log_down(c->job)));
 }
 

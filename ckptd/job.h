@@ -111,8 +111,7 @@ struct checkpoint {
 	bool abort_logged;          /* ABORTED: its record is in the log, or never will be */
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
-	struct commit_file *commit; /* with DUR_DONE */
-	bool commit_gone;           /* with disk_suspect: there is no COMMIT */
+	struct commit_file *commit; /* with DUR_DONE; NULL: none can be read, with disk_suspect */
 	bool rebuilt;               /* this life has made its COMMIT again from its files */
 	bool disk_suspect;          /* some shard's bad_file: kept, never offered */
 	uint32_t rewrite_tries;     /* to write them again from memory that failed */
@@ -542,6 +541,7 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why);
 void rewrite_step(struct job *j);
 /* Memory has what its damaged files should hold, and it has not failed too often. */
 bool rewrite_may_help(const struct checkpoint *c);
+bool rewrite_gave_up(const struct checkpoint *c);
 
 /* ---- retain.c ---- */
 void retain_step(struct job *j);

@@ -98,14 +98,14 @@ static bool shards_are_sound(const struct checkpoint *c)
 	return !pending || c->n_held == c->n_sealed;
 }
 
-/* disk_suspect says that a file of it is bad. */
+/* disk_suspect says that a file of it is bad. Those of all others are not looked at: a job may keep
+ * thousands of checkpoints of thousands of ranks. */
 static bool files_are_sound(const struct checkpoint *c)
 {
-	bool bad = false;
-
-	for (uint32_t r = 0; r < c->world; r++)
-		bad = bad || c->shards[r].bad_file;
-	return bad == c->disk_suspect;
+	for (uint32_t r = 0; c->disk_suspect && r < c->world; r++)
+		if (c->shards[r].bad_file)
+			return true;
+	return !c->disk_suspect;
 }
 
 static bool checkpoint_is_sound(const struct checkpoint *c)

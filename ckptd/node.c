@@ -171,7 +171,6 @@ static int take_unknown(struct job *j, const struct found_unreadable *f)
 		return r;
 	c->agreed = CP_COMMITTED;
 	c->durable = DUR_DONE;
-	c->commit_gone = f->how != FOUND_UNREADABLE;
 	checkpoint_suspect(c, ALL_RANKS, "%s", f->why);
 	return 0;
 }
@@ -193,7 +192,6 @@ static int take_unreadable(struct job *j, const struct found_unreadable *f)
 		return r;
 	c->agreed = CP_COMMITTED;
 	c->durable = f->how == FOUND_UNFINISHED ? DUR_UNFINISHED : DUR_DONE;
-	c->commit_gone = f->how != FOUND_UNREADABLE;
 	if (c->durable == DUR_DONE)
 		checkpoint_suspect(c, ALL_RANKS, "%s", f->why);
 	else
@@ -356,11 +354,22 @@ const struct conn_events node_conn_events = {
 
 /* ---- Stop ---- */
 
+/* What is on disk does not suffice, and what is in memory does, or completes it. */
+static bool lacks_files(const struct checkpoint *c)
+{
+	return c->durable == DUR_DONE ? c->disk_suspect && checkpoint_restorable(c) : c->memory;
+}
+
 /* Only in memory, and it must not go with it: the newest COMMITTED, and what is pinned. */
 static bool needs_files(struct job *j, const struct checkpoint *c)
 {
-	return c->memory && c->agreed == CP_COMMITTED && c->durable != DUR_DONE &&
+	return c->agreed == CP_COMMITTED && lacks_files(c) &&
 	       (c->pinned || c == epoch_newest_restorable(j));
+}
+
+static bool can_have_files(const struct checkpoint *c)
+{
+	return c->durable == DUR_DONE ? rewrite_may_help(c) : c->durable != DUR_FAILED;
 }
 
 /* What is SEALED goes on to COMMITTED, and what needs files to DURABLE. */
@@ -370,7 +379,7 @@ static bool unfinished(struct job *j)
 
 	list_each(c, &j->checkpoints, link)
 		if ((checkpoint_waits_for_commit(c) && !j->log_error && !BUG(STOP_LEAVES_SEALED)) ||
-		    (needs_files(j, c) && c->durable != DUR_FAILED))
+		    (needs_files(j, c) && can_have_files(c)))
 			return true;
 	return false;
 }
@@ -382,6 +391,7 @@ static void try_again(struct job *j)
 	struct checkpoint *c;
 
 	list_each(c, &j->checkpoints, link) {
+		c->rewrite_tries = 0;
 		if (c->durable != DUR_FAILED ||
 		    !(needs_files(j, c) || checkpoint_waits_for_commit(c)))
 			continue;

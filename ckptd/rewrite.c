@@ -3,20 +3,24 @@
  * rewrite.c - files of a durable checkpoint that were found damaged are written again from memory,
  * while that has the same bytes (I11).
  *
+ *   COMMIT   where there is none that can be read: it is made again from the files, as a start
+ *            does (I8). If they suffice that is all
  *   CHECK    every leaf in memory is compared with the rank table: what does not match is
  *            quarantined, and nothing is written from it
  *   WRITE    each damaged file anew, beside the damaged one
  *   REPLACE  read back from the disk and compared, then renamed over the damaged one
- *   PUBLISH  COMMIT with the new footers -> its files count as good again, and are re-read in turn
+ *   PUBLISH  COMMIT with the new footers, unless it has them -> its files count as good again, and
+ *            are re-read in turn. Where there was none it is made from the new files, with the
+ *            layout if that is gone
  *
  * One checkpoint of a job at a time, begun only while nobody reads it and nothing else works on it:
  * a reader may be about to open the file. A load that begins meanwhile does not open it, and copies
- * what it needs of COMMIT. Its memory stays meanwhile (checkpoint->works). Before
- * REPLACE a failure changes nothing. As a rule the new file has the footer of the old one, and
- * COMMIT fits it at once; where it does not (the damaged one could not tell which leaves it had,
- * or was compressed otherwise), a crash before PUBLISH leaves a file that COMMIT does not know,
- * which is as bad as the damage was. A failure is tried again REWRITE_TRIES times, want of room
- * for as long as memory has the bytes.
+ * what it needs of COMMIT. Its memory stays meanwhile (checkpoint->works). Before REPLACE a failure
+ * changes nothing: what is on disk may suffice, and may be all that is left (I7). As a rule the new
+ * file has the footer of the old one, and COMMIT fits it at once; where it does not (the damaged
+ * one could not tell which leaves it had, or was compressed otherwise), a crash before PUBLISH
+ * leaves a file that COMMIT does not know, which is as bad as the damage was. A failure is tried
+ * again REWRITE_TRIES times, want of room for as long as memory has the bytes.
  *
  * Thread: the loop, but rewrite_run(): a DATA worker.
  */
@@ -33,6 +37,7 @@
 #include "ckptd/node_priv.h"
 #include "codec/digest.h"
 #include "model/table.h"
+#include "storage/commit_rebuild.h"
 #include "storage/shard_reader.h"
 
 #define REWRITE_TRIES 3
@@ -55,6 +60,8 @@ struct rewrite {
 	struct rewrite_part *parts;
 	uint32_t n_parts;
 	struct commit_file *commit;
+	bool no_commit; /* there is none that can be read */
+	bool sufficed;  /* the files did, as they were */
 	const struct rewrite_part *bad_memory; /* NULL: it matches */
 	struct err err;
 };
@@ -113,9 +120,41 @@ static int write_part(struct rewrite *x, const struct rewrite_part *p)
 	return r;
 }
 
-static void rewrite_run(struct work *w)
+/* COMMIT from the files as they are. CKPT_ECORRUPT: they do not suffice. */
+static int make_commit(struct rewrite *x)
 {
-	struct rewrite *x = container_of(w, struct rewrite, work);
+	enum shards_state state = SHARDS_DAMAGED;
+	int r = commit_rebuild(x->store, x->commit, &state, &x->err);
+
+	return r == 0 && state != SHARDS_WHOLE ? CKPT_ECORRUPT : r;
+}
+
+static bool same_footer(const struct shard_footer *a, const struct shard_footer *b)
+{
+	return a->rank == b->rank && a->footer_offset == b->footer_offset &&
+	       a->footer_len == b->footer_len && digest_equal(&a->footer, &b->footer) &&
+	       a->table_len == b->table_len && digest_equal(&a->table, &b->table) &&
+	       a->stored == b->stored;
+}
+
+/* The COMMIT that is there. */
+static bool commit_fits(const struct rewrite *x)
+{
+	for (uint32_t i = 0; i < x->n_parts; i++)
+		if (!same_footer(x->parts[i].old, &x->commit->shards[x->parts[i].rank]))
+			return false;
+	return true;
+}
+
+static int publish(struct rewrite *x)
+{
+	if (x->no_commit)
+		return make_commit(x);
+	return commit_fits(x) ? 0 : commit_publish(x->store, x->commit, &x->err);
+}
+
+static int rewrite_files(struct rewrite *x)
+{
 	int r = 0;
 
 	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
@@ -124,8 +163,19 @@ static void rewrite_run(struct work *w)
 		r = write_part(x, &x->parts[i]);
 	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
 		r = shard_replace(x->store, &x->id, &x->commit->shards[x->parts[i].rank], &x->err);
-	if (r == 0)
-		r = commit_publish(x->store, x->commit, &x->err);
+	return r < 0 ? r : publish(x);
+}
+
+static void rewrite_run(struct work *w)
+{
+	struct rewrite *x = container_of(w, struct rewrite, work);
+	int r = x->no_commit ? make_commit(x) : CKPT_ECORRUPT;
+
+	x->sufficed = r == 0;
+	if (r == CKPT_ECORRUPT) {
+		err_clear(&x->err);
+		r = rewrite_files(x);
+	}
 	/* They would hold the room that may be what was missing. */
 	for (uint32_t i = 0; i < x->n_parts && r < 0; i++)
 		shard_forget_again(x->store, &x->id, x->parts[i].rank);
@@ -156,7 +206,6 @@ static void files_are_good(struct rewrite *x)
 	x->commit = NULL;
 	for (uint32_t i = 0; i < x->n_parts; i++)
 		c->shards[x->parts[i].rank].bad_file = false;
-	c->commit_gone = false;
 	c->reread_disk = false;
 	c->rewrite_tries = 0;
 	/* A load that began meanwhile may have found another rank's damaged. */
@@ -165,11 +214,17 @@ static void files_are_good(struct rewrite *x)
 		c->disk_suspect = c->disk_suspect || c->shards[r].bad_file;
 	if (!c->disk_suspect)
 		c->reason[0] = '\0';
+	indexing_put(c);
+	if (x->sufficed) {
+		job_tell(c->job, 4,
+			 "step %llu has its COMMIT again, made from its files and the log",
+			 (unsigned long long)c->step);
+		return;
+	}
 	c->job->rewritten += x->n_parts;
 	job_tell(c->job, 4,
 		 "step %llu: %u of its files were damaged and are written again from memory",
 		 (unsigned long long)c->step, x->n_parts);
-	indexing_put(c);
 }
 
 static void failed(struct rewrite *x, int status)
@@ -206,10 +261,15 @@ static void rewrite_done(struct work *w)
 	node_stop_step(j->node);
 }
 
+bool rewrite_gave_up(const struct checkpoint *c)
+{
+	return c->rewrite_tries >= REWRITE_TRIES;
+}
+
 bool rewrite_may_help(const struct checkpoint *c)
 {
 	if (c->agreed != CP_COMMITTED || c->durable != DUR_DONE || !c->disk_suspect ||
-	    c->rewrite_tries >= REWRITE_TRIES || (c->trust & TRUST_BAD))
+	    rewrite_gave_up(c) || (c->trust & TRUST_BAD))
 		return false;
 	for (uint32_t r = 0; r < c->world; r++)
 		if (!checkpoint_file_is_good(c, r) && !checkpoint_memory_is_good(c, r))
@@ -251,6 +311,7 @@ static void rewrite_start(struct checkpoint *c)
 	x->store = &j->node->store;
 	x->workers = j->node->env.workers;
 	x->id = x->commit->id;
+	x->no_commit = !c->commit;
 	for (uint32_t r = 0; r < c->world; r++) {
 		if (checkpoint_file_is_good(c, r))
 			x->commit->shards[r] = c->commit->shards[r];
@@ -278,7 +339,7 @@ void rewrite_step(struct job *j)
 {
 	struct checkpoint *c, *pick = NULL;
 
-	if (j->rewrite || j->node->stopping)
+	if (j->rewrite)
 		return;
 	list_each(c, &j->checkpoints, link)
 		if (rewrite_may_help(c) && !c->no_room && !in_use(c) &&

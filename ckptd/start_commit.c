@@ -180,8 +180,14 @@ static int take_good(struct node *n, struct found *found, struct found_job *f,
 			       : keep_damaged(n, found, f, id, FOUND_UNREADABLE, e.text);
 	}
 	r = commit_missing_files(&n->store, &c->file, &c->gone);
-	if (err_is_shortage(r))
-		return r;
+	if (r < 0) { /* not known to be there: it counts for nothing (I9) */
+		commit_file_fini(&c->file);
+		f->n_commits--;
+		err_code(&e, r, "cannot look for its files");
+		return err_is_shortage(r)
+			       ? r
+			       : keep_damaged(n, found, f, id, FOUND_UNREADABLE, e.text);
+	}
 	if (c->gone) {
 		found->damaged++;
 		tell_gone(n, f, c);

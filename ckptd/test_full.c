@@ -589,6 +589,43 @@ static void test_stop_says_what_is_lost(void **state)
 	assert_true(was_told("could not be written: cannot begin "));
 }
 
+/* A durable step whose file is damaged: memory has the only good copy. */
+static void save_and_damage(struct node_test *t, uint64_t step)
+{
+	struct checkpoint *c;
+
+	save_until(&t->a, 0, step, CKPT_DURABLE);
+	list_each(c, &the_job(t)->checkpoints, link)
+		if (c->step == step)
+			checkpoint_suspect(c, 0, "rank 0: for a test");
+}
+
+static void test_stop_writes_damaged_files_again(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_and_damage(t, 10);
+	stop_in_order(t, 60000000000u);
+	assert_true(was_told("step 10: 1 of its files were damaged and are written again"));
+	assert_int_equal(node_stop_lost(t->host.node, "at all"), 0);
+	begin_again(t, 10);
+}
+
+static void test_stop_says_that_damage_stays(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	save_and_damage(t, 20);
+	shard_error = -EIO;
+	stop_in_order(t, 3600000000000u);
+	assert_int_equal(node_stop_lost(t->host.node, "at all"), 1);
+	assert_true(was_told("3 job 'job': step 20 is committed and is lost with this stop"));
+	assert_true(was_told("could not be written at all: rank 0: for a test"));
+}
+
 static void test_stop_is_bounded(void **state)
 {
 	struct node_test *t = *state;
@@ -628,6 +665,8 @@ int main(void)
 		NODE_TEST(test_stop_tries_again),
 		NODE_TEST(test_stop_tries_uncommitted_again),
 		NODE_TEST(test_stop_says_what_is_lost),
+		NODE_TEST(test_stop_writes_damaged_files_again),
+		NODE_TEST(test_stop_says_that_damage_stays),
 		NODE_TEST(test_stop_is_bounded),
 	};
 

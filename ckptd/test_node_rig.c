@@ -26,7 +26,9 @@ _Atomic int log_error;
 _Atomic int log_sync_error;
 atomic_bool log_sync_waits;
 _Atomic int shard_error;
+atomic_bool shard_waits;
 _Atomic int token_error;
+_Atomic int list_error;
 _Atomic int read_error;
 _Atomic uint64_t unreadable_from;
 atomic_bool log_wants_spare;
@@ -40,7 +42,9 @@ void disk_is_good(void)
 	log_sync_error = 0;
 	log_sync_waits = false;
 	shard_error = 0;
+	shard_waits = false;
 	token_error = 0;
+	list_error = 0;
 	read_error = 0;
 	unreadable_from = 0;
 	log_wants_spare = false;
@@ -72,6 +76,12 @@ static bool is_unreadable(const char *path)
 	       step >= unreadable_from;
 }
 
+/* Also one that is written again, which has a temporary name. */
+static bool is_new_shard(const char *path, unsigned flags)
+{
+	return (flags & DISK_CREATE) && strstr(path, "rank-");
+}
+
 static int changed_open(struct disk *d, const char *path, unsigned flags, struct disk_file **ret)
 {
 	unsigned spare = 0;
@@ -85,11 +95,22 @@ static int changed_open(struct disk *d, const char *path, unsigned flags, struct
 	if (token_error && (flags & DISK_CREATE) && strncmp(path, "jobs/", 5) == 0 &&
 	    strstr(path, "/" TEMPORARY_PREFIX))
 		return token_error;
-	if (shard_error && (flags & DISK_CREATE) && strstr(path, "/rank-"))
+	while (shard_waits && is_new_shard(path, flags))
+		usleep(1000);
+	if (shard_error && is_new_shard(path, flags))
 		return shard_error;
 	if (read_error && !(flags & DISK_CREATE) && is_unreadable(path))
 		return read_error;
 	return real_ops.open(d, path, flags, ret);
+}
+
+static int changed_list(struct disk *d, const char *path, disk_name_fn *fn, void *arg)
+{
+	unsigned long long step;
+
+	if (list_error && sscanf(path, "jobs/%*[0-9a-f]/%llu.", &step) == 1)
+		return list_error;
+	return real_ops.list(d, path, fn, arg);
 }
 
 static int changed_sync_dir(struct disk *d, const char *path)
@@ -114,6 +135,7 @@ static void change_disk(void *arg)
 	changed_ops = real_ops;
 	changed_ops.space = changed_space;
 	changed_ops.open = changed_open;
+	changed_ops.list = changed_list;
 	changed_ops.sync_dir = changed_sync_dir;
 	h->disk->ops = &changed_ops;
 	if (t->before)

@@ -42,7 +42,9 @@ extern _Atomic int log_error;           /* of each new name in a job's log; 0: n
 extern _Atomic int log_sync_error;      /* of the folder of a log */
 extern atomic_bool log_sync_waits;         /* each new name waits until this is false */
 extern _Atomic int shard_error;         /* of each new shard file */
+extern atomic_bool shard_waits;         /* each new shard file waits until this is false */
 extern _Atomic int token_error;         /* of each new small file of a job */
+extern _Atomic int list_error;          /* of the folders of checkpoints */
 extern _Atomic int read_error;          /* of shard files that are there, of: */
 extern _Atomic uint64_t unreadable_from; /* this step and later ones */
 extern atomic_bool log_wants_spare;     /* no room for a log while there are spare files */

@@ -308,6 +308,32 @@ static void test_a_file_gone(void **state)
 	is_named_and_kept(t, "rank 1: its file is gone");
 }
 
+/* Then they are looked for one by one; one that may be there or not is neither offered nor counted
+ * until a start knows. */
+static void test_a_folder_that_cannot_be_listed(void **state)
+{
+	struct node_test *t = *state;
+
+	save_two(t);
+	list_error = read_error = -EIO;
+	unreadable_from = 20;
+	begin_node(t);
+	assert_true(was_told("step 20 on disk cannot be used: cannot look for its files"));
+	assert_true(found(t, 20)->disk_suspect);
+	assert_false(found(t, 10)->disk_suspect);
+	end_node(t);
+	list_error = -EIO;
+	begin_node(t);
+	assert_false(found(t, 20)->disk_suspect);
+	launch_loads(t, "run2", 20);
+	end_node(t);
+	remove_file(t, "jobs/*/20.*/rank-1.shard");
+	list_error = -EIO;
+	begin_node(t);
+	assert_true(checkpoint_file_is_good(found(t, 20), 0));
+	assert_false(checkpoint_file_is_good(found(t, 20), 1));
+}
+
 /* What cannot be replaced by a file. */
 static void test_commit_is_a_folder(void **state)
 {
@@ -610,6 +636,7 @@ int main(void)
 		NODE_TEST(test_commit_and_a_header_gone),
 		NODE_TEST(test_commit_damaged_and_a_file_gone),
 		NODE_TEST(test_a_file_gone),
+		NODE_TEST(test_a_folder_that_cannot_be_listed),
 		NODE_TEST(test_commit_is_a_folder),
 		NODE_TEST(test_unfinished),
 		NODE_TEST(test_unknown_to_the_log),

@@ -11,8 +11,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/hook.h"
 #include "ckptd/node_priv.h"
@@ -286,6 +288,177 @@ static void test_a_file_is_written_again_without_the_log(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* Saves step 1 of two ranks, and has ckptd write rank 0's file again, which waits. Memory of rank 1
+ * is gone: its loads read the file. */
+static struct checkpoint *begin_rewrite(struct node_test *t)
+{
+	struct checkpoint *c;
+
+	begin_two(t);
+	assert_int_equal(save_rank(&t->b, 1, 1), 0);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	c = find(t, 1);
+	c->shards[1].slot->state = SLOT_QUARANTINED;
+	c->memory = false;
+	shard_waits = true;
+	checkpoint_suspect(c, 0, "rank 0: for a test");
+	job_poke(c->job);
+	for (uint64_t end = 0; !c->job->rewrite && turn_on(t, &end);)
+		;
+	assert_non_null(c->job->rewrite);
+	return c;
+}
+
+static void turn_until_rewritten(struct node_test *t)
+{
+	shard_waits = false;
+	turn_until_told(t, "step 1: 1 of its files were damaged and are written again");
+}
+
+/* It reads the files that are not written, and their COMMIT goes when the new one is there. */
+static void test_a_load_beside_a_rewrite(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c = begin_rewrite(t);
+
+	load_rank_at(&t->b, 1, 1, CKPT_TIER_DISK, 1);
+	load_rank_at(&t->a, 0, 1, CKPT_TIER_MEMORY, 1);
+	assert_non_null(c->job->rewrite);
+	turn_until_rewritten(t);
+	assert_false(c->disk_suspect);
+	load_rank_at(&t->b, 1, 1, CKPT_TIER_DISK, 1);
+}
+
+/* What a load says of another file meanwhile still holds when the first one is good again. */
+static void test_a_file_goes_bad_beside_a_rewrite(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c = begin_rewrite(t);
+
+	checkpoint_suspect(c, 1, "rank 1: for a test");
+	turn_until_rewritten(t);
+	assert_true(checkpoint_file_is_good(c, 0));
+	assert_false(checkpoint_file_is_good(c, 1));
+	assert_true(c->disk_suspect);
+	assert_string_equal(c->reason, "rank 1: for a test");
+	assert_false(checkpoint_restorable(c));
+}
+
+/* As a start leaves it that found no COMMIT, could not make it, and has adopted the memory. */
+static struct checkpoint *lose_commit(struct node_test *t)
+{
+	struct checkpoint *c;
+	char path[512];
+	glob_t g;
+
+	begin_two(t);
+	assert_int_equal(save_rank(&t->b, 1, 1), 0);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	c = find(t, 1);
+	snprintf(path, sizeof(path), "%s/jobs/*/1.*/COMMIT", t->dir);
+	assert_int_equal(glob(path, 0, NULL, &g), 0);
+	assert_int_equal(unlink(g.gl_pathv[0]), 0);
+	globfree(&g);
+	commit_file_fini(c->commit);
+	alloc_free(c->commit);
+	c->commit = NULL;
+	checkpoint_suspect(c, ALL_RANKS, "its COMMIT is gone");
+	return c;
+}
+
+static ino_t file_number(const struct node_test *t, const char *pattern)
+{
+	char path[512];
+	struct stat st;
+	glob_t g;
+
+	snprintf(path, sizeof(path), "%s/%s", t->dir, pattern);
+	assert_int_equal(glob(path, 0, NULL, &g), 0);
+	assert_int_equal(stat(g.gl_pathv[0], &st), 0);
+	globfree(&g);
+	return st.st_ino;
+}
+
+/* Files that suffice are all that power loss would leave: they stay whatever the disk refuses, and
+ * get their COMMIT as soon as it can be written (I7, I8). */
+static void test_commit_alone_is_made_again(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c = lose_commit(t);
+	ino_t was = file_number(t, "jobs/*/1.*/rank-0.shard");
+
+	token_error = -ENOSPC;
+	pretended_room = 0;
+	job_poke(c->job);
+	turn_until_told(t, "step 1 stays in memory until there is room");
+	assert_true(c->disk_suspect && c->durable == DUR_DONE);
+	assert_int_equal(file_number(t, "jobs/*/1.*/rank-0.shard"), was);
+	assert_int_equal(count_files(t, "jobs/*/1.*/rank-*"), 2);
+	disk_is_good();
+	persist_room(t->host.node);
+	turn_until_told(t, "step 1 has its COMMIT again");
+	assert_false(c->disk_suspect);
+	assert_int_equal(c->job->rewritten, 0);
+	assert_int_equal(file_number(t, "jobs/*/1.*/rank-0.shard"), was);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 1);
+	join(t, &t->b, 1, 2, "run2");
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
+	load_rank(&t->b, 1, 1, CKPT_TIER_DISK);
+}
+
+/* With one of its files, and the layout: memory has what is needed for all of it. */
+static void test_commit_and_files_are_made_again(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c = lose_commit(t);
+	char command[512];
+
+	snprintf(command, sizeof(command),
+		 "rm %s/layouts/* %s/declarations/* %s/jobs/*/1.*/rank-0.shard", t->dir, t->dir,
+		 t->dir);
+	assert_int_equal(system(command), 0);
+	job_poke(c->job);
+	turn_until_told(t, "step 1: 2 of its files were damaged and are written again");
+	assert_false(c->disk_suspect);
+	assert_int_equal(count_files(t, "declarations/*"), 2);
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 1);
+	join(t, &t->b, 1, 2, "run2");
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
+	load_rank(&t->b, 1, 1, CKPT_TIER_DISK);
+}
+
+/* "latest" is answered with it: a newer commit does not take the only good copy away, though its
+ * files cannot be written (I15). */
+static void test_the_base_stays_in_memory(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 1);
+	declare_and_prepare(&t->a, 0, 1);
+	load_rank(&t->a, 0, 1, CKPT_TIER_MEMORY);
+	c = find(t, 1);
+	shard_error = -EIO;
+	checkpoint_suspect(c, 0, "rank 0: for a test");
+	job_poke(c->job);
+	for (uint64_t end = 0; !rewrite_gave_up(c) && turn_on(t, &end);)
+		;
+	for (uint64_t step = 2; step <= 5; step++)
+		save_until(&t->a, 0, step, CKPT_COMMITTED);
+	assert_true(find(t, 1)->memory);
+	load_rank(&t->a, 0, 1, CKPT_TIER_MEMORY);
+}
 
 /* Nothing is written from memory that is damaged too. */
 static void test_damaged_memory_is_not_written(void **state)
@@ -791,6 +964,11 @@ int main(void)
 		NODE_TEST(test_a_damaged_file_is_found),
 		NODE_TEST(test_a_damaged_file_is_written_again),
 		NODE_TEST(test_a_file_is_written_again_without_the_log),
+		NODE_TEST(test_a_load_beside_a_rewrite),
+		NODE_TEST(test_a_file_goes_bad_beside_a_rewrite),
+		NODE_TEST(test_commit_alone_is_made_again),
+		NODE_TEST(test_commit_and_files_are_made_again),
+		NODE_TEST(test_the_base_stays_in_memory),
 		NODE_TEST(test_damaged_memory_is_not_written),
 		NODE_TEST(test_damaged_memory_is_found),
 		NODE_TEST(test_healthy_steps_verify),

@@ -235,6 +235,24 @@ static int note_name(void *arg, const char *name, bool is_dir)
 	return 0;
 }
 
+/* One by one: where the folder cannot be listed. */
+static int look_for_names(struct store *s, const struct checkpoint_id *id, struct names *x)
+{
+	char path[DISK_PATH_MAX + 1];
+	struct disk_file *f;
+	int r = 0;
+
+	for (uint32_t i = 0; r == 0 && i < x->world; i++) {
+		path_shard(path, id, i);
+		r = s->disk->ops->open(s->disk, path, DISK_READ, &f);
+		if (r == 0)
+			s->disk->ops->close(f);
+		x->gone[i] = r == -ENOENT;
+		r = r == -ENOENT ? 0 : r;
+	}
+	return r;
+}
+
 int commit_missing_files(struct store *s, const struct commit_file *c, uint8_t **ret)
 {
 	CLEANUP_FREE uint8_t *gone = alloc_zero(c->world);
@@ -249,6 +267,8 @@ int commit_missing_files(struct store *s, const struct commit_file *c, uint8_t *
 	memset(gone, 1, c->world);
 	path_checkpoint(path, &c->id);
 	r = s->disk->ops->list(s->disk, path, note_name, &x);
+	if (r < 0 && !err_is_shortage(r))
+		r = look_for_names(s, &c->id, &x);
 	for (uint32_t i = 0; i < c->world; i++)
 		n += gone[i];
 	if (r == 0 && n > 0) {

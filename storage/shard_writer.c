@@ -246,7 +246,10 @@ int shard_begin_again(struct store *s, const struct checkpoint_id *id, uint32_t 
 	if (r < 0)
 		return r;
 	path_shard_again(w->path, id, rank);
-	return hand_over(w, open_file(w), ret, e);
+	r = make_folder(s, id);
+	if (r == 0)
+		r = open_file(w);
+	return hand_over(w, r, ret, e);
 }
 
 int shard_resume(struct store *s, const struct checkpoint_id *id, uint32_t rank, uint64_t image_len,

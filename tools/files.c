@@ -350,18 +350,26 @@ static int judge_without(struct data *d, struct data_job *j, struct data_checkpo
 	return 0;
 }
 
-static void judge_names(struct data *d, struct data_checkpoint *c)
+static int judge_names(struct data *d, struct data_checkpoint *c)
 {
 	CLEANUP_FREE uint8_t *gone = NULL;
 	uint32_t rank = 0;
+	int r = commit_missing_files(&d->store, &c->commit, &gone);
 
-	if (commit_missing_files(&d->store, &c->commit, &gone) < 0 || !gone)
-		return;
+	if (err_is_shortage(r))
+		return r;
+	if (r == 0 && !gone)
+		return 0;
+	c->state = FILES_DAMAGED;
+	if (r < 0) {
+		err_code(&c->why, r, "cannot look for its files");
+		return 0;
+	}
 	while (!gone[rank])
 		rank++;
-	c->state = FILES_DAMAGED;
 	c->rank_gone = true;
 	err_set(&c->why, CKPT_ENOTFOUND, "rank %" PRIu32 ": its file is gone", rank);
+	return 0;
 }
 
 static int judge_commit(struct data *d, struct data_job *j, struct data_checkpoint *c)
@@ -392,7 +400,7 @@ static int judge_commit(struct data *d, struct data_job *j, struct data_checkpoi
 			"the job's log does not know it: ckptd begins the log "
 			"anew from the COMMIT files at its next start");
 	} else {
-		judge_names(d, c);
+		return judge_names(d, c);
 	}
 	return 0;
 }

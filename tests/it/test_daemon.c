@@ -6,6 +6,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <signal.h>
 #include <stdio.h>
@@ -217,6 +218,48 @@ static void file_gone_at_a_start(struct rig *r)
 	join(&t, r, "run2");
 	trainer_must(&t, "load -1 0");
 	RIG_CHECK(strncmp(t.text, "20 1 2", 6) == 0, "loaded: %s", t.text);
+	trainer_exit(&t);
+}
+
+static bool is_begun_anew(void *r)
+{
+	return rig_log_count(r, "beginning it anew from 1 COMMIT") > 0;
+}
+
+/* The log is damaged while ckptd is away: what only memory has is committed by the new one (I8). */
+static void log_damaged_at_a_start(struct rig *r)
+{
+	struct trainer_process t;
+	char pattern[256], byte;
+	glob_t found;
+	pid_t daemon;
+	int fd;
+
+	rig_arg(r, "--set");
+	rig_arg(r, "checkpoint.persist_every=1000000");
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 20000");
+	trainer_must(&t, "wait 10 %d 20000", CKPT_DURABLE);
+	trainer_must(&t, "save 20 1 20000");
+	trainer_must(&t, "wait 20 %d 20000", CKPT_COMMITTED);
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/log/*", r->data);
+	RIG_CHECK(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc > 2, "no log");
+	fd = open(found.gl_pathv[1], O_RDWR | O_CLOEXEC);
+	RIG_CHECK(fd >= 0 && pread(fd, &byte, 1, 20) == 1, "read: %s", strerror(errno));
+	globfree(&found);
+	byte ^= 1;
+	daemon = rig_daemon(r);
+	RIG_CHECK(pwrite(fd, &byte, 1, 20) == 1 && close(fd) == 0, "write: %s", strerror(errno));
+	kill(daemon, SIGKILL);
+	rig_wait(is_begun_anew, r, "the log is begun anew");
+	RIG_CHECK(wait_committed(&t, 20) >= 0, "step 20 is lost: %s", t.text);
+	trainer_must(&t, "save 30 1 20000");
+	trainer_must(&t, "wait 30 %d 20000", CKPT_COMMITTED);
+	trainer_exit(&t);
+	join(&t, r, "run2");
+	trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "30 1 1", 6) == 0, "loaded: %s", t.text);
 	trainer_exit(&t);
 }
 
@@ -442,6 +485,7 @@ int main(int argc, char **argv)
 		RIG_TEST(orderly_stop),
 		RIG_TEST(sizes_after_crashes),
 		RIG_TEST(file_gone_at_a_start),
+		RIG_TEST(log_damaged_at_a_start),
 		RIG_TEST(stop_that_loses),
 		RIG_TEST(executes_anew),
 		RIG_TEST(stale_snapshot),

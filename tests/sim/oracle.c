@@ -25,7 +25,7 @@
 
 void oracle_init(struct oracle *o, struct sim *s)
 {
-	*o = (struct oracle){.sim = s, .memory = 1, .memory_alive = 1};
+	*o = (struct oracle){.sim = s, .memory = 1};
 }
 
 void oracle_fini(struct oracle *o)
@@ -119,6 +119,16 @@ bool oracle_memory_was_hit(const struct oracle_job *j, const struct attempt_id *
 	return false;
 }
 
+static bool folder_was_unreadable(struct oracle *o, const struct oracle_job *j,
+				  const struct commit_seen *c)
+{
+	char path[256];
+
+	file_of(j, c, -1, path, sizeof(path));
+	*strrchr(path, '/') = '\0';
+	return disk_was_unreadable(o->sim->disk, path);
+}
+
 /* The disk was made to damage a file of it, or to refuse to read it; or what it was written from
  * was damaged. */
 static bool files_hit(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
@@ -128,23 +138,17 @@ static bool files_hit(struct oracle *o, const struct oracle_job *j, const struct
 	for (uint32_t r = 0; r < c->world; r++)
 		if (oracle_memory_was_hit(j, &c->attempt, r, true))
 			return true;
+	if (folder_was_unreadable(o, j, c))
+		return true;
 	for (int r = -1; r < (int)c->world; r++) {
 		file_of(j, c, r, path, sizeof(path));
-		if (r < 0) {
-			char *slash = strrchr(path, '/');
-
-			*slash = '\0';
-			if (disk_was_unreadable(o->sim->disk, path))
-				return true;
-			*slash = '/';
-		}
 		if (disk_is_damaged(o->sim->disk, path) || disk_was_unreadable(o->sim->disk, path))
 			return true;
 	}
 	return false;
 }
 
-/* Not even damaged ones go, unless memory has them to be written again (I8). */
+/* Not even damaged ones go: what is written again from memory replaces them (I8). */
 static bool shards_there(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
 {
 	char path[256];
@@ -178,14 +182,14 @@ void oracle_check_files(struct oracle *o)
 			struct commit_seen *c = &j->commits[k];
 
 			if (c->said_durable && !c->freed && !c->lost && !c->commit_lost &&
-			    !c->file_lost && !files_there(o, j, c) && !files_hit(o, j, c))
+			    !c->files_lost && !files_there(o, j, c) && !files_hit(o, j, c))
 				sim_accuse(
 					o->sim,
 					"I4, I7: step %llu of %s was DURABLE, is not freed in the "
 					"log, and its files are gone",
 					LL(c->step), j->name);
-			if (c->said_durable && !c->freed && !c->lost && !c->rewritten &&
-			    !c->file_lost && !shards_there(o, j, c))
+			if (c->said_durable && !c->freed && !c->lost && !c->files_lost &&
+			    !shards_there(o, j, c))
 				sim_accuse(o->sim,
 					   "I8: step %llu of %s was DURABLE, is not freed in the "
 					   "log, and files of it were recycled",
@@ -220,10 +224,9 @@ static void look_for_commit(struct oracle *o, struct oracle_job *j, struct commi
 {
 	if (!c->commit_lost)
 		return;
-	c->rewritten = c->rewritten || c->memory == o->memory;
 	c->commit_lost = !files_there(o, j, c);
-	if (c->commit_lost && !c->file_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&
-	    !c->rewritten && c->lost_at_fault == faults(o))
+	if (c->commit_lost && !c->files_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&
+	    c->lost_at_fault == faults(o))
 		sim_accuse(o->sim,
 			   "I8: COMMIT of step %llu of %s was removed, its files and the log are "
 			   "good, and a start did not make it again",
@@ -256,7 +259,7 @@ void oracle_lose_name(struct oracle *o, struct oracle_job *j, bool shard)
 			continue;
 		world_note(o->sim->w, shard ? "file lost" : "COMMIT lost", c->step, 0, 0);
 		if (shard) {
-			c->file_lost = true;
+			c->files_lost |= UINT64_C(1) << rank;
 			sim_count(o->sim, files_lost);
 		} else {
 			c->commit_lost = true;
@@ -411,7 +414,7 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 		/* What power loss leaves of a write may look like damage: kept, not called lost. */
 		bool in_memory = i + 1 == j->n_commits && c->memory == o->memory;
 		bool kept = (in_memory || (c->said_durable && !c->commit_lost)) &&
-			    !c->file_lost && !files_hit(o, j, c);
+			    !c->files_lost && !files_hit(o, j, c);
 
 		if (kept && !c->freed && !c->lost && trust_reaches(c->trust, asked) && !c->passed)
 			sim_accuse(
@@ -425,11 +428,15 @@ static void check_base(struct oracle *o, struct oracle_job *j, const struct reco
 		j->commits[i].passed = true;
 }
 
+/* One that was removed and is there again may not be the one that COMMIT knows, for a while, or for
+ * good if that was the end of a life. */
 static bool file_is_good(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c,
 			 int rank)
 {
 	char path[256];
 
+	if (rank >= 0 && (c->files_lost & UINT64_C(1) << rank))
+		return false;
 	file_of(j, c, rank, path, sizeof(path));
 	return disk_exists(o->sim->disk, path) && !disk_is_damaged(o->sim->disk, path) &&
 	       !disk_was_unreadable(o->sim->disk, path);
@@ -438,7 +445,8 @@ static bool file_is_good(struct oracle *o, const struct oracle_job *j, const str
 /* I6: of each rank there is a good copy, be it in memory or on disk; one load may mix them. */
 static bool is_there(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
 {
-	bool durable = c->said_durable && file_is_good(o, j, c, -1);
+	bool durable = c->said_durable && file_is_good(o, j, c, -1) &&
+		       !folder_was_unreadable(o, j, c);
 
 	for (uint32_t r = 0; r < c->world; r++) {
 		bool memory =
@@ -542,7 +550,7 @@ static void on_commit(struct oracle *o, struct oracle_job *j, const struct recor
 		.step = r->commit.step,
 		.attempt = r->commit.attempt,
 		.world = r->commit.world,
-		.memory = o->replaying ? o->memory_alive : o->memory,
+		.memory = o->replaying ? j->memory_tried : o->memory,
 	};
 	sim_count(o->sim, committed);
 }
@@ -795,8 +803,10 @@ static int watched_append(struct joblog *l, uint64_t n, const void *bytes, size_
 			  struct err *e)
 {
 	struct watched_log *x = of(l);
-	int r = x->real->ops->append(x->real, n, bytes, len, e);
+	int r;
 
+	oracle_find(x->oracle, &x->id)->memory_tried = x->oracle->memory;
+	r = x->real->ops->append(x->real, n, bytes, len, e);
 	if (r == 0) {
 		see(x->oracle, &x->id, n, bytes, len);
 		oracle_find(x->oracle, &x->id)->n_sure = n + 1;

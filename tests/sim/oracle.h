@@ -53,9 +53,8 @@ struct commit_seen {
 	bool asked; /* to be removed, by a person */
 	bool said_committed, said_durable;
 	bool known; /* key is */
-	bool rewritten;         /* memory may have begun to write its files again */
 	bool commit_lost;       /* its COMMIT was removed, and no start has made it again */
-	bool file_lost;         /* a shard's file was removed */
+	uint64_t files_lost;    /* ranks whose file was removed, a bit each */
 	uint64_t lost_at_fault; /* of all that the disk had injected by then */
 	struct save_key key;
 };
@@ -81,6 +80,7 @@ struct oracle_job {
 	uint32_t uid;
 	uint64_t incarnation, term;
 	uint64_t n_records, n_sure; /* seen; of which appended or read durably */
+	uint64_t memory_tried;      /* life of memory when the newest record was appended, or not */
 	uint64_t *digests;
 	size_t cap_digests;
 	uint64_t epoch, base_step, epoch_n;
@@ -105,7 +105,6 @@ struct oracle {
 	struct oracle_job jobs[ORACLE_JOBS];
 	unsigned n_jobs;
 	uint64_t memory;       /* which life of memory: another after each loss of it */
-	uint64_t memory_alive; /* the same, while the newest ckptd lived */
 	bool replaying;
 };
 

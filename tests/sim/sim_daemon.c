@@ -73,8 +73,6 @@ static void ended(struct life_hook *hook)
 	struct sim *s = d->sim;
 	struct tearing t = {.sim = s};
 
-	if (d->ready) /* else it has not looked at what the one before it left */
-		s->oracle.memory_alive = s->oracle.memory;
 	if (d->keeper_lost)
 		oracle_memory_lost(&s->oracle);
 	if (d->point == FAULT_LEDGER_RECORD && world_one_in(s->w, 2))
