@@ -89,8 +89,8 @@ int fd_table_add(struct fd_table *t, const char *name, int fd)
 	else if (has_file(t, &st)) {
 		close(fd);
 		return 0;
-	} else if (len == 0 || len > KEEPER_NAME_MAX)
-		r = -EINVAL;
+	} else if (len == 0 || len > KEEPER_NAME_MAX || strchr(name, ':'))
+		r = -EINVAL; /* ':' stands between names in LISTEN_FDNAMES */
 	else if (t->n >= t->max || names_len(t) + len + 1 > NAMES_BYTES_MAX)
 		r = -EMFILE;
 	else

@@ -77,7 +77,8 @@ static void take_control(struct msghdr *h, struct message *m)
 			struct ucred cred;
 
 			memcpy(&cred, CMSG_DATA(cm), sizeof(cred));
-			m->from = cred.pid;
+			/* A pid alone may be that of a message whose sender has ended. */
+			m->from = cred.uid == geteuid() ? cred.pid : 0;
 		}
 		if (cm->cmsg_type != SCM_RIGHTS)
 			continue;

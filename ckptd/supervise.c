@@ -12,7 +12,9 @@
  *      a mistake in its configuration, and the person who started it wants to read about it.
  *   5. The child gets SIGTERM when the supervisor dies: without a keeper a crash would lose memory,
  *      so it persists what is only there and ends; its own descriptors last until it has.
- *   6. The child is in a process group of its own: a ^C comes to it once, through here.
+ *   6. A child that says nothing gets SIGABRT, for a core that shows where it hangs, and SIGKILL if
+ *      it is there after another watchdog time: in the kernel it may wait where only that ends it.
+ *   7. The child is in a process group of its own: a ^C comes to it once, through here.
  *
  * One thread; blocks only in poll(2). Failure modes: the fork or exec that fails counts as a death.
  */
@@ -53,6 +55,7 @@ struct supervisor {
 	pid_t child; /* 0: none */
 	bool child_ready, ever_ready, stopping, over;
 	uint64_t started_ns, news_ns; /* of this child */
+	uint64_t kill_ns;             /* it got SIGABRT: when SIGKILL follows; 0: it did not */
 	uint64_t restart_ns, backoff_ns;
 	int status; /* to exit with */
 };
@@ -132,7 +135,7 @@ static _Noreturn void child_main(struct supervisor *s, struct child_env *env, pi
 	snprintf(env->pid, sizeof(env->pid), "LISTEN_PID=%d", (int)getpid());
 	snprintf(env->watchdog_pid, sizeof(env->watchdog_pid), "WATCHDOG_PID=%d", (int)getpid());
 	if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent)
-		_exit(EXIT_NO_EXEC); /* (5), (6) */
+		_exit(EXIT_NO_EXEC); /* (5), (7) */
 	signal(SIGPIPE, SIG_DFL);
 	if (fd_table_install(&s->fds) != 0 ||
 	    sigprocmask(SIG_SETMASK, &s->mask_before, NULL) != 0)
@@ -175,6 +178,7 @@ static void start_child(struct supervisor *s)
 	}
 	s->child = pid;
 	s->child_ready = false;
+	s->kill_ns = 0;
 	s->socket.failed = false;
 }
 
@@ -271,6 +275,12 @@ static uint64_t look_after(struct supervisor *s, uint64_t now)
 {
 	uint64_t silent = now - s->news_ns;
 
+	if (s->kill_ns && now >= s->kill_ns) { /* (6) */
+		kill(s->child, SIGKILL);
+		s->kill_ns = 0;
+	}
+	if (s->kill_ns)
+		return s->kill_ns;
 	if (!s->watchdog_ns || !s->child_ready)
 		return UINT64_MAX;
 	if (silent < s->watchdog_ns)
@@ -280,7 +290,8 @@ static uint64_t look_after(struct supervisor *s, uint64_t now)
 	kill(s->child, SIGABRT); /* a core dump shows where it hangs */
 	kill(s->child, SIGCONT);
 	s->child_ready = false;
-	return now + s->watchdog_ns;
+	s->kill_ns = now + s->watchdog_ns;
+	return s->kill_ns;
 }
 
 static void wait_for_news(struct supervisor *s)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "ckptd/keeper.h"
+#include "ckptd/store_socket.h"
 #include "ckptd/supervise.h"
 #include "tests/lib/test.h"
 
@@ -190,6 +191,14 @@ static void test_silent_child_is_killed(void **state)
 	assert_file(*state, "lives", "xx");
 }
 
+/* As one that waits in the kernel, where only SIGKILL ends it. */
+static void test_child_that_SIGABRT_does_not_end(void **state)
+{
+	assert_int_equal(supervise(*state, "deaf", 50000000), 0);
+	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "xx");
+}
+
 static void send_to(const char *address, const char *text, int fd)
 {
 	struct notify *n;
@@ -225,6 +234,38 @@ static void test_only_the_child_is_listened_to(void **state)
 	kill(pid, SIGTERM);
 	assert_true(ended(pid) == 128 + SIGKILL);
 	assert_file(*state, "error", "");
+}
+
+/* A message whose sender has ended may have the pid of the next child. */
+static void test_a_pid_is_not_enough(void **state)
+{
+	char text[NOTIFY_MESSAGE_MAX + 1];
+	struct store_socket s = {.fd = -1};
+	struct log log = {.fd = -1};
+	struct fd_table fds;
+	pid_t pid;
+
+	(void)state;
+	if (geteuid() != 0)
+		return; /* it can be no other user */
+	fd_table_init(&fds);
+	assert_int_equal(fd_table_add(&fds, "a:b", memfd_create("two names", 0)), -EINVAL);
+	assert_int_equal(store_socket_open(&s, &fds, &log, NULL), 0);
+	for (int other = 0; other < 2; other++) {
+		pid = fork();
+		if (pid == 0) {
+			if (other && setuid(65533) != 0)
+				_exit(1);
+			send_to(s.address, "FDSTORE=1\nFDNAME=x", memfd_create("trojan", 0));
+			_exit(0);
+		}
+		assert_int_equal(ended(pid), 0);
+		while (store_socket_receive(&s, pid, text))
+			;
+		assert_int_equal(fds.n, 1); /* our own, and no more */
+	}
+	store_socket_close(&s);
+	fd_table_fini(&fds);
 }
 
 static int listen_at(char address[108], const char *dir)
@@ -381,7 +422,9 @@ int main(void)
 		T(test_signals_are_passed_on),
 		T(test_child_stops_when_the_supervisor_dies),
 		T(test_silent_child_is_killed),
+		T(test_child_that_SIGABRT_does_not_end),
 		T(test_only_the_child_is_listened_to),
+		T(test_a_pid_is_not_enough),
 		T(test_ready_goes_up_and_the_store_stays_here),
 		T(test_passed_descriptors_go_to_each_child),
 		T(test_nobody_listens),

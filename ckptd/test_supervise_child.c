@@ -229,12 +229,12 @@ static void part_passed(int life)
 }
 
 /* Hangs once it was ready; the second life is fine. */
-static void part_hang(int life)
+static void part_hang(int life, void (*on_abort)(int))
 {
 	ready();
 	if (life == 1) {
 		CHECK(notify_watchdog_ns() > 0);
-		CHECK(sigaction(SIGABRT, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL) == 0);
+		CHECK(sigaction(SIGABRT, &(struct sigaction){ .sa_handler = on_abort }, NULL) == 0);
 		for (;;)
 			pause();
 	}
@@ -253,7 +253,9 @@ static void run(const char *part, int life)
 	else if (strcmp(part, "passed") == 0)
 		part_passed(life);
 	else if (strcmp(part, "hang") == 0)
-		part_hang(life);
+		part_hang(life, SIG_DFL);
+	else if (strcmp(part, "deaf") == 0)
+		part_hang(life, SIG_IGN);
 	else if (strcmp(part, "config") == 0)
 		exit(2);
 	else if (strcmp(part, "stopped") == 0)
