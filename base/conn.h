@@ -21,7 +21,7 @@
 struct process_id {
 	int32_t pid;
 	uint32_t uid;
-	uint64_t start; /* field 22 of /proc/pid/stat, clock ticks since boot */
+	uint64_t start; /* which process of those that have had the pid: ckptd/processes.h */
 };
 
 /* The uid is left out: a process may change it. */
@@ -69,8 +69,9 @@ struct conn_events {
 /* Watches processes that have no conn (found in the ledger after a restart). */
 struct processes;
 struct processes_ops {
-	/* 0: alive and watched, process_ended will come; -ESRCH: it is gone. Idempotent. */
-	int (*watch)(struct processes *, const struct process_id *);
+	/* 0: alive and watched, process_ended will come; -ESRCH: it is gone. Idempotent. *id may
+	 * come from an older ckptd: it becomes what this one calls that process. */
+	int (*watch)(struct processes *, struct process_id *id);
 	void (*unwatch)(struct processes *, const struct process_id *);
 };
 struct processes {

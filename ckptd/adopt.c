@@ -104,6 +104,8 @@ static bool has_room_for(struct job *j, uint32_t rank, const struct process_id *
 	struct slot *s;
 	uint32_t n = 0;
 
+	if (p->pid == 0) /* nobody's: it is there for what it holds */
+		return true;
 	list_each(s, &j->slots, link)
 		n += s->rank == rank && process_same(&s->process, p);
 	return n < CONN_FDS_MAX;
@@ -346,10 +348,17 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 
 static int on_left(void *arg, uint32_t rank)
 {
-	struct member *m = member_of_rank(((struct adoption *)arg)->job, rank);
+	struct job *j = ((struct adoption *)arg)->job;
+	struct member *m = member_of_rank(j, rank);
+	struct slot *s;
 
 	if (m)
 		m->alive = false;
+	/* Its process may come again as this rank, with another declaration: these are not that
+	 * one's, and it has no maps of them. */
+	list_each(s, &j->slots, link)
+		if (s->rank == rank)
+			s->process = (struct process_id){0};
 	return 0;
 }
 
@@ -388,6 +397,17 @@ static void note_away(struct member *m)
 		j->away[m->rank] = 1;
 }
 
+/* A slot's record may be of an older ckptd than its member's, or the other way round. */
+static bool is_slot_of_member(struct processes *p, const struct slot *s, const struct member *m)
+{
+	struct process_id id = s->process;
+
+	if (!m->alive || s->rank != m->rank || s->process.pid != m->process.pid)
+		return false;
+	return process_same(&id, &m->process) ||
+	       (p->ops->watch(p, &id) == 0 && process_same(&id, &m->process));
+}
+
 static void adopt_members(struct job *j)
 {
 	struct processes *p = j->node->env.processes;
@@ -409,10 +429,10 @@ static void adopt_members(struct job *j)
 		if (r < 0)
 			m->alive = false;
 		list_each(s, &j->slots, link) {
-			if (!m->alive || s->rank != m->rank ||
-			    !process_same(&s->process, &m->process))
+			if (!is_slot_of_member(p, s, m))
 				continue;
 			s->member = m;
+			s->process = m->process;
 			m->prepared = m->prepared || (m->declared && s->state != SLOT_MAPPING);
 			m->credit = max_u64(m->credit, s->credit);
 			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
@@ -696,7 +716,9 @@ void adopt_tell_ended(struct node *n)
 
 static int rewrite_slot(struct ledger *l, struct slot *s)
 {
-	int r = ledger_slot(l, s->number, s->rank, s->region->name, &s->process);
+	static const struct process_id nobody;
+	int r = ledger_slot(l, s->number, s->rank, s->region->name,
+			    s->member ? &s->process : &nobody);
 
 	if (r == 0 && s->state != SLOT_MAPPING)
 		r = ledger_ready(l, s->number);

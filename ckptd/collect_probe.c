@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/list.h"
 #include "ckptd/collect_process.h"
+#include "ckptd/processes.h"
 #include "ckptd/reader.h"
 
 enum { LOOKS_MAX = 256 }; /* at once; the others are due in the next turn */
@@ -64,6 +65,9 @@ static void look_run(void *arg)
 
 		o->status = process_look_at(l->proc, &o->id, l->ticks_per_s, reader_clock_ns(),
 					    &o->look, &o->activity);
+		/* While it lives the pid is its own: what was read is of it. */
+		if (o->status == 0 && (o->id.start & PROCESS_BY_INODE) && !process_lives(&o->id))
+			o->status = -ESRCH;
 	}
 }
 

@@ -21,6 +21,7 @@
 #include <sys/syscall.h>
 
 #include "ckptd/collect_file.h"
+#include "ckptd/processes.h"
 
 struct stat_line {
 	char state;
@@ -202,8 +203,8 @@ int process_look_at(const char *proc, const struct process_id *id, long ticks_pe
 		return -ESRCH;
 	if (r <= 0 || !parse_stat(text, &st))
 		return 0; /* not known */
-	if (st.start != id->start)
-		return -ESRCH;
+	if (!(id->start & PROCESS_BY_INODE) && st.start != id->start)
+		return -ESRCH; /* else the caller knows */
 	ret->state = known_state(st.state);
 	if (look->at_ns && now_ns > look->at_ns && st.ticks >= look->ticks)
 		ret->cpu_permille =

@@ -2,9 +2,11 @@
 /*
  * processes.c - processes that ckptd knows, each with a pidfd that tells its end.
  *
- * A process is (pid, start time): a pid that is used again is another process. To be sure that
- * pidfd, pid and start time speak of the same one, the start time is read after the pidfd was had
- * and the pidfd is asked after that: while it says "alive", the pid cannot have been reused.
+ * A process is (pid, identity): a pid that is used again is another process. Where the kernel gives
+ * pidfds no inodes (before 6.9) its start time is its identity. To be sure that pidfd, pid and
+ * start time speak of the same one, the start time is read after the pidfd was had and the pidfd is
+ * asked after that: while it says "alive", the pid cannot have been reused. Ledgers of an older
+ * ckptd have start times where this one has inodes: watch_process() knows both.
  *
  *   1. The end of a process is told exactly once, never inside a call, and only while somebody
  *      holds it (a conn) or follows it.
@@ -32,6 +34,8 @@
 #include <sys/ioctl.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +56,7 @@ _Static_assert(sizeof(struct pidfd_exit_info) == 64, "PIDFD_INFO_SIZE_VER0");
 #define PIDFD_EXIT_GET _IOWR(0xff, 11, struct pidfd_exit_info)
 #define PIDFD_EXIT_BIT 8u
 
+#define PIDFS 0x50494446 /* PID_FS_MAGIC of linux/magic.h */
 #define UID_OVERFLOW 65534u /* what the kernel shows for a uid that has no number here */
 
 struct process {
@@ -122,6 +127,17 @@ int process_start_time(int32_t pid, uint64_t *ret)
 	return 0;
 }
 
+int process_identity(int pidfd, int32_t pid, uint64_t *ret)
+{
+	struct statfs fs;
+	struct stat st;
+
+	if (fstatfs(pidfd, &fs) != 0 || fs.f_type != PIDFS || fstat(pidfd, &st) != 0)
+		return process_start_time(pid, ret);
+	*ret = PROCESS_BY_INODE | (uint64_t)st.st_ino;
+	return 0;
+}
+
 bool process_is_ending(int32_t pid)
 {
 	enum { PF_EXITING = 4 }; /* of the kernel's include/linux/sched.h, since Linux 2.6 */
@@ -143,6 +159,20 @@ static bool pidfd_alive(int pidfd)
 	struct pollfd p = { .fd = pidfd, .events = POLLIN };
 
 	return poll(&p, 1, 0) == 0;
+}
+
+bool process_lives(const struct process_id *id)
+{
+	int pidfd = id->pid > 0 ? pidfd_open(id->pid, 0) : -1;
+	uint64_t now = 0;
+	bool lives;
+
+	if (pidfd < 0)
+		return false;
+	lives = process_identity(pidfd, id->pid, &now) == 0 && now == id->start &&
+		pidfd_alive(pidfd);
+	close(pidfd);
+	return lives;
 }
 
 static struct process *find(struct process_table *t, int32_t pid, uint64_t start)
@@ -178,13 +208,16 @@ static struct process_exit exit_of_status(int status)
 }
 
 /* Field 52 of the zombie's stat is 0 for who may not read it: 0 counts only for our own uid. */
-static int zombie_exit_status(const struct process_id *id, int *ret)
+static int zombie_exit_status(int pidfd, const struct process_id *id, int *ret)
 {
 	char buf[1024];
 	const char *p;
 	int status;
 
-	if (read_stat(id->pid, buf, sizeof(buf)) != 0 || start_of(buf) != id->start)
+	if (pidfd_alive(pidfd) || read_stat(id->pid, buf, sizeof(buf)) != 0)
+		return -EAGAIN;
+	/* Until it was reaped the pid is its own. */
+	if (pidfd_send_signal(pidfd, 0, NULL, 0) != 0 && errno == ESRCH)
 		return -EAGAIN;
 	p = strrchr(buf, ')');
 	if (!p || strncmp(p, ") Z", 3) != 0)
@@ -204,7 +237,7 @@ int process_exit_read(int pidfd, const struct process_id *id, struct process_exi
 
 	if (ioctl(pidfd, PIDFD_EXIT_GET, &info) == 0 && (info.mask & PIDFD_EXIT_BIT))
 		status = info.exit_code;
-	else if (zombie_exit_status(id, &status) != 0)
+	else if (zombie_exit_status(pidfd, id, &status) != 0)
 		return -EAGAIN;
 	*ret = exit_of_status(status);
 	return 0;
@@ -338,17 +371,17 @@ int process_of_socket(struct process_table *t, int fd, bool use_peerpidfd, struc
 	pidfd = peer_pidfd(fd, id.pid, use_peerpidfd);
 	if (pidfd < 0)
 		return err_code(e, pidfd, "open a pidfd of process %d", (int)id.pid);
-	r = process_start_time(id.pid, &id.start);
+	r = process_identity(pidfd, id.pid, &id.start);
 	if (r == 0 && !pidfd_alive(pidfd))
+		r = -ESRCH;
+	p = r == 0 ? find(t, id.pid, id.start) : NULL;
+	if (p && p->ended) /* by start times: the pid was another's within the same tick */
 		r = -ESRCH;
 	if (r) {
 		close(pidfd);
-		return err_code(e, r, "read the start time of process %d (is /proc hidden?)",
-				(int)id.pid);
+		return err_code(e, r, "tell which process %d is (is /proc hidden?)", (int)id.pid);
 	}
-	p = find(t, id.pid, id.start);
 	if (p) {
-		assert(!p->ended);
 		close(pidfd);
 	} else {
 		r = add(t, &id, pidfd, &p);
@@ -382,11 +415,28 @@ static struct process_table *of(struct processes *p)
 	return container_of(p, struct process_table, processes);
 }
 
-static int watch_process(struct processes *ps, const struct process_id *id)
+/* The process of the pidfd is *id, which is by its start time if an older ckptd wrote it; 0: *id is
+ * its identity now. */
+static int recognize(int pidfd, struct process_id *id)
+{
+	uint64_t now = 0, start = id->start;
+	int r = process_identity(pidfd, id->pid, &now);
+
+	if (r == 0 && (now & ~id->start & PROCESS_BY_INODE))
+		r = process_start_time(id->pid, &start);
+	else
+		start = now;
+	if (r == 0 && (start != id->start || !pidfd_alive(pidfd)))
+		r = -ESRCH;
+	if (r == 0)
+		id->start = now;
+	return r;
+}
+
+static int watch_process(struct processes *ps, struct process_id *id)
 {
 	struct process_table *t = of(ps);
 	struct process *p = find(t, id->pid, id->start);
-	uint64_t start = 0;
 	int pidfd, r;
 
 	assert(loop_is_current(t->loop));
@@ -394,14 +444,12 @@ static int watch_process(struct processes *ps, const struct process_id *id)
 		pidfd = id->pid > 0 ? pidfd_open(id->pid, 0) : -1;
 		if (pidfd < 0)
 			return id->pid <= 0 || errno == EINVAL ? -ESRCH : -errno;
-		r = process_start_time(id->pid, &start);
-		if (r == 0 && (start != id->start || !pidfd_alive(pidfd)))
-			r = -ESRCH;
-		if (r) {
+		r = recognize(pidfd, id);
+		p = r == 0 ? find(t, id->pid, id->start) : NULL;
+		if (r || p)
 			close(pidfd);
-			return r;
-		}
-		r = add(t, id, pidfd, &p);
+		else
+			r = add(t, id, pidfd, &p);
 		if (r)
 			return r;
 	}

@@ -41,6 +41,16 @@ bool process_follow(struct process *p);
 /* How the process of a pidfd ended, if that is known yet: -EAGAIN: it lives, or nobody may know. */
 MUST_CHECK int process_exit_read(int pidfd, const struct process_id *id, struct process_exit *ret);
 
+/*
+ * What tells a process from others that had or will have its pid, from its pidfd: PROCESS_BY_INODE
+ * and the inode of that (6.9), else field 22 of /proc/<pid>/stat. Nobody but the kernel can make
+ * the first wait, or be taken for another by it: a stat waits while its process executes a program,
+ * which takes as long as a file server of that process's user likes, and counts in 10 ms.
+ */
+#define PROCESS_BY_INODE (UINT64_C(1) << 63)
+MUST_CHECK int process_identity(int pidfd, int32_t pid, uint64_t *ret);
+/* It lives, and is still that one. Any thread. */
+bool process_lives(const struct process_id *id);
 /* Field 22 of /proc/<pid>/stat; -ESRCH: there is none. */
 MUST_CHECK int process_start_time(int32_t pid, uint64_t *ret);
 /* It has ended, or is on its way out: it runs no code of its own any more. */

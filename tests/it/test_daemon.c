@@ -22,6 +22,7 @@
 
 #include "ckpt.h"
 #include "tests/lib/rig.h"
+#include "tests/lib/silent_fuse.h"
 
 #define ELEMENTS 100000ul
 #define SMALL 5u
@@ -364,6 +365,82 @@ static bool connect_one(const struct rig *r, int *ret_fd)
 	return *ret_fd >= 0 && connect(*ret_fd, (struct sockaddr *)&a, sizeof(a)) == 0;
 }
 
+/* Connects, and executes a program, which does not begin before its file is closed: never. Tells
+ * the server's pid, or why there is none. */
+static _Noreturn void connect_and_stall(struct rig *r, const char *folder, int tell)
+{
+	char path[256];
+	pid_t server;
+	int fd, said = silent_fuse_mount(folder, &server);
+
+	snprintf(path, sizeof(path), "%s/f", folder);
+	if (said == 0)
+		said = open(path, O_RDONLY | O_CLOEXEC) < 0 ? -errno : server;
+	for (int i = 0; i < 8 && said > 0; i++)
+		if (!connect_one(r, &fd))
+			said = -errno;
+	if (write(tell, &said, sizeof(said)) == (ssize_t)sizeof(said) && said > 0)
+		execl("/bin/true", "true", NULL);
+	_exit(1);
+}
+
+/* Nothing that ckptd asks of a process waits for that process, or for its file server. */
+static void stalls_in_execve(struct rig *r)
+{
+	struct trainer_process t;
+	int tell[2], said = 0, durable;
+	char folder[200];
+	pid_t pid;
+
+	if (geteuid() != 0)
+		rig_skip("root is needed to mount");
+	rig_start(r);
+	join(&t, r, "run1");
+	snprintf(folder, sizeof(folder), "%s/mnt", r->dir);
+	RIG_CHECK(mkdir(folder, 0755) == 0 && pipe(tell) == 0, "%s", strerror(errno));
+	kill(rig_daemon(r), SIGSTOP); /* it accepts them later */
+	pid = fork();
+	if (pid == 0)
+		connect_and_stall(r, folder, tell[1]);
+	close(tell[1]);
+	RIG_CHECK(read(tell[0], &said, sizeof(said)) == (ssize_t)sizeof(said), "no answer");
+	if (said < 0)
+		rig_skip("there is no FUSE here: %s", strerror(-said));
+	rig_pause(300);
+	RIG_CHECK(waitpid(pid, NULL, WNOHANG) == 0, "it executes the program");
+	kill(rig_daemon(r), SIGCONT);
+	trainer_ask(&t, "save 10 1 5000");
+	durable = trainer_ask(&t, "wait 10 %d 5000", CKPT_DURABLE);
+	kill(said, SIGKILL); /* before the test ends: who looks at all processes would wait */
+	RIG_CHECK(waitpid(pid, NULL, 0) == pid, "waitpid: %s", strerror(errno));
+	RIG_CHECK(durable == 0, "a process that stalls holds up ckptd: %d %s", durable, t.text);
+	trainer_exit(&t);
+}
+
+/* A process that closes its job and opens it again has none of the slots that it had. */
+static void opens_again(struct rig *r)
+{
+	struct trainer_process t;
+	pid_t daemon;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 20000");
+	trainer_must(&t, "wait 10 %d 20000", CKPT_COMMITTED);
+	trainer_must(&t, "close");
+	trainer_must(&t, "open job 0 1 run2 10000");
+	trainer_must(&t, "declare %lu %u", ELEMENTS, SMALL);
+	daemon = rig_daemon(r);
+	kill(daemon, SIGKILL);
+	rig_wait_restart(r, daemon);
+	trainer_must(&t, "prepare 65536");
+	trainer_must(&t, "load -1 0");
+	RIG_CHECK(strncmp(t.text, "10 1 ", 5) == 0, "loaded: %s", t.text);
+	trainer_must(&t, "save 20 1 20000");
+	trainer_must(&t, "wait 20 %d 20000", CKPT_DURABLE);
+	trainer_exit(&t);
+}
+
 /* ckptd has no descriptor left: newcomers wait or are turned away, who is in goes on. */
 static void ckptd_out_of_files(struct rig *r)
 {
@@ -486,6 +563,8 @@ int main(int argc, char **argv)
 		RIG_TEST(sizes_after_crashes),
 		RIG_TEST(file_gone_at_a_start),
 		RIG_TEST(log_damaged_at_a_start),
+		RIG_TEST(stalls_in_execve),
+		RIG_TEST(opens_again),
 		RIG_TEST(stop_that_loses),
 		RIG_TEST(executes_anew),
 		RIG_TEST(stale_snapshot),

@@ -455,7 +455,7 @@ void process_end(struct sim_process *p)
 	assert(!p->alive);
 }
 
-static int sim_watch(struct processes *processes, const struct process_id *id)
+static int sim_watch(struct processes *processes, struct process_id *id)
 {
 	struct host *h = container_of(processes, struct host, processes);
 	struct sim_process *p = find_alive(h, id->pid);
