@@ -6,12 +6,19 @@
  * thread looks at all that are due; while it does nobody waits: who was taken off meanwhile is not
  * told of. A process that is gone is not told of either, its pidfd does that. On the loop's thread,
  * but look_run().
+ *
+ * A look may wait for its process, for ever if its user likes (collect_process.c). After STUCK_NS
+ * the thread is left behind, what that process does is told as not known, and another thread goes
+ * on; the process is looked at again after a minute, then two, four, ... At most LEFT_MAX threads
+ * are left at a time; with more all wait.
  */
 #include <config.h>
 
 #include <assert.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -21,7 +28,17 @@
 #include "ckptd/processes.h"
 #include "ckptd/reader.h"
 
-enum { LOOKS_MAX = 256 }; /* at once; the others are due in the next turn */
+enum {
+	LOOKS_MAX = 256, /* at once; the others are due in the next turn */
+	LEFT_MAX = 16,
+};
+#define STUCK_NS       2000000000u
+#define STUCK_AGAIN_NS 60000000000u
+
+/* Threads that were left behind. Held by the prober and by all that its threads look at. */
+struct left {
+	atomic_uint held, n;
+};
 
 struct one {
 	struct process_id id;
@@ -33,6 +50,9 @@ struct one {
 /* The thread's while it is busy, else the loop's. */
 struct looks {
 	struct prober *prober; /* for the loop alone */
+	struct left *left;
+	atomic_bool behind;
+	atomic_size_t at; /* which one is looked at; n: all were */
 	char proc[COLLECT_PATH_MAX];
 	long ticks_per_s;
 	size_t n;
@@ -44,6 +64,7 @@ struct target {
 	struct process_id id;
 	struct process_look look;
 	uint64_t due_ns;
+	uint64_t stuck_ns; /* how long its newest stuck look put it off; 0: none was stuck */
 };
 
 struct prober {
@@ -52,9 +73,17 @@ struct prober {
 	void *arg;
 	struct reader *reader;
 	struct looks *looks;
-	struct timer timer;
+	struct left *left;
+	struct timer timer, stuck;
 	struct list targets;
+	char proc[COLLECT_PATH_MAX];
 };
+
+static void left_put(struct left *x)
+{
+	if (atomic_fetch_sub(&x->held, 1) == 1)
+		alloc_free(x);
+}
 
 static void look_run(void *arg)
 {
@@ -63,12 +92,14 @@ static void look_run(void *arg)
 	for (size_t i = 0; i < l->n; i++) {
 		struct one *o = &l->one[i];
 
+		atomic_store(&l->at, i);
 		o->status = process_look_at(l->proc, &o->id, l->ticks_per_s, reader_clock_ns(),
 					    &o->look, &o->activity);
 		/* While it lives the pid is its own: what was read is of it. */
 		if (o->status == 0 && (o->id.start & PROCESS_BY_INODE) && !process_lives(&o->id))
 			o->status = -ESRCH;
 	}
+	atomic_store(&l->at, l->n);
 }
 
 static struct target *find(struct prober *p, const struct process_id *id)
@@ -100,6 +131,7 @@ static void look_done(void *arg)
 	struct looks *l = arg;
 	struct prober *p = l->prober;
 
+	timer_disarm(p->loop, &p->stuck);
 	for (size_t i = 0; i < l->n; i++) {
 		struct one *o = &l->one[i];
 		struct target *t = find(p, &o->id);
@@ -114,11 +146,76 @@ static void look_done(void *arg)
 	set_timer(p);
 }
 
+static void looks_free(void *arg)
+{
+	struct looks *l = arg;
+
+	if (atomic_load(&l->behind))
+		atomic_fetch_sub(&l->left->n, 1);
+	left_put(l->left);
+	alloc_free(l);
+}
+
 static const struct reader_ops look_ops = {
 	.run = look_run,
 	.done = look_done,
-	.free = alloc_free,
+	.free = looks_free,
 };
+
+/* Another one in the place of p->reader, which is the caller's to free. */
+static int start_reader(struct prober *p)
+{
+	struct looks *l = alloc_zero(sizeof(*l));
+	struct reader *reader;
+	int r;
+
+	if (!l)
+		return -ENOMEM;
+	l->prober = p;
+	l->left = p->left;
+	atomic_fetch_add(&p->left->held, 1);
+	l->ticks_per_s = sysconf(_SC_CLK_TCK);
+	memcpy(l->proc, p->proc, sizeof(l->proc));
+	r = reader_new(p->loop, "ckpt-probe", &look_ops, l, &reader);
+	if (r < 0)
+		return r;
+	p->looks = l;
+	p->reader = reader;
+	return 0;
+}
+
+static void is_stuck(struct timer *timer)
+{
+	struct sample_activity unknown = {.state = '?',
+					  .cpu_permille = UINT16_MAX,
+					  .gpu_permille = UINT16_MAX,
+					  .timed = TIMED_NOT_KNOWN};
+	struct prober *p = container_of(timer, struct prober, stuck);
+	struct reader *reader = p->reader;
+	struct looks *l = p->looks;
+	size_t at = atomic_load(&l->at);
+	struct process_id id;
+	struct target *t;
+
+	assert(reader_busy(reader));
+	if (at >= l->n) /* it has come back, which is told next */
+		return;
+	if (atomic_load(&p->left->n) >= LEFT_MAX || start_reader(p) < 0) {
+		timer_arm(p->loop, &p->stuck, loop_now(p->loop) + STUCK_NS);
+		return;
+	}
+	id = l->one[at].id; /* l may be gone behind this */
+	t = find(p, &id);
+	atomic_fetch_add(&p->left->n, 1);
+	atomic_store(&l->behind, true);
+	ignore_result(reader_free(reader, 0)); /* it may have come back just now */
+	if (t) {
+		t->stuck_ns = t->stuck_ns ? 2 * t->stuck_ns : STUCK_AGAIN_NS;
+		t->due_ns = loop_now(p->loop) + t->stuck_ns;
+		p->tell(p->arg, &id, &unknown);
+	}
+	set_timer(p);
+}
 
 static void time_came(struct timer *timer)
 {
@@ -135,8 +232,10 @@ static void time_came(struct timer *timer)
 		l->one[l->n].id = t->id;
 		l->one[l->n++].look = t->look;
 	}
-	if (l->n)
+	if (l->n) {
 		reader_ask(p->reader);
+		timer_arm(p->loop, &p->stuck, now + STUCK_NS);
+	}
 	set_timer(p);
 }
 
@@ -177,14 +276,16 @@ int prober_new(struct loop *loop, const char *proc, prober_tell_fn *tell, void *
 	p->arg = arg;
 	list_init(&p->targets);
 	timer_init(&p->timer, time_came);
-	p->looks = alloc_zero(sizeof(*p->looks));
-	if (p->looks) {
-		p->looks->prober = p;
-		p->looks->ticks_per_s = sysconf(_SC_CLK_TCK);
-		snprintf(p->looks->proc, sizeof(p->looks->proc), "%s", proc);
-		r = reader_new(loop, "ckpt-probe", &look_ops, p->looks, &p->reader);
+	timer_init(&p->stuck, is_stuck);
+	snprintf(p->proc, sizeof(p->proc), "%s", proc);
+	p->left = alloc_zero(sizeof(*p->left));
+	if (p->left) {
+		atomic_store(&p->left->held, 1);
+		r = start_reader(p);
 	}
 	if (r) {
+		if (p->left)
+			left_put(p->left);
 		alloc_free(p);
 		return r;
 	}
@@ -199,8 +300,10 @@ void prober_free(struct prober *p)
 	if (!p)
 		return;
 	timer_disarm(p->loop, &p->timer);
+	timer_disarm(p->loop, &p->stuck);
 	list_each_safe(t, next, &p->targets, link)
 		alloc_free(t);
 	ignore_result(reader_free(p->reader, PROBE_SOON_NS)); /* it leaves what it holds */
+	left_put(p->left);
 	alloc_free(p);
 }

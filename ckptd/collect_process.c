@@ -5,8 +5,8 @@
  * stat may be read by everybody; wchan asks for the right to look at the process (same uid, or
  * CAP_SYS_PTRACE), syscall for the right to attach to it, which Yama may deny too. So whether a
  * process sleeps until a time is often not known: TIMED_NOT_KNOWN then. stat, wchan and syscall of
- * a process that executes a program wait until it has: a thread of its own looks, and what it waits
- * for keeps all others from being looked at.
+ * a process that executes a program wait until it has, as long as that takes: a thread looks that
+ * can be left behind.
  *
  * Stateless; on the prober's thread.
  */

@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -22,6 +24,7 @@
 #include "ckptd/loop_epoll.h"
 #include "ckptd/processes.h"
 #include "ckptd/test_collect_tree.h"
+#include "tests/lib/silent_fuse.h"
 
 #define SECOND 1000000000ull
 
@@ -368,6 +371,81 @@ static void test_prober_of_many(void **state)
 	loop_epoll_free(l);
 }
 
+/* One that executes a program as long as a file server likes, which its stat waits for. */
+static pid_t start_stalled(const char folder[512], pid_t *ret_server)
+{
+	char path[520];
+	int tell[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(tell), 0);
+	pid = fork();
+	if (pid == 0) {
+		int said = silent_fuse_mount(folder, ret_server);
+
+		snprintf(path, sizeof(path), "%s/f", folder);
+		if (said == 0)
+			said = open(path, O_RDONLY | O_CLOEXEC) < 0 ? -errno : *ret_server;
+		if (write(tell[1], &said, sizeof(said)) == sizeof(said) && said > 0)
+			execl("/bin/true", "true", NULL);
+		_exit(1);
+	}
+	assert_int_equal(read(tell[0], ret_server, sizeof(*ret_server)), sizeof(*ret_server));
+	close(tell[0]);
+	close(tell[1]);
+	usleep(300000);
+	return pid;
+}
+
+struct two {
+	struct process_id stalled, asleep;
+	unsigned unknown, known;
+};
+
+static void on_two(void *arg, const struct process_id *p, const struct sample_activity *a)
+{
+	struct two *x = arg;
+
+	x->unknown += process_same(p, &x->stalled) && a->state == '?';
+	x->known += process_same(p, &x->asleep) && a->state == 'S';
+}
+
+/* The others are looked at all the same. */
+static void test_a_look_that_does_not_end(void **state)
+{
+	struct tree *t = *state;
+	struct two x = {.stalled.start = PROCESS_BY_INODE};
+	struct prober *p = NULL;
+	struct loop *l = NULL;
+	struct err e = {0};
+	char folder[512];
+	pid_t server;
+
+	if (geteuid() != 0)
+		return; /* who may not mount has no such file server */
+	snprintf(folder, sizeof(folder), "%s/mnt", t->dir);
+	assert_int_equal(mkdir(folder, 0755), 0);
+	x.asleep = start_child(sleep_long).id;
+	x.stalled.pid = start_stalled(folder, &server);
+	if (server < 0) {
+		print_message("there is no FUSE here: %s\n", strerror(-server));
+		return;
+	}
+	assert_int_equal(loop_epoll_new(&l, &e), 0);
+	assert_int_equal(prober_new(l, "/proc", on_two, &x, &p), 0);
+	prober_set(p, &x.stalled, true);
+	prober_set(p, &x.asleep, true);
+	for (int i = 0; i < 200 && (x.unknown == 0 || x.known < 3); i++)
+		loop_epoll_turn(l, 100000000);
+	kill(server, SIGKILL);
+	assert_true(x.unknown > 0 && x.known >= 3);
+	prober_free(p);
+	loop_epoll_free(l);
+	kill(x.asleep.pid, SIGKILL);
+	assert_int_equal(waitpid(x.asleep.pid, NULL, 0), x.asleep.pid);
+	assert_int_equal(waitpid(x.stalled.pid, NULL, 0), x.stalled.pid);
+}
+
 int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -380,6 +458,7 @@ int main(void)
 		T(test_wchan_where_syscall_is_denied),
 		cmocka_unit_test(test_children),
 		cmocka_unit_test(test_prober_of_many),
+		T(test_a_look_that_does_not_end),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
