@@ -163,7 +163,7 @@ static int on_assign(void *arg, uint32_t number, uint64_t credit)
 	s->state = SLOT_WRITING;
 	s->credit = credit;
 	/* Credits of a process rise for ever, also when their slots have been emptied since. */
-	if (m && process_same(&m->process, &s->process))
+	if (m && m->process.pid == s->process.pid)
 		m->credit = max_u64(m->credit, credit);
 	return 0;
 }
@@ -258,6 +258,17 @@ static bool seal_is_good(const struct ledger_seal *in, const struct slot *s,
 		      !c->shards[s->rank].sealed);
 }
 
+/* A folder without COMMIT that the log does not know, of an attempt that memory has and that goes
+ * on: ckptd was killed while it wrote that, before its record was in the log, or the log was lost
+ * since. What is in it is written anew. */
+static bool is_only_begun(const struct checkpoint *c, const struct ledger_seal *in)
+{
+	const struct record_epoch *ep = &c->job->history.epoch;
+
+	return c->record_n == 0 && c->commit_gone && c->n_sealed == 0 &&
+	       c->agreed == CP_COMMITTED && in->epoch == ep->number && in->world == ep->world;
+}
+
 static int on_sealed(void *arg, const struct ledger_seal *in)
 {
 	struct adoption *a = arg;
@@ -268,7 +279,15 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 	struct ledger_blob *blobs;
 	int r;
 
+	if (c && is_only_begun(c, in)) {
+		checkpoint_free(c);
+		c = NULL;
+	}
 	if (!seal_is_good(in, s, c, d)) {
+		if (s && s->state == SLOT_WRITING) { /* its credit was used */
+			s->state = SLOT_EMPTY;
+			s->credit = 0;
+		}
 		if (d)
 			declared_unref(j, d);
 		return 0;

@@ -112,6 +112,8 @@ struct checkpoint {
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
 	struct commit_file *commit; /* with DUR_DONE; NULL: none can be read, with disk_suspect */
+	bool commit_gone;           /* without commit: there is no COMMIT, not even a bad one */
+	bool files_suffice;         /* without commit: it could be made, and not be written */
 	bool rebuilt;               /* this life has made its COMMIT again from its files */
 	bool disk_suspect;          /* some shard's bad_file: kept, never offered */
 	uint32_t rewrite_tries;     /* to write them again from memory that failed */
@@ -542,6 +544,8 @@ void rewrite_step(struct job *j);
 /* Memory has what its damaged files should hold, and it has not failed too often. */
 bool rewrite_may_help(const struct checkpoint *c);
 bool rewrite_gave_up(const struct checkpoint *c);
+/* Nobody waits for it any more: it ends before the next file. */
+void rewrite_cancel(struct job *j);
 
 /* ---- retain.c ---- */
 void retain_step(struct job *j);

@@ -171,6 +171,7 @@ static int take_unknown(struct job *j, const struct found_unreadable *f)
 		return r;
 	c->agreed = CP_COMMITTED;
 	c->durable = DUR_DONE;
+	c->commit_gone = f->how != FOUND_UNREADABLE;
 	checkpoint_suspect(c, ALL_RANKS, "%s", f->why);
 	return 0;
 }
@@ -192,6 +193,8 @@ static int take_unreadable(struct job *j, const struct found_unreadable *f)
 		return r;
 	c->agreed = CP_COMMITTED;
 	c->durable = f->how == FOUND_UNFINISHED ? DUR_UNFINISHED : DUR_DONE;
+	c->commit_gone = f->how != FOUND_UNREADABLE;
+	c->files_suffice = f->how == FOUND_WHOLE;
 	if (c->durable == DUR_DONE)
 		checkpoint_suspect(c, ALL_RANKS, "%s", f->why);
 	else
@@ -403,7 +406,10 @@ static void try_again(struct job *j)
 static void stopped(struct node *n)
 {
 	void (*fn)(void *arg) = n->stopped_fn;
+	struct job *j;
 
+	list_each(j, &n->jobs, link)
+		rewrite_cancel(j);
 	timer_disarm(n->env.loop, &n->stop_timer);
 	n->stopped_fn = NULL;
 	fn(n->stopped_arg);

@@ -207,6 +207,11 @@ static struct process_exit exit_of_status(int status)
 	return (struct process_exit){PROCESS_END_STATUS, WEXITSTATUS(status)};
 }
 
+static bool was_reaped(int pidfd)
+{
+	return pidfd_send_signal(pidfd, 0, NULL, 0) != 0 && errno == ESRCH;
+}
+
 /* Field 52 of the zombie's stat is 0 for who may not read it: 0 counts only for our own uid. */
 static int zombie_exit_status(int pidfd, const struct process_id *id, int *ret)
 {
@@ -214,10 +219,10 @@ static int zombie_exit_status(int pidfd, const struct process_id *id, int *ret)
 	const char *p;
 	int status;
 
-	if (pidfd_alive(pidfd) || read_stat(id->pid, buf, sizeof(buf)) != 0)
-		return -EAGAIN;
-	/* Until it was reaped the pid is its own. */
-	if (pidfd_send_signal(pidfd, 0, NULL, 0) != 0 && errno == ESRCH)
+	/* Until it was reaped the pid is its own: asked before, so that no other's stat is waited
+	 * for, and behind, so that none is believed. */
+	if (pidfd_alive(pidfd) || was_reaped(pidfd) ||
+	    read_stat(id->pid, buf, sizeof(buf)) != 0 || was_reaped(pidfd))
 		return -EAGAIN;
 	p = strrchr(buf, ')');
 	if (!p || strncmp(p, ") Z", 3) != 0)

@@ -3,8 +3,7 @@
  * rewrite.c - files of a durable checkpoint that were found damaged are written again from memory,
  * while that has the same bytes (I11).
  *
- *   COMMIT   where there is none that can be read: it is made again from the files, as a start
- *            does (I8). If they suffice that is all
+ *   COMMIT   where a start could make it of the files and could not write it: that again (I8)
  *   CHECK    every leaf in memory is compared with the rank table: what does not match is
  *            quarantined, and nothing is written from it
  *   WRITE    each damaged file anew, beside the damaged one
@@ -60,8 +59,9 @@ struct rewrite {
 	struct rewrite_part *parts;
 	uint32_t n_parts;
 	struct commit_file *commit;
-	bool no_commit; /* there is none that can be read */
-	bool sufficed;  /* the files did, as they were */
+	bool no_commit;     /* there is none that can be read */
+	bool files_suffice; /* to make it */
+	bool sufficed;      /* they did */
 	const struct rewrite_part *bad_memory; /* NULL: it matches */
 	struct err err;
 };
@@ -138,12 +138,18 @@ static bool same_footer(const struct shard_footer *a, const struct shard_footer 
 }
 
 /* The COMMIT that is there. */
-static bool commit_fits(const struct rewrite *x)
+static bool commit_fits(struct rewrite *x)
 {
-	for (uint32_t i = 0; i < x->n_parts; i++)
-		if (!same_footer(x->parts[i].old, &x->commit->shards[x->parts[i].rank]))
-			return false;
-	return true;
+	struct commit_file there;
+	bool fits;
+
+	if (commit_read(x->store, &x->id, &there, NULL) < 0)
+		return false;
+	fits = there.world == x->commit->world;
+	for (uint32_t r = 0; fits && r < there.world; r++)
+		fits = same_footer(&there.shards[r], &x->commit->shards[r]);
+	commit_file_fini(&there);
+	return fits;
 }
 
 static int publish(struct rewrite *x)
@@ -160,7 +166,7 @@ static int rewrite_files(struct rewrite *x)
 	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
 		r = check_part(x, &x->parts[i]);
 	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
-		r = write_part(x, &x->parts[i]);
+		r = work_cancelled(&x->work) ? -ECANCELED : write_part(x, &x->parts[i]);
 	for (uint32_t i = 0; i < x->n_parts && r == 0; i++)
 		r = shard_replace(x->store, &x->id, &x->commit->shards[x->parts[i].rank], &x->err);
 	return r < 0 ? r : publish(x);
@@ -169,7 +175,7 @@ static int rewrite_files(struct rewrite *x)
 static void rewrite_run(struct work *w)
 {
 	struct rewrite *x = container_of(w, struct rewrite, work);
-	int r = x->no_commit ? make_commit(x) : CKPT_ECORRUPT;
+	int r = x->files_suffice ? make_commit(x) : CKPT_ECORRUPT;
 
 	x->sufficed = r == 0;
 	if (r == CKPT_ECORRUPT) {
@@ -206,6 +212,7 @@ static void files_are_good(struct rewrite *x)
 	x->commit = NULL;
 	for (uint32_t i = 0; i < x->n_parts; i++)
 		c->shards[x->parts[i].rank].bad_file = false;
+	c->commit_gone = c->files_suffice = false;
 	c->reread_disk = false;
 	c->rewrite_tries = 0;
 	/* A load that began meanwhile may have found another rank's damaged. */
@@ -261,6 +268,12 @@ static void rewrite_done(struct work *w)
 	node_stop_step(j->node);
 }
 
+void rewrite_cancel(struct job *j)
+{
+	if (j->rewrite)
+		atomic_store(&j->rewrite->work.cancel, true);
+}
+
 bool rewrite_gave_up(const struct checkpoint *c)
 {
 	return c->rewrite_tries >= REWRITE_TRIES;
@@ -305,6 +318,7 @@ static void rewrite_start(struct checkpoint *c)
 		if (x)
 			rewrite_free(x);
 		c->rewrite_tries++;
+		job_poke(j);
 		return;
 	}
 	x->checkpoint = c;
@@ -312,6 +326,7 @@ static void rewrite_start(struct checkpoint *c)
 	x->workers = j->node->env.workers;
 	x->id = x->commit->id;
 	x->no_commit = !c->commit;
+	x->files_suffice = c->files_suffice;
 	for (uint32_t r = 0; r < c->world; r++) {
 		if (checkpoint_file_is_good(c, r))
 			x->commit->shards[r] = c->commit->shards[r];

@@ -362,6 +362,7 @@ static struct checkpoint *lose_commit(struct node_test *t)
 	commit_file_fini(c->commit);
 	alloc_free(c->commit);
 	c->commit = NULL;
+	c->commit_gone = c->files_suffice = true;
 	checkpoint_suspect(c, ALL_RANKS, "its COMMIT is gone");
 	return c;
 }
@@ -394,8 +395,10 @@ static void test_commit_alone_is_made_again(void **state)
 	assert_true(c->disk_suspect && c->durable == DUR_DONE);
 	assert_int_equal(file_number(t, "jobs/*/1.*/rank-0.shard"), was);
 	assert_int_equal(count_files(t, "jobs/*/1.*/rank-*"), 2);
+	assert_int_equal(hand_wait(&t->a, 1, CKPT_DURABLE), CKPT_ENOSPACE); /* not lost */
 	disk_is_good();
 	persist_room(t->host.node);
+	assert_int_equal(hand_wait(&t->a, 1, CKPT_DURABLE), 0);
 	turn_until_told(t, "step 1 has its COMMIT again");
 	assert_false(c->disk_suspect);
 	assert_int_equal(c->job->rewritten, 0);
@@ -454,6 +457,7 @@ static void test_the_base_stays_in_memory(void **state)
 	job_poke(c->job);
 	for (uint64_t end = 0; !rewrite_gave_up(c) && turn_on(t, &end);)
 		;
+	assert_true(rewrite_gave_up(c));
 	for (uint64_t step = 2; step <= 5; step++)
 		save_until(&t->a, 0, step, CKPT_COMMITTED);
 	assert_true(find(t, 1)->memory);

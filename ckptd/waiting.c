@@ -128,13 +128,16 @@ static void answer_one(struct job *j, struct waiter *w)
 		answer_error(w, CKPT_EABORTED, "it was aborted: ", c->reason);
 	} else if (j->log_error) {
 		answer_error(w, CKPT_ESTALE, "", j->log_text);
-	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE) {
+	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE && !rewrite_may_help(c)) {
 		answer_error(w, CKPT_ELOST, "its files are damaged", "");
 	} else if (w->what == CKPT_DURABLE && c->durable == DUR_FAILED) {
 		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);
 	} else if (w->what == CKPT_DURABLE && c->no_room) {
 		answer_error(w, CKPT_ENOSPACE,
-			     "it is in memory, and is written when there is room: ", c->reason);
+			     "it is in memory, and is written when there is room: ",
+			     c->durable == DUR_DONE ? j->disk_text : c->reason);
+	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE) {
+		return; /* until its files were written again */
 	} else if (w->what == CKPT_DURABLE && !c->wait_durable) {
 		c->wait_durable = true;
 		job_poke(j);

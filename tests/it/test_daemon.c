@@ -227,14 +227,40 @@ static bool is_begun_anew(void *r)
 	return rig_log_count(r, "beginning it anew from 1 COMMIT") > 0;
 }
 
-/* The log is damaged while ckptd is away: what only memory has is committed by the new one (I8). */
+/* ckptd does not look at it before its next start. */
+static void damage_log(struct rig *r)
+{
+	char pattern[256], byte;
+	glob_t found;
+	int fd;
+
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/log/*", r->data);
+	RIG_CHECK(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc > 2, "no log");
+	fd = open(found.gl_pathv[1], O_RDWR | O_CLOEXEC);
+	RIG_CHECK(fd >= 0 && pread(fd, &byte, 1, 20) == 1, "read: %s", strerror(errno));
+	globfree(&found);
+	byte ^= 1;
+	RIG_CHECK(pwrite(fd, &byte, 1, 20) == 1 && close(fd) == 0, "write: %s", strerror(errno));
+}
+
+/* What only memory has is committed by the next one, and training goes on. */
+static void goes_on_without_the_log(struct rig *r, struct trainer_process *t)
+{
+	rig_wait(is_begun_anew, r, "the log is begun anew");
+	RIG_CHECK(wait_committed(t, 20) >= 0, "step 20 is lost: %s", t->text);
+	trainer_must(t, "save 30 1 20000");
+	trainer_must(t, "wait 30 %d 20000", CKPT_COMMITTED);
+	trainer_exit(t);
+	join(t, r, "run2");
+	trainer_must(t, "load -1 0");
+	RIG_CHECK(strncmp(t->text, "30 1 1", 6) == 0, "loaded: %s", t->text);
+	trainer_exit(t);
+}
+
+/* The log is damaged while ckptd is away (I8). */
 static void log_damaged_at_a_start(struct rig *r)
 {
 	struct trainer_process t;
-	char pattern[256], byte;
-	glob_t found;
-	pid_t daemon;
-	int fd;
 
 	rig_arg(r, "--set");
 	rig_arg(r, "checkpoint.persist_every=1000000");
@@ -244,24 +270,30 @@ static void log_damaged_at_a_start(struct rig *r)
 	trainer_must(&t, "wait 10 %d 20000", CKPT_DURABLE);
 	trainer_must(&t, "save 20 1 20000");
 	trainer_must(&t, "wait 20 %d 20000", CKPT_COMMITTED);
-	snprintf(pattern, sizeof(pattern), "%s/jobs/*/log/*", r->data);
-	RIG_CHECK(glob(pattern, 0, NULL, &found) == 0 && found.gl_pathc > 2, "no log");
-	fd = open(found.gl_pathv[1], O_RDWR | O_CLOEXEC);
-	RIG_CHECK(fd >= 0 && pread(fd, &byte, 1, 20) == 1, "read: %s", strerror(errno));
-	globfree(&found);
-	byte ^= 1;
-	daemon = rig_daemon(r);
-	RIG_CHECK(pwrite(fd, &byte, 1, 20) == 1 && close(fd) == 0, "write: %s", strerror(errno));
-	kill(daemon, SIGKILL);
-	rig_wait(is_begun_anew, r, "the log is begun anew");
-	RIG_CHECK(wait_committed(&t, 20) >= 0, "step 20 is lost: %s", t.text);
-	trainer_must(&t, "save 30 1 20000");
-	trainer_must(&t, "wait 30 %d 20000", CKPT_COMMITTED);
-	trainer_exit(&t);
-	join(&t, r, "run2");
-	trainer_must(&t, "load -1 0");
-	RIG_CHECK(strncmp(t.text, "30 1 1", 6) == 0, "loaded: %s", t.text);
-	trainer_exit(&t);
+	damage_log(r);
+	kill(rig_daemon(r), SIGKILL);
+	goes_on_without_the_log(r, &t);
+}
+
+/* The same, killed while it wrote the step: there is a folder that the new log does not know. */
+static void log_damaged_while_writing(struct rig *r)
+{
+	struct trainer_process t;
+	char once[256];
+
+#ifndef CKPT_FAULTS
+	rig_skip("no fault points in this build");
+#endif
+	snprintf(once, sizeof(once), "CKPT_FAULT_ONCE=%s/died", r->dir);
+	rig_env(r, "CKPT_FAULT=COMMIT_FOLDER=kill@2");
+	rig_env(r, once);
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 20000");
+	trainer_must(&t, "wait 10 %d 20000", CKPT_DURABLE);
+	damage_log(r);
+	trainer_must(&t, "save 20 1 20000");
+	goes_on_without_the_log(r, &t);
 }
 
 /* SIGTERM: what is only in memory goes to disk before it ends. */
@@ -563,6 +595,7 @@ int main(int argc, char **argv)
 		RIG_TEST(sizes_after_crashes),
 		RIG_TEST(file_gone_at_a_start),
 		RIG_TEST(log_damaged_at_a_start),
+		RIG_TEST(log_damaged_while_writing),
 		RIG_TEST(stalls_in_execve),
 		RIG_TEST(opens_again),
 		RIG_TEST(stop_that_loses),
