@@ -12,11 +12,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -416,6 +418,17 @@ static _Noreturn void connect_and_stall(struct rig *r, const char *folder, int t
 	_exit(1);
 }
 
+/* Since Linux 6.9: ckptd/processes.h. */
+static bool pidfds_have_inodes(void)
+{
+	int pidfd = pidfd_open(getpid(), 0);
+	struct statfs fs;
+	bool have = pidfd >= 0 && fstatfs(pidfd, &fs) == 0 && fs.f_type == 0x50494446;
+
+	close(pidfd);
+	return have;
+}
+
 /* Nothing that ckptd asks of a process waits for that process, or for its file server. */
 static void stalls_in_execve(struct rig *r)
 {
@@ -426,6 +439,8 @@ static void stalls_in_execve(struct rig *r)
 
 	if (geteuid() != 0)
 		rig_skip("root is needed to mount");
+	if (!pidfds_have_inodes())
+		rig_skip("this kernel gives pidfds no inodes");
 	rig_start(r);
 	join(&t, r, "run1");
 	snprintf(folder, sizeof(folder), "%s/mnt", r->dir);
