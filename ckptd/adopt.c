@@ -104,7 +104,7 @@ static bool has_room_for(struct job *j, uint32_t rank, const struct process_id *
 	struct slot *s;
 	uint32_t n = 0;
 
-	if (p->pid == 0) /* nobody's: it is there for what it holds */
+	if (p->pid == 0) /* no process owns it: it is kept for what it holds */
 		return true;
 	list_each(s, &j->slots, link)
 		n += s->rank == rank && process_same(&s->process, p);
@@ -258,9 +258,9 @@ static bool seal_is_good(const struct ledger_seal *in, const struct slot *s,
 		      !c->shards[s->rank].sealed);
 }
 
-/* A folder without COMMIT that the log does not know, of an attempt that memory has and that goes
- * on: ckptd was killed while it wrote that, before its record was in the log, or the log was lost
- * since. What is in it is written anew. */
+/* The log does not know this folder, which has no COMMIT, but memory has its attempt and the epoch
+ * continues: ckptd was killed while it wrote the files and before it appended the commit record, or
+ * the log was lost since. ckptd writes the files again from memory. */
 static bool is_only_begun(const struct checkpoint *c, const struct ledger_seal *in)
 {
 	const struct record_epoch *ep = &c->job->history.epoch;
@@ -373,8 +373,8 @@ static int on_left(void *arg, uint32_t rank)
 
 	if (m)
 		m->alive = false;
-	/* Its process may come again as this rank, with another declaration: these are not that
-	 * one's, and it has no maps of them. */
+	/* The process may open this rank again with another declaration. It has unmapped these
+	 * slots, so they must not be joined to the new member. */
 	list_each(s, &j->slots, link)
 		if (s->rank == rank)
 			s->process = (struct process_id){0};
@@ -496,8 +496,8 @@ static bool is_of_incarnation(const struct checkpoint *c, uint64_t incarnation)
 	return attempt_equal(&id, &c->attempt);
 }
 
-/* It is an attempt of this job, in its newest epoch (I1). That of a log begun anew is the one whose
- * ranks still train: what they saved under the incarnation before goes on. */
+/* It is an attempt of this job, in its newest epoch (I1). After a log was rebuilt the ranks of that
+ * epoch still train, so attempts of the previous incarnation count too. */
 static bool is_attempt(const struct checkpoint *c)
 {
 	const struct history *log = &c->job->history;

@@ -7,10 +7,10 @@
  * told of. A process that is gone is not told of either, its pidfd does that. On the loop's thread,
  * but look_run().
  *
- * A look may wait for its process, for ever if its user likes (collect_process.c). After STUCK_NS
- * the thread is left behind, what that process does is told as not known, and another thread goes
- * on; the process is looked at again after a minute, then two, four, ... At most LEFT_MAX threads
- * are left at a time; with more all wait.
+ * A read may block without limit (collect_process.c). After STUCK_NS the prober abandons the
+ * thread, reports the process as unknown, and starts another thread. It reads that process again
+ * after one minute, then two, four, ... At most LEFT_MAX threads are abandoned at a time; then all
+ * wait.
  */
 #include <config.h>
 

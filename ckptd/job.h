@@ -544,7 +544,7 @@ void rewrite_step(struct job *j);
 /* Memory has what its damaged files should hold, and it has not failed too often. */
 bool rewrite_may_help(const struct checkpoint *c);
 bool rewrite_gave_up(const struct checkpoint *c);
-/* Nobody waits for it any more: it ends before the next file. */
+/* The stop no longer waits for the rewrite: it ends before the next file. */
 void rewrite_cancel(struct job *j);
 
 /* ---- retain.c ---- */

@@ -43,9 +43,9 @@ MUST_CHECK int process_exit_read(int pidfd, const struct process_id *id, struct 
 
 /*
  * What tells a process from others that had or will have its pid, from its pidfd: PROCESS_BY_INODE
- * and the inode of that (6.9), else field 22 of /proc/<pid>/stat. Nobody but the kernel can make
- * the first wait, or be taken for another by it: a stat waits while its process executes a program,
- * which takes as long as a file server of that process's user likes, and counts in 10 ms.
+ * and the inode of that (6.9), else field 22 of /proc/<pid>/stat. Reading the inode never blocks,
+ * and the kernel never reuses it. Reading stat blocks while the process is in execve(2), which its
+ * user can prolong without limit by a FUSE file, and the start time counts in units of 10 ms.
  */
 #define PROCESS_BY_INODE (UINT64_C(1) << 63)
 MUST_CHECK int process_identity(int pidfd, int32_t pid, uint64_t *ret);

@@ -3,7 +3,7 @@
  * rewrite.c - files of a durable checkpoint that were found damaged are written again from memory,
  * while that has the same bytes (I11).
  *
- *   COMMIT   where a start could make it of the files and could not write it: that again (I8)
+ *   COMMIT   retried if the start found that the files suffice for it, but could not write it (I8)
  *   CHECK    every leaf in memory is compared with the rank table: what does not match is
  *            quarantined, and nothing is written from it
  *   WRITE    each damaged file anew, beside the damaged one

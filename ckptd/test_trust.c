@@ -380,6 +380,19 @@ static ino_t file_number(const struct node_test *t, const char *pattern)
 	return st.st_ino;
 }
 
+/* After a restart without memory both ranks load step 1 from its files. */
+static void loads_from_disk(struct node_test *t)
+{
+	end_node(t);
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 1);
+	join(t, &t->b, 1, 2, "run2");
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
+	load_rank(&t->b, 1, 1, CKPT_TIER_DISK);
+}
+
 /* Files that suffice are all that power loss would leave: they stay whatever the disk refuses, and
  * get their COMMIT as soon as it can be written (I7, I8). */
 static void test_commit_alone_is_made_again(void **state)
@@ -403,14 +416,7 @@ static void test_commit_alone_is_made_again(void **state)
 	assert_false(c->disk_suspect);
 	assert_int_equal(c->job->rewritten, 0);
 	assert_int_equal(file_number(t, "jobs/*/1.*/rank-0.shard"), was);
-	end_node(t);
-	begin_node(t);
-	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 1);
-	join(t, &t->b, 1, 2, "run2");
-	declare_rank(&t->a, 0, 2);
-	declare_rank(&t->b, 1, 2);
-	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
-	load_rank(&t->b, 1, 1, CKPT_TIER_DISK);
+	loads_from_disk(t);
 }
 
 /* With one of its files, and the layout: memory has what is needed for all of it. */
@@ -428,14 +434,7 @@ static void test_commit_and_files_are_made_again(void **state)
 	turn_until_told(t, "step 1: 2 of its files were damaged and are written again");
 	assert_false(c->disk_suspect);
 	assert_int_equal(count_files(t, "declarations/*"), 2);
-	end_node(t);
-	begin_node(t);
-	assert_int_equal(join(t, &t->a, 0, 2, "run2"), 1);
-	join(t, &t->b, 1, 2, "run2");
-	declare_rank(&t->a, 0, 2);
-	declare_rank(&t->b, 1, 2);
-	load_rank(&t->a, 0, 1, CKPT_TIER_DISK);
-	load_rank(&t->b, 1, 1, CKPT_TIER_DISK);
+	loads_from_disk(t);
 }
 
 /* "latest" is answered with it: a newer commit does not take the only good copy away, though its
