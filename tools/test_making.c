@@ -783,7 +783,9 @@ static void reads_no_huge_journal(void **state)
 		making_close(m);
 	}
 	check(f);
-	assert_int_equal(unlink(other), 0);
+	/* Whether it was taken away depends on which of the two the folder lists first. */
+	if (unlink(other) != 0)
+		assert_int_equal(errno, ENOENT);
 	assert_int_equal(count_incoming(f), 0);
 }
 

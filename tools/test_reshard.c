@@ -427,13 +427,14 @@ static void goes_on_after_kills(void **state)
 	json_decref(r.doc);
 	longest_us = 1 + (uint64_t)(to.tv_sec - from.tv_sec) * 1000000 +
 		     (uint64_t)(to.tv_nsec / 1000) - (uint64_t)(from.tv_nsec / 1000);
-	while (kills < wanted && jobs < 400) {
+	/* All of a few kills may come before there is anything to go on with: then more follow. */
+	while ((kills < wanted || resumed == 0) && jobs < 400) {
 		snprintf(job, sizeof(job), "new-%u", jobs++);
-		resumed += make_with_kills(f, job, longest_us, wanted, &kills);
+		resumed += make_with_kills(f, job, longest_us, max_u64(wanted, kills + 1), &kills);
 	}
 	printf("%u kills while %u jobs were made, %u of them went on\n", (unsigned)kills, jobs,
 	       resumed);
-	assert_int_equal(kills, wanted);
+	assert_true(kills >= wanted);
 	assert_true(resumed > 0);
 	check(f, "source", true);
 }
