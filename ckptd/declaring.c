@@ -270,7 +270,7 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 		x->fd = b->fd;
 		x->work.run = check_run;
 		x->work.done = check_done;
-		work_submit(n->env.workers, WORK_CPU, &x->work);
+		work_submit(n->env.workers, WORK_CPU, session_process(s)->uid, &x->work);
 		return 0;
 	}
 	copy = alloc_copy(b->bytes, b->len);

@@ -79,7 +79,7 @@ static void write_start(struct events *ev)
 	ev->node->works++;
 	ev->work.run = write_run;
 	ev->work.done = write_done;
-	work_submit(ev->node->env.workers, WORK_META, &ev->work);
+	work_submit(ev->node->env.workers, WORK_META, FAIR_NODE, &ev->work);
 }
 
 void events_write(struct events *ev, const struct event *e)

@@ -178,7 +178,7 @@ static void move(struct adoption *x)
 	list_add_tail(&x->node->jobs, &j->link);
 	x->job = j;
 	x->work = (struct work){.run = move_run, .done = move_done};
-	work_submit(x->node->env.workers, WORK_META, &x->work);
+	job_submit(j, WORK_META, &x->work);
 }
 
 static int may_adopt(struct adoption *x)
@@ -248,5 +248,5 @@ void incoming_adopt(struct session *s, uint64_t request, const char *hex)
 	list_init(&x->found.jobs);
 	x->work = (struct work){.run = look_run, .done = look_done};
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	work_submit(n->env.workers, WORK_META, session_process(s)->uid, &x->work);
 }

@@ -148,6 +148,11 @@ static struct job *find_in(const struct list *jobs, const char *name, uint32_t u
 	return NULL;
 }
 
+void job_submit(struct job *j, enum work_class class, struct work *work)
+{
+	work_submit(j->node->env.workers, class, j->history.job.uid, work);
+}
+
 struct job *job_find(struct node *n, const char *name, uint32_t uid)
 {
 	struct job *j = find_in(&n->jobs, name, uid);
@@ -377,7 +382,7 @@ static void append_next(struct job *j)
 			continue;
 		}
 		j->appending = true;
-		work_submit(j->node->env.workers, WORK_LOG, &a->work);
+		job_submit(j, WORK_LOG, &a->work);
 	}
 }
 
@@ -561,7 +566,7 @@ static void trim_done(void *arg, int status)
 	t->work.done = trim_end;
 	j->appending =
 		true; /* one call at a time per log: a trim sweeps what an append just made */
-	work_submit(j->node->env.workers, WORK_LOG, &t->work);
+	job_submit(j, WORK_LOG, &t->work);
 }
 
 void job_free(struct job *j)

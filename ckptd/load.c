@@ -31,6 +31,12 @@
 #include "ckptd/sharing.h"
 #include "ckptd/trust.h"
 
+void load_submit(struct load *l)
+{
+	work_submit(l->job->node->env.workers, WORK_META, session_process(l->owner)->uid,
+		    &l->work);
+}
+
 /* ---- Ending ---- */
 
 static void load_free(struct load *l)
@@ -88,7 +94,7 @@ void load_close(struct load *l)
 	l->state = LOAD_CLOSING;
 	l->work.run = close_run;
 	l->work.done = close_done;
-	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }
 
 void load_drop_all(struct session *s)
@@ -341,7 +347,7 @@ static void load_go(struct load *l)
 	l->state = LOAD_PLANNING;
 	l->work.run = load_plan_run;
 	l->work.done = load_plan_done;
-	work_submit(j->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }
 
 void load_step(struct job *j)

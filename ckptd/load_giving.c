@@ -295,5 +295,5 @@ void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf
 	l->state = LOAD_CHECKING;
 	l->work.run = check_run;
 	l->work.done = check_done;
-	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }

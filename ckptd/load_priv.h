@@ -74,6 +74,8 @@ struct load {
 
 /* load.c. Not while a worker has it. */
 void load_close(struct load *l);
+/* Its work to a META worker, on the account of who loads. */
+void load_submit(struct load *l);
 
 /* load_planning.c: on a META worker. What is wrong with what is stored is in status and err. */
 void load_plan_run(struct work *w);

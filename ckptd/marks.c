@@ -157,7 +157,7 @@ static void write_start(struct marks *m)
 	m->node->works++;
 	m->work.run = write_run;
 	m->work.done = write_done;
-	work_submit(m->node->env.workers, WORK_META, &m->work);
+	work_submit(m->node->env.workers, WORK_META, FAIR_NODE, &m->work);
 }
 
 /* ---- Marks ---- */

@@ -51,7 +51,7 @@ static void slot_destroy(struct slot *s)
 	 * region that nobody names is destroyed at adoption. Both orders are safe. */
 	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
 	list_del(&s->link);
-	region_destroy(s->job->node, s->region);
+	region_destroy(s->job->node, s->job->history.job.uid, s->region);
 	alloc_free(s);
 }
 

@@ -303,7 +303,7 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 	s->work.run = start_run;
 	s->work.done = start_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &s->work);
+	work_submit(n->env.workers, WORK_META, FAIR_NODE, &s->work);
 }
 
 /* ---- Events ---- */

@@ -63,7 +63,7 @@ static void destroy_done(struct work *w)
 	node_stop_step(n);
 }
 
-void region_destroy(struct node *n, struct region *r)
+void region_destroy(struct node *n, uint32_t uid, struct region *r)
 {
 	struct destruction *d = alloc_zero(sizeof(*d));
 
@@ -76,7 +76,7 @@ void region_destroy(struct node *n, struct region *r)
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_MEMORY, &d->work);
+	work_submit(n->env.workers, WORK_MEMORY, uid, &d->work);
 }
 
 /* ---- Taking ---- */
@@ -196,7 +196,7 @@ static void create_done(struct work *w)
 		r = take_regions(p, m);
 	for (uint32_t i = 0; i < p->n_regions; i++)
 		if (p->regions[i])
-			region_destroy(p->job->node, p->regions[i]);
+			region_destroy(p->job->node, p->job->history.job.uid, p->regions[i]);
 	if (m)
 		m->preparing = NULL;
 	if (m && r < 0 && !job_stopped(p->job))
@@ -240,7 +240,7 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->work.run = create_run;
 	p->work.done = create_done;
 	m->preparing = p;
-	work_submit(n->env.workers, WORK_MEMORY, &p->work);
+	job_submit(m->job, WORK_MEMORY, &p->work);
 	return 0;
 }
 
@@ -396,7 +396,7 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->work.run = seal_run;
 	x->work.done = seal_done;
 	m->sealing = x;
-	work_submit(n->env.workers, WORK_MEMORY, &x->work);
+	job_submit(m->job, WORK_MEMORY, &x->work);
 	return 0;
 }
 

@@ -173,7 +173,7 @@ static void retry_time(struct timer *t)
 	x->found.index = n->index;
 	x->work = (struct work){.run = retry_run, .done = retry_done};
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	work_submit(n->env.workers, WORK_META, FAIR_NODE, &x->work);
 }
 
 static void describe(const struct refused_job *r, char *buf, size_t size)

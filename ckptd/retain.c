@@ -135,7 +135,7 @@ static void expire_start(struct expiry *x)
 		x->keep_spare = c->job->node->options.spare_bytes;
 	x->work.run = expire_run;
 	x->work.done = expire_done;
-	work_submit(c->job->node->env.workers, WORK_META, &x->work);
+	job_submit(c->job, WORK_META, &x->work);
 }
 
 /* One whose files could not be taken away. */

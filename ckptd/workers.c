@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workers.c - threads for blocking work, a pool for each class, first in first out.
+ * workers.c - threads for blocking work, a pool for each class, in which users take turns.
  *
  *   1. A work is in one place at a time: a pool's queue, a worker's hands, the list of finished
  *      ones, or its owner's. Each move is under a lock, so run() happens before done().
@@ -8,7 +8,11 @@
  *      one list, and one task, posted when the list stops being empty, hands them out.
  *   3. A DATA worker opens its disk queue before its first work and closes it after its last, in
  *      its own thread; nobody else sees it.
- *   4. Workers block every signal: signals are the loop's (a signalfd), and a system call of
+ *   4. A pool has a thread more than works of one uid may run in it at a time: however long those
+ *      take, another uid's begins at once. INDEX has one, in order, and its works are the node's.
+ *   5. A uid is charged for the time that its works occupy a worker, and on the loop for the
+ *      processor time of their done().
+ *   6. Workers block every signal: signals are the loop's (a signalfd), and a system call of
  *      run() is never interrupted.
  *
  * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together.
@@ -24,6 +28,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "ckptd/loop_epoll.h"
@@ -45,11 +50,12 @@ struct pool {
 	enum work_class class;
 	pthread_mutex_t lock; /* guards what follows, but the workers */
 	pthread_cond_t news;
-	struct list queue;
+	struct fair_queue queue;
 	bool stop;
 	unsigned started; /* threads that got over their start */
 	int start_error;
-	unsigned width;
+	unsigned width;     /* works of one uid at a time (4) */
+	unsigned n_workers;
 	struct worker *workers;
 };
 
@@ -62,7 +68,7 @@ struct thread_workers {
 	struct task hand_out; /* (2) */
 	pthread_mutex_t done_lock; /* guards finished and hand_out_posted */
 	pthread_cond_t done_news;
-	struct list finished;
+	struct fair_queue finished;
 	bool hand_out_posted;
 	size_t open; /* submitted and not done; the loop's */
 };
@@ -89,7 +95,7 @@ static void finish(struct thread_workers *tw, struct work *work)
 	bool post;
 
 	pthread_mutex_lock(&tw->done_lock);
-	list_add_tail(&tw->finished, &work->link);
+	fair_push(&tw->finished, work->uid, &work->link);
 	post = !tw->hand_out_posted;
 	tw->hand_out_posted = true;
 	pthread_cond_signal(&tw->done_news);
@@ -98,18 +104,29 @@ static void finish(struct thread_workers *tw, struct work *work)
 		loop_post(tw->loop, &tw->hand_out);
 }
 
-static struct work *next_work(struct pool *p)
+/* Charges for the work before (cost 0: there was none), and waits for the next. */
+static struct work *next_work(struct pool *p, uint64_t cost, uint32_t *uid)
 {
-	struct work *work;
+	struct list *item;
 
 	pthread_mutex_lock(&p->lock);
-	while (list_empty(&p->queue) && !p->stop)
+	if (cost > 0) {
+		fair_charge(&p->queue, *uid, cost);
+		pthread_cond_signal(&p->news); /* its uid may have been at its width */
+	}
+	while (!(item = fair_take(&p->queue, p->width, uid)) && !p->stop)
 		pthread_cond_wait(&p->news, &p->lock);
-	work = list_first(&p->queue, struct work, link);
-	if (work)
-		list_del(&work->link);
 	pthread_mutex_unlock(&p->lock);
-	return work;
+	return item ? container_of(item, struct work, link) : NULL;
+}
+
+static uint64_t now_ns(clockid_t clock)
+{
+	struct timespec t;
+	int r = clock_gettime(clock, &t);
+
+	assert(r == 0);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static int worker_start(struct worker *w)
@@ -129,7 +146,9 @@ static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	struct pool *p = w->pool;
+	uint64_t cost = 0, from;
 	struct work *work;
+	uint32_t uid = 0;
 	int r = worker_start(w);
 
 	pthread_mutex_lock(&p->lock);
@@ -140,9 +159,11 @@ static void *worker_main(void *arg)
 	pthread_mutex_unlock(&p->lock);
 	if (r)
 		return NULL;
-	while ((work = next_work(p))) {
+	while ((work = next_work(p, cost, &uid))) {
+		from = now_ns(CLOCK_MONOTONIC);
 		work->run(work);
 		finish(p->all, work);
+		cost = 1 + now_ns(CLOCK_MONOTONIC) - from; /* (5) */
 	}
 	if (w->queue)
 		p->all->disk->ops->queue_close(w->queue);
@@ -152,20 +173,26 @@ static void *worker_main(void *arg)
 /* On the loop: calls one done; false when nothing is finished: then the next to finish posts. */
 static bool hand_back_one(struct thread_workers *tw)
 {
+	struct list *item;
 	struct work *work;
+	uint64_t from;
+	uint32_t uid;
 
 	pthread_mutex_lock(&tw->done_lock);
-	work = list_first(&tw->finished, struct work, link);
-	if (work)
-		list_del(&work->link);
-	else
+	item = fair_take(&tw->finished, UINT32_MAX, &uid);
+	if (!item)
 		tw->hand_out_posted = false;
 	pthread_mutex_unlock(&tw->done_lock);
-	if (!work)
+	if (!item)
 		return false;
 	assert(tw->open > 0);
 	tw->open--;
+	work = container_of(item, struct work, link);
+	from = now_ns(CLOCK_THREAD_CPUTIME_ID);
 	work->done(work);
+	pthread_mutex_lock(&tw->done_lock);
+	fair_charge(&tw->finished, uid, now_ns(CLOCK_THREAD_CPUTIME_ID) - from); /* (5) */
+	pthread_mutex_unlock(&tw->done_lock);
 	return true;
 }
 
@@ -193,7 +220,7 @@ static void submit(struct workers *w, enum work_class class, struct work *work)
 	tw->open++;
 	pthread_mutex_lock(&p->lock);
 	assert(!p->stop);
-	list_add_tail(&p->queue, &work->link);
+	fair_push(&p->queue, work->uid, &work->link);
 	pthread_cond_signal(&p->news);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -222,11 +249,14 @@ static int pool_start(struct pool *p, unsigned n)
 {
 	int r = 0;
 
-	p->workers = alloc_array(n, sizeof(*p->workers));
+	unsigned threads = n + (p->class != WORK_INDEX); /* (4) */
+
+	p->workers = alloc_array(threads, sizeof(*p->workers));
 	if (!p->workers)
 		return -ENOMEM;
 	p->width = n;
-	for (unsigned i = 0; i < n && r == 0; i++) {
+	p->n_workers = threads;
+	for (unsigned i = 0; i < threads && r == 0; i++) {
 		struct worker *w = &p->workers[i];
 
 		w->pool = p;
@@ -243,7 +273,7 @@ static int pool_wait(struct pool *p)
 	int r;
 
 	pthread_mutex_lock(&p->lock);
-	while (p->started < p->width)
+	while (p->started < p->n_workers)
 		pthread_cond_wait(&p->news, &p->lock);
 	r = p->start_error;
 	pthread_mutex_unlock(&p->lock);
@@ -256,14 +286,15 @@ static void pool_stop(struct pool *p)
 	p->stop = true;
 	pthread_cond_broadcast(&p->news);
 	pthread_mutex_unlock(&p->lock);
-	for (unsigned i = 0; i < p->width; i++) {
+	for (unsigned i = 0; i < p->n_workers; i++) {
 		if (p->workers[i].made) {
 			int r = pthread_join(p->workers[i].thread, NULL);
 
 			assert(r == 0);
 		}
 	}
-	assert(list_empty(&p->queue));
+	assert(fair_empty(&p->queue));
+	fair_fini(&p->queue);
 	pthread_cond_destroy(&p->news);
 	pthread_mutex_destroy(&p->lock);
 	alloc_free(p->workers);
@@ -273,7 +304,7 @@ static void drain(struct thread_workers *tw)
 {
 	while (tw->open > 0) {
 		pthread_mutex_lock(&tw->done_lock);
-		while (list_empty(&tw->finished))
+		while (fair_empty(&tw->finished))
 			pthread_cond_wait(&tw->done_news, &tw->done_lock);
 		pthread_mutex_unlock(&tw->done_lock);
 		hand_back_one(tw);
@@ -292,7 +323,8 @@ void workers_free(struct workers *w)
 	for (int c = 0; c < WORK_CLASSES; c++)
 		pool_stop(&tw->pools[c]);
 	loop_epoll_unpost(tw->loop, &tw->hand_out);
-	assert(list_empty(&tw->finished));
+	assert(fair_empty(&tw->finished));
+	fair_fini(&tw->finished);
 	pthread_cond_destroy(&tw->done_news);
 	pthread_mutex_destroy(&tw->done_lock);
 	alloc_free(tw);
@@ -310,7 +342,7 @@ static struct thread_workers *workers_make(struct loop *loop, const struct worke
 	tw->queue_depth = o->queue_depth;
 	list_init(&tw->hand_out.link);
 	tw->hand_out.run = hand_out_run;
-	list_init(&tw->finished);
+	fair_init(&tw->finished);
 	pthread_mutex_init(&tw->done_lock, NULL);
 	pthread_cond_init(&tw->done_news, NULL);
 	for (int c = 0; c < WORK_CLASSES; c++) {
@@ -318,7 +350,7 @@ static struct thread_workers *workers_make(struct loop *loop, const struct worke
 
 		p->all = tw;
 		p->class = (enum work_class)c;
-		list_init(&p->queue);
+		fair_init(&p->queue);
 		pthread_mutex_init(&p->lock, NULL);
 		pthread_cond_init(&p->news, NULL);
 	}
@@ -336,7 +368,7 @@ int workers_new(struct loop *loop, const struct workers_options *o, struct worke
 		return err_code(e, -ENOMEM, "start the workers");
 	assert(loop_is_current(loop));
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* (4): threads inherit it */
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* (6): threads inherit it */
 	for (c = 0; c < WORK_CLASSES && r == 0; c++) {
 		assert(o->threads[c] >= 1 && o->threads[c] <= WORKERS_MAX);
 		r = pool_start(&tw->pools[c], o->threads[c]);

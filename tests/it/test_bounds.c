@@ -76,7 +76,7 @@ static void busy_start(struct small_node *w, struct busy *b, enum work_class cla
 	assert_int_equal(sem_init(&b->go, 0, 0), 0);
 	b->work.run = busy_run;
 	b->work.done = busy_done;
-	work_submit(w->host.workers, class, &b->work);
+	work_submit(w->host.workers, class, FAIR_NODE, &b->work);
 }
 
 static void busy_end(struct small_node *w, struct busy *b)

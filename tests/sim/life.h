@@ -38,7 +38,7 @@ struct worker {
 };
 
 struct work_queue {
-	struct list waiting;
+	struct fair_queue waiting;
 	struct worker *workers;
 	int width;
 };
