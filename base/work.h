@@ -19,6 +19,7 @@
 
 #include "base/fair.h"
 #include "base/list.h"
+#include "base/loop.h"
 
 enum work_class {
 	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
@@ -36,6 +37,8 @@ struct work {
 	void (*done)(struct work *); /* on the loop, exactly once; the caller owns the work again */
 	int status;                  /* set by run(), read by done() */
 	uint32_t uid;                /* set by work_submit(): whose time it takes */
+	void *workers;               /* these two are the implementation's */
+	struct task task;
 	atomic_bool cancel;          /* set by the loop, polled by run(); done() still comes */
 };
 

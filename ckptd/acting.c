@@ -560,8 +560,7 @@ int acting_new(struct node *n, struct acting **ret)
 	if (!a)
 		return -ENOMEM;
 	a->node = n;
-	list_init(&a->task.link);
-	a->task.run = act_on_all;
+	task_init(&a->task, FAIR_NODE, act_on_all);
 	timer_init(&a->timer, act_again);
 	r = policy_new(&o, &a->policy);
 	if (r == 0)

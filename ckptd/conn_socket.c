@@ -331,8 +331,7 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 	c->process = p;
 	c->fd = fd;
 	list_init(&c->waiting);
-	list_init(&c->ending.link);
-	c->ending.run = ending_run;
+	task_init(&c->ending, id->uid, ending_run);
 	timer_init(&c->handshake, handshake_fire);
 	timer_arm(hub->loop, &c->handshake, loop_now(hub->loop) + hub->handshake_ns);
 	list_add_tail(&hub->conns, &c->link);

@@ -314,8 +314,7 @@ int events_new(struct node *n, struct events **ret)
 	ev->next_seq = 1;
 	list_init(&ev->ring);
 	list_init(&ev->waiters);
-	list_init(&ev->task.link);
-	ev->task.run = answer_waiters;
+	task_init(&ev->task, FAIR_NODE, answer_waiters);
 	events_file_init(ev);
 	*ret = ev;
 	return 0;

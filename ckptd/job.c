@@ -105,6 +105,7 @@ void job_poke(struct job *j)
 	if (j->poked)
 		return;
 	j->poked = true;
+	j->step_task.uid = j->history.job.uid; /* of a new job it is not known at once */
 	loop_post(j->node->env.loop, &j->step_task);
 }
 
@@ -129,7 +130,7 @@ int job_new(struct node *n, struct job **ret)
 	epoch_init(j);
 	persist_init(j);
 	timer_init(&j->append_retry, append_retry);
-	j->step_task.run = job_step;
+	task_init(&j->step_task, FAIR_NODE, job_step);
 	j->next_slot = 1;
 	j->ledger.memory = n->env.memory;
 	j->ledger.rewrite = adopt_rewrite;

@@ -136,8 +136,7 @@ int reader_new(struct loop *loop, const char *name, const struct reader_ops *ops
 	r->ops = ops;
 	r->arg = arg;
 	r->loop = loop;
-	list_init(&r->task.link);
-	r->task.run = ran;
+	task_init(&r->task, FAIR_NODE, ran);
 	pthread_mutex_init(&r->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -411,8 +411,24 @@ static int service_open(struct service *s, struct err *e)
 	return r;
 }
 
+/* What no user may be held up by: see base/loop.h. */
+static void tell_calls(const struct service *s)
+{
+	const struct loop_calls *c = loop_epoll_calls(s->loop);
+
+	if (c->n > 0)
+		log_print(s->log, LOG_INFO,
+			  "loop: %llu calls, %llu of them above %u us; the longest took %llu us "
+			  "(%s)",
+			  (unsigned long long)c->n, (unsigned long long)c->over,
+			  (unsigned)(LOOP_CALL_NS / 1000),
+			  (unsigned long long)(c->longest_ns / 1000), c->longest);
+}
+
 static void service_close(struct service *s)
 {
+	if (s->loop)
+		tell_calls(s);
 	if (s->listener)
 		listener_stop(s->listener);
 	workers_free(s->workers);

@@ -4,18 +4,18 @@
  *
  *   1. A work is in one place at a time: a pool's queue, a worker's hands, the list of finished
  *      ones, or its owner's. Each move is under a lock, so run() happens before done().
- *   2. done() is called on the loop, once, never inside submit: finished works are collected in
- *      one list, and one task, posted when the list stops being empty, hands them out.
+ *   2. done() is called on the loop, once, never inside submit, by a task of the work's uid;
+ *      until then it is in one list, from which workers_free() takes what no task has come to.
  *   3. A DATA worker opens its disk queue before its first work and closes it after its last, in
  *      its own thread; nobody else sees it.
  *   4. A pool has a thread more than works of one uid may run in it at a time: however long those
  *      take, another uid's begins at once. INDEX has one, in order, and its works are the node's.
- *   5. A uid is charged for the time that its works occupy a worker, and on the loop for the
- *      processor time of their done().
+ *   5. A uid is charged for the time that its works occupy a worker.
  *   6. Workers block every signal: signals are the loop's (a signalfd), and a system call of
  *      run() is never interrupted.
  *
- * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together.
+ * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together,
+ * and within the latter the loop's.
  * Failure modes: a thread or a disk queue that cannot be had fails workers_new() alone.
  */
 #include <config.h>
@@ -32,8 +32,6 @@
 
 #include "base/alloc.h"
 #include "ckptd/loop_epoll.h"
-
-enum { DONES_MAX = 64 }; /* in one turn of the loop */
 
 struct thread_workers;
 
@@ -65,11 +63,9 @@ struct thread_workers {
 	struct disk *disk;
 	unsigned queue_depth;
 	struct pool pools[WORK_CLASSES];
-	struct task hand_out; /* (2) */
-	pthread_mutex_t done_lock; /* guards finished and hand_out_posted */
+	pthread_mutex_t done_lock; /* guards finished */
 	pthread_cond_t done_news;
-	struct fair_queue finished;
-	bool hand_out_posted;
+	struct list finished; /* (2) */
 	size_t open; /* submitted and not done; the loop's */
 };
 
@@ -90,18 +86,31 @@ static struct thread_workers *of(struct workers *w)
 	return container_of(w, struct thread_workers, workers);
 }
 
+/* On the loop. */
+static void hand_back(struct thread_workers *tw, struct work *work)
+{
+	pthread_mutex_lock(&tw->done_lock);
+	list_del(&work->link);
+	pthread_mutex_unlock(&tw->done_lock);
+	assert(tw->open > 0);
+	tw->open--;
+	work->done(work);
+}
+
+static void task_run(struct task *t)
+{
+	struct work *work = container_of(t, struct work, task);
+
+	hand_back(work->workers, work);
+}
+
 static void finish(struct thread_workers *tw, struct work *work)
 {
-	bool post;
-
 	pthread_mutex_lock(&tw->done_lock);
-	fair_push(&tw->finished, work->uid, &work->link);
-	post = !tw->hand_out_posted;
-	tw->hand_out_posted = true;
+	list_add_tail(&tw->finished, &work->link);
+	loop_post(tw->loop, &work->task); /* in the lock: until then drain() must not see it */
 	pthread_cond_signal(&tw->done_news);
 	pthread_mutex_unlock(&tw->done_lock);
-	if (post)
-		loop_post(tw->loop, &tw->hand_out);
 }
 
 /* Charges for the work before (cost 0: there was none), and waits for the next. */
@@ -120,10 +129,10 @@ static struct work *next_work(struct pool *p, uint64_t cost, uint32_t *uid)
 	return item ? container_of(item, struct work, link) : NULL;
 }
 
-static uint64_t now_ns(clockid_t clock)
+static uint64_t now_ns(void)
 {
 	struct timespec t;
-	int r = clock_gettime(clock, &t);
+	int r = clock_gettime(CLOCK_MONOTONIC, &t);
 
 	assert(r == 0);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
@@ -160,51 +169,14 @@ static void *worker_main(void *arg)
 	if (r)
 		return NULL;
 	while ((work = next_work(p, cost, &uid))) {
-		from = now_ns(CLOCK_MONOTONIC);
+		from = now_ns();
 		work->run(work);
 		finish(p->all, work);
-		cost = 1 + now_ns(CLOCK_MONOTONIC) - from; /* (5) */
+		cost = 1 + now_ns() - from; /* (5) */
 	}
 	if (w->queue)
 		p->all->disk->ops->queue_close(w->queue);
 	return NULL;
-}
-
-/* On the loop: calls one done; false when nothing is finished: then the next to finish posts. */
-static bool hand_back_one(struct thread_workers *tw)
-{
-	struct list *item;
-	struct work *work;
-	uint64_t from;
-	uint32_t uid;
-
-	pthread_mutex_lock(&tw->done_lock);
-	item = fair_take(&tw->finished, UINT32_MAX, &uid);
-	if (!item)
-		tw->hand_out_posted = false;
-	pthread_mutex_unlock(&tw->done_lock);
-	if (!item)
-		return false;
-	assert(tw->open > 0);
-	tw->open--;
-	work = container_of(item, struct work, link);
-	from = now_ns(CLOCK_THREAD_CPUTIME_ID);
-	work->done(work);
-	pthread_mutex_lock(&tw->done_lock);
-	fair_charge(&tw->finished, uid, now_ns(CLOCK_THREAD_CPUTIME_ID) - from); /* (5) */
-	pthread_mutex_unlock(&tw->done_lock);
-	return true;
-}
-
-static void hand_out_run(struct task *t)
-{
-	struct thread_workers *tw = container_of(t, struct thread_workers, hand_out);
-
-	for (int n = 0; n < DONES_MAX; n++) {
-		if (!hand_back_one(tw))
-			return;
-	}
-	loop_post(tw->loop, &tw->hand_out); /* the rest in the next turn */
 }
 
 /* ---- The table ---- */
@@ -217,6 +189,8 @@ static void submit(struct workers *w, enum work_class class, struct work *work)
 	assert(loop_is_current(tw->loop));
 	assert(work->run && work->done);
 	assert(p->width > 0);
+	task_init(&work->task, work->uid, task_run);
+	work->workers = tw;
 	tw->open++;
 	pthread_mutex_lock(&p->lock);
 	assert(!p->stop);
@@ -300,14 +274,19 @@ static void pool_stop(struct pool *p)
 	alloc_free(p->workers);
 }
 
+/* The loop runs no more: what its tasks have not come to is handed back here (2). */
 static void drain(struct thread_workers *tw)
 {
 	while (tw->open > 0) {
+		struct work *work;
+
 		pthread_mutex_lock(&tw->done_lock);
-		while (fair_empty(&tw->finished))
+		while (list_empty(&tw->finished))
 			pthread_cond_wait(&tw->done_news, &tw->done_lock);
+		work = list_first(&tw->finished, struct work, link);
 		pthread_mutex_unlock(&tw->done_lock);
-		hand_back_one(tw);
+		loop_epoll_unpost(tw->loop, &work->task);
+		hand_back(tw, work);
 	}
 }
 
@@ -322,9 +301,7 @@ void workers_free(struct workers *w)
 	drain(tw);
 	for (int c = 0; c < WORK_CLASSES; c++)
 		pool_stop(&tw->pools[c]);
-	loop_epoll_unpost(tw->loop, &tw->hand_out);
-	assert(fair_empty(&tw->finished));
-	fair_fini(&tw->finished);
+	assert(list_empty(&tw->finished));
 	pthread_cond_destroy(&tw->done_news);
 	pthread_mutex_destroy(&tw->done_lock);
 	alloc_free(tw);
@@ -340,9 +317,7 @@ static struct thread_workers *workers_make(struct loop *loop, const struct worke
 	tw->loop = loop;
 	tw->disk = o->disk;
 	tw->queue_depth = o->queue_depth;
-	list_init(&tw->hand_out.link);
-	tw->hand_out.run = hand_out_run;
-	fair_init(&tw->finished);
+	list_init(&tw->finished);
 	pthread_mutex_init(&tw->done_lock, NULL);
 	pthread_cond_init(&tw->done_news, NULL);
 	for (int c = 0; c < WORK_CLASSES; c++) {

@@ -102,18 +102,25 @@ static void sim_timer_disarm(struct loop *loop, struct timer *t)
 	timers_remove(t);
 }
 
+#define TASK_COST 1000 /* each the same: virtual time does not pass on the loop */
+
 static void run_task(void *arg)
 {
-	struct task *t = arg;
+	struct life *l = arg;
+	uint32_t uid;
+	struct list *item = fair_take(&l->posted, UINT32_MAX, &uid);
 
-	t->run(t);
+	assert(item);
+	container_of(item, struct task, link)->run(container_of(item, struct task, link));
+	fair_charge(&l->posted, uid, TASK_COST);
 }
 
 static void sim_post(struct loop *loop, struct task *t)
 {
 	struct life *l = of_loop(loop);
 
-	world_at(l->world, l->world->now_ns, l, run_task, t);
+	fair_push(&l->posted, t->uid, &t->link);
+	world_at(l->world, l->world->now_ns, l, run_task, l);
 }
 
 static bool sim_is_current(struct loop *loop)
@@ -316,6 +323,7 @@ struct life *life_start(struct world *w, const struct life_options *o, void (*ma
 	l->main_arg = arg;
 	l->loop.ops = &loop_ops;
 	l->workers.ops = &workers_ops;
+	fair_init(&l->posted);
 	list_init(&l->timers);
 	list_init(&l->ends);
 	list_add_tail(&w->lives, &l->link);
@@ -415,6 +423,7 @@ static void workers_end(void *arg)
 
 	for (int c = 0; c < WORK_CLASSES; c++)
 		fair_fini(&l->classes[c].waiting);
+	fair_fini(&l->posted);
 	for (int i = 0; i < l->classes[WORK_DATA].width; i++) {
 		struct worker *k = &l->classes[WORK_DATA].workers[i];
 

@@ -58,6 +58,7 @@ struct life {
 	struct rng_seeded rng;
 
 	struct loop loop;
+	struct fair_queue posted;
 	struct list timers;
 	bool timers_queued;
 	struct inbox_entry *inbox; /* what the control fiber still has to run */
