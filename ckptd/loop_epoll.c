@@ -7,8 +7,8 @@
  *
  * One turn: wait; read the clock; all descriptors that are ready, which only note that (at most
  * BATCHES_MAX * EVENTS_MAX); posted tasks, in fair order, until they have taken TURN_NS of the
- * processor; timers that are due, at most TIMERS_MAX. What is over a bound comes in the next turn, which
- * then does not wait, so that no kind of work starves another.
+ * processor; timers that are due, at most TIMERS_MAX. What is over a bound comes in the next turn,
+ * which then does not wait, so that no kind of work starves another.
  *
  *   1. A callback never runs inside the call that arranged it: post, arm and watch only note.
  *   2. `inbox` is the only thing another thread touches, under `lock`; whoever makes it non-empty
