@@ -30,7 +30,7 @@
 #include "ckptd/load_priv.h"
 #include "storage/holes.h"
 
-#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
+#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX) /* as RECEIVER_BYTES_MAX */
 
 static int open_sources(struct load *l)
 {

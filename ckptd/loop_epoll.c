@@ -338,6 +338,7 @@ const struct loop_calls *loop_epoll_calls(const struct loop *l)
 void loop_epoll_forget_calls(struct loop *l)
 {
 	of(l)->calls = (struct loop_calls){0};
+	of(l)->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID); /* nor the call that runs */
 }
 
 int loop_epoll_new(struct loop **ret, struct err *e)

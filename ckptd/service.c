@@ -306,7 +306,8 @@ static int open_listener(struct service *s, struct err *e)
 	struct listener_options o = { .mode = s->o->socket_mode,
 				      .conns_max = (unsigned)s->config.conns_max,
 				      .conns_per_uid = (unsigned)s->config.conns_per_uid,
-				      .handshake_ns = LISTENER_HANDSHAKE_NS, .log = s->log };
+				      .handshake_ns = LISTENER_HANDSHAKE_NS,
+				      .program = "/proc/self/exe", .log = s->log };
 
 	o.fd = keeper_take(s->keeper, "socket", NULL);
 	if (o.fd < 0) {
@@ -465,6 +466,7 @@ static void node_ready(void *arg, int status, const char *text)
 	if (s->stopping)
 		return;
 	s->ready = true;
+	loop_epoll_forget_calls(s->loop); /* until now nobody waited */
 	log_print(s->log, LOG_NOTICE, "ready: node '%s', socket '%s', data '%s' (%s)",
 		  s->config.name, s->config.socket, s->config.data, s->disk->backend);
 	tell_status(s, "READY=1");

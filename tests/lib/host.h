@@ -43,6 +43,7 @@ struct host {
 	struct log log;
 	struct node *node;
 	char socket[108], folder[108];
+	char program[512]; /* ckptd, for its --receiver */
 	int ready;            /* 0: not yet; 1: yes; else the error */
 	node_log_fn *on_line; /* of the options */
 	void *on_line_arg;
