@@ -7,9 +7,9 @@
  *   ckptd --user         the same without root, service manager or configuration
  *
  * ckptd executes this program with --receiver for each user that sends it descriptors
- * (receiver_child.h). The parent executes this program again with --supervised, so that a daemon that it starts after
- * an upgrade is the new one. Exit status: 0 fine, 1 it failed, 2 usage or configuration,
- * 3 it was stopped and could not write all that is committed.
+ * (receiver_child.h). The parent executes this program again with --supervised, so that a daemon
+ * that it starts after an upgrade is the new one. Exit status: 0 fine, 1 it failed, 2 usage or
+ * configuration, 3 it was stopped and could not write all that is committed.
  */
 #include <config.h>
 
