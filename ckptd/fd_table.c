@@ -139,9 +139,14 @@ int fd_table_environment(const struct fd_table *t, char **ret_fds, char **ret_na
 	return 0;
 }
 
+int fd_table_end(const struct fd_table *t)
+{
+	return FIRST_FD + (int)t->n;
+}
+
 int fd_table_install(struct fd_table *t)
 {
-	int above = FIRST_FD + (int)t->n;
+	int above = fd_table_end(t);
 
 	/* First out of the way of where they go, then there; dup2() clears close-on-exec. */
 	for (size_t i = 0; i < t->n; i++) {
