@@ -35,7 +35,7 @@
 #include "base/bytes.h"
 #include "base/conn.h"
 
-enum { FDS_MAX = 253 /* SCM_MAX_FD of Linux */, OPEN_FILES = FDS_MAX + 16 };
+enum { NICE = 10, FDS_MAX = 253 /* SCM_MAX_FD of Linux */, OPEN_FILES = FDS_MAX + 16 };
 #define FROZEN (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
 
 struct message {
@@ -185,6 +185,8 @@ int receiver_child_run(void)
 	    setrlimit(RLIMIT_CORE, &none) != 0)
 		return 1;
 	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */
+	/* It does a user's work, and that much is no more than a user's own process would get. */
+	ignore_result(setpriority(PRIO_PROCESS, 0, NICE));
 	while (serve(&m, &held))
 		;
 	return 0;
