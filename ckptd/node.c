@@ -101,8 +101,10 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
+	answers_init(n);
 	if (events_new(n, &n->events) < 0 || acting_new(n, &n->acting) < 0 ||
 	    watching_new(n, &n->watching) < 0) {
+		answers_fini(n);
 		acting_free(n->acting);
 		events_free(n->events);
 		alloc_free(n);
@@ -525,6 +527,7 @@ void node_free(struct node *n)
 	beats_node_fini(n);
 	recheck_free(n->recheck);
 	epoch_never_ready(n);
+	answers_fini(n);
 	admission_fini(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)

@@ -5,6 +5,7 @@
 #ifndef CKPTD_NODE_PRIV_H
 #define CKPTD_NODE_PRIV_H
 
+#include "ckptd/answer.h"
 #include "ckptd/job.h"
 #include "ckptd/marks.h"
 #include "ckptd/node.h"
@@ -77,6 +78,7 @@ struct node {
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
 	struct events *events;
+	struct answers answers; /* to people, that are dear */
 	struct acting *acting;
 	struct marks marks;
 	struct admission admission;

@@ -559,6 +559,7 @@ void session_closed(struct session *s)
 	s->conn = NULL;
 	end_member(s, NULL);
 	events_drop_session(s->node->events, s);
+	answers_drop_session(s->node, s);
 	/* An open that waits has no member yet. */
 	epoch_drop_session(&s->node->early, s);
 	list_each(j, &s->node->jobs, link)

@@ -32,6 +32,7 @@ struct member *session_member(const struct session *s);
 /* What it has under way; see quota.h. */
 struct session_use {
 	uint32_t waits, loads;
+	uint32_t answers; /* answer.c */
 	bool opening, declaring;
 };
 struct session_use *session_use(struct session *s);
