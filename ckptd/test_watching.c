@@ -284,6 +284,32 @@ static void test_who_is_shown_what(void **state)
 	assert_int_equal(watching_shown(t->host.node, &of, 1001, false, v, 8, &more), 0);
 }
 
+/* What is said of a job carries whose it is, also under a number that was given anew. */
+static void test_whose_word_it_is(void **state)
+{
+	struct node_test *t = *state;
+	struct verdict v;
+	struct job *j;
+
+	t->o.dry_run = true;
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_int_equal(hand_open(&t->a, "job", 0, 2, "run1"), 0);
+	j = list_first(&t->host.node->jobs, struct job, link);
+	watching_stopped(j);
+	assert_int_equal(j->number, 0);
+	j->history.job.uid = 1000;
+	watching_joined(member_of_rank(j, 0));
+	watching_exit(j, 0, EXIT_SIGNAL, 9);
+	assert_int_equal(watching_standing(t->host.node, NULL, &v, 1), 1);
+	assert_true(v.of_one_owner);
+	assert_int_equal(v.owner, 1000);
+	says_check_failed(t, "one");
+	assert_int_equal(watching_standing(t->host.node, NULL, &v, 1), 2);
+	assert_int_equal(v.subject.kind, SUBJECT_NODE);
+	assert_false(v.of_one_owner);
+}
+
 /* The only rank that had come says goodbye before the next one comes: the run was not over. */
 static void test_a_run_goes_on(void **state)
 {
@@ -451,6 +477,7 @@ int main(void)
 		NODE_TEST(test_too_many_alarms),
 		NODE_TEST(test_whose_there_is_no_room_for),
 		NODE_TEST(test_who_is_shown_what),
+		NODE_TEST(test_whose_word_it_is),
 		NODE_TEST(test_a_run_goes_on),
 		NODE_TEST(test_a_number_is_given_back_once),
 		NODE_TEST(test_gpus_without_nvml),

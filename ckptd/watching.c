@@ -63,7 +63,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 		    !alarm ? 6
 		    : over ? 5
 			   : 4,
-		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
+		    watching_verdict_uid(n, v), watching_subject_json(n, &v->subject),
 		    watching_verdict_json(n, v), "%s", words);
 	acting_verdict(n, v);
 }
@@ -450,6 +450,7 @@ int watching_new(struct node *n, struct watching **ret)
 	timer_init(&w->timer, time_came);
 	list_init(&w->ended);
 	detector_options_default(&options);
+	options.shared_node = true;
 	options.jobs_max = n->options.watched_jobs + 1; /* 0 is nobody's */
 	events.arg = w;
 	r = detector_new(&options, n->options.xid, &events, &w->detector);

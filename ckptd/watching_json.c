@@ -129,7 +129,7 @@ static json_t *alarm_json(struct node *n, const struct verdict *v)
 
 static bool is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool sees_all)
 {
-	uint32_t of = sees_all ? EVENT_FOR_ALL : watching_uid(n, &v->subject);
+	uint32_t of = sees_all ? EVENT_FOR_ALL : watching_verdict_uid(n, v);
 
 	return of == EVENT_FOR_ALL || of == uid;
 }
@@ -170,10 +170,9 @@ json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool
 
 	for (size_t i = 0; i < found; i++) {
 		struct job *j = watching_job(n, v[i].subject.job);
-		uint32_t of = watching_uid(n, &v[i].subject);
 
 		if (v[i].level == LEVEL_ALARM &&
-		    (of == EVENT_FOR_ALL || !job[0] || strcmp(job, j->history.job.name) == 0))
+		    (!j || !job[0] || strcmp(job, j->history.job.name) == 0))
 			json_array_append_new(list, alarm_json(n, &v[i]));
 	}
 	return list;
@@ -185,6 +184,13 @@ uint32_t watching_uid(struct node *n, const struct subject *s)
 		s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK ? watching_job(n, s->job) : NULL;
 
 	return j ? j->history.job.uid : EVENT_FOR_ALL;
+}
+
+uint32_t watching_verdict_uid(struct node *n, const struct verdict *v)
+{
+	uint32_t uid = watching_uid(n, &v->subject);
+
+	return uid == EVENT_FOR_ALL && v->of_one_owner ? v->owner : uid;
 }
 
 uint64_t watching_wall(struct node *n, uint64_t time_ns)

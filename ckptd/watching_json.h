@@ -29,6 +29,8 @@ size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, boo
 json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all);
 /* Who may see it: the owner of its job, or EVENT_FOR_ALL. */
 uint32_t watching_uid(struct node *n, const struct subject *s);
+/* Of a verdict: also what is said of the node by nothing but one user's jobs is that user's. */
+uint32_t watching_verdict_uid(struct node *n, const struct verdict *v);
 /* A time of the detector's clock as one of the day. */
 uint64_t watching_wall(struct node *n, uint64_t time_ns);
 

@@ -141,6 +141,8 @@ uint32_t watching_number(struct job *j)
 	j->number = next_number(n);
 	j->number_used = ++n->number_uses;
 	s = name_of(j->number, j->history.job.name);
+	s.name.owned = true;
+	s.name.owner = j->history.job.uid;
 	node_sample(n, &s);
 	return j->number;
 }
@@ -265,7 +267,7 @@ void watching_dropped(struct node *n, const struct verdict *v)
 	watching_words(n, &v->subject, words);
 	snprintf(w->dropped_words, sizeof(w->dropped_words), "%s, %s (%s)", words,
 		 verdict_class_word(v->class), verdict_cause_word(v->cause));
-	w->dropped_uid = watching_uid(n, &v->subject);
+	w->dropped_uid = watching_verdict_uid(n, v);
 	w->dropped_ns = loop_now(n->env.loop);
 	w->dropped++;
 	if (w->dropped_ns < w->dropped_again_ns)

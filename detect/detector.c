@@ -375,8 +375,18 @@ int detector_feed(struct detector *d, const struct sample *s)
 
 /* ---- what rules say ---- */
 
+void verdict_rests_on(struct verdict *v, const struct job *j)
+{
+	v->of_one_owner = j->owned;
+	v->owner = j->owned ? j->owner : 0;
+}
+
 bool accuse(struct detector *d, struct verdict *v)
 {
+	const struct job *j = known_job(d, v->subject.job);
+
+	if (j && (v->subject.kind == SUBJECT_JOB || v->subject.kind == SUBJECT_RANK))
+		verdict_rests_on(v, j);
 	if (!v->since_ns)
 		v->since_ns = d->now_ns;
 	if (v->confidence == 0)
