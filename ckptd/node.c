@@ -102,6 +102,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	beats_node_init(n);
 	marks_init(&n->marks, n);
 	answers_init(n);
+	tidy_init(&n->tidy, n);
 	if (events_new(n, &n->events) < 0 || acting_new(n, &n->acting) < 0 ||
 	    watching_new(n, &n->watching) < 0) {
 		answers_fini(n);
@@ -278,6 +279,7 @@ static void start_done(struct work *w)
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
+		tidy_want(n);
 	} else if (!s->err.code) {
 		err_code(&s->err, r, "start");
 	}
@@ -443,6 +445,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	struct job *j;
 
 	n->stopping = true;
+	tidy_stop(n);
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
@@ -541,6 +544,7 @@ void node_free(struct node *n)
 	acting_free(n->acting);
 	events_free(n->events);
 	marks_fini(&n->marks);
+	tidy_fini(&n->tidy);
 	goodput_forget_held(n->held);
 	if (n->store_open)
 		store_close(&n->store);

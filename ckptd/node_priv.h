@@ -9,6 +9,7 @@
 #include "ckptd/job.h"
 #include "ckptd/marks.h"
 #include "ckptd/node.h"
+#include "ckptd/tidy.h"
 #include "storage/store.h"
 
 struct beat_heard;
@@ -88,6 +89,7 @@ struct node {
 	struct watching *watching; /* NULL: nothing is watched */
 	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;
+	struct tidy tidy;
 };
 
 /* Something may have ended: go on with an orderly stop. */

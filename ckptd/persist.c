@@ -34,6 +34,7 @@
 #include "ckptd/replicas.h"
 #include "model/table.h"
 #include "storage/layout_file.h"
+#include "storage/object_uses.h"
 #include "storage/recover.h"
 #include "storage/shard_writer.h"
 
@@ -133,10 +134,12 @@ static void publish_run(struct work *w)
 
 	w->status = 0;
 	t->published = true;
+	objects_begin(t->store->uses);
 	if (!t->layout_stored)
 		w->status = publish_layout(t);
 	if (w->status == 0)
 		w->status = commit_publish(t->store, t->commit, &t->err);
+	objects_end(t->store->uses);
 }
 
 static void discard_run(struct work *w)

@@ -127,6 +127,7 @@ static int take_back(struct node *n, struct found_job *f)
 		if (c->commit)
 			indexing_add(c);
 	job_tell(j, 5, "its folder can be read again: the job is taken up");
+	tidy_want(n); /* it waits while another one is refused */
 	return 0;
 }
 

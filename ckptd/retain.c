@@ -123,6 +123,7 @@ static void expire_done(struct work *w)
 			  loop_now(j->node->env.loop) + AGAIN_NS);
 	} else {
 		persist_room(j->node);
+		tidy_expired(c);
 	}
 	expiry_over(x, w->status);
 }
