@@ -18,9 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <ckpt.h>
+
 #include "base/alloc.h"
 #include "base/conn.h"
-#include "include/ckpt.h"
 #include "model/declaration.h"
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"

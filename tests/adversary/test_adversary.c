@@ -48,7 +48,8 @@ static void attack(struct rig *r, const struct attack *a, struct attackers *all)
 {
 	for (int i = 0; i < ATTACKERS; i++) {
 		char folder[200], said;
-		struct attack_options o = {.socket = r->socket, .folder = folder, .number = (unsigned)i};
+		struct attack_options o = {
+			.socket = r->socket, .folder = folder, .number = (unsigned)i};
 		int tell[2];
 
 		snprintf(folder, sizeof(folder), "%s/attack%d", r->dir, i);
@@ -191,7 +192,8 @@ static void beside(struct rig *r)
 	double quiet, alone, median, p99, from;
 	struct trainer_process t;
 	struct attackers all;
-	unsigned long memory;
+	unsigned long memory, then;
+	unsigned files;
 	pid_t daemon;
 	int status;
 
@@ -213,12 +215,13 @@ static void beside(struct rig *r)
 	rig_note("alone p99 %.1f ms; beside a burner %.1f (median %.1f)", alone, quiet, median);
 	attack(r, a, &all);
 	p99 = train(&t, 3000, &median);
-	rig_note("beside %s p99 %.1f ms (median %.1f); %lu KiB, %u descriptors", a->name, p99, median,
-		 status_of(daemon, "RssAnon:"), descriptors(daemon));
+	then = status_of(daemon, "RssAnon:");
+	files = descriptors(daemon);
+	rig_note("beside %s p99 %.1f ms (median %.1f); %lu KiB, %u descriptors", a->name, p99,
+		 median, then, files);
 	RIG_CHECK(rig_daemon(r) == daemon, "ckptd was replaced");
-	RIG_CHECK(status_of(daemon, "RssAnon:") < memory + MEMORY_KIB, "ckptd takes %lu KiB, %lu before",
-		  status_of(daemon, "RssAnon:"), memory);
-	RIG_CHECK(descriptors(daemon) < DESCRIPTORS, "ckptd has %u descriptors", descriptors(daemon));
+	RIG_CHECK(then < memory + MEMORY_KIB, "ckptd takes %lu KiB, %lu before", then, memory);
+	RIG_CHECK(files < DESCRIPTORS, "ckptd has %u descriptors", files);
 	trainer_exit(&t);
 	from = now();
 	status = rig_stop(r);
