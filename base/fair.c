@@ -50,6 +50,17 @@ void fair_fini(struct fair_queue *q)
 		flow_free(q, f);
 }
 
+void fair_forget(struct fair_queue *q)
+{
+	struct fair_flow *f, *next;
+
+	list_each_safe(f, next, &q->flows, link) {
+		list_init(&f->items);
+		f->taken = 0;
+		flow_free(q, f);
+	}
+}
+
 static bool idle(const struct fair_flow *f)
 {
 	return list_empty(&f->items) && f->taken == 0;

@@ -14,6 +14,8 @@
  *      with descriptors is received by the uid's receiver (ckptd/receiver.h), and meanwhile nothing
  *      else of the connection. One that is longer than CONN_MESSAGE_MAX (MSG_TRUNC) ends it.
  *   4. What waits to be sent is bounded; a peer that does not read loses its connection, not ours.
+ *      So are the descriptors that were sent and not taken, of a connection and of a uid: SIOCOUTQ
+ *      says whether the other end has read all. What is over the bound waits.
  *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
  *   6. Closing a socket closes the descriptors of messages that are queued in it. It is shut for
  *      the other end first, and closed here only when the queue was seen to be empty.
@@ -26,13 +28,17 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <linux/sockios.h>
 
 #include "base/alloc.h"
 #include "ckptd/loop_epoll.h"
 
 enum { WAITING_MAX = 1024, WAITING_BYTES_MAX = 4 << 20, WAITING_FDS_MAX = 256, DRAIN_MAX = 16 };
+#define LINGER_LOOK_NS 500000000ull
 
 struct socket_conn {
 	struct conn conn;
@@ -52,6 +58,9 @@ struct socket_conn {
 	struct list waiting; /* struct outgoing */
 	unsigned n_waiting, waiting_fds;
 	size_t waiting_bytes;
+	unsigned fds_sent; /* since the other end was seen to have read all */
+	bool wants_room;   /* events->room() is to be called */
+	bool lingering;    /* closed, and the other end has not read all */
 };
 
 struct outgoing {
@@ -80,6 +89,7 @@ static void outgoing_free(struct socket_conn *c, struct outgoing *o)
 	c->n_waiting--;
 	c->waiting_bytes -= o->len;
 	c->waiting_fds -= (unsigned)o->n_fds;
+	c->user->fds_waiting -= (unsigned)o->n_fds;
 	close_fds(o->fds, o->n_fds);
 	alloc_free(o);
 }
@@ -182,14 +192,16 @@ static void conn_fini(struct socket_conn *c)
 }
 
 static bool may_hold_descriptors(struct socket_conn *c);
+static void look_whether_taken(struct socket_conn *c);
+static void look_again(struct conn_hub *hub, uint64_t in_ns);
 
-static void conn_end(struct socket_conn *c)
+/* The other end has nothing unread: the socket goes. */
+static void conn_drain(struct socket_conn *c)
 {
-	struct receiver *r;
+	struct receiver *r = may_hold_descriptors(c) ? receiver_of(c) : NULL;
 
-	conn_fini(c);
-	shutdown(c->fd, SHUT_RDWR); /* (6) */
-	r = may_hold_descriptors(c) ? receiver_of(c) : NULL;
+	assert(c->fds_sent == 0);
+	c->lingering = false;
 	if (!r) {
 		conn_gone(c);
 		return;
@@ -197,6 +209,18 @@ static void conn_end(struct socket_conn *c)
 	c->receiving = (struct receiving){.fd = c->fd, .end = true, .done = drained};
 	c->fd = -1;
 	receiver_ask(r, &c->receiving);
+}
+
+static void conn_end(struct socket_conn *c)
+{
+	conn_fini(c);
+	shutdown(c->fd, SHUT_RDWR); /* (6) */
+	look_whether_taken(c);
+	c->lingering = c->fds_sent > 0;
+	if (c->lingering) /* they are under way, and counted, until it reads them or ends (4) */
+		look_again(c->hub, LINGER_LOOK_NS);
+	else
+		conn_drain(c);
 }
 
 static void ending_run(struct task *t)
@@ -240,6 +264,54 @@ static int send_now(int fd, const void *msg, size_t len, const int *fds, size_t 
 	return 0;
 }
 
+/* Nothing of it is under way any more, if the other end has read all. */
+static void look_whether_taken(struct socket_conn *c)
+{
+	int unread = 1;
+
+	if (c->fds_sent == 0 || (c->fd >= 0 && (ioctl(c->fd, SIOCOUTQ, &unread) != 0 || unread)))
+		return;
+	c->user->fds_sent -= c->fds_sent;
+	c->fds_sent = 0;
+}
+
+static void look_again(struct conn_hub *hub, uint64_t in_ns)
+{
+	uint64_t at = loop_now(hub->loop) + in_ns;
+
+	if (!hub->look.armed || hub->look.deadline_ns > at)
+		timer_arm(hub->loop, &hub->look, at);
+}
+
+static bool within(const struct socket_conn *c, size_t n_fds)
+{
+	return c->fds_sent + n_fds <= CONN_FDS_SENT && c->user->fds_sent + n_fds <= UID_FDS_SENT;
+}
+
+/* Whether so many descriptors may go; else it is looked at again, soon (4). */
+static bool may_send(struct socket_conn *c, size_t n_fds)
+{
+	if (n_fds == 0 || within(c, n_fds))
+		return true;
+	look_whether_taken(c);
+	if (within(c, n_fds))
+		return true;
+	look_again(c->hub, CONN_ROOM_LOOK_NS);
+	return false;
+}
+
+static int send_message(struct socket_conn *c, const void *msg, size_t len, const int *fds,
+			size_t n_fds)
+{
+	int r = may_send(c, n_fds) ? send_now(c->fd, msg, len, fds, n_fds) : -EAGAIN;
+
+	if (r == 0) {
+		c->fds_sent += (unsigned)n_fds;
+		c->user->fds_sent += (unsigned)n_fds;
+	}
+	return r;
+}
+
 /* Sends what waits; -EAGAIN while something is left. */
 static int flush(struct socket_conn *c)
 {
@@ -248,11 +320,25 @@ static int flush(struct socket_conn *c)
 	while (r == 0 && !list_empty(&c->waiting)) {
 		struct outgoing *o = list_first(&c->waiting, struct outgoing, link);
 
-		r = send_now(c->fd, o->bytes, o->len, o->fds, o->n_fds);
+		r = send_message(c, o->bytes, o->len, o->fds, o->n_fds);
 		if (r == 0)
 			outgoing_free(c, o);
 	}
 	return r;
+}
+
+static bool conn_has_room(struct conn *conn)
+{
+	struct socket_conn *c = of(conn);
+
+	assert(loop_is_current(c->hub->loop));
+	if (c->closing || (list_empty(&c->waiting) && may_send(c, CONN_FDS_MAX)))
+		return true;
+	c->wants_room = true;
+	/* The other end's reading is seen at once where that can be had; else by looking. */
+	ignore_result(watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET));
+	look_again(c->hub, CONN_ROOM_LOOK_NS);
+	return false;
 }
 
 static void conn_close(struct conn *conn)
@@ -285,7 +371,7 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	struct outgoing *o;
 
 	if (c->n_waiting >= WAITING_MAX || c->waiting_bytes + len > WAITING_BYTES_MAX ||
-	    c->waiting_fds + n > WAITING_FDS_MAX)
+	    c->waiting_fds + n > WAITING_FDS_MAX || c->user->fds_waiting + n > UID_FDS_WAITING)
 		return -ENOBUFS; /* (4) */
 	o = alloc_zero(sizeof(*o) + len);
 	if (!o)
@@ -299,6 +385,7 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	c->n_waiting++;
 	c->waiting_bytes += len;
 	c->waiting_fds += (unsigned)n;
+	c->user->fds_waiting += (unsigned)n;
 	return watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
@@ -311,7 +398,7 @@ static void conn_send(struct conn *conn, const void *msg, size_t len, const int 
 	assert(loop_is_current(c->hub->loop));
 	assert(len > 0 && len <= CONN_MESSAGE_MAX && n_fds <= CONN_FDS_MAX);
 	if (!c->closing) {
-		r = list_empty(&c->waiting) ? send_now(c->fd, msg, len, fds, n_fds) : -EAGAIN;
+		r = list_empty(&c->waiting) ? send_message(c, msg, len, fds, n_fds) : -EAGAIN;
 		if (r == -EAGAIN) {
 			r = enqueue(c, msg, len, fds, n_fds);
 			queued = r == 0;
@@ -464,20 +551,51 @@ static void reading_run(struct task *t)
 		conn_close(&c->conn);
 }
 
+/* The other end has read something, or it is time to look. */
+static void send_on(struct socket_conn *c)
+{
+	int r = c->closing ? -EAGAIN : flush(c);
+	bool tell = r == 0 && c->wants_room && may_send(c, CONN_FDS_MAX);
+
+	if (tell)
+		c->wants_room = false;
+	if (r == 0 && !c->wants_room)
+		r = watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLET);
+	if (r && r != -EAGAIN)
+		conn_close(&c->conn);
+	else if (tell && c->hub->events->room)
+		c->hub->events->room(c->hub->events_arg, &c->conn);
+}
+
+/* Descriptors may have been taken: of any connection, as those of a uid have one bound. */
+static void look_came(struct timer *t)
+{
+	struct conn_hub *hub = container_of(t, struct conn_hub, look);
+	struct socket_conn *c, *next;
+
+	list_each(c, &hub->conns, link)
+		look_whether_taken(c);
+	list_each_safe(c, next, &hub->conns, link) {
+		if (c->lingering && c->fds_sent == 0)
+			conn_drain(c);
+		else if (c->lingering)
+			look_again(hub, LINGER_LOOK_NS);
+		else if (c->process && !c->closing && (c->wants_room || c->waiting_fds > 0))
+			send_on(c);
+	}
+	list_each(c, &hub->conns, link)
+		if (c->process && !c->closing && (c->wants_room || c->waiting_fds > 0))
+			look_again(hub, CONN_ROOM_LOOK_NS);
+}
+
 static void socket_ready(struct watch *w, uint32_t events)
 {
 	struct socket_conn *c = container_of(w, struct socket_conn, watch);
-	int r;
 
-	if (events & EPOLLOUT) {
-		r = flush(c);
-		if (r == 0)
-			r = watch_set(c->hub->loop, w, EPOLLIN | EPOLLET);
-		if (r && r != -EAGAIN) {
-			conn_close(&c->conn);
-			return;
-		}
-	}
+	if (events & EPOLLOUT)
+		send_on(c);
+	if (c->closing)
+		return;
 	if (events & ~(uint32_t)EPOLLOUT)
 		read_on(c);
 }
@@ -495,6 +613,7 @@ static bool conn_process_alive(struct conn *conn)
 
 static const struct conn_ops socket_ops = {
 	.send = conn_send,
+	.room = conn_has_room,
 	.close = conn_close,
 	.process_alive = conn_process_alive,
 };
@@ -544,6 +663,7 @@ void conn_hub_init(struct conn_hub *hub, struct loop *loop, struct log *log)
 	hub->log = log;
 	list_init(&hub->conns);
 	list_init(&hub->users);
+	timer_init(&hub->look, look_came);
 }
 
 unsigned conn_hub_count(const struct conn_hub *hub, uint32_t uid)
@@ -559,10 +679,11 @@ void conn_hub_drop_all(struct conn_hub *hub)
 	struct socket_conn *c, *tmp;
 	struct conn_user *u, *next;
 
+	timer_disarm(hub->loop, &hub->look);
 	list_each_safe(c, tmp, &hub->conns, link) {
 		if (c->process)
 			conn_fini(c);
-		else if (c->receiving.fd >= 0)
+		else if (!c->lingering && c->receiving.fd >= 0)
 			close(c->receiving.fd); /* DRAINING */
 		list_del(&c->link);
 		if (c->fd >= 0)

@@ -336,6 +336,22 @@ static int open_wants(struct load *l)
 	return r;
 }
 
+/* What was encoded goes into a memfd, and it and the plan's pieces go: a plan may have gigabytes,
+ * and to let go of them takes time. */
+static int into_memfd(struct load *l)
+{
+	int fd = l->memory->ops->bytes_to_fd(l->memory, l->encoded.buf, l->encoded.len);
+
+	writer_free(&l->encoded);
+	alloc_free(l->plan.pieces);
+	l->plan.pieces = NULL;
+	l->plan.n_pieces = 0;
+	if (fd < 0)
+		return err_code(&l->err, fd, "hand over step %llu", (unsigned long long)l->step);
+	l->plan_fd = fd;
+	return 0;
+}
+
 /* What the tables say, and nothing more. */
 static int encode_held(struct load *l)
 {
@@ -358,9 +374,9 @@ void load_plan_run(struct work *w)
 		r = open_sources(l);
 	if (r == 0 && l->kind == LOAD_LOOK) {
 		r = encode_held(l);
-		w->status = r < 0 ? err_code(&l->err, r, "look at step %llu",
-					     (unsigned long long)l->step)
-				  : 0;
+		if (r < 0)
+			err_code(&l->err, r, "look at step %llu", (unsigned long long)l->step);
+		w->status = r < 0 ? r : into_memfd(l);
 		return;
 	}
 	if (r == 0 && (l->kind == LOAD_OWN || l->wants.tensors))
@@ -383,5 +399,5 @@ void load_plan_run(struct work *w)
 	alloc_free(p.sources);
 	if (r < 0 && r != CKPT_EMISMATCH)
 		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
-	w->status = r < 0 ? r : 0;
+	w->status = r < 0 ? r : into_memfd(l);
 }

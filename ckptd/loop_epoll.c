@@ -372,14 +372,11 @@ int loop_epoll_new(struct loop **ret, struct err *e)
 void loop_epoll_free(struct loop *l)
 {
 	struct loop_epoll *ep;
-	uint32_t uid;
 
 	if (!l)
 		return;
 	ep = of(l);
-	while (fair_take(&ep->ready, UINT32_MAX, &uid))
-		fair_charge(&ep->ready, uid, 0);
-	fair_fini(&ep->ready);
+	fair_forget(&ep->ready);
 	pthread_mutex_destroy(&ep->lock);
 	if (ep->bell.fd >= 0)
 		close(ep->bell.fd);

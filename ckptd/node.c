@@ -333,6 +333,13 @@ static void on_closed(void *arg, struct conn *c)
 	c->session = NULL;
 }
 
+static void on_room(void *arg, struct conn *c)
+{
+	(void)arg;
+	if (c->session)
+		session_has_room(c->session);
+}
+
 static void on_process_ended(void *arg, const struct process_id *p)
 {
 	struct node *n = arg;
@@ -355,6 +362,7 @@ const struct conn_events node_conn_events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.room = on_room,
 	.process_ended = on_process_ended,
 	.process_exit = on_process_exit,
 };

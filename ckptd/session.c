@@ -56,6 +56,16 @@ bool session_connected(const struct session *s)
 	return s->conn != NULL;
 }
 
+bool session_room(struct session *s)
+{
+	return !s->conn || conn_room(s->conn);
+}
+
+void session_has_room(struct session *s)
+{
+	load_room(s);
+}
+
 const struct process_id *session_process(const struct session *s)
 {
 	return &s->process;

@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "ckptd/conn_socket.h"
 #include "ckptd/listener.h"
 #include "ckptd/loop_epoll.h"
 #include "ckptd/predecessor.h"
@@ -92,6 +93,12 @@ static void on_closed(void *arg, struct conn *c)
 	note(arg, 'c');
 }
 
+static void on_room(void *arg, struct conn *c)
+{
+	(void)c;
+	note(arg, 'r');
+}
+
 static void on_ended(void *arg, const struct process_id *id)
 {
 	note(arg, 'p');
@@ -111,6 +118,7 @@ static const struct conn_events events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.room = on_room,
 	.process_ended = on_ended,
 	.process_exit = on_exit_known,
 };
@@ -378,7 +386,8 @@ static void test_reader_that_does_not_read_is_closed(void **state)
 	close(p[1]);
 	assert_int_equal(read(p[0], &c, 1), 0); /* no writer anywhere */
 	close(p[0]);
-	assert_int_equal(open_fds(), before - 3); /* both ends and the pidfd */
+	while (open_fds() > before - 3) /* both ends and the pidfd */
+		loop_epoll_turn(w->loop, UINT64_MAX);
 }
 
 static void test_waiting_messages_arrive_in_order(void **state)
@@ -402,6 +411,97 @@ static void test_waiting_messages_arrive_in_order(void **state)
 	}
 	assert_string_equal(w->log, "om");
 	close(fd);
+}
+
+/* Reads one message with its descriptors, which are closed; how many. */
+static size_t take_message(int fd)
+{
+	union {
+		char buf[CMSG_SPACE(CONN_FDS_MAX * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	char buf[16];
+	struct iovec iov = {buf, sizeof(buf)};
+	struct msghdr h = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control.buf,
+			   .msg_controllen = sizeof(control.buf)};
+	struct cmsghdr *cm;
+	size_t n;
+	int got;
+
+	assert_true(recvmsg(fd, &h, MSG_DONTWAIT) > 0);
+	cm = CMSG_FIRSTHDR(&h);
+	n = cm ? (cm->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+	for (size_t i = 0; i < n; i++) {
+		memcpy(&got, CMSG_DATA(cm) + i * sizeof(int), sizeof(int));
+		close(got);
+	}
+	return n;
+}
+
+static void send_fds(struct conn *c, size_t n)
+{
+	int fds[CONN_FDS_MAX];
+
+	for (size_t i = 0; i < n; i++) {
+		fds[i] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
+		assert_true(fds[i] >= 0);
+	}
+	c->ops->send(c, "m", 1, fds, n);
+}
+
+/* A process that does not take its descriptors gets no more than so many, nor does its user. */
+static void test_descriptors_under_way_are_bounded(void **state)
+{
+	enum { PER = 32, CONNS = UID_FDS_SENT / CONN_FDS_SENT + 1 };
+	struct world *w = *state;
+	struct conn *conns[CONNS];
+	int fds[CONNS], before;
+	char log[16] = "";
+
+	start(w, (struct listener_options){0});
+	for (int i = 0; i < CONNS; i++) {
+		fds[i] = client(w);
+		client_send(fds[i], "x", 1, 0, 0);
+		strcat(log, "om");
+		until(w, log);
+		conns[i] = w->conn;
+	}
+	before = open_fds();
+	for (unsigned i = 0; i < CONN_FDS_SENT / PER; i++)
+		send_fds(conns[0], PER);
+	assert_int_equal(open_fds(), before);
+	assert_false(conn_room(conns[0]));
+	send_fds(conns[0], PER); /* waits here */
+	assert_int_equal(open_fds(), before + PER);
+	settle(w);
+	assert_string_equal(w->log, log);
+	for (unsigned i = 0; i < CONN_FDS_SENT / PER; i++)
+		assert_int_equal(take_message(fds[0]), PER);
+	strcat(log, "r");
+	until(w, log); /* and what waited was sent */
+	assert_int_equal(open_fds(), before);
+	assert_int_equal(take_message(fds[0]), PER);
+	assert_true(conn_room(conns[0]));
+	/* Each within its own bound, and all together at that of their user. */
+	for (int i = 0; i + 1 < CONNS; i++)
+		for (unsigned k = i == 0; k < CONN_FDS_SENT / PER; k++) /* one counts still */
+			send_fds(conns[i], PER);
+	assert_int_equal(open_fds(), before);
+	assert_false(conn_room(conns[CONNS - 1]));
+	/* One that is closed has not taken them: they count until it has, or has ended. */
+	conns[1]->ops->close(conns[1]);
+	strcat(log, "c");
+	until(w, log);
+	settle(w);
+	assert_string_equal(w->log, log);
+	close(fds[1]);
+	strcat(log, "r");
+	until(w, log);
+	for (int i = 0; i < CONNS; i++)
+		if (i != 1)
+			close(fds[i]);
 }
 
 static void test_silent_connection_is_closed(void **state)
@@ -957,6 +1057,7 @@ int main(void)
 		T(test_close_sends_last_words_and_is_told_later),
 		T(test_reader_that_does_not_read_is_closed),
 		T(test_waiting_messages_arrive_in_order),
+		T(test_descriptors_under_way_are_bounded),
 		T(test_silent_connection_is_closed),
 		T(test_process_ends_while_a_fork_holds_the_socket),
 		T(test_followed_process_ends_after_its_connection),

@@ -402,7 +402,8 @@ static void declarations(const struct attack_options *o)
 			q.id = 5;
 			q.body_case = CKPT__REQUEST__BODY_DECLARE;
 			q.declare = &m;
-			m.digest = (ProtobufCBinaryData){sizeof(hostile_digest.b), hostile_digest.b};
+			m.digest.len = sizeof(hostile_digest.b);
+			m.digest.data = hostile_digest.b;
 			m.in_fd = true;
 			send_request(fd, &q, mfd, 0);
 			drain(fd, 200);
