@@ -291,6 +291,15 @@ void answers_drop_session(struct node *n, struct session *s)
 	}
 }
 
+void answers_unlink(struct node *n, const struct list *link)
+{
+	struct answer *a;
+
+	list_each(a, &n->answers.gathering, link)
+		if (a->kind->unlinked)
+			a->kind->unlinked(a, link);
+}
+
 void answers_init(struct node *n)
 {
 	fair_init(&n->answers.waiting);

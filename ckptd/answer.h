@@ -29,6 +29,9 @@ struct answer_kind {
 	/* On the loop: gathers until *left is 0, and takes its cost off that by answer_cost().
 	 * True: all is there, or answer_fail() was called. */
 	bool (*gather)(struct answer *a, unsigned *left);
+	/* On the loop: this leaves its list, which may be one of those that it gathers from; NULL:
+	 * the kind keeps no links. */
+	void (*unlinked)(struct answer *a, const struct list *link);
 	/* On a worker, once, also where gathering was cut short: lets go of the documents that it
 	 * gathered, and unless answer_dropped() says that nobody waits, writes the text by
 	 * answer_put() or calls answer_fail(). */
@@ -83,6 +86,9 @@ void answer_start(struct answer *a, const struct answer_kind *kind, struct sessi
 		  uint64_t request);
 /* The session has ended: its answers are dropped. */
 void answers_drop_session(struct node *n, struct session *s);
+
+/* To be called before a job, member, slot or checkpoint leaves its list. */
+void answers_unlink(struct node *n, const struct list *link);
 
 /* ---- For kinds ---- */
 

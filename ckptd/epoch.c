@@ -864,6 +864,8 @@ void epoch_creation_failed(struct job *j, int code, const char *text)
 	j->creating = false;
 	j->log_error = code;
 	j->failed = true;
+	watching_job_leaves(j);
+	answers_unlink(j->node, &j->link);
 	list_del(&j->link); /* a later open makes it anew */
 	list_add_tail(&j->node->failed_jobs, &j->link);
 	job_poke(j); /* which frees it: whoever called still has it */

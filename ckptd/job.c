@@ -35,6 +35,7 @@
 #include "ckptd/sharing.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
+#include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "storage/spare.h"
 
@@ -589,6 +590,8 @@ void job_free(struct job *j)
 	leaving_forget(j);
 	alloc_free(j->goodput_file.bytes);
 	goodput_forget_held(j->held);
+	watching_job_leaves(j);
+	answers_unlink(j->node, &j->link);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
 	list_each_safe(s, s_next, &j->slots, link)

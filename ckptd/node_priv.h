@@ -12,6 +12,8 @@
 #include "ckptd/tidy.h"
 #include "storage/store.h"
 
+#define NODE_NUMBERED 1024
+
 struct beat_heard;
 
 /* beats.c: what ranks write into their beat pages. */
@@ -86,6 +88,8 @@ struct node {
 	struct held_up held[2]; /* slow, hung: alarms of the node, its GPUs and links */
 	uint32_t last_number, unwatched_number; /* of jobs, for the detector: watching_names.c */
 	uint64_t number_uses;
+	/* Where the job of a number was found last: watching_job(). */
+	struct job *numbered[NODE_NUMBERED];
 	struct watching *watching; /* NULL: nothing is watched */
 	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;

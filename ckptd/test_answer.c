@@ -20,6 +20,8 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
+#include "ckptd/watching.h"
+#include "detect/verdicts.h"
 #include "proto/session.pb-c.h"
 #include "tests/lib/test.h"
 
@@ -433,28 +435,297 @@ static void test_why(void **state)
 	free(ask(t, &t->a, &m, "why node, full ring"));
 }
 
-static void test_status(void **state)
+static void send_status(struct hand *k, const char *job)
+{
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+
+	m.verb = CKPT__ADMIN__VERB__STATUS;
+	m.job = (char *)job;
+	send_admin(k, &m);
+}
+
+static json_t *ask_status(struct node_test *t, const char *job, const char *what)
+{
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	char *text;
+	json_t *doc;
+
+	m.verb = CKPT__ADMIN__VERB__STATUS;
+	m.job = (char *)job;
+	text = ask(t, &t->a, &m, what);
+	doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+	assert_non_null(doc);
+	free(text);
+	return doc;
+}
+
+static json_t *take_status(struct node_test *t)
+{
+	json_t *doc;
+	char *text;
+
+	turn_until_answered(t, &t->a);
+	text = take_text(&t->a);
+	doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+	assert_non_null(doc);
+	free(text);
+	return doc;
+}
+
+/* Gathers so many slices and no more. */
+static void turn_slices(struct node_test *t, uint64_t n)
+{
+	uint64_t until = t->host.node->answers.slices + n;
+
+	for (uint64_t end = 0; t->host.node->answers.slices < until && turn_on(t, &end);)
+		;
+	assert_int_equal(t->host.node->answers.slices, until);
+}
+
+static json_int_t number(const json_t *o, const char *key)
+{
+	assert_true(json_is_integer(json_object_get(o, key)));
+	return json_integer_value(json_object_get(o, key));
+}
+
+static void has_keys(const json_t *o, const char *const *keys)
+{
+	const char *key;
+	json_t *value;
+	size_t i = 0;
+
+	json_object_foreach((json_t *)o, key, value)
+	{
+		assert_non_null(keys[i]);
+		assert_string_equal(key, keys[i]);
+		i++;
+	}
+	assert_null(keys[i]);
+}
+
+/* In the order that they have had before it was gathered in slices. */
+static const char *const status_keys[] = {
+	"schema",       "version",       "node",        "data",      "ready",      "index",
+	"disk_backend", "memory_budget", "memory_left", "disk_free", "disk_total", "index_errors",
+	"jobs",         "collectors",    "suspects",    "drained",   "admission",  "unwatched",
+	"not_kept",     "alarms",        NULL};
+static const char *const job_keys[] = {"job",         "id",
+				       "uid",         "epoch",
+				       "log_records", "term",
+				       "lost",        "stale_alarms",
+				       "ranks",       "slots",
+				       "checkpoints", "aborted",
+				       "stopped",     "log_error",
+				       "log_anew",    "log_trim_error",
+				       "disk_error",  "replica_alarms",
+				       "goodput",     NULL};
+
+/* All jobs of many, in their order; each slice has few of them. */
+static void test_status_of_many_jobs(void **state)
 {
 	struct node_test *t = *state;
-	Ckpt__Admin m = CKPT__ADMIN__INIT;
-	struct job *j;
+	json_t *doc, *jobs, *job;
+	uint64_t slices;
+	char name[32];
+	size_t i;
 
 	begin_node(t);
-	for (unsigned i = 0; i < JOBS; i++)
-		add_job(t, i, 0);
+	for (unsigned k = 0; k < JOBS; k++)
+		add_job(t, k, k % 2);
 	connect_rank(t, &t->a);
-	m.verb = CKPT__ADMIN__VERB__STATUS;
-	free(ask(t, &t->a, &m, "status, 4096 jobs"));
-	j = add_job(t, JOBS, 0);
+	doc = ask_status(t, "job77", "status of one of 4096 jobs");
+	assert_int_equal(json_array_size(json_object_get(doc, "jobs")), getuid() == 0 ? 1 : 0);
+	json_decref(doc);
+	slices = t->host.node->answers.slices;
+	doc = ask_status(t, "", "status, 4096 jobs");
+	assert_true(t->host.node->answers.slices - slices >= JOBS / 16);
+	has_keys(doc, status_keys);
+	assert_true(number(doc, "disk_total") > 0);
+	jobs = json_object_get(doc, "jobs");
+	assert_int_equal(json_array_size(jobs), getuid() == 0 ? JOBS : 0);
+	json_array_foreach(jobs, i, job)
+	{
+		snprintf(name, sizeof(name), "job%zu", i);
+		assert_string_equal(json_string_value(json_object_get(job, "job")), name);
+		has_keys(job, job_keys);
+	}
+	json_decref(doc);
+}
+
+static struct job *add_large(struct node_test *t)
+{
+	struct job *j = add_job(t, 0, getuid());
+
 	for (unsigned i = 0; i < RANKS; i++)
 		add_member(j, i * 13 % RANKS);
 	for (unsigned i = 0; i < CHECKPOINTS; i++)
 		add_checkpoint(j, i + 1);
-	m.job = j->history.job.name;
-	free(ask(t, &t->a, &m, "status, 1024 ranks and 300 checkpoints"));
-	m.verb = CKPT__ADMIN__VERB__GC;
-	m.dry_run = true;
-	free(ask(t, &t->a, &m, "gc, 300 checkpoints"));
+	return j;
+}
+
+static json_t *only_job(const json_t *doc)
+{
+	assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 1);
+	return json_array_get(json_object_get(doc, "jobs"), 0);
+}
+
+static void test_status_of_a_large_job(void **state)
+{
+	struct node_test *t = *state;
+	json_t *doc, *list, *o;
+	uint64_t slices;
+	struct job *j;
+	size_t i;
+
+	begin_node(t);
+	j = add_large(t);
+	j->history.epoch.has_base = true;
+	j->history.epoch.base_step = 7;
+	j->history.epoch.base_attempt = (struct attempt_id){{7}};
+	connect_rank(t, &t->a);
+	slices = t->host.node->answers.slices;
+	doc = ask_status(t, j->history.job.name, "status, 1024 ranks and 300 checkpoints");
+	assert_true(t->host.node->answers.slices - slices >=
+		    (RANKS + 2 * CHECKPOINTS) * 6 / ANSWER_SLICE);
+	list = json_object_get(only_job(doc), "ranks");
+	assert_int_equal(json_array_size(list), RANKS);
+	json_array_foreach(list, i, o) assert_int_equal(number(o, "rank"), i);
+	list = json_object_get(only_job(doc), "checkpoints");
+	assert_int_equal(json_array_size(list), CHECKPOINTS);
+	json_array_foreach(list, i, o)
+	{
+		assert_int_equal(number(o, "step"), i + 1);
+		assert_int_equal(json_is_true(json_object_get(o, "base")), i + 1 == 7);
+		assert_int_equal(json_is_true(json_object_get(o, "latest")), i + 1 == CHECKPOINTS);
+	}
+	json_decref(doc);
+}
+
+/* Jobs go, among them the one that comes next: the others are all there, once. */
+static void test_jobs_go_meanwhile(void **state)
+{
+	struct node_test *t = *state;
+	struct job *j, *next;
+	unsigned i = 0;
+	json_t *doc;
+
+	begin_node(t);
+	for (unsigned k = 0; k < 600; k++)
+		add_job(t, k, getuid());
+	connect_rank(t, &t->a);
+	send_status(&t->a, "");
+	turn_slices(t, 5);
+	list_each_safe(j, next, &t->host.node->jobs, link) {
+		if (i >= 1 && i < 500)
+			job_free(j);
+		i++;
+	}
+	doc = take_status(t);
+	i = (unsigned)json_array_size(json_object_get(doc, "jobs"));
+	assert_true(i > 101 && i < 101 + 5 * ANSWER_SLICE / 40 + 5);
+	assert_string_equal(json_string_value(json_object_get(
+				    json_array_get(json_object_get(doc, "jobs"), i - 100), "job")),
+			    "job500");
+	json_decref(doc);
+}
+
+/* The job that is gathered goes, or only its checkpoints do. */
+static void test_parts_go_meanwhile(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c, *next;
+	unsigned i = 0;
+	struct job *j;
+	json_t *doc;
+
+	begin_node(t);
+	j = add_large(t);
+	add_job(t, 1, getuid());
+	connect_rank(t, &t->a);
+	send_status(&t->a, "");
+	turn_slices(t, 3 + RANKS * 6 / ANSWER_SLICE);
+	list_each_safe(c, next, &j->checkpoints, link) {
+		if (i++ < CHECKPOINTS - 10)
+			checkpoint_free(c);
+	}
+	doc = take_status(t);
+	i = (unsigned)json_array_size(
+		json_object_get(json_array_get(json_object_get(doc, "jobs"), 0), "checkpoints"));
+	assert_true(i > 10 && i < 100);
+	json_decref(doc);
+	send_status(&t->a, "");
+	turn_slices(t, 4);
+	job_free(j);
+	doc = take_status(t);
+	assert_string_equal(json_string_value(json_object_get(only_job(doc), "job")), "job1");
+	json_decref(doc);
+}
+
+/* One that is stopped after it was gathered, and one before: each comes once, as stopped. */
+static void test_jobs_stop_meanwhile(void **state)
+{
+	struct node_test *t = *state;
+	struct job *first, *last = NULL;
+	unsigned stopped = 0;
+	json_t *doc, *o;
+	size_t i;
+
+	begin_node(t);
+	first = add_job(t, 0, getuid());
+	for (unsigned k = 1; k < 100; k++)
+		last = add_job(t, k, getuid());
+	connect_rank(t, &t->a);
+	send_status(&t->a, "");
+	turn_slices(t, 4);
+	first->defect = last->defect = JOB_DEFECT_SLOT;
+	snprintf(first->defect_text, sizeof(first->defect_text), "the first");
+	snprintf(last->defect_text, sizeof(last->defect_text), "the last");
+	job_stop(first);
+	job_stop(last);
+	doc = take_status(t);
+	assert_int_equal(json_array_size(json_object_get(doc, "jobs")), 100);
+	json_array_foreach(json_object_get(doc, "jobs"), i, o)
+	{
+		const char *text = json_string_value(json_object_get(o, "stopped"));
+
+		stopped += strcmp(text, "the first") == 0 || strcmp(text, "the last") == 0;
+	}
+	assert_int_equal(stopped, 2);
+	json_decref(doc);
+}
+
+/* As many alarms as can stand: all of them, newest first, few in a slice. */
+static void test_status_with_alarms(void **state)
+{
+	struct node_test *t = *state;
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+	json_t *doc, *list, *o;
+	uint64_t slices;
+	char words[64];
+	size_t i;
+
+	t->o.dry_run = true;
+	begin_node(t);
+	for (unsigned k = 0; k < VERDICTS_MAX; k++) {
+		snprintf(s.check.what, sizeof(s.check.what), "check-%u", k);
+		node_sample(t->host.node, &s);
+	}
+	connect_rank(t, &t->a);
+	slices = t->host.node->answers.slices;
+	doc = ask_status(t, "", "status, 1024 alarms");
+	assert_true(t->host.node->answers.slices - slices >= VERDICTS_MAX / 16);
+	list = json_object_get(doc, "alarms");
+	assert_int_equal(json_array_size(list), VERDICTS_MAX);
+	json_array_foreach(list, i, o)
+	{
+		snprintf(words, sizeof(words), "the check check-%zu:", VERDICTS_MAX - 1 - i);
+		assert_non_null(strstr(json_string_value(json_object_get(o, "why")), words));
+	}
+	json_decref(doc);
 }
 
 int main(void)
@@ -468,7 +739,12 @@ int main(void)
 		NODE_TEST(test_no_descriptor),
 		NODE_TEST(test_waiters),
 		NODE_TEST(test_why),
-		NODE_TEST(test_status),
+		NODE_TEST(test_status_of_many_jobs),
+		NODE_TEST(test_status_of_a_large_job),
+		NODE_TEST(test_jobs_go_meanwhile),
+		NODE_TEST(test_parts_go_meanwhile),
+		NODE_TEST(test_jobs_stop_meanwhile),
+		NODE_TEST(test_status_with_alarms),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -538,11 +538,14 @@ static void test_file_and_memory_together(void **state)
 static void says_unread(const struct node *n, size_t want)
 {
 	json_t *own = json_array(), *all = json_array(), *none = json_array(), *job;
+	struct refused_job *r;
 
-	refused_json(n, getuid(), false, "", own);
-	refused_json(n, getuid() + 1, true, "job", all);
-	refused_json(n, getuid() + 1, false, "", none);
-	refused_json(n, getuid(), true, "other", none);
+	list_each(r, &n->refused, link) {
+		refused_json(r, getuid(), false, "", own);
+		refused_json(r, getuid() + 1, true, "job", all);
+		refused_json(r, getuid() + 1, false, "", none);
+		refused_json(r, getuid(), true, "other", none);
+	}
 	assert_int_equal(json_array_size(own), want);
 	assert_int_equal(json_array_size(all), want);
 	assert_int_equal(json_array_size(none), 0);

@@ -384,6 +384,14 @@ size_t watching_standing(struct node *n, const struct subject *s, struct verdict
 	return detector_standing(n->watching->detector, s, ret, most);
 }
 
+bool watching_older(struct node *n, uint64_t id, struct verdict *ret)
+{
+	if (!n->watching)
+		return false;
+	come_to_now(n->watching);
+	return detector_older(n->watching->detector, id, ret);
+}
+
 /* Whose stacks are to be taken. Of a job `ckptctl status` lists them. */
 static void explain_process(struct node *n, const struct subject *s,
 			    void (*line)(void *arg, const char *text), void *arg)

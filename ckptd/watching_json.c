@@ -161,21 +161,15 @@ size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, boo
 	return found;
 }
 
-json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all)
+void watching_alarm_json(struct node *n, const struct verdict *v, const char *job, uint32_t uid,
+			 bool sees_all, json_t *alarms)
 {
-	size_t there = watching_standing(n, NULL, NULL, 0), more = 0;
-	CLEANUP_FREE struct verdict *v = alloc_array(there, sizeof(*v));
-	size_t found = v ? watching_shown(n, NULL, uid, sees_all, v, there, &more) : 0;
-	json_t *list = json_array();
+	struct job *j = watching_job(n, v->subject.job);
 
-	for (size_t i = 0; i < found; i++) {
-		struct job *j = watching_job(n, v[i].subject.job);
-
-		if (v[i].level == LEVEL_ALARM &&
-		    (!j || !job[0] || strcmp(job, j->history.job.name) == 0))
-			json_array_append_new(list, alarm_json(n, &v[i]));
-	}
-	return list;
+	if (v->level != LEVEL_ALARM || !is_seen(n, v, uid, sees_all))
+		return;
+	if (!j || !job[0] || strcmp(job, j->history.job.name) == 0)
+		json_array_append_new(alarms, alarm_json(n, v));
 }
 
 uint32_t watching_uid(struct node *n, const struct subject *s)

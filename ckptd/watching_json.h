@@ -24,9 +24,10 @@ json_t *watching_dropped_json(struct node *n, uint32_t uid, bool sees_all);
  * him what is his. Returns how many; *ret_more: how many more there are. */
 size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, bool sees_all,
 		      struct verdict *ret, size_t most, size_t *ret_more);
-/* The alarms that stand and that uid may see, newest first; of all jobs, or of the one called so
- * and of the node. */
-json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all);
+/* Into alarms, if it is one that uid may see, and of the node or of the job called so (empty: of
+ * any). */
+void watching_alarm_json(struct node *n, const struct verdict *v, const char *job, uint32_t uid,
+			 bool sees_all, json_t *alarms);
 /* Who may see it: the owner of its job, or EVENT_FOR_ALL. */
 uint32_t watching_uid(struct node *n, const struct subject *s);
 /* Of a verdict: also what is said of the node by nothing but one user's jobs is that user's. */

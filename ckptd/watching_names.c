@@ -33,12 +33,25 @@
 
 struct job *watching_job(struct node *n, uint32_t number)
 {
-	struct job *j;
+	struct job **hint = &n->numbered[number % NODE_NUMBERED], *j;
 
-	list_each(j, &n->jobs, link)
-		if (j->number == number && number)
+	if (!number || (*hint && (*hint)->number == number))
+		return number ? *hint : NULL;
+	list_each(j, &n->jobs, link) {
+		if (j->number == number) {
+			*hint = j;
 			return j;
+		}
+	}
 	return NULL;
+}
+
+void watching_job_leaves(struct job *j)
+{
+	struct job **hint = &j->node->numbered[j->number % NODE_NUMBERED];
+
+	if (*hint == j)
+		*hint = NULL;
 }
 
 static struct sample name_of(uint32_t number, const char *text)
@@ -69,6 +82,7 @@ static void give_back(struct job *j)
 	watching_feed(n, &gone);
 	policy_forget(acting_policy(n), &subject);
 	assert(j->number == subject.job);
+	watching_job_leaves(j);
 	j->number = 0;
 }
 

@@ -409,6 +409,24 @@ void probe(struct detector *d, struct rank *r, bool wanted)
 		d->verdicts.events.probe(d->verdicts.events.arg, r->job, r->number, wanted);
 }
 
+bool detector_older(const struct detector *d, uint64_t id, struct verdict *ret)
+{
+	size_t low = 0, high = d->verdicts.n;
+
+	while (low < high) { /* they stand in the order of their numbers */
+		size_t mid = low + (high - low) / 2;
+
+		if (d->verdicts.standing[mid].id < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low == 0)
+		return false;
+	*ret = d->verdicts.standing[low - 1];
+	return true;
+}
+
 size_t detector_standing(const struct detector *d, const struct subject *s, struct verdict *ret,
 			 size_t n)
 {
