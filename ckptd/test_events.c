@@ -331,7 +331,8 @@ static void test_what_is_no_text(void **state)
 			    "slow");
 }
 
-/* Jobs of one name are not taken for each other, and leave room for the node's own. */
+/* Jobs of one name are not taken for each other; one user's leave room for those of others, and
+ * all of them for the node's own. */
 static void test_marks_of_jobs(void **state)
 {
 	struct node_test *t = *state;
@@ -348,7 +349,11 @@ static void test_marks_of_jobs(void **state)
 	assert_string_equal(marks_find(m, "job 'lm'", 1000)->reason, "slow");
 	for (unsigned i = 1; i < MARKS_MAX; i++) {
 		snprintf(words, sizeof(words), "rank %u of job 'lm'", i);
-		assert_int_equal(marks_add(m, words, "slow", 1000), i < MARKS_JOBS_MAX);
+		assert_int_equal(marks_add(m, words, "slow", 1000), i < MARKS_UID_MAX);
+	}
+	for (unsigned i = MARKS_UID_MAX; i < MARKS_MAX; i++) {
+		snprintf(words, sizeof(words), "rank %u of job 'lm'", i);
+		assert_int_equal(marks_add(m, words, "slow", 1001 + i % 2), i < MARKS_JOBS_MAX);
 	}
 	for (unsigned i = MARKS_JOBS_MAX; i <= MARKS_MAX; i++) {
 		snprintf(words, sizeof(words), "disk %u", i);
