@@ -16,7 +16,7 @@
 #include "ckptd/log.h"
 #include "ckptd/receiver_child.h"
 
-#define RECEIVER_LIMIT_NS 3000000000ull  /* for one answer */
+#define RECEIVER_LIMIT_NS 10000000000ull /* for one answer, also on a machine with much to do */
 #define RECEIVER_REST_NS  10000000000ull /* after which the process ends */
 #define RECEIVER_LEFT_MAX 4 /* of a uid's that were killed and have not ended: then no more */
 

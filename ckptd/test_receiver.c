@@ -494,11 +494,12 @@ static void asked(struct receiving *x, int status, const void *msg, size_t len, 
 	a->told++;
 }
 
-static struct receiver *make(struct world *w, const char *program, uint64_t rest_ns)
+static struct receiver *make(struct world *w, const char *program, uint64_t limit_ms,
+			     uint64_t rest_ns)
 {
 	struct receiver_options o = {.program = program,
 				     .uid = 1000,
-				     .limit_ns = 200000000,
+				     .limit_ns = limit_ms * 1000000,
 				     .rest_ns = rest_ns,
 				     .log = &w->log};
 
@@ -520,7 +521,7 @@ static int ask(struct world *w, struct receiver *r, int fd, struct asking *a)
 static void test_it_ends_after_a_rest_and_begins_again(void **state)
 {
 	struct world *w = *state;
-	struct receiver *r = make(w, w->program, 20000000);
+	struct receiver *r = make(w, w->program, 20000, 20000000);
 	int s[2], m = memfd("x", FROZEN), before = open_fds();
 	struct asking a;
 
@@ -544,7 +545,7 @@ static void test_it_ends_after_a_rest_and_begins_again(void **state)
 static void test_a_killed_process_is_replaced(void **state)
 {
 	struct world *w = *state;
-	struct receiver *r = make(w, w->program, 3600ull * 1000000000u);
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
 	int s[2], m = memfd("x", FROZEN);
 	struct asking a;
 	pid_t pid;
@@ -595,7 +596,8 @@ static void test_programs_that_do_not_serve(void **state)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
 	say(s[1], 'a', m, 1);
 	for (int i = 0; i < 4; i++) {
-		struct receiver *r = make(w, programs[i] ? programs[i] : script, 1000000);
+		struct receiver *r =
+			make(w, programs[i] ? programs[i] : script, i == 3 ? 200 : 20000, 1000000);
 		int want = i == 1 ? -ENOENT : i == 3 ? -ETIMEDOUT : -EPIPE;
 
 		assert_int_equal(ask(w, r, s[0], &a), want);
