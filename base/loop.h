@@ -36,6 +36,13 @@ struct task {
 	void (*run)(struct task *);
 };
 
+/* What calls of the loop (of a descriptor, a task, a timer) took of the thread's processor time. */
+struct loop_calls {
+	uint64_t n, over; /* over: longer than LOOP_CALL_NS */
+	uint64_t longest_ns;
+	const char *longest; /* what it was: the label, or the kind of call */
+};
+
 struct loop_ops {
 	uint64_t (*now_ns)(struct loop *);  /* monotonic, read once per turn */
 	uint64_t (*wall_ns)(struct loop *); /* since 1970; for labels, never for decisions */
@@ -46,6 +53,8 @@ struct loop_ops {
 	bool (*is_current)(struct loop *); /* for asserts: is this the loop's thread? */
 	/* What the running call does, a literal: for what is told of long ones. May be NULL. */
 	void (*label)(struct loop *, const char *what);
+	/* Since ckptd was ready. May be NULL. */
+	const struct loop_calls *(*calls)(struct loop *);
 };
 
 struct loop {
@@ -72,6 +81,11 @@ static inline void loop_label(struct loop *l, const char *what)
 {
 	if (l->ops->label)
 		l->ops->label(l, what);
+}
+/* NULL: they are not measured. */
+static inline const struct loop_calls *loop_calls(struct loop *l)
+{
+	return l->ops->calls ? l->ops->calls(l) : NULL;
 }
 static inline void task_init(struct task *t, uint32_t uid, void (*run)(struct task *))
 {

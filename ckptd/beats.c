@@ -101,7 +101,7 @@ static void keep_done(struct work *w)
 		job_tell(b->member->job, 5,
 			 "rank %u: the fd store did not take its beats (%s): they end with this "
 			 "ckptd",
-			 b->member->rank, err_text(w->status));
+			 b->member->rank, memory_error_text(w->status));
 	if (!b->member) {
 		region_destroy(n, FAIR_NODE, b->region);
 		alloc_free(b);

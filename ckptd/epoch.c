@@ -849,7 +849,7 @@ void epoch_no_ledger(struct job *j, int code)
 	char text[ERR_TEXT_MAX];
 
 	snprintf(text, sizeof(text), "open: there is no memory for the job's ledger: %s",
-		 code == -ENOSPC ? "the budget is used up (memory.budget)" : err_text(code));
+		 memory_error_text(code));
 	list_each_safe(o, next, &j->openings, link)
 		if (o->asked)
 			opening_answer(o, code == -ENOSPC ? CKPT_ENOSPACE : code, text);

@@ -98,7 +98,7 @@ static void make_run(struct work *w)
 	struct ledger_making *k = container_of(w, struct ledger_making, work);
 
 	w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
-	while (w->status < 0 && k->size > k->size_min) {
+	while (w->status < 0 && w->status != CKPT_ENOSPACE && k->size > k->size_min) {
 		k->size = max_u64(k->size / 2, k->size_min); /* memory is short */
 		w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
 	}

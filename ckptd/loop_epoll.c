@@ -105,6 +105,11 @@ static void epoll_label(struct loop *l, const char *what)
 	of(l)->label = what;
 }
 
+static const struct loop_calls *epoll_calls(struct loop *l)
+{
+	return &of(l)->calls;
+}
+
 /* A call is over, the next one begins; what the one that is over took (5). */
 static uint64_t call_over(struct loop_epoll *ep, const char *kind)
 {
@@ -174,6 +179,7 @@ static const struct loop_ops epoll_ops = {
 	.post = epoll_post,
 	.is_current = epoll_is_current,
 	.label = epoll_label,
+	.calls = epoll_calls,
 };
 
 int watch_set(struct loop *l, struct watch *w, uint32_t events)
@@ -328,11 +334,6 @@ void loop_epoll_stop(struct loop *l)
 uint64_t loop_epoll_turns(const struct loop *l)
 {
 	return container_of(l, const struct loop_epoll, loop)->turns;
-}
-
-const struct loop_calls *loop_epoll_calls(const struct loop *l)
-{
-	return &container_of(l, const struct loop_epoll, loop)->calls;
 }
 
 void loop_epoll_forget_calls(struct loop *l)

@@ -10,13 +10,6 @@
 #include "base/err.h"
 #include "base/loop.h"
 
-/* What calls (of a watch, a task, a timer) took of the thread's processor time. */
-struct loop_calls {
-	uint64_t n, over; /* over: longer than LOOP_CALL_NS */
-	uint64_t longest_ns;
-	const char *longest; /* what it was: the label, or the kind of call */
-};
-
 /* A descriptor of somebody else that the loop looks at; level-triggered without EPOLLET. ready is
  * served before all tasks: it notes what came and leaves the rest to a task. */
 struct watch {
@@ -36,8 +29,7 @@ void loop_epoll_stop(struct loop *l);
 void loop_epoll_turn(struct loop *l, uint64_t wait_ns);
 /* How many turns there were: an idle loop makes none. */
 uint64_t loop_epoll_turns(const struct loop *l);
-/* Since the loop was made, or since the last loop_epoll_forget_calls(). */
-const struct loop_calls *loop_epoll_calls(const struct loop *l);
+/* What loop_calls() tells begins here. */
 void loop_epoll_forget_calls(struct loop *l);
 
 static inline void watch_init(struct watch *w, int fd, void (*ready)(struct watch *, uint32_t))

@@ -392,6 +392,8 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = keeper_open(s->notify, &s->keeper, e);
 	if (r == 0)
+		keeper_set_max(s->keeper, s->config.descriptors);
+	if (r == 0)
 		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
 	if (r == 0)
 		r = beneath_check_private(disk_posix_folder(s->disk), s->config.data, e);
@@ -415,7 +417,7 @@ static int service_open(struct service *s, struct err *e)
 /* What no user may be held up by: see base/loop.h. */
 static void tell_calls(const struct service *s)
 {
-	const struct loop_calls *c = loop_epoll_calls(s->loop);
+	const struct loop_calls *c = loop_calls(s->loop);
 
 	if (c->n > 0)
 		log_print(s->log, LOG_INFO,

@@ -389,6 +389,28 @@ static bool gather_alarms(struct status *x, unsigned *left)
 	return false;
 }
 
+/* null: nothing is kept, or no limit is known. */
+static json_t *fd_store_json(const struct node *n)
+{
+	struct memory_room room;
+
+	n->env.memory->ops->room(n->env.memory, &room);
+	if (room.max == UINT64_MAX)
+		return json_null();
+	return json_pack("{s:I, s:I}", "used", (json_int_t)room.used, "max", (json_int_t)room.max);
+}
+
+static json_t *loop_json(const struct node *n)
+{
+	const struct loop_calls *c = loop_calls(n->env.loop);
+
+	if (!c)
+		return json_null();
+	return json_pack("{s:I, s:I, s:I, s:s}", "calls", (json_int_t)c->n, "over_1ms",
+			 (json_int_t)c->over, "longest_us", (json_int_t)(c->longest_ns / 1000),
+			 "longest", c->longest ? c->longest : "");
+}
+
 /* All but the lists that are long. */
 static bool gather_head(struct status *x)
 {
@@ -407,6 +429,8 @@ static bool gather_head(struct status *x)
 		answer_fail(&x->answer, -ENOMEM, "status: out of memory");
 		return false;
 	}
+	json_object_set_new(x->doc, "fd_store", fd_store_json(n));
+	json_object_set_new(x->doc, "loop", loop_json(n));
 	json_object_set_new(x->doc, "collectors", probing_json(n));
 	json_object_set_new(x->doc, "suspects",
 			    marks_suspects_json(&n->marks, x->uid, x->sees_all));

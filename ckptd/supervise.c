@@ -77,7 +77,7 @@ static uint64_t now_ns(void)
 struct child_env {
 	char **vars;
 	char *fds, *names;
-	char pid[32], notify_fd[48], notify_pid[48], watchdog_pid[32], watchdog[48];
+	char pid[32], notify_fd[48], notify_pid[48], watchdog_pid[32], watchdog[48], max[48];
 };
 
 static bool is_protocols(const char *var)
@@ -85,6 +85,7 @@ static bool is_protocols(const char *var)
 	static const char *const ours[] = {
 		"LISTEN_PID=",	 "LISTEN_FDS=",	   "LISTEN_FDNAMES=", "NOTIFY_SOCKET=",
 		"WATCHDOG_PID=", "WATCHDOG_USEC=", NOTIFY_FD_VAR "=", NOTIFY_PID_VAR "=",
+		KEEPER_MAX_VAR "=",
 	};
 
 	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
@@ -109,7 +110,7 @@ static int child_env_init(const struct supervisor *s, struct child_env *env)
 	*env = (struct child_env){ 0 };
 	for (char **v = environ; *v; v++)
 		n++;
-	env->vars = alloc_array(n + 8, sizeof(*env->vars));
+	env->vars = alloc_array(n + 9, sizeof(*env->vars));
 	r = env->vars ? fd_table_environment(&s->fds, &env->fds, &env->names) : -ENOMEM;
 	if (r) {
 		child_env_fini(env);
@@ -124,6 +125,9 @@ static int child_env_init(const struct supervisor *s, struct child_env *env)
 	env->vars[k++] = env->fds;
 	env->vars[k++] = env->names;
 	env->vars[k++] = env->pid;
+	/* What is kept here: a service manager's store, which may take more, is not used. */
+	snprintf(env->max, sizeof(env->max), KEEPER_MAX_VAR "=%zu", s->fds.max);
+	env->vars[k++] = env->max;
 	if (s->watchdog_ns) {
 		snprintf(env->watchdog, sizeof(env->watchdog), "WATCHDOG_USEC=%llu",
 			 (unsigned long long)(s->watchdog_ns / 1000));

@@ -507,8 +507,8 @@ static void has_keys(const json_t *o, const char *const *keys)
 static const char *const status_keys[] = {
 	"schema",       "version",       "node",        "data",      "ready",      "index",
 	"disk_backend", "memory_budget", "memory_left", "disk_free", "disk_total", "index_errors",
-	"jobs",         "collectors",    "suspects",    "drained",   "admission",  "unwatched",
-	"not_kept",     "alarms",        NULL};
+	"jobs",         "fd_store",      "loop",        "collectors", "suspects",  "drained",
+	"admission",    "unwatched",     "not_kept",    "alarms",    NULL};
 static const char *const job_keys[] = {"job",         "id",
 				       "uid",         "epoch",
 				       "log_records", "term",

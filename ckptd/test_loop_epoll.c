@@ -321,7 +321,7 @@ static void test_tasks_run_in_fair_order(void **state)
 
 static void test_calls_are_measured(void **state)
 {
-	const struct loop_calls *calls = loop_epoll_calls(*state);
+	const struct loop_calls *calls = loop_calls(*state);
 	struct dear d[3];
 	int all = 0;
 

@@ -130,7 +130,7 @@ static void test_memory_is_found_again_after_each_death(void **state)
 	assert_file(*state, "lives", "xxxx");
 }
 
-static void test_store_that_is_full_says_so(void **state)
+static void supervise_with_few_files(void **state, const char *part)
 {
 	struct rlimit was, low;
 
@@ -138,10 +138,23 @@ static void test_store_that_is_full_says_so(void **state)
 	low = was;
 	low.rlim_cur = 160;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	assert_int_equal(supervise(*state, "full", 0), 0);
+	assert_int_equal(supervise(*state, part, 0), 0);
 	setrlimit(RLIMIT_NOFILE, &was);
 	assert_file(*state, "error", "");
 	assert_file(*state, "lives", "xx");
+}
+
+static void test_store_that_is_full_says_so(void **state)
+{
+	supervise_with_few_files(state, "refused");
+}
+
+/* The child is told what the supervisor's table takes, not what the store above it does. */
+static void test_child_knows_the_limit(void **state)
+{
+	setenv(KEEPER_MAX_VAR, "3", 1);
+	supervise_with_few_files(state, "full");
+	assert_null(getenv(KEEPER_MAX_VAR));
 }
 
 static void test_error_before_ready_is_not_repeated(void **state)
@@ -415,6 +428,7 @@ static void test_nobody_listens(void **state)
 
 static void test_addresses_and_counts_that_make_no_sense(void **state)
 {
+	static const char *const max[] = { "", "-1", "8K", "99999999999999999999" };
 	struct err e = { 0 };
 	struct notify *n;
 	struct keeper *k;
@@ -437,6 +451,11 @@ static void test_addresses_and_counts_that_make_no_sense(void **state)
 		setenv("LISTEN_FDS", ((const char *[]){ "x", "-1", "99999999" })[i], 1);
 		assert_int_equal(keeper_open(n, &k, &e), -EPROTO);
 		assert_null(getenv("LISTEN_FDS"));
+	}
+	for (int i = 0; i < 4; i++) {
+		setenv(KEEPER_MAX_VAR, max[i], 1);
+		assert_int_equal(keeper_open(n, &k, &e), -EPROTO);
+		assert_null(getenv(KEEPER_MAX_VAR));
 	}
 	notify_free(n);
 	unsetenv("NOTIFY_SOCKET");
@@ -536,6 +555,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 		T(test_memory_is_found_again_after_each_death),
 		T(test_store_that_is_full_says_so),
+		T(test_child_knows_the_limit),
 		T(test_error_before_ready_is_not_repeated),
 		T(test_stopped_child_is_not_started_again),
 		T(test_program_that_is_not_there),

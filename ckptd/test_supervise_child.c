@@ -188,24 +188,35 @@ static int store_pipe(const char *name)
 	return r;
 }
 
-/* ---- full: the store says no, and is believed; what fits is kept ---- */
+/*
+ * ---- full: the store has said what it takes, and so much is stored and not more ----
+ * ---- refused: it has not, says no, and is believed; what fits is kept ----
+ */
 
-static void part_full(int life)
+static void part_full(int life, bool told)
 {
+	struct memory_room room;
 	char name[32];
 	int stored = 0, r = 0, n = 0;
 
+	keeper_room(keeper, &room);
+	CHECK(told == (room.max < UINT64_MAX));
 	if (life == 1) {
 		while (r == 0 && stored < 1000) {
 			snprintf(name, sizeof(name), "pipe-%d", stored);
 			r = store_pipe(name);
 			stored += r == 0;
 		}
-		CHECK(r == -EIO && stored > 10);
+		CHECK(r == (told ? CKPT_ENOSPACE : -EIO) && stored > 10);
+		CHECK(!told || (uint64_t)stored == room.max);
+		keeper_room(keeper, &room);
+		CHECK(room.used == (uint64_t)stored);
 		CHECK(keeper_remove(keeper, "pipe-0") == 0); /* and the next answer is clean */
 		say("stored", "%*s", stored - 1, "");
 		die();
 	}
+	CHECK(room.used == (uint64_t)count("stored"));
+	CHECK(!told || room.left == 1);
 	while (keeper_take(keeper, NULL, NULL) >= 0)
 		n++;
 	CHECK(n == count("stored"));
@@ -325,8 +336,8 @@ static void run(const char *part, int life)
 		part_memory(life);
 	else if (strcmp(part, "signals") == 0)
 		wait_signals();
-	else if (strcmp(part, "full") == 0)
-		part_full(life);
+	else if (strcmp(part, "full") == 0 || strcmp(part, "refused") == 0)
+		part_full(life, part[0] == 'f');
 	else if (strcmp(part, "stores") == 0)
 		part_stores();
 	else if (strcmp(part, "orphan") == 0)
@@ -376,7 +387,10 @@ int main(int argc, char **argv)
 	CHECK(sigprocmask(SIG_SETMASK, NULL, &blocked) == 0 && !sigismember(&blocked, SIGTERM));
 	CHECK(notify_open(&notify, NULL) == 0 && notify_listened(notify));
 	CHECK(!getenv(NOTIFY_FD_VAR) && !getenv(NOTIFY_PID_VAR) && !getenv("NOTIFY_SOCKET"));
+	if (strcmp(argv[2], "refused") == 0)
+		CHECK(unsetenv(KEEPER_MAX_VAR) == 0);
 	CHECK(keeper_open(notify, &keeper, NULL) == 0);
+	CHECK(!getenv(KEEPER_MAX_VAR));
 	CHECK(no_datagram_socket_is_inherited());
 	CHECK(memory_memfd_new(keeper, &o, &memory, NULL) == 0);
 	run(argv[2], life);

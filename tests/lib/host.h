@@ -3,7 +3,8 @@
  * host.h - one real node inside this process: loop, threads, files and memfds as in ckptd, but
  * turned by the caller, so that a test is the trainer and the daemon in one thread.
  *
- * There is no fd store: host_stop() loses all memory, as loss of power does.
+ * There is no fd store, but where a silent_store was started: host_stop() loses all memory, as loss
+ * of power does.
  */
 #ifndef TESTS_LIB_HOST_H
 #define TESTS_LIB_HOST_H
