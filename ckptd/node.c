@@ -56,6 +56,7 @@ void node_options_default(struct node_options *o)
 		.settle_timeout_ns = 30ull * 1000000000u,
 		.leaving_ns = 60ull * 1000000000u,
 		.log_trim = 1024,
+		.session_idle_ns = 60ull * 1000000000u,
 		.sessions_per_uid = 1024,
 		.jobs_per_uid = 4096,
 		.waits_per_session = 64,

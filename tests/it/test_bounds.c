@@ -322,6 +322,42 @@ static void test_jobs_of_a_user(void **state)
 	hand_close(k);
 }
 
+/* A process that asks nothing is closed, unless it is a rank or waits for an answer. */
+static void test_idle_sessions_are_closed(void **state)
+{
+	struct small_node *s = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	struct hand idle, rank, waits;
+	uint64_t id;
+
+	s->options.session_idle_ns = 300000000;
+	small_node_start(s);
+	assert_int_equal(hand_connect(&idle, &s->host), 0);
+	assert_int_equal(hand_connect(&rank, &s->host), 0);
+	assert_int_equal(hand_open(&rank, "job", 0, 1, "run"), 0);
+	assert_int_equal(hand_connect(&waits, &s->host), 0);
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	m.verb = CKPT__ADMIN__VERB__EVENTS;
+	m.wait = true;
+	m.since = UINT64_MAX / 2; /* never */
+	assert_int_equal(hand_send(&waits, &q), 0);
+	assert_true(hand_receive(&idle, &id) < 0); /* its connection ended */
+	for (int i = 0; i < 20; i++) { /* longer than that is idle */
+		host_turn(&s->host);
+		usleep(30000);
+	}
+	assert_int_equal(hand_admin(&rank, "job", CKPT__ADMIN__VERB__GC, 0), 0);
+	/* It waits on: another question of it is answered. */
+	m.wait = false;
+	m.since = 0;
+	assert_int_equal(hand_ask_code(&waits, &q), 0);
+	hand_close(&idle);
+	hand_close(&rank);
+	hand_close(&waits);
+}
+
 static void test_waits_of_a_session(void **state)
 {
 	struct small_node *w = *state;
@@ -703,6 +739,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_ranks_of_a_user),           TEST(test_jobs_of_a_user),
+		TEST(test_idle_sessions_are_closed),
 		TEST(test_waits_of_a_session),        TEST(test_loads_of_a_session),
 		TEST(test_declaration_beside_others), TEST(test_declaration_of_who_left),
 		TEST(test_slots_ready_beside_others), TEST(test_budget_has_the_ledger),
