@@ -440,6 +440,7 @@ struct declare_bytes {
 /* Answers the request itself, now or later, unless it returns an error; then fd is not taken. */
 MUST_CHECK int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
 			       const struct declare_bytes *b, struct err *e);
+void declaring_drop(struct session *s); /* its connection ended: a check under way ends soon */
 void declaring_step(struct job *j); /* those that wait for room in the ledger */
 void declaring_fini(struct job *j);
 struct declared *declared_get(struct job *j, const struct digest *digest);

@@ -111,7 +111,9 @@ void load_drop_all(struct session *s)
 
 		l->session = NULL;
 		list_del(&l->link);
-		if (!busy)
+		if (busy) /* planning ends soon */
+			atomic_store_explicit(&l->work.cancel, true, memory_order_relaxed);
+		else
 			load_close(l);
 	}
 }

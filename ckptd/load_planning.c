@@ -39,6 +39,9 @@ static int open_sources(struct load *l)
 	for (uint32_t i = 0; i < l->n_sources && r == 0; i++) {
 		struct source *s = &l->sources[i];
 
+		if (work_cancelled(&l->work))
+			return err_code(&l->err, -ECANCELED, "plan the load of step %llu",
+					(unsigned long long)l->step);
 		if (s->kind == LOAD_MEMORY) {
 			r = rank_table_open(s->table_bytes, s->table_len, &s->table, &l->err);
 			continue;
@@ -325,9 +328,13 @@ static int open_wants(struct load *l)
 
 	if (l->kind != LOAD_READ)
 		return 0;
-	if (l->wants_fd >= 0)
+	if (l->wants_fd >= 0) {
 		r = m->ops->fd_to_bytes(m, l->wants_fd, WANTS_BYTES_MAX, &l->wants_bytes,
 					&l->wants_len);
+		/* Here, not on the loop: the last one that has it frees its pages. */
+		m->ops->close_fd(m, l->wants_fd);
+		l->wants_fd = -1;
+	}
 	if (r < 0)
 		return err_set(&l->err, CKPT_EPROTO, "read: its memfd cannot be read");
 	r = read_wants_decode(l->wants_bytes, l->wants_len, &l->wants, &l->err);

@@ -444,6 +444,7 @@ static void end_member(struct session *s, const Ckpt__Bye *bye)
 	struct job *j;
 
 	load_drop_all(s);
+	declaring_drop(s);
 	list_each(j, &s->node->jobs, link)
 		waiter_drop(j, s, 0); /* also of a member that it was */
 	if (!m)

@@ -36,6 +36,7 @@ struct session_use {
 	uint32_t waits, loads;
 	uint32_t answers; /* answer.c */
 	bool opening, declaring;
+	struct work *checking; /* of a declaration, on a worker; or NULL */
 };
 struct session_use *session_use(struct session *s);
 

@@ -226,6 +226,7 @@ struct checker {
 	struct declaration d;
 	struct place *places;
 	struct disjoint boxes; /* of one tensor */
+	const atomic_bool *cancel; /* or NULL */
 	struct shard previous; /* valid when i > 0 */
 	uint32_t group;        /* first shard with the name of the previous one */
 };
@@ -250,7 +251,7 @@ static int check_overlap(struct checker *c, uint32_t first, uint32_t end, struct
 			r = disjoint_add(&c->boxes, &boxes[k]);
 	}
 	if (r == 0)
-		r = disjoint_check(&c->boxes, NULL, &twice);
+		r = disjoint_check(&c->boxes, c->cancel, &twice);
 	if (r < 0)
 		return err_code(e, r, "check the boxes of %u shards of one tensor", end - first);
 	if (r == 0)
@@ -364,8 +365,12 @@ static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
 {
 	int r = 0;
 
-	for (uint32_t block = 0; !r && block < c->d.n_blocks; block++)
+	for (uint32_t block = 0; !r && block < c->d.n_blocks; block++) {
+		if (c->cancel && atomic_load_explicit(c->cancel, memory_order_relaxed))
+			return err_code(e, -ECANCELED, "check a declaration of %u tensors",
+					c->d.n_shards);
 		r = check_block(c, fence, block, e);
+	}
 	if (!r && c->d.n_shards)
 		r = check_overlap(c, c->group, c->d.n_shards, e);
 	return r ? r : check_image(c, e);
@@ -373,8 +378,14 @@ static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
 
 int declaration_open(const void *bytes, size_t len, struct declaration *ret, struct err *e)
 {
+	return declaration_open_until(bytes, len, NULL, ret, e);
+}
+
+int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
+			   struct declaration *ret, struct err *e)
+{
 	struct declaration_header h;
-	struct checker c = { 0 };
+	struct checker c = { .cancel = cancel };
 	const uint8_t *fence;
 	int r = declaration_header_check(bytes, len, &h, e);
 

@@ -677,6 +677,10 @@ static void test_hostile_shapes(void **state)
 	const uint32_t n = 60000;
 	struct declaration_builder *b = builder();
 	struct shard s = make_shard("w", 2, 0, 0);
+	atomic_bool cancel = true;
+	struct declaration d;
+	struct err e = { 0 };
+	void *bytes;
 	size_t len;
 
 	(void)state;
@@ -688,7 +692,11 @@ static void test_hostile_shapes(void **state)
 		s.box.offset[1] = i;
 		assert_int_equal(add(b, s), i);
 	}
-	alloc_free(finish(b, &len));
+	bytes = finish(b, &len);
+	assert_int_equal(declaration_open_until(bytes, len, &cancel, &d, &e), -ECANCELED);
+	atomic_store(&cancel, false);
+	assert_int_equal(declaration_open_until(bytes, len, &cancel, &d, &e), 0);
+	alloc_free(bytes);
 
 	b = builder();
 	for (uint32_t i = 0; i < n; i++) {
