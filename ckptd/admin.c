@@ -17,6 +17,7 @@
 #include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/plan_answer.h"
 #include "ckptd/status_answer.h"
 #include "ckptd/trust.h"
 #include "codec/digest.h"
@@ -38,7 +39,7 @@ bool admin_sees_all(struct session *s)
 	return uid == 0 || uid == (uint32_t)geteuid();
 }
 
-static bool may_see(struct session *s, const struct job *j)
+bool admin_may_see(struct session *s, const struct job *j)
 {
 	return admin_sees_all(s) || session_process(s)->uid == j->history.job.uid;
 }
@@ -91,16 +92,20 @@ void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
 struct job *admin_job(struct session *s, const Ckpt__Admin *m)
 {
 	struct node *n = session_node(s);
+	bool is_id = strlen(m->job) == ID_TEXT_MAX - 1;
 	struct job *j, *found = NULL;
 
 	for (size_t i = 0; i < 2; i++) {
 		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link) {
-			char id[ID_TEXT_MAX];
+			char id[ID_TEXT_MAX] = "";
 
-			hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
-			if (may_see(s, j) && strcmp(id, m->job) == 0)
+			if (!admin_may_see(s, j))
+				continue;
+			if (is_id)
+				hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
+			if (is_id && strcmp(id, m->job) == 0)
 				return j;
-			if (!may_see(s, j) || strcmp(j->history.job.name, m->job) != 0)
+			if (strcmp(j->history.job.name, m->job) != 0)
 				continue;
 			if (!found || j->history.job.uid == session_process(s)->uid)
 				found = j;
@@ -310,35 +315,6 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	return r;
 }
 
-static void gc_plan(struct session *s, uint64_t request, struct job *j)
-{
-	CLEANUP_FREE struct retention_item *items = NULL;
-	CLEANUP_FREE struct checkpoint **order = NULL;
-	json_t *a = json_array();
-	struct checkpoint *c;
-	size_t n = 0;
-
-	list_each(c, &j->checkpoints, link)
-		n += retain_has_files(c);
-	items = alloc_array(n, sizeof(*items));
-	order = alloc_array(n, sizeof(*order));
-	if (items && order)
-		retain_plan(j, items, order, n);
-	for (size_t i = 0; items && order && i < n; i++) {
-		const struct commit_file *commit = order[i]->commit; /* NULL: it is unreadable */
-
-		json_array_append_new(
-			a, json_pack("{s:I, s:o, s:b, s:s, s:I}", "step", (json_int_t)items[i].step,
-				     "attempt", admin_hex_json(order[i]->attempt.b, 16), "expire",
-				     (int)items[i].expire, "because",
-				     items[i].kept_because ? items[i].kept_because : "", "bytes",
-				     (json_int_t)(commit ? commit_disk_bytes(commit) : 0)));
-	}
-	admin_reply_json(
-		s, request,
-		json_pack("{s:i, s:s, s:o}", "schema", 2, "job", j->history.job.name, "plan", a));
-}
-
 /* Whoever has it opens the job as one of its ranks: its owner, who gets it with each open, root and
  * ckptd's own user. */
 static void token(struct session *s, uint64_t request, struct job *j)
@@ -377,7 +353,7 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	if (m->verb == CKPT__ADMIN__VERB__GC) {
 		if (!m->dry_run)
 			retain_step(j);
-		gc_plan(s, request, j);
+		plan_start(s, request, j);
 		return;
 	}
 	if (m->verb == CKPT__ADMIN__VERB__TOKEN) {

@@ -97,13 +97,6 @@ struct events_question {
 /* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. All at once: not for those
  * who ask again and again. */
 json_t *events_answer(struct events *ev, const struct events_question *q);
-/* Which ones: of each share but NONE the newest `most`, all of them oldest first; *ret_more: how
- * many older ones are left out. words: how the subject is called, NULL for none; uid: whose it
- * is. */
-enum events_share { EVENTS_NONE, EVENTS_FIRST, EVENTS_OTHER };
-typedef enum events_share events_share_fn(void *arg, const char *words, uint32_t uid);
-json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
-		     const struct events_question *q, size_t *ret_more);
 /* Answers later, with q->wait when there is something to say. One wait per session. */
 void events_ask(struct events *ev, struct session *s, uint64_t request,
 		const struct events_question *q);

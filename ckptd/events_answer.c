@@ -44,20 +44,9 @@ static struct event *older(struct events *ev, struct event *e)
 	return container_of(e->link.prev, struct event, link);
 }
 
-/* ---- An answer ---- */
+/* ---- Taking ---- */
 
-struct events_answer {
-	struct answer answer;
-	struct events *events;
-	struct events_question q;
-	bool begun;
-	struct event *at;     /* comes next, with a reference; NULL: that was all */
-	struct event **found; /* newest first, with a reference each */
-	size_t n, cap;
-	uint64_t next, dropped;
-};
-
-static bool found_one(struct events_answer *x, struct event *e)
+static bool found_one(struct events_taken *x, struct event *e)
 {
 	size_t cap = x->cap ? 2 * x->cap : 64;
 	struct event **found;
@@ -73,7 +62,7 @@ static bool found_one(struct events_answer *x, struct event *e)
 	return true;
 }
 
-static void go_to(struct events_answer *x, struct event *e)
+static void go_to(struct events_taken *x, struct event *e)
 {
 	struct event *was = x->at;
 
@@ -82,11 +71,8 @@ static void go_to(struct events_answer *x, struct event *e)
 		event_unref(was);
 }
 
-static bool gather(struct answer *a, unsigned *left)
+int events_take(struct events *ev, struct events_taken *x, unsigned *left)
 {
-	struct events_answer *x = container_of(a, struct events_answer, answer);
-	struct events *ev = x->events;
-
 	if (!x->begun) {
 		x->begun = true;
 		x->next = ev->adopted ? ev->next_seq : 1;
@@ -95,26 +81,79 @@ static bool gather(struct answer *a, unsigned *left)
 	}
 	for (; x->at && x->at->seq > x->q.since && *left > 0; go_to(x, older(ev, x->at))) {
 		answer_cost(left, 1);
-		if (!list_empty(&x->at->link) && wanted(x->at, &x->q) && !found_one(x, x->at)) {
-			answer_fail(a, -ENOMEM, "events: out of memory");
-			return true;
+		if (!list_empty(&x->at->link) && wanted(x->at, &x->q) && !found_one(x, x->at))
+			return -ENOMEM;
+	}
+	return x->at && x->at->seq > x->q.since ? 0 : 1;
+}
+
+void events_let_go(struct events_taken *x)
+{
+	go_to(x, NULL);
+	for (size_t i = 0; i < x->n; i++)
+		event_unref(x->found[i]);
+	alloc_free(x->found);
+}
+
+json_t *events_about(const struct events_taken *x, events_share_fn *share, void *arg, size_t most,
+		     size_t *ret_more)
+{
+	size_t left[] = {[EVENTS_FIRST] = most, [EVENTS_OTHER] = most}, n = 0;
+	CLEANUP_FREE struct event **chosen = alloc_array(2 * most, sizeof(struct event *));
+	json_t *list = json_array();
+
+	*ret_more = 0;
+	for (size_t i = 0; i < x->n && chosen; i++) {
+		struct event *e = x->found[i];
+		enum events_share of = share(arg, e->about, e->uid);
+
+		if (of != EVENTS_NONE && left[of] > 0) {
+			left[of]--;
+			chosen[n++] = e;
+		} else if (of != EVENTS_NONE) {
+			(*ret_more)++;
 		}
 	}
-	return !x->at || x->at->seq <= x->q.since;
+	while (n-- > 0)
+		json_array_append_new(list, json_loads(chosen[n]->line, 0, NULL));
+	if (!chosen) {
+		json_decref(list);
+		return NULL;
+	}
+	return list;
+}
+
+/* ---- An answer ---- */
+
+struct events_answer {
+	struct answer answer;
+	struct events *events;
+	struct events_taken taken;
+};
+
+static bool gather(struct answer *a, unsigned *left)
+{
+	struct events_answer *x = container_of(a, struct events_answer, answer);
+	int r = events_take(x->events, &x->taken, left);
+
+	if (r < 0)
+		answer_fail(a, r, "events: out of memory");
+	return r != 0;
 }
 
 static void make(struct answer *a)
 {
 	struct events_answer *x = container_of(a, struct events_answer, answer);
+	const struct events_taken *t = &x->taken;
 	char head[128];
 	int len =
 		snprintf(head, sizeof(head),
 			 "{\"schema\":2,\"next\":%" PRIu64 ",\"dropped\":%" PRIu64 ",\"events\":[",
-			 x->next, x->dropped);
+			 t->next, t->dropped);
 
 	answer_put(a, head, (size_t)len);
-	for (size_t i = x->n; i-- > 0 && !answer_dropped(a);) {
-		answer_put(a, x->found[i]->line, x->found[i]->len);
+	for (size_t i = t->n; i-- > 0 && !answer_dropped(a);) {
+		answer_put(a, t->found[i]->line, t->found[i]->len);
 		answer_put(a, ",", i > 0);
 	}
 	answer_put(a, "]}", 2);
@@ -124,10 +163,7 @@ static void answer_free(struct answer *a)
 {
 	struct events_answer *x = container_of(a, struct events_answer, answer);
 
-	go_to(x, NULL);
-	for (size_t i = 0; i < x->n; i++)
-		event_unref(x->found[i]);
-	alloc_free(x->found);
+	events_let_go(&x->taken);
 	alloc_free(x);
 }
 
@@ -148,7 +184,7 @@ static void start(struct events *ev, struct session *s, uint64_t request,
 		return;
 	}
 	x->events = ev;
-	x->q = *q;
+	x->taken.q = *q;
 	answer_start(&x->answer, &events_kind, s, request);
 }
 
@@ -310,29 +346,4 @@ json_t *events_answer(struct events *ev, const struct events_question *q)
 	return json_pack("{s:i, s:I, s:I, s:o}", "schema", 2, "next",
 			 (json_int_t)(ev->adopted ? ev->next_seq : 1), "dropped",
 			 (json_int_t)ev->dropped, "events", list);
-}
-
-json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
-		     const struct events_question *q, size_t *ret_more)
-{
-	size_t left[] = {[EVENTS_FIRST] = most, [EVENTS_OTHER] = most};
-	json_t *list = json_array();
-
-	*ret_more = 0;
-	if (!list || !ev->adopted)
-		return list;
-	for (struct list *at = ev->ring.prev; at != &ev->ring; at = at->prev) {
-		struct event *e = container_of(at, struct event, link);
-		enum events_share of = EVENTS_NONE;
-
-		if (wanted(e, q))
-			of = share(arg, e->about, e->uid);
-		if (of != EVENTS_NONE && left[of] > 0) {
-			left[of]--;
-			json_array_insert_new(list, 0, json_loads(e->line, 0, NULL));
-		} else if (of != EVENTS_NONE) {
-			(*ret_more)++;
-		}
-	}
-	return list;
 }

@@ -17,6 +17,16 @@ struct event {
 	char *about; /* how its subject is called; NULL: it has none */
 };
 
+/* Events that an answer has taken: q is set, all else zero before. */
+struct events_taken {
+	struct events_question q;
+	bool begun;
+	struct event *at;     /* comes next, with a reference; NULL: that was all */
+	struct event **found; /* newest first, with a reference each */
+	size_t n, cap;
+	uint64_t next, dropped; /* of the moment when it began */
+};
+
 struct event_bytes {
 	char *bytes; /* lines that end with a newline */
 	size_t len;
@@ -47,6 +57,16 @@ struct event *event_ref(struct event *e);
 void event_unref(struct event *e);
 /* Out of its list, and what the list had of it goes. */
 void event_drop(struct event *e);
+/* A slice (answer.h): 1: all are taken; 0: it goes on; -ENOMEM. */
+MUST_CHECK int events_take(struct events *ev, struct events_taken *x, unsigned *left);
+void events_let_go(struct events_taken *x);
+/* Of those, on any thread: of each share but NONE the newest `most`, all of them oldest first;
+ * *ret_more: how many older ones are left out. words: how the subject is called, NULL for none;
+ * uid: whose it is. NULL: out of memory. */
+enum events_share { EVENTS_NONE, EVENTS_FIRST, EVENTS_OTHER };
+typedef enum events_share events_share_fn(void *arg, const char *words, uint32_t uid);
+json_t *events_about(const struct events_taken *x, events_share_fn *share, void *arg, size_t most,
+		     size_t *ret_more);
 /* Something has come. */
 void events_poke(struct events *ev);
 void events_answer_init(struct events *ev);

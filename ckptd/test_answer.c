@@ -422,19 +422,6 @@ static void test_waiters(void **state)
 		hand_close(&many[i]);
 }
 
-static void test_why(void **state)
-{
-	struct node_test *t = *state;
-	Ckpt__Admin m = CKPT__ADMIN__INIT;
-
-	begin_node(t);
-	fill_ring(t);
-	connect_rank(t, &t->a);
-	m.verb = CKPT__ADMIN__VERB__WHY;
-	m.text = (char *)"node";
-	free(ask(t, &t->a, &m, "why node, full ring"));
-}
-
 static void send_status(struct hand *k, const char *job)
 {
 	Ckpt__Admin m = CKPT__ADMIN__INIT;
@@ -728,6 +715,103 @@ static void test_status_with_alarms(void **state)
 	json_decref(doc);
 }
 
+static const char *const why_keys[] = {
+	"schema",        "node",        "subject", "verdicts",  "known",    "suspect", "events",
+	"verdicts_more", "events_more", "drained", "admission", "not_kept", NULL};
+static const char *const plan_keys[] = {"schema", "job", "plan", NULL};
+
+/* With as many alarms as can stand and a full ring: the newest of both, few in a slice. */
+static void test_why(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	struct sample s = {.kind = SAMPLE_CHECK,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE};
+	uint64_t slices;
+	size_t n;
+	json_t *doc;
+	char *text;
+
+	t->o.dry_run = true;
+	begin_node(t);
+	for (unsigned k = 0; k < VERDICTS_MAX; k++) {
+		snprintf(s.check.what, sizeof(s.check.what), "check-%u", k);
+		node_sample(t->host.node, &s);
+	}
+	fill_ring(t);
+	connect_rank(t, &t->a);
+	m.verb = CKPT__ADMIN__VERB__WHY;
+	m.text = (char *)"";
+	slices = t->host.node->answers.slices;
+	text = ask(t, &t->a, &m, "why, 1024 alarms, full ring");
+	assert_true(t->host.node->answers.slices - slices >=
+		    (EVENTS_KEPT + VERDICTS_MAX + 64 * 30) / ANSWER_SLICE);
+	doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+	has_keys(doc, why_keys);
+	assert_int_equal(json_array_size(json_object_get(doc, "verdicts")), 64);
+	assert_int_equal(number(doc, "verdicts_more"), VERDICTS_MAX - 64);
+	n = json_array_size(json_object_get(doc, "events"));
+	assert_true(n >= 20 && n <= 40); /* an event about one that stands accused comes besides */
+	assert_int_equal(number(doc, "events_more") + (json_int_t)n, EVENTS_KEPT);
+	json_decref(doc);
+	free(text);
+}
+
+/* A rank that its job has not is refused once its events and alarms are known; the job goes
+ * meanwhile. */
+static void test_why_of_nobody(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	struct job *j;
+
+	begin_node(t);
+	fill_ring(t);
+	j = add_job(t, 0, getuid());
+	connect_rank(t, &t->a);
+	m.verb = CKPT__ADMIN__VERB__WHY;
+	m.text = (char *)"job0:5";
+	send_admin(&t->a, &m);
+	turn_slices(t, 2);
+	job_free(j);
+	take_refusal(t, &t->a, CKPT_ENOTFOUND, "job 'job0' has 0 ranks: there is no rank 5");
+}
+
+static void test_plan(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	json_t *doc, *list, *o;
+	struct job *j;
+	char *text;
+	size_t i;
+
+	begin_node(t);
+	j = add_large(t);
+	connect_rank(t, &t->a);
+	m.verb = CKPT__ADMIN__VERB__GC;
+	m.job = j->history.job.name;
+	m.dry_run = true;
+	text = ask(t, &t->a, &m, "gc, 300 checkpoints");
+	doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+	has_keys(doc, plan_keys);
+	list = json_object_get(doc, "plan");
+	assert_int_equal(json_array_size(list), CHECKPOINTS);
+	json_array_foreach(list, i, o)
+	{
+		assert_int_equal(number(o, "step"), i + 1);
+		assert_int_equal(json_is_true(json_object_get(o, "expire")),
+				 i + RETENTION_KEEP_LAST < CHECKPOINTS);
+		assert_int_equal(json_string_value(json_object_get(o, "because"))[0] == '\0',
+				 json_is_true(json_object_get(o, "expire")));
+	}
+	json_decref(doc);
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -738,13 +822,15 @@ int main(void)
 		NODE_TEST(test_sessions_end),
 		NODE_TEST(test_no_descriptor),
 		NODE_TEST(test_waiters),
-		NODE_TEST(test_why),
 		NODE_TEST(test_status_of_many_jobs),
 		NODE_TEST(test_status_of_a_large_job),
 		NODE_TEST(test_jobs_go_meanwhile),
 		NODE_TEST(test_parts_go_meanwhile),
 		NODE_TEST(test_jobs_stop_meanwhile),
 		NODE_TEST(test_status_with_alarms),
+		NODE_TEST(test_why),
+		NODE_TEST(test_why_of_nobody),
+		NODE_TEST(test_plan),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

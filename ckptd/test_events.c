@@ -5,11 +5,13 @@
 #include <config.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/disk.h"
 #include "ckptd/events.h"
+#include "ckptd/events_priv.h"
 #include "ckptd/marks.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
@@ -126,8 +128,8 @@ static void post_about(struct node_test *t, const char *words, uint32_t uid)
 static void test_about(void **state)
 {
 	struct node_test *t = *state;
-	struct events_question q = {.uid = 1000};
-	unsigned asked = 0, accused = 0;
+	struct events_taken taken = {.q = {.uid = 1000}};
+	unsigned asked = 0, accused = 0, points = UINT_MAX;
 	json_int_t last = 0;
 	json_t *list, *o;
 	size_t i, more;
@@ -140,7 +142,9 @@ static void test_about(void **state)
 		post_about(t, "accused", 1001); /* another user's */
 		post_about(t, "other", EVENT_FOR_ALL);
 	}
-	list = events_about(t->host.node->events, share, &asked, 5, &q, &more);
+	assert_int_equal(events_take(t->host.node->events, &taken, &points), 1);
+	list = events_about(&taken, share, &asked, 5, &more);
+	events_let_go(&taken);
 	assert_int_equal(json_array_size(list), 10);
 	assert_int_equal(asked, 60 + 7 + 1); /* the start; what is not his is not read */
 	assert_int_equal(more, 25 + 2);

@@ -127,38 +127,11 @@ static json_t *alarm_json(struct node *n, const struct verdict *v)
 			 ask_json(n, &v->subject), "why", v->words);
 }
 
-static bool is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool sees_all)
+bool watching_is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool sees_all)
 {
 	uint32_t of = sees_all ? EVENT_FOR_ALL : watching_verdict_uid(n, v);
 
 	return of == EVENT_FOR_ALL || of == uid;
-}
-
-size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, bool sees_all,
-		      struct verdict *ret, size_t most, size_t *ret_more)
-{
-	size_t there = watching_standing(n, s, NULL, 0), seen = 0, alarms = 0, notes, found = 0;
-	CLEANUP_FREE struct verdict *all = there ? alloc_array(there, sizeof(*all)) : NULL;
-
-	*ret_more = 0;
-	if (!all)
-		return 0;
-	there = min_u64(there, watching_standing(n, s, all, there));
-	for (size_t i = 0; i < there; i++) {
-		if (!is_seen(n, &all[i], uid, sees_all))
-			continue;
-		alarms += all[i].level == LEVEL_ALARM;
-		all[seen++] = all[i];
-	}
-	notes = alarms < most ? most - alarms : 0;
-	for (size_t i = 0; i < seen && found < most; i++) {
-		if (all[i].level != LEVEL_ALARM && notes == 0)
-			continue;
-		notes -= all[i].level != LEVEL_ALARM;
-		ret[found++] = all[i];
-	}
-	*ret_more = seen - found;
-	return found;
 }
 
 void watching_alarm_json(struct node *n, const struct verdict *v, const char *job, uint32_t uid,
@@ -166,7 +139,7 @@ void watching_alarm_json(struct node *n, const struct verdict *v, const char *jo
 {
 	struct job *j = watching_job(n, v->subject.job);
 
-	if (v->level != LEVEL_ALARM || !is_seen(n, v, uid, sees_all))
+	if (v->level != LEVEL_ALARM || !watching_is_seen(n, v, uid, sees_all))
 		return;
 	if (!j || !job[0] || strcmp(job, j->history.job.name) == 0)
 		json_array_append_new(alarms, alarm_json(n, v));
