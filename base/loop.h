@@ -48,8 +48,11 @@ struct loop_ops {
 	uint64_t (*wall_ns)(struct loop *); /* since 1970; for labels, never for decisions */
 	/* Arming again moves the timer. */
 	void (*timer_arm)(struct loop *, struct timer *, uint64_t deadline_ns);
-	void (*timer_disarm)(struct loop *, struct timer *);                     /* idempotent */
+	void (*timer_disarm)(struct loop *, struct timer *); /* idempotent */
 	void (*post)(struct loop *, struct task *);
+	/* Takes back a task that has not run; idempotent, of any that task_init() has made. A task
+	 * that may be posted is taken back before it is freed: its neighbours point to it. */
+	void (*unpost)(struct loop *, struct task *);
 	bool (*is_current)(struct loop *); /* for asserts: is this the loop's thread? */
 	/* What the running call does, a literal: for what is told of long ones. May be NULL. */
 	void (*label)(struct loop *, const char *what);
@@ -72,6 +75,10 @@ static inline uint64_t loop_wall(struct loop *l)
 static inline void loop_post(struct loop *l, struct task *t)
 {
 	l->ops->post(l, t);
+}
+static inline void loop_unpost(struct loop *l, struct task *t)
+{
+	l->ops->unpost(l, t);
 }
 static inline bool loop_is_current(struct loop *l)
 {

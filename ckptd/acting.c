@@ -672,6 +672,7 @@ void acting_free(struct acting *a)
 	if (!a)
 		return;
 	timer_disarm(a->node->env.loop, &a->timer);
+	loop_unpost(a->node->env.loop, &a->task);
 	policy_free(a->policy);
 	json_decref(a->checked);
 	alloc_free(a);

@@ -314,6 +314,7 @@ void answers_fini(struct node *n)
 	struct answers *all = &n->answers;
 	struct answer *a, *next;
 
+	loop_unpost(n->env.loop, &all->task);
 	list_each_safe(a, next, &all->all, in_all) {
 		assert(a->state == ANSWER_WAITING || a->state == ANSWER_GATHERING);
 		list_del(&a->link);

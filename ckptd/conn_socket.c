@@ -178,8 +178,8 @@ static void conn_fini(struct socket_conn *c)
 	struct conn_hub *hub = c->hub;
 
 	timer_disarm(hub->loop, &c->handshake);
-	loop_epoll_unpost(hub->loop, &c->ending);
-	loop_epoll_unpost(hub->loop, &c->reading);
+	loop_unpost(hub->loop, &c->ending);
+	loop_unpost(hub->loop, &c->reading);
 	if (c->held)
 		receiver_forget(c->user->receiver, &c->receiving);
 	c->held = false;
@@ -352,7 +352,7 @@ static void conn_close(struct conn *conn)
 	ignore_result(flush(c)); /* the last words, if the other end has room for them */
 	timer_disarm(c->hub->loop, &c->handshake);
 	watch_remove(c->hub->loop, &c->watch);
-	loop_epoll_unpost(c->hub->loop, &c->reading);
+	loop_unpost(c->hub->loop, &c->reading);
 	c->posted = false;
 	loop_post(c->hub->loop, &c->ending);
 }

@@ -321,6 +321,7 @@ void events_answer_init(struct events *ev)
 
 void events_answer_fini(struct events *ev)
 {
+	loop_unpost(ev->node->env.loop, &ev->task);
 	while (!list_empty(&ev->waiters))
 		waiter_free(ev, list_first(&ev->waiters, struct event_waiter, link));
 }

@@ -609,5 +609,6 @@ void job_free(struct job *j)
 	history_fini(&j->history);
 	alloc_free(j->samples);
 	list_del(&j->link);
+	loop_unpost(j->node->env.loop, &j->step_task); /* what ended above may have poked it */
 	alloc_free(j);
 }

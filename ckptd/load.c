@@ -44,6 +44,8 @@ static void load_free(struct load *l)
 {
 	list_del(&l->link);
 	list_del(&l->waiting);
+	if (l->posted)
+		loop_unpost(l->job->node->env.loop, &l->giving);
 	plan_fini(&l->plan);
 	writer_free(&l->encoded);
 	assert(l->plan_fd < 0);

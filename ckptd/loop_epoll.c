@@ -161,7 +161,7 @@ static void epoll_post(struct loop *l, struct task *t)
 		ring(ep);
 }
 
-void loop_epoll_unpost(struct loop *l, struct task *t)
+static void epoll_unpost(struct loop *l, struct task *t)
 {
 	struct loop_epoll *ep = of(l);
 
@@ -177,6 +177,7 @@ static const struct loop_ops epoll_ops = {
 	.timer_arm = epoll_timer_arm,
 	.timer_disarm = epoll_timer_disarm,
 	.post = epoll_post,
+	.unpost = epoll_unpost,
 	.is_current = epoll_is_current,
 	.label = epoll_label,
 	.calls = epoll_calls,

@@ -41,7 +41,4 @@ MUST_CHECK int watch_set(struct loop *l, struct watch *w, uint32_t events);
 /* Idempotent; before the descriptor is closed. No call of ready follows. */
 void watch_remove(struct loop *l, struct watch *w);
 
-/* Takes back a task that was posted and has not run; idempotent. Its link must be initialised. */
-void loop_epoll_unpost(struct loop *l, struct task *t);
-
 #endif

@@ -198,7 +198,7 @@ bool reader_free(struct reader *r, uint64_t wait_ns)
 	r->left = !ended;
 	if (r->left)
 		pthread_detach(r->thread);
-	loop_epoll_unpost(r->loop, &r->task);
+	loop_unpost(r->loop, &r->task);
 	pthread_mutex_unlock(&r->lock);
 	if (!ended)
 		return false;

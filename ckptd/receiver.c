@@ -440,7 +440,7 @@ void receiver_free(struct receiver *r)
 	if (!r)
 		return;
 	timer_disarm(r->loop, &r->timer);
-	loop_epoll_unpost(r->loop, &r->task);
+	loop_unpost(r->loop, &r->task);
 	list_each_safe(p, next, &r->processes, link) {
 		kill(p->pid, SIGKILL);
 		process_free(p);

@@ -406,7 +406,7 @@ static json_t *loop_json(const struct node *n)
 
 	if (!c)
 		return json_null();
-	return json_pack("{s:I, s:I, s:I, s:s}", "calls", (json_int_t)c->n, "over_1ms",
+	return json_pack("{s:I, s:I, s:I, s:s}", "calls", (json_int_t)c->n, "long_calls",
 			 (json_int_t)c->over, "longest_us", (json_int_t)(c->longest_ns / 1000),
 			 "longest", c->longest ? c->longest : "");
 }

@@ -149,10 +149,10 @@ static void test_unpost_takes_it_back(void **state)
 	struct job j = { .task.run = job_run, .loop = l };
 
 	list_init(&j.task.link);
-	loop_epoll_unpost(l, &j.task);
+	loop_unpost(l, &j.task);
 	loop_post(l, &j.task);
-	loop_epoll_unpost(l, &j.task);
-	loop_epoll_unpost(l, &j.task);
+	loop_unpost(l, &j.task);
+	loop_unpost(l, &j.task);
 	loop_epoll_turn(l, 0);
 	assert_int_equal(j.ran, 0);
 }

@@ -285,7 +285,7 @@ static void drain(struct thread_workers *tw)
 			pthread_cond_wait(&tw->done_news, &tw->done_lock);
 		work = list_first(&tw->finished, struct work, link);
 		pthread_mutex_unlock(&tw->done_lock);
-		loop_epoll_unpost(tw->loop, &work->task);
+		loop_unpost(tw->loop, &work->task);
 		hand_back(tw, work);
 	}
 }
