@@ -115,6 +115,6 @@ struct job *creating_begin(struct node *n, const struct open_request *r)
 	x->job = j;
 	x->work.run = creation_run;
 	x->work.done = creation_done;
-	job_submit(j, WORK_META, &x->work);
+	work_submit(n->env.workers, WORK_META, &x->work);
 	return j;
 }
