@@ -153,5 +153,5 @@ void agreeing_start(struct checkpoint *c)
 	a->work.run = agreeing_run;
 	a->work.done = agreeing_done;
 	c->works++;
-	work_submit(j->node->env.workers, WORK_CPU, &a->work);
+	job_submit(j, WORK_CPU, &a->work);
 }

@@ -117,6 +117,7 @@ void checkpoint_free(struct checkpoint *c)
 		commit_file_fini(c->commit);
 		alloc_free(c->commit);
 	}
+	answers_unlink(c->job->node, &c->link);
 	list_del(&c->link);
 	alloc_free(c->shards);
 	alloc_free(c);

@@ -75,6 +75,9 @@ static const struct option options[] = {
 	 .help = "snapshots in memory for each rank"},
 	{"memory", "huge_pages", CHOICE, AT(huge_pages), .choices = "no|yes", .def = "yes",
 	 .help = "ask for them where shared memory may have them"},
+	{"memory", "descriptors", COUNT, AT(descriptors), .min = 16, .max = 65536, .def = "8192",
+	 .help = "that the fd store takes: FileDescriptorStoreMax= of the unit; where the service "
+		 "manager or --supervise says the number, that one holds"},
 	{"checkpoint", "persist_every", COUNT, .reload = true, AT(persist_every), .min = 1,
 	 .max = 1000000, .def = "1",
 	 .help = "persist every N-th commit; 1: whenever the disk is free"},

@@ -24,7 +24,7 @@ struct config {
 	uint64_t log_level; /* as syslog's, LOG_ERR .. LOG_DEBUG */
 	uint64_t log_format; /* 0: text, 1: json */
 	uint64_t memory_budget; /* 0: half of what there is */
-	uint64_t slots, huge_pages;
+	uint64_t slots, huge_pages, descriptors;
 	uint64_t persist_every, compression;
 	uint64_t attempt_timeout_ns, settle_timeout_ns, stop_timeout_ns;
 	uint64_t log_trim;

@@ -115,6 +115,6 @@ struct job *creating_begin(struct node *n, const struct open_request *r)
 	x->job = j;
 	x->work.run = creation_run;
 	x->work.done = creation_done;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	job_submit(j, WORK_META, &x->work);
 	return j;
 }

@@ -10,7 +10,8 @@
  *
  * Writing it down stays on the loop: copying and digesting in memory, 0.3 s a GiB, so less than
  * 0.1 s. A session has one under way. Failure modes: the session or its member went meanwhile: it
- * is forgotten. No memory for the region: the loop tries for one itself, and that is the answer.
+ * is forgotten, and a worker that still checks it is told to end (work.cancel). No memory for the
+ * region: the loop tries for one itself, and that is the answer.
  */
 #include <config.h>
 
@@ -73,7 +74,7 @@ void declared_unref(struct job *j, struct declared *d)
 
 /* Checks the bytes and takes them, whatever happens. Anywhere: it is nobody else's yet. */
 static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes, size_t len,
-			 struct declared **ret, struct err *e)
+			 const atomic_bool *cancel, struct declared **ret, struct err *e)
 {
 	struct digest real = declaration_digest(bytes, len);
 	struct declared *d = alloc_zero(sizeof(*d));
@@ -91,7 +92,7 @@ static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes
 	if (!digest_equal(&real, digest))
 		r = err_set(e, CKPT_EPROTO, "declaration: its bytes are not those of its digest");
 	else
-		r = declaration_open(bytes, len, &d->view, e);
+		r = declaration_open_until(bytes, len, cancel, &d->view, e);
 	if (r == 0 && d->view.geometry.leaf != leaf)
 		r = err_set(e, CKPT_EVERSION, "declaration: leaf of %u bytes, ckptd has %u",
 			    d->view.geometry.leaf, leaf);
@@ -126,7 +127,7 @@ int declared_put(struct job *j, const struct digest *digest, const void *bytes, 
 	if (!d && !copy)
 		return err_code(e, -ENOMEM, "declaration of %zu bytes", len);
 	if (!d)
-		r = declared_make(digest, j->node->options.geometry.leaf, copy, len, &d, e);
+		r = declared_make(digest, j->node->options.geometry.leaf, copy, len, NULL, &d, e);
 	if (r == 0)
 		*ret = copy ? declared_share(j, d) : d;
 	return r;
@@ -217,10 +218,13 @@ static void check_run(struct work *w)
 	uint64_t len = 0;
 	int r = x->memory->ops->fd_to_bytes(x->memory, x->fd, DECLARATION_BYTES_MAX, &bytes, &len);
 
+	/* Here, as the last one that has it may free all its pages. */
+	x->memory->ops->close_fd(x->memory, x->fd);
 	if (r < 0)
 		err_code(&x->err, r, "declare: read the declaration's memfd");
 	else
-		r = declared_make(&x->digest, x->leaf, bytes, len, &x->declared, &x->err);
+		r = declared_make(&x->digest, x->leaf, bytes, len, &w->cancel, &x->declared,
+				  &x->err);
 	w->status = r;
 }
 
@@ -241,8 +245,16 @@ static void check_done(struct work *w)
 {
 	struct declaring *x = container_of(w, struct declaring, work);
 
-	x->memory->ops->close_fd(x->memory, x->fd);
+	session_use(x->session)->checking = NULL;
 	checked(x, w->status);
+}
+
+void declaring_drop(struct session *s)
+{
+	struct work *w = session_use(s)->checking;
+
+	if (w)
+		atomic_store_explicit(&w->cancel, true, memory_order_relaxed);
 }
 
 int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
@@ -270,11 +282,12 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 		x->fd = b->fd;
 		x->work.run = check_run;
 		x->work.done = check_done;
-		work_submit(n->env.workers, WORK_CPU, &x->work);
+		session_use(s)->checking = &x->work;
+		work_submit(n->env.workers, WORK_CPU, session_process(s)->uid, &x->work);
 		return 0;
 	}
 	copy = alloc_copy(b->bytes, b->len);
-	checked(x, copy ? declared_make(digest, x->leaf, copy, b->len, &x->declared, &x->err)
+	checked(x, copy ? declared_make(digest, x->leaf, copy, b->len, NULL, &x->declared, &x->err)
 			: err_code(&x->err, -ENOMEM, "declare"));
 	return 0;
 }

@@ -144,7 +144,7 @@ static void part_done(struct work *w)
 	}
 	d->table_work.run = table_run;
 	d->table_work.done = table_done;
-	work_submit(d->checkpoint->job->node->env.workers, WORK_CPU, &d->table_work);
+	job_submit(d->checkpoint->job, WORK_CPU, &d->table_work);
 }
 
 static int copy_blobs(struct digesting *d, const struct shard_state *sh)
@@ -184,7 +184,7 @@ static void submit_parts(struct digesting *d)
 		}
 		p->work.run = part_run;
 		p->work.done = part_done;
-		work_submit(w, WORK_CPU, &p->work);
+		job_submit(d->checkpoint->job, WORK_CPU, &p->work);
 	}
 }
 

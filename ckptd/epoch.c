@@ -849,7 +849,7 @@ void epoch_no_ledger(struct job *j, int code)
 	char text[ERR_TEXT_MAX];
 
 	snprintf(text, sizeof(text), "open: there is no memory for the job's ledger: %s",
-		 code == -ENOSPC ? "the budget is used up (memory.budget)" : err_text(code));
+		 memory_error_text(code));
 	list_each_safe(o, next, &j->openings, link)
 		if (o->asked)
 			opening_answer(o, code == -ENOSPC ? CKPT_ENOSPACE : code, text);
@@ -864,6 +864,8 @@ void epoch_creation_failed(struct job *j, int code, const char *text)
 	j->creating = false;
 	j->log_error = code;
 	j->failed = true;
+	watching_job_leaves(j);
+	answers_unlink(j->node, &j->link);
 	list_del(&j->link); /* a later open makes it anew */
 	list_add_tail(&j->node->failed_jobs, &j->link);
 	job_poke(j); /* which frees it: whoever called still has it */

@@ -35,6 +35,7 @@
 #include "ckptd/sharing.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
+#include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "storage/spare.h"
 
@@ -105,6 +106,7 @@ void job_poke(struct job *j)
 	if (j->poked)
 		return;
 	j->poked = true;
+	j->step_task.uid = j->history.job.uid; /* of a new job it is not known at once */
 	loop_post(j->node->env.loop, &j->step_task);
 }
 
@@ -129,7 +131,7 @@ int job_new(struct node *n, struct job **ret)
 	epoch_init(j);
 	persist_init(j);
 	timer_init(&j->append_retry, append_retry);
-	j->step_task.run = job_step;
+	task_init(&j->step_task, FAIR_NODE, job_step);
 	j->next_slot = 1;
 	j->ledger.memory = n->env.memory;
 	j->ledger.rewrite = adopt_rewrite;
@@ -146,6 +148,11 @@ static struct job *find_in(const struct list *jobs, const char *name, uint32_t u
 		if (j->history.job.uid == uid && strcmp(j->history.job.name, name) == 0)
 			return j;
 	return NULL;
+}
+
+void job_submit(struct job *j, enum work_class class, struct work *work)
+{
+	work_submit(j->node->env.workers, class, j->history.job.uid, work);
 }
 
 struct job *job_find(struct node *n, const char *name, uint32_t uid)
@@ -377,7 +384,7 @@ static void append_next(struct job *j)
 			continue;
 		}
 		j->appending = true;
-		work_submit(j->node->env.workers, WORK_LOG, &a->work);
+		job_submit(j, WORK_LOG, &a->work);
 	}
 }
 
@@ -561,7 +568,7 @@ static void trim_done(void *arg, int status)
 	t->work.done = trim_end;
 	j->appending =
 		true; /* one call at a time per log: a trim sweeps what an append just made */
-	work_submit(j->node->env.workers, WORK_LOG, &t->work);
+	job_submit(j, WORK_LOG, &t->work);
 }
 
 void job_free(struct job *j)
@@ -583,6 +590,8 @@ void job_free(struct job *j)
 	leaving_forget(j);
 	alloc_free(j->goodput_file.bytes);
 	goodput_forget_held(j->held);
+	watching_job_leaves(j);
+	answers_unlink(j->node, &j->link);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
 	list_each_safe(s, s_next, &j->slots, link)
@@ -600,5 +609,6 @@ void job_free(struct job *j)
 	history_fini(&j->history);
 	alloc_free(j->samples);
 	list_del(&j->link);
+	loop_unpost(j->node->env.loop, &j->step_task); /* what ended above may have poked it */
 	alloc_free(j);
 }

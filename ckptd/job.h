@@ -325,6 +325,8 @@ bool job_log_down(const struct job *j);
  * only note what happened and poke; decisions, and everything that frees, are made in job_step().
  */
 void job_poke(struct job *j);
+/* To a worker, on the account of the job's user. */
+void job_submit(struct job *j, enum work_class class, struct work *work);
 void job_tell(struct job *j, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void job_id_of(const struct job *j, uint64_t step, const struct attempt_id *attempt,
@@ -438,6 +440,7 @@ struct declare_bytes {
 /* Answers the request itself, now or later, unless it returns an error; then fd is not taken. */
 MUST_CHECK int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
 			       const struct declare_bytes *b, struct err *e);
+void declaring_drop(struct session *s); /* its connection ended: a check under way ends soon */
 void declaring_step(struct job *j); /* those that wait for room in the ledger */
 void declaring_fini(struct job *j);
 struct declared *declared_get(struct job *j, const struct digest *digest);
@@ -455,7 +458,7 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t requ
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
 /* On a worker, some time. */
-void region_destroy(struct node *n, struct region *r);
+void region_destroy(struct node *n, uint32_t uid, struct region *r);
 
 /* ---- ledgering.c ---- */
 #define LEDGER_SLACK 16384u /* for records of what comes unasked */

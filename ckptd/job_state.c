@@ -253,6 +253,8 @@ void job_stop(struct job *j)
 		list_each(m, &j->members, link)
 			beats_leave(m);
 		watching_stopped(j);
+		watching_job_leaves(j);
+		answers_unlink(j->node, &j->link);
 		list_del(&j->link); /* nothing that walks over jobs meets it from here on */
 		list_add_tail(&j->node->stopped_jobs, &j->link);
 		disarm(j);

@@ -98,7 +98,7 @@ static void make_run(struct work *w)
 	struct ledger_making *k = container_of(w, struct ledger_making, work);
 
 	w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
-	while (w->status < 0 && k->size > k->size_min) {
+	while (w->status < 0 && w->status != CKPT_ENOSPACE && k->size > k->size_min) {
 		k->size = max_u64(k->size / 2, k->size_min); /* memory is short */
 		w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
 	}
@@ -123,7 +123,7 @@ static void make_done(struct work *w)
 			old = k->region;
 	}
 	if (old)
-		region_destroy(j->node, old);
+		region_destroy(j->node, j->history.job.uid, old);
 	if (r < 0 && r != CKPT_ESTALE)
 		j->ledger_retry_ns = loop_now(j->node->env.loop) + RETRY_NS;
 	if (!j->ledger.region)
@@ -152,7 +152,7 @@ static int make_start(struct job *j, uint64_t size, uint64_t size_min)
 	k->work.done = make_done;
 	j->ledger_making = k;
 	j->node->works++;
-	work_submit(j->node->env.workers, WORK_META, &k->work);
+	job_submit(j, WORK_META, &k->work);
 	return 0;
 }
 
@@ -185,7 +185,7 @@ void ledgering_step(struct job *j)
 	if (!l->region || j->ledger_making)
 		return;
 	if (unused(j)) {
-		region_destroy(j->node, ledger_detach(l));
+		region_destroy(j->node, j->history.job.uid, ledger_detach(l));
 		return;
 	}
 	more = coming(j);

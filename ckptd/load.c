@@ -5,6 +5,7 @@
  *   WAITING   an epoch is being opened: "latest" means its base (I15); or a record of trust, or a
  *             COMMIT, is on its way that may make its checkpoint good enough
  *   PLANNING  on a META worker: load_planning.c
+ *   GIVING    plan and sources are sent, message by message (load_giving.c)
  *   GIVEN     plan and sources are with the process (load_giving.c); checkpoint->readers keeps
  *             memory (I9), the locks keep files
  *   CHECKING  the process reported a leaf: it is read again (load_giving.c)
@@ -31,14 +32,23 @@
 #include "ckptd/sharing.h"
 #include "ckptd/trust.h"
 
+void load_submit(struct load *l)
+{
+	work_submit(l->job->node->env.workers, WORK_META, session_process(l->owner)->uid,
+		    &l->work);
+}
+
 /* ---- Ending ---- */
 
 static void load_free(struct load *l)
 {
 	list_del(&l->link);
 	list_del(&l->waiting);
+	if (l->posted)
+		loop_unpost(l->job->node->env.loop, &l->giving);
 	plan_fini(&l->plan);
 	writer_free(&l->encoded);
+	assert(l->plan_fd < 0);
 	read_wants_fini(&l->wants);
 	alloc_free(l->wants_bytes);
 	if (l->wants_fd >= 0)
@@ -60,6 +70,9 @@ static void close_run(struct work *w)
 	for (uint32_t i = 0; i < l->n_sources; i++)
 		if (l->sources[i].open)
 			shard_close(&l->sources[i].reader);
+	if (l->plan_fd >= 0)
+		l->memory->ops->close_fd(l->memory, l->plan_fd);
+	l->plan_fd = -1;
 	w->status = 0;
 }
 
@@ -77,7 +90,7 @@ static void close_done(struct work *w)
 
 void load_close(struct load *l)
 {
-	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING);
+	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING && !l->posted);
 	l->session = NULL;
 	list_del(&l->link);
 	list_del(&l->waiting);
@@ -88,7 +101,7 @@ void load_close(struct load *l)
 	l->state = LOAD_CLOSING;
 	l->work.run = close_run;
 	l->work.done = close_done;
-	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }
 
 void load_drop_all(struct session *s)
@@ -96,13 +109,24 @@ void load_drop_all(struct session *s)
 	struct load *l, *next;
 
 	list_each_safe(l, next, session_loads(s), link) {
-		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING;
+		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING || l->posted;
 
 		l->session = NULL;
 		list_del(&l->link);
-		if (!busy)
+		if (busy) /* planning ends soon */
+			atomic_store_explicit(&l->work.cancel, true, memory_order_relaxed);
+		else
 			load_close(l);
 	}
+}
+
+void load_room(struct session *s)
+{
+	struct load *l;
+
+	list_each(l, session_loads(s), link)
+		if (l->state == LOAD_GIVING)
+			load_give_on(l);
 }
 
 void load_forget_all(struct session *s)
@@ -341,7 +365,7 @@ static void load_go(struct load *l)
 	l->state = LOAD_PLANNING;
 	l->work.run = load_plan_run;
 	l->work.done = load_plan_done;
-	work_submit(j->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }
 
 void load_step(struct job *j)
@@ -401,6 +425,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->memory = member->job->node->env.memory;
 	l->kind = kind;
 	l->wants_fd = -1;
+	l->plan_fd = -1;
 	l->bad_rank = ALL_RANKS;
 	l->latest = step == CKPT_LATEST;
 	l->least = (enum trust_level)min_trust;

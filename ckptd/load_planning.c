@@ -30,7 +30,7 @@
 #include "ckptd/load_priv.h"
 #include "storage/holes.h"
 
-#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
+#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX) /* as RECEIVER_BYTES_MAX */
 
 static int open_sources(struct load *l)
 {
@@ -39,6 +39,9 @@ static int open_sources(struct load *l)
 	for (uint32_t i = 0; i < l->n_sources && r == 0; i++) {
 		struct source *s = &l->sources[i];
 
+		if (work_cancelled(&l->work))
+			return err_code(&l->err, -ECANCELED, "plan the load of step %llu",
+					(unsigned long long)l->step);
 		if (s->kind == LOAD_MEMORY) {
 			r = rank_table_open(s->table_bytes, s->table_len, &s->table, &l->err);
 			continue;
@@ -325,15 +328,35 @@ static int open_wants(struct load *l)
 
 	if (l->kind != LOAD_READ)
 		return 0;
-	if (l->wants_fd >= 0)
+	if (l->wants_fd >= 0) {
 		r = m->ops->fd_to_bytes(m, l->wants_fd, WANTS_BYTES_MAX, &l->wants_bytes,
 					&l->wants_len);
+		/* Here, not on the loop: the last one that has it frees its pages. */
+		m->ops->close_fd(m, l->wants_fd);
+		l->wants_fd = -1;
+	}
 	if (r < 0)
 		return err_set(&l->err, CKPT_EPROTO, "read: its memfd cannot be read");
 	r = read_wants_decode(l->wants_bytes, l->wants_len, &l->wants, &l->err);
 	if (r == CKPT_ECORRUPT) /* the message is, nothing that is stored */
 		l->err.code = r = CKPT_EPROTO;
 	return r;
+}
+
+/* What was encoded goes into a memfd, and it and the plan's pieces go: a plan may have gigabytes,
+ * and to let go of them takes time. */
+static int into_memfd(struct load *l)
+{
+	int fd = l->memory->ops->bytes_to_fd(l->memory, l->encoded.buf, l->encoded.len);
+
+	writer_free(&l->encoded);
+	alloc_free(l->plan.pieces);
+	l->plan.pieces = NULL;
+	l->plan.n_pieces = 0;
+	if (fd < 0)
+		return err_code(&l->err, fd, "hand over step %llu", (unsigned long long)l->step);
+	l->plan_fd = fd;
+	return 0;
 }
 
 /* What the tables say, and nothing more. */
@@ -358,9 +381,9 @@ void load_plan_run(struct work *w)
 		r = open_sources(l);
 	if (r == 0 && l->kind == LOAD_LOOK) {
 		r = encode_held(l);
-		w->status = r < 0 ? err_code(&l->err, r, "look at step %llu",
-					     (unsigned long long)l->step)
-				  : 0;
+		if (r < 0)
+			err_code(&l->err, r, "look at step %llu", (unsigned long long)l->step);
+		w->status = r < 0 ? r : into_memfd(l);
 		return;
 	}
 	if (r == 0 && (l->kind == LOAD_OWN || l->wants.tensors))
@@ -383,5 +406,5 @@ void load_plan_run(struct work *w)
 	alloc_free(p.sources);
 	if (r < 0 && r != CKPT_EMISMATCH)
 		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
-	w->status = r < 0 ? r : 0;
+	w->status = r < 0 ? r : into_memfd(l);
 }

@@ -50,8 +50,9 @@ static void slot_destroy(struct slot *s)
 	/* The ledger first: a slot that it names and that is not there is only lost, while a
 	 * region that nobody names is destroyed at adoption. Both orders are safe. */
 	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
+	answers_unlink(s->job->node, &s->link);
 	list_del(&s->link);
-	region_destroy(s->job->node, s->region);
+	region_destroy(s->job->node, s->job->history.job.uid, s->region);
 	alloc_free(s);
 }
 
@@ -134,6 +135,7 @@ static void member_free(struct member *m)
 	beats_leave(m);
 	if (m->declared)
 		declared_unref(m->job, m->declared);
+	answers_unlink(m->job->node, &m->link);
 	list_del(&m->link);
 	alloc_free(m);
 }

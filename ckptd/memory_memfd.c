@@ -21,7 +21,7 @@
  * everything works, more slowly; what was achieved is logged.
  *
  * Locks: `lock` guards what is counted and the list. Failure modes: -ENOSPC the budget, -ENOMEM the
- * machine, -EIO the fd store did not take it; nothing is left behind.
+ * machine, CKPT_ENOSPACE the fd store is full, -EIO it did not take it; nothing is left behind.
  */
 #include <config.h>
 
@@ -265,6 +265,15 @@ static int make_region(struct memfd_memory *m, const char *name, uint64_t size, 
 	return 0;
 }
 
+/* Asked before pages are made, which takes a second per GiB; keeper_store() has the last word. */
+static bool store_is_full(struct memfd_memory *m)
+{
+	struct memory_room room;
+
+	keeper_room(m->keeper, &room);
+	return room.left == 0;
+}
+
 static int take(struct memory *memory, const char *name, uint64_t size, bool store,
 		struct region **ret)
 {
@@ -274,7 +283,7 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 
 	assert(name_is_valid(name));
 	assert(size > 0);
-	r = charge(m, in_pages(size));
+	r = store && store_is_full(m) ? CKPT_ENOSPACE : charge(m, in_pages(size));
 	if (r == 0) {
 		r = make_region(m, name, size, store, &mr);
 		made(m, in_pages(size));
@@ -283,8 +292,7 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 	}
 	if (r) {
 		log_print(m->options.log, LOG_WARNING, "memory '%s': could not take %llu MiB: %s",
-			  name, (unsigned long long)(size >> 20),
-			  r == -ENOSPC ? "the budget is used up (memory.budget)" : err_text(r));
+			  name, (unsigned long long)(size >> 20), memory_error_text(r));
 		return r;
 	}
 	*ret = &mr->region;
@@ -382,6 +390,11 @@ static uint64_t available(struct memory *memory, uint64_t *ret_budget)
 	if (ret_budget)
 		*ret_budget = m->options.budget;
 	return left;
+}
+
+static void room(struct memory *memory, struct memory_room *ret)
+{
+	keeper_room(of(memory)->keeper, ret);
 }
 
 /* ---- After a restart ---- */
@@ -509,6 +522,7 @@ static const struct memory_ops memfd_ops = {
 	.fd_to_bytes = fd_to_bytes,
 	.close_fd = close_fd,
 	.available = available,
+	.room = room,
 };
 
 /* ---- All of it ---- */

@@ -56,6 +56,7 @@ void node_options_default(struct node_options *o)
 		.settle_timeout_ns = 30ull * 1000000000u,
 		.leaving_ns = 60ull * 1000000000u,
 		.log_trim = 1024,
+		.session_idle_ns = 60ull * 1000000000u,
 		.sessions_per_uid = 1024,
 		.jobs_per_uid = 4096,
 		.waits_per_session = 64,
@@ -101,8 +102,11 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
+	answers_init(n);
+	tidy_init(&n->tidy, n);
 	if (events_new(n, &n->events) < 0 || acting_new(n, &n->acting) < 0 ||
 	    watching_new(n, &n->watching) < 0) {
+		answers_fini(n);
 		acting_free(n->acting);
 		events_free(n->events);
 		alloc_free(n);
@@ -276,6 +280,7 @@ static void start_done(struct work *w)
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
+		tidy_want(n);
 	} else if (!s->err.code) {
 		err_code(&s->err, r, "start");
 	}
@@ -303,7 +308,7 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 	s->work.run = start_run;
 	s->work.done = start_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &s->work);
+	work_submit(n->env.workers, WORK_META, FAIR_NODE, &s->work);
 }
 
 /* ---- Events ---- */
@@ -329,6 +334,13 @@ static void on_closed(void *arg, struct conn *c)
 	c->session = NULL;
 }
 
+static void on_room(void *arg, struct conn *c)
+{
+	(void)arg;
+	if (c->session)
+		session_has_room(c->session);
+}
+
 static void on_process_ended(void *arg, const struct process_id *p)
 {
 	struct node *n = arg;
@@ -351,6 +363,7 @@ const struct conn_events node_conn_events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.room = on_room,
 	.process_ended = on_process_ended,
 	.process_exit = on_process_exit,
 };
@@ -441,6 +454,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	struct job *j;
 
 	n->stopping = true;
+	tidy_stop(n);
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
@@ -525,6 +539,7 @@ void node_free(struct node *n)
 	beats_node_fini(n);
 	recheck_free(n->recheck);
 	epoch_never_ready(n);
+	answers_fini(n);
 	admission_fini(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)
@@ -538,6 +553,7 @@ void node_free(struct node *n)
 	acting_free(n->acting);
 	events_free(n->events);
 	marks_fini(&n->marks);
+	tidy_fini(&n->tidy);
 	goodput_forget_held(n->held);
 	if (n->store_open)
 		store_close(&n->store);

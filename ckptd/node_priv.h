@@ -5,10 +5,14 @@
 #ifndef CKPTD_NODE_PRIV_H
 #define CKPTD_NODE_PRIV_H
 
+#include "ckptd/answer.h"
 #include "ckptd/job.h"
 #include "ckptd/marks.h"
 #include "ckptd/node.h"
+#include "ckptd/tidy.h"
 #include "storage/store.h"
+
+#define NODE_NUMBERED 1024
 
 struct beat_heard;
 
@@ -77,15 +81,19 @@ struct node {
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
 	struct events *events;
+	struct answers answers; /* to people, that are dear */
 	struct acting *acting;
 	struct marks marks;
 	struct admission admission;
 	struct held_up held[2]; /* slow, hung: alarms of the node, its GPUs and links */
 	uint32_t last_number, unwatched_number; /* of jobs, for the detector: watching_names.c */
 	uint64_t number_uses;
+	/* Where the job of a number was found last: watching_job(). */
+	struct job *numbered[NODE_NUMBERED];
 	struct watching *watching; /* NULL: nothing is watched */
 	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;
+	struct tidy tidy;
 };
 
 /* Something may have ended: go on with an orderly stop. */

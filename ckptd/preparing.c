@@ -63,7 +63,7 @@ static void destroy_done(struct work *w)
 	node_stop_step(n);
 }
 
-void region_destroy(struct node *n, struct region *r)
+void region_destroy(struct node *n, uint32_t uid, struct region *r)
 {
 	struct destruction *d = alloc_zero(sizeof(*d));
 
@@ -76,7 +76,7 @@ void region_destroy(struct node *n, struct region *r)
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_MEMORY, &d->work);
+	work_submit(n->env.workers, WORK_MEMORY, uid, &d->work);
 }
 
 /* ---- Taking ---- */
@@ -120,6 +120,45 @@ static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, str
 			(unsigned long long)div_up(want, MIB),
 			(unsigned long long)(available >> 20), (unsigned long long)(budget >> 20));
 	return 0;
+}
+
+/* A ledger that is moved has two regions for a moment; the rank's page of beats may be coming. */
+#define STORE_SPARE 2u
+
+static int store_full(uint32_t rank, uint32_t n_slots, const struct memory_room *room,
+		      struct err *e)
+{
+	bool names = room->left < room->max - min_u64(room->used, room->max);
+	char text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text),
+		 "rank %u: %u slots and what is written down of them need %u places in the fd "
+		 "store",
+		 rank, n_slots, n_slots + STORE_SPARE);
+	if (names)
+		return err_set(e, CKPT_ENOSPACE,
+			       "%s, %llu are in use and the names of %llu more can be passed to a "
+			       "ckptd that is started again; lower memory.slots in the "
+			       "configuration or end other jobs",
+			       text, (unsigned long long)room->used,
+			       (unsigned long long)room->left);
+	return err_set(e, CKPT_ENOSPACE,
+		       "%s, %llu of its %llu are in use; raise FileDescriptorStoreMax= of the unit "
+		       "and memory.descriptors in the configuration, or end other jobs",
+		       text, (unsigned long long)room->used, (unsigned long long)room->max);
+}
+
+/*
+ * What the fd store does not keep is lost when ckptd ends, committed or not (I6). Slots that others
+ * are making may not be counted yet: then create() refuses one of them.
+ */
+static int admit_store(const struct member *m, uint32_t n_slots, struct err *e)
+{
+	struct memory *memory = m->job->node->env.memory;
+	struct memory_room room;
+
+	memory->ops->room(memory, &room);
+	return room.left < n_slots + STORE_SPARE ? store_full(m->rank, n_slots, &room, e) : 0;
 }
 
 static void create_run(struct work *w)
@@ -188,7 +227,7 @@ static void create_done(struct work *w)
 	struct preparing *p = container_of(w, struct preparing, work);
 	struct member *m = still_there(p);
 	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
-	char text[ERR_TEXT_MAX];
+	struct memory_room room;
 
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;
@@ -196,16 +235,22 @@ static void create_done(struct work *w)
 		r = take_regions(p, m);
 	for (uint32_t i = 0; i < p->n_regions; i++)
 		if (p->regions[i])
-			region_destroy(p->job->node, p->regions[i]);
+			region_destroy(p->job->node, p->job->history.job.uid, p->regions[i]);
 	if (m)
 		m->preparing = NULL;
 	if (m && r < 0 && !job_stopped(p->job))
 		member_drop_slots(m);
 	if (r < 0) {
-		snprintf(text, sizeof(text), "rank %u: take %u slots of %llu MiB: %s", p->rank,
-			 p->n_slots, (unsigned long long)(p->bytes >> 20), err_text(r));
+		if (r == CKPT_ENOSPACE && p->err.code == 0) { /* create() returned it */
+			p->memory->ops->room(p->memory, &room);
+			ignore_result(store_full(p->rank, p->n_slots, &room, &p->err));
+		}
+		if (p->err.code == 0)
+			err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank,
+				p->n_slots, (unsigned long long)(p->bytes >> 20),
+				memory_error_text(r));
 		session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r,
-				    p->err.code ? p->err.text : text);
+				    p->err.text);
 	} else {
 		session_prepared(p->session, p->request, m);
 	}
@@ -240,7 +285,7 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->work.run = create_run;
 	p->work.done = create_done;
 	m->preparing = p;
-	work_submit(n->env.workers, WORK_MEMORY, &p->work);
+	job_submit(m->job, WORK_MEMORY, &p->work);
 	return 0;
 }
 
@@ -298,6 +343,8 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 	r = admit_table(m, bytes, e);
 	if (r == 0)
 		r = prepare_admit(m, bytes, missing, e);
+	if (r == 0)
+		r = admit_store(m, missing, e);
 	if (r == 0) {
 		r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
 				  m->credit_unused, m->blob_bytes, &m->declared->digest);
@@ -396,7 +443,7 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->work.run = seal_run;
 	x->work.done = seal_done;
 	m->sealing = x;
-	work_submit(n->env.workers, WORK_MEMORY, &x->work);
+	job_submit(m->job, WORK_MEMORY, &x->work);
 	return 0;
 }
 

@@ -284,7 +284,7 @@ static void turn_over(struct recheck *r)
 	r->node->works++;
 	r->work.run = close_run;
 	r->work.done = close_done;
-	work_submit(r->node->env.workers, WORK_META, &r->work);
+	work_submit(r->node->env.workers, WORK_META, FAIR_NODE, &r->work);
 }
 
 static void files_are_bad(struct recheck *r, const char *why)
@@ -408,7 +408,8 @@ static void slice_start(struct recheck *r)
 	atomic_store(&r->work.cancel, false);
 	r->work.run = slice_run;
 	r->work.done = slice_done;
-	work_submit(r->node->env.workers, r->copy == COPY_FILES ? WORK_META : WORK_CPU, &r->work);
+	work_submit(r->node->env.workers, r->copy == COPY_FILES ? WORK_META : WORK_CPU, FAIR_NODE,
+		    &r->work);
 }
 
 static void next_slice(struct timer *t)

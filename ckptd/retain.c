@@ -123,6 +123,7 @@ static void expire_done(struct work *w)
 			  loop_now(j->node->env.loop) + AGAIN_NS);
 	} else {
 		persist_room(j->node);
+		tidy_expired(c);
 	}
 	expiry_over(x, w->status);
 }
@@ -135,7 +136,7 @@ static void expire_start(struct expiry *x)
 		x->keep_spare = c->job->node->options.spare_bytes;
 	x->work.run = expire_run;
 	x->work.done = expire_done;
-	work_submit(c->job->node->env.workers, WORK_META, &x->work);
+	job_submit(c->job, WORK_META, &x->work);
 }
 
 /* One whose files could not be taken away. */

@@ -306,7 +306,8 @@ static int open_listener(struct service *s, struct err *e)
 	struct listener_options o = { .mode = s->o->socket_mode,
 				      .conns_max = (unsigned)s->config.conns_max,
 				      .conns_per_uid = (unsigned)s->config.conns_per_uid,
-				      .handshake_ns = LISTENER_HANDSHAKE_NS, .log = s->log };
+				      .handshake_ns = LISTENER_HANDSHAKE_NS,
+				      .program = "/proc/self/exe", .log = s->log };
 
 	o.fd = keeper_take(s->keeper, "socket", NULL);
 	if (o.fd < 0) {
@@ -391,6 +392,8 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = keeper_open(s->notify, &s->keeper, e);
 	if (r == 0)
+		keeper_set_max(s->keeper, s->config.descriptors);
+	if (r == 0)
 		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
 	if (r == 0)
 		r = beneath_check_private(disk_posix_folder(s->disk), s->config.data, e);
@@ -411,8 +414,24 @@ static int service_open(struct service *s, struct err *e)
 	return r;
 }
 
+/* What no user may be held up by: see base/loop.h. */
+static void tell_calls(const struct service *s)
+{
+	const struct loop_calls *c = loop_calls(s->loop);
+
+	if (c->n > 0)
+		log_print(s->log, LOG_INFO,
+			  "loop: %llu calls, %llu of them above %u us; the longest took %llu us "
+			  "(%s)",
+			  (unsigned long long)c->n, (unsigned long long)c->over,
+			  (unsigned)(LOOP_CALL_NS / 1000),
+			  (unsigned long long)(c->longest_ns / 1000), c->longest);
+}
+
 static void service_close(struct service *s)
 {
+	if (s->loop)
+		tell_calls(s);
 	if (s->listener)
 		listener_stop(s->listener);
 	workers_free(s->workers);
@@ -449,6 +468,7 @@ static void node_ready(void *arg, int status, const char *text)
 	if (s->stopping)
 		return;
 	s->ready = true;
+	loop_epoll_forget_calls(s->loop); /* until now nobody waited */
 	log_print(s->log, LOG_NOTICE, "ready: node '%s', socket '%s', data '%s' (%s)",
 		  s->config.name, s->config.socket, s->config.data, s->disk->backend);
 	tell_status(s, "READY=1");

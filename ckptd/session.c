@@ -4,7 +4,8 @@
  *
  *   new -> HELLO -> (ckptctl: Admin) | OPEN -> DECLARE -> PREPARE -> SlotsReady -> saves and loads
  *
- * A message that does not decode ends the connection. Nothing here waits.
+ * A message that does not decode ends the connection, and so does nothing: of a process that is no
+ * rank and waits for no answer, after session_idle_ns. Nothing here waits.
  */
 #include <config.h>
 
@@ -34,7 +35,31 @@ struct session {
 	uint32_t refs;
 	bool hello;
 	uint64_t features; /* of the other side */
+	struct timer idle; /* armed while it is no rank */
 };
+
+/* ---- Doing nothing ---- */
+
+static void idle_begins(struct session *s)
+{
+	struct loop *l = s->node->env.loop;
+
+	if (s->conn && !s->member && s->node->options.session_idle_ns)
+		timer_arm(l, &s->idle, loop_now(l) + s->node->options.session_idle_ns);
+	else
+		timer_disarm(l, &s->idle);
+}
+
+static void idle_came(struct timer *t)
+{
+	struct session *s = container_of(t, struct session, idle);
+
+	/* Whatever is to be answered has a reference. */
+	if (s->refs > 1 || s->use.opening)
+		idle_begins(s);
+	else if (s->conn)
+		s->conn->ops->close(s->conn);
+}
 
 /* ---- What the machines need ---- */
 
@@ -54,6 +79,16 @@ void session_unref(struct session *s)
 bool session_connected(const struct session *s)
 {
 	return s->conn != NULL;
+}
+
+bool session_room(struct session *s)
+{
+	return !s->conn || conn_room(s->conn);
+}
+
+void session_has_room(struct session *s)
+{
+	load_room(s);
 }
 
 const struct process_id *session_process(const struct session *s)
@@ -76,11 +111,13 @@ void session_forget_member(struct session *s)
 	if (s->member)
 		s->was_in = s->member->job->history.job.id;
 	s->member = NULL;
+	idle_begins(s);
 }
 
 void session_set_member(struct session *s, struct member *m)
 {
 	s->member = m;
+	idle_begins(s);
 }
 
 bool session_follow(struct session *s)
@@ -407,6 +444,7 @@ static void end_member(struct session *s, const Ckpt__Bye *bye)
 	struct job *j;
 
 	load_drop_all(s);
+	declaring_drop(s);
 	list_each(j, &s->node->jobs, link)
 		waiter_drop(j, s, 0); /* also of a member that it was */
 	if (!m)
@@ -531,6 +569,7 @@ void session_opened(struct node *n, struct conn *c)
 	s->conn = c;
 	s->process = c->process;
 	s->refs = 1;
+	timer_init(&s->idle, idle_came);
 	list_init(&s->loads);
 	list_add_tail(&n->sessions, &s->link);
 	c->session = s;
@@ -547,6 +586,7 @@ void session_message(struct session *s, const void *msg, size_t len, int *fds, s
 	}
 	session_ref(s);
 	dispatch(s, q, fds, n_fds);
+	idle_begins(s);
 	session_unref(s);
 	ckpt__request__free_unpacked(q, NULL);
 }
@@ -557,8 +597,10 @@ void session_closed(struct session *s)
 
 	list_del(&s->link);
 	s->conn = NULL;
+	timer_disarm(s->node->env.loop, &s->idle);
 	end_member(s, NULL);
 	events_drop_session(s->node->events, s);
+	answers_drop_session(s->node, s);
 	/* An open that waits has no member yet. */
 	epoch_drop_session(&s->node->early, s);
 	list_each(j, &s->node->jobs, link)
@@ -575,6 +617,7 @@ void session_free_all(struct node *n)
 		list_del(&s->link);
 		s->conn = NULL;
 		s->member = NULL;
+		timer_disarm(n->env.loop, &s->idle);
 		session_unref(s);
 	}
 }

@@ -17,6 +17,8 @@ struct load;
 struct session *session_ref(struct session *s);
 void session_unref(struct session *s);
 bool session_connected(const struct session *s);
+/* Whether it takes a message full of descriptors now; else load_room() follows, or its end. */
+bool session_room(struct session *s);
 const struct process_id *session_process(const struct session *s);
 struct node *session_node(const struct session *s);
 /* It can write beats (SESSION_FEATURE_BEATS). */
@@ -32,7 +34,9 @@ struct member *session_member(const struct session *s);
 /* What it has under way; see quota.h. */
 struct session_use {
 	uint32_t waits, loads;
+	uint32_t answers; /* answer.c */
 	bool opening, declaring;
+	struct work *checking; /* of a declaration, on a worker; or NULL */
 };
 struct session_use *session_use(struct session *s);
 
@@ -51,6 +55,7 @@ struct list *session_loads(struct session *s);
 void session_opened(struct node *n, struct conn *c);
 void session_message(struct session *s, const void *msg, size_t len, int *fds, size_t n_fds);
 void session_closed(struct session *s);
+void session_has_room(struct session *s);
 void session_free_all(struct node *n);
 
 #endif

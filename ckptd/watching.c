@@ -63,7 +63,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 		    !alarm ? 6
 		    : over ? 5
 			   : 4,
-		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
+		    watching_verdict_uid(n, v), watching_subject_json(n, &v->subject),
 		    watching_verdict_json(n, v), "%s", words);
 	acting_verdict(n, v);
 }
@@ -384,6 +384,14 @@ size_t watching_standing(struct node *n, const struct subject *s, struct verdict
 	return detector_standing(n->watching->detector, s, ret, most);
 }
 
+bool watching_older(struct node *n, uint64_t id, struct verdict *ret)
+{
+	if (!n->watching)
+		return false;
+	come_to_now(n->watching);
+	return detector_older(n->watching->detector, id, ret);
+}
+
 /* Whose stacks are to be taken. Of a job `ckptctl status` lists them. */
 static void explain_process(struct node *n, const struct subject *s,
 			    void (*line)(void *arg, const char *text), void *arg)
@@ -450,6 +458,7 @@ int watching_new(struct node *n, struct watching **ret)
 	timer_init(&w->timer, time_came);
 	list_init(&w->ended);
 	detector_options_default(&options);
+	options.shared_node = true;
 	options.jobs_max = n->options.watched_jobs + 1; /* 0 is nobody's */
 	events.arg = w;
 	r = detector_new(&options, n->options.xid, &events, &w->detector);

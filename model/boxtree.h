@@ -5,8 +5,10 @@
  * Boxes are added in order of preference, then sorted by offset (first differing dimension first)
  * with a tree of bounding boxes above them. boxtree_first() answers "the most preferred box that
  * shares an element with this region": what the planner needs to take each element from its
- * cheapest source, and what shows that two boxes overlap. Building costs O(n log n), a question
- * O(log n) for boxes cut along one dimension or on a grid.
+ * cheapest source. Building costs O(n log n), a question O(log n) for boxes cut along one dimension
+ * or on a grid, but up to O(n) for boxes whose order by offset says little about where they lie:
+ * thin slabs that begin anywhere in the first dimension and are long there. Whether boxes that come
+ * from outside are disjoint is asked of model/disjoint.h.
  *
  * The memory is kept over boxtree_reset(): one tree serves tensor after tensor.
  */

@@ -16,6 +16,7 @@
 #ifndef MODEL_DECLARATION_H
 #define MODEL_DECLARATION_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -60,6 +61,9 @@ struct declaration {
  */
 MUST_CHECK int declaration_open(const void *bytes, size_t len, struct declaration *ret,
 				struct err *e);
+/* The same; -ECANCELED soon after *cancel was set. NULL: it cannot be. */
+MUST_CHECK int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
+				      struct declaration *ret, struct err *e);
 /* i in sorted order; the shard's name points into the bytes. */
 void declaration_get(const struct declaration *d, uint32_t i, struct shard *ret);
 uint32_t declaration_order(const struct declaration *d, uint32_t i); /* declared index of i */

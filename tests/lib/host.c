@@ -97,8 +97,11 @@ static int start_world(struct host *h, const struct host_options *o, struct err 
 				       .log = &h->log };
 	struct memory_options mo = {
 		.root = "", .budget = o->memory_budget, .huge_pages = o->as_ckptd, .log = &h->log};
+	const char *top = getenv("top_builddir");
 	int r;
 
+	snprintf(h->program, sizeof(h->program), "%s/ckptd/ckptd", top ? top : ".");
+	lo.program = h->program;
 	if (o->as_ckptd)
 		wo = more;
 	r = loop_epoll_new(&h->loop, e);

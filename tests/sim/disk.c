@@ -266,6 +266,19 @@ bool disk_exists(struct disk *disk, const char *path)
 	return names_find(&sim_disk_of(disk)->names, path) != NULL;
 }
 
+int64_t disk_peek(struct disk *disk, const char *path, void *buf, uint64_t max)
+{
+	struct inode *i = names_find(&sim_disk_of(disk)->names, path);
+
+	if (!i || i->is_dir)
+		return -1;
+	if (max > i->content.size)
+		max = i->content.size;
+	if (max)
+		memcpy(buf, i->content.live, max);
+	return (int64_t)max;
+}
+
 int disk_flip(struct disk *disk, const char *path, uint64_t offset, uint64_t len)
 {
 	struct sim_disk *d = sim_disk_of(disk);

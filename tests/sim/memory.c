@@ -128,6 +128,25 @@ static bool name_is_legal(const char *name)
 	return n >= 1 && n <= REGION_NAME_MAX && name[n] == '\0';
 }
 
+static void room_of(const struct keeper *k, struct memory_room *ret)
+{
+	uint64_t used = keeper_regions(k), max = k->options.places;
+
+	*ret = (struct memory_room){ used, UINT64_MAX, UINT64_MAX };
+	if (max == 0)
+		return;
+	ret->max = max;
+	ret->left = max - min_u64(used, max);
+}
+
+static bool store_is_full(const struct keeper *k)
+{
+	struct memory_room room;
+
+	room_of(k, &room);
+	return room.left == 0;
+}
+
 static int take(struct sim_memory *s, const char *name, uint64_t size, bool store,
 		struct region **ret)
 {
@@ -136,6 +155,8 @@ static int take(struct sim_memory *s, const char *name, uint64_t size, bool stor
 
 	assert(name_is_legal(name) && size > 0);
 	world_op(k->world, "create region", 0);
+	if (store && store_is_full(k))
+		return CKPT_ENOSPACE;
 	if (keeper_used(k) + size > k->options.budget ||
 	    world_one_in(k->world, k->options.create_fails))
 		return -ENOMEM;
@@ -176,6 +197,8 @@ static int sim_keep(struct memory *m, struct region *r)
 
 	assert(s->life->running != &s->life->control && !b->stored);
 	world_op(s->keeper->world, "keep region", 0);
+	if (store_is_full(s->keeper))
+		return CKPT_ENOSPACE;
 	if (world_one_in(s->keeper->world, s->keeper->options.create_fails))
 		return -EIO;
 	b->stored = true;
@@ -312,6 +335,11 @@ static uint64_t sim_available(struct memory *m, uint64_t *ret_budget)
 	return used < k->options.budget ? k->options.budget - used : 0;
 }
 
+static void sim_room(struct memory *m, struct memory_room *ret)
+{
+	room_of(memory_of(m)->keeper, ret);
+}
+
 static const struct memory_ops sim_ops = {
 	.create = sim_create,
 	.create_small = sim_create_small,
@@ -324,6 +352,7 @@ static const struct memory_ops sim_ops = {
 	.fd_to_bytes = sim_fd_to_bytes,
 	.close_fd = sim_close_fd,
 	.available = sim_available,
+	.room = sim_room,
 };
 
 static void owner_ended(struct life_hook *h)
