@@ -430,16 +430,6 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	}
 }
 
-/* ---- List ---- */
-
-static int by_record(const void *a, const void *b)
-{
-	const struct checkpoint *x = *(struct checkpoint *const *)a;
-	const struct checkpoint *y = *(struct checkpoint *const *)b;
-
-	return x->record_n > y->record_n ? -1 : x->record_n < y->record_n;
-}
-
 void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
 {
 	ckpt__checkpoint_info__init(i);
@@ -453,64 +443,4 @@ void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
 	i->disk = c->durable == DUR_DONE && !c->disk_suspect;
 	i->pinned = c->pinned;
 	i->latest = checkpoint_is_base(c);
-}
-
-static int send_list(struct session *s, uint64_t request, Ckpt__ListReply *list)
-{
-	struct memory *m = session_node(s)->env.memory;
-	Ckpt__Reply reply = CKPT__REPLY__INIT;
-	Ckpt__ListReply in_fd = CKPT__LIST_REPLY__INIT;
-	size_t len = ckpt__list_reply__get_packed_size(list);
-	int fd = -1;
-
-	reply.id = request;
-	reply.body_case = CKPT__REPLY__BODY_LIST;
-	reply.list = list;
-	if (len > ANSWER_INLINE_MAX) {
-		CLEANUP_FREE uint8_t *buf = alloc_zero(len);
-
-		if (!buf)
-			return -ENOMEM;
-		ckpt__list_reply__pack(list, buf);
-		fd = m->ops->bytes_to_fd(m, buf, len);
-		if (fd < 0)
-			return fd;
-		in_fd.in_fd = true;
-		reply.list = &in_fd;
-	}
-	session_reply(s, &reply, &fd, fd >= 0);
-	return 0;
-}
-
-void admin_list(struct session *s, uint64_t request)
-{
-	struct job *j = session_member(s)->job;
-	Ckpt__ListReply list = CKPT__LIST_REPLY__INIT;
-	CLEANUP_FREE struct checkpoint **order = NULL;
-	CLEANUP_FREE Ckpt__CheckpointInfo *infos = NULL;
-	CLEANUP_FREE Ckpt__CheckpointInfo **ptrs = NULL;
-	struct checkpoint *c;
-	size_t n = 0, k = 0;
-	int r = -ENOMEM;
-
-	list_each(c, &j->checkpoints, link)
-		n += checkpoint_restorable(c);
-	order = alloc_array(n, sizeof(*order));
-	infos = alloc_array(n, sizeof(*infos));
-	ptrs = alloc_array(n, sizeof(*ptrs));
-	if (order && infos && ptrs) {
-		list_each(c, &j->checkpoints, link)
-			if (checkpoint_restorable(c))
-				order[k++] = c;
-		qsort(order, n, sizeof(*order), by_record);
-		for (k = 0; k < n; k++) {
-			admin_fill_info(&infos[k], order[k]);
-			ptrs[k] = &infos[k];
-		}
-		list.checkpoints = ptrs;
-		list.n_checkpoints = n;
-		r = send_list(s, request, &list);
-	}
-	if (r < 0)
-		session_reply_error(s, request, r, "list: out of memory");
 }

@@ -25,7 +25,5 @@ struct job *admin_job(struct session *s, const Ckpt__Admin *m);
 void admin_watching(struct session *s, uint64_t request, const Ckpt__Admin *m);
 /* A checkpoint in the words of the protocol; points into it. */
 void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c);
-/* The List request of a member: the same facts as a message. */
-void admin_list(struct session *s, uint64_t request);
 
 #endif

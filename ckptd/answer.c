@@ -51,7 +51,9 @@ static void send_it(struct answer *a)
 	reply.id = a->request;
 	reply.body_case = CKPT__REPLY__BODY_ADMIN;
 	reply.admin = &body;
-	if (a->fd >= 0)
+	if (a->kind->reply)
+		a->kind->reply(a, &reply, a->fd >= 0);
+	else if (a->fd >= 0)
 		body.in_fd = true;
 	else
 		body.json = (ProtobufCBinaryData){a->len, (uint8_t *)a->text};

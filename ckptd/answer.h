@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "ckptd/node.h"
+#include "ckptd/session.h"
 
 /* Points of one slice. A point is about a microsecond of the loop, so that a slice stays well below
  * a millisecond on a slow machine, too. */
@@ -22,7 +23,6 @@
 #define ANSWER_INLINE_MAX (48u << 10)
 
 struct answer;
-struct session;
 
 struct answer_kind {
 	const char *verb; /* for refusals */
@@ -36,6 +36,9 @@ struct answer_kind {
 	 * gathered, and unless answer_dropped() says that nobody waits, writes the text by
 	 * answer_put() or calls answer_fail(). */
 	void (*make)(struct answer *a);
+	/* On the loop: where the answer is no text: sets the reply's body, which is valid until
+	 * free(). handed_over: as what make() put, which was too long and goes as a memfd. */
+	void (*reply)(struct answer *a, Ckpt__Reply *reply, bool handed_over);
 	/* On the loop: frees all else. */
 	void (*free)(struct answer *a);
 };

@@ -19,6 +19,7 @@
 #include "base/fault.h"
 #include "ckptd/admin.h"
 #include "ckptd/events.h"
+#include "ckptd/list_answer.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "proto/session_page.h"
@@ -515,7 +516,7 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 		on_cancel(s, q->id, q->cancel);
 		break;
 	case CKPT__REQUEST__BODY_LIST:
-		admin_list(s, q->id);
+		list_start(s, q->id);
 		break;
 	case CKPT__REQUEST__BODY_LOAD:
 		load_start(s, q->id, q->load);

@@ -812,6 +812,66 @@ static void test_plan(void **state)
 	free(text);
 }
 
+/* The steps, newest first; in_fd: they came in a memfd. */
+static void check_list(struct hand *k, size_t want, bool in_fd)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__List body = CKPT__LIST__INIT;
+	Ckpt__ListReply *unpacked = NULL;
+	const Ckpt__ListReply *list;
+	struct hand_answer a;
+
+	q.body_case = CKPT__REQUEST__BODY_LIST;
+	q.list = &body;
+	assert_int_equal(hand_ask(k, &q, &a), 0);
+	list = a.reply->list;
+	assert_int_equal(list->in_fd, in_fd);
+	assert_int_equal(a.n_fds, in_fd);
+	if (in_fd) {
+		size_t len = (size_t)lseek(a.fds[0], 0, SEEK_END);
+		uint8_t *packed = malloc(len);
+
+		assert_int_equal(pread(a.fds[0], packed, len, 0), len);
+		list = unpacked = ckpt__list_reply__unpack(NULL, len, packed);
+		assert_non_null(list);
+		free(packed);
+	}
+	assert_int_equal(list->n_checkpoints, want);
+	for (size_t i = 0; i < want; i++) {
+		assert_int_equal(list->checkpoints[i]->step, want - i);
+		assert_int_equal(list->checkpoints[i]->attempt.data[0], (want - i) & 0xff);
+		assert_int_equal(list->checkpoints[i]->attempt.data[1], (want - i) >> 8);
+		assert_true(list->checkpoints[i]->disk && !list->checkpoints[i]->memory);
+	}
+	if (unpacked)
+		ckpt__list_reply__free_unpacked(unpacked, NULL);
+	hand_answer_free(&a);
+}
+
+/* As many as a job may have, in any order; one that cannot be loaded is left out. */
+static void test_list(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c;
+	uint64_t slices;
+	struct job *j;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run");
+	j = the_job(t);
+	check_list(&t->a, 0, false);
+	for (unsigned i = 0; i < 50; i++)
+		add_checkpoint(j, i * 13 % 50 + 1);
+	check_list(&t->a, 50, false);
+	for (unsigned i = 50; i < HISTORY_COMMITS_MAX; i++)
+		add_checkpoint(j, i + 1);
+	c = add_checkpoint(j, HISTORY_COMMITS_MAX + 1);
+	c->agreed = CP_COMMITTING;
+	slices = t->host.node->answers.slices;
+	check_list(&t->a, HISTORY_COMMITS_MAX, true);
+	assert_int_equal(t->host.node->answers.slices - slices, 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -831,6 +891,7 @@ int main(void)
 		NODE_TEST(test_why),
 		NODE_TEST(test_why_of_nobody),
 		NODE_TEST(test_plan),
+		NODE_TEST(test_list),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,8 +6,8 @@
  * until a whole life passes without it, in three situations:
  *
  *   fresh    the first life of a folder; ckptd is supervised
- *   cold     a life that finds a half-done expiry and persist, all memory lost; and a damaged
- *            log, where the point is about that
+ *   cold     a life that finds a half-done expiry and persist, objects that nothing uses, and all
+ *            memory lost; and a damaged log, where the point is about that
  *   adopted  a life that finds its predecessor's snapshots in the fd store
  *
  * with trainers that live on and train on, or that die at that moment. Afterwards another ckptd
@@ -321,10 +321,25 @@ static void damage_log(struct life *l)
 	globfree(&g);
 }
 
+/* Declarations and layouts that nothing refers to; who looks for these takes the name alone. */
+static void leave_unused(struct life *l)
+{
+	static const char *const folders[] = {"declarations", "layouts"};
+	char path[300];
+
+	for (unsigned i = 0; i < 4; i++) {
+		snprintf(path, sizeof(path), "%s/%s/%032x", l->rig.data, folders[i % 2], i + 1);
+		touch(path);
+		RIG_CHECK(exists(path), "cannot leave '%s'", path);
+	}
+}
+
 static void begin(struct life *l)
 {
-	if (l->situation == COLD)
+	if (l->situation == COLD) {
 		leave_half_done(l);
+		leave_unused(l);
+	}
 	if (l->situation == COLD && l->point == FAULT_RELOG_ASIDE)
 		damage_log(l);
 	arm(l, fault_name(l->point), l->hit);
