@@ -213,6 +213,7 @@ static void room_retry(struct timer *t)
 	struct job *j = container_of(t, struct job, room_timer);
 
 	j->sweep = true;
+	j->say_later = false;
 	job_poke(j);
 	persist_room(j->node);
 }

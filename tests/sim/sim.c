@@ -388,6 +388,8 @@ static const struct {
 	{BUG_REPLICAS_NOT_WRITTEN, &everything, NULL},
 	{BUG_REWRITE_UNCHECKED, &damaged_files, NULL},
 	{BUG_RETAIN_IGNORES_READERS, &slow_readers, NULL},
+	{BUG_SAID_FORGOTTEN, NULL,
+	 "of thousands of seeds one has memory refuse that record (ckptd/test_trust)"},
 	{BUG_SEAL_AFTER_FALL_BACK, &damage, NULL},
 	{BUG_SEAL_WAITS_FOR_PEERS, &everything, NULL},
 	{BUG_SKIP_COMMIT_DIR_SYNC, &everything, NULL},

@@ -75,6 +75,8 @@ void chaos_options(struct sim *s)
 		keeper.create_fails = 10u << world_random(w, 3);
 	if (!s->profile->good_net && world_one_in(w, 3))
 		host.breaks = 30u << world_random(w, 4);
+	if (world_one_in(w, 3))
+		host.full = 2;
 	s->disk = disk_sim_new(w, &disk);
 	s->index = index_store_new(w, &index);
 	s->keeper = keeper_new(w, &keeper);

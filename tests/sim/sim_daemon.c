@@ -171,6 +171,11 @@ static void on_closed(void *arg, struct conn *c)
 	node_conn_events.closed(((struct daemon *)arg)->node, c);
 }
 
+static void on_room(void *arg, struct conn *c)
+{
+	node_conn_events.room(((struct daemon *)arg)->node, c);
+}
+
 static void on_process_ended(void *arg, const struct process_id *p)
 {
 	node_conn_events.process_ended(((struct daemon *)arg)->node, p);
@@ -186,6 +191,7 @@ static const struct conn_events events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.room = on_room,
 	.process_ended = on_process_ended,
 	.process_exit = on_process_exit,
 };
