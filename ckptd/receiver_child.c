@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
@@ -29,6 +30,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -172,6 +174,16 @@ static bool serve(struct message *m, int *held)
 	return ok;
 }
 
+/* What it does takes none of ckptd's capabilities. */
+static bool drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	const struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0 &&
+	       syscall(SYS_capset, &head, none) == 0;
+}
+
 int receiver_child_run(void)
 {
 	const struct rlimit files = {OPEN_FILES, OPEN_FILES}, none = {0, 0};
@@ -182,7 +194,7 @@ int receiver_child_run(void)
 	/* It ends with ckptd. One that hangs beyond that keeps nothing but what hangs it. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent ||
 	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_NOFILE, &files) != 0 ||
-	    setrlimit(RLIMIT_CORE, &none) != 0)
+	    setrlimit(RLIMIT_CORE, &none) != 0 || !drop_capabilities())
 		return 1;
 	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */
 	/* It does a user's work, and that much is no more than a user's own process would get. */

@@ -541,6 +541,58 @@ static void test_it_ends_after_a_rest_and_begins_again(void **state)
 	close(m);
 }
 
+static pid_t only_child(void)
+{
+	char path[64], *at = NULL;
+	size_t size = 0;
+	pid_t pid;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	f = fopen(path, "re");
+	assert_true(f && getline(&at, &size, f) > 0);
+	pid = (pid_t)strtol(at, NULL, 10);
+	free(at);
+	fclose(f);
+	return pid;
+}
+
+/* Not even when ckptd has them all, as here. */
+static void test_it_has_no_capabilities(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	int s[2], m = memfd("x", FROZEN);
+	char path[64], line[128];
+	struct asking a;
+	unsigned sets = 0;
+	FILE *f;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	say(s[1], 'a', m, 1);
+	assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)only_child());
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		unsigned long long set;
+
+		if (sscanf(line, "CapInh: %llx", &set) != 1 &&
+		    sscanf(line, "CapPrm: %llx", &set) != 1 &&
+		    sscanf(line, "CapEff: %llx", &set) != 1 &&
+		    sscanf(line, "CapAmb: %llx", &set) != 1)
+			continue;
+		assert_int_equal(set, 0);
+		sets++;
+	}
+	fclose(f);
+	assert_int_equal(sets, 4);
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
 /* It is killed by somebody between two messages, or with one: another one is asked. */
 static void test_a_killed_process_is_replaced(void **state)
 {
@@ -553,20 +605,10 @@ static void test_a_killed_process_is_replaced(void **state)
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
 	for (int i = 0; i < 3; i++) {
 		siginfo_t info = {0};
-		char path[64], *at;
-		FILE *f;
 
 		say(s[1], 'a', m, 1);
 		assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
-		/* Its only child. */
-		snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
-		f = fopen(path, "re");
-		at = NULL;
-		size_t size = 0;
-		assert_true(f && getline(&at, &size, f) > 0);
-		pid = (pid_t)strtol(at, NULL, 10);
-		free(at);
-		fclose(f);
+		pid = only_child();
 		assert_int_equal(kill(pid, SIGKILL), 0);
 		if (i < 2) /* it has ended, or is just ending, when the next is asked */
 			waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
@@ -621,6 +663,7 @@ int main(void)
 		T(test_a_slow_descriptor_is_closed_elsewhere),
 		T(test_a_silent_file_harms_its_user_alone),
 		T(test_it_ends_after_a_rest_and_begins_again),
+		T(test_it_has_no_capabilities),
 		T(test_a_killed_process_is_replaced),
 		T(test_programs_that_do_not_serve),
 #undef T
