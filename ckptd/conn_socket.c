@@ -83,14 +83,28 @@ static void close_fds(const int *fds, size_t n)
 	}
 }
 
-static void outgoing_free(struct socket_conn *c, struct outgoing *o)
+/* Descriptors to the other end that it does not get. */
+static void unsent(struct socket_conn *c, const int *fds, size_t n)
+{
+	struct conn_hub *hub = c->hub;
+
+	if (n > 0 && hub->events->unsent && !hub->dropping)
+		hub->events->unsent(hub->events_arg, c->user->uid, fds, n);
+	else
+		close_fds(fds, n);
+}
+
+static void outgoing_free(struct socket_conn *c, struct outgoing *o, bool sent)
 {
 	list_del(&o->link);
 	c->n_waiting--;
 	c->waiting_bytes -= o->len;
 	c->waiting_fds -= (unsigned)o->n_fds;
 	c->user->fds_waiting -= (unsigned)o->n_fds;
-	close_fds(o->fds, o->n_fds);
+	if (sent)
+		close_fds(o->fds, o->n_fds);
+	else
+		unsent(c, o->fds, o->n_fds);
 	alloc_free(o);
 }
 
@@ -185,7 +199,7 @@ static void conn_fini(struct socket_conn *c)
 	c->held = false;
 	watch_remove(hub->loop, &c->watch);
 	while (!list_empty(&c->waiting))
-		outgoing_free(c, list_first(&c->waiting, struct outgoing, link));
+		outgoing_free(c, list_first(&c->waiting, struct outgoing, link), false);
 	assert(c->n_waiting == 0 && c->waiting_fds == 0 && c->waiting_bytes == 0);
 	process_put(c->process);
 	c->process = NULL;
@@ -322,7 +336,7 @@ static int flush(struct socket_conn *c)
 
 		r = send_message(c, o->bytes, o->len, o->fds, o->n_fds);
 		if (r == 0)
-			outgoing_free(c, o);
+			outgoing_free(c, o, true);
 	}
 	return r;
 }
@@ -404,8 +418,10 @@ static void conn_send(struct conn *conn, const void *msg, size_t len, const int 
 			queued = r == 0;
 		}
 	}
-	if (!queued)
-		close_fds(fds, n_fds); /* (2) */
+	if (r == 0 && !queued && !c->closing) /* (2) */
+		close_fds(fds, n_fds);
+	else if (!queued)
+		unsent(c, fds, n_fds);
 	if (r == -EPIPE || r == -ECONNRESET)
 		conn_close(conn); /* the other end is gone: nothing to say */
 	else if (r)
@@ -679,6 +695,7 @@ void conn_hub_drop_all(struct conn_hub *hub)
 	struct socket_conn *c, *tmp;
 	struct conn_user *u, *next;
 
+	hub->dropping = true;
 	timer_disarm(hub->loop, &hub->look);
 	list_each_safe(c, tmp, &hub->conns, link) {
 		if (c->process)

@@ -37,6 +37,7 @@ struct conn_hub {
 	uint64_t handshake_ns; /* the first message must come within it */
 	struct list conns, users;
 	unsigned n_conns; /* with those that are being closed */
+	bool dropping;     /* the receiver hears nothing more */
 	struct timer look; /* some wait until descriptors were taken */
 	const char *program; /* ckptd, for its --receiver; NULL: none */
 	struct log *log;

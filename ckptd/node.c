@@ -363,6 +363,7 @@ const struct conn_events node_conn_events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.unsent = node_close_unsent,
 	.room = on_room,
 	.process_ended = on_process_ended,
 	.process_exit = on_process_exit,

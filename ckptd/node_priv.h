@@ -98,5 +98,7 @@ struct node {
 
 /* Something may have ended: go on with an orderly stop. */
 void node_stop_step(struct node *n);
+/* conn_events.unsent: unsent.c. */
+void node_close_unsent(void *arg, uint32_t uid, const int *fds, size_t n_fds);
 
 #endif

@@ -39,7 +39,7 @@ struct world {
 	struct process_exit exit;
 	unsigned exits;
 	bool follow, replying, closing, in_call;
-	size_t len, n_fds;
+	size_t len, n_fds, unsent;
 	uint8_t last[16];
 };
 
@@ -93,6 +93,16 @@ static void on_closed(void *arg, struct conn *c)
 	note(arg, 'c');
 }
 
+static void on_unsent(void *arg, uint32_t uid, const int *fds, size_t n)
+{
+	struct world *w = arg;
+
+	assert_int_equal(uid, getuid());
+	for (size_t i = 0; i < n; i++)
+		assert_int_equal(close(fds[i]), 0);
+	w->unsent += n;
+}
+
 static void on_room(void *arg, struct conn *c)
 {
 	(void)c;
@@ -118,6 +128,7 @@ static const struct conn_events events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.unsent = on_unsent,
 	.room = on_room,
 	.process_ended = on_ended,
 	.process_exit = on_exit_known,
@@ -449,6 +460,25 @@ static void send_fds(struct conn *c, size_t n)
 		assert_true(fds[i] >= 0);
 	}
 	c->ops->send(c, "m", 1, fds, n);
+}
+
+/* What waited for a process that ends, and what it cannot be sent any more, is not closed here. */
+static void test_what_is_not_sent_is_handed_back(void **state)
+{
+	enum { PER = 32, SENT = CONN_FDS_SENT / PER, WAITING = 3 };
+	struct world *w = *state;
+	int fd;
+
+	start(w, (struct listener_options){0});
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	for (int i = 0; i < SENT + WAITING; i++)
+		send_fds(w->conn, PER);
+	assert_int_equal(w->unsent, 0);
+	close(fd);
+	until(w, "omc");
+	assert_int_equal(w->unsent, WAITING * PER);
 }
 
 /* A process that does not take its descriptors gets no more than so many, nor does its user. */
@@ -1057,6 +1087,7 @@ int main(void)
 		T(test_close_sends_last_words_and_is_told_later),
 		T(test_reader_that_does_not_read_is_closed),
 		T(test_waiting_messages_arrive_in_order),
+		T(test_what_is_not_sent_is_handed_back),
 		T(test_descriptors_under_way_are_bounded),
 		T(test_silent_connection_is_closed),
 		T(test_process_ends_while_a_fork_holds_the_socket),
