@@ -69,8 +69,8 @@ struct conn_events {
 	void (*message)(void *arg, struct conn *, const void *msg, size_t len, int *fds,
 			size_t n_fds);
 	void (*closed)(void *arg, struct conn *); /* conn is gone after this */
-	/* May be NULL: then they are closed here. Descriptors that were not sent to this uid: theirs
-	 * may be the last ones of what is large, and closing frees that. */
+	/* May be NULL: then they are closed here. Descriptors that were not sent to this uid, to be
+	 * closed: they may be the last ones of what is large, and closing frees that. */
 	void (*unsent)(void *arg, uint32_t uid, const int *fds, size_t n_fds);
 	/* May be NULL. There is room, of which conn_ops.room() said that there was none. */
 	void (*room)(void *arg, struct conn *);

@@ -17,6 +17,7 @@
 #include "base/alloc.h"
 #include "base/work.h"
 #include "ckptd/keeper.h"
+#include "ckptd/node_priv.h"
 #include "model/declaration.h"
 #include "proto/session.pb-c.h"
 #include "tests/lib/hand.h"
@@ -202,17 +203,19 @@ static void test_declaration_of_who_left(void **state)
 	struct digest d;
 	struct busy busy;
 	int fd = large_declaration(1000, &d);
+	uint32_t works;
 
 	small_node_start(w);
 	for (int i = 0; i < 2; i++) {
 		OK(hand_connect(k, &w->host));
 		OK(hand_open(k, "job", 0, 1, "run1"));
 		busy_start(w, &busy, WORK_CPU);
+		works = w->host.node->works;
 		send_declaration(k, fd, &d);
-		for (int turn = 0; turn < 5; turn++)
+		while (w->host.node->works == works)
 			host_turn(&w->host);
 		hand_close(k);
-		for (int turn = 0; turn < 5; turn++)
+		while (!list_empty(&w->host.node->sessions))
 			host_turn(&w->host);
 		busy_end(w, &busy);
 	}
