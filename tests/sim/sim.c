@@ -407,6 +407,9 @@ static const struct {
 	{BUG_SLOTS_LEFT_OUT, &torn_ledgers, NULL},
 	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
 	{BUG_SUM_FORGETS_LOST, &losses, NULL},
+	{BUG_SWEEP_FORGETS_WRITERS, NULL,
+	 "what a job writes again it has kept in use all the time "
+	 "(storage/test_object_sweep)"},
 	{BUG_SWEEP_WHAT_IS_USED, &everything, NULL},
 	{BUG_TAKE_RESERVE, &full_disks, NULL},
 	{BUG_TRUST_BEFORE_RECORD, &trusting, NULL},
