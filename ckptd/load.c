@@ -427,6 +427,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->wants_fd = -1;
 	l->plan_fd = -1;
 	l->bad_rank = ALL_RANKS;
+	l->plan_key = rng_u64(member->job->node->env.rng);
 	l->latest = step == CKPT_LATEST;
 	l->least = (enum trust_level)min_trust;
 	l->step = step;

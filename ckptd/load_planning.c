@@ -103,6 +103,12 @@ static bool wants_own(const struct load *l)
 	return digest_equal(&d, &l->wanted->digest);
 }
 
+/* It ends with the session (load_drop_all()). */
+static struct plan_limits limits_of(const struct load *l)
+{
+	return (struct plan_limits){PLAN_MEMORY_MAX, &l->work.cancel, l->plan_key};
+}
+
 /*
  * A stored tensor is extra when no rank wants it. Who wants what is known when all have declared;
  * until then nothing is said of it, for no load waits for other ranks.
@@ -112,13 +118,14 @@ static int plan_own(struct load *l, const struct plan_source *in)
 	uint32_t n = l->others.all ? l->others.world : 0;
 	CLEANUP_FREE struct declaration *wanted = alloc_array(n, sizeof(*wanted));
 	struct plan_peers peers = {wanted, n};
+	struct plan_limits limits = limits_of(l);
 
 	if (!wanted)
 		return err_code(&l->err, -ENOMEM, "plan the load");
 	for (uint32_t r = 0; r < n; r++)
 		wanted[r] = l->others.declared[r]->view;
-	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient,
-			 l->others.all ? &peers : NULL, &l->plan, &l->err);
+	return plan_make_within(&limits, in, l->n_sources, &l->wanted->view, l->lenient,
+				l->others.all ? &peers : NULL, &l->plan, &l->err);
 }
 
 static void note_hole(void *arg, const char *sentence)
@@ -134,8 +141,9 @@ static void note_hole(void *arg, const char *sentence)
  * tables say that there is. */
 static int blame(struct load *l, const struct plan_source *in, int r)
 {
+	struct plan_limits limits = limits_of(l);
 	struct err e = {0};
-	int holes = holes_in(in, l->n_sources, note_hole, l, &e);
+	int holes = holes_in(&limits, in, l->n_sources, note_hole, l, &e);
 
 	if (holes < 0)
 		l->err = e;
@@ -145,6 +153,7 @@ static int blame(struct load *l, const struct plan_source *in, int r)
 static int make_plan(struct load *l)
 {
 	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
+	struct plan_limits limits = limits_of(l);
 	int r;
 
 	if (!in)
@@ -159,8 +168,8 @@ static int make_plan(struct load *l)
 			in[i].present = l->sources[i].reader.present;
 	}
 	if (l->kind == LOAD_READ)
-		r = plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, NULL, &l->plan,
-			      &l->err);
+		r = plan_make_within(&limits, in, l->n_sources, &l->wants.declaration, l->lenient,
+				     NULL, &l->plan, &l->err);
 	else
 		r = plan_own(l, in);
 	return (r == 0 || r == CKPT_EMISMATCH) && l->plan.n_problems ? blame(l, in, r) : r;

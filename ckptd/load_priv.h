@@ -70,6 +70,7 @@ struct load {
 	struct checkpoint_id checkpoint_id;
 	struct source *sources;
 	uint32_t n_sources;
+	uint64_t plan_key;     /* drawn for this load: see struct plan_limits */
 	struct plan plan;      /* its problems: pieces end with what is encoded */
 	struct writer encoded;
 	int plan_fd;           /* what was encoded; -1: it was given, or is not there yet */

@@ -52,9 +52,9 @@ bool declaration_same(const struct declaration *a, const struct declaration *b)
 	return a->len == b->len && memcmp(a->bytes, b->bytes, FORMAT_HEADER_BYTES) == 0;
 }
 
-uint64_t declaration_hash(const struct declaration *d)
+uint64_t declaration_hash(const struct declaration *d, uint64_t key)
 {
-	return get_le64(d->bytes + DECL_FENCE_DIGEST);
+	return digest_keyed(key, d->bytes, FORMAT_HEADER_BYTES);
 }
 
 /* Extents, offsets, lengths, and start and stop of a flat range: by its length one knows how many
@@ -67,17 +67,12 @@ static const uint8_t *place_of(const uint8_t *entry, size_t *ret_len)
 	return entry + head;
 }
 
-uint64_t declaration_place_hash(const struct declaration *d, uint32_t i)
+uint64_t declaration_place_hash(const struct declaration *d, uint32_t i, uint64_t key)
 {
-	uint64_t h = 0;
 	size_t len;
 	const uint8_t *place = place_of(entry_at(d, i), &len);
 
-	for (size_t k = 0; k < len; k += 8) {
-		h = (h ^ get_le64(place + k)) * 0xff51afd7ed558ccdu;
-		h ^= h >> 32;
-	}
-	return h;
+	return digest_keyed(key, place, len);
 }
 
 bool declaration_same_place(const struct declaration *a, uint32_t i, const struct declaration *b,

@@ -596,7 +596,8 @@ static void test_same_place(void **state)
 		bytes = finish(b, &len);
 		assert_int_equal(declaration_open(bytes, len, &again, NULL), 0);
 		assert_true(declaration_same_place(&d[i], i, &again, 0));
-		assert_true(declaration_place_hash(&d[i], i) == declaration_place_hash(&again, 0));
+		assert_true(declaration_place_hash(&d[i], i, 7) ==
+			    declaration_place_hash(&again, 0, 7));
 		alloc_free(bytes);
 		alloc_free((void *)d[i].bytes);
 	}

@@ -67,8 +67,8 @@ static bool is_again(const struct plan_source *ranks, uint32_t rank)
 	return false;
 }
 
-int holes_in(const struct plan_source *ranks, uint32_t world, hole_fn *fn, void *arg,
-	     struct err *e)
+int holes_in(const struct plan_limits *limits, const struct plan_source *ranks, uint32_t world,
+	     hole_fn *fn, void *arg, struct err *e)
 {
 	int r = 0;
 
@@ -77,7 +77,8 @@ int holes_in(const struct plan_source *ranks, uint32_t world, hole_fn *fn, void 
 
 		if (!ranks[i].present || is_again(ranks, i))
 			continue;
-		r = plan_make(ranks, world, &ranks[i].declaration, true, NULL, &plan, e);
+		r = plan_make_within(limits, ranks, world, &ranks[i].declaration, true, NULL, &plan,
+				     e);
 		for (size_t k = 0; k < plan.n_problems && r == 0; k++)
 			fn(arg, plan.problems[k].text);
 		plan_fini(&plan);
@@ -92,7 +93,7 @@ int holes_find(struct store *s, const struct checkpoint_id *id, const struct com
 	int r = open_ranks(&h, s, id, c, e);
 
 	if (r == 0)
-		r = holes_in(h.sources, h.world, fn, arg, e);
+		r = holes_in(PLAN_LIMITS, h.sources, h.world, fn, arg, e);
 	holes_fini(&h);
 	return r;
 }
