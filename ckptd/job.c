@@ -133,6 +133,7 @@ int job_new(struct node *n, struct job **ret)
 	timer_init(&j->append_retry, append_retry);
 	task_init(&j->step_task, FAIR_NODE, job_step);
 	j->next_slot = 1;
+	j->next_declaration = 1;
 	j->ledger.memory = n->env.memory;
 	j->ledger.rewrite = adopt_rewrite;
 	j->ledger.owner = j;
@@ -579,6 +580,7 @@ void job_free(struct job *j)
 
 	if (!j)
 		return;
+	j->freeing = true;
 	append_fail_all(j, -ECANCELED);
 	persist_fini(j);
 	replicas_fini(j);

@@ -58,10 +58,13 @@ struct slot {
 	uint32_t number;  /* unique in the job for ever */
 	uint32_t rank;
 	struct region *region;
+	struct region *table;      /* for rank tables that are too long for a record, each in turn;
+				      NULL: they are not, or there was no memory for it */
 	struct process_id process; /* may write to it */
 	struct member *member;     /* NULL: its process ended or left */
 	enum slot_state state;
 	bool busy;                 /* MAPPING: a worker seals its region */
+	bool undeclared;           /* adoption: its seal's declaration was not to be had */
 	uint64_t credit;           /* WRITING: the credit that was granted with it */
 	struct checkpoint *holds;  /* SEALED and later (1) */
 };
@@ -75,9 +78,12 @@ struct shard_state {
 	struct ledger_blob *blobs;
 	uint32_t n_blobs;
 	bool bad_file;             /* its file is damaged, wherever its memory is */
-	void *table;               /* the rank table, once DIGESTED; also in the ledger */
+	void *table;               /* the rank table, once DIGESTED; also in the ledger, unless: */
+	bool table_in_region;      /* it lies in the slot's region for it, which the ledger names */
 	size_t table_len;
 	struct digest table_digest;
+	const struct digest *samples; /* of the table */
+	uint32_t n_samples;
 };
 
 enum agreed_state { CP_OPEN, CP_COMMITTING, CP_COMMITTED, CP_ABORTED };
@@ -153,7 +159,8 @@ struct checkpoint {
 struct declared {
 	struct list link; /* in job->declared */
 	struct digest digest;
-	void *bytes;
+	void *bytes;           /* of alloc, unless: */
+	struct region *region; /* has them: too long for a record of the ledger, which names it */
 	size_t len;
 	struct declaration view;
 	uint32_t refs;
@@ -167,6 +174,7 @@ struct member {
 	struct session *session; /* NULL while not connected */
 	bool alive;              /* the session has not ended: its process lives and said no bye */
 	bool prepared;           /* has populated slots */
+	bool undeclared;         /* adoption: what it had declared was not to be had */
 	struct preparing *preparing; /* they are being made */
 	struct sealing *sealing;     /* they are being sealed against other writers */
 	uint64_t epoch;          /* it may save in */
@@ -249,6 +257,8 @@ struct job {
 	struct list leaving;   /* ranks that left without a goodbye: leaving.c */
 	struct list loads;   /* that wait for the epoch to be opened */
 	uint32_t next_slot;
+	uint64_t next_declaration; /* region's name */
+	bool freeing; /* by job_free(): memory that outlives this process stays */
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
 	bool run_over;       /* all its ranks have said goodbye */
 	bool epoch_over; /* memory was lost since the epoch was opened: the next open opens one */
@@ -445,8 +455,15 @@ void declaring_drop(struct session *s); /* its connection ended: a check under w
 void declaring_step(struct job *j); /* those that wait for room in the ledger */
 void declaring_fini(struct job *j);
 struct declared *declared_get(struct job *j, const struct digest *digest);
-MUST_CHECK int declared_put(struct job *j, const struct digest *digest, const void *bytes,
-			    size_t len, struct declared **ret, struct err *e);
+/* One that the job has not; bytes are copied, or lie in the region, which is taken if it succeeds.
+ * The reference is that of the job's list, for the adoption. */
+MUST_CHECK int declared_adopt(struct job *j, const struct digest *digest, const void *bytes,
+			      size_t len, struct region *region);
+#define DECLARED_PREFIX    "declaration." /* then the job's id and a number, of its region */
+#define ANNEX_RECORD_BYTES 320u           /* at most, of a record that names one */
+void declared_name(struct job *j, char *buf, size_t size);
+uint64_t declared_record_bytes(const struct declared *d);
+MUST_CHECK int declared_write(struct ledger *l, const struct declared *d);
 void declared_unref(struct job *j, struct declared *d);
 
 /* ---- preparing.c ---- */
@@ -471,8 +488,12 @@ void ledgering_step(struct job *j);
 /* Bytes that the record of a rank's table has at most; UINT64_MAX: no such number. */
 uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t image_len,
 			 uint64_t n_blobs, uint64_t names_len);
-/* Memory that the ledger will take for a member with slots of that size. */
+/* Memory that the ledger will take for a member with slots of that size, and regions of tables. */
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes);
+/* The size of the region for the tables of a slot of that size; 0: they fit in records. */
+uint64_t ledgering_table_region(const struct job *j, uint64_t declaration_len,
+				uint64_t slot_bytes);
+void ledgering_table_name(const struct job *j, uint32_t slot, char *buf, size_t size);
 
 /* ---- checkpoint.c ---- */
 struct seal_request {

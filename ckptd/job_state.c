@@ -57,6 +57,8 @@ static bool holder_is_sound(const struct slot *s)
 	if (c->job != s->job || s->rank >= c->world)
 		return false;
 	sh = &c->shards[s->rank];
+	if (sh->table_in_region && (!s->table || sh->table != s->table->base))
+		return false;
 	return sh->slot == s && sh->sealed && sh->declared && sh->image_len <= s->region->size &&
 	       (s->state != SLOT_DIGESTED || sh->table) && (s->state != SLOT_SEALED || !sh->table);
 }

@@ -36,7 +36,12 @@ enum ledger_type {
 	L_MEMBER,
 	L_LEFT,
 	L_WHOLE, /* the rewrite that made this region is complete */
+	L_DECLARATION_IN, /* these two only with FEATURE_ANNEXES */
+	L_TABLE_IN,
 };
+
+#define FEATURE_ANNEXES 1u
+#define FEATURES_KNOWN  FEATURE_ANNEXES
 
 void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n)
 {
@@ -64,13 +69,14 @@ static void begin(struct ledger *l, struct region *region, uint64_t generation)
 	assert(region->size >= LEDGER_BYTES_MIN);
 	l->generation = generation;
 	put_le32(p + 8, LEDGER_VERSION);
-	put_le32(p + 12, 0);
+	put_le32(p + 12, l->annexes_wanted ? FEATURE_ANNEXES : 0);
 	memcpy(p + 16, l->job.b, 16);
 	put_le64(p + 32, l->generation);
 	put_le64(p, LEDGER_MAGIC);
 	d = digest_of(p, 48);
 	memcpy(p + 48, d.b, 16);
 	l->region = region;
+	l->annexes = l->annexes_wanted;
 	l->used = HEADER_BYTES;
 	l->sequence = 1;
 }
@@ -211,6 +217,11 @@ static int rewrite(struct ledger *l, size_t need)
 	return r;
 }
 
+static bool names_annex(uint32_t type)
+{
+	return type == L_DECLARATION_IN || type == L_TABLE_IN;
+}
+
 /* Frees what the payload put together. */
 static int append(struct ledger *l, uint32_t type, struct payload *p)
 {
@@ -218,13 +229,14 @@ static int append(struct ledger *l, uint32_t type, struct payload *p)
 	int r = 0;
 
 	assert(l->region);
+	l->annexes_wanted = l->annexes_wanted || names_annex(type);
 	if (p->w.bad)
 		r = -ENOMEM;
 	else if (payload_len(p) > LEDGER_PAYLOAD_MAX)
 		r = -E2BIG;
 	else if (l->measuring)
 		l->used += bytes;
-	else if (bytes > ledger_room(l))
+	else if (bytes > ledger_room(l) || (names_annex(type) && !l->annexes))
 		r = l->rewriting ? -ENOSPC : rewrite(l, bytes);
 	if (r == 0 && !l->measuring)
 		put_record(l, type, p);
@@ -251,6 +263,7 @@ struct region *ledger_detach(struct ledger *l)
 	struct region *r = l->region;
 
 	l->region = NULL;
+	l->annexes = l->annexes_wanted = false;
 	return r;
 }
 
@@ -277,6 +290,39 @@ int ledger_declaration(struct ledger *l, const struct digest *d, const void *byt
 	write_bytes(&out.w, d->b, 16);
 	write_u64(&out.w, len);
 	return append(l, L_DECLARATION, &out);
+}
+
+/* The window in which the bytes are there and the record is not. */
+static bool annex_lost(const struct ledger *l)
+{
+	return !l->rewriting && !l->measuring && FAULT(LEDGER_ANNEX);
+}
+
+int ledger_declaration_in(struct ledger *l, const struct digest *d, uint64_t len,
+			  const char *region)
+{
+	struct payload out = { 0 };
+
+	if (annex_lost(l))
+		return -ENOMEM;
+	write_bytes(&out.w, d->b, 16);
+	write_u64(&out.w, len);
+	write_str(&out.w, region, strlen(region));
+	return append(l, L_DECLARATION_IN, &out);
+}
+
+int ledger_table_in(struct ledger *l, uint32_t slot, const struct digest *d, uint64_t len,
+		    const char *region)
+{
+	struct payload out = { 0 };
+
+	if (annex_lost(l))
+		return -ENOMEM;
+	write_u32(&out.w, slot);
+	write_bytes(&out.w, d->b, 16);
+	write_u64(&out.w, len);
+	write_str(&out.w, region, strlen(region));
+	return append(l, L_TABLE_IN, &out);
 }
 
 int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,
@@ -386,7 +432,7 @@ static bool header_good(const struct region *r)
 	struct digest d;
 
 	if (r->size < HEADER_BYTES + 8 || get_le64(p) != LEDGER_MAGIC ||
-	    get_le32(p + 8) != LEDGER_VERSION || get_le32(p + 12) != 0)
+	    get_le32(p + 8) != LEDGER_VERSION || (get_le32(p + 12) & ~FEATURES_KNOWN))
 		return false;
 	if (get_le64(p + 32) > UINT64_MAX / 2) /* there must be a next generation */
 		return false;
@@ -543,6 +589,23 @@ static int replay_bytes(struct reader *r, const struct ledger_reader *reader, vo
 			   : reader->table(arg, slot, p, len);
 }
 
+static int replay_annex(struct reader *r, const struct ledger_reader *reader, void *arg,
+			bool declaration)
+{
+	uint32_t slot = declaration ? 0 : read_u32(r);
+	struct digest d = read_digest(r);
+	uint64_t bytes = read_u64(r);
+	char name[REGION_NAME_MAX + 1] = "";
+	size_t len = 0;
+	const char *s = read_str(r, REGION_NAME_MAX, &len);
+
+	if (r->bad)
+		return CKPT_ECORRUPT;
+	memcpy(name, s, len);
+	return declaration ? reader->declaration_in(arg, &d, bytes, name)
+			   : reader->table_in(arg, slot, &d, bytes, name);
+}
+
 static int replay_one(uint32_t type, struct reader *r, const struct ledger_reader *reader,
 		      void *arg)
 {
@@ -561,6 +624,10 @@ static int replay_one(uint32_t type, struct reader *r, const struct ledger_reade
 		return replay_member(r, reader, arg);
 	case L_WHOLE:
 		return 0;
+	case L_DECLARATION_IN:
+		return replay_annex(r, reader, arg, true);
+	case L_TABLE_IN:
+		return replay_annex(r, reader, arg, false);
 	default:
 		break;
 	}
@@ -599,6 +666,8 @@ int ledger_adopt(struct ledger *l, struct memory *m, struct region *region,
 	l->region = region;
 	memcpy(l->job.b, (uint8_t *)region->base + 16, 16);
 	l->generation = l->handed = get_le64((uint8_t *)region->base + 32);
+	l->annexes = get_le32((uint8_t *)region->base + 12) & FEATURE_ANNEXES;
+	l->annexes_wanted = l->annexes;
 	l->used = HEADER_BYTES;
 	l->sequence = 1;
 	l->rewriting = false;

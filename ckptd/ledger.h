@@ -10,7 +10,8 @@
  *
  * Regions are made and destroyed by the owner, on workers (ledgering.c); writing is copying and
  * digesting in memory, 0.3 s a GiB. An append that does not fit makes its region itself: it waits
- * for it, and is what the owner has to avoid.
+ * for it, and is what the owner has to avoid. Payloads above LEDGER_INLINE_MAX are the owner's to
+ * put into regions of their own, annexes, which records name.
  */
 #ifndef CKPTD_LEDGER_H
 #define CKPTD_LEDGER_H
@@ -21,6 +22,10 @@
 #include "base/memory.h"
 
 #define LEDGER_PAYLOAD_MAX (1u << 30) /* bytes of one record */
+/* Longer ones are written into a region of their own by a worker (an annex), and a record names it:
+ * to copy and digest so many takes a tenth of a millisecond, while a region costs a place in the fd
+ * store and an answer of it. */
+#define LEDGER_INLINE_MAX (256u << 10)
 
 struct ledger {
 	struct memory *memory;
@@ -35,6 +40,8 @@ struct ledger {
 	void *owner;
 	bool rewriting, measuring;
 	bool loose; /* something went since it was rewritten: it may be too large */
+	/* Its header says that records may name annexes; the next region's will. */
+	bool annexes, annexes_wanted;
 };
 
 struct ledger_blob {
@@ -69,6 +76,9 @@ void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n);
  */
 MUST_CHECK int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes,
 				  size_t len);
+/* Its bytes are in that region, from byte 0 on. */
+MUST_CHECK int ledger_declaration_in(struct ledger *l, const struct digest *d, uint64_t len,
+				     const char *region);
 MUST_CHECK int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,
 			   const struct process_id *p);
 MUST_CHECK int ledger_ready(struct ledger *l, uint32_t slot); /* mapped, sealed, EMPTY */
@@ -83,6 +93,9 @@ struct ledger_seal {
 };
 MUST_CHECK int ledger_sealed(struct ledger *l, const struct ledger_seal *s);
 MUST_CHECK int ledger_table(struct ledger *l, uint32_t slot, const void *table, size_t len);
+/* d: of its bytes, which are in that region. */
+MUST_CHECK int ledger_table_in(struct ledger *l, uint32_t slot, const struct digest *d,
+			       uint64_t len, const char *region);
 MUST_CHECK int ledger_empty(struct ledger *l, uint32_t slot);
 MUST_CHECK int ledger_gone(struct ledger *l, uint32_t slot);
 MUST_CHECK int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p,
@@ -105,6 +118,9 @@ struct ledger_reader {
 		      uint64_t credit, bool credit_unused, uint64_t blob_bytes,
 		      const struct digest *declaration);
 	int (*left)(void *arg, uint32_t rank);
+	int (*declaration_in)(void *arg, const struct digest *d, uint64_t len, const char *region);
+	int (*table_in)(void *arg, uint32_t slot, const struct digest *d, uint64_t len,
+			const char *region);
 };
 
 /* Whether the region is a whole ledger, and whose. */

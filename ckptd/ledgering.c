@@ -18,6 +18,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "ckptd/job.h"
@@ -25,7 +26,8 @@
 #include "model/table.h"
 
 #define RETRY_NS     100000000u
-#define SMALL_BYTES  512u  /* slot, ready, assign, sealed, empty and gone of a slot; of a member */
+#define SMALL_BYTES  640u  /* slot, ready, assign, sealed, empty and gone of a slot, and a table's
+			      that names its region; of a member */
 #define SHRINK_ABOVE (1u << 20)
 
 struct ledger_making {
@@ -48,14 +50,33 @@ uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t
 	return size_add(bytes, SMALL_BYTES, &bytes) ? bytes : UINT64_MAX;
 }
 
+uint64_t ledgering_table_region(const struct job *j, uint64_t declaration_len,
+				uint64_t slot_bytes)
+{
+	uint64_t bytes = ledgering_table(j, declaration_len, slot_bytes, 0, 0);
+
+	if (bytes <= j->node->options.ledger_inline || bytes > LEDGER_PAYLOAD_MAX)
+		return 0;
+	/* A blob takes 7 bytes of a Seal, which is one message, at least, and 24 of a table. */
+	return round_up(bytes + 5 * CONN_MESSAGE_MAX, 4096);
+}
+
+void ledgering_table_name(const struct job *j, uint32_t slot, char *buf, size_t size)
+{
+	char hex[ID_TEXT_MAX];
+
+	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
+	snprintf(buf, size, "table.%s.%u", hex, slot);
+}
+
 static uint64_t table_bytes(const struct slot *s)
 {
 	const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
 	const struct declared *d = s->member ? s->member->declared : NULL;
 	uint64_t names = 0;
 
-	if (sh && sh->table)
-		return 0; /* it is there */
+	if (s->table || (sh && sh->table))
+		return 0; /* it is there, or SMALL_BYTES */
 	if (!sh)
 		return ledgering_table(s->job, d ? d->len : 0, s->region->size, 0, 0);
 	for (uint32_t i = 0; i < sh->n_blobs; i++)
@@ -80,15 +101,25 @@ static uint64_t coming(const struct job *j)
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes)
 {
 	uint64_t each = ledgering_table(m->job, m->declared->len, slot_bytes, 0, 0);
+	uint64_t region = ledgering_table_region(m->job, m->declared->len, slot_bytes);
+	uint64_t slots = m->job->node->options.slots;
 
 	/* While it is moved there are two, each with room for twice what is there. */
-	return 4 * (m->declared->len + m->job->node->options.slots * each + 2 * CONN_MESSAGE_MAX) +
-	       2 * LEDGER_SLACK;
+	return 4 * (declared_record_bytes(m->declared) + (region ? 0 : slots * each) +
+		    2 * CONN_MESSAGE_MAX) +
+	       2 * LEDGER_SLACK + slots * region;
+}
+
+/* Its header does not say what its records are about to. */
+static bool lacks_feature(const struct ledger *l)
+{
+	return l->annexes_wanted && !l->annexes;
 }
 
 bool ledgering_short(const struct job *j)
 {
-	return j->ledger_making && (!j->ledger.region || ledger_room(&j->ledger) < coming(j));
+	return j->ledger_making && (!j->ledger.region || lacks_feature(&j->ledger) ||
+				    ledger_room(&j->ledger) < coming(j));
 }
 
 /* ---- Taking and moving ---- */
@@ -189,7 +220,7 @@ void ledgering_step(struct job *j)
 		return;
 	}
 	more = coming(j);
-	full = ledger_room(l) < 2 * more;
+	full = ledger_room(l) < 2 * more || lacks_feature(l);
 	if ((!full && !(l->loose && l->region->size > SHRINK_ABOVE)) ||
 	    loop_now(j->node->env.loop) < j->ledger_retry_ns)
 		return;

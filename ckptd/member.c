@@ -53,6 +53,8 @@ static void slot_destroy(struct slot *s)
 	answers_unlink(s->job->node, &s->link);
 	list_del(&s->link);
 	region_destroy(s->job->node, s->job->history.job.uid, s->region);
+	if (s->table)
+		region_destroy(s->job->node, s->job->history.job.uid, s->table);
 	alloc_free(s);
 }
 
@@ -335,7 +337,7 @@ int member_may_declare(const struct member *m, struct err *e)
 int member_declare(struct member *m, struct declared *d, struct err *e)
 {
 	struct declared *was = m->declared;
-	int r = ledger_declaration(&m->job->ledger, &d->digest, d->bytes, d->len);
+	int r = declared_write(&m->job->ledger, d);
 
 	if (r < 0)
 		return err_code(e, r, "rank %u: write declaration to the ledger", m->rank);

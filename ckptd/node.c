@@ -47,6 +47,7 @@ void node_options_default(struct node_options *o)
 		.geometry = GEOMETRY_DEFAULT,
 		.transfer = 2u << 20,
 		.slots = 3,
+		.ledger_inline = LEDGER_INLINE_MAX,
 		.retention = {.keep_last = RETENTION_KEEP_LAST},
 		.persist_every = 1,
 		.dedup = true,

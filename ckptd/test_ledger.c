@@ -101,6 +101,7 @@ static int rewrite_truth(void *owner, struct ledger *into)
 
 struct seen {
 	uint32_t slots, ready, assigned, sealed, tables, empty, members, left, declarations;
+	uint32_t annexes;
 	size_t table_len;
 };
 
@@ -188,9 +189,33 @@ static int on_left(void *arg, uint32_t rank)
 	return 0;
 }
 
+static int on_declaration_in(void *arg, const struct digest *d, uint64_t len, const char *region)
+{
+	struct digest want = digest_of("decl", 4);
+
+	assert_true(digest_equal(d, &want));
+	assert_int_equal(len, 1u << 28);
+	assert_string_equal(region, "declaration.x.1");
+	((struct seen *)arg)->annexes++;
+	return 0;
+}
+
+static int on_table_in(void *arg, uint32_t slot, const struct digest *d, uint64_t len,
+		       const char *region)
+{
+	struct digest want = digest_of("table", 5);
+
+	assert_int_equal(slot, 3);
+	assert_true(digest_equal(d, &want));
+	assert_int_equal(len, 1u << 29);
+	assert_string_equal(region, "table.x.3");
+	((struct seen *)arg)->annexes++;
+	return 0;
+}
+
 static const struct ledger_reader reader = {
-	on_declaration, on_slot,  on_ready, on_assign, on_sealed,
-	on_table,	on_empty, on_empty, on_member, on_left,
+	on_declaration, on_slot,  on_ready, on_assign, on_sealed,	  on_table,
+	on_empty,	on_empty, on_member, on_left,  on_declaration_in, on_table_in,
 };
 
 static void make(struct truth *t, struct heap_memory *h, size_t table_len)
@@ -237,6 +262,49 @@ static void test_replay(void **state)
 	assert_int_equal(seen.declarations, 1);
 	assert_int_equal(again.used, t.ledger.used);
 	assert_int_equal(again.sequence, t.ledger.sequence);
+	ledger_destroy(&t.ledger);
+	assert_int_equal(h.regions, 0);
+}
+
+static int write_annexes(struct ledger *l)
+{
+	struct digest d = digest_of("decl", 4), t = digest_of("table", 5);
+	int r = ledger_declaration_in(l, &d, 1u << 28, "declaration.x.1");
+
+	return r < 0 ? r : ledger_table_in(l, 3, &t, 1u << 29, "table.x.3");
+}
+
+/* A ledger says in its header that its records name annexes, and is moved before the first one. */
+static void test_annexes(void **state)
+{
+	struct heap_memory h;
+	struct truth t;
+	struct ledger again = { 0 };
+	struct seen seen = { .table_len = 300 };
+	const uint8_t *header;
+	struct digest d;
+
+	(void)state;
+	make(&t, &h, 300);
+	for (; t.n < 4; t.n++)
+		assert_int_equal(write_slot(&t.ledger, t.n, 300), 0);
+	assert_int_equal(get_le32((uint8_t *)t.ledger.region->base + 12), 0);
+	assert_int_equal(t.ledger.generation, 1);
+	assert_int_equal(write_annexes(&t.ledger), 0);
+	assert_int_equal(t.ledger.generation, 2); /* once */
+	header = t.ledger.region->base;
+	assert_int_equal(get_le32(header + 12), 1);
+	assert_int_equal(h.regions, 1);
+	assert_int_equal(ledger_adopt(&again, &h.memory, t.ledger.region, &reader, &seen, NULL), 0);
+	assert_int_equal(seen.annexes, 2);
+	assert_int_equal(seen.tables, 4);
+	assert_true(again.annexes);
+	/* What it does not know it does not read. */
+	put_le32((uint8_t *)t.ledger.region->base + 12, 3);
+	d = digest_of(header, 48);
+	memcpy((uint8_t *)t.ledger.region->base + 48, d.b, 16);
+	assert_int_equal(ledger_adopt(&again, &h.memory, t.ledger.region, &reader, &seen, NULL),
+			 CKPT_ECORRUPT);
 	ledger_destroy(&t.ledger);
 	assert_int_equal(h.regions, 0);
 }
@@ -388,6 +456,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_annexes),
 		cmocka_unit_test(test_rewrite_when_full),
 		cmocka_unit_test(test_rewrite_shrinks),
 		cmocka_unit_test(test_rewrite_fails_cleanly),

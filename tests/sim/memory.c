@@ -50,6 +50,7 @@ struct sim_memory {
 	struct life_hook hook;
 	struct list regions;
 	bool adopted;
+	uint64_t adopted_ns;
 };
 
 struct region_fd {
@@ -178,8 +179,10 @@ static int sim_create(struct memory *m, const char *name, uint64_t size, struct 
 {
 	struct sim_memory *s = memory_of(m);
 
-	/* The fd store is waited for: not on the loop, but for a ledger as the last resort. */
+	/* The fd store is waited for: not on the loop, but while it starts, and for a ledger as the
+	 * last resort. */
 	assert(s->life->running != &s->life->control || s->life->starting ||
+	       (s->adopted && s->adopted_ns == s->keeper->world->now_ns) ||
 	       strncmp(name, "ledger.", 7) == 0);
 	return take(s, name, size, true, ret);
 }
@@ -233,6 +236,7 @@ static void sim_adopt(struct memory *m, region_fn *fn, void *arg)
 
 	assert(!s->adopted && list_empty(&s->regions));
 	s->adopted = true;
+	s->adopted_ns = s->keeper->world->now_ns;
 	list_each_safe(b, next, &s->keeper->backings, link) {
 		if (!b->stored)
 			continue;

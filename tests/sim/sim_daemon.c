@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/fault.h"
+#include "ckptd/ledger.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -250,6 +251,9 @@ void daemon_start(struct sim *s)
 	d->sim = s;
 	d->point = -1;
 	d->freed = false;
+	/* What is too long for a record in this life the one before may have had there. */
+	s->options.ledger_inline =
+		world_one_in(s->w, 3) ? LEDGER_INLINE_MAX : 100u << world_random(s->w, 5);
 	d->delay_ns = 1 + world_random(s->w, world_one_in(s->w, 4) ? 200 * SIM_MS : 20 * SIM_MS);
 	d->life = life_start(s->w, &o, daemon_main, d);
 	d->hook.ended = ended;
