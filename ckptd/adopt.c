@@ -594,8 +594,10 @@ static void adopt_members(struct job *j)
 			m->credit = max_u64(m->credit, s->credit);
 			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
 		}
-		if (m->alive)
+		if (m->alive) {
+			member_index(m);
 			continue;
+		}
 		if (was_of_this_run(m))
 			j->run_closed = true;
 		if (m->declared)

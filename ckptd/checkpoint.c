@@ -34,6 +34,7 @@
 #include "ckptd/agreeing.h"
 #include "ckptd/digesting.h"
 #include "ckptd/goodput.h"
+#include "ckptd/holding.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
@@ -90,6 +91,7 @@ int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint32_t world,
 	c->epoch = epoch;
 	c->world = world;
 	c->attempt = *attempt;
+	list_init(&c->holders);
 	timer_init(&c->timeout, attempt_timed_out);
 	list_add_tail(&j->checkpoints, &c->link);
 	*ret = c;
@@ -112,6 +114,7 @@ void checkpoint_free(struct checkpoint *c)
 {
 	timer_disarm(c->job->node->env.loop, &c->timeout);
 	recheck_forget(c);
+	holding_forget(c);
 	for (uint32_t r = 0; r < c->world; r++)
 		shard_clear(c->job, &c->shards[r]);
 	if (c->commit) {

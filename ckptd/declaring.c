@@ -67,6 +67,12 @@ struct declared *declared_get(struct job *j, const struct digest *digest)
 	return NULL;
 }
 
+/* Of memory: the view points into the bytes. */
+static uint64_t declared_bytes(const struct declared *d)
+{
+	return sizeof(*d) + d->len;
+}
+
 /* Its region goes on a worker; with this process's memory alone it stays for the next one. */
 static void declared_free(struct job *j, struct declared *d)
 {
@@ -106,6 +112,9 @@ void declared_unref(struct job *j, struct declared *d)
 		return;
 	}
 	list_del(&d->link);
+	if (d->user)
+		user_give(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
+	user_put(d->user);
 	declared_free(j, d);
 }
 
@@ -147,19 +156,6 @@ static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes
 	return 0;
 }
 
-/* Puts it among the others, unless one like it is there: then that one. */
-static struct declared *declared_share(struct job *j, struct declared *d)
-{
-	struct declared *same = declared_get(j, &d->digest);
-
-	if (same) {
-		declared_free(j, d);
-		return same;
-	}
-	list_add_tail(&j->declared, &d->link);
-	return d;
-}
-
 int declared_adopt(struct job *j, const struct digest *digest, const void *bytes, size_t len,
 		   struct region *region)
 {
@@ -175,6 +171,11 @@ int declared_adopt(struct job *j, const struct digest *digest, const void *bytes
 	if (r < 0)
 		return r;
 	d->region = region;
+	/* It was declared in an earlier life: it counts, whatever the limit is now. */
+	if (j->user) {
+		d->user = user_ref(j->user);
+		user_add(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
+	}
 	list_add_tail(&j->declared, &d->link);
 	return 0;
 }
@@ -325,6 +326,26 @@ static void check_run(struct work *w)
 		w->status = check_bytes(x);
 }
 
+/* Counts its bytes, unless one like it is there: then that one is taken. */
+static int declaring_share(struct declaring *x)
+{
+	struct declared *same = declared_get(x->job, &x->digest), *d = x->declared;
+	struct user *u = session_user(x->session);
+	int r = 0;
+
+	if (same) {
+		declared_free(x->job, d);
+		x->declared = same;
+		return 0;
+	}
+	r = user_take(u, USER_DECLARATION_BYTES, declared_bytes(d), "declare", &x->err);
+	if (r < 0)
+		return r; /* declaring_end() lets it go */
+	d->user = user_ref(u);
+	list_add_tail(&x->job->declared, &d->link);
+	return 0;
+}
+
 static void checked(struct declaring *x, int status)
 {
 	struct declared *same = NULL;
@@ -340,8 +361,11 @@ static void checked(struct declaring *x, int status)
 	x->err.code = 0;
 	if (same)
 		x->declared = same;
-	else if (!x->known)
-		x->declared = declared_share(x->job, x->declared);
+	status = same || x->known ? 0 : declaring_share(x);
+	if (status < 0) {
+		declaring_end(x, status);
+		return;
+	}
 	list_add_tail(&x->job->declaring, &x->link);
 	declaring_go(x);
 }

@@ -40,7 +40,6 @@
 #include "ckptd/job.h"
 #include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/quota.h"
 #include "ckptd/refused.h"
 #include "ckptd/session.h"
 #include "ckptd/trust.h"
@@ -243,7 +242,7 @@ static bool is_passing(const struct job *j, const struct checkpoint *base)
 /* Whoever asked has an answer, or went away. */
 static void opening_let_go(struct opening *o)
 {
-	session_use(o->r.session)->opening = false;
+	session_use(o->r.session)->opening = NULL;
 	session_unref(o->r.session);
 	o->r.session = NULL;
 }
@@ -304,13 +303,13 @@ void epoch_stop(struct job *j, int code, const char *text)
 		opening_answer(list_first(&j->openings, struct opening, link), code, text);
 }
 
-void epoch_drop_session(struct list *openings, struct session *s)
+void epoch_drop_session(struct session *s)
 {
-	struct opening *o, *next;
+	struct opening *o = session_use(s)->opening;
 
-	list_each_safe(o, next, openings, link)
-		if (o->r.session == s)
-			opening_answer(o, -ECANCELED, "its connection ended");
+	/* One that has begun goes on, for nobody. */
+	if (o && (!o->job || o->job->opening != o))
+		opening_answer(o, -ECANCELED, "its connection ended");
 }
 
 static struct opening *opening_new(const struct node *n, const struct open_request *r)
@@ -325,7 +324,7 @@ static struct opening *opening_new(const struct node *n, const struct open_reque
 		o->r = *r;
 		o->asked = true;
 		session_ref(r->session);
-		session_use(r->session)->opening = true;
+		session_use(r->session)->opening = o;
 	}
 	return o;
 }
@@ -799,7 +798,7 @@ static void decide(struct opening *o)
 	}
 	if (open_again(o, m))
 		return;
-	code = quota_rank(j, &o->r, !same_run(o), &e);
+	code = user_may_join(j, &o->r, !same_run(o), &e);
 	if (code < 0) {
 		opening_answer(o, code, e.text);
 		return;
@@ -956,7 +955,7 @@ static void opening_place(struct node *n, struct opening *o)
 		opening_answer(o, e.code, e.text);
 		return;
 	}
-	if (!j && quota_job(n, &o->r, &e) < 0) {
+	if (!j && user_may_make_job(n, &o->r, &e) < 0) {
 		opening_answer(o, e.code, e.text);
 		return;
 	}

@@ -141,6 +141,23 @@ int job_new(struct node *n, struct job **ret)
 	return 0;
 }
 
+void job_count(struct job *j)
+{
+	assert(!j->user);
+	j->user = user_get(j->node, j->history.job.uid);
+	if (j->user)
+		user_add(j->user, USER_JOBS, 1);
+}
+
+void job_uncount(struct job *j)
+{
+	if (!j->user)
+		return;
+	user_give(j->user, USER_JOBS, 1);
+	user_put(j->user);
+	j->user = NULL;
+}
+
 static struct job *find_in(const struct list *jobs, const char *name, uint32_t uid)
 {
 	struct job *j;
@@ -586,7 +603,7 @@ void job_free(struct job *j)
 	replicas_fini(j);
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
-	waiter_drop(j, NULL, 0);
+	waiters_forget(j);
 	declaring_fini(j);
 	epoch_fini(j);
 	leaving_forget(j);
@@ -599,6 +616,7 @@ void job_free(struct job *j)
 	list_each_safe(s, s_next, &j->slots, link)
 		alloc_free(s);
 	list_each_safe(m, m_next, &j->members, link) {
+		member_unindex(m);
 		if (m->declared)
 			declared_unref(j, m->declared);
 		beats_free(m);
@@ -608,6 +626,7 @@ void job_free(struct job *j)
 	assert(job_stopped(j) || list_empty(&j->declared));
 	if (j->log)
 		j->log->ops->close(j->log);
+	job_uncount(j);
 	history_fini(&j->history);
 	alloc_free(j->samples);
 	list_del(&j->link);

@@ -34,6 +34,7 @@
 #include "storage/store.h"
 
 struct session;
+struct user;
 struct checkpoint;
 struct persist;
 struct rewrite;
@@ -145,6 +146,8 @@ struct checkpoint {
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
+	struct list holders;        /* whose loads these are, and have been: holding.c */
+	bool overdue;               /* retention would take it away, but for readers */
 	bool no_cache;              /* what the page cache gave was not what is on the disk */
 	uint64_t cached;            /* pages of its files are, by loads of this round; 0: none */
 	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
@@ -164,11 +167,14 @@ struct declared {
 	size_t len;
 	struct declaration view;
 	uint32_t refs;
+	struct user *user; /* whom its bytes count for: who came with it first; or NULL */
 };
 
 struct member {
 	struct list link; /* in job->members */
+	struct list of_process; /* in node->members, from member_index() on */
 	struct job *job;
+	struct user *user; /* whom it counts for; NULL: nobody, for want of memory */
 	uint32_t rank;
 	struct process_id process;
 	struct session *session; /* NULL while not connected */
@@ -202,7 +208,9 @@ struct member {
 struct append; /* a record on its way into the log: job.c */
 
 struct waiter {
-	struct list link;
+	struct list link;       /* in job->waiters */
+	struct list of_session; /* in the session's waits */
+	struct job *job;
 	struct session *session;
 	uint64_t request, step, epoch;
 	uint32_t what;
@@ -227,6 +235,7 @@ struct held_up {
 struct job {
 	struct list link; /* in node->jobs; stopped: in node->stopped_jobs */
 	struct node *node;
+	struct user *user; /* whom it counts for: job_count(); NULL: nobody, or it is stopped */
 	enum job_defect defect; /* what was found, if anything: job_state.h */
 	bool stopped;           /* that was acted on */
 	char defect_text[ERR_TEXT_MAX];
@@ -310,6 +319,9 @@ struct job {
 
 /* ---- job.c ---- */
 MUST_CHECK int job_new(struct node *n, struct job **ret);
+/* Its uid is known: it counts as one of that user's; until job_uncount(), or it is freed. */
+void job_count(struct job *j);
+void job_uncount(struct job *j);
 void job_free(struct job *j); /* this process's memory only */
 struct job *job_find(struct node *n, const char *name, uint32_t uid);
 struct job *job_find_id(struct node *n, const struct job_id *id);
@@ -370,8 +382,8 @@ uint64_t epoch_tire(struct node *n, uint64_t before_ns, int code, const char *te
 bool epoch_stands(const struct job *j, const struct open_request *r);
 /* The job is stopped: opens of it are answered with this. */
 void epoch_stop(struct job *j, int code, const char *text);
-/* The session ended: its opens need no answer. */
-void epoch_drop_session(struct list *openings, struct session *s);
+/* The session ended: its open needs no answer. */
+void epoch_drop_session(struct session *s);
 void epoch_init(struct job *j);
 void epoch_fini(struct job *j);
 /* Run ids that ckptd made begin with this. */
@@ -409,6 +421,9 @@ bool epoch_fell_back(const struct job *j, uint64_t *ret_step);
 
 /* ---- member.c ---- */
 MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct member **ret);
+/* It lives: found by its process from here on, and counted as one of its user's ranks. */
+void member_index(struct member *m);
+void member_unindex(struct member *m);
 struct member *member_of_rank(struct job *j, uint32_t rank);
 bool member_has_slots(const struct member *m);
 /* Some rank cannot be given its next credit for want of a slot. */
@@ -534,7 +549,9 @@ MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t reques
 			       uint64_t epoch, uint32_t what, struct err *e);
 /* The job is stopped: waits are answered with this. */
 void waiters_stop(struct job *j, int code, const char *text);
-void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request 0: all */
+void waiters_forget(struct job *j);
+void waiters_drop_session(struct session *s); /* whatever jobs they are of */
+void waiter_cancel(struct session *s, uint64_t request);
 
 /* ---- persist.c ---- */
 /* Picks what to write next, and moves on what is being written. */

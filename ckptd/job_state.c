@@ -252,8 +252,11 @@ void job_stop(struct job *j)
 			    watching_subject_json(j->node, &s),
 			    json_pack("{s:i}", "defect", (int)j->defect), "%s", j->defect_text);
 		leaving_forget(j);
-		list_each(m, &j->members, link)
+		list_each(m, &j->members, link) {
 			beats_leave(m);
+			member_unindex(m); /* the end of its process is nothing to it */
+		}
+		job_uncount(j);
 		watching_stopped(j);
 		watching_job_leaves(j);
 		answers_unlink(j->node, &j->link);

@@ -28,7 +28,6 @@
 #include "base/fault.h"
 #include "ckptd/load_priv.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/quota.h"
 #include "ckptd/sharing.h"
 #include "ckptd/trust.h"
 
@@ -58,7 +57,10 @@ static void load_free(struct load *l)
 	alloc_free(l->sources);
 	if (l->wanted)
 		declared_unref(l->job, l->wanted);
+	user_give(session_user(l->owner), USER_LOAD_FILES, l->files);
+	user_give(session_user(l->owner), USER_PLAN_BYTES, l->plan_bytes);
 	session_use(l->owner)->loads--;
+	user_give(session_user(l->owner), USER_LOADS, 1);
 	session_unref(l->owner);
 	alloc_free(l);
 }
@@ -82,6 +84,7 @@ static void close_done(struct work *w)
 	struct job *j = l->job;
 
 	l->checkpoint->readers--;
+	holding_end(l->checkpoint, session_user(l->owner));
 	if (l->cached)
 		sharing_end(l->checkpoint, l->kind == LOAD_OWN ? member_of_rank(j, l->rank) : NULL);
 	load_free(l);
@@ -135,16 +138,39 @@ void load_forget_all(struct session *s)
 
 	list_each_safe(l, next, session_loads(s), link) {
 		close_run(&l->work);
-		if (l->checkpoint)
+		if (l->checkpoint) {
 			l->checkpoint->readers--;
+			holding_end(l->checkpoint, session_user(l->owner));
+		}
 		load_free(l);
 	}
 }
 
 /* ---- Choosing ---- */
 
+int load_count(struct load *l, uint32_t files, uint64_t bytes)
+{
+	struct user *u = session_user(l->owner);
+	char what[40];
+	int r;
+
+	snprintf(what, sizeof(what), "load step %llu", (unsigned long long)l->step);
+	r = user_take(u, USER_LOAD_FILES, files, what, &l->err);
+	if (r < 0)
+		return r;
+	l->files += files;
+	r = user_take(u, USER_PLAN_BYTES, bytes, what, &l->err);
+	l->plan_bytes += r < 0 ? 0 : bytes;
+	return r;
+}
+
 static int choose_sources(struct load *l, struct checkpoint *c)
 {
+	int err = load_count(l, 0, (uint64_t)c->world * sizeof(*l->sources));
+	bool files = false;
+
+	if (err < 0)
+		return err;
 	l->sources = alloc_array(c->world, sizeof(*l->sources));
 	if (!l->sources)
 		return err_code(&l->err, -ENOMEM, "load step %llu", (unsigned long long)c->step);
@@ -161,12 +187,13 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 		} else {
 			if (!JOB_ASSERT(l->job, c->durable == DUR_DONE && c->commit))
 				return err_set(&l->err, CKPT_ESTOPPED, "%s", l->job->defect_text);
+			files = true;
 			s->kind = LOAD_FILE;
 			s->footer = c->commit->shards[r];
 		}
 	}
 	l->n_sources = c->world;
-	return 0;
+	return files ? holding_refuses(session_user(l->owner), &l->err) : 0;
 }
 
 static bool trusted(const struct load *l, const struct checkpoint *c)
@@ -352,7 +379,8 @@ static void load_go(struct load *l)
 	l->step = c->step;
 	l->attempt = c->attempt;
 	l->epoch = j->history.epoch.number;
-	if (wanted_by_make(j, l->rank, &l->others) < 0 || choose_sources(l, c) < 0) {
+	if (choose_sources(l, c) < 0 || wanted_by_make(j, l->rank, &l->others) < 0 ||
+	    holding_begin(c, session_user(l->owner)) < 0) {
 		load_give_error(l, l->err.code ? l->err.code : -ENOMEM, l->err.text);
 		load_close(l);
 		return;
@@ -403,7 +431,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 				    "load: ckptd does not know this level of trust");
 		return NULL;
 	}
-	if (quota_load(s, &e) < 0) {
+	if (user_may_load(s, &e) < 0) {
 		session_reply_error(s, request, e.code, e.text);
 		return NULL;
 	}
@@ -418,6 +446,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->session = s;
 	l->owner = session_ref(s);
 	session_use(s)->loads++;
+	user_add(session_user(s), USER_LOADS, 1);
 	l->job = member->job;
 	l->store = &member->job->node->store;
 	l->rank = member->rank;

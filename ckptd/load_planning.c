@@ -358,6 +358,7 @@ static int into_memfd(struct load *l)
 {
 	int fd = l->memory->ops->bytes_to_fd(l->memory, l->encoded.buf, l->encoded.len);
 
+	l->kept_bytes = l->encoded.len;
 	writer_free(&l->encoded);
 	alloc_free(l->plan.pieces);
 	l->plan.pieces = NULL;
@@ -378,6 +379,22 @@ static int encode_held(struct load *l)
 	for (uint32_t i = 0; i < l->n_sources; i++)
 		tables[i] = &l->sources[i].table;
 	return stored_encode(tables, l->n_sources, &l->encoded);
+}
+
+/* Files that nothing is read from are not kept open, nor what they say in memory. */
+static void close_unread(struct load *l)
+{
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		struct source *s = &l->sources[i];
+
+		if (s->open && s->used) {
+			l->kept_files += s->reader.cached ? 2 : 1;
+			l->kept_bytes += s->footer.footer_len;
+		} else if (s->open) {
+			s->open = false;
+			shard_close(&s->reader);
+		}
+	}
 }
 
 void load_plan_run(struct work *w)
@@ -416,4 +433,6 @@ void load_plan_run(struct work *w)
 	if (r < 0 && r != CKPT_EMISMATCH)
 		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
 	w->status = r < 0 ? r : into_memfd(l);
+	if (w->status == 0)
+		close_unread(l);
 }

@@ -77,6 +77,10 @@ struct load {
 	uint32_t *order;       /* sources in the order of the plan */
 	uint32_t n_order;
 	uint32_t n_given;      /* sources, in that order */
+	uint32_t files;        /* its owner's USER_LOAD_FILES and USER_PLAN_BYTES */
+	uint64_t plan_bytes;
+	uint64_t kept_bytes;   /* until its end, as its plan has come out: of memory, */
+	uint32_t kept_files;   /* and files */
 	struct task giving;    /* LOAD_GIVING: the next message */
 	bool posted;           /* it will run: what is to be done with the load is done there */
 	uint32_t check_source;
@@ -86,6 +90,8 @@ struct load {
 
 /* load.c. Not while a worker has it. */
 void load_close(struct load *l);
+/* So much more is its owner's until its end, or why that may not be, in err. */
+MUST_CHECK int load_count(struct load *l, uint32_t files, uint64_t bytes);
 /* Its work to a META worker, on the account of who loads. */
 void load_submit(struct load *l);
 

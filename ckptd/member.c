@@ -127,11 +127,32 @@ struct member *member_of_rank(struct job *j, uint32_t rank)
 	return NULL;
 }
 
+void member_index(struct member *m)
+{
+	struct node *n = m->job->node;
+
+	list_add_tail(by_process(&n->members, &m->process), &m->of_process);
+	m->user = user_get(n, m->process.uid);
+	if (m->user)
+		user_add(m->user, USER_SESSIONS, 1);
+}
+
+void member_unindex(struct member *m)
+{
+	if (m->of_process.next)
+		list_del(&m->of_process);
+	if (m->user)
+		user_give(m->user, USER_SESSIONS, 1);
+	user_put(m->user);
+	m->user = NULL;
+}
+
 static void member_free(struct member *m)
 {
 	struct memory *mem = m->job->node->env.memory;
 
 	assert(!m->session);
+	member_unindex(m);
 	if (m->page)
 		mem->ops->destroy(mem, m->page);
 	beats_leave(m);
@@ -212,6 +233,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 			alloc_free(m);
 			return err;
 		}
+		member_index(m);
 	}
 	err = member_make_page(m);
 	if (err < 0 && !same) {

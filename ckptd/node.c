@@ -62,6 +62,12 @@ void node_options_default(struct node_options *o)
 		.jobs_per_uid = 4096,
 		.waits_per_session = 64,
 		.loads_per_session = 16,
+		.waits_per_uid = 2048,
+		.loads_per_uid = 1024,
+		.load_files_per_uid = 16384,
+		.declaration_bytes_per_uid = 4ull << 30,
+		.plan_bytes_per_uid = 16ull << 30,
+		.held_bytes_per_uid = 2ull << 40,
 		.detect = true,
 		.watched_jobs = 1023,
 		.actions_per_hour = 12,
@@ -92,6 +98,10 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 		alloc_free(n);
 		return err_code(e, -ENOMEM, "node");
 	}
+	users_init(&n->users);
+	holding_init(n);
+	by_process_init(&n->members);
+	by_process_init(&n->leaving);
 	list_init(&n->jobs);
 	list_init(&n->failed_jobs);
 	list_init(&n->stopped_jobs);
@@ -225,6 +235,7 @@ int start_take_job(struct job *j, struct found_job *f)
 	f->log = NULL;
 	if (j->history.read_only) /* before anything is appended to it */
 		j->log_error = CKPT_EVERSION;
+	job_count(j);
 	j->relogged = f->relogged;
 	j->goodput = f->goodput;
 	j->goodput_file.wall_ns = f->goodput_wall_ns;
@@ -345,13 +356,13 @@ static void on_room(void *arg, struct conn *c)
 static void on_process_ended(void *arg, const struct process_id *p)
 {
 	struct node *n = arg;
+	struct list *in = by_process(&n->members, p);
 	struct member *m, *next;
-	struct job *j;
 
-	list_each(j, &n->jobs, link)
-		list_each_safe(m, next, &j->members, link)
-			if (process_same(&m->process, p))
-				member_left(m, MEMBER_ENDED);
+	list_each_safe(m, next, in, of_process)
+		if (process_same(&m->process, p))
+			member_left(m, MEMBER_ENDED);
+	holding_look(n);
 }
 
 static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
@@ -511,6 +522,8 @@ unsigned node_stop_lost(struct node *n, const char *when)
 
 void node_reload(struct node *n, const struct node_options *o)
 {
+	struct job *j;
+
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
@@ -524,9 +537,17 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.jobs_per_uid = o->jobs_per_uid;
 	n->options.waits_per_session = o->waits_per_session;
 	n->options.loads_per_session = o->loads_per_session;
+	n->options.waits_per_uid = o->waits_per_uid;
+	n->options.loads_per_uid = o->loads_per_uid;
+	n->options.load_files_per_uid = o->load_files_per_uid;
+	n->options.declaration_bytes_per_uid = o->declaration_bytes_per_uid;
+	n->options.plan_bytes_per_uid = o->plan_bytes_per_uid;
+	n->options.held_bytes_per_uid = o->held_bytes_per_uid;
 	n->options.actions_per_hour = o->actions_per_hour;
 	n->options.dry_run = o->dry_run;
 	acting_reload(n);
+	list_each(j, &n->jobs, link)
+		job_poke(j); /* retention may let go, or a limit, now */
 }
 
 void node_free(struct node *n)
@@ -550,6 +571,7 @@ void node_free(struct node *n)
 		job_free(j);
 	list_each_safe(j, next, &n->stopped_jobs, link)
 		job_free(j);
+	holding_fini(n);
 	probing_free(n->probing);
 	watching_free(n->watching);
 	acting_free(n->acting);

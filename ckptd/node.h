@@ -81,6 +81,8 @@ struct node_options {
 	uint32_t sessions_per_uid;   /* ranks of one user */
 	uint32_t jobs_per_uid;
 	uint32_t waits_per_session, loads_per_session; /* under way */
+	uint32_t waits_per_uid, loads_per_uid, load_files_per_uid; /* the same; user.h */
+	uint64_t declaration_bytes_per_uid, plan_bytes_per_uid, held_bytes_per_uid;
 	bool detect;                                   /* watch for what fails */
 	uint32_t watched_jobs;                         /* with ranks, at a time */
 	bool admission; /* env.checks is asked before the first open */

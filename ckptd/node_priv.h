@@ -6,10 +6,13 @@
 #define CKPTD_NODE_PRIV_H
 
 #include "ckptd/answer.h"
+#include "ckptd/by_process.h"
+#include "ckptd/holding.h"
 #include "ckptd/job.h"
 #include "ckptd/marks.h"
 #include "ckptd/node.h"
 #include "ckptd/tidy.h"
+#include "ckptd/user.h"
 #include "storage/store.h"
 
 #define NODE_NUMBERED 1024
@@ -60,6 +63,10 @@ struct node {
 	struct index *index; /* may be NULL: see index_open_fn */
 	bool store_open, ready, stopping;
 	struct list jobs, sessions;
+	struct users users;
+	struct by_process members; /* of all jobs, that live: member_index() */
+	struct by_process leaving; /* of all jobs: leaving.c */
+	struct holding holding;
 	struct list early;       /* opens that came before it was ready, or admitted */
 	struct list refused;     /* jobs that could not be read: refused.c */
 	struct list kept_regions; /* of their memory */

@@ -133,6 +133,12 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->jobs_per_uid = (uint32_t)c->jobs_per_uid;
 	o->waits_per_session = (uint32_t)c->waits_per_session;
 	o->loads_per_session = (uint32_t)c->loads_per_session;
+	o->waits_per_uid = (uint32_t)c->waits_per_uid;
+	o->loads_per_uid = (uint32_t)c->loads_per_uid;
+	o->load_files_per_uid = (uint32_t)c->load_files_per_uid;
+	o->declaration_bytes_per_uid = c->declaration_bytes_per_uid;
+	o->plan_bytes_per_uid = c->plan_bytes_per_uid;
+	o->held_bytes_per_uid = c->held_bytes_per_uid;
 	o->detect = c->detect;
 	o->admission = c->admission;
 	o->dry_run = c->dry_run;
@@ -160,6 +166,12 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.jobs_per_uid = wanted->jobs_per_uid;
 	s->config.waits_per_session = wanted->waits_per_session;
 	s->config.loads_per_session = wanted->loads_per_session;
+	s->config.waits_per_uid = wanted->waits_per_uid;
+	s->config.loads_per_uid = wanted->loads_per_uid;
+	s->config.load_files_per_uid = wanted->load_files_per_uid;
+	s->config.declaration_bytes_per_uid = wanted->declaration_bytes_per_uid;
+	s->config.plan_bytes_per_uid = wanted->plan_bytes_per_uid;
+	s->config.held_bytes_per_uid = wanted->held_bytes_per_uid;
 	memcpy(s->config.policy, wanted->policy, sizeof(s->config.policy));
 	s->config.dry_run = wanted->dry_run;
 	s->config.actions_per_hour = wanted->actions_per_hour;
@@ -232,6 +244,7 @@ static int open_signals(struct service *s, struct err *e)
 	if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
 		return err_code(e, -errno, "block signals");
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGIO, SIG_IGN); /* a lease that was broken: storage/disk_posix.c */
 	watch_init(&s->signals, signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), signal_came);
 	if (s->signals.fd < 0)
 		return err_code(e, -errno, "make a signal descriptor");

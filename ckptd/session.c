@@ -29,9 +29,10 @@ struct session {
 	struct node *node;
 	struct conn *conn; /* NULL: the connection ended */
 	struct process_id process;
+	struct user *user;
 	struct member *member;
 	struct job_id was_in; /* it was a member there, until another took its rank */
-	struct list loads;
+	struct list loads, waits;
 	struct session_use use;
 	uint32_t refs;
 	bool hello;
@@ -73,8 +74,10 @@ struct session *session_ref(struct session *s)
 void session_unref(struct session *s)
 {
 	assert(s->refs > 0);
-	if (--s->refs == 0)
-		alloc_free(s);
+	if (--s->refs > 0)
+		return;
+	user_put(s->user);
+	alloc_free(s);
 }
 
 bool session_connected(const struct session *s)
@@ -95,6 +98,11 @@ void session_has_room(struct session *s)
 const struct process_id *session_process(const struct session *s)
 {
 	return &s->process;
+}
+
+struct user *session_user(const struct session *s)
+{
+	return s->user;
 }
 
 struct node *session_node(const struct session *s)
@@ -139,6 +147,11 @@ struct session_use *session_use(struct session *s)
 struct list *session_loads(struct session *s)
 {
 	return &s->loads;
+}
+
+struct list *session_waits(struct session *s)
+{
+	return &s->waits;
 }
 
 void session_reply(struct session *s, const Ckpt__Reply *reply, const int *fds, size_t n_fds)
@@ -433,7 +446,7 @@ static void on_cancel(struct session *s, uint64_t id, const Ckpt__Cancel *m)
 		member->credit_request = 0;
 		session_reply_error(s, m->request, CKPT_ETIMEDOUT, "no credit came in time");
 	} else if (m->request) {
-		waiter_drop(member->job, s, m->request);
+		waiter_cancel(s, m->request);
 	}
 	session_reply_ok(s, id);
 }
@@ -446,12 +459,11 @@ static void end_member(struct session *s, const Ckpt__Bye *bye)
 
 	load_drop_all(s);
 	declaring_drop(s);
-	list_each(j, &s->node->jobs, link)
-		waiter_drop(j, s, 0); /* also of a member that it was */
+	waiters_drop_session(s); /* also of a member that it was */
+	epoch_drop_session(s);
 	if (!m)
 		return;
 	j = m->job;
-	epoch_drop_session(&j->openings, s);
 	m->credit_request = 0;
 	m->session = NULL;
 	s->member = NULL;
@@ -569,9 +581,16 @@ void session_opened(struct node *n, struct conn *c)
 	s->node = n;
 	s->conn = c;
 	s->process = c->process;
+	s->user = user_get(n, c->process.uid);
+	if (!s->user) {
+		alloc_free(s);
+		c->ops->close(c);
+		return;
+	}
 	s->refs = 1;
 	timer_init(&s->idle, idle_came);
 	list_init(&s->loads);
+	list_init(&s->waits);
 	list_add_tail(&n->sessions, &s->link);
 	c->session = s;
 }
@@ -594,18 +613,12 @@ void session_message(struct session *s, const void *msg, size_t len, int *fds, s
 
 void session_closed(struct session *s)
 {
-	struct job *j;
-
 	list_del(&s->link);
 	s->conn = NULL;
 	timer_disarm(s->node->env.loop, &s->idle);
 	end_member(s, NULL);
 	events_drop_session(s->node->events, s);
 	answers_drop_session(s->node, s);
-	/* An open that waits has no member yet. */
-	epoch_drop_session(&s->node->early, s);
-	list_each(j, &s->node->jobs, link)
-		epoch_drop_session(&j->openings, s);
 	session_unref(s);
 }
 

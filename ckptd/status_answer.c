@@ -2,8 +2,8 @@
 /*
  * status_answer.c - what `ckptctl status` and `list` ask for, gathered in slices (answer.h).
  *
- *   HEAD -> JOBS -> STOPPED -> REFUSED -> ALARMS -> END       of each job: its head, which is of
- * one moment, then RANKS -> SLOTS -> CHECKPOINTS -> LOST
+ *   HEAD -> JOBS -> STOPPED -> REFUSED -> USERS -> ALARMS -> END     of each job: its head, which
+ * is of one moment, then RANKS -> SLOTS -> CHECKPOINTS -> LOST
  *
  * Between two slices all of this may come and go. Invariants: (1) where gathering goes on in a list
  * is kept as a link, and what leaves that list says so before (answers_unlink()); (2) a job that
@@ -44,11 +44,20 @@ enum {
 	COST_BEATS = 16,
 	COST_SLOT = 4,
 	COST_REFUSED = 8,
+	COST_USER = 8,
 	COST_MARK = 2,
 	COST_ALARM = 20,
 };
 
-enum stage { STAGE_HEAD, STAGE_JOBS, STAGE_STOPPED, STAGE_REFUSED, STAGE_ALARMS, STAGE_END };
+enum stage {
+	STAGE_HEAD,
+	STAGE_JOBS,
+	STAGE_STOPPED,
+	STAGE_REFUSED,
+	STAGE_USERS,
+	STAGE_ALARMS,
+	STAGE_END
+};
 enum part { PART_HEAD, PART_RANKS, PART_SLOTS, PART_CHECKPOINTS, PART_LOST };
 
 /* Of a job: which checkpoints are special (3). */
@@ -64,10 +73,11 @@ struct status {
 	bool sees_all;
 	char job[CKPT_JOB_MAX +
 		 2]; /* a name or an id; empty: all. One that is too long is none's */
-	json_t *doc, *jobs, *alarms;
+	json_t *doc, *jobs, *users, *alarms;
 	enum stage stage;
 	struct list
-		*at;   /* the job that is gathered or comes next; the head of its list: none (1) */
+		*at;   /* the job or user that is gathered or comes next; the head of its list:
+			  none (1) */
 	size_t n_live; /* of jobs those that are not stopped or refused */
 	bool left;     /* some have left while others were gathered (2) */
 	/* The job that is gathered. */
@@ -375,6 +385,39 @@ static bool gather_refused(struct status *x, unsigned *left)
 	return x->next_refused == x->n_refused;
 }
 
+static json_t *user_json(const struct user *u)
+{
+	static const char *const keys[USER_COUNTS] = {
+		[USER_SESSIONS] = "sessions",
+		[USER_JOBS] = "jobs",
+		[USER_WAITS] = "waits",
+		[USER_LOADS] = "loads",
+		[USER_LOAD_FILES] = "load_files",
+		[USER_DECLARATION_BYTES] = "declaration_bytes",
+		[USER_PLAN_BYTES] = "plan_bytes",
+		[USER_HELD_BYTES] = "held_bytes",
+	};
+	json_t *o = json_pack("{s:I}", "uid", (json_int_t)u->uid);
+
+	for (unsigned i = 0; i < USER_COUNTS; i++)
+		json_object_set_new(o, keys[i], json_integer((json_int_t)u->has[i]));
+	return o;
+}
+
+static bool gather_users(struct status *x, unsigned *left)
+{
+	struct list *all = &x->answer.node->users.all;
+
+	for (; x->at != all && *left > 0; x->at = x->at->next) {
+		const struct user *u = container_of(x->at, struct user, link);
+
+		answer_cost(left, COST_USER);
+		if (x->sees_all || u->uid == x->uid)
+			json_array_append_new(x->users, user_json(u));
+	}
+	return x->at == all;
+}
+
 static bool gather_alarms(struct status *x, unsigned *left)
 {
 	struct verdict v;
@@ -438,8 +481,10 @@ static bool gather_head(struct status *x)
 	json_object_set_new(x->doc, "admission", admission_json(n));
 	json_object_set_new(x->doc, "unwatched", watching_refused_json(n, x->uid, x->sees_all));
 	json_object_set_new(x->doc, "not_kept", watching_dropped_json(n, x->uid, x->sees_all));
+	json_object_set_new(x->doc, "users", json_array());
 	json_object_set_new(x->doc, "alarms", json_array());
 	x->jobs = json_object_get(x->doc, "jobs");
+	x->users = json_object_get(x->doc, "users");
 	x->alarms = json_object_get(x->doc, "alarms");
 	return true;
 }
@@ -462,6 +507,8 @@ static bool gather(struct answer *a, unsigned *left)
 	if (x->stage == STAGE_STOPPED && gather_jobs(x, &n->stopped_jobs, left))
 		begin_stage(x, STAGE_REFUSED, NULL);
 	if (x->stage == STAGE_REFUSED && gather_refused(x, left))
+		begin_stage(x, STAGE_USERS, &n->users.all);
+	if (x->stage == STAGE_USERS && gather_users(x, left))
 		begin_stage(x, STAGE_ALARMS, NULL);
 	if (x->stage == STAGE_ALARMS && gather_alarms(x, left))
 		begin_stage(x, STAGE_END, NULL);

@@ -221,6 +221,7 @@ void watching_ended(const struct member *m)
 	x->job = watching_number(m->job);
 	x->rank = m->rank;
 	list_add_tail(&n->watching->ended, &x->link);
+	list_add_tail(by_process(&n->watching->ended_by, &x->process), &x->of_process);
 }
 
 enum exit_how watching_how(const struct process_exit *exit)
@@ -237,7 +238,7 @@ void watching_process_exit(struct node *n, const struct process_id *p,
 
 	if (!n->watching)
 		return;
-	list_each_safe(x, next, &n->watching->ended, link) {
+	list_each_safe(x, next, by_process(&n->watching->ended_by, p), of_process) {
 		if (!process_same(&x->process, p))
 			continue;
 		tell_exit(n, x->job, x->rank, watching_how(exit), exit->value);
@@ -457,6 +458,7 @@ int watching_new(struct node *n, struct watching **ret)
 	w->day_ns = loop_wall(n->env.loop);
 	timer_init(&w->timer, time_came);
 	list_init(&w->ended);
+	by_process_init(&w->ended_by);
 	detector_options_default(&options);
 	options.shared_node = true;
 	options.jobs_max = n->options.watched_jobs + 1; /* 0 is nobody's */

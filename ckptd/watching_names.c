@@ -170,6 +170,7 @@ void watching_renumber(struct job *j)
 void watching_ended_free(struct ended *x)
 {
 	list_del(&x->link);
+	list_del(&x->of_process);
 	alloc_free(x);
 }
 

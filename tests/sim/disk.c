@@ -110,6 +110,7 @@ static const struct disk_ops sim_ops = {
 	.write = sim_file_write,
 	.lock = sim_file_lock,
 	.export_fd = sim_file_export_fd,
+	.in_use = sim_file_in_use,
 	.forget = sim_file_forget,
 	.mkdir = sim_dir_mkdir,
 	.rmdir = sim_dir_rmdir,
