@@ -38,8 +38,9 @@
 #define JOBS 6
 #define WORLD 2u
 #define ELEMENTS 30000ul
-#define DECLARE "declare %lu %u replicated"
+#define DECLARE "declare %lu %u %s"
 #define SMALL 120u /* tables large enough that the ledger is rewritten */
+#define LONG  700u /* with long names: tables and declarations too long for records of the ledger */
 #define STEPS 14u
 #define KEEP_LAST 2
 #define STEPS_MAX 64
@@ -159,13 +160,20 @@ static void save(struct life *l, uint64_t step)
 	}
 }
 
+static void tell_declare(const struct life *l, struct trainer_process *t)
+{
+	bool is_long = l->point == FAULT_LEDGER_ANNEX;
+
+	trainer_tell(t, DECLARE, ELEMENTS, is_long ? LONG : SMALL, is_long ? "long" : "replicated");
+}
+
 static void join(struct life *l, const char *run)
 {
 	l->dead = false;
 	for (unsigned i = 0; i < WORLD; i++) {
 		trainer_start(&l->ranks[i], &l->rig, NULL);
 		trainer_tell(&l->ranks[i], "open job %u %u %s 20000", i, WORLD, run);
-		trainer_tell(&l->ranks[i], DECLARE, ELEMENTS, SMALL);
+		tell_declare(l, &l->ranks[i]);
 	}
 	for (unsigned i = 0; i < WORLD; i++) {
 		if (answer(l, i) < 0 && !l->dead)
@@ -233,7 +241,7 @@ static uint64_t check_served(struct life *l, const char *run, bool memory)
 
 	trainer_start(&t, &l->rig, NULL);
 	trainer_tell(&t, "open job 0 1 %s 10000", run);
-	trainer_tell(&t, DECLARE, ELEMENTS, SMALL);
+	tell_declare(l, &t);
 	for (int k = 0; k < 2; k++)
 		if (trainer_answer(&t, RIG_PATIENCE_MS) < 0)
 			rig_fail(WHERE_FMT "join: %s", WHERE(l), t.text);
