@@ -548,6 +548,7 @@ static void act_on_all(struct task *t)
 	char line[120];
 
 	a->posted = false;
+	loop_label(n->env.loop, "what the policy decides");
 	/* What follows may queue more. */
 	for (uint32_t i = 0; i < a->n; i++) {
 		struct verdict v = a->queue[i];

@@ -481,6 +481,7 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 		m = alloc_zero(sizeof(*m));
 		if (!m)
 			return -ENOMEM;
+		list_init(&m->ending);
 		m->job = a->job;
 		m->rank = rank;
 		list_add_tail(&a->job->members, &m->link);

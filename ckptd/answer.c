@@ -204,6 +204,7 @@ static void slice(struct task *t)
 	unsigned left = ANSWER_SLICE;
 
 	all->posted = false;
+	loop_label(n->env.loop, "a slice of an answer");
 	if (!a)
 		return;
 	assert(a->state == ANSWER_GATHERING);

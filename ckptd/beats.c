@@ -353,6 +353,7 @@ static void look(struct timer *t)
 	struct beats_node *bn = &n->beats;
 	uint64_t now = loop_now(n->env.loop), period = LOOK_NS;
 
+	loop_label(n->env.loop, "a look at the beats");
 	if (!beats_scan(n) || list_empty(&bn->all))
 		return; /* it is armed; or the next page arms it again */
 	if (bn->many)

@@ -242,6 +242,7 @@ static void ending_run(struct task *t)
 	struct socket_conn *c = container_of(t, struct socket_conn, ending);
 
 	assert(c->closing);
+	loop_label(c->hub->loop, "the end of a connection");
 	c->hub->events->closed(c->hub->events_arg, &c->conn); /* (1) */
 	conn_end(c);
 }
@@ -589,6 +590,7 @@ static void look_came(struct timer *t)
 	struct conn_hub *hub = container_of(t, struct conn_hub, look);
 	struct socket_conn *c, *next;
 
+	loop_label(hub->loop, "descriptors that may have been taken");
 	list_each(c, &hub->conns, link)
 		look_whether_taken(c);
 	list_each_safe(c, next, &hub->conns, link) {

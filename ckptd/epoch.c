@@ -791,6 +791,10 @@ static void decide(struct opening *o)
 		return;
 	}
 	m = member_of_rank(j, o->r.rank);
+	if (m && !list_empty(&m->ending)) { /* its turn has not come yet: process_ends.c */
+		member_left(m, MEMBER_ENDED);
+		m = NULL;
+	}
 	if (m && o->r.reconnect && m->alive &&
 	    process_same(&m->process, session_process(o->r.session))) {
 		join(o);
@@ -832,13 +836,16 @@ void epoch_step(struct job *j)
 		return;
 	if (j->opening)
 		open_next(j->opening);
-	while (!j->opening && !list_empty(&j->openings)) {
+	if (!j->opening && !list_empty(&j->openings)) {
 		struct opening *o = list_first(&j->openings, struct opening, link);
 
 		/* Members are written down before they are told that they are some. */
 		if (o->asked && !ledgering_ready(j))
 			return;
 		decide(o);
+		/* A launch opens a thousand ranks at once, and each makes pages: one in a call. */
+		if (!j->opening && !list_empty(&j->openings))
+			job_poke(j);
 	}
 }
 

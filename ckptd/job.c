@@ -67,6 +67,7 @@ static void job_step(struct task *t)
 	struct job *j = container_of(t, struct job, step_task);
 
 	j->poked = false;
+	loop_label(j->node->env.loop, "a job's step");
 	if (j->failed) { /* nothing but its own append ever knew it */
 		assert(!j->creating && !j->appending && list_empty(&j->openings));
 		job_free(j);

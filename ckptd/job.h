@@ -173,6 +173,7 @@ struct declared {
 struct member {
 	struct list link; /* in job->members */
 	struct list of_process; /* in node->members, from member_index() on */
+	struct list ending;     /* its process has ended: process_ends.c */
 	struct job *job;
 	struct user *user; /* whom it counts for; NULL: nobody, for want of memory */
 	uint32_t rank;

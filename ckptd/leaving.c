@@ -88,21 +88,23 @@ void leaving_goes_on(struct job *j, const struct process_id *p, uint32_t rank)
 	}
 }
 
-void leaving_process_exit(struct node *n, const struct process_id *p,
+bool leaving_process_exit(struct node *n, const struct process_id *p,
 			  const struct process_exit *exit)
 {
-	struct leaving *x, *next;
+	struct leaving *x;
 
-	list_each_safe(x, next, by_process(&n->leaving, p), of_process) {
+	list_each(x, by_process(&n->leaving, p), of_process) {
 		if (!process_same(&x->process, p))
 			continue;
 		if (exit->how == PROCESS_END_STATUS && exit->value == 0) {
 			say_goodbye(x);
-			continue;
+			return true;
 		}
 		watching_exit(x->job, x->rank, watching_how(exit), exit->value);
 		drop(x);
+		return true;
 	}
+	return false;
 }
 
 void leaving_forget(struct job *j)

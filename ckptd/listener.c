@@ -99,6 +99,7 @@ static void listening_ready(struct watch *w, uint32_t events)
 	int fd;
 
 	(void)events;
+	loop_label(l->loop, "connections that come in");
 	for (int n = 0; n < ACCEPTS_MAX; n++) {
 		fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||

@@ -297,6 +297,7 @@ static int live_as_daemon(const struct arguments *a, const struct config *c, str
 	unsigned lost = 0;
 	int r;
 
+	alloc_join_at_once(); /* answers to people are a hundred thousand small blocks */
 	raise_limit(RLIMIT_NOFILE);
 	raise_limit(RLIMIT_MEMLOCK);
 	r = fault_from_env(&e);

@@ -159,6 +159,7 @@ static void member_free(struct member *m)
 	if (m->declared)
 		declared_unref(m->job, m->declared);
 	answers_unlink(m->job->node, &m->link);
+	list_del(&m->ending);
 	list_del(&m->link);
 	alloc_free(m);
 }
@@ -220,6 +221,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		m = alloc_zero(sizeof(*m));
 		if (!m)
 			return -ENOMEM;
+		list_init(&m->ending);
 		m->job = j;
 		m->rank = r->rank;
 		m->process = *p;

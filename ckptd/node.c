@@ -21,10 +21,10 @@
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
 #include "ckptd/indexing.h"
-#include "ckptd/leaving.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
+#include "ckptd/process_ends.h"
 #include "ckptd/refused.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
@@ -108,6 +108,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	refused_init(n);
 	list_init(&n->sessions);
 	list_init(&n->early);
+	process_ends_init(n);
 	admission_init(n);
 	timer_init(&n->stop_timer, stop_late);
 	timer_init(&n->goodput_timer, goodput_time_came);
@@ -355,20 +356,13 @@ static void on_room(void *arg, struct conn *c)
 
 static void on_process_ended(void *arg, const struct process_id *p)
 {
-	struct node *n = arg;
-	struct list *in = by_process(&n->members, p);
-	struct member *m, *next;
-
-	list_each_safe(m, next, in, of_process)
-		if (process_same(&m->process, p))
-			member_left(m, MEMBER_ENDED);
-	holding_look(n);
+	process_ends_ended(arg, p);
+	holding_look(arg);
 }
 
 static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
 {
-	watching_process_exit(arg, p, x);
-	leaving_process_exit(arg, p, x);
+	process_ends_exit(arg, p, x);
 }
 
 const struct conn_events node_conn_events = {
@@ -564,6 +558,7 @@ void node_free(struct node *n)
 	epoch_never_ready(n);
 	answers_fini(n);
 	admission_fini(n);
+	process_ends_fini(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)
 		job_free(j);

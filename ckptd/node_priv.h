@@ -67,6 +67,7 @@ struct node {
 	struct by_process members; /* of all jobs, that live: member_index() */
 	struct by_process leaving; /* of all jobs: leaving.c */
 	struct holding holding;
+	struct list process_ends; /* of which not all ranks were told: process_ends.c */
 	struct list early;       /* opens that came before it was ready, or admitted */
 	struct list refused;     /* jobs that could not be read: refused.c */
 	struct list kept_regions; /* of their memory */

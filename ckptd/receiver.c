@@ -110,6 +110,7 @@ static void ended(struct watch *w, uint32_t events)
 	struct receiver *r = p->receiver;
 
 	(void)events;
+	loop_label(r->loop, "the end of a receiver");
 	if (waitpid(p->pid, NULL, WNOHANG) == 0)
 		return;
 	if (r->process == p)

@@ -417,6 +417,7 @@ static void next_slice(struct timer *t)
 	struct recheck *r = container_of(t, struct recheck, timer);
 	struct checkpoint *c;
 
+	loop_label(r->node->env.loop, "what is read again");
 	if (r->busy || r->node->stopping || r->node->options.recheck_rate == 0)
 		return;
 	c = r->checkpoint;

@@ -554,6 +554,33 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 	}
 }
 
+/* For what is told of long calls. */
+static const char *label_of(const Ckpt__Request *q)
+{
+	static const char *const labels[] = {
+		[CKPT__REQUEST__BODY_HELLO] = "a Hello",
+		[CKPT__REQUEST__BODY_OPEN] = "an Open",
+		[CKPT__REQUEST__BODY_DECLARE] = "a Declare",
+		[CKPT__REQUEST__BODY_PREPARE] = "a Prepare",
+		[CKPT__REQUEST__BODY_SLOTS_READY] = "a SlotsReady",
+		[CKPT__REQUEST__BODY_CREDIT] = "a Credit",
+		[CKPT__REQUEST__BODY_SEAL] = "a Seal",
+		[CKPT__REQUEST__BODY_SKIP] = "a Skip",
+		[CKPT__REQUEST__BODY_WAIT] = "a Wait",
+		[CKPT__REQUEST__BODY_CANCEL] = "a Cancel",
+		[CKPT__REQUEST__BODY_LIST] = "a List",
+		[CKPT__REQUEST__BODY_LOAD] = "a Load",
+		[CKPT__REQUEST__BODY_LOAD_END] = "a LoadEnd",
+		[CKPT__REQUEST__BODY_ADMIN] = "an Admin",
+		[CKPT__REQUEST__BODY_BYE] = "a Bye",
+		[CKPT__REQUEST__BODY_STORED] = "a Stored",
+		[CKPT__REQUEST__BODY_READ] = "a Read",
+	};
+	size_t i = (size_t)q->body_case;
+
+	return i < sizeof(labels) / sizeof(labels[0]) && labels[i] ? labels[i] : "a message";
+}
+
 static void dispatch(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
 {
 	if (q->body_case == CKPT__REQUEST__BODY_HELLO)
@@ -605,6 +632,7 @@ void session_message(struct session *s, const void *msg, size_t len, int *fds, s
 		return;
 	}
 	session_ref(s);
+	loop_label(s->node->env.loop, label_of(q));
 	dispatch(s, q, fds, n_fds);
 	idle_begins(s);
 	session_unref(s);

@@ -130,6 +130,7 @@ static void add_member(struct job *j, uint32_t rank)
 	struct member *m = alloc_zero(sizeof(*m));
 
 	assert_non_null(m);
+	list_init(&m->ending);
 	m->job = j;
 	m->rank = rank;
 	list_add_tail(&j->members, &m->link);

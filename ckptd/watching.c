@@ -103,6 +103,7 @@ static void time_came(struct timer *t)
 	struct watching *w = container_of(t, struct watching, timer);
 	uint64_t now = time_of(w);
 
+	loop_label(w->node->env.loop, "the detector's time");
 	if (!beats_scan(w->node)) { /* nobody is late who has only not been heard yet */
 		timer_arm(w->node->env.loop, t, now + 1);
 		return;
@@ -231,19 +232,21 @@ enum exit_how watching_how(const struct process_exit *exit)
 						 : EXIT_UNKNOWN;
 }
 
-void watching_process_exit(struct node *n, const struct process_id *p,
+bool watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit)
 {
-	struct ended *x, *next;
+	struct ended *x;
 
 	if (!n->watching)
-		return;
-	list_each_safe(x, next, by_process(&n->watching->ended_by, p), of_process) {
+		return false;
+	list_each(x, by_process(&n->watching->ended_by, p), of_process) {
 		if (!process_same(&x->process, p))
 			continue;
 		tell_exit(n, x->job, x->rank, watching_how(exit), exit->value);
 		watching_ended_free(x);
+		return true;
 	}
+	return false;
 }
 
 static void tell_run(struct job *j, bool begins)

@@ -46,7 +46,8 @@ enum exit_how watching_how(const struct process_exit *exit);
 void watching_leaves(const struct member *m);
 /* Its process ended: the detector is told when it is known how. */
 void watching_ended(const struct member *m);
-void watching_process_exit(struct node *n, const struct process_id *p,
+/* Of one of its ranks; false: there is none left. */
+bool watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit);
 /* Another process takes its rank, or its run is over. */
 void watching_left(const struct member *m);

@@ -101,6 +101,7 @@ static void task_run(struct task *t)
 {
 	struct work *work = container_of(t, struct work, task);
 
+	loop_label(((struct thread_workers *)work->workers)->loop, "the end of a work");
 	hand_back(work->workers, work);
 }
 

@@ -17,7 +17,8 @@
  *                                          "long": as "replicated", and they have long names
  *   device                                 "w" moves to the memory of a (stand-in) GPU
  *   prepare BLOB_BYTES
- *   save STEP TAG TIMEOUT_MS               0: do not wait for a credit -> pages it faulted in
+ *   save STEP TAG TIMEOUT_MS               0: do not wait for a credit -> pages it faulted in, and
+ *                                          how many microseconds the call took
  *   resave STEP TIMEOUT_MS                 with the bytes as they are
  *   begin STEP TAG TIMEOUT_MS / touch TENSOR OFFSET / fence FULL
  *   wait STEP WHAT TIMEOUT_MS
@@ -44,6 +45,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <ckpt.h>
@@ -307,10 +309,19 @@ static long minor_faults(void)
 	return u.ru_minflt;
 }
 
+static long long now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 static int do_save(struct trainer *t, const char *args, bool begin)
 {
+	long long from;
 	long faults;
-	char text[32];
+	char text[64];
 	int r;
 
 	unsigned long long step, tag;
@@ -322,8 +333,10 @@ static int do_save(struct trainer *t, const char *args, bool begin)
 	fill_all(t, step, tag);
 	save_args(t, step, timeout, &a);
 	faults = minor_faults();
+	from = now_us();
 	r = begin ? ckpt_save_begin(t->c, &a) : ckpt_save(t->c, &a);
-	snprintf(text, sizeof(text), "%ld", minor_faults() - faults);
+	from = now_us() - from;
+	snprintf(text, sizeof(text), "%ld %lld", minor_faults() - faults, from);
 	answer(r, text);
 	return 0;
 }
