@@ -935,6 +935,13 @@ static int rewrite_slot(struct ledger *l, struct slot *s)
 	return r;
 }
 
+static int rewrite_member(struct ledger *l, struct member *m)
+{
+	return ledger_member(l, m->rank, &m->process, m->epoch, m->credit, m->credit_unused,
+			     m->blob_bytes, m->declared ? &m->declared->digest : NULL);
+}
+
+/* What is not true yet when its turn would have come writes itself (ledger.h). */
 int adopt_rewrite(void *job, struct ledger *into)
 {
 	struct job *j = job;
@@ -943,16 +950,16 @@ int adopt_rewrite(void *job, struct ledger *into)
 	struct slot *s;
 	int r = 0;
 
-	list_each(d, &j->declared, link)
-		if (r == 0)
-			r = declared_write(into, d);
-	list_each(m, &j->members, link)
-		if (r == 0)
-			r = ledger_member(into, m->rank, &m->process, m->epoch, m->credit,
-					  m->credit_unused, m->blob_bytes,
-					  m->declared ? &m->declared->digest : NULL);
-	list_each(s, &j->slots, link)
-		if (r == 0)
-			r = rewrite_slot(into, s);
+#define EACH(x, list, write)                                                                       \
+	list_each(x, list, link) {                                                                 \
+		if (r == 0 && ledger_slice_over(into))                                             \
+			r = 1;                                                                     \
+		if (r == 0 && ledger_due(into, &(x)->in_ledger))                                   \
+			r = write(into, x);                                                        \
+	}
+	EACH(d, &j->declared, declared_write)
+	EACH(m, &j->members, rewrite_member)
+	EACH(s, &j->slots, rewrite_slot)
+#undef EACH
 	return r;
 }

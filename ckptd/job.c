@@ -138,6 +138,7 @@ int job_new(struct node *n, struct job **ret)
 	j->ledger.memory = n->env.memory;
 	j->ledger.rewrite = adopt_rewrite;
 	j->ledger.owner = j;
+	j->ledger.slice_cost = n->options.ledger_slice;
 	*ret = j;
 	return 0;
 }

@@ -68,6 +68,8 @@ struct slot {
 	bool undeclared;           /* adoption: its seal's declaration was not to be had */
 	uint64_t credit;           /* WRITING: the credit that was granted with it */
 	struct checkpoint *holds;  /* SEALED and later (1) */
+	uint64_t in_ledger;        /* the ledger's newest generation that it was written into by a
+				      move, as in the two below */
 };
 
 /* One rank's part of a checkpoint. */
@@ -168,6 +170,7 @@ struct declared {
 	struct declaration view;
 	uint32_t refs;
 	struct user *user; /* whom its bytes count for: who came with it first; or NULL */
+	uint64_t in_ledger;
 };
 
 struct member {
@@ -187,6 +190,7 @@ struct member {
 	uint64_t epoch;          /* it may save in */
 	uint64_t entered_ns;     /* when it entered it, by the loop's clock */
 	struct declared *declared;
+	uint64_t in_ledger;
 	struct region *page;     /* struct session_page */
 	struct beats *beats;     /* beats.c; NULL: it cannot beat */
 	uint64_t credit;         /* newest granted */

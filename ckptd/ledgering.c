@@ -4,11 +4,12 @@
  * region before it is full or when it has become far too large, let go with the last member and
  * the last slot.
  *
- * A META worker makes the region, which waits for memory and for the fd store; the loop only copies
- * what is true into it (ledger.h). `coming` is what waits to be declared and what every slot that
- * has no table yet will write, so a table finds its room made; of blobs, what a rank's next Seal
- * and its table can name, as far as names fill the message. Declarations and credits wait for a
- * region that is on its way if the old one is short of that.
+ * A META worker makes the region, which waits for memory and for the fd store; the loop only
+ * copies what is true into it, in slices (ledger.h), one a step of the job. `coming` is what waits
+ * to be declared and what every slot that has no table yet will write, so a table finds its room
+ * made; of blobs, what a rank's next Seal and its table can name, as far as names fill the
+ * message. Declarations and credits wait for a region that is on its way if the old one is short
+ * of that.
  *
  * Failure modes: no memory for the first one: opens are refused. For a later one: a smaller one is
  * taken, or it is tried again a tenth of a second later; until then a record that does not fit is
@@ -98,6 +99,29 @@ static uint64_t coming(const struct job *j)
 	return bytes;
 }
 
+/* What a move will write, at most. To measure it exactly takes as long as the move. */
+static uint64_t live_at_most(const struct job *j)
+{
+	uint64_t bytes = LEDGER_SLACK;
+	struct declared *d;
+	struct member *m;
+	struct slot *s;
+
+	list_each(d, &j->declared, link)
+		bytes += SMALL_BYTES + declared_record_bytes(d);
+	list_each(m, &j->members, link)
+		bytes += SMALL_BYTES;
+	list_each(s, &j->slots, link) {
+		const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
+
+		bytes += SMALL_BYTES;
+		for (uint32_t i = 0; sh && i < sh->n_blobs; i++)
+			bytes += 24 + strlen(sh->blobs[i].name);
+		bytes += sh && !sh->table_in_region ? sh->table_len : 0;
+	}
+	return bytes;
+}
+
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes)
 {
 	uint64_t each = ledgering_table(m->job, m->declared->len, slot_bytes, 0, 0);
@@ -118,8 +142,9 @@ static bool lacks_feature(const struct ledger *l)
 
 bool ledgering_short(const struct job *j)
 {
-	return j->ledger_making && (!j->ledger.region || lacks_feature(&j->ledger) ||
-				    ledger_room(&j->ledger) < coming(j));
+	return (j->ledger_making || j->ledger.next) &&
+	       (!j->ledger.region || lacks_feature(&j->ledger) ||
+		ledger_room(&j->ledger) < coming(j));
 }
 
 /* ---- Taking and moving ---- */
@@ -149,7 +174,8 @@ static void make_done(struct work *w)
 		old = k->region;
 	}
 	if (r == 0) {
-		r = ledger_move(&j->ledger, k->region, k->generation, &old);
+		r = j->ledger.region ? ledger_move_begin(&j->ledger, k->region, k->generation)
+				     : ledger_move(&j->ledger, k->region, k->generation, &old);
 		if (r < 0)
 			old = k->region;
 	}
@@ -201,6 +227,27 @@ bool ledgering_ready(struct job *j)
 	return false;
 }
 
+static void move_on(struct job *j)
+{
+	struct region *old = NULL;
+	int r = ledger_move_slice(&j->ledger, &old);
+
+	if (r < 0) {
+		old = ledger_move_give_up(&j->ledger);
+		j->ledger_retry_ns = loop_now(j->node->env.loop) + RETRY_NS;
+	}
+	if (old)
+		region_destroy(j->node, j->history.job.uid, old);
+	job_poke(j); /* the next one, or what waited for the last */
+}
+
+static void let_go(struct job *j)
+{
+	if (j->ledger.next)
+		region_destroy(j->node, j->history.job.uid, ledger_move_give_up(&j->ledger));
+	region_destroy(j->node, j->history.job.uid, ledger_detach(&j->ledger));
+}
+
 static bool unused(const struct job *j)
 {
 	return list_empty(&j->members) && list_empty(&j->slots) && list_empty(&j->openings) &&
@@ -216,7 +263,11 @@ void ledgering_step(struct job *j)
 	if (!l->region || j->ledger_making)
 		return;
 	if (unused(j)) {
-		region_destroy(j->node, j->history.job.uid, ledger_detach(l));
+		let_go(j);
+		return;
+	}
+	if (l->next) {
+		move_on(j);
 		return;
 	}
 	more = coming(j);
@@ -224,9 +275,7 @@ void ledgering_step(struct job *j)
 	if ((!full && !(l->loose && l->region->size > SHRINK_ABOVE)) ||
 	    loop_now(j->node->env.loop) < j->ledger_retry_ns)
 		return;
-	live = ledger_live(l);
-	if (live == UINT64_MAX)
-		return;
+	live = live_at_most(j);
 	size = ledger_size(live, more);
 	least = max_u64(ledger_size(0, 0), round_up(live + more, 4096) + LEDGER_SLACK);
 	l->loose = false;

@@ -368,6 +368,8 @@ static const struct {
 	{BUG_FREE_BEFORE_COMMIT, &failed_digests, NULL},
 	{BUG_LATEST_IS_NEWEST, &everything, NULL},
 	{BUG_LEDGER_TRUSTS_TORN_RECORD, &torn_ledgers, NULL},
+	{BUG_LEDGER_MOVE_MISSES, NULL,
+	 "in virtual time the slices of a move follow each other at once (ckptd/test_ledger)"},
 	{BUG_LOST_IS_GONE, &torn_ledgers, NULL},
 	{BUG_LOST_IS_NOTHING, &everything, NULL},
 	{BUG_LOST_WHILE_WRITING, &damaged_memory, NULL},
