@@ -213,9 +213,9 @@ static void make_hostile(void)
 		s.global.dim[2] = SHARDS;
 		s.box.offset[0] = i;
 		s.box.length[0] = 2 * SHARDS;
-		s.box.offset[1] = (i * 7919u) % SHARDS;
+		s.box.offset[1] = ((uint64_t)i * 7919u) % SHARDS;
 		s.box.length[1] = 2 * SHARDS;
-		s.box.offset[2] = (i * 104729u) % SHARDS;
+		s.box.offset[2] = ((uint64_t)i * 104729u) % SHARDS;
 		s.box.length[2] = 1;
 		if (declaration_add(b, &s, &e) < 0)
 			_exit(1);

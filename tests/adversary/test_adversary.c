@@ -273,7 +273,8 @@ static void look_at_loop(const struct rig *r, const char *name)
 		  above, calls, longest, label);
 }
 
-/* How many processes of this name there are, zombies too, that ckptd or this test is parent of. */
+/* How many receivers there are that ckptd or this test is parent of. As the subreaper it takes those
+ * that have ended; of what it began itself it waits for each elsewhere. */
 static unsigned receivers(const struct rig *r)
 {
 	char path[300], comm[32];
@@ -283,42 +284,23 @@ static unsigned receivers(const struct rig *r)
 
 	while (d && (e = readdir(d))) {
 		pid_t parent = 0;
+		bool is_one;
 		FILE *f;
 
 		snprintf(path, sizeof(path), "/proc/%.20s/stat", e->d_name);
 		f = e->d_name[0] >= '0' && e->d_name[0] <= '9' ? fopen(path, "re") : NULL;
-		if (f && fscanf(f, "%*d (%31[^)]) %*c %d", comm, &parent) == 2 &&
-		    strcmp(comm, "ckpt-receiver") == 0)
-			n += parent == getpid() || parent == rig_daemon(r);
+		is_one = f && fscanf(f, "%*d (%31[^)]) %*c %d", comm, &parent) == 2 &&
+			 strcmp(comm, "ckpt-receiver") == 0;
 		if (f)
 			fclose(f);
+		if (is_one && parent == getpid())
+			n += waitpid((pid_t)strtol(e->d_name, NULL, 10), NULL, WNOHANG) == 0;
+		else if (is_one)
+			n += parent == rig_daemon(r);
 	}
 	if (d)
 		closedir(d);
 	return n;
-}
-
-static void reap(void)
-{
-	pid_t pid = 0;
-
-	/* Receivers, as the subreaper: of what the test began itself it waits for each. */
-	for (;;) {
-		siginfo_t what = {0};
-		char path[64], comm[32] = "";
-		FILE *f;
-
-		if (waitid(P_ALL, 0, &what, WEXITED | WNOHANG | WNOWAIT) != 0 || what.si_pid == 0 ||
-		    what.si_pid == pid)
-			return;
-		pid = what.si_pid;
-		snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-		f = fopen(path, "re");
-		if (f && fscanf(f, "%31s", comm) == 1 && strcmp(comm, "ckpt-receiver") == 0)
-			waitpid(pid, NULL, 0);
-		if (f)
-			fclose(f);
-	}
 }
 
 /* The receivers of a ckptd that has ended. */
@@ -327,7 +309,7 @@ static void await_receivers(const struct rig *r, const char *whose)
 	uint64_t from = rig_now_ms();
 	unsigned left;
 
-	for (reap(); (left = receivers(r)) > 0 && rig_now_ms() - from < 3 * KILL_MS; reap())
+	while ((left = receivers(r)) > 0 && rig_now_ms() - from < 3 * KILL_MS)
 		rig_pause(1);
 	from = rig_now_ms() - from;
 	rig_note("its receivers ended %llu ms after %s", (unsigned long long)from, whose);
