@@ -171,16 +171,6 @@ static bool sources_are_good(const struct load *l)
 	return true;
 }
 
-/* Until LoadEnd only sources stay: a plan may have gigabytes, and a session many loads. */
-static void let_go_of_plan(struct load *l)
-{
-	plan_fini(&l->plan);
-	writer_free(&l->encoded);
-	read_wants_fini(&l->wants);
-	alloc_free(l->wants_bytes);
-	l->wants_bytes = NULL;
-}
-
 /* LOAD_GIVING: until all is sent, or for now. */
 static void give_on(struct load *l)
 {
@@ -197,7 +187,7 @@ static void give_on(struct load *l)
 		load_give_on(l);
 	} else {
 		l->state = LOAD_GIVEN;
-		let_go_of_plan(l);
+		plan_fini(&l->plan); /* until LoadEnd only sources stay */
 	}
 }
 

@@ -352,17 +352,11 @@ static int open_wants(struct load *l)
 	return r;
 }
 
-/* What was encoded goes into a memfd, and it and the plan's pieces go: a plan may have gigabytes,
- * and to let go of them takes time. */
 static int into_memfd(struct load *l)
 {
 	int fd = l->memory->ops->bytes_to_fd(l->memory, l->encoded.buf, l->encoded.len);
 
 	l->kept_bytes = l->encoded.len;
-	writer_free(&l->encoded);
-	alloc_free(l->plan.pieces);
-	l->plan.pieces = NULL;
-	l->plan.n_pieces = 0;
 	if (fd < 0)
 		return err_code(&l->err, fd, "hand over step %llu", (unsigned long long)l->step);
 	l->plan_fd = fd;
@@ -397,27 +391,37 @@ static void close_unread(struct load *l)
 	}
 }
 
-void load_plan_run(struct work *w)
+/* All but the problems, whatever became of it: a plan may have gigabytes, and what is wanted too, so
+ * that to let go of them is the worker's. */
+static void let_go_of_plan(struct load *l)
 {
-	struct load *l = container_of(w, struct load, work);
-	struct load_plan p = { 0 };
-	int r = open_wants(l);
+	alloc_free(l->plan.pieces);
+	l->plan.pieces = NULL;
+	l->plan.n_pieces = 0;
+	writer_free(&l->encoded);
+	read_wants_fini(&l->wants);
+	alloc_free(l->wants_bytes);
+	l->wants_bytes = NULL;
+}
 
-	if (r == 0)
-		r = open_sources(l);
-	if (r == 0 && l->kind == LOAD_LOOK) {
-		r = encode_held(l);
-		if (r < 0)
-			err_code(&l->err, r, "look at step %llu", (unsigned long long)l->step);
-		w->status = r < 0 ? r : into_memfd(l);
-		return;
-	}
-	if (r == 0 && (l->kind == LOAD_OWN || l->wants.tensors))
+static int look(struct load *l)
+{
+	int r = encode_held(l);
+
+	if (r < 0)
+		return err_code(&l->err, r, "look at step %llu", (unsigned long long)l->step);
+	return into_memfd(l);
+}
+
+static int plan_and_encode(struct load *l)
+{
+	struct load_plan p = { 0 };
+	int r = 0;
+
+	if (l->kind == LOAD_OWN || l->wants.tensors)
 		r = make_plan(l);
-	if (r < 0) {
-		w->status = r;
-		return;
-	}
+	if (r < 0)
+		return r;
 	r = l->kind == LOAD_READ ? wanted_blobs(l, &p) : own_blobs(l, &p);
 	if (r == 0)
 		r = number_sources(l, &p);
@@ -432,7 +436,21 @@ void load_plan_run(struct work *w)
 	alloc_free(p.sources);
 	if (r < 0 && r != CKPT_EMISMATCH)
 		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
-	w->status = r < 0 ? r : into_memfd(l);
-	if (w->status == 0)
+	r = r < 0 ? r : into_memfd(l);
+	if (r == 0)
 		close_unread(l);
+	return r;
+}
+
+void load_plan_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	int r = open_wants(l);
+
+	if (r == 0)
+		r = open_sources(l);
+	if (r == 0)
+		r = l->kind == LOAD_LOOK ? look(l) : plan_and_encode(l);
+	w->status = r;
+	let_go_of_plan(l);
 }
