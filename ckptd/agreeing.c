@@ -66,7 +66,7 @@ static void agreeing_run(struct work *w)
 {
 	struct agreeing *a = container_of(w, struct agreeing, work);
 
-	w->status = overlaps_walk(a->ranks, a->world, compare, a);
+	w->status = overlaps_walk(a->ranks, a->world, compare, a, NULL);
 }
 
 /* ---- On the loop ---- */

@@ -104,6 +104,14 @@ static int find_likes(struct gather *g)
 	return g->places ? 0 : -ENOMEM;
 }
 
+static const char *next_own(const void *arg, uint32_t walked, uint32_t *ret_len)
+{
+	const struct gather *g = arg;
+	uint32_t source = g->by_cost[walked];
+
+	return declaration_name(&g->sources[source].declaration, g->cursors[source], ret_len);
+}
+
 int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
 		const struct declaration *wanted, uint64_t key, struct effort *effort)
 {
@@ -131,8 +139,10 @@ int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_
 	if (r)
 		return r;
 	g->awake = alloc_array(g->n_walked, sizeof(*g->awake));
-	g->asleep = alloc_array(g->n_walked, sizeof(*g->asleep));
-	if (!g->awake || !g->asleep)
+	g->asleep.who = alloc_array(g->n_walked, sizeof(*g->asleep.who));
+	g->asleep.name = next_own;
+	g->asleep.arg = g;
+	if (!g->awake || !g->asleep.who)
 		return -ENOMEM;
 	for (g->n_awake = 0; g->n_awake < g->n_walked; g->n_awake++)
 		g->awake[g->n_awake] = g->n_awake;
@@ -146,7 +156,7 @@ void gather_fini(struct gather *g)
 	alloc_free(g->names);
 	alloc_free(g->likes);
 	alloc_free(g->awake);
-	alloc_free(g->asleep);
+	alloc_free(g->asleep.who);
 	alloc_free(g->places);
 	alloc_free(g->found);
 	alloc_free(g->slots);
@@ -156,7 +166,7 @@ void gather_fini(struct gather *g)
 size_t gather_memory(const struct gather *g)
 {
 	return g->n_sources * (sizeof(*g->by_cost) + sizeof(*g->cursors)) +
-	       g->n_walked * (sizeof(*g->likes) + sizeof(*g->awake) + sizeof(*g->asleep)) +
+	       g->n_walked * (sizeof(*g->likes) + sizeof(*g->awake) + sizeof(*g->asleep.who)) +
 	       g->n_areas * g->cap_names * sizeof(*g->places) +
 	       g->cap_names * sizeof(*g->names) + g->cap_found * sizeof(*g->found) +
 	       g->n_slots * sizeof(*g->slots);
@@ -263,47 +273,6 @@ static struct names_like *leader(const struct gather *g, uint32_t walked)
 	return &g->likes[g->likes[walked].like];
 }
 
-static const char *next_own(const struct gather *g, uint32_t walked, uint32_t *ret_len)
-{
-	uint32_t source = g->by_cost[walked];
-
-	return declaration_name(&g->sources[source].declaration, g->cursors[source], ret_len);
-}
-
-static bool sooner(const struct gather *g, uint32_t a, uint32_t b)
-{
-	uint32_t a_len, b_len;
-	const char *a_name = next_own(g, a, &a_len), *b_name = next_own(g, b, &b_len);
-
-	return name_compare(a_name, a_len, b_name, b_len) < 0;
-}
-
-static void fall_asleep(struct gather *g, uint32_t walked)
-{
-	uint32_t at = g->n_asleep++;
-
-	for (; at > 0 && sooner(g, walked, g->asleep[(at - 1) / 2]); at = (at - 1) / 2)
-		g->asleep[at] = g->asleep[(at - 1) / 2];
-	g->asleep[at] = walked;
-}
-
-/* The first of them. */
-static uint32_t take_sleeper(struct gather *g)
-{
-	uint32_t first = g->asleep[0], last = g->asleep[--g->n_asleep], at = 0, child;
-
-	while ((child = 2 * at + 1) < g->n_asleep) {
-		if (child + 1 < g->n_asleep && sooner(g, g->asleep[child + 1], g->asleep[child]))
-			child++;
-		if (!sooner(g, g->asleep[child], last))
-			break;
-		g->asleep[at] = g->asleep[child];
-		at = child;
-	}
-	g->asleep[at] = last;
-	return first;
-}
-
 static int compare_u32(const void *pa, const void *pb)
 {
 	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
@@ -318,13 +287,13 @@ static int wake(struct gather *g)
 	uint32_t before = g->n_awake, len;
 	int r = 0;
 
-	while (g->n_asleep && r == 0) {
-		const char *own = next_own(g, g->asleep[0], &len);
+	while (g->asleep.n && r == 0) {
+		const char *own = next_own(g, g->asleep.who[0], &len);
 		uint32_t i;
 
 		if (name_compare(own, len, last->text, last->len) > 0)
 			break;
-		i = take_sleeper(g);
+		i = sleepers_take(&g->asleep);
 		g->likes[i].asleep = false;
 		for (; i != GATHER_END && r == 0; i = g->likes[i].next) {
 			g->awake[g->n_awake++] = i;
@@ -348,7 +317,7 @@ static void put_to_sleep(struct gather *g)
 		if (g->likes[i].like == i && (over || g->likes[i].n == 0)) {
 			g->likes[i].asleep = true;
 			if (!over)
-				fall_asleep(g, i);
+				sleepers_put(&g->asleep, i);
 		}
 		if (!leader(g, i)->asleep)
 			g->awake[n++] = i;

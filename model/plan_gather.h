@@ -19,6 +19,7 @@
 
 #include "model/effort.h"
 #include "model/plan.h"
+#include "model/sleepers.h"
 
 #define GATHER_FINDS (1u << 18)
 #define GATHER_END   UINT32_MAX
@@ -60,8 +61,8 @@ struct gather {
 	uint32_t *cursors;        /* for each source: all before it is before the names to come */
 	struct names_like *likes; /* for each that is walked */
 	uint32_t *awake;          /* who is walked, in order of preference */
-	uint32_t *asleep;         /* a heap of the others, who is like none, by their next names */
-	uint32_t n_awake, n_asleep;
+	uint32_t n_awake;
+	struct sleepers asleep;   /* the others, but who is like another */
 	struct names_place *places;
 	size_t n_areas;
 	uint32_t next;            /* first wanted shard that was in no batch */
