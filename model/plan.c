@@ -41,6 +41,8 @@
  * region across a grid of ranks that is preferred across it, is small. */
 #define STEPS_FREE (1ull << 26)
 #define STEPS_EACH 64u
+/* And for each box when pieces are only counted (3). */
+#define STEPS_COUNT 32u
 
 /* A stored shard of the name at hand. */
 struct stored {
@@ -459,19 +461,14 @@ static int gather_name(struct planner *p, const struct found_name *name, const s
  * than there is room for: said before they are made. Of a box that no better one meets each wanted
  * box that meets it gets a piece at least. Where all pairs had room nothing is counted.
  */
-static int refuse_early(struct planner *p, const struct found_name *name)
+static int count_pieces(struct planner *p, const struct found_name *name, uint64_t room,
+			struct effort *effort)
 {
-	uint64_t room = p->limits->memory_max / sizeof(struct plan_piece);
 	uint64_t pieces = p->out->n_pieces;
 	struct box boxes[FLAT_BOXES_MAX];
 	struct shard want;
-	int r;
+	int r = boxtree_mark_free(&p->tree, effort);
 
-	room = min_u64(room, PLAN_PIECES_MAX);
-	if (p->tree.n <= room / FLAT_BOXES_MAX / (name->end - name->first))
-		return 0;
-	p->effort.most += STEPS_EACH * p->tree.n;
-	r = boxtree_mark_free(&p->tree, &p->effort);
 	for (uint32_t i = name->first; i < name->end && r == 0; i++) {
 		int n;
 
@@ -480,14 +477,30 @@ static int refuse_early(struct planner *p, const struct found_name *name)
 		for (int k = 0; k < n && r == 0; k++) {
 			uint64_t more = 0;
 
-			p->effort.most += STEPS_EACH;
-			r = boxtree_count_free(&p->tree, &boxes[k], &p->effort, &more);
+			r = boxtree_count_free(&p->tree, &boxes[k], effort, &more);
 			pieces += more;
 		}
 		if (pieces > room)
 			return -E2BIG;
 	}
 	return r;
+}
+
+/* Counting prunes less than planning does: where it costs more than it is meant to save it is given
+ * up, and the limits are found by planning. */
+static int refuse_early(struct planner *p, const struct found_name *name)
+{
+	uint64_t room = min_u64(p->limits->memory_max / sizeof(struct plan_piece), PLAN_PIECES_MAX);
+	uint64_t wanted = name->end - name->first;
+	struct effort effort = {.cancel = p->limits->cancel};
+	int r;
+
+	if (p->tree.n <= room / FLAT_BOXES_MAX / wanted)
+		return 0;
+	effort.most = STEPS_COUNT * (p->tree.n + wanted);
+	r = count_pieces(p, name, room, &effort);
+	p->effort.steps += effort.steps;
+	return r == -EOVERFLOW ? 0 : r;
 }
 
 static int plan_name(struct planner *p, const struct found_name *name)
