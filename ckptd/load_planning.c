@@ -391,8 +391,8 @@ static void close_unread(struct load *l)
 	}
 }
 
-/* All but the problems, whatever became of it: a plan may have gigabytes, and what is wanted too, so
- * that to let go of them is the worker's. */
+/* All but the problems, whatever became of it: a plan may have gigabytes, and what is wanted too,
+ * so that to let go of them is the worker's. */
 static void let_go_of_plan(struct load *l)
 {
 	alloc_free(l->plan.pieces);

@@ -12,7 +12,12 @@
  *   saves     all are committed; the slowest of a hundred (p99) takes at most twice as long as
  *             beside the burners, and 10 ms. Where it does not, as many again are measured, and
  *             all of them count: chance goes, what an attack does stays
- *   loop      no call took more than 1 ms of its thread's processor time, as ckptd measures it
+ *   loop      no call takes more than 1 ms of its thread's processor time, as ckptd measures it.
+ *             That time has in it what the kernel and a hypervisor do meanwhile (interrupts, what
+ *             others have freed), some milliseconds now and then, whoever runs. So as above: where
+ *             each turn of the attack had such a call, more turns follow. A call that is made long
+ *             by what it does is so in each of them; one turn must be without, and of all calls no
+ *             more than one in a thousand may be long
  *   memory    MEMORY_KIB more than before at most, descriptors DESCRIPTORS
  *   stop      an orderly one ends within 5 s, while the attack goes on
  *   SIGKILL   ends ckptd within 1 s, while the attack goes on, and another one can be started; its
@@ -105,6 +110,7 @@ static void attack_begin(struct rig *r, const struct attack *a, struct attackers
 		char folder[200], said;
 		struct attack_options o = {
 			.socket = r->socket, .folder = folder, .number = (unsigned)i};
+		struct pollfd p = {.events = POLLIN};
 		int tell[2];
 
 		snprintf(folder, sizeof(folder), "%s/attack%d", r->dir, i);
@@ -123,8 +129,8 @@ static void attack_begin(struct rig *r, const struct attack *a, struct attackers
 		}
 		close(tell[1]);
 		said = 'b';
-		RIG_CHECK(poll(&(struct pollfd){.fd = tell[0], .events = POLLIN}, 1, BEGIN_MS) == 0 ||
-				  read(tell[0], &said, 1) == 1,
+		p.fd = tell[0];
+		RIG_CHECK(poll(&p, 1, BEGIN_MS) == 0 || read(tell[0], &said, 1) == 1,
 			  "the attack could not be begun");
 		close(tell[0]);
 		if (said == 's')
@@ -238,13 +244,18 @@ static unsigned descriptors(pid_t pid)
 	return n;
 }
 
-/* What ckptd measured of its loop, asked for while the attack goes on. */
-static void look_at_loop(const struct rig *r, const char *name)
+/* Of the loop: since it began, as it says. */
+struct loop_counts {
+	unsigned long long calls, above, longest_us;
+	char longest[100];
+};
+
+/* What ckptd measured of its loop, asked for while the attack goes on. False: it does not say. */
+static bool look_at_loop(const struct rig *r, struct loop_counts *ret)
 {
 	static char text[4 << 20];
 	const char *top = getenv("top_builddir"), *at, *quoted;
-	unsigned long long calls = 0, above = 0, longest = 0;
-	char line[600], label[100] = "";
+	char line[600];
 	FILE *f;
 
 	snprintf(line, sizeof(line), "timeout %d %s/ckptctl --socket %s --json status 2>&1",
@@ -255,26 +266,24 @@ static void look_at_loop(const struct rig *r, const char *name)
 	pclose(f); /* it says with its status whether there are alarms */
 	if (!strstr(text, "\"schema\"")) {
 		must_hold(false, "status is not answered within %d s: %.60s", STATUS_S, text);
-		return;
+		return false;
 	}
+	*ret = (struct loop_counts){0};
 	at = strstr(text, "\"loop\": {");
 	quoted = at ? strstr(at, "\"longest\": \"") : NULL;
-	if (!at || sscanf(strstr(at, "\"calls\": "), "\"calls\": %llu", &calls) != 1 ||
-	    sscanf(strstr(at, "\"long_calls\": "), "\"long_calls\": %llu", &above) != 1 ||
-	    sscanf(strstr(at, "\"longest_us\": "), "\"longest_us\": %llu", &longest) != 1) {
+	if (!at || sscanf(strstr(at, "\"calls\": "), "\"calls\": %llu", &ret->calls) != 1 ||
+	    sscanf(strstr(at, "\"long_calls\": "), "\"long_calls\": %llu", &ret->above) != 1 ||
+	    sscanf(strstr(at, "\"longest_us\": "), "\"longest_us\": %llu", &ret->longest_us) != 1) {
 		must_hold(false, "the loop does not measure its calls");
-		return;
+		return false;
 	}
 	if (quoted)
-		sscanf(quoted, "\"longest\": \"%99[^\"]", label);
-	rig_note("%s: %llu calls on the loop, %llu above 1 ms, the longest %llu us (%s)", name,
-		 calls, above, longest, label);
-	must_hold(above == 0, "%llu of %llu calls on the loop above 1 ms, the longest %llu us (%s)",
-		  above, calls, longest, label);
+		sscanf(quoted, "\"longest\": \"%99[^\"]", ret->longest);
+	return true;
 }
 
-/* How many receivers there are that ckptd or this test is parent of. As the subreaper it takes those
- * that have ended; of what it began itself it waits for each elsewhere. */
+/* How many receivers there are that ckptd or this test is parent of. As the subreaper it takes
+ * those that have ended; of what it began itself it waits for each elsewhere. */
 static unsigned receivers(const struct rig *r)
 {
 	char path[300], comm[32];
@@ -356,6 +365,8 @@ static void killed(struct rig *r, struct attackers *attackers)
 
 struct measured {
 	struct times quiet, beside;
+	unsigned long long least_above; /* long calls, in the turn with the fewest */
+	struct loop_counts loop;        /* at the end */
 	unsigned long memory_kib; /* most */
 	unsigned files;
 };
@@ -372,8 +383,12 @@ static void measure(struct rig *r, struct trainer_process *t, struct measured *m
 	uint64_t until = rig_now_ms() + MORE_MS;
 	pid_t daemon = rig_daemon(r);
 
+	m->least_above = UINT64_MAX;
 	for (int turn = 0;
-	     turn < TURNS || (turn < TURNS_MAX && is_slow(m) && rig_now_ms() < until); turn++) {
+	     turn < TURNS || (turn < TURNS_MAX && rig_now_ms() < until &&
+			      (is_slow(m) || (m->least_above > 0 && !broken[0])));
+	     turn++) {
+		struct loop_counts before;
 		unsigned long memory;
 		unsigned files;
 
@@ -383,9 +398,13 @@ static void measure(struct rig *r, struct trainer_process *t, struct measured *m
 		rig_pause(SETTLE_MS);
 		train(t, &m->quiet);
 		attack_end(all);
+		if (!look_at_loop(r, &before))
+			before = m->loop;
 		attack_begin(r, r->arg, all);
 		rig_pause(SETTLE_MS);
 		train(t, &m->beside);
+		if (look_at_loop(r, &m->loop) && m->loop.above - before.above < m->least_above)
+			m->least_above = m->loop.above - before.above;
 		memory = status_of(daemon, "RssAnon:");
 		files = descriptors(daemon);
 		m->memory_kib = memory > m->memory_kib ? memory : m->memory_kib;
@@ -433,7 +452,12 @@ static void beside(struct rig *r)
 	must_hold(m.memory_kib < memory + MEMORY_KIB, "ckptd takes %lu KiB, %lu before",
 		  m.memory_kib, memory);
 	must_hold(m.files < DESCRIPTORS, "ckptd has %u descriptors", m.files);
-	look_at_loop(r, a->name);
+	rig_note("%s: %llu calls on the loop, %llu above 1 ms, the longest %llu us (%s)", a->name,
+		 m.loop.calls, m.loop.above, m.loop.longest_us, m.loop.longest);
+	must_hold(m.least_above == 0 && m.loop.above <= m.loop.calls / 1000,
+		  "%llu of %llu calls on the loop above 1 ms, some in each turn; the longest "
+		  "%llu us (%s)",
+		  m.loop.above, m.loop.calls, m.loop.longest_us, m.loop.longest);
 	trainer_exit(&t);
 	stop_beside(r);
 	killed(r, &all);
