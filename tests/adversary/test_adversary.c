@@ -18,6 +18,8 @@
  *             each turn of the attack had such a call, more turns follow. A call that is made long
  *             by what it does is so in each of them; one turn must be without, and of all calls no
  *             more than one in a thousand may be long
+ *   launch    another job of the user opens, declares, prepares and has its first step committed
+ *             within 5 s
  *   memory    MEMORY_KIB more than before at most, descriptors DESCRIPTORS
  *   stop      an orderly one ends within 5 s, while the attack goes on
  *   SIGKILL   ends ckptd within 1 s, while the attack goes on, and another one can be started; its
@@ -30,6 +32,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -59,6 +62,7 @@ enum {
 	ELEMENTS = 1 << 18,
 	SETTLE_MS = 200,
 	SETUP_MS = 60000,
+	LAUNCH_MS = 5000,
 	STOP_MS = 5000,
 	KILL_MS = 1000,
 	ALLOWED_US = 10000,
@@ -209,6 +213,31 @@ static void train(struct trainer_process *t, struct times *ret)
 		ret->n++;
 		trainer_must(t, "wait %d %d 50000", step, CKPT_COMMITTED);
 	}
+}
+
+/* A job whose memory ckptd has yet to take and to have kept. */
+static void launch_beside(struct rig *r)
+{
+	static const char *const lines[] = {"open second 0 1 run 50000", "declare 65536 8",
+					    "prepare 4096", "save 1 1 50000",
+					    "wait 1 2 50000" /* COMMITTED */};
+	uint64_t from = rig_now_ms(), until = from + LAUNCH_MS, now;
+	struct trainer_process t;
+	int code = 0;
+
+	trainer_start(&t, r, NULL);
+	for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]) && code >= 0; i++) {
+		now = rig_now_ms();
+		trainer_tell(&t, "%s", lines[i]);
+		code = trainer_answer(&t, now < until ? until - now : 1);
+		must_hold(code >= 0, "a launch beside it: %s: %.100s", lines[i],
+			  code == INT_MIN ? "no answer in time" : t.text);
+	}
+	rig_note("a launch beside it took %llu ms", (unsigned long long)(rig_now_ms() - from));
+	if (code >= 0)
+		trainer_exit(&t);
+	else
+		trainer_kill(&t);
 }
 
 /* ---- ckptd ---- */
@@ -458,6 +487,7 @@ static void beside(struct rig *r)
 		  "%llu of %llu calls on the loop above 1 ms, some in each turn; the longest "
 		  "%llu us (%s)",
 		  m.loop.above, m.loop.calls, m.loop.longest_us, m.loop.longest);
+	launch_beside(r);
 	trainer_exit(&t);
 	stop_beside(r);
 	killed(r, &all);
