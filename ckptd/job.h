@@ -288,8 +288,11 @@ struct job {
 	struct persist *persist; /* the one being written */
 	struct rewrite *rewrite; /* of one of them damaged files are written again */
 	uint64_t rewritten;      /* files */
+	/* As its last step found: copies to be read again; saves or loads under way. */
+	bool unread, at_work;
 	struct timer room_timer; /* what the disk or memory refused is tried again */
 	bool say_later;          /* trust records: memory did */
+	bool lacks_room;         /* some checkpoint->no_room */
 	bool sweep;              /* expiries that failed, too */
 	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
 	struct digest *samples;  /* of the newest commit, for the stale-snapshot alarm */

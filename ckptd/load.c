@@ -389,6 +389,7 @@ static void load_go(struct load *l)
 	l->checkpoint = c;
 	l->no_cache = c->no_cache;
 	c->readers++;
+	j->at_work = true;
 	job_id_of(j, c->step, &c->attempt, &l->checkpoint_id);
 	l->state = LOAD_PLANNING;
 	l->work.run = load_plan_run;

@@ -199,6 +199,9 @@ void persist_room(struct node *n)
 	struct job *j;
 
 	list_each(j, &n->jobs, link) {
+		if (!j->lacks_room)
+			continue;
+		j->lacks_room = false;
 		list_each(c, &j->checkpoints, link) {
 			if (!c->no_room)
 				continue;
@@ -233,6 +236,7 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 	struct job *j = c->job;
 
 	c->no_room = true;
+	j->lacks_room = true;
 	if (!j->disk_text[0])
 		job_tell(j, 3, "step %llu stays in memory until there is room: %s",
 			 (unsigned long long)c->step, why->text);

@@ -164,16 +164,14 @@ void tidy_want(struct node *n)
 
 void tidy_expired(const struct checkpoint *gone)
 {
-	struct node *n = gone->job->node;
+	struct job *j = gone->job;
 	struct checkpoint *c;
-	struct job *j;
 
-	list_each(j, &n->jobs, link)
-		list_each(c, &j->checkpoints, link)
-			if (c != gone && c->durable != DUR_GONE &&
-			    digest_equal(&c->layout, &gone->layout))
-				return;
-	tidy_want(n);
+	/* The common case; of other jobs' the sweep finds out. */
+	list_each(c, &j->checkpoints, link)
+		if (c != gone && c->durable != DUR_GONE && digest_equal(&c->layout, &gone->layout))
+			return;
+	tidy_want(j->node);
 }
 
 void tidy_stop(struct node *n)
