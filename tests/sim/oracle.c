@@ -269,7 +269,7 @@ static uint64_t faults(struct oracle *o)
 
 static void look_for_commit(struct oracle *o, struct oracle_job *j, struct commit_seen *c)
 {
-	if (!c->commit_lost)
+	if (!c->commit_lost || daemon_refuses(o->sim, &j->id))
 		return;
 	c->commit_lost = !files_there(o, j, c);
 	if (c->commit_lost && !c->files_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&

@@ -71,7 +71,8 @@ void chaos_options(struct sim *s)
 		index.lost_at_open = 4;
 		index.open_fails = 4;
 	}
-	if (world_one_in(w, 4))
+	/* A declaration that finds no memory ends its rank, and an alarm says so. */
+	if (!s->profile->no_alarm && world_one_in(w, 4))
 		keeper.create_fails = 10u << world_random(w, 3);
 	if (!s->profile->good_net && world_one_in(w, 3))
 		host.breaks = 30u << world_random(w, 4);

@@ -16,6 +16,8 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "ckptd/ledger.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/refused.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -128,6 +130,17 @@ static void failed(struct daemon *d, const char *text)
 	if (s->peace && d->failures > STARTS_MAX)
 		sim_accuse(s, "ckptd does not start in peace: %s", text);
 	world_at(s->w, s->w->now_ns, NULL, give_up, s);
+}
+
+/* This start could not read its log: it is tried again, and looked at by the next check. */
+bool daemon_refuses(const struct sim *s, const struct job_id *id)
+{
+	struct refused_job *r;
+
+	list_each(r, &s->daemon.node->refused, link)
+		if (job_id_equal(&r->id, id))
+			return !s->profile->good_disk;
+	return false;
 }
 
 static void on_ready(void *arg, int status, const char *text)
