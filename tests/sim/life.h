@@ -38,7 +38,7 @@ struct worker {
 };
 
 struct work_queue {
-	struct fair_queue waiting;
+	struct list waiting;
 	struct worker *workers;
 	int width;
 };
@@ -58,7 +58,6 @@ struct life {
 	struct rng_seeded rng;
 
 	struct loop loop;
-	struct fair_queue posted;
 	struct list timers;
 	bool timers_queued;
 	struct inbox_entry *inbox; /* what the control fiber still has to run */
