@@ -188,3 +188,8 @@ void alloc_free(void *p)
 	given(p);
 	free(p);
 }
+
+void alloc_join_at_once(void)
+{
+	ignore_result(mallopt(M_MXFAST, 0) /* another malloc may not know it */);
+}

@@ -41,6 +41,10 @@ struct conn;
 struct conn_ops {
 	/* Queues a message; takes fds (closes them whatever happens). An error closes later. */
 	void (*send)(struct conn *, const void *msg, size_t len, const int *fds, size_t n_fds);
+	/* Whether a message with CONN_FDS_MAX descriptors would go now, or soon: the other end has
+	 * read what came before. false: conn_events.room follows when that has changed. NULL: it
+	 * always would. */
+	bool (*room)(struct conn *);
 	/* Ends it; conn_events.closed follows, never inside this call. */
 	void (*close)(struct conn *);
 	/* From now process_ended is reported for this process, also after the conn closed. */
@@ -53,6 +57,11 @@ struct conn {
 	void *session; /* the receiver's */
 };
 
+static inline bool conn_room(struct conn *c)
+{
+	return !c->ops->room || c->ops->room(c);
+}
+
 /* What a listener tells its receiver; arg is the receiver. */
 struct conn_events {
 	void (*opened)(void *arg, struct conn *);
@@ -60,6 +69,11 @@ struct conn_events {
 	void (*message)(void *arg, struct conn *, const void *msg, size_t len, int *fds,
 			size_t n_fds);
 	void (*closed)(void *arg, struct conn *); /* conn is gone after this */
+	/* May be NULL: then they are closed here. Descriptors that were not sent to this uid, to be
+	 * closed: they may be the last ones of what is large, and closing frees that. */
+	void (*unsent)(void *arg, uint32_t uid, const int *fds, size_t n_fds);
+	/* May be NULL. There is room, of which conn_ops.room() said that there was none. */
+	void (*room)(void *arg, struct conn *);
 	void (*process_ended)(void *arg, const struct process_id *);
 	/* May be NULL. Once after each process_ended, within half a second: only the parent is told
 	 * at once how its child ended. */

@@ -87,6 +87,9 @@ struct disk_ops {
 	 * back. -EPERM unless the file was opened with DISK_READ; -ENOTSUP in part.
 	 */
 	int (*export_fd)(struct disk_file *);
+	/* Whether it is open anywhere else too, whatever its locks say: a duplicate of this
+	 * descriptor is the same, a second open() is not. Another error than that: not known. */
+	int (*in_use)(struct disk_file *, bool *ret);
 	/* What the page cache holds of it is not needed any more: advice. */
 	void (*forget)(struct disk_file *);
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * loop.h - time, timers and "later": what the control thread's machines know of the world's flow.
+ * loop.h - time, timers and deferred tasks for the control thread.
+ *
+ * Tasks of one uid run in the order in which they were posted; uids take turns (base/fair.h), each
+ * charged with the processor time of its tasks. No call may take more than LOOP_CALL_NS of it.
  *
  * Implementations: ckptd/loop_epoll.c (daemon), tests/sim/life.c (virtual time).
  * Everything here is called on the loop's own thread, but loop_post(), which any thread may call.
@@ -12,7 +15,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/fair.h"
 #include "base/list.h"
+
+#define LOOP_CALL_NS 1000000ull
 
 struct loop;
 
@@ -26,7 +32,15 @@ struct timer {
 /* Something to be run by the loop in its next turn; owned by the poster until run is called. */
 struct task {
 	struct list link;
+	uint32_t uid; /* on whose account it runs; FAIR_NODE: nobody's. May change between posts. */
 	void (*run)(struct task *);
+};
+
+/* What calls of the loop (of a descriptor, a task, a timer) took of the thread's processor time. */
+struct loop_calls {
+	uint64_t n, over; /* over: longer than LOOP_CALL_NS */
+	uint64_t longest_ns;
+	const char *longest; /* what it was: the label, or the kind of call */
 };
 
 struct loop_ops {
@@ -34,9 +48,16 @@ struct loop_ops {
 	uint64_t (*wall_ns)(struct loop *); /* since 1970; for labels, never for decisions */
 	/* Arming again moves the timer. */
 	void (*timer_arm)(struct loop *, struct timer *, uint64_t deadline_ns);
-	void (*timer_disarm)(struct loop *, struct timer *);                     /* idempotent */
+	void (*timer_disarm)(struct loop *, struct timer *); /* idempotent */
 	void (*post)(struct loop *, struct task *);
+	/* Takes back a task that has not run; idempotent, of any that task_init() has made. A task
+	 * that may be posted is taken back before it is freed: its neighbours point to it. */
+	void (*unpost)(struct loop *, struct task *);
 	bool (*is_current)(struct loop *); /* for asserts: is this the loop's thread? */
+	/* What the running call does, a literal: for what is told of long ones. May be NULL. */
+	void (*label)(struct loop *, const char *what);
+	/* Since ckptd was ready. May be NULL. */
+	const struct loop_calls *(*calls)(struct loop *);
 };
 
 struct loop {
@@ -55,9 +76,29 @@ static inline void loop_post(struct loop *l, struct task *t)
 {
 	l->ops->post(l, t);
 }
+static inline void loop_unpost(struct loop *l, struct task *t)
+{
+	l->ops->unpost(l, t);
+}
 static inline bool loop_is_current(struct loop *l)
 {
 	return l->ops->is_current(l);
+}
+static inline void loop_label(struct loop *l, const char *what)
+{
+	if (l->ops->label)
+		l->ops->label(l, what);
+}
+/* NULL: they are not measured. */
+static inline const struct loop_calls *loop_calls(struct loop *l)
+{
+	return l->ops->calls ? l->ops->calls(l) : NULL;
+}
+static inline void task_init(struct task *t, uint32_t uid, void (*run)(struct task *))
+{
+	list_init(&t->link);
+	t->uid = uid;
+	t->run = run;
 }
 static inline void timer_init(struct timer *t, void (*fire)(struct timer *))
 {

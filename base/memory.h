@@ -12,6 +12,7 @@
 #ifndef BASE_MEMORY_H
 #define BASE_MEMORY_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,13 +31,21 @@ struct region {
 	struct list link; /* free for the owner */
 };
 
+/* Places in the fd store: each region that outlives ckptd takes one. */
+struct memory_room {
+	uint64_t used;
+	uint64_t max;  /* UINT64_MAX: no limit is known, or nothing is kept */
+	uint64_t left; /* less than max - used where their names would be too long together */
+};
+
 typedef void region_fn(void *arg, struct region *); /* the callee owns the region */
 
 struct memory_ops {
 	/*
 	 * Reserves size bytes for good (a later touch never fails) and zeroes them; huge pages
 	 * where there are any. populate: also fault them in here. -ENOMEM or -ENOSPC when memory
-	 * or the budget does not allow it.
+	 * or the budget does not allow it, CKPT_ENOSPACE when the fd store has no place for it (no
+	 * system call returns that; -EMFILE is this process's own limit of open files).
 	 */
 	int (*create)(struct memory *, const char *name, uint64_t size, struct region **ret);
 	/*
@@ -46,7 +55,8 @@ struct memory_ops {
 	 */
 	int (*create_small)(struct memory *, const char *name, uint64_t size, struct region **ret);
 	/* From here on it outlives ckptd like one of create(). Waits for the store: for workers;
-	 * meanwhile it may be read, written and exported, and nothing else. */
+	 * meanwhile it may be read, written and exported, and nothing else. CKPT_ENOSPACE: as with
+	 * create(). */
 	int (*keep)(struct memory *, struct region *);
 	/* After this no process can map it for writing anew; existing writers keep theirs. */
 	int (*seal)(struct memory *, struct region *);
@@ -63,10 +73,22 @@ struct memory_ops {
 	void (*close_fd)(struct memory *, int fd);
 	/* Bytes that may still be taken, and the budget. */
 	uint64_t (*available)(struct memory *, uint64_t *ret_budget);
+	/* Does not wait for the store. */
+	void (*room)(struct memory *, struct memory_room *ret);
 };
 
 struct memory {
 	const struct memory_ops *ops;
 };
+
+/* Why create() or keep() failed, for a sentence. */
+static inline const char *memory_error_text(int code)
+{
+	if (code == -ENOSPC)
+		return "the budget is used up (memory.budget)";
+	return code == CKPT_ENOSPACE ? "the fd store is full (FileDescriptorStoreMax= of the unit, "
+				       "memory.descriptors)"
+				     : err_text(code);
+}
 
 #endif

@@ -6,6 +6,8 @@
  * protocol machines live on the loop and only see done(). Workers share nothing with the loop but
  * the struct work, which belongs to the worker from submit until done() runs, except `cancel`.
  *
+ * Users take turns (base/fair.h): a work waits for works of its own uid, and for its turn.
+ *
  * Implementations: ckptd/workers.c (threads), tests/sim/life.c (fibers on one thread that change
  * over at every disk call, in virtual time), and work_inline() for tools: run, then done, at once.
  */
@@ -15,7 +17,9 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/fair.h"
 #include "base/list.h"
+#include "base/loop.h"
 
 enum work_class {
 	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
@@ -32,6 +36,9 @@ struct work {
 	void (*run)(struct work *);  /* on a worker; may block */
 	void (*done)(struct work *); /* on the loop, exactly once; the caller owns the work again */
 	int status;                  /* set by run(), read by done() */
+	uint32_t uid;                /* set by work_submit(): whose time it takes */
+	void *workers;               /* these two are the implementation's */
+	struct task task;
 	atomic_bool cancel;          /* set by the loop, polled by run(); done() still comes */
 };
 
@@ -39,7 +46,7 @@ struct disk_queue;
 struct workers;
 struct workers_ops {
 	void (*submit)(struct workers *, enum work_class, struct work *);
-	/* How many workers the class has (>= 1): how far to split work of one class. */
+	/* How many works of one uid run at a time (>= 1): how far to split work of one class. */
 	int (*width)(struct workers *, enum work_class);
 	/* The queue of the calling worker; only inside a run() of WORK_DATA. */
 	struct disk_queue *(*queue)(struct workers *);
@@ -48,8 +55,11 @@ struct workers {
 	const struct workers_ops *ops;
 };
 
-static inline void work_submit(struct workers *w, enum work_class c, struct work *work)
+/* uid: of the user for whom it is done, or FAIR_NODE. */
+static inline void work_submit(struct workers *w, enum work_class c, uint32_t uid,
+			       struct work *work)
 {
+	work->uid = uid;
 	w->ops->submit(w, c, work);
 }
 static inline int work_width(struct workers *w, enum work_class c)

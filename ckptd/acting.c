@@ -9,9 +9,12 @@
  * detector, so it is decided again here when that is over.
  *
  * Invariants: (1) inside the detector's callback a verdict is only queued: what follows from it may
- * feed the detector again; (2) the queue is bounded: beyond QUEUE_MAX a verdict is told and not
- * decided on, which is said; so are those that wait; (3) who waits stands: it leaves when it is
- * cleared, and when nothing is withheld any more.
+ * feed the detector again; (2) the queue is bounded: beyond QUEUE_MAX (of jobs: QUEUE_JOBS) a
+ * verdict is told and not decided on, which is said; so are those that wait; (3) who waits stands:
+ * it leaves when it is cleared, and when nothing is withheld any more; (4) what rests on one uid's
+ * jobs alone (verdict.of_one_owner, not decision.seconded) is told to that uid, saves that uid's
+ * jobs, and neither marks nor drains the node: what a check that is made for it finds is told to
+ * that uid and to operators, and not to the detector.
  */
 #include <config.h>
 
@@ -31,11 +34,13 @@
 #include "ckptd/events.h"
 #include "ckptd/marks.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/session.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
 #include "detect/verdicts.h"
 
 #define QUEUE_MAX   64u
+#define QUEUE_JOBS  48u /* of them, about jobs and their ranks: room is left for the node's */
 #define WAITING_MAX 64u
 #define TOLD_NS     1000000000u
 
@@ -66,6 +71,7 @@ struct acting {
 	json_t *checked; /* NULL: for the node itself */
 	uint32_t checked_uid;
 	char checked_words[SUBJECT_WORDS_MAX];
+	bool checked_alone; /* one user's jobs asked for it, and nothing else did */
 };
 
 /* ---- Events ---- */
@@ -81,6 +87,21 @@ post(struct node *n, enum event_kind kind, int level, const struct subject *s, c
 	va_end(ap);
 	events_post(n->events, kind, level, watching_uid(n, s), watching_subject_json(n, s), NULL,
 		    "%s", words);
+}
+
+/* About a verdict, for those who may see that. */
+__attribute__((format(printf, 5, 6))) static void post_of(struct node *n, enum event_kind kind,
+							  int level, const struct verdict *v,
+							  const char *fmt, ...)
+{
+	char words[500];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(words, sizeof(words), fmt, ap);
+	va_end(ap);
+	events_post(n->events, kind, level, watching_verdict_uid(n, v),
+		    watching_subject_json(n, &v->subject), NULL, "%s", words);
 }
 
 /* ---- A checkpoint now ---- */
@@ -120,12 +141,14 @@ static void checkpoint_job(struct job *j)
 	job_poke(j);
 }
 
-static void checkpoint_now(struct node *n, const struct subject *s)
+/* owner: only this uid's; EVENT_FOR_ALL: everybody's. */
+static void checkpoint_now(struct node *n, const struct subject *s, uint32_t owner)
 {
 	struct job *j;
 
 	list_each(j, &n->jobs, link)
-		if (concerns(j, s) && !j->failed && !j->creating)
+		if (concerns(j, s) && !j->failed && !j->creating &&
+		    (owner == EVENT_FOR_ALL || j->history.job.uid == owner))
 			checkpoint_job(j);
 }
 
@@ -161,7 +184,7 @@ static void mark_suspect(struct node *n, const struct verdict *v)
 	snprintf(reason, sizeof(reason), "%s (%s)", verdict_class_word(v->class),
 		 verdict_cause_word(v->cause));
 	if (marks_add(&n->marks, words, reason, watching_uid(n, &v->subject)))
-		post(n, EVENT_MARKED, 5, &v->subject,
+		post_of(n, EVENT_MARKED, 5, v,
 		     "%s is suspect from now on: %s; 'ckptctl clear' takes it back", words, reason);
 }
 
@@ -175,7 +198,7 @@ void acting_drain(struct node *n, const char *reason)
 	     "node '%s' is drained (%s): what runs goes on, new runs are refused until 'ckptctl "
 	     "undrain'",
 	     n->options.name, reason);
-	checkpoint_now(n, &s);
+	checkpoint_now(n, &s, EVENT_FOR_ALL);
 }
 
 void acting_undrain(struct node *n, const char *reason)
@@ -190,6 +213,8 @@ void acting_undrain(struct node *n, const char *reason)
 bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 {
 	struct marks *m = &n->marks;
+	const struct mark *first;
+	uint32_t found;
 	char line[700];
 
 	if (r->existing)
@@ -201,12 +226,13 @@ bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 			n->options.name, m->drain.reason);
 		return true;
 	}
-	if (m->n && loop_now(n->env.loop) >= m->told_ns + TOLD_NS) {
+	found = marks_of(m, session_process(r->session)->uid, &first);
+	if (found && loop_now(n->env.loop) >= m->told_ns + TOLD_NS) {
 		m->told_ns = loop_now(n->env.loop);
 		snprintf(line, sizeof(line),
 			 "job '%s': rank %u opens here, where %s is suspect: %s%s", r->job, r->rank,
-			 m->suspects[0].words, m->suspects[0].reason,
-			 m->n > 1 ? "; and more, see 'ckptctl status'" : "");
+			 first->words, first->reason,
+			 found > 1 ? "; and more, see 'ckptctl status'" : "");
 		n->env.log(n->env.log_arg, 4, line);
 	}
 	return false;
@@ -290,12 +316,35 @@ int acting_tell_check(struct node *n, int status, const char *text, size_t len, 
 	return status == 0 && failed[0] ? 1 : status;
 }
 
+/* What runs beside it may be what made it fail, and is the user's who had it made. */
+static void check_done_alone(struct acting *a, int status, const char *text, size_t len)
+{
+	json_t *doc = len ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
+	char failed[ACTING_FAILED_MAX], text_of[OUTCOME_MAX];
+	struct node *n = a->node;
+
+	tell_results(n, doc, false, failed);
+	json_decref(doc);
+	events_post(n->events, EVENT_ACTION_ENDED, status || failed[0] ? 4 : 5, a->checked_uid,
+		    a->checked, NULL, "the check of node '%s' for the sake of %s %s%s",
+		    n->options.name, a->checked_words, outcome(text_of, status, failed),
+		    status > 0 || failed[0] ? "; only jobs of one user asked for it and they ran "
+					      "beside it, so nothing follows: say 'ckptctl "
+					      "node-check' when the node is idle"
+					    : "");
+	a->checked = NULL;
+}
+
 static void check_done(void *arg, int status, const char *text, size_t len)
 {
 	struct acting *a = arg;
 	struct node *n = a->node;
 	char failed[ACTING_FAILED_MAX], text_of[OUTCOME_MAX];
 
+	if (a->checked_alone) { /* (4) */
+		check_done_alone(a, status, text, len);
+		return;
+	}
 	status = acting_tell_check(n, status, text, len, true, failed);
 	if (a->checked)
 		events_post(n->events, EVENT_ACTION_ENDED, 5 | EVENT_UNLOGGED, a->checked_uid,
@@ -305,18 +354,22 @@ static void check_done(void *arg, int status, const char *text, size_t len)
 }
 
 /* The node's own outcome is told anyhow. */
-static void remember_checked(struct acting *a, const struct subject *s, const char *words)
+static void remember_checked(struct acting *a, const struct verdict *v, bool alone,
+			     const char *words)
 {
+	const struct subject *s = &v->subject;
 	struct node *n = a->node;
 
 	json_decref(a->checked);
-	a->checked = s->kind == SUBJECT_NODE ? NULL : watching_subject_json(n, s);
-	a->checked_uid = watching_uid(n, s);
+	a->checked = s->kind == SUBJECT_NODE && !alone ? NULL : watching_subject_json(n, s);
+	a->checked_uid = watching_verdict_uid(n, v);
+	a->checked_alone = alone;
 	snprintf(a->checked_words, sizeof(a->checked_words), "%s", words);
 }
 
-static void validate(struct acting *a, const struct subject *s)
+static void validate(struct acting *a, const struct verdict *v, bool alone)
 {
+	const struct subject *s = &v->subject;
 	struct node *n = a->node;
 	struct checks *c = n->env.checks;
 	char words[SUBJECT_WORDS_MAX];
@@ -324,12 +377,14 @@ static void validate(struct acting *a, const struct subject *s)
 
 	watching_words(n, s, words);
 	if (r == 0) {
-		remember_checked(a, s, words);
-		post(n, EVENT_ACTION_STARTED, 5, s,
+		remember_checked(a, v, alone, words);
+		post_of(n, EVENT_ACTION_STARTED, 5, v,
 		     "node '%s' is being checked, at idle priority, for the sake of %s",
 		     n->options.name, words);
 	} else {
-		post(n, EVENT_ACTION_ENDED, r == -EBUSY ? 6 : 4, s,
+		if (r == -EBUSY && !alone) /* what runs is for more than one user's word now */
+			a->checked_alone = false;
+		post_of(n, EVENT_ACTION_ENDED, r == -EBUSY ? 6 : 4, v,
 		     "node '%s' was not checked for the sake of %s: %s%s", n->options.name, words,
 		     r == -EBUSY ? "a check is running"
 				 : NOT_BEGUN,
@@ -388,7 +443,7 @@ static void tell_decision(struct node *n, const struct verdict *v, const struct 
 		json_object_set_new(more, "verdict", json_integer((json_int_t)v->id));
 	watching_words(n, &v->subject, subject);
 	policy_actions_text(d->now, now);
-	events_post(n->events, EVENT_DECISION, d->withheld ? 4 : 5, watching_uid(n, &v->subject),
+	events_post(n->events, EVENT_DECISION, d->withheld ? 4 : 5, watching_verdict_uid(n, v),
 		    watching_subject_json(n, &v->subject), more, "%s is %s: ckptd does %s: %s",
 		    subject, verdict_class_word(v->class), now[0] ? now : "nothing by itself",
 		    d->why);
@@ -464,9 +519,9 @@ static void act(struct acting *a, const struct verdict *v, uint32_t withheld)
 	if (d.now & ACTION_BIT(ACTION_SUSPECT))
 		mark_suspect(n, v);
 	if (d.now & ACTION_BIT(ACTION_CHECKPOINT))
-		checkpoint_now(n, &v->subject);
+		checkpoint_now(n, &v->subject, v->of_one_owner ? v->owner : EVENT_FOR_ALL);
 	if (d.now & ACTION_BIT(ACTION_VALIDATE))
-		validate(a, &v->subject);
+		validate(a, v, !d.seconded);
 	if (d.now & ACTION_BIT(ACTION_DRAIN))
 		acting_drain(n, "by the policy");
 }
@@ -493,6 +548,7 @@ static void act_on_all(struct task *t)
 	char line[120];
 
 	a->posted = false;
+	loop_label(n->env.loop, "what the policy decides");
 	/* What follows may queue more. */
 	for (uint32_t i = 0; i < a->n; i++) {
 		struct verdict v = a->queue[i];
@@ -522,6 +578,7 @@ static void cleared(struct acting *a, uint64_t id)
 void acting_verdict(struct node *n, const struct verdict *v)
 {
 	struct acting *a = n->acting;
+	bool of_job;
 
 	if (!a)
 		return;
@@ -529,7 +586,8 @@ void acting_verdict(struct node *n, const struct verdict *v)
 		cleared(a, v->id);
 		return;
 	}
-	if (a->n == QUEUE_MAX) { /* (2) */
+	of_job = v->subject.kind == SUBJECT_JOB || v->subject.kind == SUBJECT_RANK;
+	if (a->n >= (of_job ? QUEUE_JOBS : QUEUE_MAX)) { /* (2) */
 		a->left_out++;
 		return;
 	}
@@ -560,8 +618,7 @@ int acting_new(struct node *n, struct acting **ret)
 	if (!a)
 		return -ENOMEM;
 	a->node = n;
-	list_init(&a->task.link);
-	a->task.run = act_on_all;
+	task_init(&a->task, FAIR_NODE, act_on_all);
 	timer_init(&a->timer, act_again);
 	r = policy_new(&o, &a->policy);
 	if (r == 0)
@@ -616,6 +673,7 @@ void acting_free(struct acting *a)
 	if (!a)
 		return;
 	timer_disarm(a->node->env.loop, &a->timer);
+	loop_unpost(a->node->env.loop, &a->task);
 	policy_free(a->policy);
 	json_decref(a->checked);
 	alloc_free(a);

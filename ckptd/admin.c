@@ -6,8 +6,6 @@
 #include <config.h>
 
 #include "ckptd/admin.h"
-#include "ckptd/admission.h"
-#include "ckptd/beats.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -16,18 +14,14 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "ckptd/goodput.h"
 #include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/probing.h"
-#include "ckptd/refused.h"
+#include "ckptd/plan_answer.h"
+#include "ckptd/status_answer.h"
 #include "ckptd/trust.h"
-#include "ckptd/watching_json.h"
 #include "codec/digest.h"
 #include "model/trust.h"
-
-#define INLINE_MAX (48u << 10)
 
 /* A deed that waits for its record. */
 struct deed {
@@ -45,192 +39,20 @@ bool admin_sees_all(struct session *s)
 	return uid == 0 || uid == (uint32_t)geteuid();
 }
 
-static bool may_see(struct session *s, const struct job *j)
+bool admin_may_see(struct session *s, const struct job *j)
 {
 	return admin_sees_all(s) || session_process(s)->uid == j->history.job.uid;
 }
 
 /* ---- JSON ---- */
 
-static json_t *hex_json(const uint8_t *p, size_t len)
+json_t *admin_hex_json(const uint8_t *p, size_t len)
 {
 	char text[65];
 
 	assert(len <= 32);
 	hex_format(text, p, len);
 	return json_string(text);
-}
-
-static const char *state_name(const struct checkpoint *c)
-{
-	static const char *const names[] = { "open", "committing", "committed", "aborted" };
-
-	return names[c->agreed];
-}
-
-static const char *durable_name(const struct checkpoint *c)
-{
-	static const char *const names[] = { "no",     "waiting", "writing",
-					     "durable", "failed", "gone",
-					     "unfinished" };
-
-	return c->no_room ? names[DUR_WANTED] : names[c->durable];
-}
-
-/* latest: what the next launch would get. */
-static json_t *checkpoint_json(const struct checkpoint *c, const struct checkpoint *latest)
-{
-	return json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, s:i, s:i, "
-			 "s:i, s:o, s:o, s:s, s:b, s:I, s:s}",
-			 "step", (json_int_t)c->step, "attempt", hex_json(c->attempt.b, 16),
-			 "epoch", (json_int_t)c->epoch, "state", state_name(c), "disk",
-			 durable_name(c), "memory", (int)c->memory, "suspect", (int)c->disk_suspect,
-			 "pinned", (int)c->pinned, "base", (int)checkpoint_is_base(c), "latest",
-			 (int)(c == latest), "bytes", (json_int_t)c->bytes, "time_ns",
-			 (json_int_t)c->wall_ns, "world", (int)c->world, "ranks_sealed",
-			 (int)c->n_sealed, "readers", (int)c->readers, "root",
-			 hex_json(c->root.b, 16), "layout", hex_json(c->layout.b, 16), "trust",
-			 trust_word(c->trust), "doubted", (c->trust & TRUST_DOUBTED) != 0,
-			 "healthy_steps", (json_int_t)trust_healthy_steps(c), "reason", c->reason);
-}
-
-/* Where all is lost: what somebody must take note of, with rm. */
-static void add_lost(json_t *list, const struct job *j)
-{
-	for (size_t i = 0; i < j->history.n_commits && !j->history.epoch.has_base; i++) {
-		const struct history_commit *h = &j->history.commits[i];
-
-		if (!h->lost)
-			continue;
-		json_array_append_new(
-			list,
-			json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, "
-				  "s:i, s:i, s:i, s:o, s:o, s:s}",
-				  "step", (json_int_t)h->commit.step, "attempt",
-				  hex_json(h->commit.attempt.b, 16), "epoch", (json_int_t)h->epoch,
-				  "state", "committed", "disk", "lost", "memory", 0, "suspect", 0,
-				  "pinned", (int)h->pinned, "base", 0, "latest", 0, "bytes",
-				  (json_int_t)h->commit.bytes, "time_ns", (json_int_t)h->wall_ns,
-				  "world", (int)h->commit.world, "ranks_sealed", 0, "readers", 0,
-				  "root", hex_json(h->commit.root.b, 16), "layout",
-				  hex_json(h->commit.layout.b, 16), "reason",
-				  "neither memory nor files of it are left"));
-	}
-}
-
-static json_t *member_json(const struct member *m)
-{
-	return json_pack("{s:i, s:i, s:b, s:b, s:b, s:I, s:b, s:o}", "rank", (int)m->rank, "pid",
-			 (int)m->process.pid, "alive", (int)m->alive, "connected",
-			 (int)(m->session != NULL), "prepared", (int)m->prepared, "epoch",
-			 (json_int_t)m->epoch, "credit", (int)m->credit_unused, "beats",
-			 beats_json(m));
-}
-
-static json_t *slots_json(const struct job *j)
-{
-	static const char *const names[] = { "mapping", "empty", "writing",
-					     "sealed", "digested", "quarantined" };
-	json_t *a = json_array();
-	struct slot *s;
-
-	list_each(s, &j->slots, link)
-		json_array_append_new(
-			a, json_pack("{s:i, s:i, s:s, s:I, s:i}", "slot", (int)s->number, "rank",
-				     (int)s->rank, "state", names[s->state], "bytes",
-				     (json_int_t)s->region->size, "pid", (int)s->process.pid));
-	return a;
-}
-
-static json_t *aborts_json(const struct job *j)
-{
-	json_t *a = json_array();
-
-	for (size_t i = 0; i < j->history.n_aborts; i++) {
-		const struct history_abort *h = &j->history.aborts[i];
-
-		json_array_append_new(a, json_pack("{s:I, s:I, s:s}", "step",
-						   (json_int_t)h->aborted.step, "epoch",
-						   (json_int_t)h->epoch, "reason",
-						   h->aborted.reason));
-	}
-	return a;
-}
-
-static json_t *epoch_json(const struct job *j)
-{
-	const struct record_epoch *ep = &j->history.epoch;
-	json_t *o = json_pack("{s:I, s:s, s:s, s:i}", "number", (json_int_t)ep->number, "run_id",
-			      ep->run_id, "reason", ep->reason, "world", (int)ep->world);
-
-	json_object_set_new(o, "base_step",
-			    ep->has_base ? json_integer((json_int_t)ep->base_step) : json_null());
-	return o;
-}
-
-/* By their numbers: they are listed as they came. */
-static json_t *members_json(const struct job *j)
-{
-	json_t *ranks = json_array();
-	struct member *m;
-
-	list_each(m, &j->members, link) {
-		size_t at = json_array_size(ranks);
-
-		while (at > 0 && json_integer_value(json_object_get(json_array_get(ranks, at - 1),
-								    "rank")) > m->rank)
-			at--;
-		json_array_insert_new(ranks, at, member_json(m));
-	}
-	return ranks;
-}
-
-static json_t *job_json(struct job *j)
-{
-	json_t *o = json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:i, s:I}", "job",
-			      j->history.job.name, "id", hex_json(j->history.job.id.b, 16), "uid",
-			      (int)j->history.job.uid, "epoch", epoch_json(j), "log_records",
-			      (json_int_t)j->history.next_n, "term", (json_int_t)j->history.term,
-			      "lost", (int)j->lost, "stale_alarms", (json_int_t)j->stale_alarms);
-	json_t *list = json_array();
-	struct checkpoint *c, *latest = epoch_newest_restorable(j);
-
-	list_each(c, &j->checkpoints, link)
-		json_array_append_new(list, checkpoint_json(c, latest));
-	add_lost(list, j);
-	json_object_set_new(o, "ranks", members_json(j));
-	json_object_set_new(o, "slots", slots_json(j));
-	json_object_set_new(o, "checkpoints", list);
-	json_object_set_new(o, "aborted", aborts_json(j));
-	json_object_set_new(o, "stopped", json_string(j->defect_text));
-	json_object_set_new(o, "log_error", json_string(j->log_text));
-	json_object_set_new(o, "log_anew", json_boolean(j->relogged));
-	json_object_set_new(o, "log_trim_error", json_string(j->trim_text));
-	json_object_set_new(o, "disk_error", json_string(j->disk_text));
-	json_object_set_new(o, "replica_alarms", json_integer((json_int_t)j->replica_alarms));
-	if (j->replica_alarms) {
-		json_object_set_new(o, "replica_step", json_integer((json_int_t)j->replica_step));
-		json_object_set_new(o, "replica_text", json_string(j->replica_text));
-	}
-	json_object_set_new(o, "goodput", goodput_json(j));
-	if (j->stale_alarms)
-		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
-	if (j->overlap_alarms) {
-		json_object_set_new(o, "overlap_step", json_integer((json_int_t)j->overlap_step));
-		json_object_set_new(o, "overlap_text", json_string(j->overlap_text));
-	}
-	return o;
-}
-
-/* Only what the log says: nothing else of it is believed. */
-static json_t *stopped_json(struct job *j)
-{
-	return json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:s, s:[], s:[], s:[], s:o, s:s}", "job",
-			 j->history.job.name, "id", hex_json(j->history.job.id.b, 16), "uid",
-			 (int)j->history.job.uid, "epoch", epoch_json(j), "log_records",
-			 (json_int_t)j->history.next_n, "term", (json_int_t)j->history.term,
-			 "stopped", j->defect_text, "ranks", "slots", "checkpoints", "aborted",
-			 aborts_json(j), "log_error", j->log_text);
 }
 
 void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
@@ -252,7 +74,7 @@ void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
 	reply.id = request;
 	reply.body_case = CKPT__REPLY__BODY_ADMIN;
 	reply.admin = &body;
-	if (len <= INLINE_MAX) {
+	if (len <= ANSWER_INLINE_MAX) {
 		body.json = (ProtobufCBinaryData){ len, (uint8_t *)text };
 	} else {
 		fd = m->ops->bytes_to_fd(m, text, len);
@@ -265,64 +87,25 @@ void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
 	session_reply(s, &reply, &fd, fd >= 0);
 }
 
-static void status(struct session *s, uint64_t request, const Ckpt__Admin *m)
-{
-	struct node *n = session_node(s);
-	uint64_t budget = 0, left = n->env.memory->ops->available(n->env.memory, &budget);
-	uint64_t disk_free = 0, disk_total = 0;
-	json_t *doc, *jobs = json_array();
-	struct job *j;
-
-	ignore_result(n->env.disk->ops->space(n->env.disk, &disk_free, &disk_total) /* shows 0 */);
-	for (size_t i = 0; i < 2; i++)
-		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link)
-			if (may_see(s, j) &&
-			    (!m->job[0] || strcmp(m->job, j->history.job.name) == 0))
-				json_array_append_new(
-					jobs, job_stopped(j) ? stopped_json(j) : job_json(j));
-	refused_json(n, session_process(s)->uid, admin_sees_all(s), m->job, jobs);
-	doc = json_pack("{s:i, s:s, s:s, s:s, s:b, s:b, s:s, s:I, s:I, s:I, s:I, s:I, s:o}",
-			"schema", 2, "version", PACKAGE_VERSION, "node", n->options.name, "data",
-			n->options.data, "ready", (int)n->ready, "index",
-			(int)(!n->ready || n->index), "disk_backend", n->env.disk->backend,
-			"memory_budget", (json_int_t)budget, "memory_left", (json_int_t)left,
-			"disk_free", (json_int_t)disk_free, "disk_total", (json_int_t)disk_total,
-			"index_errors", (json_int_t)n->index_errors, "jobs", jobs);
-	if (doc) {
-		json_object_set_new(doc, "collectors", probing_json(n));
-		json_object_set_new(
-			doc, "suspects",
-			marks_suspects_json(&n->marks, session_process(s)->uid, admin_sees_all(s)));
-		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
-		json_object_set_new(doc, "admission", admission_json(n));
-		json_object_set_new(
-			doc, "unwatched",
-			watching_refused_json(n, session_process(s)->uid, admin_sees_all(s)));
-		json_object_set_new(
-			doc, "not_kept",
-			watching_dropped_json(n, session_process(s)->uid, admin_sees_all(s)));
-		json_object_set_new(doc, "alarms",
-				    watching_alarms_json(n, m->job, session_process(s)->uid,
-							 admin_sees_all(s)));
-	}
-	admin_reply_json(s, request, doc);
-}
-
 /* ---- Deeds ---- */
 
 struct job *admin_job(struct session *s, const Ckpt__Admin *m)
 {
 	struct node *n = session_node(s);
+	bool is_id = strlen(m->job) == ID_TEXT_MAX - 1;
 	struct job *j, *found = NULL;
 
 	for (size_t i = 0; i < 2; i++) {
 		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link) {
-			char id[ID_TEXT_MAX];
+			char id[ID_TEXT_MAX] = "";
 
-			hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
-			if (may_see(s, j) && strcmp(id, m->job) == 0)
+			if (!admin_may_see(s, j))
+				continue;
+			if (is_id)
+				hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
+			if (is_id && strcmp(id, m->job) == 0)
 				return j;
-			if (!may_see(s, j) || strcmp(j->history.job.name, m->job) != 0)
+			if (strcmp(j->history.job.name, m->job) != 0)
 				continue;
 			if (!found || j->history.job.uid == session_process(s)->uid)
 				found = j;
@@ -532,35 +315,6 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	return r;
 }
 
-static void gc_plan(struct session *s, uint64_t request, struct job *j)
-{
-	CLEANUP_FREE struct retention_item *items = NULL;
-	CLEANUP_FREE struct checkpoint **order = NULL;
-	json_t *a = json_array();
-	struct checkpoint *c;
-	size_t n = 0;
-
-	list_each(c, &j->checkpoints, link)
-		n += retain_has_files(c);
-	items = alloc_array(n, sizeof(*items));
-	order = alloc_array(n, sizeof(*order));
-	if (items && order)
-		retain_plan(j, items, order, n);
-	for (size_t i = 0; items && order && i < n; i++) {
-		const struct commit_file *commit = order[i]->commit; /* NULL: it is unreadable */
-
-		json_array_append_new(
-			a, json_pack("{s:I, s:o, s:b, s:s, s:I}", "step", (json_int_t)items[i].step,
-				     "attempt", hex_json(order[i]->attempt.b, 16), "expire",
-				     (int)items[i].expire, "because",
-				     items[i].kept_because ? items[i].kept_because : "", "bytes",
-				     (json_int_t)(commit ? commit_disk_bytes(commit) : 0)));
-	}
-	admin_reply_json(
-		s, request,
-		json_pack("{s:i, s:s, s:o}", "schema", 2, "job", j->history.job.name, "plan", a));
-}
-
 /* Whoever has it opens the job as one of its ranks: its owner, who gets it with each open, root and
  * ckptd's own user. */
 static void token(struct session *s, uint64_t request, struct job *j)
@@ -574,8 +328,8 @@ static void token(struct session *s, uint64_t request, struct job *j)
 	}
 	admin_reply_json(s, request,
 			 json_pack("{s:i, s:s, s:o, s:o}", "schema", 2, "job", j->history.job.name,
-				   "id", hex_json(j->history.job.id.b, 16), "token",
-				   hex_json(j->token, sizeof(j->token))));
+				   "id", admin_hex_json(j->history.job.id.b, 16), "token",
+				   admin_hex_json(j->token, sizeof(j->token))));
 }
 
 static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *m)
@@ -599,7 +353,7 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	if (m->verb == CKPT__ADMIN__VERB__GC) {
 		if (!m->dry_run)
 			retain_step(j);
-		gc_plan(s, request, j);
+		plan_start(s, request, j);
 		return;
 	}
 	if (m->verb == CKPT__ADMIN__VERB__TOKEN) {
@@ -633,7 +387,7 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	switch ((int)m->verb) {
 	case CKPT__ADMIN__VERB__STATUS:
 	case CKPT__ADMIN__VERB__LIST:
-		status(s, request, m);
+		status_start(s, request, m);
 		return;
 	case CKPT__ADMIN__VERB__REMOVE:
 	case CKPT__ADMIN__VERB__PIN:
@@ -676,16 +430,6 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	}
 }
 
-/* ---- List ---- */
-
-static int by_record(const void *a, const void *b)
-{
-	const struct checkpoint *x = *(struct checkpoint *const *)a;
-	const struct checkpoint *y = *(struct checkpoint *const *)b;
-
-	return x->record_n > y->record_n ? -1 : x->record_n < y->record_n;
-}
-
 void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
 {
 	ckpt__checkpoint_info__init(i);
@@ -699,64 +443,4 @@ void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c)
 	i->disk = c->durable == DUR_DONE && !c->disk_suspect;
 	i->pinned = c->pinned;
 	i->latest = checkpoint_is_base(c);
-}
-
-static int send_list(struct session *s, uint64_t request, Ckpt__ListReply *list)
-{
-	struct memory *m = session_node(s)->env.memory;
-	Ckpt__Reply reply = CKPT__REPLY__INIT;
-	Ckpt__ListReply in_fd = CKPT__LIST_REPLY__INIT;
-	size_t len = ckpt__list_reply__get_packed_size(list);
-	int fd = -1;
-
-	reply.id = request;
-	reply.body_case = CKPT__REPLY__BODY_LIST;
-	reply.list = list;
-	if (len > INLINE_MAX) {
-		CLEANUP_FREE uint8_t *buf = alloc_zero(len);
-
-		if (!buf)
-			return -ENOMEM;
-		ckpt__list_reply__pack(list, buf);
-		fd = m->ops->bytes_to_fd(m, buf, len);
-		if (fd < 0)
-			return fd;
-		in_fd.in_fd = true;
-		reply.list = &in_fd;
-	}
-	session_reply(s, &reply, &fd, fd >= 0);
-	return 0;
-}
-
-void admin_list(struct session *s, uint64_t request)
-{
-	struct job *j = session_member(s)->job;
-	Ckpt__ListReply list = CKPT__LIST_REPLY__INIT;
-	CLEANUP_FREE struct checkpoint **order = NULL;
-	CLEANUP_FREE Ckpt__CheckpointInfo *infos = NULL;
-	CLEANUP_FREE Ckpt__CheckpointInfo **ptrs = NULL;
-	struct checkpoint *c;
-	size_t n = 0, k = 0;
-	int r = -ENOMEM;
-
-	list_each(c, &j->checkpoints, link)
-		n += checkpoint_restorable(c);
-	order = alloc_array(n, sizeof(*order));
-	infos = alloc_array(n, sizeof(*infos));
-	ptrs = alloc_array(n, sizeof(*ptrs));
-	if (order && infos && ptrs) {
-		list_each(c, &j->checkpoints, link)
-			if (checkpoint_restorable(c))
-				order[k++] = c;
-		qsort(order, n, sizeof(*order), by_record);
-		for (k = 0; k < n; k++) {
-			admin_fill_info(&infos[k], order[k]);
-			ptrs[k] = &infos[k];
-		}
-		list.checkpoints = ptrs;
-		list.n_checkpoints = n;
-		r = send_list(s, request, &list);
-	}
-	if (r < 0)
-		session_reply_error(s, request, r, "list: out of memory");
 }

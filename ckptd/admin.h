@@ -13,6 +13,10 @@
 void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m);
 /* Root and ckptd's own user see and change what is everybody's. */
 bool admin_sees_all(struct session *s);
+/* At most 32 bytes. */
+json_t *admin_hex_json(const uint8_t *p, size_t len);
+/* The job is its user's, or the user sees all. */
+bool admin_may_see(struct session *s, const struct job *j);
 /* doc is consumed; NULL: out of memory. */
 void admin_reply_json(struct session *s, uint64_t request, json_t *doc);
 /* The job that m->job names, of those that may be seen; NULL: there is none. */
@@ -21,7 +25,5 @@ struct job *admin_job(struct session *s, const Ckpt__Admin *m);
 void admin_watching(struct session *s, uint64_t request, const Ckpt__Admin *m);
 /* A checkpoint in the words of the protocol; points into it. */
 void admin_fill_info(Ckpt__CheckpointInfo *i, struct checkpoint *c);
-/* The List request of a member: the same facts as a message. */
-void admin_list(struct session *s, uint64_t request);
 
 #endif

@@ -17,7 +17,7 @@
 #include "ckptd/acting.h"
 #include "ckptd/admin.h"
 #include "ckptd/admission.h"
-#include "ckptd/events.h"
+#include "ckptd/events_priv.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
@@ -28,12 +28,17 @@
 #define EVENTS_SHOWN 20u
 #define TEXT_MAX     200u /* of a subject or a reason */
 
+/* What parts of an answer cost, in points (answer.h). */
+enum { COST_WHY_HEAD = 128, COST_VERDICT = 30, COST_PASSED = 1 };
+
 /* ---- Of whom ---- */
 
 struct asked {
 	bool all;
 	struct subject subject;
-	struct job *job; /* of a job or rank */
+	struct job *job; /* of a job or rank; for the call in which it was found */
+	bool of_job;     /* there was one, of this user: */
+	uint32_t uid;    /* EVENT_FOR_ALL: it is the node's */
 	char words[SUBJECT_WORDS_MAX];
 };
 
@@ -53,14 +58,10 @@ static bool rank_of(const char *text, uint32_t *ret)
 /* The only job of those that may be seen which has ranks here. */
 static struct job *only_job(struct session *s)
 {
-	Ckpt__Admin m = CKPT__ADMIN__INIT;
 	struct job *j, *found = NULL;
-	char id[ID_TEXT_MAX];
 
 	list_each(j, &session_node(s)->jobs, link) {
-		hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
-		m.job = id;
-		if (list_empty(&j->members) || admin_job(s, &m) != j)
+		if (list_empty(&j->members) || !admin_may_see(s, j))
 			continue;
 		if (found)
 			return NULL;
@@ -115,6 +116,8 @@ static bool find_or_refuse(struct session *s, uint64_t request, const char *text
 
 	if (strlen(text) < TEXT_MAX && find(s, text, a)) {
 		watching_words(session_node(s), &a->subject, a->words);
+		a->of_job = a->job != NULL;
+		a->uid = watching_uid(session_node(s), &a->subject);
 		return true;
 	}
 	snprintf(line, sizeof(line),
@@ -127,7 +130,7 @@ static bool find_or_refuse(struct session *s, uint64_t request, const char *text
 
 /* As subject_contains() has it: a node its devices and ranks, and no job; a job its ranks. words
  * and uid are of a mark or an event. */
-static bool holds(struct node *n, const struct asked *a, const char *words, uint32_t uid)
+static bool holds(const struct asked *a, const char *words, uint32_t uid)
 {
 	size_t len = strlen(a->words), at = strlen(words);
 
@@ -136,7 +139,7 @@ static bool holds(struct node *n, const struct asked *a, const char *words, uint
 	if (a->subject.kind == SUBJECT_NODE)
 		return strncmp(words, "job '", 5) != 0;
 	/* Another user's job may have the same name. */
-	if (a->job && uid != EVENT_FOR_ALL && uid != watching_uid(n, &a->subject))
+	if (a->of_job && uid != EVENT_FOR_ALL && uid != a->uid)
 		return false;
 	/* "rank 3 of job 'lm'" is of "job 'lm'" */
 	return strcmp(words, a->words) == 0 || (a->subject.kind == SUBJECT_JOB && at > len &&
@@ -156,129 +159,240 @@ static void add_line(void *arg, const char *text)
 	json_array_append_new(arg, json_string(text));
 }
 
-/* Those that s may see, and how they are called. */
-static json_t *standing(struct session *s, const struct asked *a, struct verdict *v,
-			char (*words)[SUBJECT_WORDS_MAX], size_t *ret_n, size_t *ret_more)
-{
-	struct node *n = session_node(s);
-	size_t found = watching_shown(n, a->all ? NULL : &a->subject, session_process(s)->uid,
-				      admin_sees_all(s), v, STANDING_MAX, ret_more);
-	json_t *list = json_array();
+/* One of those that stand, as a candidate. */
+struct standing {
+	json_t *json;
+	bool note;
+	char words[SUBJECT_WORDS_MAX];
+};
 
-	*ret_n = 0;
-	for (size_t i = 0; i < found; i++) {
-		json_t *o = watching_verdict_json(n, &v[i]);
-
-		if (o)
-			json_object_set_new(o, "subject", watching_subject_json(n, &v[i].subject));
-		json_array_append_new(list, o);
-		watching_words(n, &v[i].subject, words[(*ret_n)++]);
-	}
-	return list;
-}
-
-struct concern {
-	struct node *node;
-	const struct asked *asked;
-	char (*standing)[SUBJECT_WORDS_MAX]; /* how those are called that stand accused */
-	size_t n, own;                       /* own: events that are about the subject itself */
-	char job[SUBJECT_WORDS_MAX];         /* of a rank; else "" */
+/*
+ * HEAD: what is said at once, all of one moment; VERDICTS: of those that stand the newest
+ * STANDING_MAX alarms and notes that the user may see; EVENTS: all that the user may see. A worker
+ * chooses of both.
+ */
+struct why {
+	struct answer answer;
+	enum { WHY_HEAD, WHY_VERDICTS, WHY_EVENTS } stage;
+	struct asked asked;
+	bool sees_all, suspect;
+	uint32_t uid;
+	char job[SUBJECT_WORDS_MAX]; /* how its job is called, of a rank; else "" */
+	char job_name[CKPT_JOB_MAX + 1];
+	uint32_t world;
+	json_t *doc;
+	uint64_t verdict; /* those of lower numbers come next */
+	struct standing *standing; /* newest first */
+	size_t n, alarms, notes;   /* notes: of the candidates */
+	size_t seen;
+	size_t own; /* events that are about the subject itself */
+	struct events_taken events;
 };
 
 /* What led to an alarm that stands is shown besides what came lately. */
 static enum events_share concerns(void *arg, const char *words, uint32_t uid)
 {
-	struct concern *x = arg;
+	struct why *x = arg;
 
 	if (!words)
-		return x->asked->all ? EVENTS_OTHER : EVENTS_NONE;
+		return x->asked.all ? EVENTS_OTHER : EVENTS_NONE;
 	/* What is done for a rank is done to its job, and told of that: a checkpoint. */
 	if (x->job[0] && strcmp(words, x->job) == 0)
-		return uid == watching_uid(x->node, &x->asked->subject) ? EVENTS_OTHER
-									: EVENTS_NONE;
-	if (!holds(x->node, x->asked, words, uid))
+		return uid == x->asked.uid ? EVENTS_OTHER : EVENTS_NONE;
+	if (!holds(&x->asked, words, uid))
 		return EVENTS_NONE;
 	x->own++;
 	for (size_t i = 0; i < x->n; i++)
-		if (strcmp(words, x->standing[i]) == 0)
+		if (x->standing[i].json && strcmp(words, x->standing[i].words) == 0)
 			return EVENTS_FIRST;
 	return EVENTS_OTHER;
 }
 
-/* How its job is called, of a rank. */
-static void name_job(struct concern *x)
+static bool why_head(struct why *x)
 {
-	const struct asked *a = x->asked;
-	struct subject s;
+	const struct asked *a = &x->asked;
+	struct node *n = x->answer.node;
+	json_t *known = json_array();
+	const struct mark *mark = marks_find(&n->marks, a->words, a->uid);
 
-	if (a->all || a->subject.kind != SUBJECT_RANK)
+	x->suspect = mark != NULL;
+	x->standing = alloc_array(2 * STANDING_MAX, sizeof(*x->standing));
+	watching_explain(n, &a->subject, add_line, known);
+	x->doc = json_pack("{s:i, s:s, s:o, s:[], s:o, s:o, s:[], s:i, s:i}", "schema", 2, "node",
+			   n->options.name, "subject",
+			   a->all ? json_null() : watching_subject_json(n, &a->subject), "verdicts",
+			   "known", known, "suspect",
+			   mark ? json_string(mark->reason) : json_null(), "events",
+			   "verdicts_more", 0, "events_more", 0);
+	json_object_set_new(x->doc, "drained", marks_drain_json(&n->marks));
+	json_object_set_new(x->doc, "admission", admission_json(n));
+	json_object_set_new(x->doc, "not_kept", watching_dropped_json(n, x->uid, x->sees_all));
+	return x->doc && x->standing;
+}
+
+static void take_verdict(struct why *x, const struct verdict *v, unsigned *left)
+{
+	bool note = v->level != LEVEL_ALARM;
+	struct node *n = x->answer.node;
+	struct standing *s;
+
+	if ((!x->asked.all && !subject_contains(&x->asked.subject, &v->subject)) ||
+	    !watching_is_seen(n, v, x->uid, x->sees_all))
 		return;
-	s = subject_job(a->subject.job);
-	watching_words(x->node, &s, x->job);
+	x->seen++;
+	if ((note ? x->notes : x->alarms) == STANDING_MAX)
+		return;
+	answer_cost(left, COST_VERDICT);
+	x->alarms += !note;
+	x->notes += note;
+	s = &x->standing[x->n++];
+	s->note = note;
+	s->json = watching_verdict_json(n, v);
+	json_object_set_new(s->json, "subject", watching_subject_json(n, &v->subject));
+	watching_words(n, &v->subject, s->words);
 }
 
-/* A rank that its job has not; there may have been one. */
-static bool is_nobody(const struct asked *a)
+static bool why_verdicts(struct why *x, unsigned *left)
 {
-	return a->job && a->subject.kind == SUBJECT_RANK &&
-	       a->subject.rank >= a->job->history.epoch.world;
+	struct verdict v;
+
+	while (*left > 0) {
+		if (!watching_older(x->answer.node, x->verdict, &v))
+			return true;
+		answer_cost(left, COST_PASSED);
+		x->verdict = v.id;
+		take_verdict(x, &v, left);
+	}
+	return false;
 }
 
-static void refuse_rank(struct session *s, uint64_t request, const struct asked *a)
+static bool why_gather(struct answer *a, unsigned *left)
 {
-	uint32_t world = a->job->history.epoch.world;
-	char line[ERR_TEXT_MAX];
+	struct why *x = container_of(a, struct why, answer);
+	int r = 1;
 
-	snprintf(line, sizeof(line), "job '%s' has %u rank%s: there is no rank %u",
-		 a->job->history.job.name, world, world == 1 ? "" : "s", a->subject.rank);
-	session_reply_error(s, request, CKPT_ENOTFOUND, line);
+	if (x->stage == WHY_HEAD) {
+		answer_cost(left, COST_WHY_HEAD);
+		r = why_head(x) ? 1 : -ENOMEM;
+		x->stage = WHY_VERDICTS;
+	}
+	if (r > 0 && x->stage == WHY_VERDICTS && why_verdicts(x, left))
+		x->stage = WHY_EVENTS;
+	if (r > 0)
+		r = x->stage == WHY_EVENTS ? events_take(a->node->events, &x->events, left) : 0;
+	if (r < 0)
+		answer_fail(a, r, "why: out of memory");
+	return r != 0;
 }
+
+/* Of the candidates no note stays for which there is no room beside the alarms; returns how many
+ * stay. */
+static size_t choose_verdicts(struct why *x)
+{
+	size_t notes = STANDING_MAX - x->alarms, found = 0;
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < x->n; i++) {
+		struct standing *s = &x->standing[i];
+
+		if (s->note && notes == 0) {
+			json_decref(s->json);
+			s->json = NULL;
+			continue;
+		}
+		notes -= s->note;
+		found++;
+		json_array_append(list, s->json); /* it has one, too, for concerns() */
+	}
+	json_object_set_new(x->doc, "verdicts", list);
+	json_object_set_new(x->doc, "verdicts_more", json_integer((json_int_t)(x->seen - found)));
+	return found;
+}
+
+/* A rank that its job has not, of which nothing is known either; there may have been one. */
+static bool is_nobody(const struct why *x, size_t verdicts)
+{
+	return x->asked.of_job && x->asked.subject.kind == SUBJECT_RANK &&
+	       x->asked.subject.rank >= x->world && verdicts + x->own == 0 && !x->suspect;
+}
+
+static void why_text(struct why *x)
+{
+	size_t verdicts = choose_verdicts(x), more = 0;
+	json_t *events = events_about(&x->events, concerns, x, EVENTS_SHOWN, &more);
+
+	if (is_nobody(x, verdicts)) {
+		json_decref(events);
+		answer_fail(&x->answer, CKPT_ENOTFOUND,
+			    "job '%s' has %u rank%s: there is no rank %u", x->job_name, x->world,
+			    x->world == 1 ? "" : "s", x->asked.subject.rank);
+		return;
+	}
+	if (!events) {
+		answer_fail(&x->answer, -ENOMEM, "why: out of memory");
+		return;
+	}
+	json_object_set_new(x->doc, "events", events);
+	json_object_set_new(x->doc, "events_more", json_integer((json_int_t)more));
+	answer_put_json(&x->answer, json_incref(x->doc));
+}
+
+static void why_make(struct answer *a)
+{
+	struct why *x = container_of(a, struct why, answer);
+
+	if (a->code == 0 && !answer_dropped(a))
+		why_text(x);
+	for (size_t i = 0; i < x->n; i++)
+		json_decref(x->standing[i].json);
+	json_decref(x->doc);
+}
+
+static void why_free(struct answer *a)
+{
+	struct why *x = container_of(a, struct why, answer);
+
+	events_let_go(&x->events);
+	alloc_free(x->standing);
+	alloc_free(x);
+}
+
+static const struct answer_kind why_kind = {
+	.verb = "why",
+	.gather = why_gather,
+	.make = why_make,
+	.free = why_free,
+};
 
 static void why(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
-	CLEANUP_FREE struct verdict *v = alloc_array(STANDING_MAX, sizeof(*v));
-	CLEANUP_FREE char(*words)[SUBJECT_WORDS_MAX] = alloc_array(STANDING_MAX, sizeof(*words));
-	struct events_question q = asks(s);
 	struct node *n = session_node(s);
-	const struct mark *mark;
-	json_t *list, *events, *known, *doc;
-	size_t verdicts_more, events_more;
-	struct concern x;
 	struct asked a;
+	struct why *x;
 
-	if (!v || !words) {
+	if (answer_refused(s, request, &why_kind) || !find_or_refuse(s, request, m->text, &a))
+		return;
+	x = alloc_zero(sizeof(*x));
+	if (!x) {
 		session_reply_error(s, request, -ENOMEM, "why: out of memory");
 		return;
 	}
-	if (!find_or_refuse(s, request, m->text, &a))
-		return;
-	x = (struct concern){.node = n, .asked = &a, .standing = words};
-	name_job(&x);
-	list = standing(s, &a, v, words, &x.n, &verdicts_more);
-	mark = marks_find(&n->marks, a.words, watching_uid(n, &a.subject));
-	events = events_about(n->events, concerns, &x, EVENTS_SHOWN, &q, &events_more);
-	if (is_nobody(&a) && x.n + x.own == 0 && !mark) {
-		json_decref(list);
-		json_decref(events);
-		refuse_rank(s, request, &a);
-		return;
+	x->events.q = asks(s);
+	x->uid = x->events.q.uid;
+	x->sees_all = x->events.q.sees_all;
+	x->verdict = UINT64_MAX;
+	if (a.job) {
+		x->world = a.job->history.epoch.world;
+		memcpy(x->job_name, a.job->history.job.name, sizeof(x->job_name));
 	}
-	known = json_array();
-	watching_explain(n, &a.subject, add_line, known);
-	doc = json_pack("{s:i, s:s, s:o, s:o, s:o, s:o, s:o}", "schema", 2, "node", n->options.name,
-			"subject", a.all ? json_null() : watching_subject_json(n, &a.subject),
-			"verdicts", list, "known", known, "suspect",
-			mark ? json_string(mark->reason) : json_null(), "events", events);
-	if (doc) {
-		json_object_set_new(doc, "verdicts_more", json_integer((json_int_t)verdicts_more));
-		json_object_set_new(doc, "events_more", json_integer((json_int_t)events_more));
-		json_object_set_new(doc, "drained", marks_drain_json(&n->marks));
-		json_object_set_new(doc, "admission", admission_json(n));
-		json_object_set_new(
-			doc, "not_kept",
-			watching_dropped_json(n, session_process(s)->uid, admin_sees_all(s)));
+	if (!a.all && a.subject.kind == SUBJECT_RANK) {
+		struct subject job = subject_job(a.subject.job);
+
+		watching_words(n, &job, x->job);
 	}
-	admin_reply_json(s, request, doc);
+	a.job = NULL; /* it may go */
+	x->asked = a;
+	answer_start(&x->answer, &why_kind, s, request);
 }
 
 /* ---- clear, drain ---- */
@@ -301,7 +415,7 @@ static unsigned remove_marks(struct node *n, const struct asked *a)
 		char words[MARK_WORDS_MAX];
 
 		memcpy(words, n->marks.suspects[i].words, sizeof(words));
-		if (holds(n, a, words, uid))
+		if (holds(a, words, uid))
 			removed += marks_remove(&n->marks, words, uid);
 	}
 	return removed;

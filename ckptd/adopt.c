@@ -5,6 +5,8 @@
  * ledger does not say, and a committed checkpoint in memory must lead to its root (I2).
  *
  *   region that no ledger names        destroyed
+ *   declaration in a region of its own that is missing, or whose bytes are not its digest's:
+ *                                      what was saved of it is lost, which is told
  *   SEALED, no table                   digested again
  *   tables, in the log as committed    COMMITTED if its root is the record's, else quarantined
  *   tables, not in the log             goes on to be committed
@@ -20,6 +22,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/beats.h"
 #include "ckptd/digesting.h"
 #include "ckptd/events.h"
@@ -28,6 +31,7 @@
 #include "ckptd/start.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
+#include "codec/digest.h"
 #include "detect/verdicts.h"
 #include "model/attempt.h"
 #include "model/table.h"
@@ -68,15 +72,49 @@ static struct region *take_region(struct list *regions, const char *name)
 
 /* ---- Replay ---- */
 
-static int on_declaration(void *arg, const struct digest *d, const void *bytes, size_t len)
+static bool is_declared(struct job *j, const struct digest *d)
 {
-	struct job *j = ((struct adoption *)arg)->job;
 	struct declared *out = declared_get(j, d);
 
-	if (!out) /* its first reference is the adoption's */
-		return declared_put(j, d, bytes, len, &out, NULL);
-	declared_unref(j, out);
-	return 0;
+	if (out)
+		declared_unref(j, out);
+	return out;
+}
+
+/*
+ * What an older ckptd has written into a record that is too long for one, each rewrite would copy
+ * on the loop: from here on it has a region. Where there is no memory for that it stays as it is;
+ * so in a job that is adopted late, while others are served.
+ */
+static struct region *own_region(struct job *j, const char *name, uint64_t size, size_t len)
+{
+	struct memory *m = j->node->env.memory;
+	struct region *r;
+
+	if (len <= j->node->options.ledger_inline || len > size || j->node->ready ||
+	    m->ops->create(m, name, size, &r) < 0)
+		return NULL;
+	j->ledger.annexes_wanted = true;
+	return r;
+}
+
+static int on_declaration(void *arg, const struct digest *d, const void *bytes, size_t len)
+{
+	struct adoption *a = arg;
+	char name[REGION_NAME_MAX + 1];
+	struct region *region;
+	int r;
+
+	if (is_declared(a->job, d))
+		return 0;
+	declared_name(a->job, name, sizeof(name));
+	region = own_region(a->job, name, round_up(len, 4096), len);
+	if (region)
+		memcpy(region->base, bytes, len);
+	r = declared_adopt(a->job, d, bytes, len, region);
+	if (r < 0 && region)
+		a->node->env.memory->ops->destroy(a->node->env.memory, region);
+	return r;
 }
 
 /* From here on only what members and shards hold stays. */
@@ -88,14 +126,46 @@ static void let_go_of_declarations(struct job *j)
 		declared_unref(j, d);
 }
 
-/* Regions of a job's slots say whose they are: no ledger has another job's, or a page. */
-static bool is_slot_of(const struct job *j, const char *region)
+/* Regions of a job say whose they are, and what: no ledger has another job's, or a page. What
+ * follows in the name, else NULL. */
+static const char *name_of(const struct job *j, const char *kind, const char *region)
 {
-	char prefix[ID_TEXT_MAX + 8], hex[ID_TEXT_MAX];
+	char prefix[ID_TEXT_MAX + 16], hex[ID_TEXT_MAX];
 
 	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
-	snprintf(prefix, sizeof(prefix), "slot.%s.", hex);
-	return strncmp(region, prefix, strlen(prefix)) == 0;
+	snprintf(prefix, sizeof(prefix), "%s%s.", kind, hex);
+	return strncmp(region, prefix, strlen(prefix)) == 0 ? region + strlen(prefix) : NULL;
+}
+
+/* No name is used twice while a ledger may have it. */
+static void note_declaration(struct job *j, const char *region)
+{
+	const char *number = name_of(j, DECLARED_PREFIX, region);
+	uint64_t n = number ? strtoull(number, NULL, 10) : 0;
+
+	if (n < UINT64_MAX / 2)
+		j->next_declaration = max_u64(j->next_declaration, n + 1);
+}
+
+/* A region that is not there, or holds something else, is no error: it went with what named it. If
+ * something still does, that is found where it is (undeclared). */
+static int on_declaration_in(void *arg, const struct digest *d, uint64_t len, const char *name)
+{
+	struct adoption *a = arg;
+	struct region *r;
+	int err;
+
+	note_declaration(a->job, name);
+	if (is_declared(a->job, d) || !name_of(a->job, DECLARED_PREFIX, name) ||
+	    BUG(DECLARATION_NOT_TAKEN))
+		return 0;
+	r = take_region(a->regions, name);
+	if (!r)
+		return 0;
+	err = len <= r->size ? declared_adopt(a->job, d, NULL, len, r) : CKPT_ECORRUPT;
+	if (err < 0) /* destroyed with what nothing names */
+		list_add_tail(a->regions, &r->link);
+	return err == -ENOMEM ? err : 0;
 }
 
 /* A process has at most as many slots as one message hands over. */
@@ -119,10 +189,11 @@ static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region
 		   const struct process_id *p)
 {
 	struct adoption *a = arg;
+	char table[REGION_NAME_MAX + 1];
 	struct slot *s;
 	struct region *r;
 
-	if (number == UINT32_MAX || rank >= WORLD_MAX || !is_slot_of(a->job, region) ||
+	if (number == UINT32_MAX || rank >= WORLD_MAX || !name_of(a->job, "slot.", region) ||
 	    slot_find(a->job, number) || !has_room_for(a->job, rank, p))
 		return 0;
 	r = take_region(a->regions, region);
@@ -136,6 +207,8 @@ static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region
 	s->number = number;
 	s->rank = rank;
 	s->region = r;
+	ledgering_table_name(a->job, number, table, sizeof(table));
+	s->table = take_region(a->regions, table);
 	s->process = *p;
 	s->state = SLOT_MAPPING;
 	list_add_tail(&a->job->slots, &s->link);
@@ -162,6 +235,7 @@ static int on_assign(void *arg, uint32_t number, uint64_t credit)
 		return 0;
 	s->state = SLOT_WRITING;
 	s->credit = credit;
+	s->undeclared = false;
 	/* Credits of a process rise for ever, also when their slots have been emptied since. */
 	if (m && m->process.pid == s->process.pid)
 		m->credit = max_u64(m->credit, credit);
@@ -185,7 +259,8 @@ static void slot_detach(struct slot *s)
 	c->digested = false;
 	c->memory = false;
 	ledger_blobs_free(sh->blobs, sh->n_blobs);
-	alloc_free(sh->table);
+	if (!sh->table_in_region)
+		alloc_free(sh->table);
 	if (sh->declared)
 		declared_unref(s->job, sh->declared);
 	*sh = (struct shard_state){ .bad_file = sh->bad_file };
@@ -200,6 +275,7 @@ static int on_empty(void *arg, uint32_t number)
 		slot_detach(s);
 		s->state = SLOT_EMPTY;
 		s->credit = 0;
+		s->undeclared = false;
 	}
 	return 0;
 }
@@ -213,6 +289,8 @@ static int on_gone(void *arg, uint32_t number)
 		slot_detach(s);
 		/* The region outlived its record: ckptd was killed in between. */
 		a->node->env.memory->ops->destroy(a->node->env.memory, s->region);
+		if (s->table)
+			a->node->env.memory->ops->destroy(a->node->env.memory, s->table);
 		list_del(&s->link);
 		alloc_free(s);
 	}
@@ -288,6 +366,8 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 			s->state = SLOT_EMPTY;
 			s->credit = 0;
 		}
+		if (s)
+			s->undeclared = !d;
 		if (d)
 			declared_unref(j, d);
 		return 0;
@@ -309,27 +389,81 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 	return 0;
 }
 
+static bool wants_table(const struct slot *s)
+{
+	return s && s->holds && !s->holds->shards[s->rank].table;
+}
+
+/* Takes bytes if it is the slot's. */
+static bool take_table(struct slot *s, void *bytes, size_t len, bool in_region)
+{
+	struct made_table made;
+	struct rank_table t;
+
+	if (made_table_open(bytes, len, &made, &t) < 0 || t.rank != s->rank ||
+	    t.world != s->holds->world ||
+	    t.image_len != s->holds->shards[s->rank].image_len)
+		return false;
+	made.in_region = in_region;
+	checkpoint_table(s->holds, s->rank, &made);
+	return true;
+}
+
+/* Where a table that is too long for a record goes; NULL: it is not, or there is no place. What a
+ * later record may be about is not overwritten. */
+static struct region *place_of_table(struct slot *s, size_t len)
+{
+	const struct shard_state *sh = &s->holds->shards[s->rank];
+	char name[REGION_NAME_MAX + 1];
+
+	if (s->table && s->job->ledger.annexes)
+		return NULL;
+	ledgering_table_name(s->job, s->number, name, sizeof(name));
+	if (!s->table)
+		s->table = own_region(s->job, name,
+				      ledgering_table_region(s->job, sh->declared->len,
+							     s->region->size),
+				      len);
+	return s->table && len > s->job->node->options.ledger_inline && len <= s->table->size
+		       ? s->table
+		       : NULL;
+}
+
 static int on_table(void *arg, uint32_t number, const void *table, size_t len)
 {
 	struct slot *s = slot_find(((struct adoption *)arg)->job, number);
-	struct rank_table t;
+	struct region *region;
 	void *copy;
 
-	if (!s || !s->holds || s->holds->shards[s->rank].table)
+	if (!wants_table(s))
 		return 0;
+	region = place_of_table(s, len);
+	if (region) {
+		memcpy(region->base, table, len);
+		ignore_result(take_table(s, region->base, len, true) /* else digested again */);
+		return 0;
+	}
 	copy = alloc_copy(table, len);
 	if (!copy)
 		return -ENOMEM;
-	if (rank_table_open(copy, len, &t, NULL) < 0 || t.rank != s->rank ||
-	    t.world != s->holds->world ||
-	    t.image_len != s->holds->shards[s->rank].image_len) {
-		alloc_free(copy);
-		return 0; /* it will be digested again */
-	}
-	if (checkpoint_table(s->holds, s->rank, copy, len) < 0) {
-		alloc_free(copy);
-		return -ENOMEM;
-	}
+	if (!take_table(s, copy, len, false))
+		alloc_free(copy); /* it will be digested again */
+	return 0;
+}
+
+/* The region has the slot's newest table, which may be of a later seal than this record is. */
+static int on_table_in(void *arg, uint32_t number, const struct digest *d, uint64_t len,
+		       const char *name)
+{
+	struct slot *s = slot_find(((struct adoption *)arg)->job, number);
+	struct digest real;
+
+	if (!wants_table(s) || !s->table || strcmp(s->table->name, name) != 0 ||
+	    len > s->table->size)
+		return 0;
+	real = digest_of(s->table->base, len);
+	if (digest_equal(&real, d))
+		ignore_result(take_table(s, s->table->base, len, true) /* else digested again */);
 	return 0;
 }
 
@@ -347,6 +481,7 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 		m = alloc_zero(sizeof(*m));
 		if (!m)
 			return -ENOMEM;
+		list_init(&m->ending);
 		m->job = a->job;
 		m->rank = rank;
 		list_add_tail(&a->job->members, &m->link);
@@ -362,6 +497,7 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 	if (m->declared)
 		declared_unref(a->job, m->declared);
 	m->declared = declaration ? declared_get(a->job, declaration) : NULL;
+	m->undeclared = declaration && !m->declared;
 	return 0;
 }
 
@@ -392,6 +528,8 @@ static const struct ledger_reader reader = {
 	.gone = on_gone,
 	.member = on_member,
 	.left = on_left,
+	.declaration_in = on_declaration_in,
+	.table_in = on_table_in,
 };
 
 /* ---- After the replay ---- */
@@ -421,7 +559,8 @@ static bool is_slot_of_member(struct processes *p, const struct slot *s, const s
 {
 	struct process_id id = s->process;
 
-	if (!m->alive || s->rank != m->rank || s->process.pid != m->process.pid)
+	/* Who has to declare anew gets new slots with it. */
+	if (!m->alive || m->undeclared || s->rank != m->rank || s->process.pid != m->process.pid)
 		return false;
 	return process_same(&id, &m->process) ||
 	       (p->ops->watch(p, &id) == 0 && process_same(&id, &m->process));
@@ -456,8 +595,10 @@ static void adopt_members(struct job *j)
 			m->credit = max_u64(m->credit, s->credit);
 			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
 		}
-		if (m->alive)
+		if (m->alive) {
+			member_index(m);
 			continue;
+		}
 		if (was_of_this_run(m))
 			j->run_closed = true;
 		if (m->declared)
@@ -506,6 +647,27 @@ static bool is_attempt(const struct checkpoint *c)
 		return false;
 	return is_of_incarnation(c, log->incarnation) ||
 	       (log->incarnation > 0 && is_of_incarnation(c, log->incarnation - 1));
+}
+
+/* What was sealed is lost with its declaration: who waits for it is told as of lost slots, but the
+ * reason is only known here. */
+static void tell_undeclared(struct job *j)
+{
+	struct member *m;
+	struct slot *s;
+
+	list_each(m, &j->members, link)
+		if (m->alive && m->undeclared)
+			job_tell(j, 3,
+				 "rank %u: what it has declared is missing in memory, or damaged: "
+				 "it declares anew when it comes back",
+				 m->rank);
+	list_each(s, &j->slots, link)
+		if (s->undeclared && !s->holds)
+			job_tell(j, 3,
+				 "rank %u: the declaration of what slot %u holds is missing in "
+				 "memory, or damaged: it is not used",
+				 s->rank, s->number);
 }
 
 /* The state of each checkpoint in memory, as the log has it. */
@@ -560,6 +722,7 @@ static void adopt_finish(struct job *j, struct list *regions)
 		else
 			adopt_checkpoint(c);
 	}
+	tell_undeclared(j);
 	adopt_members(j);
 	beats_adopt(j, regions);
 	let_go_of_declarations(j);
@@ -596,7 +759,10 @@ static void adopt_job(struct job *j, struct list *regions)
 	struct adoption a = { .node = j->node, .job = j, .regions = regions };
 	struct region *r = best_ledger(j, regions);
 	struct err e = { 0 };
+	struct region *other;
 
+	list_each(other, regions, link)
+		note_declaration(j, other->name);
 	if (r) {
 		list_del(&r->link);
 		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
@@ -760,12 +926,22 @@ static int rewrite_slot(struct ledger *l, struct slot *s)
 		};
 
 		r = ledger_sealed(l, &seal);
-		if (r == 0 && sh->table)
+		if (r == 0 && sh->table_in_region)
+			r = ledger_table_in(l, s->number, &sh->table_digest, sh->table_len,
+					    s->table->name);
+		else if (r == 0 && sh->table)
 			r = ledger_table(l, s->number, sh->table, sh->table_len);
 	}
 	return r;
 }
 
+static int rewrite_member(struct ledger *l, struct member *m)
+{
+	return ledger_member(l, m->rank, &m->process, m->epoch, m->credit, m->credit_unused,
+			     m->blob_bytes, m->declared ? &m->declared->digest : NULL);
+}
+
+/* What is not true yet when its turn would have come writes itself (ledger.h). */
 int adopt_rewrite(void *job, struct ledger *into)
 {
 	struct job *j = job;
@@ -774,16 +950,16 @@ int adopt_rewrite(void *job, struct ledger *into)
 	struct slot *s;
 	int r = 0;
 
-	list_each(d, &j->declared, link)
-		if (r == 0)
-			r = ledger_declaration(into, &d->digest, d->bytes, d->len);
-	list_each(m, &j->members, link)
-		if (r == 0)
-			r = ledger_member(into, m->rank, &m->process, m->epoch, m->credit,
-					  m->credit_unused, m->blob_bytes,
-					  m->declared ? &m->declared->digest : NULL);
-	list_each(s, &j->slots, link)
-		if (r == 0)
-			r = rewrite_slot(into, s);
+#define EACH(x, list, write)                                                                       \
+	list_each(x, list, link) {                                                                 \
+		if (r == 0 && ledger_slice_over(into))                                             \
+			r = 1;                                                                     \
+		if (r == 0 && ledger_due(into, &(x)->in_ledger))                                   \
+			r = write(into, x);                                                        \
+	}
+	EACH(d, &j->declared, declared_write)
+	EACH(m, &j->members, rewrite_member)
+	EACH(s, &j->slots, rewrite_slot)
+#undef EACH
 	return r;
 }

@@ -66,7 +66,7 @@ static void agreeing_run(struct work *w)
 {
 	struct agreeing *a = container_of(w, struct agreeing, work);
 
-	w->status = overlaps_walk(a->ranks, a->world, compare, a);
+	w->status = overlaps_walk(a->ranks, a->world, compare, a, NULL);
 }
 
 /* ---- On the loop ---- */
@@ -153,5 +153,5 @@ void agreeing_start(struct checkpoint *c)
 	a->work.run = agreeing_run;
 	a->work.done = agreeing_done;
 	c->works++;
-	work_submit(j->node->env.workers, WORK_CPU, &a->work);
+	job_submit(j, WORK_CPU, &a->work);
 }

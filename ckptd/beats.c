@@ -101,9 +101,9 @@ static void keep_done(struct work *w)
 		job_tell(b->member->job, 5,
 			 "rank %u: the fd store did not take its beats (%s): they end with this "
 			 "ckptd",
-			 b->member->rank, err_text(w->status));
+			 b->member->rank, memory_error_text(w->status));
 	if (!b->member) {
-		region_destroy(n, b->region);
+		region_destroy(n, FAIR_NODE, b->region);
 		alloc_free(b);
 	}
 	node_stop_step(n);
@@ -160,7 +160,7 @@ static void make(struct member *m)
 	m->beats->work.run = keep_run;
 	m->beats->work.done = keep_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_MEMORY, &m->beats->work);
+	job_submit(m->job, WORK_MEMORY, &m->beats->work);
 }
 
 void beats_join(struct member *m, bool again)
@@ -343,7 +343,7 @@ void beats_leave(struct member *m)
 	b->member = NULL;
 	if (b->keeping)
 		return;
-	region_destroy(b->node, b->region);
+	region_destroy(b->node, FAIR_NODE, b->region);
 	alloc_free(b);
 }
 
@@ -353,6 +353,7 @@ static void look(struct timer *t)
 	struct beats_node *bn = &n->beats;
 	uint64_t now = loop_now(n->env.loop), period = LOOK_NS;
 
+	loop_label(n->env.loop, "a look at the beats");
 	if (!beats_scan(n) || list_empty(&bn->all))
 		return; /* it is armed; or the next page arms it again */
 	if (bn->many)

@@ -34,6 +34,7 @@
 #include "ckptd/agreeing.h"
 #include "ckptd/digesting.h"
 #include "ckptd/goodput.h"
+#include "ckptd/holding.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
@@ -90,6 +91,7 @@ int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint32_t world,
 	c->epoch = epoch;
 	c->world = world;
 	c->attempt = *attempt;
+	list_init(&c->holders);
 	timer_init(&c->timeout, attempt_timed_out);
 	list_add_tail(&j->checkpoints, &c->link);
 	*ret = c;
@@ -101,7 +103,8 @@ static void shard_clear(struct job *j, struct shard_state *s)
 	if (s->slot && !BUG(SLOT_KEEPS_HOLDER))
 		s->slot->holds = NULL;
 	ledger_blobs_free(s->blobs, s->n_blobs);
-	alloc_free(s->table);
+	if (!s->table_in_region)
+		alloc_free(s->table);
 	if (s->declared)
 		declared_unref(j, s->declared);
 	*s = (struct shard_state){ .bad_file = s->bad_file };
@@ -111,12 +114,14 @@ void checkpoint_free(struct checkpoint *c)
 {
 	timer_disarm(c->job->node->env.loop, &c->timeout);
 	recheck_forget(c);
+	holding_forget(c);
 	for (uint32_t r = 0; r < c->world; r++)
 		shard_clear(c->job, &c->shards[r]);
 	if (c->commit) {
 		commit_file_fini(c->commit);
 		alloc_free(c->commit);
 	}
+	answers_unlink(c->job->node, &c->link);
 	list_del(&c->link);
 	alloc_free(c->shards);
 	alloc_free(c);
@@ -465,53 +470,63 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 
 /* ---- Committing ---- */
 
-void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, void *table, size_t len)
+static void drop_table(struct made_table *t)
+{
+	if (!t->in_region)
+		alloc_free(t->bytes);
+}
+
+static int table_write(struct ledger *l, const struct slot *s, const struct made_table *t)
+{
+	return t->in_region ? ledger_table_in(l, s->number, &t->digest, t->len, s->table->name)
+			    : ledger_table(l, s->number, t->bytes, t->len);
+}
+
+void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, struct made_table *t,
+			 struct region *fresh)
 {
 	struct shard_state *sh = &c->shards[rank];
+	struct job *j = c->job;
 	int r = status;
 
-	if (job_stopped(c->job) || !JOB_ASSERT(c->job, sh->sealed && !sh->table && sh->slot)) {
-		alloc_free(table);
+	if (job_stopped(j) || !JOB_ASSERT(j, sh->sealed && !sh->table && sh->slot)) {
+		drop_table(t);
+		if (fresh)
+			region_destroy(j->node, j->history.job.uid, fresh);
 		return;
 	}
+	if (fresh)
+		sh->slot->table = fresh;
 	if (r == 0 && FAULT(DIGESTED))
 		r = -ENOMEM;
 	if (r == 0)
-		r = ledger_table(&c->job->ledger, sh->slot->number, table, len);
+		r = table_write(&j->ledger, sh->slot, t);
 	if (r < 0) {
-		alloc_free(table);
+		drop_table(t);
 		if (c->agreed == CP_OPEN)
 			checkpoint_abort(c, "digest rank %u: %s", rank, err_text(r));
-	} else if (checkpoint_table(c, rank, table, len) < 0) {
-		alloc_free(table);
-		if (c->agreed == CP_OPEN)
-			checkpoint_abort(c, "digest rank %u: out of memory", rank);
-	} else if (c->digested) {
-		agreeing_start(c);
+	} else {
+		checkpoint_table(c, rank, t);
+		if (c->digested)
+			agreeing_start(c);
 	}
-	job_poke(c->job);
+	job_poke(j);
 }
 
-int checkpoint_table(struct checkpoint *c, uint32_t rank, void *table, size_t len)
+void checkpoint_table(struct checkpoint *c, uint32_t rank, const struct made_table *t)
 {
 	struct shard_state *sh = &c->shards[rank];
-	struct rank_table t;
-	int r;
 
-	if (!JOB_ASSERT(c->job, sh->sealed && !sh->table && sh->slot))
-		return -ECANCELED;
-	r = rank_table_open(table, len, &t, NULL);
-	/* We built it, or the adoption of the ledger has looked at it. */
-	if (!JOB_ASSERT(c->job, r == 0 || r == -ENOMEM) || r < 0)
-		return r;
-	sh->table = table;
-	sh->table_len = len;
-	sh->table_digest = rank_table_digest(&t);
+	sh->table = t->bytes;
+	sh->table_in_region = t->in_region;
+	sh->table_len = t->len;
+	sh->table_digest = t->digest;
+	sh->samples = t->samples;
+	sh->n_samples = t->n_samples;
 	sh->slot->state = SLOT_DIGESTED;
 	c->n_digested++;
 	c->digested = c->n_digested == c->world;
 	c->memory = c->digested;
-	return 0;
 }
 
 struct digest checkpoint_layout(const struct checkpoint *c)
@@ -548,13 +563,11 @@ static void stale_check(struct checkpoint *c)
 {
 	struct job *j = c->job;
 	struct writer w = { 0 };
-	struct rank_table t;
 	uint32_t n;
 
-	for (uint32_t r = 0; r < c->world; r++) {
-		if (rank_table_open(c->shards[r].table, c->shards[r].table_len, &t, NULL) == 0)
-			write_bytes(&w, t.samples, (size_t)t.n_samples * 16);
-	}
+	for (uint32_t r = 0; r < c->world; r++)
+		if (c->shards[r].table)
+			write_bytes(&w, c->shards[r].samples, (size_t)c->shards[r].n_samples * 16);
 	n = (uint32_t)(w.len / 16);
 	if (!w.bad && n > 0 && n == j->n_samples && digest_equal(&c->layout, &j->samples_layout) &&
 	    memcmp(w.buf, j->samples, w.len) == 0) {

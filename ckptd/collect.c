@@ -249,6 +249,7 @@ static void tick_fire(struct timer *t)
 	struct real *c = container_of(t, struct real, tick);
 	uint64_t now = loop_now(c->loop);
 
+	loop_label(c->loop, "the collectors' time");
 	tell_metrics(c);
 	if (c->kmsg)
 		kmsg_try_again(c->kmsg);

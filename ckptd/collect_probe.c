@@ -224,6 +224,7 @@ static void time_came(struct timer *timer)
 	struct looks *l = p->looks;
 	struct target *t;
 
+	loop_label(p->loop, "looks at processes");
 	assert(!reader_busy(p->reader));
 	l->n = 0;
 	list_each(t, &p->targets, link) {

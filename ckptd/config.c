@@ -75,6 +75,9 @@ static const struct option options[] = {
 	 .help = "snapshots in memory for each rank"},
 	{"memory", "huge_pages", CHOICE, AT(huge_pages), .choices = "no|yes", .def = "yes",
 	 .help = "ask for them where shared memory may have them"},
+	{"memory", "descriptors", COUNT, AT(descriptors), .min = 16, .max = 65536, .def = "8192",
+	 .help = "that the fd store takes: FileDescriptorStoreMax= of the unit; where the service "
+		 "manager or --supervise says the number, that one holds"},
 	{"checkpoint", "persist_every", COUNT, .reload = true, AT(persist_every), .min = 1,
 	 .max = 1000000, .def = "1",
 	 .help = "persist every N-th commit; 1: whenever the disk is free"},
@@ -173,6 +176,20 @@ static const struct option options[] = {
 	 .max = 10000, .def = "64", .help = "waits under way of one rank"},
 	{"quota", "loads_per_session", COUNT, .reload = true, AT(loads_per_session), .min = 1,
 	 .max = 10000, .def = "16", .help = "loads under way of one rank"},
+	{"quota", "waits_per_uid", COUNT, .reload = true, AT(waits_per_uid), .min = 1,
+	 .max = 1000000, .def = "2048", .help = "waits under way of one user"},
+	{"quota", "loads_per_uid", COUNT, .reload = true, AT(loads_per_uid), .min = 1,
+	 .max = 1000000, .def = "1024", .help = "loads under way of one user"},
+	{"quota", "load_files_per_uid", COUNT, .reload = true, AT(load_files_per_uid), .min = 1,
+	 .max = 1000000, .def = "16384", .help = "files that these keep open"},
+	{"quota", "declaration_bytes_per_uid", SIZE, .reload = true,
+	 AT(declaration_bytes_per_uid), .min = 1, .max = T, .def = "4G",
+	 .help = "of what the ranks of one user have declared"},
+	{"quota", "plan_bytes_per_uid", SIZE, .reload = true, AT(plan_bytes_per_uid), .min = 1,
+	 .max = T, .def = "16G", .help = "of memory for the loads under way of one user"},
+	{"quota", "held_bytes_per_uid", SIZE, .reload = true, AT(held_bytes_per_uid), .min = 1,
+	 .max = 1024 * T, .def = "2T",
+	 .help = "of expired checkpoints whose files processes of one user still have open"},
 };
 enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
 

@@ -24,7 +24,7 @@ struct config {
 	uint64_t log_level; /* as syslog's, LOG_ERR .. LOG_DEBUG */
 	uint64_t log_format; /* 0: text, 1: json */
 	uint64_t memory_budget; /* 0: half of what there is */
-	uint64_t slots, huge_pages;
+	uint64_t slots, huge_pages, descriptors;
 	uint64_t persist_every, compression;
 	uint64_t attempt_timeout_ns, settle_timeout_ns, stop_timeout_ns;
 	uint64_t log_trim;
@@ -37,6 +37,8 @@ struct config {
 	uint64_t cpu_threads; /* 0: by the cores */
 	uint64_t conns_max, conns_per_uid, sessions_per_uid, jobs_per_uid;
 	uint64_t waits_per_session, loads_per_session;
+	uint64_t waits_per_uid, loads_per_uid, load_files_per_uid;
+	uint64_t declaration_bytes_per_uid, plan_bytes_per_uid, held_bytes_per_uid;
 	char policy[256], record[256], check[256];
 	uint64_t detect; /* no or yes, and so are those of the collectors */
 	uint64_t dry_run, actions_per_hour, check_time_ns, admission;

@@ -2,15 +2,23 @@
 /*
  * conn_socket.c - one connected process: messages with descriptors, in order, or the end.
  *
- *   OPEN --close(), an error, the other end's end, too slow--> CLOSING --next turn--> closed, gone
+ *   OPEN --close(), an error, the other end's end, too slow--> CLOSING --next turn--> closed --+
+ *                                                                                             |
+ *              gone <--the receiver has closed it-- DRAINING <--it may hold descriptors---------+
  *
  *   1. closed is told exactly once, in a turn of its own; after close() no message is delivered.
- *   2. Descriptors that were received or are to be sent belong to this file until the receiver
- *      took them (set them to -1) or the kernel has them: none leaks, whatever fails.
- *   3. A message whose descriptors did not all arrive (MSG_CTRUNC: our descriptor limit) or that
- *      is longer than CONN_MESSAGE_MAX (MSG_TRUNC) is never delivered in part: the connection ends.
+ *   2. Descriptors that are to be sent belong to this file until the kernel has them: none leaks,
+ *      whatever fails.
+ *   3. This process takes no descriptor of a user. Each message is looked at first (MSG_PEEK, with
+ *      room for credentials and nothing else: MSG_CTRUNC says that there are descriptors); one
+ *      with descriptors is received by the uid's receiver (ckptd/receiver.h), and meanwhile nothing
+ *      else of the connection. One that is longer than CONN_MESSAGE_MAX (MSG_TRUNC) ends it.
  *   4. What waits to be sent is bounded; a peer that does not read loses its connection, not ours.
- *   5. At most READS_MAX messages of one connection are read in one turn.
+ *      So are the descriptors that were sent and not taken, of a connection and of a uid: SIOCOUTQ
+ *      says whether the other end has read all. What is over the bound waits.
+ *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
+ *   6. Closing a socket closes the descriptors of messages that are queued in it. It is shut for
+ *      the other end first, and closed here only when the queue was seen to be empty.
  */
 #include <config.h>
 
@@ -20,27 +28,39 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <linux/sockios.h>
 
 #include "base/alloc.h"
 #include "ckptd/loop_epoll.h"
 
-enum { READS_MAX = 16, WAITING_MAX = 1024, WAITING_BYTES_MAX = 4 << 20, WAITING_FDS_MAX = 256 };
+enum { WAITING_MAX = 1024, WAITING_BYTES_MAX = 4 << 20, WAITING_FDS_MAX = 256, DRAIN_MAX = 16 };
+#define LINGER_LOOK_NS 500000000ull
 
 struct socket_conn {
 	struct conn conn;
 	struct list link; /* in hub->conns */
 	struct conn_hub *hub;
+	struct conn_user *user;
 	struct process *process;
 	int fd;
 	struct watch watch;
 	struct timer handshake; /* armed until the first message */
+	struct task reading;    /* posted when there may be something to read */
+	bool posted;
+	struct receiving receiving; /* of a message with a descriptor, or of the end */
+	bool held;              /* the receiver has the connection */
 	struct task ending;     /* posted when CLOSING */
 	bool closing;
 	struct list waiting; /* struct outgoing */
 	unsigned n_waiting, waiting_fds;
 	size_t waiting_bytes;
+	unsigned fds_sent; /* since the other end was seen to have read all */
+	bool wants_room;   /* events->room() is to be called */
+	bool lingering;    /* closed, and the other end has not read all */
 };
 
 struct outgoing {
@@ -63,31 +83,158 @@ static void close_fds(const int *fds, size_t n)
 	}
 }
 
-static void outgoing_free(struct socket_conn *c, struct outgoing *o)
+/* Descriptors to the other end that it does not get. */
+static void unsent(struct socket_conn *c, const int *fds, size_t n)
+{
+	struct conn_hub *hub = c->hub;
+
+	if (n > 0 && hub->events->unsent && !hub->dropping)
+		hub->events->unsent(hub->events_arg, c->user->uid, fds, n);
+	else
+		close_fds(fds, n);
+}
+
+static void outgoing_free(struct socket_conn *c, struct outgoing *o, bool sent)
 {
 	list_del(&o->link);
 	c->n_waiting--;
 	c->waiting_bytes -= o->len;
 	c->waiting_fds -= (unsigned)o->n_fds;
-	close_fds(o->fds, o->n_fds);
+	c->user->fds_waiting -= (unsigned)o->n_fds;
+	if (sent)
+		close_fds(o->fds, o->n_fds);
+	else
+		unsent(c, o->fds, o->n_fds);
 	alloc_free(o);
 }
 
-static void conn_free(struct socket_conn *c)
+/* ---- Users ---- */
+
+static struct conn_user *user_find(const struct conn_hub *hub, uint32_t uid)
+{
+	struct conn_user *u;
+
+	list_each(u, &hub->users, link)
+		if (u->uid == uid)
+			return u;
+	return NULL;
+}
+
+static struct conn_user *user_get(struct conn_hub *hub, uint32_t uid)
+{
+	struct conn_user *u = user_find(hub, uid);
+
+	if (u)
+		return u;
+	u = alloc_zero(sizeof(*u));
+	if (u) {
+		u->uid = uid;
+		list_add_tail(&hub->users, &u->link);
+	}
+	return u;
+}
+
+/* Those that have nothing any more; their receivers' processes may have ended later. */
+static void users_tidy(struct conn_hub *hub)
+{
+	struct conn_user *u, *next;
+
+	list_each_safe(u, next, &hub->users, link) {
+		if (u->n_conns > 0 || (u->receiver && !receiver_is_idle(u->receiver)))
+			continue;
+		receiver_free(u->receiver);
+		list_del(&u->link);
+		alloc_free(u);
+	}
+}
+
+static struct receiver *receiver_of(struct socket_conn *c)
+{
+	struct receiver_options o = {.program = c->hub->program,
+				     .uid = c->user->uid,
+				     .limit_ns = RECEIVER_LIMIT_NS,
+				     .rest_ns = RECEIVER_REST_NS,
+				     .log = c->hub->log};
+
+	if (!c->user->receiver && o.program)
+		c->user->receiver = receiver_new(c->hub->loop, &o);
+	return c->user->receiver;
+}
+
+/* ---- The end ---- */
+
+/* The socket is closed, or another process's to close. */
+static void conn_gone(struct socket_conn *c)
+{
+	struct conn_hub *hub = c->hub;
+
+	if (c->fd >= 0)
+		close(c->fd);
+	list_del(&c->link);
+	hub->n_conns--;
+	c->user->n_conns--;
+	alloc_free(c);
+	users_tidy(hub);
+}
+
+static void drained(struct receiving *x, int status, const void *msg, size_t len, int *fd)
+{
+	(void)status; /* it is closed, or a process that was killed has it */
+	(void)msg;
+	(void)len;
+	(void)fd;
+	conn_gone(container_of(x, struct socket_conn, receiving));
+}
+
+/* Nothing of the connection is left but its socket. */
+static void conn_fini(struct socket_conn *c)
 {
 	struct conn_hub *hub = c->hub;
 
 	timer_disarm(hub->loop, &c->handshake);
-	loop_epoll_unpost(hub->loop, &c->ending);
+	loop_unpost(hub->loop, &c->ending);
+	loop_unpost(hub->loop, &c->reading);
+	if (c->held)
+		receiver_forget(c->user->receiver, &c->receiving);
+	c->held = false;
 	watch_remove(hub->loop, &c->watch);
-	close(c->fd);
 	while (!list_empty(&c->waiting))
-		outgoing_free(c, list_first(&c->waiting, struct outgoing, link));
+		outgoing_free(c, list_first(&c->waiting, struct outgoing, link), false);
 	assert(c->n_waiting == 0 && c->waiting_fds == 0 && c->waiting_bytes == 0);
 	process_put(c->process);
-	list_del(&c->link);
-	hub->n_conns--;
-	alloc_free(c);
+	c->process = NULL;
+}
+
+static bool may_hold_descriptors(struct socket_conn *c);
+static void look_whether_taken(struct socket_conn *c);
+static void look_again(struct conn_hub *hub, uint64_t in_ns);
+
+/* The other end has nothing unread: the socket goes. */
+static void conn_drain(struct socket_conn *c)
+{
+	struct receiver *r = may_hold_descriptors(c) ? receiver_of(c) : NULL;
+
+	assert(c->fds_sent == 0);
+	c->lingering = false;
+	if (!r) {
+		conn_gone(c);
+		return;
+	}
+	c->receiving = (struct receiving){.fd = c->fd, .end = true, .done = drained};
+	c->fd = -1;
+	receiver_ask(r, &c->receiving);
+}
+
+static void conn_end(struct socket_conn *c)
+{
+	conn_fini(c);
+	shutdown(c->fd, SHUT_RDWR); /* (6) */
+	look_whether_taken(c);
+	c->lingering = c->fds_sent > 0;
+	if (c->lingering) /* they are under way, and counted, until it reads them or ends (4) */
+		look_again(c->hub, LINGER_LOOK_NS);
+	else
+		conn_drain(c);
 }
 
 static void ending_run(struct task *t)
@@ -95,8 +242,9 @@ static void ending_run(struct task *t)
 	struct socket_conn *c = container_of(t, struct socket_conn, ending);
 
 	assert(c->closing);
+	loop_label(c->hub->loop, "the end of a connection");
 	c->hub->events->closed(c->hub->events_arg, &c->conn); /* (1) */
-	conn_free(c);
+	conn_end(c);
 }
 
 /* ---- Sending ---- */
@@ -131,6 +279,54 @@ static int send_now(int fd, const void *msg, size_t len, const int *fds, size_t 
 	return 0;
 }
 
+/* Nothing of it is under way any more, if the other end has read all. */
+static void look_whether_taken(struct socket_conn *c)
+{
+	int unread = 1;
+
+	if (c->fds_sent == 0 || (c->fd >= 0 && (ioctl(c->fd, SIOCOUTQ, &unread) != 0 || unread)))
+		return;
+	c->user->fds_sent -= c->fds_sent;
+	c->fds_sent = 0;
+}
+
+static void look_again(struct conn_hub *hub, uint64_t in_ns)
+{
+	uint64_t at = loop_now(hub->loop) + in_ns;
+
+	if (!hub->look.armed || hub->look.deadline_ns > at)
+		timer_arm(hub->loop, &hub->look, at);
+}
+
+static bool within(const struct socket_conn *c, size_t n_fds)
+{
+	return c->fds_sent + n_fds <= CONN_FDS_SENT && c->user->fds_sent + n_fds <= UID_FDS_SENT;
+}
+
+/* Whether so many descriptors may go; else it is looked at again, soon (4). */
+static bool may_send(struct socket_conn *c, size_t n_fds)
+{
+	if (n_fds == 0 || within(c, n_fds))
+		return true;
+	look_whether_taken(c);
+	if (within(c, n_fds))
+		return true;
+	look_again(c->hub, CONN_ROOM_LOOK_NS);
+	return false;
+}
+
+static int send_message(struct socket_conn *c, const void *msg, size_t len, const int *fds,
+			size_t n_fds)
+{
+	int r = may_send(c, n_fds) ? send_now(c->fd, msg, len, fds, n_fds) : -EAGAIN;
+
+	if (r == 0) {
+		c->fds_sent += (unsigned)n_fds;
+		c->user->fds_sent += (unsigned)n_fds;
+	}
+	return r;
+}
+
 /* Sends what waits; -EAGAIN while something is left. */
 static int flush(struct socket_conn *c)
 {
@@ -139,11 +335,25 @@ static int flush(struct socket_conn *c)
 	while (r == 0 && !list_empty(&c->waiting)) {
 		struct outgoing *o = list_first(&c->waiting, struct outgoing, link);
 
-		r = send_now(c->fd, o->bytes, o->len, o->fds, o->n_fds);
+		r = send_message(c, o->bytes, o->len, o->fds, o->n_fds);
 		if (r == 0)
-			outgoing_free(c, o);
+			outgoing_free(c, o, true);
 	}
 	return r;
+}
+
+static bool conn_has_room(struct conn *conn)
+{
+	struct socket_conn *c = of(conn);
+
+	assert(loop_is_current(c->hub->loop));
+	if (c->closing || (list_empty(&c->waiting) && may_send(c, CONN_FDS_MAX)))
+		return true;
+	c->wants_room = true;
+	/* The other end's reading is seen at once where that can be had; else by looking. */
+	ignore_result(watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET));
+	look_again(c->hub, CONN_ROOM_LOOK_NS);
+	return false;
 }
 
 static void conn_close(struct conn *conn)
@@ -157,6 +367,8 @@ static void conn_close(struct conn *conn)
 	ignore_result(flush(c)); /* the last words, if the other end has room for them */
 	timer_disarm(c->hub->loop, &c->handshake);
 	watch_remove(c->hub->loop, &c->watch);
+	loop_unpost(c->hub->loop, &c->reading);
+	c->posted = false;
 	loop_post(c->hub->loop, &c->ending);
 }
 
@@ -174,7 +386,7 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	struct outgoing *o;
 
 	if (c->n_waiting >= WAITING_MAX || c->waiting_bytes + len > WAITING_BYTES_MAX ||
-	    c->waiting_fds + n > WAITING_FDS_MAX)
+	    c->waiting_fds + n > WAITING_FDS_MAX || c->user->fds_waiting + n > UID_FDS_WAITING)
 		return -ENOBUFS; /* (4) */
 	o = alloc_zero(sizeof(*o) + len);
 	if (!o)
@@ -188,7 +400,8 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	c->n_waiting++;
 	c->waiting_bytes += len;
 	c->waiting_fds += (unsigned)n;
-	return watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT);
+	c->user->fds_waiting += (unsigned)n;
+	return watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
 static void conn_send(struct conn *conn, const void *msg, size_t len, const int *fds, size_t n_fds)
@@ -200,14 +413,16 @@ static void conn_send(struct conn *conn, const void *msg, size_t len, const int 
 	assert(loop_is_current(c->hub->loop));
 	assert(len > 0 && len <= CONN_MESSAGE_MAX && n_fds <= CONN_FDS_MAX);
 	if (!c->closing) {
-		r = list_empty(&c->waiting) ? send_now(c->fd, msg, len, fds, n_fds) : -EAGAIN;
+		r = list_empty(&c->waiting) ? send_message(c, msg, len, fds, n_fds) : -EAGAIN;
 		if (r == -EAGAIN) {
 			r = enqueue(c, msg, len, fds, n_fds);
 			queued = r == 0;
 		}
 	}
-	if (!queued)
-		close_fds(fds, n_fds); /* (2) */
+	if (r == 0 && !queued && !c->closing) /* (2) */
+		close_fds(fds, n_fds);
+	else if (!queued)
+		unsent(c, fds, n_fds);
 	if (r == -EPIPE || r == -ECONNRESET)
 		conn_close(conn); /* the other end is gone: nothing to say */
 	else if (r)
@@ -216,79 +431,191 @@ static void conn_send(struct conn *conn, const void *msg, size_t len, const int 
 
 /* ---- Receiving ---- */
 
-/* Collects the descriptors of a message; how many. */
-static size_t take_fds(struct msghdr *h, int fds[CONN_FDS_MAX])
-{
-	size_t n = 0;
+enum found { FOUND_MESSAGE, FOUND_WITH_FDS, FOUND_EMPTY, FOUND_END, FOUND_NOTHING };
 
-	for (struct cmsghdr *cm = CMSG_FIRSTHDR(h); cm; cm = CMSG_NXTHDR(h, cm)) {
-		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t off = 0; CMSG_LEN(off) < cm->cmsg_len; off += sizeof(int)) {
-			assert(n < CONN_FDS_MAX); /* the control buffer holds no more */
-			memcpy(&fds[n++], CMSG_DATA(cm) + off, sizeof(int));
-		}
-	}
-	return n;
-}
-
-/* Delivers one message; false: nothing more to read now. */
-static bool receive_one(struct socket_conn *c)
+/*
+ * What the next recvmsg() would find (3). Credentials, which the socket asks for, tell an empty
+ * message from the other end's end; there is no room behind them, so that no descriptor comes.
+ */
+static enum found look(int fd)
 {
-	struct conn_hub *hub = c->hub;
-	struct iovec iov = { .iov_base = hub->buf, .iov_len = sizeof(hub->buf) };
+	uint8_t byte;
+	struct iovec iov = {.iov_base = &byte, .iov_len = sizeof(byte)};
 	union {
-		char buf[CMSG_SPACE(CONN_FDS_MAX * sizeof(int))];
+		char buf[CMSG_SPACE(sizeof(struct ucred))];
 		struct cmsghdr align;
 	} control;
-	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
-			    .msg_controllen = sizeof(control.buf) };
-	int fds[CONN_FDS_MAX];
-	size_t n_fds;
+	struct msghdr h = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control.buf,
+			   .msg_controllen = sizeof(control.buf)};
+	ssize_t n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
+
+	if (n < 0)
+		return errno == EAGAIN || errno == EINTR ? FOUND_NOTHING : FOUND_END;
+	if (h.msg_flags & MSG_CTRUNC)
+		return FOUND_WITH_FDS;
+	if (n > 0)
+		return FOUND_MESSAGE;
+	return CMSG_FIRSTHDR(&h) ? FOUND_EMPTY : FOUND_END;
+}
+
+/* Of a socket that is shut: nothing more can come. (6) */
+static bool may_hold_descriptors(struct socket_conn *c)
+{
+	for (int n = 0; n < DRAIN_MAX; n++) {
+		enum found f = look(c->fd);
+
+		if (f == FOUND_END || f == FOUND_NOTHING)
+			return false;
+		if (f == FOUND_WITH_FDS)
+			return true;
+		/* It has none: it is thrown away. */
+		ignore_result((int)recv(c->fd, c->hub->buf, 1, MSG_DONTWAIT));
+	}
+	return true; /* who sends so much is not believed */
+}
+
+static void read_on(struct socket_conn *c)
+{
+	if (c->posted || c->closing || c->held)
+		return;
+	c->posted = true;
+	loop_post(c->hub->loop, &c->reading);
+}
+
+static void deliver(struct socket_conn *c, const void *msg, size_t len, int *fds, size_t n_fds)
+{
+	timer_disarm(c->hub->loop, &c->handshake);
+	c->hub->events->message(c->hub->events_arg, &c->conn, msg, len, fds, n_fds);
+	close_fds(fds, n_fds); /* frozen memfds that the receiver has open too */
+	read_on(c);
+}
+
+static void received(struct receiving *x, int status, const void *msg, size_t len, int *fd)
+{
+	struct socket_conn *c = container_of(x, struct socket_conn, receiving);
+	static const char *const wrong[] = {
+		[RECEIVER_LONG] = "a message was longer than 64 KiB",
+		[RECEIVER_MANY] = "a message had more than one descriptor",
+		[RECEIVER_FOREIGN] = "a message had a descriptor that is none of a memfd that is "
+				     "sealed against writing and changes of its size",
+		[RECEIVER_LARGE] = "a message had a memfd of more than 512 MiB",
+	};
+
+	c->held = false;
+	if (c->closing)
+		return; /* (1) */
+	if (status == RECEIVER_OK && len > 0) {
+		int fds[1] = {*fd};
+
+		*fd = -1;
+		deliver(c, msg, len, fds, 1);
+	} else if (status == RECEIVER_OK || status == RECEIVER_NOTHING) {
+		conn_close(&c->conn); /* nobody sends empty messages */
+	} else if (status > 0 && (size_t)status < sizeof(wrong) / sizeof(wrong[0])) {
+		complain(c, wrong[status], 0);
+	} else {
+		complain(c, "a descriptor could not be taken in", status);
+	}
+}
+
+/* Its receiver takes the message, and answers in another turn. */
+static void hand_over(struct socket_conn *c)
+{
+	struct receiver *r = receiver_of(c);
+
+	if (!r) {
+		complain(c, "a descriptor could not be taken in", -ENOMEM);
+		return;
+	}
+	c->held = true;
+	c->receiving = (struct receiving){.fd = c->fd, .done = received};
+	list_init(&c->receiving.link);
+	receiver_ask(r, &c->receiving);
+}
+
+static void reading_run(struct task *t)
+{
+	struct socket_conn *c = container_of(t, struct socket_conn, reading);
+	struct conn_hub *hub = c->hub;
+	struct iovec iov = {.iov_base = hub->buf, .iov_len = sizeof(hub->buf)};
+	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
 	ssize_t n;
 
-	n = recvmsg(c->fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	if (n < 0) {
-		if (errno != EAGAIN && errno != EINTR)
-			conn_close(&c->conn);
-		return false;
+	c->posted = false;
+	loop_label(hub->loop, "a message");
+	switch (look(c->fd)) {
+	case FOUND_NOTHING:
+		return;
+	case FOUND_WITH_FDS:
+		hand_over(c);
+		return;
+	case FOUND_EMPTY: /* nobody sends empty messages */
+	case FOUND_END:
+		conn_close(&c->conn);
+		return;
+	case FOUND_MESSAGE:
+		break;
 	}
-	n_fds = take_fds(&h, fds);
-	if (h.msg_flags & MSG_CTRUNC) /* (3) */
-		complain(c, "descriptors were lost: more than 64 in a message, or ckptd is at its "
-			    "limit of open files", 0);
-	else if (h.msg_flags & MSG_TRUNC)
+	/* The same one: nobody else reads from the socket. */
+	n = recvmsg(c->fd, &h, MSG_DONTWAIT);
+	if (n > 0 && h.msg_flags & MSG_TRUNC)
 		complain(c, "a message was longer than 64 KiB", 0);
-	else if (n == 0)
-		conn_close(&c->conn); /* the other end closed; nobody sends empty messages */
-	if (!c->closing) {
-		timer_disarm(hub->loop, &c->handshake);
-		hub->events->message(hub->events_arg, &c->conn, hub->buf, (size_t)n, fds, n_fds);
+	else if (n > 0)
+		deliver(c, hub->buf, (size_t)n, NULL, 0);
+	else
+		conn_close(&c->conn);
+}
+
+/* The other end has read something, or it is time to look. */
+static void send_on(struct socket_conn *c)
+{
+	int r = c->closing ? -EAGAIN : flush(c);
+	bool tell = r == 0 && c->wants_room && may_send(c, CONN_FDS_MAX);
+
+	if (tell)
+		c->wants_room = false;
+	if (r == 0 && !c->wants_room)
+		r = watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLET);
+	if (r && r != -EAGAIN)
+		conn_close(&c->conn);
+	else if (tell && c->hub->events->room)
+		c->hub->events->room(c->hub->events_arg, &c->conn);
+}
+
+/* Descriptors may have been taken: of any connection, as those of a uid have one bound. */
+static void look_came(struct timer *t)
+{
+	struct conn_hub *hub = container_of(t, struct conn_hub, look);
+	struct socket_conn *c, *next;
+
+	loop_label(hub->loop, "descriptors that may have been taken");
+	list_each(c, &hub->conns, link)
+		look_whether_taken(c);
+	list_each_safe(c, next, &hub->conns, link) {
+		if (c->lingering && c->fds_sent == 0)
+			conn_drain(c);
+		else if (c->lingering)
+			look_again(hub, LINGER_LOOK_NS);
+		else if (c->process && !c->closing && (c->wants_room || c->waiting_fds > 0))
+			send_on(c);
 	}
-	close_fds(fds, n_fds); /* (2) */
-	return !c->closing;
+	list_each(c, &hub->conns, link)
+		if (c->process && !c->closing && (c->wants_room || c->waiting_fds > 0))
+			look_again(hub, CONN_ROOM_LOOK_NS);
 }
 
 static void socket_ready(struct watch *w, uint32_t events)
 {
 	struct socket_conn *c = container_of(w, struct socket_conn, watch);
-	int r;
 
-	if (events & EPOLLOUT) {
-		r = flush(c);
-		if (r == 0)
-			r = watch_set(c->hub->loop, w, EPOLLIN);
-		if (r && r != -EAGAIN) {
-			conn_close(&c->conn);
-			return;
-		}
-	}
-	if (!(events & ~(uint32_t)EPOLLOUT))
+	if (events & EPOLLOUT)
+		send_on(c);
+	if (c->closing)
 		return;
-	for (int n = 0; n < READS_MAX; n++) { /* (5) */
-		if (!receive_one(c))
-			return;
-	}
+	if (events & ~(uint32_t)EPOLLOUT)
+		read_on(c);
 }
 
 static void handshake_fire(struct timer *t)
@@ -304,6 +631,7 @@ static bool conn_process_alive(struct conn *conn)
 
 static const struct conn_ops socket_ops = {
 	.send = conn_send,
+	.room = conn_has_room,
 	.close = conn_close,
 	.process_alive = conn_process_alive,
 };
@@ -313,14 +641,18 @@ static const struct conn_ops socket_ops = {
 int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const struct process_id *id)
 {
 	struct socket_conn *c = alloc_zero(sizeof(*c));
-	int r = -ENOMEM;
+	struct conn_user *u = c ? user_get(hub, id->uid) : NULL;
+	int r = -ENOMEM, on = 1;
 
-	if (c) {
+	if (u) {
 		watch_init(&c->watch, fd, socket_ready);
-		r = watch_set(hub->loop, &c->watch, EPOLLIN);
+		r = setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0 ? 0 : -errno;
+		if (r == 0) /* look() */
+			r = watch_set(hub->loop, &c->watch, EPOLLIN | EPOLLET);
 	}
 	if (r) {
 		alloc_free(c);
+		users_tidy(hub);
 		close(fd);
 		process_put(p);
 		return r;
@@ -328,34 +660,61 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 	c->conn.ops = &socket_ops;
 	c->conn.process = *id;
 	c->hub = hub;
+	c->user = u;
 	c->process = p;
 	c->fd = fd;
 	list_init(&c->waiting);
-	list_init(&c->ending.link);
-	c->ending.run = ending_run;
+	task_init(&c->ending, id->uid, ending_run);
+	task_init(&c->reading, id->uid, reading_run);
 	timer_init(&c->handshake, handshake_fire);
 	timer_arm(hub->loop, &c->handshake, loop_now(hub->loop) + hub->handshake_ns);
 	list_add_tail(&hub->conns, &c->link);
 	hub->n_conns++;
+	u->n_conns++;
 	hub->events->opened(hub->events_arg, &c->conn);
 	return 0;
 }
 
-unsigned conn_hub_count(const struct conn_hub *hub, uint32_t uid)
+void conn_hub_init(struct conn_hub *hub, struct loop *loop, struct log *log)
 {
-	const struct socket_conn *c;
-	unsigned n = 0;
-
-	list_each(c, &hub->conns, link)
-		n += c->conn.process.uid == uid;
-	return n;
+	hub->loop = loop;
+	hub->log = log;
+	list_init(&hub->conns);
+	list_init(&hub->users);
+	timer_init(&hub->look, look_came);
 }
 
+unsigned conn_hub_count(const struct conn_hub *hub, uint32_t uid)
+{
+	const struct conn_user *u = user_find(hub, uid);
+
+	return u ? u->n_conns : 0;
+}
+
+/* Without the receivers: this process ends, and what its sockets hold ends with it. */
 void conn_hub_drop_all(struct conn_hub *hub)
 {
 	struct socket_conn *c, *tmp;
+	struct conn_user *u, *next;
 
-	list_each_safe(c, tmp, &hub->conns, link)
-		conn_free(c);
+	hub->dropping = true;
+	timer_disarm(hub->loop, &hub->look);
+	list_each_safe(c, tmp, &hub->conns, link) {
+		if (c->process)
+			conn_fini(c);
+		else if (!c->lingering && c->receiving.fd >= 0)
+			close(c->receiving.fd); /* DRAINING */
+		list_del(&c->link);
+		if (c->fd >= 0)
+			close(c->fd);
+		c->user->n_conns--;
+		hub->n_conns--;
+		alloc_free(c);
+	}
 	assert(hub->n_conns == 0);
+	list_each_safe(u, next, &hub->users, link) {
+		receiver_free(u->receiver);
+		list_del(&u->link);
+		alloc_free(u);
+	}
 }

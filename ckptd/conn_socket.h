@@ -10,6 +10,24 @@
 #include "base/loop.h"
 #include "ckptd/log.h"
 #include "ckptd/processes.h"
+#include "ckptd/receiver.h"
+
+/* What the connections of one uid have together. */
+struct conn_user {
+	struct list link; /* in conn_hub.users */
+	uint32_t uid;
+	unsigned n_conns;
+	unsigned fds_sent;    /* that its processes may not have taken yet */
+	unsigned fds_waiting; /* to be sent */
+	struct receiver *receiver; /* NULL: it has sent no descriptor yet */
+};
+/* Descriptors under way to one connection, and to all of one uid; and of the latter those that wait
+ * here. The kernel counts what is under way against the limit of open files of ckptd's own user:
+ * beyond it nobody gets any (ETOOMANYREFS). */
+#define CONN_FDS_SENT     256u
+#define UID_FDS_SENT      1024u
+#define UID_FDS_WAITING   1024u
+#define CONN_ROOM_LOOK_NS 20000000u
 
 /* What all connections of one listener share; the listener's. */
 struct conn_hub {
@@ -17,12 +35,17 @@ struct conn_hub {
 	const struct conn_events *events;
 	void *events_arg;
 	uint64_t handshake_ns; /* the first message must come within it */
-	struct list conns;
-	unsigned n_conns;
+	struct list conns, users;
+	unsigned n_conns; /* with those that are being closed */
+	bool dropping;     /* the receiver hears nothing more */
+	struct timer look; /* some wait until descriptors were taken */
+	const char *program; /* ckptd, for its --receiver; NULL: none */
 	struct log *log;
 	struct log_limit limit;
 	uint8_t buf[CONN_MESSAGE_MAX]; /* the message that is being delivered */
 };
+
+void conn_hub_init(struct conn_hub *hub, struct loop *loop, struct log *log);
 
 /* Takes fd and the hold on p, also on failure. Tells events->opened before it returns. */
 MUST_CHECK int conn_socket_open(struct conn_hub *hub, int fd, struct process *p,

@@ -109,12 +109,13 @@ struct job *creating_begin(struct node *n, const struct open_request *r)
 	n->env.rng->fill(n->env.rng, j->token, sizeof(j->token));
 	snprintf(j->history.job.name, sizeof(j->history.job.name), "%s", r->job);
 	j->history.job.uid = session_process(r->session)->uid;
+	job_count(j);
 	j->history.job.token = digest_of(j->token, sizeof(j->token));
 	j->creating = true;
 	list_add_tail(&n->jobs, &j->link);
 	x->job = j;
 	x->work.run = creation_run;
 	x->work.done = creation_done;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	job_submit(j, WORK_META, &x->work);
 	return j;
 }

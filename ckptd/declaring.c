@@ -3,19 +3,28 @@
  * declaring.c - declarations: read, checked, shared by members and shards, written down.
  *
  *   CHECKING  what came in a memfd, up to DECLARATION_BYTES_MAX: a CPU worker copies, digests and
- *             parses it; a message's own 64 KiB are done at once, in less than a millisecond
+ *             parses it; a message's own 64 KiB are done at once, in less than a millisecond. What
+ *             is too long for a record (LEDGER_INLINE_MAX) lies in a region from here on
  *   WAITING   until the ledger has room for it and for all that comes (ledgering.c): the next
  *             region is on the way, and one more where that was sized without it
  *   over      it is in the ledger and the member's, and the session is told
  *
- * Writing it down stays on the loop: copying and digesting in memory, 0.3 s a GiB, so less than
- * 0.1 s. A session has one under way. Failure modes: the session or its member went meanwhile: it
- * is forgotten. No memory for the region: the loop tries for one itself, and that is the answer.
+ * Writing it down is the loop's: a record of at most LEDGER_INLINE_MAX bytes, or one that names the
+ * region in which a long one lies. That region is the declaration: nothing else has its bytes. It
+ * is in the fd store before the ledger names it, and goes, on a worker, with the last reference.
+ *
+ * A session has one under way. Failure modes: the session or its member went meanwhile: it is
+ * forgotten, with its region, and a worker that still checks it is told to end (work.cancel). No
+ * memory for the ledger's next region: the loop tries for one itself, and that is the answer. No
+ * memory or place for the declaration's own: the answer says so, unless another rank has declared
+ * the same by then. Killed before the ledger names the region: adoption destroys it.
  */
 #include <config.h>
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "ckptd/job.h"
@@ -31,8 +40,14 @@ struct declaring {
 	uint64_t request;
 	struct digest digest;
 	uint32_t leaf;
-	int fd;
-	struct declared *declared; /* CHECKING: nobody else's; WAITING: a reference */
+	int fd;         /* -1: */
+	void *bytes;    /* what the message had, until it is checked */
+	uint64_t len;
+	size_t inline_max;
+	char name[REGION_NAME_MAX + 1]; /* of its region, if it gets one */
+	bool verified;             /* its bytes are those of its digest */
+	bool known;                /* the job had such a one when this began */
+	struct declared *declared; /* CHECKING: nobody else's, or known; WAITING: a reference */
 	bool asked;                /* for room in the ledger */
 	struct err err;
 };
@@ -52,84 +67,117 @@ struct declared *declared_get(struct job *j, const struct digest *digest)
 	return NULL;
 }
 
-static void declared_free(struct declared *d)
+/* Of memory: the view points into the bytes. */
+static uint64_t declared_bytes(const struct declared *d)
+{
+	return sizeof(*d) + d->len;
+}
+
+/* Its region goes on a worker; with this process's memory alone it stays for the next one. */
+static void declared_free(struct job *j, struct declared *d)
 {
 	if (!d)
 		return;
-	alloc_free(d->bytes);
+	if (!d->region)
+		alloc_free(d->bytes);
+	else if (!j->freeing)
+		region_destroy(j->node, j->history.job.uid, d->region);
 	alloc_free(d);
+}
+
+uint64_t declared_record_bytes(const struct declared *d)
+{
+	return d->region ? ANNEX_RECORD_BYTES : d->len;
+}
+
+int declared_write(struct ledger *l, const struct declared *d)
+{
+	return d->region ? ledger_declaration_in(l, &d->digest, d->len, d->region->name)
+			 : ledger_declaration(l, &d->digest, d->bytes, d->len);
+}
+
+void declared_name(struct job *j, char *buf, size_t size)
+{
+	char hex[ID_TEXT_MAX];
+
+	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
+	snprintf(buf, size, DECLARED_PREFIX "%s.%llu", hex,
+		 (unsigned long long)j->next_declaration++);
 }
 
 void declared_unref(struct job *j, struct declared *d)
 {
-	(void)j;
 	if (d->refs > 1) {
 		d->refs--;
 		return;
 	}
 	list_del(&d->link);
-	declared_free(d);
+	if (d->user)
+		user_give(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
+	user_put(d->user);
+	declared_free(j, d);
 }
 
-/* Checks the bytes and takes them, whatever happens. Anywhere: it is nobody else's yet. */
-static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes, size_t len,
-			 struct declared **ret, struct err *e)
+static int digest_check(const struct digest *digest, const void *bytes, size_t len, struct err *e)
 {
 	struct digest real = declaration_digest(bytes, len);
+
+	return digest_equal(&real, digest)
+		       ? 0
+		       : err_set(e, CKPT_EPROTO,
+				 "declaration: its bytes are not those of its digest");
+}
+
+/* Takes the bytes if it succeeds. Anywhere: it is nobody else's yet. */
+static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes, size_t len,
+			 const atomic_bool *cancel, struct declared **ret, struct err *e)
+{
 	struct declared *d = alloc_zero(sizeof(*d));
 	int r;
 
-	if (!d) {
-		alloc_free(bytes);
+	if (!d)
 		return err_code(e, -ENOMEM, "declaration of %zu bytes", len);
-	}
 	d->digest = *digest;
 	d->bytes = bytes;
 	d->len = len;
 	d->refs = 1;
 	list_init(&d->link);
-	if (!digest_equal(&real, digest))
-		r = err_set(e, CKPT_EPROTO, "declaration: its bytes are not those of its digest");
-	else
-		r = declaration_open(bytes, len, &d->view, e);
+	r = digest_check(digest, bytes, len, e);
+	if (r == 0)
+		r = declaration_open_until(bytes, len, cancel, &d->view, e);
 	if (r == 0 && d->view.geometry.leaf != leaf)
 		r = err_set(e, CKPT_EVERSION, "declaration: leaf of %u bytes, ckptd has %u",
 			    d->view.geometry.leaf, leaf);
 	if (r < 0) {
-		declared_free(d);
+		alloc_free(d);
 		return r;
 	}
 	*ret = d;
 	return 0;
 }
 
-/* Puts it among the others, unless one like it is there: then that one. */
-static struct declared *declared_share(struct job *j, struct declared *d)
+int declared_adopt(struct job *j, const struct digest *digest, const void *bytes, size_t len,
+		   struct region *region)
 {
-	struct declared *same = declared_get(j, &d->digest);
+	void *own = region ? region->base : alloc_copy(bytes, len);
+	struct declared *d;
+	int r;
 
-	if (same) {
-		declared_free(d);
-		return same;
+	if (!own)
+		return -ENOMEM;
+	r = declared_make(digest, j->node->options.geometry.leaf, own, len, NULL, &d, NULL);
+	if (r < 0 && !region)
+		alloc_free(own);
+	if (r < 0)
+		return r;
+	d->region = region;
+	/* It was declared in an earlier life: it counts, whatever the limit is now. */
+	if (j->user) {
+		d->user = user_ref(j->user);
+		user_add(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
 	}
 	list_add_tail(&j->declared, &d->link);
-	return d;
-}
-
-int declared_put(struct job *j, const struct digest *digest, const void *bytes, size_t len,
-		 struct declared **ret, struct err *e)
-{
-	struct declared *d = declared_get(j, digest);
-	void *copy = d ? NULL : alloc_copy(bytes, len);
-	int r = 0;
-
-	if (!d && !copy)
-		return err_code(e, -ENOMEM, "declaration of %zu bytes", len);
-	if (!d)
-		r = declared_make(digest, j->node->options.geometry.leaf, copy, len, &d, e);
-	if (r == 0)
-		*ret = copy ? declared_share(j, d) : d;
-	return r;
+	return 0;
 }
 
 /* ---- Declare ---- */
@@ -143,7 +191,7 @@ static void declaring_end(struct declaring *x, int status)
 		session_reply_ok(x->session, x->request);
 	list_del(&x->link);
 	if (x->asked)
-		x->job->ledger_need -= x->declared->len;
+		x->job->ledger_need -= declared_record_bytes(x->declared);
 	if (x->declared)
 		declared_unref(x->job, x->declared);
 	session_use(x->session)->declaring = false;
@@ -178,7 +226,9 @@ static void declaring_go(struct declaring *x)
 	if (m && (!m->declared || !digest_equal(&m->declared->digest, &x->digest))) {
 		if (!x->asked) {
 			x->asked = true;
-			j->ledger_need += x->declared->len;
+			j->ledger_need += declared_record_bytes(x->declared);
+			if (x->declared->region)
+				j->ledger.annexes_wanted = true;
 		}
 		/* Each time: the region that came may have been sized before this one did. */
 		ledgering_step(j);
@@ -210,29 +260,112 @@ void declaring_fini(struct job *j)
 	}
 }
 
+/* ---- Checking ---- */
+
+static int check_read(struct declaring *x)
+{
+	int r;
+
+	if (x->fd < 0)
+		return 0;
+	r = x->memory->ops->fd_to_bytes(x->memory, x->fd, DECLARATION_BYTES_MAX, &x->bytes,
+					&x->len);
+	/* Here, as the last one that has it may free all its pages. */
+	x->memory->ops->close_fd(x->memory, x->fd);
+	if (r < 0)
+		err_code(&x->err, r, "declare: read the declaration's memfd");
+	return r;
+}
+
+/* The region that will have its bytes, which so are there once. */
+static int check_region(struct declaring *x, struct region **ret)
+{
+	int r = x->memory->ops->create(x->memory, x->name, round_up(x->len, 4096), ret);
+
+	if (r < 0)
+		return err_set(&x->err, r == -ENOSPC ? CKPT_ENOSPACE : r,
+			       "declare: keep a declaration of %llu bytes: %s",
+			       (unsigned long long)x->len, memory_error_text(r));
+	memcpy((*ret)->base, x->bytes, x->len);
+	alloc_free(x->bytes);
+	x->bytes = (*ret)->base;
+	return 0;
+}
+
+/* Of what it has read nothing is left to be freed by the loop if it is long. */
+static int check_bytes(struct declaring *x)
+{
+	struct region *region = NULL;
+	int r = digest_check(&x->digest, x->bytes, x->len, &x->err);
+
+	x->verified = r == 0;
+	if (r == 0 && !x->known && x->len > x->inline_max)
+		r = check_region(x, &region);
+	if (r == 0 && !x->known)
+		r = declared_make(&x->digest, x->leaf, x->bytes, x->len, &x->work.cancel,
+				  &x->declared, &x->err);
+	if (r == 0 && !x->known) {
+		x->declared->region = region;
+		x->bytes = NULL;
+		return 0;
+	}
+	if (region)
+		x->memory->ops->destroy(x->memory, region);
+	else
+		alloc_free(x->bytes);
+	x->bytes = NULL;
+	return r;
+}
+
 static void check_run(struct work *w)
 {
 	struct declaring *x = container_of(w, struct declaring, work);
-	void *bytes = NULL;
-	uint64_t len = 0;
-	int r = x->memory->ops->fd_to_bytes(x->memory, x->fd, DECLARATION_BYTES_MAX, &bytes, &len);
 
+	w->status = check_read(x);
+	if (w->status == 0)
+		w->status = check_bytes(x);
+}
+
+/* Counts its bytes, unless one like it is there: then that one is taken. */
+static int declaring_share(struct declaring *x)
+{
+	struct declared *same = declared_get(x->job, &x->digest), *d = x->declared;
+	struct user *u = session_user(x->session);
+	int r = 0;
+
+	if (same) {
+		declared_free(x->job, d);
+		x->declared = same;
+		return 0;
+	}
+	r = user_take(u, USER_DECLARATION_BYTES, declared_bytes(d), "declare", &x->err);
 	if (r < 0)
-		err_code(&x->err, r, "declare: read the declaration's memfd");
-	else
-		r = declared_make(&x->digest, x->leaf, bytes, len, &x->declared, &x->err);
-	w->status = r;
+		return r; /* declaring_end() lets it go */
+	d->user = user_ref(u);
+	list_add_tail(&x->job->declared, &d->link);
+	return 0;
 }
 
 static void checked(struct declaring *x, int status)
 {
+	struct declared *same = NULL;
+
 	if (status == 0 && job_stopped(x->job))
 		status = err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
+	if (status < 0 && status != CKPT_ESTOPPED && x->verified)
+		same = declared_get(x->job, &x->digest); /* so it needs no memory of its own */
+	if (status < 0 && !same) {
+		declaring_end(x, status);
+		return;
+	}
+	x->err.code = 0;
+	if (same)
+		x->declared = same;
+	status = same || x->known ? 0 : declaring_share(x);
 	if (status < 0) {
 		declaring_end(x, status);
 		return;
 	}
-	x->declared = declared_share(x->job, x->declared);
 	list_add_tail(&x->job->declaring, &x->link);
 	declaring_go(x);
 }
@@ -241,8 +374,16 @@ static void check_done(struct work *w)
 {
 	struct declaring *x = container_of(w, struct declaring, work);
 
-	x->memory->ops->close_fd(x->memory, x->fd);
+	session_use(x->session)->checking = NULL;
 	checked(x, w->status);
+}
+
+void declaring_drop(struct session *s)
+{
+	struct work *w = session_use(s)->checking;
+
+	if (w)
+		atomic_store_explicit(&w->cancel, true, memory_order_relaxed);
 }
 
 int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
@@ -251,7 +392,6 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 	struct member *m = session_member(s);
 	struct node *n = m->job->node;
 	struct declaring *x;
-	void *copy;
 
 	if (session_use(s)->declaring)
 		return err_set(e, CKPT_ESTATE, "declare: another one of this session is under way");
@@ -265,16 +405,26 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 	x->request = request;
 	x->digest = *digest;
 	x->leaf = n->options.geometry.leaf;
+	x->inline_max = n->options.ledger_inline;
+	x->fd = b->fd;
+	x->len = b->fd < 0 ? b->len : 0;
+	x->bytes = b->fd < 0 ? alloc_copy(b->bytes, b->len) : NULL;
+	if (b->fd < 0 && !x->bytes) {
+		session_unref(s);
+		alloc_free(x);
+		return err_code(e, -ENOMEM, "declare");
+	}
+	x->declared = declared_get(x->job, digest);
+	x->known = x->declared != NULL;
 	session_use(s)->declaring = true;
-	if (b->fd >= 0) {
-		x->fd = b->fd;
-		x->work.run = check_run;
-		x->work.done = check_done;
-		work_submit(n->env.workers, WORK_CPU, &x->work);
+	if (b->fd < 0 && b->len <= x->inline_max) {
+		checked(x, check_bytes(x));
 		return 0;
 	}
-	copy = alloc_copy(b->bytes, b->len);
-	checked(x, copy ? declared_make(digest, x->leaf, copy, b->len, &x->declared, &x->err)
-			: err_code(&x->err, -ENOMEM, "declare"));
+	declared_name(x->job, x->name, sizeof(x->name));
+	x->work.run = check_run;
+	x->work.done = check_done;
+	session_use(s)->checking = &x->work;
+	work_submit(n->env.workers, WORK_CPU, session_process(s)->uid, &x->work);
 	return 0;
 }

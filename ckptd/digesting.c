@@ -4,6 +4,10 @@
  *
  * The slot is pinned by checkpoint->works. A small image is one work that does both, because a
  * change of threads costs more than its digest.
+ *
+ * A table that is too long for a record of the ledger is put into the slot's region for tables. A
+ * slot of an older ckptd has none, and a worker makes it; where that fails the table goes into a
+ * record all the same, on the loop.
  */
 #include <config.h>
 
@@ -11,6 +15,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "ckptd/node_priv.h"
@@ -40,8 +45,13 @@ struct digesting {
 	struct part parts[PARTS_MAX];
 	uint32_t n_parts, left;
 	struct work table_work;
-	void *table;
-	size_t table_len;
+	struct made_table table;
+	size_t inline_max;
+	struct memory *memory;
+	struct region *region; /* the slot's for tables; NULL: it has none, and: */
+	uint64_t region_bytes; /* this one is made, unless 0 */
+	struct region *fresh;
+	char name[REGION_NAME_MAX + 1];
 };
 
 /* ---- On the worker ---- */
@@ -74,9 +84,57 @@ static void sample_piece(void *arg, uint32_t sample, uint64_t image_offset, uint
 	digest_update(&s->stream, s->image + image_offset, len);
 }
 
+int made_table_open(void *bytes, size_t len, struct made_table *ret, struct rank_table *t)
+{
+	int r = rank_table_open(bytes, len, t, NULL);
+
+	if (r < 0)
+		return r;
+	*ret = (struct made_table){
+		.bytes = bytes,
+		.len = len,
+		.digest = rank_table_digest(t),
+		.samples = (const struct digest *)t->samples,
+		.n_samples = t->n_samples,
+	};
+	return 0;
+}
+
+/* The table's place for as long as the slot holds what it is of; the bytes given are freed. */
+static void *table_place(struct digesting *d, void *bytes, size_t len)
+{
+	struct region *to = d->region;
+
+	if (len <= d->inline_max)
+		return bytes;
+	if (!to && d->region_bytes >= len &&
+	    d->memory->ops->create(d->memory, d->name, d->region_bytes, &d->fresh) == 0)
+		to = d->fresh;
+	if (!to || to->size < len)
+		return bytes;
+	memcpy(to->base, bytes, len);
+	alloc_free(bytes);
+	return to->base;
+}
+
+static int open_table(struct digesting *d, void *bytes, size_t len)
+{
+	void *place = table_place(d, bytes, len);
+	struct rank_table view;
+	int r = made_table_open(place, len, &d->table, &view);
+
+	d->table.in_region = place != bytes;
+	if (r < 0 && place == bytes)
+		alloc_free(bytes);
+	return r;
+}
+
 static int build_table(struct digesting *d)
 {
 	struct sampling s = { .image = d->image }; /* on the stack: the stream is aligned */
+	void *bytes;
+	size_t len;
+	int r;
 	struct rank_table_parts p = {
 		.rank = d->rank,
 		.world = d->world,
@@ -92,7 +150,8 @@ static int build_table(struct digesting *d)
 	p.n_samples = rank_table_sample_pieces(&d->declared->view, sample_piece, &s);
 	sample_close(&s);
 	p.samples = s.digests;
-	return rank_table_build(&p, &d->table, &d->table_len, NULL);
+	r = rank_table_build(&p, &bytes, &len, NULL);
+	return r < 0 ? r : open_table(d, bytes, len);
 }
 
 static void part_run(struct work *w)
@@ -116,15 +175,15 @@ static void table_run(struct work *w)
 static void digesting_end(struct digesting *d, int status)
 {
 	struct checkpoint *c = d->checkpoint;
+	struct made_table table = d->table;
+	struct region *fresh = d->fresh;
 	uint32_t rank = d->rank;
-	void *table = d->table;
-	size_t len = d->table_len;
 
 	alloc_free(d->leaves);
 	alloc_free(d->blobs);
 	alloc_free(d);
 	c->works--;
-	checkpoint_digested(c, rank, status, table, len);
+	checkpoint_digested(c, rank, status, &table, fresh);
 }
 
 static void table_done(struct work *w)
@@ -144,7 +203,7 @@ static void part_done(struct work *w)
 	}
 	d->table_work.run = table_run;
 	d->table_work.done = table_done;
-	work_submit(d->checkpoint->job->node->env.workers, WORK_CPU, &d->table_work);
+	job_submit(d->checkpoint->job, WORK_CPU, &d->table_work);
 }
 
 static int copy_blobs(struct digesting *d, const struct shard_state *sh)
@@ -184,12 +243,28 @@ static void submit_parts(struct digesting *d)
 		}
 		p->work.run = part_run;
 		p->work.done = part_done;
-		work_submit(w, WORK_CPU, &p->work);
+		job_submit(d->checkpoint->job, WORK_CPU, &p->work);
 	}
+}
+
+static void place_for_table(struct digesting *d, const struct slot *s)
+{
+	struct job *j = s->job;
+
+	d->inline_max = j->node->options.ledger_inline;
+	d->memory = j->node->env.memory;
+	d->region = s->table;
+	if (s->table)
+		return;
+	d->region_bytes = ledgering_table_region(j, d->declared->len, s->region->size);
+	ledgering_table_name(j, s->number, d->name, sizeof(d->name));
+	if (d->region_bytes)
+		j->ledger.annexes_wanted = true;
 }
 
 void digesting_start(struct checkpoint *c, uint32_t rank)
 {
+	struct made_table none = {0};
 	struct shard_state *sh = &c->shards[rank];
 	struct digesting *d;
 
@@ -197,7 +272,7 @@ void digesting_start(struct checkpoint *c, uint32_t rank)
 		return;
 	d = alloc_zero(sizeof(*d));
 	if (!d) {
-		checkpoint_digested(c, rank, -ENOMEM, NULL, 0);
+		checkpoint_digested(c, rank, -ENOMEM, &none, NULL);
 		return;
 	}
 	d->checkpoint = c;
@@ -213,9 +288,10 @@ void digesting_start(struct checkpoint *c, uint32_t rank)
 		alloc_free(d->leaves);
 		alloc_free(d->blobs);
 		alloc_free(d);
-		checkpoint_digested(c, rank, -ENOMEM, NULL, 0);
+		checkpoint_digested(c, rank, -ENOMEM, &none, NULL);
 		return;
 	}
+	place_for_table(d, sh->slot);
 	c->works++;
 	submit_parts(d);
 }

@@ -40,7 +40,6 @@
 #include "ckptd/job.h"
 #include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/quota.h"
 #include "ckptd/refused.h"
 #include "ckptd/session.h"
 #include "ckptd/trust.h"
@@ -243,7 +242,7 @@ static bool is_passing(const struct job *j, const struct checkpoint *base)
 /* Whoever asked has an answer, or went away. */
 static void opening_let_go(struct opening *o)
 {
-	session_use(o->r.session)->opening = false;
+	session_use(o->r.session)->opening = NULL;
 	session_unref(o->r.session);
 	o->r.session = NULL;
 }
@@ -304,13 +303,13 @@ void epoch_stop(struct job *j, int code, const char *text)
 		opening_answer(list_first(&j->openings, struct opening, link), code, text);
 }
 
-void epoch_drop_session(struct list *openings, struct session *s)
+void epoch_drop_session(struct session *s)
 {
-	struct opening *o, *next;
+	struct opening *o = session_use(s)->opening;
 
-	list_each_safe(o, next, openings, link)
-		if (o->r.session == s)
-			opening_answer(o, -ECANCELED, "its connection ended");
+	/* One that has begun goes on, for nobody. */
+	if (o && (!o->job || o->job->opening != o))
+		opening_answer(o, -ECANCELED, "its connection ended");
 }
 
 static struct opening *opening_new(const struct node *n, const struct open_request *r)
@@ -325,7 +324,7 @@ static struct opening *opening_new(const struct node *n, const struct open_reque
 		o->r = *r;
 		o->asked = true;
 		session_ref(r->session);
-		session_use(r->session)->opening = true;
+		session_use(r->session)->opening = o;
 	}
 	return o;
 }
@@ -792,6 +791,10 @@ static void decide(struct opening *o)
 		return;
 	}
 	m = member_of_rank(j, o->r.rank);
+	if (m && !list_empty(&m->ending)) { /* its turn has not come yet: process_ends.c */
+		member_left(m, MEMBER_ENDED);
+		m = NULL;
+	}
 	if (m && o->r.reconnect && m->alive &&
 	    process_same(&m->process, session_process(o->r.session))) {
 		join(o);
@@ -799,7 +802,7 @@ static void decide(struct opening *o)
 	}
 	if (open_again(o, m))
 		return;
-	code = quota_rank(j, &o->r, !same_run(o), &e);
+	code = user_may_join(j, &o->r, !same_run(o), &e);
 	if (code < 0) {
 		opening_answer(o, code, e.text);
 		return;
@@ -833,13 +836,16 @@ void epoch_step(struct job *j)
 		return;
 	if (j->opening)
 		open_next(j->opening);
-	while (!j->opening && !list_empty(&j->openings)) {
+	if (!j->opening && !list_empty(&j->openings)) {
 		struct opening *o = list_first(&j->openings, struct opening, link);
 
 		/* Members are written down before they are told that they are some. */
 		if (o->asked && !ledgering_ready(j))
 			return;
 		decide(o);
+		/* A launch opens a thousand ranks at once, and each makes pages: one in a call. */
+		if (!j->opening && !list_empty(&j->openings))
+			job_poke(j);
 	}
 }
 
@@ -849,7 +855,7 @@ void epoch_no_ledger(struct job *j, int code)
 	char text[ERR_TEXT_MAX];
 
 	snprintf(text, sizeof(text), "open: there is no memory for the job's ledger: %s",
-		 code == -ENOSPC ? "the budget is used up (memory.budget)" : err_text(code));
+		 memory_error_text(code));
 	list_each_safe(o, next, &j->openings, link)
 		if (o->asked)
 			opening_answer(o, code == -ENOSPC ? CKPT_ENOSPACE : code, text);
@@ -864,6 +870,8 @@ void epoch_creation_failed(struct job *j, int code, const char *text)
 	j->creating = false;
 	j->log_error = code;
 	j->failed = true;
+	watching_job_leaves(j);
+	answers_unlink(j->node, &j->link);
 	list_del(&j->link); /* a later open makes it anew */
 	list_add_tail(&j->node->failed_jobs, &j->link);
 	job_poke(j); /* which frees it: whoever called still has it */
@@ -954,7 +962,7 @@ static void opening_place(struct node *n, struct opening *o)
 		opening_answer(o, e.code, e.text);
 		return;
 	}
-	if (!j && quota_job(n, &o->r, &e) < 0) {
+	if (!j && user_may_make_job(n, &o->r, &e) < 0) {
 		opening_answer(o, e.code, e.text);
 		return;
 	}

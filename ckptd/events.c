@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * events.c - the ring of events, and those who wait for the next one.
+ * events.c - the ring of events.
  *
  * Invariants: (1) numbers in the ring rise by one from its first event to its last; (2) an event
  * that was posted before events_adopt() has no number and is shown to nobody; (3) what waits to be
@@ -18,10 +18,8 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "ckptd/admin.h"
 #include "ckptd/events_priv.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/session.h"
 
 const char *event_kind_word(enum event_kind k)
 {
@@ -33,150 +31,28 @@ const char *event_kind_word(enum event_kind k)
 	return (unsigned)k < EVENT_KIND_COUNT ? words[k] : "?";
 }
 
-/* ---- Who waits ---- */
-
-struct event_waiter {
-	struct list link;
-	struct session *session;
-	uint64_t request;
-	struct events_question q;
-};
-
-static bool wanted(const struct event *e, const struct events_question *q)
-{
-	return e->seq > q->since && e->wall_ns >= q->since_ns &&
-	       (e->uid == EVENT_FOR_ALL || q->sees_all || e->uid == q->uid);
-}
-
-static bool any_wanted(const struct events *ev, const struct events_question *q)
-{
-	struct event *e;
-
-	if (!ev->adopted)
-		return false;
-	list_each(e, &ev->ring, link)
-		if (wanted(e, q))
-			return true;
-	return false;
-}
-
-static void waiter_free(struct event_waiter *w)
-{
-	list_del(&w->link);
-	session_unref(w->session);
-	alloc_free(w);
-}
-
-static void answer_waiters(struct task *t)
-{
-	struct events *ev = container_of(t, struct events, task);
-	struct event_waiter *w, *next;
-
-	ev->posted = false;
-	list_each_safe(w, next, &ev->waiters, link) {
-		if (!any_wanted(ev, &w->q))
-			continue;
-		admin_reply_json(w->session, w->request, events_answer(ev, &w->q));
-		waiter_free(w);
-	}
-}
-
-static void poke(struct events *ev)
-{
-	if (ev->posted || list_empty(&ev->waiters))
-		return;
-	ev->posted = true;
-	loop_post(ev->node->env.loop, &ev->task);
-}
-
-void events_drop_session(struct events *ev, struct session *s)
-{
-	struct event_waiter *w, *next;
-
-	if (!ev)
-		return;
-	list_each_safe(w, next, &ev->waiters, link)
-		if (w->session == s)
-			waiter_free(w);
-}
-
-void events_ask(struct events *ev, struct session *s, uint64_t request,
-		const struct events_question *q)
-{
-	struct event_waiter *w;
-
-	events_drop_session(ev, s);
-	if (!q->wait || any_wanted(ev, q)) {
-		admin_reply_json(s, request, events_answer(ev, q));
-		return;
-	}
-	w = alloc_zero(sizeof(*w));
-	if (!w) {
-		admin_reply_json(s, request, NULL);
-		return;
-	}
-	w->session = session_ref(s);
-	w->request = request;
-	w->q = *q;
-	list_add_tail(&ev->waiters, &w->link);
-}
-
-json_t *events_answer(struct events *ev, const struct events_question *q)
-{
-	json_t *list = json_array(), *o;
-	struct event *e;
-
-	if (ev->adopted) {
-		list_each(e, &ev->ring, link) {
-			if (!wanted(e, q))
-				continue;
-			o = json_loads(e->line, JSON_REJECT_DUPLICATES, NULL);
-			if (!o || json_array_append_new(list, o) < 0) {
-				json_decref(list);
-				return NULL;
-			}
-		}
-	}
-	return json_pack("{s:i, s:I, s:I, s:o}", "schema", 2, "next",
-			 (json_int_t)(ev->adopted ? ev->next_seq : 1), "dropped",
-			 (json_int_t)ev->dropped, "events", list);
-}
-
-json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
-		     const struct events_question *q, size_t *ret_more)
-{
-	size_t left[] = {[EVENTS_FIRST] = most, [EVENTS_OTHER] = most};
-	json_t *list = json_array();
-
-	*ret_more = 0;
-	if (!list || !ev->adopted)
-		return list;
-	for (struct list *at = ev->ring.prev; at != &ev->ring; at = at->prev) {
-		struct event *e = container_of(at, struct event, link);
-		json_t *o = wanted(e, q) ? json_loads(e->line, JSON_REJECT_DUPLICATES, NULL) : NULL;
-		const json_t *who = json_object_get(o, "subject");
-		enum events_share of = EVENTS_NONE;
-
-		if (o)
-			of = share(arg, json_string_value(json_object_get(who, "words")), e->uid);
-		if (of != EVENTS_NONE && left[of] > 0) {
-			left[of]--;
-			json_array_insert(list, 0, o);
-		} else if (of != EVENTS_NONE) {
-			(*ret_more)++;
-		}
-		json_decref(o);
-	}
-	return list;
-}
-
 /* ---- Events ---- */
 
-void event_free(struct event *e)
+struct event *event_ref(struct event *e)
+{
+	e->refs++;
+	return e;
+}
+
+void event_unref(struct event *e)
+{
+	assert(e->refs > 0);
+	if (--e->refs > 0)
+		return;
+	alloc_free(e->line);
+	alloc_free(e->about);
+	alloc_free(e);
+}
+
+void event_drop(struct event *e)
 {
 	list_del(&e->link);
-	alloc_free(e->line);
-	alloc_free(e);
+	event_unref(e);
 }
 
 static void keep(struct events *ev, struct event *e)
@@ -184,7 +60,7 @@ static void keep(struct events *ev, struct event *e)
 	list_add_tail(&ev->ring, &e->link);
 	ev->n++;
 	if (ev->n > EVENTS_KEPT) {
-		event_free(container_of(ev->ring.next, struct event, link));
+		event_drop(container_of(ev->ring.next, struct event, link));
 		ev->n--;
 	}
 }
@@ -201,6 +77,7 @@ static bool number(struct events *ev, struct event *e)
 	snprintf(line, len, "{\"seq\":%llu,%s", (unsigned long long)e->seq, e->line + 1);
 	alloc_free(e->line);
 	e->line = line;
+	e->len = strlen(line);
 	ev->next_seq++;
 	return true;
 }
@@ -208,13 +85,13 @@ static bool number(struct events *ev, struct event *e)
 static void add(struct events *ev, struct event *e)
 {
 	if (!number(ev, e)) {
-		event_free(e);
+		event_drop(e);
 		ev->dropped++;
 		return;
 	}
 	keep(ev, e);
 	events_write(ev, e);
-	poke(ev);
+	events_poke(ev);
 }
 
 static char *dump(json_t *o)
@@ -227,18 +104,34 @@ static char *dump(json_t *o)
 	return line;
 }
 
-static void take(struct events *ev, const struct event *head, json_t *o)
+struct event *event_new(const struct event *head, char *line, const json_t *o)
 {
-	struct event *e = alloc_zero(sizeof(*e));
+	const char *about = json_string_value(json_object_get(json_object_get(o, "subject"),
+							      "words"));
+	struct event *e = line ? alloc_zero(sizeof(*e)) : NULL;
 
 	if (e) {
 		*e = *head;
 		list_init(&e->link);
-		e->line = o ? dump(o) : NULL;
+		e->refs = 1;
+		e->line = line;
+		e->len = strlen(line);
+		e->about = about ? alloc_str(about) : NULL;
 	}
-	json_decref(o);
-	if (!e || !e->line) {
+	if (!e || (about && !e->about)) {
+		alloc_free(line);
 		alloc_free(e);
+		return NULL;
+	}
+	return e;
+}
+
+static void take(struct events *ev, const struct event *head, json_t *o)
+{
+	struct event *e = event_new(head, o ? dump(o) : NULL, o);
+
+	json_decref(o);
+	if (!e) {
 		ev->dropped++;
 		return;
 	}
@@ -301,7 +194,7 @@ void events_adopt(struct events *ev, struct events_found *f)
 		list_init(&e->link);
 		add(ev, e);
 	}
-	poke(ev);
+	events_poke(ev);
 }
 
 int events_new(struct node *n, struct events **ret)
@@ -313,9 +206,7 @@ int events_new(struct node *n, struct events **ret)
 	ev->node = n;
 	ev->next_seq = 1;
 	list_init(&ev->ring);
-	list_init(&ev->waiters);
-	list_init(&ev->task.link);
-	ev->task.run = answer_waiters;
+	events_answer_init(ev);
 	events_file_init(ev);
 	*ret = ev;
 	return 0;
@@ -323,15 +214,13 @@ int events_new(struct node *n, struct events **ret)
 
 void events_free(struct events *ev)
 {
-	struct event_waiter *w, *w_next;
 	struct event *e, *next;
 
 	if (!ev)
 		return;
-	list_each_safe(w, w_next, &ev->waiters, link)
-		waiter_free(w);
+	events_answer_fini(ev);
 	list_each_safe(e, next, &ev->ring, link)
-		event_free(e);
+		event_drop(e);
 	events_file_fini(ev);
 	alloc_free(ev);
 }

@@ -23,6 +23,7 @@
 #define EVENTS_FILE_BYTES (1u << 20)
 #define EVENTS_FILE       "events"
 #define EVENTS_FILE_OLD   "events.old"
+#define EVENTS_WAITERS_PER_UID 32u
 #define EVENT_UNLOGGED    0x100      /* or'ed into the level: it is in the journal already */
 #define EVENT_FOR_ALL     UINT32_MAX /* uid: of the node, not of a job */
 
@@ -84,7 +85,7 @@ void events_adopt(struct events *ev, struct events_found *f);
 /* All that was posted is on its way to the file or has come there: nothing waits any more. */
 bool events_written(const struct events *ev);
 
-/* ---- For admin_events.c ---- */
+/* ---- events_answer.c ---- */
 
 struct events_question {
 	uint64_t since;    /* those with a higher number */
@@ -93,16 +94,10 @@ struct events_question {
 	uint32_t uid;      /* who asks */
 	bool sees_all;
 };
-/* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. */
+/* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. All at once: not for those
+ * who ask again and again. */
 json_t *events_answer(struct events *ev, const struct events_question *q);
-/* Which ones: of each share but NONE the newest `most`, all of them oldest first; *ret_more: how
- * many older ones are left out. words: how the subject is called, NULL for none; uid: whose it
- * is. */
-enum events_share { EVENTS_NONE, EVENTS_FIRST, EVENTS_OTHER };
-typedef enum events_share events_share_fn(void *arg, const char *words, uint32_t uid);
-json_t *events_about(struct events *ev, events_share_fn *share, void *arg, size_t most,
-		     const struct events_question *q, size_t *ret_more);
-/* Answers now, or when there is something to say. One wait per session. */
+/* Answers later, with q->wait when there is something to say. One wait per session. */
 void events_ask(struct events *ev, struct session *s, uint64_t request,
 		const struct events_question *q);
 void events_drop_session(struct events *ev, struct session *s);

@@ -79,7 +79,7 @@ static void write_start(struct events *ev)
 	ev->node->works++;
 	ev->work.run = write_run;
 	ev->work.done = write_done;
-	work_submit(ev->node->env.workers, WORK_META, &ev->work);
+	work_submit(ev->node->env.workers, WORK_META, FAIR_NODE, &ev->work);
 }
 
 void events_write(struct events *ev, const struct event *e)
@@ -140,29 +140,25 @@ static void take_line(struct events_found *f, size_t *n, const char *line, size_
 	struct event head = {.uid = EVENT_FOR_ALL};
 	struct event *e;
 	uint64_t uid;
+	char *text;
 
 	if (o && json_is_object(o) && number_of(o, "seq", &head.seq) &&
 	    number_of(o, "time_ns", &head.wall_ns) && head.seq >= f->next && head.seq < INT64_MAX) {
 		if (number_of(o, "uid", &uid) && uid < EVENT_FOR_ALL)
 			head.uid = (uint32_t)uid;
-		e = alloc_zero(sizeof(*e));
+		text = alloc_copy(line, len + 1);
+		if (text)
+			text[len] = '\0';
+		e = event_new(&head, text, o);
 		if (e) {
-			*e = head;
-			list_init(&e->link);
-			e->line = alloc_copy(line, len + 1);
-		}
-		if (e && e->line) {
-			e->line[len] = '\0';
 			list_add_tail(&f->list, &e->link);
 			f->next = head.seq + 1;
 			(*n)++;
-		} else {
-			alloc_free(e);
 		}
 	}
 	json_decref(o);
 	if (*n > EVENTS_KEPT) {
-		event_free(container_of(f->list.next, struct event, link));
+		event_drop(container_of(f->list.next, struct event, link));
 		(*n)--;
 	}
 }
@@ -209,5 +205,5 @@ void events_found_free(struct events_found *f)
 	struct event *e, *next;
 
 	list_each_safe(e, next, &f->list, link)
-		event_free(e);
+		event_drop(e);
 }

@@ -20,8 +20,7 @@
 
 #include "base/alloc.h"
 
-/* One string of the environment may have 128 KiB. */
-enum { FIRST_FD = 3, SPARE_FDS = 64, NAMES_BYTES_MAX = 120 << 10 };
+enum { FIRST_FD = 3, SPARE_FDS = 64 };
 
 void fd_table_init(struct fd_table *t)
 {
@@ -91,7 +90,7 @@ int fd_table_add(struct fd_table *t, const char *name, int fd)
 		return 0;
 	} else if (len == 0 || len > KEEPER_NAME_MAX || strchr(name, ':'))
 		r = -EINVAL; /* ':' stands between names in LISTEN_FDNAMES */
-	else if (t->n >= t->max || names_len(t) + len + 1 > NAMES_BYTES_MAX)
+	else if (t->n >= t->max || names_len(t) + len + 1 > KEEPER_NAMES_MAX)
 		r = -EMFILE;
 	else
 		r = grow(t);
@@ -139,9 +138,14 @@ int fd_table_environment(const struct fd_table *t, char **ret_fds, char **ret_na
 	return 0;
 }
 
+int fd_table_end(const struct fd_table *t)
+{
+	return FIRST_FD + (int)t->n;
+}
+
 int fd_table_install(struct fd_table *t)
 {
-	int above = FIRST_FD + (int)t->n;
+	int above = fd_table_end(t);
 
 	/* First out of the way of where they go, then there; dup2() clears close-on-exec. */
 	for (size_t i = 0; i < t->n; i++) {

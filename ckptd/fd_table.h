@@ -32,6 +32,8 @@ void fd_table_remove(struct fd_table *t, const char *name); /* all of that name 
  * the parent, so that the child of a fork allocates nothing.
  */
 MUST_CHECK int fd_table_environment(const struct fd_table *t, char **ret_fds, char **ret_names);
+/* One above the last descriptor that fd_table_install() puts in place. */
+int fd_table_end(const struct fd_table *t);
 /* In the child: moves them to 3, 4, ... without close-on-exec. Calls nothing but fcntl and dup2. */
 MUST_CHECK int fd_table_install(struct fd_table *t);
 

@@ -247,7 +247,7 @@ void goodput_keep(struct job *j)
 	list_init(&k->work.link);
 	k->work.run = write_run;
 	k->work.done = write_done;
-	work_submit(n->env.workers, WORK_META, &k->work);
+	job_submit(j, WORK_META, &k->work);
 }
 
 void goodput_keep_all(struct node *n)

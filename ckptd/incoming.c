@@ -30,6 +30,7 @@
 #include "ckptd/refused.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
+#include "storage/object_uses.h"
 #include "storage/recover.h"
 #include "storage/staging.h"
 
@@ -58,6 +59,7 @@ static void end(struct adoption *x, int code)
 		session_reply(x->session, &reply, NULL, 0);
 	session_unref(x->session);
 	alloc_free(x);
+	objects_end(n->store.uses);
 	n->works--;
 	node_stop_step(n);
 }
@@ -178,7 +180,7 @@ static void move(struct adoption *x)
 	list_add_tail(&x->node->jobs, &j->link);
 	x->job = j;
 	x->work = (struct work){.run = move_run, .done = move_done};
-	work_submit(x->node->env.workers, WORK_META, &x->work);
+	job_submit(j, WORK_META, &x->work);
 }
 
 static int may_adopt(struct adoption *x)
@@ -248,5 +250,7 @@ void incoming_adopt(struct session *s, uint64_t request, const char *hex)
 	list_init(&x->found.jobs);
 	x->work = (struct work){.run = look_run, .done = look_done};
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	objects_begin(n->store.uses);
+	objects_disturb(n->store.uses);
+	work_submit(n->env.workers, WORK_META, session_process(s)->uid, &x->work);
 }

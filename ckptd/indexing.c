@@ -111,7 +111,7 @@ static struct indexing *indexing_new(struct node *n, enum indexing_what what)
 static void indexing_submit(struct indexing *x)
 {
 	x->node->index_works++;
-	work_submit(x->node->env.workers, WORK_INDEX, &x->work);
+	work_submit(x->node->env.workers, WORK_INDEX, FAIR_NODE, &x->work);
 }
 
 void indexing_put(struct checkpoint *c)

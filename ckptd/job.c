@@ -35,6 +35,7 @@
 #include "ckptd/sharing.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
+#include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "storage/spare.h"
 
@@ -66,6 +67,7 @@ static void job_step(struct task *t)
 	struct job *j = container_of(t, struct job, step_task);
 
 	j->poked = false;
+	loop_label(j->node->env.loop, "a job's step");
 	if (j->failed) { /* nothing but its own append ever knew it */
 		assert(!j->creating && !j->appending && list_empty(&j->openings));
 		job_free(j);
@@ -105,6 +107,7 @@ void job_poke(struct job *j)
 	if (j->poked)
 		return;
 	j->poked = true;
+	j->step_task.uid = j->history.job.uid; /* of a new job it is not known at once */
 	loop_post(j->node->env.loop, &j->step_task);
 }
 
@@ -129,13 +132,32 @@ int job_new(struct node *n, struct job **ret)
 	epoch_init(j);
 	persist_init(j);
 	timer_init(&j->append_retry, append_retry);
-	j->step_task.run = job_step;
+	task_init(&j->step_task, FAIR_NODE, job_step);
 	j->next_slot = 1;
+	j->next_declaration = 1;
 	j->ledger.memory = n->env.memory;
 	j->ledger.rewrite = adopt_rewrite;
 	j->ledger.owner = j;
+	j->ledger.slice_cost = n->options.ledger_slice;
 	*ret = j;
 	return 0;
+}
+
+void job_count(struct job *j)
+{
+	assert(!j->user);
+	j->user = user_get(j->node, j->history.job.uid);
+	if (j->user)
+		user_add(j->user, USER_JOBS, 1);
+}
+
+void job_uncount(struct job *j)
+{
+	if (!j->user)
+		return;
+	user_give(j->user, USER_JOBS, 1);
+	user_put(j->user);
+	j->user = NULL;
 }
 
 static struct job *find_in(const struct list *jobs, const char *name, uint32_t uid)
@@ -146,6 +168,11 @@ static struct job *find_in(const struct list *jobs, const char *name, uint32_t u
 		if (j->history.job.uid == uid && strcmp(j->history.job.name, name) == 0)
 			return j;
 	return NULL;
+}
+
+void job_submit(struct job *j, enum work_class class, struct work *work)
+{
+	work_submit(j->node->env.workers, class, j->history.job.uid, work);
 }
 
 struct job *job_find(struct node *n, const char *name, uint32_t uid)
@@ -377,7 +404,7 @@ static void append_next(struct job *j)
 			continue;
 		}
 		j->appending = true;
-		work_submit(j->node->env.workers, WORK_LOG, &a->work);
+		job_submit(j, WORK_LOG, &a->work);
 	}
 }
 
@@ -561,7 +588,7 @@ static void trim_done(void *arg, int status)
 	t->work.done = trim_end;
 	j->appending =
 		true; /* one call at a time per log: a trim sweeps what an append just made */
-	work_submit(j->node->env.workers, WORK_LOG, &t->work);
+	job_submit(j, WORK_LOG, &t->work);
 }
 
 void job_free(struct job *j)
@@ -572,22 +599,26 @@ void job_free(struct job *j)
 
 	if (!j)
 		return;
+	j->freeing = true;
 	append_fail_all(j, -ECANCELED);
 	persist_fini(j);
 	replicas_fini(j);
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
-	waiter_drop(j, NULL, 0);
+	waiters_forget(j);
 	declaring_fini(j);
 	epoch_fini(j);
 	leaving_forget(j);
 	alloc_free(j->goodput_file.bytes);
 	goodput_forget_held(j->held);
+	watching_job_leaves(j);
+	answers_unlink(j->node, &j->link);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
 	list_each_safe(s, s_next, &j->slots, link)
 		alloc_free(s);
 	list_each_safe(m, m_next, &j->members, link) {
+		member_unindex(m);
 		if (m->declared)
 			declared_unref(j, m->declared);
 		beats_free(m);
@@ -597,8 +628,10 @@ void job_free(struct job *j)
 	assert(job_stopped(j) || list_empty(&j->declared));
 	if (j->log)
 		j->log->ops->close(j->log);
+	job_uncount(j);
 	history_fini(&j->history);
 	alloc_free(j->samples);
 	list_del(&j->link);
+	loop_unpost(j->node->env.loop, &j->step_task); /* what ended above may have poked it */
 	alloc_free(j);
 }

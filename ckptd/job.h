@@ -34,6 +34,7 @@
 #include "storage/store.h"
 
 struct session;
+struct user;
 struct checkpoint;
 struct persist;
 struct rewrite;
@@ -58,12 +59,17 @@ struct slot {
 	uint32_t number;  /* unique in the job for ever */
 	uint32_t rank;
 	struct region *region;
+	struct region *table;      /* for rank tables that are too long for a record, each in turn;
+				      NULL: they are not, or there was no memory for it */
 	struct process_id process; /* may write to it */
 	struct member *member;     /* NULL: its process ended or left */
 	enum slot_state state;
 	bool busy;                 /* MAPPING: a worker seals its region */
+	bool undeclared;           /* adoption: its seal's declaration was not to be had */
 	uint64_t credit;           /* WRITING: the credit that was granted with it */
 	struct checkpoint *holds;  /* SEALED and later (1) */
+	uint64_t in_ledger;        /* the ledger's newest generation that it was written into by a
+				      move, as in the two below */
 };
 
 /* One rank's part of a checkpoint. */
@@ -75,9 +81,12 @@ struct shard_state {
 	struct ledger_blob *blobs;
 	uint32_t n_blobs;
 	bool bad_file;             /* its file is damaged, wherever its memory is */
-	void *table;               /* the rank table, once DIGESTED; also in the ledger */
+	void *table;               /* the rank table, once DIGESTED; also in the ledger, unless: */
+	bool table_in_region;      /* it lies in the slot's region for it, which the ledger names */
 	size_t table_len;
 	struct digest table_digest;
+	const struct digest *samples; /* of the table */
+	uint32_t n_samples;
 };
 
 enum agreed_state { CP_OPEN, CP_COMMITTING, CP_COMMITTED, CP_ABORTED };
@@ -139,6 +148,8 @@ struct checkpoint {
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
+	struct list holders;        /* whose loads these are, and have been: holding.c */
+	bool overdue;               /* retention would take it away, but for readers */
 	bool no_cache;              /* what the page cache gave was not what is on the disk */
 	uint64_t cached;            /* pages of its files are, by loads of this round; 0: none */
 	struct timer timeout;       /* attempt_timeout while OPEN and not sealed */
@@ -153,25 +164,33 @@ struct checkpoint {
 struct declared {
 	struct list link; /* in job->declared */
 	struct digest digest;
-	void *bytes;
+	void *bytes;           /* of alloc, unless: */
+	struct region *region; /* has them: too long for a record of the ledger, which names it */
 	size_t len;
 	struct declaration view;
 	uint32_t refs;
+	struct user *user; /* whom its bytes count for: who came with it first; or NULL */
+	uint64_t in_ledger;
 };
 
 struct member {
 	struct list link; /* in job->members */
+	struct list of_process; /* in node->members, from member_index() on */
+	struct list ending;     /* its process has ended: process_ends.c */
 	struct job *job;
+	struct user *user; /* whom it counts for; NULL: nobody, for want of memory */
 	uint32_t rank;
 	struct process_id process;
 	struct session *session; /* NULL while not connected */
 	bool alive;              /* the session has not ended: its process lives and said no bye */
 	bool prepared;           /* has populated slots */
+	bool undeclared;         /* adoption: what it had declared was not to be had */
 	struct preparing *preparing; /* they are being made */
 	struct sealing *sealing;     /* they are being sealed against other writers */
 	uint64_t epoch;          /* it may save in */
 	uint64_t entered_ns;     /* when it entered it, by the loop's clock */
 	struct declared *declared;
+	uint64_t in_ledger;
 	struct region *page;     /* struct session_page */
 	struct beats *beats;     /* beats.c; NULL: it cannot beat */
 	uint64_t credit;         /* newest granted */
@@ -194,7 +213,9 @@ struct member {
 struct append; /* a record on its way into the log: job.c */
 
 struct waiter {
-	struct list link;
+	struct list link;       /* in job->waiters */
+	struct list of_session; /* in the session's waits */
+	struct job *job;
 	struct session *session;
 	uint64_t request, step, epoch;
 	uint32_t what;
@@ -219,6 +240,7 @@ struct held_up {
 struct job {
 	struct list link; /* in node->jobs; stopped: in node->stopped_jobs */
 	struct node *node;
+	struct user *user; /* whom it counts for: job_count(); NULL: nobody, or it is stopped */
 	enum job_defect defect; /* what was found, if anything: job_state.h */
 	bool stopped;           /* that was acted on */
 	char defect_text[ERR_TEXT_MAX];
@@ -249,6 +271,8 @@ struct job {
 	struct list leaving;   /* ranks that left without a goodbye: leaving.c */
 	struct list loads;   /* that wait for the epoch to be opened */
 	uint32_t next_slot;
+	uint64_t next_declaration; /* region's name */
+	bool freeing; /* by job_free(): memory that outlives this process stays */
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
 	bool run_over;       /* all its ranks have said goodbye */
 	bool epoch_over; /* memory was lost since the epoch was opened: the next open opens one */
@@ -264,7 +288,11 @@ struct job {
 	struct persist *persist; /* the one being written */
 	struct rewrite *rewrite; /* of one of them damaged files are written again */
 	uint64_t rewritten;      /* files */
-	struct timer room_timer; /* what the disk refused is tried again */
+	/* As its last step found: copies to be read again; saves or loads under way. */
+	bool unread, at_work;
+	struct timer room_timer; /* what the disk or memory refused is tried again */
+	bool say_later;          /* trust records: memory did */
+	bool lacks_room;         /* some checkpoint->no_room */
 	bool sweep;              /* expiries that failed, too */
 	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
 	struct digest *samples;  /* of the newest commit, for the stale-snapshot alarm */
@@ -299,6 +327,9 @@ struct job {
 
 /* ---- job.c ---- */
 MUST_CHECK int job_new(struct node *n, struct job **ret);
+/* Its uid is known: it counts as one of that user's; until job_uncount(), or it is freed. */
+void job_count(struct job *j);
+void job_uncount(struct job *j);
 void job_free(struct job *j); /* this process's memory only */
 struct job *job_find(struct node *n, const char *name, uint32_t uid);
 struct job *job_find_id(struct node *n, const struct job_id *id);
@@ -325,6 +356,8 @@ bool job_log_down(const struct job *j);
  * only note what happened and poke; decisions, and everything that frees, are made in job_step().
  */
 void job_poke(struct job *j);
+/* To a worker, on the account of the job's user. */
+void job_submit(struct job *j, enum work_class class, struct work *work);
 void job_tell(struct job *j, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 void job_id_of(const struct job *j, uint64_t step, const struct attempt_id *attempt,
@@ -357,8 +390,8 @@ uint64_t epoch_tire(struct node *n, uint64_t before_ns, int code, const char *te
 bool epoch_stands(const struct job *j, const struct open_request *r);
 /* The job is stopped: opens of it are answered with this. */
 void epoch_stop(struct job *j, int code, const char *text);
-/* The session ended: its opens need no answer. */
-void epoch_drop_session(struct list *openings, struct session *s);
+/* The session ended: its open needs no answer. */
+void epoch_drop_session(struct session *s);
 void epoch_init(struct job *j);
 void epoch_fini(struct job *j);
 /* Run ids that ckptd made begin with this. */
@@ -396,6 +429,9 @@ bool epoch_fell_back(const struct job *j, uint64_t *ret_step);
 
 /* ---- member.c ---- */
 MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct member **ret);
+/* It lives: found by its process from here on, and counted as one of its user's ranks. */
+void member_index(struct member *m);
+void member_unindex(struct member *m);
 struct member *member_of_rank(struct job *j, uint32_t rank);
 bool member_has_slots(const struct member *m);
 /* Some rank cannot be given its next credit for want of a slot. */
@@ -438,11 +474,19 @@ struct declare_bytes {
 /* Answers the request itself, now or later, unless it returns an error; then fd is not taken. */
 MUST_CHECK int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
 			       const struct declare_bytes *b, struct err *e);
+void declaring_drop(struct session *s); /* its connection ended: a check under way ends soon */
 void declaring_step(struct job *j); /* those that wait for room in the ledger */
 void declaring_fini(struct job *j);
 struct declared *declared_get(struct job *j, const struct digest *digest);
-MUST_CHECK int declared_put(struct job *j, const struct digest *digest, const void *bytes,
-			    size_t len, struct declared **ret, struct err *e);
+/* One that the job has not; bytes are copied, or lie in the region, which is taken if it succeeds.
+ * The reference is that of the job's list, for the adoption. */
+MUST_CHECK int declared_adopt(struct job *j, const struct digest *digest, const void *bytes,
+			      size_t len, struct region *region);
+#define DECLARED_PREFIX    "declaration." /* then the job's id and a number, of its region */
+#define ANNEX_RECORD_BYTES 320u           /* at most, of a record that names one */
+void declared_name(struct job *j, char *buf, size_t size);
+uint64_t declared_record_bytes(const struct declared *d);
+MUST_CHECK int declared_write(struct ledger *l, const struct declared *d);
 void declared_unref(struct job *j, struct declared *d);
 
 /* ---- preparing.c ---- */
@@ -455,7 +499,7 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t requ
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
 /* On a worker, some time. */
-void region_destroy(struct node *n, struct region *r);
+void region_destroy(struct node *n, uint32_t uid, struct region *r);
 
 /* ---- ledgering.c ---- */
 #define LEDGER_SLACK 16384u /* for records of what comes unasked */
@@ -467,8 +511,12 @@ void ledgering_step(struct job *j);
 /* Bytes that the record of a rank's table has at most; UINT64_MAX: no such number. */
 uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t image_len,
 			 uint64_t n_blobs, uint64_t names_len);
-/* Memory that the ledger will take for a member with slots of that size. */
+/* Memory that the ledger will take for a member with slots of that size, and regions of tables. */
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes);
+/* The size of the region for the tables of a slot of that size; 0: they fit in records. */
+uint64_t ledgering_table_region(const struct job *j, uint64_t declaration_len,
+				uint64_t slot_bytes);
+void ledgering_table_name(const struct job *j, uint32_t slot, char *buf, size_t size);
 
 /* ---- checkpoint.c ---- */
 struct seal_request {
@@ -509,7 +557,9 @@ MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t reques
 			       uint64_t epoch, uint32_t what, struct err *e);
 /* The job is stopped: waits are answered with this. */
 void waiters_stop(struct job *j, int code, const char *text);
-void waiter_drop(struct job *j, struct session *s, uint64_t request); /* request 0: all */
+void waiters_forget(struct job *j);
+void waiters_drop_session(struct session *s); /* whatever jobs they are of */
+void waiter_cancel(struct session *s, uint64_t request);
 
 /* ---- persist.c ---- */
 /* Picks what to write next, and moves on what is being written. */

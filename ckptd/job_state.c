@@ -57,6 +57,8 @@ static bool holder_is_sound(const struct slot *s)
 	if (c->job != s->job || s->rank >= c->world)
 		return false;
 	sh = &c->shards[s->rank];
+	if (sh->table_in_region && (!s->table || sh->table != s->table->base))
+		return false;
 	return sh->slot == s && sh->sealed && sh->declared && sh->image_len <= s->region->size &&
 	       (s->state != SLOT_DIGESTED || sh->table) && (s->state != SLOT_SEALED || !sh->table);
 }
@@ -250,9 +252,14 @@ void job_stop(struct job *j)
 			    watching_subject_json(j->node, &s),
 			    json_pack("{s:i}", "defect", (int)j->defect), "%s", j->defect_text);
 		leaving_forget(j);
-		list_each(m, &j->members, link)
+		list_each(m, &j->members, link) {
 			beats_leave(m);
+			member_unindex(m); /* the end of its process is nothing to it */
+		}
+		job_uncount(j);
 		watching_stopped(j);
+		watching_job_leaves(j);
+		answers_unlink(j->node, &j->link);
 		list_del(&j->link); /* nothing that walks over jobs meets it from here on */
 		list_add_tail(&j->node->stopped_jobs, &j->link);
 		disarm(j);

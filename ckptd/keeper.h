@@ -11,22 +11,34 @@
 #include <stdbool.h>
 
 #include "base/err.h"
+#include "base/memory.h"
 #include "ckptd/notify.h"
 
 #define KEEPER_NAME_MAX 255 /* without ':' and control characters */
+/*
+ * The names of all, with a byte between them: they come back in one string of the environment, and
+ * a program with one of 128 KiB is not executed (E2BIG).
+ */
+#define KEEPER_NAMES_MAX (120u << 10)
+#define KEEPER_NAME_USUAL 64u /* bytes that room() reckons for one more */
+#define KEEPER_MAX_VAR "FDSTORE" /* how many descriptors the store takes; systemd 254 or newer */
 
 struct keeper;
 
 /*
- * Reads $LISTEN_PID, $LISTEN_FDS, $LISTEN_FDNAMES, makes those descriptors close-on-exec and
- * removes the variables. Before there are threads. n outlives the keeper.
+ * Reads $LISTEN_PID, $LISTEN_FDS, $LISTEN_FDNAMES and $FDSTORE, makes those descriptors
+ * close-on-exec and removes the variables. Before there are threads. n outlives the keeper.
  */
 MUST_CHECK int keeper_open(struct notify *n, struct keeper **ret, struct err *e);
 /* Closes what nobody took; it stays in the store. */
 void keeper_free(struct keeper *k);
 /* Whether anybody keeps anything: without, memory is lost with this process. */
 bool keeper_keeps(const struct keeper *k);
-/* Returns 0 only when the store has it; fd stays the caller's. */
+/* What the store takes where $FDSTORE did not say it. Before there are threads. */
+void keeper_set_max(struct keeper *k, uint64_t max);
+void keeper_room(struct keeper *k, struct memory_room *ret);
+/* Returns 0 only when the store has it; fd stays the caller's. CKPT_ENOSPACE: the store is full,
+ * and was not asked: systemd drops what it does not take and does not say so. */
 MUST_CHECK int keeper_store(struct keeper *k, const char *name, int fd);
 /* Returns 0 when the store has no descriptor of that name any more. */
 MUST_CHECK int keeper_remove(struct keeper *k, const char *name);

@@ -24,7 +24,8 @@
 #include "ckptd/watching.h"
 
 struct leaving {
-	struct list link; /* in job->leaving */
+	struct list link;       /* in job->leaving */
+	struct list of_process; /* in node->leaving */
 	struct job *job;
 	uint32_t rank;
 	struct process_id process;
@@ -35,6 +36,7 @@ static void drop(struct leaving *x)
 {
 	timer_disarm(x->job->node->env.loop, &x->timer);
 	list_del(&x->link);
+	list_del(&x->of_process);
 	alloc_free(x);
 }
 
@@ -70,6 +72,7 @@ void leaving_add(const struct member *m)
 	timer_init(&x->timer, lives_on);
 	timer_arm(loop, &x->timer, loop_now(loop) + m->job->node->options.leaving_ns);
 	list_add_tail(&m->job->leaving, &x->link);
+	list_add_tail(by_process(&m->job->node->leaving, &x->process), &x->of_process);
 	watching_leaves(m);
 }
 
@@ -85,24 +88,23 @@ void leaving_goes_on(struct job *j, const struct process_id *p, uint32_t rank)
 	}
 }
 
-void leaving_process_exit(struct node *n, const struct process_id *p,
+bool leaving_process_exit(struct node *n, const struct process_id *p,
 			  const struct process_exit *exit)
 {
-	struct leaving *x, *next;
-	struct job *j;
+	struct leaving *x;
 
-	list_each(j, &n->jobs, link) {
-		list_each_safe(x, next, &j->leaving, link) {
-			if (!process_same(&x->process, p))
-				continue;
-			if (exit->how == PROCESS_END_STATUS && exit->value == 0) {
-				say_goodbye(x);
-				continue;
-			}
-			watching_exit(j, x->rank, watching_how(exit), exit->value);
-			drop(x);
+	list_each(x, by_process(&n->leaving, p), of_process) {
+		if (!process_same(&x->process, p))
+			continue;
+		if (exit->how == PROCESS_END_STATUS && exit->value == 0) {
+			say_goodbye(x);
+			return true;
 		}
+		watching_exit(x->job, x->rank, watching_how(exit), exit->value);
+		drop(x);
+		return true;
 	}
+	return false;
 }
 
 void leaving_forget(struct job *j)

@@ -10,7 +10,12 @@
  *
  * Regions are made and destroyed by the owner, on workers (ledgering.c); writing is copying and
  * digesting in memory, 0.3 s a GiB. An append that does not fit makes its region itself: it waits
- * for it, and is what the owner has to avoid.
+ * for it, and is what the owner has to avoid. Payloads above LEDGER_INLINE_MAX are the owner's to
+ * put into regions of their own, annexes, which records name.
+ *
+ * The move takes slices of some hundred microseconds: the old region counts until the last one is
+ * over, and records that come meanwhile go to both. A record that the next region has before the
+ * slice that is about its object changes nothing where it is replayed, or says the same.
  */
 #ifndef CKPTD_LEDGER_H
 #define CKPTD_LEDGER_H
@@ -21,6 +26,10 @@
 #include "base/memory.h"
 
 #define LEDGER_PAYLOAD_MAX (1u << 30) /* bytes of one record */
+/* Longer ones are written into a region of their own by a worker (an annex), and a record names it:
+ * to copy and digest so many takes a tenth of a millisecond, while a region costs a place in the fd
+ * store and an answer of it. */
+#define LEDGER_INLINE_MAX (256u << 10)
 
 struct ledger {
 	struct memory *memory;
@@ -30,11 +39,20 @@ struct ledger {
 	uint64_t handed;     /* the newest that a name was made for; names are never used twice */
 	uint64_t used;       /* bytes of the region */
 	uint64_t sequence;   /* of the next record */
-	/* Writes everything that is still true; set by the owner. */
+	/* Writes what is still true and has no mark of this generation yet (ledger_due()), until
+	 * the slice is over: then 1, there is more. 0: that was all. Set by the owner. */
 	int (*rewrite)(void *owner, struct ledger *into);
 	void *owner;
 	bool rewriting, measuring;
 	bool loose; /* something went since it was rewritten: it may be too large */
+	/* Its header says that records may name annexes; the next region's will. */
+	bool annexes, annexes_wanted;
+	/* The region that it is being moved to; NULL: it is not. */
+	struct region *next;
+	uint64_t next_generation, next_used, next_sequence;
+	bool next_full; /* it was too small for a record that came */
+	uint64_t slice; /* while rewriting: what it may still cost */
+	uint32_t slice_cost; /* of each, if not 0: for tests */
 };
 
 struct ledger_blob {
@@ -57,6 +75,15 @@ void ledger_next_name(struct ledger *l, char *buf, size_t size, uint64_t *ret_ge
  */
 MUST_CHECK int ledger_move(struct ledger *l, struct region *region, uint64_t generation,
 			   struct region **ret_old);
+/* The same in slices: takes the region, or fails. There is a ledger already. */
+MUST_CHECK int ledger_move_begin(struct ledger *l, struct region *region, uint64_t generation);
+/* 1: there is more to do; 0: it has moved, *ret_old as above; else it is to be given up. */
+MUST_CHECK int ledger_move_slice(struct ledger *l, struct region **ret_old);
+/* The region that it does not move to, to be destroyed. */
+struct region *ledger_move_give_up(struct ledger *l);
+/* For rewrite(): whether an object is to be written, which marks it; and whether that is enough. */
+bool ledger_due(const struct ledger *into, uint64_t *mark);
+bool ledger_slice_over(const struct ledger *into);
 /* Bytes that a rewritten ledger would have; UINT64_MAX: there is no memory to find out. */
 uint64_t ledger_live(const struct ledger *l);
 /* The size of a region for so many, and room for so many `more` twice. */
@@ -69,6 +96,9 @@ void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n);
  */
 MUST_CHECK int ledger_declaration(struct ledger *l, const struct digest *d, const void *bytes,
 				  size_t len);
+/* Its bytes are in that region, from byte 0 on. */
+MUST_CHECK int ledger_declaration_in(struct ledger *l, const struct digest *d, uint64_t len,
+				     const char *region);
 MUST_CHECK int ledger_slot(struct ledger *l, uint32_t slot, uint32_t rank, const char *region,
 			   const struct process_id *p);
 MUST_CHECK int ledger_ready(struct ledger *l, uint32_t slot); /* mapped, sealed, EMPTY */
@@ -83,6 +113,9 @@ struct ledger_seal {
 };
 MUST_CHECK int ledger_sealed(struct ledger *l, const struct ledger_seal *s);
 MUST_CHECK int ledger_table(struct ledger *l, uint32_t slot, const void *table, size_t len);
+/* d: of its bytes, which are in that region. */
+MUST_CHECK int ledger_table_in(struct ledger *l, uint32_t slot, const struct digest *d,
+			       uint64_t len, const char *region);
 MUST_CHECK int ledger_empty(struct ledger *l, uint32_t slot);
 MUST_CHECK int ledger_gone(struct ledger *l, uint32_t slot);
 MUST_CHECK int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p,
@@ -105,6 +138,9 @@ struct ledger_reader {
 		      uint64_t credit, bool credit_unused, uint64_t blob_bytes,
 		      const struct digest *declaration);
 	int (*left)(void *arg, uint32_t rank);
+	int (*declaration_in)(void *arg, const struct digest *d, uint64_t len, const char *region);
+	int (*table_in)(void *arg, uint32_t slot, const struct digest *d, uint64_t len,
+			const char *region);
 };
 
 /* Whether the region is a whole ledger, and whose. */

@@ -4,11 +4,12 @@
  * region before it is full or when it has become far too large, let go with the last member and
  * the last slot.
  *
- * A META worker makes the region, which waits for memory and for the fd store; the loop only copies
- * what is true into it (ledger.h). `coming` is what waits to be declared and what every slot that
- * has no table yet will write, so a table finds its room made; of blobs, what a rank's next Seal
- * and its table can name, as far as names fill the message. Declarations and credits wait for a
- * region that is on its way if the old one is short of that.
+ * A META worker makes the region, which waits for memory and for the fd store; the loop only
+ * copies what is true into it, in slices (ledger.h), one a step of the job. `coming` is what waits
+ * to be declared and what every slot that has no table yet will write, so a table finds its room
+ * made; of blobs, what a rank's next Seal and its table can name, as far as names fill the
+ * message. Declarations and credits wait for a region that is on its way if the old one is short
+ * of that.
  *
  * Failure modes: no memory for the first one: opens are refused. For a later one: a smaller one is
  * taken, or it is tried again a tenth of a second later; until then a record that does not fit is
@@ -18,6 +19,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "ckptd/job.h"
@@ -25,7 +27,8 @@
 #include "model/table.h"
 
 #define RETRY_NS     100000000u
-#define SMALL_BYTES  512u  /* slot, ready, assign, sealed, empty and gone of a slot; of a member */
+#define SMALL_BYTES  640u  /* slot, ready, assign, sealed, empty and gone of a slot, and a table's
+			      that names its region; of a member */
 #define SHRINK_ABOVE (1u << 20)
 
 struct ledger_making {
@@ -48,14 +51,33 @@ uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t
 	return size_add(bytes, SMALL_BYTES, &bytes) ? bytes : UINT64_MAX;
 }
 
+uint64_t ledgering_table_region(const struct job *j, uint64_t declaration_len,
+				uint64_t slot_bytes)
+{
+	uint64_t bytes = ledgering_table(j, declaration_len, slot_bytes, 0, 0);
+
+	if (bytes <= j->node->options.ledger_inline || bytes > LEDGER_PAYLOAD_MAX)
+		return 0;
+	/* A blob takes 7 bytes of a Seal, which is one message, at least, and 24 of a table. */
+	return round_up(bytes + 5 * CONN_MESSAGE_MAX, 4096);
+}
+
+void ledgering_table_name(const struct job *j, uint32_t slot, char *buf, size_t size)
+{
+	char hex[ID_TEXT_MAX];
+
+	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
+	snprintf(buf, size, "table.%s.%u", hex, slot);
+}
+
 static uint64_t table_bytes(const struct slot *s)
 {
 	const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
 	const struct declared *d = s->member ? s->member->declared : NULL;
 	uint64_t names = 0;
 
-	if (sh && sh->table)
-		return 0; /* it is there */
+	if (s->table || (sh && sh->table))
+		return 0; /* it is there, or SMALL_BYTES */
 	if (!sh)
 		return ledgering_table(s->job, d ? d->len : 0, s->region->size, 0, 0);
 	for (uint32_t i = 0; i < sh->n_blobs; i++)
@@ -77,18 +99,52 @@ static uint64_t coming(const struct job *j)
 	return bytes;
 }
 
+/* What a move will write, at most. To measure it exactly takes as long as the move. */
+static uint64_t live_at_most(const struct job *j)
+{
+	uint64_t bytes = LEDGER_SLACK;
+	struct declared *d;
+	struct member *m;
+	struct slot *s;
+
+	list_each(d, &j->declared, link)
+		bytes += SMALL_BYTES + declared_record_bytes(d);
+	list_each(m, &j->members, link)
+		bytes += SMALL_BYTES;
+	list_each(s, &j->slots, link) {
+		const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
+
+		bytes += SMALL_BYTES;
+		for (uint32_t i = 0; sh && i < sh->n_blobs; i++)
+			bytes += 24 + strlen(sh->blobs[i].name);
+		bytes += sh && !sh->table_in_region ? sh->table_len : 0;
+	}
+	return bytes;
+}
+
 uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes)
 {
 	uint64_t each = ledgering_table(m->job, m->declared->len, slot_bytes, 0, 0);
+	uint64_t region = ledgering_table_region(m->job, m->declared->len, slot_bytes);
+	uint64_t slots = m->job->node->options.slots;
 
 	/* While it is moved there are two, each with room for twice what is there. */
-	return 4 * (m->declared->len + m->job->node->options.slots * each + 2 * CONN_MESSAGE_MAX) +
-	       2 * LEDGER_SLACK;
+	return 4 * (declared_record_bytes(m->declared) + (region ? 0 : slots * each) +
+		    2 * CONN_MESSAGE_MAX) +
+	       2 * LEDGER_SLACK + slots * region;
+}
+
+/* Its header does not say what its records are about to. */
+static bool lacks_feature(const struct ledger *l)
+{
+	return l->annexes_wanted && !l->annexes;
 }
 
 bool ledgering_short(const struct job *j)
 {
-	return j->ledger_making && (!j->ledger.region || ledger_room(&j->ledger) < coming(j));
+	return (j->ledger_making || j->ledger.next) &&
+	       (!j->ledger.region || lacks_feature(&j->ledger) ||
+		ledger_room(&j->ledger) < coming(j));
 }
 
 /* ---- Taking and moving ---- */
@@ -98,7 +154,7 @@ static void make_run(struct work *w)
 	struct ledger_making *k = container_of(w, struct ledger_making, work);
 
 	w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
-	while (w->status < 0 && k->size > k->size_min) {
+	while (w->status < 0 && w->status != CKPT_ENOSPACE && k->size > k->size_min) {
 		k->size = max_u64(k->size / 2, k->size_min); /* memory is short */
 		w->status = k->memory->ops->create(k->memory, k->name, k->size, &k->region);
 	}
@@ -118,12 +174,13 @@ static void make_done(struct work *w)
 		old = k->region;
 	}
 	if (r == 0) {
-		r = ledger_move(&j->ledger, k->region, k->generation, &old);
+		r = j->ledger.region ? ledger_move_begin(&j->ledger, k->region, k->generation)
+				     : ledger_move(&j->ledger, k->region, k->generation, &old);
 		if (r < 0)
 			old = k->region;
 	}
 	if (old)
-		region_destroy(j->node, old);
+		region_destroy(j->node, j->history.job.uid, old);
 	if (r < 0 && r != CKPT_ESTALE)
 		j->ledger_retry_ns = loop_now(j->node->env.loop) + RETRY_NS;
 	if (!j->ledger.region)
@@ -152,7 +209,7 @@ static int make_start(struct job *j, uint64_t size, uint64_t size_min)
 	k->work.done = make_done;
 	j->ledger_making = k;
 	j->node->works++;
-	work_submit(j->node->env.workers, WORK_META, &k->work);
+	job_submit(j, WORK_META, &k->work);
 	return 0;
 }
 
@@ -170,6 +227,27 @@ bool ledgering_ready(struct job *j)
 	return false;
 }
 
+static void move_on(struct job *j)
+{
+	struct region *old = NULL;
+	int r = ledger_move_slice(&j->ledger, &old);
+
+	if (r < 0) {
+		old = ledger_move_give_up(&j->ledger);
+		j->ledger_retry_ns = loop_now(j->node->env.loop) + RETRY_NS;
+	}
+	if (old)
+		region_destroy(j->node, j->history.job.uid, old);
+	job_poke(j); /* the next one, or what waited for the last */
+}
+
+static void let_go(struct job *j)
+{
+	if (j->ledger.next)
+		region_destroy(j->node, j->history.job.uid, ledger_move_give_up(&j->ledger));
+	region_destroy(j->node, j->history.job.uid, ledger_detach(&j->ledger));
+}
+
 static bool unused(const struct job *j)
 {
 	return list_empty(&j->members) && list_empty(&j->slots) && list_empty(&j->openings) &&
@@ -185,17 +263,19 @@ void ledgering_step(struct job *j)
 	if (!l->region || j->ledger_making)
 		return;
 	if (unused(j)) {
-		region_destroy(j->node, ledger_detach(l));
+		let_go(j);
+		return;
+	}
+	if (l->next) {
+		move_on(j);
 		return;
 	}
 	more = coming(j);
-	full = ledger_room(l) < 2 * more;
+	full = ledger_room(l) < 2 * more || lacks_feature(l);
 	if ((!full && !(l->loose && l->region->size > SHRINK_ABOVE)) ||
 	    loop_now(j->node->env.loop) < j->ledger_retry_ns)
 		return;
-	live = ledger_live(l);
-	if (live == UINT64_MAX)
-		return;
+	live = live_at_most(j);
 	size = ledger_size(live, more);
 	least = max_u64(ledger_size(0, 0), round_up(live + more, 4096) + LEDGER_SLACK);
 	l->loose = false;

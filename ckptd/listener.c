@@ -99,6 +99,7 @@ static void listening_ready(struct watch *w, uint32_t events)
 	int fd;
 
 	(void)events;
+	loop_label(l->loop, "connections that come in");
 	for (int n = 0; n < ACCEPTS_MAX; n++) {
 		fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
@@ -236,10 +237,9 @@ int listener_new(struct loop *loop, const struct listener_options *o, struct lis
 	l->options = *o;
 	watch_init(&l->watch, o->fd, listening_ready);
 	timer_init(&l->pause, pause_over);
-	l->hub.loop = loop;
+	conn_hub_init(&l->hub, loop, o->log);
 	l->hub.handshake_ns = o->handshake_ns;
-	l->hub.log = o->log;
-	list_init(&l->hub.conns);
+	l->hub.program = o->program;
 	r = process_table_new(loop, &l->table);
 	if (r)
 		err_code(e, r, "make the listener");

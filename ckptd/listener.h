@@ -19,6 +19,7 @@ struct listener_options {
 	unsigned conns_max, conns_per_uid;
 	uint64_t handshake_ns;
 	bool no_peerpidfd; /* as before kernel 6.5; for tests */
+	const char *program; /* ckptd, for its --receiver; NULL: descriptors are refused */
 	struct log *log;
 };
 #define LISTENER_HANDSHAKE_NS 5000000000u

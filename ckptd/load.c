@@ -5,6 +5,7 @@
  *   WAITING   an epoch is being opened: "latest" means its base (I15); or a record of trust, or a
  *             COMMIT, is on its way that may make its checkpoint good enough
  *   PLANNING  on a META worker: load_planning.c
+ *   GIVING    plan and sources are sent, message by message (load_giving.c)
  *   GIVEN     plan and sources are with the process (load_giving.c); checkpoint->readers keeps
  *             memory (I9), the locks keep files
  *   CHECKING  the process reported a leaf: it is read again (load_giving.c)
@@ -27,9 +28,14 @@
 #include "base/fault.h"
 #include "ckptd/load_priv.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/quota.h"
 #include "ckptd/sharing.h"
 #include "ckptd/trust.h"
+
+void load_submit(struct load *l)
+{
+	work_submit(l->job->node->env.workers, WORK_META, session_process(l->owner)->uid,
+		    &l->work);
+}
 
 /* ---- Ending ---- */
 
@@ -37,8 +43,11 @@ static void load_free(struct load *l)
 {
 	list_del(&l->link);
 	list_del(&l->waiting);
+	if (l->posted)
+		loop_unpost(l->job->node->env.loop, &l->giving);
 	plan_fini(&l->plan);
 	writer_free(&l->encoded);
+	assert(l->plan_fd < 0);
 	read_wants_fini(&l->wants);
 	alloc_free(l->wants_bytes);
 	if (l->wants_fd >= 0)
@@ -48,7 +57,10 @@ static void load_free(struct load *l)
 	alloc_free(l->sources);
 	if (l->wanted)
 		declared_unref(l->job, l->wanted);
+	user_give(session_user(l->owner), USER_LOAD_FILES, l->files);
+	user_give(session_user(l->owner), USER_PLAN_BYTES, l->plan_bytes);
 	session_use(l->owner)->loads--;
+	user_give(session_user(l->owner), USER_LOADS, 1);
 	session_unref(l->owner);
 	alloc_free(l);
 }
@@ -60,6 +72,9 @@ static void close_run(struct work *w)
 	for (uint32_t i = 0; i < l->n_sources; i++)
 		if (l->sources[i].open)
 			shard_close(&l->sources[i].reader);
+	if (l->plan_fd >= 0)
+		l->memory->ops->close_fd(l->memory, l->plan_fd);
+	l->plan_fd = -1;
 	w->status = 0;
 }
 
@@ -69,6 +84,7 @@ static void close_done(struct work *w)
 	struct job *j = l->job;
 
 	l->checkpoint->readers--;
+	holding_end(l->checkpoint, session_user(l->owner));
 	if (l->cached)
 		sharing_end(l->checkpoint, l->kind == LOAD_OWN ? member_of_rank(j, l->rank) : NULL);
 	load_free(l);
@@ -77,7 +93,7 @@ static void close_done(struct work *w)
 
 void load_close(struct load *l)
 {
-	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING);
+	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING && !l->posted);
 	l->session = NULL;
 	list_del(&l->link);
 	list_del(&l->waiting);
@@ -88,7 +104,7 @@ void load_close(struct load *l)
 	l->state = LOAD_CLOSING;
 	l->work.run = close_run;
 	l->work.done = close_done;
-	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }
 
 void load_drop_all(struct session *s)
@@ -96,13 +112,24 @@ void load_drop_all(struct session *s)
 	struct load *l, *next;
 
 	list_each_safe(l, next, session_loads(s), link) {
-		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING;
+		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING || l->posted;
 
 		l->session = NULL;
 		list_del(&l->link);
-		if (!busy)
+		if (busy) /* planning ends soon */
+			atomic_store_explicit(&l->work.cancel, true, memory_order_relaxed);
+		else
 			load_close(l);
 	}
+}
+
+void load_room(struct session *s)
+{
+	struct load *l;
+
+	list_each(l, session_loads(s), link)
+		if (l->state == LOAD_GIVING)
+			load_give_on(l);
 }
 
 void load_forget_all(struct session *s)
@@ -111,16 +138,39 @@ void load_forget_all(struct session *s)
 
 	list_each_safe(l, next, session_loads(s), link) {
 		close_run(&l->work);
-		if (l->checkpoint)
+		if (l->checkpoint) {
 			l->checkpoint->readers--;
+			holding_end(l->checkpoint, session_user(l->owner));
+		}
 		load_free(l);
 	}
 }
 
 /* ---- Choosing ---- */
 
+int load_count(struct load *l, uint32_t files, uint64_t bytes)
+{
+	struct user *u = session_user(l->owner);
+	char what[40];
+	int r;
+
+	snprintf(what, sizeof(what), "load step %llu", (unsigned long long)l->step);
+	r = user_take(u, USER_LOAD_FILES, files, what, &l->err);
+	if (r < 0)
+		return r;
+	l->files += files;
+	r = user_take(u, USER_PLAN_BYTES, bytes, what, &l->err);
+	l->plan_bytes += r < 0 ? 0 : bytes;
+	return r;
+}
+
 static int choose_sources(struct load *l, struct checkpoint *c)
 {
+	int err = load_count(l, 0, (uint64_t)c->world * sizeof(*l->sources));
+	bool files = false;
+
+	if (err < 0)
+		return err;
 	l->sources = alloc_array(c->world, sizeof(*l->sources));
 	if (!l->sources)
 		return err_code(&l->err, -ENOMEM, "load step %llu", (unsigned long long)c->step);
@@ -137,12 +187,13 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 		} else {
 			if (!JOB_ASSERT(l->job, c->durable == DUR_DONE && c->commit))
 				return err_set(&l->err, CKPT_ESTOPPED, "%s", l->job->defect_text);
+			files = true;
 			s->kind = LOAD_FILE;
 			s->footer = c->commit->shards[r];
 		}
 	}
 	l->n_sources = c->world;
-	return 0;
+	return files ? holding_refuses(session_user(l->owner), &l->err) : 0;
 }
 
 static bool trusted(const struct load *l, const struct checkpoint *c)
@@ -328,7 +379,8 @@ static void load_go(struct load *l)
 	l->step = c->step;
 	l->attempt = c->attempt;
 	l->epoch = j->history.epoch.number;
-	if (wanted_by_make(j, l->rank, &l->others) < 0 || choose_sources(l, c) < 0) {
+	if (choose_sources(l, c) < 0 || wanted_by_make(j, l->rank, &l->others) < 0 ||
+	    holding_begin(c, session_user(l->owner)) < 0) {
 		load_give_error(l, l->err.code ? l->err.code : -ENOMEM, l->err.text);
 		load_close(l);
 		return;
@@ -337,11 +389,12 @@ static void load_go(struct load *l)
 	l->checkpoint = c;
 	l->no_cache = c->no_cache;
 	c->readers++;
+	j->at_work = true;
 	job_id_of(j, c->step, &c->attempt, &l->checkpoint_id);
 	l->state = LOAD_PLANNING;
 	l->work.run = load_plan_run;
 	l->work.done = load_plan_done;
-	work_submit(j->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }
 
 void load_step(struct job *j)
@@ -379,7 +432,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 				    "load: ckptd does not know this level of trust");
 		return NULL;
 	}
-	if (quota_load(s, &e) < 0) {
+	if (user_may_load(s, &e) < 0) {
 		session_reply_error(s, request, e.code, e.text);
 		return NULL;
 	}
@@ -394,6 +447,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->session = s;
 	l->owner = session_ref(s);
 	session_use(s)->loads++;
+	user_add(session_user(s), USER_LOADS, 1);
 	l->job = member->job;
 	l->store = &member->job->node->store;
 	l->rank = member->rank;
@@ -401,7 +455,9 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 	l->memory = member->job->node->env.memory;
 	l->kind = kind;
 	l->wants_fd = -1;
+	l->plan_fd = -1;
 	l->bad_rank = ALL_RANKS;
+	l->plan_key = rng_u64(member->job->node->env.rng);
 	l->latest = step == CKPT_LATEST;
 	l->least = (enum trust_level)min_trust;
 	l->step = step;

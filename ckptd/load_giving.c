@@ -103,61 +103,52 @@ static void fill_reply(struct load *l, Ckpt__LoadReply *body, struct problem_lis
 	body->n_problems = list->n;
 }
 
-/* Messages of up to FDS_PER_MESSAGE descriptors: the plan, then the sources. */
-static int give(struct load *l)
+/* The next message, of up to FDS_PER_MESSAGE descriptors: the plan, then the sources. */
+static int give_message(struct load *l)
 {
 	struct memory *m = l->job->node->env.memory;
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
 	struct problem_list list;
-	uint32_t next = 0;
-	bool first = true;
+	int fds[FDS_PER_MESSAGE + 1];
+	size_t n = 0;
+	int r = 0;
 
-	do {
-		Ckpt__Reply reply = CKPT__REPLY__INIT;
-		Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
-		int fds[FDS_PER_MESSAGE + 1];
-		size_t n = 0;
-		int r = 0;
-
-		if (first)
-			r = m->ops->bytes_to_fd(m, l->encoded.buf, l->encoded.len);
-		if (first && r >= 0)
+	if (l->plan_fd >= 0)
+		fds[n++] = l->plan_fd;
+	l->plan_fd = -1;
+	while (r >= 0 && n < FDS_PER_MESSAGE && l->n_given < l->n_order) {
+		r = source_fd(l, l->n_given);
+		if (r >= 0) {
 			fds[n++] = r;
-		while (r >= 0 && n < FDS_PER_MESSAGE && next < l->n_order) {
-			r = source_fd(l, next);
-			if (r >= 0) {
-				fds[n++] = r;
-				next++;
-			}
+			l->n_given++;
 		}
-		if (r < 0) {
-			for (size_t i = 0; i < n; i++)
-				m->ops->close_fd(m, fds[i]);
-			return r;
-		}
-		fill_reply(l, &body, &list);
-		body.more = next < l->n_order;
-		reply.id = l->request;
-		reply.status = l->plan.n_problems ? CKPT_PARTIAL : 0;
-		if (l->latest && epoch_fell_back(l->job, &body.fell_back_from))
-			reply.status |= CKPT_FELL_BACK;
-		reply.body_case = CKPT__REPLY__BODY_LOAD;
-		reply.load = &body;
-		session_reply(l->session, &reply, fds, n);
-		first = false;
-	} while (next < l->n_order);
+	}
+	if (r < 0) {
+		for (size_t i = 0; i < n; i++)
+			m->ops->close_fd(m, fds[i]);
+		return r;
+	}
+	fill_reply(l, &body, &list);
+	body.more = l->n_given < l->n_order;
+	reply.id = l->request;
+	reply.status = l->plan.n_problems ? CKPT_PARTIAL : 0;
+	if (l->latest && epoch_fell_back(l->job, &body.fell_back_from))
+		reply.status |= CKPT_FELL_BACK;
+	reply.body_case = CKPT__REPLY__BODY_LOAD;
+	reply.load = &body;
+	session_reply(l->session, &reply, fds, n);
 	return 0;
 }
 
 static int give_look(struct load *l)
 {
-	struct memory *m = l->job->node->env.memory;
 	Ckpt__Reply reply = CKPT__REPLY__INIT;
 	Ckpt__StoredReply body = CKPT__STORED_REPLY__INIT;
 	Ckpt__CheckpointInfo info;
-	int fd = m->ops->bytes_to_fd(m, l->encoded.buf, l->encoded.len);
+	int fd = l->plan_fd;
 
-	if (fd < 0)
-		return fd;
+	l->plan_fd = -1;
 	admin_fill_info(&info, l->checkpoint);
 	body.info = &info;
 	reply.id = l->request;
@@ -180,14 +171,44 @@ static bool sources_are_good(const struct load *l)
 	return true;
 }
 
-/* Until LoadEnd only sources stay: a plan may have gigabytes, and a session many loads. */
-static void let_go_of_plan(struct load *l)
+/* LOAD_GIVING: until all is sent, or for now. */
+static void give_on(struct load *l)
 {
-	plan_fini(&l->plan);
-	writer_free(&l->encoded);
-	read_wants_fini(&l->wants);
-	alloc_free(l->wants_bytes);
-	l->wants_bytes = NULL;
+	int r;
+
+	if (!session_room(l->session))
+		return; /* load_give_on() */
+	r = give_message(l);
+	if (r < 0) {
+		err_code(&l->err, r, "hand over step %llu", (unsigned long long)l->step);
+		load_give_error(l, r, l->err.text);
+		load_close(l);
+	} else if (l->n_given < l->n_order) {
+		load_give_on(l);
+	} else {
+		l->state = LOAD_GIVEN;
+		plan_fini(&l->plan); /* until LoadEnd only sources stay */
+	}
+}
+
+static void giving_run(struct task *t)
+{
+	struct load *l = container_of(t, struct load, giving);
+
+	l->posted = false;
+	loop_label(l->job->node->env.loop, "a load's sources");
+	if (!l->session)
+		load_close(l);
+	else if (l->state == LOAD_GIVING)
+		give_on(l);
+}
+
+void load_give_on(struct load *l)
+{
+	if (l->posted)
+		return;
+	l->posted = true;
+	loop_post(l->job->node->env.loop, &l->giving);
 }
 
 void load_plan_done(struct work *w)
@@ -195,7 +216,7 @@ void load_plan_done(struct work *w)
 	struct load *l = container_of(w, struct load, work);
 	int r = w->status;
 
-	l->state = LOAD_GIVEN;
+	l->state = LOAD_GIVING;
 	wanted_by_fini(l->job, &l->others);
 	if (l->cached)
 		sharing_begin(l->checkpoint);
@@ -214,19 +235,18 @@ void load_plan_done(struct work *w)
 		err_code(&l->err, r, "load step %llu: a copy of it was just found bad",
 			 (unsigned long long)l->step);
 	}
-	if (r == 0) {
-		r = l->kind == LOAD_LOOK ? give_look(l) : give(l);
-		if (r < 0)
-			err_code(&l->err, r, "hand over step %llu", (unsigned long long)l->step);
+	if (r == 0 && l->kind != LOAD_LOOK)
+		r = load_count(l, l->kept_files, l->kept_bytes);
+	if (r == 0 && l->kind != LOAD_LOOK) {
+		task_init(&l->giving, session_process(l->owner)->uid, giving_run);
+		give_on(l);
+		return;
 	}
-	if (r < 0) {
+	if (r == 0)
+		r = give_look(l);
+	if (r < 0)
 		load_give_error(l, r, l->err.text);
-		load_close(l);
-	} else if (l->kind == LOAD_LOOK) {
-		load_close(l);
-	} else {
-		let_go_of_plan(l);
-	}
+	load_close(l);
 }
 
 /* ---- A leaf that did not match ---- */
@@ -295,5 +315,5 @@ void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf
 	l->state = LOAD_CHECKING;
 	l->work.run = check_run;
 	l->work.done = check_done;
-	work_submit(l->job->node->env.workers, WORK_META, &l->work);
+	load_submit(l);
 }

@@ -30,7 +30,7 @@
 #include "ckptd/load_priv.h"
 #include "storage/holes.h"
 
-#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
+#define WANTS_BYTES_MAX (2ull * DECLARATION_BYTES_MAX) /* as RECEIVER_BYTES_MAX */
 
 static int open_sources(struct load *l)
 {
@@ -39,6 +39,9 @@ static int open_sources(struct load *l)
 	for (uint32_t i = 0; i < l->n_sources && r == 0; i++) {
 		struct source *s = &l->sources[i];
 
+		if (work_cancelled(&l->work))
+			return err_code(&l->err, -ECANCELED, "plan the load of step %llu",
+					(unsigned long long)l->step);
 		if (s->kind == LOAD_MEMORY) {
 			r = rank_table_open(s->table_bytes, s->table_len, &s->table, &l->err);
 			continue;
@@ -100,6 +103,12 @@ static bool wants_own(const struct load *l)
 	return digest_equal(&d, &l->wanted->digest);
 }
 
+/* It ends with the session (load_drop_all()). */
+static struct plan_limits limits_of(const struct load *l)
+{
+	return (struct plan_limits){PLAN_MEMORY_MAX, &l->work.cancel, l->plan_key};
+}
+
 /*
  * A stored tensor is extra when no rank wants it. Who wants what is known when all have declared;
  * until then nothing is said of it, for no load waits for other ranks.
@@ -109,13 +118,14 @@ static int plan_own(struct load *l, const struct plan_source *in)
 	uint32_t n = l->others.all ? l->others.world : 0;
 	CLEANUP_FREE struct declaration *wanted = alloc_array(n, sizeof(*wanted));
 	struct plan_peers peers = {wanted, n};
+	struct plan_limits limits = limits_of(l);
 
 	if (!wanted)
 		return err_code(&l->err, -ENOMEM, "plan the load");
 	for (uint32_t r = 0; r < n; r++)
 		wanted[r] = l->others.declared[r]->view;
-	return plan_make(in, l->n_sources, &l->wanted->view, l->lenient,
-			 l->others.all ? &peers : NULL, &l->plan, &l->err);
+	return plan_make_within(&limits, in, l->n_sources, &l->wanted->view, l->lenient,
+				l->others.all ? &peers : NULL, &l->plan, &l->err);
 }
 
 static void note_hole(void *arg, const char *sentence)
@@ -131,8 +141,9 @@ static void note_hole(void *arg, const char *sentence)
  * tables say that there is. */
 static int blame(struct load *l, const struct plan_source *in, int r)
 {
+	struct plan_limits limits = limits_of(l);
 	struct err e = {0};
-	int holes = holes_in(in, l->n_sources, note_hole, l, &e);
+	int holes = holes_in(&limits, in, l->n_sources, note_hole, l, &e);
 
 	if (holes < 0)
 		l->err = e;
@@ -142,6 +153,7 @@ static int blame(struct load *l, const struct plan_source *in, int r)
 static int make_plan(struct load *l)
 {
 	CLEANUP_FREE struct plan_source *in = alloc_array(l->n_sources, sizeof(*in));
+	struct plan_limits limits = limits_of(l);
 	int r;
 
 	if (!in)
@@ -156,8 +168,8 @@ static int make_plan(struct load *l)
 			in[i].present = l->sources[i].reader.present;
 	}
 	if (l->kind == LOAD_READ)
-		r = plan_make(in, l->n_sources, &l->wants.declaration, l->lenient, NULL, &l->plan,
-			      &l->err);
+		r = plan_make_within(&limits, in, l->n_sources, &l->wants.declaration, l->lenient,
+				     NULL, &l->plan, &l->err);
 	else
 		r = plan_own(l, in);
 	return (r == 0 || r == CKPT_EMISMATCH) && l->plan.n_problems ? blame(l, in, r) : r;
@@ -325,15 +337,30 @@ static int open_wants(struct load *l)
 
 	if (l->kind != LOAD_READ)
 		return 0;
-	if (l->wants_fd >= 0)
+	if (l->wants_fd >= 0) {
 		r = m->ops->fd_to_bytes(m, l->wants_fd, WANTS_BYTES_MAX, &l->wants_bytes,
 					&l->wants_len);
+		/* Here, not on the loop: the last one that has it frees its pages. */
+		m->ops->close_fd(m, l->wants_fd);
+		l->wants_fd = -1;
+	}
 	if (r < 0)
 		return err_set(&l->err, CKPT_EPROTO, "read: its memfd cannot be read");
 	r = read_wants_decode(l->wants_bytes, l->wants_len, &l->wants, &l->err);
 	if (r == CKPT_ECORRUPT) /* the message is, nothing that is stored */
 		l->err.code = r = CKPT_EPROTO;
 	return r;
+}
+
+static int into_memfd(struct load *l)
+{
+	int fd = l->memory->ops->bytes_to_fd(l->memory, l->encoded.buf, l->encoded.len);
+
+	l->kept_bytes = l->encoded.len;
+	if (fd < 0)
+		return err_code(&l->err, fd, "hand over step %llu", (unsigned long long)l->step);
+	l->plan_fd = fd;
+	return 0;
 }
 
 /* What the tables say, and nothing more. */
@@ -348,27 +375,53 @@ static int encode_held(struct load *l)
 	return stored_encode(tables, l->n_sources, &l->encoded);
 }
 
-void load_plan_run(struct work *w)
+/* Files that nothing is read from are not kept open, nor what they say in memory. */
+static void close_unread(struct load *l)
 {
-	struct load *l = container_of(w, struct load, work);
-	struct load_plan p = { 0 };
-	int r = open_wants(l);
+	for (uint32_t i = 0; i < l->n_sources; i++) {
+		struct source *s = &l->sources[i];
 
-	if (r == 0)
-		r = open_sources(l);
-	if (r == 0 && l->kind == LOAD_LOOK) {
-		r = encode_held(l);
-		w->status = r < 0 ? err_code(&l->err, r, "look at step %llu",
-					     (unsigned long long)l->step)
-				  : 0;
-		return;
+		if (s->open && s->used) {
+			l->kept_files += s->reader.cached ? 2 : 1;
+			l->kept_bytes += s->footer.footer_len;
+		} else if (s->open) {
+			s->open = false;
+			shard_close(&s->reader);
+		}
 	}
-	if (r == 0 && (l->kind == LOAD_OWN || l->wants.tensors))
+}
+
+/* All but the problems, whatever became of it: a plan may have gigabytes, and what is wanted too,
+ * so that to let go of them is the worker's. */
+static void let_go_of_plan(struct load *l)
+{
+	alloc_free(l->plan.pieces);
+	l->plan.pieces = NULL;
+	l->plan.n_pieces = 0;
+	writer_free(&l->encoded);
+	read_wants_fini(&l->wants);
+	alloc_free(l->wants_bytes);
+	l->wants_bytes = NULL;
+}
+
+static int look(struct load *l)
+{
+	int r = encode_held(l);
+
+	if (r < 0)
+		return err_code(&l->err, r, "look at step %llu", (unsigned long long)l->step);
+	return into_memfd(l);
+}
+
+static int plan_and_encode(struct load *l)
+{
+	struct load_plan p = { 0 };
+	int r = 0;
+
+	if (l->kind == LOAD_OWN || l->wants.tensors)
 		r = make_plan(l);
-	if (r < 0) {
-		w->status = r;
-		return;
-	}
+	if (r < 0)
+		return r;
 	r = l->kind == LOAD_READ ? wanted_blobs(l, &p) : own_blobs(l, &p);
 	if (r == 0)
 		r = number_sources(l, &p);
@@ -383,5 +436,21 @@ void load_plan_run(struct work *w)
 	alloc_free(p.sources);
 	if (r < 0 && r != CKPT_EMISMATCH)
 		err_code(&l->err, r, "plan the load of step %llu", (unsigned long long)l->step);
-	w->status = r < 0 ? r : 0;
+	r = r < 0 ? r : into_memfd(l);
+	if (r == 0)
+		close_unread(l);
+	return r;
+}
+
+void load_plan_run(struct work *w)
+{
+	struct load *l = container_of(w, struct load, work);
+	int r = open_wants(l);
+
+	if (r == 0)
+		r = open_sources(l);
+	if (r == 0)
+		r = l->kind == LOAD_LOOK ? look(l) : plan_and_encode(l);
+	w->status = r;
+	let_go_of_plan(l);
 }

@@ -14,7 +14,14 @@
 #include "storage/shard_reader.h"
 
 enum load_kind { LOAD_OWN, LOAD_READ, LOAD_LOOK };
-enum load_state { LOAD_WAITING, LOAD_PLANNING, LOAD_GIVEN, LOAD_CHECKING, LOAD_CLOSING };
+enum load_state {
+	LOAD_WAITING,
+	LOAD_PLANNING,
+	LOAD_GIVING,
+	LOAD_GIVEN,
+	LOAD_CHECKING,
+	LOAD_CLOSING
+};
 
 /* One rank's snapshot as a source. */
 struct source {
@@ -63,10 +70,19 @@ struct load {
 	struct checkpoint_id checkpoint_id;
 	struct source *sources;
 	uint32_t n_sources;
-	struct plan plan;
+	uint64_t plan_key;     /* drawn for this load: see struct plan_limits */
+	struct plan plan;      /* its problems: pieces end with what is encoded */
 	struct writer encoded;
+	int plan_fd;           /* what was encoded; -1: it was given, or is not there yet */
 	uint32_t *order;       /* sources in the order of the plan */
 	uint32_t n_order;
+	uint32_t n_given;      /* sources, in that order */
+	uint32_t files;        /* its owner's USER_LOAD_FILES and USER_PLAN_BYTES */
+	uint64_t plan_bytes;
+	uint64_t kept_bytes;   /* until its end, as its plan has come out: of memory, */
+	uint32_t kept_files;   /* and files */
+	struct task giving;    /* LOAD_GIVING: the next message */
+	bool posted;           /* it will run: what is to be done with the load is done there */
 	uint32_t check_source;
 	uint64_t check_leaf;
 	struct err err;
@@ -74,6 +90,10 @@ struct load {
 
 /* load.c. Not while a worker has it. */
 void load_close(struct load *l);
+/* So much more is its owner's until its end, or why that may not be, in err. */
+MUST_CHECK int load_count(struct load *l, uint32_t files, uint64_t bytes);
+/* Its work to a META worker, on the account of who loads. */
+void load_submit(struct load *l);
 
 /* load_planning.c: on a META worker. What is wrong with what is stored is in status and err. */
 void load_plan_run(struct work *w);
@@ -81,6 +101,8 @@ void load_plan_run(struct work *w);
 /* load_giving.c. */
 void load_plan_done(struct work *w);
 void load_give_error(struct load *l, int code, const char *text);
+/* There is room for its next message. */
+void load_give_on(struct load *l);
 /* The process found a leaf that does not match: reads it again, answers and ends the load. */
 void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf);
 

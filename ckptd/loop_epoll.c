@@ -5,8 +5,9 @@
  * epoll and not io_uring: this thread is low rate (a few messages a rank and save) and must work
  * where containers forbid io_uring; rings belong to the data threads, which have a fall-back.
  *
- * One turn: wait; read the clock; descriptors, at most EVENTS_MAX; posted tasks, at most
- * TASKS_MAX; timers that are due, at most TIMERS_MAX. What is over a bound comes in the next turn,
+ * One turn: wait; read the clock; all descriptors that are ready, which only note that (at most
+ * BATCHES_MAX * EVENTS_MAX); posted tasks, in fair order, until they have taken TURN_NS of the
+ * processor; timers that are due, at most TIMERS_MAX. What is over a bound comes in the next turn,
  * which then does not wait, so that no kind of work starves another.
  *
  *   1. A callback never runs inside the call that arranged it: post, arm and watch only note.
@@ -14,6 +15,8 @@
  *      from another thread rings the bell, so a sleeping loop never misses a post.
  *   3. After watch_remove() the watch is not touched: its event in the current batch is dropped.
  *   4. Idle means asleep: with nothing armed the loop waits without a timeout.
+ *   5. A user waits for a call that runs, and for its turn among users: never for what others have
+ *      posted before. Each call is measured, and charged to whom it was for.
  *
  * Failure modes: epoll_wait failing for anything but EINTR is a programmer's error (a closed
  * descriptor of ours) and stops the process.
@@ -34,7 +37,7 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 
-enum { EVENTS_MAX = 64, TASKS_MAX = 256, TIMERS_MAX = 64 };
+enum { EVENTS_MAX = 64, BATCHES_MAX = 16, TIMERS_MAX = 64, TURN_NS = 2000000 };
 
 struct loop_epoll {
 	struct loop loop;
@@ -44,7 +47,10 @@ struct loop_epoll {
 	bool stop;
 	uint64_t now_ns, turns;
 	struct list timers;
-	struct list ready; /* tasks of this turn, and what was left of the last */
+	struct fair_queue ready; /* tasks: of this turn, and what was left of the last */
+	uint64_t cpu_ns;         /* of this thread, when the running call began */
+	const char *label;       /* of the running call; NULL: it has none */
+	struct loop_calls calls;
 	struct epoll_event events[EVENTS_MAX]; /* the current batch */
 	int n_events;
 	pthread_mutex_t lock; /* guards inbox */
@@ -93,6 +99,33 @@ static void epoll_timer_disarm(struct loop *l, struct timer *t)
 	timers_remove(t);
 }
 
+static void epoll_label(struct loop *l, const char *what)
+{
+	assert(epoll_is_current(l));
+	of(l)->label = what;
+}
+
+static const struct loop_calls *epoll_calls(struct loop *l)
+{
+	return &of(l)->calls;
+}
+
+/* A call is over, the next one begins; what the one that is over took (5). */
+static uint64_t call_over(struct loop_epoll *ep, const char *kind)
+{
+	uint64_t now = clock_ns(CLOCK_THREAD_CPUTIME_ID), took = now - ep->cpu_ns;
+
+	ep->cpu_ns = now;
+	ep->calls.n++;
+	ep->calls.over += took > LOOP_CALL_NS;
+	if (took > ep->calls.longest_ns) {
+		ep->calls.longest_ns = took;
+		ep->calls.longest = ep->label ? ep->label : kind;
+	}
+	ep->label = NULL;
+	return took;
+}
+
 static void ring(struct loop_epoll *ep)
 {
 	uint64_t one = 1;
@@ -128,7 +161,7 @@ static void epoll_post(struct loop *l, struct task *t)
 		ring(ep);
 }
 
-void loop_epoll_unpost(struct loop *l, struct task *t)
+static void epoll_unpost(struct loop *l, struct task *t)
 {
 	struct loop_epoll *ep = of(l);
 
@@ -144,7 +177,10 @@ static const struct loop_ops epoll_ops = {
 	.timer_arm = epoll_timer_arm,
 	.timer_disarm = epoll_timer_disarm,
 	.post = epoll_post,
+	.unpost = epoll_unpost,
 	.is_current = epoll_is_current,
+	.label = epoll_label,
+	.calls = epoll_calls,
 };
 
 int watch_set(struct loop *l, struct watch *w, uint32_t events)
@@ -194,7 +230,7 @@ static int timeout_ms(struct loop_epoll *ep, uint64_t wait_ns)
 {
 	uint64_t next = timers_next(&ep->timers), now, ms;
 
-	if (!list_empty(&ep->ready) || any_posted(ep))
+	if (!fair_empty(&ep->ready) || any_posted(ep))
 		return 0;
 	if (next != UINT64_MAX) {
 		now = clock_ns(CLOCK_MONOTONIC);
@@ -211,29 +247,54 @@ static void run_watches(struct loop_epoll *ep)
 	for (int i = 0; i < ep->n_events; i++) {
 		struct watch *w = ep->events[i].data.ptr;
 
-		if (w) /* (3) */
-			w->ready(w, ep->events[i].events);
+		if (!w) /* (3) */
+			continue;
+		w->ready(w, ep->events[i].events);
+		call_over(ep, "a descriptor");
 	}
 	ep->n_events = 0;
 }
 
+/* Waits for the first batch only. */
+static int next_events(struct loop_epoll *ep, int timeout)
+{
+	int n = epoll_wait(ep->epoll, ep->events, EVENTS_MAX, timeout);
+
+	assert(n >= 0 || errno == EINTR);
+	ep->n_events = n > 0 ? n : 0;
+	return ep->n_events;
+}
+
 static void run_tasks(struct loop_epoll *ep)
 {
-	struct task *t;
+	uint64_t took = 0, used;
+	struct list *item;
+	uint32_t uid;
 
 	pthread_mutex_lock(&ep->lock);
 	while (!list_empty(&ep->inbox)) {
-		struct list *l = ep->inbox.next;
+		struct task *t = list_first(&ep->inbox, struct task, link);
 
-		list_del(l);
-		list_add_tail(&ep->ready, l);
+		list_del(&t->link);
+		fair_push(&ep->ready, t->uid, &t->link);
 	}
 	pthread_mutex_unlock(&ep->lock);
-	for (int n = 0; n < TASKS_MAX && !list_empty(&ep->ready); n++) {
-		t = list_first(&ep->ready, struct task, link);
-		list_del(&t->link);
+	while (took < TURN_NS && (item = fair_take(&ep->ready, UINT32_MAX, &uid))) {
+		struct task *t = container_of(item, struct task, link);
+
 		t->run(t);
+		used = call_over(ep, "a task");
+		fair_charge(&ep->ready, uid, used);
+		took += used + 1;
 	}
+}
+
+static bool fire_one(struct loop_epoll *ep)
+{
+	if (timers_fire(&ep->timers, ep->now_ns, 1) == 0)
+		return false;
+	call_over(ep, "a timer");
+	return true;
 }
 
 void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
@@ -243,14 +304,18 @@ void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
 
 	assert(epoll_is_current(l));
 	assert(ep->n_events == 0); /* a turn is not started inside a turn */
-	n = epoll_wait(ep->epoll, ep->events, EVENTS_MAX, timeout_ms(ep, wait_ns));
-	assert(n >= 0 || errno == EINTR);
-	ep->n_events = n > 0 ? n : 0;
+	n = next_events(ep, timeout_ms(ep, wait_ns));
 	ep->now_ns = clock_ns(CLOCK_MONOTONIC);
+	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	ep->turns++;
 	run_watches(ep);
+	for (int i = 1; n == EVENTS_MAX && i < BATCHES_MAX; i++) { /* all: (5) */
+		n = next_events(ep, 0);
+		run_watches(ep);
+	}
 	run_tasks(ep);
-	timers_fire(&ep->timers, ep->now_ns, TIMERS_MAX);
+	for (int i = 0; i < TIMERS_MAX && fire_one(ep); i++)
+		;
 }
 
 void loop_epoll_run(struct loop *l)
@@ -272,6 +337,12 @@ uint64_t loop_epoll_turns(const struct loop *l)
 	return container_of(l, const struct loop_epoll, loop)->turns;
 }
 
+void loop_epoll_forget_calls(struct loop *l)
+{
+	of(l)->calls = (struct loop_calls){0};
+	of(l)->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID); /* nor the call that runs */
+}
+
 int loop_epoll_new(struct loop **ret, struct err *e)
 {
 	struct loop_epoll *ep = alloc_zero(sizeof(*ep));
@@ -283,7 +354,7 @@ int loop_epoll_new(struct loop **ret, struct err *e)
 	ep->thread = pthread_self();
 	ep->now_ns = clock_ns(CLOCK_MONOTONIC);
 	list_init(&ep->timers);
-	list_init(&ep->ready);
+	fair_init(&ep->ready);
 	list_init(&ep->inbox);
 	r = pthread_mutex_init(&ep->lock, NULL);
 	assert(r == 0); /* cannot fail for a plain mutex */
@@ -307,6 +378,7 @@ void loop_epoll_free(struct loop *l)
 	if (!l)
 		return;
 	ep = of(l);
+	fair_forget(&ep->ready);
 	pthread_mutex_destroy(&ep->lock);
 	if (ep->bell.fd >= 0)
 		close(ep->bell.fd);

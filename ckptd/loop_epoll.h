@@ -10,10 +10,11 @@
 #include "base/err.h"
 #include "base/loop.h"
 
-/* A descriptor of somebody else that the loop looks at. Level-triggered. */
+/* A descriptor of somebody else that the loop looks at; level-triggered without EPOLLET. ready is
+ * served before all tasks: it notes what came and leaves the rest to a task. */
 struct watch {
 	int fd;
-	uint32_t events; /* EPOLLIN, EPOLLOUT; 0 while it is not watched */
+	uint32_t events; /* EPOLLIN, EPOLLOUT, EPOLLET; 0 while it is not watched */
 	void (*ready)(struct watch *, uint32_t events); /* may remove and free any watch */
 };
 
@@ -28,6 +29,8 @@ void loop_epoll_stop(struct loop *l);
 void loop_epoll_turn(struct loop *l, uint64_t wait_ns);
 /* How many turns there were: an idle loop makes none. */
 uint64_t loop_epoll_turns(const struct loop *l);
+/* What loop_calls() tells begins here. */
+void loop_epoll_forget_calls(struct loop *l);
 
 static inline void watch_init(struct watch *w, int fd, void (*ready)(struct watch *, uint32_t))
 {
@@ -37,8 +40,5 @@ static inline void watch_init(struct watch *w, int fd, void (*ready)(struct watc
 MUST_CHECK int watch_set(struct loop *l, struct watch *w, uint32_t events);
 /* Idempotent; before the descriptor is closed. No call of ready follows. */
 void watch_remove(struct loop *l, struct watch *w);
-
-/* Takes back a task that was posted and has not run; idempotent. Its link must be initialised. */
-void loop_epoll_unpost(struct loop *l, struct task *t);
 
 #endif

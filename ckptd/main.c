@@ -6,9 +6,10 @@
  *   ckptd --supervise    a small parent that keeps the daemon's memory and starts it again
  *   ckptd --user         the same without root, service manager or configuration
  *
- * The parent executes this program again with --supervised, so that a daemon that it starts after
- * an upgrade is the new one. Exit status: 0 fine, 1 it failed, 2 usage or configuration,
- * 3 it was stopped and could not write all that is committed.
+ * ckptd executes this program with --receiver for each user that sends it descriptors
+ * (receiver_child.h). The parent executes this program again with --supervised, so that a daemon
+ * that it starts after an upgrade is the new one. Exit status: 0 fine, 1 it failed, 2 usage or
+ * configuration, 3 it was stopped and could not write all that is committed.
  */
 #include <config.h>
 
@@ -24,6 +25,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/receiver_child.h"
 #include "ckptd/service.h"
 #include "ckptd/supervise.h"
 
@@ -295,6 +297,7 @@ static int live_as_daemon(const struct arguments *a, const struct config *c, str
 	unsigned lost = 0;
 	int r;
 
+	alloc_join_at_once(); /* answers to people are a hundred thousand small blocks */
 	raise_limit(RLIMIT_NOFILE);
 	raise_limit(RLIMIT_MEMLOCK);
 	r = fault_from_env(&e);
@@ -357,6 +360,8 @@ int main(int argc, char **argv)
 	struct log log;
 	int status;
 
+	if (argc == 2 && strcmp(argv[1], "--receiver") == 0)
+		return receiver_child_run();
 	status = parse_arguments(argc, argv, &a);
 	if (status >= 0)
 		return status;

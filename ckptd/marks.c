@@ -157,7 +157,7 @@ static void write_start(struct marks *m)
 	m->node->works++;
 	m->work.run = write_run;
 	m->work.done = write_done;
-	work_submit(m->node->env.workers, WORK_META, &m->work);
+	work_submit(m->node->env.workers, WORK_META, FAIR_NODE, &m->work);
 }
 
 /* ---- Marks ---- */
@@ -180,19 +180,36 @@ static void fill(struct marks *m, struct mark *k, const char *words, const char 
 	text_clean(k->reason);
 }
 
-static uint32_t of_jobs(const struct marks *m)
+/* A job of this uid does not fit any more. */
+static bool is_full_for(const struct marks *m, uint32_t uid)
+{
+	uint32_t jobs = 0, own = 0;
+
+	for (uint32_t i = 0; i < m->n; i++) {
+		jobs += m->suspects[i].uid != EVENT_FOR_ALL;
+		own += m->suspects[i].uid == uid;
+	}
+	return jobs >= MARKS_JOBS_MAX || own >= MARKS_UID_MAX;
+}
+
+uint32_t marks_of(const struct marks *m, uint32_t uid, const struct mark **ret_first)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < m->n; i++)
-		n += m->suspects[i].uid != EVENT_FOR_ALL;
+	*ret_first = NULL;
+	for (uint32_t i = m->n; i-- > 0;) {
+		if (m->suspects[i].uid != uid && m->suspects[i].uid != EVENT_FOR_ALL)
+			continue;
+		*ret_first = &m->suspects[i];
+		n++;
+	}
 	return n;
 }
 
 bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t uid)
 {
 	if (marks_find(m, words, uid) || m->n == MARKS_MAX ||
-	    (uid != EVENT_FOR_ALL && of_jobs(m) >= MARKS_JOBS_MAX))
+	    (uid != EVENT_FOR_ALL && is_full_for(m, uid)))
 		return false;
 	fill(m, &m->suspects[m->n], words, reason);
 	m->suspects[m->n++].uid = uid;

@@ -18,6 +18,7 @@
 #define MARKS_FILE      "marks"
 #define MARKS_MAX       128u
 #define MARKS_JOBS_MAX  96u /* of them, of jobs and their ranks */
+#define MARKS_UID_MAX   48u /* ... of one user */
 #define MARK_WORDS_MAX  160
 #define MARK_REASON_MAX 200
 
@@ -50,10 +51,13 @@ void marks_read(struct marks *m, struct store *s);
 void marks_take(struct marks *m, const struct marks *read);
 
 /* False: it was marked already, or there are too many. Users may have jobs of one name, so words
- * are a name only together with the uid; and jobs leave room for what is the node's. */
+ * are a name only together with the uid; those of one user leave room for the others, and
+ * jobs for what is the node's. */
 bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t uid);
 bool marks_remove(struct marks *m, const char *words, uint32_t uid);
 const struct mark *marks_find(const struct marks *m, const char *words, uint32_t uid);
+/* How many of the node's, and of this uid's; ret_first: one of them. */
+uint32_t marks_of(const struct marks *m, uint32_t uid, const struct mark **ret_first);
 /* False: it is so already. */
 bool marks_drain(struct marks *m, bool on, const char *reason);
 

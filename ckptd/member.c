@@ -50,8 +50,11 @@ static void slot_destroy(struct slot *s)
 	/* The ledger first: a slot that it names and that is not there is only lost, while a
 	 * region that nobody names is destroyed at adoption. Both orders are safe. */
 	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
+	answers_unlink(s->job->node, &s->link);
 	list_del(&s->link);
-	region_destroy(s->job->node, s->region);
+	region_destroy(s->job->node, s->job->history.job.uid, s->region);
+	if (s->table)
+		region_destroy(s->job->node, s->job->history.job.uid, s->table);
 	alloc_free(s);
 }
 
@@ -124,16 +127,39 @@ struct member *member_of_rank(struct job *j, uint32_t rank)
 	return NULL;
 }
 
+void member_index(struct member *m)
+{
+	struct node *n = m->job->node;
+
+	list_add_tail(by_process(&n->members, &m->process), &m->of_process);
+	m->user = user_get(n, m->process.uid);
+	if (m->user)
+		user_add(m->user, USER_SESSIONS, 1);
+}
+
+void member_unindex(struct member *m)
+{
+	if (m->of_process.next)
+		list_del(&m->of_process);
+	if (m->user)
+		user_give(m->user, USER_SESSIONS, 1);
+	user_put(m->user);
+	m->user = NULL;
+}
+
 static void member_free(struct member *m)
 {
 	struct memory *mem = m->job->node->env.memory;
 
 	assert(!m->session);
+	member_unindex(m);
 	if (m->page)
 		mem->ops->destroy(mem, m->page);
 	beats_leave(m);
 	if (m->declared)
 		declared_unref(m->job, m->declared);
+	answers_unlink(m->job->node, &m->link);
+	list_del(&m->ending);
 	list_del(&m->link);
 	alloc_free(m);
 }
@@ -195,6 +221,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		m = alloc_zero(sizeof(*m));
 		if (!m)
 			return -ENOMEM;
+		list_init(&m->ending);
 		m->job = j;
 		m->rank = r->rank;
 		m->process = *p;
@@ -208,6 +235,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 			alloc_free(m);
 			return err;
 		}
+		member_index(m);
 	}
 	err = member_make_page(m);
 	if (err < 0 && !same) {
@@ -333,7 +361,7 @@ int member_may_declare(const struct member *m, struct err *e)
 int member_declare(struct member *m, struct declared *d, struct err *e)
 {
 	struct declared *was = m->declared;
-	int r = ledger_declaration(&m->job->ledger, &d->digest, d->bytes, d->len);
+	int r = declared_write(&m->job->ledger, d);
 
 	if (r < 0)
 		return err_code(e, r, "rank %u: write declaration to the ledger", m->rank);

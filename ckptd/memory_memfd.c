@@ -21,7 +21,7 @@
  * everything works, more slowly; what was achieved is logged.
  *
  * Locks: `lock` guards what is counted and the list. Failure modes: -ENOSPC the budget, -ENOMEM the
- * machine, -EIO the fd store did not take it; nothing is left behind.
+ * machine, CKPT_ENOSPACE the fd store is full, -EIO it did not take it; nothing is left behind.
  */
 #include <config.h>
 
@@ -94,20 +94,27 @@ static bool name_is_valid(const char *name)
 
 /* ---- What may be taken (3) ---- */
 
+static void read_system(const struct memfd_memory *m, struct system_memory *ret)
+{
+	struct err e = { 0 };
+
+	if (system_memory_read(m->options.root, ret, &e) == 0)
+		return;
+	log_print(m->options.log, LOG_WARNING, "memory: %s", e.text);
+	*ret = (struct system_memory){.available = UINT64_MAX};
+}
+
 static int charge(struct memfd_memory *m, uint64_t bytes)
 {
-	struct system_memory sys;
-	struct err e = { 0 };
+	struct system_memory sys = {.available = UINT64_MAX};
 	uint64_t others;
 	int r = 0;
 
 	pthread_mutex_lock(&m->lock);
-	/* In the lock: who has its pages when it is not counted any more is in what is read. */
-	if (system_memory_read(m->options.root, &sys, &e) != 0) {
-		log_print(m->options.log, LOG_WARNING, "memory: %s", e.text);
-		sys.available = UINT64_MAX;
-		sys.total = 0;
-	}
+	/* In the lock: who has its pages when it is not counted any more is in what is read. That
+	 * takes 0.2 ms, and the loop takes small ones: they are within what stays free. */
+	if (bytes > REGION_SMALL_MAX)
+		read_system(m, &sys);
 	if (bytes == 0 || bytes > m->options.budget - min_u64(m->taken, m->options.budget))
 		r = -ENOSPC;
 	else if (!size_add(m->making, sys.total / 64, &others) || sys.available < others ||
@@ -265,6 +272,15 @@ static int make_region(struct memfd_memory *m, const char *name, uint64_t size, 
 	return 0;
 }
 
+/* Asked before pages are made, which takes a second per GiB; keeper_store() has the last word. */
+static bool store_is_full(struct memfd_memory *m)
+{
+	struct memory_room room;
+
+	keeper_room(m->keeper, &room);
+	return room.left == 0;
+}
+
 static int take(struct memory *memory, const char *name, uint64_t size, bool store,
 		struct region **ret)
 {
@@ -274,7 +290,7 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 
 	assert(name_is_valid(name));
 	assert(size > 0);
-	r = charge(m, in_pages(size));
+	r = store && store_is_full(m) ? CKPT_ENOSPACE : charge(m, in_pages(size));
 	if (r == 0) {
 		r = make_region(m, name, size, store, &mr);
 		made(m, in_pages(size));
@@ -283,8 +299,7 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 	}
 	if (r) {
 		log_print(m->options.log, LOG_WARNING, "memory '%s': could not take %llu MiB: %s",
-			  name, (unsigned long long)(size >> 20),
-			  r == -ENOSPC ? "the budget is used up (memory.budget)" : err_text(r));
+			  name, (unsigned long long)(size >> 20), memory_error_text(r));
 		return r;
 	}
 	*ret = &mr->region;
@@ -382,6 +397,11 @@ static uint64_t available(struct memory *memory, uint64_t *ret_budget)
 	if (ret_budget)
 		*ret_budget = m->options.budget;
 	return left;
+}
+
+static void room(struct memory *memory, struct memory_room *ret)
+{
+	keeper_room(of(memory)->keeper, ret);
 }
 
 /* ---- After a restart ---- */
@@ -509,6 +529,7 @@ static const struct memory_ops memfd_ops = {
 	.fd_to_bytes = fd_to_bytes,
 	.close_fd = close_fd,
 	.available = available,
+	.room = room,
 };
 
 /* ---- All of it ---- */

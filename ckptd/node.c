@@ -21,10 +21,10 @@
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
 #include "ckptd/indexing.h"
-#include "ckptd/leaving.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/probing.h"
+#include "ckptd/process_ends.h"
 #include "ckptd/refused.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
@@ -47,6 +47,7 @@ void node_options_default(struct node_options *o)
 		.geometry = GEOMETRY_DEFAULT,
 		.transfer = 2u << 20,
 		.slots = 3,
+		.ledger_inline = LEDGER_INLINE_MAX,
 		.retention = {.keep_last = RETENTION_KEEP_LAST},
 		.persist_every = 1,
 		.dedup = true,
@@ -56,10 +57,17 @@ void node_options_default(struct node_options *o)
 		.settle_timeout_ns = 30ull * 1000000000u,
 		.leaving_ns = 60ull * 1000000000u,
 		.log_trim = 1024,
+		.session_idle_ns = 60ull * 1000000000u,
 		.sessions_per_uid = 1024,
 		.jobs_per_uid = 4096,
 		.waits_per_session = 64,
 		.loads_per_session = 16,
+		.waits_per_uid = 2048,
+		.loads_per_uid = 1024,
+		.load_files_per_uid = 16384,
+		.declaration_bytes_per_uid = 4ull << 30,
+		.plan_bytes_per_uid = 16ull << 30,
+		.held_bytes_per_uid = 2ull << 40,
 		.detect = true,
 		.watched_jobs = 1023,
 		.actions_per_hour = 12,
@@ -90,19 +98,27 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 		alloc_free(n);
 		return err_code(e, -ENOMEM, "node");
 	}
+	users_init(&n->users);
+	holding_init(n);
+	by_process_init(&n->members);
+	by_process_init(&n->leaving);
 	list_init(&n->jobs);
 	list_init(&n->failed_jobs);
 	list_init(&n->stopped_jobs);
 	refused_init(n);
 	list_init(&n->sessions);
 	list_init(&n->early);
+	process_ends_init(n);
 	admission_init(n);
 	timer_init(&n->stop_timer, stop_late);
 	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
+	answers_init(n);
+	tidy_init(&n->tidy, n);
 	if (events_new(n, &n->events) < 0 || acting_new(n, &n->acting) < 0 ||
 	    watching_new(n, &n->watching) < 0) {
+		answers_fini(n);
 		acting_free(n->acting);
 		events_free(n->events);
 		alloc_free(n);
@@ -220,6 +236,7 @@ int start_take_job(struct job *j, struct found_job *f)
 	f->log = NULL;
 	if (j->history.read_only) /* before anything is appended to it */
 		j->log_error = CKPT_EVERSION;
+	job_count(j);
 	j->relogged = f->relogged;
 	j->goodput = f->goodput;
 	j->goodput_file.wall_ns = f->goodput_wall_ns;
@@ -276,6 +293,7 @@ static void start_done(struct work *w)
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
 			ignore_result(indexing_rebuild(n, NULL, NULL) /* the files serve alone */);
+		tidy_want(n);
 	} else if (!s->err.code) {
 		err_code(&s->err, r, "start");
 	}
@@ -303,7 +321,7 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 	s->work.run = start_run;
 	s->work.done = start_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &s->work);
+	work_submit(n->env.workers, WORK_META, FAIR_NODE, &s->work);
 }
 
 /* ---- Events ---- */
@@ -329,28 +347,30 @@ static void on_closed(void *arg, struct conn *c)
 	c->session = NULL;
 }
 
+static void on_room(void *arg, struct conn *c)
+{
+	(void)arg;
+	if (c->session)
+		session_has_room(c->session);
+}
+
 static void on_process_ended(void *arg, const struct process_id *p)
 {
-	struct node *n = arg;
-	struct member *m, *next;
-	struct job *j;
-
-	list_each(j, &n->jobs, link)
-		list_each_safe(m, next, &j->members, link)
-			if (process_same(&m->process, p))
-				member_left(m, MEMBER_ENDED);
+	process_ends_ended(arg, p);
+	holding_look(arg);
 }
 
 static void on_process_exit(void *arg, const struct process_id *p, const struct process_exit *x)
 {
-	watching_process_exit(arg, p, x);
-	leaving_process_exit(arg, p, x);
+	process_ends_exit(arg, p, x);
 }
 
 const struct conn_events node_conn_events = {
 	.opened = on_opened,
 	.message = on_message,
 	.closed = on_closed,
+	.unsent = node_close_unsent,
+	.room = on_room,
 	.process_ended = on_process_ended,
 	.process_exit = on_process_exit,
 };
@@ -441,6 +461,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	struct job *j;
 
 	n->stopping = true;
+	tidy_stop(n);
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
@@ -495,6 +516,8 @@ unsigned node_stop_lost(struct node *n, const char *when)
 
 void node_reload(struct node *n, const struct node_options *o)
 {
+	struct job *j;
+
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
@@ -508,9 +531,17 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.jobs_per_uid = o->jobs_per_uid;
 	n->options.waits_per_session = o->waits_per_session;
 	n->options.loads_per_session = o->loads_per_session;
+	n->options.waits_per_uid = o->waits_per_uid;
+	n->options.loads_per_uid = o->loads_per_uid;
+	n->options.load_files_per_uid = o->load_files_per_uid;
+	n->options.declaration_bytes_per_uid = o->declaration_bytes_per_uid;
+	n->options.plan_bytes_per_uid = o->plan_bytes_per_uid;
+	n->options.held_bytes_per_uid = o->held_bytes_per_uid;
 	n->options.actions_per_hour = o->actions_per_hour;
 	n->options.dry_run = o->dry_run;
 	acting_reload(n);
+	list_each(j, &n->jobs, link)
+		job_poke(j); /* retention may let go, or a limit, now */
 }
 
 void node_free(struct node *n)
@@ -525,7 +556,9 @@ void node_free(struct node *n)
 	beats_node_fini(n);
 	recheck_free(n->recheck);
 	epoch_never_ready(n);
+	answers_fini(n);
 	admission_fini(n);
+	process_ends_fini(n);
 	session_free_all(n);
 	list_each_safe(j, next, &n->jobs, link)
 		job_free(j);
@@ -533,11 +566,13 @@ void node_free(struct node *n)
 		job_free(j);
 	list_each_safe(j, next, &n->stopped_jobs, link)
 		job_free(j);
+	holding_fini(n);
 	probing_free(n->probing);
 	watching_free(n->watching);
 	acting_free(n->acting);
 	events_free(n->events);
 	marks_fini(&n->marks);
+	tidy_fini(&n->tidy);
 	goodput_forget_held(n->held);
 	if (n->store_open)
 		store_close(&n->store);

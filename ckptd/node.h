@@ -61,6 +61,8 @@ struct node_options {
 	struct geometry geometry;
 	uint32_t transfer;           /* bytes of one queued transfer */
 	uint32_t slots;              /* per rank; 3 */
+	uint32_t ledger_slice;       /* of a ledger's move, for tests; 0: as is usual */
+	uint32_t ledger_inline;      /* bytes of a record; longer ones get a region of their own */
 	int compression;             /* zstd level of durable files; 0: off */
 	struct retention_policy retention;
 	uint32_t persist_every;      /* persist every N-th commit; 1: whenever the disk is free */
@@ -76,9 +78,12 @@ struct node_options {
 	uint64_t settle_timeout_ns;  /* bound on settling the old epoch at an open */
 	uint64_t leaving_ns;         /* a failed trainer's process has so long to end: leaving.c */
 	uint64_t log_trim;           /* records kept before a summing record replaces them */
+	uint64_t session_idle_ns;    /* who is no rank and asks nothing is closed then; 0: never */
 	uint32_t sessions_per_uid;   /* ranks of one user */
 	uint32_t jobs_per_uid;
 	uint32_t waits_per_session, loads_per_session; /* under way */
+	uint32_t waits_per_uid, loads_per_uid, load_files_per_uid; /* the same; user.h */
+	uint64_t declaration_bytes_per_uid, plan_bytes_per_uid, held_bytes_per_uid;
 	bool detect;                                   /* watch for what fails */
 	uint32_t watched_jobs;                         /* with ranks, at a time */
 	bool admission; /* env.checks is asked before the first open */

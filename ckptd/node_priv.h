@@ -5,10 +5,17 @@
 #ifndef CKPTD_NODE_PRIV_H
 #define CKPTD_NODE_PRIV_H
 
+#include "ckptd/answer.h"
+#include "ckptd/by_process.h"
+#include "ckptd/holding.h"
 #include "ckptd/job.h"
 #include "ckptd/marks.h"
 #include "ckptd/node.h"
+#include "ckptd/tidy.h"
+#include "ckptd/user.h"
 #include "storage/store.h"
+
+#define NODE_NUMBERED 1024
 
 struct beat_heard;
 
@@ -56,6 +63,11 @@ struct node {
 	struct index *index; /* may be NULL: see index_open_fn */
 	bool store_open, ready, stopping;
 	struct list jobs, sessions;
+	struct users users;
+	struct by_process members; /* of all jobs, that live: member_index() */
+	struct by_process leaving; /* of all jobs: leaving.c */
+	struct holding holding;
+	struct list process_ends; /* of which not all ranks were told: process_ends.c */
 	struct list early;       /* opens that came before it was ready, or admitted */
 	struct list refused;     /* jobs that could not be read: refused.c */
 	struct list kept_regions; /* of their memory */
@@ -77,18 +89,24 @@ struct node {
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
 	struct events *events;
+	struct answers answers; /* to people, that are dear */
 	struct acting *acting;
 	struct marks marks;
 	struct admission admission;
 	struct held_up held[2]; /* slow, hung: alarms of the node, its GPUs and links */
 	uint32_t last_number, unwatched_number; /* of jobs, for the detector: watching_names.c */
 	uint64_t number_uses;
+	/* Where the job of a number was found last: watching_job(). */
+	struct job *numbered[NODE_NUMBERED];
 	struct watching *watching; /* NULL: nothing is watched */
 	struct probing *probing;   /* NULL: nothing is collected */
 	struct beats_node beats;
+	struct tidy tidy;
 };
 
 /* Something may have ended: go on with an orderly stop. */
 void node_stop_step(struct node *n);
+/* conn_events.unsent: unsent.c. */
+void node_close_unsent(void *arg, uint32_t uid, const int *fds, size_t n_fds);
 
 #endif

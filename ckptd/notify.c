@@ -2,6 +2,9 @@
 /*
  * notify.c - the sd_notify(3) protocol, written by hand: one AF_UNIX datagram a message.
  *
+ * systemd names its socket by a path or an abstract name. ckptd --supervise passes one end of a
+ * pair instead, which no other process can send to; from there on both are the same.
+ *
  * The barrier is systemd's: "BARRIER=1" carries the write end of a pipe, which the receiver closes
  * once it has come to that message; messages are taken in order. Our own supervisor writes one
  * byte before it closes when something since the last barrier could not be done, which systemd
@@ -14,6 +17,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +31,9 @@
 enum { SEND_TIMEOUT_S = 10 };
 
 struct notify {
-	int fd; /* -1: nobody listens */
+	int fd; /* -1: there is no listener */
 	struct sockaddr_un addr;
-	socklen_t addr_len;
+	socklen_t addr_len; /* 0: fd is connected */
 };
 
 static int set_address(struct notify *n, const char *path, struct err *e)
@@ -51,29 +55,66 @@ static int set_address(struct notify *n, const char *path, struct err *e)
 	return 0;
 }
 
-int notify_open(struct notify **ret, struct err *e)
+/* Returns the descriptor that the supervisor passed to this process, -ENOENT if there is none. */
+static int passed_fd(struct err *e)
+{
+	const char *number = getenv(NOTIFY_FD_VAR), *pid = getenv(NOTIFY_PID_VAR);
+	int type = 0, flags;
+	socklen_t len = sizeof(type);
+	char *end;
+	long fd;
+
+	if (!number || !pid || strtoll(pid, NULL, 10) != getpid())
+		return -ENOENT;
+	errno = 0;
+	fd = strtol(number, &end, 10);
+	if (errno || end == number || *end || fd < 3 || fd > INT_MAX)
+		return err_set(e, -EPROTO, NOTIFY_FD_VAR "='%s' is not the number of a descriptor",
+			       number);
+	flags = fcntl((int)fd, F_GETFD);
+	if (flags < 0 || getsockopt((int)fd, SOL_SOCKET, SO_TYPE, &type, &len) != 0 ||
+	    type != SOCK_DGRAM)
+		return err_set(e, -EPROTO, NOTIFY_FD_VAR "=%ld is not a datagram socket", fd);
+	if (fcntl((int)fd, F_SETFD, flags | FD_CLOEXEC) != 0)
+		return err_code(e, -errno, "make the notification socket close-on-exec");
+	return (int)fd;
+}
+
+static int named_fd(struct notify *n, struct err *e)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
+	int r, fd;
+
+	if (!path || !path[0])
+		return -ENOENT;
+	r = set_address(n, path, e);
+	if (r)
+		return r;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	return fd < 0 ? err_code(e, -errno, "open the notification socket") : fd;
+}
+
+int notify_open(struct notify **ret, struct err *e)
+{
 	struct timeval timeout = { .tv_sec = SEND_TIMEOUT_S };
 	struct notify *n = alloc_zero(sizeof(*n));
-	int r;
+	int r = 0;
 
 	if (!n)
 		return err_code(e, -ENOMEM, "open the notification socket");
-	n->fd = -1;
-	if (path && path[0]) {
-		r = set_address(n, path, e);
-		if (r) {
-			notify_free(n);
-			return r;
-		}
-		n->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-		if (n->fd < 0 ||
-		    setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) != 0) {
-			r = err_code(e, -errno, "open the notification socket");
-			notify_free(n);
-			return r;
-		}
+	n->fd = passed_fd(e);
+	unsetenv(NOTIFY_FD_VAR);
+	unsetenv(NOTIFY_PID_VAR);
+	if (n->fd == -ENOENT)
+		n->fd = named_fd(n, e);
+	if (n->fd < 0 && n->fd != -ENOENT)
+		r = n->fd;
+	else if (n->fd >= 0 &&
+		 setsockopt(n->fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) != 0)
+		r = err_code(e, -errno, "open the notification socket");
+	if (r) {
+		notify_free(n);
+		return r;
 	}
 	*ret = n;
 	return 0;
@@ -100,8 +141,8 @@ int notify_send(struct notify *n, const char *text, const int *fds, size_t n_fds
 		char buf[CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int))];
 		struct cmsghdr align;
 	} control = { 0 };
-	struct msghdr h = { .msg_name = &n->addr, .msg_namelen = n->addr_len, .msg_iov = &iov,
-			    .msg_iovlen = 1 };
+	struct msghdr h = { .msg_name = n->addr_len ? &n->addr : NULL, .msg_namelen = n->addr_len,
+			    .msg_iov = &iov, .msg_iovlen = 1 };
 	struct cmsghdr *cm;
 	ssize_t sent;
 
@@ -121,9 +162,11 @@ int notify_send(struct notify *n, const char *text, const int *fds, size_t n_fds
 	do
 		sent = sendmsg(n->fd, &h, MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
-	if (sent < 0)
-		return errno == EAGAIN ? -ETIMEDOUT : -errno;
-	return 0;
+	if (sent >= 0)
+		return 0;
+	if (errno == ENOTCONN)
+		return -ECONNREFUSED; /* the kernel says so once, then ENOTCONN */
+	return errno == EAGAIN ? -ETIMEDOUT : -errno;
 }
 
 int notify_barrier(struct notify *n, int timeout_ms)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * notify.h - the sd_notify(3) protocol: one datagram a message, to $NOTIFY_SOCKET. Any thread.
+ * notify.h - the sd_notify(3) protocol: one datagram a message, to $NOTIFY_SOCKET or to the socket
+ * that ckptd --supervise passes. Any thread, but open and free.
  */
 #ifndef CKPTD_NOTIFY_H
 #define CKPTD_NOTIFY_H
@@ -14,9 +15,17 @@
 #define NOTIFY_MESSAGE_MAX 4096
 #define NOTIFY_FDS_MAX 16 /* in one message */
 
+/* Of ckptd --supervise: the number of a connected datagram socket, and whom it is meant for. */
+#define NOTIFY_FD_VAR "CKPTD_NOTIFY_FD"
+#define NOTIFY_PID_VAR "CKPTD_NOTIFY_PID"
+
 struct notify;
 
-/* Without $NOTIFY_SOCKET nobody listens: every send succeeds and does nothing. */
+/*
+ * The socket of $CKPTD_NOTIFY_FD is made close-on-exec, and its variables are removed: a program
+ * that this process starts gets neither. Before there are threads. Without it and without
+ * $NOTIFY_SOCKET there is no listener: every send succeeds and does nothing.
+ */
 MUST_CHECK int notify_open(struct notify **ret, struct err *e);
 void notify_free(struct notify *n);
 bool notify_listened(const struct notify *n);

@@ -34,6 +34,7 @@
 #include "ckptd/replicas.h"
 #include "model/table.h"
 #include "storage/layout_file.h"
+#include "storage/object_uses.h"
 #include "storage/recover.h"
 #include "storage/shard_writer.h"
 
@@ -133,10 +134,12 @@ static void publish_run(struct work *w)
 
 	w->status = 0;
 	t->published = true;
+	objects_begin(t->store->uses);
 	if (!t->layout_stored)
 		w->status = publish_layout(t);
 	if (w->status == 0)
 		w->status = commit_publish(t->store, t->commit, &t->err);
+	objects_end(t->store->uses);
 }
 
 static void discard_run(struct work *w)
@@ -196,6 +199,9 @@ void persist_room(struct node *n)
 	struct job *j;
 
 	list_each(j, &n->jobs, link) {
+		if (!j->lacks_room)
+			continue;
+		j->lacks_room = false;
 		list_each(c, &j->checkpoints, link) {
 			if (!c->no_room)
 				continue;
@@ -210,6 +216,7 @@ static void room_retry(struct timer *t)
 	struct job *j = container_of(t, struct job, room_timer);
 
 	j->sweep = true;
+	j->say_later = false;
 	job_poke(j);
 	persist_room(j->node);
 }
@@ -229,6 +236,7 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 	struct job *j = c->job;
 
 	c->no_room = true;
+	j->lacks_room = true;
 	if (!j->disk_text[0])
 		job_tell(j, 3, "step %llu stays in memory until there is room: %s",
 			 (unsigned long long)c->step, why->text);
@@ -278,7 +286,7 @@ static void persist_discard(struct persist *t)
 		p->state = PART_FAILED;
 		p->work.run = abandon_run;
 		t->running++;
-		work_submit(t->workers, WORK_DATA, &p->work);
+		job_submit(t->checkpoint->job, WORK_DATA, &p->work);
 	}
 	if (t->running)
 		return;
@@ -286,7 +294,7 @@ static void persist_discard(struct persist *t)
 	t->err = why;
 	t->publish.run = discard_run;
 	t->publish.done = discard_done;
-	work_submit(t->workers, WORK_META, &t->publish);
+	job_submit(t->checkpoint->job, WORK_META, &t->publish);
 }
 
 static void publish_done(struct work *w)
@@ -371,7 +379,7 @@ static void persist_publish(struct persist *t)
 	t->publishing = true;
 	t->publish.run = publish_run;
 	t->publish.done = publish_done;
-	work_submit(t->workers, WORK_META, &t->publish);
+	job_submit(t->checkpoint->job, WORK_META, &t->publish);
 }
 
 static void part_done(struct work *w)
@@ -404,7 +412,7 @@ static void part_finish(struct persist_part *p)
 	p->state = PART_FINISHING;
 	p->work.run = finish_run;
 	p->of->running++;
-	work_submit(p->of->workers, WORK_DATA, &p->work);
+	job_submit(p->of->checkpoint->job, WORK_DATA, &p->work);
 }
 
 bool persist_can(const struct checkpoint *c)
@@ -422,7 +430,7 @@ static void write_parts(struct persist *t)
 	for (uint32_t i = 0; i < t->n_parts; i++) {
 		if (t->dividing)
 			t->parts[i].present = dividing_present(t->dividing, i);
-		work_submit(t->workers, WORK_DATA, &t->parts[i].work);
+		job_submit(t->checkpoint->job, WORK_DATA, &t->parts[i].work);
 	}
 }
 

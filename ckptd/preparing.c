@@ -5,6 +5,9 @@
  *
  * A region is in the fd store before the ledger names it: a crash in between leaves a region that
  * nobody names, which adoption destroys. If the member ends meanwhile its slots are let go.
+ *
+ * A slot whose tables will be too long for records of the ledger has a second region for them, made
+ * and let go with it: a save then needs neither memory nor a place in the fd store.
  */
 #include <config.h>
 
@@ -33,6 +36,9 @@ struct preparing {
 	uint64_t request;
 	struct region *regions[CONN_FDS_MAX];
 	uint32_t n_regions;
+	uint64_t table_bytes; /* of each slot's region for tables; 0: they have none */
+	struct region *tables[CONN_FDS_MAX];
+	uint32_t n_tables;
 	struct disk_need *disk_need;
 	struct err err;
 };
@@ -63,7 +69,7 @@ static void destroy_done(struct work *w)
 	node_stop_step(n);
 }
 
-void region_destroy(struct node *n, struct region *r)
+void region_destroy(struct node *n, uint32_t uid, struct region *r)
 {
 	struct destruction *d = alloc_zero(sizeof(*d));
 
@@ -76,7 +82,7 @@ void region_destroy(struct node *n, struct region *r)
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
 	n->works++;
-	work_submit(n->env.workers, WORK_MEMORY, &d->work);
+	work_submit(n->env.workers, WORK_MEMORY, uid, &d->work);
 }
 
 /* ---- Taking ---- */
@@ -122,6 +128,68 @@ static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, str
 	return 0;
 }
 
+/* A ledger that is moved has two regions for a moment; the rank's page of beats may be coming. */
+#define STORE_SPARE 2u
+
+/* Places of a slot, which may have a region for tables. */
+static uint32_t places(uint32_t n_slots, uint64_t table_bytes)
+{
+	return n_slots * (table_bytes ? 2 : 1);
+}
+
+static int store_full(uint32_t rank, uint32_t n_slots, uint64_t table_bytes,
+		      const struct memory_room *room, struct err *e)
+{
+	bool names = room->left < room->max - min_u64(room->used, room->max);
+	char text[ERR_TEXT_MAX];
+
+	snprintf(text, sizeof(text),
+		 "rank %u: %u slots and what is written down of them need %u places in the fd "
+		 "store",
+		 rank, n_slots, places(n_slots, table_bytes) + STORE_SPARE);
+	if (names)
+		return err_set(e, CKPT_ENOSPACE,
+			       "%s, %llu are in use and the names of %llu more can be passed to a "
+			       "ckptd that is started again; lower memory.slots in the "
+			       "configuration or end other jobs",
+			       text, (unsigned long long)room->used,
+			       (unsigned long long)room->left);
+	return err_set(e, CKPT_ENOSPACE,
+		       "%s, %llu of its %llu are in use; raise FileDescriptorStoreMax= of the unit "
+		       "and memory.descriptors in the configuration, or end other jobs",
+		       text, (unsigned long long)room->used, (unsigned long long)room->max);
+}
+
+/*
+ * What the fd store does not keep is lost when ckptd ends, committed or not (I6). Slots that others
+ * are making may not be counted yet: then create() refuses one of them.
+ */
+static int admit_store(const struct member *m, uint32_t n_slots, uint64_t bytes, struct err *e)
+{
+	struct memory *memory = m->job->node->env.memory;
+	uint64_t table = ledgering_table_region(m->job, m->declared->len, bytes);
+	struct memory_room room;
+
+	memory->ops->room(memory, &room);
+	return room.left < places(n_slots, table) + STORE_SPARE
+		       ? store_full(m->rank, n_slots, table, &room, e)
+		       : 0;
+}
+
+static int create_table(struct preparing *p, uint32_t i)
+{
+	char name[REGION_NAME_MAX + 1];
+	int r;
+
+	if (!p->table_bytes)
+		return 0;
+	ledgering_table_name(p->job, p->first_slot + i, name, sizeof(name));
+	r = p->memory->ops->create(p->memory, name, p->table_bytes, &p->tables[i]);
+	if (r == 0)
+		p->n_tables++;
+	return r;
+}
+
 static void create_run(struct work *w)
 {
 	struct preparing *p = container_of(w, struct preparing, work);
@@ -137,8 +205,10 @@ static void create_run(struct work *w)
 		snprintf(name, sizeof(name), "slot.%s.%u", hex, p->first_slot + p->n_regions);
 		w->status = p->memory->ops->create(p->memory, name, p->bytes,
 						   &p->regions[p->n_regions]);
-		if (w->status == 0)
+		if (w->status == 0) {
 			p->n_regions++;
+			w->status = create_table(p, p->n_regions - 1);
+		}
 	}
 }
 
@@ -174,13 +244,23 @@ static int take_regions(struct preparing *p, struct member *m)
 		s->number = p->first_slot + i;
 		s->rank = m->rank;
 		s->region = p->regions[i];
+		s->table = p->tables[i];
 		s->process = m->process;
 		s->member = m;
 		s->state = SLOT_MAPPING;
 		list_add_tail(&j->slots, &s->link);
-		p->regions[i] = NULL;
+		p->regions[i] = p->tables[i] = NULL;
+		if (s->table)
+			j->ledger.annexes_wanted = true; /* before a credit */
 	}
 	return r;
+}
+
+static void destroy_left(const struct preparing *p, struct region *const *regions, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (regions[i])
+			region_destroy(p->job->node, p->job->history.job.uid, regions[i]);
 }
 
 static void create_done(struct work *w)
@@ -188,24 +268,30 @@ static void create_done(struct work *w)
 	struct preparing *p = container_of(w, struct preparing, work);
 	struct member *m = still_there(p);
 	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
-	char text[ERR_TEXT_MAX];
+	struct memory_room room;
 
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;
 	if (r == 0)
 		r = take_regions(p, m);
-	for (uint32_t i = 0; i < p->n_regions; i++)
-		if (p->regions[i])
-			region_destroy(p->job->node, p->regions[i]);
+	destroy_left(p, p->regions, p->n_regions);
+	destroy_left(p, p->tables, p->n_tables);
 	if (m)
 		m->preparing = NULL;
 	if (m && r < 0 && !job_stopped(p->job))
 		member_drop_slots(m);
 	if (r < 0) {
-		snprintf(text, sizeof(text), "rank %u: take %u slots of %llu MiB: %s", p->rank,
-			 p->n_slots, (unsigned long long)(p->bytes >> 20), err_text(r));
+		if (r == CKPT_ENOSPACE && p->err.code == 0) { /* create() returned it */
+			p->memory->ops->room(p->memory, &room);
+			ignore_result(store_full(p->rank, p->n_slots, p->table_bytes, &room,
+						 &p->err));
+		}
+		if (p->err.code == 0)
+			err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank,
+				p->n_slots, (unsigned long long)(p->bytes >> 20),
+				memory_error_text(r));
 		session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r,
-				    p->err.code ? p->err.text : text);
+				    p->err.text);
 	} else {
 		session_prepared(p->session, p->request, m);
 	}
@@ -235,12 +321,13 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->first_slot = m->job->next_slot;
 	m->job->next_slot += p->n_slots;
 	p->bytes = bytes;
+	p->table_bytes = ledgering_table_region(m->job, m->declared->len, bytes);
 	p->session = session_ref(s);
 	p->request = request;
 	p->work.run = create_run;
 	p->work.done = create_done;
 	m->preparing = p;
-	work_submit(n->env.workers, WORK_MEMORY, &p->work);
+	job_submit(m->job, WORK_MEMORY, &p->work);
 	return 0;
 }
 
@@ -298,6 +385,8 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 	r = admit_table(m, bytes, e);
 	if (r == 0)
 		r = prepare_admit(m, bytes, missing, e);
+	if (r == 0)
+		r = admit_store(m, missing, bytes, e);
 	if (r == 0) {
 		r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
 				  m->credit_unused, m->blob_bytes, &m->declared->digest);
@@ -396,7 +485,7 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->work.run = seal_run;
 	x->work.done = seal_done;
 	m->sealing = x;
-	work_submit(n->env.workers, WORK_MEMORY, &x->work);
+	job_submit(m->job, WORK_MEMORY, &x->work);
 	return 0;
 }
 

@@ -293,6 +293,7 @@ static void pidfd_ready(struct watch *w, uint32_t events)
 	struct process_table *t = p->table;
 
 	(void)events;
+	loop_label(t->loop, "the end of a process");
 	if (p->ended) { /* it has been reaped (3) */
 		waited_enough(&p->wait);
 		return;

@@ -136,8 +136,7 @@ int reader_new(struct loop *loop, const char *name, const struct reader_ops *ops
 	r->ops = ops;
 	r->arg = arg;
 	r->loop = loop;
-	list_init(&r->task.link);
-	r->task.run = ran;
+	task_init(&r->task, FAIR_NODE, ran);
 	pthread_mutex_init(&r->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -199,7 +198,7 @@ bool reader_free(struct reader *r, uint64_t wait_ns)
 	r->left = !ended;
 	if (r->left)
 		pthread_detach(r->thread);
-	loop_epoll_unpost(r->loop, &r->task);
+	loop_unpost(r->loop, &r->task);
 	pthread_mutex_unlock(&r->lock);
 	if (!ended)
 		return false;

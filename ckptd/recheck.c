@@ -207,7 +207,8 @@ static struct checkpoint *next_wanted(const struct recheck *r)
 	struct job *j;
 
 	list_each(j, &r->node->jobs, link) {
-		c = newest_wanted(j);
+		/* Of a node's many jobs those that have none are not looked through. */
+		c = j->unread && (behind || !first) ? newest_wanted(j) : NULL;
 		if (c && behind)
 			return c;
 		if (!first)
@@ -233,16 +234,11 @@ bool recheck_is_busy(const struct checkpoint *c)
 
 static bool others_work(struct node *n)
 {
-	struct checkpoint *c;
 	struct job *j;
 
-	list_each(j, &n->jobs, link) {
-		if (j->persist || j->opening || !list_empty(&j->loads))
+	list_each(j, &n->jobs, link)
+		if (j->persist || j->opening || !list_empty(&j->loads) || j->at_work)
 			return true;
-		list_each(c, &j->checkpoints, link)
-			if (c->agreed == CP_OPEN || c->agreed == CP_COMMITTING || c->readers > 0)
-				return true;
-	}
 	return false;
 }
 
@@ -284,7 +280,7 @@ static void turn_over(struct recheck *r)
 	r->node->works++;
 	r->work.run = close_run;
 	r->work.done = close_done;
-	work_submit(r->node->env.workers, WORK_META, &r->work);
+	work_submit(r->node->env.workers, WORK_META, FAIR_NODE, &r->work);
 }
 
 static void files_are_bad(struct recheck *r, const char *why)
@@ -408,7 +404,8 @@ static void slice_start(struct recheck *r)
 	atomic_store(&r->work.cancel, false);
 	r->work.run = slice_run;
 	r->work.done = slice_done;
-	work_submit(r->node->env.workers, r->copy == COPY_FILES ? WORK_META : WORK_CPU, &r->work);
+	work_submit(r->node->env.workers, r->copy == COPY_FILES ? WORK_META : WORK_CPU, FAIR_NODE,
+		    &r->work);
 }
 
 static void next_slice(struct timer *t)
@@ -416,6 +413,7 @@ static void next_slice(struct timer *t)
 	struct recheck *r = container_of(t, struct recheck, timer);
 	struct checkpoint *c;
 
+	loop_label(r->node->env.loop, "what is read again");
 	if (r->busy || r->node->stopping || r->node->options.recheck_rate == 0)
 		return;
 	c = r->checkpoint;
@@ -450,21 +448,19 @@ void recheck_step(struct job *j)
 	struct recheck *r = j->node->recheck;
 	struct checkpoint *c;
 
+	j->unread = j->at_work = false;
 	list_each(c, &j->checkpoints, link) {
+		j->unread = j->unread || wanted_copy(c) != COPY_NONE;
+		j->at_work = j->at_work || c->agreed == CP_OPEN || c->agreed == CP_COMMITTING ||
+			     c->readers > 0;
 		if (c->reread_said || !has_matched(c))
 			continue;
 		c->reread_said = true;
 		if (trust_level(c->trust) < TRUST_COMPLETE)
 			trust_say(c, TRUST_COMPLETE);
 	}
-	if (r->busy || r->timer.armed || j->node->options.recheck_rate == 0)
-		return;
-	list_each(c, &j->checkpoints, link) {
-		if (wanted_copy(c) == COPY_NONE)
-			continue;
+	if (j->unread && !r->busy && !r->timer.armed && j->node->options.recheck_rate > 0)
 		arm(r, 0);
-		return;
-	}
 }
 
 void recheck_give_way(struct node *n)

@@ -149,7 +149,7 @@ void recorder_put(void *recorder, const struct sample *s)
 	r->busy = true;
 	r->work.run = write_run;
 	r->work.done = write_done;
-	work_submit(r->workers, WORK_META, &r->work);
+	work_submit(r->workers, WORK_META, FAIR_NODE, &r->work);
 }
 
 /* The time of the last record among these lines; people add empty ones and comments. */

@@ -99,10 +99,16 @@ static void retry_later(struct node *n)
 		timer_arm(n->env.loop, &n->refused_timer, loop_now(n->env.loop) + RETRY_NS);
 }
 
+static void let_go(struct refused_job *r)
+{
+	if (r->holders-- == 0)
+		alloc_free(r);
+}
+
 static void forget(struct refused_job *r)
 {
 	list_del(&r->link);
-	alloc_free(r);
+	let_go(r);
 }
 
 /* It is the node's, like those that the start found. */
@@ -127,6 +133,7 @@ static int take_back(struct node *n, struct found_job *f)
 		if (c->commit)
 			indexing_add(c);
 	job_tell(j, 5, "its folder can be read again: the job is taken up");
+	tidy_want(n); /* it waits while another one is refused */
 	return 0;
 }
 
@@ -173,7 +180,7 @@ static void retry_time(struct timer *t)
 	x->found.index = n->index;
 	x->work = (struct work){.run = retry_run, .done = retry_done};
 	n->works++;
-	work_submit(n->env.workers, WORK_META, &x->work);
+	work_submit(n->env.workers, WORK_META, FAIR_NODE, &x->work);
 }
 
 static void describe(const struct refused_job *r, char *buf, size_t size)
@@ -217,29 +224,50 @@ bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token
 	return false;
 }
 
-void refused_json(const struct node *n, uint32_t uid, bool all, const char *job, json_t *jobs)
+void refused_json(const struct refused_job *r, uint32_t uid, bool all, const char *job,
+		  json_t *jobs)
 {
-	struct refused_job *r;
+	bool named = r->name[0] != '\0';
 	char hex[ID_TEXT_MAX], why[ERR_TEXT_MAX];
+	json_t *o;
 
+	hex_format(hex, r->id.b, sizeof(r->id.b));
+	if ((!all && !(named && r->uid == uid)) ||
+	    (job[0] && strcmp(job, named ? r->name : hex) != 0))
+		return;
+	snprintf(why, sizeof(why),
+		 "its folder jobs/%s cannot be read, and is tried again each few seconds: %.200s",
+		 hex, r->why);
+	o = json_pack("{s:s, s:s, s:s, s:[], s:[], s:[], s:[]}", "job", named ? r->name : hex, "id",
+		      hex, "unread", why, "ranks", "slots", "checkpoints", "aborted");
+	json_object_set_new(o, "uid", named ? json_integer(r->uid) : json_null());
+	json_array_append_new(jobs, o);
+}
+
+int refused_take_all(struct node *n, struct refused_job ***ret, size_t *ret_n)
+{
+	struct refused_job *r, **all;
+	size_t there = 0;
+
+	list_each(r, &n->refused, link)
+		there++;
+	all = there ? alloc_array(there, sizeof(struct refused_job *)) : NULL;
+	if (there && !all)
+		return -ENOMEM;
+	*ret = all;
 	list_each(r, &n->refused, link) {
-		bool named = r->name[0] != '\0';
-		json_t *o;
-
-		hex_format(hex, r->id.b, sizeof(r->id.b));
-		if ((!all && !(named && r->uid == uid)) ||
-		    (job[0] && strcmp(job, named ? r->name : hex) != 0))
-			continue;
-		snprintf(why, sizeof(why),
-			 "its folder jobs/%s cannot be read, and is tried again each few seconds: "
-			 "%.200s",
-			 hex, r->why);
-		o = json_pack("{s:s, s:s, s:s, s:[], s:[], s:[], s:[]}", "job",
-			      named ? r->name : hex, "id", hex, "unread", why, "ranks", "slots",
-			      "checkpoints", "aborted");
-		json_object_set_new(o, "uid", named ? json_integer(r->uid) : json_null());
-		json_array_append_new(jobs, o);
+		r->holders++;
+		*all++ = r;
 	}
+	*ret_n = there;
+	return 0;
+}
+
+void refused_let_go(struct refused_job **all, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		let_go(all[i]);
+	alloc_free(all);
 }
 
 bool refused_has_region(const struct node *n, const char *region)

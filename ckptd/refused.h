@@ -15,6 +15,7 @@ struct refused_job {
 	char name[CKPT_JOB_MAX + 1]; /* empty: nothing that could be read says it */
 	uint32_t uid;                /* with a name */
 	char why[ERR_TEXT_MAX];
+	uint32_t holders; /* beside the list that it is in */
 };
 
 /* On the start's worker: f, of which not all could be read, becomes one of found->refused. */
@@ -28,8 +29,12 @@ void refused_take(struct node *n, struct found *found);
 /* Whether a job of this name may not be made, since a refused one is called so, or may be: e says
  * which. */
 bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token, struct err *e);
-/* Those that a user may see, as jobs of the document of `status`, at the end of jobs. */
-void refused_json(const struct node *n, uint32_t uid, bool all, const char *job, json_t *jobs);
+/* If the user may see it: as a job of the document of `status`, at the end of jobs. */
+void refused_json(const struct refused_job *r, uint32_t uid, bool all, const char *job,
+		  json_t *jobs);
+/* All that there are now, which stay in memory until they are let go of. */
+MUST_CHECK int refused_take_all(struct node *n, struct refused_job ***ret, size_t *ret_n);
+void refused_let_go(struct refused_job **all, size_t n);
 /* Whether a region's name is one of a refused job: its memory waits with it. */
 bool refused_has_region(const struct node *n, const char *region);
 

@@ -136,7 +136,7 @@ static struct replicas *replicas_new(struct job *j, struct declared **declared, 
 	j->node->works++;
 	r->work.run = find_run;
 	r->work.done = find_done;
-	work_submit(j->node->env.workers, WORK_CPU, &r->work);
+	job_submit(j, WORK_CPU, &r->work);
 	return r;
 }
 
@@ -533,7 +533,7 @@ static void compare_done(struct work *w)
 	s->sort.run = sort_run;
 	s->sort.done = sort_done;
 	s->running++;
-	work_submit(s->checkpoint->job->node->env.workers, WORK_CPU, &s->sort);
+	job_submit(s->checkpoint->job, WORK_CPU, &s->sort);
 }
 
 static void compare(struct dividing *s)
@@ -551,7 +551,7 @@ static void compare(struct dividing *s)
 		c->number = i;
 		c->work.run = compare_run;
 		c->work.done = compare_done;
-		work_submit(w, WORK_CPU, &c->work);
+		job_submit(s->checkpoint->job, WORK_CPU, &c->work);
 	}
 }
 
@@ -583,7 +583,7 @@ static void open_tables(struct dividing *s)
 	s->open.run = open_run;
 	s->open.done = open_done;
 	s->running++;
-	work_submit(c->job->node->env.workers, WORK_CPU, &s->open);
+	job_submit(c->job, WORK_CPU, &s->open);
 }
 
 /* A reference. That a job's ranks declare something else by now is no matter. */

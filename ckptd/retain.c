@@ -31,6 +31,8 @@ struct expiry {
 	struct checkpoint *checkpoint;
 	uint64_t keep_spare;
 	struct checkpoint_id id;
+	bool given;             /* processes may have its files open */
+	struct held_files held; /* those that they have */
 	enum durable_state was; /* before it was to go */
 	append_done_fn *done;
 	void *arg;
@@ -105,7 +107,11 @@ static void expire_run(struct work *w)
 	struct expiry *x = container_of(w, struct expiry, work);
 	struct node *n = x->checkpoint->job->node;
 
+	/* Without memory to find out what is held nothing of it counts. */
+	if (x->given)
+		ignore_result(held_files_open(&n->store, &x->id, x->checkpoint->world, &x->held));
 	w->status = checkpoint_expire(&n->store, &x->id, x->keep_spare, &x->err);
+	held_files_sift(&x->held);
 }
 
 static void expire_done(struct work *w)
@@ -115,6 +121,7 @@ static void expire_done(struct work *w)
 	struct checkpoint *c = x->checkpoint;
 	struct job *j = c->job;
 
+	holding_keep(c, &x->held);
 	indexing_remove(j->node, &x->id);
 	c->files_left = w->status < 0;
 	if (c->files_left) {
@@ -123,6 +130,7 @@ static void expire_done(struct work *w)
 			  loop_now(j->node->env.loop) + AGAIN_NS);
 	} else {
 		persist_room(j->node);
+		tidy_expired(c);
 	}
 	expiry_over(x, w->status);
 }
@@ -133,9 +141,10 @@ static void expire_start(struct expiry *x)
 
 	if (c->recyclable || BUG(RECYCLE_GIVEN))
 		x->keep_spare = c->job->node->options.spare_bytes;
+	x->given = holding_may(c) && !c->recyclable;
 	x->work.run = expire_run;
 	x->work.done = expire_done;
-	work_submit(c->job->node->env.workers, WORK_META, &x->work);
+	job_submit(c->job, WORK_META, &x->work);
 }
 
 /* One whose files could not be taken away. */
@@ -244,12 +253,29 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	return 0;
 }
 
+/* Those that only loads keep. What is busy has no part in what becomes of the others. */
+static void note_overdue(struct job *j, struct checkpoint *const *order,
+			 const struct retention_item *items, size_t n)
+{
+	CLEANUP_FREE struct retention_item *unread = alloc_array(n, sizeof(*unread));
+
+	if (!unread)
+		return; /* next step */
+	for (size_t i = 0; i < n; i++) {
+		unread[i] = items[i];
+		unread[i].busy = order[i]->works > 0 || order[i]->stuck;
+	}
+	ignore_result(retention_apply(&j->node->options.retention, unread, n) /* items say it */);
+	for (size_t i = 0; i < n; i++)
+		holding_overdue(order[i], order[i]->readers > 0 && unread[i].expire);
+}
+
 void retain_step(struct job *j)
 {
 	CLEANUP_FREE struct retention_item *items = NULL;
 	CLEANUP_FREE struct checkpoint **order = NULL;
 	struct checkpoint *c;
-	size_t n = 0;
+	size_t n = 0, expire;
 
 	/* The epoch that is being opened may begin with any of them. */
 	if (j->retaining || j->log_error || j->node->stopping || j->opening)
@@ -265,7 +291,11 @@ void retain_step(struct job *j)
 	n = min_u64(n, RETAIN_MAX);
 	items = alloc_array(n, sizeof(*items));
 	order = alloc_array(n, sizeof(*order));
-	if (!items || !order || retain_plan(j, items, order, n) == 0)
+	if (!items || !order)
+		return;
+	expire = retain_plan(j, items, order, n);
+	note_overdue(j, order, items, n);
+	if (expire == 0)
 		return;
 	for (size_t i = 0; i < n; i++) {
 		if (items[i].expire) {

@@ -339,7 +339,7 @@ static void rewrite_start(struct checkpoint *c)
 	c->works++;
 	x->work.run = rewrite_run;
 	x->work.done = rewrite_done;
-	work_submit(x->workers, WORK_DATA, &x->work);
+	job_submit(j, WORK_DATA, &x->work);
 }
 
 /* Records that wait for the log touch neither files nor memory: a disk that refuses them for

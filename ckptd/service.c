@@ -133,6 +133,12 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->jobs_per_uid = (uint32_t)c->jobs_per_uid;
 	o->waits_per_session = (uint32_t)c->waits_per_session;
 	o->loads_per_session = (uint32_t)c->loads_per_session;
+	o->waits_per_uid = (uint32_t)c->waits_per_uid;
+	o->loads_per_uid = (uint32_t)c->loads_per_uid;
+	o->load_files_per_uid = (uint32_t)c->load_files_per_uid;
+	o->declaration_bytes_per_uid = c->declaration_bytes_per_uid;
+	o->plan_bytes_per_uid = c->plan_bytes_per_uid;
+	o->held_bytes_per_uid = c->held_bytes_per_uid;
 	o->detect = c->detect;
 	o->admission = c->admission;
 	o->dry_run = c->dry_run;
@@ -160,6 +166,12 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.jobs_per_uid = wanted->jobs_per_uid;
 	s->config.waits_per_session = wanted->waits_per_session;
 	s->config.loads_per_session = wanted->loads_per_session;
+	s->config.waits_per_uid = wanted->waits_per_uid;
+	s->config.loads_per_uid = wanted->loads_per_uid;
+	s->config.load_files_per_uid = wanted->load_files_per_uid;
+	s->config.declaration_bytes_per_uid = wanted->declaration_bytes_per_uid;
+	s->config.plan_bytes_per_uid = wanted->plan_bytes_per_uid;
+	s->config.held_bytes_per_uid = wanted->held_bytes_per_uid;
 	memcpy(s->config.policy, wanted->policy, sizeof(s->config.policy));
 	s->config.dry_run = wanted->dry_run;
 	s->config.actions_per_hour = wanted->actions_per_hour;
@@ -232,6 +244,7 @@ static int open_signals(struct service *s, struct err *e)
 	if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
 		return err_code(e, -errno, "block signals");
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGIO, SIG_IGN); /* a lease that was broken: storage/disk_posix.c */
 	watch_init(&s->signals, signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), signal_came);
 	if (s->signals.fd < 0)
 		return err_code(e, -errno, "make a signal descriptor");
@@ -306,7 +319,8 @@ static int open_listener(struct service *s, struct err *e)
 	struct listener_options o = { .mode = s->o->socket_mode,
 				      .conns_max = (unsigned)s->config.conns_max,
 				      .conns_per_uid = (unsigned)s->config.conns_per_uid,
-				      .handshake_ns = LISTENER_HANDSHAKE_NS, .log = s->log };
+				      .handshake_ns = LISTENER_HANDSHAKE_NS,
+				      .program = "/proc/self/exe", .log = s->log };
 
 	o.fd = keeper_take(s->keeper, "socket", NULL);
 	if (o.fd < 0) {
@@ -391,6 +405,8 @@ static int service_open(struct service *s, struct err *e)
 	if (r == 0)
 		r = keeper_open(s->notify, &s->keeper, e);
 	if (r == 0)
+		keeper_set_max(s->keeper, s->config.descriptors);
+	if (r == 0)
 		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
 	if (r == 0)
 		r = beneath_check_private(disk_posix_folder(s->disk), s->config.data, e);
@@ -411,8 +427,24 @@ static int service_open(struct service *s, struct err *e)
 	return r;
 }
 
+/* What no user may be held up by: see base/loop.h. */
+static void tell_calls(const struct service *s)
+{
+	const struct loop_calls *c = loop_calls(s->loop);
+
+	if (c->n > 0)
+		log_print(s->log, LOG_INFO,
+			  "loop: %llu calls, %llu of them above %u us; the longest took %llu us "
+			  "(%s)",
+			  (unsigned long long)c->n, (unsigned long long)c->over,
+			  (unsigned)(LOOP_CALL_NS / 1000),
+			  (unsigned long long)(c->longest_ns / 1000), c->longest);
+}
+
 static void service_close(struct service *s)
 {
+	if (s->loop)
+		tell_calls(s);
 	if (s->listener)
 		listener_stop(s->listener);
 	workers_free(s->workers);
@@ -449,6 +481,7 @@ static void node_ready(void *arg, int status, const char *text)
 	if (s->stopping)
 		return;
 	s->ready = true;
+	loop_epoll_forget_calls(s->loop); /* until now nobody waited */
 	log_print(s->log, LOG_NOTICE, "ready: node '%s', socket '%s', data '%s' (%s)",
 		  s->config.name, s->config.socket, s->config.data, s->disk->backend);
 	tell_status(s, "READY=1");

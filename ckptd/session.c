@@ -4,7 +4,8 @@
  *
  *   new -> HELLO -> (ckptctl: Admin) | OPEN -> DECLARE -> PREPARE -> SlotsReady -> saves and loads
  *
- * A message that does not decode ends the connection. Nothing here waits.
+ * A message that does not decode ends the connection, and so does nothing: of a process that is no
+ * rank and waits for no answer, after session_idle_ns. Nothing here waits.
  */
 #include <config.h>
 
@@ -18,6 +19,7 @@
 #include "base/fault.h"
 #include "ckptd/admin.h"
 #include "ckptd/events.h"
+#include "ckptd/list_answer.h"
 #include "ckptd/load.h"
 #include "ckptd/node_priv.h"
 #include "proto/session_page.h"
@@ -27,14 +29,39 @@ struct session {
 	struct node *node;
 	struct conn *conn; /* NULL: the connection ended */
 	struct process_id process;
+	struct user *user;
 	struct member *member;
 	struct job_id was_in; /* it was a member there, until another took its rank */
-	struct list loads;
+	struct list loads, waits;
 	struct session_use use;
 	uint32_t refs;
 	bool hello;
 	uint64_t features; /* of the other side */
+	struct timer idle; /* armed while it is no rank */
 };
+
+/* ---- Doing nothing ---- */
+
+static void idle_begins(struct session *s)
+{
+	struct loop *l = s->node->env.loop;
+
+	if (s->conn && !s->member && s->node->options.session_idle_ns)
+		timer_arm(l, &s->idle, loop_now(l) + s->node->options.session_idle_ns);
+	else
+		timer_disarm(l, &s->idle);
+}
+
+static void idle_came(struct timer *t)
+{
+	struct session *s = container_of(t, struct session, idle);
+
+	/* Whatever is to be answered has a reference. */
+	if (s->refs > 1 || s->use.opening)
+		idle_begins(s);
+	else if (s->conn)
+		s->conn->ops->close(s->conn);
+}
 
 /* ---- What the machines need ---- */
 
@@ -47,8 +74,10 @@ struct session *session_ref(struct session *s)
 void session_unref(struct session *s)
 {
 	assert(s->refs > 0);
-	if (--s->refs == 0)
-		alloc_free(s);
+	if (--s->refs > 0)
+		return;
+	user_put(s->user);
+	alloc_free(s);
 }
 
 bool session_connected(const struct session *s)
@@ -56,9 +85,24 @@ bool session_connected(const struct session *s)
 	return s->conn != NULL;
 }
 
+bool session_room(struct session *s)
+{
+	return !s->conn || conn_room(s->conn);
+}
+
+void session_has_room(struct session *s)
+{
+	load_room(s);
+}
+
 const struct process_id *session_process(const struct session *s)
 {
 	return &s->process;
+}
+
+struct user *session_user(const struct session *s)
+{
+	return s->user;
 }
 
 struct node *session_node(const struct session *s)
@@ -76,11 +120,13 @@ void session_forget_member(struct session *s)
 	if (s->member)
 		s->was_in = s->member->job->history.job.id;
 	s->member = NULL;
+	idle_begins(s);
 }
 
 void session_set_member(struct session *s, struct member *m)
 {
 	s->member = m;
+	idle_begins(s);
 }
 
 bool session_follow(struct session *s)
@@ -101,6 +147,11 @@ struct session_use *session_use(struct session *s)
 struct list *session_loads(struct session *s)
 {
 	return &s->loads;
+}
+
+struct list *session_waits(struct session *s)
+{
+	return &s->waits;
 }
 
 void session_reply(struct session *s, const Ckpt__Reply *reply, const int *fds, size_t n_fds)
@@ -395,7 +446,7 @@ static void on_cancel(struct session *s, uint64_t id, const Ckpt__Cancel *m)
 		member->credit_request = 0;
 		session_reply_error(s, m->request, CKPT_ETIMEDOUT, "no credit came in time");
 	} else if (m->request) {
-		waiter_drop(member->job, s, m->request);
+		waiter_cancel(s, m->request);
 	}
 	session_reply_ok(s, id);
 }
@@ -407,12 +458,12 @@ static void end_member(struct session *s, const Ckpt__Bye *bye)
 	struct job *j;
 
 	load_drop_all(s);
-	list_each(j, &s->node->jobs, link)
-		waiter_drop(j, s, 0); /* also of a member that it was */
+	declaring_drop(s);
+	waiters_drop_session(s); /* also of a member that it was */
+	epoch_drop_session(s);
 	if (!m)
 		return;
 	j = m->job;
-	epoch_drop_session(&j->openings, s);
 	m->credit_request = 0;
 	m->session = NULL;
 	s->member = NULL;
@@ -477,7 +528,7 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 		on_cancel(s, q->id, q->cancel);
 		break;
 	case CKPT__REQUEST__BODY_LIST:
-		admin_list(s, q->id);
+		list_start(s, q->id);
 		break;
 	case CKPT__REQUEST__BODY_LOAD:
 		load_start(s, q->id, q->load);
@@ -501,6 +552,33 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 			"ckptd does not know this request: it is older than the library");
 		break;
 	}
+}
+
+/* For what is told of long calls. */
+static const char *label_of(const Ckpt__Request *q)
+{
+	static const char *const labels[] = {
+		[CKPT__REQUEST__BODY_HELLO] = "a Hello",
+		[CKPT__REQUEST__BODY_OPEN] = "an Open",
+		[CKPT__REQUEST__BODY_DECLARE] = "a Declare",
+		[CKPT__REQUEST__BODY_PREPARE] = "a Prepare",
+		[CKPT__REQUEST__BODY_SLOTS_READY] = "a SlotsReady",
+		[CKPT__REQUEST__BODY_CREDIT] = "a Credit",
+		[CKPT__REQUEST__BODY_SEAL] = "a Seal",
+		[CKPT__REQUEST__BODY_SKIP] = "a Skip",
+		[CKPT__REQUEST__BODY_WAIT] = "a Wait",
+		[CKPT__REQUEST__BODY_CANCEL] = "a Cancel",
+		[CKPT__REQUEST__BODY_LIST] = "a List",
+		[CKPT__REQUEST__BODY_LOAD] = "a Load",
+		[CKPT__REQUEST__BODY_LOAD_END] = "a LoadEnd",
+		[CKPT__REQUEST__BODY_ADMIN] = "an Admin",
+		[CKPT__REQUEST__BODY_BYE] = "a Bye",
+		[CKPT__REQUEST__BODY_STORED] = "a Stored",
+		[CKPT__REQUEST__BODY_READ] = "a Read",
+	};
+	size_t i = (size_t)q->body_case;
+
+	return i < sizeof(labels) / sizeof(labels[0]) && labels[i] ? labels[i] : "a message";
 }
 
 static void dispatch(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
@@ -530,8 +608,16 @@ void session_opened(struct node *n, struct conn *c)
 	s->node = n;
 	s->conn = c;
 	s->process = c->process;
+	s->user = user_get(n, c->process.uid);
+	if (!s->user) {
+		alloc_free(s);
+		c->ops->close(c);
+		return;
+	}
 	s->refs = 1;
+	timer_init(&s->idle, idle_came);
 	list_init(&s->loads);
+	list_init(&s->waits);
 	list_add_tail(&n->sessions, &s->link);
 	c->session = s;
 }
@@ -546,23 +632,21 @@ void session_message(struct session *s, const void *msg, size_t len, int *fds, s
 		return;
 	}
 	session_ref(s);
+	loop_label(s->node->env.loop, label_of(q));
 	dispatch(s, q, fds, n_fds);
+	idle_begins(s);
 	session_unref(s);
 	ckpt__request__free_unpacked(q, NULL);
 }
 
 void session_closed(struct session *s)
 {
-	struct job *j;
-
 	list_del(&s->link);
 	s->conn = NULL;
+	timer_disarm(s->node->env.loop, &s->idle);
 	end_member(s, NULL);
 	events_drop_session(s->node->events, s);
-	/* An open that waits has no member yet. */
-	epoch_drop_session(&s->node->early, s);
-	list_each(j, &s->node->jobs, link)
-		epoch_drop_session(&j->openings, s);
+	answers_drop_session(s->node, s);
 	session_unref(s);
 }
 
@@ -575,6 +659,7 @@ void session_free_all(struct node *n)
 		list_del(&s->link);
 		s->conn = NULL;
 		s->member = NULL;
+		timer_disarm(n->env.loop, &s->idle);
 		session_unref(s);
 	}
 }

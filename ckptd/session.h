@@ -13,11 +13,16 @@
 
 struct session;
 struct load;
+struct opening;
+struct user;
 
 struct session *session_ref(struct session *s);
 void session_unref(struct session *s);
 bool session_connected(const struct session *s);
+/* Whether it takes a message full of descriptors now; else load_room() follows, or its end. */
+bool session_room(struct session *s);
 const struct process_id *session_process(const struct session *s);
+struct user *session_user(const struct session *s); /* its reference */
 struct node *session_node(const struct session *s);
 /* It can write beats (SESSION_FEATURE_BEATS). */
 bool session_beats(const struct session *s);
@@ -29,10 +34,13 @@ bool session_follow(struct session *s);
 void session_set_member(struct session *s, struct member *m);
 struct member *session_member(const struct session *s);
 
-/* What it has under way; see quota.h. */
+/* What it has under way, beside what its user has (user.h). */
 struct session_use {
 	uint32_t waits, loads;
-	bool opening, declaring;
+	uint32_t answers; /* answer.c */
+	struct opening *opening; /* epoch.c; NULL: none */
+	bool declaring;
+	struct work *checking; /* of a declaration, on a worker; or NULL */
 };
 struct session_use *session_use(struct session *s);
 
@@ -44,13 +52,15 @@ void session_reply(struct session *s, const Ckpt__Reply *reply, const int *fds, 
 /* The member's slots are there: hands them over. */
 void session_prepared(struct session *s, uint64_t request, struct member *m);
 
-/* Loads of this session: load.c keeps them here. */
+/* Loads of this session: load.c keeps them here; and waits: waiting.c. */
 struct list *session_loads(struct session *s);
+struct list *session_waits(struct session *s);
 
 /* From node.c. */
 void session_opened(struct node *n, struct conn *c);
 void session_message(struct session *s, const void *msg, size_t len, int *fds, size_t n_fds);
 void session_closed(struct session *s);
+void session_has_room(struct session *s);
 void session_free_all(struct node *n);
 
 #endif

@@ -150,6 +150,6 @@ void sharing_step(struct job *j)
 		f->work.run = forget_run;
 		f->work.done = forget_done;
 		c->works++;
-		work_submit(j->node->env.workers, WORK_META, &f->work);
+		job_submit(j, WORK_META, &f->work);
 	}
 }

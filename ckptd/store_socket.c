@@ -6,8 +6,9 @@
  *   FDSTOREREMOVE=1 FDNAME=x               closes all of that name
  *   BARRIER=1 with one descriptor          closes it; everything sent before has been done
  *
- *   1. The kernel says who sent a message (SCM_CREDENTIALS); only the child is listened to. The
- *      name is abstract, so it needs no folder and leaves none behind, and 128 random bits long.
+ *   1. The socket is one end of a pair, made for one child and without a name: only processes that
+ *      have the other end can send. The child has it, and what it forks until that executes another
+ *      program; no other user can fill the queue, and no message of an earlier child is in it.
  *   2. What could not be stored is remembered and said at the next barrier by one byte, so that
  *      "stored" is never believed falsely.
  *   3. Descriptors that are not kept are closed.
@@ -21,66 +22,47 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
-
-#include "base/bytes.h"
-#include "base/rng.h"
 
 struct message {
 	char text[NOTIFY_MESSAGE_MAX + 1];
 	int fds[NOTIFY_FDS_MAX];
 	size_t n_fds;
-	pid_t from;
 	bool cut; /* text or descriptors did not all arrive */
 };
 
 int store_socket_open(struct store_socket *s, struct fd_table *fds, struct log *log, struct err *e)
 {
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	char random[16], hex[2 * sizeof(random) + 1];
-	struct rng rng;
-	socklen_t len;
-	int on = 1;
+	int pair[2];
 
-	rng_system(&rng);
-	rng.fill(&rng, random, sizeof(random));
-	hex_format(hex, random, sizeof(random));
-	*s = (struct store_socket){ .fds = fds, .log = log };
-	snprintf(s->address, sizeof(s->address), "@ckptd-%s", hex);
-	memcpy(addr.sun_path + 1, s->address + 1, strlen(s->address) - 1);
-	len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(s->address));
-	s->fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (s->fd < 0)
-		return err_code(e, -errno, "make the fd store's socket");
-	if (setsockopt(s->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0 ||
-	    bind(s->fd, (struct sockaddr *)&addr, len) != 0) {
-		int r = err_code(e, -errno, "bind the fd store's socket");
-
-		close(s->fd);
-		return r;
-	}
+	*s = (struct store_socket){ .fd = -1, .child_fd = -1, .fds = fds, .log = log };
+	if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) != 0)
+		return err_code(e, -errno, "make the fd store's sockets");
+	s->fd = pair[0];
+	s->child_fd = pair[1];
 	return 0;
+}
+
+void store_socket_passed(struct store_socket *s)
+{
+	assert(s->child_fd >= 0);
+	close(s->child_fd);
+	s->child_fd = -1;
 }
 
 void store_socket_close(struct store_socket *s)
 {
-	close(s->fd);
+	if (s->child_fd >= 0)
+		close(s->child_fd);
+	if (s->fd >= 0)
+		close(s->fd);
+	s->fd = s->child_fd = -1;
 }
 
 static void take_control(struct msghdr *h, struct message *m)
 {
 	for (struct cmsghdr *cm = CMSG_FIRSTHDR(h); cm; cm = CMSG_NXTHDR(h, cm)) {
-		if (cm->cmsg_level != SOL_SOCKET)
-			continue;
-		if (cm->cmsg_type == SCM_CREDENTIALS) {
-			struct ucred cred;
-
-			memcpy(&cred, CMSG_DATA(cm), sizeof(cred));
-			/* A pid alone may be that of a message whose sender has ended. */
-			m->from = cred.uid == geteuid() ? cred.pid : 0;
-		}
-		if (cm->cmsg_type != SCM_RIGHTS)
+		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
 			continue;
 		for (size_t off = 0; CMSG_LEN(off) < cm->cmsg_len; off += sizeof(int)) {
 			assert(m->n_fds < NOTIFY_FDS_MAX);
@@ -93,8 +75,7 @@ static bool receive(int fd, struct message *m)
 {
 	struct iovec iov = { .iov_base = m->text, .iov_len = NOTIFY_MESSAGE_MAX };
 	union {
-		char buf[CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int)) +
-			 CMSG_SPACE(sizeof(struct ucred))];
+		char buf[CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int))];
 		struct cmsghdr align;
 	} control;
 	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
@@ -105,7 +86,6 @@ static bool receive(int fd, struct message *m)
 		return false;
 	m->text[n] = '\0';
 	m->n_fds = 0;
-	m->from = 0;
 	m->cut = h.msg_flags & (MSG_TRUNC | MSG_CTRUNC);
 	take_control(&h, m);
 	return true;
@@ -162,15 +142,14 @@ static void handle(struct store_socket *s, struct message *m, char *ret_text)
 		answer_barrier(s, m);
 }
 
-bool store_socket_receive(struct store_socket *s, pid_t from, char ret_text[NOTIFY_MESSAGE_MAX + 1])
+bool store_socket_receive(struct store_socket *s, char ret_text[NOTIFY_MESSAGE_MAX + 1])
 {
 	struct message m;
 
 	ret_text[0] = '\0';
 	if (!receive(s->fd, &m))
 		return false;
-	if (from > 0 && m.from == from) /* (1) */
-		handle(s, &m, ret_text);
+	handle(s, &m, ret_text);
 	for (size_t i = 0; i < m.n_fds; i++) { /* (3) */
 		if (m.fds[i] >= 0)
 			close(m.fds[i]);

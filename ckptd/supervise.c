@@ -5,7 +5,8 @@
  *   1. It never touches the memory behind the descriptors, allocates little and does nothing else,
  *      so that nothing but a kill ends it.
  *   2. Messages that the child sent before it died are taken in before the next child starts: what
- *      was acknowledged, or sent, is passed on.
+ *      was acknowledged, or sent, is passed on. Each child has a socket of its own, which has no
+ *      name: neither another user nor what an earlier child left behind can send to it.
  *   3. The first death is answered at once, further ones after a time that doubles up to a bound
  *      and is forgotten once a child has lived longer than that bound.
  *   4. A child that ends with an error before any child was ready is not started again: that is
@@ -24,6 +25,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -75,13 +77,16 @@ static uint64_t now_ns(void)
 struct child_env {
 	char **vars;
 	char *fds, *names;
-	char pid[32], socket[96], watchdog_pid[32], watchdog[48];
+	char pid[32], notify_fd[48], notify_pid[48], watchdog_pid[32], watchdog[48], max[48];
 };
 
 static bool is_protocols(const char *var)
 {
-	static const char *const ours[] = { "LISTEN_PID=", "LISTEN_FDS=", "LISTEN_FDNAMES=",
-					    "NOTIFY_SOCKET=", "WATCHDOG_PID=", "WATCHDOG_USEC=" };
+	static const char *const ours[] = {
+		"LISTEN_PID=",	 "LISTEN_FDS=",	   "LISTEN_FDNAMES=", "NOTIFY_SOCKET=",
+		"WATCHDOG_PID=", "WATCHDOG_USEC=", NOTIFY_FD_VAR "=", NOTIFY_PID_VAR "=",
+		KEEPER_MAX_VAR "=",
+	};
 
 	for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
 		if (strncmp(var, ours[i], strlen(ours[i])) == 0)
@@ -105,7 +110,7 @@ static int child_env_init(const struct supervisor *s, struct child_env *env)
 	*env = (struct child_env){ 0 };
 	for (char **v = environ; *v; v++)
 		n++;
-	env->vars = alloc_array(n + 7, sizeof(*env->vars));
+	env->vars = alloc_array(n + 9, sizeof(*env->vars));
 	r = env->vars ? fd_table_environment(&s->fds, &env->fds, &env->names) : -ENOMEM;
 	if (r) {
 		child_env_fini(env);
@@ -115,11 +120,14 @@ static int child_env_init(const struct supervisor *s, struct child_env *env)
 		if (!is_protocols(*v))
 			env->vars[k++] = *v;
 	}
-	snprintf(env->socket, sizeof(env->socket), "NOTIFY_SOCKET=%s", s->socket.address);
-	env->vars[k++] = env->socket;
+	env->vars[k++] = env->notify_fd;
+	env->vars[k++] = env->notify_pid;
 	env->vars[k++] = env->fds;
 	env->vars[k++] = env->names;
 	env->vars[k++] = env->pid;
+	/* What is kept here: a service manager's store, which may take more, is not used. */
+	snprintf(env->max, sizeof(env->max), KEEPER_MAX_VAR "=%zu", s->fds.max);
+	env->vars[k++] = env->max;
 	if (s->watchdog_ns) {
 		snprintf(env->watchdog, sizeof(env->watchdog), "WATCHDOG_USEC=%llu",
 			 (unsigned long long)(s->watchdog_ns / 1000));
@@ -131,9 +139,16 @@ static int child_env_init(const struct supervisor *s, struct child_env *env)
 
 static _Noreturn void child_main(struct supervisor *s, struct child_env *env, pid_t parent)
 {
+	/* The descriptors of the store go to 3, 4, ...: out of their way; not close-on-exec. */
+	int fd = fcntl(s->socket.child_fd, F_DUPFD, fd_table_end(&s->fds));
+
 	/* Filled in here: only the child knows its pid. */
 	snprintf(env->pid, sizeof(env->pid), "LISTEN_PID=%d", (int)getpid());
 	snprintf(env->watchdog_pid, sizeof(env->watchdog_pid), "WATCHDOG_PID=%d", (int)getpid());
+	snprintf(env->notify_pid, sizeof(env->notify_pid), NOTIFY_PID_VAR "=%d", (int)getpid());
+	snprintf(env->notify_fd, sizeof(env->notify_fd), NOTIFY_FD_VAR "=%d", fd);
+	if (fd < 0)
+		_exit(EXIT_NO_EXEC);
 	if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != parent)
 		_exit(EXIT_NO_EXEC); /* (5), (7) */
 	signal(SIGPIPE, SIG_DFL);
@@ -161,9 +176,11 @@ static void start_child(struct supervisor *s)
 	struct child_env env;
 	int r;
 
-	assert(s->child == 0 && !s->over);
+	assert(s->child == 0 && s->socket.fd < 0 && !s->over);
 	s->started_ns = now_ns();
-	r = child_env_init(s, &env);
+	r = store_socket_open(&s->socket, &s->fds, s->o->log, NULL);
+	if (r == 0)
+		r = child_env_init(s, &env);
 	if (r == 0) {
 		pid = fork();
 		if (pid == 0)
@@ -173,13 +190,14 @@ static void start_child(struct supervisor *s)
 	}
 	if (r) {
 		log_print(s->o->log, LOG_ERR, "could not start ckptd: %s", err_text(r));
+		store_socket_close(&s->socket);
 		plan_restart(s);
 		return;
 	}
+	store_socket_passed(&s->socket);
 	s->child = pid;
 	s->child_ready = false;
 	s->kill_ns = 0;
-	s->socket.failed = false;
 }
 
 /* ---- What the child says ---- */
@@ -199,8 +217,10 @@ static void take_messages(struct supervisor *s)
 {
 	char text[NOTIFY_MESSAGE_MAX + 1];
 
+	if (s->socket.fd < 0)
+		return; /* no child */
 	for (int n = 0; n < MESSAGES_MAX; n++) {
-		if (!store_socket_receive(&s->socket, s->child, text))
+		if (!store_socket_receive(&s->socket, text))
 			return;
 		if (!text[0])
 			continue;
@@ -221,6 +241,7 @@ static void child_ended(struct supervisor *s, int wait_status)
 	pid_t pid = s->child;
 
 	s->child = 0;
+	store_socket_close(&s->socket);
 	s->status = status;
 	if (s->stopping ||
 	    (by_itself && (status == 0 || status == s->o->end_status || !s->ever_ready))) {
@@ -245,7 +266,7 @@ static void reap(struct supervisor *s)
 	    waitid(P_PID, (id_t)s->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
 	    info.si_pid != s->child)
 		return;
-	take_messages(s); /* (2): all it ever sent is there, and its pid is still its own */
+	take_messages(s); /* (2): all it ever sent is there */
 	if (waitpid(s->child, &wait_status, 0) == s->child)
 		child_ended(s, wait_status);
 }
@@ -348,8 +369,6 @@ static int prepare(struct supervisor *s, struct err *e)
 	if (r == 0)
 		r = adopt_passed(s, e);
 	if (r == 0)
-		r = store_socket_open(&s->socket, &s->fds, s->o->log, e);
-	if (r == 0)
 		r = open_signals(s, e);
 	wanted = notify_watchdog_ns();
 	s->watchdog_ns = s->o->watchdog_ns;
@@ -360,7 +379,7 @@ static int prepare(struct supervisor *s, struct err *e)
 
 int supervise_run(const struct supervise_options *o, int *ret_status, struct err *e)
 {
-	struct supervisor s = { .o = o, .signals = -1, .socket.fd = -1 };
+	struct supervisor s = { .o = o, .signals = -1, .socket = { .fd = -1, .child_fd = -1 } };
 	int r;
 
 	assert(o->program && o->argv && o->argv[0]);
@@ -379,8 +398,7 @@ int supervise_run(const struct supervise_options *o, int *ret_status, struct err
 		ignore_result(sigprocmask(SIG_SETMASK, &s.mask_before, NULL)); /* was valid */
 		signal(SIGPIPE, SIG_DFL);
 	}
-	if (s.socket.fd >= 0)
-		store_socket_close(&s.socket);
+	store_socket_close(&s.socket);
 	fd_table_fini(&s.fds);
 	keeper_free(s.passed);
 	notify_free(s.upward);

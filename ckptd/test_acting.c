@@ -15,6 +15,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/watching.h"
+#include "detect/verdicts.h"
 #include "detect/xid_policy.h"
 #include "proto/session.pb-c.h"
 
@@ -137,7 +138,7 @@ static void test_a_check_that_fails_drains(void **state)
 	assert_false(was_told("not done: "));
 }
 
-/* ---- What was withheld ---- */
+/* ---- What users can make up ---- */
 
 static void take_table(struct node *n, const char *table)
 {
@@ -146,6 +147,186 @@ static void take_table(struct node *n, const char *table)
 	if (node_set_policy(n, "a test's", table, strlen(table), &e) < 0)
 		fail_msg("%s", e.text);
 }
+
+static const char failed_check[] = "{\"results\": [{\"name\": \"memory-copy\", \"state\": "
+				   "\"failed\", \"value\": 1, \"low\": 5, \"high\": 9}]}";
+
+/* A rank hangs, or is made to: a job that is not there any more will do. */
+static void hangs(struct node_test *t, uint32_t uid, uint32_t job, uint32_t rank)
+{
+	struct verdict v = {.id = job * 100u + rank + 1,
+			    .subject = subject_rank(job, rank, WATCHING_NODE),
+			    .class = CLASS_HUNG,
+			    .cause = CAUSE_STOPPED,
+			    .level = LEVEL_ALARM,
+			    .advice = ACTION_RESTORE,
+			    .of_one_owner = true,
+			    .owner = uid};
+
+	acting_verdict(t->host.node, &v);
+	host_turn(&t->host);
+	host_turn(&t->host);
+	if (!answer)
+		return;
+	answer(answer_arg, 1, failed_check, strlen(failed_check));
+	answer = NULL;
+	host_turn(&t->host);
+	host_turn(&t->host);
+}
+
+static void begin_with_checks(struct node_test *t)
+{
+	static const struct checks_ops ops = {.start = fake_start, .cancel = fake_cancel};
+	static struct checks fake = {.ops = &ops};
+
+	answer = NULL;
+	t->checks = &fake;
+	t->o.actions_per_hour = 100;
+	begin_one(t);
+}
+
+/* However many of one user's jobs hang, and whatever a check finds beside them: the node is neither
+ * marked nor drained. A hang of another user's job is needed for that. */
+static void drains_nothing(struct node_test *t, unsigned times_of_another)
+{
+	struct marks *m = &t->host.node->marks;
+
+	for (uint32_t i = 0; i < 40; i++)
+		hangs(t, 1000, 50 + i % 10, i % 3);
+	assert_false(m->drained);
+	assert_null(marks_find(m, "node 'node'", EVENT_FOR_ALL));
+	assert_true(was_told("only jobs of one user asked for it"));
+	for (unsigned i = 0; i < times_of_another; i++) {
+		assert_false(m->drained);
+		hangs(t, 1001, 80, 0);
+	}
+	assert_true(m->drained);
+}
+
+/* By the built-in table, which asks for a check the second time. */
+static void test_one_user_drains_nothing(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_with_checks(t);
+	drains_nothing(t, 2);
+	assert_non_null(marks_find(&t->host.node->marks, "node 'node'", EVENT_FOR_ALL));
+}
+
+/* By a table that drains the node for any hang. */
+static void test_one_user_and_a_harsh_table(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_with_checks(t);
+	take_table(t->host.node, "hung * alarm * * * * mark-suspect+validate+drain - -\n");
+	drains_nothing(t, 1);
+}
+
+/* The same of the machine's word: it stands with what one user's jobs say. */
+static void test_one_user_and_the_machine(void **state)
+{
+	struct node_test *t = *state;
+	struct sample s = {.kind = SAMPLE_KERNEL,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE,
+			   .kernel = {.level = 3}};
+
+	begin_with_checks(t);
+	hangs(t, 1000, 50, 0);
+	hangs(t, 1000, 50, 0);
+	assert_false(t->host.node->marks.drained);
+	snprintf(s.kernel.text, sizeof(s.kernel.text),
+		 "nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data");
+	node_sample(t->host.node, &s);
+	turns(t);
+	if (answer) /* what the message itself asks for passes */
+		answer(answer_arg, 0, "", 0);
+	answer = NULL;
+	turns(t);
+	hangs(t, 1000, 51, 0);
+	hangs(t, 1000, 51, 0);
+	assert_true(t->host.node->marks.drained);
+}
+
+/* A node by what its only user's jobs show: for that user's eyes, and that user's jobs alone. */
+static void test_a_node_by_one_users_word(void **state)
+{
+	struct node_test *t = *state;
+	struct verdict v = {.id = 7,
+			    .subject = subject_node(WATCHING_NODE),
+			    .class = CLASS_SLOW,
+			    .cause = CAUSE_STRAGGLER,
+			    .level = LEVEL_ALARM,
+			    .advice = ACTION_DRAIN,
+			    .of_one_owner = true,
+			    .owner = 4242};
+	struct events_question q = {.uid = 4243};
+	json_t *doc;
+
+	begin_with_checks(t);
+	acting_verdict(t->host.node, &v);
+	turns(t);
+	assert_int_equal(t->host.node->marks.n, 0);
+	assert_true(was_told("only jobs of one user say so"));
+	doc = events_answer(t->host.node->events, &q);
+	for (size_t i = 0; i < json_array_size(json_object_get(doc, "events")); i++) {
+		const json_t *e = json_array_get(json_object_get(doc, "events"), i);
+
+		assert_string_not_equal(json_string_value(json_object_get(e, "kind")),
+					event_kind_word(EVENT_DECISION));
+	}
+	json_decref(doc);
+}
+
+/* One user's burst leaves room for what befalls the node in the same turn. */
+static void test_a_burst_of_jobs(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_with_checks(t);
+	for (uint32_t i = 0; i < 200; i++) {
+		struct verdict v = {.id = i + 1,
+				    .subject = subject_rank(50, i, WATCHING_NODE),
+				    .class = CLASS_HUNG,
+				    .cause = CAUSE_STOPPED,
+				    .level = LEVEL_ALARM,
+				    .advice = ACTION_RESTORE,
+				    .of_one_owner = true,
+				    .owner = 1000};
+
+		acting_verdict(t->host.node, &v);
+	}
+	fail_check(t);
+	assert_true(t->host.node->marks.drained);
+}
+
+/* Marks of one user's jobs leave room for another's, and are shown to nobody else's open. */
+static void test_marks_of_one_user(void **state)
+{
+	struct node_test *t = *state;
+	const struct mark *first;
+	struct marks *m;
+	char words[40];
+
+	begin_one(t);
+	m = &t->host.node->marks;
+	for (int i = 0; i < 100; i++) {
+		snprintf(words, sizeof(words), "rank %d of job 'x'", i);
+		assert_int_equal(marks_add(m, words, "hung", 1000), i < (int)MARKS_UID_MAX);
+	}
+	assert_true(marks_add(m, "rank 1 of job 'y'", "hung", 1001));
+	assert_int_equal(marks_of(m, 1002, &first), 0);
+	assert_null(first);
+	assert_int_equal(marks_of(m, 1001, &first), 1);
+	assert_string_equal(first->words, "rank 1 of job 'y'");
+	assert_true(marks_add(m, "node 'node'", "failing", EVENT_FOR_ALL));
+	assert_int_equal(marks_of(m, 1002, &first), 1);
+}
+
+/* ---- What was withheld ---- */
 
 #define DRAINS "* check-failed alarm * * * * mark-suspect+drain - "
 
@@ -298,6 +479,12 @@ int main(void)
 		NODE_TEST(test_drained_by_the_built_in_table),
 		NODE_TEST(test_dry_run_drains_nothing),
 		NODE_TEST(test_a_check_that_fails_drains),
+		NODE_TEST(test_one_user_drains_nothing),
+		NODE_TEST(test_one_user_and_a_harsh_table),
+		NODE_TEST(test_one_user_and_the_machine),
+		NODE_TEST(test_a_node_by_one_users_word),
+		NODE_TEST(test_a_burst_of_jobs),
+		NODE_TEST(test_marks_of_one_user),
 		NODE_TEST(test_withheld_is_done_later),
 		NODE_TEST(test_withheld_and_reloaded),
 		NODE_TEST(test_over_before_it_was_decided),

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
+#include "codec/digest.h"
 #include "model/attempt.h"
 #include "proto/session.pb-c.h"
 
@@ -115,12 +116,36 @@ static struct process_id any_process(const struct truth *x)
 	return p;
 }
 
-static void region_name(const struct truth *x, uint32_t i, char *buf, size_t size)
+static void name_region(const struct truth *x, const char *kind, uint32_t i, char *buf, size_t size)
 {
 	char hex[ID_TEXT_MAX];
 
 	hex_format(hex, x->id.b, 16);
-	snprintf(buf, size, "slot.%s.%u", hex, i);
+	snprintf(buf, size, "%s.%s.%u", kind, hex, i);
+}
+
+static void region_name(const struct truth *x, uint32_t i, char *buf, size_t size)
+{
+	name_region(x, "slot", i, buf, size);
+}
+
+/* Of a region that is there or is not, has the bytes, others, or fewer. */
+static int any_annex(struct ledger *l, const struct truth *x, uint32_t slot)
+{
+	bool declaration = below(2);
+	size_t len = declaration ? x->len : x->table_len;
+	struct digest d = declaration ? x->declaration : digest_of(x->table, len);
+	const char *kind = PICK(0, 0, 0, 1) ? "slot" : declaration ? "declaration" : "table";
+	char name[REGION_NAME_MAX + 1];
+
+	name_region(below(8) ? x : &truths[below(JOBS)], kind, (uint32_t)PICK(0, 1, 2, slot), name,
+		    sizeof(name));
+	if (below(8) == 0)
+		len = PICK(0, 1, len + 1, REGION_BYTES, UINT64_MAX);
+	if (below(8) == 0)
+		d.b[5] ^= 1;
+	return declaration ? ledger_declaration_in(l, &d, len, name)
+			   : ledger_table_in(l, slot, &d, len, name);
 }
 
 static int any_slot(struct ledger *l, const struct truth *x, uint32_t slot)
@@ -168,7 +193,10 @@ static int any_record(struct ledger *l, const struct truth *x)
 	struct process_id p = any_process(x);
 	size_t cut;
 
-	switch (below(12)) {
+	switch (below(15)) {
+	case 12:
+	case 13:
+		return any_annex(l, x, slot);
 	case 0:
 		return ledger_declaration(l, &x->declaration, x->bytes, x->len);
 	case 1:
@@ -220,6 +248,26 @@ static void begin_true(struct ledger *l, const struct truth *x)
 	}
 }
 
+/* As a worker may have left them. */
+static void give_annexes(struct memory *m, const struct truth *x, region_fn *fn, void *arg)
+{
+	char name[REGION_NAME_MAX + 1];
+	struct region *r;
+
+	for (uint32_t i = 0; i < 2 * REGIONS; i++) {
+		bool declaration = i >= REGIONS;
+		size_t len = declaration ? x->len : x->table_len;
+
+		if (below(4) == 0)
+			continue;
+		name_region(x, declaration ? "declaration" : "table", i % REGIONS, name,
+			    sizeof(name));
+		assert_int_equal(m->ops->create(m, name, round_up(len, 4096), &r), 0);
+		memcpy(r->base, declaration ? x->bytes : x->table, below(4) ? len : len / 2);
+		fn(arg, r);
+	}
+}
+
 static void give_job(struct memory *m, const struct truth *x, region_fn *fn, void *arg)
 {
 	struct ledger l = { .rewrite = rewrite_nothing };
@@ -231,6 +279,8 @@ static void give_job(struct memory *m, const struct truth *x, region_fn *fn, voi
 		assert_int_equal(m->ops->create(m, name, REGION_BYTES, &r), 0);
 		fn(arg, r);
 	}
+	give_annexes(m, x, fn, arg);
+	l.annexes_wanted = true;
 	assert_int_equal(ledger_create(&l, m, &x->id), 0);
 	if (below(4))
 		begin_true(&l, x);
@@ -296,6 +346,119 @@ static void test_any_ledger(void **state)
 	}
 }
 
+/* ---- Annexes ---- */
+
+/* What a ckptd that was killed leaves, as the fd store hands it over: copies of all regions. */
+static struct {
+	char name[REGION_NAME_MAX + 1];
+	void *bytes;
+	uint64_t size;
+} kept[16];
+static uint32_t n_kept;
+
+static void keep(const struct region *r)
+{
+	assert_true(n_kept < sizeof(kept) / sizeof(kept[0]));
+	snprintf(kept[n_kept].name, sizeof(kept[n_kept].name), "%s", r->name);
+	kept[n_kept].bytes = alloc_copy(r->base, r->size);
+	kept[n_kept++].size = r->size;
+}
+
+static void keep_job(struct job *j)
+{
+	struct declared *d;
+	struct slot *s;
+
+	keep(j->ledger.region);
+	list_each(d, &j->declared, link) {
+		assert_non_null(d->region);
+		keep(d->region);
+	}
+	list_each(s, &j->slots, link) {
+		assert_non_null(s->table);
+		keep(s->region);
+		keep(s->table);
+	}
+}
+
+static const char *damaged; /* regions whose names begin so */
+
+static void adopt_kept(struct memory *m, region_fn *fn, void *arg)
+{
+	struct region *r;
+
+	for (uint32_t i = 0; i < n_kept; i++) {
+		assert_int_equal(m->ops->create(m, kept[i].name, kept[i].size, &r), 0);
+		memcpy(r->base, kept[i].bytes, kept[i].size);
+		if (damaged && strncmp(r->name, damaged, strlen(damaged)) == 0)
+			((uint8_t *)r->base)[100] ^= 1;
+		fn(arg, r);
+	}
+}
+
+static void give_kept(struct node_test *t)
+{
+	ops = *t->host.memory->ops;
+	ops.adopt = adopt_kept;
+	t->host.memory->ops = &ops;
+}
+
+static struct checkpoint *held(struct node_test *t)
+{
+	struct checkpoint *c = list_first(&the_job(t)->checkpoints, struct checkpoint, link);
+
+	assert_non_null(c);
+	return c;
+}
+
+static void adopt_with(struct node_test *t, const char *what)
+{
+	uint64_t end = 0;
+
+	damaged = what;
+	t->before = give_kept;
+	begin_node(t);
+	while (!what && !held(t)->memory)
+		assert_true(turn_on(t, &end));
+}
+
+/* A committed checkpoint that only memory has, its declaration and table in regions of their own:
+ * it is found whole, and where one of them is damaged it is not used, which is said. */
+static void test_annexes_after_a_crash(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.ledger_inline = 64;
+	t->o.persist_every = 1000;
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	assert_true(held(t)->shards[0].table_in_region);
+	keep_job(the_job(t));
+	leave(&t->a);
+	end_node(t);
+
+	adopt_with(t, NULL);
+	assert_true(held(t)->shards[0].table_in_region);
+	assert_int_equal(held(t)->agreed, CP_COMMITTED);
+	assert_non_null(held(t)->shards[0].declared->region);
+	end_node(t);
+
+	adopt_with(t, "table.");
+	assert_false(held(t)->memory);
+	assert_true(was_told("its copy in memory is not whole, it is not used"));
+	end_node(t);
+
+	adopt_with(t, "declaration.");
+	assert_true(was_told("the declaration of what slot 1 holds is missing in memory"));
+	assert_true(was_told("what it has declared is missing in memory"));
+	assert_true(list_empty(&the_job(t)->declared));
+	end_node(t);
+	while (n_kept)
+		alloc_free(kept[--n_kept].bytes);
+}
+
 /* ---- A Prepare that was cut short ---- */
 
 /* As adoption leaves a rank whose ckptd was killed behind the first record of its Prepare: it has
@@ -334,6 +497,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_any_ledger),
+		NODE_TEST(test_annexes_after_a_crash),
 		NODE_TEST(test_a_prepare_that_was_cut_short),
 	};
 

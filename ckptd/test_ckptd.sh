@@ -3,6 +3,7 @@
 # The program: its options, and a life of `ckptd --user` from start over crash and reload to stop.
 set -u
 ckptd=${top_builddir:-.}/ckptd/ckptd
+ctl=${top_builddir:-.}/ckptctl
 dir=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-test.XXXXXX") || exit 99
 pid=
 cleanup() {
@@ -55,14 +56,21 @@ grep -q "cannot make data folder '$dir/ckptd.conf/data': Not a directory: name a
 # A life. memory.budget is small: this machine may be too.
 printf '[memory]\nbudget = 64M\n' >"$dir/ckptd.conf"
 : >"$dir/log" # before the shell of the job makes it
-"$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" --data "$dir/deep/data" \
-	2>>"$dir/log" &
+(
+	ulimit -n 1024
+	exec "$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" \
+		--data "$dir/deep/data" 2>>"$dir/log"
+) &
 pid=$!
 await ' ready: ' 1
 [ "$(stat -c %a "$dir/sock")" = 600 ] || fail "mode of the socket"
 child=$(cat "$dir/deep/data/LOCK")
 [ "$child" != "$pid" ] || fail "there is no supervisor"
 [ "$(tr '\0' ' ' <"/proc/$child/cmdline" | grep -c supervised)" = 1 ] || fail "child $child"
+"$ctl" status --json --socket "$dir/sock" >"$dir/status" || fail "status"
+# Half of the open files that the supervisor may have; not what memory.descriptors says.
+tr -d ' \n' <"$dir/status" | grep -q '"fd_store":{"used":0,"max":480}' ||
+	fail "the fd store: $(grep -A3 fd_store "$dir/status")"
 
 # A second daemon on the same folder says who is there, and leaves the first alone.
 "$ckptd" --user --socket "$dir/sock2" --data "$dir/deep/data" 2>"$dir/err" && fail "two daemons"

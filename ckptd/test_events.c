@@ -5,11 +5,13 @@
 #include <config.h>
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/disk.h"
 #include "ckptd/events.h"
+#include "ckptd/events_priv.h"
 #include "ckptd/marks.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
@@ -126,8 +128,8 @@ static void post_about(struct node_test *t, const char *words, uint32_t uid)
 static void test_about(void **state)
 {
 	struct node_test *t = *state;
-	struct events_question q = {.uid = 1000};
-	unsigned asked = 0, accused = 0;
+	struct events_taken taken = {.q = {.uid = 1000}};
+	unsigned asked = 0, accused = 0, points = UINT_MAX;
 	json_int_t last = 0;
 	json_t *list, *o;
 	size_t i, more;
@@ -140,7 +142,9 @@ static void test_about(void **state)
 		post_about(t, "accused", 1001); /* another user's */
 		post_about(t, "other", EVENT_FOR_ALL);
 	}
-	list = events_about(t->host.node->events, share, &asked, 5, &q, &more);
+	assert_int_equal(events_take(t->host.node->events, &taken, &points), 1);
+	list = events_about(&taken, share, &asked, 5, &more);
+	events_let_go(&taken);
 	assert_int_equal(json_array_size(list), 10);
 	assert_int_equal(asked, 60 + 7 + 1); /* the start; what is not his is not read */
 	assert_int_equal(more, 25 + 2);
@@ -254,6 +258,8 @@ static void test_full_disk(void **state)
 
 	begin_node(t);
 	say(t, "before");
+	while (t->host.node->tidy.sweep) /* a worker that uses the disk */
+		host_turn(&t->host);
 	d = t->host.node->env.disk;
 	real_ops = d->ops;
 	full = *d->ops;
@@ -331,7 +337,8 @@ static void test_what_is_no_text(void **state)
 			    "slow");
 }
 
-/* Jobs of one name are not taken for each other, and leave room for the node's own. */
+/* Jobs of one name are not taken for each other; one user's leave room for those of others, and
+ * all of them for the node's own. */
 static void test_marks_of_jobs(void **state)
 {
 	struct node_test *t = *state;
@@ -348,7 +355,11 @@ static void test_marks_of_jobs(void **state)
 	assert_string_equal(marks_find(m, "job 'lm'", 1000)->reason, "slow");
 	for (unsigned i = 1; i < MARKS_MAX; i++) {
 		snprintf(words, sizeof(words), "rank %u of job 'lm'", i);
-		assert_int_equal(marks_add(m, words, "slow", 1000), i < MARKS_JOBS_MAX);
+		assert_int_equal(marks_add(m, words, "slow", 1000), i < MARKS_UID_MAX);
+	}
+	for (unsigned i = MARKS_UID_MAX; i < MARKS_MAX; i++) {
+		snprintf(words, sizeof(words), "rank %u of job 'lm'", i);
+		assert_int_equal(marks_add(m, words, "slow", 1001 + i % 2), i < MARKS_JOBS_MAX);
 	}
 	for (unsigned i = MARKS_JOBS_MAX; i <= MARKS_MAX; i++) {
 		snprintf(words, sizeof(words), "disk %u", i);

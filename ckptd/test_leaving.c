@@ -35,7 +35,8 @@ static struct process_id goes(struct node_test *t, struct hand *k, uint32_t rank
 
 static void ends(struct node_test *t, const struct process_id *p, enum process_end how, int value)
 {
-	leaving_process_exit(t->host.node, p, &(struct process_exit){how, value});
+	while (leaving_process_exit(t->host.node, p, &(struct process_exit){how, value}))
+		;
 }
 
 /* How many alarms stand against the job's ranks; *ret: the newest verdict. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
@@ -52,12 +53,15 @@ static void heap_destroy(struct memory *m, struct region *r)
 
 static const struct memory_ops heap_ops = { .create = heap_create, .destroy = heap_destroy };
 
+enum { SLOTS_MAX = 8192 };
+
 /* ---- The truth that is rewritten: slots 0..n with a table each ---- */
 
 struct truth {
 	struct ledger ledger;
 	uint32_t n;
 	size_t table_len;
+	uint64_t marks[SLOTS_MAX];
 };
 
 static void table_of(uint32_t slot, uint8_t *buf, size_t len)
@@ -92,8 +96,12 @@ static int rewrite_truth(void *owner, struct ledger *into)
 	struct truth *t = owner;
 	int r = 0;
 
-	for (uint32_t i = 0; i < t->n && r == 0; i++)
-		r = write_slot(into, i, t->table_len);
+	for (uint32_t i = 0; i < t->n && r == 0; i++) {
+		if (ledger_slice_over(into))
+			return 1;
+		if (ledger_due(into, &t->marks[i]))
+			r = write_slot(into, i, t->table_len);
+	}
 	return r;
 }
 
@@ -101,6 +109,7 @@ static int rewrite_truth(void *owner, struct ledger *into)
 
 struct seen {
 	uint32_t slots, ready, assigned, sealed, tables, empty, members, left, declarations;
+	uint32_t annexes;
 	size_t table_len;
 };
 
@@ -188,9 +197,33 @@ static int on_left(void *arg, uint32_t rank)
 	return 0;
 }
 
+static int on_declaration_in(void *arg, const struct digest *d, uint64_t len, const char *region)
+{
+	struct digest want = digest_of("decl", 4);
+
+	assert_true(digest_equal(d, &want));
+	assert_int_equal(len, 1u << 28);
+	assert_string_equal(region, "declaration.x.1");
+	((struct seen *)arg)->annexes++;
+	return 0;
+}
+
+static int on_table_in(void *arg, uint32_t slot, const struct digest *d, uint64_t len,
+		       const char *region)
+{
+	struct digest want = digest_of("table", 5);
+
+	assert_int_equal(slot, 3);
+	assert_true(digest_equal(d, &want));
+	assert_int_equal(len, 1u << 29);
+	assert_string_equal(region, "table.x.3");
+	((struct seen *)arg)->annexes++;
+	return 0;
+}
+
 static const struct ledger_reader reader = {
-	on_declaration, on_slot,  on_ready, on_assign, on_sealed,
-	on_table,	on_empty, on_empty, on_member, on_left,
+	on_declaration, on_slot,  on_ready, on_assign, on_sealed,	  on_table,
+	on_empty,	on_empty, on_member, on_left,  on_declaration_in, on_table_in,
 };
 
 static void make(struct truth *t, struct heap_memory *h, size_t table_len)
@@ -241,6 +274,49 @@ static void test_replay(void **state)
 	assert_int_equal(h.regions, 0);
 }
 
+static int write_annexes(struct ledger *l)
+{
+	struct digest d = digest_of("decl", 4), t = digest_of("table", 5);
+	int r = ledger_declaration_in(l, &d, 1u << 28, "declaration.x.1");
+
+	return r < 0 ? r : ledger_table_in(l, 3, &t, 1u << 29, "table.x.3");
+}
+
+/* A ledger says in its header that its records name annexes, and is moved before the first one. */
+static void test_annexes(void **state)
+{
+	struct heap_memory h;
+	struct truth t;
+	struct ledger again = { 0 };
+	struct seen seen = { .table_len = 300 };
+	const uint8_t *header;
+	struct digest d;
+
+	(void)state;
+	make(&t, &h, 300);
+	for (; t.n < 4; t.n++)
+		assert_int_equal(write_slot(&t.ledger, t.n, 300), 0);
+	assert_int_equal(get_le32((uint8_t *)t.ledger.region->base + 12), 0);
+	assert_int_equal(t.ledger.generation, 1);
+	assert_int_equal(write_annexes(&t.ledger), 0);
+	assert_int_equal(t.ledger.generation, 2); /* once */
+	header = t.ledger.region->base;
+	assert_int_equal(get_le32(header + 12), 1);
+	assert_int_equal(h.regions, 1);
+	assert_int_equal(ledger_adopt(&again, &h.memory, t.ledger.region, &reader, &seen, NULL), 0);
+	assert_int_equal(seen.annexes, 2);
+	assert_int_equal(seen.tables, 4);
+	assert_true(again.annexes);
+	/* What it does not know it does not read. */
+	put_le32((uint8_t *)t.ledger.region->base + 12, 3);
+	d = digest_of(header, 48);
+	memcpy((uint8_t *)t.ledger.region->base + 48, d.b, 16);
+	assert_int_equal(ledger_adopt(&again, &h.memory, t.ledger.region, &reader, &seen, NULL),
+			 CKPT_ECORRUPT);
+	ledger_destroy(&t.ledger);
+	assert_int_equal(h.regions, 0);
+}
+
 static void test_rewrite_when_full(void **state)
 {
 	struct heap_memory h;
@@ -259,6 +335,107 @@ static void test_rewrite_when_full(void **state)
 	assert_int_equal(ledger_adopt(&again, &h.memory, t.ledger.region, &reader, &seen, NULL), 0);
 	assert_true(seen.slots >= 8);
 	ledger_destroy(&t.ledger);
+}
+
+static int begin_move(struct truth *t, struct heap_memory *h, uint64_t size, struct region **ret)
+{
+	char name[REGION_NAME_MAX + 1];
+	uint64_t generation;
+
+	ledger_next_name(&t->ledger, name, sizeof(name), &generation);
+	assert_int_equal(heap_create(&h->memory, name, size, ret), 0);
+	return ledger_move_begin(&t->ledger, *ret, generation);
+}
+
+static uint64_t thread_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The largest that there may be is moved in slices, and what comes in between is in both: whichever
+ * counts says it. */
+static void test_move_in_slices(void **state)
+{
+	struct heap_memory h;
+	static struct truth t;
+	struct ledger again = {0};
+	struct seen before = {.table_len = 300}, after = {.table_len = 300};
+	struct region *region, *old = NULL;
+	uint64_t longest = 0, all = 0, slices = 0, took, size;
+	int r;
+
+	(void)state;
+	make(&t, &h, 300);
+	for (; t.n < SLOTS_MAX; t.n++)
+		assert_int_equal(write_slot(&t.ledger, t.n, 300), 0);
+	size = ledger_size(ledger_live(&t.ledger), 4096);
+	assert_int_equal(begin_move(&t, &h, size, &region), 0);
+	/* A worker fills its pages. */
+	memset((uint8_t *)region->base + 72, 0, region->size - 72);
+	do {
+		assert_ptr_not_equal(t.ledger.region, region);
+		assert_int_equal(ledger_left(&t.ledger, 2), 0);
+		took = thread_ns();
+		r = ledger_move_slice(&t.ledger, &old);
+		took = thread_ns() - took;
+		longest = took > longest ? took : longest;
+		all += took;
+		slices++;
+	} while (r == 1);
+	print_message("%d slots: %llu slices, %llu us, the longest %llu us\n", SLOTS_MAX,
+		      (unsigned long long)slices, (unsigned long long)(all / 1000),
+		      (unsigned long long)(longest / 1000));
+	assert_int_equal(r, 0);
+	assert_true(slices > 10);
+	assert_ptr_equal(t.ledger.region, region);
+	assert_null(t.ledger.next);
+	assert_int_equal(ledger_adopt(&again, &h.memory, old, &reader, &before, NULL), 0);
+	assert_int_equal(ledger_adopt(&again, &h.memory, region, &reader, &after, NULL), 0);
+	assert_int_equal(after.slots, SLOTS_MAX);
+	assert_int_equal(after.tables, SLOTS_MAX);
+	assert_int_equal(after.left, slices);
+	assert_int_equal(before.left, slices);
+	heap_destroy(&h.memory, old);
+	ledger_destroy(&t.ledger);
+	assert_int_equal(h.regions, 0);
+}
+
+/* Until it is over the old one counts. Where that has no room any more the rest is done at once,
+ * and a next one that is too small is given up. */
+static void test_move_cut_short(void **state)
+{
+	struct heap_memory h;
+	static struct truth t;
+	struct region *region, *old = NULL;
+	struct job_id id;
+	uint64_t generation;
+
+	(void)state;
+	make(&t, &h, 300);
+	t.ledger.slice_cost = 1;
+	for (t.n = 0; t.n < 20; t.n++)
+		assert_int_equal(write_slot(&t.ledger, t.n, 300), 0);
+	assert_int_equal(begin_move(&t, &h, 1u << 20, &region), 0);
+	assert_int_equal(ledger_move_slice(&t.ledger, &old), 1);
+	assert_false(ledger_probe(region, &id, &generation));
+	assert_true(ledger_probe(t.ledger.region, &id, &generation));
+	while (t.ledger.region != region)
+		assert_int_equal(ledger_assign(&t.ledger, 1, 6), 0);
+	assert_int_equal(h.regions, 1);
+	assert_true(ledger_probe(region, &id, &generation));
+
+	assert_int_equal(begin_move(&t, &h, 64u << 10, &region), 0);
+	assert_int_equal(ledger_move_slice(&t.ledger, &old), 1);
+	for (int i = 0; i < 2000; i++)
+		assert_int_equal(ledger_assign(&t.ledger, 1, 6), 0);
+	assert_int_equal(ledger_move_slice(&t.ledger, &old), -ENOSPC);
+	heap_destroy(&h.memory, ledger_move_give_up(&t.ledger));
+	assert_int_equal(ledger_assign(&t.ledger, 1, 6), 0);
+	ledger_destroy(&t.ledger);
+	assert_int_equal(h.regions, 0);
 }
 
 /* What is not true any more takes no memory from the next rewrite on. */
@@ -361,6 +538,38 @@ static void test_torn_anywhere(void **state)
 }
 
 #ifdef CKPT_FAULTS
+static uint32_t left_while_moved(void)
+{
+	struct heap_memory h;
+	static struct truth t;
+	struct ledger again = {0};
+	struct seen seen = {.table_len = 300};
+	struct region *region, *old = NULL;
+
+	make(&t, &h, 300);
+	t.ledger.slice_cost = 1;
+	for (; t.n < 2; t.n++)
+		assert_int_equal(write_slot(&t.ledger, t.n, 300), 0);
+	assert_int_equal(begin_move(&t, &h, 1u << 20, &region), 0);
+	assert_int_equal(ledger_move_slice(&t.ledger, &old), 1);
+	assert_int_equal(ledger_left(&t.ledger, 2), 0);
+	while (ledger_move_slice(&t.ledger, &old) == 1)
+		;
+	assert_int_equal(ledger_adopt(&again, &h.memory, region, &reader, &seen, NULL), 0);
+	heap_destroy(&h.memory, old);
+	ledger_destroy(&t.ledger);
+	return seen.left;
+}
+
+static void test_planted_bug_of_the_move(void **state)
+{
+	(void)state;
+	assert_int_equal(left_while_moved(), 1);
+	bug_set(BUG_LEDGER_MOVE_MISSES, true);
+	assert_int_equal(left_while_moved(), 0);
+	bug_set(BUG_LEDGER_MOVE_MISSES, false);
+}
+
 static void test_planted_bug_is_found(void **state)
 {
 	struct heap_memory h;
@@ -388,12 +597,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_replay),
+		cmocka_unit_test(test_annexes),
 		cmocka_unit_test(test_rewrite_when_full),
+		cmocka_unit_test(test_move_in_slices),
+		cmocka_unit_test(test_move_cut_short),
 		cmocka_unit_test(test_rewrite_shrinks),
 		cmocka_unit_test(test_rewrite_fails_cleanly),
 		cmocka_unit_test(test_too_large_for_a_record),
 		cmocka_unit_test(test_torn_anywhere),
 #ifdef CKPT_FAULTS
+		cmocka_unit_test(test_planted_bug_of_the_move),
 		cmocka_unit_test(test_planted_bug_is_found),
 #endif
 	};

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ckptd/loop_epoll.h"
@@ -148,10 +149,10 @@ static void test_unpost_takes_it_back(void **state)
 	struct job j = { .task.run = job_run, .loop = l };
 
 	list_init(&j.task.link);
-	loop_epoll_unpost(l, &j.task);
+	loop_unpost(l, &j.task);
 	loop_post(l, &j.task);
-	loop_epoll_unpost(l, &j.task);
-	loop_epoll_unpost(l, &j.task);
+	loop_unpost(l, &j.task);
+	loop_unpost(l, &j.task);
 	loop_epoll_turn(l, 0);
 	assert_int_equal(j.ran, 0);
 }
@@ -262,6 +263,83 @@ static void test_watch_of_a_bad_descriptor_is_an_error(void **state)
 	watch_remove(*state, &w);
 }
 
+/* ---- Users ---- */
+
+struct dear {
+	struct task task;
+	struct loop *loop;
+	uint64_t cost_ns;
+	int *all, at; /* at: how many had run when it ran */
+};
+
+static uint64_t cpu_ns(void)
+{
+	struct timespec t;
+
+	assert_int_equal(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t), 0);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void burn(struct task *t)
+{
+	struct dear *d = container_of(t, struct dear, task);
+	uint64_t until = cpu_ns() + d->cost_ns;
+
+	loop_label(d->loop, "a dear one");
+	while (cpu_ns() < until)
+		;
+	d->at = ++*d->all;
+}
+
+/* One has posted many dear tasks before: another's tasks run after one of them, not after all. */
+static void test_tasks_run_in_fair_order(void **state)
+{
+	enum { MANY = 50, FEW = 5 };
+	struct dear many[MANY], few[FEW];
+	int all = 0;
+
+	for (int i = 0; i < MANY; i++) {
+		many[i] = (struct dear){.loop = *state, .cost_ns = 500000, .all = &all};
+		task_init(&many[i].task, 1000, burn);
+		loop_post(*state, &many[i].task);
+	}
+	loop_epoll_turn(*state, 0); /* in a bounded time: not all of them */
+	assert_in_range(all, 1, 8);
+	for (int i = 0; i < FEW; i++) {
+		few[i] = (struct dear){.loop = *state, .cost_ns = 1000, .all = &all};
+		task_init(&few[i].task, 1001, burn);
+		loop_post(*state, &few[i].task);
+	}
+	while (all < MANY + FEW)
+		loop_epoll_turn(*state, 0);
+	assert_in_range(few[FEW - 1].at, FEW, FEW + 8 + 1);
+	for (int i = 1; i < FEW; i++)
+		assert_true(few[i].at > few[i - 1].at);
+	for (int i = 1; i < MANY; i++)
+		assert_true(many[i].at > many[i - 1].at);
+}
+
+static void test_calls_are_measured(void **state)
+{
+	const struct loop_calls *calls = loop_calls(*state);
+	struct dear d[3];
+	int all = 0;
+
+	loop_epoll_forget_calls(*state);
+	for (int i = 0; i < 3; i++) {
+		d[i] = (struct dear){
+			.loop = *state, .cost_ns = i == 1 ? 3 * LOOP_CALL_NS : 1000, .all = &all};
+		task_init(&d[i].task, 1000, burn);
+		loop_post(*state, &d[i].task);
+	}
+	while (all < 3)
+		loop_epoll_turn(*state, 0);
+	assert_int_equal(calls->n, 3);
+	assert_in_range(calls->over, 1, 2); /* a slow machine has others */
+	assert_true(calls->longest_ns >= 3 * LOOP_CALL_NS);
+	assert_string_equal(calls->longest, "a dear one");
+}
+
 /* ---- Idle ---- */
 
 static void stop_it(struct task *t)
@@ -308,6 +386,8 @@ int main(void)
 		T(test_posts_of_threads_all_arrive_in_order),
 		T(test_removed_watch_is_not_called),
 		T(test_watch_of_a_bad_descriptor_is_an_error),
+		T(test_tasks_run_in_fair_order),
+		T(test_calls_are_measured),
 		T(test_idle_loop_makes_no_turns),
 #undef T
 	};

@@ -23,6 +23,7 @@
 #include "base/alloc.h"
 #include "ckptd/memory_memfd.h"
 #include "ckptd/system_memory.h"
+#include "tests/lib/silent_store.h"
 #include "tests/lib/test.h"
 
 enum { MIB = 1 << 20 };
@@ -281,6 +282,122 @@ static void test_budget(void **state)
 	f->memory->ops->destroy(f->memory, b);
 }
 
+/* ---- The fd store's limit ---- */
+
+static void assert_room(struct memory *m, uint64_t used, uint64_t max, uint64_t left)
+{
+	struct memory_room room;
+
+	m->ops->room(m, &room);
+	assert_int_equal(room.used, used);
+	assert_int_equal(room.max, max);
+	assert_int_equal(room.left, left);
+}
+
+static void test_without_a_store_nothing_is_counted(void **state)
+{
+	struct fixture *f = *state;
+	struct region *r = make(f, MIB);
+
+	keeper_set_max(f->keeper, 0);
+	f->memory->ops->destroy(f->memory, make(f, MIB));
+	assert_room(f->memory, 0, UINT64_MAX, UINT64_MAX);
+	f->memory->ops->destroy(f->memory, r);
+}
+
+enum { PLACES = 4 };
+
+static void fill_the_store(struct memory *m, struct region *r[PLACES])
+{
+	char name[32];
+
+	for (unsigned i = 0; i < PLACES; i++) {
+		snprintf(name, sizeof(name), "slot.%u", i);
+		assert_room(m, i, PLACES, PLACES - i);
+		if (i < PLACES - 1) {
+			assert_int_equal(m->ops->create(m, name, MIB, &r[i]), 0);
+		} else {
+			assert_int_equal(m->ops->create_small(m, name, 4096, &r[i]), 0);
+			assert_int_equal(m->ops->keep(m, r[i]), 0);
+		}
+	}
+	assert_room(m, PLACES, PLACES, 0);
+}
+
+/* At the limit and one over: systemd would drop that one, and say nothing. */
+static void test_no_more_than_the_store_takes(void **state)
+{
+	struct memory_options o = { .budget = 64 * MIB, .root = "", .no_noexec = no_noexec };
+	struct region *r[PLACES], *over = NULL;
+	struct silent_store store;
+	struct notify *notify;
+	struct keeper *keeper;
+	struct memory *m;
+
+	(void)state;
+	for (int tells = 0; tells < 2; tells++) {
+		silent_store_start(&store, PLACES, tells);
+		assert_int_equal(notify_open(&notify, NULL), 0);
+		assert_int_equal(keeper_open(notify, &keeper, NULL), 0);
+		assert_null(getenv(KEEPER_MAX_VAR));
+		keeper_set_max(keeper, tells ? 1000 : PLACES);
+		assert_int_equal(memory_memfd_new(keeper, &o, &m, NULL), 0);
+		fill_the_store(m, r);
+		assert_int_equal(m->ops->create(m, "over", MIB, &over), CKPT_ENOSPACE);
+		assert_int_equal(m->ops->available(m, NULL), (64 - 3) * MIB - 4096);
+		assert_int_equal(m->ops->create_small(m, "page", 4096, &over), 0);
+		assert_int_equal(m->ops->keep(m, over), CKPT_ENOSPACE);
+		m->ops->destroy(m, over); /* the store is not asked: it does not have it */
+		assert_room(m, PLACES, PLACES, 0);
+		m->ops->destroy(m, r[1]);
+		assert_room(m, PLACES - 1, PLACES, 1);
+		assert_int_equal(m->ops->create(m, "again", MIB, &r[1]), 0);
+		assert_room(m, PLACES, PLACES, 0);
+		assert_int_equal(store.kept, PLACES);
+		assert_int_equal(store.dropped, 0);
+		memory_memfd_free(m);
+		keeper_free(keeper);
+		notify_free(notify);
+		silent_store_stop(&store);
+	}
+}
+
+/* What is kept comes back by names in one string of the environment, and execve() refuses one that
+ * is too long. */
+static void test_names_that_a_start_can_pass(void **state)
+{
+	struct silent_store store;
+	struct memory_room room;
+	struct notify *notify;
+	struct keeper *keeper;
+	int r = 0, fd = memfd_create("kept", MFD_CLOEXEC);
+	unsigned stored = 0;
+	char name[200];
+
+	(void)state;
+	silent_store_start(&store, 65536, true);
+	assert_int_equal(notify_open(&notify, NULL), 0);
+	assert_int_equal(keeper_open(notify, &keeper, NULL), 0);
+	while (r == 0) {
+		snprintf(name, sizeof(name), "%0199u", stored);
+		r = keeper_store(keeper, name, fd);
+		stored += r == 0;
+	}
+	assert_int_equal(r, CKPT_ENOSPACE);
+	assert_int_equal(stored, KEEPER_NAMES_MAX / 200);
+	assert_int_equal(store.kept, stored);
+	keeper_room(keeper, &room);
+	assert_int_equal(room.used, stored);
+	assert_int_equal(room.left, KEEPER_NAMES_MAX % 200 / KEEPER_NAME_USUAL);
+	snprintf(name, sizeof(name), "%0199u", 0);
+	assert_int_equal(keeper_remove(keeper, name), 0);
+	assert_int_equal(keeper_store(keeper, name, fd), 0);
+	close(fd);
+	keeper_free(keeper);
+	notify_free(notify);
+	silent_store_stop(&store);
+}
+
 static void test_failures_leave_nothing_behind(void **state)
 {
 	struct fixture *f = *state;
@@ -535,6 +652,9 @@ int main(void)
 		T(test_seal_fills_holes),
 		T(test_read_only_descriptor),
 		T(test_budget),
+		T(test_without_a_store_nothing_is_counted),
+		T(test_no_more_than_the_store_takes),
+		T(test_names_that_a_start_can_pass),
 		T(test_failures_leave_nothing_behind),
 		T(test_bytes_travel_in_a_frozen_memfd),
 		T(test_descriptors_that_are_not_frozen_are_refused),

@@ -21,6 +21,7 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "base/memory.h"
+#include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
 #include "model/declaration.h"
 #include "model/stored.h"
@@ -320,6 +321,139 @@ static void test_declarations_at_once(void **state)
 	alloc_free(bytes);
 }
 
+static atomic_bool reading, read_waits;
+static _Atomic int closes_of_loop;
+
+static int slow_read(struct memory *m, int fd, uint64_t max, void **ret, uint64_t *ret_len)
+{
+	reading = true;
+	for (int i = 0; read_waits && i < 60000; i++)
+		usleep(1000);
+	return memory_ops->fd_to_bytes(m, fd, max, ret, ret_len);
+}
+
+static void counted_close(struct memory *m, int fd)
+{
+	closes_of_loop += pthread_equal(pthread_self(), loop_thread) != 0;
+	memory_ops->close_fd(m, fd);
+}
+
+/* Its check is told to end, and the loop does not free what it sent. */
+static void test_declaration_of_the_dead(void **state)
+{
+	static struct memory_ops slow;
+	struct node_test *t = *state;
+	struct session *s;
+	struct work *check;
+	uint64_t end = 0;
+	void *bytes;
+	size_t len;
+
+	many_shards(20000, &bytes, &len);
+	begin_node(t);
+	memory_ops = t->host.memory->ops;
+	loop_thread = pthread_self();
+	slow = *memory_ops;
+	slow.fd_to_bytes = slow_read;
+	slow.close_fd = counted_close;
+	reading = false;
+	read_waits = true;
+	closes_of_loop = 0;
+	t->host.memory->ops = &slow;
+	join(t, &t->a, 0, 1, "run1");
+	send_declaration(&t->a, bytes, len, len);
+	while (!reading)
+		assert_true(turn_on(t, &end));
+	s = session_ref(member_of_rank(the_job(t), 0)->session);
+	check = session_use(s)->checking;
+	assert_non_null(check);
+	assert_false(work_cancelled(check));
+	leave(&t->a);
+	while (session_connected(s))
+		assert_true(turn_on(t, &end));
+	assert_true(work_cancelled(check));
+	read_waits = false;
+	while (session_use(s)->checking)
+		assert_true(turn_on(t, &end));
+	assert_false(session_use(s)->declaring);
+	assert_int_equal(closes_of_loop, 0);
+	session_unref(s);
+	t->host.memory->ops = memory_ops;
+	alloc_free(bytes);
+}
+
+static const struct region *declaration_region(struct node_test *t)
+{
+	struct declared *d = list_first(&the_job(t)->declared, struct declared, link);
+
+	return d ? d->region : NULL;
+}
+
+static _Atomic int destroyed, destroyed_by_loop;
+
+static void counted_destroy(struct memory *m, struct region *r)
+{
+	bool mine = strncmp(r->name, "declaration.", 12) == 0;
+
+	destroyed += mine;
+	destroyed_by_loop += mine && pthread_equal(pthread_self(), loop_thread) != 0;
+	memory_ops->destroy(m, r);
+}
+
+/* How many bytes the loop has to write for it does not depend on its length: it lies in a region of
+ * its own, once, which goes on a worker with the last that has it. */
+static void test_long_declaration_off_the_loop(void **state)
+{
+	static struct memory_ops counting;
+	struct node_test *t = *state;
+	const char *shards = getenv("CKPT_TEST_SHARDS"); /* to measure with more */
+	const struct loop_calls *calls;
+	uint64_t end = 0, longest;
+	struct hand k[2];
+	void *bytes;
+	size_t len;
+
+	many_shards(shards ? (uint32_t)atoi(shards) : 20000, &bytes, &len);
+	assert_true(len > 2 * LEDGER_INLINE_MAX);
+	if (getenv("CKPT_TEST_INLINE"))
+		t->o.ledger_inline = UINT32_MAX;
+	begin_node(t);
+	memory_ops = t->host.memory->ops;
+	counting = *memory_ops;
+	counting.destroy = counted_destroy;
+	t->host.memory->ops = &counting;
+	loop_thread = pthread_self();
+	destroyed = destroyed_by_loop = 0;
+	calls = loop_calls(t->host.loop);
+	for (uint32_t i = 0; i < 2; i++)
+		join(t, &k[i], i, 2, "run1");
+	longest = calls->longest_ns;
+	for (uint32_t i = 0; i < 2; i++) {
+		send_declaration(&k[i], bytes, len, len);
+		assert_int_equal(receive_code(&k[i]), 0);
+	}
+	print_message("declaring %zu bytes: longest call %llu us (%s), %llu us before\n", len,
+		      (unsigned long long)(calls->longest_ns / 1000), calls->longest,
+		      (unsigned long long)(longest / 1000));
+	if (!getenv("CKPT_TEST_INLINE")) {
+		assert_non_null(declaration_region(t));
+		assert_memory_equal(declaration_region(t)->base, bytes, len);
+		assert_true(the_job(t)->ledger.annexes);
+		assert_true(the_job(t)->ledger.region->size < len);
+		assert_int_equal(destroyed, 0);
+	}
+	for (uint32_t i = 0; i < 2; i++)
+		declare_rank(&k[i], i, 2); /* something else, so that nobody has it any more */
+	while (!destroyed && t->o.ledger_inline != UINT32_MAX)
+		assert_true(turn_on(t, &end));
+	assert_null(declaration_region(t));
+	assert_int_equal(destroyed_by_loop, 0);
+	for (uint32_t i = 0; i < 2; i++)
+		leave(&k[i]);
+	t->host.memory->ops = memory_ops;
+	alloc_free(bytes);
+}
+
 enum { BLOBS = 58, NAME = 1000 };
 
 /* Blobs of no bytes with long names. */
@@ -491,6 +625,8 @@ int main(void)
 		NODE_TEST(test_log_begun_anew),
 		NODE_TEST(test_token),
 		NODE_TEST(test_declarations_at_once),
+		NODE_TEST(test_declaration_of_the_dead),
+		NODE_TEST(test_long_declaration_off_the_loop),
 		NODE_TEST(test_names_of_blobs_have_their_room),
 		NODE_TEST(test_too_large_to_be_written_down),
 		NODE_TEST(test_adopted_once),

@@ -538,11 +538,14 @@ static void test_file_and_memory_together(void **state)
 static void says_unread(const struct node *n, size_t want)
 {
 	json_t *own = json_array(), *all = json_array(), *none = json_array(), *job;
+	struct refused_job *r;
 
-	refused_json(n, getuid(), false, "", own);
-	refused_json(n, getuid() + 1, true, "job", all);
-	refused_json(n, getuid() + 1, false, "", none);
-	refused_json(n, getuid(), true, "other", none);
+	list_each(r, &n->refused, link) {
+		refused_json(r, getuid(), false, "", own);
+		refused_json(r, getuid() + 1, true, "job", all);
+		refused_json(r, getuid() + 1, false, "", none);
+		refused_json(r, getuid(), true, "other", none);
+	}
 	assert_int_equal(json_array_size(own), want);
 	assert_int_equal(json_array_size(all), want);
 	assert_int_equal(json_array_size(none), 0);
@@ -624,6 +627,60 @@ static void test_read_late_asks_the_index(void **state)
 	assert_int_equal(count_files(t, "jobs/*/20.*/rank*"), 1);
 }
 
+/* ---- Declarations and layouts that nothing uses ---- */
+
+static void leave_unused(const struct node_test *t)
+{
+	static const char *const folders[] = {"layouts", "declarations"};
+	char path[512];
+	FILE *f;
+
+	for (int i = 0; i < 2; i++) {
+		snprintf(path, sizeof(path), "%s/%s/0123456789abcdef0123456789abcde%d", t->dir,
+			 folders[i], i);
+		f = fopen(path, "w");
+		assert_non_null(f);
+		fclose(f);
+	}
+}
+
+/* A start removes them; what its checkpoints use stays, and is there for the next start. */
+static void test_unused_objects_go(void **state)
+{
+	struct node_test *t = *state;
+
+	save_two(t);
+	leave_unused(t);
+	assert_int_equal(count_files(t, "layouts/*"), 2);
+	begin_node(t);
+	turn_until_told(t, "2 declarations and layouts that nothing uses were removed");
+	assert_int_equal(count_files(t, "layouts/*"), 1);
+	assert_int_equal(count_files(t, "declarations/*"), 2);
+	launch_loads(t, "run2", 20);
+}
+
+/* While a job cannot be read nobody knows what it uses. */
+static void test_unused_objects_of_a_refused_job(void **state)
+{
+	struct node_test *t = *state;
+	char path[512], aside[512 + 8];
+
+	save_two(t);
+	leave_unused(t);
+	path_of(t, "jobs/*/log", path);
+	snprintf(aside, sizeof(aside), "%s.kept", path);
+	assert_int_equal(rename(path, aside), 0);
+	assert_int_equal(mkfifo(path, 0600), 0);
+	begin_node(t);
+	assert_true(was_told("3 job 'job' is refused: its folder jobs/"));
+	for (int i = 0; i < 100; i++)
+		host_turn(&t->host);
+	assert_null(t->host.node->tidy.sweep);
+	assert_true(t->host.node->tidy.wanted);
+	assert_int_equal(count_files(t, "layouts/*"), 2);
+	assert_int_equal(count_files(t, "declarations/*"), 3);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -646,6 +703,8 @@ int main(void)
 		NODE_TEST(test_file_and_memory_together),
 		NODE_TEST(test_one_job_cannot_be_read),
 		NODE_TEST(test_read_late_asks_the_index),
+		NODE_TEST(test_unused_objects_go),
+		NODE_TEST(test_unused_objects_of_a_refused_job),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

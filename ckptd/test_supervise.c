@@ -23,8 +23,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
+#include "ckptd/fd_table.h"
 #include "ckptd/keeper.h"
-#include "ckptd/store_socket.h"
 #include "ckptd/supervise.h"
 #include "tests/lib/test.h"
 
@@ -98,6 +99,15 @@ static int ended(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* The pid of the child, which it wrote into a file. */
+static pid_t child_of(const char *dir)
+{
+	char text[512];
+
+	read_file(dir, "pid", text);
+	return (pid_t)atoi(text);
+}
+
 /* Waits for the child to have written to a file: as long as it takes. */
 static void await_file(const char *dir, const char *name, const char *want)
 {
@@ -120,7 +130,7 @@ static void test_memory_is_found_again_after_each_death(void **state)
 	assert_file(*state, "lives", "xxxx");
 }
 
-static void test_store_that_is_full_says_so(void **state)
+static void supervise_with_few_files(void **state, const char *part)
 {
 	struct rlimit was, low;
 
@@ -128,10 +138,23 @@ static void test_store_that_is_full_says_so(void **state)
 	low = was;
 	low.rlim_cur = 160;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
-	assert_int_equal(supervise(*state, "full", 0), 0);
+	assert_int_equal(supervise(*state, part, 0), 0);
 	setrlimit(RLIMIT_NOFILE, &was);
 	assert_file(*state, "error", "");
 	assert_file(*state, "lives", "xx");
+}
+
+static void test_store_that_is_full_says_so(void **state)
+{
+	supervise_with_few_files(state, "refused");
+}
+
+/* The child is told what the supervisor's table takes, not what the store above it does. */
+static void test_child_knows_the_limit(void **state)
+{
+	setenv(KEEPER_MAX_VAR, "3", 1);
+	supervise_with_few_files(state, "full");
+	assert_null(getenv(KEEPER_MAX_VAR));
 }
 
 static void test_error_before_ready_is_not_repeated(void **state)
@@ -199,70 +222,130 @@ static void test_child_that_SIGABRT_does_not_end(void **state)
 	assert_file(*state, "lives", "xx");
 }
 
-static void send_to(const char *address, const char *text, int fd)
-{
-	struct notify *n;
+/* ---- No other process can send to it ---- */
 
-	assert_int_equal(setenv("NOTIFY_SOCKET", address, 1), 0);
-	assert_int_equal(notify_open(&n, NULL), 0);
-	assert_int_equal(notify_send(n, text, &fd, fd >= 0), 0);
-	notify_free(n);
-	unsetenv("NOTIFY_SOCKET");
+enum { NAMES_MAX = 16, NAME_SIZE = 128 };
+
+/* What /proc/net/unix says of a socket by its inode: its name, "" if it has none. */
+static void socket_name(unsigned long inode, char name[NAME_SIZE])
+{
+	FILE *f = fopen("/proc/net/unix", "r");
+	char line[512], at[NAME_SIZE];
+	unsigned long other;
+
+	assert_non_null(f);
+	name[0] = '\0';
+	while (fgets(line, sizeof(line), f)) {
+		at[0] = '\0';
+		if (sscanf(line, "%*s %*s %*s %*s %*s %*s %lu %127s", &other, at) >= 1 &&
+		    other == inode)
+			snprintf(name, NAME_SIZE, "%s", at);
+	}
+	fclose(f);
 }
 
-static void test_only_the_child_is_listened_to(void **state)
+/* The names of the sockets that a process has, and how many it has in all. */
+static size_t socket_names(pid_t pid, char names[NAMES_MAX][NAME_SIZE], size_t *ret_sockets)
 {
-	pid_t pid = supervise_apart(*state, "impostor");
-	char address[512], path[64], link[64];
-	int fd = memfd_create("trojan", 0);
+	char path[64], link[64];
+	unsigned long inode;
+	size_t n = 0;
+
+	*ret_sockets = 0;
+	for (int fd = 3; fd < 64 && n < NAMES_MAX; fd++) {
+		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, fd);
+		ssize_t len = readlink(path, link, sizeof(link) - 1);
+
+		link[len > 0 ? len : 0] = '\0';
+		if (sscanf(link, "socket:[%lu]", &inode) != 1)
+			continue;
+		++*ret_sockets;
+		socket_name(inode, names[n]);
+		n += names[n][0] != '\0';
+	}
+	return n;
+}
+
+/* Fills the queues of these names, as another user if this one is root; until it is killed. */
+static pid_t flood(char names[NAMES_MAX][NAME_SIZE], size_t n)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	pid_t pid = fork();
+	int fd;
+
+	assert_true(pid >= 0);
+	if (pid > 0)
+		return pid;
+	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || (geteuid() == 0 && setuid(65533) != 0) ||
+	    prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) /* setuid() clears it */
+		_exit(1);
+	for (size_t i = 0;; i++) {
+		const char *name = n ? names[i % n] : "@ckptd";
+		socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(name));
+
+		memcpy(a.sun_path, name, strlen(name));
+		a.sun_path[0] = name[0] == '@' ? '\0' : name[0];
+		ignore_result((int)sendto(fd, "x", 1, MSG_DONTWAIT, (struct sockaddr *)&a, len));
+		if (!n)
+			usleep(1000);
+	}
+}
+
+/*
+ * It is stopped for a while: what others sent would fill its queue, and the child, which has
+ * something to store, would wait.
+ */
+static void test_no_other_process_can_reach_the_supervisor(void **state)
+{
+	char names[NAMES_MAX][NAME_SIZE];
+	pid_t pid = supervise_apart(*state, "stores"), flooder;
+	size_t n, sockets;
 
 	await_file(*state, "ready", "r");
-	read_file(*state, "address", address);
-	send_to(address, "FDSTORE=1\nFDNAME=slot.sealed", fd);
-	send_to(address, "FDSTORE=1", fd);
-	/* One that the supervisor must have taken in before it sees the child's end. */
-	kill(pid, SIGHUP);
-	await_file(*state, "signals", "H");
-	for (int i = 3; i < 64; i++) { /* it holds no copy of it */
-		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, i);
-		ssize_t n = readlink(path, link, sizeof(link) - 1);
-
-		link[n > 0 ? n : 0] = '\0';
-		assert_null(strstr(link, "trojan"));
-	}
-	close(fd);
+	n = socket_names(pid, names, &sockets);
+	assert_true(sockets > 0); /* they are seen, or having no name would say nothing */
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	flooder = flood(names, n);
+	usleep(100000);
+	kill(child_of(*state), SIGUSR1); /* it tells the supervisor that it lives */
+	await_file(*state, "told", "t");
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	await_file(*state, "stored", "s"); /* under the flood */
+	kill(flooder, SIGKILL);
+	assert_int_equal(ended(flooder), 128 + SIGKILL);
 	kill(pid, SIGTERM);
-	assert_true(ended(pid) == 128 + SIGKILL);
+	assert_int_equal(ended(pid), 0);
 	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "x");
+	assert_int_equal(n, 0);
 }
 
-/* A message whose sender has ended may have the pid of the next child. */
-static void test_a_pid_is_not_enough(void **state)
+/* What an earlier child forked has that child's end alone: no next child is spoken for by it. */
+static void test_each_child_has_its_own_socket(void **state)
 {
-	char text[NOTIFY_MESSAGE_MAX + 1];
-	struct store_socket s = {.fd = -1};
-	struct log log = {.fd = -1};
+	assert_int_equal(supervise(*state, "orphan", 0), 0);
+	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "xxx");
+	assert_file(*state, "refused", "r");
+}
+
+static void test_what_was_sent_before_death_is_kept(void **state)
+{
+	assert_int_equal(supervise(*state, "last", 0), 0);
+	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "xx");
+}
+
+/* In LISTEN_FDNAMES it would be two names, and all that follow would belong to the next one. */
+static void test_name_with_a_colon(void **state)
+{
 	struct fd_table fds;
-	pid_t pid;
 
 	(void)state;
 	fd_table_init(&fds);
 	assert_int_equal(fd_table_add(&fds, "a:b", memfd_create("two names", 0)), -EINVAL);
-	assert_int_equal(store_socket_open(&s, &fds, &log, NULL), 0);
-	for (int other = 0; other < 2 - (geteuid() != 0); other++) { /* only root can be another */
-		pid = fork();
-		if (pid == 0) {
-			if (other && setuid(65533) != 0)
-				_exit(1);
-			send_to(s.address, "FDSTORE=1\nFDNAME=x", memfd_create("trojan", 0));
-			_exit(0);
-		}
-		assert_int_equal(ended(pid), 0);
-		while (store_socket_receive(&s, pid, text))
-			;
-		assert_int_equal(fds.n, 1); /* our own, and no more */
-	}
-	store_socket_close(&s);
+	assert_int_equal(fds.n, 0);
 	fd_table_fini(&fds);
 }
 
@@ -345,6 +428,7 @@ static void test_nobody_listens(void **state)
 
 static void test_addresses_and_counts_that_make_no_sense(void **state)
 {
+	static const char *const max[] = { "", "-1", "8K", "99999999999999999999" };
 	struct err e = { 0 };
 	struct notify *n;
 	struct keeper *k;
@@ -368,8 +452,65 @@ static void test_addresses_and_counts_that_make_no_sense(void **state)
 		assert_int_equal(keeper_open(n, &k, &e), -EPROTO);
 		assert_null(getenv("LISTEN_FDS"));
 	}
+	for (int i = 0; i < 4; i++) {
+		setenv(KEEPER_MAX_VAR, max[i], 1);
+		assert_int_equal(keeper_open(n, &k, &e), -EPROTO);
+		assert_null(getenv(KEEPER_MAX_VAR));
+	}
 	notify_free(n);
 	unsetenv("NOTIFY_SOCKET");
+}
+
+static void pass(int fd, pid_t pid)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%d", fd);
+	assert_int_equal(setenv(NOTIFY_FD_VAR, text, 1), 0);
+	snprintf(text, sizeof(text), "%d", (int)pid);
+	assert_int_equal(setenv(NOTIFY_PID_VAR, text, 1), 0);
+}
+
+static void test_passed_socket_of_notify(void **state)
+{
+	int pair[2], p[2];
+	struct err e = { 0 };
+	struct notify *n;
+	char text[16];
+
+	(void)state;
+	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
+	assert_int_equal(pipe(p), 0);
+	pass(pair[1], getppid()); /* meant for another process */
+	assert_int_equal(notify_open(&n, &e), 0);
+	assert_false(notify_listened(n));
+	notify_free(n);
+	pass(p[0], getpid()); /* no socket */
+	assert_int_equal(notify_open(&n, &e), -EPROTO);
+	pass(1 << 20, getpid()); /* no descriptor */
+	assert_int_equal(notify_open(&n, &e), -EPROTO);
+	pass(0, getpid());
+	assert_int_equal(notify_open(&n, &e), -EPROTO);
+	assert_null(getenv(NOTIFY_FD_VAR)); /* also after an error */
+	assert_null(getenv(NOTIFY_PID_VAR));
+
+	pass(pair[1], getpid());
+	setenv("NOTIFY_SOCKET", "/nonexistent/socket", 1); /* it is not asked */
+	assert_int_equal(notify_open(&n, &e), 0);
+	unsetenv("NOTIFY_SOCKET");
+	assert_true(notify_listened(n));
+	assert_null(getenv(NOTIFY_FD_VAR));
+	assert_null(getenv(NOTIFY_PID_VAR));
+	assert_int_equal(fcntl(pair[1], F_GETFD), FD_CLOEXEC);
+	assert_int_equal(notify_send(n, "WATCHDOG=1", NULL, 0), 0);
+	assert_int_equal(recv(pair[0], text, sizeof(text), MSG_DONTWAIT), 10);
+	assert_memory_equal(text, "WATCHDOG=1", 10);
+	close(pair[0]); /* the supervisor is gone: each send says the same */
+	assert_int_equal(notify_send(n, "WATCHDOG=1", NULL, 0), -ECONNREFUSED);
+	assert_int_equal(notify_send(n, "WATCHDOG=1", NULL, 0), -ECONNREFUSED);
+	notify_free(n); /* closes pair[1] */
+	close(p[0]);
+	close(p[1]);
 }
 
 /* A keeper that is there and never answers, as a service manager that hangs would. */
@@ -414,6 +555,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 		T(test_memory_is_found_again_after_each_death),
 		T(test_store_that_is_full_says_so),
+		T(test_child_knows_the_limit),
 		T(test_error_before_ready_is_not_repeated),
 		T(test_stopped_child_is_not_started_again),
 		T(test_program_that_is_not_there),
@@ -421,8 +563,11 @@ int main(void)
 		T(test_child_stops_when_the_supervisor_dies),
 		T(test_silent_child_is_killed),
 		T(test_child_that_SIGABRT_does_not_end),
-		T(test_only_the_child_is_listened_to),
-		T(test_a_pid_is_not_enough),
+		T(test_no_other_process_can_reach_the_supervisor),
+		T(test_each_child_has_its_own_socket),
+		T(test_what_was_sent_before_death_is_kept),
+		T(test_name_with_a_colon),
+		T(test_passed_socket_of_notify),
 		T(test_ready_goes_up_and_the_store_stays_here),
 		T(test_passed_descriptors_go_to_each_child),
 		T(test_nobody_listens),

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -174,45 +175,134 @@ static void wait_signals(void)
 	} while (sig == SIGHUP);
 }
 
-/* ---- full: the store says no, and is believed; what fits is kept ---- */
+enum { STORES = 50 };
 
-static void part_full(int life)
+static int store_pipe(const char *name)
 {
+	int p[2], r;
+
+	CHECK(pipe2(p, O_CLOEXEC) == 0);
+	r = keeper_store(keeper, name, p[0]);
+	close(p[0]);
+	close(p[1]);
+	return r;
+}
+
+/*
+ * ---- full: the store has said what it takes, and so much is stored and not more ----
+ * ---- refused: it has not, says no, and is believed; what fits is kept ----
+ */
+
+static void part_full(int life, bool told)
+{
+	struct memory_room room;
 	char name[32];
 	int stored = 0, r = 0, n = 0;
 
+	keeper_room(keeper, &room);
+	CHECK(told == (room.max < UINT64_MAX));
 	if (life == 1) {
 		while (r == 0 && stored < 1000) {
-			int p[2];
-
-			CHECK(pipe2(p, O_CLOEXEC) == 0);
 			snprintf(name, sizeof(name), "pipe-%d", stored);
-			r = keeper_store(keeper, name, p[0]);
-			close(p[0]);
-			close(p[1]);
+			r = store_pipe(name);
 			stored += r == 0;
 		}
-		CHECK(r == -EIO && stored > 10);
+		CHECK(r == (told ? CKPT_ENOSPACE : -EIO) && stored > 10);
+		CHECK(!told || (uint64_t)stored == room.max);
+		keeper_room(keeper, &room);
+		CHECK(room.used == (uint64_t)stored);
 		CHECK(keeper_remove(keeper, "pipe-0") == 0); /* and the next answer is clean */
 		say("stored", "%*s", stored - 1, "");
 		die();
 	}
+	CHECK(room.used == (uint64_t)count("stored"));
+	CHECK(!told || room.left == 1);
 	while (keeper_take(keeper, NULL, NULL) >= 0)
 		n++;
 	CHECK(n == count("stored"));
 }
 
-/* ---- other: an impostor knows the socket's name; what is passed comes every time ---- */
+/* ---- stores: says that it lives at SIGUSR1, and then stores ---- */
 
-static void part_impostor(int life)
+static void part_stores(void)
 {
-	if (life == 1) {
-		say("address", "%s", getenv("NOTIFY_SOCKET"));
-		wait_signals(); /* the test sends, then SIGTERM to this process alone */
+	char name[32];
+	sigset_t begin, end, both;
+	int sig;
+
+	sigemptyset(&begin);
+	sigaddset(&begin, SIGUSR1);
+	sigemptyset(&end);
+	sigaddset(&end, SIGTERM);
+	sigorset(&both, &begin, &end); /* either may come as soon as the test reads what is said */
+	CHECK(sigprocmask(SIG_BLOCK, &both, NULL) == 0);
+	ready();
+	say("pid", "%d", (int)getpid());
+	say("ready", "r");
+	CHECK(sigwait(&begin, &sig) == 0);
+	CHECK(notify_send(notify, "WATCHDOG=1", NULL, 0) == 0);
+	say("told", "t");
+	for (int i = 0; i < STORES; i++) {
+		snprintf(name, sizeof(name), "pipe-%d", i);
+		CHECK(store_pipe(name) == 0);
+	}
+	say("stored", "s");
+	CHECK(sigwait(&end, &sig) == 0);
+}
+
+/* ---- orphan: a process of the first life sends in the second ---- */
+
+static void await(const char *file, int size)
+{
+	while (count(file) < size)
+		usleep(1000);
+}
+
+static void part_orphan(int life)
+{
+	pid_t pid = life == 1 ? fork() : -1;
+
+	if (pid == 0) {
+		await("lives", 2);
+		int r = notify_send(notify, "FDSTORE=1\nFDNAME=trojan", (int[]){ 0 }, 1);
+
+		CHECK(r == -ECONNREFUSED);
+		say("refused", "r");
+		_exit(0);
+	}
+	if (life == 1)
+		die();
+	CHECK(keeper_take(keeper, NULL, NULL) == -ENOENT);
+	if (life == 2) {
+		await("refused", 1);
+		ready(); /* what came before it has been taken in */
 		die();
 	}
-	CHECK(keeper_take(keeper, NULL, NULL) == -ENOENT);
 }
+
+/* ---- last: much is sent, and then it is dead ---- */
+
+static void part_last(int life)
+{
+	char text[64];
+	int n = 0;
+
+	if (life == 1) {
+		for (int i = 0; i < STORES; i++) {
+			int p[2];
+
+			CHECK(pipe2(p, O_CLOEXEC) == 0);
+			snprintf(text, sizeof(text), "FDSTORE=1\nFDNAME=pipe-%d", i);
+			CHECK(notify_send(notify, text, &p[0], 1) == 0);
+		}
+		die();
+	}
+	while (keeper_take(keeper, NULL, NULL) >= 0)
+		n++;
+	CHECK(n == STORES);
+}
+
+/* ---- other: what is passed comes every time ---- */
 
 static void part_passed(int life)
 {
@@ -246,10 +336,14 @@ static void run(const char *part, int life)
 		part_memory(life);
 	else if (strcmp(part, "signals") == 0)
 		wait_signals();
-	else if (strcmp(part, "full") == 0)
-		part_full(life);
-	else if (strcmp(part, "impostor") == 0)
-		part_impostor(life);
+	else if (strcmp(part, "full") == 0 || strcmp(part, "refused") == 0)
+		part_full(life, part[0] == 'f');
+	else if (strcmp(part, "stores") == 0)
+		part_stores();
+	else if (strcmp(part, "orphan") == 0)
+		part_orphan(life);
+	else if (strcmp(part, "last") == 0)
+		part_last(life);
 	else if (strcmp(part, "passed") == 0)
 		part_passed(life);
 	else if (strcmp(part, "hang") == 0)
@@ -262,6 +356,20 @@ static void run(const char *part, int life)
 		exit(notify_send(notify, "READY=1", NULL, 0) == 0 ? 33 : 97);
 	else
 		exit(98);
+}
+
+/* A program that it starts would not have the supervisor's socket, under any number. */
+static bool no_datagram_socket_is_inherited(void)
+{
+	for (int fd = 3; fd < 256; fd++) {
+		int flags = fcntl(fd, F_GETFD), type = 0;
+		socklen_t len = sizeof(type);
+
+		if (flags >= 0 && !(flags & FD_CLOEXEC) &&
+		    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) == 0 && type == SOCK_DGRAM)
+			return false;
+	}
+	return true;
 }
 
 int main(int argc, char **argv)
@@ -278,7 +386,12 @@ int main(int argc, char **argv)
 	CHECK(life < 10);
 	CHECK(sigprocmask(SIG_SETMASK, NULL, &blocked) == 0 && !sigismember(&blocked, SIGTERM));
 	CHECK(notify_open(&notify, NULL) == 0 && notify_listened(notify));
+	CHECK(!getenv(NOTIFY_FD_VAR) && !getenv(NOTIFY_PID_VAR) && !getenv("NOTIFY_SOCKET"));
+	if (strcmp(argv[2], "refused") == 0)
+		CHECK(unsetenv(KEEPER_MAX_VAR) == 0);
 	CHECK(keeper_open(notify, &keeper, NULL) == 0);
+	CHECK(!getenv(KEEPER_MAX_VAR));
+	CHECK(no_datagram_socket_is_inherited());
 	CHECK(memory_memfd_new(keeper, &o, &memory, NULL) == 0);
 	run(argv[2], life);
 	memory_memfd_free(memory);

@@ -165,6 +165,32 @@ static void hurry(struct node_test *t)
 	t->host.loop->ops = &hurried;
 }
 
+#ifdef CKPT_FAULTS
+/* Memory refuses the records of what is said; it is said again once there is some. */
+static void test_a_record_that_memory_refuses(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t before, end = 0;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	before = fault_hits(FAULT_LOG_ENCODE);
+	fault_arm(FAULT_LOG_ENCODE, FAULT_ERROR, before + 1, true);
+	set_rate(t, FAST);
+	while (fault_hits(FAULT_LOG_ENCODE) == before && turn_on(t, &end))
+		;
+	assert_true(fault_hits(FAULT_LOG_ENCODE) > before);
+	assert_int_equal(find(t, 1)->said, TRUST_COMPLETE);
+	assert_int_equal(find(t, 1)->trust, TRUST_LATEST);
+	fault_arm(FAULT_LOG_ENCODE, FAULT_NONE, 0, false);
+	hurry(t);
+	turn_until_said(t, 1, TRUST_COMPLETE);
+	while (find(t, 1)->trust != TRUST_COMPLETE && turn_on(t, &end))
+		;
+	assert_int_equal(find(t, 1)->trust, TRUST_COMPLETE);
+}
+#endif
+
 /* Two that cannot be read for the moment, which says nothing of their bytes: older ones are read
  * meanwhile, and these when they can be. */
 static void test_who_cannot_be_read_lets_others_pass(void **state)
@@ -960,6 +986,9 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_files_and_memory_are_read_again),
 		NODE_TEST(test_jobs_take_turns),
+#ifdef CKPT_FAULTS
+		NODE_TEST(test_a_record_that_memory_refuses),
+#endif
 		NODE_TEST(test_who_cannot_be_read_lets_others_pass),
 		NODE_TEST(test_of_what_is_only_in_memory),
 		NODE_TEST(test_memory_goes_between_two_slices),

@@ -9,12 +9,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/loop.h"
 #include "ckptd/acting.h"
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
@@ -233,55 +235,131 @@ static void says_check_failed(struct node_test *t, const char *what)
 	node_sample(t->host.node, &s);
 }
 
-static uint64_t shown(struct node_test *t, uint32_t uid, bool sees_all, enum subject_kind kind)
+/* What `ckptctl why` shows to a user. */
+static json_t *ask_why(struct node_test *t, uint32_t uid, const char *text)
 {
-	struct verdict v;
-	size_t more;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	struct session *s;
+	struct hand_answer a;
+	struct hand k;
+	json_t *doc;
 
-	assert_int_equal(watching_shown(t->host.node, NULL, uid, sees_all, &v, 1, &more), 1);
-	assert_int_equal(v.subject.kind, kind);
-	assert_int_equal(v.level, LEVEL_ALARM);
-	return v.id;
+	connect_rank(t, &k);
+	s = (struct session *)t->host.node->sessions.prev; /* its link comes first in it */
+	((struct process_id *)session_process(s))->uid = uid;
+	m.verb = CKPT__ADMIN__VERB__WHY;
+	m.text = (char *)text;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	if (hand_ask(&k, &q, &a))
+		fail_msg("%s", k.text);
+	if (a.n_fds > 0) {
+		lseek(a.fds[0], 0, SEEK_SET);
+		doc = json_loadfd(a.fds[0], 0, NULL);
+	} else {
+		doc = json_loadb((char *)a.reply->admin->json.data, a.reply->admin->json.len, 0,
+				 NULL);
+	}
+	assert_non_null(doc);
+	hand_answer_free(&a);
+	hand_close(&k);
+	return doc;
+}
+
+static bool is_of(const json_t *doc, size_t i, const char *kind, const char *level)
+{
+	const json_t *v = json_array_get(json_object_get(doc, "verdicts"), i);
+	const json_t *subject = json_object_get(v, "subject");
+
+	return strcmp(json_string_value(json_object_get(subject, "kind")), kind) == 0 &&
+	       strcmp(json_string_value(json_object_get(v, "level")), level) == 0;
+}
+
+/* How many are listed, and how many more there are. */
+static void counts(struct node_test *t, uint32_t uid, const char *text, size_t n, unsigned more)
+{
+	json_t *doc = ask_why(t, uid, text);
+
+	assert_int_equal(json_array_size(json_object_get(doc, "verdicts")), n);
+	assert_int_equal(json_integer_value(json_object_get(doc, "verdicts_more")), more);
+	json_decref(doc);
 }
 
 /* What others have, and notes, take no room from an alarm that one may see. */
 static void test_who_is_shown_what(void **state)
 {
 	struct node_test *t = *state;
-	struct verdict v[8];
-	struct subject of;
+	uint32_t all = geteuid(), owner = all + 1000, other = all + 1001;
+	char what[32];
 	struct job *j;
-	uint64_t first;
-	size_t more;
+	json_t *doc;
 
 	t->o.dry_run = true;
 	begin_node(t);
-	assert_int_equal(watching_shown(t->host.node, NULL, 0, true, v, 8, &more), 0);
+	counts(t, all, "", 0, 0);
 	says_check_failed(t, "one");
-	first = shown(t, 1001, false, SUBJECT_NODE);
+	counts(t, other, "", 1, 0);
 	connect_rank(t, &t->a);
 	assert_int_equal(hand_open(&t->a, "job", 0, 3, "run1"), 0);
 	j = list_first(&t->host.node->jobs, struct job, link);
-	j->history.job.uid = 1000;
+	j->history.job.uid = owner;
 	watching_exit(j, 0, EXIT_SIGNAL, 9);
-	assert_int_equal(shown(t, 1001, false, SUBJECT_NODE), first);
-	assert_true(shown(t, 1000, false, SUBJECT_RANK) > first);
-	assert_true(shown(t, 0, true, SUBJECT_RANK) > first);
+	counts(t, other, "", 1, 0);
+	counts(t, owner, "", 2, 0);
+	counts(t, all, "", 2, 0);
 	connect_rank(t, &t->b);
 	assert_int_equal(hand_open(&t->b, "job", 1, 3, "run1"), 0);
 	watching_exit(j, 1, EXIT_SIGNAL, 9); /* a note */
 	assert_int_equal(watching_standing(t->host.node, NULL, NULL, 0), 3);
-	shown(t, 1000, false, SUBJECT_RANK);
-	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 2, &more), 2);
-	assert_int_equal(more, 1); /* the note */
-	assert_true(v[0].level == LEVEL_ALARM && v[1].level == LEVEL_ALARM);
-	assert_int_equal(watching_shown(t->host.node, NULL, 1000, false, v, 8, &more), 3);
-	assert_int_equal(v[0].level, LEVEL_NOTE); /* the newest */
-	assert_int_equal(watching_shown(t->host.node, NULL, 1001, false, v, 8, &more), 1);
-	assert_int_equal(more, 0);
-	of = subject_job(j->number);
-	assert_int_equal(watching_shown(t->host.node, &of, 1000, false, v, 8, &more), 2);
-	assert_int_equal(watching_shown(t->host.node, &of, 1001, false, v, 8, &more), 0);
+	doc = ask_why(t, owner, "");
+	assert_true(is_of(doc, 0, "rank", "note")); /* the newest */
+	assert_true(is_of(doc, 1, "rank", "alarm"));
+	assert_true(is_of(doc, 2, "node", "alarm"));
+	json_decref(doc);
+	counts(t, other, "", 1, 0);
+	counts(t, owner, "job", 2, 0);
+	/* As many alarms as are listed: the note has no room. */
+	for (unsigned i = 0; i < 62; i++) {
+		snprintf(what, sizeof(what), "check-%u", i);
+		says_check_failed(t, what);
+	}
+	doc = ask_why(t, owner, "");
+	assert_int_equal(json_array_size(json_object_get(doc, "verdicts")), 64);
+	assert_int_equal(json_integer_value(json_object_get(doc, "verdicts_more")), 1);
+	assert_true(is_of(doc, 0, "node", "alarm"));
+	assert_true(is_of(doc, 62, "rank", "alarm"));
+	json_decref(doc);
+	counts(t, owner, "job", 2, 0);
+	says_check_failed(t, "one more");
+	counts(t, owner, "", 64, 2);
+	counts(t, other, "", 64, 0);
+}
+
+/* What is said of a job carries whose it is, also under a number that was given anew. */
+static void test_whose_word_it_is(void **state)
+{
+	struct node_test *t = *state;
+	struct verdict v;
+	struct job *j;
+
+	t->o.dry_run = true;
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_int_equal(hand_open(&t->a, "job", 0, 2, "run1"), 0);
+	j = list_first(&t->host.node->jobs, struct job, link);
+	watching_stopped(j);
+	assert_int_equal(j->number, 0);
+	j->history.job.uid = 1000;
+	watching_joined(member_of_rank(j, 0));
+	watching_exit(j, 0, EXIT_SIGNAL, 9);
+	assert_int_equal(watching_standing(t->host.node, NULL, &v, 1), 1);
+	assert_true(v.of_one_owner);
+	assert_int_equal(v.owner, 1000);
+	says_check_failed(t, "one");
+	assert_int_equal(watching_standing(t->host.node, NULL, &v, 1), 2);
+	assert_int_equal(v.subject.kind, SUBJECT_NODE);
+	assert_false(v.of_one_owner);
 }
 
 /* The only rank that had come says goodbye before the next one comes: the run was not over. */
@@ -451,6 +529,7 @@ int main(void)
 		NODE_TEST(test_too_many_alarms),
 		NODE_TEST(test_whose_there_is_no_room_for),
 		NODE_TEST(test_who_is_shown_what),
+		NODE_TEST(test_whose_word_it_is),
 		NODE_TEST(test_a_run_goes_on),
 		NODE_TEST(test_a_number_is_given_back_once),
 		NODE_TEST(test_gpus_without_nvml),

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <string.h>
 
@@ -77,8 +78,8 @@ static int teardown(void **state)
 
 	workers_free(f->workers);
 	loop_epoll_free(f->loop);
-	assert_int_equal(atomic_load(&disk.opened), 3);
-	assert_int_equal(atomic_load(&disk.closed), 3);
+	assert_int_equal(atomic_load(&disk.opened), 4); /* one more than the width */
+	assert_int_equal(atomic_load(&disk.closed), 4);
 	return 0;
 }
 
@@ -128,7 +129,7 @@ static void unit_submit(struct fixture *f, struct unit *u, enum work_class class
 	u->work.run = unit_run;
 	u->work.done = unit_done;
 	u->submitting = true;
-	work_submit(f->workers, class, &u->work);
+	work_submit(f->workers, class, FAIR_NODE, &u->work);
 	u->submitting = false;
 }
 
@@ -178,7 +179,7 @@ static void test_one_worker_keeps_the_order_and_free_drains(void **state)
 		works[i] = (struct ordered){ .number = i, .next = &next };
 		works[i].work.run = ordered_run;
 		works[i].work.done = nothing;
-		work_submit(f->workers, WORK_INDEX, &works[i].work);
+		work_submit(f->workers, WORK_INDEX, FAIR_NODE, &works[i].work);
 	}
 	workers_free(f->workers); /* no turn of the loop was made */
 	assert_int_equal(next, 300);
@@ -197,7 +198,7 @@ static void chain_done(struct work *w)
 	struct chain *c = container_of(w, struct chain, work);
 
 	if (--c->left > 0)
-		work_submit(c->f->workers, WORK_META, w);
+		work_submit(c->f->workers, WORK_META, FAIR_NODE, w);
 }
 
 static void test_free_drains_what_dones_submit(void **state)
@@ -205,7 +206,7 @@ static void test_free_drains_what_dones_submit(void **state)
 	struct fixture *f = *state;
 	struct chain c = { .f = f, .left = 50, .work = { .run = nothing, .done = chain_done } };
 
-	work_submit(f->workers, WORK_META, &c.work);
+	work_submit(f->workers, WORK_META, FAIR_NODE, &c.work);
 	workers_free(f->workers);
 	f->workers = NULL;
 	assert_int_equal(c.left, 0);
@@ -240,12 +241,64 @@ static void test_cancel_reaches_run_and_done_still_comes(void **state)
 		works[i] = (struct cancelled){ .dones = &dones };
 		works[i].work.run = until_cancelled;
 		works[i].work.done = cancelled_done;
-		work_submit(f->workers, WORK_CPU, &works[i].work);
+		work_submit(f->workers, WORK_CPU, FAIR_NODE, &works[i].work);
 	}
 	for (int i = 0; i < 4; i++)
 		atomic_store(&works[i].work.cancel, true);
 	while (dones < 4)
 		loop_epoll_turn(f->loop, UINT64_MAX);
+}
+
+/* ---- Users ---- */
+
+struct stuck {
+	struct work work;
+	struct fixture *f;
+	sem_t *go;
+	int *dones;
+};
+
+static void stuck_run(struct work *w)
+{
+	struct stuck *s = container_of(w, struct stuck, work);
+
+	while (s->go && sem_wait(s->go) != 0)
+		;
+}
+
+static void stuck_done(struct work *w)
+{
+	++*container_of(w, struct stuck, work)->dones;
+}
+
+static void stuck_submit(struct fixture *f, struct stuck *s, uint32_t uid, sem_t *go, int *dones)
+{
+	*s = (struct stuck){.f = f, .go = go, .dones = dones};
+	s->work.run = stuck_run;
+	s->work.done = stuck_done;
+	work_submit(f->workers, WORK_META, uid, &s->work);
+}
+
+static void test_one_user_does_not_hold_all_workers(void **state)
+{
+	struct fixture *f = *state;
+	struct stuck held[8], other[3];
+	int held_dones = 0, other_dones = 0;
+	sem_t go;
+
+	assert_int_equal(sem_init(&go, 0, 0), 0);
+	for (int i = 0; i < 8; i++)
+		stuck_submit(f, &held[i], 1000, &go, &held_dones);
+	for (int i = 0; i < 3; i++)
+		stuck_submit(f, &other[i], 1001, NULL, &other_dones);
+	while (other_dones < 3)
+		loop_epoll_turn(f->loop, UINT64_MAX);
+	assert_int_equal(held_dones, 0);
+	for (int i = 0; i < 8; i++)
+		assert_int_equal(sem_post(&go), 0);
+	while (held_dones < 8)
+		loop_epoll_turn(f->loop, UINT64_MAX);
+	sem_destroy(&go);
 }
 
 /* ---- Start that fails ---- */
@@ -296,6 +349,7 @@ int main(void)
 		T(test_one_worker_keeps_the_order_and_free_drains),
 		T(test_free_drains_what_dones_submit),
 		T(test_cancel_reaches_run_and_done_still_comes),
+		T(test_one_user_does_not_hold_all_workers),
 #undef T
 		cmocka_unit_test(test_a_queue_that_does_not_open_fails_the_start),
 		cmocka_unit_test(test_allocations_that_fail),

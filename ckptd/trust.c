@@ -38,6 +38,8 @@
 #include "ckptd/node_priv.h"
 #include "detect/verdict.h"
 
+#define AGAIN_NS 1000000000u /* after want of memory */
+
 /* ---- Records ---- */
 
 void trust_recorded(struct checkpoint *c)
@@ -50,6 +52,13 @@ void trust_recorded(struct checkpoint *c)
 	c->said = trust_add(c->said, h->trust);
 }
 
+/* There was no memory for a record: what was said stays said, and gets its record later. */
+static void say_later(struct job *j)
+{
+	j->say_later = true;
+	timer_arm(j->node->env.loop, &j->room_timer, loop_now(j->node->env.loop) + AGAIN_NS);
+}
+
 static void record_done(void *arg, int status)
 {
 	struct checkpoint *c = arg;
@@ -59,6 +68,8 @@ static void record_done(void *arg, int status)
 	c->saying--;
 	if (status == 0)
 		trust_recorded(c);
+	else if (status == -ENOMEM && !BUG(SAID_FORGOTTEN))
+		say_later(c->job);
 	else
 		c->said = c->trust; /* refused: it was freed meanwhile, or another leads */
 	/* As ordinary as the save itself, of which nothing is said either. */
@@ -280,8 +291,8 @@ void trust_queue(struct job *j)
 		return;
 	list_each(c, &j->checkpoints, link)
 		if (c->agreed == CP_COMMITTED && c->durable != DUR_GONE && !c->saying &&
-		    trust_add(c->trust, c->said) != c->trust)
-			ignore_result(record(c) /* at another step */);
+		    !j->say_later && trust_add(c->trust, c->said) != c->trust && record(c) < 0)
+			say_later(j);
 }
 
 void trust_step(struct job *j)

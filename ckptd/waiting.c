@@ -15,13 +15,14 @@
 #include "base/alloc.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/quota.h"
 #include "ckptd/session.h"
 
 static void waiter_free(struct waiter *w)
 {
 	list_del(&w->link);
+	list_del(&w->of_session);
 	session_use(w->session)->waits--;
+	user_give(session_user(w->session), USER_WAITS, 1);
 	session_unref(w->session);
 	alloc_free(w);
 }
@@ -164,7 +165,7 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 		    uint64_t epoch, uint32_t what, struct err *e)
 {
 	struct waiter *w;
-	int r = quota_wait(s, e);
+	int r = user_may_wait(s, e);
 
 	if (r < 0)
 		return r;
@@ -175,8 +176,11 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 	if (!w)
 		return err_code(e, -ENOMEM, "wait for step %llu", (unsigned long long)step);
 	list_init(&w->link);
+	w->job = j;
 	w->session = session_ref(s);
 	session_use(s)->waits++;
+	user_add(session_user(s), USER_WAITS, 1);
+	list_add_tail(session_waits(s), &w->of_session);
 	w->request = request;
 	w->step = step;
 	w->epoch = epoch;
@@ -196,17 +200,28 @@ void waiters_stop(struct job *j, int code, const char *text)
 	}
 }
 
-void waiter_drop(struct job *j, struct session *s, uint64_t request)
+void waiters_forget(struct job *j)
+{
+	while (!list_empty(&j->waiters))
+		waiter_free(list_first(&j->waiters, struct waiter, link));
+}
+
+void waiters_drop_session(struct session *s)
+{
+	while (!list_empty(session_waits(s)))
+		waiter_free(list_first(session_waits(s), struct waiter, of_session));
+}
+
+void waiter_cancel(struct session *s, uint64_t request)
 {
 	struct waiter *w, *next;
+	const char *text;
 
-	list_each_safe(w, next, &j->waiters, link) {
-		if ((s && w->session != s) || (request && w->request != request))
+	list_each_safe(w, next, session_waits(s), of_session) {
+		if (w->request != request)
 			continue;
-		if (request)
-			session_reply_error(w->session, w->request, CKPT_ETIMEDOUT,
-					    j->log_text[0] ? j->log_text
-							   : "the wait was cancelled");
+		text = w->job->log_text[0] ? w->job->log_text : "the wait was cancelled";
+		session_reply_error(s, request, CKPT_ETIMEDOUT, text);
 		waiter_free(w);
 	}
 }

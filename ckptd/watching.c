@@ -63,7 +63,7 @@ static void on_verdict(void *arg, const struct verdict *v)
 		    !alarm ? 6
 		    : over ? 5
 			   : 4,
-		    watching_uid(n, &v->subject), watching_subject_json(n, &v->subject),
+		    watching_verdict_uid(n, v), watching_subject_json(n, &v->subject),
 		    watching_verdict_json(n, v), "%s", words);
 	acting_verdict(n, v);
 }
@@ -103,6 +103,7 @@ static void time_came(struct timer *t)
 	struct watching *w = container_of(t, struct watching, timer);
 	uint64_t now = time_of(w);
 
+	loop_label(w->node->env.loop, "the detector's time");
 	if (!beats_scan(w->node)) { /* nobody is late who has only not been heard yet */
 		timer_arm(w->node->env.loop, t, now + 1);
 		return;
@@ -221,6 +222,7 @@ void watching_ended(const struct member *m)
 	x->job = watching_number(m->job);
 	x->rank = m->rank;
 	list_add_tail(&n->watching->ended, &x->link);
+	list_add_tail(by_process(&n->watching->ended_by, &x->process), &x->of_process);
 }
 
 enum exit_how watching_how(const struct process_exit *exit)
@@ -230,19 +232,21 @@ enum exit_how watching_how(const struct process_exit *exit)
 						 : EXIT_UNKNOWN;
 }
 
-void watching_process_exit(struct node *n, const struct process_id *p,
+bool watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit)
 {
-	struct ended *x, *next;
+	struct ended *x;
 
 	if (!n->watching)
-		return;
-	list_each_safe(x, next, &n->watching->ended, link) {
+		return false;
+	list_each(x, by_process(&n->watching->ended_by, p), of_process) {
 		if (!process_same(&x->process, p))
 			continue;
 		tell_exit(n, x->job, x->rank, watching_how(exit), exit->value);
 		watching_ended_free(x);
+		return true;
 	}
+	return false;
 }
 
 static void tell_run(struct job *j, bool begins)
@@ -384,6 +388,14 @@ size_t watching_standing(struct node *n, const struct subject *s, struct verdict
 	return detector_standing(n->watching->detector, s, ret, most);
 }
 
+bool watching_older(struct node *n, uint64_t id, struct verdict *ret)
+{
+	if (!n->watching)
+		return false;
+	come_to_now(n->watching);
+	return detector_older(n->watching->detector, id, ret);
+}
+
 /* Whose stacks are to be taken. Of a job `ckptctl status` lists them. */
 static void explain_process(struct node *n, const struct subject *s,
 			    void (*line)(void *arg, const char *text), void *arg)
@@ -449,7 +461,9 @@ int watching_new(struct node *n, struct watching **ret)
 	w->day_ns = loop_wall(n->env.loop);
 	timer_init(&w->timer, time_came);
 	list_init(&w->ended);
+	by_process_init(&w->ended_by);
 	detector_options_default(&options);
+	options.shared_node = true;
 	options.jobs_max = n->options.watched_jobs + 1; /* 0 is nobody's */
 	events.arg = w;
 	r = detector_new(&options, n->options.xid, &events, &w->detector);

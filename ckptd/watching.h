@@ -29,6 +29,8 @@ uint32_t watching_number(struct job *j);
 void watching_stopped(struct job *j);
 /* NULL: there is no such job any more. */
 struct job *watching_job(struct node *n, uint32_t number);
+/* Before it leaves the node's list of jobs, or its number another's: it is not found any more. */
+void watching_job_leaves(struct job *j);
 
 /* ---- What ckptd's own machines tell ---- */
 
@@ -44,7 +46,8 @@ enum exit_how watching_how(const struct process_exit *exit);
 void watching_leaves(const struct member *m);
 /* Its process ended: the detector is told when it is known how. */
 void watching_ended(const struct member *m);
-void watching_process_exit(struct node *n, const struct process_id *p,
+/* Of one of its ranks; false: there is none left. */
+bool watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit);
 /* Another process takes its rank, or its run is over. */
 void watching_left(const struct member *m);
@@ -62,6 +65,8 @@ void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, 
 
 /* The detector's clock is now. Returns how many stand, and fills up to n; NULL: of everybody. */
 size_t watching_standing(struct node *n, const struct subject *s, struct verdict *ret, size_t most);
+/* Of those that stand the newest with a lower number; false: there is none. */
+MUST_CHECK bool watching_older(struct node *n, uint64_t id, struct verdict *ret);
 void watching_explain(struct node *n, const struct subject *s,
 		      void (*line)(void *arg, const char *text), void *arg);
 /* A person says that it is well. Returns how many verdicts that ended. */

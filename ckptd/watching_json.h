@@ -19,16 +19,17 @@ json_t *watching_verdict_json(struct node *n, const struct verdict *v);
 json_t *watching_refused_json(struct node *n, uint32_t uid, bool sees_all);
 /* {"times", "words"}: the same of alarms. */
 json_t *watching_dropped_json(struct node *n, uint32_t uid, bool sees_all);
-/* Of what stands against s and what it holds (NULL: all) the newest `most` that uid may see, newest
- * first; no note where there is no room for an alarm. Others' are not counted: nobody hides from
- * him what is his. Returns how many; *ret_more: how many more there are. */
-size_t watching_shown(struct node *n, const struct subject *s, uint32_t uid, bool sees_all,
-		      struct verdict *ret, size_t most, size_t *ret_more);
-/* The alarms that stand and that uid may see, newest first; of all jobs, or of the one called so
- * and of the node. */
-json_t *watching_alarms_json(struct node *n, const char *job, uint32_t uid, bool sees_all);
+/* The user may see it. Others' are not counted where there is no room for all: nobody hides what
+ * is another user's from that user. */
+bool watching_is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool sees_all);
+/* Into alarms, if it is one that uid may see, and of the node or of the job called so (empty: of
+ * any). */
+void watching_alarm_json(struct node *n, const struct verdict *v, const char *job, uint32_t uid,
+			 bool sees_all, json_t *alarms);
 /* Who may see it: the owner of its job, or EVENT_FOR_ALL. */
 uint32_t watching_uid(struct node *n, const struct subject *s);
+/* Of a verdict: also what is said of the node by nothing but one user's jobs is that user's. */
+uint32_t watching_verdict_uid(struct node *n, const struct verdict *v);
 /* A time of the detector's clock as one of the day. */
 uint64_t watching_wall(struct node *n, uint64_t time_ns);
 

@@ -33,12 +33,25 @@
 
 struct job *watching_job(struct node *n, uint32_t number)
 {
-	struct job *j;
+	struct job **hint = &n->numbered[number % NODE_NUMBERED], *j;
 
-	list_each(j, &n->jobs, link)
-		if (j->number == number && number)
+	if (!number || (*hint && (*hint)->number == number))
+		return number ? *hint : NULL;
+	list_each(j, &n->jobs, link) {
+		if (j->number == number) {
+			*hint = j;
 			return j;
+		}
+	}
 	return NULL;
+}
+
+void watching_job_leaves(struct job *j)
+{
+	struct job **hint = &j->node->numbered[j->number % NODE_NUMBERED];
+
+	if (*hint == j)
+		*hint = NULL;
 }
 
 static struct sample name_of(uint32_t number, const char *text)
@@ -69,6 +82,7 @@ static void give_back(struct job *j)
 	watching_feed(n, &gone);
 	policy_forget(acting_policy(n), &subject);
 	assert(j->number == subject.job);
+	watching_job_leaves(j);
 	j->number = 0;
 }
 
@@ -141,6 +155,8 @@ uint32_t watching_number(struct job *j)
 	j->number = next_number(n);
 	j->number_used = ++n->number_uses;
 	s = name_of(j->number, j->history.job.name);
+	s.name.owned = true;
+	s.name.owner = j->history.job.uid;
 	node_sample(n, &s);
 	return j->number;
 }
@@ -154,6 +170,7 @@ void watching_renumber(struct job *j)
 void watching_ended_free(struct ended *x)
 {
 	list_del(&x->link);
+	list_del(&x->of_process);
 	alloc_free(x);
 }
 
@@ -265,7 +282,7 @@ void watching_dropped(struct node *n, const struct verdict *v)
 	watching_words(n, &v->subject, words);
 	snprintf(w->dropped_words, sizeof(w->dropped_words), "%s, %s (%s)", words,
 		 verdict_class_word(v->class), verdict_cause_word(v->cause));
-	w->dropped_uid = watching_uid(n, &v->subject);
+	w->dropped_uid = watching_verdict_uid(n, v);
 	w->dropped_ns = loop_now(n->env.loop);
 	w->dropped++;
 	if (w->dropped_ns < w->dropped_again_ns)

@@ -10,7 +10,8 @@
 
 /* A rank whose process has ended: how is told a little later. */
 struct ended {
-	struct list link;
+	struct list link;       /* in watching.ended */
+	struct list of_process; /* in watching.ended_by */
 	struct process_id process;
 	uint32_t job, rank;
 };
@@ -23,6 +24,7 @@ struct watching {
 	uint64_t last_ns;         /* of the newest sample */
 	uint64_t born_ns, day_ns; /* what the clocks showed when it was made */
 	struct list ended;
+	struct by_process ended_by; /* the same */
 	/* watching_names.c: what the detector had no room for */
 	uint64_t refused, refused_ns, refused_again_ns; /* again: an event is posted from then on */
 	uint32_t refused_uid; /* whose it is */

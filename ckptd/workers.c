@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * workers.c - threads for blocking work, a pool for each class, first in first out.
+ * workers.c - threads for blocking work, a pool for each class, in which users take turns.
  *
  *   1. A work is in one place at a time: a pool's queue, a worker's hands, the list of finished
  *      ones, or its owner's. Each move is under a lock, so run() happens before done().
- *   2. done() is called on the loop, once, never inside submit: finished works are collected in
- *      one list, and one task, posted when the list stops being empty, hands them out.
+ *   2. done() is called on the loop, once, never inside submit, by a task of the work's uid;
+ *      until then it is in one list, from which workers_free() takes what no task has come to.
  *   3. A DATA worker opens its disk queue before its first work and closes it after its last, in
  *      its own thread; nobody else sees it.
- *   4. Workers block every signal: signals are the loop's (a signalfd), and a system call of
+ *   4. A pool has a thread more than works of one uid may run in it at a time: however long those
+ *      take, another uid's begins at once. INDEX has one, in order, and its works are the node's.
+ *   5. A uid is charged for the time that its works occupy a worker.
+ *   6. Workers block every signal: signals are the loop's (a signalfd), and a system call of
  *      run() is never interrupted.
  *
- * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together.
+ * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together,
+ * and within the latter the loop's.
  * Failure modes: a thread or a disk queue that cannot be had fails workers_new() alone.
  */
 #include <config.h>
@@ -24,11 +28,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "ckptd/loop_epoll.h"
-
-enum { DONES_MAX = 64 }; /* in one turn of the loop */
 
 struct thread_workers;
 
@@ -45,11 +48,12 @@ struct pool {
 	enum work_class class;
 	pthread_mutex_t lock; /* guards what follows, but the workers */
 	pthread_cond_t news;
-	struct list queue;
+	struct fair_queue queue;
 	bool stop;
 	unsigned started; /* threads that got over their start */
 	int start_error;
-	unsigned width;
+	unsigned width;     /* works of one uid at a time (4) */
+	unsigned n_workers;
 	struct worker *workers;
 };
 
@@ -59,11 +63,9 @@ struct thread_workers {
 	struct disk *disk;
 	unsigned queue_depth;
 	struct pool pools[WORK_CLASSES];
-	struct task hand_out; /* (2) */
-	pthread_mutex_t done_lock; /* guards finished and hand_out_posted */
+	pthread_mutex_t done_lock; /* guards finished */
 	pthread_cond_t done_news;
-	struct list finished;
-	bool hand_out_posted;
+	struct list finished; /* (2) */
 	size_t open; /* submitted and not done; the loop's */
 };
 
@@ -84,32 +86,57 @@ static struct thread_workers *of(struct workers *w)
 	return container_of(w, struct thread_workers, workers);
 }
 
-static void finish(struct thread_workers *tw, struct work *work)
+/* On the loop. */
+static void hand_back(struct thread_workers *tw, struct work *work)
 {
-	bool post;
-
 	pthread_mutex_lock(&tw->done_lock);
-	list_add_tail(&tw->finished, &work->link);
-	post = !tw->hand_out_posted;
-	tw->hand_out_posted = true;
-	pthread_cond_signal(&tw->done_news);
+	list_del(&work->link);
 	pthread_mutex_unlock(&tw->done_lock);
-	if (post)
-		loop_post(tw->loop, &tw->hand_out);
+	assert(tw->open > 0);
+	tw->open--;
+	work->done(work);
 }
 
-static struct work *next_work(struct pool *p)
+static void task_run(struct task *t)
 {
-	struct work *work;
+	struct work *work = container_of(t, struct work, task);
+
+	loop_label(((struct thread_workers *)work->workers)->loop, "the end of a work");
+	hand_back(work->workers, work);
+}
+
+static void finish(struct thread_workers *tw, struct work *work)
+{
+	pthread_mutex_lock(&tw->done_lock);
+	list_add_tail(&tw->finished, &work->link);
+	loop_post(tw->loop, &work->task); /* in the lock: until then drain() must not see it */
+	pthread_cond_signal(&tw->done_news);
+	pthread_mutex_unlock(&tw->done_lock);
+}
+
+/* Charges for the work before (cost 0: there was none), and waits for the next. */
+static struct work *next_work(struct pool *p, uint64_t cost, uint32_t *uid)
+{
+	struct list *item;
 
 	pthread_mutex_lock(&p->lock);
-	while (list_empty(&p->queue) && !p->stop)
+	if (cost > 0) {
+		fair_charge(&p->queue, *uid, cost);
+		pthread_cond_signal(&p->news); /* its uid may have been at its width */
+	}
+	while (!(item = fair_take(&p->queue, p->width, uid)) && !p->stop)
 		pthread_cond_wait(&p->news, &p->lock);
-	work = list_first(&p->queue, struct work, link);
-	if (work)
-		list_del(&work->link);
 	pthread_mutex_unlock(&p->lock);
-	return work;
+	return item ? container_of(item, struct work, link) : NULL;
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+	int r = clock_gettime(CLOCK_MONOTONIC, &t);
+
+	assert(r == 0);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static int worker_start(struct worker *w)
@@ -129,7 +156,9 @@ static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
 	struct pool *p = w->pool;
+	uint64_t cost = 0, from;
 	struct work *work;
+	uint32_t uid = 0;
 	int r = worker_start(w);
 
 	pthread_mutex_lock(&p->lock);
@@ -140,44 +169,15 @@ static void *worker_main(void *arg)
 	pthread_mutex_unlock(&p->lock);
 	if (r)
 		return NULL;
-	while ((work = next_work(p))) {
+	while ((work = next_work(p, cost, &uid))) {
+		from = now_ns();
 		work->run(work);
 		finish(p->all, work);
+		cost = 1 + now_ns() - from; /* (5) */
 	}
 	if (w->queue)
 		p->all->disk->ops->queue_close(w->queue);
 	return NULL;
-}
-
-/* On the loop: calls one done; false when nothing is finished: then the next to finish posts. */
-static bool hand_back_one(struct thread_workers *tw)
-{
-	struct work *work;
-
-	pthread_mutex_lock(&tw->done_lock);
-	work = list_first(&tw->finished, struct work, link);
-	if (work)
-		list_del(&work->link);
-	else
-		tw->hand_out_posted = false;
-	pthread_mutex_unlock(&tw->done_lock);
-	if (!work)
-		return false;
-	assert(tw->open > 0);
-	tw->open--;
-	work->done(work);
-	return true;
-}
-
-static void hand_out_run(struct task *t)
-{
-	struct thread_workers *tw = container_of(t, struct thread_workers, hand_out);
-
-	for (int n = 0; n < DONES_MAX; n++) {
-		if (!hand_back_one(tw))
-			return;
-	}
-	loop_post(tw->loop, &tw->hand_out); /* the rest in the next turn */
 }
 
 /* ---- The table ---- */
@@ -190,10 +190,12 @@ static void submit(struct workers *w, enum work_class class, struct work *work)
 	assert(loop_is_current(tw->loop));
 	assert(work->run && work->done);
 	assert(p->width > 0);
+	task_init(&work->task, work->uid, task_run);
+	work->workers = tw;
 	tw->open++;
 	pthread_mutex_lock(&p->lock);
 	assert(!p->stop);
-	list_add_tail(&p->queue, &work->link);
+	fair_push(&p->queue, work->uid, &work->link);
 	pthread_cond_signal(&p->news);
 	pthread_mutex_unlock(&p->lock);
 }
@@ -222,11 +224,14 @@ static int pool_start(struct pool *p, unsigned n)
 {
 	int r = 0;
 
-	p->workers = alloc_array(n, sizeof(*p->workers));
+	unsigned threads = n + (p->class != WORK_INDEX); /* (4) */
+
+	p->workers = alloc_array(threads, sizeof(*p->workers));
 	if (!p->workers)
 		return -ENOMEM;
 	p->width = n;
-	for (unsigned i = 0; i < n && r == 0; i++) {
+	p->n_workers = threads;
+	for (unsigned i = 0; i < threads && r == 0; i++) {
 		struct worker *w = &p->workers[i];
 
 		w->pool = p;
@@ -243,7 +248,7 @@ static int pool_wait(struct pool *p)
 	int r;
 
 	pthread_mutex_lock(&p->lock);
-	while (p->started < p->width)
+	while (p->started < p->n_workers)
 		pthread_cond_wait(&p->news, &p->lock);
 	r = p->start_error;
 	pthread_mutex_unlock(&p->lock);
@@ -256,27 +261,33 @@ static void pool_stop(struct pool *p)
 	p->stop = true;
 	pthread_cond_broadcast(&p->news);
 	pthread_mutex_unlock(&p->lock);
-	for (unsigned i = 0; i < p->width; i++) {
+	for (unsigned i = 0; i < p->n_workers; i++) {
 		if (p->workers[i].made) {
 			int r = pthread_join(p->workers[i].thread, NULL);
 
 			assert(r == 0);
 		}
 	}
-	assert(list_empty(&p->queue));
+	assert(fair_empty(&p->queue));
+	fair_fini(&p->queue);
 	pthread_cond_destroy(&p->news);
 	pthread_mutex_destroy(&p->lock);
 	alloc_free(p->workers);
 }
 
+/* The loop runs no more: what its tasks have not come to is handed back here (2). */
 static void drain(struct thread_workers *tw)
 {
 	while (tw->open > 0) {
+		struct work *work;
+
 		pthread_mutex_lock(&tw->done_lock);
 		while (list_empty(&tw->finished))
 			pthread_cond_wait(&tw->done_news, &tw->done_lock);
+		work = list_first(&tw->finished, struct work, link);
 		pthread_mutex_unlock(&tw->done_lock);
-		hand_back_one(tw);
+		loop_unpost(tw->loop, &work->task);
+		hand_back(tw, work);
 	}
 }
 
@@ -291,7 +302,6 @@ void workers_free(struct workers *w)
 	drain(tw);
 	for (int c = 0; c < WORK_CLASSES; c++)
 		pool_stop(&tw->pools[c]);
-	loop_epoll_unpost(tw->loop, &tw->hand_out);
 	assert(list_empty(&tw->finished));
 	pthread_cond_destroy(&tw->done_news);
 	pthread_mutex_destroy(&tw->done_lock);
@@ -308,8 +318,6 @@ static struct thread_workers *workers_make(struct loop *loop, const struct worke
 	tw->loop = loop;
 	tw->disk = o->disk;
 	tw->queue_depth = o->queue_depth;
-	list_init(&tw->hand_out.link);
-	tw->hand_out.run = hand_out_run;
 	list_init(&tw->finished);
 	pthread_mutex_init(&tw->done_lock, NULL);
 	pthread_cond_init(&tw->done_news, NULL);
@@ -318,7 +326,7 @@ static struct thread_workers *workers_make(struct loop *loop, const struct worke
 
 		p->all = tw;
 		p->class = (enum work_class)c;
-		list_init(&p->queue);
+		fair_init(&p->queue);
 		pthread_mutex_init(&p->lock, NULL);
 		pthread_cond_init(&p->news, NULL);
 	}
@@ -336,7 +344,7 @@ int workers_new(struct loop *loop, const struct workers_options *o, struct worke
 		return err_code(e, -ENOMEM, "start the workers");
 	assert(loop_is_current(loop));
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before); /* (4): threads inherit it */
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* (6): threads inherit it */
 	for (c = 0; c < WORK_CLASSES && r == 0; c++) {
 		assert(o->threads[c] >= 1 && o->threads[c] <= WORKERS_MAX);
 		r = pool_start(&tw->pools[c], o->threads[c]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * digest.c - XXH3-128 at the speed of memory.
+ * digest.c - XXH3 at the speed of memory.
  *
  * A digest says "these are the bytes that were sealed" (I2); it finds accidents, it is no MAC. Its
  * value does not depend on the instruction set. Where libxxhash was built with its dispatcher, as
@@ -48,6 +48,12 @@ struct digest digest_of(const void *p, size_t len)
 {
 	assert(p || len == 0);
 	return canonical(XXH3_128bits(p, len));
+}
+
+uint64_t digest_keyed(uint64_t key, const void *p, size_t len)
+{
+	assert(p || len == 0);
+	return XXH3_64bits_withSeed(p, len, key);
 }
 
 void digest_leaves(const void *image, uint64_t len, uint32_t leaf, uint64_t first, uint64_t last,

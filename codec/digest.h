@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * digest.h - XXH3-128 of buffers, leaves and copies. The only file that includes xxhash.h.
+ * digest.h - XXH3 of buffers, leaves, copies and for tables. The only file that includes xxhash.h.
  */
 #ifndef CODEC_DIGEST_H
 #define CODEC_DIGEST_H
@@ -11,6 +11,12 @@
 #include "base/ids.h"
 
 struct digest digest_of(const void *p, size_t len);
+/*
+ * For a place in a hash table of what comes from outside: who does not know the key cannot choose
+ * bytes that meet in one place, while those of equal digests of digest_of() in their low bits are
+ * found by trying.
+ */
+uint64_t digest_keyed(uint64_t key, const void *p, size_t len);
 
 /* Digests of leaves [first, last] (by number) of an image of len bytes, into out[0..]. */
 void digest_leaves(const void *image, uint64_t len, uint32_t leaf, uint64_t first, uint64_t last,

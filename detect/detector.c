@@ -375,8 +375,18 @@ int detector_feed(struct detector *d, const struct sample *s)
 
 /* ---- what rules say ---- */
 
+void verdict_rests_on(struct verdict *v, const struct job *j)
+{
+	v->of_one_owner = j->owned;
+	v->owner = j->owned ? j->owner : 0;
+}
+
 bool accuse(struct detector *d, struct verdict *v)
 {
+	const struct job *j = known_job(d, v->subject.job);
+
+	if (j && (v->subject.kind == SUBJECT_JOB || v->subject.kind == SUBJECT_RANK))
+		verdict_rests_on(v, j);
 	if (!v->since_ns)
 		v->since_ns = d->now_ns;
 	if (v->confidence == 0)
@@ -397,6 +407,24 @@ void probe(struct detector *d, struct rank *r, bool wanted)
 	r->probing = wanted;
 	if (d->verdicts.events.probe)
 		d->verdicts.events.probe(d->verdicts.events.arg, r->job, r->number, wanted);
+}
+
+bool detector_older(const struct detector *d, uint64_t id, struct verdict *ret)
+{
+	size_t low = 0, high = d->verdicts.n;
+
+	while (low < high) { /* they stand in the order of their numbers */
+		size_t mid = low + (high - low) / 2;
+
+		if (d->verdicts.standing[mid].id < id)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	if (low == 0)
+		return false;
+	*ret = d->verdicts.standing[low - 1];
+	return true;
 }
 
 size_t detector_standing(const struct detector *d, const struct subject *s, struct verdict *ret,

@@ -87,6 +87,7 @@ static void accuse_one(struct detector *d, struct job *j, const struct stall *s,
 	if (m->n_told == TOLD_MAX)
 		return;
 	v.since_ns = l->since_ns;
+	verdict_rests_on(&v, j);
 	v.confidence = cause == CAUSE_STOPPED ? 0.98 : 0.8;
 	verdict_evidence(&v,
 			 l->mute    ? "time that it was seen stopped"

@@ -240,13 +240,15 @@ bool hang_whole_node(const struct detector *d, const struct job *j, const struct
 {
 	const struct node *n = known_node(d, s->node);
 	const struct rank *r;
-	uint32_t there = 0;
+	uint32_t there = 0, all = 0;
 
-	if (!n || s->behind < 2 || s->behind >= s->lives)
+	if (!n || s->behind < 2)
 		return false;
-	list_each(r, &n->ranks, of_node)
+	list_each(r, &n->ranks, of_node) {
 		there += r->job == j->number && awaited(d, r);
-	return s->behind == there;
+		all += r->job == j->number && lives(r);
+	}
+	return s->behind == there && all < s->lives;
 }
 
 bool hang_proven(const struct detector *d, const struct stall *s, enum mark mark,

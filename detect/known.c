@@ -313,6 +313,10 @@ static void enter_name(const struct sample *s, const struct who *w)
 	snprintf(name, SAMPLE_NAME_MAX, "%s", s->name.text);
 	if (w->device)
 		w->device->role = s->name.role;
+	if (w->job && !w->device && s->name.owned) {
+		w->job->owned = true;
+		w->job->owner = s->name.owner;
+	}
 }
 
 static void rank_begins(struct rank *r, uint64_t now_ns)

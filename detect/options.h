@@ -5,10 +5,15 @@
 #ifndef DETECT_OPTIONS_H
 #define DETECT_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct detector_options {
 	uint32_t ranks_max, nodes_max, jobs_max; /* bounds on memory */
+
+	/* Users who do not trust each other share the node: what a program can bring about by
+	 * itself (Xids of programs) speaks against a GPU only if programs of two uids met it. */
+	bool shared_node;
 
 	/* Blindness: nobody is heard of for `blind_x` times the longest usual gap, at least
 	 * `blind_ns`. */

@@ -5,9 +5,11 @@
  *
  * Invariants: (1) now, advised and withheld are disjoint, and together what is wanted; (2) in any
  * hour at most actions_per_hour decisions have something else in `now` than POLICY_FREE, and at
- * most half of that many, rounded up, are for one job and its ranks: one that crashes again and
- * again leaves something for the others; (3) what is remembered of subjects is bounded: the one
- * that was quiet longest is forgotten.
+ * most half of that many, rounded up, are for one user's jobs and their ranks: one that crashes
+ * again and again leaves something for the others; (3) what is remembered of subjects is bounded:
+ * the one that was quiet longest is forgotten, jobs and ranks before what is the node's; (4) `now`
+ * does nothing to the node for a verdict that rests on one uid's jobs alone, which can make it up:
+ * see is_seconded().
  *
  * The budget counts decisions, not actions: a checkpoint, a mark and a check that one verdict asks
  * for are one disturbance. The hold-down is of each action by itself: that a node was checked a
@@ -40,6 +42,20 @@ struct remembered {
 	uint64_t done_ns[ACTION_COUNT];   /* this was, for its sake; 0: never */
 };
 
+/* For whose sake something was done. */
+struct whose {
+	uint32_t job; /* SAMPLE_NONE: the node's own */
+	bool owned;   /* owner is known */
+	uint32_t owner;
+};
+
+/* A uid whose jobs have raised an alarm. */
+struct claim {
+	uint64_t ns; /* last; 0: never */
+	uint32_t owner;
+};
+#define CLAIMS 2 /* of different uids: it is asked whether there is another one */
+
 struct policy {
 	struct policy_options options;
 	struct policy_row *rows;
@@ -49,9 +65,11 @@ struct policy {
 	size_t n_known;
 	struct {
 		uint64_t ns;
-		uint32_t job; /* SAMPLE_NONE: for something of the node's */
-	} acted[BUDGET_MAX];  /* when there were actions; a ring */
-	uint64_t n_acted;     /* ever */
+		struct whose whose;
+	} acted[BUDGET_MAX]; /* when there were actions; a ring */
+	uint64_t n_acted;    /* ever */
+	struct claim claims[CLASS_COUNT][CLAIMS];
+	uint64_t machine_ns; /* the last alarm that no job can make; 0: there was none */
 };
 
 int policy_new(const struct policy_options *o, struct policy **ret)
@@ -216,6 +234,11 @@ static const struct remembered *recall(const struct policy *p, const struct subj
 	return NULL;
 }
 
+static bool is_job_or_rank(const struct subject *s)
+{
+	return s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK;
+}
+
 static struct remembered *remember(struct policy *p, const struct subject *s)
 {
 	struct remembered *m = (struct remembered *)recall(p, s);
@@ -226,24 +249,38 @@ static struct remembered *remember(struct policy *p, const struct subject *s)
 		m = &p->known[p->n_known++];
 	} else { /* (3) */
 		m = &p->known[0];
-		for (size_t i = 1; i < p->n_known; i++)
-			if (p->known[i].last_ns < m->last_ns)
-				m = &p->known[i];
+		for (size_t i = 1; i < p->n_known; i++) {
+			struct remembered *k = &p->known[i];
+			bool job = is_job_or_rank(&k->subject);
+
+			if (job != is_job_or_rank(&m->subject) ? job : k->last_ns < m->last_ns)
+				m = k;
+		}
 	}
 	*m = (struct remembered){.subject = *s};
 	return m;
 }
 
-#define A_JOB (SAMPLE_NONE - 1) /* one that was forgotten; where it is asked for: any */
+#define A_JOB    (SAMPLE_NONE - 1) /* one that was forgotten; where it is asked for: any */
+#define OF_OWNER (SAMPLE_NONE - 2) /* of the node, by what one uid's jobs show */
 
 void policy_forget(struct policy *p, const struct subject *s)
 {
 	for (size_t i = p->n_known; i-- > 0;)
 		if (!s || subject_contains(s, &p->known[i].subject))
 			p->known[i] = p->known[--p->n_known];
-	for (size_t i = 0; i < BUDGET_MAX; i++)
-		if (!s || (s->kind == SUBJECT_JOB && p->acted[i].job == s->job))
-			p->acted[i].job = p->acted[i].job == SAMPLE_NONE ? SAMPLE_NONE : A_JOB;
+	for (size_t i = 0; i < BUDGET_MAX; i++) {
+		struct whose *w = &p->acted[i].whose;
+
+		if (w->job != SAMPLE_NONE && (!s || (s->kind == SUBJECT_JOB && w->job == s->job)))
+			w->job = A_JOB;
+		if (!s) /* who clears a job of his own has had his share all the same */
+			w->owned = false;
+	}
+	if (s && s->kind != SUBJECT_NODE)
+		return;
+	memset(p->claims, 0, sizeof(p->claims));
+	p->machine_ns = 0;
 }
 
 /* Of its last verdicts, those in the window before now. */
@@ -256,26 +293,93 @@ static uint32_t times_within(const struct remembered *m, uint64_t now_ns, uint64
 	return found;
 }
 
-/* acted: for the sake of that job, SAMPLE_NONE: of the node's own. */
-static bool is_of(uint32_t acted, uint32_t job)
+/* Whether it was done for w's user, or his job where users are not known; A_JOB: for any job;
+ * SAMPLE_NONE: for anybody. */
+static bool is_of(const struct whose *acted, const struct whose *w)
 {
-	return job == SAMPLE_NONE || acted == job || (job == A_JOB && acted != SAMPLE_NONE);
+	if (w->job == SAMPLE_NONE)
+		return true;
+	if (acted->job == SAMPLE_NONE || w->job == A_JOB)
+		return acted->job != SAMPLE_NONE;
+	return acted->owned && w->owned ? acted->owner == w->owner : acted->job == w->job;
 }
 
-/* For this job; A_JOB: for any; SAMPLE_NONE: for anybody. */
-static uint32_t acted_within_hour(const struct policy *p, uint32_t job, uint64_t now_ns)
+static uint32_t acted_within_hour(const struct policy *p, const struct whose *w, uint64_t now_ns)
 {
 	uint64_t n = p->n_acted < BUDGET_MAX ? p->n_acted : BUDGET_MAX;
 	uint32_t found = 0;
 
 	for (uint64_t i = 0; i < n; i++)
-		found += now_ns - p->acted[i].ns < HOUR_NS && is_of(p->acted[i].job, job);
+		found += now_ns - p->acted[i].ns < HOUR_NS && is_of(&p->acted[i].whose, w);
 	return found;
 }
 
-static uint32_t job_of(const struct subject *s)
+static const struct whose anybody = {.job = SAMPLE_NONE}, any_job = {.job = A_JOB};
+
+static struct whose whose_is(const struct verdict *v)
 {
-	return s->kind == SUBJECT_JOB || s->kind == SUBJECT_RANK ? s->job : SAMPLE_NONE;
+	return (struct whose){.job = is_job_or_rank(&v->subject) ? v->subject.job
+				     : v->of_one_owner		 ? OF_OWNER
+								 : SAMPLE_NONE,
+			      .owned = v->of_one_owner,
+			      .owner = v->owner};
+}
+
+/* ---- Whose word it is ---- */
+
+/* Users make pressure and load at will, and check-failed stands for what was checked. */
+static bool no_job_can_make(enum verdict_cause c)
+{
+	return c == CAUSE_XID || c == CAUSE_KERNEL || c == CAUSE_LINK_DOWN ||
+	       c == CAUSE_LINK_FLAPS || c == CAUSE_LINK_ERRORS || c == CAUSE_DISK_ERRORS ||
+	       c == CAUSE_MEMORY_ERRORS || c == CAUSE_CHECK_FAILED;
+}
+
+static bool is_within(uint64_t ns, uint64_t now_ns, uint64_t window_ns)
+{
+	return ns && now_ns - ns < window_ns;
+}
+
+/* What a job's ranks do and tell is up to its user. It says something about the node only together
+ * with an alarm of the machine itself, or one of the same class of another user's job, within the
+ * row's window. */
+static bool is_seconded(const struct policy *p, const struct verdict *v, uint64_t now_ns,
+			uint64_t window_ns)
+{
+	if (!v->of_one_owner || is_within(p->machine_ns, now_ns, window_ns))
+		return true;
+	for (int i = 0; i < CLAIMS; i++) {
+		const struct claim *c = &p->claims[v->class][i];
+
+		if (is_within(c->ns, now_ns, window_ns) && c->owner != v->owner)
+			return true;
+	}
+	return false;
+}
+
+static void keep_claim(struct policy *p, const struct verdict *v, uint64_t now_ns)
+{
+	struct claim *claims = p->claims[v->class];
+	int at = claims[0].ns <= claims[1].ns ? 0 : 1;
+
+	if (v->level != LEVEL_ALARM)
+		return;
+	if (!v->of_one_owner) {
+		if (!is_job_or_rank(&v->subject) && no_job_can_make(v->cause))
+			p->machine_ns = now_ns;
+		return;
+	}
+	for (int i = 0; i < CLAIMS; i++)
+		if (claims[i].ns && claims[i].owner == v->owner)
+			at = i;
+	claims[at] = (struct claim){.ns = now_ns, .owner = v->owner};
+}
+
+/* Done to the node, not to who is accused. */
+static uint32_t to_the_node(const struct verdict *v)
+{
+	return ACTION_BIT(ACTION_DRAIN) |
+	       (is_job_or_rank(&v->subject) ? 0 : ACTION_BIT(ACTION_SUSPECT));
 }
 
 /* ---- Deciding ---- */
@@ -339,46 +443,46 @@ static uint32_t held_of(const struct remembered *m, const struct policy_row *r, 
 }
 
 /* When fewer than `most` will have been within an hour, counted as above; 0: never. */
-static uint64_t budget_until(const struct policy *p, uint32_t job, uint32_t most)
+static uint64_t budget_until(const struct policy *p, const struct whose *w, uint32_t most)
 {
 	uint32_t found = 0;
 
 	for (uint64_t i = 0; most && i < BUDGET_MAX && i < p->n_acted; i++) {
 		uint64_t at = (p->n_acted - 1 - i) % BUDGET_MAX;
 
-		found += is_of(p->acted[at].job, job);
+		found += is_of(&p->acted[at].whose, w);
 		if (found == most)
 			return p->acted[at].ns + HOUR_NS;
 	}
 	return 0;
 }
 
-/* Jobs are anybody's: each has half of the budget, and all of them three quarters. The rest is for
- * what befalls the node. */
-static bool is_used_up(const struct policy *p, uint32_t job, uint64_t now_ns, uint64_t *ret_until,
-		       char *buf, size_t size)
+/* Jobs are anybody's: those of one user have half of the budget, and all of them three quarters.
+ * The rest is for what befalls the node. */
+static bool is_used_up(const struct policy *p, const struct whose *w, uint64_t now_ns,
+		       uint64_t *ret_until, char *buf, size_t size)
 {
 	uint32_t all = p->options.actions_per_hour, half = (all + 1) / 2, share = (3 * all + 3) / 4;
 
-	if (acted_within_hour(p, SAMPLE_NONE, now_ns) >= all) {
-		*ret_until = budget_until(p, SAMPLE_NONE, all);
+	if (acted_within_hour(p, &anybody, now_ns) >= all) {
+		*ret_until = budget_until(p, &anybody, all);
 		snprintf(buf, size, "detect.actions_per_hour (%u) are used up: somebody must look",
 			 all);
 		return true;
 	}
-	if (job == SAMPLE_NONE)
+	if (w->job == SAMPLE_NONE)
 		return false;
-	if (acted_within_hour(p, job, now_ns) >= half) {
-		*ret_until = budget_until(p, job, half);
+	if (acted_within_hour(p, w, now_ns) >= half) {
+		*ret_until = budget_until(p, w, half);
 		snprintf(buf, size,
-			 "this job has had its half of detect.actions_per_hour (%u): somebody must "
-			 "look at it",
-			 all);
+			 "%s had %s half of detect.actions_per_hour (%u): somebody must look at it",
+			 w->owned ? "this user's jobs have" : "this job has",
+			 w->owned ? "their" : "its", all);
 		return true;
 	}
-	if (acted_within_hour(p, A_JOB, now_ns) < share)
+	if (acted_within_hour(p, &any_job, now_ns) < share)
 		return false;
-	*ret_until = budget_until(p, A_JOB, share);
+	*ret_until = budget_until(p, &any_job, share);
 	snprintf(buf, size,
 		 "jobs have had their share (%u) of detect.actions_per_hour (%u): somebody must "
 		 "look",
@@ -390,8 +494,9 @@ static bool is_used_up(const struct policy *p, uint32_t job, uint64_t now_ns, ui
 static void withhold(const struct policy *p, const struct verdict *v, const struct remembered *m,
 		     const struct policy_facts *f, struct decision *d, char *buf, size_t size)
 {
-	uint32_t job = job_of(&v->subject), held = 0;
-	uint32_t costs = d->now & ~POLICY_FREE;
+	struct whose whose = whose_is(v);
+	uint32_t lone = d->seconded ? 0 : d->now & to_the_node(v), held = 0;
+	uint32_t costs = d->now & ~POLICY_FREE & ~lone;
 	char left[24], words[POLICY_ACTIONS_TEXT_MAX];
 
 	if (p->options.dry_run) {
@@ -401,13 +506,17 @@ static void withhold(const struct policy *p, const struct verdict *v, const stru
 	}
 	if (costs)
 		held = held_of(m, d->row, costs, f->now_ns, &d->again_ns);
-	if (costs != held && is_used_up(p, job, f->now_ns, &d->again_ns, buf, size)) {
-		d->withheld = costs;
+	if (costs != held && is_used_up(p, &whose, f->now_ns, &d->again_ns, buf, size)) {
+		d->withheld = costs | lone;
 		return;
 	}
-	d->withheld = held;
+	d->withheld = held | lone;
 	if (!held) {
 		d->again_ns = 0;
+		if (lone)
+			snprintf(buf, size,
+				 "only jobs of one user say so, who can make it up: it takes an "
+				 "alarm of the node itself or of another user's job");
 		return;
 	}
 	time_text(d->again_ns - f->now_ns + 999999999u, left);
@@ -489,6 +598,8 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 		d->wanted = (d->wanted & POLICY_FREE) | ACTION_BIT(ACTION_RECORD);
 	d->advised = d->wanted & ~p->options.can & ~POLICY_FREE & ~POLICY_ADVICE;
 	d->now = d->wanted & ~d->advised & ~POLICY_ADVICE;
+	d->seconded = is_seconded(p, v, f->now_ns,
+				  d->row && d->row->times ? d->row->window_ns : HOUR_NS);
 	withhold(p, v, m, f, d, against, sizeof(against));
 	d->now &= ~d->withheld;
 	used = say_row(p, d, d->why, sizeof(d->why));
@@ -503,6 +614,7 @@ static void decide(const struct policy *p, const struct verdict *v, const struct
 		snprintf(d->why + used, sizeof(d->why) - used,
 			 "; what such an alarm advises differs from one to the next");
 	assert(!(d->now & d->advised) && !(d->now & d->withheld)); /* (1) */
+	assert(d->seconded || !(d->now & to_the_node(v)));	   /* (4) */
 }
 
 void policy_ask(const struct policy *p, const struct verdict *v, const struct policy_facts *f,
@@ -514,8 +626,10 @@ void policy_ask(const struct policy *p, const struct verdict *v, const struct po
 static void keep(struct policy *p, const struct verdict *v, uint64_t now_ns, bool counted,
 		 const struct decision *d)
 {
+	struct whose whose = whose_is(v);
 	struct remembered *m;
 
+	keep_claim(p, v, now_ns);
 	if (!(d->wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))))
 		return;
 	m = remember(p, &v->subject);
@@ -528,7 +642,7 @@ static void keep(struct policy *p, const struct verdict *v, uint64_t now_ns, boo
 		if (d->now & ~POLICY_FREE & ACTION_BIT(i))
 			m->done_ns[i] = now_ns;
 	p->acted[p->n_acted % BUDGET_MAX].ns = now_ns; /* (2) */
-	p->acted[p->n_acted++ % BUDGET_MAX].job = job_of(&v->subject);
+	p->acted[p->n_acted++ % BUDGET_MAX].whose = whose;
 }
 
 void policy_decide(struct policy *p, const struct verdict *v, const struct policy_facts *f,

@@ -79,6 +79,7 @@ static void accuse_slow(struct detector *d, struct rank *r, struct subject who, 
 		verdict_of(who, CLASS_SLOW, CAUSE_STRAGGLER, LEVEL_ALARM, ACTION_VALIDATE);
 
 	v.since_ns = s->since_ns;
+	verdict_rests_on(&v, known_job(d, r->job));
 	v.confidence = 1 - exp(-s->score / 5.0);
 	verdict_evidence(&v,
 			 s->by_past ? "work per step over its own before"

@@ -158,6 +158,8 @@ struct sample {
 			 * gone for good: it is forgotten, and its number may be another's. */
 			char text[SAMPLE_NAME_MAX];
 			char role; /* of a device: 'g' GPU, 'n' network port, 'd' disk */
+			bool owned;     /* of a job: owner is known */
+			uint32_t owner; /* the uid whose job it is */
 		} name;
 		struct {
 			bool begins; /* false: it ended, or was told to end: no rank is expected */

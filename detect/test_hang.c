@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <signal.h>
+#include <stdio.h>
 
 #include "detect/test_job.h"
 #include "tests/lib/test.h"
@@ -107,6 +108,49 @@ static void test_whole_node(void **state)
 	assert_int_equal(j.alarms, 1);
 	assert_int_equal(j.alarm.subject.kind, SUBJECT_NODE);
 	assert_int_equal(j.alarm.subject.node, 1);
+	detector_free(j.d);
+}
+
+/* Where the job has no ranks elsewhere nothing tells a node that is ill from ranks that do nothing,
+ * whoever of them tells of no steps. */
+static void test_whole_node_without_others(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 8, 8, SEC);
+	j.mute_from = 6;
+	goes_on(&j, 100);
+	for (uint32_t r = 0; r < 6; r++)
+		j.does[r] = DOES_STOPPED;
+	goes_on(&j, 10);
+	assert_true(j.alarms > 0);
+	assert_int_equal(j.alarm.class, CLASS_HUNG);
+	assert_int_not_equal(j.alarm.subject.kind, SUBJECT_NODE);
+	detector_free(j.d);
+}
+
+/* That a node is to blame is, as long as one job says it, its owner's word. */
+static void test_whole_node_of_an_owner(void **state)
+{
+	struct job_of j;
+	struct sample s;
+
+	(void)state;
+	job_begins(&j, 32, 8, SEC);
+	s = sample_of(&j, SAMPLE_NAME, SAMPLE_NONE);
+	snprintf(s.name.text, sizeof(s.name.text), "lm");
+	s.name.owned = true;
+	s.name.owner = 1000;
+	feed(&j, &s);
+	goes_on(&j, 100);
+	for (uint32_t r = 8; r < 16; r++)
+		j.does[r] = DOES_NOTHING;
+	goes_on(&j, 10);
+	assert_int_equal(j.alarms, 1);
+	assert_int_equal(j.alarm.subject.kind, SUBJECT_NODE);
+	assert_true(j.alarm.of_one_owner);
+	assert_int_equal(j.alarm.owner, 1000);
 	detector_free(j.d);
 }
 
@@ -726,6 +770,8 @@ int main(void)
 		cmocka_unit_test(test_hung_and_killed),
 		cmocka_unit_test(test_deadlock_is_found_in_time),
 		cmocka_unit_test(test_whole_node),
+		cmocka_unit_test(test_whole_node_without_others),
+		cmocka_unit_test(test_whole_node_of_an_owner),
 		cmocka_unit_test(test_nobody_answers),
 		cmocka_unit_test(test_answers_are_late),
 		cmocka_unit_test(test_one_step_in_many_takes_ten_times_as_long),

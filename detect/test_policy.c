@@ -496,6 +496,115 @@ static void test_budget_of_all_jobs(void **state)
 	policy_free(p);
 }
 
+/* What only one uid's jobs say does nothing to the node: neither by itself nor often. */
+static void test_word_of_one_user(void **state)
+{
+	static const char table[] = "hung * alarm * * * * mark-suspect+validate+drain - -\n"
+				    "* * alarm * * * * mark-suspect - -\n";
+	struct verdict machine = {.level = LEVEL_ALARM,
+				  .class = CLASS_FAILING,
+				  .cause = CAUSE_KERNEL,
+				  .subject = subject_node(0)};
+	struct verdict pressure = machine;
+	struct verdict v = alarm_of(CLASS_HUNG, CAUSE_STOPPED, 0), other = v, dead = v;
+	struct subject node = subject_node(0);
+	struct policy_facts f = facts(HOUR);
+	struct policy *p = with(table, 100, false);
+	struct decision d;
+
+	(void)state;
+	v.of_one_owner = other.of_one_owner = dead.of_one_owner = true;
+	v.owner = 1000;
+	other.owner = dead.owner = 1001;
+	dead.class = CLASS_DEAD;
+	pressure.cause = CAUSE_PRESSURE;
+	for (uint32_t i = 0; i < 20; i++) {
+		v.subject = i % 2 ? subject_node(0) : subject_rank(i, 0, 0);
+		policy_decide(p, &v, &f, &d);
+		assert_false(d.seconded);
+		assert_int_equal(d.now & BIT(DRAIN), 0);
+		assert_int_equal(d.now & BIT(SUSPECT), i % 2 ? 0 : BIT(SUSPECT));
+		assert_int_equal(d.again_ns, 0);
+		test_says(d.why, "only jobs of one user say so");
+	}
+	/* Another user's crash is no hang, and pressure is anybody's. */
+	policy_decide(p, &dead, &f, &d);
+	policy_decide(p, &pressure, &f, &d);
+	policy_decide(p, &v, &f, &d);
+	assert_false(d.seconded);
+	/* Another user's hang is one. An hour later it is past. */
+	policy_decide(p, &other, &f, &d);
+	assert_true(d.seconded);
+	assert_true(d.now & BIT(DRAIN));
+	policy_decide(p, &v, &f, &d);
+	assert_true(d.seconded);
+	f.now_ns += HOUR;
+	policy_decide(p, &v, &f, &d);
+	assert_false(d.seconded);
+	/* So is what the machine says, until a person says that it is well. */
+	policy_decide(p, &machine, &f, &d);
+	assert_true(d.seconded);
+	policy_decide(p, &v, &f, &d);
+	assert_true(d.seconded);
+	policy_forget(p, &node);
+	policy_decide(p, &v, &f, &d);
+	assert_false(d.seconded);
+	policy_free(p);
+}
+
+/* One user's jobs share one half of the budget, however many they are and are cleared. */
+static void test_budget_of_one_user(void **state)
+{
+	struct policy *p = with("* * alarm * * * * checkpoint - -\n", 12, false);
+	struct policy_facts f = facts(HOUR);
+	unsigned done = 0;
+	struct decision d;
+	struct verdict v;
+
+	(void)state;
+	for (uint32_t i = 0; i < 20; i++) {
+		struct subject job = subject_job(i % 5);
+
+		v = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, i);
+		v.subject = i % 3 ? subject_rank(job.job, i, 0) : subject_node(0);
+		v.of_one_owner = true;
+		v.owner = 1000;
+		f.now_ns += SEC;
+		policy_decide(p, &v, &f, &d);
+		done += d.now != 0;
+		policy_forget(p, &job);
+	}
+	assert_int_equal(done, 6);
+	test_says(d.why, "this user's jobs have had their half of detect.actions_per_hour (12)");
+	v.owner = 1001;
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.now, BIT(CHECKPOINT));
+	policy_free(p);
+}
+
+/* Jobs' many subjects do not push out what is remembered of the node. */
+static void test_many_subjects_of_jobs(void **state)
+{
+	struct policy *p = with("* * alarm * * * * checkpoint,validate 2/1d -\n", 200, false);
+	struct policy_facts f = facts(HOUR);
+	struct verdict v = {
+		.level = LEVEL_ALARM, .cause = CAUSE_KERNEL, .subject = subject_gpu(0, 3)};
+	struct decision d;
+
+	(void)state;
+	policy_decide(p, &v, &f, &d);
+	for (uint32_t rank = 0; rank < 2 * POLICY_SUBJECTS_MAX; rank++) {
+		struct verdict of_rank = alarm_of(CLASS_HUNG, CAUSE_STALLED, rank);
+
+		f.now_ns += SEC;
+		policy_decide(p, &of_rank, &f, &d);
+	}
+	policy_decide(p, &v, &f, &d);
+	assert_int_equal(d.times, 2);
+	assert_int_equal(d.step, 1);
+	policy_free(p);
+}
+
 static void test_dry_run(void **state)
 {
 	struct policy *p = with("* * alarm * * * * checkpoint+mark-suspect+record - -\n", 2, true);
@@ -663,6 +772,9 @@ int main(void)
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_budget_of_a_job),
 		cmocka_unit_test(test_budget_of_all_jobs),
+		cmocka_unit_test(test_word_of_one_user),
+		cmocka_unit_test(test_budget_of_one_user),
+		cmocka_unit_test(test_many_subjects_of_jobs),
 		cmocka_unit_test(test_dry_run),
 		cmocka_unit_test(test_notes_do_nothing),
 		cmocka_unit_test(test_many_subjects),

@@ -157,6 +157,8 @@ static void pick_body(struct rng *rng, struct sample *s)
 	case SAMPLE_NAME:
 		pick_text(rng, s->name.text, sizeof(s->name.text));
 		s->name.role = rng_below(rng, 2) ? 'g' : '\0';
+		s->name.owned = rng_below(rng, 2);
+		s->name.owner = pick32(rng);
 		break;
 	case SAMPLE_JOB:
 		s->run.begins = rng_below(rng, 2);

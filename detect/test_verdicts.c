@@ -26,6 +26,32 @@ static struct verdict found(uint32_t rank, enum verdict_level level)
 				.since_ns = 5};
 }
 
+/* One owner's word becomes the node's when another's says the same, and stays it. */
+static void test_two_owners_say_so(void **state)
+{
+	struct told t = {0};
+	struct detector_events events = {.verdict = told_verdict, .arg = &t};
+	struct verdict v = found(0, LEVEL_ALARM);
+	struct verdicts vs;
+
+	(void)state;
+	v.subject = subject_node(1);
+	v.of_one_owner = true;
+	v.owner = 1000;
+	verdicts_init(&vs, &events);
+	assert_true(verdicts_raise(&vs, &v, 10));
+	assert_true(t.last.of_one_owner);
+	assert_false(verdicts_raise(&vs, &v, 11));
+	v.owner = 1001;
+	assert_true(verdicts_raise(&vs, &v, 12));
+	assert_int_equal(t.last.state, VERDICT_UPDATED);
+	assert_true(t.last.risen);
+	assert_false(t.last.of_one_owner);
+	assert_false(verdicts_raise(&vs, &v, 13));
+	assert_false(verdicts_find(&vs, &v.subject, CAUSE_XID)->of_one_owner);
+	verdicts_fini(&vs);
+}
+
 static void test_told_once_and_when_louder(void **state)
 {
 	struct told t = {0};
@@ -221,6 +247,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_told_once_and_when_louder),
+		cmocka_unit_test(test_two_owners_say_so),
 		cmocka_unit_test(test_full),
 		cmocka_unit_test(test_a_job_does_not_fill_it),
 		cmocka_unit_test(test_many_jobs_do_not_fill_it),

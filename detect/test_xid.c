@@ -211,6 +211,61 @@ static void test_different_jobs(void **state)
 	end(&b);
 }
 
+static void owned_job(struct bench *b, uint64_t t, uint32_t job, uint32_t owner)
+{
+	struct sample s = sample_of(SAMPLE_NAME, t, SAMPLE_NONE, job, SAMPLE_NONE);
+
+	snprintf(s.name.text, sizeof(s.name.text), "job%u", job);
+	s.name.owned = true;
+	s.name.owner = owner;
+	feed(b->d, &s);
+	job_on_node(b, t, job, true);
+}
+
+/* On a node that users share a page fault in three programs of one user is that user's; only with
+ * one of another user's is it the GPU's. So are incidents that are counted without asking whose. */
+static void test_different_jobs_of_one_user(void **state)
+{
+	static const struct {
+		uint32_t code;
+		uint32_t owners[4];
+		unsigned alarms;
+	} cases[] = {
+		{31, {1000, 1000, 1000, 1000}, 0}, {31, {1000, 1000, 1001, 1001}, 1},
+		{39, {1000, 1000, 1000, 1000}, 0}, {39, {1000, 1001, 1001, 1000}, 1},
+		{119, {1000, 1000, 1000, 1000}, 1}, /* no program makes that one */
+	};
+	struct detector_options o;
+	struct verdict v;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct bench b = {0};
+		uint64_t t = SEC;
+
+		assert_int_equal(xid_policy_default(&b.policy), 0);
+		detector_options_default(&o);
+		o.nodes_max = 16;
+		o.shared_node = true;
+		b.d = told_detector(&b.told, &o, b.policy);
+		for (uint32_t job = 0; job < 4; job++) {
+			owned_job(&b, t, job, cases[i].owners[job]);
+			t += SEC;
+			xid(&b, t, cases[i].code);
+			live_until(&b, &t, t + 5 * MINUTE);
+			job_on_node(&b, t, job, false);
+		}
+		if ((b.told.alarms > 0) != cases[i].alarms)
+			fail_msg("case %zu: %u alarms", i, b.told.alarms);
+		if (!cases[i].alarms) {
+			assert_int_equal(standing(&b, &v, 1), 1);
+			assert_int_equal(v.level, LEVEL_NOTE);
+			test_says(v.words, "not of two users");
+		}
+		end(&b);
+	}
+}
+
 static void test_three_lines(void **state)
 {
 	struct bench b;
@@ -702,6 +757,7 @@ int main(void)
 		cmocka_unit_test(test_spoofed),
 		cmocka_unit_test(test_of_the_application),
 		cmocka_unit_test(test_different_jobs),
+		cmocka_unit_test(test_different_jobs_of_one_user),
 		cmocka_unit_test(test_three_lines),
 		cmocka_unit_test(test_double_bit_alone),
 		cmocka_unit_test(test_double_bit_with_others),

@@ -77,6 +77,8 @@ static const struct field name_fields[] = {
 	JOB,
 	DEV,
 	F("role", CHAR, sample.name.role, 0),
+	F("owned", BOOL, sample.name.owned, 0),
+	F("owner", U32, sample.name.owner, 0),
 	F("text", TEXT, sample.name.text, MUST),
 };
 static const struct field job_fields[] = {

@@ -129,8 +129,12 @@ bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_n
 	assert(v->n_evidence <= EVIDENCE_MAX && v->class < CLASS_COUNT);
 	new.changed_ns = now_ns;
 	if (s) {
-		bool louder = s->level != v->level || s->advice != v->advice;
-		bool risen = s->level < v->level;
+		/* What two owners' jobs say separately is no more one owner's word. */
+		bool joint = s->of_one_owner && (!v->of_one_owner || v->owner != s->owner);
+		bool louder = s->level != v->level || s->advice != v->advice || joint;
+		bool risen = s->level < v->level || joint;
+
+		new.of_one_owner = s->of_one_owner && !joint;
 
 		new.id = s->id;
 		new.raised_ns = s->raised_ns;

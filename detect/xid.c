@@ -109,6 +109,20 @@ static void count_job(struct xid_seen *x, uint32_t job, uint64_t now_ns)
 	x->job_ns[at] = now_ns;
 }
 
+static void count_owner(struct xid_seen *x, const struct job *j, uint64_t now_ns)
+{
+	int at = x->owner_ns[0] <= x->owner_ns[1] ? 0 : 1;
+
+	_Static_assert(XID_OWNERS == 2, "the older one of two");
+	if (!j || !j->owned)
+		return;
+	for (int i = 0; i < XID_OWNERS; i++)
+		if (x->owner_ns[i] && x->owners[i] == j->owner)
+			at = i;
+	x->owners[at] = j->owner;
+	x->owner_ns[at] = now_ns ? now_ns : 1;
+}
+
 static void count_incident(struct xid_seen *x, uint64_t now_ns)
 {
 	uint64_t half = x->row->window_ns / 2, passed;
@@ -171,8 +185,9 @@ static void take_details(struct xid_seen *x, const struct xid_event *ev)
 }
 
 /* A message; whether it began an incident. */
-static bool enter(struct xid_seen *x, const struct xid_event *ev, uint64_t now_ns)
+static bool enter(struct detector *d, struct xid_seen *x, const struct xid_event *ev)
 {
+	uint64_t now_ns = d->now_ns;
 	bool begins = !x->incident || now_ns - x->last_ns > XID_ONE_INCIDENT;
 
 	if (begins) {
@@ -182,6 +197,7 @@ static bool enter(struct xid_seen *x, const struct xid_event *ev, uint64_t now_n
 		count_incident(x, now_ns);
 	}
 	count_job(x, ev->job, now_ns);
+	count_owner(x, known_job(d, ev->job), now_ns);
 	x->messages += x->messages < UINT32_MAX;
 	x->last_ns = now_ns;
 	x->source = (uint8_t)ev->source;
@@ -211,7 +227,7 @@ static void on_event(struct detector *d, struct device *device, const struct xid
 		take_details(x, ev);
 		return;
 	}
-	if (enter(x, ev, d->now_ns)) {
+	if (enter(d, x, ev)) {
 		x->said_ns = 0;
 		x->decide_ns = x->row->n_with ? d->now_ns + XID_SETTLE : 0;
 		correlate(g, x, d->now_ns);

@@ -19,7 +19,7 @@ struct judgement {
 	enum verdict_action action;
 	enum verdict_level level;
 	uint32_t incidents;
-	bool escalated, overridden;
+	bool repeated, escalated, overridden; /* repeated: often enough to escalate */
 };
 
 static uint32_t jobs_within(const struct xid_seen *x, uint64_t now_ns)
@@ -52,6 +52,21 @@ uint32_t xid_incidents(const struct xid_seen *x, uint64_t now_ns)
 	return n;
 }
 
+/* A program can bring it about by itself, as often as its user wants, in as many jobs. */
+static bool is_of_programs(const struct xid_row *r)
+{
+	return r->scope == XID_OF_APP && r->class == CLASS_UNSTABLE;
+}
+
+static bool met_by_two_owners(const struct xid_seen *x, uint64_t now_ns)
+{
+	uint32_t n = 0;
+
+	for (int i = 0; i < XID_OWNERS; i++)
+		n += x->owner_ns[i] && now_ns - x->owner_ns[i] <= x->row->window_ns;
+	return n == XID_OWNERS;
+}
+
 static struct judgement judge(const struct detector *d, const struct xid_gpu *g,
 			      const struct xid_seen *x)
 {
@@ -64,7 +79,9 @@ static struct judgement judge(const struct detector *d, const struct xid_gpu *g,
 		j.action = r->with[x->n_with - 1].action;
 		j.level = j.action >= ACTION_RESET ? LEVEL_ALARM : LEVEL_NOTE;
 	}
-	if (r->count && j.incidents >= r->count) {
+	j.repeated = r->count && j.incidents >= r->count;
+	if (j.repeated && (!d->options.shared_node || !is_of_programs(r) ||
+			   met_by_two_owners(x, d->now_ns))) {
 		j.escalated = true;
 		j.action = r->then;
 		j.level = LEVEL_ALARM;
@@ -141,11 +158,13 @@ static void because(const struct xid_gpu *g, const struct xid_seen *x, const str
 
 	if (x->n_with)
 		add(buf, size, ", together with Xid %u", x->with_code);
-	if (j->escalated) {
+	if (j->repeated) {
 		time_words(x->row->window_ns, window, sizeof(window));
 		add(buf, size,
 		    x->row->jobs ? ", met by %u different jobs in %s" : ", %u times in %s",
 		    j->incidents, window);
+		if (!j->escalated)
+			add(buf, size, ", not of two users, so it may be their programs");
 	}
 	if (j->overridden && g->recovery < RECOVERY_UNKNOWN)
 		add(buf, size, "; the driver asks for %s", asks[g->recovery]);

@@ -45,6 +45,8 @@ check() {
 		[ "$key" != name ] || continue # its default is the host's
 		has "$1/man/ckptd.conf.5.pod" "=item B<$key> = $value"
 	done <"$scratch/lines"
+	has "$1/packaging/ckptd.conf" "#descriptors = $(sed -n 's/^FileDescriptorStoreMax=//p' \
+		"$1/packaging/ckptd.service.in")"
 }
 
 check "$top_srcdir"
@@ -54,9 +56,10 @@ check "$top_srcdir"
 for damage in 's/^\tX(CKPT_EABORTED, -1006/\tX(CKPT_EABORTED, -1099/' \
 	's/"data does not match its digest"/"no"/' 's/^F(LOG_DIR, /F(LOG_DUR, /' \
 	's/^B(SKIP_SHARD_SYNC, "I7", "a/B(SKIP_SHARD_SYNC, "I7", "b/' \
-	's/^#keep_last = .*/#keep_last = 7/'; do
+	's/^#keep_last = .*/#keep_last = 7/' 's/^FileDescriptorStoreMax=.*/FileDescriptorStoreMax=9/'; do
 	rm -rf "$scratch/copy"
 	for file in include/ckpt.h base/faults.def base/bugs.def packaging/ckptd.conf \
+		packaging/ckptd.service.in \
 		man/ckpt_errors.7.pod man/ckpt-faults.7.pod man/ckptd.conf.5.pod; do
 		mkdir -p "$scratch/copy/${file%/*}"
 		sed "$damage" "$top_srcdir/$file" >"$scratch/copy/$file"

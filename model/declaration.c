@@ -17,8 +17,8 @@
 
 #include "base/alloc.h"
 #include "codec/digest.h"
-#include "model/boxtree.h"
 #include "model/declaration_format.h"
+#include "model/disjoint.h"
 
 static const uint8_t *entry_at(const struct declaration *d, uint32_t i)
 {
@@ -52,9 +52,9 @@ bool declaration_same(const struct declaration *a, const struct declaration *b)
 	return a->len == b->len && memcmp(a->bytes, b->bytes, FORMAT_HEADER_BYTES) == 0;
 }
 
-uint64_t declaration_hash(const struct declaration *d)
+uint64_t declaration_hash(const struct declaration *d, uint64_t key)
 {
-	return get_le64(d->bytes + DECL_FENCE_DIGEST);
+	return digest_keyed(key, d->bytes, FORMAT_HEADER_BYTES);
 }
 
 /* Extents, offsets, lengths, and start and stop of a flat range: by its length one knows how many
@@ -67,17 +67,12 @@ static const uint8_t *place_of(const uint8_t *entry, size_t *ret_len)
 	return entry + head;
 }
 
-uint64_t declaration_place_hash(const struct declaration *d, uint32_t i)
+uint64_t declaration_place_hash(const struct declaration *d, uint32_t i, uint64_t key)
 {
-	uint64_t h = 0;
 	size_t len;
 	const uint8_t *place = place_of(entry_at(d, i), &len);
 
-	for (size_t k = 0; k < len; k += 8) {
-		h = (h ^ get_le64(place + k)) * 0xff51afd7ed558ccdu;
-		h ^= h >> 32;
-	}
-	return h;
+	return digest_keyed(key, place, len);
 }
 
 bool declaration_same_place(const struct declaration *a, uint32_t i, const struct declaration *b,
@@ -225,7 +220,8 @@ struct place {
 struct checker {
 	struct declaration d;
 	struct place *places;
-	struct boxtree tree;
+	struct disjoint boxes; /* of one tensor */
+	const atomic_bool *cancel; /* or NULL */
 	struct shard previous; /* valid when i > 0 */
 	uint32_t group;        /* first shard with the name of the previous one */
 };
@@ -233,36 +229,31 @@ struct checker {
 /* (2): the shards [first, end) have one name. */
 static int check_overlap(struct checker *c, uint32_t first, uint32_t end, struct err *e)
 {
-	struct box boxes[FLAT_BOXES_MAX];
+	struct box boxes[FLAT_BOXES_MAX], twice;
 	char name[NAME_TEXT_MAX], one[BOX_TEXT_MAX];
 	struct shard s;
+	int r = 0;
 
 	if (end - first < 2)
 		return 0;
-	boxtree_reset(&c->tree, c->previous.global.ndim);
-	for (uint32_t i = first; i < end; i++) {
+	disjoint_reset(&c->boxes, c->previous.global.ndim);
+	for (uint32_t i = first; i < end && r == 0; i++) {
 		int n;
 
 		declaration_get(&c->d, i, &s);
 		n = shard_boxes(&s, boxes);
-		for (int k = 0; k < n; k++)
-			if (boxtree_add(&c->tree, &boxes[k], i) != 0)
-				return err_code(e, -ENOMEM, "check %u boxes", end - first);
+		for (int k = 0; k < n && r == 0; k++)
+			r = disjoint_add(&c->boxes, &boxes[k]);
 	}
-	if (boxtree_build(&c->tree) != 0)
-		return err_code(e, -ENOMEM, "check %u boxes", end - first);
-	for (size_t i = 0; i < c->tree.n; i++) {
-		const struct boxtree_box *own = &c->tree.boxes[i];
-
-		/* Of two that overlap, the later one finds the earlier one before itself. */
-		if (boxtree_first(&c->tree, &own->box) != own)
-			return err_set(e, CKPT_EPROTO,
-				       "tensor '%s' is declared twice in %s by one rank: declare "
-				       "each element once",
-				       name_text(name, s.name, s.name_len),
-				       box_text(one, &own->box));
-	}
-	return 0;
+	if (r == 0)
+		r = disjoint_check(&c->boxes, c->cancel, &twice);
+	if (r < 0)
+		return err_code(e, r, "check the boxes of %u shards of one tensor", end - first);
+	if (r == 0)
+		return 0;
+	return err_set(e, CKPT_EPROTO,
+		       "tensor '%s' is declared twice in %s by one rank: declare each element once",
+		       name_text(name, s.name, s.name_len), box_text(one, &twice));
 }
 
 static bool same_tensor(const struct shard *a, const struct shard *b)
@@ -369,8 +360,12 @@ static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
 {
 	int r = 0;
 
-	for (uint32_t block = 0; !r && block < c->d.n_blocks; block++)
+	for (uint32_t block = 0; !r && block < c->d.n_blocks; block++) {
+		if (c->cancel && atomic_load_explicit(c->cancel, memory_order_relaxed))
+			return err_code(e, -ECANCELED, "check a declaration of %u tensors",
+					c->d.n_shards);
 		r = check_block(c, fence, block, e);
+	}
 	if (!r && c->d.n_shards)
 		r = check_overlap(c, c->group, c->d.n_shards, e);
 	return r ? r : check_image(c, e);
@@ -378,8 +373,14 @@ static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
 
 int declaration_open(const void *bytes, size_t len, struct declaration *ret, struct err *e)
 {
+	return declaration_open_until(bytes, len, NULL, ret, e);
+}
+
+int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
+			   struct declaration *ret, struct err *e)
+{
 	struct declaration_header h;
-	struct checker c = { 0 };
+	struct checker c = { .cancel = cancel };
 	const uint8_t *fence;
 	int r = declaration_header_check(bytes, len, &h, e);
 
@@ -401,7 +402,7 @@ int declaration_open(const void *bytes, size_t len, struct declaration *ret, str
 	if (!c.places)
 		return err_code(e, -ENOMEM, "check a declaration of %u tensors", h.n_shards);
 	r = check_shards(&c, fence, e);
-	boxtree_fini(&c.tree);
+	disjoint_fini(&c.boxes);
 	alloc_free(c.places);
 	if (!r)
 		*ret = c.d;

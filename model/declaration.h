@@ -16,6 +16,7 @@
 #ifndef MODEL_DECLARATION_H
 #define MODEL_DECLARATION_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -60,6 +61,9 @@ struct declaration {
  */
 MUST_CHECK int declaration_open(const void *bytes, size_t len, struct declaration *ret,
 				struct err *e);
+/* The same; -ECANCELED soon after *cancel was set. NULL: it cannot be. */
+MUST_CHECK int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
+				      struct declaration *ret, struct err *e);
 /* i in sorted order; the shard's name points into the bytes. */
 void declaration_get(const struct declaration *d, uint32_t i, struct shard *ret);
 uint32_t declaration_order(const struct declaration *d, uint32_t i); /* declared index of i */
@@ -75,14 +79,15 @@ const char *declaration_name(const struct declaration *d, uint32_t i, uint32_t *
 /* Whether two are the same, told by their headers, which fix all the rest; and a number that is
  * then equal. */
 bool declaration_same(const struct declaration *a, const struct declaration *b);
-uint64_t declaration_hash(const struct declaration *d);
+uint64_t declaration_hash(const struct declaration *d, uint64_t key);
 /*
  * Whether shards of one name, here and there, are of the same dtype, global shape and elements of
- * the same box; and a number that is then equal. They are read where they lie.
+ * the same box; and a number that is then equal, by a key (codec/digest.h).
+ * They are read where they lie.
  */
 bool declaration_same_place(const struct declaration *a, uint32_t i, const struct declaration *b,
 			    uint32_t k);
-uint64_t declaration_place_hash(const struct declaration *d, uint32_t i);
+uint64_t declaration_place_hash(const struct declaration *d, uint32_t i, uint64_t key);
 struct digest declaration_digest(const void *bytes, size_t len);
 
 /*

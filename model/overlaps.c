@@ -6,6 +6,9 @@
  * first dimension in which they do not all begin alike cannot meet it. So a tensor that is cut
  * along one dimension costs its sorting, one that is cut on a grid what lies in a band of it.
  *
+ * A rank that has not the name at hand sleeps until its own one comes: so ranks of which each has
+ * its own names cost no more than those that share them.
+ *
  * Pure; one thread per call. Memory: the shards of one name.
  */
 #include <config.h>
@@ -17,6 +20,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "model/sleepers.h"
 
 struct held {
 	uint32_t rank;
@@ -27,6 +31,10 @@ struct walk {
 	const struct declaration *ranks;
 	uint32_t n;
 	uint32_t *cursor; /* of each rank */
+	uint32_t *awake;  /* ranks that had the name before */
+	uint32_t n_awake;
+	struct sleepers asleep; /* the others that have names left */
+	uint64_t looks;         /* at ranks */
 	struct held *held;
 	size_t n_held, cap_held;
 	uint64_t pairs;
@@ -154,18 +162,25 @@ static int meet_all(struct walk *w)
 
 /* ---- All names ---- */
 
-/* The first name that is left; false: there is none. */
-static bool next_name(const struct walk *w, const char **ret, uint32_t *ret_len)
+static const char *own_name(const void *arg, uint32_t rank, uint32_t *ret_len)
 {
-	bool any = false;
+	const struct walk *w = arg;
 
-	for (uint32_t i = 0; i < w->n; i++) {
-		const char *name;
+	return declaration_name(&w->ranks[rank], w->cursor[rank], ret_len);
+}
+
+/* The first name that is left; false: there is none. */
+static bool next_name(struct walk *w, const char **ret, uint32_t *ret_len)
+{
+	bool any = w->asleep.n > 0;
+
+	if (any)
+		*ret = own_name(w, w->asleep.who[0], ret_len);
+	for (uint32_t i = 0; i < w->n_awake; i++) {
 		uint32_t len;
+		const char *name = own_name(w, w->awake[i], &len);
 
-		if (w->cursor[i] == w->ranks[i].n_shards)
-			continue;
-		name = declaration_name(&w->ranks[i], w->cursor[i], &len);
+		w->looks++;
 		if (any && name_compare(name, len, *ret, *ret_len) >= 0)
 			continue;
 		*ret = name;
@@ -175,40 +190,96 @@ static bool next_name(const struct walk *w, const char **ret, uint32_t *ret_len)
 	return any;
 }
 
-static int hold_name(struct walk *w, const char *name, uint32_t len)
+/* Who sleeps and has this name is awake; who is awake and has not sleeps. */
+static void wake(struct walk *w, const char *name, uint32_t len)
+{
+	uint32_t before = w->n_awake, n = 0, own_len;
+
+	while (w->asleep.n > 0) {
+		const char *own = own_name(w, w->asleep.who[0], &own_len);
+
+		if (name_compare(own, own_len, name, len) != 0)
+			break;
+		w->awake[w->n_awake++] = sleepers_take(&w->asleep);
+		w->looks++;
+	}
+	for (uint32_t i = 0; i < w->n_awake; i++) {
+		const char *own = own_name(w, w->awake[i], &own_len);
+
+		if (i >= before || name_compare(own, own_len, name, len) == 0)
+			w->awake[n++] = w->awake[i];
+		else
+			sleepers_put(&w->asleep, w->awake[i]);
+	}
+	w->n_awake = n;
+}
+
+static int hold_rank(struct walk *w, uint32_t rank, const char *name, uint32_t len)
 {
 	int r = 0;
 
-	w->n_held = 0;
-	for (uint32_t i = 0; i < w->n && r == 0; i++) {
-		for (; w->cursor[i] < w->ranks[i].n_shards && r == 0; w->cursor[i]++) {
-			struct shard s;
+	for (; w->cursor[rank] < w->ranks[rank].n_shards && r == 0; w->cursor[rank]++) {
+		struct shard s;
 
-			declaration_get(&w->ranks[i], w->cursor[i], &s);
-			if (name_compare(s.name, s.name_len, name, len) != 0)
-				break;
-			r = hold(w, i, &s);
-		}
+		declaration_get(&w->ranks[rank], w->cursor[rank], &s);
+		if (name_compare(s.name, s.name_len, name, len) != 0)
+			break;
+		r = hold(w, rank, &s);
 	}
 	return r;
 }
 
-int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn, void *arg)
+/* All who are awake have the name; who has nothing behind it is done. */
+static int hold_name(struct walk *w, const char *name, uint32_t len)
+{
+	uint32_t n = 0;
+	int r = 0;
+
+	w->n_held = 0;
+	for (uint32_t i = 0; i < w->n_awake && r == 0; i++) {
+		uint32_t rank = w->awake[i];
+
+		r = hold_rank(w, rank, name, len);
+		w->looks++;
+		if (w->cursor[rank] < w->ranks[rank].n_shards)
+			w->awake[n++] = rank;
+	}
+	w->n_awake = n;
+	return r;
+}
+
+static int begin(struct walk *w)
+{
+	w->cursor = alloc_array(w->n, sizeof(*w->cursor));
+	w->awake = alloc_array(w->n, sizeof(*w->awake));
+	w->asleep = (struct sleepers){alloc_array(w->n, sizeof(*w->asleep.who)), 0, own_name, w};
+	if (!w->cursor || !w->awake || !w->asleep.who)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < w->n; i++)
+		if (w->ranks[i].n_shards > 0)
+			w->awake[w->n_awake++] = i;
+	return 0;
+}
+
+int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn, void *arg,
+		  uint64_t *ret_looks)
 {
 	struct walk w = {.ranks = ranks, .n = n, .fn = fn, .arg = arg};
 	const char *name = NULL;
 	uint32_t len = 0;
-	int r = 0;
+	int r = begin(&w);
 
-	w.cursor = alloc_array(n, sizeof(*w.cursor));
-	if (!w.cursor)
-		return -ENOMEM;
 	while (r == 0 && w.pairs <= OVERLAP_PAIRS_MAX && next_name(&w, &name, &len)) {
+		wake(&w, name, len);
 		r = hold_name(&w, name, len);
 		if (r == 0)
 			r = meet_all(&w);
 	}
+	if (ret_looks)
+		*ret_looks = w.looks;
 	alloc_free(w.cursor);
+	alloc_free(w.awake);
+	alloc_free(w.asleep.who);
 	alloc_free(w.held);
 	return r;
 }

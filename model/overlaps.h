@@ -21,12 +21,13 @@ struct overlap {
 
 /*
  * Calls fn with each, ordered by name. 0, -ENOMEM, or what fn returned that was not 0. Of replicas
- * the first counts. At most OVERLAP_PAIRS_MAX pairs of shards are looked at.
+ * the first counts. At most OVERLAP_PAIRS_MAX pairs of shards are looked at. ret_looks, or NULL:
+ * how often a rank was looked at for its next name, at most some times for each of its shards.
  */
 #define OVERLAP_PAIRS_MAX (4u << 20)
 typedef int overlap_fn(void *arg, const struct overlap *o);
 MUST_CHECK int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn,
-			     void *arg);
+			     void *arg, uint64_t *ret_looks);
 
 /* The first element on which the images of o->rank[0] and o->rank[1] differ; false: on none. */
 bool overlap_differs(const struct overlap *o, const uint8_t *const image[2], struct box *ret_at);

@@ -15,6 +15,10 @@
  *    asserted.
  * 2. An element comes from the most preferred of all stored boxes that hold it: where regions are
  *    cut around the best box that meets them, no better one meets what was cut out.
+ * 3. What cannot fit is refused by counting it, not by making it.
+ * 4. Where boxes and preferences are such that the tree does not help, the plan ends with an error:
+ *    its time is bounded by what is stored, wanted and planned, whatever their shapes.
+ * 5. Each loop over what others chose spends steps, and so ends soon after it is told to.
  */
 #include <config.h>
 
@@ -30,6 +34,15 @@
 #include "model/leaves.h"
 #include "model/plan_extra.h"
 #include "model/plan_gather.h"
+#include "model/sorting.h"
+
+/* (4) Nodes and boxes of the tree that may be looked at in all: some 0.5 s of them, and so many for
+ * each stored box, wanted box and region that is covered. 20 are usual; what takes more, such as a
+ * region across a grid of ranks that is preferred across it, is small. */
+#define STEPS_FREE (1ull << 26)
+#define STEPS_EACH 64u
+/* And for each box when pieces are only counted (3). */
+#define STEPS_COUNT 32u
 
 /* A stored shard of the name at hand. */
 struct stored {
@@ -48,7 +61,10 @@ struct planner {
 	struct box *todo;    /* regions to cover */
 	size_t n_todo, cap_todo;
 	struct plan *out;
-	size_t cap_pieces, cap_problems, memory_max;
+	size_t cap_pieces, cap_problems;
+	const struct plan_limits *limits;
+	struct effort effort; /* its limit grows with what was taken from and given to the plan */
+	const struct found_name *name; /* at hand */
 };
 
 /* Everything that is allocated. Nothing here shrinks before the end. */
@@ -66,7 +82,8 @@ static int count_memory(struct planner *p, size_t more)
 	size_t all = own_memory(p) + more;
 
 	p->out->memory = max_u64(p->out->memory, all);
-	return all > p->memory_max ? -E2BIG : 0;
+	p->out->steps = p->effort.steps;
+	return all > p->limits->memory_max ? -E2BIG : 0;
 }
 
 /* Room for one more element of size bytes. */
@@ -262,12 +279,16 @@ static int push_around(struct planner *p, struct box region, const struct box *x
 static int cover_region(struct planner *p, const struct shard *want, uint32_t target,
 			const struct box *region, uint64_t *settled)
 {
-	const struct boxtree_box *best = boxtree_first(&p->tree, region);
+	const struct boxtree_box *best;
 	struct box x = *region;
 	uint64_t elements = 0;
 	bool ok;
 	int r;
 
+	p->effort.most += STEPS_EACH;
+	r = boxtree_ask(&p->tree, region, &p->effort, &best);
+	if (r)
+		return r;
 	if (best) {
 		ok = box_intersect(&best->box, region, &x);
 		assert(ok);
@@ -356,6 +377,7 @@ static int gather_part(struct planner *p, const struct shard *part, const struct
 			continue;
 		if (p->n_stored == UINT32_MAX)
 			return -E2BIG;
+		p->effort.most += STEPS_EACH;
 		r = boxtree_add(&p->tree, &boxes[i], (uint32_t)p->n_stored);
 		if (r)
 			return r;
@@ -421,6 +443,9 @@ static int gather_name(struct planner *p, const struct found_name *name, const s
 		struct shard have;
 
 		declaration_get(&p->sources[source].declaration, g->found[i].index, &have);
+		r = effort_spend(&p->effort, 1);
+		if (r)
+			return r;
 		if (same_tensor(&have, want)) {
 			r = around ? gather_shard(p, source, &have, around) : 0;
 		} else if (!*ret_mismatch) {
@@ -429,6 +454,53 @@ static int gather_name(struct planner *p, const struct found_name *name, const s
 		}
 	}
 	return r;
+}
+
+/*
+ * (3) A tensor of which each rank stores a little and wants a little of all of that has more pieces
+ * than there is room for: said before they are made. Of a box that no better one meets each wanted
+ * box that meets it gets a piece at least. Where all pairs had room nothing is counted.
+ */
+static int count_pieces(struct planner *p, const struct found_name *name, uint64_t room,
+			struct effort *effort)
+{
+	uint64_t pieces = p->out->n_pieces;
+	struct box boxes[FLAT_BOXES_MAX];
+	struct shard want;
+	int r = boxtree_mark_free(&p->tree, effort);
+
+	for (uint32_t i = name->first; i < name->end && r == 0; i++) {
+		int n;
+
+		declaration_get(p->wanted, i, &want);
+		n = shard_boxes(&want, boxes);
+		for (int k = 0; k < n && r == 0; k++) {
+			uint64_t more = 0;
+
+			r = boxtree_count_free(&p->tree, &boxes[k], effort, &more);
+			pieces += more;
+		}
+		if (pieces > room)
+			return -E2BIG;
+	}
+	return r;
+}
+
+/* Counting prunes less than planning does: where it costs more than it is meant to save it is given
+ * up, and the limits are found by planning. */
+static int refuse_early(struct planner *p, const struct found_name *name)
+{
+	uint64_t room = min_u64(p->limits->memory_max / sizeof(struct plan_piece), PLAN_PIECES_MAX);
+	uint64_t wanted = name->end - name->first;
+	struct effort effort = {.cancel = p->limits->cancel};
+	int r;
+
+	if (p->tree.n <= room / FLAT_BOXES_MAX / wanted)
+		return 0;
+	effort.most = STEPS_COUNT * (p->tree.n + wanted);
+	r = count_pieces(p, name, room, &effort);
+	p->effort.steps += effort.steps;
+	return r == -EOVERFLOW ? 0 : r;
 }
 
 static int plan_name(struct planner *p, const struct found_name *name)
@@ -447,9 +519,12 @@ static int plan_name(struct planner *p, const struct found_name *name)
 	r = gather_name(p, name, &want, any ? &around : NULL, &mismatch);
 	if (r || (mismatch && p->n_stored == 0))
 		return r; /* a mismatch is said already; holes would say it again */
-	r = boxtree_build(&p->tree);
+	p->name = name;
+	r = boxtree_build(&p->tree, &p->effort);
 	if (!r)
 		r = count_memory(p, 0);
+	if (!r)
+		r = refuse_early(p, name);
 	for (uint32_t i = name->first; i < name->end && !r; i++) {
 		declaration_get(p->wanted, i, &want);
 		r = cover_shard(p, &want, declaration_order(p->wanted, i));
@@ -463,9 +538,10 @@ static int list_extra(struct planner *p, const struct plan_peers *peers)
 	size_t memory;
 	int r;
 
-	assert(own_memory(p) <= p->memory_max); /* it was counted */
-	memory = p->memory_max - own_memory(p);
-	r = extra_list(p->sources, p->n_sources, p->wanted, peers, &memory, &extra);
+	assert(own_memory(p) <= p->limits->memory_max); /* it was counted */
+	memory = p->limits->memory_max - own_memory(p);
+	r = extra_list(p->sources, p->n_sources, p->wanted, peers, p->limits->key, &p->effort,
+		       &memory, &extra);
 	if (!r)
 		r = count_memory(p, memory);
 	for (size_t i = 0; !r && i < extra->n; i++)
@@ -475,10 +551,11 @@ static int list_extra(struct planner *p, const struct plan_peers *peers)
 
 /* ---- All of it ---- */
 
-static int compare_pieces(const void *pa, const void *pb)
+static int compare_pieces(const void *pa, const void *pb, void *arg)
 {
 	const struct plan_piece *a = pa, *b = pb;
 
+	(void)arg;
 	if (a->source != b->source)
 		return a->source < b->source ? -1 : 1;
 	if (a->src != b->src)
@@ -489,13 +566,16 @@ static int compare_pieces(const void *pa, const void *pb)
 }
 
 /* Sorts, and joins pieces that continue each other on both sides: the boxes of a flat range. */
-static void tidy_pieces(struct plan *out)
+static int tidy_pieces(struct planner *p)
 {
+	struct plan *out = p->out;
 	size_t n = 0;
+	int r = count_memory(p, sorting_memory(out->n_pieces));
 
-	if (out->n_pieces > 1)
-		qsort(out->pieces, out->n_pieces, sizeof(*out->pieces), compare_pieces);
-	for (size_t i = 0; i < out->n_pieces; i++) {
+	if (r == 0)
+		r = sorting_sort(out->pieces, out->n_pieces, sizeof(*out->pieces), compare_pieces,
+				 NULL, &p->effort);
+	for (size_t i = 0; i < out->n_pieces && r == 0; i++) {
 		struct plan_piece *next = &out->pieces[i], *last = n ? &out->pieces[n - 1] : NULL;
 
 		if (last && last->ndim == 0 && next->ndim == 0 && last->source == next->source &&
@@ -504,13 +584,19 @@ static void tidy_pieces(struct plan *out)
 			last->run += next->run;
 		else
 			out->pieces[n++] = *next;
+		if (i % EFFORT_POLL == 0)
+			r = effort_spend(&p->effort, EFFORT_POLL);
 	}
-	out->n_pieces = n;
+	if (r == 0)
+		out->n_pieces = n;
+	return r;
 }
 
 static int plan_all(struct planner *p, const struct plan_peers *peers)
 {
-	int r = gather_init(&p->gather, p->sources, p->n_sources, p->wanted), n = 1;
+	int r = gather_init(&p->gather, p->sources, p->n_sources, p->wanted, p->limits->key,
+			    &p->effort);
+	int n = 1;
 
 	while (!r && n > 0) {
 		n = gather_batch(&p->gather);
@@ -520,38 +606,59 @@ static int plan_all(struct planner *p, const struct plan_peers *peers)
 	}
 	if (!r && peers)
 		r = list_extra(p, peers);
-	if (!r)
-		tidy_pieces(p->out);
-	return r;
+	return r ? r : tidy_pieces(p);
 }
 
-int plan_make_within(size_t memory_max, const struct plan_source *sources, uint32_t n_sources,
-		     const struct declaration *wanted, bool lenient, const struct plan_peers *peers,
-		     struct plan *ret, struct err *e)
+static int refuse_shapes(const struct planner *p, struct err *e)
+{
+	char name[NAME_TEXT_MAX];
+	struct shard want;
+
+	declaration_get(p->wanted, p->name->first, &want);
+	return err_set(e, -E2BIG,
+		       "the %zu stored parts of tensor '%s' lie so that planning what is wanted of "
+		       "it takes too long: load fewer or larger parts at a time",
+		       p->tree.n, name_text(name, want.name, want.name_len));
+}
+
+static int refuse_size(const struct planner *p, struct err *e)
+{
+	return err_set(e, -E2BIG,
+		       "the plan of %u tensors from %u ranks takes more than %zu MiB of memory: "
+		       "load fewer tensors at a time",
+		       p->wanted->n_shards, p->n_sources, p->limits->memory_max >> 20);
+}
+
+int plan_make_within(const struct plan_limits *limits, const struct plan_source *sources,
+		     uint32_t n_sources, const struct declaration *wanted, bool lenient,
+		     const struct plan_peers *peers, struct plan *ret, struct err *e)
 {
 	struct planner p = {
 		.sources = sources,
 		.n_sources = n_sources,
 		.wanted = wanted,
 		.out = ret,
-		.memory_max = memory_max,
+		.limits = limits,
+		.effort = {.cancel = limits->cancel, .most = STEPS_FREE},
 	};
 	int r;
 
 	*ret = (struct plan){ 0 };
 	r = plan_all(&p, peers);
+	ret->steps = p.effort.steps;
+	if (r == -EOVERFLOW)
+		r = refuse_shapes(&p, e);
+	else if (r == -E2BIG)
+		r = refuse_size(&p, e);
+	else if (r)
+		r = err_code(e, r, "plan the load of %u tensors from %u ranks", wanted->n_shards,
+			     n_sources);
 	boxtree_fini(&p.tree);
 	gather_fini(&p.gather);
 	alloc_free(p.stored);
 	alloc_free(p.todo);
-	if (r == -E2BIG)
-		return err_set(e, r,
-			       "the plan of %u tensors from %u ranks takes more than %zu MiB "
-			       "of memory: load fewer tensors at a time",
-			       wanted->n_shards, n_sources, memory_max >> 20);
 	if (r)
-		return err_code(e, r, "plan the load of %u tensors from %u ranks", wanted->n_shards,
-				n_sources);
+		return r;
 	if (ret->n_problems == 0 || lenient)
 		return 0;
 	if (ret->n_problems == 1)
@@ -565,8 +672,7 @@ int plan_make(const struct plan_source *sources, uint32_t n_sources,
 	      const struct declaration *wanted, bool lenient, const struct plan_peers *peers,
 	      struct plan *ret, struct err *e)
 {
-	return plan_make_within(PLAN_MEMORY_MAX, sources, n_sources, wanted, lenient, peers, ret,
-				e);
+	return plan_make_within(PLAN_LIMITS, sources, n_sources, wanted, lenient, peers, ret, e);
 }
 
 void plan_fini(struct plan *p)

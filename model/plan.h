@@ -9,11 +9,12 @@
  *
  * Time: a wanted name is looked for in every source: O(sources x wanted names), some 100 ns each,
  * where sources with one declaration count once; over what lies between two wanted names in a
- * source the walk gallops. Then O((n + m) log n)
- * per tensor for n stored and m wanted boxes cut along one dimension or on grids
- * (model/boxtree.h). Stored tensors that are not wanted are neither read nor remembered, but where
- * they are to be named (struct plan_peers): then all names of sources and peers are looked at once,
- * those of declarations with the same names once altogether (model/plan_extra.c).
+ * source the walk gallops. Then O((n + m) log n) per tensor for n stored and m wanted boxes cut
+ * along one dimension or on grids (model/boxtree.h), and no more than O(n log^2 n + m + pieces) for
+ * shapes and preferences that are made to cost more: such a tensor is refused by its name. Stored
+ * tensors that are not wanted are neither read nor remembered, but where they are to be named
+ * (struct plan_peers): then all names of sources and peers are looked at once, those of
+ * declarations with the same names once altogether (model/plan_extra.c).
  *
  * Memory: of what is stored nothing grows but the names of one batch and the boxes of one tensor
  * that meet what is wanted; pieces take sizeof(struct plan_piece) each, twice that while their
@@ -28,6 +29,8 @@
  */
 #ifndef MODEL_PLAN_H
 #define MODEL_PLAN_H
+
+#include <stdatomic.h>
 
 #include "model/declaration.h"
 #include "model/strided.h"
@@ -84,8 +87,19 @@ struct plan {
 	size_t n_problems;      /* of those found the first PLAN_PROBLEMS_MAX */
 	uint64_t bytes;         /* placed when executed */
 	size_t memory;          /* bytes that plan_make() had allocated at most, pieces included */
+	uint64_t steps;         /* what it looked at, each time counted (model/effort.h) */
 };
 #define PLAN_PROBLEMS_MAX 1000
+
+/* What a plan may take, and how it is ended. */
+struct plan_limits {
+	size_t memory_max;
+	const atomic_bool *cancel; /* NULL: it cannot be ended */
+	/* Of the tables of what others declared: not to be foreseen by them. The plan is the same
+	 * whatever it is. */
+	uint64_t key;
+};
+#define PLAN_LIMITS (&(const struct plan_limits){PLAN_MEMORY_MAX, NULL, 0})
 
 /*
  * Fails with CKPT_EMISMATCH, problems filled, when a wanted element is stored nowhere, a dtype or a
@@ -96,8 +110,8 @@ struct plan {
 MUST_CHECK int plan_make(const struct plan_source *sources, uint32_t n_sources,
 			 const struct declaration *wanted, bool lenient,
 			 const struct plan_peers *peers, struct plan *ret, struct err *e);
-/* The same with another limit than PLAN_MEMORY_MAX. */
-MUST_CHECK int plan_make_within(size_t memory_max, const struct plan_source *sources,
+/* The same within other limits than PLAN_LIMITS. -ECANCELED soon after *cancel was set. */
+MUST_CHECK int plan_make_within(const struct plan_limits *limits, const struct plan_source *sources,
 				uint32_t n_sources, const struct declaration *wanted, bool lenient,
 				const struct plan_peers *peers, struct plan *ret, struct err *e);
 void plan_fini(struct plan *p);

@@ -45,6 +45,8 @@ struct search {
 	uint64_t n_names;
 	struct extra *found, *own, *merged;
 	size_t memory_max, memory;
+	uint64_t key; /* of both tables */
+	struct effort *effort;
 };
 
 /* Zeroed, and counted. */
@@ -73,9 +75,14 @@ static uint64_t slots_for(uint64_t n)
 
 /* ---- Sets of names (1) ---- */
 
+static uint64_t keyed(const struct search *s, const struct digest *d)
+{
+	return digest_keyed(s->key, d->b, sizeof(d->b));
+}
+
 static void add_set(struct search *s, const struct declaration *d)
 {
-	uint64_t mask = s->n_by_names - 1, at = get_le64(d->names.b) & mask;
+	uint64_t mask = s->n_by_names - 1, at = keyed(s, &d->names) & mask;
 
 	for (; s->by_names[at]; at = (at + 1) & mask)
 		if (digest_equal(&s->by_names[at]->names, &d->names))
@@ -139,7 +146,7 @@ static bool is_free(const struct digest *slot)
 
 static uint64_t first_slot(const struct search *s, const struct digest *own)
 {
-	return get_le64(own->b) & (s->n_names - 1);
+	return keyed(s, own) & (s->n_names - 1);
 }
 
 /* Its slot, or the free one where it belongs. */
@@ -147,8 +154,8 @@ static struct digest *find_slot(const struct search *s, const struct digest *own
 {
 	uint64_t mask = s->n_names - 1, at = first_slot(s, own);
 
-	while (!is_free(&s->names[at]) && !digest_equal(&s->names[at], own))
-		at = (at + 1) & mask;
+	for (; !is_free(&s->names[at]) && !digest_equal(&s->names[at], own); at = (at + 1) & mask)
+		s->effort->steps++;
 	return &s->names[at];
 }
 
@@ -177,8 +184,9 @@ static int find_names(struct search *s)
 		const struct declaration *d = s->sets[k];
 		struct batch b;
 
-		for (uint32_t i = 0; i < d->n_shards;) {
+		for (uint32_t i = 0; i < d->n_shards && r == 0;) {
 			i = next_batch(s, d, i, &b);
+			r = effort_spend(s->effort, b.n);
 			for (uint32_t at = 0; at < b.n; at++)
 				*find_slot(s, &b.digests[at]) = b.digests[at];
 		}
@@ -194,25 +202,28 @@ static int compare_names(const struct extra_name *a, const struct extra_name *b)
 }
 
 /* Of one source, into s->own. */
-static void extra_of_source(struct search *s, const struct declaration *d)
+static int extra_of_source(struct search *s, const struct declaration *d)
 {
 	const struct extra *found = s->found;
 	const struct extra_name *last =
 		found->n == PLAN_PROBLEMS_MAX ? &found->names[found->n - 1] : NULL;
 	struct extra *ret = s->own;
 	struct batch b;
+	int r = 0;
 
 	ret->n = 0;
-	for (uint32_t i = 0; i < d->n_shards;) {
+	for (uint32_t i = 0; i < d->n_shards && r == 0;) {
 		i = next_batch(s, d, i, &b);
+		r = effort_spend(s->effort, b.n);
 		for (uint32_t at = 0; at < b.n; at++) {
 			if (ret->n == PLAN_PROBLEMS_MAX ||
 			    (last && compare_names(last, &b.names[at]) < 0))
-				return;
+				return r;
 			if (is_free(find_slot(s, &b.digests[at])))
 				ret->names[ret->n++] = b.names[at];
 		}
 	}
+	return r;
 }
 
 /* As many as there is room for; ret is neither of them. */
@@ -241,7 +252,7 @@ static int find_extra(struct search *s)
 	for (uint32_t i = s->n_wanted; i < s->n_sets && r == 0; i++) {
 		struct extra *before = s->found;
 
-		extra_of_source(s, s->sets[i]);
+		r = extra_of_source(s, s->sets[i]);
 		if (s->own->n == 0)
 			continue;
 		merge(s->found, s->own, s->merged);
@@ -252,10 +263,10 @@ static int find_extra(struct search *s)
 }
 
 int extra_list(const struct plan_source *sources, uint32_t n_sources,
-	       const struct declaration *wanted, const struct plan_peers *peers, size_t *memory,
-	       struct extra **ret)
+	       const struct declaration *wanted, const struct plan_peers *peers, uint64_t key,
+	       struct effort *effort, size_t *memory, struct extra **ret)
 {
-	struct search s = {.memory_max = *memory};
+	struct search s = {.memory_max = *memory, .key = key, .effort = effort};
 	int r = take(&s, 1, sizeof(*s.found), (void **)&s.found);
 
 	if (r == 0)

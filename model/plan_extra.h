@@ -5,6 +5,7 @@
 #ifndef MODEL_PLAN_EXTRA_H
 #define MODEL_PLAN_EXTRA_H
 
+#include "model/effort.h"
 #include "model/plan.h"
 
 struct extra_name {
@@ -20,10 +21,10 @@ struct extra {
 
 /*
  * The caller frees *ret with alloc_free(). *memory: in, how many bytes may be allocated; out, how
- * many were at most, *ret included. -E2BIG: it would take more.
+ * many were at most, *ret included. -E2BIG: it would take more. key: as of struct plan_limits.
  */
 MUST_CHECK int extra_list(const struct plan_source *sources, uint32_t n_sources,
 			  const struct declaration *wanted, const struct plan_peers *peers,
-			  size_t *memory, struct extra **ret);
+			  uint64_t key, struct effort *effort, size_t *memory, struct extra **ret);
 
 #endif

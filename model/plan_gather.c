@@ -8,7 +8,8 @@
  *    source has nothing is kept only for its name.
  * 2. A source's cursor never goes back: names are wanted in order.
  * 3. Sources that have the same names, each once, have them at the same sorted indices: the first
- *    of them is searched, and the others are taken as it was found.
+ *    of them is searched, and the others are taken as it was found. They sleep and wake together.
+ * 4. All who sleep have their next name behind the last one of the batch.
  */
 #include <config.h>
 
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "codec/digest.h"
 #include "model/leaves.h"
 
 static int compare_cost(const void *pa, const void *pb, void *arg)
@@ -45,8 +47,11 @@ static int drop_replicas(struct gather *g)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < g->n_sources; i++) {
 		const struct declaration *d = &g->sources[g->by_cost[i]].declaration, *other;
-		uint32_t at = (uint32_t)declaration_hash(d) & (g->n_slots - 1);
+		uint32_t at = (uint32_t)declaration_hash(d, g->key) & (g->n_slots - 1);
+		int r = effort_spend(g->effort, 1);
 
+		if (r)
+			return r;
 		for (; g->slots[at]; at = (at + 1) & (g->n_slots - 1)) {
 			other = &g->sources[g->slots[at] - 1].declaration;
 			if (declaration_same(other, d))
@@ -71,10 +76,12 @@ static int find_likes(struct gather *g)
 	memset(g->slots, 0, g->n_slots * sizeof(*g->slots));
 	for (uint32_t i = 0; i < g->n_walked; i++) {
 		const struct declaration *d = &g->sources[g->by_cost[i]].declaration, *other;
-		uint32_t at = (uint32_t)get_le64(d->names.b) & (g->n_slots - 1);
+		uint64_t hash = digest_keyed(g->key, d->names.b, sizeof(d->names.b));
+		uint32_t at = (uint32_t)hash & (g->n_slots - 1);
 		struct names_like *first;
 
-		g->likes[i] = (struct names_like){i, GATHER_END, 0};
+		g->likes[i] = (struct names_like){
+			.like = i, .area = GATHER_END, .next = GATHER_END};
 		if (d->n_names < d->n_shards)
 			continue;
 		for (; g->slots[at]; at = (at + 1) & (g->n_slots - 1)) {
@@ -88,6 +95,8 @@ static int find_likes(struct gather *g)
 		}
 		first = &g->likes[g->slots[at] - 1];
 		g->likes[i].like = first->like;
+		g->likes[i].next = first->next;
+		first->next = i;
 		if (first->area == GATHER_END)
 			first->area = (uint32_t)g->n_areas++;
 	}
@@ -95,12 +104,24 @@ static int find_likes(struct gather *g)
 	return g->places ? 0 : -ENOMEM;
 }
 
+static const char *next_own(const void *arg, uint32_t walked, uint32_t *ret_len)
+{
+	const struct gather *g = arg;
+	uint32_t source = g->by_cost[walked];
+
+	return declaration_name(&g->sources[source].declaration, g->cursors[source], ret_len);
+}
+
 int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
-		const struct declaration *wanted)
+		const struct declaration *wanted, uint64_t key, struct effort *effort)
 {
 	int r;
 
-	*g = (struct gather){.sources = sources, .n_sources = n_sources, .wanted = wanted};
+	*g = (struct gather){.sources = sources,
+			     .n_sources = n_sources,
+			     .wanted = wanted,
+			     .effort = effort,
+			     .key = key};
 	g->cap_names = (uint32_t)max_u64(1, GATHER_FINDS / max_u64(1, n_sources));
 	g->cap_names = (uint32_t)min_u64(g->cap_names, wanted->n_shards);
 	g->by_cost = alloc_array(n_sources, sizeof(*g->by_cost));
@@ -113,7 +134,19 @@ int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_
 	if (n_sources > 1)
 		qsort_r(g->by_cost, n_sources, sizeof(*g->by_cost), compare_cost, (void *)sources);
 	r = drop_replicas(g);
-	return r ? r : find_likes(g);
+	if (r == 0)
+		r = find_likes(g);
+	if (r)
+		return r;
+	g->awake = alloc_array(g->n_walked, sizeof(*g->awake));
+	g->asleep.who = alloc_array(g->n_walked, sizeof(*g->asleep.who));
+	g->asleep.name = next_own;
+	g->asleep.arg = g;
+	if (!g->awake || !g->asleep.who)
+		return -ENOMEM;
+	for (g->n_awake = 0; g->n_awake < g->n_walked; g->n_awake++)
+		g->awake[g->n_awake] = g->n_awake;
+	return 0;
 }
 
 void gather_fini(struct gather *g)
@@ -122,6 +155,8 @@ void gather_fini(struct gather *g)
 	alloc_free(g->cursors);
 	alloc_free(g->names);
 	alloc_free(g->likes);
+	alloc_free(g->awake);
+	alloc_free(g->asleep.who);
 	alloc_free(g->places);
 	alloc_free(g->found);
 	alloc_free(g->slots);
@@ -131,7 +166,8 @@ void gather_fini(struct gather *g)
 size_t gather_memory(const struct gather *g)
 {
 	return g->n_sources * (sizeof(*g->by_cost) + sizeof(*g->cursors)) +
-	       g->n_walked * sizeof(*g->likes) + g->n_areas * g->cap_names * sizeof(*g->places) +
+	       g->n_walked * (sizeof(*g->likes) + sizeof(*g->awake) + sizeof(*g->asleep.who)) +
+	       g->n_areas * g->cap_names * sizeof(*g->places) +
 	       g->cap_names * sizeof(*g->names) + g->cap_found * sizeof(*g->found) +
 	       g->n_slots * sizeof(*g->slots);
 }
@@ -142,10 +178,10 @@ size_t gather_memory(const struct gather *g)
 static uint32_t *find_slot(const struct gather *g, const struct declaration *d, uint32_t index,
 			   uint32_t name)
 {
-	uint64_t hash = declaration_place_hash(d, index) + name * 0x9e3779b97f4a7c15u;
-	uint32_t i = (uint32_t)(hash ^ hash >> 32) & (g->n_slots - 1);
+	uint64_t key = g->key + name * 0x9e3779b97f4a7c15u;
+	uint32_t i = (uint32_t)declaration_place_hash(d, index, key) & (g->n_slots - 1);
 
-	for (; g->slots[i]; i = (i + 1) & (g->n_slots - 1)) {
+	for (; g->slots[i]; i = (i + 1) & (g->n_slots - 1), g->effort->steps++) {
 		const struct found_shard *f = &g->found[g->slots[i] - 1];
 
 		if (f->name == name &&
@@ -210,8 +246,10 @@ static int add_found(struct gather *g, uint32_t source, uint32_t index, uint32_t
 	struct found_name *n = &g->names[name];
 	enum part part = part_of(&g->sources[source], index);
 	uint32_t *slot;
-	int r = reserve_found(g);
+	int r = effort_spend(g->effort, 1);
 
+	if (r == 0)
+		r = reserve_found(g);
 	if (r || (part == PART_NONE && n->head != GATHER_END))
 		return r;
 	slot = find_slot(g, &g->sources[source].declaration, index, name);
@@ -228,7 +266,88 @@ static int add_found(struct gather *g, uint32_t source, uint32_t index, uint32_t
 	return 0;
 }
 
+/* ---- Sleep ---- */
+
+static struct names_like *leader(const struct gather *g, uint32_t walked)
+{
+	return &g->likes[g->likes[walked].like];
+}
+
+static int compare_u32(const void *pa, const void *pb)
+{
+	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+
+	return a < b ? -1 : a > b;
+}
+
+/* (4) Who may have names of the batch. */
+static int wake(struct gather *g)
+{
+	const struct found_name *last = &g->names[g->n_names - 1];
+	uint32_t before = g->n_awake, len;
+	int r = 0;
+
+	while (g->asleep.n && r == 0) {
+		const char *own = next_own(g, g->asleep.who[0], &len);
+		uint32_t i;
+
+		if (name_compare(own, len, last->text, last->len) > 0)
+			break;
+		i = sleepers_take(&g->asleep);
+		g->likes[i].asleep = false;
+		for (; i != GATHER_END && r == 0; i = g->likes[i].next) {
+			g->awake[g->n_awake++] = i;
+			r = effort_spend(g->effort, 1);
+		}
+	}
+	if (g->n_awake > before)
+		qsort(g->awake, g->n_awake, sizeof(*g->awake), compare_u32);
+	return r;
+}
+
+/* Who found nothing sleeps; who has nothing left, for ever. */
+static void put_to_sleep(struct gather *g)
+{
+	uint32_t n = 0;
+
+	for (uint32_t k = 0; k < g->n_awake; k++) {
+		uint32_t i = g->awake[k], source = g->by_cost[i];
+		bool over = g->cursors[source] == g->sources[source].declaration.n_shards;
+
+		if (g->likes[i].like == i && (over || g->likes[i].n == 0)) {
+			g->likes[i].asleep = true;
+			if (!over)
+				sleepers_put(&g->asleep, i);
+		}
+		if (!leader(g, i)->asleep)
+			g->awake[n++] = i;
+	}
+	g->n_awake = n;
+}
+
 /* ---- The walk ---- */
+
+/* First name of the batch behind k that is not before this one. */
+static uint32_t seek_wanted(const struct gather *g, uint32_t k, const char *own, uint32_t len)
+{
+	uint32_t lo = k + 1, hi = k + 1, step = 1;
+
+	/* All before lo are before the name; hi is not, or is the end. */
+	while (hi < g->n_names && name_compare(g->names[hi].text, g->names[hi].len, own, len) < 0) {
+		lo = hi + 1;
+		hi = (uint32_t)min_u64((uint64_t)hi + step, g->n_names);
+		step *= 2;
+	}
+	while (lo < hi) {
+		uint32_t mid = lo + (hi - lo) / 2;
+
+		if (name_compare(g->names[mid].text, g->names[mid].len, own, len) < 0)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo;
+}
 
 /* (3) */
 static int walk_like(struct gather *g, uint32_t source, const struct names_like *like)
@@ -260,12 +379,14 @@ static int walk_source(struct gather *g, uint32_t walked)
 		const struct found_name *n = &g->names[k];
 		int order = name_compare(own, len, n->text, n->len);
 
+		r = effort_spend(g->effort, 1);
 		if (order > 0) {
-			k++;
+			k = seek_wanted(g, k, own, len);
 			continue;
 		}
 		if (order == 0 && places)
-			places[like->n++] = (struct names_place){at, k};
+			places[like->n] = (struct names_place){at, k};
+		like->n += order == 0;
 		if (order == 0)
 			r = add_found(g, source, at++, k);
 		else
@@ -303,8 +424,12 @@ int gather_batch(struct gather *g)
 		memset(g->slots, 0, g->n_slots * sizeof(*g->slots));
 	for (g->n_names = 0; g->n_names < g->cap_names && g->next < g->wanted->n_shards;)
 		g->names[g->n_names++] = next_name(g);
-	for (uint32_t i = 0; i < g->n_walked && !r; i++)
-		r = walk_source(g, i);
+	if (g->n_names)
+		r = wake(g);
+	for (uint32_t i = 0; i < g->n_awake && !r; i++)
+		r = walk_source(g, g->awake[i]);
+	if (r == 0)
+		put_to_sleep(g);
 	assert(g->n_names <= INT32_MAX);
 	return r ? r : (int)g->n_names;
 }

@@ -7,6 +7,9 @@
  * beginning to its end, once, instead of at as many places as there are sources for each name. Of
  * sources with one declaration (data-parallel replicas) only the most preferred is walked, and of
  * those with the same names, each once (tensor-parallel peers), one is searched.
+ * Who has nothing of a batch sleeps until one comes that reaches its next name: so however many
+ * sources there are, and however few names a batch has for it, what is walked in vain is bounded by
+ * what is stored.
  * Memory: 40 bytes for each shard found in a batch that is no replica of another, 8 bytes for each
  * name of the batch and set of names, and a batch has GATHER_FINDS names times sources, or one
  * name.
@@ -14,7 +17,9 @@
 #ifndef MODEL_PLAN_GATHER_H
 #define MODEL_PLAN_GATHER_H
 
+#include "model/effort.h"
 #include "model/plan.h"
+#include "model/sleepers.h"
 
 #define GATHER_FINDS (1u << 18)
 #define GATHER_END   UINT32_MAX
@@ -40,17 +45,24 @@ struct names_place {
 struct names_like {
 	uint32_t like; /* the first one walked with the same names, each once; or itself */
 	uint32_t area; /* cap_names places from area * cap_names; GATHER_END: nobody is like it */
-	uint32_t n;    /* places of the batch */
+	uint32_t n;    /* shards that were found in the batch; with an area its places */
+	uint32_t next; /* of the first one: another that is like it, and so on; or GATHER_END */
+	bool asleep;   /* of the first one: it and those like it are not walked */
 };
 
 struct gather {
 	const struct plan_source *sources;
 	uint32_t n_sources;
 	const struct declaration *wanted;
+	struct effort *effort;
+	uint64_t key; /* of slots */
 	uint32_t *by_cost; /* sources that are walked, most preferred first */
 	uint32_t n_walked;
 	uint32_t *cursors;        /* for each source: all before it is before the names to come */
 	struct names_like *likes; /* for each that is walked */
+	uint32_t *awake;          /* who is walked, in order of preference */
+	uint32_t n_awake;
+	struct sleepers asleep;   /* the others, but who is like another */
 	struct names_place *places;
 	size_t n_areas;
 	uint32_t next;            /* first wanted shard that was in no batch */
@@ -62,9 +74,10 @@ struct gather {
 	uint32_t n_slots; /* a power of two, at least twice n_found */
 };
 
-/* The sources and wanted must outlive it. gather_fini() in every case. */
+/* The sources, wanted and effort must outlive it. gather_fini() in every case. key: as of struct
+ * plan_limits. */
 MUST_CHECK int gather_init(struct gather *g, const struct plan_source *sources, uint32_t n_sources,
-			   const struct declaration *wanted);
+			   const struct declaration *wanted, uint64_t key, struct effort *effort);
 /* The next batch of wanted names, in order; returns how many there are, 0 at the end. */
 MUST_CHECK int gather_batch(struct gather *g);
 size_t gather_memory(const struct gather *g); /* bytes allocated */

@@ -166,7 +166,7 @@ static void test_overlap_is_refused(void **state)
 	assert_int_equal(add(b, make_shard("w", 2, 0, 10)), 0);
 	assert_int_equal(add(b, make_shard("v", 2, 9, 10)), 1);
 	assert_int_equal(add(b, make_shard("w", 2, 9, 10)), 2);
-	refuse_finish(b, "tensor 'w' is declared twice in [9:19, 0:3]");
+	refuse_finish(b, "tensor 'w' is declared twice in [9:10, 0:3]");
 
 	b = builder();
 	s = make_shard("w", 1, 0, 10);
@@ -596,7 +596,8 @@ static void test_same_place(void **state)
 		bytes = finish(b, &len);
 		assert_int_equal(declaration_open(bytes, len, &again, NULL), 0);
 		assert_true(declaration_same_place(&d[i], i, &again, 0));
-		assert_true(declaration_place_hash(&d[i], i) == declaration_place_hash(&again, 0));
+		assert_true(declaration_place_hash(&d[i], i, 7) ==
+			    declaration_place_hash(&again, 0, 7));
 		alloc_free(bytes);
 		alloc_free((void *)d[i].bytes);
 	}
@@ -649,7 +650,7 @@ static void test_large(void **state)
 	for (uint64_t i = 0; i < 100000; i++)
 		assert_int_equal(add(b, make_shard("one", 2, 10 * i, 10)), i);
 	assert_int_equal(add(b, make_shard("one", 2, 500004, 2)), 100000);
-	refuse_finish(b, "declared twice");
+	refuse_finish(b, "declared twice in [500004:500006, 0:3]");
 
 	b = builder();
 	for (uint64_t i = 0; i < n; i++) {
@@ -668,6 +669,44 @@ static void test_large(void **state)
 	assert_in_range(f.read_bytes, 1, 2 * 32 * 150);
 	declaration_lookup_free(l);
 	alloc_free((void *)f.bytes);
+}
+
+/* A file that is made to be slow: slabs that begin anywhere in one dimension, are long there and
+ * side by side in the other one. What that costs is counted in model/test_disjoint.c. */
+static void test_hostile_shapes(void **state)
+{
+	const uint32_t n = 60000;
+	struct declaration_builder *b = builder();
+	struct shard s = make_shard("w", 2, 0, 0);
+	atomic_bool cancel = true;
+	struct declaration d;
+	struct err e = { 0 };
+	void *bytes;
+	size_t len;
+
+	(void)state;
+	s.global.dim[1] = n + 1;
+	s.box.length[0] = 500000;
+	s.box.length[1] = 1;
+	for (uint32_t i = 0; i < n; i++) {
+		s.box.offset[0] = below(500001);
+		s.box.offset[1] = i;
+		assert_int_equal(add(b, s), i);
+	}
+	bytes = finish(b, &len);
+	assert_int_equal(declaration_open_until(bytes, len, &cancel, &d, &e), -ECANCELED);
+	atomic_store(&cancel, false);
+	assert_int_equal(declaration_open_until(bytes, len, &cancel, &d, &e), 0);
+	alloc_free(bytes);
+
+	b = builder();
+	for (uint32_t i = 0; i < n; i++) {
+		s.box.offset[0] = i;
+		s.box.offset[1] = i;
+		s.box.length[1] = 1 + (i == n / 2); /* and so one element of each row of the next */
+		assert_int_equal(add(b, s), i);
+	}
+	refuse_finish(b, "tensor 'w' is declared twice in [30001:530000, 30001:30002]");
 }
 
 static void test_layout_digest(void **state)
@@ -703,6 +742,7 @@ int main(void)
 		cmocka_unit_test(test_same_place),
 		cmocka_unit_test(test_seek_equals_walk),
 		cmocka_unit_test(test_large),
+		cmocka_unit_test(test_hostile_shapes),
 		cmocka_unit_test(test_layout_digest),
 	};
 

@@ -183,7 +183,7 @@ static void test_any_shards(void **state)
 	(void)state;
 	for (uint64_t i = 0; i < 300; i++) {
 		make_world(&w, seed * 1000 + i);
-		assert_int_equal(overlaps_walk(w.ranks, RANKS, take, &w), 0);
+		assert_int_equal(overlaps_walk(w.ranks, RANKS, take, &w, NULL), 0);
 		for (int name = 0; name < NAMES; name++)
 			for (int a = 0; a < RANKS; a++)
 				for (int b = a + 1; b < RANKS; b++)
@@ -236,7 +236,7 @@ static void test_one_element_differs(void **state)
 			w.images[RANKS - 1][at + rnd(&w, 4)] ^= 1;
 		else
 			d.changed = UINT64_MAX; /* it has not got it */
-		assert_int_equal(overlaps_walk(w.ranks, RANKS, compare, &d), 0);
+		assert_int_equal(overlaps_walk(w.ranks, RANKS, compare, &d, NULL), 0);
 		differ += d.differ > 0;
 		none += d.differ == 0;
 		drop_world(&w);
@@ -259,21 +259,65 @@ static void test_it_ends_when_told_and_without_memory(void **state)
 
 	(void)state;
 	make_world(&w, 5);
-	assert_int_equal(overlaps_walk(w.ranks, RANKS, stop, &calls), 7);
+	assert_int_equal(overlaps_walk(w.ranks, RANKS, stop, &calls, NULL), 7);
 	assert_int_equal(calls, 1);
 	for (uint64_t n = 1; fired; n++) {
 		int r;
 
 		memset(w.found, 0, sizeof(w.found));
 		alloc_fail_at(n, false);
-		r = overlaps_walk(w.ranks, RANKS, take, &w);
+		r = overlaps_walk(w.ranks, RANKS, take, &w, NULL);
 		fired = alloc_fired();
 		alloc_fail_at(0, false);
 		assert_int_equal(r, fired ? -ENOMEM : 0);
 	}
-	assert_int_equal(overlaps_walk(w.ranks, 1, stop, &calls), 0);
-	assert_int_equal(overlaps_walk(w.ranks, 0, stop, &calls), 0);
+	assert_int_equal(overlaps_walk(w.ranks, 1, stop, &calls, NULL), 0);
+	assert_int_equal(overlaps_walk(w.ranks, 0, stop, &calls, NULL), 0);
 	drop_world(&w);
+}
+
+static struct declaration own_names(uint32_t rank, uint32_t ranks, uint32_t n)
+{
+	struct geometry g = {.leaf = 64u << 10, .chunk = 1u << 20};
+	struct declaration_builder *b = NULL;
+	struct declaration d;
+	void *bytes;
+	size_t len;
+
+	assert_int_equal(declaration_builder_new(g, &b), 0);
+	for (uint32_t i = 0; i < n; i++) {
+		char name[16];
+		struct shard s = {.name = name,
+				  .name_len = 9,
+				  .dtype = CKPT_U8,
+				  .global = {1, {1}},
+				  .box = {1, {0}, {1}}};
+
+		snprintf(name, sizeof(name), "n%08u", i * ranks + rank);
+		assert_int_equal(declaration_add(b, &s, NULL), (int)i);
+	}
+	assert_int_equal(declaration_finish(b, &bytes, &len, NULL), 0);
+	declaration_builder_free(b);
+	assert_int_equal(declaration_open(bytes, len, &d, NULL), 0);
+	return d;
+}
+
+/* Ranks of which none has a name of another one: they are not all asked for each name. */
+static void test_names_of_their_own(void **state)
+{
+	enum { MANY = 400, EACH = 50 };
+	struct declaration d[MANY];
+	uint64_t looks;
+	int calls = 0;
+
+	(void)state;
+	for (uint32_t i = 0; i < MANY; i++)
+		d[i] = own_names(i, MANY, EACH);
+	assert_int_equal(overlaps_walk(d, MANY, stop, &calls, &looks), 0);
+	assert_int_equal(calls, 0);
+	assert_in_range(looks, MANY * EACH, 5 * MANY * EACH); /* all for each: 1.6e7 */
+	for (uint32_t i = 0; i < MANY; i++)
+		alloc_free((void *)(uintptr_t)d[i].bytes);
 }
 
 /* Images are memory of trainers, who may write while they are compared. */
@@ -342,6 +386,7 @@ int main(void)
 		cmocka_unit_test(test_any_shards),
 		cmocka_unit_test(test_one_element_differs),
 		cmocka_unit_test(test_it_ends_when_told_and_without_memory),
+		cmocka_unit_test(test_names_of_their_own),
 		cmocka_unit_test(test_bytes_that_change_meanwhile),
 	};
 

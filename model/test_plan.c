@@ -637,7 +637,8 @@ static int plan_copies(const struct declaration *have, uint32_t copies, size_t m
 	for (uint32_t i = 0; i < copies; i++)
 		sources[i] = (struct plan_source){.declaration = *have, .cost = copies - i};
 	alloc_set_watch(&peak.watch);
-	r = plan_make_within(memory_max, sources, copies, want, true, peers, plan, &e);
+	r = plan_make_within(&(struct plan_limits){.memory_max = memory_max}, sources, copies, want,
+			     true, peers, plan, &e);
 	alloc_set_watch(NULL);
 	assert_true(r == 0 || (r == -E2BIG && strstr(e.text, "memory")));
 	/* malloc rounds each of some 12 arrays up. */

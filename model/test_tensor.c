@@ -235,7 +235,7 @@ static void test_boxtree(void **state)
 			}
 			assert_int_equal(boxtree_add(&t, &boxes[i], i), 0);
 		}
-		assert_int_equal(boxtree_build(&t), 0);
+		assert_int_equal(boxtree_build(&t, NULL), 0);
 		for (int ask = 0; ask < 10; ask++) {
 			struct box region = { .ndim = ndim }, x;
 			const struct boxtree_box *got;

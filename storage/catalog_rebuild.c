@@ -21,6 +21,7 @@
 #include "base/alloc.h"
 #include "storage/catalog_format.h"
 #include "storage/layout_file.h"
+#include "storage/object_uses.h"
 #include "storage/recover.h"
 #include "storage/shard_reader.h"
 
@@ -191,8 +192,10 @@ static int put_layout(struct walk *w, const struct commit_file *c)
 	if (there.world > 0)
 		return 0;
 	r = layout_from_objects(w, c);
+	objects_begin(w->store->uses);
 	if (r == DAMAGED)
 		r = layout_from_shards(w, c);
+	objects_end(w->store->uses);
 	if (r < 0)
 		return r;
 	r = layout_end(w->batch, &c->layout, r == DAMAGED ? 0 : c->world);

@@ -26,6 +26,7 @@
 #include "model/table.h"
 #include "storage/holes.h"
 #include "storage/layout_file.h"
+#include "storage/object_uses.h"
 #include "storage/paths.h"
 #include "storage/shard_reader.h"
 
@@ -209,7 +210,9 @@ int commit_rebuild(struct store *s, struct commit_file *c, enum shards_state *re
 	x.declarations = alloc_array(c->world, sizeof(*x.declarations));
 	if (!x.declarations)
 		return err_code(why, -ENOMEM, "read step %" PRIu64 " again", c->id.step);
+	objects_begin(s->uses);
 	r = read_all(&x);
+	objects_end(s->uses);
 	alloc_free(x.declarations);
 	if (r == 0 || x.writing || is_ours(r))
 		return r;

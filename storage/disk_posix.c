@@ -310,6 +310,25 @@ static int posix_space(struct disk *disk, uint64_t *ret_free, uint64_t *ret_tota
 	return 0;
 }
 
+/*
+ * The kernel grants a write lease only for a file that nobody else has open. It is taken back at
+ * once; who opens the file in between has it broken, and SIGIO is sent, which ckptd ignores.
+ */
+static int posix_in_use(struct disk_file *file, bool *ret)
+{
+	int fd = posix_file_of(file)->fd, r;
+
+	do
+		r = fcntl(fd, F_SETLEASE, F_WRLCK);
+	while (r < 0 && errno == EINTR);
+	if (r < 0 && errno != EAGAIN)
+		return -errno;
+	*ret = r < 0;
+	if (r == 0)
+		ignore_result(fcntl(fd, F_SETLEASE, F_UNLCK) /* it goes with the descriptor */);
+	return 0;
+}
+
 /* ---- The disk ---- */
 
 #define OPS_OF_NAMES_AND_FILES                                                                     \
@@ -317,7 +336,8 @@ static int posix_space(struct disk *disk, uint64_t *ret_free, uint64_t *ret_tota
 	.is_private = posix_is_private,                                                            \
 	.allocate = posix_allocate, .truncate = posix_truncate, .sync = posix_sync,                \
 	.read = posix_read, .write = posix_write, .lock = posix_lock,                              \
-	.export_fd = posix_export_fd, .forget = posix_forget, .mkdir = posix_mkdir,                \
+	.export_fd = posix_export_fd, .in_use = posix_in_use,                                      \
+	.forget = posix_forget, .mkdir = posix_mkdir,                                              \
 	.rmdir = posix_rmdir, .rename = posix_rename, .link = posix_link, .unlink = posix_unlink,  \
 	.sync_dir = posix_sync_dir, .list = posix_list, .space = posix_space
 

@@ -12,8 +12,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
+#include "model/format.h"
 #include "storage/shard_reader.h"
 
 struct holes {
@@ -53,31 +56,57 @@ static int open_ranks(struct holes *h, struct store *s, const struct checkpoint_
 	return 0;
 }
 
-/* The same declaration was looked at for a rank before. */
-static bool is_again(const struct plan_source *ranks, uint32_t rank)
+static int compare_declarations(const void *pa, const void *pb, void *arg)
 {
-	const struct declaration *d = &ranks[rank].declaration;
+	const struct plan_source *ranks = arg;
+	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+	const struct declaration *x = &ranks[a].declaration, *y = &ranks[b].declaration;
+	int c = memcmp(x->bytes, y->bytes, FORMAT_HEADER_BYTES);
 
-	for (uint32_t i = 0; i < rank; i++) {
-		const struct declaration *o = &ranks[i].declaration;
-
-		if (ranks[i].present && o->len == d->len && memcmp(o->bytes, d->bytes, d->len) == 0)
-			return true;
-	}
-	return false;
+	return c ? c : a < b ? -1 : a > b;
 }
 
-int holes_in(const struct plan_source *ranks, uint32_t world, hole_fn *fn, void *arg,
-	     struct err *e)
+/* Ranks whose files lack leaves, of those with one declaration the first; returns how many. */
+static uint32_t to_look_at(const struct plan_source *ranks, uint32_t world, uint32_t *ret)
 {
+	uint32_t n = 0, kept = 0;
+
+	for (uint32_t i = 0; i < world; i++)
+		if (ranks[i].present)
+			ret[n++] = i;
+	if (n > 1)
+		qsort_r(ret, n, sizeof(*ret), compare_declarations, (void *)(uintptr_t)ranks);
+	for (uint32_t i = 0; i < n; i++)
+		if (kept == 0 || !declaration_same(&ranks[ret[kept - 1]].declaration,
+						   &ranks[ret[i]].declaration))
+			ret[kept++] = ret[i];
+	return kept;
+}
+
+static int compare_u32(const void *pa, const void *pb)
+{
+	uint32_t a = *(const uint32_t *)pa, b = *(const uint32_t *)pb;
+
+	return a < b ? -1 : a > b;
+}
+
+int holes_in(const struct plan_limits *limits, const struct plan_source *ranks, uint32_t world,
+	     hole_fn *fn, void *arg, struct err *e)
+{
+	CLEANUP_FREE uint32_t *look = alloc_array(world, sizeof(*look));
+	uint32_t n;
 	int r = 0;
 
-	for (uint32_t i = 0; i < world && r == 0; i++) {
+	if (!look)
+		return err_code(e, -ENOMEM, "look for holes in the files of %u ranks", world);
+	n = to_look_at(ranks, world, look);
+	if (n > 1) /* what is said first is of the lowest rank */
+		qsort(look, n, sizeof(*look), compare_u32);
+	for (uint32_t i = 0; i < n && r == 0; i++) {
+		const struct declaration *own = &ranks[look[i]].declaration;
 		struct plan plan = {0};
 
-		if (!ranks[i].present || is_again(ranks, i))
-			continue;
-		r = plan_make(ranks, world, &ranks[i].declaration, true, NULL, &plan, e);
+		r = plan_make_within(limits, ranks, world, own, true, NULL, &plan, e);
 		for (size_t k = 0; k < plan.n_problems && r == 0; k++)
 			fn(arg, plan.problems[k].text);
 		plan_fini(&plan);
@@ -92,7 +121,7 @@ int holes_find(struct store *s, const struct checkpoint_id *id, const struct com
 	int r = open_ranks(&h, s, id, c, e);
 
 	if (r == 0)
-		r = holes_in(h.sources, h.world, fn, arg, e);
+		r = holes_in(PLAN_LIMITS, h.sources, h.world, fn, arg, e);
 	holes_fini(&h);
 	return r;
 }

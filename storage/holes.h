@@ -13,7 +13,7 @@ typedef void hole_fn(void *arg, const char *sentence);
 MUST_CHECK int holes_find(struct store *s, const struct checkpoint_id *id,
 			  const struct commit_file *c, hole_fn *fn, void *arg, struct err *e);
 /* The same of files whose tables are open: one source for each rank. */
-MUST_CHECK int holes_in(const struct plan_source *ranks, uint32_t world, hole_fn *fn, void *arg,
-			struct err *e);
+MUST_CHECK int holes_in(const struct plan_limits *limits, const struct plan_source *ranks,
+			uint32_t world, hole_fn *fn, void *arg, struct err *e);
 
 #endif

@@ -13,26 +13,26 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "codec/digest.h"
+#include "storage/object_uses.h"
 #include "storage/store.h"
 
-static void path_object(char *buf, const char *folder, const struct digest *digest)
+static void path_object(char *buf, const char *folder, const char *prefix,
+			const struct digest *digest)
 {
 	char hex[ID_TEXT_MAX];
 
 	hex_format(hex, digest->b, sizeof(digest->b));
-	snprintf(buf, DISK_PATH_MAX + 1, "%s/%s", folder, hex);
+	snprintf(buf, DISK_PATH_MAX + 1, "%s/%s%s", folder, prefix, hex);
 }
 
-int store_get_object(struct store *s, const char *folder, const struct digest *digest, size_t max,
-		     void **ret, size_t *ret_len, struct err *e)
+static int get_at(struct store *s, const char *path, const struct digest *digest, size_t max,
+		  void **ret, size_t *ret_len, struct err *e)
 {
-	char path[DISK_PATH_MAX + 1];
 	struct digest found;
 	void *bytes = NULL;
 	size_t len = 0;
 	int r;
 
-	path_object(path, folder, digest);
 	r = store_read_file(s, path, max, &bytes, &len);
 	if (r == -ENOENT)
 		return err_set(e, CKPT_ENOTFOUND, "there is no '%s'", path);
@@ -49,11 +49,29 @@ int store_get_object(struct store *s, const char *folder, const struct digest *d
 	return 0;
 }
 
+int store_get_object(struct store *s, const char *folder, const struct digest *digest, size_t max,
+		     void **ret, size_t *ret_len, struct err *e)
+{
+	char path[DISK_PATH_MAX + 1], aside[DISK_PATH_MAX + 1];
+	int r;
+
+	path_object(path, folder, "", digest);
+	path_object(aside, folder, OBJECT_ASIDE, digest);
+	r = get_at(s, path, digest, max, ret, ret_len, e);
+	/* A sweep has set it aside for a moment, or a crash of one has left it there. */
+	if (r == CKPT_ENOTFOUND && get_at(s, aside, digest, max, ret, ret_len, NULL) == 0) {
+		if (e)
+			err_clear(e);
+		return 0;
+	}
+	return r;
+}
+
 int store_put_object(struct store *s, const char *folder, const struct digest *digest,
 		     const void *bytes, size_t len, struct err *e)
 {
 	struct digest given = digest_of(bytes, len);
-	char hex[ID_TEXT_MAX];
+	char hex[ID_TEXT_MAX], path[DISK_PATH_MAX + 1];
 	size_t there_len = 0;
 	void *there = NULL;
 	int r;
@@ -61,7 +79,9 @@ int store_put_object(struct store *s, const char *folder, const struct digest *d
 	if (!digest_equal(&given, digest))
 		return err_set(e, -EINVAL, "an object for '%s' does not match its digest", folder);
 	hex_format(hex, digest->b, sizeof(digest->b));
-	if (store_get_object(s, folder, digest, len, &there, &there_len, NULL) == 0) {
+	path_object(path, folder, "", digest);
+	objects_note(s->uses, digest);
+	if (get_at(s, path, digest, len, &there, &there_len, NULL) == 0) {
 		alloc_free(there);
 		/* Who wrote it may not have come to this step yet. */
 		r = s->disk->ops->sync_dir(s->disk, folder);

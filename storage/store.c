@@ -26,6 +26,7 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "storage/disk_format.h"
+#include "storage/object_uses.h"
 #include "storage/paths.h"
 #include "storage/shard_file.h"
 #include "storage/spare.h"
@@ -299,6 +300,8 @@ static int open_for_writing(struct store *s, const char *who, struct err *e)
 		r = make_format(s, e);
 	if (r == 0 && (r = spares_new(&s->spares)) < 0)
 		err_code(e, r, "cannot open the data folder");
+	if (r == 0 && !(s->uses = object_uses_new()))
+		r = err_code(e, -ENOMEM, "cannot open the data folder");
 	if (r < 0)
 		store_close(s);
 	return r;
@@ -335,4 +338,6 @@ void store_close(struct store *s)
 	s->lock = NULL;
 	spares_free(s->spares);
 	s->spares = NULL;
+	object_uses_free(s->uses);
+	s->uses = NULL;
 }

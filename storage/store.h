@@ -18,6 +18,7 @@
 #include "base/disk.h"
 #include "base/ids.h"
 
+struct object_uses; /* storage/object_uses.h */
 struct spares; /* storage/spare.c */
 
 struct store {
@@ -30,6 +31,7 @@ struct store {
 	_Atomic uint64_t serial;  /* for names of temporaries and spare files: only rises */
 	atomic_bool jobs_unsynced; /* the name of a job's new folder is not yet durable */
 	struct spares *spares; /* files in spare/ that may be taken; NULL: read-only */
+	struct object_uses *uses; /* NULL: read-only */
 };
 
 struct store_options {

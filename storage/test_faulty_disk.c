@@ -167,6 +167,11 @@ static int faulty_export(struct disk_file *f)
 	return OPS(f->disk)->export_fd(file_of(f)->inner);
 }
 
+static int faulty_in_use(struct disk_file *f, bool *ret)
+{
+	return OPS(f->disk)->in_use(file_of(f)->inner, ret);
+}
+
 static void faulty_forget(struct disk_file *f)
 {
 	OPS(f->disk)->forget(file_of(f)->inner);
@@ -320,6 +325,7 @@ void faulty_disk_init(struct faulty_disk *f, struct disk *inner)
 		.write = faulty_write,
 		.lock = faulty_lock,
 		.export_fd = faulty_export,
+		.in_use = faulty_in_use,
 		.forget = faulty_forget,
 		.mkdir = faulty_mkdir,
 		.rmdir = faulty_rmdir,

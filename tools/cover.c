@@ -100,7 +100,7 @@ static int fill_tree(struct boxtree *tree, const struct regions *l, const struct
 		for (int k = 0; k < n && r == 0; k++)
 			r = boxtree_add(tree, &boxes[k], 0);
 	}
-	return r == 0 ? boxtree_build(tree) : r;
+	return r == 0 ? boxtree_build(tree, NULL) : r;
 }
 
 /* 1: it is whole by its numbers; 0: they do not say. */

@@ -174,7 +174,7 @@ static int give_set(struct fetch *f, struct boxtree *t, size_t from, size_t to, 
 			r = add_boxes(t, &s, (uint32_t)i);
 	}
 	if (r == 0)
-		r = boxtree_build(t);
+		r = boxtree_build(t, NULL);
 	for (size_t i = from; i < to && r == 0; i++) {
 		if (f->set[i] != 0)
 			continue;

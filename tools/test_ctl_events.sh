@@ -200,11 +200,12 @@ for step in (1, 2):
     t[0] = step
     assert c.save(step, wait_credit=True, timeout=60).wait(ckpt.COMMITTED, timeout=60)
 os.kill(os.getpid(), signal.SIGKILL)'
-until_true dead check-ended
+until_true dead "so nothing follows"
 run 0 events --json --socket "$sock"
 event 'e["kind"] == "decision" and e["now"] == "checkpoint+mark-suspect+validate" and e["advised"] == "restore" and e["withheld"] == "" and e["row"] == 2'
 event 'e["kind"] == "marked"'
-event 'e["kind"] == "check-ended" and "memory-copy: half as fast" in e["words"]'
+# One user's job asked for the check, and may have made it fail: nothing is said of the node.
+json 'assert not any(e["kind"] == "check-ended" for e in d["events"])'
 event 'e["kind"] == "action-ended" and e["subject"].get("rank") == 0 and "for the sake of rank 0 of job '"'lm'"' failed: memory-copy: half as fast" in e["words"]'
 until_true dead "step 2 is on disk"
 run 0 events --json --socket "$sock"
@@ -229,7 +230,7 @@ says out "suspect rank 0 of job 'lm': dead (process-ended)"
 says out "PROBLEM: rank 0 of job 'lm' is dead (process-ended) for "
 says out "'ckptctl why lm:0' says what speaks for it"
 run 1 status lm --json --socket "$sock"
-json 'assert sorted(a["ask"] for a in d["alarms"]) == sorted(["lm:0", d["node"]]) and len(d["problems"]) == 2 and d["unwatched"] is None and d["not_kept"] is None, d'
+json 'assert [a["ask"] for a in d["alarms"]] == ["lm:0"] and len(d["problems"]) == 1 and d["unwatched"] is None and d["not_kept"] is None, d'
 
 # What is held down says so.
 python '
@@ -278,7 +279,7 @@ says out "rank 0 of job 'lm' was dead"
 stop_daemon
 start_with_policy
 run 0 events --json --socket "$sock"
-json 'assert sorted(e["subject"]["kind"] for e in d["events"] if e["kind"] == "forgotten") == ["node", "rank"]' # told once
+json 'assert sorted(e["subject"]["kind"] for e in d["events"] if e["kind"] == "forgotten") == ["rank"]' # told once
 
 run 0 undrain --socket "$sock"
 run 0 clear lm --socket "$sock"

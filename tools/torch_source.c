@@ -264,7 +264,7 @@ static int find_overlap(struct torch_source *t, size_t tensor, struct err *e)
 	for (size_t i = 0; r == 0 && i < n; i++)
 		r = boxtree_add(&tree, &parts[i].box, 0);
 	if (r == 0)
-		r = boxtree_build(&tree);
+		r = boxtree_build(&tree, NULL);
 	for (size_t i = 0; r == 0 && i < tree.n; i++) {
 		const struct boxtree_box *own = &tree.boxes[i];
 		const struct boxtree_box *first = boxtree_first(&tree, &own->box);

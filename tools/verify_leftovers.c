@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "storage/object_uses.h"
 #include "storage/paths.h"
 #include "storage/staging.h"
 #include "tools/document.h"
@@ -76,9 +77,13 @@ static int spare_name(void *arg, const char *name, bool is_dir)
 
 static int object_name(void *arg, const char *name, bool is_dir)
 {
+	size_t prefix = strlen(OBJECT_ASIDE);
 	struct digest d;
 
-	if (is_dir || hex_parse(d.b, sizeof(d.b), name) < 0)
+	if (!is_dir && strncmp(name, OBJECT_ASIDE, prefix) == 0 &&
+	    hex_parse(d.b, sizeof(d.b), name + prefix) == 0)
+		add(arg, name, "set aside, to go if nothing uses it: the next start decides");
+	else if (is_dir || hex_parse(d.b, sizeof(d.b), name) < 0)
 		add_stranger(arg, name);
 	return 0;
 }

@@ -22,7 +22,7 @@
 #include "tests/lib/hand.h"
 
 #define WORLD 2u
-#define BUSY_TURNS 1000
+#define BUSY_NS    20000000000ull
 
 struct life {
 	const struct recording *recording;
@@ -119,9 +119,10 @@ static void save(struct life *l, uint64_t step)
 static void admin(struct life *l, int verb, uint64_t step)
 {
 	int r = hand_admin(&l->ranks[0], CRASH_JOB, verb, step);
+	uint64_t until = loop_now(l->host.loop) + BUSY_NS;
 
 	/* Retention may just be taking another one away. */
-	for (int i = 0; (r == -EBUSY || r == -EAGAIN) && i < BUSY_TURNS; i++) {
+	while ((r == -EBUSY || r == -EAGAIN) && loop_now(l->host.loop) < until) {
 		host_turn(&l->host);
 		r = hand_admin(&l->ranks[0], CRASH_JOB, verb, step);
 	}

@@ -6,8 +6,8 @@
  * until a whole life passes without it, in three situations:
  *
  *   fresh    the first life of a folder; ckptd is supervised
- *   cold     a life that finds a half-done expiry and persist, all memory lost; and a damaged
- *            log, where the point is about that
+ *   cold     a life that finds a half-done expiry and persist, objects that nothing uses, and all
+ *            memory lost; and a damaged log, where the point is about that
  *   adopted  a life that finds its predecessor's snapshots in the fd store
  *
  * with trainers that live on and train on, or that die at that moment. Afterwards another ckptd
@@ -38,8 +38,9 @@
 #define JOBS 6
 #define WORLD 2u
 #define ELEMENTS 30000ul
-#define DECLARE "declare %lu %u replicated"
+#define DECLARE "declare %lu %u %s"
 #define SMALL 120u /* tables large enough that the ledger is rewritten */
+#define LONG  700u /* with long names: tables and declarations too long for records of the ledger */
 #define STEPS 14u
 #define KEEP_LAST 2
 #define STEPS_MAX 64
@@ -159,13 +160,20 @@ static void save(struct life *l, uint64_t step)
 	}
 }
 
+static void tell_declare(const struct life *l, struct trainer_process *t)
+{
+	bool is_long = l->point == FAULT_LEDGER_ANNEX;
+
+	trainer_tell(t, DECLARE, ELEMENTS, is_long ? LONG : SMALL, is_long ? "long" : "replicated");
+}
+
 static void join(struct life *l, const char *run)
 {
 	l->dead = false;
 	for (unsigned i = 0; i < WORLD; i++) {
 		trainer_start(&l->ranks[i], &l->rig, NULL);
 		trainer_tell(&l->ranks[i], "open job %u %u %s 20000", i, WORLD, run);
-		trainer_tell(&l->ranks[i], DECLARE, ELEMENTS, SMALL);
+		tell_declare(l, &l->ranks[i]);
 	}
 	for (unsigned i = 0; i < WORLD; i++) {
 		if (answer(l, i) < 0 && !l->dead)
@@ -233,7 +241,7 @@ static uint64_t check_served(struct life *l, const char *run, bool memory)
 
 	trainer_start(&t, &l->rig, NULL);
 	trainer_tell(&t, "open job 0 1 %s 10000", run);
-	trainer_tell(&t, DECLARE, ELEMENTS, SMALL);
+	tell_declare(l, &t);
 	for (int k = 0; k < 2; k++)
 		if (trainer_answer(&t, RIG_PATIENCE_MS) < 0)
 			rig_fail(WHERE_FMT "join: %s", WHERE(l), t.text);
@@ -321,10 +329,25 @@ static void damage_log(struct life *l)
 	globfree(&g);
 }
 
+/* Declarations and layouts that nothing refers to; who looks for these takes the name alone. */
+static void leave_unused(struct life *l)
+{
+	static const char *const folders[] = {"declarations", "layouts"};
+	char path[300];
+
+	for (unsigned i = 0; i < 4; i++) {
+		snprintf(path, sizeof(path), "%s/%s/%032x", l->rig.data, folders[i % 2], i + 1);
+		touch(path);
+		RIG_CHECK(exists(path), "cannot leave '%s'", path);
+	}
+}
+
 static void begin(struct life *l)
 {
-	if (l->situation == COLD)
+	if (l->situation == COLD) {
 		leave_half_done(l);
+		leave_unused(l);
+	}
 	if (l->situation == COLD && l->point == FAULT_RELOG_ASIDE)
 		damage_log(l);
 	arm(l, fault_name(l->point), l->hit);

@@ -121,9 +121,24 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 	return on_number(arg, rank);
 }
 
+static int on_declaration_in(void *arg, const struct digest *d, uint64_t len, const char *region)
+{
+	(void)len;
+	look(arg, d, sizeof(*d));
+	look(arg, region, strlen(region));
+	return 0;
+}
+
+static int on_table_in(void *arg, uint32_t slot, const struct digest *d, uint64_t len,
+		       const char *region)
+{
+	(void)slot;
+	return on_declaration_in(arg, d, len, region);
+}
+
 static const struct ledger_reader reader = {
-	on_declaration, on_slot,   on_number, on_assign, on_sealed,
-	on_table,       on_number, on_number, on_member, on_number,
+	on_declaration, on_slot,   on_number, on_assign, on_sealed,	    on_table,
+	on_number,      on_number, on_member, on_number, on_declaration_in, on_table_in,
 };
 
 /* ---- The two ways ---- */
@@ -180,6 +195,10 @@ static int write_line(struct ledger *l, const struct script_line *s)
 
 	if (strcmp(s->word, "declaration") == 0)
 		return ledger_declaration(l, &d, "bytes of it", 11);
+	if (strcmp(s->word, "declared_in") == 0)
+		return ledger_declaration_in(l, &d, n, "declaration.x.1");
+	if (strcmp(s->word, "table_in") == 0)
+		return ledger_table_in(l, slot, &d, n, "table.x.1");
 	if (strcmp(s->word, "slot") == 0)
 		return ledger_slot(l, slot, (uint32_t)n, "slot.x.0", &p);
 	if (strcmp(s->word, "ready") == 0)

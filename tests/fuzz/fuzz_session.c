@@ -110,8 +110,13 @@ static void on_process_exit(void *arg, const struct process_id *p, const struct 
 		node_conn_events.process_exit(((struct fuzz *)arg)->node, p, x);
 }
 
-static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended,
-					  on_process_exit};
+static const struct conn_events events = {
+	.opened = on_opened,
+	.message = on_message,
+	.closed = on_closed,
+	.process_ended = on_process_ended,
+	.process_exit = on_process_exit,
+};
 
 static void daemon_main(void *arg)
 {

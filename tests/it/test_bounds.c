@@ -16,9 +16,12 @@
 
 #include "base/alloc.h"
 #include "base/work.h"
+#include "ckptd/keeper.h"
+#include "ckptd/node_priv.h"
 #include "model/declaration.h"
 #include "proto/session.pb-c.h"
 #include "tests/lib/hand.h"
+#include "tests/lib/silent_store.h"
 #include "tests/lib/small_node.h"
 #include "tests/lib/test.h"
 
@@ -76,7 +79,8 @@ static void busy_start(struct small_node *w, struct busy *b, enum work_class cla
 	assert_int_equal(sem_init(&b->go, 0, 0), 0);
 	b->work.run = busy_run;
 	b->work.done = busy_done;
-	work_submit(w->host.workers, class, &b->work);
+	/* As this user's: another's would leave a worker for the ranks' own. */
+	work_submit(w->host.workers, class, (uint32_t)getuid(), &b->work);
 }
 
 static void busy_end(struct small_node *w, struct busy *b)
@@ -199,17 +203,19 @@ static void test_declaration_of_who_left(void **state)
 	struct digest d;
 	struct busy busy;
 	int fd = large_declaration(1000, &d);
+	uint32_t works;
 
 	small_node_start(w);
 	for (int i = 0; i < 2; i++) {
 		OK(hand_connect(k, &w->host));
 		OK(hand_open(k, "job", 0, 1, "run1"));
 		busy_start(w, &busy, WORK_CPU);
+		works = w->host.node->works;
 		send_declaration(k, fd, &d);
-		for (int turn = 0; turn < 5; turn++)
+		while (w->host.node->works == works)
 			host_turn(&w->host);
 		hand_close(k);
-		for (int turn = 0; turn < 5; turn++)
+		while (!list_empty(&w->host.node->sessions))
 			host_turn(&w->host);
 		busy_end(w, &busy);
 	}
@@ -317,6 +323,42 @@ static void test_jobs_of_a_user(void **state)
 	refused(k, hand_open(k, "two", 0, 1, "run1"), -EMFILE, "quota.jobs_per_uid");
 	OK(hand_open(k, "one", 0, 1, "run2"));
 	hand_close(k);
+}
+
+/* A process that asks nothing is closed, unless it is a rank or waits for an answer. */
+static void test_idle_sessions_are_closed(void **state)
+{
+	struct small_node *s = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	struct hand idle, rank, waits;
+	uint64_t id;
+
+	s->options.session_idle_ns = 300000000;
+	small_node_start(s);
+	assert_int_equal(hand_connect(&idle, &s->host), 0);
+	assert_int_equal(hand_connect(&rank, &s->host), 0);
+	assert_int_equal(hand_open(&rank, "job", 0, 1, "run"), 0);
+	assert_int_equal(hand_connect(&waits, &s->host), 0);
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	m.verb = CKPT__ADMIN__VERB__EVENTS;
+	m.wait = true;
+	m.since = UINT64_MAX / 2; /* never */
+	assert_int_equal(hand_send(&waits, &q), 0);
+	assert_true(hand_receive(&idle, &id) < 0); /* its connection ended */
+	for (int i = 0; i < 20; i++) { /* longer than that is idle */
+		host_turn(&s->host);
+		usleep(30000);
+	}
+	assert_int_equal(hand_admin(&rank, "job", CKPT__ADMIN__VERB__GC, 0), 0);
+	/* It waits on: another question of it is answered. */
+	m.wait = false;
+	m.since = 0;
+	assert_int_equal(hand_ask_code(&waits, &q), 0);
+	hand_close(&idle);
+	hand_close(&rank);
+	hand_close(&waits);
 }
 
 static void test_waits_of_a_session(void **state)
@@ -454,6 +496,162 @@ static void test_budget_has_the_ledger(void **state)
 	}
 }
 
+/* ---- Places in the fd store ---- */
+
+enum {
+	PLACES_OF_RANK = 5,   /* of a job with one rank: ledger, page of beats, three slots */
+	PLACES_TO_PREPARE = 5 /* three slots, and two that stay free (STORE_SPARE) */
+};
+
+/* Until what was under way has been stored and taken out. */
+static uint64_t places_used(struct small_node *w, uint64_t wanted)
+{
+	struct memory_room room;
+
+	for (int turns = 0; turns < 500; turns++) {
+		w->host.memory->ops->room(w->host.memory, &room);
+		if (room.used == wanted)
+			break;
+		host_turn(&w->host);
+	}
+	return room.used;
+}
+
+static void refused_by_store(struct hand *k, int code, const char *used)
+{
+	if (code != CKPT_ENOSPACE || !strstr(k->text, "FileDescriptorStoreMax=") ||
+	    !strstr(k->text, "memory.descriptors") || !strstr(k->text, used))
+		fail_msg("%d: %s", code, k->text);
+}
+
+/*
+ * What systemd has no room for it drops silently. One place too few: the rank is refused before
+ * anything is made, and the one that was there saves on.
+ */
+static void test_rank_that_does_not_fit_into_the_store(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	struct silent_store store;
+	uint64_t used = PLACES_OF_RANK + 2; /* the other job's ledger and beats */
+
+	for (int fits = 0; fits < 2; fits++) {
+		silent_store_start(&store, used + PLACES_TO_PREPARE - 1 + fits, true);
+		small_node_start(w);
+		k = &hands[0];
+		join(w, k, "job", 0, 1);
+		OK(hand_prepare(k));
+		k = &hands[1];
+		join(w, k, "other", 0, 1);
+		assert_int_equal(places_used(w, used), used);
+		if (fits) {
+			OK(hand_prepare(k));
+			assert_int_equal(places_used(w, used + 3), used + 3);
+			OK(save(k, 1));
+		} else {
+			refused_by_store(k, hand_prepare(k), "7 of its 11 are in use");
+			assert_int_equal(places_used(w, used), used);
+		}
+		k = &hands[0];
+		for (uint64_t step = 1; step <= 200; step++)
+			OK(save(k, step));
+		OK(hand_wait(k, 200, CKPT_DURABLE));
+		assert_int_equal(store.dropped, 0);
+		hand_close(&hands[0]);
+		hand_close(&hands[1]);
+		host_stop(&w->host);
+		silent_store_stop(&store);
+	}
+}
+
+/* A ledger has no place: the open says so. */
+static void test_store_without_a_place(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hand, *k = &hand;
+	struct silent_store store;
+
+	silent_store_start(&store, 0, true);
+	small_node_start(w);
+	OK(hand_connect(k, &w->host));
+	assert_int_equal(hand_open(k, "job", 0, 1, "run1"), CKPT_ENOSPACE);
+	assert_non_null(strstr(k->text, "the fd store is full (FileDescriptorStoreMax="));
+	assert_int_equal(store.dropped, 0);
+	hand_close(k);
+	host_stop(&w->host);
+	silent_store_stop(&store);
+}
+
+/* There are places, but a ckptd that is started again could not be passed the names of all. */
+static void test_names_that_a_start_cannot_pass(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hand, *k = &hand;
+	struct silent_store store;
+	unsigned n = 0;
+	char name[200];
+
+	silent_store_start(&store, 65536, true);
+	small_node_start(w);
+	join(w, k, "job", 0, 1);
+	assert_int_equal(places_used(w, 2), 2);
+	do /* any descriptor will do: this store keeps none */
+		snprintf(name, sizeof(name), "%0199u", n++);
+	while (keeper_store(w->host.keeper, name, 0) == 0);
+	assert_int_equal(hand_prepare(k), CKPT_ENOSPACE);
+	assert_null(strstr(k->text, "FileDescriptorStoreMax="));
+	assert_non_null(strstr(k->text, "lower memory.slots"));
+	for (n = 0; n < 2; n++) {
+		snprintf(name, sizeof(name), "%0199u", n);
+		assert_int_equal(keeper_remove(w->host.keeper, name), 0);
+	}
+	OK(hand_prepare(k));
+	OK(save(k, 1));
+	hand_close(k);
+	host_stop(&w->host);
+	silent_store_stop(&store);
+}
+
+/* Two ranks that are admitted together, before either has its slots: one gets them. */
+static void test_ranks_that_race_for_the_store(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+	struct silent_store store;
+	struct busy busy;
+	int codes[2], loser;
+	uint64_t id;
+
+	silent_store_start(&store, 3 + PLACES_TO_PREPARE, true);
+	small_node_start(w);
+	for (uint32_t i = 0; i < 2; i++) {
+		k = &hands[i];
+		join(w, k, "job", i, 2);
+	}
+	assert_int_equal(places_used(w, 3), 3); /* one ledger, two pages of beats */
+	busy_start(w, &busy, WORK_MEMORY);
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &p;
+	OK(hand_send(&hands[0], &q));
+	OK(hand_send(&hands[1], &q));
+	for (int i = 0; i < 20; i++)
+		host_turn(&w->host);
+	busy_end(w, &busy);
+	for (int i = 0; i < 2; i++)
+		codes[i] = hand_receive(&hands[i], &id);
+	loser = codes[0] < 0 ? 0 : 1; /* whose work came second */
+	refused_by_store(&hands[loser], codes[loser], "of its 8 are in use");
+	assert_int_equal(codes[1 - loser], 0);
+	assert_int_equal(places_used(w, 6), 6);
+	assert_int_equal(store.dropped, 0);
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+	host_stop(&w->host);
+	silent_store_stop(&store);
+}
+
 /* ---- Epochs ---- */
 
 /* A rank that waits for a credit when the next epoch opens is told so, and what to do. */
@@ -544,11 +742,16 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_ranks_of_a_user),           TEST(test_jobs_of_a_user),
+		TEST(test_idle_sessions_are_closed),
 		TEST(test_waits_of_a_session),        TEST(test_loads_of_a_session),
 		TEST(test_declaration_beside_others), TEST(test_declaration_of_who_left),
 		TEST(test_slots_ready_beside_others), TEST(test_budget_has_the_ledger),
 		TEST(test_memory_of_idle_jobs),       TEST(test_open_while_it_starts),
 		TEST(test_credit_of_an_old_epoch),    TEST(test_commit_beside_slow_memory),
+		TEST(test_rank_that_does_not_fit_into_the_store),
+		TEST(test_store_without_a_place),
+		TEST(test_names_that_a_start_cannot_pass),
+		TEST(test_ranks_that_race_for_the_store),
 	};
 
 	return cmocka_run_group_tests_name("bounds", tests, NULL, NULL);

@@ -29,7 +29,7 @@ static int fail(struct hand *k, int code, const char *what)
 
 /* ---- Messages ---- */
 
-static int receive(struct hand *k, struct hand_answer *ret)
+int hand_take(struct hand *k, struct hand_answer *ret)
 {
 	for (int i = 0; i < TURNS_MAX; i++) {
 		char control[CMSG_SPACE(HAND_FDS_MAX * sizeof(int))];
@@ -103,7 +103,7 @@ int hand_send_fd(struct hand *k, Ckpt__Request *q, int fd)
 int hand_receive(struct hand *k, uint64_t *ret_id)
 {
 	struct hand_answer a = {0};
-	int r = receive(k, &a);
+	int r = hand_take(k, &a);
 
 	if (r == 0) {
 		*ret_id = a.reply->id;
@@ -122,7 +122,7 @@ int hand_ask(struct hand *k, Ckpt__Request *q, struct hand_answer *ret)
 	r = hand_send(k, q);
 	if (r < 0)
 		return r;
-	r = receive(k, ret);
+	r = hand_take(k, ret);
 	if (r < 0)
 		return r;
 	if (ret->reply->id != q->id)

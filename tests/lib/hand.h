@@ -93,6 +93,8 @@ MUST_CHECK int hand_ask_code(struct hand *k, struct Ckpt__Request *q);
 MUST_CHECK int hand_send(struct hand *k, struct Ckpt__Request *q);
 MUST_CHECK int hand_send_fd(struct hand *k, struct Ckpt__Request *q, int fd);
 MUST_CHECK int hand_receive(struct hand *k, uint64_t *ret_id);
+/* The next answer itself; *ret, all zero before, is to be freed in every case. */
+MUST_CHECK int hand_take(struct hand *k, struct hand_answer *ret);
 /* verb: CKPT__ADMIN__VERB__PIN, ... */
 MUST_CHECK int hand_admin(struct hand *k, const char *job, int verb, uint64_t step);
 

@@ -92,13 +92,16 @@ static int start_world(struct host *h, const struct host_options *o, struct err 
 {
 	struct workers_options wo = { .threads = { 2, 1, 1, 1, 1, 1 }, .queue_depth = 4 };
 	struct workers_options more = {.threads = {2, 2, 2, 1, 2, 2}, .queue_depth = 8};
-	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 64,
-				       .conns_per_uid = 64, .handshake_ns = LISTENER_HANDSHAKE_NS,
+	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 512,
+				       .conns_per_uid = 512, .handshake_ns = LISTENER_HANDSHAKE_NS,
 				       .log = &h->log };
 	struct memory_options mo = {
 		.root = "", .budget = o->memory_budget, .huge_pages = o->as_ckptd, .log = &h->log};
+	const char *top = getenv("top_builddir");
 	int r;
 
+	snprintf(h->program, sizeof(h->program), "%s/ckptd/ckptd", top ? top : ".");
+	lo.program = h->program;
 	if (o->as_ckptd)
 		wo = more;
 	r = loop_epoll_new(&h->loop, e);

@@ -3,7 +3,8 @@
  * host.h - one real node inside this process: loop, threads, files and memfds as in ckptd, but
  * turned by the caller, so that a test is the trainer and the daemon in one thread.
  *
- * There is no fd store: host_stop() loses all memory, as loss of power does.
+ * There is no fd store, but where a silent_store was started: host_stop() loses all memory, as loss
+ * of power does.
  */
 #ifndef TESTS_LIB_HOST_H
 #define TESTS_LIB_HOST_H
@@ -43,6 +44,7 @@ struct host {
 	struct log log;
 	struct node *node;
 	char socket[108], folder[108];
+	char program[512]; /* ckptd, for its --receiver */
 	int ready;            /* 0: not yet; 1: yes; else the error */
 	node_log_fn *on_line; /* of the options */
 	void *on_line_arg;

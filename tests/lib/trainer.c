@@ -13,10 +13,12 @@
  *                                          boxes of "w" overlap, or end early; "replicated":
  *                                          "p0" to "p3" too, which every rank has whole;
  *                                          "stages": these dealt to the ranks in turn; "dealt":
- *                                          the small tensors are dealt to the next rank each
+ *                                          the small tensors are dealt to the next rank each;
+ *                                          "long": as "replicated", and they have long names
  *   device                                 "w" moves to the memory of a (stand-in) GPU
  *   prepare BLOB_BYTES
- *   save STEP TAG TIMEOUT_MS               0: do not wait for a credit -> pages it faulted in
+ *   save STEP TAG TIMEOUT_MS               0: do not wait for a credit -> pages it faulted in, and
+ *                                          how many microseconds the call took
  *   resave STEP TIMEOUT_MS                 with the bytes as they are
  *   begin STEP TAG TIMEOUT_MS / touch TENSOR OFFSET / fence FULL
  *   wait STEP WHAT TIMEOUT_MS
@@ -43,6 +45,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <ckpt.h>
@@ -50,6 +53,7 @@
 #include "tests/lib/fake_libcuda.h"
 
 #define SMALL_MAX 1000u
+#define LONG_NAME 1000
 #define SMALL_BYTES 96u
 #define REPLICATED   4u
 #define COMPRESSIBLE 1000u /* tensors with this salt and above are */
@@ -60,7 +64,7 @@
 #define FILES_MAX 65536
 
 struct tensor {
-	char name[24];
+	char name[LONG_NAME + 1];
 	int dtype;
 	uint64_t from, bytes; /* which of the whole tensor's bytes are ours */
 	uint32_t salt;
@@ -246,14 +250,15 @@ static int declare_p(struct trainer *t, uint64_t elements, unsigned flags, unsig
 static int do_declare(struct trainer *t, const char *args)
 {
 	unsigned long long elements;
-	char word_[32] = "", name[24];
+	char word_[32] = "", name[LONG_NAME + 1], padding[LONG_NAME];
 	unsigned small, flags = CKPT_TRAINED, shift;
-	bool stages;
+	bool stages, replicated;
 	int64_t more = 0;
 	int r;
 
 	if (sscanf(args, "%llu %u %31s", &elements, &small, word_) < 2 || small > SMALL_MAX)
 		return -1;
+	memset(padding, 'x', sizeof(padding));
 	if (strcmp(word_, "frozen") == 0)
 		flags = 0;
 	t->n = 0;
@@ -265,12 +270,14 @@ static int do_declare(struct trainer *t, const char *args)
 	if (r >= 0)
 		r = declare_m(t, elements, flags);
 	stages = strcmp(word_, "stages") == 0;
-	for (unsigned i = 0; (stages || strcmp(word_, "replicated") == 0) && i < REPLICATED; i++)
+	replicated = strcmp(word_, "replicated") == 0 || strcmp(word_, "long") == 0;
+	for (unsigned i = 0; (stages || replicated) && i < REPLICATED; i++)
 		if (r >= 0 && (!stages || (int)i % t->world == t->rank))
 			r = declare_p(t, elements, flags, i);
 	shift = strcmp(word_, "dealt") == 0;
 	for (unsigned i = 0; i < small && r >= 0; i++) {
-		snprintf(name, sizeof(name), "b%03u", i);
+		snprintf(name, sizeof(name), "b%03u%.*s", i,
+			 strcmp(word_, "long") == 0 ? LONG_NAME - 10 : 0, padding);
 		if ((int)(i + shift) % t->world == t->rank)
 			r = declare_named(t, name, CKPT_F32, flags, 100 + i);
 	}
@@ -302,10 +309,19 @@ static long minor_faults(void)
 	return u.ru_minflt;
 }
 
+static long long now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (long long)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 static int do_save(struct trainer *t, const char *args, bool begin)
 {
+	long long from;
 	long faults;
-	char text[32];
+	char text[64];
 	int r;
 
 	unsigned long long step, tag;
@@ -317,8 +333,10 @@ static int do_save(struct trainer *t, const char *args, bool begin)
 	fill_all(t, step, tag);
 	save_args(t, step, timeout, &a);
 	faults = minor_faults();
+	from = now_us();
 	r = begin ? ckpt_save_begin(t->c, &a) : ckpt_save(t->c, &a);
-	snprintf(text, sizeof(text), "%ld", minor_faults() - faults);
+	from = now_us() - from;
+	snprintf(text, sizeof(text), "%ld %lld", minor_faults() - faults, from);
 	answer(r, text);
 	return 0;
 }

@@ -42,6 +42,7 @@ struct sim_channel {
 	void *arg;
 	struct direction to_daemon, to_process;
 	bool daemon_gone, process_gone; /* that end will hear nothing more */
+	bool wants_room;                /* the daemon was told that there is none */
 };
 
 struct watch {
@@ -240,6 +241,31 @@ static void sim_close(struct conn *conn)
 	finish(c, &c->to_daemon);
 }
 
+static void room_came(void *arg)
+{
+	struct sim_channel *c = arg;
+
+	c->wants_room = false;
+	if (!c->daemon_gone)
+		c->host->events->room(c->host->arg, &c->conn);
+}
+
+/* As if the other end were slow to read what has descriptors. */
+static bool sim_room(struct conn *conn)
+{
+	struct sim_channel *c = channel_of(conn);
+	struct host *h = c->host;
+
+	if (c->wants_room)
+		return false;
+	if (!world_one_in(h->world, h->options.full))
+		return true;
+	c->wants_room = true;
+	world_at(h->world, h->world->now_ns + world_random(h->world, h->options.delay_ns_max + 1),
+		 h->daemon, room_came, c);
+	return false;
+}
+
 static void add_watch(struct host *h, const struct process_id *id)
 {
 	struct watch *x;
@@ -266,6 +292,7 @@ static bool sim_process_alive(struct conn *conn)
 static const struct conn_ops conn_ops = {
 	.send = sim_send,
 	.close = sim_close,
+	.room = sim_room,
 	.process_alive = sim_process_alive,
 };
 

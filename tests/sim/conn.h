@@ -19,6 +19,7 @@
 struct host_options {
 	uint64_t delay_ns_max;
 	uint32_t breaks; /* one in n messages finds its connection broken; 0: never */
+	uint32_t full;   /* one in n times there is no room for descriptors; 0: never */
 	uint32_t pids;   /* how many different pids there are: small ones come again */
 };
 

@@ -110,6 +110,7 @@ static const struct disk_ops sim_ops = {
 	.write = sim_file_write,
 	.lock = sim_file_lock,
 	.export_fd = sim_file_export_fd,
+	.in_use = sim_file_in_use,
 	.forget = sim_file_forget,
 	.mkdir = sim_dir_mkdir,
 	.rmdir = sim_dir_rmdir,
@@ -264,6 +265,19 @@ bool disk_was_unreadable(struct disk *disk, const char *path)
 bool disk_exists(struct disk *disk, const char *path)
 {
 	return names_find(&sim_disk_of(disk)->names, path) != NULL;
+}
+
+int64_t disk_peek(struct disk *disk, const char *path, void *buf, uint64_t max)
+{
+	struct inode *i = names_find(&sim_disk_of(disk)->names, path);
+
+	if (!i || i->is_dir)
+		return -1;
+	if (max > i->content.size)
+		max = i->content.size;
+	if (max)
+		memcpy(buf, i->content.live, max);
+	return (int64_t)max;
 }
 
 int disk_flip(struct disk *disk, const char *path, uint64_t offset, uint64_t len)

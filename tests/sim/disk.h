@@ -101,6 +101,8 @@ bool disk_is_damaged(struct disk *d, const char *path);
  * took the name of one that was damaged: what else names that one may not fit it. */
 bool disk_was_unreadable(struct disk *d, const char *path);
 bool disk_exists(struct disk *d, const char *path);
+/* What lies in the file now, up to max bytes of it; how many, or -1: there is none. */
+int64_t disk_peek(struct disk *d, const char *path, void *buf, uint64_t max);
 /* One bit of [offset, offset + len) of the file, live and stable; UINT64_MAX: to its end. */
 int disk_flip(struct disk *d, const char *path, uint64_t offset, uint64_t len);
 /* The file's name is gone, for good: as if a person had removed it. */

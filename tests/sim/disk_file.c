@@ -282,6 +282,12 @@ int sim_file_export_fd(struct disk_file *f)
 			  handle_new(d, h->inode, h->flags));
 }
 
+int sim_file_in_use(struct disk_file *f, bool *ret)
+{
+	*ret = handle_of(f)->inode->opens > 1;
+	return 0;
+}
+
 void sim_file_forget(struct disk_file *f)
 {
 	/* There is no cache: what is read is what is there, but for FAULT_STALE. */

@@ -187,6 +187,7 @@ int sim_file_read(struct disk_file *f, void *buf, size_t len, uint64_t offset);
 int sim_file_write(struct disk_file *f, const void *buf, size_t len, uint64_t offset);
 int sim_file_lock(struct disk_file *f, bool exclusive);
 int sim_file_export_fd(struct disk_file *f);
+int sim_file_in_use(struct disk_file *f, bool *ret);
 void sim_file_forget(struct disk_file *f);
 
 int sim_dir_mkdir(struct disk *disk, const char *path);

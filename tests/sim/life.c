@@ -102,18 +102,32 @@ static void sim_timer_disarm(struct loop *loop, struct timer *t)
 	timers_remove(t);
 }
 
+#define TASK_COST 1000 /* each the same: virtual time does not pass on the loop */
+
 static void run_task(void *arg)
 {
-	struct task *t = arg;
+	struct life *l = arg;
+	uint32_t uid;
+	struct list *item = fair_take(&l->posted, UINT32_MAX, &uid);
 
-	t->run(t);
+	if (!item)
+		return; /* it was taken back */
+	container_of(item, struct task, link)->run(container_of(item, struct task, link));
+	fair_charge(&l->posted, uid, TASK_COST);
 }
 
 static void sim_post(struct loop *loop, struct task *t)
 {
 	struct life *l = of_loop(loop);
 
-	world_at(l->world, l->world->now_ns, l, run_task, t);
+	fair_push(&l->posted, t->uid, &t->link);
+	world_at(l->world, l->world->now_ns, l, run_task, l);
+}
+
+static void sim_unpost(struct loop *loop, struct task *t)
+{
+	(void)loop;
+	list_del(&t->link);
 }
 
 static bool sim_is_current(struct loop *loop)
@@ -129,6 +143,7 @@ static const struct loop_ops loop_ops = {
 	.timer_arm = sim_timer_arm,
 	.timer_disarm = sim_timer_disarm,
 	.post = sim_post,
+	.unpost = sim_unpost,
 	.is_current = sim_is_current,
 };
 
@@ -205,17 +220,20 @@ static void worker_run(void *arg)
 	struct work_queue *q = &k->life->classes[k->class];
 
 	for (;;) {
-		struct work *work = list_first(&q->waiting, struct work, link);
+		uint32_t uid;
+		struct list *item = fair_take(&q->waiting, (uint32_t)q->width, &uid);
+		struct work *work = item ? container_of(item, struct work, link) : NULL;
+		uint64_t from = k->life->world->now_ns;
 
 		k->idle = !work;
 		if (!work) {
 			fiber_park();
 			continue;
 		}
-		list_del(&work->link);
 		world_note(k->life->world, "work", k->class, 0, 0);
 		work->run(work);
 		answer(k->life, work);
+		fair_charge(&q->waiting, uid, k->life->world->now_ns - from);
 		life_sleep(k->life->world, world_random(k->life->world, DISPATCH_NS_MAX));
 	}
 }
@@ -236,7 +254,7 @@ static void sim_submit(struct workers *workers, enum work_class c, struct work *
 	struct world *w = l->world;
 
 	assert(loop_is_current(&l->loop) && q->width > 0);
-	list_add_tail(&q->waiting, &work->link);
+	fair_push(&q->waiting, work->uid, &work->link);
 	/* Whoever is idle may be the one; a kick that finds nothing does nothing. */
 	for (int i = 0; i < q->width; i++) {
 		if (q->workers[i].idle)
@@ -276,7 +294,7 @@ static void workers_start(struct life *l)
 	for (int c = 0; c < WORK_CLASSES; c++) {
 		struct work_queue *q = &l->classes[c];
 
-		list_init(&q->waiting);
+		fair_init(&q->waiting);
 		q->width = l->options.width[c];
 		q->workers = sim_zero((size_t)q->width * sizeof(*q->workers));
 		for (int i = 0; i < q->width; i++) {
@@ -313,6 +331,7 @@ struct life *life_start(struct world *w, const struct life_options *o, void (*ma
 	l->main_arg = arg;
 	l->loop.ops = &loop_ops;
 	l->workers.ops = &workers_ops;
+	fair_init(&l->posted);
 	list_init(&l->timers);
 	list_init(&l->ends);
 	list_add_tail(&w->lives, &l->link);
@@ -396,7 +415,7 @@ bool life_idle(const struct life *l)
 	if (!l->alive || l->starting || l->inbox_first < l->n_inbox)
 		return false;
 	for (int c = 0; c < WORK_CLASSES; c++) {
-		if (!list_empty(&l->classes[c].waiting))
+		if (!fair_empty(&l->classes[c].waiting))
 			return false;
 		for (int i = 0; i < l->classes[c].width; i++) {
 			if (!l->classes[c].workers[i].idle)
@@ -406,10 +425,13 @@ bool life_idle(const struct life *l)
 	return true;
 }
 
-static void close_queues(void *arg)
+static void workers_end(void *arg)
 {
 	struct life *l = arg;
 
+	for (int c = 0; c < WORK_CLASSES; c++)
+		fair_fini(&l->classes[c].waiting);
+	fair_fini(&l->posted);
 	for (int i = 0; i < l->classes[WORK_DATA].width; i++) {
 		struct worker *k = &l->classes[WORK_DATA].workers[i];
 
@@ -424,7 +446,7 @@ size_t life_end(struct life *l)
 	size_t held;
 
 	assert(life_idle(l) && !l->world->current);
-	life_run(l, close_queues, l);
+	life_run(l, workers_end, l);
 	held = arena_live(&l->arena) + sim_fd_count(l->world, l);
 	world_note(l->world, "ended", l->number, held, 0);
 	end(l);

@@ -38,7 +38,7 @@ struct worker {
 };
 
 struct work_queue {
-	struct list waiting;
+	struct fair_queue waiting;
 	struct worker *workers;
 	int width;
 };
@@ -58,6 +58,7 @@ struct life {
 	struct rng_seeded rng;
 
 	struct loop loop;
+	struct fair_queue posted;
 	struct list timers;
 	bool timers_queued;
 	struct inbox_entry *inbox; /* what the control fiber still has to run */

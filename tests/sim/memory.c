@@ -50,6 +50,7 @@ struct sim_memory {
 	struct life_hook hook;
 	struct list regions;
 	bool adopted;
+	uint64_t adopted_ns;
 };
 
 struct region_fd {
@@ -128,6 +129,25 @@ static bool name_is_legal(const char *name)
 	return n >= 1 && n <= REGION_NAME_MAX && name[n] == '\0';
 }
 
+static void room_of(const struct keeper *k, struct memory_room *ret)
+{
+	uint64_t used = keeper_regions(k), max = k->options.places;
+
+	*ret = (struct memory_room){ used, UINT64_MAX, UINT64_MAX };
+	if (max == 0)
+		return;
+	ret->max = max;
+	ret->left = max - min_u64(used, max);
+}
+
+static bool store_is_full(const struct keeper *k)
+{
+	struct memory_room room;
+
+	room_of(k, &room);
+	return room.left == 0;
+}
+
 static int take(struct sim_memory *s, const char *name, uint64_t size, bool store,
 		struct region **ret)
 {
@@ -136,6 +156,8 @@ static int take(struct sim_memory *s, const char *name, uint64_t size, bool stor
 
 	assert(name_is_legal(name) && size > 0);
 	world_op(k->world, "create region", 0);
+	if (store && store_is_full(k))
+		return CKPT_ENOSPACE;
 	if (keeper_used(k) + size > k->options.budget ||
 	    world_one_in(k->world, k->options.create_fails))
 		return -ENOMEM;
@@ -157,8 +179,10 @@ static int sim_create(struct memory *m, const char *name, uint64_t size, struct 
 {
 	struct sim_memory *s = memory_of(m);
 
-	/* The fd store is waited for: not on the loop, but for a ledger as the last resort. */
+	/* The fd store is waited for: not on the loop, but while it starts, and for a ledger as the
+	 * last resort. */
 	assert(s->life->running != &s->life->control || s->life->starting ||
+	       (s->adopted && s->adopted_ns == s->keeper->world->now_ns) ||
 	       strncmp(name, "ledger.", 7) == 0);
 	return take(s, name, size, true, ret);
 }
@@ -176,6 +200,8 @@ static int sim_keep(struct memory *m, struct region *r)
 
 	assert(s->life->running != &s->life->control && !b->stored);
 	world_op(s->keeper->world, "keep region", 0);
+	if (store_is_full(s->keeper))
+		return CKPT_ENOSPACE;
 	if (world_one_in(s->keeper->world, s->keeper->options.create_fails))
 		return -EIO;
 	b->stored = true;
@@ -210,6 +236,7 @@ static void sim_adopt(struct memory *m, region_fn *fn, void *arg)
 
 	assert(!s->adopted && list_empty(&s->regions));
 	s->adopted = true;
+	s->adopted_ns = s->keeper->world->now_ns;
 	list_each_safe(b, next, &s->keeper->backings, link) {
 		if (!b->stored)
 			continue;
@@ -312,6 +339,11 @@ static uint64_t sim_available(struct memory *m, uint64_t *ret_budget)
 	return used < k->options.budget ? k->options.budget - used : 0;
 }
 
+static void sim_room(struct memory *m, struct memory_room *ret)
+{
+	room_of(memory_of(m)->keeper, ret);
+}
+
 static const struct memory_ops sim_ops = {
 	.create = sim_create,
 	.create_small = sim_create_small,
@@ -324,6 +356,7 @@ static const struct memory_ops sim_ops = {
 	.fd_to_bytes = sim_fd_to_bytes,
 	.close_fd = sim_close_fd,
 	.available = sim_available,
+	.room = sim_room,
 };
 
 static void owner_ended(struct life_hook *h)

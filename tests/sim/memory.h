@@ -4,7 +4,7 @@
  *
  *   - a region survives the death of the daemon while the keeper lives, and of everything but the
  *     power while somebody has it mapped; power loss ends them all;
- *   - create() can fail, by the budget or by chance;
+ *   - create() can fail, by the budget, the places in the store, or by chance;
  *   - descriptors are numbers of the world (sim_fd_*): who receives one in a message maps it.
  */
 #ifndef TESTS_SIM_MEMORY_H
@@ -16,6 +16,7 @@
 struct keeper_options {
 	uint64_t budget;       /* bytes */
 	uint32_t create_fails; /* one in n; 0: never */
+	uint32_t places;       /* regions that it takes; 0: any number */
 };
 
 struct keeper; /* of one node: outlives its daemons */

@@ -18,6 +18,7 @@
 #include "coord/record.h"
 #include "coord/single.h"
 #include "model/trust.h"
+#include "storage/object_uses.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -173,6 +174,51 @@ static bool files_there(struct oracle *o, const struct oracle_job *j, const stru
 	return true;
 }
 
+/* At its name, or where a sweep has set it aside (storage/object_sweep.c). */
+static bool object_path(struct oracle *o, const char *folder, const uint8_t *digest, char *ret,
+			size_t size)
+{
+	char name[33];
+
+	hex(name, digest);
+	snprintf(ret, size, "%s/%s", folder, name);
+	if (disk_exists(o->sim->disk, ret))
+		return true;
+	snprintf(ret, size, "%s/" OBJECT_ASIDE "%s", folder, name);
+	return disk_exists(o->sim->disk, ret);
+}
+
+/* "CKPTLAYO", world, then of each rank its number and its declaration. */
+static const char *object_gone(struct oracle *o, const struct commit_seen *c)
+{
+	uint8_t layout[12 + 20 * 64];
+	char path[256];
+	int64_t len;
+
+	if (!object_path(o, "layouts", c->layout.b, path, sizeof(path)))
+		return "its layout";
+	len = disk_peek(o->sim->disk, path, layout, sizeof(layout));
+	if (disk_is_damaged(o->sim->disk, path) || len != 12 + 20 * (int64_t)c->world)
+		return NULL;
+	for (uint32_t r = 0; r < c->world; r++)
+		if (!object_path(o, "declarations", layout + 12 + 20 * r + 4, path, sizeof(path)))
+			return "a declaration of its layout";
+	return NULL;
+}
+
+static void check_objects(struct oracle *o, const struct oracle_job *j, const struct commit_seen *c)
+{
+	const char *gone;
+
+	if (!c->said_durable || c->freed || c->lost || c->commit_lost || !files_there(o, j, c))
+		return;
+	gone = object_gone(o, c);
+	if (gone)
+		sim_accuse(o->sim,
+			   "I8: step %llu of %s is DURABLE and has its COMMIT, and %s is gone",
+			   LL(c->step), j->name, gone);
+}
+
 void oracle_check_files(struct oracle *o)
 {
 	for (unsigned i = 0; i < o->n_jobs; i++) {
@@ -181,6 +227,7 @@ void oracle_check_files(struct oracle *o)
 		for (size_t k = 0; k < j->n_commits; k++) {
 			struct commit_seen *c = &j->commits[k];
 
+			check_objects(o, j, c);
 			if (c->said_durable && !c->freed && !c->lost && !c->commit_lost &&
 			    !c->files_lost && !files_there(o, j, c) && !files_hit(o, j, c))
 				sim_accuse(
@@ -222,7 +269,7 @@ static uint64_t faults(struct oracle *o)
 
 static void look_for_commit(struct oracle *o, struct oracle_job *j, struct commit_seen *c)
 {
-	if (!c->commit_lost)
+	if (!c->commit_lost || daemon_refuses(o->sim, &j->id))
 		return;
 	c->commit_lost = !files_there(o, j, c);
 	if (c->commit_lost && !c->files_lost && !c->freed && !c->lost && !files_hit(o, j, c) &&
@@ -550,6 +597,7 @@ static void on_commit(struct oracle *o, struct oracle_job *j, const struct recor
 		.step = r->commit.step,
 		.attempt = r->commit.attempt,
 		.world = r->commit.world,
+		.layout = r->commit.layout,
 		.memory = o->replaying ? j->memory_tried : o->memory,
 	};
 	sim_count(o->sim, committed);
@@ -643,7 +691,7 @@ static void check_lost(struct oracle *o, struct oracle_job *j, struct commit_see
 			"I6: step %llu of %s was COMMITTED, its memory was never lost, and it is "
 			"called lost",
 			LL(c->step), j->name);
-	if (c->said_durable && !files_hit(o, j, c))
+	if (c->said_durable && !c->files_lost && !files_hit(o, j, c))
 		sim_accuse(
 			o->sim,
 			"I7: step %llu of %s was DURABLE, its files were never damaged, and it is "

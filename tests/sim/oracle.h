@@ -45,6 +45,7 @@ struct commit_seen {
 	uint64_t n, epoch, step;
 	struct attempt_id attempt;
 	uint32_t world;
+	struct digest layout;
 	uint64_t memory; /* oracle.memory when it was first seen */
 	bool freed, lost, pinned;
 	uint32_t trust; /* what records say of it */

@@ -124,6 +124,8 @@ void daemon_arm(struct sim *s, int point, bool kill, uint64_t after);
 /* Orderly; in steps of the driver. */
 void daemon_stop(struct sim *s);
 bool daemon_stopped(struct sim *s);
+/* A job whose log this start could not read. */
+bool daemon_refuses(const struct sim *s, const struct job_id *id);
 size_t daemon_end(struct sim *s); /* what it still held */
 
 /* ---- Training state (sim_state.c) ---- */

@@ -71,10 +71,13 @@ void chaos_options(struct sim *s)
 		index.lost_at_open = 4;
 		index.open_fails = 4;
 	}
-	if (world_one_in(w, 4))
+	/* A declaration that finds no memory ends its rank, and an alarm says so. */
+	if (!s->profile->no_alarm && world_one_in(w, 4))
 		keeper.create_fails = 10u << world_random(w, 3);
 	if (!s->profile->good_net && world_one_in(w, 3))
 		host.breaks = 30u << world_random(w, 4);
+	if (world_one_in(w, 3))
+		host.full = 2;
 	s->disk = disk_sim_new(w, &disk);
 	s->index = index_store_new(w, &index);
 	s->keeper = keeper_new(w, &keeper);

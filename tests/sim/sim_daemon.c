@@ -15,6 +15,9 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "base/fault.h"
+#include "ckptd/ledger.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/refused.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
 
@@ -129,6 +132,17 @@ static void failed(struct daemon *d, const char *text)
 	world_at(s->w, s->w->now_ns, NULL, give_up, s);
 }
 
+/* This start could not read its log: it is tried again, and looked at by the next check. */
+bool daemon_refuses(const struct sim *s, const struct job_id *id)
+{
+	struct refused_job *r;
+
+	list_each(r, &s->daemon.node->refused, link)
+		if (job_id_equal(&r->id, id))
+			return !s->profile->good_disk;
+	return false;
+}
+
 static void on_ready(void *arg, int status, const char *text)
 {
 	struct daemon *d = arg;
@@ -171,6 +185,11 @@ static void on_closed(void *arg, struct conn *c)
 	node_conn_events.closed(((struct daemon *)arg)->node, c);
 }
 
+static void on_room(void *arg, struct conn *c)
+{
+	node_conn_events.room(((struct daemon *)arg)->node, c);
+}
+
 static void on_process_ended(void *arg, const struct process_id *p)
 {
 	node_conn_events.process_ended(((struct daemon *)arg)->node, p);
@@ -182,8 +201,14 @@ static void on_process_exit(void *arg, const struct process_id *p, const struct 
 		node_conn_events.process_exit(((struct daemon *)arg)->node, p, x);
 }
 
-static const struct conn_events events = {on_opened, on_message, on_closed, on_process_ended,
-					  on_process_exit};
+static const struct conn_events events = {
+	.opened = on_opened,
+	.message = on_message,
+	.closed = on_closed,
+	.room = on_room,
+	.process_ended = on_process_ended,
+	.process_exit = on_process_exit,
+};
 
 static struct index *open_index(void *arg, bool *ret_fresh)
 {
@@ -239,6 +264,10 @@ void daemon_start(struct sim *s)
 	d->sim = s;
 	d->point = -1;
 	d->freed = false;
+	/* What is too long for a record in this life the one before may have had there. */
+	s->options.ledger_inline =
+		world_one_in(s->w, 3) ? LEDGER_INLINE_MAX : 100u << world_random(s->w, 5);
+	s->options.ledger_slice = 1u << world_random(s->w, 16);
 	d->delay_ns = 1 + world_random(s->w, world_one_in(s->w, 4) ? 200 * SIM_MS : 20 * SIM_MS);
 	d->life = life_start(s->w, &o, daemon_main, d);
 	d->hook.ended = ended;

@@ -14,7 +14,6 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 #include "ckptd/node_priv.h"
-#include "ckptd/refused.h"
 #include "codec/digest.h"
 #include "coord/record.h"
 #include "storage/commit_file.h"
@@ -194,24 +193,13 @@ static bool files_hit(struct sim *s)
 	return hit(s, shard) || hit(s, commit) || hit(s, folder);
 }
 
-/* This start could not read its log: it is tried again, and looked at by the next check. */
-static bool is_refused(struct sim *s)
-{
-	struct refused_job *r;
-
-	list_each(r, &s->daemon.node->refused, link)
-		if (job_id_equal(&r->id, &s->made.id.job))
-			return !s->profile->good_disk;
-	return false;
-}
-
 void made_check(struct sim *s)
 {
 	struct made *m = &s->made;
 	struct checkpoint *c;
 	struct job *j;
 
-	if (!m->told || !s->daemon.ready || is_refused(s) || files_hit(s))
+	if (!m->told || !s->daemon.ready || daemon_refuses(s, &m->id.job) || files_hit(s))
 		return;
 	j = job_find_id(s->daemon.node, &m->id.job);
 	c = j ? checkpoint_find_attempt(j, m->id.step, &m->id.attempt) : NULL;

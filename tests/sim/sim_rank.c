@@ -293,8 +293,10 @@ static int ask_once(struct rank *r, Ckpt__Request *q, uint64_t deadline, Ckpt__R
 		return -EPIPE;
 	send_request(r, q);
 	/* Sent twice, as after a reconnect. But a load is given twice then, and nobody would end
-	 * the second one, which keeps its slots: of a lost connection they are ended by ckptd. */
-	if (r->channel && q->body_case != CKPT__REQUEST__BODY_LOAD && world_one_in(r->sim->w, 40)) {
+	 * the second one, which keeps its slots: of a lost connection they are ended by ckptd; and
+	 * of a long declaration a connection has one under way. */
+	if (r->channel && q->body_case != CKPT__REQUEST__BODY_LOAD &&
+	    q->body_case != CKPT__REQUEST__BODY_DECLARE && world_one_in(r->sim->w, 40)) {
 		send_request(r, q);
 		sim_count(r->sim, repeated);
 		twice = q->body_case == CKPT__REQUEST__BODY_SEAL;

@@ -251,6 +251,7 @@ static void test_regions_outlive_the_daemon(void **state)
 static void exhaust(void *arg)
 {
 	struct rooms *r = arg;
+	struct memory_room room;
 	uint64_t budget;
 	void *copy;
 	uint64_t len;
@@ -265,6 +266,13 @@ static void exhaust(void *arg)
 	assert_int_equal(r->m->ops->create(r->m, "b", 1, &r->ledger), -ENOMEM);
 	assert_int_equal(r->m->ops->bytes_to_fd(r->m, "x", 1), -ENOMEM);
 	keeper_options(r->keeper)->create_fails = 0;
+	keeper_options(r->keeper)->places = 1;
+	r->m->ops->room(r->m, &room);
+	assert_true(room.used == 1 && room.max == 1 && room.left == 0);
+	assert_int_equal(r->m->ops->create(r->m, "b", 1, &r->ledger), CKPT_ENOSPACE);
+	assert_int_equal(r->m->ops->create_small(r->m, "b", 1, &r->ledger), 0);
+	r->m->ops->destroy(r->m, r->ledger);
+	keeper_options(r->keeper)->places = 0;
 
 	fd = r->m->ops->bytes_to_fd(r->m, "hello", 5);
 	assert_int_equal(r->m->ops->fd_to_bytes(r->m, fd, 4, &copy, &len), -E2BIG);

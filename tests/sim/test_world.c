@@ -203,7 +203,7 @@ static void shop_main(void *arg)
 		s->jobs[i] = (struct job){ .shop = s, .number = i,
 					   .work = { .run = job_run, .done = job_done } };
 		list_init(&s->jobs[i].work.link);
-		work_submit(&s->life->workers, s->class, &s->jobs[i].work);
+		work_submit(&s->life->workers, s->class, FAIR_NODE, &s->jobs[i].work);
 	}
 }
 
@@ -359,7 +359,7 @@ static void daemon_main(void *arg)
 		s->jobs[i] = (struct job){ .shop = s, .number = i,
 					   .work = { .run = save_run, .done = save_done } };
 		list_init(&s->jobs[i].work.link);
-		work_submit(&s->life->workers, WORK_META, &s->jobs[i].work);
+		work_submit(&s->life->workers, WORK_META, FAIR_NODE, &s->jobs[i].work);
 	}
 }
 

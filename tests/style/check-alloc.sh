@@ -15,7 +15,7 @@ rows='
 malloc calloc realloc reallocarray strdup strndup asprintf vasprintf free posix_memalign aligned_alloc memalign getline getdelim open_memstream: base/alloc.c
 getrandom getentropy arc4random: base/rng.c
 rand rand_r srand random srandom drand48 lrand48 mrand48 random_r:
-clock_gettime clock_getres: ckptd/loop_*.c ckptd/log.c ckptd/predecessor.c ckptd/reader.c ckptd/supervise.c client/pump.c client/clock.c tools/*
+clock_gettime clock_getres: ckptd/loop_*.c ckptd/log.c ckptd/predecessor.c ckptd/reader.c ckptd/supervise.c ckptd/workers.c client/pump.c client/clock.c tools/*
 time gettimeofday clock ftime timespec_get:
 localtime localtime_r gmtime gmtime_r strftime: ckptd/log*.c tools/*
 usleep nanosleep clock_nanosleep sleep: tools/*

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * by_process.h - what is found by the process that it is of: links in a table by pids.
+ *
+ * Of a link's bucket only those of the same process (process_same()) are meant.
+ */
+#ifndef CKPTD_BY_PROCESS_H
+#define CKPTD_BY_PROCESS_H
+
+#include "base/conn.h"
+#include "base/list.h"
+
+#define BY_PROCESS_BUCKETS 1024u /* pids that follow each other lie in different ones */
+
+struct by_process {
+	struct list buckets[BY_PROCESS_BUCKETS];
+};
+
+static inline void by_process_init(struct by_process *t)
+{
+	for (unsigned i = 0; i < BY_PROCESS_BUCKETS; i++)
+		list_init(&t->buckets[i]);
+}
+
+static inline struct list *by_process(struct by_process *t, const struct process_id *p)
+{
+	return &t->buckets[(uint32_t)p->pid % BY_PROCESS_BUCKETS];
+}
+
+#endif

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * receiver.c - see receiver.h.
+ *
+ *   NONE --ask--> RUNS --(limit, a broken socket)--> LEFT (killed) --pidfd--> gone
+ *     ^             |
+ *     +--pidfd-- RESTING (its socket is closed: it ends by itself)
+ *
+ *   1. One request at a time is with the process, so that it is known which one hangs it. What hung
+ *      may have been the close of what came before: a request is asked twice.
+ *   2. A process that was killed may not end (it waits in the kernel for what hung it). It is
+ *      followed by its pidfd and never waited for; of a uid there are at most RECEIVER_LEFT_MAX.
+ *   3. A connection that is to be closed is closed here once the request that carries it is sent:
+ *      the last close is the process's, whatever becomes of it.
+ *
+ * Thread: the loop.
+ */
+#include <config.h>
+
+#include "ckptd/receiver.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/conn.h"
+#include "ckptd/loop_epoll.h"
+
+extern char **environ;
+
+struct process {
+	struct list link; /* in receiver.processes */
+	struct receiver *receiver;
+	pid_t pid;
+	struct watch end;    /* its pidfd */
+	struct watch socket; /* fd -1: closed, it is RESTING or LEFT */
+};
+
+struct receiver {
+	struct loop *loop;
+	struct receiver_options o;
+	struct list waiting;       /* struct receiving */
+	struct receiving *current; /* with the process; NULL: forgotten, or none */
+	bool asked;                /* the process has a request */
+	uint32_t number;           /* of that */
+	struct process *process;   /* RUNS */
+	struct list processes;     /* all */
+	unsigned n_processes;
+	struct timer timer; /* the limit while it is asked, else the rest */
+	struct task task;   /* the next request, or the answer that is there */
+	bool posted, readable;
+};
+
+static void post(struct receiver *r)
+{
+	if (r->posted)
+		return;
+	r->posted = true;
+	loop_post(r->loop, &r->task);
+}
+
+/* ---- Processes ---- */
+
+static void close_watch(struct loop *l, struct watch *w)
+{
+	if (w->fd < 0)
+		return;
+	watch_remove(l, w);
+	close(w->fd);
+	w->fd = -1;
+}
+
+/* The process has no request any more and gets none. */
+static void part(struct receiver *r, bool by_force)
+{
+	struct process *p = r->process;
+
+	if (!p)
+		return;
+	r->process = NULL;
+	r->readable = false;
+	close_watch(r->loop, &p->socket);
+	if (by_force)
+		kill(p->pid, SIGKILL);
+}
+
+static void process_free(struct process *p)
+{
+	struct receiver *r = p->receiver;
+
+	close_watch(r->loop, &p->socket);
+	close_watch(r->loop, &p->end);
+	list_del(&p->link);
+	r->n_processes--;
+	alloc_free(p);
+}
+
+static void ended(struct watch *w, uint32_t events)
+{
+	struct process *p = container_of(w, struct process, end);
+	struct receiver *r = p->receiver;
+
+	(void)events;
+	loop_label(r->loop, "the end of a receiver");
+	if (waitpid(p->pid, NULL, WNOHANG) == 0)
+		return;
+	if (r->process == p)
+		part(r, false);
+	process_free(p);
+	post(r); /* what it was asked is asked again, or what waits for room goes on */
+}
+
+static void socket_ready(struct watch *w, uint32_t events)
+{
+	struct receiver *r = container_of(w, struct process, socket)->receiver;
+
+	(void)events;
+	r->readable = true;
+	watch_remove(r->loop, w); /* until it was read */
+	post(r);
+}
+
+static int spawn(const struct receiver *r, int fd, pid_t *ret)
+{
+	char *argv[] = {(char *)"ckptd", (char *)"--receiver", NULL};
+	posix_spawn_file_actions_t files;
+	posix_spawnattr_t attr;
+	sigset_t none, pipe;
+	int e;
+
+	sigemptyset(&none);
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	if (posix_spawn_file_actions_init(&files))
+		return -ENOMEM;
+	if (posix_spawnattr_init(&attr)) {
+		posix_spawn_file_actions_destroy(&files);
+		return -ENOMEM;
+	}
+	e = posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+						    POSIX_SPAWN_SETPGROUP);
+	if (e == 0)
+		e = posix_spawnattr_setsigmask(&attr, &none);
+	if (e == 0)
+		e = posix_spawnattr_setsigdefault(&attr, &pipe);
+	if (e == 0)
+		e = posix_spawn_file_actions_adddup2(&files, fd, RECEIVER_FD);
+	if (e == 0)
+		e = posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDWR, 0);
+	if (e == 0)
+		e = posix_spawn_file_actions_addclosefrom_np(&files, RECEIVER_FD + 1);
+	if (e == 0)
+		e = posix_spawn(ret, r->o.program, &files, &attr, argv, environ);
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&files);
+	return -e;
+}
+
+/* The process is followed, or ended again. */
+static int follow(struct receiver *r, struct process *p, int socket)
+{
+	int fd = pidfd_open(p->pid, 0), e = fd < 0 ? -errno : 0;
+
+	watch_init(&p->end, fd, ended);
+	watch_init(&p->socket, socket, socket_ready);
+	if (e == 0)
+		e = watch_set(r->loop, &p->end, EPOLLIN);
+	if (e == 0)
+		e = watch_set(r->loop, &p->socket, EPOLLIN);
+	if (e == 0)
+		return 0;
+	kill(p->pid, SIGKILL);
+	close_watch(r->loop, &p->end);
+	/* It has not got a descriptor yet, so nothing keeps it from ending. */
+	while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	return e;
+}
+
+static int begin(struct receiver *r)
+{
+	struct process *p;
+	int fds[2], e;
+
+	if (r->n_processes >= RECEIVER_LEFT_MAX) /* (2) */
+		return -EBUSY;
+	p = alloc_zero(sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+		e = -errno;
+		alloc_free(p);
+		return e;
+	}
+	e = spawn(r, fds[1], &p->pid);
+	close(fds[1]);
+	if (e == 0)
+		e = follow(r, p, fds[0]);
+	if (e) {
+		close(fds[0]);
+		alloc_free(p);
+		return e;
+	}
+	p->receiver = r;
+	list_add_tail(&r->processes, &p->link);
+	r->n_processes++;
+	r->process = p;
+	return 0;
+}
+
+/* ---- Requests ---- */
+
+static int send_request(struct receiver *r, const struct receiving *x)
+{
+	struct receiver_request q = {.op = x->end ? RECEIVER_CLOSE : RECEIVER_TAKE,
+				     .number = ++r->number};
+	struct iovec iov = {.iov_base = &q, .iov_len = sizeof(q)};
+	union {
+		char buf[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {0};
+	struct msghdr h = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control.buf,
+			   .msg_controllen = sizeof(control.buf)};
+	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
+	ssize_t n;
+
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(cm), &x->fd, sizeof(int));
+	do
+		n = sendmsg(r->process->socket.fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : 0;
+}
+
+static void tell(struct receiver *r, struct receiving *x, int status, const void *msg, size_t len,
+		 int *fd)
+{
+	timer_disarm(r->loop, &r->timer);
+	x->done(x, status, msg, len, fd);
+}
+
+/* What it was asked has no answer: again (1), or that is the answer. */
+static void unanswered(struct receiver *r, int why)
+{
+	struct receiving *x = r->current;
+	int none = -1;
+
+	r->current = NULL;
+	r->asked = false;
+	if (!x)
+		return;
+	if (!x->again && !x->end) {
+		x->again = true;
+		list_add_head(&r->waiting, &x->link);
+		return;
+	}
+	tell(r, x, why, NULL, 0, &none);
+}
+
+static void limit_came(struct timer *t)
+{
+	struct receiver *r = container_of(t, struct receiver, timer);
+
+	if (!r->asked && list_empty(&r->waiting))
+		part(r, false); /* it has rested long enough */
+	else if (!r->asked)
+		post(r); /* a process could not be begun: once more */
+	if (!r->asked)
+		return;
+	log_print(r->o.log, LOG_WARNING,
+		  "the process that takes in descriptors of uid %u did not answer within %llu ms: "
+		  "killed; a descriptor that was sent hangs when it is closed",
+		  r->o.uid, (unsigned long long)(r->o.limit_ns / 1000000));
+	part(r, true);
+	unanswered(r, -ETIMEDOUT);
+	post(r);
+}
+
+/* There is no process, and none can be begun: messages are refused, connections wait to be closed
+ * until one has ended, or for a while. */
+static void refuse_all(struct receiver *r, int why)
+{
+	struct receiving *x, *next;
+	int none = -1;
+
+	list_each_safe(x, next, &r->waiting, link) {
+		if (x->end)
+			continue;
+		list_del(&x->link);
+		tell(r, x, why, NULL, 0, &none);
+	}
+	if (!list_empty(&r->waiting))
+		timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
+}
+
+static void ask_next(struct receiver *r)
+{
+	struct receiving *x = list_first(&r->waiting, struct receiving, link);
+	int e = r->process ? 0 : begin(r);
+
+	if (e == 0)
+		e = send_request(r, x);
+	if (e) {
+		part(r, true);
+		refuse_all(r, e);
+		return;
+	}
+	list_del(&x->link);
+	if (x->end) { /* (3) */
+		close(x->fd);
+		x->fd = -1;
+	}
+	r->current = x;
+	r->asked = true;
+	timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
+}
+
+/* ---- Answers ---- */
+
+static int take_fd(struct msghdr *h)
+{
+	struct cmsghdr *cm = CMSG_FIRSTHDR(h);
+	int fd = -1;
+
+	if (cm && cm->cmsg_level == SOL_SOCKET && cm->cmsg_type == SCM_RIGHTS &&
+	    cm->cmsg_len >= CMSG_LEN(sizeof(int)))
+		memcpy(&fd, CMSG_DATA(cm), sizeof(int));
+	return fd;
+}
+
+static void take_answer(struct receiver *r)
+{
+	static uint8_t buf[CONN_MESSAGE_MAX]; /* the loop's alone */
+	struct receiver_answer a;
+	struct iovec iov[2] = {{.iov_base = &a, .iov_len = sizeof(a)},
+			       {.iov_base = buf, .iov_len = sizeof(buf)}};
+	union {
+		char buf[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct msghdr h = {.msg_iov = iov,
+			   .msg_iovlen = 2,
+			   .msg_control = control.buf,
+			   .msg_controllen = sizeof(control.buf)};
+	struct receiving *x = r->current;
+	ssize_t n = recvmsg(r->process->socket.fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	int fd = n >= 0 ? take_fd(&h) : -1;
+
+	if (n < (ssize_t)sizeof(a) || a.number != r->number || !r->asked ||
+	    watch_set(r->loop, &r->process->socket, EPOLLIN) != 0) {
+		part(r, true);
+		unanswered(r, -EPIPE);
+	} else {
+		r->asked = false;
+		r->current = NULL;
+		timer_disarm(r->loop, &r->timer);
+		if (x && a.status == RECEIVER_OK && fd < 0)
+			tell(r, x, -EMFILE, NULL, 0, &fd); /* our own limit of open files */
+		else if (x)
+			tell(r, x, (int)a.status, buf, (size_t)n - sizeof(a), &fd);
+	}
+	if (fd >= 0)
+		close(fd);
+}
+
+static void go_on(struct task *t)
+{
+	struct receiver *r = container_of(t, struct receiver, task);
+
+	r->posted = false;
+	loop_label(r->loop, "a message with a descriptor");
+	if (r->readable && r->process) {
+		r->readable = false;
+		take_answer(r);
+	} else if (r->asked && !r->process) {
+		unanswered(r, -EPIPE);
+	} else if (!r->asked && !list_empty(&r->waiting)) {
+		ask_next(r);
+	}
+	if (!r->asked && !list_empty(&r->waiting) && !r->timer.armed)
+		post(r);
+	else if (!r->asked && r->process && !r->timer.armed)
+		timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.rest_ns);
+}
+
+void receiver_ask(struct receiver *r, struct receiving *x)
+{
+	assert(loop_is_current(r->loop));
+	assert(x->done && x->fd >= 0);
+	x->again = false;
+	list_add_tail(&r->waiting, &x->link);
+	if (!r->asked)
+		timer_disarm(r->loop, &r->timer);
+	post(r);
+}
+
+void receiver_forget(struct receiver *r, struct receiving *x)
+{
+	list_del(&x->link);
+	if (r->current == x)
+		r->current = NULL;
+}
+
+bool receiver_is_idle(const struct receiver *r)
+{
+	return !r->asked && list_empty(&r->waiting) && r->n_processes == 0 && !r->posted;
+}
+
+struct receiver *receiver_new(struct loop *loop, const struct receiver_options *o)
+{
+	struct receiver *r = alloc_zero(sizeof(*r));
+
+	if (!r)
+		return NULL;
+	r->loop = loop;
+	r->o = *o;
+	list_init(&r->waiting);
+	list_init(&r->processes);
+	timer_init(&r->timer, limit_came);
+	task_init(&r->task, o->uid, go_on);
+	return r;
+}
+
+void receiver_free(struct receiver *r)
+{
+	struct process *p, *next;
+
+	if (!r)
+		return;
+	timer_disarm(r->loop, &r->timer);
+	loop_unpost(r->loop, &r->task);
+	list_each_safe(p, next, &r->processes, link) {
+		kill(p->pid, SIGKILL);
+		process_free(p);
+	}
+	alloc_free(r);
+}

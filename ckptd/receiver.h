@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * receiver.h - messages with descriptors of one uid, taken in by a process beside ckptd.
+ *
+ * ckptd never has a descriptor that a user made, but frozen memfds of a bounded size: see
+ * ckptd/receiver_child.h. The process is begun when it is first needed and ends after a rest. One
+ * that does not answer is killed, and another one is asked.
+ */
+#ifndef CKPTD_RECEIVER_H
+#define CKPTD_RECEIVER_H
+
+#include <stddef.h>
+
+#include "base/list.h"
+#include "base/loop.h"
+#include "ckptd/log.h"
+#include "ckptd/receiver_child.h"
+
+#define RECEIVER_LIMIT_NS 10000000000ull /* for one answer, also on a machine with much to do */
+#define RECEIVER_REST_NS  10000000000ull /* after which the process ends */
+#define RECEIVER_LEFT_MAX 4 /* of a uid's that were killed and have not ended: then no more */
+
+struct receiver;
+struct receiving;
+
+/*
+ * status: an enum receiver_status, or -errno: the process could not be begun, or did not answer.
+ * msg and fd are valid during the call; fd (-1: none) stays the receiver's unless it was taken:
+ * then *fd is -1.
+ */
+typedef void receiving_fn(struct receiving *, int status, const void *msg, size_t len, int *fd);
+
+/* One message of a connection, or its end; the connection's, up to done. */
+struct receiving {
+	struct list link;
+	int fd;    /* of the connection */
+	bool end;  /* close it, with all that is queued; fd is the receiver's then */
+	bool again; /* it was asked of a process that did not answer */
+	receiving_fn *done;
+};
+
+struct receiver_options {
+	const char *program; /* ckptd, whose --receiver it is */
+	uint32_t uid;        /* whose descriptors it takes in */
+	uint64_t limit_ns, rest_ns;
+	struct log *log;
+};
+
+/* NULL: out of memory. */
+struct receiver *receiver_new(struct loop *loop, const struct receiver_options *o);
+/* done is called once, not inside this call, unless receiver_forget() comes before. */
+void receiver_ask(struct receiver *r, struct receiving *x);
+/* Idempotent. Not for x->end. */
+void receiver_forget(struct receiver *r, struct receiving *x);
+/* Nothing is asked, and no process of it is there. */
+bool receiver_is_idle(const struct receiver *r);
+/* NULL is allowed. Processes are killed and not waited for; nobody is called any more. */
+void receiver_free(struct receiver *r);
+
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * receiver_child.c - takes in the messages of one uid that carry descriptors.
+ *
+ * A descriptor from outside is dangerous to have: closing it may wait for a FUSE server that never
+ * answers, linger for a socket's peer, or free gigabytes; asking what it is may wait as well. So
+ * ckptd takes none. This process does, holds nothing that anybody else needs, and ckptd kills it
+ * when it does not answer.
+ *
+ *   1. What is passed on is a memfd (F_GET_SEALS, which asks no file system, says so) that nobody
+ *      can write to or resize, of a bounded size; one for each message.
+ *   2. A memfd that was passed on stays open here until the next request: ckptd's close of it, or
+ *      of its message, is not the last one and frees nothing.
+ *   3. The answer goes out before what is not passed on is closed.
+ *
+ * One thread; blocking calls. Failure modes: it hangs or dies; ckptd/receiver.c begins another.
+ */
+#include <config.h>
+
+#include "ckptd/receiver_child.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/conn.h"
+
+enum { NICE = 10, FDS_MAX = 253 /* SCM_MAX_FD of Linux */, OPEN_FILES = FDS_MAX + 16 };
+#define FROZEN (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
+
+struct message {
+	uint8_t bytes[CONN_MESSAGE_MAX];
+	size_t len;
+	int fds[FDS_MAX];
+	size_t n_fds;
+	int flags;
+};
+
+union control {
+	char buf[CMSG_SPACE(FDS_MAX * sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+	struct cmsghdr align;
+};
+
+static void take_fds(struct msghdr *h, struct message *m)
+{
+	m->n_fds = 0;
+	for (struct cmsghdr *cm = CMSG_FIRSTHDR(h); cm; cm = CMSG_NXTHDR(h, cm)) {
+		if (cm->cmsg_level != SOL_SOCKET || cm->cmsg_type != SCM_RIGHTS)
+			continue;
+		for (size_t off = 0; CMSG_LEN(off) < cm->cmsg_len; off += sizeof(int)) {
+			assert(m->n_fds < FDS_MAX); /* the control buffer holds no more */
+			memcpy(&m->fds[m->n_fds++], CMSG_DATA(cm) + off, sizeof(int));
+		}
+	}
+}
+
+/* Length, 0, or -errno. */
+static ssize_t receive(int fd, void *to, size_t size, int flags, struct message *m)
+{
+	struct iovec iov = {.iov_base = to, .iov_len = size};
+	union control control;
+	struct msghdr h = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control.buf,
+			   .msg_controllen = sizeof(control.buf)};
+	ssize_t n;
+
+	do
+		n = recvmsg(fd, &h, flags | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	m->n_fds = 0;
+	if (n < 0)
+		return -errno;
+	take_fds(&h, m);
+	m->flags = h.msg_flags;
+	return n;
+}
+
+/* (1) */
+static enum receiver_status examine(int fd)
+{
+	int seals = fcntl(fd, F_GET_SEALS);
+	struct stat st;
+
+	if (seals < 0 || (seals & FROZEN) != FROZEN || fstat(fd, &st) != 0 || st.st_size < 0)
+		return RECEIVER_FOREIGN;
+	/* It may have pages beyond its end. */
+	if ((uint64_t)st.st_size > RECEIVER_BYTES_MAX ||
+	    (uint64_t)st.st_blocks > RECEIVER_BYTES_MAX / 512 + 4096)
+		return RECEIVER_LARGE;
+	return RECEIVER_OK;
+}
+
+static enum receiver_status take(int from, struct message *m)
+{
+	ssize_t n = receive(from, m->bytes, sizeof(m->bytes), MSG_DONTWAIT, m);
+
+	m->len = n > 0 ? (size_t)n : 0;
+	if (n <= 0)
+		return RECEIVER_NOTHING;
+	if (m->flags & MSG_TRUNC)
+		return RECEIVER_LONG;
+	if (m->n_fds != 1 || m->flags & MSG_CTRUNC)
+		return RECEIVER_MANY;
+	return examine(m->fds[0]);
+}
+
+static bool answer(const struct receiver_request *q, enum receiver_status status,
+		   const struct message *m)
+{
+	struct receiver_answer a = {.number = q->number, .status = status};
+	struct iovec iov[2] = {{.iov_base = &a, .iov_len = sizeof(a)},
+			       {.iov_base = (void *)m->bytes, .iov_len = m->len}};
+	union control control = {.buf = {0}};
+	struct msghdr h = {.msg_iov = iov, .msg_iovlen = 1};
+	struct cmsghdr *cm;
+	ssize_t n;
+
+	if (status == RECEIVER_OK) {
+		h.msg_iovlen = 2;
+		h.msg_control = control.buf;
+		h.msg_controllen = CMSG_SPACE(sizeof(int));
+		cm = CMSG_FIRSTHDR(&h);
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cm), m->fds, sizeof(int));
+	}
+	do
+		n = sendmsg(RECEIVER_FD, &h, MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+	return n > 0;
+}
+
+/* One request; false: ckptd is gone. *held: see (2). */
+static bool serve(struct message *m, int *held)
+{
+	struct receiver_request q;
+	enum receiver_status status;
+	ssize_t n = receive(RECEIVER_FD, &q, sizeof(q), 0, m);
+	int from;
+	bool ok;
+
+	if (n != (ssize_t)sizeof(q) || m->n_fds != 1)
+		return false;
+	from = m->fds[0];
+	if (*held >= 0)
+		close(*held);
+	*held = -1;
+	if (q.op == RECEIVER_CLOSE) {
+		close(from); /* the last one: ckptd has closed its own */
+		m->len = 0;
+		return answer(&q, RECEIVER_NOTHING, m);
+	}
+	status = take(from, m);
+	ok = answer(&q, status, m);
+	for (size_t i = status == RECEIVER_OK; i < m->n_fds; i++) /* (3) */
+		close(m->fds[i]);
+	if (status == RECEIVER_OK)
+		*held = m->fds[0];
+	close(from);
+	return ok;
+}
+
+/* What it does takes none of ckptd's capabilities. */
+static bool drop_capabilities(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	const struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+
+	return prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0 &&
+	       syscall(SYS_capset, &head, none) == 0;
+}
+
+int receiver_child_run(void)
+{
+	const struct rlimit files = {OPEN_FILES, OPEN_FILES}, none = {0, 0};
+	static struct message m;
+	pid_t parent = getppid();
+	int held = -1;
+
+	/* It ends with ckptd. One that hangs beyond that keeps nothing but what hangs it. */
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent ||
+	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_NOFILE, &files) != 0 ||
+	    setrlimit(RLIMIT_CORE, &none) != 0 || !drop_capabilities())
+		return 1;
+	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */
+	/* It does a user's work, and that much is no more than a user's own process would get. */
+	ignore_result(setpriority(PRIO_PROCESS, 0, NICE));
+	while (serve(&m, &held))
+		;
+	return 0;
+}

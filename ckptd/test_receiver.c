@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages with descriptors over a real socket: what is passed on, and that whatever else a user
+ * sends is neither opened nor closed by this process. The receiver is the ckptd that was built.
+ */
+#include <config.h>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ckptd/listener.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/receiver.h"
+#include "tests/lib/silent_fuse.h"
+#include "tests/lib/test.h"
+
+#define FROZEN  (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
+#define SLOW_MS 4000 /* what closes slowly here takes 5 seconds, or half a minute */
+
+struct world {
+	char *dir, path[256], program[512];
+	struct loop *loop;
+	struct log log;
+	struct listener *listener;
+	char said[64]; /* first bytes of messages, in order; 'C': closed */
+	char bytes[16]; /* of the memfd that came last */
+	bool take;      /* keeps the next descriptor */
+	int taken;
+	struct conn *conn;
+};
+
+static void note(struct world *w, char what)
+{
+	size_t n = strlen(w->said);
+
+	assert_true(n + 1 < sizeof(w->said));
+	w->said[n] = what;
+}
+
+static void on_opened(void *arg, struct conn *c)
+{
+	((struct world *)arg)->conn = c;
+	c->session = arg;
+}
+
+static void on_message(void *arg, struct conn *c, const void *msg, size_t len, int *fds, size_t n)
+{
+	struct world *w = arg;
+
+	assert_true(len > 0 && n <= 1);
+	note(w, *(const char *)msg);
+	memset(w->bytes, 0, sizeof(w->bytes));
+	if (n) {
+		assert_int_equal(fcntl(fds[0], F_GETFD), FD_CLOEXEC);
+		assert_int_equal(fcntl(fds[0], F_GET_SEALS) & FROZEN, FROZEN);
+		assert_true(pread(fds[0], w->bytes, sizeof(w->bytes) - 1, 0) >= 0);
+	}
+	if (n && w->take) {
+		w->taken = fds[0];
+		fds[0] = -1;
+	}
+	if (*(const char *)msg == 'e')
+		c->ops->close(c);
+}
+
+static void on_closed(void *arg, struct conn *c)
+{
+	(void)c;
+	note(arg, 'C');
+}
+
+static void on_ended(void *arg, const struct process_id *id)
+{
+	(void)arg;
+	(void)id;
+}
+
+static const struct conn_events events = {
+	.opened = on_opened,
+	.message = on_message,
+	.closed = on_closed,
+	.process_ended = on_ended,
+};
+
+static uint64_t now_ms(void)
+{
+	struct timespec t;
+
+	assert_int_equal(clock_gettime(CLOCK_MONOTONIC, &t), 0);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* The longest turn of the loop, in milliseconds: a turn that waits for news has a bound. */
+static uint64_t until(struct world *w, const char *said)
+{
+	uint64_t begun = now_ms(), longest = 0;
+
+	while (strlen(w->said) < strlen(said)) {
+		uint64_t from = now_ms();
+
+		loop_epoll_turn(w->loop, 50 * 1000000);
+		longest = now_ms() - from > longest ? now_ms() - from : longest;
+		assert_true(now_ms() - begun < 60000);
+	}
+	assert_string_equal(w->said, said);
+	return longest;
+}
+
+static int setup(void **state)
+{
+	struct world *w = calloc(1, sizeof(*w));
+	const char *top = getenv("top_builddir");
+	struct listener_options o = {.path = w->path,
+				     .fd = -1,
+				     .mode = 0600,
+				     .conns_max = 100,
+				     .conns_per_uid = 100,
+				     .handshake_ns = 3600ull * 1000000000u,
+				     .program = w->program};
+
+	w->dir = test_dir_make(NULL);
+	snprintf(w->path, sizeof(w->path), "%s/s", w->dir);
+	snprintf(w->program, sizeof(w->program), "%s/ckptd/ckptd", top ? top : ".");
+	assert_int_equal(access(w->program, X_OK), 0);
+	assert_int_equal(loop_epoll_new(&w->loop, NULL), 0);
+	assert_int_equal(listener_new(w->loop, &o, &w->listener, NULL), 0);
+	assert_int_equal(listener_start(w->listener, &events, w, NULL), 0);
+	*state = w;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	struct world *w = *state;
+
+	listener_free(w->listener);
+	loop_epoll_free(w->loop);
+	while (waitpid(-1, NULL, 0) > 0)
+		; /* receivers that were killed: nothing keeps them from ending now */
+	test_dir_remove(w->dir);
+	free(w);
+	return 0;
+}
+
+/* ---- The client's side ---- */
+
+static int client(struct world *w)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	strcpy(a.sun_path, w->path);
+	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	return fd;
+}
+
+/* A message of one byte, or of none: '\0'; with n times the descriptor. */
+static void say(int to, char what, int fd, int n)
+{
+	struct iovec iov = {&what, what != '\0'};
+	char control[CMSG_SPACE(64 * sizeof(int))] = {0};
+	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *cm;
+
+	if (n) {
+		h.msg_control = control;
+		h.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
+		cm = CMSG_FIRSTHDR(&h);
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
+		for (int i = 0; i < n; i++)
+			memcpy(CMSG_DATA(cm) + (size_t)i * sizeof(int), &fd, sizeof(int));
+	}
+	assert_int_equal(sendmsg(to, &h, MSG_NOSIGNAL), what != '\0');
+}
+
+static int memfd(const char *bytes, int seals)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+	assert_true(fd >= 0);
+	assert_int_equal(write(fd, bytes, strlen(bytes)), strlen(bytes));
+	assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+	return fd;
+}
+
+static int open_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	while (readdir(d))
+		n++;
+	closedir(d);
+	return n;
+}
+
+/* ---- What is passed on ---- */
+
+static void test_frozen_memfds_arrive_in_order(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), before, m;
+
+	say(fd, '0', 0, 0);
+	until(w, "0");
+	before = open_fds();
+	for (int i = 0; i < 3; i++) {
+		m = memfd(i == 1 ? "second" : "first", FROZEN);
+		say(fd, (char)('1' + 2 * i), m, 1);
+		say(fd, (char)('2' + 2 * i), 0, 0);
+		close(m);
+	}
+	until(w, "0123");
+	assert_string_equal(w->bytes, "second");
+	until(w, "0123456");
+	assert_in_range(open_fds(), before, before + 2); /* the receiver's socket and pidfd */
+	w->take = true;
+	m = memfd("kept", FROZEN);
+	say(fd, '7', m, 1);
+	close(m);
+	until(w, "01234567");
+	memset(w->bytes, 0, sizeof(w->bytes));
+	assert_int_equal(pread(w->taken, w->bytes, 4, 0), 4);
+	assert_string_equal(w->bytes, "kept");
+	close(w->taken);
+	close(fd);
+	until(w, "01234567C");
+}
+
+/* Two connections of a uid have one receiver; each message comes to its own. */
+static void test_connections_share_a_receiver(void **state)
+{
+	struct world *w = *state;
+	int fds[2] = {client(w), client(w)}, m = memfd("x", FROZEN), before = -1;
+
+	for (int i = 0; i < 20; i++) {
+		say(fds[i % 2], 'm', m, 1);
+		if (i == 1) {
+			until(w, "mm");
+			before = open_fds();
+		}
+	}
+	until(w, "mmmmmmmmmmmmmmmmmmmm");
+	assert_int_equal(open_fds(), before);
+	close(m);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+/* ---- What is not ---- */
+
+static void refused(struct world *w, int what, int n)
+{
+	int fd = client(w), before;
+
+	memset(w->said, 0, sizeof(w->said));
+	say(fd, 'a', 0, 0);
+	until(w, "a");
+	before = open_fds();
+	say(fd, 'b', what, n);
+	say(fd, 'c', 0, 0);
+	until(w, "aC");
+	assert_in_range(open_fds(), before - 2, before + 2); /* the connection's; the receiver's */
+	close(fd);
+}
+
+static void test_other_descriptors_close_the_connection(void **state)
+{
+	struct world *w = *state;
+	char name[300];
+	int p[2], m;
+	char c;
+
+	assert_int_equal(pipe(p), 0);
+	refused(w, p[1], 1);
+	close(p[1]);
+	assert_int_equal(read(p[0], &c, 1), 0); /* it is closed everywhere */
+	close(p[0]);
+	m = memfd("x", FROZEN);
+	refused(w, m, 2);
+	refused(w, m, 40);
+	close(m);
+	m = memfd("x", F_SEAL_GROW | F_SEAL_SHRINK);
+	refused(w, m, 1);
+	close(m);
+	m = memfd("x", F_SEAL_WRITE);
+	refused(w, m, 1);
+	close(m);
+	snprintf(name, sizeof(name), "%s/file", w->dir);
+	m = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(m >= 0);
+	refused(w, m, 1);
+	close(m);
+}
+
+static void test_large_memfds_close_the_connection(void **state)
+{
+	struct world *w = *state;
+	int m = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	const off_t pages = (off_t)RECEIVER_BYTES_MAX + (64 << 20);
+
+	assert_int_equal(ftruncate(m, (off_t)RECEIVER_BYTES_MAX + 1), 0);
+	assert_int_equal(fcntl(m, F_ADD_SEALS, FROZEN), 0);
+	refused(w, m, 1);
+	close(m);
+	m = memfd("x", 0); /* one byte, and pages beyond its end */
+	assert_int_equal(fallocate(m, FALLOC_FL_KEEP_SIZE, 0, pages), 0);
+	assert_int_equal(fcntl(m, F_ADD_SEALS, FROZEN), 0);
+	refused(w, m, 1);
+	close(m);
+}
+
+static void test_descriptor_lost_at_our_limit_closes(void **state)
+{
+	struct world *w = *state;
+	struct rlimit was, low;
+	int fd = client(w), m = memfd("x", FROZEN), top;
+
+	say(fd, 'a', m, 1);
+	until(w, "a"); /* the receiver is there */
+	top = dup(fd);
+	close(top);
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+	low = was;
+	low.rlim_cur = (rlim_t)top;
+	say(fd, 'b', m, 1);
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+	until(w, "aC");
+	assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+	close(m);
+	close(fd);
+}
+
+/* ---- What closes slowly ---- */
+
+/* A socket whose close lingers for five seconds: its peer does not read what is queued. */
+static int lingering(int *ret_peer)
+{
+	struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	const struct linger linger = {1, 5};
+	socklen_t len = sizeof(a);
+	int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fd;
+	static char buf[1 << 16];
+
+	assert_int_equal(bind(l, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(listen(l, 1), 0);
+	assert_int_equal(getsockname(l, (struct sockaddr *)&a, &len), 0);
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	*ret_peer = accept(l, NULL, NULL);
+	assert_true(*ret_peer >= 0);
+	close(l);
+	while (send(fd, buf, sizeof(buf), MSG_DONTWAIT) > 0)
+		;
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)), 0);
+	return fd;
+}
+
+static void test_queued_descriptors_are_closed_elsewhere(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), slow, peer;
+
+	say(fd, 'e', 0, 0); /* is answered by the end of the connection */
+	for (int i = 0; i < 3; i++)
+		say(fd, 'x', 0, 0);
+	slow = lingering(&peer);
+	say(fd, '\0', slow, 1); /* empty, so that it looks like the end */
+	assert_int_equal(fcntl(slow, F_GETFD), 0 | FD_CLOEXEC);
+	/* The last hold on it is in the queue: whoever closes that waits. */
+	close(slow);
+	assert_true(until(w, "eC") < SLOW_MS);
+	/* Another connection is served meanwhile. */
+	close(fd);
+	memset(w->said, 0, sizeof(w->said));
+	fd = client(w);
+	say(fd, 'a', 0, 0);
+	assert_true(until(w, "a") < SLOW_MS);
+	close(peer);
+	close(fd);
+}
+
+static void test_a_slow_descriptor_is_closed_elsewhere(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), slow, peer;
+
+	say(fd, 'a', 0, 0);
+	slow = lingering(&peer);
+	say(fd, 'b', slow, 1);
+	close(slow);
+	assert_true(until(w, "aC") < SLOW_MS);
+	close(peer);
+	close(fd);
+}
+
+/* Sends a file whose close never ends, and ends itself: its own close would hang. */
+static _Noreturn void send_silent(const char *folder, int to, int tell)
+{
+	char path[300];
+	pid_t server = 0;
+	int said = silent_fuse_mount(folder, &server), fd;
+
+	if (said == 0) {
+		snprintf(path, sizeof(path), "%s/f", folder);
+		fd = open(path, O_RDONLY);
+		say(to, 'b', fd, 1);
+		said = server;
+	}
+	ignore_result((int)write(tell, &said, sizeof(said)));
+	pause(); /* until it is killed; then it hangs in the close until its server ends */
+	_exit(0);
+}
+
+static void test_a_silent_file_harms_its_user_alone(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), other, tell[2], said = 0, m = memfd("x", FROZEN);
+	char folder[280];
+	uint64_t from;
+	pid_t pid;
+
+	if (geteuid() != 0)
+		skip();
+	snprintf(folder, sizeof(folder), "%s/mnt", w->dir);
+	assert_int_equal(mkdir(folder, 0755), 0);
+	assert_int_equal(pipe(tell), 0);
+	say(fd, 'a', 0, 0);
+	until(w, "a");
+	pid = fork();
+	if (pid == 0)
+		send_silent(folder, fd, tell[1]);
+	assert_int_equal(read(tell[0], &said, sizeof(said)), sizeof(said));
+	if (said < 0) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+		skip(); /* there is no FUSE here */
+	}
+	assert_true(until(w, "aC") < SLOW_MS); /* it is no memfd; and its close hangs there */
+	other = client(w);
+	memset(w->said, 0, sizeof(w->said));
+	say(other, '1', 0, 0);
+	assert_true(until(w, "1") < SLOW_MS);
+	/* One of the same uid with a memfd is taken in by another process. */
+	from = now_ms();
+	say(other, '2', m, 1);
+	assert_true(until(w, "12") < SLOW_MS);
+	print_message("the next memfd came after %llu ms\n", (unsigned long long)(now_ms() - from));
+	assert_string_equal(w->bytes, "x");
+	kill(said, SIGKILL); /* the server: whoever hangs goes on */
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(m);
+	close(other);
+	close(fd);
+	close(tell[0]);
+	close(tell[1]);
+}
+
+/* ---- The process ---- */
+
+struct asking {
+	struct receiving receiving;
+	int status, told;
+};
+
+static void asked(struct receiving *x, int status, const void *msg, size_t len, int *fd)
+{
+	struct asking *a = container_of(x, struct asking, receiving);
+
+	(void)msg;
+	(void)len;
+	(void)fd;
+	a->status = status;
+	a->told++;
+}
+
+static struct receiver *make(struct world *w, const char *program, uint64_t limit_ms,
+			     uint64_t rest_ns)
+{
+	struct receiver_options o = {.program = program,
+				     .uid = 1000,
+				     .limit_ns = limit_ms * 1000000,
+				     .rest_ns = rest_ns,
+				     .log = &w->log};
+
+	log_init(&w->log);
+	return receiver_new(w->loop, &o);
+}
+
+static int ask(struct world *w, struct receiver *r, int fd, struct asking *a)
+{
+	*a = (struct asking){.receiving = {.fd = fd, .done = asked}};
+	receiver_ask(r, &a->receiving);
+	assert_int_equal(a->told, 0);
+	while (a->told == 0)
+		loop_epoll_turn(w->loop, 50 * 1000000);
+	assert_int_equal(a->told, 1);
+	return a->status;
+}
+
+static void test_it_ends_after_a_rest_and_begins_again(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 20000000);
+	int s[2], m = memfd("x", FROZEN), before = open_fds();
+	struct asking a;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	for (int i = 0; i < 3; i++) {
+		say(s[1], 'a', m, 1);
+		assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+		assert_false(receiver_is_idle(r));
+		while (!receiver_is_idle(r))
+			loop_epoll_turn(w->loop, 50 * 1000000);
+		assert_int_equal(open_fds(), before + 2);
+	}
+	assert_int_equal(ask(w, r, s[0], &a), RECEIVER_NOTHING);
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
+static pid_t only_child(void)
+{
+	char path[64], *at = NULL;
+	size_t size = 0;
+	pid_t pid;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	f = fopen(path, "re");
+	assert_true(f && getline(&at, &size, f) > 0);
+	pid = (pid_t)strtol(at, NULL, 10);
+	free(at);
+	fclose(f);
+	return pid;
+}
+
+/* Not even when ckptd has them all, as here. */
+static void test_it_has_no_capabilities(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	int s[2], m = memfd("x", FROZEN);
+	char path[64], line[128];
+	struct asking a;
+	unsigned sets = 0;
+	FILE *f;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	say(s[1], 'a', m, 1);
+	assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)only_child());
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (fgets(line, sizeof(line), f)) {
+		unsigned long long set;
+
+		if (sscanf(line, "CapInh: %llx", &set) != 1 &&
+		    sscanf(line, "CapPrm: %llx", &set) != 1 &&
+		    sscanf(line, "CapEff: %llx", &set) != 1 &&
+		    sscanf(line, "CapAmb: %llx", &set) != 1)
+			continue;
+		assert_int_equal(set, 0);
+		sets++;
+	}
+	fclose(f);
+	assert_int_equal(sets, 4);
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
+/* It is killed by somebody between two messages, or with one: another one is asked. */
+static void test_a_killed_process_is_replaced(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	int s[2], m = memfd("x", FROZEN);
+	struct asking a;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	for (int i = 0; i < 3; i++) {
+		siginfo_t info = {0};
+
+		say(s[1], 'a', m, 1);
+		assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+		pid = only_child();
+		assert_int_equal(kill(pid, SIGKILL), 0);
+		if (i < 2) /* it has ended, or is just ending, when the next is asked */
+			waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT);
+	}
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
+static void test_programs_that_do_not_serve(void **state)
+{
+	static const char *const programs[] = {"/bin/true", "/nonexistent", "/bin/sleep", NULL};
+	struct world *w = *state;
+	char script[300];
+	int s[2], m = memfd("x", FROZEN);
+	struct asking a;
+	FILE *f;
+
+	/* Begun, and silent. */
+	snprintf(script, sizeof(script), "%s/silent", w->dir);
+	f = fopen(script, "we");
+	assert_non_null(f);
+	fprintf(f, "#!/bin/sh\nexec sleep 60\n");
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(chmod(script, 0700), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	say(s[1], 'a', m, 1);
+	for (int i = 0; i < 4; i++) {
+		struct receiver *r =
+			make(w, programs[i] ? programs[i] : script, i == 3 ? 200 : 20000, 1000000);
+		int want = i == 1 ? -ENOENT : i == 3 ? -ETIMEDOUT : -EPIPE;
+
+		assert_int_equal(ask(w, r, s[0], &a), want);
+		receiver_free(r);
+	}
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+		T(test_frozen_memfds_arrive_in_order),
+		T(test_connections_share_a_receiver),
+		T(test_other_descriptors_close_the_connection),
+		T(test_large_memfds_close_the_connection),
+		T(test_descriptor_lost_at_our_limit_closes),
+		T(test_queued_descriptors_are_closed_elsewhere),
+		T(test_a_slow_descriptor_is_closed_elsewhere),
+		T(test_a_silent_file_harms_its_user_alone),
+		T(test_it_ends_after_a_rest_and_begins_again),
+		T(test_it_has_no_capabilities),
+		T(test_a_killed_process_is_replaced),
+		T(test_programs_that_do_not_serve),
+#undef T
+	};
+
+	signal(SIGPIPE, SIG_IGN);
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tidy.h - removes declarations and layouts that nothing uses any more (storage/object_sweep.h),
+ * after a start and after the last checkpoint of a layout was taken away. On the loop's thread.
+ */
+#ifndef CKPTD_TIDY_H
+#define CKPTD_TIDY_H
+
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/work.h"
+
+struct checkpoint;
+struct node;
+struct object_sweep;
+
+struct tidy {
+	struct node *node;
+	struct work work;
+	struct timer timer;
+	struct object_sweep *sweep; /* NULL: none goes on */
+	bool wanted;
+	uint64_t next_ns; /* none begins before */
+	struct err err;
+};
+
+void tidy_init(struct tidy *t, struct node *n);
+void tidy_fini(struct tidy *t);
+/* Something may be unused: now, or a while after the last time. */
+void tidy_want(struct node *n);
+/* The files of c are gone: if no other checkpoint has its layout that is unused now. */
+void tidy_expired(const struct checkpoint *c);
+/* The node stops: what goes on ends after the slice that is under way. */
+void tidy_stop(struct node *n);
+
+#endif

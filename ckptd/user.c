@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * user.c - users of the node: what each has, and what more he may take.
+ *
+ * All that a user holds of ckptd is counted here, by uid, whatever connections, ranks and jobs it
+ * was asked for by; beside it a session has bounds of its own (struct session_use). Connections
+ * are counted where they come in (listener.c, conn_socket.c).
+ *
+ * Invariants: (1) who has taken something has a reference to the user until it is given back, so
+ * that a user without references has nothing; (2) a count changes where the thing is made or freed
+ * and nowhere else, and what was counted for it is kept beside it.
+ *
+ * On the loop's thread. Every call is O(1), but for user_may_join(), which looks at the ranks of
+ * one job where the user is at his limit.
+ */
+#include <config.h>
+
+#include "ckptd/user.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+
+struct limit {
+	const char *key, *things;
+	const char *remedy; /* beside raising it */
+	bool bytes;
+};
+
+static const struct limit limits[USER_COUNTS] = {
+	[USER_SESSIONS] = {"sessions_per_uid", "ranks", "end some", false},
+	[USER_JOBS] = {"jobs_per_uid", "jobs", "use one of them", false},
+	[USER_WAITS] = {"waits_per_uid", "waits under way", "let some end", false},
+	[USER_LOADS] = {"loads_per_uid", "loads under way", "end some", false},
+	[USER_LOAD_FILES] = {"load_files_per_uid", "files open for loads", "end some loads",
+			     false},
+	[USER_DECLARATION_BYTES] = {"declaration_bytes_per_uid", "of declarations",
+				    "end ranks or jobs", true},
+	[USER_PLAN_BYTES] = {"plan_bytes_per_uid", "of plans of loads", "end some loads", true},
+	[USER_HELD_BYTES] = {"held_bytes_per_uid", "of expired checkpoints that processes hold",
+			     "end these loads or processes", true},
+};
+
+static uint64_t limit_of(const struct node *n, enum user_count count)
+{
+	const struct node_options *o = &n->options;
+	const uint64_t max[USER_COUNTS] = {
+		[USER_SESSIONS] = o->sessions_per_uid,
+		[USER_JOBS] = o->jobs_per_uid,
+		[USER_WAITS] = o->waits_per_uid,
+		[USER_LOADS] = o->loads_per_uid,
+		[USER_LOAD_FILES] = o->load_files_per_uid,
+		[USER_DECLARATION_BYTES] = o->declaration_bytes_per_uid,
+		[USER_PLAN_BYTES] = o->plan_bytes_per_uid,
+		[USER_HELD_BYTES] = o->held_bytes_per_uid,
+	};
+
+	assert(count < USER_COUNTS);
+	return max[count];
+}
+
+/* ---- The table ---- */
+
+void users_init(struct users *all)
+{
+	list_init(&all->all);
+	for (unsigned i = 0; i < USER_BUCKETS; i++)
+		list_init(&all->buckets[i]);
+}
+
+static unsigned bucket_of(uint32_t uid)
+{
+	return (uid * 2654435769u) >> 24; /* Knuth's: neighbours come apart */
+}
+
+struct user *user_find(const struct node *n, uint32_t uid)
+{
+	const struct list *in = &n->users.buckets[bucket_of(uid)];
+	struct user *u;
+
+	list_each(u, in, bucket)
+		if (u->uid == uid)
+			return u;
+	return NULL;
+}
+
+struct user *user_get(struct node *n, uint32_t uid)
+{
+	struct user *u = user_find(n, uid);
+
+	if (u)
+		return user_ref(u);
+	u = alloc_zero(sizeof(*u));
+	if (!u)
+		return NULL;
+	u->node = n;
+	u->uid = uid;
+	u->refs = 1;
+	list_add_tail(&n->users.all, &u->link);
+	list_add_tail(&n->users.buckets[bucket_of(uid)], &u->bucket);
+	return u;
+}
+
+struct user *user_ref(struct user *u)
+{
+	assert(u->refs > 0);
+	u->refs++;
+	return u;
+}
+
+void user_put(struct user *u)
+{
+	if (!u)
+		return;
+	assert(u->refs > 0);
+	if (--u->refs > 0)
+		return;
+	for (unsigned i = 0; i < USER_COUNTS; i++)
+		assert(u->has[i] == 0); /* (1) */
+	answers_unlink(u->node, &u->link);
+	list_del(&u->link);
+	list_del(&u->bucket);
+	alloc_free(u);
+}
+
+/* ---- Counting ---- */
+
+void user_add(struct user *u, enum user_count count, uint64_t more)
+{
+	assert(count < USER_COUNTS && u->refs > 0);
+	assert(u->has[count] + more >= more);
+	u->has[count] += more;
+}
+
+void user_give(struct user *u, enum user_count count, uint64_t less)
+{
+	assert(count < USER_COUNTS && u->has[count] >= less);
+	u->has[count] -= less;
+}
+
+static int refuse(const struct user *u, enum user_count count, uint64_t more, const char *what,
+		  struct err *e)
+{
+	const struct limit *l = &limits[count];
+	uint64_t max = limit_of(u->node, count);
+	int code = count == USER_SESSIONS ? -EAGAIN : l->bytes ? -EDQUOT : -EMFILE;
+
+	if (more == 0)
+		return err_set(e, code,
+			       "%s: user %" PRIu32 " has %" PRIu64 " bytes %s, quota.%s allows "
+			       "%" PRIu64 "; %s, or raise it in ckptd.conf",
+			       what, u->uid, u->has[count], l->things, l->key, max, l->remedy);
+	if (l->bytes)
+		return err_set(e, code,
+			       "%s: user %" PRIu32 " has %" PRIu64 " bytes %s and this takes "
+			       "%" PRIu64 " more, quota.%s allows %" PRIu64 "; %s, or raise it in "
+			       "ckptd.conf",
+			       what, u->uid, u->has[count], l->things, more, l->key, max,
+			       l->remedy);
+	return err_set(e, code,
+		       "%s: user %" PRIu32 " has %" PRIu64 " %s and this takes %" PRIu64 " more, "
+		       "quota.%s allows %" PRIu64 "; %s, or raise it in ckptd.conf",
+		       what, u->uid, u->has[count], l->things, more, l->key, max, l->remedy);
+}
+
+static bool fits(const struct user *u, enum user_count count, uint64_t more)
+{
+	uint64_t max = limit_of(u->node, count);
+
+	return more <= max && u->has[count] <= max - more;
+}
+
+int user_take(struct user *u, enum user_count count, uint64_t more, const char *what,
+	      struct err *e)
+{
+	if (more > 0 && !fits(u, count, more))
+		return refuse(u, count, more, what, e);
+	user_add(u, count, more);
+	return 0;
+}
+
+int user_over(struct user *u, enum user_count count, const char *what, struct err *e)
+{
+	assert(limits[count].bytes);
+	return u->has[count] <= limit_of(u->node, count) ? 0 : refuse(u, count, 0, what, e);
+}
+
+/* ---- Before something is made ---- */
+
+/* Ranks of the user's in j that go when this open succeeds. */
+static uint64_t ranks_that_go(struct job *j, const struct open_request *r, bool new_run,
+			      const struct user *u)
+{
+	struct member *m;
+	uint64_t n = 0;
+
+	list_each(m, &j->members, link)
+		n += m->alive && m->user == u && (new_run || m->rank == r->rank);
+	return n;
+}
+
+int user_may_join(struct job *j, const struct open_request *r, bool new_run, struct err *e)
+{
+	const struct user *u = session_user(r->session);
+	char what[CKPT_JOB_MAX + 48];
+
+	if (fits(u, USER_SESSIONS, 1))
+		return 0;
+	if (u->has[USER_SESSIONS] - ranks_that_go(j, r, new_run, u) <
+	    limit_of(u->node, USER_SESSIONS))
+		return 0;
+	snprintf(what, sizeof(what), "open job '%s' as rank %" PRIu32, r->job, r->rank);
+	return refuse(u, USER_SESSIONS, 1, what, e);
+}
+
+int user_may_make_job(struct node *n, const struct open_request *r, struct err *e)
+{
+	const struct user *u = session_user(r->session);
+	char what[CKPT_JOB_MAX + 16];
+
+	assert(u->node == n);
+	if (fits(u, USER_JOBS, 1))
+		return 0;
+	snprintf(what, sizeof(what), "open job '%s'", r->job);
+	return refuse(u, USER_JOBS, 1, what, e);
+}
+
+static int may_have(struct session *s, uint32_t have, uint32_t max, const char *what,
+		    const char *key, enum user_count count, struct err *e)
+{
+	const struct user *u = session_user(s);
+
+	if (have >= max)
+		return err_set(e, -EMFILE,
+			       "%s: a session of user %" PRIu32 " has %" PRIu32 " of them under "
+			       "way, as many as quota.%s allows; end some, or raise it in "
+			       "ckptd.conf",
+			       what, u->uid, have, key);
+	return fits(u, count, 1) ? 0 : refuse(u, count, 1, what, e);
+}
+
+int user_may_wait(struct session *s, struct err *e)
+{
+	return may_have(s, session_use(s)->waits, session_node(s)->options.waits_per_session,
+			"wait", "waits_per_session", USER_WAITS, e);
+}
+
+int user_may_load(struct session *s, struct err *e)
+{
+	return may_have(s, session_use(s)->loads, session_node(s)->options.loads_per_session,
+			"load", "loads_per_session", USER_LOADS, e);
+}

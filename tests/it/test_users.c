@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_users.c - what one user has of ckptd over all connections, ranks and jobs (ckptd/user.h):
+ * at each limit, one above it, after it was given back, and with a limit that is lowered.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "ckptd/node_priv.h"
+#include "proto/session.pb-c.h"
+#include "tests/lib/hand.h"
+#include "tests/lib/small_node.h"
+#include "tests/lib/test.h"
+
+#define OK(call)                                                                                   \
+	do {                                                                                       \
+		if ((call) < 0)                                                                    \
+			fail_msg("%s: %s", #call, k->text);                                        \
+	} while (0)
+
+static void join(struct small_node *w, struct hand *k, const char *job, uint32_t rank,
+		 uint32_t world)
+{
+	OK(hand_connect(k, &w->host));
+	OK(hand_open(k, job, rank, world, "run1"));
+	OK(hand_declare(k, SMALL_GEOMETRY, &small_shard, 1));
+}
+
+static void fill(void *arg, const struct shard *s, uint8_t *out)
+{
+	memset(out, *(int *)arg, s->bytes);
+}
+
+static int save(struct hand *k, uint64_t step)
+{
+	int byte = (int)step;
+
+	return hand_save(k, step, fill, &byte, "blob", 4);
+}
+
+static void save_durable(struct hand *k, uint64_t step)
+{
+	OK(save(k, step));
+	OK(hand_wait(k, step, CKPT_DURABLE));
+}
+
+static uint64_t has(struct small_node *w, enum user_count count)
+{
+	const struct user *u = user_find(w->host.node, getuid());
+
+	return u ? u->has[count] : 0;
+}
+
+static void turn_until(struct small_node *w, enum user_count count, uint64_t want)
+{
+	for (int i = 0; i < 3000 && has(w, count) != want; i++)
+		host_turn(&w->host);
+	assert_int_equal(has(w, count), want);
+}
+
+static void refused(struct hand *k, int code, int want, const char *key)
+{
+	char user[32];
+
+	snprintf(user, sizeof(user), "user %u has", (unsigned)getuid());
+	if (code != want || !strstr(k->text, key) || !strstr(k->text, user))
+		fail_msg("%d: %s", code, k->text);
+}
+
+/* Another process has the descriptor too, until it is killed. */
+static pid_t held_by_child(int fd)
+{
+	pid_t pid = fork();
+
+	assert_true(pid >= 0);
+	while (pid == 0)
+		pause();
+	assert_true(fcntl(fd, F_GETFD) >= 0);
+	return pid;
+}
+
+static void kill_child(pid_t pid)
+{
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+/* ---- Ranks, jobs, waits ---- */
+
+static void send_wait(struct hand *k, uint64_t step)
+{
+	OK(hand_send_wait(k, step, CKPT_COMMITTED));
+}
+
+static void test_ranks_and_jobs_are_counted(void **state)
+{
+	struct small_node *w = *state;
+	struct hand a, b;
+
+	small_node_start(w);
+	assert_int_equal(has(w, USER_JOBS), 0);
+	join(w, &a, "one", 0, 2);
+	join(w, &b, "one", 1, 2);
+	assert_int_equal(has(w, USER_SESSIONS), 2);
+	assert_int_equal(has(w, USER_JOBS), 1);
+	hand_close(&b);
+	join(w, &b, "two", 0, 1);
+	assert_int_equal(has(w, USER_SESSIONS), 3); /* a connection's end is not a rank's */
+	assert_int_equal(has(w, USER_JOBS), 2);
+	hand_close(&a);
+	hand_close(&b);
+}
+
+static void test_waits_of_a_user(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id;
+	pid_t child;
+
+	w->options.waits_per_uid = 3;
+	small_node_start(w);
+	join(w, &hands[0], "job", 0, 2);
+	join(w, &hands[1], "job", 1, 2);
+	k = &hands[1];
+	OK(hand_prepare(k));
+	k = &hands[0];
+	OK(hand_prepare(k));
+	OK(save(k, 10));
+	send_wait(&hands[0], 10);
+	send_wait(&hands[1], 10);
+	send_wait(&hands[1], 10);
+	turn_until(w, USER_WAITS, 3);
+	send_wait(k, 10);
+	refused(k, hand_receive(k, &id), -EMFILE, "quota.waits_per_uid");
+	assert_int_equal(has(w, USER_WAITS), 3);
+	/* Those of a process that is killed are given back. */
+	child = held_by_child(hands[1].fd);
+	hand_close(&hands[1]);
+	host_turn(&w->host);
+	assert_int_equal(has(w, USER_WAITS), 3);
+	kill_child(child);
+	turn_until(w, USER_WAITS, 1);
+	send_wait(k, 10);
+	turn_until(w, USER_WAITS, 2);
+	/* A lower limit takes nothing away, and gives nothing more. */
+	w->options.waits_per_uid = 1;
+	node_reload(w->host.node, &w->options);
+	assert_int_equal(has(w, USER_WAITS), 2);
+	send_wait(k, 10);
+	refused(k, hand_receive(k, &id), -EMFILE, "quota.waits_per_uid");
+	hand_close(&hands[0]);
+	turn_until(w, USER_WAITS, 0);
+}
+
+/* ---- Declarations ---- */
+
+static void say_bye(struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	OK(hand_ask_code(k, &q));
+	hand_close(k);
+}
+
+static void test_declarations_of_a_user(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[4], *k = hands;
+	uint64_t one;
+
+	small_node_start(w);
+	join(w, &hands[0], "one", 0, 2);
+	one = has(w, USER_DECLARATION_BYTES);
+	assert_true(one > small_shard.bytes);
+	join(w, &hands[1], "one", 1, 2); /* ranks of a job share what is alike */
+	assert_int_equal(has(w, USER_DECLARATION_BYTES), one);
+	w->options.declaration_bytes_per_uid = 2 * one;
+	node_reload(w->host.node, &w->options);
+	join(w, &hands[2], "two", 0, 1);
+	assert_int_equal(has(w, USER_DECLARATION_BYTES), 2 * one);
+	k = &hands[3];
+	OK(hand_connect(k, &w->host));
+	OK(hand_open(k, "three", 0, 1, "run1"));
+	refused(k, hand_declare(k, SMALL_GEOMETRY, &small_shard, 1), -EDQUOT,
+		"quota.declaration_bytes_per_uid");
+	assert_int_equal(has(w, USER_DECLARATION_BYTES), 2 * one);
+	say_bye(&hands[2]);
+	turn_until(w, USER_DECLARATION_BYTES, one);
+	OK(hand_declare(k, SMALL_GEOMETRY, &small_shard, 1));
+	w->options.declaration_bytes_per_uid = 1;
+	node_reload(w->host.node, &w->options);
+	OK(hand_prepare(k)); /* what it has it keeps */
+	for (int i = 0; i < 4; i++)
+		if (i != 2)
+			hand_close(&hands[i]);
+}
+
+/* ---- Loads ---- */
+
+/* Jobs "one" and "two" that have step 10 on disk and not in memory, a rank of each. */
+static void begin_two_on_disk(struct small_node *w, struct hand hands[2])
+{
+	static const char *const names[] = {"one", "two"};
+
+	small_node_start(w);
+	for (int i = 0; i < 2; i++) {
+		struct hand *k = &hands[i];
+
+		join(w, k, names[i], 0, 1);
+		OK(hand_prepare(k));
+		save_durable(k, 10);
+		hand_close(k);
+	}
+	host_stop(&w->host);
+	small_node_start(w);
+	for (int i = 0; i < 2; i++)
+		join(w, &hands[i], names[i], 0, 1);
+}
+
+/* Returns the code; *ret_file (may be NULL): the file that came with it. */
+static int begin_load_of(struct hand *k, uint64_t step, uint64_t *ret_load, int *ret_file)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Load load = CKPT__LOAD__INIT;
+	struct hand_answer a;
+	int r;
+
+	load.step = step;
+	q.body_case = CKPT__REQUEST__BODY_LOAD;
+	q.load = &load;
+	r = hand_ask(k, &q, &a);
+	if (r == 0)
+		*ret_load = a.reply->load->load;
+	if (r == 0 && ret_file) {
+		assert_int_equal(a.n_fds, 2);
+		*ret_file = fcntl(a.fds[1], F_DUPFD_CLOEXEC, 3);
+		assert_true(*ret_file >= 0);
+	}
+	hand_answer_free(&a);
+	return r;
+}
+
+static int begin_load(struct hand *k, uint64_t *ret_load, int *ret_file)
+{
+	return begin_load_of(k, 10, ret_load, ret_file);
+}
+
+static void end_load(struct hand *k, uint64_t load)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__LoadEnd end = CKPT__LOAD_END__INIT;
+
+	end.load = load;
+	end.complete = true;
+	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
+	q.load_end = &end;
+	OK(hand_ask_code(k, &q));
+}
+
+static void test_loads_of_a_user(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id[3];
+
+	w->options.loads_per_uid = 2;
+	begin_two_on_disk(w, hands);
+	OK(begin_load(&hands[0], &id[0], NULL));
+	OK(begin_load(&hands[1], &id[1], NULL));
+	refused(k, begin_load(k, &id[2], NULL), -EMFILE, "quota.loads_per_uid");
+	end_load(&hands[1], id[1]);
+	turn_until(w, USER_LOADS, 1);
+	OK(begin_load(k, &id[1], NULL));
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+	turn_until(w, USER_LOADS, 0);
+}
+
+static void test_files_of_loads_of_a_user(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id[3];
+	pid_t child;
+
+	w->options.load_files_per_uid = 2;
+	begin_two_on_disk(w, hands);
+	OK(begin_load(&hands[0], &id[0], NULL));
+	OK(begin_load(&hands[1], &id[1], NULL));
+	assert_int_equal(has(w, USER_LOAD_FILES), 2);
+	refused(k, begin_load(k, &id[2], NULL), -EMFILE, "quota.load_files_per_uid");
+	turn_until(w, USER_LOADS, 2);
+	assert_int_equal(has(w, USER_LOAD_FILES), 2);
+	child = held_by_child(hands[1].fd);
+	hand_close(&hands[1]);
+	host_turn(&w->host);
+	assert_int_equal(has(w, USER_LOAD_FILES), 2);
+	kill_child(child);
+	turn_until(w, USER_LOAD_FILES, 1);
+	OK(begin_load(k, &id[1], NULL));
+	w->options.load_files_per_uid = 1;
+	node_reload(w->host.node, &w->options);
+	end_load(k, id[0]);
+	turn_until(w, USER_LOAD_FILES, 1);
+	refused(k, begin_load(k, &id[2], NULL), -EMFILE, "quota.load_files_per_uid");
+	end_load(k, id[1]);
+	turn_until(w, USER_LOAD_FILES, 0);
+	OK(begin_load(k, &id[2], NULL));
+	hand_close(&hands[0]);
+	turn_until(w, USER_LOAD_FILES, 0);
+}
+
+static void test_plans_of_a_user(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id[3], one;
+
+	begin_two_on_disk(w, hands);
+	OK(begin_load(&hands[0], &id[0], NULL));
+	one = has(w, USER_PLAN_BYTES);
+	assert_true(one > 0);
+	w->options.plan_bytes_per_uid = 2 * one - 1;
+	node_reload(w->host.node, &w->options);
+	refused(k, begin_load(k, &id[1], NULL), -EDQUOT, "quota.plan_bytes_per_uid");
+	turn_until(w, USER_PLAN_BYTES, one);
+	w->options.plan_bytes_per_uid = 2 * one;
+	node_reload(w->host.node, &w->options);
+	OK(begin_load(k, &id[1], NULL));
+	assert_int_equal(has(w, USER_PLAN_BYTES), 2 * one);
+	end_load(k, id[0]);
+	end_load(k, id[1]);
+	turn_until(w, USER_PLAN_BYTES, 0);
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+}
+
+/* ---- Expired files ---- */
+
+static void expect_bytes(int fd, const uint8_t *want, size_t len)
+{
+	void *p = NULL;
+
+	assert_int_equal(posix_memalign(&p, 4096, 65536), 0);
+	assert_int_equal(pread(fd, p, 65536, 0), len);
+	assert_memory_equal(p, want, len);
+	free(p);
+}
+
+/* Jobs "one" and "two", a rank of each, that have step 10 on disk alone and newer ones. */
+static void begin_two_gone_on(struct small_node *w, struct hand hands[2])
+{
+	static const char *const names[] = {"one", "two"};
+
+	w->options.retention.keep_last = 8;
+	small_node_start(w);
+	for (int i = 0; i < 2; i++) {
+		struct hand *k = &hands[i];
+
+		join(w, k, names[i], 0, 1);
+		OK(hand_prepare(k));
+		for (uint64_t step = 10; step <= 50; step += 10)
+			save_durable(k, step);
+	}
+}
+
+static void keep_only(struct small_node *w, uint64_t n)
+{
+	w->options.retention.keep_last = n;
+	node_reload(w->host.node, &w->options);
+}
+
+static void limit_held(struct small_node *w, uint64_t bytes)
+{
+	w->options.held_bytes_per_uid = bytes;
+	node_reload(w->host.node, &w->options);
+}
+
+/* A file that a process was given stays what it was, and its bytes count until all have closed
+ * it; above the limit loads that would read files are refused. */
+static void test_expired_files_that_are_held(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	static uint8_t before[65536] __attribute__((aligned(4096)));
+	uint64_t id, bytes;
+	ssize_t len;
+	pid_t child;
+	int fd;
+
+	begin_two_gone_on(w, hands);
+	OK(begin_load(k, &id, &fd));
+	len = pread(fd, before, sizeof(before), 0);
+	assert_true(len > 0);
+	end_load(k, id);
+	turn_until(w, USER_LOADS, 0); /* else it counts as one that is read first */
+	keep_only(w, 4);
+	for (int i = 0; i < 3000 && has(w, USER_HELD_BYTES) == 0; i++)
+		host_turn(&w->host);
+	bytes = has(w, USER_HELD_BYTES);
+	assert_true(bytes >= (uint64_t)len);
+	assert_int_equal(has(w, USER_LOAD_FILES), 1); /* ckptd has it open to find out */
+	expect_bytes(fd, before, (size_t)len);
+	k = &hands[1];
+	limit_held(w, bytes);
+	OK(begin_load_of(k, 20, &id, NULL));
+	end_load(k, id);
+	limit_held(w, bytes - 1);
+	refused(k, begin_load_of(k, 20, &id, NULL), -EDQUOT, "quota.held_bytes_per_uid");
+	/* Who was handed it by that process holds it as well. */
+	child = held_by_child(fd);
+	close(fd);
+	for (int i = 0; i < 100; i++) {
+		holding_look(w->host.node);
+		host_turn(&w->host);
+	}
+	assert_int_equal(has(w, USER_HELD_BYTES), bytes);
+	kill_child(child);
+	refused(k, begin_load_of(k, 20, &id, NULL), -EDQUOT, "quota.held_bytes_per_uid");
+	turn_until(w, USER_HELD_BYTES, 0);
+	turn_until(w, USER_LOAD_FILES, 0);
+	OK(begin_load_of(k, 20, &id, NULL));
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+}
+
+/* While a load reads it a checkpoint stays, and counts from when it would have expired. */
+static void test_expired_checkpoints_that_are_read(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id, other, bytes;
+	size_t n = 0;
+	struct hand_info infos[8];
+
+	begin_two_gone_on(w, hands);
+	OK(begin_load(k, &id, NULL));
+	assert_int_equal(has(w, USER_HELD_BYTES), 0);
+	keep_only(w, 4);
+	for (int i = 0; i < 3000 && has(w, USER_HELD_BYTES) == 0; i++)
+		host_turn(&w->host);
+	bytes = has(w, USER_HELD_BYTES);
+	assert_true(bytes > 0);
+	OK(hand_list(k, infos, 8, &n));
+	assert_int_equal(infos[n - 1].step, 10);
+	limit_held(w, bytes - 1);
+	k = &hands[1];
+	refused(k, begin_load_of(k, 20, &other, NULL), -EDQUOT, "quota.held_bytes_per_uid");
+	end_load(&hands[0], id); /* it was never broken */
+	turn_until(w, USER_HELD_BYTES, 0);
+	OK(begin_load_of(k, 20, &other, NULL));
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+}
+
+#define T(f) cmocka_unit_test_setup_teardown(f, small_node_setup, small_node_teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		T(test_ranks_and_jobs_are_counted),
+		T(test_waits_of_a_user),
+		T(test_declarations_of_a_user),
+		T(test_loads_of_a_user),
+		T(test_files_of_loads_of_a_user),
+		T(test_plans_of_a_user),
+		T(test_expired_files_that_are_held),
+		T(test_expired_checkpoints_that_are_read),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
