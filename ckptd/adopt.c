@@ -212,6 +212,7 @@ static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region
 	s->process = *p;
 	s->state = SLOT_MAPPING;
 	list_add_tail(&a->job->slots, &s->link);
+	slot_count(s);
 	return 0;
 }
 
@@ -292,7 +293,7 @@ static int on_gone(void *arg, uint32_t number)
 		if (s->table)
 			a->node->env.memory->ops->destroy(a->node->env.memory, s->table);
 		list_del(&s->link);
-		alloc_free(s);
+		slot_free(s);
 	}
 	return 0;
 }
@@ -424,6 +425,7 @@ static struct region *place_of_table(struct slot *s, size_t len)
 				      ledgering_table_region(s->job, sh->declared->len,
 							     s->region->size),
 				      len);
+	slot_count(s);
 	return s->table && len > s->job->node->options.ledger_inline && len <= s->table->size
 		       ? s->table
 		       : NULL;

@@ -495,8 +495,10 @@ void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, struct
 			region_destroy(j->node, j->history.job.uid, fresh);
 		return;
 	}
-	if (fresh)
+	if (fresh) {
 		sh->slot->table = fresh;
+		slot_count(sh->slot);
+	}
 	if (r == 0 && FAULT(DIGESTED))
 		r = -ENOMEM;
 	if (r == 0)

@@ -187,6 +187,8 @@ static const struct option options[] = {
 	 .help = "of what the ranks of one user have declared"},
 	{"quota", "plan_bytes_per_uid", SIZE, .reload = true, AT(plan_bytes_per_uid), .min = 1,
 	 .max = T, .def = "16G", .help = "of memory for the loads under way of one user"},
+	{"quota", "memory_per_uid", SIZE, .reload = true, AT(memory_per_uid), .max = T,
+	 .def = "0", .help = "of memory.budget for the snapshots of one user; 0: all of it"},
 	{"quota", "held_bytes_per_uid", SIZE, .reload = true, AT(held_bytes_per_uid), .min = 1,
 	 .max = 1024 * T, .def = "2T",
 	 .help = "of expired checkpoints whose files processes of one user still have open"},

@@ -39,6 +39,7 @@ struct config {
 	uint64_t waits_per_session, loads_per_session;
 	uint64_t waits_per_uid, loads_per_uid, load_files_per_uid;
 	uint64_t declaration_bytes_per_uid, plan_bytes_per_uid, held_bytes_per_uid;
+	uint64_t memory_per_uid;
 	char policy[256], record[256], check[256];
 	uint64_t detect; /* no or yes, and so are those of the collectors */
 	uint64_t dry_run, actions_per_hour, check_time_ns, admission;

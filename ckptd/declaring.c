@@ -49,6 +49,7 @@ struct declaring {
 	bool known;                /* the job had such a one when this began */
 	struct declared *declared; /* CHECKING: nobody else's, or known; WAITING: a reference */
 	bool asked;                /* for room in the ledger */
+	bool placed;               /* CHECKING: counts a region that it may get */
 	struct err err;
 };
 
@@ -112,8 +113,10 @@ void declared_unref(struct job *j, struct declared *d)
 		return;
 	}
 	list_del(&d->link);
-	if (d->user)
+	if (d->user) {
 		user_give(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
+		user_give(d->user, USER_REGIONS, d->region ? 1 : 0);
+	}
 	user_put(d->user);
 	declared_free(j, d);
 }
@@ -175,6 +178,7 @@ int declared_adopt(struct job *j, const struct digest *digest, const void *bytes
 	if (j->user) {
 		d->user = user_ref(j->user);
 		user_add(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
+		user_add(d->user, USER_REGIONS, d->region ? 1 : 0);
 	}
 	list_add_tail(&j->declared, &d->link);
 	return 0;
@@ -215,6 +219,22 @@ static struct member *declarer(struct declaring *x, int *ret_status)
 	return *ret_status < 0 ? NULL : m;
 }
 
+static bool is_news(const struct declaring *x, const struct member *m)
+{
+	return !m->declared || !digest_equal(&m->declared->digest, &x->digest);
+}
+
+/* When it comes, whoever waits before it: the ledger's next region is for all. */
+static void declaring_ask(struct declaring *x)
+{
+	struct job *j = x->job;
+
+	x->asked = true;
+	j->ledger_need += declared_record_bytes(x->declared);
+	if (x->declared->region)
+		j->ledger.annexes_wanted = true;
+}
+
 /* Goes on when the ledger has room, or will have none: then what it says is the answer. */
 static void declaring_go(struct declaring *x)
 {
@@ -223,13 +243,7 @@ static void declaring_go(struct declaring *x)
 	int r;
 
 	m = declarer(x, &r);
-	if (m && (!m->declared || !digest_equal(&m->declared->digest, &x->digest))) {
-		if (!x->asked) {
-			x->asked = true;
-			j->ledger_need += declared_record_bytes(x->declared);
-			if (x->declared->region)
-				j->ledger.annexes_wanted = true;
-		}
+	if (m && is_news(x, m)) {
 		/* Each time: the region that came may have been sized before this one did. */
 		ledgering_step(j);
 		if (ledgering_short(j))
@@ -243,10 +257,14 @@ static void declaring_go(struct declaring *x)
 
 void declaring_step(struct job *j)
 {
-	struct declaring *x, *next;
+	struct declaring *x = list_first(&j->declaring, struct declaring, link);
 
-	list_each_safe(x, next, &j->declaring, link)
-		declaring_go(x);
+	if (!x)
+		return;
+	/* One in a call: each may write 64 KiB, or move a part of the ledger. */
+	declaring_go(x);
+	if (!list_empty(&j->declaring) && list_first(&j->declaring, struct declaring, link) != x)
+		job_poke(j);
 }
 
 void declaring_fini(struct job *j)
@@ -341,6 +359,7 @@ static int declaring_share(struct declaring *x)
 	r = user_take(u, USER_DECLARATION_BYTES, declared_bytes(d), "declare", &x->err);
 	if (r < 0)
 		return r; /* declaring_end() lets it go */
+	user_add(u, USER_REGIONS, d->region ? 1 : 0);
 	d->user = user_ref(u);
 	list_add_tail(&x->job->declared, &d->link);
 	return 0;
@@ -350,6 +369,9 @@ static void checked(struct declaring *x, int status)
 {
 	struct declared *same = NULL;
 
+	if (x->placed)
+		user_give(session_user(x->session), USER_REGIONS, 1);
+	x->placed = false;
 	if (status == 0 && job_stopped(x->job))
 		status = err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
 	if (status < 0 && status != CKPT_ESTOPPED && x->verified)
@@ -367,7 +389,9 @@ static void checked(struct declaring *x, int status)
 		return;
 	}
 	list_add_tail(&x->job->declaring, &x->link);
-	declaring_go(x);
+	declaring_ask(x);
+	if (list_first(&x->job->declaring, struct declaring, link) == x)
+		declaring_go(x);
 }
 
 static void check_done(struct work *w)
@@ -386,12 +410,30 @@ void declaring_drop(struct session *s)
 		atomic_store_explicit(&w->cancel, true, memory_order_relaxed);
 }
 
+/* It may get a region: of a memfd's bytes it is not known yet how many they are. */
+static int take_place(struct declaring *x, struct err *e)
+{
+	struct user *u = session_user(x->session);
+	int r;
+
+	if (x->known)
+		return 0;
+	r = user_may_store(u, 1, "declare: a long declaration", e);
+	if (r < 0)
+		return r;
+	user_add(u, USER_REGIONS, 1);
+	x->placed = true;
+	return 0;
+}
+
 int declaring_start(struct session *s, uint64_t request, const struct digest *digest,
 		    const struct declare_bytes *b, struct err *e)
 {
 	struct member *m = session_member(s);
 	struct node *n = m->job->node;
+	bool is_short = b->fd < 0 && b->len <= n->options.ledger_inline;
 	struct declaring *x;
+	int r;
 
 	if (session_use(s)->declaring)
 		return err_set(e, CKPT_ESTATE, "declare: another one of this session is under way");
@@ -409,15 +451,21 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 	x->fd = b->fd;
 	x->len = b->fd < 0 ? b->len : 0;
 	x->bytes = b->fd < 0 ? alloc_copy(b->bytes, b->len) : NULL;
-	if (b->fd < 0 && !x->bytes) {
-		session_unref(s);
-		alloc_free(x);
-		return err_code(e, -ENOMEM, "declare");
-	}
 	x->declared = declared_get(x->job, digest);
 	x->known = x->declared != NULL;
+	r = b->fd < 0 && !x->bytes ? err_code(e, -ENOMEM, "declare")
+	    : is_short             ? 0
+				   : take_place(x, e);
+	if (r < 0) {
+		if (x->declared)
+			declared_unref(x->job, x->declared);
+		session_unref(s);
+		alloc_free(x->bytes);
+		alloc_free(x);
+		return r;
+	}
 	session_use(s)->declaring = true;
-	if (b->fd < 0 && b->len <= x->inline_max) {
+	if (is_short) {
 		checked(x, check_bytes(x));
 		return 0;
 	}

@@ -156,6 +156,18 @@ static void held_count(struct held *x)
 		count(h, x->files.bytes, x->files.n);
 }
 
+/* No later than in so long: never put off, however often it is asked for. */
+static void look_within(struct node *n, uint64_t ns)
+{
+	uint64_t at = loop_now(n->env.loop) + ns;
+
+	if (n->holding.looking)
+		return; /* look_done() asks */
+	if (n->holding.timer.armed && n->holding.timer.deadline_ns <= at)
+		return;
+	timer_arm(n->env.loop, &n->holding.timer, at);
+}
+
 void holding_keep(struct checkpoint *c, struct held_files *files)
 {
 	struct node *n = c->job->node;
@@ -177,8 +189,7 @@ void holding_keep(struct checkpoint *c, struct held_files *files)
 	held_count(x);
 	list_add_tail(&n->holding.all, &x->link);
 	n->holding.n++;
-	if (!n->holding.looking)
-		timer_arm(n->env.loop, &n->holding.timer, loop_now(n->env.loop) + LOOK_NS);
+	look_within(n, LOOK_NS);
 }
 
 static void look_run(struct work *w)
@@ -205,7 +216,7 @@ static void look_done(struct work *w)
 	alloc_free(k->held);
 	alloc_free(k);
 	if (n->holding.n && !n->stopping)
-		timer_arm(n->env.loop, &n->holding.timer, loop_now(n->env.loop) + LOOK_NS);
+		look_within(n, LOOK_NS);
 	node_stop_step(n);
 }
 
@@ -222,7 +233,7 @@ static void look(struct timer *t)
 		k->held = alloc_array(n->holding.n, sizeof(struct held *));
 	if (!k || !k->held) {
 		alloc_free(k);
-		timer_arm(n->env.loop, t, loop_now(n->env.loop) + LOOK_NS);
+		look_within(n, LOOK_NS);
 		return;
 	}
 	k->node = n;
@@ -236,11 +247,8 @@ static void look(struct timer *t)
 
 void holding_look(struct node *n)
 {
-	uint64_t soon = loop_now(n->env.loop) + LOOK_SOON_NS;
-
-	if (n->holding.n == 0 || n->holding.looking || n->stopping)
-		return;
-	timer_arm(n->env.loop, &n->holding.timer, soon);
+	if (n->holding.n > 0 && !n->stopping)
+		look_within(n, LOOK_SOON_NS);
 }
 
 int holding_refuses(struct user *u, struct err *e)

@@ -616,7 +616,7 @@ void job_free(struct job *j)
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
 	list_each_safe(s, s_next, &j->slots, link)
-		alloc_free(s);
+		slot_free(s);
 	list_each_safe(m, m_next, &j->members, link) {
 		member_unindex(m);
 		if (m->declared)
@@ -628,6 +628,7 @@ void job_free(struct job *j)
 	assert(job_stopped(j) || list_empty(&j->declared));
 	if (j->log)
 		j->log->ops->close(j->log);
+	ledgering_uncount(j);
 	job_uncount(j);
 	history_fini(&j->history);
 	alloc_free(j->samples);

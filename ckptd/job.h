@@ -62,6 +62,9 @@ struct slot {
 	struct region *table;      /* for rank tables that are too long for a record, each in turn;
 				      NULL: they are not, or there was no memory for it */
 	struct process_id process; /* may write to it */
+	struct user *user;         /* whom its regions count for; NULL: nobody */
+	uint32_t places;           /* counted: USER_REGIONS, */
+	uint64_t bytes;            /* and USER_MEMORY_BYTES */
 	struct member *member;     /* NULL: its process ended or left */
 	enum slot_state state;
 	bool busy;                 /* MAPPING: a worker seals its region */
@@ -250,6 +253,7 @@ struct job {
 	struct joblog *log;
 	uint8_t token[32];
 	struct ledger ledger;
+	struct user *ledger_user; /* whom its region counts for; NULL: nobody, or it has none */
 	struct ledger_making *ledger_making; /* its next region is being made */
 	uint64_t ledger_retry_ns;            /* making one failed: not before */
 	uint64_t ledger_need;                /* bytes of declarations that wait for their room */
@@ -464,6 +468,10 @@ void slot_release(struct slot *s);
 void member_empty_slots(struct job *j);
 /* It has no member any more: destroyed, unless it holds something or a worker has it. */
 void slot_let_go(struct slot *s);
+/* Its regions count for the job's user: after each that it gets. */
+void slot_count(struct slot *s);
+/* With what is counted; not its regions. */
+void slot_free(struct slot *s);
 
 /* ---- declaring.c ---- */
 struct declare_bytes {
@@ -508,6 +516,7 @@ bool ledgering_ready(struct job *j);
 /* Its next region is on the way, and what slots will write may not fit in this one. */
 bool ledgering_short(const struct job *j);
 void ledgering_step(struct job *j);
+void ledgering_uncount(struct job *j); /* it is freed */
 /* Bytes that the record of a rank's table has at most; UINT64_MAX: no such number. */
 uint64_t ledgering_table(const struct job *j, uint64_t declaration_len, uint64_t image_len,
 			 uint64_t n_blobs, uint64_t names_len);

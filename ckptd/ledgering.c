@@ -24,6 +24,7 @@
 #include "base/alloc.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/user.h"
 #include "model/table.h"
 
 #define RETRY_NS     100000000u
@@ -147,6 +148,26 @@ bool ledgering_short(const struct job *j)
 		ledger_room(&j->ledger) < coming(j));
 }
 
+/* ---- Whom it counts for ---- */
+
+void ledgering_uncount(struct job *j)
+{
+	if (j->ledger_user)
+		user_give(j->ledger_user, USER_REGIONS, 1);
+	user_put(j->ledger_user);
+	j->ledger_user = NULL;
+}
+
+static void recount(struct job *j)
+{
+	if (!j->ledger.region) {
+		ledgering_uncount(j);
+	} else if (!j->ledger_user && j->user) {
+		j->ledger_user = user_ref(j->user);
+		user_add(j->ledger_user, USER_REGIONS, 1);
+	}
+}
+
 /* ---- Taking and moving ---- */
 
 static void make_run(struct work *w)
@@ -183,6 +204,7 @@ static void make_done(struct work *w)
 		region_destroy(j->node, j->history.job.uid, old);
 	if (r < 0 && r != CKPT_ESTALE)
 		j->ledger_retry_ns = loop_now(j->node->env.loop) + RETRY_NS;
+	recount(j);
 	if (!j->ledger.region)
 		epoch_no_ledger(j, r);
 	job_poke(j);
@@ -246,6 +268,7 @@ static void let_go(struct job *j)
 	if (j->ledger.next)
 		region_destroy(j->node, j->history.job.uid, ledger_move_give_up(&j->ledger));
 	region_destroy(j->node, j->history.job.uid, ledger_detach(&j->ledger));
+	recount(j);
 }
 
 static bool unused(const struct job *j)
@@ -260,6 +283,7 @@ void ledgering_step(struct job *j)
 	uint64_t more, live, size, least;
 	bool full;
 
+	recount(j); /* adoption has brought one */
 	if (!l->region || j->ledger_making)
 		return;
 	if (unused(j)) {

@@ -43,6 +43,30 @@ struct slot *slot_find(struct job *j, uint32_t number)
 	return NULL;
 }
 
+void slot_count(struct slot *s)
+{
+	if (!s->user && s->job->user)
+		s->user = user_ref(s->job->user);
+	if (!s->user)
+		return;
+	user_give(s->user, USER_REGIONS, s->places);
+	user_give(s->user, USER_MEMORY_BYTES, s->bytes);
+	s->places = s->table ? 2 : 1;
+	s->bytes = s->region->size + (s->table ? s->table->size : 0);
+	user_add(s->user, USER_REGIONS, s->places);
+	user_add(s->user, USER_MEMORY_BYTES, s->bytes);
+}
+
+void slot_free(struct slot *s)
+{
+	if (s->user) {
+		user_give(s->user, USER_REGIONS, s->places);
+		user_give(s->user, USER_MEMORY_BYTES, s->bytes);
+	}
+	user_put(s->user);
+	alloc_free(s);
+}
+
 static void slot_destroy(struct slot *s)
 {
 	if (job_stopped(s->job) || !JOB_ASSERT(s->job, !s->holds))
@@ -55,7 +79,7 @@ static void slot_destroy(struct slot *s)
 	region_destroy(s->job->node, s->job->history.job.uid, s->region);
 	if (s->table)
 		region_destroy(s->job->node, s->job->history.job.uid, s->table);
-	alloc_free(s);
+	slot_free(s);
 }
 
 void slot_let_go(struct slot *s)

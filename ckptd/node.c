@@ -537,6 +537,7 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.declaration_bytes_per_uid = o->declaration_bytes_per_uid;
 	n->options.plan_bytes_per_uid = o->plan_bytes_per_uid;
 	n->options.held_bytes_per_uid = o->held_bytes_per_uid;
+	n->options.memory_per_uid = o->memory_per_uid;
 	n->options.actions_per_hour = o->actions_per_hour;
 	n->options.dry_run = o->dry_run;
 	acting_reload(n);

@@ -34,6 +34,9 @@ struct preparing {
 	uint64_t bytes;
 	struct session *session; /* who asked last */
 	uint64_t request;
+	struct user *user; /* has taken so much: */
+	uint32_t places;
+	uint64_t memory_bytes;
 	struct region *regions[CONN_FDS_MAX];
 	uint32_t n_regions;
 	uint64_t table_bytes; /* of each slot's region for tables; 0: they have none */
@@ -128,52 +131,44 @@ static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, str
 	return 0;
 }
 
-/* A ledger that is moved has two regions for a moment; the rank's page of beats may be coming. */
-#define STORE_SPARE 2u
-
 /* Places of a slot, which may have a region for tables. */
 static uint32_t places(uint32_t n_slots, uint64_t table_bytes)
 {
 	return n_slots * (table_bytes ? 2 : 1);
 }
 
-static int store_full(uint32_t rank, uint32_t n_slots, uint64_t table_bytes,
-		      const struct memory_room *room, struct err *e)
+/*
+ * What the user may have, which is taken here; what is made of it counts with the slots. The fd
+ * store's places: what it does not keep is lost when ckptd ends, committed or not (I6).
+ */
+static int take_share(struct preparing *p, struct member *m, uint64_t bytes, uint32_t n_slots,
+		      struct err *e)
 {
-	bool names = room->left < room->max - min_u64(room->used, room->max);
-	char text[ERR_TEXT_MAX];
+	uint64_t table = ledgering_table_region(m->job, m->declared->len, bytes), all;
+	struct user *u = session_user(p->session);
+	char what[64];
+	int r;
 
-	snprintf(text, sizeof(text),
-		 "rank %u: %u slots and what is written down of them need %u places in the fd "
-		 "store",
-		 rank, n_slots, places(n_slots, table_bytes) + STORE_SPARE);
-	if (names)
-		return err_set(e, CKPT_ENOSPACE,
-			       "%s, %llu are in use and the names of %llu more can be passed to a "
-			       "ckptd that is started again; lower memory.slots in the "
-			       "configuration or end other jobs",
-			       text, (unsigned long long)room->used,
-			       (unsigned long long)room->left);
-	return err_set(e, CKPT_ENOSPACE,
-		       "%s, %llu of its %llu are in use; raise FileDescriptorStoreMax= of the unit "
-		       "and memory.descriptors in the configuration, or end other jobs",
-		       text, (unsigned long long)room->used, (unsigned long long)room->max);
+	snprintf(what, sizeof(what), "rank %u: prepare %u slots", m->rank, n_slots);
+	if (!size_add(bytes, table, &all) || !size_mul(all, n_slots, &all))
+		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
+	r = user_may_store(u, places(n_slots, table), what, e);
+	if (r == 0)
+		r = user_take(u, USER_MEMORY_BYTES, all, what, e);
+	if (r < 0)
+		return r;
+	p->user = user_ref(u);
+	p->memory_bytes = all;
+	p->places = places(n_slots, table);
+	user_add(u, USER_REGIONS, p->places);
+	return 0;
 }
 
-/*
- * What the fd store does not keep is lost when ckptd ends, committed or not (I6). Slots that others
- * are making may not be counted yet: then create() refuses one of them.
- */
-static int admit_store(const struct member *m, uint32_t n_slots, uint64_t bytes, struct err *e)
+static void give_share(struct preparing *p)
 {
-	struct memory *memory = m->job->node->env.memory;
-	uint64_t table = ledgering_table_region(m->job, m->declared->len, bytes);
-	struct memory_room room;
-
-	memory->ops->room(memory, &room);
-	return room.left < places(n_slots, table) + STORE_SPARE
-		       ? store_full(m->rank, n_slots, table, &room, e)
-		       : 0;
+	user_give(p->user, USER_REGIONS, p->places);
+	user_give(p->user, USER_MEMORY_BYTES, p->memory_bytes);
+	user_put(p->user);
 }
 
 static int create_table(struct preparing *p, uint32_t i)
@@ -249,6 +244,7 @@ static int take_regions(struct preparing *p, struct member *m)
 		s->member = m;
 		s->state = SLOT_MAPPING;
 		list_add_tail(&j->slots, &s->link);
+		slot_count(s);
 		p->regions[i] = p->tables[i] = NULL;
 		if (s->table)
 			j->ledger.annexes_wanted = true; /* before a credit */
@@ -268,8 +264,8 @@ static void create_done(struct work *w)
 	struct preparing *p = container_of(w, struct preparing, work);
 	struct member *m = still_there(p);
 	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
-	struct memory_room room;
 
+	give_share(p);
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;
 	if (r == 0)
@@ -281,11 +277,6 @@ static void create_done(struct work *w)
 	if (m && r < 0 && !job_stopped(p->job))
 		member_drop_slots(m);
 	if (r < 0) {
-		if (r == CKPT_ENOSPACE && p->err.code == 0) { /* create() returned it */
-			p->memory->ops->room(p->memory, &room);
-			ignore_result(store_full(p->rank, p->n_slots, p->table_bytes, &room,
-						 &p->err));
-		}
 		if (p->err.code == 0)
 			err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank,
 				p->n_slots, (unsigned long long)(p->bytes >> 20),
@@ -301,17 +292,37 @@ static void create_done(struct work *w)
 	alloc_free(p);
 }
 
+static int write_member(struct member *m, struct err *e)
+{
+	int r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
+			      m->credit_unused, m->blob_bytes, &m->declared->digest);
+
+	return r < 0 ? err_code(e, r, "rank %u: write to the ledger", m->rank) : 0;
+}
+
 static int prepare_start(struct member *m, struct session *s, uint64_t request, uint64_t bytes,
 			 uint32_t n_slots, struct err *e)
 {
 	struct node *n = m->job->node;
 	struct preparing *p = alloc_zero(sizeof(*p));
+	int r;
 
 	if (p)
 		p->disk_need = disk_need_new(m);
 	if (!p || !p->disk_need) {
 		alloc_free(p);
 		return err_code(e, -ENOMEM, "rank %u: prepare", m->rank);
+	}
+	p->session = s;
+	r = take_share(p, m, bytes, n_slots, e);
+	if (r == 0)
+		r = write_member(m, e);
+	if (r < 0) {
+		if (p->user)
+			give_share(p);
+		disk_need_free(p->disk_need);
+		alloc_free(p);
+		return r;
 	}
 	p->job = m->job;
 	p->memory = n->env.memory;
@@ -385,14 +396,6 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 	r = admit_table(m, bytes, e);
 	if (r == 0)
 		r = prepare_admit(m, bytes, missing, e);
-	if (r == 0)
-		r = admit_store(m, missing, bytes, e);
-	if (r == 0) {
-		r = ledger_member(&m->job->ledger, m->rank, &m->process, m->epoch, m->credit,
-				  m->credit_unused, m->blob_bytes, &m->declared->digest);
-		if (r < 0)
-			err_code(e, r, "rank %u: write to the ledger", m->rank);
-	}
 	return r == 0 ? prepare_start(m, s, request, bytes, missing, e) : r;
 }
 

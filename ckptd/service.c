@@ -139,6 +139,7 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->declaration_bytes_per_uid = c->declaration_bytes_per_uid;
 	o->plan_bytes_per_uid = c->plan_bytes_per_uid;
 	o->held_bytes_per_uid = c->held_bytes_per_uid;
+	o->memory_per_uid = c->memory_per_uid;
 	o->detect = c->detect;
 	o->admission = c->admission;
 	o->dry_run = c->dry_run;
@@ -172,6 +173,7 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.declaration_bytes_per_uid = wanted->declaration_bytes_per_uid;
 	s->config.plan_bytes_per_uid = wanted->plan_bytes_per_uid;
 	s->config.held_bytes_per_uid = wanted->held_bytes_per_uid;
+	s->config.memory_per_uid = wanted->memory_per_uid;
 	memcpy(s->config.policy, wanted->policy, sizeof(s->config.policy));
 	s->config.dry_run = wanted->dry_run;
 	s->config.actions_per_hour = wanted->actions_per_hour;

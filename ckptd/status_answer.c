@@ -396,6 +396,8 @@ static json_t *user_json(const struct user *u)
 		[USER_DECLARATION_BYTES] = "declaration_bytes",
 		[USER_PLAN_BYTES] = "plan_bytes",
 		[USER_HELD_BYTES] = "held_bytes",
+		[USER_MEMORY_BYTES] = "memory_bytes",
+		[USER_REGIONS] = "regions",
 	};
 	json_t *o = json_pack("{s:I}", "uid", (json_int_t)u->uid);
 

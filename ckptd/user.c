@@ -11,7 +11,7 @@
  * and nowhere else, and what was counted for it is kept beside it.
  *
  * On the loop's thread. Every call is O(1), but for user_may_join(), which looks at the ranks of
- * one job where the user is at his limit.
+ * one job where the user is at a limit.
  */
 #include <config.h>
 
@@ -25,6 +25,13 @@
 #include "base/alloc.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
+
+/* Places in the fd store: user_may_store(). */
+#define STORE_SHARE   2u
+#define STORE_RESERVE 32u /* a part of it */
+#define STORE_SPARE   2u  /* in the smallest: one ledger that is moved, one page of beats */
+#define PAGE_PLACES   1u
+#define LEDGER_PLACES 1u
 
 struct limit {
 	const char *key, *things;
@@ -44,6 +51,9 @@ static const struct limit limits[USER_COUNTS] = {
 	[USER_PLAN_BYTES] = {"plan_bytes_per_uid", "of plans of loads", "end some loads", true},
 	[USER_HELD_BYTES] = {"held_bytes_per_uid", "of expired checkpoints that processes hold",
 			     "end these loads or processes", true},
+	[USER_MEMORY_BYTES] = {"memory_per_uid", "of memory for snapshots", "end ranks or jobs",
+			       true},
+	[USER_REGIONS] = {NULL, NULL, NULL, false}, /* user_may_store() */
 };
 
 static uint64_t limit_of(const struct node *n, enum user_count count)
@@ -58,6 +68,8 @@ static uint64_t limit_of(const struct node *n, enum user_count count)
 		[USER_DECLARATION_BYTES] = o->declaration_bytes_per_uid,
 		[USER_PLAN_BYTES] = o->plan_bytes_per_uid,
 		[USER_HELD_BYTES] = o->held_bytes_per_uid,
+		[USER_MEMORY_BYTES] = o->memory_per_uid ? o->memory_per_uid : UINT64_MAX,
+		[USER_REGIONS] = UINT64_MAX,
 	};
 
 	assert(count < USER_COUNTS);
@@ -135,12 +147,14 @@ void user_add(struct user *u, enum user_count count, uint64_t more)
 	assert(count < USER_COUNTS && u->refs > 0);
 	assert(u->has[count] + more >= more);
 	u->has[count] += more;
+	u->node->users.has[count] += more;
 }
 
 void user_give(struct user *u, enum user_count count, uint64_t less)
 {
 	assert(count < USER_COUNTS && u->has[count] >= less);
 	u->has[count] -= less;
+	u->node->users.has[count] -= less;
 }
 
 static int refuse(const struct user *u, enum user_count count, uint64_t more, const char *what,
@@ -206,16 +220,49 @@ static uint64_t ranks_that_go(struct job *j, const struct open_request *r, bool 
 
 int user_may_join(struct job *j, const struct open_request *r, bool new_run, struct err *e)
 {
-	const struct user *u = session_user(r->session);
+	struct user *u = session_user(r->session);
 	char what[CKPT_JOB_MAX + 48];
+	uint64_t places;
 
-	if (fits(u, USER_SESSIONS, 1))
-		return 0;
-	if (u->has[USER_SESSIONS] - ranks_that_go(j, r, new_run, u) <
-	    limit_of(u->node, USER_SESSIONS))
-		return 0;
 	snprintf(what, sizeof(what), "open job '%s' as rank %" PRIu32, r->job, r->rank);
-	return refuse(u, USER_SESSIONS, 1, what, e);
+	if (!fits(u, USER_SESSIONS, 1) &&
+	    u->has[USER_SESSIONS] - ranks_that_go(j, r, new_run, u) >=
+		    limit_of(u->node, USER_SESSIONS))
+		return refuse(u, USER_SESSIONS, 1, what, e);
+	places = PAGE_PLACES + (j->ledger.region ? 0 : LEDGER_PLACES);
+	if (user_may_store(u, places, what, NULL) == 0 || ranks_that_go(j, r, new_run, u) > 0)
+		return 0;
+	return user_may_store(u, places, what, e);
+}
+
+int user_may_store(struct user *u, uint64_t more, const char *what, struct err *e)
+{
+	const struct users *all = &u->node->users;
+	struct memory *memory = u->node->env.memory;
+	uint64_t has = u->has[USER_REGIONS] + u->has[USER_SESSIONS], total, taken, kept, left;
+	struct memory_room room;
+
+	memory->ops->room(memory, &room);
+	if (room.max == UINT64_MAX)
+		return 0;
+	total = room.used + room.left;
+	/* What is under way is not in the store yet. */
+	taken = max_u64(room.used, all->has[USER_REGIONS] + all->has[USER_SESSIONS]);
+	kept = STORE_SPARE + total / STORE_RESERVE;
+	left = total - min_u64(total, taken);
+	left -= min_u64(left, kept);
+	if (more <= left && (has + more) / STORE_SHARE <= left - more)
+		return 0;
+	return err_set(e, CKPT_ENOSPACE,
+		       "%s takes %" PRIu64 " places in the fd store; user %" PRIu32 " has %" PRIu64
+		       ", and %" PRIu64 " of %" PRIu64 " are free for users, of which each may "
+		       "have %u times as many as stay free; %s, or end ranks or jobs",
+		       what, more, u->uid, has, left, total, STORE_SHARE,
+		       room.left < room.max - min_u64(room.used, room.max)
+			       ? "the names of more cannot be passed to a ckptd that is started "
+				 "again: lower memory.slots in ckptd.conf"
+			       : "raise FileDescriptorStoreMax= of the unit and "
+				 "memory.descriptors in ckptd.conf");
 }
 
 int user_may_make_job(struct node *n, const struct open_request *r, struct err *e)

@@ -20,6 +20,8 @@ enum user_count {
 	USER_DECLARATION_BYTES, /* of declarations that he came with first */
 	USER_PLAN_BYTES,        /* of loads: plans, and what is kept to check the files again */
 	USER_HELD_BYTES,        /* of files that retention has let go, or would: holding.c */
+	USER_MEMORY_BYTES,      /* of slots and their tables, those under way too */
+	USER_REGIONS,           /* of these, of declarations and of ledgers: user_may_store() */
 	USER_COUNTS
 };
 
@@ -34,6 +36,7 @@ struct user {
 #define USER_BUCKETS 256u
 struct users {
 	struct list all;
+	uint64_t has[USER_COUNTS]; /* all of them together */
 	struct list buckets[USER_BUCKETS]; /* by uid */
 };
 
@@ -67,5 +70,13 @@ MUST_CHECK int user_may_join(struct job *j, const struct open_request *r, bool n
 MUST_CHECK int user_may_make_job(struct node *n, const struct open_request *r, struct err *e);
 MUST_CHECK int user_may_wait(struct session *s, struct err *e);
 MUST_CHECK int user_may_load(struct session *s, struct err *e);
+/*
+ * So many more places in the fd store: the user gets them while it has at most twice as many as
+ * would then be free. So one user has two thirds of the store at most, and there is always a place
+ * for the next one (the rule of Choudhury and Hahne, "Dynamic queue length thresholds for
+ * shared-memory packet switches", 1998). STORE_RESERVE of them is left to the ledgers of the jobs
+ * that there are: those are moved, and have two regions then. CKPT_ENOSPACE
+ */
+MUST_CHECK int user_may_store(struct user *u, uint64_t more, const char *what, struct err *e);
 
 #endif

@@ -339,6 +339,7 @@ const struct attack attacks[] = {
 	{"waits", attack_waits, NULL, NULL, NULL},
 	{"lists", attack_lists, NULL, attack_lists_setup, NULL},
 	{"ends", attack_ends, NULL, NULL, NULL},
+	{"places", attack_places, NULL, NULL, NULL},
 	{"supervisor_flood", supervisor_flood, NULL, NULL, NULL},
 };
 const size_t n_attacks = sizeof(attacks) / sizeof(attacks[0]);

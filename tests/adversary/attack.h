@@ -57,5 +57,6 @@ void attack_lists_setup(const struct attack_options *o);
 void attack_large_declarations(const struct attack_options *o);
 void attack_large_declarations_make(void);
 void attack_ends(const struct attack_options *o);
+void attack_places(const struct attack_options *o);
 
 #endif

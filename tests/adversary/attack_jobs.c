@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * attack_jobs.c - attacks that need jobs and checkpoints: loads, saves, plans, waits, lists, large
- * declarations, and processes that end together.
+ * declarations, places in the fd store, and processes that end together.
  *
  * What has to be there is made by libckpt. A connection of this process that opens a rank again
  * takes it over from libckpt's (ckptd/epoch.c), and goes on by hand.
@@ -67,6 +67,29 @@ static void must(bool good)
 {
 	if (!good)
 		_exit(1);
+}
+
+/* ---- Regions: a place in the fd store for each ---- */
+
+enum { PLACE_RANKS = 400 };
+
+/* As many ranks as there may be, each with slots of its own. */
+void attack_places(const struct attack_options *o)
+{
+	char job[32];
+	int n = 0;
+
+	snprintf(job, sizeof(job), "places-%u", o->number);
+	for (;; attack_begun(o)) {
+		struct ckpt *c = NULL;
+
+		if (n < PLACE_RANKS)
+			c = join_job(o, job, n, PLACE_RANKS, 64);
+		if (c)
+			n++; /* it is kept, until this process ends */
+		else
+			speak_rest(10);
+	}
 }
 
 /* ---- Loads whose answers nobody reads ---- */

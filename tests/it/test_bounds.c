@@ -195,6 +195,59 @@ static void test_declaration_beside_others(void **state)
 	hand_close(&b);
 }
 
+enum { WAITING = 24 };
+
+static unsigned answered(struct hand *hands)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < WAITING; i++)
+		n += has_answer(&hands[i]);
+	return n;
+}
+
+/* Many that wait for the ledger's next region are not all written in one call of the loop. */
+static void test_declarations_that_waited(void **state)
+{
+	struct small_node *w = *state;
+	static struct hand hands[WAITING], *k;
+	unsigned before, now, most = 0;
+	struct digest d;
+	struct busy busy;
+	uint64_t id;
+	int fd;
+
+	small_node_start(w);
+	for (k = hands; k < hands + WAITING; k++) {
+		OK(hand_connect(k, &w->host));
+		OK(hand_open(k, "job", (uint32_t)(k - hands), WAITING, "run1"));
+	}
+	busy_start(w, &busy, WORK_META);
+	for (k = hands; k < hands + WAITING; k++) {
+		fd = large_declaration(1500 + (uint32_t)(k - hands), &d);
+		send_declaration(k, fd, &d);
+		close(fd);
+	}
+	for (int i = 0; i < 300; i++)
+		host_turn(&w->host);
+	before = answered(hands);
+	assert_true(before < WAITING / 2);
+	assert_int_equal(sem_post(&busy.go), 0);
+	for (int i = 0; i < 10000 && before < WAITING; i++, before = now) {
+		host_turn(&w->host);
+		now = answered(hands);
+		most = now - before > most ? now - before : most;
+	}
+	assert_int_equal(before, WAITING);
+	assert_true(busy.over);
+	sem_destroy(&busy.go);
+	for (k = hands; k < hands + WAITING; k++) {
+		OK(hand_receive(k, &id));
+		hand_close(k);
+	}
+	assert_true(most <= 2);
+}
+
 /* Its session goes while a worker reads it. */
 static void test_declaration_of_who_left(void **state)
 {
@@ -500,7 +553,9 @@ static void test_budget_has_the_ledger(void **state)
 
 enum {
 	PLACES_OF_RANK = 5,   /* of a job with one rank: ledger, page of beats, three slots */
-	PLACES_TO_PREPARE = 5 /* three slots, and two that stay free (STORE_SPARE) */
+	/* Three slots and two that stay free (STORE_SPARE); half of what the user then has is free,
+	 * too (user_may_store()). */
+	PLACES_TO_PREPARE = 5
 };
 
 /* Until what was under way has been stored and taken out. */
@@ -536,7 +591,8 @@ static void test_rank_that_does_not_fit_into_the_store(void **state)
 	uint64_t used = PLACES_OF_RANK + 2; /* the other job's ledger and beats */
 
 	for (int fits = 0; fits < 2; fits++) {
-		silent_store_start(&store, used + PLACES_TO_PREPARE - 1 + fits, true);
+		silent_store_start(&store, used + PLACES_TO_PREPARE + (used + 3) / 2 - 1 + fits,
+				   true);
 		small_node_start(w);
 		k = &hands[0];
 		join(w, k, "job", 0, 1);
@@ -549,7 +605,7 @@ static void test_rank_that_does_not_fit_into_the_store(void **state)
 			assert_int_equal(places_used(w, used + 3), used + 3);
 			OK(save(k, 1));
 		} else {
-			refused_by_store(k, hand_prepare(k), "7 of its 11 are in use");
+			refused_by_store(k, hand_prepare(k), "has 7, and 7 of 16 are free");
 			assert_int_equal(places_used(w, used), used);
 		}
 		k = &hands[0];
@@ -575,7 +631,7 @@ static void test_store_without_a_place(void **state)
 	small_node_start(w);
 	OK(hand_connect(k, &w->host));
 	assert_int_equal(hand_open(k, "job", 0, 1, "run1"), CKPT_ENOSPACE);
-	assert_non_null(strstr(k->text, "the fd store is full (FileDescriptorStoreMax="));
+	assert_non_null(strstr(k->text, "FileDescriptorStoreMax="));
 	assert_int_equal(store.dropped, 0);
 	hand_close(k);
 	host_stop(&w->host);
@@ -601,7 +657,7 @@ static void test_names_that_a_start_cannot_pass(void **state)
 	assert_int_equal(hand_prepare(k), CKPT_ENOSPACE);
 	assert_null(strstr(k->text, "FileDescriptorStoreMax="));
 	assert_non_null(strstr(k->text, "lower memory.slots"));
-	for (n = 0; n < 2; n++) {
+	for (n = 0; n < 80; n++) {
 		snprintf(name, sizeof(name), "%0199u", n);
 		assert_int_equal(keeper_remove(w->host.keeper, name), 0);
 	}
@@ -624,7 +680,7 @@ static void test_ranks_that_race_for_the_store(void **state)
 	int codes[2], loser;
 	uint64_t id;
 
-	silent_store_start(&store, 3 + PLACES_TO_PREPARE, true);
+	silent_store_start(&store, 3 + PLACES_TO_PREPARE + 3, true);
 	small_node_start(w);
 	for (uint32_t i = 0; i < 2; i++) {
 		k = &hands[i];
@@ -642,7 +698,7 @@ static void test_ranks_that_race_for_the_store(void **state)
 	for (int i = 0; i < 2; i++)
 		codes[i] = hand_receive(&hands[i], &id);
 	loser = codes[0] < 0 ? 0 : 1; /* whose work came second */
-	refused_by_store(&hands[loser], codes[loser], "of its 8 are in use");
+	refused_by_store(&hands[loser], codes[loser], "has 6, and 3 of 11 are free");
 	assert_int_equal(codes[1 - loser], 0);
 	assert_int_equal(places_used(w, 6), 6);
 	assert_int_equal(store.dropped, 0);
@@ -745,6 +801,7 @@ int main(void)
 		TEST(test_idle_sessions_are_closed),
 		TEST(test_waits_of_a_session),        TEST(test_loads_of_a_session),
 		TEST(test_declaration_beside_others), TEST(test_declaration_of_who_left),
+		TEST(test_declarations_that_waited),
 		TEST(test_slots_ready_beside_others), TEST(test_budget_has_the_ledger),
 		TEST(test_memory_of_idle_jobs),       TEST(test_open_while_it_starts),
 		TEST(test_credit_of_an_old_epoch),    TEST(test_commit_beside_slow_memory),

@@ -16,6 +16,7 @@
 #include "ckptd/node_priv.h"
 #include "proto/session.pb-c.h"
 #include "tests/lib/hand.h"
+#include "tests/lib/silent_store.h"
 #include "tests/lib/small_node.h"
 #include "tests/lib/test.h"
 
@@ -428,6 +429,11 @@ static void test_expired_files_that_are_held(void **state)
 	assert_int_equal(has(w, USER_HELD_BYTES), bytes);
 	kill_child(child);
 	refused(k, begin_load_of(k, 20, &id, NULL), -EDQUOT, "quota.held_bytes_per_uid");
+	/* Also where it is asked again and again: processes end all the time. */
+	for (int i = 0; i < 3000 && has(w, USER_HELD_BYTES) > 0; i++) {
+		holding_look(w->host.node);
+		host_turn(&w->host);
+	}
 	turn_until(w, USER_HELD_BYTES, 0);
 	turn_until(w, USER_LOAD_FILES, 0);
 	OK(begin_load_of(k, 20, &id, NULL));
@@ -464,6 +470,85 @@ static void test_expired_checkpoints_that_are_read(void **state)
 	hand_close(&hands[1]);
 }
 
+/* ---- Memory, and places in the fd store ---- */
+
+static void test_memory_of_a_user(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t one;
+
+	small_node_start(w);
+	join(w, k, "one", 0, 1);
+	OK(hand_prepare(k));
+	one = has(w, USER_MEMORY_BYTES);
+	assert_true(one > 0);
+	w->options.memory_per_uid = 2 * one - 1;
+	node_reload(w->host.node, &w->options);
+	k = &hands[1];
+	join(w, k, "two", 0, 1);
+	refused(k, hand_prepare(k), -EDQUOT, "quota.memory_per_uid");
+	assert_int_equal(has(w, USER_MEMORY_BYTES), one);
+	w->options.memory_per_uid = 2 * one;
+	node_reload(w->host.node, &w->options);
+	OK(hand_prepare(k));
+	assert_int_equal(has(w, USER_MEMORY_BYTES), 2 * one);
+	OK(save(k, 1));
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+}
+
+enum { PLACES = 400, OTHERS = 3 };
+
+/* As many places as the user gets, one by one. */
+static uint64_t take_places(struct user *u)
+{
+	uint64_t n = 0;
+
+	for (; user_may_store(u, 1, "it", NULL) == 0; n++)
+		user_add(u, USER_REGIONS, 1);
+	return n;
+}
+
+/* Users that take what they can: the next one gets some, and who trains goes on. */
+static void test_places_are_shared(void **state)
+{
+	struct small_node *w = *state;
+	struct user *others[OTHERS];
+	struct hand hand, late, *k = &hand;
+	struct silent_store store;
+	uint64_t got[OTHERS];
+
+	silent_store_start(&store, PLACES, true);
+	small_node_start(w);
+	join(w, k, "job", 0, 1);
+	OK(hand_prepare(k));
+	for (uint32_t i = 0; i < OTHERS; i++) {
+		others[i] = user_get(w->host.node, getuid() + 1 + i);
+		assert_non_null(others[i]);
+		got[i] = take_places(others[i]);
+	}
+	assert_in_range(got[0], PLACES / 2, 2 * PLACES / 3);
+	assert_true(got[1] >= PLACES / 6 && got[2] >= PLACES / 20);
+	k = &late;
+	join(w, k, "late", 0, 1);
+	OK(hand_prepare(k));
+	OK(save(k, 1));
+	k = &hand;
+	for (uint64_t step = 1; step <= 200; step++) /* its ledger is moved meanwhile */
+		OK(save(k, step));
+	OK(hand_wait(k, 200, CKPT_DURABLE));
+	assert_int_equal(store.dropped, 0);
+	for (uint32_t i = 0; i < OTHERS; i++) {
+		user_give(others[i], USER_REGIONS, got[i]);
+		user_put(others[i]);
+	}
+	hand_close(&hand);
+	hand_close(&late);
+	host_stop(&w->host);
+	silent_store_stop(&store);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, small_node_setup, small_node_teardown)
 
 int main(void)
@@ -476,6 +561,8 @@ int main(void)
 		T(test_files_of_loads_of_a_user),
 		T(test_plans_of_a_user),
 		T(test_expired_files_that_are_held),
+		T(test_memory_of_a_user),
+		T(test_places_are_shared),
 		T(test_expired_checkpoints_that_are_read),
 	};
 
