@@ -203,6 +203,7 @@ static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region
 	s = alloc_zero(sizeof(*s));
 	if (!s)
 		return -ENOMEM;
+	list_init(&s->of_member);
 	s->job = a->job;
 	s->number = number;
 	s->rank = rank;
@@ -484,6 +485,7 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 		if (!m)
 			return -ENOMEM;
 		list_init(&m->ending);
+		list_init(&m->slots);
 		m->job = a->job;
 		m->rank = rank;
 		list_add_tail(&a->job->members, &m->link);
@@ -591,7 +593,7 @@ static void adopt_members(struct job *j)
 		list_each(s, &j->slots, link) {
 			if (!is_slot_of_member(p, s, m))
 				continue;
-			s->member = m;
+			slot_give(s, m);
 			s->process = m->process;
 			m->prepared = m->prepared || (m->declared && s->state != SLOT_MAPPING);
 			m->credit = max_u64(m->credit, s->credit);

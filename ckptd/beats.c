@@ -38,7 +38,7 @@
 #define LOOK_SELDOM_NS 1000000000u /* where nothing has beaten for: */
 #define SILENCE_NS     10000000000u
 #define MANY           (BEAT_ENTRIES / 4)
-#define PER_TURN       128u
+#define PER_TURN       32u /* pages: each may be mapped in here, and be full of records */
 
 /* Steps between what a rank has done and what it is asked to save: what it can do in a second. */
 #define MARGIN_NS      1000000000u

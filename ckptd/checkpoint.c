@@ -397,8 +397,8 @@ int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t cr
 	struct slot *s;
 
 	(void)e;
-	list_each(s, &j->slots, link) {
-		if (credit == 0 || s->member != m || s->state != SLOT_WRITING ||
+	list_each(s, &m->slots, of_member) {
+		if (credit == 0 || s->state != SLOT_WRITING ||
 		    s->credit != credit)
 			continue;
 		m->credit_unused = false;

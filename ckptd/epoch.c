@@ -366,8 +366,8 @@ static void reply_open(struct member *m, const struct open_request *r)
 	if (m->declared)
 		body.declaration = (ProtobufCBinaryData){ 16, m->declared->digest.b };
 	body.slots = slots;
-	list_each(s, &j->slots, link)
-		if (s->member == m && body.n_slots < 64)
+	list_each(s, &m->slots, of_member)
+		if (body.n_slots < 64)
 			slots[body.n_slots++] = s->number;
 	reply.id = r->request;
 	reply.body_case = CKPT__REPLY__BODY_OPEN;

@@ -65,7 +65,8 @@ struct slot {
 	struct user *user;         /* whom its regions count for; NULL: nobody */
 	uint32_t places;           /* counted: USER_REGIONS, */
 	uint64_t bytes;            /* and USER_MEMORY_BYTES */
-	struct member *member;     /* NULL: its process ended or left */
+	struct member *member;     /* NULL: its process ended or left; by slot_give() */
+	struct list of_member;     /* in member->slots */
 	enum slot_state state;
 	bool busy;                 /* MAPPING: a worker seals its region */
 	bool undeclared;           /* adoption: its seal's declaration was not to be had */
@@ -186,6 +187,7 @@ struct member {
 	struct process_id process;
 	struct session *session; /* NULL while not connected */
 	bool alive;              /* the session has not ended: its process lives and said no bye */
+	struct list slots;       /* slot->of_member */
 	bool prepared;           /* has populated slots */
 	bool undeclared;         /* adoption: what it had declared was not to be had */
 	struct preparing *preparing; /* they are being made */
@@ -468,6 +470,8 @@ void slot_release(struct slot *s);
 void member_empty_slots(struct job *j);
 /* It has no member any more: destroyed, unless it holds something or a worker has it. */
 void slot_let_go(struct slot *s);
+/* To that member, or to nobody (NULL). */
+void slot_give(struct slot *s, struct member *m);
 /* Its regions count for the job's user: after each that it gets. */
 void slot_count(struct slot *s);
 /* With what is counted; not its regions. */

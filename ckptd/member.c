@@ -43,6 +43,14 @@ struct slot *slot_find(struct job *j, uint32_t number)
 	return NULL;
 }
 
+void slot_give(struct slot *s, struct member *m)
+{
+	list_del(&s->of_member);
+	s->member = m;
+	if (m)
+		list_add_tail(&m->slots, &s->of_member);
+}
+
 void slot_count(struct slot *s)
 {
 	if (!s->user && s->job->user)
@@ -64,6 +72,7 @@ void slot_free(struct slot *s)
 		user_give(s->user, USER_MEMORY_BYTES, s->bytes);
 	}
 	user_put(s->user);
+	list_del(&s->of_member);
 	alloc_free(s);
 }
 
@@ -131,10 +140,8 @@ void member_drop_slots(struct member *m)
 {
 	struct slot *s, *next;
 
-	list_each_safe(s, next, &m->job->slots, link) {
-		if (s->member != m)
-			continue;
-		s->member = NULL;
+	list_each_safe(s, next, &m->slots, of_member) {
+		slot_give(s, NULL);
 		slot_let_go(s);
 	}
 }
@@ -220,8 +227,8 @@ static int member_make_page(struct member *m)
 	if (m->credit_unused) {
 		struct slot *s;
 
-		list_each(s, &m->job->slots, link)
-			if (s->member == m && s->state == SLOT_WRITING)
+		list_each(s, &m->slots, of_member)
+			if (s->state == SLOT_WRITING)
 				page->credit_slot = s->number;
 	}
 	page->credit = m->credit;
@@ -246,6 +253,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		if (!m)
 			return -ENOMEM;
 		list_init(&m->ending);
+		list_init(&m->slots);
 		m->job = j;
 		m->rank = r->rank;
 		m->process = *p;
@@ -402,22 +410,19 @@ int member_declare(struct member *m, struct declared *d, struct err *e)
 
 bool member_has_slots(const struct member *m)
 {
-	struct slot *s;
-
-	list_each(s, &m->job->slots, link)
-		if (s->member == m)
-			return true;
-	return false;
+	return !list_empty(&m->slots);
 }
 
 /* ---- Credits ---- */
+
+#define GRANTS_IN_A_CALL 64u /* each may write an answer to a socket: some microseconds */
 
 static struct slot *empty_slot(struct member *m)
 {
 	struct slot *s;
 
-	list_each(s, &m->job->slots, link)
-		if (s->member == m && s->state == SLOT_EMPTY)
+	list_each(s, &m->slots, of_member)
+		if (s->state == SLOT_EMPTY)
 			return s;
 	return NULL;
 }
@@ -450,36 +455,44 @@ static bool can_grant(struct job *j)
 	return n == j->history.epoch.world;
 }
 
-static void grant_one(struct member *m)
+static bool grant_one(struct member *m)
 {
 	struct slot *s = empty_slot(m);
 	struct session_page *page;
 
 	/* Without the ledger's word the slot would be taken for an empty one after a crash. */
 	if (ledger_assign(&m->job->ledger, s->number, m->credit + 1) < 0)
-		return;
+		return false; /* the next event tries again */
 	m->credit++;
 	m->credit_unused = true;
 	s->state = SLOT_WRITING;
 	s->credit = m->credit;
 	/* Adopted and not yet back: the page that it gets when it comes will say so. */
 	if (!m->page)
-		return;
+		return true;
 	page = m->page->base;
 	atomic_store_explicit(&page->credit_slot, s->number, memory_order_relaxed);
 	atomic_store_explicit(&page->credit, m->credit, memory_order_release);
+	return true;
 }
 
 void member_grant(struct job *j)
 {
 	struct member *m;
+	unsigned n = 0;
 
 	if (!can_grant(j))
 		return;
 	list_each(m, &j->members, link) {
-		if (!m->credit_unused)
-			grant_one(m);
-		if (m->credit_unused && m->credit_request && m->session) {
+		if (m->credit_unused && !(m->credit_request && m->session))
+			continue;
+		if (n++ == GRANTS_IN_A_CALL) {
+			job_poke(j);
+			return;
+		}
+		if (!m->credit_unused && !grant_one(m))
+			return;
+		if (m->credit_request && m->session) {
 			session_reply_ok(m->session, m->credit_request);
 			m->credit_request = 0;
 		}

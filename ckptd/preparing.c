@@ -241,7 +241,8 @@ static int take_regions(struct preparing *p, struct member *m)
 		s->region = p->regions[i];
 		s->table = p->tables[i];
 		s->process = m->process;
-		s->member = m;
+		list_init(&s->of_member);
+		slot_give(s, m);
 		s->state = SLOT_MAPPING;
 		list_add_tail(&j->slots, &s->link);
 		slot_count(s);
@@ -352,9 +353,7 @@ static uint32_t slots_missing(const struct member *m)
 	uint32_t wanted = m->job->node->options.slots, n = 0;
 	struct slot *s;
 
-	list_each(s, &m->job->slots, link) {
-		if (s->member != m)
-			continue;
+	list_each(s, &m->slots, of_member) {
 		if (s->state != SLOT_MAPPING || s->busy)
 			return 0;
 		n++;
@@ -477,8 +476,8 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->rank = m->rank;
 	x->session = session_ref(s);
 	x->request = request;
-	list_each(slot, &m->job->slots, link) {
-		if (slot->member != m || slot->state != SLOT_MAPPING)
+	list_each(slot, &m->slots, of_member) {
+		if (slot->state != SLOT_MAPPING)
 			continue;
 		if (!JOB_ASSERT(m->job, x->n_slots < CONN_FDS_MAX))
 			break;
@@ -496,8 +495,8 @@ static bool is_mapping(const struct member *m)
 {
 	struct slot *s;
 
-	list_each(s, &m->job->slots, link)
-		if (s->member == m && s->state == SLOT_MAPPING)
+	list_each(s, &m->slots, of_member)
+		if (s->state == SLOT_MAPPING)
 			return true;
 	return false;
 }

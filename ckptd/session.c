@@ -309,10 +309,10 @@ void session_prepared(struct session *s, uint64_t id, struct member *m)
 	struct slot *slot;
 	size_t n = 0;
 
-	list_each(slot, &m->job->slots, link) {
+	list_each(slot, &m->slots, of_member) {
 		int fd;
 
-		if (slot->member != m || n == CONN_FDS_MAX)
+		if (n == CONN_FDS_MAX)
 			continue;
 		/* A sealed slot cannot be mapped for writing anew; its process has it mapped. */
 		fd = mem->ops->export_fd(mem, slot->region,

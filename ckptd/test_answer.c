@@ -131,6 +131,7 @@ static void add_member(struct job *j, uint32_t rank)
 
 	assert_non_null(m);
 	list_init(&m->ending);
+	list_init(&m->slots);
 	m->job = j;
 	m->rank = rank;
 	list_add_tail(&j->members, &m->link);

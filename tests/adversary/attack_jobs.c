@@ -71,7 +71,7 @@ static void must(bool good)
 
 /* ---- Regions: a place in the fd store for each ---- */
 
-enum { PLACE_RANKS = 400 };
+enum { PLACE_RANKS = 1000 };
 
 /* As many ranks as there may be, each with slots of its own. */
 void attack_places(const struct attack_options *o)
@@ -80,15 +80,17 @@ void attack_places(const struct attack_options *o)
 	int n = 0;
 
 	snprintf(job, sizeof(job), "places-%u", o->number);
-	for (;; attack_begun(o)) {
+	for (;;) {
 		struct ckpt *c = NULL;
 
 		if (n < PLACE_RANKS)
 			c = join_job(o, job, n, PLACE_RANKS, 64);
-		if (c)
+		if (c) {
 			n++; /* it is kept, until this process ends */
-		else
-			speak_rest(10);
+			continue;
+		}
+		attack_begun(o); /* it has all that it gets */
+		speak_rest(10);
 	}
 }
 
