@@ -127,7 +127,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->checkpoints);
 	list_init(&j->declared);
 	list_init(&j->declaring);
-	list_init(&j->waiters);
+	waiters_init(j);
 	list_init(&j->loads);
 	epoch_init(j);
 	persist_init(j);

@@ -223,6 +223,7 @@ struct waiter {
 	struct job *job;
 	struct session *session;
 	uint64_t request, step, epoch;
+	uint64_t round; /* job->answer_round in which it was looked at */
 	uint32_t what;
 };
 
@@ -265,6 +266,8 @@ struct job {
 	int log_error;             /* appends fail for good: somebody else wrote */
 	struct timer append_retry;
 	struct task step_task;
+	struct task answer_task; /* waiting.c */
+	uint64_t answer_round;
 	bool poked;
 	char log_text[ERR_TEXT_MAX];
 	const char *refused; /* while a done runs: why the log takes no such record, or NULL */
@@ -314,6 +317,7 @@ struct job {
 	char overlap_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks disagree, and where */
 	bool relogged; /* this start has begun its log anew */
 	bool retaining;
+	uint64_t kept_round;     /* tidy.c: asked what it uses */
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
 	struct goodput goodput;
@@ -570,6 +574,7 @@ MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t reques
 			       uint64_t epoch, uint32_t what, struct err *e);
 /* The job is stopped: waits are answered with this. */
 void waiters_stop(struct job *j, int code, const char *text);
+void waiters_init(struct job *j);
 void waiters_forget(struct job *j);
 void waiters_drop_session(struct session *s); /* whatever jobs they are of */
 void waiter_cancel(struct session *s, uint64_t request);

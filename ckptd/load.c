@@ -31,6 +31,8 @@
 #include "ckptd/sharing.h"
 #include "ckptd/trust.h"
 
+#define BEGUN_IN_A_CALL 8u /* each looks at all ranks of a checkpoint */
+
 void load_submit(struct load *l)
 {
 	work_submit(l->job->node->env.workers, WORK_META, session_process(l->owner)->uid,
@@ -193,7 +195,14 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 		}
 	}
 	l->n_sources = c->world;
-	return files ? holding_refuses(session_user(l->owner), &l->err) : 0;
+	if (!files)
+		return 0;
+	err = holding_refuses(session_user(l->owner), &l->err);
+	/* Before any is opened: how many it keeps its plan says. Until then there are those of the
+	 * plans that are being made, of which workers make a few at a time. */
+	if (err == 0)
+		err = user_may(session_user(l->owner), USER_LOAD_FILES, 1, "load", &l->err);
+	return err;
 }
 
 static bool trusted(const struct load *l, const struct checkpoint *c)
@@ -400,12 +409,19 @@ static void load_go(struct load *l)
 void load_step(struct job *j)
 {
 	struct load *l, *next;
+	unsigned n = 0;
 
 	list_each_safe(l, next, &j->loads, waiting) {
-		/* The first may find that the next epoch must be opened: the rest wait for it too.
-		 */
-		if (!must_wait(l))
-			load_go(l);
+		/* One may find that the next epoch must be opened: the rest wait for it too. */
+		if (j->opening || !list_empty(&j->openings))
+			return;
+		if (must_wait(l))
+			continue;
+		if (n++ == BEGUN_IN_A_CALL) {
+			job_poke(j);
+			return;
+		}
+		load_go(l);
 	}
 }
 
@@ -528,7 +544,7 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 	uint64_t epoch;
 
 	list_each(l, session_loads(s), link)
-		if (l->id == m->load && l->state == LOAD_GIVEN)
+		if (l->id == m->load && (l->state == LOAD_GIVEN || l->state == LOAD_GIVING))
 			found = l;
 	/* The epoch of the reply that was loaded: from the message, where ckptd has forgotten it.
 	 */
@@ -540,11 +556,16 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 		return;
 	}
 	l = found;
-	if (m->failed && m->source < l->n_order &&
+	if (m->failed && l->state == LOAD_GIVEN && m->source < l->n_order &&
 	    m->leaf < l->sources[l->order[m->source]].table.n_leaves) {
 		load_check(l, request, m->source, m->leaf);
 		return;
 	}
 	session_reply_ok(s, request);
-	load_close(l);
+	if (l->posted) { /* it does not want the rest: giving_run() closes it */
+		l->session = NULL;
+		list_del(&l->link);
+	} else {
+		load_close(l);
+	}
 }

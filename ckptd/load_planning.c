@@ -382,7 +382,7 @@ static void close_unread(struct load *l)
 		struct source *s = &l->sources[i];
 
 		if (s->open && s->used) {
-			l->kept_files += s->reader.cached ? 2 : 1;
+			l->kept_files++;
 			l->kept_bytes += s->footer.footer_len;
 		} else if (s->open) {
 			s->open = false;

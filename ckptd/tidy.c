@@ -2,11 +2,11 @@
 /*
  * tidy.c - see tidy.h.
  *
- *   wanted -> (PAUSE_NS after the last one) -> slices, each a work of META -> over
+ *   wanted -> (PAUSE_NS after the last one) -> gathering -> slices, each a work of META -> over
  *
- * What is in use is taken down on the loop when the sweep begins: of each job the layouts of its
- * log, of its checkpoints and those that are known to be stored, which persist.c does not write
- * again, and what its ranks have declared. What is written later notes itself
+ * What is in use is gathered on the loop, some jobs in a call: of each the layouts of its log, of
+ * its checkpoints and those that are known to be stored, which persist.c does not write again, and
+ * what its ranks have declared. What is written from the beginning of the sweep on notes itself
  * (storage/object_uses.h), and COMMIT files say the rest.
  *
  * Invariants: (1) while a job could not be read nothing is removed: what it uses is not known; (2)
@@ -26,6 +26,7 @@
 #include "storage/object_sweep.h"
 
 #define PAUSE_NS (60ull * 1000000000u)
+#define GATHERED 1000u /* in a call, and what the last job of it has */
 
 static void begin(struct tidy *t);
 
@@ -36,37 +37,53 @@ static int keep_layout(struct tidy *t, const struct digest *d)
 	return digest_equal(d, &none) ? 0 : object_sweep_keep_layout(t->sweep, d);
 }
 
-static int keep_job(struct tidy *t, struct job *j)
+static int keep_job(struct tidy *t, struct job *j, unsigned *n)
 {
 	struct checkpoint *c;
 	struct declared *d;
 	int r = 0;
 
+	j->kept_round = t->round;
+	*n += (unsigned)(j->history.n_commits + j->layouts_stored) + 1;
+
 	for (size_t i = 0; r == 0 && i < j->history.n_commits; i++)
 		r = keep_layout(t, &j->history.commits[i].commit.layout);
 	for (uint64_t i = 0; r == 0 && i < j->layouts_stored; i++)
 		r = keep_layout(t, &j->stored_layouts[i]);
-	list_each(c, &j->checkpoints, link)
+	list_each(c, &j->checkpoints, link) {
 		if (r == 0)
 			r = keep_layout(t, &c->layout);
-	list_each(d, &j->declared, link)
+		(*n)++;
+	}
+	list_each(d, &j->declared, link) {
 		if (r == 0)
 			r = object_sweep_keep_declaration(t->sweep, &d->digest);
+		(*n)++;
+	}
 	return r;
 }
 
-static int keep_all(struct tidy *t)
+/* 1: there are more. A job that comes later uses nothing but what it notes. */
+static int keep_some(struct tidy *t)
 {
 	struct node *n = t->node;
 	struct list *const lists[] = {&n->jobs, &n->failed_jobs, &n->stopped_jobs};
+	unsigned had = 0;
 	struct job *j;
-	int r = 0;
+	int r;
 
-	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
-		list_each(j, lists[i], link)
-			if (r == 0)
-				r = keep_job(t, j);
-	return r;
+	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+		list_each(j, lists[i], link) {
+			if (j->kept_round == t->round)
+				continue;
+			if (had >= GATHERED)
+				return 1;
+			r = keep_job(t, j, &had);
+			if (r < 0)
+				return r;
+		}
+	}
+	return 0;
 }
 
 static void slice_run(struct work *w)
@@ -120,6 +137,21 @@ static void slice_done(struct work *w)
 	node_stop_step(n);
 }
 
+static void gather(struct task *task)
+{
+	struct tidy *t = container_of(task, struct tidy, gather);
+	int r = keep_some(t);
+
+	loop_label(t->node->env.loop, "what jobs use of declarations and layouts");
+	t->gathering = r > 0;
+	if (r > 0)
+		loop_post(t->node->env.loop, &t->gather);
+	else if (r < 0)
+		over(t, r);
+	else
+		submit(t);
+}
+
 static void begin(struct tidy *t)
 {
 	struct node *n = t->node;
@@ -141,11 +173,9 @@ static void begin(struct tidy *t)
 	t->wanted = false;
 	t->err = (struct err){0};
 	t->work = (struct work){.run = slice_run, .done = slice_done};
-	r = keep_all(t);
-	if (r < 0)
-		over(t, r);
-	else
-		submit(t);
+	t->round++;
+	t->gathering = true;
+	loop_post(n->env.loop, &t->gather);
 }
 
 static void time_came(struct timer *timer)
@@ -179,18 +209,26 @@ void tidy_stop(struct node *n)
 	timer_disarm(n->env.loop, &n->tidy.timer);
 	if (n->tidy.sweep)
 		atomic_store(&n->tidy.work.cancel, true);
+	loop_unpost(n->env.loop, &n->tidy.gather);
+	if (n->tidy.gathering) {
+		n->tidy.gathering = false;
+		object_sweep_end(n->tidy.sweep);
+		n->tidy.sweep = NULL;
+	}
 }
 
 void tidy_init(struct tidy *t, struct node *n)
 {
 	*t = (struct tidy){.node = n};
 	timer_init(&t->timer, time_came);
+	task_init(&t->gather, FAIR_NODE, gather);
 	list_init(&t->work.link);
 }
 
 void tidy_fini(struct tidy *t)
 {
 	timer_disarm(t->node->env.loop, &t->timer);
+	loop_unpost(t->node->env.loop, &t->gather);
 	object_sweep_end(t->sweep);
 	t->sweep = NULL;
 }

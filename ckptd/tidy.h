@@ -19,6 +19,9 @@ struct tidy {
 	struct work work;
 	struct timer timer;
 	struct object_sweep *sweep; /* NULL: none goes on */
+	bool gathering;
+	struct task gather;         /* what the next jobs use */
+	uint64_t round;             /* job->kept_round of those that have been asked */
 	bool wanted;
 	uint64_t next_ns; /* none begins before */
 	struct err err;

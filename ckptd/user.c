@@ -189,13 +189,20 @@ static bool fits(const struct user *u, enum user_count count, uint64_t more)
 	return more <= max && u->has[count] <= max - more;
 }
 
+int user_may(const struct user *u, enum user_count count, uint64_t more, const char *what,
+	     struct err *e)
+{
+	return more == 0 || fits(u, count, more) ? 0 : refuse(u, count, more, what, e);
+}
+
 int user_take(struct user *u, enum user_count count, uint64_t more, const char *what,
 	      struct err *e)
 {
-	if (more > 0 && !fits(u, count, more))
-		return refuse(u, count, more, what, e);
-	user_add(u, count, more);
-	return 0;
+	int r = user_may(u, count, more, what, e);
+
+	if (r == 0)
+		user_add(u, count, more);
+	return r;
 }
 
 int user_over(struct user *u, enum user_count count, const char *what, struct err *e)

@@ -56,6 +56,9 @@ struct user *user_find(const struct node *n, uint32_t uid);
  */
 MUST_CHECK int user_take(struct user *u, enum user_count count, uint64_t more, const char *what,
 			 struct err *e);
+/* The same, and nothing is taken. */
+MUST_CHECK int user_may(const struct user *u, enum user_count count, uint64_t more,
+			const char *what, struct err *e);
 /* He has more than the limit: a refusal as above. */
 MUST_CHECK int user_over(struct user *u, enum user_count count, const char *what, struct err *e);
 /* What exists already, whatever the limit is. */

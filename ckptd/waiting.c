@@ -17,6 +17,8 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 
+#define ANSWERS_IN_A_CALL 64u /* each looks through the job's checkpoints */
+
 static void waiter_free(struct waiter *w)
 {
 	list_del(&w->link);
@@ -153,12 +155,43 @@ static void answer_one(struct job *j, struct waiter *w)
 	}
 }
 
+/* Those that the round has not come to are first in the list. */
+static void answer_some(struct job *j)
+{
+	struct waiter *w;
+
+	for (unsigned n = 0; n < ANSWERS_IN_A_CALL; n++) {
+		w = list_first(&j->waiters, struct waiter, link);
+		if (!w || w->round == j->answer_round)
+			return;
+		w->round = j->answer_round;
+		list_del(&w->link);
+		list_add_tail(&j->waiters, &w->link);
+		answer_one(j, w); /* which may free it */
+	}
+	loop_post(j->node->env.loop, &j->answer_task);
+}
+
+static void answer_on(struct task *t)
+{
+	struct job *j = container_of(t, struct job, answer_task);
+
+	loop_label(j->node->env.loop, "waits for a checkpoint");
+	answer_some(j);
+}
+
 void checkpoint_answer(struct job *j)
 {
-	struct waiter *w, *next;
+	j->answer_round++; /* something has changed: all are looked at anew */
+	loop_unpost(j->node->env.loop, &j->answer_task);
+	j->answer_task.uid = j->history.job.uid;
+	answer_some(j);
+}
 
-	list_each_safe(w, next, &j->waiters, link)
-		answer_one(j, w);
+void waiters_init(struct job *j)
+{
+	list_init(&j->waiters);
+	task_init(&j->answer_task, FAIR_NODE, answer_on);
 }
 
 int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
@@ -185,6 +218,7 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 	w->step = step;
 	w->epoch = epoch;
 	w->what = what;
+	w->round = j->answer_round;
 	list_add_tail(&j->waiters, &w->link);
 	answer_one(j, w);
 	return 0;
@@ -202,6 +236,7 @@ void waiters_stop(struct job *j, int code, const char *text)
 
 void waiters_forget(struct job *j)
 {
+	loop_unpost(j->node->env.loop, &j->answer_task);
 	while (!list_empty(&j->waiters))
 		waiter_free(list_first(&j->waiters, struct waiter, link));
 }

@@ -247,6 +247,34 @@ static void test_who_ends_between_messages(void **state)
 	hand_close(k);
 }
 
+/* It says so itself, and stays: the rest is not sent, and the load is over. */
+static void test_who_says_the_end_between_messages(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hand, *k = &hand;
+	struct given g = {.more = true};
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__LoadEnd m = CKPT__LOAD_END__INIT;
+	struct checkpoint *c;
+
+	begin_reader(w, k, "run6");
+	c = list_first(&list_first(&w->host.node->jobs, struct job, link)->checkpoints,
+		       struct checkpoint, link);
+	ask_load(k);
+	let_it_send(w);
+	take(k, &g);
+	assert_true(g.more);
+	assert_int_equal(c->readers, 1);
+	m.load = g.load;
+	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
+	q.load_end = &m;
+	OK(hand_send(k, &q));
+	let_it_send(w);
+	assert_int_equal(c->readers, 0);
+	given_free(&g);
+	hand_close(k);
+}
+
 /* One save serves all. */
 static int setup(void **state)
 {
@@ -262,6 +290,7 @@ int main(void)
 		cmocka_unit_test(test_all_come_to_who_reads),
 		cmocka_unit_test(test_who_does_not_read_gets_no_more),
 		cmocka_unit_test(test_who_ends_between_messages),
+		cmocka_unit_test(test_who_says_the_end_between_messages),
 	};
 	struct rlimit files;
 

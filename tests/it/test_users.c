@@ -119,6 +119,41 @@ static void test_ranks_and_jobs_are_counted(void **state)
 	hand_close(&b);
 }
 
+enum { WAITERS = 4, WAITS_EACH = 60 };
+
+/* Many that wait for the same are not all answered in one call of the loop. */
+static void test_many_waits_end_in_slices(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[WAITERS], *k;
+	uint64_t before, now, most = 0;
+
+	small_node_start(w);
+	for (k = hands; k < hands + WAITERS; k++) {
+		join(w, k, "job", (uint32_t)(k - hands), WAITERS);
+		OK(hand_prepare(k));
+	}
+	for (k = hands; k < hands + WAITERS - 1; k++)
+		OK(save(k, 10));
+	for (k = hands; k < hands + WAITERS - 1; k++)
+		for (int i = 0; i < WAITS_EACH; i++)
+			send_wait(k, 10);
+	turn_until(w, USER_WAITS, (WAITERS - 1) * WAITS_EACH);
+	k = &hands[WAITERS - 1];
+	OK(save(k, 10));
+	before = has(w, USER_WAITS);
+	assert_int_equal(before, (WAITERS - 1) * WAITS_EACH);
+	for (int i = 0; i < 5000 && before > 0; i++, before = now) {
+		host_turn(&w->host);
+		now = has(w, USER_WAITS);
+		most = max_u64(most, before - now);
+	}
+	assert_int_equal(before, 0);
+	assert_in_range(most, 1, 64); /* ANSWERS_IN_A_CALL */
+	for (k = hands; k < hands + WAITERS; k++)
+		hand_close(k);
+}
+
 static void test_waits_of_a_user(void **state)
 {
 	struct small_node *w = *state;
@@ -555,6 +590,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(test_ranks_and_jobs_are_counted),
+		T(test_many_waits_end_in_slices),
 		T(test_waits_of_a_user),
 		T(test_declarations_of_a_user),
 		T(test_loads_of_a_user),
