@@ -74,14 +74,15 @@ static uint64_t declared_bytes(const struct declared *d)
 	return sizeof(*d) + d->len;
 }
 
-/* Its region goes on a worker; with this process's memory alone it stays for the next one. */
+/* Its region goes on a worker; with this process's memory alone it stays for the next one, and so
+ * does a stopped job's. */
 static void declared_free(struct job *j, struct declared *d)
 {
 	if (!d)
 		return;
 	if (!d->region)
 		alloc_free(d->bytes);
-	else if (!j->freeing)
+	else if (!j->freeing && !job_stopped(j))
 		region_destroy(j->node, j->history.job.uid, d->region);
 	alloc_free(d);
 }

@@ -55,6 +55,7 @@ struct opening {
 	append_done_fn *done;
 	void *arg;
 	bool late, appending;
+	bool entered; /* it is in the log: members of the old run leave, some in a call */
 	struct checkpoint *base; /* while appending: one of its works; NULL: none */
 	bool asked; /* by a session, which may have given up since */
 	uint64_t came_ns;
@@ -292,7 +293,7 @@ void epoch_stop(struct job *j, int code, const char *text)
 {
 	struct opening *o = j->opening;
 
-	if (o && !o->appending) {
+	if (o && (!o->appending || o->entered)) {
 		j->opening = NULL;
 		opening_answer(o, code, text);
 	} else if (o && o->r.session) { /* its append ends it */
@@ -448,14 +449,23 @@ static void begin(struct opening *o, const char *run_id, const char *reason)
 	job_poke(j);
 }
 
-/* Members of an older run are out: their ranks belong to the new one. */
-static void drop_old_run(struct job *j)
-{
-	struct member *m, *next;
+#define LEAVE_IN_A_CALL 8u /* each takes some 50 us: slots, pages, the ledger, the detector */
 
-	list_each_safe(m, next, &j->members, link)
-		member_left(m, MEMBER_REPLACED);
+/* Members of an older run are out: their ranks belong to the new one. True: there is none left. */
+static bool drop_old_run(struct job *j)
+{
+	struct member *m;
+
+	for (unsigned n = 0; !list_empty(&j->members); n++) {
+		if (n == LEAVE_IN_A_CALL)
+			return false;
+		m = list_first(&j->members, struct member, link);
+		/* Its process may have ended, and its turn not have come: process_ends.c. */
+		member_left(m, list_empty(&m->ending) ? MEMBER_REPLACED : MEMBER_ENDED);
+	}
 	leaving_forget(j);
+	j->run_closed = false;
+	return true;
 }
 
 static void not_opened(struct opening *o, int status)
@@ -471,30 +481,14 @@ static void not_opened(struct opening *o, int status)
 	opening_answer(o, status, text);
 }
 
-static void epoch_appended(void *arg, int status)
+/* It is what the ranks that there are, and those that come, are in. */
+static void epoch_opened(struct opening *o)
 {
-	struct opening *o = arg;
 	struct job *j = o->job;
 	bool new_run = o->asked;
 
 	j->opening = NULL;
-	timer_disarm(j->node->env.loop, &j->settle_timer);
-	if (o->base)
-		o->base->works--;
-	o->base = NULL;
 	job_poke(j);
-	if (status < 0) {
-		not_opened(o, status);
-		return;
-	}
-	j->epoch_over = false;
-	j->asked_trust = o->least;
-	trust_epoch(j);
-	goodput_epoch_opened(j);
-	if (new_run && strcmp(o->reason, "new run") == 0) {
-		drop_old_run(j);
-		j->run_closed = false;
-	}
 	if (new_run) {
 		alloc_free(j->seen);
 		j->seen = NULL;
@@ -521,6 +515,31 @@ static void epoch_appended(void *arg, int status)
 	} else {
 		opening_answer(o, 0, NULL);
 	}
+}
+
+static void epoch_appended(void *arg, int status)
+{
+	struct opening *o = arg;
+	struct job *j = o->job;
+
+	timer_disarm(j->node->env.loop, &j->settle_timer);
+	if (o->base)
+		o->base->works--;
+	o->base = NULL;
+	job_poke(j);
+	if (status < 0) {
+		j->opening = NULL;
+		not_opened(o, status);
+		return;
+	}
+	j->epoch_over = false;
+	j->asked_trust = o->least;
+	trust_epoch(j);
+	goodput_epoch_opened(j);
+	if (o->asked && strcmp(o->reason, "new run") == 0)
+		o->entered = true; /* epoch_step() goes on */
+	else
+		epoch_opened(o);
 }
 
 static int record_lost(struct job *j, const struct checkpoint *base)
@@ -834,8 +853,14 @@ void epoch_step(struct job *j)
 {
 	if (j->creating)
 		return;
-	if (j->opening)
+	if (j->opening && j->opening->entered) {
+		if (drop_old_run(j))
+			epoch_opened(j->opening);
+		else
+			job_poke(j);
+	} else if (j->opening) {
 		open_next(j->opening);
+	}
 	if (!j->opening && !list_empty(&j->openings)) {
 		struct opening *o = list_first(&j->openings, struct opening, link);
 

@@ -255,6 +255,7 @@ void job_stop(struct job *j)
 		list_each(m, &j->members, link) {
 			beats_leave(m);
 			member_unindex(m); /* the end of its process is nothing to it */
+			list_del(&m->ending);
 		}
 		job_uncount(j);
 		watching_stopped(j);

@@ -10,6 +10,7 @@
 #include "ckptd/job.h"
 #include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/process_ends.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/watching.h"
 #include "detect/verdicts.h"
@@ -169,6 +170,58 @@ static void test_slots_are_given_back(void **state)
 	end_node(t); /* while it is waited for */
 }
 
+static unsigned members(struct node_test *t)
+{
+	struct member *m;
+	unsigned n = 0;
+
+	list_each(m, &the_job(t)->members, link)
+		n++;
+	return n;
+}
+
+/* One process is many ranks: each of them is told of in a call of the loop of its own. */
+static void test_ranks_of_a_process_end_one_by_one(void **state)
+{
+	static const struct process_exit killed = {PROCESS_END_SIGNAL, 9};
+	struct node_test *t = *state;
+	const struct loop_calls *calls;
+	struct process_id p;
+	uint64_t before;
+
+	begin_three(t);
+	calls = loop_calls(t->host.node->env.loop);
+	p = member_of_rank(the_job(t), 0)->process;
+	before = calls->n;
+	process_ends_ended(t->host.node, &p);
+	process_ends_exit(t->host.node, &p, &killed);
+	assert_int_equal(members(t), 2);
+	for (uint64_t end = 0; !list_empty(&t->host.node->process_ends) && turn_on(t, &end);)
+		;
+	assert_true(list_empty(&t->host.node->process_ends));
+	assert_int_equal(members(t), 0);
+	assert_true(calls->n >= before + 4); /* two leave, and how they ended is told of two */
+	assert_int_equal(alarms(t, NULL), 1);
+	/* What was not told goes with the node. */
+	join(t, &t->a, 0, 1, "run2");
+	process_ends_ended(t->host.node, &p);
+	end_node(t);
+}
+
+/* A rank whose process has ended is free, also where its turn has not come. */
+static void test_a_rank_is_free_at_once(void **state)
+{
+	struct node_test *t = *state;
+	struct process_id p;
+
+	begin_three(t);
+	p = member_of_rank(the_job(t), 0)->process;
+	connect_rank(t, &t->a);
+	process_ends_ended(t->host.node, &p);
+	assert_int_equal(open_rank(&t->a, 1, 3, "run1"), 0);
+	assert_non_null(member_of_rank(the_job(t), 1));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -177,6 +230,8 @@ int main(void)
 		NODE_TEST(test_goes_on),
 		NODE_TEST(test_lives_on),
 		NODE_TEST(test_slots_are_given_back),
+		NODE_TEST(test_ranks_of_a_process_end_one_by_one),
+		NODE_TEST(test_a_rank_is_free_at_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

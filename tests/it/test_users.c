@@ -119,6 +119,41 @@ static void test_ranks_and_jobs_are_counted(void **state)
 	hand_close(&b);
 }
 
+enum { OLD_RANKS = 30 };
+
+/* The ranks of the run before leave some in a call of the loop, then the next run begins. */
+static void test_an_old_run_leaves_in_slices(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[OLD_RANKS], late, *k;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Open o = CKPT__OPEN__INIT;
+	uint64_t before = OLD_RANKS, now, most = 0, id;
+
+	small_node_start(w);
+	for (k = hands; k < hands + OLD_RANKS; k++)
+		join(w, k, "job", (uint32_t)(k - hands), OLD_RANKS);
+	k = &late;
+	OK(hand_connect(k, &w->host));
+	o.job = (char *)"job";
+	o.world = 1;
+	o.run_id = (char *)"run2";
+	q.body_case = CKPT__REQUEST__BODY_OPEN;
+	q.open = &o;
+	OK(hand_send(k, &q));
+	for (int i = 0; i < 5000 && before > 1; i++, before = now) {
+		host_turn(&w->host);
+		now = has(w, USER_SESSIONS);
+		most = now < before ? max_u64(most, before - now) : most;
+	}
+	assert_in_range(most, 1, 8); /* LEAVE_IN_A_CALL */
+	OK(hand_receive(k, &id));
+	assert_int_equal(has(w, USER_SESSIONS), 1);
+	for (k = hands; k < hands + OLD_RANKS; k++)
+		hand_close(k);
+	hand_close(&late);
+}
+
 enum { WAITERS = 4, WAITS_EACH = 60 };
 
 /* Many that wait for the same are not all answered in one call of the loop. */
@@ -590,6 +625,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		T(test_ranks_and_jobs_are_counted),
+		T(test_an_old_run_leaves_in_slices),
 		T(test_many_waits_end_in_slices),
 		T(test_waits_of_a_user),
 		T(test_declarations_of_a_user),
