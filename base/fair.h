@@ -2,10 +2,10 @@
 /*
  * fair.h - a queue in which users take turns: start-time fair queueing by uid.
  *
- * Each uid with items has a flow, first in first out. fair_take() gives an item of the flow that
- * has had least; fair_charge() says what it cost. A uid that comes back after a rest begins where
- * the others are: rest is not saved up. What a uid had beyond the others counts until they have
- * caught up or the queue runs empty, and never for more than FAIR_DEBT_MAX of their time.
+ * Each uid with items has a flow, first in first out. fair_take() takes an item of the flow that
+ * was charged least; fair_charge() adds what the item has cost. A uid that comes back after a rest
+ * begins at the level of the others: rest earns nothing. What a uid was charged beyond the others
+ * counts until they have caught up or the queue runs empty, and at most FAIR_DEBT_MAX of it.
  *
  * Source: Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; here the cost of an item is
  * known only after it was served, so its flow is charged then.

@@ -742,32 +742,56 @@ static void adopt_finish(struct job *j, struct list *regions)
 	job_poke(j);
 }
 
-static struct region *best_ledger(struct job *j, struct list *regions)
+static struct region *best_ledger(const struct job_id *job, struct list *regions,
+				  enum ledger_kind *ret_kind)
 {
 	struct region *r, *best = NULL;
 	uint64_t generation, best_generation = 0;
+	enum ledger_kind kind;
 	struct job_id id;
 
+	*ret_kind = LEDGER_NONE;
 	list_each(r, regions, link) {
-		if (strncmp(r->name, "ledger.", 7) != 0 || !ledger_probe(r, &id, &generation) ||
-		    !job_id_equal(&id, &j->history.job.id) || generation < best_generation)
+		if (strncmp(r->name, "ledger.", 7) != 0)
+			continue;
+		kind = ledger_probe(r, &id, &generation);
+		if (kind == LEDGER_NONE || !job_id_equal(&id, job) || generation < best_generation)
 			continue;
 		best = r;
 		best_generation = generation;
+		*ret_kind = kind;
 	}
 	return best;
+}
+
+/* What its memory holds another ckptd wrote, which knows more: e says so. */
+static bool is_foreign(const struct job_id *job, struct list *regions, struct err *e)
+{
+	enum ledger_kind kind;
+	struct region *r = best_ledger(job, regions, &kind);
+
+	if (kind != LEDGER_FOREIGN)
+		return false;
+	ledger_describe_foreign(r, e);
+	return true;
+}
+
+bool adopt_is_foreign(const struct node *n, const struct job_id *job, struct err *e)
+{
+	return is_foreign(job, (struct list *)&n->kept_regions, e);
 }
 
 static void adopt_job(struct job *j, struct list *regions)
 {
 	struct adoption a = { .node = j->node, .job = j, .regions = regions };
-	struct region *r = best_ledger(j, regions);
+	enum ledger_kind kind;
+	struct region *r = best_ledger(&j->history.job.id, regions, &kind);
 	struct err e = { 0 };
 	struct region *other;
 
 	list_each(other, regions, link)
 		note_declaration(j, other->name);
-	if (r) {
+	if (kind == LEDGER_WHOLE) {
 		list_del(&r->link);
 		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
 			job_tell(j, 3, "%s; what it describes behind that is lost", e.text);
@@ -804,18 +828,27 @@ static void log_forget(struct job *j)
 	}
 }
 
-void adopt_memory(struct node *n)
+int adopt_memory(struct node *n)
 {
 	struct region_list l = { .node = n };
 	struct region *r, *next;
 	struct memory *m = n->env.memory;
-	struct job *j;
+	struct job *j, *j_next;
+	struct err e;
+	int ret = 0;
 
 	list_init(&l.all);
 	m->ops->adopt(m, collect_region, &l);
-	list_each(j, &n->jobs, link) {
-		adopt_job(j, &l.all);
-		log_forget(j);
+	list_each_safe(j, j_next, &n->jobs, link) {
+		if (!is_foreign(&j->history.job.id, &l.all, &e)) {
+			adopt_job(j, &l.all);
+			log_forget(j);
+			continue;
+		}
+		ret = refused_for_memory(n, &j->history.job, e.text);
+		if (ret < 0)
+			return ret; /* nothing was destroyed: the fd store has it all */
+		job_free(j);
 	}
 	list_each_safe(r, next, &l.all, link) {
 		list_del(&r->link);
@@ -824,6 +857,7 @@ void adopt_memory(struct node *n)
 		else
 			m->ops->destroy(m, r);
 	}
+	return 0;
 }
 
 void adopt_late(struct job *j)

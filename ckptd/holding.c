@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * holding.c - room on the disk that expired checkpoints still take, because of whoever loads them.
+ * holding.c - disk space that expired checkpoints still take, because processes load them.
  *
  *   read     a load is under way: the checkpoint stays whatever retention says (I9). From when
  *            retention would take it away it counts as held, by each user with such a load
  *   expired  its files have no name any more. What processes were given of them stays what it was
- *            until they close it, which nobody can make them do; so long the room is not free, and
- *            counts as held by each user whose loads it was given to. Here the files are kept open
- *            to find out: they are looked at every LOOK_NS and when a process has ended
+ *            until they close it, which nobody can make them do. Until then the space is not free,
+ *            and counts as held by each user whose loads the file was given to. ckptd keeps the
+ *            files open to find out: it looks at them every LOOK_NS and when a process has ended
  *
  * Above quota.held_bytes_per_uid loads of that user that would read files are refused; those under
- * way go on, for no load is ever broken, nor reads anything but what was saved. So a user holds at
- * most the limit and what he had under way when he came to it.
+ * way go on: no load is ever broken, nor reads anything but what was saved. So a user holds at most
+ * the limit and what it had under way when it reached the limit.
  *
  * Who was given files by an earlier ckptd is not known: that counts for nobody. Where the file
  * system does not tell who has a file open, an expired one counts for nobody either.
@@ -38,7 +38,7 @@ struct holder {
 	struct list link; /* in checkpoint->holders, then in held->holders */
 	struct user *user;
 	uint32_t loads;  /* under way */
-	uint64_t bytes;  /* that count for him now: USER_HELD_BYTES, */
+	uint64_t bytes;  /* that count for the user now: USER_HELD_BYTES, */
 	uint32_t files;  /* and USER_LOAD_FILES */
 };
 

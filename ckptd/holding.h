@@ -31,7 +31,7 @@ void holding_keep(struct checkpoint *c, struct held_files *files);
 void holding_forget(struct checkpoint *c); /* it is freed */
 /* A process has ended, or somebody asks: they are looked at soon. */
 void holding_look(struct node *n);
-/* The user holds more than he may: a load that reads files is refused with this. -EDQUOT */
+/* The user holds more than it may: a load that reads files is refused with this. -EDQUOT */
 MUST_CHECK int holding_refuses(struct user *u, struct err *e);
 
 #endif

@@ -11,6 +11,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 
@@ -549,18 +550,25 @@ int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p, u
 
 /* ---- Reading ---- */
 
+/* Of any version: the header is what all have. */
 static bool header_good(const struct region *r)
 {
 	const uint8_t *p = r->base;
 	struct digest d;
 
-	if (r->size < HEADER_BYTES + 8 || get_le64(p) != LEDGER_MAGIC ||
-	    get_le32(p + 8) != LEDGER_VERSION || (get_le32(p + 12) & ~FEATURES_KNOWN))
+	if (r->size < HEADER_BYTES + 8 || get_le64(p) != LEDGER_MAGIC)
 		return false;
 	if (get_le64(p + 32) > UINT64_MAX / 2) /* there must be a next generation */
 		return false;
 	d = digest_of(p, 48);
 	return memcmp(d.b, p + 48, 16) == 0;
+}
+
+static bool header_known(const struct region *r)
+{
+	const uint8_t *p = r->base;
+
+	return get_le32(p + 8) == LEDGER_VERSION && !(get_le32(p + 12) & ~FEATURES_KNOWN);
 }
 
 /* The record at `at`: its payload and length, or NULL where the ledger ends. */
@@ -587,24 +595,36 @@ static const uint8_t *record_at(const struct region *r, uint64_t at, uint64_t se
 	return p + RECORD_HEAD;
 }
 
-bool ledger_probe(const struct region *r, struct job_id *ret_job, uint64_t *ret_generation)
+enum ledger_kind ledger_probe(const struct region *r, struct job_id *ret_job,
+			      uint64_t *ret_generation)
 {
 	const uint8_t *p = r->base;
 	uint64_t at = HEADER_BYTES, sequence = 1;
 	uint32_t type, len;
 
 	if (!header_good(r))
-		return false;
+		return LEDGER_NONE;
+	memcpy(ret_job->b, p + 16, 16);
+	*ret_generation = get_le64(p + 32);
+	if (get_le32(p + 8) != LEDGER_VERSION)
+		return LEDGER_FOREIGN;
 	while (record_at(r, at, sequence, &type, &len)) {
-		if (type == L_WHOLE) {
-			memcpy(ret_job->b, p + 16, 16);
-			*ret_generation = get_le64(p + 32);
-			return true;
-		}
+		if (type == L_WHOLE)
+			return header_known(r) ? LEDGER_WHOLE : LEDGER_FOREIGN;
 		at += record_bytes(len);
 		sequence++;
 	}
-	return false;
+	return LEDGER_NONE;
+}
+
+void ledger_describe_foreign(const struct region *r, struct err *e)
+{
+	const uint8_t *p = r->base;
+
+	err_set(e, CKPT_EVERSION,
+		"its ledger is of version %" PRIu32 " with features %" PRIu32 ", this ckptd knows "
+		"version %u with features up to %u",
+		get_le32(p + 8), get_le32(p + 12), LEDGER_VERSION, FEATURES_KNOWN);
 }
 
 static struct process_id read_process(struct reader *r)
@@ -783,7 +803,7 @@ int ledger_adopt(struct ledger *l, struct memory *m, struct region *region,
 	uint32_t type, len;
 	int r;
 
-	if (!header_good(region))
+	if (!header_good(region) || !header_known(region))
 		return err_set(e, CKPT_ECORRUPT, "ledger '%s': header is damaged", region->name);
 	l->memory = m;
 	l->region = region;

@@ -143,8 +143,17 @@ struct ledger_reader {
 			const char *region);
 };
 
-/* Whether the region is a whole ledger, and whose. */
-bool ledger_probe(const struct region *r, struct job_id *ret_job, uint64_t *ret_generation);
+enum ledger_kind {
+	LEDGER_NONE,    /* damaged, or not whole */
+	LEDGER_WHOLE,
+	LEDGER_FOREIGN, /* whole, as far as can be told, of a version or with features not known */
+};
+
+/* What the region is, and whose. */
+enum ledger_kind ledger_probe(const struct region *r, struct job_id *ret_job,
+			      uint64_t *ret_generation);
+/* Of a foreign one: a sentence. */
+void ledger_describe_foreign(const struct region *r, struct err *e);
 /* Takes the region over and replays it; ends quietly at the first record that is not whole. */
 MUST_CHECK int ledger_adopt(struct ledger *l, struct memory *m, struct region *r,
 			    const struct ledger_reader *reader, void *arg, struct err *e);

@@ -276,7 +276,9 @@ static void start_done(struct work *w)
 	if (r == 0) {
 		n->index = s->found.index;
 		refused_take(n, &s->found);
-		adopt_memory(n);
+		r = adopt_memory(n);
+	}
+	if (r == 0) {
 		list_each(j, &n->jobs, link)
 			trust_started(j);
 		goodput_adopted(n);

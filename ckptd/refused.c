@@ -7,6 +7,9 @@
  *            node->kept_regions; a worker reads it again each RETRY_NS
  *   read     it becomes a job like any other, with its memory
  *
+ * So is a job whose memory an other version of ckptd has written (LEDGER_FOREIGN): what is
+ * committed may be there alone. It is not tried again; a ckptd that knows it takes it over.
+ *
  * 1. Nothing of it is deleted, here or on disk.
  * 2. No job of its name is made meanwhile: it would begin anew unawares (I11). Where nothing that
  *    can be read says its name, no job at all is made.
@@ -93,9 +96,19 @@ static void retry_run(struct work *w)
 
 /* ---- On the loop ---- */
 
+static struct refused_job *first_to_retry(const struct node *n)
+{
+	struct refused_job *r;
+
+	list_each(r, &n->refused, link)
+		if (!r->memory)
+			return r;
+	return NULL;
+}
+
 static void retry_later(struct node *n)
 {
-	if (!list_empty(&n->refused) && !n->stopping)
+	if (first_to_retry(n) && !n->stopping)
 		timer_arm(n->env.loop, &n->refused_timer, loop_now(n->env.loop) + RETRY_NS);
 }
 
@@ -145,6 +158,10 @@ static void retry_done(struct work *w)
 	int r = w->status;
 
 	n->works--;
+	if (r == 0 && adopt_is_foreign(n, &x->of->id, &x->err)) {
+		x->of->memory = true;
+		r = CKPT_EVERSION;
+	}
 	if (r == 0 && !list_empty(&x->found.jobs))
 		r = take_back(n, list_first(&x->found.jobs, struct found_job, link));
 	list_each_safe(f, next, &x->found.jobs, link)
@@ -167,7 +184,7 @@ static void retry_time(struct timer *t)
 	struct node *n = container_of(t, struct node, refused_timer);
 	struct retry *x;
 
-	if (list_empty(&n->refused) || n->stopping)
+	if (!first_to_retry(n) || n->stopping)
 		return;
 	x = alloc_zero(sizeof(*x));
 	if (!x) {
@@ -175,7 +192,7 @@ static void retry_time(struct timer *t)
 		return;
 	}
 	x->node = n;
-	x->of = list_first(&n->refused, struct refused_job, link);
+	x->of = first_to_retry(n);
 	list_init(&x->found.jobs);
 	x->found.index = n->index;
 	x->work = (struct work){.run = retry_run, .done = retry_done};
@@ -188,25 +205,52 @@ static void describe(const struct refused_job *r, char *buf, size_t size)
 	char hex[ID_TEXT_MAX];
 
 	hex_format(hex, r->id.b, sizeof(r->id.b));
-	snprintf(buf, size,
-		 "job '%s' is refused: its folder jobs/%s cannot be read: %.120s; nothing of it is "
-		 "deleted, and it is tried again each few seconds",
-		 r->name[0] ? r->name : "(its name is not known)", hex, r->why);
+	if (r->memory)
+		snprintf(buf, size,
+			 "job '%s' is refused: its memory cannot be read: %.120s; start the ckptd "
+			 "that wrote it, or stop this one (systemctl stop) to give its memory up",
+			 r->name, r->why);
+	else
+		snprintf(buf, size,
+			 "job '%s' is refused: its folder jobs/%s cannot be read: %.120s; nothing "
+			 "of it is deleted, and it is tried again each few seconds",
+			 r->name[0] ? r->name : "(its name is not known)", hex, r->why);
+}
+
+static void add(struct node *n, struct refused_job *r)
+{
+	char text[ERR_TEXT_MAX];
+
+	list_add_tail(&n->refused, &r->link);
+	describe(r, text, sizeof(text));
+	events_post(n->events, EVENT_JOB_REFUSED, 3, r->name[0] ? r->uid : EVENT_FOR_ALL, NULL,
+		    json_pack("{s:s}", "job", r->name), "%s", text);
 }
 
 void refused_take(struct node *n, struct found *found)
 {
 	struct refused_job *r, *next;
-	char text[ERR_TEXT_MAX];
 
 	list_each_safe(r, next, &found->refused, link) {
 		list_del(&r->link);
-		list_add_tail(&n->refused, &r->link);
-		describe(r, text, sizeof(text));
-		events_post(n->events, EVENT_JOB_REFUSED, 3, r->name[0] ? r->uid : EVENT_FOR_ALL,
-			    NULL, json_pack("{s:s}", "job", r->name), "%s", text);
+		add(n, r);
 	}
 	retry_later(n);
+}
+
+int refused_for_memory(struct node *n, const struct record_job *job, const char *why)
+{
+	struct refused_job *r = alloc_zero(sizeof(*r));
+
+	if (!r)
+		return -ENOMEM;
+	r->id = job->id;
+	r->uid = job->uid;
+	r->memory = true;
+	snprintf(r->name, sizeof(r->name), "%s", job->name);
+	snprintf(r->why, sizeof(r->why), "%s", why);
+	add(n, r);
+	return 0;
 }
 
 bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token, struct err *e)
@@ -235,9 +279,13 @@ void refused_json(const struct refused_job *r, uint32_t uid, bool all, const cha
 	if ((!all && !(named && r->uid == uid)) ||
 	    (job[0] && strcmp(job, named ? r->name : hex) != 0))
 		return;
-	snprintf(why, sizeof(why),
-		 "its folder jobs/%s cannot be read, and is tried again each few seconds: %.200s",
-		 hex, r->why);
+	if (r->memory)
+		snprintf(why, sizeof(why), "its memory cannot be read: %.200s", r->why);
+	else
+		snprintf(why, sizeof(why),
+			 "its folder jobs/%s cannot be read, and is tried again each few seconds: "
+			 "%.200s",
+			 hex, r->why);
 	o = json_pack("{s:s, s:s, s:s, s:[], s:[], s:[], s:[]}", "job", named ? r->name : hex, "id",
 		      hex, "unread", why, "ranks", "slots", "checkpoints", "aborted");
 	json_object_set_new(o, "uid", named ? json_integer(r->uid) : json_null());

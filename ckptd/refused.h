@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * refused.h - jobs whose folder could not be read at the start: refused.c.
+ * refused.h - jobs whose folder or memory could not be read at the start: refused.c.
  */
 #ifndef CKPTD_REFUSED_H
 #define CKPTD_REFUSED_H
@@ -14,6 +14,7 @@ struct refused_job {
 	struct job_id id;
 	char name[CKPT_JOB_MAX + 1]; /* empty: nothing that could be read says it */
 	uint32_t uid;                /* with a name */
+	bool memory; /* it is of another version; else the folder */
 	char why[ERR_TEXT_MAX];
 	uint32_t holders; /* beside the list that it is in */
 };
@@ -29,6 +30,8 @@ void refused_take(struct node *n, struct found *found);
 /* Whether a job of this name may not be made, since a refused one is called so, or may be: e says
  * which. */
 bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token, struct err *e);
+/* A job that was read, and whose memory is of another version: its regions are to be kept. */
+MUST_CHECK int refused_for_memory(struct node *n, const struct record_job *job, const char *why);
 /* If the user may see it: as a job of the document of `status`, at the end of jobs. */
 void refused_json(const struct refused_job *r, uint32_t uid, bool all, const char *job,
 		  json_t *jobs);

@@ -73,8 +73,12 @@ MUST_CHECK int relog(struct node *n, struct found_job *f, struct err *e);
 /* Before a job's log is opened: ends a relog() that had come to its renames. */
 MUST_CHECK int relog_finish(struct node *n, const struct job_id *id, struct err *e);
 
-/* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints. */
-void adopt_memory(struct node *n);
+/* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints; that of
+ * a refused job stays. A job whose memory another version has written is refused. -ENOMEM: it is in
+ * the fd store as it was. */
+MUST_CHECK int adopt_memory(struct node *n);
+/* Whether a refused job's memory is such; e says how. */
+bool adopt_is_foreign(const struct node *n, const struct job_id *job, struct err *e);
 /* The same for a job that is read later than the others: refused.c. */
 void adopt_late(struct job *j);
 /* Ranks whose processes ended while no ckptd ran; once the detector knows the runs. */

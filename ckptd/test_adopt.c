@@ -459,6 +459,69 @@ static void test_annexes_after_a_crash(void **state)
 		alloc_free(kept[--n_kept].bytes);
 }
 
+/* ---- Memory of another version ---- */
+
+/* The header's word at `at`, as another version would have it. */
+static void set_in_ledger(size_t at, uint32_t value)
+{
+	uint8_t *p = kept[0].bytes;
+	struct digest d;
+
+	assert_int_equal(strncmp(kept[0].name, "ledger.", 7), 0);
+	put_le32(p + at, value);
+	d = digest_of(p, 48);
+	memcpy(p + 48, d.b, 16);
+}
+
+static void expect_refused(struct node_test *t, const char *words)
+{
+	unsigned n = 0;
+	struct region *r;
+
+	t->before = give_kept;
+	begin_node(t);
+	assert_true(list_empty(&t->host.node->jobs));
+	assert_true(was_told("3 job 'job' is refused: its memory cannot be read: its ledger"));
+	assert_true(was_told(words));
+	list_each(r, &t->host.node->kept_regions, link)
+		n++;
+	assert_int_equal(n, n_kept);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), -EAGAIN);
+	assert_non_null(strstr(t->a.text, "start the ckptd that wrote it"));
+	hand_close(&t->a);
+	end_node(t);
+}
+
+/* What only memory has is kept for the ckptd that wrote it, which then has it again. */
+static void test_memory_of_another_version(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.ledger_inline = 64;
+	t->o.persist_every = 1000;
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	keep_job(the_job(t));
+	leave(&t->a);
+	end_node(t);
+
+	set_in_ledger(12, 0x81);
+	expect_refused(t, "of version 1 with features 129, this ckptd knows version 1");
+	set_in_ledger(12, 1);
+	set_in_ledger(8, 2);
+	expect_refused(t, "of version 2 with features 1, this ckptd knows version 1");
+
+	set_in_ledger(8, 1);
+	adopt_with(t, NULL);
+	assert_int_equal(held(t)->agreed, CP_COMMITTED);
+	end_node(t);
+	while (n_kept)
+		alloc_free(kept[--n_kept].bytes);
+}
+
 /* ---- A Prepare that was cut short ---- */
 
 /* As adoption leaves a rank whose ckptd was killed behind the first record of its Prepare: it has
@@ -484,7 +547,7 @@ static void test_a_prepare_that_was_cut_short(void **state)
 	list_each_safe(s, next, &j->slots, link) {
 		if (s == list_first(&j->slots, struct slot, link))
 			continue;
-		s->member = NULL;
+		slot_give(s, NULL);
 		slot_let_go(s);
 	}
 	prepare_rank(&t->a);
@@ -498,6 +561,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_any_ledger),
 		NODE_TEST(test_annexes_after_a_crash),
+		NODE_TEST(test_memory_of_another_version),
 		NODE_TEST(test_a_prepare_that_was_cut_short),
 	};
 

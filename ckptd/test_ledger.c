@@ -256,7 +256,7 @@ static void test_replay(void **state)
 	assert_int_equal(ledger_member(&t.ledger, 2, &p, 4, 11, true, 77, NULL), 0);
 	assert_int_equal(ledger_left(&t.ledger, 2), 0);
 	assert_int_equal(ledger_empty(&t.ledger, 1), 0);
-	assert_true(ledger_probe(t.ledger.region, &id, &generation));
+	assert_int_equal(ledger_probe(t.ledger.region, &id, &generation), LEDGER_WHOLE);
 	assert_int_equal(id.b[1], 2);
 	assert_int_equal(ledger_adopt(&again, &h.memory, t.ledger.region, &reader, &seen, NULL), 0);
 	assert_int_equal(seen.slots, 5);
@@ -420,12 +420,12 @@ static void test_move_cut_short(void **state)
 		assert_int_equal(write_slot(&t.ledger, t.n, 300), 0);
 	assert_int_equal(begin_move(&t, &h, 1u << 20, &region), 0);
 	assert_int_equal(ledger_move_slice(&t.ledger, &old), 1);
-	assert_false(ledger_probe(region, &id, &generation));
-	assert_true(ledger_probe(t.ledger.region, &id, &generation));
+	assert_int_equal(ledger_probe(region, &id, &generation), LEDGER_NONE);
+	assert_int_equal(ledger_probe(t.ledger.region, &id, &generation), LEDGER_WHOLE);
 	while (t.ledger.region != region)
 		assert_int_equal(ledger_assign(&t.ledger, 1, 6), 0);
 	assert_int_equal(h.regions, 1);
-	assert_true(ledger_probe(region, &id, &generation));
+	assert_int_equal(ledger_probe(region, &id, &generation), LEDGER_WHOLE);
 
 	assert_int_equal(begin_move(&t, &h, 64u << 10, &region), 0);
 	assert_int_equal(ledger_move_slice(&t.ledger, &old), 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * user.c - users of the node: what each has, and what more he may take.
+ * user.c - users of the node: what each has, and what more it may take.
  *
  * All that a user holds of ckptd is counted here, by uid, whatever connections, ranks and jobs it
  * was asked for by; beside it a session has bounds of its own (struct session_use). Connections

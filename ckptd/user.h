@@ -17,7 +17,7 @@ enum user_count {
 	USER_WAITS,
 	USER_LOADS,             /* until they are over */
 	USER_LOAD_FILES,        /* shard files that these keep open */
-	USER_DECLARATION_BYTES, /* of declarations that he came with first */
+	USER_DECLARATION_BYTES, /* of declarations that it was the first to send */
 	USER_PLAN_BYTES,        /* of loads: plans, and what is kept to check the files again */
 	USER_HELD_BYTES,        /* of files that retention has let go, or would: holding.c */
 	USER_MEMORY_BYTES,      /* of slots and their tables, those under way too */
@@ -42,12 +42,12 @@ struct users {
 
 void users_init(struct users *all);
 
-/* A reference to the user of that uid, who comes into the table with the first one and leaves it
+/* A reference to the user of that uid, which is put into the table with the first one and taken out
  * with the last. NULL: no memory. */
 struct user *user_get(struct node *n, uint32_t uid);
 struct user *user_ref(struct user *u);
 void user_put(struct user *u); /* NULL is nobody */
-/* NULL: nobody has a reference to him. */
+/* NULL: nothing is counted for it. */
 struct user *user_find(const struct node *n, uint32_t uid);
 
 /*
@@ -59,7 +59,7 @@ MUST_CHECK int user_take(struct user *u, enum user_count count, uint64_t more, c
 /* The same, and nothing is taken. */
 MUST_CHECK int user_may(const struct user *u, enum user_count count, uint64_t more,
 			const char *what, struct err *e);
-/* He has more than the limit: a refusal as above. */
+/* It has more than the limit: a refusal as above. */
 MUST_CHECK int user_over(struct user *u, enum user_count count, const char *what, struct err *e);
 /* What exists already, whatever the limit is. */
 void user_add(struct user *u, enum user_count count, uint64_t more);
