@@ -498,22 +498,23 @@ void attack_large_declarations(const struct attack_options *o)
 
 /* ---- Processes that end together ---- */
 
-enum { END_RANKS = 8, END_JOBS = 24 };
+/* As many ranks as a user may have, all attackers together. */
+enum { END_PROCESSES = 4, END_RANKS = 128 };
 
-/* A rank of all jobs, until the other end of `until` is closed. */
-static _Noreturn void be_rank(const struct attack_options *o, unsigned run, uint32_t rank, int told,
-			      int until)
+/* All ranks of a job, until the other end of `until` is closed. */
+static _Noreturn void be_job(const struct attack_options *o, unsigned run, int number, int told,
+			     int until)
 {
 	char job[32], name[48], byte;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(name, sizeof(name), "%u", run);
-	for (int i = 0; i < END_JOBS; i++) {
+	snprintf(job, sizeof(job), "end-%u-%d", o->number, number);
+	for (uint32_t i = 0; i < END_RANKS; i++) {
 		int fd = speak_enter_hello(o->socket);
 
-		snprintf(job, sizeof(job), "end-%u-%d", o->number, i);
 		if (fd >= 0)
-			speak_open(fd, job, name, rank, END_RANKS);
+			speak_open(fd, job, name, i, END_RANKS);
 	}
 	ignore_result((int)write(told, "b", 1));
 	ignore_result((int)read(until, &byte, 1));
@@ -528,13 +529,13 @@ void attack_ends(const struct attack_options *o)
 
 		must(pipe(told) == 0 && pipe(until) == 0);
 		run++;
-		for (uint32_t i = 0; i < END_RANKS; i++) {
+		for (int i = 0; i < END_PROCESSES; i++) {
 			if (fork() == 0) {
 				close(until[1]);
-				be_rank(o, run, i, told[1], until[0]);
+				be_job(o, run, i, told[1], until[0]);
 			}
 		}
-		for (int i = 0; i < END_RANKS; i++)
+		for (int i = 0; i < END_PROCESSES; i++)
 			ignore_result((int)read(told[0], &byte, 1));
 		for (int i = 0; i < 2; i++) {
 			close(told[i]);
