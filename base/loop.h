@@ -13,6 +13,7 @@
 #define BASE_LOOP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/fair.h"
@@ -23,8 +24,9 @@
 struct loop;
 
 struct timer {
-	struct list link;     /* in the loop's list, sorted by deadline */
-	uint64_t deadline_ns; /* valid while armed */
+	struct timer *child, *next, *prev; /* in the loop's heap: base/loop.c */
+	uint64_t deadline_ns;              /* this and the next one: valid while armed */
+	uint64_t number;                   /* of equal deadlines the lower one fires first */
 	bool armed;
 	void (*fire)(struct timer *);
 };
@@ -102,7 +104,7 @@ static inline void task_init(struct task *t, uint32_t uid, void (*run)(struct ta
 }
 static inline void timer_init(struct timer *t, void (*fire)(struct timer *))
 {
-	list_init(&t->link);
+	t->child = t->next = t->prev = NULL;
 	t->armed = false;
 	t->fire = fire;
 }
@@ -115,12 +117,17 @@ static inline void timer_disarm(struct loop *l, struct timer *t)
 	l->ops->timer_disarm(l, t);
 }
 
-/* A sorted list of timers, shared by the implementations. */
-void timers_insert(struct list *timers, struct timer *t, uint64_t deadline_ns);
-void timers_remove(struct timer *t);
+/* Timers by deadline, shared by the implementations; all zero: none. */
+struct timers {
+	struct timer *first;
+	uint64_t armed; /* how often one was */
+};
+
+void timers_insert(struct timers *all, struct timer *t, uint64_t deadline_ns);
+void timers_remove(struct timers *all, struct timer *t); /* idempotent */
 /* The earliest deadline, or UINT64_MAX. */
-uint64_t timers_next(const struct list *timers);
+uint64_t timers_next(const struct timers *all);
 /* Fires what is due, at most `bound` of them; returns how many. */
-int timers_fire(struct list *timers, uint64_t now_ns, int bound);
+int timers_fire(struct timers *all, uint64_t now_ns, int bound);
 
 #endif

@@ -175,34 +175,95 @@ static void test_names_and_hex(void **state)
 	assert_int_equal(hex_parse(b, 2, "0af"), -EINVAL);
 }
 
-static int fired;
-static void count_fire(struct timer *t)
+static struct timer *fired[4];
+static int n_fired;
+
+static void note_fire(struct timer *t)
 {
-	(void)t;
-	fired++;
+	fired[n_fired++] = t;
 }
 
 static void test_timers_in_order(void **state)
 {
-	struct list timers;
+	struct timers timers = {0};
 	struct timer t[3];
 
 	(void)state;
-	list_init(&timers);
 	for (int i = 0; i < 3; i++)
-		timer_init(&t[i], count_fire);
+		timer_init(&t[i], note_fire);
 	timers_insert(&timers, &t[0], 30);
 	timers_insert(&timers, &t[1], 10);
 	timers_insert(&timers, &t[2], 20);
 	assert_int_equal(timers_next(&timers), 10);
 	timers_insert(&timers, &t[1], 40); /* moves */
 	assert_int_equal(timers_next(&timers), 20);
-	fired = 0;
+	n_fired = 0;
 	assert_int_equal(timers_fire(&timers, 30, 10), 2);
-	assert_int_equal(fired, 2);
-	timers_remove(&t[1]);
-	timers_remove(&t[1]);
+	assert_int_equal(n_fired, 2);
+	timers_remove(&timers, &t[1]);
+	timers_remove(&timers, &t[1]);
 	assert_int_equal(timers_next(&timers), UINT64_MAX);
+	for (int i = 0; i < 3; i++)
+		timers_insert(&timers, &t[i], 7);
+	timers_insert(&timers, &t[0], 7); /* behind its equals now */
+	n_fired = 0;
+	assert_int_equal(timers_fire(&timers, 7, 3), 3);
+	assert_true(fired[0] == &t[1] && fired[1] == &t[2] && fired[2] == &t[0]);
+}
+
+/* As an array without order would have it, whatever is armed, moved and taken out. */
+static void test_timers_as_a_plain_array(void **state)
+{
+	enum { N = 300, STEPS = 20000 };
+	static struct timer t[N];
+	struct timers timers = {0};
+	struct rng_seeded rng;
+
+	(void)state;
+	rng_seed(&rng, test_seed(18));
+	for (int i = 0; i < N; i++)
+		timer_init(&t[i], note_fire);
+	for (int step = 0; step < STEPS; step++) {
+		struct timer *one = &t[rng_below(&rng.rng, N)], *first = NULL;
+
+		if (rng_below(&rng.rng, 3))
+			timers_insert(&timers, one, 1 + rng_below(&rng.rng, 100));
+		else
+			timers_remove(&timers, one);
+		for (int i = 0; i < N; i++)
+			if (t[i].armed && (!first || t[i].deadline_ns < first->deadline_ns ||
+					   (t[i].deadline_ns == first->deadline_ns &&
+					    t[i].number < first->number)))
+				first = &t[i];
+		assert_int_equal(timers_next(&timers), first ? first->deadline_ns : UINT64_MAX);
+		if (!first || rng_below(&rng.rng, 4))
+			continue;
+		n_fired = 0;
+		assert_int_equal(timers_fire(&timers, first->deadline_ns, 1), 1);
+		assert_ptr_equal(fired[0], first);
+	}
+}
+
+/* Where each that is armed is the first of all: a minute, if it is looked for along all others. */
+static void test_many_timers(void **state)
+{
+	enum { N = 300000 };
+	struct timer *t = alloc_array(N, sizeof(*t));
+	struct timers timers = {0};
+
+	(void)state;
+	assert_non_null(t);
+	for (uint64_t i = 0; i < N; i++) {
+		timer_init(&t[i], note_fire);
+		timers_insert(&timers, &t[i], N - i);
+		assert_int_equal(timers_next(&timers), N - i);
+	}
+	for (uint64_t i = 0; i < N; i++) {
+		assert_int_equal(timers_next(&timers), i + 1);
+		timers_remove(&timers, timers.first);
+	}
+	assert_int_equal(timers_next(&timers), UINT64_MAX);
+	alloc_free(t);
 }
 
 static void test_alloc_failure_is_swept(void **state)
@@ -439,6 +500,8 @@ int main(void)
 		cmocka_unit_test(test_checked_sizes),
 		cmocka_unit_test(test_names_and_hex),
 		cmocka_unit_test(test_timers_in_order),
+		cmocka_unit_test(test_timers_as_a_plain_array),
+		cmocka_unit_test(test_many_timers),
 		cmocka_unit_test(test_alloc_failure_is_swept),
 		cmocka_unit_test(test_watch_sees_every_block),
 		cmocka_unit_test(test_faults_from_the_environment),

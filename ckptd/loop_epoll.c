@@ -46,7 +46,7 @@ struct loop_epoll {
 	struct watch bell; /* eventfd: another thread posted */
 	bool stop;
 	uint64_t now_ns, turns;
-	struct list timers;
+	struct timers timers;
 	struct fair_queue ready; /* tasks: of this turn, and what was left of the last */
 	uint64_t cpu_ns;         /* of this thread, when the running call began */
 	const char *label;       /* of the running call; NULL: it has none */
@@ -96,7 +96,7 @@ static void epoll_timer_arm(struct loop *l, struct timer *t, uint64_t deadline_n
 static void epoll_timer_disarm(struct loop *l, struct timer *t)
 {
 	assert(epoll_is_current(l));
-	timers_remove(t);
+	timers_remove(&of(l)->timers, t);
 }
 
 static void epoll_label(struct loop *l, const char *what)
@@ -353,7 +353,6 @@ int loop_epoll_new(struct loop **ret, struct err *e)
 	ep->loop.ops = &epoll_ops;
 	ep->thread = pthread_self();
 	ep->now_ns = clock_ns(CLOCK_MONOTONIC);
-	list_init(&ep->timers);
 	fair_init(&ep->ready);
 	list_init(&ep->inbox);
 	r = pthread_mutex_init(&ep->lock, NULL);

@@ -99,7 +99,7 @@ static void sim_timer_arm(struct loop *loop, struct timer *t, uint64_t deadline_
 static void sim_timer_disarm(struct loop *loop, struct timer *t)
 {
 	assert(loop_is_current(loop));
-	timers_remove(t);
+	timers_remove(&of_loop(loop)->timers, t);
 }
 
 #define TASK_COST 1000 /* each the same: virtual time does not pass on the loop */
@@ -332,7 +332,6 @@ struct life *life_start(struct world *w, const struct life_options *o, void (*ma
 	l->loop.ops = &loop_ops;
 	l->workers.ops = &workers_ops;
 	fair_init(&l->posted);
-	list_init(&l->timers);
 	list_init(&l->ends);
 	list_add_tail(&w->lives, &l->link);
 	arena_init(&l->arena);

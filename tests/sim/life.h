@@ -59,7 +59,7 @@ struct life {
 
 	struct loop loop;
 	struct fair_queue posted;
-	struct list timers;
+	struct timers timers;
 	bool timers_queued;
 	struct inbox_entry *inbox; /* what the control fiber still has to run */
 	size_t inbox_first, n_inbox, cap_inbox;
