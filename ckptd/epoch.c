@@ -16,9 +16,10 @@
  * Opening:  SETTLE the old epoch (what every rank sealed is committed, the rest aborted, bounded
  *           by settle_timeout) -> QUIET: no record waits for its turn, and no COMMIT is being
  *           published of what memory has lost -> the base is chosen, lost commits are recorded
- *           -> epoch record with its base (I15) -> in the log: members learn the new number,
- *           openings are answered. What a record that waits will say may make another checkpoint
- *           the base; the base itself keeps its bytes until the epoch's record is there.
+ *           -> epoch record with its base (I15) -> in the log; of a new run: ranks of the old one
+ *           leave, some in a call -> members learn the new number, openings are answered. What a
+ *           record that waits will say may make another checkpoint the base; the base itself keeps
+ *           its bytes until the epoch's record is there.
  * Opens of one job are handled one after the other. A log that cannot be written fails the open
  * after settle_timeout; nothing is acted on that is not in the log (I4).
  */
@@ -489,6 +490,8 @@ static void epoch_opened(struct opening *o)
 
 	j->opening = NULL;
 	job_poke(j);
+	/* Behind the ends of the old run's ranks: those are no failure of this one, nor its end. */
+	goodput_epoch_opened(j);
 	if (new_run) {
 		alloc_free(j->seen);
 		j->seen = NULL;
@@ -535,7 +538,6 @@ static void epoch_appended(void *arg, int status)
 	j->epoch_over = false;
 	j->asked_trust = o->least;
 	trust_epoch(j);
-	goodput_epoch_opened(j);
 	if (o->asked && strcmp(o->reason, "new run") == 0)
 		o->entered = true; /* epoch_step() goes on */
 	else

@@ -4,6 +4,7 @@
  */
 #include <config.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/loop.h"
@@ -222,6 +223,93 @@ static void test_a_rank_is_free_at_once(void **state)
 	assert_non_null(member_of_rank(the_job(t), 1));
 }
 
+#define OLD_RANKS 40u
+
+/* Ranks of run1, and an open of run2 that is sent: its epoch is in the log, and ranks of the old
+ * run are left, for some leave in a call. */
+static void begin_replacing(struct node_test *t, struct hand *old, struct hand *new)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Open open = CKPT__OPEN__INIT;
+
+	begin_node(t);
+	for (uint32_t i = 0; i < OLD_RANKS; i++)
+		join(t, &old[i], i, OLD_RANKS, "run1");
+	connect_rank(t, new);
+	open.job = "job";
+	open.world = OLD_RANKS;
+	open.run_id = "run2";
+	q.body_case = CKPT__REQUEST__BODY_OPEN;
+	q.open = &open;
+	assert_int_equal(hand_send(new, &q), 0);
+	for (uint64_t end = 0; the_job(t)->history.epoch.number < 2 && turn_on(t, &end);)
+		;
+	assert_int_equal(the_job(t)->history.epoch.number, 2);
+	assert_true(members(t) > 8);
+	assert_non_null(the_job(t)->opening);
+}
+
+static void end_replacing(struct node_test *t, struct hand *old, struct hand *new)
+{
+	for (uint64_t end = 0; the_job(t)->opening && turn_on(t, &end);)
+		;
+	assert_int_equal(members(t), 1);
+	assert_non_null(member_of_rank(the_job(t), 0));
+	/* The new run's time counts, whatever became of the old one meanwhile. */
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_RESTART);
+	assert_false(the_job(t)->goodput.down);
+	assert_false(the_job(t)->run_over);
+	for (uint32_t i = 0; i < OLD_RANKS; i++)
+		leave(&old[i]);
+	leave(new);
+}
+
+static void test_old_ranks_end_while_they_are_replaced(void **state)
+{
+	static struct hand old[OLD_RANKS], new;
+	struct node_test *t = *state;
+	struct process_id p;
+	uint32_t last;
+	char line[64];
+
+	begin_replacing(t, old, &new);
+	p = list_last(&the_job(t)->members, struct member, link)->process;
+	last = list_last(&the_job(t)->members, struct member, link)->rank;
+	process_ends_ended(t->host.node, &p);
+	end_replacing(t, old, &new);
+	snprintf(line, sizeof(line), "process of rank %u ended", last);
+	assert_true(was_told(line));
+	assert_int_equal(the_job(t)->goodput.failures[0] + the_job(t)->goodput.failures[1], 1);
+}
+
+static void test_old_ranks_say_goodbye_while_they_are_replaced(void **state)
+{
+	static struct hand old[OLD_RANKS], new;
+	struct node_test *t = *state;
+
+	begin_replacing(t, old, &new);
+	while (!list_empty(&the_job(t)->members))
+		member_left(list_first(&the_job(t)->members, struct member, link), MEMBER_BYE);
+	end_replacing(t, old, &new);
+}
+
+/* Whoever asked for the new run is gone before the old one is: nobody joins, and all leave. */
+static void test_the_new_run_goes_while_it_replaces(void **state)
+{
+	static struct hand old[OLD_RANKS], new;
+	struct node_test *t = *state;
+
+	begin_replacing(t, old, &new);
+	leave(&new);
+	for (uint64_t end = 0; the_job(t)->opening && turn_on(t, &end);)
+		;
+	assert_int_equal(members(t), 0);
+	join(t, &t->a, 1, OLD_RANKS, "run2");
+	assert_int_equal(the_job(t)->history.epoch.number, 2);
+	for (uint32_t i = 0; i < OLD_RANKS; i++)
+		leave(&old[i]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -232,6 +320,9 @@ int main(void)
 		NODE_TEST(test_slots_are_given_back),
 		NODE_TEST(test_ranks_of_a_process_end_one_by_one),
 		NODE_TEST(test_a_rank_is_free_at_once),
+		NODE_TEST(test_old_ranks_end_while_they_are_replaced),
+		NODE_TEST(test_old_ranks_say_goodbye_while_they_are_replaced),
+		NODE_TEST(test_the_new_run_goes_while_it_replaces),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
