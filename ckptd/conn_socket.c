@@ -15,7 +15,8 @@
  *      else of the connection. One that is longer than CONN_MESSAGE_MAX (MSG_TRUNC) ends it.
  *   4. What waits to be sent is bounded; a peer that does not read loses its connection, not ours.
  *      So are the descriptors that were sent and not taken, of a connection and of a uid: SIOCOUTQ
- *      says whether the other end has read all. What is over the bound waits.
+ *      says whether the other end has read all. What is over the bound waits, and so does what the
+ *      kernel refuses because too much is under way from ckptd's user (ETOOMANYREFS).
  *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
  *   6. Closing a socket closes the descriptors of messages that are queued in it. It is shut for
  *      the other end first, and closed here only when the queue was seen to be empty.
@@ -29,12 +30,14 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <linux/sockios.h>
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "ckptd/loop_epoll.h"
 
 enum { WAITING_MAX = 1024, WAITING_BYTES_MAX = 4 << 20, WAITING_FDS_MAX = 256, DRAIN_MAX = 16 };
@@ -300,7 +303,8 @@ static void look_again(struct conn_hub *hub, uint64_t in_ns)
 
 static bool within(const struct socket_conn *c, size_t n_fds)
 {
-	return c->fds_sent + n_fds <= CONN_FDS_SENT && c->user->fds_sent + n_fds <= UID_FDS_SENT;
+	return c->fds_sent + n_fds <= CONN_FDS_SENT &&
+	       c->user->fds_sent + n_fds <= c->hub->uid_fds_sent;
 }
 
 /* Whether so many descriptors may go; else it is looked at again, soon (4). */
@@ -323,6 +327,10 @@ static int send_message(struct socket_conn *c, const void *msg, size_t len, cons
 	if (r == 0) {
 		c->fds_sent += (unsigned)n_fds;
 		c->user->fds_sent += (unsigned)n_fds;
+	}
+	if (r == -ETOOMANYREFS) { /* what others have under way goes without an event */
+		look_again(c->hub, CONN_ROOM_LOOK_NS);
+		r = -EAGAIN;
 	}
 	return r;
 }
@@ -675,10 +683,22 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 	return 0;
 }
 
+static unsigned uid_fds_sent(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+		return CONN_FDS_MAX;
+	/* One message of the largest is always possible, else nobody would be given anything. */
+	return (unsigned)max_u64(CONN_FDS_MAX,
+				 min_u64(UID_FDS_SENT, files.rlim_cur / UID_FDS_PART));
+}
+
 void conn_hub_init(struct conn_hub *hub, struct loop *loop, struct log *log)
 {
 	hub->loop = loop;
 	hub->log = log;
+	hub->uid_fds_sent = uid_fds_sent();
 	list_init(&hub->conns);
 	list_init(&hub->users);
 	timer_init(&hub->look, look_came);

@@ -23,9 +23,10 @@ struct conn_user {
 };
 /* Descriptors under way to one connection, and to all of one uid; and of the latter those that wait
  * here. The kernel counts what is under way against the limit of open files of ckptd's own user:
- * beyond it nobody gets any (ETOOMANYREFS). */
+ * beyond it nobody gets any (ETOOMANYREFS). So a uid has an eighth of that at most. */
 #define CONN_FDS_SENT     256u
 #define UID_FDS_SENT      1024u
+#define UID_FDS_PART      8u
 #define UID_FDS_WAITING   1024u
 #define CONN_ROOM_LOOK_NS 20000000u
 
@@ -37,6 +38,7 @@ struct conn_hub {
 	uint64_t handshake_ns; /* the first message must come within it */
 	struct list conns, users;
 	unsigned n_conns; /* with those that are being closed */
+	unsigned uid_fds_sent; /* UID_FDS_SENT, or less */
 	bool dropping;     /* the receiver hears nothing more */
 	struct timer look; /* some wait until descriptors were taken */
 	const char *program; /* ckptd, for its --receiver; NULL: none */

@@ -37,6 +37,8 @@
 
 extern char **environ;
 
+#define FULL_LOOK_NS 20000000u
+
 struct process {
 	struct list link; /* in receiver.processes */
 	struct receiver *receiver;
@@ -277,7 +279,7 @@ static void limit_came(struct timer *t)
 	if (!r->asked && list_empty(&r->waiting))
 		part(r, false); /* it has rested long enough */
 	else if (!r->asked)
-		post(r); /* a process could not be begun: once more */
+		post(r); /* a process could not be begun, or not be asked: once more */
 	if (!r->asked)
 		return;
 	log_print(r->o.log, LOG_WARNING,
@@ -313,6 +315,10 @@ static void ask_next(struct receiver *r)
 
 	if (e == 0)
 		e = send_request(r, x);
+	if (e == -ETOOMANYREFS) { /* by what is under way to others: nothing tells when it goes */
+		timer_arm(r->loop, &r->timer, loop_now(r->loop) + FULL_LOOK_NS);
+		return;
+	}
 	if (e) {
 		part(r, true);
 		refuse_all(r, e);

@@ -17,10 +17,13 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+#include <linux/capability.h>
 
 #include "ckptd/conn_socket.h"
 #include "ckptd/listener.h"
@@ -481,16 +484,31 @@ static void test_what_is_not_sent_is_handed_back(void **state)
 	assert_int_equal(w->unsent, WAITING * PER);
 }
 
-/* A process that does not take its descriptors gets no more than so many, nor does its user. */
+/* A listener that counts on so many open files; the limit that was. */
+static rlim_t start_with_files(struct world *w, rlim_t files)
+{
+	struct rlimit r;
+	rlim_t was;
+
+	getrlimit(RLIMIT_NOFILE, &r);
+	if (r.rlim_max < files)
+		skip();
+	was = limit_files(files);
+	start(w, (struct listener_options){0});
+	return was;
+}
+
+/* A process that does not take its descriptors gets no more than so many, nor does its user: an
+ * eighth of what ckptd may have open. */
 static void test_descriptors_under_way_are_bounded(void **state)
 {
-	enum { PER = 32, CONNS = UID_FDS_SENT / CONN_FDS_SENT + 1 };
+	enum { PER = 32, FILES = 4096, CONNS = FILES / UID_FDS_PART / CONN_FDS_SENT + 1 };
 	struct world *w = *state;
 	struct conn *conns[CONNS];
 	int fds[CONNS], before;
 	char log[16] = "";
+	rlim_t was = start_with_files(w, FILES);
 
-	start(w, (struct listener_options){0});
 	for (int i = 0; i < CONNS; i++) {
 		fds[i] = client(w);
 		client_send(fds[i], "x", 1, 0, 0);
@@ -532,6 +550,63 @@ static void test_descriptors_under_way_are_bounded(void **state)
 	for (int i = 0; i < CONNS; i++)
 		if (i != 1)
 			close(fds[i]);
+	limit_files(was);
+}
+
+/* Without what lifts limits; what there was. */
+static struct __user_cap_data_struct drop_effective(void)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct had[_LINUX_CAPABILITY_U32S_3], less[_LINUX_CAPABILITY_U32S_3];
+
+	assert_int_equal(syscall(SYS_capget, &head, had), 0);
+	memcpy(less, had, sizeof(less));
+	less[0].effective &= ~(1u << CAP_SYS_RESOURCE | 1u << CAP_SYS_ADMIN);
+	assert_int_equal(syscall(SYS_capset, &head, less), 0);
+	return had[0];
+}
+
+static void restore_effective(struct __user_cap_data_struct had)
+{
+	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+	struct __user_cap_data_struct now[_LINUX_CAPABILITY_U32S_3];
+
+	assert_int_equal(syscall(SYS_capget, &head, now), 0);
+	now[0].effective = had.effective;
+	assert_int_equal(syscall(SYS_capset, &head, now), 0);
+}
+
+/* What is under way from all processes of ckptd's user has a limit in the kernel. */
+static void test_message_waits_at_the_kernels_limit(void **state)
+{
+	enum { FILES = 128 };
+	struct world *w = *state;
+	struct __user_cap_data_struct had;
+	int fd, pair[2];
+	rlim_t was;
+
+	start(w, (struct listener_options){0});
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+	for (int i = 0; i < 2 * FILES / CONN_FDS_MAX; i++)
+		client_send(pair[0], "f", 1, STDERR_FILENO, CONN_FDS_MAX);
+	had = drop_effective();
+	was = limit_files(FILES);
+	send_fds(w->conn, 1);
+	settle(w);
+	assert_string_equal(w->log, "om"); /* neither sent nor closed */
+	assert_int_equal(recv(fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK), -1);
+	close(pair[0]);
+	close(pair[1]);
+	while (recv(fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) < 0)
+		loop_epoll_turn(w->loop, UINT64_MAX); /* its timer wakes it */
+	assert_int_equal(take_message(fd), 1);
+	limit_files(was);
+	restore_effective(had);
+	close(fd);
+	until(w, "omc");
 }
 
 static void test_silent_connection_is_closed(void **state)
@@ -1089,6 +1164,7 @@ int main(void)
 		T(test_waiting_messages_arrive_in_order),
 		T(test_what_is_not_sent_is_handed_back),
 		T(test_descriptors_under_way_are_bounded),
+		T(test_message_waits_at_the_kernels_limit),
 		T(test_silent_connection_is_closed),
 		T(test_process_ends_while_a_fork_holds_the_socket),
 		T(test_followed_process_ends_after_its_connection),
