@@ -11,10 +11,10 @@
  * Invariants: (1) inside the detector's callback a verdict is only queued: what follows from it may
  * feed the detector again; (2) the queue is bounded: beyond QUEUE_MAX (of jobs: QUEUE_JOBS) a
  * verdict is told and not decided on, which is said; so are those that wait; (3) who waits stands:
- * it leaves when it is cleared, and when nothing is withheld any more; (4) what rests on one uid's
- * jobs alone (verdict.of_one_owner, not decision.seconded) is told to that uid, saves that uid's
- * jobs, and neither marks nor drains the node: what a check that is made for it finds is told to
- * that uid and to operators, and not to the detector.
+ * it leaves when it is cleared, and when nothing is withheld any more; (4) what rests on jobs alone
+ * (verdict.of_jobs, not decision.seconded) saves jobs of its uid only, and neither marks nor drains
+ * the node: what a check that is made for it finds is told and does not go to the detector; what
+ * rests on one uid's jobs is told to that uid and to operators.
  */
 #include <config.h>
 
@@ -328,7 +328,7 @@ static void check_done_alone(struct acting *a, int status, const char *text, siz
 	events_post(n->events, EVENT_ACTION_ENDED, status || failed[0] ? 4 : 5, a->checked_uid,
 		    a->checked, NULL, "the check of node '%s' for the sake of %s %s%s",
 		    n->options.name, a->checked_words, outcome(text_of, status, failed),
-		    status > 0 || failed[0] ? "; only jobs of one user asked for it and they ran "
+		    status > 0 || failed[0] ? "; only jobs asked for it and they ran "
 					      "beside it, so nothing follows: say 'ckptctl "
 					      "node-check' when the node is idle"
 					    : "");
@@ -519,7 +519,7 @@ static void act(struct acting *a, const struct verdict *v, uint32_t withheld)
 	if (d.now & ACTION_BIT(ACTION_SUSPECT))
 		mark_suspect(n, v);
 	if (d.now & ACTION_BIT(ACTION_CHECKPOINT))
-		checkpoint_now(n, &v->subject, v->of_one_owner ? v->owner : EVENT_FOR_ALL);
+		checkpoint_now(n, &v->subject, v->of_jobs ? v->owner : EVENT_FOR_ALL);
 	if (d.now & ACTION_BIT(ACTION_VALIDATE))
 		validate(a, v, !d.seconded);
 	if (d.now & ACTION_BIT(ACTION_DRAIN))

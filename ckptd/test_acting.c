@@ -160,6 +160,7 @@ static void hangs(struct node_test *t, uint32_t uid, uint32_t job, uint32_t rank
 			    .cause = CAUSE_STOPPED,
 			    .level = LEVEL_ALARM,
 			    .advice = ACTION_RESTORE,
+			    .of_jobs = true,
 			    .of_one_owner = true,
 			    .owner = uid};
 
@@ -185,9 +186,29 @@ static void begin_with_checks(struct node_test *t)
 	begin_one(t);
 }
 
-/* However many of one user's jobs hang, and whatever a check finds beside them: the node is neither
- * marked nor drained. A hang of another user's job is needed for that. */
-static void drains_nothing(struct node_test *t, unsigned times_of_another)
+/* The machine's word. */
+static void pcie_fails(struct node_test *t)
+{
+	struct sample s = {.kind = SAMPLE_KERNEL,
+			   .node = WATCHING_NODE,
+			   .job = SAMPLE_NONE,
+			   .rank = SAMPLE_NONE,
+			   .device = SAMPLE_NONE,
+			   .kernel = {.level = 3}};
+
+	snprintf(s.kernel.text, sizeof(s.kernel.text),
+		 "nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data");
+	node_sample(t->host.node, &s);
+	turns(t);
+	if (answer) /* what the message itself asks for passes */
+		answer(answer_arg, 0, "", 0);
+	answer = NULL;
+	turns(t);
+}
+
+/* However many jobs of however many users hang, and whatever a check finds beside them: the node is
+ * neither marked nor drained. An alarm of the machine is needed for that. */
+static void drains_nothing(struct node_test *t, unsigned times_more)
 {
 	struct marks *m = &t->host.node->marks;
 
@@ -195,16 +216,21 @@ static void drains_nothing(struct node_test *t, unsigned times_of_another)
 		hangs(t, 1000, 50 + i % 10, i % 3);
 	assert_false(m->drained);
 	assert_null(marks_find(m, "node 'node'", EVENT_FOR_ALL));
-	assert_true(was_told("only jobs of one user asked for it"));
-	for (unsigned i = 0; i < times_of_another; i++) {
+	assert_true(was_told("only jobs asked for it"));
+	for (uint32_t i = 0; i < 10; i++)
+		hangs(t, 1001 + i % 2, 80 + i % 10, i % 3);
+	assert_false(m->drained);
+	assert_null(marks_find(m, "node 'node'", EVENT_FOR_ALL));
+	pcie_fails(t);
+	for (unsigned i = 0; i < times_more; i++) {
 		assert_false(m->drained);
-		hangs(t, 1001, 80, 0);
+		hangs(t, 1001, 80, 4);
 	}
 	assert_true(m->drained);
 }
 
 /* By the built-in table, which asks for a check the second time. */
-static void test_one_user_drains_nothing(void **state)
+static void test_jobs_drain_nothing(void **state)
 {
 	struct node_test *t = *state;
 
@@ -214,7 +240,7 @@ static void test_one_user_drains_nothing(void **state)
 }
 
 /* By a table that drains the node for any hang. */
-static void test_one_user_and_a_harsh_table(void **state)
+static void test_jobs_and_a_harsh_table(void **state)
 {
 	struct node_test *t = *state;
 
@@ -227,25 +253,12 @@ static void test_one_user_and_a_harsh_table(void **state)
 static void test_one_user_and_the_machine(void **state)
 {
 	struct node_test *t = *state;
-	struct sample s = {.kind = SAMPLE_KERNEL,
-			   .node = WATCHING_NODE,
-			   .job = SAMPLE_NONE,
-			   .rank = SAMPLE_NONE,
-			   .device = SAMPLE_NONE,
-			   .kernel = {.level = 3}};
 
 	begin_with_checks(t);
 	hangs(t, 1000, 50, 0);
 	hangs(t, 1000, 50, 0);
 	assert_false(t->host.node->marks.drained);
-	snprintf(s.kernel.text, sizeof(s.kernel.text),
-		 "nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data");
-	node_sample(t->host.node, &s);
-	turns(t);
-	if (answer) /* what the message itself asks for passes */
-		answer(answer_arg, 0, "", 0);
-	answer = NULL;
-	turns(t);
+	pcie_fails(t);
 	hangs(t, 1000, 51, 0);
 	hangs(t, 1000, 51, 0);
 	assert_true(t->host.node->marks.drained);
@@ -261,6 +274,7 @@ static void test_a_node_by_one_users_word(void **state)
 			    .cause = CAUSE_STRAGGLER,
 			    .level = LEVEL_ALARM,
 			    .advice = ACTION_DRAIN,
+			    .of_jobs = true,
 			    .of_one_owner = true,
 			    .owner = 4242};
 	struct events_question q = {.uid = 4243};
@@ -270,7 +284,7 @@ static void test_a_node_by_one_users_word(void **state)
 	acting_verdict(t->host.node, &v);
 	turns(t);
 	assert_int_equal(t->host.node->marks.n, 0);
-	assert_true(was_told("only jobs of one user say so"));
+	assert_true(was_told("only jobs say so"));
 	doc = events_answer(t->host.node->events, &q);
 	for (size_t i = 0; i < json_array_size(json_object_get(doc, "events")); i++) {
 		const json_t *e = json_array_get(json_object_get(doc, "events"), i);
@@ -294,7 +308,8 @@ static void test_a_burst_of_jobs(void **state)
 				    .cause = CAUSE_STOPPED,
 				    .level = LEVEL_ALARM,
 				    .advice = ACTION_RESTORE,
-				    .of_one_owner = true,
+				    .of_jobs = true,
+			    .of_one_owner = true,
 				    .owner = 1000};
 
 		acting_verdict(t->host.node, &v);
@@ -479,8 +494,8 @@ int main(void)
 		NODE_TEST(test_drained_by_the_built_in_table),
 		NODE_TEST(test_dry_run_drains_nothing),
 		NODE_TEST(test_a_check_that_fails_drains),
-		NODE_TEST(test_one_user_drains_nothing),
-		NODE_TEST(test_one_user_and_a_harsh_table),
+		NODE_TEST(test_jobs_drain_nothing),
+		NODE_TEST(test_jobs_and_a_harsh_table),
 		NODE_TEST(test_one_user_and_the_machine),
 		NODE_TEST(test_a_node_by_one_users_word),
 		NODE_TEST(test_a_burst_of_jobs),

@@ -377,7 +377,7 @@ int detector_feed(struct detector *d, const struct sample *s)
 
 void verdict_rests_on(struct verdict *v, const struct job *j)
 {
-	v->of_one_owner = j->owned;
+	v->of_jobs = v->of_one_owner = j->owned;
 	v->owner = j->owned ? j->owner : 0;
 }
 

@@ -8,8 +8,8 @@
  * most half of that many, rounded up, are for one user's jobs and their ranks: one that crashes
  * again and again leaves something for the others; (3) what is remembered of subjects is bounded:
  * the one that was quiet longest is forgotten, jobs and ranks before what is the node's; (4) `now`
- * does nothing to the node for a verdict that rests on one uid's jobs alone, which can make it up:
- * see is_seconded().
+ * does nothing to the node for a verdict that rests on jobs alone, whose users can make it up, one
+ * or several: see is_seconded().
  *
  * The budget counts decisions, not actions: a checkpoint, a mark and a check that one verdict asks
  * for are one disturbance. The hold-down is of each action by itself: that a node was checked a
@@ -49,13 +49,6 @@ struct whose {
 	uint32_t owner;
 };
 
-/* A uid whose jobs have raised an alarm. */
-struct claim {
-	uint64_t ns; /* last; 0: never */
-	uint32_t owner;
-};
-#define CLAIMS 2 /* of different uids: it is asked whether there is another one */
-
 struct policy {
 	struct policy_options options;
 	struct policy_row *rows;
@@ -68,7 +61,6 @@ struct policy {
 		struct whose whose;
 	} acted[BUDGET_MAX]; /* when there were actions; a ring */
 	uint64_t n_acted;    /* ever */
-	struct claim claims[CLASS_COUNT][CLAIMS];
 	uint64_t machine_ns; /* the last alarm that no job can make; 0: there was none */
 };
 
@@ -262,7 +254,7 @@ static struct remembered *remember(struct policy *p, const struct subject *s)
 }
 
 #define A_JOB    (SAMPLE_NONE - 1) /* one that was forgotten; where it is asked for: any */
-#define OF_OWNER (SAMPLE_NONE - 2) /* of the node, by what one uid's jobs show */
+#define OF_OWNER (SAMPLE_NONE - 2) /* of the node, by what jobs show */
 
 void policy_forget(struct policy *p, const struct subject *s)
 {
@@ -277,10 +269,8 @@ void policy_forget(struct policy *p, const struct subject *s)
 		if (!s) /* who clears a job of his own has had his share all the same */
 			w->owned = false;
 	}
-	if (s && s->kind != SUBJECT_NODE)
-		return;
-	memset(p->claims, 0, sizeof(p->claims));
-	p->machine_ns = 0;
+	if (!s || s->kind == SUBJECT_NODE)
+		p->machine_ns = 0;
 }
 
 /* Of its last verdicts, those in the window before now. */
@@ -319,9 +309,9 @@ static const struct whose anybody = {.job = SAMPLE_NONE}, any_job = {.job = A_JO
 static struct whose whose_is(const struct verdict *v)
 {
 	return (struct whose){.job = is_job_or_rank(&v->subject) ? v->subject.job
-				     : v->of_one_owner		 ? OF_OWNER
+				     : v->of_jobs		 ? OF_OWNER
 								 : SAMPLE_NONE,
-			      .owned = v->of_one_owner,
+			      .owned = v->of_jobs,
 			      .owner = v->owner};
 }
 
@@ -335,44 +325,20 @@ static bool no_job_can_make(enum verdict_cause c)
 	       c == CAUSE_MEMORY_ERRORS || c == CAUSE_CHECK_FAILED;
 }
 
-static bool is_within(uint64_t ns, uint64_t now_ns, uint64_t window_ns)
-{
-	return ns && now_ns - ns < window_ns;
-}
-
 /* What a job's ranks do and tell is up to its user. It says something about the node only together
- * with an alarm of the machine itself, or one of the same class of another user's job, within the
- * row's window. */
+ * with an alarm of the machine itself within the row's window. Jobs of another user do not second
+ * it: two users can agree, and one user's hang may be real and have nothing to do with the node. */
 static bool is_seconded(const struct policy *p, const struct verdict *v, uint64_t now_ns,
 			uint64_t window_ns)
 {
-	if (!v->of_one_owner || is_within(p->machine_ns, now_ns, window_ns))
-		return true;
-	for (int i = 0; i < CLAIMS; i++) {
-		const struct claim *c = &p->claims[v->class][i];
-
-		if (is_within(c->ns, now_ns, window_ns) && c->owner != v->owner)
-			return true;
-	}
-	return false;
+	return !v->of_jobs || (p->machine_ns && now_ns - p->machine_ns < window_ns);
 }
 
-static void keep_claim(struct policy *p, const struct verdict *v, uint64_t now_ns)
+static void note_machine(struct policy *p, const struct verdict *v, uint64_t now_ns)
 {
-	struct claim *claims = p->claims[v->class];
-	int at = claims[0].ns <= claims[1].ns ? 0 : 1;
-
-	if (v->level != LEVEL_ALARM)
-		return;
-	if (!v->of_one_owner) {
-		if (!is_job_or_rank(&v->subject) && no_job_can_make(v->cause))
-			p->machine_ns = now_ns;
-		return;
-	}
-	for (int i = 0; i < CLAIMS; i++)
-		if (claims[i].ns && claims[i].owner == v->owner)
-			at = i;
-	claims[at] = (struct claim){.ns = now_ns, .owner = v->owner};
+	if (v->level == LEVEL_ALARM && !v->of_jobs && !is_job_or_rank(&v->subject) &&
+	    no_job_can_make(v->cause))
+		p->machine_ns = now_ns;
 }
 
 /* Done to the node, not to who is accused. */
@@ -515,8 +481,8 @@ static void withhold(const struct policy *p, const struct verdict *v, const stru
 		d->again_ns = 0;
 		if (lone)
 			snprintf(buf, size,
-				 "only jobs of one user say so, who can make it up: it takes an "
-				 "alarm of the node itself or of another user's job");
+				 "only jobs say so, whose users can make it up: it takes an alarm "
+				 "of the node itself");
 		return;
 	}
 	time_text(d->again_ns - f->now_ns + 999999999u, left);
@@ -629,7 +595,7 @@ static void keep(struct policy *p, const struct verdict *v, uint64_t now_ns, boo
 	struct whose whose = whose_is(v);
 	struct remembered *m;
 
-	keep_claim(p, v, now_ns);
+	note_machine(p, v, now_ns);
 	if (!(d->wanted & ~(ACTION_BIT(ACTION_IGNORE) | ACTION_BIT(ACTION_RECORD))))
 		return;
 	m = remember(p, &v->subject);

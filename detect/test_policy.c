@@ -496,8 +496,9 @@ static void test_budget_of_all_jobs(void **state)
 	policy_free(p);
 }
 
-/* What only one uid's jobs say does nothing to the node: neither by itself nor often. */
-static void test_word_of_one_user(void **state)
+/* What only jobs say does nothing to the node: neither one user's, however often, nor several
+ * users' together. */
+static void test_word_of_jobs(void **state)
 {
 	static const char table[] = "hung * alarm * * * * mark-suspect+validate+drain - -\n"
 				    "* * alarm * * * * mark-suspect - -\n";
@@ -513,6 +514,7 @@ static void test_word_of_one_user(void **state)
 	struct decision d;
 
 	(void)state;
+	v.of_jobs = other.of_jobs = dead.of_jobs = true;
 	v.of_one_owner = other.of_one_owner = dead.of_one_owner = true;
 	v.owner = 1000;
 	other.owner = dead.owner = 1001;
@@ -525,25 +527,35 @@ static void test_word_of_one_user(void **state)
 		assert_int_equal(d.now & BIT(DRAIN), 0);
 		assert_int_equal(d.now & BIT(SUSPECT), i % 2 ? 0 : BIT(SUSPECT));
 		assert_int_equal(d.again_ns, 0);
-		test_says(d.why, "only jobs of one user say so");
+		test_says(d.why, "only jobs say so");
 	}
 	/* Another user's crash is no hang, and pressure is anybody's. */
 	policy_decide(p, &dead, &f, &d);
 	policy_decide(p, &pressure, &f, &d);
 	policy_decide(p, &v, &f, &d);
 	assert_false(d.seconded);
-	/* Another user's hang is one. An hour later it is past. */
+	/* Another user's hang may be made up too, or have nothing to do with the node. */
 	policy_decide(p, &other, &f, &d);
+	assert_false(d.seconded);
+	assert_int_equal(d.now & BIT(DRAIN), 0);
+	policy_decide(p, &v, &f, &d);
+	assert_false(d.seconded);
+	v.of_one_owner = false; /* both say it of the node */
+	v.subject = node;
+	policy_decide(p, &v, &f, &d);
+	assert_false(d.seconded);
+	assert_int_equal(d.now & (BIT(DRAIN) | BIT(SUSPECT)), 0);
+	/* What the machine says seconds it. An hour later it is past. */
+	policy_decide(p, &machine, &f, &d);
 	assert_true(d.seconded);
-	assert_true(d.now & BIT(DRAIN));
 	policy_decide(p, &v, &f, &d);
 	assert_true(d.seconded);
+	assert_true(d.now & BIT(DRAIN));
 	f.now_ns += HOUR;
 	policy_decide(p, &v, &f, &d);
 	assert_false(d.seconded);
-	/* So is what the machine says, until a person says that it is well. */
+	/* So it is when a person says that the node is well. */
 	policy_decide(p, &machine, &f, &d);
-	assert_true(d.seconded);
 	policy_decide(p, &v, &f, &d);
 	assert_true(d.seconded);
 	policy_forget(p, &node);
@@ -567,7 +579,7 @@ static void test_budget_of_one_user(void **state)
 
 		v = alarm_of(CLASS_DEAD, CAUSE_PROCESS_ENDED, i);
 		v.subject = i % 3 ? subject_rank(job.job, i, 0) : subject_node(0);
-		v.of_one_owner = true;
+		v.of_jobs = v.of_one_owner = true;
 		v.owner = 1000;
 		f.now_ns += SEC;
 		policy_decide(p, &v, &f, &d);
@@ -772,7 +784,7 @@ int main(void)
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_budget_of_a_job),
 		cmocka_unit_test(test_budget_of_all_jobs),
-		cmocka_unit_test(test_word_of_one_user),
+		cmocka_unit_test(test_word_of_jobs),
 		cmocka_unit_test(test_budget_of_one_user),
 		cmocka_unit_test(test_many_subjects_of_jobs),
 		cmocka_unit_test(test_dry_run),

@@ -36,7 +36,7 @@ static void test_two_owners_say_so(void **state)
 
 	(void)state;
 	v.subject = subject_node(1);
-	v.of_one_owner = true;
+	v.of_jobs = v.of_one_owner = true;
 	v.owner = 1000;
 	verdicts_init(&vs, &events);
 	assert_true(verdicts_raise(&vs, &v, 10));
@@ -47,8 +47,16 @@ static void test_two_owners_say_so(void **state)
 	assert_int_equal(t.last.state, VERDICT_UPDATED);
 	assert_true(t.last.risen);
 	assert_false(t.last.of_one_owner);
+	assert_true(t.last.of_jobs);
 	assert_false(verdicts_raise(&vs, &v, 13));
 	assert_false(verdicts_find(&vs, &v.subject, CAUSE_XID)->of_one_owner);
+	v.of_jobs = v.of_one_owner = false; /* the machine says it too */
+	assert_true(verdicts_raise(&vs, &v, 14));
+	assert_true(t.last.risen);
+	assert_false(t.last.of_jobs);
+	v.of_jobs = v.of_one_owner = true;
+	assert_false(verdicts_raise(&vs, &v, 15));
+	assert_false(verdicts_find(&vs, &v.subject, CAUSE_XID)->of_jobs);
 	verdicts_fini(&vs);
 }
 

@@ -123,9 +123,10 @@ struct verdict {
 	bool risen; /* UPDATED: it was a note until now */
 	enum verdict_action advice;
 	double confidence; /* 0 .. 1 */
-	/* All that speaks for it comes from jobs of this one uid, which can make it up. False: it
-	 * comes from several uids' jobs, from the machine, or nobody knows whose jobs. */
-	bool of_one_owner;
+	/* All that speaks for it comes from jobs of users, who can make it up, alone or together.
+	 * False: it comes from the machine, or the owners of the jobs are not known. */
+	bool of_jobs;
+	bool of_one_owner; /* ... of one uid; else owner is the last of several */
 	uint32_t owner;
 	uint64_t since_ns; /* the trouble began, as far as can be told */
 	uint64_t raised_ns, changed_ns;

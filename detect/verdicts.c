@@ -129,12 +129,15 @@ bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_n
 	assert(v->n_evidence <= EVIDENCE_MAX && v->class < CLASS_COUNT);
 	new.changed_ns = now_ns;
 	if (s) {
-		/* What two owners' jobs say separately is no more one owner's word. */
-		bool joint = s->of_one_owner && (!v->of_one_owner || v->owner != s->owner);
+		/* What two owners' jobs say separately is no more one owner's word, but still that
+		 * of jobs; what the machine says too is not. */
+		bool joint = (s->of_one_owner && (!v->of_one_owner || v->owner != s->owner)) ||
+			     (s->of_jobs && !v->of_jobs);
 		bool louder = s->level != v->level || s->advice != v->advice || joint;
 		bool risen = s->level < v->level || joint;
 
 		new.of_one_owner = s->of_one_owner && !joint;
+		new.of_jobs = s->of_jobs && v->of_jobs;
 
 		new.id = s->id;
 		new.raised_ns = s->raised_ns;
