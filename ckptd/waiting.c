@@ -17,7 +17,9 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 
-#define ANSWERS_IN_A_CALL 64u /* each looks through the job's checkpoints */
+#define ANSWERS_IN_A_CALL 64u
+/* At checkpoints and records, of a call: an answer looks through all that the job has. */
+#define LOOKS_IN_A_CALL 16384u
 
 static void waiter_free(struct waiter *w)
 {
@@ -155,12 +157,24 @@ static void answer_one(struct job *j, struct waiter *w)
 	}
 }
 
+/* How many may be answered in a call; one at least. */
+static uint64_t answers_in_a_call(const struct job *j)
+{
+	uint64_t looks = 1 + j->history.n_commits + j->history.n_aborts;
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link)
+		looks++;
+	return max_u64(1, min_u64(LOOKS_IN_A_CALL / looks, ANSWERS_IN_A_CALL));
+}
+
 /* Those that the round has not come to are first in the list. */
 static void answer_some(struct job *j)
 {
+	uint64_t most = list_empty(&j->waiters) ? 0 : answers_in_a_call(j);
 	struct waiter *w;
 
-	for (unsigned n = 0; n < ANSWERS_IN_A_CALL; n++) {
+	for (uint64_t n = 0; n < most; n++) {
 		w = list_first(&j->waiters, struct waiter, link);
 		if (!w || w->round == j->answer_round)
 			return;
@@ -169,7 +183,8 @@ static void answer_some(struct job *j)
 		list_add_tail(&j->waiters, &w->link);
 		answer_one(j, w); /* which may free it */
 	}
-	loop_post(j->node->env.loop, &j->answer_task);
+	if (most > 0)
+		loop_post(j->node->env.loop, &j->answer_task);
 }
 
 static void answer_on(struct task *t)
@@ -177,7 +192,8 @@ static void answer_on(struct task *t)
 	struct job *j = container_of(t, struct job, answer_task);
 
 	loop_label(j->node->env.loop, "waits for a checkpoint");
-	answer_some(j);
+	if (!job_stopped(j)) /* else its next step ends them */
+		answer_some(j);
 }
 
 void checkpoint_answer(struct job *j)

@@ -154,14 +154,17 @@ static void test_an_old_run_leaves_in_slices(void **state)
 	hand_close(&late);
 }
 
-enum { WAITERS = 4, WAITS_EACH = 60 };
+enum { WAITERS = 4, WAITS_EACH = 60, MANY_CHECKPOINTS = 4000 };
 
-/* Many that wait for the same are not all answered in one call of the loop. */
-static void test_many_waits_end_in_slices(void **state)
+/* How many waits end in one call of the loop, at most, where all wait for the same; between it also
+ * has so many other attempts. */
+static uint64_t most_waits_at_once(struct small_node *w, uint64_t others)
 {
-	struct small_node *w = *state;
 	struct hand hands[WAITERS], *k;
 	uint64_t before, now, most = 0;
+	struct attempt_id id = {{0}};
+	struct checkpoint *c;
+	struct job *j;
 
 	small_node_start(w);
 	for (k = hands; k < hands + WAITERS; k++) {
@@ -174,6 +177,12 @@ static void test_many_waits_end_in_slices(void **state)
 		for (int i = 0; i < WAITS_EACH; i++)
 			send_wait(k, 10);
 	turn_until(w, USER_WAITS, (WAITERS - 1) * WAITS_EACH);
+	j = list_first(&w->host.node->jobs, struct job, link);
+	for (uint64_t i = 0; i < others; i++) {
+		memcpy(id.b, &i, sizeof(i));
+		assert_int_equal(checkpoint_new(j, 1000 + i, j->history.epoch.number, WAITERS, &id,
+						&c), 0);
+	}
 	k = &hands[WAITERS - 1];
 	OK(save(k, 10));
 	before = has(w, USER_WAITS);
@@ -184,9 +193,21 @@ static void test_many_waits_end_in_slices(void **state)
 		most = max_u64(most, before - now);
 	}
 	assert_int_equal(before, 0);
-	assert_in_range(most, 1, 64); /* ANSWERS_IN_A_CALL */
 	for (k = hands; k < hands + WAITERS; k++)
 		hand_close(k);
+	return most;
+}
+
+/* Many that wait for the same are not all answered in one call of the loop. */
+static void test_many_waits_end_in_slices(void **state)
+{
+	assert_in_range(most_waits_at_once(*state, 0), 1, 64); /* ANSWERS_IN_A_CALL */
+}
+
+/* Each looks through what the job has, so that there are the fewer. */
+static void test_waits_of_a_job_that_has_much(void **state)
+{
+	assert_in_range(most_waits_at_once(*state, MANY_CHECKPOINTS), 1, 8);
 }
 
 static void test_waits_of_a_user(void **state)
@@ -627,6 +648,7 @@ int main(void)
 		T(test_ranks_and_jobs_are_counted),
 		T(test_an_old_run_leaves_in_slices),
 		T(test_many_waits_end_in_slices),
+		T(test_waits_of_a_job_that_has_much),
 		T(test_waits_of_a_user),
 		T(test_declarations_of_a_user),
 		T(test_loads_of_a_user),
