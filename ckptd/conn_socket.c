@@ -20,6 +20,11 @@
  *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
  *   6. Closing a socket closes the descriptors of messages that are queued in it. It is shut for
  *      the other end first, and closed here only when the queue was seen to be empty.
+ *   7. What is under way to a process that has ended stays so while a child that it forked has the
+ *      socket, and nobody can take it back. Such a connection is closed, and its descriptors count
+ *      for their uid apart (fds_lost), so that what its other processes are sent does not wait for
+ *      them; up to the same bound, beyond which it waits after all, and the log says for what. So a
+ *      uid that forks and exits gets twice the bound and no more.
  */
 #include <config.h>
 
@@ -62,7 +67,9 @@ struct socket_conn {
 	unsigned n_waiting, waiting_fds;
 	size_t waiting_bytes;
 	unsigned fds_sent; /* since the other end was seen to have read all */
+	unsigned fds_lost; /* lingering, and its process has ended: of those that were sent (7) */
 	bool wants_room;   /* events->room() is to be called */
+	bool over;         /* nothing but its socket is left: lingering or DRAINING */
 	bool lingering;    /* closed, and the other end has not read all */
 };
 
@@ -173,6 +180,7 @@ static void conn_gone(struct socket_conn *c)
 
 	if (c->fd >= 0)
 		close(c->fd);
+	process_put(c->process);
 	list_del(&c->link);
 	hub->n_conns--;
 	c->user->n_conns--;
@@ -204,8 +212,7 @@ static void conn_fini(struct socket_conn *c)
 	while (!list_empty(&c->waiting))
 		outgoing_free(c, list_first(&c->waiting, struct outgoing, link), false);
 	assert(c->n_waiting == 0 && c->waiting_fds == 0 && c->waiting_bytes == 0);
-	process_put(c->process);
-	c->process = NULL;
+	c->over = true;
 }
 
 static bool may_hold_descriptors(struct socket_conn *c);
@@ -217,7 +224,7 @@ static void conn_drain(struct socket_conn *c)
 {
 	struct receiver *r = may_hold_descriptors(c) ? receiver_of(c) : NULL;
 
-	assert(c->fds_sent == 0);
+	assert(c->fds_sent == 0 && c->fds_lost == 0);
 	c->lingering = false;
 	if (!r) {
 		conn_gone(c);
@@ -287,9 +294,32 @@ static void look_whether_taken(struct socket_conn *c)
 {
 	int unread = 1;
 
-	if (c->fds_sent == 0 || (c->fd >= 0 && (ioctl(c->fd, SIOCOUTQ, &unread) != 0 || unread)))
+	if (c->fds_sent + c->fds_lost == 0 ||
+	    (c->fd >= 0 && (ioctl(c->fd, SIOCOUTQ, &unread) != 0 || unread)))
 		return;
 	c->user->fds_sent -= c->fds_sent;
+	c->user->fds_lost -= c->fds_lost;
+	c->fds_sent = c->fds_lost = 0;
+}
+
+/* Its process has ended, and has not read all (7). */
+static void count_as_lost(struct socket_conn *c)
+{
+	struct conn_hub *hub = c->hub;
+	struct conn_user *u = c->user;
+
+	assert(c->lingering && c->fds_lost == 0);
+	if (u->fds_lost + c->fds_sent > hub->uid_fds_sent) {
+		log_limited(hub->log, &hub->limit, loop_now(hub->loop), LOG_WARNING,
+			    "%u descriptors are under way to processes of uid %u that have ended, "
+			    "process %d the last, and whose sockets others have that they forked: "
+			    "loads of uid %u wait until these end",
+			    u->fds_lost + u->fds_sent, u->uid, (int)c->conn.process.pid, u->uid);
+		return;
+	}
+	u->fds_sent -= c->fds_sent;
+	u->fds_lost += c->fds_sent;
+	c->fds_lost = c->fds_sent;
 	c->fds_sent = 0;
 }
 
@@ -599,18 +629,25 @@ static void look_came(struct timer *t)
 	struct socket_conn *c, *next;
 
 	loop_label(hub->loop, "descriptors that may have been taken");
-	list_each(c, &hub->conns, link)
+	list_each(c, &hub->conns, link) {
 		look_whether_taken(c);
+		if (c->fds_sent == 0 || !process_has_ended(c->process))
+			continue;
+		if (c->lingering)
+			count_as_lost(c);
+		else if (!c->over)
+			conn_close(&c->conn); /* it lingers, and then as above */
+	}
 	list_each_safe(c, next, &hub->conns, link) {
-		if (c->lingering && c->fds_sent == 0)
+		if (c->lingering && c->fds_sent + c->fds_lost == 0)
 			conn_drain(c);
 		else if (c->lingering)
 			look_again(hub, LINGER_LOOK_NS);
-		else if (c->process && !c->closing && (c->wants_room || c->waiting_fds > 0))
+		else if (!c->closing && (c->wants_room || c->waiting_fds > 0))
 			send_on(c);
 	}
 	list_each(c, &hub->conns, link)
-		if (c->process && !c->closing && (c->wants_room || c->waiting_fds > 0))
+		if (!c->closing && (c->wants_room || c->waiting_fds > 0))
 			look_again(hub, CONN_ROOM_LOOK_NS);
 }
 
@@ -720,10 +757,11 @@ void conn_hub_drop_all(struct conn_hub *hub)
 	hub->dropping = true;
 	timer_disarm(hub->loop, &hub->look);
 	list_each_safe(c, tmp, &hub->conns, link) {
-		if (c->process)
+		if (!c->over)
 			conn_fini(c);
 		else if (!c->lingering && c->receiving.fd >= 0)
 			close(c->receiving.fd); /* DRAINING */
+		process_put(c->process);
 		list_del(&c->link);
 		if (c->fd >= 0)
 			close(c->fd);

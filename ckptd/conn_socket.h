@@ -18,6 +18,7 @@ struct conn_user {
 	uint32_t uid;
 	unsigned n_conns;
 	unsigned fds_sent;    /* that its processes may not have taken yet */
+	unsigned fds_lost;    /* those apart that ended before they had: at most as many */
 	unsigned fds_waiting; /* to be sent */
 	struct receiver *receiver; /* NULL: it has sent no descriptor yet */
 };

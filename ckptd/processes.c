@@ -407,6 +407,12 @@ void process_put(struct process *p)
 	forget_if_unused(p);
 }
 
+bool process_has_ended(const struct process *p)
+{
+	assert(p->held > 0);
+	return p->ended;
+}
+
 bool process_follow(struct process *p)
 {
 	assert(p->held > 0);

@@ -37,6 +37,7 @@ MUST_CHECK int process_of_socket(struct process_table *t, int fd, bool use_peerp
 void process_put(struct process *p);
 /* true: its end will be told, also after process_put(); false: that has been told already. */
 bool process_follow(struct process *p);
+bool process_has_ended(const struct process *p);
 
 /* How the process of a pidfd ended, if that is known yet: -EAGAIN: it lives, or nobody may know. */
 MUST_CHECK int process_exit_read(int pidfd, const struct process_id *id, struct process_exit *ret);

@@ -687,6 +687,96 @@ static void test_process_ends_while_a_fork_holds_the_socket(void **state)
 	close(hold_fork[1]);
 }
 
+static void leave_a_silent_fork(int fd, int hold)
+{
+	char c;
+
+	client_send(fd, "1", 1, 0, 0);
+	if (fork() == 0)
+		_exit(read(hold_fork[0], &c, 1) != 1);
+	_exit(read(hold, &c, 1) != 1);
+}
+
+/* Fills what may be under way to a process, which ends then; its fork, which is told by a byte in
+ * hold_fork, has its socket still. */
+static void lose_descriptors(struct world *w, char *log)
+{
+	enum { PER = 32 };
+	size_t closed = w->unsent;
+	int hold[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(hold), 0);
+	pid = start_child(w, leave_a_silent_fork, hold[0]);
+	strcat(log, "om");
+	until(w, log);
+	for (unsigned i = 0; i < CONN_FDS_SENT / PER; i++)
+		send_fds(w->conn, PER);
+	assert_int_equal(w->unsent, closed);
+	assert_false(conn_room(w->conn));
+	assert_int_equal(write(hold[1], "a", 1), 1);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(hold[0]);
+	close(hold[1]);
+}
+
+/* How often it has been told of c. */
+static int count(const struct world *w, char c)
+{
+	int n = 0;
+
+	for (const char *p = w->log; *p; p++)
+		n += *p == c;
+	return n;
+}
+
+static void turn_for(struct world *w, unsigned ms, char what, int want)
+{
+	for (unsigned i = 0; i < ms && count(w, what) < want; i++)
+		loop_epoll_turn(w->loop, 1000000);
+}
+
+/* Nobody can take them back, and the user's other processes are not to wait for them; but a user
+ * who has as many again lost waits for those. */
+static void test_descriptors_of_ended_processes_hold_nobody_up(void **state)
+{
+	enum { FILES = CONN_FDS_SENT * UID_FDS_PART };
+	struct world *w = *state;
+	rlim_t was = start_with_files(w, FILES);
+	struct conn *mine;
+	char log[16] = "om";
+	int fd = client(w), before;
+
+	client_send(fd, "x", 1, 0, 0);
+	until(w, log);
+	mine = w->conn;
+	assert_int_equal(pipe(hold_fork), 0);
+	before = open_fds();
+	lose_descriptors(w, log);
+	assert_false(conn_room(mine));
+	turn_for(w, 5000, 'r', 1);
+	assert_int_equal(count(w, 'r'), 1);
+	assert_int_equal(count(w, 'c'), 1);
+	assert_int_equal(count(w, 'p'), 1);
+	assert_true(conn_room(mine));
+	memset(w->log, 0, sizeof(w->log));
+	log[0] = '\0';
+	lose_descriptors(w, log);
+	assert_false(conn_room(mine));
+	turn_for(w, 1500, 'r', 1);
+	assert_int_equal(count(w, 'r'), 0);
+	assert_int_equal(write(hold_fork[1], "aa", 2), 2); /* the forks end */
+	turn_for(w, 5000, 'r', 1);
+	assert_int_equal(count(w, 'r'), 1);
+	for (int i = 0; i < 5000 && open_fds() > before; i++)
+		loop_epoll_turn(w->loop, 1000000);
+	assert_int_equal(open_fds(), before);
+	close(hold_fork[0]);
+	close(hold_fork[1]);
+	close(fd);
+	limit_files(was);
+}
+
 static void close_then_wait(int fd, int hold)
 {
 	char c;
@@ -1167,6 +1257,7 @@ int main(void)
 		T(test_message_waits_at_the_kernels_limit),
 		T(test_silent_connection_is_closed),
 		T(test_process_ends_while_a_fork_holds_the_socket),
+		T(test_descriptors_of_ended_processes_hold_nobody_up),
 		T(test_followed_process_ends_after_its_connection),
 		T(test_process_nobody_follows_is_forgotten),
 		T(test_processes_without_a_connection),
