@@ -33,7 +33,7 @@ struct config {
 	char hook[256];
 	uint64_t backend; /* see config_backend() */
 	uint64_t queue_depth, transfer, dedup, disk_reserve, spare;
-	uint64_t data_threads, meta_threads, log_threads, memory_threads;
+	uint64_t data_threads, meta_threads, plan_threads, log_threads, memory_threads;
 	uint64_t cpu_threads; /* 0: by the cores */
 	uint64_t conns_max, conns_per_uid, sessions_per_uid, jobs_per_uid;
 	uint64_t waits_per_session, loads_per_session;

@@ -59,6 +59,8 @@ struct socket_conn {
 	struct timer handshake; /* armed until the first message */
 	struct task reading;    /* posted when there may be something to read */
 	bool posted;
+	struct task sending;    /* posted when what waits may be sent */
+	bool to_send;
 	struct receiving receiving; /* of a message with a descriptor, or of the end */
 	bool held;              /* the receiver has the connection */
 	struct task ending;     /* posted when CLOSING */
@@ -205,6 +207,7 @@ static void conn_fini(struct socket_conn *c)
 	timer_disarm(hub->loop, &c->handshake);
 	loop_unpost(hub->loop, &c->ending);
 	loop_unpost(hub->loop, &c->reading);
+	loop_unpost(hub->loop, &c->sending);
 	if (c->held)
 		receiver_forget(c->user->receiver, &c->receiving);
 	c->held = false;
@@ -406,7 +409,8 @@ static void conn_close(struct conn *conn)
 	timer_disarm(c->hub->loop, &c->handshake);
 	watch_remove(c->hub->loop, &c->watch);
 	loop_unpost(c->hub->loop, &c->reading);
-	c->posted = false;
+	loop_unpost(c->hub->loop, &c->sending);
+	c->posted = c->to_send = false;
 	loop_post(c->hub->loop, &c->ending);
 }
 
@@ -622,6 +626,24 @@ static void send_on(struct socket_conn *c)
 		c->hub->events->room(c->hub->events_arg, &c->conn);
 }
 
+static void sending_run(struct task *t)
+{
+	struct socket_conn *c = container_of(t, struct socket_conn, sending);
+
+	c->to_send = false;
+	loop_label(c->hub->loop, "what waited to be sent");
+	send_on(c);
+}
+
+/* In a call of its user's. */
+static void send_soon(struct socket_conn *c)
+{
+	if (c->to_send || c->closing)
+		return;
+	c->to_send = true;
+	loop_post(c->hub->loop, &c->sending);
+}
+
 /* Descriptors may have been taken: of any connection, as those of a uid have one bound. */
 static void look_came(struct timer *t)
 {
@@ -644,7 +666,7 @@ static void look_came(struct timer *t)
 		else if (c->lingering)
 			look_again(hub, LINGER_LOOK_NS);
 		else if (!c->closing && (c->wants_room || c->waiting_fds > 0))
-			send_on(c);
+			send_soon(c);
 	}
 	list_each(c, &hub->conns, link)
 		if (!c->closing && (c->wants_room || c->waiting_fds > 0))
@@ -655,10 +677,10 @@ static void socket_ready(struct watch *w, uint32_t events)
 {
 	struct socket_conn *c = container_of(w, struct socket_conn, watch);
 
-	if (events & EPOLLOUT)
-		send_on(c);
 	if (c->closing)
 		return;
+	if (events & EPOLLOUT)
+		send_soon(c);
 	if (events & ~(uint32_t)EPOLLOUT)
 		read_on(c);
 }
@@ -711,6 +733,7 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 	list_init(&c->waiting);
 	task_init(&c->ending, id->uid, ending_run);
 	task_init(&c->reading, id->uid, reading_run);
+	task_init(&c->sending, id->uid, sending_run);
 	timer_init(&c->handshake, handshake_fire);
 	timer_arm(hub->loop, &c->handshake, loop_now(hub->loop) + hub->handshake_ns);
 	list_add_tail(&hub->conns, &c->link);

@@ -4,7 +4,7 @@
  *
  *   WAITING   an epoch is being opened: "latest" means its base (I15); or a record of trust, or a
  *             COMMIT, is on its way that may make its checkpoint good enough
- *   PLANNING  on a META worker: load_planning.c
+ *   PLANNING  on a PLAN worker: load_planning.c
  *   GIVING    plan and sources are sent, message by message (load_giving.c)
  *   GIVEN     plan and sources are with the process (load_giving.c); checkpoint->readers keeps
  *             memory (I9), the locks keep files
@@ -33,10 +33,9 @@
 
 #define BEGUN_IN_A_CALL 8u /* each looks at all ranks of a checkpoint */
 
-void load_submit(struct load *l)
+void load_submit(struct load *l, enum work_class class)
 {
-	work_submit(l->job->node->env.workers, WORK_META, session_process(l->owner)->uid,
-		    &l->work);
+	work_submit(l->job->node->env.workers, class, session_process(l->owner)->uid, &l->work);
 }
 
 /* ---- Ending ---- */
@@ -95,7 +94,10 @@ static void close_done(struct work *w)
 
 void load_close(struct load *l)
 {
-	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING && !l->posted);
+	assert(l->state != LOAD_PLANNING && l->state != LOAD_CHECKING);
+	if (l->posted)
+		loop_unpost(l->job->node->env.loop, &l->giving);
+	l->posted = false;
 	l->session = NULL;
 	list_del(&l->link);
 	list_del(&l->waiting);
@@ -106,7 +108,7 @@ void load_close(struct load *l)
 	l->state = LOAD_CLOSING;
 	l->work.run = close_run;
 	l->work.done = close_done;
-	load_submit(l);
+	load_submit(l, WORK_META);
 }
 
 void load_drop_all(struct session *s)
@@ -114,7 +116,7 @@ void load_drop_all(struct session *s)
 	struct load *l, *next;
 
 	list_each_safe(l, next, session_loads(s), link) {
-		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING || l->posted;
+		bool busy = l->state == LOAD_PLANNING || l->state == LOAD_CHECKING;
 
 		l->session = NULL;
 		list_del(&l->link);
@@ -403,26 +405,35 @@ static void load_go(struct load *l)
 	l->state = LOAD_PLANNING;
 	l->work.run = load_plan_run;
 	l->work.done = load_plan_done;
-	load_submit(l);
+	load_submit(l, WORK_PLAN);
+}
+
+static struct load *first_to_go(const struct job *j)
+{
+	struct load *l;
+
+	list_each(l, &j->loads, waiting)
+		if (!must_wait(l))
+			return l;
+	return NULL;
 }
 
 void load_step(struct job *j)
 {
-	struct load *l, *next;
-	unsigned n = 0;
+	struct load *l;
 
-	list_each_safe(l, next, &j->loads, waiting) {
-		/* One may find that the next epoch must be opened: the rest wait for it too. */
+	for (unsigned n = 0; n < BEGUN_IN_A_CALL; n++) {
+		/* One may find that the next epoch must be opened: the rest wait for it too, or are
+		 * told at once why it cannot be. */
 		if (j->opening || !list_empty(&j->openings))
 			return;
-		if (must_wait(l))
-			continue;
-		if (n++ == BEGUN_IN_A_CALL) {
-			job_poke(j);
+		l = first_to_go(j);
+		if (!l)
 			return;
-		}
 		load_go(l);
 	}
+	if (!list_empty(&j->loads))
+		job_poke(j);
 }
 
 void load_stop(struct job *j, int code, const char *text)
@@ -562,10 +573,5 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 		return;
 	}
 	session_reply_ok(s, request);
-	if (l->posted) { /* it does not want the rest: giving_run() closes it */
-		l->session = NULL;
-		list_del(&l->link);
-	} else {
-		load_close(l);
-	}
+	load_close(l);
 }

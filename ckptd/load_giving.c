@@ -197,10 +197,7 @@ static void giving_run(struct task *t)
 
 	l->posted = false;
 	loop_label(l->job->node->env.loop, "a load's sources");
-	if (!l->session)
-		load_close(l);
-	else if (l->state == LOAD_GIVING)
-		give_on(l);
+	give_on(l);
 }
 
 void load_give_on(struct load *l)
@@ -315,5 +312,5 @@ void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf
 	l->state = LOAD_CHECKING;
 	l->work.run = check_run;
 	l->work.done = check_done;
-	load_submit(l);
+	load_submit(l, WORK_META);
 }

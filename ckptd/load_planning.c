@@ -16,7 +16,7 @@
  * What fails here is in the work's status: a file that cannot be opened or does not say what it
  * should is a bad copy, and load_giving.c deals with it; a message that is no wish is CKPT_EPROTO.
  *
- * Thread: a META worker. While it has the load nobody else touches it, and what it points to stays:
+ * Thread: a PLAN worker. While it has the load nobody else touches it, and what it points to stays:
  * slots and files for the checkpoint's readers, declarations for references.
  */
 #include <config.h>

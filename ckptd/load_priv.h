@@ -82,7 +82,7 @@ struct load {
 	uint64_t kept_bytes;   /* until its end, as its plan has come out: of memory, */
 	uint32_t kept_files;   /* and files */
 	struct task giving;    /* LOAD_GIVING: the next message */
-	bool posted;           /* it will run: what is to be done with the load is done there */
+	bool posted;           /* it will run */
 	uint32_t check_source;
 	uint64_t check_leaf;
 	struct err err;
@@ -92,10 +92,10 @@ struct load {
 void load_close(struct load *l);
 /* So much more is its owner's until its end, or why that may not be, in err. */
 MUST_CHECK int load_count(struct load *l, uint32_t files, uint64_t bytes);
-/* Its work to a META worker, on the account of who loads. */
-void load_submit(struct load *l);
+/* Its work to a worker, on the account of who loads. */
+void load_submit(struct load *l, enum work_class class);
 
-/* load_planning.c: on a META worker. What is wrong with what is stored is in status and err. */
+/* load_planning.c: on a PLAN worker. What is wrong with what is stored is in status and err. */
 void load_plan_run(struct work *w);
 
 /* load_giving.c. */

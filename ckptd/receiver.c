@@ -2,8 +2,8 @@
 /*
  * receiver.c - see receiver.h.
  *
- *   NONE --ask--> RUNS --(limit, a broken socket)--> LEFT (killed) --pidfd--> gone
- *     ^             |
+ *   NONE --ask--> BEGINS --> RUNS --(limit, a broken socket)--> LEFT (killed) --pidfd--> gone
+ *     ^                        |
  *     +--pidfd-- RESTING (its socket is closed: it ends by itself)
  *
  *   1. One request at a time is with the process, so that it is known which one hangs it. What hung
@@ -12,8 +12,10 @@
  *      followed by its pidfd and never waited for; of a uid there are at most RECEIVER_LEFT_MAX.
  *   3. A connection that is to be closed is closed here once the request that carries it is sent:
  *      the last close is the process's, whatever becomes of it.
+ *   4. BEGINS: a thread of its own executes the program, as who executes one stands still until
+ *      that has come from the disk.
  *
- * Thread: the loop.
+ * Thread: the loop, but begin_main().
  */
 #include <config.h>
 
@@ -22,6 +24,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
@@ -43,6 +46,10 @@ struct process {
 	struct list link; /* in receiver.processes */
 	struct receiver *receiver;
 	pid_t pid;
+	pthread_t thread; /* BEGINS: this one has what follows, up to `begun` */
+	int sockets[2];   /* ours, and the process's */
+	int error;
+	struct task begun;
 	struct watch end;    /* its pidfd */
 	struct watch socket; /* fd -1: closed, it is RESTING or LEFT */
 };
@@ -55,6 +62,7 @@ struct receiver {
 	bool asked;                /* the process has a request */
 	uint32_t number;           /* of that */
 	struct process *process;   /* RUNS */
+	struct process *beginning; /* BEGINS; in no list */
 	struct list processes;     /* all */
 	unsigned n_processes;
 	struct timer timer; /* the limit while it is asked, else the rest */
@@ -188,35 +196,88 @@ static int follow(struct receiver *r, struct process *p, int socket)
 	return e;
 }
 
+static void *begin_main(void *arg)
+{
+	struct process *p = arg;
+
+	p->error = spawn(p->receiver, p->sockets[1], &p->pid);
+	loop_post(p->receiver->loop, &p->begun);
+	return NULL;
+}
+
+static void refuse_all(struct receiver *r, int why);
+
+/* Its thread has ended, or is about to. */
+static void begun(struct task *t)
+{
+	struct process *p = container_of(t, struct process, begun);
+	struct receiver *r = p->receiver;
+	int e;
+
+	loop_label(r->loop, "a receiver that has begun");
+	r->beginning = NULL;
+	ignore_result(pthread_join(p->thread, NULL));
+	close(p->sockets[1]);
+	e = p->error ? p->error : follow(r, p, p->sockets[0]);
+	if (e) {
+		close(p->sockets[0]);
+		alloc_free(p);
+		refuse_all(r, e);
+		return;
+	}
+	list_add_tail(&r->processes, &p->link);
+	r->n_processes++;
+	r->process = p;
+	post(r);
+}
+
 static int begin(struct receiver *r)
 {
 	struct process *p;
-	int fds[2], e;
+	int e;
 
 	if (r->n_processes >= RECEIVER_LEFT_MAX) /* (2) */
 		return -EBUSY;
 	p = alloc_zero(sizeof(*p));
 	if (!p)
 		return -ENOMEM;
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) != 0) {
+	p->receiver = r;
+	list_init(&p->link);
+	task_init(&p->begun, r->o.uid, begun);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, p->sockets) != 0) {
 		e = -errno;
 		alloc_free(p);
 		return e;
 	}
-	e = spawn(r, fds[1], &p->pid);
-	close(fds[1]);
-	if (e == 0)
-		e = follow(r, p, fds[0]);
+	e = -pthread_create(&p->thread, NULL, begin_main, p);
 	if (e) {
-		close(fds[0]);
+		close(p->sockets[0]);
+		close(p->sockets[1]);
 		alloc_free(p);
 		return e;
 	}
-	p->receiver = r;
-	list_add_tail(&r->processes, &p->link);
-	r->n_processes++;
-	r->process = p;
+	r->beginning = p;
 	return 0;
+}
+
+/* Nobody waits for it any more. */
+static void end_beginning(struct receiver *r)
+{
+	struct process *p = r->beginning;
+
+	if (!p)
+		return;
+	ignore_result(pthread_join(p->thread, NULL));
+	loop_unpost(r->loop, &p->begun);
+	close(p->sockets[0]);
+	close(p->sockets[1]);
+	if (p->error == 0) {
+		kill(p->pid, SIGKILL);
+		while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	r->beginning = NULL;
+	alloc_free(p);
 }
 
 /* ---- Requests ---- */
@@ -311,10 +372,10 @@ static void refuse_all(struct receiver *r, int why)
 static void ask_next(struct receiver *r)
 {
 	struct receiving *x = list_first(&r->waiting, struct receiving, link);
-	int e = r->process ? 0 : begin(r);
+	int e = r->process ? send_request(r, x) : begin(r);
 
-	if (e == 0)
-		e = send_request(r, x);
+	if (e == 0 && r->beginning)
+		return; /* begun() */
 	if (e == -ETOOMANYREFS) { /* by what is under way to others: nothing tells when it goes */
 		timer_arm(r->loop, &r->timer, loop_now(r->loop) + FULL_LOOK_NS);
 		return;
@@ -393,9 +454,11 @@ static void go_on(struct task *t)
 		take_answer(r);
 	} else if (r->asked && !r->process) {
 		unanswered(r, -EPIPE);
-	} else if (!r->asked && !list_empty(&r->waiting)) {
+	} else if (!r->asked && !r->beginning && !list_empty(&r->waiting)) {
 		ask_next(r);
 	}
+	if (r->beginning)
+		return;
 	if (!r->asked && !list_empty(&r->waiting) && !r->timer.armed)
 		post(r);
 	else if (!r->asked && r->process && !r->timer.armed)
@@ -422,7 +485,8 @@ void receiver_forget(struct receiver *r, struct receiving *x)
 
 bool receiver_is_idle(const struct receiver *r)
 {
-	return !r->asked && list_empty(&r->waiting) && r->n_processes == 0 && !r->posted;
+	return !r->asked && list_empty(&r->waiting) && r->n_processes == 0 && !r->beginning &&
+	       !r->posted;
 }
 
 struct receiver *receiver_new(struct loop *loop, const struct receiver_options *o)
@@ -448,6 +512,7 @@ void receiver_free(struct receiver *r)
 		return;
 	timer_disarm(r->loop, &r->timer);
 	loop_unpost(r->loop, &r->task);
+	end_beginning(r);
 	list_each_safe(p, next, &r->processes, link) {
 		kill(p->pid, SIGKILL);
 		process_free(p);

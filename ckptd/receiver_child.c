@@ -188,12 +188,12 @@ int receiver_child_run(void)
 {
 	const struct rlimit files = {OPEN_FILES, OPEN_FILES}, none = {0, 0};
 	static struct message m;
-	pid_t parent = getppid();
 	int held = -1;
 
-	/* It ends with ckptd. One that hangs beyond that keeps nothing but what hangs it. */
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent ||
-	    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_NOFILE, &files) != 0 ||
+	/* It ends with ckptd: nobody has the other end of its socket any more. (PR_SET_PDEATHSIG
+	 * would end it with the thread that began it.) One that hangs beyond that keeps nothing but
+	 * what hangs it. */
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_NOFILE, &files) != 0 ||
 	    setrlimit(RLIMIT_CORE, &none) != 0 || !drop_capabilities())
 		return 1;
 	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */

@@ -14,6 +14,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
@@ -45,25 +46,30 @@ bool retain_has_files(const struct checkpoint *c)
 	return c->durable == DUR_DONE || c->durable == DUR_UNFINISHED;
 }
 
+static int by_record(const void *a, const void *b)
+{
+	uint64_t x = (*(struct checkpoint *const *)a)->record_n;
+	uint64_t y = (*(struct checkpoint *const *)b)->record_n;
+
+	return (x > y) - (x < y);
+}
+
 /* Durable ones in log order, oldest first. */
 size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
 		   size_t cap)
 {
+	bool sorted = true;
 	struct checkpoint *c;
 	size_t n = 0;
 
 	list_each(c, &j->checkpoints, link) {
-		size_t at = n;
-
 		if (!retain_has_files(c) || n == cap)
 			continue;
-		while (at > 0 && order[at - 1]->record_n > c->record_n) {
-			order[at] = order[at - 1];
-			at--;
-		}
-		order[at] = c;
-		n++;
+		sorted = sorted && (n == 0 || order[n - 1]->record_n <= c->record_n);
+		order[n++] = c;
 	}
+	if (!sorted) /* as a start found their folders */
+		qsort(order, n, sizeof(*order), by_record);
 	for (size_t i = 0; i < n; i++) {
 		c = order[i];
 		items[i] = (struct retention_item){
@@ -257,8 +263,14 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 static void note_overdue(struct job *j, struct checkpoint *const *order,
 			 const struct retention_item *items, size_t n)
 {
-	CLEANUP_FREE struct retention_item *unread = alloc_array(n, sizeof(*unread));
+	CLEANUP_FREE struct retention_item *unread = NULL;
+	bool any = false;
 
+	for (size_t i = 0; i < n; i++)
+		any = any || order[i]->readers > 0 || order[i]->overdue;
+	if (!any)
+		return;
+	unread = alloc_array(n, sizeof(*unread));
 	if (!unread)
 		return; /* next step */
 	for (size_t i = 0; i < n; i++) {

@@ -10,6 +10,9 @@
  *      its own thread; nobody else sees it.
  *   4. A pool has a thread more than works of one uid may run in it at a time: however long those
  *      take, another uid's begins at once. INDEX has one, in order, and its works are the node's.
+ *      Where several uids' long works take all threads a third one waits for the first that ends;
+ *      so what may take seconds (plans, memory, bulk data) is in classes of its own, and neither
+ *      the log nor META has any.
  *   5. A uid is charged for the time that its works occupy a worker.
  *   6. Workers block every signal: signals are the loop's (a signalfd), and a system call of
  *      run() is never interrupted.
@@ -72,6 +75,7 @@ struct thread_workers {
 static const char *const class_names[WORK_CLASSES] = {
 	[WORK_DATA] = "data",
 	[WORK_META] = "meta",
+	[WORK_PLAN] = "plan",
 	[WORK_CPU] = "cpu",
 	[WORK_INDEX] = "index",
 	[WORK_LOG] = "log",

@@ -195,6 +195,30 @@ static void test_declaration_beside_others(void **state)
 	hand_close(&b);
 }
 
+/* A load is planned beside durable steps that take long, and these beside plans that do. */
+static void test_plans_beside_others(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hand, *k = &hand;
+	static uint8_t bytes[1 << 20];
+	struct hand_loaded loaded = {.shards = {bytes}};
+	struct busy busy;
+
+	small_node_start(w);
+	join(w, k, "job", 0, 1);
+	OK(hand_prepare(k));
+	OK(save(k, 1));
+	OK(hand_wait(k, 1, CKPT_DURABLE));
+	busy_start(w, &busy, WORK_META);
+	OK(hand_load(k, 1, NULL, &loaded));
+	busy_end(w, &busy);
+	busy_start(w, &busy, WORK_PLAN);
+	OK(save(k, 2));
+	OK(hand_wait(k, 2, CKPT_DURABLE));
+	busy_end(w, &busy);
+	hand_close(k);
+}
+
 enum { WAITING = 24 };
 
 static unsigned answered(struct hand *hands)
@@ -801,7 +825,7 @@ int main(void)
 		TEST(test_idle_sessions_are_closed),
 		TEST(test_waits_of_a_session),        TEST(test_loads_of_a_session),
 		TEST(test_declaration_beside_others), TEST(test_declaration_of_who_left),
-		TEST(test_declarations_that_waited),
+		TEST(test_plans_beside_others), TEST(test_declarations_that_waited),
 		TEST(test_slots_ready_beside_others), TEST(test_budget_has_the_ledger),
 		TEST(test_memory_of_idle_jobs),       TEST(test_open_while_it_starts),
 		TEST(test_credit_of_an_old_epoch),    TEST(test_commit_beside_slow_memory),

@@ -212,7 +212,7 @@ static void test_workers_keep_order_and_width(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 50; seed++) {
 		struct world *w = world_new(seed);
-		struct life_options o = { .name = "shop", .width = { 2, 1, 3, 1, 2, 1 } };
+		struct life_options o = { .name = "shop", .width = { 2, 1, 2, 3, 1, 2, 1 } };
 		struct shop s = { .class = (enum work_class)(seed % WORK_CLASSES) };
 
 		s.life = life_start(w, &o, shop_main, &s);
@@ -368,7 +368,7 @@ static uint64_t run_daemon(uint64_t seed, uint64_t crash_at_op, int *ret_done, u
 {
 	struct world *w = world_new(seed);
 	struct disk_options disk;
-	struct life_options o = { .name = "daemon", .width = { 1, 2, 1, 1, 1, 1 } };
+	struct life_options o = { .name = "daemon", .width = { 1, 2, 1, 1, 1, 1, 1 } };
 	struct shop s = { .class = WORK_META };
 	uint64_t hash;
 
