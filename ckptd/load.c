@@ -555,7 +555,8 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 	uint64_t epoch;
 
 	list_each(l, session_loads(s), link)
-		if (l->id == m->load && (l->state == LOAD_GIVEN || l->state == LOAD_GIVING))
+		if (l->id == m->load && (l->state == LOAD_GIVING || l->state == LOAD_GIVEN ||
+					 l->state == LOAD_CHECKING))
 			found = l;
 	/* The epoch of the reply that was loaded: from the message, where ckptd has forgotten it.
 	 */
@@ -567,6 +568,10 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 		return;
 	}
 	l = found;
+	if (l->state == LOAD_CHECKING) { /* asked again after a reconnect: once it is known */
+		l->request = request;
+		return;
+	}
 	if (m->failed && l->state == LOAD_GIVEN && m->source < l->n_order &&
 	    m->leaf < l->sources[l->order[m->source]].table.n_leaves) {
 		load_check(l, request, m->source, m->leaf);
