@@ -42,7 +42,7 @@ struct fair_queue {
 void fair_init(struct fair_queue *q);
 /* Nothing may be in it. */
 void fair_fini(struct fair_queue *q);
-/* The same without looking at what may be in it: the items are somebody's who is gone. */
+/* The same without looking at what may be in it: the owner of the items has ended. */
 void fair_forget(struct fair_queue *q);
 void fair_push(struct fair_queue *q, uint32_t uid, struct list *item);
 /*

@@ -24,7 +24,7 @@
 enum work_class {
 	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
 	WORK_META,  /* durable steps, and what else has to do with files and is short */
-	WORK_PLAN,  /* planning of loads: seconds, and all files of a checkpoint */
+	WORK_PLAN,  /* all files of a checkpoint, for seconds: plans of loads, expiry */
 	WORK_CPU,   /* digests, compression, checks of declarations: no I/O */
 	WORK_INDEX, /* calls into the index */
 	WORK_LOG,   /* appends to job logs alone: what is committed waits for nothing slow */

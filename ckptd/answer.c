@@ -64,14 +64,12 @@ static void send_it(struct answer *a)
 /* It is in no list but that of all. */
 static void end(struct answer *a)
 {
-	struct memory *m = a->node->env.memory;
-
 	a->state = ANSWER_ENDED;
 	list_del(&a->in_all);
 	if (!answer_dropped(a) && session_connected(a->session))
 		send_it(a);
-	if (a->fd >= 0)
-		m->ops->close_fd(m, a->fd);
+	if (a->fd >= 0) /* nobody else has it: to close it frees its pages */
+		node_close_unsent(a->node, session_process(a->session)->uid, &a->fd, 1);
 	assert(session_use(a->session)->answers > 0);
 	session_use(a->session)->answers--;
 	session_unref(a->session);
@@ -87,8 +85,13 @@ static void make_run(struct work *w)
 	struct memory *m = a->node->env.memory;
 
 	a->kind->make(a);
-	if (a->code < 0 || answer_dropped(a) || a->len <= ANSWER_INLINE_MAX)
+	if (a->code < 0 || a->len <= ANSWER_INLINE_MAX)
 		return;
+	if (answer_dropped(a)) {
+		alloc_free(a->text);
+		a->text = NULL;
+		return;
+	}
 	a->fd = m->ops->bytes_to_fd(m, a->text, a->len);
 	if (a->fd < 0)
 		answer_fail(a, a->fd, "%s: the answer of %zu bytes could not be handed over: %s",

@@ -122,7 +122,7 @@ static const struct option options[] = {
 	{"threads", "meta", COUNT, AT(meta_threads), .min = 1, .max = 16, .def = "2",
 	 .help = "for durable steps"},
 	{"threads", "plan", COUNT, AT(plan_threads), .min = 1, .max = 16, .def = "2",
-	 .help = "that plan loads"},
+	 .help = "that plan loads and take expired files away"},
 	{"threads", "log", COUNT, AT(log_threads), .min = 1, .max = 16, .def = "2",
 	 .help = "for appends to the logs of jobs"},
 	{"threads", "memory", COUNT, AT(memory_threads), .min = 1, .max = 16, .def = "2",

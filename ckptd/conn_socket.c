@@ -113,6 +113,7 @@ static void outgoing_free(struct socket_conn *c, struct outgoing *o, bool sent)
 	c->waiting_bytes -= o->len;
 	c->waiting_fds -= (unsigned)o->n_fds;
 	c->user->fds_waiting -= (unsigned)o->n_fds;
+	c->user->bytes_waiting -= o->len;
 	if (sent)
 		close_fds(o->fds, o->n_fds);
 	else
@@ -428,7 +429,8 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	struct outgoing *o;
 
 	if (c->n_waiting >= WAITING_MAX || c->waiting_bytes + len > WAITING_BYTES_MAX ||
-	    c->waiting_fds + n > WAITING_FDS_MAX || c->user->fds_waiting + n > UID_FDS_WAITING)
+	    c->waiting_fds + n > WAITING_FDS_MAX || c->user->fds_waiting + n > UID_FDS_WAITING ||
+	    c->user->bytes_waiting + len > UID_BYTES_WAITING)
 		return -ENOBUFS; /* (4) */
 	o = alloc_zero(sizeof(*o) + len);
 	if (!o)
@@ -443,6 +445,7 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	c->waiting_bytes += len;
 	c->waiting_fds += (unsigned)n;
 	c->user->fds_waiting += (unsigned)n;
+	c->user->bytes_waiting += len;
 	return watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET);
 }
 
@@ -515,7 +518,7 @@ static bool may_hold_descriptors(struct socket_conn *c)
 		/* It has none: it is thrown away. */
 		ignore_result((int)recv(c->fd, c->hub->buf, 1, MSG_DONTWAIT));
 	}
-	return true; /* who sends so much is not believed */
+	return true; /* it may have: there is too much to look at */
 }
 
 static void read_on(struct socket_conn *c)
@@ -554,7 +557,7 @@ static void received(struct receiving *x, int status, const void *msg, size_t le
 		*fd = -1;
 		deliver(c, msg, len, fds, 1);
 	} else if (status == RECEIVER_OK || status == RECEIVER_NOTHING) {
-		conn_close(&c->conn); /* nobody sends empty messages */
+		conn_close(&c->conn); /* no client sends empty messages */
 	} else if (status > 0 && (size_t)status < sizeof(wrong) / sizeof(wrong[0])) {
 		complain(c, wrong[status], 0);
 	} else {
@@ -593,7 +596,7 @@ static void reading_run(struct task *t)
 	case FOUND_WITH_FDS:
 		hand_over(c);
 		return;
-	case FOUND_EMPTY: /* nobody sends empty messages */
+	case FOUND_EMPTY: /* no client sends empty messages */
 	case FOUND_END:
 		conn_close(&c->conn);
 		return;

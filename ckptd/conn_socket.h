@@ -20,15 +20,19 @@ struct conn_user {
 	unsigned fds_sent;    /* that its processes may not have taken yet */
 	unsigned fds_lost;    /* those apart that ended before they had: at most as many */
 	unsigned fds_waiting; /* to be sent */
+	size_t bytes_waiting;
 	struct receiver *receiver; /* NULL: it has sent no descriptor yet */
 };
 /* Descriptors under way to one connection, and to all of one uid; and of the latter those that wait
  * here. The kernel counts what is under way against the limit of open files of ckptd's own user:
- * beyond it nobody gets any (ETOOMANYREFS). So a uid has an eighth of that at most. */
+ * beyond it no process gets any (ETOOMANYREFS). So a uid has an eighth of that at most, and as many
+ * that are lost. */
 #define CONN_FDS_SENT     256u
 #define UID_FDS_SENT      1024u
 #define UID_FDS_PART      8u
 #define UID_FDS_WAITING   1024u
+/* Bytes that wait to be sent to all connections of a uid. */
+#define UID_BYTES_WAITING (64u << 20)
 #define CONN_ROOM_LOOK_NS 20000000u
 
 /* What all connections of one listener share; the listener's. */

@@ -83,7 +83,12 @@ static void declared_free(struct job *j, struct declared *d)
 	if (!d->region)
 		alloc_free(d->bytes);
 	else if (!j->freeing && !job_stopped(j))
-		region_destroy(j->node, j->history.job.uid, d->region);
+		region_destroy_charged(j->node, j->history.job.uid, d->region,
+				       (struct region_charge){d->user, 0});
+	else if (d->user)
+		user_give(d->user, USER_REGIONS, 1);
+	if (!d->region || j->freeing || job_stopped(j))
+		user_put(d->user);
 	alloc_free(d);
 }
 
@@ -114,11 +119,8 @@ void declared_unref(struct job *j, struct declared *d)
 		return;
 	}
 	list_del(&d->link);
-	if (d->user) {
+	if (d->user)
 		user_give(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
-		user_give(d->user, USER_REGIONS, d->region ? 1 : 0);
-	}
-	user_put(d->user);
 	declared_free(j, d);
 }
 

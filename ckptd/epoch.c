@@ -219,10 +219,16 @@ static void tell_passed_over(struct job *j, const struct checkpoint *base, const
 	const struct history_commit *h = NULL;
 
 	snprintf(reason, REASON_MAX + 1, "%s", why);
-	for (size_t i = j->history.n_commits; i-- > 0 && !h;)
+	if (!base || strstr(why, FELL_BACK))
+		return;
+	/* Newest first, those that are newer than the base. */
+	for (size_t i = j->history.n_commits; i-- > 0 && !h;) {
+		if (j->history.commits[i].n < base->record_n)
+			return;
 		if (!j->history.commits[i].freed && is_missed(j, &j->history.commits[i]))
 			h = &j->history.commits[i];
-	if (!h || !base || h->n < base->record_n || strstr(why, FELL_BACK))
+	}
+	if (!h)
 		return;
 	snprintf(reason, REASON_MAX + 1, "%.64s; " FELL_BACK "%llu: %.140s", why,
 		 (unsigned long long)h->commit.step, why_missed(j, h));
@@ -851,6 +857,20 @@ static void decide(struct opening *o)
 		decide_made(o);
 }
 
+/* The first rank's is asked for before there is one; false: it is answered. */
+static bool may_have_ledger(struct opening *o)
+{
+	struct job *j = o->job;
+	struct err e = {0};
+	int code = 0;
+
+	if (!j->ledger.region && !j->ledger_making && session_connected(o->r.session))
+		code = user_may_join(j, &o->r, !same_run(o), &e);
+	if (code < 0)
+		opening_answer(o, code, e.text);
+	return code == 0;
+}
+
 void epoch_step(struct job *j)
 {
 	if (j->creating)
@@ -867,6 +887,11 @@ void epoch_step(struct job *j)
 		struct opening *o = list_first(&j->openings, struct opening, link);
 
 		/* Members are written down before they are told that they are some. */
+		if (o->asked && !may_have_ledger(o)) {
+			if (!list_empty(&j->openings))
+				job_poke(j);
+			return;
+		}
 		if (o->asked && !ledgering_ready(j))
 			return;
 		decide(o);
@@ -876,16 +901,25 @@ void epoch_step(struct job *j)
 	}
 }
 
+#define REFUSED_IN_A_CALL 64u
+
 void epoch_no_ledger(struct job *j, int code)
 {
 	struct opening *o, *next;
+	unsigned n = 0;
 	char text[ERR_TEXT_MAX];
 
 	snprintf(text, sizeof(text), "open: there is no memory for the job's ledger: %s",
 		 memory_error_text(code));
-	list_each_safe(o, next, &j->openings, link)
-		if (o->asked)
-			opening_answer(o, code == -ENOSPC ? CKPT_ENOSPACE : code, text);
+	list_each_safe(o, next, &j->openings, link) {
+		if (!o->asked)
+			continue;
+		if (n++ == REFUSED_IN_A_CALL) {
+			job_poke(j); /* the next ones ask for memory again */
+			return;
+		}
+		opening_answer(o, code == -ENOSPC ? CKPT_ENOSPACE : code, text);
+	}
 }
 
 /* ---- New jobs ---- */

@@ -13,11 +13,11 @@
  * way go on: no load is ever broken, nor reads anything but what was saved. So a user holds at most
  * the limit and what it had under way when it reached the limit.
  *
- * Who was given files by an earlier ckptd is not known: that counts for nobody. Where the file
- * system does not tell who has a file open, an expired one counts for nobody either.
+ * Not counted: what processes were given by an earlier ckptd; what they hold by O_PATH alone, which
+ * no lease shows; and expired files where the file system does not tell whether one is open.
  *
- * Thread: the loop, but look_run(): a META worker. What a look under way has in hand is not touched
- * on the loop, and is freed by look_done() alone.
+ * Thread: the loop, but look_run(): a PLAN worker, for the last close of a file frees its blocks.
+ * What a look under way has in hand is not touched on the loop, and is freed by look_done() alone.
  */
 #include <config.h>
 
@@ -242,7 +242,7 @@ static void look(struct timer *t)
 	k->work = (struct work){.run = look_run, .done = look_done};
 	n->holding.looking = true;
 	n->works++;
-	work_submit(n->env.workers, WORK_META, FAIR_NODE, &k->work);
+	work_submit(n->env.workers, WORK_PLAN, FAIR_NODE, &k->work);
 }
 
 void holding_look(struct node *n)

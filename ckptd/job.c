@@ -128,7 +128,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->declared);
 	list_init(&j->declaring);
 	waiters_init(j);
-	list_init(&j->loads);
+	load_init(j);
 	epoch_init(j);
 	persist_init(j);
 	timer_init(&j->append_retry, append_retry);
@@ -606,6 +606,7 @@ void job_free(struct job *j)
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
 	waiters_forget(j);
+	load_fini(j);
 	declaring_fini(j);
 	epoch_fini(j);
 	leaving_forget(j);

@@ -266,6 +266,8 @@ struct job {
 	int log_error;             /* appends fail for good: somebody else wrote */
 	struct timer append_retry;
 	struct task step_task;
+	struct task load_task;   /* load.c */
+	uint64_t load_round;
 	struct task answer_task; /* waiting.c */
 	uint64_t answer_round;
 	bool poked;
@@ -279,6 +281,7 @@ struct job {
 	struct list declaring; /* declarations that wait for room in the ledger */
 	struct list leaving;   /* ranks that left without a goodbye: leaving.c */
 	struct list loads;   /* that wait for the epoch to be opened */
+	struct list checking; /* loads of which a leaf is read again */
 	uint32_t next_slot;
 	uint64_t next_declaration; /* region's name */
 	bool freeing; /* by job_free(): memory that outlives this process stays */
@@ -515,6 +518,13 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t requ
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
 /* On a worker, some time. */
+/* What a region counts for its user until its place in the fd store is free; user NULL: nothing. */
+struct region_charge {
+	struct user *user; /* a reference, which is taken */
+	uint64_t memory;   /* USER_MEMORY_BYTES, beside one of USER_REGIONS */
+};
+void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
+			    struct region_charge charge);
 void region_destroy(struct node *n, uint32_t uid, struct region *r);
 
 /* ---- ledgering.c ---- */

@@ -158,9 +158,10 @@ void ledgering_uncount(struct job *j)
 	j->ledger_user = NULL;
 }
 
+/* From when the first one is being made. */
 static void recount(struct job *j)
 {
-	if (!j->ledger.region) {
+	if (!j->ledger.region && !j->ledger_making) {
 		ledgering_uncount(j);
 	} else if (!j->ledger_user && j->user) {
 		j->ledger_user = user_ref(j->user);
@@ -230,6 +231,7 @@ static int make_start(struct job *j, uint64_t size, uint64_t size_min)
 	k->work.run = make_run;
 	k->work.done = make_done;
 	j->ledger_making = k;
+	recount(j);
 	j->node->works++;
 	job_submit(j, WORK_META, &k->work);
 	return 0;
@@ -267,8 +269,9 @@ static void let_go(struct job *j)
 {
 	if (j->ledger.next)
 		region_destroy(j->node, j->history.job.uid, ledger_move_give_up(&j->ledger));
-	region_destroy(j->node, j->history.job.uid, ledger_detach(&j->ledger));
-	recount(j);
+	region_destroy_charged(j->node, j->history.job.uid, ledger_detach(&j->ledger),
+			       (struct region_charge){j->ledger_user, 0});
+	j->ledger_user = NULL;
 }
 
 static bool unused(const struct job *j)

@@ -9,12 +9,12 @@
  *   GIVEN     plan and sources are with the process (load_giving.c); checkpoint->readers keeps
  *             memory (I9), the locks keep files
  *   CHECKING  the process reported a leaf: it is read again (load_giving.c)
- *   CLOSING   files are being closed on a META worker; then it is gone
+ *   CLOSING   files are being closed on a PLAN worker; then it is gone
  *   over      at LoadEnd, or with the connection; a look with its answer
  *
  * Per rank the source is memory when its slot is whole, else the file: one load may mix them.
  *
- * Thread: the loop, but close_run(): a META worker.
+ * Thread: the loop, but close_run(): a PLAN worker.
  */
 #include <config.h>
 
@@ -31,11 +31,14 @@
 #include "ckptd/sharing.h"
 #include "ckptd/trust.h"
 
+#define LOOKS_IN_A_CALL 16384u /* at checkpoints, by loads that wait */
 #define BEGUN_IN_A_CALL 8u /* each looks at all ranks of a checkpoint */
 
-void load_submit(struct load *l, enum work_class class)
+/* All in one class: a load that is planned behind the end of another one sees what that found. */
+void load_submit(struct load *l)
 {
-	work_submit(l->job->node->env.workers, class, session_process(l->owner)->uid, &l->work);
+	work_submit(l->job->node->env.workers, WORK_PLAN, session_process(l->owner)->uid,
+		    &l->work);
 }
 
 /* ---- Ending ---- */
@@ -51,8 +54,8 @@ static void load_free(struct load *l)
 	assert(l->plan_fd < 0);
 	read_wants_fini(&l->wants);
 	alloc_free(l->wants_bytes);
-	if (l->wants_fd >= 0)
-		l->memory->ops->close_fd(l->memory, l->wants_fd);
+	if (l->wants_fd >= 0) /* perhaps the last one: to close it frees its pages */
+		node_close_unsent(l->job->node, session_process(l->owner)->uid, &l->wants_fd, 1);
 	wanted_by_fini(l->job, &l->others);
 	alloc_free(l->order);
 	alloc_free(l->sources);
@@ -108,7 +111,7 @@ void load_close(struct load *l)
 	l->state = LOAD_CLOSING;
 	l->work.run = close_run;
 	l->work.done = close_done;
-	load_submit(l, WORK_META);
+	load_submit(l);
 }
 
 void load_drop_all(struct session *s)
@@ -142,6 +145,9 @@ void load_forget_all(struct session *s)
 
 	list_each_safe(l, next, session_loads(s), link) {
 		close_run(&l->work);
+		if (l->wants_fd >= 0) /* there are no workers any more */
+			l->memory->ops->close_fd(l->memory, l->wants_fd);
+		l->wants_fd = -1;
 		if (l->checkpoint) {
 			l->checkpoint->readers--;
 			holding_end(l->checkpoint, session_user(l->owner));
@@ -405,35 +411,69 @@ static void load_go(struct load *l)
 	l->state = LOAD_PLANNING;
 	l->work.run = load_plan_run;
 	l->work.done = load_plan_done;
-	load_submit(l, WORK_PLAN);
+	load_submit(l);
 }
 
-static struct load *first_to_go(const struct job *j)
+/* Each look walks over the job's checkpoints: so many, one at least. */
+static unsigned looks_in_a_call(const struct job *j)
 {
+	const struct checkpoint *c;
+	unsigned n = 1;
+
+	list_each(c, &j->checkpoints, link)
+		n++;
+	return 1 + LOOKS_IN_A_CALL / n;
+}
+
+/* Those that the round has not come to are first in the list. */
+static void begin_some(struct job *j)
+{
+	unsigned looks = looks_in_a_call(j), begun = 0;
 	struct load *l;
 
-	list_each(l, &j->loads, waiting)
-		if (!must_wait(l))
-			return l;
-	return NULL;
+	while (looks-- > 0 && begun < BEGUN_IN_A_CALL) {
+		l = list_first(&j->loads, struct load, waiting);
+		/* One may find that the next epoch must be opened: the rest wait for it too. */
+		if (!l || l->round == j->load_round || j->opening || !list_empty(&j->openings))
+			return;
+		l->round = j->load_round;
+		list_del(&l->waiting);
+		list_add_tail(&j->loads, &l->waiting);
+		if (must_wait(l))
+			continue;
+		load_go(l);
+		begun++;
+	}
+	loop_post(j->node->env.loop, &j->load_task);
+}
+
+static void begin_on(struct task *t)
+{
+	struct job *j = container_of(t, struct job, load_task);
+
+	loop_label(j->node->env.loop, "loads that wait");
+	if (!job_stopped(j))
+		begin_some(j);
 }
 
 void load_step(struct job *j)
 {
-	struct load *l;
+	j->load_round++; /* something has changed: all are looked at anew */
+	loop_unpost(j->node->env.loop, &j->load_task);
+	j->load_task.uid = j->history.job.uid;
+	begin_some(j);
+}
 
-	for (unsigned n = 0; n < BEGUN_IN_A_CALL; n++) {
-		/* One may find that the next epoch must be opened: the rest wait for it too, or are
-		 * told at once why it cannot be. */
-		if (j->opening || !list_empty(&j->openings))
-			return;
-		l = first_to_go(j);
-		if (!l)
-			return;
-		load_go(l);
-	}
-	if (!list_empty(&j->loads))
-		job_poke(j);
+void load_init(struct job *j)
+{
+	list_init(&j->loads);
+	list_init(&j->checking);
+	task_init(&j->load_task, FAIR_NODE, begin_on);
+}
+
+void load_fini(struct job *j)
+{
+	loop_unpost(j->node->env.loop, &j->load_task);
 }
 
 void load_stop(struct job *j, int code, const char *text)
@@ -548,6 +588,22 @@ void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fd
 	load_go(l);
 }
 
+/* One that the process has reported a leaf of, on a connection that ended meanwhile. */
+static struct load *checked_for(struct job *j, struct session *s, uint64_t id)
+{
+	struct load *l;
+
+	list_each(l, &j->checking, waiting) {
+		if (l->id != id || l->session ||
+		    !process_same(session_process(l->owner), session_process(s)))
+			continue;
+		l->session = s;
+		list_add_tail(session_loads(s), &l->link);
+		return l;
+	}
+	return NULL;
+}
+
 void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 {
 	struct member *member = session_member(s);
@@ -558,6 +614,8 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 		if (l->id == m->load && (l->state == LOAD_GIVING || l->state == LOAD_GIVEN ||
 					 l->state == LOAD_CHECKING))
 			found = l;
+	if (!found && member)
+		found = checked_for(member->job, s, m->load);
 	/* The epoch of the reply that was loaded: from the message, where ckptd has forgotten it.
 	 */
 	epoch = found ? found->epoch : m->epoch;
@@ -568,7 +626,7 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 		return;
 	}
 	l = found;
-	if (l->state == LOAD_CHECKING) { /* asked again after a reconnect: once it is known */
+	if (l->state == LOAD_CHECKING) { /* asked again: once it is known */
 		l->request = request;
 		return;
 	}

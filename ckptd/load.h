@@ -14,6 +14,8 @@ void load_look(struct session *s, uint64_t request, const Ckpt__Stored *m);
 /* A load of what the message wants; takes the descriptor (sets it to -1) if it is needed. */
 void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fds, size_t n_fds);
 void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m);
+void load_init(struct job *j);
+void load_fini(struct job *j);
 void load_step(struct job *j); /* loads that waited for an epoch */
 /* The job is stopped: loads that wait for an epoch are answered with this. */
 void load_stop(struct job *j, int code, const char *text);

@@ -7,7 +7,7 @@
  * it, is quarantined (I11), and the process asks again. Of a leaf it is not believed: that is read
  * again here.
  *
- * Thread: the loop, but check_run(): a META worker.
+ * Thread: the loop, but check_run(): a PLAN worker.
  */
 #include <config.h>
 
@@ -275,6 +275,7 @@ static void check_done(struct work *w)
 	char what[256];
 
 	l->state = LOAD_GIVEN;
+	list_del(&l->waiting);
 	if (shard_is_bad(w->status)) {
 		shard_describe(&s->table, l->check_leaf * s->table.geometry.leaf, what,
 			       sizeof(what));
@@ -310,7 +311,8 @@ void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf
 	l->check_source = source;
 	l->check_leaf = leaf;
 	l->state = LOAD_CHECKING;
+	list_add_tail(&l->job->checking, &l->waiting);
 	l->work.run = check_run;
 	l->work.done = check_done;
-	load_submit(l, WORK_META);
+	load_submit(l);
 }

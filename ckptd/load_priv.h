@@ -38,7 +38,8 @@ struct source {
 
 struct load {
 	struct list link;      /* in the session's loads */
-	struct list waiting;   /* in job->loads, LOAD_WAITING */
+	struct list waiting;   /* in job->loads, LOAD_WAITING; in job->checking, LOAD_CHECKING */
+	uint64_t round;        /* job->load_round in which it was looked at */
 	struct work work;
 	uint64_t id, request;
 	struct session *session; /* NULL once its connection ended */
@@ -92,8 +93,8 @@ struct load {
 void load_close(struct load *l);
 /* So much more is its owner's until its end, or why that may not be, in err. */
 MUST_CHECK int load_count(struct load *l, uint32_t files, uint64_t bytes);
-/* Its work to a worker, on the account of who loads. */
-void load_submit(struct load *l, enum work_class class);
+/* Its work to a PLAN worker, on the account of its user. */
+void load_submit(struct load *l);
 
 /* load_planning.c: on a PLAN worker. What is wrong with what is stored is in status and err. */
 void load_plan_run(struct work *w);

@@ -76,6 +76,19 @@ void slot_free(struct slot *s)
 	alloc_free(s);
 }
 
+/* It counts until its place is free. */
+static void destroy_region(struct slot *s, struct region *r)
+{
+	struct region_charge charge = {0};
+
+	if (s->user && s->places > 0) {
+		charge = (struct region_charge){user_ref(s->user), r->size};
+		s->places--;
+		s->bytes -= r->size;
+	}
+	region_destroy_charged(s->job->node, s->job->history.job.uid, r, charge);
+}
+
 static void slot_destroy(struct slot *s)
 {
 	if (job_stopped(s->job) || !JOB_ASSERT(s->job, !s->holds))
@@ -85,9 +98,9 @@ static void slot_destroy(struct slot *s)
 	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
 	answers_unlink(s->job->node, &s->link);
 	list_del(&s->link);
-	region_destroy(s->job->node, s->job->history.job.uid, s->region);
+	destroy_region(s, s->region);
 	if (s->table)
-		region_destroy(s->job->node, s->job->history.job.uid, s->table);
+		destroy_region(s, s->table);
 	slot_free(s);
 }
 

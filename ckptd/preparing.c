@@ -50,6 +50,7 @@ struct destruction {
 	struct work work;
 	struct node *node;
 	struct region *region;
+	struct region_charge charge;
 };
 
 /* ---- Letting go ---- */
@@ -62,30 +63,48 @@ static void destroy_run(struct work *w)
 	w->status = 0;
 }
 
+static void discharge(struct region_charge charge)
+{
+	if (!charge.user)
+		return;
+	user_give(charge.user, USER_REGIONS, 1);
+	user_give(charge.user, USER_MEMORY_BYTES, charge.memory);
+	user_put(charge.user);
+}
+
 static void destroy_done(struct work *w)
 {
 	struct destruction *d = container_of(w, struct destruction, work);
 	struct node *n = d->node;
 
 	n->works--;
+	discharge(d->charge);
 	alloc_free(d);
 	node_stop_step(n);
 }
 
-void region_destroy(struct node *n, uint32_t uid, struct region *r)
+void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
+			    struct region_charge charge)
 {
 	struct destruction *d = alloc_zero(sizeof(*d));
 
 	if (!d) {
 		n->env.memory->ops->destroy(n->env.memory, r); /* slow, but it goes */
+		discharge(charge);
 		return;
 	}
 	d->node = n;
 	d->region = r;
+	d->charge = charge;
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
 	n->works++;
 	work_submit(n->env.workers, WORK_MEMORY, uid, &d->work);
+}
+
+void region_destroy(struct node *n, uint32_t uid, struct region *r)
+{
+	region_destroy_charged(n, uid, r, (struct region_charge){0});
 }
 
 /* ---- Taking ---- */
@@ -255,9 +274,16 @@ static int take_regions(struct preparing *p, struct member *m)
 
 static void destroy_left(const struct preparing *p, struct region *const *regions, uint32_t n)
 {
-	for (uint32_t i = 0; i < n; i++)
-		if (regions[i])
-			region_destroy(p->job->node, p->job->history.job.uid, regions[i]);
+	for (uint32_t i = 0; i < n; i++) {
+		struct region_charge charge = {0};
+
+		if (!regions[i])
+			continue;
+		charge = (struct region_charge){user_ref(p->user), regions[i]->size};
+		user_add(p->user, USER_REGIONS, 1);
+		user_add(p->user, USER_MEMORY_BYTES, charge.memory);
+		region_destroy_charged(p->job->node, p->job->history.job.uid, regions[i], charge);
+	}
 }
 
 static void create_done(struct work *w)
@@ -266,13 +292,13 @@ static void create_done(struct work *w)
 	struct member *m = still_there(p);
 	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
 
-	give_share(p);
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;
 	if (r == 0)
 		r = take_regions(p, m);
 	destroy_left(p, p->regions, p->n_regions);
 	destroy_left(p, p->tables, p->n_tables);
+	give_share(p); /* what there is counts by itself now */
 	if (m)
 		m->preparing = NULL;
 	if (m && r < 0 && !job_stopped(p->job))

@@ -12,8 +12,8 @@
  *      followed by its pidfd and never waited for; of a uid there are at most RECEIVER_LEFT_MAX.
  *   3. A connection that is to be closed is closed here once the request that carries it is sent:
  *      the last close is the process's, whatever becomes of it.
- *   4. BEGINS: a thread of its own executes the program, as who executes one stands still until
- *      that has come from the disk.
+ *   4. BEGINS: a thread of its own executes the program: posix_spawn() returns when the program has
+ *      been read from the disk.
  *
  * Thread: the loop, but begin_main().
  */
@@ -30,6 +30,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -68,6 +69,7 @@ struct receiver {
 	struct timer timer; /* the limit while it is asked, else the rest */
 	struct task task;   /* the next request, or the answer that is there */
 	bool posted, readable;
+	bool busy; /* a call is in it: what is told there may want to free it */
 };
 
 static void post(struct receiver *r)
@@ -200,6 +202,8 @@ static void *begin_main(void *arg)
 {
 	struct process *p = arg;
 
+	/* This thread's: a program that is not root's has no capabilities then. */
+	ignore_result(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0));
 	p->error = spawn(p->receiver, p->sockets[1], &p->pid);
 	loop_post(p->receiver->loop, &p->begun);
 	return NULL;
@@ -215,20 +219,22 @@ static void begun(struct task *t)
 	int e;
 
 	loop_label(r->loop, "a receiver that has begun");
-	r->beginning = NULL;
 	ignore_result(pthread_join(p->thread, NULL));
+	r->beginning = NULL;
+	r->busy = true;
 	close(p->sockets[1]);
 	e = p->error ? p->error : follow(r, p, p->sockets[0]);
 	if (e) {
 		close(p->sockets[0]);
 		alloc_free(p);
 		refuse_all(r, e);
-		return;
+	} else {
+		list_add_tail(&r->processes, &p->link);
+		r->n_processes++;
+		r->process = p;
+		post(r);
 	}
-	list_add_tail(&r->processes, &p->link);
-	r->n_processes++;
-	r->process = p;
-	post(r);
+	r->busy = false;
 }
 
 static int begin(struct receiver *r)
@@ -328,6 +334,7 @@ static void unanswered(struct receiver *r, int why)
 	if (!x->again && !x->end) {
 		x->again = true;
 		list_add_head(&r->waiting, &x->link);
+		timer_disarm(r->loop, &r->timer); /* it was of what the process had */
 		return;
 	}
 	tell(r, x, why, NULL, 0, &none);
@@ -347,9 +354,11 @@ static void limit_came(struct timer *t)
 		  "the process that takes in descriptors of uid %u did not answer within %llu ms: "
 		  "killed; a descriptor that was sent hangs when it is closed",
 		  r->o.uid, (unsigned long long)(r->o.limit_ns / 1000000));
+	r->busy = true;
 	part(r, true);
 	unanswered(r, -ETIMEDOUT);
 	post(r);
+	r->busy = false;
 }
 
 /* There is no process, and none can be begun: messages are refused, connections wait to be closed
@@ -443,12 +452,8 @@ static void take_answer(struct receiver *r)
 		close(fd);
 }
 
-static void go_on(struct task *t)
+static void next_or_answer(struct receiver *r)
 {
-	struct receiver *r = container_of(t, struct receiver, task);
-
-	r->posted = false;
-	loop_label(r->loop, "a message with a descriptor");
 	if (r->readable && r->process) {
 		r->readable = false;
 		take_answer(r);
@@ -463,6 +468,17 @@ static void go_on(struct task *t)
 		post(r);
 	else if (!r->asked && r->process && !r->timer.armed)
 		timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.rest_ns);
+}
+
+static void go_on(struct task *t)
+{
+	struct receiver *r = container_of(t, struct receiver, task);
+
+	r->posted = false;
+	r->busy = true;
+	loop_label(r->loop, "a message with a descriptor");
+	next_or_answer(r);
+	r->busy = false;
 }
 
 void receiver_ask(struct receiver *r, struct receiving *x)
@@ -486,7 +502,7 @@ void receiver_forget(struct receiver *r, struct receiving *x)
 bool receiver_is_idle(const struct receiver *r)
 {
 	return !r->asked && list_empty(&r->waiting) && r->n_processes == 0 && !r->beginning &&
-	       !r->posted;
+	       !r->posted && !r->busy;
 }
 
 struct receiver *receiver_new(struct loop *loop, const struct receiver_options *o)

@@ -150,7 +150,7 @@ static void expire_start(struct expiry *x)
 	x->given = holding_may(c) && !c->recyclable;
 	x->work.run = expire_run;
 	x->work.done = expire_done;
-	job_submit(c->job, WORK_META, &x->work);
+	job_submit(c->job, WORK_PLAN, &x->work);
 }
 
 /* One whose files could not be taken away. */

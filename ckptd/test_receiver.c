@@ -9,16 +9,21 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -593,6 +598,76 @@ static void test_it_has_no_capabilities(void **state)
 	close(m);
 }
 
+/* As under the unit: another user's, and its filter of system calls does not allow capset. */
+static _Noreturn void be_under_a_filter(const char *program, int socket)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_capset, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = {sizeof(code) / sizeof(code[0]), code};
+	char *argv[] = {(char *)"ckptd", (char *)"--receiver", NULL}, *envp[] = {NULL};
+	int fd = open(program, O_RDONLY | O_CLOEXEC);
+
+	if (getuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+		_exit(3);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0 ||
+	    dup2(socket, RECEIVER_FD) != RECEIVER_FD)
+		_exit(4);
+	fexecve(fd, argv, envp);
+	_exit(5);
+}
+
+static void test_it_begins_where_capset_is_forbidden(void **state)
+{
+	struct world *w = *state;
+	struct receiver_request q = {.op = RECEIVER_TAKE, .number = 1};
+	struct receiver_answer a = {0};
+	int own[2], conn[2], m = memfd("x", FROZEN), high;
+	struct iovec iov = {&q, sizeof(q)};
+	union {
+		char buf[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control = {0};
+	struct msghdr h = {.msg_iov = &iov,
+			   .msg_iovlen = 1,
+			   .msg_control = control.buf,
+			   .msg_controllen = sizeof(control.buf)};
+	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
+	struct pollfd p;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, own), 0);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, conn), 0);
+	high = fcntl(own[1], F_DUPFD_CLOEXEC, 50); /* not RECEIVER_FD itself */
+	assert_true(high >= 50);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		be_under_a_filter(w->program, high);
+	close(own[1]);
+	close(high);
+	say(conn[1], 'm', m, 1);
+	cm->cmsg_level = SOL_SOCKET;
+	cm->cmsg_type = SCM_RIGHTS;
+	cm->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(cm), &conn[0], sizeof(int));
+	assert_int_equal(sendmsg(own[0], &h, MSG_NOSIGNAL), sizeof(q));
+	p = (struct pollfd){.fd = own[0], .events = POLLIN};
+	assert_int_equal(poll(&p, 1, 20000), 1);
+	assert_true(recv(own[0], &a, sizeof(a), 0) >= (ssize_t)sizeof(a));
+	assert_int_equal(a.number, 1);
+	assert_int_equal(a.status, RECEIVER_OK);
+	close(own[0]); /* which ends it */
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(conn[0]);
+	close(conn[1]);
+	close(m);
+}
+
 /* It is killed by somebody between two messages, or with one: another one is asked. */
 static void test_a_killed_process_is_replaced(void **state)
 {
@@ -664,6 +739,7 @@ int main(void)
 		T(test_a_silent_file_harms_its_user_alone),
 		T(test_it_ends_after_a_rest_and_begins_again),
 		T(test_it_has_no_capabilities),
+		T(test_it_begins_where_capset_is_forbidden),
 		T(test_a_killed_process_is_replaced),
 		T(test_programs_that_do_not_serve),
 #undef T

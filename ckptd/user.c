@@ -236,7 +236,7 @@ int user_may_join(struct job *j, const struct open_request *r, bool new_run, str
 	    u->has[USER_SESSIONS] - ranks_that_go(j, r, new_run, u) >=
 		    limit_of(u->node, USER_SESSIONS))
 		return refuse(u, USER_SESSIONS, 1, what, e);
-	places = PAGE_PLACES + (j->ledger.region ? 0 : LEDGER_PLACES);
+	places = PAGE_PLACES + (j->ledger.region || j->ledger_making ? 0 : LEDGER_PLACES);
 	if (user_may_store(u, places, what, NULL) == 0 || ranks_that_go(j, r, new_run, u) > 0)
 		return 0;
 	return user_may_store(u, places, what, e);

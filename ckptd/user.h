@@ -46,7 +46,7 @@ void users_init(struct users *all);
  * with the last. NULL: no memory. */
 struct user *user_get(struct node *n, uint32_t uid);
 struct user *user_ref(struct user *u);
-void user_put(struct user *u); /* NULL is nobody */
+void user_put(struct user *u); /* NULL is allowed */
 /* NULL: nothing is counted for it. */
 struct user *user_find(const struct node *n, uint32_t uid);
 

@@ -163,8 +163,10 @@ uint32_t watching_number(struct job *j)
 
 void watching_renumber(struct job *j)
 {
-	if (j->node->watching && j->number > j->node->options.watched_jobs)
-		j->number = 0;
+	if (!j->node->watching || j->number <= j->node->options.watched_jobs)
+		return;
+	watching_job_leaves(j); /* what knows it by this number */
+	j->number = 0;
 }
 
 void watching_ended_free(struct ended *x)
