@@ -130,6 +130,14 @@ void load_drop_all(struct session *s)
 	}
 }
 
+void load_cancel_all(struct session *s)
+{
+	struct load *l;
+
+	list_each(l, session_loads(s), link)
+		atomic_store_explicit(&l->work.cancel, true, memory_order_relaxed);
+}
+
 void load_room(struct session *s)
 {
 	struct load *l;

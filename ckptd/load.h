@@ -21,6 +21,8 @@ void load_step(struct job *j); /* loads that waited for an epoch */
 void load_stop(struct job *j, int code, const char *text);
 /* The session's connection ended: whatever it was reading may be reused. */
 void load_drop_all(struct session *s);
+/* The node has stopped: plans that are being made, or wait for that, end soon. */
+void load_cancel_all(struct session *s);
 /* The connection takes descriptors again. */
 void load_room(struct session *s);
 /* The node ends: all workers have. Files are closed here. */

@@ -432,6 +432,7 @@ static void stopped(struct node *n)
 
 	list_each(j, &n->jobs, link)
 		rewrite_cancel(j);
+	session_cancel_all(n);
 	timer_disarm(n->env.loop, &n->stop_timer);
 	n->stopped_fn = NULL;
 	fn(n->stopped_arg);

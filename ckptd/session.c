@@ -650,6 +650,16 @@ void session_closed(struct session *s)
 	session_unref(s);
 }
 
+void session_cancel_all(struct node *n)
+{
+	struct session *s;
+
+	list_each(s, &n->sessions, link) {
+		load_cancel_all(s);
+		declaring_drop(s);
+	}
+}
+
 void session_free_all(struct node *n)
 {
 	struct session *s, *next;

@@ -61,6 +61,8 @@ void session_opened(struct node *n, struct conn *c);
 void session_message(struct session *s, const void *msg, size_t len, int *fds, size_t n_fds);
 void session_closed(struct session *s);
 void session_has_room(struct session *s);
+/* The node has stopped: what works do for sessions ends soon. */
+void session_cancel_all(struct node *n);
 void session_free_all(struct node *n);
 
 #endif

@@ -269,7 +269,7 @@ static void test_declarations_that_waited(void **state)
 		OK(hand_receive(k, &id));
 		hand_close(k);
 	}
-	assert_true(most <= 2);
+	assert_true(most <= 4); /* in a turn, which may have some calls */
 }
 
 /* Its session goes while a worker reads it. */
