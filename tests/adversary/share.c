@@ -48,8 +48,10 @@ enum {
 	SETTLE_MS = 6000, /* as bench/case_idle.c */
 	IDLE_MS = 5000,
 };
-/* Of a core: what bench/case_idle.c allows with one job. */
-#define IDLE_PERCENT 0.5
+/* Of a core: with one job less than what bench/case_idle.c allows; each rank's page of beats is
+ * looked at once a second (254df30 took 0.54 for 1,024 ranks). */
+#define IDLE_PERCENT 0.4
+#define IDLE_PERCENT_OF_A_RANK 0.0006
 
 enum phase { OPENING, SAVING, LISTING, RESTING, OVER };
 
@@ -328,6 +330,8 @@ void share(struct rig *r)
 	rig_arg(r, "--set");
 	rig_arg(r, "memory.slots=2");
 	rig_arg(r, "--set");
+	rig_arg(r, "memory.budget=4G"); /* what is not used is not taken */
+	rig_arg(r, "--set");
 	rig_arg(r, "trust.recheck_rate=1T");
 	rig_start(r);
 	RIG_CHECK(chmod(r->socket, 0666) == 0, "chmod");
@@ -344,5 +348,6 @@ void share(struct rig *r)
 	begin_users(r, be_user_again);
 	await_users(OVER);
 	RIG_CHECK(rig_stop(r) == 0, "an orderly stop");
-	RIG_CHECK(idle <= IDLE_PERCENT, "ckptd at rest takes %.2f %% of a core", idle);
+	RIG_CHECK(idle <= IDLE_PERCENT + IDLE_PERCENT_OF_A_RANK * all->n * JOBS,
+		  "ckptd at rest takes %.2f %% of a core", idle);
 }
