@@ -336,8 +336,6 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	struct job *j = m->job;
 	struct slot *s = slot_find(j, r->slot);
 	struct checkpoint *c = NULL;
-	const struct skipped *skip;
-	uint32_t who = 0;
 	int err;
 
 	/* The answer to an earlier one was lost (I10). */
@@ -348,7 +346,7 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 		return s->holds->agreed == CP_ABORTED
 			       ? err_set(e, CKPT_EABORTED, "step %llu was aborted: %s",
 					 (unsigned long long)r->step, s->holds->reason)
-			       : 0;
+			       : 1;
 	}
 	err = seal_check(m, r, e);
 	if (err == 0)
@@ -376,6 +374,16 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	m->declared->refs++;
 	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs, r->n_blobs);
 	*ret_attempt = c->attempt;
+	return 0;
+}
+
+void checkpoint_sealed(struct member *m, const struct seal_request *r)
+{
+	struct job *j = m->job;
+	struct checkpoint *c = slot_find(j, r->slot)->holds;
+	const struct skipped *skip;
+	uint32_t who = 0;
+
 	digesting_start(c, m->rank);
 	skip = skipped_by_other(j, m, r->step, r->try_number, &who);
 	if (c->agreed == CP_OPEN && skip)
@@ -385,7 +393,6 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 		abort_overtaken(c);
 	}
 	job_poke(j);
-	return 0;
 }
 
 int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t credit,

@@ -553,8 +553,11 @@ struct seal_request {
 	uint32_t n_blobs;
 	struct digest declaration;
 };
+/* 1: this rank sealed the step before, and its answer was lost. 0: see checkpoint_sealed(). */
 MUST_CHECK int checkpoint_seal(struct member *m, const struct seal_request *r,
 			       struct attempt_id *ret_attempt, struct err *e);
+/* What follows a seal that is in the ledger, once its rank has its answer: it wakes workers. */
+void checkpoint_sealed(struct member *m, const struct seal_request *r);
 MUST_CHECK int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t credit,
 			       uint32_t try_number, const char *reason, struct err *e);
 /* A member's process ended: what it has not sealed never will be. */

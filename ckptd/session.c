@@ -355,10 +355,23 @@ static int copy_blobs(const Ckpt__Seal *m, struct ledger_blob **ret)
 	return b ? 0 : -ENOMEM;
 }
 
-static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
+static void seal_reply(struct session *s, uint64_t id, uint64_t step, struct attempt_id *attempt)
 {
 	Ckpt__Reply reply = CKPT__REPLY__INIT;
 	Ckpt__SealReply body = CKPT__SEAL_REPLY__INIT;
+
+	if (BUG(SEAL_WAITS_FOR_PEERS) &&
+	    !checkpoint_find_attempt(s->member->job, step, attempt)->sealed)
+		return;
+	body.attempt = (ProtobufCBinaryData){ 16, attempt->b };
+	reply.id = id;
+	reply.body_case = CKPT__REPLY__BODY_SEAL;
+	reply.seal = &body;
+	session_reply(s, &reply, NULL, 0);
+}
+
+static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
+{
 	struct err e = { 0 };
 	struct attempt_id attempt;
 	struct seal_request r = {
@@ -385,14 +398,9 @@ static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
 		reply_err(s, id, err, &e);
 		return;
 	}
-	if (BUG(SEAL_WAITS_FOR_PEERS) &&
-	    !checkpoint_find_attempt(s->member->job, m->step, &attempt)->sealed)
-		return;
-	body.attempt = (ProtobufCBinaryData){ 16, attempt.b };
-	reply.id = id;
-	reply.body_case = CKPT__REPLY__BODY_SEAL;
-	reply.seal = &body;
-	session_reply(s, &reply, NULL, 0);
+	seal_reply(s, id, m->step, &attempt);
+	if (err == 0)
+		checkpoint_sealed(s->member, &r);
 }
 
 static void on_skip(struct session *s, uint64_t id, const Ckpt__Skip *m)

@@ -118,16 +118,18 @@ static void finish(struct thread_workers *tw, struct work *work)
 	pthread_mutex_unlock(&tw->done_lock);
 }
 
-/* Charges for the work before (cost 0: there was none), and waits for the next. */
+/*
+ * Charges for the work before (cost 0: there was none), and waits for the next. That its uid is
+ * no more at its width wakes no other worker: this one looks at the queue itself, and each work
+ * that another could take has woken one when it came.
+ */
 static struct work *next_work(struct pool *p, uint64_t cost, uint32_t *uid)
 {
 	struct list *item;
 
 	pthread_mutex_lock(&p->lock);
-	if (cost > 0) {
+	if (cost > 0)
 		fair_charge(&p->queue, *uid, cost);
-		pthread_cond_signal(&p->news); /* its uid may have been at its width */
-	}
 	while (!(item = fair_take(&p->queue, p->width, uid)) && !p->stop)
 		pthread_cond_wait(&p->news, &p->lock);
 	pthread_mutex_unlock(&p->lock);
