@@ -20,8 +20,8 @@ void *alloc_resize(void *p, size_t size);
 void *alloc_copy(const void *p, size_t size) __attribute__((malloc));
 char *alloc_str(const char *s) __attribute__((malloc));
 void alloc_free(void *p);
-/* For this process: what is freed is joined with its neighbours at once, by whoever frees it. Else
- * malloc puts that off, and a later call of any thread pays for all of it together. */
+/* For the whole process: free() merges a block with its free neighbours at once. By default malloc
+ * defers that, and a later call of any thread pays for all deferred merges together. */
 void alloc_join_at_once(void);
 
 void alloc_fail_at(uint64_t n, bool persistent); /* n counts from 1; 0 switches it off */

@@ -41,9 +41,9 @@ struct conn;
 struct conn_ops {
 	/* Queues a message; takes fds (closes them whatever happens). An error closes later. */
 	void (*send)(struct conn *, const void *msg, size_t len, const int *fds, size_t n_fds);
-	/* Whether a message with CONN_FDS_MAX descriptors would go now, or soon: the other end has
-	 * read what came before. false: conn_events.room follows when that has changed. NULL: it
-	 * always would. */
+	/* Whether the connection takes a message with CONN_FDS_MAX descriptors now: the other end
+	 * has read the earlier ones. false: conn_events.room follows once it does. NULL: always
+	 * true. */
 	bool (*room)(struct conn *);
 	/* Ends it; conn_events.closed follows, never inside this call. */
 	void (*close)(struct conn *);
@@ -69,10 +69,10 @@ struct conn_events {
 	void (*message)(void *arg, struct conn *, const void *msg, size_t len, int *fds,
 			size_t n_fds);
 	void (*closed)(void *arg, struct conn *); /* conn is gone after this */
-	/* May be NULL: then they are closed here. Descriptors that were not sent to this uid, to be
-	 * closed: they may be the last ones of what is large, and closing frees that. */
+	/* Descriptors that were not sent to this uid. The callee closes them, which may free large
+	 * files. NULL: the listener closes them. */
 	void (*unsent)(void *arg, uint32_t uid, const int *fds, size_t n_fds);
-	/* May be NULL. There is room, of which conn_ops.room() said that there was none. */
+	/* May be NULL. There is room again after conn_ops.room() returned false. */
 	void (*room)(void *arg, struct conn *);
 	void (*process_ended)(void *arg, const struct process_id *);
 	/* May be NULL. Once after each process_ended, within half a second: only the parent is told

@@ -87,8 +87,8 @@ struct disk_ops {
 	 * back. -EPERM unless the file was opened with DISK_READ; -ENOTSUP in part.
 	 */
 	int (*export_fd)(struct disk_file *);
-	/* Whether it is open anywhere else too, whatever its locks say: a duplicate of this
-	 * descriptor is the same, a second open() is not. Another error than that: not known. */
+	/* Whether the file is open elsewhere too, independent of locks: a duplicate of this
+	 * descriptor does not count, a second open() does. On an error it is not known. */
 	int (*in_use)(struct disk_file *, bool *ret);
 	/* What the page cache holds of it is not needed any more: advice. */
 	void (*forget)(struct disk_file *);

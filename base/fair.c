@@ -4,8 +4,8 @@
  *
  * 1. `now` never goes back, and no flow with items is behind it.
  * 2. A flow without items is kept while it is ahead of `now` or something of it is being served:
- *    whoever leaves the queue for a moment does not lose what it owes.
- * 3. A flow is freed only where flows are looked for: callers hold uids, never flows.
+ *    a user that leaves the queue for a moment keeps its debt.
+ * 3. Only find() frees flows: callers hold uids, never flows.
  */
 #include <config.h>
 
@@ -76,7 +76,7 @@ bool fair_empty(const struct fair_queue *q)
 	return true;
 }
 
-/* The flow of uid, or the shared one where it has none; those that need not be kept go (2). */
+/* The flow of uid, or the shared one if it has none. Frees the flows that need not be kept (2). */
 static struct fair_flow *find(struct fair_queue *q, uint32_t uid)
 {
 	struct fair_flow *f, *next, *found = &q->shared;
@@ -91,7 +91,7 @@ static struct fair_flow *find(struct fair_queue *q, uint32_t uid)
 			flow_free(q, f);
 	}
 	if (all_idle)
-		found->used = q->now; /* nobody waited for what it had */
+		found->used = q->now; /* no other user waited meanwhile */
 	return found;
 }
 
@@ -126,7 +126,7 @@ struct list *fair_take(struct fair_queue *q, uint32_t most, uint32_t *ret_uid)
 	item = best->items.next;
 	list_del(item);
 	q->now = max_u64(q->now, best->used);
-	best->used++; /* of equals each has its turn, whatever they cost */
+	best->used++; /* so that equal flows alternate before any cost is charged */
 	best->taken++;
 	*ret_uid = best->uid;
 	return item;
@@ -144,5 +144,5 @@ void fair_charge(struct fair_queue *q, uint32_t uid, uint64_t cost)
 		f->used += min_u64(cost, UINT64_MAX / 4 - min_u64(f->used, UINT64_MAX / 4));
 		return;
 	}
-	assert(false); /* a flow of which something is taken stays (2) */
+	assert(false); /* a flow with taken items is kept (2) */
 }

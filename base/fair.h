@@ -4,14 +4,14 @@
  *
  * Each uid with items has a flow, first in first out. fair_take() takes an item of the flow that
  * was charged least; fair_charge() adds what the item has cost. A uid that comes back after a rest
- * begins at the level of the others: rest earns nothing. What a uid was charged beyond the others
- * counts until they have caught up or the queue runs empty, and at most FAIR_DEBT_MAX of it.
+ * begins at the level of the others: rest earns no credit. What a uid was charged beyond the others
+ * stays its debt until they have caught up or the queue is empty; a debt is at most FAIR_DEBT_MAX.
  *
  * Source: Goyal, Vin, Cheng: Start-time Fair Queueing, SIGCOMM 1996; here the cost of an item is
  * known only after it was served, so its flow is charged then.
  *
- * Items are links that their owner gives; list_del() takes one out. No locks: the owner's. Cost of
- * a call: O(uids that have items). Out of memory for a flow, uids share one: never refused.
+ * Items are links in the owner's structs; list_del() removes one. The owner locks. A call costs
+ * O(uids that have items). Uids for which a flow cannot be allocated share one: a push never fails.
  */
 #ifndef BASE_FAIR_H
 #define BASE_FAIR_H
@@ -21,7 +21,7 @@
 
 #include "base/list.h"
 
-/* What is done for the node itself, in nobody's name; no uid has this number. */
+/* Work for the node itself, charged to no user; no uid has this number. */
 #define FAIR_NODE UINT32_MAX
 #define FAIR_DEBT_MAX 1000000000ull
 
@@ -36,18 +36,18 @@ struct fair_flow {
 struct fair_queue {
 	struct list flows;
 	uint64_t now;            /* virtual time of the flow that was served last */
-	struct fair_flow shared; /* of all for which there was no memory */
+	struct fair_flow shared; /* of all uids for which there was no memory */
 };
 
 void fair_init(struct fair_queue *q);
-/* Nothing may be in it. */
+/* The queue must be empty. */
 void fair_fini(struct fair_queue *q);
-/* The same without looking at what may be in it: the owner of the items has ended. */
+/* The same for a queue that may hold items, which are not accessed: their owner has ended. */
 void fair_forget(struct fair_queue *q);
 void fair_push(struct fair_queue *q, uint32_t uid, struct list *item);
 /*
- * The next item, out of the queue; NULL: none. most: flows of which so many items are taken and
- * not charged are passed over. ret_uid: whom to charge, by fair_charge(), once for each item.
+ * Removes and returns the next item; NULL: none. Flows with `most` items taken and not yet charged
+ * are skipped. ret_uid: the uid to charge by fair_charge(), once for each item.
  */
 struct list *fair_take(struct fair_queue *q, uint32_t most, uint32_t *ret_uid);
 void fair_charge(struct fair_queue *q, uint32_t uid, uint64_t cost);

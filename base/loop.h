@@ -34,11 +34,11 @@ struct timer {
 /* Something to be run by the loop in its next turn; owned by the poster until run is called. */
 struct task {
 	struct list link;
-	uint32_t uid; /* on whose account it runs; FAIR_NODE: nobody's. May change between posts. */
+	uint32_t uid; /* charged for its run; FAIR_NODE: no user. May change between posts */
 	void (*run)(struct task *);
 };
 
-/* What calls of the loop (of a descriptor, a task, a timer) took of the thread's processor time. */
+/* Processor time of the thread in calls of the loop (of a descriptor, a task, a timer). */
 struct loop_calls {
 	uint64_t n, over; /* over: longer than LOOP_CALL_NS */
 	uint64_t longest_ns;
@@ -52,11 +52,11 @@ struct loop_ops {
 	void (*timer_arm)(struct loop *, struct timer *, uint64_t deadline_ns);
 	void (*timer_disarm)(struct loop *, struct timer *); /* idempotent */
 	void (*post)(struct loop *, struct task *);
-	/* Takes back a task that has not run; idempotent, of any that task_init() has made. A task
-	 * that may be posted is taken back before it is freed: its neighbours point to it. */
+	/* Removes a posted task that has not run; idempotent after task_init(). The owner unposts a
+	 * task before freeing it: its neighbours in the list point to it. */
 	void (*unpost)(struct loop *, struct task *);
 	bool (*is_current)(struct loop *); /* for asserts: is this the loop's thread? */
-	/* What the running call does, a literal: for what is told of long ones. May be NULL. */
+	/* Names the running call, by a literal, for the report of long calls. May be NULL. */
 	void (*label)(struct loop *, const char *what);
 	/* Since ckptd was ready. May be NULL. */
 	const struct loop_calls *(*calls)(struct loop *);

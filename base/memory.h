@@ -31,11 +31,11 @@ struct region {
 	struct list link; /* free for the owner */
 };
 
-/* Places in the fd store: each region that outlives ckptd takes one. */
+/* Places in the fd store: each region that outlives ckptd needs one. */
 struct memory_room {
 	uint64_t used;
 	uint64_t max;  /* UINT64_MAX: no limit is known, or nothing is kept */
-	uint64_t left; /* less than max - used where their names would be too long together */
+	uint64_t left; /* less than max - used where the names together would be too long */
 };
 
 typedef void region_fn(void *arg, struct region *); /* the callee owns the region */
@@ -51,14 +51,14 @@ struct memory_ops {
 	/*
 	 * A few pages, at most REGION_SMALL_MAX bytes, that end with ckptd: the fd store is not
 	 * asked, neither here nor at its destroy(); both take some system calls, less than a
-	 * millisecond. Who has it may not change its seals.
+	 * millisecond. Holders of the descriptor cannot change its seals.
 	 */
 	int (*create_small)(struct memory *, const char *name, uint64_t size, struct region **ret);
 	/* From here on it outlives ckptd like one of create(). Waits for the store: for workers;
 	 * meanwhile it may be read, written and exported, and nothing else. CKPT_ENOSPACE: as with
 	 * create(). */
 	int (*keep)(struct memory *, struct region *);
-	/* After this no process can map it for writing anew; existing writers keep theirs. */
+	/* After this no process can create a writable mapping; existing ones stay writable. */
 	int (*seal)(struct memory *, struct region *);
 	/* Takes it out of the fd store first, then unmaps and closes it. */
 	void (*destroy)(struct memory *, struct region *);
@@ -81,7 +81,7 @@ struct memory {
 	const struct memory_ops *ops;
 };
 
-/* Why create() or keep() failed, for a sentence. */
+/* Why create() or keep() failed, as a clause for a message. */
 static inline const char *memory_error_text(int code)
 {
 	if (code == -ENOSPC)

@@ -211,7 +211,7 @@ static void test_timers_in_order(void **state)
 	assert_true(fired[0] == &t[1] && fired[1] == &t[2] && fired[2] == &t[0]);
 }
 
-/* As an array without order would have it, whatever is armed, moved and taken out. */
+/* Against an unsorted array, for any order of arming, moving and disarming. */
 static void test_timers_as_a_plain_array(void **state)
 {
 	enum { N = 300, STEPS = 20000 };
@@ -244,7 +244,7 @@ static void test_timers_as_a_plain_array(void **state)
 	}
 }
 
-/* Where each that is armed is the first of all: a minute, if it is looked for along all others. */
+/* Each timer that is armed is the earliest: a linear search would take a minute. */
 static void test_many_timers(void **state)
 {
 	enum { N = 300000 };

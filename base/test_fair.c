@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who is served when, counted by hand: shares, newcomers, debts, limits, memory that runs out. */
+/* The order of service, counted by hand: shares, newcomers, debts, limits, lack of memory. */
 #include <config.h>
 
 #include "base/alloc.h"
@@ -51,7 +51,7 @@ static void test_one_user_is_first_in_first_out(void **state)
 	fair_fini(&q);
 }
 
-/* Whatever an item costs and however many one has waiting: each gets the same time. */
+/* Each user gets the same time, for any cost and number of its items. */
 static void test_equal_shares_of_unequal_items(void **state)
 {
 	static struct item items[USERS][EACH];
@@ -107,7 +107,7 @@ static void test_a_newcomer_is_next(void **state)
 	fair_fini(&q);
 }
 
-/* Whoever rests does not collect turns, and whoever leaves for a moment does not lose its debts. */
+/* A user that rests does not collect turns, and one that leaves for a moment keeps its debt. */
 static void test_rest_is_not_saved_and_debt_is_kept(void **state)
 {
 	struct item a[EACH], b[EACH], c;

@@ -23,7 +23,7 @@
 
 enum work_class {
 	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
-	WORK_META,  /* durable steps, and what else has to do with files and is short */
+	WORK_META,  /* durable steps and other short file work */
 	WORK_PLAN,  /* all files of a checkpoint, for seconds: plans of loads, expiry */
 	WORK_CPU,   /* digests, compression, checks of declarations: no I/O */
 	WORK_INDEX, /* calls into the index */
@@ -37,7 +37,7 @@ struct work {
 	void (*run)(struct work *);  /* on a worker; may block */
 	void (*done)(struct work *); /* on the loop, exactly once; the caller owns the work again */
 	int status;                  /* set by run(), read by done() */
-	uint32_t uid;                /* set by work_submit(): whose time it takes */
+	uint32_t uid;                /* set by work_submit(): the user to be charged */
 	void *workers;               /* these two are the implementation's */
 	struct task task;
 	atomic_bool cancel;          /* set by the loop, polled by run(); done() still comes */
@@ -56,7 +56,7 @@ struct workers {
 	const struct workers_ops *ops;
 };
 
-/* uid: of the user for whom it is done, or FAIR_NODE. */
+/* uid: the user for which the work is done, or FAIR_NODE. */
 static inline void work_submit(struct workers *w, enum work_class c, uint32_t uid,
 			       struct work *work)
 {
