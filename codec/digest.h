@@ -12,9 +12,8 @@
 
 struct digest digest_of(const void *p, size_t len);
 /*
- * For a place in a hash table of what comes from outside: who does not know the key cannot choose
- * bytes that meet in one place, while those of equal digests of digest_of() in their low bits are
- * found by trying.
+ * For hash tables of untrusted input: without the key an attacker cannot choose bytes that collide.
+ * Bytes whose digest_of() agree in the low bits are found by trying.
  */
 uint64_t digest_keyed(uint64_t key, const void *p, size_t len);
 

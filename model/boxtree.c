@@ -151,8 +151,8 @@ static int count_short(const struct boxtree *t, size_t first, size_t end, uint32
 
 /*
  * (4) The first dimension in which a quarter of the boxes find room beside others; where there is
- * none the one in which most do. It is no mean of lengths: a few long ones among thin ones, which
- * begin at one end of the space, are to be parted from them.
+ * none the one in which most do. A mean of lengths would not do: a few long boxes that begin at one
+ * end of the space must be separated from the thin ones.
  */
 static int choose(const struct boxtree *t, size_t first, size_t end, struct effort *effort,
 		  uint32_t *ret)
@@ -210,7 +210,7 @@ static int build(struct boxtree *t, size_t i, size_t first, size_t room, struct 
 	node->n_free = 0;
 	for (uint32_t d = 0; d < t->ndim; d++)
 		node->span[d] = no_span;
-	if (first >= end) /* nobody looks below it */
+	if (first >= end) /* no search descends below it */
 		return 0;
 	if (room == LEAF_BOXES) {
 		fill_leaf(t, node, first, end);

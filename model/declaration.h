@@ -61,7 +61,7 @@ struct declaration {
  */
 MUST_CHECK int declaration_open(const void *bytes, size_t len, struct declaration *ret,
 				struct err *e);
-/* The same; -ECANCELED soon after *cancel was set. NULL: it cannot be. */
+/* The same; -ECANCELED soon after *cancel was set. NULL: it cannot be cancelled. */
 MUST_CHECK int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
 				      struct declaration *ret, struct err *e);
 /* i in sorted order; the shard's name points into the bytes. */

@@ -9,8 +9,8 @@
  * those that begin before v and those that end behind it, and the two slabs are searched alike.
  *
  * 1. Two boxes that share an element share it in one of two neighbouring slabs, and all boxes of a
- *    slab overlap it: so no pair is passed over. What is reported is looked at once more, as a
- *    whole, so that no pair is made up.
+ *    slab overlap it: so no pair is passed over. Each reported pair is compared once more, as whole
+ *    boxes, so that none is reported wrongly.
  * 2. v halves the interval in which the ends lie. So a dimension of length N has at most log2(N)
  *    levels of slabs; on each level a box has an end in at most two slabs, and spans at most two
  *    of those whose parent it does not span. Each dimension costs a factor of O(log N).

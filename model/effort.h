@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * effort.h - what a computation over input from outside has cost, and when it has to end.
+ * effort.h - the cost of a computation over untrusted input, and its limit.
  *
- * Whoever loops over such input spends steps: one for each thing that is looked at. They are
- * counted the same on every machine, so a limit on them refuses the same input everywhere, and
- * tests can ask for them. The computation ends with -ECANCELED soon after *cancel was set, with
- * -EOVERFLOW once it may not go on by its own count; all that was spent stays in `steps`.
+ * Each loop over such input spends steps: one for each thing that it examines. The count is the
+ * same on every machine, so a limit refuses the same input everywhere, and tests can check it. The
+ * computation ends with -ECANCELED soon after *cancel was set, and with -EOVERFLOW once its bounded
+ * steps exceed `most`; `steps` holds all that was spent.
  *
- * Thread: one, but *cancel, which anybody may set.
+ * Thread: one; any thread may set *cancel.
  */
 #ifndef MODEL_EFFORT_H
 #define MODEL_EFFORT_H
@@ -18,9 +18,9 @@
 #include <stdint.h>
 
 struct effort {
-	const atomic_bool *cancel; /* NULL: it cannot be */
+	const atomic_bool *cancel; /* NULL: not cancellable */
 	uint64_t steps;
-	uint64_t bounded, most; /* of the steps those that have a limit, and it */
+	uint64_t bounded, most; /* steps that count against the limit, and the limit */
 };
 
 #define EFFORT_POLL 1024u /* steps that loops without other polls make between two */

@@ -6,8 +6,8 @@
  * first dimension in which they do not all begin alike cannot meet it. So a tensor that is cut
  * along one dimension costs its sorting, one that is cut on a grid what lies in a band of it.
  *
- * A rank that has not the name at hand sleeps until its own one comes: so ranks of which each has
- * its own names cost no more than those that share them.
+ * A rank that does not have the current name sleeps until its own next name comes: so ranks with
+ * different names cost no more than ranks that share them.
  *
  * Pure; one thread per call. Memory: the shards of one name.
  */
@@ -190,7 +190,7 @@ static bool next_name(struct walk *w, const char **ret, uint32_t *ret_len)
 	return any;
 }
 
-/* Who sleeps and has this name is awake; who is awake and has not sleeps. */
+/* Wakes sleeping ranks that have this name, and puts the ranks that do not have it to sleep. */
 static void wake(struct walk *w, const char *name, uint32_t len)
 {
 	uint32_t before = w->n_awake, n = 0, own_len;
@@ -229,7 +229,7 @@ static int hold_rank(struct walk *w, uint32_t rank, const char *name, uint32_t l
 	return r;
 }
 
-/* All who are awake have the name; who has nothing behind it is done. */
+/* All awake ranks have the name; one without a further name leaves the walk. */
 static int hold_name(struct walk *w, const char *name, uint32_t len)
 {
 	uint32_t n = 0;

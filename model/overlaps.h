@@ -22,7 +22,7 @@ struct overlap {
 /*
  * Calls fn with each, ordered by name. 0, -ENOMEM, or what fn returned that was not 0. Of replicas
  * the first counts. At most OVERLAP_PAIRS_MAX pairs of shards are looked at. ret_looks, or NULL:
- * how often a rank was looked at for its next name, at most some times for each of its shards.
+ * how often a rank's next name was read, a few times for each of its shards at most.
  */
 #define OVERLAP_PAIRS_MAX (4u << 20)
 typedef int overlap_fn(void *arg, const struct overlap *o);

@@ -18,7 +18,7 @@
  * 3. What cannot fit is refused by counting it, not by making it.
  * 4. Where boxes and preferences are such that the tree does not help, the plan ends with an error:
  *    its time is bounded by what is stored, wanted and planned, whatever their shapes.
- * 5. Each loop over what others chose spends steps, and so ends soon after it is told to.
+ * 5. Each loop over untrusted input spends steps, so it ends soon after it is cancelled.
  */
 #include <config.h>
 
@@ -63,7 +63,7 @@ struct planner {
 	struct plan *out;
 	size_t cap_pieces, cap_problems;
 	const struct plan_limits *limits;
-	struct effort effort; /* its limit grows with what was taken from and given to the plan */
+	struct effort effort; /* its limit grows with the plan's input and output */
 	const struct found_name *name; /* at hand */
 };
 
@@ -457,9 +457,10 @@ static int gather_name(struct planner *p, const struct found_name *name, const s
 }
 
 /*
- * (3) A tensor of which each rank stores a little and wants a little of all of that has more pieces
- * than there is room for: said before they are made. Of a box that no better one meets each wanted
- * box that meets it gets a piece at least. Where all pairs had room nothing is counted.
+ * (3) A tensor of which each rank stores a part and wants a little of every part has more pieces
+ * than there is room for: refuse it before they are made. A stored box that no preferred box meets
+ * gives at least one piece to each wanted box that meets it. Nothing is counted if all pairs have
+ * room.
  */
 static int count_pieces(struct planner *p, const struct found_name *name, uint64_t room,
 			struct effort *effort)
@@ -486,8 +487,8 @@ static int count_pieces(struct planner *p, const struct found_name *name, uint64
 	return r;
 }
 
-/* Counting prunes less than planning does: where it costs more than it is meant to save it is given
- * up, and the limits are found by planning. */
+/* Counting prunes less than planning. It stops where it would cost more than it can save; planning
+ * then meets the limits itself. */
 static int refuse_early(struct planner *p, const struct found_name *name)
 {
 	uint64_t room = min_u64(p->limits->memory_max / sizeof(struct plan_piece), PLAN_PIECES_MAX);

@@ -87,16 +87,16 @@ struct plan {
 	size_t n_problems;      /* of those found the first PLAN_PROBLEMS_MAX */
 	uint64_t bytes;         /* placed when executed */
 	size_t memory;          /* bytes that plan_make() had allocated at most, pieces included */
-	uint64_t steps;         /* what it looked at, each time counted (model/effort.h) */
+	uint64_t steps;         /* that it took (model/effort.h) */
 };
 #define PLAN_PROBLEMS_MAX 1000
 
-/* What a plan may take, and how it is ended. */
+/* Limits of a plan, and how to cancel it. */
 struct plan_limits {
 	size_t memory_max;
-	const atomic_bool *cancel; /* NULL: it cannot be ended */
-	/* Of the tables of what others declared: not to be foreseen by them. The plan is the same
-	 * whatever it is. */
+	const atomic_bool *cancel; /* NULL: not cancellable */
+	/* Key of the hash tables of what users declared, which they must not be able to predict.
+	 * The plan does not depend on it. */
 	uint64_t key;
 };
 #define PLAN_LIMITS (&(const struct plan_limits){PLAN_MEMORY_MAX, NULL, 0})

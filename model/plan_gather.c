@@ -4,12 +4,12 @@
  *
  * 1. Of shards with the same elements (a parameter on every data-parallel rank) only the most
  *    preferred is kept: sources are walked in order of preference, so it is the first one. One of
- *    which the source lacks leaves takes nobody's place: those in slots are whole. One of which the
+ *    which the source lacks leaves takes no slot: shards in slots are whole. One of which the
  *    source has nothing is kept only for its name.
  * 2. A source's cursor never goes back: names are wanted in order.
  * 3. Sources that have the same names, each once, have them at the same sorted indices: the first
  *    of them is searched, and the others are taken as it was found. They sleep and wake together.
- * 4. All who sleep have their next name behind the last one of the batch.
+ * 4. The next name of every sleeping source lies behind the last name of the batch.
  */
 #include <config.h>
 
@@ -280,7 +280,7 @@ static int compare_u32(const void *pa, const void *pb)
 	return a < b ? -1 : a > b;
 }
 
-/* (4) Who may have names of the batch. */
+/* (4) Wakes the sources that may have names of the batch. */
 static int wake(struct gather *g)
 {
 	const struct found_name *last = &g->names[g->n_names - 1];
@@ -305,7 +305,7 @@ static int wake(struct gather *g)
 	return r;
 }
 
-/* Who found nothing sleeps; who has nothing left, for ever. */
+/* Puts to sleep the sources without a name in the batch; those without further names never wake. */
 static void put_to_sleep(struct gather *g)
 {
 	uint32_t n = 0;

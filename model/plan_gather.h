@@ -7,12 +7,10 @@
  * beginning to its end, once, instead of at as many places as there are sources for each name. Of
  * sources with one declaration (data-parallel replicas) only the most preferred is walked, and of
  * those with the same names, each once (tensor-parallel peers), one is searched.
- * Who has nothing of a batch sleeps until one comes that reaches its next name: so however many
- * sources there are, and however few names a batch has for it, what is walked in vain is bounded by
- * what is stored.
- * Memory: 40 bytes for each shard found in a batch that is no replica of another, 8 bytes for each
- * name of the batch and set of names, and a batch has GATHER_FINDS names times sources, or one
- * name.
+ * A source without a name in the batch sleeps until a batch reaches its next name: so the sources
+ * that are walked in vain are bounded by what is stored, not by sources times batches. Memory: 40
+ * bytes for each shard found in a batch that is no replica of another, 8 bytes for each name of the
+ * batch and set of names, and a batch has GATHER_FINDS names times sources, or one name.
  */
 #ifndef MODEL_PLAN_GATHER_H
 #define MODEL_PLAN_GATHER_H
@@ -44,7 +42,7 @@ struct names_place {
 };
 struct names_like {
 	uint32_t like; /* the first one walked with the same names, each once; or itself */
-	uint32_t area; /* cap_names places from area * cap_names; GATHER_END: nobody is like it */
+	uint32_t area; /* cap_names places from area * cap_names; GATHER_END: none is like it */
 	uint32_t n;    /* shards that were found in the batch; with an area its places */
 	uint32_t next; /* of the first one: another that is like it, and so on; or GATHER_END */
 	bool asleep;   /* of the first one: it and those like it are not walked */
@@ -60,9 +58,9 @@ struct gather {
 	uint32_t n_walked;
 	uint32_t *cursors;        /* for each source: all before it is before the names to come */
 	struct names_like *likes; /* for each that is walked */
-	uint32_t *awake;          /* who is walked, in order of preference */
+	uint32_t *awake;          /* walked in this batch, in order of preference */
 	uint32_t n_awake;
-	struct sleepers asleep;   /* the others, but who is like another */
+	struct sleepers asleep;   /* the others; of those that are alike only the first */
 	struct names_place *places;
 	size_t n_areas;
 	uint32_t next;            /* first wanted shard that was in no batch */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A merge sort of places, then the elements are moved once each. Pure; any thread.
+ * Merge-sorts indices, then moves each element once. Pure; any thread.
  *
- * O(n log n) comparisons whatever the input: it comes from outside. Short arrays, nearly all, are
- * left to qsort_r(), which needs no poll there. While places are merged no element moves, so that a
- * sort that is ended leaves the array as it was; only while they are moved is it part of both.
+ * O(n log n) comparisons for any input, as it comes from outside. Short arrays, nearly all, go to
+ * qsort_r(), which is fast enough without a poll. Merging indices moves no element, so a sort that
+ * is cancelled then leaves the array as it was.
  */
 #include <config.h>
 

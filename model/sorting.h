@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sorting.h - qsort() that can be told to end: for arrays that take seconds to sort.
+ * sorting.h - a cancellable qsort(), for arrays that take seconds to sort.
  */
 #ifndef MODEL_SORTING_H
 #define MODEL_SORTING_H
@@ -17,8 +17,8 @@ typedef int sorting_compare_fn(const void *a, const void *b, void *arg);
 /* Bytes that sorting_sort() allocates meanwhile, at most. */
 size_t sorting_memory(size_t n);
 /*
- * No two may be equal: the order of those is not said. -ENOMEM; -ECANCELED: they are there in
- * any order, each once.
+ * No two elements may be equal: their order would be undefined. -ENOMEM; -ECANCELED: the array
+ * holds each element once, in any order.
  */
 MUST_CHECK int sorting_sort(void *array, size_t n, size_t size, sorting_compare_fn *compare,
 			    void *arg, struct effort *effort);

@@ -302,7 +302,7 @@ static struct declaration own_names(uint32_t rank, uint32_t ranks, uint32_t n)
 	return d;
 }
 
-/* Ranks of which none has a name of another one: they are not all asked for each name. */
+/* Ranks without a common name: the walk does not read all of them for each name. */
 static void test_names_of_their_own(void **state)
 {
 	enum { MANY = 400, EACH = 50 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a plan costs, in steps (model/effort.h), where stored and wanted shards are made to drive it
- * up, and that it ends soon after it is told to. No time is measured.
+ * The cost of a plan, in steps (model/effort.h), for stored and wanted shards that are made to
+ * drive it up, and that a cancelled plan ends soon. No time is measured.
  */
 #include <config.h>
 
@@ -285,7 +285,7 @@ static void test_preferred_across(void **state)
 	assert_true(c.each < 400);
 }
 
-/* Everybody has nearly everything, cut in his own way. */
+/* Every source has nearly everything, each cut differently. */
 static void test_many_that_have_all(void **state)
 {
 	struct shards have = {0}, want = {0};
@@ -319,7 +319,7 @@ static struct shard named(const char *name)
 #define NAMES   20000u
 #define SOURCES 2000u
 
-/* All is wanted of which each source has two: one that it alone has, one that is not wanted. */
+/* Each source has two names: one of its own, which is wanted, and one that is not wanted. */
 static void test_many_sources_with_little(void **state)
 {
 	struct plan_source *sources = calloc(SOURCES, sizeof(*sources));
