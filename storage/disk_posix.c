@@ -311,8 +311,9 @@ static int posix_space(struct disk *disk, uint64_t *ret_free, uint64_t *ret_tota
 }
 
 /*
- * The kernel grants a write lease only for a file that nobody else has open. It is taken back at
- * once; who opens the file in between has it broken, and SIGIO is sent, which ckptd ignores.
+ * The kernel grants a write lease only for a file that no other open file description refers to.
+ * The lease is released at once; an open() in between breaks it, and the kernel sends SIGIO, which
+ * ckptd ignores.
  */
 static int posix_in_use(struct disk_file *file, bool *ret)
 {

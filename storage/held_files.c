@@ -2,9 +2,9 @@
 /*
  * held_files.c - shard files that outlive their names.
  *
- * Whether another process has a file open is told by the disk (in_use()), not by locks: a process
- * can drop the lock of a descriptor that it was given. Where the file system does not tell, a file
- * counts as let go.
+ * Whether another process has a file open is answered by the disk (in_use()), not by locks: a
+ * process can drop the lock of a descriptor that it was given. Where the file system has no answer,
+ * a file counts as closed.
  *
  * Thread: any, one for each struct held_files.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * held_files.h - shard files whose names are gone and that other processes still have open: their
- * bytes stay on the disk until these let go of them.
+ * bytes stay on the disk until these close them.
  */
 #ifndef STORAGE_HELD_FILES_H
 #define STORAGE_HELD_FILES_H
@@ -18,8 +18,8 @@ struct held_files {
  * opened is left out. */
 MUST_CHECK int held_files_open(struct store *s, const struct checkpoint_id *id, uint32_t world,
 			       struct held_files *ret);
-/* Closes those that still have a name, and those that nobody else has open, or of which that
- * cannot be told. */
+/* Closes the files that still have a name, those that no other process has open, and those for
+ * which that is not known. */
 void held_files_sift(struct held_files *h);
 void held_files_close(struct held_files *h);
 

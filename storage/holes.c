@@ -66,7 +66,8 @@ static int compare_declarations(const void *pa, const void *pb, void *arg)
 	return c ? c : a < b ? -1 : a > b;
 }
 
-/* Ranks whose files lack leaves, of those with one declaration the first; returns how many. */
+/* Ranks whose files lack leaves; of ranks with equal declarations only the first. Returns how
+ * many. */
 static uint32_t to_look_at(const struct plan_source *ranks, uint32_t world, uint32_t *ret)
 {
 	uint32_t n = 0, kept = 0;
@@ -100,7 +101,7 @@ int holes_in(const struct plan_limits *limits, const struct plan_source *ranks, 
 	if (!look)
 		return err_code(e, -ENOMEM, "look for holes in the files of %u ranks", world);
 	n = to_look_at(ranks, world, look);
-	if (n > 1) /* what is said first is of the lowest rank */
+	if (n > 1) /* the first hole reported is of the lowest rank */
 		qsort(look, n, sizeof(*look), compare_u32);
 	for (uint32_t i = 0; i < n && r == 0; i++) {
 		const struct declaration *own = &ranks[look[i]].declaration;

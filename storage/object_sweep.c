@@ -5,16 +5,16 @@
  *   JOBS     each COMMIT of jobs/ is read: its layout is in use
  *   LAYOUTS  each layout in use is read: its declarations are in use
  *   NAMES    what layouts/ and declarations/ hold and nothing uses is noted
- *   REMOVE   a batch: each is renamed to gone-<digest>; then, if nobody wants it since, unlinked,
- *            else renamed back
+ *   REMOVE   a batch: each is renamed to gone-<digest>; then, if no writer has noted it since,
+ *            unlinked, else renamed back
  *
  * Invariants: (1) an object that a COMMIT refers to has its bytes at its name or at gone-<digest>,
  * where store_get_object() finds them too, whatever fails and wherever a crash comes (I8): the
- * next sweep puts it back; (2) who writes an object says so before it looks whether it is there
- * (objects_note()), and the sweep asks after the rename: either the writer saw that the name was
- * free and wrote it, or the sweep sees the writer's note and puts the object back. A tool beside
- * ckptd cannot note anything: it has a name in incoming/ before it writes, which is looked for at
- * the same place; (3) what cannot be read is in use: then nothing goes.
+ * next sweep puts it back; (2) a writer notes an object before it checks whether the object exists
+ * (objects_note()), and the sweep reads the notes after the rename: either the writer saw that the
+ * name was free and wrote it, or the sweep sees the writer's note and puts the object back. A tool
+ * beside ckptd cannot note anything: it has a name in incoming/ before it writes, which the sweep
+ * looks for at the same point; (3) what cannot be read is in use: then nothing is removed.
  *
  * Layouts go before declarations: a layout is never there without its declarations.
  */
@@ -37,7 +37,7 @@
 #include "storage/staging.h"
 
 #define BATCH       64u
-#define OBJECTS_MAX 65536u /* of one sweep, for memory's sake: the next one takes the others */
+#define OBJECTS_MAX 65536u /* of one sweep, to bound its memory: the next one takes the others */
 
 enum phase { PHASE_JOBS, PHASE_LAYOUTS, PHASE_NAMES, PHASE_REMOVE };
 
@@ -189,7 +189,7 @@ static int on_checkpoint(void *arg, const struct checkpoint_id *id,
 	if (commit)
 		return keep(&w->layouts, &commit->layout, true);
 	if (why->code == CKPT_ENOTFOUND)
-		return 0; /* what its files lead to is written anew with its COMMIT */
+		return 0; /* its objects are written again with its COMMIT */
 	return err_set(&w->why, CKPT_ESTATE, "the COMMIT of step %llu cannot be read: %.200s",
 		       (unsigned long long)id->step, why->text); /* (3) */
 }
@@ -321,7 +321,7 @@ static int set_aside(struct object_sweep *w, struct object *o)
 	return r == -ENOENT ? 0 : r;
 }
 
-/* What is at its name meanwhile was written since, and may be better. */
+/* An object at the original name was written since and stays: it may be better. */
 static int put_back(struct disk *d, const char *aside, const char *name)
 {
 	int r = d->ops->link(d, aside, name);
@@ -349,8 +349,8 @@ static int settle(struct object_sweep *w, const struct object *o, bool spare)
 	return r;
 }
 
-/* Whatever fails: what was set aside is settled, and if that fails too it lies where readers and
- * the next sweep find it (1). */
+/* Settles every object that was set aside, also after an error. If that fails, readers and the next
+ * sweep find the object at gone-<digest> (1). */
 static int remove_batch(struct object_sweep *w, struct err *e)
 {
 	static const char *const folders[] = {"layouts", "declarations"};

@@ -2,8 +2,8 @@
 /*
  * object_sweep.h - removes declarations and layouts that nothing refers to.
  *
- * A COMMIT refers to its layout, and a layout to the declarations of its ranks. Whoever runs the
- * sweep adds what else is in use: checkpoints in memory, logs, ledgers.
+ * A COMMIT refers to its layout, and a layout to the declarations of its ranks. The caller adds
+ * what else is in use: checkpoints in memory, logs, ledgers.
  *
  * begin and end on any thread; slices block and run on one worker at a time.
  */
@@ -16,8 +16,8 @@
 
 struct object_sweep;
 
-/* -EBUSY: somebody is between writing objects and publishing what refers to them, or another sweep
- * goes on: try again later. */
+/* -EBUSY: a writer is between writing objects and publishing what refers to them, or another sweep
+ * runs: try again later. */
 MUST_CHECK int object_sweep_begin(struct store *s, struct object_sweep **ret);
 /* NULL is allowed. What was set aside and not yet removed is put back by the next sweep. */
 void object_sweep_end(struct object_sweep *w);
@@ -27,8 +27,9 @@ MUST_CHECK int object_sweep_keep_layout(struct object_sweep *w, const struct dig
 MUST_CHECK int object_sweep_keep_declaration(struct object_sweep *w, const struct digest *d);
 
 /*
- * A bounded part of it. 1: there is more; 0: it is over. CKPT_ESTATE: it cannot be known now what
- * is in use (a COMMIT that cannot be read, something in incoming/): nothing was removed since.
+ * A bounded part of the sweep. 1: there is more; 0: it has finished. CKPT_ESTATE: what is in use
+ * cannot be known now (a COMMIT that cannot be read, something in incoming/): the slice removed
+ * nothing.
  */
 MUST_CHECK int object_sweep_slice(struct object_sweep *w, atomic_bool *cancel, struct err *e);
 uint64_t object_sweep_removed(const struct object_sweep *w);

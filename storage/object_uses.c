@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * object_uses.c - see object_uses.h. The lock is held for a few instructions and never across a
- * call of the disk. Where there is no memory for a note everything counts as in use.
+ * call of the disk. If a note cannot be allocated, everything counts as in use.
  */
 #include <config.h>
 

@@ -58,7 +58,7 @@ int store_get_object(struct store *s, const char *folder, const struct digest *d
 	path_object(path, folder, "", digest);
 	path_object(aside, folder, OBJECT_ASIDE, digest);
 	r = get_at(s, path, digest, max, ret, ret_len, e);
-	/* A sweep has set it aside for a moment, or a crash of one has left it there. */
+	/* A sweep, or one that crashed, has set it aside. */
 	if (r == CKPT_ENOTFOUND && get_at(s, aside, digest, max, ret, ret_len, NULL) == 0) {
 		if (e)
 			err_clear(e);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Declarations and layouts that nothing refers to go; those that a COMMIT refers to stay, whatever
- * fails or dies. */
+/* A sweep removes declarations and layouts that nothing refers to, and keeps those that a COMMIT
+ * refers to after any failure or crash. */
 #include <config.h>
 
 #include <errno.h>
@@ -144,7 +144,7 @@ static void test_what_cannot_be_read_is_used(void **state)
 	assert_int_equal(sweep(f, &removed), 0);
 	assert_int_equal(removed, 1); /* the layout that nothing uses */
 	assert_int_equal(count_in(f, "declarations"), 2 * WORLD);
-	/* Of a COMMIT that is damaged nothing is known at all. */
+	/* A damaged COMMIT says nothing of what it uses. */
 	unused = put(f, "unused");
 	path_commit(path, &id);
 	assert_int_equal(f->real->ops->open(f->real, path, 0, &file), 0);
@@ -155,7 +155,7 @@ static void test_what_cannot_be_read_is_used(void **state)
 	assert_true(is_there(f, &unused));
 }
 
-/* What is in incoming/ is a tool's, whose objects no COMMIT of jobs/ refers to yet. */
+/* An entry in incoming/ belongs to a tool, whose objects no COMMIT of jobs/ refers to yet. */
 static void test_a_tool_is_at_work(void **state)
 {
 	struct folder *f = *state;
@@ -177,7 +177,7 @@ static void test_a_tool_is_at_work(void **state)
 	assert_int_equal(removed, WORLD + 1);
 }
 
-/* A writer finds the objects there at any moment of the sweep: it has them when it publishes. */
+/* A writer that finds the objects at any moment of the sweep still has them when it publishes. */
 static void test_a_writer_comes_meanwhile(void **state)
 {
 	struct folder *f = *state;
@@ -209,8 +209,8 @@ static void test_a_writer_comes_meanwhile(void **state)
 	objects_end(f->store.uses);
 }
 
-/* An error or a death at each point: what is used is there, at once and after the next sweep, which
- * removes what this one left. */
+/* An error or a crash at each point: used objects are there, at once and after the next sweep,
+ * which removes what this one left. */
 static void test_each_fault(void **state)
 {
 	static const enum fault_point points[] = {FAULT_SWEEP_ASIDE, FAULT_SWEEP_REMOVED};
