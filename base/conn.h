@@ -41,9 +41,9 @@ struct conn;
 struct conn_ops {
 	/* Queues a message; takes fds (closes them whatever happens). An error closes later. */
 	void (*send)(struct conn *, const void *msg, size_t len, const int *fds, size_t n_fds);
-	/* Whether the connection takes a message with CONN_FDS_MAX descriptors now: the other end
-	 * has read the earlier ones. false: conn_events.room follows once it does. NULL: always
-	 * true. */
+	/* Whether a message with CONN_FDS_MAX descriptors would be sent at once or soon: the other
+	 * end has read enough of the earlier ones. false: conn_events.room follows when that has
+	 * changed. NULL: always true. */
 	bool (*room)(struct conn *);
 	/* Ends it; conn_events.closed follows, never inside this call. */
 	void (*close)(struct conn *);

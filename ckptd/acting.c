@@ -2,19 +2,20 @@
 /*
  * acting.c - see acting.h.
  *
- *   verdict -> queue -> (next turn) policy -> decision told -> done: each with an event when it
+ *   verdict -> queue -> (next turn) policy -> decision logged -> done: each with an event when it
  *   begins, and one when it has ended
  *
- * What was withheld (held down, or no budget) waits: a verdict that stands is not told again by the
- * detector, so it is decided again here when that is over.
+ * What was withheld (held down, or no budget) waits: the detector does not report a standing
+ * verdict again, so acting.c decides it again when the reason has gone.
  *
  * Invariants: (1) inside the detector's callback a verdict is only queued: what follows from it may
  * feed the detector again; (2) the queue is bounded: beyond QUEUE_MAX (of jobs: QUEUE_JOBS) a
- * verdict is told and not decided on, which is said; so are those that wait; (3) who waits stands:
- * it leaves when it is cleared, and when nothing is withheld any more; (4) what rests on jobs alone
- * (verdict.of_jobs, not decision.seconded) saves jobs of its uid only, and neither marks nor drains
- * the node: what a check that is made for it finds is told and does not go to the detector; what
- * rests on one uid's jobs is told to that uid and to operators.
+ * verdict is reported and not decided on, and an event says so; the list of those that wait is
+ * bounded alike; (3) a verdict that waits stands: it leaves the list when it is cleared, and when
+ * nothing is withheld any more; (4) a verdict that rests on jobs alone (verdict.of_jobs, not
+ * decision.seconded) saves jobs of its uid only, and neither marks nor drains the node: findings of
+ * a check that it starts are reported and do not reach the detector; a verdict on one uid's jobs is
+ * visible to that uid and to operators.
  */
 #include <config.h>
 
@@ -89,7 +90,7 @@ post(struct node *n, enum event_kind kind, int level, const struct subject *s, c
 		    "%s", words);
 }
 
-/* About a verdict, for those who may see that. */
+/* Posts an event about a verdict, for the users that may see the verdict. */
 __attribute__((format(printf, 5, 6))) static void post_of(struct node *n, enum event_kind kind,
 							  int level, const struct verdict *v,
 							  const char *fmt, ...)
@@ -141,7 +142,7 @@ static void checkpoint_job(struct job *j)
 	job_poke(j);
 }
 
-/* owner: only this uid's; EVENT_FOR_ALL: everybody's. */
+/* owner: saves only this uid's jobs; EVENT_FOR_ALL: those of all users. */
 static void checkpoint_now(struct node *n, const struct subject *s, uint32_t owner)
 {
 	struct job *j;
@@ -316,7 +317,7 @@ int acting_tell_check(struct node *n, int status, const char *text, size_t len, 
 	return status == 0 && failed[0] ? 1 : status;
 }
 
-/* What runs beside it may be what made it fail, and is the user's who had it made. */
+/* Processes of the user whose jobs asked for the check run beside it and may have made it fail. */
 static void check_done_alone(struct acting *a, int status, const char *text, size_t len)
 {
 	json_t *doc = len ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
@@ -382,7 +383,7 @@ static void validate(struct acting *a, const struct verdict *v, bool alone)
 		     "node '%s' is being checked, at idle priority, for the sake of %s",
 		     n->options.name, words);
 	} else {
-		if (r == -EBUSY && !alone) /* what runs is for more than one user's word now */
+		if (r == -EBUSY && !alone) /* the running check now serves another verdict too */
 			a->checked_alone = false;
 		post_of(n, EVENT_ACTION_ENDED, r == -EBUSY ? 6 : 4, v,
 		     "node '%s' was not checked for the sake of %s: %s%s", n->options.name, words,

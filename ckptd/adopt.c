@@ -6,7 +6,7 @@
  *
  *   region that no ledger names        destroyed
  *   declaration in a region of its own that is missing, or whose bytes are not its digest's:
- *                                      what was saved of it is lost, which is told
+ *                                      what was saved of it is lost; the log says so
  *   SEALED, no table                   digested again
  *   tables, in the log as committed    COMMITTED if its root is the record's, else quarantined
  *   tables, not in the log             goes on to be committed
@@ -82,9 +82,9 @@ static bool is_declared(struct job *j, const struct digest *d)
 }
 
 /*
- * What an older ckptd has written into a record that is too long for one, each rewrite would copy
- * on the loop: from here on it has a region. Where there is no memory for that it stays as it is;
- * so in a job that is adopted late, while others are served.
+ * An older ckptd wrote long payloads into records, which each rewrite would copy on the loop: move
+ * such a payload into a region. It stays in the record if there is no memory, and in a job that is
+ * adopted late, while ckptd serves others.
  */
 static struct region *own_region(struct job *j, const char *name, uint64_t size, size_t len)
 {
@@ -126,8 +126,8 @@ static void let_go_of_declarations(struct job *j)
 		declared_unref(j, d);
 }
 
-/* Regions of a job say whose they are, and what: no ledger has another job's, or a page. What
- * follows in the name, else NULL. */
+/* The name of a region says its kind and job, so that no ledger names another job's region or a
+ * page. The rest of the name behind both; NULL: another kind or job. */
 static const char *name_of(const struct job *j, const char *kind, const char *region)
 {
 	char prefix[ID_TEXT_MAX + 16], hex[ID_TEXT_MAX];
@@ -563,7 +563,7 @@ static bool is_slot_of_member(struct processes *p, const struct slot *s, const s
 {
 	struct process_id id = s->process;
 
-	/* Who has to declare anew gets new slots with it. */
+	/* A member that must declare again gets new slots then. */
 	if (!m->alive || m->undeclared || s->rank != m->rank || s->process.pid != m->process.pid)
 		return false;
 	return process_same(&id, &m->process) ||
@@ -653,8 +653,8 @@ static bool is_attempt(const struct checkpoint *c)
 	       (log->incarnation > 0 && is_of_incarnation(c, log->incarnation - 1));
 }
 
-/* What was sealed is lost with its declaration: who waits for it is told as of lost slots, but the
- * reason is only known here. */
+/* A sealed shard is lost with its declaration. Waiters are answered as for lost slots; only this
+ * function knows the reason and logs it. */
 static void tell_undeclared(struct job *j)
 {
 	struct member *m;
@@ -764,7 +764,7 @@ static struct region *best_ledger(const struct job_id *job, struct list *regions
 	return best;
 }
 
-/* What its memory holds another ckptd wrote, which knows more: e says so. */
+/* Whether another version of ckptd wrote the job's ledger; e describes it. */
 static bool is_foreign(const struct job_id *job, struct list *regions, struct err *e)
 {
 	enum ledger_kind kind;

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * answer.c - answers that are too dear for one call on the loop, which serves everybody's saves.
+ * answer.c - answers that take too long for one call on the loop, which serves all users' saves.
  *
- *   WAITING    behind others of its user, or of all users, who take turns (base/fair.h)
+ *   WAITING behind others of its user, or of all users, which take turns (base/fair.h)
  *   GATHERING  slices of ANSWER_SLICE points, one in a turn of the loop for all answers together
  *   MAKING     a META worker makes the text of what was gathered, and the memfd of a long one
  *   ENDED      sent, unless the session has ended
  *
- * A session has one answer under way. Sessions of a uid are bounded (listener.c), so what waits is
- * bounded, and waits without memory but its question; what holds memory is bounded by ANSWERS_MAX.
+ * A session has one answer under way. Sessions of a uid are bounded (listener.c), so waiting
+ * answers are bounded, and hold no memory but their question. ANSWERS_MAX bounds those that hold
+ * more.
  *
  * Invariants: (1) at most one slice runs in a turn, and no answer has two in a row while another
  * gathers; (2) make() runs once for each answer that has gathered, also for one that is dropped:
- * documents are freed where they are dumped, as that costs as much; (3) only the loop touches a,
- * but for what make() is given: the state says whose it is.
+ * documents are freed where they are dumped, as that costs as much; (3) only the loop accesses an
+ * answer, except in MAKING: then a worker has what make() uses.
  *
- * Failure modes: out of memory, or no memfd: the session is told; nothing else is touched. While no
- * worker is free no answer of this kind comes; saves do not wait for it.
+ * Failure modes: out of memory, or no memfd: the session gets an error; nothing else changes. While
+ * no worker is free these answers wait; saves do not wait for them.
  */
 #include <config.h>
 
@@ -33,7 +34,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 
-#define SLICE_CHARGE_NS 1000000u /* to its user's turn: a slice is at most that long */
+#define SLICE_CHARGE_NS 1000000u /* charged to its user: a slice takes that long at most */
 
 static void start_next(struct node *n);
 
@@ -68,7 +69,7 @@ static void end(struct answer *a)
 	list_del(&a->in_all);
 	if (!answer_dropped(a) && session_connected(a->session))
 		send_it(a);
-	if (a->fd >= 0) /* nobody else has it: to close it frees its pages */
+	if (a->fd >= 0) /* the only descriptor: its close frees the pages */
 		node_close_unsent(a->node, session_process(a->session)->uid, &a->fd, 1);
 	assert(session_use(a->session)->answers > 0);
 	session_use(a->session)->answers--;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * answer.h - an answer that is too dear for one call on the loop: see answer.c.
+ * answer.h - an answer that takes too long for one call on the loop: see answer.c.
  *
  * Its kind embeds struct answer, zeroed, in what it gathers, and frees that.
  */
@@ -32,9 +32,9 @@ struct answer_kind {
 	/* On the loop: this leaves its list, which may be one of those that it gathers from; NULL:
 	 * the kind keeps no links. */
 	void (*unlinked)(struct answer *a, const struct list *link);
-	/* On a worker, once, also where gathering was cut short: lets go of the documents that it
-	 * gathered, and unless answer_dropped() says that nobody waits, writes the text by
-	 * answer_put() or calls answer_fail(). */
+	/* On a worker, once, also where gathering was cut short: frees the documents that it
+	 * gathered, and unless answer_dropped() returns true, writes the text by answer_put() or
+	 * calls answer_fail(). */
 	void (*make)(struct answer *a);
 	/* On the loop: where the answer is no text: sets the reply's body, which is valid until
 	 * free(). handed_over: as what make() put, which was too long and goes as a memfd. */
@@ -58,7 +58,7 @@ struct answer {
 	struct node *node;
 	struct session *session;
 	uint64_t request;
-	struct work work; /* its cancel: nobody waits for the answer any more */
+	struct work work; /* cancel: its session no longer waits */
 	uint32_t flow;    /* that it was taken of: answers.waiting */
 	uint32_t slices;
 	char *text;

@@ -6,25 +6,26 @@
  *                                                                                             |
  *              gone <--the receiver has closed it-- DRAINING <--it may hold descriptors---------+
  *
- *   1. closed is told exactly once, in a turn of its own; after close() no message is delivered.
+ *   1. events->closed() is called exactly once, in a turn of its own; after close() no message is
+ *   delivered.
  *   2. Descriptors that are to be sent belong to this file until the kernel has them: none leaks,
  *      whatever fails.
- *   3. This process takes no descriptor of a user. Each message is looked at first (MSG_PEEK, with
- *      room for credentials and nothing else: MSG_CTRUNC says that there are descriptors); one
- *      with descriptors is received by the uid's receiver (ckptd/receiver.h), and meanwhile nothing
- *      else of the connection. One that is longer than CONN_MESSAGE_MAX (MSG_TRUNC) ends it.
- *   4. What waits to be sent is bounded; a peer that does not read loses its connection, not ours.
+ *   3. This process receives no descriptor from a user. It peeks at each message first (MSG_PEEK,
+ *      with room for credentials and nothing else: MSG_CTRUNC says that there are descriptors); the
+ *      uid's receiver (ckptd/receiver.h) receives one with descriptors, and until then nothing else
+ *      of the connection is read. One that is longer than CONN_MESSAGE_MAX (MSG_TRUNC) ends it.
+ *   4. Messages that wait to be sent are bounded; a peer that does not read loses its connection.
  *      So are the descriptors that were sent and not taken, of a connection and of a uid: SIOCOUTQ
- *      says whether the other end has read all. What is over the bound waits, and so does what the
- *      kernel refuses because too much is under way from ckptd's user (ETOOMANYREFS).
+ *      says whether the other end has read all. Messages above the bound wait, and so do those that
+ *      the kernel refuses because ckptd's user has too many descriptors in flight (ETOOMANYREFS).
  *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
- *   6. Closing a socket closes the descriptors of messages that are queued in it. It is shut for
- *      the other end first, and closed here only when the queue was seen to be empty.
- *   7. What is under way to a process that has ended stays so while a child that it forked has the
- *      socket, and nobody can take it back. Such a connection is closed, and its descriptors count
- *      for their uid apart (fds_lost), so that what its other processes are sent does not wait for
- *      them; up to the same bound, beyond which it waits after all, and the log says for what. So a
- *      uid that forks and exits gets twice the bound and no more.
+ *   6. Closing a socket closes the descriptors of messages that are queued in it. ckptd shuts it
+ *      down first, and closes it only after it has seen the queue empty.
+ *   7. Descriptors in flight to a process that has ended stay in flight while a child that it
+ *      forked has the socket; ckptd cannot take them back. It closes such a connection and counts
+ *      its descriptors for their uid apart (fds_lost), so that messages to the uid's other
+ *      processes do not wait for them; up to the same bound, above which they wait after all, and
+ *      the log says for what. So a uid that forks and exits gets twice the bound and no more.
  */
 #include <config.h>
 
@@ -95,7 +96,7 @@ static void close_fds(const int *fds, size_t n)
 	}
 }
 
-/* Descriptors to the other end that it does not get. */
+/* Hands over or closes descriptors that the other end will not get. */
 static void unsent(struct socket_conn *c, const int *fds, size_t n)
 {
 	struct conn_hub *hub = c->hub;
@@ -176,7 +177,7 @@ static struct receiver *receiver_of(struct socket_conn *c)
 
 /* ---- The end ---- */
 
-/* The socket is closed, or another process's to close. */
+/* The socket is closed, or the receiver closes it. */
 static void conn_gone(struct socket_conn *c)
 {
 	struct conn_hub *hub = c->hub;
@@ -193,7 +194,7 @@ static void conn_gone(struct socket_conn *c)
 
 static void drained(struct receiving *x, int status, const void *msg, size_t len, int *fd)
 {
-	(void)status; /* it is closed, or a process that was killed has it */
+	(void)status; /* the receiver has closed it, or was killed with it */
 	(void)msg;
 	(void)len;
 	(void)fd;
@@ -341,7 +342,7 @@ static bool within(const struct socket_conn *c, size_t n_fds)
 	       c->user->fds_sent + n_fds <= c->hub->uid_fds_sent;
 }
 
-/* Whether so many descriptors may go; else it is looked at again, soon (4). */
+/* Whether so many descriptors may be sent; else the hub looks again soon (4). */
 static bool may_send(struct socket_conn *c, size_t n_fds)
 {
 	if (n_fds == 0 || within(c, n_fds))
@@ -565,7 +566,7 @@ static void received(struct receiving *x, int status, const void *msg, size_t le
 	}
 }
 
-/* Its receiver takes the message, and answers in another turn. */
+/* The receiver takes the message, and answers in another turn. */
 static void hand_over(struct socket_conn *c)
 {
 	struct receiver *r = receiver_of(c);
@@ -603,7 +604,7 @@ static void reading_run(struct task *t)
 	case FOUND_MESSAGE:
 		break;
 	}
-	/* The same one: nobody else reads from the socket. */
+	/* The same message: only this file reads from the socket. */
 	n = recvmsg(c->fd, &h, MSG_DONTWAIT);
 	if (n > 0 && h.msg_flags & MSG_TRUNC)
 		complain(c, "a message was longer than 64 KiB", 0);
@@ -647,7 +648,7 @@ static void send_soon(struct socket_conn *c)
 	loop_post(c->hub->loop, &c->sending);
 }
 
-/* Descriptors may have been taken: of any connection, as those of a uid have one bound. */
+/* The other ends may have taken descriptors: check all connections, as a uid has one bound. */
 static void look_came(struct timer *t)
 {
 	struct conn_hub *hub = container_of(t, struct conn_hub, look);
@@ -752,7 +753,7 @@ static unsigned uid_fds_sent(void)
 
 	if (getrlimit(RLIMIT_NOFILE, &files) != 0)
 		return CONN_FDS_MAX;
-	/* One message of the largest is always possible, else nobody would be given anything. */
+	/* A message of the largest size must always fit, or no connection could be sent one. */
 	return (unsigned)max_u64(CONN_FDS_MAX,
 				 min_u64(UID_FDS_SENT, files.rlim_cur / UID_FDS_PART));
 }

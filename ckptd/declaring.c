@@ -7,17 +7,18 @@
  *             is too long for a record (LEDGER_INLINE_MAX) lies in a region from here on
  *   WAITING   until the ledger has room for it and for all that comes (ledgering.c): the next
  *             region is on the way, and one more where that was sized without it
- *   over      it is in the ledger and the member's, and the session is told
+ *   over      the ledger and the member have it, and the session is answered
  *
- * Writing it down is the loop's: a record of at most LEDGER_INLINE_MAX bytes, or one that names the
- * region in which a long one lies. That region is the declaration: nothing else has its bytes. It
- * is in the fd store before the ledger names it, and goes, on a worker, with the last reference.
+ * The loop writes the record: one of at most LEDGER_INLINE_MAX bytes, or one that names the region
+ * in which a long declaration lies. That region is its only copy. It is in the fd store before the
+ * ledger names it; a worker destroys it after the last reference.
  *
- * A session has one under way. Failure modes: the session or its member went meanwhile: it is
- * forgotten, with its region, and a worker that still checks it is told to end (work.cancel). No
- * memory for the ledger's next region: the loop tries for one itself, and that is the answer. No
- * memory or place for the declaration's own: the answer says so, unless another rank has declared
- * the same by then. Killed before the ledger names the region: adoption destroys it.
+ * A session has one under way. Failure modes: the session or its member has ended: the declaration
+ * is dropped, with its region, and a worker that still checks it is cancelled (work.cancel). No
+ * memory for the ledger's next region: the loop tries to make one itself, and answers with the
+ * result. No memory or place for the declaration's own region: the answer says so, unless another
+ * rank has declared the same by then. ckptd is killed before the ledger names the region: adoption
+ * destroys it.
  */
 #include <config.h>
 
@@ -47,7 +48,7 @@ struct declaring {
 	char name[REGION_NAME_MAX + 1]; /* of its region, if it gets one */
 	bool verified;             /* its bytes are those of its digest */
 	bool known;                /* the job had such a one when this began */
-	struct declared *declared; /* CHECKING: nobody else's, or known; WAITING: a reference */
+	struct declared *declared; /* CHECKING: private, or known; WAITING: a reference */
 	bool asked;                /* for room in the ledger */
 	bool placed;               /* CHECKING: counts a region that it may get */
 	struct err err;
@@ -134,7 +135,7 @@ static int digest_check(const struct digest *digest, const void *bytes, size_t l
 				 "declaration: its bytes are not those of its digest");
 }
 
-/* Takes the bytes if it succeeds. Anywhere: it is nobody else's yet. */
+/* Takes the bytes if it succeeds. Any thread: not shared yet. */
 static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes, size_t len,
 			 const atomic_bool *cancel, struct declared **ret, struct err *e)
 {
@@ -227,7 +228,8 @@ static bool is_news(const struct declaring *x, const struct member *m)
 	return !m->declared || !digest_equal(&m->declared->digest, &x->digest);
 }
 
-/* When it comes, whoever waits before it: the ledger's next region is for all. */
+/* Adds to what the ledger's next region must hold, ahead of its own turn: the region serves all
+ * that wait. */
 static void declaring_ask(struct declaring *x)
 {
 	struct job *j = x->job;
@@ -291,14 +293,14 @@ static int check_read(struct declaring *x)
 		return 0;
 	r = x->memory->ops->fd_to_bytes(x->memory, x->fd, DECLARATION_BYTES_MAX, &x->bytes,
 					&x->len);
-	/* Here, as the last one that has it may free all its pages. */
+	/* On the worker: closing the last descriptor frees all its pages. */
 	x->memory->ops->close_fd(x->memory, x->fd);
 	if (r < 0)
 		err_code(&x->err, r, "declare: read the declaration's memfd");
 	return r;
 }
 
-/* The region that will have its bytes, which so are there once. */
+/* Moves the bytes into a region, which is then their only copy. */
 static int check_region(struct declaring *x, struct region **ret)
 {
 	int r = x->memory->ops->create(x->memory, x->name, round_up(x->len, 4096), ret);
@@ -313,7 +315,7 @@ static int check_region(struct declaring *x, struct region **ret)
 	return 0;
 }
 
-/* Of what it has read nothing is left to be freed by the loop if it is long. */
+/* After it the loop has no long buffer to free. */
 static int check_bytes(struct declaring *x)
 {
 	struct region *region = NULL;

@@ -315,7 +315,7 @@ void epoch_drop_session(struct session *s)
 {
 	struct opening *o = session_use(s)->opening;
 
-	/* One that has begun goes on, for nobody. */
+	/* One that has begun goes on without a session to answer. */
 	if (o && (!o->job || o->job->opening != o))
 		opening_answer(o, -ECANCELED, "its connection ended");
 }

@@ -94,8 +94,8 @@ struct events_question {
 	uint32_t uid;      /* who asks */
 	bool sees_all;
 };
-/* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. All at once: not for those
- * who ask again and again. */
+/* {"schema", "next", "dropped", "events": [...]}; NULL: out of memory. In one call: not for
+ * repeated queries. */
 json_t *events_answer(struct events *ev, const struct events_question *q);
 /* Answers later, with q->wait when there is something to say. One wait per session. */
 void events_ask(struct events *ev, struct session *s, uint64_t request,

@@ -131,7 +131,7 @@ void goodput_verdict(struct node *n, const struct verdict *v)
 	if (j && (kind == SUBJECT_JOB || kind == SUBJECT_RANK)) {
 		hold(&j->held[hung], v->id, stands);
 		set_alarm(j, hung, v->since_ns);
-	} else if (!v->of_jobs && /* what jobs say holds up nobody else's */
+	} else if (!v->of_jobs && /* a verdict on jobs does not hold up other jobs */
 		   (kind == SUBJECT_NODE || kind == SUBJECT_GPU || kind == SUBJECT_LINK)) {
 		hold(&n->held[hung], v->id, stands);
 		list_each(j, &n->jobs, link)

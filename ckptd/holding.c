@@ -5,19 +5,19 @@
  *   read     a load is under way: the checkpoint stays whatever retention says (I9). From when
  *            retention would take it away it counts as held, by each user with such a load
  *   expired  its files have no name any more. What processes were given of them stays what it was
- *            until they close it, which nobody can make them do. Until then the space is not free,
- *            and counts as held by each user whose loads the file was given to. ckptd keeps the
- *            files open to find out: it looks at them every LOOK_NS and when a process has ended
+ *            until they close it, and ckptd cannot force them to. Until then the space is not free,
+ *            and counts as held by each user whose loads were given the file. ckptd keeps the files
+ *            open to find out: it looks at them every LOOK_NS and when a process has ended
  *
  * Above quota.held_bytes_per_uid loads of that user that would read files are refused; those under
  * way go on: no load is ever broken, nor reads anything but what was saved. So a user holds at most
  * the limit and what it had under way when it reached the limit.
  *
  * Not counted: what processes were given by an earlier ckptd; what they hold by O_PATH alone, which
- * no lease shows; and expired files where the file system does not tell whether one is open.
+ * no lease shows; and expired files on a file system that cannot say whether a file is open.
  *
  * Thread: the loop, but look_run(): a PLAN worker, for the last close of a file frees its blocks.
- * What a look under way has in hand is not touched on the loop, and is freed by look_done() alone.
+ * The loop does not access the files of a look that runs; only look_done() frees them.
  */
 #include <config.h>
 
@@ -55,7 +55,7 @@ struct look {
 	uint32_t n;
 };
 
-/* ---- Who ---- */
+/* ---- Holders ---- */
 
 static void count(struct holder *h, uint64_t bytes, uint32_t files)
 {
@@ -156,7 +156,7 @@ static void held_count(struct held *x)
 		count(h, x->files.bytes, x->files.n);
 }
 
-/* No later than in so long: never put off, however often it is asked for. */
+/* Arms the timer to fire within ns at the latest; repeated calls never postpone it. */
 static void look_within(struct node *n, uint64_t ns)
 {
 	uint64_t at = loop_now(n->env.loop) + ns;
@@ -173,7 +173,7 @@ void holding_keep(struct checkpoint *c, struct held_files *files)
 	struct node *n = c->job->node;
 	struct held *x = files->n ? alloc_zero(sizeof(*x)) : NULL;
 
-	if (!x) { /* without memory nobody counts for it */
+	if (!x) { /* out of memory: no user is charged */
 		held_files_close(files);
 		return;
 	}

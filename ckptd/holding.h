@@ -22,14 +22,14 @@ void holding_fini(struct node *n);
 /* A load of that user begins to read the checkpoint (c->readers), and ends. -ENOMEM */
 MUST_CHECK int holding_begin(struct checkpoint *c, struct user *u);
 void holding_end(struct checkpoint *c, struct user *u);
-/* Whether retention would take it away, but for these loads. */
+/* Whether only these loads keep retention from removing it. */
 void holding_overdue(struct checkpoint *c, bool overdue);
-/* Whether anybody was given its files, as far as this ckptd knows. */
+/* Whether a process may have its files open, as far as this ckptd knows. */
 bool holding_may(const struct checkpoint *c);
-/* Its files have gone, and these are held: takes them, and who has had it counts for them. */
+/* Takes the held files of a removed checkpoint, and charges its holders for them. */
 void holding_keep(struct checkpoint *c, struct held_files *files);
 void holding_forget(struct checkpoint *c); /* it is freed */
-/* A process has ended, or somebody asks: they are looked at soon. */
+/* To be called when a process has ended or a client asks: looks at the held files soon. */
 void holding_look(struct node *n);
 /* The user holds more than it may: a load that reads files is refused with this. -EDQUOT */
 MUST_CHECK int holding_refuses(struct user *u, struct err *e);

@@ -62,7 +62,7 @@ struct slot {
 	struct region *table;      /* for rank tables that are too long for a record, each in turn;
 				      NULL: they are not, or there was no memory for it */
 	struct process_id process; /* may write to it */
-	struct user *user;         /* whom its regions count for; NULL: nobody */
+	struct user *user;         /* charged for its regions; NULL: no user */
 	uint32_t places;           /* counted: USER_REGIONS, */
 	uint64_t bytes;            /* and USER_MEMORY_BYTES */
 	struct member *member;     /* NULL: its process ended or left; by slot_give() */
@@ -152,7 +152,7 @@ struct checkpoint {
 	struct persist *persist;
 	uint32_t works;             /* that point here */
 	uint32_t readers;           /* loads */
-	struct list holders;        /* whose loads these are, and have been: holding.c */
+	struct list holders;        /* users with such loads, past or present: holding.c */
 	bool overdue;               /* retention would take it away, but for readers */
 	bool no_cache;              /* what the page cache gave was not what is on the disk */
 	uint64_t cached;            /* pages of its files are, by loads of this round; 0: none */
@@ -173,7 +173,7 @@ struct declared {
 	size_t len;
 	struct declaration view;
 	uint32_t refs;
-	struct user *user; /* whom its bytes count for: who came with it first; or NULL */
+	struct user *user; /* charged for its bytes: the first that sent it; or NULL */
 	uint64_t in_ledger;
 };
 
@@ -182,7 +182,7 @@ struct member {
 	struct list of_process; /* in node->members, from member_index() on */
 	struct list ending;     /* its process has ended: process_ends.c */
 	struct job *job;
-	struct user *user; /* whom it counts for; NULL: nobody, for want of memory */
+	struct user *user; /* charged for it; NULL: no user, out of memory */
 	uint32_t rank;
 	struct process_id process;
 	struct session *session; /* NULL while not connected */
@@ -246,7 +246,7 @@ struct held_up {
 struct job {
 	struct list link; /* in node->jobs; stopped: in node->stopped_jobs */
 	struct node *node;
-	struct user *user; /* whom it counts for: job_count(); NULL: nobody, or it is stopped */
+	struct user *user; /* charged for it: job_count(); NULL: no user, or it is stopped */
 	enum job_defect defect; /* what was found, if anything: job_state.h */
 	bool stopped;           /* that was acted on */
 	char defect_text[ERR_TEXT_MAX];
@@ -256,7 +256,7 @@ struct job {
 	struct joblog *log;
 	uint8_t token[32];
 	struct ledger ledger;
-	struct user *ledger_user; /* whom its region counts for; NULL: nobody, or it has none */
+	struct user *ledger_user; /* charged for its region; NULL: no user, or no region */
 	struct ledger_making *ledger_making; /* its next region is being made */
 	uint64_t ledger_retry_ns;            /* making one failed: not before */
 	uint64_t ledger_need;                /* bytes of declarations that wait for their room */
@@ -442,7 +442,7 @@ bool epoch_fell_back(const struct job *j, uint64_t *ret_step);
 
 /* ---- member.c ---- */
 MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct member **ret);
-/* It lives: found by its process from here on, and counted as one of its user's ranks. */
+/* For a live member: indexes it by its process, and counts it as one of its user's ranks. */
 void member_index(struct member *m);
 void member_unindex(struct member *m);
 struct member *member_of_rank(struct job *j, uint32_t rank);
@@ -477,9 +477,9 @@ void slot_release(struct slot *s);
 void member_empty_slots(struct job *j);
 /* It has no member any more: destroyed, unless it holds something or a worker has it. */
 void slot_let_go(struct slot *s);
-/* To that member, or to nobody (NULL). */
+/* Assigns it to that member; NULL: takes it from its member. */
 void slot_give(struct slot *s, struct member *m);
-/* Its regions count for the job's user: after each that it gets. */
+/* Charges its regions to the job's user; to be called after each new region. */
 void slot_count(struct slot *s);
 /* With what is counted; not its regions. */
 void slot_free(struct slot *s);
@@ -518,7 +518,7 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t requ
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
 /* On a worker, some time. */
-/* What a region counts for its user until its place in the fd store is free; user NULL: nothing. */
+/* The charge of a region to its user until its place in the fd store is free; user NULL: none. */
 struct region_charge {
 	struct user *user; /* a reference, which is taken */
 	uint64_t memory;   /* USER_MEMORY_BYTES, beside one of USER_REGIONS */

@@ -148,7 +148,7 @@ bool ledgering_short(const struct job *j)
 		ledger_room(&j->ledger) < coming(j));
 }
 
-/* ---- Whom it counts for ---- */
+/* ---- Charging the user ---- */
 
 void ledgering_uncount(struct job *j)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * process_ends.c - processes that have ended, of which not all ranks were told yet.
+ * process_ends.c - processes that have ended and whose ranks' ends are not all handled yet.
  *
- * One process may be a thousand ranks. What follows from the end of one takes some 50 us: its slots
- * and pages go, the ledger and the detector are told. So each call does that for one rank, and the
- * user of the process waits its turn between two of them:
+ * One process may be a thousand ranks. Handling the end of one takes some 50 us: it frees slots and
+ * pages and updates the ledger and the detector. So each call handles one rank, and other users
+ * have their turns between two calls:
  *
- *   LEAVING    its members leave their jobs, one by one; then it waits until it is known how it
- *              ended, unless it is
- *   TELLING    the detector is told how, rank by rank, of members and of ranks that left before
- *   over
+ *   LEAVING    its members leave their jobs, one by one; then it waits for the process's exit
+ *              status if that is not known yet
+ *   TELLING    the detector gets the status, rank by rank, for members and for ranks that left
+ *   before over
  *
- * A member whose process has ended is one until its turn: it is found as any other by an open that
- * takes its rank (which may free it: it leaves the list here as well). Failure mode: no memory: all
- * of it is done at once.
+ * A member whose process has ended stays a member until its turn: an open that takes its rank finds
+ * it (and may free it: it leaves the list here as well). Failure mode: out of memory: one call
+ * handles all ranks.
  */
 #include <config.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * process_ends.h - a process has ended: each of its ranks is told of in a call of its own.
+ * process_ends.h - the end of a process, handled rank by rank, each in a call of its own.
  */
 #ifndef CKPTD_PROCESS_ENDS_H
 #define CKPTD_PROCESS_ENDS_H
@@ -8,7 +8,7 @@
 #include "ckptd/job.h"
 
 void process_ends_init(struct node *n);
-/* What was not told is forgotten. */
+/* Drops what was not handled. */
 void process_ends_fini(struct node *n);
 /* It has ended; then how, which may come in the same call or much later. */
 void process_ends_ended(struct node *n, const struct process_id *p);

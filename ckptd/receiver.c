@@ -6,12 +6,13 @@
  *     ^                        |
  *     +--pidfd-- RESTING (its socket is closed: it ends by itself)
  *
- *   1. One request at a time is with the process, so that it is known which one hangs it. What hung
- *      may have been the close of what came before: a request is asked twice.
- *   2. A process that was killed may not end (it waits in the kernel for what hung it). It is
- *      followed by its pidfd and never waited for; of a uid there are at most RECEIVER_LEFT_MAX.
- *   3. A connection that is to be closed is closed here once the request that carries it is sent:
- *      the last close is the process's, whatever becomes of it.
+ *   1. One request at a time is with the process, so that ckptd knows which one hangs it. The hang
+ *      may be in the close of the previous request's descriptor: so a request is sent twice.
+ *   2. A process that was killed may not end (it waits in the kernel for what hung it). ckptd
+ *      watches its pidfd and never blocks on its end; a uid has at most RECEIVER_LEFT_MAX such
+ *      processes.
+ *   3. To close a connection, ckptd closes its own descriptor once the request that carries it is
+ *      sent: the last close happens in the process, even if that is killed.
  *   4. BEGINS: a thread of its own executes the program: posix_spawn() returns when the program has
  *      been read from the disk.
  *
@@ -69,7 +70,7 @@ struct receiver {
 	struct timer timer; /* the limit while it is asked, else the rest */
 	struct task task;   /* the next request, or the answer that is there */
 	bool posted, readable;
-	bool busy; /* a call is in it: what is told there may want to free it */
+	bool busy; /* a call runs: its callbacks must not free it */
 };
 
 static void post(struct receiver *r)
@@ -128,7 +129,7 @@ static void ended(struct watch *w, uint32_t events)
 	if (r->process == p)
 		part(r, false);
 	process_free(p);
-	post(r); /* what it was asked is asked again, or what waits for room goes on */
+	post(r); /* sends its request to another process, or goes on with requests that wait */
 }
 
 static void socket_ready(struct watch *w, uint32_t events)
@@ -266,7 +267,7 @@ static int begin(struct receiver *r)
 	return 0;
 }
 
-/* Nobody waits for it any more. */
+/* Ends a process that is still BEGINS: no request needs it. */
 static void end_beginning(struct receiver *r)
 {
 	struct process *p = r->beginning;
@@ -321,7 +322,7 @@ static void tell(struct receiver *r, struct receiving *x, int status, const void
 	x->done(x, status, msg, len, fd);
 }
 
-/* What it was asked has no answer: again (1), or that is the answer. */
+/* The request got no answer: send it again (1), or fail it. */
 static void unanswered(struct receiver *r, int why)
 {
 	struct receiving *x = r->current;
@@ -361,8 +362,8 @@ static void limit_came(struct timer *t)
 	r->busy = false;
 }
 
-/* There is no process, and none can be begun: messages are refused, connections wait to be closed
- * until one has ended, or for a while. */
+/* There is no process, and none can be begun: refuses messages; connections to be closed wait until
+ * a process has ended, or for a while. */
 static void refuse_all(struct receiver *r, int why)
 {
 	struct receiving *x, *next;
@@ -385,7 +386,7 @@ static void ask_next(struct receiver *r)
 
 	if (e == 0 && r->beginning)
 		return; /* begun() */
-	if (e == -ETOOMANYREFS) { /* by what is under way to others: nothing tells when it goes */
+	if (e == -ETOOMANYREFS) { /* of other connections: no event ends that */
 		timer_arm(r->loop, &r->timer, loop_now(r->loop) + FULL_LOOK_NS);
 		return;
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * receiver.h - messages with descriptors of one uid, taken in by a process beside ckptd.
+ * receiver.h - receives one uid's messages with descriptors in a process beside ckptd.
  *
- * ckptd never has a descriptor that a user made, but frozen memfds of a bounded size: see
- * ckptd/receiver_child.h. The process is begun when it is first needed and ends after a rest. One
- * that does not answer is killed, and another one is asked.
+ * The only descriptors of users that ckptd gets are frozen memfds of a bounded size: see
+ * ckptd/receiver_child.h. ckptd starts the process when it is first needed; it ends after a rest.
+ * ckptd kills one that does not answer, and asks another one.
  */
 #ifndef CKPTD_RECEIVER_H
 #define CKPTD_RECEIVER_H
@@ -16,9 +16,9 @@
 #include "ckptd/log.h"
 #include "ckptd/receiver_child.h"
 
-#define RECEIVER_LIMIT_NS 10000000000ull /* for one answer, also on a machine with much to do */
+#define RECEIVER_LIMIT_NS 10000000000ull /* for one answer, also on a busy machine */
 #define RECEIVER_REST_NS  10000000000ull /* after which the process ends */
-#define RECEIVER_LEFT_MAX 4 /* of a uid's that were killed and have not ended: then no more */
+#define RECEIVER_LEFT_MAX 4 /* processes of a uid that may be killed and not ended */
 
 struct receiver;
 struct receiving;
@@ -40,8 +40,8 @@ struct receiving {
 };
 
 struct receiver_options {
-	const char *program; /* ckptd, whose --receiver it is */
-	uint32_t uid;        /* whose descriptors it takes in */
+	const char *program; /* path of ckptd, started with --receiver */
+	uint32_t uid;        /* the user that sends the descriptors */
 	uint64_t limit_ns, rest_ns;
 	struct log *log;
 };
@@ -52,9 +52,9 @@ struct receiver *receiver_new(struct loop *loop, const struct receiver_options *
 void receiver_ask(struct receiver *r, struct receiving *x);
 /* Idempotent. Not for x->end. */
 void receiver_forget(struct receiver *r, struct receiving *x);
-/* Nothing is asked, and no process of it is there. */
+/* No request is open, and it has no process. */
 bool receiver_is_idle(const struct receiver *r);
-/* NULL is allowed. Processes are killed and not waited for; nobody is called any more. */
+/* NULL is allowed. Kills its processes without waiting for them; calls no done() any more. */
 void receiver_free(struct receiver *r);
 
 #endif
