@@ -51,23 +51,23 @@ struct events {
 	bool busy, failed; /* failed: said once */
 };
 
-/* line becomes its; o: the same, parsed. NULL: out of memory. */
+/* Takes line; o: the same, parsed. NULL: out of memory. */
 struct event *event_new(const struct event *head, char *line, const json_t *o);
 struct event *event_ref(struct event *e);
 void event_unref(struct event *e);
-/* Out of its list, and what the list had of it goes. */
+/* Removes it from its list and drops the list's reference. */
 void event_drop(struct event *e);
 /* A slice (answer.h): 1: all are taken; 0: it goes on; -ENOMEM. */
 MUST_CHECK int events_take(struct events *ev, struct events_taken *x, unsigned *left);
 void events_let_go(struct events_taken *x);
-/* Of those, on any thread: of each share but NONE the newest `most`, all of them oldest first;
- * *ret_more: how many older ones are left out. words: how the subject is called, NULL for none;
- * uid: whose it is. NULL: out of memory. */
+/* Any thread. The newest `most` events of each share but NONE, in one list, oldest first;
+ * *ret_more: how many older ones are left out. words: the name of the subject, NULL for none; uid:
+ * its owner. NULL: out of memory. */
 enum events_share { EVENTS_NONE, EVENTS_FIRST, EVENTS_OTHER };
 typedef enum events_share events_share_fn(void *arg, const char *words, uint32_t uid);
 json_t *events_about(const struct events_taken *x, events_share_fn *share, void *arg, size_t most,
 		     size_t *ret_more);
-/* Something has come. */
+/* There is a new event. */
 void events_poke(struct events *ev);
 void events_answer_init(struct events *ev);
 void events_answer_fini(struct events *ev);

@@ -9,13 +9,13 @@
  * plus job log, never the index (design section 2). Formats: doc/ledger-format.md.
  *
  * Regions are made and destroyed by the owner, on workers (ledgering.c); writing is copying and
- * digesting in memory, 0.3 s a GiB. An append that does not fit makes its region itself: it waits
- * for it, and is what the owner has to avoid. Payloads above LEDGER_INLINE_MAX are the owner's to
- * put into regions of their own, annexes, which records name.
+ * digesting in memory, 0.3 s a GiB. An append that does not fit makes its region itself and blocks
+ * meanwhile: the owner has to avoid that. The owner puts payloads above LEDGER_INLINE_MAX into
+ * regions of their own, annexes, which records name.
  *
  * The move takes slices of some hundred microseconds: the old region counts until the last one is
- * over, and records that come meanwhile go to both. A record that the next region has before the
- * slice that is about its object changes nothing where it is replayed, or says the same.
+ * over, and records that come meanwhile go to both. A record that the next region gets before the
+ * slice that writes its object changes nothing when it is replayed, or repeats what the slice says.
  */
 #ifndef CKPTD_LEDGER_H
 #define CKPTD_LEDGER_H
@@ -149,10 +149,10 @@ enum ledger_kind {
 	LEDGER_FOREIGN, /* whole, as far as can be told, of a version or with features not known */
 };
 
-/* What the region is, and whose. */
+/* The kind of the region, and its job. */
 enum ledger_kind ledger_probe(const struct region *r, struct job_id *ret_job,
 			      uint64_t *ret_generation);
-/* Of a foreign one: a sentence. */
+/* Describes a foreign one in e. */
 void ledger_describe_foreign(const struct region *r, struct err *e);
 /* Takes the region over and replays it; ends quietly at the first record that is not whole. */
 MUST_CHECK int ledger_adopt(struct ledger *l, struct memory *m, struct region *r,

@@ -466,7 +466,7 @@ static void begin_on(struct task *t)
 
 void load_step(struct job *j)
 {
-	j->load_round++; /* something has changed: all are looked at anew */
+	j->load_round++; /* something has changed: look at all again */
 	loop_unpost(j->node->env.loop, &j->load_task);
 	j->load_task.uid = j->history.job.uid;
 	begin_some(j);

@@ -16,8 +16,8 @@
  * What fails here is in the work's status: a file that cannot be opened or does not say what it
  * should is a bad copy, and load_giving.c deals with it; a message that is no wish is CKPT_EPROTO.
  *
- * Thread: a PLAN worker. While it has the load nobody else touches it, and what it points to stays:
- * slots and files for the checkpoint's readers, declarations for references.
+ * Thread: a PLAN worker. Until it returns the loop does not access the load, and what the load
+ * points to stays: slots and files by the checkpoint's readers, declarations by references.
  */
 #include <config.h>
 
@@ -340,7 +340,7 @@ static int open_wants(struct load *l)
 	if (l->wants_fd >= 0) {
 		r = m->ops->fd_to_bytes(m, l->wants_fd, WANTS_BYTES_MAX, &l->wants_bytes,
 					&l->wants_len);
-		/* Here, not on the loop: the last one that has it frees its pages. */
+		/* On the worker, not the loop: closing the last descriptor frees the pages. */
 		m->ops->close_fd(m, l->wants_fd);
 		l->wants_fd = -1;
 	}
@@ -391,8 +391,8 @@ static void close_unread(struct load *l)
 	}
 }
 
-/* All but the problems, whatever became of it: a plan may have gigabytes, and what is wanted too,
- * so that to let go of them is the worker's. */
+/* Frees all but the problems, also after an error: the plan and the wanted declaration may have
+ * gigabytes, so the worker frees them. */
 static void let_go_of_plan(struct load *l)
 {
 	alloc_free(l->plan.pieces);

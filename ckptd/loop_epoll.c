@@ -15,9 +15,9 @@
  *      from another thread rings the bell, so a sleeping loop never misses a post.
  *   3. After watch_remove() the watch is not touched: its event in the current batch is dropped.
  *   4. Idle means asleep: with nothing armed the loop waits without a timeout.
- *   5. A user waits for a call that runs, and for its turn among users: never for what others have
- *      posted before. Each call is measured by one reading of the thread's CPU time at its end, a
- *      system call; so the first of a turn has the cost of epoll_wait in it. Its user is charged.
+ *   5. A user waits for the running call, and for its turn among users: never for all that others
+ *      have posted before. At the end of each call the loop reads the thread's CPU time, a system
+ *      call, and charges the call's user; so the first call of a turn includes epoll_wait.
  *
  * Failure modes: epoll_wait failing for anything but EINTR is a programmer's error (a closed
  * descriptor of ours) and stops the process.

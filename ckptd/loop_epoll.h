@@ -10,8 +10,8 @@
 #include "base/err.h"
 #include "base/loop.h"
 
-/* A descriptor of somebody else that the loop looks at; level-triggered without EPOLLET. ready is
- * served before all tasks: it notes what came and leaves the rest to a task. */
+/* A caller's descriptor that the loop polls; level-triggered without EPOLLET. The loop calls
+ * ready() before all tasks: it only notes the event and leaves the work to a task. */
 struct watch {
 	int fd;
 	uint32_t events; /* EPOLLIN, EPOLLOUT, EPOLLET; 0 while it is not watched */
@@ -29,7 +29,7 @@ void loop_epoll_stop(struct loop *l);
 void loop_epoll_turn(struct loop *l, uint64_t wait_ns);
 /* How many turns there were: an idle loop makes none. */
 uint64_t loop_epoll_turns(const struct loop *l);
-/* What loop_calls() tells begins here. */
+/* Restarts the counts of loop_calls(). */
 void loop_epoll_forget_calls(struct loop *l);
 
 static inline void watch_init(struct watch *w, int fd, void (*ready)(struct watch *, uint32_t))

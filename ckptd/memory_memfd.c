@@ -111,8 +111,9 @@ static int charge(struct memfd_memory *m, uint64_t bytes)
 	int r = 0;
 
 	pthread_mutex_lock(&m->lock);
-	/* In the lock: who has its pages when it is not counted any more is in what is read. That
-	 * takes 0.2 ms, and the loop takes small ones: they are within what stays free. */
+	/* Under the lock: pages that are no longer counted in `making` show in what is read.
+	 * Reading takes 0.2 ms, too long for the small regions that the loop makes; they fit into
+	 * what stays free. */
 	if (bytes > REGION_SMALL_MAX)
 		read_system(m, &sys);
 	if (bytes == 0 || bytes > m->options.budget - min_u64(m->taken, m->options.budget))

@@ -78,7 +78,7 @@ struct node_options {
 	uint64_t settle_timeout_ns;  /* bound on settling the old epoch at an open */
 	uint64_t leaving_ns;         /* a failed trainer's process has so long to end: leaving.c */
 	uint64_t log_trim;           /* records kept before a summing record replaces them */
-	uint64_t session_idle_ns;    /* who is no rank and asks nothing is closed then; 0: never */
+	uint64_t session_idle_ns;    /* closes idle connections without a rank; 0: never */
 	uint32_t sessions_per_uid;   /* ranks of one user */
 	uint32_t jobs_per_uid;
 	uint32_t waits_per_session, loads_per_session; /* under way */

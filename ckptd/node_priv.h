@@ -67,7 +67,7 @@ struct node {
 	struct by_process members; /* of all jobs, that live: member_index() */
 	struct by_process leaving; /* of all jobs: leaving.c */
 	struct holding holding;
-	struct list process_ends; /* of which not all ranks were told: process_ends.c */
+	struct list process_ends; /* with ranks not handled yet: process_ends.c */
 	struct list early;       /* opens that came before it was ready, or admitted */
 	struct list refused;     /* jobs that could not be read: refused.c */
 	struct list kept_regions; /* of their memory */
@@ -89,7 +89,7 @@ struct node {
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node */
 	struct events *events;
-	struct answers answers; /* to people, that are dear */
+	struct answers answers; /* the long ones to ckptctl and to List */
 	struct acting *acting;
 	struct marks marks;
 	struct admission admission;

@@ -15,7 +15,8 @@
 #define NOTIFY_MESSAGE_MAX 4096
 #define NOTIFY_FDS_MAX 16 /* in one message */
 
-/* Of ckptd --supervise: the number of a connected datagram socket, and whom it is meant for. */
+/* Of ckptd --supervise: the number of a connected datagram socket, and the process that it is meant
+ * for. */
 #define NOTIFY_FD_VAR "CKPTD_NOTIFY_FD"
 #define NOTIFY_PID_VAR "CKPTD_NOTIFY_PID"
 

@@ -157,8 +157,9 @@ static uint32_t places(uint32_t n_slots, uint64_t table_bytes)
 }
 
 /*
- * What the user may have, which is taken here; what is made of it counts with the slots. The fd
- * store's places: what it does not keep is lost when ckptd ends, committed or not (I6).
+ * Takes the user's share of memory and of the fd store's places; each slot that is made then counts
+ * by itself. The places matter as memory that the store does not keep is lost when ckptd ends,
+ * committed or not (I6).
  */
 static int take_share(struct preparing *p, struct member *m, uint64_t bytes, uint32_t n_slots,
 		      struct err *e)

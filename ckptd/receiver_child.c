@@ -2,16 +2,16 @@
 /*
  * receiver_child.c - takes in the messages of one uid that carry descriptors.
  *
- * A descriptor from outside is dangerous to have: closing it may wait for a FUSE server that never
- * answers, linger for a socket's peer, or free gigabytes; asking what it is may wait as well. So
- * ckptd takes none. This process does, holds nothing that anybody else needs, and ckptd kills it
- * when it does not answer.
+ * A user's descriptor can block its holder: close() may wait for a FUSE server that never answers,
+ * linger for a socket's peer, or free gigabytes; fstat() may wait as well. So ckptd receives none.
+ * This process does; it holds nothing that other processes need, and ckptd kills it when it does
+ * not answer.
  *
- *   1. What is passed on is a memfd (F_GET_SEALS, which asks no file system, says so) that nobody
- *      can write to or resize, of a bounded size; one for each message.
- *   2. A memfd that was passed on stays open here until the next request: ckptd's close of it, or
+ *   1. It passes on only a memfd of a bounded size that is sealed against writing and resizing
+ *      (F_GET_SEALS, which calls no file system, says so); one for each message.
+ *   2. It keeps a memfd that it passed on open until the next request: so ckptd's close of it, or
  *      of its message, is not the last one and frees nothing.
- *   3. The answer goes out before what is not passed on is closed.
+ *   3. It sends the answer before it closes the descriptors that it does not pass on.
  *
  * One thread; blocking calls. Failure modes: it hangs or dies; ckptd/receiver.c begins another.
  */
@@ -174,8 +174,8 @@ static bool serve(struct message *m, int *held)
 	return ok;
 }
 
-/* What it does takes none of ckptd's capabilities. Where a filter of system calls forbids to give
- * them up there must be none. */
+/* The receiver needs none of ckptd's capabilities. Where a filter of system calls forbids capset(),
+ * it must have none already. */
 static bool drop_capabilities(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -199,14 +199,15 @@ int receiver_child_run(void)
 	static struct message m;
 	int held = -1;
 
-	/* It ends with ckptd: nobody has the other end of its socket any more. (PR_SET_PDEATHSIG
-	 * would end it with the thread that began it.) One that hangs beyond that keeps nothing but
-	 * what hangs it. */
+	/* It ends with ckptd, which has the only other end of its socket. (PR_SET_PDEATHSIG would
+	 * end it with the thread that started it.) One that still hangs then holds nothing but the
+	 * descriptor that hangs it. */
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_NOFILE, &files) != 0 ||
 	    setrlimit(RLIMIT_CORE, &none) != 0 || !drop_capabilities())
 		return 1;
 	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */
-	/* It does a user's work, and that much is no more than a user's own process would get. */
+	/* It works for a user, so it must not get more processor time than the user's own
+	 * processes. */
 	ignore_result(setpriority(PRIO_PROCESS, 0, NICE));
 	while (serve(&m, &held))
 		;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * receiver_child.h - the process that takes descriptors in for ckptd (`ckptd --receiver`): what it
- * is asked over its socket, and what it answers.
+ * receiver_child.h - the process that receives descriptors for ckptd (`ckptd --receiver`): its
+ * requests and answers.
  */
 #ifndef CKPTD_RECEIVER_CHILD_H
 #define CKPTD_RECEIVER_CHILD_H
@@ -11,7 +11,7 @@
 #include "model/declaration.h"
 
 #define RECEIVER_FD 3 /* its socket: SOCK_SEQPACKET */
-/* Of a memfd that is passed on: a declaration, or what a read wants. */
+/* The size limit of a memfd that it passes on: a declaration, or what a read wants. */
 #define RECEIVER_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
 
 enum receiver_op {
@@ -24,7 +24,7 @@ enum receiver_status {
 	RECEIVER_NOTHING, /* no message is there, or an empty one */
 	RECEIVER_LONG,    /* longer than CONN_MESSAGE_MAX */
 	RECEIVER_MANY,    /* more than one descriptor */
-	RECEIVER_FOREIGN, /* its descriptor is none of a memfd that nobody can write to or resize */
+	RECEIVER_FOREIGN, /* its descriptor is no memfd sealed against writing and resizing */
 	RECEIVER_LARGE,   /* its memfd has more than RECEIVER_BYTES_MAX */
 };
 

@@ -7,12 +7,13 @@
  *            node->kept_regions; a worker reads it again each RETRY_NS
  *   read     it becomes a job like any other, with its memory
  *
- * So is a job whose memory an other version of ckptd has written (LEDGER_FOREIGN): what is
- * committed may be there alone. It is not tried again; a ckptd that knows it takes it over.
+ * A job whose memory another version of ckptd has written (LEDGER_FOREIGN) is refused too: that
+ * memory may hold the only copy of a committed checkpoint. It is not tried again; the version that
+ * wrote it takes it over.
  *
  * 1. Nothing of it is deleted, here or on disk.
- * 2. No job of its name is made meanwhile: it would begin anew unawares (I11). Where nothing that
- *    can be read says its name, no job at all is made.
+ * 2. No job of its name is made meanwhile: it would start without its history (I11). Where nothing
+ *    that can be read says its name, no job at all is made.
  *
  * Loop's thread, but refused_note() and retry_run(), on META workers.
  */
@@ -146,7 +147,7 @@ static int take_back(struct node *n, struct found_job *f)
 		if (c->commit)
 			indexing_add(c);
 	job_tell(j, 5, "its folder can be read again: the job is taken up");
-	tidy_want(n); /* it waits while another one is refused */
+	tidy_want(n); /* the sweep waits while another job is refused */
 	return 0;
 }
 

@@ -27,7 +27,7 @@ void refused_init(struct node *n);
 void refused_fini(struct node *n);
 /* On the loop: they become the node's, and are tried again each few seconds. */
 void refused_take(struct node *n, struct found *found);
-/* Whether a job of this name may not be made, since a refused one is called so, or may be: e says
+/* Whether a job of this name may not be made, since a refused one has it, or may have it: e says
  * which. */
 bool refused_open(struct node *n, const char *name, uint32_t uid, bool has_token, struct err *e);
 /* A job that was read, and whose memory is of another version: its regions are to be kept. */
@@ -35,7 +35,7 @@ MUST_CHECK int refused_for_memory(struct node *n, const struct record_job *job, 
 /* If the user may see it: as a job of the document of `status`, at the end of jobs. */
 void refused_json(const struct refused_job *r, uint32_t uid, bool all, const char *job,
 		  json_t *jobs);
-/* All that there are now, which stay in memory until they are let go of. */
+/* References to all refused jobs, which stay in memory until refused_let_go(). */
 MUST_CHECK int refused_take_all(struct node *n, struct refused_job ***ret, size_t *ret_n);
 void refused_let_go(struct refused_job **all, size_t n);
 /* Whether a region's name is one of a refused job: its memory waits with it. */

@@ -430,7 +430,7 @@ static int service_open(struct service *s, struct err *e)
 	return r;
 }
 
-/* What no user may be held up by: see base/loop.h. */
+/* Logs how long calls of the loop took: see base/loop.h. */
 static void tell_calls(const struct service *s)
 {
 	const struct loop_calls *c = loop_calls(s->loop);
@@ -484,7 +484,7 @@ static void node_ready(void *arg, int status, const char *text)
 	if (s->stopping)
 		return;
 	s->ready = true;
-	loop_epoll_forget_calls(s->loop); /* until now nobody waited */
+	loop_epoll_forget_calls(s->loop); /* no client has waited until now */
 	log_print(s->log, LOG_NOTICE, "ready: node '%s', socket '%s', data '%s' (%s)",
 		  s->config.name, s->config.socket, s->config.data, s->disk->backend);
 	tell_status(s, "READY=1");

@@ -4,8 +4,8 @@
  *
  *   new -> HELLO -> (ckptctl: Admin) | OPEN -> DECLARE -> PREPARE -> SlotsReady -> saves and loads
  *
- * A message that does not decode ends the connection, and so does nothing: of a process that is no
- * rank and waits for no answer, after session_idle_ns. Nothing here waits.
+ * A message that does not decode ends the connection. So do session_idle_ns without a message, if
+ * the process is no rank and waits for no answer. Nothing here waits.
  */
 #include <config.h>
 
@@ -56,7 +56,7 @@ static void idle_came(struct timer *t)
 {
 	struct session *s = container_of(t, struct session, idle);
 
-	/* Whatever is to be answered has a reference. */
+	/* Each request that is not answered yet has a reference. */
 	if (s->refs > 1 || s->use.opening)
 		idle_begins(s);
 	else if (s->conn)
@@ -562,7 +562,7 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 	}
 }
 
-/* For what is told of long calls. */
+/* Names for the report of long calls. */
 static const char *label_of(const Ckpt__Request *q)
 {
 	static const char *const labels[] = {

@@ -77,7 +77,7 @@ MUST_CHECK int relog_finish(struct node *n, const struct job_id *id, struct err 
  * a refused job stays. A job whose memory another version has written is refused. -ENOMEM: it is in
  * the fd store as it was. */
 MUST_CHECK int adopt_memory(struct node *n);
-/* Whether a refused job's memory is such; e says how. */
+/* Whether another version wrote a refused job's memory; e describes it. */
 bool adopt_is_foreign(const struct node *n, const struct job_id *job, struct err *e);
 /* The same for a job that is read later than the others: refused.c. */
 void adopt_late(struct job *j);

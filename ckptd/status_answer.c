@@ -136,7 +136,7 @@ static json_t *checkpoint_json(const struct checkpoint *c, const struct special 
 			 "healthy_steps", (json_int_t)trust_healthy_steps(c), "reason", c->reason);
 }
 
-/* One of which all is lost: what somebody must take note of, with rm. */
+/* A checkpoint whose data is all lost: an operator acknowledges it with rm. */
 static json_t *lost_json(const struct history_commit *h)
 {
 	return json_pack("{s:I, s:o, s:I, s:s, s:s, s:b, s:b, s:b, s:b, s:b, s:I, s:I, "

@@ -4,15 +4,15 @@
  *
  *   wanted -> (PAUSE_NS after the last one) -> gathering -> slices, each a work of META -> over
  *
- * What is in use is gathered on the loop, some jobs in a call: of each the layouts of its log, of
- * its checkpoints and those that are known to be stored, which persist.c does not write again, and
- * what its ranks have declared. What is written from the beginning of the sweep on notes itself
- * (storage/object_uses.h), and COMMIT files say the rest.
+ * The loop gathers what is in use, some jobs in a call: of each the layouts of its log, of its
+ * checkpoints and those that are known to be stored, which persist.c does not write again, and what
+ * its ranks have declared. Writers note the objects that they write after the sweep has begun
+ * (storage/object_uses.h), and the sweep reads the rest from COMMIT files.
  *
  * Invariants: (1) while a job could not be read nothing is removed: what it uses is not known; (2)
  * a node that stops waits for the slice under way, and for no other.
  *
- * Failure modes: what fails is told and tried again after the next expiry or start.
+ * Failure modes: an error is logged, and the sweep tried again after the next expiry or start.
  */
 #include <config.h>
 

@@ -29,11 +29,11 @@ struct tidy {
 
 void tidy_init(struct tidy *t, struct node *n);
 void tidy_fini(struct tidy *t);
-/* Something may be unused: now, or a while after the last time. */
+/* Objects may be unused: begins a sweep, now or some time after the last one. */
 void tidy_want(struct node *n);
 /* The files of c are gone: if no other checkpoint has its layout that is unused now. */
 void tidy_expired(const struct checkpoint *c);
-/* The node stops: what goes on ends after the slice that is under way. */
+/* The node stops: a sweep ends after the slice that runs. */
 void tidy_stop(struct node *n);
 
 #endif

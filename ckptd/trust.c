@@ -52,7 +52,7 @@ void trust_recorded(struct checkpoint *c)
 	c->said = trust_add(c->said, h->trust);
 }
 
-/* There was no memory for a record: what was said stays said, and gets its record later. */
+/* There was no memory for a record: the trust stays as set, and its record is written later. */
 static void say_later(struct job *j)
 {
 	j->say_later = true;

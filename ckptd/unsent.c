@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * unsent.c - descriptors for a process that it did not take, closed by a worker.
+ * unsent.c - descriptors that a process did not take, closed by a worker.
  *
- * The plan of a load and a long answer are memfds that nobody else has by then: closing one frees
- * its pages, 0.13 ms for each MiB, and the loop has a millisecond.
+ * The plan of a load and a long answer are memfds whose last descriptors these are: closing one
+ * frees its pages, 0.13 ms for each MiB, and a call on the loop may take a millisecond.
  *
  * Failure modes: without memory they are closed where they are. Thread: the loop, but unsent_run().
  */

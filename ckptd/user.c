@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * user.c - users of the node: what each has, and what more it may take.
+ * user.c - users of the node: what each holds, and what more it may take.
  *
- * All that a user holds of ckptd is counted here, by uid, whatever connections, ranks and jobs it
- * was asked for by; beside it a session has bounds of its own (struct session_use). Connections
- * are counted where they come in (listener.c, conn_socket.c).
+ * All that a user holds of ckptd is counted here, by uid, over its connections, ranks and jobs; a
+ * session has further limits of its own (struct session_use). listener.c and conn_socket.c count
+ * connections.
  *
- * Invariants: (1) who has taken something has a reference to the user until it is given back, so
- * that a user without references has nothing; (2) a count changes where the thing is made or freed
- * and nowhere else, and what was counted for it is kept beside it.
+ * Invariants: (1) the holder of a counted object has a reference to the user until it gives the
+ * count back, so that a user without references has nothing; (2) a count changes only where the
+ * object is made or freed, and the object keeps the amount.
  *
  * On the loop's thread. Every call is O(1), but for user_may_join(), which looks at the ranks of
  * one job where the user is at a limit.
@@ -213,7 +213,7 @@ int user_over(struct user *u, enum user_count count, const char *what, struct er
 
 /* ---- Before something is made ---- */
 
-/* Ranks of the user's in j that go when this open succeeds. */
+/* The user's ranks in j that leave when this open succeeds. */
 static uint64_t ranks_that_go(struct job *j, const struct open_request *r, bool new_run,
 			      const struct user *u)
 {

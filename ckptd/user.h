@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * user.h - what each user of the node has of ckptd, and how much that may be (quota.* of
- * ckptd.conf).
+ * user.h - what each user of the node holds of ckptd, and its limits (quota.* of ckptd.conf).
  *
- * A limit binds what comes: what a user has when a limit is lowered stays, and counts until it is
- * given back. A refused request has taken nothing.
+ * A limit applies to new requests: what a user holds when a limit is lowered stays, and counts
+ * until it is given back. A refused request has taken nothing.
  */
 #ifndef CKPTD_USER_H
 #define CKPTD_USER_H
@@ -19,7 +18,7 @@ enum user_count {
 	USER_LOAD_FILES,        /* shard files that these keep open */
 	USER_DECLARATION_BYTES, /* of declarations that it was the first to send */
 	USER_PLAN_BYTES,        /* of loads: plans, and what is kept to check the files again */
-	USER_HELD_BYTES,        /* of files that retention has let go, or would: holding.c */
+	USER_HELD_BYTES,        /* of files that retention has removed, or would: holding.c */
 	USER_MEMORY_BYTES,      /* of slots and their tables, those under way too */
 	USER_REGIONS,           /* of these, of declarations and of ledgers: user_may_store() */
 	USER_COUNTS
@@ -42,8 +41,8 @@ struct users {
 
 void users_init(struct users *all);
 
-/* A reference to the user of that uid, which is put into the table with the first one and taken out
- * with the last. NULL: no memory. */
+/* A reference to the user of that uid; the table has the user as long as there is one. NULL: out of
+ * memory. */
 struct user *user_get(struct node *n, uint32_t uid);
 struct user *user_ref(struct user *u);
 void user_put(struct user *u); /* NULL is allowed */
@@ -51,22 +50,22 @@ void user_put(struct user *u); /* NULL is allowed */
 struct user *user_find(const struct node *n, uint32_t uid);
 
 /*
- * So much more, if the limit allows; else a code and a sentence that begins with `what` and names
- * user, limit and option. A single thing that is above a limit in bytes is refused, too.
+ * Takes so much more, if the limit allows; else a code and a message that begins with `what` and
+ * names user, limit and option. A single request above a limit in bytes is refused, too.
  */
 MUST_CHECK int user_take(struct user *u, enum user_count count, uint64_t more, const char *what,
 			 struct err *e);
 /* The same, and nothing is taken. */
 MUST_CHECK int user_may(const struct user *u, enum user_count count, uint64_t more,
 			const char *what, struct err *e);
-/* It has more than the limit: a refusal as above. */
+/* An error as above if it has more than the limit. */
 MUST_CHECK int user_over(struct user *u, enum user_count count, const char *what, struct err *e);
-/* What exists already, whatever the limit is. */
+/* Counts what exists already, without a limit. */
 void user_add(struct user *u, enum user_count count, uint64_t more);
 void user_give(struct user *u, enum user_count count, uint64_t less);
 
-/* ---- What is asked before something is made ---- */
-/* One more rank in job j; new_run: the ranks that it has now will be out. -EAGAIN */
+/* ---- Checks before something is made ---- */
+/* One more rank in job j; new_run: its present ranks will leave. -EAGAIN */
 MUST_CHECK int user_may_join(struct job *j, const struct open_request *r, bool new_run,
 			     struct err *e);
 /* One more job; one more wait, one more load of this session. -EMFILE */
@@ -74,11 +73,11 @@ MUST_CHECK int user_may_make_job(struct node *n, const struct open_request *r, s
 MUST_CHECK int user_may_wait(struct session *s, struct err *e);
 MUST_CHECK int user_may_load(struct session *s, struct err *e);
 /*
- * So many more places in the fd store: the user gets them while it has at most twice as many as
- * would then be free. So one user has two thirds of the store at most, and there is always a place
- * for the next one (the rule of Choudhury and Hahne, "Dynamic queue length thresholds for
- * shared-memory packet switches", 1998). STORE_RESERVE of them is left to the ledgers of the jobs
- * that there are: those are moved, and have two regions then. CKPT_ENOSPACE
+ * So many more places in the fd store: the user gets them while it then has at most twice as many
+ * as stay free. So one user has two thirds of the store at most, and there is always a place for
+ * the next one (the rule of Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
+ * packet switches", 1998). STORE_RESERVE of them is left for ledgers of existing jobs, which have
+ * two regions while they are moved. CKPT_ENOSPACE
  */
 MUST_CHECK int user_may_store(struct user *u, uint64_t more, const char *what, struct err *e);
 

@@ -198,7 +198,7 @@ static void answer_on(struct task *t)
 
 void checkpoint_answer(struct job *j)
 {
-	j->answer_round++; /* something has changed: all are looked at anew */
+	j->answer_round++; /* something has changed: look at all again */
 	loop_unpost(j->node->env.loop, &j->answer_task);
 	j->answer_task.uid = j->history.job.uid;
 	answer_some(j);

@@ -19,16 +19,15 @@ json_t *watching_verdict_json(struct node *n, const struct verdict *v);
 json_t *watching_refused_json(struct node *n, uint32_t uid, bool sees_all);
 /* {"times", "words"}: the same of alarms. */
 json_t *watching_dropped_json(struct node *n, uint32_t uid, bool sees_all);
-/* The user may see it. Others' are not counted where there is no room for all: nobody hides what
- * is another user's from that user. */
+/* Whether the user may see it. Verdicts of other users do not count where there is no room for all:
+ * no user can crowd out what another may see. */
 bool watching_is_seen(struct node *n, const struct verdict *v, uint32_t uid, bool sees_all);
-/* Into alarms, if it is one that uid may see, and of the node or of the job called so (empty: of
- * any). */
+/* Adds it to alarms, if uid may see it and it is of the node or of that job (empty: any). */
 void watching_alarm_json(struct node *n, const struct verdict *v, const char *job, uint32_t uid,
 			 bool sees_all, json_t *alarms);
 /* Who may see it: the owner of its job, or EVENT_FOR_ALL. */
 uint32_t watching_uid(struct node *n, const struct subject *s);
-/* Of a verdict: also what is said of the node by nothing but one user's jobs is that user's. */
+/* The same for a verdict: one on the node that rests on one user's jobs alone is that user's. */
 uint32_t watching_verdict_uid(struct node *n, const struct verdict *v);
 /* A time of the detector's clock as one of the day. */
 uint64_t watching_wall(struct node *n, uint64_t time_ns);

@@ -8,18 +8,18 @@
  *      until then it is in one list, from which workers_free() takes what no task has come to.
  *   3. A DATA worker opens its disk queue before its first work and closes it after its last, in
  *      its own thread; nobody else sees it.
- *   4. A pool has a thread more than works of one uid may run in it at a time: however long those
- *      take, another uid's begins at once. INDEX has one, in order, and its works are the node's.
- *      Where several uids' long works take all threads a third one waits for the first that ends;
- *      so what may take seconds (plans, memory, bulk data) is in classes of its own, and neither
- *      the log nor META has any.
+ *   4. A pool has one thread more than one uid's works may use at a time: so another uid's work
+ *      begins at once, even if those are long. INDEX has one thread, which keeps the order, and its
+ *      works are the node's. If works of two uids take all threads, a third uid waits for the first
+ *      that ends; so works that may take seconds (plans, memory, bulk data) are in classes of their
+ *      own, and neither LOG nor META has any.
  *   5. A uid is charged for the time that its works occupy a worker.
  *   6. Workers block every signal: signals are the loop's (a signalfd), and a system call of
  *      run() is never interrupted.
  *
- * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together,
- * and within the latter the loop's.
- * Failure modes: a thread or a disk queue that cannot be had fails workers_new() alone.
+ * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together;
+ * the loop's lock is taken inside the latter. Failure modes: a thread or a disk queue that cannot
+ * be had fails workers_new() alone.
  */
 #include <config.h>
 
