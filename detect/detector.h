@@ -54,7 +54,7 @@ uint64_t detector_next(const struct detector *d);
  * subject matches what contains it: a node its ranks, GPUs, links and disks. NULL: everybody. */
 size_t detector_standing(const struct detector *d, const struct subject *s, struct verdict *ret,
 			 size_t n);
-/* Of what stands the newest verdict with a lower number; false: there is none. */
+/* The newest standing verdict with a lower number; false: there is none. */
 MUST_CHECK bool detector_older(const struct detector *d, uint64_t id, struct verdict *ret);
 /* What it knows of somebody for whom nothing stands: one line per signal, value and threshold. */
 void detector_explain(const struct detector *d, const struct subject *s,

@@ -118,8 +118,8 @@ void hang_tally(struct detector *d, const struct job *j, struct rank *r, struct 
 enum mark hang_choose_mark(const struct detector *d, const struct job *j, const struct stall *s);
 /* Who has the mark is behind: s->behind and what follows it. */
 void hang_find_behind(struct detector *d, const struct job *j, struct stall *s, enum mark mark);
-/* All ranks that the job has on the node, while it has some on another: without these to compare it
- * with, nothing tells a node that is ill from ranks that do nothing. */
+/* True if all of the job's ranks on the node hang, and it has ranks on another node: without those
+ * to compare with, a faulty node looks like idle ranks. */
 bool hang_whole_node(const struct detector *d, const struct job *j, const struct stall *s);
 /* Time alone is not enough: who is to blame does nothing, or the learned timeout is over. */
 bool hang_proven(const struct detector *d, const struct stall *s, enum mark mark,

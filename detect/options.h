@@ -11,8 +11,8 @@
 struct detector_options {
 	uint32_t ranks_max, nodes_max, jobs_max; /* bounds on memory */
 
-	/* Users who do not trust each other share the node: what a program can bring about by
-	 * itself (Xids of programs) speaks against a GPU only if programs of two uids met it. */
+	/* Users that do not trust each other share the node: an Xid that a program can cause by
+	 * itself counts against a GPU only if programs of two uids met it. */
 	bool shared_node;
 
 	/* Blindness: nobody is heard of for `blind_x` times the longest usual gap, at least

@@ -8,7 +8,7 @@
  * most half of that many, rounded up, are for one user's jobs and their ranks: one that crashes
  * again and again leaves something for the others; (3) what is remembered of subjects is bounded:
  * the one that was quiet longest is forgotten, jobs and ranks before what is the node's; (4) `now`
- * does nothing to the node for a verdict that rests on jobs alone, whose users can make it up, one
+ * does nothing to the node for a verdict that rests on jobs alone, as their users can fake it, one
  * or several: see is_seconded().
  *
  * The budget counts decisions, not actions: a checkpoint, a mark and a check that one verdict asks
@@ -42,7 +42,7 @@ struct remembered {
 	uint64_t done_ns[ACTION_COUNT];   /* this was, for its sake; 0: never */
 };
 
-/* For whose sake something was done. */
+/* The job and user that an action was taken for. */
 struct whose {
 	uint32_t job; /* SAMPLE_NONE: the node's own */
 	bool owned;   /* owner is known */
@@ -266,7 +266,7 @@ void policy_forget(struct policy *p, const struct subject *s)
 
 		if (w->job != SAMPLE_NONE && (!s || (s->kind == SUBJECT_JOB && w->job == s->job)))
 			w->job = A_JOB;
-		if (!s) /* who clears a job of his own has had his share all the same */
+		if (!s) /* a user that clears its own job keeps the share that it has used */
 			w->owned = false;
 	}
 	if (!s || s->kind == SUBJECT_NODE)
@@ -283,8 +283,8 @@ static uint32_t times_within(const struct remembered *m, uint64_t now_ns, uint64
 	return found;
 }
 
-/* Whether it was done for w's user, or his job where users are not known; A_JOB: for any job;
- * SAMPLE_NONE: for anybody. */
+/* Whether the action was for w's user, or for w's job if the users are not known; A_JOB: for any
+ * job; SAMPLE_NONE: for anything. */
 static bool is_of(const struct whose *acted, const struct whose *w)
 {
 	if (w->job == SAMPLE_NONE)
@@ -315,9 +315,9 @@ static struct whose whose_is(const struct verdict *v)
 			      .owner = v->owner};
 }
 
-/* ---- Whose word it is ---- */
+/* ---- What a verdict rests on ---- */
 
-/* Users make pressure and load at will, and check-failed stands for what was checked. */
+/* Users can cause pressure and load at will; check-failed stands for what was checked. */
 static bool no_job_can_make(enum verdict_cause c)
 {
 	return c == CAUSE_XID || c == CAUSE_KERNEL || c == CAUSE_LINK_DOWN ||
@@ -325,9 +325,10 @@ static bool no_job_can_make(enum verdict_cause c)
 	       c == CAUSE_MEMORY_ERRORS || c == CAUSE_CHECK_FAILED;
 }
 
-/* What a job's ranks do and tell is up to its user. It says something about the node only together
- * with an alarm of the machine itself within the row's window. Jobs of another user do not second
- * it: two users can agree, and one user's hang may be real and have nothing to do with the node. */
+/* The user controls what a job's ranks do and report. Such a verdict counts against the node only
+ * together with an alarm of the machine itself within the row's window. Jobs of another user do not
+ * second it: two users can agree, and one user's hang may be real and have nothing to do with the
+ * node. */
 static bool is_seconded(const struct policy *p, const struct verdict *v, uint64_t now_ns,
 			uint64_t window_ns)
 {
@@ -341,7 +342,7 @@ static void note_machine(struct policy *p, const struct verdict *v, uint64_t now
 		p->machine_ns = now_ns;
 }
 
-/* Done to the node, not to who is accused. */
+/* Actions on the node, not on the subject of the verdict. */
 static uint32_t to_the_node(const struct verdict *v)
 {
 	return ACTION_BIT(ACTION_DRAIN) |
@@ -423,8 +424,8 @@ static uint64_t budget_until(const struct policy *p, const struct whose *w, uint
 	return 0;
 }
 
-/* Jobs are anybody's: those of one user have half of the budget, and all of them three quarters.
- * The rest is for what befalls the node. */
+/* Any user can have jobs: those of one user get half of the budget, and all jobs three quarters.
+ * The rest is for verdicts about the node. */
 static bool is_used_up(const struct policy *p, const struct whose *w, uint64_t now_ns,
 		       uint64_t *ret_until, char *buf, size_t size)
 {

@@ -92,7 +92,7 @@ struct decision {
 	uint32_t withheld;            /* of these: not done, see why */
 	uint64_t again_ns;            /* ... decide again then; 0: time will not help */
 	bool again;                   /* it was withheld before */
-	bool seconded;                /* the machine says so too: it may touch the node */
+	bool seconded;                /* supported by the machine: may act on the node */
 	bool asked;                   /* it did not come: what would be */
 	char why[POLICY_WHY_MAX];     /* one sentence */
 };

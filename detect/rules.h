@@ -118,7 +118,7 @@ struct job {
 	uint64_t began_ns;   /* the run */
 	uint64_t ended_ns;   /* the run before, or this one */
 	uint32_t world;      /* as said; 0: not yet */
-	bool owned;          /* owner is known: the uid whose job it is */
+	bool owned;          /* owner, the uid of the job's user, is known */
 	uint32_t owner;
 	uint32_t n_expected; /* ranks that take part */
 	uint64_t step;       /* the highest that a rank has finished in this run */
@@ -235,7 +235,7 @@ struct verdict verdict_of(struct subject s, enum verdict_class class, enum verdi
 /* words: "SUBJECT ...": the subject's name and what is given here. */
 void verdict_say(const struct detector *d, struct verdict *v, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* All that speaks for it is what this job's ranks do and tell. accuse() says so itself where the
+/* The verdict rests only on what this job's ranks do and report. accuse() sets that itself if the
  * subject is a job or a rank. */
 void verdict_rests_on(struct verdict *v, const struct job *j);
 /* Raises it now. since_ns == 0 becomes now, confidence == 0 becomes 1. */

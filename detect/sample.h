@@ -159,7 +159,7 @@ struct sample {
 			char text[SAMPLE_NAME_MAX];
 			char role; /* of a device: 'g' GPU, 'n' network port, 'd' disk */
 			bool owned;     /* of a job: owner is known */
-			uint32_t owner; /* the uid whose job it is */
+			uint32_t owner; /* the uid of its user */
 		} name;
 		struct {
 			bool begins; /* false: it ended, or was told to end: no rank is expected */

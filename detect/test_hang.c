@@ -111,8 +111,8 @@ static void test_whole_node(void **state)
 	detector_free(j.d);
 }
 
-/* Where the job has no ranks elsewhere nothing tells a node that is ill from ranks that do nothing,
- * whoever of them tells of no steps. */
+/* If the job has no ranks on another node, a faulty node looks like idle ranks, whichever of them
+ * reports no steps. */
 static void test_whole_node_without_others(void **state)
 {
 	struct job_of j;
@@ -130,7 +130,7 @@ static void test_whole_node_without_others(void **state)
 	detector_free(j.d);
 }
 
-/* That a node is to blame is, as long as one job says it, its owner's word. */
+/* A node verdict that one job alone supports belongs to that job's owner. */
 static void test_whole_node_of_an_owner(void **state)
 {
 	struct job_of j;

@@ -496,8 +496,8 @@ static void test_budget_of_all_jobs(void **state)
 	policy_free(p);
 }
 
-/* What only jobs say does nothing to the node: neither one user's, however often, nor several
- * users' together. */
+/* Verdicts that rest on jobs alone do nothing to the node: neither one user's, however often, nor
+ * several users' together. */
 static void test_word_of_jobs(void **state)
 {
 	static const char table[] = "hung * alarm * * * * mark-suspect+validate+drain - -\n"
@@ -529,7 +529,7 @@ static void test_word_of_jobs(void **state)
 		assert_int_equal(d.again_ns, 0);
 		test_says(d.why, "only jobs say so");
 	}
-	/* Another user's crash is no hang, and pressure is anybody's. */
+	/* Another user's crash is no hang, and any user can cause pressure. */
 	policy_decide(p, &dead, &f, &d);
 	policy_decide(p, &pressure, &f, &d);
 	policy_decide(p, &v, &f, &d);
@@ -545,7 +545,7 @@ static void test_word_of_jobs(void **state)
 	policy_decide(p, &v, &f, &d);
 	assert_false(d.seconded);
 	assert_int_equal(d.now & (BIT(DRAIN) | BIT(SUSPECT)), 0);
-	/* What the machine says seconds it. An hour later it is past. */
+	/* An alarm of the machine seconds it, for an hour. */
 	policy_decide(p, &machine, &f, &d);
 	assert_true(d.seconded);
 	policy_decide(p, &v, &f, &d);
@@ -554,7 +554,7 @@ static void test_word_of_jobs(void **state)
 	f.now_ns += HOUR;
 	policy_decide(p, &v, &f, &d);
 	assert_false(d.seconded);
-	/* So it is when a person says that the node is well. */
+	/* It is over too when an operator clears the node. */
 	policy_decide(p, &machine, &f, &d);
 	policy_decide(p, &v, &f, &d);
 	assert_true(d.seconded);

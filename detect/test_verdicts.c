@@ -26,7 +26,8 @@ static struct verdict found(uint32_t rank, enum verdict_level level)
 				.since_ns = 5};
 }
 
-/* One owner's word becomes the node's when another's says the same, and stays it. */
+/* A verdict of one owner's jobs is no longer that owner's once another's jobs support it, and stays
+ * so. */
 static void test_two_owners_say_so(void **state)
 {
 	struct told t = {0};
@@ -50,7 +51,7 @@ static void test_two_owners_say_so(void **state)
 	assert_true(t.last.of_jobs);
 	assert_false(verdicts_raise(&vs, &v, 13));
 	assert_false(verdicts_find(&vs, &v.subject, CAUSE_XID)->of_one_owner);
-	v.of_jobs = v.of_one_owner = false; /* the machine says it too */
+	v.of_jobs = v.of_one_owner = false; /* a rule about the machine supports it too */
 	assert_true(verdicts_raise(&vs, &v, 14));
 	assert_true(t.last.risen);
 	assert_false(t.last.of_jobs);

@@ -222,8 +222,9 @@ static void owned_job(struct bench *b, uint64_t t, uint32_t job, uint32_t owner)
 	job_on_node(b, t, job, true);
 }
 
-/* On a node that users share a page fault in three programs of one user is that user's; only with
- * one of another user's is it the GPU's. So are incidents that are counted without asking whose. */
+/* On a shared node a page fault in three programs of one user counts against that user; only with
+ * one in another user's program does it count against the GPU. The same holds for rules that count
+ * incidents without regard to jobs. */
 static void test_different_jobs_of_one_user(void **state)
 {
 	static const struct {

@@ -123,8 +123,8 @@ struct verdict {
 	bool risen; /* UPDATED: it was a note until now */
 	enum verdict_action advice;
 	double confidence; /* 0 .. 1 */
-	/* All that speaks for it comes from jobs of users, who can make it up, alone or together.
-	 * False: it comes from the machine, or the owners of the jobs are not known. */
+	/* All its evidence comes from jobs of users, which can fake it, alone or together. False:
+	 * it comes from the machine, or the owners of the jobs are not known. */
 	bool of_jobs;
 	bool of_one_owner; /* ... of one uid; else owner is the last of several */
 	uint32_t owner;

@@ -129,8 +129,8 @@ bool verdicts_raise(struct verdicts *vs, const struct verdict *v, uint64_t now_n
 	assert(v->n_evidence <= EVIDENCE_MAX && v->class < CLASS_COUNT);
 	new.changed_ns = now_ns;
 	if (s) {
-		/* What two owners' jobs say separately is no more one owner's word, but still that
-		 * of jobs; what the machine says too is not. */
+		/* A verdict of two owners' jobs no longer rests on one owner, but still on jobs;
+		 * one that the machine supports too does not. */
 		bool joint = (s->of_one_owner && (!v->of_one_owner || v->owner != s->owner)) ||
 			     (s->of_jobs && !v->of_jobs);
 		bool louder = s->level != v->level || s->advice != v->advice || joint;

@@ -52,7 +52,7 @@ uint32_t xid_incidents(const struct xid_seen *x, uint64_t now_ns)
 	return n;
 }
 
-/* A program can bring it about by itself, as often as its user wants, in as many jobs. */
+/* A program can cause it by itself, as often and in as many jobs as its user wants. */
 static bool is_of_programs(const struct xid_row *r)
 {
 	return r->scope == XID_OF_APP && r->class == CLASS_UNSTABLE;
