@@ -35,7 +35,7 @@ void attack_begun(const struct attack_options *o)
 	told = true;
 }
 
-/* ---- What it is compared with ---- */
+/* ---- The baseline ---- */
 
 static void burn(const struct attack_options *o)
 {
@@ -115,7 +115,7 @@ static void make_jobs(const struct attack_options *o)
 	}
 }
 
-/* Many questions at once, whose answers are dear to make. */
+/* Many requests at once with long answers. */
 static void dear(const struct attack_options *o, int verb)
 {
 	enum { CONNS = 16 };
@@ -246,7 +246,7 @@ static void declarations(const struct attack_options *o)
 
 /* ---- Answers ---- */
 
-/* As many as fit, which nobody reads. */
+/* As many answers as fit, which the attacker does not read. */
 static void unread_answers(const struct attack_options *o)
 {
 	enum { CONNS = 64, EACH = 2000 };
@@ -295,7 +295,7 @@ static unsigned abstract_names(char names[NAMES][NAME])
 	return n;
 }
 
-/* Where this machine has no such files it goes without. */
+/* Goes without them on a machine that has no such files. */
 static int mount_if_can(const struct attack_options *o)
 {
 	if (mount_silent(o) < 0)
@@ -303,7 +303,7 @@ static int mount_if_can(const struct attack_options *o)
 	return 0;
 }
 
-/* One byte, and the silent file: who takes it in and closes it hangs. */
+/* One byte, and the silent file: a process that receives and closes it hangs. */
 static void send_to_name(int fd, const char *name)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * attack.h - what a hostile user does to ckptd, as a process that goes on until it is killed.
+ * attack.h - attacks on ckptd by a hostile user, each a process that goes on until it is killed.
  *
  * An attack speaks the session's messages by hand (speak.h) where libckpt would not do such things.
  * It goes on whatever ckptd answers: refused, it tries again.
  *
- *   make      bytes that are dear to make; once, in the process of the test
+ *   make      bytes that take long to make; once, in the process of the test
  *   setup     what has to be there; once, in a process of the attacker's uid that returns
  *   prepare   what needs root; in each process that attacks, before it is the attacker's.
  *             0, or -errno: this machine has not got it
@@ -37,11 +37,11 @@ struct attack {
 	void (*make)(void);
 };
 
-/* The first burns processor time and leaves ckptd alone: what the others are compared with. */
+/* The first only burns processor time and does not call ckptd: the baseline of the others. */
 extern const struct attack attacks[];
 extern const size_t n_attacks;
 
-/* Tells that the attack is under way; further calls do nothing. */
+/* Reports that the attack is under way; further calls do nothing. */
 void attack_begun(const struct attack_options *o);
 
 /* attack_jobs.c: what needs jobs, and checkpoints in them */

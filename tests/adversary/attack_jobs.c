@@ -94,7 +94,7 @@ void attack_places(const struct attack_options *o)
 	}
 }
 
-/* ---- Loads whose answers nobody reads ---- */
+/* ---- Loads without reading the answers ---- */
 
 enum { LOAD_JOBS = 24, LOAD_BYTES = 65536, LOADS = 16 /* of a session: its quota */ };
 
@@ -294,7 +294,7 @@ void attack_plans_setup(const struct attack_options *o)
 	}
 }
 
-/* Each has a piece for every element; who asked has ended before it is made. */
+/* Each has a piece for every element; the process that asks ends before the plan is made. */
 void attack_plans(const struct attack_options *o)
 {
 	int mfd = speak_memfd(columns_bytes, columns_len);

@@ -4,10 +4,10 @@
  * so does ckptd.
  *
  * Each user is a process of a uid of its own with 16 jobs open, which saves in all of them, waits
- * until all are committed, and begins again. Shares are counted by ckptd's answers: commits that a
- * user was told of within WINDOW_MS, which may differ by 20 per cent from the mean of all. Where
- * they differ by more the window is made longer, WINDOWS times at most: chance goes. Every step
- * that was acknowledged is there afterwards, and after ckptd was stopped and started again.
+ * until all are committed, and begins again. A user's share is the number of commits that ckptd
+ * acknowledged to it within WINDOW_MS; it may differ by 20 per cent from the mean of all. If shares
+ * differ by more the window is made longer, WINDOWS times at most, which averages out chance. Every
+ * step that was acknowledged is there afterwards, and after ckptd was stopped and started again.
  *
  * No supervisor: it could not pass the names of so many regions on (doc/operations.md, "The fd
  * store's limit").
@@ -225,7 +225,7 @@ static void count(uint64_t ret[USERS_MAX])
 		ret[i] = atomic_load(&all->users[i].commits);
 }
 
-/* Who got least and most, as per cent of the mean, and how many all together. */
+/* The smallest and largest share, as per cent of the mean, and the sum of all. */
 struct shares {
 	double least, most;
 	uint64_t sum;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * share.h - many users beside each other, who all save as fast as they can.
+ * share.h - many users beside each other that all save as fast as they can.
  */
 #ifndef TESTS_ADVERSARY_SHARE_H
 #define TESTS_ADVERSARY_SHARE_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * speak.h - the session's messages by hand, for what libckpt would not do: requests whose answers
- * nobody reads, jobs on one connection after the other, descriptors of any kind.
+ * speak.h - the session's messages by hand, for what libckpt would not do: requests without reading
+ * the answers, jobs on one connection after the other, descriptors of any kind.
  *
- * Nothing here waits longer than it is told, and nothing is retried: an attack goes on whatever
+ * No function here waits longer than its timeout, and none retries: an attack goes on whatever
  * ckptd answers. One thread.
  */
 #ifndef TESTS_ADVERSARY_SPEAK_H
@@ -45,7 +45,7 @@ bool speak_cancel(int fd, uint64_t request, int flags);
 bool speak_list(int fd, int flags);
 bool speak_admin(int fd, int verb, int flags);
 
-/* A memfd that ckptd takes: nobody can write to it any more. Ends the process where it cannot. */
+/* A memfd that ckptd takes: sealed against writing. Ends the process on failure. */
 int speak_memfd(const void *bytes, size_t len);
 void speak_rest(unsigned ms);
 

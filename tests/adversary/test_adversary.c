@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One user trains and saves, another attacks: what the first one notices.
+ * How an attack by one user affects another user that trains and saves.
  *
  *   test_adversary [NAME]...    all of them, or those named
  *
@@ -26,7 +26,7 @@
  *             receivers within 1 s of it, or where they hang in a file of the attacker's, of the
  *             attacker's end
  *
- * and beside these share.c: many users who all only save.
+ * and beside these share.c: many users that all only save.
  */
 #include <config.h>
 
@@ -76,7 +76,7 @@ enum {
 
 /* ---- What does not hold ---- */
 
-/* All that is broken is told, not the first alone. */
+/* Prints each broken bound, not only the first. */
 static char broken[500];
 
 __attribute__((format(printf, 2, 3))) static void must_hold(bool holds, const char *fmt, ...)
@@ -145,7 +145,7 @@ static void attack_begin(struct rig *r, const struct attack *a, struct attackers
 static void attack_end(struct attackers *all)
 {
 	for (int i = 0; i < ATTACKERS; i++) {
-		kill(-all->pids[i], SIGKILL); /* file servers too: whoever hangs goes on */
+		kill(-all->pids[i], SIGKILL); /* file servers too: hanging processes go on */
 		kill(all->pids[i], SIGKILL);
 	}
 	for (int i = 0; i < ATTACKERS; i++)
@@ -178,7 +178,7 @@ static void set_up(struct rig *r, const struct attack *a)
 	RIG_CHECK(status == 0, "what '%s' needs could not be made: %#x", a->name, (unsigned)status);
 }
 
-/* ---- The user who trains ---- */
+/* ---- The user that trains ---- */
 
 struct times {
 	double us[SAVES * TURNS_MAX];

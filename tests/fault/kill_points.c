@@ -329,7 +329,7 @@ static void damage_log(struct life *l)
 	globfree(&g);
 }
 
-/* Declarations and layouts that nothing refers to; who looks for these takes the name alone. */
+/* Declarations and layouts that nothing refers to; the search for these checks the name alone. */
 static void leave_unused(struct life *l)
 {
 	static const char *const folders[] = {"declarations", "layouts"};

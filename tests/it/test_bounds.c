@@ -79,7 +79,7 @@ static void busy_start(struct small_node *w, struct busy *b, enum work_class cla
 	assert_int_equal(sem_init(&b->go, 0, 0), 0);
 	b->work.run = busy_run;
 	b->work.done = busy_done;
-	/* As this user's: another's would leave a worker for the ranks' own. */
+	/* As works of this user: another user's would leave a worker for the ranks' own. */
 	work_submit(w->host.workers, class, (uint32_t)getuid(), &b->work);
 }
 
@@ -721,7 +721,7 @@ static void test_ranks_that_race_for_the_store(void **state)
 	busy_end(w, &busy);
 	for (int i = 0; i < 2; i++)
 		codes[i] = hand_receive(&hands[i], &id);
-	loser = codes[0] < 0 ? 0 : 1; /* whose work came second */
+	loser = codes[0] < 0 ? 0 : 1; /* the rank that came second */
 	refused_by_store(&hands[loser], codes[loser], "has 6, and 3 of 11 are free");
 	assert_int_equal(codes[1 - loser], 0);
 	assert_int_equal(places_used(w, 6), 6);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_users.c - what one user has of ckptd over all connections, ranks and jobs (ckptd/user.h):
+ * test_users.c - what one user holds of ckptd over all connections, ranks and jobs (ckptd/user.h):
  * at each limit, one above it, after it was given back, and with a limit that is lowered.
  */
 #include <config.h>
@@ -510,7 +510,7 @@ static void test_expired_files_that_are_held(void **state)
 	end_load(k, id);
 	limit_held(w, bytes - 1);
 	refused(k, begin_load_of(k, 20, &id, NULL), -EDQUOT, "quota.held_bytes_per_uid");
-	/* Who was handed it by that process holds it as well. */
+	/* A process that got it from that process holds it as well. */
 	child = held_by_child(fd);
 	close(fd);
 	for (int i = 0; i < 100; i++) {
@@ -601,7 +601,7 @@ static uint64_t take_places(struct user *u)
 	return n;
 }
 
-/* Users that take what they can: the next one gets some, and who trains goes on. */
+/* Users that take what they can: the next one gets some, and a user that trains goes on. */
 static void test_places_are_shared(void **state)
 {
 	struct small_node *w = *state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * silent_store.h - an fd store as systemd's: what it has no room for it drops, and says nothing.
+ * silent_store.h - an fd store like systemd's: it silently drops what it has no room for.
  *
  * It counts and keeps no descriptor. The notify_open() that follows speaks to it.
  */

@@ -42,7 +42,7 @@ struct sim_channel {
 	void *arg;
 	struct direction to_daemon, to_process;
 	bool daemon_gone, process_gone; /* that end will hear nothing more */
-	bool wants_room;                /* the daemon was told that there is none */
+	bool wants_room;                /* room() has returned false to the daemon */
 };
 
 struct watch {
