@@ -31,7 +31,7 @@
 /* What parts of an answer cost, in points (answer.h). */
 enum { COST_WHY_HEAD = 128, COST_VERDICT = 30, COST_PASSED = 1 };
 
-/* ---- Of whom ---- */
+/* ---- The subject ---- */
 
 struct asked {
 	bool all;
@@ -159,7 +159,7 @@ static void add_line(void *arg, const char *text)
 	json_array_append_new(arg, json_string(text));
 }
 
-/* One of those that stand, as a candidate. */
+/* A standing verdict, as a candidate for the answer. */
 struct standing {
 	json_t *json;
 	bool note;
@@ -167,9 +167,9 @@ struct standing {
 };
 
 /*
- * HEAD: what is said at once, all of one moment; VERDICTS: of those that stand the newest
- * STANDING_MAX alarms and notes that the user may see; EVENTS: all that the user may see. A worker
- * chooses of both.
+ * HEAD: the fixed part, all of one moment; VERDICTS: the newest STANDING_MAX standing alarms and
+ * notes that the user may see; EVENTS: all events that the user may see. A worker chooses from
+ * both.
  */
 struct why {
 	struct answer answer;
@@ -177,7 +177,7 @@ struct why {
 	struct asked asked;
 	bool sees_all, suspect;
 	uint32_t uid;
-	char job[SUBJECT_WORDS_MAX]; /* how its job is called, of a rank; else "" */
+	char job[SUBJECT_WORDS_MAX]; /* the name of a rank's job; else "" */
 	char job_name[CKPT_JOB_MAX + 1];
 	uint32_t world;
 	json_t *doc;
@@ -285,8 +285,7 @@ static bool why_gather(struct answer *a, unsigned *left)
 	return r != 0;
 }
 
-/* Of the candidates no note stays for which there is no room beside the alarms; returns how many
- * stay. */
+/* Drops notes for which there is no room beside the alarms; returns how many candidates stay. */
 static size_t choose_verdicts(struct why *x)
 {
 	size_t notes = STANDING_MAX - x->alarms, found = 0;
@@ -309,7 +308,8 @@ static size_t choose_verdicts(struct why *x)
 	return found;
 }
 
-/* A rank that its job has not, of which nothing is known either; there may have been one. */
+/* Whether the subject is a rank beyond its job's world, without verdicts or events of an earlier
+ * one. */
 static bool is_nobody(const struct why *x, size_t verdicts)
 {
 	return x->asked.of_job && x->asked.subject.kind == SUBJECT_RANK &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * by_process.h - what is found by the process that it is of: links in a table by pids.
+ * by_process.h - objects by their process: links in a hash table by pid.
  *
- * Of a link's bucket only those of the same process (process_same()) are meant.
+ * A bucket also has links of other processes: compare by process_same().
  */
 #ifndef CKPTD_BY_PROCESS_H
 #define CKPTD_BY_PROCESS_H
@@ -10,7 +10,7 @@
 #include "base/conn.h"
 #include "base/list.h"
 
-#define BY_PROCESS_BUCKETS 1024u /* pids that follow each other lie in different ones */
+#define BY_PROCESS_BUCKETS 1024u /* consecutive pids lie in different ones */
 
 struct by_process {
 	struct list buckets[BY_PROCESS_BUCKETS];

@@ -12,21 +12,21 @@
 #include "ckptd/processes.h"
 #include "ckptd/receiver.h"
 
-/* What the connections of one uid have together. */
+/* What the connections of one uid hold together. */
 struct conn_user {
 	struct list link; /* in conn_hub.users */
 	uint32_t uid;
 	unsigned n_conns;
-	unsigned fds_sent;    /* that its processes may not have taken yet */
+	unsigned fds_sent;    /* its processes may not have taken these yet */
 	unsigned fds_lost;    /* those apart that ended before they had: at most as many */
 	unsigned fds_waiting; /* to be sent */
 	size_t bytes_waiting;
 	struct receiver *receiver; /* NULL: it has sent no descriptor yet */
 };
-/* Descriptors under way to one connection, and to all of one uid; and of the latter those that wait
- * here. The kernel counts what is under way against the limit of open files of ckptd's own user:
- * beyond it no process gets any (ETOOMANYREFS). So a uid has an eighth of that at most, and as many
- * that are lost. */
+/* Descriptors in flight to one connection, and to all of one uid; and descriptors to a uid that
+ * wait here. The kernel counts those in flight against the limit of open files of ckptd's own user:
+ * beyond it sendmsg() to any process fails (ETOOMANYREFS). So a uid gets an eighth of that at most,
+ * and as many lost ones. */
 #define CONN_FDS_SENT     256u
 #define UID_FDS_SENT      1024u
 #define UID_FDS_PART      8u
@@ -44,7 +44,7 @@ struct conn_hub {
 	struct list conns, users;
 	unsigned n_conns; /* with those that are being closed */
 	unsigned uid_fds_sent; /* UID_FDS_SENT, or less */
-	bool dropping;     /* the receiver hears nothing more */
+	bool dropping;     /* no more events are delivered */
 	struct timer look; /* some wait until descriptors were taken */
 	const char *program; /* ckptd, for its --receiver; NULL: none */
 	struct log *log;

@@ -5,9 +5,9 @@
  * The slot is pinned by checkpoint->works. A small image is one work that does both, because a
  * change of threads costs more than its digest.
  *
- * A table that is too long for a record of the ledger is put into the slot's region for tables. A
- * slot of an older ckptd has none, and a worker makes it; where that fails the table goes into a
- * record all the same, on the loop.
+ * A worker puts a table that is too long for a record of the ledger into the slot's region for
+ * tables. A slot of an older ckptd has none, and the worker makes it; if that fails, the loop
+ * writes the table into a record all the same.
  */
 #include <config.h>
 
@@ -100,7 +100,7 @@ int made_table_open(void *bytes, size_t len, struct made_table *ret, struct rank
 	return 0;
 }
 
-/* The table's place for as long as the slot holds what it is of; the bytes given are freed. */
+/* Moves a long table into the slot's region for tables, and frees the bytes given. */
 static void *table_place(struct digesting *d, void *bytes, size_t len)
 {
 	struct region *to = d->region;

@@ -10,7 +10,7 @@
 /* Ends in checkpoint_digested(), never inside this call unless memory runs out. */
 void digesting_start(struct checkpoint *c, uint32_t rank);
 
-/* A rank table that was opened: it is good. */
+/* A rank table that was opened and is valid. */
 struct made_table {
 	void *bytes; /* of alloc, unless in_region: the slot's for tables */
 	size_t len;
@@ -19,13 +19,13 @@ struct made_table {
 	const struct digest *samples; /* in it */
 	uint32_t n_samples;
 };
-/* On any thread, as long as opening and digesting take. The bytes stay the caller's; a view of them
- * is in *ret_view. */
+/* Any thread; takes as long as opening and digesting the table. The caller keeps the bytes;
+ * *ret_view is a view of them. */
 struct rank_table;
 MUST_CHECK int made_table_open(void *bytes, size_t len, struct made_table *ret,
 			       struct rank_table *ret_view);
 
-/* checkpoint.c: takes the table, and fresh, a region for tables that the slot had not, or NULL. */
+/* checkpoint.c: takes the table, and fresh: a new region for the slot's tables, or NULL. */
 void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, struct made_table *t,
 			 struct region *fresh);
 /* Takes the table. */

@@ -458,7 +458,7 @@ static void begin(struct opening *o, const char *run_id, const char *reason)
 
 #define LEAVE_IN_A_CALL 8u /* each takes some 50 us: slots, pages, the ledger, the detector */
 
-/* Members of an older run are out: their ranks belong to the new one. True: there is none left. */
+/* Members of an older run leave: their ranks belong to the new one. True: there is none left. */
 static bool drop_old_run(struct job *j)
 {
 	struct member *m;
@@ -467,7 +467,7 @@ static bool drop_old_run(struct job *j)
 		if (n == LEAVE_IN_A_CALL)
 			return false;
 		m = list_first(&j->members, struct member, link);
-		/* Its process may have ended, and its turn not have come: process_ends.c. */
+		/* Its process may have ended without having been handled yet: process_ends.c. */
 		member_left(m, list_empty(&m->ending) ? MEMBER_REPLACED : MEMBER_ENDED);
 	}
 	leaving_forget(j);
@@ -818,7 +818,7 @@ static void decide(struct opening *o)
 		return;
 	}
 	m = member_of_rank(j, o->r.rank);
-	if (m && !list_empty(&m->ending)) { /* its turn has not come yet: process_ends.c */
+	if (m && !list_empty(&m->ending)) { /* not handled yet: process_ends.c */
 		member_left(m, MEMBER_ENDED);
 		m = NULL;
 	}
@@ -857,7 +857,7 @@ static void decide(struct opening *o)
 		decide_made(o);
 }
 
-/* The first rank's is asked for before there is one; false: it is answered. */
+/* The first rank asks for a ledger before there is one; false: the opening was answered. */
 static bool may_have_ledger(struct opening *o)
 {
 	struct job *j = o->job;

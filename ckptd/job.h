@@ -69,7 +69,7 @@ struct slot {
 	struct list of_member;     /* in member->slots */
 	enum slot_state state;
 	bool busy;                 /* MAPPING: a worker seals its region */
-	bool undeclared;           /* adoption: its seal's declaration was not to be had */
+	bool undeclared;           /* adoption: its seal's declaration is lost */
 	uint64_t credit;           /* WRITING: the credit that was granted with it */
 	struct checkpoint *holds;  /* SEALED and later (1) */
 	uint64_t in_ledger;        /* the ledger's newest generation that it was written into by a
@@ -189,7 +189,7 @@ struct member {
 	bool alive;              /* the session has not ended: its process lives and said no bye */
 	struct list slots;       /* slot->of_member */
 	bool prepared;           /* has populated slots */
-	bool undeclared;         /* adoption: what it had declared was not to be had */
+	bool undeclared;         /* adoption: its declaration is lost */
 	struct preparing *preparing; /* they are being made */
 	struct sealing *sealing;     /* they are being sealed against other writers */
 	uint64_t epoch;          /* it may save in */
@@ -369,7 +369,7 @@ bool job_log_down(const struct job *j);
  * only note what happened and poke; decisions, and everything that frees, are made in job_step().
  */
 void job_poke(struct job *j);
-/* To a worker, on the account of the job's user. */
+/* Hands it to a worker, charged to the job's user. */
 void job_submit(struct job *j, enum work_class class, struct work *work);
 void job_tell(struct job *j, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
@@ -481,7 +481,7 @@ void slot_let_go(struct slot *s);
 void slot_give(struct slot *s, struct member *m);
 /* Charges its regions to the job's user; to be called after each new region. */
 void slot_count(struct slot *s);
-/* With what is counted; not its regions. */
+/* Also gives back its charges; does not free its regions. */
 void slot_free(struct slot *s);
 
 /* ---- declaring.c ---- */
@@ -497,8 +497,8 @@ void declaring_drop(struct session *s); /* its connection ended: a check under w
 void declaring_step(struct job *j); /* those that wait for room in the ledger */
 void declaring_fini(struct job *j);
 struct declared *declared_get(struct job *j, const struct digest *digest);
-/* One that the job has not; bytes are copied, or lie in the region, which is taken if it succeeds.
- * The reference is that of the job's list, for the adoption. */
+/* Adds a declaration that the job does not have; copies the bytes, unless they lie in the region,
+ * which it takes on success. The adoption owns the reference of the job's list. */
 MUST_CHECK int declared_adopt(struct job *j, const struct digest *digest, const void *bytes,
 			      size_t len, struct region *region);
 #define DECLARED_PREFIX    "declaration." /* then the job's id and a number, of its region */

@@ -254,7 +254,7 @@ void job_stop(struct job *j)
 		leaving_forget(j);
 		list_each(m, &j->members, link) {
 			beats_leave(m);
-			member_unindex(m); /* the end of its process is nothing to it */
+			member_unindex(m); /* the end of its process does not concern it */
 			list_del(&m->ending);
 		}
 		job_uncount(j);

@@ -5,11 +5,11 @@
  *   1. store() and remove() return 0 only after a barrier: what the store has then does not depend
  *      on whether this process lives on.
  *   2. One of them runs at a time (`lock`): the supervisor's answer to a barrier speaks of what
- *      came before it, and must not speak of somebody else's.
+ *      came before it, and must not speak of another call's.
  *   3. `used` and `names` are never less than what the store has: counted before it is asked,
- *      uncounted only when it has certainly not taken the descriptor, or has let it go. What was
- *      passed counts too, with the socket of a socket unit, which systemd does not count. So
- *      nothing is sent that systemd would drop silently.
+ *      uncounted only when it has certainly not taken the descriptor, or has removed it.
+ *      Descriptors that were passed to this process count too, with the socket of a socket unit,
+ *      which systemd does not count. So the keeper sends nothing that systemd would drop silently.
  *
  * Locks: `lock` is held while the store answers, `count_lock` guards what is counted and is held
  * for moments.
@@ -221,9 +221,10 @@ static void uncount(struct keeper *k, const char *name)
 	pthread_mutex_unlock(&k->count_lock);
 }
 
-/* ---- Asking it ---- */
+/* ---- Requests to the store ---- */
 
-/* ret_sent: whether the text has gone, so that the store may have done it also on an error. */
+/* ret_sent: whether the message was sent, so that the store may have acted on it also on an
+ * error. */
 static int send_and_wait(struct keeper *k, const char *text, const int *fd, bool *ret_sent)
 {
 	int r;

@@ -34,7 +34,7 @@ MUST_CHECK int keeper_open(struct notify *n, struct keeper **ret, struct err *e)
 void keeper_free(struct keeper *k);
 /* Whether anybody keeps anything: without, memory is lost with this process. */
 bool keeper_keeps(const struct keeper *k);
-/* What the store takes where $FDSTORE did not say it. Before there are threads. */
+/* Sets the size of the store if $FDSTORE did not give it. Before there are threads. */
 void keeper_set_max(struct keeper *k, uint64_t max);
 void keeper_room(struct keeper *k, struct memory_room *ret);
 /* Returns 0 only when the store has it; fd stays the caller's. CKPT_ENOSPACE: the store is full,

@@ -27,8 +27,8 @@
 
 #define LEDGER_PAYLOAD_MAX (1u << 30) /* bytes of one record */
 /* Longer ones are written into a region of their own by a worker (an annex), and a record names it:
- * to copy and digest so many takes a tenth of a millisecond, while a region costs a place in the fd
- * store and an answer of it. */
+ * copying and digesting so many bytes takes a tenth of a millisecond, while a region costs a place
+ * in the fd store and a request to it. */
 #define LEDGER_INLINE_MAX (256u << 10)
 
 struct ledger {
@@ -75,13 +75,15 @@ void ledger_next_name(struct ledger *l, char *buf, size_t size, uint64_t *ret_ge
  */
 MUST_CHECK int ledger_move(struct ledger *l, struct region *region, uint64_t generation,
 			   struct region **ret_old);
-/* The same in slices: takes the region, or fails. There is a ledger already. */
+/* The same in slices: takes the region, or fails. The ledger has a region already. */
 MUST_CHECK int ledger_move_begin(struct ledger *l, struct region *region, uint64_t generation);
-/* 1: there is more to do; 0: it has moved, *ret_old as above; else it is to be given up. */
+/* 1: there is more to do; 0: it has moved, *ret_old as above; on an error the caller gives the move
+ * up. */
 MUST_CHECK int ledger_move_slice(struct ledger *l, struct region **ret_old);
-/* The region that it does not move to, to be destroyed. */
+/* Ends a move; returns the region that it would have moved to, for the caller to destroy. */
 struct region *ledger_move_give_up(struct ledger *l);
-/* For rewrite(): whether an object is to be written, which marks it; and whether that is enough. */
+/* For rewrite(): whether an object must be written (which marks it), and whether the slice is
+ * over. */
 bool ledger_due(const struct ledger *into, uint64_t *mark);
 bool ledger_slice_over(const struct ledger *into);
 /* Bytes that a rewritten ledger would have; UINT64_MAX: there is no memory to find out. */

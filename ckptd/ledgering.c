@@ -4,12 +4,11 @@
  * region before it is full or when it has become far too large, let go with the last member and
  * the last slot.
  *
- * A META worker makes the region, which waits for memory and for the fd store; the loop only
- * copies what is true into it, in slices (ledger.h), one a step of the job. `coming` is what waits
- * to be declared and what every slot that has no table yet will write, so a table finds its room
- * made; of blobs, what a rank's next Seal and its table can name, as far as names fill the
- * message. Declarations and credits wait for a region that is on its way if the old one is short
- * of that.
+ * A META worker makes the region, which waits for memory and for the fd store; the loop only copies
+ * the current state into it, in slices (ledger.h), one a step of the job. `coming` is the bytes of
+ * declarations that wait and of the tables that slots have yet to write, so that there is room for
+ * each table; for blobs, what a rank's next Seal and its table can name, as far as names fill the
+ * message. If the old region is short of that, declarations and credits wait for the next one.
  *
  * Failure modes: no memory for the first one: opens are refused. For a later one: a smaller one is
  * taken, or it is tried again a tenth of a second later; until then a record that does not fit is
@@ -158,7 +157,7 @@ void ledgering_uncount(struct job *j)
 	j->ledger_user = NULL;
 }
 
-/* From when the first one is being made. */
+/* Charged from the moment when the first one is being made. */
 static void recount(struct job *j)
 {
 	if (!j->ledger.region && !j->ledger_making) {
@@ -262,7 +261,7 @@ static void move_on(struct job *j)
 	}
 	if (old)
 		region_destroy(j->node, j->history.job.uid, old);
-	job_poke(j); /* the next one, or what waited for the last */
+	job_poke(j); /* to make the next one, or to go on with what waited for this one */
 }
 
 static void let_go(struct job *j)

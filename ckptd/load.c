@@ -34,7 +34,7 @@
 #define LOOKS_IN_A_CALL 16384u /* at checkpoints, by loads that wait */
 #define BEGUN_IN_A_CALL 8u /* each looks at all ranks of a checkpoint */
 
-/* All in one class: a load that is planned behind the end of another one sees what that found. */
+/* All in one class: a load that is planned after another one has ended sees the result of that. */
 void load_submit(struct load *l)
 {
 	work_submit(l->job->node->env.workers, WORK_PLAN, session_process(l->owner)->uid,
@@ -214,8 +214,9 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 	if (!files)
 		return 0;
 	err = holding_refuses(session_user(l->owner), &l->err);
-	/* Before any is opened: how many it keeps its plan says. Until then there are those of the
-	 * plans that are being made, of which workers make a few at a time. */
+	/* Checks the limit before any file is opened; the load is charged once its plan says how
+	 * many it keeps. Until then its files are not counted: workers make only a few plans at a
+	 * time. */
 	if (err == 0)
 		err = user_may(session_user(l->owner), USER_LOAD_FILES, 1, "load", &l->err);
 	return err;
@@ -422,7 +423,7 @@ static void load_go(struct load *l)
 	load_submit(l);
 }
 
-/* Each look walks over the job's checkpoints: so many, one at least. */
+/* Each look walks over the job's checkpoints: a bounded number of looks, at least one. */
 static unsigned looks_in_a_call(const struct job *j)
 {
 	const struct checkpoint *c;
@@ -433,7 +434,7 @@ static unsigned looks_in_a_call(const struct job *j)
 	return 1 + LOOKS_IN_A_CALL / n;
 }
 
-/* Those that the round has not come to are first in the list. */
+/* Loads that this round has not looked at come first in the list. */
 static void begin_some(struct job *j)
 {
 	unsigned looks = looks_in_a_call(j), begun = 0;
@@ -441,7 +442,8 @@ static void begin_some(struct job *j)
 
 	while (looks-- > 0 && begun < BEGUN_IN_A_CALL) {
 		l = list_first(&j->loads, struct load, waiting);
-		/* One may find that the next epoch must be opened: the rest wait for it too. */
+		/* One load may find that the next epoch must be opened: the others wait for it
+		 * too. */
 		if (!l || l->round == j->load_round || j->opening || !list_empty(&j->openings))
 			return;
 		l->round = j->load_round;
@@ -596,7 +598,7 @@ void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fd
 	load_go(l);
 }
 
-/* One that the process has reported a leaf of, on a connection that ended meanwhile. */
+/* A load of which the process reported a leaf on a connection that has ended since. */
 static struct load *checked_for(struct job *j, struct session *s, uint64_t id)
 {
 	struct load *l;

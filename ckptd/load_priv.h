@@ -71,7 +71,7 @@ struct load {
 	struct checkpoint_id checkpoint_id;
 	struct source *sources;
 	uint32_t n_sources;
-	uint64_t plan_key;     /* drawn for this load: see struct plan_limits */
+	uint64_t plan_key;     /* random, for this load: see struct plan_limits */
 	struct plan plan;      /* its problems: pieces end with what is encoded */
 	struct writer encoded;
 	int plan_fd;           /* what was encoded; -1: it was given, or is not there yet */
@@ -91,12 +91,13 @@ struct load {
 
 /* load.c. Not while a worker has it. */
 void load_close(struct load *l);
-/* So much more is its owner's until its end, or why that may not be, in err. */
+/* Charges so much more to its owner until its end; else err says why that is refused. */
 MUST_CHECK int load_count(struct load *l, uint32_t files, uint64_t bytes);
-/* Its work to a PLAN worker, on the account of its user. */
+/* Hands its work to a PLAN worker, charged to its user. */
 void load_submit(struct load *l);
 
-/* load_planning.c: on a PLAN worker. What is wrong with what is stored is in status and err. */
+/* load_planning.c: on a PLAN worker. status and err describe what is wrong with the stored
+ * files. */
 void load_plan_run(struct work *w);
 
 /* load_giving.c. */

@@ -56,7 +56,7 @@ void marks_take(struct marks *m, const struct marks *read);
 bool marks_add(struct marks *m, const char *words, const char *reason, uint32_t uid);
 bool marks_remove(struct marks *m, const char *words, uint32_t uid);
 const struct mark *marks_find(const struct marks *m, const char *words, uint32_t uid);
-/* How many of the node's, and of this uid's; ret_first: one of them. */
+/* How many marks the node has, and this uid; ret_first: one of them. */
 uint32_t marks_of(const struct marks *m, uint32_t uid, const struct mark **ret_first);
 /* False: it is so already. */
 bool marks_drain(struct marks *m, bool on, const char *reason);

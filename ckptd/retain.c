@@ -113,7 +113,7 @@ static void expire_run(struct work *w)
 	struct expiry *x = container_of(w, struct expiry, work);
 	struct node *n = x->checkpoint->job->node;
 
-	/* Without memory to find out what is held nothing of it counts. */
+	/* Out of memory: held files are not charged. */
 	if (x->given)
 		ignore_result(held_files_open(&n->store, &x->id, x->checkpoint->world, &x->held));
 	w->status = checkpoint_expire(&n->store, &x->id, x->keep_spare, &x->err);
@@ -259,7 +259,7 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	return 0;
 }
 
-/* Those that only loads keep. What is busy has no part in what becomes of the others. */
+/* Marks the checkpoints that only loads keep. Busy ones do not affect the plan for the others. */
 static void note_overdue(struct job *j, struct checkpoint *const *order,
 			 const struct retention_item *items, size_t n)
 {

@@ -72,13 +72,13 @@ struct status {
 	uint32_t uid;
 	bool sees_all;
 	char job[CKPT_JOB_MAX +
-		 2]; /* a name or an id; empty: all. One that is too long is none's */
+		 2]; /* a name or an id; empty: all. One that is too long matches none */
 	json_t *doc, *jobs, *users, *alarms;
 	enum stage stage;
 	struct list
 		*at;   /* the job or user that is gathered or comes next; the head of its list:
 			  none (1) */
-	size_t n_live; /* of jobs those that are not stopped or refused */
+	size_t n_live; /* jobs that are not stopped or refused */
 	bool left;     /* some have left while others were gathered (2) */
 	/* The job that is gathered. */
 	enum part part;
@@ -114,7 +114,7 @@ static bool is_base(const struct checkpoint *c, const struct special *s)
 	return s->has_base && s->base_step == c->step && attempt_equal(&s->base, &c->attempt);
 }
 
-/* What the next launch would get. */
+/* Whether the next launch would get it. */
 static bool is_latest(const struct checkpoint *c, const struct special *s)
 {
 	return s->has_latest && s->latest_step == c->step && attempt_equal(&s->latest, &c->attempt);
@@ -211,7 +211,7 @@ static void note_special(struct status *x, struct job *j)
 	}
 }
 
-/* Its lists are there, and empty. */
+/* Makes its lists, empty. */
 static json_t *job_json(struct job *j)
 {
 	json_t *o = json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:i, s:I}", "job",
@@ -246,7 +246,7 @@ static json_t *job_json(struct job *j)
 	return o;
 }
 
-/* Only what the log says: nothing else of it is believed. */
+/* Only from the log: the rest of its state is not trusted. */
 static json_t *stopped_json(const struct job *j)
 {
 	return json_pack("{s:s, s:o, s:i, s:o, s:I, s:I, s:s, s:[], s:[], s:[], s:o, s:s}", "job",
@@ -456,7 +456,7 @@ static json_t *loop_json(const struct node *n)
 			 "longest", c->longest ? c->longest : "");
 }
 
-/* All but the lists that are long. */
+/* All but the long lists. */
 static bool gather_head(struct status *x)
 {
 	struct node *n = x->answer.node;
@@ -548,7 +548,7 @@ static int by_rank(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* By their numbers: they are listed as they came. */
+/* Sorted by rank: the list has them in the order in which they joined. */
 static bool sort_ranks(json_t *ranks)
 {
 	size_t n = json_array_size(ranks);
@@ -574,7 +574,7 @@ static bool same_id(const json_t *x, const json_t *y)
 	return a && b && strcmp(a, b) == 0;
 }
 
-/* Of a job that was gathered, and then stopped or read again, what came last is true (2). */
+/* If a job was gathered, and then stopped or read again, only its last entry stays (2). */
 static void leave_out_twice(struct status *x)
 {
 	for (size_t i = x->n_live; i < json_array_size(x->jobs); i++) {

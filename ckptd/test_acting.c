@@ -138,7 +138,7 @@ static void test_a_check_that_fails_drains(void **state)
 	assert_false(was_told("not done: "));
 }
 
-/* ---- What users can make up ---- */
+/* ---- What users can fake ---- */
 
 static void take_table(struct node *n, const char *table)
 {
@@ -151,7 +151,7 @@ static void take_table(struct node *n, const char *table)
 static const char failed_check[] = "{\"results\": [{\"name\": \"memory-copy\", \"state\": "
 				   "\"failed\", \"value\": 1, \"low\": 5, \"high\": 9}]}";
 
-/* A rank hangs, or is made to: a job that is not there any more will do. */
+/* A verdict that a rank hangs; its job need not exist any more. */
 static void hangs(struct node_test *t, uint32_t uid, uint32_t job, uint32_t rank)
 {
 	struct verdict v = {.id = job * 100u + rank + 1,
@@ -186,7 +186,7 @@ static void begin_with_checks(struct node_test *t)
 	begin_one(t);
 }
 
-/* The machine's word. */
+/* An alarm of the machine. */
 static void pcie_fails(struct node_test *t)
 {
 	struct sample s = {.kind = SAMPLE_KERNEL,
@@ -249,7 +249,7 @@ static void test_jobs_and_a_harsh_table(void **state)
 	drains_nothing(t, 1);
 }
 
-/* The same of the machine's word: it stands with what one user's jobs say. */
+/* The same with an alarm of the machine beside the verdicts on one user's jobs. */
 static void test_one_user_and_the_machine(void **state)
 {
 	struct node_test *t = *state;
@@ -318,7 +318,7 @@ static void test_a_burst_of_jobs(void **state)
 	assert_true(t->host.node->marks.drained);
 }
 
-/* Marks of one user's jobs leave room for another's, and are shown to nobody else's open. */
+/* Marks of one user's jobs leave room for another's, and no other user's open shows them. */
 static void test_marks_of_one_user(void **state)
 {
 	struct node_test *t = *state;

@@ -423,7 +423,7 @@ static void adopt_with(struct node_test *t, const char *what)
 }
 
 /* A committed checkpoint that only memory has, its declaration and table in regions of their own:
- * it is found whole, and where one of them is damaged it is not used, which is said. */
+ * it is found whole, and not used if one of them is damaged; a message says so. */
 static void test_annexes_after_a_crash(void **state)
 {
 	struct node_test *t = *state;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers that are dear: gathered in slices and made on a worker, so that no user's question holds
- * the loop up. With CKPT_TEST_FIGURES=1 the longest turn of the loop while one is under way is
- * printed.
+ * Long answers: gathered in slices and made on a worker, so that no user's request holds up the
+ * loop. With CKPT_TEST_FIGURES=1 the longest turn of the loop while one is under way is printed.
  */
 #include <config.h>
 

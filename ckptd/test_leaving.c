@@ -181,7 +181,7 @@ static unsigned members(struct node_test *t)
 	return n;
 }
 
-/* One process is many ranks: each of them is told of in a call of the loop of its own. */
+/* One process is many ranks: the loop handles the end of each in a call of its own. */
 static void test_ranks_of_a_process_end_one_by_one(void **state)
 {
 	static const struct process_exit killed = {PROCESS_END_SIGNAL, 9};
@@ -201,9 +201,9 @@ static void test_ranks_of_a_process_end_one_by_one(void **state)
 		;
 	assert_true(list_empty(&t->host.node->process_ends));
 	assert_int_equal(members(t), 0);
-	assert_true(calls->n >= before + 4); /* two leave, and how they ended is told of two */
+	assert_true(calls->n >= before + 4); /* two leave, two exits are reported */
 	assert_int_equal(alarms(t, NULL), 1);
-	/* What was not told goes with the node. */
+	/* What is not handled yet is freed with the node. */
 	join(t, &t->a, 0, 1, "run2");
 	process_ends_ended(t->host.node, &p);
 	end_node(t);
@@ -293,7 +293,8 @@ static void test_old_ranks_say_goodbye_while_they_are_replaced(void **state)
 	end_replacing(t, old, &new);
 }
 
-/* Whoever asked for the new run is gone before the old one is: nobody joins, and all leave. */
+/* The connection that opened the new run ends before the old run has left: no rank joins, and all
+ * leave. */
 static void test_the_new_run_goes_while_it_replaces(void **state)
 {
 	static struct hand old[OLD_RANKS], new;

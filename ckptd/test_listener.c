@@ -308,7 +308,7 @@ static void test_longest_message_passes_and_longer_closes(void **state)
 	close(fd);
 }
 
-/* An empty message is not the other end's end, and nobody sends one. */
+/* An empty message is not the other end's end, and no client sends one. */
 static void test_empty_message_closes(void **state)
 {
 	struct world *w = *state;
@@ -465,7 +465,8 @@ static void send_fds(struct conn *c, size_t n)
 	c->ops->send(c, "m", 1, fds, n);
 }
 
-/* What waited for a process that ends, and what it cannot be sent any more, is not closed here. */
+/* The listener does not close descriptors that waited for a process that ends, or that it can no
+ * longer send. */
 static void test_what_is_not_sent_is_handed_back(void **state)
 {
 	enum { PER = 32, SENT = CONN_FDS_SENT / PER, WAITING = 3 };
@@ -498,8 +499,8 @@ static rlim_t start_with_files(struct world *w, rlim_t files)
 	return was;
 }
 
-/* A process that does not take its descriptors gets no more than so many, nor does its user: an
- * eighth of what ckptd may have open. */
+/* A process that does not take its descriptors gets a bounded number, and so does its user: an
+ * eighth of the files that ckptd may have open. */
 static void test_descriptors_under_way_are_bounded(void **state)
 {
 	enum { PER = 32, FILES = 4096, CONNS = FILES / UID_FDS_PART / CONN_FDS_SENT + 1 };
@@ -576,7 +577,7 @@ static void restore_effective(struct __user_cap_data_struct had)
 	assert_int_equal(syscall(SYS_capset, &head, now), 0);
 }
 
-/* What is under way from all processes of ckptd's user has a limit in the kernel. */
+/* The kernel limits the descriptors in flight from all processes of ckptd's user. */
 static void test_message_waits_at_the_kernels_limit(void **state)
 {
 	enum { FILES = 128 };
@@ -697,8 +698,8 @@ static void leave_a_silent_fork(int fd, int hold)
 	_exit(read(hold, &c, 1) != 1);
 }
 
-/* Fills what may be under way to a process, which ends then; its fork, which is told by a byte in
- * hold_fork, has its socket still. */
+/* Sends a process as many descriptors as may be in flight; then it ends. Its fork keeps the socket
+ * until a byte comes in hold_fork. */
 static void lose_descriptors(struct world *w, char *log)
 {
 	enum { PER = 32 };
@@ -720,7 +721,7 @@ static void lose_descriptors(struct world *w, char *log)
 	close(hold[1]);
 }
 
-/* How often it has been told of c. */
+/* How often c is in the log. */
 static int count(const struct world *w, char c)
 {
 	int n = 0;
@@ -736,8 +737,8 @@ static void turn_for(struct world *w, unsigned ms, char what, int want)
 		loop_epoll_turn(w->loop, 1000000);
 }
 
-/* Nobody can take them back, and the user's other processes are not to wait for them; but a user
- * who has as many again lost waits for those. */
+/* ckptd cannot take them back, and the user's other processes do not wait for them; but a user that
+ * has lost as many again waits for those. */
 static void test_descriptors_of_ended_processes_hold_nobody_up(void **state)
 {
 	enum { FILES = CONN_FDS_SENT * UID_FDS_PART };

@@ -291,7 +291,8 @@ static void burn(struct task *t)
 	d->at = ++*d->all;
 }
 
-/* One has posted many dear tasks before: another's tasks run after one of them, not after all. */
+/* One user has posted many long tasks before: another's tasks run after one of them, not after
+ * all. */
 static void test_tasks_run_in_fair_order(void **state)
 {
 	enum { MANY = 50, FEW = 5 };

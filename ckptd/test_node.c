@@ -338,7 +338,7 @@ static void counted_close(struct memory *m, int fd)
 	memory_ops->close_fd(m, fd);
 }
 
-/* Its check is told to end, and the loop does not free what it sent. */
+/* Its check is cancelled, and the loop does not free what it sent. */
 static void test_declaration_of_the_dead(void **state)
 {
 	static struct memory_ops slow;
@@ -400,8 +400,8 @@ static void counted_destroy(struct memory *m, struct region *r)
 	memory_ops->destroy(m, r);
 }
 
-/* How many bytes the loop has to write for it does not depend on its length: it lies in a region of
- * its own, once, which goes on a worker with the last that has it. */
+/* The bytes that the loop writes for a declaration do not depend on its length: it lies in a region
+ * of its own, once, which a worker destroys after the last reference. */
 static void test_long_declaration_off_the_loop(void **state)
 {
 	static struct memory_ops counting;
@@ -443,7 +443,7 @@ static void test_long_declaration_off_the_loop(void **state)
 		assert_int_equal(destroyed, 0);
 	}
 	for (uint32_t i = 0; i < 2; i++)
-		declare_rank(&k[i], i, 2); /* something else, so that nobody has it any more */
+		declare_rank(&k[i], i, 2); /* something else, so that no rank has it any more */
 	while (!destroyed && t->o.ledger_inline != UINT32_MAX)
 		assert_true(turn_on(t, &end));
 	assert_null(declaration_region(t));

@@ -158,7 +158,7 @@ static int teardown(void **state)
 	listener_free(w->listener);
 	loop_epoll_free(w->loop);
 	while (waitpid(-1, NULL, 0) > 0)
-		; /* receivers that were killed: nothing keeps them from ending now */
+		; /* receivers that were killed can end now */
 	test_dir_remove(w->dir);
 	free(w);
 	return 0;
@@ -391,7 +391,7 @@ static void test_queued_descriptors_are_closed_elsewhere(void **state)
 	slow = lingering(&peer);
 	say(fd, '\0', slow, 1); /* empty, so that it looks like the end */
 	assert_int_equal(fcntl(slow, F_GETFD), 0 | FD_CLOEXEC);
-	/* The last hold on it is in the queue: whoever closes that waits. */
+	/* The last reference to it is in the queue: a close of that blocks. */
 	close(slow);
 	assert_true(until(w, "eC") < SLOW_MS);
 	/* Another connection is served meanwhile. */
@@ -471,7 +471,7 @@ static void test_a_silent_file_harms_its_user_alone(void **state)
 	assert_true(until(w, "12") < SLOW_MS);
 	print_message("the next memfd came after %llu ms\n", (unsigned long long)(now_ms() - from));
 	assert_string_equal(w->bytes, "x");
-	kill(said, SIGKILL); /* the server: whoever hangs goes on */
+	kill(said, SIGKILL); /* the server: hanging processes go on */
 	kill(pid, SIGKILL);
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 	close(m);
@@ -668,7 +668,7 @@ static void test_it_begins_where_capset_is_forbidden(void **state)
 	close(m);
 }
 
-/* It is killed by somebody between two messages, or with one: another one is asked. */
+/* If the receiver is killed between two messages, or with one, ckptd asks another one. */
 static void test_a_killed_process_is_replaced(void **state)
 {
 	struct world *w = *state;

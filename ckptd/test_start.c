@@ -659,7 +659,7 @@ static void test_unused_objects_go(void **state)
 	launch_loads(t, "run2", 20);
 }
 
-/* While a job cannot be read nobody knows what it uses. */
+/* While a job cannot be read, what it uses is not known. */
 static void test_unused_objects_of_a_refused_job(void **state)
 {
 	struct node_test *t = *state;

@@ -149,7 +149,7 @@ static void test_store_that_is_full_says_so(void **state)
 	supervise_with_few_files(state, "refused");
 }
 
-/* The child is told what the supervisor's table takes, not what the store above it does. */
+/* The child gets the size of the supervisor's table, not that of the store above it. */
 static void test_child_knows_the_limit(void **state)
 {
 	setenv(KEEPER_MAX_VAR, "3", 1);
@@ -308,7 +308,7 @@ static void test_no_other_process_can_reach_the_supervisor(void **state)
 	assert_int_equal(kill(pid, SIGSTOP), 0);
 	flooder = flood(names, n);
 	usleep(100000);
-	kill(child_of(*state), SIGUSR1); /* it tells the supervisor that it lives */
+	kill(child_of(*state), SIGUSR1); /* it sends WATCHDOG=1 to the supervisor */
 	await_file(*state, "told", "t");
 	assert_int_equal(kill(pid, SIGCONT), 0);
 	await_file(*state, "stored", "s"); /* under the flood */
@@ -321,7 +321,8 @@ static void test_no_other_process_can_reach_the_supervisor(void **state)
 	assert_int_equal(n, 0);
 }
 
-/* What an earlier child forked has that child's end alone: no next child is spoken for by it. */
+/* A process that an earlier child forked has that child's end alone: it cannot send in the name of
+ * the next child. */
 static void test_each_child_has_its_own_socket(void **state)
 {
 	assert_int_equal(supervise(*state, "orphan", 0), 0);

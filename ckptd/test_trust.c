@@ -166,7 +166,7 @@ static void hurry(struct node_test *t)
 }
 
 #ifdef CKPT_FAULTS
-/* Memory refuses the records of what is said; it is said again once there is some. */
+/* There is no memory for the trust records; they are written once there is some. */
 static void test_a_record_that_memory_refuses(void **state)
 {
 	struct node_test *t = *state;

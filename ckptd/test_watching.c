@@ -336,7 +336,7 @@ static void test_who_is_shown_what(void **state)
 	counts(t, other, "", 64, 0);
 }
 
-/* What is said of a job carries whose it is, also under a number that was given anew. */
+/* Events and verdicts about a job carry its owner, also under a number that was reused. */
 static void test_whose_word_it_is(void **state)
 {
 	struct node_test *t = *state;

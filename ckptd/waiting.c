@@ -18,7 +18,7 @@
 #include "ckptd/session.h"
 
 #define ANSWERS_IN_A_CALL 64u
-/* At checkpoints and records, of a call: an answer looks through all that the job has. */
+/* Looks at checkpoints and records in one call: an answer looks through all that the job has. */
 #define LOOKS_IN_A_CALL 16384u
 
 static void waiter_free(struct waiter *w)
@@ -168,7 +168,7 @@ static uint64_t answers_in_a_call(const struct job *j)
 	return max_u64(1, min_u64(LOOKS_IN_A_CALL / looks, ANSWERS_IN_A_CALL));
 }
 
-/* Those that the round has not come to are first in the list. */
+/* Waits that this round has not looked at come first in the list. */
 static void answer_some(struct job *j)
 {
 	uint64_t most = list_empty(&j->waiters) ? 0 : answers_in_a_call(j);

@@ -29,7 +29,8 @@ uint32_t watching_number(struct job *j);
 void watching_stopped(struct job *j);
 /* NULL: there is no such job any more. */
 struct job *watching_job(struct node *n, uint32_t number);
-/* Before it leaves the node's list of jobs, or its number another's: it is not found any more. */
+/* To be called before it leaves the node's list of jobs, or its number is reused: it is no longer
+ * found. */
 void watching_job_leaves(struct job *j);
 
 /* ---- What ckptd's own machines tell ---- */
@@ -65,7 +66,7 @@ void watching_differ(const struct checkpoint *c, uint32_t rank, uint32_t other, 
 
 /* The detector's clock is now. Returns how many stand, and fills up to n; NULL: of everybody. */
 size_t watching_standing(struct node *n, const struct subject *s, struct verdict *ret, size_t most);
-/* Of those that stand the newest with a lower number; false: there is none. */
+/* The newest standing verdict with a lower number; false: there is none. */
 MUST_CHECK bool watching_older(struct node *n, uint64_t id, struct verdict *ret);
 void watching_explain(struct node *n, const struct subject *s,
 		      void (*line)(void *arg, const char *text), void *arg);
