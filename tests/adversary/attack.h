@@ -3,7 +3,7 @@
  * attack.h - attacks on ckptd by a hostile user, each a process that goes on until it is killed.
  *
  * An attack speaks the session's messages by hand (speak.h) where libckpt would not do such things.
- * It goes on whatever ckptd answers: refused, it tries again.
+ * It goes on after any answer of ckptd: when refused, it tries again.
  *
  *   make      bytes that take long to make; once, in the process of the test
  *   setup     what has to be there; once, in a process of the attacker's uid that returns

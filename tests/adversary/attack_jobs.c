@@ -3,7 +3,7 @@
  * attack_jobs.c - attacks that need jobs and checkpoints: loads, saves, plans, waits, lists, large
  * declarations, places in the fd store, and processes that end together.
  *
- * What has to be there is made by libckpt. A connection of this process that opens a rank again
+ * libckpt makes the jobs and checkpoints. A connection of this process that opens a rank again
  * takes it over from libckpt's (ckptd/epoch.c), and goes on by hand.
  */
 #include <config.h>
@@ -394,7 +394,7 @@ static bool pin(int admin, const char *job, uint64_t step)
 	return speak(admin, &q, -1, 0) && speak_answer(admin, q.id, SETUP_MS) == 0;
 }
 
-/* Checkpoints that are never let go. */
+/* Checkpoints that are never released. */
 void attack_lists_setup(const struct attack_options *o)
 {
 	uint64_t steps = test_cap("CKPT_ADVERSARY_STEPS", 60);

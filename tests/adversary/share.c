@@ -48,8 +48,8 @@ enum {
 	SETTLE_MS = 6000, /* as bench/case_idle.c */
 	IDLE_MS = 5000,
 };
-/* Of a core: with one job less than what bench/case_idle.c allows; each rank's page of beats is
- * looked at once a second (254df30 took 0.54 for 1,024 ranks). */
+/* Per cent of a core: with one job less than what bench/case_idle.c allows; ckptd reads each rank's
+ * page of beats once a second (254df30 took 0.54 for 1,024 ranks). */
 #define IDLE_PERCENT 0.4
 #define IDLE_PERCENT_OF_A_RANK 0.0006
 

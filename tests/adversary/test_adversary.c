@@ -5,26 +5,26 @@
  *   test_adversary [NAME]...    all of them, or those named
  *
  * Each attack is a test: two processes of the attacker's uid go on with it while a rank of another
- * user saves, waits until it is committed, and saves again. The same beside two processes that burn
- * the attacker's processor time and leave ckptd alone is the measure. They take turns, so that what
- * else goes on on the machine falls on both. What must hold:
+ * user saves, waits until it is committed, and saves again. The baseline is the same beside two
+ * processes that burn the attacker's processor time and do not call ckptd. Attack and baseline take
+ * turns, so that other load on the machine affects both. The bounds:
  *
  *   saves     all are committed; the slowest of a hundred (p99) takes at most twice as long as
- *             beside the burners, and 10 ms. Where it does not, as many again are measured, and
- *             all of them count: chance goes, what an attack does stays
+ *             beside the burners, plus 10 ms. If it does not, as many again are measured, and all
+ *             of them count: this averages out chance
  *   loop      no call takes more than 1 ms of its thread's processor time, as ckptd measures it.
- *             That time has in it what the kernel and a hypervisor do meanwhile (interrupts, what
- *             others have freed), some milliseconds now and then, whoever runs. So as above: where
- *             each turn of the attack had such a call, more turns follow. A call that is made long
- *             by what it does is so in each of them; one turn must be without, and of all calls no
+ *             That time includes work of the kernel and a hypervisor (interrupts, memory that
+ *             others have freed), a few milliseconds now and then, with any load. So as above: if
+ *             each turn of the attack had such a call, more turns follow. A call that is long by
+ *             its own work is long in each of them; one turn must be without, and of all calls no
  *             more than one in a thousand may be long
  *   launch    another job of the user opens, declares, prepares and has its first step committed
  *             within 5 s
  *   memory    MEMORY_KIB more than before at most, descriptors DESCRIPTORS
- *   stop      an orderly one ends within 5 s, while the attack goes on
+ *   stop      an orderly stop ends within 5 s, while the attack goes on
  *   SIGKILL   ends ckptd within 1 s, while the attack goes on, and another one can be started; its
- *             receivers within 1 s of it, or where they hang in a file of the attacker's, of the
- *             attacker's end
+ *             receivers end within 1 s after it or, if they hang in a file of the attacker's,
+ *             within 1 s after the attacker's end
  *
  * and beside these share.c: many users that all only save.
  */
@@ -67,14 +67,15 @@ enum {
 	KILL_MS = 1000,
 	ALLOWED_US = 10000,
 	STATUS_S = 20,
-	/* What one uid may have ckptd hold (doc/operations.md, "Several users"): answers that wait,
+	/* What ckptd may hold for one uid (doc/operations.md, "Several users"): answers that wait,
 	 * declarations, answers being made. */
 	MEMORY_KIB = 512 << 10,
-	/* 2,048 connections, the process of each, 1,024 descriptors that wait, and its own. */
+	/* 2,048 connections, a pidfd for the process of each, 1,024 descriptors that wait, and
+	 * ckptd's own. */
 	DESCRIPTORS = 6144,
 };
 
-/* ---- What does not hold ---- */
+/* ---- Broken bounds ---- */
 
 /* Prints each broken bound, not only the first. */
 static char broken[500];
@@ -153,7 +154,7 @@ static void attack_end(struct attackers *all)
 			;
 }
 
-/* What the attack needs to be there. */
+/* Makes what the attack needs. */
 static void set_up(struct rig *r, const struct attack *a)
 {
 	struct attack_options o = {.socket = r->socket, .folder = r->dir};
@@ -215,7 +216,7 @@ static void train(struct trainer_process *t, struct times *ret)
 	}
 }
 
-/* A job whose memory ckptd has yet to take and to have kept. */
+/* A job for which ckptd has yet to make memory and put it into the fd store. */
 static void launch_beside(struct rig *r)
 {
 	static const char *const lines[] = {"open second 0 1 run 50000", "declare 65536 8",

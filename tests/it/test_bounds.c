@@ -429,7 +429,7 @@ static void test_idle_sessions_are_closed(void **state)
 		usleep(30000);
 	}
 	assert_int_equal(hand_admin(&rank, "job", CKPT__ADMIN__VERB__GC, 0), 0);
-	/* It waits on: another question of it is answered. */
+	/* Its wait goes on, and another request of it is answered. */
 	m.wait = false;
 	m.since = 0;
 	assert_int_equal(hand_ask_code(&waits, &q), 0);
@@ -582,7 +582,7 @@ enum {
 	PLACES_TO_PREPARE = 5
 };
 
-/* Until what was under way has been stored and taken out. */
+/* Turns until all requests to the store are done. */
 static uint64_t places_used(struct small_node *w, uint64_t wanted)
 {
 	struct memory_room room;
@@ -604,8 +604,8 @@ static void refused_by_store(struct hand *k, int code, const char *used)
 }
 
 /*
- * What systemd has no room for it drops silently. One place too few: the rank is refused before
- * anything is made, and the one that was there saves on.
+ * systemd silently drops what it has no room for. With one place too few the rank is refused before
+ * anything is made, and the other rank saves on.
  */
 static void test_rank_that_does_not_fit_into_the_store(void **state)
 {

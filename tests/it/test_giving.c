@@ -77,7 +77,7 @@ static void save_all(struct small_node *w)
 	free(hands);
 }
 
-/* What a reader has of the load so far. */
+/* What a reader has received of the load so far. */
 struct given {
 	int fds[RANKS + 1];
 	size_t n_fds, messages;
@@ -197,7 +197,7 @@ static void test_all_come_to_who_reads(void **state)
 	hand_close(k);
 }
 
-/* One that does not read has no more than its bound under way, nothing is lost of the rest. */
+/* A reader that does not read has at most its bound in flight, and loses nothing of the rest. */
 static void test_who_does_not_read_gets_no_more(void **state)
 {
 	struct small_node *w = *state;
@@ -217,7 +217,7 @@ static void test_who_does_not_read_gets_no_more(void **state)
 	hand_close(k);
 }
 
-/* It ends with half of them unread: the checkpoint is not held by the load any more. */
+/* A reader that ends with half of them unread no longer holds the checkpoint. */
 static void test_who_ends_between_messages(void **state)
 {
 	struct small_node *w = *state;
@@ -249,7 +249,7 @@ static void test_who_ends_between_messages(void **state)
 	hand_close(k);
 }
 
-/* It says so itself, and stays: the rest is not sent, and the load is over. */
+/* A reader that sends LoadEnd and stays: the rest is not sent, and the load is over. */
 static void test_who_says_the_end_between_messages(void **state)
 {
 	struct small_node *w = *state;

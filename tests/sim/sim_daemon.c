@@ -264,7 +264,7 @@ void daemon_start(struct sim *s)
 	d->sim = s;
 	d->point = -1;
 	d->freed = false;
-	/* What is too long for a record in this life the one before may have had there. */
+	/* The limit of a record differs between lives. */
 	s->options.ledger_inline =
 		world_one_in(s->w, 3) ? LEDGER_INLINE_MAX : 100u << world_random(s->w, 5);
 	s->options.ledger_slice = 1u << world_random(s->w, 16);

@@ -292,9 +292,9 @@ static int ask_once(struct rank *r, Ckpt__Request *q, uint64_t deadline, Ckpt__R
 	if (!r->channel)
 		return -EPIPE;
 	send_request(r, q);
-	/* Sent twice, as after a reconnect. But a load is given twice then, and nobody would end
-	 * the second one, which keeps its slots: of a lost connection they are ended by ckptd; and
-	 * of a long declaration a connection has one under way. */
+	/* Sent twice, as after a reconnect. Not a Load: ckptd would start it twice, and no LoadEnd
+	 * would end the second one, which keeps its slots, while ckptd ends those of a lost
+	 * connection. Nor a Declare: a connection may have one long declaration under way. */
 	if (r->channel && q->body_case != CKPT__REQUEST__BODY_LOAD &&
 	    q->body_case != CKPT__REQUEST__BODY_DECLARE && world_one_in(r->sim->w, 40)) {
 		send_request(r, q);
