@@ -36,9 +36,9 @@
 #include "model/plan_gather.h"
 #include "model/sorting.h"
 
-/* (4) Nodes and boxes of the tree that may be looked at in all: some 0.5 s of them, and so many for
- * each stored box, wanted box and region that is covered. 20 are usual; what takes more, such as a
- * region across a grid of ranks that is preferred across it, is small. */
+/* (4) The nodes and boxes of the tree that a plan may visit: a fixed number, some 0.5 s, and
+ * STEPS_EACH for each stored box, wanted box and region that is covered. 20 are usual; cases that
+ * take more, such as a region across a grid of ranks that is preferred across it, are small. */
 #define STEPS_FREE (1ull << 26)
 #define STEPS_EACH 64u
 /* And for each box when pieces are only counted (3). */

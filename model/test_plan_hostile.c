@@ -147,7 +147,7 @@ static void slices(struct shards *x, uint32_t dim, uint64_t n)
 	}
 }
 
-/* What has no room is refused before it is made. */
+/* A plan without room is refused before it is made. */
 static void test_crossing_slices(void **state)
 {
 	struct shards have = {0}, want = {0};

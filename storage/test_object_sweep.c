@@ -127,7 +127,7 @@ static void test_what_is_used_stays(void **state)
 	assert_false(is_there(f, &kept));
 }
 
-/* A layout of a COMMIT that cannot be read: its declarations are not known, and none goes. */
+/* The layout of a COMMIT cannot be read: its declarations are not known, so none is removed. */
 static void test_what_cannot_be_read_is_used(void **state)
 {
 	struct folder *f = *state;
