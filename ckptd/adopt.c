@@ -147,8 +147,8 @@ static void note_declaration(struct job *j, const char *region)
 		j->next_declaration = max_u64(j->next_declaration, n + 1);
 }
 
-/* A region that is not there, or holds something else, is no error: it went with what named it. If
- * something still does, that is found where it is (undeclared). */
+/* A region that is missing, or holds something else, is no error here: it was destroyed with the
+ * last object that used it. If a member or slot still uses it, that becomes `undeclared`. */
 static int on_declaration_in(void *arg, const struct digest *d, uint64_t len, const char *name)
 {
 	struct adoption *a = arg;
@@ -163,7 +163,7 @@ static int on_declaration_in(void *arg, const struct digest *d, uint64_t len, co
 	if (!r)
 		return 0;
 	err = len <= r->size ? declared_adopt(a->job, d, NULL, len, r) : CKPT_ECORRUPT;
-	if (err < 0) /* destroyed with what nothing names */
+	if (err < 0) /* destroyed with the regions that no record names */
 		list_add_tail(a->regions, &r->link);
 	return err == -ENOMEM ? err : 0;
 }
@@ -411,8 +411,8 @@ static bool take_table(struct slot *s, void *bytes, size_t len, bool in_region)
 	return true;
 }
 
-/* Where a table that is too long for a record goes; NULL: it is not, or there is no place. What a
- * later record may be about is not overwritten. */
+/* The region for a table that is too long for a record; NULL: it is not too long, or has no region.
+ * Does not return a region that a later record may name, so that it is not overwritten. */
 static struct region *place_of_table(struct slot *s, size_t len)
 {
 	const struct shard_state *sh = &s->holds->shards[s->rank];
@@ -979,7 +979,7 @@ static int rewrite_member(struct ledger *l, struct member *m)
 			     m->blob_bytes, m->declared ? &m->declared->digest : NULL);
 }
 
-/* What is not true yet when its turn would have come writes itself (ledger.h). */
+/* An object that is added after the move has passed its place writes its own record (ledger.h). */
 int adopt_rewrite(void *job, struct ledger *into)
 {
 	struct job *j = job;

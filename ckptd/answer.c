@@ -62,7 +62,7 @@ static void send_it(struct answer *a)
 	a->fd = -1; /* it was taken */
 }
 
-/* It is in no list but that of all. */
+/* Ends an answer that is in no list but `all`. */
 static void end(struct answer *a)
 {
 	a->state = ANSWER_ENDED;

@@ -37,7 +37,7 @@ struct answer_kind {
 	 * calls answer_fail(). */
 	void (*make)(struct answer *a);
 	/* On the loop: where the answer is no text: sets the reply's body, which is valid until
-	 * free(). handed_over: as what make() put, which was too long and goes as a memfd. */
+	 * free(). handed_over: what make() put was too long and is sent as a memfd. */
 	void (*reply)(struct answer *a, Ckpt__Reply *reply, bool handed_over);
 	/* On the loop: frees all else. */
 	void (*free)(struct answer *a);

@@ -148,7 +148,8 @@ static struct conn_user *user_get(struct conn_hub *hub, uint32_t uid)
 	return u;
 }
 
-/* Those that have nothing any more; their receivers' processes may have ended later. */
+/* Frees the users that hold nothing any more; a receiver's process may have ended after the last
+ * connection. */
 static void users_tidy(struct conn_hub *hub)
 {
 	struct conn_user *u, *next;
@@ -224,7 +225,7 @@ static bool may_hold_descriptors(struct socket_conn *c);
 static void look_whether_taken(struct socket_conn *c);
 static void look_again(struct conn_hub *hub, uint64_t in_ns);
 
-/* The other end has nothing unread: the socket goes. */
+/* The other end has read all: closes the socket. */
 static void conn_drain(struct socket_conn *c)
 {
 	struct receiver *r = may_hold_descriptors(c) ? receiver_of(c) : NULL;
@@ -246,7 +247,7 @@ static void conn_end(struct socket_conn *c)
 	shutdown(c->fd, SHUT_RDWR); /* (6) */
 	look_whether_taken(c);
 	c->lingering = c->fds_sent > 0;
-	if (c->lingering) /* they are under way, and counted, until it reads them or ends (4) */
+	if (c->lingering) /* in flight, and counted, until the other end reads them or ends (4) */
 		look_again(c->hub, LINGER_LOOK_NS);
 	else
 		conn_drain(c);
@@ -294,7 +295,7 @@ static int send_now(int fd, const void *msg, size_t len, const int *fds, size_t 
 	return 0;
 }
 
-/* Nothing of it is under way any more, if the other end has read all. */
+/* Clears its counts of descriptors in flight if the other end has read all. */
 static void look_whether_taken(struct socket_conn *c)
 {
 	int unread = 1;
@@ -363,7 +364,7 @@ static int send_message(struct socket_conn *c, const void *msg, size_t len, cons
 		c->fds_sent += (unsigned)n_fds;
 		c->user->fds_sent += (unsigned)n_fds;
 	}
-	if (r == -ETOOMANYREFS) { /* what others have under way goes without an event */
+	if (r == -ETOOMANYREFS) { /* no event says when others have read theirs */
 		look_again(c->hub, CONN_ROOM_LOOK_NS);
 		r = -EAGAIN;
 	}
@@ -480,8 +481,8 @@ static void conn_send(struct conn *conn, const void *msg, size_t len, const int 
 enum found { FOUND_MESSAGE, FOUND_WITH_FDS, FOUND_EMPTY, FOUND_END, FOUND_NOTHING };
 
 /*
- * What the next recvmsg() would find (3). Credentials, which the socket asks for, tell an empty
- * message from the other end's end; there is no room behind them, so that no descriptor comes.
+ * What the next recvmsg() would find (3). Only a message has credentials, so they distinguish an
+ * empty one from the other end's end; the buffer has no room behind them, so no descriptor comes.
  */
 static enum found look(int fd)
 {
@@ -506,7 +507,7 @@ static enum found look(int fd)
 	return CMSG_FIRSTHDR(&h) ? FOUND_EMPTY : FOUND_END;
 }
 
-/* Of a socket that is shut: nothing more can come. (6) */
+/* For a socket that was shut down: nothing more can come (6). */
 static bool may_hold_descriptors(struct socket_conn *c)
 {
 	for (int n = 0; n < DRAIN_MAX; n++) {
@@ -516,10 +517,10 @@ static bool may_hold_descriptors(struct socket_conn *c)
 			return false;
 		if (f == FOUND_WITH_FDS)
 			return true;
-		/* It has none: it is thrown away. */
+		/* A message without descriptors: discard it. */
 		ignore_result((int)recv(c->fd, c->hub->buf, 1, MSG_DONTWAIT));
 	}
-	return true; /* it may have: there is too much to look at */
+	return true; /* too many messages to look at: assume so */
 }
 
 static void read_on(struct socket_conn *c)

@@ -69,14 +69,14 @@ struct declared *declared_get(struct job *j, const struct digest *digest)
 	return NULL;
 }
 
-/* Of memory: the view points into the bytes. */
+/* Bytes of memory: the view points into d->bytes. */
 static uint64_t declared_bytes(const struct declared *d)
 {
 	return sizeof(*d) + d->len;
 }
 
-/* Its region goes on a worker; with this process's memory alone it stays for the next one, and so
- * does a stopped job's. */
+/* A worker destroys its region. If only this process's memory is freed, the region stays for the
+ * next process, and so does a stopped job's. */
 static void declared_free(struct job *j, struct declared *d)
 {
 	if (!d)
@@ -178,7 +178,7 @@ int declared_adopt(struct job *j, const struct digest *digest, const void *bytes
 	if (r < 0)
 		return r;
 	d->region = region;
-	/* It was declared in an earlier life: it counts, whatever the limit is now. */
+	/* Declared to an earlier ckptd: charged without a limit. */
 	if (j->user) {
 		d->user = user_ref(j->user);
 		user_add(d->user, USER_DECLARATION_BYTES, declared_bytes(d));
@@ -349,7 +349,7 @@ static void check_run(struct work *w)
 		w->status = check_bytes(x);
 }
 
-/* Counts its bytes, unless one like it is there: then that one is taken. */
+/* Charges its bytes, unless the job has an equal declaration: then it takes that one. */
 static int declaring_share(struct declaring *x)
 {
 	struct declared *same = declared_get(x->job, &x->digest), *d = x->declared;
@@ -415,7 +415,8 @@ void declaring_drop(struct session *s)
 		atomic_store_explicit(&w->cancel, true, memory_order_relaxed);
 }
 
-/* It may get a region: of a memfd's bytes it is not known yet how many they are. */
+/* Takes a place in the fd store for a region that it may get: the length of a memfd is not known
+ * yet. */
 static int take_place(struct declaring *x, struct err *e)
 {
 	struct user *u = session_user(x->session);

@@ -488,7 +488,7 @@ static void not_opened(struct opening *o, int status)
 	opening_answer(o, status, text);
 }
 
-/* It is what the ranks that there are, and those that come, are in. */
+/* The epoch is current from here on, for ranks that have joined and for those that join later. */
 static void epoch_opened(struct opening *o)
 {
 	struct job *j = o->job;
@@ -496,7 +496,8 @@ static void epoch_opened(struct opening *o)
 
 	j->opening = NULL;
 	job_poke(j);
-	/* Behind the ends of the old run's ranks: those are no failure of this one, nor its end. */
+	/* After the old run's ranks have left: their ends are no failure of this run, nor its
+	 * end. */
 	goodput_epoch_opened(j);
 	if (new_run) {
 		alloc_free(j->seen);

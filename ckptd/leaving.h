@@ -13,7 +13,7 @@ struct process_exit;
 void leaving_add(const struct member *m);
 /* p opens the job again, or another process this rank of it: a goodbye after all. */
 void leaving_goes_on(struct job *j, const struct process_id *p, uint32_t rank);
-/* Of one rank of the process; false: there is none left. */
+/* Handles one rank of the process; false: there is none left. */
 bool leaving_process_exit(struct node *n, const struct process_id *p,
 			  const struct process_exit *exit);
 /* A new launch of the job begins, or the job goes: nobody waits for these any more. */

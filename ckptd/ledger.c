@@ -24,8 +24,8 @@
 #define HEADER_BYTES 64u
 #define RECORD_HEAD 32u
 #define LEDGER_BYTES_MIN (64u << 10)
-/* A slice in bytes that are copied and digested, of which a record's head, its making and its
- * place cost so many: 0.3 ms (see ckptd/test_ledger). */
+/* A slice, in bytes copied and digested: 0.3 ms (see ckptd/test_ledger). RECORD_COST: the fixed
+ * cost of a record, in the same unit. */
 #define SLICE_COST  (512u << 10)
 #define RECORD_COST 512u
 
@@ -197,7 +197,7 @@ bool ledger_slice_over(const struct ledger *into)
 	return !into->measuring && into->slice == 0;
 }
 
-/* The next region as a ledger of its own, and what became of it. */
+/* The next region as a ledger of its own, and back. */
 static struct ledger next_of(const struct ledger *l)
 {
 	struct ledger n = *l;
@@ -240,7 +240,7 @@ struct region *ledger_move_give_up(struct ledger *l)
 	return r;
 }
 
-/* Its last record, and it counts. */
+/* Writes the last record of the next region, which counts from then on. */
 static int moved(struct ledger *l, struct ledger *fresh, struct region **ret_old)
 {
 	if (record_bytes(1) > ledger_room(fresh))
@@ -416,7 +416,7 @@ int ledger_declaration(struct ledger *l, const struct digest *d, const void *byt
 	return append(l, L_DECLARATION, &out);
 }
 
-/* The window in which the bytes are there and the record is not. */
+/* A fault in the window between the annex and its record. */
 static bool annex_lost(const struct ledger *l)
 {
 	return !l->rewriting && !l->measuring && FAULT(LEDGER_ANNEX);
@@ -550,7 +550,7 @@ int ledger_member(struct ledger *l, uint32_t rank, const struct process_id *p, u
 
 /* ---- Reading ---- */
 
-/* Of any version: the header is what all have. */
+/* For any version: all have this header. */
 static bool header_good(const struct region *r)
 {
 	const uint8_t *p = r->base;

@@ -85,7 +85,7 @@ static uint64_t table_bytes(const struct slot *s)
 	return ledgering_table(s->job, sh->declared->len, sh->image_len, sh->n_blobs, names);
 }
 
-/* What members and slots will write before anything is let go. */
+/* The bytes that members and slots will write before any of it can be dropped. */
 static uint64_t coming(const struct job *j)
 {
 	uint64_t bytes = j->ledger_need + LEDGER_SLACK;
@@ -99,7 +99,7 @@ static uint64_t coming(const struct job *j)
 	return bytes;
 }
 
-/* What a move will write, at most. To measure it exactly takes as long as the move. */
+/* An upper bound of what a move will write. Measuring it exactly takes as long as the move. */
 static uint64_t live_at_most(const struct job *j)
 {
 	uint64_t bytes = LEDGER_SLACK;
@@ -134,7 +134,7 @@ uint64_t ledgering_reserve(const struct member *m, uint64_t slot_bytes)
 	       2 * LEDGER_SLACK + slots * region;
 }
 
-/* Its header does not say what its records are about to. */
+/* Whether records will need a feature that its header does not have. */
 static bool lacks_feature(const struct ledger *l)
 {
 	return l->annexes_wanted && !l->annexes;

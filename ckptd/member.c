@@ -76,7 +76,7 @@ void slot_free(struct slot *s)
 	alloc_free(s);
 }
 
-/* It counts until its place is free. */
+/* It stays charged until its place is free. */
 static void destroy_region(struct slot *s, struct region *r)
 {
 	struct region_charge charge = {0};

@@ -545,7 +545,7 @@ void node_reload(struct node *n, const struct node_options *o)
 	n->options.dry_run = o->dry_run;
 	acting_reload(n);
 	list_each(j, &n->jobs, link)
-		job_poke(j); /* retention may let go, or a limit, now */
+		job_poke(j); /* the new retention or limit may allow more now */
 }
 
 void node_free(struct node *n)

@@ -7,7 +7,7 @@
  * nobody names, which adoption destroys. If the member ends meanwhile its slots are let go.
  *
  * A slot whose tables will be too long for records of the ledger has a second region for them, made
- * and let go with it: a save then needs neither memory nor a place in the fd store.
+ * and destroyed with it: so a save needs neither memory nor a place in the fd store.
  */
 #include <config.h>
 

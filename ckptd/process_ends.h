@@ -10,7 +10,7 @@
 void process_ends_init(struct node *n);
 /* Drops what was not handled. */
 void process_ends_fini(struct node *n);
-/* It has ended; then how, which may come in the same call or much later. */
+/* The process has ended; then its exit status, which may come in the same call or much later. */
 void process_ends_ended(struct node *n, const struct process_id *p);
 void process_ends_exit(struct node *n, const struct process_id *p, const struct process_exit *x);
 

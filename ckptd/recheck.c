@@ -207,7 +207,7 @@ static struct checkpoint *next_wanted(const struct recheck *r)
 	struct job *j;
 
 	list_each(j, &r->node->jobs, link) {
-		/* Of a node's many jobs those that have none are not looked through. */
+		/* Skips jobs without copies to read: a node may have many. */
 		c = j->unread && (behind || !first) ? newest_wanted(j) : NULL;
 		if (c && behind)
 			return c;

@@ -125,7 +125,8 @@ static int child_env_init(const struct supervisor *s, struct child_env *env)
 	env->vars[k++] = env->fds;
 	env->vars[k++] = env->names;
 	env->vars[k++] = env->pid;
-	/* What is kept here: a service manager's store, which may take more, is not used. */
+	/* The size of the supervisor's own table; a service manager's store, which may be larger,
+	 * is not used. */
 	snprintf(env->max, sizeof(env->max), KEEPER_MAX_VAR "=%zu", s->fds.max);
 	env->vars[k++] = env->max;
 	if (s->watchdog_ns) {

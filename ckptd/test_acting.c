@@ -295,7 +295,7 @@ static void test_a_node_by_one_users_word(void **state)
 	json_decref(doc);
 }
 
-/* One user's burst leaves room for what befalls the node in the same turn. */
+/* A burst of one user's verdicts leaves room for one on the node in the same turn. */
 static void test_a_burst_of_jobs(void **state)
 {
 	struct node_test *t = *state;

@@ -129,7 +129,7 @@ static void region_name(const struct truth *x, uint32_t i, char *buf, size_t siz
 	name_region(x, "slot", i, buf, size);
 }
 
-/* Of a region that is there or is not, has the bytes, others, or fewer. */
+/* For a region that is missing, or has the bytes, other bytes, or fewer. */
 static int any_annex(struct ledger *l, const struct truth *x, uint32_t slot)
 {
 	bool declaration = below(2);
@@ -493,7 +493,7 @@ static void expect_refused(struct node_test *t, const char *words)
 	end_node(t);
 }
 
-/* What only memory has is kept for the ckptd that wrote it, which then has it again. */
+/* Memory of another version is kept for the ckptd that wrote it, which adopts it again. */
 static void test_memory_of_another_version(void **state)
 {
 	struct node_test *t = *state;

@@ -178,7 +178,7 @@ static void take_refusal(struct node_test *t, struct hand *k, int code, const ch
 		fail_msg("'%s' has no '%s'", k->text, words);
 }
 
-/* What the answer was before it was gathered in slices: each line parsed, and all dumped again. */
+/* The answer as it was made before slices: each line parsed, and all dumped again. */
 static void test_events_are_the_same(void **state)
 {
 	struct node_test *t = *state;
@@ -266,7 +266,8 @@ static void test_one_for_a_session(void **state)
 
 #define MANY 6
 
-/* Those beyond the user's share wait, and are answered; a turn has one slice for all of them. */
+/* Answers beyond the user's share wait, and all are answered; a turn runs one slice for all of
+ * them. */
 static void test_many_of_a_user(void **state)
 {
 	struct node_test *t = *state;
@@ -460,7 +461,7 @@ static json_t *take_status(struct node_test *t)
 	return doc;
 }
 
-/* Gathers so many slices and no more. */
+/* Runs so many slices and no more. */
 static void turn_slices(struct node_test *t, uint64_t n)
 {
 	uint64_t until = t->host.node->answers.slices + n;
@@ -589,7 +590,7 @@ static void test_status_of_a_large_job(void **state)
 	json_decref(doc);
 }
 
-/* Jobs go, among them the one that comes next: the others are all there, once. */
+/* Jobs are removed, among them the next one: all others are listed, once. */
 static void test_jobs_go_meanwhile(void **state)
 {
 	struct node_test *t = *state;
@@ -617,7 +618,7 @@ static void test_jobs_go_meanwhile(void **state)
 	json_decref(doc);
 }
 
-/* The job that is gathered goes, or only its checkpoints do. */
+/* The job that is gathered is removed, or only its checkpoints are. */
 static void test_parts_go_meanwhile(void **state)
 {
 	struct node_test *t = *state;
@@ -649,7 +650,8 @@ static void test_parts_go_meanwhile(void **state)
 	json_decref(doc);
 }
 
-/* One that is stopped after it was gathered, and one before: each comes once, as stopped. */
+/* A job that stops after it was gathered, and one that stops before: each is listed once, as
+ * stopped. */
 static void test_jobs_stop_meanwhile(void **state)
 {
 	struct node_test *t = *state;
@@ -682,7 +684,7 @@ static void test_jobs_stop_meanwhile(void **state)
 	json_decref(doc);
 }
 
-/* As many alarms as can stand: all of them, newest first, few in a slice. */
+/* The maximum of standing alarms: all are listed, newest first, few in a slice. */
 static void test_status_with_alarms(void **state)
 {
 	struct node_test *t = *state;
@@ -761,7 +763,7 @@ static void test_why(void **state)
 	free(text);
 }
 
-/* A rank that its job has not is refused once its events and alarms are known; the job goes
+/* A rank beyond its job's world is refused once its events and alarms are known; the job is removed
  * meanwhile. */
 static void test_why_of_nobody(void **state)
 {
@@ -849,7 +851,7 @@ static void check_list(struct hand *k, size_t want, bool in_fd)
 	hand_answer_free(&a);
 }
 
-/* As many as a job may have, in any order; one that cannot be loaded is left out. */
+/* As many checkpoints as a job may have, in any order; one that cannot be loaded is left out. */
 static void test_list(void **state)
 {
 	struct node_test *t = *state;

@@ -307,7 +307,7 @@ static void test_annexes(void **state)
 	assert_int_equal(seen.annexes, 2);
 	assert_int_equal(seen.tables, 4);
 	assert_true(again.annexes);
-	/* What it does not know it does not read. */
+	/* It does not read a ledger with features that it does not know. */
 	put_le32((uint8_t *)t.ledger.region->base + 12, 3);
 	d = digest_of(header, 48);
 	memcpy((uint8_t *)t.ledger.region->base + 48, d.b, 16);

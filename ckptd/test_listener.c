@@ -485,7 +485,7 @@ static void test_what_is_not_sent_is_handed_back(void **state)
 	assert_int_equal(w->unsent, WAITING * PER);
 }
 
-/* A listener that counts on so many open files; the limit that was. */
+/* Starts a listener under a limit of so many open files; returns the old limit. */
 static rlim_t start_with_files(struct world *w, rlim_t files)
 {
 	struct rlimit r;
@@ -539,7 +539,8 @@ static void test_descriptors_under_way_are_bounded(void **state)
 			send_fds(conns[i], PER);
 	assert_int_equal(open_fds(), before);
 	assert_false(conn_room(conns[CONNS - 1]));
-	/* One that is closed has not taken them: they count until it has, or has ended. */
+	/* Closing a connection does not take its descriptors back: they count until the process has
+	 * read them, or ends. */
 	conns[1]->ops->close(conns[1]);
 	strcat(log, "c");
 	until(w, log);
@@ -554,7 +555,7 @@ static void test_descriptors_under_way_are_bounded(void **state)
 	limit_files(was);
 }
 
-/* Without what lifts limits; what there was. */
+/* Drops the capabilities that lift limits; returns the old ones. */
 static struct __user_cap_data_struct drop_effective(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -599,7 +600,7 @@ static void test_message_waits_at_the_kernels_limit(void **state)
 	settle(w);
 	assert_string_equal(w->log, "om"); /* neither sent nor closed */
 	assert_int_equal(recv(fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK), -1);
-	limit_files(was); /* other processes of the user may have as many under way */
+	limit_files(was); /* other processes of the user may have as many in flight */
 	restore_effective(had);
 	while (recv(fd, &(char){0}, 1, MSG_DONTWAIT | MSG_PEEK) < 0)
 		loop_epoll_turn(w->loop, UINT64_MAX); /* its timer wakes it */

@@ -465,7 +465,7 @@ static void test_a_silent_file_harms_its_user_alone(void **state)
 	memset(w->said, 0, sizeof(w->said));
 	say(other, '1', 0, 0);
 	assert_true(until(w, "1") < SLOW_MS);
-	/* One of the same uid with a memfd is taken in by another process. */
+	/* Another process receives a message of the same uid with a memfd. */
 	from = now_ms();
 	say(other, '2', m, 1);
 	assert_true(until(w, "12") < SLOW_MS);

@@ -47,7 +47,7 @@ enum exit_how watching_how(const struct process_exit *exit);
 void watching_leaves(const struct member *m);
 /* Its process ended: the detector is told when it is known how. */
 void watching_ended(const struct member *m);
-/* Of one of its ranks; false: there is none left. */
+/* Handles one of its ranks; false: there is none left. */
 bool watching_process_exit(struct node *n, const struct process_id *p,
 			   const struct process_exit *exit);
 /* Another process takes its rank, or its run is over. */
