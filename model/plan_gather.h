@@ -8,9 +8,10 @@
  * sources with one declaration (data-parallel replicas) only the most preferred is walked, and of
  * those with the same names, each once (tensor-parallel peers), one is searched.
  * A source without a name in the batch sleeps until a batch reaches its next name: so the sources
- * that are walked in vain are bounded by what is stored, not by sources times batches. Memory: 40
- * bytes for each shard found in a batch that is no replica of another, 8 bytes for each name of the
- * batch and set of names, and a batch has GATHER_FINDS names times sources, or one name.
+ * that are walked in vain are bounded by what is stored, not by sources times batches.
+ * Memory: 40 bytes for each shard found in a batch that is no replica of another, 8 bytes for each
+ * name of the batch and set of names, and a batch has GATHER_FINDS names times sources, or one
+ * name.
  */
 #ifndef MODEL_PLAN_GATHER_H
 #define MODEL_PLAN_GATHER_H
