@@ -2,7 +2,7 @@
 /*
  * answer.c - answers that take too long for one call on the loop, which serves all users' saves.
  *
- *   WAITING behind others of its user, or of all users, which take turns (base/fair.h)
+ *   WAITING    behind others of its user, or of all users, which take turns (base/fair.h)
  *   GATHERING  slices of ANSWER_SLICE points, one in a turn of the loop for all answers together
  *   MAKING     a META worker makes the text of what was gathered, and the memfd of a long one
  *   ENDED      sent, unless the session has ended

@@ -7,7 +7,7 @@
  *              gone <--the receiver has closed it-- DRAINING <--it may hold descriptors---------+
  *
  *   1. events->closed() is called exactly once, in a turn of its own; after close() no message is
- *   delivered.
+ *      delivered.
  *   2. Descriptors that are to be sent belong to this file until the kernel has them: none leaks,
  *      whatever fails.
  *   3. This process receives no descriptor from a user. It peeks at each message first (MSG_PEEK,

@@ -9,7 +9,8 @@
  *   LEAVING    its members leave their jobs, one by one; then it waits for the process's exit
  *              status if that is not known yet
  *   TELLING    the detector gets the status, rank by rank, for members and for ranks that left
- *   before over
+ *              before
+ *   over
  *
  * A member whose process has ended stays a member until its turn: an open that takes its rank finds
  * it (and may free it: it leaves the list here as well). Failure mode: out of memory: one call

@@ -18,8 +18,8 @@
  *      run() is never interrupted.
  *
  * Locks: one for each pool, one for the finished list (`done_lock`); they are never held together;
- * the loop's lock is taken inside the latter. Failure modes: a thread or a disk queue that cannot
- * be had fails workers_new() alone.
+ * the loop's lock is taken inside the latter.
+ * Failure modes: a thread or a disk queue that cannot be had fails workers_new() alone.
  */
 #include <config.h>
 
