@@ -481,14 +481,9 @@ static int on_member(void *arg, uint32_t rank, const struct process_id *p, uint6
 	if (rank >= WORLD_MAX || credit > CREDIT_MAX)
 		return 0;
 	if (!m) {
-		m = alloc_zero(sizeof(*m));
+		m = member_new(a->job, rank);
 		if (!m)
 			return -ENOMEM;
-		list_init(&m->ending);
-		list_init(&m->slots);
-		m->job = a->job;
-		m->rank = rank;
-		list_add_tail(&a->job->members, &m->link);
 	}
 	/* Credits are counted for each process anew. */
 	if (memcmp(&m->process, p, sizeof(*p)) != 0 || !m->alive)
@@ -607,8 +602,7 @@ static void adopt_members(struct job *j)
 			j->run_closed = true;
 		if (m->declared)
 			declared_unref(j, m->declared);
-		list_del(&m->link);
-		alloc_free(m);
+		member_delete(m);
 	}
 	list_each_safe(s, s_next, &j->slots, link)
 		if (!s->member && !s->holds)

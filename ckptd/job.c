@@ -129,6 +129,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->declaring);
 	waiters_init(j);
 	load_init(j);
+	watching_init_job(j);
 	epoch_init(j);
 	persist_init(j);
 	timer_init(&j->append_retry, append_retry);
@@ -605,6 +606,7 @@ void job_free(struct job *j)
 	replicas_fini(j);
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
+	rounds_stop(&j->telling);
 	waiters_forget(j);
 	load_fini(j);
 	declaring_fini(j);

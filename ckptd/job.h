@@ -23,6 +23,7 @@
 #ifndef CKPTD_JOB_H
 #define CKPTD_JOB_H
 
+#include "base/rounds.h"
 #include "ckptd/job_state.h"
 #include "ckptd/ledger.h"
 #include "ckptd/node.h"
@@ -181,6 +182,7 @@ struct member {
 	struct list link; /* in job->members */
 	struct list of_process; /* in node->members, from member_index() on */
 	struct list ending;     /* its process has ended: process_ends.c */
+	struct round_item told; /* in job->telling */
 	struct job *job;
 	struct user *user; /* charged for it; NULL: no user, out of memory */
 	uint32_t rank;
@@ -218,12 +220,11 @@ struct member {
 struct append; /* a record on its way into the log: job.c */
 
 struct waiter {
-	struct list link;       /* in job->waiters */
+	struct round_item item; /* in job->waits */
 	struct list of_session; /* in the session's waits */
 	struct job *job;
 	struct session *session;
 	uint64_t request, step, epoch;
-	uint64_t round; /* job->answer_round in which it was looked at */
 	uint32_t what;
 };
 
@@ -266,10 +267,6 @@ struct job {
 	int log_error;             /* appends fail for good: somebody else wrote */
 	struct timer append_retry;
 	struct task step_task;
-	struct task load_task;   /* load.c */
-	uint64_t load_round;
-	struct task answer_task; /* waiting.c */
-	uint64_t answer_round;
 	bool poked;
 	char log_text[ERR_TEXT_MAX];
 	const char *refused; /* while a done runs: why the log takes no such record, or NULL */
@@ -277,10 +274,12 @@ struct job {
 	uint64_t sum_at;              /* one that failed is tried again at this record */
 	char trim_text[ERR_TEXT_MAX]; /* why the log cannot be trimmed; empty: it can */
 
-	struct list members, slots, checkpoints, declared, waiters;
+	struct list members, slots, checkpoints, declared;
+	struct rounds waits;     /* struct waiter: waiting.c */
+	struct rounds telling;   /* struct member: watching.c */
 	struct list declaring; /* declarations that wait for room in the ledger */
 	struct list leaving;   /* ranks that left without a goodbye: leaving.c */
-	struct list loads;   /* that wait for the epoch to be opened */
+	struct rounds loads; /* those LOAD_WAITING: load.c */
 	struct list checking; /* loads of which a leaf is read again */
 	uint32_t next_slot;
 	uint64_t next_declaration; /* region's name */
@@ -446,6 +445,9 @@ MUST_CHECK int member_join(struct job *j, const struct open_request *r, struct m
 void member_index(struct member *m);
 void member_unindex(struct member *m);
 struct member *member_of_rank(struct job *j, uint32_t rank);
+/* In its job, with nothing; NULL: out of memory. */
+struct member *member_new(struct job *j, uint32_t rank);
+void member_delete(struct member *m); /* which has nothing any more */
 bool member_has_slots(const struct member *m);
 /* Some rank cannot be given its next credit for want of a slot. */
 bool member_lacks_slot(struct job *j);

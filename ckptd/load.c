@@ -46,7 +46,7 @@ void load_submit(struct load *l)
 static void load_free(struct load *l)
 {
 	list_del(&l->link);
-	list_del(&l->waiting);
+	list_del(&l->waiting.link);
 	if (l->posted)
 		loop_unpost(l->job->node->env.loop, &l->giving);
 	plan_fini(&l->plan);
@@ -103,7 +103,7 @@ void load_close(struct load *l)
 	l->posted = false;
 	l->session = NULL;
 	list_del(&l->link);
-	list_del(&l->waiting);
+	list_del(&l->waiting.link);
 	if (!l->checkpoint) {
 		load_free(l);
 		return;
@@ -256,7 +256,7 @@ static void fell_back(void *arg, int status)
 
 	if (status == 0)
 		return; /* job_step() goes on with the loads that wait */
-	list_each_safe(l, next, &j->loads, waiting) {
+	list_each_safe(l, next, &j->loads.items, waiting.link) {
 		load_give_error(l, status,
 				status == CKPT_ENOTFOUND
 					? "load: the base is damaged, and no other checkpoint is "
@@ -282,7 +282,7 @@ static void too_little_trust(struct load *l, const struct checkpoint *c)
 	if (l->latest && epoch_newest_trusted(j, l->least)) {
 		snprintf(text, sizeof(text), "went back: %s is asked for, and step %llu is %s",
 			 trust_word(l->least), (unsigned long long)c->step, trust_word(c->trust));
-		list_add_tail(&j->loads, &l->waiting);
+		rounds_add(&j->loads, &l->waiting);
 		job_tell(j, 5, "%s", text);
 		epoch_fall_back(j, text, l->least, fell_back, j);
 		return;
@@ -363,9 +363,9 @@ static void load_go(struct load *l)
 	struct checkpoint *c;
 	char text[ERR_TEXT_MAX];
 
-	list_del(&l->waiting);
+	list_del(&l->waiting.link);
 	if (must_wait(l)) {
-		list_add_tail(&j->loads, &l->waiting);
+		rounds_add(&j->loads, &l->waiting);
 		return;
 	}
 	if (l->latest && !j->history.epoch.has_base) {
@@ -382,7 +382,7 @@ static void load_go(struct load *l)
 				 (unsigned long long)j->history.epoch.base_step,
 				 c && c->disk_suspect ? ": " : "",
 				 c && c->disk_suspect ? c->reason : "");
-			list_add_tail(&j->loads, &l->waiting);
+			rounds_add(&j->loads, &l->waiting);
 			job_tell(j, 3, "%s", text);
 			epoch_fall_back(j, text, l->least, fell_back, j);
 			return;
@@ -423,74 +423,55 @@ static void load_go(struct load *l)
 	load_submit(l);
 }
 
-/* Each look walks over the job's checkpoints: a bounded number of looks, at least one. */
-static unsigned looks_in_a_call(const struct job *j)
+static uint64_t begin_budget(struct rounds *r)
 {
+	const struct job *j = container_of(r, struct job, loads);
+
+	/* One load may find that the next epoch must be opened: the others wait for it too. */
+	return job_stopped(j) || j->opening || !list_empty(&j->openings) ? 0 : LOOKS_IN_A_CALL;
+}
+
+static uint64_t begin_visit(struct rounds *r, struct round_item *item)
+{
+	struct job *j = container_of(r, struct job, loads);
+	struct load *l = container_of(item, struct load, waiting);
 	const struct checkpoint *c;
-	unsigned n = 1;
+	uint64_t looks = 1;
 
-	list_each(c, &j->checkpoints, link)
-		n++;
-	return 1 + LOOKS_IN_A_CALL / n;
-}
-
-/* Loads that this round has not looked at come first in the list. */
-static void begin_some(struct job *j)
-{
-	unsigned looks = looks_in_a_call(j), begun = 0;
-	struct load *l;
-
-	while (looks-- > 0 && begun < BEGUN_IN_A_CALL) {
-		l = list_first(&j->loads, struct load, waiting);
-		/* One load may find that the next epoch must be opened: the others wait for it
-		 * too. */
-		if (!l || l->round == j->load_round || j->opening || !list_empty(&j->openings))
-			return;
-		l->round = j->load_round;
-		list_del(&l->waiting);
-		list_add_tail(&j->loads, &l->waiting);
-		if (must_wait(l))
-			continue;
-		load_go(l);
-		begun++;
-	}
-	loop_post(j->node->env.loop, &j->load_task);
-}
-
-static void begin_on(struct task *t)
-{
-	struct job *j = container_of(t, struct job, load_task);
-
-	loop_label(j->node->env.loop, "loads that wait");
-	if (!job_stopped(j))
-		begin_some(j);
+	list_each(c, &j->checkpoints, link) /* must_wait() walks over them too */
+		looks++;
+	if (must_wait(l))
+		return looks;
+	load_go(l);
+	return j->opening || !list_empty(&j->openings) ? LOOKS_IN_A_CALL
+						       : looks + LOOKS_IN_A_CALL / BEGUN_IN_A_CALL;
 }
 
 void load_step(struct job *j)
 {
-	j->load_round++; /* something has changed: look at all again */
-	loop_unpost(j->node->env.loop, &j->load_task);
-	j->load_task.uid = j->history.job.uid;
-	begin_some(j);
+	rounds_begin(&j->loads, j->history.job.uid);
 }
 
 void load_init(struct job *j)
 {
-	list_init(&j->loads);
+	j->loads = (struct rounds){.loop = j->node->env.loop,
+				   .label = "loads that wait",
+				   .budget = begin_budget,
+				   .visit = begin_visit};
+	rounds_init(&j->loads);
 	list_init(&j->checking);
-	task_init(&j->load_task, FAIR_NODE, begin_on);
 }
 
 void load_fini(struct job *j)
 {
-	loop_unpost(j->node->env.loop, &j->load_task);
+	rounds_stop(&j->loads);
 }
 
 void load_stop(struct job *j, int code, const char *text)
 {
 	struct load *l, *next;
 
-	list_each_safe(l, next, &j->loads, waiting) {
+	list_each_safe(l, next, &j->loads.items, waiting.link) {
 		load_give_error(l, code, text);
 		load_close(l);
 	}
@@ -518,7 +499,7 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 		session_reply_error(s, request, -ENOMEM, "load: out of memory");
 		return NULL;
 	}
-	list_init(&l->waiting);
+	list_init(&l->waiting.link);
 	l->id = ++member->job->node->next_load;
 	l->request = request;
 	l->session = s;
@@ -603,7 +584,7 @@ static struct load *checked_for(struct job *j, struct session *s, uint64_t id)
 {
 	struct load *l;
 
-	list_each(l, &j->checking, waiting) {
+	list_each(l, &j->checking, waiting.link) {
 		if (l->id != id || l->session ||
 		    !process_same(session_process(l->owner), session_process(s)))
 			continue;

@@ -275,7 +275,7 @@ static void check_done(struct work *w)
 	char what[256];
 
 	l->state = LOAD_GIVEN;
-	list_del(&l->waiting);
+	list_del(&l->waiting.link);
 	if (shard_is_bad(w->status)) {
 		shard_describe(&s->table, l->check_leaf * s->table.geometry.leaf, what,
 			       sizeof(what));
@@ -311,7 +311,7 @@ void load_check(struct load *l, uint64_t request, uint32_t source, uint64_t leaf
 	l->check_source = source;
 	l->check_leaf = leaf;
 	l->state = LOAD_CHECKING;
-	list_add_tail(&l->job->checking, &l->waiting);
+	list_add_tail(&l->job->checking, &l->waiting.link);
 	l->work.run = check_run;
 	l->work.done = check_done;
 	load_submit(l);

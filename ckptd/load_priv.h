@@ -38,8 +38,7 @@ struct source {
 
 struct load {
 	struct list link;      /* in the session's loads */
-	struct list waiting;   /* in job->loads, LOAD_WAITING; in job->checking, LOAD_CHECKING */
-	uint64_t round;        /* job->load_round in which it was looked at */
+	struct round_item waiting; /* in job->loads, LOAD_WAITING; job->checking, LOAD_CHECKING */
 	struct work work;
 	uint64_t id, request;
 	struct session *session; /* NULL once its connection ended */

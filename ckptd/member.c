@@ -191,6 +191,29 @@ void member_unindex(struct member *m)
 	m->user = NULL;
 }
 
+struct member *member_new(struct job *j, uint32_t rank)
+{
+	struct member *m = alloc_zero(sizeof(*m));
+
+	if (!m)
+		return NULL;
+	list_init(&m->ending);
+	list_init(&m->slots);
+	m->job = j;
+	m->rank = rank;
+	list_add_tail(&j->members, &m->link);
+	rounds_add(&j->telling, &m->told);
+	return m;
+}
+
+void member_delete(struct member *m)
+{
+	list_del(&m->ending);
+	list_del(&m->told.link);
+	list_del(&m->link);
+	alloc_free(m);
+}
+
 static void member_free(struct member *m)
 {
 	struct memory *mem = m->job->node->env.memory;
@@ -203,9 +226,7 @@ static void member_free(struct member *m)
 	if (m->declared)
 		declared_unref(m->job, m->declared);
 	answers_unlink(m->job->node, &m->link);
-	list_del(&m->ending);
-	list_del(&m->link);
-	alloc_free(m);
+	member_delete(m);
 }
 
 static int member_write(struct member *m)
@@ -262,22 +283,16 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		m = NULL;
 	}
 	if (!m) {
-		m = alloc_zero(sizeof(*m));
+		m = member_new(j, r->rank);
 		if (!m)
 			return -ENOMEM;
-		list_init(&m->ending);
-		list_init(&m->slots);
-		m->job = j;
-		m->rank = r->rank;
 		m->process = *p;
 		m->alive = true;
 		m->epoch = j->history.epoch.number;
 		m->entered_ns = loop_now(j->node->env.loop);
-		list_add_tail(&j->members, &m->link);
 		err = member_write(m);
 		if (err < 0) {
-			list_del(&m->link);
-			alloc_free(m);
+			member_delete(m);
 			return err;
 		}
 		member_index(m);

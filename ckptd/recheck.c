@@ -237,7 +237,7 @@ static bool others_work(struct node *n)
 	struct job *j;
 
 	list_each(j, &n->jobs, link)
-		if (j->persist || j->opening || !list_empty(&j->loads) || j->at_work)
+		if (j->persist || j->opening || !list_empty(&j->loads.items) || j->at_work)
 			return true;
 	return false;
 }

@@ -126,14 +126,7 @@ static struct job *add_job(struct node_test *t, unsigned i, uint32_t uid)
 
 static void add_member(struct job *j, uint32_t rank)
 {
-	struct member *m = alloc_zero(sizeof(*m));
-
-	assert_non_null(m);
-	list_init(&m->ending);
-	list_init(&m->slots);
-	m->job = j;
-	m->rank = rank;
-	list_add_tail(&j->members, &m->link);
+	assert_non_null(member_new(j, rank));
 }
 
 static struct checkpoint *add_checkpoint(struct job *j, uint64_t step)

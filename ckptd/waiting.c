@@ -23,7 +23,7 @@
 
 static void waiter_free(struct waiter *w)
 {
-	list_del(&w->link);
+	list_del(&w->item.link);
 	list_del(&w->of_session);
 	session_use(w->session)->waits--;
 	user_give(session_user(w->session), USER_WAITS, 1);
@@ -168,46 +168,31 @@ static uint64_t answers_in_a_call(const struct job *j)
 	return max_u64(1, min_u64(LOOKS_IN_A_CALL / looks, ANSWERS_IN_A_CALL));
 }
 
-/* Waits that this round has not looked at come first in the list. */
-static void answer_some(struct job *j)
+static uint64_t answers_budget(struct rounds *r)
 {
-	uint64_t most = list_empty(&j->waiters) ? 0 : answers_in_a_call(j);
-	struct waiter *w;
+	const struct job *j = container_of(r, struct job, waits);
 
-	for (uint64_t n = 0; n < most; n++) {
-		w = list_first(&j->waiters, struct waiter, link);
-		if (!w || w->round == j->answer_round)
-			return;
-		w->round = j->answer_round;
-		list_del(&w->link);
-		list_add_tail(&j->waiters, &w->link);
-		answer_one(j, w); /* which may free it */
-	}
-	if (most > 0)
-		loop_post(j->node->env.loop, &j->answer_task);
+	return job_stopped(j) ? 0 : answers_in_a_call(j); /* its next step ends the waits */
 }
 
-static void answer_on(struct task *t)
+static uint64_t answer_visit(struct rounds *r, struct round_item *item)
 {
-	struct job *j = container_of(t, struct job, answer_task);
-
-	loop_label(j->node->env.loop, "waits for a checkpoint");
-	if (!job_stopped(j)) /* else its next step ends them */
-		answer_some(j);
+	answer_one(container_of(r, struct job, waits), container_of(item, struct waiter, item));
+	return 1;
 }
 
 void checkpoint_answer(struct job *j)
 {
-	j->answer_round++; /* something has changed: look at all again */
-	loop_unpost(j->node->env.loop, &j->answer_task);
-	j->answer_task.uid = j->history.job.uid;
-	answer_some(j);
+	rounds_begin(&j->waits, j->history.job.uid);
 }
 
 void waiters_init(struct job *j)
 {
-	list_init(&j->waiters);
-	task_init(&j->answer_task, FAIR_NODE, answer_on);
+	j->waits = (struct rounds){.loop = j->node->env.loop,
+				   .label = "waits for a checkpoint",
+				   .budget = answers_budget,
+				   .visit = answer_visit};
+	rounds_init(&j->waits);
 }
 
 int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
@@ -224,7 +209,6 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 	w = alloc_zero(sizeof(*w));
 	if (!w)
 		return err_code(e, -ENOMEM, "wait for step %llu", (unsigned long long)step);
-	list_init(&w->link);
 	w->job = j;
 	w->session = session_ref(s);
 	session_use(s)->waits++;
@@ -234,8 +218,7 @@ int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t
 	w->step = step;
 	w->epoch = epoch;
 	w->what = what;
-	w->round = j->answer_round;
-	list_add_tail(&j->waiters, &w->link);
+	rounds_add(&j->waits, &w->item);
 	answer_one(j, w);
 	return 0;
 }
@@ -244,7 +227,7 @@ void waiters_stop(struct job *j, int code, const char *text)
 {
 	struct waiter *w, *next;
 
-	list_each_safe(w, next, &j->waiters, link) {
+	list_each_safe(w, next, &j->waits.items, item.link) {
 		session_reply_error(w->session, w->request, code, text);
 		waiter_free(w);
 	}
@@ -252,9 +235,9 @@ void waiters_stop(struct job *j, int code, const char *text)
 
 void waiters_forget(struct job *j)
 {
-	loop_unpost(j->node->env.loop, &j->answer_task);
-	while (!list_empty(&j->waiters))
-		waiter_free(list_first(&j->waiters, struct waiter, link));
+	rounds_stop(&j->waits);
+	while (!list_empty(&j->waits.items))
+		waiter_free(list_first(&j->waits.items, struct waiter, item.link));
 }
 
 void waiters_drop_session(struct session *s)

@@ -33,6 +33,8 @@
 #include "detect/options.h"
 #include "detect/verdicts.h"
 
+#define MEMBERS_IN_A_CALL 32u /* the detector looks at each for some 2 us */
+
 /* ---- Verdicts ---- */
 
 /* The detector's own sentence names the subject; why something is over does not. */
@@ -261,11 +263,29 @@ static void tell_run(struct job *j, bool begins)
 
 static void tell_members(struct job *j)
 {
-	struct member *m;
-
 	tell_run(j, true);
-	list_each(m, &j->members, link)
-		watching_joined(m);
+	rounds_begin(&j->telling, j->history.job.uid);
+}
+
+static uint64_t members_budget(struct rounds *r)
+{
+	return job_stopped(container_of(r, struct job, telling)) ? 0 : MEMBERS_IN_A_CALL;
+}
+
+static uint64_t member_visit(struct rounds *r, struct round_item *item)
+{
+	(void)r;
+	watching_joined(container_of(item, struct member, told));
+	return 1;
+}
+
+void watching_init_job(struct job *j)
+{
+	j->telling = (struct rounds){.loop = j->node->env.loop,
+				     .label = "ranks of which the detector hears",
+				     .budget = members_budget,
+				     .visit = member_visit};
+	rounds_init(&j->telling);
 }
 
 static json_t *run_json(const struct job *j)

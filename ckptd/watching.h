@@ -37,8 +37,10 @@ void watching_job_leaves(struct job *j);
 
 /* The jobs and ranks that were adopted. */
 void watching_adopted(struct node *n);
-/* An epoch was opened: each of its ranks begins, or begins again. */
+/* An epoch was opened: each of its ranks begins, or begins again. The detector hears of the ranks
+ * in rounds. */
 void watching_epoch(struct job *j);
+void watching_init_job(struct job *j);
 void watching_joined(const struct member *m);
 /* A rank ended, and how is known. */
 void watching_exit(struct job *j, uint32_t rank, enum exit_how how, int32_t value);
