@@ -260,7 +260,7 @@ static void slot_detach(struct slot *s)
 		c->n_digested--;
 	c->digested = false;
 	c->memory = false;
-	ledger_blobs_free(sh->blobs, sh->n_blobs);
+	shard_drop_blobs(sh);
 	if (!sh->table_in_region)
 		alloc_free(sh->table);
 	if (sh->declared)
@@ -297,21 +297,6 @@ static int on_gone(void *arg, uint32_t number)
 		slot_free(s);
 	}
 	return 0;
-}
-
-static struct ledger_blob *copy_blobs(const struct ledger_seal *in)
-{
-	struct ledger_blob *b = alloc_array(in->n_blobs, sizeof(*b));
-
-	for (uint32_t i = 0; b && i < in->n_blobs; i++) {
-		b[i] = in->blobs[i];
-		b[i].name = alloc_str(in->blobs[i].name);
-		if (!b[i].name) {
-			ledger_blobs_free(b, i);
-			return NULL;
-		}
-	}
-	return b;
 }
 
 /* As checkpoint_seal() has asked: the shards, then the blobs, each inside the slot. */
@@ -356,7 +341,7 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 	struct slot *s = slot_find(j, in->slot);
 	struct checkpoint *c = checkpoint_find_attempt(j, in->step, &in->attempt);
 	struct declared *d = declared_get(j, &in->declaration);
-	struct ledger_blob *blobs;
+	struct blobs *blobs;
 	int r;
 
 	if (c && is_only_begun(c, in)) {
@@ -382,12 +367,12 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 		}
 		c->try_number = in->try_number;
 	}
-	blobs = copy_blobs(in);
+	blobs = blobs_copy(in->blobs, in->n_blobs);
 	if (!blobs) {
 		declared_unref(j, d);
 		return -ENOMEM;
 	}
-	checkpoint_attach(c, s->rank, s, d, in->image_len, blobs, in->n_blobs);
+	checkpoint_attach(c, s->rank, s, d, in->image_len, blobs);
 	return 0;
 }
 
@@ -953,8 +938,8 @@ static int rewrite_slot(struct ledger *l, struct slot *s)
 			.image_len = sh->image_len,
 			.attempt = c->attempt,
 			.declaration = sh->declared->digest,
-			.blobs = sh->blobs,
-			.n_blobs = sh->n_blobs,
+			.blobs = sh->blobs->at,
+			.n_blobs = sh->blobs->n,
 		};
 
 		r = ledger_sealed(l, &seal);

@@ -98,11 +98,21 @@ int checkpoint_new(struct job *j, uint64_t step, uint64_t epoch, uint32_t world,
 	return 0;
 }
 
+void shard_drop_blobs(struct shard_state *sh)
+{
+	if (sh->blobs_user)
+		user_give(sh->blobs_user, USER_DECLARATION_BYTES, sh->blobs->bytes);
+	user_put(sh->blobs_user);
+	alloc_free(sh->blobs);
+	sh->blobs_user = NULL;
+	sh->blobs = NULL;
+}
+
 static void shard_clear(struct job *j, struct shard_state *s)
 {
 	if (s->slot && !BUG(SLOT_KEEPS_HOLDER))
 		s->slot->holds = NULL;
-	ledger_blobs_free(s->blobs, s->n_blobs);
+	shard_drop_blobs(s);
 	if (!s->table_in_region)
 		alloc_free(s->table);
 	if (s->declared)
@@ -210,19 +220,31 @@ static int seal_slot_check(struct member *m, const struct slot *s, const struct 
 			       r->slot, (unsigned long long)r->credit);
 	if (!m->declared || !digest_equal(&m->declared->digest, &r->declaration))
 		return err_set(e, CKPT_ESTATE, "rank %u: sealed with another declaration", m->rank);
-	for (uint32_t i = 0; i < r->n_blobs; i++) {
+	for (uint32_t i = 0; i < r->blobs->n; i++) {
+		const struct blob_entry *b = &r->blobs->at[i];
 		uint64_t blob_end;
 
-		if (r->blobs[i].image_offset < end ||
-		    !size_add(r->blobs[i].image_offset, r->blobs[i].bytes, &blob_end))
-			return err_set(e, CKPT_EPROTO, "rank %u: blob '%s' lies outside its slot",
-				       m->rank, r->blobs[i].name);
+		if (b->image_offset < end || !size_add(b->image_offset, b->bytes, &blob_end))
+			return err_set(e, CKPT_EPROTO,
+				       "rank %u: blob '%.*s' lies outside its slot", m->rank,
+				       (int)b->name_len, b->name);
 		end = blob_end;
 	}
 	if (end != r->image_len || end > s->region->size)
 		return err_set(e, CKPT_EPROTO, "rank %u: %llu bytes were sealed, %llu are declared",
 			       m->rank, (unsigned long long)r->image_len, (unsigned long long)end);
 	return 0;
+}
+
+static int seal_user_check(struct member *m, const struct seal_request *r, struct err *e)
+{
+	char what[64];
+
+	snprintf(what, sizeof(what), "rank %u: the blobs of step %llu", m->rank,
+		 (unsigned long long)r->step);
+	return m->job->user ? user_may(m->job->user, USER_DECLARATION_BYTES, r->blobs->bytes, what,
+				       e)
+			    : 0;
 }
 
 /* Before anything is said of its slot, which may be used for something else by now (I10). */
@@ -290,15 +312,15 @@ static int seal_write(struct checkpoint *c, struct member *m, struct slot *s,
 		.image_len = r->image_len,
 		.attempt = c->attempt,
 		.declaration = m->declared->digest,
-		.blobs = r->blobs,
-		.n_blobs = r->n_blobs,
+		.blobs = r->blobs->at,
+		.n_blobs = r->blobs->n,
 	};
 
 	return ledger_sealed(&m->job->ledger, &ls);
 }
 
 void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, struct declared *d,
-		       uint64_t image_len, struct ledger_blob *blobs, uint32_t n_blobs)
+		       uint64_t image_len, struct blobs *blobs)
 {
 	struct shard_state *sh = &c->shards[rank];
 
@@ -309,7 +331,10 @@ void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, stru
 	sh->image_len = image_len;
 	sh->declared = d;
 	sh->blobs = blobs;
-	sh->n_blobs = n_blobs;
+	if (c->job->user) {
+		sh->blobs_user = user_ref(c->job->user);
+		user_add(sh->blobs_user, USER_DECLARATION_BYTES, blobs->bytes);
+	}
 	s->holds = c;
 	s->state = SLOT_SEALED;
 	if (c->agreed == CP_OPEN) /* of a committed one the record has said it */
@@ -342,7 +367,7 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	if (s && s->member == m && s->holds && s->holds->step == r->step &&
 	    s->credit == r->credit && s->holds->epoch == r->epoch && !BUG(REPEAT_REFUSED)) {
 		*ret_attempt = s->holds->attempt;
-		ledger_blobs_free(r->blobs, r->n_blobs);
+		alloc_free(r->blobs);
 		return s->holds->agreed == CP_ABORTED
 			       ? err_set(e, CKPT_EABORTED, "step %llu was aborted: %s",
 					 (unsigned long long)r->step, s->holds->reason)
@@ -353,6 +378,8 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 		err = seal_try_check(m, r, e);
 	if (err == 0)
 		err = seal_slot_check(m, s, r, e);
+	if (err == 0)
+		err = seal_user_check(m, r, e);
 	if (err == 0)
 		err = seal_attempt(m, r, &c, e);
 	if (err == 0 && !JOB_ASSERT(j, m->rank < c->world && !s->holds))
@@ -366,13 +393,13 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 				 (unsigned long long)r->step);
 	}
 	if (err < 0) {
-		ledger_blobs_free(r->blobs, r->n_blobs);
+		alloc_free(r->blobs);
 		return err;
 	}
 	recheck_give_way(j->node);
 	m->credit_unused = false;
 	m->declared->refs++;
-	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs, r->n_blobs);
+	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs);
 	*ret_attempt = c->attempt;
 	return 0;
 }

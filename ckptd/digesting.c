@@ -39,8 +39,7 @@ struct digesting {
 	uint64_t image_len, n_leaves;
 	struct geometry geometry;
 	struct declared *declared;
-	struct blob_entry *blobs;
-	uint32_t n_blobs;
+	const struct blobs *blobs; /* the shard's */
 	struct digest *leaves;
 	struct part parts[PARTS_MAX];
 	uint32_t n_parts, left;
@@ -142,8 +141,8 @@ static int build_table(struct digesting *d)
 		.image_len = d->image_len,
 		.declaration = d->declared->bytes,
 		.declaration_len = d->declared->len,
-		.blobs = d->blobs,
-		.n_blobs = d->n_blobs,
+		.blobs = d->blobs->at,
+		.n_blobs = d->blobs->n,
 		.leaves = d->leaves,
 	};
 
@@ -180,7 +179,6 @@ static void digesting_end(struct digesting *d, int status)
 	uint32_t rank = d->rank;
 
 	alloc_free(d->leaves);
-	alloc_free(d->blobs);
 	alloc_free(d);
 	c->works--;
 	checkpoint_digested(c, rank, status, &table, fresh);
@@ -204,21 +202,6 @@ static void part_done(struct work *w)
 	d->table_work.run = table_run;
 	d->table_work.done = table_done;
 	job_submit(d->checkpoint->job, WORK_CPU, &d->table_work);
-}
-
-static int copy_blobs(struct digesting *d, const struct shard_state *sh)
-{
-	d->n_blobs = sh->n_blobs;
-	d->blobs = alloc_array(sh->n_blobs, sizeof(*d->blobs));
-	if (!d->blobs)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < sh->n_blobs; i++) {
-		d->blobs[i].name = sh->blobs[i].name;
-		d->blobs[i].name_len = (uint32_t)strlen(sh->blobs[i].name);
-		d->blobs[i].image_offset = sh->blobs[i].image_offset;
-		d->blobs[i].bytes = sh->blobs[i].bytes;
-	}
-	return 0;
 }
 
 static void submit_parts(struct digesting *d)
@@ -284,9 +267,8 @@ void digesting_start(struct checkpoint *c, uint32_t rank)
 	d->declared = sh->declared;
 	d->n_leaves = div_up(sh->image_len, d->geometry.leaf);
 	d->leaves = alloc_array(d->n_leaves, sizeof(*d->leaves));
-	if (!d->leaves || copy_blobs(d, sh) < 0) {
-		alloc_free(d->leaves);
-		alloc_free(d->blobs);
+	d->blobs = sh->blobs;
+	if (!d->leaves) {
 		alloc_free(d);
 		checkpoint_digested(c, rank, -ENOMEM, &none, NULL);
 		return;

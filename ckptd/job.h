@@ -24,6 +24,7 @@
 #define CKPTD_JOB_H
 
 #include "base/rounds.h"
+#include "ckptd/blobs.h"
 #include "ckptd/job_state.h"
 #include "ckptd/ledger.h"
 #include "ckptd/node.h"
@@ -83,8 +84,8 @@ struct shard_state {
 	bool sealed;
 	uint64_t image_len;
 	struct declared *declared;
-	struct ledger_blob *blobs;
-	uint32_t n_blobs;
+	struct blobs *blobs;       /* NULL: not sealed, or no longer in memory */
+	struct user *blobs_user;   /* whom their block counts for */
 	bool bad_file;             /* its file is damaged, wherever its memory is */
 	void *table;               /* the rank table, once DIGESTED; also in the ledger, unless: */
 	bool table_in_region;      /* it lies in the slot's region for it, which the ledger names */
@@ -551,8 +552,7 @@ void ledgering_table_name(const struct job *j, uint32_t slot, char *buf, size_t 
 struct seal_request {
 	uint64_t step, epoch, credit, image_len;
 	uint32_t slot, try_number;
-	struct ledger_blob *blobs;
-	uint32_t n_blobs;
+	struct blobs *blobs; /* checkpoint_seal() takes it */
 	struct digest declaration;
 };
 /* 1: this rank sealed the step before, and its answer was lost. 0: see checkpoint_sealed(). */

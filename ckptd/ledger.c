@@ -48,13 +48,6 @@ enum ledger_type {
 #define FEATURE_ANNEXES 1u
 #define FEATURES_KNOWN  FEATURE_ANNEXES
 
-void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n)
-{
-	for (uint32_t i = 0; blobs && i < n; i++)
-		alloc_free(blobs[i].name);
-	alloc_free(blobs);
-}
-
 void ledger_next_name(struct ledger *l, char *buf, size_t size, uint64_t *ret_generation)
 {
 	char hex[ID_TEXT_MAX];
@@ -514,7 +507,7 @@ int ledger_sealed(struct ledger *l, const struct ledger_seal *s)
 	write_bytes(&out.w, s->attempt.b, 16);
 	write_bytes(&out.w, s->declaration.b, 16);
 	for (uint32_t i = 0; i < s->n_blobs; i++) {
-		write_str(&out.w, s->blobs[i].name, strlen(s->blobs[i].name));
+		write_str(&out.w, s->blobs[i].name, s->blobs[i].name_len);
 		write_u64(&out.w, s->blobs[i].image_offset);
 		write_u64(&out.w, s->blobs[i].bytes);
 	}
@@ -650,9 +643,8 @@ static struct digest read_digest(struct reader *r)
 static int replay_sealed(struct reader *r, const struct ledger_reader *reader, void *arg)
 {
 	struct ledger_seal s = { .slot = read_u32(r), .try_number = read_u32(r) };
-	struct ledger_blob *blobs;
+	struct blob_entry *blobs CLEANUP_FREE = NULL;
 	struct digest attempt;
-	int ret = -ENOMEM;
 
 	s.world = read_u32(r);
 	s.n_blobs = read_u32(r);
@@ -667,22 +659,16 @@ static int replay_sealed(struct reader *r, const struct ledger_reader *reader, v
 	blobs = alloc_array(s.n_blobs, sizeof(*blobs));
 	for (uint32_t i = 0; blobs && i < s.n_blobs; i++) {
 		size_t len = 0;
-		const char *name = read_str(r, CKPT_NAME_MAX, &len);
 
-		blobs[i].name = name ? alloc_zero(len + 1) : NULL;
-		if (blobs[i].name)
-			memcpy(blobs[i].name, name, len);
+		blobs[i].name = read_str(r, CKPT_NAME_MAX, &len);
+		blobs[i].name_len = (uint32_t)len;
 		blobs[i].image_offset = read_u64(r);
 		blobs[i].bytes = read_u64(r);
-		if (!blobs[i].name)
-			goto out;
 	}
+	if (!blobs)
+		return -ENOMEM;
 	s.blobs = blobs;
-	if (blobs)
-		ret = r->bad ? CKPT_ECORRUPT : reader->sealed(arg, &s);
-out:
-	ledger_blobs_free(blobs, s.n_blobs);
-	return ret;
+	return r->bad ? CKPT_ECORRUPT : reader->sealed(arg, &s);
 }
 
 static int replay_member(struct reader *r, const struct ledger_reader *reader, void *arg)

@@ -24,6 +24,7 @@
 #include "base/conn.h"
 #include "base/ids.h"
 #include "base/memory.h"
+#include "model/table.h"
 
 #define LEDGER_PAYLOAD_MAX (1u << 30) /* bytes of one record */
 /* Longer ones are written into a region of their own by a worker (an annex), and a record names it:
@@ -53,11 +54,6 @@ struct ledger {
 	bool next_full; /* it was too small for a record that came */
 	uint64_t slice; /* while rewriting: what it may still cost */
 	uint32_t slice_cost; /* of each, if not 0: for tests */
-};
-
-struct ledger_blob {
-	char *name; /* NUL-terminated */
-	uint64_t image_offset, bytes;
 };
 
 /* Makes and takes a first region. Waits for memory and for the fd store. */
@@ -91,7 +87,6 @@ uint64_t ledger_live(const struct ledger *l);
 /* The size of a region for so many, and room for so many `more` twice. */
 uint64_t ledger_size(uint64_t live, uint64_t more);
 uint64_t ledger_room(const struct ledger *l);
-void ledger_blobs_free(struct ledger_blob *blobs, uint32_t n);
 
 /* What is written down. Each returns 0, or why there is no room (-ENOMEM: the machine, -ENOSPC: the
  * budget, -EIO: the fd store), or -E2BIG: it is more than a record holds; then nothing has changed.
@@ -110,7 +105,7 @@ struct ledger_seal {
 	uint64_t step, epoch, image_len;
 	struct attempt_id attempt;
 	struct digest declaration;
-	const struct ledger_blob *blobs;
+	const struct blob_entry *blobs;
 	uint32_t n_blobs;
 };
 MUST_CHECK int ledger_sealed(struct ledger *l, const struct ledger_seal *s);

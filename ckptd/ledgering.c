@@ -74,15 +74,13 @@ static uint64_t table_bytes(const struct slot *s)
 {
 	const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
 	const struct declared *d = s->member ? s->member->declared : NULL;
-	uint64_t names = 0;
 
 	if (s->table || (sh && sh->table))
 		return 0; /* it is there, or SMALL_BYTES */
 	if (!sh)
 		return ledgering_table(s->job, d ? d->len : 0, s->region->size, 0, 0);
-	for (uint32_t i = 0; i < sh->n_blobs; i++)
-		names += strlen(sh->blobs[i].name);
-	return ledgering_table(s->job, sh->declared->len, sh->image_len, sh->n_blobs, names);
+	return ledgering_table(s->job, sh->declared->len, sh->image_len, sh->blobs->n,
+			       sh->blobs->names_len);
 }
 
 /* The bytes that members and slots will write before any of it can be dropped. */
@@ -115,8 +113,8 @@ static uint64_t live_at_most(const struct job *j)
 		const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
 
 		bytes += SMALL_BYTES;
-		for (uint32_t i = 0; sh && i < sh->n_blobs; i++)
-			bytes += 24 + strlen(sh->blobs[i].name);
+		if (sh)
+			bytes += 24 * (uint64_t)sh->blobs->n + sh->blobs->names_len;
 		bytes += sh && !sh->table_in_region ? sh->table_len : 0;
 	}
 	return bytes;

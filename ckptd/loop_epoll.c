@@ -15,9 +15,9 @@
  *      from another thread rings the bell, so a sleeping loop never misses a post.
  *   3. After watch_remove() the watch is not touched: its event in the current batch is dropped.
  *   4. Idle means asleep: with nothing armed the loop waits without a timeout.
- *   5. A user waits for the running call, and for its turn among users: never for all that others
- *      have posted before. At the end of each call the loop reads the thread's CPU time, a system
- *      call, and charges the call's user; so the first call of a turn includes epoll_wait.
+ *   5. A user waits for a call that runs, and for its turn among users: never for calls that others
+ *      posted before. The loop measures each call by the thread's CPU time (a system call at its
+ *      end, and one at the begin of a turn) and charges the call's user.
  *
  * Failure modes: epoll_wait failing for anything but EINTR is a programmer's error (a closed
  * descriptor of ours) and stops the process.
@@ -49,7 +49,7 @@ struct loop_epoll {
 	uint64_t now_ns, turns;
 	struct timers timers;
 	struct fair_queue ready; /* tasks: of this turn, and what was left of the last */
-	uint64_t cpu_ns;         /* of this thread, when the call before ended */
+	uint64_t cpu_ns;         /* of this thread, when the running call began */
 	const char *label;       /* of the running call; NULL: it has none */
 	struct loop_calls calls;
 	struct epoll_event events[EVENTS_MAX]; /* the current batch */
@@ -307,6 +307,7 @@ void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
 	assert(ep->n_events == 0); /* a turn is not started inside a turn */
 	n = next_events(ep, timeout_ms(ep, wait_ns));
 	ep->now_ns = clock_ns(CLOCK_MONOTONIC);
+	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	ep->turns++;
 	run_watches(ep);
 	for (int i = 1; n == EVENTS_MAX && i < BATCHES_MAX; i++) { /* all: (5) */
@@ -322,7 +323,6 @@ void loop_epoll_run(struct loop *l)
 {
 	struct loop_epoll *ep = of(l);
 
-	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	for (ep->stop = false; !ep->stop;)
 		loop_epoll_turn(l, UINT64_MAX);
 }

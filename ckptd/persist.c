@@ -522,11 +522,8 @@ uint32_t persist_element(const struct shard_state *sh)
 
 uint64_t persist_table_bound(const struct shard_state *sh, uint32_t leaf)
 {
-	uint64_t n = persist_table_max(sh->declared->len, sh->image_len, leaf);
-
-	for (uint32_t i = 0; i < sh->n_blobs; i++)
-		n += 64 + strlen(sh->blobs[i].name);
-	return n;
+	return persist_table_max(sh->declared->len, sh->image_len, leaf) +
+	       64 * (uint64_t)sh->blobs->n + sh->blobs->names_len;
 }
 
 static int persist_fill(struct persist *t)

@@ -23,7 +23,6 @@
 #include "ckptd/session.h"
 
 #define BLOB_BYTES_MAX (1ull << 40)
-#define SEAL_BLOBS_MAX CONN_MESSAGE_MAX /* no more blobs, nor bytes of their names, fit into one */
 
 struct preparing {
 	struct work work;
@@ -117,7 +116,7 @@ _Static_assert(DECLARATION_BYTES_MAX <= LEDGER_PAYLOAD_MAX / 4, "tables hold one
 static int admit_table(const struct member *m, uint64_t bytes, struct err *e)
 {
 	uint64_t table = ledgering_table(m->job, m->declared->len, bytes, SEAL_BLOBS_MAX,
-					 SEAL_BLOBS_MAX);
+					 CONN_MESSAGE_MAX);
 
 	if (table <= LEDGER_PAYLOAD_MAX)
 		return 0;

@@ -336,23 +336,31 @@ void session_prepared(struct session *s, uint64_t id, struct member *m)
 	session_reply(s, &reply, fds, n);
 }
 
-static int copy_blobs(const Ckpt__Seal *m, struct ledger_blob **ret)
+static int take_blobs(const Ckpt__Seal *m, struct blobs **ret, struct err *e)
 {
-	struct ledger_blob *b = alloc_array(m->n_blobs, sizeof(*b));
+	uint64_t names = 0;
 
-	for (size_t i = 0; b && i < m->n_blobs; i++) {
+	if (m->n_blobs > SEAL_BLOBS_MAX)
+		return err_set(e, CKPT_EPROTO, "seal: %zu blobs, at most %u can be saved",
+			       m->n_blobs, SEAL_BLOBS_MAX);
+	for (size_t i = 0; i < m->n_blobs; i++) {
 		size_t len = strlen(m->blobs[i]->name);
 
-		b[i].name = len > 0 && len <= CKPT_NAME_MAX ? alloc_str(m->blobs[i]->name) : NULL;
-		b[i].image_offset = m->blobs[i]->image_offset;
-		b[i].bytes = m->blobs[i]->bytes;
-		if (!b[i].name) {
-			ledger_blobs_free(b, (uint32_t)i);
-			return len > 0 && len <= CKPT_NAME_MAX ? -ENOMEM : -EINVAL;
-		}
+		if (len == 0 || len > CKPT_NAME_MAX)
+			return err_set(e, -EINVAL, "seal: the name of blob %zu has %zu bytes, "
+				       "it must have 1 to %d", i, len, CKPT_NAME_MAX);
+		names += len;
 	}
-	*ret = b;
-	return b ? 0 : -ENOMEM;
+	*ret = blobs_new((uint32_t)m->n_blobs, names);
+	for (size_t i = 0; *ret && i < m->n_blobs; i++) {
+		const Ckpt__BlobPlace *from = m->blobs[i];
+
+		blobs_add(*ret, &(struct blob_entry){.name = from->name,
+						     .name_len = (uint32_t)strlen(from->name),
+						     .image_offset = from->image_offset,
+						     .bytes = from->bytes});
+	}
+	return *ret ? 0 : err_code(e, -ENOMEM, "seal");
 }
 
 static void seal_reply(struct session *s, uint64_t id, uint64_t step, struct attempt_id *attempt)
@@ -381,7 +389,6 @@ static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
 		.slot = m->slot,
 		.image_len = m->image_len,
 		.try_number = m->try_,
-		.n_blobs = (uint32_t)m->n_blobs,
 	};
 	int err;
 
@@ -391,7 +398,7 @@ static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
 		return;
 	}
 	memcpy(r.declaration.b, m->declaration.data, 16);
-	err = copy_blobs(m, &r.blobs);
+	err = take_blobs(m, &r.blobs, &e);
 	if (err == 0)
 		err = checkpoint_seal(s->member, &r, &attempt, &e);
 	if (err < 0) {
@@ -630,9 +637,25 @@ void session_opened(struct node *n, struct conn *c)
 	c->session = s;
 }
 
+/* Blocks that reading a message may take: those of the most blobs, and some. */
+#define MESSAGE_BLOCKS_MAX (2 * SEAL_BLOBS_MAX + 64)
+
+static void *take_block(void *left, size_t size)
+{
+	return *(unsigned *)left > 0 && (*(unsigned *)left)-- ? alloc_zero(size) : NULL;
+}
+
+static void give_block(void *left, void *block)
+{
+	(void)left;
+	alloc_free(block);
+}
+
 void session_message(struct session *s, const void *msg, size_t len, int *fds, size_t n_fds)
 {
-	Ckpt__Request *q = ckpt__request__unpack(NULL, len, msg);
+	unsigned left = MESSAGE_BLOCKS_MAX;
+	ProtobufCAllocator blocks = {take_block, give_block, &left};
+	Ckpt__Request *q = ckpt__request__unpack(&blocks, len, msg);
 
 	if (!q) {
 		if (s->conn)
@@ -644,7 +667,7 @@ void session_message(struct session *s, const void *msg, size_t len, int *fds, s
 	dispatch(s, q, fds, n_fds);
 	idle_begins(s);
 	session_unref(s);
-	ckpt__request__free_unpacked(q, NULL);
+	ckpt__request__free_unpacked(q, &blocks);
 }
 
 void session_closed(struct session *s)

@@ -30,7 +30,7 @@ struct truth {
 	void *bytes, *table;
 	size_t len, table_len;
 	uint64_t image_len;
-	struct ledger_blob blob;
+	struct blob_entry blob;
 };
 
 static struct truth truths[JOBS];
@@ -70,8 +70,8 @@ static void note_truth(struct node_test *t, const char *name, struct truth *x)
 			x->table = alloc_copy(sh->table, sh->table_len);
 			x->table_len = sh->table_len;
 			x->image_len = sh->image_len;
-			x->blob = sh->blobs[0];
-			x->blob.name = alloc_str(sh->blobs[0].name);
+			x->blob = sh->blobs->at[0];
+			x->blob.name = alloc_copy(x->blob.name, x->blob.name_len);
 			return;
 		}
 	}
@@ -161,7 +161,7 @@ static int any_slot(struct ledger *l, const struct truth *x, uint32_t slot)
 
 static int any_seal(struct ledger *l, const struct truth *x, uint32_t slot)
 {
-	struct ledger_blob blobs[2] = { x->blob, x->blob };
+	struct blob_entry blobs[2] = { x->blob, x->blob };
 	struct ledger_seal s = {
 		.slot = slot,
 		.try_number = (uint32_t)PICK(0, 0, 0, 1, UINT32_MAX),
@@ -342,7 +342,7 @@ static void test_any_ledger(void **state)
 	for (int i = 0; i < JOBS; i++) {
 		alloc_free(truths[i].bytes);
 		alloc_free(truths[i].table);
-		alloc_free(truths[i].blob.name);
+		alloc_free((void *)truths[i].blob.name);
 	}
 }
 

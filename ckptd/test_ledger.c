@@ -72,7 +72,7 @@ static void table_of(uint32_t slot, uint8_t *buf, size_t len)
 static int write_slot(struct ledger *l, uint32_t slot, size_t table_len)
 {
 	struct process_id p = { .pid = 100 + (int)slot, .uid = 7, .start = 9 };
-	struct ledger_blob blobs[2] = {{(char *)"rng", 4096, 10}, {(char *)"cursor", 4160, 8}};
+	struct blob_entry blobs[2] = {{"rng", 3, 4096, 10}, {"cursor", 6, 4160, 8}};
 	struct ledger_seal seal = { .slot = slot, .world = 4, .step = 10 + slot, .epoch = 3,
 				    .image_len = 5000, .blobs = blobs, .n_blobs = 2 };
 	uint8_t table[8192];
@@ -151,7 +151,8 @@ static int on_sealed(void *arg, const struct ledger_seal *s)
 	assert_int_equal(s->step, 10 + s->slot);
 	assert_int_equal(s->epoch, 3);
 	assert_int_equal(s->n_blobs, 2);
-	assert_string_equal(s->blobs[1].name, "cursor");
+	assert_int_equal(s->blobs[1].name_len, 6);
+	assert_memory_equal(s->blobs[1].name, "cursor", 6);
 	assert_int_equal(s->blobs[1].image_offset, 4160);
 	((struct seen *)arg)->sealed++;
 	return 0;

@@ -207,6 +207,7 @@ struct ckpt_binding {
 	const int64_t *strides; /* NULL: contiguous; else ndim strides in bytes (boxes only) */
 };
 
+/* Those of one save fit 64 KiB: each takes its name and at most 40 bytes more. */
 struct ckpt_blob {
 	const char *name;
 	const void *data;

@@ -97,7 +97,7 @@ static int on_sealed(void *arg, const struct ledger_seal *l)
 	struct seen *s = arg;
 
 	for (uint32_t i = 0; i < l->n_blobs; i++)
-		look(s, l->blobs[i].name, strlen(l->blobs[i].name));
+		look(s, l->blobs[i].name, l->blobs[i].name_len);
 	s->n++;
 	return 0;
 }
@@ -188,7 +188,7 @@ static void as_it_is(struct memory *m, const uint8_t *data, size_t size)
 static int write_line(struct ledger *l, const struct script_line *s)
 {
 	struct process_id p = {.pid = 100, .uid = 7, .start = 9};
-	struct ledger_blob blobs[2] = {{(char *)"rng", 4096, 10}, {(char *)"c", 4160, 8}};
+	struct blob_entry blobs[2] = {{"rng", 3, 4096, 10}, {"c", 1, 4160, 8}};
 	struct digest d = digest_of("d", 1);
 	uint32_t slot = (uint32_t)script_number(s, 0, 0);
 	uint64_t n = script_number(s, 1, 1);
