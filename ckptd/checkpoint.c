@@ -43,6 +43,8 @@
 #include "model/attempt.h"
 #include "model/table.h"
 
+#define RELEASED_IN_A_CALL 64u
+
 /* ---- Finding and making ---- */
 
 struct checkpoint *checkpoint_find(struct job *j, uint64_t epoch, uint64_t step)
@@ -770,9 +772,14 @@ static void tell_pinned_lost(const struct checkpoint *c)
 			 c->reason[0] ? c->reason : "its copy there was found damaged");
 }
 
-static void release_memory(struct checkpoint *c)
+/* Of *left ranks at most, which it counts down: a job has a thousand on a node. */
+static void release_memory(struct checkpoint *c, uint32_t *left)
 {
-	for (uint32_t r = 0; r < c->world; r++) {
+	if (!c->releasing)
+		tell_pinned_lost(c);
+	c->releasing = true;
+	c->memory = false;
+	for (uint32_t r = 0; r < c->world && *left > 0; r++) {
 		struct slot *s = c->shards[r].slot;
 
 		if (!c->shards[r].sealed)
@@ -780,8 +787,8 @@ static void release_memory(struct checkpoint *c)
 		shard_clear(c->job, &c->shards[r]);
 		if (s)
 			slot_release(s);
+		--*left;
 	}
-	c->memory = false;
 }
 
 static bool in_memory(const struct checkpoint *c)
@@ -864,11 +871,13 @@ void checkpoint_collect(struct job *j)
 {
 	struct checkpoint *c, *next;
 	bool released = false;
+	uint32_t left = j->node->options.release_slice;
 
+	if (left == 0)
+		left = RELEASED_IN_A_CALL;
 	list_each_safe(c, next, &j->checkpoints, link) {
-		if (in_memory(c) && memory_may_go(c)) {
-			tell_pinned_lost(c);
-			release_memory(c);
+		if (in_memory(c) && (c->releasing || memory_may_go(c))) {
+			release_memory(c, &left);
 			released = true;
 		}
 		if (in_memory(c) || c->works || c->readers || c->persist)
@@ -882,5 +891,5 @@ void checkpoint_collect(struct job *j)
 		}
 	}
 	if (released)
-		job_poke(j); /* there may be slots for credits now */
+		job_poke(j); /* there may be slots for credits now, and more to release */
 }

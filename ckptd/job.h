@@ -137,6 +137,7 @@ struct checkpoint {
 	uint32_t said;              /* the same with what has no record yet */
 	uint32_t saying;            /* trust records of it on their way: of works */
 	bool rereading;             /* one of works reads its files, and no memory */
+	bool releasing;             /* its memory goes, some ranks in each step of the job */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
 	bool reread_said;                /* that all there was has matched: once */
 	uint32_t reread_given_up;        /* so often: it could not be read, for now */

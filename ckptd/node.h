@@ -62,6 +62,7 @@ struct node_options {
 	uint32_t transfer;           /* bytes of one queued transfer */
 	uint32_t slots;              /* per rank; 3 */
 	uint32_t ledger_slice;       /* of a ledger's move, for tests; 0: as is usual */
+	uint32_t release_slice;      /* ranks whose memory goes in a call, the same */
 	uint32_t ledger_inline;      /* bytes of a record; longer ones get a region of their own */
 	int compression;             /* zstd level of durable files; 0: off */
 	struct retention_policy retention;

@@ -368,6 +368,7 @@ const struct attack attacks[] = {
 	{"lists", attack_lists, NULL, attack_lists_setup, NULL},
 	{"ends", attack_ends, NULL, NULL, NULL},
 	{"places", attack_places, NULL, NULL, NULL},
+	{"many_ranks", attack_many_ranks, NULL, NULL, NULL},
 	{"supervisor_flood", supervisor_flood, mount_if_can, NULL, NULL},
 };
 const size_t n_attacks = sizeof(attacks) / sizeof(attacks[0]);

@@ -58,5 +58,6 @@ void attack_large_declarations(const struct attack_options *o);
 void attack_large_declarations_make(void);
 void attack_ends(const struct attack_options *o);
 void attack_places(const struct attack_options *o);
+void attack_many_ranks(const struct attack_options *o);
 
 #endif

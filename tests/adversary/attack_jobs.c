@@ -94,6 +94,50 @@ void attack_places(const struct attack_options *o)
 	}
 }
 
+/* ---- Saves by many ranks ---- */
+
+enum { MANY_RANKS = 96, MANY_BLOBS = 1000, BLOB_NAME = 8 };
+
+static int save_with_blobs(struct ckpt *c, uint64_t step, const struct ckpt_blob *blobs)
+{
+	uint8_t bytes[64] = {0};
+	struct ckpt_binding b = {
+		.ptr = bytes, .device = CKPT_HOST, .dtype = CKPT_U8, .bytes = sizeof(bytes)};
+	struct ckpt_save_args a = {.size = sizeof(a),
+				   .step = step,
+				   .tensors = &b,
+				   .n_tensors = 1,
+				   .blobs = blobs,
+				   .n_blobs = MANY_BLOBS,
+				   .timeout_ms = CALL_MS,
+				   .flags = CKPT_WAIT_CREDIT};
+
+	return ckpt_save(c, &a);
+}
+
+/* Each save commits a checkpoint of all ranks with blobs, and lets go of the one before. */
+void attack_many_ranks(const struct attack_options *o)
+{
+	static char names[MANY_BLOBS][BLOB_NAME];
+	static struct ckpt_blob blobs[MANY_BLOBS];
+	static struct ckpt *ranks[MANY_RANKS];
+	char job[32];
+
+	for (int i = 0; i < MANY_BLOBS; i++) {
+		snprintf(names[i], BLOB_NAME, "b%d", i);
+		blobs[i] = (struct ckpt_blob){.name = names[i], .data = names[i]};
+	}
+	snprintf(job, sizeof(job), "many-%u", o->number);
+	for (int i = 0; i < MANY_RANKS; i++)
+		while (!(ranks[i] = join_job(o, job, i, MANY_RANKS, 64)))
+			speak_rest(10);
+	for (uint64_t step = 1;; step++) {
+		for (int i = 0; i < MANY_RANKS; i++) /* what not all have saved is aborted */
+			(void)save_with_blobs(ranks[i], step, blobs);
+		attack_begun(o);
+	}
+}
+
 /* ---- Loads without reading the answers ---- */
 
 enum { LOAD_JOBS = 24, LOAD_BYTES = 65536, LOADS = 16 /* of a session: its quota */ };

@@ -268,6 +268,7 @@ void daemon_start(struct sim *s)
 	s->options.ledger_inline =
 		world_one_in(s->w, 3) ? LEDGER_INLINE_MAX : 100u << world_random(s->w, 5);
 	s->options.ledger_slice = 1u << world_random(s->w, 16);
+	s->options.release_slice = 1 + (uint32_t)world_random(s->w, 3);
 	d->delay_ns = 1 + world_random(s->w, world_one_in(s->w, 4) ? 200 * SIM_MS : 20 * SIM_MS);
 	d->life = life_start(s->w, &o, daemon_main, d);
 	d->hook.ended = ended;
