@@ -128,6 +128,9 @@ void goodput_committed(struct goodput *g, uint64_t now_ns, uint64_t step, uint64
 	goodput_step(g, now_ns, step);
 	if (!g->begun)
 		return;
+	/* An epoch may begin behind its base: a run that did not load saves step 1 again. */
+	while (g->n_marks > 0 && g->marks[g->n_marks - 1].step >= step)
+		g->n_marks--;
 	if (g->n_marks == GOODPUT_MARKS) {
 		g->n_marks--;
 		memmove(g->marks, g->marks + 1, g->n_marks * sizeof(g->marks[0]));

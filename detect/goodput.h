@@ -51,7 +51,7 @@ struct goodput {
 	bool zeroth; /* step 0 is among steps, or in the base: numbers may begin at 1 */
 	uint64_t saving_since_ns;
 	uint64_t steps, newest_step;              /* finished ones that count; of this epoch */
-	struct goodput_mark marks[GOODPUT_MARKS]; /* newest last */
+	struct goodput_mark marks[GOODPUT_MARKS]; /* by step, which rises; newest last */
 	uint32_t n_marks;
 	uint64_t failures[2];           /* restored from memory; from disk */
 	struct goodput_mean stall;      /* of one checkpoint */

@@ -83,6 +83,25 @@ static void test_late_commits(void **state)
 	assert_sums(&g, 100);
 }
 
+/* A run that loads nothing saves lower steps than its base: marks stay in order, which is what the
+ * file that keeps them is checked for. */
+static void test_a_run_from_the_beginning(void **state)
+{
+	struct goodput g = {0};
+
+	(void)state;
+	goodput_epoch(&g, 0, false, 0, false);
+	for (uint64_t step = 1; step <= 17; step++)
+		goodput_committed(&g, step * S, step, 0);
+	goodput_over(&g, 20 * S);
+	goodput_epoch(&g, 30 * S, true, 17, false);
+	goodput_committed(&g, 31 * S, 3, 0);
+	goodput_committed(&g, 32 * S, 4, 0);
+	assert_int_equal(g.n_marks, 4);
+	for (uint32_t i = 0; i < g.n_marks; i++)
+		assert_int_equal(g.marks[i].step, i + 1);
+}
+
 /* Steps may be numbered from 0 or from 1 on. */
 static void test_numbers(void **state)
 {
@@ -222,6 +241,7 @@ int main(void)
 		cmocka_unit_test(test_alarms),           cmocka_unit_test(test_older_alarms),
 		cmocka_unit_test(test_before_it_begins), cmocka_unit_test(test_late_commits),
 		cmocka_unit_test(test_numbers),
+		cmocka_unit_test(test_a_run_from_the_beginning),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
