@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/arena.h"
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "base/huge.h"
@@ -488,6 +489,37 @@ static void test_budget(void **state)
 	alloc_free(p);
 }
 
+static void test_arena(void **state)
+{
+	uint8_t first[64] __attribute__((aligned(ARENA_ALIGN)));
+	uint8_t *blocks[1000], *p;
+	struct arena a;
+	uint64_t before;
+
+	(void)state;
+	arena_init(&a, first, sizeof(first), 2 * ARENA_CHUNK);
+	before = alloc_count();
+	assert_ptr_equal(arena_take(&a, 1), first);
+	assert_ptr_equal(arena_take(&a, 48), first + ARENA_ALIGN);
+	assert_int_equal(alloc_count(), before); /* what needs little takes no chunk */
+	for (size_t i = 0; i < 1000; i++) {
+		blocks[i] = arena_take(&a, 1 + i % 60);
+		assert_non_null(blocks[i]);
+		assert_int_equal((uintptr_t)blocks[i] % ARENA_ALIGN, 0);
+		memset(blocks[i], (int)(i % 251), 1 + i % 60);
+	}
+	for (size_t i = 0; i < 1000; i++) /* none lies in another one */
+		for (size_t k = 0; k < 1 + i % 60; k++)
+			assert_int_equal(blocks[i][k], i % 251);
+	assert_int_equal(alloc_count(), before + 1);
+	p = arena_take(&a, ARENA_CHUNK); /* in one of its own */
+	assert_non_null(p);
+	memset(p, 1, ARENA_CHUNK);
+	assert_null(arena_take(&a, ARENA_CHUNK)); /* above the limit */
+	assert_null(arena_take(&a, SIZE_MAX));
+	arena_fini(&a);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -510,6 +542,7 @@ int main(void)
 		cmocka_unit_test(test_huge_fill_without_room),
 		cmocka_unit_test(test_small_pages_are_told_from_huge_ones),
 		cmocka_unit_test(test_budget),
+		cmocka_unit_test(test_arena),
 	};
 
 	return cmocka_run_group_tests_name("base", tests, NULL, NULL);

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/arena.h"
 #include "base/fault.h"
 #include "ckptd/admin.h"
 #include "ckptd/events.h"
@@ -637,37 +638,28 @@ void session_opened(struct node *n, struct conn *c)
 	c->session = s;
 }
 
-/* Blocks that reading a message may take: those of the most blobs, and some. */
-#define MESSAGE_BLOCKS_MAX (2 * SEAL_BLOBS_MAX + 64)
-
-static void *take_block(void *left, size_t size)
-{
-	return *(unsigned *)left > 0 && (*(unsigned *)left)-- ? alloc_zero(size) : NULL;
-}
-
-static void give_block(void *left, void *block)
-{
-	(void)left;
-	alloc_free(block);
-}
+/* What reading a message may take: the most blobs take 0.2 MiB. */
+#define MESSAGE_BYTES_MAX (512u << 10)
 
 void session_message(struct session *s, const void *msg, size_t len, int *fds, size_t n_fds)
 {
-	unsigned left = MESSAGE_BLOCKS_MAX;
-	ProtobufCAllocator blocks = {take_block, give_block, &left};
-	Ckpt__Request *q = ckpt__request__unpack(&blocks, len, msg);
+	uint8_t first[4096] __attribute__((aligned(ARENA_ALIGN)));
+	struct arena arena;
+	ProtobufCAllocator blocks = {arena_lib_take, arena_lib_give, &arena};
+	Ckpt__Request *q;
 
-	if (!q) {
-		if (s->conn)
-			s->conn->ops->close(s->conn);
-		return;
-	}
+	arena_init(&arena, first, sizeof(first), MESSAGE_BYTES_MAX);
+	q = ckpt__request__unpack(&blocks, len, msg);
 	session_ref(s);
-	loop_label(s->node->env.loop, label_of(q));
-	dispatch(s, q, fds, n_fds);
-	idle_begins(s);
+	if (q) {
+		loop_label(s->node->env.loop, label_of(q));
+		dispatch(s, q, fds, n_fds);
+		idle_begins(s);
+	} else if (s->conn) {
+		s->conn->ops->close(s->conn);
+	}
 	session_unref(s);
-	ckpt__request__free_unpacked(q, &blocks);
+	arena_fini(&arena);
 }
 
 void session_closed(struct session *s)

@@ -539,7 +539,7 @@ static void test_blobs_are_bounded(void **state)
 	while (u->has[USER_DECLARATION_BYTES] > has)
 		assert_true(turn_on(t, &end));
 	/* No client sends so many: the connection ends. */
-	assert_true(seal_blobs(&t->a, 10, 4500) < 0);
+	assert_true(seal_blobs(&t->a, 10, 7000) < 0);
 	assert_true(list_empty(&n->sessions));
 }
 

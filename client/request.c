@@ -21,34 +21,22 @@
 #include "base/alloc.h"
 #include "client/clock.h"
 
-static void *arena_unpack_alloc(void *arena, size_t size)
-{
-	return arena_alloc(arena, size);
-}
-
-static void arena_unpack_free(void *arena, void *p)
-{
-	/* All at once, before the next message. */
-	(void)arena;
-	(void)p;
-}
+/* A message of 64 KiB cannot take more than this: a list or a load needs some of it. */
+#define REPLY_BYTES_MAX (16u << 20)
 
 int requests_init(struct requests *rq)
 {
-	int r;
-
 	*rq = (struct requests){ .next_id = 1 };
 	channel_init(&rq->channel);
 	list_init(&rq->pending);
-	r = arena_init(&rq->arena);
-	if (r < 0)
-		return r;
 	rq->tx = alloc_zero(CONN_MESSAGE_MAX);
 	rq->rx = alloc_zero(CONN_MESSAGE_MAX);
-	if (!rq->tx || !rq->rx) {
+	rq->small = alloc_zero(ARENA_CHUNK);
+	if (!rq->tx || !rq->rx || !rq->small) {
 		requests_fini(rq);
 		return -ENOMEM;
 	}
+	memset(rq->small, 0xa5, ARENA_CHUNK);
 	memset(rq->tx, 0xa5, CONN_MESSAGE_MAX); /* (1) */
 	memset(rq->rx, 0xa5, CONN_MESSAGE_MAX);
 	return 0;
@@ -61,6 +49,7 @@ void requests_fini(struct requests *rq)
 	alloc_free(rq->tx);
 	alloc_free(rq->rx);
 	arena_fini(&rq->arena);
+	alloc_free(rq->small);
 }
 
 void request_init(struct request *q, struct err *e)
@@ -145,10 +134,11 @@ static void dispatch(struct requests *rq, const Ckpt__Reply *reply, int *fds, si
 /* What stands in rx; false: it is no reply. */
 static bool take_message(struct requests *rq, size_t len, int *fds, size_t n_fds)
 {
-	ProtobufCAllocator in_arena = { arena_unpack_alloc, arena_unpack_free, &rq->arena };
+	ProtobufCAllocator in_arena = {arena_lib_take, arena_lib_give, &rq->arena};
 	Ckpt__Reply *reply;
 
-	arena_reset(&rq->arena);
+	arena_fini(&rq->arena);
+	arena_init(&rq->arena, rq->small, ARENA_CHUNK, REPLY_BYTES_MAX);
 	reply = ckpt__reply__unpack(&in_arena, len, rq->rx);
 	if (reply)
 		dispatch(rq, reply, fds, n_fds);

@@ -9,8 +9,8 @@
 #ifndef CLIENT_REQUEST_H
 #define CLIENT_REQUEST_H
 
+#include "base/arena.h"
 #include "base/list.h"
-#include "client/arena.h"
 #include "client/channel.h"
 #include "proto/session.pb-c.h"
 
@@ -40,7 +40,8 @@ struct requests {
 	struct list pending;
 	uint64_t next_id;
 	uint8_t *tx, *rx; /* CONN_MESSAGE_MAX each */
-	struct arena arena;
+	struct arena arena; /* of the last message */
+	void *small;        /* the arena's first bytes */
 };
 
 MUST_CHECK int requests_init(struct requests *rq);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The channel, the requests over it, the arena and memfds: whole messages or an error, no signal,
+ * The channel, the requests over it, and memfds: whole messages or an error, no signal,
  * no descriptor lost.
  */
 #include <config.h>
@@ -298,29 +298,7 @@ static void test_what_does_not_parse_ends_it(void **state)
 	close(null);
 }
 
-/* ---- Arena and memfd ---- */
-
-static void test_arena(void **state)
-{
-	struct arena a;
-	uint8_t *p, *first;
-
-	(void)state;
-	assert_int_equal(arena_init(&a), 0);
-	first = arena_alloc(&a, 1);
-	p = arena_alloc(&a, 1);
-	assert_true(p > first && (uintptr_t)p % 16 == 0);
-	p = arena_alloc(&a, 3 * ARENA_BYTES);
-	assert_non_null(p);
-	memset(p, 1, 3 * ARENA_BYTES);
-	assert_null(arena_alloc(&a, ARENA_BYTES_MAX + 1));
-	for (int i = 0; i < 1000 && p; i++)
-		p = arena_alloc(&a, 1 << 20);
-	assert_null(p); /* bounded, whatever a message asks for */
-	arena_reset(&a);
-	assert_ptr_equal(arena_alloc(&a, 1), first);
-	arena_fini(&a);
-}
+/* ---- memfds ---- */
 
 static void test_memfd(void **state)
 {
@@ -367,7 +345,6 @@ int main(void)
 		T(test_connect_errors),
 		T(test_replies_find_their_request),
 		T(test_what_does_not_parse_ends_it),
-		cmocka_unit_test(test_arena),
 		cmocka_unit_test(test_memfd),
 		cmocka_unit_test(test_deadlines),
 	};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * attack_jobs.c - attacks that need jobs and checkpoints: loads, saves, plans, waits, lists, large
- * declarations, places in the fd store, and processes that end together.
+ * declarations, places in the fd store, saves by many ranks, processes that end together.
  *
  * libckpt makes the jobs and checkpoints. A connection of this process that opens a rank again
  * takes it over from libckpt's (ckptd/epoch.c), and goes on by hand.
