@@ -30,6 +30,7 @@
 #include "ckptd/loop_epoll.h"
 #include "ckptd/predecessor.h"
 #include "ckptd/processes.h"
+#include "tests/lib/send_fds.h"
 #include "tests/lib/test.h"
 
 struct world {
@@ -211,22 +212,7 @@ static int client(struct world *w)
 
 static void client_send(int fd, const void *buf, size_t len, int what, int n_fds)
 {
-	struct iovec iov = { (void *)buf, len };
-	char control[CMSG_SPACE(200 * sizeof(int))] = { 0 };
-	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
-	struct cmsghdr *cm;
-
-	if (n_fds) {
-		h.msg_control = control;
-		h.msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof(int));
-		cm = CMSG_FIRSTHDR(&h);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof(int));
-		for (int i = 0; i < n_fds; i++)
-			memcpy(CMSG_DATA(cm) + (size_t)i * sizeof(int), &what, sizeof(int));
-	}
-	assert_int_equal(sendmsg(fd, &h, MSG_NOSIGNAL), len);
+	assert_int_equal(send_fd_copies(fd, buf, len, what, (size_t)n_fds, 0), len);
 }
 
 static int open_fds(void)

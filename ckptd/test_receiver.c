@@ -33,6 +33,7 @@
 #include "ckptd/listener.h"
 #include "ckptd/loop_epoll.h"
 #include "ckptd/receiver.h"
+#include "tests/lib/send_fds.h"
 #include "tests/lib/silent_fuse.h"
 #include "tests/lib/test.h"
 
@@ -179,22 +180,9 @@ static int client(struct world *w)
 /* A message of one byte, or of none: '\0'; with n times the descriptor. */
 static void say(int to, char what, int fd, int n)
 {
-	struct iovec iov = {&what, what != '\0'};
-	char control[CMSG_SPACE(64 * sizeof(int))] = {0};
-	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
-	struct cmsghdr *cm;
+	size_t len = what != '\0';
 
-	if (n) {
-		h.msg_control = control;
-		h.msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
-		cm = CMSG_FIRSTHDR(&h);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
-		for (int i = 0; i < n; i++)
-			memcpy(CMSG_DATA(cm) + (size_t)i * sizeof(int), &fd, sizeof(int));
-	}
-	assert_int_equal(sendmsg(to, &h, MSG_NOSIGNAL), what != '\0');
+	assert_int_equal(send_fd_copies(to, &what, len, fd, (size_t)n, 0), len);
 }
 
 static int memfd(const char *bytes, int seals)
@@ -627,16 +615,6 @@ static void test_it_begins_where_capset_is_forbidden(void **state)
 	struct receiver_request q = {.op = RECEIVER_TAKE, .number = 1};
 	struct receiver_answer a = {0};
 	int own[2], conn[2], m = memfd("x", FROZEN), high;
-	struct iovec iov = {&q, sizeof(q)};
-	union {
-		char buf[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = {0};
-	struct msghdr h = {.msg_iov = &iov,
-			   .msg_iovlen = 1,
-			   .msg_control = control.buf,
-			   .msg_controllen = sizeof(control.buf)};
-	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
 	struct pollfd p;
 	pid_t pid;
 
@@ -651,11 +629,7 @@ static void test_it_begins_where_capset_is_forbidden(void **state)
 	close(own[1]);
 	close(high);
 	say(conn[1], 'm', m, 1);
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cm), &conn[0], sizeof(int));
-	assert_int_equal(sendmsg(own[0], &h, MSG_NOSIGNAL), sizeof(q));
+	assert_int_equal(send_fd_copies(own[0], &q, sizeof(q), conn[0], 1, 0), sizeof(q));
 	p = (struct pollfd){.fd = own[0], .events = POLLIN};
 	assert_int_equal(poll(&p, 1, 20000), 1);
 	assert_true(recv(own[0], &a, sizeof(a), 0) >= (ssize_t)sizeof(a));

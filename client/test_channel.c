@@ -23,6 +23,7 @@
 #include "client/clock.h"
 #include "client/memfd.h"
 #include "client/request.h"
+#include "tests/lib/send_fds.h"
 #include "tests/lib/test.h"
 
 struct world {
@@ -82,21 +83,7 @@ static int teardown(void **state)
 
 static void send_fds(int fd, const void *msg, size_t len, int pass, int n)
 {
-	struct iovec iov = { .iov_base = (void *)msg, .iov_len = len };
-	union {
-		char buf[CMSG_SPACE(80 * sizeof(int))];
-		struct cmsghdr align;
-	} control = { 0 };
-	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.buf,
-			    .msg_controllen = CMSG_SPACE((size_t)n * sizeof(int)) };
-	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
-
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN((size_t)n * sizeof(int));
-	for (int i = 0; i < n; i++)
-		memcpy(CMSG_DATA(cm) + (size_t)i * sizeof(int), &pass, sizeof(int));
-	assert_int_equal(sendmsg(fd, &h, 0), (ssize_t)len);
+	assert_int_equal(send_fd_copies(fd, msg, len, pass, (size_t)n, 0), len);
 }
 
 static void test_messages_and_fds(void **state)

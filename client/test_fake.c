@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "tests/lib/send_fds.h"
 #include "tests/lib/test.h"
 
 #define MESSAGE_MAX (64 << 10)
@@ -87,26 +88,10 @@ void fake_forget(struct fake *f)
 
 static void send_bytes(int conn, const void *bytes, size_t len, const int *fds, size_t n_fds)
 {
-	struct iovec iov = { .iov_base = (void *)bytes, .iov_len = len };
-	union {
-		char buf[CMSG_SPACE(FDS_MAX * sizeof(int))];
-		struct cmsghdr align;
-	} control = { 0 };
-	struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
+	const struct fds_message m = {.bytes = bytes, .len = len, .fds = fds, .n_fds = n_fds};
 
-	if (n_fds) {
-		struct cmsghdr *cm;
-
-		h.msg_control = control.buf;
-		h.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
-		cm = CMSG_FIRSTHDR(&h);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-		memcpy(CMSG_DATA(cm), fds, n_fds * sizeof(int));
-	}
 	/* The other end may be gone: that is what some tests want. */
-	(void)!sendmsg(conn, &h, MSG_NOSIGNAL);
+	(void)!send_fds_message(conn, &m);
 }
 
 struct answer {

@@ -31,6 +31,7 @@
 #include "base/conn.h"
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"
+#include "tests/lib/send_fds.h"
 
 #define INLINE_MAX (48u << 10)
 
@@ -49,24 +50,11 @@ static void die(const char *what)
 static void send_reply(struct fake *f, const Ckpt__Reply *reply, int fd)
 {
 	uint8_t buf[CONN_MESSAGE_MAX];
-	union {
-		char bytes[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = { { 0 } };
-	struct iovec iov = { buf, ckpt__reply__get_packed_size(reply) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+	size_t len = ckpt__reply__get_packed_size(reply);
 
-	assert(iov.iov_len <= sizeof(buf));
+	assert(len <= sizeof(buf));
 	ckpt__reply__pack(reply, buf);
-	if (fd >= 0) {
-		m.msg_control = control.bytes;
-		m.msg_controllen = sizeof(control.bytes);
-		CMSG_FIRSTHDR(&m)->cmsg_level = SOL_SOCKET;
-		CMSG_FIRSTHDR(&m)->cmsg_type = SCM_RIGHTS;
-		CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &fd, sizeof(fd));
-	}
-	if (sendmsg(f->conn, &m, MSG_NOSIGNAL) < 0)
+	if (send_fd_copies(f->conn, buf, len, fd, fd >= 0, 0) < 0)
 		die("send");
 }
 

@@ -23,6 +23,7 @@
 #include "base/alloc.h"
 #include "model/declaration.h"
 #include "tests/adversary/speak.h"
+#include "tests/lib/send_fds.h"
 #include "tests/lib/silent_fuse.h"
 #include "tests/lib/test.h"
 
@@ -308,28 +309,18 @@ static void send_to_name(int fd, const char *name)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
 	size_t len = strlen(name);
-	union {
-		char buf[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = {0};
-	struct iovec iov = {"x", 1};
-	struct msghdr h = {.msg_name = &a, .msg_iov = &iov, .msg_iovlen = 1};
-	struct cmsghdr *cm;
+	struct fds_message m = {.bytes = "x",
+				.len = 1,
+				.fds = &silent_file,
+				.n_fds = silent_file >= 0,
+				.name = &a,
+				.flags = MSG_DONTWAIT};
 
 	if (len >= sizeof(a.sun_path) - 1)
 		return;
 	memcpy(a.sun_path + 1, name, len);
-	h.msg_namelen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
-	if (silent_file >= 0) {
-		h.msg_control = control.buf;
-		h.msg_controllen = sizeof(control.buf);
-		cm = CMSG_FIRSTHDR(&h);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(cm), &silent_file, sizeof(int));
-	}
-	ignore_result((int)sendmsg(fd, &h, MSG_DONTWAIT | MSG_NOSIGNAL));
+	m.name_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + len);
+	ignore_result((int)send_fds_message(fd, &m));
 }
 
 /* Each gets as much as its queue holds. */

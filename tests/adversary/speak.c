@@ -16,6 +16,7 @@
 
 #include "base/conn.h"
 #include "proto/session_page.h"
+#include "tests/lib/send_fds.h"
 
 enum { ID_HELLO = 1, ID_OPEN, ID_ADMIN, ID_DECLARE, ID_LIST, ID_CANCEL, ID_LOAD_END };
 
@@ -23,24 +24,7 @@ enum { ID_HELLO = 1, ID_OPEN, ID_ADMIN, ID_DECLARE, ID_LIST, ID_CANCEL, ID_LOAD_
 
 bool speak_bytes(int to, const void *bytes, size_t len, int fd, int flags)
 {
-	struct iovec iov = {(void *)bytes, len};
-	union {
-		char buf[CMSG_SPACE(sizeof(int))];
-		struct cmsghdr align;
-	} control = {0};
-	struct msghdr h = {.msg_iov = &iov, .msg_iovlen = 1};
-	struct cmsghdr *cm;
-
-	if (fd >= 0) {
-		h.msg_control = control.buf;
-		h.msg_controllen = sizeof(control.buf);
-		cm = CMSG_FIRSTHDR(&h);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(cm), &fd, sizeof(int));
-	}
-	return sendmsg(to, &h, MSG_NOSIGNAL | flags) == (ssize_t)len;
+	return send_fd_copies(to, bytes, len, fd, fd >= 0, flags) == (ssize_t)len;
 }
 
 bool speak(int to, const Ckpt__Request *q, int fd, int flags)

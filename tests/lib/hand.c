@@ -18,6 +18,7 @@
 #include "proto/session.pb-c.h"
 #include "proto/beat_page.h"
 #include "proto/session_page.h"
+#include "tests/lib/send_fds.h"
 
 #define TURNS_MAX 6000 /* of 10 ms */
 
@@ -80,24 +81,16 @@ int hand_send(struct hand *k, Ckpt__Request *q)
 
 int hand_send_fd(struct hand *k, Ckpt__Request *q, int fd)
 {
-	char control[CMSG_SPACE(sizeof(int))] = { 0 };
 	uint8_t buf[4096];
-	struct iovec iov = { buf, 0 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
-			    .msg_controllen = sizeof(control) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	size_t len;
 
 	k->text[0] = '\0';
 	q->id = ++k->next_id;
-	iov.iov_len = ckpt__request__get_packed_size(q);
-	if (iov.iov_len > sizeof(buf))
+	len = ckpt__request__get_packed_size(q);
+	if (len > sizeof(buf))
 		return fail(k, -EMSGSIZE, "request");
 	ckpt__request__pack(q, buf);
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(c), &fd, sizeof(int));
-	return sendmsg(k->fd, &m, MSG_NOSIGNAL) > 0 ? 0 : fail(k, -errno, "send");
+	return send_fd_copies(k->fd, buf, len, fd, 1, 0) > 0 ? 0 : fail(k, -errno, "send");
 }
 
 int hand_receive(struct hand *k, uint64_t *ret_id)
