@@ -105,16 +105,21 @@ static void fake_cancel(struct checks *c)
 	(void)c;
 }
 
-/* The node has met something, is checked for it, and the check fails: it is drained at once, though
- * something was done for it just before. */
-static void test_a_check_that_fails_drains(void **state)
+static const char failed_check[] = "{\"results\": [{\"name\": \"memory-copy\", \"state\": "
+				   "\"failed\", \"value\": 1, \"low\": 5, \"high\": 9}]}";
+
+static void use_fake_checks(struct node_test *t)
 {
-	static const char json[] =
-		"{\"results\": [{\"name\": \"memory-copy\", \"state\": \"failed\", "
-		"\"value\": 1, \"low\": 5, \"high\": 9}]}";
 	static const struct checks_ops ops = {.start = fake_start, .cancel = fake_cancel};
 	static struct checks fake = {.ops = &ops};
-	struct node_test *t = *state;
+
+	answer = NULL;
+	t->checks = &fake;
+}
+
+/* A message of the kernel that is an alarm of the machine. */
+static void pcie_error(struct node_test *t)
+{
 	struct sample s = {.kind = SAMPLE_KERNEL,
 			   .node = WATCHING_NODE,
 			   .job = SAMPLE_NONE,
@@ -122,17 +127,25 @@ static void test_a_check_that_fails_drains(void **state)
 			   .device = SAMPLE_NONE,
 			   .kernel = {.level = 3}};
 
-	answer = NULL;
-	t->checks = &fake;
-	begin_one(t);
 	snprintf(s.kernel.text, sizeof(s.kernel.text),
 		 "nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data");
 	node_sample(t->host.node, &s);
 	turns(t);
+}
+
+/* The node has met something, is checked for it, and the check fails: it is drained at once, though
+ * something was done for it just before. */
+static void test_a_check_that_fails_drains(void **state)
+{
+	struct node_test *t = *state;
+
+	use_fake_checks(t);
+	begin_one(t);
+	pcie_error(t);
 	assert_true(was_told("ckptd does checkpoint+mark-suspect+validate"));
 	assert_non_null(answer);
 	assert_false(t->host.node->marks.drained);
-	answer(answer_arg, 1, json, strlen(json));
+	answer(answer_arg, 1, failed_check, strlen(failed_check));
 	turns(t);
 	assert_true(t->host.node->marks.drained);
 	assert_false(was_told("not done: "));
@@ -147,9 +160,6 @@ static void take_table(struct node *n, const char *table)
 	if (node_set_policy(n, "a test's", table, strlen(table), &e) < 0)
 		fail_msg("%s", e.text);
 }
-
-static const char failed_check[] = "{\"results\": [{\"name\": \"memory-copy\", \"state\": "
-				   "\"failed\", \"value\": 1, \"low\": 5, \"high\": 9}]}";
 
 /* A verdict that a rank hangs; its job need not exist any more. */
 static void hangs(struct node_test *t, uint32_t uid, uint32_t job, uint32_t rank)
@@ -177,11 +187,7 @@ static void hangs(struct node_test *t, uint32_t uid, uint32_t job, uint32_t rank
 
 static void begin_with_checks(struct node_test *t)
 {
-	static const struct checks_ops ops = {.start = fake_start, .cancel = fake_cancel};
-	static struct checks fake = {.ops = &ops};
-
-	answer = NULL;
-	t->checks = &fake;
+	use_fake_checks(t);
 	t->o.actions_per_hour = 100;
 	begin_one(t);
 }
@@ -189,17 +195,7 @@ static void begin_with_checks(struct node_test *t)
 /* An alarm of the machine. */
 static void pcie_fails(struct node_test *t)
 {
-	struct sample s = {.kind = SAMPLE_KERNEL,
-			   .node = WATCHING_NODE,
-			   .job = SAMPLE_NONE,
-			   .rank = SAMPLE_NONE,
-			   .device = SAMPLE_NONE,
-			   .kernel = {.level = 3}};
-
-	snprintf(s.kernel.text, sizeof(s.kernel.text),
-		 "nvidia 0000:83:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Data");
-	node_sample(t->host.node, &s);
-	turns(t);
+	pcie_error(t);
 	if (answer) /* what the message itself asks for passes */
 		answer(answer_arg, 0, "", 0);
 	answer = NULL;

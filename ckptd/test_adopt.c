@@ -411,6 +411,21 @@ static struct checkpoint *held(struct node_test *t)
 	return c;
 }
 
+/* Keeps the memory of a node that ended with one commit, which is not on disk. */
+static void keep_a_commit(struct node_test *t)
+{
+	t->o.ledger_inline = 64;
+	t->o.persist_every = 1000;
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	assert_true(held(t)->shards[0].table_in_region);
+	keep_job(the_job(t));
+	leave(&t->a);
+	end_node(t);
+}
+
 static void adopt_with(struct node_test *t, const char *what)
 {
 	uint64_t end = 0;
@@ -428,16 +443,7 @@ static void test_annexes_after_a_crash(void **state)
 {
 	struct node_test *t = *state;
 
-	t->o.ledger_inline = 64;
-	t->o.persist_every = 1000;
-	begin_node(t);
-	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
-	declare_and_prepare(&t->a, 0, 1);
-	save_until(&t->a, 0, 10, CKPT_COMMITTED);
-	assert_true(held(t)->shards[0].table_in_region);
-	keep_job(the_job(t));
-	leave(&t->a);
-	end_node(t);
+	keep_a_commit(t);
 
 	adopt_with(t, NULL);
 	assert_true(held(t)->shards[0].table_in_region);
@@ -498,15 +504,7 @@ static void test_memory_of_another_version(void **state)
 {
 	struct node_test *t = *state;
 
-	t->o.ledger_inline = 64;
-	t->o.persist_every = 1000;
-	begin_node(t);
-	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
-	declare_and_prepare(&t->a, 0, 1);
-	save_until(&t->a, 0, 10, CKPT_COMMITTED);
-	keep_job(the_job(t));
-	leave(&t->a);
-	end_node(t);
+	keep_a_commit(t);
 
 	set_in_ledger(12, 0x81);
 	expect_refused(t, "of version 1 with features 129, this ckptd knows version 1");

@@ -91,6 +91,16 @@ static void busy_end(struct small_node *w, struct busy *b)
 	sem_destroy(&b->go);
 }
 
+/* A node with a rank whose first step is durable. */
+static void start_with_step(struct small_node *w, struct hand *k, uint64_t step)
+{
+	small_node_start(w);
+	join(w, k, "job", 0, 1);
+	OK(hand_prepare(k));
+	OK(save(k, step));
+	OK(hand_wait(k, step, CKPT_DURABLE));
+}
+
 /* Records go into the log beside slow durable steps, and those beside memory that is taken. */
 static void test_commit_beside_slow_memory(void **state)
 {
@@ -98,11 +108,7 @@ static void test_commit_beside_slow_memory(void **state)
 	struct hand hand, *k = &hand;
 	struct busy b;
 
-	small_node_start(w);
-	join(w, k, "job", 0, 1);
-	OK(hand_prepare(k));
-	OK(save(k, 10));
-	OK(hand_wait(k, 10, CKPT_DURABLE));
+	start_with_step(w, k, 10);
 	busy_start(w, &b, WORK_META);
 	OK(save(k, 20));
 	OK(hand_wait(k, 20, CKPT_COMMITTED));
@@ -204,11 +210,7 @@ static void test_plans_beside_others(void **state)
 	struct hand_loaded loaded = {.shards = {bytes}};
 	struct busy busy;
 
-	small_node_start(w);
-	join(w, k, "job", 0, 1);
-	OK(hand_prepare(k));
-	OK(save(k, 1));
-	OK(hand_wait(k, 1, CKPT_DURABLE));
+	start_with_step(w, k, 1);
 	busy_start(w, &busy, WORK_META);
 	OK(hand_load(k, 1, NULL, &loaded));
 	busy_end(w, &busy);
@@ -485,11 +487,7 @@ static void test_loads_of_a_session(void **state)
 	int code;
 
 	w->options.loads_per_session = 2;
-	small_node_start(w);
-	join(w, k, "job", 0, 1);
-	OK(hand_prepare(k));
-	OK(save(k, 10));
-	OK(hand_wait(k, 10, CKPT_DURABLE));
+	start_with_step(w, k, 10);
 	loaded.shards[0] = bytes;
 	for (int i = 0; i < 4; i++) /* one after the other: they end */
 		OK(hand_load(k, 10, NULL, &loaded));

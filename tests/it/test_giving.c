@@ -217,6 +217,26 @@ static void test_who_does_not_read_gets_no_more(void **state)
 	hand_close(k);
 }
 
+/* Asks for a load and takes the first of its messages; returns the checkpoint, whose only reader
+ * that is. */
+static struct checkpoint *begin_and_take_one(struct small_node *w, struct hand *k, const char *run,
+					     struct given *g)
+{
+	struct checkpoint *c;
+
+	begin_reader(w, k, run);
+	c = list_first(&list_first(&w->host.node->jobs, struct job, link)->checkpoints,
+		       struct checkpoint, link);
+	while (c->readers > 0) /* until the loads of earlier tests are over */
+		host_turn(&w->host);
+	ask_load(k);
+	let_it_send(w);
+	take(k, g);
+	assert_true(g->more);
+	assert_int_equal(c->readers, 1);
+	return c;
+}
+
 /* A reader that ends with half of them unread no longer holds the checkpoint. */
 static void test_who_ends_between_messages(void **state)
 {
@@ -225,16 +245,7 @@ static void test_who_ends_between_messages(void **state)
 	struct given g = {.more = true};
 	struct checkpoint *c;
 
-	begin_reader(w, k, "run4");
-	c = list_first(&list_first(&w->host.node->jobs, struct job, link)->checkpoints,
-		       struct checkpoint, link);
-	while (c->readers > 0) /* what the test before has read is closed */
-		host_turn(&w->host);
-	ask_load(k);
-	let_it_send(w);
-	take(k, &g);
-	assert_true(g.more);
-	assert_int_equal(c->readers, 1);
+	c = begin_and_take_one(w, k, "run4", &g);
 	given_free(&g);
 	hand_close(k);
 	while (c->readers > 0)
@@ -259,16 +270,7 @@ static void test_who_says_the_end_between_messages(void **state)
 	Ckpt__LoadEnd m = CKPT__LOAD_END__INIT;
 	struct checkpoint *c;
 
-	begin_reader(w, k, "run6");
-	c = list_first(&list_first(&w->host.node->jobs, struct job, link)->checkpoints,
-		       struct checkpoint, link);
-	while (c->readers > 0) /* what the test before has read is closed */
-		host_turn(&w->host);
-	ask_load(k);
-	let_it_send(w);
-	take(k, &g);
-	assert_true(g.more);
-	assert_int_equal(c->readers, 1);
+	c = begin_and_take_one(w, k, "run6", &g);
 	m.load = g.load;
 	q.body_case = CKPT__REQUEST__BODY_LOAD_END;
 	q.load_end = &m;
