@@ -9,10 +9,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -473,7 +475,9 @@ static void test_a_silent_file_harms_its_user_alone(void **state)
 
 struct asking {
 	struct receiving receiving;
+	struct receiver *receiver;
 	int status, told;
+	bool idle; /* the receiver said so during the call: its owner may have freed it */
 };
 
 static void asked(struct receiving *x, int status, const void *msg, size_t len, int *fd)
@@ -484,6 +488,7 @@ static void asked(struct receiving *x, int status, const void *msg, size_t len, 
 	(void)len;
 	(void)fd;
 	a->status = status;
+	a->idle = receiver_is_idle(a->receiver);
 	a->told++;
 }
 
@@ -500,15 +505,30 @@ static struct receiver *make(struct world *w, const char *program, uint64_t limi
 	return receiver_new(w->loop, &o);
 }
 
-static int ask(struct world *w, struct receiver *r, int fd, struct asking *a)
+static void begin_to_ask(struct receiver *r, int fd, bool end, struct asking *a)
 {
-	*a = (struct asking){.receiving = {.fd = fd, .done = asked}};
+	*a = (struct asking){.receiving = {.fd = fd, .end = end, .done = asked}, .receiver = r};
 	receiver_ask(r, &a->receiving);
 	assert_int_equal(a->told, 0);
-	while (a->told == 0)
+}
+
+static int answer_of(struct world *w, const struct asking *a)
+{
+	uint64_t begun = now_ms();
+
+	while (a->told == 0) {
 		loop_epoll_turn(w->loop, 50 * 1000000);
+		assert_true(now_ms() - begun < 60000);
+	}
 	assert_int_equal(a->told, 1);
+	assert_false(a->idle);
 	return a->status;
+}
+
+static int ask(struct world *w, struct receiver *r, int fd, struct asking *a)
+{
+	begin_to_ask(r, fd, false, a);
+	return answer_of(w, a);
 }
 
 static void test_it_ends_after_a_rest_and_begins_again(void **state)
@@ -668,6 +688,87 @@ static void test_a_killed_process_is_replaced(void **state)
 	close(m);
 }
 
+/* The process is killed while it has the last request, the end of the last connection: during the
+ * callback the receiver has no process and no request, and its owner frees receivers that are
+ * idle. It is idle afterwards. */
+static void test_it_is_not_idle_in_its_callback(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	int s[2], m = memfd("x", FROZEN);
+	siginfo_t info = {0};
+	struct asking a;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	say(s[1], 'a', m, 1);
+	assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+	pid = only_child();
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	begin_to_ask(r, s[0], true, &a);
+	for (int i = 0; i < 1000 && a.receiving.fd >= 0; i++)
+		loop_epoll_turn(w->loop, 50 * 1000000);
+	assert_int_equal(a.receiving.fd, -1); /* the process has the request */
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	/* The loop sees that it has ended no later than that its socket is closed. */
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+	assert_int_equal(answer_of(w, &a), -EPIPE);
+	assert_true(receiver_is_idle(r));
+	receiver_free(r);
+	close(s[1]);
+	close(m);
+}
+
+/* Threads that are created by default attributes fail while this is on: no stack is that large. */
+static void forbid_threads(bool on)
+{
+	static pthread_attr_t usual;
+	pthread_attr_t a;
+
+	if (on) {
+		assert_int_equal(pthread_getattr_default_np(&usual), 0);
+		assert_int_equal(pthread_attr_init(&a), 0);
+		assert_int_equal(pthread_attr_setstacksize(&a, (size_t)1 << 48), 0);
+		assert_int_equal(pthread_setattr_default_np(&a), 0);
+		pthread_attr_destroy(&a);
+	} else {
+		assert_int_equal(pthread_setattr_default_np(&usual), 0);
+		pthread_attr_destroy(&usual);
+	}
+}
+
+/* Without the thread that would execute it, and without the program: the request is refused, and
+ * the next one begins a process. */
+static void test_after_a_failed_begin_the_next_request_begins_one(void **state)
+{
+	struct world *w = *state;
+	char program[300], real[PATH_MAX];
+	int s[2], m = memfd("x", FROZEN), before;
+	struct receiver *r;
+	struct asking a;
+
+	snprintf(program, sizeof(program), "%s/program", w->dir);
+	r = make(w, program, 20000, 3600ull * 1000000000u);
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	say(s[1], 'a', m, 1);
+	before = open_fds();
+	for (int i = 0; i < 2; i++) {
+		forbid_threads(true);
+		assert_int_equal(ask(w, r, s[0], &a), -EAGAIN);
+		forbid_threads(false);
+		assert_int_equal(ask(w, r, s[0], &a), -ENOENT);
+		assert_true(receiver_is_idle(r));
+	}
+	assert_int_equal(open_fds(), before);
+	assert_non_null(realpath(w->program, real));
+	assert_int_equal(symlink(real, program), 0);
+	assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
 static void test_programs_that_do_not_serve(void **state)
 {
 	static const char *const programs[] = {"/bin/true", "/nonexistent", "/bin/sleep", NULL};
@@ -715,6 +816,8 @@ int main(void)
 		T(test_it_has_no_capabilities),
 		T(test_it_begins_where_capset_is_forbidden),
 		T(test_a_killed_process_is_replaced),
+		T(test_it_is_not_idle_in_its_callback),
+		T(test_after_a_failed_begin_the_next_request_begins_one),
 		T(test_programs_that_do_not_serve),
 #undef T
 	};
