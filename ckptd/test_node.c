@@ -21,7 +21,6 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "base/memory.h"
-#include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
 #include "model/declaration.h"
@@ -491,58 +490,6 @@ static void test_names_of_blobs_have_their_room(void **state)
 	assert_int_equal(ledgers_of_loop, 0);
 }
 
-/* Seals n blobs of no bytes with names of one character. */
-static int seal_blobs(struct hand *k, uint64_t step, size_t n)
-{
-	Ckpt__BlobPlace *blob = alloc_array(n, sizeof(*blob));
-	Ckpt__BlobPlace **blobs = alloc_array(n, sizeof(*blobs));
-	uint64_t offset = round_up(k->image_bytes, 4096);
-	int r = hand_credit(k);
-
-	assert_non_null(blob);
-	assert_non_null(blobs);
-	for (size_t i = 0; i < n; i++) {
-		blob[i] = (Ckpt__BlobPlace)CKPT__BLOB_PLACE__INIT;
-		blob[i].name = (char *)"n";
-		blob[i].image_offset = offset;
-		blobs[i] = &blob[i];
-	}
-	if (r == 0)
-		r = hand_seal(k, step, blobs, n, offset);
-	alloc_free(blob);
-	alloc_free(blobs);
-	return r;
-}
-
-/* A call of the loop reads them, and another frees those of all ranks. */
-static void test_blobs_are_bounded(void **state)
-{
-	struct node_test *t = *state;
-	struct node *n;
-	struct user *u;
-	uint64_t has, end = 0;
-
-	begin_node(t);
-	n = t->host.node;
-	join(t, &t->a, 0, 1, "run1");
-	declare_and_prepare(&t->a, 0, 1);
-	u = the_job(t)->user;
-	has = u->has[USER_DECLARATION_BYTES];
-	assert_int_equal(seal_blobs(&t->a, 10, SEAL_BLOBS_MAX + 1), CKPT_EPROTO);
-	n->options.declaration_bytes_per_uid = has + 1000;
-	assert_int_equal(seal_blobs(&t->a, 10, SEAL_BLOBS_MAX), -EDQUOT);
-	assert_int_equal(u->has[USER_DECLARATION_BYTES], has);
-	n->options.declaration_bytes_per_uid = 1ull << 30;
-	assert_int_equal(seal_blobs(&t->a, 10, SEAL_BLOBS_MAX), 0);
-	assert_true(u->has[USER_DECLARATION_BYTES] > has + SEAL_BLOBS_MAX);
-	assert_int_equal(hand_wait(&t->a, 10, CKPT_COMMITTED), CKPT_EABORTED); /* all of one name */
-	while (u->has[USER_DECLARATION_BYTES] > has)
-		assert_true(turn_on(t, &end));
-	/* No client sends so many: the connection ends. */
-	assert_true(seal_blobs(&t->a, 10, 7000) < 0);
-	assert_true(list_empty(&n->sessions));
-}
-
 /* What no record of the ledger would hold is refused before anything is made for it. */
 static void test_too_large_to_be_written_down(void **state)
 {
@@ -681,7 +628,6 @@ int main(void)
 		NODE_TEST(test_declaration_of_the_dead),
 		NODE_TEST(test_long_declaration_off_the_loop),
 		NODE_TEST(test_names_of_blobs_have_their_room),
-		NODE_TEST(test_blobs_are_bounded),
 		NODE_TEST(test_too_large_to_be_written_down),
 		NODE_TEST(test_adopted_once),
 		NODE_TEST(test_given_plans_are_let_go),

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What one user holds in a node whose memory, disk and workers are real: it is bounded, counted
+ * until it is free, and given back.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/bytes.h"
+#include "base/memory.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "proto/session.pb-c.h"
+
+/* Seals n blobs of no bytes with names of one character. */
+static int seal_blobs(struct hand *k, uint64_t step, size_t n)
+{
+	Ckpt__BlobPlace *blob = alloc_array(n, sizeof(*blob));
+	Ckpt__BlobPlace **blobs = alloc_array(n, sizeof(*blobs));
+	uint64_t offset = round_up(k->image_bytes, 4096);
+	int r = hand_credit(k);
+
+	assert_non_null(blob);
+	assert_non_null(blobs);
+	for (size_t i = 0; i < n; i++) {
+		blob[i] = (Ckpt__BlobPlace)CKPT__BLOB_PLACE__INIT;
+		blob[i].name = (char *)"n";
+		blob[i].image_offset = offset;
+		blobs[i] = &blob[i];
+	}
+	if (r == 0)
+		r = hand_seal(k, step, blobs, n, offset);
+	alloc_free(blob);
+	alloc_free(blobs);
+	return r;
+}
+
+/* A call of the loop reads them, and another frees those of all ranks. */
+static void test_blobs_are_bounded(void **state)
+{
+	struct node_test *t = *state;
+	struct node *n;
+	struct user *u;
+	uint64_t has, end = 0;
+
+	begin_node(t);
+	n = t->host.node;
+	join(t, &t->a, 0, 1, "run1");
+	declare_and_prepare(&t->a, 0, 1);
+	u = the_job(t)->user;
+	has = u->has[USER_DECLARATION_BYTES];
+	assert_int_equal(seal_blobs(&t->a, 10, SEAL_BLOBS_MAX + 1), CKPT_EPROTO);
+	n->options.declaration_bytes_per_uid = has + 1000;
+	assert_int_equal(seal_blobs(&t->a, 10, SEAL_BLOBS_MAX), -EDQUOT);
+	assert_int_equal(u->has[USER_DECLARATION_BYTES], has);
+	n->options.declaration_bytes_per_uid = 1ull << 30;
+	assert_int_equal(seal_blobs(&t->a, 10, SEAL_BLOBS_MAX), 0);
+	assert_true(u->has[USER_DECLARATION_BYTES] > has + SEAL_BLOBS_MAX);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_COMMITTED), CKPT_EABORTED); /* all of one name */
+	while (u->has[USER_DECLARATION_BYTES] > has)
+		assert_true(turn_on(t, &end));
+	/* No client sends so many: the connection ends. */
+	assert_true(seal_blobs(&t->a, 10, 7000) < 0);
+	assert_true(list_empty(&n->sessions));
+}
+
+static const struct memory_ops *memory_ops;
+static atomic_bool destroy_waits;
+static _Atomic int waiting;
+
+static void late_destroy(struct memory *m, struct region *r)
+{
+	bool mine = strncmp(r->name, "slot.", 5) == 0;
+
+	waiting += mine;
+	while (mine && destroy_waits)
+		usleep(1000);
+	memory_ops->destroy(m, r);
+}
+
+/* A place in the fd store, and memory, are not free before a worker has destroyed the region. */
+static void test_regions_count_until_they_are_destroyed(void **state)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	struct node_test *t = *state;
+	static struct memory_ops late;
+	uint64_t end = 0, slots;
+	struct user *u;
+
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	begin_node(t);
+	slots = t->host.node->options.slots;
+	join(t, &t->a, 0, 1, "run1");
+	declare_and_prepare(&t->a, 0, 1);
+	u = user_ref(the_job(t)->user);
+	assert_int_equal(u->has[USER_REGIONS], slots + 1); /* and the ledger's */
+	memory_ops = t->host.memory->ops;
+	late = *memory_ops;
+	late.destroy = late_destroy;
+	t->host.memory->ops = &late;
+	destroy_waits = true;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	while (waiting == 0)
+		assert_true(turn_on(t, &end));
+	for (int i = 0; i < 100; i++)
+		host_turn(&t->host);
+	assert_int_equal(u->has[USER_REGIONS], slots + 1);
+	assert_true(u->has[USER_MEMORY_BYTES] >= slots * 4096);
+	destroy_waits = false;
+	while (u->has[USER_REGIONS] > 0)
+		assert_true(turn_on(t, &end));
+	assert_int_equal(u->has[USER_MEMORY_BYTES], 0);
+	user_put(u);
+	t->host.memory->ops = memory_ops;
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_blobs_are_bounded),
+		NODE_TEST(test_regions_count_until_they_are_destroyed),
+	};
+
+	return cmocka_run_group_tests_name("sharing", tests, NULL, NULL);
+}
