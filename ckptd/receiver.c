@@ -62,6 +62,7 @@ struct receiver {
 	struct list waiting;       /* struct receiving */
 	struct receiving *current; /* with the process; NULL: forgotten, or none */
 	bool asked;                /* the process has a request */
+	bool lost;                 /* the last request found that the process had ended */
 	uint32_t number;           /* of that */
 	struct process *process;   /* RUNS */
 	struct process *beginning; /* BEGINS; in no list */
@@ -330,12 +331,12 @@ static void unanswered(struct receiver *r, int why)
 
 	r->current = NULL;
 	r->asked = false;
+	timer_disarm(r->loop, &r->timer); /* it was of what the process had */
 	if (!x)
 		return;
 	if (!x->again && !x->end) {
 		x->again = true;
 		list_add_head(&r->waiting, &x->link);
-		timer_disarm(r->loop, &r->timer); /* it was of what the process had */
 		return;
 	}
 	tell(r, x, why, NULL, 0, &none);
@@ -386,6 +387,11 @@ static void ask_next(struct receiver *r)
 
 	if (e == 0 && r->beginning)
 		return; /* begun() */
+	if (r->process && !r->lost && (e == -EPIPE || e == -ECONNRESET)) {
+		r->lost = true; /* it was killed, and its pidfd has not said so: another one */
+		part(r, true);
+		return;
+	}
 	if (e == -ETOOMANYREFS) { /* of other connections: no event ends that */
 		timer_arm(r->loop, &r->timer, loop_now(r->loop) + FULL_LOOK_NS);
 		return;
@@ -402,6 +408,7 @@ static void ask_next(struct receiver *r)
 	}
 	r->current = x;
 	r->asked = true;
+	r->lost = false;
 	timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
 }
 

@@ -769,6 +769,83 @@ static void test_after_a_failed_begin_the_next_request_begins_one(void **state)
 	close(m);
 }
 
+static void await_end(pid_t pid)
+{
+	siginfo_t info = {0};
+
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+}
+
+/* A process that is killed while it has the message of a connection that has ended: the next
+ * message does not wait for that one's time limit. */
+static void test_what_waits_goes_on_when_the_process_was_killed(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	struct asking a[2] = {{.told = 0}};
+	int s[2], m = memfd("x", FROZEN);
+	uint64_t from;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	say(s[1], 'a', m, 1);
+	assert_int_equal(ask(w, r, s[0], &a[0]), RECEIVER_OK);
+	pid = only_child();
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	for (int i = 0; i < 2; i++) {
+		a[i] = (struct asking){.receiving = {.fd = s[0], .done = asked}};
+		say(s[1], 'b', m, 1);
+		receiver_ask(r, &a[i].receiving);
+	}
+	for (int i = 0; i < 5; i++)
+		loop_epoll_turn(w->loop, 1000000); /* it has the first one */
+	receiver_forget(r, &a[0].receiving);
+	await_end(pid);
+	for (from = now_ms(); a[1].told == 0;)
+		loop_epoll_turn(w->loop, 50 * 1000000);
+	assert_true(now_ms() - from < SLOW_MS);
+	assert_int_equal(a[1].status, RECEIVER_OK);
+	assert_int_equal(a[0].told, 0);
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
+struct killing {
+	struct task task;
+	pid_t pid;
+};
+
+static void kill_it(struct task *t)
+{
+	await_end(container_of(t, struct killing, task)->pid);
+}
+
+/* A process that was killed a moment before it is asked: the pidfd has not said so. */
+static void test_a_process_killed_before_a_request_is_replaced(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	int s[2], m = memfd("x", FROZEN);
+	struct killing k;
+	struct asking a;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	for (int i = 0; i < 3; i++) {
+		say(s[1], 'a', m, 1);
+		assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+		k.pid = only_child();
+		task_init(&k.task, 1000, kill_it);
+		loop_post(w->loop, &k.task); /* in the turn of the next request, before it */
+	}
+	receiver_free(r);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
 static void test_programs_that_do_not_serve(void **state)
 {
 	static const char *const programs[] = {"/bin/true", "/nonexistent", "/bin/sleep", NULL};
@@ -818,6 +895,8 @@ int main(void)
 		T(test_a_killed_process_is_replaced),
 		T(test_it_is_not_idle_in_its_callback),
 		T(test_after_a_failed_begin_the_next_request_begins_one),
+		T(test_what_waits_goes_on_when_the_process_was_killed),
+		T(test_a_process_killed_before_a_request_is_replaced),
 		T(test_programs_that_do_not_serve),
 #undef T
 	};
