@@ -19,8 +19,9 @@
  *      says whether the other end has read all. Messages above the bound wait, and so do those that
  *      the kernel refuses because ckptd's user has too many descriptors in flight (ETOOMANYREFS).
  *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
- *   6. Closing a socket closes the descriptors of messages that are queued in it. ckptd shuts it
- *      down first, and closes it only after it has seen the queue empty.
+ *   6. Closing a socket closes the descriptors of messages that are queued in it, also one that was
+ *      never let in. ckptd shuts it down first, and closes it only after it has seen the queue
+ *      empty; else the uid's receiver closes it, or the end of this process, which is as quick.
  *   7. Descriptors in flight to a process that has ended stay in flight while a child that it
  *      forked has the socket; ckptd cannot take them back. It closes such a connection and counts
  *      its descriptors for their uid apart (fds_lost), so that messages to the uid's other
@@ -64,8 +65,9 @@ struct socket_conn {
 	bool to_send;
 	struct receiving receiving; /* of a message with a descriptor, or of the end */
 	bool held;              /* the receiver has the connection */
-	struct task ending;     /* posted when CLOSING */
+	struct task ending;     /* posted when CLOSING, or to close the socket */
 	bool closing;
+	bool refused;           /* was never let in: counts apart, and has no process */
 	struct list waiting; /* struct outgoing */
 	unsigned n_waiting, waiting_fds;
 	size_t waiting_bytes;
@@ -155,7 +157,8 @@ static void users_tidy(struct conn_hub *hub)
 	struct conn_user *u, *next;
 
 	list_each_safe(u, next, &hub->users, link) {
-		if (u->n_conns > 0 || (u->receiver && !receiver_is_idle(u->receiver)))
+		if (u->n_conns + u->n_refused > 0 ||
+		    (u->receiver && !receiver_is_idle(u->receiver)))
 			continue;
 		receiver_free(u->receiver);
 		list_del(&u->link);
@@ -178,18 +181,25 @@ static struct receiver *receiver_of(struct socket_conn *c)
 
 /* ---- The end ---- */
 
+static void conn_free(struct socket_conn *c)
+{
+	unsigned *n = c->refused ? &c->hub->n_refused : &c->hub->n_conns;
+	unsigned *of_user = c->refused ? &c->user->n_refused : &c->user->n_conns;
+
+	if (c->process)
+		process_put(c->process);
+	list_del(&c->link);
+	(*n)--;
+	(*of_user)--;
+	alloc_free(c);
+}
+
 /* The socket is closed, or the receiver closes it. */
 static void conn_gone(struct socket_conn *c)
 {
 	struct conn_hub *hub = c->hub;
 
-	if (c->fd >= 0)
-		close(c->fd);
-	process_put(c->process);
-	list_del(&c->link);
-	hub->n_conns--;
-	c->user->n_conns--;
-	alloc_free(c);
+	conn_free(c);
 	users_tidy(hub);
 }
 
@@ -221,24 +231,45 @@ static void conn_fini(struct socket_conn *c)
 	c->over = true;
 }
 
-static bool may_hold_descriptors(struct socket_conn *c);
 static void look_whether_taken(struct socket_conn *c);
 static void look_again(struct conn_hub *hub, uint64_t in_ns);
 
 /* The other end has read all: closes the socket. */
 static void conn_drain(struct socket_conn *c)
 {
-	struct receiver *r = may_hold_descriptors(c) ? receiver_of(c) : NULL;
+	struct receiver *r;
 
 	assert(c->fds_sent == 0 && c->fds_lost == 0);
 	c->lingering = false;
-	if (!r) {
+	if (conn_close_if_empty(c->fd)) {
 		conn_gone(c);
+		return;
+	}
+	r = receiver_of(c);
+	if (!r) { /* no memory: once more */
+		c->lingering = true;
+		look_again(c->hub, LINGER_LOOK_NS);
 		return;
 	}
 	c->receiving = (struct receiving){.fd = c->fd, .end = true, .done = drained};
 	c->fd = -1;
 	receiver_ask(r, &c->receiving);
+}
+
+static void draining_run(struct task *t)
+{
+	struct socket_conn *c = container_of(t, struct socket_conn, ending);
+
+	loop_label(c->hub->loop, "the close of a connection");
+	conn_drain(c);
+}
+
+/* In a call of its user's. */
+static void drain_soon(struct socket_conn *c)
+{
+	c->lingering = false;
+	task_init(&c->ending, c->user->uid, draining_run);
+	loop_post(c->hub->loop, &c->ending);
 }
 
 static void conn_end(struct socket_conn *c)
@@ -507,20 +538,34 @@ static enum found look(int fd)
 	return CMSG_FIRSTHDR(&h) ? FOUND_EMPTY : FOUND_END;
 }
 
-/* For a socket that was shut down: nothing more can come (6). */
-static bool may_hold_descriptors(struct socket_conn *c)
+/* For a socket that was shut down: nothing more can come. */
+static bool may_hold_descriptors(int fd)
 {
+	char byte;
+
 	for (int n = 0; n < DRAIN_MAX; n++) {
-		enum found f = look(c->fd);
+		enum found f = look(fd);
 
 		if (f == FOUND_END || f == FOUND_NOTHING)
 			return false;
 		if (f == FOUND_WITH_FDS)
 			return true;
 		/* A message without descriptors: discard it. */
-		ignore_result((int)recv(c->fd, c->hub->buf, 1, MSG_DONTWAIT));
+		ignore_result((int)recv(fd, &byte, 1, MSG_DONTWAIT));
 	}
 	return true; /* too many messages to look at: assume so */
+}
+
+bool conn_close_if_empty(int fd)
+{
+	int on = 1;
+
+	shutdown(fd, SHUT_RDWR); /* (6) */
+	if (setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) != 0 /* look() needs it */ ||
+	    may_hold_descriptors(fd))
+		return false;
+	close(fd);
+	return true;
 }
 
 static void read_on(struct socket_conn *c)
@@ -653,7 +698,7 @@ static void send_soon(struct socket_conn *c)
 static void look_came(struct timer *t)
 {
 	struct conn_hub *hub = container_of(t, struct conn_hub, look);
-	struct socket_conn *c, *next;
+	struct socket_conn *c;
 
 	loop_label(hub->loop, "descriptors that may have been taken");
 	list_each(c, &hub->conns, link) {
@@ -665,9 +710,9 @@ static void look_came(struct timer *t)
 		else if (!c->over)
 			conn_close(&c->conn); /* it lingers, and then as above */
 	}
-	list_each_safe(c, next, &hub->conns, link) {
+	list_each(c, &hub->conns, link) {
 		if (c->lingering && c->fds_sent + c->fds_lost == 0)
-			conn_drain(c);
+			drain_soon(c);
 		else if (c->lingering)
 			look_again(hub, LINGER_LOOK_NS);
 		else if (!c->closing && (c->wants_room || c->waiting_fds > 0))
@@ -725,8 +770,8 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 	if (r) {
 		alloc_free(c);
 		users_tidy(hub);
-		close(fd);
 		process_put(p);
+		conn_refuse(hub, fd, id->uid);
 		return r;
 	}
 	c->conn.ops = &socket_ops;
@@ -746,6 +791,32 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 	u->n_conns++;
 	hub->events->opened(hub->events_arg, &c->conn);
 	return 0;
+}
+
+void conn_refuse(struct conn_hub *hub, int fd, uint32_t uid)
+{
+	struct socket_conn *c = alloc_zero(sizeof(*c));
+	struct conn_user *u = c ? user_get(hub, uid) : NULL;
+
+	if (!u) {
+		alloc_free(c);
+		if (!conn_close_if_empty(fd))
+			log_limited(hub->log, &hub->limit, loop_now(hub->loop), LOG_ERR,
+				    "a connection of uid %u that was refused stays open: no memory",
+				    uid);
+		return;
+	}
+	shutdown(fd, SHUT_RDWR); /* the other end sees it now */
+	c->hub = hub;
+	c->user = u;
+	c->fd = fd;
+	c->conn.process.uid = uid;
+	c->refused = c->over = true;
+	list_init(&c->waiting);
+	list_add_tail(&hub->conns, &c->link);
+	hub->n_refused++;
+	u->n_refused++;
+	drain_soon(c);
 }
 
 static unsigned uid_fds_sent(void)
@@ -776,7 +847,7 @@ unsigned conn_hub_count(const struct conn_hub *hub, uint32_t uid)
 	return u ? u->n_conns : 0;
 }
 
-/* Without the receivers: this process ends, and what its sockets hold ends with it. */
+/* Without the receivers: this process ends, and what its sockets hold ends with it (6). */
 void conn_hub_drop_all(struct conn_hub *hub)
 {
 	struct socket_conn *c, *tmp;
@@ -787,17 +858,12 @@ void conn_hub_drop_all(struct conn_hub *hub)
 	list_each_safe(c, tmp, &hub->conns, link) {
 		if (!c->over)
 			conn_fini(c);
-		else if (!c->lingering && c->receiving.fd >= 0)
-			close(c->receiving.fd); /* DRAINING */
-		process_put(c->process);
-		list_del(&c->link);
+		loop_unpost(hub->loop, &c->ending);
 		if (c->fd >= 0)
-			close(c->fd);
-		c->user->n_conns--;
-		hub->n_conns--;
-		alloc_free(c);
+			ignore_result(conn_close_if_empty(c->fd));
+		conn_free(c);
 	}
-	assert(hub->n_conns == 0);
+	assert(hub->n_conns + hub->n_refused == 0);
 	list_each_safe(u, next, &hub->users, link) {
 		receiver_free(u->receiver);
 		list_del(&u->link);

@@ -16,7 +16,7 @@
 struct conn_user {
 	struct list link; /* in conn_hub.users */
 	uint32_t uid;
-	unsigned n_conns;
+	unsigned n_conns, n_refused; /* of the latter: see conn_hub */
 	unsigned fds_sent;    /* its processes may not have taken these yet */
 	unsigned fds_lost;    /* those apart that ended before they had: at most as many */
 	unsigned fds_waiting; /* to be sent */
@@ -34,6 +34,8 @@ struct conn_user {
 /* Bytes that wait to be sent to all connections of a uid. */
 #define UID_BYTES_WAITING (64u << 20)
 #define CONN_ROOM_LOOK_NS 20000000u
+/* Refused connections that are not closed yet; the listener lets no more come above it. */
+#define CONN_REFUSED_MAX  512u
 
 /* What all connections of one listener share; the listener's. */
 struct conn_hub {
@@ -42,7 +44,8 @@ struct conn_hub {
 	void *events_arg;
 	uint64_t handshake_ns; /* the first message must come within it */
 	struct list conns, users;
-	unsigned n_conns; /* with those that are being closed */
+	unsigned n_conns;   /* with those that are being closed */
+	unsigned n_refused; /* not let in, and not closed yet; not in n_conns */
 	unsigned uid_fds_sent; /* UID_FDS_SENT, or less */
 	bool dropping;     /* no more events are delivered */
 	struct timer look; /* some wait until descriptors were taken */
@@ -57,9 +60,14 @@ void conn_hub_init(struct conn_hub *hub, struct loop *loop, struct log *log);
 /* Takes fd and the hold on p, also on failure. Tells events->opened before it returns. */
 MUST_CHECK int conn_socket_open(struct conn_hub *hub, int fd, struct process *p,
 				const struct process_id *id);
+/* Closes a connection that is not let in; takes fd. Other sockets of the uid pay for it. */
+void conn_refuse(struct conn_hub *hub, int fd, uint32_t uid);
+/* Shuts the socket down, and closes it if no descriptor is queued in it; false: it is open. */
+MUST_CHECK bool conn_close_if_empty(int fd);
 /* How many connections of this uid there are. */
 unsigned conn_hub_count(const struct conn_hub *hub, uint32_t uid);
-/* Drops every connection without a word to the receiver. */
+/* Drops every connection without a word to the receiver. Sockets in which descriptors are queued
+ * stay open: the end of this process closes them. */
 void conn_hub_drop_all(struct conn_hub *hub);
 
 #endif

@@ -9,6 +9,10 @@
  *   3. Nobody is let in whose process or uid the kernel does not name, nor above the quotas.
  *   4. Out of descriptors: accepting pauses instead of spinning on a readable socket.
  *
+ *   5. A connection may have descriptors in it before it is accepted. One that is refused is
+ *      closed as conn_socket.c closes others; accepting pauses while many of these are not closed
+ *      yet. Connections that were never accepted are looked at in the same way at the end.
+ *
  * Refused connections are closed without a word: no protocol is spoken here. The log has the
  * reason, at most one line a second.
  */
@@ -32,7 +36,7 @@
 #include "ckptd/predecessor.h"
 #include "ckptd/processes.h"
 
-enum { ACCEPTS_MAX = 16, BACKLOG = 1024, PAUSE_MS = 100 };
+enum { ACCEPTS_MAX = 16, BACKLOG = 1024, PAUSE_MS = 100, REFUSED_PAUSE_MS = 5 };
 
 struct listener {
 	struct loop *loop;
@@ -48,7 +52,17 @@ struct listener {
 
 /* ---- Coming in ---- */
 
-/* Who it is and whether it may come in; closes fd if not. */
+/* Also of a process that has ended. */
+static uint32_t uid_of_peer(int fd)
+{
+	struct ucred cred = {.uid = UINT32_MAX};
+	socklen_t len = sizeof(cred);
+
+	ignore_result(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len));
+	return cred.uid;
+}
+
+/* Who it is and whether it may come in; takes fd. */
 static int admit(struct listener *l, int fd, struct err *e)
 {
 	struct process *p;
@@ -57,7 +71,7 @@ static int admit(struct listener *l, int fd, struct err *e)
 
 	r = process_of_socket(l->table, fd, !l->options.no_peerpidfd, &p, &id, e);
 	if (r) {
-		close(fd);
+		conn_refuse(&l->hub, fd, uid_of_peer(fd)); /* (5) */
 		return r;
 	}
 	if (l->hub.n_conns >= l->options.conns_max)
@@ -69,19 +83,17 @@ static int admit(struct listener *l, int fd, struct err *e)
 			    l->options.conns_per_uid);
 	if (r) {
 		process_put(p);
-		close(fd);
+		conn_refuse(&l->hub, fd, id.uid);
 		return r;
 	}
 	r = conn_socket_open(&l->hub, fd, p, &id);
 	return r ? err_code(e, r, "process %d", (int)id.pid) : 0;
 }
 
-static void pause_accepting(struct listener *l, int error)
+static void pause_accepting(struct listener *l, unsigned ms)
 {
-	log_limited(l->hub.log, &l->hub.limit, loop_now(l->loop), LOG_ERR,
-		    "could not accept a connection: %s", err_text(-error));
 	watch_remove(l->loop, &l->watch);
-	timer_arm(l->loop, &l->pause, loop_now(l->loop) + PAUSE_MS * 1000000ull); /* (4) */
+	timer_arm(l->loop, &l->pause, loop_now(l->loop) + ms * 1000000ull);
 }
 
 static void pause_over(struct timer *t)
@@ -101,10 +113,16 @@ static void listening_ready(struct watch *w, uint32_t events)
 	(void)events;
 	loop_label(l->loop, "connections that come in");
 	for (int n = 0; n < ACCEPTS_MAX; n++) {
+		if (l->hub.n_refused >= CONN_REFUSED_MAX) { /* (5) */
+			pause_accepting(l, REFUSED_PAUSE_MS);
+			return;
+		}
 		fd = accept4(w->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
 			       errno == ENOBUFS)) {
-			pause_accepting(l, errno);
+			log_limited(l->hub.log, &l->hub.limit, loop_now(l->loop), LOG_ERR,
+				    "could not accept a connection: %s", err_text(-errno));
+			pause_accepting(l, PAUSE_MS); /* (4) */
 			return;
 		}
 		if (fd < 0)
@@ -276,6 +294,20 @@ struct processes *listener_processes(struct listener *l)
 	return process_table_processes(l->table);
 }
 
+/* Nothing is closed that may block: the end of this process closes it (5). */
+static void close_listening(struct listener *l)
+{
+	int fd = l->watch.fd, conn;
+
+	if (fd < 0 || l->options.fd >= 0) /* passed: connections wait there for the next ckptd */
+		return;
+	shutdown(fd, SHUT_RDWR); /* nothing more comes */
+	while ((conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)
+		ignore_result(conn_close_if_empty(conn));
+	if (errno != EMFILE && errno != ENFILE && errno != ENOMEM && errno != ENOBUFS)
+		close(fd); /* it is empty */
+}
+
 void listener_free(struct listener *l)
 {
 	struct stat st;
@@ -287,7 +319,6 @@ void listener_free(struct listener *l)
 	process_table_free(l->table);
 	if (l->ino && stat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
 		unlink(l->path);
-	if (l->watch.fd >= 0)
-		close(l->watch.fd);
+	close_listening(l);
 	alloc_free(l);
 }

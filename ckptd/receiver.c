@@ -11,8 +11,9 @@
  *   2. A process that was killed may not end (it waits in the kernel for what hung it). ckptd
  *      watches its pidfd and never blocks on its end; a uid has at most RECEIVER_LEFT_MAX such
  *      processes.
- *   3. To close a connection, ckptd closes its own descriptor once the request that carries it is
- *      sent: the last close happens in the process, even if that is killed.
+ *   3. To close connections, ckptd closes its own descriptors once the request that carries them
+ *      is sent: the last close happens in the process, even if that is killed. One request closes
+ *      up to RECEIVER_CLOSE_MAX of them.
  *   4. BEGINS: a thread of its own executes the program: posix_spawn() returns when the program has
  *      been read from the disk.
  *
@@ -290,30 +291,74 @@ static void end_beginning(struct receiver *r)
 
 /* ---- Requests ---- */
 
-static int send_request(struct receiver *r, const struct receiving *x)
+static int send_request(struct receiver *r, enum receiver_op op, const int *fds, size_t n_fds)
 {
-	struct receiver_request q = {.op = x->end ? RECEIVER_CLOSE : RECEIVER_TAKE,
-				     .number = ++r->number};
+	struct receiver_request q = {.op = op, .number = ++r->number};
 	struct iovec iov = {.iov_base = &q, .iov_len = sizeof(q)};
 	union {
-		char buf[CMSG_SPACE(sizeof(int))];
+		char buf[CMSG_SPACE(RECEIVER_CLOSE_MAX * sizeof(int))];
 		struct cmsghdr align;
 	} control = {0};
 	struct msghdr h = {.msg_iov = &iov,
 			   .msg_iovlen = 1,
 			   .msg_control = control.buf,
-			   .msg_controllen = sizeof(control.buf)};
+			   .msg_controllen = CMSG_SPACE(n_fds * sizeof(int))};
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
 	ssize_t n;
 
 	cm->cmsg_level = SOL_SOCKET;
 	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(cm), &x->fd, sizeof(int));
+	cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+	memcpy(CMSG_DATA(cm), fds, n_fds * sizeof(int));
 	do
 		n = sendmsg(r->process->socket.fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : 0;
+}
+
+static void request_sent(struct receiver *r, struct receiving *x)
+{
+	r->current = x;
+	r->asked = true;
+	r->lost = false;
+	timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
+}
+
+static int ask_take(struct receiver *r, struct receiving *x)
+{
+	int e = send_request(r, RECEIVER_TAKE, &x->fd, 1);
+
+	if (e)
+		return e;
+	list_del(&x->link);
+	request_sent(r, x);
+	return 0;
+}
+
+/* The connections that wait to be closed, up to the limit (3). */
+static int ask_close(struct receiver *r)
+{
+	struct receiving *x, *next;
+	int fds[RECEIVER_CLOSE_MAX], none = -1, e;
+	size_t n = 0;
+
+	list_each(x, &r->waiting, link)
+		if (x->end && n < RECEIVER_CLOSE_MAX)
+			fds[n++] = x->fd;
+	e = send_request(r, RECEIVER_CLOSE, fds, n);
+	if (e)
+		return e;
+	request_sent(r, NULL);
+	list_each_safe(x, next, &r->waiting, link) {
+		if (!x->end || n == 0)
+			continue;
+		n--;
+		list_del(&x->link);
+		close(x->fd);
+		x->fd = -1;
+		x->done(x, RECEIVER_NOTHING, NULL, 0, &none);
+	}
+	return 0;
 }
 
 static void tell(struct receiver *r, struct receiving *x, int status, const void *msg, size_t len,
@@ -332,14 +377,12 @@ static void unanswered(struct receiver *r, int why)
 	r->current = NULL;
 	r->asked = false;
 	timer_disarm(r->loop, &r->timer); /* it was of what the process had */
-	if (!x)
-		return;
-	if (!x->again && !x->end) {
+	if (x && !x->again) {
 		x->again = true;
 		list_add_head(&r->waiting, &x->link);
-		return;
+	} else if (x) {
+		tell(r, x, why, NULL, 0, &none);
 	}
-	tell(r, x, why, NULL, 0, &none);
 }
 
 static void limit_came(struct timer *t)
@@ -383,7 +426,7 @@ static void refuse_all(struct receiver *r, int why)
 static void ask_next(struct receiver *r)
 {
 	struct receiving *x = list_first(&r->waiting, struct receiving, link);
-	int e = r->process ? send_request(r, x) : begin(r);
+	int e = !r->process ? begin(r) : x->end ? ask_close(r) : ask_take(r, x);
 
 	if (e == 0 && r->beginning)
 		return; /* begun() */
@@ -399,17 +442,7 @@ static void ask_next(struct receiver *r)
 	if (e) {
 		part(r, true);
 		refuse_all(r, e);
-		return;
 	}
-	list_del(&x->link);
-	if (x->end) { /* (3) */
-		close(x->fd);
-		x->fd = -1;
-	}
-	r->current = x;
-	r->asked = true;
-	r->lost = false;
-	timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
 }
 
 /* ---- Answers ---- */

@@ -34,7 +34,8 @@ typedef void receiving_fn(struct receiving *, int status, const void *msg, size_
 struct receiving {
 	struct list link;
 	int fd;    /* of the connection */
-	bool end;  /* close it, with all that is queued; fd is the receiver's then */
+	bool end;  /* close it, with all that is queued; fd is the receiver's then. done comes when
+		    * a process has it */
 	bool again; /* it was asked of a process that did not answer */
 	receiving_fn *done;
 };

@@ -12,6 +12,8 @@
  *   2. It keeps a memfd that it passed on open until the next request: so ckptd's close of it, or
  *      of its message, is not the last one and frees nothing.
  *   3. It sends the answer before it closes the descriptors that it does not pass on.
+ *   4. A child of it has the last copies of the connections that it closes, and ends: a socket
+ *      does not linger when the process that has it ends.
  *
  * One thread; blocking calls. Failure modes: it hangs or dies; ckptd/receiver.c begins another.
  */
@@ -32,6 +34,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
@@ -144,7 +147,31 @@ static bool answer(const struct receiver_request *q, enum receiver_status status
 	return n > 0;
 }
 
-/* One request; false: ckptd is gone. *held: see (2). */
+/* (4) false: there is no child, so this process has to end. */
+static bool close_connections(const int *fds, size_t n)
+{
+	int closed[2];
+	pid_t pid;
+	char c;
+
+	if (pipe2(closed, O_CLOEXEC) != 0)
+		return false;
+	pid = fork();
+	if (pid == 0) {
+		close(closed[1]);
+		ignore_result((int)read(closed[0], &c, 1)); /* until these copies are the last */
+		_exit(0);
+	}
+	for (size_t i = 0; pid > 0 && i < n; i++)
+		close(fds[i]);
+	close(closed[0]);
+	close(closed[1]);
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
+	return pid > 0;
+}
+
+/* One request; false: ckptd is gone, or this process has to end. *held: see (2). */
 static bool serve(struct message *m, int *held)
 {
 	struct receiver_request q;
@@ -153,16 +180,15 @@ static bool serve(struct message *m, int *held)
 	int from;
 	bool ok;
 
-	if (n != (ssize_t)sizeof(q) || m->n_fds != 1)
+	if (n != (ssize_t)sizeof(q) || m->n_fds < 1)
 		return false;
 	from = m->fds[0];
 	if (*held >= 0)
 		close(*held);
 	*held = -1;
 	if (q.op == RECEIVER_CLOSE) {
-		close(from); /* the last one: ckptd has closed its own */
 		m->len = 0;
-		return answer(&q, RECEIVER_NOTHING, m);
+		return close_connections(m->fds, m->n_fds) && answer(&q, RECEIVER_NOTHING, m);
 	}
 	status = take(from, m);
 	ok = answer(&q, status, m);

@@ -16,8 +16,10 @@
 
 enum receiver_op {
 	RECEIVER_TAKE = 1, /* receive one message from the socket that comes with this */
-	RECEIVER_CLOSE,    /* close that socket, with whatever descriptors are queued in it */
+	RECEIVER_CLOSE,    /* close the sockets that come with this, with whatever is queued */
 };
+/* Sockets of one RECEIVER_CLOSE. */
+#define RECEIVER_CLOSE_MAX 32
 
 enum receiver_status {
 	RECEIVER_OK,      /* the message follows, with one memfd */

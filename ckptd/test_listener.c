@@ -765,6 +765,38 @@ static void test_descriptors_of_ended_processes_hold_nobody_up(void **state)
 	limit_files(was);
 }
 
+/* However many connections can be closed at once, each is closed in a call of its user. */
+static void test_lingering_connections_are_closed_in_calls_of_their_own(void **state)
+{
+	enum { N = 60 };
+	struct world *w = *state;
+	char log[3 * N + 1] = "";
+	int fds[N], before;
+	uint64_t calls;
+
+	start(w, (struct listener_options){0});
+	before = open_fds();
+	for (int i = 0; i < N; i++) {
+		fds[i] = client(w);
+		client_send(fds[i], "x", 1, 0, 0);
+		strcat(log, "om");
+		until(w, log);
+		send_fds(w->conn, 1);
+		w->conn->ops->close(w->conn);
+		strcat(log, "c");
+		until(w, log);
+	}
+	assert_in_range(open_fds(), before + 2 * N, before + 2 * N + 1); /* they linger; a pidfd */
+	for (int i = 0; i < N; i++)
+		assert_int_equal(take_message(fds[i]), 1);
+	calls = loop_calls(w->loop)->n;
+	while (open_fds() > before + N)
+		loop_epoll_turn(w->loop, UINT64_MAX);
+	assert_true(loop_calls(w->loop)->n - calls >= N);
+	for (int i = 0; i < N; i++)
+		close(fds[i]);
+}
+
 static void close_then_wait(int fd, int hold)
 {
 	char c;
@@ -1246,6 +1278,7 @@ int main(void)
 		T(test_silent_connection_is_closed),
 		T(test_process_ends_while_a_fork_holds_the_socket),
 		T(test_descriptors_of_ended_processes_hold_nobody_up),
+		T(test_lingering_connections_are_closed_in_calls_of_their_own),
 		T(test_followed_process_ends_after_its_connection),
 		T(test_process_nobody_follows_is_forgotten),
 		T(test_processes_without_a_connection),

@@ -42,6 +42,8 @@
 #define FROZEN  (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
 #define SLOW_MS 4000 /* what closes slowly here takes 5 seconds, or half a minute */
 
+enum { CONNS = 100 }; /* of all, and of a uid */
+
 struct world {
 	char *dir, path[256], program[512];
 	struct loop *loop;
@@ -138,8 +140,8 @@ static int setup(void **state)
 	struct listener_options o = {.path = w->path,
 				     .fd = -1,
 				     .mode = 0600,
-				     .conns_max = 100,
-				     .conns_per_uid = 100,
+				     .conns_max = CONNS,
+				     .conns_per_uid = CONNS,
 				     .handshake_ns = 3600ull * 1000000000u,
 				     .program = w->program};
 
@@ -392,6 +394,109 @@ static void test_queued_descriptors_are_closed_elsewhere(void **state)
 	assert_true(until(w, "a") < SLOW_MS);
 	close(peer);
 	close(fd);
+}
+
+/* Sends a socket that lingers and keeps no copy of it; its peer. */
+static int send_lingering(int to)
+{
+	int peer, slow = lingering(&peer);
+
+	say(to, 'x', slow, 1);
+	close(slow);
+	return peer;
+}
+
+/* The other end sees the end. */
+static void await_refusal(struct world *w, int fd)
+{
+	uint64_t from = now_ms();
+	char c;
+
+	while (recv(fd, &c, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+		loop_epoll_turn(w->loop, 50 * 1000000);
+		assert_true(now_ms() - from < 60000);
+	}
+}
+
+static void test_refused_connections_are_closed_elsewhere(void **state)
+{
+	struct world *w = *state;
+	int fds[CONNS], more[3], peers[3], before;
+
+	for (int i = 0; i < CONNS; i++)
+		fds[i] = client(w);
+	say(fds[CONNS - 1], 'a', 0, 0);
+	until(w, "a"); /* all are let in */
+	before = open_fds();
+	for (int i = 0; i < 3; i++) {
+		more[i] = client(w);
+		peers[i] = send_lingering(more[i]);
+	}
+	say(fds[CONNS - 1], 'b', 0, 0);
+	assert_true(until(w, "ab") < SLOW_MS);
+	for (int i = 0; i < 3; i++)
+		await_refusal(w, more[i]);
+	say(fds[0], 'c', 0, 0);
+	assert_true(until(w, "abc") < SLOW_MS);
+	for (int i = 0; i < 3; i++)
+		close(more[i]);
+	/* Their peers, and a receiver; nothing waits for the time limit of an answer. */
+	for (uint64_t from = now_ms(); open_fds() > before + 3 + 2;) {
+		loop_epoll_turn(w->loop, 50 * 1000000);
+		assert_true(now_ms() - from < SLOW_MS);
+	}
+	for (int i = 0; i < 3; i++)
+		close(peers[i]);
+	for (int i = 0; i < CONNS; i++)
+		close(fds[i]);
+}
+
+/* Refused, as the kernel does not name its process any more. */
+static void test_a_connection_of_an_ended_process_is_closed_elsewhere(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), peer, slow = lingering(&peer);
+	pid_t pid;
+
+	say(fd, 'a', 0, 0);
+	until(w, "a");
+	pid = fork();
+	if (pid == 0) {
+		say(client(w), 'x', slow, 1);
+		_exit(0);
+	}
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	close(slow);
+	say(fd, 'b', 0, 0);
+	assert_true(until(w, "ab") < SLOW_MS);
+	say(fd, 'c', 0, 0);
+	assert_true(until(w, "abc") < SLOW_MS);
+	close(peer);
+	close(fd);
+}
+
+/* Neither those of connections nor those of connections that were never accepted. */
+static void test_the_end_does_not_wait_for_queued_descriptors(void **state)
+{
+	struct world *w = *state;
+	int fds[2] = {client(w), -1}, peers[2];
+	uint64_t from;
+	char c;
+
+	say(fds[0], 'a', 0, 0);
+	until(w, "a");
+	fds[1] = client(w);
+	for (int i = 0; i < 2; i++)
+		peers[i] = send_lingering(fds[i]);
+	from = now_ms();
+	listener_free(w->listener);
+	w->listener = NULL;
+	assert_true(now_ms() - from < SLOW_MS);
+	for (int i = 0; i < 2; i++) {
+		assert_true(recv(fds[i], &c, 1, MSG_DONTWAIT) == 0);
+		close(fds[i]);
+		close(peers[i]);
+	}
 }
 
 static void test_a_slow_descriptor_is_closed_elsewhere(void **state)
@@ -804,10 +909,11 @@ static void test_what_waits_goes_on_when_the_process_was_killed(void **state)
 	await_end(pid);
 	for (from = now_ms(); a[1].told == 0;)
 		loop_epoll_turn(w->loop, 50 * 1000000);
-	assert_true(now_ms() - from < SLOW_MS);
+	from = now_ms() - from;
+	receiver_free(r);
+	assert_true(from < SLOW_MS);
 	assert_int_equal(a[1].status, RECEIVER_OK);
 	assert_int_equal(a[0].told, 0);
-	receiver_free(r);
 	close(s[0]);
 	close(s[1]);
 	close(m);
@@ -830,17 +936,20 @@ static void test_a_process_killed_before_a_request_is_replaced(void **state)
 	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
 	int s[2], m = memfd("x", FROZEN);
 	struct killing k;
-	struct asking a;
+	struct asking a = {.status = RECEIVER_OK};
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 3 && a.status == RECEIVER_OK; i++) {
 		say(s[1], 'a', m, 1);
-		assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
+		if (ask(w, r, s[0], &a) != RECEIVER_OK)
+			break;
 		k.pid = only_child();
 		task_init(&k.task, 1000, kill_it);
 		loop_post(w->loop, &k.task); /* in the turn of the next request, before it */
 	}
 	receiver_free(r);
+	loop_unpost(w->loop, &k.task);
+	assert_int_equal(a.status, RECEIVER_OK);
 	close(s[0]);
 	close(s[1]);
 	close(m);
@@ -887,6 +996,9 @@ int main(void)
 		T(test_large_memfds_close_the_connection),
 		T(test_descriptor_lost_at_our_limit_closes),
 		T(test_queued_descriptors_are_closed_elsewhere),
+		T(test_refused_connections_are_closed_elsewhere),
+		T(test_a_connection_of_an_ended_process_is_closed_elsewhere),
+		T(test_the_end_does_not_wait_for_queued_descriptors),
 		T(test_a_slow_descriptor_is_closed_elsewhere),
 		T(test_a_silent_file_harms_its_user_alone),
 		T(test_it_ends_after_a_rest_and_begins_again),

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <ckpt.h>
@@ -170,8 +172,8 @@ static void messages(const struct attack_options *o)
 	}
 }
 
-/* Connections that say what they must and then nothing. */
-static void idle_connections(const struct attack_options *o)
+/* As many as the quota allows, which say what they must and then nothing. */
+static void fill_quota(const struct attack_options *o)
 {
 	enum { CONNS = 4000 / ATTACKERS /* more than the quota */ };
 
@@ -181,12 +183,89 @@ static void idle_connections(const struct attack_options *o)
 		if (fd < 0 || !speak_hello(fd))
 			break;
 	}
+}
+
+static void idle_connections(const struct attack_options *o)
+{
+	fill_quota(o);
 	for (;; speak_rest(1)) { /* beyond the quota, again and again */
 		int fd = speak_enter(o->socket);
 
 		if (fd >= 0)
 			close(fd);
 		attack_begun(o);
+	}
+}
+
+/* ---- Connections that are refused ---- */
+
+enum { PEERS = 2000, LINGERING = 16 /* of one process */ };
+
+static int listen_here(struct sockaddr_in *ret)
+{
+	const int small = 4096;
+	socklen_t len = sizeof(*ret);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	*ret = (struct sockaddr_in){.sin_family = AF_INET,
+				    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small)) != 0 ||
+	    bind(fd, (struct sockaddr *)ret, sizeof(*ret)) != 0 || listen(fd, 4096) != 0 ||
+	    getsockname(fd, (struct sockaddr *)ret, &len) != 0)
+		_exit(1);
+	return fd;
+}
+
+/* A socket whose close takes an hour: its peer does not read what was sent. */
+static int make_lingering(const struct sockaddr_in *a)
+{
+	static const uint8_t bytes[1 << 16];
+	const struct linger linger = {1, 3600};
+	const int small = 4096;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)) != 0 ||
+	    connect(fd, (const struct sockaddr *)a, sizeof(*a)) != 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)) != 0)
+		_exit(0);
+	while (send(fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+		;
+	return fd;
+}
+
+/* Ends with its descriptors: the end of a process does not linger. What ckptd has not accepted yet
+ * is a connection of a process that has ended. */
+static _Noreturn void send_lingering(const struct attack_options *o, const struct sockaddr_in *a)
+{
+	for (int i = 0; i < LINGERING; i++) {
+		int slow = make_lingering(a), fd = speak_enter(o->socket);
+
+		if (fd >= 0)
+			speak_bytes(fd, "x", 1, slow, MSG_DONTWAIT);
+	}
+	_exit(0);
+}
+
+/* Beyond the quota, each with a descriptor that lingers when it is closed. */
+static void refused(const struct attack_options *o)
+{
+	static int peers[PEERS]; /* open, or nothing would linger */
+	struct sockaddr_in a;
+	int listening = listen_here(&a), peer;
+
+	fill_quota(o);
+	for (unsigned n = 0;; attack_begun(o)) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			send_lingering(o, &a);
+		while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+			;
+		while ((peer = accept4(listening, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
+			if (peers[n % PEERS] > 0)
+				close(peers[n % PEERS]);
+			peers[n++ % PEERS] = peer;
+		}
 	}
 }
 
@@ -348,6 +427,7 @@ const struct attack attacks[] = {
 	{"status", status_asked, NULL, make_jobs, NULL},
 	{"messages", messages, NULL, NULL, NULL},
 	{"idle_connections", idle_connections, NULL, NULL, NULL},
+	{"refused", refused, NULL, NULL, NULL},
 	{"declarations", declarations, NULL, NULL, make_hostile},
 	{"large_declarations", attack_large_declarations, NULL, NULL,
 	 attack_large_declarations_make},
