@@ -150,6 +150,19 @@ static struct conn_user *user_get(struct conn_hub *hub, uint32_t uid)
 	return u;
 }
 
+static void user_free(struct conn_user *u)
+{
+	receiver_free(u->receiver);
+	receiver_free(u->closer);
+	list_del(&u->link);
+	alloc_free(u);
+}
+
+static bool is_idle(const struct receiver *r)
+{
+	return !r || receiver_is_idle(r);
+}
+
 /* Frees the users that hold nothing any more; a receiver's process may have ended after the last
  * connection. */
 static void users_tidy(struct conn_hub *hub)
@@ -157,16 +170,14 @@ static void users_tidy(struct conn_hub *hub)
 	struct conn_user *u, *next;
 
 	list_each_safe(u, next, &hub->users, link) {
-		if (u->n_conns + u->n_refused > 0 ||
-		    (u->receiver && !receiver_is_idle(u->receiver)))
+		if (u->n_conns + u->n_refused > 0 || !is_idle(u->receiver) || !is_idle(u->closer))
 			continue;
-		receiver_free(u->receiver);
-		list_del(&u->link);
-		alloc_free(u);
+		user_free(u);
 	}
 }
 
-static struct receiver *receiver_of(struct socket_conn *c)
+/* Makes it if need be. *at: the user's receiver or closer. */
+static struct receiver *receiver_of(struct socket_conn *c, struct receiver **at)
 {
 	struct receiver_options o = {.program = c->hub->program,
 				     .uid = c->user->uid,
@@ -174,9 +185,9 @@ static struct receiver *receiver_of(struct socket_conn *c)
 				     .rest_ns = RECEIVER_REST_NS,
 				     .log = c->hub->log};
 
-	if (!c->user->receiver && o.program)
-		c->user->receiver = receiver_new(c->hub->loop, &o);
-	return c->user->receiver;
+	if (!*at && o.program)
+		*at = receiver_new(c->hub->loop, &o);
+	return *at;
 }
 
 /* ---- The end ---- */
@@ -245,7 +256,12 @@ static void conn_drain(struct socket_conn *c)
 		conn_gone(c);
 		return;
 	}
-	r = receiver_of(c);
+	if (!c->hub->program) { /* nothing else can close it */
+		close(c->fd);
+		conn_gone(c);
+		return;
+	}
+	r = receiver_of(c, &c->user->closer);
 	if (!r) { /* no memory: once more */
 		c->lingering = true;
 		look_again(c->hub, LINGER_LOOK_NS);
@@ -509,7 +525,7 @@ static void conn_send(struct conn *conn, const void *msg, size_t len, const int 
 
 /* ---- Receiving ---- */
 
-enum found { FOUND_MESSAGE, FOUND_WITH_FDS, FOUND_EMPTY, FOUND_END, FOUND_NOTHING };
+enum found { FOUND_MESSAGE, FOUND_WITH_FDS, FOUND_EMPTY, FOUND_END, FOUND_NOTHING, FOUND_ERROR };
 
 /*
  * What the next recvmsg() would find (3). Only a message has credentials, so they distinguish an
@@ -530,7 +546,7 @@ static enum found look(int fd)
 	ssize_t n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_PEEK);
 
 	if (n < 0)
-		return errno == EAGAIN || errno == EINTR ? FOUND_NOTHING : FOUND_END;
+		return errno == EAGAIN || errno == EINTR ? FOUND_NOTHING : FOUND_ERROR;
 	if (h.msg_flags & MSG_CTRUNC)
 		return FOUND_WITH_FDS;
 	if (n > 0)
@@ -550,8 +566,10 @@ static bool may_hold_descriptors(int fd)
 			return false;
 		if (f == FOUND_WITH_FDS)
 			return true;
-		/* A message without descriptors: discard it. */
-		ignore_result((int)recv(fd, &byte, 1, MSG_DONTWAIT));
+		/* A message without descriptors: discard it. An error (the other end has closed and
+		 * not read all) comes once, before the messages that are queued. */
+		if (f != FOUND_ERROR)
+			ignore_result((int)recv(fd, &byte, 1, MSG_DONTWAIT));
 	}
 	return true; /* too many messages to look at: assume so */
 }
@@ -615,7 +633,7 @@ static void received(struct receiving *x, int status, const void *msg, size_t le
 /* The receiver takes the message, and answers in another turn. */
 static void hand_over(struct socket_conn *c)
 {
-	struct receiver *r = receiver_of(c);
+	struct receiver *r = receiver_of(c, &c->user->receiver);
 
 	if (!r) {
 		complain(c, "a descriptor could not be taken in", -ENOMEM);
@@ -645,6 +663,7 @@ static void reading_run(struct task *t)
 		return;
 	case FOUND_EMPTY: /* no client sends empty messages */
 	case FOUND_END:
+	case FOUND_ERROR:
 		conn_close(&c->conn);
 		return;
 	case FOUND_MESSAGE:
@@ -864,9 +883,6 @@ void conn_hub_drop_all(struct conn_hub *hub)
 		conn_free(c);
 	}
 	assert(hub->n_conns + hub->n_refused == 0);
-	list_each_safe(u, next, &hub->users, link) {
-		receiver_free(u->receiver);
-		list_del(&u->link);
-		alloc_free(u);
-	}
+	list_each_safe(u, next, &hub->users, link)
+		user_free(u);
 }

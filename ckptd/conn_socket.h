@@ -22,6 +22,7 @@ struct conn_user {
 	unsigned fds_waiting; /* to be sent */
 	size_t bytes_waiting;
 	struct receiver *receiver; /* NULL: it has sent no descriptor yet */
+	struct receiver *closer;   /* closes connections, also while the other one hangs */
 };
 /* Descriptors in flight to one connection, and to all of one uid; and descriptors to a uid that
  * wait here. The kernel counts those in flight against the limit of open files of ckptd's own user:

@@ -114,6 +114,9 @@ static void listening_ready(struct watch *w, uint32_t events)
 	loop_label(l->loop, "connections that come in");
 	for (int n = 0; n < ACCEPTS_MAX; n++) {
 		if (l->hub.n_refused >= CONN_REFUSED_MAX) { /* (5) */
+			log_limited(l->hub.log, &l->hub.limit, loop_now(l->loop), LOG_WARNING,
+				    "%u connections that were refused wait to be closed: others "
+				    "wait to come in", l->hub.n_refused);
 			pause_accepting(l, REFUSED_PAUSE_MS);
 			return;
 		}

@@ -54,6 +54,7 @@ struct world {
 	bool take;      /* keeps the next descriptor */
 	int taken;
 	struct conn *conn;
+	int other_end; /* 'E' closes it, and then the connection */
 };
 
 static void note(struct world *w, char what)
@@ -86,7 +87,9 @@ static void on_message(void *arg, struct conn *c, const void *msg, size_t len, i
 		w->taken = fds[0];
 		fds[0] = -1;
 	}
-	if (*(const char *)msg == 'e')
+	if (*(const char *)msg == 'E')
+		close(w->other_end);
+	if (*(const char *)msg == 'e' || *(const char *)msg == 'E')
 		c->ops->close(c);
 }
 
@@ -475,6 +478,69 @@ static void test_a_connection_of_an_ended_process_is_closed_elsewhere(void **sta
 	close(fd);
 }
 
+/* A close with answers that were not read makes an error, which hides what is queued. */
+static void test_queued_descriptors_behind_an_error_are_closed_elsewhere(void **state)
+{
+	struct world *w = *state;
+	int peer;
+
+	w->other_end = client(w);
+	say(w->other_end, 'a', 0, 0);
+	until(w, "a");
+	w->conn->ops->send(w->conn, "unread", 6, NULL, 0);
+	say(w->other_end, 'E', 0, 0);
+	peer = send_lingering(w->other_end);
+	assert_true(until(w, "aEC") < SLOW_MS);
+	close(peer);
+}
+
+static pid_t only_child(void)
+{
+	char path[64], *at = NULL;
+	size_t size = 0;
+	pid_t pid;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	f = fopen(path, "re");
+	assert_true(f && getline(&at, &size, f) > 0);
+	pid = (pid_t)strtol(at, NULL, 10);
+	free(at);
+	fclose(f);
+	return pid;
+}
+
+/* Else a user whose receivers hang would keep its refused connections, and others would wait. */
+static void test_connections_are_closed_while_a_receiver_hangs(void **state)
+{
+	struct world *w = *state;
+	int fds[2] = {client(w), client(w)}, m = memfd("x", FROZEN), before, peer;
+	pid_t pid;
+
+	say(fds[0], 'a', m, 1);
+	until(w, "a");
+	pid = only_child();
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	say(fds[0], 'b', m, 1);
+	say(fds[1], '1', 0, 0);
+	until(w, "a1");
+	before = open_fds();
+	say(fds[1], 'e', 0, 0);
+	peer = send_lingering(fds[1]);
+	until(w, "a1eC");
+	/* It is gone; the peer came, and the process that closes, with a socket and a pidfd. */
+	for (uint64_t from = now_ms(); open_fds() != before - 1 + 1 + 2;) {
+		loop_epoll_turn(w->loop, 50 * 1000000);
+		assert_true(now_ms() - from < SLOW_MS);
+	}
+	assert_int_equal(kill(pid, SIGCONT), 0);
+	until(w, "a1eCb");
+	close(peer);
+	close(fds[0]);
+	close(fds[1]);
+	close(m);
+}
+
 /* Neither those of connections nor those of connections that were never accepted. */
 static void test_the_end_does_not_wait_for_queued_descriptors(void **state)
 {
@@ -657,22 +723,6 @@ static void test_it_ends_after_a_rest_and_begins_again(void **state)
 	close(s[0]);
 	close(s[1]);
 	close(m);
-}
-
-static pid_t only_child(void)
-{
-	char path[64], *at = NULL;
-	size_t size = 0;
-	pid_t pid;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
-	f = fopen(path, "re");
-	assert_true(f && getline(&at, &size, f) > 0);
-	pid = (pid_t)strtol(at, NULL, 10);
-	free(at);
-	fclose(f);
-	return pid;
 }
 
 /* Not even when ckptd has them all, as here. */
@@ -998,6 +1048,8 @@ int main(void)
 		T(test_queued_descriptors_are_closed_elsewhere),
 		T(test_refused_connections_are_closed_elsewhere),
 		T(test_a_connection_of_an_ended_process_is_closed_elsewhere),
+		T(test_queued_descriptors_behind_an_error_are_closed_elsewhere),
+		T(test_connections_are_closed_while_a_receiver_hangs),
 		T(test_the_end_does_not_wait_for_queued_descriptors),
 		T(test_a_slow_descriptor_is_closed_elsewhere),
 		T(test_a_silent_file_harms_its_user_alone),
