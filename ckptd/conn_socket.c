@@ -611,11 +611,15 @@ static void received(struct receiving *x, int status, const void *msg, size_t le
 		[RECEIVER_FOREIGN] = "a message had a descriptor that is none of a memfd that is "
 				     "sealed against writing and changes of its size",
 		[RECEIVER_LARGE] = "a message had a memfd of more than 512 MiB",
+		[RECEIVER_NONE] = "the process that took in its descriptor ended: the message is "
+				  "lost",
 	};
 
 	c->held = false;
 	if (c->closing)
 		return; /* (1) */
+	if (status == RECEIVER_NOTHING && x->again)
+		status = RECEIVER_NONE;
 	if (status == RECEIVER_OK && len > 0) {
 		int fds[1] = {*fd};
 

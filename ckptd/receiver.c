@@ -7,7 +7,9 @@
  *     +--pidfd-- RESTING (its socket is closed: it ends by itself)
  *
  *   1. One request at a time is with the process, so that ckptd knows which one hangs it. The hang
- *      may be in the close of the previous request's descriptor: so a request is sent twice.
+ *      may be in the close of the previous request's descriptor: so a request is sent twice. If
+ *      the first process ended between receiving the message and its answer, the second one finds
+ *      the message behind it: without a descriptor (RECEIVER_NONE), or none.
  *   2. A process that was killed may not end (it waits in the kernel for what hung it). ckptd
  *      watches its pidfd and never blocks on its end; a uid has at most RECEIVER_LEFT_MAX such
  *      processes.

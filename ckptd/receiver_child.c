@@ -115,6 +115,8 @@ static enum receiver_status take(int from, struct message *m)
 		return RECEIVER_NOTHING;
 	if (m->flags & MSG_TRUNC)
 		return RECEIVER_LONG;
+	if (m->n_fds == 0 && !(m->flags & MSG_CTRUNC))
+		return RECEIVER_NONE;
 	if (m->n_fds != 1 || m->flags & MSG_CTRUNC)
 		return RECEIVER_MANY;
 	return examine(m->fds[0]);

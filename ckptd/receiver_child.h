@@ -28,6 +28,8 @@ enum receiver_status {
 	RECEIVER_MANY,    /* more than one descriptor */
 	RECEIVER_FOREIGN, /* its descriptor is no memfd sealed against writing and resizing */
 	RECEIVER_LARGE,   /* its memfd has more than RECEIVER_BYTES_MAX */
+	RECEIVER_NONE,    /* it has no descriptor: the one that had was received before, by a
+			   * process that ended with it */
 };
 
 struct receiver_request {

@@ -146,8 +146,10 @@ static int setup(void **state)
 				     .conns_max = CONNS,
 				     .conns_per_uid = CONNS,
 				     .handshake_ns = 3600ull * 1000000000u,
-				     .program = w->program};
+				     .program = w->program,
+				     .log = &w->log};
 
+	log_init(&w->log);
 	w->dir = test_dir_make(NULL);
 	snprintf(w->path, sizeof(w->path), "%s/s", w->dir);
 	snprintf(w->program, sizeof(w->program), "%s/ckptd/ckptd", top ? top : ".");
@@ -969,6 +971,91 @@ static void test_what_waits_goes_on_when_the_process_was_killed(void **state)
 	close(m);
 }
 
+/* A process that receives a message and is killed before it answers: another one cannot receive
+ * that message, and the client did nothing wrong. */
+static void test_a_message_that_its_process_took_along_is_lost(void **state)
+{
+	struct world *w = *state;
+	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
+	struct asking a[3];
+	int s[2], m = memfd("x", FROZEN);
+	char byte;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+	for (int i = 0; i < 3; i++) {
+		pid_t pid = i > 0 ? only_child() : 0;
+
+		say(s[1], 'a', m, 1);
+		if (i > 0)
+			assert_int_equal(kill(pid, SIGSTOP), 0);
+		a[i] = (struct asking){.receiving = {.fd = s[0], .done = asked}};
+		receiver_ask(r, &a[i].receiving);
+		for (int k = 0; k < 5; k++)
+			loop_epoll_turn(w->loop, 1000000);
+		if (i > 0) {
+			assert_int_equal(recv(s[0], &byte, 1, 0), 1); /* as if it did */
+			await_end(pid);
+		}
+		if (i == 2)
+			say(s[1], 'b', 0, 0);
+		while (a[i].told == 0)
+			loop_epoll_turn(w->loop, 50 * 1000000);
+	}
+	receiver_free(r);
+	assert_int_equal(a[0].status, RECEIVER_OK);
+	assert_int_equal(a[1].status, RECEIVER_NOTHING);
+	assert_true(a[1].receiving.again);
+	assert_int_equal(a[2].status, RECEIVER_NONE);
+	close(s[0]);
+	close(s[1]);
+	close(m);
+}
+
+/* ckptd's end of the connection that was accepted last. */
+static int accepted_end(const struct world *w)
+{
+	int found = -1;
+
+	for (int fd = 3; fd < 1000; fd++) {
+		struct sockaddr_un a = {.sun_family = AF_UNSPEC};
+		socklen_t len = sizeof(a), size = sizeof(int);
+		int listens = 1;
+
+		if (getsockname(fd, (struct sockaddr *)&a, &len) == 0 && a.sun_family == AF_UNIX &&
+		    strcmp(a.sun_path, w->path) == 0 &&
+		    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && !listens)
+			found = fd;
+	}
+	assert_true(found >= 0);
+	return found;
+}
+
+static void test_the_log_says_that_a_message_was_lost(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), m = memfd("x", FROZEN);
+	char path[300], text[1000] = "", byte;
+	pid_t pid;
+
+	snprintf(path, sizeof(path), "%s/log", w->dir);
+	w->log.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	say(fd, 'a', m, 1);
+	until(w, "a");
+	pid = only_child();
+	assert_int_equal(kill(pid, SIGSTOP), 0);
+	say(fd, 'b', m, 1);
+	for (int k = 0; k < 5; k++)
+		loop_epoll_turn(w->loop, 1000000);
+	assert_int_equal(recv(accepted_end(w), &byte, 1, 0), 1); /* as if the receiver did */
+	await_end(pid);
+	until(w, "aC");
+	assert_true(pread(w->log.fd, text, sizeof(text) - 1, 0) > 0);
+	assert_non_null(strstr(text, "took in its descriptor ended: the message is lost"));
+	close(w->log.fd);
+	close(m);
+	close(fd);
+}
+
 struct killing {
 	struct task task;
 	pid_t pid;
@@ -1061,6 +1148,8 @@ int main(void)
 		T(test_after_a_failed_begin_the_next_request_begins_one),
 		T(test_what_waits_goes_on_when_the_process_was_killed),
 		T(test_a_process_killed_before_a_request_is_replaced),
+		T(test_a_message_that_its_process_took_along_is_lost),
+		T(test_the_log_says_that_a_message_was_lost),
 		T(test_programs_that_do_not_serve),
 #undef T
 	};
