@@ -476,6 +476,7 @@ static void complain(struct socket_conn *c, const char *what, int error)
 static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int *fds, size_t n)
 {
 	struct outgoing *o;
+	int r;
 
 	if (c->n_waiting >= WAITING_MAX || c->waiting_bytes + len > WAITING_BYTES_MAX ||
 	    c->waiting_fds + n > WAITING_FDS_MAX || c->user->fds_waiting + n > UID_FDS_WAITING ||
@@ -489,13 +490,18 @@ static int enqueue(struct socket_conn *c, const void *msg, size_t len, const int
 	memcpy(o->bytes, msg, len);
 	if (n)
 		memcpy(o->fds, fds, n * sizeof(int));
+	r = watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET);
+	if (r) { /* the descriptors are the caller's */
+		alloc_free(o);
+		return r;
+	}
 	list_add_tail(&c->waiting, &o->link);
 	c->n_waiting++;
 	c->waiting_bytes += len;
 	c->waiting_fds += (unsigned)n;
 	c->user->fds_waiting += (unsigned)n;
 	c->user->bytes_waiting += len;
-	return watch_set(c->hub->loop, &c->watch, EPOLLIN | EPOLLOUT | EPOLLET);
+	return 0;
 }
 
 static void conn_send(struct conn *conn, const void *msg, size_t len, const int *fds, size_t n_fds)

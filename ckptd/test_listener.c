@@ -471,6 +471,40 @@ static void test_what_is_not_sent_is_handed_back(void **state)
 	assert_int_equal(w->unsent, WAITING * PER);
 }
 
+static bool no_changes; /* of what epoll watches */
+
+/* Instead of libc's. */
+int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
+{
+	if (op == EPOLL_CTL_MOD && no_changes) {
+		errno = ENOMEM;
+		return -1;
+	}
+	return (int)syscall(SYS_epoll_ctl, epoll, op, fd, event);
+}
+
+/* A message that cannot wait ends its connection, and its descriptors are handed back once. */
+static void test_message_that_cannot_wait(void **state)
+{
+	enum { PER = 32, SENT = CONN_FDS_SENT / PER };
+	struct world *w = *state;
+	int fd;
+
+	start(w, (struct listener_options){0});
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	for (int i = 0; i < SENT; i++)
+		send_fds(w->conn, PER);
+	no_changes = true;
+	send_fds(w->conn, PER);
+	no_changes = false;
+	assert_int_equal(w->unsent, PER);
+	until(w, "omc");
+	assert_int_equal(w->unsent, PER);
+	close(fd);
+}
+
 /* Starts a listener under a limit of so many open files; returns the old limit. */
 static rlim_t start_with_files(struct world *w, rlim_t files)
 {
@@ -1273,6 +1307,7 @@ int main(void)
 		T(test_reader_that_does_not_read_is_closed),
 		T(test_waiting_messages_arrive_in_order),
 		T(test_what_is_not_sent_is_handed_back),
+		T(test_message_that_cannot_wait),
 		T(test_descriptors_under_way_are_bounded),
 		T(test_message_waits_at_the_kernels_limit),
 		T(test_silent_connection_is_closed),
