@@ -951,7 +951,7 @@ static void test_what_waits_goes_on_when_the_process_was_killed(void **state)
 	pid = only_child();
 	assert_int_equal(kill(pid, SIGSTOP), 0);
 	for (int i = 0; i < 2; i++) {
-		a[i] = (struct asking){.receiving = {.fd = s[0], .done = asked}};
+		a[i] = (struct asking){.receiving = {.fd = s[0], .done = asked}, .receiver = r};
 		say(s[1], 'b', m, 1);
 		receiver_ask(r, &a[i].receiving);
 	}
@@ -988,7 +988,7 @@ static void test_a_message_that_its_process_took_along_is_lost(void **state)
 		say(s[1], 'a', m, 1);
 		if (i > 0)
 			assert_int_equal(kill(pid, SIGSTOP), 0);
-		a[i] = (struct asking){.receiving = {.fd = s[0], .done = asked}};
+		a[i] = (struct asking){.receiving = {.fd = s[0], .done = asked}, .receiver = r};
 		receiver_ask(r, &a[i].receiving);
 		for (int k = 0; k < 5; k++)
 			loop_epoll_turn(w->loop, 1000000);
