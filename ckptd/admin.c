@@ -379,11 +379,25 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		session_reply_error(s, request, r, e.code ? e.text : NULL);
 }
 
+/* Deeds write to logs and to the node's files. */
+static bool is_deed(const Ckpt__Admin *m)
+{
+	return m->verb == CKPT__ADMIN__VERB__REMOVE || m->verb == CKPT__ADMIN__VERB__PIN ||
+	       m->verb == CKPT__ADMIN__VERB__UNPIN || m->verb == CKPT__ADMIN__VERB__TRUST ||
+	       m->verb == CKPT__ADMIN__VERB__REBUILD || m->verb == CKPT__ADMIN__VERB__CLEAR ||
+	       m->verb == CKPT__ADMIN__VERB__DRAIN || m->verb == CKPT__ADMIN__VERB__UNDRAIN;
+}
+
 void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	struct deed *d;
 	int r;
 
+	if (session_node(s)->stopping && is_deed(m)) {
+		session_reply_error(s, request, -EAGAIN,
+				    "ckptd is stopping; ask again when it has started");
+		return;
+	}
 	switch ((int)m->verb) {
 	case CKPT__ADMIN__VERB__STATUS:
 	case CKPT__ADMIN__VERB__LIST:

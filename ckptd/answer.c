@@ -31,6 +31,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "ckptd/admin.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 
@@ -171,9 +172,8 @@ static void make_done(struct work *w)
 	fair_charge(&n->answers.waiting, a->flow, (uint64_t)a->slices * SLICE_CHARGE_NS);
 	n->answers.n--;
 	end(a);
-	n->works--;
+	n->side_works--;
 	start_next(n);
-	node_stop_step(n);
 }
 
 static void make(struct answer *a)
@@ -184,7 +184,7 @@ static void make(struct answer *a)
 	a->state = ANSWER_MAKING;
 	a->work.run = make_run;
 	a->work.done = make_done;
-	n->works++;
+	n->side_works++;
 	work_submit(n->env.workers, WORK_META, session_process(a->session)->uid, &a->work);
 }
 
@@ -246,8 +246,15 @@ static void start_next(struct node *n)
 
 bool answer_refused(struct session *s, uint64_t request, const struct answer_kind *kind)
 {
+	const struct node *n = session_node(s);
 	char text[ERR_TEXT_MAX];
 
+	if (n->stopping && (node_stop_over(n) || !admin_sees_all(s))) {
+		snprintf(text, sizeof(text), "%s: ckptd is stopping; ask again when it has started",
+			 kind->verb);
+		session_reply_error(s, request, -EAGAIN, text);
+		return true;
+	}
 	if (session_use(s)->answers == 0)
 		return false;
 	snprintf(text, sizeof(text),
@@ -296,6 +303,14 @@ void answers_drop_session(struct node *n, struct session *s)
 			end(a);
 		}
 	}
+}
+
+void answers_cancel_all(struct node *n)
+{
+	struct answer *a;
+
+	list_each(a, &n->answers.all, in_all)
+		cancel(a);
 }
 
 void answers_unlink(struct node *n, const struct list *link)

@@ -82,13 +82,17 @@ struct answers {
 void answers_init(struct node *n);
 void answers_fini(struct node *n);
 
-/* Replies -EAGAIN and returns true if the session waits for an answer already. */
+/* Replies -EAGAIN and returns true if the session waits for an answer already, or ckptd stops:
+ * then users who see all jobs get answers until the stop is over. */
 MUST_CHECK bool answer_refused(struct session *s, uint64_t request, const struct answer_kind *kind);
 /* a becomes the machine's; the session gets the answer later, never inside this call. */
 void answer_start(struct answer *a, const struct answer_kind *kind, struct session *s,
 		  uint64_t request);
 /* The session has ended: its answers are dropped. */
 void answers_drop_session(struct node *n, struct session *s);
+
+/* An orderly stop is over: none is sent any more. */
+void answers_cancel_all(struct node *n);
 
 /* To be called before a job, member, slot or checkpoint leaves its list. */
 void answers_unlink(struct node *n, const struct list *link);

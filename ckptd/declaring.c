@@ -192,7 +192,9 @@ int declared_adopt(struct job *j, const struct digest *digest, const void *bytes
 
 static void declaring_end(struct declaring *x, int status)
 {
-	if (status < 0)
+	if (status == -ECANCELED && x->job->node->stopping)
+		; /* not answered: the next ckptd is asked */
+	else if (status < 0)
 		session_reply_error(x->session, x->request, status,
 				    x->err.code ? x->err.text : NULL);
 	else
@@ -443,6 +445,11 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 
 	if (session_use(s)->declaring)
 		return err_set(e, CKPT_ESTATE, "declare: another one of this session is under way");
+	if (n->stopping) { /* not answered: the next ckptd is asked */
+		if (b->fd >= 0)
+			node_close_unsent(n, session_process(s)->uid, &b->fd, 1);
+		return 0;
+	}
 	x = alloc_zero(sizeof(*x));
 	if (!x)
 		return err_code(e, -ENOMEM, "declare");

@@ -207,7 +207,7 @@ static void look_done(struct work *w)
 	struct node *n = k->node;
 
 	n->holding.looking = false;
-	n->works--;
+	n->side_works--;
 	for (uint32_t i = 0; i < k->n; i++) {
 		held_count(k->held[i]);
 		if (k->held[i]->files.n == 0)
@@ -217,7 +217,6 @@ static void look_done(struct work *w)
 	alloc_free(k);
 	if (n->holding.n && !n->stopping)
 		look_within(n, LOOK_NS);
-	node_stop_step(n);
 }
 
 static void look(struct timer *t)
@@ -241,7 +240,7 @@ static void look(struct timer *t)
 		k->held[k->n++] = x;
 	k->work = (struct work){.run = look_run, .done = look_done};
 	n->holding.looking = true;
-	n->works++;
+	n->side_works++;
 	work_submit(n->env.workers, WORK_PLAN, FAIR_NODE, &k->work);
 }
 

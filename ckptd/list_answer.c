@@ -143,6 +143,8 @@ void list_start(struct session *s, uint64_t request)
 {
 	struct listing *x;
 
+	if (session_node(s)->stopping) /* a rank's: not answered, it asks the next ckptd */
+		return;
 	if (answer_refused(s, request, &list_kind))
 		return;
 	x = alloc_zero(sizeof(*x));

@@ -3,7 +3,8 @@
  * load.c - giving a checkpoint to a process: which one, and what is kept for it until its end.
  *
  *   WAITING   an epoch is being opened: "latest" means its base (I15); or a record of trust, or a
- *             COMMIT, is on its way that may make its checkpoint good enough
+ *             COMMIT, is on its way that may make its checkpoint good enough; or ckptd stops: then
+ *             it is not answered, and the process asks the next ckptd
  *   PLANNING  on a PLAN worker: load_planning.c
  *   GIVING    plan and sources are sent, message by message (load_giving.c)
  *   GIVEN     plan and sources are with the process (load_giving.c); checkpoint->readers keeps
@@ -344,14 +345,19 @@ static bool may_get_better(const struct load *l, const struct checkpoint *c)
 	return c->saying > 0 && !job_log_down(j);
 }
 
+static bool must_all_wait(const struct job *j)
+{
+	return j->node->stopping || j->opening || !list_empty(&j->openings);
+}
+
 /* Its epoch is being opened, or what it would be given may get better: it is tried again when
- * something has changed. */
+ * something has changed. One that comes while ckptd stops waits until its connection ends. */
 static bool must_wait(struct load *l)
 {
 	struct job *j = l->job;
 	const struct checkpoint *c;
 
-	if (j->opening || !list_empty(&j->openings))
+	if (must_all_wait(j))
 		return true;
 	c = l->latest && !j->history.epoch.has_base ? NULL : choose(l);
 	return c && may_get_better(l, c);
@@ -428,7 +434,7 @@ static uint64_t begin_budget(struct rounds *r)
 	const struct job *j = container_of(r, struct job, loads);
 
 	/* One load may find that the next epoch must be opened: the others wait for it too. */
-	return job_stopped(j) || j->opening || !list_empty(&j->openings) ? 0 : LOOKS_IN_A_CALL;
+	return job_stopped(j) || must_all_wait(j) ? 0 : LOOKS_IN_A_CALL;
 }
 
 static uint64_t begin_visit(struct rounds *r, struct round_item *item)
@@ -443,8 +449,7 @@ static uint64_t begin_visit(struct rounds *r, struct round_item *item)
 	if (must_wait(l))
 		return looks;
 	load_go(l);
-	return j->opening || !list_empty(&j->openings) ? LOOKS_IN_A_CALL
-						       : looks + LOOKS_IN_A_CALL / BEGUN_IN_A_CALL;
+	return must_all_wait(j) ? LOOKS_IN_A_CALL : looks + LOOKS_IN_A_CALL / BEGUN_IN_A_CALL;
 }
 
 void load_step(struct job *j)

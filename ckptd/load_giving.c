@@ -217,7 +217,8 @@ void load_plan_done(struct work *w)
 	wanted_by_fini(l->job, &l->others);
 	if (l->cached)
 		sharing_begin(l->checkpoint);
-	if (!l->session) {
+	/* Cancelled by a stop: not answered, so that the process asks the next ckptd. */
+	if (!l->session || (r == -ECANCELED && l->job->node->stopping)) {
 		load_close(l);
 		return;
 	}

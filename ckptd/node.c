@@ -4,6 +4,13 @@
  *
  *   new -> STARTING (a META worker reads the data folder) -> memory adopted -> READY
  *       -> STOPPING (what is SEALED is committed, the newest goes to disk, bounded) -> stopped
+ *
+ * STOPPING waits for works that write what must last (node->works), so no user can prolong it:
+ *   - opens, deeds, and looks of users that see only their own jobs are refused with -EAGAIN;
+ *   - declares, prepares, lists and loads of ranks get no answer: their connections end with this
+ *     ckptd, and libckpt asks the next one again. Those under way are cancelled;
+ *   - waits and credits are answered as ever, and so are seals and what ends a load or a rank;
+ *   - answers, closes, frees and looks at held files (node->side_works) are not waited for.
  */
 #include <config.h>
 
@@ -432,10 +439,15 @@ static void stopped(struct node *n)
 
 	list_each(j, &n->jobs, link)
 		rewrite_cancel(j);
-	session_cancel_all(n);
+	answers_cancel_all(n);
 	timer_disarm(n->env.loop, &n->stop_timer);
 	n->stopped_fn = NULL;
 	fn(n->stopped_arg);
+}
+
+bool node_stop_over(const struct node *n)
+{
+	return n->stopping && !n->stopped_fn;
 }
 
 void node_stop_step(struct node *n)
@@ -465,6 +477,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 
 	n->stopping = true;
 	tidy_stop(n);
+	session_cancel_all(n);
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
@@ -571,6 +584,7 @@ void node_free(struct node *n)
 	list_each_safe(j, next, &n->stopped_jobs, link)
 		job_free(j);
 	holding_fini(n);
+	assert(n->side_works == 0);
 	probing_free(n->probing);
 	watching_free(n->watching);
 	acting_free(n->acting);

@@ -87,7 +87,8 @@ struct node {
 	struct timer goodput_timer;
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;
-	uint32_t works;         /* others that point to the node */
+	uint32_t works;         /* others that point to the node: a stop waits for their end */
+	uint32_t side_works;    /* likewise, but a stop does not wait: answers, closes, frees */
 	struct events *events;
 	struct answers answers; /* the long ones to ckptctl and to List */
 	struct acting *acting;
@@ -106,6 +107,8 @@ struct node {
 
 /* Something may have ended: go on with an orderly stop. */
 void node_stop_step(struct node *n);
+/* An orderly stop is over: what is submitted now is only handed back. */
+bool node_stop_over(const struct node *n);
 /* conn_events.unsent: unsent.c. */
 void node_close_unsent(void *arg, uint32_t uid, const int *fds, size_t n_fds);
 

@@ -74,12 +74,10 @@ static void discharge(struct region_charge charge)
 static void destroy_done(struct work *w)
 {
 	struct destruction *d = container_of(w, struct destruction, work);
-	struct node *n = d->node;
 
-	n->works--;
+	d->node->side_works--;
 	discharge(d->charge);
 	alloc_free(d);
-	node_stop_step(n);
 }
 
 void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
@@ -97,7 +95,7 @@ void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
 	d->charge = charge;
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
-	n->works++;
+	n->side_works++;
 	work_submit(n->env.workers, WORK_MEMORY, uid, &d->work);
 }
 
@@ -286,6 +284,16 @@ static void destroy_left(const struct preparing *p, struct region *const *region
 	}
 }
 
+static void refuse(struct preparing *p, int r)
+{
+	if (r == -ECANCELED && p->job->node->stopping)
+		return; /* the connection ends: the next ckptd is asked */
+	if (p->err.code == 0)
+		err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank, p->n_slots,
+			(unsigned long long)(p->bytes >> 20), memory_error_text(r));
+	session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, p->err.text);
+}
+
 static void create_done(struct work *w)
 {
 	struct preparing *p = container_of(w, struct preparing, work);
@@ -303,16 +311,10 @@ static void create_done(struct work *w)
 		m->preparing = NULL;
 	if (m && r < 0 && !job_stopped(p->job))
 		member_drop_slots(m);
-	if (r < 0) {
-		if (p->err.code == 0)
-			err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank,
-				p->n_slots, (unsigned long long)(p->bytes >> 20),
-				memory_error_text(r));
-		session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r,
-				    p->err.text);
-	} else {
+	if (r < 0)
+		refuse(p, r);
+	else
 		session_prepared(p->session, p->request, m);
-	}
 	session_unref(p->session);
 	disk_need_free(p->disk_need);
 	job_poke(p->job);
@@ -411,6 +413,8 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 		session_prepared(s, request, m);
 		return 0;
 	}
+	if (m->job->node->stopping)
+		return 0; /* not answered: the next ckptd is asked */
 	if (member_has_slots(m)) /* they have room for what was asked for first */
 		blob_bytes = m->blob_bytes;
 	if (blob_bytes > BLOB_BYTES_MAX)

@@ -36,11 +36,9 @@ static void unsent_run(struct work *w)
 static void unsent_done(struct work *w)
 {
 	struct unsent *u = container_of(w, struct unsent, work);
-	struct node *n = u->node;
 
+	u->node->side_works--;
 	alloc_free(u);
-	n->works--;
-	node_stop_step(n);
 }
 
 void node_close_unsent(void *arg, uint32_t uid, const int *fds, size_t n_fds)
@@ -59,6 +57,6 @@ void node_close_unsent(void *arg, uint32_t uid, const int *fds, size_t n_fds)
 	memcpy(u->fds, fds, n_fds * sizeof(int));
 	u->work.run = unsent_run;
 	u->work.done = unsent_done;
-	n->works++;
+	n->side_works++;
 	work_submit(n->env.workers, WORK_META, uid, &u->work);
 }
