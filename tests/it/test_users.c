@@ -505,6 +505,15 @@ static void test_expired_files_that_are_held(void **state)
 	assert_int_equal(has(w, USER_LOAD_FILES), 1); /* ckptd has it open to find out */
 	expect_bytes(fd, before, (size_t)len);
 	k = &hands[1];
+	/* There is no load to end: the sentence names the processes. */
+	w->options.load_files_per_uid = 1;
+	node_reload(w->host.node, &w->options);
+	refused(k, begin_load_of(k, 20, &id, NULL), -EMFILE, "quota.load_files_per_uid");
+	if (!strstr(k->text, "has 1 files that loads read or processes hold") ||
+	    !strstr(k->text, "end some of these loads or processes"))
+		fail_msg("%s", k->text);
+	w->options.load_files_per_uid = 16;
+	node_reload(w->host.node, &w->options);
 	limit_held(w, bytes);
 	OK(begin_load_of(k, 20, &id, NULL));
 	end_load(k, id);
