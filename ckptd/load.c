@@ -63,6 +63,7 @@ static void load_free(struct load *l)
 	if (l->wanted)
 		declared_unref(l->job, l->wanted);
 	user_give(session_user(l->owner), USER_LOAD_FILES, l->files);
+	user_give(session_user(l->owner), USER_LOAD_TWINS, l->twins);
 	user_give(session_user(l->owner), USER_PLAN_BYTES, l->plan_bytes);
 	session_use(l->owner)->loads--;
 	user_give(session_user(l->owner), USER_LOADS, 1);
@@ -167,17 +168,21 @@ void load_forget_all(struct session *s)
 
 /* ---- Choosing ---- */
 
-int load_count(struct load *l, uint32_t files, uint64_t bytes)
+int load_count(struct load *l, uint32_t files, uint32_t twins, uint64_t bytes)
 {
 	struct user *u = session_user(l->owner);
 	char what[40];
 	int r;
 
 	snprintf(what, sizeof(what), "load step %llu", (unsigned long long)l->step);
-	r = user_take(u, USER_LOAD_FILES, files, what, &l->err);
+	r = user_may_keep_files(u, (uint64_t)files + twins, what, &l->err);
+	if (r == 0)
+		r = user_take(u, USER_LOAD_FILES, files, what, &l->err);
 	if (r < 0)
 		return r;
 	l->files += files;
+	l->twins += twins;
+	user_add(u, USER_LOAD_TWINS, twins);
 	r = user_take(u, USER_PLAN_BYTES, bytes, what, &l->err);
 	l->plan_bytes += r < 0 ? 0 : bytes;
 	return r;
@@ -185,7 +190,7 @@ int load_count(struct load *l, uint32_t files, uint64_t bytes)
 
 static int choose_sources(struct load *l, struct checkpoint *c)
 {
-	int err = load_count(l, 0, (uint64_t)c->world * sizeof(*l->sources));
+	int err = load_count(l, 0, 0, (uint64_t)c->world * sizeof(*l->sources));
 	bool files = false;
 
 	if (err < 0)
@@ -215,11 +220,13 @@ static int choose_sources(struct load *l, struct checkpoint *c)
 	if (!files)
 		return 0;
 	err = holding_refuses(session_user(l->owner), &l->err);
-	/* Checks the limit before any file is opened; the load is charged once its plan says how
+	/* Checks the limits before any file is opened; the load is charged once its plan says how
 	 * many it keeps. Until then its files are not counted: workers make only a few plans at a
 	 * time. */
 	if (err == 0)
 		err = user_may(session_user(l->owner), USER_LOAD_FILES, 1, "load", &l->err);
+	if (err == 0)
+		err = user_may_keep_files(session_user(l->owner), 1, "load", &l->err);
 	return err;
 }
 

@@ -234,7 +234,7 @@ void load_plan_done(struct work *w)
 			 (unsigned long long)l->step);
 	}
 	if (r == 0 && l->kind != LOAD_LOOK)
-		r = load_count(l, l->kept_files, l->kept_bytes);
+		r = load_count(l, l->kept_files, l->kept_twins, l->kept_bytes);
 	if (r == 0 && l->kind != LOAD_LOOK) {
 		task_init(&l->giving, session_process(l->owner)->uid, giving_run);
 		give_on(l);

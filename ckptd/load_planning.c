@@ -383,6 +383,7 @@ static void close_unread(struct load *l)
 
 		if (s->open && s->used) {
 			l->kept_files++;
+			l->kept_twins += s->reader.cached != NULL;
 			l->kept_bytes += s->footer.footer_len;
 		} else if (s->open) {
 			s->open = false;

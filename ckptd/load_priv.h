@@ -77,10 +77,11 @@ struct load {
 	uint32_t *order;       /* sources in the order of the plan */
 	uint32_t n_order;
 	uint32_t n_given;      /* sources, in that order */
-	uint32_t files;        /* its owner's USER_LOAD_FILES and USER_PLAN_BYTES */
-	uint64_t plan_bytes;
+	uint32_t files, twins; /* its owner's USER_LOAD_FILES, USER_LOAD_TWINS, */
+	uint64_t plan_bytes;   /* and USER_PLAN_BYTES */
 	uint64_t kept_bytes;   /* until its end, as its plan has come out: of memory, */
-	uint32_t kept_files;   /* and files */
+	uint32_t kept_files;   /* and files, */
+	uint32_t kept_twins;   /* so many of them opened twice */
 	struct task giving;    /* LOAD_GIVING: the next message */
 	bool posted;           /* it will run */
 	uint32_t check_source;
@@ -90,8 +91,9 @@ struct load {
 
 /* load.c. Not while a worker has it. */
 void load_close(struct load *l);
-/* Charges so much more to its owner until its end; else err says why that is refused. */
-MUST_CHECK int load_count(struct load *l, uint32_t files, uint64_t bytes);
+/* Charges so much more to its owner until its end; else err says why that is refused. twins: of the
+ * files, those that it has opened twice. */
+MUST_CHECK int load_count(struct load *l, uint32_t files, uint32_t twins, uint64_t bytes);
 /* Hands its work to a PLAN worker, charged to its user. */
 void load_submit(struct load *l);
 

@@ -85,6 +85,7 @@ struct node_options {
 	uint32_t waits_per_session, loads_per_session; /* under way */
 	uint32_t waits_per_uid, loads_per_uid, load_files_per_uid; /* the same; user.h */
 	uint64_t declaration_bytes_per_uid, plan_bytes_per_uid, held_bytes_per_uid;
+	uint64_t descriptors; /* that this process may have open; 0: without a limit */
 	uint64_t memory_per_uid;     /* 0: all of the budget */
 	bool detect;                                   /* watch for what fails */
 	uint32_t watched_jobs;                         /* with ranks, at a time */

@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -367,6 +368,16 @@ static int open_collectors(struct service *s, struct err *e)
 	return collectors_new(s->loop, &o, &s->collectors, e);
 }
 
+/* 0: not known, or without a limit. */
+static uint64_t descriptors(void)
+{
+	struct rlimit files;
+
+	if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
+		return 0;
+	return files.rlim_cur;
+}
+
 static int open_node(struct service *s, struct err *e)
 {
 	struct node_options options;
@@ -386,6 +397,7 @@ static int open_node(struct service *s, struct err *e)
 	int r;
 
 	node_options_of(&s->config, &options);
+	options.descriptors = descriptors();
 	options.xid = s->xid;
 	r = service_detect_open(&s->detect, &s->config, s->log, &env, e);
 	if (r == 0)

@@ -393,6 +393,7 @@ static json_t *user_json(const struct user *u)
 		[USER_WAITS] = "waits",
 		[USER_LOADS] = "loads",
 		[USER_LOAD_FILES] = "load_files",
+		[USER_LOAD_TWINS] = "load_twins",
 		[USER_DECLARATION_BYTES] = "declaration_bytes",
 		[USER_PLAN_BYTES] = "plan_bytes",
 		[USER_HELD_BYTES] = "held_bytes",

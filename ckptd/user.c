@@ -33,6 +33,10 @@
 #define PAGE_PLACES   1u
 #define LEDGER_PLACES 1u
 
+/* Descriptors of ckptd: user_may_keep_files(). */
+#define FILES_SHARE   2u
+#define FILES_RESERVE 8u /* a part of them */
+
 struct limit {
 	const char *key, *things;
 	const char *remedy; /* beside raising it */
@@ -54,7 +58,8 @@ static const struct limit limits[USER_COUNTS] = {
 			     "end these loads or processes", true},
 	[USER_MEMORY_BYTES] = {"memory_per_uid", "of memory for snapshots", "end ranks or jobs",
 			       true},
-	[USER_REGIONS] = {NULL, NULL, NULL, false}, /* user_may_store() */
+	[USER_LOAD_TWINS] = {NULL, NULL, NULL, false}, /* user_may_keep_files() */
+	[USER_REGIONS] = {NULL, NULL, NULL, false},    /* user_may_store() */
 };
 
 static uint64_t limit_of(const struct node *n, enum user_count count)
@@ -70,6 +75,7 @@ static uint64_t limit_of(const struct node *n, enum user_count count)
 		[USER_PLAN_BYTES] = o->plan_bytes_per_uid,
 		[USER_HELD_BYTES] = o->held_bytes_per_uid,
 		[USER_MEMORY_BYTES] = o->memory_per_uid ? o->memory_per_uid : UINT64_MAX,
+		[USER_LOAD_TWINS] = UINT64_MAX,
 		[USER_REGIONS] = UINT64_MAX,
 	};
 
@@ -271,6 +277,29 @@ int user_may_store(struct user *u, uint64_t more, const char *what, struct err *
 				 "again: lower memory.slots in ckptd.conf"
 			       : "raise FileDescriptorStoreMax= of the unit and "
 				 "memory.descriptors in ckptd.conf");
+}
+
+int user_may_keep_files(const struct user *u, uint64_t more, const char *what, struct err *e)
+{
+	const uint64_t *all = u->node->users.has;
+	uint64_t total = u->node->options.descriptors, taken, left;
+	uint64_t has = u->has[USER_LOAD_FILES] + u->has[USER_LOAD_TWINS];
+
+	if (total == 0 || more == 0)
+		return 0;
+	taken = all[USER_LOAD_FILES] + all[USER_LOAD_TWINS] + all[USER_REGIONS] +
+		all[USER_SESSIONS];
+	left = total - total / FILES_RESERVE;
+	left -= min_u64(left, taken);
+	if (more <= left && (has + more) / FILES_SHARE <= left - more)
+		return 0;
+	return err_set(e, -EMFILE,
+		       "%s: user %" PRIu32 " has %" PRIu64 " descriptors of files that loads read "
+		       "or processes hold of expired checkpoints and this takes %" PRIu64
+		       " more, %" PRIu64 " of %" PRIu64 " are free for loads, of which each user "
+		       "may have %u times as many as stay free; end some of these loads or "
+		       "processes, or raise LimitNOFILE= of the unit",
+		       what, u->uid, has, more, left, total, FILES_SHARE);
 }
 
 int user_may_make_job(struct node *n, const struct open_request *r, struct err *e)

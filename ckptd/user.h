@@ -15,7 +15,8 @@ enum user_count {
 	USER_JOBS,
 	USER_WAITS,
 	USER_LOADS,             /* until they are over */
-	USER_LOAD_FILES,        /* shard files that these keep open */
+	USER_LOAD_FILES,        /* shard files that these keep open, and those of USER_HELD_BYTES */
+	USER_LOAD_TWINS,        /* second descriptors of these, for reads through the page cache */
 	USER_DECLARATION_BYTES, /* of declarations that it was the first to send */
 	USER_PLAN_BYTES,        /* of loads: plans, and what is kept to check the files again */
 	USER_HELD_BYTES,        /* of files that retention has removed, or would: holding.c */
@@ -80,5 +81,11 @@ MUST_CHECK int user_may_load(struct session *s, struct err *e);
  * two regions while they are moved. CKPT_ENOSPACE
  */
 MUST_CHECK int user_may_store(struct user *u, uint64_t more, const char *what, struct err *e);
+/*
+ * So many more descriptors for a load's files, by the same rule. An eighth of the limit, and what
+ * regions take, is not for loads: connections need it. -EMFILE
+ */
+MUST_CHECK int user_may_keep_files(const struct user *u, uint64_t more, const char *what,
+				   struct err *e);
 
 #endif

@@ -413,6 +413,75 @@ static void test_files_of_loads_of_a_user(void **state)
 	turn_until(w, USER_LOAD_FILES, 0);
 }
 
+/* So many descriptors that n of them are free for loads. */
+static void leave_free(struct small_node *w, uint64_t n)
+{
+	struct node *node = w->host.node;
+	uint64_t want = node->users.has[USER_REGIONS] + node->users.has[USER_SESSIONS] + n;
+
+	node->options.descriptors = want;
+	while (node->options.descriptors - node->options.descriptors / 8 < want)
+		node->options.descriptors++;
+}
+
+/* Of ckptd's descriptors a user's loads get twice as many as stay free. */
+static void test_descriptors_of_loads(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id[3];
+
+	begin_two_on_disk(w, hands);
+	leave_free(w, 3);
+	OK(begin_load(&hands[0], &id[0], NULL));
+	OK(begin_load(&hands[1], &id[1], NULL));
+	refused(k, begin_load(k, &id[2], NULL), -EMFILE, "LimitNOFILE=");
+	end_load(k, id[0]);
+	turn_until(w, USER_LOAD_FILES, 1);
+	OK(begin_load(k, &id[0], NULL));
+	leave_free(w, 2);
+	end_load(k, id[0]);
+	turn_until(w, USER_LOAD_FILES, 1);
+	refused(k, begin_load(k, &id[2], NULL), -EMFILE, "LimitNOFILE=");
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+	turn_until(w, USER_LOAD_FILES, 0);
+}
+
+/* A file that is read through the page cache has two. */
+static void test_second_descriptors_of_loads(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hands[2], *k = hands;
+	uint64_t id;
+
+	small_node_start(w);
+	for (uint32_t i = 0; i < 2; i++)
+		join(w, &hands[i], "one", i, 2);
+	for (uint32_t i = 0; i < 2; i++)
+		OK(hand_prepare(&hands[i]));
+	OK(save(&hands[0], 10));
+	OK(save(&hands[1], 10));
+	OK(hand_wait(k, 10, CKPT_DURABLE));
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+	host_stop(&w->host);
+	small_node_start(w);
+	join(w, &hands[0], "one", 0, 2);
+	OK(hand_connect(&hands[1], &w->host));
+	OK(hand_open(&hands[1], "one", 1, 2, "run1"));
+	leave_free(w, 5); /* two would fit */
+	refused(k, begin_load(k, &id, NULL), -EMFILE, "takes 4 more");
+	leave_free(w, 6);
+	OK(begin_load(k, &id, NULL));
+	assert_int_equal(has(w, USER_LOAD_FILES), 2);
+	assert_int_equal(has(w, USER_LOAD_TWINS), 2);
+	end_load(k, id);
+	turn_until(w, USER_LOAD_TWINS, 0);
+	hand_close(&hands[0]);
+	hand_close(&hands[1]);
+}
+
 static void test_plans_of_a_user(void **state)
 {
 	struct small_node *w = *state;
@@ -662,6 +731,8 @@ int main(void)
 		T(test_declarations_of_a_user),
 		T(test_loads_of_a_user),
 		T(test_files_of_loads_of_a_user),
+		T(test_descriptors_of_loads),
+		T(test_second_descriptors_of_loads),
 		T(test_plans_of_a_user),
 		T(test_expired_files_that_are_held),
 		T(test_memory_of_a_user),
