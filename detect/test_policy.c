@@ -506,7 +506,7 @@ static void test_word_of_jobs(void **state)
 				  .class = CLASS_FAILING,
 				  .cause = CAUSE_KERNEL,
 				  .subject = subject_node(0)};
-	struct verdict pressure = machine;
+	struct verdict pressure = machine, programs = machine;
 	struct verdict v = alarm_of(CLASS_HUNG, CAUSE_STOPPED, 0), other = v, dead = v;
 	struct subject node = subject_node(0);
 	struct policy_facts f = facts(HOUR);
@@ -529,7 +529,10 @@ static void test_word_of_jobs(void **state)
 		assert_int_equal(d.again_ns, 0);
 		test_says(d.why, "only jobs say so");
 	}
-	/* Another user's crash is no hang, and any user can cause pressure. */
+	/* Another user's crash is no hang, any user can cause pressure, and several some Xids. */
+	programs.cause = CAUSE_XID;
+	programs.of_jobs = true;
+	policy_decide(p, &programs, &f, &d);
 	policy_decide(p, &dead, &f, &d);
 	policy_decide(p, &pressure, &f, &d);
 	policy_decide(p, &v, &f, &d);

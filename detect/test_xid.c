@@ -222,19 +222,29 @@ static void owned_job(struct bench *b, uint64_t t, uint32_t job, uint32_t owner)
 	job_on_node(b, t, job, true);
 }
 
-/* On a shared node a page fault in three programs of one user counts against that user; only with
- * one in another user's program does it count against the GPU. The same holds for rules that count
- * incidents without regard to jobs. */
-static void test_different_jobs_of_one_user(void **state)
+/* On a shared node a page fault in the programs of one user counts against that user, however many
+ * there are, and also where one of another user's has met one: the others must have met it as often
+ * as the row says. The same holds for rows that count incidents without regard to jobs. */
+static void test_programs_of_users(void **state)
 {
+	enum { A = 1000, B, C, D };
 	static const struct {
 		uint32_t code;
-		uint32_t owners[4];
-		unsigned alarms;
+		uint32_t owners[8];
+		bool alarm, of_jobs;
 	} cases[] = {
-		{31, {1000, 1000, 1000, 1000}, 0}, {31, {1000, 1000, 1001, 1001}, 1},
-		{39, {1000, 1000, 1000, 1000}, 0}, {39, {1000, 1001, 1001, 1000}, 1},
-		{119, {1000, 1000, 1000, 1000}, 1}, /* no program makes that one */
+		{31, {A, A, A, A}, false, true},
+		{31, {A, A, B, B}, false, true},
+		{31, {A, A, A, A, A, B, A, A}, false, true},
+		{31, {A, B, A, B, A, B}, true, true},
+		{31, {A, B, C, D}, true, true},
+		{39, {A, A, A, A}, false, true},
+		{39, {A, B, B, A}, false, true},
+		{39, {A, A, A, B, A, A, A, A}, false, true},
+		{39, {A, A, A, B, B, B}, true, true},
+		{39, {A, B, C, B}, false, true},
+		{39, {A, B, C, D}, true, true},
+		{119, {A, A, A, A}, true, false}, /* no program makes that one */
 	};
 	struct detector_options o;
 	struct verdict v;
@@ -249,22 +259,53 @@ static void test_different_jobs_of_one_user(void **state)
 		o.nodes_max = 16;
 		o.shared_node = true;
 		b.d = told_detector(&b.told, &o, b.policy);
-		for (uint32_t job = 0; job < 4; job++) {
+		for (uint32_t job = 0; job < 8 && cases[i].owners[job]; job++) {
 			owned_job(&b, t, job, cases[i].owners[job]);
 			t += SEC;
 			xid(&b, t, cases[i].code);
 			live_until(&b, &t, t + 5 * MINUTE);
 			job_on_node(&b, t, job, false);
 		}
-		if ((b.told.alarms > 0) != cases[i].alarms)
+		if ((b.told.alarms > 0) != cases[i].alarm)
 			fail_msg("case %zu: %u alarms", i, b.told.alarms);
-		if (!cases[i].alarms) {
-			assert_int_equal(standing(&b, &v, 1), 1);
-			assert_int_equal(v.level, LEVEL_NOTE);
-			test_says(v.words, "not of two users");
-		}
+		assert_int_equal(standing(&b, &v, 1), 1);
+		assert_int_equal(v.level, cases[i].alarm ? LEVEL_ALARM : LEVEL_NOTE);
+		assert_int_equal(v.of_jobs, cases[i].of_jobs);
+		if (cases[i].of_jobs)
+			assert_int_equal(v.of_one_owner, cases[i].owners[1] == A &&
+								 cases[i].owners[2] == A &&
+								 cases[i].owners[3] == A &&
+								 !cases[i].owners[4]);
+		if (!cases[i].alarm)
+			test_says(v.words, "not so often without one user's programs");
 		end(&b);
 	}
+}
+
+/* Where jobs are counted, one that meets it again and again is one. */
+static void test_jobs_of_another_user(void **state)
+{
+	struct detector_options o;
+	struct bench b = {0};
+	uint64_t t = SEC;
+
+	(void)state;
+	assert_int_equal(xid_policy_default(&b.policy), 0);
+	detector_options_default(&o);
+	o.nodes_max = 16;
+	o.shared_node = true;
+	b.d = told_detector(&b.told, &o, b.policy);
+	for (uint32_t i = 0; i < 8; i++) {
+		uint32_t job = i < 4 ? i : 4;
+
+		owned_job(&b, t, job, i < 4 ? 1000 : 1001);
+		t += SEC;
+		xid(&b, t, 31);
+		live_until(&b, &t, t + 5 * MINUTE);
+		job_on_node(&b, t, job, false);
+	}
+	assert_int_equal(b.told.alarms, 0);
+	end(&b);
 }
 
 static void test_three_lines(void **state)
@@ -758,7 +799,8 @@ int main(void)
 		cmocka_unit_test(test_spoofed),
 		cmocka_unit_test(test_of_the_application),
 		cmocka_unit_test(test_different_jobs),
-		cmocka_unit_test(test_different_jobs_of_one_user),
+		cmocka_unit_test(test_programs_of_users),
+		cmocka_unit_test(test_jobs_of_another_user),
 		cmocka_unit_test(test_three_lines),
 		cmocka_unit_test(test_double_bit_alone),
 		cmocka_unit_test(test_double_bit_with_others),

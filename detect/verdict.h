@@ -124,7 +124,8 @@ struct verdict {
 	enum verdict_action advice;
 	double confidence; /* 0 .. 1 */
 	/* All its evidence comes from jobs of users, which can fake it, alone or together. False:
-	 * it comes from the machine, or the owners of the jobs are not known. */
+	 * it comes from the machine, or the owners of the jobs are not known (but for Xids that
+	 * programs can cause). */
 	bool of_jobs;
 	bool of_one_owner; /* ... of one uid; else owner is the last of several */
 	uint32_t owner;

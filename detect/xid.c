@@ -109,18 +109,41 @@ static void count_job(struct xid_seen *x, uint32_t job, uint64_t now_ns)
 	x->job_ns[at] = now_ns;
 }
 
-static void count_owner(struct xid_seen *x, const struct job *j, uint64_t now_ns)
+/* The one whose newest is oldest, or free, unless it is known. */
+static struct xid_owner *owner_of(struct xid_seen *x, uint32_t uid)
 {
-	int at = x->owner_ns[0] <= x->owner_ns[1] ? 0 : 1;
+	struct xid_owner *o = &x->owners[0];
 
-	_Static_assert(XID_OWNERS == 2, "the older one of two");
-	if (!j || !j->owned)
+	for (int i = 0; i < XID_OWNERS; i++) {
+		struct xid_owner *p = &x->owners[i];
+
+		if (p->times_ns[0] && p->uid == uid)
+			return p;
+		if (p->times_ns[0] < o->times_ns[0])
+			o = p;
+	}
+	*o = (struct xid_owner){.uid = uid};
+	return o;
+}
+
+/* An incident of one of the user's jobs; where jobs are counted, each of them once. */
+static void count_owner(struct xid_seen *x, const struct job *j, uint32_t job, bool begins,
+			uint64_t now_ns)
+{
+	struct xid_owner *o;
+	int at = 0;
+
+	if (!j || !j->owned || (!begins && !x->row->jobs))
 		return;
-	for (int i = 0; i < XID_OWNERS; i++)
-		if (x->owner_ns[i] && x->owners[i] == j->owner)
-			at = i;
-	x->owners[at] = j->owner;
-	x->owner_ns[at] = now_ns ? now_ns : 1;
+	o = owner_of(x, j->owner);
+	while (at < XID_TIMES - 1 && !(x->row->jobs && o->times_ns[at] && o->jobs[at] == job))
+		at++;
+	for (; at > 0; at--) { /* the last one goes, or the job's own */
+		o->jobs[at] = o->jobs[at - 1];
+		o->times_ns[at] = o->times_ns[at - 1];
+	}
+	o->jobs[0] = job;
+	o->times_ns[0] = now_ns ? now_ns : 1;
 }
 
 static void count_incident(struct xid_seen *x, uint64_t now_ns)
@@ -197,7 +220,7 @@ static bool enter(struct detector *d, struct xid_seen *x, const struct xid_event
 		count_incident(x, now_ns);
 	}
 	count_job(x, ev->job, now_ns);
-	count_owner(x, known_job(d, ev->job), now_ns);
+	count_owner(x, known_job(d, ev->job), ev->job, begins, now_ns);
 	x->messages += x->messages < UINT32_MAX;
 	x->last_ns = now_ns;
 	x->source = (uint8_t)ev->source;

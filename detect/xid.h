@@ -16,7 +16,7 @@
 #define XID_KEPT         8 /* of one GPU: different Xids; the oldest that stands least goes */
 #define XID_TIMES        4 /* of the last incidents; rows that count more count in halves of it */
 #define XID_JOBS         4
-#define XID_OWNERS       2 /* rules ask only whether there are two */
+#define XID_OWNERS       4 /* users whose programs met it last */
 #define XID_ONE_INCIDENT (60 * NS_PER_SEC)
 #define XID_TOGETHER     (60 * NS_PER_SEC) /* two Xids that have to do with each other */
 #define XID_SETTLE       (500 * NS_PER_MS) /* so long a row waits for those it goes `with` */
@@ -37,6 +37,13 @@ struct xid_event {
 	const char *process, *unit;
 };
 
+/* A user whose programs met it. */
+struct xid_owner {
+	uint32_t uid;
+	uint32_t jobs[XID_TIMES];
+	uint64_t times_ns[XID_TIMES]; /* of its incidents, or jobs; newest first; 0: none */
+};
+
 struct xid_seen {
 	const struct xid_row *row;
 	uint32_t code, subcode;
@@ -46,8 +53,7 @@ struct xid_seen {
 	uint32_t halves[2];           /* incidents in it and in the one before */
 	uint32_t jobs[XID_JOBS];      /* that met it; SAMPLE_NONE: none */
 	uint64_t job_ns[XID_JOBS];
-	uint32_t owners[XID_OWNERS];  /* users of jobs that met it */
-	uint64_t owner_ns[XID_OWNERS];
+	struct xid_owner owners[XID_OWNERS];
 	uint32_t messages; /* of this incident */
 	uint32_t n_with;   /* 0: nothing came with it; else the row's place + 1 */
 	uint32_t with_code;

@@ -58,13 +58,40 @@ static bool is_of_programs(const struct xid_row *r)
 	return r->scope == XID_OF_APP && r->class == CLASS_UNSTABLE;
 }
 
-static bool met_by_two_owners(const struct xid_seen *x, uint64_t now_ns)
+/* How often the programs of other users than the one with the most have met it in the window: so
+ * one user cannot make it count against the GPU, whatever the others do once. */
+static uint32_t met_by_others(const struct xid_seen *x, uint64_t now_ns)
 {
-	uint32_t n = 0;
+	uint32_t all = 0, most = 0;
 
-	for (int i = 0; i < XID_OWNERS; i++)
-		n += x->owner_ns[i] && now_ns - x->owner_ns[i] <= x->row->window_ns;
-	return n == XID_OWNERS;
+	for (int i = 0; i < XID_OWNERS; i++) {
+		const struct xid_owner *o = &x->owners[i];
+		uint32_t n = 0;
+
+		for (int k = 0; k < XID_TIMES; k++)
+			n += o->times_ns[k] && now_ns - o->times_ns[k] <= x->row->window_ns;
+		all += n;
+		most = n > most ? n : most;
+	}
+	return all - most;
+}
+
+/* It rests on jobs, of one user or several: the policy asks for an alarm of the machine as well. */
+static void rest_on_owners(struct verdict *v, const struct xid_seen *x)
+{
+	const struct xid_owner *last = NULL;
+	unsigned n = 0;
+
+	for (int i = 0; i < XID_OWNERS; i++) {
+		const struct xid_owner *o = &x->owners[i];
+
+		n += o->times_ns[0] > 0;
+		if (o->times_ns[0] && (!last || o->times_ns[0] > last->times_ns[0]))
+			last = o;
+	}
+	v->of_jobs = true;
+	v->of_one_owner = n == 1;
+	v->owner = last ? last->uid : 0;
 }
 
 static struct judgement judge(const struct detector *d, const struct xid_gpu *g,
@@ -81,7 +108,7 @@ static struct judgement judge(const struct detector *d, const struct xid_gpu *g,
 	}
 	j.repeated = r->count && j.incidents >= r->count;
 	if (j.repeated && (!d->options.shared_node || !is_of_programs(r) ||
-			   met_by_two_owners(x, d->now_ns))) {
+			   met_by_others(x, d->now_ns) >= r->count)) {
 		j.escalated = true;
 		j.action = r->then;
 		j.level = LEVEL_ALARM;
@@ -164,7 +191,8 @@ static void because(const struct xid_gpu *g, const struct xid_seen *x, const str
 		    x->row->jobs ? ", met by %u different jobs in %s" : ", %u times in %s",
 		    j->incidents, window);
 		if (!j->escalated)
-			add(buf, size, ", not of two users, so it may be their programs");
+			add(buf, size,
+			    ", not so often without one user's programs, which may cause it");
 	}
 	if (j->overridden && g->recovery < RECOVERY_UNKNOWN)
 		add(buf, size, "; the driver asks for %s", asks[g->recovery]);
@@ -248,6 +276,8 @@ void xid_judge(struct detector *d, struct xid_gpu *g, struct xid_seen *x)
 	if (g->recovery_ns)
 		verdict_evidence(&v, "recovery action that the driver names", g->recovery, 0, "",
 				 g->recovery_ns);
+	if (d->options.shared_node && is_of_programs(x->row))
+		rest_on_owners(&v, x);
 	say(d, g, x, &j, &v);
 	x->standing = true;
 	accuse(d, &v);
