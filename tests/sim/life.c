@@ -29,7 +29,7 @@ static void resume(struct life *l, struct fiber *f)
 	assert(l->alive && !w->current);
 	w->current = l;
 	l->running = f;
-	before = alloc_set_watch(&l->arena.watch);
+	before = alloc_set_watch(&l->blocks.watch);
 	fiber_resume(f);
 	alloc_set_watch(before);
 	l->running = NULL;
@@ -334,7 +334,7 @@ struct life *life_start(struct world *w, const struct life_options *o, void (*ma
 	fair_init(&l->posted);
 	list_init(&l->ends);
 	list_add_tail(&w->lives, &l->link);
-	arena_init(&l->arena);
+	blocks_init(&l->blocks);
 	rng_seed(&l->rng, rng_u64(&w->rng.rng));
 	fiber_init(&l->control, control_run, l);
 	workers_start(l);
@@ -371,8 +371,8 @@ static void end(struct life *l)
 		h->ended(h);
 	}
 	sim_fd_close_all(w, l);
-	arena_drop(&l->arena);
-	free(l->arena.slots);
+	blocks_drop(&l->blocks);
+	free(l->blocks.slots);
 }
 
 static void kill_now(struct life *l)
@@ -446,7 +446,7 @@ size_t life_end(struct life *l)
 
 	assert(life_idle(l) && !l->world->current);
 	life_run(l, workers_end, l);
-	held = arena_live(&l->arena) + sim_fd_count(l->world, l);
+	held = blocks_live(&l->blocks) + sim_fd_count(l->world, l);
 	world_note(l->world, "ended", l->number, held, 0);
 	end(l);
 	return held;

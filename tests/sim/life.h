@@ -17,7 +17,7 @@
 #include "base/disk.h"
 #include "base/loop.h"
 #include "base/work.h"
-#include "tests/sim/arena.h"
+#include "tests/sim/blocks.h"
 #include "tests/sim/fiber.h"
 #include "tests/sim/world.h"
 
@@ -54,7 +54,7 @@ struct life {
 	struct list link; /* in world->lives while alive */
 	unsigned number;
 	bool alive, starting, dying;
-	struct arena arena;
+	struct blocks blocks;
 	struct rng_seeded rng;
 
 	struct loop loop;

@@ -218,7 +218,7 @@ struct rank {
 	char run_id[160];
 	/* The fiber. */
 	struct fiber fiber;
-	struct arena arena;
+	struct blocks blocks;
 	bool running, done, parked;
 	uint64_t until_ns;
 	bool heed; /* a message ends the wait */

@@ -4,7 +4,7 @@
  * requests that are repeated under their id when the connection was lost, as libckpt does it.
  *
  * The fiber belongs to no life: the driver plays its process. So it may be dropped at any park,
- * and what it had taken goes with its arena, descriptors and mappings.
+ * and what it had taken goes with its blocks, descriptors and mappings.
  */
 #include <config.h>
 
@@ -21,7 +21,7 @@
 #define REPLY_NS    (500 * SIM_MS) /* ckptd answers so soon what waits for nobody (I13) */
 #define REJOIN_NS   (40 * SIM_S)
 
-/* ---- Memory for replies: of the rank's arena ---- */
+/* ---- Memory for replies: of the rank's blocks ---- */
 
 static void *reply_alloc(void *arg, size_t size)
 {
@@ -54,7 +54,7 @@ uint64_t rank_now(const struct rank *r)
 
 static void resume(struct rank *r)
 {
-	struct alloc_watch *before = alloc_set_watch(&r->arena.watch);
+	struct alloc_watch *before = alloc_set_watch(&r->blocks.watch);
 
 	r->running = true;
 	r->parked = false;
@@ -118,7 +118,7 @@ struct rank *rank_start(struct sim_job *j, uint32_t rank, const char *run_id, ui
 	snprintf(r->run_id, sizeof(r->run_id), "%s", run_id);
 	list_init(&r->link);
 	list_init(&r->inbox);
-	arena_init(&r->arena);
+	blocks_init(&r->blocks);
 	r->process = process_new(j->sim->host, j->uid, NULL);
 	r->until_ns = delay_ns;
 	fiber_init(&r->fiber, run, r);
@@ -177,8 +177,8 @@ void rank_kill(struct rank *r)
 	rank_unmap_slots(r);
 	mapping_free(r->page);
 	mapping_free(r->beats);
-	arena_drop(&r->arena);
-	free(r->arena.slots);
+	blocks_drop(&r->blocks);
+	free(r->blocks.slots);
 	list_del(&r->link);
 	free(r);
 }

@@ -264,7 +264,7 @@ static void test_blocks_of_a_life_are_counted_and_dropped(void **state)
 	(void)state;
 	l = life_start(w, &o, leak_two, kept);
 	world_run(w, UINT64_MAX, NULL, NULL);
-	assert_int_equal(arena_live(&l->arena), 2);
+	assert_int_equal(blocks_live(&l->blocks), 2);
 	assert_int_equal(life_end(l), 2);
 	life_free(l);
 
