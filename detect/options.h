@@ -12,7 +12,8 @@ struct detector_options {
 	uint32_t ranks_max, nodes_max, jobs_max; /* bounds on memory */
 
 	/* Users that do not trust each other share the node: an Xid that a program can cause by
-	 * itself counts against a GPU only if programs of two uids met it. */
+	 * itself counts against a GPU only as often as programs of other users than the one with
+	 * the most met it. */
 	bool shared_node;
 
 	/* Blindness: nobody is heard of for `blind_x` times the longest usual gap, at least
