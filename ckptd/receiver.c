@@ -13,9 +13,9 @@
  *   2. A process that was killed may not end (it waits in the kernel for what hung it). ckptd
  *      watches its pidfd and never blocks on its end; a uid has at most RECEIVER_LEFT_MAX such
  *      processes.
- *   3. To close connections, ckptd closes its own descriptors once the request that carries them
- *      is sent: the last close happens in the process, even if that is killed. One request closes
- *      up to RECEIVER_CLOSE_MAX of them.
+ *   3. To close connections, ckptd sends the process a request that carries them, closes its own
+ *      descriptors, and then lets the process go on: the last close happens there, also if ckptd
+ *      kills it. One request closes up to RECEIVER_CLOSE_MAX of them.
  *   4. BEGINS: a thread of its own executes the program: posix_spawn() returns when the program has
  *      been read from the disk.
  *
@@ -295,7 +295,7 @@ static void end_beginning(struct receiver *r)
 
 static int send_request(struct receiver *r, enum receiver_op op, const int *fds, size_t n_fds)
 {
-	struct receiver_request q = {.op = op, .number = ++r->number};
+	struct receiver_request q = {.op = op, .number = r->number};
 	struct iovec iov = {.iov_base = &q, .iov_len = sizeof(q)};
 	union {
 		char buf[CMSG_SPACE(RECEIVER_CLOSE_MAX * sizeof(int))];
@@ -303,15 +303,17 @@ static int send_request(struct receiver *r, enum receiver_op op, const int *fds,
 	} control = {0};
 	struct msghdr h = {.msg_iov = &iov,
 			   .msg_iovlen = 1,
-			   .msg_control = control.buf,
-			   .msg_controllen = CMSG_SPACE(n_fds * sizeof(int))};
+			   .msg_control = n_fds ? control.buf : NULL,
+			   .msg_controllen = n_fds ? CMSG_SPACE(n_fds * sizeof(int)) : 0};
 	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
 	ssize_t n;
 
-	cm->cmsg_level = SOL_SOCKET;
-	cm->cmsg_type = SCM_RIGHTS;
-	cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
-	memcpy(CMSG_DATA(cm), fds, n_fds * sizeof(int));
+	if (n_fds) {
+		cm->cmsg_level = SOL_SOCKET;
+		cm->cmsg_type = SCM_RIGHTS;
+		cm->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+		memcpy(CMSG_DATA(cm), fds, n_fds * sizeof(int));
+	}
 	do
 		n = sendmsg(r->process->socket.fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
@@ -328,8 +330,10 @@ static void request_sent(struct receiver *r, struct receiving *x)
 
 static int ask_take(struct receiver *r, struct receiving *x)
 {
-	int e = send_request(r, RECEIVER_TAKE, &x->fd, 1);
+	int e;
 
+	r->number++;
+	e = send_request(r, RECEIVER_TAKE, &x->fd, 1);
 	if (e)
 		return e;
 	list_del(&x->link);
@@ -347,6 +351,7 @@ static int ask_close(struct receiver *r)
 	list_each(x, &r->waiting, link)
 		if (x->end && n < RECEIVER_CLOSE_MAX)
 			fds[n++] = x->fd;
+	r->number++;
 	e = send_request(r, RECEIVER_CLOSE, fds, n);
 	if (e)
 		return e;
@@ -360,6 +365,8 @@ static int ask_close(struct receiver *r)
 		x->fd = -1;
 		x->done(x, RECEIVER_NOTHING, NULL, 0, &none);
 	}
+	if (send_request(r, RECEIVER_CLOSE_GO, NULL, 0) != 0)
+		part(r, true); /* its end closes them */
 	return 0;
 }
 

@@ -149,6 +149,18 @@ static bool answer(const struct receiver_request *q, enum receiver_status status
 	return n > 0;
 }
 
+/* Until ckptd has closed its own copies: its close would be the last one. */
+static bool await_go(void)
+{
+	struct receiver_request q = {0};
+	ssize_t n;
+
+	do
+		n = recv(RECEIVER_FD, &q, sizeof(q), 0);
+	while (n < 0 && errno == EINTR);
+	return n == (ssize_t)sizeof(q) && q.op == RECEIVER_CLOSE_GO;
+}
+
 /* (4) false: there is no child, so this process has to end. */
 static bool close_connections(const int *fds, size_t n)
 {
@@ -190,7 +202,8 @@ static bool serve(struct message *m, int *held)
 	*held = -1;
 	if (q.op == RECEIVER_CLOSE) {
 		m->len = 0;
-		return close_connections(m->fds, m->n_fds) && answer(&q, RECEIVER_NOTHING, m);
+		return await_go() && close_connections(m->fds, m->n_fds) &&
+		       answer(&q, RECEIVER_NOTHING, m);
 	}
 	status = take(from, m);
 	ok = answer(&q, status, m);

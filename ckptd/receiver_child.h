@@ -16,7 +16,9 @@
 
 enum receiver_op {
 	RECEIVER_TAKE = 1, /* receive one message from the socket that comes with this */
-	RECEIVER_CLOSE,    /* close the sockets that come with this, with whatever is queued */
+	RECEIVER_CLOSE,    /* close the sockets that come with this, with whatever is queued, after
+			    * the next message */
+	RECEIVER_CLOSE_GO, /* ckptd has closed its own descriptors of them; no answer of its own */
 };
 /* Sockets of one RECEIVER_CLOSE. */
 #define RECEIVER_CLOSE_MAX 32

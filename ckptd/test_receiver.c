@@ -543,6 +543,49 @@ static void test_connections_are_closed_while_a_receiver_hangs(void **state)
 	close(m);
 }
 
+static unsigned slow_ms; /* a close of this process takes as long */
+
+/* Instead of libc's. */
+int close(int fd)
+{
+	const struct timespec t = {.tv_nsec = (long)slow_ms * 1000000};
+
+	if (slow_ms)
+		nanosleep(&t, NULL);
+	return (int)syscall(SYS_close, fd);
+}
+
+/* The process that closes has the last copy also if it is quicker than ckptd. */
+static void test_the_last_close_is_elsewhere(void **state)
+{
+	struct world *w = *state;
+	int fds[2] = {client(w), client(w)}, peers[2], before;
+
+	say(fds[0], '1', 0, 0);
+	say(fds[1], '2', 0, 0);
+	until(w, "12");
+	before = open_fds();
+	for (int i = 0; i < 2; i++) { /* the second time there is a process */
+		uint64_t begun = now_ms(), from, longest = 0;
+
+		say(fds[i], 'e', 0, 0);
+		peers[i] = send_lingering(fds[i]);
+		slow_ms = 300;
+		while (now_ms() - begun < SLOW_MS / 2) {
+			from = now_ms();
+			loop_epoll_turn(w->loop, 50 * 1000000);
+			longest = now_ms() - from > longest ? now_ms() - from : longest;
+		}
+		slow_ms = 0;
+		assert_true(longest < SLOW_MS);
+	}
+	assert_in_range(open_fds(), before, before + 2); /* the process's; 2 came and 2 went */
+	for (int i = 0; i < 2; i++) {
+		close(peers[i]);
+		close(fds[i]);
+	}
+}
+
 /* Neither those of connections nor those of connections that were never accepted. */
 static void test_the_end_does_not_wait_for_queued_descriptors(void **state)
 {
@@ -1137,6 +1180,7 @@ int main(void)
 		T(test_a_connection_of_an_ended_process_is_closed_elsewhere),
 		T(test_queued_descriptors_behind_an_error_are_closed_elsewhere),
 		T(test_connections_are_closed_while_a_receiver_hangs),
+		T(test_the_last_close_is_elsewhere),
 		T(test_the_end_does_not_wait_for_queued_descriptors),
 		T(test_a_slow_descriptor_is_closed_elsewhere),
 		T(test_a_silent_file_harms_its_user_alone),
