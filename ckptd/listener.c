@@ -36,7 +36,7 @@
 #include "ckptd/predecessor.h"
 #include "ckptd/processes.h"
 
-enum { ACCEPTS_MAX = 16, BACKLOG = 1024, PAUSE_MS = 100, REFUSED_PAUSE_MS = 5 };
+enum { ACCEPTS_MAX = 8, BACKLOG = 1024, PAUSE_MS = 100, REFUSED_PAUSE_MS = 5 };
 
 struct listener {
 	struct loop *loop;
