@@ -825,7 +825,7 @@ static bool being_let_go(struct job *j)
 	struct checkpoint *c;
 
 	list_each(c, &j->checkpoints, link)
-		if (c->agreed == CP_ABORTED && in_memory(c))
+		if ((c->agreed == CP_ABORTED || c->releasing) && in_memory(c))
 			return true;
 	return false;
 }
@@ -876,7 +876,9 @@ void checkpoint_collect(struct job *j)
 	if (left == 0)
 		left = RELEASED_IN_A_CALL;
 	list_each_safe(c, next, &j->checkpoints, link) {
-		if (in_memory(c) && (c->releasing || memory_may_go(c))) {
+		/* The decision and the first rank that goes are one call: from then on its memory
+		 * is not read (I9). */
+		if (left > 0 && in_memory(c) && (c->releasing || memory_may_go(c))) {
 			release_memory(c, &left);
 			released = true;
 		}

@@ -417,6 +417,8 @@ static void part_finish(struct persist_part *p)
 
 bool persist_can(const struct checkpoint *c)
 {
+	if (c->releasing)
+		return false;
 	for (uint32_t i = 0; i < c->world; i++)
 		if (!c->shards[i].slot || c->shards[i].slot->state == SLOT_QUARANTINED)
 			return false;

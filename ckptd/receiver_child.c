@@ -25,6 +25,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
@@ -40,7 +41,7 @@
 #include "base/bytes.h"
 #include "base/conn.h"
 
-enum { NICE = 10, FDS_MAX = 253 /* SCM_MAX_FD of Linux */, OPEN_FILES = FDS_MAX + 16 };
+enum { NICE = 10, FDS_MAX = 253 /* SCM_MAX_FD of Linux */, FULL_WAIT_MS = 5 };
 #define FROZEN (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
 
 struct message {
@@ -143,9 +144,12 @@ static bool answer(const struct receiver_request *q, enum receiver_status status
 		cm->cmsg_len = CMSG_LEN(sizeof(int));
 		memcpy(CMSG_DATA(cm), m->fds, sizeof(int));
 	}
+	/* ETOOMANYREFS: other processes of this user have too many descriptors in flight, and this
+	 * one has no capability to exceed that. No event says when it has passed. */
 	do
 		n = sendmsg(RECEIVER_FD, &h, MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR ||
+			 (errno == ETOOMANYREFS && poll(NULL, 0, FULL_WAIT_MS) == 0)));
 	return n > 0;
 }
 
@@ -236,16 +240,23 @@ static bool drop_capabilities(void)
 
 int receiver_child_run(void)
 {
-	const struct rlimit files = {OPEN_FILES, OPEN_FILES}, none = {0, 0};
+	const struct rlimit none = {0, 0};
 	static struct message m;
+	struct rlimit files;
 	int held = -1;
 
 	/* It ends with ckptd, which has the only other end of its socket. (PR_SET_PDEATHSIG would
 	 * end it with the thread that started it.) One that still hangs then holds nothing but the
 	 * descriptor that hangs it. */
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_NOFILE, &files) != 0 ||
-	    setrlimit(RLIMIT_CORE, &none) != 0 || !drop_capabilities())
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || setrlimit(RLIMIT_CORE, &none) != 0 ||
+	    !drop_capabilities())
 		return 1;
+	/* Few are open here at a time, but by this limit of the sender the kernel also bounds what
+	 * all processes of ckptd's user have in flight, ckptd's own to its clients with it. */
+	if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+		files.rlim_cur = files.rlim_max;
+		ignore_result(setrlimit(RLIMIT_NOFILE, &files));
+	}
 	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */
 	/* It works for a user, so it must not get more processor time than the user's own
 	 * processes. */

@@ -862,6 +862,26 @@ static void test_it_begins_where_capset_is_forbidden(void **state)
 	close(m);
 }
 
+/* The kernel bounds what all processes of a user have in flight by the sender's limit of open
+ * files, and ckptd has much in flight to clients that do not read. */
+static void test_it_answers_beside_descriptors_in_flight(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), unread[2], m = memfd("first", FROZEN);
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, unread), 0);
+	for (int i = 0; i < 4; i++)
+		assert_int_equal(send_fd_copies(unread[0], "x", 1, unread[0], SEND_FDS_MAX, 0), 1);
+	say(fd, '1', m, 1);
+	until(w, "1");
+	assert_string_equal(w->bytes, "first");
+	close(unread[0]);
+	close(unread[1]);
+	close(fd);
+	close(m);
+	until(w, "1C");
+}
+
 /* If the receiver is killed between two messages, or with one, ckptd asks another one. */
 static void test_a_killed_process_is_replaced(void **state)
 {
@@ -1188,6 +1208,7 @@ int main(void)
 		T(test_it_ends_after_a_rest_and_begins_again),
 		T(test_it_has_no_capabilities),
 		T(test_it_begins_where_capset_is_forbidden),
+		T(test_it_answers_beside_descriptors_in_flight),
 		T(test_a_killed_process_is_replaced),
 		T(test_it_is_not_idle_in_its_callback),
 		T(test_after_a_failed_begin_the_next_request_begins_one),

@@ -121,11 +121,57 @@ static void test_regions_count_until_they_are_destroyed(void **state)
 	t->host.memory->ops = memory_ops;
 }
 
+static struct checkpoint *step_of(struct node_test *t, uint64_t step)
+{
+	return checkpoint_find(the_job(t), the_job(t)->history.epoch.number, step);
+}
+
+/* Between slices messages come: a checkpoint that goes is not read, nor written to disk, and one of
+ * which nothing has gone is as good as before (I6, I9). */
+static void test_memory_that_goes_in_slices(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *ten, *twenty;
+	uint64_t end = 0;
+
+	t->o.release_slice = 1;
+	t->o.retention.keep_last = 10;
+	begin_two(t);
+	for (uint64_t step = 10; step <= 20; step += 10) {
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+		assert_int_equal(save_rank(&t->b, 1, step), 0);
+		assert_int_equal(hand_wait(&t->a, step, CKPT_DURABLE), 0);
+		step_of(t, step)->readers++;
+	}
+	ten = step_of(t, 10);
+	twenty = step_of(t, 20);
+	assert_int_equal(save_rank(&t->a, 0, 30), 0);
+	assert_int_equal(save_rank(&t->b, 1, 30), 0);
+	assert_int_equal(hand_wait(&t->a, 30, CKPT_DURABLE), 0);
+	assert_true(ten->memory && twenty->memory); /* they are read */
+	ten->readers--;
+	twenty->readers--;
+	checkpoint_collect(the_job(t));
+	assert_true(ten->releasing && !ten->memory);
+	assert_null(ten->shards[0].slot);
+	assert_non_null(ten->shards[1].slot);
+	assert_false(checkpoint_memory_is_good(ten, 1));
+	assert_false(persist_can(ten));
+	assert_true(twenty->memory && !twenty->releasing);
+	assert_true(checkpoint_memory_is_good(twenty, 0));
+	load_rank_at(&t->a, 0, 10, CKPT_TIER_DISK, 10);
+	while (twenty->shards[0].slot || twenty->shards[1].slot)
+		assert_true(turn_on(t, &end));
+	assert_true(save_rank(&t->a, 0, 40) == 0 && save_rank(&t->b, 1, 40) == 0);
+	assert_int_equal(hand_wait(&t->a, 40, CKPT_COMMITTED), 0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_blobs_are_bounded),
 		NODE_TEST(test_regions_count_until_they_are_destroyed),
+		NODE_TEST(test_memory_that_goes_in_slices),
 	};
 
 	return cmocka_run_group_tests_name("sharing", tests, NULL, NULL);

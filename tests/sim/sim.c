@@ -386,6 +386,9 @@ static const struct {
 	{BUG_RECYCLE_WITHOUT_COMMIT, &lost_commits, NULL},
 	{BUG_REREAD_FORGOTTEN, &trusting, NULL},
 	{BUG_REPEAT_REFUSED, &slow_readers, NULL},
+	{BUG_RELEASED_IS_READ, NULL,
+	 "in virtual time the slices of a release follow each other at once "
+	 "(ckptd/test_sharing)"},
 	{BUG_REMOVED_IS_OFFERED, &people, NULL},
 	{BUG_REPLICAS_NOT_COMPARED, &everything, NULL},
 	{BUG_REPLICAS_NOT_WRITTEN, &everything, NULL},
