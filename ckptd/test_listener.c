@@ -451,6 +451,18 @@ static void send_fds(struct conn *c, size_t n)
 	c->ops->send(c, "m", 1, fds, n);
 }
 
+/* A listener, and a client that has sent a message. */
+static int begin_with_one(struct world *w)
+{
+	int fd;
+
+	start(w, (struct listener_options){0});
+	fd = client(w);
+	client_send(fd, "x", 1, 0, 0);
+	until(w, "om");
+	return fd;
+}
+
 /* The listener does not close descriptors that waited for a process that ends, or that it can no
  * longer send. */
 static void test_what_is_not_sent_is_handed_back(void **state)
@@ -459,10 +471,7 @@ static void test_what_is_not_sent_is_handed_back(void **state)
 	struct world *w = *state;
 	int fd;
 
-	start(w, (struct listener_options){0});
-	fd = client(w);
-	client_send(fd, "x", 1, 0, 0);
-	until(w, "om");
+	fd = begin_with_one(w);
 	for (int i = 0; i < SENT + WAITING; i++)
 		send_fds(w->conn, PER);
 	assert_int_equal(w->unsent, 0);
@@ -490,10 +499,7 @@ static void test_message_that_cannot_wait(void **state)
 	struct world *w = *state;
 	int fd;
 
-	start(w, (struct listener_options){0});
-	fd = client(w);
-	client_send(fd, "x", 1, 0, 0);
-	until(w, "om");
+	fd = begin_with_one(w);
 	for (int i = 0; i < SENT; i++)
 		send_fds(w->conn, PER);
 	no_changes = true;
