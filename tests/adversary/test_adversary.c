@@ -17,7 +17,8 @@
  *             others have freed), a few milliseconds now and then, with any load. So as above: if
  *             each turn of the attack had such a call, more turns follow. A call that is long by
  *             its own work is long in each of them; one turn must be without, and of all calls no
- *             more than one in a thousand may be long
+ *             more than one in a thousand may be long. Beside it machine.c prints how often the
+ *             same happens to work that is always short
  *   launch    another job of the user opens, declares, prepares and has its first step committed
  *             within 5 s
  *   memory    MEMORY_KIB more than before at most, descriptors DESCRIPTORS
@@ -48,6 +49,7 @@
 
 #include "base/err.h"
 #include "tests/adversary/attack.h"
+#include "tests/adversary/machine.h"
 #include "tests/adversary/share.h"
 #include "tests/lib/rig.h"
 
@@ -443,6 +445,14 @@ static void measure(struct rig *r, struct trainer_process *t, struct measured *m
 	RIG_CHECK(rig_daemon(r) == daemon, "ckptd was replaced");
 }
 
+static void look_at_machine(void)
+{
+	struct machine_counts c = machine_look();
+
+	rig_note("the machine: %llu pieces of work of %.0f us, %llu above 1 ms, the longest %.0f us",
+		 c.pieces, c.mean_us, c.above, c.longest_us);
+}
+
 static void stop_beside(struct rig *r)
 {
 	uint64_t from = rig_now_ms();
@@ -471,6 +481,7 @@ static void beside(struct rig *r)
 	trainer_must(&t, "prepare 65536");
 	memory = status_of(rig_daemon(r), "RssAnon:");
 	set_up(r, a);
+	machine_begin();
 	measure(r, &t, &m, &all);
 	rig_note("%s: p99 %.1f ms (median %.1f), beside a burner %.1f (%.1f), of %zu and %zu saves",
 		 a->name, share_below(&m.beside, 0.99) / 1e3, share_below(&m.beside, 0.5) / 1e3,
@@ -484,6 +495,7 @@ static void beside(struct rig *r)
 	must_hold(m.files < DESCRIPTORS, "ckptd has %u descriptors", m.files);
 	rig_note("%s: %llu calls on the loop, %llu above 1 ms, the longest %llu us (%s)", a->name,
 		 m.loop.calls, m.loop.above, m.loop.longest_us, m.loop.longest);
+	look_at_machine();
 	must_hold(m.least_above == 0 && m.loop.above <= m.loop.calls / 1000,
 		  "%llu of %llu calls on the loop above 1 ms, some in each turn; the longest "
 		  "%llu us (%s)",
