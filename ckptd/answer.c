@@ -3,7 +3,8 @@
  * answer.c - answers that take too long for one call on the loop, which serves all users' saves.
  *
  *   WAITING    behind others of its user, or of all users, which take turns (base/fair.h)
- *   GATHERING  slices of ANSWER_SLICE points, one in a turn of the loop for all answers together
+ *   GATHERING  slices of ANSWER_SLICE points, each a task of its user: the loop takes turns
+ *              between users, so that no answer waits for what another user has posted
  *   MAKING     a META worker makes the text of what was gathered, and the memfd of a long one
  *   ENDED      sent, unless the session has ended
  *
@@ -11,8 +12,7 @@
  * answers are bounded, and hold no memory but their question. ANSWERS_MAX bounds those that hold
  * more.
  *
- * Invariants: (1) at most one slice runs in a turn, and no answer has two in a row while another
- * gathers; (2) make() runs once for each answer that has gathered, also for one that is dropped:
+ * Invariants: (1) an answer has one slice posted at most, and none unless it gathers; (2) make() runs once for each answer that has gathered, also for one that is dropped:
  * documents are freed where they are dumped, as that costs as much; (3) only the loop accesses an
  * answer, except in MAKING: then a worker has what make() uses.
  *
@@ -188,39 +188,20 @@ static void make(struct answer *a)
 	work_submit(n->env.workers, WORK_META, session_process(a->session)->uid, &a->work);
 }
 
-/* The one place where slices are posted: the next one is that of the first that gathers. */
-static void post_slice(struct node *n)
-{
-	const struct answer *a = list_first(&n->answers.gathering, struct answer, link);
-
-	if (n->answers.posted || !a)
-		return;
-	n->answers.posted = true;
-	n->answers.task.uid = session_process(a->session)->uid;
-	loop_post(n->env.loop, &n->answers.task);
-}
-
 static void slice(struct task *t)
 {
-	struct answers *all = container_of(t, struct answers, task);
-	struct node *n = container_of(all, struct node, answers);
-	struct answer *a = list_first(&all->gathering, struct answer, link);
+	struct answer *a = container_of(t, struct answer, slice);
+	struct node *n = a->node;
 	unsigned left = ANSWER_SLICE;
 
-	all->posted = false;
 	loop_label(n->env.loop, "a slice of an answer");
-	if (!a)
-		return;
 	assert(a->state == ANSWER_GATHERING);
 	a->slices++;
-	all->slices++;
-	if (answer_dropped(a) || a->kind->gather(a, &left)) {
+	n->answers.slices++;
+	if (answer_dropped(a) || a->kind->gather(a, &left))
 		make(a);
-	} else {
-		list_del(&a->link); /* (1) */
-		list_add_tail(&all->gathering, &a->link);
-	}
-	post_slice(n);
+	else
+		loop_post(n->env.loop, &a->slice);
 }
 
 static void start_next(struct node *n)
@@ -240,8 +221,9 @@ static void start_next(struct node *n)
 		all->n++;
 		a->state = ANSWER_GATHERING;
 		list_add_tail(&all->gathering, &a->link);
+		task_init(&a->slice, session_process(a->session)->uid, slice);
+		loop_post(n->env.loop, &a->slice);
 	}
-	post_slice(n);
 }
 
 bool answer_refused(struct session *s, uint64_t request, const struct answer_kind *kind)
@@ -327,7 +309,6 @@ void answers_init(struct node *n)
 	fair_init(&n->answers.waiting);
 	list_init(&n->answers.gathering);
 	list_init(&n->answers.all);
-	task_init(&n->answers.task, FAIR_NODE, slice);
 }
 
 /* Workers have ended. */
@@ -336,12 +317,12 @@ void answers_fini(struct node *n)
 	struct answers *all = &n->answers;
 	struct answer *a, *next;
 
-	loop_unpost(n->env.loop, &all->task);
 	list_each_safe(a, next, &all->all, in_all) {
 		assert(a->state == ANSWER_WAITING || a->state == ANSWER_GATHERING);
 		list_del(&a->link);
 		cancel(a);
 		if (a->state == ANSWER_GATHERING) {
+			loop_unpost(n->env.loop, &a->slice);
 			a->kind->make(a); /* (2) */
 			fair_charge(&all->waiting, a->flow, 0);
 		}

@@ -58,7 +58,8 @@ struct answer {
 	struct node *node;
 	struct session *session;
 	uint64_t request;
-	struct work work; /* cancel: its session no longer waits */
+	struct task slice; /* the next one; posted while it gathers */
+	struct work work;  /* cancel: its session no longer waits */
 	uint32_t flow;    /* that it was taken of: answers.waiting */
 	uint32_t slices;
 	char *text;
@@ -71,10 +72,8 @@ struct answer {
 /* Of a node. */
 struct answers {
 	struct fair_queue waiting;
-	struct list gathering; /* the first is served by the next slice */
+	struct list gathering;
 	struct list all;       /* in every state */
-	struct task task;
-	bool posted;
 	uint32_t n;      /* gathering or being made */
 	uint64_t slices; /* since the start */
 };

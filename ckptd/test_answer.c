@@ -259,8 +259,7 @@ static void test_one_for_a_session(void **state)
 
 #define MANY 6
 
-/* Answers beyond the user's share wait, and all are answered; a turn runs one slice for all of
- * them. */
+/* Answers beyond the user's share wait, and all are answered; a turn runs one slice of each. */
 static void test_many_of_a_user(void **state)
 {
 	struct node_test *t = *state;
@@ -280,7 +279,7 @@ static void test_many_of_a_user(void **state)
 			uint64_t slices = all->slices;
 
 			assert_true(turn_on(t, &end));
-			assert_true(all->slices <= slices + 1);
+			assert_true(all->slices <= slices + ANSWERS_PER_UID);
 			assert_true(all->n <= ANSWERS_PER_UID);
 			most = all->n > most ? all->n : most;
 		}
@@ -289,6 +288,64 @@ static void test_many_of_a_user(void **state)
 	assert_int_equal(most, ANSWERS_PER_UID);
 	for (unsigned i = 0; i < MANY; i++)
 		hand_close(&many[i]);
+}
+
+#define FLOOD      1000
+#define FLOOD_UID  4243
+#define FLOOD_NS   50000
+
+struct flood {
+	struct task tasks[FLOOD];
+	struct loop *loop;
+	unsigned runs;
+};
+static struct flood flood;
+
+static void flood_run(struct task *task)
+{
+	for (uint64_t until = thread_ns() + FLOOD_NS; thread_ns() < until;)
+		;
+	flood.runs++;
+	loop_post(flood.loop, task);
+}
+
+/* Another user has many calls on the loop, and an answer under way that waits behind them: an
+ * answer of this user waits for neither. */
+static void test_not_behind_another_user(void **state)
+{
+	struct node_test *t = *state;
+	const struct answer *a;
+	struct hand other, own;
+
+	begin_node(t);
+	fill_ring(t);
+	flood = (struct flood){.loop = t->host.node->env.loop};
+	connect_rank(t, &other);
+	((struct process_id *)session_process((struct session *)t->host.node->sessions.prev))->uid =
+		FLOOD_UID; /* its link comes first in it */
+	connect_rank(t, &own);
+	for (unsigned i = 0; i < FLOOD; i++) {
+		task_init(&flood.tasks[i], FLOOD_UID, flood_run);
+		loop_post(flood.loop, &flood.tasks[i]);
+	}
+	send_events(&other, 0, false);
+	for (uint64_t end = 0; list_empty(&t->host.node->answers.all) && turn_on(t, &end);)
+		;
+	send_events(&own, 0, false);
+	flood.runs = 0;
+	do {
+		host_turn(&t->host);
+		a = container_of(t->host.node->answers.all.prev, struct answer, in_all);
+	} while (session_process(a->session)->uid == FLOOD_UID || a->state == ANSWER_GATHERING);
+	assert_true(flood.runs < FLOOD);
+	for (unsigned i = 0; i < FLOOD; i++)
+		loop_unpost(flood.loop, &flood.tasks[i]);
+	turn_until_answered(t, &own);
+	turn_until_answered(t, &other);
+	free(take_text(&own));
+	free(take_text(&other));
+	hand_close(&own);
+	hand_close(&other);
 }
 
 /* Connections end while their answers wait and are gathered; and ckptd ends with some. */
@@ -875,6 +932,7 @@ int main(void)
 		NODE_TEST(test_events_come_meanwhile),
 		NODE_TEST(test_one_for_a_session),
 		NODE_TEST(test_many_of_a_user),
+		NODE_TEST(test_not_behind_another_user),
 		NODE_TEST(test_sessions_end),
 		NODE_TEST(test_no_descriptor),
 		NODE_TEST(test_waiters),
