@@ -43,6 +43,7 @@ struct adoption {
 	char name[CKPT_JOB_MAX + 1]; /* known after LOOKING */
 	uint32_t uid, commits;
 	struct job *job; /* while MOVING */
+	bool uses;       /* it is a writer in object_uses */
 	struct found found;
 	struct err err;
 };
@@ -58,8 +59,9 @@ static void end(struct adoption *x, int code)
 	else
 		session_reply(x->session, &reply, NULL, 0);
 	session_unref(x->session);
+	if (x->uses)
+		objects_end(n->store.uses);
 	alloc_free(x);
-	objects_end(n->store.uses);
 	n->works--;
 	node_stop_step(n);
 }
@@ -179,6 +181,10 @@ static void move(struct adoption *x)
 	j->creating = true;
 	list_add_tail(&x->node->jobs, &j->link);
 	x->job = j;
+	/* Not before it is known that there is something to move: anybody may ask. */
+	x->uses = true;
+	objects_begin(x->node->store.uses);
+	objects_disturb(x->node->store.uses);
 	x->work = (struct work){.run = move_run, .done = move_done};
 	job_submit(j, WORK_META, &x->work);
 }
@@ -250,7 +256,5 @@ void incoming_adopt(struct session *s, uint64_t request, const char *hex)
 	list_init(&x->found.jobs);
 	x->work = (struct work){.run = look_run, .done = look_done};
 	n->works++;
-	objects_begin(n->store.uses);
-	objects_disturb(n->store.uses);
 	work_submit(n->env.workers, WORK_META, session_process(s)->uid, &x->work);
 }

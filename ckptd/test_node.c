@@ -21,12 +21,14 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "base/memory.h"
+#include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
 #include "model/declaration.h"
 #include "model/stored.h"
 #include "proto/session.pb-c.h"
 #include "storage/disk_posix.h"
+#include "storage/object_uses.h"
 
 static void run_backend(struct node_test *t, const char *backend)
 {
@@ -555,6 +557,40 @@ static void test_adopted_once(void **state)
 	assert_int_equal(t->a.base_step, 20);
 }
 
+static bool may_sweep(const struct node *n)
+{
+	if (!object_uses_sweep(n->store.uses))
+		return false;
+	object_uses_swept(n->store.uses);
+	return true;
+}
+
+/* Anybody may ask for any id: while ckptd looks for it, files that nothing uses are still removed. */
+static void test_adopting_nothing_keeps_no_sweep_away(void **state)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin admin = CKPT__ADMIN__INIT;
+	struct node_test *t = *state;
+	struct node *n;
+
+	begin_node(t);
+	n = t->host.node;
+	connect_rank(t, &t->a);
+	admin.verb = CKPT__ADMIN__VERB__ADOPT;
+	admin.job = (char *)"00112233445566778899aabbccddeeff";
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &admin;
+	/* What the start does, with the index too, has ended. */
+	for (uint64_t end = 0; (n->works + n->index_works > 0 || !may_sweep(n)) && turn_on(t, &end);)
+		;
+	assert_int_equal(hand_send(&t->a, &q), 0);
+	for (uint64_t end = 0; n->works == 0 && turn_on(t, &end);)
+		;
+	assert_int_equal(n->works, 1); /* until the next turn */
+	assert_true(may_sweep(n));
+	assert_int_equal(receive_code(&t->a), CKPT_ENOTFOUND);
+}
+
 /* Single elements of "w", each a piece of its own, as what a read wants; a sealed memfd. */
 static int want_elements(uint32_t n)
 {
@@ -630,6 +666,7 @@ int main(void)
 		NODE_TEST(test_names_of_blobs_have_their_room),
 		NODE_TEST(test_too_large_to_be_written_down),
 		NODE_TEST(test_adopted_once),
+		NODE_TEST(test_adopting_nothing_keeps_no_sweep_away),
 		NODE_TEST(test_given_plans_are_let_go),
 	};
 
