@@ -56,6 +56,7 @@ struct opening {
 	append_done_fn *done;
 	void *arg;
 	bool late, appending;
+	bool new_run; /* not the one of the epoch before */
 	bool entered; /* it is in the log: members of the old run leave, some in a call */
 	struct checkpoint *base; /* while appending: one of its works; NULL: none */
 	bool asked; /* by a session, which may have given up since */
@@ -458,6 +459,12 @@ static void begin(struct opening *o, const char *run_id, const char *reason)
 	job_poke(j);
 }
 
+static void begin_new_run(struct opening *o, const char *run_id)
+{
+	o->new_run = true;
+	begin(o, run_id, "new run");
+}
+
 #define LEAVE_IN_A_CALL 8u /* each takes some 50 us: slots, pages, the ledger, the detector */
 
 /* Members of an older run leave: their ranks belong to the new one. True: there is none left. */
@@ -547,7 +554,7 @@ static void epoch_appended(void *arg, int status)
 	j->epoch_over = false;
 	j->asked_trust = o->least;
 	trust_epoch(j);
-	if (o->asked && strcmp(o->reason, "new run") == 0)
+	if (o->new_run)
 		o->entered = true; /* epoch_step() goes on */
 	else
 		epoch_opened(o);
@@ -732,7 +739,7 @@ static void decide_made(struct opening *o)
 	if (!any_alive(j) || j->epoch_over) {
 		snprintf(run_id, sizeof(run_id), RUN_ID_MADE "%016llx",
 			 (unsigned long long)rng_u64(j->node->env.rng));
-		begin(o, run_id, "new run");
+		begin_new_run(o, run_id);
 	} else if (made && !j->run_closed && ep->world == o->r.world &&
 		   !member_of_rank(j, o->r.rank)) {
 		join(o);
@@ -757,7 +764,7 @@ static void decide_given(struct opening *o)
 			       "its run id belongs to an older launch; the job is in epoch %llu of "
 			       "a newer one", ep->number, 0);
 		else
-			begin(o, o->r.run_id, "new run");
+			begin_new_run(o, o->r.run_id);
 	} else if (ep->world != o->r.world) {
 		refuse(o, -EINVAL, "this run has %llu ranks, not %llu", ep->world, o->r.world);
 	} else if (j->epoch_over) {
