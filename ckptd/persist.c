@@ -588,14 +588,6 @@ static int persist_start(struct checkpoint *c)
 	return 0;
 }
 
-static bool is_base(const struct checkpoint *c)
-{
-	const struct record_epoch *ep = &c->job->history.epoch;
-
-	return ep->has_base && ep->base_step == c->step &&
-	       attempt_equal(&ep->base_attempt, &c->attempt);
-}
-
 /* How many commits, c the last of them, are newer than the newest durable one; 0: c is older. */
 static uint32_t commits_behind(const struct checkpoint *c)
 {
@@ -630,7 +622,7 @@ static bool wanted(const struct checkpoint *c)
 		return false;
 	if (c->wait_durable || c->pinned || j->node->stopping)
 		return true;
-	if (is_base(c))
+	if (checkpoint_is_base(c))
 		return true; /* every load of "latest" in this epoch is answered with it (I15) */
 	return commits_behind(c) >= every;
 }
