@@ -12,9 +12,10 @@
  * answers are bounded, and hold no memory but their question. ANSWERS_MAX bounds those that hold
  * more.
  *
- * Invariants: (1) an answer has one slice posted at most, and none unless it gathers; (2) make() runs once for each answer that has gathered, also for one that is dropped:
- * documents are freed where they are dumped, as that costs as much; (3) only the loop accesses an
- * answer, except in MAKING: then a worker has what make() uses.
+ * Invariants: (1) an answer has one slice posted at most, and none unless it gathers; (2) make()
+ * runs once for each answer that has gathered, also for one that is dropped: documents are freed
+ * where they are dumped, as that costs as much; (3) only the loop accesses an answer, except in
+ * MAKING: then a worker has what make() uses.
  *
  * Failure modes: out of memory, or no memfd: the session gets an error; nothing else changes. While
  * no worker is free these answers wait; saves do not wait for them.

@@ -233,7 +233,7 @@ static void look(struct task *t)
 	struct events *ev = container_of(t, struct events, task);
 
 	ev->posted = false;
-	loop_label(ev->node->env.loop, "who waits for events");
+	loop_label(ev->node->env.loop, "waits for events");
 	for (unsigned i = 0; i < WAITERS_SLICE && ev->to_look > 0; i++) { /* (2) */
 		struct event_waiter *w = list_first(&ev->waiters, struct event_waiter, link);
 

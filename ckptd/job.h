@@ -521,12 +521,12 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t requ
 			      uint64_t blob_bytes, struct err *e);
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
-/* On a worker, some time. */
 /* The charge of a region to its user until its place in the fd store is free; user NULL: none. */
 struct region_charge {
 	struct user *user; /* a reference, which is taken */
 	uint64_t memory;   /* USER_MEMORY_BYTES, beside one of USER_REGIONS */
 };
+/* A worker destroys it, some time. */
 void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
 			    struct region_charge charge);
 void region_destroy(struct node *n, uint32_t uid, struct region *r);

@@ -62,7 +62,7 @@ static uint32_t uid_of_peer(int fd)
 	return cred.uid;
 }
 
-/* Who it is and whether it may come in; takes fd. */
+/* Finds out which process has connected, and whether it is let in; takes fd. */
 static int admit(struct listener *l, int fd, struct err *e)
 {
 	struct process *p;

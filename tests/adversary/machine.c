@@ -2,11 +2,11 @@
 /*
  * machine.c - see machine.h.
  *
- * A thread walks over a list of fixed length, about PIECE_US, sleeps, and so on. It measures each
+ * A thread walks over a list of fixed length, about 0.13 ms, sleeps, and so on. It measures each
  * piece as ckptd measures the calls on its loop, by its thread's processor time. The work is always
- * the same and calls nothing, so what is long of it was made long by the machine: by interrupts, the
- * kernel, a hypervisor that takes the processor or the memory away, or a neighbour in the caches.
- * It runs beside the attack, as ckptd does.
+ * the same and calls nothing, so the machine made long what is long: interrupts, the kernel, a
+ * hypervisor that takes the processor or the memory away, or a neighbour in the caches. It runs
+ * beside the attack, as ckptd does.
  */
 #include <config.h>
 
@@ -92,10 +92,11 @@ struct machine_counts machine_look(void)
 	struct machine_counts ret;
 
 	pthread_mutex_lock(&machine.lock);
+	RIG_CHECK(machine.pieces > 0, "the thread has measured nothing");
 	ret = (struct machine_counts){
 		.pieces = machine.pieces,
 		.above = machine.above,
-		.mean_us = machine.pieces ? (double)machine.sum_ns / 1e3 / (double)machine.pieces : 0,
+		.mean_us = (double)machine.sum_ns / 1e3 / (double)machine.pieces,
 		.longest_us = (double)machine.longest_ns / 1e3};
 	pthread_mutex_unlock(&machine.lock);
 	return ret;

@@ -449,7 +449,8 @@ static void look_at_machine(void)
 {
 	struct machine_counts c = machine_look();
 
-	rig_note("the machine: %llu pieces of work of %.0f us, %llu above 1 ms, the longest %.0f us",
+	rig_note("the machine: %llu pieces of work of %.0f us, %llu above 1 ms, the longest %.0f "
+		 "us",
 		 c.pieces, c.mean_us, c.above, c.longest_us);
 }
 
