@@ -6,7 +6,7 @@
  *           workers, memory, socket and LOCK given back by a ckptd that was killed -> node (LOCK,
  *           then the index) -> READY=1 when it has adopted and read all
  *   stop    STOPPING=1 -> node_stop persists what is only in memory -> loop ends -> what is lost is
- *           said -> workers drained
+ *           said, and WATCHDOG_USEC=0 -> workers drained
  *           -> node freed -> the rest in reverse; regions stay in the fd store throughout
  *
  * The control thread alone. Failure modes: whatever cannot be had at the start is an error with a
@@ -516,6 +516,29 @@ static void run(struct service *s)
 	timer_disarm(s->loop, &s->tick);
 }
 
+/* To free memory takes a quarter of a second for each GiB; twice that, and this for the rest. */
+#define END_GIB_US 500000u
+#define END_US	   30000000u
+
+/*
+ * The loop has ended: nothing is acknowledged any more, and nobody says WATCHDOG=1 while workers
+ * free memory, in as many seconds as a watchdog allows. systemd (service_start_watchdog) and our
+ * supervisor do not watch a service that has said WATCHDOG_USEC=0 until its next start; each
+ * WATCHDOG=1 during the stop had armed systemd's again. EXTEND_TIMEOUT_USEC moves the end of its
+ * TimeoutStopSec=, of which most may have passed.
+ */
+static void tell_unwatched(struct service *s, const char *text)
+{
+	uint64_t budget, us;
+	char said[200];
+
+	s->memory->ops->available(s->memory, &budget);
+	us = END_US + div_up(budget, 1u << 30) * END_GIB_US;
+	snprintf(said, sizeof(said), "STATUS=%.80s\nWATCHDOG_USEC=0\nEXTEND_TIMEOUT_USEC=%llu",
+		 text, (unsigned long long)us);
+	tell(s, said);
+}
+
 /* How it ended; returns how much is lost. */
 static unsigned tell_end(struct service *s)
 {
@@ -533,8 +556,7 @@ static unsigned tell_end(struct service *s)
 		snprintf(text, sizeof(text), "stopped: %u committed checkpoint%s not on disk",
 			 lost, lost == 1 ? " is" : "s are");
 	log_print(s->log, lost ? LOG_ERR : LOG_NOTICE, "%s", text);
-	snprintf(when, sizeof(when), "STATUS=%.80s", text);
-	tell(s, when);
+	tell_unwatched(s, text);
 	return lost;
 }
 

@@ -15,6 +15,7 @@
  *      so it persists what is only there and ends; its own descriptors last until it has.
  *   6. A child that says nothing gets SIGABRT, for a core that shows where it hangs, and SIGKILL if
  *      it is there after another watchdog time: in the kernel it may wait where only that ends it.
+ *      One that has said WATCHDOG_USEC=0 is not watched: it only ends, for as long as it takes.
  *   7. The child is in a process group of its own: a ^C comes to it once, through here.
  *
  * One thread; blocks only in poll(2). Failure modes: the fork or exec that fails counts as a death.
@@ -53,9 +54,11 @@ struct supervisor {
 	int signals; /* signalfd */
 	sigset_t mask_before;
 	uint64_t watchdog_ns;
+	uint64_t managers_ns; /* the watchdog time of our own service manager; 0: none */
 
 	pid_t child; /* 0: none */
 	bool child_ready, ever_ready, stopping, over;
+	bool child_unwatched; /* it said so (6) */
 	uint64_t started_ns, news_ns; /* of this child */
 	uint64_t kill_ns;             /* it got SIGABRT: when SIGKILL follows; 0: it did not */
 	uint64_t restart_ns, backoff_ns;
@@ -197,7 +200,7 @@ static void start_child(struct supervisor *s)
 	}
 	store_socket_passed(&s->socket);
 	s->child = pid;
-	s->child_ready = false;
+	s->child_ready = s->child_unwatched = false;
 	s->kill_ns = 0;
 }
 
@@ -227,6 +230,8 @@ static void take_messages(struct supervisor *s)
 			continue;
 		if (has_line(text, "READY=1"))
 			s->child_ready = s->ever_ready = true;
+		if (has_line(text, "WATCHDOG_USEC=0"))
+			s->child_unwatched = true;
 		s->news_ns = now_ns();
 		/* A service manager that does not answer is its own problem. */
 		ignore_result(notify_send(s->upward, text, NULL, 0));
@@ -234,6 +239,18 @@ static void take_messages(struct supervisor *s)
 }
 
 /* ---- Its end ---- */
+
+/* A child that was not watched any longer has died: our own service manager heard that, too. */
+static void watch_again(struct supervisor *s)
+{
+	char text[48];
+
+	if (!s->child_unwatched || !s->managers_ns)
+		return;
+	snprintf(text, sizeof(text), "WATCHDOG_USEC=%llu",
+		 (unsigned long long)(s->managers_ns / 1000));
+	ignore_result(notify_send(s->upward, text, NULL, 0)); /* as in take_messages() */
+}
 
 static void child_ended(struct supervisor *s, int wait_status)
 {
@@ -251,6 +268,7 @@ static void child_ended(struct supervisor *s, int wait_status)
 			log_print(s->o->log, LOG_ERR, "cannot execute '%s'", s->o->program);
 		return;
 	}
+	watch_again(s);
 	plan_restart(s);
 	log_print(s->o->log, LOG_ERR,
 		  "ckptd (pid %d) %s %d: starting it again with the %zu descriptors it left",
@@ -303,7 +321,7 @@ static uint64_t look_after(struct supervisor *s, uint64_t now)
 	}
 	if (s->kill_ns)
 		return s->kill_ns;
-	if (!s->watchdog_ns || !s->child_ready)
+	if (!s->watchdog_ns || !s->child_ready || s->child_unwatched)
 		return UINT64_MAX;
 	if (silent < s->watchdog_ns)
 		return s->news_ns + s->watchdog_ns;
@@ -361,7 +379,6 @@ static int open_signals(struct supervisor *s, struct err *e)
 
 static int prepare(struct supervisor *s, struct err *e)
 {
-	uint64_t wanted;
 	int r;
 
 	r = notify_open(&s->upward, e);
@@ -371,10 +388,10 @@ static int prepare(struct supervisor *s, struct err *e)
 		r = adopt_passed(s, e);
 	if (r == 0)
 		r = open_signals(s, e);
-	wanted = notify_watchdog_ns();
+	s->managers_ns = notify_watchdog_ns();
 	s->watchdog_ns = s->o->watchdog_ns;
-	if (wanted && (!s->watchdog_ns || wanted < s->watchdog_ns))
-		s->watchdog_ns = wanted;
+	if (s->managers_ns && (!s->watchdog_ns || s->managers_ns < s->watchdog_ns))
+		s->watchdog_ns = s->managers_ns;
 	return r;
 }
 

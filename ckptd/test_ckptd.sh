@@ -117,6 +117,58 @@ grep -q ' stopped: all that is committed is on disk' "$dir/log" || fail "no 'sto
 [ ! -e "$dir/sock" ] || fail "the socket is still there"
 kill -0 "$again" 2>/dev/null && fail "the daemon is still there"
 
+# A stop that takes longer than the watchdog allows, because a worker frees memory: here it is held.
+# Once all is on disk nobody watches any more, and the service manager hears it.
+/usr/bin/python3 - "$dir" "$ckptd" --user --config "$dir/ckptd.conf" --socket "$dir/sock" \
+	--data "$dir/deep/data" 2>"$dir/err" <<'PY' || fail "slow stop: $(cat "$dir/err")"
+import ctypes, os, signal, socket, subprocess, sys, time
+folder, argv = sys.argv[1], sys.argv[2:]
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+libc = ctypes.CDLL(None, use_errno=True)
+def ptrace(op, tid):
+    none = ctypes.c_void_p(0)
+    return libc.ptrace(ctypes.c_long(op), ctypes.c_long(tid), none, none) == 0
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+manager.bind(folder + "/manager")
+manager.settimeout(60)
+daemon = subprocess.Popen(argv, env=dict(os.environ, NOTIFY_SOCKET=folder + "/manager",
+                                         WATCHDOG_USEC="1000000"))
+said = []
+def hear(line):
+    while not said or line not in said[-1]:
+        said.append(manager.recv(4096).decode().split("\n"))
+try:
+    hear("READY=1")
+    child = open(folder + "/deep/data/LOCK").read().split()[0]
+    for tid in os.listdir(f"/proc/{child}/task"):
+        if open(f"/proc/{child}/task/{tid}/comm").read().startswith("ckpt-memory"):
+            worker = int(tid)
+    held = ptrace(SEIZE, worker) and ptrace(INTERRUPT, worker)
+    if held:
+        os.waitpid(worker, WALL)
+    else:
+        print("no worker can be held here")
+    daemon.send_signal(signal.SIGTERM)
+    hear("WATCHDOG_USEC=0")
+    begun = time.monotonic()
+    while held and time.monotonic() - begun < 3:
+        assert daemon.poll() is None, f"exit status {daemon.returncode}"
+        time.sleep(0.1)
+    assert not held or ptrace(DETACH, worker), "detach"
+    assert daemon.wait(60) == 0, f"exit status {daemon.returncode}"
+finally:
+    daemon.kill()
+assert any("STOPPING=1" in lines for lines in said[:-1]), said
+assert said[-1][0] == "STATUS=stopped: all that is committed is on disk", said[-1]
+more = [int(x.split("=")[1]) for x in said[-1] if x.startswith("EXTEND_TIMEOUT_USEC=")]
+assert len(more) == 1 and more[0] > 30000000, said[-1]
+manager.setblocking(False)
+try:
+    sys.exit(f"after it: {manager.recv(4096)}")
+except BlockingIOError:
+    pass
+PY
+
 # A tool has the folder: it says which, and that it ends by itself.
 /usr/bin/python3 - "$dir/deep/data/LOCK" "$ckptd" --user --socket "$dir/sock2" --data "$dir/deep/data" \
 	2>"$dir/err" <<'PY' || fail "started beside a tool"

@@ -222,6 +222,16 @@ static void test_child_that_SIGABRT_does_not_end(void **state)
 	assert_file(*state, "lives", "xx");
 }
 
+/* One that has said so may stop for as long as it takes; one that has not gets SIGABRT, also when
+ * it follows one that has. */
+static void test_child_that_stops_is_watched_until_it_says_so(void **state)
+{
+	assert_int_equal(supervise(*state, "stops", 100000000), 0);
+	assert_file(*state, "error", "");
+	assert_file(*state, "stopped", "s");
+	assert_file(*state, "lives", "xxx");
+}
+
 /* ---- No other process can send to it ---- */
 
 enum { NAMES_MAX = 16, NAME_SIZE = 128 };
@@ -375,6 +385,41 @@ static void test_ready_goes_up_and_the_store_stays_here(void **state)
 	text[n] = '\0';
 	assert_string_equal(text, "READY=1\nSTATUS=fine");
 	assert_int_equal(recv(fd, text, sizeof(text), MSG_DONTWAIT), -1); /* and nothing else */
+	close(fd);
+}
+
+static void assert_heard(int fd, const char *want)
+{
+	char text[512];
+	ssize_t n = recv(fd, text, sizeof(text) - 1, MSG_DONTWAIT);
+
+	assert_true(n > 0);
+	text[n] = '\0';
+	assert_string_equal(text, want);
+}
+
+/* That a child is not watched any longer goes up, and not beyond its end. */
+static void test_the_manager_watches_the_next_child_again(void **state)
+{
+	char address[108], text[512];
+	int fd = listen_at(address, *state);
+
+	assert_int_equal(setenv("NOTIFY_SOCKET", address, 1), 0);
+	assert_int_equal(setenv("WATCHDOG_USEC", "100000", 1), 0);
+	assert_int_equal(supervise(*state, "stops", 0), 0);
+	unsetenv("NOTIFY_SOCKET");
+	unsetenv("WATCHDOG_USEC");
+	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "xxx");
+	assert_heard(fd, "READY=1\nSTATUS=fine");
+	assert_heard(fd, "STOPPING=1");
+	assert_heard(fd, "STATUS=stopped\nWATCHDOG_USEC=0");
+	assert_heard(fd, "WATCHDOG_USEC=100000");
+	for (int i = 0; i < 2; i++) {
+		assert_heard(fd, "READY=1\nSTATUS=fine");
+		assert_heard(fd, "STOPPING=1");
+	}
+	assert_int_equal(recv(fd, text, sizeof(text), MSG_DONTWAIT), -1);
 	close(fd);
 }
 
@@ -564,12 +609,14 @@ int main(void)
 		T(test_child_stops_when_the_supervisor_dies),
 		T(test_silent_child_is_killed),
 		T(test_child_that_SIGABRT_does_not_end),
+		T(test_child_that_stops_is_watched_until_it_says_so),
 		T(test_no_other_process_can_reach_the_supervisor),
 		T(test_each_child_has_its_own_socket),
 		T(test_what_was_sent_before_death_is_kept),
 		T(test_name_with_a_colon),
 		T(test_passed_socket_of_notify),
 		T(test_ready_goes_up_and_the_store_stays_here),
+		T(test_the_manager_watches_the_next_child_again),
 		T(test_passed_descriptors_go_to_each_child),
 		T(test_nobody_listens),
 		T(test_addresses_and_counts_that_make_no_sense),

@@ -330,6 +330,25 @@ static void part_hang(int life, void (*on_abort)(int))
 	}
 }
 
+/* ---- stops: for longer than its watchdog allows; it says so first (1), or hangs (2) ---- */
+
+static void part_stops(int life)
+{
+	ready();
+	CHECK(notify_watchdog_ns() > 0);
+	CHECK(notify_send(notify, "STOPPING=1", NULL, 0) == 0);
+	if (life == 2) {
+		for (;;)
+			pause();
+	}
+	if (life == 3)
+		return;
+	CHECK(notify_send(notify, "STATUS=stopped\nWATCHDOG_USEC=0", NULL, 0) == 0);
+	usleep((useconds_t)(5 * notify_watchdog_ns() / 1000));
+	say("stopped", "s");
+	die(); /* the next one is watched again */
+}
+
 static void run(const char *part, int life)
 {
 	if (strcmp(part, "memory") == 0)
@@ -350,6 +369,8 @@ static void run(const char *part, int life)
 		part_hang(life, SIG_DFL);
 	else if (strcmp(part, "deaf") == 0)
 		part_hang(life, SIG_IGN);
+	else if (strcmp(part, "stops") == 0)
+		part_stops(life);
 	else if (strcmp(part, "config") == 0)
 		exit(2);
 	else if (strcmp(part, "stopped") == 0)
