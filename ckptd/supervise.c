@@ -17,6 +17,8 @@
  *      it is there after another watchdog time: in the kernel it may wait where only that ends it.
  *      One that has said WATCHDOG_USEC=0 is not watched: it only ends, for as long as it takes.
  *   7. The child is in a process group of its own: a ^C comes to it once, through here.
+ *   8. As the first process of a container it is the parent of every process there whose own has
+ *      ended, such as the receivers of a ckptd that was killed: it reaps them too.
  *
  * One thread; blocks only in poll(2). Failure modes: the fork or exec that fails counts as a death.
  */
@@ -43,7 +45,8 @@
 #include "base/bytes.h"
 #include "ckptd/store_socket.h"
 
-enum { MESSAGES_MAX = 4096 /* more than a socket's queue holds */, EXIT_NO_EXEC = 127 };
+enum { MESSAGES_MAX = 4096 /* more than a socket's queue holds */, REAP_MAX = 64 };
+enum { EXIT_NO_EXEC = 127 };
 
 struct supervisor {
 	const struct supervise_options *o;
@@ -59,6 +62,7 @@ struct supervisor {
 	pid_t child; /* 0: none */
 	bool child_ready, ever_ready, stopping, over;
 	bool child_unwatched; /* it said so (6) */
+	bool ended; /* some process may have ended: to be reaped */
 	uint64_t started_ns, news_ns; /* of this child */
 	uint64_t kill_ns;             /* it got SIGABRT: when SIGKILL follows; 0: it did not */
 	uint64_t restart_ns, backoff_ns;
@@ -276,18 +280,25 @@ static void child_ended(struct supervisor *s, int wait_status)
 		  by_itself ? status : WTERMSIG(wait_status), s->fds.n);
 }
 
+/*
+ * Also what is not its own (8). One signal stands for several ends, so all that have ended are
+ * reaped, in turns: those who fork faster do not keep it from its child.
+ */
 static void reap(struct supervisor *s)
 {
-	siginfo_t info = { 0 };
-	int wait_status;
+	for (int n = 0; n < REAP_MAX; n++) {
+		siginfo_t info = { 0 };
+		int wait_status;
 
-	if (s->child == 0 ||
-	    waitid(P_PID, (id_t)s->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-	    info.si_pid != s->child)
-		return;
-	take_messages(s); /* (2): all it ever sent is there */
-	if (waitpid(s->child, &wait_status, 0) == s->child)
-		child_ended(s, wait_status);
+		if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) {
+			s->ended = false;
+			return;
+		}
+		if (info.si_pid == s->child)
+			take_messages(s); /* (2): all it ever sent is there */
+		if (waitpid(info.si_pid, &wait_status, 0) == info.si_pid && info.si_pid == s->child)
+			child_ended(s, wait_status);
+	}
 }
 
 static void take_signals(struct supervisor *s)
@@ -298,7 +309,7 @@ static void take_signals(struct supervisor *s)
 		int sig = (int)info.ssi_signo;
 
 		if (sig == SIGCHLD) {
-			reap(s);
+			s->ended = true;
 			continue;
 		}
 		if (sig != SIGHUP)
@@ -341,6 +352,8 @@ static void wait_for_news(struct supervisor *s)
 	uint64_t now = now_ns(), until, ms;
 
 	until = s->child ? look_after(s, now) : s->restart_ns;
+	if (s->ended) /* reap() has more to do */
+		until = now;
 	ms = until == UINT64_MAX ? UINT64_MAX : div_up(until > now ? until - now : 0, 1000000);
 	if (poll(fds, 2, ms == UINT64_MAX ? -1 : (int)min_u64(ms, INT_MAX)) < 0)
 		assert(errno == EINTR || errno == ENOMEM);
@@ -410,6 +423,8 @@ int supervise_run(const struct supervise_options *o, int *ret_status, struct err
 		wait_for_news(&s);
 		take_messages(&s);
 		take_signals(&s);
+		if (s.ended)
+			reap(&s);
 	}
 	if (s.signals >= 0) {
 		close(s.signals);

@@ -232,6 +232,23 @@ static void test_child_that_stops_is_watched_until_it_says_so(void **state)
 	assert_file(*state, "lives", "xxx");
 }
 
+/* As the first process of a container it inherits what a child left behind. */
+static void test_orphans_do_not_stay_zombies(void **state)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+			_exit(99);
+		_exit(supervise(*state, "orphans", 0));
+	}
+	assert_true(pid > 0);
+	assert_int_equal(ended(pid), 0);
+	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "xx");
+}
+
 /* ---- No other process can send to it ---- */
 
 enum { NAMES_MAX = 16, NAME_SIZE = 128 };
@@ -610,6 +627,7 @@ int main(void)
 		T(test_silent_child_is_killed),
 		T(test_child_that_SIGABRT_does_not_end),
 		T(test_child_that_stops_is_watched_until_it_says_so),
+		T(test_orphans_do_not_stay_zombies),
 		T(test_no_other_process_can_reach_the_supervisor),
 		T(test_each_child_has_its_own_socket),
 		T(test_what_was_sent_before_death_is_kept),

@@ -349,6 +349,49 @@ static void part_stops(int life)
 	die(); /* the next one is watched again */
 }
 
+/* ---- orphans: the first life leaves processes behind, and all end together ---- */
+
+enum { ORPHANS = 100 }; /* more than are reaped at once */
+
+static void leave_orphans(void)
+{
+	int p[2];
+	char byte;
+
+	CHECK(pipe(p) == 0);
+	for (int i = 0; i < ORPHANS; i++) {
+		pid_t pid = fork();
+
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			close(p[1]);
+			_exit(read(p[0], &byte, 1) == 0 ? 0 : 1); /* until this process ends */
+		}
+		say("orphans", "%d\n", (int)pid);
+	}
+	die();
+}
+
+static void part_orphans(int life)
+{
+	char path[300];
+	FILE *f;
+	int pid, n = 0;
+
+	if (life == 1)
+		leave_orphans();
+	snprintf(path, sizeof(path), "%s/orphans", folder);
+	f = fopen(path, "r");
+	CHECK(f);
+	for (; fscanf(f, "%d", &pid) == 1; n++) {
+		for (int i = 0; i < 20000 && kill(pid, 0) == 0; i++)
+			usleep(1000);
+		CHECK(kill(pid, 0) == -1 && errno == ESRCH); /* a zombie would be there */
+	}
+	fclose(f);
+	CHECK(n == ORPHANS);
+}
+
 static void run(const char *part, int life)
 {
 	if (strcmp(part, "memory") == 0)
@@ -371,6 +414,8 @@ static void run(const char *part, int life)
 		part_hang(life, SIG_IGN);
 	else if (strcmp(part, "stops") == 0)
 		part_stops(life);
+	else if (strcmp(part, "orphans") == 0)
+		part_orphans(life);
 	else if (strcmp(part, "config") == 0)
 		exit(2);
 	else if (strcmp(part, "stopped") == 0)
