@@ -385,6 +385,7 @@ static int open_signals(struct supervisor *s, struct err *e)
 	sigaddset(&set, SIGHUP);
 	if (sigprocmask(SIG_BLOCK, &set, &s->mask_before) != 0)
 		return err_code(e, -errno, "block signals");
+	signal(SIGCHLD, SIG_DFL); /* ignored, it would not come, and there would be no status */
 	signal(SIGPIPE, SIG_IGN); /* a barrier's pipe may have lost its reader */
 	s->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return s->signals < 0 ? err_code(e, -errno, "make a signal descriptor") : 0;

@@ -249,6 +249,22 @@ static void test_orphans_do_not_stay_zombies(void **state)
 	assert_file(*state, "lives", "xx");
 }
 
+/* As a shell's `trap '' CHLD` leaves it: the end of a child would not be seen. */
+static void test_ignored_SIGCHLD_is_not_inherited(void **state)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		alarm(60);
+		signal(SIGCHLD, SIG_IGN);
+		_exit(supervise(*state, "memory", 0));
+	}
+	assert_true(pid > 0);
+	assert_int_equal(ended(pid), 0);
+	assert_file(*state, "error", "");
+	assert_file(*state, "lives", "xxxx");
+}
+
 /* ---- No other process can send to it ---- */
 
 enum { NAMES_MAX = 16, NAME_SIZE = 128 };
@@ -628,6 +644,7 @@ int main(void)
 		T(test_child_that_SIGABRT_does_not_end),
 		T(test_child_that_stops_is_watched_until_it_says_so),
 		T(test_orphans_do_not_stay_zombies),
+		T(test_ignored_SIGCHLD_is_not_inherited),
 		T(test_no_other_process_can_reach_the_supervisor),
 		T(test_each_child_has_its_own_socket),
 		T(test_what_was_sent_before_death_is_kept),
