@@ -1052,6 +1052,120 @@ static void test_stat_with_a_nasty_name(void **state)
 	assert_int_equal(process_start_time(INT32_MAX, &nasty), -ESRCH);
 }
 
+/* ---- What waits for a user ---- */
+
+/* A client of another user, which only root can make. */
+static int client_as(struct world *w, uid_t uid)
+{
+	int fd;
+
+	assert_int_equal(seteuid(uid), 0);
+	fd = client(w);
+	assert_int_equal(seteuid(0), 0);
+	return fd;
+}
+
+/* The listener's end of it. */
+static struct conn *greeted(struct world *w, int fd)
+{
+	int before = count(w, 'm');
+
+	client_send(fd, "x", 1, 0, 0);
+	while (count(w, 'm') == before)
+		loop_epoll_turn(w->loop, UINT64_MAX);
+	return w->conn;
+}
+
+static void send_big(struct conn *c, unsigned n)
+{
+	static uint8_t big[CONN_MESSAGE_MAX];
+
+	for (unsigned i = 0; i < n; i++)
+		c->ops->send(c, big, sizeof(big), NULL, 0);
+}
+
+/* Sends until one message waits; how many the kernel has taken. */
+static unsigned send_until_one_waits(struct conn *c)
+{
+	unsigned n = 0;
+
+	for (; conn_room(c); n++) {
+		assert_true(n < 1000);
+		send_big(c, 1);
+	}
+	return n - 1;
+}
+
+static void read_big(struct world *w, int fd, unsigned n)
+{
+	static uint8_t big[CONN_MESSAGE_MAX];
+
+	while (n > 0) {
+		ssize_t len = recv(fd, big, sizeof(big), MSG_DONTWAIT);
+
+		assert_true(len == sizeof(big) || (len == -1 && errno == EAGAIN));
+		n -= len > 0;
+		if (len < 0)
+			loop_epoll_turn(w->loop, UINT64_MAX);
+	}
+}
+
+static void assert_closed(struct world *w, int want)
+{
+	settle(w);
+	assert_int_equal(count(w, 'c'), want);
+}
+
+/* All connections of a user together: the message that exceeds it closes its own, and no other. Not
+ * another user's, for which as much waits then; and what was read makes room. */
+static void test_bytes_that_wait_for_a_user_are_bounded(void **state)
+{
+	enum { PER = 32, CONNS = UID_BYTES_WAITING / CONN_MESSAGE_MAX / PER };
+	struct world *w = *state;
+	bool root = geteuid() == 0;
+	struct conn *conns[CONNS + 2], *other = NULL;
+	int fds[CONNS + 2], other_fd = -1;
+	unsigned in_kernel = 0;
+	char byte;
+
+	assert_int_equal(chmod(w->dir, 0755), 0);
+	start(w, (struct listener_options){.mode = 0666});
+	for (int i = 0; i < CONNS + 2; i++) {
+		fds[i] = client(w);
+		conns[i] = greeted(w, fds[i]);
+	}
+	if (root) {
+		other_fd = client_as(w, 65533);
+		other = greeted(w, other_fd);
+	}
+	for (int i = 0; i < CONNS; i++) {
+		in_kernel = send_until_one_waits(conns[i]);
+		send_big(conns[i], PER - 1);
+	}
+	assert_closed(w, 0); /* 64 MiB wait, and no byte more may */
+	send_big(conns[CONNS], in_kernel);
+	assert_closed(w, 0);
+	send_big(conns[CONNS], 1);
+	assert_closed(w, 1);
+	read_big(w, fds[CONNS], in_kernel);
+	assert_int_equal(recv(fds[CONNS], &byte, 1, 0), 0); /* it was this one */
+	if (root) {
+		in_kernel = send_until_one_waits(other);
+		send_big(other, PER - 1);
+		assert_closed(w, 1);
+		read_big(w, other_fd, in_kernel + PER);
+		close(other_fd);
+	}
+	read_big(w, fds[0], in_kernel + PER);
+	send_until_one_waits(conns[CONNS + 1]);
+	send_big(conns[CONNS + 1], PER - 1);
+	assert_closed(w, root ? 2 : 1);
+	send_big(conns[CONNS + 1], 1);
+	assert_closed(w, root ? 3 : 2);
+	for (int i = 0; i < CONNS + 2; i++)
+		close(fds[i]);
+}
+
 /* ---- Who may come in ---- */
 
 static void test_quotas(void **state)
@@ -1327,6 +1441,7 @@ int main(void)
 		T(test_exit_of_a_reaped_process),
 		T(test_exit_that_is_not_ours_to_see),
 		T(test_stat_with_a_nasty_name),
+		T(test_bytes_that_wait_for_a_user_are_bounded),
 		T(test_quotas),
 		T(test_quota_of_all),
 		T(test_uid_without_a_number_is_refused),
