@@ -1187,6 +1187,75 @@ static void test_programs_that_do_not_serve(void **state)
 	close(m);
 }
 
+/* Until it is called with false, no process can be begun, nor a thread: of a user who has more than
+ * one, or, for root, of one who has two at most. */
+static void forbid_processes(bool on)
+{
+	static struct rlimit usual;
+	struct rlimit few;
+
+	if (on) {
+		assert_int_equal(getrlimit(RLIMIT_NPROC, &usual), 0);
+		if (geteuid() == 0) /* a limit is none for root */
+			assert_int_equal(setresuid(65533, 65533, 0), 0);
+		few = (struct rlimit){2, usual.rlim_max};
+		assert_int_equal(setrlimit(RLIMIT_NPROC, &few), 0);
+	} else {
+		assert_int_equal(setrlimit(RLIMIT_NPROC, &usual), 0);
+		if (geteuid() == 65533)
+			assert_int_equal(setresuid(0, 0, 0), 0);
+	}
+}
+
+static void assert_log_ends(const struct world *w, const char *want)
+{
+	char text[2000] = "";
+	size_t len = strlen(want);
+	ssize_t n = pread(w->log.fd, text, sizeof(text) - 1, 0);
+
+	assert_true(n > (ssize_t)len);
+	assert_string_equal(text + n - len, want);
+}
+
+/* The connection is closed, and the log says why; what has no descriptor is served all the while,
+ * and what has one as soon as a process can be begun. */
+static void test_without_a_process_ckptd_goes_on(void **state)
+{
+	struct world *w = *state;
+	int fds[3] = {client(w), client(w), client(w)}, other = client(w);
+	int m = memfd("x", FROZEN);
+	char path[300], program[sizeof(w->program)];
+
+	snprintf(path, sizeof(path), "%s/log", w->dir);
+	w->log.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	strcpy(program, w->program);
+	strcpy(w->program, "/nonexistent/ckptd");
+	say(fds[0], '0', m, 1);
+	until(w, "C");
+	assert_log_ends(w, "a descriptor could not be taken in: No such file or directory\n");
+	strcpy(w->program, program);
+	say(other, 'a', 0, 0);
+	until(w, "Ca");
+	for (uint64_t from = now_ms(); now_ms() - from < 1000;) /* the log has a line a second */
+		loop_epoll_turn(w->loop, 50 * 1000000);
+	say(fds[1], '1', m, 1);
+	forbid_processes(true);
+	until(w, "CaC");
+	forbid_processes(false);
+	assert_log_ends(w, "a descriptor could not be taken in: Resource temporarily "
+			   "unavailable\n");
+	say(other, 'b', 0, 0);
+	until(w, "CaCb");
+	say(fds[2], '2', m, 1);
+	until(w, "CaCb2");
+	assert_string_equal(w->bytes, "x");
+	close(w->log.fd);
+	for (int i = 0; i < 3; i++)
+		close(fds[i]);
+	close(other);
+	close(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -1217,6 +1286,7 @@ int main(void)
 		T(test_a_message_that_its_process_took_along_is_lost),
 		T(test_the_log_says_that_a_message_was_lost),
 		T(test_programs_that_do_not_serve),
+		T(test_without_a_process_ckptd_goes_on),
 #undef T
 	};
 
