@@ -226,7 +226,7 @@ static void test_child_that_SIGABRT_does_not_end(void **state)
  * it follows one that has. */
 static void test_child_that_stops_is_watched_until_it_says_so(void **state)
 {
-	assert_int_equal(supervise(*state, "stops", 100000000), 0);
+	assert_int_equal(supervise(*state, "stops", 500000000), 0);
 	assert_file(*state, "error", "");
 	assert_file(*state, "stopped", "s");
 	assert_file(*state, "lives", "xxx");
@@ -438,7 +438,7 @@ static void test_the_manager_watches_the_next_child_again(void **state)
 	int fd = listen_at(address, *state);
 
 	assert_int_equal(setenv("NOTIFY_SOCKET", address, 1), 0);
-	assert_int_equal(setenv("WATCHDOG_USEC", "100000", 1), 0);
+	assert_int_equal(setenv("WATCHDOG_USEC", "500000", 1), 0);
 	assert_int_equal(supervise(*state, "stops", 0), 0);
 	unsetenv("NOTIFY_SOCKET");
 	unsetenv("WATCHDOG_USEC");
@@ -447,7 +447,7 @@ static void test_the_manager_watches_the_next_child_again(void **state)
 	assert_heard(fd, "READY=1\nSTATUS=fine");
 	assert_heard(fd, "STOPPING=1");
 	assert_heard(fd, "STATUS=stopped\nWATCHDOG_USEC=0");
-	assert_heard(fd, "WATCHDOG_USEC=100000");
+	assert_heard(fd, "WATCHDOG_USEC=500000");
 	for (int i = 0; i < 2; i++) {
 		assert_heard(fd, "READY=1\nSTATUS=fine");
 		assert_heard(fd, "STOPPING=1");

@@ -344,7 +344,7 @@ static void part_stops(int life)
 	if (life == 3)
 		return;
 	CHECK(notify_send(notify, "STATUS=stopped\nWATCHDOG_USEC=0", NULL, 0) == 0);
-	usleep((useconds_t)(5 * notify_watchdog_ns() / 1000));
+	usleep((useconds_t)(3 * notify_watchdog_ns() / 1000));
 	say("stopped", "s");
 	die(); /* the next one is watched again */
 }
