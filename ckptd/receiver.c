@@ -2,7 +2,7 @@
 /*
  * receiver.c - see receiver.h.
  *
- *   NONE --ask--> BEGINS --> RUNS --(limit, a broken socket)--> LEFT (killed) --pidfd--> gone
+ *   NONE --ask--> BEGINS --> RUNS --limit, broken socket, close--> LEFT (killed) --pidfd--> gone
  *     ^                        |
  *     +--pidfd-- RESTING (its socket is closed: it ends by itself)
  *
@@ -11,11 +11,13 @@
  *      the first process ended between receiving the message and its answer, the second one finds
  *      the message behind it: without a descriptor (RECEIVER_NONE), or none.
  *   2. A process that was killed may not end (it waits in the kernel for what hung it). ckptd
- *      watches its pidfd and never blocks on its end; a uid has at most RECEIVER_LEFT_MAX such
- *      processes.
- *   3. To close connections, ckptd sends the process a request that carries them, closes its own
- *      descriptors, and then lets the process go on: the last close happens there, also if ckptd
- *      kills it. One request closes up to RECEIVER_CLOSE_MAX of them.
+ *      watches its pidfd and never blocks on its end; a uid has at most RECEIVER_LEFT_MAX
+ *      processes, whatever they do. With as many LEFT, messages are refused, and connections that
+ *      are to be closed wait until one of the processes has ended.
+ *   3. Connections are closed by the end of a process, which is theirs alone: ckptd sends it up to
+ *      RECEIVER_CLOSE_MAX of them, closes its own descriptors, and kills it. So its end has the
+ *      last copies, whether it has received them or not, and a socket does not linger when the
+ *      process that has it ends. There is no answer to wait for: its pidfd says that all is closed.
  *   4. BEGINS: a thread of its own executes the program: posix_spawn() returns when the program has
  *      been read from the disk.
  *
@@ -45,7 +47,8 @@
 
 extern char **environ;
 
-#define FULL_LOOK_NS 20000000u
+#define FULL_LOOK_NS  20000000u
+#define CLOSE_EACH_NS 50000000u
 
 struct process {
 	struct list link; /* in receiver.processes */
@@ -63,15 +66,18 @@ struct receiver {
 	struct loop *loop;
 	struct receiver_options o;
 	struct list waiting;       /* struct receiving */
+	unsigned n_ends;           /* of these: to be closed */
 	struct receiving *current; /* with the process; NULL: forgotten, or none */
-	bool asked;                /* the process has a request */
+	bool asked;                /* the process has a message to receive */
 	bool lost;                 /* the last request found that the process had ended */
 	uint32_t number;           /* of that */
 	struct process *process;   /* RUNS */
 	struct process *beginning; /* BEGINS; in no list */
 	struct list processes;     /* all */
 	unsigned n_processes;
-	struct timer timer; /* the limit while it is asked, else the rest */
+	uint64_t next_close_ns; /* not before it another process is begun for a few connections */
+	uint64_t full_since_ns; /* there are as many processes as there may be; 0: fewer */
+	struct timer timer; /* the limit while it is asked; a try again while some wait; the rest */
 	struct task task;   /* the next request, or the answer that is there */
 	bool posted, readable;
 	bool busy; /* a call runs: its callbacks must not free it */
@@ -118,6 +124,7 @@ static void process_free(struct process *p)
 	close_watch(r->loop, &p->end);
 	list_del(&p->link);
 	r->n_processes--;
+	r->full_since_ns = 0;
 	alloc_free(p);
 }
 
@@ -320,14 +327,6 @@ static int send_request(struct receiver *r, enum receiver_op op, const int *fds,
 	return n < 0 ? -errno : 0;
 }
 
-static void request_sent(struct receiver *r, struct receiving *x)
-{
-	r->current = x;
-	r->asked = true;
-	r->lost = false;
-	timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
-}
-
 static int ask_take(struct receiver *r, struct receiving *x)
 {
 	int e;
@@ -337,7 +336,10 @@ static int ask_take(struct receiver *r, struct receiving *x)
 	if (e)
 		return e;
 	list_del(&x->link);
-	request_sent(r, x);
+	r->current = x;
+	r->asked = true;
+	r->lost = false;
+	timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
 	return 0;
 }
 
@@ -351,22 +353,23 @@ static int ask_close(struct receiver *r)
 	list_each(x, &r->waiting, link)
 		if (x->end && n < RECEIVER_CLOSE_MAX)
 			fds[n++] = x->fd;
-	r->number++;
+	assert(n > 0);
 	e = send_request(r, RECEIVER_CLOSE, fds, n);
 	if (e)
 		return e;
-	request_sent(r, NULL);
+	r->lost = false;
+	timer_disarm(r->loop, &r->timer);
 	list_each_safe(x, next, &r->waiting, link) {
 		if (!x->end || n == 0)
 			continue;
 		n--;
+		r->n_ends--;
 		list_del(&x->link);
 		close(x->fd);
 		x->fd = -1;
 		x->done(x, RECEIVER_NOTHING, NULL, 0, &none);
 	}
-	if (send_request(r, RECEIVER_CLOSE_GO, NULL, 0) != 0)
-		part(r, true); /* its end closes them */
+	part(r, true);
 	return 0;
 }
 
@@ -415,6 +418,27 @@ static void limit_came(struct timer *t)
 	r->busy = false;
 }
 
+static void try_at(struct receiver *r, uint64_t ns)
+{
+	if (!r->timer.armed || r->timer.deadline_ns > ns)
+		timer_arm(r->loop, &r->timer, ns);
+}
+
+/* Connections wait to be closed, as all the processes are LEFT (2). */
+static void note_full(struct receiver *r)
+{
+	uint64_t now = loop_now(r->loop);
+
+	if (r->full_since_ns && now - r->full_since_ns < r->o.limit_ns)
+		return;
+	if (r->full_since_ns)
+		log_print(r->o.log, LOG_WARNING,
+			  "%u connections of uid %u wait to be closed: the %u processes that close "
+			  "others do not end; a descriptor that was sent hangs when it is closed",
+			  r->n_ends, r->o.uid, r->n_processes);
+	r->full_since_ns = now;
+}
+
 /* There is no process, and none can be begun: refuses messages; connections to be closed wait until
  * a process has ended, or for a while. */
 static void refuse_all(struct receiver *r, int why)
@@ -428,15 +452,38 @@ static void refuse_all(struct receiver *r, int why)
 		list_del(&x->link);
 		tell(r, x, why, NULL, 0, &none);
 	}
-	if (!list_empty(&r->waiting))
-		timer_arm(r->loop, &r->timer, loop_now(r->loop) + r->o.limit_ns);
+	if (list_empty(&r->waiting))
+		return;
+	try_at(r, loop_now(r->loop) + r->o.limit_ns);
+	if (why == -EBUSY)
+		note_full(r);
+}
+
+/* A process for connections is begun only once in CLOSE_EACH_NS, so that one closes many, unless it
+ * will have as many as it can. */
+static bool is_early(const struct receiver *r, const struct receiving *x)
+{
+	return !r->process && x->end && r->n_ends < RECEIVER_CLOSE_MAX &&
+	       loop_now(r->loop) < r->next_close_ns;
+}
+
+static int begin_for(struct receiver *r, const struct receiving *x)
+{
+	if (x->end)
+		r->next_close_ns = loop_now(r->loop) + CLOSE_EACH_NS;
+	return begin(r);
 }
 
 static void ask_next(struct receiver *r)
 {
 	struct receiving *x = list_first(&r->waiting, struct receiving, link);
-	int e = !r->process ? begin(r) : x->end ? ask_close(r) : ask_take(r, x);
+	int e;
 
+	if (is_early(r, x)) {
+		try_at(r, r->next_close_ns);
+		return;
+	}
+	e = !r->process ? begin_for(r, x) : x->end ? ask_close(r) : ask_take(r, x);
 	if (e == 0 && r->beginning)
 		return; /* begun() */
 	if (r->process && !r->lost && (e == -EPIPE || e == -ECONNRESET)) {
@@ -445,7 +492,7 @@ static void ask_next(struct receiver *r)
 		return;
 	}
 	if (e == -ETOOMANYREFS) { /* of other connections: no event ends that */
-		timer_arm(r->loop, &r->timer, loop_now(r->loop) + FULL_LOOK_NS);
+		try_at(r, loop_now(r->loop) + FULL_LOOK_NS);
 		return;
 	}
 	if (e) {
@@ -536,9 +583,10 @@ void receiver_ask(struct receiver *r, struct receiving *x)
 	assert(loop_is_current(r->loop));
 	assert(x->done && x->fd >= 0);
 	x->again = false;
-	list_add_tail(&r->waiting, &x->link);
-	if (!r->asked)
+	if (!r->asked && list_empty(&r->waiting)) /* else it is no rest that it is armed for */
 		timer_disarm(r->loop, &r->timer);
+	list_add_tail(&r->waiting, &x->link);
+	r->n_ends += x->end;
 	post(r);
 }
 

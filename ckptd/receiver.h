@@ -4,7 +4,7 @@
  *
  * The only descriptors of users that ckptd gets are frozen memfds of a bounded size: see
  * ckptd/receiver_child.h. ckptd starts the process when it is first needed; it ends after a rest.
- * ckptd kills one that does not answer, and asks another one.
+ * ckptd kills one that does not answer, and asks another one. To close connections a process ends.
  */
 #ifndef CKPTD_RECEIVER_H
 #define CKPTD_RECEIVER_H
@@ -18,7 +18,7 @@
 
 #define RECEIVER_LIMIT_NS 10000000000ull /* for one answer, also on a busy machine */
 #define RECEIVER_REST_NS  10000000000ull /* after which the process ends */
-#define RECEIVER_LEFT_MAX 4 /* processes of a uid that may be killed and not ended */
+#define RECEIVER_LEFT_MAX 4 /* processes of a receiver, with those that have not ended yet */
 
 struct receiver;
 struct receiving;
@@ -35,7 +35,7 @@ struct receiving {
 	struct list link;
 	int fd;    /* of the connection */
 	bool end;  /* close it, with all that is queued; fd is the receiver's then. done comes when
-		    * a process has it */
+		    * a process has it, whose end closes it */
 	bool again; /* it was asked of a process that did not answer */
 	receiving_fn *done;
 };

@@ -12,8 +12,8 @@
  *   2. It keeps a memfd that it passed on open until the next request: so ckptd's close of it, or
  *      of its message, is not the last one and frees nothing.
  *   3. It sends the answer before it closes the descriptors that it does not pass on.
- *   4. A child of it has the last copies of the connections that it closes, and ends: a socket
- *      does not linger when the process that has it ends.
+ *   4. It closes connections by its own end: a socket does not linger when the process that has it
+ *      ends.
  *
  * One thread; blocking calls. Failure modes: it hangs or dies; ckptd/receiver.c begins another.
  */
@@ -35,13 +35,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/conn.h"
 
 enum { NICE = 10, FDS_MAX = 253 /* SCM_MAX_FD of Linux */, FULL_WAIT_MS = 5 };
+_Static_assert((int)RECEIVER_CLOSE_MAX <= (int)FDS_MAX, "one message has them");
 #define FROZEN (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
 
 struct message {
@@ -153,40 +153,13 @@ static bool answer(const struct receiver_request *q, enum receiver_status status
 	return n > 0;
 }
 
-/* Until ckptd has closed its own copies: its close would be the last one. */
-static bool await_go(void)
+/* Until ckptd, which has closed its own copies, kills this process or closes its end. */
+static void await_end(void)
 {
-	struct receiver_request q = {0};
-	ssize_t n;
-
-	do
-		n = recv(RECEIVER_FD, &q, sizeof(q), 0);
-	while (n < 0 && errno == EINTR);
-	return n == (ssize_t)sizeof(q) && q.op == RECEIVER_CLOSE_GO;
-}
-
-/* (4) false: there is no child, so this process has to end. */
-static bool close_connections(const int *fds, size_t n)
-{
-	int closed[2];
-	pid_t pid;
 	char c;
 
-	if (pipe2(closed, O_CLOEXEC) != 0)
-		return false;
-	pid = fork();
-	if (pid == 0) {
-		close(closed[1]);
-		ignore_result((int)read(closed[0], &c, 1)); /* until these copies are the last */
-		_exit(0);
-	}
-	for (size_t i = 0; pid > 0 && i < n; i++)
-		close(fds[i]);
-	close(closed[0]);
-	close(closed[1]);
-	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+	while (recv(RECEIVER_FD, &c, 1, 0) < 0 && errno == EINTR)
 		;
-	return pid > 0;
 }
 
 /* One request; false: ckptd is gone, or this process has to end. *held: see (2). */
@@ -205,9 +178,8 @@ static bool serve(struct message *m, int *held)
 		close(*held);
 	*held = -1;
 	if (q.op == RECEIVER_CLOSE) {
-		m->len = 0;
-		return await_go() && close_connections(m->fds, m->n_fds) &&
-		       answer(&q, RECEIVER_NOTHING, m);
+		await_end();
+		return false; /* (4) */
 	}
 	status = take(from, m);
 	ok = answer(&q, status, m);

@@ -16,12 +16,11 @@
 
 enum receiver_op {
 	RECEIVER_TAKE = 1, /* receive one message from the socket that comes with this */
-	RECEIVER_CLOSE,    /* close the sockets that come with this, with whatever is queued, after
-			    * the next message */
-	RECEIVER_CLOSE_GO, /* ckptd has closed its own descriptors of them; no answer of its own */
+	RECEIVER_CLOSE,    /* hold the sockets that come with this until ckptd closes its end, and
+			    * end: that closes them, with whatever is queued; no answer */
 };
-/* Sockets of one RECEIVER_CLOSE. */
-#define RECEIVER_CLOSE_MAX 32
+/* Sockets of one RECEIVER_CLOSE: as many as one message takes. */
+#define RECEIVER_CLOSE_MAX 253
 
 enum receiver_status {
 	RECEIVER_OK,      /* the message follows, with one memfd */
