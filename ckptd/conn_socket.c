@@ -19,9 +19,11 @@
  *      says whether the other end has read all. Messages above the bound wait, and so do those that
  *      the kernel refuses because ckptd's user has too many descriptors in flight (ETOOMANYREFS).
  *   5. A message is a task of its uid, so that users take turns whatever each of them sends.
- *   6. Closing a socket closes the descriptors of messages that are queued in it, also one that was
- *      never let in. ckptd shuts it down first, and closes it only after it has seen the queue
- *      empty; else the uid's receiver closes it, or the end of this process, which is as quick.
+ *   6. Closing a socket closes the descriptors of messages that are queued in it. ckptd shuts it
+ *      down first, and closes it only after it has seen the queue empty; else a process of the uid
+ *      closes it (ckptd/receiver.h), or the end of this process, which is as quick. From Linux 6.16
+ *      on (SO_PASSRIGHTS) the peer of a connection cannot send descriptors before it is let in, so
+ *      one that is not let in is closed at once; before that, it is closed as the others are.
  *   7. Descriptors in flight to a process that has ended stay in flight while a child that it
  *      forked has the socket; ckptd cannot take them back. It closes such a connection and counts
  *      its descriptors for their uid apart (fds_lost), so that messages to the uid's other
@@ -560,6 +562,24 @@ static enum found look(int fd)
 	return CMSG_FIRSTHDR(&h) ? FOUND_EMPTY : FOUND_END;
 }
 
+/* False: the kernel refuses descriptors that its peer sends (EPERM), and always has (6). */
+static bool passes_descriptors(int fd)
+{
+	int on = 1;
+	socklen_t len = sizeof(on);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, &len) != 0 || on;
+}
+
+static int pass_descriptors(int fd)
+{
+	int on = 1;
+
+	if (setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on)) == 0 || errno == ENOPROTOOPT)
+		return 0;
+	return -errno;
+}
+
 /* For a socket that was shut down: nothing more can come. */
 static bool may_hold_descriptors(int fd)
 {
@@ -577,7 +597,7 @@ static bool may_hold_descriptors(int fd)
 		if (f != FOUND_ERROR)
 			ignore_result((int)recv(fd, &byte, 1, MSG_DONTWAIT));
 	}
-	return true; /* too many messages to look at: assume so */
+	return passes_descriptors(fd); /* too many messages to look at: assume so */
 }
 
 bool conn_close_if_empty(int fd)
@@ -590,6 +610,17 @@ bool conn_close_if_empty(int fd)
 		return false;
 	close(fd);
 	return true;
+}
+
+/* What is queued is discarded before: else the other end would see an error, not the end. */
+static void close_without_descriptors(int fd)
+{
+	char byte;
+
+	shutdown(fd, SHUT_RDWR);
+	for (int n = 0; n < DRAIN_MAX && recv(fd, &byte, 1, MSG_DONTWAIT) > 0; n++)
+		;
+	close(fd);
 }
 
 static void read_on(struct socket_conn *c)
@@ -795,6 +826,11 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 		r = setsockopt(fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0 ? 0 : -errno;
 		if (r == 0) /* look() */
 			r = watch_set(hub->loop, &c->watch, EPOLLIN | EPOLLET);
+		if (r == 0) { /* the last, or conn_refuse() would take it for an old one */
+			r = pass_descriptors(fd);
+			if (r)
+				watch_remove(hub->loop, &c->watch);
+		}
 	}
 	if (r) {
 		alloc_free(c);
@@ -824,9 +860,15 @@ int conn_socket_open(struct conn_hub *hub, int fd, struct process *p, const stru
 
 void conn_refuse(struct conn_hub *hub, int fd, uint32_t uid)
 {
-	struct socket_conn *c = alloc_zero(sizeof(*c));
-	struct conn_user *u = c ? user_get(hub, uid) : NULL;
+	struct socket_conn *c;
+	struct conn_user *u;
 
+	if (!passes_descriptors(fd)) { /* (6) */
+		close_without_descriptors(fd);
+		return;
+	}
+	c = alloc_zero(sizeof(*c));
+	u = c ? user_get(hub, uid) : NULL;
 	if (!u) {
 		alloc_free(c);
 		if (!conn_close_if_empty(fd))

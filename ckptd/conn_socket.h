@@ -35,8 +35,14 @@ struct conn_user {
 /* Bytes that wait to be sent to all connections of a uid. */
 #define UID_BYTES_WAITING (64u << 20)
 #define CONN_ROOM_LOOK_NS 20000000u
-/* Refused connections that are not closed yet; the listener lets no more come above it. */
+/* Refused connections that are not closed yet; the listener lets no more come above it. Only those
+ * in which descriptors could be queued: before Linux 6.16. */
 #define CONN_REFUSED_MAX  512u
+
+/* Linux 6.16. Headers may be older. */
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
 
 /* What all connections of one listener share; the listener's. */
 struct conn_hub {
@@ -58,10 +64,12 @@ struct conn_hub {
 
 void conn_hub_init(struct conn_hub *hub, struct loop *loop, struct log *log);
 
-/* Takes fd and the hold on p, also on failure. Tells events->opened before it returns. */
+/* Takes fd and the hold on p, also on failure. Its peer may send descriptors from now on. Tells
+ * events->opened before it returns. */
 MUST_CHECK int conn_socket_open(struct conn_hub *hub, int fd, struct process *p,
 				const struct process_id *id);
-/* Closes a connection that is not let in; takes fd. Other sockets of the uid pay for it. */
+/* Closes a connection that is not let in; takes fd. One in which descriptors may be queued is
+ * closed in a call of its uid's. */
 void conn_refuse(struct conn_hub *hub, int fd, uint32_t uid);
 /* Shuts the socket down, and closes it if no descriptor is queued in it; false: it is open. */
 MUST_CHECK bool conn_close_if_empty(int fd);

@@ -9,9 +9,12 @@
  *   3. Nobody is let in whose process or uid the kernel does not name, nor above the quotas.
  *   4. Out of descriptors: accepting pauses instead of spinning on a readable socket.
  *
- *   5. A connection may have descriptors in it before it is accepted. One that is refused is
- *      closed as conn_socket.c closes others; accepting pauses while many of these are not closed
- *      yet. Connections that were never accepted are looked at in the same way at the end.
+ *   5. No connection has descriptors in it before it is let in: accepted sockets inherit from the
+ *      listening one that the kernel refuses them (SO_PASSRIGHTS, Linux 6.16). On older kernels it
+ *      may, and so may one that was made before ckptd got a socket from socket activation. One that
+ *      is refused is then closed as conn_socket.c closes others, and accepting pauses for all while
+ *      many of these are not closed yet: whose a connection is is known only when it has been
+ *      accepted. Connections that were never accepted are looked at in the same way at the end.
  *
  * Refused connections are closed without a word: no protocol is spoken here. The log has the
  * reason, at most one line a second.
@@ -31,6 +34,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/fault.h"
 #include "ckptd/conn_socket.h"
 #include "ckptd/loop_epoll.h"
 #include "ckptd/predecessor.h"
@@ -221,13 +225,26 @@ static int check_passed(int fd, struct err *e)
 	return 0;
 }
 
+/* (5) */
+static void refuse_descriptors(const struct listener *l, int fd)
+{
+	int off = 0;
+
+	if (!l->options.no_passrights && !FAULT(LISTEN_PASSRIGHTS)) /* an older kernel fails */
+		ignore_result(setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)));
+}
+
 static int open_socket(struct listener *l, struct err *e)
 {
 	const struct listener_options *o = &l->options;
-	int fd;
+	int fd, r;
 
-	if (o->fd >= 0)
-		return check_passed(o->fd, e);
+	if (o->fd >= 0) {
+		r = check_passed(o->fd, e);
+		if (r == 0)
+			refuse_descriptors(l, o->fd);
+		return r;
+	}
 	if (strlen(o->path) >= sizeof(l->path))
 		return err_set(e, -ENAMETOOLONG, "socket '%s': a path of at most %zu bytes is "
 			       "possible", o->path, sizeof(l->path) - 1);
@@ -235,6 +252,7 @@ static int open_socket(struct listener *l, struct err *e)
 	if (fd < 0)
 		return err_code(e, -errno, "make a socket");
 	l->watch.fd = fd;
+	refuse_descriptors(l, fd);
 	memcpy(l->path, o->path, strlen(o->path) + 1);
 	return bind_path(l, fd, e);
 }

@@ -18,7 +18,8 @@ struct listener_options {
 	mode_t mode;      /* of the path: 0660 or 0600 */
 	unsigned conns_max, conns_per_uid;
 	uint64_t handshake_ns;
-	bool no_peerpidfd; /* as before kernel 6.5; for tests */
+	bool no_peerpidfd;  /* as before kernel 6.5; for tests */
+	bool no_passrights; /* as before kernel 6.16; for tests */
 	const char *program; /* ckptd, for its --receiver; NULL: descriptors are refused */
 	struct log *log;
 };

@@ -47,7 +47,7 @@ struct world {
 	uint8_t last[16];
 };
 
-static bool no_peerpidfd; /* the whole program runs twice */
+static bool old_kernel; /* the whole program runs twice */
 
 static void note(struct world *w, char what)
 {
@@ -160,7 +160,7 @@ static void start(struct world *w, struct listener_options o)
 	o.conns_max = o.conns_max ? o.conns_max : 100;
 	o.conns_per_uid = o.conns_per_uid ? o.conns_per_uid : 100;
 	o.handshake_ns = o.handshake_ns ? o.handshake_ns : 3600ull * 1000000000u;
-	o.no_peerpidfd = no_peerpidfd;
+	o.no_peerpidfd = o.no_passrights = old_kernel;
 	assert_int_equal(listener_new(w->loop, &o, &w->listener, NULL), 0);
 	assert_int_equal(listener_start(w->listener, &events, w, NULL), 0);
 }
@@ -1396,13 +1396,21 @@ static void test_socket_activation(void **state)
 	struct world *w = *state;
 	struct listener_options o = { .fd = bind_there(w->path, true), .conns_max = 9,
 				      .conns_per_uid = 9, .handshake_ns = 1ull << 60,
-				      .no_peerpidfd = no_peerpidfd };
+				      .no_peerpidfd = old_kernel,
+				      .no_passrights = old_kernel };
 	struct err e = { 0 };
-	int fd;
+	int fd, on;
+	socklen_t len = sizeof(on);
 
 	assert_int_equal(listener_new(w->loop, &o, &w->listener, NULL), 0);
 	assert_int_equal(listener_start(w->listener, &events, w, NULL), 0);
 	fd = client(w);
+	if (!old_kernel && getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, &len) == 0) {
+		assert_int_equal(send_fd_copies(fd, "m", 1, STDERR_FILENO, 1, 0), -1);
+		assert_int_equal(errno, EPERM);
+	} else {
+		client_send(fd, "m", 1, STDERR_FILENO, 1);
+	}
 	until(w, "o");
 	close(fd);
 	until(w, "oc");
@@ -1453,8 +1461,8 @@ int main(void)
 		T(test_socket_activation),
 #undef T
 	};
-	int failed = cmocka_run_group_tests_name("with SO_PEERPIDFD", tests, NULL, NULL);
+	int failed = cmocka_run_group_tests_name("on a new kernel", tests, NULL, NULL);
 
-	no_peerpidfd = true;
-	return failed + cmocka_run_group_tests_name("without SO_PEERPIDFD", tests, NULL, NULL);
+	old_kernel = true;
+	return failed + cmocka_run_group_tests_name("on an old kernel", tests, NULL, NULL);
 }

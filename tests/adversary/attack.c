@@ -72,7 +72,7 @@ static int mount_silent(const struct attack_options *o)
 static void silent_files(const struct attack_options *o)
 {
 	for (;;) {
-		int fd = speak_enter(o->socket);
+		int fd = speak_enter_hello(o->socket); /* only then may it send descriptors */
 
 		for (int i = 0; fd >= 0 && i < 4; i++)
 			speak_bytes(fd, "x", 1, silent_file, MSG_DONTWAIT);
@@ -87,7 +87,7 @@ static void silent_files(const struct attack_options *o)
 static void large_memfds(const struct attack_options *o)
 {
 	for (;;) {
-		int fd = speak_enter(o->socket), m = memfd_create("large", MFD_CLOEXEC);
+		int fd = speak_enter_hello(o->socket), m = memfd_create("large", MFD_CLOEXEC);
 
 		if (fd >= 0 && m >= 0 && fallocate(m, 0, 0, 1ll << 30) == 0)
 			speak_bytes(fd, "x", 1, m, 0);
@@ -246,7 +246,8 @@ static _Noreturn void send_lingering(const struct attack_options *o, const struc
 	_exit(0);
 }
 
-/* Beyond the quota, each with a descriptor that lingers when it is closed. */
+/* Beyond the quota, each with a descriptor that lingers when it is closed; from Linux 6.16 on
+ * without: the kernel refuses it. */
 static void refused(const struct attack_options *o)
 {
 	static int peers[PEERS]; /* open, or nothing would linger */
@@ -420,26 +421,27 @@ static void supervisor_flood(const struct attack_options *o)
 }
 
 const struct attack attacks[] = {
-	{"burn", burn, NULL, NULL, NULL},
-	{"silent_files", silent_files, mount_silent, NULL, NULL},
-	{"large_memfds", large_memfds, NULL, NULL, NULL},
-	{"events", events_asked, NULL, make_jobs, NULL},
-	{"status", status_asked, NULL, make_jobs, NULL},
-	{"messages", messages, NULL, NULL, NULL},
-	{"idle_connections", idle_connections, NULL, NULL, NULL},
-	{"refused", refused, NULL, NULL, NULL},
-	{"declarations", declarations, NULL, NULL, make_hostile},
+	{"burn", burn, NULL, NULL, NULL, NULL},
+	{"silent_files", silent_files, mount_silent, NULL, NULL, NULL},
+	{"large_memfds", large_memfds, NULL, NULL, NULL, NULL},
+	{"events", events_asked, NULL, make_jobs, NULL, NULL},
+	{"status", status_asked, NULL, make_jobs, NULL, NULL},
+	{"messages", messages, NULL, NULL, NULL, NULL},
+	{"idle_connections", idle_connections, NULL, NULL, NULL, NULL},
+	{"refused", refused, NULL, NULL, NULL, NULL},
+	{"refused_before_6_16", refused, NULL, NULL, NULL, "LISTEN_PASSRIGHTS=error@1+"},
+	{"declarations", declarations, NULL, NULL, make_hostile, NULL},
 	{"large_declarations", attack_large_declarations, NULL, NULL,
-	 attack_large_declarations_make},
-	{"unread_answers", unread_answers, NULL, NULL, NULL},
-	{"unread_loads", attack_unread_loads, NULL, attack_unread_loads_setup, NULL},
-	{"saves_and_loads", attack_saves_and_loads, NULL, NULL, NULL},
-	{"plans", attack_plans, NULL, attack_plans_setup, attack_plans_make},
-	{"waits", attack_waits, NULL, NULL, NULL},
-	{"lists", attack_lists, NULL, attack_lists_setup, NULL},
-	{"ends", attack_ends, NULL, NULL, NULL},
-	{"places", attack_places, NULL, NULL, NULL},
-	{"many_ranks", attack_many_ranks, NULL, NULL, NULL},
-	{"supervisor_flood", supervisor_flood, mount_if_can, NULL, NULL},
+	 attack_large_declarations_make, NULL},
+	{"unread_answers", unread_answers, NULL, NULL, NULL, NULL},
+	{"unread_loads", attack_unread_loads, NULL, attack_unread_loads_setup, NULL, NULL},
+	{"saves_and_loads", attack_saves_and_loads, NULL, NULL, NULL, NULL},
+	{"plans", attack_plans, NULL, attack_plans_setup, attack_plans_make, NULL},
+	{"waits", attack_waits, NULL, NULL, NULL, NULL},
+	{"lists", attack_lists, NULL, attack_lists_setup, NULL, NULL},
+	{"ends", attack_ends, NULL, NULL, NULL, NULL},
+	{"places", attack_places, NULL, NULL, NULL, NULL},
+	{"many_ranks", attack_many_ranks, NULL, NULL, NULL, NULL},
+	{"supervisor_flood", supervisor_flood, mount_if_can, NULL, NULL, NULL},
 };
 const size_t n_attacks = sizeof(attacks) / sizeof(attacks[0]);

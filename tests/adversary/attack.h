@@ -10,6 +10,7 @@
  *   prepare   what needs root; in each process that attacks, before it is the attacker's.
  *             0, or -errno: this machine has not got it
  *   run       the attack; does not return
+ *   fault     CKPT_FAULT of ckptd
  *
  * All but run may be NULL.
  */
@@ -35,6 +36,7 @@ struct attack {
 	int (*prepare)(const struct attack_options *o);
 	void (*setup)(const struct attack_options *o);
 	void (*make)(void);
+	const char *fault;
 };
 
 /* The first only burns processor time and does not call ckptd: the baseline of the others. */

@@ -465,6 +465,17 @@ static void stop_beside(struct rig *r)
 	must_hold(from <= STOP_MS, "an orderly stop takes %llu ms", (unsigned long long)from);
 }
 
+static void arm(const struct attack *a)
+{
+	if (!a->fault)
+		return;
+#ifdef CKPT_FAULTS
+	setenv("CKPT_FAULT", a->fault, 1); /* of this test, a process of its own */
+#else
+	rig_skip("this build has no fault points");
+#endif
+}
+
 static void beside(struct rig *r)
 {
 	static struct measured m;
@@ -475,6 +486,7 @@ static void beside(struct rig *r)
 
 	if (geteuid() != 0)
 		rig_skip("root is needed to be two users");
+	arm(a);
 	RIG_CHECK(chmod(r->dir, 0711) == 0, "chmod");
 	rig_start(r);
 	RIG_CHECK(chmod(r->socket, 0666) == 0, "chmod");
