@@ -19,8 +19,8 @@ enum receiver_op {
 	RECEIVER_CLOSE,    /* hold the sockets that come with this until ckptd closes its end, and
 			    * end: that closes them, with whatever is queued; no answer */
 };
-/* Sockets of one RECEIVER_CLOSE: as many as one message takes. */
-#define RECEIVER_CLOSE_MAX 253
+/* Sockets of one RECEIVER_CLOSE. */
+#define RECEIVER_CLOSE_MAX 64
 
 enum receiver_status {
 	RECEIVER_OK,      /* the message follows, with one memfd */

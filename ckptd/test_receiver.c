@@ -512,6 +512,59 @@ static void test_refused_connections_are_closed_elsewhere(void **state)
 		close(fds[i]);
 }
 
+static void open_log(struct world *w)
+{
+	char path[300];
+
+	snprintf(path, sizeof(path), "%s/log", w->dir);
+	w->log.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	assert_true(w->log.fd >= 0);
+}
+
+#ifdef CKPT_FAULTS
+/* Without memory even for that. */
+static void test_a_connection_is_refused_without_memory(void **state)
+{
+	struct world *w = *state;
+	int before = open_fds(), fd = client(w), on;
+	socklen_t len = sizeof(on);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &on, &len) != 0)
+		skip();
+	say(fd, 'x', 0, 0);
+	alloc_fail_at(1, true);
+	await_refusal(w, fd);
+	alloc_fail_at(0, false);
+	close(fd);
+	assert_int_equal(open_fds(), before);
+	close(enter(w)); /* memory is there again */
+}
+
+/* It may hold descriptors, and there is nobody to close it: it stays open. */
+static void test_what_cannot_be_closed_elsewhere_stays_open(void **state)
+{
+	struct world *w = *state;
+	int fd = client(w), peer = send_lingering(fd), other;
+	char text[1000] = "";
+	uint64_t from = now_ms();
+
+	open_log(w);
+	alloc_fail_at(1, true);
+	await_refusal(w, fd);
+	alloc_fail_at(0, false);
+	assert_true(now_ms() - from < SLOW_MS);
+	assert_true(pread(w->log.fd, text, sizeof(text) - 1, 0) > 0);
+	assert_non_null(strstr(text, "was refused stays open: no memory"));
+	other = enter(w);
+	say(other, 'a', 0, 0);
+	until(w, "a");
+	close(w->log.fd);
+	close(peer);
+	close(other);
+	close(fd);
+}
+#endif
+
 /* Refused, as the kernel does not name its process any more. */
 static void test_a_connection_of_an_ended_process_is_closed_elsewhere(void **state)
 {
@@ -991,6 +1044,156 @@ static void test_it_is_not_idle_in_its_callback(void **state)
 	close(m);
 }
 
+/* ---- Closes that hang ---- */
+
+enum { HANGING = RECEIVER_LEFT_MAX + 2 };
+
+/* What it hangs in, and what is to hang. */
+struct hanging {
+	int s[HANGING][2];
+	struct asking a[HANGING];
+	struct receiver *r;
+	pid_t sender, server;
+	int before; /* open descriptors */
+};
+
+/* Queues in each socket a file of its own, of which the queue then has the only reference, and
+ * then writes into their inode: whoever drops such a reference waits for the server. */
+static _Noreturn void send_dirty(const char *folder, const struct hanging *h, int tell)
+{
+	char path[300], page[SILENT_FUSE_PAGE] = "x";
+	pid_t server = 0;
+	int said, fd = -1;
+
+	alarm(60); /* also where the test has failed */
+	for (int i = 0; i < HANGING; i++)
+		close(h->s[i][0]); /* the queue is the other's alone */
+	said = silent_fuse_mount_cached(folder, &server);
+	snprintf(path, sizeof(path), "%s/f", folder);
+	for (int i = 0; said >= 0 && i < HANGING; i++) {
+		fd = open(path, O_RDWR | O_CLOEXEC);
+		if (fd < 0 || send_fd_copies(h->s[i][1], "x", 1, fd, 1, 0) != 1)
+			said = -errno;
+		close(fd);
+	}
+	fd = said >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+	if (said >= 0)
+		said = pwrite(fd, page, sizeof(page), 0) == sizeof(page) ? server : -EIO;
+	ignore_result((int)write(tell, &said, sizeof(said)));
+	pause();
+	_exit(0);
+}
+
+static void hang_begin(struct world *w, struct hanging *h)
+{
+	char folder[280];
+	int tell[2], said = 0;
+
+	if (geteuid() != 0)
+		skip();
+	snprintf(folder, sizeof(folder), "%s/mnt", w->dir);
+	assert_int_equal(mkdir(folder, 0755), 0);
+	h->r = make(w, w->program, 200, 20000000);
+	open_log(w);
+	for (int i = 0; i < HANGING; i++)
+		assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, h->s[i]), 0);
+	h->before = open_fds();
+	assert_int_equal(pipe(tell), 0);
+	h->sender = fork();
+	if (h->sender == 0)
+		send_dirty(folder, h, tell[1]);
+	assert_int_equal(read(tell[0], &said, sizeof(said)), sizeof(said));
+	close(tell[0]);
+	close(tell[1]);
+	if (said >= 0) {
+		h->server = said;
+		return;
+	}
+	kill(h->sender, SIGKILL);
+	waitpid(h->sender, NULL, 0);
+	skip(); /* there is no FUSE here */
+}
+
+/* The longest turn of the loop. */
+static uint64_t turns(struct world *w, unsigned ms)
+{
+	uint64_t begun = now_ms(), longest = 0;
+
+	while (now_ms() - begun < ms) {
+		uint64_t from = now_ms();
+
+		loop_epoll_turn(w->loop, 10 * 1000000);
+		longest = now_ms() - from > longest ? now_ms() - from : longest;
+	}
+	return longest;
+}
+
+static void ask_to_close_all(struct world *w, struct hanging *h)
+{
+	for (int i = 0; i < HANGING; i++) {
+		begin_to_ask(h->r, h->s[i][0], true, &h->a[i]);
+		assert_true(turns(w, 300) < SLOW_MS); /* a process of its own for each */
+		assert_int_equal(h->a[i].told, i < RECEIVER_LEFT_MAX);
+	}
+}
+
+static void hang_end(struct hanging *h)
+{
+	kill(h->server, SIGKILL); /* whoever waits for it goes on */
+	kill(h->sender, SIGKILL);
+	assert_int_equal(waitpid(h->sender, NULL, 0), h->sender);
+	for (int i = 0; i < HANGING; i++)
+		close(h->s[i][1]);
+}
+
+/* No more processes than may be hang for a user; what waits goes on when they have ended. */
+static void test_closes_that_hang_are_counted(void **state)
+{
+	struct world *w = *state;
+	struct hanging h = {.server = 0};
+	char text[2000] = "";
+	uint64_t from;
+
+	hang_begin(w, &h);
+	ask_to_close_all(w, &h);
+	assert_true(turns(w, 1000) < SLOW_MS);
+	for (int i = 0; i < HANGING; i++)
+		assert_int_equal(h.a[i].told, i < RECEIVER_LEFT_MAX);
+	/* Those that are with a process are closed here, and each process has a pidfd. */
+	assert_int_equal(open_fds(), h.before);
+	assert_false(receiver_is_idle(h.r));
+	hang_end(&h);
+	for (from = now_ms(); !receiver_is_idle(h.r);) {
+		loop_epoll_turn(w->loop, 50 * 1000000);
+		assert_true(now_ms() - from < SLOW_MS);
+	}
+	for (int i = 0; i < HANGING; i++)
+		assert_int_equal(h.a[i].told, 1);
+	assert_int_equal(open_fds(), h.before - 2 * HANGING);
+	assert_true(pread(w->log.fd, text, sizeof(text) - 1, 0) > 0);
+	assert_non_null(strstr(text, "2 connections of uid 1000 wait to be closed: the 4 "));
+	receiver_free(h.r);
+	close(w->log.fd);
+}
+
+static void test_the_end_does_not_wait_for_closes_that_hang(void **state)
+{
+	struct world *w = *state;
+	struct hanging h = {.server = 0};
+	uint64_t from;
+
+	hang_begin(w, &h);
+	ask_to_close_all(w, &h);
+	from = now_ms();
+	receiver_free(h.r);
+	assert_true(now_ms() - from < SLOW_MS);
+	assert_int_equal(open_fds(), h.before - RECEIVER_LEFT_MAX);
+	hang_end(&h); /* and the processes, for which the teardown waits */
+	for (int i = RECEIVER_LEFT_MAX; i < HANGING; i++)
+		close(h.s[i][0]); /* the caller's again */
+	close(w->log.fd);
+}
+
 /* Threads that are created by default attributes fail while this is on: no stack is that large. */
 static void forbid_threads(bool on)
 {
@@ -1149,11 +1352,10 @@ static void test_the_log_says_that_a_message_was_lost(void **state)
 {
 	struct world *w = *state;
 	int fd = enter(w), m = memfd("x", FROZEN);
-	char path[300], text[1000] = "", byte;
+	char text[1000] = "", byte;
 	pid_t pid;
 
-	snprintf(path, sizeof(path), "%s/log", w->dir);
-	w->log.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	open_log(w);
 	say(fd, 'a', m, 1);
 	until(w, "a");
 	pid = only_child();
@@ -1319,6 +1521,10 @@ int main(void)
 		T(test_descriptor_lost_at_our_limit_closes),
 		T(test_queued_descriptors_are_closed_elsewhere),
 		T(test_only_who_is_let_in_sends_descriptors),
+#ifdef CKPT_FAULTS
+		T(test_a_connection_is_refused_without_memory),
+		OLD(test_what_cannot_be_closed_elsewhere_stays_open),
+#endif
 		OLD(test_refused_connections_are_closed_elsewhere),
 		OLD(test_a_connection_of_an_ended_process_is_closed_elsewhere),
 		T(test_queued_descriptors_behind_an_error_are_closed_elsewhere),
@@ -1333,6 +1539,8 @@ int main(void)
 		T(test_it_answers_beside_descriptors_in_flight),
 		T(test_a_killed_process_is_replaced),
 		T(test_it_is_not_idle_in_its_callback),
+		T(test_closes_that_hang_are_counted),
+		T(test_the_end_does_not_wait_for_closes_that_hang),
 		T(test_after_a_failed_begin_the_next_request_begins_one),
 		T(test_what_waits_goes_on_when_the_process_was_killed),
 		T(test_a_process_killed_before_a_request_is_replaced),
