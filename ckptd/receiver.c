@@ -37,6 +37,7 @@
 #include <sys/epoll.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -214,7 +215,10 @@ static void *begin_main(void *arg)
 {
 	struct process *p = arg;
 
-	/* This thread's: a program that is not root's has no capabilities then. */
+	/* Both are this thread's alone, and then the process's: it works for a user, so it must not
+	 * get more processor time than the user's own processes, nor must its execve(); and a
+	 * program that is not root's has no capabilities then. */
+	ignore_result(setpriority(PRIO_PROCESS, 0, RECEIVER_NICE));
 	ignore_result(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0));
 	p->error = spawn(p->receiver, p->sockets[1], &p->pid);
 	loop_post(p->receiver->loop, &p->begun);

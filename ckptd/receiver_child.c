@@ -40,7 +40,7 @@
 #include "base/bytes.h"
 #include "base/conn.h"
 
-enum { NICE = 10, FDS_MAX = 253 /* SCM_MAX_FD of Linux */, FULL_WAIT_MS = 5 };
+enum { FDS_MAX = 253 /* SCM_MAX_FD of Linux */, FULL_WAIT_MS = 5 };
 _Static_assert((int)RECEIVER_CLOSE_MAX <= (int)FDS_MAX, "one message has them");
 #define FROZEN (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
 
@@ -230,9 +230,6 @@ int receiver_child_run(void)
 		ignore_result(setrlimit(RLIMIT_NOFILE, &files));
 	}
 	ignore_result(prctl(PR_SET_NAME, "ckpt-receiver")); /* for people only */
-	/* It works for a user, so it must not get more processor time than the user's own
-	 * processes. */
-	ignore_result(setpriority(PRIO_PROCESS, 0, NICE));
 	while (serve(&m, &held))
 		;
 	return 0;

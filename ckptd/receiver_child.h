@@ -10,7 +10,8 @@
 
 #include "model/declaration.h"
 
-#define RECEIVER_FD 3 /* its socket: SOCK_SEQPACKET */
+#define RECEIVER_FD   3  /* its socket: SOCK_SEQPACKET */
+#define RECEIVER_NICE 10 /* from its execve() on */
 /* The size limit of a memfd that it passes on: a declaration, or what a read wants. */
 #define RECEIVER_BYTES_MAX (2ull * DECLARATION_BYTES_MAX)
 
@@ -19,8 +20,8 @@ enum receiver_op {
 	RECEIVER_CLOSE,    /* hold the sockets that come with this until ckptd closes its end, and
 			    * end: that closes them, with whatever is queued; no answer */
 };
-/* Sockets of one RECEIVER_CLOSE. */
-#define RECEIVER_CLOSE_MAX 64
+/* Sockets of one RECEIVER_CLOSE: as many as one message takes. */
+#define RECEIVER_CLOSE_MAX 253
 
 enum receiver_status {
 	RECEIVER_OK,      /* the message follows, with one memfd */

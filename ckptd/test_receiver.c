@@ -881,7 +881,7 @@ static void test_it_ends_after_a_rest_and_begins_again(void **state)
 }
 
 /* Not even when ckptd has them all, as here. */
-static void test_it_has_no_capabilities(void **state)
+static void test_it_has_no_capabilities_and_is_nice(void **state)
 {
 	struct world *w = *state;
 	struct receiver *r = make(w, w->program, 20000, 3600ull * 1000000000u);
@@ -889,12 +889,15 @@ static void test_it_has_no_capabilities(void **state)
 	char path[64], line[128];
 	struct asking a;
 	unsigned sets = 0;
+	int nice = getpriority(PRIO_PROCESS, 0);
 	FILE *f;
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
 	say(s[1], 'a', m, 1);
 	assert_int_equal(ask(w, r, s[0], &a), RECEIVER_OK);
 	snprintf(path, sizeof(path), "/proc/%d/status", (int)only_child());
+	assert_int_equal(getpriority(PRIO_PROCESS, (id_t)only_child()), RECEIVER_NICE);
+	assert_int_equal(getpriority(PRIO_PROCESS, 0), nice);
 	f = fopen(path, "re");
 	assert_non_null(f);
 	while (fgets(line, sizeof(line), f)) {
@@ -1534,7 +1537,7 @@ int main(void)
 		T(test_a_slow_descriptor_is_closed_elsewhere),
 		T(test_a_silent_file_harms_its_user_alone),
 		T(test_it_ends_after_a_rest_and_begins_again),
-		T(test_it_has_no_capabilities),
+		T(test_it_has_no_capabilities_and_is_nice),
 		T(test_it_begins_where_capset_is_forbidden),
 		T(test_it_answers_beside_descriptors_in_flight),
 		T(test_a_killed_process_is_replaced),
