@@ -4,7 +4,7 @@
  *
  *   OPEN --close(), an error, the other end's end, too slow--> CLOSING --next turn--> closed --+
  *                                                                                             |
- *              gone <--the receiver has closed it-- DRAINING <--it may hold descriptors---------+
+ *              gone <--a process has it, to close it-- DRAINING <--it may hold descriptors------+
  *
  *   1. events->closed() is called exactly once, in a turn of its own; after close() no message is
  *      delivered.
@@ -207,7 +207,7 @@ static void conn_free(struct socket_conn *c)
 	alloc_free(c);
 }
 
-/* The socket is closed, or the receiver closes it. */
+/* The socket is closed, or a process of the closer's closes it. */
 static void conn_gone(struct socket_conn *c)
 {
 	struct conn_hub *hub = c->hub;
@@ -218,7 +218,7 @@ static void conn_gone(struct socket_conn *c)
 
 static void drained(struct receiving *x, int status, const void *msg, size_t len, int *fd)
 {
-	(void)status; /* the receiver has closed it, or was killed with it */
+	(void)status; /* a process has it, whose end closes it */
 	(void)msg;
 	(void)len;
 	(void)fd;

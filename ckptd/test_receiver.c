@@ -1197,6 +1197,36 @@ static void test_the_end_does_not_wait_for_closes_that_hang(void **state)
 	close(w->log.fd);
 }
 
+/* Socket activation: they came before anybody could make the kernel refuse descriptors. */
+static void test_connections_from_before_ckptd_are_closed_elsewhere(void **state)
+{
+	struct world *w = *state;
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	struct listener_options o = {.program = w->program, .log = &w->log}; /* lets nobody in */
+	int fd, peer, before;
+
+	listener_free(w->listener);
+	w->listener = NULL;
+	strcpy(a.sun_path, w->path);
+	o.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	assert_int_equal(bind(o.fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(listen(o.fd, 1), 0);
+	fd = client(w);
+	peer = send_lingering(fd);
+	assert_int_equal(listener_new(w->loop, &o, &w->listener, NULL), 0);
+	assert_int_equal(listener_start(w->listener, &events, w, NULL), 0);
+	before = open_fds();
+	await_refusal(w, fd);
+	assert_true(turns(w, 1000) < SLOW_MS);
+	assert_int_equal(open_fds(), before); /* it is closed, and so is what closed it */
+	close(peer);
+	close(fd);
+	listener_free(w->listener);
+	w->listener = NULL;
+	close(o.fd);
+	assert_int_equal(unlink(w->path), 0);
+}
+
 /* Threads that are created by default attributes fail while this is on: no stack is that large. */
 static void forbid_threads(bool on)
 {
@@ -1544,6 +1574,7 @@ int main(void)
 		T(test_it_is_not_idle_in_its_callback),
 		T(test_closes_that_hang_are_counted),
 		T(test_the_end_does_not_wait_for_closes_that_hang),
+		T(test_connections_from_before_ckptd_are_closed_elsewhere),
 		T(test_after_a_failed_begin_the_next_request_begins_one),
 		T(test_what_waits_goes_on_when_the_process_was_killed),
 		T(test_a_process_killed_before_a_request_is_replaced),
