@@ -1135,7 +1135,9 @@ static void ask_to_close_all(struct world *w, struct hanging *h)
 {
 	for (int i = 0; i < HANGING; i++) {
 		begin_to_ask(h->r, h->s[i][0], true, &h->a[i]);
-		assert_true(turns(w, 300) < SLOW_MS); /* a process of its own for each */
+		if (i < RECEIVER_LEFT_MAX) /* a process of its own for each */
+			assert_int_equal(answer_of(w, &h->a[i]), RECEIVER_NOTHING);
+		assert_true(turns(w, 200) < SLOW_MS);
 		assert_int_equal(h->a[i].told, i < RECEIVER_LEFT_MAX);
 	}
 }
