@@ -2,8 +2,8 @@
 /*
  * receiver_child.c - takes in the messages of one uid that carry descriptors.
  *
- * A user's descriptor can block its holder: close() may wait for a FUSE server that never answers,
- * linger for a socket's peer, or free gigabytes; fstat() may wait as well. So ckptd receives none.
+ * A user's descriptor can block its holder: close() may wait for a FUSE server that never answers or
+ * for a socket's peer, or free gigabytes; fstat() may wait as well. So ckptd receives none.
  * This process does; it holds nothing that other processes need, and ckptd kills it when it does
  * not answer.
  *
@@ -162,6 +162,15 @@ static void await_end(void)
 		;
 }
 
+/* Its user's further messages wait for it: a socket must not linger (ENOTSOCK: it is none). */
+static void close_foreign(int fd)
+{
+	const struct linger off = {0, 0};
+
+	ignore_result(setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off)));
+	close(fd);
+}
+
 /* One request; false: ckptd is gone, or this process has to end. *held: see (2). */
 static bool serve(struct message *m, int *held)
 {
@@ -184,7 +193,7 @@ static bool serve(struct message *m, int *held)
 	status = take(from, m);
 	ok = answer(&q, status, m);
 	for (size_t i = status == RECEIVER_OK; i < m->n_fds; i++) /* (3) */
-		close(m->fds[i]);
+		close_foreign(m->fds[i]);
 	if (status == RECEIVER_OK)
 		*held = m->fds[0];
 	close(from);

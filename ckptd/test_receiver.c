@@ -438,6 +438,25 @@ static int send_lingering(int to)
 	return peer;
 }
 
+/* What is received and not passed on, too: further messages of its user wait for its close. */
+static void test_received_descriptors_do_not_linger(void **state)
+{
+	struct world *w = *state;
+	int fd = enter(w), other = enter(w), m = memfd("x", FROZEN), peer;
+	uint64_t from;
+
+	peer = send_lingering(fd);
+	until(w, "C"); /* it is refused */
+	from = now_ms();
+	say(other, 'a', m, 1);
+	until(w, "Ca");
+	assert_true(now_ms() - from < SLOW_MS);
+	close(m);
+	close(peer);
+	close(fd);
+	close(other);
+}
+
 /* The other end sees the end. */
 static void await_refusal(struct world *w, int fd)
 {
@@ -1510,7 +1529,7 @@ static void assert_log_ends(const struct world *w, const char *want)
 static void test_without_a_process_ckptd_goes_on(void **state)
 {
 	struct world *w = *state;
-	int fds[3] = {client(w), client(w), client(w)}, other = client(w);
+	int fds[3] = {enter(w), enter(w), enter(w)}, other = enter(w);
 	int m = memfd("x", FROZEN);
 	char path[300], program[sizeof(w->program)];
 
@@ -1555,6 +1574,7 @@ int main(void)
 		T(test_large_memfds_close_the_connection),
 		T(test_descriptor_lost_at_our_limit_closes),
 		T(test_queued_descriptors_are_closed_elsewhere),
+		T(test_received_descriptors_do_not_linger),
 		T(test_only_who_is_let_in_sends_descriptors),
 #ifdef CKPT_FAULTS
 		T(test_a_connection_is_refused_without_memory),
