@@ -565,7 +565,7 @@ static bool may_sweep(const struct node *n)
 	return true;
 }
 
-/* Anybody may ask for any id: while ckptd looks for it, files that nothing uses are still removed. */
+/* Anybody may ask for any id: while ckptd looks for it, a sweep of files may begin. */
 static void test_adopting_nothing_keeps_no_sweep_away(void **state)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
@@ -581,8 +581,8 @@ static void test_adopting_nothing_keeps_no_sweep_away(void **state)
 	q.body_case = CKPT__REQUEST__BODY_ADMIN;
 	q.admin = &admin;
 	/* What the start does, with the index too, has ended. */
-	for (uint64_t end = 0; (n->works + n->index_works > 0 || !may_sweep(n)) && turn_on(t, &end);)
-		;
+	for (uint64_t end = 0; n->works + n->index_works > 0 || !may_sweep(n);)
+		assert_true(turn_on(t, &end));
 	assert_int_equal(hand_send(&t->a, &q), 0);
 	for (uint64_t end = 0; n->works == 0 && turn_on(t, &end);)
 		;
