@@ -42,16 +42,16 @@ struct holder {
 	uint32_t files;  /* and USER_LOAD_FILES */
 };
 
-struct held {
+struct expired {
 	struct list link; /* in holding.all */
 	struct list holders;
 	struct held_files files;
 };
 
-struct look {
+struct holding_look {
 	struct work work;
 	struct node *node;
-	struct held **held; /* those that there were when it began */
+	struct expired **held; /* those that there were when it began */
 	uint32_t n;
 };
 
@@ -138,7 +138,7 @@ void holding_forget(struct checkpoint *c)
 
 /* ---- What is expired ---- */
 
-static void held_free(struct node *n, struct held *x)
+static void held_free(struct node *n, struct expired *x)
 {
 	assert(n->holding.n > 0);
 	n->holding.n--;
@@ -148,7 +148,7 @@ static void held_free(struct node *n, struct held *x)
 	alloc_free(x);
 }
 
-static void held_count(struct held *x)
+static void held_count(struct expired *x)
 {
 	struct holder *h;
 
@@ -171,7 +171,7 @@ static void look_within(struct node *n, uint64_t ns)
 void holding_keep(struct checkpoint *c, struct held_files *files)
 {
 	struct node *n = c->job->node;
-	struct held *x = files->n ? alloc_zero(sizeof(*x)) : NULL;
+	struct expired *x = files->n ? alloc_zero(sizeof(*x)) : NULL;
 
 	if (!x) { /* out of memory: no user is charged */
 		held_files_close(files);
@@ -194,7 +194,7 @@ void holding_keep(struct checkpoint *c, struct held_files *files)
 
 static void look_run(struct work *w)
 {
-	struct look *k = container_of(w, struct look, work);
+	struct holding_look *k = container_of(w, struct holding_look, work);
 
 	for (uint32_t i = 0; i < k->n; i++)
 		held_files_sift(&k->held[i]->files);
@@ -203,7 +203,7 @@ static void look_run(struct work *w)
 
 static void look_done(struct work *w)
 {
-	struct look *k = container_of(w, struct look, work);
+	struct holding_look *k = container_of(w, struct holding_look, work);
 	struct node *n = k->node;
 
 	n->holding.looking = false;
@@ -222,14 +222,14 @@ static void look_done(struct work *w)
 static void look(struct timer *t)
 {
 	struct node *n = container_of(t, struct node, holding.timer);
-	struct look *k;
-	struct held *x;
+	struct holding_look *k;
+	struct expired *x;
 
 	if (n->holding.looking || n->holding.n == 0 || n->stopping)
 		return;
 	k = alloc_zero(sizeof(*k));
 	if (k)
-		k->held = alloc_array(n->holding.n, sizeof(struct held *));
+		k->held = alloc_array(n->holding.n, sizeof(struct expired *));
 	if (!k || !k->held) {
 		alloc_free(k);
 		look_within(n, LOOK_NS);
@@ -271,5 +271,5 @@ void holding_fini(struct node *n)
 {
 	timer_disarm(n->env.loop, &n->holding.timer);
 	while (!list_empty(&n->holding.all))
-		held_free(n, list_first(&n->holding.all, struct held, link));
+		held_free(n, list_first(&n->holding.all, struct expired, link));
 }

@@ -17,7 +17,7 @@
 #include "ckptd/answer.h"
 #include "ckptd/node_priv.h"
 
-struct row {
+struct listed_checkpoint {
 	Ckpt__CheckpointInfo info;
 	struct attempt_id attempt; /* that info points to once the rows are sorted */
 	uint64_t record_n;
@@ -26,7 +26,7 @@ struct row {
 struct listing {
 	struct answer answer;
 	struct job_id id;
-	struct row *rows;
+	struct listed_checkpoint *rows;
 	Ckpt__CheckpointInfo **infos;
 	size_t n;
 	Ckpt__ListReply body;
@@ -45,7 +45,7 @@ static int rows_of(struct listing *x, struct job *j)
 	if (!x->rows)
 		return -ENOMEM;
 	list_each(c, &j->checkpoints, link) {
-		struct row *row = &x->rows[x->n];
+		struct listed_checkpoint *row = &x->rows[x->n];
 
 		if (!checkpoint_restorable(c))
 			continue;
@@ -73,7 +73,7 @@ static bool gather(struct answer *a, unsigned *left)
 
 static int newest_first(const void *a, const void *b)
 {
-	const struct row *x = a, *y = b;
+	const struct listed_checkpoint *x = a, *y = b;
 
 	return x->record_n > y->record_n ? -1 : x->record_n < y->record_n;
 }

@@ -51,7 +51,7 @@ extern char **environ;
 #define FULL_LOOK_NS  20000000u
 #define CLOSE_EACH_NS 50000000u
 
-struct process {
+struct receiver_process {
 	struct list link; /* in receiver.processes */
 	struct receiver *receiver;
 	pid_t pid;
@@ -72,8 +72,8 @@ struct receiver {
 	bool asked;                /* the process has a message to receive */
 	bool lost;                 /* the last request found that the process had ended */
 	uint32_t number;           /* of that */
-	struct process *process;   /* RUNS */
-	struct process *beginning; /* BEGINS; in no list */
+	struct receiver_process *process;   /* RUNS */
+	struct receiver_process *beginning; /* BEGINS; in no list */
 	struct list processes;     /* all */
 	unsigned n_processes;
 	uint64_t next_close_ns; /* not before it another process is begun for a few connections */
@@ -106,7 +106,7 @@ static void close_watch(struct loop *l, struct watch *w)
 /* The process has no request any more and gets none. */
 static void part(struct receiver *r, bool by_force)
 {
-	struct process *p = r->process;
+	struct receiver_process *p = r->process;
 
 	if (!p)
 		return;
@@ -117,7 +117,7 @@ static void part(struct receiver *r, bool by_force)
 		kill(p->pid, SIGKILL);
 }
 
-static void process_free(struct process *p)
+static void process_free(struct receiver_process *p)
 {
 	struct receiver *r = p->receiver;
 
@@ -131,7 +131,7 @@ static void process_free(struct process *p)
 
 static void ended(struct watch *w, uint32_t events)
 {
-	struct process *p = container_of(w, struct process, end);
+	struct receiver_process *p = container_of(w, struct receiver_process, end);
 	struct receiver *r = p->receiver;
 
 	(void)events;
@@ -146,7 +146,7 @@ static void ended(struct watch *w, uint32_t events)
 
 static void socket_ready(struct watch *w, uint32_t events)
 {
-	struct receiver *r = container_of(w, struct process, socket)->receiver;
+	struct receiver *r = container_of(w, struct receiver_process, socket)->receiver;
 
 	(void)events;
 	r->readable = true;
@@ -191,7 +191,7 @@ static int spawn(const struct receiver *r, int fd, pid_t *ret)
 }
 
 /* The process is followed, or ended again. */
-static int follow(struct receiver *r, struct process *p, int socket)
+static int follow(struct receiver *r, struct receiver_process *p, int socket)
 {
 	int fd = pidfd_open(p->pid, 0), e = fd < 0 ? -errno : 0;
 
@@ -213,7 +213,7 @@ static int follow(struct receiver *r, struct process *p, int socket)
 
 static void *begin_main(void *arg)
 {
-	struct process *p = arg;
+	struct receiver_process *p = arg;
 
 	/* Both are this thread's alone, and then the process's: it works for a user, so it must not
 	 * get more processor time than the user's own processes, nor must its execve(); and a
@@ -230,7 +230,7 @@ static void refuse_all(struct receiver *r, int why);
 /* Its thread has ended, or is about to. */
 static void begun(struct task *t)
 {
-	struct process *p = container_of(t, struct process, begun);
+	struct receiver_process *p = container_of(t, struct receiver_process, begun);
 	struct receiver *r = p->receiver;
 	int e;
 
@@ -255,7 +255,7 @@ static void begun(struct task *t)
 
 static int begin(struct receiver *r)
 {
-	struct process *p;
+	struct receiver_process *p;
 	int e;
 
 	if (r->n_processes >= RECEIVER_LEFT_MAX) /* (2) */
@@ -285,7 +285,7 @@ static int begin(struct receiver *r)
 /* Ends a process that is still BEGINS: no request needs it. */
 static void end_beginning(struct receiver *r)
 {
-	struct process *p = r->beginning;
+	struct receiver_process *p = r->beginning;
 
 	if (!p)
 		return;
@@ -624,7 +624,7 @@ struct receiver *receiver_new(struct loop *loop, const struct receiver_options *
 
 void receiver_free(struct receiver *r)
 {
-	struct process *p, *next;
+	struct receiver_process *p, *next;
 
 	if (!r)
 		return;

@@ -2,10 +2,10 @@
 /*
  * receiver_child.c - takes in the messages of one uid that carry descriptors.
  *
- * A user's descriptor can block its holder: close() may wait for a FUSE server that never answers or
- * for a socket's peer, or free gigabytes; fstat() may wait as well. So ckptd receives none.
- * This process does; it holds nothing that other processes need, and ckptd kills it when it does
- * not answer.
+ * A user's descriptor can block its holder: close() may wait for a FUSE server that never answers
+ * or for a socket's peer, or free gigabytes; fstat() may wait as well. So ckptd receives none. This
+ * process does; it holds nothing that other processes need, and ckptd kills it when it does not
+ * answer.
  *
  *   1. It passes on only a memfd of a bounded size that is sealed against writing and resizing
  *      (F_GET_SEALS, which calls no file system, says so); one for each message.
@@ -44,7 +44,7 @@ enum { FDS_MAX = 253 /* SCM_MAX_FD of Linux */, FULL_WAIT_MS = 5 };
 _Static_assert((int)RECEIVER_CLOSE_MAX <= (int)FDS_MAX, "one message has them");
 #define FROZEN (F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE)
 
-struct message {
+struct received {
 	uint8_t bytes[CONN_MESSAGE_MAX];
 	size_t len;
 	int fds[FDS_MAX];
@@ -57,7 +57,7 @@ union control {
 	struct cmsghdr align;
 };
 
-static void take_fds(struct msghdr *h, struct message *m)
+static void take_fds(struct msghdr *h, struct received *m)
 {
 	m->n_fds = 0;
 	for (struct cmsghdr *cm = CMSG_FIRSTHDR(h); cm; cm = CMSG_NXTHDR(h, cm)) {
@@ -71,7 +71,7 @@ static void take_fds(struct msghdr *h, struct message *m)
 }
 
 /* Length, 0, or -errno. */
-static ssize_t receive(int fd, void *to, size_t size, int flags, struct message *m)
+static ssize_t receive(int fd, void *to, size_t size, int flags, struct received *m)
 {
 	struct iovec iov = {.iov_base = to, .iov_len = size};
 	union control control;
@@ -107,7 +107,7 @@ static enum receiver_status examine(int fd)
 	return RECEIVER_OK;
 }
 
-static enum receiver_status take(int from, struct message *m)
+static enum receiver_status take(int from, struct received *m)
 {
 	ssize_t n = receive(from, m->bytes, sizeof(m->bytes), MSG_DONTWAIT, m);
 
@@ -124,7 +124,7 @@ static enum receiver_status take(int from, struct message *m)
 }
 
 static bool answer(const struct receiver_request *q, enum receiver_status status,
-		   const struct message *m)
+		   const struct received *m)
 {
 	struct receiver_answer a = {.number = q->number, .status = status};
 	struct iovec iov[2] = {{.iov_base = &a, .iov_len = sizeof(a)},
@@ -172,7 +172,7 @@ static void close_foreign(int fd)
 }
 
 /* One request; false: ckptd is gone, or this process has to end. *held: see (2). */
-static bool serve(struct message *m, int *held)
+static bool serve(struct received *m, int *held)
 {
 	struct receiver_request q;
 	enum receiver_status status;
@@ -222,7 +222,7 @@ static bool drop_capabilities(void)
 int receiver_child_run(void)
 {
 	const struct rlimit none = {0, 0};
-	static struct message m;
+	static struct received m;
 	struct rlimit files;
 	int held = -1;
 

@@ -40,7 +40,7 @@ struct extent {
 	double lengths; /* of all: only to choose a dimension */
 };
 
-struct search {
+struct overlap_search {
 	const uint64_t *at;
 	uint32_t ndim;
 	const atomic_bool *cancel;
@@ -59,24 +59,24 @@ struct slab {
 	uint64_t lo, hi;
 };
 
-static uint64_t lo_of(const struct search *s, uint32_t box, uint32_t k)
+static uint64_t lo_of(const struct overlap_search *s, uint32_t box, uint32_t k)
 {
 	return s->at[((size_t)box * s->ndim + k) * 2];
 }
 
-static uint64_t hi_of(const struct search *s, uint32_t box, uint32_t k)
+static uint64_t hi_of(const struct overlap_search *s, uint32_t box, uint32_t k)
 {
 	return s->at[((size_t)box * s->ndim + k) * 2 + 1];
 }
 
 /* Counts what is about to be looked at; -ECANCELED ends the search. */
-static int count(struct search *s, size_t n)
+static int count(struct overlap_search *s, size_t n)
 {
 	s->steps += n;
 	return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed) ? -ECANCELED : 0;
 }
 
-static bool meet(const struct search *s, uint32_t a, uint32_t b)
+static bool meet(const struct overlap_search *s, uint32_t a, uint32_t b)
 {
 	for (uint32_t k = 0; k < s->ndim; k++)
 		if (lo_of(s, a, k) >= hi_of(s, b, k) || lo_of(s, b, k) >= hi_of(s, a, k))
@@ -84,7 +84,7 @@ static bool meet(const struct search *s, uint32_t a, uint32_t b)
 	return true;
 }
 
-static int found(struct search *s, uint32_t a, uint32_t b)
+static int found(struct overlap_search *s, uint32_t a, uint32_t b)
 {
 	assert(a != b && meet(s, a, b)); /* (1) */
 	s->pair[0] = a;
@@ -94,7 +94,7 @@ static int found(struct search *s, uint32_t a, uint32_t b)
 
 /* ---- Small sets ---- */
 
-static int compare_all(struct search *s, struct set x)
+static int compare_all(struct overlap_search *s, struct set x)
 {
 	int r = count(s, x.n * x.n / 2);
 
@@ -105,7 +105,7 @@ static int compare_all(struct search *s, struct set x)
 	return r;
 }
 
-static int compare_both(struct search *s, struct set a, struct set b)
+static int compare_both(struct overlap_search *s, struct set a, struct set b)
 {
 	int r = count(s, a.n * b.n);
 
@@ -141,7 +141,7 @@ static void swap_boxes(uint32_t *a, uint32_t *b)
 	*b = x;
 }
 
-static void measure(const struct search *s, struct set x, uint32_t dims,
+static void measure(const struct overlap_search *s, struct set x, uint32_t dims,
 		    struct extent ret[CKPT_NDIM_MAX])
 {
 	for (uint32_t k = 0; k < s->ndim; k++)
@@ -162,7 +162,7 @@ static void measure(const struct search *s, struct set x, uint32_t dims,
 }
 
 /* Those that overlap the extents come first; returns how many they are. */
-static size_t near_first(const struct search *s, struct set x, uint32_t dims,
+static size_t near_first(const struct overlap_search *s, struct set x, uint32_t dims,
 			 const struct extent e[CKPT_NDIM_MAX])
 {
 	size_t n = 0;
@@ -186,7 +186,7 @@ static size_t near_first(const struct search *s, struct set x, uint32_t dims,
 
 /* ---- Slabs ---- */
 
-static size_t spanning_first(const struct search *s, struct set x, const struct slab *b)
+static size_t spanning_first(const struct overlap_search *s, struct set x, const struct slab *b)
 {
 	size_t n = 0;
 
@@ -196,7 +196,7 @@ static size_t spanning_first(const struct search *s, struct set x, const struct 
 	return n;
 }
 
-static size_t beginning_before(const struct search *s, struct set x, uint32_t k, uint64_t v)
+static size_t beginning_before(const struct overlap_search *s, struct set x, uint32_t k, uint64_t v)
 {
 	size_t n = 0;
 
@@ -206,7 +206,7 @@ static size_t beginning_before(const struct search *s, struct set x, uint32_t k,
 	return n;
 }
 
-static size_t ending_until(const struct search *s, struct set x, uint32_t k, uint64_t v)
+static size_t ending_until(const struct overlap_search *s, struct set x, uint32_t k, uint64_t v)
 {
 	size_t n = 0;
 
@@ -217,7 +217,8 @@ static size_t ending_until(const struct search *s, struct set x, uint32_t k, uin
 }
 
 /* The ends that lie inside of the slab: the least and the greatest into e[0] and e[1]. */
-static void inner_ends(const struct search *s, struct set x, const struct slab *b, uint64_t e[2])
+static void inner_ends(const struct overlap_search *s, struct set x, const struct slab *b,
+		       uint64_t e[2])
 {
 	for (size_t i = 0; i < x.n; i++) {
 		uint64_t lo = lo_of(s, x.box[i], b->k), hi = hi_of(s, x.box[i], b->k);
@@ -282,10 +283,10 @@ static struct slab choose(uint32_t dims, const struct extent a[CKPT_NDIM_MAX],
 
 /* ---- One of a with one of b ---- */
 
-static int search_both(struct search *s, struct set a, struct set b, uint32_t dims);
+static int search_both(struct overlap_search *s, struct set a, struct set b, uint32_t dims);
 
 /* Depth: at most 64, by (2), over all dimensions. */
-static int slab_both(struct search *s, struct set a, struct set b, struct slab at)
+static int slab_both(struct overlap_search *s, struct set a, struct set b, struct slab at)
 {
 	size_t a_spans, b_spans;
 	uint64_t ends[2] = { UINT64_MAX, 0 };
@@ -318,7 +319,7 @@ static int slab_both(struct search *s, struct set a, struct set b, struct slab a
 }
 
 /* In the dimensions that are not in dims all of them share a point. */
-static int search_both(struct search *s, struct set a, struct set b, uint32_t dims)
+static int search_both(struct overlap_search *s, struct set a, struct set b, uint32_t dims)
 {
 	struct extent of_a[CKPT_NDIM_MAX], of_b[CKPT_NDIM_MAX];
 	int r;
@@ -348,10 +349,10 @@ static int search_both(struct search *s, struct set a, struct set b, uint32_t di
 
 /* ---- Two of one set ---- */
 
-static int search_one(struct search *s, struct set x, uint32_t dims);
+static int search_one(struct overlap_search *s, struct set x, uint32_t dims);
 
 /* Depth: as that of slab_both(). */
-static int slab_one(struct search *s, struct set x, struct slab at)
+static int slab_one(struct overlap_search *s, struct set x, struct slab at)
 {
 	uint64_t ends[2] = { UINT64_MAX, 0 };
 	struct slab left = at, right = at;
@@ -377,7 +378,7 @@ static int slab_one(struct search *s, struct set x, struct slab at)
 
 /* The usual case, a tensor that is cut along one dimension and declared in its order: each begins
  * where the one before it ends, or later. */
-static bool in_order(const struct search *s, struct set x, uint32_t k)
+static bool in_order(const struct overlap_search *s, struct set x, uint32_t k)
 {
 	for (size_t i = 1; i < x.n; i++)
 		if (lo_of(s, x.box[i], k) < hi_of(s, x.box[i - 1], k))
@@ -386,7 +387,7 @@ static bool in_order(const struct search *s, struct set x, uint32_t k)
 }
 
 /* In the dimensions that are not in dims all of them share a point. */
-static int search_one(struct search *s, struct set x, uint32_t dims)
+static int search_one(struct overlap_search *s, struct set x, uint32_t dims)
 {
 	struct extent e[CKPT_NDIM_MAX];
 	struct slab all;
@@ -450,7 +451,7 @@ int disjoint_add(struct disjoint *d, const struct box *box)
 }
 
 /* What the two that were found share. */
-static void shared_box(const struct search *s, struct box *ret)
+static void shared_box(const struct overlap_search *s, struct box *ret)
 {
 	*ret = (struct box){ .ndim = s->ndim };
 	for (uint32_t k = 0; k < s->ndim; k++) {
@@ -463,7 +464,7 @@ static void shared_box(const struct search *s, struct box *ret)
 
 int disjoint_check(struct disjoint *d, const atomic_bool *cancel, struct box *ret)
 {
-	struct search s = { .at = d->at, .ndim = d->ndim, .cancel = cancel };
+	struct overlap_search s = { .at = d->at, .ndim = d->ndim, .cancel = cancel };
 	int r;
 
 	if (d->n > d->cap_order) {
