@@ -50,7 +50,9 @@ def run_cases(cases, argument, wanted=(), after=lambda: None):
             print("ok", name, flush=True)
         except Skip as e:
             print("skip", name, e, flush=True)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # as torch's CheckpointException is
             failed += 1
             traceback.print_exc()
             print("not ok", name, flush=True)
