@@ -20,6 +20,7 @@
 
 #define ANSWER_NS     (10 * NS_PER_SEC) /* who was asked for so long is judged unseen */
 #define MUTE_EVERY_NS (60 * NS_PER_SEC) /* between looks at who tells of no steps */
+#define BETTER_NS     (60 * NS_PER_SEC) /* a measure that is better than those that came is awaited */
 
 int hang_node_works(const struct detector *d, const struct rank *r, const struct lateness *l)
 {
@@ -170,20 +171,31 @@ bool hang_rests(const struct detector *d, const struct job *j, uint64_t since_ns
 	return true;
 }
 
-/* How much a node works: power where it is known, as a spinning GPU takes less of it. */
-static float work_of(const float *metrics)
+/* What tells how much a node works, best last: power where it is known, as a spinning GPU takes less
+ * of it. */
+static const enum sample_metric measures[] = {METRIC_CPU, METRIC_GPU_BUSY, METRIC_GPU_POWER};
+
+/* A sample may lack what others have: GPUs are asked by a thread of their own, which can be late.
+ * It says nothing then, as watts are no share of a core; unless nothing better comes any more. NAN:
+ * it says nothing. */
+static float work_of(struct mine_node *m, const float *metrics, uint64_t now_ns)
 {
-	if (!isnan(metrics[METRIC_GPU_POWER]))
-		return metrics[METRIC_GPU_POWER];
-	if (!isnan(metrics[METRIC_GPU_BUSY]))
-		return metrics[METRIC_GPU_BUSY];
-	return metrics[METRIC_CPU];
+	uint32_t best = sizeof(measures) / sizeof(measures[0]);
+
+	while (best > 0 && isnan(metrics[measures[best - 1]]))
+		best--;
+	if (best == 0 || (best < m->measure && now_ns - m->now_ns < BETTER_NS))
+		return NAN;
+	if (best != m->measure)
+		m->usual = 0;
+	m->measure = best;
+	return metrics[measures[best - 1]];
 }
 
 void hang_on_metrics(struct detector *d, const struct sample *s, struct node *n)
 {
 	struct mine_node *m = NODE_OWN(d, n, hang, struct mine_node);
-	float work = work_of(s->metrics);
+	float work = work_of(m, s->metrics, d->now_ns);
 	const struct rank *r;
 	bool steps = false;
 

@@ -31,6 +31,7 @@ struct mine_rank {
 struct mine_node {
 	float usual, now; /* what its metrics say of its work: see work_of() */
 	uint64_t now_ns;
+	uint32_t measure; /* by which of them; 0: none yet */
 	bool gpus; /* it measures some */
 };
 

@@ -414,6 +414,32 @@ static void test_nobody_waits(void **state)
 	}
 }
 
+/* A measurement of GPUs that comes too late is missing in a sample: what little cores do is no rest
+ * of a node whose work is measured in watts. */
+static void test_a_measurement_is_late(void **state)
+{
+	struct job_of j;
+
+	(void)state;
+	job_begins(&j, 16, 8, 2 * SEC);
+	j.gpus = true;
+	j.says_sync = false;
+	j.power = 500;
+	j.cpu = 0.4f;
+	goes_on(&j, 200);
+	j.does[3] = DOES_WORK;
+	goes_on(&j, 330);
+	j.power = 0;
+	goes_on(&j, 20);
+	assert_int_equal(j.alarms, 0);
+	j.power = 500;
+	goes_on(&j, 20);
+	j.power = 200;
+	goes_on(&j, 20);
+	assert_int_equal(j.alarms, 1);
+	detector_free(j.d);
+}
+
 /* All of them wait, and spin: for the network, which may come back. Where nobody sees GPUs, all
  * nodes must have rested for as long as collectives wait, without a break. */
 static void test_all_wait(void **state)
@@ -780,6 +806,7 @@ int main(void)
 		cmocka_unit_test(test_undeclared_evaluation_of_half_an_hour),
 		cmocka_unit_test(test_waiting_that_spins),
 		cmocka_unit_test(test_nobody_waits),
+		cmocka_unit_test(test_a_measurement_is_late),
 		cmocka_unit_test(test_all_wait),
 		cmocka_unit_test(test_busy_alone_while_others_wait),
 		cmocka_unit_test(test_busy_alone_where_phases_are_declared),

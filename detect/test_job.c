@@ -98,6 +98,8 @@ static void nodes_say(struct job_of *j)
 			s.metrics[m] = NAN;
 		if (j->power > 0)
 			s.metrics[METRIC_GPU_POWER] = j->power;
+		if (j->cpu > 0)
+			s.metrics[METRIC_CPU] = j->cpu;
 		if (j->unseen_gpus)
 			s.metrics[METRIC_GPU_CLOCK] = 1700;
 		feed(j, &s);

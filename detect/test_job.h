@@ -30,7 +30,7 @@ struct job_of {
 	bool unknown_sleep; /* whether until a time is not told of anybody */
 	bool gpus;          /* and collectives that spin on them */
 	bool unseen_gpus;   /* of which nobody tells what they do */
-	float power;        /* that nodes tell of; 0: they do not */
+	float power, cpu;   /* that nodes tell of; 0: they do not */
 	unsigned told, alarms, cleared, asks; /* told: of any level */
 	struct verdict alarm, over;           /* the first alarm, and what ended last */
 	uint64_t alarm_ns;
