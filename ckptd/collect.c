@@ -171,6 +171,8 @@ static void ask(struct slot *l)
 {
 	l->asked_ns = loop_now(l->all->loop);
 	l->run->config.probes = l->all->prober && prober_any(l->all->prober);
+	if (!l->run->config.probes) /* it says nothing of when somebody asks again */
+		l->all->uses.at_ns = 0;
 	reader_ask(l->reader);
 }
 

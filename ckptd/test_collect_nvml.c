@@ -129,6 +129,33 @@ static void test_measured(void **state)
 	assert_int_equal(s->device, 1);
 }
 
+/* The collectors tell once in an interval what was measured, and reads take as long as they wait for
+ * events, or hang a little: none of their samples is without. */
+static void test_measured_in_each_interval(void **state)
+{
+	static const uint64_t intervals[] = {SECOND / 10, SECOND, 10 * SECOND};
+	struct world *w = *state;
+
+	for (int i = 0; i < 3; i++) {
+		uint64_t interval = w->config.interval_ns = intervals[i];
+		uint64_t wait = interval / 4 < 150000000 ? interval / 4 : 150000000;
+		uint64_t told = w->now_ns += interval;
+		bool measured = true;
+
+		assert_int_equal(look(w), 0);
+		while (w->now_ns < told + 500 * interval) {
+			collect_out_reset(&w->out);
+			w->now_ns += wait + 1300000;
+			assert_int_equal(collect_nvml.read(w->state, w->now_ns, &w->out, &w->e), 0);
+			if (w->now_ns / interval != (w->now_ns - wait - 1300000) / interval) {
+				assert_true(measured);
+				measured = false;
+			}
+			measured |= !isnan(w->out.metrics[METRIC_GPU_POWER]);
+		}
+	}
+}
+
 static void test_events(void **state)
 {
 	const struct sample *s = NULL;
@@ -391,6 +418,16 @@ static void test_activity_tells_of_the_gpu(void **state)
 	while (me.gpu_permille == GPU_USES_NOT_KNOWN)
 		loop_epoll_turn(l, UINT64_MAX);
 	assert_int_equal(me.gpu_permille, 420);
+	/* When somebody asks again that is long ago, however short the time. */
+	c->ops->probe(c, &me.id, false);
+	w->nvml->gpu[0].processes_result = 4; /* no other answer comes */
+	for (uint64_t end = loop_now(l) + SECOND / 2; loop_now(l) < end;)
+		loop_epoll_turn(l, SECOND / 10);
+	me.looks = 0;
+	c->ops->probe(c, &me.id, true);
+	while (me.looks < 1)
+		loop_epoll_turn(l, UINT64_MAX);
+	assert_int_equal(me.gpu_permille, GPU_USES_NOT_KNOWN);
 	c->ops->stop(c);
 	collectors_free(c);
 
@@ -432,6 +469,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 	const struct CMUnitTest tests[] = {
 		T(test_measured),
+		T(test_measured_in_each_interval),
 		T(test_events),
 		T(test_unavailable),
 		T(test_lost),

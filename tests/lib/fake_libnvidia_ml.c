@@ -258,7 +258,8 @@ int nvmlDeviceGetProcessUtilization(void *gpu, struct process_use *ret, unsigned
 			ret[there] = (struct process_use){p->pid, p->time_us, p->sm, 0, 0, 0};
 		there++;
 	}
-	*n = one->too_many ? one->too_many : there;
+	if (there || one->too_many) /* else it is left as it was: a driver 580 does that */
+		*n = one->too_many ? one->too_many : there;
 	return !there ? NOT_FOUND : there > room ? INSUFFICIENT_SIZE : OK;
 }
 
