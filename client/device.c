@@ -29,9 +29,26 @@
 #define STREAM_NON_BLOCKING   1u
 #define HOST_REGISTER_PORTABLE 1u /* pinned for every context */
 
+enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2 };
+
 typedef void *cu_context;
 typedef void *cu_stream;
 typedef unsigned long long cu_pointer;
+
+struct cu_end {
+	size_t x, y;
+	int memory;
+	void *host;
+	cu_pointer device;
+	void *array;
+	size_t pitch;
+};
+
+struct cu_rows {
+	struct cu_end from, to;
+	size_t width, height;
+};
+_Static_assert(sizeof(struct cu_rows) == 128, "as the driver lays out CUDA_MEMCPY2D");
 
 /* X(member, symbol, result and parameters) */
 #define DRIVER(X)                                                                                  \
@@ -50,6 +67,7 @@ typedef unsigned long long cu_pointer;
 	X(copy_out, "cuMemcpyDtoHAsync_v2", (void *host, cu_pointer d, size_t n, cu_stream s))     \
 	X(copy_in, "cuMemcpyHtoDAsync_v2",                                                         \
 	  (cu_pointer d, const void *host, size_t n, cu_stream s))                                 \
+	X(copy_rows, "cuMemcpy2DAsync_v2", (const struct cu_rows *rows, cu_stream s))              \
 	X(host_register, "cuMemHostRegister_v2", (void *p, size_t n, unsigned flags))              \
 	X(host_unregister, "cuMemHostUnregister", (void *p))
 
@@ -229,6 +247,25 @@ int device_copy_in(struct devices *d, int ordinal, void *device, const void *hos
 
 	WITH_CONTEXT(d, v, code, d->copy_in((cu_pointer)(uintptr_t)device, host, len, v->stream));
 	return code ? fail(d, ordinal, "copy to it", code, e) : 0;
+}
+
+int device_copy_rows(struct devices *d, int ordinal, uint8_t *host, const struct device_rows *rows,
+		     bool out, struct err *e)
+{
+	struct device *v = in_use(d, ordinal);
+	struct cu_end packed = {.memory = MEMORY_HOST, .host = host, .pitch = rows->bytes};
+	struct cu_end spread = {.memory = MEMORY_DEVICE,
+				.device = (cu_pointer)(uintptr_t)rows->first,
+				.pitch = rows->stride};
+	struct cu_rows all = {.from = out ? spread : packed,
+			      .to = out ? packed : spread,
+			      .width = rows->bytes,
+			      .height = rows->n};
+	int code;
+
+	assert(rows->stride >= rows->bytes && rows->stride <= DEVICE_STRIDE_MAX);
+	WITH_CONTEXT(d, v, code, d->copy_rows(&all, v->stream));
+	return code ? fail(d, ordinal, out ? "copy from it" : "copy to it", code, e) : 0;
 }
 
 int device_sync(struct devices *d, int ordinal, struct err *e)

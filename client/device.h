@@ -31,6 +31,14 @@ MUST_CHECK int device_copy_out(struct devices *d, int ordinal, void *host, const
 			       size_t len, struct err *e);
 MUST_CHECK int device_copy_in(struct devices *d, int ordinal, void *device, const void *host,
 			      size_t len, struct err *e);
+/* Rows of so many bytes, each a stride behind the one before; on the host they are packed. */
+#define DEVICE_STRIDE_MAX (1u << 30) /* drivers take 2 GiB - 1 */
+struct device_rows {
+	const void *first;
+	size_t bytes, stride, n; /* bytes <= stride <= DEVICE_STRIDE_MAX */
+};
+MUST_CHECK int device_copy_rows(struct devices *d, int ordinal, uint8_t *host,
+				const struct device_rows *rows, bool out, struct err *e);
 MUST_CHECK int device_sync(struct devices *d, int ordinal, struct err *e);
 /* Pins host memory for fast copies; false when the driver will not, and copies are slower then. Any
  * thread; the context is what devices_context() gave: any will do, the memory is pinned for all. */

@@ -169,21 +169,71 @@ static void test_pinning_is_not_needed(void **state)
 	check_image(w, 0);
 }
 
+/* An element of what tensor 2 was saved as. */
+static const uint8_t *saved(const struct world *w, int seal, int i, int k)
+{
+	return w->f->seals[seal].image + place(2) + (i * COLS + k) * 4;
+}
+
 static void test_strides(void **state)
 {
 	struct world *w = *state;
-	int64_t strides[2] = { 4, 4 * ROWS };
+	int64_t turned[2] = { 4, 4 * ROWS };
 
-	w->b[2].strides = strides;
+	w->b[2].strides = turned;
 	w->b[2].ndim = 2;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	for (int i = 0; i < ROWS; i++)
 		for (int k = 0; k < COLS; k++)
-			assert_memory_equal(w->f->seals[0].image + place(2) + (i * COLS + k) * 4,
+			assert_memory_equal(saved(w, 0, i, k),
 					    bytes_of(w, 2) + i * 4 + k * 4 * ROWS, 4);
+	assert_int_equal(cuda()->count("cuMemcpy2DAsync_v2"), ROWS);
+	assert_int_equal(cuda()->count("cuMemcpyDtoHAsync_v2"), 1);
 	w->a.step = 2;
 	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
 	assert_int_equal(ckpt_save_fence(w->c, CKPT_FULL_COMPARE), CKPT_OK);
+	w->a.step = 3;
+	cuda()->set_failing("cuMemcpy2DAsync_v2", 700);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_ENODEVICE);
+	assert_non_null(strstr(ckpt_last_error(NULL), "copy from it"));
+	cuda()->set_failing(NULL, 0);
+}
+
+/* Some columns of a wider tensor, whose rows go on in one copy; each of whose rows begins before the
+ * one in front of it ends, or is the same, or lies before it: these are copied one by one. */
+static void test_rows(void **state)
+{
+	static const struct {
+		int64_t stride, first;
+		uint64_t rows, copies;
+	} t[] = {
+		{ .stride = 4 * (COLS + 7), .first = 12, .rows = 1, .copies = 0 },
+		{ .stride = 4 * (COLS - 7), .rows = 0, .copies = ROWS },
+		{ .stride = 0, .rows = 0, .copies = ROWS },
+		{ .stride = -4 * (COLS + 7), .first = 4 * (COLS + 7) * (ROWS - 1), .copies = ROWS },
+	};
+	struct world *w = *state;
+	size_t len = 4 * (COLS + 7) * ROWS;
+	uint8_t *wide = cuda()->alloc(len);
+
+	test_fill(cuda()->bytes(wide), len, 5);
+	w->b[2].ndim = 2;
+	for (int n = 0; n < 4; n++) {
+		int64_t strides[2] = { t[n].stride, 4 };
+		uint64_t rows = cuda()->count("cuMemcpy2DAsync_v2");
+		uint64_t copies = cuda()->count("cuMemcpyDtoHAsync_v2");
+
+		w->b[2].ptr = wide + t[n].first;
+		w->b[2].strides = strides;
+		w->a.step = (uint64_t)n + 1;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+		for (int i = 0; i < ROWS; i++)
+			assert_memory_equal(saved(w, n, i, 0),
+					    cuda()->bytes(wide) + t[n].first + i * t[n].stride,
+					    COLS * 4);
+		assert_int_equal(cuda()->count("cuMemcpy2DAsync_v2") - rows, t[n].rows);
+		assert_int_equal(cuda()->count("cuMemcpyDtoHAsync_v2") - copies, t[n].copies + 1);
+	}
 }
 
 static void test_overlapped_and_torn(void **state)
@@ -380,6 +430,7 @@ int main(void)
 		T(test_pinned_at_prepare),
 		T(test_pinning_is_not_needed),
 		T(test_strides),
+		T(test_rows),
 		T(test_overlapped_and_torn),
 		T(test_errors),
 		T(test_no_driver),

@@ -21,8 +21,25 @@
 enum { OK = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
 enum { JOBS = 4096, ALLOCATIONS = 64, STACK = 16, NAMES = 32 };
 
+enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, PITCH_MAX = 2147483647 };
+
 struct stream {
 	int device;
+};
+
+/* CUDA_MEMCPY2D */
+struct end {
+	size_t x, y;
+	int memory;
+	void *host;
+	uint64_t device;
+	void *array;
+	size_t pitch;
+};
+
+struct rows {
+	struct end from, to;
+	size_t width, height;
 };
 
 struct job {
@@ -220,6 +237,7 @@ EXPORT int cuStreamDestroy_v2(void *stream);
 EXPORT int cuStreamSynchronize(void *stream);
 EXPORT int cuMemcpyDtoHAsync_v2(void *host, uint64_t device, size_t len, void *stream);
 EXPORT int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t len, void *stream);
+EXPORT int cuMemcpy2DAsync_v2(const struct rows *rows, void *stream);
 EXPORT int cuMemHostRegister_v2(void *p, size_t len, unsigned flags);
 EXPORT int cuMemHostUnregister(void *p);
 
@@ -360,6 +378,31 @@ int cuMemcpyHtoDAsync_v2(uint64_t device, const void *host, size_t len, void *st
 	int r = called("cuMemcpyHtoDAsync_v2");
 
 	return r ? r : copy(device, (void *)host, len, stream, false);
+}
+
+static bool packed_on_host(const struct end *x, size_t width)
+{
+	return x->memory == MEMORY_HOST && x->pitch >= width && x->pitch <= PITCH_MAX;
+}
+
+static bool on_device(const struct end *x, size_t width)
+{
+	return x->memory == MEMORY_DEVICE && x->pitch >= width && x->pitch <= PITCH_MAX;
+}
+
+int cuMemcpy2DAsync_v2(const struct rows *a, void *stream)
+{
+	bool out = a->from.memory == MEMORY_DEVICE;
+	const struct end *host = out ? &a->to : &a->from, *device = out ? &a->from : &a->to;
+	int r = called("cuMemcpy2DAsync_v2");
+
+	if (r == OK && (!packed_on_host(host, a->width) || !on_device(device, a->width) ||
+			a->from.x || a->from.y || a->to.x || a->to.y))
+		r = INVALID_VALUE;
+	for (size_t i = 0; r == OK && i < a->height; i++)
+		r = copy(device->device + i * device->pitch, (uint8_t *)host->host + i * host->pitch,
+			 a->width, stream, out);
+	return r;
 }
 
 int cuMemHostRegister_v2(void *p, size_t len, unsigned flags)
