@@ -231,6 +231,8 @@ int image_compare(struct ckpt *c, const struct ckpt_binding *b, const uint8_t *i
 
 /* ---- Samples ---- */
 
+#define SAMPLES_AT_ONCE (SCRATCH_BYTES / SAMPLE_BYTES_MAX)
+
 struct sample {
 	uint32_t shard;
 	uint64_t at;
@@ -255,55 +257,85 @@ static bool sample_at(const struct ckpt *c, uint32_t i, struct sample *ret)
 	return true;
 }
 
-static int sample_digest(struct ckpt *c, const struct ckpt_binding *b, const struct sample *s,
-			 uint8_t *scratch, struct digest *ret, struct err *e)
-{
-	const uint8_t *p = scratch;
-	int r = 0;
+/* Samples that are read together: a device is waited for once. */
+struct batch {
+	struct sample of[SAMPLES_AT_ONCE];
+	struct digest digest[SAMPLES_AT_ONCE];
+	uint32_t n; /* 0: there are no more */
+};
 
-	if (s->len == 0)
-		p = (const uint8_t *)"";
-	else if (b->device == CKPT_HOST && !b->strides)
-		p = (const uint8_t *)b->ptr + s->at;
-	else
-		r = image_read(c, &c->own, s->shard, b, s->at, scratch, s->len, e);
-	if (r == 0)
-		*ret = digest_of(p, s->len);
-	return r;
+static bool read_in_place(const struct ckpt_binding *b)
+{
+	return b->device == CKPT_HOST && !b->strides;
+}
+
+/* The samples from the first-th on. */
+static int batch_read(struct ckpt *c, const struct ckpt_binding *b, uint32_t first, uint8_t *scratch,
+		      struct batch *ret, struct err *e)
+{
+	int r = 0, s;
+
+	for (ret->n = 0; r == 0 && ret->n < SAMPLES_AT_ONCE; ret->n++) {
+		struct sample *x = &ret->of[ret->n];
+
+		if (!sample_at(c, first + ret->n, x))
+			break;
+		if (x->len && !read_in_place(&b[x->shard]))
+			r = binding_read(c, &c->own, x->shard, &b[x->shard], x->at,
+					 scratch + (size_t)ret->n * SAMPLE_BYTES_MAX, x->len, e);
+	}
+	s = sync_devices(c, b, r == 0 ? e : NULL);
+	if (r < 0 || s < 0)
+		return r < 0 ? r : s;
+	for (uint32_t i = 0; i < ret->n; i++) {
+		const struct sample *x = &ret->of[i];
+		const uint8_t *p = scratch + (size_t)i * SAMPLE_BYTES_MAX;
+
+		if (x->len && read_in_place(&b[x->shard]))
+			p = (const uint8_t *)b[x->shard].ptr + x->at;
+		ret->digest[i] = digest_of(p, x->len);
+	}
+	return 0;
 }
 
 int image_sample(struct ckpt *c, const struct ckpt_binding *b, uint8_t *scratch,
 		 struct image_samples *ret, struct err *e)
 {
-	struct sample s;
-	int r = 0;
+	struct batch batch;
+	int r;
 
 	ret->n = 0;
-	while (r == 0 && sample_at(c, ret->n, &s)) {
-		r = sample_digest(c, &b[s.shard], &s, scratch, &ret->digest[ret->n], e);
-		ret->n++;
-	}
-	assert(ret->n <= SAMPLES_MAX * SAMPLE_PIECES);
-	return r;
+	do {
+		r = batch_read(c, b, ret->n, scratch, &batch, e);
+		if (r < 0)
+			return r;
+		assert(ret->n + batch.n <= SAMPLES_MAX * SAMPLE_PIECES);
+		memcpy(&ret->digest[ret->n], batch.digest, batch.n * sizeof(batch.digest[0]));
+		ret->n += batch.n;
+	} while (batch.n == SAMPLES_AT_ONCE);
+	return 0;
 }
 
 int image_samples_check(struct ckpt *c, const struct ckpt_binding *b, const uint8_t *image,
 			uint8_t *scratch, const struct image_samples *samples, struct err *e)
 {
-	for (uint32_t i = 0; i < samples->n; i++) {
-		struct digest now, copy;
-		struct sample s;
-		bool there = sample_at(c, i, &s);
-		int r;
+	struct batch batch;
 
-		assert(there);
-		r = sample_digest(c, &b[s.shard], &s, scratch, &now, e);
+	for (uint32_t from = 0; from < samples->n; from += batch.n) {
+		int r = batch_read(c, b, from, scratch, &batch, e);
+
 		if (r < 0)
 			return r;
-		copy = digest_of(image + c->own.shards[s.shard].image_offset + s.at, s.len);
-		if (!digest_equal(&now, &samples->digest[i]) ||
-		    !digest_equal(&copy, &samples->digest[i]))
-			return torn(c, s.shard, e); /* (2) */
+		assert(batch.n > 0 && from + batch.n <= samples->n);
+		for (uint32_t i = 0; i < batch.n; i++) {
+			const struct sample *x = &batch.of[i];
+			struct digest copy = digest_of(
+				image + c->own.shards[x->shard].image_offset + x->at, x->len);
+
+			if (!digest_equal(&batch.digest[i], &samples->digest[from + i]) ||
+			    !digest_equal(&copy, &samples->digest[from + i]))
+				return torn(c, x->shard, e); /* (2) */
+		}
 	}
 	return 0;
 }

@@ -39,6 +39,8 @@ struct overlap {
 	int64_t *strides;        /* what they point to: ndim of all shards together */
 	struct image_samples samples;
 	uint8_t *scratch;        /* SCRATCH_BYTES */
+	bool pin_tried;
+	void *pinned_for; /* a context; NULL: scratch is not pinned */
 
 	pthread_t thread;
 	bool started;
@@ -153,6 +155,8 @@ static void overlap_free(struct overlap *o)
 	pthread_mutex_destroy(&o->mutex);
 	pthread_cond_destroy(&o->work);
 	pthread_cond_destroy(&o->idle);
+	if (o->pinned_for)
+		devices_unpin(o->c->devices, o->pinned_for, o->scratch);
 	alloc_free(o->bindings);
 	alloc_free(o->strides);
 	alloc_free(o->scratch);
@@ -233,6 +237,20 @@ static void keep_bindings(struct overlap *o, const struct ckpt_binding *b)
 	}
 }
 
+/* To memory that is not pinned each copy is waited for by itself. */
+static void pin_scratch(struct overlap *o)
+{
+	struct devices *d = o->c->devices;
+	void *context;
+
+	if (!d || o->pin_tried)
+		return;
+	o->pin_tried = true;
+	context = devices_context(d);
+	if (context && devices_pin(d, context, o->scratch, SCRATCH_BYTES))
+		o->pinned_for = context;
+}
+
 static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err *e)
 {
 	struct ckpt_save_args a;
@@ -259,6 +277,7 @@ static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err 
 	o = c->overlap;
 	assert(o); /* save_start() has prepared */
 	keep_bindings(o, a.tensors);
+	pin_scratch(o);
 	r = image_sample(c, o->bindings, o->scratch, &o->samples, e);
 	if (r < 0) {
 		save_give_up(c, &s, "its copy failed", deadline);

@@ -241,15 +241,22 @@ static void test_overlapped_and_torn(void **state)
 	struct world *w = *state;
 
 	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
-	assert_int_equal(ckpt_save_fence(w->c, CKPT_FULL_COMPARE), CKPT_OK);
+	assert_int_equal(ckpt_save_fence(w->c, 0), CKPT_OK);
 	check_image(w, 0);
+	/* Each device is waited for once in begin, in the copy, and at the fence. */
+	assert_int_equal(cuda()->count("cuStreamSynchronize"), 3 * 2);
+	assert_int_equal(cuda()->count("pinned"), FAKE_SLOTS + 1);
 	w->a.step = 2;
+	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
+	assert_int_equal(ckpt_save_fence(w->c, CKPT_FULL_COMPARE), CKPT_OK);
+	check_image(w, 1);
+	w->a.step = 3;
 	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
 	cuda()->launch(w->b[2].ptr, BYTES, 1); /* the optimizer came too early */
 	cuda()->finish();
 	assert_int_equal(ckpt_save_fence(w->c, 0), CKPT_ETORN);
 	assert_non_null(strstr(ckpt_last_error(NULL), "'d1'"));
-	assert_int_equal(w->f->n_seals, 1);
+	assert_int_equal(w->f->n_seals, 2);
 }
 
 static void test_errors(void **state)
