@@ -95,6 +95,9 @@ export CKPT_LIBCUDA="$build/.libs/libfakegpu.so"
 check 0 --history "$dir/new" --time 24
 says out "gpu0-arithmetic"
 says out "gpu1-copy-in"
+under FAKE_GPU=unpinned check 0 --history "$dir/new" --time 24
+says out "host memory cannot be pinned (1)"
+says out "gpu1-memory"
 under FAKE_GPU=none check 0 --history "$dir/new"
 says out "knows of no GPU"
 under FAKE_GPU=init-100 check 0 --history "$dir/new"
@@ -152,4 +155,4 @@ says out "the node is too busy to tell"
 run 2 node-check --peers 127.0.0.1:1 extra
 check 0 --history "$dir/new" --peers 203.0.113.1:7000,203.0.113.2:7000
 says out "none of --peers is this node"
-ending 62
+ending 65

@@ -4,7 +4,7 @@
  * is the process's own, and which know one kernel: the chain of multiply-adds that is asked of
  * them, calculated here from the names in its PTX. FAKE_GPU says what is wrong with GPU 1: copy,
  * memory, arithmetic, hang, crash, refuse; or none: there is no GPU; or
- * init-CODE: the driver does not start.
+ * init-CODE: the driver does not start; or unpinned: no host memory can be pinned.
  */
 #include <config.h>
 
@@ -41,6 +41,8 @@ EXPORT int cuGetErrorString(int code, const char **ret);
 EXPORT int cuMemAlloc_v2(uint64_t *ret, size_t n);
 EXPORT int cuMemFree_v2(uint64_t p);
 EXPORT int cuMemsetD32_v2(uint64_t p, unsigned value, size_t n);
+EXPORT int cuMemHostRegister_v2(void *p, size_t n, unsigned flags);
+EXPORT int cuMemHostUnregister(void *p);
 EXPORT int cuMemcpyHtoD_v2(uint64_t d, const void *host, size_t n);
 EXPORT int cuMemcpyDtoH_v2(void *host, uint64_t d, size_t n);
 EXPORT int cuModuleLoadData(void **ret, const void *image);
@@ -133,6 +135,28 @@ int cuMemsetD32_v2(uint64_t p, unsigned value, size_t n)
 		to[i] = value;
 	if (sick("memory"))
 		to[n / 2] &= ~0x100u; /* a bit that is stuck */
+	return OK;
+}
+
+static void *pinned;
+
+int cuMemHostRegister_v2(void *p, size_t n, unsigned flags)
+{
+	const char *what = getenv("FAKE_GPU");
+
+	if (what && strcmp(what, "unpinned") == 0)
+		return 1;
+	if (pinned || !n || flags)
+		abort(); /* each GPU lets go of it for the next */
+	pinned = p;
+	return OK;
+}
+
+int cuMemHostUnregister(void *p)
+{
+	if (!pinned || p != pinned)
+		abort();
+	pinned = NULL;
 	return OK;
 }
 
