@@ -8,8 +8,8 @@
  *      function but those that find GPUs may be missing in it: what it cannot say stays unknown.
  *   2. A GPU keeps its number by its PCI address, also when the driver was unloaded in between.
  *   3. A SAMPLE_NVML is made for each event, and where something has changed since the last one.
- *   4. It measures each half of an interval, as waiting for events puts that off by up to a quarter:
- *      what is measured once an interval and told once an interval is missing now and then.
+ *   4. It measures each half of an interval, as waiting for events puts that off by up to a
+ *      quarter: what is measured once an interval and told once in one is missing now and then.
  *
  * Failure modes: a GPU that is lost is said to be unavailable, the others are read on. A driver
  * that was unloaded or replaced is opened anew, at most every REOPEN_NS. A call that hangs holds up

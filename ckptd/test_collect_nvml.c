@@ -129,8 +129,8 @@ static void test_measured(void **state)
 	assert_int_equal(s->device, 1);
 }
 
-/* The collectors tell once in an interval what was measured, and reads take as long as they wait for
- * events, or hang a little: none of their samples is without. */
+/* The collectors tell once in an interval what was measured, and reads take as long as they wait
+ * for events: none of their samples is without. */
 static void test_measured_in_each_interval(void **state)
 {
 	static const uint64_t intervals[] = {SECOND / 10, SECOND, 10 * SECOND};

@@ -55,8 +55,8 @@ static int64_t row_offset(const struct strided *l, uint64_t row, uint64_t *ret_m
 	return offset;
 }
 
-/* Of a device tensor with strides the bytes [at, at + len). Rows of equal distance are one copy: each
- * copy takes 2 us of this thread's time. Rows that go backwards, or meet, are one each. */
+/* Of a device tensor with strides the bytes [at, at + len). Rows of equal distance are one copy, as
+ * each takes 2 us of this thread's time. Rows that go backwards, or meet, are one each. */
 static int device_strided(struct ckpt *c, const struct ckpt_binding *b, const struct strided *l,
 			  uint64_t at, uint8_t *packed, uint64_t len, bool out, struct err *e)
 {
@@ -270,8 +270,8 @@ static bool read_in_place(const struct ckpt_binding *b)
 }
 
 /* The samples from the first-th on. */
-static int batch_read(struct ckpt *c, const struct ckpt_binding *b, uint32_t first, uint8_t *scratch,
-		      struct batch *ret, struct err *e)
+static int batch_read(struct ckpt *c, const struct ckpt_binding *b, uint32_t first,
+		      uint8_t *scratch, struct batch *ret, struct err *e)
 {
 	int r = 0, s;
 

@@ -199,7 +199,7 @@ static void test_strides(void **state)
 	cuda()->set_failing(NULL, 0);
 }
 
-/* Some columns of a wider tensor, whose rows go on in one copy; each of whose rows begins before the
+/* Some columns of a wider tensor, whose rows go in one copy; each of whose rows begins before the
  * one in front of it ends, or is the same, or lies before it: these are copied one by one. */
 static void test_rows(void **state)
 {

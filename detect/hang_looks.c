@@ -20,7 +20,7 @@
 
 #define ANSWER_NS     (10 * NS_PER_SEC) /* who was asked for so long is judged unseen */
 #define MUTE_EVERY_NS (60 * NS_PER_SEC) /* between looks at who tells of no steps */
-#define BETTER_NS     (60 * NS_PER_SEC) /* a measure that is better than those that came is awaited */
+#define BETTER_NS     (60 * NS_PER_SEC) /* a measure better than those that came is awaited */
 
 int hang_node_works(const struct detector *d, const struct rank *r, const struct lateness *l)
 {
@@ -171,8 +171,8 @@ bool hang_rests(const struct detector *d, const struct job *j, uint64_t since_ns
 	return true;
 }
 
-/* What tells how much a node works, best last: power where it is known, as a spinning GPU takes less
- * of it. */
+/* What tells how much a node works, best last: power where it is known, as a spinning GPU takes
+ * less of it. */
 static const enum sample_metric measures[] = {METRIC_CPU, METRIC_GPU_BUSY, METRIC_GPU_POWER};
 
 /* A sample may lack what others have: GPUs are asked by a thread of their own, which can be late.

@@ -6,9 +6,11 @@
  *   gpuN-copy-in, gpuN-copy-out   GB/s between host and device; what comes back is compared. Host
  *                                 memory is pinned: the driver copies any other itself, with one
  *                                 core, so that 9 GB/s on a link of 55 is what that does
- *   gpuN-memory                   GB/s of filling device memory; two complementary values, read back
- *   gpuN-arithmetic               million results/s of chains of fused multiply-adds, each compared,
- *                                 bit for bit, with what the processor gets: IEEE 754 leaves no choice
+ *   gpuN-memory                   GB/s of filling device memory; two complementary values, read
+ *                                 back
+ *   gpuN-arithmetic               million results/s of chains of fused multiply-adds, each
+ *                                 compared, bit for bit, with what the processor gets: IEEE 754
+ *                                 leaves no choice
  *
  * The driver is opened at run time (CKPT_LIBCUDA names another): a node without one skips this. The
  * kernel is PTX, which every driver since 2017 turns into code for its GPU.
@@ -144,8 +146,8 @@ static void copy_rates(const struct gpu *g, double in, double out)
 	}
 	name_of(g, "copy-in", name);
 	check_say(g->report, name, CHECK_SKIPPED,
-		  "what is copied comes back; host memory cannot be pinned (%d), so how fast is not "
-		  "known",
+		  "what is copied comes back; host memory cannot be pinned (%d), so how fast is "
+		  "not known",
 		  g->pin_code);
 }
 

@@ -400,8 +400,8 @@ int cuMemcpy2DAsync_v2(const struct rows *a, void *stream)
 			a->from.x || a->from.y || a->to.x || a->to.y))
 		r = INVALID_VALUE;
 	for (size_t i = 0; r == OK && i < a->height; i++)
-		r = copy(device->device + i * device->pitch, (uint8_t *)host->host + i * host->pitch,
-			 a->width, stream, out);
+		r = copy(device->device + i * device->pitch,
+			 (uint8_t *)host->host + i * host->pitch, a->width, stream, out);
 	return r;
 }
 
