@@ -40,6 +40,8 @@
 /* What is copied from a mapping at a time, and for how many pieces: each looks at each step. */
 #define STEP            (8u << 10)
 #define STEP_PIECES_MAX 8u
+/* From so much on, what goes to devices is worth pinning windows for, half a millisecond each. */
+#define PIN_FROM (32ull << 20)
 
 struct placer {
 	const struct placing *in;
@@ -47,6 +49,7 @@ struct placer {
 	struct source_sizes sizes;
 	uint64_t pieces_max;   /* of a chunk */
 	bool devices;          /* some target is on one */
+	uint64_t device_bytes; /* that go there */
 	pthread_mutex_t mutex; /* of the rest */
 	struct ranges ranges;
 	int result;
@@ -442,16 +445,30 @@ static int place_range(struct worker *w, uint32_t source, struct source_range ra
 	return r;
 }
 
+/* Out of a window that is not pinned the driver copies everything itself first, for one thread
+ * after the other. The context to let go of it in, or NULL: it is not pinned. */
+static void *pin_window(const struct worker *w)
+{
+	struct devices *d = w->p->in->devices;
+	void *context = w->p->device_bytes >= PIN_FROM ? devices_context(d) : NULL;
+
+	if (!context || !devices_pin(d, context, w->buffers.window, w->buffers.window_bytes))
+		return NULL;
+	return context;
+}
+
 static void *work(void *arg)
 {
 	struct worker *w = arg;
 	struct source_range range;
 	struct err e = { 0 };
+	void *pinned_for = pin_window(w);
 	uint32_t source;
 	int r = 0;
 
 	while (r == 0 && next_range(w->p, &source, &range))
 		r = place_range(w, source, range, &e);
+	devices_unpin(w->p->in->devices, pinned_for, w->buffers.window);
 	if (r < 0)
 		keep_error(w->p, r, &e);
 	pthread_mutex_lock(&w->p->mutex);
@@ -545,8 +562,12 @@ static int placer_init(struct placer *p, uint32_t *threads)
 		for (uint64_t c = 0; c < p->touched[s].n_chunks; c++)
 			p->pieces_max = max_u64(p->pieces_max, p->touched[s].first[c + 1] -
 								       p->touched[s].first[c]);
-	for (size_t i = 0; i < in->n_pieces; i++)
-		p->devices = p->devices || in->targets[in->pieces[i].target].device;
+	for (size_t i = 0; i < in->n_pieces; i++) {
+		if (!in->targets[in->pieces[i].target].device)
+			continue;
+		p->devices = true;
+		p->device_bytes += in->pieces[i].run;
+	}
 	return 0;
 }
 

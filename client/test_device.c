@@ -308,14 +308,15 @@ static void offer_image(struct world *w, const uint8_t *image, uint64_t len,
 			struct plan_piece *pieces, size_t n, int *fd, struct writer *ret,
 			uint8_t **ret_leaves)
 {
-	uint8_t *leaves = calloc(len / 4096, 16);
+	uint64_t leaf = len > 1 << 20 ? 65536 : 4096; /* their digests fit a message */
+	uint8_t *leaves = calloc(len / leaf, 16);
 	struct load_source source = { .kind = LOAD_MEMORY, .image_len = len,
-				      .geometry = { 4096, 16384 }, .leaves = leaves };
+				      .geometry = { leaf, 4 * leaf }, .leaves = leaves };
 	struct load_plan p = { .sources = &source, .n_sources = 1,
 			       .plan = { .pieces = pieces, .n_pieces = n } };
 
-	for (uint64_t i = 0; i < len / 4096; i++) {
-		struct digest d = digest_of(image + i * 4096, 4096);
+	for (uint64_t i = 0; i < len / leaf; i++) {
+		struct digest d = digest_of(image + i * leaf, leaf);
 
 		memcpy(leaves + i * 16, d.b, 16);
 	}
@@ -402,31 +403,45 @@ static void test_load(void **state)
 	writer_free(&plan);
 }
 
-/* Larger than what is read at once: the window of one range is used again for the next. */
-static void test_load_large(void **state)
+/* Larger than what is read at once: the window of one range is used again for the next. A window
+ * for much is pinned. */
+static void load_large(struct world *w, uint64_t len, const char *threads, uint64_t pins)
 {
-	struct world *w = *state;
-	uint64_t len = 1 << 20;
 	struct ckpt_binding b = { .device = 0, .dtype = CKPT_F32, .bytes = len };
 	struct ckpt_load_args a = { .size = sizeof(a), .step = CKPT_LATEST, .tensors = &b,
 				    .n_tensors = 1, .timeout_ms = 10000 };
+	uint64_t before = cuda()->count("cuMemHostRegister_v2"), pinned = cuda()->count("pinned");
 	struct writer plan;
 	uint8_t *leaves, *image = malloc(len);
 	int fd;
 
 	ckpt_close(w->c);
+	w->f->slot_bytes = len + (4 << 20);
+	w->f->n_slots = 1;
 	w->c = fake_open(w->f);
 	fake_declare(w->c, "big", 1, (uint64_t[]){ len / 4 });
 	b.ptr = cuda()->alloc(len);
-	setenv("CKPT_LOAD_THREADS", "1", 1);
+	setenv("CKPT_LOAD_THREADS", threads, 1);
 	test_fill(image, len, 78);
 	offer_image(w, image, len, &(struct plan_piece){ .run = len }, 1, &fd, &plan, &leaves);
 	assert_int_equal(ckpt_load(w->c, &a, NULL), CKPT_OK);
 	assert_memory_equal(cuda()->bytes(b.ptr), image, len);
+	assert_int_equal(cuda()->count("cuMemHostRegister_v2") - before, pins);
+	assert_int_equal(cuda()->count("pinned"), pinned);
 	close(fd);
 	free(leaves);
 	free(image);
 	writer_free(&plan);
+}
+
+static void test_load_large(void **state)
+{
+	load_large(*state, 1 << 20, "1", 0);
+	load_large(*state, 33 << 20, "1", 1);
+	load_large(*state, 33 << 20, "3", 3);
+	cuda()->set_failing("cuMemHostRegister_v2", 2);
+	load_large(*state, 33 << 20, "3", 0);
+	cuda()->set_failing(NULL, 0);
 }
 
 int main(void)

@@ -283,20 +283,21 @@ static void answer_prepare(struct fake *f, const struct answer *a, uint64_t id)
 {
 	Ckpt__Reply m = CKPT__REPLY__INIT;
 	Ckpt__PrepareReply body = CKPT__PREPARE_REPLY__INIT;
+	uint64_t slot_bytes = f->slot_bytes ? f->slot_bytes : FAKE_SLOT_BYTES;
 	uint32_t numbers[FAKE_SLOTS];
 	int fds[FAKE_SLOTS];
 
 	for (; f->n_taken < f->n_slots; f->n_taken++) {
 		struct fake_slot *s = &f->slots[f->n_taken];
 
-		*s = (struct fake_slot){ .number = f->next_number++, .bytes = FAKE_SLOT_BYTES };
+		*s = (struct fake_slot){ .number = f->next_number++, .bytes = slot_bytes };
 		s->fd = new_memfd(s->bytes, &s->base);
 	}
 	for (uint32_t i = 0; i < f->n_taken; i++) {
 		numbers[i] = f->slots[i].number;
 		fds[i] = f->slots[i].fd;
 	}
-	body.slot_bytes = FAKE_SLOT_BYTES;
+	body.slot_bytes = slot_bytes;
 	body.slots = numbers;
 	body.n_slots = f->n_taken;
 	m.id = id;

@@ -96,6 +96,7 @@ struct fake {
 	struct geometry geometry;
 	uint64_t epoch;
 	uint32_t n_slots;       /* to hand out */
+	uint64_t slot_bytes;    /* of the next ones; 0: 4 MiB */
 	bool grant;             /* gives the next credit when a slot is free */
 	bool no_beats;          /* it is older than beats */
 	bool late_slots;        /* Prepare is not answered before fake_answer_prepare() */
