@@ -23,10 +23,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/bytes.h"
 #include "client/client.h"
 #include "client/image.h"
 
 #define STACK_BYTES (512u << 10)
+#define PAGE_BYTES  (64u << 10) /* there are kernels with such pages */
 
 enum half { HALF_NONE, HALF_COPYING, HALF_SKIPPED };
 
@@ -38,7 +40,8 @@ struct overlap {
 	struct ckpt_binding *bindings; /* n_shards, copies of the caller's */
 	int64_t *strides;        /* what they point to: ndim of all shards together */
 	struct image_samples samples;
-	uint8_t *scratch;        /* SCRATCH_BYTES */
+	uint8_t *scratch_block;
+	uint8_t *scratch; /* SCRATCH_BYTES of whole pages in the block: nobody else's are pinned */
 	bool pin_tried;
 	void *pinned_for; /* a context; NULL: scratch is not pinned */
 
@@ -159,7 +162,7 @@ static void overlap_free(struct overlap *o)
 		devices_unpin(o->c->devices, o->pinned_for, o->scratch);
 	alloc_free(o->bindings);
 	alloc_free(o->strides);
-	alloc_free(o->scratch);
+	alloc_free(o->scratch_block);
 	alloc_free(o);
 }
 
@@ -182,8 +185,9 @@ int overlap_init(struct ckpt *c, struct err *e)
 	o->c = c;
 	o->bindings = alloc_array(c->own.n_shards, sizeof(*o->bindings));
 	o->strides = alloc_array(dims, sizeof(*o->strides));
-	o->scratch = alloc_zero(SCRATCH_BYTES);
-	if (o->bindings && o->strides && o->scratch) {
+	o->scratch_block = alloc_zero(SCRATCH_BYTES + PAGE_BYTES);
+	o->scratch = (uint8_t *)round_up((uintptr_t)o->scratch_block, PAGE_BYTES);
+	if (o->bindings && o->strides && o->scratch_block) {
 		memset(o->bindings, 0xa5, c->own.n_shards * sizeof(*o->bindings));
 		memset(o->strides, 0xa5, dims * sizeof(*o->strides));
 		memset(o->scratch, 0xa5, SCRATCH_BYTES);
@@ -237,7 +241,8 @@ static void keep_bindings(struct overlap *o, const struct ckpt_binding *b)
 	}
 }
 
-/* To memory that is not pinned each copy is waited for by itself. */
+/* To memory that is not pinned each copy is waited for by itself. One to memory of which a part is
+ * pinned is refused, so the pages that are pinned hold nothing else. */
 static void pin_scratch(struct overlap *o)
 {
 	struct devices *d = o->c->devices;

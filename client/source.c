@@ -32,6 +32,7 @@
 #include "codec/digest.h"
 
 #define ALIGN      4096u
+#define PAGE_BYTES (64u << 10) /* or smaller: what is pinned (placer.c) has pages of its own */
 #define STEP       (256u << 10) /* stays in the second-level cache */
 #define SEALS_READ (F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE)
 
@@ -111,10 +112,10 @@ int source_buffers_init(struct source_buffers *b, const struct source_sizes *siz
 	int r;
 
 	*b = (struct source_buffers){.window_bytes = sizes->window};
-	b->window_block = alloc_zero(b->window_bytes + ALIGN);
+	b->window_block = alloc_zero(round_up(b->window_bytes, PAGE_BYTES) + PAGE_BYTES);
 	if (!b->window_block)
 		return -ENOMEM;
-	b->window = (uint8_t *)round_up((uintptr_t)b->window_block, ALIGN);
+	b->window = (uint8_t *)round_up((uintptr_t)b->window_block, PAGE_BYTES);
 	if (sizes->chunk == 0)
 		return 0;
 	b->raw = alloc_zero(sizes->chunk);

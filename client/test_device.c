@@ -94,6 +94,7 @@ static int teardown(void **state)
 
 	ckpt_close(w->c);
 	assert_int_equal(cuda()->count("pinned"), 0);
+	assert_int_equal(cuda()->count("ragged"), 0);
 	assert_int_equal(cuda()->count("cuDevicePrimaryCtxRetain"),
 			 cuda()->count("cuDevicePrimaryCtxRelease_v2"));
 	assert_int_equal(cuda()->count("cuStreamCreate"), cuda()->count("cuStreamDestroy_v2"));

@@ -3,7 +3,8 @@
  * fake_libcuda.c - a stand-in for libcuda.so.1: contexts, streams, asynchronous copies.
  *
  * It keeps the driver's rules that matter to us: a call needs a current context; a copy is done
- * some time after it was queued, in its stream's order; host memory is pinned once.
+ * some time after it was queued, in its stream's order; a page of the host is pinned once, and
+ * nothing is copied from or to memory of which only a part is pinned.
  */
 #include <config.h>
 
@@ -19,7 +20,8 @@
 #define EXPORT __attribute__((visibility("default")))
 
 enum { OK = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
-enum { JOBS = 4096, ALLOCATIONS = 64, STACK = 16, NAMES = 32 };
+enum { ALREADY_REGISTERED = 712, NOT_REGISTERED = 713 };
+enum { JOBS = 4096, ALLOCATIONS = 64, STACK = 16, NAMES = 32, PINS = 16, PAGE = 4096 };
 
 enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, PITCH_MAX = 2147483647 };
 
@@ -72,7 +74,9 @@ static struct {
 	} counts[NAMES];
 	char failing[40];
 	int fail_code;
-	void *pinned[16];
+	struct {
+		uintptr_t lo, hi; /* whole pages */
+	} pinned[PINS];
 } g = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static _Thread_local void *stack[STACK];
@@ -345,6 +349,18 @@ int cuStreamSynchronize(void *stream)
 	return r;
 }
 
+/* Of the pages of [p, p + len) none, all or some are pinned; with the lock. */
+static bool partly_pinned(const void *p, size_t len)
+{
+	uintptr_t at = (uintptr_t)p / PAGE * PAGE, end = (uintptr_t)p + len;
+	size_t n = 0, all = 0;
+
+	for (; at < end; at += PAGE, all++)
+		for (int i = 0; i < PINS; i++)
+			n += at >= g.pinned[i].lo && at < g.pinned[i].hi;
+	return n > 0 && n < all;
+}
+
 static int copy(uint64_t device, void *host, size_t len, struct stream *s, bool out)
 {
 	uint8_t *bytes;
@@ -354,7 +370,7 @@ static int copy(uint64_t device, void *host, size_t len, struct stream *s, bool 
 		return INVALID_CONTEXT;
 	pthread_mutex_lock(&g.mutex);
 	bytes = real(device, len);
-	if (!bytes)
+	if (!bytes || partly_pinned(host, len))
 		r = INVALID_VALUE;
 	else if (out)
 		queue((struct job){ .to = host, .from = bytes, .len = len, .stream = s,
@@ -407,21 +423,27 @@ int cuMemcpy2DAsync_v2(const struct rows *a, void *stream)
 
 int cuMemHostRegister_v2(void *p, size_t len, unsigned flags)
 {
-	int r = called("cuMemHostRegister_v2");
+	uintptr_t lo = (uintptr_t)p / PAGE * PAGE;
+	uintptr_t hi = ((uintptr_t)p + len + PAGE - 1) / PAGE * PAGE;
+	int r = called("cuMemHostRegister_v2"), free_one = -1;
 
 	if (r || device_of(current()) < 0)
 		return r ? r : INVALID_CONTEXT;
 	if (flags != 1 || len == 0)
 		return INVALID_VALUE;
 	pthread_mutex_lock(&g.mutex);
-	r = INVALID_VALUE;
-	for (int i = 0; i < 16 && r != OK; i++) {
-		assert(g.pinned[i] != p);
-		if (g.pinned[i])
-			continue;
-		g.pinned[i] = p;
+	for (int i = 0; i < PINS; i++) {
+		if (!g.pinned[i].hi)
+			free_one = i;
+		else if (lo < g.pinned[i].hi && g.pinned[i].lo < hi)
+			r = ALREADY_REGISTERED;
+	}
+	assert(free_one >= 0);
+	if (r == OK) {
+		g.pinned[free_one].lo = lo;
+		g.pinned[free_one].hi = hi;
 		++*counter("pinned");
-		r = OK;
+		*counter("ragged") += lo != (uintptr_t)p || hi != (uintptr_t)p + len;
 	}
 	pthread_mutex_unlock(&g.mutex);
 	return r;
@@ -429,15 +451,16 @@ int cuMemHostRegister_v2(void *p, size_t len, unsigned flags)
 
 int cuMemHostUnregister(void *p)
 {
-	int r = INVALID_VALUE;
+	uintptr_t lo = (uintptr_t)p / PAGE * PAGE;
+	int r = NOT_REGISTERED;
 
 	if (device_of(current()) < 0)
 		return INVALID_CONTEXT;
 	pthread_mutex_lock(&g.mutex);
-	for (int i = 0; i < 16; i++) {
-		if (g.pinned[i] != p)
+	for (int i = 0; i < PINS; i++) {
+		if (!g.pinned[i].hi || g.pinned[i].lo != lo)
 			continue;
-		g.pinned[i] = NULL;
+		g.pinned[i].lo = g.pinned[i].hi = 0;
 		--*counter("pinned");
 		r = OK;
 	}
