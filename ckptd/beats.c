@@ -52,6 +52,7 @@ struct beats {
 	struct member *member; /* NULL: it left, and goes when the worker is done */
 	struct region *region;
 	struct work work;
+	uint32_t uid;       /* of its job's user, who is charged for all that is done for it */
 	bool keeping, kept; /* the fd store is being asked; has it */
 	struct beat_reader reader;
 };
@@ -103,7 +104,7 @@ static void keep_done(struct work *w)
 			 "ckptd",
 			 b->member->rank, memory_error_text(w->status));
 	if (!b->member) {
-		region_destroy(n, FAIR_NODE, b->region);
+		region_destroy(n, b->uid, b->region);
 		alloc_free(b);
 	}
 	node_stop_step(n);
@@ -116,6 +117,7 @@ static void begin(struct node *n, struct member *m, struct region *region)
 	b->node = n;
 	b->member = m;
 	b->region = region;
+	b->uid = m->job->history.job.uid;
 	list_add_tail(&n->beats.all, &b->link);
 	n->beats.n++;
 	if (!n->beats.timer.armed)
@@ -343,7 +345,7 @@ void beats_leave(struct member *m)
 	b->member = NULL;
 	if (b->keeping)
 		return;
-	region_destroy(b->node, FAIR_NODE, b->region);
+	region_destroy(b->node, b->uid, b->region);
 	alloc_free(b);
 }
 
