@@ -425,6 +425,7 @@ static void clear(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	struct node *n = session_node(s);
 	unsigned marks, verdicts;
+	bool overruled = false;
 	char by[32];
 	struct asked a;
 
@@ -434,13 +435,15 @@ static void clear(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	verdicts = (unsigned)watching_clear(n, a.all ? NULL : &a.subject);
 	snprintf(by, sizeof(by), "cleared by uid %u", session_process(s)->uid);
 	if (a.subject.kind == SUBJECT_NODE)
-		ignore_result(admission_overrule(n, by) /* it may have been admitted */);
+		overruled = admission_overrule(n, by);
 	policy_forget(acting_policy(n), a.all ? NULL : &a.subject);
-	events_post(n->events, EVENT_CLEARED, 5, watching_uid(n, &a.subject),
-		    watching_subject_json(n, &a.subject), NULL,
-		    "%s is well again, says uid %u: %u verdict%s and %u mark%s taken back", a.words,
-		    session_process(s)->uid, verdicts, verdicts == 1 ? "" : "s", marks,
-		    marks == 1 ? "" : "s");
+	/* The ring has so many places for all users: who clears again and again takes none. */
+	if (marks || verdicts || overruled)
+		events_post(n->events, EVENT_CLEARED, 5, watching_uid(n, &a.subject),
+			    watching_subject_json(n, &a.subject), NULL,
+			    "%s is well again, says uid %u: %u verdict%s and %u mark%s taken back",
+			    a.words, session_process(s)->uid, verdicts, verdicts == 1 ? "" : "s",
+			    marks, marks == 1 ? "" : "s");
 	admin_reply_json(s, request,
 			 json_pack("{s:i, s:o, s:i, s:i}", "schema", 2, "subject",
 				   watching_subject_json(n, &a.subject), "verdicts_cleared",

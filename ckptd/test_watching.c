@@ -521,11 +521,57 @@ static void test_gpus_without_nvml(void **state)
 	xid_policy_free(xids);
 }
 
+static int clear(struct hand *k, const char *whom)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+
+	m.verb = CKPT__ADMIN__VERB__CLEAR;
+	m.text = (char *)whom;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	return hand_ask_code(k, &q);
+}
+
+static size_t events_of(struct node_test *t, const char *kind)
+{
+	struct events_question q = {.sees_all = true};
+	json_t *doc = events_answer(t->host.node->events, &q), *o;
+	size_t i, n = 0;
+
+	json_array_foreach(json_object_get(doc, "events"), i, o)
+		n += strcmp(json_string_value(json_object_get(o, "kind")), kind) == 0;
+	json_decref(doc);
+	return n;
+}
+
+/* Who clears what is well leaves no event: else it could push out those of others. */
+static void test_clear_of_nothing(void **state)
+{
+	struct node_test *t = *state;
+	struct job *j;
+
+	begin_node(t);
+	j = come(t, &t->a, 1);
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(clear(&t->a, "job1"), 0);
+	assert_int_equal(events_of(t, "cleared"), 0);
+	for (unsigned k = 0; k < 100 && !stands(j); k++) {
+		says_nan(j);
+		host_turn(&t->host);
+	}
+	assert_true(stands(j));
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(clear(&t->a, "job1"), 0);
+	assert_int_equal(events_of(t, "cleared"), 1);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_jobs_come_and_go),
 		NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_clear_of_nothing),
 		NODE_TEST(test_too_many_alarms),
 		NODE_TEST(test_whose_there_is_no_room_for),
 		NODE_TEST(test_who_is_shown_what),
