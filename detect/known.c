@@ -5,7 +5,8 @@
  *
  * Invariants: (1) d->n_ranks <= options.ranks_max: ranks of jobs that ended are given back when a
  * new one does not fit, and when their job is forgotten; (2) a rank is in the list of exactly the
- * node that rank.node names; (3) d->bytes is the sum of all that was taken here.
+ * node that rank.node names; (3) d->bytes is the sum of all that was taken here; (4) job.ranks are
+ * sorted by number: rules walk over who is there, and what they say goes by that order.
  */
 #include <config.h>
 
@@ -28,11 +29,39 @@ struct node *known_node(const struct detector *d, uint32_t node)
 	return node < d->options.nodes_max ? d->nodes[node] : NULL;
 }
 
+/* The place of the job's first rank that has this number or a higher one. */
+static uint32_t place_of(const struct job *j, uint32_t rank)
+{
+	uint32_t low = 0, high = j->n_ranks;
+
+	if (high && j->ranks[high - 1]->number < rank)
+		return high; /* most are born so */
+	while (low < high) {
+		uint32_t mid = low + (high - low) / 2;
+
+		if (j->ranks[mid]->number < rank)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low;
+}
+
+static struct rank *find_rank(const struct job *j, uint32_t rank)
+{
+	uint32_t i = j->n_ranks ? rank - j->ranks[0]->number : 0;
+
+	/* Of a node that has some in a row, and of a whole job, it stands there. */
+	if (i >= j->n_ranks || j->ranks[i]->number != rank)
+		i = place_of(j, rank);
+	return i < j->n_ranks && j->ranks[i]->number == rank ? j->ranks[i] : NULL;
+}
+
 struct rank *known_rank(const struct detector *d, uint32_t job, uint32_t rank)
 {
 	const struct job *j = known_job(d, job);
 
-	return j && rank < j->n_ranks ? j->ranks[rank] : NULL;
+	return j ? find_rank(j, rank) : NULL;
 }
 
 struct device *known_device(const struct detector *d, uint32_t node, uint32_t device)
@@ -175,63 +204,70 @@ struct device *device_called(struct detector *d, struct node *n, char role, cons
 	return x;
 }
 
-static void rank_gone(struct detector *d, struct job *j, struct rank *r)
+static void tell_gone(struct detector *d, struct rank *r)
 {
 	for (int i = 0; i < RULE_COUNT; i++)
 		if (detect_rules[i]->gone)
 			detect_rules[i]->gone(d, r);
-	if (r->expected)
-		j->n_expected--;
+}
+
+static void rank_free(struct detector *d, struct rank *r)
+{
 	list_del(&r->of_node);
-	j->ranks[r->number] = NULL;
 	d->n_ranks--;
 	give(d, r, sizeof(*r) + d->rank_size);
 }
 
-void known_forget(struct detector *d, struct job *j)
+static void ranks_gone(struct detector *d, struct job *j)
 {
 	struct rank *r;
 
+	each_rank(r, j) tell_gone(d, r);
+	each_rank(r, j) rank_free(d, r);
+	j->n_ranks = j->n_expected = 0;
+}
+
+void known_forget(struct detector *d, struct job *j)
+{
 	assert(d->jobs[j->number] == j);
-	each_rank(r, j) rank_gone(d, j, r);
+	ranks_gone(d, j);
 	d->jobs[j->number] = NULL;
-	give(d, j->ranks, j->n_ranks * sizeof(struct rank *));
+	give(d, j->ranks, j->ranks_cap * sizeof(struct rank *));
 	give(d, j, sizeof(*j) + d->job_size);
 }
 
 /* (1) */
 static void drop_ended(struct detector *d)
 {
-	struct rank *r;
-
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-
-		if (!j || j->on)
-			continue;
-		each_rank(r, j) rank_gone(d, j, r);
-	}
+	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+		if (d->jobs[i] && !d->jobs[i]->on)
+			ranks_gone(d, d->jobs[i]);
 }
 
-static bool slots_for(struct detector *d, struct job *j, uint32_t rank)
+static bool slot_for(struct detector *d, struct job *j)
 {
-	uint32_t n = j->n_ranks ? j->n_ranks : 8;
+	uint32_t n = j->ranks_cap ? 2 * j->ranks_cap : 8;
 	struct rank **ranks;
 
-	if (rank < j->n_ranks)
+	if (j->n_ranks < j->ranks_cap)
 		return true;
-	if (rank >= d->options.ranks_max)
-		return false;
-	while (n <= rank)
-		n *= 2;
 	ranks = alloc_resize(j->ranks, n * sizeof(struct rank *));
 	if (!ranks)
 		return false;
-	memset(ranks + j->n_ranks, 0, (n - j->n_ranks) * sizeof(struct rank *));
-	d->bytes += (n - j->n_ranks) * sizeof(struct rank *);
+	d->bytes += (n - j->ranks_cap) * sizeof(struct rank *);
 	j->ranks = ranks;
-	j->n_ranks = n;
+	j->ranks_cap = n;
 	return true;
+}
+
+/* (4) */
+static void rank_enters(struct job *j, struct rank *r)
+{
+	uint32_t i = place_of(j, r->number);
+
+	memmove(j->ranks + i + 1, j->ranks + i, (j->n_ranks - i) * sizeof(struct rank *));
+	j->ranks[i] = r;
+	j->n_ranks++;
 }
 
 static void set_expected(struct job *j, struct rank *r, bool expected)
@@ -243,15 +279,13 @@ static void set_expected(struct job *j, struct rank *r, bool expected)
 
 static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank)
 {
-	struct rank *r;
+	struct rank *r = find_rank(j, rank);
 
-	if (!slots_for(d, j, rank))
-		return NULL;
-	if (j->ranks[rank])
-		return j->ranks[rank];
+	if (r || rank >= d->options.ranks_max)
+		return r;
 	if (d->n_ranks >= d->options.ranks_max)
 		drop_ended(d);
-	if (d->n_ranks >= d->options.ranks_max)
+	if (d->n_ranks >= d->options.ranks_max || !slot_for(d, j))
 		return NULL;
 	r = take(d, sizeof(*r) + d->rank_size);
 	if (!r)
@@ -261,7 +295,7 @@ static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank)
 	r->node = SAMPLE_NONE;
 	r->began_ns = d->now_ns;
 	list_init(&r->of_node);
-	j->ranks[rank] = r;
+	rank_enters(j, r);
 	d->n_ranks++;
 	set_expected(j, r, j->on);
 	return r;
@@ -519,7 +553,7 @@ void known_fini(struct detector *d)
 		if (!j)
 			continue;
 		each_rank(r, j) give(d, r, sizeof(*r) + d->rank_size);
-		give(d, j->ranks, j->n_ranks * sizeof(struct rank *));
+		give(d, j->ranks, j->ranks_cap * sizeof(struct rank *));
 		give(d, j, sizeof(*j) + d->job_size);
 	}
 	for (uint32_t i = 0; d->nodes && i < d->options.nodes_max; i++)

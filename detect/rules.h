@@ -123,8 +123,8 @@ struct job {
 	uint32_t n_expected; /* ranks that take part */
 	uint64_t step;       /* the highest that a rank has finished in this run */
 	uint64_t step_ns;    /* ... first, at that time */
-	struct rank **ranks; /* by number, some NULL */
-	uint32_t n_ranks;    /* slots */
+	struct rank **ranks; /* those that are born, by rising number */
+	uint32_t n_ranks, ranks_cap;
 	uint32_t n_roles;
 	char roles[ROLES_MAX][32];
 	_Alignas(16) unsigned char own[]; /* the rules' bytes */
@@ -215,10 +215,9 @@ struct device *device_called(struct detector *d, struct node *n, char role, cons
  * as many as there may be is taken when there are as many. */
 void *scratch(void *p, uint32_t *cap, size_t n, size_t size);
 
-/* each_rank(r, j): the ranks that are there; a statement or a block follows. */
+/* each_rank(r, j): the ranks that are there, by rising number; a statement or a block follows. */
 #define each_rank(r, j)                                                                            \
-	for (uint32_t r##_i = 0; r##_i < (j)->n_ranks; r##_i++)                                    \
-		if (((r) = (j)->ranks[r##_i]))
+	for (uint32_t r##_i = 0; r##_i < (j)->n_ranks && ((r) = (j)->ranks[r##_i], true); r##_i++)
 
 /*
  * Nothing was heard of anybody for far longer than is usual, or the detector was not called for so

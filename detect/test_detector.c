@@ -374,6 +374,41 @@ static void test_memory_is_bounded(void **state)
 	detector_free(b.d);
 }
 
+/* What is walked over is as long as there are ranks, however high their numbers are. */
+static void test_high_numbers_cost_no_more(void **state)
+{
+	static const uint32_t order[] = {16383, 0, 9000, 16382, 1, 77};
+	struct detector_size low, high;
+	struct bench b;
+	struct rank *r;
+	uint32_t last = 0, n = 0;
+
+	(void)state;
+	bench_begin(&b, 0);
+	member(&b, SEC, 0);
+	detector_memory(b.d, &low);
+	detector_free(b.d);
+	bench_begin(&b, 0);
+	begin(&b, SEC, 1, 0);
+	member(&b, SEC, order[0]);
+	detector_memory(b.d, &high);
+	assert_int_equal(high.total, low.total);
+	assert_int_equal(known_job(b.d, 0)->n_ranks, 1);
+	for (size_t i = 0; i < 6; i++)
+		member(&b, SEC, order[i]);
+	each_rank(r, known_job(b.d, 0))
+	{
+		assert_true(n++ == 0 || r->number > last);
+		last = r->number;
+	}
+	assert_int_equal(n, 6);
+	for (size_t i = 0; i < 6; i++)
+		assert_int_equal(known_rank(b.d, 0, order[i])->number, order[i]);
+	assert_null(known_rank(b.d, 0, 2));
+	assert_null(known_rank(b.d, 0, 16384));
+	detector_free(b.d);
+}
+
 /* Bounds cost next to nothing: memory is taken for who is there. */
 static void test_memory_of_one_node(void **state)
 {
@@ -634,6 +669,7 @@ int main(void)
 		cmocka_unit_test(test_not_a_number_of_one_and_of_all),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_memory_is_bounded),
+		cmocka_unit_test(test_high_numbers_cost_no_more),
 		cmocka_unit_test(test_memory_of_one_node),
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_words),
