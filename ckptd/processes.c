@@ -11,6 +11,9 @@
  *   1. The end of a process is told exactly once, never inside a call, and only while somebody
  *      holds it (a conn) or follows it.
  *   2. An ended process stays in the table while it is held, so that it is never taken for alive.
+ *      What the pidfd tells is only noted, and handled in a task of the user's, which takes some
+ *      20 us: users end a thousand processes at once, and others' turns come in between. Until then
+ *      the process counts as one that lives, and its end as not told.
  *   3. How it ended is told once after its end. Only the parent learns that at once: we see it in
  *      the zombie where we may, else by the pidfd (6.15) when the parent has reaped it, which the
  *      pidfd tells by EPOLLHUP; else it is unknown, PROCESS_EXIT_NS after the end.
@@ -64,7 +67,9 @@ struct process {
 	struct process_table *table;
 	struct process_id id;
 	int pidfd;
-	struct watch watch;
+	struct watch watch; /* for one event at a time: of its end, and of its reaping */
+	struct task task;
+	bool ending; /* the pidfd has told its end: the task is posted, or has run */
 	unsigned held;
 	bool followed, ended;
 	bool telling;      /* its end has been told, how it ended not yet (3) */
@@ -190,6 +195,7 @@ static void forget_if_unused(struct process *p)
 {
 	if (p->held || p->telling || (p->followed && !p->ended)) /* (2) */
 		return;
+	loop_unpost(p->table->loop, &p->task);
 	if (p->pidfd >= 0) {
 		watch_remove(p->table->loop, &p->watch);
 		close(p->pidfd);
@@ -254,6 +260,7 @@ static void tell_exit(struct process *p, const struct process_exit *x)
 
 	assert(p->telling && p->ended);
 	timer_disarm(t->loop, &p->wait);
+	loop_unpost(t->loop, &p->task);
 	watch_remove(t->loop, &p->watch);
 	close(p->pidfd);
 	p->pidfd = -1;
@@ -263,14 +270,25 @@ static void tell_exit(struct process *p, const struct process_exit *x)
 	forget_if_unused(p);
 }
 
-static void waited_enough(struct timer *timer)
+/* It is known now, or nobody will know. */
+static void settle_exit(struct process *p)
 {
-	struct process *p = container_of(timer, struct process, wait);
 	struct process_exit x = {PROCESS_END_UNKNOWN, 0};
 
 	if (process_exit_read(p->pidfd, &p->id, &x) != 0)
 		x = (struct process_exit){PROCESS_END_UNKNOWN, 0};
 	tell_exit(p, &x);
+}
+
+static void go_on(struct process *p)
+{
+	loop_unpost(p->table->loop, &p->task); /* reaped, and waited for long enough */
+	loop_post(p->table->loop, &p->task);
+}
+
+static void waited_enough(struct timer *timer)
+{
+	go_on(container_of(timer, struct process, wait));
 }
 
 /* Tells it now, or when the parent has reaped it, or when it has been waited for long enough. */
@@ -282,20 +300,19 @@ static void learn_exit(struct process *p)
 		tell_exit(p, &x);
 		return;
 	}
-	if (watch_set(p->table->loop, &p->watch, EPOLLHUP) != 0)
+	if (watch_set(p->table->loop, &p->watch, EPOLLHUP | EPOLLONESHOT) != 0)
 		watch_remove(p->table->loop, &p->watch); /* the timer is enough */
 	timer_arm(p->table->loop, &p->wait, loop_now(p->table->loop) + PROCESS_EXIT_NS);
 }
 
-static void pidfd_ready(struct watch *w, uint32_t events)
+static void step(struct task *task)
 {
-	struct process *p = container_of(w, struct process, watch);
+	struct process *p = container_of(task, struct process, task);
 	struct process_table *t = p->table;
 
-	(void)events;
 	loop_label(t->loop, "the end of a process");
-	if (p->ended) { /* it has been reaped (3) */
-		waited_enough(&p->wait);
+	if (p->ended) { /* it has been reaped, or waited for (3) */
+		settle_exit(p);
 		return;
 	}
 	p->ended = true;
@@ -303,6 +320,15 @@ static void pidfd_ready(struct watch *w, uint32_t events)
 	if (t->tell)
 		t->tell(t->tell_arg, &p->id);
 	learn_exit(p);
+}
+
+static void pidfd_ready(struct watch *w, uint32_t events)
+{
+	struct process *p = container_of(w, struct process, watch);
+
+	(void)events;
+	p->ending = true;
+	go_on(p);
 }
 
 /* Takes the pidfd. The process is neither held nor followed yet. */
@@ -316,7 +342,8 @@ static int add(struct process_table *t, const struct process_id *id, int pidfd,
 		*p = (struct process){ .table = t, .id = *id, .pidfd = pidfd };
 		watch_init(&p->watch, pidfd, pidfd_ready);
 		timer_init(&p->wait, waited_enough);
-		r = watch_set(t->loop, &p->watch, EPOLLIN);
+		task_init(&p->task, id->uid, step);
+		r = watch_set(t->loop, &p->watch, EPOLLIN | EPOLLONESHOT);
 	}
 	if (r) {
 		alloc_free(p);
@@ -381,7 +408,7 @@ int process_of_socket(struct process_table *t, int fd, bool use_peerpidfd, struc
 	if (r == 0 && !pidfd_alive(pidfd))
 		r = -ESRCH;
 	p = r == 0 ? find(t, id.pid, id.start) : NULL;
-	if (p && p->ended) /* by start times: the pid was another's within the same tick */
+	if (p && p->ending) /* by start times: the pid was another's within the same tick */
 		r = -ESRCH;
 	if (r) {
 		close(pidfd);

@@ -979,6 +979,50 @@ static void test_how_a_process_ended(void **state)
 	assert_string_equal(w->log, "pp");
 }
 
+struct other_task {
+	struct task task;
+	struct world *w;
+	unsigned told; /* ends, before its turn */
+	bool ran;
+};
+
+static void other_turn(struct task *t)
+{
+	struct other_task *x = container_of(t, struct other_task, task);
+
+	x->told = x->w->exits;
+	x->ran = true;
+}
+
+/* They end together, and another user waits for few of them. */
+static void test_many_ends_are_their_users(void **state)
+{
+	enum { MANY = 40, FEW = 4 };
+	struct world *w = *state;
+	struct other_task other = {.w = w};
+	siginfo_t info;
+	pid_t pids[MANY];
+	int go[MANY];
+
+	start(w, (struct listener_options){0});
+	for (int i = 0; i < MANY; i++)
+		pids[i] = start_watched(w, &go[i]);
+	for (int i = 0; i < MANY; i++)
+		kill(pids[i], SIGKILL);
+	for (int i = 0; i < MANY; i++)
+		assert_int_equal(waitid(P_PID, (id_t)pids[i], &info, WEXITED | WNOWAIT), 0);
+	task_init(&other.task, geteuid() + 1, other_turn);
+	loop_post(w->loop, &other.task);
+	while (!other.ran)
+		loop_epoll_turn(w->loop, 0);
+	assert_in_range(other.told, 0, FEW);
+	until_exits(w, MANY);
+	for (int i = 0; i < MANY; i++) {
+		assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
+		close(go[i]);
+	}
+}
+
 /* The pidfd of a reaped process tells how it ended, where the kernel can (6.15). */
 static void test_exit_of_a_reaped_process(void **state)
 {
@@ -1446,6 +1490,7 @@ int main(void)
 		T(test_process_nobody_follows_is_forgotten),
 		T(test_processes_without_a_connection),
 		T(test_how_a_process_ended),
+		T(test_many_ends_are_their_users),
 		T(test_exit_of_a_reaped_process),
 		T(test_exit_that_is_not_ours_to_see),
 		T(test_stat_with_a_nasty_name),

@@ -542,23 +542,27 @@ void attack_large_declarations(const struct attack_options *o)
 
 /* ---- Processes that end together ---- */
 
-/* As many ranks as a user may have, all attackers together. */
-enum { END_PROCESSES = 4, END_RANKS = 128 };
+/* As many ranks as a user may have, all attackers together: half of them are two processes, the
+ * others have one each. */
+enum { END_PROCESSES = 2, END_RANKS = 128, END_LONE = 256, END_ALL = END_PROCESSES + END_LONE };
 
-/* All ranks of a job, until the other end of `until` is closed. */
+/* Ranks of a job, until the other end of `until` is closed. */
 static _Noreturn void be_job(const struct attack_options *o, unsigned run, int number, int told,
 			     int until)
 {
+	bool lone = number >= END_PROCESSES;
+	uint32_t ranks = lone ? 1 : END_RANKS, world = lone ? END_LONE : END_RANKS;
+	uint32_t first = lone ? (uint32_t)(number - END_PROCESSES) : 0;
 	char job[32], name[48], byte;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	snprintf(name, sizeof(name), "%u", run);
-	snprintf(job, sizeof(job), "end-%u-%d", o->number, number);
-	for (uint32_t i = 0; i < END_RANKS; i++) {
+	snprintf(job, sizeof(job), "end-%u-%d", o->number, lone ? END_PROCESSES : number);
+	for (uint32_t i = 0; i < ranks; i++) {
 		int fd = speak_enter_hello(o->socket);
 
 		if (fd >= 0)
-			speak_open(fd, job, name, i, END_RANKS);
+			speak_open(fd, job, name, first + i, world);
 	}
 	ignore_result((int)write(told, "b", 1));
 	ignore_result((int)read(until, &byte, 1));
@@ -573,13 +577,13 @@ void attack_ends(const struct attack_options *o)
 
 		must(pipe(told) == 0 && pipe(until) == 0);
 		run++;
-		for (int i = 0; i < END_PROCESSES; i++) {
+		for (int i = 0; i < END_ALL; i++) {
 			if (fork() == 0) {
 				close(until[1]);
 				be_job(o, run, i, told[1], until[0]);
 			}
 		}
-		for (int i = 0; i < END_PROCESSES; i++)
+		for (int i = 0; i < END_ALL; i++)
 			ignore_result((int)read(told[0], &byte, 1));
 		for (int i = 0; i < 2; i++) {
 			close(told[i]);
