@@ -32,7 +32,7 @@ const struct rule *const detect_rules[RULE_COUNT] = {
 void detector_options_default(struct detector_options *o)
 {
 	*o = (struct detector_options){
-		.ranks_max = 16384,
+		.ranks_max = DETECTOR_RANKS_MAX,
 		.nodes_max = 4096,
 		.jobs_max = 1024,
 		.blind_ns = 20 * NS_PER_SEC,

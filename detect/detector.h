@@ -20,7 +20,8 @@
 struct detector;
 struct xid_policy; /* detect/xid_policy.h */
 
-#define DETECTOR_DEVICES_MAX 256u /* of one node */
+#define DETECTOR_DEVICES_MAX 256u   /* of one node */
+#define DETECTOR_RANKS_MAX   16384u /* unless the options say otherwise */
 #define DEVICE_UNNUMBERED    0x80000000u /* from here on: of no collector, see below */
 
 typedef void verdict_fn(void *arg, const struct verdict *v);

@@ -3,8 +3,10 @@
  * known.c - who is known: jobs and their ranks, nodes and their devices, born with the first sample
  * that speaks of them, and what of each sample is entered there before a rule sees it.
  *
- * Invariants: (1) d->n_ranks <= options.ranks_max: ranks of jobs that ended are given back when a
- * new one does not fit, and when their job is forgotten; (2) a rank is in the list of exactly the
+ * Invariants: (1) d->n_ranks <= options.ranks_max, of which an owner of jobs gets one more while it
+ * then has at most twice as many as stay free: one owner alone leaves a third to others. Ranks of
+ * jobs that ended, and such that left theirs, are given back when a new one does not fit, its
+ * owner's first, and when their job is forgotten; (2) a rank is in the list of exactly the
  * node that rank.node names; (3) d->bytes is the sum of all that was taken here; (4) job.ranks are
  * sorted by number: rules walk over who is there, and what they say goes by that order.
  */
@@ -204,6 +206,13 @@ struct device *device_called(struct detector *d, struct node *n, char role, cons
 	return x;
 }
 
+static void set_expected(struct job *j, struct rank *r, bool expected)
+{
+	if (r->expected != expected)
+		j->n_expected += expected ? 1 : UINT32_MAX;
+	r->expected = expected;
+}
+
 static void tell_gone(struct detector *d, struct rank *r)
 {
 	for (int i = 0; i < RULE_COUNT; i++)
@@ -213,35 +222,119 @@ static void tell_gone(struct detector *d, struct rank *r)
 
 static void rank_free(struct detector *d, struct rank *r)
 {
-	list_del(&r->of_node);
+	list_del(&r->of_node); /* (2) */
 	d->n_ranks--;
 	give(d, r, sizeof(*r) + d->rank_size);
 }
 
-static void ranks_gone(struct detector *d, struct job *j)
+void known_forget(struct detector *d, struct job *j)
 {
 	struct rank *r;
 
+	assert(d->jobs[j->number] == j);
 	each_rank(r, j) tell_gone(d, r);
 	each_rank(r, j) rank_free(d, r);
-	j->n_ranks = j->n_expected = 0;
-}
-
-void known_forget(struct detector *d, struct job *j)
-{
-	assert(d->jobs[j->number] == j);
-	ranks_gone(d, j);
 	d->jobs[j->number] = NULL;
 	give(d, j->ranks, j->ranks_cap * sizeof(struct rank *));
 	give(d, j, sizeof(*j) + d->job_size);
 }
 
-/* (1) */
-static void drop_ended(struct detector *d)
+/* ---- room for ranks (1) ---- */
+
+#define SHARE   2u
+#define RESERVE 32u /* less than this part of all places is free: nobody's past is kept */
+#define DROPPED 64u /* at a time: a new rank needs one place */
+
+static bool has_owner(const struct job *j, const struct job *like)
 {
+	return j->owned == like->owned && j->owner == like->owner;
+}
+
+static bool room_for_rank(const struct detector *d, const struct job *j)
+{
+	uint32_t max = d->options.ranks_max, left = max > d->n_ranks ? max - d->n_ranks : 0;
+	uint32_t has = 0;
+
+	if (left == 0)
+		return false;
+	if (!j->owned || (d->n_ranks + 1) / SHARE <= left - 1)
+		return true; /* whosever all of them are */
 	for (uint32_t i = 0; i < d->options.jobs_max; i++)
-		if (d->jobs[i] && !d->jobs[i]->on)
-			ranks_gone(d, d->jobs[i]);
+		if (d->jobs[i] && has_owner(d->jobs[i], j))
+			has += d->jobs[i]->n_ranks;
+	return (has + 1) / SHARE <= left - 1;
+}
+
+static bool stands_accused(const struct detector *d, const struct rank *r)
+{
+	for (size_t i = 0; i < d->verdicts.n; i++) {
+		const struct subject *s = &d->verdicts.standing[i].subject;
+
+		if (s->kind == SUBJECT_RANK && s->job == r->job && s->rank == r->number)
+			return true;
+	}
+	return false;
+}
+
+/* What was learned of it is all that is lost. */
+static bool may_go(const struct detector *d, const struct job *j, const struct rank *r)
+{
+	return !j->on || (!r->expected && !stands_accused(d, r));
+}
+
+/* Up to `most` ranks of a job; returns how many. */
+static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
+{
+	struct rank *gone[DROPPED], *r;
+	uint32_t n = 0, kept = 0;
+
+	assert(most <= DROPPED);
+	each_rank(r, j)
+	{
+		if (n < most && may_go(d, j, r))
+			gone[n++] = r;
+	}
+	for (uint32_t i = 0; i < n; i++)
+		tell_gone(d, gone[i]);
+	for (uint32_t i = 0, k = 0; i < j->n_ranks; i++) {
+		if (k < n && j->ranks[i] == gone[k])
+			k++;
+		else
+			j->ranks[kept++] = j->ranks[i];
+	}
+	j->n_ranks = kept;
+	for (uint32_t i = 0; i < n; i++) {
+		set_expected(j, gone[i], false);
+		rank_free(d, gone[i]);
+	}
+	return n;
+}
+
+/* like: only those of its owner; NULL: anybody's. Ranks of jobs that ended first. */
+static void drop_gone(struct detector *d, const struct job *like)
+{
+	uint32_t n = 0;
+
+	for (int on = 0; on < 2; on++) {
+		for (uint32_t i = 0; n < DROPPED && i < d->options.jobs_max; i++) {
+			struct job *j = d->jobs[i];
+
+			if (j && j->on == (on == 1) && j->n_ranks > (on ? j->n_expected : 0) &&
+			    (!like || has_owner(j, like)))
+				n += drop_of(d, j, DROPPED - n);
+		}
+	}
+}
+
+static bool make_room(struct detector *d, const struct job *j)
+{
+	if (room_for_rank(d, j))
+		return true;
+	drop_gone(d, j);
+	if (!room_for_rank(d, j) &&
+	    d->options.ranks_max - d->n_ranks <= d->options.ranks_max / RESERVE)
+		drop_gone(d, NULL);
+	return room_for_rank(d, j);
 }
 
 static bool slot_for(struct detector *d, struct job *j)
@@ -270,22 +363,13 @@ static void rank_enters(struct job *j, struct rank *r)
 	j->n_ranks++;
 }
 
-static void set_expected(struct job *j, struct rank *r, bool expected)
-{
-	if (r->expected != expected)
-		j->n_expected += expected ? 1 : UINT32_MAX;
-	r->expected = expected;
-}
-
 static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank)
 {
 	struct rank *r = find_rank(j, rank);
 
 	if (r || rank >= d->options.ranks_max)
 		return r;
-	if (d->n_ranks >= d->options.ranks_max)
-		drop_ended(d);
-	if (d->n_ranks >= d->options.ranks_max || !slot_for(d, j))
+	if (!make_room(d, j) || !slot_for(d, j))
 		return NULL;
 	r = take(d, sizeof(*r) + d->rank_size);
 	if (!r)

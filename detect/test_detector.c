@@ -374,6 +374,87 @@ static void test_memory_is_bounded(void **state)
 	detector_free(b.d);
 }
 
+static int comes(struct bench *b, uint32_t job, uint32_t rank, bool leaves)
+{
+	struct sample s = sample_of(SAMPLE_MEMBER, 2 * SEC, 0, job, rank);
+
+	s.member.leaves = leaves;
+	return detector_feed(b->d, &s);
+}
+
+static void owned_job(struct bench *b, uint32_t job, uint32_t owner)
+{
+	struct sample s = sample_of(SAMPLE_NAME, 2 * SEC, SAMPLE_NONE, job, SAMPLE_NONE);
+
+	snprintf(s.name.text, sizeof(s.name.text), "job%u", job);
+	s.name.owned = true;
+	s.name.owner = owner;
+	feed(b->d, &s);
+	s = sample_of(SAMPLE_JOB, 2 * SEC, SAMPLE_NONE, job, SAMPLE_NONE);
+	s.run.begins = true;
+	s.run.epoch = 1;
+	feed(b->d, &s);
+}
+
+/* Owners share the places: whoever has most of them leaves some to the next, who leaves some. */
+static void test_owners_share_the_places(void **state)
+{
+	uint32_t n[3] = {0};
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 60);
+	for (uint32_t job = 0; job < 4; job++)
+		owned_job(&b, job, job / 2); /* the first owner has two */
+	for (uint32_t i = 0; i < 60; i++)
+		n[0] += comes(&b, i % 2, i, false) == 0;
+	assert_int_equal(n[0], 40);
+	for (uint32_t i = 0; i < 60; i++)
+		n[1] += comes(&b, 2, i, false) == 0;
+	assert_in_range(n[1], 13, 14);
+	owned_job(&b, 4, 9);
+	for (uint32_t i = 0; i < 60; i++)
+		n[2] += comes(&b, 4, i, false) == 0;
+	assert_in_range(n[2], 4, 5);
+	assert_int_equal(comes(&b, 0, 59, false), -ENOMEM);
+	/* Those that leave give their places to others. */
+	for (uint32_t i = 0; i < 40; i += 2)
+		assert_int_equal(comes(&b, 0, i, true), 0);
+	assert_int_equal(comes(&b, 1, 59, false), 0);
+	detector_free(b.d);
+}
+
+/* While the run goes on its ranks leave and others come, many more than there are places. What
+ * stands against one that left stays. */
+static void test_who_left_gives_place(void **state)
+{
+	struct sample s = sample_of(SAMPLE_EXIT, 2 * SEC, 0, 1, 5);
+	struct subject accused = subject_rank(1, 5, 0);
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 60);
+	owned_job(&b, 1, 7);
+	owned_job(&b, 2, 8);
+	assert_int_equal(comes(&b, 1, 5, false), 0);
+	s.exit.how = EXIT_LEFT;
+	feed(b.d, &s);
+	assert_int_equal(comes(&b, 1, 5, true), 0);
+	assert_int_equal(detector_standing(b.d, &accused, NULL, 0), 1);
+	for (uint32_t i = 6; i < 60; i++) {
+		for (uint32_t k = 0; k < 10; k++) {
+			assert_int_equal(comes(&b, 1, i, false), 0);
+			assert_int_equal(comes(&b, 1, i, true), 0);
+		}
+	}
+	assert_true(b.d->n_ranks <= 41);
+	assert_non_null(known_rank(b.d, 1, 5));
+	assert_int_equal(detector_standing(b.d, &accused, NULL, 0), 1);
+	assert_int_equal(comes(&b, 2, 0, false), 0);
+	assert_non_null(known_rank(b.d, 2, 0));
+	detector_free(b.d);
+}
+
 /* What is walked over is as long as there are ranks, however high their numbers are. */
 static void test_high_numbers_cost_no_more(void **state)
 {
@@ -669,6 +750,8 @@ int main(void)
 		cmocka_unit_test(test_not_a_number_of_one_and_of_all),
 		cmocka_unit_test(test_refused),
 		cmocka_unit_test(test_memory_is_bounded),
+		cmocka_unit_test(test_owners_share_the_places),
+		cmocka_unit_test(test_who_left_gives_place),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
 		cmocka_unit_test(test_memory_of_one_node),
 		cmocka_unit_test(test_no_memory),
