@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/loop.h"
@@ -521,6 +522,69 @@ static void test_gpus_without_nvml(void **state)
 	xid_policy_free(xids);
 }
 
+/* Of another user: its job of one rank. */
+static struct job *come_as(struct node_test *t, struct hand *k, unsigned i, uint32_t uid)
+{
+	struct job *j = NULL, *x;
+	char name[32];
+
+	snprintf(name, sizeof(name), "job%u", i);
+	assert_int_equal(chmod(t->dir, 0711), 0);
+	assert_int_equal(chmod(t->socket, 0666), 0);
+	assert_int_equal(seteuid(uid), 0);
+	assert_int_equal(hand_connect(k, &t->host), 0);
+	assert_int_equal(seteuid(0), 0);
+	assert_int_equal(hand_open(k, name, 0, 1, "run1"), 0);
+	list_each(x, &t->host.node->jobs, link)
+		if (x->history.job.uid == uid && strcmp(x->history.job.name, name) == 0)
+			j = x;
+	assert_non_null(j);
+	return j;
+}
+
+/* One with as many jobs as there are numbers leaves some to others. */
+static void test_users_share_numbers(void **state)
+{
+	enum { NUMBERS = 9, USER = 65533 };
+	struct node_test *t = *state;
+	struct hand hands[NUMBERS], other[2];
+	unsigned watched = 0;
+
+	if (geteuid() != 0)
+		skip();
+	t->o.watched_jobs = NUMBERS;
+	begin_node(t);
+	for (unsigned i = 0; i < NUMBERS; i++)
+		watched += come(t, &hands[i], i)->number <= NUMBERS;
+	assert_int_equal(watched, 6);
+	assert_true(was_told("has no room for job 'job6', which is not watched"));
+	for (unsigned i = 0; i < 2; i++)
+		assert_true(come_as(t, &other[i], 100 + i, USER)->number <= NUMBERS);
+	for (unsigned i = 0; i < NUMBERS; i++)
+		leave(&hands[i]);
+	for (unsigned i = 0; i < 2; i++)
+		leave(&other[i]);
+}
+
+/* One whose jobs come and go takes the places of its own, not what is known of another's. */
+static void test_idle_jobs_of_others_stay(void **state)
+{
+	enum { USER = 65533, MANY = 40 };
+	struct node_test *t = *state;
+	struct job *kept;
+	uint32_t number;
+
+	if (geteuid() != 0)
+		skip();
+	begin_node(t);
+	kept = come_as(t, &t->b, 100, USER);
+	number = kept->number;
+	go(t, &t->b, kept);
+	for (unsigned i = 0; i < MANY; i++)
+		go(t, &t->a, come(t, &t->a, i));
+	assert_int_equal(kept->number, number);
+}
+
 static int clear(struct hand *k, const char *whom)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
@@ -571,6 +635,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_jobs_come_and_go),
 		NODE_TEST(test_too_many_jobs),
+		NODE_TEST(test_users_share_numbers),
+		NODE_TEST(test_idle_jobs_of_others_stay),
 		NODE_TEST(test_clear_of_nothing),
 		NODE_TEST(test_too_many_alarms),
 		NODE_TEST(test_whose_there_is_no_room_for),

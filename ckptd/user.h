@@ -31,6 +31,7 @@ struct user {
 	struct node *node;
 	uint32_t uid, refs;
 	uint64_t has[USER_COUNTS];
+	uint32_t idle_jobs; /* in the one call of watching_names.c that counts them */
 };
 
 #define USER_BUCKETS 256u

@@ -5,11 +5,14 @@
  *
  * Invariants: (1) a number below options.watched_jobs + 1 is one job's at a time: before it is
  * another's the detector has forgotten whose it was, its verdicts are ended, and nothing that waits
- * here speaks of it; (2) at most IDLE_KEPT jobs without ranks keep theirs: what was learned of them
- * and what stands against them goes with the number, that of who was idle longest first.
+ * here speaks of it; (2) at most IDLE_KEPT jobs without ranks keep theirs when one more gets a
+ * number: what was learned of them and what stands against them goes with the number, first of the
+ * user who has the most such jobs, and of them that of who was idle longest; (3) a user gets a
+ * number while it then has at most twice as many as stay free (user_may_store() has the rule), else
+ * it gives back one of its own.
  *
- * Numbers are given in turn, so that one comes again as late as possible. Where all are in use a
- * job gets one above them, which the detector refuses: that is told. On the loop's thread.
+ * Numbers are given in turn, so that one comes again as late as possible. Where there is none for
+ * it a job gets one above them, which the detector refuses: that is told. On the loop's thread.
  */
 #include <config.h>
 
@@ -22,11 +25,13 @@
 #include "base/text.h"
 #include "ckptd/acting.h"
 #include "ckptd/events.h"
+#include "ckptd/user.h"
 #include "ckptd/watching_json.h"
 #include "ckptd/watching_priv.h"
 #include "detect/verdicts.h"
 
 #define IDLE_KEPT        32u
+#define NUMBERS_SHARE    2u
 #define REFUSED_SHOWN_NS (600ull * 1000000000u)
 
 /* ---- Numbers of jobs ---- */
@@ -92,47 +97,97 @@ void watching_stopped(struct job *j)
 		give_back(j);
 }
 
-static bool is_idle(const struct node *n, const struct job *j)
+static bool is_watched(const struct job *j)
 {
-	return list_empty(&j->members) && list_empty(&j->leaving) && j->number &&
-	       j->number <= n->options.watched_jobs;
+	return j->number && j->number <= j->node->options.watched_jobs;
 }
 
-/* Of those without ranks, the one of which nothing was said for longest. */
-static struct job *idle_longest(struct node *n, uint32_t *ret_idle, uint32_t *ret_numbered)
+static bool is_idle(const struct job *j)
 {
-	struct job *j, *found = NULL;
+	return list_empty(&j->members) && list_empty(&j->leaving) && is_watched(j);
+}
 
-	*ret_idle = *ret_numbered = 0;
+/* Who has numbers, at one moment. */
+struct numbers {
+	uint32_t idle, given, of_user;
+	struct job *idlest;   /* of the user with the most idle jobs, idle for longest */
+	struct job *idle_own; /* of the one user */
+};
+
+static struct user *counts_of(const struct job *j)
+{
+	return user_find(j->node, j->history.job.uid);
+}
+
+static bool longer_idle(const struct job *j, const struct job *than)
+{
+	const struct user *u = counts_of(j), *other = than ? counts_of(than) : NULL;
+	uint32_t most = u ? u->idle_jobs : 1, others = other ? other->idle_jobs : 1;
+
+	return !than || most > others || (most == others && j->number_used < than->number_used);
+}
+
+static struct numbers count_numbers(struct node *n, uint32_t uid)
+{
+	struct numbers c = {0};
+	struct user *u;
+	struct job *j;
+
+	list_each(u, &n->users.all, link)
+		u->idle_jobs = 0;
 	list_each(j, &n->jobs, link) {
-		*ret_numbered += j->number && j->number <= n->options.watched_jobs;
-		if (!is_idle(n, j))
-			continue;
-		(*ret_idle)++;
-		if (!found || j->number_used < found->number_used)
-			found = j;
+		c.given += is_watched(j);
+		c.of_user += is_watched(j) && j->history.job.uid == uid;
+		u = is_idle(j) ? counts_of(j) : NULL;
+		if (u)
+			u->idle_jobs++;
 	}
-	return found;
+	list_each(j, &n->jobs, link) {
+		if (!is_idle(j))
+			continue;
+		c.idle++;
+		if (longer_idle(j, c.idlest))
+			c.idlest = j;
+		if (j->history.job.uid == uid &&
+		    (!c.idle_own || j->number_used < c.idle_own->number_used))
+			c.idle_own = j;
+	}
+	return c;
 }
 
-/* (2) */
-static void make_room(struct node *n)
+/* (3) */
+static bool has_number_for(const struct node *n, const struct numbers *c)
 {
-	uint32_t idle, numbered;
-	struct job *j = idle_longest(n, &idle, &numbered);
+	uint32_t most = n->options.watched_jobs, left = most - (uint32_t)min_u64(most, c->given);
 
-	if (j && (idle >= IDLE_KEPT || numbered >= n->options.watched_jobs))
-		give_back(j);
+	return left > 0 && (c->of_user + 1) / NUMBERS_SHARE <= left - 1;
 }
 
-static uint32_t next_number(struct node *n)
+/* (2) (3); true: a job has lost its number, and all may have changed. */
+static bool make_room(struct node *n, const struct numbers *c)
 {
-	uint32_t idle, numbered, most = n->options.watched_jobs;
+	bool full = c->given >= n->options.watched_jobs;
+
+	if (c->idle_own && !has_number_for(n, c))
+		give_back(c->idle_own);
+	else if (c->idlest && (c->idle >= IDLE_KEPT || (full && c->of_user == 0)))
+		give_back(c->idlest);
+	else
+		return false;
+	return true;
+}
+
+static uint32_t next_number(struct node *n, uint32_t uid)
+{
+	uint32_t most = n->options.watched_jobs;
+	struct numbers c;
 
 	if (!n->watching)
 		return ++n->last_number;
-	idle_longest(n, &idle, &numbered);
-	if (numbered >= most) {
+	c = count_numbers(n, uid);
+	if (make_room(n, &c))
+		c = count_numbers(n, uid);
+	if (!has_number_for(n, &c)) {
 		n->unwatched_number = (uint32_t)max_u64(n->unwatched_number, most) + 1;
 		return n->unwatched_number;
 	}
@@ -145,14 +200,14 @@ static uint32_t next_number(struct node *n)
 uint32_t watching_number(struct job *j)
 {
 	struct node *n = j->node;
+	uint32_t number;
 	struct sample s;
 
 	if (j->number)
 		return j->number;
-	if (n->watching)
-		make_room(n);
+	number = next_number(n, j->history.job.uid);
 	assert(!j->number);
-	j->number = next_number(n);
+	j->number = number;
 	j->number_used = ++n->number_uses;
 	s = name_of(j->number, j->history.job.name);
 	s.name.owned = true;
@@ -254,9 +309,11 @@ void watching_refused(struct node *n, const struct sample *s)
 	w->refused_again_ns = w->refused_ns + REFUSED_SHOWN_NS;
 	events_post(n->events, EVENT_UNWATCHED, 4, w->refused_uid,
 		    watching_subject_json(n, &subject), NULL,
-		    "the failure detector has no room for %s, which is not watched, nor is who "
-		    "comes after it: up to %u jobs with ranks, and %u devices, are",
-		    w->refused_words, n->options.watched_jobs, DETECTOR_DEVICES_MAX);
+		    "the failure detector has no room for %s, which is not watched: it has room "
+		    "for %u jobs with ranks and %u ranks, of which each user may have twice as "
+		    "many as stay free, and for %u devices",
+		    w->refused_words, n->options.watched_jobs, DETECTOR_RANKS_MAX,
+		    DETECTOR_DEVICES_MAX);
 }
 
 static const char *words_for(const char *words, uint32_t owner, uint32_t uid, bool sees_all)
