@@ -8,7 +8,9 @@
  * timer calls detector_advance().
  *
  * Invariants: (1) d->now_ns never goes back; (2) ticks run at multiples of their period while the
- * detector sees anything at all, and not while it is blind: then they begin anew.
+ * detector sees anything at all, and not while it is blind: then they begin anew; (3) a call goes
+ * over so many jobs as SLICE allows, whoever calls; the next call goes on with them before anything
+ * else, and a tick that is due before all jobs had theirs is left out for jobs.
  */
 #include <config.h>
 
@@ -133,6 +135,8 @@ int detector_new(const struct detector_options *options, const struct xid_policy
 	memcpy(d->detector_own, own, sizeof(own));
 	lay_out(d);
 	verdicts_init(&d->verdicts, events);
+	for (int i = 0; i < RULE_COUNT; i++)
+		d->job_next[i] = options->jobs_max;
 	rc = known_init(d);
 	for (int i = 0; rc == 0 && i < RULE_COUNT; i++)
 		if (detect_rules[i]->start)
@@ -201,6 +205,55 @@ static void ticks_begin(struct detector *d, uint64_t now_ns)
 				(now_ns / detect_rules[i]->tick_ns + 1) * detect_rules[i]->tick_ns;
 }
 
+#define SLICE     1024u /* ranks, of which a look at one takes some 0.1 us */
+#define JOB_COST  2u
+#define TOLD_COST 256u /* what hears of a verdict takes some 30 us */
+
+/* Goes on with the jobs that the rule's tick has not come to. */
+static uint32_t go_on_with(struct detector *d, int i, uint32_t budget)
+{
+	uint32_t *at = &d->job_next[i], cost = 0;
+
+	while (*at < d->options.jobs_max && cost < budget) {
+		struct job *j = d->jobs[(*at)++];
+		uint64_t told = d->verdicts.told;
+
+		if (!j)
+			continue;
+		cost += JOB_COST + detect_rules[i]->tick_job(d, j);
+		cost += (uint32_t)(d->verdicts.told - told) * TOLD_COST;
+	}
+	return cost;
+}
+
+/* (3) */
+static void jobs_go_on(struct detector *d)
+{
+	bool blind = detector_blind(d);
+	uint32_t cost = 0;
+
+	d->goes_on = false;
+	for (int i = 0; i < RULE_COUNT; i++) {
+		if (blind)
+			d->job_next[i] = d->options.jobs_max;
+		if (cost < SLICE && d->job_next[i] < d->options.jobs_max)
+			cost += go_on_with(d, i, SLICE - cost);
+		d->goes_on |= d->job_next[i] < d->options.jobs_max;
+	}
+}
+
+static void tick(struct detector *d, int i)
+{
+	if (detect_rules[i]->tick)
+		detect_rules[i]->tick(d);
+	if (!detect_rules[i]->tick_job || d->job_next[i] < d->options.jobs_max)
+		return;
+	d->job_next[i] = 0;
+	if (!d->goes_on)
+		go_on_with(d, i, SLICE);
+	d->goes_on |= d->job_next[i] < d->options.jobs_max;
+}
+
 static void time_comes_to(struct detector *d, uint64_t now_ns)
 {
 	uint64_t at;
@@ -211,15 +264,19 @@ static void time_comes_to(struct detector *d, uint64_t now_ns)
 		d->now_ns = now_ns;
 		return; /* nobody is known yet */
 	}
+	if (d->goes_on)
+		jobs_go_on(d);
 	if (now_ns - d->now_ns > blind_after(d)) {
 		d->lit_ns = now_ns;
 		ticks_begin(d, now_ns);
 	}
 	while ((i = first_tick(d, &at)) >= 0 && at <= now_ns) {
+		if (d->goes_on && at > d->now_ns)
+			jobs_go_on(d);
 		d->now_ns = at > d->now_ns ? at : d->now_ns;
 		d->next_tick_ns[i] = at + detect_rules[i]->tick_ns;
 		if (!detector_blind(d))
-			detect_rules[i]->tick(d);
+			tick(d, i);
 	}
 	d->now_ns = now_ns;
 }
@@ -251,6 +308,8 @@ uint64_t detector_next(const struct detector *d)
 {
 	uint64_t at;
 
+	if (d->goes_on)
+		return d->now_ns + 1; /* not in the same call of a loop */
 	return d->sample_ns && first_tick(d, &at) >= 0 ? at : UINT64_MAX;
 }
 

@@ -54,7 +54,6 @@ struct mine_rank {
 };
 
 struct mine {
-	uint32_t waiting; /* jobs whose orderly_ns is set */
 	uint64_t look_ns; /* for what stands for too long, next */
 };
 
@@ -209,10 +208,8 @@ static void tell(struct detector *d, struct job *j, struct rank *r, uint64_t at_
 	accuse(d, &v);
 }
 
-static void stop_waiting(struct detector *d, struct mine_job *mj)
+static void stop_waiting(struct mine_job *mj)
 {
-	if (mj->orderly_ns)
-		DETECTOR_OWN(d, exits, struct mine)->waiting--;
 	mj->orderly_ns = mj->quiet_ns = 0;
 }
 
@@ -229,7 +226,7 @@ static void on_exit(struct detector *d, const struct sample *s, const struct who
 	if (s->exit.how == EXIT_SAID_BYE || mj->quiet_ns)
 		return; /* launchers kill who does not end with the others */
 	if (explains(mj) || !orderly(m)) {
-		stop_waiting(d, mj);
+		stop_waiting(mj);
 		tell(d, w->job, w->rank, d->now_ns, NULL);
 		return;
 	}
@@ -240,7 +237,6 @@ static void on_exit(struct detector *d, const struct sample *s, const struct who
 	mj->until_ns =
 		d->now_ns + (m->how == EXIT_CODE && m->value == 0 ? d->options.exit_wait_done_ns
 								  : d->options.exit_wait_ns);
-	DETECTOR_OWN(d, exits, struct mine)->waiting++;
 }
 
 /* How many of the run have ended in order, the one of the lowest number; how many are there. */
@@ -274,13 +270,13 @@ static void decide_vain(struct detector *d, struct job *j, struct rank *one, uin
 
 	mj->until_ns = d->now_ns + NS_PER_SEC;
 	if (j->step_ns > mj->quiet_ns + NO_STEP_NS) {
-		stop_waiting(d, mj);
+		stop_waiting(mj);
 		return;
 	}
 	if (!there || detector_age(d, since_ns) < NO_STEP_NS ||
 	    !hang_rests(d, j, since_ns, NO_STEP_NS, &rest))
 		return;
-	stop_waiting(d, mj);
+	stop_waiting(mj);
 	mj->vain_ns = d->now_ns;
 	tell(d, j, one, at_ns, &rest);
 }
@@ -296,14 +292,14 @@ static void decide(struct detector *d, struct job *j)
 	if (first && first->ended)
 		one = first;
 	if (!n) {
-		stop_waiting(d, mj);
+		stop_waiting(mj);
 	} else if (mj->quiet_ns) {
 		decide_vain(d, j, one, there);
 	} else if (n * 2 >= j->n_expected || !there) { /* the others may have said goodbye */
 		mj->quiet_ns = d->now_ns;
 	} else if (n == 1 || d->now_ns >= mj->last_ns + d->options.exit_wait_done_ns ||
 		   d->now_ns >= mj->orderly_ns + ENDING_NS) { /* else more may follow */
-		stop_waiting(d, mj);
+		stop_waiting(mj);
 		tell(d, j, one, at_ns, NULL);
 	}
 }
@@ -324,7 +320,7 @@ static void forget_run(struct detector *d, struct job *j, const char *why)
 	struct rank *r;
 
 	each_rank(r, j) acquit_rank(d, r, why);
-	stop_waiting(d, mj);
+	stop_waiting(mj);
 	*mj = (struct mine_job){0};
 }
 
@@ -356,13 +352,16 @@ static void on_tick(struct detector *d)
 		m->look_ns = d->now_ns + LOOK_NS;
 		let_go(d);
 	}
-	for (uint32_t i = 0; m->waiting && i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
+}
 
-		if (mj && mj->orderly_ns && d->now_ns >= mj->until_ns)
-			decide(d, j);
-	}
+static uint32_t on_tick_job(struct detector *d, struct job *j)
+{
+	struct mine_job *mj = JOB_OWN(d, j, exits, struct mine_job);
+
+	if (!mj->orderly_ns || d->now_ns < mj->until_ns)
+		return 0;
+	decide(d, j);
+	return j->n_ranks;
 }
 
 static void nothing_stands(struct mine_job *mj)
@@ -412,7 +411,7 @@ static void on_run(struct detector *d, const struct sample *s, struct job *j)
 	else if (!mj->told || mj->vain_ns) /* nobody died: the rest has ended as the first had */
 		forget_run(d, j, "the run of its job is over");
 	else
-		stop_waiting(d, mj);
+		stop_waiting(mj);
 }
 
 static void on_sample(struct detector *d, const struct sample *s, const struct who *w)
@@ -489,6 +488,7 @@ const struct rule rule_exits = {
 	.tick_ns = 200 * NS_PER_MS,
 	.sample = on_sample,
 	.tick = on_tick,
+	.tick_job = on_tick_job,
 	.gone = on_gone,
 	.well = on_well,
 };

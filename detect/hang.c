@@ -232,17 +232,16 @@ static void judge(struct detector *d, struct job *j)
 		accuse_all(d, j, &s, mark, cause);
 }
 
-static void on_tick(struct detector *d)
+static uint32_t on_tick_job(struct detector *d, struct job *j)
 {
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-		struct mine_job *m = j ? JOB_OWN(d, j, hang, struct mine_job) : NULL;
+	struct mine_job *m = JOB_OWN(d, j, hang, struct mine_job);
 
-		if (m && exits_asks(d, j) && m->check_ns > d->now_ns + NS_PER_SEC)
-			m->check_ns = d->now_ns;
-		if (m && j->on && d->now_ns >= m->check_ns)
-			judge(d, j);
-	}
+	if (exits_asks(d, j) && m->check_ns > d->now_ns + NS_PER_SEC)
+		m->check_ns = d->now_ns;
+	if (!j->on || d->now_ns < m->check_ns)
+		return 0;
+	judge(d, j);
+	return j->n_ranks;
 }
 
 /* ---- what is told ---- */
@@ -331,7 +330,7 @@ const struct rule rule_hang = {
 	.job_bytes = sizeof(struct mine_job),
 	.tick_ns = 250 * NS_PER_MS,
 	.sample = on_sample,
-	.tick = on_tick,
+	.tick_job = on_tick_job,
 	.gone = on_gone,
 	.well = on_well,
 	.explain = on_explain,

@@ -28,10 +28,6 @@ struct mine_job {
 	bool told; /* anything, in this run */
 };
 
-struct mine {
-	uint32_t waiting; /* jobs with first_ns */
-};
-
 static uint32_t differs_of(const struct detector *d, const struct rank *r, uint64_t step)
 {
 	const struct mine_rank *m = RANK_OWN(d, r, integrity, struct mine_rank);
@@ -92,7 +88,6 @@ static void decide(struct detector *d, struct job *j, struct mine_job *m)
 			    m->tensor, (unsigned long long)m->step, m->one, m->other);
 	m->told = true;
 	m->first_ns = 0;
-	DETECTOR_OWN(d, integrity, struct mine)->waiting--;
 	accuse(d, &v);
 }
 
@@ -109,7 +104,6 @@ static void on_digests(struct detector *d, const struct sample *s, const struct 
 		m->one = s->rank;
 		m->other = s->digests.other;
 		snprintf(m->tensor, sizeof(m->tensor), "%s", s->digests.tensor);
-		DETECTOR_OWN(d, integrity, struct mine)->waiting++;
 	}
 	add(d, w->rank, s->digests.step);
 	if (other)
@@ -183,16 +177,14 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 		on_run(d, w->job);
 }
 
-static void on_tick(struct detector *d)
+static uint32_t on_tick_job(struct detector *d, struct job *j)
 {
-	for (uint32_t i = 0;
-	     DETECTOR_OWN(d, integrity, struct mine)->waiting && i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-		struct mine_job *m = j ? JOB_OWN(d, j, integrity, struct mine_job) : NULL;
+	struct mine_job *m = JOB_OWN(d, j, integrity, struct mine_job);
 
-		if (m && m->first_ns && d->now_ns - m->first_ns >= WAIT_NS)
-			decide(d, j, m);
-	}
+	if (!m->first_ns || d->now_ns - m->first_ns < WAIT_NS)
+		return 0;
+	decide(d, j, m);
+	return j->n_ranks;
 }
 
 const struct rule rule_integrity = {
@@ -200,8 +192,7 @@ const struct rule rule_integrity = {
 	.kinds = 1u << SAMPLE_DIGESTS | 1u << SAMPLE_STALE | 1u << SAMPLE_JOB,
 	.rank_bytes = sizeof(struct mine_rank),
 	.job_bytes = sizeof(struct mine_job),
-	.detector_bytes = sizeof(struct mine),
 	.tick_ns = 250 * NS_PER_MS,
 	.sample = on_sample,
-	.tick = on_tick,
+	.tick_job = on_tick_job,
 };

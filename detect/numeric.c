@@ -51,10 +51,6 @@ struct mine_job {
 	struct standing jump, drift;
 };
 
-struct mine {
-	uint32_t waiting; /* jobs with bad_ns */
-};
-
 /* The rank that is bad alone; SAMPLE_NONE: nobody in particular. */
 static uint32_t alone(const struct count *c)
 {
@@ -101,7 +97,6 @@ static void decide(struct detector *d, struct job *j, struct mine_job *m)
 	if (!m->accused)
 		tell(d, j, m);
 	m->bad_ns = 0;
-	DETECTOR_OWN(d, numeric, struct mine)->waiting--;
 }
 
 static void forgive(struct detector *d, struct mine_job *m, const char *why)
@@ -252,7 +247,6 @@ static void on_beat(struct detector *d, const struct sample *s, const struct who
 	if (bad && !m->bad_ns) {
 		m->bad_ns = d->now_ns;
 		m->bad_step = s->beat.step;
-		DETECTOR_OWN(d, numeric, struct mine)->waiting++;
 	}
 	if (m->bad_ns && m->usual && m->reports >= m->usual)
 		decide(d, w->job, m);
@@ -280,17 +274,14 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 		on_beat(d, s, w);
 }
 
-static void on_tick(struct detector *d)
+static uint32_t on_tick_job(struct detector *d, struct job *j)
 {
-	struct mine *mine = DETECTOR_OWN(d, numeric, struct mine);
+	struct mine_job *m = JOB_OWN(d, j, numeric, struct mine_job);
 
-	for (uint32_t i = 0; mine->waiting && i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-		struct mine_job *m = j ? JOB_OWN(d, j, numeric, struct mine_job) : NULL;
-
-		if (m && m->bad_ns && d->now_ns - m->bad_ns >= WAIT_NS)
-			decide(d, j, m);
-	}
+	if (!m->bad_ns || d->now_ns - m->bad_ns < WAIT_NS)
+		return 0;
+	decide(d, j, m);
+	return 1;
 }
 
 /* It is told again if it goes on. */
@@ -311,9 +302,8 @@ const struct rule rule_numeric = {
 	.name = "numeric",
 	.kinds = 1u << SAMPLE_BEAT | 1u << SAMPLE_JOB,
 	.job_bytes = sizeof(struct mine_job),
-	.detector_bytes = sizeof(struct mine),
 	.tick_ns = 250 * NS_PER_MS,
 	.sample = on_sample,
-	.tick = on_tick,
+	.tick_job = on_tick_job,
 	.well = on_well,
 };

@@ -331,28 +331,30 @@ static bool judge_role(struct detector *d, struct job *j, uint32_t i)
 	return true;
 }
 
+static uint32_t tick_job(struct detector *d, struct job *j)
+{
+	bool judged = false;
+	struct rank *r;
+
+	if (!j->on)
+		return 0;
+	for (uint32_t k = 0; k < ROLES_MAX; k++)
+		judged |= judge_role(d, j, k);
+	if (!judged)
+		return 0;
+	each_rank(r, j)
+	{
+		if (r->expected)
+			look_at(d, j, r);
+	}
+	look_at_all(d, j);
+	return 4 * j->n_ranks;
+}
+
 static void tick(struct detector *d)
 {
 	struct mine *m = DETECTOR_OWN(d, straggler, struct mine);
 
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
-		struct job *j = d->jobs[i];
-		bool judged = false;
-		struct rank *r;
-
-		if (!j || !j->on)
-			continue;
-		for (uint32_t k = 0; k < ROLES_MAX; k++)
-			judged |= judge_role(d, j, k);
-		if (!judged)
-			continue;
-		each_rank(r, j)
-		{
-			if (r->expected)
-				look_at(d, j, r);
-		}
-		look_at_all(d, j);
-	}
 	for (uint32_t i = 0; m->accused_nodes && i < d->options.nodes_max; i++) {
 		struct node *n = d->nodes[i];
 		struct mine_node *mn = n ? NODE_OWN(d, n, straggler, struct mine_node) : NULL;
@@ -423,6 +425,7 @@ const struct rule rule_straggler = {
 	.stop = stop,
 	.sample = sample,
 	.tick = tick,
+	.tick_job = tick_job,
 	.gone = gone,
 	.well = well,
 	.explain = explain,

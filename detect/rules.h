@@ -15,7 +15,8 @@
  * It says what it finds with accuse() as often as it finds it, and acquit() when it is over.
  *
  * Cost: sample() runs for each beat of 10,000 ranks, so nothing in it may walk over ranks; what
- * must walk does so in tick(), which runs each tick_ns.
+ * must walk does so in tick() and tick_job(), which run each tick_ns. tick_job() is for what is
+ * done for each job: where jobs are many, or many are told of, the detector's next calls go on.
  */
 #ifndef DETECT_RULES_H
 #define DETECT_RULES_H
@@ -156,6 +157,8 @@ struct rule {
 	void (*stop)(struct detector *d);
 	void (*sample)(struct detector *d, const struct sample *s, const struct who *w);
 	void (*tick)(struct detector *d);
+	/* For each job after tick(), not all in one call; returns how many ranks it looked at. */
+	uint32_t (*tick_job)(struct detector *d, struct job *j);
 	/* A rank's memory is given back (its job ended long ago): forget pointers to it. */
 	void (*gone)(struct detector *d, struct rank *r);
 	/* A person says that s is well. Of everybody: each node and each job is s, in turn. */
@@ -187,6 +190,8 @@ struct detector {
 	uint64_t lit_ns;    /* the detector was blind until then: see detector_blind() */
 
 	uint64_t next_tick_ns[RULE_COUNT];
+	uint32_t job_next[RULE_COUNT]; /* where the tick goes on; options.jobs_max: it is over */
+	bool goes_on;                  /* one of them is not over */
 	uint32_t rank_own[RULE_COUNT], node_own[RULE_COUNT], job_own[RULE_COUNT];
 	uint32_t device_own[RULE_COUNT], detector_own[RULE_COUNT];
 	uint32_t rank_size, node_size, job_size, device_size;

@@ -455,6 +455,41 @@ static void test_who_left_gives_place(void **state)
 	detector_free(b.d);
 }
 
+/* Something is to be told of each of many jobs at once: no call tells more than a few, and all are
+ * told at once all the same, by one caller who calls as often as it is asked to. */
+static void test_many_verdicts_are_no_long_call(void **state)
+{
+	enum { JOBS = 300, MANY = 8 };
+	struct sample s = sample_of(SAMPLE_EXIT, 3 * SEC, 0, 0, 0);
+	uint64_t t = 0;
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	for (s.job = 0; s.job < JOBS; s.job++) {
+		owned_job(&b, s.job, 7);
+		for (uint32_t i = 0; i < 3; i++)
+			assert_int_equal(comes(&b, s.job, i, false), 0);
+	}
+	s.exit.how = EXIT_SIGNAL;
+	s.exit.value = SIGTERM; /* the others may follow */
+	for (s.job = 0; s.job < JOBS; s.job++)
+		feed(b.d, &s);
+	assert_int_equal(b.told.n, 0);
+	while (t < 4 * SEC) {
+		unsigned before = b.told.n;
+
+		t = detector_next(b.d);
+		detector_advance(b.d, t);
+		assert_true(b.told.n - before <= MANY);
+		if (b.told.n == JOBS)
+			break;
+	}
+	assert_int_equal(b.told.n, JOBS);
+	assert_true(t >= 3600 * MS && t < 3601 * MS);
+	detector_free(b.d);
+}
+
 /* What is walked over is as long as there are ranks, however high their numbers are. */
 static void test_high_numbers_cost_no_more(void **state)
 {
@@ -752,6 +787,7 @@ int main(void)
 		cmocka_unit_test(test_memory_is_bounded),
 		cmocka_unit_test(test_owners_share_the_places),
 		cmocka_unit_test(test_who_left_gives_place),
+		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
 		cmocka_unit_test(test_memory_of_one_node),
 		cmocka_unit_test(test_no_memory),

@@ -26,6 +26,7 @@ _Static_assert((VERDICTS_MAX & (VERDICTS_MAX - 1)) == 0 && VERDICTS_MAX >= 4, "g
 
 static void tell(struct verdicts *vs, const struct verdict *v)
 {
+	vs->told++;
 	if (vs->events.verdict)
 		vs->events.verdict(vs->events.arg, v);
 }

@@ -22,6 +22,7 @@ struct verdicts {
 	struct verdict *standing; /* n of them, oldest first */
 	size_t n, cap;            /* cap: there is room for; grows up to VERDICTS_MAX */
 	uint64_t next_id;
+	uint64_t told; /* how often one was, so far */
 	struct detector_events events;
 };
 
