@@ -2,7 +2,9 @@
 /*
  * events.c - the ring of events.
  *
- * Invariants: (1) numbers in the ring rise by one from its first event to its last; (2) an event
+ * Invariants: (1) numbers in the ring rise from its first event to its last; where it is full, the
+ * one that goes is the oldest of an owner with the most, so that one user who makes many events
+ * pushes out its own, and those of others leave gaps before them; (2) an event
  * that was posted before events_adopt() has no number and is shown to nobody; (3) what waits to be
  * written is bounded: beyond PENDING_MAX the file misses events, the ring does not.
  */
@@ -20,6 +22,8 @@
 #include "base/text.h"
 #include "ckptd/events_priv.h"
 #include "ckptd/node_priv.h"
+
+#define NEARLY (EVENTS_KEPT / 64)
 
 const char *event_kind_word(enum event_kind k)
 {
@@ -55,14 +59,78 @@ void event_drop(struct event *e)
 	event_unref(e);
 }
 
-static void keep(struct events *ev, struct event *e)
+static struct event_owner *owner_of(struct events *ev, uint32_t uid)
 {
+	struct event_owner *o;
+
+	list_each(o, &ev->owners, link)
+		if (o->uid == uid)
+			return o;
+	o = alloc_zero(sizeof(*o));
+	if (!o)
+		return NULL;
+	o->uid = uid;
+	list_init(&o->events);
+	list_add_tail(&ev->owners, &o->link);
+	return o;
+}
+
+/* Its reference is the caller's. */
+static void leave_ring(struct events *ev, struct event *e)
+{
+	struct event_owner *o = e->owner;
+
+	assert(o && o->n > 0 && ev->n > 0);
+	list_del(&e->link);
+	list_del(&e->of_owner);
+	e->owner = NULL;
+	ev->n--;
+	if (--o->n > 0)
+		return;
+	list_del(&o->link);
+	alloc_free(o);
+}
+
+/* The oldest of the owners with the most, or nearly as many: then numbers mostly have no gap. */
+static struct event *one_too_many(struct events *ev)
+{
+	struct event *found = NULL;
+	struct event_owner *o;
+	size_t most = 0;
+
+	list_each(o, &ev->owners, link)
+		most = o->n > most ? o->n : most;
+	list_each(o, &ev->owners, link) {
+		struct event *first = list_first(&o->events, struct event, of_owner);
+
+		if (o->n + NEARLY >= most && (!found || first->seq < found->seq))
+			found = first;
+	}
+	return found;
+}
+
+/* Takes the reference. False: out of memory. */
+static bool keep(struct events *ev, struct event *e)
+{
+	struct event_owner *o = owner_of(ev, e->uid);
+	struct event *old;
+
+	if (!o) {
+		event_unref(e);
+		ev->dropped++;
+		return false;
+	}
+	e->owner = o;
+	o->n++;
+	list_add_tail(&o->events, &e->of_owner);
 	list_add_tail(&ev->ring, &e->link);
 	ev->n++;
-	if (ev->n > EVENTS_KEPT) {
-		event_drop(container_of(ev->ring.next, struct event, link));
-		ev->n--;
+	if (ev->n > EVENTS_KEPT) { /* (1) */
+		old = one_too_many(ev);
+		leave_ring(ev, old);
+		event_unref(old);
 	}
+	return true;
 }
 
 /* The line gets its number in front; what there is of it begins with '{'. */
@@ -89,9 +157,11 @@ static void add(struct events *ev, struct event *e)
 		ev->dropped++;
 		return;
 	}
-	keep(ev, e);
+	event_ref(e);
+	if (keep(ev, e))
+		events_poke(ev);
 	events_write(ev, e);
-	events_poke(ev);
+	event_unref(e);
 }
 
 static char *dump(json_t *o)
@@ -113,6 +183,7 @@ struct event *event_new(const struct event *head, char *line, const json_t *o)
 	if (e) {
 		*e = *head;
 		list_init(&e->link);
+		list_init(&e->of_owner);
 		e->refs = 1;
 		e->line = line;
 		e->len = strlen(line);
@@ -138,7 +209,7 @@ static void take(struct events *ev, const struct event *head, json_t *o)
 	if (ev->adopted)
 		add(ev, e);
 	else
-		keep(ev, e); /* (2) */
+		ignore_result(keep(ev, e) /* (2) */);
 }
 
 void events_post(struct events *ev, enum event_kind kind, int level, uint32_t uid, json_t *subject,
@@ -179,13 +250,12 @@ void events_adopt(struct events *ev, struct events_found *f)
 	assert(!ev->adopted);
 	list_init(&early);
 	list_each_safe(e, next, &ev->ring, link) {
-		list_del(&e->link);
+		leave_ring(ev, e);
 		list_add_tail(&early, &e->link);
 	}
-	ev->n = 0;
 	list_each_safe(e, next, &f->list, link) {
 		list_del(&e->link);
-		keep(ev, e);
+		ignore_result(keep(ev, e) /* it is dropped, and counted */);
 	}
 	ev->next_seq = f->next;
 	ev->adopted = true;
@@ -206,6 +276,7 @@ int events_new(struct node *n, struct events **ret)
 	ev->node = n;
 	ev->next_seq = 1;
 	list_init(&ev->ring);
+	list_init(&ev->owners);
 	events_answer_init(ev);
 	events_file_init(ev);
 	*ret = ev;
@@ -219,8 +290,10 @@ void events_free(struct events *ev)
 	if (!ev)
 		return;
 	events_answer_fini(ev);
-	list_each_safe(e, next, &ev->ring, link)
-		event_drop(e);
+	list_each_safe(e, next, &ev->ring, link) {
+		leave_ring(ev, e);
+		event_unref(e);
+	}
 	events_file_fini(ev);
 	alloc_free(ev);
 }

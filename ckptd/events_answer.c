@@ -3,8 +3,8 @@
  * events_answer.c - events as answers, and the sessions that wait for the next event.
  *
  * An answer takes references to events from the newest to the oldest, in slices (answer.h). Where
- * the ring drops the event that comes next meanwhile, it has dropped all older ones: what was taken
- * has no gap. A worker joins the lines, which are JSON already.
+ * the ring drops the event that comes next meanwhile, the answer goes on with the newest of those
+ * that are older. A worker joins the lines, which are JSON already.
  *
  * Invariants: (1) a waiter was looked at up to its `seen`: only newer events can end its wait;
  * (2) a turn of the loop looks at WAITERS_SLICE waiters; (3) a session waits once, and a user's
@@ -36,12 +36,15 @@ static struct event *newest(struct events *ev)
 	return ev->adopted ? list_last(&ev->ring, struct event, link) : NULL;
 }
 
-/* NULL: there is none in the ring, or e has left it, and with it all that are older. */
+/* NULL: there is none in the ring. */
 static struct event *older(struct events *ev, struct event *e)
 {
-	if (list_empty(&e->link) || e->link.prev == &ev->ring)
-		return NULL;
-	return container_of(e->link.prev, struct event, link);
+	struct list *at = e->owner ? e->link.prev : ev->ring.prev;
+
+	/* Has it left the ring, its neighbours may have, too. */
+	while (at != &ev->ring && container_of(at, struct event, link)->seq > e->seq)
+		at = at->prev;
+	return at == &ev->ring ? NULL : container_of(at, struct event, link);
 }
 
 /* ---- Taking ---- */
@@ -81,7 +84,7 @@ int events_take(struct events *ev, struct events_taken *x, unsigned *left)
 	}
 	for (; x->at && x->at->seq > x->q.since && *left > 0; go_to(x, older(ev, x->at))) {
 		answer_cost(left, 1);
-		if (!list_empty(&x->at->link) && wanted(x->at, &x->q) && !found_one(x, x->at))
+		if (x->at->owner && wanted(x->at, &x->q) && !found_one(x, x->at))
 			return -ENOMEM;
 	}
 	return x->at && x->at->seq > x->q.since ? 0 : 1;

@@ -7,8 +7,18 @@
 
 #include "ckptd/events.h"
 
+/* Whose events the ring has: of one uid, or EVENT_FOR_ALL. */
+struct event_owner {
+	struct list link; /* in events->owners */
+	uint32_t uid;
+	size_t n;
+	struct list events; /* event->of_owner, oldest first */
+};
+
 struct event {
 	struct list link;
+	struct list of_owner;
+	struct event_owner *owner; /* NULL: it is not in the ring */
 	uint64_t seq, wall_ns;
 	uint32_t uid;
 	uint32_t refs; /* the loop's; the ring, or what is to become it, has one */
@@ -35,6 +45,7 @@ struct event_bytes {
 struct events {
 	struct node *node;
 	struct list ring; /* oldest first */
+	struct list owners;
 	size_t n;
 	uint64_t next_seq;
 	uint64_t dropped; /* since the start, for want of memory */

@@ -97,6 +97,38 @@ static void test_bounded_and_kept(void **state)
 	json_decref(doc);
 }
 
+/* Who makes many pushes out their own: those of others stay, also for an answer that is being taken
+ * when the one that comes next goes. */
+static void test_one_user_pushes_out_its_own(void **state)
+{
+	enum { FEW = 20 };
+	struct node_test *t = *state;
+	struct events_taken x = {.q = {.uid = 1001}};
+	unsigned left = EVENTS_KEPT / 2, all = 4 * EVENTS_KEPT;
+	json_t *doc;
+
+	begin_node(t);
+	for (unsigned i = 0; i < FEW; i++)
+		events_post(t->host.node->events, EVENT_MARKED, 6 | EVENT_UNLOGGED, 1001, NULL,
+			    NULL, "%u", i);
+	for (unsigned i = 0; i < EVENTS_KEPT; i++)
+		post(t, 0);
+	assert_int_equal(events_take(t->host.node->events, &x, &left), 0);
+	for (unsigned i = 0; i < EVENTS_KEPT; i++)
+		post(t, 0);
+	assert_int_equal(events_take(t->host.node->events, &x, &all), 1);
+	for (size_t i = 0, mine = 0; i < x.n; i++) {
+		mine += x.found[i]->uid == 1001;
+		if (i + 1 == x.n)
+			assert_int_equal(mine, FEW);
+	}
+	assert_true(x.n >= FEW);
+	events_let_go(&x);
+	doc = answer(t, 0, 0);
+	assert_int_equal(json_array_size(json_object_get(doc, "events")), EVENTS_KEPT);
+	json_decref(doc);
+}
+
 static void put_file(struct node_test *t, const char *name, const char *text)
 {
 	char path[600];
@@ -370,9 +402,13 @@ static void test_marks_of_jobs(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		NODE_TEST(test_bounded_and_kept), NODE_TEST(test_about),
-		NODE_TEST(test_damaged_files),    NODE_TEST(test_marks),
-		NODE_TEST(test_marks_of_jobs),    NODE_TEST(test_what_is_no_text),
+		NODE_TEST(test_bounded_and_kept),
+		NODE_TEST(test_one_user_pushes_out_its_own),
+		NODE_TEST(test_about),
+		NODE_TEST(test_damaged_files),
+		NODE_TEST(test_marks),
+		NODE_TEST(test_marks_of_jobs),
+		NODE_TEST(test_what_is_no_text),
 		NODE_TEST(test_full_disk),
 	};
 
