@@ -303,6 +303,7 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
 			j->ranks[kept++] = j->ranks[i];
 	}
 	j->n_ranks = kept;
+	j->dropped |= n > 0;
 	for (uint32_t i = 0; i < n; i++) {
 		set_expected(j, gone[i], false);
 		rank_free(d, gone[i]);
@@ -363,7 +364,14 @@ static void rank_enters(struct job *j, struct rank *r)
 	j->n_ranks++;
 }
 
-static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank)
+/* Who is new takes part in the run. So does, where no coming was told, whoever is heard of: but for
+ * one that may have left and been forgotten, of whom word comes late. */
+static bool takes_part(const struct job *j, enum sample_kind k)
+{
+	return j->on && (!j->dropped || k == SAMPLE_MEMBER || k == SAMPLE_BEAT);
+}
+
+static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank, enum sample_kind k)
 {
 	struct rank *r = find_rank(j, rank);
 
@@ -381,7 +389,7 @@ static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank)
 	list_init(&r->of_node);
 	rank_enters(j, r);
 	d->n_ranks++;
-	set_expected(j, r, j->on);
+	set_expected(j, r, takes_part(j, k));
 	return r;
 }
 
@@ -411,7 +419,7 @@ int known_who(struct detector *d, const struct sample *s, struct who *ret)
 		return -ENOMEM;
 	if (s->kind == SAMPLE_PAIR && !node_born(d, s->pair.peer))
 		return -ENOMEM;
-	if (speaks_of_rank(s->kind) && !(w.rank = rank_born(d, w.job, s->rank)))
+	if (speaks_of_rank(s->kind) && !(w.rank = rank_born(d, w.job, s->rank, s->kind)))
 		return -ENOMEM;
 	if (w.node && s->device != SAMPLE_NONE && !speaks_of_rank(s->kind) &&
 	    !(w.device = device_born(d, w.node, s->device)))
@@ -461,6 +469,7 @@ static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 		if (j->on && !s->run.begins)
 			j->ended_ns = d->now_ns;
 		j->on = s->run.begins;
+		j->dropped = j->dropped && (again || !anew);
 		if (anew)
 			j->began_ns = d->now_ns;
 		each_rank(r, j)

@@ -114,7 +114,8 @@ struct rank {
 struct job {
 	uint32_t number;
 	char name[SAMPLE_NAME_MAX];
-	bool on; /* a run lasts */
+	bool on;      /* a run lasts */
+	bool dropped; /* ranks that have left this run were forgotten, for want of room */
 	uint64_t epoch;
 	uint64_t began_ns;   /* the run */
 	uint64_t ended_ns;   /* the run before, or this one */

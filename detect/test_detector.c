@@ -452,6 +452,13 @@ static void test_who_left_gives_place(void **state)
 	assert_int_equal(detector_standing(b.d, &accused, NULL, 0), 1);
 	assert_int_equal(comes(&b, 2, 0, false), 0);
 	assert_non_null(known_rank(b.d, 2, 0));
+	/* How the process of one that was forgotten ended comes later. */
+	assert_null(known_rank(b.d, 1, 6));
+	s.rank = 6;
+	s.exit.how = EXIT_CODE;
+	s.exit.value = 1;
+	feed(b.d, &s);
+	assert_int_equal(b.told.n, 1); /* of rank 5 */
 	detector_free(b.d);
 }
 
