@@ -4,10 +4,10 @@
  * the next one.
  *
  * An event has a number that rises by one, also over restarts; its time of day is a label. It is
- * kept as one line of JSON (doc/json.md). EVENTS_KEPT are in memory, where one user's many push out
- * none of others; the newest one to two EVENTS_FILE_BYTES in the data folder; a crash of the machine
- * loses the last seconds of the file, and a full disk what came meanwhile: events are told, never
- * waited for.
+ * kept as one line of JSON (doc/json.md). EVENTS_KEPT are in memory, where one user's many push
+ * out none of others; the newest one to two EVENTS_FILE_BYTES in the data folder; a crash of the
+ * machine loses the last seconds of the file, and a full disk what came meanwhile: events are
+ * told, never waited for.
  *
  * On the loop's thread, but events_scan().
  */
