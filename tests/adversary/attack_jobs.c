@@ -542,9 +542,9 @@ void attack_large_declarations(const struct attack_options *o)
 
 /* ---- Processes that end together ---- */
 
-/* As many ranks as a user may have, all attackers together: half of them are two processes, the
- * others have one each. */
-enum { END_PROCESSES = 2, END_RANKS = 128, END_LONE = 256, END_ALL = END_PROCESSES + END_LONE };
+/* As many ranks as a user may have, all attackers together: three in four are of three processes,
+ * the others have one each. */
+enum { END_PROCESSES = 3, END_RANKS = 128, END_LONE = 128, END_ALL = END_PROCESSES + END_LONE };
 
 /* Ranks of a job, until the other end of `until` is closed. */
 static _Noreturn void be_job(const struct attack_options *o, unsigned run, int number, int told,
