@@ -159,6 +159,7 @@ static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes
 		alloc_free(d);
 		return r;
 	}
+	d->element = declaration_element(&d->view);
 	*ret = d;
 	return 0;
 }

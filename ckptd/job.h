@@ -175,6 +175,7 @@ struct declared {
 	struct region *region; /* has them: too long for a record of the ledger, which names it */
 	size_t len;
 	struct declaration view;
+	uint32_t element; /* declaration_element(): to look at every shard is not for the loop */
 	uint32_t refs;
 	struct user *user; /* charged for its bytes: the first that sent it; or NULL */
 	uint64_t in_ledger;
@@ -617,7 +618,6 @@ void persist_fini(struct job *j);
 /* What COMMIT says of it but for its files; freed with commit_file_fini() and alloc_free(). */
 MUST_CHECK int persist_describe(const struct checkpoint *c, struct commit_file **ret);
 uint64_t persist_table_bound(const struct shard_state *sh, uint32_t leaf);
-uint32_t persist_element(const struct shard_state *sh);
 bool persist_wants_room(int code);
 /* The disk had no room for it: tried again when there may be some. */
 void persist_wait_for_room(struct checkpoint *c, const struct err *why);

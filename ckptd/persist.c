@@ -492,34 +492,9 @@ void persist_cancel(struct checkpoint *c)
 
 /* ---- Starting ---- */
 
-/* The element size of most bytes, for byte planes. */
-static uint32_t main_element(const struct declaration *d)
-{
-	uint64_t bytes[17] = { 0 }, best = 0;
-	uint32_t element = 0;
-	struct shard s;
-
-	for (uint32_t i = 0; i < d->n_shards; i++) {
-		declaration_get(d, i, &s);
-		bytes[dtype_bytes(s.dtype)] += s.bytes;
-	}
-	for (uint32_t i = 1; i <= 16; i++) {
-		if (bytes[i] > best) {
-			best = bytes[i];
-			element = i;
-		}
-	}
-	return element;
-}
-
 uint64_t persist_table_max(uint64_t declaration_len, uint64_t image_len, uint32_t leaf)
 {
 	return 4096 + declaration_len + 16 * div_up(image_len, leaf) + 16 * TABLE_SAMPLES_MAX;
-}
-
-uint32_t persist_element(const struct shard_state *sh)
-{
-	return main_element(&sh->declared->view);
 }
 
 uint64_t persist_table_bound(const struct shard_state *sh, uint32_t leaf)
@@ -549,7 +524,7 @@ static int persist_fill(struct persist *t)
 		p->image_len = sh->image_len;
 		p->table_max = persist_table_bound(sh, c->job->node->options.geometry.leaf);
 		if (t->store->compression)
-			p->element = persist_element(sh);
+			p->element = sh->declared->element;
 		p->work.run = write_run;
 		p->work.done = part_done;
 		t->declarations[i] = sh->declared->bytes;

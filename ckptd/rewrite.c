@@ -297,7 +297,7 @@ static void fill_part(struct rewrite *x, uint32_t rank)
 
 	x->parts[x->n_parts++] = (struct rewrite_part){
 		.rank = rank,
-		.element = x->store->compression ? persist_element(sh) : 0,
+		.element = x->store->compression ? sh->declared->element : 0,
 		.image = sh->slot->region->base,
 		.image_len = sh->image_len,
 		.table_max = persist_table_bound(sh, c->job->node->options.geometry.leaf),

@@ -384,6 +384,18 @@ static void test_declaration_of_the_dead(void **state)
 	alloc_free(bytes);
 }
 
+/* The loop asks for it at each save that goes to disk: it looks at no shard then. */
+static void test_element_is_known(void **state)
+{
+	struct node_test *t = *state;
+	struct declared *d;
+
+	begin_one(t);
+	d = list_first(&the_job(t)->declared, struct declared, link);
+	assert_int_equal(d->element, declaration_element(&d->view));
+	assert_true(d->element > 0);
+}
+
 static const struct region *declaration_region(struct node_test *t)
 {
 	struct declared *d = list_first(&the_job(t)->declared, struct declared, link);
@@ -662,6 +674,7 @@ int main(void)
 		NODE_TEST(test_token),
 		NODE_TEST(test_declarations_at_once),
 		NODE_TEST(test_declaration_of_the_dead),
+		NODE_TEST(test_element_is_known),
 		NODE_TEST(test_long_declaration_off_the_loop),
 		NODE_TEST(test_names_of_blobs_have_their_room),
 		NODE_TEST(test_too_large_to_be_written_down),

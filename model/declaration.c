@@ -187,6 +187,24 @@ uint32_t declaration_find(const struct declaration *d, const char *name, uint32_
 	return end - first;
 }
 
+#define ELEMENT_MAX 16u /* bytes of the longest dtype */
+
+uint32_t declaration_element(const struct declaration *d)
+{
+	uint64_t bytes[ELEMENT_MAX + 1] = {0};
+	uint32_t best = 0;
+	struct shard s;
+
+	for (uint32_t i = 0; i < d->n_shards; i++) {
+		declaration_get(d, i, &s);
+		bytes[dtype_bytes(s.dtype)] += s.bytes;
+	}
+	for (uint32_t i = 1; i <= ELEMENT_MAX; i++)
+		if (bytes[i] > bytes[best])
+			best = i;
+	return best;
+}
+
 struct digest declaration_digest(const void *bytes, size_t len)
 {
 	return digest_of(bytes, len);

@@ -67,6 +67,9 @@ MUST_CHECK int declaration_open_until(const void *bytes, size_t len, const atomi
 /* i in sorted order; the shard's name points into the bytes. */
 void declaration_get(const struct declaration *d, uint32_t i, struct shard *ret);
 uint32_t declaration_order(const struct declaration *d, uint32_t i); /* declared index of i */
+/* The bytes of an element of the dtype that has most of the shards' bytes, for byte planes; 0: no
+ * shard has any. It looks at every shard. */
+uint32_t declaration_element(const struct declaration *d);
 /* First sorted index with this name and how many there are; 0 when there is none. */
 uint32_t declaration_find(const struct declaration *d, const char *name, uint32_t name_len,
 			  uint32_t *ret_first);

@@ -709,6 +709,35 @@ static void test_hostile_shapes(void **state)
 	refuse_finish(b, "tensor 'w' is declared twice in [30001:530000, 30001:30002]");
 }
 
+/* Of most bytes, whatever the number of shards; of as many, the smaller. */
+static void test_element(void **state)
+{
+	struct declaration_builder *b = builder();
+	struct shard s = make_shard("a", 1, 0, 10);
+	struct declaration d;
+	uint8_t *bytes;
+	size_t len;
+
+	(void)state;
+	bytes = finish(b, &len);
+	assert_int_equal(declaration_open(bytes, len, &d, NULL), 0);
+	assert_int_equal(declaration_element(&d), 0);
+	alloc_free(bytes);
+	b = builder();
+	for (uint32_t i = 0; i < 4; i++) {
+		char name[8];
+
+		snprintf(name, sizeof(name), "t%u", i);
+		s = make_shard(name, 1, 0, i == 3 ? 10 : 1);
+		s.dtype = i == 3 ? CKPT_U8 : CKPT_F16;
+		assert_int_equal(add(b, s), i);
+	}
+	bytes = finish(b, &len);
+	assert_int_equal(declaration_open(bytes, len, &d, NULL), 0);
+	assert_int_equal(declaration_element(&d), 1);
+	alloc_free(bytes);
+}
+
 static void test_layout_digest(void **state)
 {
 	struct digest ranks[2] = { { { 1 } }, { { 2 } } }, a, b;
@@ -743,6 +772,7 @@ int main(void)
 		cmocka_unit_test(test_seek_equals_walk),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_hostile_shapes),
+		cmocka_unit_test(test_element),
 		cmocka_unit_test(test_layout_digest),
 	};
 

@@ -398,23 +398,6 @@ const char *making_path(const struct making *m)
 
 /* ---- Bytes ---- */
 
-/* Of most bytes, for byte planes. */
-static uint32_t main_element(const struct declaration *d)
-{
-	uint64_t bytes[17] = {0};
-	uint32_t best = 0;
-	struct shard s;
-
-	for (uint32_t i = 0; i < d->n_shards; i++) {
-		declaration_get(d, i, &s);
-		bytes[dtype_bytes(s.dtype)] += s.bytes;
-	}
-	for (uint32_t i = 1; i <= 16; i++)
-		if (bytes[i] > bytes[best])
-			best = i;
-	return best;
-}
-
 static int resume_stream(struct making *m, struct making_rank_state *k, const struct stream_file *f,
 			 struct err *e)
 {
@@ -448,7 +431,7 @@ static int need_stream(struct making *m, uint32_t rank, struct err *e)
 
 	if (k->stream)
 		return 0;
-	f.element = main_element(&k->declaration); /* looks at every shard: once */
+	f.element = declaration_element(&k->declaration); /* looks at every shard: once */
 	if (k->made.n_chunks)
 		return resume_stream(m, k, &f, e);
 	m->names_unsynced = true;
