@@ -198,7 +198,7 @@ static int divide(const struct disk_need *n, uint64_t **present)
 						 .image_len = n->ranks[i].image_len};
 	}
 	if (r == 0 && !n->replicas) {
-		r = dedup_make(ranks, n->n_ranks, &made, NULL);
+		r = dedup_make(ranks, n->n_ranks, NULL, &made, NULL);
 		d = made;
 	}
 	if (r == 0 && d && d->n_parts > 0)

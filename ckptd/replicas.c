@@ -85,7 +85,7 @@ static void find_run(struct work *w)
 		return;
 	for (uint32_t i = 0; i < r->world; i++)
 		ranks[i] = (struct dedup_rank){.rank = i, .declaration = r->declared[i]->view};
-	w->status = FAULT(REPLICAS_SOUGHT) ? -ENOMEM : dedup_make(ranks, r->world, &r->dedup, NULL);
+	w->status = FAULT(REPLICAS_SOUGHT) ? -ENOMEM : dedup_make(ranks, r->world, &w->cancel, &r->dedup, NULL);
 }
 
 static void find_done(struct work *w)

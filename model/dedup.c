@@ -10,6 +10,9 @@
  *    that a unit would be less than a leaf). What hashing cannot balance, because few ranks hold
  *    much, chains of moves do: from the most loaded writer through others to one that has room.
  *
+ * 4. What comes from outside cannot make it large or endless: dedup_memory() says what it takes,
+ *    every loop over shards polls `cancel`, chains of moves have a limit.
+ *
  * Thread: any. Cold.
  */
 #include <config.h>
@@ -18,17 +21,23 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "codec/digest.h"
+#include "model/effort.h"
 #include "model/leaves.h"
+#include "model/sorting.h"
 
 #define SHARE       32u /* a unit is at most this part of the mean */
 #define SHARE_SMALL 16u /* but of a small state this part, for units of UNIT_LEAVES */
 #define UNIT_LEAVES 8u
 #define IMPROVE_MAX (1u << 24) /* steps that chains of moves may cost */
+
+/* Windows that a rank's mean share has at most, with those at its two ends: window > mean / 64. */
+#define WINDOWS_MAX (2 * SHARE + 2)
+#define SLACK       (64u << 10) /* of the allocator, and small blocks */
 
 /* One shard of one rank. */
 struct entry {
@@ -53,7 +62,8 @@ struct making {
 	struct entry *entries;
 	size_t n_entries;
 	struct fragment *fragments;
-	size_t n_fragments, cap_fragments;
+	size_t n_fragments;
+	struct effort effort;
 	uint64_t window;      /* bytes */
 	struct digest *names; /* of units, for hashing */
 	uint64_t cap;         /* bytes that no writer should have more of */
@@ -79,47 +89,63 @@ static struct digest shard_key(const struct shard *s)
 	return digest_of(b, (size_t)(p - b));
 }
 
-static int compare_entries(const void *pa, const void *pb)
+static int compare_entries(const void *pa, const void *pb, void *arg)
 {
 	const struct entry *a = pa, *b = pb;
 	int c = memcmp(a->key.b, b->key.b, sizeof(a->key.b));
 
+	(void)arg;
 	if (c != 0)
 		return c;
 	return a->rank != b->rank ? (a->rank < b->rank ? -1 : 1) : (a->shard > b->shard) - 1;
 }
 
+/* Now and then, in a loop over i: -ECANCELED. */
+static int look_up(struct making *m, uint64_t i)
+{
+	return i % EFFORT_POLL == 0 ? effort_spend(&m->effort, EFFORT_POLL) : 0;
+}
+
+static int collect_rank(struct making *m, const struct dedup_rank *rank)
+{
+	const struct declaration *d = &rank->declaration;
+	int r = effort_spend(&m->effort, 1);
+
+	assert(rank->rank < m->d->world);
+	m->leaf = d->geometry.leaf;
+	for (uint32_t k = 0; k < d->n_shards && r == 0; k++) {
+		struct shard s;
+
+		r = look_up(m, k);
+		declaration_get(d, k, &s);
+		if (s.bytes == 0)
+			continue;
+		m->entries[m->n_entries++] = (struct entry){.key = shard_key(&s),
+							    .at = s.image_offset,
+							    .bytes = s.bytes,
+							    .rank = rank->rank,
+							    .shard = k};
+	}
+	return r;
+}
+
 static int collect(struct making *m, const struct dedup_rank *ranks)
 {
 	uint64_t n = 0;
+	int r = 0;
 
 	for (uint32_t i = 0; i < m->d->world; i++)
-		n += ranks[i].declaration.n_shards;
+		if (!size_add(n, ranks[i].declaration.n_shards, &n) || n > DEDUP_SHARDS_MAX)
+			return -E2BIG;
 	m->entries = alloc_array(n, sizeof(*m->entries));
-	m->d->holders = alloc_array(n, sizeof(*m->d->holders));
-	if (!m->entries || !m->d->holders)
+	if (!m->entries)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < m->d->world; i++) {
-		const struct declaration *d = &ranks[i].declaration;
-
-		assert(ranks[i].rank < m->d->world);
-		m->leaf = d->geometry.leaf;
-		for (uint32_t k = 0; k < d->n_shards; k++) {
-			struct shard s;
-
-			declaration_get(d, k, &s);
-			if (s.bytes == 0)
-				continue;
-			m->entries[m->n_entries++] = (struct entry){.key = shard_key(&s),
-								    .at = s.image_offset,
-								    .bytes = s.bytes,
-								    .rank = ranks[i].rank,
-								    .shard = k};
-		}
-	}
-	if (m->n_entries > 1)
-		qsort(m->entries, m->n_entries, sizeof(*m->entries), compare_entries);
-	return 0;
+	for (uint32_t i = 0; i < m->d->world && r == 0; i++)
+		r = collect_rank(m, &ranks[i]);
+	if (r == 0)
+		r = sorting_sort(m->entries, m->n_entries, sizeof(*m->entries), compare_entries,
+				 NULL, &m->effort);
+	return r;
 }
 
 static size_t group_end(const struct making *m, size_t first)
@@ -175,27 +201,11 @@ static struct digest digest_of_ranks(const struct dedup_holder *h, size_t n)
 	return digest_end(&s);
 }
 
-static int add_fragment(struct making *m, const struct fragment *f)
-{
-	if (m->n_fragments == m->cap_fragments) {
-		size_t cap = m->cap_fragments ? 2 * m->cap_fragments : 64;
-		struct fragment *p = alloc_resize(m->fragments, cap * sizeof(*p));
-
-		if (!p)
-			return -ENOMEM;
-		m->fragments = p;
-		m->cap_fragments = cap;
-	}
-	m->fragments[m->n_fragments++] = *f;
-	return 0;
-}
-
 /* One group, cut where the windows of its first holder's image end. */
-static int cut_group(struct making *m, const struct entry *e, size_t n, size_t *n_holders)
+static void cut_group(struct making *m, const struct entry *e, size_t n, size_t *n_holders)
 {
 	struct fragment f = {.key = e->key, .rank = e->rank};
 	struct dedup_holder *h = m->d->holders + *n_holders;
-	int r = 0;
 
 	for (size_t i = 0; i < n; i++)
 		h[i] = (struct dedup_holder){.rank = e[i].rank, .at = e[i].at};
@@ -204,27 +214,49 @@ static int cut_group(struct making *m, const struct entry *e, size_t n, size_t *
 	f.part.first_holder = *n_holders;
 	f.part.n_holders = (uint32_t)n;
 	*n_holders += n;
-	for (uint64_t at = e->at, end = e->at + e->bytes, next; at < end && r == 0; at = next) {
+	for (uint64_t at = e->at, end = e->at + e->bytes, next; at < end; at = next) {
 		f.window = at / m->window;
 		next = min_u64(end, (f.window + 1) * m->window);
 		f.at = at;
 		f.part.from = at - e->at;
 		f.part.bytes = next - at;
-		r = add_fragment(m, &f);
+		m->fragments[m->n_fragments++] = f;
 	}
-	return r;
+}
+
+/* Room for what cut() makes. */
+static int measure(struct making *m)
+{
+	uint64_t n_fragments = 0, n_holders = 0;
+
+	for (size_t i = 0, end; i < m->n_entries; i = end) {
+		const struct entry *e = &m->entries[i];
+
+		end = group_end(m, i);
+		if (end - i == 1)
+			continue;
+		n_holders += end - i;
+		n_fragments += (e->at + e->bytes - 1) / m->window - e->at / m->window + 1;
+	}
+	m->d->n_holders = n_holders;
+	m->d->holders = alloc_array(n_holders, sizeof(*m->d->holders));
+	m->fragments = alloc_array(n_fragments, sizeof(*m->fragments));
+	return m->d->holders && m->fragments && n_fragments <= UINT32_MAX ? 0 : -ENOMEM;
 }
 
 static int cut(struct making *m)
 {
-	size_t n_holders = 0;
-	int r = 0;
+	size_t n_holders = 0, groups = 0;
+	int r = measure(m);
 
 	for (size_t i = 0, end; i < m->n_entries && r == 0; i = end) {
+		r = look_up(m, groups++);
 		end = group_end(m, i);
 		if (end - i > 1)
-			r = cut_group(m, &m->entries[i], end - i, &n_holders);
+			cut_group(m, &m->entries[i], end - i, &n_holders);
 	}
+	alloc_free(m->entries);
+	m->entries = NULL;
 	return r;
 }
 
@@ -237,11 +269,12 @@ static int compare_units(const struct fragment *a, const struct fragment *b)
 	return memcmp(a->holders.b, b->holders.b, sizeof(a->holders.b));
 }
 
-static int compare_fragments(const void *pa, const void *pb)
+static int compare_fragments(const void *pa, const void *pb, void *arg)
 {
 	const struct fragment *a = pa, *b = pb;
 	int c = compare_units(a, b);
 
+	(void)arg;
 	return c != 0 ? c : (a->at > b->at) - (a->at < b->at);
 }
 
@@ -258,18 +291,21 @@ static struct digest unit_name(const struct fragment *f)
 static int make_units(struct making *m)
 {
 	struct dedup *d = m->d;
+	int r = sorting_sort(m->fragments, m->n_fragments, sizeof(*m->fragments), compare_fragments,
+			     NULL, &m->effort);
 
+	if (r < 0)
+		return r;
 	d->parts = alloc_array(m->n_fragments, sizeof(*d->parts));
 	d->units = alloc_array(m->n_fragments, sizeof(*d->units));
 	m->names = alloc_array(m->n_fragments, sizeof(*m->names));
-	if (!d->parts || !d->units || !m->names || m->n_fragments > UINT32_MAX)
+	if (!d->parts || !d->units || !m->names)
 		return -ENOMEM;
-	if (m->n_fragments > 1)
-		qsort(m->fragments, m->n_fragments, sizeof(*m->fragments), compare_fragments);
-	for (size_t i = 0; i < m->n_fragments; i++) {
+	for (size_t i = 0; i < m->n_fragments && r == 0; i++) {
 		const struct fragment *f = &m->fragments[i];
 		struct dedup_unit *u;
 
+		r = look_up(m, i);
 		if (i == 0 || compare_units(f - 1, f) != 0) {
 			m->names[d->n_units] = unit_name(f);
 			d->units[d->n_units++].first_part = i;
@@ -280,8 +316,10 @@ static int make_units(struct making *m)
 		d->parts[i] = f->part;
 		d->parts[i].unit = (uint32_t)(d->n_units - 1);
 	}
-	d->n_parts = m->n_fragments;
-	return 0;
+	d->n_parts = d->cap_units = m->n_fragments;
+	alloc_free(m->fragments);
+	m->fragments = NULL;
+	return r;
 }
 
 /* ---- Writers ---- */
@@ -328,7 +366,7 @@ static void choose_writer(struct making *m, size_t unit)
 	d->load[u->writer] += u->bytes;
 }
 
-/* For qsort_r(): those with the fewest holders first, of these the largest. */
+/* Those with the fewest holders first, of these the largest. */
 static int compare_order(const void *pa, const void *pb, void *arg)
 {
 	const struct making *m = arg;
@@ -348,15 +386,18 @@ static int choose_writers(struct making *m)
 {
 	uint32_t *order CLEANUP_FREE = alloc_array(m->d->n_units, sizeof(*order));
 
+	int r;
+
 	if (!order)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < m->d->n_units; i++)
 		order[i] = i;
-	if (m->d->n_units > 1)
-		qsort_r(order, m->d->n_units, sizeof(*order), compare_order, m);
-	for (size_t i = 0; i < m->d->n_units; i++)
+	r = sorting_sort(order, m->d->n_units, sizeof(*order), compare_order, m, &m->effort);
+	for (size_t i = 0; i < m->d->n_units && r == 0; i++) {
 		choose_writer(m, order[i]);
-	return 0;
+		r = effort_spend(&m->effort, 1);
+	}
+	return r;
 }
 
 /* ---- Chains of moves ---- */
@@ -434,7 +475,7 @@ static void list_units(struct chains *c, bool small)
 
 /*
  * Moves units along one chain that starts at the most loaded rank, large or small ones where there
- * are several; false: there is none.
+ * are several; false: there is none, or it is cancelled.
  */
 static bool move_one(struct chains *c, bool small)
 {
@@ -446,8 +487,11 @@ static bool move_one(struct chains *c, bool small)
 		return false;
 	list_units(c, small);
 	c->queue[0] = top;
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
+		if (effort_spend(&c->m->effort, 1) < 0)
+			return false;
 		reach(c, c->queue[i], high, &n);
+	}
 	for (uint32_t i = 1; i < n; i++)
 		if (best == top || load_with(c, c->queue[i]) < load_with(c, best))
 			best = c->queue[i];
@@ -487,14 +531,15 @@ static int improve(struct making *m)
 	c.next = alloc_array(m->d->n_units, sizeof(*c.next));
 	c.order = alloc_array(m->d->n_units, sizeof(*c.order));
 	if (c.via && c.queue && c.head && c.next && c.order) {
-		r = 0;
 		for (uint32_t u = 0; u < m->d->n_units; u++)
 			c.order[u] = u;
-		if (m->d->n_units > 1)
-			qsort_r(c.order, m->d->n_units, sizeof(*c.order), compare_bytes,
-				m->d->units);
-		while (c.steps < IMPROVE_MAX && (move_one(&c, false) || move_one(&c, true)))
+		r = sorting_sort(c.order, m->d->n_units, sizeof(*c.order), compare_bytes,
+				 m->d->units, &m->effort);
+		while (r == 0 && c.steps < IMPROVE_MAX &&
+		       (move_one(&c, false) || move_one(&c, true)))
 			;
+		if (r == 0)
+			r = effort_spend(&m->effort, 0);
 	}
 	alloc_free(c.via);
 	alloc_free(c.queue);
@@ -525,9 +570,32 @@ static int make(struct making *m, const struct dedup_rank *ranks)
 	return r < 0 ? r : improve(m);
 }
 
-int dedup_make(const struct dedup_rank *ranks, uint32_t world, struct dedup **ret, struct err *e)
+bool dedup_memory(uint64_t n_shards, uint32_t world, uint64_t *ret)
 {
-	struct making m = {.d = alloc_zero(sizeof(*m.d))};
+	/* A group of two or more shards has two fragments, and one more for each whole window. */
+	uint64_t parts = n_shards + (uint64_t)WINDOWS_MAX * world;
+	uint64_t made = sizeof(struct dedup_part) + sizeof(struct dedup_unit) +
+			sizeof(struct digest);
+	uint64_t cutting = n_shards * (sizeof(struct entry) + sizeof(struct dedup_holder)) +
+			   parts * sizeof(struct fragment);
+	uint64_t making = n_shards * sizeof(struct dedup_holder) +
+			  parts * (sizeof(struct fragment) + made);
+
+	_Static_assert(2 * sizeof(uint32_t) <= sizeof(struct dedup_holder), "sorting entries fits");
+	*ret = max_u64(cutting, making) + (uint64_t)world * 64 + SLACK;
+	return n_shards <= DEDUP_SHARDS_MAX;
+}
+
+uint64_t dedup_bytes(const struct dedup *d)
+{
+	return sizeof(*d) + d->n_holders * sizeof(*d->holders) + d->n_parts * sizeof(*d->parts) +
+	       d->cap_units * sizeof(*d->units) + d->world * sizeof(*d->load);
+}
+
+int dedup_make(const struct dedup_rank *ranks, uint32_t world, const atomic_bool *cancel,
+	       struct dedup **ret, struct err *e)
+{
+	struct making m = {.d = alloc_zero(sizeof(*m.d)), .effort = {.cancel = cancel}};
 	int r = -ENOMEM;
 
 	assert(world > 0);

@@ -12,12 +12,17 @@
  * not yet more than its share (rendezvous hashing with bounded loads): where one rank changes, the
  * units of others stay where they are, but for those that its share pushes away.
  *
- * Pure; O(n log n) for n shards of all ranks, and as much memory.
+ * Pure; O(n log n) for n shards of all ranks; what it takes of memory is known before.
  */
 #ifndef MODEL_DEDUP_H
 #define MODEL_DEDUP_H
 
+#include <stdatomic.h>
+
 #include "model/declaration.h"
+
+/* Of all ranks together: 16 of a million tensors each. */
+#define DEDUP_SHARDS_MAX (1u << 24)
 
 struct dedup_rank {
 	uint32_t rank;
@@ -50,14 +55,23 @@ struct dedup {
 	struct dedup_holder *holders;
 	struct dedup_part *parts; /* unit by unit */
 	struct dedup_unit *units;
+	size_t n_holders;
 	size_t n_parts, n_units; /* 0: no shard is replicated */
+	size_t cap_units;
 	uint64_t *load;          /* for each rank: the bytes of shards that it writes */
 	uint64_t total;          /* of all ranks: each shard counts once */
 };
 
-/* ranks: all of 0 .. world - 1, in any order. */
-MUST_CHECK int dedup_make(const struct dedup_rank *ranks, uint32_t world, struct dedup **ret,
-			  struct err *e);
+/* The bytes that dedup_make() takes at most, with what it returns; false: they are more shards than
+ * it looks through. */
+bool dedup_memory(uint64_t n_shards, uint32_t world, uint64_t *ret);
+/*
+ * ranks: all of 0 .. world - 1, in any order. -E2BIG: more than DEDUP_SHARDS_MAX shards;
+ * -ECANCELED: soon after *cancel was set (NULL: it cannot be); -ENOMEM.
+ */
+MUST_CHECK int dedup_make(const struct dedup_rank *ranks, uint32_t world, const atomic_bool *cancel,
+			  struct dedup **ret, struct err *e);
+uint64_t dedup_bytes(const struct dedup *d); /* that it holds */
 void dedup_free(struct dedup *d); /* NULL is allowed */
 
 /* A rank's image, for which a file is to be made. */

@@ -106,7 +106,7 @@ static struct dedup *solve(const struct world *w)
 		in[i] = in[k];
 		in[k] = x;
 	}
-	if (dedup_make(in, w->n, &d, &e) < 0)
+	if (dedup_make(in, w->n, NULL, &d, &e) < 0)
 		fail_msg("%s", e.text);
 	return d;
 }
@@ -604,7 +604,7 @@ static void test_out_of_memory(void **state)
 		int r;
 
 		alloc_fail_at(at, false);
-		r = dedup_make(in, 3, &d, &e);
+		r = dedup_make(in, 3, NULL, &d, &e);
 		if (r == 0) {
 			r = dedup_present(d, images, NULL, present);
 			for (uint32_t k = 0; r == 0 && k < 3; k++)
@@ -618,6 +618,103 @@ static void test_out_of_memory(void **state)
 	world_fini(&w);
 }
 
+/* ---- What it may cost ---- */
+
+#define MANY 1024u
+
+/* Some shards, that one declaration has and all ranks declare. */
+static void one_declaration(struct world *w, uint32_t n_shards, struct dedup_rank in[MANY])
+{
+	char name[16];
+
+	world_begin(w, 1);
+	for (uint32_t i = 0; i < n_shards; i++) {
+		snprintf(name, sizeof(name), "t%u", i);
+		hold(w, 0, name, 100, 0, 100);
+	}
+	world_end(w);
+	for (uint32_t r = 0; r < MANY; r++)
+		in[r] = (struct dedup_rank){r, w->ranks[0].view};
+}
+
+/* A declaration counts once, its shards once for each rank. */
+static void test_too_many(void **state)
+{
+	struct dedup_rank in[MANY];
+	struct dedup *d = NULL;
+	struct world w;
+	uint64_t memory;
+
+	(void)state;
+	one_declaration(&w, DEDUP_SHARDS_MAX / MANY + 1, in);
+	assert_int_equal(dedup_make(in, MANY, NULL, &d, NULL), -E2BIG);
+	assert_null(d);
+	assert_false(dedup_memory(DEDUP_SHARDS_MAX + 1, MANY, &memory));
+	assert_true(dedup_memory(DEDUP_SHARDS_MAX, MANY, &memory));
+	assert_true(memory <= 4ull << 30);
+	world_fini(&w);
+}
+
+static void test_cancel(void **state)
+{
+	struct dedup_rank in[MANY];
+	struct dedup *d = NULL;
+	atomic_bool cancel = true;
+	struct world w;
+
+	(void)state;
+	one_declaration(&w, 50, in);
+	assert_int_equal(dedup_make(in, MANY, &cancel, &d, NULL), -ECANCELED);
+	assert_null(d);
+	cancel = false;
+	assert_int_equal(dedup_make(in, MANY, &cancel, &d, NULL), 0);
+	dedup_free(d);
+	world_fini(&w);
+}
+
+static void assert_within(const struct dedup_rank *in, uint32_t n)
+{
+	struct alloc_budget budget = {.limit = UINT64_MAX};
+	uint64_t n_shards = 0, most = 0;
+	struct dedup *d = NULL;
+
+	for (uint32_t r = 0; r < n; r++)
+		n_shards += in[r].declaration.n_shards;
+	assert_true(dedup_memory(n_shards, n, &most));
+	alloc_set_budget(&budget);
+	assert_int_equal(dedup_make(in, n, NULL, &d, NULL), 0);
+	alloc_set_budget(NULL);
+	assert_true(budget.most <= most);
+	assert_in_range(budget.used, dedup_bytes(d), dedup_bytes(d) + 4096 * 8);
+	dedup_free(d);
+}
+
+/* Of one declaration; and of such with as many parts as there can be: two ranks hold each shard,
+ * and all of them lie across the end of a window. */
+static void test_memory(void **state)
+{
+	struct dedup_rank in[MANY];
+	struct world w;
+	char name[16];
+
+	(void)state;
+	one_declaration(&w, 200, in);
+	assert_within(in, MANY);
+	assert_within(in, 2);
+	world_fini(&w);
+	world_begin(&w, 2);
+	for (uint32_t i = 0; i < 30000; i++) {
+		snprintf(name, sizeof(name), "t%u", i);
+		hold(&w, 0, name, 64 + i % 3, 0, 64 + i % 3);
+		hold(&w, 1, name, 64 + i % 3, 0, 64 + i % 3);
+	}
+	world_end(&w);
+	for (uint32_t r = 0; r < 2; r++)
+		in[r] = (struct dedup_rank){r, w.ranks[r].view};
+	assert_within(in, 2);
+	world_fini(&w);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -625,7 +722,8 @@ int main(void)
 		cmocka_unit_test(test_one_large),     cmocka_unit_test(test_uneven),
 		cmocka_unit_test(test_ring),          cmocka_unit_test(test_one_rank_more),
 		cmocka_unit_test(test_apart),         cmocka_unit_test(test_random),
-		cmocka_unit_test(test_out_of_memory),
+		cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_too_many),
+		cmocka_unit_test(test_cancel),        cmocka_unit_test(test_memory),
 	};
 
 	rng_seed(&rng, test_seed(1));
