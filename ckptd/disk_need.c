@@ -7,12 +7,15 @@
  *    will write it where all holders agree. Where they do not, each writes its own, and where it
  *    cannot be compared every file is whole: more is written than was counted, and what finds no
  *    room then stays in memory until there is some (persist.c), as on any disk that fills up.
+ *    Where replicas.c cannot look for it, files are counted whole.
  * 2. Ranks that have not declared yet are not counted. Until all have, the answer is a courtesy:
  *    the last one to prepare is told for all of them. So it may cost little: before that, large
  *    layouts are not looked through, and only the asking rank's own image is counted.
+ * 3. Once all have declared, replicas.c looks for what is alike, once for all of them: it is waited
+ *    for. So what a worker looks for itself is small (2), and needs no charge to its user.
  *
  * Threads: what is asked of the job is put down on the loop, with references to declarations and to
- * what replicas.c has found; a worker only reads.
+ * what replicas.c has found, or will have; a worker only reads.
  */
 #include <config.h>
 
@@ -29,7 +32,7 @@
 #include "model/leaves.h"
 #include "storage/spare.h"
 
-#define EARLY_SHARDS_MAX (1u << 18) /* of all ranks: half a second (2) */
+#define EARLY_SHARDS_MAX (1u << 16) /* of all ranks: 0.1 s and 10 MB (2) */
 
 struct need_rank {
 	uint32_t rank;
@@ -48,7 +51,7 @@ struct disk_need {
 	struct need_rank *ranks; /* by rank */
 	uint32_t n_ranks;
 	bool dedup;
-	struct replicas *replicas; /* a reference; NULL: it is not known yet what is alike */
+	struct replicas *replicas; /* a reference; NULL: not all have declared (2) */
 };
 
 /* ---- On the loop ---- */
@@ -87,15 +90,18 @@ static uint64_t bytes_on_disk(const struct job *j)
 	return bytes;
 }
 
-/* Without memory for it, it is looked for again: by the worker. */
-static void take_replicas(struct disk_need *n)
+/* (3) */
+static int take_replicas(struct disk_need *n)
 {
 	struct declared **declared CLEANUP_FREE = alloc_array(n->n_ranks, sizeof(*declared));
 
-	for (uint32_t i = 0; declared && i < n->n_ranks; i++)
+	if (!declared)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < n->n_ranks; i++)
 		declared[i] = n->ranks[i].declared;
-	if (declared)
-		n->replicas = replicas_hold(n->job, declared, n->n_ranks);
+	replicas_step(n->job); /* else it comes behind this */
+	n->replicas = replicas_hold(n->job, declared, n->n_ranks);
+	return n->replicas ? 0 : -ENOMEM;
 }
 
 /* Whether it is worth while to look through what the ranks have declared. */
@@ -140,9 +146,7 @@ static int take_ranks(struct disk_need *n, struct member *m)
 		if (counts(o, m))
 			add_rank(n, o);
 	qsort(n->ranks, n->n_ranks, sizeof(*n->ranks), by_rank);
-	if (n->dedup && all)
-		take_replicas(n);
-	return 0;
+	return n->dedup && all ? take_replicas(n) : 0;
 }
 
 struct disk_need *disk_need_new(struct member *m)
@@ -161,10 +165,15 @@ struct disk_need *disk_need_new(struct member *m)
 	n->reserve = j->node->options.disk_reserve;
 	n->have = bytes_on_disk(j);
 	if (take_ranks(n, m) < 0) {
-		alloc_free(n);
+		disk_need_free(n);
 		return NULL;
 	}
 	return n;
+}
+
+bool disk_need_wait(struct disk_need *n, struct replicas_wait *w)
+{
+	return n->replicas && replicas_wait(n->replicas, w);
 }
 
 void disk_need_free(struct disk_need *n)
@@ -182,7 +191,7 @@ void disk_need_free(struct disk_need *n)
 /* ---- On a worker ---- */
 
 /* Which leaves each rank's file has to hold; the ranks stand for 0 to n_ranks - 1. */
-static int divide(const struct disk_need *n, uint64_t **present)
+static int divide(const struct disk_need *n, const atomic_bool *cancel, uint64_t **present)
 {
 	const struct dedup *d = n->replicas ? replicas_dedup(n->replicas) : NULL;
 	struct dedup_image *images CLEANUP_FREE = alloc_array(n->n_ranks, sizeof(*images));
@@ -198,7 +207,7 @@ static int divide(const struct disk_need *n, uint64_t **present)
 						 .image_len = n->ranks[i].image_len};
 	}
 	if (r == 0 && !n->replicas) {
-		r = dedup_make(ranks, n->n_ranks, NULL, &made, NULL);
+		r = dedup_make(ranks, n->n_ranks, cancel, &made, NULL);
 		d = made;
 	}
 	if (r == 0 && d && d->n_parts > 0)
@@ -219,14 +228,14 @@ static bool file_bytes(const struct disk_need *n, uint32_t i, const uint64_t *pr
 }
 
 /* UINT64_MAX: more than there can be. */
-static int checkpoint_bytes(const struct disk_need *n, uint64_t *ret)
+static int checkpoint_bytes(const struct disk_need *n, const atomic_bool *cancel, uint64_t *ret)
 {
 	uint64_t **present CLEANUP_FREE = alloc_array(n->n_ranks, sizeof(*present));
 	uint64_t sum = 0, bytes;
 	int r = present ? 0 : -ENOMEM;
 
 	if (r == 0 && n->dedup && n->n_ranks > 1)
-		r = divide(n, present);
+		r = divide(n, cancel, present);
 	for (uint32_t i = 0; i < n->n_ranks && r == 0; i++)
 		if (!file_bytes(n, i, present[i], &bytes) || !size_add(sum, bytes, &sum))
 			sum = UINT64_MAX;
@@ -247,11 +256,11 @@ static uint64_t bytes_needed(const struct disk_need *n, uint64_t one)
 	return size_add(one, kept, &one) ? one : UINT64_MAX;
 }
 
-int disk_need_admit(const struct disk_need *n, struct err *e)
+int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct err *e)
 {
 	struct disk *d = n->store->disk;
 	uint64_t left = 0, total = 0, one = 0, needed, want;
-	int r = checkpoint_bytes(n, &one);
+	int r = checkpoint_bytes(n, cancel, &one);
 
 	if (r < 0)
 		return err_code(e, r, "rank %u: look for what its job's ranks hold alike", n->rank);

@@ -6,7 +6,10 @@
 #ifndef CKPTD_DISK_NEED_H
 #define CKPTD_DISK_NEED_H
 
+#include <stdatomic.h>
+
 #include "ckptd/job.h"
+#include "ckptd/replicas.h"
 
 struct disk_need;
 
@@ -14,7 +17,9 @@ struct disk_need;
  * to prepare knows all. On the loop, as is disk_need_free(). NULL: out of memory. */
 struct disk_need *disk_need_new(struct member *m);
 void disk_need_free(struct disk_need *n); /* NULL is allowed */
-/* On a worker, some time: 0, or CKPT_ENOSPACE with numbers. */
-MUST_CHECK int disk_need_admit(const struct disk_need *n, struct err *e);
+/* It has to wait for what its ranks hold alike: w->known() is called then. false: it need not. */
+bool disk_need_wait(struct disk_need *n, struct replicas_wait *w);
+/* On a worker, some time: 0, or CKPT_ENOSPACE with numbers; -ECANCELED soon after *cancel. */
+MUST_CHECK int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct err *e);
 
 #endif

@@ -42,6 +42,7 @@ struct preparing {
 	struct region *tables[CONN_FDS_MAX];
 	uint32_t n_tables;
 	struct disk_need *disk_need;
+	struct replicas_wait known; /* the work begins then */
 	struct err err;
 };
 
@@ -207,8 +208,12 @@ static void create_run(struct work *w)
 	struct preparing *p = container_of(w, struct preparing, work);
 	char hex[ID_TEXT_MAX], name[REGION_NAME_MAX + 1];
 
+	if (work_cancelled(w)) {
+		w->status = -ECANCELED;
+		return;
+	}
 	hex_format(hex, p->job->history.job.id.b, 16);
-	w->status = disk_need_admit(p->disk_need, &p->err);
+	w->status = disk_need_admit(p->disk_need, &w->cancel, &p->err);
 	while (p->n_regions < p->n_slots && w->status == 0) {
 		if (work_cancelled(w)) {
 			w->status = -ECANCELED;
@@ -329,6 +334,13 @@ static int write_member(struct member *m, struct err *e)
 	return r < 0 ? err_code(e, r, "rank %u: write to the ledger", m->rank) : 0;
 }
 
+static void create_start(struct replicas_wait *known)
+{
+	struct preparing *p = container_of(known, struct preparing, known);
+
+	job_submit(p->job, WORK_MEMORY, &p->work);
+}
+
 static int prepare_start(struct member *m, struct session *s, uint64_t request, uint64_t bytes,
 			 uint32_t n_slots, struct err *e)
 {
@@ -366,8 +378,10 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->request = request;
 	p->work.run = create_run;
 	p->work.done = create_done;
+	p->known.known = create_start;
 	m->preparing = p;
-	job_submit(m->job, WORK_MEMORY, &p->work);
+	if (!disk_need_wait(p->disk_need, &p->known))
+		create_start(&p->known);
 	return 0;
 }
 

@@ -15,10 +15,12 @@
  * 1. Bytes are left out of a file only after they were found equal to those of the file that has
  *    them. Where memory or anything else fails, every file is whole, and it is said why: more is
  *    written than need be. A layout that could not be looked at is looked at again for the next
- *    checkpoint.
+ *    checkpoint, but one of more than DEDUP_SHARDS_MAX shards.
  * 2. Holders that differ are told of as what may be silent corruption: one alarm per checkpoint,
  *    naming tensor, region and ranks. Nothing is judged and nothing is lost.
  * 3. Nothing of it is in COMMIT or the log: the placement table of each file says what it holds.
+ * 4. The job's user is charged before it is looked for, for all that this may take, and afterwards
+ *    for what is kept (USER_PLAN_BYTES).
  *
  * Threads: the loop's, and what is said to run on workers, which read images and tables: both stay
  * for as long as the checkpoint is being written.
@@ -34,6 +36,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/user.h"
 #include "ckptd/watching.h"
 #include "codec/digest.h"
 #include "model/dedup.h"
@@ -49,9 +52,12 @@ struct replicas {
 	uint32_t world, refs;
 	struct digest *digests;     /* of the declarations */
 	struct declared **declared; /* references while the work is under way; then NULL */
+	struct user *user;          /* has taken so much (4); NULL: no user */
+	uint64_t bytes;
+	struct list waits; /* of struct replicas_wait, until it is done */
 	bool done;
-	bool failed;         /* once done: want of memory */
-	struct dedup *dedup; /* once done; NULL: no shard is replicated, or it failed */
+	bool failed;         /* once done: want of memory, or of what the user may have */
+	struct dedup *dedup; /* once done; NULL: no shard is replicated, or it is not known */
 };
 
 /* ---- Layouts ---- */
@@ -65,11 +71,24 @@ static void drop_declared(struct replicas *r)
 	r->declared = NULL;
 }
 
+/* (4): what is more is given back. */
+static void keep_bytes(struct replicas *r, uint64_t bytes)
+{
+	if (!r->user)
+		return;
+	assert(bytes <= r->bytes);
+	user_give(r->user, USER_PLAN_BYTES, r->bytes - bytes);
+	r->bytes = bytes;
+}
+
 static void replicas_unref(struct replicas *r)
 {
 	if (!r || --r->refs > 0)
 		return;
+	assert(list_empty(&r->waits));
 	drop_declared(r);
+	keep_bytes(r, 0);
+	user_put(r->user);
 	dedup_free(r->dedup);
 	alloc_free(r->digests);
 	alloc_free(r);
@@ -85,7 +104,17 @@ static void find_run(struct work *w)
 		return;
 	for (uint32_t i = 0; i < r->world; i++)
 		ranks[i] = (struct dedup_rank){.rank = i, .declaration = r->declared[i]->view};
-	w->status = FAULT(REPLICAS_SOUGHT) ? -ENOMEM : dedup_make(ranks, r->world, &w->cancel, &r->dedup, NULL);
+	w->status = FAULT(REPLICAS_SOUGHT)
+			    ? -ENOMEM
+			    : dedup_make(ranks, r->world, &w->cancel, &r->dedup, NULL);
+}
+
+static void tell_not_sought(const struct replicas *r, const char *why)
+{
+	job_tell(r->job, 3,
+		 "what its ranks hold alike could not be looked for (%s): until it can, every file "
+		 "is written whole",
+		 why);
 }
 
 static void find_done(struct work *w)
@@ -98,26 +127,77 @@ static void find_done(struct work *w)
 	r->done = true;
 	r->failed = w->status < 0;
 	if (r->failed)
-		job_tell(r->job, 3,
-			 "what its ranks hold alike could not be looked for (%s): until it can, "
-			 "every file is written whole",
-			 err_text(w->status));
+		tell_not_sought(r, err_text(w->status));
 	if (r->dedup && r->dedup->n_parts == 0) {
 		dedup_free(r->dedup);
 		r->dedup = NULL;
+	}
+	keep_bytes(r, r->dedup ? min_u64(dedup_bytes(r->dedup), r->bytes) : 0);
+	while (!list_empty(&r->waits)) {
+		struct replicas_wait *x = list_first(&r->waits, struct replicas_wait, link);
+
+		list_del(&x->link);
+		x->known(x);
 	}
 	job_poke(r->job);
 	replicas_unref(r);
 	node_stop_step(n);
 }
 
-/* The work has a reference of its own. */
-static struct replicas *replicas_new(struct job *j, struct declared **declared, uint32_t world)
+/* Nothing is known of it, and it is said why. */
+static int refuse(struct replicas *r, int code, const char *why)
+{
+	r->done = true;
+	r->failed = code != -E2BIG;
+	tell_not_sought(r, why);
+	return code;
+}
+
+/* (4) */
+static int take_bytes(struct replicas *r, struct declared *const *declared)
+{
+	uint64_t n_shards = 0, bytes;
+	struct err e = {0};
+	char why[96];
+	int code = 0;
+
+	for (uint32_t i = 0; i < r->world; i++) /* no overflow: 2^32 ranks of 2^32 shards */
+		n_shards += declared[i]->view.n_shards;
+	if (!dedup_memory(n_shards, r->world, &bytes)) {
+		snprintf(why, sizeof(why), "they are %llu shards, and it is among at most %u",
+			 (unsigned long long)n_shards, DEDUP_SHARDS_MAX);
+		return refuse(r, -E2BIG, why);
+	}
+	if (r->job->user)
+		code = user_take(r->job->user, USER_PLAN_BYTES, bytes, "look for it", &e);
+	if (code < 0)
+		return refuse(r, code, e.text);
+	r->user = r->job->user ? user_ref(r->job->user) : NULL;
+	r->bytes = bytes;
+	return 0;
+}
+
+static void find_start(struct replicas *r, struct declared *const *declared)
+{
+	for (uint32_t i = 0; i < r->world; i++) {
+		r->declared[i] = declared[i];
+		declared[i]->refs++;
+	}
+	r->refs++; /* the work's */
+	r->job->node->works++;
+	r->work.run = find_run;
+	r->work.done = find_done;
+	job_submit(r->job, WORK_CPU, &r->work);
+}
+
+static struct replicas *replicas_new(struct job *j, struct declared *const *declared,
+				     uint32_t world)
 {
 	struct replicas *r = alloc_zero(sizeof(*r));
 
 	if (!r)
 		return NULL;
+	list_init(&r->waits);
 	r->job = j;
 	r->world = world;
 	r->refs = 1;
@@ -127,16 +207,10 @@ static struct replicas *replicas_new(struct job *j, struct declared **declared, 
 		replicas_unref(r);
 		return NULL;
 	}
-	for (uint32_t i = 0; i < world; i++) {
+	for (uint32_t i = 0; i < world; i++)
 		r->digests[i] = declared[i]->digest;
-		r->declared[i] = declared[i];
-		declared[i]->refs++;
-	}
-	r->refs++;
-	j->node->works++;
-	r->work.run = find_run;
-	r->work.done = find_done;
-	job_submit(j, WORK_CPU, &r->work);
+	if (take_bytes(r, declared) == 0)
+		find_start(r, declared);
 	return r;
 }
 
@@ -187,12 +261,30 @@ void replicas_step(struct job *j)
 
 struct replicas *replicas_hold(struct job *j, struct declared *const *declared, uint32_t world)
 {
-	struct replicas *r = j->replicas;
+	if (!replicas_match(j->replicas, declared, world))
+		return replicas_new(j, declared, world);
+	j->replicas->refs++;
+	return j->replicas;
+}
 
-	if (!replicas_match(r, declared, world) || !r->done || r->failed)
-		return NULL;
-	r->refs++;
-	return r;
+/* The same, and once more what failed. */
+static struct replicas *replicas_try(struct job *j, struct declared *const *declared,
+				     uint32_t world)
+{
+	if (replicas_match(j->replicas, declared, world) && j->replicas->failed) {
+		replicas_unref(j->replicas);
+		j->replicas = replicas_new(j, declared, world);
+		if (!j->replicas)
+			return NULL;
+	}
+	return replicas_hold(j, declared, world);
+}
+
+bool replicas_wait(struct replicas *r, struct replicas_wait *w)
+{
+	if (!r->done)
+		list_add_tail(&r->waits, &w->link);
+	return !r->done;
 }
 
 void replicas_give_back(struct replicas *r)
@@ -586,20 +678,6 @@ static void open_tables(struct dividing *s)
 	job_submit(c->job, WORK_CPU, &s->open);
 }
 
-/* A reference. That a job's ranks declare something else by now is no matter. */
-static struct replicas *replicas_of(struct job *j, struct declared **declared, uint32_t world)
-{
-	if (!replicas_match(j->replicas, declared, world))
-		return replicas_new(j, declared, world);
-	if (j->replicas->failed) {
-		replicas_unref(j->replicas);
-		j->replicas = replicas_new(j, declared, world);
-	}
-	if (j->replicas)
-		j->replicas->refs++;
-	return j->replicas;
-}
-
 struct dividing *dividing_start(struct checkpoint *c)
 {
 	struct declared **declared CLEANUP_FREE = NULL;
@@ -619,7 +697,7 @@ struct dividing *dividing_start(struct checkpoint *c)
 	for (uint32_t i = 0; i < c->world; i++)
 		declared[i] = c->shards[i].declared;
 	s->checkpoint = c;
-	s->replicas = replicas_of(c->job, declared, c->world);
+	s->replicas = replicas_try(c->job, declared, c->world);
 	if (!s->replicas)
 		tell_whole(c, -ENOMEM);
 	if (!s->replicas || (s->replicas->done && !s->replicas->dedup)) {

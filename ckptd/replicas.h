@@ -20,10 +20,20 @@ void replicas_fini(struct job *j);
 
 /* Whether ckptd looks for what ranks of a job of that size hold alike. */
 bool replicas_wanted(const struct node *n, uint32_t world);
-/* What is alike in a layout, where that has been found; else NULL. To be given back on the loop. */
+/*
+ * What is alike in a layout, which may still have to be found. NULL: out of memory. To be given
+ * back on the loop. That a job's ranks declare something else by now is no matter.
+ */
 struct replicas *replicas_hold(struct job *j, struct declared *const *declared, uint32_t world);
 void replicas_give_back(struct replicas *r);
-/* Anywhere, while it is held. NULL: nothing is, or there was no memory to look: files are whole. */
+/* It is still looked for: known() is called once, on the loop, when it is known. false: it is. */
+struct replicas_wait {
+	struct list link;
+	void (*known)(struct replicas_wait *w);
+};
+bool replicas_wait(struct replicas *r, struct replicas_wait *w);
+/* Anywhere, while it is held and known. NULL: nothing is alike, or it cannot be known (memory, a
+ * quota, too many shards): files are whole. */
 const struct dedup *replicas_dedup(const struct replicas *r);
 
 /* Of one try to write a checkpoint. */

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -166,12 +167,77 @@ static void test_memory_that_goes_in_slices(void **state)
 	assert_int_equal(hand_wait(&t->a, 40, CKPT_COMMITTED), 0);
 }
 
+/* ---- What ranks hold alike ---- */
+
+static void join_alike(struct node_test *t, const char *run)
+{
+	join(t, &t->a, 0, 2, run);
+	join(t, &t->b, 1, 2, run);
+	declare_elements(&t->a, 0, 1, ELEMENTS);
+	declare_elements(&t->b, 0, 1, ELEMENTS);
+	prepare_rank(&t->a);
+	prepare_rank(&t->b);
+}
+
+/* All files of that step. */
+static uint64_t save_alike(struct node_test *t, uint64_t step)
+{
+	char pattern[64];
+
+	assert_int_equal(save_rank(&t->a, 0, step), 0);
+	assert_int_equal(save_rank(&t->b, 0, step), 0);
+	assert_int_equal(hand_wait(&t->a, step, CKPT_DURABLE), 0);
+	snprintf(pattern, sizeof(pattern), "jobs/*/%llu.*/rank-*", (unsigned long long)step);
+	return file_bytes(t, pattern);
+}
+
+/* What it takes is counted for its user, and what is found for as long as it is kept. */
+static void test_what_is_alike_is_charged(void **state)
+{
+	struct node_test *t = *state;
+	struct user *u;
+
+	begin_node(t);
+	join_alike(t, "run1");
+	u = the_job(t)->user;
+	assert_in_range(u->has[USER_PLAN_BYTES], 100, 20000);
+	assert_true(save_alike(t, 10) < 4 * ELEMENTS * 3 / 2);
+	leave(&t->a);
+	leave(&t->b);
+	join(t, &t->a, 0, 2, "run2");
+	join(t, &t->b, 1, 2, "run2");
+	declare_rank(&t->a, 0, 2);
+	declare_rank(&t->b, 1, 2);
+	prepare_rank(&t->a);
+	prepare_rank(&t->b);
+	assert_int_equal(u->has[USER_PLAN_BYTES], 0);
+}
+
+/* Above the quota it is not looked for: nobody is refused, files are whole. */
+static void test_what_is_alike_is_bounded(void **state)
+{
+	struct node_test *t = *state;
+	struct node *n;
+
+	begin_node(t);
+	n = t->host.node;
+	n->options.plan_bytes_per_uid = 1000;
+	join_alike(t, "run1");
+	assert_true(was_told("quota.plan_bytes_per_uid allows 1000"));
+	assert_int_equal(the_job(t)->user->has[USER_PLAN_BYTES], 0);
+	assert_true(save_alike(t, 10) > 2 * 4 * ELEMENTS);
+	n->options.plan_bytes_per_uid = 1u << 30;
+	assert_true(save_alike(t, 20) < 4 * ELEMENTS * 3 / 2); /* looked for again */
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_blobs_are_bounded),
 		NODE_TEST(test_regions_count_until_they_are_destroyed),
 		NODE_TEST(test_memory_that_goes_in_slices),
+		NODE_TEST(test_what_is_alike_is_charged),
+		NODE_TEST(test_what_is_alike_is_bounded),
 	};
 
 	return cmocka_run_group_tests_name("sharing", tests, NULL, NULL);

@@ -18,7 +18,8 @@ enum user_count {
 	USER_LOAD_FILES,        /* shard files that these keep open, and those of USER_HELD_BYTES */
 	USER_LOAD_TWINS,        /* second descriptors of these, for reads through the page cache */
 	USER_DECLARATION_BYTES, /* of declarations that it was the first to send */
-	USER_PLAN_BYTES,        /* of loads: plans, and what is kept to check the files again */
+	USER_PLAN_BYTES,        /* of loads: plans, and what is kept to check the files again; of
+				 * looking for what ranks hold alike, and of what was found */
 	USER_HELD_BYTES,        /* of files that retention has removed, or would: holding.c */
 	USER_MEMORY_BYTES,      /* of slots and their tables, those under way too */
 	USER_REGIONS,           /* of these, of declarations and of ledgers: user_may_store() */
