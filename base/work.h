@@ -25,10 +25,11 @@ enum work_class {
 	WORK_DATA,  /* bulk file data; each worker owns a disk queue */
 	WORK_META,  /* durable steps and other short file work */
 	WORK_PLAN,  /* all files of a checkpoint, for seconds: plans of loads, expiry */
-	WORK_CPU,   /* digests, compression, checks of declarations: no I/O */
+	WORK_CPU,   /* digests, compression: no I/O */
 	WORK_INDEX, /* calls into the index */
 	WORK_LOG,   /* appends to job logs alone: what is committed waits for nothing slow */
 	WORK_MEMORY, /* taking, sealing and letting go of slots: a second per GiB */
+	WORK_CHECK, /* what ranks declare, hold alike or at odds: no I/O, for seconds */
 	WORK_CLASSES
 };
 

@@ -3,7 +3,7 @@
  * agreeing.c - elements that two ranks store in shards that overlap and are not the same.
  *
  * No digest of one shard can be compared with that of another, so their bytes are, once per
- * checkpoint, on a CPU worker, while it is in memory: at most COMPARE_BYTES_MAX of them. A load
+ * checkpoint, on a CHECK worker, while it is in memory: at most COMPARE_BYTES_MAX of them. A load
  * takes each element from one of the ranks, and nobody would notice. Layouts without such overlaps,
  * which are nearly all, are known by their digest after the first checkpoint and cost nothing.
  *
@@ -153,5 +153,5 @@ void agreeing_start(struct checkpoint *c)
 	a->work.run = agreeing_run;
 	a->work.done = agreeing_done;
 	c->works++;
-	job_submit(j, WORK_CPU, &a->work);
+	job_submit(j, WORK_CHECK, &a->work);
 }

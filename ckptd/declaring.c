@@ -2,7 +2,7 @@
 /*
  * declaring.c - declarations: read, checked, shared by members and shards, written down.
  *
- *   CHECKING  what came in a memfd, up to DECLARATION_BYTES_MAX: a CPU worker copies, digests and
+ *   CHECKING  what came in a memfd, up to DECLARATION_BYTES_MAX: a CHECK worker copies, digests and
  *             parses it; a message's own 64 KiB are done at once, in less than a millisecond. What
  *             is too long for a record (LEDGER_INLINE_MAX) lies in a region from here on
  *   WAITING   until the ledger has room for it and for all that comes (ledgering.c): the next
@@ -487,6 +487,6 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 	x->work.run = check_run;
 	x->work.done = check_done;
 	session_use(s)->checking = &x->work;
-	work_submit(n->env.workers, WORK_CPU, session_process(s)->uid, &x->work);
+	work_submit(n->env.workers, WORK_CHECK, session_process(s)->uid, &x->work);
 	return 0;
 }

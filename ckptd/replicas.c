@@ -3,8 +3,8 @@
  * replicas.c - finding replicated shards of a layout, comparing their bytes before they are left
  * out of files.
  *
- *   LOOKING    which shards of the layout are replicated (model/dedup.h): on a CPU worker, once per
- *              layout, as a rule before its first save
+ *   LOOKING    which shards of the layout are replicated (model/dedup.h): on a CHECK worker, once
+ *              per layout, as a rule before its first save
  *   SEALED     no shard is: the writer of the checkpoint goes on at once, nothing was waited for
  *   DIGESTED   parts are compared across their holders on CPU workers: by the digests of leaves in
  *              the rank tables where the part begins at the same place of a leaf, else by digests
@@ -187,7 +187,7 @@ static void find_start(struct replicas *r, struct declared *const *declared)
 	r->job->node->works++;
 	r->work.run = find_run;
 	r->work.done = find_done;
-	job_submit(r->job, WORK_CPU, &r->work);
+	job_submit(r->job, WORK_CHECK, &r->work);
 }
 
 static struct replicas *replicas_new(struct job *j, struct declared *const *declared,

@@ -286,6 +286,7 @@ static int open_workers(struct service *s, struct err *e)
 	o.threads[WORK_META] = (unsigned)c->meta_threads;
 	o.threads[WORK_PLAN] = (unsigned)c->plan_threads;
 	o.threads[WORK_CPU] = cpu ? cpu : (unsigned)min_u64(cores(), 8);
+	o.threads[WORK_CHECK] = div_up(o.threads[WORK_CPU], 2); /* at most half as much */
 	o.threads[WORK_INDEX] = 1; /* what is written to the index is written in order */
 	o.threads[WORK_LOG] = (unsigned)c->log_threads;
 	o.threads[WORK_MEMORY] = (unsigned)c->memory_threads;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/disk.h"
+#include "ckptd/loop_epoll.h"
 #include "ckptd/node_priv.h"
 #include "storage/paths.h"
 
@@ -201,6 +202,8 @@ void turn_until_told(struct node_test *t, const char *words)
 
 /* ---- The node ---- */
 
+static atomic_bool busy; /* workers that block() has made */
+
 int node_test_setup(void **state)
 {
 	static struct node_test test;
@@ -219,6 +222,7 @@ int node_test_teardown(void **state)
 {
 	struct node_test *t = *state;
 
+	busy = false;
 	if (t->running)
 		end_node(t);
 	test_dir_remove(t->dir);
@@ -306,6 +310,50 @@ uint64_t file_bytes(const struct node_test *t, const char *pattern)
 	}
 	globfree(&g);
 	return bytes;
+}
+
+/* ---- Workers that are busy ---- */
+
+#define WIDTH_MAX 4
+
+static int blocking;
+static struct work blockers[WIDTH_MAX];
+
+static void block_run(struct work *w)
+{
+	while (busy)
+		usleep(1000);
+	w->status = 0;
+}
+
+static void block_done(struct work *w)
+{
+	(void)w;
+	blocking--;
+}
+
+void block(struct node_test *t, enum work_class class, uint32_t uid)
+{
+	busy = true;
+	blocking = work_width(t->host.workers, class);
+	assert_in_range(blocking, 1, WIDTH_MAX);
+	for (int i = 0; i < blocking; i++) {
+		blockers[i] = (struct work){.run = block_run, .done = block_done};
+		work_submit(t->host.workers, class, uid, &blockers[i]);
+	}
+}
+
+void unblock(struct node_test *t)
+{
+	busy = false;
+	for (int i = 0; i < 1000 && blocking > 0; i++)
+		loop_epoll_turn(t->host.loop, 10000000);
+	assert_int_equal(blocking, 0);
+}
+
+bool still_blocked(void)
+{
+	return blocking > 0;
 }
 
 /* ---- Ranks ---- */

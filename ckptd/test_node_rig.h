@@ -75,6 +75,13 @@ bool was_told(const char *words);
 bool turn_on(struct node_test *t, uint64_t *end_ns);
 void turn_until_told(struct node_test *t, const char *words);
 
+/* ---- Workers that are busy ---- */
+
+/* All works of that user in that class wait until unblock(), or the test's end. */
+void block(struct node_test *t, enum work_class class, uint32_t uid);
+void unblock(struct node_test *t);
+bool still_blocked(void);
+
 /* ---- Ranks of the job "job" ---- */
 
 void connect_rank(struct node_test *t, struct hand *k);

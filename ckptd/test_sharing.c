@@ -230,6 +230,21 @@ static void test_what_is_alike_is_bounded(void **state)
 	assert_true(save_alike(t, 20) < 4 * ELEMENTS * 3 / 2); /* looked for again */
 }
 
+/* Works of seconds, and digests: neither is in the way of the other. */
+static void test_search_beside_digests(void **state)
+{
+	struct node_test *t = *state;
+	uint32_t uid = (uint32_t)geteuid();
+
+	begin_node(t);
+	block(t, WORK_CPU, uid);
+	join_alike(t, "run1"); /* a Prepare waits for the search */
+	unblock(t);
+	block(t, WORK_CHECK, uid);
+	assert_true(save_alike(t, 10) < 4 * ELEMENTS * 3 / 2);
+	unblock(t);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -238,6 +253,7 @@ int main(void)
 		NODE_TEST(test_memory_that_goes_in_slices),
 		NODE_TEST(test_what_is_alike_is_charged),
 		NODE_TEST(test_what_is_alike_is_bounded),
+		NODE_TEST(test_search_beside_digests),
 	};
 
 	return cmocka_run_group_tests_name("sharing", tests, NULL, NULL);

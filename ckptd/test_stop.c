@@ -26,52 +26,10 @@
 #define LONG_NS 3600000000000u
 #define SOME    50 /* turns, in which an answer would have come */
 
-/* ---- Workers that are busy ---- */
-
-#define WIDTH_MAX 4
-
-static atomic_bool busy;
-static int blocking;
-static struct work blockers[WIDTH_MAX];
-
-static void block_run(struct work *w)
-{
-	while (busy)
-		usleep(1000);
-	w->status = 0;
-}
-
-static void block_done(struct work *w)
-{
-	(void)w;
-	blocking--;
-}
-
-/* All works of that user in that class wait behind these. */
-static void block(struct node_test *t, enum work_class class, uint32_t uid)
-{
-	busy = true;
-	blocking = work_width(t->host.workers, class);
-	assert_in_range(blocking, 1, WIDTH_MAX);
-	for (int i = 0; i < blocking; i++) {
-		blockers[i] = (struct work){.run = block_run, .done = block_done};
-		work_submit(t->host.workers, class, uid, &blockers[i]);
-	}
-}
-
-static void unblock(struct node_test *t)
-{
-	busy = false;
-	for (int i = 0; i < 1000 && blocking > 0; i++)
-		loop_epoll_turn(t->host.loop, 10000000);
-	assert_int_equal(blocking, 0);
-}
-
 static int end_block(void **state)
 {
 	if (geteuid() != getuid())
 		ignore_result(seteuid(getuid()) /* a failed test */);
-	busy = false;
 	return node_test_teardown(state);
 }
 
@@ -203,7 +161,7 @@ static void test_waits_for_no_user(void **state)
 	node_close_unsent(n, USER, &fds[1], 1);
 	node_stop(n, LONG_NS, on_stopped, &stopped);
 	assert_true(turn_until(t, &stopped));
-	assert_true(blocking > 0);
+	assert_true(still_blocked());
 }
 
 static void test_waits_for_no_answer(void **state)
@@ -224,7 +182,7 @@ static void test_waits_for_no_answer(void **state)
 	assert_int_equal(t->host.node->answers.n, 1); /* its text is to be made */
 	node_stop(t->host.node, LONG_NS, on_stopped, &stopped);
 	assert_true(turn_until(t, &stopped));
-	assert_true(blocking > 0);
+	assert_true(still_blocked());
 	unblock(t);
 	turn(t, SOME);
 	assert_false(has_answer(&k)); /* it was cancelled */

@@ -56,7 +56,8 @@ struct fixture {
 
 static const struct workers_options options = {
 	.threads = { [WORK_DATA] = 3, [WORK_META] = 2, [WORK_PLAN] = 1, [WORK_CPU] = 2,
-		     [WORK_INDEX] = 1, [WORK_LOG] = 1, [WORK_MEMORY] = 1 },
+		     [WORK_INDEX] = 1, [WORK_LOG] = 1, [WORK_MEMORY] = 1,
+		     [WORK_CHECK] = 1 },
 	.disk = &disk.disk,
 	.queue_depth = 7,
 };

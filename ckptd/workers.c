@@ -11,8 +11,8 @@
  *   4. A pool has one thread more than one uid's works may use at a time: so another uid's work
  *      begins at once, even if those are long. INDEX has one thread, which keeps the order, and its
  *      works are the node's. If works of two uids take all threads, a third uid waits for the first
- *      that ends; so works that may take seconds (plans, memory, bulk data) are in classes of their
- *      own, and neither LOG nor META has any.
+ *      that ends; so works that may take seconds (plans, checks, memory, bulk data) are in classes
+ *      of their own, and neither LOG, META nor CPU has any: digests come in parts.
  *   5. A uid is charged for the time that its works occupy a worker.
  *   6. Workers block every signal: signals are the loop's (a signalfd), and a system call of
  *      run() is never interrupted.
@@ -80,6 +80,7 @@ static const char *const class_names[WORK_CLASSES] = {
 	[WORK_INDEX] = "index",
 	[WORK_LOG] = "log",
 	[WORK_MEMORY] = "memory",
+	[WORK_CHECK] = "check",
 };
 
 /* The worker that this thread is; NULL on all other threads. */

@@ -229,6 +229,11 @@ struct digest layout_digest(const struct digest *declarations, uint32_t world)
 
 /* ---- What must be true of the bytes ---- */
 
+/* Looks at boxes while overlaps are searched (model/disjoint.h): a grid takes some 20 for each
+ * shard; hostile shapes could take thousands. */
+#define STEPS_FREE (1u << 24)
+#define STEPS_EACH 512u /* for each shard of a tensor */
+
 /* Where each shard lies in the image, by declared order. */
 struct place {
 	uint64_t offset, bytes;
@@ -239,7 +244,7 @@ struct checker {
 	struct declaration d;
 	struct place *places;
 	struct disjoint boxes; /* of one tensor */
-	const atomic_bool *cancel; /* or NULL */
+	struct effort effort;  /* its limit grows with the boxes */
 	struct shard previous; /* valid when i > 0 */
 	uint32_t group;        /* first shard with the name of the previous one */
 };
@@ -263,8 +268,16 @@ static int check_overlap(struct checker *c, uint32_t first, uint32_t end, struct
 		for (int k = 0; k < n && r == 0; k++)
 			r = disjoint_add(&c->boxes, &boxes[k]);
 	}
-	if (r == 0)
-		r = disjoint_check(&c->boxes, c->cancel, &twice);
+	if (r == 0) {
+		c->effort.most += (uint64_t)STEPS_EACH * (end - first);
+		r = disjoint_check(&c->boxes, &c->effort, &twice);
+	}
+	if (r == -EOVERFLOW)
+		return err_set(e, CKPT_EPROTO,
+			       "tensor '%s' comes in %u shards whose boxes lie so that it takes "
+			       "too long to find whether two overlap: declare fewer or more "
+			       "regular ones",
+			       name_text(name, s.name, s.name_len), end - first);
 	if (r < 0)
 		return err_code(e, r, "check the boxes of %u shards of one tensor", end - first);
 	if (r == 0)
@@ -379,7 +392,7 @@ static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
 	int r = 0;
 
 	for (uint32_t block = 0; !r && block < c->d.n_blocks; block++) {
-		if (c->cancel && atomic_load_explicit(c->cancel, memory_order_relaxed))
+		if (effort_spend(&c->effort, 1) < 0)
 			return err_code(e, -ECANCELED, "check a declaration of %u tensors",
 					c->d.n_shards);
 		r = check_block(c, fence, block, e);
@@ -398,7 +411,7 @@ int declaration_open_until(const void *bytes, size_t len, const atomic_bool *can
 			   struct declaration *ret, struct err *e)
 {
 	struct declaration_header h;
-	struct checker c = { .cancel = cancel };
+	struct checker c = {.effort = {.cancel = cancel, .most = STEPS_FREE}};
 	const uint8_t *fence;
 	int r = declaration_header_check(bytes, len, &h, e);
 

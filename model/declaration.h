@@ -56,7 +56,8 @@ struct declaration {
 
 /*
  * Checks everything: digests, that the bytes are the canonical ones of their shards, that no
- * element is declared twice. CKPT_EPROTO: not a declaration; CKPT_ECORRUPT: damaged;
+ * element is declared twice. CKPT_EPROTO: not a declaration, or shards of a tensor that lie so that
+ * this takes too long to find, which no cut of a framework does; CKPT_ECORRUPT: damaged;
  * CKPT_EVERSION: made by a newer version.
  */
 MUST_CHECK int declaration_open(const void *bytes, size_t len, struct declaration *ret,

@@ -43,8 +43,7 @@ struct extent {
 struct overlap_search {
 	const uint64_t *at;
 	uint32_t ndim;
-	const atomic_bool *cancel;
-	uint64_t steps;
+	struct effort *effort;
 	uint32_t pair[2]; /* that was found */
 };
 
@@ -69,11 +68,10 @@ static uint64_t hi_of(const struct overlap_search *s, uint32_t box, uint32_t k)
 	return s->at[((size_t)box * s->ndim + k) * 2 + 1];
 }
 
-/* Counts what is about to be looked at; -ECANCELED ends the search. */
+/* Counts what is about to be looked at; an error ends the search. */
 static int count(struct overlap_search *s, size_t n)
 {
-	s->steps += n;
-	return s->cancel && atomic_load_explicit(s->cancel, memory_order_relaxed) ? -ECANCELED : 0;
+	return effort_spend_bounded(s->effort, n);
 }
 
 static bool meet(const struct overlap_search *s, uint32_t a, uint32_t b)
@@ -462,9 +460,10 @@ static void shared_box(const struct overlap_search *s, struct box *ret)
 	}
 }
 
-int disjoint_check(struct disjoint *d, const atomic_bool *cancel, struct box *ret)
+int disjoint_check(struct disjoint *d, struct effort *effort, struct box *ret)
 {
-	struct overlap_search s = { .at = d->at, .ndim = d->ndim, .cancel = cancel };
+	struct overlap_search s = { .at = d->at, .ndim = d->ndim, .effort = effort };
+	uint64_t before = effort->steps;
 	int r;
 
 	if (d->n > d->cap_order) {
@@ -478,7 +477,7 @@ int disjoint_check(struct disjoint *d, const atomic_bool *cancel, struct box *re
 	for (size_t i = 0; i < d->n; i++)
 		d->order[i] = (uint32_t)i;
 	r = search_one(&s, (struct set){ d->order, d->n }, (1u << d->ndim) - 1);
-	d->steps = s.steps;
+	d->steps = effort->steps - before;
 	if (r == 1)
 		shared_box(&s, ret);
 	return r;

@@ -13,9 +13,9 @@
 #ifndef MODEL_DISJOINT_H
 #define MODEL_DISJOINT_H
 
-#include <stdatomic.h>
 #include <stddef.h>
 
+#include "model/effort.h"
 #include "model/tensor.h"
 
 struct disjoint {
@@ -33,9 +33,9 @@ void disjoint_reset(struct disjoint *d, uint32_t ndim);
 MUST_CHECK int disjoint_add(struct disjoint *d, const struct box *box);
 /*
  * 0: no two share an element; 1: two do, and *ret is what they share (any pair of those that do).
- * -ECANCELED: *cancel was set (NULL: it cannot be); -ENOMEM.
+ * -ECANCELED, -EOVERFLOW: effort.h, a step for each box that is looked at; -ENOMEM.
  */
-MUST_CHECK int disjoint_check(struct disjoint *d, const atomic_bool *cancel, struct box *ret);
+MUST_CHECK int disjoint_check(struct disjoint *d, struct effort *effort, struct box *ret);
 void disjoint_fini(struct disjoint *d);
 
 #endif

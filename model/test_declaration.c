@@ -709,6 +709,54 @@ static void test_hostile_shapes(void **state)
 	refuse_finish(b, "tensor 'w' is declared twice in [30001:530000, 30001:30002]");
 }
 
+/* Cuts a box again and again, along any dimension and anywhere. */
+static void add_cuts(struct declaration_builder *b, struct shard s, uint32_t n)
+{
+	uint64_t elements;
+
+	while (n > 1) {
+		uint32_t k = (uint32_t)below(s.box.ndim), part = 1 + (uint32_t)below(n - 1);
+		struct shard piece = s;
+		uint64_t cut;
+
+		if (s.box.length[k] < 2) {
+			n--;
+			continue;
+		}
+		cut = 1 + below(s.box.length[k] - 1);
+		piece.box.length[k] = cut;
+		s.box.offset[k] += cut;
+		s.box.length[k] -= cut;
+		add_cuts(b, piece, part);
+		n -= part;
+	}
+	if (box_elements(&s.box, &elements) && elements < 1u << 30) /* else it is no image */
+		assert_true(add(b, s) >= 0);
+}
+
+/* Of three dimensions they are many steps, and are allowed; of eight it is given up in time. */
+static void test_effort_is_bounded(void **state)
+{
+	struct declaration_builder *b = builder();
+	struct shard s = make_shard("w", 3, 0, 1000);
+	size_t len;
+
+	(void)state;
+	rng_seed(&rng, test_seed(16));
+	s.dtype = CKPT_U8;
+	for (uint32_t k = 0; k < 3; k++)
+		s.global.dim[k] = s.box.length[k] = 1u << 14;
+	add_cuts(b, s, 60000);
+	alloc_free(finish(b, &len));
+	b = builder();
+	s = make_shard("w", 7, 0, 1000);
+	s.dtype = CKPT_U8;
+	for (uint32_t k = 0; k < 7; k++)
+		s.global.dim[k] = s.box.length[k] = 1u << 8;
+	add_cuts(b, s, 250000);
+	refuse_finish(b, "takes too long to find whether two overlap");
+}
+
 /* Of most bytes, whatever the number of shards; of as many, the smaller. */
 static void test_element(void **state)
 {
@@ -772,6 +820,7 @@ int main(void)
 		cmocka_unit_test(test_seek_equals_walk),
 		cmocka_unit_test(test_large),
 		cmocka_unit_test(test_hostile_shapes),
+		cmocka_unit_test(test_effort_is_bounded),
 		cmocka_unit_test(test_element),
 		cmocka_unit_test(test_layout_digest),
 	};

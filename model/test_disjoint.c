@@ -71,12 +71,16 @@ static void divide(struct box whole, uint32_t n)
 	put(&whole);
 }
 
+static uint64_t most_steps = UINT64_MAX;
+
 static int check(struct disjoint *d, const atomic_bool *cancel, struct box *ret)
 {
+	struct effort effort = {.cancel = cancel, .most = most_steps};
+
 	disjoint_reset(d, boxes[0].ndim);
 	for (uint32_t i = 0; i < n_boxes; i++)
 		assert_int_equal(disjoint_add(d, &boxes[i]), 0);
-	return disjoint_check(d, cancel, ret);
+	return disjoint_check(d, &effort, ret);
 }
 
 /* ---- The oracle ---- */
@@ -467,6 +471,30 @@ static void test_cancelled(void **state)
 	disjoint_fini(&d);
 }
 
+/* One step fewer than it takes ends it, as any fewer does. */
+static void test_limit(void **state)
+{
+	struct disjoint d = { 0 };
+	struct box shared;
+	uint64_t all;
+
+	(void)state;
+	rng_seed(&rng, test_seed(15));
+	slabs(8);
+	shuffle();
+	assert_int_equal(check(&d, NULL, &shared), 0);
+	all = d.steps;
+	most_steps = all;
+	assert_int_equal(check(&d, NULL, &shared), 0);
+	most_steps = all - 1;
+	assert_int_equal(check(&d, NULL, &shared), -EOVERFLOW);
+	most_steps = n_boxes;
+	assert_int_equal(check(&d, NULL, &shared), -EOVERFLOW);
+	assert_in_range(d.steps, n_boxes, 3 * (uint64_t)n_boxes);
+	most_steps = UINT64_MAX;
+	disjoint_fini(&d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -476,6 +504,7 @@ int main(void)
 		cmocka_unit_test(test_cost_of_hostile_shapes),
 		cmocka_unit_test(test_cost_of_usual_cuts),
 		cmocka_unit_test(test_cancelled),
+		cmocka_unit_test(test_limit),
 	};
 
 	return cmocka_run_group_tests_name("disjoint", tests, NULL, NULL);

@@ -179,7 +179,7 @@ static void test_declaration_beside_others(void **state)
 	small_node_start(w);
 	OK(hand_connect(k, &w->host));
 	OK(hand_open(k, "job", 0, 2, "run1"));
-	busy_start(w, &busy, WORK_CPU);
+	busy_start(w, &busy, WORK_CHECK);
 	send_declaration(k, fd, &d);
 	send_declaration(k, fd, &d); /* a second one is refused while the first is under way */
 	code = hand_receive(k, &id);
@@ -288,7 +288,7 @@ static void test_declaration_of_who_left(void **state)
 	for (int i = 0; i < 2; i++) {
 		OK(hand_connect(k, &w->host));
 		OK(hand_open(k, "job", 0, 1, "run1"));
-		busy_start(w, &busy, WORK_CPU);
+		busy_start(w, &busy, WORK_CHECK);
 		works = w->host.node->works;
 		send_declaration(k, fd, &d);
 		while (w->host.node->works == works)

@@ -90,8 +90,8 @@ static int no_sync(struct disk_file *f)
 
 static int start_world(struct host *h, const struct host_options *o, struct err *e)
 {
-	struct workers_options wo = { .threads = { 2, 1, 1, 1, 1, 1, 1 }, .queue_depth = 4 };
-	struct workers_options more = {.threads = {2, 2, 2, 2, 1, 2, 2}, .queue_depth = 8};
+	struct workers_options wo = { .threads = { 2, 1, 1, 1, 1, 1, 1, 1 }, .queue_depth = 4 };
+	struct workers_options more = {.threads = {2, 2, 2, 2, 1, 2, 2, 2}, .queue_depth = 8};
 	struct listener_options lo = { .path = h->socket, .fd = -1, .mode = 0600, .conns_max = 512,
 				       .conns_per_uid = 512, .handshake_ns = LISTENER_HANDSHAKE_NS,
 				       .log = &h->log };

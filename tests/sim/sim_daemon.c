@@ -253,7 +253,7 @@ void daemon_start(struct sim *s)
 	struct daemon *d = &s->daemon;
 	struct life_options o = {
 		.name = "ckptd",
-		.width = {2, 2, 2, 2, 1, 2, 2},
+		.width = {2, 2, 2, 2, 1, 2, 2, 2},
 		.disk = s->disk,
 		.queue_depth = 4,
 		.clock_zero_ns = s->w->now_ns / 2,

@@ -212,7 +212,7 @@ static void test_workers_keep_order_and_width(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 50; seed++) {
 		struct world *w = world_new(seed);
-		struct life_options o = { .name = "shop", .width = { 2, 1, 2, 3, 1, 2, 1 } };
+		struct life_options o = { .name = "shop", .width = { 2, 1, 2, 3, 1, 2, 1, 2 } };
 		struct shop s = { .class = (enum work_class)(seed % WORK_CLASSES) };
 
 		s.life = life_start(w, &o, shop_main, &s);
