@@ -329,7 +329,7 @@ static int prepare(struct meta *m, struct looking *l, struct err *e)
 	r = index_rocksdb_open(&in, path, &l->index, &fresh, e);
 	beneath_close(&in);
 	if (r == 0)
-		r = catalog_put_layout(l->index, &l->layout, d, META_RANKS, e);
+		r = catalog_put_layout(l->index, &l->layout, d, META_RANKS, NULL, e);
 	if (r < 0)
 		return r;
 	snprintf(path, sizeof(path), "%s/declaration", m->bench->folder);

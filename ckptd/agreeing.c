@@ -8,8 +8,9 @@
  * which are nearly all, are known by their digest after the first checkpoint and cost nothing.
  *
  * What differs is told, with tensor, region and ranks; nothing is judged and nothing is lost. A
- * checkpoint whose memory went before (adopted, or given up) is not looked at, nor are layouts of
- * more than SHARDS_MAX shards. Replicas are none of its business (model/overlaps.h).
+ * checkpoint whose memory went before (adopted, or given up) is not looked at, nor is any during an
+ * orderly stop, nor are layouts of more than SHARDS_MAX shards. Replicas are none of its business
+ * (model/overlaps.h).
  *
  * Threads: the loop's, but run(): tables and images stay for as long as checkpoint->works counts
  * it.
@@ -30,6 +31,7 @@
 
 struct agreeing {
 	struct work work;
+	struct list link; /* in node->agreeing */
 	struct checkpoint *checkpoint;
 	struct digest layout;
 	struct declaration *ranks;
@@ -56,7 +58,7 @@ static int compare(void *arg, const struct overlap *o)
 	a->bytes += elements * dtype_bytes(o->shard[0].dtype);
 	if (a->bytes > COMPARE_BYTES_MAX)
 		return 1;
-	a->differ = overlap_differs(o, images, &a->at);
+	a->differ = overlap_differs(o, images, &a->work.cancel, &a->at);
 	if (a->differ)
 		a->found = *o;
 	return a->differ;
@@ -66,7 +68,7 @@ static void agreeing_run(struct work *w)
 {
 	struct agreeing *a = container_of(w, struct agreeing, work);
 
-	w->status = overlaps_walk(a->ranks, a->world, compare, a, NULL);
+	w->status = overlaps_walk(a->ranks, a->world, &w->cancel, compare, a, NULL);
 }
 
 /* ---- On the loop ---- */
@@ -107,6 +109,7 @@ static void agreeing_done(struct work *w)
 	if (a->differ)
 		tell(a);
 	a->checkpoint->works--;
+	list_del(&a->link);
 	agreeing_free(a);
 	job_poke(j);
 }
@@ -133,7 +136,7 @@ void agreeing_start(struct checkpoint *c)
 	struct digest layout;
 	struct agreeing *a;
 
-	if (!JOB_ASSERT(j, c->digested))
+	if (!JOB_ASSERT(j, c->digested) || j->node->stopping)
 		return;
 	layout = checkpoint_layout(c);
 	if (c->world < 2 || (j->apart_known && digest_equal(&layout, &j->apart_layout)))
@@ -153,5 +156,14 @@ void agreeing_start(struct checkpoint *c)
 	a->work.run = agreeing_run;
 	a->work.done = agreeing_done;
 	c->works++;
+	list_add_tail(&j->node->agreeing, &a->link);
 	job_submit(j, WORK_CHECK, &a->work);
+}
+
+void agreeing_cancel(struct node *n)
+{
+	struct agreeing *a;
+
+	list_each(a, &n->agreeing, link)
+		atomic_store_explicit(&a->work.cancel, true, memory_order_relaxed);
 }

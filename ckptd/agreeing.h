@@ -9,5 +9,7 @@
 
 /* The checkpoint is in memory, DIGESTED. Nothing waits for it; what differs is told. */
 void agreeing_start(struct checkpoint *c);
+/* What is being compared ends soon. */
+void agreeing_cancel(struct node *n);
 
 #endif

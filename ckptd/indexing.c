@@ -2,7 +2,9 @@
 /*
  * indexing.c - what the index is to learn, handed to the one WORK_INDEX worker: it writes in the
  * order in which things became true, so that nothing that was removed comes back. A write that
- * fails is counted and said; the check at the next start finds what is missing.
+ * fails is counted and said; the check at the next start finds what is missing. A stop that lasts
+ * cancels what is long: layouts, and a rebuild. A checkpoint without its layout is not put either:
+ * so this check finds it.
  */
 #include <config.h>
 
@@ -19,6 +21,7 @@ enum indexing_what { INDEX_PUT, INDEX_ADD, INDEX_REMOVE, INDEX_REBUILD };
 
 struct indexing {
 	struct work work;
+	struct list link; /* in node->indexing */
 	struct node *node;
 	enum indexing_what what;
 	struct catalog_entry entry;
@@ -41,18 +44,18 @@ static void indexing_run(struct work *w)
 		w->status = 0;
 		if (x->views)
 			w->status = catalog_put_layout(ix, &x->entry.layout, x->views, x->world,
-						       &x->err);
+						       &w->cancel, &x->err);
 		if (w->status == 0)
 			w->status = catalog_put(ix, &x->entry, &x->err);
 		break;
 	case INDEX_ADD:
-		w->status = catalog_add(ix, &x->node->store, &x->entry.id, &x->err);
+		w->status = catalog_add(ix, &x->node->store, &x->entry.id, &w->cancel, &x->err);
 		break;
 	case INDEX_REMOVE:
 		w->status = catalog_remove(ix, &x->entry.id, &x->err);
 		break;
 	case INDEX_REBUILD:
-		w->status = catalog_rebuild(ix, &x->node->store, &x->err);
+		w->status = catalog_rebuild(ix, &x->node->store, &w->cancel, &x->err);
 		break;
 	}
 }
@@ -78,7 +81,8 @@ static void indexing_done(struct work *w)
 	char line[ERR_TEXT_MAX + 32];
 
 	n->index_works--;
-	if (w->status < 0) {
+	list_del(&x->link);
+	if (w->status < 0 && w->status != -ECANCELED) {
 		n->index_errors++;
 		snprintf(line, sizeof(line), "index: %s", x->err.text);
 		n->env.log(n->env.log_arg, 4, line);
@@ -111,7 +115,17 @@ static struct indexing *indexing_new(struct node *n, enum indexing_what what)
 static void indexing_submit(struct indexing *x)
 {
 	x->node->index_works++;
+	list_add_tail(&x->node->indexing, &x->link);
+	atomic_store_explicit(&x->work.cancel, x->node->hurry, memory_order_relaxed);
 	work_submit(x->node->env.workers, WORK_INDEX, FAIR_NODE, &x->work);
+}
+
+void indexing_cancel(struct node *n)
+{
+	struct indexing *x;
+
+	list_each(x, &n->indexing, link)
+		atomic_store_explicit(&x->work.cancel, true, memory_order_relaxed);
 }
 
 void indexing_put(struct checkpoint *c)

@@ -14,5 +14,7 @@ void indexing_add(struct checkpoint *c);
 void indexing_remove(struct node *n, const struct checkpoint_id *id);
 /* Makes it anew from the files; done gets the number of checkpoints or an error. */
 MUST_CHECK int indexing_rebuild(struct node *n, append_done_fn *done, void *arg);
+/* All that is on its way and long ends soon; short writes are done. */
+void indexing_cancel(struct node *n);
 
 #endif

@@ -10,7 +10,10 @@
  *   - declares, prepares, lists and loads of ranks get no answer: their connections end with this
  *     ckptd, and libckpt asks the next one again. Those under way are cancelled;
  *   - waits and credits are answered as ever, and so are seals and what ends a load or a rank;
- *   - answers, closes, frees and looks at held files (node->side_works) are not waited for.
+ *   - answers, closes, frees and looks at held files (node->side_works) are not waited for;
+ *   - what overlaps is compared no more; what ranks hold alike is looked for only while a file
+ *     waits for it, and that and the index (node->index_works) for HURRY_NS at most: then files
+ *     are written whole, and the next start makes the index anew.
  */
 #include <config.h>
 
@@ -25,6 +28,7 @@
 #include "base/fault.h"
 #include "ckptd/acting.h"
 #include "ckptd/admission.h"
+#include "ckptd/agreeing.h"
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
 #include "ckptd/indexing.h"
@@ -33,10 +37,13 @@
 #include "ckptd/probing.h"
 #include "ckptd/process_ends.h"
 #include "ckptd/refused.h"
+#include "ckptd/replicas.h"
 #include "ckptd/session.h"
 #include "ckptd/start.h"
 #include "ckptd/trust.h"
 #include "ckptd/watching.h"
+
+#define HURRY_NS 2000000000u
 
 struct starting {
 	struct work work;
@@ -85,6 +92,7 @@ void node_options_default(struct node_options *o)
 }
 
 static void stop_late(struct timer *t);
+static void hurry(struct timer *t);
 
 int node_new(const struct env *env, const struct node_options *o, struct node **ret, struct err *e)
 {
@@ -115,9 +123,13 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	refused_init(n);
 	list_init(&n->sessions);
 	list_init(&n->early);
+	list_init(&n->seeking);
+	list_init(&n->agreeing);
+	list_init(&n->indexing);
 	process_ends_init(n);
 	admission_init(n);
 	timer_init(&n->stop_timer, stop_late);
+	timer_init(&n->hurry_timer, hurry);
 	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
@@ -432,6 +444,17 @@ static void try_again(struct job *j)
 	}
 }
 
+/* What has no end soon and need not have one: files are whole then, and the index is made anew. */
+static void hurry(struct timer *t)
+{
+	struct node *n = container_of(t, struct node, hurry_timer);
+
+	timer_disarm(n->env.loop, &n->hurry_timer);
+	n->hurry = true;
+	replicas_cancel(n, true);
+	indexing_cancel(n);
+}
+
 static void stopped(struct node *n)
 {
 	void (*fn)(void *arg) = n->stopped_fn;
@@ -441,6 +464,7 @@ static void stopped(struct node *n)
 		rewrite_cancel(j);
 	answers_cancel_all(n);
 	timer_disarm(n->env.loop, &n->stop_timer);
+	hurry(&n->hurry_timer); /* the workers are waited for */
 	n->stopped_fn = NULL;
 	fn(n->stopped_arg);
 }
@@ -481,7 +505,10 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	n->stopped_fn = done;
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
+	timer_arm(n->env.loop, &n->hurry_timer, loop_now(n->env.loop) + HURRY_NS);
 	recheck_give_way(n);
+	agreeing_cancel(n);
+	replicas_cancel(n, false);
 	goodput_keep_all(n);
 	epoch_ready(n); /* opens that wait for a check are told now */
 	list_each(j, &n->jobs, link) {
@@ -568,6 +595,7 @@ void node_free(struct node *n)
 	if (!n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
+	timer_disarm(n->env.loop, &n->hurry_timer);
 	timer_disarm(n->env.loop, &n->goodput_timer);
 	refused_fini(n);
 	beats_node_fini(n);

@@ -84,6 +84,11 @@ struct node {
 	void (*stopped_fn)(void *arg);
 	void *stopped_arg;
 	struct timer stop_timer;
+	struct timer hurry_timer;
+	bool hurry;            /* the stop has lasted: what need not be ended is cancelled */
+	struct list seeking;   /* replicas that are looked for: replicas.c */
+	struct list agreeing;  /* overlaps that are compared: agreeing.c */
+	struct list indexing;  /* works of the index: indexing.c */
 	struct timer goodput_timer;
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;

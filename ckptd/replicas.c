@@ -21,6 +21,8 @@
  * 3. Nothing of it is in COMMIT or the log: the placement table of each file says what it holds.
  * 4. The job's user is charged before it is looked for, for all that this may take, and afterwards
  *    for what is kept (USER_PLAN_BYTES).
+ * 5. An orderly stop cancels a search that no file waits for, and after a while all of them: files
+ *    are whole then.
  *
  * Threads: the loop's, and what is said to run on workers, which read images and tables: both stay
  * for as long as the checkpoint is being written.
@@ -54,7 +56,9 @@ struct replicas {
 	struct declared **declared; /* references while the work is under way; then NULL */
 	struct user *user;          /* has taken so much (4); NULL: no user */
 	uint64_t bytes;
-	struct list waits; /* of struct replicas_wait, until it is done */
+	struct list link;  /* in node->seeking, until it is done */
+	struct list waits; /* of struct replicas_wait, likewise */
+	uint32_t writers;  /* checkpoints whose files wait for it, or have it */
 	bool done;
 	bool failed;         /* once done: want of memory, or of what the user may have */
 	struct dedup *dedup; /* once done; NULL: no shard is replicated, or it is not known */
@@ -122,11 +126,12 @@ static void find_done(struct work *w)
 	struct replicas *r = container_of(w, struct replicas, work);
 	struct node *n = r->job->node;
 
-	n->works--;
+	n->side_works--;
+	list_del(&r->link);
 	drop_declared(r);
 	r->done = true;
 	r->failed = w->status < 0;
-	if (r->failed)
+	if (r->failed && w->status != -ECANCELED)
 		tell_not_sought(r, err_text(w->status));
 	if (r->dedup && r->dedup->n_parts == 0) {
 		dedup_free(r->dedup);
@@ -141,7 +146,6 @@ static void find_done(struct work *w)
 	}
 	job_poke(r->job);
 	replicas_unref(r);
-	node_stop_step(n);
 }
 
 /* Nothing is known of it, and it is said why. */
@@ -149,7 +153,8 @@ static int refuse(struct replicas *r, int code, const char *why)
 {
 	r->done = true;
 	r->failed = code != -E2BIG;
-	tell_not_sought(r, why);
+	if (code != -ECANCELED)
+		tell_not_sought(r, why);
 	return code;
 }
 
@@ -168,7 +173,9 @@ static int take_bytes(struct replicas *r, struct declared *const *declared)
 			 (unsigned long long)n_shards, DEDUP_SHARDS_MAX);
 		return refuse(r, -E2BIG, why);
 	}
-	if (r->job->user)
+	if (r->job->node->hurry)
+		code = -ECANCELED;
+	else if (r->job->user)
 		code = user_take(r->job->user, USER_PLAN_BYTES, bytes, "look for it", &e);
 	if (code < 0)
 		return refuse(r, code, e.text);
@@ -184,7 +191,8 @@ static void find_start(struct replicas *r, struct declared *const *declared)
 		declared[i]->refs++;
 	}
 	r->refs++; /* the work's */
-	r->job->node->works++;
+	r->job->node->side_works++;
+	list_add_tail(&r->job->node->seeking, &r->link);
 	r->work.run = find_run;
 	r->work.done = find_done;
 	job_submit(r->job, WORK_CHECK, &r->work);
@@ -198,6 +206,7 @@ static struct replicas *replicas_new(struct job *j, struct declared *const *decl
 	if (!r)
 		return NULL;
 	list_init(&r->waits);
+	list_init(&r->link);
 	r->job = j;
 	r->world = world;
 	r->refs = 1;
@@ -238,7 +247,8 @@ void replicas_step(struct job *j)
 	struct declared **declared CLEANUP_FREE = NULL;
 	struct member *m;
 
-	if (!replicas_wanted(j->node, world) || (j->replicas && !j->replicas->done))
+	if (!replicas_wanted(j->node, world) || j->node->stopping ||
+	    (j->replicas && !j->replicas->done))
 		return;
 	list_each(m, &j->members, link)
 		n += m->declared && m->rank < world;
@@ -278,6 +288,15 @@ static struct replicas *replicas_try(struct job *j, struct declared *const *decl
 			return NULL;
 	}
 	return replicas_hold(j, declared, world);
+}
+
+void replicas_cancel(struct node *n, bool all)
+{
+	struct replicas *r;
+
+	list_each(r, &n->seeking, link)
+		if (all || r->writers == 0)
+			atomic_store_explicit(&r->work.cancel, true, memory_order_relaxed);
 }
 
 bool replicas_wait(struct replicas *r, struct replicas_wait *w)
@@ -698,7 +717,9 @@ struct dividing *dividing_start(struct checkpoint *c)
 		declared[i] = c->shards[i].declared;
 	s->checkpoint = c;
 	s->replicas = replicas_try(c->job, declared, c->world);
-	if (!s->replicas)
+	if (s->replicas)
+		s->replicas->writers++;
+	else
 		tell_whole(c, -ENOMEM);
 	if (!s->replicas || (s->replicas->done && !s->replicas->dedup)) {
 		dividing_free(s);
@@ -738,6 +759,8 @@ void dividing_free(struct dividing *s)
 	if (!s)
 		return;
 	give_up(s);
+	if (s->replicas)
+		s->replicas->writers--;
 	replicas_unref(s->replicas);
 	alloc_free(s->tables);
 	alloc_free(s->images);

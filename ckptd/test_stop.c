@@ -20,6 +20,7 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
+#include "ckptd/user.h"
 #include "proto/session.pb-c.h"
 
 #define USER    65533u
@@ -270,12 +271,158 @@ static void test_declares_wait(void **state)
 	end_stop(t, &stopped);
 }
 
+/* ---- Works of a user that take long ---- */
+
+static void send_prepare(struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare m = CKPT__PREPARE__INIT;
+
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &m;
+	assert_int_equal(hand_send(k, &q), 0);
+}
+
+/* Two ranks hold the same: what is alike is looked for, and a Prepare waits for that. No file does:
+ * the stop does not either, and the search ends as soon as it can. */
+static void test_waits_for_no_search(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped = false;
+	struct user *u;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
+	block(t, WORK_CHECK, (uint32_t)geteuid());
+	declare_elements(&t->a, 0, 1, ELEMENTS);
+	declare_elements(&t->b, 0, 1, ELEMENTS);
+	send_prepare(&t->a);
+	turn(t, SOME);
+	u = the_job(t)->user;
+	assert_true(u->has[USER_PLAN_BYTES] > 0); /* it is on its way */
+	node_stop(t->host.node, LONG_NS, on_stopped, &stopped);
+	assert_true(turn_until(t, &stopped));
+	assert_true(still_blocked());
+	unblock(t);
+	turn(t, SOME);
+	assert_int_equal(u->has[USER_PLAN_BYTES], 0); /* it found nothing */
+	assert_false(was_told("hold alike could not be looked for"));
+	assert_false(has_answer(&t->a));
+}
+
+/* A Prepare that has not begun asks for nothing any more. */
+static void test_prepares_end(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped = false;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_rank(&t->a, 0, 1);
+	block(t, WORK_MEMORY, (uint32_t)geteuid());
+	pretended_room = 0;
+	send_prepare(&t->a);
+	turn(t, SOME);
+	node_stop(t->host.node, LONG_NS, on_stopped, &stopped);
+	assert_true(turn_until(t, &stopped));
+	unblock(t);
+	turn(t, SOME);
+	assert_false(has_answer(&t->a)); /* the disk has no room: that would be an answer */
+}
+
+static void declare_half(struct hand *k, uint64_t from)
+{
+	struct shard s = {.name = "w",
+			  .name_len = 1,
+			  .dtype = CKPT_F32,
+			  .global = {1, {1000}},
+			  .box = {1, {from}, {600}}};
+
+	assert_int_equal(hand_declare(k, GEOMETRY_DEFAULT, &s, 1), 0);
+}
+
+/* What two ranks hold both, in shards that are not the same, is compared no more. */
+static void test_compares_no_more(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped = false;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
+	declare_half(&t->a, 0);
+	declare_half(&t->b, 400);
+	prepare_rank(&t->a);
+	prepare_rank(&t->b);
+	block(t, WORK_CHECK, (uint32_t)geteuid());
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	assert_int_equal(save_rank(&t->b, 1, 10), 0);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), 0);
+	node_stop(t->host.node, LONG_NS, on_stopped, &stopped);
+	assert_true(turn_until(t, &stopped));
+	unblock(t);
+	turn(t, SOME);
+	assert_false(was_told("and are not the same"));
+}
+
+/* ---- An index that is slow ---- */
+
+static const struct index_ops *index_ops;
+static atomic_bool index_waits;
+static _Atomic int writes_begun, writes;
+
+static int slow_write(struct index *ix, const struct index_entry *entries, size_t n, bool sync)
+{
+	writes_begun++;
+	while (index_waits)
+		usleep(1000);
+	writes++;
+	return index_ops->write(ix, entries, n, sync);
+}
+
+/* Of a layout that is being put into the index nothing more is written once the stop has lasted:
+ * neither the checkpoint, which the next start finds not to be there. */
+static void test_index_is_cut_short(void **state)
+{
+	struct node_test *t = *state;
+	static struct index_ops slow;
+	bool stopped = false;
+	uint64_t end = 0;
+	struct index *ix;
+
+	t->index = true;
+	begin_one(t);
+	ix = t->host.node->index;
+	assert_non_null(ix);
+	index_ops = ix->ops;
+	slow = *index_ops;
+	slow.write = slow_write;
+	ix->ops = &slow;
+	writes_begun = writes = 0;
+	index_waits = true;
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	while (writes_begun == 0)
+		assert_true(turn_on(t, &end));
+	node_stop(t->host.node, LONG_NS, on_stopped, &stopped);
+	while (!t->host.node->hurry)
+		assert_true(turn_on(t, &end));
+	assert_false(stopped); /* one write that is under way is waited for */
+	index_waits = false;
+	assert_true(turn_until(t, &stopped));
+	assert_int_equal(writes, 1);
+	assert_int_equal(t->host.node->index_errors, 0);
+	ix->ops = index_ops;
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		STOP_TEST(test_waits_for_no_user),     STOP_TEST(test_waits_for_no_answer),
 		STOP_TEST(test_loads_wait),            STOP_TEST(test_requests_meanwhile),
-		STOP_TEST(test_declares_wait),
+		STOP_TEST(test_declares_wait),         STOP_TEST(test_waits_for_no_search),
+		STOP_TEST(test_prepares_end),          STOP_TEST(test_compares_no_more),
+		STOP_TEST(test_index_is_cut_short),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

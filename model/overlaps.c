@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "model/effort.h"
 #include "model/sleepers.h"
 
 struct held {
@@ -38,6 +39,7 @@ struct walk {
 	struct held *held;
 	size_t n_held, cap_held;
 	uint64_t pairs;
+	struct effort effort;
 	overlap_fn *fn;
 	void *arg;
 };
@@ -153,7 +155,8 @@ static int meet_all(struct walk *w)
 			if (++w->pairs > OVERLAP_PAIRS_MAX)
 				return 0;
 			/* Within a rank there is none: declaration_open() has seen to it. */
-			if (a->rank != b->rank && same_tensor(&a->shard, &b->shard))
+			r = effort_spend(&w->effort, 1);
+			if (r == 0 && a->rank != b->rank && same_tensor(&a->shard, &b->shard))
 				r = meet(w, a, b);
 		}
 	}
@@ -221,6 +224,9 @@ static int hold_rank(struct walk *w, uint32_t rank, const char *name, uint32_t l
 	for (; w->cursor[rank] < w->ranks[rank].n_shards && r == 0; w->cursor[rank]++) {
 		struct shard s;
 
+		r = effort_spend(&w->effort, 1);
+		if (r < 0)
+			break;
 		declaration_get(&w->ranks[rank], w->cursor[rank], &s);
 		if (name_compare(s.name, s.name_len, name, len) != 0)
 			break;
@@ -261,10 +267,11 @@ static int begin(struct walk *w)
 	return 0;
 }
 
-int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn, void *arg,
-		  uint64_t *ret_looks)
+int overlaps_walk(const struct declaration *ranks, uint32_t n, const atomic_bool *cancel,
+		  overlap_fn *fn, void *arg, uint64_t *ret_looks)
 {
-	struct walk w = {.ranks = ranks, .n = n, .fn = fn, .arg = arg};
+	struct walk w = {
+		.ranks = ranks, .n = n, .effort = {.cancel = cancel}, .fn = fn, .arg = arg};
 	const char *name = NULL;
 	uint32_t len = 0;
 	int r = begin(&w);
@@ -294,8 +301,10 @@ static const uint8_t *bytes_at(const struct shard *s, const uint8_t *image, cons
 	return image + s->image_offset + (index - s->start) * dtype_bytes(s->dtype);
 }
 
-bool overlap_differs(const struct overlap *o, const uint8_t *const image[2], struct box *ret_at)
+bool overlap_differs(const struct overlap *o, const uint8_t *const image[2],
+		     const atomic_bool *cancel, struct box *ret_at)
 {
+	struct effort effort = {.cancel = cancel};
 	uint32_t ndim = o->region.ndim;
 	uint64_t element = dtype_bytes(o->shard[0].dtype);
 	uint64_t row = ndim ? o->region.length[ndim - 1] : 1;
@@ -325,7 +334,7 @@ bool overlap_differs(const struct overlap *o, const uint8_t *const image[2], str
 			at.offset[k - 1] = o->region.offset[k - 1];
 			k--;
 		}
-		if (k == 0)
+		if (k == 0 || effort_spend(&effort, 1) < 0)
 			return false;
 	}
 }

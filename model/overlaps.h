@@ -9,6 +9,8 @@
 #ifndef MODEL_OVERLAPS_H
 #define MODEL_OVERLAPS_H
 
+#include <stdatomic.h>
+
 #include "model/declaration.h"
 
 struct overlap {
@@ -20,16 +22,19 @@ struct overlap {
 };
 
 /*
- * Calls fn with each, ordered by name. 0, -ENOMEM, or what fn returned that was not 0. Of replicas
+ * Calls fn with each, ordered by name. 0, -ENOMEM, -ECANCELED soon after *cancel was set (NULL: it
+ * cannot be), or what fn returned that was not 0. Of replicas
  * the first counts. At most OVERLAP_PAIRS_MAX pairs of shards are looked at. ret_looks, or NULL:
  * how often a rank's next name was read, a few times for each of its shards at most.
  */
 #define OVERLAP_PAIRS_MAX (4u << 20)
 typedef int overlap_fn(void *arg, const struct overlap *o);
-MUST_CHECK int overlaps_walk(const struct declaration *ranks, uint32_t n, overlap_fn *fn,
-			     void *arg, uint64_t *ret_looks);
+MUST_CHECK int overlaps_walk(const struct declaration *ranks, uint32_t n, const atomic_bool *cancel,
+			     overlap_fn *fn, void *arg, uint64_t *ret_looks);
 
-/* The first element on which the images of o->rank[0] and o->rank[1] differ; false: on none. */
-bool overlap_differs(const struct overlap *o, const uint8_t *const image[2], struct box *ret_at);
+/* The first element on which the images of o->rank[0] and o->rank[1] differ; false: on none, or on
+ * none before *cancel was set (or NULL). */
+bool overlap_differs(const struct overlap *o, const uint8_t *const image[2],
+		     const atomic_bool *cancel, struct box *ret_at);
 
 #endif

@@ -183,7 +183,7 @@ static void test_any_shards(void **state)
 	(void)state;
 	for (uint64_t i = 0; i < 300; i++) {
 		make_world(&w, seed * 1000 + i);
-		assert_int_equal(overlaps_walk(w.ranks, RANKS, take, &w, NULL), 0);
+		assert_int_equal(overlaps_walk(w.ranks, RANKS, NULL, take, &w, NULL), 0);
 		for (int name = 0; name < NAMES; name++)
 			for (int a = 0; a < RANKS; a++)
 				for (int b = a + 1; b < RANKS; b++)
@@ -209,7 +209,7 @@ static int compare(void *arg, const struct overlap *o)
 		   row < r->offset[0] + r->length[0] && column >= r->offset[1] &&
 		   column < r->offset[1] + r->length[1];
 
-	assert_int_equal(overlap_differs(o, images, &at), has);
+	assert_int_equal(overlap_differs(o, images, NULL, &at), has);
 	if (has) {
 		assert_int_equal(at.offset[0] * COLUMNS + at.offset[1], d->changed);
 		assert_int_equal(at.length[0] * at.length[1], 1);
@@ -236,7 +236,7 @@ static void test_one_element_differs(void **state)
 			w.images[RANKS - 1][at + rnd(&w, 4)] ^= 1;
 		else
 			d.changed = UINT64_MAX; /* it has not got it */
-		assert_int_equal(overlaps_walk(w.ranks, RANKS, compare, &d, NULL), 0);
+		assert_int_equal(overlaps_walk(w.ranks, RANKS, NULL, compare, &d, NULL), 0);
 		differ += d.differ > 0;
 		none += d.differ == 0;
 		drop_world(&w);
@@ -259,20 +259,34 @@ static void test_it_ends_when_told_and_without_memory(void **state)
 
 	(void)state;
 	make_world(&w, 5);
-	assert_int_equal(overlaps_walk(w.ranks, RANKS, stop, &calls, NULL), 7);
+	assert_int_equal(overlaps_walk(w.ranks, RANKS, NULL, stop, &calls, NULL), 7);
 	assert_int_equal(calls, 1);
 	for (uint64_t n = 1; fired; n++) {
 		int r;
 
 		memset(w.found, 0, sizeof(w.found));
 		alloc_fail_at(n, false);
-		r = overlaps_walk(w.ranks, RANKS, take, &w, NULL);
+		r = overlaps_walk(w.ranks, RANKS, NULL, take, &w, NULL);
 		fired = alloc_fired();
 		alloc_fail_at(0, false);
 		assert_int_equal(r, fired ? -ENOMEM : 0);
 	}
-	assert_int_equal(overlaps_walk(w.ranks, 1, stop, &calls, NULL), 0);
-	assert_int_equal(overlaps_walk(w.ranks, 0, stop, &calls, NULL), 0);
+	assert_int_equal(overlaps_walk(w.ranks, 1, NULL, stop, &calls, NULL), 0);
+	assert_int_equal(overlaps_walk(w.ranks, 0, NULL, stop, &calls, NULL), 0);
+	drop_world(&w);
+}
+
+/* Neither a walk nor a comparison goes on. */
+static void test_cancel(void **state)
+{
+	static struct world w;
+	atomic_bool cancel = true;
+	int calls = 0;
+
+	(void)state;
+	make_world(&w, 5);
+	assert_int_equal(overlaps_walk(w.ranks, RANKS, &cancel, stop, &calls, NULL), -ECANCELED);
+	assert_int_equal(calls, 0);
 	drop_world(&w);
 }
 
@@ -313,7 +327,7 @@ static void test_names_of_their_own(void **state)
 	(void)state;
 	for (uint32_t i = 0; i < MANY; i++)
 		d[i] = own_names(i, MANY, EACH);
-	assert_int_equal(overlaps_walk(d, MANY, stop, &calls, &looks), 0);
+	assert_int_equal(overlaps_walk(d, MANY, NULL, stop, &calls, &looks), 0);
 	assert_int_equal(calls, 0);
 	assert_in_range(looks, MANY * EACH, 5 * MANY * EACH); /* all for each: 1.6e7 */
 	for (uint32_t i = 0; i < MANY; i++)
@@ -371,7 +385,7 @@ static void test_bytes_that_change_meanwhile(void **state)
 	for (int i = 0; i < LOOKS; i++) {
 		struct box at = s.box;
 
-		if (overlap_differs(&o, looked, &at))
+		if (overlap_differs(&o, looked, NULL, &at))
 			assert_true(at.offset[0] < BYTES);
 	}
 	atomic_store(&w.stop, true);
@@ -386,6 +400,7 @@ int main(void)
 		cmocka_unit_test(test_any_shards),
 		cmocka_unit_test(test_one_element_differs),
 		cmocka_unit_test(test_it_ends_when_told_and_without_memory),
+		cmocka_unit_test(test_cancel),
 		cmocka_unit_test(test_names_of_their_own),
 		cmocka_unit_test(test_bytes_that_change_meanwhile),
 	};

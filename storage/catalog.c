@@ -258,7 +258,8 @@ int layout_end(struct catalog_batch *b, const struct digest *layout, uint32_t wo
 }
 
 int catalog_put_layout(struct index *ix, const struct digest *layout,
-		       const struct declaration *ranks, uint32_t world, struct err *e)
+		       const struct declaration *ranks, uint32_t world, const atomic_bool *cancel,
+		       struct err *e)
 {
 	CLEANUP_FREE struct catalog_batch *b = NULL;
 	struct layout_mark there;
@@ -270,7 +271,7 @@ int catalog_put_layout(struct index *ix, const struct digest *layout,
 		return 0;
 	if (r < 0 && r != CKPT_ENOTFOUND)
 		return layout_error(e, r, "find", layout);
-	b = batch_new(ix);
+	b = batch_new(ix, cancel);
 	r = b ? 0 : -ENOMEM;
 	for (uint32_t rank = 0; rank < world && r == 0; rank++)
 		r = layout_add_rank(b, layout, rank, &ranks[rank]);

@@ -14,6 +14,8 @@
 #ifndef STORAGE_CATALOG_H
 #define STORAGE_CATALOG_H
 
+#include <stdatomic.h>
+
 #include "base/index.h"
 #include "model/declaration.h"
 #include "storage/commit_file.h"
@@ -41,9 +43,11 @@ MUST_CHECK int catalog_each(struct index *ix, const struct job_id *job, catalog_
 			    struct err *e);
 
 /* Declarations of a layout; batches of bounded size, so that a million shards are possible. Does
- * nothing when the layout is there. */
+ * nothing when the layout is there. -ECANCELED soon after *cancel was set (NULL: it cannot be):
+ * then nobody sees it, and it may be put again. */
 MUST_CHECK int catalog_put_layout(struct index *ix, const struct digest *layout,
-				  const struct declaration *ranks, uint32_t world, struct err *e);
+				  const struct declaration *ranks, uint32_t world,
+				  const atomic_bool *cancel, struct err *e);
 typedef int catalog_shard_fn(void *arg, uint32_t rank, const struct shard *s);
 /* Every rank's shards of one tensor, ranks in order. CKPT_ENOTFOUND: the index does not know the
  * layout, or no rank has such a tensor. */
@@ -52,12 +56,14 @@ MUST_CHECK int catalog_tensor(struct index *ix, const struct digest *layout, con
 
 /*
  * Makes the index anew from the files; returns the number of checkpoints. Pins are in the log, and
- * suspicions are found by reading: whoever knows them puts them in afterwards.
+ * suspicions are found by reading: whoever knows them puts them in afterwards. -ECANCELED: as
+ * above; the index is not whole.
  */
-MUST_CHECK int catalog_rebuild(struct index *ix, struct store *s, struct err *e);
+MUST_CHECK int catalog_rebuild(struct index *ix, struct store *s, const atomic_bool *cancel,
+			       struct err *e);
 /* One checkpoint with its layout, as catalog_rebuild() does it. */
 MUST_CHECK int catalog_add(struct index *ix, struct store *s, const struct checkpoint_id *id,
-			   struct err *e);
+			   const atomic_bool *cancel, struct err *e);
 /* Whether it is of this schema, and no rebuild of it was cut short. */
 bool catalog_is_whole(struct index *ix);
 /* True when the index is of this schema and lists exactly the COMMIT files that are there, and

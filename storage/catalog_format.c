@@ -253,14 +253,21 @@ int shard_decode(const char *name, size_t name_len, const void *value, size_t va
 
 /* ---- Batches ---- */
 
-struct catalog_batch *batch_new(struct index *ix)
+struct catalog_batch *batch_new(struct index *ix, const atomic_bool *cancel)
 {
 	struct catalog_batch *b = alloc_zero(sizeof(*b));
 
 	assert(ix && ix->ops);
-	if (b)
-		b->ix = ix;
+	if (!b)
+		return NULL;
+	b->ix = ix;
+	b->cancel = cancel;
 	return b;
+}
+
+bool batch_cancelled(const struct catalog_batch *b)
+{
+	return b->cancel && atomic_load_explicit(b->cancel, memory_order_relaxed);
 }
 
 bool batch_is_full(const struct catalog_batch *b)
@@ -282,6 +289,8 @@ int batch_add(struct catalog_batch *b, const void *key, size_t key_len, const vo
 	struct index_entry *t;
 
 	assert(key_len > 0 && key_len <= CATALOG_KEY_MAX && value_len <= CATALOG_VALUE_MAX);
+	if (batch_cancelled(b))
+		return -ECANCELED;
 	if (batch_is_full(b)) {
 		int r = batch_flush(b, false);
 

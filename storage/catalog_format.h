@@ -54,17 +54,21 @@ MUST_CHECK int shard_decode(const char *name, size_t name_len, const void *value
 #define BATCH_BYTES (256u << 10)
 struct catalog_batch {
 	struct index *ix;
+	const atomic_bool *cancel; /* or NULL: batch_add() fails soon after it was set */
 	uint32_t groups[GROUP_RANKS], n_groups; /* of the ranks that were added last */
 	bool shared;                            /* some rank has another's shards */
 	size_t n, used;
 	struct index_entry entries[BATCH_ENTRIES];
 	uint8_t bytes[BATCH_BYTES];
 };
-struct catalog_batch *batch_new(struct index *ix); /* alloc_free() it; NULL: no memory */
-/* Copies; value NULL deletes. An error is of the index: what was added is unknown. */
+/* alloc_free() it; NULL: no memory. cancel may be NULL. */
+struct catalog_batch *batch_new(struct index *ix, const atomic_bool *cancel);
+/* Copies; value NULL deletes. -ECANCELED, else an error is of the index: what was added is unknown.
+ */
 MUST_CHECK int batch_add(struct catalog_batch *b, const void *key, size_t key_len,
 			 const void *value, size_t value_len);
 MUST_CHECK int batch_flush(struct catalog_batch *b, bool sync);
+bool batch_cancelled(const struct catalog_batch *b);
 bool batch_is_full(const struct catalog_batch *b); /* the next one may cause a write */
 /* Deletes all that begins with prefix; b is empty before and after. */
 MUST_CHECK int batch_delete(struct catalog_batch *b, const void *prefix, size_t len);

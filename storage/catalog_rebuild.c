@@ -5,6 +5,7 @@
  *   (1) The schema's entry goes first and comes back last: a rebuild that was cut short is no good
  *       index and is repeated.
  *   (2) One declaration and one batch are in memory at a time.
+ *   (3) It may be cancelled at any time: it is cut short then (1), as it is by a crash.
  *
  * A layout or declaration whose object is missing or damaged is taken from the rank tables of the
  * checkpoint's shard files, and the object is written again. Where they are damaged too, that costs
@@ -213,16 +214,17 @@ static int rebuild_checkpoint(void *arg, const struct checkpoint_id *id,
 		return without_commit(w, why);
 	assert(w->count < INT_MAX);
 	entry_of(commit, &c);
-	w->result = put_layout(w, commit);
+	w->result = batch_cancelled(w->batch) ? err_code(w->e, -ECANCELED, "write the index")
+					      : put_layout(w, commit);
 	if (w->result == 0)
 		w->result = catalog_put(w->ix, &c, w->e);
 	w->count += w->result == 0;
 	return w->result;
 }
 
-int catalog_rebuild(struct index *ix, struct store *s, struct err *e)
+int catalog_rebuild(struct index *ix, struct store *s, const atomic_bool *cancel, struct err *e)
 {
-	CLEANUP_FREE struct catalog_batch *b = batch_new(ix);
+	CLEANUP_FREE struct catalog_batch *b = batch_new(ix, cancel);
 	struct walk w = { .ix = ix, .store = s, .batch = b, .fn = rebuild_checkpoint, .e = e };
 	static const uint8_t schema = CATALOG_SCHEMA;
 	uint8_t version[4];
@@ -240,9 +242,10 @@ int catalog_rebuild(struct index *ix, struct store *s, struct err *e)
 	return r < 0 ? err_code(e, r, "end the rebuild of the index") : w.count;
 }
 
-int catalog_add(struct index *ix, struct store *s, const struct checkpoint_id *id, struct err *e)
+int catalog_add(struct index *ix, struct store *s, const struct checkpoint_id *id,
+		const atomic_bool *cancel, struct err *e)
 {
-	CLEANUP_FREE struct catalog_batch *b = batch_new(ix);
+	CLEANUP_FREE struct catalog_batch *b = batch_new(ix, cancel);
 	struct walk w = {.ix = ix, .store = s, .batch = b, .e = e};
 	struct commit_file c;
 	int r = b ? commit_read(s, id, &c, e) : err_code(e, -ENOMEM, "write the index");

@@ -29,7 +29,7 @@ static int uses(void *arg, const struct catalog_entry *c)
 
 static int remove_layout(struct index *ix, const struct digest *layout)
 {
-	CLEANUP_FREE struct catalog_batch *b = batch_new(ix);
+	CLEANUP_FREE struct catalog_batch *b = batch_new(ix, NULL);
 	struct layout_mark there;
 	struct catalog_key k;
 	int r = layout_find(ix, layout, &there);

@@ -353,9 +353,11 @@ static void test_tensors(void **state)
 	(void)state;
 	for (int i = 0; i < 7; i++) {
 		l[i] = make_layout(worlds[i]);
-		assert_int_equal(catalog_put_layout(ix, &l[i]->digest, l[i]->d, l[i]->world, &e),
+		assert_int_equal(catalog_put_layout(ix, &l[i]->digest, l[i]->d, l[i]->world, NULL,
+						    &e),
 				 0);
-		assert_int_equal(catalog_put_layout(ix, &l[i]->digest, l[i]->d, l[i]->world, &e),
+		assert_int_equal(catalog_put_layout(ix, &l[i]->digest, l[i]->d, l[i]->world, NULL,
+						    &e),
 				 0);
 	}
 	for (int i = 0; i < 7; i++)
@@ -387,13 +389,14 @@ static void test_layout_write_failures(void **state)
 			struct tensor_walk w = { .l = l, .name = "a" };
 
 			fault_arm(points[p], FAULT_ERROR, fault_hits(points[p]) + n, false);
-			r = catalog_put_layout(ix, &l->digest, l->d, l->world, &e);
+			r = catalog_put_layout(ix, &l->digest, l->d, l->world, NULL, &e);
 			assert_true(r == 0 || r == -EIO);
 			/* The write may have come through in spite of the error (I10). */
 			if (r != 0 && catalog_tensor(ix, &l->digest, "a", 1, expect_shard, &w,
 						     &e) != CKPT_ENOTFOUND)
 				expect_tensors(l);
-			assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, &e),
+			assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, NULL,
+							    &e),
 					 0);
 			expect_tensors(l);
 			free_layout(l);
@@ -417,7 +420,7 @@ static void test_allocation_failures(void **state)
 
 			alloc_fail_at(n, false);
 			r = what ? catalog_tensor(ix, &l->digest, "a", 1, expect_shard, &w, &e)
-				 : catalog_put_layout(ix, &l->digest, l->d, l->world, &e);
+				 : catalog_put_layout(ix, &l->digest, l->d, l->world, NULL, &e);
 			assert_int_equal(r == -ENOMEM, alloc_fired());
 			alloc_fail_at(0, false);
 		}
@@ -498,7 +501,7 @@ static void test_malformed_entries(void **state)
 		l = make_layout(2);
 	}
 	w.l = l;
-	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, 2, &e), 0);
+	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, 2, NULL, &e), 0);
 	name = l->ranks[0].shard[0].name;
 	w.name = name;
 	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
@@ -515,6 +518,27 @@ static void test_malformed_entries(void **state)
 		t.value = NULL;
 		assert_int_equal(ix->ops->write(ix, &t, 1, false), 0);
 	}
+	free_layout(l);
+}
+
+/* Nobody sees a layout that was cancelled, and it can be put again. */
+static void test_layout_cancelled(void **state)
+{
+	struct layout *l = make_layout(2);
+	const char *name = l->ranks[0].shard[0].name;
+	struct tensor_walk w = {.l = l, .name = name};
+	atomic_bool cancel = true;
+	struct err e;
+
+	(void)state;
+	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, 2, &cancel, &e), -ECANCELED);
+	assert_int_equal(
+		catalog_tensor(ix, &l->digest, name, strlen(name), expect_shard, &w, &e),
+		CKPT_ENOTFOUND);
+	cancel = false;
+	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, 2, &cancel, &e), 0);
+	assert_int_equal(
+		catalog_tensor(ix, &l->digest, name, strlen(name), expect_shard, &w, &e), 0);
 	free_layout(l);
 }
 
@@ -547,7 +571,7 @@ static void test_shards_are_kept_once(void **state)
 	t.key = k.bytes;
 	t.key_len = k.len;
 	assert_int_equal(ix->ops->write(ix, &t, 1, false), 0);
-	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, &e), 0);
+	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, NULL, &e), 0);
 	expect_tensors(l);
 	assert_int_equal(ix->ops->scan(ix, "", 0, NULL, 0, count_key, kinds), 0);
 	assert_true(distinct < l->world);
@@ -567,7 +591,7 @@ static void test_names_are_bytes(void **state)
 	struct err e;
 
 	(void)state;
-	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, &e), 0);
+	assert_int_equal(catalog_put_layout(ix, &l->digest, l->d, l->world, NULL, &e), 0);
 	for (size_t n = 2; n <= sizeof(keys); n++) /* the bytes that follow a name in a key */
 		assert_int_equal(catalog_tensor(ix, &l->digest, keys, n, expect_shard, &w, &e),
 				 CKPT_ENOTFOUND);
@@ -581,6 +605,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_checkpoints, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_tensors, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_layout_cancelled, setup, teardown),
 #ifdef CKPT_FAULTS
 		cmocka_unit_test_setup_teardown(test_layout_write_failures, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_allocation_failures, setup, teardown),

@@ -159,7 +159,7 @@ static struct digest build(struct index *ix)
 	before = status_kb("VmRSS:");
 	reset_peak();
 	start = now_ns();
-	if (catalog_put_layout(ix, &layout, d, RANKS, &e) != 0)
+	if (catalog_put_layout(ix, &layout, d, RANKS, NULL, &e) != 0)
 		fail_msg("%s", e.text);
 	printf("%u shards put in %.2f s, peak memory for it %.1f MiB\n", tensors * RANKS,
 	       (double)(now_ns() - start) / 1e9, (double)(status_kb("VmHWM:") - before) / 1024);

@@ -63,7 +63,7 @@ static int setup(void **state)
 	if (disk_posix_open(dir, "threads", &disk, &e) || store_open(disk, &o, &store, &e))
 		fail_msg("%s", e.text);
 	open_index(true);
-	assert_int_equal(catalog_rebuild(ix, &store, &e), 0); /* of nothing */
+	assert_int_equal(catalog_rebuild(ix, &store, NULL, &e), 0); /* of nothing */
 	return 0;
 }
 
@@ -122,7 +122,7 @@ static void make_layout(int i)
 		fail_msg("%s", e.text);
 	name = layout_digest(digests, worlds[i]);
 	assert_true(digest_equal(&name, &layouts[i]));
-	assert_int_equal(catalog_put_layout(ix, &layouts[i], d, worlds[i], &e), 0);
+	assert_int_equal(catalog_put_layout(ix, &layouts[i], d, worlds[i], NULL, &e), 0);
 	if (i == 0)
 		a_declaration = digests[0];
 	for (uint32_t rank = 0; rank < worlds[i]; rank++)
@@ -297,7 +297,7 @@ static bool is_good(void)
 static void expect_rebuilt(const struct writer *want, int n)
 {
 	struct err e;
-	int r = catalog_rebuild(ix, &store, &e);
+	int r = catalog_rebuild(ix, &store, NULL, &e);
 
 	if (r < 0)
 		fail_msg("%s", e.text);
@@ -425,7 +425,7 @@ static void test_damaged_files(void **state)
 	path_commit(path, &last.id);
 	flip_file(path);
 	assert_false(is_good()); /* the index lists what no file proves */
-	assert_int_equal(catalog_rebuild(ix, &store, &e), n - 1);
+	assert_int_equal(catalog_rebuild(ix, &store, NULL, &e), n - 1);
 	assert_int_equal(catalog_get(ix, &last.id, &got, &e), CKPT_ENOTFOUND);
 	assert_true(is_good());
 
@@ -435,7 +435,7 @@ static void test_damaged_files(void **state)
 	hex_format(hex, layouts[1].b, sizeof(layouts[1].b));
 	snprintf(path, sizeof(path), "layouts/%s", hex);
 	flip_file(path);
-	assert_int_equal(catalog_rebuild(ix, &store, &e), n - 1); /* the checkpoints are there */
+	assert_int_equal(catalog_rebuild(ix, &store, NULL, &e), n - 1); /* they are there */
 	assert_true(is_good());
 	for (int i = 0; i < LAYOUTS; i++) {
 		int r = catalog_tensor(ix, &layouts[i], "tensor.0", 8, count_shard, &found, &e);
@@ -501,12 +501,56 @@ static void test_rebuild_cut_short(void **state)
 	for (uint64_t at = 1; r < 0; at++) {
 		fault_disarm_all();
 		fault_arm(FAULT_INDEX_WRITE, FAULT_ERROR, at, true);
-		r = catalog_rebuild(ix, &store, &e);
+		r = catalog_rebuild(ix, &store, NULL, &e);
 		fault_disarm_all();
 		assert_true(r == n || r == -EIO);
 		if (at == 1)
 			expect_dump(&kept); /* nothing was done yet */
 		else if (r < 0)
+			assert_false(is_good());
+		assert_true(at < 1000);
+		if (at % 5 == 0)
+			expect_rebuilt(&kept, n);
+	}
+	expect_dump(&kept);
+	writer_free(&kept);
+}
+
+static const struct index_ops *real_ops;
+static atomic_bool cancel;
+static uint64_t writes_left;
+
+static int write_and_cancel(struct index *index, const struct index_entry *entries, size_t n,
+			    bool sync)
+{
+	if (--writes_left == 0)
+		cancel = true;
+	return real_ops->write(index, entries, n, sync);
+}
+
+/* Cancels it at each write, as above. */
+static void test_rebuild_cancelled(void **state)
+{
+	struct catalog_entry last;
+	struct index_ops ops;
+	struct writer kept;
+	int n, r = -ECANCELED;
+	struct err e;
+
+	(void)state;
+	n = fill(&last);
+	kept = dump();
+	real_ops = ix->ops;
+	ops = *real_ops;
+	ops.write = write_and_cancel;
+	for (uint64_t at = 1; r < 0; at++) {
+		cancel = false;
+		writes_left = at;
+		ix->ops = &ops;
+		r = catalog_rebuild(ix, &store, &cancel, &e);
+		ix->ops = real_ops;
+		assert_true(r == n || r == -ECANCELED);
+		if (r < 0)
 			assert_false(is_good());
 		assert_true(at < 1000);
 		if (at % 5 == 0)
@@ -529,7 +573,7 @@ static void test_allocation_failures(void **state)
 	kept = dump();
 	for (uint64_t at = 1; r == -ENOMEM; at += 1 + at / 16) {
 		alloc_fail_at(at, false);
-		r = catalog_rebuild(ix, &store, &e);
+		r = catalog_rebuild(ix, &store, NULL, &e);
 		if (r == -ENOMEM)
 			assert_non_null(strstr(e.text, "memory"));
 		else
@@ -608,6 +652,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_lost_objects, setup, teardown),
 #ifdef CKPT_FAULTS
 		cmocka_unit_test_setup_teardown(test_rebuild_cut_short, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_rebuild_cancelled, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_allocation_failures, setup, teardown),
 #endif
 		cmocka_unit_test_setup_teardown(test_layout_files, setup, teardown),

@@ -455,7 +455,7 @@ static int make_index(struct data *d, struct store *s, int *ret_count, struct er
 	if (e->code)
 		complain("%s", e->text); /* an old one was set aside */
 	err_clear(e);
-	r = catalog_rebuild(ix, s, e);
+	r = catalog_rebuild(ix, s, NULL, e);
 	*ret_count = r;
 	if (r >= 0)
 		r = put_marks(ix, d, e);
