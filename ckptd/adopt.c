@@ -255,6 +255,7 @@ static void slot_detach(struct slot *s)
 	if (c->agreed == CP_OPEN)
 		c->bytes -= sh->image_len;
 	c->n_sealed--;
+	c->n_memory--;
 	c->sealed = false;
 	if (sh->table)
 		c->n_digested--;

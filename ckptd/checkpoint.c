@@ -110,16 +110,29 @@ void shard_drop_blobs(struct shard_state *sh)
 	sh->blobs = NULL;
 }
 
-static void shard_clear(struct job *j, struct shard_state *s)
+static void shard_clear(struct checkpoint *c, uint32_t rank)
 {
+	struct shard_state *s = &c->shards[rank];
+
+	c->n_memory -= s->sealed;
 	if (s->slot && !BUG(SLOT_KEEPS_HOLDER))
 		s->slot->holds = NULL;
 	shard_drop_blobs(s);
 	if (!s->table_in_region)
 		alloc_free(s->table);
 	if (s->declared)
-		declared_unref(j, s->declared);
+		declared_unref(c->job, s->declared);
 	*s = (struct shard_state){ .bad_file = s->bad_file };
+}
+
+void checkpoint_has_files(struct checkpoint *c, struct commit_file *commit)
+{
+	if (c->commit) {
+		commit_file_fini(c->commit);
+		alloc_free(c->commit);
+	}
+	c->commit = commit;
+	c->disk_bytes = commit_disk_bytes(commit);
 }
 
 void checkpoint_free(struct checkpoint *c)
@@ -128,7 +141,7 @@ void checkpoint_free(struct checkpoint *c)
 	recheck_forget(c);
 	holding_forget(c);
 	for (uint32_t r = 0; r < c->world; r++)
-		shard_clear(c->job, &c->shards[r]);
+		shard_clear(c, r);
 	if (c->commit) {
 		commit_file_fini(c->commit);
 		alloc_free(c->commit);
@@ -342,6 +355,7 @@ void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, stru
 	if (c->agreed == CP_OPEN) /* of a committed one the record has said it */
 		c->bytes += image_len;
 	c->n_sealed++;
+	c->n_memory++;
 	c->sealed = c->n_sealed == c->world;
 }
 
@@ -784,19 +798,11 @@ static void release_memory(struct checkpoint *c, uint32_t *left)
 
 		if (!c->shards[r].sealed)
 			continue;
-		shard_clear(c->job, &c->shards[r]);
+		shard_clear(c, r);
 		if (s)
 			slot_release(s);
 		--*left;
 	}
-}
-
-static bool in_memory(const struct checkpoint *c)
-{
-	for (uint32_t r = 0; r < c->world; r++)
-		if (c->shards[r].sealed)
-			return true;
-	return false;
 }
 
 /* ---- While nothing can be committed ---- */
@@ -825,7 +831,7 @@ static bool being_let_go(struct job *j)
 	struct checkpoint *c;
 
 	list_each(c, &j->checkpoints, link)
-		if ((c->agreed == CP_ABORTED || c->releasing) && in_memory(c))
+		if ((c->agreed == CP_ABORTED || c->releasing) && c->n_memory > 0)
 			return true;
 	return false;
 }
@@ -878,11 +884,11 @@ void checkpoint_collect(struct job *j)
 	list_each_safe(c, next, &j->checkpoints, link) {
 		/* The decision and the first rank that goes are one call: from then on its memory
 		 * is not read (I9). */
-		if (left > 0 && in_memory(c) && (c->releasing || memory_may_go(c))) {
+		if (left > 0 && c->n_memory > 0 && (c->releasing || memory_may_go(c))) {
 			release_memory(c, &left);
 			released = true;
 		}
-		if (in_memory(c) || c->works || c->readers || c->persist)
+		if (c->n_memory > 0 || c->works || c->readers || c->persist)
 			continue;
 		if ((c->agreed == CP_ABORTED && c->abort_logged) ||
 		    (c->agreed == CP_COMMITTED &&

@@ -85,7 +85,7 @@ static uint64_t bytes_on_disk(const struct job *j)
 		if (c->durable != DUR_DONE || c->pinned || c->disk_suspect || !c->commit ||
 		    n++ >= j->node->options.retention.keep_last)
 			continue;
-		bytes += commit_disk_bytes(c->commit);
+		bytes += c->disk_bytes;
 	}
 	return bytes;
 }

@@ -121,12 +121,14 @@ struct checkpoint {
 	uint64_t bytes;
 	struct shard_state *shards; /* world; tables are kept while the memory is */
 	uint32_t n_sealed, n_digested;
+	uint32_t n_memory;          /* ranks whose shard is in memory */
 	uint32_t n_held;            /* slots that hold it, as job_state_check() has counted them */
 	bool sealed, digested;      /* facts, of all ranks */
 	bool abort_logged;          /* ABORTED: its record is in the log, or never will be */
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
 	struct commit_file *commit; /* with DUR_DONE; NULL: none can be read, with disk_suspect */
+	uint64_t disk_bytes;        /* commit_disk_bytes() of it: checkpoint_has_files() */
 	bool commit_gone;           /* without commit: there is no COMMIT, not even a bad one */
 	bool files_suffice;         /* without commit: it could be made, and not be written */
 	bool rebuilt;               /* this life has made its COMMIT again from its files */
@@ -585,6 +587,8 @@ bool checkpoint_waits_for_commit(const struct checkpoint *c);
 /* Lets go of memory that nothing needs any more (I9), and of the struct itself (2). */
 void checkpoint_collect(struct job *j);
 void checkpoint_free(struct checkpoint *c);
+/* What its COMMIT says, instead of what it said before; takes it. */
+void checkpoint_has_files(struct checkpoint *c, struct commit_file *commit);
 /* Answers whoever waits, as far as it can be answered. */
 void checkpoint_answer(struct job *j);
 MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,

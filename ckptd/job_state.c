@@ -97,7 +97,7 @@ static bool shards_are_sound(const struct checkpoint *c)
 		return false;
 	if (c->memory && c->n_held != c->world)
 		return false;
-	return !pending || c->n_held == c->n_sealed;
+	return c->n_held == c->n_memory && (!pending || c->n_held == c->n_sealed);
 }
 
 /* disk_suspect says that a file of it is bad. Those of all others are not looked at: a job may keep

@@ -163,6 +163,7 @@ static void start_run(struct work *w)
 static int take_commit(struct job *j, struct found_commit *f)
 {
 	struct history_commit *h = history_find(&j->history, f->id.step, &f->id.attempt);
+	struct commit_file *commit;
 	struct checkpoint *c;
 	int r;
 
@@ -171,10 +172,11 @@ static int take_commit(struct job *j, struct found_commit *f)
 	r = checkpoint_new(j, f->id.step, h->epoch, f->file.world, &f->id.attempt, &c);
 	if (r < 0)
 		return r;
-	c->commit = alloc_zero(sizeof(*c->commit));
-	if (!c->commit)
+	commit = alloc_zero(sizeof(*commit));
+	if (!commit)
 		return -ENOMEM;
-	*c->commit = f->file;
+	*commit = f->file;
+	checkpoint_has_files(c, commit);
 	f->file = (struct commit_file){ 0 };
 	c->agreed = CP_COMMITTED;
 	c->durable = DUR_DONE;

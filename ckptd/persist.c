@@ -314,7 +314,7 @@ static void publish_done(struct work *w)
 	goodput_was_durable(c);
 	c->reason[0] = '\0';
 	j->disk_text[0] = '\0';
-	c->commit = t->commit;
+	checkpoint_has_files(c, t->commit);
 	t->commit = NULL;
 	j->last_durable_step = c->step;
 	if (!t->layout_stored && j->layouts_stored < 8)

@@ -49,12 +49,11 @@ static int plan_of(struct plan *x, struct job *j)
 		return -ENOMEM;
 	retain_plan(j, items, order, n);
 	for (x->n = 0; x->n < n; x->n++) {
-		const struct commit_file *commit = order[x->n]->commit; /* NULL: it is unreadable */
 		const struct retention_item *item = &items[x->n];
 
 		x->rows[x->n] = (struct row){
 			.step = item->step,
-			.bytes = commit ? commit_disk_bytes(commit) : 0,
+			.bytes = order[x->n]->disk_bytes, /* 0: COMMIT is unreadable */
 			.attempt = order[x->n]->attempt,
 			.expire = item->expire,
 			.because = item->kept_because ? item->kept_because : "",

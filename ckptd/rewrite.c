@@ -204,11 +204,7 @@ static void files_are_good(struct rewrite *x)
 {
 	struct checkpoint *c = x->checkpoint;
 
-	if (c->commit) {
-		commit_file_fini(c->commit);
-		alloc_free(c->commit);
-	}
-	c->commit = x->commit;
+	checkpoint_has_files(c, x->commit);
 	x->commit = NULL;
 	for (uint32_t i = 0; i < x->n_parts; i++)
 		c->shards[x->parts[i].rank].bad_file = false;

@@ -61,6 +61,7 @@ static void shard_without_slot(struct job *j)
 static void slot_of_another_rank(struct job *j) { first_member(j)->rank = 5; }
 static void dead_member_talks(struct job *j) { first_member(j)->alive = false; }
 static void one_shard_more(struct job *j) { committed(j)->n_sealed--; }
+static void one_in_memory_more(struct job *j) { committed(j)->n_memory--; }
 static void digested_is_forgotten(struct job *j) { committed(j)->digested = false; }
 static void record_of_the_future(struct job *j) { committed(j)->record_n = 1000; }
 static void durable_but_aborted(struct job *j) { committed(j)->agreed = CP_ABORTED; }
@@ -85,6 +86,7 @@ static const struct corruption {
 	{ slot_of_another_rank, JOB_DEFECT_OWNER },
 	{ dead_member_talks, JOB_DEFECT_MEMBER },
 	{ one_shard_more, JOB_DEFECT_SHARDS },
+	{ one_in_memory_more, JOB_DEFECT_SHARDS },
 	{ digested_is_forgotten, JOB_DEFECT_SHARDS },
 	{ record_of_the_future, JOB_DEFECT_CHECKPOINT },
 	{ durable_but_aborted, JOB_DEFECT_CHECKPOINT },

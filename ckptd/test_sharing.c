@@ -150,10 +150,14 @@ static void test_memory_that_goes_in_slices(void **state)
 	assert_int_equal(save_rank(&t->b, 1, 30), 0);
 	assert_int_equal(hand_wait(&t->a, 30, CKPT_DURABLE), 0);
 	assert_true(ten->memory && twenty->memory); /* they are read */
+	assert_int_equal(ten->n_memory, 2);
+	assert_int_equal(ten->disk_bytes, commit_disk_bytes(ten->commit));
+	assert_true(ten->disk_bytes > 2 * 4 * ELEMENTS);
 	ten->readers--;
 	twenty->readers--;
 	checkpoint_collect(the_job(t));
 	assert_true(ten->releasing && !ten->memory);
+	assert_int_equal(ten->n_memory, 1);
 	assert_null(ten->shards[0].slot);
 	assert_non_null(ten->shards[1].slot);
 	assert_false(checkpoint_memory_is_good(ten, 1));
