@@ -151,7 +151,7 @@ static void start(struct fuzz *f)
 	struct keeper_options keeper = {.budget = 8u << 20};
 	struct host_options host = {.delay_ns_max = 10 * SIM_US, .pids = 24};
 	struct life_options life = {
-		.name = "ckptd", .width = {1, 1, 1, 1, 1, 1, 1}, .queue_depth = 4};
+		.name = "ckptd", .width = {1, 1, 1, 1, 1, 1, 1, 1}, .queue_depth = 4};
 	struct disk_options disk;
 
 	f->w = world_new(1);
