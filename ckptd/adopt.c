@@ -388,7 +388,7 @@ static bool take_table(struct slot *s, void *bytes, size_t len, bool in_region)
 	struct made_table made;
 	struct rank_table t;
 
-	if (made_table_open(bytes, len, &made, &t) < 0 || t.rank != s->rank ||
+	if (made_table_open(bytes, len, NULL, &made, &t) < 0 || t.rank != s->rank ||
 	    t.world != s->holds->world ||
 	    t.image_len != s->holds->shards[s->rank].image_len)
 		return false;

@@ -151,7 +151,8 @@ static int declared_make(const struct digest *digest, uint32_t leaf, void *bytes
 	list_init(&d->link);
 	r = digest_check(digest, bytes, len, e);
 	if (r == 0)
-		r = declaration_open_until(bytes, len, cancel, &d->view, e);
+		r = cancel ? declaration_open_until(bytes, len, cancel, &d->view, e)
+			   : declaration_open(bytes, len, &d->view, e);
 	if (r == 0 && d->view.geometry.leaf != leaf)
 		r = err_set(e, CKPT_EVERSION, "declaration: leaf of %u bytes, ckptd has %u",
 			    d->view.geometry.leaf, leaf);

@@ -83,9 +83,10 @@ static void sample_piece(void *arg, uint32_t sample, uint64_t image_offset, uint
 	digest_update(&s->stream, s->image + image_offset, len);
 }
 
-int made_table_open(void *bytes, size_t len, struct made_table *ret, struct rank_table *t)
+int made_table_open(void *bytes, size_t len, const struct declaration *known,
+		    struct made_table *ret, struct rank_table *t)
 {
-	int r = rank_table_open(bytes, len, t, NULL);
+	int r = rank_table_open_known(bytes, len, known, t, NULL);
 
 	if (r < 0)
 		return r;
@@ -120,7 +121,7 @@ static int open_table(struct digesting *d, void *bytes, size_t len)
 {
 	void *place = table_place(d, bytes, len);
 	struct rank_table view;
-	int r = made_table_open(place, len, &d->table, &view);
+	int r = made_table_open(place, len, &d->declared->view, &d->table, &view);
 
 	d->table.in_region = place != bytes;
 	if (r < 0 && place == bytes)
@@ -141,6 +142,7 @@ static int build_table(struct digesting *d)
 		.image_len = d->image_len,
 		.declaration = d->declared->bytes,
 		.declaration_len = d->declared->len,
+		.view = &d->declared->view,
 		.blobs = d->blobs->at,
 		.n_blobs = d->blobs->n,
 		.leaves = d->leaves,

@@ -22,7 +22,8 @@ struct made_table {
 /* Any thread; takes as long as opening and digesting the table. The caller keeps the bytes;
  * *ret_view is a view of them. */
 struct rank_table;
-MUST_CHECK int made_table_open(void *bytes, size_t len, struct made_table *ret,
+MUST_CHECK int made_table_open(void *bytes, size_t len, const struct declaration *known,
+			       struct made_table *ret,
 			       struct rank_table *ret_view);
 
 /* checkpoint.c: takes the table, and fresh: a new region for the slot's tables, or NULL. */

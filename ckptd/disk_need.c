@@ -11,8 +11,9 @@
  * 2. Ranks that have not declared yet are not counted. Until all have, the answer is a courtesy:
  *    the last one to prepare is told for all of them. So it may cost little: before that, large
  *    layouts are not looked through, and only the asking rank's own image is counted.
- * 3. Once all have declared, replicas.c looks for what is alike, once for all of them: it is waited
- *    for. So what a worker looks for itself is small (2), and needs no charge to its user.
+ * 3. Once all have declared, replicas.c looks for what is alike, once for all of them: it is
+ *    waited for. So what a worker looks for itself is small (2), and needs no charge to its user.
+ *    With what was found each Prepare counts the leaves of all ranks.
  *
  * Threads: what is asked of the job is put down on the loop, with references to declarations and to
  * what replicas.c has found, or will have; a worker only reads.
@@ -210,6 +211,8 @@ static int divide(const struct disk_need *n, const atomic_bool *cancel, uint64_t
 		r = dedup_make(ranks, n->n_ranks, cancel, &made, NULL);
 		d = made;
 	}
+	if (r == 0 && cancel && atomic_load_explicit(cancel, memory_order_relaxed))
+		r = -ECANCELED;
 	if (r == 0 && d && d->n_parts > 0)
 		r = dedup_present(d, images, NULL, present);
 	dedup_free(made);

@@ -13,7 +13,7 @@
  *      listening one that the kernel refuses them (SO_PASSRIGHTS, Linux 6.16). On older kernels it
  *      may, and so may one that was made before ckptd got a socket from socket activation. One that
  *      is refused is then closed as conn_socket.c closes others, and accepting pauses for all while
- *      many of these are not closed yet: whose a connection is is known only when it has been
+ *      many of these are not closed yet: the kernel names a connection's user only when it has been
  *      accepted. Connections that were never accepted are looked at in the same way at the end.
  *
  * Refused connections are closed without a word: no protocol is spoken here. The log has the
@@ -318,9 +318,12 @@ struct processes *listener_processes(struct listener *l)
 /* Nothing is closed that may block: the end of this process closes it (5). */
 static void close_listening(struct listener *l)
 {
-	int fd = l->watch.fd, conn;
+	int fd = l->watch.fd, conn, on = 1;
 
-	if (fd < 0 || l->options.fd >= 0) /* passed: connections wait there for the next ckptd */
+	if (l->options.fd >= 0) /* passed on to the next ckptd, which may be an older one */
+		ignore_result(
+			setsockopt(l->options.fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on)));
+	if (fd < 0 || l->options.fd >= 0)
 		return;
 	shutdown(fd, SHUT_RDWR); /* nothing more comes */
 	while ((conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)

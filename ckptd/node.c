@@ -11,9 +11,9 @@
  *     ckptd, and libckpt asks the next one again. Those under way are cancelled;
  *   - waits and credits are answered as ever, and so are seals and what ends a load or a rank;
  *   - answers, closes, frees and looks at held files (node->side_works) are not waited for;
- *   - what overlaps is compared no more; what ranks hold alike is looked for only while a file
- *     waits for it, and that and the index (node->index_works) for HURRY_NS at most: then files
- *     are written whole, and the next start makes the index anew.
+ *   - what overlaps is compared no more; what ranks hold alike is looked for only where a file
+ *     waits for it or will, for half of the stop's time at most: then files are written whole;
+ *   - the index (node->index_works) is written for HURRY_NS at most; the next start builds it.
  */
 #include <config.h>
 
@@ -93,6 +93,7 @@ void node_options_default(struct node_options *o)
 
 static void stop_late(struct timer *t);
 static void hurry(struct timer *t);
+static void end_searches(struct timer *t);
 
 int node_new(const struct env *env, const struct node_options *o, struct node **ret, struct err *e)
 {
@@ -130,6 +131,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	admission_init(n);
 	timer_init(&n->stop_timer, stop_late);
 	timer_init(&n->hurry_timer, hurry);
+	timer_init(&n->whole_timer, end_searches);
 	timer_init(&n->goodput_timer, goodput_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
@@ -446,15 +448,24 @@ static void try_again(struct job *j)
 	}
 }
 
-/* What has no end soon and need not have one: files are whole then, and the index is made anew. */
+/* The next start builds the index again. */
 static void hurry(struct timer *t)
 {
 	struct node *n = container_of(t, struct node, hurry_timer);
 
 	timer_disarm(n->env.loop, &n->hurry_timer);
 	n->hurry = true;
-	replicas_cancel(n, true);
 	indexing_cancel(n);
+}
+
+/* Files that wait for a search are written whole. */
+static void end_searches(struct timer *t)
+{
+	struct node *n = container_of(t, struct node, whole_timer);
+
+	timer_disarm(n->env.loop, &n->whole_timer);
+	n->whole_files = true;
+	replicas_cancel(n, NULL);
 }
 
 static void stopped(struct node *n)
@@ -467,6 +478,7 @@ static void stopped(struct node *n)
 	answers_cancel_all(n);
 	timer_disarm(n->env.loop, &n->stop_timer);
 	hurry(&n->hurry_timer); /* the workers are waited for */
+	end_searches(&n->whole_timer);
 	n->stopped_fn = NULL;
 	fn(n->stopped_arg);
 }
@@ -508,9 +520,9 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 	n->stopped_arg = arg;
 	timer_arm(n->env.loop, &n->stop_timer, loop_now(n->env.loop) + timeout_ns);
 	timer_arm(n->env.loop, &n->hurry_timer, loop_now(n->env.loop) + HURRY_NS);
+	timer_arm(n->env.loop, &n->whole_timer, loop_now(n->env.loop) + timeout_ns / 2);
 	recheck_give_way(n);
 	agreeing_cancel(n);
-	replicas_cancel(n, false);
 	goodput_keep_all(n);
 	epoch_ready(n); /* opens that wait for a check are told now */
 	list_each(j, &n->jobs, link) {
@@ -519,6 +531,7 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*done)(void *arg), voi
 		try_again(j);
 		job_poke(j);
 	}
+	replicas_cancel(n, unfinished);
 	if (list_empty(&n->jobs))
 		stopped(n);
 }
@@ -597,6 +610,7 @@ void node_free(struct node *n)
 	if (!n)
 		return;
 	timer_disarm(n->env.loop, &n->stop_timer);
+	timer_disarm(n->env.loop, &n->whole_timer);
 	timer_disarm(n->env.loop, &n->hurry_timer);
 	timer_disarm(n->env.loop, &n->goodput_timer);
 	refused_fini(n);

@@ -85,7 +85,9 @@ struct node {
 	void *stopped_arg;
 	struct timer stop_timer;
 	struct timer hurry_timer;
-	bool hurry;            /* the stop has lasted: what need not be ended is cancelled */
+	bool hurry;            /* the stop has lasted: the index is not written any more */
+	struct timer whole_timer;
+	bool whole_files; /* half of the stop's time is over: nothing is looked for any more */
 	struct list seeking;   /* replicas that are looked for: replicas.c */
 	struct list agreeing;  /* overlaps that are compared: agreeing.c */
 	struct list indexing;  /* works of the index: indexing.c */

@@ -6,9 +6,9 @@
  *   LOOKING    which shards of the layout are replicated (model/dedup.h): on a CHECK worker, once
  *              per layout, as a rule before its first save
  *   SEALED     no shard is: the writer of the checkpoint goes on at once, nothing was waited for
- *   DIGESTED   parts are compared across their holders on CPU workers: by the digests of leaves in
- *              the rank tables where the part begins at the same place of a leaf, else by digests
- *              taken over its bytes
+ *   DIGESTED   parts are compared across their holders on CHECK workers: by the digests of leaves
+ *              in the rank tables where the part begins at the same place of a leaf, else by
+ *              digests taken over its bytes
  *   compared   which leaves each file holds: a part on which its holders agree is written by its
  *              writer, of the others each holder writes its own
  *
@@ -21,8 +21,8 @@
  * 3. Nothing of it is in COMMIT or the log: the placement table of each file says what it holds.
  * 4. The job's user is charged before it is looked for, for all that this may take, and afterwards
  *    for what is kept (USER_PLAN_BYTES).
- * 5. An orderly stop cancels a search that no file waits for, and after a while all of them: files
- *    are whole then.
+ * 5. An orderly stop cancels a search that no file will wait for, and when half of its time is
+ *    over all of them: files are whole then. Not earlier, as there may be no room for whole ones.
  *
  * Threads: the loop's, and what is said to run on workers, which read images and tables: both stay
  * for as long as the checkpoint is being written.
@@ -173,7 +173,7 @@ static int take_bytes(struct replicas *r, struct declared *const *declared)
 			 (unsigned long long)n_shards, DEDUP_SHARDS_MAX);
 		return refuse(r, -E2BIG, why);
 	}
-	if (r->job->node->hurry)
+	if (r->job->node->whole_files)
 		code = -ECANCELED;
 	else if (r->job->user)
 		code = user_take(r->job->user, USER_PLAN_BYTES, bytes, "look for it", &e);
@@ -250,6 +250,10 @@ void replicas_step(struct job *j)
 	if (!replicas_wanted(j->node, world) || j->node->stopping ||
 	    (j->replicas && !j->replicas->done))
 		return;
+	if (list_empty(&j->members)) { /* its user pays for it (4) */
+		replicas_fini(j);
+		return;
+	}
 	list_each(m, &j->members, link)
 		n += m->declared && m->rank < world;
 	if (n < world)
@@ -290,12 +294,12 @@ static struct replicas *replicas_try(struct job *j, struct declared *const *decl
 	return replicas_hold(j, declared, world);
 }
 
-void replicas_cancel(struct node *n, bool all)
+void replicas_cancel(struct node *n, bool (*spare)(struct job *j))
 {
 	struct replicas *r;
 
 	list_each(r, &n->seeking, link)
-		if (all || r->writers == 0)
+		if (!spare || (r->writers == 0 && !spare(r->job)))
 			atomic_store_explicit(&r->work.cancel, true, memory_order_relaxed);
 }
 
@@ -366,7 +370,7 @@ struct dividing {
 
 /* ---- On workers ---- */
 
-/* To open a table is to check each of its shards: too much for the loop. */
+/* To open a table is to digest it, and to compare its declaration: too much for the loop. */
 static void open_run(struct work *w)
 {
 	struct dividing *s = container_of(w, struct dividing, open);
@@ -377,8 +381,12 @@ static void open_run(struct work *w)
 	s->apart = alloc_array(s->replicas->dedup->n_parts, sizeof(*s->apart));
 	w->status = s->tables && s->present && s->apart ? 0 : -ENOMEM;
 	for (uint32_t i = 0; i < c->world && w->status == 0; i++)
-		w->status = rank_table_open(c->shards[i].table, c->shards[i].table_len,
-					    &s->tables[i], NULL);
+		w->status = work_cancelled(w)
+				    ? -ECANCELED
+				    : rank_table_open_known(c->shards[i].table,
+							    c->shards[i].table_len,
+							    &c->shards[i].declared->view,
+							    &s->tables[i], NULL);
 }
 
 struct range {
@@ -505,7 +513,9 @@ static void sort_run(struct work *w)
 	for (uint32_t i = 0; i < c->world; i++)
 		images[i] = (struct dedup_image){.declaration = &s->tables[i].declaration,
 						 .image_len = s->tables[i].image_len};
-	w->status = dedup_present(s->replicas->dedup, images, s->apart, s->present);
+	w->status = work_cancelled(w) ? -ECANCELED
+				      : dedup_present(s->replicas->dedup, images, s->apart,
+						      s->present);
 }
 
 /* ---- What differs, in words ---- */
@@ -644,13 +654,13 @@ static void compare_done(struct work *w)
 	s->sort.run = sort_run;
 	s->sort.done = sort_done;
 	s->running++;
-	job_submit(s->checkpoint->job, WORK_CPU, &s->sort);
+	job_submit(s->checkpoint->job, WORK_CHECK, &s->sort);
 }
 
 static void compare(struct dividing *s)
 {
 	struct workers *w = s->checkpoint->job->node->env.workers;
-	uint64_t n = min_u64((uint64_t)work_width(w, WORK_CPU), COMPARERS_MAX);
+	uint64_t n = min_u64((uint64_t)work_width(w, WORK_CHECK), COMPARERS_MAX);
 
 	s->state = COMPARING;
 	s->n_comparers = (uint32_t)min_u64(n, s->replicas->dedup->n_units);
@@ -662,7 +672,7 @@ static void compare(struct dividing *s)
 		c->number = i;
 		c->work.run = compare_run;
 		c->work.done = compare_done;
-		job_submit(s->checkpoint->job, WORK_CPU, &c->work);
+		job_submit(s->checkpoint->job, WORK_CHECK, &c->work);
 	}
 }
 
@@ -694,7 +704,7 @@ static void open_tables(struct dividing *s)
 	s->open.run = open_run;
 	s->open.done = open_done;
 	s->running++;
-	job_submit(c->job, WORK_CPU, &s->open);
+	job_submit(c->job, WORK_CHECK, &s->open);
 }
 
 struct dividing *dividing_start(struct checkpoint *c)
@@ -741,6 +751,8 @@ void dividing_cancel(struct dividing *s)
 {
 	for (uint32_t i = 0; i < COMPARERS_MAX; i++)
 		atomic_store_explicit(&s->comparers[i].work.cancel, true, memory_order_relaxed);
+	atomic_store_explicit(&s->open.cancel, true, memory_order_relaxed);
+	atomic_store_explicit(&s->sort.cancel, true, memory_order_relaxed);
 }
 
 bool dividing_busy(const struct dividing *s)

@@ -26,8 +26,9 @@ bool replicas_wanted(const struct node *n, uint32_t world);
  */
 struct replicas *replicas_hold(struct job *j, struct declared *const *declared, uint32_t world);
 void replicas_give_back(struct replicas *r);
-/* What is looked for, and no file waits for it, or all: it ends soon, and is not known. */
-void replicas_cancel(struct node *n, bool all);
+/* Ends searches soon: what they look for is not known then. Those that a file waits for go on, and
+ * those of jobs for which spare() returns true; spare NULL: none does. */
+void replicas_cancel(struct node *n, bool (*spare)(struct job *j));
 /* It is still looked for: known() is called once, on the loop, when it is known. false: it is. */
 struct replicas_wait {
 	struct list link;

@@ -208,8 +208,16 @@ static void test_what_is_alike_is_charged(void **state)
 	assert_true(save_alike(t, 10) < 4 * ELEMENTS * 3 / 2);
 	leave(&t->a);
 	leave(&t->b);
-	join(t, &t->a, 0, 2, "run2");
-	join(t, &t->b, 1, 2, "run2");
+	while (!list_empty(&the_job(t)->members))
+		member_left(list_first(&the_job(t)->members, struct member, link), MEMBER_BYE);
+	for (uint64_t end = 0; u->has[USER_PLAN_BYTES] > 0;) /* nobody needs it now */
+		assert_true(turn_on(t, &end));
+	join_alike(t, "run2");
+	assert_in_range(u->has[USER_PLAN_BYTES], 100, 20000);
+	leave(&t->a);
+	leave(&t->b);
+	join(t, &t->a, 0, 2, "run3");
+	join(t, &t->b, 1, 2, "run3");
 	declare_rank(&t->a, 0, 2);
 	declare_rank(&t->b, 1, 2);
 	prepare_rank(&t->a);
@@ -234,7 +242,7 @@ static void test_what_is_alike_is_bounded(void **state)
 	assert_true(save_alike(t, 20) < 4 * ELEMENTS * 3 / 2); /* looked for again */
 }
 
-/* Works of seconds, and digests: neither is in the way of the other. */
+/* Works of seconds, and digests: neither is in the way of the other. Files wait for the former. */
 static void test_search_beside_digests(void **state)
 {
 	struct node_test *t = *state;
@@ -245,8 +253,12 @@ static void test_search_beside_digests(void **state)
 	join_alike(t, "run1"); /* a Prepare waits for the search */
 	unblock(t);
 	block(t, WORK_CHECK, uid);
-	assert_true(save_alike(t, 10) < 4 * ELEMENTS * 3 / 2);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	assert_int_equal(save_rank(&t->b, 0, 10), 0);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_COMMITTED), 0);
+	assert_false(step_of(t, 10)->durable == DUR_DONE);
 	unblock(t);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), 0);
 }
 
 int main(void)

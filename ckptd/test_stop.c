@@ -18,6 +18,8 @@
 #include "base/fair.h"
 #include "ckptd/loop_epoll.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/replicas.h"
+#include "ckptd/replicas.h"
 #include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/user.h"
@@ -311,6 +313,32 @@ static void test_waits_for_no_search(void **state)
 	assert_false(has_answer(&t->a));
 }
 
+static bool spare_all(struct job *j)
+{
+	(void)j;
+	return true;
+}
+
+/* Where files will wait for it the search goes on: there may be no room for whole ones. */
+static void test_spares_a_search_that_files_need(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_node(t);
+	join(t, &t->a, 0, 2, "run1");
+	join(t, &t->b, 1, 2, "run1");
+	block(t, WORK_CHECK, (uint32_t)geteuid());
+	declare_elements(&t->a, 0, 1, ELEMENTS);
+	declare_elements(&t->b, 0, 1, ELEMENTS);
+	send_prepare(&t->a);
+	turn(t, SOME);
+	replicas_cancel(t->host.node, spare_all);
+	unblock(t);
+	for (uint64_t end = 0; !has_answer(&t->a);)
+		assert_true(turn_on(t, &end));
+	assert_true(the_job(t)->user->has[USER_PLAN_BYTES] > 0);
+}
+
 /* A Prepare that has not begun asks for nothing any more. */
 static void test_prepares_end(void **state)
 {
@@ -408,6 +436,7 @@ static void test_index_is_cut_short(void **state)
 	while (!t->host.node->hurry)
 		assert_true(turn_on(t, &end));
 	assert_false(stopped); /* one write that is under way is waited for */
+	assert_false(t->host.node->whole_files); /* that comes later */
 	index_waits = false;
 	assert_true(turn_until(t, &stopped));
 	assert_int_equal(writes, 1);
@@ -423,6 +452,7 @@ int main(void)
 		STOP_TEST(test_declares_wait),         STOP_TEST(test_waits_for_no_search),
 		STOP_TEST(test_prepares_end),          STOP_TEST(test_compares_no_more),
 		STOP_TEST(test_index_is_cut_short),
+		STOP_TEST(test_spares_a_search_that_files_need),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

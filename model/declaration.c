@@ -269,7 +269,8 @@ static int check_overlap(struct checker *c, uint32_t first, uint32_t end, struct
 			r = disjoint_add(&c->boxes, &boxes[k]);
 	}
 	if (r == 0) {
-		c->effort.most += (uint64_t)STEPS_EACH * (end - first);
+		if (c->effort.most != UINT64_MAX)
+			c->effort.most += (uint64_t)STEPS_EACH * (end - first);
 		r = disjoint_check(&c->boxes, &c->effort, &twice);
 	}
 	if (r == -EOVERFLOW)
@@ -402,16 +403,11 @@ static int check_shards(struct checker *c, const uint8_t *fence, struct err *e)
 	return r ? r : check_image(c, e);
 }
 
-int declaration_open(const void *bytes, size_t len, struct declaration *ret, struct err *e)
-{
-	return declaration_open_until(bytes, len, NULL, ret, e);
-}
-
-int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
-			   struct declaration *ret, struct err *e)
+static int check_all(const void *bytes, size_t len, struct effort effort, struct declaration *ret,
+		     struct err *e)
 {
 	struct declaration_header h;
-	struct checker c = {.effort = {.cancel = cancel, .most = STEPS_FREE}};
+	struct checker c = {.effort = effort};
 	const uint8_t *fence;
 	int r = declaration_header_check(bytes, len, &h, e);
 
@@ -438,4 +434,16 @@ int declaration_open_until(const void *bytes, size_t len, const atomic_bool *can
 	if (!r)
 		*ret = c.d;
 	return r;
+}
+
+int declaration_open(const void *bytes, size_t len, struct declaration *ret, struct err *e)
+{
+	/* Stored is what was accepted once: it is never refused for what it costs. */
+	return check_all(bytes, len, (struct effort){.most = UINT64_MAX}, ret, e);
+}
+
+int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
+			   struct declaration *ret, struct err *e)
+{
+	return check_all(bytes, len, (struct effort){.cancel = cancel, .most = STEPS_FREE}, ret, e);
 }

@@ -56,13 +56,14 @@ struct declaration {
 
 /*
  * Checks everything: digests, that the bytes are the canonical ones of their shards, that no
- * element is declared twice. CKPT_EPROTO: not a declaration, or shards of a tensor that lie so that
- * this takes too long to find, which no cut of a framework does; CKPT_ECORRUPT: damaged;
- * CKPT_EVERSION: made by a newer version.
+ * element is declared twice. CKPT_EPROTO: not a declaration; CKPT_ECORRUPT: damaged; CKPT_EVERSION:
+ * made by a newer version.
  */
 MUST_CHECK int declaration_open(const void *bytes, size_t len, struct declaration *ret,
 				struct err *e);
-/* The same; -ECANCELED soon after *cancel was set. NULL: it cannot be cancelled. */
+/* The same for what is being declared, and not stored yet. CKPT_EPROTO also for shards of a tensor
+ * that lie so that it takes too long to find whether two overlap, which no cut of a framework does.
+ * -ECANCELED soon after *cancel was set; NULL: it cannot be cancelled. */
 MUST_CHECK int declaration_open_until(const void *bytes, size_t len, const atomic_bool *cancel,
 				      struct declaration *ret, struct err *e);
 /* i in sorted order; the shard's name points into the bytes. */

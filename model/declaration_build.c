@@ -196,7 +196,7 @@ int declaration_finish(struct declaration_builder *b, void **ret, size_t *ret_le
 			    "the declaration of a rank has %zu bytes, more than %u: use more ranks",
 			    w.len, DECLARATION_BYTES_MAX);
 	else
-		r = declaration_open(w.buf, w.len, &check, e);
+		r = declaration_open_until(w.buf, w.len, NULL, &check, e);
 	if (r) {
 		writer_free(&w);
 		return r;

@@ -107,14 +107,17 @@ static int check_blobs(const struct declaration *d, const struct blob_entry *blo
 static int check_parts(const struct rank_table_parts *p, struct err *e)
 {
 	struct declaration d;
-	int r;
+	int r = 0;
 
 	if (!geometry_valid(p->geometry) || p->rank >= p->world || p->n_blobs > TABLE_BLOBS_MAX ||
 	    p->n_samples > TABLE_SAMPLES_MAX)
 		return err_set(e, -EINVAL,
 			       "cannot make a table of rank %u of %u with %u blobs and %u samples",
 			       p->rank, p->world, p->n_blobs, p->n_samples);
-	r = declaration_open(p->declaration, p->declaration_len, &d, e);
+	if (p->view)
+		d = *p->view;
+	else
+		r = declaration_open(p->declaration, p->declaration_len, &d, e);
 	if (r)
 		return r;
 	if (d.geometry.leaf != p->geometry.leaf || d.geometry.chunk != p->geometry.chunk)
@@ -284,7 +287,23 @@ static int blobs_check(const struct rank_table *t, struct err *e)
 	return check_blobs(&t->declaration, blobs, t->n_blobs, t->image_len, e);
 }
 
+static int open_declaration(const void *bytes, uint64_t len, const struct declaration *known,
+			    struct declaration *ret, struct err *e)
+{
+	if (!known || known->len != len || memcmp(known->bytes, bytes, len) != 0)
+		return declaration_open(bytes, len, ret, e);
+	*ret = *known;
+	ret->bytes = bytes;
+	return 0;
+}
+
 int rank_table_open(const void *bytes, size_t len, struct rank_table *ret, struct err *e)
+{
+	return rank_table_open_known(bytes, len, NULL, ret, e);
+}
+
+int rank_table_open_known(const void *bytes, size_t len, const struct declaration *known,
+			  struct rank_table *ret, struct err *e)
 {
 	struct rank_table t = { 0 };
 	const void *declaration = NULL;
@@ -296,7 +315,7 @@ int rank_table_open(const void *bytes, size_t len, struct rank_table *ret, struc
 	r = sections_check(&t, declaration_len, &declaration, e);
 	if (r)
 		return r;
-	r = declaration_open(declaration, declaration_len, &t.declaration, e);
+	r = open_declaration(declaration, declaration_len, known, &t.declaration, e);
 	if (r)
 		return err_wrap(e, r, "table of rank %u", t.rank);
 	if (t.declaration.geometry.leaf != t.geometry.leaf ||

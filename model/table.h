@@ -45,6 +45,7 @@ struct rank_table_parts {
 	uint64_t image_len;
 	const void *declaration;
 	size_t declaration_len;
+	const struct declaration *view; /* of that, which has been checked; NULL: it has not */
 	const struct blob_entry *blobs;
 	uint32_t n_blobs;
 	const struct digest *leaves; /* div_up(image_len, leaf) */
@@ -69,6 +70,10 @@ MUST_CHECK int rank_table_build(const struct rank_table_parts *parts, void **ret
  */
 MUST_CHECK int rank_table_open(const void *bytes, size_t len, struct rank_table *ret,
 			       struct err *e);
+/* The same. A declaration takes long to check: one that has the same bytes as known, which has been
+ * checked, is not checked again. */
+MUST_CHECK int rank_table_open_known(const void *bytes, size_t len, const struct declaration *known,
+				     struct rank_table *ret, struct err *e);
 /* Bytes that a table has at most whose n_blobs names have so many together; UINT64_MAX: there is no
  * such number. */
 uint64_t rank_table_bytes(uint64_t declaration_len, uint64_t image_len, uint32_t leaf,

@@ -121,6 +121,39 @@ static void test_round_trip(void **state)
 	alloc_free(s.declaration);
 }
 
+static void assert_same(const struct declaration *a, const struct declaration *b)
+{
+	assert_ptr_equal(a->bytes, b->bytes);
+	assert_int_equal(a->len, b->len);
+	assert_true(a->n_shards == b->n_shards && a->n_blocks == b->n_blocks &&
+		    a->image_bytes == b->image_bytes && a->n_names == b->n_names);
+	assert_true(digest_equal(&a->names, &b->names));
+}
+
+/* A declaration that is known is not checked again, but only if it is the same. */
+static void test_known_declaration(void **state)
+{
+	struct rank_table known, t;
+	struct declaration other;
+	struct sample s;
+	size_t len, other_len;
+	void *bytes, *other_bytes = declaration_make(3, 4, true, &other_len);
+
+	(void)state;
+	sample_init(&s);
+	s.parts.view = &s.view;
+	bytes = build(&s, &len);
+	assert_int_equal(rank_table_open(bytes, len, &t, NULL), 0);
+	assert_int_equal(rank_table_open_known(bytes, len, &s.view, &known, NULL), 0);
+	assert_same(&known.declaration, &t.declaration);
+	assert_int_equal(declaration_open(other_bytes, other_len, &other, NULL), 0);
+	assert_int_equal(rank_table_open_known(bytes, len, &other, &known, NULL), 0);
+	assert_same(&known.declaration, &t.declaration);
+	alloc_free(bytes);
+	alloc_free(other_bytes);
+	alloc_free(s.declaration);
+}
+
 static void test_nothing_but_the_rank(void **state)
 {
 	struct rank_table_parts p = { .rank = 0, .world = 1, .geometry = geometry };
@@ -400,6 +433,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_round_trip),
+		cmocka_unit_test(test_known_declaration),
 		cmocka_unit_test(test_nothing_but_the_rank),
 		cmocka_unit_test(test_bad_parts),
 		cmocka_unit_test(test_damage_is_refused),
