@@ -277,8 +277,9 @@ int user_may_store(struct user *u, uint64_t more, const char *what, struct err *
 		       room.left < room.max - min_u64(room.used, room.max)
 			       ? "the names of more cannot be passed to a ckptd that is started "
 				 "again: lower memory.slots in ckptd.conf"
-			       : "raise FileDescriptorStoreMax= of the unit and "
-				 "memory.descriptors in ckptd.conf");
+			       : "raise FileDescriptorStoreMax= of the unit, or without systemd "
+				 "ckptd's limit of open files, and memory.descriptors in "
+				 "ckptd.conf");
 }
 
 int user_may_keep_files(const struct user *u, uint64_t more, const char *what, struct err *e)
@@ -306,14 +307,17 @@ int user_may_keep_files(const struct user *u, uint64_t more, const char *what, s
 
 int user_may_make_job(struct node *n, const struct open_request *r, struct err *e)
 {
-	const struct user *u = session_user(r->session);
+	struct user *u = session_user(r->session);
 	char what[CKPT_JOB_MAX + 16];
 
 	assert(u->node == n);
-	if (fits(u, USER_JOBS, 1))
-		return 0;
 	snprintf(what, sizeof(what), "open job '%s'", r->job);
-	return refuse(u, USER_JOBS, 1, what, e);
+	if (!fits(u, USER_JOBS, 1))
+		return refuse(u, USER_JOBS, 1, what, e);
+	/* What its first rank is refused for: else the job would be there, and count. */
+	if (!fits(u, USER_SESSIONS, 1))
+		return refuse(u, USER_SESSIONS, 1, what, e);
+	return user_may_store(u, PAGE_PLACES + LEDGER_PLACES, what, e);
 }
 
 static int may_have(struct session *s, uint32_t have, uint32_t max, const char *what,

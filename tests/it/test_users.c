@@ -679,6 +679,35 @@ static uint64_t take_places(struct user *u)
 	return n;
 }
 
+/* An open that is refused for its rank's places leaves no job, which would count. */
+static void test_refused_open_leaves_no_job(void **state)
+{
+	struct small_node *w = *state;
+	struct hand hand, late, *k = &hand;
+	struct silent_store store;
+	struct user *own;
+	uint64_t got;
+
+	silent_store_start(&store, PLACES, true);
+	small_node_start(w);
+	join(w, k, "job", 0, 1);
+	own = user_get(w->host.node, getuid());
+	assert_non_null(own);
+	got = take_places(own);
+	k = &late;
+	OK(hand_connect(k, &w->host));
+	refused(k, hand_open(k, "late", 0, 1, "run1"), CKPT_ENOSPACE, "places in the fd store");
+	assert_int_equal(has(w, USER_JOBS), 1);
+	user_give(own, USER_REGIONS, got);
+	user_put(own);
+	OK(hand_open(k, "late", 0, 1, "run1"));
+	assert_int_equal(has(w, USER_JOBS), 2);
+	hand_close(&hand);
+	hand_close(&late);
+	host_stop(&w->host);
+	silent_store_stop(&store);
+}
+
 /* Users that take what they can: the next one gets some, and a user that trains goes on. */
 static void test_places_are_shared(void **state)
 {
@@ -736,6 +765,7 @@ int main(void)
 		T(test_plans_of_a_user),
 		T(test_expired_files_that_are_held),
 		T(test_memory_of_a_user),
+		T(test_refused_open_leaves_no_job),
 		T(test_places_are_shared),
 		T(test_expired_checkpoints_that_are_read),
 	};
