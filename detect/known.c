@@ -5,10 +5,11 @@
  *
  * Invariants: (1) d->n_ranks <= options.ranks_max, of which an owner of jobs gets one more while it
  * then has at most twice as many as stay free: one owner alone leaves a third to others. Ranks of
- * jobs that ended, and such that left theirs, are given back when a new one does not fit, its
- * owner's first, and when their job is forgotten; (2) a rank is in the list of exactly the
- * node that rank.node names; (3) d->bytes is the sum of all that was taken here; (4) job.ranks are
- * sorted by number: rules walk over who is there, and what they say goes by that order.
+ * jobs that ended, and ranks that were replaced or said goodbye, are given back when a new one does
+ * not fit, its owner's first, and when their job is forgotten; (2) a rank is in the list of exactly
+ * the node that rank.node names; (3) d->bytes is the sum of all that was taken here; (4) job.ranks
+ * are sorted by number: rules walk over who is there, and what they say goes by that order; (5) of
+ * the ranks of a job n_expected are expected, and n_staying of them have not said goodbye.
  */
 #include <config.h>
 
@@ -206,11 +207,25 @@ struct device *device_called(struct detector *d, struct node *n, char role, cons
 	return x;
 }
 
+static bool stays(const struct rank *r)
+{
+	return r->expected && !r->said_bye;
+}
+
+static void set_part(struct job *j, struct rank *r, bool expected, bool said_bye)
+{
+	bool was = r->expected, stayed = stays(r);
+
+	r->expected = expected;
+	r->said_bye = said_bye;
+	j->n_expected = j->n_expected - was + expected;
+	j->n_staying = j->n_staying - stayed + stays(r);
+	assert(j->n_staying <= j->n_expected && j->n_expected <= j->n_ranks); /* (5) */
+}
+
 static void set_expected(struct job *j, struct rank *r, bool expected)
 {
-	if (r->expected != expected)
-		j->n_expected += expected ? 1 : UINT32_MAX;
-	r->expected = expected;
+	set_part(j, r, expected, r->said_bye);
 }
 
 static void tell_gone(struct detector *d, struct rank *r)
@@ -279,7 +294,7 @@ static bool stands_accused(const struct detector *d, const struct rank *r)
 /* What was learned of it is all that is lost. */
 static bool may_go(const struct detector *d, const struct job *j, const struct rank *r)
 {
-	return !j->on || (!r->expected && !stands_accused(d, r));
+	return !j->on || (!stays(r) && !stands_accused(d, r));
 }
 
 /* Up to `most` ranks of a job; returns how many. */
@@ -294,8 +309,10 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
 		if (n < most && may_go(d, j, r))
 			gone[n++] = r;
 	}
-	for (uint32_t i = 0; i < n; i++)
+	for (uint32_t i = 0; i < n; i++) {
 		tell_gone(d, gone[i]);
+		set_expected(j, gone[i], false);
+	}
 	for (uint32_t i = 0, k = 0; i < j->n_ranks; i++) {
 		if (k < n && j->ranks[i] == gone[k])
 			k++;
@@ -304,10 +321,8 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
 	}
 	j->n_ranks = kept;
 	j->dropped |= n > 0;
-	for (uint32_t i = 0; i < n; i++) {
-		set_expected(j, gone[i], false);
+	for (uint32_t i = 0; i < n; i++)
 		rank_free(d, gone[i]);
-	}
 	return n;
 }
 
@@ -320,7 +335,7 @@ static void drop_gone(struct detector *d, const struct job *like)
 		for (uint32_t i = 0; n < DROPPED && i < d->options.jobs_max; i++) {
 			struct job *j = d->jobs[i];
 
-			if (j && j->on == (on == 1) && j->n_ranks > (on ? j->n_expected : 0) &&
+			if (j && j->on == (on == 1) && j->n_ranks > (on ? j->n_staying : 0) &&
 			    (!like || has_owner(j, like)))
 				n += drop_of(d, j, DROPPED - n);
 		}
@@ -445,9 +460,10 @@ static void enter_name(const struct sample *s, const struct who *w)
 	}
 }
 
-static void rank_begins(struct rank *r, uint64_t now_ns)
+static void rank_begins(struct job *j, struct rank *r, uint64_t now_ns)
 {
 	r->ended = false;
+	set_part(j, r, r->expected, false);
 	r->began_ns = now_ns;
 	r->heard_ns = r->beat_ns = r->step = r->n_beats = r->interval_ns = 0;
 	r->depth = 0;
@@ -477,7 +493,7 @@ static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 			if (again && r->ended)
 				continue;
 			if (anew)
-				rank_begins(r, d->now_ns);
+				rank_begins(j, r, d->now_ns);
 			r->depth = 0;
 			set_expected(j, r, anew && (!j->world || r->number < j->world));
 		}
@@ -508,7 +524,7 @@ static void enter_member(struct detector *d, const struct sample *s, const struc
 	to_node(r, w->node);
 	r->role = role_of(w->job, s->member.role);
 	if (r->ended || !r->expected)
-		rank_begins(r, d->now_ns);
+		rank_begins(w->job, r, d->now_ns);
 	set_expected(w->job, r, w->job->on);
 }
 
@@ -529,7 +545,7 @@ static void enter_beat(struct detector *d, const struct sample *s, const struct 
 	struct job *j = w->job;
 
 	if (r->ended) /* a new process, whose coming nobody told */
-		rank_begins(r, d->now_ns);
+		rank_begins(j, r, d->now_ns);
 	if (j->on && !r->expected && (!j->world || r->number < j->world))
 		set_expected(j, r, true);
 	if (w->node)
@@ -582,6 +598,16 @@ static void enter_activity(struct detector *d, const struct sample *s, struct ra
 	r->activity_ns = d->now_ns;
 }
 
+static void enter_exit(const struct sample *s, const struct who *w)
+{
+	struct rank *r = w->rank;
+
+	r->ended = true;
+	r->depth = 0;
+	if (s->exit.how == EXIT_SAID_BYE)
+		set_part(w->job, r, r->expected, true);
+}
+
 void known_enter(struct detector *d, const struct sample *s, const struct who *w)
 {
 	if (w->node)
@@ -608,8 +634,7 @@ void known_enter(struct detector *d, const struct sample *s, const struct who *w
 		enter_activity(d, s, w->rank);
 		break;
 	case SAMPLE_EXIT:
-		w->rank->ended = true;
-		w->rank->depth = 0;
+		enter_exit(s, w);
 		break;
 	default:
 		break;

@@ -88,6 +88,7 @@ struct rank {
 	uint32_t role;              /* index into job->roles */
 	bool expected;              /* takes part in the run: beats are waited for */
 	bool ended;                 /* its process has, in this run */
+	bool said_bye;              /* ... and it said goodbye before: its place may be another's */
 	bool probing;               /* its activity was asked for */
 	struct list of_node;
 
@@ -123,6 +124,7 @@ struct job {
 	bool owned;          /* owner, the uid of the job's user, is known */
 	uint32_t owner;
 	uint32_t n_expected; /* ranks that take part */
+	uint32_t n_staying;  /* ... and have not said goodbye */
 	uint64_t step;       /* the highest that a rank has finished in this run */
 	uint64_t step_ns;    /* ... first, at that time */
 	struct rank **ranks; /* those that are born, by rising number */

@@ -462,6 +462,63 @@ static void test_who_left_gives_place(void **state)
 	detector_free(b.d);
 }
 
+/* The rank says goodbye. */
+static void leaves(struct bench *b, uint32_t job, uint32_t rank)
+{
+	struct sample s = sample_of(SAMPLE_EXIT, 2 * SEC, 0, job, rank);
+
+	s.exit.how = EXIT_SAID_BYE;
+	feed(b->d, &s);
+}
+
+/* While one rank stays in the run others come and say goodbye, many more than there are places.
+ * Each gives its place to the next. */
+static void test_goodbye_gives_place(void **state)
+{
+	struct sample s = sample_of(SAMPLE_EXIT, 2 * SEC, 0, 1, 7);
+	struct subject accused = subject_rank(1, 5, 0);
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 60);
+	owned_job(&b, 1, 7);
+	owned_job(&b, 2, 8);
+	assert_int_equal(comes(&b, 1, 0, false), 0);
+	assert_int_equal(comes(&b, 1, 5, false), 0);
+	s.rank = 5;
+	s.exit.how = EXIT_LEFT;
+	feed(b.d, &s);
+	leaves(&b, 1, 5);
+	for (uint32_t i = 6; i < 60; i++) {
+		assert_int_equal(comes(&b, 1, i, false), 0);
+		leaves(&b, 1, i);
+	}
+	assert_true(b.d->n_ranks <= 41);
+	assert_non_null(known_rank(b.d, 1, 0));
+	assert_non_null(known_rank(b.d, 1, 5)); /* an alarm stands against it */
+	assert_int_equal(detector_standing(b.d, &accused, NULL, 0), 1);
+	/* The detector forgot rank 7. How its process ended is reported late: this is no alarm. */
+	assert_null(known_rank(b.d, 1, 7));
+	s.rank = 7;
+	s.exit.how = EXIT_CODE;
+	s.exit.value = 1;
+	feed(b.d, &s);
+	assert_int_equal(b.told.n, 1);
+	/* Ranks that came back and stay keep their places. */
+	assert_int_equal(known_job(b.d, 1)->n_staying, 1);
+	for (uint32_t i = 20; i < 58; i++)
+		assert_int_equal(comes(&b, 1, i, false), 0);
+	assert_int_equal(comes(&b, 1, 58, false), -ENOMEM);
+	assert_int_equal(known_job(b.d, 1)->n_staying, 39);
+	for (uint32_t i = 20; i < 58; i++)
+		assert_non_null(known_rank(b.d, 1, i));
+	s.rank = 20;
+	feed(b.d, &s);
+	assert_int_equal(b.told.n, 2);
+	assert_int_equal(b.told.last.subject.rank, 20);
+	detector_free(b.d);
+}
+
 /* Something is to be told of each of many jobs at once: no call tells more than a few, and all are
  * told at once all the same, by one caller who calls as often as it is asked to. */
 static void test_many_verdicts_are_no_long_call(void **state)
@@ -774,6 +831,9 @@ static void test_random_samples(void **state)
 				continue;
 			each_rank(r, job) n += r->expected;
 			assert_int_equal(n, job->n_expected);
+			n = 0;
+			each_rank(r, job) n += r->expected && !r->said_bye;
+			assert_int_equal(n, job->n_staying);
 		}
 	}
 	assert_true(b.d->n_ranks <= 48);
@@ -794,6 +854,7 @@ int main(void)
 		cmocka_unit_test(test_memory_is_bounded),
 		cmocka_unit_test(test_owners_share_the_places),
 		cmocka_unit_test(test_who_left_gives_place),
+		cmocka_unit_test(test_goodbye_gives_place),
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
 		cmocka_unit_test(test_memory_of_one_node),
