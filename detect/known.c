@@ -212,7 +212,8 @@ static bool stays(const struct rank *r)
 	return r->expected && !r->said_bye;
 }
 
-static void set_part(struct job *j, struct rank *r, bool expected, bool said_bye)
+static void set_part(struct detector *d, struct job *j, struct rank *r, bool expected,
+		     bool said_bye)
 {
 	bool was = r->expected, stayed = stays(r);
 
@@ -220,12 +221,13 @@ static void set_part(struct job *j, struct rank *r, bool expected, bool said_bye
 	r->said_bye = said_bye;
 	j->n_expected = j->n_expected - was + expected;
 	j->n_staying = j->n_staying - stayed + stays(r);
+	d->room_changes += stayed && !stays(r);
 	assert(j->n_staying <= j->n_expected && j->n_expected <= j->n_ranks); /* (5) */
 }
 
-static void set_expected(struct job *j, struct rank *r, bool expected)
+static void set_expected(struct detector *d, struct job *j, struct rank *r, bool expected)
 {
-	set_part(j, r, expected, r->said_bye);
+	set_part(d, j, r, expected, r->said_bye);
 }
 
 static void tell_gone(struct detector *d, struct rank *r)
@@ -239,6 +241,7 @@ static void rank_free(struct detector *d, struct rank *r)
 {
 	list_del(&r->of_node); /* (2) */
 	d->n_ranks--;
+	d->room_changes++;
 	give(d, r, sizeof(*r) + d->rank_size);
 }
 
@@ -280,15 +283,28 @@ static bool room_for_rank(const struct detector *d, const struct job *j)
 	return (has + 1) / SHARE <= left - 1;
 }
 
-static bool stands_accused(const struct detector *d, const struct rank *r)
+/* Changes with all that may make room for a rank that was refused a place; never 0. */
+static uint64_t room_state(const struct detector *d)
 {
+	return 1 + d->room_changes + d->verdicts.told;
+}
+
+/* Once for all ranks, as verdicts and ranks may both be many. */
+static void mark_accused(struct detector *d)
+{
+	d->room_looks++;
 	for (size_t i = 0; i < d->verdicts.n; i++) {
 		const struct subject *s = &d->verdicts.standing[i].subject;
+		struct rank *r = s->kind == SUBJECT_RANK ? known_rank(d, s->job, s->rank) : NULL;
 
-		if (s->kind == SUBJECT_RANK && s->job == r->job && s->rank == r->number)
-			return true;
+		if (r)
+			r->accused_at = d->room_looks;
 	}
-	return false;
+}
+
+static bool stands_accused(const struct detector *d, const struct rank *r)
+{
+	return r->accused_at == d->room_looks;
 }
 
 /* What was learned of it is all that is lost. */
@@ -311,7 +327,7 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
 	}
 	for (uint32_t i = 0; i < n; i++) {
 		tell_gone(d, gone[i]);
-		set_expected(j, gone[i], false);
+		set_expected(d, j, gone[i], false);
 	}
 	for (uint32_t i = 0, k = 0; i < j->n_ranks; i++) {
 		if (k < n && j->ranks[i] == gone[k])
@@ -342,15 +358,23 @@ static void drop_gone(struct detector *d, const struct job *like)
 	}
 }
 
-static bool make_room(struct detector *d, const struct job *j)
+/* A rank that was refused a place asks again with each of its beats: the answer is looked for once
+ * until it may be another one. */
+static bool make_room(struct detector *d, struct job *j)
 {
+	if (j->refused_at == room_state(d))
+		return false;
 	if (room_for_rank(d, j))
 		return true;
+	mark_accused(d);
 	drop_gone(d, j);
 	if (!room_for_rank(d, j) &&
 	    d->options.ranks_max - d->n_ranks <= d->options.ranks_max / RESERVE)
 		drop_gone(d, NULL);
-	return room_for_rank(d, j);
+	if (room_for_rank(d, j))
+		return true;
+	j->refused_at = room_state(d);
+	return false;
 }
 
 static bool slot_for(struct detector *d, struct job *j)
@@ -404,7 +428,7 @@ static struct rank *rank_born(struct detector *d, struct job *j, uint32_t rank, 
 	list_init(&r->of_node);
 	rank_enters(j, r);
 	d->n_ranks++;
-	set_expected(j, r, takes_part(j, k));
+	set_expected(d, j, r, takes_part(j, k));
 	return r;
 }
 
@@ -447,7 +471,7 @@ int known_who(struct detector *d, const struct sample *s, struct who *ret)
 
 /* ---- what a sample says ---- */
 
-static void enter_name(const struct sample *s, const struct who *w)
+static void enter_name(struct detector *d, const struct sample *s, const struct who *w)
 {
 	char *name = w->device ? w->device->name : w->job ? w->job->name : w->node->name;
 
@@ -457,14 +481,15 @@ static void enter_name(const struct sample *s, const struct who *w)
 	if (w->job && !w->device && s->name.owned) {
 		w->job->owned = true;
 		w->job->owner = s->name.owner;
+		d->room_changes++;
 	}
 }
 
-static void rank_begins(struct job *j, struct rank *r, uint64_t now_ns)
+static void rank_begins(struct detector *d, struct job *j, struct rank *r)
 {
 	r->ended = false;
-	set_part(j, r, r->expected, false);
-	r->began_ns = now_ns;
+	set_part(d, j, r, r->expected, false);
+	r->began_ns = d->now_ns;
 	r->heard_ns = r->beat_ns = r->step = r->n_beats = r->interval_ns = 0;
 	r->depth = 0;
 	r->phased_ns = r->left_ns = 0;
@@ -484,6 +509,7 @@ static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 		j->step = j->step_ns = 0;
 		if (j->on && !s->run.begins)
 			j->ended_ns = d->now_ns;
+		d->room_changes += j->on != s->run.begins;
 		j->on = s->run.begins;
 		j->dropped = j->dropped && (again || !anew);
 		if (anew)
@@ -493,9 +519,9 @@ static void enter_run(struct detector *d, const struct sample *s, struct job *j)
 			if (again && r->ended)
 				continue;
 			if (anew)
-				rank_begins(j, r, d->now_ns);
+				rank_begins(d, j, r);
 			r->depth = 0;
-			set_expected(j, r, anew && (!j->world || r->number < j->world));
+			set_expected(d, j, r, anew && (!j->world || r->number < j->world));
 		}
 	}
 	if (s->run.begins)
@@ -518,14 +544,14 @@ static void enter_member(struct detector *d, const struct sample *s, const struc
 	struct rank *r = w->rank;
 
 	if (s->member.leaves) {
-		set_expected(w->job, r, false);
+		set_expected(d, w->job, r, false);
 		return;
 	}
 	to_node(r, w->node);
 	r->role = role_of(w->job, s->member.role);
 	if (r->ended || !r->expected)
-		rank_begins(w->job, r, d->now_ns);
-	set_expected(w->job, r, w->job->on);
+		rank_begins(d, w->job, r);
+	set_expected(d, w->job, r, w->job->on);
 }
 
 /* Of the time from a to b nothing could be seen, or something else than steps was going on. */
@@ -545,9 +571,9 @@ static void enter_beat(struct detector *d, const struct sample *s, const struct 
 	struct job *j = w->job;
 
 	if (r->ended) /* a new process, whose coming nobody told */
-		rank_begins(j, r, d->now_ns);
+		rank_begins(d, j, r);
 	if (j->on && !r->expected && (!j->world || r->number < j->world))
-		set_expected(j, r, true);
+		set_expected(d, j, r, true);
 	if (w->node)
 		to_node(r, w->node);
 	r->interval_ns = interval_of(d, r, s);
@@ -598,14 +624,14 @@ static void enter_activity(struct detector *d, const struct sample *s, struct ra
 	r->activity_ns = d->now_ns;
 }
 
-static void enter_exit(const struct sample *s, const struct who *w)
+static void enter_exit(struct detector *d, const struct sample *s, const struct who *w)
 {
 	struct rank *r = w->rank;
 
 	r->ended = true;
 	r->depth = 0;
 	if (s->exit.how == EXIT_SAID_BYE)
-		set_part(w->job, r, r->expected, true);
+		set_part(d, w->job, r, r->expected, true);
 }
 
 void known_enter(struct detector *d, const struct sample *s, const struct who *w)
@@ -616,7 +642,7 @@ void known_enter(struct detector *d, const struct sample *s, const struct who *w
 		w->node->said_ns = d->now_ns;
 	switch ((unsigned)s->kind) {
 	case SAMPLE_NAME:
-		enter_name(s, w);
+		enter_name(d, s, w);
 		break;
 	case SAMPLE_JOB:
 		enter_run(d, s, w->job);
@@ -634,7 +660,7 @@ void known_enter(struct detector *d, const struct sample *s, const struct who *w
 		enter_activity(d, s, w->rank);
 		break;
 	case SAMPLE_EXIT:
-		enter_exit(s, w);
+		enter_exit(d, s, w);
 		break;
 	default:
 		break;

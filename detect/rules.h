@@ -91,6 +91,7 @@ struct rank {
 	bool said_bye;              /* ... and it said goodbye before: its place may be another's */
 	bool probing;               /* its activity was asked for */
 	struct list of_node;
+	uint64_t accused_at; /* the last of d->room_looks in which a verdict stood against it */
 
 	uint64_t began_ns;       /* it, or its run */
 	uint64_t heard_ns;       /* last beat or phase */
@@ -129,6 +130,7 @@ struct job {
 	uint64_t step_ns;    /* ... first, at that time */
 	struct rank **ranks; /* those that are born, by rising number */
 	uint32_t n_ranks, ranks_cap;
+	uint64_t refused_at; /* state of the room when a new rank was refused a place; 0: never */
 	uint32_t n_roles;
 	char roles[ROLES_MAX][32];
 	_Alignas(16) unsigned char own[]; /* the rules' bytes */
@@ -186,6 +188,8 @@ struct detector {
 	struct node **nodes; /* options.nodes_max, by number */
 	uint32_t nodes_end;  /* beyond the highest number of a node that is known */
 	uint32_t n_ranks;    /* born */
+	uint64_t room_changes; /* what may make room for ranks, but verdicts that end */
+	uint64_t room_looks;   /* for ranks whose place can be given away */
 	uint64_t bytes;      /* all of it */
 
 	uint64_t sample_ns; /* the last sample; 0: none */

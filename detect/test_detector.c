@@ -519,6 +519,50 @@ static void test_goodbye_gives_place(void **state)
 	detector_free(b.d);
 }
 
+/* A rank that gets no place asks with each of its beats. The detector looks for a place once, and
+ * again only when there may be one; then the rank gets it. */
+static void test_refusals_are_cheap(void **state)
+{
+	struct sample s = sample_of(SAMPLE_EXIT, 2 * SEC, 0, 1, 4);
+	struct sample asks = sample_of(SAMPLE_BEAT, 2 * SEC, 0, 1, 50);
+	struct subject accused = subject_rank(1, 4, 0);
+	struct bench b;
+	uint64_t looks;
+
+	(void)state;
+	bench_begin(&b, 60);
+	owned_job(&b, 1, 7);
+	for (uint32_t i = 0; i < 40; i++)
+		assert_int_equal(comes(&b, 1, i, false), 0);
+	assert_int_equal(detector_feed(b.d, &asks), -ENOMEM);
+	looks = b.d->room_looks;
+	for (uint32_t i = 0; i < 1000; i++) {
+		asks.rank = 50 + i % 8;
+		assert_int_equal(detector_feed(b.d, &asks), -ENOMEM);
+	}
+	assert_int_equal(b.d->room_looks, looks);
+	/* One says goodbye. */
+	leaves(&b, 1, 3);
+	assert_int_equal(comes(&b, 1, 50, false), 0);
+	assert_int_equal(comes(&b, 1, 51, false), -ENOMEM);
+	/* One is replaced. */
+	assert_int_equal(comes(&b, 1, 6, true), 0);
+	assert_int_equal(comes(&b, 1, 51, false), 0);
+	/* One goes, but an alarm stands against it; then a person clears that. */
+	s.exit.how = EXIT_LEFT;
+	feed(b.d, &s);
+	assert_int_equal(comes(&b, 1, 4, true), 0);
+	assert_int_equal(comes(&b, 1, 52, false), -ENOMEM);
+	assert_int_equal(detector_clear(b.d, &accused, 2 * SEC), 1);
+	assert_int_equal(comes(&b, 1, 52, false), 0);
+	/* The run ends. */
+	assert_int_equal(comes(&b, 1, 53, false), -ENOMEM);
+	s = sample_of(SAMPLE_JOB, 2 * SEC, SAMPLE_NONE, 1, SAMPLE_NONE);
+	feed(b.d, &s);
+	assert_int_equal(comes(&b, 1, 53, false), 0);
+	detector_free(b.d);
+}
+
 /* Something is to be told of each of many jobs at once: no call tells more than a few, and all are
  * told at once all the same, by one caller who calls as often as it is asked to. */
 static void test_many_verdicts_are_no_long_call(void **state)
@@ -855,6 +899,7 @@ int main(void)
 		cmocka_unit_test(test_owners_share_the_places),
 		cmocka_unit_test(test_who_left_gives_place),
 		cmocka_unit_test(test_goodbye_gives_place),
+		cmocka_unit_test(test_refusals_are_cheap),
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
 		cmocka_unit_test(test_memory_of_one_node),
