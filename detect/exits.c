@@ -430,7 +430,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 
 static void on_gone(struct detector *d, struct rank *r)
 {
-	acquit_rank(d, r, "its job ended long ago");
+	acquit_rank(d, r, "the detector needed its place for another rank");
 }
 
 /* Whom s holds stands accused no more; and if that is who ended first, then he explains nothing any

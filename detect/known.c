@@ -6,10 +6,12 @@
  * Invariants: (1) d->n_ranks <= options.ranks_max, of which an owner of jobs gets one more while it
  * then has at most twice as many as stay free: one owner alone leaves a third to others. Ranks of
  * jobs that ended, and ranks that were replaced or said goodbye, are given back when a new one does
- * not fit, its owner's first, and when their job is forgotten; (2) a rank is in the list of exactly
- * the node that rank.node names; (3) d->bytes is the sum of all that was taken here; (4) job.ranks
- * are sorted by number: rules walk over who is there, and what they say goes by that order; (5) of
- * the ranks of a job n_expected are expected, and n_staying of them have not said goodbye.
+ * not fit, its owner's first, and when their job is forgotten. Ranks that a verdict stands against
+ * are spared; where nothing else fits, one of a job that ended goes with its verdicts; (2) a rank
+ * is in the list of exactly the node that rank.node names; (3) d->bytes is the sum of all that was
+ * taken here; (4) job.ranks are sorted by number: rules walk over who is there, and what they say
+ * goes by that order; (5) of the ranks of a job n_expected are expected, and n_staying of them have
+ * not said goodbye.
  */
 #include <config.h>
 
@@ -307,14 +309,18 @@ static bool stands_accused(const struct detector *d, const struct rank *r)
 	return r->accused_at == d->room_looks;
 }
 
-/* What was learned of it is all that is lost. */
-static bool may_go(const struct detector *d, const struct job *j, const struct rank *r)
+/* Where no verdict stands against it, what was learned of the rank is all that is lost. accused: a
+ * rank of a run that ended goes with what stands against it. */
+static bool may_go(const struct detector *d, const struct job *j, const struct rank *r,
+		   bool accused)
 {
-	return !j->on || (!stays(r) && !stands_accused(d, r));
+	if (stands_accused(d, r))
+		return accused && !j->on;
+	return !j->on || !stays(r);
 }
 
 /* Up to `most` ranks of a job; returns how many. */
-static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
+static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most, bool accused)
 {
 	struct rank *gone[DROPPED], *r;
 	uint32_t n = 0, kept = 0;
@@ -322,7 +328,7 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
 	assert(most <= DROPPED);
 	each_rank(r, j)
 	{
-		if (n < most && may_go(d, j, r))
+		if (n < most && may_go(d, j, r, accused))
 			gone[n++] = r;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -342,20 +348,26 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most)
 	return n;
 }
 
-/* like: only those of its owner; NULL: anybody's. Ranks of jobs that ended first. */
-static void drop_gone(struct detector *d, const struct job *like)
+/* like: only those of its owner; NULL: anybody's. Ranks of jobs that ended first. accused: one that
+ * a verdict stands against. */
+static void drop_gone(struct detector *d, const struct job *like, bool accused)
 {
-	uint32_t n = 0;
+	uint32_t n = 0, most = accused ? 1 : DROPPED;
 
 	for (int on = 0; on < 2; on++) {
-		for (uint32_t i = 0; n < DROPPED && i < d->options.jobs_max; i++) {
+		for (uint32_t i = 0; n < most && i < d->options.jobs_max; i++) {
 			struct job *j = d->jobs[i];
 
 			if (j && j->on == (on == 1) && j->n_ranks > (on ? j->n_staying : 0) &&
 			    (!like || has_owner(j, like)))
-				n += drop_of(d, j, DROPPED - n);
+				n += drop_of(d, j, most - n, accused);
 		}
 	}
+}
+
+static bool few_are_free(const struct detector *d)
+{
+	return d->options.ranks_max - d->n_ranks <= d->options.ranks_max / RESERVE;
 }
 
 /* A rank that was refused a place asks again with each of its beats: the answer is looked for once
@@ -367,12 +379,13 @@ static bool make_room(struct detector *d, struct job *j)
 	if (room_for_rank(d, j))
 		return true;
 	mark_accused(d);
-	drop_gone(d, j);
-	if (!room_for_rank(d, j) &&
-	    d->options.ranks_max - d->n_ranks <= d->options.ranks_max / RESERVE)
-		drop_gone(d, NULL);
-	if (room_for_rank(d, j))
-		return true;
+	for (int accused = 0; accused < 2; accused++) {
+		drop_gone(d, j, accused);
+		if (!room_for_rank(d, j) && few_are_free(d))
+			drop_gone(d, NULL, accused);
+		if (room_for_rank(d, j))
+			return true;
+	}
 	j->refused_at = room_state(d);
 	return false;
 }

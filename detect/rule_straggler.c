@@ -366,7 +366,7 @@ static void tick(struct detector *d)
 
 static void gone(struct detector *d, struct rank *r)
 {
-	forgive(d, r, "its job ended long ago");
+	forgive(d, r, "the detector needed its place for another rank");
 }
 
 static void well(struct detector *d, const struct subject *s)

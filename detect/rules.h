@@ -164,7 +164,7 @@ struct rule {
 	void (*tick)(struct detector *d);
 	/* For each job after tick(), not all in one call; returns how many ranks it looked at. */
 	uint32_t (*tick_job)(struct detector *d, struct job *j);
-	/* A rank's memory is given back (its job ended long ago): forget pointers to it. */
+	/* The detector forgets the rank, whose place another one needs or whose job is gone. */
 	void (*gone)(struct detector *d, struct rank *r);
 	/* A person says that s is well. Of everybody: each node and each job is s, in turn. */
 	void (*well)(struct detector *d, const struct subject *s);

@@ -519,6 +519,38 @@ static void test_goodbye_gives_place(void **state)
 	detector_free(b.d);
 }
 
+/* Ranks of a job that ended give their places to another job of its owner, but first those that no
+ * alarm stands against. */
+static void test_alarms_of_ended_jobs_go_last(void **state)
+{
+	struct sample s = sample_of(SAMPLE_EXIT, 2 * SEC, 0, 1, 5);
+	struct subject accused = subject_rank(1, 5, 0);
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 60);
+	owned_job(&b, 1, 7);
+	owned_job(&b, 2, 7);
+	for (uint32_t i = 0; i < 20; i++)
+		assert_int_equal(comes(&b, 1, i, false), 0);
+	s.exit.how = EXIT_LEFT;
+	feed(b.d, &s);
+	s = sample_of(SAMPLE_JOB, 2 * SEC, SAMPLE_NONE, 1, SAMPLE_NONE);
+	feed(b.d, &s);
+	for (uint32_t i = 0; i < 39; i++)
+		assert_int_equal(comes(&b, 2, i, false), 0);
+	assert_null(known_rank(b.d, 1, 6));
+	assert_int_equal(detector_standing(b.d, &accused, NULL, 0), 1);
+	assert_int_equal(b.told.cleared, 0);
+	/* Nothing else fits. */
+	assert_int_equal(comes(&b, 2, 39, false), 0);
+	assert_null(known_rank(b.d, 1, 5));
+	assert_int_equal(b.told.cleared, 1);
+	assert_non_null(strstr(b.told.last.words, "needed its place for another rank"));
+	assert_int_equal(comes(&b, 2, 40, false), -ENOMEM);
+	detector_free(b.d);
+}
+
 /* A rank that gets no place asks with each of its beats. The detector looks for a place once, and
  * again only when there may be one; then the rank gets it. */
 static void test_refusals_are_cheap(void **state)
@@ -899,6 +931,7 @@ int main(void)
 		cmocka_unit_test(test_owners_share_the_places),
 		cmocka_unit_test(test_who_left_gives_place),
 		cmocka_unit_test(test_goodbye_gives_place),
+		cmocka_unit_test(test_alarms_of_ended_jobs_go_last),
 		cmocka_unit_test(test_refusals_are_cheap),
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
