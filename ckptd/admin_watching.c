@@ -437,7 +437,7 @@ static void clear(struct session *s, uint64_t request, const Ckpt__Admin *m)
 	if (a.subject.kind == SUBJECT_NODE)
 		overruled = admission_overrule(n, by);
 	policy_forget(acting_policy(n), a.all ? NULL : &a.subject);
-	/* The ring has so many places for all users: who clears again and again takes none. */
+	/* All users share the places of the ring: a clear that changes nothing takes none. */
 	if (marks || verdicts || overruled)
 		events_post(n->events, EVENT_CLEARED, 5, watching_uid(n, &a.subject),
 			    watching_subject_json(n, &a.subject), NULL,

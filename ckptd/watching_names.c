@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * watching_names.c - the numbers that jobs have in the detector, the words for everybody in it, and
- * whom it has no room for.
+ * watching_names.c - the numbers that jobs have in the detector, the words for its subjects, and
+ * the subjects that it has no room for.
  *
- * Invariants: (1) a number below options.watched_jobs + 1 is one job's at a time: before it is
- * another's the detector has forgotten whose it was, its verdicts are ended, and nothing that waits
- * here speaks of it; (2) at most IDLE_KEPT jobs without ranks keep theirs when one more gets a
- * number: what was learned of them and what stands against them goes with the number, first of the
- * user who has the most such jobs, and of them that of who was idle longest; (3) a user gets a
- * number while it then has at most twice as many as stay free (user_may_store() has the rule), else
- * it gives back one of its own.
+ * Invariants: (1) a number below options.watched_jobs + 1 is one job's at a time: before ckptd
+ * gives it to another job, the detector forgets the first one, ckptd ends that job's verdicts, and
+ * nothing that waits here speaks of it; (2) when a job gets a number, at most IDLE_KEPT jobs
+ * without ranks keep theirs. ckptd takes a number back from the user with the most such jobs, from
+ * the job that was idle longest; what the detector learned of that job, and its verdicts, go with
+ * the number; (3) a user gets a number while it then has at most twice as many as stay free
+ * (user_may_store() has the rule), else ckptd takes back the number of an idle job of that user.
  *
- * Numbers are given in turn, so that one comes again as late as possible. Where there is none for
- * it a job gets one above them, which the detector refuses: that is told. On the loop's thread.
+ * ckptd gives numbers in turn, so that it uses one again as late as possible. A job for which no
+ * number is left gets one above them, which the detector refuses; ckptd reports that as an event.
+ * On the loop's thread.
  */
 #include <config.h>
 

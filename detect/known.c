@@ -416,8 +416,9 @@ static void rank_enters(struct job *j, struct rank *r)
 	j->n_ranks++;
 }
 
-/* Who is new takes part in the run. So does, where no coming was told, whoever is heard of: but for
- * one that may have left and been forgotten, of whom word comes late. */
+/* A new rank takes part in the run, also where its first sample does not say that it comes. But
+ * once the detector has forgotten ranks of this run, another sample than a coming or a beat may be
+ * a late report on one of them: that rank does not take part. */
 static bool takes_part(const struct job *j, enum sample_kind k)
 {
 	return j->on && (!j->dropped || k == SAMPLE_MEMBER || k == SAMPLE_BEAT);
