@@ -313,11 +313,18 @@ static void test_page_is_freed_for_its_user(void **state)
 	assert_int_equal(m->ops->available(m, &budget), before);
 }
 
-/* All were looked at just now, and then it says one thing more, and goes. */
+static void keep_last(void *arg, const struct sample *s)
+{
+	*(struct sample *)arg = *s;
+}
+
+/* All were looked at just now, and then it says one thing more, and goes. The detector hears its
+ * last step before its goodbye: a beat after that would be one of a new process. */
 static void test_last_words_behind_a_look(void **state)
 {
 	struct node_test *t = *state;
 	struct beats_node *bn;
+	struct sample last = {0};
 	uint64_t told;
 
 	begin_node(t);
@@ -325,6 +332,8 @@ static void test_last_words_behind_a_look(void **state)
 	join(t, &t->b, 1, 2, "run1");
 	bn = &t->host.node->beats;
 	bn->per_turn = 3;
+	t->host.node->env.record = keep_last;
+	t->host.node->env.record_arg = &last;
 	host_turn(&t->host);
 	assert_true(beats_scan(t->host.node));
 	assert_true(bn->left < bn->n); /* there is no time for all again */
@@ -332,6 +341,9 @@ static void test_last_words_behind_a_look(void **state)
 	beat(&t->a, 5);
 	member_left(rank(t, 0), MEMBER_BYE);
 	assert_int_equal(bn->told, told + 1);
+	assert_int_equal(last.kind, SAMPLE_EXIT);
+	assert_int_equal(last.exit.how, EXIT_SAID_BYE);
+	t->host.node->env.record = NULL;
 	leave(&t->a);
 }
 
