@@ -262,7 +262,7 @@ void known_forget(struct detector *d, struct job *j)
 /* ---- room for ranks (1) ---- */
 
 #define SHARE   2u
-#define RESERVE 32u /* less than this part of all places is free: nobody's past is kept */
+#define RESERVE 32u /* less than this part of all places is free: others' old alarms may go */
 #define DROPPED 64u /* at a time: a new rank needs one place */
 
 static bool has_owner(const struct job *j, const struct job *like)
@@ -381,7 +381,8 @@ static bool make_room(struct detector *d, struct job *j)
 	mark_accused(d);
 	for (int accused = 0; accused < 2; accused++) {
 		drop_gone(d, j, accused);
-		if (!room_for_rank(d, j) && few_are_free(d))
+		/* A rank that runs is worth more than another owner's past, if not its alarms. */
+		if (!room_for_rank(d, j) && (!accused || few_are_free(d)))
 			drop_gone(d, NULL, accused);
 		if (room_for_rank(d, j))
 			return true;

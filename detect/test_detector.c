@@ -519,6 +519,28 @@ static void test_goodbye_gives_place(void **state)
 	detector_free(b.d);
 }
 
+/* One owner had many ranks, of which one stays: the others take no places from another owner. */
+static void test_past_of_others_gives_place(void **state)
+{
+	struct bench b;
+	uint32_t n = 0;
+
+	(void)state;
+	bench_begin(&b, 60);
+	owned_job(&b, 1, 7);
+	owned_job(&b, 2, 8);
+	assert_int_equal(comes(&b, 1, 0, false), 0);
+	for (uint32_t i = 1; i < 60; i++) {
+		assert_int_equal(comes(&b, 1, i, false), 0);
+		leaves(&b, 1, i);
+	}
+	for (uint32_t i = 0; i < 60; i++)
+		n += comes(&b, 2, i, false) == 0;
+	assert_in_range(n, 39, 40);
+	assert_non_null(known_rank(b.d, 1, 0));
+	detector_free(b.d);
+}
+
 /* Ranks of a job that ended give their places to another job of its owner, but first those that no
  * alarm stands against. */
 static void test_alarms_of_ended_jobs_go_last(void **state)
@@ -932,6 +954,7 @@ int main(void)
 		cmocka_unit_test(test_who_left_gives_place),
 		cmocka_unit_test(test_goodbye_gives_place),
 		cmocka_unit_test(test_alarms_of_ended_jobs_go_last),
+		cmocka_unit_test(test_past_of_others_gives_place),
 		cmocka_unit_test(test_refusals_are_cheap),
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
