@@ -349,8 +349,8 @@ static uint32_t drop_of(struct detector *d, struct job *j, uint32_t most, bool a
 }
 
 /* like: only those of its owner; NULL: anybody's. Ranks of jobs that ended first. accused: one that
- * a verdict stands against. */
-static void drop_gone(struct detector *d, const struct job *like, bool accused)
+ * a verdict stands against. Returns how many; DROPPED: there may be more. */
+static uint32_t drop_gone(struct detector *d, const struct job *like, bool accused)
 {
 	uint32_t n = 0, most = accused ? 1 : DROPPED;
 
@@ -363,6 +363,7 @@ static void drop_gone(struct detector *d, const struct job *like, bool accused)
 				n += drop_of(d, j, most - n, accused);
 		}
 	}
+	return n;
 }
 
 static bool few_are_free(const struct detector *d)
@@ -374,18 +375,22 @@ static bool few_are_free(const struct detector *d)
  * until it may be another one. */
 static bool make_room(struct detector *d, struct job *j)
 {
+	uint32_t n = 0;
+
 	if (j->refused_at == room_state(d))
 		return false;
 	if (room_for_rank(d, j))
 		return true;
 	mark_accused(d);
 	for (int accused = 0; accused < 2; accused++) {
-		drop_gone(d, j, accused);
+		n += drop_gone(d, j, accused);
 		/* A rank that runs is worth more than another owner's past, if not its alarms. */
 		if (!room_for_rank(d, j) && (!accused || few_are_free(d)))
-			drop_gone(d, NULL, accused);
+			n += drop_gone(d, NULL, accused);
 		if (room_for_rank(d, j))
 			return true;
+		if (n >= DROPPED)
+			return false; /* its next beat drops more */
 	}
 	j->refused_at = room_state(d);
 	return false;

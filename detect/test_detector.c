@@ -541,6 +541,29 @@ static void test_past_of_others_gives_place(void **state)
 	detector_free(b.d);
 }
 
+/* More of an owner's past than goes in one call: ranks that are refused get in with later beats. */
+static void test_long_past_gives_place(void **state)
+{
+	struct sample over = sample_of(SAMPLE_JOB, 2 * SEC, SAMPLE_NONE, 1, SAMPLE_NONE);
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 2048);
+	owned_job(&b, 1, 7);
+	owned_job(&b, 2, 8);
+	owned_job(&b, 3, 7);
+	for (uint32_t i = 0; i < 1300; i++)
+		assert_int_equal(comes(&b, 1, i, false), 0);
+	feed(b.d, &over);
+	for (uint32_t i = 0; i < 450; i++)
+		assert_int_equal(comes(&b, 2, i, false), 0);
+	for (uint32_t i = 0; i < 900; i++)
+		ignore_result(comes(&b, 3, i, false));
+	for (uint32_t i = 0; i < 900; i++)
+		assert_int_equal(comes(&b, 3, i, false), 0);
+	detector_free(b.d);
+}
+
 /* Ranks of a job that ended give their places to another job of its owner, but first those that no
  * alarm stands against. */
 static void test_alarms_of_ended_jobs_go_last(void **state)
@@ -955,6 +978,7 @@ int main(void)
 		cmocka_unit_test(test_goodbye_gives_place),
 		cmocka_unit_test(test_alarms_of_ended_jobs_go_last),
 		cmocka_unit_test(test_past_of_others_gives_place),
+		cmocka_unit_test(test_long_past_gives_place),
 		cmocka_unit_test(test_refusals_are_cheap),
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
