@@ -618,6 +618,8 @@ void persist_init(struct job *j);
 uint64_t persist_table_max(uint64_t declaration_len, uint64_t image_len, uint32_t leaf);
 /* This process's memory of what is being written; no worker has it any more. */
 void persist_fini(struct job *j);
+/* Its ranks' bytes are compared no more: this process ends. */
+void persist_hurry(struct job *j);
 
 /* What COMMIT says of it but for its files; freed with commit_file_fini() and alloc_free(). */
 MUST_CHECK int persist_describe(const struct checkpoint *c, struct commit_file **ret);

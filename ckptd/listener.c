@@ -306,8 +306,13 @@ int listener_start(struct listener *l, const struct conn_events *events, void *a
 
 void listener_stop(struct listener *l)
 {
+	int on = 1;
+
 	watch_remove(l->loop, &l->watch);
 	timer_disarm(l->loop, &l->pause);
+	if (l->options.fd >= 0) /* passed on to the next ckptd, which may be an older one */
+		ignore_result(
+			setsockopt(l->options.fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on)));
 }
 
 struct processes *listener_processes(struct listener *l)
@@ -318,12 +323,9 @@ struct processes *listener_processes(struct listener *l)
 /* Nothing is closed that may block: the end of this process closes it (5). */
 static void close_listening(struct listener *l)
 {
-	int fd = l->watch.fd, conn, on = 1;
+	int fd = l->watch.fd, conn;
 
-	if (l->options.fd >= 0) /* passed on to the next ckptd, which may be an older one */
-		ignore_result(
-			setsockopt(l->options.fd, SOL_SOCKET, SO_PASSRIGHTS, &on, sizeof(on)));
-	if (fd < 0 || l->options.fd >= 0)
+	if (fd < 0 || l->options.fd >= 0) /* passed: connections wait there for the next ckptd */
 		return;
 	shutdown(fd, SHUT_RDWR); /* nothing more comes */
 	while ((conn = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0)

@@ -468,17 +468,25 @@ static void end_searches(struct timer *t)
 	replicas_cancel(n, NULL);
 }
 
+void node_stop_now(struct node *n)
+{
+	struct job *j;
+
+	list_each(j, &n->jobs, link) {
+		rewrite_cancel(j);
+		persist_hurry(j);
+	}
+	answers_cancel_all(n);
+	hurry(&n->hurry_timer);
+	end_searches(&n->whole_timer);
+}
+
 static void stopped(struct node *n)
 {
 	void (*fn)(void *arg) = n->stopped_fn;
-	struct job *j;
 
-	list_each(j, &n->jobs, link)
-		rewrite_cancel(j);
-	answers_cancel_all(n);
 	timer_disarm(n->env.loop, &n->stop_timer);
-	hurry(&n->hurry_timer); /* the workers are waited for */
-	end_searches(&n->whole_timer);
+	node_stop_now(n);
 	n->stopped_fn = NULL;
 	fn(n->stopped_arg);
 }

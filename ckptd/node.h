@@ -115,6 +115,8 @@ extern const struct conn_events node_conn_events;
  * given up (all bounded by timeout_ns), then calls stopped. Memory stays in the fd store.
  */
 void node_stop(struct node *n, uint64_t timeout_ns, void (*stopped)(void *arg), void *arg);
+/* Nothing is waited for any more: works that can be cut short end soon. After node_stop(). */
+void node_stop_now(struct node *n);
 /* After a stop, in time or not: one line for each checkpoint that is committed and only in memory,
  * and needed; when: "within ...". Returns how many. */
 MUST_CHECK unsigned node_stop_lost(struct node *n, const char *when);

@@ -446,6 +446,12 @@ static void persist_stop(struct persist *t)
 		persist_discard(t);
 }
 
+void persist_hurry(struct job *j)
+{
+	if (j->persist && j->persist->dividing)
+		dividing_cancel(j->persist->dividing);
+}
+
 static void persist_tick(struct persist *t)
 {
 	struct checkpoint *c = t->checkpoint;

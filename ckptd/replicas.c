@@ -247,11 +247,11 @@ void replicas_step(struct job *j)
 	struct declared **declared CLEANUP_FREE = NULL;
 	struct member *m;
 
-	if (!replicas_wanted(j->node, world) || j->node->stopping ||
-	    (j->replicas && !j->replicas->done))
+	if (j->node->stopping || (j->replicas && !j->replicas->done))
 		return;
-	if (list_empty(&j->members)) { /* its user pays for it (4) */
-		replicas_fini(j);
+	if (!replicas_wanted(j->node, world) ||
+	    (list_empty(&j->members) && !j->persist && !j->lacks_room)) {
+		replicas_fini(j); /* its user pays for it (4) */
 		return;
 	}
 	list_each(m, &j->members, link)

@@ -209,6 +209,8 @@ static void stop(struct service *s, const char *signal_name)
 		log_print(s->log, LOG_WARNING, "%s again: not waiting for what is being persisted",
 			  signal_name);
 		s->hurried = true;
+		if (s->ready)
+			node_stop_now(s->node);
 		loop_epoll_stop(s->loop);
 		return;
 	}

@@ -19,7 +19,6 @@
 #include "ckptd/loop_epoll.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/replicas.h"
-#include "ckptd/replicas.h"
 #include "ckptd/session.h"
 #include "ckptd/test_node_rig.h"
 #include "ckptd/user.h"

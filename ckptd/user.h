@@ -71,7 +71,8 @@ void user_give(struct user *u, enum user_count count, uint64_t less);
 /* One more rank in job j; new_run: its present ranks will leave. -EAGAIN */
 MUST_CHECK int user_may_join(struct job *j, const struct open_request *r, bool new_run,
 			     struct err *e);
-/* One more job with one rank. -EMFILE, or what user_may_join() and user_may_store() say. */
+/* One more job with one rank. -EMFILE, or what user_may_join() and user_may_store() say. Of several
+ * that are opened at once each may pass, and some be refused later. */
 MUST_CHECK int user_may_make_job(struct node *n, const struct open_request *r, struct err *e);
 /* One more wait, one more load of this session. -EMFILE */
 MUST_CHECK int user_may_wait(struct session *s, struct err *e);

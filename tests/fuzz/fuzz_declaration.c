@@ -87,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct declaration d;
 	uint8_t *copy;
 
-	if (declaration_open(data, size, &d, NULL) == 0)
+	if (declaration_open_until(data, size, NULL, &d, NULL) == 0)
 		use(&d);
 	if (size < FORMAT_HEADER_BYTES)
 		return 0;
@@ -96,7 +96,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	memcpy(copy, DECLARATION_MAGIC, 8);
 	seal(copy, size);
-	if (declaration_open(copy, size, &d, NULL) == 0)
+	if (declaration_open_until(copy, size, NULL, &d, NULL) == 0)
 		use(&d);
 	alloc_free(copy);
 	return 0;
