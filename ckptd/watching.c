@@ -106,6 +106,14 @@ static void time_came(struct timer *t)
 	uint64_t now = time_of(w);
 
 	loop_label(w->node->env.loop, "the detector's time");
+	if (detector_goes_on(w->detector)) { /* with a time at which all had been heard */
+		detector_advance(w->detector, w->last_ns);
+		if (detector_goes_on(w->detector))
+			timer_arm(w->node->env.loop, t, now + 1);
+		else
+			set_timer(w);
+		return;
+	}
 	if (!beats_scan(w->node)) { /* nobody is late who has only not been heard yet */
 		timer_arm(w->node->env.loop, t, now + 1);
 		return;

@@ -313,6 +313,11 @@ uint64_t detector_next(const struct detector *d)
 	return d->sample_ns && first_tick(d, &at) >= 0 ? at : UINT64_MAX;
 }
 
+bool detector_goes_on(const struct detector *d)
+{
+	return d->goes_on;
+}
+
 /* ---- samples ---- */
 
 static bool ends(const char *text, size_t size)

@@ -50,6 +50,8 @@ MUST_CHECK int detector_feed(struct detector *d, const struct sample *s);
 void detector_advance(struct detector *d, uint64_t now_ns);
 /* The next time at which detector_advance() has something to do; UINT64_MAX: never. */
 uint64_t detector_next(const struct detector *d);
+/* What was due at the time of the last call is not all found yet: the next call goes on with it. */
+bool detector_goes_on(const struct detector *d);
 
 /* What stands against somebody now, newest first; returns how many there are, fills up to n. A
  * subject matches what contains it: a node its ranks, GPUs, links and disks. NULL: everybody. */
