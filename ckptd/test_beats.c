@@ -6,7 +6,6 @@
 #include <config.h>
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -261,27 +260,10 @@ static void test_leave(void **state)
 	}
 }
 
-static atomic_bool busy;
-static int blocking;
-
-static void block_run(struct work *w)
-{
-	while (busy)
-		usleep(1000);
-	w->status = 0;
-}
-
-static void block_done(struct work *w)
-{
-	(void)w;
-	blocking--;
-}
-
 /* Pages are freed in their user's turn: where all that may work for it is busy, they wait. */
 static void test_page_is_freed_for_its_user(void **state)
 {
 	struct node_test *t = *state;
-	static struct work blockers[4];
 	struct memory *m;
 	uint64_t before, during, budget, end = 0;
 
@@ -294,21 +276,15 @@ static void test_page_is_freed_for_its_user(void **state)
 	join(t, &t->a, 0, 2, "run1");
 	while (!beats_kept(rank(t, 0)) && turn_on(t, &end))
 		;
-	busy = true;
-	blocking = work_width(t->host.workers, WORK_MEMORY);
-	assert_in_range(blocking, 1, 4);
-	for (int i = 0; i < blocking; i++) {
-		blockers[i] = (struct work){.run = block_run, .done = block_done};
-		work_submit(t->host.workers, WORK_MEMORY, (uint32_t)geteuid(), &blockers[i]);
-	}
+	block(t, WORK_MEMORY, (uint32_t)geteuid());
 	member_left(rank(t, 0), MEMBER_BYE);
 	leave(&t->a);
 	for (int i = 0; i < 50; i++)
 		host_turn(&t->host);
 	during = m->ops->available(m, &budget);
-	busy = false;
+	unblock(t);
 	assert_true(during < before);
-	for (end = 0; (blocking || m->ops->available(m, &budget) != before) && turn_on(t, &end);)
+	for (end = 0; m->ops->available(m, &budget) != before && turn_on(t, &end);)
 		;
 	assert_int_equal(m->ops->available(m, &budget), before);
 }

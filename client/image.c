@@ -38,23 +38,6 @@ static int layout_of(const struct wanted *w, uint32_t i, const struct ckpt_bindi
 	return strided_init(ret, &s, b->strides);
 }
 
-/* Where a row lies around the first one, and how many lie behind it at the same distance each. */
-static int64_t row_offset(const struct strided *l, uint64_t row, uint64_t *ret_more)
-{
-	int64_t offset = 0;
-
-	*ret_more = 0;
-	for (uint32_t k = l->ndim; k-- > 0;) {
-		uint64_t i = row % l->count[k];
-
-		row /= l->count[k];
-		offset += (int64_t)i * l->stride[k];
-		if (k == l->ndim - 1)
-			*ret_more = l->count[k] - 1 - i;
-	}
-	return offset;
-}
-
 /* Of a device tensor with strides the bytes [at, at + len). Rows of equal distance are one copy, as
  * each takes 2 us of this thread's time. Rows that go backwards, or meet, are one each. */
 static int device_strided(struct ckpt *c, const struct ckpt_binding *b, const struct strided *l,
@@ -66,7 +49,7 @@ static int device_strided(struct ckpt *c, const struct ckpt_binding *b, const st
 
 	while (len && r == 0) {
 		uint64_t skip = at % l->run, n = min_u64(len, l->run - skip), more;
-		uint8_t *p = (uint8_t *)b->ptr + row_offset(l, at / l->run, &more) + (int64_t)skip;
+		uint8_t *p = (uint8_t *)b->ptr + strided_row(l, at / l->run, &more) + (int64_t)skip;
 		struct device_rows rows = {.first = p, .bytes = l->run, .stride = (size_t)stride};
 
 		rows.n = min_u64(len / l->run, min_u64(more + 1, ROWS_AT_ONCE));

@@ -50,8 +50,7 @@ int strided_init(struct strided *ret, const struct shard *s, const int64_t *stri
 	return 0;
 }
 
-/* Where a row lies and how many rows follow it in the innermost dimension. */
-static int64_t row_offset(const struct strided *s, uint64_t row, uint64_t *ret_more)
+int64_t strided_row(const struct strided *s, uint64_t row, uint64_t *ret_more)
 {
 	int64_t offset = 0;
 
@@ -77,7 +76,7 @@ static void walk(const struct strided *s, uint8_t *base, uint64_t at, uint8_t *p
 
 	if (len == 0)
 		return;
-	offset = row_offset(s, row, &more);
+	offset = strided_row(s, row, &more);
 	for (;;) {
 		uint64_t n = min_u64(len, s->run - skip);
 		uint8_t *p = base + offset + skip;
@@ -96,7 +95,7 @@ static void walk(const struct strided *s, uint8_t *base, uint64_t at, uint8_t *p
 			offset += s->stride[s->ndim - 1];
 			more--;
 		} else {
-			offset = row_offset(s, row, &more);
+			offset = strided_row(s, row, &more);
 		}
 	}
 }

@@ -40,6 +40,8 @@ MUST_CHECK bool strided_reach(const struct shard *s, const int64_t *strides, int
 bool strided_meets_itself(const struct strided *s);
 bool strided_meet(const struct strided *a, const struct strided *b, int64_t distance);
 
+/* Where a row lies, from the first one, and how many follow it in the innermost dimension. */
+int64_t strided_row(const struct strided *s, uint64_t row, uint64_t *ret_more);
 /* base points at the first element (the one with all coordinates 0). */
 void strided_scatter(const struct strided *s, uint8_t *base, uint64_t at, const uint8_t *packed,
 		     uint64_t len);
