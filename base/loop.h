@@ -41,7 +41,7 @@ struct task {
 /* Processor time of the thread in calls of the loop (of a descriptor, a task, a timer). */
 struct loop_calls {
 	uint64_t n, over; /* over: longer than LOOP_CALL_NS */
-	uint64_t longest_ns;
+	uint64_t total_ns, longest_ns;
 	const char *longest; /* what it was: the label, or the kind of call */
 };
 

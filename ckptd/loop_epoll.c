@@ -119,6 +119,7 @@ static uint64_t call_over(struct loop_epoll *ep, const char *kind)
 	ep->cpu_ns = now;
 	ep->calls.n++;
 	ep->calls.over += took > LOOP_CALL_NS;
+	ep->calls.total_ns += took;
 	if (took > ep->calls.longest_ns) {
 		ep->calls.longest_ns = took;
 		ep->calls.longest = ep->label ? ep->label : kind;

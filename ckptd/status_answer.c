@@ -75,11 +75,10 @@ struct status {
 		 2]; /* a name or an id; empty: all. One that is too long matches none */
 	json_t *doc, *jobs, *users, *alarms;
 	enum stage stage;
-	struct list
-		*at;   /* the job or user that is gathered or comes next; the head of its list:
-			  none (1) */
-	size_t n_live; /* jobs that are not stopped or refused */
-	bool left;     /* some have left while others were gathered (2) */
+	struct list *at; /* the job or user that is gathered or comes next; the head of its list:
+			    none (1) */
+	size_t n_live;   /* jobs that are not stopped or refused */
+	bool left;       /* some have left while others were gathered (2) */
 	/* The job that is gathered. */
 	enum part part;
 	json_t *of, *ranks, *slots, *checkpoints;
@@ -452,9 +451,10 @@ static json_t *loop_json(const struct node *n)
 
 	if (!c)
 		return json_null();
-	return json_pack("{s:I, s:I, s:I, s:s}", "calls", (json_int_t)c->n, "long_calls",
-			 (json_int_t)c->over, "longest_us", (json_int_t)(c->longest_ns / 1000),
-			 "longest", c->longest ? c->longest : "");
+	return json_pack("{s:I, s:I, s:I, s:I, s:s}", "calls", (json_int_t)c->n, "cpu_us",
+			 (json_int_t)(c->total_ns / 1000), "long_calls", (json_int_t)c->over,
+			 "longest_us", (json_int_t)(c->longest_ns / 1000), "longest",
+			 c->longest ? c->longest : "");
 }
 
 /* All but the long lists. */

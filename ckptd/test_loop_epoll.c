@@ -338,6 +338,7 @@ static void test_calls_are_measured(void **state)
 	assert_int_equal(calls->n, 3);
 	assert_in_range(calls->over, 1, 2); /* a slow machine has others */
 	assert_true(calls->longest_ns >= 3 * LOOP_CALL_NS);
+	assert_true(calls->total_ns > calls->longest_ns);
 	assert_string_equal(calls->longest, "a dear one");
 }
 

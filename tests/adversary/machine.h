@@ -7,7 +7,7 @@
 
 struct machine_counts {
 	unsigned long long pieces, above; /* of these: above 1 ms */
-	double mean_us, longest_us;       /* processor time of its thread */
+	double cpu_us, longest_us;        /* processor time of its thread: of all, of one */
 };
 
 /* Begins a thread that does the work again and again. Once in a process. */
