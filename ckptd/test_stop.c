@@ -408,16 +408,14 @@ static int slow_write(struct index *ix, const struct index_entry *entries, size_
 	return index_ops->write(ix, entries, n, sync);
 }
 
-/* Of a layout that is being put into the index nothing more is written once the stop has lasted:
- * neither the checkpoint, which the next start finds not to be there. */
-static void test_index_is_cut_short(void **state)
+/* A stop that begins while the layout of a step is being put into the index. */
+static struct index *begin_slow_stop(struct node_test *t, bool *stopped)
 {
-	struct node_test *t = *state;
 	static struct index_ops slow;
-	bool stopped = false;
 	uint64_t end = 0;
 	struct index *ix;
 
+	*stopped = false;
 	t->index = true;
 	begin_one(t);
 	ix = t->host.node->index;
@@ -431,16 +429,43 @@ static void test_index_is_cut_short(void **state)
 	save_until(&t->a, 0, 10, CKPT_DURABLE);
 	while (writes_begun == 0)
 		assert_true(turn_on(t, &end));
-	node_stop(t->host.node, LONG_NS, on_stopped, &stopped);
-	while (!t->host.node->hurry)
-		assert_true(turn_on(t, &end));
-	assert_false(stopped); /* one write that is under way is waited for */
-	assert_false(t->host.node->whole_files); /* that comes later */
+	node_stop(t->host.node, LONG_NS, on_stopped, stopped);
+	return ix;
+}
+
+/* Nothing more is written: neither the checkpoint, which the next start finds not to be there. */
+static void end_slow_stop(struct node_test *t, struct index *ix, const bool *stopped)
+{
+	assert_false(*stopped); /* one write that is under way is waited for */
 	index_waits = false;
-	assert_true(turn_until(t, &stopped));
+	assert_true(turn_until(t, stopped));
 	assert_int_equal(writes, 1);
 	assert_int_equal(t->host.node->index_errors, 0);
 	ix->ops = index_ops;
+}
+
+static void test_index_is_cut_short(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped;
+	struct index *ix = begin_slow_stop(t, &stopped);
+
+	for (uint64_t end = 0; !t->host.node->hurry;)
+		assert_true(turn_on(t, &end));
+	assert_false(t->host.node->whole_files); /* that comes later */
+	end_slow_stop(t, ix, &stopped);
+}
+
+/* As a second signal does it, for which none of the times has to come. */
+static void test_cut_short_at_once(void **state)
+{
+	struct node_test *t = *state;
+	bool stopped;
+	struct index *ix = begin_slow_stop(t, &stopped);
+
+	node_stop_now(t->host.node);
+	assert_true(t->host.node->whole_files);
+	end_slow_stop(t, ix, &stopped);
 }
 
 int main(void)
@@ -450,7 +475,7 @@ int main(void)
 		STOP_TEST(test_loads_wait),            STOP_TEST(test_requests_meanwhile),
 		STOP_TEST(test_declares_wait),         STOP_TEST(test_waits_for_no_search),
 		STOP_TEST(test_prepares_end),          STOP_TEST(test_compares_no_more),
-		STOP_TEST(test_index_is_cut_short),
+		STOP_TEST(test_index_is_cut_short),    STOP_TEST(test_cut_short_at_once),
 		STOP_TEST(test_spares_a_search_that_files_need),
 	};
 
