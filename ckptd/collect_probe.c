@@ -23,13 +23,16 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/fair.h"
 #include "base/list.h"
+#include "ckptd/by_process.h"
 #include "ckptd/collect_process.h"
 #include "ckptd/processes.h"
 #include "ckptd/reader.h"
 
 enum {
 	LOOKS_MAX = 256, /* at once; the others are due in the next turn */
+	TOLD_IN_A_CALL = 32,
 	LEFT_MAX = 16,
 };
 #define STUCK_NS       2000000000u
@@ -60,7 +63,7 @@ struct looks {
 };
 
 struct target {
-	struct list link;
+	struct list link, of_process;
 	struct process_id id;
 	struct process_look look;
 	uint64_t due_ns;
@@ -76,6 +79,11 @@ struct prober {
 	struct left *left;
 	struct timer timer, stuck;
 	struct list targets;
+	struct by_process by_process; /* the same */
+	uint64_t next_ns;             /* the earliest is not due before */
+	struct task telling;
+	bool tells; /* of what was looked at: from looks->one[told] on */
+	size_t told;
 	char proc[COLLECT_PATH_MAX];
 };
 
@@ -106,24 +114,50 @@ static struct target *find(struct prober *p, const struct process_id *id)
 {
 	struct target *t;
 
-	list_each(t, &p->targets, link) {
+	list_each(t, by_process(&p->by_process, id), of_process) {
 		if (process_same(&t->id, id))
 			return t;
 	}
 	return NULL;
 }
 
+static void set_due(struct prober *p, struct target *t, uint64_t due_ns)
+{
+	t->due_ns = due_ns;
+	p->next_ns = min_u64(p->next_ns, due_ns);
+}
+
 static void set_timer(struct prober *p)
 {
-	uint64_t due = UINT64_MAX;
-	struct target *t;
-
-	list_each(t, &p->targets, link)
-		due = min_u64(due, t->due_ns);
-	if (due == UINT64_MAX || reader_busy(p->reader))
+	if (list_empty(&p->targets))
+		p->next_ns = UINT64_MAX;
+	if (p->next_ns == UINT64_MAX || reader_busy(p->reader) || p->tells)
 		timer_disarm(p->loop, &p->timer); /* what is looked at sets it when it is done */
 	else
-		timer_arm(p->loop, &p->timer, due);
+		timer_arm(p->loop, &p->timer, p->next_ns);
+}
+
+static void tell_some(struct task *task)
+{
+	struct prober *p = container_of(task, struct prober, telling);
+	struct looks *l = p->looks;
+
+	loop_label(p->loop, "what was seen of processes");
+	for (unsigned n = 0; p->told < l->n && n < TOLD_IN_A_CALL; n++) {
+		struct one *o = &l->one[p->told++];
+		struct target *t = find(p, &o->id);
+
+		if (!t)
+			continue;
+		set_due(p, t, loop_now(p->loop) + (t->look.at_ns ? PROBE_NS : PROBE_SOON_NS));
+		t->look = o->look;
+		if (o->status == 0)
+			p->tell(p->arg, &o->id, &o->activity);
+	}
+	p->tells = p->told < l->n;
+	if (p->tells)
+		loop_post(p->loop, task);
+	set_timer(p);
 }
 
 static void look_done(void *arg)
@@ -132,18 +166,9 @@ static void look_done(void *arg)
 	struct prober *p = l->prober;
 
 	timer_disarm(p->loop, &p->stuck);
-	for (size_t i = 0; i < l->n; i++) {
-		struct one *o = &l->one[i];
-		struct target *t = find(p, &o->id);
-
-		if (!t)
-			continue;
-		t->due_ns = loop_now(p->loop) + (t->look.at_ns ? PROBE_NS : PROBE_SOON_NS);
-		t->look = o->look;
-		if (o->status == 0)
-			p->tell(p->arg, &o->id, &o->activity);
-	}
-	set_timer(p);
+	p->tells = true;
+	p->told = 0;
+	tell_some(&p->telling);
 }
 
 static void looks_free(void *arg)
@@ -214,6 +239,8 @@ static void is_stuck(struct timer *timer)
 		t->due_ns = loop_now(p->loop) + t->stuck_ns;
 		p->tell(p->arg, &id, &unknown);
 	}
+	list_each(t, &p->targets, link) /* those behind it are due as before */
+		set_due(p, t, t->due_ns);
 	set_timer(p);
 }
 
@@ -225,11 +252,14 @@ static void time_came(struct timer *timer)
 	struct target *t;
 
 	loop_label(p->loop, "looks at processes");
-	assert(!reader_busy(p->reader));
+	assert(!reader_busy(p->reader) && !p->tells);
 	l->n = 0;
+	p->next_ns = UINT64_MAX;
 	list_each(t, &p->targets, link) {
-		if (t->due_ns > now || l->n == LOOKS_MAX)
+		if (t->due_ns > now || l->n == LOOKS_MAX) {
+			set_due(p, t, t->due_ns);
 			continue;
+		}
 		l->one[l->n].id = t->id;
 		l->one[l->n++].look = t->look;
 	}
@@ -250,10 +280,12 @@ void prober_set(struct prober *p, const struct process_id *id, bool on)
 		if (!t)
 			return; /* it stays unknown */
 		t->id = *id;
-		t->due_ns = loop_now(p->loop);
+		set_due(p, t, loop_now(p->loop));
 		list_add_tail(&p->targets, &t->link);
+		list_add_tail(by_process(&p->by_process, id), &t->of_process);
 	} else if (!on && t) {
 		list_del(&t->link);
+		list_del(&t->of_process);
 		alloc_free(t);
 	}
 	set_timer(p);
@@ -276,6 +308,9 @@ int prober_new(struct loop *loop, const char *proc, prober_tell_fn *tell, void *
 	p->tell = tell;
 	p->arg = arg;
 	list_init(&p->targets);
+	by_process_init(&p->by_process);
+	p->next_ns = UINT64_MAX;
+	task_init(&p->telling, FAIR_NODE, tell_some);
 	timer_init(&p->timer, time_came);
 	timer_init(&p->stuck, is_stuck);
 	snprintf(p->proc, sizeof(p->proc), "%s", proc);
@@ -302,6 +337,7 @@ void prober_free(struct prober *p)
 		return;
 	timer_disarm(p->loop, &p->timer);
 	timer_disarm(p->loop, &p->stuck);
+	loop_unpost(p->loop, &p->telling);
 	list_each_safe(t, next, &p->targets, link)
 		alloc_free(t);
 	ignore_result(reader_free(p->reader, PROBE_SOON_NS)); /* it leaves what it holds */

@@ -58,6 +58,7 @@ struct opening {
 	bool late, appending;
 	bool new_run; /* not the one of the epoch before */
 	bool entered; /* it is in the log: members of the old run leave, some in a call */
+	bool opened;  /* its epoch is current: its rank joins in the next call */
 	struct checkpoint *base; /* while appending: one of its works; NULL: none */
 	bool asked; /* by a session, which may have given up since */
 	uint64_t came_ns;
@@ -529,8 +530,8 @@ static void epoch_opened(struct opening *o)
 			if (m->rank < j->history.epoch.world &&
 			    (j->seen || (j->seen = alloc_zero(j->history.epoch.world))))
 				j->seen[m->rank] = 1;
-		list_add_head(&j->openings, &o->link); /* for opening_answer() to unlink */
-		join(o);
+		o->opened = true; /* epoch_step() goes on, in another call */
+		list_add_head(&j->openings, &o->link);
 	} else {
 		opening_answer(o, 0, NULL);
 	}
@@ -890,21 +891,25 @@ void epoch_step(struct job *j)
 			epoch_opened(j->opening);
 		else
 			job_poke(j);
-	} else if (j->opening) {
-		open_next(j->opening);
+		return;
 	}
+	if (j->opening)
+		open_next(j->opening);
 	if (!j->opening && !list_empty(&j->openings)) {
 		struct opening *o = list_first(&j->openings, struct opening, link);
 
 		/* Members are written down before they are told that they are some. */
-		if (o->asked && !may_have_ledger(o)) {
+		if (o->asked && !o->opened && !may_have_ledger(o)) {
 			if (!list_empty(&j->openings))
 				job_poke(j);
 			return;
 		}
 		if (o->asked && !ledgering_ready(j))
 			return;
-		decide(o);
+		if (o->opened)
+			join(o);
+		else
+			decide(o);
 		/* A launch opens a thousand ranks at once, and each makes pages: one in a call. */
 		if (!j->opening && !list_empty(&j->openings))
 			job_poke(j);

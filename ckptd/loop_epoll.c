@@ -16,8 +16,8 @@
  *   3. After watch_remove() the watch is not touched: its event in the current batch is dropped.
  *   4. Idle means asleep: with nothing armed the loop waits without a timeout.
  *   5. A user waits for a call that runs, and for its turn among users: never for calls that others
- *      posted before. The loop measures each call by the thread's CPU time (a system call at its
- *      end, and one at the begin of a turn) and charges the call's user.
+ *      posted before. The loop measures each call by the thread's CPU time (a system call
+ *      at its end) and charges the call's user. The wait for events before a call is a part of it.
  *
  * Failure modes: epoll_wait failing for anything but EINTR is a programmer's error (a closed
  * descriptor of ours) and stops the process.
@@ -299,16 +299,13 @@ static bool fire_one(struct loop_epoll *ep)
 	return true;
 }
 
-void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
+static void turn(struct loop_epoll *ep, uint64_t wait_ns)
 {
-	struct loop_epoll *ep = of(l);
 	int n;
 
-	assert(epoll_is_current(l));
 	assert(ep->n_events == 0); /* a turn is not started inside a turn */
 	n = next_events(ep, timeout_ms(ep, wait_ns));
 	ep->now_ns = clock_ns(CLOCK_MONOTONIC);
-	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	ep->turns++;
 	run_watches(ep);
 	for (int i = 1; n == EVENTS_MAX && i < BATCHES_MAX; i++) { /* all: (5) */
@@ -320,12 +317,23 @@ void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
 		;
 }
 
+void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
+{
+	struct loop_epoll *ep = of(l);
+
+	assert(epoll_is_current(l));
+	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	turn(ep, wait_ns);
+}
+
 void loop_epoll_run(struct loop *l)
 {
 	struct loop_epoll *ep = of(l);
 
+	assert(epoll_is_current(l));
+	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	for (ep->stop = false; !ep->stop;)
-		loop_epoll_turn(l, UINT64_MAX);
+		turn(ep, UINT64_MAX);
 }
 
 void loop_epoll_stop(struct loop *l)

@@ -5,7 +5,8 @@
  * Collectors know processes, the detector knows ranks. A rank that is asked about is kept here with
  * the process that it was when the question came; what the collectors see of that becomes a
  * SAMPLE_ACTIVITY, with step and phase of the rank's beats. A question ends when the detector says
- * so, which it does when the rank ends. On the loop's thread.
+ * so, which it does when the rank ends. On the loop's thread; all ranks of a node may be asked
+ * about at once, so none is searched for among all.
  */
 #include <config.h>
 
@@ -21,16 +22,24 @@
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
 
+#define RANK_BUCKETS 1024u /* consecutive ranks lie in different ones */
+
 struct asked {
-	struct list link;
+	struct list of_rank, of_process;
 	uint32_t job, rank;
 	struct process_id process;
 };
 
 struct probing {
 	struct node *node;
-	struct list asked;
+	struct list by_rank[RANK_BUCKETS];
+	struct by_process by_process;
 };
+
+static struct list *by_rank(struct probing *p, uint32_t job, uint32_t rank)
+{
+	return &p->by_rank[(job * 131 + rank) % RANK_BUCKETS];
+}
 
 static struct member *member_asked(struct node *n, uint32_t job, uint32_t rank)
 {
@@ -44,7 +53,7 @@ static struct asked *find(struct probing *p, uint32_t job, uint32_t rank)
 {
 	struct asked *a;
 
-	list_each(a, &p->asked, link) {
+	list_each(a, by_rank(p, job, rank), of_rank) {
 		if (a->job == job && a->rank == rank)
 			return a;
 	}
@@ -55,7 +64,7 @@ static bool somebody_asks(struct probing *p, const struct process_id *process)
 {
 	struct asked *a;
 
-	list_each(a, &p->asked, link) {
+	list_each(a, by_process(&p->by_process, process), of_process) {
 		if (process_same(&a->process, process))
 			return true;
 	}
@@ -66,7 +75,8 @@ static void forget(struct probing *p, struct asked *a)
 {
 	struct collectors *c = p->node->env.collectors;
 
-	list_del(&a->link);
+	list_del(&a->of_rank);
+	list_del(&a->of_process);
 	if (!somebody_asks(p, &a->process)) /* a process may be a rank of several jobs */
 		c->ops->probe(c, &a->process, false);
 	alloc_free(a);
@@ -92,7 +102,8 @@ void probing_wanted(struct node *n, uint32_t job, uint32_t rank, bool wanted)
 	a->job = job;
 	a->rank = rank;
 	a->process = m->process;
-	list_add_tail(&p->asked, &a->link);
+	list_add_tail(by_rank(p, job, rank), &a->of_rank);
+	list_add_tail(by_process(&p->by_process, &a->process), &a->of_process);
 	n->env.collectors->ops->probe(n->env.collectors, &a->process, true);
 }
 
@@ -119,17 +130,19 @@ static void on_activity(void *arg, const struct process_id *process,
 {
 	struct probing *p = arg;
 	struct node *n = p->node;
+	struct list *all = by_process(&p->by_process, process);
 	struct asked *a, *next;
 	struct member *m;
 
 	beats_scan(n); /* it may have gone on since; then nobody asks any more */
-	list_each_safe(a, next, &p->asked, link) {
+	list_each_safe(a, next, all, of_process) {
 		if (!process_same(&a->process, process))
 			continue;
 		m = member_asked(n, a->job, a->rank);
 		if (m && process_same(&m->process, process)) {
-			list_del(&a->link); /* the others of the process come before it then */
-			list_add_tail(&p->asked, &a->link);
+			/* The others of the process come before it then. */
+			list_del(&a->of_process);
+			list_add_tail(all, &a->of_process);
 			tell(n, m, seen);
 			return; /* the list may be another now */
 		}
@@ -168,7 +181,9 @@ int probing_new(struct node *n, struct probing **ret)
 	if (!p)
 		return -ENOMEM;
 	p->node = n;
-	list_init(&p->asked);
+	for (unsigned i = 0; i < RANK_BUCKETS; i++)
+		list_init(&p->by_rank[i]);
+	by_process_init(&p->by_process);
 	sink.arg = p;
 	n->env.collectors->ops->start(n->env.collectors, &sink);
 	*ret = p;
@@ -182,7 +197,8 @@ void probing_free(struct probing *p)
 	if (!p)
 		return;
 	p->node->env.collectors->ops->stop(p->node->env.collectors);
-	list_each_safe(a, next, &p->asked, link)
-		alloc_free(a);
+	for (unsigned i = 0; i < RANK_BUCKETS; i++)
+		list_each_safe(a, next, &p->by_rank[i], of_rank)
+			alloc_free(a);
 	alloc_free(p);
 }

@@ -371,6 +371,52 @@ static void test_prober_of_many(void **state)
 	loop_epoll_free(l);
 }
 
+struct many {
+	struct loop *loop;
+	uint64_t call; /* in which the last was told of */
+	unsigned told, in_call, most;
+};
+
+static void on_many(void *arg, const struct process_id *p, const struct sample_activity *a)
+{
+	struct many *m = arg;
+	uint64_t call = loop_calls(m->loop)->n;
+
+	(void)p;
+	(void)a;
+	m->in_call = call == m->call ? m->in_call + 1 : 1;
+	m->call = call;
+	m->most = m->in_call > m->most ? m->in_call : m->most;
+	m->told++;
+}
+
+/* What was seen of many is told some in a call of the loop; and it may end meanwhile. */
+static void test_many_are_told_in_slices(void **state)
+{
+	enum { N = 100 };
+	struct many m = {.call = UINT64_MAX};
+	struct watched all[N];
+	struct prober *p = NULL;
+	struct err e = {0};
+
+	(void)state;
+	for (int i = 0; i < N; i++)
+		all[i] = start_child(sleep_long);
+	assert_int_equal(loop_epoll_new(&m.loop, &e), 0);
+	assert_int_equal(prober_new(m.loop, "/proc", on_many, &m, &p), 0);
+	for (int i = 0; i < N; i++)
+		prober_set(p, &all[i].id, true);
+	while (m.told < 2 * N + 1)
+		loop_epoll_turn(m.loop, UINT64_MAX);
+	assert_in_range(m.most, 1, 32);
+	prober_free(p);
+	for (int i = 0; i < N; i++) {
+		kill(all[i].id.pid, SIGKILL);
+		assert_int_equal(waitpid(all[i].id.pid, NULL, 0), all[i].id.pid);
+	}
+	loop_epoll_free(m.loop);
+}
+
 /* One that executes a program as long as a file server likes, which its stat waits for. */
 static pid_t start_stalled(const char folder[512], pid_t *ret_server)
 {
@@ -458,6 +504,7 @@ int main(void)
 		T(test_wchan_where_syscall_is_denied),
 		cmocka_unit_test(test_children),
 		cmocka_unit_test(test_prober_of_many),
+		cmocka_unit_test(test_many_are_told_in_slices),
 		T(test_a_look_that_does_not_end),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -251,7 +251,9 @@ static void begin_replacing(struct node_test *t, struct hand *old, struct hand *
 
 static void end_replacing(struct node_test *t, struct hand *old, struct hand *new)
 {
-	for (uint64_t end = 0; the_job(t)->opening && turn_on(t, &end);)
+	struct job *j = the_job(t);
+
+	for (uint64_t end = 0; (j->opening || !list_empty(&j->openings)) && turn_on(t, &end);)
 		;
 	assert_int_equal(members(t), 1);
 	assert_non_null(member_of_rank(the_job(t), 0));

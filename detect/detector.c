@@ -208,6 +208,7 @@ static void ticks_begin(struct detector *d, uint64_t now_ns)
 #define SLICE     1024u /* ranks, of which a look at one takes some 0.1 us */
 #define JOB_COST  2u
 #define TOLD_COST 256u /* what hears of a verdict takes some 30 us */
+#define ASK_COST  8u   /* to ask for a rank's activity, or no longer */
 
 /* Goes on with the jobs that the rule's tick has not come to. */
 static uint32_t go_on_with(struct detector *d, int i, uint32_t budget)
@@ -216,12 +217,13 @@ static uint32_t go_on_with(struct detector *d, int i, uint32_t budget)
 
 	while (*at < d->options.jobs_max && cost < budget) {
 		struct job *j = d->jobs[(*at)++];
-		uint64_t told = d->verdicts.told;
+		uint64_t told = d->verdicts.told, asked = d->asked;
 
 		if (!j)
 			continue;
 		cost += JOB_COST + detect_rules[i]->tick_job(d, j);
 		cost += (uint32_t)(d->verdicts.told - told) * TOLD_COST;
+		cost += (uint32_t)(d->asked - asked) * ASK_COST;
 	}
 	return cost;
 }
@@ -469,6 +471,7 @@ void probe(struct detector *d, struct rank *r, bool wanted)
 	if (r->probing == wanted)
 		return;
 	r->probing = wanted;
+	d->asked++;
 	if (d->verdicts.events.probe)
 		d->verdicts.events.probe(d->verdicts.events.arg, r->job, r->number, wanted);
 }

@@ -182,6 +182,7 @@ struct detector {
 	struct detector_options options;
 	const struct xid_policy *xid;
 	struct verdicts verdicts;
+	uint64_t asked; /* probe(): how often, so far */
 	uint64_t now_ns;
 
 	struct job **jobs;   /* options.jobs_max, by number */

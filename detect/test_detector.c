@@ -961,6 +961,41 @@ static void test_random_samples(void **state)
 	detector_free(b.d);
 }
 
+/* All ranks of many jobs fall silent together: no call asks for the activity of all. */
+static void test_many_questions_are_no_long_call(void **state)
+{
+	enum { JOBS = 30, RANKS = 40, MOST = 200 };
+	struct sample s = sample_of(SAMPLE_BEAT, 2 * SEC, 0, 0, 0);
+	struct sample alive = sample_of(SAMPLE_ALIVE, 0, 1, SAMPLE_NONE, SAMPLE_NONE);
+	uint64_t t = 0, before;
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	for (s.job = 0; s.job < JOBS; s.job++) {
+		owned_job(&b, s.job, 7);
+		for (uint32_t i = 0; i < RANKS; i++)
+			assert_int_equal(comes(&b, s.job, i, false), 0);
+	}
+	for (; s.beat.step < 10; s.beat.step++, s.time_ns += SEC)
+		for (s.job = 0; s.job < JOBS; s.job++)
+			for (s.rank = 0; s.rank < RANKS; s.rank++)
+				feed(b.d, &s);
+	assert_int_equal(b.d->asked, 0);
+	while (b.d->asked < JOBS * RANKS && t < 300 * SEC) {
+		before = b.d->asked;
+		t = detector_next(b.d);
+		detector_advance(b.d, t);
+		assert_true(b.d->asked - before <= MOST);
+		if (!detector_goes_on(b.d) && t > alive.time_ns + SEC) {
+			alive.time_ns = t;
+			feed(b.d, &alive);
+		}
+	}
+	assert_int_equal(b.d->asked, JOBS * RANKS);
+	detector_free(b.d);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -981,6 +1016,7 @@ int main(void)
 		cmocka_unit_test(test_long_past_gives_place),
 		cmocka_unit_test(test_refusals_are_cheap),
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
+		cmocka_unit_test(test_many_questions_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
 		cmocka_unit_test(test_memory_of_one_node),
 		cmocka_unit_test(test_no_memory),
