@@ -16,8 +16,9 @@
  *   3. After watch_remove() the watch is not touched: its event in the current batch is dropped.
  *   4. Idle means asleep: with nothing armed the loop waits without a timeout.
  *   5. A user waits for a call that runs, and for its turn among users: never for calls that others
- *      posted before. The loop measures each call by the thread's CPU time (a system call
- *      at its end) and charges the call's user. The wait for events before a call is a part of it.
+ *      posted before. The loop measures each call by the thread's CPU time, by a system call at
+ *      its end, and charges the call's user. The first call of a turn begins where the last one of
+ *      the turn before has ended: what the wait took in between is cut off by the clock.
  *
  * Failure modes: epoll_wait failing for anything but EINTR is a programmer's error (a closed
  * descriptor of ours) and stops the process.
@@ -50,6 +51,7 @@ struct loop_epoll {
 	struct timers timers;
 	struct fair_queue ready; /* tasks: of this turn, and what was left of the last */
 	uint64_t cpu_ns;         /* of this thread, when the running call began */
+	bool waited;             /* ... or the wait before it, which ended at now_ns */
 	const char *label;       /* of the running call; NULL: it has none */
 	struct loop_calls calls;
 	struct epoll_event events[EVENTS_MAX]; /* the current batch */
@@ -116,6 +118,9 @@ static uint64_t call_over(struct loop_epoll *ep, const char *kind)
 {
 	uint64_t now = clock_ns(CLOCK_THREAD_CPUTIME_ID), took = now - ep->cpu_ns;
 
+	if (ep->waited)
+		took = min_u64(took, clock_ns(CLOCK_MONOTONIC) - ep->now_ns);
+	ep->waited = false;
 	ep->cpu_ns = now;
 	ep->calls.n++;
 	ep->calls.over += took > LOOP_CALL_NS;
@@ -299,13 +304,16 @@ static bool fire_one(struct loop_epoll *ep)
 	return true;
 }
 
-static void turn(struct loop_epoll *ep, uint64_t wait_ns)
+void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
 {
+	struct loop_epoll *ep = of(l);
 	int n;
 
+	assert(epoll_is_current(l));
 	assert(ep->n_events == 0); /* a turn is not started inside a turn */
 	n = next_events(ep, timeout_ms(ep, wait_ns));
 	ep->now_ns = clock_ns(CLOCK_MONOTONIC);
+	ep->waited = true;
 	ep->turns++;
 	run_watches(ep);
 	for (int i = 1; n == EVENTS_MAX && i < BATCHES_MAX; i++) { /* all: (5) */
@@ -317,23 +325,12 @@ static void turn(struct loop_epoll *ep, uint64_t wait_ns)
 		;
 }
 
-void loop_epoll_turn(struct loop *l, uint64_t wait_ns)
-{
-	struct loop_epoll *ep = of(l);
-
-	assert(epoll_is_current(l));
-	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
-	turn(ep, wait_ns);
-}
-
 void loop_epoll_run(struct loop *l)
 {
 	struct loop_epoll *ep = of(l);
 
-	assert(epoll_is_current(l));
-	ep->cpu_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	for (ep->stop = false; !ep->stop;)
-		turn(ep, UINT64_MAX);
+		loop_epoll_turn(l, UINT64_MAX);
 }
 
 void loop_epoll_stop(struct loop *l)
