@@ -882,6 +882,11 @@ static bool may_have_ledger(struct opening *o)
 	return code == 0;
 }
 
+bool epoch_opens(const struct job *j)
+{
+	return j->opening || !list_empty(&j->openings);
+}
+
 void epoch_step(struct job *j)
 {
 	if (j->creating)

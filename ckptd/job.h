@@ -420,6 +420,8 @@ void epoch_fall_back(struct job *j, const char *reason, enum trust_level least,
 		     append_done_fn *done, void *arg);
 /* There is no memory for its ledger: opens are refused. */
 void epoch_no_ledger(struct job *j, int code);
+/* An epoch is opened, or a rank waits for that or joins in the next call. */
+bool epoch_opens(const struct job *j);
 void epoch_step(struct job *j); /* an open may be waiting for the old epoch to be settled */
 /* Whether this checkpoint's bytes can be had from memory or files. */
 bool checkpoint_restorable(const struct checkpoint *c);

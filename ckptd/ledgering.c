@@ -273,8 +273,8 @@ static void let_go(struct job *j)
 
 static bool unused(const struct job *j)
 {
-	return list_empty(&j->members) && list_empty(&j->slots) && list_empty(&j->openings) &&
-	       !j->opening && !j->ledger_making;
+	return list_empty(&j->members) && list_empty(&j->slots) && !epoch_opens(j) &&
+	       !j->ledger_making;
 }
 
 void ledgering_step(struct job *j)

@@ -18,7 +18,7 @@
  *   5. A user waits for a call that runs, and for its turn among users: never for calls that others
  *      posted before. The loop measures each call by the thread's CPU time, by a system call at
  *      its end, and charges the call's user. The first call of a turn begins where the last one of
- *      the turn before has ended: what the wait took in between is cut off by the clock.
+ *      the turn before has ended: it is charged the time that has passed since the wait at most.
  *
  * Failure modes: epoll_wait failing for anything but EINTR is a programmer's error (a closed
  * descriptor of ours) and stops the process.
@@ -51,7 +51,7 @@ struct loop_epoll {
 	struct timers timers;
 	struct fair_queue ready; /* tasks: of this turn, and what was left of the last */
 	uint64_t cpu_ns;         /* of this thread, when the running call began */
-	bool waited;             /* ... or the wait before it, which ended at now_ns */
+	bool waited; /* the running call is the first behind a wait, which ended at now_ns */
 	const char *label;       /* of the running call; NULL: it has none */
 	struct loop_calls calls;
 	struct epoll_event events[EVENTS_MAX]; /* the current batch */

@@ -3,10 +3,12 @@
  * probing.c - the node's collectors, and the ranks whose processes the detector asks about.
  *
  * Collectors know processes, the detector knows ranks. A rank that is asked about is kept here with
- * the process that it was when the question came; what the collectors see of that becomes a
- * SAMPLE_ACTIVITY, with step and phase of the rank's beats. A question ends when the detector says
- * so, which it does when the rank ends. On the loop's thread; all ranks of a node may be asked
- * about at once, so none is searched for among all.
+ * the process that it was when the question was passed on; what the collectors see of that becomes
+ * a SAMPLE_ACTIVITY, with step and phase of the rank's beats. A question ends when the detector
+ * says so, which it does when the rank ends.
+ *
+ * On the loop's thread. The detector may ask about all ranks of a node at once: a question only
+ * waits at first, and some of those that wait are passed on in a call.
  */
 #include <config.h>
 
@@ -17,15 +19,19 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/fair.h"
 #include "ckptd/beats.h"
 #include "ckptd/collect.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
 
-#define RANK_BUCKETS 1024u /* consecutive ranks lie in different ones */
+#define RANK_BUCKETS     1024u /* consecutive ranks lie in different ones */
+#define PASSED_IN_A_CALL 32u
 
 struct asked {
-	struct list of_rank, of_process;
+	struct list of_rank;
+	struct list waiting;    /* in probing->waiting until it is passed on */
+	struct list of_process; /* from then on */
 	uint32_t job, rank;
 	struct process_id process;
 };
@@ -34,6 +40,8 @@ struct probing {
 	struct node *node;
 	struct list by_rank[RANK_BUCKETS];
 	struct by_process by_process;
+	struct list waiting;
+	struct task passing; /* posted while any waits */
 };
 
 static struct list *by_rank(struct probing *p, uint32_t job, uint32_t rank)
@@ -74,37 +82,72 @@ static bool somebody_asks(struct probing *p, const struct process_id *process)
 static void forget(struct probing *p, struct asked *a)
 {
 	struct collectors *c = p->node->env.collectors;
+	bool passed = list_empty(&a->waiting);
 
 	list_del(&a->of_rank);
+	list_del(&a->waiting);
 	list_del(&a->of_process);
-	if (!somebody_asks(p, &a->process)) /* a process may be a rank of several jobs */
+	if (passed && !somebody_asks(p, &a->process)) /* it may be a rank of several jobs */
 		c->ops->probe(c, &a->process, false);
 	alloc_free(a);
+}
+
+static void pass_on(struct task *t)
+{
+	struct probing *p = container_of(t, struct probing, passing);
+	struct collectors *c = p->node->env.collectors;
+
+	loop_label(p->node->env.loop, "questions about ranks");
+	for (unsigned n = 0; !list_empty(&p->waiting) && n < PASSED_IN_A_CALL; n++) {
+		struct asked *a = list_first(&p->waiting, struct asked, waiting);
+		struct member *m = member_asked(p->node, a->job, a->rank);
+
+		if (!m) { /* it has left: it stays unknown what it did */
+			forget(p, a);
+			continue;
+		}
+		list_del(&a->waiting);
+		a->process = m->process;
+		list_add_tail(by_process(&p->by_process, &a->process), &a->of_process);
+		c->ops->probe(c, &a->process, true);
+	}
+	if (!list_empty(&p->waiting))
+		loop_post(p->node->env.loop, t);
 }
 
 void probing_wanted(struct node *n, uint32_t job, uint32_t rank, bool wanted)
 {
 	struct probing *p = n->probing;
 	struct asked *a = p ? find(p, job, rank) : NULL;
-	struct member *m = member_asked(n, job, rank);
 
-	if (!p)
-		return;
-	if (a && (!wanted || !m || !process_same(&a->process, &m->process))) {
+	if (a)
 		forget(p, a);
-		a = NULL;
-	}
-	if (!wanted || !m || a)
+	if (!p || !wanted)
 		return;
 	a = alloc_zero(sizeof(*a));
 	if (!a)
 		return; /* it stays unknown what the rank does */
 	a->job = job;
 	a->rank = rank;
-	a->process = m->process;
+	list_init(&a->of_process);
 	list_add_tail(by_rank(p, job, rank), &a->of_rank);
-	list_add_tail(by_process(&p->by_process, &a->process), &a->of_process);
-	n->env.collectors->ops->probe(n->env.collectors, &a->process, true);
+	if (list_empty(&p->waiting))
+		loop_post(n->env.loop, &p->passing);
+	list_add_tail(&p->waiting, &a->waiting);
+}
+
+/* The member that was asked about, if it is that process still. */
+static struct member *member_now(struct node *n, const struct asked *a)
+{
+	const struct job *j = watching_job(n, a->job);
+	struct member *m;
+
+	list_each(m, by_process(&n->members, &a->process), of_process) {
+		if (m->job == j && m->rank == a->rank && m->alive &&
+		    process_same(&m->process, &a->process))
+			return m;
+	}
+	return NULL;
 }
 
 static void tell(struct node *n, const struct member *m, const struct sample_activity *seen)
@@ -138,8 +181,8 @@ static void on_activity(void *arg, const struct process_id *process,
 	list_each_safe(a, next, all, of_process) {
 		if (!process_same(&a->process, process))
 			continue;
-		m = member_asked(n, a->job, a->rank);
-		if (m && process_same(&m->process, process)) {
+		m = member_now(n, a);
+		if (m) {
 			/* The others of the process come before it then. */
 			list_del(&a->of_process);
 			list_add_tail(all, &a->of_process);
@@ -184,6 +227,8 @@ int probing_new(struct node *n, struct probing **ret)
 	for (unsigned i = 0; i < RANK_BUCKETS; i++)
 		list_init(&p->by_rank[i]);
 	by_process_init(&p->by_process);
+	list_init(&p->waiting);
+	task_init(&p->passing, FAIR_NODE, pass_on);
 	sink.arg = p;
 	n->env.collectors->ops->start(n->env.collectors, &sink);
 	*ret = p;
@@ -197,6 +242,7 @@ void probing_free(struct probing *p)
 	if (!p)
 		return;
 	p->node->env.collectors->ops->stop(p->node->env.collectors);
+	loop_unpost(p->node->env.loop, &p->passing);
 	for (unsigned i = 0; i < RANK_BUCKETS; i++)
 		list_each_safe(a, next, &p->by_rank[i], of_rank)
 			alloc_free(a);

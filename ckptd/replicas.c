@@ -250,7 +250,7 @@ void replicas_step(struct job *j)
 	if (j->node->stopping || (j->replicas && !j->replicas->done))
 		return;
 	if (!replicas_wanted(j->node, world) ||
-	    (list_empty(&j->members) && !j->persist && !j->lacks_room)) {
+	    (list_empty(&j->members) && !epoch_opens(j) && !j->persist && !j->lacks_room)) {
 		replicas_fini(j); /* its user pays for it (4) */
 		return;
 	}

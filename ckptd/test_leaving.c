@@ -253,7 +253,7 @@ static void end_replacing(struct node_test *t, struct hand *old, struct hand *ne
 {
 	struct job *j = the_job(t);
 
-	for (uint64_t end = 0; (j->opening || !list_empty(&j->openings)) && turn_on(t, &end);)
+	for (uint64_t end = 0; epoch_opens(j) && turn_on(t, &end);)
 		;
 	assert_int_equal(members(t), 1);
 	assert_non_null(member_of_rank(the_job(t), 0));
@@ -304,7 +304,7 @@ static void test_the_new_run_goes_while_it_replaces(void **state)
 
 	begin_replacing(t, old, &new);
 	leave(&new);
-	for (uint64_t end = 0; the_job(t)->opening && turn_on(t, &end);)
+	for (uint64_t end = 0; epoch_opens(the_job(t)) && turn_on(t, &end);)
 		;
 	assert_int_equal(members(t), 0);
 	join(t, &t->a, 1, OLD_RANKS, "run2");

@@ -433,7 +433,7 @@ static struct index *begin_slow_stop(struct node_test *t, bool *stopped)
 	return ix;
 }
 
-/* Nothing more is written: neither the checkpoint, which the next start finds not to be there. */
+/* Nothing more is written, not even the checkpoint, which the next start finds not to be there. */
 static void end_slow_stop(struct node_test *t, struct index *ix, const bool *stopped)
 {
 	assert_false(*stopped); /* one write that is under way is waited for */

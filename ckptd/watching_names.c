@@ -105,7 +105,8 @@ static bool is_watched(const struct job *j)
 
 static bool is_idle(const struct job *j)
 {
-	return list_empty(&j->members) && list_empty(&j->leaving) && is_watched(j);
+	return list_empty(&j->members) && list_empty(&j->leaving) && !epoch_opens(j) &&
+	       is_watched(j);
 }
 
 /* Who has numbers, at one moment. */

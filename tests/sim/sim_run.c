@@ -186,7 +186,7 @@ static void run_quiet(struct sim *s)
 	if (s->wrong[0])
 		return;
 	list_each(j, &s->daemon.node->jobs, link) {
-		if (j->persist || j->opening || j->retaining || job_has_appends(j))
+		if (j->persist || epoch_opens(j) || j->retaining || job_has_appends(j))
 			sim_accuse(s, "liveness: %s is busy though nobody works",
 				   j->history.job.name);
 		list_each(c, &j->checkpoints, link) {
