@@ -18,8 +18,9 @@
  *             each turn of the attack had such a call, more turns follow. A call that is long by
  *             its own work is long in each of them. Either one turn is without, or long calls are
  *             no more frequent than machine.c found, at the same time, that work which is always
- *             short is made long: by processor time at most AS_OFTEN times, one more than it
- *             found counted. In any case of all calls no more than one in a thousand is long
+ *             short is made long: by processor time at most AS_OFTEN times as frequent, one more
+ *             than it found counted, over TURNS_ENOUGH turns at least. In any case no more than
+ *             one call in a thousand is long
  *   launch    another job of the user opens, declares, prepares and has its first step committed
  *             within 5 s
  *   memory    MEMORY_KIB more than before at most, descriptors DESCRIPTORS
