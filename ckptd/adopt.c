@@ -24,6 +24,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/beats.h"
+#include "ckptd/credits.h"
 #include "ckptd/digesting.h"
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
@@ -776,6 +777,7 @@ static void adopt_job(struct job *j, struct list *regions)
 		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
 			job_tell(j, 3, "%s; what it describes behind that is lost", e.text);
 		adopt_finish(j, regions);
+		credits_adopt(j);
 		return;
 	}
 	/* No memory of this job: the next open begins an epoch on what is durable. */

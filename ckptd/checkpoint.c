@@ -32,6 +32,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/agreeing.h"
+#include "ckptd/credits.h"
 #include "ckptd/digesting.h"
 #include "ckptd/goodput.h"
 #include "ckptd/holding.h"
@@ -414,6 +415,7 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	}
 	recheck_give_way(j->node);
 	m->credit_unused = false;
+	credits_sealed(m, r->step);
 	m->declared->refs++;
 	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs);
 	*ret_attempt = c->attempt;
@@ -438,36 +440,46 @@ void checkpoint_sealed(struct member *m, const struct seal_request *r)
 	job_poke(j);
 }
 
-int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t credit,
-		    uint32_t try_number, const char *reason, struct err *e)
+/* Whether the credit was this rank's, and is its no more. */
+static bool credit_comes_back(struct member *m, uint64_t credit)
 {
-	struct job *j = m->job;
-	struct skipped *k;
-	struct checkpoint *c;
 	struct slot *s;
 
-	(void)e;
 	list_each(s, &m->slots, of_member) {
-		if (credit == 0 || s->state != SLOT_WRITING ||
-		    s->credit != credit)
+		if (credit == 0 || s->state != SLOT_WRITING || s->credit != credit)
 			continue;
 		m->credit_unused = false;
 		slot_release(s);
-		break;
+		return true;
 	}
-	if (epoch == j->history.epoch.number) {
-		k = &m->skipped[m->n_skipped++ % 8];
-		k->step = step;
-		k->epoch = epoch;
-		k->try_number = try_number;
-		snprintf(k->reason, sizeof(k->reason), "%s", reason);
-		c = checkpoint_find(j, epoch, step);
+	return false;
+}
+
+static void note_skipped(struct member *m, const struct skip_request *r)
+{
+	struct skipped *k = &m->skipped[m->n_skipped++ % 8];
+
+	k->step = r->step;
+	k->epoch = r->epoch;
+	k->try_number = r->try_number;
+	snprintf(k->reason, sizeof(k->reason), "%s", r->reason);
+}
+
+void checkpoint_skip(struct member *m, const struct skip_request *r)
+{
+	struct job *j = m->job;
+	bool gave_back = credit_comes_back(m, r->credit);
+	struct checkpoint *c;
+
+	if (r->epoch == j->history.epoch.number && r->kind != CKPT_SKIP_REFUSED) {
+		note_skipped(m, r);
+		credits_skipped(m, r->step, gave_back);
+		c = checkpoint_find(j, r->epoch, r->step);
 		if (c && c->agreed == CP_OPEN && !c->shards[m->rank].sealed &&
-		    c->try_number <= try_number)
-			checkpoint_abort(c, "rank %u skipped it: %s", m->rank, reason);
+		    c->try_number <= r->try_number)
+			checkpoint_abort(c, "rank %u skipped it: %s", m->rank, r->reason);
 	}
 	job_poke(j);
-	return 0;
 }
 
 void checkpoint_member_gone(struct job *j, uint32_t rank)

@@ -17,6 +17,7 @@
  */
 #include <config.h>
 
+#include "ckptd/credits.h"
 #include "ckptd/job.h"
 
 #include <assert.h>
@@ -95,7 +96,7 @@ static void job_step(struct task *t)
 	checkpoint_answer(j);
 	ledgering_step(j);
 	member_empty_slots(j);
-	member_grant(j);
+	credits_give(j);
 	if (j->node->options.abort_broken)
 		ignore_result(job_state_check(j) /* which ends the process: find it here */);
 	node_stop_step(j->node);

@@ -5,7 +5,8 @@
  * Who changes what:
  *   job.c         the job itself, appends to its log
  *   epoch.c       epochs: opens, settling, falling back
- *   member.c      members (one per rank), their slots, credits; preparing.c: the slots' memory;
+ *   member.c      members (one per rank), their slots; credits.c: which step they save next;
+ *                 preparing.c: the slots' memory;
  *                 disk_need.c: the disk's room for what they will save
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
  *   persist.c     from memory to files; replicas.c: what others write; rewrite.c: damaged files
@@ -32,6 +33,7 @@
 #include "detect/goodput.h"
 #include "model/declaration.h"
 #include "model/trust.h"
+#include "proto/session_page.h"
 #include "storage/commit_file.h"
 #include "storage/store.h"
 
@@ -183,6 +185,9 @@ struct declared {
 	uint64_t in_ledger;
 };
 
+/* credits.c: where a rank stands in the open window. */
+enum turn { TURN_DONE, TURN_DUE, TURN_GIVEN };
+
 struct member {
 	struct list link; /* in job->members */
 	struct list of_process; /* in node->members, from member_index() on */
@@ -207,6 +212,8 @@ struct member {
 	struct beats *beats;     /* beats.c; NULL: it cannot beat */
 	uint64_t credit;         /* newest granted */
 	bool credit_unused;
+	enum turn turn;          /* in the open window: credits.c */
+	uint64_t next_save;      /* the newest step that it said it saved or skipped, + 1 */
 	uint64_t blob_bytes;
 	uint64_t read_cached;    /* round of the last load that it read through the page cache */
 	uint64_t credit_request; /* id of a waiting Credit request; 0: none */
@@ -219,6 +226,15 @@ struct member {
 };
 
 /* ---- The job ---- */
+
+/* credits.c: the step for which all ranks are given a credit. */
+struct credit_window {
+	uint64_t epoch; /* it is open in this one; 0: it never was */
+	uint64_t from;  /* its first step */
+	bool due;       /* some rank's turn may be DUE */
+	enum credit_block block; /* why the next one is not opened */
+	uint32_t blocked_rank;   /* by which rank */
+};
 
 #define TROUBLES_MAX 16
 
@@ -258,6 +274,7 @@ struct job {
 	char defect_text[ERR_TEXT_MAX];
 	uint64_t next_beats;  /* the newest beat page's */
 	uint64_t wanted_step; /* the first save at or after it was asked for; 0: none */
+	struct credit_window window;
 	struct history history;
 	struct joblog *log;
 	uint8_t token[32];
@@ -456,7 +473,7 @@ struct member *member_of_rank(struct job *j, uint32_t rank);
 struct member *member_new(struct job *j, uint32_t rank);
 void member_delete(struct member *m); /* which has nothing any more */
 bool member_has_slots(const struct member *m);
-/* Some rank cannot be given its next credit for want of a slot. */
+/* Some rank cannot be given its next credit for want of a slot: credits.c. */
 bool member_lacks_slot(struct job *j);
 enum member_end {
 	MEMBER_ENDED,    /* its process has */
@@ -473,8 +490,6 @@ void member_drop_slots(struct member *m);
 /* It has loaded, or there was nothing to load: it may save in the current epoch. */
 void member_enter_epoch(struct member *m);
 uint64_t member_slot_bytes(const struct member *m);
-/* Gives credits where every rank can save (design 6.3). */
-void member_grant(struct job *j);
 /* The job is in another epoch now: says so on pages, and to who waits for a credit. */
 void member_publish_epoch(struct job *j);
 /* CKPT_EEPOCH to a Credit request. */
@@ -566,8 +581,14 @@ MUST_CHECK int checkpoint_seal(struct member *m, const struct seal_request *r,
 			       struct attempt_id *ret_attempt, struct err *e);
 /* What follows a seal that is in the ledger, once its rank has its answer: it wakes workers. */
 void checkpoint_sealed(struct member *m, const struct seal_request *r);
-MUST_CHECK int checkpoint_skip(struct member *m, uint64_t step, uint64_t epoch, uint64_t credit,
-			       uint32_t try_number, const char *reason, struct err *e);
+struct skip_request {
+	uint64_t step, epoch;
+	uint64_t credit; /* 0: it took none; else it comes back unused */
+	uint32_t try_number;
+	uint32_t kind; /* enum ckpt_skip_reason */
+	const char *reason;
+};
+void checkpoint_skip(struct member *m, const struct skip_request *r);
 /* A member's process ended: what it has not sealed never will be. */
 void checkpoint_member_gone(struct job *j, uint32_t rank);
 void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)

@@ -10,8 +10,7 @@
  *   slot   MAPPING -> EMPTY -> WRITING -> SEALED -> DIGESTED -> EMPTY ...
  *          WRITING -> EMPTY when the rank skips; each -> destroyed when its member has ended
  *
- * A credit allows one save. They are given to all ranks together, when every rank has either an
- * unused one or an empty slot, so that nobody saves what another cannot (design 6.3).
+ * A credit allows one save: credits.c.
  */
 #include <config.h>
 
@@ -25,6 +24,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/beats.h"
+#include "ckptd/credits.h"
 #include "ckptd/leaving.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
@@ -258,14 +258,7 @@ static int member_make_page(struct member *m)
 	page->magic = SESSION_PAGE_MAGIC;
 	page->version = SESSION_VERSION;
 	page->epoch = m->job->history.epoch.number;
-	if (m->credit_unused) {
-		struct slot *s;
-
-		list_each(s, &m->slots, of_member)
-			if (s->state == SLOT_WRITING)
-				page->credit_slot = s->number;
-	}
-	page->credit = m->credit;
+	credits_fill_page(m, page);
 	return 0;
 }
 
@@ -326,6 +319,8 @@ void member_enter_epoch(struct member *m)
 	if (was == m->job->history.epoch.number)
 		return;
 	m->epoch = m->job->history.epoch.number;
+	m->next_save = 0;
+	m->turn = TURN_DONE;
 	/* Without the ledger's word a crash would put it back into the old epoch unawares. */
 	if (member_write(m) < 0)
 		m->epoch = was;
@@ -440,90 +435,4 @@ int member_declare(struct member *m, struct declared *d, struct err *e)
 bool member_has_slots(const struct member *m)
 {
 	return !list_empty(&m->slots);
-}
-
-/* ---- Credits ---- */
-
-#define GRANTS_IN_A_CALL 64u /* each may write an answer to a socket: some microseconds */
-
-static struct slot *empty_slot(struct member *m)
-{
-	struct slot *s;
-
-	list_each(s, &m->slots, of_member)
-		if (s->state == SLOT_EMPTY)
-			return s;
-	return NULL;
-}
-
-bool member_lacks_slot(struct job *j)
-{
-	struct member *m;
-
-	list_each(m, &j->members, link)
-		if (m->alive && m->prepared && !m->credit_unused && !empty_slot(m))
-			return true;
-	return false;
-}
-
-static bool can_grant(struct job *j)
-{
-	uint32_t n = 0;
-	struct member *m;
-
-	if (j->opening || j->history.epoch.number == 0 || j->node->stopping ||
-	    ledgering_short(j))
-		return false;
-	list_each(m, &j->members, link) {
-		if (!m->alive || !m->prepared || m->epoch != j->history.epoch.number)
-			return false;
-		if (!m->credit_unused && !empty_slot(m))
-			return false;
-		n++;
-	}
-	return n == j->history.epoch.world;
-}
-
-static bool grant_one(struct member *m)
-{
-	struct slot *s = empty_slot(m);
-	struct session_page *page;
-
-	/* Without the ledger's word the slot would be taken for an empty one after a crash. */
-	if (ledger_assign(&m->job->ledger, s->number, m->credit + 1) < 0)
-		return false; /* the next event tries again */
-	m->credit++;
-	m->credit_unused = true;
-	s->state = SLOT_WRITING;
-	s->credit = m->credit;
-	/* Adopted and not yet back: the page that it gets when it comes will say so. */
-	if (!m->page)
-		return true;
-	page = m->page->base;
-	atomic_store_explicit(&page->credit_slot, s->number, memory_order_relaxed);
-	atomic_store_explicit(&page->credit, m->credit, memory_order_release);
-	return true;
-}
-
-void member_grant(struct job *j)
-{
-	struct member *m;
-	unsigned n = 0;
-
-	if (!can_grant(j))
-		return;
-	list_each(m, &j->members, link) {
-		if (m->credit_unused && !(m->credit_request && m->session))
-			continue;
-		if (n++ == GRANTS_IN_A_CALL) {
-			job_poke(j);
-			return;
-		}
-		if (!m->credit_unused && !grant_one(m))
-			return;
-		if (m->credit_request && m->session) {
-			session_reply_ok(m->session, m->credit_request);
-			m->credit_request = 0;
-		}
-	}
 }

@@ -19,6 +19,7 @@
 #include "base/arena.h"
 #include "base/fault.h"
 #include "ckptd/admin.h"
+#include "ckptd/credits.h"
 #include "ckptd/events.h"
 #include "ckptd/list_answer.h"
 #include "ckptd/load.h"
@@ -413,16 +414,22 @@ static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
 
 static void on_skip(struct session *s, uint64_t id, const Ckpt__Skip *m)
 {
-	struct err e = { 0 };
 	char reason[128];
+	struct skip_request r = {
+		.step = m->step,
+		.epoch = m->epoch,
+		.credit = m->credit,
+		.try_number = m->try_,
+		.kind = m->kind,
+		.reason = reason,
+	};
 
 	snprintf(reason, sizeof(reason), "%s", m->reason[0] ? m->reason : "no credit");
 	for (char *p = reason; *p; p++)
 		if (*p < 0x20 || *p > 0x7e)
 			*p = '?'; /* it goes into the log and into JSON */
-	reply_err(s, id,
-		  checkpoint_skip(s->member, m->step, m->epoch, m->credit, m->try_, reason, &e),
-		  &e);
+	checkpoint_skip(s->member, &r);
+	session_reply_ok(s, id);
 }
 
 static void on_credit(struct session *s, uint64_t id)
@@ -437,7 +444,7 @@ static void on_credit(struct session *s, uint64_t id)
 		session_reply_error(s, m->credit_request, CKPT_ETIMEDOUT, "asked again");
 	m->credit_request = id;
 	job_poke(m->job);
-	if (m->credit_unused) {
+	if (credits_has(m)) {
 		session_reply_ok(s, id);
 		m->credit_request = 0;
 	}

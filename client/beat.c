@@ -65,6 +65,8 @@ struct beating {
 	struct level levels[DEPTH];
 	struct level outermost;             /* with n_long: the long one that is told */
 	uint64_t saved_wanted, saved_epoch; /* this one was saved, in this epoch */
+	uint64_t saving_next, saving_epoch; /* the newest save begun, + 1; 0: none */
+	bool saving_waits;
 	uint32_t n_metrics;
 	char metrics[BEAT_METRICS][BEAT_TEXT_BYTES];
 	char role[BEAT_TEXT_BYTES];
@@ -119,6 +121,12 @@ static void write_place(struct beating *b)
 	atomic_store_explicit(&b->page->place, place, memory_order_release);
 }
 
+static void write_saving(struct beating *b)
+{
+	if (b->page && b->saving_next)
+		beat_page_put_saving(b->page, b->saving_epoch, b->saving_next - 1, b->saving_waits);
+}
+
 static void write_entry(struct beating *b, const struct beat_record *r)
 {
 	if (b->page)
@@ -153,6 +161,7 @@ static void write_all(struct beating *b)
 	for (uint32_t i = 0; i < b->n_metrics; i++)
 		beat_page_put_text(p, &p->metrics[i], b->metrics[i]);
 	write_place(b);
+	write_saving(b);
 	if (b->n_long)
 		write_entry(b, &(struct beat_record){.time_ns = b->outermost.since_ns,
 						     .kind = BEAT_KIND_PHASE_BEGIN,
@@ -475,12 +484,24 @@ int ckpt_should_save(struct ckpt *c, uint64_t step)
 	return wanted && step >= wanted;
 }
 
-void beating_saved(struct beating *b, uint64_t step, uint64_t epoch)
+void beating_saved(struct beating *b, uint64_t step, uint64_t epoch, bool waits)
 {
 	uint64_t wanted = wanted_step(b, epoch);
 
+	b->saving_next = step + 1;
+	b->saving_epoch = epoch;
+	b->saving_waits = waits;
+	write_saving(b);
 	if (!wanted || step < wanted)
 		return;
 	b->saved_wanted = wanted;
 	b->saved_epoch = epoch;
+}
+
+void beating_waited(struct beating *b)
+{
+	if (!b->saving_waits)
+		return;
+	b->saving_waits = false;
+	write_saving(b);
 }

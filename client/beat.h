@@ -26,6 +26,8 @@ void beating_take(struct beating *b, int fd);
 void beating_begin(struct beating *b, enum ckpt_phase phase, const char *what);
 void beating_end(struct beating *b);
 /* This step is saved, or skipped: a checkpoint that was wanted by then is not any more. */
-void beating_saved(struct beating *b, uint64_t step, uint64_t epoch);
+void beating_saved(struct beating *b, uint64_t step, uint64_t epoch, bool waits);
+/* The save that was to wait for a credit does not any more. */
+void beating_waited(struct beating *b);
 
 #endif

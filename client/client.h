@@ -80,7 +80,9 @@ struct save {
 	uint64_t generation; /* of the slots */
 	uint32_t n_blobs;    /* in c->places */
 	int64_t timeout_ms;
-	uint64_t started_ns;
+	uint64_t started_ns, deadline;
+	int skip_reason;   /* enum ckpt_skip_reason: why there is no credit */
+	uint32_t skip_rank;
 };
 
 struct step_tries {
@@ -138,6 +140,7 @@ struct ckpt {
 
 	/* Saving */
 	struct save unsettled; /* credit != 0: see (3) */
+	bool waited;           /* a save has waited for its first credit, or has had one */
 	struct step_tries tries[TRIES_MAX];
 	uint32_t next_try;
 	Ckpt__BlobPlace *places;      /* BLOBS_MAX, and pointers to them for the message */
@@ -249,7 +252,9 @@ MUST_CHECK int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct
 MUST_CHECK int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e);
 /* The copy failed: gives the credit back and says why. */
 void save_give_up(struct ckpt *c, struct save *s, const char *reason, uint64_t deadline);
-void save_count(struct ckpt *c, const struct save *s, int result, uint64_t bytes);
+/* Last of every save: counts it, says to the caller why it was skipped, to ckptd that it failed. */
+void save_end(struct ckpt *c, const char *call, const struct save *s, int result, uint64_t bytes,
+	      struct err *e);
 /* Members beyond what the caller was compiled with are absent. */
 MUST_CHECK int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret,
 			       struct err *e);

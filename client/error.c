@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * error.c - code and sentence of the last failed call, one pair per thread.
+ * error.c - code and sentence of the last call that failed or skipped a save, one pair per thread.
  *
  * The only state of the library that does not hang on a handle: a handle that could not be opened
  * has nowhere else to leave its sentence. Calls that succeed leave it alone.
@@ -17,13 +17,24 @@ static _Thread_local struct {
 	char text[ERR_TEXT_MAX + 32];
 } last;
 
-int error_keep(const char *call, int code, const struct err *e)
+static void keep(const char *call, int code, const struct err *e)
 {
-	assert(code < 0);
 	last.code = code;
 	snprintf(last.text, sizeof(last.text), "%s: %s", call,
 		 e && e->text[0] ? e->text : err_text(code));
+}
+
+int error_keep(const char *call, int code, const struct err *e)
+{
+	assert(code < 0);
+	keep(call, code, e);
 	return code;
+}
+
+void error_note(const char *call, int code, const struct err *e)
+{
+	assert(code > 0 && e->text[0]);
+	keep(call, code, e);
 }
 
 const char *ckpt_last_error(int *ret_code)

@@ -9,5 +9,7 @@
 
 /* Keeps "call: sentence" and returns code. Without a sentence the code's own text is used. */
 int error_keep(const char *call, int code, const struct err *e);
+/* The same for a call that succeeded without doing what was asked: code > 0. */
+void error_note(const char *call, int code, const struct err *e);
 
 #endif

@@ -276,7 +276,7 @@ static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err 
 	if (r < 0 || r == CKPT_SKIPPED) {
 		if (c->overlap && r == CKPT_SKIPPED)
 			c->overlap->half = HALF_SKIPPED;
-		save_count(c, &s, r, 0);
+		save_end(c, "ckpt_save_begin", &s, r, 0, e);
 		return r;
 	}
 	o = c->overlap;
@@ -286,7 +286,7 @@ static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err 
 	r = image_sample(c, o->bindings, o->scratch, &o->samples, e);
 	if (r < 0) {
 		save_give_up(c, &s, "its copy failed", deadline);
-		save_count(c, &s, r, 0);
+		save_end(c, "ckpt_save_begin", &s, r, 0, e);
 		return r;
 	}
 	o->save = s;
@@ -358,7 +358,7 @@ static int fence(struct ckpt *c, unsigned flags, struct err *e)
 		save_give_up(c, &o->save, r == CKPT_ETORN ? "tensors changed while it was copied"
 							  : "its copy failed", deadline);
 	o->save.started_ns = entered - o->begin_took_ns;
-	save_count(c, &o->save, r, o->save.image_len);
+	save_end(c, "ckpt_save_fence", &o->save, r, o->save.image_len, e);
 	return r;
 }
 

@@ -4,12 +4,16 @@
  *
  *   checked -> the last save's credit settled -> credit taken -> copied -> sealed
  *                                           no credit -> Skip: CKPT_SKIPPED
+ *   refused before a credit was looked for -> Skip that says so: nothing waits for this save
  *   copied with an error, or Seal refused or not heard of -> Skip with the credit: it is unused
  *
  * Invariants: those of client.h. A save waits for ckptd on its own node and nobody else (I13): the
  * credit lies in a page that is only read, and every wait has the caller's deadline. What cannot be
  * known (no answer to a Seal) is an error here, whatever became of it there; the next save first
  * settles it, so that a slot is never written that may be sealed.
+ *
+ * The first save of a handle waits for its slots and for a credit, as every save does that has
+ * CKPT_WAIT_CREDIT: nothing was copied yet that could be had instead.
  *
  * From ckpt_prepare() on no path of a save that works allocates or touches a fresh page.
  */
@@ -22,6 +26,7 @@
 
 #include "client/client.h"
 #include "client/image.h"
+#include "client/skip.h"
 #include "codec/copy.h"
 
 #define CREDIT_SLICE_MS 1000 /* how often a wait for a credit looks whether the epoch went on */
@@ -146,8 +151,8 @@ static void copy_blobs(struct ckpt *c, const struct ckpt_blob *blobs, const stru
 
 /* ---- Skip and Seal ---- */
 
-static int say_skip(struct ckpt *c, const struct save *s, uint64_t credit, const char *reason,
-		    uint64_t deadline, struct err *e)
+static int say_skip(struct ckpt *c, const struct save *s, uint64_t credit, int kind,
+		    const char *reason, uint64_t deadline, struct err *e)
 {
 	Ckpt__Skip skip = CKPT__SKIP__INIT;
 	struct request q;
@@ -156,6 +161,7 @@ static int say_skip(struct ckpt *c, const struct save *s, uint64_t credit, const
 	skip.epoch = s->epoch;
 	skip.credit = credit;
 	skip.try_ = s->try;
+	skip.kind = (uint32_t)kind;
 	skip.reason = (char *)reason;
 	request_init(&q, e);
 	q.message.body_case = CKPT__REQUEST__BODY_SKIP;
@@ -170,7 +176,7 @@ static int tell_skipped(struct ckpt *c, const struct save *s, const char *reason
 			struct err *e)
 {
 	bool late = clock_ns() >= deadline;
-	int r = say_skip(c, s, 0, reason, deadline, e);
+	int r = say_skip(c, s, 0, s->skip_reason, reason, deadline, e);
 
 	return late && r == CKPT_ETIMEDOUT ? 0 : r;
 }
@@ -183,7 +189,8 @@ static int settle(struct ckpt *c, uint64_t deadline, struct err *e)
 	if (c->unsettled.credit == 0)
 		return 0;
 	if (c->unsettled.generation == c->generation)
-		r = say_skip(c, &c->unsettled, c->unsettled.credit, "its save failed", deadline, e);
+		r = say_skip(c, &c->unsettled, c->unsettled.credit, CKPT_SKIP_FAILED,
+			     "its save failed", deadline, e);
 	if (c->unsettled.generation != c->generation)
 		r = 0; /* the credit is gone with its slots */
 	if (r == 0)
@@ -198,8 +205,23 @@ void save_give_up(struct ckpt *c, struct save *s, const char *reason, uint64_t d
 	c->unsettled = *s;
 	/* Not while there is no connection: the save has failed, it need not also be slow. */
 	if (c->rq.channel.up && s->generation == c->generation &&
-	    say_skip(c, s, s->credit, reason, min_u64(deadline, deadline_in(ASK_MS)), &e) == 0)
+	    say_skip(c, s, s->credit, CKPT_SKIP_FAILED, reason,
+		     min_u64(deadline, deadline_in(ASK_MS)), &e) == 0)
 		c->unsettled = (struct save){ 0 };
+}
+
+/* Nothing of it waits in ckptd: this is for whoever looks why the job has no new checkpoint. */
+static void tell_refused(struct ckpt *c, const struct save *s, const struct err *why)
+{
+	struct err e = {0};
+	char text[SKIP_TEXT_MAX];
+
+	/* The save has failed, it need not also be slow. */
+	if (!c->rq.channel.up || clock_ns() >= s->deadline)
+		return;
+	snprintf(text, sizeof(text), "%.127s", why && why->text[0] ? why->text : "its save failed");
+	ignore_result(say_skip(c, s, 0, CKPT_SKIP_REFUSED, text,
+			       min_u64(s->deadline, deadline_in(ASK_MS)), &e));
 }
 
 int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
@@ -256,13 +278,30 @@ static int check_epoch(const struct ckpt *c, uint64_t step, struct err *e)
 		       (unsigned long long)c->epoch, c->who.job, (unsigned long long)now);
 }
 
-/* 1: taken (1), 0: there is none, or an error. */
+/* Whether the credit that the page shows is for this step; else s->skip_reason is why not. */
+static bool credit_fits(const struct ckpt *c, struct save *s, uint64_t credit)
+{
+	uint64_t from = atomic_load(&c->page->credit_from);
+
+	if (credit > c->credit_used && s->step >= from)
+		return true;
+	if (credit > c->credit_used && from != CREDIT_NOT_YET) {
+		s->skip_reason = CKPT_SKIP_PASSED;
+		return false;
+	}
+	s->skip_reason = (int)atomic_load_explicit(&c->page->blocked, memory_order_relaxed);
+	s->skip_rank = atomic_load_explicit(&c->page->blocked_rank, memory_order_relaxed);
+	return false;
+}
+
+/* 1: taken (1), 0: there is none, or an error. The step was written into the beat page before:
+ * sequentially consistent, as there. */
 static int take_credit(struct ckpt *c, struct save *s, struct err *e)
 {
-	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
-	uint32_t number = atomic_load_explicit(&c->page->credit_slot, memory_order_relaxed);
+	uint64_t credit = atomic_load(&c->page->credit);
+	uint32_t number = atomic_load(&c->page->credit_slot);
 
-	if (credit <= c->credit_used)
+	if (!credit_fits(c, s, credit))
 		return 0;
 	for (uint32_t i = 0; i < c->n_slots; i++) {
 		if (c->slots[i].number != number)
@@ -312,7 +351,7 @@ static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct
 			r = take_credit(c, s, e);
 		if (r == 0)
 			r = check_epoch(c, s->step, e);
-		if (r != 0 || clock_ns() >= deadline)
+		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED || clock_ns() >= deadline)
 			return r;
 		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
 		if (r < 0 && r != CKPT_ETIMEDOUT)
@@ -377,43 +416,64 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t deadline,
 	       struct err *e)
 {
-	bool wait = a->flags & CKPT_WAIT_CREDIT && a->timeout_ms != 0;
-	const char *missing = "no credit";
-	uint64_t until = wait ? deadline : min_u64(deadline, deadline_in(SLOTS_STEP_MS));
+	bool waits = (a->flags & CKPT_WAIT_CREDIT || !c->waited) && a->timeout_ms != 0;
+	uint64_t until = waits ? deadline : min_u64(deadline, deadline_in(SLOTS_STEP_MS));
+	char reason[SKIP_TEXT_MAX];
 	int r;
 
 	*s = (struct save){ .step = a->step, .timeout_ms = a->timeout_ms,
-			    .started_ns = clock_ns() };
-	beating_saved(c->beat, a->step, c->epoch);
+			    .started_ns = clock_ns(), .deadline = deadline };
+	beating_saved(c->beat, a->step, c->epoch, waits);
 	r = check(c, a, s, until, deadline, e);
-	if (r < 0)
+	if (r < 0) {
+		beating_waited(c->beat);
 		return r;
+	}
 	s->epoch = c->epoch;
 	s->try = count_try(c, a->step);
 	if (r == CKPT_SKIPPED) {
-		missing = c->prepared ? "its slots are being made anew"
-				      : "its slots are being made";
+		s->skip_reason = CKPT_SKIP_SLOTS;
 		r = 0;
 	} else {
 		prepare_pin(c);
-		r = wait ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
+		r = waits ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
 	}
+	beating_waited(c->beat);
 	if (r < 0)
 		return r;
+	c->waited = true;
 	if (r == 0) {
-		r = tell_skipped(c, s, missing, deadline, e);
+		skip_reason_text(s->skip_reason, (int)s->skip_rank, reason);
+		r = tell_skipped(c, s, reason, deadline, e);
 		return r < 0 ? r : CKPT_SKIPPED;
 	}
 	copy_blobs(c, a->blobs, s);
 	return 0;
 }
 
-void save_count(struct ckpt *c, const struct save *s, int result, uint64_t bytes)
+static void count_skip(struct ckpt *c, const struct save *s)
+{
+	assert(s->skip_reason >= 0);
+	c->stats.skipped++;
+	c->stats.skipped_by[min_u64((uint64_t)s->skip_reason, CKPT_SKIP_REASONS_MAX - 1)]++;
+	c->stats.skip_step = s->step;
+	c->stats.skip_reason = s->skip_reason;
+	c->stats.skip_rank = (int)s->skip_rank;
+}
+
+void save_end(struct ckpt *c, const char *call, const struct save *s, int result, uint64_t bytes,
+	      struct err *e)
 {
 	if (result < 0) {
 		c->stats.failed++;
+		/* Not a step of an epoch that is over, and not what ckptd itself has refused. */
+		if (s->credit == 0 && s->deadline && result != CKPT_EEPOCH &&
+		    result != CKPT_ETIMEDOUT)
+			tell_refused(c, s, e);
 	} else if (result & CKPT_SKIPPED) {
-		c->stats.skipped++;
+		count_skip(c, s);
+		skip_sentence(s->step, c->who.job, s->skip_reason, (int)s->skip_rank, e);
+		error_note(call, CKPT_SKIPPED, e);
 	} else {
 		c->stats.saves++;
 		c->stats.last_bytes = bytes;
@@ -444,7 +504,7 @@ static int save(struct ckpt *c, const struct ckpt_save_args *given, struct err *
 		else
 			r = save_seal(c, &s, deadline, e);
 	}
-	save_count(c, &s, r, s.image_len);
+	save_end(c, "ckpt_save", &s, r, s.image_len, e);
 	return r;
 }
 
@@ -464,8 +524,8 @@ int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args)
 static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e)
 {
 	uint64_t deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
-	struct save s = {.step = step, .started_ns = clock_ns()};
-	char text[128];
+	struct save s = {.step = step, .started_ns = clock_ns(), .skip_reason = CKPT_SKIP_CALLER};
+	char text[SKIP_TEXT_MAX];
 	int r = 0;
 
 	if (overlap_busy(c))
@@ -479,11 +539,11 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 		r = check_epoch(c, step, e);
 	if (r < 0)
 		return r;
-	beating_saved(c->beat, step, c->epoch);
+	beating_saved(c->beat, step, c->epoch, false);
 	snprintf(text, sizeof(text), "%s", reason && reason[0] ? reason : "the trainer skipped it");
 	s.epoch = c->epoch;
 	s.try = count_try(c, step);
-	save_count(c, &s, CKPT_SKIPPED, 0);
+	count_skip(c, &s);
 	return tell_skipped(c, &s, text, deadline, e);
 }
 

@@ -281,6 +281,7 @@ static int forfeit_credit(struct ckpt *c, uint64_t deadline, struct err *e)
 		return 0;
 	skip.epoch = c->epoch;
 	skip.credit = credit;
+	skip.kind = CKPT_SKIP_FAILED;
 	skip.reason = (char *)"its slots were replaced";
 	request_init(&q, e);
 	q.message.body_case = CKPT__REQUEST__BODY_SKIP;

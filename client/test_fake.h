@@ -46,7 +46,7 @@ struct fake_seal {
 
 struct fake_skip {
 	uint64_t step, epoch, credit;
-	uint32_t try;
+	uint32_t try, kind;
 	char reason[128];
 };
 

@@ -354,7 +354,9 @@ static void test_no_credit_is_a_skip(void **state)
 
 	FAKE_SET(w->f, w->f->grant, false);
 	w->a.step = 5;
+	w->a.timeout_ms = 20;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	w->a.timeout_ms = CKPT_DEFAULT_TIMEOUT;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
 	fake_lock(w->f);
 	assert_int_equal(w->f->n_skips, 2);
@@ -416,6 +418,9 @@ static void test_no_answer_and_no_slots(void **state)
 	FAKE_SET(w->f, kind, CKPT__REQUEST__BODY_SKIP);
 	FAKE_SET(w->f, w->f->hook, silent);
 	w->a.flags = 0;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED); /* it has waited for its first credit */
+	assert_true(took < 900);
 	took = ms_of_save(w, &r);
 	assert_int_equal(r, CKPT_ETIMEDOUT);
 	assert_true(took < 900);
@@ -502,6 +507,119 @@ static void test_waiting_for_a_credit(void **state)
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	pthread_join(t, NULL);
 	check_image(w, 1);
+}
+
+/* Nothing was saved yet that could be had instead: the first save waits, without being asked to. */
+static void test_the_first_save_waits(void **state)
+{
+	struct world *w = *state;
+	pthread_t t;
+
+	FAKE_SET(w->f, w->f->grant, false);
+	must(pthread_create(&t, NULL, credit_later, w->f) == 0);
+	w->a.step = 1;
+	w->a.timeout_ms = 20000;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	pthread_join(t, NULL);
+	check_image(w, 1);
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED); /* at once */
+}
+
+/* It does so once, also where it waited in vain. */
+static void test_the_first_save_waits_once(void **state)
+{
+	struct world *w = *state;
+	uint64_t took;
+	int r;
+
+	FAKE_SET(w->f, w->f->grant, false);
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	w->a.timeout_ms = 200;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED);
+	assert_true(took >= 200);
+	w->a.timeout_ms = 20000;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED);
+	assert_true(took < 10000);
+}
+
+static void set_block(struct world *w, enum credit_block why, uint32_t rank)
+{
+	fake_lock(w->f);
+	atomic_store(&w->f->page->blocked, why);
+	atomic_store(&w->f->page->blocked_rank, rank);
+	fake_unlock(w->f);
+}
+
+static void test_why_a_save_is_skipped(void **state)
+{
+	struct ckpt_stats s = {.size = sizeof(s)};
+	struct world *w = *state;
+	int code;
+
+	FAKE_SET(w->f, w->f->grant, false);
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	assert_int_equal(ckpt_skip(w->c, 1, "no time"), CKPT_OK);
+	set_block(w, BLOCK_SLOTS, 7);
+	w->a.step = 2;
+	w->a.timeout_ms = 20;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	assert_non_null(strstr(ckpt_last_error(&code), "rank 7 has no free slot"));
+	assert_int_equal(code, CKPT_SKIPPED);
+	assert_int_equal(ckpt_stats(w->c, &s), 0);
+	assert_int_equal(s.skipped, 2);
+	assert_int_equal(s.skipped_by[CKPT_SKIP_CALLER], 1);
+	assert_int_equal(s.skipped_by[CKPT_SKIP_FULL], 1);
+	assert_int_equal(s.skip_reason, CKPT_SKIP_FULL);
+	assert_int_equal(s.skip_rank, 7);
+	assert_int_equal(s.skip_step, 2);
+	while (fake_count(w->f, CKPT__REQUEST__BODY_SKIP) < 2)
+		poll(NULL, 0, 1); /* its time was over: the save did not wait for the answer */
+	assert_int_equal(w->f->skips[1].kind, CKPT_SKIP_FULL);
+	assert_non_null(strstr(w->f->skips[1].reason, "rank 7 has no free slot"));
+}
+
+/* The credit that is there is for a later step: all ranks save that one. */
+static void test_a_credit_for_a_later_step(void **state)
+{
+	struct world *w = *state;
+	uint64_t took;
+	int r;
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	fake_lock(w->f);
+	atomic_store(&w->f->page->credit_from, 10);
+	fake_unlock(w->f);
+	w->a.flags = CKPT_WAIT_CREDIT; /* in vain: it does not wait for what never comes */
+	w->a.step = 8;
+	w->a.timeout_ms = 20000;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED);
+	assert_true(took < 10000);
+	assert_non_null(strstr(ckpt_last_error(NULL), "has passed this step"));
+	assert_int_equal(ckpt_skip(w->c, 10, NULL), CKPT_OK);
+	w->a.step = 11;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	check_image(w, 1);
+}
+
+/* A save that fails before it looks for a credit: ckptd hears of it, and no attempt ends by it. */
+static void test_ckptd_hears_of_a_failed_save(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	w->a.step = 1;
+	w->a.n_tensors--;
+	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
+	w->a.n_tensors++;
+	assert_int_equal(fake_count(w->f, CKPT__REQUEST__BODY_SKIP), 1);
+	assert_int_equal(w->f->skips[0].kind, CKPT_SKIP_REFUSED);
+	assert_int_equal(w->f->skips[0].credit, 0);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	assert_int_equal(w->f->seals[0].try, 0);
 }
 
 static void test_newer_epoch_refuses_saves(void **state)
@@ -679,6 +797,11 @@ int main(void)
 		T(test_no_answer_and_no_slots),
 		T(test_saves_prepare_within_their_time),
 		T(test_waiting_for_a_credit),
+		T(test_the_first_save_waits),
+		T(test_the_first_save_waits_once),
+		T(test_why_a_save_is_skipped),
+		T(test_a_credit_for_a_later_step),
+		T(test_ckptd_hears_of_a_failed_save),
 		T(test_newer_epoch_refuses_saves),
 		T(test_refused_seal_gives_the_credit_back),
 		T(test_seal_without_an_answer),

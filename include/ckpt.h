@@ -231,9 +231,36 @@ struct ckpt_save_args {
 };
 
 /*
+ * Why a save was skipped. X(name, value, word in JSON)
+ */
+#define CKPT_SKIP_REASONS(X)                                                                       \
+	X(CKPT_SKIP_NONE, 0, "none")                                                               \
+	X(CKPT_SKIP_CALLER, 1, "caller")             /* ckpt_skip() */                             \
+	X(CKPT_SKIP_SLOTS, 2, "slots")               /* this rank's slots are being prepared */    \
+	X(CKPT_SKIP_PASSED, 3, "passed")             /* another rank has passed this step */       \
+	X(CKPT_SKIP_OPENING, 4, "opening")           /* ckptd opens the epoch, or stops */         \
+	X(CKPT_SKIP_MEMORY, 5, "memory")             /* ckptd cannot describe another save */      \
+	X(CKPT_SKIP_ABSENT, 6, "absent")             /* not all ranks are connected */             \
+	X(CKPT_SKIP_UNPREPARED, 7, "unprepared")     /* skip_rank has no slots yet */              \
+	X(CKPT_SKIP_NOT_LOADED, 8, "not-loaded")     /* skip_rank has not entered the epoch */     \
+	X(CKPT_SKIP_FULL, 9, "full")                 /* skip_rank has no free slot */              \
+	X(CKPT_SKIP_BEHIND, 10, "behind")            /* skip_rank has not saved the last one */    \
+	X(CKPT_SKIP_FAILED, 11, "failed")            /* to ckptd only: the save failed, */         \
+	X(CKPT_SKIP_REFUSED, 12, "refused")          /* or failed before it was begun */
+
+enum ckpt_skip_reason {
+#define X(name, value, word) name = value,
+	CKPT_SKIP_REASONS(X)
+#undef X
+};
+#define CKPT_SKIP_REASONS_MAX 16
+
+/*
  * Copies this rank's state and seals it: when it returns tensors may change. Returns CKPT_OK,
- * or CKPT_SKIPPED when there was no credit. CKPT_EEPOCH: the job went on without this rank's
- * knowledge: load first. A failed save leaves everything that was saved before as it was.
+ * or CKPT_SKIPPED when there was no credit: ckpt_last_error() and ckpt_stats() say why. The first
+ * save of a handle waits, within its timeout, for its memory and for a credit. CKPT_EEPOCH: the
+ * job went on without this rank's knowledge: load first. A failed save leaves everything that was
+ * saved before as it was.
  */
 CKPT_API int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args);
 
@@ -479,7 +506,10 @@ CKPT_API int ckpt_pump(struct ckpt *c);
 
 /* ---- Errors and counters ---- */
 
-/* The sentence about the last failed call of this thread; never NULL. *ret_code may be NULL. */
+/*
+ * The sentence about the last call of this thread that failed, or whose save was skipped (code
+ * CKPT_SKIPPED); never NULL. *ret_code may be NULL.
+ */
 CKPT_API const char *ckpt_last_error(int *ret_code);
 CKPT_API const char *ckpt_strerror(int code);
 CKPT_API const char *ckpt_version(void);
@@ -489,6 +519,10 @@ struct ckpt_stats {
 	uint64_t saves, skipped, failed, reconnects; /* counts since open */
 	uint64_t last_stall_ns;  /* time the last save kept the caller, ns */
 	uint64_t last_bytes;     /* bytes it copied */
+	uint64_t skipped_by[CKPT_SKIP_REASONS_MAX]; /* skipped, by enum ckpt_skip_reason */
+	uint64_t skip_step;      /* the last step that was skipped, */
+	int skip_reason;         /* why (CKPT_SKIP_NONE: none was skipped), */
+	int skip_rank;           /* and for CKPT_SKIP_UNPREPARED to _BEHIND the rank that is why */
 };
 CKPT_API int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret);
 

@@ -81,6 +81,9 @@ struct beat_page {
 	_Atomic uint64_t next_step;            /* the last finished one + 1; 0: has not said */
 	_Atomic uint64_t place;                /* 0: has not said */
 	_Atomic uint64_t long_place;           /* the outermost long phase; 0: it is in none */
+	_Atomic uint64_t saving_epoch;         /* of the two below */
+	_Atomic uint64_t saving_waits;         /* 1: that save waits for a credit */
+	_Atomic uint64_t saving_step;          /* the newest begun save's + 1; 0: none */
 	_Alignas(64) _Atomic uint64_t texts;
 	struct beat_text role;
 	struct beat_text metrics[BEAT_METRICS]; /* names, in order; empty: none */
@@ -119,7 +122,32 @@ static inline void beat_page_put_text(struct beat_page *p, struct beat_text *t, 
 	atomic_store_explicit(&p->texts, n + 1, memory_order_release);
 }
 
+/*
+ * A save begins: before it looks for a credit. Sequentially consistent like the reader: either
+ * ckptd sees it when it chooses the first step of a credit, or the save sees that credit.
+ */
+static inline void beat_page_put_saving(struct beat_page *p, uint64_t epoch, uint64_t step,
+					bool waits)
+{
+	if (atomic_load_explicit(&p->saving_epoch, memory_order_relaxed) != epoch)
+		atomic_store(&p->saving_step, 0);
+	atomic_store(&p->saving_epoch, epoch);
+	atomic_store(&p->saving_waits, waits);
+	atomic_store(&p->saving_step, step + 1);
+}
+
 /* ---- The reader's side ---- */
+
+/* The first step that this rank may still save without having begun it, of this epoch. */
+static inline uint64_t beat_page_next_save(const struct beat_page *p, uint64_t epoch)
+{
+	uint64_t step = atomic_load(&p->saving_step);
+
+	if (step == 0 || atomic_load(&p->saving_epoch) != epoch)
+		return 0;
+	return atomic_load(&p->saving_waits) ? step - 1 : step;
+}
+
 
 /* False: the n-th entry is not there, not whole, or overwritten. */
 static inline bool beat_page_get(const struct beat_page *p, uint64_t n, struct beat_record *ret)

@@ -362,6 +362,7 @@ static const struct {
 	{BUG_ADOPT_TOLD_EARLY, &tools, NULL},
 	{BUG_CHECK_IN_CACHE, &damage, NULL},
 	{BUG_COMMIT_BEFORE_DIGESTS, &everything, NULL},
+	{BUG_CREDIT_AT_ANY_STEP, &clocks, NULL},
 	{BUG_DECLARATION_NOT_TAKEN, &torn_ledgers, NULL},
 	{BUG_EPOCH_WITHOUT_SETTLING, &everything, NULL},
 	{BUG_EXPIRE_BEFORE_RECORD, &everything, NULL},

@@ -41,7 +41,8 @@
 /* clang-format off: a list */
 #define SIM_COUNTS(X) \
 	X(runs) X(events) X(ops) X(starts) X(failed_starts) X(stops) X(epochs) X(records) \
-	X(sealed) X(skipped) X(committed) X(aborted) X(freed) X(lost) X(wait_sealed) \
+	X(sealed) X(skipped) X(thrown_away) X(committed) X(aborted) X(freed) X(lost) \
+	X(wait_sealed) \
 	X(wait_committed) X(wait_durable) X(superseded) X(wait_timeout) X(load_memory) \
 	X(load_disk) X(load_step) X(load_reshard) X(load_nothing) X(trusted) X(went_back) \
 	X(fell_back) X(bad_leaf) \
@@ -252,6 +253,7 @@ struct rank {
 		uint32_t n;
 	} tries[16];
 	unsigned next_try;
+	struct save_key newest_sealed, newest_skipped; /* skipped for want of a credit */
 	struct save_key unsettled;
 	uint64_t unsettled_credit, unsettled_generation;
 	/* A request that was sent twice: the second answer is held against the first. */
@@ -268,6 +270,8 @@ struct rank {
 /* sim_beats.c */
 void rank_take_beats(struct rank *r, int fd); /* that came with an open */
 void trainer_beat(struct rank *r);            /* r->step is done */
+/* A save begins, before it looks for a credit; or it does not wait for one any more. */
+void trainer_begins_save(struct rank *r, uint64_t step, bool waits);
 /* A ckptd is being started, or the keeper has died. */
 void beats_note_kept(struct sim *s);
 /* That ckptd has just become ready: what the fd store held is looked at. */

@@ -62,6 +62,12 @@ void trainer_beat(struct rank *r)
 	atomic_store(&page_of(r)->long_place, begins ? BEAT_PLACE(PHASE_EVALUATE, rank_now(r)) : 0);
 }
 
+void trainer_begins_save(struct rank *r, uint64_t step, bool waits)
+{
+	if (r->beats)
+		beat_page_put_saving(page_of(r), r->epoch, step, waits);
+}
+
 /* ---- What ckptd makes of it ---- */
 
 static struct member *member_of(const struct rank *r)

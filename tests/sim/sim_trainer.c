@@ -119,11 +119,34 @@ static int say_skip(struct rank *r, const struct save_key *k, uint64_t credit)
 	m.epoch = k->epoch;
 	m.try_ = k->try;
 	m.credit = credit;
+	m.kind = credit ? CKPT_SKIP_FAILED : CKPT_SKIP_NONE;
 	m.reason = (char *)(credit ? "its save failed" : "no credit");
 	q.body_case = CKPT__REQUEST__BODY_SKIP;
 	q.skip = &m;
 	sim_count(r->sim, skipped);
 	return rank_ask(r, &q, credit ? ASK_SLOTS : 0, 0, NULL);
+}
+
+static bool same_save(const struct save_key *a, const struct save_key *b)
+{
+	return a->epoch == b->epoch && a->step == b->step && a->try == b->try && a->epoch != 0;
+}
+
+/* Where ckptd or ranks are killed or late a few are. */
+#define THROWN_AWAY_MAX 6
+
+/* Copies that one rank made for nothing, because another had no credit for that step. */
+static void count_thrown_away(struct rank *r, const struct save_key *k, bool sealed)
+{
+	for (uint32_t i = 0; i < r->world; i++) {
+		const struct rank *o = r->job->ranks[i];
+
+		if (o && o != r && same_save(k, sealed ? &o->newest_skipped : &o->newest_sealed))
+			sim_count(r->sim, thrown_away);
+	if (r->sim->counts[COUNT_thrown_away] > THROWN_AWAY_MAX)
+		sim_accuse(r->sim, "more than %d copies were made for nothing: ranks of %s have "
+			   "credits for different steps", THROWN_AWAY_MAX, r->job->name);
+	}
 }
 
 /* The credit of a save whose end is not known: not used until ckptd has said that it is free. */
@@ -140,12 +163,12 @@ static int settle(struct rank *r)
 	return err;
 }
 
-static struct rank_slot *take_credit(struct rank *r)
+static struct rank_slot *take_credit(struct rank *r, uint64_t step)
 {
 	struct session_page *page = page_of(r);
 	uint64_t credit = page->credit;
 
-	if (credit <= r->credit_used)
+	if (credit <= r->credit_used || step < page->credit_from)
 		return NULL;
 	for (uint32_t i = 0; i < r->n_slots; i++) {
 		if (r->slots[i].number == page->credit_slot) {
@@ -158,7 +181,16 @@ static struct rank_slot *take_credit(struct rank *r)
 	return NULL;
 }
 
-static int wait_credit(struct rank *r, uint64_t wait_ns, struct rank_slot **ret)
+/* The credit that its page shows is for a later step. */
+static bool passed(struct rank *r, uint64_t step)
+{
+	struct session_page *page = page_of(r);
+
+	return page->credit > r->credit_used && page->credit_from != CREDIT_NOT_YET &&
+	       step < page->credit_from;
+}
+
+static int wait_credit(struct rank *r, uint64_t step, uint64_t wait_ns, struct rank_slot **ret)
 {
 	uint64_t deadline = rank_now(r) + wait_ns;
 
@@ -168,12 +200,13 @@ static int wait_credit(struct rank *r, uint64_t wait_ns, struct rank_slot **ret)
 		Ckpt__Cancel cancel = CKPT__CANCEL__INIT;
 		int err;
 
-		*ret = take_credit(r);
+		trainer_begins_save(r, step, rank_now(r) < deadline);
+		*ret = take_credit(r, step);
 		if (*ret)
 			return 0;
 		if (page_of(r)->epoch != r->epoch)
 			return CKPT_EEPOCH;
-		if (rank_now(r) >= deadline)
+		if (rank_now(r) >= deadline || passed(r, step))
 			return 0;
 		q.body_case = CKPT__REQUEST__BODY_CREDIT;
 		q.credit = &m;
@@ -242,6 +275,8 @@ static int seal(struct rank *r, struct rank_slot *slot, const struct save_key *k
 		memcpy(a.b, reply->seal->attempt.data, 16);
 		oracle_sealed(r, k, &a, log_epoch);
 		sim_count(r->sim, sealed);
+		r->newest_sealed = *k;
+		count_thrown_away(r, k, true);
 	}
 	reply_free(reply);
 	return err;
@@ -262,14 +297,17 @@ static int save(struct rank *r, struct save_key *ret_key)
 		return CKPT_EEPOCH;
 	k.try = count_try(r, r->step);
 	*ret_key = k;
-	err = wait_credit(r,
+	err = wait_credit(r, k.step,
 			  r->sim->peace        ? PEACE_WAIT_NS
 			  : world_one_in(w, 4) ? 0
 					       : CREDIT_NS,
 			  &slot);
+	trainer_begins_save(r, k.step, false);
 	if (err < 0)
 		return err;
 	if (!slot) {
+		r->newest_skipped = k;
+		count_thrown_away(r, &k, false);
 		err = say_skip(r, &k, 0);
 		return err < 0 ? err : CKPT_SKIPPED;
 	}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * credits.c - which step the ranks of a job save next, and who may.
+ *
+ * A credit allows one save, and a save counts only if every rank makes it. So credits come in
+ * windows: a window has a first step, and each rank uses its credit for its first save of that step
+ * or a later one. The first step lies beyond every save that any rank has begun, so all ranks save
+ * the same step, however far they drift apart.
+ *
+ *   closed -> open: all ranks are in the epoch, prepared and done with the last window, and each
+ *                   has an unused credit or an empty slot
+ *   turn of a rank in an open window   DUE -> GIVEN -> DONE      DONE: it sealed, or skipped a step
+ *                                      of the window
+ *
+ * A rank says which save it has begun in its beat page before it looks for a credit (beat_page.h);
+ * one that cannot beat says it with the Seal or Skip of that save. A rank that waits for a credit
+ * has not begun its save in this sense: the window may begin with that step.
+ *
+ * Invariants: (1) no rank is given a credit while another rank lacks a slot for it; (2) a credit
+ * that was given is used once, or given back; (3) a credit whose rank missed its window is shown to
+ * it again only with the first step of the next one.
+ *
+ * Failure modes: a rank that begins a save in the moment between the choice of the first step and
+ * the write of its page, misses the window; so may ranks behind the first 64, which get their
+ * credits in a later call. Their attempt is aborted, nothing is lost.
+ */
+#include <config.h>
+
+#include "ckptd/credits.h"
+
+#include <assert.h>
+
+#include "base/fault.h"
+#include "ckptd/beats.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/session.h"
+#include "proto/beat_page.h"
+#include "proto/session_page.h"
+
+#define GRANTS_IN_A_CALL 64u /* each may write an answer to a socket: some microseconds */
+
+static bool is_open(const struct job *j)
+{
+	return j->window.epoch != 0 && j->window.epoch == j->history.epoch.number;
+}
+
+static struct session_page *page_of(const struct member *m)
+{
+	return m->page ? m->page->base : NULL;
+}
+
+static struct slot *empty_slot(struct member *m)
+{
+	struct slot *s;
+
+	list_each(s, &m->slots, of_member)
+		if (s->state == SLOT_EMPTY)
+			return s;
+	return NULL;
+}
+
+bool member_lacks_slot(struct job *j)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link)
+		if (m->alive && m->prepared && !m->credit_unused && !empty_slot(m))
+			return true;
+	return false;
+}
+
+/* ---- Why there is none ---- */
+
+static void show_block(const struct job *j, struct session_page *page)
+{
+	atomic_store_explicit(&page->blocked_rank, j->window.blocked_rank, memory_order_relaxed);
+	atomic_store_explicit(&page->blocked, j->window.block, memory_order_relaxed);
+}
+
+static void set_block(struct job *j, enum credit_block why, uint32_t rank)
+{
+	struct member *m;
+
+	if (j->window.block == why && j->window.blocked_rank == rank)
+		return;
+	j->window.block = why;
+	j->window.blocked_rank = rank;
+	list_each(m, &j->members, link)
+		if (page_of(m))
+			show_block(j, page_of(m));
+}
+
+static enum credit_block rank_blocks(const struct job *j, struct member *m)
+{
+	if (!m->prepared)
+		return BLOCK_UNPREPARED;
+	if (m->epoch != j->history.epoch.number)
+		return BLOCK_NOT_LOADED;
+	if (is_open(j) && m->turn != TURN_DONE && !BUG(CREDIT_AT_ANY_STEP))
+		return BLOCK_BEHIND;
+	return m->credit_unused || empty_slot(m) ? BLOCK_NONE : BLOCK_SLOTS;
+}
+
+/* What keeps the next window from being opened; BLOCK_NONE: nothing does. */
+static enum credit_block find_block(struct job *j, uint32_t *ret_rank)
+{
+	enum credit_block first = BLOCK_NONE, why;
+	struct member *m;
+	uint32_t n = 0;
+
+	*ret_rank = 0;
+	if (j->opening || j->history.epoch.number == 0 || j->node->stopping)
+		return BLOCK_OPENING;
+	if (ledgering_short(j))
+		return BLOCK_MEMORY;
+	list_each(m, &j->members, link) {
+		n += m->alive;
+		why = first == BLOCK_NONE ? rank_blocks(j, m) : BLOCK_NONE;
+		if (why != BLOCK_NONE) {
+			first = why;
+			*ret_rank = m->rank;
+		}
+		if (first == BLOCK_BEHIND)
+			return first; /* the usual one: all were there when the window was opened */
+	}
+	return n == j->history.epoch.world ? first : BLOCK_ABSENT;
+}
+
+/* ---- A window ---- */
+
+/* The first step that no rank has begun to save. */
+static uint64_t choose_first(struct job *j)
+{
+	uint64_t first = 0;
+	struct member *m;
+
+	if (j->history.epoch.world == 1 || BUG(CREDIT_AT_ANY_STEP))
+		return 0; /* a rank alone agrees with itself, and may try a step again */
+	list_each(m, &j->members, link) {
+		const struct beat_page *p = beats_page(m);
+
+		first = max_u64(first, m->next_save);
+		if (p)
+			first = max_u64(first, beat_page_next_save(p, m->epoch));
+	}
+	return first;
+}
+
+static void open_window(struct job *j)
+{
+	struct member *m;
+
+	list_each(m, &j->members, link) {
+		assert(m->prepared && m->epoch == j->history.epoch.number);
+		m->turn = TURN_DUE;
+	}
+	j->window.epoch = j->history.epoch.number;
+	j->window.from = choose_first(j);
+	j->window.due = true;
+}
+
+static void show_credit(const struct member *m, struct session_page *page)
+{
+	uint64_t from = is_open(m->job) && m->turn == TURN_GIVEN ? m->job->window.from
+								  : CREDIT_NOT_YET;
+	struct slot *s;
+
+	if (m->credit_unused)
+		list_each(s, &m->slots, of_member)
+			if (s->state == SLOT_WRITING)
+				atomic_store(&page->credit_slot, s->number);
+	atomic_store(&page->credit_from, from);
+	atomic_store(&page->credit, m->credit);
+}
+
+static bool assign_slot(struct member *m)
+{
+	struct slot *s = empty_slot(m);
+
+	/* Without the ledger's word the slot would be taken for an empty one after a crash. */
+	if (!JOB_ASSERT(m->job, s != NULL) ||
+	    ledger_assign(&m->job->ledger, s->number, m->credit + 1) < 0)
+		return false; /* the next event tries again */
+	m->credit++;
+	m->credit_unused = true;
+	s->state = SLOT_WRITING;
+	s->credit = m->credit;
+	return true;
+}
+
+static bool give_one(struct member *m)
+{
+	if (!m->credit_unused && !assign_slot(m))
+		return false;
+	m->turn = TURN_GIVEN;
+	/* One that was adopted and is not back gets a page that says so when it comes. */
+	if (page_of(m))
+		show_credit(m, page_of(m));
+	if (m->credit_request && m->session) {
+		session_reply_ok(m->session, m->credit_request);
+		m->credit_request = 0;
+	}
+	return true;
+}
+
+static void give_due(struct job *j)
+{
+	struct member *m;
+	unsigned n = 0;
+
+	list_each(m, &j->members, link) {
+		if (m->turn != TURN_DUE)
+			continue;
+		if (n++ == GRANTS_IN_A_CALL) {
+			job_poke(j);
+			return;
+		}
+		if (!give_one(m))
+			return;
+	}
+	j->window.due = false;
+}
+
+void credits_give(struct job *j)
+{
+	enum credit_block why;
+	uint32_t rank;
+
+	if (!is_open(j) || !j->window.due) {
+		why = find_block(j, &rank);
+		set_block(j, why, rank);
+		if (why != BLOCK_NONE)
+			return;
+		open_window(j);
+	}
+	if (!j->opening && !j->node->stopping)
+		give_due(j);
+}
+
+/* ---- What ranks do with it ---- */
+
+static void said_step(struct member *m, uint64_t step)
+{
+	if (step < UINT64_MAX)
+		m->next_save = max_u64(m->next_save, step + 1);
+}
+
+void credits_sealed(struct member *m, uint64_t step)
+{
+	assert(!m->credit_unused);
+	said_step(m, step);
+	m->turn = TURN_DONE;
+}
+
+void credits_skipped(struct member *m, uint64_t step, bool gave_back)
+{
+	said_step(m, step);
+	if (!gave_back && (m->turn != TURN_GIVEN || !is_open(m->job) || step < m->job->window.from))
+		return;
+	if (m->job->history.epoch.world == 1 && !gave_back)
+		return; /* it agrees with itself about any step */
+	m->turn = TURN_DONE;
+	if (page_of(m)) /* (3) */
+		atomic_store(&page_of(m)->credit_from, CREDIT_NOT_YET);
+}
+
+bool credits_has(const struct member *m)
+{
+	return m->credit_unused && m->turn == TURN_GIVEN && is_open(m->job);
+}
+
+void credits_fill_page(const struct member *m, struct session_page *page)
+{
+	show_credit(m, page);
+	show_block(m->job, page);
+}
+
+/*
+ * The log and the ledger say what was sealed. A step that some ranks have sealed is the window's of
+ * those that have not; else the window lies beyond all of them.
+ */
+void credits_adopt(struct job *j)
+{
+	uint64_t from = 0, epoch = j->history.epoch.number;
+	const struct checkpoint *c, *open = NULL;
+	struct member *m;
+
+	list_each(c, &j->checkpoints, link) {
+		if (c->epoch != epoch)
+			continue;
+		from = max_u64(from, c->step + 1);
+		if (c->agreed == CP_OPEN && !c->sealed && (!open || c->step > open->step))
+			open = c;
+	}
+	if (open && open->step + 1 == from)
+		from = open->step;
+	list_each(m, &j->members, link)
+		m->turn = m->credit_unused ? TURN_GIVEN : TURN_DONE;
+	j->window.epoch = epoch;
+	j->window.from = j->history.epoch.world == 1 ? 0 : from;
+	j->window.due = false;
+}

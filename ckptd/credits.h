@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * credits.h - which step the ranks of a job save next, and who may.
+ */
+#ifndef CKPTD_CREDITS_H
+#define CKPTD_CREDITS_H
+
+#include "ckptd/job.h"
+
+/* Opens the next window when all ranks are done with the last one, and gives its credits. */
+void credits_give(struct job *j);
+/* A rank has sealed a step. */
+void credits_sealed(struct member *m, uint64_t step);
+/* A rank said that it does not save a step; gave_back: its credit is unused and gone. */
+void credits_skipped(struct member *m, uint64_t step, bool gave_back);
+/* A rank waits for a credit: whether it need not wait, because its page has one. */
+bool credits_has(const struct member *m);
+/* Fills a page that is made for it. */
+void credits_fill_page(const struct member *m, struct session_page *page);
+/* After a restart: the window is the one of the credits that are still unused. */
+void credits_adopt(struct job *j);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Credits: ranks that drift apart save the same steps, a rank that missed its window does not save
+ * alone, and a page says why there is no credit.
+ */
+#include <config.h>
+
+#include <stdio.h>
+
+#include "base/fault.h"
+#include "base/rng.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "proto/beat_page.h"
+#include "proto/session.pb-c.h"
+
+#define RANKS 3
+#define STEPS 400u
+#define DRIFT 2u
+
+struct crew {
+	struct hand k[RANKS];
+	uint64_t next[RANKS]; /* the step that each saves next */
+	uint32_t saved, skipped;
+};
+
+static void crew_begin(struct node_test *t, struct crew *w)
+{
+	*w = (struct crew){0};
+	begin_node(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		join(t, &w->k[i], i, RANKS, "run1");
+		declare_rank(&w->k[i], i, RANKS);
+	}
+	for (uint32_t i = 0; i < RANKS; i++)
+		prepare_rank(&w->k[i]);
+}
+
+static void crew_end(struct crew *w)
+{
+	for (uint32_t i = 0; i < RANKS; i++)
+		hand_close(&w->k[i]);
+}
+
+static void say_skip(struct hand *k, uint64_t step)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip skip = CKPT__SKIP__INIT;
+
+	skip.step = step;
+	skip.epoch = k->epoch;
+	skip.reason = (char *)"no credit";
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &skip;
+	assert_int_equal(hand_ask_code(k, &q), 0);
+}
+
+/* As the library does; whether it saved. */
+static bool save_or_skip(struct hand *k, uint32_t rank, uint64_t step)
+{
+	int r;
+
+	beat_page_put_saving(k->beats, k->epoch, step, false);
+	if (k->page->credit > k->used_credit && step >= k->page->credit_from) {
+		r = save_rank(k, rank, step);
+		if (r == CKPT_EABORTED)
+			k->used_credit = k->page->credit; /* another has skipped it */
+		assert_true(r == 0 || r == CKPT_EABORTED);
+		return true;
+	}
+	say_skip(k, step);
+	return false;
+}
+
+static uint64_t slowest(const struct crew *w)
+{
+	uint64_t least = w->next[0];
+
+	for (uint32_t i = 1; i < RANKS; i++)
+		least = min_u64(least, w->next[i]);
+	return least;
+}
+
+/* Each rank in its own time, never more than DRIFT steps before another. */
+static void drift(struct node_test *t, struct crew *w, uint64_t seed)
+{
+	struct rng_seeded random;
+
+	rng_seed(&random, seed);
+	while (slowest(w) < STEPS) {
+		uint32_t i = (uint32_t)rng_below(&random.rng, RANKS);
+
+		if (w->next[i] >= slowest(w) + DRIFT + 1)
+			continue;
+		w->next[i]++;
+		if (save_or_skip(&w->k[i], i, w->next[i]))
+			w->saved++;
+		else
+			w->skipped++;
+		for (uint64_t n = rng_below(&random.rng, 4); n > 0; n--)
+			host_turn(&t->host);
+	}
+}
+
+static void test_ranks_save_the_same_steps(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	drift(t, &w, 1);
+	printf("# %u saves, %u skips, %zu aborts\n", w.saved, w.skipped,
+	       the_job(t)->history.n_aborts);
+	assert_true(w.saved > STEPS / 4);
+	assert_int_equal(the_job(t)->history.n_aborts, 0);
+	crew_end(&w);
+}
+
+/* The same ranks where each takes its credit when it comes: this test sees the difference. */
+static void test_ranks_that_do_not_agree(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	bug_set(BUG_CREDIT_AT_ANY_STEP, true);
+	drift(t, &w, 1);
+	bug_set(BUG_CREDIT_AT_ANY_STEP, false);
+	assert_true(the_job(t)->history.n_aborts > 10);
+	crew_end(&w);
+}
+
+static void turns(struct node_test *t)
+{
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+}
+
+/* Rank 2 begins its save before the credit comes: the window lies beyond it, for all. */
+static void test_the_window_is_beyond_every_save(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		assert_int_equal(w.k[i].page->credit_from, 0); /* the first: any step */
+		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, 10, false);
+		assert_int_equal(save_rank(&w.k[i], i, 10), 0);
+		if (i == 1) /* rank 0 is ahead: it has begun the next one before rank 2 saved */
+			beat_page_put_saving(w.k[0].beats, w.k[0].epoch, 12, false);
+	}
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		assert_true(w.k[i].page->credit > w.k[i].used_credit);
+		assert_int_equal(w.k[i].page->credit_from, 13);
+	}
+	crew_end(&w);
+}
+
+/* A rank that waits has not begun its save: the window begins with that step. */
+static void test_a_step_that_is_waited_for(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		if (i + 1 == RANKS)
+			beat_page_put_saving(w.k[0].beats, w.k[0].epoch, 20, true);
+		assert_int_equal(save_rank(&w.k[i], i, 10), 0);
+	}
+	turns(t);
+	assert_int_equal(w.k[0].page->credit_from, 20);
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_int_equal(save_rank(&w.k[i], i, 20), 0);
+	turns(t);
+	assert_int_equal(w.k[1].page->credit_from, 21);
+	crew_end(&w);
+}
+
+/* Its credit stays its own, for the next window. */
+static void test_a_rank_misses_its_window(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+	uint64_t credit;
+
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS - 1; i++)
+		assert_int_equal(save_rank(&w.k[i], i, 10), 0);
+	credit = w.k[2].page->credit;
+	say_skip(&w.k[2], 10);
+	turns(t);
+	assert_int_equal(w.k[2].page->credit, credit);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		assert_true(w.k[i].page->credit > w.k[i].used_credit);
+		assert_int_equal(w.k[i].page->credit_from, 11);
+		assert_int_equal(save_rank(&w.k[i], i, 11), 0);
+	}
+	assert_int_equal(hand_wait(&w.k[0], 11, CKPT_COMMITTED), 0);
+	crew_end(&w);
+}
+
+/* Without a failed assertion, behind which workers would wait for ever. */
+static void save_rank_now(struct hand *k, uint32_t rank, uint64_t step)
+{
+	int r = save_rank(k, rank, step);
+
+	shard_waits = shard_waits && r == 0;
+	assert_int_equal(r, 0);
+}
+
+static void test_why_there_is_no_credit(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w = {0};
+
+	t->o.slots = 2;
+	begin_node(t);
+	join(t, &w.k[0], 0, RANKS, "run1");
+	declare_rank(&w.k[0], 0, RANKS);
+	prepare_rank(&w.k[0]);
+	turns(t);
+	assert_int_equal(w.k[0].page->blocked, BLOCK_ABSENT);
+	for (uint32_t i = 1; i < RANKS; i++) {
+		join(t, &w.k[i], i, RANKS, "run1");
+		declare_rank(&w.k[i], i, RANKS);
+		turns(t);
+		assert_int_equal(w.k[0].page->blocked,
+				 i + 1 < RANKS ? BLOCK_ABSENT : BLOCK_UNPREPARED);
+		if (i + 1 == RANKS)
+			assert_int_equal(w.k[0].page->blocked_rank, i);
+		prepare_rank(&w.k[i]);
+	}
+	turns(t);
+	assert_int_equal(w.k[0].page->credit, 1);
+	assert_int_equal(save_rank(&w.k[0], 0, 10), 0);
+	turns(t);
+	assert_int_equal(w.k[0].page->blocked, BLOCK_BEHIND);
+	assert_int_equal(w.k[0].page->blocked_rank, 1);
+	/* One slot is being written, for as long as the disk takes, the other has the newest. */
+	shard_waits = true;
+	for (uint64_t step = 10; step < 12; step++)
+		for (uint32_t i = step == 10; i < RANKS; i++)
+			save_rank_now(&w.k[i], i, step);
+	turns(t);
+	shard_waits = false;
+	assert_int_equal(w.k[0].page->blocked, BLOCK_SLOTS);
+	crew_end(&w);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_ranks_save_the_same_steps),
+		NODE_TEST(test_ranks_that_do_not_agree),
+		NODE_TEST(test_the_window_is_beyond_every_save),
+		NODE_TEST(test_a_step_that_is_waited_for),
+		NODE_TEST(test_a_rank_misses_its_window),
+		NODE_TEST(test_why_there_is_no_credit),
+	};
+
+	return cmocka_run_group_tests_name("ckptd/test_credits", tests, NULL, NULL);
+}

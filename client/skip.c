@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * skip.c - why a save was skipped, in words: one row for each enum ckpt_skip_reason.
+ */
+#include <config.h>
+
+#include "client/skip.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "base/bytes.h"
+#include "proto/session_page.h"
+
+/* ckptd writes a block into the page, the library reads it as a reason. */
+_Static_assert((int)BLOCK_OPENING == CKPT_SKIP_OPENING && (int)BLOCK_MEMORY == CKPT_SKIP_MEMORY &&
+		       (int)BLOCK_ABSENT == CKPT_SKIP_ABSENT &&
+		       (int)BLOCK_UNPREPARED == CKPT_SKIP_UNPREPARED &&
+		       (int)BLOCK_NOT_LOADED == CKPT_SKIP_NOT_LOADED &&
+		       (int)BLOCK_SLOTS == CKPT_SKIP_FULL && (int)BLOCK_BEHIND == CKPT_SKIP_BEHIND,
+	       "the same numbers in the page and in the library");
+
+struct row {
+	const char *why; /* of_rank: behind "rank N " */
+	bool of_rank;
+	const char *remedy;
+	const char *verb; /* behind the remedy: of ckptctl; NULL: none */
+};
+
+static const struct row rows[] = {
+	[CKPT_SKIP_NONE] = {"ckptd gave no credit", false, "see", "why"},
+	[CKPT_SKIP_CALLER] = {"the trainer skipped it", false, "the trainer chose this", NULL},
+	[CKPT_SKIP_SLOTS] = {"the memory for this rank's saves is still being prepared", false,
+			     "call ckpt_prepare() before training, or give the save more time",
+			     NULL},
+	[CKPT_SKIP_PASSED] = {"another rank has passed this step already", false,
+			      "all ranks save a later step", NULL},
+	[CKPT_SKIP_OPENING] = {"ckptd opens the job's epoch, or stops", false,
+			       "a later save works; if none does, see", "why"},
+	[CKPT_SKIP_MEMORY] = {"ckptd has no memory to describe another save", false,
+			      "see memory.budget in ckptd.conf, and", "status"},
+	[CKPT_SKIP_ABSENT] = {"not all ranks of the job are connected", false,
+			      "for those that are see", "status"},
+	[CKPT_SKIP_UNPREPARED] = {"has no memory for its saves yet", true, "see", "why"},
+	[CKPT_SKIP_NOT_LOADED] = {"has not loaded in the job's epoch", true,
+				  "every rank must load before it saves; see", "why"},
+	[CKPT_SKIP_FULL] = {"has no free slot: its checkpoints are still being written", true,
+			    "save less often, or look for what is slow with", "why"},
+	[CKPT_SKIP_BEHIND] = {"has not saved the step before yet", true,
+			      "save less often, or look for why it is slow with", "why"},
+};
+
+static const struct row *row_of(int reason)
+{
+	if (reason < 0 || (size_t)reason >= sizeof(rows) / sizeof(rows[0]) || !rows[reason].why)
+		return &rows[CKPT_SKIP_NONE];
+	return &rows[reason];
+}
+
+void skip_reason_text(int reason, int rank, char ret[SKIP_TEXT_MAX])
+{
+	const struct row *r = row_of(reason);
+
+	if (r->of_rank)
+		snprintf(ret, SKIP_TEXT_MAX, "rank %d %s", rank, r->why);
+	else
+		snprintf(ret, SKIP_TEXT_MAX, "%s", r->why);
+}
+
+void skip_sentence(uint64_t step, const char *job, int reason, int rank, struct err *e)
+{
+	const struct row *r = row_of(reason);
+	char why[SKIP_TEXT_MAX], look[SKIP_TEXT_MAX] = "";
+
+	skip_reason_text(reason, rank, why);
+	if (r->verb)
+		snprintf(look, sizeof(look), " `ckptctl %s %s`", r->verb, job);
+	ignore_result(err_set(e, CKPT_SKIPPED, "step %llu of job '%s' was not saved: %s; %s%s",
+			      (unsigned long long)step, job, why, r->remedy, look));
+}

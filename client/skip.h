@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * skip.h - why a save was skipped, in words.
+ */
+#ifndef CLIENT_SKIP_H
+#define CLIENT_SKIP_H
+
+#include "base/err.h"
+
+#define SKIP_TEXT_MAX 128
+
+/* The reason for ckptd's log and its status: at most SKIP_TEXT_MAX bytes. */
+void skip_reason_text(int reason, int rank, char ret[SKIP_TEXT_MAX]);
+/* The sentence for the trainer: what was skipped, why, what to do. */
+void skip_sentence(uint64_t step, const char *job, int reason, int rank, struct err *e);
+
+#endif
