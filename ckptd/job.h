@@ -220,7 +220,7 @@ struct member {
 	struct skipped {
 		uint64_t step, epoch;
 		uint32_t try_number;
-		char reason[48]; /* cut off */
+		char reason[96]; /* cut off */
 	} skipped[8];            /* the last steps this rank did not save */
 	uint32_t n_skipped;      /* ever; the ring's next place is this modulo 8 */
 };

@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
+#include "base/rng.h"
 #include "ckpt.h"
 #include "tests/lib/rig.h"
 
@@ -93,6 +95,72 @@ static void device_memory(struct rig *r)
 	trainers_join(&t, 1, r, "job", "run2", ELEMENTS, SMALL);
 	expect_loaded(&t, "-1", "50 1 ");
 	trainer_exit(&t);
+}
+
+#define DRIFT_RANKS 3
+#define DRIFT_STEPS 300
+#define DRIFT_STEP_MS 20
+#define DRIFT_MS (2 * DRIFT_STEP_MS)
+
+/* How far each rank is behind its own clock: it drifts, by less than two steps. */
+static unsigned drift_on(unsigned behind, struct rng *rng)
+{
+	unsigned to = behind + (unsigned)rng_below(rng, 2 * DRIFT_STEP_MS);
+
+	return to < DRIFT_STEP_MS ? 0 : min_u64(to - DRIFT_STEP_MS, DRIFT_MS);
+}
+
+/* Saves a step of each rank when it is due, and counts those in which only some ranks saved. */
+static void drift_steps(struct trainer_process *t, unsigned *ret_whole, unsigned *ret_torn)
+{
+	uint64_t start = rig_now_ms(), due[DRIFT_RANKS];
+	unsigned next[DRIFT_RANKS] = {0}, behind[DRIFT_RANKS] = {0}, saved[DRIFT_STEPS] = {0};
+	struct rng_seeded random;
+
+	rng_seed(&random, 1);
+	for (unsigned i = 0; i < DRIFT_RANKS; i++)
+		due[i] = start;
+	for (;;) {
+		unsigned i = 0;
+
+		for (unsigned k = 1; k < DRIFT_RANKS; k++)
+			if (due[k] < due[i])
+				i = k;
+		if (next[i] == DRIFT_STEPS)
+			break;
+		if (due[i] > rig_now_ms())
+			rig_pause((unsigned)(due[i] - rig_now_ms()));
+		if (!(trainer_must(&t[i], "save %u 1 0", next[i] + 1) & CKPT_SKIPPED))
+			saved[next[i]]++;
+		behind[i] = drift_on(behind[i], &random.rng);
+		next[i]++;
+		due[i] = next[i] == DRIFT_STEPS
+				 ? UINT64_MAX
+				 : start + (uint64_t)next[i] * DRIFT_STEP_MS + behind[i];
+	}
+	for (unsigned k = 0; k < DRIFT_STEPS; k++) {
+		*ret_whole += saved[k] == DRIFT_RANKS;
+		*ret_torn += saved[k] && saved[k] < DRIFT_RANKS;
+	}
+}
+
+/* Ranks that drift apart by up to two steps save the same ones: who copies, commits. */
+static void drift(struct rig *r)
+{
+	struct trainer_process t[DRIFT_RANKS];
+	unsigned whole = 0, torn = 0;
+
+	rig_start(r);
+	trainers_join(t, DRIFT_RANKS, r, "job", "run1", ELEMENTS, SMALL);
+	prepare(t, DRIFT_RANKS);
+	save(t, DRIFT_RANKS, 0);
+	drift_steps(t, &whole, &torn);
+	fprintf(stderr, "# of %u steps %u were saved by all ranks, %u by some\n", DRIFT_STEPS, whole,
+		torn);
+	RIG_CHECK(whole >= DRIFT_STEPS / 5, "%u of %u steps were saved", whole, DRIFT_STEPS);
+	RIG_CHECK(torn * 100 <= whole, "%u of %u copies were thrown away", torn, whole + torn);
+	for (int i = 0; i < DRIFT_RANKS; i++)
+		trainer_exit(&t[i]);
 }
 
 static unsigned files_of(pid_t pid)
@@ -384,7 +452,7 @@ int main(int argc, char **argv)
 		RIG_TEST(goes_on_alone),       RIG_TEST(torn),
 		RIG_TEST(goes_on_after_crash), RIG_TEST(beats_outlive_ckptd),
 		RIG_TEST(over_budget),         RIG_TEST(blobs),
-		RIG_TEST(two_in_flight),
+		RIG_TEST(two_in_flight),       RIG_TEST(drift),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
