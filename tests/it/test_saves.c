@@ -155,8 +155,8 @@ static void drift(struct rig *r)
 	prepare(t, DRIFT_RANKS);
 	save(t, DRIFT_RANKS, 0);
 	drift_steps(t, &whole, &torn);
-	fprintf(stderr, "# of %u steps %u were saved by all ranks, %u by some\n", DRIFT_STEPS, whole,
-		torn);
+	fprintf(stderr, "# of %u steps %u were saved by all ranks, %u by some\n", DRIFT_STEPS,
+		whole, torn);
 	RIG_CHECK(whole >= DRIFT_STEPS / 5, "%u of %u steps were saved", whole, DRIFT_STEPS);
 	RIG_CHECK(torn * 100 <= whole, "%u of %u copies were thrown away", torn, whole + torn);
 	for (int i = 0; i < DRIFT_RANKS; i++)
