@@ -104,7 +104,7 @@ static enum credit_block rank_blocks(const struct job *j, struct member *m)
 /* What keeps the next window from being opened; BLOCK_NONE: nothing does. */
 static enum credit_block find_block(struct job *j, uint32_t *ret_rank)
 {
-	enum credit_block first = BLOCK_NONE, why;
+	enum credit_block found = BLOCK_NONE, why;
 	struct member *m;
 	uint32_t n = 0;
 
@@ -113,17 +113,24 @@ static enum credit_block find_block(struct job *j, uint32_t *ret_rank)
 		return BLOCK_OPENING;
 	if (ledgering_short(j))
 		return BLOCK_MEMORY;
+	/* The usual answer, without a walk. The last of those behind is shown: most often ranks
+	 * seal in the order in which they came, and each change is written to all pages. */
+	m = j->window.behind;
+	if (m && rank_blocks(j, m) == BLOCK_BEHIND) {
+		*ret_rank = m->rank;
+		return BLOCK_BEHIND;
+	}
+	j->window.behind = NULL;
 	list_each(m, &j->members, link) {
 		n += m->alive;
-		why = first == BLOCK_NONE ? rank_blocks(j, m) : BLOCK_NONE;
-		if (why != BLOCK_NONE) {
-			first = why;
-			*ret_rank = m->rank;
-		}
-		if (first == BLOCK_BEHIND)
-			return first; /* the usual one: all were there when the window was opened */
+		why = rank_blocks(j, m);
+		if (why == BLOCK_NONE || (found != BLOCK_NONE && found != BLOCK_BEHIND))
+			continue;
+		found = why;
+		*ret_rank = m->rank;
+		j->window.behind = why == BLOCK_BEHIND ? m : NULL;
 	}
-	return n == j->history.epoch.world ? first : BLOCK_ABSENT;
+	return n == j->history.epoch.world ? found : BLOCK_ABSENT;
 }
 
 /* ---- A window ---- */
@@ -161,8 +168,8 @@ static void open_window(struct job *j)
 
 static void show_credit(const struct member *m, struct session_page *page)
 {
-	uint64_t from = is_open(m->job) && m->turn == TURN_GIVEN ? m->job->window.from
-								  : CREDIT_NOT_YET;
+	uint64_t from =
+		is_open(m->job) && m->turn == TURN_GIVEN ? m->job->window.from : CREDIT_NOT_YET;
 	struct slot *s;
 
 	if (m->credit_unused)
@@ -235,6 +242,12 @@ void credits_give(struct job *j)
 	}
 	if (!j->opening && !j->node->stopping)
 		give_due(j);
+}
+
+void credits_forget(struct member *m)
+{
+	if (m->job->window.behind == m)
+		m->job->window.behind = NULL;
 }
 
 /* ---- What ranks do with it ---- */

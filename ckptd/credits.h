@@ -15,6 +15,8 @@ void credits_sealed(struct member *m, uint64_t step);
 void credits_skipped(struct member *m, uint64_t step, bool gave_back);
 /* A rank waits for a credit: whether it need not wait, because its page has one. */
 bool credits_has(const struct member *m);
+/* It is about to be freed. */
+void credits_forget(struct member *m);
 /* Fills a page that is made for it. */
 void credits_fill_page(const struct member *m, struct session_page *page);
 /* After a restart: the window is the one of the credits that are still unused. */

@@ -234,6 +234,7 @@ struct credit_window {
 	bool due;       /* some rank's turn may be DUE */
 	enum credit_block block; /* why the next one is not opened */
 	uint32_t blocked_rank;   /* by which rank */
+	struct member *behind;   /* that one, with BLOCK_BEHIND; or NULL */
 };
 
 #define TROUBLES_MAX 16

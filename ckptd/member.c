@@ -208,6 +208,7 @@ struct member *member_new(struct job *j, uint32_t rank)
 
 void member_delete(struct member *m)
 {
+	credits_forget(m);
 	list_del(&m->ending);
 	list_del(&m->told.link);
 	list_del(&m->link);

@@ -241,7 +241,7 @@ static void test_why_there_is_no_credit(void **state)
 	assert_int_equal(save_rank(&w.k[0], 0, 10), 0);
 	turns(t);
 	assert_int_equal(w.k[0].page->blocked, BLOCK_BEHIND);
-	assert_int_equal(w.k[0].page->blocked_rank, 1);
+	assert_in_range(w.k[0].page->blocked_rank, 1, 2);
 	/* One slot is being written, for as long as the disk takes, the other has the newest. */
 	shard_waits = true;
 	for (uint64_t step = 10; step < 12; step++)
