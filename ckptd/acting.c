@@ -33,6 +33,7 @@
 #include "base/text.h"
 #include "ckptd/beats.h"
 #include "ckptd/events.h"
+#include "ckptd/log.h"
 #include "ckptd/marks.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
@@ -90,6 +91,23 @@ post(struct node *n, enum event_kind kind, int level, const struct subject *s, c
 		    "%s", words);
 }
 
+/* Posts an event about a step of a job. */
+__attribute__((format(printf, 5, 6))) static void
+post_step(struct job *j, enum event_kind kind, int level, uint64_t step, const char *fmt, ...)
+{
+	struct subject s = subject_job(watching_number(j));
+	char words[500];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(words, sizeof(words), fmt, ap);
+	va_end(ap);
+	events_post(j->node->events, kind, level, watching_uid(j->node, &s),
+		    watching_subject_json(j->node, &s),
+		    json_pack("{s:I}", "step", (json_int_t)step), "job '%s': %s",
+		    j->history.job.name, words);
+}
+
 /* Posts an event about a verdict, for the users that may see the verdict. */
 __attribute__((format(printf, 5, 6))) static void post_of(struct node *n, enum event_kind kind,
 							  int level, const struct verdict *v,
@@ -118,7 +136,6 @@ static void checkpoint_job(struct job *j)
 {
 	struct subject s = subject_job(watching_number(j));
 	struct checkpoint *c = persist_now(j);
-	const char *name = j->history.job.name;
 	uint64_t step = 0;
 	struct err e = {0};
 	int r = beats_ask_save(j, &step, &e);
@@ -127,18 +144,17 @@ static void checkpoint_job(struct job *j)
 	j->now_step = c ? c->step : 0;
 	j->now = c != NULL;
 	if (c)
-		post(j->node, EVENT_ACTION_STARTED, 5, &s,
-		     "job '%s': step %llu, the newest in memory, goes to disk now", name,
-		     (unsigned long long)c->step);
+		post_step(j, EVENT_ACTION_STARTED, 5, c->step,
+			  "step %llu, the newest in memory, goes to disk now",
+			  (unsigned long long)c->step);
 	if (r == 0)
-		post(j->node, EVENT_ACTION_STARTED, 5, &s,
-		     "job '%s': its ranks are asked to save at step %llu", name,
-		     (unsigned long long)step);
+		post_step(j, EVENT_ACTION_STARTED, 5, step,
+			  "its ranks are asked to save at step %llu", (unsigned long long)step);
 	else if (!c)
 		post(j->node, EVENT_ACTION_ENDED, 5, &s,
 		     "job '%s': no checkpoint now: nothing committed is only in memory, and its "
 		     "ranks cannot be asked (%s)",
-		     name, e.text);
+		     j->history.job.name, e.text);
 	job_poke(j);
 }
 
@@ -155,7 +171,6 @@ static void checkpoint_now(struct node *n, const struct subject *s, uint32_t own
 
 void acting_step(struct job *j)
 {
-	struct subject s;
 	struct checkpoint *c;
 
 	if (!j->now)
@@ -164,15 +179,13 @@ void acting_step(struct job *j)
 	if (c && (c->durable == DUR_NONE || c->durable == DUR_WANTED || c->durable == DUR_WRITING))
 		return;
 	j->now = false;
-	s = subject_job(watching_number(j));
 	if (c && c->durable == DUR_DONE)
-		post(j->node, EVENT_ACTION_ENDED, 5, &s, "job '%s': step %llu is on disk",
-		     j->history.job.name, (unsigned long long)j->now_step);
+		post_step(j, EVENT_ACTION_ENDED, 5, j->now_step, "step %llu is on disk",
+			  (unsigned long long)j->now_step);
 	else
-		post(j->node, EVENT_ACTION_ENDED, 4, &s,
-		     "job '%s': step %llu did not come to disk%s%s", j->history.job.name,
-		     (unsigned long long)j->now_step, c && c->reason[0] ? ": " : "",
-		     c ? c->reason : "");
+		post_step(j, EVENT_ACTION_ENDED, 4, j->now_step,
+			  "step %llu did not come to disk%s%s", (unsigned long long)j->now_step,
+			  c && c->reason[0] ? ": " : "", c ? c->reason : "");
 }
 
 /* ---- Marks and drains ---- */
@@ -234,7 +247,7 @@ bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 			 "job '%s': rank %u opens here, where %s is suspect: %s%s", r->job, r->rank,
 			 first->words, first->reason,
 			 found > 1 ? "; and more, see 'ckptctl status'" : "");
-		n->env.log(n->env.log_arg, 4, line);
+		n->env.log(n->env.log_arg, 4, &(struct log_about){.job = r->job}, line);
 	}
 	return false;
 }
@@ -489,7 +502,7 @@ static void wait_for(struct acting *a, const struct verdict *v, const struct dec
 		return;
 	}
 	if (!w && a->n_waiting == WAITING_MAX) { /* (2) */
-		a->node->env.log(a->node->env.log_arg, 4,
+		a->node->env.log(a->node->env.log_arg, 4, NULL,
 				 "too many verdicts wait for an action that was withheld: one is "
 				 "not decided on again");
 		return;
@@ -564,7 +577,7 @@ static void act_on_all(struct task *t)
 		return;
 	snprintf(line, sizeof(line), "%llu verdicts came at once and nothing was decided on them",
 		 (unsigned long long)a->left_out);
-	n->env.log(n->env.log_arg, 4, line);
+	n->env.log(n->env.log_arg, 4, NULL, line);
 	a->left_out = 0;
 }
 

@@ -684,8 +684,9 @@ static void adopt_checkpoint(struct checkpoint *c)
 		for (uint32_t r = 0; r < c->world; r++)
 			if (c->shards[r].slot)
 				c->shards[r].slot->state = SLOT_QUARANTINED;
-		job_tell(j, 4, "step %llu: its copy in memory is not whole, it is not used",
-			 (unsigned long long)c->step);
+		job_tell_step(j, c->step, 4,
+			      "step %llu: its copy in memory is not whole, it is not used",
+			      (unsigned long long)c->step);
 	} else if (is_over(c, h) || !is_attempt(c)) {
 		const struct history_abort *a = log_aborted(j, &c->attempt);
 

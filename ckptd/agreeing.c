@@ -86,8 +86,8 @@ static void tell(const struct agreeing *a)
 		 box_text(region, &a->found.region),
 		 name_text(name, a->found.name, a->found.name_len), a->found.rank[0],
 		 a->found.rank[1], box_text(at, &a->at));
-	job_tell(j, 2, "step %llu: %s: a load takes those of one of them",
-		 (unsigned long long)j->overlap_step, j->overlap_text);
+	job_tell_step(j, j->overlap_step, 2, "step %llu: %s: a load takes those of one of them",
+		      (unsigned long long)j->overlap_step, j->overlap_text);
 }
 
 static void agreeing_free(struct agreeing *a)

@@ -519,7 +519,8 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 	c->agreed = CP_ABORTED;
 	timer_disarm(j->node->env.loop, &c->timeout);
 	persist_cancel(c);
-	job_tell(j, 5, "step %llu aborted: %s", (unsigned long long)c->step, c->reason);
+	job_tell_step(j, c->step, 5, "step %llu aborted: %s", (unsigned long long)c->step,
+		      c->reason);
 	r.aborted.step = c->step;
 	r.aborted.attempt = c->attempt;
 	r.aborted.next_try = c->try_number + 1;
@@ -639,11 +640,12 @@ static void stale_check(struct checkpoint *c)
 		j->stale_alarms++;
 		j->stale_step = c->step;
 		watching_stale(c);
-		job_tell(j, 2,
-			 "step %llu has the same bytes in all %u sampled trained tensors as the "
-			 "checkpoint before it: is the optimizer stepping, are the live tensors "
-			 "bound?",
-			 (unsigned long long)c->step, n);
+		job_tell_step(
+			j, c->step, 2,
+			"step %llu has the same bytes in all %u sampled trained tensors as the "
+			"checkpoint before it: is the optimizer stepping, are the live tensors "
+			"bound?",
+			(unsigned long long)c->step, n);
 	}
 	alloc_free(j->samples);
 	j->samples = w.bad ? NULL : (struct digest *)w.buf;
@@ -793,9 +795,10 @@ static void tell_pinned_lost(const struct checkpoint *c)
 {
 	if (c->pinned && c->agreed == CP_COMMITTED && c->durable != DUR_DONE &&
 	    c->durable != DUR_GONE)
-		job_tell(c->job, 3, "step %llu was pinned and is lost: it was only in memory, %s",
-			 (unsigned long long)c->step,
-			 c->reason[0] ? c->reason : "its copy there was found damaged");
+		job_tell_step(c->job, c->step, 3,
+			      "step %llu was pinned and is lost: it was only in memory, %s",
+			      (unsigned long long)c->step,
+			      c->reason[0] ? c->reason : "its copy there was found damaged");
 }
 
 /* Of *left ranks at most, which it counts down: a job has a thousand on a node. */

@@ -236,8 +236,9 @@ static void tell_passed_over(struct job *j, const struct checkpoint *base, const
 		return;
 	snprintf(reason, REASON_MAX + 1, "%.64s; " FELL_BACK "%llu: %.140s", why,
 		 (unsigned long long)h->commit.step, why_missed(j, h));
-	job_tell(j, 3, "fell back to step %llu: step %llu: %s", (unsigned long long)base->step,
-		 (unsigned long long)h->commit.step, why_missed(j, h));
+	job_tell_step(j, h->commit.step, 3, "fell back to step %llu: step %llu: %s",
+		      (unsigned long long)base->step, (unsigned long long)h->commit.step,
+		      why_missed(j, h));
 }
 
 /* Something newer was committed than what it begins with. */
@@ -516,9 +517,9 @@ static void epoch_opened(struct opening *o)
 	member_publish_epoch(j);
 	watching_epoch(j);
 	if (j->history.epoch.has_base)
-		job_tell(j, 6, "epoch %llu (%s), base step %llu",
-			 (unsigned long long)j->history.epoch.number, j->history.epoch.reason,
-			 (unsigned long long)j->history.epoch.base_step);
+		job_tell_step(j, j->history.epoch.base_step, 6, "epoch %llu (%s), base step %llu",
+			      (unsigned long long)j->history.epoch.number, j->history.epoch.reason,
+			      (unsigned long long)j->history.epoch.base_step);
 	else
 		job_tell(j, 6, "epoch %llu (%s), no base",
 			 (unsigned long long)j->history.epoch.number, j->history.epoch.reason);
@@ -592,8 +593,9 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 		if (unfinished && ret < 0)
 			c->works--;
 		j->lost++;
-		job_tell(j, 3, "step %llu was committed and its bytes are lost",
-			 (unsigned long long)h->commit.step);
+		job_tell_step(j, h->commit.step, 3,
+			      "step %llu was committed and its bytes are lost",
+			      (unsigned long long)h->commit.step);
 		watching_lost(j, h->commit.step);
 	}
 	return ret;

@@ -21,6 +21,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "ckptd/events_priv.h"
+#include "ckptd/log.h"
 #include "ckptd/node_priv.h"
 
 #define NEARLY (EVENTS_KEPT / 64)
@@ -212,11 +213,24 @@ static void take(struct events *ev, const struct event *head, json_t *o)
 		ignore_result(keep(ev, e) /* (2) */);
 }
 
+/* The job and the step that an event's fields name. */
+static struct log_about about_of(const json_t *subject, const json_t *more)
+{
+	const json_t *job = json_object_get(subject, "job"), *step = json_object_get(more, "step");
+
+	if (!job)
+		job = json_object_get(more, "job");
+	return (struct log_about){.job = json_string_value(job),
+				  .has_step = json_is_integer(step),
+				  .step = (uint64_t)json_integer_value(step)};
+}
+
 void events_post(struct events *ev, enum event_kind kind, int level, uint32_t uid, json_t *subject,
 		 json_t *more, const char *fmt, ...)
 {
 	struct node *n = ev->node;
 	struct event head = {.wall_ns = loop_wall(n->env.loop), .uid = uid};
+	struct log_about about;
 	char words[640];
 	json_t *o;
 	va_list ap;
@@ -225,8 +239,9 @@ void events_post(struct events *ev, enum event_kind kind, int level, uint32_t ui
 	vsnprintf(words, sizeof(words), fmt, ap);
 	va_end(ap);
 	text_clean(words);
+	about = about_of(subject, more);
 	if (!(level & EVENT_UNLOGGED))
-		n->env.log(n->env.log_arg, level, words);
+		n->env.log(n->env.log_arg, level, &about, words);
 	o = json_pack("{s:I, s:s, s:i, s:s, s:s}", "time_ns", (json_int_t)head.wall_ns, "kind",
 		      event_kind_word(kind), "severity", level & ~EVENT_UNLOGGED, "node",
 		      n->options.name, "words", words);

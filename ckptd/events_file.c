@@ -60,7 +60,7 @@ static void write_done(struct work *w)
 			 "what happens cannot be kept in the data folder (%s): it is in the log, "
 			 "and in 'ckptctl events' until ckptd ends",
 			 err_text(w->status));
-		n->env.log(n->env.log_arg, 4, line);
+		n->env.log(n->env.log_arg, 4, NULL, line);
 	}
 	ev->failed = w->status < 0;
 	alloc_free(ev->writing.bytes);

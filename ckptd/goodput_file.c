@@ -20,6 +20,7 @@
 
 #include "base/alloc.h"
 #include "ckptd/goodput.h"
+#include "ckptd/log.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/start.h"
 #include "storage/store.h"
@@ -151,7 +152,8 @@ void goodput_file_read(struct node *n, struct found_job *f)
 		snprintf(line, sizeof(line),
 			 "%s: %s: what the time of job '%s' went to is counted anew", path,
 			 r < 0 ? err_text(r) : "it is damaged", f->history.job.name);
-		n->env.log(n->env.log_arg, 4, line);
+		n->env.log(n->env.log_arg, 4, &(struct log_about){.job = f->history.job.name},
+			   line);
 	}
 	json_decref(doc);
 }

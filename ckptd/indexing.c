@@ -85,7 +85,7 @@ static void indexing_done(struct work *w)
 	if (w->status < 0 && w->status != -ECANCELED) {
 		n->index_errors++;
 		snprintf(line, sizeof(line), "index: %s", x->err.text);
-		n->env.log(n->env.log_arg, 4, line);
+		n->env.log(n->env.log_arg, 4, NULL, line);
 	}
 	if (x->what == INDEX_REBUILD && w->status >= 0 && !n->stopping)
 		put_marks(n);

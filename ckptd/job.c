@@ -32,6 +32,7 @@
 #include "ckptd/goodput.h"
 #include "ckptd/leaving.h"
 #include "ckptd/load.h"
+#include "ckptd/log.h"
 #include "ckptd/replicas.h"
 #include "ckptd/sharing.h"
 #include "ckptd/start.h"
@@ -194,19 +195,35 @@ struct job *job_find_id(struct node *n, const struct job_id *id)
 	return NULL;
 }
 
-void job_tell(struct job *j, int level, const char *fmt, ...)
+static void tell(struct job *j, int level, const struct log_about *about, const char *fmt,
+		 va_list ap)
 {
 	char text[ERR_TEXT_MAX], line[ERR_TEXT_MAX + CKPT_JOB_MAX + 16];
+
+	if (vsnprintf(text, sizeof(text), fmt, ap) < 0)
+		return;
+	snprintf(line, sizeof(line), "job '%s': %s", about->job, text);
+	j->node->env.log(j->node->env.log_arg, level, about, line);
+}
+
+void job_tell(struct job *j, int level, const char *fmt, ...)
+{
+	const struct log_about about = {.job = j->history.job.name};
 	va_list ap;
-	int n;
 
 	va_start(ap, fmt);
-	n = vsnprintf(text, sizeof(text), fmt, ap);
+	tell(j, level, &about, fmt, ap);
 	va_end(ap);
-	if (n < 0)
-		return;
-	snprintf(line, sizeof(line), "job '%s': %s", j->history.job.name, text);
-	j->node->env.log(j->node->env.log_arg, level, line);
+}
+
+void job_tell_step(struct job *j, uint64_t step, int level, const char *fmt, ...)
+{
+	const struct log_about about = {.job = j->history.job.name, .has_step = true, .step = step};
+	va_list ap;
+
+	va_start(ap, fmt);
+	tell(j, level, &about, fmt, ap);
+	va_end(ap);
 }
 
 void job_id_of(const struct job *j, uint64_t step, const struct attempt_id *attempt,

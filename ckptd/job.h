@@ -393,8 +393,11 @@ bool job_log_down(const struct job *j);
 void job_poke(struct job *j);
 /* Hands it to a worker, charged to the job's user. */
 void job_submit(struct job *j, enum work_class class, struct work *work);
+/* A line of the log about the job, or about a step of it, which the text names too. */
 void job_tell(struct job *j, int level, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
+void job_tell_step(struct job *j, uint64_t step, int level, const char *fmt, ...)
+	__attribute__((format(printf, 4, 5)));
 void job_id_of(const struct job *j, uint64_t step, const struct attempt_id *attempt,
 	       struct checkpoint_id *ret);
 

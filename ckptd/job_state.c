@@ -17,6 +17,7 @@
 #include "ckptd/events.h"
 #include "ckptd/leaving.h"
 #include "ckptd/load.h"
+#include "ckptd/log.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 #include "ckptd/watching.h"
@@ -189,7 +190,8 @@ static void note(struct job *j, enum job_defect d, const char *detail)
 		 j->history.job.name, texts[d], detail);
 	if (!j->node->options.abort_broken)
 		return;
-	j->node->env.log(j->node->env.log_arg, 2, j->defect_text);
+	j->node->env.log(j->node->env.log_arg, 2, &(struct log_about){.job = j->history.job.name},
+			 j->defect_text);
 	abort();
 }
 

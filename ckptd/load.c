@@ -291,7 +291,7 @@ static void too_little_trust(struct load *l, const struct checkpoint *c)
 		snprintf(text, sizeof(text), "went back: %s is asked for, and step %llu is %s",
 			 trust_word(l->least), (unsigned long long)c->step, trust_word(c->trust));
 		rounds_add(&j->loads, &l->waiting);
-		job_tell(j, 5, "%s", text);
+		job_tell_step(j, c->step, 5, "%s", text);
 		epoch_fall_back(j, text, l->least, fell_back, j);
 		return;
 	}
@@ -396,7 +396,7 @@ static void load_go(struct load *l)
 				 c && c->disk_suspect ? ": " : "",
 				 c && c->disk_suspect ? c->reason : "");
 			rounds_add(&j->loads, &l->waiting);
-			job_tell(j, 3, "%s", text);
+			job_tell_step(j, j->history.epoch.base_step, 3, "%s", text);
 			epoch_fall_back(j, text, l->least, fell_back, j);
 			return;
 		}

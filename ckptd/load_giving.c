@@ -224,7 +224,8 @@ void load_plan_done(struct work *w)
 	}
 	/* A file that cannot be read is a bad copy, like a leaf that does not match. */
 	if (r < 0 && l->bad_copy) {
-		job_tell(l->job, 3, "step %llu: %s", (unsigned long long)l->step, l->err.text);
+		job_tell_step(l->job, l->step, 3, "step %llu: %s", (unsigned long long)l->step,
+			      l->err.text);
 		checkpoint_suspect(l->checkpoint, l->bad_rank, "%s", l->err.text);
 		indexing_put(l->checkpoint);
 		r = checkpoint_restorable(l->checkpoint) ? -EAGAIN : CKPT_ECORRUPT;
@@ -280,12 +281,12 @@ static void check_done(struct work *w)
 	if (shard_is_bad(w->status)) {
 		shard_describe(&s->table, l->check_leaf * s->table.geometry.leaf, what,
 			       sizeof(what));
-		job_tell(l->job, 3,
-			 "step %llu, rank %u, %s: leaf %llu (%s) does not match its digest; "
-			 "the copy is not used any more",
-			 (unsigned long long)c->step, s->rank,
-			 s->kind == LOAD_MEMORY ? "memory" : "file",
-			 (unsigned long long)l->check_leaf, what);
+		job_tell_step(l->job, c->step, 3,
+			      "step %llu, rank %u, %s: leaf %llu (%s) does not match its digest; "
+			      "the copy is not used any more",
+			      (unsigned long long)c->step, s->rank,
+			      s->kind == LOAD_MEMORY ? "memory" : "file",
+			      (unsigned long long)l->check_leaf, what);
 		if (s->kind == LOAD_MEMORY) {
 			s->slot->state = SLOT_QUARANTINED;
 			c->memory = false;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * log.c - one line an event on stderr.
+ * log.c - one line an event on stderr, or one entry of the journal.
  *
- * Under systemd a line is "<N>text" (sd-daemon(3)), else "2025-01-31T12:00:00.000Z level text"; as
- * JSON {"time":...,"level":...,"message":...}. Control characters and what a name from outside
- * may carry never reach the terminal: in text they become '?', in JSON they are escaped. What does
- * not fit in LOG_LINE_MAX is cut. A line that cannot be written is lost: there is nobody to tell.
+ * Under systemd a line is an entry (journal.h), all of them, so that they stay in order; where the
+ * journal does not take it "<N>text" on stderr (sd-daemon(3)). Else "2025-01-31T12:00:00.000Z level
+ * text"; as JSON {"time":...,"level":...,"message":...}. Control characters and what a name from
+ * outside may carry never reach the terminal: in text they become '?', in JSON they are escaped.
+ * What does not fit in LOG_LINE_MAX is cut. A line that cannot be written is lost: there is nobody
+ * to tell.
  */
 #include <config.h>
 
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "ckptd/journal.h"
 
 static const char *level_name(int level)
 {
@@ -49,6 +52,9 @@ void log_init(struct log *log)
 	if (stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 &&
 	    fstat(STDERR_FILENO, &st) == 0)
 		log->journal = st.st_dev == dev && st.st_ino == ino;
+	/* Without, the lines go to stderr, as they do where the journal has no such socket. */
+	if (log->journal && journal_open(JOURNAL_SOCKET, &log->entries) != 0)
+		log->entries = NULL;
 }
 
 struct line {
@@ -109,10 +115,11 @@ static void put_time(struct line *l)
 	put(l, millis);
 }
 
-void log_line(void *arg, int level, const char *text)
+void log_entry(void *arg, int level, const struct log_about *about, const char *text)
 {
 	struct log *log = arg;
 	struct line l = { .len = 0 };
+	size_t begin;
 	char prefix[8];
 
 	if (!log || level > log->level)
@@ -122,6 +129,7 @@ void log_line(void *arg, int level, const char *text)
 		snprintf(prefix, sizeof(prefix), "<%d>", level);
 		put(&l, prefix);
 	}
+	begin = l.len;
 	if (log->json) {
 		put(&l, "{\"time\":\"");
 		put_time(&l);
@@ -141,8 +149,16 @@ void log_line(void *arg, int level, const char *text)
 		put_plain(&l, text);
 		l.buf[l.len++] = '\n';
 	}
-	assert(l.len <= sizeof(l.buf));
+	assert(l.len <= sizeof(l.buf) && l.len > begin);
+	if (log->entries && l.len > begin + 1 &&
+	    journal_send(log->entries, level, about, l.buf + begin, l.len - begin - 1) == 0)
+		return;
 	ignore_result((int)write(log->fd, l.buf, l.len)); /* there is nobody to tell */
+}
+
+void log_line(struct log *log, int level, const char *text)
+{
+	log_entry(log, level, NULL, text);
 }
 
 void log_print(struct log *log, int level, const char *fmt, ...)

@@ -357,7 +357,7 @@ int main(int argc, char **argv)
 	static struct arguments a;
 	struct err e = { 0 };
 	struct config c;
-	struct log log;
+	static struct log log;
 	int status;
 
 	if (argc == 2 && strcmp(argv[1], "--receiver") == 0)

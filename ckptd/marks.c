@@ -121,7 +121,7 @@ static void write_done(struct work *w)
 			 "what is suspect or drained could not be written (%s): a restart of ckptd "
 			 "forgets it",
 			 err_text(w->status));
-		n->env.log(n->env.log_arg, 4, line);
+		n->env.log(n->env.log_arg, 4, NULL, line);
 	}
 	if (m->again)
 		write_start(m);

@@ -313,7 +313,8 @@ static void start_done(struct work *w)
 		list_each(j, &n->jobs, link)
 			start_tell_files(j);
 		if (probing_new(n, &n->probing) < 0)
-			n->env.log(n->env.log_arg, 4, "going on without collectors: no memory");
+			n->env.log(n->env.log_arg, 4, NULL,
+				   "going on without collectors: no memory");
 		admission_begin(n);
 		epoch_ready(n);
 		if (n->index && !s->found.index_good)
@@ -561,20 +562,20 @@ unsigned node_stop_lost(struct node *n, const char *when)
 	list_each(j, &n->jobs, link) {
 		list_each(c, &j->checkpoints, link) {
 			if (checkpoint_waits_for_commit(c))
-				job_tell(j, 3,
-					 "step %llu was saved by every rank and could not be "
-					 "committed %s%s%s",
-					 (unsigned long long)c->step, when,
-					 j->log_text[0] ? ": " : "", j->log_text);
+				job_tell_step(j, c->step, 3,
+					      "step %llu was saved by every rank and could not be "
+					      "committed %s%s%s",
+					      (unsigned long long)c->step, when,
+					      j->log_text[0] ? ": " : "", j->log_text);
 			if (!needs_files(j, c))
 				continue;
 			lost++;
-			job_tell(j, 3,
-				 "step %llu is committed and is lost with this stop, unless memory "
-				 "is kept (a restart by systemd): it could not be written%s%s: %s",
-				 (unsigned long long)c->step,
-				 c->durable == DUR_FAILED ? "" : " ",
-				 c->durable == DUR_FAILED ? "" : when, why_not_written(c));
+			job_tell_step(
+				j, c->step, 3,
+				"step %llu is committed and is lost with this stop, unless memory "
+				"is kept (a restart by systemd): it could not be written%s%s: %s",
+				(unsigned long long)c->step, c->durable == DUR_FAILED ? "" : " ",
+				c->durable == DUR_FAILED ? "" : when, why_not_written(c));
 		}
 	}
 	return lost;

@@ -31,8 +31,10 @@ typedef int joblog_open_fn(void *arg, const struct job_id *job, bool anew, struc
  * function closes it, after the node is freed. */
 typedef struct index *index_open_fn(void *arg, bool *ret_fresh);
 
-/* What ckptd says to people: one line an event; level as syslog's. */
-typedef void node_log_fn(void *arg, int level, const char *line);
+/* What ckptd says to people: one line an event; level as syslog's. about (log.h): NULL, or what the
+ * line is about, for programs that look for it. */
+struct log_about;
+typedef void node_log_fn(void *arg, int level, const struct log_about *about, const char *line);
 
 struct env {
 	struct loop *loop;

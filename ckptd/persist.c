@@ -238,8 +238,8 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 	c->no_room = true;
 	j->lacks_room = true;
 	if (!j->disk_text[0])
-		job_tell(j, 3, "step %llu stays in memory until there is room: %s",
-			 (unsigned long long)c->step, why->text);
+		job_tell_step(j, c->step, 3, "step %llu stays in memory until there is room: %s",
+			      (unsigned long long)c->step, why->text);
 	memcpy(j->disk_text, why->text, sizeof(j->disk_text));
 	timer_arm(j->node->env.loop, &j->room_timer, loop_now(j->node->env.loop) + ROOM_RETRY_NS);
 }
@@ -248,8 +248,8 @@ static void persist_failed(struct checkpoint *c)
 {
 	c->persist_tries++;
 	c->durable = c->persist_tries < PERSIST_TRIES ? DUR_NONE : DUR_FAILED;
-	job_tell(c->job, 3, "write step %llu to disk, try %u of %d: %s",
-		 (unsigned long long)c->step, c->persist_tries, PERSIST_TRIES, c->reason);
+	job_tell_step(c->job, c->step, 3, "write step %llu to disk, try %u of %d: %s",
+		      (unsigned long long)c->step, c->persist_tries, PERSIST_TRIES, c->reason);
 }
 
 static void discard_done(struct work *w)

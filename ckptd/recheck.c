@@ -287,10 +287,10 @@ static void files_are_bad(struct recheck *r, const char *why)
 {
 	struct checkpoint *c = r->checkpoint;
 
-	job_tell(c->job, 3,
-		 "step %llu, rank %u: its file was read again: %s; it is not used any "
-		 "more",
-		 (unsigned long long)c->step, r->rank, why);
+	job_tell_step(c->job, c->step, 3,
+		      "step %llu, rank %u: its file was read again: %s; it is not used any "
+		      "more",
+		      (unsigned long long)c->step, r->rank, why);
 	checkpoint_suspect(c, r->rank, "rank %u: %.180s", r->rank, why);
 	indexing_put(c);
 	turn_over(r);
@@ -300,10 +300,11 @@ static void memory_is_bad(struct recheck *r)
 {
 	struct checkpoint *c = r->checkpoint;
 
-	job_tell(c->job, 3,
-		 "step %llu, rank %u: its memory was read again: %s does not match its digest; the "
-		 "copy is not used any more",
-		 (unsigned long long)c->step, r->rank, r->first_bad);
+	job_tell_step(
+		c->job, c->step, 3,
+		"step %llu, rank %u: its memory was read again: %s does not match its digest; the "
+		"copy is not used any more",
+		(unsigned long long)c->step, r->rank, r->first_bad);
 	c->shards[r->rank].slot->state = SLOT_QUARANTINED;
 	c->memory = false;
 	turn_over(r);

@@ -573,11 +573,12 @@ static void tell(struct dividing *s, const struct difference *d)
 		 "elements %.60s of tensor '%.80s' are not the same on %s as on %s", box,
 		 name_text(name, shard.name, shard.name_len), others, alike);
 	tell_detector(c, d, name);
-	job_tell(j, 2,
-		 "step %llu: %s%s: silent corruption, or ranks give one name to tensors that are "
-		 "not the same; each rank's bytes are kept",
-		 (unsigned long long)c->step, j->replica_text,
-		 d->parts > 1 ? ", and it is not the only one" : "");
+	job_tell_step(
+		j, c->step, 2,
+		"step %llu: %s%s: silent corruption, or ranks give one name to tensors that are "
+		"not the same; each rank's bytes are kept",
+		(unsigned long long)c->step, j->replica_text,
+		d->parts > 1 ? ", and it is not the only one" : "");
 }
 
 static void tell_differences(struct dividing *s)
@@ -611,10 +612,11 @@ static void give_up(struct dividing *s)
 
 static void tell_whole(const struct checkpoint *c, int why)
 {
-	job_tell(c->job, 3,
-		 "step %llu: what its ranks hold alike could not be compared (%s): every file is "
-		 "written whole",
-		 (unsigned long long)c->step, err_text(why));
+	job_tell_step(
+		c->job, c->step, 3,
+		"step %llu: what its ranks hold alike could not be compared (%s): every file is "
+		"written whole",
+		(unsigned long long)c->step, err_text(why));
 }
 
 static void fail(struct dividing *s, int status)

@@ -100,8 +100,8 @@ static void expiry_over(struct expiry *x, int status)
 	x->checkpoint->works--;
 	x->checkpoint->expiring = false;
 	if (status < 0)
-		job_tell(j, 4, "take step %llu away: %s; it is tried again",
-			 (unsigned long long)x->id.step, x->err.text);
+		job_tell_step(j, x->id.step, 4, "take step %llu away: %s; it is tried again",
+			      (unsigned long long)x->id.step, x->err.text);
 	if (x->done)
 		x->done(x->arg, status);
 	job_poke(j);

@@ -219,23 +219,24 @@ static void files_are_good(struct rewrite *x)
 		c->reason[0] = '\0';
 	indexing_put(c);
 	if (x->sufficed) {
-		job_tell(c->job, 4,
-			 "step %llu has its COMMIT again, made from its files and the log",
-			 (unsigned long long)c->step);
+		job_tell_step(c->job, c->step, 4,
+			      "step %llu has its COMMIT again, made from its files and the log",
+			      (unsigned long long)c->step);
 		return;
 	}
 	c->job->rewritten += x->n_parts;
-	job_tell(c->job, 4,
-		 "step %llu: %u of its files were damaged and are written again from memory",
-		 (unsigned long long)c->step, x->n_parts);
+	job_tell_step(c->job, c->step, 4,
+		      "step %llu: %u of its files were damaged and are written again from memory",
+		      (unsigned long long)c->step, x->n_parts);
 }
 
 static void failed(struct rewrite *x, int status)
 {
 	struct checkpoint *c = x->checkpoint;
 
-	job_tell(c->job, 3, "step %llu: its damaged files cannot be written again: %s",
-		 (unsigned long long)c->step, x->err.text);
+	job_tell_step(c->job, c->step, 3,
+		      "step %llu: its damaged files cannot be written again: %s",
+		      (unsigned long long)c->step, x->err.text);
 	if (x->bad_memory) {
 		c->shards[x->bad_memory->rank].slot->state = SLOT_QUARANTINED;
 		c->memory = false;

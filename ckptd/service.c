@@ -395,7 +395,7 @@ static int open_node(struct service *s, struct err *e)
 			  .rng = &s->rng,
 			  .joblog_open = open_joblog,
 			  .joblog_arg = s,
-			  .log = log_line,
+			  .log = log_entry,
 			  .log_arg = s->log};
 	int r;
 

@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "ckptd/goodput.h"
+#include "ckptd/log.h"
 #include "ckptd/refused.h"
 #include "codec/digest.h"
 #include "storage/catalog.h"
@@ -49,9 +50,9 @@ void found_job_free(struct found_job *f)
 	alloc_free(f);
 }
 
-static void tell(struct node *n, int level, const char *text)
+static void tell(struct node *n, int level, const char *job, const char *text)
 {
-	n->env.log(n->env.log_arg, level, text);
+	n->env.log(n->env.log_arg, level, &(struct log_about){.job = job}, text);
 }
 
 static int on_checkpoint(void *arg, const struct checkpoint_id *id,
@@ -183,7 +184,7 @@ static int read_job(struct scan *x, const struct job_id *id)
 		if (f->n_commits || f->history.next_n) {
 			made = was_made(f);
 			if (!made)
-				tell(n, 3, line);
+				tell(n, 3, f->history.job.name, line);
 			r = relog(n, f, x->err);
 			f->relogged = !made;
 		} else {
@@ -223,7 +224,7 @@ static int on_staged(void *arg, const struct staged *s)
 		 "%s: a checkpoint that a tool began and did not end; the same command may go on "
 		 "with it, 'ckptctl gc --incoming' takes it away",
 		 path);
-	tell(x->node, 4, line);
+	tell(x->node, 4, NULL, line);
 	return 0;
 }
 

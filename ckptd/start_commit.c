@@ -41,6 +41,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/events.h"
+#include "ckptd/log.h"
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
 #include "detect/verdicts.h"
@@ -60,10 +61,11 @@ static void tell(struct node *n, const struct found_job *f, int level, uint64_t 
 		 const char *what, const char *why)
 {
 	char line[ERR_TEXT_MAX + CKPT_JOB_MAX + 128], hex[ID_TEXT_MAX];
+	const struct log_about about = {.job = name_of(f, hex), .has_step = true, .step = step};
 
-	snprintf(line, sizeof(line), "job '%s': step %" PRIu64 " on disk %s: %s", name_of(f, hex),
-		 step, what, why);
-	n->env.log(n->env.log_arg, level, line);
+	snprintf(line, sizeof(line), "job '%s': step %" PRIu64 " on disk %s: %s", about.job, step,
+		 what, why);
+	n->env.log(n->env.log_arg, level, &about, line);
 }
 
 /* ---- What is kept ---- */

@@ -148,11 +148,12 @@ static void change_disk(void *arg)
 static char told[1u << 20]; /* all lines of this test; worker threads say some */
 static pthread_mutex_t told_mutex = PTHREAD_MUTEX_INITIALIZER;
 
-static void remember_line(void *arg, int level, const char *line)
+static void remember_line(void *arg, int level, const struct log_about *about, const char *line)
 {
 	size_t len;
 
 	(void)arg;
+	(void)about;
 	pthread_mutex_lock(&told_mutex);
 	len = strlen(told);
 	snprintf(told + len, sizeof(told) - len, "%d %s\n", level, line);

@@ -112,13 +112,13 @@ static void over(struct tidy *t, int status)
 		snprintf(line, sizeof(line),
 			 "%" PRIu64 " declarations and layouts that nothing uses were removed",
 			 removed);
-		n->env.log(n->env.log_arg, 6, line);
+		n->env.log(n->env.log_arg, 6, NULL, line);
 	}
 	if (status < 0) {
 		snprintf(line, sizeof(line),
 			 "declarations and layouts that nothing uses stay for now: %s",
 			 t->err.code ? t->err.text : err_text(status));
-		n->env.log(n->env.log_arg, status == CKPT_ESTATE ? 6 : 4, line);
+		n->env.log(n->env.log_arg, status == CKPT_ESTATE ? 6 : 4, NULL, line);
 	}
 	if (t->wanted)
 		begin(t);

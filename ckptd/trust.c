@@ -74,12 +74,12 @@ static void record_done(void *arg, int status)
 		c->said = c->trust; /* refused: it was freed meanwhile, or another leads */
 	/* As ordinary as the save itself, of which nothing is said either. */
 	if (trust_level(c->trust) > trust_level(before))
-		job_tell(c->job, 7, "step %llu is %s", (unsigned long long)c->step,
-			 trust_word(trust_level(c->trust)));
+		job_tell_step(c->job, c->step, 7, "step %llu is %s", (unsigned long long)c->step,
+			      trust_word(trust_level(c->trust)));
 	if (c->trust & ~before & TRUST_DOUBTED)
-		job_tell(c->job, 4,
-			 "step %llu is doubted: it was committed while something was wrong",
-			 (unsigned long long)c->step);
+		job_tell_step(c->job, c->step, 4,
+			      "step %llu is doubted: it was committed while something was wrong",
+			      (unsigned long long)c->step);
 	job_poke(c->job);
 }
 
@@ -328,20 +328,20 @@ static void hook_done(void *arg, int status)
 	if (status == 0) {
 		trust_say(c, TRUST_VERIFIED);
 	} else if (status == 1) {
-		job_tell(c->job, 3,
-			 "step %llu: trust.hook says that it is bad: it is not offered "
-			 "any more",
-			 (unsigned long long)c->step);
+		job_tell_step(c->job, c->step, 3,
+			      "step %llu: trust.hook says that it is bad: it is not offered "
+			      "any more",
+			      (unsigned long long)c->step);
 		trust_say(c, TRUST_BAD);
 	} else if (status < 0 && status != -ETIMEDOUT && status != -ECHILD) {
 		job_tell(c->job, 4, "trust.hook '%s' cannot be run: %s", n->options.hook,
 			 err_text(status));
 	} else {
-		job_tell(c->job, 4, "step %llu: trust.hook does not know: %s",
-			 (unsigned long long)c->step,
-			 status == -ETIMEDOUT ? "it took too long and was ended"
-			 : status < 0         ? "it was ended by a signal"
-					      : "it ended with a status above 1");
+		job_tell_step(c->job, c->step, 4, "step %llu: trust.hook does not know: %s",
+			      (unsigned long long)c->step,
+			      status == -ETIMEDOUT ? "it took too long and was ended"
+			      : status < 0         ? "it was ended by a signal"
+						   : "it ended with a status above 1");
 	}
 }
 

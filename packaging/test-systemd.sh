@@ -114,8 +114,11 @@ restarted() {
 	pid=$(property MainPID)
 	[ "$pid" -gt 1 ] && [ "$pid" != "$before" ]
 }
+# logged WORDS FIELD=VALUE... - an entry of ckptd's in the journal has these words and fields.
 logged() {
-	in_it journalctl --no-pager -q _SYSTEMD_UNIT=ckptd.service -o cat | grep -q "$1"
+	words=$1
+	shift
+	in_it journalctl --no-pager -q _SYSTEMD_UNIT=ckptd.service "$@" -o cat | grep -q "$words"
 }
 # trainer STEP LOADED TIER - a trainer that loads this from there, saves STEP and stays.
 trainer() {
@@ -178,6 +181,12 @@ only_in_memory 101
 trainer_dies
 trainer 102 101 memory
 echo "ok killed"
+
+within 10 logged 'process of rank 0 ended' CKPT_JOB=kept PRIORITY=6 || die "no field CKPT_JOB"
+within 10 logged 'epoch 2 (new run), base step 100' CKPT_JOB=kept CKPT_STEP=100 ||
+	die "no field CKPT_STEP"
+! logged . CKPT_JOB=kept CKPT_STEP=99 || die "a line about a step that is none"
+echo "ok journal"
 
 # One that hangs: systemd aborts it and starts another. The unit's 30 s are shortened here.
 [ "$(property WatchdogUSec)" = 30s ] || die "the unit's watchdog is $(property WatchdogUSec)"

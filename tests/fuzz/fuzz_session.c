@@ -70,9 +70,10 @@ static int open_log(void *arg, const struct job_id *job, bool anew, struct joblo
 	return joblog_single_open(f->disk, dir, ret, e);
 }
 
-static void on_log(void *arg, int level, const char *line)
+static void on_log(void *arg, int level, const struct log_about *about, const char *line)
 {
 	(void)arg;
+	(void)about;
 	(void)level;
 	assert(line[0]);
 }

@@ -3,6 +3,7 @@
 
 #include "tests/lib/host.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <string.h>
 
 #include "ckptd/listener.h"
+#include "ckptd/log.h"
 #include "ckptd/loop_epoll.h"
 #include "ckptd/memory_memfd.h"
 #include "ckptd/workers.h"
@@ -53,10 +55,23 @@ static void note_made_again(struct host *h, const char *line)
 		h->made_again[h->n_made_again++] = strtoull(step + 5, NULL, 10);
 }
 
-static void on_line(void *arg, int level, const char *line)
+/* A line that names a job, or a step of it, has them as fields too: people filter by those. */
+static void check_about(const struct log_about *about, const char *line)
+{
+	char job[CKPT_JOB_MAX + 1];
+	unsigned long long step;
+
+	if (sscanf(line, "job '%64[^']':", job) == 1)
+		assert(about && about->job && strcmp(about->job, job) == 0);
+	if (sscanf(line, "job '%*[^']': step %llu", &step) == 1)
+		assert(about && about->has_step && about->step == step);
+}
+
+static void on_line(void *arg, int level, const struct log_about *about, const char *line)
 {
 	struct host *h = arg;
 
+	check_about(about, line);
 	pthread_mutex_lock(&lines_mutex);
 	h->logs_begun_anew += strstr(line, "beginning it anew") != NULL;
 	note_made_again(h, line);
@@ -67,7 +82,7 @@ static void on_line(void *arg, int level, const char *line)
 	if (getenv("CKPT_TEST_VERBOSE"))
 		log_line(&h->log, level, line);
 	if (h->on_line)
-		h->on_line(h->on_line_arg, level, line);
+		h->on_line(h->on_line_arg, level, about, line);
 	pthread_mutex_unlock(&lines_mutex);
 }
 

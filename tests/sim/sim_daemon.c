@@ -159,10 +159,11 @@ static void on_ready(void *arg, int status, const char *text)
 	made_check(d->sim);
 }
 
-static void on_log(void *arg, int level, const char *line)
+static void on_log(void *arg, int level, const struct log_about *about, const char *line)
 {
 	struct sim *s = arg;
 
+	(void)about;
 	sim_tell(s, "ckptd <%d> %s", level, line);
 	/* Ranks of the simulator do write a wrong byte now and then. */
 	if (s->profile->no_alarm && s->trouble && strstr(line, "alarm, ") &&
