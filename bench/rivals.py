@@ -16,6 +16,7 @@ figures. Nothing is measured, and that is said, where torch is missing.
 """
 
 import os
+import runpy
 import shutil
 import statistics
 import sys
@@ -87,9 +88,9 @@ def rival_staging(torch, state, folder):
 def rival_dcp(torch, state, folder):
     import torch.distributed as dist
 
-    sys.path.append(os.path.join(os.path.dirname(__file__), "..", "python", "tests"))
-    import torch113
-    dcp = torch113.patch()
+    # The file alone: the package wants libckpt.
+    dcp = runpy.run_path(os.path.join(os.path.dirname(__file__), "..", "python", "ckpt",
+                                      "torch113.py"))["patch"]()
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -557,7 +557,8 @@ static int would(struct session *s, const char *text, json_t **ret, struct err *
 	if (sscanf(text, "%31s %31s %199s", class, cause, who) < 2 || !find_words(class, cause, &v))
 		return err_set(e, -EINVAL,
 			       "policy: '%.60s' is no verdict: give its class and cause, such as "
-			       "'dead process-ended' (share/policy.tsv has all of them), and whom",
+			       "'dead process-ended' (the installed policy.tsv has all of them), "
+			       "and whom",
 			       text);
 	if (!find(s, who, &a))
 		return err_set(e, CKPT_ENOTFOUND, "policy: nothing here is called '%.60s'", who);

@@ -135,7 +135,7 @@ static int parse_item(struct layout_spec *s, char *item, struct err *e)
 		r = i < n ? parse_value(s, &items[i], value, e)
 			  : err_set(e, -EINVAL,
 				    "there is no such item: tp, pp, dp, cp, ep, etp, zero, fsdp1, "
-				    "fsdp2, ... are listed in ckptd's doc/layouts.md");
+				    "fsdp2, ... are listed in layouts.md of ckptd's documentation");
 	}
 	return r ? err_wrap(e, r, "'%.40s'", item) : 0;
 }

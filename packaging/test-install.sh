@@ -48,10 +48,64 @@ for page in "$scratch$prefix"/share/man/man[18]/*; do
 		exit 1
 	}
 done
+# What texts that are installed name of the documentation and the tables is installed too, and
+# nothing of the source is named that is not.
+docdir=$(sed -n 's/^docdir = //p' "$top_builddir/Makefile" | sed \
+	-e 's|[$][({]datarootdir[)}]|${prefix}/share|' -e 's|[$][({]PACKAGE_TARNAME[)}]|ckptd|' \
+	-e "s|[$][({]prefix[)}]|$prefix|")
+[ -f "$scratch$docdir/README.md" ] || { echo "the documentation is not in $docdir"; exit 1; }
+
+# texts - what the programs, the library, the pages and other installed files that are read say. The
+# documentation itself may name sources.
+texts() {
+	strings -a -n 12 "$scratch$prefix"/bin/* "$scratch$prefix"/sbin/* "$library"
+	find "$scratch$prefix/share/man" -type f -exec sed -e 's/\\-/-/g' -e 's/\\&//g' \
+		-e 's/\\f[A-Z]//g' -e 's/\\f(..//g' {} +
+	find "$scratch" -type f \( -path '*/examples/*' -o -path '*/ckpt/*.py' -o -name '*.tsv' -o \
+		-name '*.h' -o -name '*.pc' -o -name '*.bash' -o -name ckptd.conf -o \
+		-name ckptd.service \) -exec cat {} +
+}
+# missing_documents - of what standard input names, what is not installed.
+missing_documents() {
+	grep -aoE '[$~/A-Za-z0-9_][$~/A-Za-z0-9_.-]*' | sed 's/[.]*$//' | sort -u |
+		grep -E '[A-Za-z-]{3}\.(md|tsv)$|^(bench|doc|examples|man|packaging|python|scripts|share|tests)/' |
+		while read -r name; do
+		case $name in
+		examples/*) [ -f "$scratch$docdir/$name" ] ;;
+		/etc/ckptd/*.tsv | '$datadir/ckptd/'*.tsv) [ -f "$scratch$prefix/share/ckptd/${name##*/}" ] ;;
+		*/*) false ;;
+		*.tsv) [ -f "$scratch$prefix/share/ckptd/$name" ] ;;
+		*.md) [ -f "$scratch$docdir/$name" ] ;;
+		esac || echo "$name"
+	done
+}
+texts >"$scratch/texts"
+missing=$(missing_documents <"$scratch/texts")
+[ -z "$missing" ] || { echo "named, but not installed: $missing"; exit 1; }
+for name in examples/train_lm.c operations.md policy.tsv; do
+	grep -qF "$name" "$scratch/texts" || { echo "texts() misses $name"; exit 1; }
+done
+for name in doc/json.md nothing.md scripts/demo examples/none.c none.tsv python/tests/torch113.py; do
+	[ "$(echo "\"(see $name)\"." | missing_documents)" = "$name" ] || {
+		echo "the search would not find $name"
+		exit 1
+	}
+done
+# Links of the documentation lead to what is installed.
+for page in "$scratch$docdir"/*.md; do
+	for link in $(grep -o '](\([^)# ]*\)' "$page" | sed -e 's/^](//' -e '/^https*:/d'); do
+		[ -f "$scratch$docdir/$link" ] || { echo "${page##*/} links to $link"; exit 1; }
+	done
+done
+# The example is compiled as it says, with what is installed; a program without the sanitizer cannot
+# be linked with a library that has it.
+[ -n "$preload" ] || ${CC:-cc} -o "$scratch/train_lm" "$scratch$docdir/examples/train_lm.c" \
+	-I"$scratch$prefix/include" -L"${library%/*}" -lckpt -lm
+
 cd /
 env LD_PRELOAD="$preload" LD_LIBRARY_PATH="${library%/*}" PYTHONPATH="$scratch$want" \
 	PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c '
-import ckpt
+import ckpt, ckpt.torch, ckpt.torch113
 try:
     ckpt.open("j", 0, 1, socket="/nonexistent")
 except ckpt.CkptError as e:

@@ -13,6 +13,7 @@ import io
 import os
 import pathlib
 import pickle
+import runpy
 import shutil
 import struct
 import sys
@@ -24,8 +25,9 @@ import torch
 
 import test_exchange as exchange
 
-sys.path.append(os.path.join(os.path.dirname(__file__), "..", "python", "tests"))
-import torch113  # noqa: E402
+# The file alone: the package wants libckpt.
+torch113_patch = runpy.run_path(os.path.join(os.path.dirname(__file__), "..", "python", "ckpt",
+                                             "torch113.py"))["patch"]
 
 DTYPES = {"BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16,
           "I32": torch.int32, "I64": torch.int64, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -118,7 +120,7 @@ def state_dict(ranks, fill):
 
 def on_ranks(rank, command, ranks, port, folder):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
-    dcp = torch113.patch()
+    dcp = torch113_patch()
     import torch.distributed as dist
     dist.init_process_group("gloo", rank=rank, world_size=ranks)
     if command == "save":

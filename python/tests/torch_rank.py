@@ -20,7 +20,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
 def dcp113():
-    import torch113
+    from ckpt import torch113
     dcp = torch113.patch()
     dist.init_process_group("gloo")
     return dcp

@@ -1,11 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian 12's torch 1.13.1 under Python 3.11: torch.distributed._shard does not import, because an
-unhashable dataclass is the default value of dataclass fields. It is given a hash while it imports."""
+"""ckpt.torch113: torch.distributed.checkpoint of Debian 12's torch 1.13.1 under Python 3.11.
+
+    import ckpt.torch113, ckpt.torch as ck
+
+    dcp = ckpt.torch113.patch()    # before torch.distributed._shard is imported by anything else
+    dcp.save_state_dict(state, ck.Writer("run7", step))
+
+torch.distributed._shard does not import there, because an unhashable dataclass is the default value
+of dataclass fields. It is given a hash while it imports. Importing this module needs no torch."""
 
 import dataclasses
+from typing import Any
 
 
-def patch():
+def patch() -> Any:
+    """The module torch.distributed._shard.checkpoint."""
     before = dataclasses._get_field
 
     def get_field(cls, name, kind, kw):
