@@ -55,6 +55,12 @@ docdir=$(sed -n 's/^docdir = //p' "$top_builddir/Makefile" | sed \
 	-e "s|[$][({]prefix[)}]|$prefix|")
 [ -f "$scratch$docdir/README.md" ] || { echo "the documentation is not in $docdir"; exit 1; }
 
+# The licence that every file names, in full.
+licence=$scratch$docdir/LICENSE
+[ -f "$licence" ] && [ -f "$scratch$docdir/NEWS" ] && [ -f "$scratch$docdir/SECURITY.md" ]
+grep -q 'Version 2.0, January 2004' "$licence" && grep -q 'END OF TERMS' "$licence"
+[ ! -f /usr/share/common-licenses/Apache-2.0 ] || cmp "$licence" /usr/share/common-licenses/Apache-2.0
+
 # texts - what the programs, the library, the pages and other installed files that are read say. The
 # documentation itself may name sources.
 texts() {
