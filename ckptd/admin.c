@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "ckptd/incoming.h"
 #include "ckptd/indexing.h"
+#include "ckptd/job_removal.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/plan_answer.h"
 #include "ckptd/status_answer.h"
@@ -287,8 +288,7 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	if (!other && !c->pinned && !checkpoint_is_base(c))
 		return err_set(e, -EBUSY,
 			       "step %llu is the only good one on disk; it stays: save a newer one "
-			       "first, or stop ckptd and remove the whole job with 'ckptctl rm %s "
-			       "--all --data FOLDER'",
+			       "first, or remove the whole job with 'ckptctl rm-job %s'",
 			       (unsigned long long)c->step, j->history.job.name);
 	if (recheck_is_busy(c) || c->saying) {
 		recheck_give_way(j->node);
@@ -360,6 +360,15 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		token(s, request, j);
 		return;
 	}
+	if (m->verb == CKPT__ADMIN__VERB__REMOVE_JOB) {
+		job_removal_start(s, request, j);
+		return;
+	}
+	if (j->removal != JOB_KEPT) {
+		snprintf(text, sizeof(text), "job '%s' is being removed", j->history.job.name);
+		session_reply_error(s, request, -EAGAIN, text);
+		return;
+	}
 	lost = !c && m->verb == CKPT__ADMIN__VERB__REMOVE ? lost_named(j, m) : NULL;
 	if (!c && !lost) {
 		snprintf(text, sizeof(text), "job '%s' has no committed checkpoint of step %llu",
@@ -382,10 +391,11 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 /* Deeds write to logs and to the node's files. */
 static bool is_deed(const Ckpt__Admin *m)
 {
-	return m->verb == CKPT__ADMIN__VERB__REMOVE || m->verb == CKPT__ADMIN__VERB__PIN ||
-	       m->verb == CKPT__ADMIN__VERB__UNPIN || m->verb == CKPT__ADMIN__VERB__TRUST ||
-	       m->verb == CKPT__ADMIN__VERB__REBUILD || m->verb == CKPT__ADMIN__VERB__CLEAR ||
-	       m->verb == CKPT__ADMIN__VERB__DRAIN || m->verb == CKPT__ADMIN__VERB__UNDRAIN;
+	return m->verb == CKPT__ADMIN__VERB__REMOVE || m->verb == CKPT__ADMIN__VERB__REMOVE_JOB ||
+	       m->verb == CKPT__ADMIN__VERB__PIN || m->verb == CKPT__ADMIN__VERB__UNPIN ||
+	       m->verb == CKPT__ADMIN__VERB__TRUST || m->verb == CKPT__ADMIN__VERB__REBUILD ||
+	       m->verb == CKPT__ADMIN__VERB__CLEAR || m->verb == CKPT__ADMIN__VERB__DRAIN ||
+	       m->verb == CKPT__ADMIN__VERB__UNDRAIN;
 }
 
 void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
@@ -404,6 +414,7 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		status_start(s, request, m);
 		return;
 	case CKPT__ADMIN__VERB__REMOVE:
+	case CKPT__ADMIN__VERB__REMOVE_JOB:
 	case CKPT__ADMIN__VERB__PIN:
 	case CKPT__ADMIN__VERB__UNPIN:
 	case CKPT__ADMIN__VERB__GC:

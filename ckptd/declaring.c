@@ -407,8 +407,11 @@ static void check_done(struct work *w)
 {
 	struct declaring *x = container_of(w, struct declaring, work);
 
+	struct job *j = x->job;
+
 	session_use(x->session)->checking = NULL;
 	checked(x, w->status);
+	j->works--;
 }
 
 void declaring_drop(struct session *s)
@@ -488,6 +491,7 @@ int declaring_start(struct session *s, uint64_t request, const struct digest *di
 	x->work.run = check_run;
 	x->work.done = check_done;
 	session_use(s)->checking = &x->work;
+	x->job->works++;
 	work_submit(n->env.workers, WORK_CHECK, session_process(s)->uid, &x->work);
 	return 0;
 }

@@ -1024,6 +1024,10 @@ static void opening_place(struct node *n, struct opening *o)
 		opening_answer(o, CKPT_ESTOPPED, j->defect_text);
 		return;
 	}
+	if (j && j->removal != JOB_KEPT) {
+		opening_answer(o, -EAGAIN, "open: the job of this name is being removed");
+		return;
+	}
 	if (!epoch_stands(j, &o->r)) {
 		if (acting_refuses(n, &o->r, &e) || admission_refuses(n, &o->r, &e)) {
 			opening_answer(o, e.code, e.text);

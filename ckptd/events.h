@@ -37,6 +37,7 @@ struct session;
 	X(EVENT_JOB_BEGAN, "job-began", "a run of a job, or an epoch of it, began")                \
 	X(EVENT_JOB_ENDED, "job-ended", "all its ranks have left")                                 \
 	X(EVENT_JOB_STOPPED, "job-stopped", "its state contradicts itself: it is refused")         \
+	X(EVENT_JOB_REMOVED, "job-removed", "a person removed it, with all that it had")           \
 	X(EVENT_JOB_REFUSED, "job-refused", "its folder cannot be read; the other jobs start")     \
 	X(EVENT_CHECKPOINT_LOST, "checkpoint-lost", "a committed checkpoint's bytes are gone")     \
 	X(EVENT_CHECKPOINT_DAMAGED, "checkpoint-damaged",                                          \

@@ -91,6 +91,8 @@ static void indexing_done(struct work *w)
 		put_marks(n);
 	for (uint32_t i = 0; x->declared && i < x->world; i++)
 		declared_unref(x->job, x->declared[i]);
+	if (x->job)
+		x->job->works--;
 	if (x->done)
 		x->done(x->arg, w->status);
 	alloc_free(x->declared);
@@ -137,6 +139,7 @@ void indexing_put(struct checkpoint *c)
 		return;
 	e = &x->entry;
 	x->job = c->job;
+	x->job->works++;
 	job_id_of(c->job, c->step, &c->attempt, &e->id);
 	memcpy(e->job_name, c->job->history.job.name, sizeof(e->job_name));
 	e->uid = c->job->history.job.uid;

@@ -75,6 +75,8 @@ static void job_step(struct task *t)
 		job_free(j);
 		return;
 	}
+	if (j->removal != JOB_KEPT) /* job_removal.c goes on with it */
+		return;
 	if (!job_state_check(j)) { /* before anything is decided on it, or freed */
 		job_stop(j);
 		node_stop_step(j->node);
@@ -521,7 +523,7 @@ int job_append(struct job *j, const struct record *r, append_done_fn *done, void
 	int ret;
 
 	assert(loop_is_current(j->node->env.loop));
-	if (job_stopped(j))
+	if (job_stopped(j) || j->removal != JOB_KEPT)
 		return -ECANCELED;
 	if (j->log_error)
 		return j->log_error;
@@ -618,7 +620,7 @@ void job_free(struct job *j)
 
 	if (!j)
 		return;
-	j->freeing = true;
+	j->freeing = j->removal != JOB_REMOVED;
 	append_fail_all(j, -ECANCELED);
 	persist_fini(j);
 	replicas_fini(j);
@@ -636,8 +638,14 @@ void job_free(struct job *j)
 	answers_unlink(j->node, &j->link);
 	list_each_safe(c, next, &j->checkpoints, link)
 		checkpoint_free(c);
-	list_each_safe(s, s_next, &j->slots, link)
-		slot_free(s);
+	list_each_safe(s, s_next, &j->slots, link) {
+		if (j->freeing)
+			slot_free(s);
+		else
+			slot_let_go(s); /* its region goes too */
+	}
+	if (!j->freeing && j->ledger.region)
+		region_destroy(j->node, j->history.job.uid, ledger_detach(&j->ledger));
 	list_each_safe(m, m_next, &j->members, link) {
 		member_unindex(m);
 		if (m->declared)

@@ -12,6 +12,7 @@
  *   persist.c     from memory to files; replicas.c: what others write; rewrite.c: damaged files
  *                 are written again; retain.c: which files go
  *   load.c        what is being read; load_planning.c, load_giving.c: how
+ *   job_removal.c its end: all of it goes
  * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
  * struct of its work.
  *
@@ -260,6 +261,13 @@ struct goodput_file {
 	bool busy, again, told;
 };
 
+/* job_removal.c: what happens to a job that its user removes. */
+enum job_removal {
+	JOB_KEPT,
+	JOB_LEAVES,  /* a worker moves its folder out of jobs/: nothing of it changes meanwhile */
+	JOB_REMOVED, /* it has none any more: job_free() gives back its memory for good */
+};
+
 /* Alarms that stand, of one class, by their ids: goodput.c. */
 struct held_up {
 	uint64_t *ids;
@@ -269,6 +277,8 @@ struct held_up {
 struct job {
 	struct list link; /* in node->jobs; stopped: in node->stopped_jobs */
 	struct node *node;
+	enum job_removal removal;
+	uint32_t works;    /* that point to it, and to none of its checkpoints */
 	struct user *user; /* charged for it: job_count(); NULL: no user, or it is stopped */
 	enum job_defect defect; /* what was found, if anything: job_state.h */
 	bool stopped;           /* that was acted on */
@@ -365,7 +375,7 @@ MUST_CHECK int job_new(struct node *n, struct job **ret);
 /* Its uid is known: it counts as one of that user's; until job_uncount(), or it is freed. */
 void job_count(struct job *j);
 void job_uncount(struct job *j);
-void job_free(struct job *j); /* this process's memory only */
+void job_free(struct job *j); /* this process's memory only; JOB_REMOVED: all of its memory */
 struct job *job_find(struct node *n, const char *name, uint32_t uid);
 struct job *job_find_id(struct node *n, const struct job_id *id);
 

@@ -322,6 +322,7 @@ static void create_done(struct work *w)
 		session_prepared(p->session, p->request, m);
 	session_unref(p->session);
 	disk_need_free(p->disk_need);
+	p->job->works--;
 	job_poke(p->job);
 	alloc_free(p);
 }
@@ -380,6 +381,7 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	p->work.done = create_done;
 	p->known.known = create_start;
 	m->preparing = p;
+	p->job->works++;
 	if (!disk_need_wait(p->disk_need, &p->known))
 		create_start(&p->known);
 	return 0;
@@ -503,6 +505,7 @@ static void seal_done(struct work *w)
 	else
 		session_reply_ok(x->session, x->request);
 	session_unref(x->session);
+	x->job->works--;
 	job_poke(x->job);
 	alloc_free(x);
 }
@@ -531,6 +534,7 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->work.run = seal_run;
 	x->work.done = seal_done;
 	m->sealing = x;
+	x->job->works++;
 	job_submit(m->job, WORK_MEMORY, &x->work);
 	return 0;
 }

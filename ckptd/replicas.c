@@ -144,6 +144,7 @@ static void find_done(struct work *w)
 		list_del(&x->link);
 		x->known(x);
 	}
+	r->job->works--;
 	job_poke(r->job);
 	replicas_unref(r);
 }
@@ -191,6 +192,7 @@ static void find_start(struct replicas *r, struct declared *const *declared)
 		declared[i]->refs++;
 	}
 	r->refs++; /* the work's */
+	r->job->works++;
 	r->job->node->side_works++;
 	list_add_tail(&r->job->node->seeking, &r->link);
 	r->work.run = find_run;

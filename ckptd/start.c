@@ -212,6 +212,19 @@ static int on_job(void *arg, const struct job_id *id)
 	return r;
 }
 
+/* A removal of a job did not end: the job is gone, its files take room. */
+static void finish_removal(struct scan *x, const struct job_id *job)
+{
+	char line[ERR_TEXT_MAX + 64];
+	struct err e = {0};
+
+	if (staging_remove(&x->node->store, job, &e) == 0)
+		return;
+	snprintf(line, sizeof(line), "files of a removed job stay until the next start: %s",
+		 e.text);
+	tell(x->node, 4, NULL, line);
+}
+
 static int on_staged(void *arg, const struct staged *s)
 {
 	struct scan *x = arg;
@@ -219,6 +232,10 @@ static int on_staged(void *arg, const struct staged *s)
 
 	if (s->busy)
 		return 0;
+	if (!s->folder && !s->making) {
+		finish_removal(x, &s->job);
+		return 0;
+	}
 	path_staged(path, &s->job);
 	snprintf(line, sizeof(line),
 		 "%s: a checkpoint that a tool began and did not end; the same command may go on "

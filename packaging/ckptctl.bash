@@ -61,12 +61,13 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm rm-job pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --min-trust --quiet --verbose --help" ;;
 	verify) want=job-step opts=" --socket --data --json --jobs --min-trust --quiet --verbose --help" ;;
 	rm) want=job-steps opts=" --socket --data --json --yes --all --quiet --verbose --help" ;;
+	rm-job) want=job opts=" --socket --data --json --yes --quiet --verbose --help" ;;
 	pin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	unpin) want=job-steps opts=" --socket --json --quiet --verbose --help" ;;
 	trust) want=job-step opts=" --socket --data --json --set --quiet --verbose --help" ;;

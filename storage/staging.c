@@ -11,6 +11,12 @@
  * Where a sync fails the folder goes back: whoever asks again renames again, and that is what is
  * then synced. A second sync of the same change would say that it is there, true or not.
  *
+ *   step of discarding a job                   a crash after it leaves
+ *   1 rename of jobs/<id> to incoming/<id>.gone, synced   either name, and all of its files
+ *   2 (staging_remove()) files go              incoming/<id>.gone, which a start removes
+ *
+ * A .gone folder is never published: a log that has lost records cannot come back.
+ *
  * Threads: any, one per job.
  */
 #include <config.h>
@@ -155,7 +161,9 @@ struct found {
 	size_t n, cap;
 };
 
-static int add_found(struct found *l, const struct job_id *job, bool is_dir)
+enum staged_name { STAGED_FOLDER, STAGED_GONE, STAGED_MAKING };
+
+static int add_found(struct found *l, const struct job_id *job, enum staged_name what)
 {
 	size_t i = 0;
 
@@ -172,8 +180,9 @@ static int add_found(struct found *l, const struct job_id *job, bool is_dir)
 	}
 	if (i == l->n)
 		l->at[l->n++] = (struct staged){.job = *job};
-	l->at[i].folder = l->at[i].folder || is_dir;
-	l->at[i].making = l->at[i].making || !is_dir;
+	l->at[i].folder = l->at[i].folder || what == STAGED_FOLDER;
+	l->at[i].gone = l->at[i].gone || what == STAGED_GONE;
+	l->at[i].making = l->at[i].making || what == STAGED_MAKING;
 	return 0;
 }
 
@@ -201,7 +210,12 @@ static int note_name(void *arg, const char *name, bool is_dir)
 {
 	struct job_id job;
 
-	return parse_name(name, is_dir, &job) < 0 ? 0 : add_found(arg, &job, is_dir);
+	if (parse_name(name, is_dir, &job) < 0)
+		return 0;
+	return add_found(arg, &job,
+			 !is_dir             ? STAGED_MAKING
+			 : strchr(name, '.') ? STAGED_GONE
+					     : STAGED_FOLDER);
 }
 
 static bool is_busy(struct store *s, const struct job_id *job)
@@ -372,6 +386,36 @@ static int remove_staged(struct disk *d, const char *folder)
 	if (r == 0)
 		r = remove_folder(d, gone, 1);
 	return r == -ENOENT ? 0 : r;
+}
+
+static void path_gone(char *buf, const struct job_id *job)
+{
+	path_staged(buf, job);
+	strncat(buf, GONE, DISK_PATH_MAX - strlen(buf));
+}
+
+int staging_discard(struct store *s, const struct job_id *job, struct err *e)
+{
+	char from[DISK_PATH_MAX + 1], to[DISK_PATH_MAX + 1];
+	struct disk *d = s->disk;
+	int r = staging_make_folder(s, e);
+
+	if (r < 0)
+		return r;
+	path_job(from, job);
+	path_gone(to, job);
+	r = remove_folder(d, to, 1); /* of a removal that did not end */
+	if (r == 0)
+		r = d->ops->rename(d, from, to);
+	if (r < 0)
+		return err_code(e, r == -ENOENT ? CKPT_ENOTFOUND : r, "cannot move '%s' to '%s'",
+				from, to);
+	r = FAULT(REMOVE_RENAMED) ? -EIO : d->ops->sync_dir(d, INCOMING);
+	if (r == 0)
+		r = d->ops->sync_dir(d, "jobs");
+	if (r < 0)
+		ignore_result(d->ops->rename(d, to, from)); /* not removed: all of it is there */
+	return r < 0 ? err_code(e, r, "cannot sync the move of '%s' to '%s'", from, to) : 0;
 }
 
 int staging_remove(struct store *s, const struct job_id *job, struct err *e)

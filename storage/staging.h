@@ -4,7 +4,7 @@
  * without one.
  *
  *   incoming/<job-id>/<step>.<attempt>/...   as it will lie in jobs/
- *   incoming/<job-id>.gone                   what is being taken away
+ *   incoming/<job-id>.gone                   what is being removed: a staged job, or one of jobs/
  *   incoming/<job-id>.making                 who makes it: an exclusive lock, and a journal of what
  *                                            is finished, for who goes on after a kill
  *
@@ -33,10 +33,11 @@ MUST_CHECK int staging_make_folder(struct store *s, struct err *e);
 
 /* Whether a name in incoming/ is of a job that is made there. */
 bool staging_name_is(const char *name, bool is_dir);
-/* What lies in incoming/, by job: folder, .making, or both. -ENOENT of the folder is nothing. */
+/* What lies in incoming/, by job: folder, .making, .gone. -ENOENT of the folder is nothing. */
 struct staged {
 	struct job_id job;
 	bool folder, making;
+	bool gone; /* files whose removal did not end */
 	bool busy; /* somebody holds the lock */
 };
 typedef int staging_fn(void *arg, const struct staged *s);
@@ -49,6 +50,12 @@ MUST_CHECK int staging_each(struct store *s, staging_fn *fn, void *arg, struct e
 MUST_CHECK int staging_publish(struct store *s, const struct job_id *job, struct err *e);
 /* Back again, from a caller who published it and could not begin with it. */
 MUST_CHECK int staging_withdraw(struct store *s, const struct job_id *job);
+/*
+ * jobs/<job-id> gets the name incoming/<job-id>.gone, durably: from then on no start and no
+ * adoption finds the job, and staging_remove() removes its files. After an error it is in jobs/ as
+ * before, where the disk can still rename. CKPT_ENOTFOUND: it is not in jobs/.
+ */
+MUST_CHECK int staging_discard(struct store *s, const struct job_id *job, struct err *e);
 /* Takes away a job's folder and .making, whose lock the caller holds or which nobody does. */
 MUST_CHECK int staging_remove(struct store *s, const struct job_id *job, struct err *e);
 

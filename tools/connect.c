@@ -30,7 +30,7 @@
 #include "base/conn.h"
 #include "proto/session_page.h"
 
-enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30 };
+enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30, TRY_AGAIN_MS = 100, TRIES_MAX = 100 };
 
 struct connection {
 	int fd;
@@ -433,5 +433,19 @@ int connection_ask(struct connection *c, const struct admin_question *q, json_t 
 		*ret = doc;
 	else
 		json_decref(doc);
+	return r;
+}
+
+int connection_ask_again(struct connection *c, const struct admin_question *q, json_t **ret,
+			 struct err *e)
+{
+	const struct timespec pause = {.tv_nsec = TRY_AGAIN_MS * 1000000};
+	int r = connection_ask(c, q, ret, e);
+
+	for (int i = 0; i < TRIES_MAX && r == -EAGAIN; i++) {
+		nanosleep(&pause, NULL);
+		err_clear(e);
+		r = connection_ask(c, q, ret, e);
+	}
 	return r;
 }

@@ -37,5 +37,8 @@ struct admin_question {
  * is returned with its sentence; what else it says of a success is in e->text, with no code. */
 MUST_CHECK int connection_ask(struct connection *c, const struct admin_question *q, json_t **ret,
 			      struct err *e);
+/* The same, again for some seconds while ckptd is busy with what has to end before (-EAGAIN). */
+MUST_CHECK int connection_ask_again(struct connection *c, const struct admin_question *q,
+				    json_t **ret, struct err *e);
 
 #endif

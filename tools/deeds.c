@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -26,8 +25,6 @@
 #include "tools/files.h"
 #include "tools/plural.h"
 #include "tools/print.h"
-
-enum { TRY_AGAIN_MS = 100, TRIES_MAX = 100 };
 
 /* ---- rm, pin, unpin ---- */
 
@@ -46,7 +43,7 @@ static bool is_meant(const struct ctl *c, json_t *job, json_t **found, int n, st
 	if (c->yes)
 		return true;
 	if (!isatty(STDIN_FILENO)) {
-		err_set(e, -EINVAL, "nobody is here to be asked: say --yes if it is really meant");
+		err_set(e, -EINVAL, "stdin is not a terminal: pass --yes to confirm");
 		return false;
 	}
 	for (int i = 0; i < n; i++)
@@ -71,18 +68,11 @@ static int do_one(struct connection *conn, const struct deed *d, json_t *job, js
 				   .step = doc_number(c, "step"),
 				   .attempt = &attempt,
 				   .trust = d->trust};
-	const struct timespec pause = { .tv_nsec = TRY_AGAIN_MS * 1000000 };
-	int r;
 
 	if (!doc_id(c, "attempt", attempt.b))
 		return err_set(e, CKPT_EPROTO, "the checkpoint's id is malformed: are ckptd and "
 			       "ckptctl of one version?");
-	r = connection_ask(conn, &q, NULL, e);
-	for (int i = 0; i < TRIES_MAX && r == -EAGAIN; i++) {
-		nanosleep(&pause, NULL);
-		r = connection_ask(conn, &q, NULL, e);
-	}
-	return r;
+	return connection_ask_again(conn, &q, NULL, e);
 }
 
 static json_t *done_json(const json_t *job, const json_t *c, int r, const struct err *e)
@@ -157,11 +147,11 @@ int verb_rm(const struct ctl *c, struct err *e)
 	if (c->data)
 		return err_set(e, -EINVAL,
 			       "a checkpoint is removed by a record in its job's log, which the "
-			       "running ckptd writes: --data is for rm --all");
+			       "running ckptd writes: --data is for rm-job");
 	if (c->n_args < 2)
 		return err_set(e, -EINVAL,
 			       "usage: ckptctl rm JOB STEP[.ATTEMPT]...; a whole job goes with "
-			       "--all");
+			       "'ckptctl rm-job JOB'");
 	return do_deed(c, &d, e);
 }
 

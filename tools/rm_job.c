@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rm_job.c - `rm JOB --all --data FOLDER`: a whole job is taken away, its log with it, where no
- * ckptd has the folder.
+ * rm_job.c - `rm-job JOB`, `rm JOB --all`: a whole job is removed, its log with it. The running
+ * ckptd does it (ckptd/job_removal.c); with --data FOLDER this tool, where no ckptd has the folder.
  *
- * A single checkpoint goes by a record in its job's log, and never the last good one (I4, I9).
- * Whoever wants none of a job any more says so for all of it; what is pinned stays even then.
+ * A single checkpoint goes by a record in its job's log, and never the last good one (I4, I9). A
+ * user that wants nothing of a job any more says so for all of it; what is pinned stays even then.
  *
- *   step                                       a kill or power loss after it leaves
+ *   step, without ckptd                        a kill or power loss after it leaves
  *   1 LOCK is held: no ckptd, no other tool    the job
- *   2 rename of jobs/<id> to incoming/, synced a leftover, which `gc --incoming` takes away
+ *   2 rename of jobs/<id> to incoming/<id>.gone, synced
+ *                                              a leftover, which the next start of ckptd removes
  *   3 its files are removed                    the same, or nothing
  *
  * One thread.
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #include "storage/staging.h"
+#include "tools/connect.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/files.h"
@@ -80,49 +82,65 @@ static int find_job(struct removal *x, struct err *e)
 	return 0;
 }
 
-static int ask(const struct removal *x, struct err *e)
+/* What the question is about, whoever knows it. */
+struct loss {
+	const char *name;
+	uint64_t uid, bytes;
+	size_t n_checkpoints;
+};
+
+static int ask(const struct ctl *c, const struct loss *l, struct err *e)
 {
 	char size[TEXT_MAX], answer[16] = "";
-	const struct data_job *j = x->job;
 
-	if (x->c->yes)
+	if (c->yes)
 		return 0;
 	if (!isatty(STDIN_FILENO))
-		return err_set(e, -EINVAL,
-			       "nobody is here to be asked: say --yes if it is really meant");
+		return err_set(e, -EINVAL, "stdin is not a terminal: pass --yes to confirm");
 	fprintf(stderr,
-		"job '%s' of user %" PRIu32 ", %zu checkpoint%s, %s: nothing of it can be restored "
+		"job '%s' of user %" PRIu64 ", %zu checkpoint%s, %s: nothing of it can be restored "
 		"afterwards\nremove it? [y/N] ",
-		j->name, j->uid, j->n_checkpoints, plural(j->n_checkpoints),
-		text_bytes(size, job_bytes(j)));
+		l->name, l->uid, l->n_checkpoints, plural(l->n_checkpoints),
+		text_bytes(size, l->bytes));
 	if (fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y'))
 		return 0;
 	return err_set(e, -ECANCELED, "nothing was removed");
 }
 
+/* list: each checkpoint that went. Consumed. */
+static void tell(const struct ctl *c, const struct loss *l, const char *source, json_t *list)
+{
+	char size[TEXT_MAX];
+
+	if (c->json)
+		print_json(json_pack("{s:i, s:s, s:s, s:O}", "schema", 2, "source", source, "verb",
+				     "rm", "checkpoints", list));
+	else if (c->talk >= 0)
+		say("job '%s' is removed: %zu checkpoint%s, %s", l->name, l->n_checkpoints,
+		    plural(l->n_checkpoints), text_bytes(size, l->bytes));
+	json_decref(list);
+}
+
+/* ---- Without ckptd ---- */
+
 static int take_away(struct removal *x, struct err *e)
 {
-	int r = staging_make_folder(&x->data.store, e);
+	int r = staging_discard(&x->data.store, &x->job->id, e);
 
 	if (r < 0)
-		return r;
-	r = staging_withdraw(&x->data.store, &x->job->id);
-	if (r < 0)
-		return err_code(e, r, "take job '%s' out of jobs/", x->job->name);
+		return err_wrap(e, r, "job '%s' stays", x->job->name);
 	r = staging_remove(&x->data.store, &x->job->id, e);
-	return r < 0 ? err_wrap(
-			       e, r,
-			       "job '%s' is out of jobs/, and 'ckptctl gc --incoming' removes what "
-			       "is left of it",
-			       x->job->name)
+	return r < 0 ? err_wrap(e, r,
+				"job '%s' is removed, and files of it stay until the next start of "
+				"ckptd or 'ckptctl gc --incoming'",
+				x->job->name)
 		     : 0;
 }
 
-static void answer(const struct removal *x)
+static void tell_files(const struct removal *x, const struct loss *l)
 {
 	const struct data_job *j = x->job;
 	json_t *list = json_array();
-	char size[TEXT_MAX];
 
 	for (size_t i = 0; i < j->n_checkpoints; i++) {
 		const struct checkpoint_id *id = &j->checkpoints[i].id;
@@ -134,38 +152,124 @@ static void answer(const struct removal *x)
 						doc_hex(id->attempt.b, sizeof(id->attempt.b)),
 						"done", 1, "reason", ""));
 	}
-	if (x->c->json)
-		print_json(json_pack("{s:i, s:s, s:s, s:O}", "schema", 2, "source", "files", "verb",
-				     "rm", "checkpoints", list));
-	else if (x->c->talk >= 0)
-		say("job '%s' is removed: %zu checkpoint%s, %s", j->name, j->n_checkpoints,
-		    plural(j->n_checkpoints), text_bytes(size, job_bytes(j)));
-	json_decref(list);
+	tell(x->c, l, "files", list);
+}
+
+/* -EBUSY: a ckptd has the folder, or the job is pinned. *ret_locked says which. */
+static int remove_files(const struct ctl *c, bool *ret_locked, struct err *e)
+{
+	struct removal x = {.c = c};
+	struct loss l = {0};
+	int r = open_locked(&x, e);
+
+	*ret_locked = r == 0;
+	if (r == 0)
+		r = find_job(&x, e);
+	if (r == 0) {
+		l = (struct loss){x.job->name, x.job->uid, job_bytes(x.job), x.job->n_checkpoints};
+		r = ask(c, &l, e);
+	}
+	if (r == 0)
+		r = take_away(&x, e);
+	if (r == 0)
+		tell_files(&x, &l);
+	if (x.lock)
+		x.lock->disk->ops->close(x.lock);
+	if (x.data.disk)
+		data_close(&x.data);
+	return r;
+}
+
+/* ---- By ckptd ---- */
+
+static struct loss loss_of(const json_t *job)
+{
+	const json_t *list = json_object_get(job, "checkpoints"), *c;
+	struct loss l = {doc_text(job, "job"), doc_number(job, "uid"), 0, json_array_size(list)};
+	size_t i;
+
+	json_array_foreach(list, i, c) l.bytes +=
+		doc_is(c, "state", "committed") ? doc_number(c, "bytes") : 0;
+	return l;
+}
+
+static json_t *removed_json(const json_t *job)
+{
+	json_t *list = json_array(), *c;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "checkpoints"), i, c) json_array_append_new(
+		list,
+		json_pack("{s:O, s:O, s:O, s:O, s:b, s:s}", "job", json_object_get(job, "job"),
+			  "id", json_object_get(job, "id"), "step", json_object_get(c, "step"),
+			  "attempt", json_object_get(c, "attempt"), "done", 1, "reason", ""));
+	return list;
+}
+
+static int remove_live(const struct ctl *c, struct err *e)
+{
+	struct admin_question q = {.verb = CKPT__ADMIN__VERB__REMOVE_JOB, .timeout_ms = -1};
+	struct connection *conn = NULL;
+	json_t *doc = NULL, *job = NULL;
+	struct ctl live = *c;
+	struct loss l;
+	int r;
+
+	live.data = NULL;
+	r = status_document(&live, c->args[0], &doc, e);
+	if (r == 0)
+		r = doc_only_job(doc, c->args[0], &job, e);
+	if (r == 0) {
+		l = loss_of(job);
+		r = ask(c, &l, e);
+	}
+	if (r == 0)
+		r = connection_open(c->socket, &conn, e);
+	if (r == 0) {
+		q.job = doc_text(job, "id"); /* a name is every user's */
+		r = connection_ask_again(conn, &q, NULL, e);
+	}
+	if (r == 0) {
+		if (e->text[0]) /* files of it are left */
+			complain("%s", e->text);
+		tell(c, &l, "daemon", removed_json(job));
+	}
+	connection_close(conn);
+	json_decref(doc);
+	return r;
+}
+
+/* A ckptd has the folder: it is asked, if it can be found. */
+static int ask_owner(const struct ctl *c, struct err *e)
+{
+	struct err busy = *e;
+	struct err none = {0};
+	json_t *doc = NULL;
+	bool same;
+	int r = live_document(c, &doc, &none);
+
+	same = r == 0 && data_is_same(c->data, doc_text(doc, "data"));
+	json_decref(doc);
+	if (!same)
+		return err_set(e, -EBUSY,
+			       "%.400s; name its socket with --socket PATH, so that it "
+			       "can be asked",
+			       busy.text);
+	err_clear(e);
+	return remove_live(c, e);
 }
 
 int rm_whole_job(const struct ctl *c, struct err *e)
 {
-	struct removal x = {.c = c};
+	bool locked = false;
 	int r;
 
 	if (c->n_args != 1)
 		return err_set(e, -EINVAL, "rm --all removes a job whole: name it, and no step");
 	if (!c->data)
-		return err_set(e, -EINVAL,
-			       "rm --all removes the files of a job that no ckptd has: stop ckptd, "
-			       "and name its data folder with --data FOLDER");
-	r = open_locked(&x, e);
-	if (r == 0)
-		r = find_job(&x, e);
-	if (r == 0)
-		r = ask(&x, e);
-	if (r == 0)
-		r = take_away(&x, e);
-	if (r == 0)
-		answer(&x);
-	if (x.lock)
-		x.lock->disk->ops->close(x.lock);
-	if (x.data.disk)
-		data_close(&x.data);
+		return remove_live(c, e);
+	r = remove_files(c, &locked, e);
+	if (r == -EBUSY && !locked)
+		r = ask_owner(c, e);
 	return r < 0 ? r : EXIT_FINE;
 }

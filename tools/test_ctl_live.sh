@@ -135,7 +135,7 @@ run 0 unpin alpha "20.$(echo "$a20" | cut -c1-2)" --socket "$sock" -q
 silent out
 asked "admin UNPIN job '$id_a' step 20 attempt '$a20'"
 run 2 rm alpha 20 --socket "$sock"
-says err "say --yes"
+says err "pass --yes"
 run 0 rm alpha 20 --socket "$sock" --yes
 asked "admin REMOVE job '$id_a' step 20 attempt '$a20'"
 run 1 rm alpha 30 20 --socket "$sock" --yes

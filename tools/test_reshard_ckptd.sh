@@ -147,9 +147,7 @@ run 1 rm lost 10 --socket "$sock" --yes
 says err "the base of the current epoch"
 run 0 import "$dir/w.safetensors" --as mistake --socket "$sock" --data "$data"
 run 1 rm mistake 0 --socket "$sock" --yes
-says err "step 0 is the only good one on disk; it stays: save a newer one first, or stop ckptd and remove the whole job with 'ckptctl rm mistake --all --data FOLDER'"
-run 2 rm mistake --all --yes --socket "$sock"
-says err "name its data folder with --data FOLDER"
+says err "step 0 is the only good one on disk; it stays: save a newer one first, or remove the whole job with 'ckptctl rm-job mistake'"
 run 1 rm mistake --all --yes --data "$data"
 says err "rm --all in '$data': the data folder is in use by process"
 run 0 pin mistake 0 --socket "$sock"
@@ -160,7 +158,7 @@ start_daemon
 run 0 unpin mistake 0 --socket "$sock"
 stop_daemon
 run 2 rm mistake --all --data "$data"
-says err "say --yes if it is really meant"
+says err "pass --yes to confirm"
 run 2 rm mistake 0 --all --yes --data "$data"
 run 2 rm nobody --all --yes --data "$data"
 says err "there is no job 'nobody'"

@@ -137,6 +137,15 @@ static int staged(void *arg, const struct staged *s)
 	const struct walk *w = arg;
 	char path[DISK_PATH_MAX + 1];
 
+	if (!s->folder && !s->making) {
+		path_staged(path, &s->job);
+		json_array_append_new(w->list,
+				      json_pack("{s:s+, s:s}", "path", path, ".gone", "reason",
+						"files of a removed job: the next start of ckptd "
+						"removes them, and so does 'ckptctl gc "
+						"--incoming'"));
+		return 0;
+	}
 	if (s->folder)
 		path_staged(path, &s->job);
 	else

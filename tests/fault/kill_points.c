@@ -416,6 +416,13 @@ static bool try_one(struct rig *r, enum fault_point p, uint64_t hit, enum situat
 	return fired;
 }
 
+/* No trainer removes its job: tools/test_ctl_rm_job.sh sweeps these. */
+static bool is_of_removal(enum fault_point p)
+{
+	return p == FAULT_REMOVE_RENAMED || p == FAULT_REMOVE_DECIDED ||
+	       p == FAULT_REMOVE_FILES_GONE;
+}
+
 static void sweep(struct rig *r)
 {
 	enum fault_point p = (enum fault_point)(uintptr_t)r->arg;
@@ -436,7 +443,7 @@ static void sweep(struct rig *r)
 		try_one(r, p, 1, ADOPTED, true);
 		try_one(r, p, 2, ADOPTED, false);
 	}
-	RIG_CHECK(fired_count[p] > 0, "this point was never hit");
+	RIG_CHECK(fired_count[p] > 0 || is_of_removal(p), "this point was never hit");
 }
 
 int main(int argc, char **argv)

@@ -3,7 +3,7 @@
  * test_simstaging.c - a new job made in incoming/ by the real code of storage/ on the simulated
  * disk, with a loss of power at every step: afterwards jobs/ has nothing of it or all of it, and
  * all of it if its maker was told so. Then publishing goes on and succeeds, if it had come to
- * COMMIT.
+ * COMMIT. And a published job is removed: afterwards jobs/ has all of it, or nothing for good.
  */
 #include <config.h>
 
@@ -286,9 +286,94 @@ static void test_power_loss_at_every_step(void **state)
 	assert_true(nothing > 20 * seeds && all >= seeds);
 }
 
+/* ---- Removing a published job ---- */
+
+static void remover_main(void *arg)
+{
+	struct maker *x = arg;
+	struct staging_disk d;
+	struct store real, staged;
+	int r = open_stores(x, &d, &real, &staged);
+
+	assert_int_equal(r, 0);
+	r = staging_discard(&real, &id.job, NULL);
+	x->told = r == 0;
+	if (r == 0)
+		r = staging_remove(&real, &id.job, NULL);
+	store_close(&real);
+}
+
+/* What a start sees and does. told: the removal was decided before the loss of power. */
+static void starter_main(void *arg)
+{
+	struct maker *x = arg;
+	struct staging_disk d;
+	struct store real, staged;
+	bool told = x->told;
+	int r = open_stores(x, &d, &real, &staged);
+
+	assert_int_equal(r, 0);
+	x->told = false;
+	look(x, &real);
+	if (x->seen && told)
+		accuse(x, "it was removed, and is back");
+	if (staging_remove(&real, &id.job, NULL) < 0)
+		accuse(x, "what is left of it cannot be removed");
+	if (x->seen &&
+	    (staging_discard(&real, &id.job, NULL) < 0 || staging_remove(&real, &id.job, NULL) < 0))
+		accuse(x, "it cannot be removed again");
+	x->seen = false;
+	look(x, &real);
+	if (x->seen)
+		accuse(x, "it is there after its removal");
+	store_close(&real);
+}
+
+/* Removes it with a loss of power after n steps. *ret_told: it was removed before. */
+static const char *removal_at(uint64_t seed, uint64_t n, bool *ret_told)
+{
+	struct maker x = {.w = world_new(seed)};
+	struct disk_options o;
+
+	disk_options_default(&o);
+	x.disk = disk_sim_new(x.w, &o);
+	live(&x, 0, maker_main);
+	assert_true(x.told);
+	x.told = false;
+	live(&x, n, remover_main);
+	*ret_told = x.told;
+	live(&x, 0, starter_main);
+	disk_sim_free(x.disk);
+	world_free(x.w);
+	return x.wrong;
+}
+
+static void test_removal(void **state)
+{
+	uint64_t seeds = test_cap("CKPT_SIM_SEEDS", 600) / 20;
+	bool told;
+
+	(void)state;
+	for (uint64_t seed = test_seed(1), k = 0; k < seeds; k++) {
+		uint64_t n = 1, decided = 0;
+
+		do {
+			const char *wrong = removal_at(seed + k, n, &told);
+
+			if (wrong)
+				fail_msg("seed %llu step %llu: %s", (unsigned long long)(seed + k),
+					 (unsigned long long)n, wrong);
+			decided += told;
+			n++;
+		} while (decided < 12); /* steps behind it remove the files */
+		assert_true(n > 12 + 3);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_removal),
 		cmocka_unit_test(test_power_loss_at_every_step),
 	};
 	int r = cmocka_run_group_tests_name("sim staging", tests, NULL, NULL);
