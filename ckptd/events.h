@@ -18,12 +18,8 @@
 
 #include "base/err.h"
 #include "ckptd/node.h"
+#include "storage/node_files.h"
 
-#define EVENTS_KEPT       1024u
-#define EVENTS_LINE_MAX   8192u
-#define EVENTS_FILE_BYTES (1u << 20)
-#define EVENTS_FILE       "events"
-#define EVENTS_FILE_OLD   "events.old"
 #define EVENTS_WAITERS_PER_UID 32u
 #define EVENT_UNLOGGED    0x100      /* or'ed into the level: it is in the journal already */
 #define EVENT_FOR_ALL     UINT32_MAX /* uid: of the node, not of a job */

@@ -3,27 +3,18 @@
  * goodput.c - what the time of each job went to since a ckptd began to see it, and how often it
  * should save (doc/goodput.md).
  *
- * Which failures a tier answers is told by what an epoch began with: from memory, if the base was
- * in memory when the epoch was opened, else from disk. Priors are assumed: a process of a job dies
- * about once a day, a node under a job about once a week; each counts like one failure.
- *
  * Thread: the loop.
  */
 #include <config.h>
 
 #include "ckptd/goodput.h"
 
-#include <math.h>
-
 #include "base/alloc.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
-#include "detect/goodput.h"
-#include "detect/interval.h"
+#include "detect/goodput_json.h"
 #include "detect/sample.h"
 #include "detect/verdict.h"
-
-#define DAY 86400.0
 
 static uint64_t now(const struct job *j)
 {
@@ -139,70 +130,8 @@ void goodput_verdict(struct node *n, const struct verdict *v)
 	}
 }
 
-/* ---- JSON ---- */
-
-static double mean(const struct goodput_mean *m)
-{
-	return m->n ? seconds_of(m->ns) / (double)m->n : 0;
-}
-
-static json_t *real(double v)
-{
-	return isfinite(v) ? json_real(v) : json_null();
-}
-
-static json_t *tier_json(const char *tier, const struct interval_cost *c,
-			 const struct interval_rate *r, const struct interval_advice *a)
-{
-	static const char *const why[] = {"balance", "bound", "joint"};
-
-	return json_pack("{s:s, s:o, s:I, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o}",
-			 "tier", tier, "interval_s", real(a->seconds), "interval_steps",
-			 (json_int_t)a->steps, "why", why[a->why], "often_s", real(a->often),
-			 "rarely_s", real(a->rarely), "loss", real(a->loss), "stall_s",
-			 real(c->stall), "latency_s", real(c->latency), "restart_s",
-			 real(c->restart), "failures", (json_int_t)r->failures, "watched_s",
-			 real(r->watched), "mtbf_s", real(1 / r->per_s), "seen", real(r->trusted));
-}
-
-static json_t *advice_json(const struct goodput *g)
-{
-	static const struct interval_prior priors[2] = {{.mtbf = DAY, .weight = 1},
-							{.mtbf = 7 * DAY, .weight = 1}};
-	uint64_t failures = g->failures[0] + g->failures[1], run = 0;
-	double restart = seconds_of(g->ns[GOODPUT_RESTART]) / (double)(failures + 1);
-	struct interval_cost c[2];
-	struct interval_rate r[2];
-	struct interval_advice a[2];
-	json_t *list = json_array();
-
-	for (int i = 0; i < GOODPUT_COUNT; i++)
-		run += i == GOODPUT_AWAY ? 0 : g->ns[i];
-	for (int i = 0; i < 2; i++) {
-		c[i] = (struct interval_cost){
-			.stall = i == 0 ? mean(&g->stall) : 0,
-			.latency = mean(&g->latency[i]),
-			.restart = restart,
-			.step = g->steps ? seconds_of(g->ns[GOODPUT_TRAINING]) / (double)g->steps
-					 : 0,
-		};
-		interval_rate_of(&priors[i], g->failures[i], seconds_of(run), &r[i]);
-	}
-	interval_advise_tiers(c, r, a);
-	json_array_append_new(list, tier_json("memory", &c[0], &r[0], &a[0]));
-	json_array_append_new(list, tier_json("disk", &c[1], &r[1], &a[1]));
-	return list;
-}
-
 json_t *goodput_json(struct job *j)
 {
-	struct goodput *g = &j->goodput;
-	json_t *spent = json_object();
-
-	goodput_advance(g, now(j));
-	for (int i = 0; i < GOODPUT_COUNT; i++)
-		json_object_set_new(spent, goodput_word((enum goodput_cause)i),
-				    real(seconds_of(g->ns[i])));
-	return json_pack("{s:o, s:I, s:o, s:o}", "share", real(goodput_share(g)), "steps",
-			 (json_int_t)g->steps, "seconds", spent, "advice", advice_json(g));
+	goodput_advance(&j->goodput, now(j));
+	return goodput_json_answer(&j->goodput);
 }

@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "ckptd/job.h"
+#include "storage/node_files.h"
 
 struct sample;
 struct verdict;
@@ -31,7 +32,6 @@ json_t *goodput_json(struct job *j);
 
 /* ---- goodput_file.c: over restarts of ckptd, in GOODPUT_FILE of the job's folder ---- */
 
-#define GOODPUT_FILE "goodput"
 struct found_job;
 /* Blocking, on a worker: what is damaged is told, and as if it were not there. */
 void goodput_file_read(struct node *n, struct found_job *f);

@@ -6,8 +6,7 @@
  * all have said goodbye, each minute while any lives, and at an orderly stop. So a crash forgets
  * causes of a minute at most, and no time: the time of day of the file says how long ago it was.
  *
- * The file may be anybody's by now: numbers are taken only where sums cannot overflow and marks
- * rise. It is nobody's truth: without it the accounting begins anew.
+ * No decision depends on the file (detect/goodput_json.h): without it the accounting begins again.
  *
  * Thread: the loop, but goodput_file_read() and the write itself, which are on workers.
  */
@@ -23,111 +22,10 @@
 #include "ckptd/log.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/start.h"
+#include "detect/goodput_json.h"
 #include "storage/store.h"
 
-#define EVERY_NS  (60ull * 1000000000u)
-#define BYTES_MAX (64u << 10)
-#define NS_MAX    (1ull << 59) /* 18 years, so that sums of all causes fit */
-
-/* ---- Bytes ---- */
-
-static json_t *number(uint64_t v)
-{
-	return json_integer((json_int_t)(v < INT64_MAX ? v : INT64_MAX));
-}
-
-static json_t *mean_json(const struct goodput_mean *m)
-{
-	return json_pack("[o, o]", number(m->n), number(m->ns));
-}
-
-static json_t *kept_json(const struct goodput *g, uint64_t wall_ns)
-{
-	json_t *spent = json_object(), *marks = json_array();
-
-	for (int i = 0; i < GOODPUT_COUNT; i++)
-		json_object_set_new(spent, goodput_word((enum goodput_cause)i), number(g->ns[i]));
-	for (uint32_t i = 0; i < g->n_marks; i++)
-		json_array_append_new(marks, json_pack("[o, o]", number(g->marks[i].step),
-						       number(g->marks[i].trained_ns)));
-	return json_pack("{s:o, s:s, s:b, s:b, s:o, s:o, s:o, s:o, s:[o, o], s:o, s:[o, o]}",
-			 "time_ns", number(wall_ns), "state", goodput_word(g->state), "down",
-			 (int)g->down, "zeroth", (int)g->zeroth, "ns", spent, "steps",
-			 number(g->steps), "newest_step", number(g->newest_step), "marks", marks,
-			 "failures", number(g->failures[0]), number(g->failures[1]), "stall",
-			 mean_json(&g->stall), "latency", mean_json(&g->latency[0]),
-			 mean_json(&g->latency[1]));
-}
-
-static bool take(const json_t *o, uint64_t max, uint64_t *ret)
-{
-	json_int_t v = json_integer_value(o);
-
-	*ret = (uint64_t)v;
-	return json_is_integer(o) && v >= 0 && (uint64_t)v <= max;
-}
-
-static bool take_mean(const json_t *o, struct goodput_mean *m)
-{
-	return take(json_array_get(o, 0), NS_MAX, &m->n) &&
-	       take(json_array_get(o, 1), NS_MAX, &m->ns);
-}
-
-static bool take_marks(const json_t *list, struct goodput *g)
-{
-	if (!json_is_array(list) || json_array_size(list) > GOODPUT_MARKS)
-		return false;
-	for (size_t i = 0; i < json_array_size(list); i++) {
-		struct goodput_mark *m = &g->marks[i];
-		const json_t *o = json_array_get(list, i);
-
-		if (!take(json_array_get(o, 0), INT64_MAX, &m->step) ||
-		    !take(json_array_get(o, 1), NS_MAX, &m->trained_ns) ||
-		    (i && m->step < m[-1].step))
-			return false;
-	}
-	g->n_marks = (uint32_t)json_array_size(list);
-	return true;
-}
-
-static bool take_state(const json_t *doc, struct goodput *g)
-{
-	const char *word = json_string_value(json_object_get(doc, "state"));
-
-	g->down = json_is_true(json_object_get(doc, "down"));
-	g->zeroth = json_is_true(json_object_get(doc, "zeroth"));
-	for (int i = 0; word && i < GOODPUT_COUNT; i++) {
-		if (strcmp(word, goodput_word((enum goodput_cause)i)) != 0)
-			continue;
-		g->state = (enum goodput_cause)i;
-		return i == GOODPUT_TRAINING || i == GOODPUT_RESTART || i == GOODPUT_AWAY;
-	}
-	return false;
-}
-
-static bool take_kept(const json_t *doc, struct goodput *g, uint64_t *ret_wall_ns)
-{
-	const json_t *spent = json_object_get(doc, "ns"), *o;
-
-	*g = (struct goodput){.begun = true};
-	for (int i = 0; i < GOODPUT_COUNT; i++)
-		if (!take(json_object_get(spent, goodput_word((enum goodput_cause)i)), NS_MAX,
-			  &g->ns[i]))
-			return false;
-	for (int i = 0; i < 2; i++) {
-		o = json_object_get(doc, "failures");
-		if (!take(json_array_get(o, (size_t)i), NS_MAX, &g->failures[i]))
-			return false;
-		o = json_object_get(doc, "latency");
-		if (!take_mean(json_array_get(o, (size_t)i), &g->latency[i]))
-			return false;
-	}
-	return take_state(doc, g) && take_marks(json_object_get(doc, "marks"), g) &&
-	       take_mean(json_object_get(doc, "stall"), &g->stall) &&
-	       take(json_object_get(doc, "steps"), INT64_MAX, &g->steps) &&
-	       take(json_object_get(doc, "newest_step"), INT64_MAX, &g->newest_step) &&
-	       take(json_object_get(doc, "time_ns"), INT64_MAX, ret_wall_ns) && *ret_wall_ns > 0;
-}
+#define EVERY_NS (60ull * 1000000000u)
 
 /* ---- Reading ---- */
 
@@ -141,12 +39,12 @@ void goodput_file_read(struct node *n, struct found_job *f)
 
 	path_job(dir, &f->id);
 	snprintf(path, sizeof(path), "%s/" GOODPUT_FILE, dir);
-	r = store_read_file(&n->store, path, BYTES_MAX, &bytes, &len);
+	r = store_read_file(&n->store, path, GOODPUT_FILE_BYTES, &bytes, &len);
 	if (r == -ENOENT)
 		return;
 	if (r == 0)
 		doc = json_loadb(bytes, len, JSON_REJECT_DUPLICATES, NULL);
-	if (!doc || !take_kept(doc, &f->goodput, &f->goodput_wall_ns)) {
+	if (!doc || !goodput_json_take(doc, &f->goodput, &f->goodput_wall_ns)) {
 		f->goodput = (struct goodput){0};
 		f->goodput_wall_ns = 0;
 		snprintf(line, sizeof(line),
@@ -179,7 +77,8 @@ void goodput_adopted(struct node *n)
 
 		/* A clock that was set says nothing about how long it was. */
 		if (then)
-			goodput_resume(&j->goodput, now, gap < NS_MAX ? gap : 0, any_alive(j));
+			goodput_resume(&j->goodput, now, gap < GOODPUT_NS_MAX ? gap : 0,
+				       any_alive(j));
 	}
 	timer_arm(n->env.loop, &n->goodput_timer, now + EVERY_NS);
 }
@@ -219,7 +118,7 @@ static void write_done(struct work *w)
 
 static char *dump(const struct job *j, size_t *ret_len)
 {
-	json_t *doc = kept_json(&j->goodput, loop_wall(j->node->env.loop));
+	json_t *doc = goodput_json_kept(&j->goodput, loop_wall(j->node->env.loop));
 	char *bytes = NULL;
 
 	*ret_len = doc ? json_dumpb(doc, NULL, 0, JSON_COMPACT) : 0;

@@ -16,8 +16,6 @@
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 
-#define MARKS_BYTES_MAX (256u << 10)
-
 /* ---- JSON ---- */
 
 static json_t *mark_json(const struct mark *k, bool whole)
@@ -74,7 +72,7 @@ void marks_read(struct marks *m, struct store *s)
 	size_t len = 0, i;
 	json_t *doc, *o;
 
-	if (store_read_file(s, MARKS_FILE, MARKS_BYTES_MAX, &bytes, &len) < 0)
+	if (store_read_file(s, MARKS_FILE, MARKS_FILE_BYTES, &bytes, &len) < 0)
 		return;
 	doc = json_loadb(bytes, len, JSON_REJECT_DUPLICATES, NULL);
 	json_array_foreach(json_object_get(doc, "suspects"), i,

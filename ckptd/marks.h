@@ -13,9 +13,9 @@
 #include <jansson.h>
 
 #include "ckptd/node.h"
+#include "storage/node_files.h"
 #include "storage/store.h"
 
-#define MARKS_FILE      "marks"
 #define MARKS_MAX       128u
 #define MARKS_JOBS_MAX  96u /* of them, of jobs and their ranks */
 #define MARKS_UID_MAX   48u /* ... of one user */

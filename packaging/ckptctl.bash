@@ -77,15 +77,15 @@ _ckptctl()
 	layout) want=layout opts=" --socket --data --json --tensor --quiet --verbose --help" ;;
 	import) want=file opts=" --socket --data --json --dry-run --tensor --format --as --step --to --memory --quiet --verbose --help" ;;
 	reshard) want=job-step opts=" --socket --data --json --dry-run --as --to --min-trust --memory --to-data --compress --quiet --verbose --help" ;;
-	events) want=none opts=" --socket --json --follow --since --quiet --verbose --help" ;;
+	events) want=none opts=" --socket --data --json --follow --since --quiet --verbose --help" ;;
 	node-check) want=none opts=" --socket --data --json --memory --peers --self --fleet --history --time --quiet --verbose --help" ;;
 	xid) want=none opts=" --json --table --quiet --verbose --help" ;;
-	why) want=job opts=" --socket --json --quiet --verbose --help" ;;
+	why) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	clear) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	drain) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	undrain) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	policy) want=policy opts=" --socket --json --dry-run --quiet --verbose --help" ;;
-	goodput) want=job opts=" --socket --json --quiet --verbose --help" ;;
+	goodput) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

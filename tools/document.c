@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "tools/job_name.h"
 
 /* ---- Fields ---- */
 
@@ -142,7 +143,8 @@ int doc_keep_job(json_t *doc, const char *name, struct err *e)
 	for (size_t i = json_array_size(jobs); i-- > 0;) {
 		json_t *job = json_array_get(jobs, i);
 
-		if (!doc_is(job, "job", name) && !doc_is(job, "id", name))
+		if (!job_name_fits(name, doc_text(job, "job"), doc_number(job, "uid"),
+				   doc_text(job, "id")))
 			json_array_remove(jobs, i);
 	}
 	if (json_array_size(jobs) == 0)
@@ -155,6 +157,7 @@ int doc_keep_job(json_t *doc, const char *name, struct err *e)
 int doc_only_job(json_t *doc, const char *name, json_t **ret, struct err *e)
 {
 	json_t *jobs = json_object_get(doc, "jobs"), *job, *own = NULL;
+	struct job_names names = {0};
 	size_t i;
 
 	if (json_array_size(jobs) == 1) {
@@ -162,11 +165,13 @@ int doc_only_job(json_t *doc, const char *name, json_t **ret, struct err *e)
 		return 0;
 	}
 	json_array_foreach(jobs, i, job)
+	{
 		if (doc_number(job, "uid") == geteuid())
 			own = job;
+		job_name_add(&names, doc_text(job, "job"), doc_number(job, "uid"));
+	}
 	if (!own)
-		return err_set(e, -EINVAL, "job '%s' exists for several users: name it by its id, "
-			       "which 'ckptctl status %s' shows", name, name);
+		return job_name_ambiguous(&names, name, e);
 	*ret = own;
 	return 0;
 }

@@ -16,6 +16,7 @@
 #include "tools/connect.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
+#include "tools/kept.h"
 #include "tools/print.h"
 
 #define FOLLOW_SHOWS 10 /* of what was before */
@@ -190,6 +191,27 @@ static int follow(const struct ctl *c, struct connection *conn, struct admin_que
 	}
 }
 
+static int events_offline(const struct ctl *c, struct admin_question *q, struct err *e)
+{
+	json_t *doc = NULL;
+	int r;
+
+	if (c->follow)
+		return err_set(e, -EINVAL,
+			       "--follow waits for what a running ckptd says: leave out --data, or "
+			       "look at what its files have without --follow");
+	r = kept_events(c, q->since, q->since_ns, &doc, e);
+	if (r < 0)
+		return r;
+	if (c->json) {
+		print_json(doc);
+	} else {
+		print_events(c, doc, SIZE_MAX, q);
+		json_decref(doc);
+	}
+	return EXIT_FINE;
+}
+
 int verb_events(const struct ctl *c, struct err *e)
 {
 	struct admin_question q = {.verb = CKPT__ADMIN__VERB__EVENTS};
@@ -197,6 +219,8 @@ int verb_events(const struct ctl *c, struct err *e)
 	json_t *doc = NULL;
 	int r = c->since ? parse_since(c->since, &q, e) : 0;
 
+	if (r == 0 && ctl_offline(c))
+		return events_offline(c, &q, e);
 	if (r == 0)
 		r = connection_open(c->socket, &conn, e);
 	if (r == 0 && c->follow) {

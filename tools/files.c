@@ -29,6 +29,7 @@
 #include "storage/disk_posix.h"
 #include "storage/recover.h"
 #include "tools/document.h"
+#include "tools/job_name.h"
 
 /* For the user of a job whose files are ckptd's: a path that is too long may cut it. */
 #define OTHER_WAYS                                                                                 \
@@ -575,7 +576,7 @@ static bool is_called(const struct data_job *j, const char *name)
 	char id[ID_TEXT_MAX];
 
 	hex_format(id, j->id.b, sizeof(j->id.b));
-	return strcmp(j->name, name) == 0 || strcmp(id, name) == 0;
+	return job_name_fits(name, j->name, j->uid, id);
 }
 
 static int by_name(const void *a, const void *b)

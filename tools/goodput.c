@@ -9,6 +9,7 @@
 
 #include "tools/ctl.h"
 #include "tools/document.h"
+#include "tools/kept.h"
 #include "tools/print.h"
 
 static double number(const json_t *o, const char *key)
@@ -72,26 +73,36 @@ static int print_goodput(const json_t *g)
 	return r;
 }
 
-int verb_goodput(const struct ctl *c, struct err *e)
+static int live_goodput(const struct ctl *c, json_t **ret, struct err *e)
 {
-	struct ctl ask = *c;
 	json_t *doc = NULL, *job = NULL, *g = NULL;
-	int r;
+	int r = status_document(c, c->args[0], &doc, e);
 
-	ask.data = NULL; /* ckptd alone knows */
-	r = status_document(&ask, c->args[0], &doc, e);
 	if (r == 0)
 		r = doc_only_job(doc, c->args[0], &job, e);
 	if (r == 0)
 		g = json_object_get(job, "goodput");
 	if (r == 0 && !g)
 		r = err_set(e, CKPT_EVERSION, "this ckptd does not keep it: it is older");
-	if (r == 0 && c->json)
-		print_json(json_pack("{s:i, s:s, s:O, s:O, s:O}", "schema", 2, "source", "daemon",
-				     "job", json_object_get(job, "job"), "id",
-				     json_object_get(job, "id"), "goodput", g));
-	else if (r == 0)
-		r = print_goodput(g);
+	if (r == 0)
+		*ret = json_pack("{s:i, s:s, s:O, s:O, s:O}", "schema", 2, "source", "daemon",
+				 "job", json_object_get(job, "job"), "id",
+				 json_object_get(job, "id"), "goodput", g);
 	json_decref(doc);
-	return r < 0 ? r : EXIT_FINE;
+	return r;
+}
+
+int verb_goodput(const struct ctl *c, struct err *e)
+{
+	json_t *doc = NULL;
+	int r = ctl_offline(c) ? kept_goodput(c, c->args[0], &doc, e) : live_goodput(c, &doc, e);
+
+	if (r < 0)
+		return r;
+	if (c->json)
+		print_json(json_incref(doc));
+	else
+		r = print_goodput(json_object_get(doc, "goodput"));
+	json_decref(doc);
+	return r < 0 ? err_code(e, r, "print the goodput") : EXIT_FINE;
 }

@@ -24,30 +24,13 @@
 #include "base/alloc.h"
 #include "codec/digest.h"
 #include "tools/document.h"
+#include "tools/job_name.h"
 #include "tools/plural.h"
 #include "tools/reading_ranks.h"
 
 #define MEMORY_DEFAULT (64u << 20)
 
 /* ---- Which checkpoint ---- */
-
-/* Of several with the name the caller's own, as everywhere. */
-static int choose_job(struct reading *r, const char *name, struct err *e)
-{
-	const struct data *d = &r->data;
-
-	for (size_t i = 0; i < d->n_jobs && d->n_jobs > 1 && !r->job; i++)
-		if (d->jobs[i].uid == getuid())
-			r->job = &d->jobs[i];
-	if (d->n_jobs == 1)
-		r->job = &d->jobs[0];
-	if (!r->job)
-		return err_set(e, -EINVAL,
-			       "%zu jobs of several users are called '%.80s': name one by its id, "
-			       "which 'ckptctl status -v --data %.150s' shows",
-			       d->n_jobs, name, d->path);
-	return 0;
-}
 
 static bool is_meant(const struct data_checkpoint *c, uint64_t step, const char *hex)
 {
@@ -89,10 +72,12 @@ static int no_checkpoint(const struct reading *r, const char *spec, enum trust_l
 static int choose(struct reading *r, const struct reading_options *o, struct err *e)
 {
 	const struct data_checkpoint *found = NULL;
+	struct data_job *job = NULL;
 	const char *hex = "";
 	uint64_t step = 0;
-	int rc = choose_job(r, o->job, e);
+	int rc = job_name_only(&r->data, o->job, &job, e);
 
+	r->job = job;
 	if (rc == 0 && o->step)
 		rc = spec_parse(o->step, &step, &hex, e);
 	if (rc < 0)

@@ -26,6 +26,7 @@
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/files.h"
+#include "tools/job_name.h"
 #include "tools/plural.h"
 #include "tools/print.h"
 
@@ -67,10 +68,7 @@ static int find_job(struct removal *x, struct err *e)
 	if (r < 0)
 		return r;
 	if (x->data.n_jobs > 1)
-		return err_set(e, -EINVAL,
-			       "%zu jobs of several users are called '%.80s': name one by its id, "
-			       "which 'ckptctl status --data FOLDER' shows",
-			       x->data.n_jobs, x->c->args[0]);
+		return job_name_several(&x->data, x->c->args[0], e);
 	x->job = &x->data.jobs[0];
 	h = &x->job->history;
 	for (size_t i = 0; i < h->n_commits; i++)

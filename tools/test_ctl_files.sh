@@ -131,9 +131,15 @@ says out "good     beta 5."
 
 make_data twin
 run 2 show beta 5 --data "$data"
-says err "name it by its id"
+says err "2 users have a job 'beta': name one as UID/NAME (4242/beta, 4243/beta), or by its id"
 run 0 show b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2b2 5 --data "$data"
 says out "uid 4243"
+run 0 show 4243/beta 5 --data "$data"
+says out "uid 4243"
+run 2 show 4244/beta 5 --data "$data"
+run 0 list beta --data "$data"
+says out "4242/beta"
+says out "4243/beta"
 run 0 list beta --data "$data" --json
 json 'assert sorted(j["uid"] for j in d["jobs"]) == [4242, 4243]'
 

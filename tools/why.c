@@ -14,6 +14,7 @@
 #include "tools/connect.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
+#include "tools/kept.h"
 #include "tools/plural.h"
 #include "tools/print.h"
 
@@ -39,7 +40,8 @@ static int ask(const struct ctl *c, Ckpt__Admin__Verb verb, const char *text, js
 
 static void print_document(json_t *doc)
 {
-	json_object_set_new(doc, "source", json_string("daemon"));
+	if (!json_object_get(doc, "source"))
+		json_object_set_new(doc, "source", json_string("daemon"));
 	print_json(json_incref(doc));
 }
 
@@ -158,7 +160,9 @@ int verb_why(const struct ctl *c, struct err *e)
 	json_t *doc = NULL, *v;
 	bool alarm = false;
 	size_t i;
-	int r = ask(c, CKPT__ADMIN__VERB__WHY, c->n_args ? c->args[0] : "", &doc, e);
+	const char *text = c->n_args ? c->args[0] : "";
+	int r = ctl_offline(c) ? kept_why(c, text, &doc, e)
+			       : ask(c, CKPT__ADMIN__VERB__WHY, text, &doc, e);
 
 	if (r < 0)
 		return r;

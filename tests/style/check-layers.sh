@@ -43,7 +43,7 @@ liburing*: storage/disk_uring.c bench/*
 protobuf-c/*: proto/*
 *.pb-c.h: proto/* client/* ckptd/* tools/*
 ini.h: ckptd/*
-jansson.h: ckptd/* tools/* bench/*
+jansson.h: ckptd/* tools/* bench/* detect/goodput_json.*
 fuse*.h:
 cmocka.h:
 '

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * job_name.c - see job_name.h. Names have no '/', so UID/NAME is one job's alone.
+ */
+#include <config.h>
+
+#include "tools/job_name.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/files.h"
+
+bool job_name_fits(const char *text, const char *name, uint64_t uid, const char *id)
+{
+	char full[128];
+
+	assert(text && name && id);
+	if (strcmp(text, name) == 0 || strcmp(text, id) == 0)
+		return true;
+	snprintf(full, sizeof(full), "%" PRIu64 "/%s", uid, name);
+	return strcmp(text, full) == 0;
+}
+
+void job_name_add(struct job_names *l, const char *name, uint64_t uid)
+{
+	int n = snprintf(l->text + l->len, sizeof(l->text) - l->len, "%s%" PRIu64 "/%s",
+			 l->n ? ", " : "", uid, name);
+
+	l->n++;
+	if (n < 0 || l->len + (size_t)n >= sizeof(l->text))
+		l->text[l->len] = '\0'; /* what is whole is shown */
+	else
+		l->len += (size_t)n;
+}
+
+int job_name_ambiguous(const struct job_names *l, const char *text, struct err *e)
+{
+	assert(l->n > 1);
+	return err_set(e, -EINVAL,
+		       "%zu users have a job '%.64s': name one as UID/NAME (%s), or by its id, "
+		       "which 'ckptctl status -v' shows",
+		       l->n, text, l->text);
+}
+
+int job_name_several(const struct data *d, const char *text, struct err *e)
+{
+	struct job_names names = {0};
+
+	for (size_t i = 0; i < d->n_jobs; i++)
+		job_name_add(&names, d->jobs[i].name, d->jobs[i].uid);
+	return job_name_ambiguous(&names, text, e);
+}
+
+int job_name_only(const struct data *d, const char *text, struct data_job **ret, struct err *e)
+{
+	assert(d->n_jobs > 0);
+	*ret = d->n_jobs == 1 ? &d->jobs[0] : NULL;
+	for (size_t i = 0; i < d->n_jobs && !*ret; i++)
+		if (d->jobs[i].uid == getuid())
+			*ret = &d->jobs[i];
+	return *ret ? 0 : job_name_several(d, text, e);
+}
