@@ -90,29 +90,61 @@ void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
 
 /* ---- Deeds ---- */
 
+/* text: NAME, UID/NAME (names have no '/'), or the id. */
+static bool is_called(const struct job *j, const char *text)
+{
+	char other[CKPT_JOB_MAX + 16];
+
+	if (strcmp(j->history.job.name, text) == 0)
+		return true;
+	if (strlen(text) == ID_TEXT_MAX - 1) {
+		hex_format(other, j->history.job.id.b, sizeof(j->history.job.id.b));
+		if (strcmp(other, text) == 0)
+			return true;
+	}
+	snprintf(other, sizeof(other), "%u/%s", j->history.job.uid, j->history.job.name);
+	return strcmp(other, text) == 0;
+}
+
 struct job *admin_job(struct session *s, const Ckpt__Admin *m)
 {
 	struct node *n = session_node(s);
-	bool is_id = strlen(m->job) == ID_TEXT_MAX - 1;
 	struct job *j, *found = NULL;
 
 	for (size_t i = 0; i < 2; i++) {
 		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link) {
-			char id[ID_TEXT_MAX] = "";
-
-			if (!admin_may_see(s, j))
+			if (!admin_may_see(s, j) || !is_called(j, m->job))
 				continue;
-			if (is_id)
-				hex_format(id, j->history.job.id.b, sizeof(j->history.job.id.b));
-			if (is_id && strcmp(id, m->job) == 0)
-				return j;
 			if (strcmp(j->history.job.name, m->job) != 0)
-				continue;
+				return j;
 			if (!found || j->history.job.uid == session_process(s)->uid)
 				found = j;
 		}
 	}
 	return found;
+}
+
+bool admin_is_ambiguous(struct session *s, const struct job *job, const char *text, char *names,
+			size_t size)
+{
+	struct node *n = session_node(s);
+	const char *name = job->history.job.name;
+	size_t len = 0, others = 0;
+	struct job *j;
+
+	if (strcmp(text, name) != 0 || job->history.job.uid == session_process(s)->uid)
+		return false;
+	for (size_t i = 0; i < 2; i++) {
+		list_each(j, i == 0 ? &n->jobs : &n->stopped_jobs, link) {
+			if (!admin_may_see(s, j) || strcmp(j->history.job.name, name) != 0)
+				continue;
+			others += j != job;
+			if (len < size)
+				len += (size_t)snprintf(names + len, size - len, "%s%u/%s",
+							len ? ", " : "", j->history.job.uid, name);
+		}
+	}
+	return others > 0;
 }
 
 static struct checkpoint *checkpoint_named(struct job *j, const Ckpt__Admin *m)

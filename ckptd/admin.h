@@ -21,6 +21,10 @@ bool admin_may_see(struct session *s, const struct job *j);
 void admin_reply_json(struct session *s, uint64_t request, json_t *doc);
 /* The job that m->job names, of those that may be seen; NULL: there is none. */
 struct job *admin_job(struct session *s, const Ckpt__Admin *m);
+/* Whether other users, too, have a job that text means, and none is the session's own: names gets
+ * them as UID/NAME. job: what admin_job() found. */
+bool admin_is_ambiguous(struct session *s, const struct job *job, const char *text, char *names,
+			size_t size);
 /* admin_watching.c: verbs about events, verdicts and what follows from them. */
 void admin_watching(struct session *s, uint64_t request, const Ckpt__Admin *m);
 /* A checkpoint in the words of the protocol; points into it. */

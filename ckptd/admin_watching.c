@@ -110,11 +110,30 @@ static bool find(struct session *s, const char *text, struct asked *a)
 	return a->job != NULL;
 }
 
+/* Several users have a job of that name: an answer for one of them would pass for all. */
+static bool refuse_ambiguous(struct session *s, uint64_t request, const char *text,
+			     const struct job *j)
+{
+	size_t len = strcspn(text, ":");
+	char name[TEXT_MAX], names[TEXT_MAX], line[ERR_TEXT_MAX];
+
+	snprintf(name, sizeof(name), "%.*s", (int)len, text);
+	if (!admin_is_ambiguous(s, j, name, names, sizeof(names)))
+		return false;
+	snprintf(line, sizeof(line),
+		 "several users have a job '%.64s': name one as UID/NAME (%s), or by its id", name,
+		 names);
+	session_reply_error(s, request, -EINVAL, line);
+	return true;
+}
+
 static bool find_or_refuse(struct session *s, uint64_t request, const char *text, struct asked *a)
 {
 	char line[ERR_TEXT_MAX];
 
 	if (strlen(text) < TEXT_MAX && find(s, text, a)) {
+		if (a->job && refuse_ambiguous(s, request, text, a->job))
+			return false;
 		watching_words(session_node(s), &a->subject, a->words);
 		a->of_job = a->job != NULL;
 		a->uid = watching_uid(session_node(s), &a->subject);

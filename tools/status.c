@@ -446,12 +446,43 @@ static void flags_cell(struct table *t, const json_t *c)
 	table_cell(t, "%s", text);
 }
 
-static void list_row(struct table *t, const struct ctl *ctl, const json_t *job, const json_t *c)
+/* Jobs of one user are named alone, of several as UID/NAME: so other verbs take them. */
+static bool of_several_users(const json_t *doc)
+{
+	const json_t *first = NULL, *uid;
+	json_t *job;
+	size_t i;
+
+	json_array_foreach(json_object_get(doc, "jobs"), i, job)
+	{
+		uid = json_object_get(job, "uid");
+		if (!json_is_integer(uid))
+			continue;
+		if (first && !json_equal((json_t *)first, (json_t *)uid))
+			return true;
+		first = uid;
+	}
+	return false;
+}
+
+#define LABEL_MAX 128
+
+static const char *job_label(char buf[LABEL_MAX], const json_t *job, bool several)
+{
+	if (several && json_is_integer(json_object_get(job, "uid")))
+		snprintf(buf, LABEL_MAX, "%" PRIu64 "/%.80s", doc_number(job, "uid"),
+			 doc_text(job, "job"));
+	else
+		snprintf(buf, LABEL_MAX, "%.80s", doc_text(job, "job"));
+	return buf;
+}
+
+static void list_row(struct table *t, const struct ctl *ctl, const char *label, const json_t *c)
 {
 	const json_t *memory = json_object_get(c, "memory");
 	char text[TEXT_MAX];
 
-	table_cell(t, "%s", doc_text(job, "job"));
+	table_cell(t, "%s", label);
 	table_cell(t, "%" PRIu64, doc_number(c, "step"));
 	table_cell(t, "%s", ctl->talk > 0 ? doc_text(c, "attempt")
 					  : text_short(text, doc_text(c, "attempt")));
@@ -467,28 +498,30 @@ static void list_row(struct table *t, const struct ctl *ctl, const json_t *job, 
 }
 
 /* What names it to other verbs; the job too where more than one is listed. */
-static void list_name(const struct ctl *ctl, const json_t *job, const json_t *c)
+static void list_name(bool one, const char *label, const json_t *c)
 {
-	if (ctl->n_args)
+	if (one)
 		say("%" PRIu64 ".%s", doc_number(c, "step"), doc_text(c, "attempt"));
 	else
-		say("%s %" PRIu64 ".%s", doc_text(job, "job"), doc_number(c, "step"),
-		    doc_text(c, "attempt"));
+		say("%s %" PRIu64 ".%s", label, doc_number(c, "step"), doc_text(c, "attempt"));
 }
 
 static int print_list(const struct ctl *c, const json_t *doc)
 {
 	struct table *t = table_new("JOB STEP> ATTEMPT EPOCH> STATE MEMORY DISK TRUST RANKS> SIZE> "
 				    "AGE> NOTES");
+	bool several = of_several_users(doc);
+	char label[LABEL_MAX];
 	json_t *job, *o;
 	size_t i, k, n = 0;
 
 	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
+		job_label(label, job, several);
 		json_array_foreach(json_object_get(job, "checkpoints"), k, o) {
 			if (c->talk < 0)
-				list_name(c, job, o);
+				list_name(c->n_args && !several, label, o);
 			else
-				list_row(t, c, job, o);
+				list_row(t, c, label, o);
 			n++;
 		}
 	}
