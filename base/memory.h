@@ -31,6 +31,10 @@ struct region {
 	struct list link; /* free for the owner */
 };
 
+/* With fewer places in the fd store a user's first rank may not fit: its slots, its page of beats
+ * and the job's ledger, twice while that moves, beside what stays free for others. */
+#define MEMORY_PLACES_LEAST 16u
+
 /* Places in the fd store: each region that outlives ckptd needs one. */
 struct memory_room {
 	uint64_t used;

@@ -6,7 +6,9 @@
 
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Bytes of the character that begins with this one; 0: none does. */
@@ -80,4 +82,21 @@ void text_clean(char *text)
 		for (n = n > 0 ? n : 1; n > 0; n--)
 			*p++ = '?';
 	}
+}
+
+const char *text_size(char buf[TEXT_SIZE_MAX], uint64_t bytes)
+{
+	static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+	double v = (double)bytes;
+	int unit = -1;
+
+	while (v >= 1024 && unit < 5) {
+		v /= 1024;
+		unit++;
+	}
+	if (unit < 0)
+		snprintf(buf, TEXT_SIZE_MAX, "%" PRIu64 " B", bytes);
+	else
+		snprintf(buf, TEXT_SIZE_MAX, "%.1f %s", v, units[unit]);
+	return buf;
 }

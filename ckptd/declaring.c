@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
@@ -307,12 +308,13 @@ static int check_read(struct declaring *x)
 /* Moves the bytes into a region, which is then their only copy. */
 static int check_region(struct declaring *x, struct region **ret)
 {
+	char size[TEXT_SIZE_MAX];
 	int r = x->memory->ops->create(x->memory, x->name, round_up(x->len, 4096), ret);
 
 	if (r < 0)
 		return err_set(&x->err, r == -ENOSPC ? CKPT_ENOSPACE : r,
-			       "declare: keep a declaration of %llu bytes: %s",
-			       (unsigned long long)x->len, memory_error_text(r));
+			       "declare: keep a declaration of %s: %s", text_size(size, x->len),
+			       memory_error_text(r));
 	memcpy((*ret)->base, x->bytes, x->len);
 	alloc_free(x->bytes);
 	x->bytes = (*ret)->base;

@@ -546,6 +546,21 @@ int memory_budget_default(const char *root, uint64_t *ret, struct err *e)
 	return 0;
 }
 
+static void warn_of_few_places(const struct memfd_memory *m)
+{
+	struct memory_room room;
+
+	keeper_room(m->keeper, &room);
+	if (room.max >= MEMORY_PLACES_LEAST)
+		return;
+	log_print(
+		m->options.log, LOG_WARNING,
+		"the fd store has %llu places and one rank needs up to %u, so ranks are refused: "
+		"raise ckptd's limit of open files (ulimit -Hn, LimitNOFILE= of the unit; 4096 is "
+		"enough for most nodes) or FileDescriptorStoreMax=, and restart ckptd",
+		(unsigned long long)room.max, MEMORY_PLACES_LEAST);
+}
+
 int memory_memfd_new(struct keeper *keeper, const struct memory_options *o, struct memory **ret,
 		     struct err *e)
 {
@@ -570,6 +585,8 @@ int memory_memfd_new(struct keeper *keeper, const struct memory_options *o, stru
 	if (!keeper_keeps(keeper))
 		log_print(o->log, LOG_WARNING, "no fd store: snapshots in memory are lost when "
 			  "ckptd ends (run it under systemd or with --supervise)");
+	else
+		warn_of_few_places(m);
 	*ret = &m->memory;
 	return 0;
 }

@@ -235,7 +235,7 @@ static void test_what_is_alike_is_bounded(void **state)
 	n = t->host.node;
 	n->options.plan_bytes_per_uid = 1000;
 	join_alike(t, "run1");
-	assert_true(was_told("quota.plan_bytes_per_uid allows 1000"));
+	assert_true(was_told("quota.plan_bytes_per_uid allows 1000 B"));
 	assert_int_equal(the_job(t)->user->has[USER_PLAN_BYTES], 0);
 	assert_true(save_alike(t, 10) > 2 * 4 * ELEMENTS);
 	n->options.plan_bytes_per_uid = 1u << 30;

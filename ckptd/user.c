@@ -23,6 +23,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
 
@@ -172,19 +173,21 @@ static int refuse(const struct user *u, enum user_count count, uint64_t more, co
 	const struct limit *l = &limits[count];
 	uint64_t max = limit_of(u->node, count);
 	int code = count == USER_SESSIONS ? -EAGAIN : l->bytes ? -EDQUOT : -EMFILE;
+	char has[TEXT_SIZE_MAX], takes[TEXT_SIZE_MAX], allows[TEXT_SIZE_MAX];
 
+	text_size(has, u->has[count]);
+	text_size(takes, more);
+	text_size(allows, max);
 	if (more == 0)
 		return err_set(e, code,
-			       "%s: user %" PRIu32 " has %" PRIu64 " bytes %s, quota.%s allows "
-			       "%" PRIu64 "; %s, or raise it in ckptd.conf",
-			       what, u->uid, u->has[count], l->things, l->key, max, l->remedy);
+			       "%s: user %" PRIu32 " has %s %s, quota.%s allows %s; %s, or raise "
+			       "it in ckptd.conf",
+			       what, u->uid, has, l->things, l->key, allows, l->remedy);
 	if (l->bytes)
 		return err_set(e, code,
-			       "%s: user %" PRIu32 " has %" PRIu64 " bytes %s and this takes "
-			       "%" PRIu64 " more, quota.%s allows %" PRIu64 "; %s, or raise it in "
-			       "ckptd.conf",
-			       what, u->uid, u->has[count], l->things, more, l->key, max,
-			       l->remedy);
+			       "%s: user %" PRIu32 " has %s %s and this takes %s more, quota.%s "
+			       "allows %s; %s, or raise it in ckptd.conf",
+			       what, u->uid, has, l->things, takes, l->key, allows, l->remedy);
 	return err_set(e, code,
 		       "%s: user %" PRIu32 " has %" PRIu64 " %s and this takes %" PRIu64 " more, "
 		       "quota.%s allows %" PRIu64 "; %s, or raise it in ckptd.conf",

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "codec/digest.h"
 #include "model/declaration_format.h"
 
@@ -175,6 +176,7 @@ static void write_all(const struct declaration_builder *b, const uint64_t *sorte
 int declaration_finish(struct declaration_builder *b, void **ret, size_t *ret_len, struct err *e)
 {
 	uint64_t *sorted = alloc_array(b->n, sizeof(*sorted));
+	char size[TEXT_SIZE_MAX], most[TEXT_SIZE_MAX];
 	struct declaration check;
 	struct writer w = { 0 };
 	int r;
@@ -193,8 +195,8 @@ int declaration_finish(struct declaration_builder *b, void **ret, size_t *ret_le
 	}
 	if (w.len > DECLARATION_BYTES_MAX)
 		r = err_set(e, -E2BIG,
-			    "the declaration of a rank has %zu bytes, more than %u: use more ranks",
-			    w.len, DECLARATION_BYTES_MAX);
+			    "the declaration of a rank has %s, more than %s: use more ranks",
+			    text_size(size, w.len), text_size(most, DECLARATION_BYTES_MAX));
 	else
 		r = declaration_open_until(w.buf, w.len, NULL, &check, e);
 	if (r) {

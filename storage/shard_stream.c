@@ -22,6 +22,7 @@
 #include <inttypes.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "codec/compress.h"
 #include "codec/copy.h"
 #include "codec/digest.h"
@@ -100,6 +101,7 @@ static int make_pool(struct stream_pool *p)
 int stream_pool_new(struct store *s, uint64_t memory, struct stream_pool **ret, struct err *e)
 {
 	struct stream_pool *p = alloc_zero(sizeof(*p));
+	char least[TEXT_SIZE_MAX], given[TEXT_SIZE_MAX];
 	int r;
 
 	assert(s->geometry.chunk % DISK_ALIGN == 0);
@@ -110,11 +112,10 @@ int stream_pool_new(struct store *s, uint64_t memory, struct stream_pool **ret, 
 	p->n_buffers = (uint32_t)min_u64(memory / p->buffer_len, BUFFERS_MAX);
 	if (p->n_buffers < BUFFERS_LEAST)
 		r = err_set(e, -EINVAL,
-			    "shard files are written with %" PRIu64 " bytes of buffers at least, "
-			    "not %" PRIu64,
-			    stream_pool_least(s), memory);
+			    "shard files are written with %s of buffers at least, not %s",
+			    text_size(least, stream_pool_least(s)), text_size(given, memory));
 	else if ((r = make_pool(p)) < 0)
-		err_code(e, r, "make %" PRIu64 " bytes of buffers for shard files", memory);
+		err_code(e, r, "make %s of buffers for shard files", text_size(given, memory));
 	if (r < 0) {
 		stream_pool_free(p);
 		return r;

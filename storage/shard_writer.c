@@ -24,6 +24,7 @@
 #include <inttypes.h>
 
 #include "base/fault.h"
+#include "base/text.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
 #include "storage/paths.h"
@@ -155,18 +156,21 @@ static int open_file(struct shard_writer *w)
 
 static int say_why(const struct shard_writer *w, int r, struct err *e)
 {
+	char size[TEXT_SIZE_MAX], reserve[TEXT_SIZE_MAX];
+
 	if (r != -ENOSPC && r != -EDQUOT)
 		return err_code(e, r, "cannot begin '%s'", w->path);
+	text_size(size, w->reserved);
 	if (w->store->reserve == 0)
 		return err_set(e, CKPT_ENOSPACE,
-			       "the disk has no room for %" PRIu64 " bytes of '%s': free some or "
-			       "keep fewer checkpoints",
-			       w->reserved, w->path);
+			       "the disk has no room for %s of '%s': free some or keep fewer "
+			       "checkpoints (retention.keep_last, 'ckptctl rm')",
+			       size, w->path);
 	return err_set(e, CKPT_ENOSPACE,
-		       "the disk has no room for %" PRIu64 " bytes of '%s' beside the %" PRIu64
-		       " that stay free (storage.disk_reserve): free some, or keep fewer "
-		       "checkpoints",
-		       w->reserved, w->path, w->store->reserve);
+		       "the disk has no room for %s of '%s' beside the %s that stay free "
+		       "(storage.disk_reserve): free some, or keep fewer checkpoints "
+		       "(retention.keep_last, 'ckptctl rm')",
+		       size, w->path, text_size(reserve, w->store->reserve));
 }
 
 /* Hands over the writer, or says why it could not be begun and gives it back. */

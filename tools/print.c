@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 #define COLUMNS_MAX 16
 #define CELL_MAX 1200 /* a name of CKPT_NAME_MAX bytes fits */
@@ -34,19 +35,8 @@ struct table {
 
 const char *text_bytes(char buf[TEXT_MAX], uint64_t bytes)
 {
-	static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-	double v = (double)bytes;
-	int unit = -1;
-
-	while (v >= 1024 && unit < 5) {
-		v /= 1024;
-		unit++;
-	}
-	if (unit < 0)
-		snprintf(buf, TEXT_MAX, "%" PRIu64 " B", bytes);
-	else
-		snprintf(buf, TEXT_MAX, "%.1f %s", v, units[unit]);
-	return buf;
+	_Static_assert(TEXT_MAX >= TEXT_SIZE_MAX, "a size fits");
+	return text_size(buf, bytes);
 }
 
 const char *text_time(char buf[TEXT_MAX], uint64_t wall_ns)

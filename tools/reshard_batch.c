@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "tools/plural.h"
 #include "tools/reshard.h"
 
@@ -394,15 +395,16 @@ static int fill_from_tensor(struct reshard_batch *b, struct reshard_cursor *c, b
 {
 	const struct reading_tensor *t = reading_tensor(c->x->reading, c->tensor);
 	uint64_t to;
+	char size[TEXT_SIZE_MAX];
 	int r;
 
 	while (c->at < c->stop) {
 		to = slab_end(b, c, dtype_bytes(t->dtype));
 		if (to == c->at && b->n_wants == 0)
 			return err_set(e, -EINVAL,
-				       "%" PRIu64 " bytes are too few for an element "
-				       "of each of %zu part%s",
-				       b->cap, c->n_parts, plural(c->n_parts));
+				       "%s are too few for an element of each of %zu part%s: give "
+				       "more with --memory",
+				       text_size(size, b->cap), c->n_parts, plural(c->n_parts));
 		*ret_full = to == c->at;
 		if (*ret_full)
 			return 0;

@@ -10,12 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/plural.h"
 #include "tools/print.h"
 
-#define ABORTS_SHOWN 3 /* of a job, the newest; all with -v */
+#define ABORTS_SHOWN 1 /* of a job, the newest; all with -v */
 
 /* ---- Problems ---- */
 
@@ -133,6 +134,20 @@ static void watching_problems(const json_t *doc, json_t *list)
 			    doc_text(not_kept, "words"));
 }
 
+/* What keeps memory over a restart of ckptd is so small that ranks are refused. */
+static void store_problem(const json_t *doc, json_t *list)
+{
+	const json_t *store = json_object_get(doc, "fd_store");
+
+	if (!json_is_object(store) || doc_number(store, "max") >= MEMORY_PLACES_LEAST)
+		return;
+	add_problem(list,
+		    "the fd store has %" PRIu64 " places and one rank needs up to %u, so ranks are "
+		    "refused: raise ckptd's limit of open files (ulimit -Hn, LimitNOFILE= of the "
+		    "unit) or FileDescriptorStoreMax=, and restart ckptd",
+		    doc_number(store, "max"), MEMORY_PLACES_LEAST);
+}
+
 static json_t *problems_of(const json_t *doc)
 {
 	json_t *list = json_array(), *job;
@@ -146,6 +161,7 @@ static json_t *problems_of(const json_t *doc)
 			    "the index could not be written %" PRIu64 " times: 'ckptctl rebuild' "
 			    "makes it anew",
 			    doc_number(doc, "index_errors"));
+	store_problem(doc, list);
 	json_array_foreach(json_object_get(doc, "jobs"), i, job)
 		job_problems(job, list);
 	watching_problems(doc, list);
@@ -387,6 +403,9 @@ static int print_status(const struct ctl *c, const json_t *doc, const json_t *pr
 	size_t i;
 	int r;
 
+	json_array_foreach(problems, i, p) say("PROBLEM: %s", json_string_value(p));
+	if (json_array_size(problems))
+		putchar('\n');
 	print_node(doc);
 	putchar('\n');
 	r = print_jobs(doc);
@@ -400,9 +419,8 @@ static int print_status(const struct ctl *c, const json_t *doc, const json_t *pr
 	}
 	json_array_foreach(jobs, i, job)
 		print_notes(job, all);
-	print_blind(doc);
-	json_array_foreach(problems, i, p)
-		say("PROBLEM: %s", json_string_value(p));
+	if (c->talk > 0)
+		print_blind(doc);
 	return r;
 }
 

@@ -210,4 +210,19 @@ rm -r "$data"/jobs/*/log
 start_daemon
 run 1 status --socket "$sock"
 says out "PROBLEM: job 'run7': its log was damaged or lost and begun anew"
+
+# ---- Too few open files for what keeps memory
+
+stop_daemon
+rm -rf "$data"
+: >"$dir/log"
+ulimit -n 128
+start_daemon --supervise
+[ "$(grep -c "warning the fd store has 0 places and one rank needs up to 16, so ranks are refused: raise ckptd's limit of open files" "$dir/log")" = 1 ] ||
+	fail "no warning, or several: $(cat "$dir/log")"
+run 1 status --socket "$sock"
+says out "PROBLEM: the fd store has 0 places and one rank needs up to 16"
+run 1 status --socket "$sock" --json
+json 'assert d["fd_store"] == {"used": 0, "max": 0} and len(d["problems"]) == 1'
+stop_daemon
 ending 60

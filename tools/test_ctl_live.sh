@@ -234,11 +234,14 @@ alpha.update(replica_alarms=1, replica_step=30, replica_text="elements [3:4] of 
 d["index_errors"] = 3; d["index"] = False; beta["log_anew"] = True
 beta["checkpoints"][0].update(disk="failed", reason="write: No space left on device")
 alpha["slots"][1]["state"] = "quarantined"
+d["collectors"] = [dict(name="disks", works=True, text=""), dict(name="network ports", works=False, text="no such folder")]
 alpha["checkpoints"][1]["suspect"] = True
 alpha["aborted"] = [dict(step=i, epoch=1, reason="r" * 200) for i in range(900)]
 assert len(json.dumps(d)) > 100000'
 start_fake
 run 1 status --socket "$sock"
+head -n 1 "$dir/out" | grep -q '^PROBLEM: ' || fail "problems do not come first"
+lacks out "not watched" # -v has it
 says out "PROBLEM: job 'alpha': its log: no space"
 says out "PROBLEM: job 'alpha': step 40 holds the same trained tensors"
 says out "PROBLEM: job 'alpha': step 30: elements [3:4] of tensor p are not the same on rank 2 as on ranks 0, 1"
@@ -250,7 +253,11 @@ says out "PROBLEM: ckptd works without its index"
 says out "PROBLEM: job 'beta': its log was damaged or lost and begun anew"
 says out "alpha: 2 committed checkpoints were lost"
 says out "alpha: step 899 of epoch 1 was aborted: rrr"
-says out "alpha: 897 aborted before these"
+run 1 status --socket "$sock" -v
+says out "not watched: network ports (no such folder)"
+lacks out "not watched: disks"
+run 1 status --socket "$sock"
+says out "alpha: 899 aborted before these"
 run 1 list alpha --socket "$sock"
 says out " damaged"
 run 1 status --socket "$sock" --json

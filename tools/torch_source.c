@@ -19,6 +19,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/text.h"
 #include "model/boxtree.h"
 #include "tools/torch_names.h"
 
@@ -54,16 +55,15 @@ int torch_source_add_blob(struct torch_source *t, const char *name, size_t name_
 			  const void *bytes, size_t len, struct err *e)
 {
 	size_t cap = t->cap_blobs ? 2 * t->cap_blobs : 16;
-	char text[NAME_TEXT_MAX];
+	char text[NAME_TEXT_MAX], most[TEXT_SIZE_MAX];
 	struct source_blob *grown;
 	const char *own_name;
 	void *own;
 
 	if (len > TORCH_BLOBS_MAX - t->blob_bytes)
-		return err_set(e, -E2BIG,
-			       "'%s': its values that are no tensors have more than %" PRIu64
-			       " bytes",
-			       name_text(text, name, (uint32_t)name_len), TORCH_BLOBS_MAX);
+		return err_set(e, -E2BIG, "'%s': its values that are no tensors have more than %s",
+			       name_text(text, name, (uint32_t)name_len),
+			       text_size(most, TORCH_BLOBS_MAX));
 	if (memchr(name, '\0', name_len))
 		return err_set(e, CKPT_EVERSION, "the name '%s' holds a NUL",
 			       name_text(text, name, (uint32_t)name_len));

@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/text.h"
 #include "tools/plural.h"
 #include "tools/torch_names.h"
 
@@ -279,15 +280,15 @@ static int hold(struct torch_view *v, uint64_t memory, struct err *e)
 	uint64_t size = dtype_bytes(t->dtype), bytes = t->span * size; /* <= the record's */
 	int64_t strides[CKPT_NDIM_MAX];
 	struct shard s = {.name = "-", .name_len = 1, .dtype = t->dtype, .global = t->shape};
+	char needs[TEXT_SIZE_MAX], has[TEXT_SIZE_MAX];
 	struct alloc_budget *b;
 	int r;
 
 	if (bytes > memory)
 		return err_set(e, -E2BIG,
-			       "its elements are not in row-major order, so its %" PRIu64
-			       " bytes have to be held in memory, where there is room for %" PRIu64
-			       ": save it with .contiguous()",
-			       bytes, memory);
+			       "its elements are not in row-major order, so its %s have to be held "
+			       "in memory, where there is room for %s: save it with .contiguous()",
+			       text_size(needs, bytes), text_size(has, memory));
 	b = alloc_set_budget(NULL); /* bytes of a tensor, which `memory` bounds */
 	v->held = alloc_zero(bytes);
 	alloc_set_budget(b);
