@@ -147,6 +147,18 @@ bool admin_is_ambiguous(struct session *s, const struct job *job, const char *te
 	return others > 0;
 }
 
+const char *admin_near_job(struct session *s, const char *text, char hint[NEAR_TEXT_MAX])
+{
+	struct near near;
+	struct job *j;
+
+	near_begin(&near, text);
+	list_each(j, &session_node(s)->jobs, link)
+		if (admin_may_see(s, j))
+			near_try(&near, j->history.job.name);
+	return near_text(&near, hint);
+}
+
 static struct checkpoint *checkpoint_named(struct job *j, const Ckpt__Admin *m)
 {
 	struct checkpoint *c, *found = NULL;

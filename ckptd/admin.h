@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 
+#include "base/near.h"
 #include "ckptd/job.h"
 #include "ckptd/session.h"
 
@@ -25,6 +26,8 @@ struct job *admin_job(struct session *s, const Ckpt__Admin *m);
  * them as UID/NAME. job: what admin_job() found. */
 bool admin_is_ambiguous(struct session *s, const struct job *job, const char *text, char *names,
 			size_t size);
+/* " (did you mean 'JOB'?)", of the jobs that may be seen, or "". */
+const char *admin_near_job(struct session *s, const char *text, char hint[NEAR_TEXT_MAX]);
 /* admin_watching.c: verbs about events, verdicts and what follows from them. */
 void admin_watching(struct session *s, uint64_t request, const Ckpt__Admin *m);
 /* A checkpoint in the words of the protocol; points into it. */

@@ -129,7 +129,7 @@ static bool refuse_ambiguous(struct session *s, uint64_t request, const char *te
 
 static bool find_or_refuse(struct session *s, uint64_t request, const char *text, struct asked *a)
 {
-	char line[ERR_TEXT_MAX];
+	char line[ERR_TEXT_MAX], hint[NEAR_TEXT_MAX];
 
 	if (strlen(text) < TEXT_MAX && find(s, text, a)) {
 		if (a->job && refuse_ambiguous(s, request, text, a->job))
@@ -140,9 +140,9 @@ static bool find_or_refuse(struct session *s, uint64_t request, const char *text
 		return true;
 	}
 	snprintf(line, sizeof(line),
-		 "nothing here is called '%.60s': name this node ('%.40s'), a job of yours, a rank "
-		 "as JOB:RANK, or a GPU, network port or disk of this node",
-		 text, session_node(s)->options.name);
+		 "nothing here is called '%.60s'%s: name this node ('%.40s'), a job of yours, a "
+		 "rank as JOB:RANK, or a GPU, network port or disk of this node",
+		 text, admin_near_job(s, text, hint), session_node(s)->options.name);
 	session_reply_error(s, request, CKPT_ENOTFOUND, line);
 	return false;
 }

@@ -34,6 +34,7 @@
 #include "base/alloc.h"
 #include "base/fault.h"
 #include "ckptd/acting.h"
+#include "ckptd/admin.h"
 #include "ckptd/admission.h"
 #include "ckptd/beats.h"
 #include "ckptd/creating.h"
@@ -1004,6 +1005,7 @@ bool epoch_stands(const struct job *j, const struct open_request *r)
 /* To its job, which is made if there is none. */
 static void opening_place(struct node *n, struct opening *o)
 {
+	char hint[NEAR_TEXT_MAX];
 	struct err e = { 0 };
 	bool denied = false;
 	struct job *j;
@@ -1039,8 +1041,10 @@ static void opening_place(struct node *n, struct opening *o)
 		}
 	}
 	if (!j && o->r.existing && !o->r.reconnect) {
-		err_set(&e, CKPT_ENOTFOUND, "open: there is no job '%s', and none was to be made",
-			o->r.job);
+		err_set(&e, CKPT_ENOTFOUND,
+			"open: there is no job '%s' of this user%s; 'ckptctl list' shows what "
+			"there is",
+			o->r.job, admin_near_job(o->r.session, o->r.job, hint));
 		opening_answer(o, e.code, e.text);
 		return;
 	}

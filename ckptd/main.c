@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/near.h"
 #include "base/fault.h"
 #include "ckptd/receiver_child.h"
 #include "ckptd/service.h"
@@ -155,6 +156,21 @@ static bool take_argument(struct arguments *a, int c)
 	}
 }
 
+/* getopt_long() has named the option. */
+static void hint_option(const char *given)
+{
+	char hint[NEAR_TEXT_MAX], name[64];
+	struct near near;
+
+	near_begin(&near, given);
+	for (const struct option *o = longs; o->name; o++) {
+		snprintf(name, sizeof(name), "--%s", o->name);
+		near_try(&near, name);
+	}
+	if (near.best[0])
+		fprintf(stderr, "ckptd: %.80s%s\n", given, near_text(&near, hint));
+}
+
 /* -1: go on; else the status to exit with. */
 static int parse_arguments(int argc, char **argv, struct arguments *a)
 {
@@ -170,6 +186,8 @@ static int parse_arguments(int argc, char **argv, struct arguments *a)
 			print_help();
 		else
 			ok = take_argument(a, c);
+		if (c == '?')
+			hint_option(argv[optind - 1]);
 		if (c == ARG_FAULTS || c == ARG_VERSION || c == ARG_HELP)
 			return STATUS_OK;
 	}

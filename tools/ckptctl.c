@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/near.h"
 #include "model/trust.h"
 #include "tools/files.h"
 #include "tools/print.h"
@@ -257,6 +258,33 @@ static int option_of(int c)
 	return -1;
 }
 
+static int no_option(const char *given)
+{
+	char hint[NEAR_TEXT_MAX], name[64];
+	struct near near;
+
+	near_begin(&near, given);
+	for (int i = 0; i < OPTIONS; i++) {
+		snprintf(name, sizeof(name), "--%s", option_table[i].name);
+		near_try(&near, name);
+	}
+	complain("there is no option %s%s; 'ckptctl --help' lists them", given,
+		 near_text(&near, hint));
+	return -EINVAL;
+}
+
+static void no_verb(const char *given)
+{
+	char hint[NEAR_TEXT_MAX];
+	struct near near;
+
+	near_begin(&near, given);
+	for (const struct verb *v = verb_table; v->name; v++)
+		near_try(&near, v->name);
+	complain("there is no verb '%s'%s; 'ckptctl --help' lists them", given,
+		 near_text(&near, hint));
+}
+
 /* Fills c and *ret_given (bits), puts the rest of argv behind optind. */
 static int parse(int argc, char **argv, struct ctl *c, uint64_t *ret_given)
 {
@@ -268,14 +296,13 @@ static int parse(int argc, char **argv, struct ctl *c, uint64_t *ret_given)
 	while ((ch = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
 		int id = option_of(ch);
 
-		if (ch == ':' || id < 0) {
-			complain(
-				ch == ':'
-					? "%s needs an argument; 'ckptctl --help' lists the options"
-					: "there is no option %s; 'ckptctl --help' lists them",
-				argv[optind - 1]);
+		if (ch == ':') {
+			complain("%s needs an argument; 'ckptctl --help' lists the options",
+				 argv[optind - 1]);
 			return -EINVAL;
 		}
+		if (id < 0)
+			return no_option(argv[optind - 1]);
 		*ret_given |= 1ull << id;
 		if (id == OPTION_HELP || id == OPTION_VERSION || id == OPTION_COMPLETION)
 			continue;
@@ -388,7 +415,7 @@ int main(int argc, char **argv)
 		return EXIT_UNKNOWN;
 	}
 	if (!v) {
-		complain("there is no verb '%s'; 'ckptctl --help' lists them", argv[optind]);
+		no_verb(argv[optind]);
 		return EXIT_UNKNOWN;
 	}
 	c.args = argv + optind + 1;

@@ -17,6 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/near.h"
 #include "tools/job_name.h"
 
 /* ---- Fields ---- */
@@ -139,18 +140,23 @@ int doc_sort(json_t *doc)
 int doc_keep_job(json_t *doc, const char *name, struct err *e)
 {
 	json_t *jobs = json_object_get(doc, "jobs");
+	char hint[NEAR_TEXT_MAX];
+	struct near near;
 
+	near_begin(&near, name);
 	for (size_t i = json_array_size(jobs); i-- > 0;) {
 		json_t *job = json_array_get(jobs, i);
 
+		near_try(&near, doc_text(job, "job"));
 		if (!job_name_fits(name, doc_text(job, "job"), doc_number(job, "uid"),
 				   doc_text(job, "id")))
 			json_array_remove(jobs, i);
 	}
 	if (json_array_size(jobs) == 0)
-		return err_set(e, CKPT_ENOTFOUND, "there is no job '%s' %s: 'ckptctl status' lists "
-			       "them", name, doc_is(doc, "source", "files") ? "in this folder"
-									    : "of yours here");
+		return err_set(e, CKPT_ENOTFOUND,
+			       "there is no job '%s' %s%s: 'ckptctl status' lists them", name,
+			       doc_is(doc, "source", "files") ? "in this folder" : "of yours here",
+			       near_text(&near, hint));
 	return 0;
 }
 

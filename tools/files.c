@@ -23,6 +23,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/near.h"
 #include "coord/single.h"
 #include "model/attempt.h"
 #include "storage/commit_rebuild.h"
@@ -611,6 +612,8 @@ int data_read_jobs(struct data *d, const char *job, struct err *e)
 {
 	struct reading x = { .data = d, .err = e };
 	const struct data_job *unread;
+	char hint[NEAR_TEXT_MAX];
+	struct near near;
 	size_t kept = 0;
 	int r;
 
@@ -623,7 +626,9 @@ int data_read_jobs(struct data *d, const char *job, struct err *e)
 		return err_set(e, unread->log_err.code,
 			       "data folder '%.150s': job %s, which may be '%.80s': %.300s",
 			       d->path, unread->name, job, unread->log_err.text);
+	near_begin(&near, job ? job : "");
 	for (size_t i = 0; i < d->n_jobs; i++) {
+		near_try(&near, d->jobs[i].name);
 		if (job && !is_called(&d->jobs[i], job))
 			job_fini(&d->jobs[i]);
 		else
@@ -632,9 +637,9 @@ int data_read_jobs(struct data *d, const char *job, struct err *e)
 	d->n_jobs = kept;
 	if (job && kept == 0)
 		return err_set(e, CKPT_ENOTFOUND,
-			       "there is no job '%.80s' in '%.150s': 'ckptctl status --data "
+			       "there is no job '%.80s' in '%.150s'%s: 'ckptctl status --data "
 			       "%.150s' lists them",
-			       job, d->path, d->path);
+			       job, d->path, near_text(&near, hint), d->path);
 	if (d->n_jobs)
 		qsort(d->jobs, d->n_jobs, sizeof(*d->jobs), by_name);
 	return 0;

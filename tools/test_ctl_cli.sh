@@ -33,7 +33,17 @@ done
 run 2 list --yes
 says err "'list' has no option --yes"
 run 2 frob
-says err "there is no verb 'frob'"
+says err "there is no verb 'frob'; 'ckptctl --help' lists them"
+run 2 staus
+says err "there is no verb 'staus' (did you mean 'status'?); 'ckptctl --help' lists them"
+run 2 list --jsn
+says err "there is no option --jsn (did you mean '--json'?)"
+run 2 list alhpa --data "$data"
+says err "there is no job 'alhpa' in this folder (did you mean 'alpha'?)"
+run 2 show alpa --data "$data"
+says err "there is no job 'alpa' in this folder (did you mean 'alpha'?)"
+run 2 diff alpa beta --data "$data"
+says err "there is no job 'alpa' in '$data' (did you mean 'alpha'?)"
 run 0 --data "$data" list alpha # options may come first
 if [ -c /dev/full ]; then
 	ctl list --data "$data" >/dev/full 2>"$dir/err"
@@ -94,4 +104,11 @@ completes "" policy dead process-ended alpha ""
 completes "$name" verify --jobs 3 --data "$data" alpha ""
 completes "" show --data "$data" alpha 30 ""
 completes "$data" --data "$dir/da"
+
+# ckptd's own options
+if [ -x "$build/ckptd/ckptd" ]; then
+	"$build/ckptd/ckptd" --sokcet x >"$dir/out" 2>"$dir/err"
+	[ $? = 2 ] || fail "ckptd --sokcet: not refused"
+	says err "ckptd: --sokcet (did you mean '--socket'?)"
+fi
 ending 83

@@ -96,6 +96,8 @@ run 0 list same --socket "$sock" --json
 json 'assert [j["uid"] for j in d["jobs"]] == [65532]'
 run 0 rm-job 65532/same --yes --socket "$sock"
 run 2 why same --socket "$sock"
+run 2 why othr --socket "$sock"
+says err "nothing here is called 'othr' (did you mean 'other'?)"
 [ "$(ls "$data/jobs" | wc -l)" = 1 ] || fail "$(ls "$data/jobs" | wc -l) jobs are left"
 stop_daemon
 ending 46
