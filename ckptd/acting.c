@@ -231,7 +231,7 @@ bool acting_refuses(struct node *n, const struct open_request *r, struct err *e)
 	uint32_t found;
 	char line[700];
 
-	if (r->existing)
+	if (r->looks)
 		return false;
 	if (m->drained) {
 		err_set(e, CKPT_ESTATE,

@@ -141,7 +141,7 @@ bool admission_holds(struct node *n, const struct open_request *r, uint64_t came
 {
 	struct admission *a = &n->admission;
 
-	if (a->state != ADMISSION_CHECKING || r->existing)
+	if (a->state != ADMISSION_CHECKING || r->looks)
 		return false;
 	if (!a->held)
 		timer_arm(n->env.loop, &a->hold, came_ns + hold_ns(n));
@@ -176,7 +176,7 @@ void admission_rank_came(struct node *n, const struct open_request *r)
 {
 	struct admission *a = &n->admission;
 
-	if (a->state != ADMISSION_CHECKING || r->existing)
+	if (a->state != ADMISSION_CHECKING || r->looks)
 		return;
 	become(n, ADMISSION_ADMITTED, "ranks are training here");
 	tell(n, EVENT_CHECK_ENDED, 5,
@@ -188,7 +188,7 @@ void admission_rank_came(struct node *n, const struct open_request *r)
 
 bool admission_refuses(const struct node *n, const struct open_request *r, struct err *e)
 {
-	if (n->admission.state != ADMISSION_REFUSED || r->existing)
+	if (n->admission.state != ADMISSION_REFUSED || r->looks)
 		return false;
 	err_set(e, CKPT_ESTATE,
 		"open: node '%s' is not admitted (%.80s): start this rank on another node, or "

@@ -427,8 +427,14 @@ static void join(struct opening *o)
 	}
 	j->seen[m->rank] = 1;
 	admission_rank_came(j->node, &o->r);
-	if (!o->r.existing)
+	if (!o->r.looks)
 		watching_goes_on(j);
+	if (o->r.assumed && !o->r.looks && !o->r.reconnect)
+		job_tell(j, 5,
+			 "process %d is rank 0 of 1, which libckpt assumed: neither it nor a "
+			 "launcher "
+			 "said otherwise",
+			 (int)m->process.pid);
 	session_set_member(o->r.session, m);
 	reply_open(m, &o->r);
 	opening_answer(o, 0, NULL);
@@ -1040,7 +1046,7 @@ static void opening_place(struct node *n, struct opening *o)
 			return;
 		}
 	}
-	if (!j && o->r.existing && !o->r.reconnect) {
+	if (!j && o->r.existing && (!o->r.reconnect || o->r.looks)) {
 		err_set(&e, CKPT_ENOTFOUND,
 			"open: there is no job '%s' of this user%s; 'ckptctl list' shows what "
 			"there is",

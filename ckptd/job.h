@@ -419,6 +419,8 @@ struct open_request {
 	uint32_t rank, world;
 	char run_id[RUN_ID_MAX + 1];
 	bool has_token, reconnect, existing;
+	bool looks;   /* it trains nothing */
+	bool assumed; /* nothing said which rank it is */
 	uint8_t token[32];
 	uint64_t loaded_epoch;
 };

@@ -243,6 +243,8 @@ static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
 		.has_token = m->token.len == sizeof(r.token),
 		.reconnect = m->reconnect,
 		.existing = m->existing,
+		.looks = m->existing && !m->trains,
+		.assumed = m->assumed,
 		.loaded_epoch = m->loaded_epoch,
 	};
 

@@ -86,11 +86,22 @@ static int env_seconds(const char *name, int64_t *ret_ms, struct err *e)
 static const struct {
 	const char *rank, *world;
 } launchers[] = {
-	{ "CKPT_RANK", "CKPT_WORLD" },
-	{ "RANK", "WORLD_SIZE" },
-	{ "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
-	{ "SLURM_PROCID", "SLURM_NTASKS" },
+	{"CKPT_RANK", "CKPT_WORLD"},
+	{"RANK", "WORLD_SIZE"},
+	{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+	{"SLURM_PROCID", "SLURM_NTASKS"},
+	{"PMI_RANK", "PMI_SIZE"},
 };
+
+/* Whether some launcher started this process: then half of what it says is no reason to assume that
+ * the process is alone. */
+static bool is_launched(void)
+{
+	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
+		if (env(launchers[i].rank) || env(launchers[i].world))
+			return true;
+	return env("PMIX_RANK") || env("LOCAL_RANK");
+}
 
 static int find_place(int rank, int world, struct identity *id, struct err *e)
 {
@@ -117,15 +128,22 @@ static int find_place(int rank, int world, struct identity *id, struct err *e)
 		id->world = (uint32_t)w;
 		return 0;
 	}
-	return err_set(e, -EINVAL,
-		       "%s not given and the environment does not say (%s%s%s, those of Slurm or "
-		       "Open MPI, or CKPT_RANK and CKPT_WORLD); pass rank and world, 0 and 1 for a "
-		       "single process",
-		       rank >= 0    ? "world is"
-		       : world >= 0 ? "rank is"
-				    : "rank and world are",
-		       rank < 0 ? "RANK" : "", rank < 0 && world < 0 ? " and " : "",
-		       world < 0 ? "WORLD_SIZE" : "");
+	if (rank < 0 && world < 0 && !is_launched()) {
+		id->rank = 0;
+		id->world = 1;
+		id->assumed = true;
+		return 0;
+	}
+	return err_set(
+		e, -EINVAL,
+		"%s not given and the environment does not say (%s%s%s, those of Slurm, "
+		"Open MPI or PMI, or CKPT_RANK and CKPT_WORLD); pass rank and world, 0 and 1 for a "
+		"single process",
+		rank >= 0    ? "world is"
+		: world >= 0 ? "rank is"
+			     : "rank and world are",
+		rank < 0 ? "RANK" : "", rank < 0 && world < 0 ? " and " : "",
+		world < 0 ? "WORLD_SIZE" : "");
 }
 
 /* ---- Run id ---- */
@@ -308,10 +326,13 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 		r = find_min_trust(&id, e);
 	if (r < 0)
 		return r;
-	if (o.flags & ~CKPT_EXISTING)
-		return err_set(e, -EINVAL,
-			       "options: flags are %#x, and only CKPT_EXISTING is known", o.flags);
+	if (o.flags & ~(CKPT_EXISTING | CKPT_TRAINS))
+		return err_set(
+			e, -EINVAL,
+			"options: flags are %#x, and only CKPT_EXISTING and CKPT_TRAINS are known",
+			o.flags);
 	id.existing = o.flags & CKPT_EXISTING;
+	id.trains = !id.existing || (o.flags & CKPT_TRAINS);
 	if (o.connect_timeout_ms)
 		id.connect_ms = o.connect_timeout_ms;
 	if (o.timeout_ms && o.timeout_ms != CKPT_DEFAULT_TIMEOUT)

@@ -29,7 +29,8 @@ struct identity {
 	uint64_t load_memory;              /* bytes that a load may have read and not yet placed */
 	uint32_t min_trust;                /* of loads, by CKPT_MIN_TRUST */
 	int64_t timeout_ms;                /* of calls with CKPT_DEFAULT_TIMEOUT */
-	bool existing;                     /* CKPT_EXISTING */
+	bool existing, trains;             /* CKPT_EXISTING, CKPT_TRAINS */
+	bool assumed;                      /* nothing said rank and world: 0 of 1 */
 };
 
 /* opt may be NULL. -EINVAL with a sentence that names the variable at fault. */

@@ -43,7 +43,7 @@ static void handle_free(struct ckpt *c, bool failed);
 void call_release_ended(struct ckpt *c, uint32_t was)
 {
 	assert(was == USE_CALL_CLOSE || was == USE_CALL_ABANDON);
-	handle_free(c, was == USE_CALL_ABANDON && !c->who.existing);
+	handle_free(c, was == USE_CALL_ABANDON && c->who.trains);
 }
 
 int call_enter(struct ckpt *c, struct err *e)
@@ -142,7 +142,7 @@ static void end(struct ckpt *c, enum use how)
 		assert(was == USE_NONE || was == USE_CALL); /* else it is closed twice */
 	/* A handle that only looks trains nothing. */
 	if (was == USE_NONE)
-		handle_free(c, how == USE_CALL_ABANDON && !c->who.existing);
+		handle_free(c, how == USE_CALL_ABANDON && c->who.trains);
 }
 
 void ckpt_close(struct ckpt *c)
@@ -214,4 +214,13 @@ int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret)
 		memcpy(ret, &s, min_u64(ret->size, sizeof(s)));
 	}
 	return call_leave_plain(mine, "ckpt_stats", r, &e);
+}
+
+const char *ckpt_note(const struct ckpt *c)
+{
+	if (!c || !c->who.assumed)
+		return "";
+	return "rank 0 of 1 is assumed, for nothing says otherwise: where the job has more "
+	       "processes, pass rank and world, or set RANK and WORLD_SIZE (torchrun, srun and "
+	       "mpirun do)";
 }

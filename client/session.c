@@ -240,7 +240,10 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 	open.run_id = c->who.run_id;
 	open.token = (ProtobufCBinaryData){ c->who.token_len, c->who.token };
 	open.reconnect = j->again;
-	open.existing = c->who.existing && !j->again;
+	/* A trainer that was in may make a job anew that was lost with its folder. */
+	open.existing = c->who.existing && !(j->again && c->who.trains);
+	open.trains = c->who.trains;
+	open.assumed = c->who.assumed;
 	open.loaded_epoch = j->again ? c->epoch : 0;
 	request_init(&j->q, e);
 	j->q.message.body_case = CKPT__REQUEST__BODY_OPEN;

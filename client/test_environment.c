@@ -81,8 +81,10 @@ static void test_nonsense_is_refused(void **state)
 
 	(void)state;
 	clearenv();
+	SET("RANK", "0");
 	refused(find(&id, &e), &e, "rank and world are not given");
 	refused(find(&id, &e), &e, "(RANK and WORLD_SIZE, ");
+	clearenv();
 	refused(identity_find("j", 0, CKPT_FROM_ENV, NULL, &id, &e), &e, "world is not given");
 	refused(identity_find("j", 0, CKPT_FROM_ENV, NULL, &id, &e), &e, "(WORLD_SIZE, ");
 	refused(identity_find("j", CKPT_FROM_ENV, 4, NULL, &id, &e), &e, "rank is not given");
@@ -108,6 +110,35 @@ static void test_nonsense_is_refused(void **state)
 	refused(identity_find("j", 0, 1, &(struct ckpt_options){ .size = 1 }, &id, &e), &e, "size");
 	o.token = "0g";
 	refused(identity_find("j", 0, 1, &o, &id, &e), &e, "given by the caller");
+}
+
+/* Nothing says otherwise: rank 0 of 1. Half of what a launcher says is no reason to assume it. */
+static void test_alone(void **state)
+{
+	static const char *const halves[] = {"RANK",     "WORLD_SIZE",   "LOCAL_RANK", "CKPT_RANK",
+					     "PMI_RANK", "SLURM_NTASKS", "PMIX_RANK",  "PMI_SIZE"};
+	struct ckpt_options o = {.size = sizeof(o), .flags = CKPT_EXISTING | CKPT_TRAINS};
+	struct identity id;
+	struct err e = {0};
+
+	(void)state;
+	clearenv();
+	assert_int_equal(find(&id, &e), 0);
+	assert_true(id.assumed && id.rank == 0 && id.world == 1);
+	for (size_t i = 0; i < sizeof(halves) / sizeof(halves[0]); i++) {
+		clearenv();
+		setenv(halves[i], "1", 1);
+		refused(find(&id, &e), &e, "rank and world are not given");
+	}
+	SET("PMI_RANK", "3", "PMI_SIZE", "4");
+	assert_int_equal(find(&id, &e), 0);
+	assert_true(!id.assumed && id.rank == 3 && id.world == 4);
+	clearenv();
+	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
+	assert_true(!id.assumed && id.existing && id.trains);
+	o.flags = CKPT_EXISTING;
+	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
+	assert_true(id.existing && !id.trains);
 }
 
 static void test_run_id(void **state)
@@ -189,7 +220,7 @@ static void test_socket_token_timeouts(void **state)
 	o.flags = CKPT_EXISTING;
 	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
 	assert_true(id.existing);
-	o.flags = 2;
+	o.flags = 4;
 	refused(identity_find("j", 0, 1, &o, &id, &e), &e, "flags");
 	/* A caller of an older libckpt: what it does not know is absent. */
 	o.size = offsetof(struct ckpt_options, token);
@@ -263,6 +294,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_rank_and_world, clear),
 		cmocka_unit_test_setup(test_nonsense_is_refused, clear),
+		cmocka_unit_test_setup(test_alone, clear),
 		cmocka_unit_test_setup(test_run_id, clear),
 		cmocka_unit_test_setup(test_socket_token_timeouts, clear),
 		cmocka_unit_test_setup(test_threads, clear),

@@ -130,13 +130,16 @@ struct ckpt_options {
 	const char *token;    /* hex; needed only where the uid differs; NULL: CKPT_TOKEN */
 	int64_t connect_timeout_ms; /* 0: fail at once, or CKPT_CONNECT_TIMEOUT seconds */
 	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
-	unsigned flags;       /* CKPT_EXISTING */
+	unsigned flags;       /* CKPT_EXISTING, CKPT_TRAINS */
 };
 #define CKPT_EXISTING 1u /* make no job: CKPT_ENOTFOUND where there is none of this name */
+#define CKPT_TRAINS   2u /* with CKPT_EXISTING: it does not only look, and may save later */
 
 /*
- * Opens job (NULL: CKPT_JOB) as rank of world. The first open of a name by a user makes the job.
- * opt may be NULL. *ret is untouched on failure; free it with ckpt_close().
+ * Opens job (NULL: CKPT_JOB) as rank of world; CKPT_FROM_ENV: as the environment says. Where
+ * neither is given and no launcher has set anything, it is rank 0 of 1, and ckpt_note() says so.
+ * The first open of a name by a user makes the job. opt may be NULL. *ret is untouched on failure;
+ * free it with ckpt_close().
  */
 CKPT_API int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *opt,
 		       struct ckpt **ret);
@@ -151,6 +154,9 @@ CKPT_API void ckpt_abandon(struct ckpt *c);
 
 CKPT_API int ckpt_rank(const struct ckpt *c);
 CKPT_API int ckpt_world(const struct ckpt *c);
+/* What is worth knowing of how it was opened, a sentence for people; "": nothing. Valid until the
+ * handle is closed. */
+CKPT_API const char *ckpt_note(const struct ckpt *c);
 
 /* ---- Declare: what the state is, once ---- */
 

@@ -832,13 +832,15 @@ class Checkpointer:
 def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, *,
          run_id: Optional[str] = None, socket: Optional[str] = None, token: Optional[str] = None,
          connect_timeout: Optional[float] = None, timeout: Optional[float] = None,
-         existing: bool = False, on_error: str = "status") -> Checkpointer:
+         existing: bool = False, trains: bool = False, on_error: str = "status") -> Checkpointer:
     """Opens job as one rank of world; what is not given comes from the environment (CKPT_JOB, RANK
-    and WORLD_SIZE or Slurm's or Open MPI's, CKPT_RUN_ID, CKPT_SOCKET, CKPT_TOKEN). run_id is equal
+    and WORLD_SIZE or Slurm's, Open MPI's or PMI's, CKPT_RUN_ID, CKPT_SOCKET, CKPT_TOKEN); where
+    nothing says rank and world they are 0 and 1, with a CkptWarning. run_id is equal
     on all ranks of one launch and different for the next. on_error: 'status' (a failed save is a
     result and a warning) or 'raise'. Raises CkptError when ckptd cannot be reached within
     connect_timeout seconds (default: at once, or CKPT_CONNECT_TIMEOUT). existing=True makes no job:
-    CkptError (CKPT_ENOTFOUND) where there is none of this name."""
+    CkptError (CKPT_ENOTFOUND) where there is none of this name; with trains=True the handle is not
+    one that only looks."""
     if on_error not in ("status", "raise"):
         raise ValueError("on_error is 'status' or 'raise'")
 
@@ -851,13 +853,16 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
     path = None if socket is None else L.text("socket", socket, "surrogateescape")
     options = L.Options(C.sizeof(L.Options), text("run_id", run_id), path, text("token", token),
                         _at_least_1_ms(connect_timeout), _at_least_1_ms(timeout),
-                        L.EXISTING if existing else 0)
+                        (L.EXISTING if existing else 0) | (L.TRAINS if trains else 0))
     handle = C.c_void_p()
     c = Checkpointer(handle, on_error)  # before: whatever is raised from here on, it is closed
     try:
         _check(L.lib.ckpt_open(text("job", job), number("rank", rank), number("world", world),
                                C.byref(options), C.byref(handle)))
         c._rank, c._world = L.lib.ckpt_rank(handle), L.lib.ckpt_world(handle)
+        note = L.lib.ckpt_note(handle).decode()
+        if note and not existing:
+            warnings.warn(note, CkptWarning, stacklevel=2)
         return c
     except BaseException:
         c.close()

@@ -12,6 +12,7 @@ DEFAULT_TIMEOUT = -2
 LATEST = (1 << 64) - 1
 FROM_ENV = -1
 EXISTING = 1
+TRAINS = 2
 HOST = -1
 
 FLAT, TRAINED = 1, 2
@@ -124,6 +125,7 @@ _FUNCTIONS = {
     "ckpt_close": (None, [C.c_void_p]),
     "ckpt_rank": (C.c_int, [C.c_void_p]),
     "ckpt_world": (C.c_int, [C.c_void_p]),
+    "ckpt_note": (C.c_char_p, [C.c_void_p]),
     "ckpt_declare": (C.c_int, [C.c_void_p, P(Tensor)]),
     "ckpt_prepare": (C.c_int, [C.c_void_p, u64]),
     "ckpt_save": (C.c_int, [C.c_void_p, P(SaveArgs)]),

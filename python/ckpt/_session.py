@@ -100,16 +100,17 @@ class Session:
     def handle(self) -> Checkpointer:
         return self._open()
 
-    def existing(self) -> Checkpointer:
-        """handle, for who only looks: where there is no such job none is made, FileNotFoundError."""
+    def existing(self, trains: bool = False) -> Checkpointer:
+        """handle, for who only looks, or may train later: where there is no such job none is made,
+        FileNotFoundError."""
         try:
-            return self._open(existing=True)
+            return self._open(existing=True, trains=trains)
         except CkptError as e:
             if self._handle is None and e.code == _NOT_FOUND:
                 raise FileNotFoundError(f"ckpt://{self.job}: {e}") from None
             raise
 
-    def _open(self, existing: bool = False) -> Checkpointer:
+    def _open(self, existing: bool = False, trains: bool = False) -> Checkpointer:
         if self._handle is None:
             run_id = self._run_id
             if run_id is not None and self.generation:
@@ -120,7 +121,7 @@ class Session:
             if self.rank is None and self.world is None and not _world_in_environment():
                 self.rank, self.world = 0, 1
             self._handle = _open(self.job, self.rank, self.world, run_id=run_id, on_error="raise",
-                                 existing=existing, **options)
+                                 existing=existing, trains=trains, **options)
             self.rank, self.world = self._handle.rank, self._handle.world
         return self._handle
 
@@ -186,7 +187,7 @@ class Session:
 
 def _world_in_environment() -> bool:
     return any(os.environ.get(name) for name in (
-        "CKPT_WORLD", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+        "CKPT_WORLD", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
 
 
 def session(job: str, **options: Any) -> Session:

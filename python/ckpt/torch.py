@@ -747,7 +747,11 @@ class _Reader(_Target):
             self._close()
             if self.step is not None:
                 check_step(self.step)
-            self._stored = s.handle.stored(self.step, self.timeout)
+            try:
+                handle = s.existing(trains=True)  # a name that is misspelt makes no job
+            except FileNotFoundError as e:
+                raise CkptError(-1014, f"job '{self.job}' has no checkpoint yet: {e}") from None
+            self._stored = handle.stored(self.step, self.timeout)
             if self._stored is None:
                 raise CkptError(-1014, self._nothing(s))
             self.loaded_step = self._stored.step
