@@ -89,9 +89,10 @@ struct memory {
 static inline const char *memory_error_text(int code)
 {
 	if (code == -ENOSPC)
-		return "the budget is used up (memory.budget)";
-	return code == CKPT_ENOSPACE ? "the fd store is full (FileDescriptorStoreMax= of the unit, "
-				       "memory.descriptors)"
+		return "the budget is used up (memory.budget): end ranks or jobs, or raise it and "
+		       "restart ckptd";
+	return code == CKPT_ENOSPACE ? "the fd store is full: end ranks or jobs, or raise "
+				       "FileDescriptorStoreMax= of the unit (memory.descriptors)"
 				     : err_text(code);
 }
 

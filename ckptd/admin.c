@@ -327,7 +327,9 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	list_each(o, &j->checkpoints, link)
 		other = other || (o != c && o->durable == DUR_DONE && !o->disk_suspect);
 	if (!retain_has_files(c))
-		return err_set(e, CKPT_ESTATE, "step %llu is not on disk",
+		return err_set(e, CKPT_ESTATE,
+			       "step %llu is not on disk: its copy in memory goes when a newer one "
+			       "is committed",
 			       (unsigned long long)c->step);
 	if (!other && !c->pinned && !checkpoint_is_base(c))
 		return err_set(e, -EBUSY,
@@ -382,11 +384,13 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	struct checkpoint *c = j ? checkpoint_named(j, m) : NULL;
 	const struct history_commit *lost;
 	struct err e = { 0 };
-	char text[ERR_TEXT_MAX];
+	char text[ERR_TEXT_MAX], hint[NEAR_TEXT_MAX];
 	int r = 0;
 
 	if (!j) {
-		snprintf(text, sizeof(text), "there is no job '%s' of yours here", m->job);
+		snprintf(text, sizeof(text),
+			 "there is no job '%.140s' of yours here%s: 'ckptctl list' shows them",
+			 m->job, admin_near_job(s, m->job, hint));
 		session_reply_error(s, request, CKPT_ENOTFOUND, text);
 		return;
 	}
@@ -415,8 +419,10 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	}
 	lost = !c && m->verb == CKPT__ADMIN__VERB__REMOVE ? lost_named(j, m) : NULL;
 	if (!c && !lost) {
-		snprintf(text, sizeof(text), "job '%s' has no committed checkpoint of step %llu",
-			 m->job, (unsigned long long)m->step);
+		snprintf(text, sizeof(text),
+			 "job '%s' has no committed checkpoint of step %llu: 'ckptctl list %s' "
+			 "shows what it has",
+			 j->history.job.name, (unsigned long long)m->step, j->history.job.name);
 		session_reply_error(s, request, CKPT_ENOTFOUND, text);
 		return;
 	}
@@ -470,7 +476,8 @@ void admin_request(struct session *s, uint64_t request, const Ckpt__Admin *m)
 		if (session_process(s)->uid != 0 &&
 		    session_process(s)->uid != (uint32_t)geteuid()) {
 			session_reply_error(s, request, CKPT_EDENIED,
-					    "rebuild: only root and ckptd's own user may");
+					    "rebuild: only root and ckptd's own user may: ask the "
+					    "operator");
 			return;
 		}
 		d = deed_new(s, request);

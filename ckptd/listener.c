@@ -200,7 +200,10 @@ static int bind_path(struct listener *l, int fd, struct err *e)
 	if (unlink(l->path) != 0 && errno != ENOENT)
 		return err_code(e, -errno, "remove the stale socket '%s'", l->path);
 	if (fchmod(fd, l->options.mode) != 0 || bind(fd, (struct sockaddr *)&addr, len) != 0)
-		return err_code(e, -errno, "bind socket '%s'", l->path);
+		return err_set(e, -errno,
+			       "cannot make socket '%.150s': %s: make its folder, or be one that "
+			       "may write there, or name another one with --socket",
+			       l->path, err_text(-errno));
 	/* The umask took bits away from what fchmod() gave (2). */
 	if (chmod(l->path, l->options.mode) != 0 || stat(l->path, &st) != 0)
 		return err_code(e, -errno, "set the mode of socket '%s'", l->path);

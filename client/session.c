@@ -53,11 +53,13 @@ static int unavailable(const struct ckpt *c, int reason, struct err *e)
 			     "socket in CKPT_SOCKET";
 
 	if (reason == -EACCES || reason == -EPERM)
-		remedy = "ask to be let in (the group of its socket), or run `ckptd --user`";
+		remedy =
+			"its group alone may: root lets a user in with `adduser USER ckptd`, which "
+			"holds from the next login; or run `ckptd --user`";
 	else if (reason == -ENAMETOOLONG)
 		remedy = "the path of a socket has at most 107 bytes, choose a shorter one";
 	else if (reason == -EMFILE)
-		remedy = "raise the limit of open files";
+		remedy = "raise this process's limit of open files (ulimit -n)";
 	else if (reason == CKPT_ETIMEDOUT)
 		remedy = "see `ckptctl status` and ckptd's log";
 	if (c->who.n_sockets > 1 && !c->joined)

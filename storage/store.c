@@ -218,6 +218,16 @@ int store_lock(struct disk *disk, const char *who, struct disk_file **ret, struc
 	struct disk_file *f = NULL;
 	int r = disk->ops->open(disk, "LOCK", DISK_CREATE, &f);
 
+	if (r == -EACCES || r == -EPERM)
+		return err_set(e, r,
+			       "cannot open LOCK of the data folder: %s: it is another user's: run "
+			       "as that user or as root, or name another folder",
+			       err_text(r));
+	if (r == -ENOSPC || r == -EDQUOT)
+		return err_set(e, r,
+			       "cannot make LOCK of the data folder: %s: free some room on its "
+			       "disk, or name another folder",
+			       err_text(r));
 	if (r < 0)
 		return err_code(e, r, "cannot open LOCK of the data folder");
 	r = disk->ops->lock(f, true);

@@ -257,8 +257,9 @@ static int cannot_reach(const struct places *p, int tried, struct err *e)
 	char first[PATH_MAX + ERR_TEXT_MAX] = "";
 
 	if (p->why[tried] == -EACCES || p->why[tried] == -EPERM)
-		remedy = "ask to be let in (the group of its socket, ckptd), or name that of "
-			 "another one with --socket PATH";
+		remedy =
+			"its group alone may: root lets a user in with 'adduser USER ckptd', which "
+			"holds from the next login; or name another one with --socket PATH";
 	if (tried > 0)
 		snprintf(first, sizeof(first), "'%.100s' (%s) nor at ", p->path[0],
 			 err_text(p->why[0]));

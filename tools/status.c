@@ -45,7 +45,10 @@ static void checkpoint_problems(const json_t *job, const json_t *c, json_t *list
 	uint64_t step = doc_number(c, "step");
 
 	if (strcmp(disk, "failed") == 0)
-		add_problem(list, "job '%s': step %" PRIu64 " could not be written to disk: %s",
+		add_problem(list,
+			    "job '%s': step %" PRIu64
+			    " could not be written to disk: %s; mend that, "
+			    "and the next checkpoint is written",
 			    name, step, why);
 	if (strcmp(disk, "damaged") == 0 || strcmp(disk, "unlogged") == 0)
 		add_problem(list, "job '%s': step %" PRIu64 " on disk: %s", name, step, why);
@@ -81,7 +84,7 @@ static void job_problems(const json_t *job, json_t *list)
 	if (doc_text(job, "disk_error")[0])
 		add_problem(list,
 			    "job '%s': its newest checkpoint is only in memory until there is "
-			    "room: %s",
+			    "room: %s; 'ckptctl gc --dry-run' says what can go",
 			    name, doc_text(job, "disk_error"));
 	if (doc_number(job, "replica_alarms"))
 		add_problem(list,

@@ -86,6 +86,27 @@ run_as 65532 0 list
 lacks out "65532/"
 says out "same"
 
+# ---- What refuses on the first day says what to do
+
+chmod 600 "$sock"
+run_as 65532 2 list
+says err "root lets a user in with 'adduser USER ckptd'"
+as 65532 /usr/bin/python3 "$dir/open/train.py" same 9 2>"$dir/err" && fail "it was let in"
+says err "root lets a user in with \`adduser USER ckptd\`"
+chmod 666 "$sock"
+run 1 rm 65532/same 9 --yes --socket "$sock"
+says err "remove the whole job with 'ckptctl rm-job same'"
+mkdir "$dir/open/of-65533"
+chown 65533 "$dir/open/of-65533"
+cp "$build/ckptd/ckptd" "$dir/open/ckptd"
+chmod 755 "$dir/open/ckptd"
+chmod 700 "$dir/open/of-65533"
+as 65532 "$dir/open/ckptd" --user --socket "$dir/no" --data "$dir/open/of-65533" >"$dir/err" 2>&1
+says err "run it as user 65533, or name another folder with --data"
+mkdir "$dir/open/of-all" && chown 65532 "$dir/open/of-all"
+as 65532 "$dir/open/ckptd" --user --socket "$dir/no" --data "$dir/open/of-all/data" >"$dir/err" 2>&1
+says err "cannot make socket '$dir/no': Permission denied: make its folder, or be one that may write there, or name another one with --socket"
+
 # ---- Each removes its own, also one without checkpoints
 
 run_as 65532 2 rm-job 65533/same --yes
