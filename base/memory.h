@@ -4,9 +4,10 @@
  *
  * A region is a memfd (mode 0600) that is mapped here and handed to the fd store under its name
  * before create() or keep() returns; after a crash the next ckptd finds it by walking. Names are
- * [a-z0-9.-]{1,200}. create() and destroy() take a second per GiB and wait for the store's answer,
- * seal() takes as long where pages are missing: they are for workers. adopt() only on the loop, the
- * rest from any thread, one region by one thread at a time.
+ * [a-z0-9.-]{1,200}. create(), fill() and destroy() take a second per GiB, seal() takes as long
+ * where pages are missing, and create(), reserve() and destroy() wait for the store's answer: they
+ * are for workers. adopt() only on the loop, the rest from any thread, one region by one thread at
+ * a time.
  * Implementations: ckptd/memory_memfd.c, tests/sim/memory.c.
  */
 #ifndef BASE_MEMORY_H
@@ -52,6 +53,13 @@ struct memory_ops {
 	 * system call returns that; -EMFILE is this process's own limit of open files).
 	 */
 	int (*create)(struct memory *, const char *name, uint64_t size, struct region **ret);
+	/*
+	 * The same without the pages, in a millisecond: its bytes are taken as by create(), and
+	 * nobody touches it before fill(). It may be exported, and outlives ckptd, before that.
+	 */
+	int (*reserve)(struct memory *, const char *name, uint64_t size, struct region **ret);
+	/* Gives a reserved region, which is not sealed yet, its pages. May be repeated. -ENOMEM. */
+	int (*fill)(struct memory *, struct region *);
 	/*
 	 * A few pages, at most REGION_SMALL_MAX bytes, that end with ckptd: the fd store is not
 	 * asked, neither here nor at its destroy(); both take some system calls, less than a

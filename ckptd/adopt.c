@@ -578,6 +578,8 @@ static void adopt_members(struct job *j)
 			slot_give(s, m);
 			s->process = m->process;
 			m->prepared = m->prepared || (m->declared && s->state != SLOT_MAPPING);
+			/* SlotsReady was for all of them. */
+			m->fills_later = m->fills_later || s->state == SLOT_MAPPING;
 			m->credit = max_u64(m->credit, s->credit);
 			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
 		}

@@ -99,6 +99,7 @@ static void job_step(struct task *t)
 	checkpoint_answer(j);
 	ledgering_step(j);
 	member_empty_slots(j);
+	slot_fill_step(j);
 	credits_give(j);
 	if (j->node->options.abort_broken)
 		ignore_result(job_state_check(j) /* which ends the process: find it here */);

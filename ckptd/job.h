@@ -6,7 +6,7 @@
  *   job.c         the job itself, appends to its log
  *   epoch.c       epochs: opens, settling, falling back
  *   member.c      members (one per rank), their slots; credits.c: which step they save next;
- *                 preparing.c: the slots' memory;
+ *                 preparing.c, slot_fill.c: the slots' memory;
  *                 disk_need.c: the disk's room for what they will save
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
  *   persist.c     from memory to files; replicas.c: what others write; rewrite.c: damaged files
@@ -48,7 +48,7 @@ struct replicas;
 /* ---- Memory of one rank's snapshot ---- */
 
 enum slot_state {
-	SLOT_MAPPING, /* handed to its process, which is mapping and populating it */
+	SLOT_MAPPING, /* handed to its process, which maps it; it may have no pages yet */
 	SLOT_EMPTY,
 	SLOT_WRITING, /* its process has a credit for it */
 	SLOT_SEALED,
@@ -73,7 +73,7 @@ struct slot {
 	struct member *member;     /* NULL: its process ended or left; by slot_give() */
 	struct list of_member;     /* in member->slots */
 	enum slot_state state;
-	bool busy;                 /* MAPPING: a worker seals its region */
+	bool busy;                 /* MAPPING: a worker fills and seals its region */
 	bool undeclared;           /* adoption: its seal's declaration is lost */
 	uint64_t credit;           /* WRITING: the credit that was granted with it */
 	struct checkpoint *holds;  /* SEALED and later (1) */
@@ -201,10 +201,11 @@ struct member {
 	struct session *session; /* NULL while not connected */
 	bool alive;              /* the session has not ended: its process lives and said no bye */
 	struct list slots;       /* slot->of_member */
-	bool prepared;           /* has populated slots */
+	bool prepared;           /* it can be given a credit: some of its slots are filled */
+	bool fills_later;        /* the others wait until older slots of its rank are gone */
 	bool undeclared;         /* adoption: its declaration is lost */
 	struct preparing *preparing; /* they are being made */
-	struct sealing *sealing;     /* they are being sealed against other writers */
+	struct sealing *sealing;     /* they are being filled and sealed, one after another */
 	uint64_t epoch;          /* it may save in */
 	uint64_t entered_ns;     /* when it entered it, by the loop's clock */
 	struct declared *declared;
@@ -548,13 +549,22 @@ uint64_t declared_record_bytes(const struct declared *d);
 MUST_CHECK int declared_write(struct ledger *l, const struct declared *d);
 void declared_unref(struct job *j, struct declared *d);
 
-/* ---- preparing.c ---- */
+/* ---- slot_fill.c ---- */
 /* The process has mapped its slots: nobody else may any more. Answers like member_prepare(). */
 MUST_CHECK int member_slots_ready(struct member *m, struct session *s, uint64_t request,
 				  struct err *e);
+/* Fills slots that had to wait for older ones to go. */
+void slot_fill_step(struct job *j);
+
+/* ---- preparing.c ---- */
+/* A Prepare. */
+struct slots_wanted {
+	uint64_t request, blob_bytes;
+	bool early; /* its process waits until they have pages */
+};
 /* Answers the request itself, now or later, unless it returns an error. */
-MUST_CHECK int member_prepare(struct member *m, struct session *s, uint64_t request,
-			      uint64_t blob_bytes, struct err *e);
+MUST_CHECK int member_prepare(struct member *m, struct session *s,
+			      const struct slots_wanted *wanted, struct err *e);
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
 /* The charge of a region to its user until its place in the fd store is free; user NULL: none. */

@@ -4,15 +4,16 @@
  *
  *   1. A region that create() returned has every page (fallocate), cannot change its size (seals
  *      GROW, SHRINK) and is in the fd store: no later touch fails, no trainer can make ckptd die
- *      of SIGBUS by truncating it, and the death of ckptd loses nothing (I6). One of create_small()
+ *      of SIGBUS by truncating it, and the death of ckptd loses nothing (I6). One of reserve() has
+ *      its pages from fill() on: until then ckptd does not touch it. One of create_small()
  *      is in the fd store only from keep() on, and nobody can add seals to it (FUTURE_WRITE would
  *      keep the next ckptd from writing to it).
  *   2. After seal() nobody can map it for writing anew, nor punch holes (FUTURE_WRITE), nor change
  *      the seals; here it is mapped for reading alone. Maps that were writable stay: see I2 for
  *      what catches a trainer that writes late.
  *   3. Taken memory is within the budget and within what the machine and our cgroup have: beyond
- *      that the kernel does not fail, it kills. Regions that are being made count twice while their
- *      pages come: rather refused than killed.
+ *      that the kernel does not fail, it kills. Regions that are being made, or are reserved, count
+ *      twice until their pages are there: rather refused than killed.
  *   4. destroy() takes a region out of the fd store before its bytes count as free.
  *   5. A descriptor from outside is never mapped; it is copied by pread, and only if its seals say
  *      that neither bytes nor size can change.
@@ -66,7 +67,8 @@ struct memfd_region {
 	struct region region;
 	struct list link; /* in memfd_memory.regions */
 	int fd;
-	bool stored; /* the fd store has it */
+	bool stored;     /* the fd store has it */
+	uint64_t making; /* what m->making counts for it */
 };
 
 static struct memfd_memory *of(struct memory *m)
@@ -246,9 +248,17 @@ static int new_region(struct memfd_memory *m, const char *name, uint64_t size, i
 	return 0;
 }
 
-static int make_region(struct memfd_memory *m, const char *name, uint64_t size, bool store,
+/* How a region is made. */
+enum make {
+	MAKE_STORED,   /* with pages, in the fd store */
+	MAKE_RESERVED, /* in the fd store; its pages come with fill() */
+	MAKE_SMALL,    /* with pages, not in the fd store */
+};
+
+static int make_region(struct memfd_memory *m, const char *name, uint64_t size, enum make how,
 		       struct memfd_region **ret)
 {
+	bool store = how != MAKE_SMALL;
 	struct memfd_region *mr;
 	int fd = make_memfd(m, name, size), r;
 
@@ -258,7 +268,7 @@ static int make_region(struct memfd_memory *m, const char *name, uint64_t size, 
 	if (r)
 		return r;
 	r = map_region(mr, PROT_READ | PROT_WRITE);
-	if (r == 0)
+	if (r == 0 && how != MAKE_RESERVED)
 		r = populate(m, mr);
 	if (r == 0 && fcntl(mr->fd, F_ADD_SEALS, store ? seals_size : seals_small) != 0)
 		r = -errno;
@@ -282,10 +292,11 @@ static bool store_is_full(struct memfd_memory *m)
 	return room.left == 0;
 }
 
-static int take(struct memory *memory, const char *name, uint64_t size, bool store,
+static int take(struct memory *memory, const char *name, uint64_t size, enum make how,
 		struct region **ret)
 {
 	struct memfd_memory *m = of(memory);
+	bool store = how != MAKE_SMALL;
 	struct memfd_region *mr;
 	int r;
 
@@ -293,8 +304,11 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 	assert(size > 0);
 	r = store && store_is_full(m) ? CKPT_ENOSPACE : charge(m, in_pages(size));
 	if (r == 0) {
-		r = make_region(m, name, size, store, &mr);
-		made(m, in_pages(size));
+		r = make_region(m, name, size, how, &mr);
+		if (r == 0 && how == MAKE_RESERVED)
+			mr->making = in_pages(size);
+		else
+			made(m, in_pages(size));
 		if (r)
 			uncharge(m, in_pages(size));
 	}
@@ -309,13 +323,45 @@ static int take(struct memory *memory, const char *name, uint64_t size, bool sto
 
 static int create(struct memory *memory, const char *name, uint64_t size, struct region **ret)
 {
-	return take(memory, name, size, true, ret);
+	return take(memory, name, size, MAKE_STORED, ret);
+}
+
+static int reserve(struct memory *memory, const char *name, uint64_t size, struct region **ret)
+{
+	return take(memory, name, size, MAKE_RESERVED, ret);
+}
+
+static bool has_pages(const struct memfd_region *mr)
+{
+	struct stat st;
+
+	return fstat(mr->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= in_pages(mr->region.size);
+}
+
+static void forget_making(struct memfd_memory *m, struct memfd_region *mr)
+{
+	made(m, mr->making);
+	mr->making = 0;
+}
+
+static int fill_reserved(struct memory *memory, struct region *r)
+{
+	struct memfd_memory *m = of(memory);
+	struct memfd_region *mr = region_of(r);
+	int error = has_pages(mr) ? 0 : populate(m, mr);
+
+	if (error == 0)
+		forget_making(m, mr);
+	else
+		log_print(m->options.log, LOG_WARNING, "memory '%s': could not fill %llu MiB: %s",
+			  r->name, (unsigned long long)(r->size >> 20), memory_error_text(error));
+	return error;
 }
 
 static int create_small(struct memory *memory, const char *name, uint64_t size, struct region **ret)
 {
 	assert(size <= REGION_SMALL_MAX);
-	return take(memory, name, size, false, ret);
+	return take(memory, name, size, MAKE_SMALL, ret);
 }
 
 static int keep(struct memory *memory, struct region *r)
@@ -333,7 +379,6 @@ static int keep(struct memory *memory, struct region *r)
 static int seal(struct memory *memory, struct region *r)
 {
 	struct memfd_region *mr = region_of(r);
-	struct stat st;
 	int seals;
 
 	(void)memory;
@@ -345,11 +390,7 @@ static int seal(struct memory *memory, struct region *r)
 	if (mprotect(r->base, r->size, PROT_READ) != 0)
 		return -errno;
 	/* Holes that its writer punched before: from here on there can be no new ones (1, 2). */
-	if (fstat(mr->fd, &st) != 0)
-		return -errno;
-	if ((uint64_t)st.st_blocks * 512 < in_pages(r->size))
-		return fill(mr->fd, r->size);
-	return 0;
+	return has_pages(mr) ? 0 : fill(mr->fd, r->size);
 }
 
 static void destroy(struct memory *memory, struct region *r)
@@ -362,6 +403,7 @@ static void destroy(struct memory *memory, struct region *r)
 		log_print(m->options.log, LOG_WARNING,
 			  "memory '%s': could not be taken out of the fd store: %s", r->name,
 			  err_text(error));
+	forget_making(m, region_of(r));
 	drop(m, region_of(r));
 	uncharge(m, bytes);
 }
@@ -520,6 +562,8 @@ static void close_fd(struct memory *memory, int fd)
 
 static const struct memory_ops memfd_ops = {
 	.create = create,
+	.reserve = reserve,
+	.fill = fill_reserved,
 	.create_small = create_small,
 	.keep = keep,
 	.seal = seal,

@@ -127,6 +127,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	list_init(&n->seeking);
 	list_init(&n->agreeing);
 	list_init(&n->indexing);
+	list_init(&n->memory_waits);
 	process_ends_init(n);
 	admission_init(n);
 	timer_init(&n->stop_timer, stop_late);

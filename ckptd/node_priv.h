@@ -96,6 +96,8 @@ struct node {
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node: a stop waits for their end */
 	uint32_t side_works;    /* likewise, but a stop does not wait: answers, closes, frees */
+	uint64_t destroying;    /* bytes of regions that are on their way to be free */
+	struct list memory_waits; /* struct preparing, for them */
 	struct events *events;
 	struct answers answers; /* the long ones to ckptctl and to List */
 	struct acting *acting;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * preparing.c - takes the slots of a rank, seals them once they are mapped, and lets regions go:
- * each may take a second per GiB, so a META worker does it; the loop never waits for pages.
+ * preparing.c - takes the slots of a rank, and lets regions go: each may take a second per GiB, so
+ * a MEMORY worker does it; the loop never waits for pages. A process that asks for its descriptors
+ * early gets them before there are pages: slot_fill.c makes these.
  *
  * A region is in the fd store before the ledger names it: a crash in between leaves a region that
  * nobody names, which adoption destroys. If the member ends meanwhile its slots are let go.
@@ -14,6 +15,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
@@ -23,6 +25,7 @@
 #include "ckptd/session.h"
 
 #define BLOB_BYTES_MAX (1ull << 40)
+#define TRIES_MAX      3
 
 struct preparing {
 	struct work work;
@@ -30,6 +33,7 @@ struct preparing {
 	struct memory *memory;
 	struct process_id process;
 	uint32_t rank, first_slot, n_slots;
+	bool early; /* the answer comes before the pages */
 	uint64_t bytes;
 	struct session *session; /* who asked last */
 	uint64_t request;
@@ -42,7 +46,9 @@ struct preparing {
 	struct region *tables[CONN_FDS_MAX];
 	uint32_t n_tables;
 	struct disk_need *disk_need;
-	struct replicas_wait known; /* the work begins then */
+	struct replicas_wait known; /* the work begins then, */
+	struct list link;           /* or, in node->memory_waits, when what is destroyed is gone */
+	int tries;
 	struct err err;
 };
 
@@ -50,6 +56,7 @@ struct destruction {
 	struct work work;
 	struct node *node;
 	struct region *region;
+	uint64_t bytes;
 	struct region_charge charge;
 };
 
@@ -72,13 +79,36 @@ static void discharge(struct region_charge charge)
 	user_put(charge.user);
 }
 
+static bool lacks_memory(const struct preparing *p)
+{
+	uint64_t budget;
+
+	return p->memory_bytes > p->memory->ops->available(p->memory, &budget);
+}
+
+static void create_submit(struct preparing *p)
+{
+	/* What only takes memory is not to wait behind what makes pages. */
+	job_submit(p->job, p->early ? WORK_META : WORK_MEMORY, &p->work);
+}
+
 static void destroy_done(struct work *w)
 {
 	struct destruction *d = container_of(w, struct destruction, work);
+	struct node *n = d->node;
+	struct preparing *p, *next;
 
-	d->node->side_works--;
+	n->side_works--;
+	assert(n->destroying >= d->bytes);
+	n->destroying -= d->bytes;
 	discharge(d->charge);
 	alloc_free(d);
+	list_each_safe(p, next, &n->memory_waits, link) {
+		if (n->destroying > 0 && lacks_memory(p))
+			continue;
+		list_del(&p->link);
+		create_submit(p);
+	}
 }
 
 void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
@@ -93,7 +123,9 @@ void region_destroy_charged(struct node *n, uint32_t uid, struct region *r,
 	}
 	d->node = n;
 	d->region = r;
+	d->bytes = r->size;
 	d->charge = charge;
+	n->destroying += d->bytes;
 	d->work.run = destroy_run;
 	d->work.done = destroy_done;
 	n->side_works++;
@@ -130,21 +162,22 @@ static int admit_table(const struct member *m, uint64_t bytes, struct err *e)
 static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, struct err *e)
 {
 	struct node *n = m->job->node;
-	uint64_t budget, available, want;
+	uint64_t budget, available, coming = 0, want;
 
 	if (!size_mul(bytes, n_slots, &want) ||
 	    !size_add(want, ledgering_reserve(m, bytes), &want))
 		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
 	available = n->env.memory->ops->available(n->env.memory, &budget);
-	if (want > available)
+	/* What a process that has just ended leaves is not free yet, and is waited for. */
+	if (!size_add(available, n->destroying, &coming) || want > coming)
 		return err_set(
 			e, CKPT_ENOSPACE,
 			"rank %u: %u slots of %llu MiB and what is written down of them need %llu "
 			"MiB of memory, %llu MiB of the budget of %llu MiB are left; raise "
 			"memory.budget in the configuration or end other jobs",
 			m->rank, n_slots, (unsigned long long)div_up(bytes, MIB),
-			(unsigned long long)div_up(want, MIB),
-			(unsigned long long)(available >> 20), (unsigned long long)(budget >> 20));
+			(unsigned long long)div_up(want, MIB), (unsigned long long)(coming >> 20),
+			(unsigned long long)(budget >> 20));
 	return 0;
 }
 
@@ -203,6 +236,14 @@ static int create_table(struct preparing *p, uint32_t i)
 	return r;
 }
 
+static int create_slot(struct preparing *p, const char *name)
+{
+	const struct memory_ops *ops = p->memory->ops;
+
+	return (p->early ? ops->reserve : ops->create)(p->memory, name, p->bytes,
+						       &p->regions[p->n_regions]);
+}
+
 static void create_run(struct work *w)
 {
 	struct preparing *p = container_of(w, struct preparing, work);
@@ -220,8 +261,7 @@ static void create_run(struct work *w)
 			return;
 		}
 		snprintf(name, sizeof(name), "slot.%s.%u", hex, p->first_slot + p->n_regions);
-		w->status = p->memory->ops->create(p->memory, name, p->bytes,
-						   &p->regions[p->n_regions]);
+		w->status = create_slot(p, name);
 		if (w->status == 0) {
 			p->n_regions++;
 			w->status = create_table(p, p->n_regions - 1);
@@ -291,12 +331,36 @@ static void destroy_left(const struct preparing *p, struct region *const *region
 
 static void refuse(struct preparing *p, int r)
 {
+	uint64_t budget, left = p->memory->ops->available(p->memory, &budget);
+
 	if (r == -ECANCELED && p->job->node->stopping)
 		return; /* the connection ends: the next ckptd is asked */
-	if (p->err.code == 0)
+	if (p->err.code == 0 && r == -ENOSPC)
+		err_set(&p->err, r,
+			"rank %u: take %u slots of %llu MiB: %s: %llu of %llu MiB are left",
+			p->rank, p->n_slots, (unsigned long long)(p->bytes >> 20),
+			memory_error_text(r), (unsigned long long)(left >> 20),
+			(unsigned long long)(budget >> 20));
+	else if (p->err.code == 0)
 		err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank, p->n_slots,
 			(unsigned long long)(p->bytes >> 20), memory_error_text(r));
 	session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, p->err.text);
+}
+
+/* Several ranks may have counted on the same memory that is about to be free: again when it is. */
+static bool waits_again(struct preparing *p)
+{
+	struct node *n = p->job->node;
+
+	if (n->destroying == 0 || n->stopping || p->tries++ == TRIES_MAX)
+		return false;
+	destroy_left(p, p->regions, p->n_regions);
+	destroy_left(p, p->tables, p->n_tables);
+	memset(p->regions, 0, sizeof(p->regions));
+	memset(p->tables, 0, sizeof(p->tables));
+	p->n_regions = p->n_tables = 0;
+	list_add_tail(&n->memory_waits, &p->link);
+	return true;
 }
 
 static void create_done(struct work *w)
@@ -305,6 +369,8 @@ static void create_done(struct work *w)
 	struct member *m = still_there(p);
 	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
 
+	if (r == -ENOSPC && waits_again(p))
+		return;
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;
 	if (r == 0)
@@ -338,12 +404,16 @@ static int write_member(struct member *m, struct err *e)
 static void create_start(struct replicas_wait *known)
 {
 	struct preparing *p = container_of(known, struct preparing, known);
+	struct node *n = p->job->node;
 
-	job_submit(p->job, WORK_MEMORY, &p->work);
+	if (n->destroying > 0 && lacks_memory(p))
+		list_add_tail(&n->memory_waits, &p->link);
+	else
+		create_submit(p);
 }
 
-static int prepare_start(struct member *m, struct session *s, uint64_t request, uint64_t bytes,
-			 uint32_t n_slots, struct err *e)
+static int prepare_start(struct member *m, struct session *s, const struct slots_wanted *wanted,
+			 uint64_t bytes, uint32_t n_slots, struct err *e)
 {
 	struct node *n = m->job->node;
 	struct preparing *p = alloc_zero(sizeof(*p));
@@ -375,8 +445,9 @@ static int prepare_start(struct member *m, struct session *s, uint64_t request, 
 	m->job->next_slot += p->n_slots;
 	p->bytes = bytes;
 	p->table_bytes = ledgering_table_region(m->job, m->declared->len, bytes);
+	p->early = wanted->early;
 	p->session = session_ref(s);
-	p->request = request;
+	p->request = wanted->request;
 	p->work.run = create_run;
 	p->work.done = create_done;
 	p->known.known = create_start;
@@ -407,11 +478,11 @@ static uint32_t slots_missing(const struct member *m)
 	return n < wanted ? wanted - n : 0;
 }
 
-int member_prepare(struct member *m, struct session *s, uint64_t request, uint64_t blob_bytes,
+int member_prepare(struct member *m, struct session *s, const struct slots_wanted *wanted,
 		   struct err *e)
 {
+	uint64_t bytes, blob_bytes = wanted->blob_bytes;
 	uint32_t missing = slots_missing(m);
-	uint64_t bytes;
 	int r;
 
 	if (!m->declared)
@@ -422,11 +493,11 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 	if (m->preparing) { /* asked again after a reconnect: the newest asker is answered */
 		session_unref(m->preparing->session);
 		m->preparing->session = session_ref(s);
-		m->preparing->request = request;
+		m->preparing->request = wanted->request;
 		return 0;
 	}
 	if (missing == 0 || m->sealing) {
-		session_prepared(s, request, m);
+		session_prepared(s, wanted->request, m);
 		return 0;
 	}
 	if (m->job->node->stopping)
@@ -441,130 +512,5 @@ int member_prepare(struct member *m, struct session *s, uint64_t request, uint64
 	r = admit_table(m, bytes, e);
 	if (r == 0)
 		r = prepare_admit(m, bytes, missing, e);
-	return r == 0 ? prepare_start(m, s, request, bytes, missing, e) : r;
-}
-
-/* ---- Sealing ---- */
-
-/* Long where pages have to be filled in or a map of small ones be changed: a second per GiB. */
-struct sealing {
-	struct work work;
-	struct job *job;
-	struct memory *memory;
-	struct session *session; /* who asked last */
-	uint64_t request;
-	uint32_t rank, n_slots;
-	struct slot *slots[CONN_FDS_MAX]; /* busy: they stay */
-	struct err err;
-};
-
-static void seal_run(struct work *w)
-{
-	struct sealing *x = container_of(w, struct sealing, work);
-
-	w->status = 0;
-	for (uint32_t i = 0; i < x->n_slots && w->status == 0; i++) {
-		w->status = x->memory->ops->seal(x->memory, x->slots[i]->region);
-		if (w->status < 0)
-			err_code(&x->err, w->status, "rank %u: seal slot %u against other writers",
-				 x->rank, x->slots[i]->number);
-	}
-}
-
-static void seal_done(struct work *w)
-{
-	struct sealing *x = container_of(w, struct sealing, work);
-	struct member *m = x->slots[0]->member;
-	int r = w->status;
-
-	if (job_stopped(x->job))
-		r = err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
-	for (uint32_t i = 0; i < x->n_slots; i++) {
-		struct slot *s = x->slots[i];
-
-		s->busy = false;
-		if (!m) {
-			slot_let_go(s);
-			continue;
-		}
-		if (r == 0)
-			r = ledger_ready(&x->job->ledger, s->number);
-		if (r == 0)
-			s->state = SLOT_EMPTY;
-	}
-	if (m) {
-		m->sealing = NULL;
-		m->prepared = r == 0;
-	}
-	if (!m)
-		r = err_set(&x->err, CKPT_EEPOCH, "rank %u: it was taken over; open first",
-			    x->rank);
-	if (r < 0)
-		session_reply_error(x->session, x->request, r,
-				    x->err.code ? x->err.text : err_text(r));
-	else
-		session_reply_ok(x->session, x->request);
-	session_unref(x->session);
-	x->job->works--;
-	job_poke(x->job);
-	alloc_free(x);
-}
-
-static int seal_start(struct member *m, struct session *s, uint64_t request)
-{
-	struct node *n = m->job->node;
-	struct sealing *x = alloc_zero(sizeof(*x));
-	struct slot *slot;
-
-	if (!x)
-		return -ENOMEM;
-	x->job = m->job;
-	x->memory = n->env.memory;
-	x->rank = m->rank;
-	x->session = session_ref(s);
-	x->request = request;
-	list_each(slot, &m->slots, of_member) {
-		if (slot->state != SLOT_MAPPING)
-			continue;
-		if (!JOB_ASSERT(m->job, x->n_slots < CONN_FDS_MAX))
-			break;
-		slot->busy = true;
-		x->slots[x->n_slots++] = slot;
-	}
-	x->work.run = seal_run;
-	x->work.done = seal_done;
-	m->sealing = x;
-	x->job->works++;
-	job_submit(m->job, WORK_MEMORY, &x->work);
-	return 0;
-}
-
-static bool is_mapping(const struct member *m)
-{
-	struct slot *s;
-
-	list_each(s, &m->slots, of_member)
-		if (s->state == SLOT_MAPPING)
-			return true;
-	return false;
-}
-
-int member_slots_ready(struct member *m, struct session *s, uint64_t request, struct err *e)
-{
-	int r;
-
-	if (m->sealing) { /* asked again after a reconnect */
-		session_unref(m->sealing->session);
-		m->sealing->session = session_ref(s);
-		m->sealing->request = request;
-		return 0;
-	}
-	if (!is_mapping(m)) {
-		m->prepared = member_has_slots(m);
-		session_reply_ok(s, request);
-		job_poke(m->job);
-		return 0;
-	}
-	r = seal_start(m, s, request);
-	return r < 0 ? err_code(e, r, "rank %u: seal its slots", m->rank) : 0;
+	return r == 0 ? prepare_start(m, s, wanted, bytes, missing, e) : r;
 }

@@ -297,7 +297,9 @@ static void on_declare(struct session *s, uint64_t id, const Ckpt__Declare *m, i
 static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
 {
 	struct err e = { 0 };
-	int r = member_prepare(s->member, s, id, m->blob_bytes, &e);
+	const struct slots_wanted wanted = {
+		.request = id, .blob_bytes = m->blob_bytes, .early = m->early};
+	int r = member_prepare(s->member, s, &wanted, &e);
 
 	if (r < 0)
 		reply_err(s, id, r, &e);

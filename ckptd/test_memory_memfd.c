@@ -202,6 +202,38 @@ static int child_forbid_maps(int fd)
 
 /* Some pages that another process writes to as well: it can neither shorten them nor keep the next
  * ckptd from mapping them. */
+/* Taken at once, with pages only from fill() on; destroyed before that it leaves nothing. */
+static void test_reserved_region(void **state)
+{
+	struct fixture *f = *state;
+	const struct memory_ops *ops = f->memory->ops;
+	uint64_t budget, size = 5 * MIB;
+	struct region *r = NULL, *other = NULL;
+	struct stat st;
+	int fd;
+
+	for (int filled = 0; filled < 2; filled++) {
+		assert_int_equal(ops->reserve(f->memory, "slot.0-1", size, &r), 0);
+		assert_int_equal(ops->available(f->memory, &budget), 64 * MIB - size);
+		assert_int_equal(ops->reserve(f->memory, "b", 60 * MIB, &other), -ENOSPC);
+		fd = ops->export_fd(f->memory, r, true);
+		assert_int_equal(fstat(fd, &st), 0);
+		assert_int_equal(st.st_size, size);
+		assert_int_equal(st.st_blocks, 0);
+		assert_int_equal(ftruncate(fd, 1), -1); /* its size is fixed all the same */
+		if (filled) {
+			assert_int_equal(ops->fill(f->memory, r), 0);
+			assert_int_equal(ops->fill(f->memory, r), 0); /* again */
+			assert_int_equal(fstat(fd, &st), 0);
+			assert_true((uint64_t)st.st_blocks * 512 >= size);
+			assert_int_equal(ops->seal(f->memory, r), 0);
+		}
+		close(fd);
+		ops->destroy(f->memory, r);
+		assert_int_equal(ops->available(f->memory, &budget), 64 * MIB);
+	}
+}
+
 static void test_small_region(void **state)
 {
 	struct fixture *f = *state;
@@ -563,7 +595,7 @@ static void test_memory_the_machine_does_not_have_is_refused(void **state)
 	char *root = test_dir_make(NULL);
 	struct memory_options o = { .root = root };
 	struct memory *m = NULL;
-	struct region *r = NULL;
+	struct region *r = NULL, *s = NULL;
 	uint64_t budget = 0;
 
 	put(root, "/proc/meminfo", "MemTotal: 64000 kB\nMemAvailable: 11000 kB\n");
@@ -572,6 +604,13 @@ static void test_memory_the_machine_does_not_have_is_refused(void **state)
 	assert_int_equal(budget, 32000 << 10);
 	assert_int_equal(m->ops->create(m, "r", 10001 << 10, &r), -ENOMEM);
 	assert_int_equal(m->ops->create(m, "r", 10000 << 10, &r), 0);
+	m->ops->destroy(m, r);
+	/* What is reserved is as good as taken until its pages show. */
+	assert_int_equal(m->ops->reserve(m, "r", 6000 << 10, &r), 0);
+	assert_int_equal(m->ops->create(m, "s", 6000 << 10, &s), -ENOMEM);
+	assert_int_equal(m->ops->fill(m, r), 0);
+	assert_int_equal(m->ops->create(m, "s", 6000 << 10, &s), 0);
+	m->ops->destroy(m, s);
 	m->ops->destroy(m, r);
 	memory_memfd_free(m);
 	test_dir_remove(root);
@@ -648,6 +687,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 		T(test_region_is_zeroed_whole_and_counted),
 		T(test_sealed_region_cannot_be_written_anew),
+		T(test_reserved_region),
 		T(test_small_region),
 		T(test_seal_fills_holes),
 		T(test_read_only_descriptor),

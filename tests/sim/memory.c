@@ -28,6 +28,7 @@ struct backing {
 	bool sealed;
 	bool stored;   /* the keeper has it */
 	unsigned refs; /* the store's, regions', mappings', descriptors' */
+	bool hollow;   /* it has no pages yet */
 };
 
 struct keeper {
@@ -185,6 +186,25 @@ static int sim_create(struct memory *m, const char *name, uint64_t size, struct 
 	       (s->adopted && s->adopted_ns == s->keeper->world->now_ns) ||
 	       strncmp(name, "ledger.", 7) == 0);
 	return take(s, name, size, true, ret);
+}
+
+static int sim_reserve(struct memory *m, const char *name, uint64_t size, struct region **ret)
+{
+	int r = sim_create(m, name, size, ret);
+
+	if (r == 0)
+		region_of(*ret)->backing->hollow = true;
+	return r;
+}
+
+static int sim_fill(struct memory *m, struct region *r)
+{
+	struct sim_memory *s = memory_of(m);
+
+	assert(s->life->running != &s->life->control);
+	world_op(s->keeper->world, "fill region", 0);
+	region_of(r)->backing->hollow = false;
+	return 0;
 }
 
 static int sim_create_small(struct memory *m, const char *name, uint64_t size, struct region **ret)
@@ -346,6 +366,8 @@ static void sim_room(struct memory *m, struct memory_room *ret)
 
 static const struct memory_ops sim_ops = {
 	.create = sim_create,
+	.reserve = sim_reserve,
+	.fill = sim_fill,
 	.create_small = sim_create_small,
 	.keep = sim_keep,
 	.seal = sim_seal,
@@ -487,4 +509,9 @@ void mapping_free(struct mapping *mapping)
 {
 	if (mapping)
 		mapping_ended(&container_of(mapping, struct sim_mapping, mapping)->hook);
+}
+
+bool mapping_has_pages(const struct mapping *m)
+{
+	return !container_of(m, const struct sim_mapping, mapping)->backing->hollow;
 }

@@ -47,6 +47,8 @@ struct mapping {
  * the life or by mapping_free(). */
 struct mapping *mapping_new(struct world *w, struct life *l, int fd);
 void mapping_free(struct mapping *m);
+/* False: of a region that was reserved and not filled. */
+bool mapping_has_pages(const struct mapping *m);
 /* A memfd with these bytes: sealed, as it must be, or not. */
 int memory_bytes_fd(struct world *w, struct life *l, const void *bytes, uint64_t len, bool sealed);
 /* What such a descriptor holds, or NULL. */

@@ -411,6 +411,7 @@ static const struct {
 	 "(tests/sim/test_simstore)"},
 	{BUG_SLOT_KEEPS_HOLDER, &everything, NULL},
 	{BUG_SPARE_OF_ANY_JOB, &everything, NULL},
+	{BUG_SLOT_WITHOUT_PAGES, &everything, NULL},
 	{BUG_SLOTS_LEFT_OUT, &torn_ledgers, NULL},
 	{BUG_STOP_LEAVES_SEALED, &stops, NULL},
 	{BUG_SUM_FORGETS_LOST, &losses, NULL},

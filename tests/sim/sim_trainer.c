@@ -70,6 +70,7 @@ int trainer_take_slots(struct rank *r)
 	int err;
 
 	m.blob_bytes = SIM_BLOB_MAX;
+	m.early = r->rank % 2 == 0;
 	q.body_case = CKPT__REQUEST__BODY_PREPARE;
 	q.prepare = &m;
 	err = rank_ask(r, &q, ASK_KEEP_FDS, 0, &reply);
@@ -230,6 +231,9 @@ static void fill(struct rank *r, struct rank_slot *slot, const struct save_key *
 	uint8_t *base = slot->map->base;
 	struct world *w = r->sim->w;
 
+	if (!mapping_has_pages(slot->map))
+		sim_accuse(r->sim, "I13: rank %u has a credit for slot %u, which has no pages",
+			   r->rank, slot->number);
 	for (uint32_t i = 0; i < r->state.n_parts; i++) {
 		state_fill(&r->state.parts[i], r->job->index, k, r->rank,
 			   base + r->state.parts[i].image_offset);

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Slots that are handed over before they have pages: filled one after another, the first of them
+ * usable while the others are not, and none beyond what a rank may take beside the slots that its
+ * earlier processes have left.
+ */
+#include <config.h>
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckptd/job.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "proto/session.pb-c.h"
+#include "proto/session_page.h"
+
+#define LARGE 2000000u /* elements: slots of 8 MB, beside which a ledger is small */
+
+/* ---- Memory that waits ---- */
+
+static struct memory_ops ops; /* the node's, changed */
+static const struct memory_ops *real;
+static atomic_int fills_left; /* then the next one waits; -1: none does */
+static atomic_bool destroy_waits;
+static _Atomic uint64_t pretended_left; /* UINT64_MAX: what there is */
+
+static int slow_fill(struct memory *m, struct region *r)
+{
+	while (atomic_load(&fills_left) == 0)
+		usleep(1000);
+	if (atomic_load(&fills_left) > 0)
+		atomic_fetch_sub(&fills_left, 1);
+	return real->fill(m, r);
+}
+
+static void slow_destroy(struct memory *m, struct region *r)
+{
+	bool slot = strncmp(r->name, "slot.", 5) == 0;
+	uint64_t bytes = r->size;
+
+	while (slot && atomic_load(&destroy_waits))
+		usleep(1000);
+	real->destroy(m, r);
+	if (slot && atomic_load(&pretended_left) != UINT64_MAX)
+		atomic_fetch_add(&pretended_left, bytes);
+}
+
+static uint64_t less_available(struct memory *m, uint64_t *ret_budget)
+{
+	uint64_t left = real->available(m, ret_budget);
+
+	return atomic_load(&pretended_left) != UINT64_MAX ? atomic_load(&pretended_left) : left;
+}
+
+static void change_memory(struct node_test *t)
+{
+	real = t->host.memory->ops;
+	ops = *real;
+	ops.fill = slow_fill;
+	ops.destroy = slow_destroy;
+	ops.available = less_available;
+	t->host.memory->ops = &ops;
+}
+
+static int setup(void **state)
+{
+	struct node_test *t;
+
+	atomic_store(&fills_left, -1);
+	atomic_store(&destroy_waits, false);
+	atomic_store(&pretended_left, UINT64_MAX);
+	if (node_test_setup(state) != 0)
+		return -1;
+	t = *state;
+	t->before = change_memory;
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	atomic_store(&fills_left, -1);
+	atomic_store(&destroy_waits, false);
+	return node_test_teardown(state);
+}
+
+/* ---- A rank that asks early ---- */
+
+static int slot_fds[HAND_SLOTS_MAX]; /* of the last take_early() */
+
+static uint64_t prepare_early(struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+
+	p.blob_bytes = HAND_BLOB_MAX;
+	p.early = true;
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &p;
+	assert_int_equal(hand_send(k, &q), 0);
+	return q.id;
+}
+
+/* Its answer: the slots are mapped, and their descriptors kept to look at. */
+static void take_early(struct hand *k)
+{
+	struct hand_answer a = {0};
+	const Ckpt__PrepareReply *p;
+
+	assert_int_equal(hand_take(k, &a), 0);
+	assert_int_equal(a.reply->code, 0);
+	p = a.reply->prepare;
+	assert_int_equal(a.n_fds, p->n_slots);
+	k->slot_bytes = p->slot_bytes;
+	k->n_slots = p->n_slots;
+	for (size_t i = 0; i < a.n_fds; i++) {
+		void *at =
+			mmap(NULL, p->slot_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a.fds[i], 0);
+
+		assert_true(at != MAP_FAILED);
+		k->slots[i] = at;
+		k->numbers[i] = p->slots[i];
+		slot_fds[i] = dup(a.fds[i]);
+	}
+	hand_answer_free(&a);
+}
+
+static void say_ready(struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+
+	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+	q.slots_ready = &ready;
+	assert_int_equal(hand_send(k, &q), 0);
+}
+
+static bool has_pages(const struct hand *k, size_t i)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(slot_fds[i], &st), 0);
+	return (uint64_t)st.st_blocks * 512 >= k->slot_bytes;
+}
+
+static bool is_hollow(size_t i)
+{
+	struct stat st;
+
+	assert_int_equal(fstat(slot_fds[i], &st), 0);
+	return st.st_blocks == 0;
+}
+
+static void close_fds(const struct hand *k)
+{
+	for (size_t i = 0; i < k->n_slots; i++)
+		close(slot_fds[i]);
+}
+
+static void turns(struct node_test *t, int n)
+{
+	while (n--)
+		host_turn(&t->host);
+}
+
+static void join_early(struct node_test *t, const char *run)
+{
+	join(t, &t->a, 0, 1, run);
+	declare_rank(&t->a, 0, 1);
+	prepare_early(&t->a);
+	take_early(&t->a);
+}
+
+/* ---- Tests ---- */
+
+static void test_first_slot_before_the_others(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0, id = 0;
+
+	t->o.persist_every = 1000;
+	begin_node(t);
+	join_early(t, "run1");
+	assert_int_equal(t->a.n_slots, 3);
+	for (size_t i = 0; i < 3; i++)
+		assert_true(is_hollow(i));
+	turns(t, 50); /* no credit for what has no pages */
+	assert_int_equal(t->a.page->credit, 0);
+	atomic_store(&fills_left, 1);
+	say_ready(&t->a);
+	while (t->a.page->credit == 0 && turn_on(t, &end))
+		;
+	assert_int_equal(t->a.page->credit, 1);
+	assert_int_equal(t->a.page->credit_slot, t->a.numbers[0]);
+	assert_true(has_pages(&t->a, 0) && is_hollow(1) && is_hollow(2));
+	atomic_store(&fills_left, -1);
+	assert_int_equal(hand_receive(&t->a, &id), 0);
+	assert_int_equal(id, t->a.next_id);
+	assert_true(has_pages(&t->a, 1) && has_pages(&t->a, 2));
+	for (uint64_t step = 1; step <= 4; step++)
+		save_until(&t->a, 0, step, CKPT_COMMITTED);
+	close_fds(&t->a);
+}
+
+/* The rank leaves while the second slot is being filled: nothing stays. */
+static void test_leaves_while_slots_are_filled(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0, budget, left, slots;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_elements(&t->a, 0, 1, LARGE);
+	left = real->available(t->host.memory, &budget);
+	prepare_early(&t->a);
+	take_early(&t->a);
+	slots = 3 * t->a.slot_bytes;
+	assert_int_equal(left - real->available(t->host.memory, &budget), slots);
+	atomic_store(&fills_left, 1);
+	say_ready(&t->a);
+	while (t->a.page->credit == 0 && turn_on(t, &end))
+		;
+	close_fds(&t->a);
+	leave(&t->a);
+	join(t, &t->b, 0, 1, "run2"); /* in its place */
+	atomic_store(&fills_left, -1);
+	while ((!list_empty(&the_job(t)->slots) || t->host.node->destroying) && turn_on(t, &end))
+		;
+	assert_true(list_empty(&the_job(t)->slots));
+	assert_true(left - real->available(t->host.memory, &budget) < slots);
+	declare_and_prepare(&t->b, 0, 1);
+	save_until(&t->b, 0, 1, CKPT_COMMITTED);
+}
+
+/* What earlier processes of a rank have left counts: 4 times its state at most. Here the newest
+ * checkpoint and one that is being written to disk. */
+static void test_older_slots_make_new_ones_wait(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0, id = 0;
+
+	begin_one(t);
+	shard_waits = true;
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	save_until(&t->a, 0, 2, CKPT_COMMITTED);
+	leave(&t->a);
+	join_early(t, "run2");
+	say_ready(&t->a);
+	assert_int_equal(hand_receive(&t->a, &id), 0); /* it can save, and is not kept waiting */
+	turns(t, 200);
+	assert_true(has_pages(&t->a, 0) && has_pages(&t->a, 1));
+	assert_true(is_hollow(2));
+	save_until(&t->a, 0, 3, CKPT_SEALED);
+	shard_waits = false;
+	while (!has_pages(&t->a, 2) && turn_on(t, &end))
+		;
+	assert_true(has_pages(&t->a, 2));
+	for (uint64_t step = 4; step <= 6; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	close_fds(&t->a);
+}
+
+/* Memory that a process leaves which has just ended is waited for: it is no reason to refuse. */
+static void test_waits_for_what_is_destroyed(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t slot;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_elements(&t->a, 0, 1, LARGE);
+	prepare_rank(&t->a);
+	slot = t->a.slot_bytes;
+	atomic_store(&destroy_waits, true);
+	leave(&t->a);
+	join(t, &t->a, 0, 1, "run2");
+	assert_true(t->host.node->destroying > 2 * slot);
+	declare_elements(&t->a, 0, 1, LARGE);
+	atomic_store(&pretended_left, slot);
+	prepare_early(&t->a);
+	turns(t, 200);
+	assert_false(list_empty(&t->host.node->memory_waits));
+	atomic_store(&destroy_waits, false);
+	take_early(&t->a);
+	assert_int_equal(t->a.n_slots, 3);
+	close_fds(&t->a);
+	/* Where nothing more will be free it is refused at once, with numbers. */
+	leave(&t->a);
+	join(t, &t->a, 0, 1, "run3");
+	declare_elements(&t->a, 0, 1, LARGE);
+	while (t->host.node->destroying)
+		host_turn(&t->host);
+	atomic_store(&pretended_left, slot);
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	assert_non_null(strstr(t->a.text, "MiB of the budget of"));
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+	const struct CMUnitTest tests[] = {
+		T(test_first_slot_before_the_others),
+		T(test_leaves_while_slots_are_filled),
+		T(test_older_slots_make_new_ones_wait),
+		T(test_waits_for_what_is_destroyed),
+	};
+
+	return cmocka_run_group_tests_name("preparing", tests, NULL, NULL);
+}
