@@ -6,7 +6,7 @@
  *   session.c     joining ckptd, and joining it again when it was lost; channel.c, request.c: what
  *                 is sent and answered
  *   declare.c     declaration, and whether bindings fit it
- *   prepare.c     slots: taken, mapped (slots.c), populated, let go of
+ *   prepare.c     slots: asked for; mapping.c: mapped (slots.c), populated by the thread, let go of
  *   image.c       from bindings into an image and back, host or device
  *   save.c        credit, copy, seal; overlap.c: the same in two halves with a thread between
  *   beat.c        steps and phases, told without a message
@@ -25,8 +25,8 @@
  *
  *  (4) one call at a time: a second thread's is refused before it looks at anything (`use`).
  *
- * All on the caller's thread, except the copy of overlap.c and the workers of placer.c, which see
- * only what they are given.
+ * All on the caller's thread, except the copy of overlap.c, what mapping.c has its thread do, and
+ * the workers of placer.c, which see only what they are given.
  */
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
@@ -124,10 +124,9 @@ struct ckpt {
 
 	/* Slots */
 	bool prepared;           /* there were some */
-	bool slots_said;         /* ckptd knows that slots are mapped */
+	bool slots_said;         /* ckptd has filled and sealed them, or will */
 	struct asking *asking;   /* for slots, or that they be sealed */
-	struct mapping *mapping; /* what the thread maps; then n_slots is 0 */
-	struct mapping *taken;   /* where slots came from and go to */
+	struct mapping *taken;   /* where slots came from and go to; the thread populates it */
 	struct mapping *retired; /* for the thread to unmap */
 	uint64_t blob_bytes;  /* asked for */
 	uint64_t slot_bytes;
@@ -223,21 +222,20 @@ void declared_shard(const struct wanted *w, uint32_t i, struct shard *ret);
 void info_from(const Ckpt__CheckpointInfo *m, struct ckpt_info *ret);
 
 /* ---- prepare.c ---- */
-/* Ends the declaration and takes slots, if nobody did, in the time that ckpt_prepare() has. */
-MUST_CHECK int prepare_if_needed(struct ckpt *c, struct err *e);
-/* The same without the slots, by the deadline. */
+/* Ends the declaration and sends it, by the deadline; no slots are asked for. */
 MUST_CHECK int prepare_begin(struct ckpt *c, uint64_t deadline, struct err *e);
 /*
- * Slots, the first or for those that were lost with ckptd's memory; the library's thread maps them
- * meanwhile. 1: there are slots, 0: not by `until`, or an error. What was begun goes on between
- * calls. deadline: of a reconnect.
+ * Slots, the first or for those that were lost with ckptd's memory; the library's thread populates
+ * them meanwhile. 1: there are slots, and the one that there is a credit for is populated; 0: not
+ * by `until`, or an error. What was begun goes on between calls. deadline: of a reconnect.
  */
 MUST_CHECK int prepare_slots(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e);
-bool prepare_has_slots(const struct ckpt *c); /* or is about to have them */
+/* Behind a load: asks for slots, and waits some milliseconds for ckptd to hand them over. What
+ * goes wrong the first save finds out again, and says it. */
+void prepare_ask(struct ckpt *c);
+bool prepare_has_slots(const struct ckpt *c);
 /* Their numbers; returns how many. */
 uint32_t prepare_numbers(const struct ckpt *c, uint32_t numbers[SLOTS_MAX]);
-/* Pins slots for a device that came into use after they were mapped. */
-void prepare_pin(struct ckpt *c);
 /* Waits for nobody: the thread unmaps them. */
 void prepare_drop_slots(struct ckpt *c);
 /* Before the end of the thread: it need not finish what nobody will use. */
@@ -265,7 +263,19 @@ void overlap_fini(struct ckpt *c);
 bool overlap_busy(const struct ckpt *c); /* between begin and fence */
 /* True once the library's thread does nothing, false at the deadline. */
 bool overlap_quiesce(struct ckpt *c, uint64_t deadline);
-/* Lets the thread, which is there and does nothing, do this. */
+/* Lets the thread, which is there and runs nothing, do this. */
 void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg);
+/*
+ * Lets the thread do these steps while it runs nothing: each returns how long it is to be paused,
+ * or OVERLAP_OVER. In place of those before.
+ */
+#define OVERLAP_OVER UINT64_MAX
+typedef uint64_t overlap_step_fn(void *arg);
+void overlap_steps(struct ckpt *c, overlap_step_fn *step, void *arg);
+/* No further one begins; the last may end later. */
+void overlap_steps_end(struct ckpt *c);
+/* Waits until a step has made it true. */
+bool overlap_await(struct ckpt *c, bool (*there)(const void *arg), const void *arg,
+		   uint64_t deadline);
 
 #endif

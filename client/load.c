@@ -649,18 +649,6 @@ int load_tries(struct ckpt *c, const struct load_order *o, struct ckpt_loaded *r
 	return r;
 }
 
-/* Room for saves is not what a load is refused for: without it the state would be out of reach
- * where it is needed most. The first save says what is missing. */
-static int prepare_to_load(struct ckpt *c, struct err *e)
-{
-	int r = prepare_if_needed(c, e);
-
-	if (r != CKPT_ENOSPACE || !c->own.declaration)
-		return r;
-	err_clear(e);
-	return 0;
-}
-
 static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_loaded *ret,
 		struct err *e)
 {
@@ -674,7 +662,7 @@ static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_
 		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
 			    "ckpt_save_fence() first");
 	if (r == 0)
-		r = prepare_to_load(c, e);
+		r = prepare_begin(c, call_deadline(c, CKPT_DEFAULT_TIMEOUT), e);
 	if (r == 0)
 		r = bindings_check(&c->own, a.tensors, a.n_tensors, e);
 	if (r == 0)
@@ -690,7 +678,13 @@ static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_
 		.wanted = &c->own,
 		.tensors = a.tensors,
 	};
-	return load_tries(c, &o, ret, e);
+	r = load_tries(c, &o, ret, e);
+	/* Only now: what is loaded goes to the trainer's own memory, and slots would take cores
+	 * and memory from that. Room for saves is not what a load is refused for: without it the
+	 * state would be out of reach where it is needed most. */
+	if (r >= 0)
+		prepare_ask(c);
+	return r;
 }
 
 int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loaded *ret)

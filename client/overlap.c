@@ -6,13 +6,16 @@
  *   NONE --begin without a credit--> SKIPPED --fence--> NONE
  *
  * The thread is made at prepare with every signal blocked (handlers are the trainer's business) and
- * does nothing but image_fill() and what prepare.c lets it do so that no save waits for pages to
- * come or go: it maps and unmaps slots. It never speaks to ckptd. Whether tensors changed in
- * between is found by samples taken at begin, or with CKPT_FULL_COMPARE by comparing the whole
+ * does nothing but image_fill() and what mapping.c lets it do so that no save waits for pages to
+ * come or go: it populates and unmaps slots. The first of these it does when nothing else is to be
+ * done, in steps of some milliseconds (`step`). It never speaks to ckptd. Whether tensors changed
+ * in between is found by samples taken at begin, or with CKPT_FULL_COMPARE by comparing the whole
  * snapshot with the tensors as they are at the fence.
  *
  * What the two threads share is handed over under the mutex: run and its argument before work is
- * signalled, results before idle is. While BUSY the handle's devices and shards are only read.
+ * signalled, results before idle is. A step may end after overlap_steps_end(): what it was given
+ * stays until the thread has run something else, or has ended. While BUSY the
+ * handle's devices and shards are only read.
  */
 #include <config.h>
 
@@ -49,9 +52,12 @@ struct overlap {
 	bool started;
 	pthread_mutex_t mutex; /* of busy and quit; of the rest while busy is false */
 	pthread_cond_t work, idle;
-	bool busy, quit;
+	bool busy, quit, hurry;
 	void (*run)(void *arg);
 	void *arg;
+	overlap_step_fn *step; /* NULL: none */
+	void *step_arg;
+	uint64_t steps; /* how often it was set */
 	uint8_t *image;
 	int result;
 	struct err err;
@@ -67,6 +73,35 @@ static void copy(void *arg)
 	o->result = image_fill(o->c, o->bindings, o->image, &o->err);
 }
 
+static struct timespec timespec_of(uint64_t ns)
+{
+	return (struct timespec){.tv_sec = (time_t)(ns / 1000000000ull),
+				 .tv_nsec = (long)(ns % 1000000000ull)};
+}
+
+/* Holds the mutex, but not during the step. */
+static void do_step(struct overlap *o)
+{
+	overlap_step_fn *step = o->step;
+	void *arg = o->step_arg;
+	uint64_t pause_ns, steps = o->steps;
+	struct timespec until;
+
+	pthread_mutex_unlock(&o->mutex);
+	pause_ns = step(arg);
+	pthread_mutex_lock(&o->mutex);
+	if (o->steps == steps && pause_ns == OVERLAP_OVER)
+		o->step = NULL;
+	pthread_cond_signal(&o->idle);
+	if (!o->step || pause_ns == 0 || pause_ns == OVERLAP_OVER)
+		return;
+	until = timespec_of(clock_ns() + pause_ns);
+	if (!o->busy && !o->quit && !o->hurry)
+		ignore_result(pthread_cond_clockwait(&o->work, &o->mutex, CLOCK_MONOTONIC,
+						     &until) /* woken or not: it looks */);
+	o->hurry = false;
+}
+
 static void *helper(void *arg)
 {
 	struct overlap *o = arg;
@@ -76,10 +111,14 @@ static void *helper(void *arg)
 	o->busy = false; /* it was set before the thread was made: prepare waits for this */
 	pthread_cond_signal(&o->idle);
 	for (;;) {
-		while (!o->busy && !o->quit)
+		while (!o->busy && !o->quit && !o->step)
 			pthread_cond_wait(&o->work, &o->mutex);
-		if (!o->busy)
+		if (!o->busy && o->quit)
 			break; /* what it was given is done first: it may have to free things */
+		if (!o->busy) {
+			do_step(o);
+			continue;
+		}
 		pthread_mutex_unlock(&o->mutex);
 		o->run(o->arg);
 		pthread_mutex_lock(&o->mutex);
@@ -115,19 +154,25 @@ static int start_thread(struct overlap *o)
 	return -r;
 }
 
+/* Until what the thread does may have changed. With the mutex; not 0: the deadline passed. */
+static int wait_news(struct overlap *o, uint64_t deadline)
+{
+	struct timespec until = timespec_of(deadline);
+
+	if (deadline == NEVER)
+		return pthread_cond_wait(&o->idle, &o->mutex);
+	return pthread_cond_clockwait(&o->idle, &o->mutex, CLOCK_MONOTONIC, &until);
+}
+
 /* False: it is still busy at the deadline. */
 static bool wait_idle(struct overlap *o, uint64_t deadline)
 {
-	struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000ull),
-				 .tv_nsec = (long)(deadline % 1000000000ull)};
 	bool idle;
 	int r = 0;
 
 	pthread_mutex_lock(&o->mutex);
 	while (o->busy && r == 0)
-		r = deadline == NEVER
-			    ? pthread_cond_wait(&o->idle, &o->mutex)
-			    : pthread_cond_clockwait(&o->idle, &o->mutex, CLOCK_MONOTONIC, &until);
+		r = wait_news(o, deadline);
 	idle = !o->busy;
 	pthread_mutex_unlock(&o->mutex);
 	return idle;
@@ -222,6 +267,40 @@ bool overlap_quiesce(struct ckpt *c, uint64_t deadline)
 void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg)
 {
 	set_to_work(c->overlap, run, arg);
+}
+
+void overlap_steps(struct ckpt *c, overlap_step_fn *step, void *arg)
+{
+	struct overlap *o = c->overlap;
+
+	pthread_mutex_lock(&o->mutex);
+	o->step = step;
+	o->step_arg = arg;
+	o->steps++;
+	pthread_cond_signal(&o->work);
+	pthread_mutex_unlock(&o->mutex);
+}
+
+void overlap_steps_end(struct ckpt *c)
+{
+	if (c->overlap)
+		overlap_steps(c, NULL, NULL);
+}
+
+bool overlap_await(struct ckpt *c, bool (*there)(const void *arg), const void *arg,
+		   uint64_t deadline)
+{
+	struct overlap *o = c->overlap;
+	bool found;
+	int r = 0;
+
+	pthread_mutex_lock(&o->mutex);
+	o->hurry = true;
+	pthread_cond_signal(&o->work);
+	while (!(found = there(arg)) && r == 0)
+		r = wait_news(o, deadline);
+	pthread_mutex_unlock(&o->mutex);
+	return found;
 }
 
 /* ---- Begin ---- */

@@ -2,21 +2,21 @@
 /*
  * prepare.c - takes everything that saves will need, so that none of them takes anything.
  *
- *   declaration ended -> Declare -> Prepare: slots arrive -> mapped and populated -> SlotsReady
+ *   declaration ended -> Declare -> Prepare: slots arrive -> mapped -> SlotsReady: ckptd fills
+ *     them, one after another, and nobody else can write to them -> the thread populates each
  *
- * After SlotsReady nobody but this process can write to its slots; before that they are not used.
  * What can be missing (memory, disk, addresses) is found out here, by ckpt_prepare() before
- * training starts.
+ * training starts. It waits for all of this. A load does not: it asks for slots when it has placed
+ * everything, maps them if they come at once, and the rest goes on beside the training.
  *
- * Training may run already: a ckptd that comes back without its memory has new slots to give, and a
- * first save prepares if nobody did or ckpt_prepare() failed. No save waits for all this beyond its
- * deadline (I13), and one for slots that were lost only if it was asked to wait for a credit. So
- * whatever takes time goes on between the calls: ckptd's answer to a question comes when it comes
- * (struct asking), and the library's thread maps, populates, pins and lets go of slots (struct
- * mapping; unmapping frees their pages if ckptd has no reference any more). A save without slots
- * is skipped like one without a credit.
+ * Training may run already: behind a load, when a ckptd came back without its memory and has new
+ * slots to give, or at a first save where nobody prepared. No save waits for all this beyond its
+ * deadline (I13), and but for the first only if it was asked to wait for a credit. So whatever
+ * takes time goes on between the calls: ckptd's answer to a question comes when it comes (struct
+ * asking), and the library's thread populates, pins and lets go of slots (mapping.c). A save
+ * without slots, or whose slot is not populated yet, is skipped like one without a credit.
  *
- * The thread has a mapping from its being given until it is idle; all else is on the caller's.
+ * All on the caller's thread.
  */
 #include <config.h>
 
@@ -28,11 +28,14 @@
 
 #include "base/alloc.h"
 #include "client/client.h"
+#include "client/mapping.h"
 #include "codec/copy.h"
 #include "codec/digest.h"
 
 /* Each blob begins at a multiple of 64 in the image: room for what BLOBS_MAX of them round up. */
 #define BLOB_SLACK ((uint64_t)BLOBS_MAX * IMAGE_ALIGN)
+#define LOOK_NS      (1 * NS_PER_MS) /* between two looks for the first credit */
+#define HAND_OVER_MS 10 /* a load gives ckptd so long to hand over slots: it needs some */
 /* The slowest machine that is worth waiting for faults pages in at this rate. */
 #define POPULATE_BYTES_PER_MS (64ull << 10)
 #define ROUNDS_MAX            24
@@ -43,23 +46,11 @@ uint64_t blobs_offset(const struct ckpt *c)
 	return round_up(c->own.view.image_bytes, IMAGE_ALIGN_LARGE);
 }
 
-/* ---- Slots ---- */
-
-/* Slots on their way from ckptd to the handle, and from there to their end. */
-struct mapping {
-	struct mapping *next; /* in c->retired */
-	uint64_t slot_bytes;
-	uint32_t numbers[SLOTS_MAX];
-	int fds[SLOTS_MAX]; /* -1: closed */
-	uint32_t n;
-	struct slot_map slots[SLOTS_MAX]; /* while they are not in c->slots */
-	uint32_t n_mapped;
-	struct devices *devices; /* with context: to pin them for */
-	void *context;           /* NULL: they are not pinned */
-	bool begun;              /* the thread was given it, and owns it until it is idle */
-	int status;
-	struct err err;
-	atomic_bool unwanted;
+/* What a call waits for. */
+enum need {
+	NEED_MAPPED, /* they are mapped, and ckptd is told */
+	NEED_ONE,    /* and the one that is saved into next is filled and populated */
+	NEED_ALL,    /* and all are */
 };
 
 /* The question on the way to slots; its answer may come in a later call. */
@@ -72,74 +63,6 @@ struct asking {
 	uint64_t over;     /* the connection that it was sent over */
 	struct err err;
 };
-
-static void mapping_close(struct mapping *m)
-{
-	for (uint32_t i = 0; i < m->n; i++) {
-		if (m->fds[i] >= 0)
-			close(m->fds[i]);
-		m->fds[i] = -1;
-	}
-}
-
-static void mapping_free(struct mapping *m)
-{
-	if (!m)
-		return;
-	for (uint32_t i = 0; i < m->n_mapped; i++) {
-		if (m->slots[i].pinned)
-			devices_unpin(m->devices, m->context, m->slots[i].base);
-		slot_unmap(&m->slots[i]);
-	}
-	mapping_close(m);
-	alloc_free(m);
-}
-
-/* In the library's thread. */
-static void mapping_run(void *arg)
-{
-	struct mapping *m = arg;
-
-	m->status = 0;
-	while (m->n_mapped < m->n && m->status == 0 && !atomic_load(&m->unwanted)) {
-		uint32_t i = m->n_mapped;
-		struct slot_map *s = &m->slots[i];
-
-		m->status = slot_map(m->fds[i], m->numbers[i], m->slot_bytes, false, s, &m->err);
-		if (m->status < 0)
-			break;
-		m->n_mapped++;
-		s->pinned = m->context && devices_pin(m->devices, m->context, s->base, s->bytes);
-	}
-	mapping_close(m);
-}
-
-static void retired_free(void *arg)
-{
-	for (struct mapping *m = arg, *next; m; m = next) {
-		next = m->next;
-		mapping_free(m);
-	}
-}
-
-static void retire(struct ckpt *c, struct mapping *m)
-{
-	m->next = c->retired;
-	c->retired = m;
-}
-
-/* With an idle thread. This process may hold the last reference, and then it takes a quarter of a
- * second per GiB. */
-static void let_go_of_retired(struct ckpt *c)
-{
-	struct mapping *m = c->retired;
-
-	c->retired = NULL;
-	if (c->overlap)
-		overlap_run(c, retired_free, m);
-	else
-		retired_free(m);
-}
 
 /* ---- Questions ---- */
 
@@ -163,6 +86,8 @@ static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, 
 	struct asking *a = container_of(q, struct asking, q);
 	struct ckpt *c = a->c;
 	const Ckpt__PrepareReply *p = reply->prepare;
+	struct mapping *m = a->m;
+	int r = 0;
 
 	if (q->status < 0)
 		return 0;
@@ -174,16 +99,12 @@ static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, 
 		return err_set(q->err, CKPT_EPROTO, "ckptd handed over slots of %llu bytes for a "
 			       "state of %llu", (unsigned long long)p->slot_bytes,
 			       (unsigned long long)(blobs_offset(c) + c->blob_bytes));
-	for (size_t i = 0; i < n_fds; i++) {
-		a->m->numbers[i] = p->slots[i];
-		a->m->fds[i] = fds[i];
-		fds[i] = -1;
-	}
-	a->m->n = (uint32_t)n_fds;
-	a->m->slot_bytes = p->slot_bytes;
-	assert(!c->mapping && c->n_slots == 0);
-	c->mapping = a->m; /* from now on a reconnect looks whether they are still ours */
+	for (size_t i = 0; i < n_fds && r == 0; i++)
+		r = mapping_add(m, &fds[i], p->slots[i], p->slot_bytes, q->err);
+	if (r < 0)
+		return r;
 	a->m = NULL;
+	mapping_adopt(m, c);
 	return 0;
 }
 
@@ -198,7 +119,7 @@ static void asking_begin(struct ckpt *c)
 static int ask_for_slots(struct ckpt *c, struct err *e)
 {
 	struct asking *a = c->asking;
-	struct mapping *m = alloc_zero(sizeof(*m));
+	struct mapping *m = mapping_new();
 
 	if (!m)
 		return err_code(e, -ENOMEM, "prepare for %u tensors", c->own.n_shards);
@@ -206,13 +127,15 @@ static int ask_for_slots(struct ckpt *c, struct err *e)
 	a->m = m;
 	a->prepare = (Ckpt__Prepare)CKPT__PREPARE__INIT;
 	a->prepare.blob_bytes = c->blob_bytes;
+	a->prepare.early = true; /* the thread touches no page before ckptd has made it */
 	a->q.message.body_case = CKPT__REQUEST__BODY_PREPARE;
 	a->q.message.prepare = &a->prepare;
 	a->q.reply = prepare_reply;
 	return 0;
 }
 
-/* That they are mapped: ckptd seals them against other writers. Repeating it is free. */
+/* That they are mapped: ckptd fills them and seals them against other writers. Repeating it is
+ * free. */
 static void ask_to_seal(struct ckpt *c)
 {
 	struct asking *a = c->asking;
@@ -232,7 +155,7 @@ static int answered(struct ckpt *c, struct err *e)
 	if (r < 0 && e)
 		*e = a->err;
 	asking_end(c);
-	if (r == 0 && slots && !c->mapping)
+	if (r == 0 && slots && !c->n_slots)
 		r = err_set(e, CKPT_EPROTO, "ckptd handed over no slots");
 	if (r == 0 && !slots)
 		c->slots_said = true;
@@ -270,131 +193,110 @@ static int look_for_answer(struct ckpt *c, uint64_t until, uint64_t deadline, st
 
 /* ---- From one to the next ---- */
 
-/* Where the process uses a device already; else when the first device tensor is bound. */
-static void begin_mapping(struct ckpt *c)
-{
-	struct mapping *m = c->mapping;
-
-	if (!c->devices && devices_in_use_here())
-		ignore_result(devices_open(&c->devices, NULL) /* then they are not pinned */);
-	m->devices = c->devices;
-	m->context = c->devices ? devices_context(c->devices) : NULL;
-	m->begun = true;
-	overlap_run(c, mapping_run, m);
-}
-
-/* Mapped slots become the handle's. */
-static int adopt_slots(struct ckpt *c, struct err *e)
-{
-	struct mapping *m = c->mapping;
-	int r = m->status;
-
-	assert(c->n_slots == 0 && !c->taken);
-	c->mapping = NULL;
-	if (r < 0) {
-		if (e)
-			*e = m->err;
-		retire(c, m);
-		return r;
-	}
-	memcpy(c->slots, m->slots, sizeof(c->slots));
-	c->n_slots = m->n_mapped;
-	c->slot_bytes = m->slot_bytes;
-	c->slots_said = false;
-	c->generation++;
-	if (m->context)
-		c->pin_tried = c->generation;
-	m->n_mapped = 0;
-	c->taken = m;
-	return 0;
-}
-
-void prepare_pin(struct ckpt *c)
-{
-	void *context;
-
-	if (!c->devices || c->pin_tried == c->generation)
-		return;
-	c->pin_tried = c->generation; /* what cannot be pinned is not tried at every save */
-	context = devices_context(c->devices);
-	for (uint32_t i = 0; i < c->n_slots && context; i++)
-		if (!c->slots[i].pinned)
-			c->slots[i].pinned = devices_pin(c->devices, context, c->slots[i].base,
-							 c->slots[i].bytes);
-}
-
 void prepare_stop(struct ckpt *c)
 {
 	asking_end(c);
-	if (c->mapping) {
-		atomic_store(&c->mapping->unwanted, true);
-		retire(c, c->mapping);
-	}
-	c->mapping = NULL;
+	overlap_steps_end(c);
+	if (c->taken)
+		mapping_stop(c->taken);
 }
 
 void prepare_drop_slots(struct ckpt *c)
 {
-	struct mapping *m = c->taken;
-
 	prepare_stop(c);
-	if (m) {
+	if (c->taken) {
 		/* Between begin and fence alone, and so in no save: the copy into them ends soon,
 		 * and the tensors that it reads are the caller's again after the fence. */
 		if (overlap_busy(c))
 			ignore_result(overlap_quiesce(c, NEVER) /* no deadline: true */);
-		memcpy(m->slots, c->slots, sizeof(c->slots));
-		m->n_mapped = c->n_slots;
-		m->devices = c->devices;
-		m->context = c->devices ? devices_context(c->devices) : NULL;
-		retire(c, m);
+		mapping_retire(c->taken, c);
 	}
 	c->taken = NULL;
 	c->n_slots = 0;
 	c->generation++;
 	if (c->retired && overlap_quiesce(c, 0))
-		let_go_of_retired(c);
+		mapping_let_go(c);
 }
 
 bool prepare_has_slots(const struct ckpt *c)
 {
-	return c->n_slots || c->mapping;
+	return c->n_slots > 0;
 }
 
 uint32_t prepare_numbers(const struct ckpt *c, uint32_t numbers[SLOTS_MAX])
 {
-	uint32_t n = c->mapping ? c->mapping->n : c->n_slots;
-
-	for (uint32_t i = 0; i < n; i++)
-		numbers[i] = c->mapping ? c->mapping->numbers[i] : c->slots[i].number;
-	return n;
+	for (uint32_t i = 0; i < c->n_slots; i++)
+		numbers[i] = c->slots[i].number;
+	return c->n_slots;
 }
 
-/* One step nearer to slots: 1, 0 as prepare_slots(), or -EAGAIN: there is a next step. */
-static int step(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
+/* How many slots have to be populated: up to the one that there is a credit for. */
+static uint32_t slots_needed(const struct ckpt *c)
+{
+	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
+	uint32_t number = atomic_load_explicit(&c->page->credit_slot, memory_order_relaxed);
+
+	for (uint32_t i = 0; i < c->n_slots && credit > c->credit_used; i++)
+		if (c->slots[i].number == number)
+			return i + 1;
+	return 0;
+}
+
+static bool has_no_credit_yet(const struct ckpt *c)
+{
+	return c->credit_used == 0 &&
+	       atomic_load_explicit(&c->page->credit, memory_order_acquire) == 0;
+}
+
+/*
+ * As step(): SlotsReady is asked. Slots are used as credits for them come, and then only its
+ * failure is news. The first credit comes when ckptd has filled the first slot, without a message.
+ */
+static int look_for_filled(struct ckpt *c, enum need need, uint64_t until, uint64_t deadline,
+			   struct err *e)
 {
 	int r;
 
-	if (asked(c))
+	if (need == NEED_ALL)
 		return look_for_answer(c, until, deadline, e);
-	if (c->n_slots && c->slots_said)
-		return 1;
-	if (c->n_slots) {
+	do {
+		bool wait = need == NEED_ONE && has_no_credit_yet(c);
+
+		r = look_for_answer(c, wait ? min_u64(until, clock_ns() + LOOK_NS) : 0, deadline,
+				    e);
+		if (!wait)
+			break;
+	} while (r == 0 && clock_ns() < until);
+	return r;
+}
+
+/* One step nearer to slots: 1, 0 as prepare_slots(), or -EAGAIN: there is a next step. */
+static int step(struct ckpt *c, enum need need, uint64_t until, uint64_t deadline, struct err *e)
+{
+	int r = 0;
+
+	if (asked(c) && !c->n_slots)
+		return look_for_answer(c, until, deadline, e);
+	if (asked(c)) {
+		r = look_for_filled(c, need, until, deadline, e);
+		if (r != 0 || need == NEED_ALL)
+			return r;
+	} else if (c->n_slots && !c->slots_said) {
 		ask_to_seal(c);
 		return -EAGAIN;
 	}
+	if (c->n_slots && need == NEED_MAPPED)
+		return 1;
+	if (c->n_slots)
+		return mapping_wait(c, need == NEED_ALL ? c->n_slots : slots_needed(c), until, e);
 	if (!overlap_quiesce(c, until))
 		return 0;
 	if (c->retired) {
 		/* Before others are asked for: there may not be memory for both. */
-		let_go_of_retired(c);
+		mapping_let_go(c);
 		return -EAGAIN;
 	}
-	if (c->mapping && !c->mapping->begun) {
-		begin_mapping(c);
-		return -EAGAIN;
-	}
-	r = c->mapping ? adopt_slots(c, e) : ask_for_slots(c, e);
+	r = ask_for_slots(c, e);
 	return r < 0 ? r : -EAGAIN;
 }
 
@@ -442,7 +344,7 @@ void prepare_fini(struct ckpt *c)
 
 /*
  * Goes through the motions of a save without one: symbols that are bound at their first call are
- * bound now, and what the messages of a save need is faulted in.
+ * bound now, and what the messages of a save need is faulted in. The code the thread faults in.
  */
 static void rehearse(struct ckpt *c)
 {
@@ -453,7 +355,6 @@ static void rehearse(struct ckpt *c)
 	uint8_t *half = c->rq.tx + CONN_MESSAGE_MAX / 2;
 	struct digest d;
 
-	fault_in_code();
 	fault_in_stack();
 	c->places[0].name = (char *)"rehearsal";
 	seal.blobs = c->place_list;
@@ -473,7 +374,7 @@ static void rehearse(struct ckpt *c)
 
 /* ---- The call ---- */
 
-int prepare_slots(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
+static int slots(struct ckpt *c, enum need need, uint64_t until, uint64_t deadline, struct err *e)
 {
 	int r = -EAGAIN;
 
@@ -482,15 +383,29 @@ int prepare_slots(struct ckpt *c, uint64_t until, uint64_t deadline, struct err 
 	for (int rounds = 0; rounds < ROUNDS_MAX && r == -EAGAIN; rounds++) {
 		uint64_t generation = c->generation;
 
-		r = step(c, until, deadline, e);
+		r = step(c, need, until, deadline, e);
 		if (r < 0 && c->generation != generation)
 			r = -EAGAIN;
 	}
-	if (r == 1 && !c->prepared) {
+	if (c->n_slots && !c->prepared) {
 		rehearse(c);
 		c->prepared = true;
 	}
 	return r == -EAGAIN ? 0 : r;
+}
+
+int prepare_slots(struct ckpt *c, uint64_t until, uint64_t deadline, struct err *e)
+{
+	return slots(c, NEED_ONE, until, deadline, e);
+}
+
+void prepare_ask(struct ckpt *c)
+{
+	uint64_t until = deadline_in(HAND_OVER_MS);
+	struct err e = {0};
+
+	if (c->rq.channel.up)
+		ignore_result(slots(c, NEED_MAPPED, until, until, &e) /* the first save says it */);
 }
 
 static uint64_t slot_bytes_needed(const struct ckpt *c, uint64_t max_blob_bytes)
@@ -501,9 +416,7 @@ static uint64_t slot_bytes_needed(const struct ckpt *c, uint64_t max_blob_bytes)
 /* Slots that were asked for before stay what they are. */
 static int choose_room(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 {
-	uint64_t has = c->mapping ? c->mapping->slot_bytes : c->slot_bytes;
-
-	if (prepare_has_slots(c) && has < slot_bytes_needed(c, max_blob_bytes))
+	if (prepare_has_slots(c) && c->slot_bytes < slot_bytes_needed(c, max_blob_bytes))
 		return err_set(e, CKPT_ESTATE, "already prepared with less room for blobs");
 	if (c->blob_bytes != max_blob_bytes + BLOB_SLACK && !prepare_has_slots(c))
 		asking_end(c);
@@ -548,12 +461,12 @@ static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 	uint64_t deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
 	int r = begin(c, max_blob_bytes, deadline, e);
 
-	if (r < 0 || c->prepared)
+	if (r < 0)
 		return r;
 	if (deadline != NEVER)
 		deadline += slot_bytes_needed(c, max_blob_bytes) / POPULATE_BYTES_PER_MS *
 			    NS_PER_MS;
-	r = prepare_slots(c, deadline, deadline, e);
+	r = slots(c, NEED_ALL, deadline, deadline, e);
 	if (r == 0)
 		return err_set(e, CKPT_ETIMEDOUT, "ckptd at '%s' did not make this rank's slots in "
 			       "time, or their pages were not there in time; see `ckptctl status`, "
@@ -565,11 +478,6 @@ static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 static uint64_t blob_bytes_chosen(const struct ckpt *c)
 {
 	return c->blob_bytes ? c->blob_bytes - BLOB_SLACK : BLOB_BYTES_DEFAULT;
-}
-
-int prepare_if_needed(struct ckpt *c, struct err *e)
-{
-	return c->prepared ? 0 : prepare(c, blob_bytes_chosen(c), e);
 }
 
 int prepare_begin(struct ckpt *c, uint64_t deadline, struct err *e)

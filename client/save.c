@@ -26,6 +26,7 @@
 
 #include "client/client.h"
 #include "client/image.h"
+#include "client/mapping.h"
 #include "client/skip.h"
 #include "codec/copy.h"
 
@@ -401,7 +402,7 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	if (r == 0)
 		r = look_for_ckptd(c, deadline, e);
 	if (r == 0)
-		r = prepare_slots(c, c->prepared ? until : deadline, deadline, e);
+		r = prepare_slots(c, until, deadline, e);
 	if (r > 0) {
 		slots = true;
 		r = place_blobs(c, a, s, e);
@@ -435,7 +436,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 		s->skip_reason = CKPT_SKIP_SLOTS;
 		r = 0;
 	} else {
-		prepare_pin(c);
+		mapping_pin(c);
 		r = waits ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
 	}
 	beating_waited(c->beat);

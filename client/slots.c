@@ -40,27 +40,11 @@ static void touch(uint8_t *base, uint64_t bytes)
 	}
 }
 
-static int populate(uint8_t *base, uint64_t bytes, bool by_hand)
-{
-	/* Advice: where there are no huge pages for memfds this changes nothing. */
-	ignore_result(madvise(base, bytes, MADV_HUGEPAGE));
-	ignore_result(madvise(base, bytes, MADV_DONTDUMP));
-	if (madvise(base, bytes, MADV_DONTFORK) < 0)
-		return -errno;
-	if (!by_hand && madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
-		return 0;
-	if (!by_hand && errno != EINVAL)
-		return -errno;
-	touch(base, bytes);
-	return 0;
-}
-
-int slot_map(int fd, uint32_t number, uint64_t bytes, bool by_hand, struct slot_map *ret,
-	     struct err *e)
+int slot_map(int fd, uint32_t number, uint64_t bytes, struct slot_map *ret, struct err *e)
 {
 	struct stat st;
 	void *base;
-	int r;
+	int r = 0;
 
 	assert(bytes > 0);
 	if (fstat(fd, &st) < 0)
@@ -72,15 +56,41 @@ int slot_map(int fd, uint32_t number, uint64_t bytes, bool by_hand, struct slot_
 	if (!base)
 		return err_code(e, -errno, "map slot %u of %llu MiB", number,
 				(unsigned long long)(bytes >> 20));
-	r = populate(base, bytes, by_hand);
-	if (r < 0) {
+	/* Advice: where there are no huge pages for memfds this changes nothing. */
+	ignore_result(madvise(base, bytes, MADV_HUGEPAGE));
+	ignore_result(madvise(base, bytes, MADV_DONTDUMP));
+	if (madvise(base, bytes, MADV_DONTFORK) < 0) {
+		r = err_code(e, -errno, "keep slot %u from child processes", number);
 		munmap(base, bytes);
-		return err_code(e, r == -EFAULT ? CKPT_ENOSPACE : r, "populate slot %u of %llu MiB",
-				number, (unsigned long long)(bytes >> 20));
+		return r;
 	}
 	*ret = (struct slot_map){ .number = number, .base = base, .bytes = bytes,
 				  .inode = st.st_ino };
 	return 0;
+}
+
+bool slot_has_pages(int fd, uint64_t bytes)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= bytes;
+}
+
+int slot_populate(const struct slot_map *s, uint64_t from, uint64_t bytes, bool by_hand,
+		  struct err *e)
+{
+	int r = 0;
+
+	assert(bytes > 0 && from < s->bytes && bytes <= s->bytes - from);
+	if (!by_hand && madvise(s->base + from, bytes, MADV_POPULATE_WRITE) < 0)
+		r = -errno;
+	if (by_hand || r == -EINVAL) {
+		touch(s->base + from, bytes);
+		r = 0;
+	}
+	return r < 0 ? err_code(e, r == -EFAULT ? CKPT_ENOSPACE : r, "populate slot %u of %llu MiB",
+				s->number, (unsigned long long)(s->bytes >> 20))
+		     : 0;
 }
 
 void slot_unmap(struct slot_map *s)

@@ -18,13 +18,18 @@ struct slot_map {
 	bool pinned;    /* for device copies */
 };
 
-/*
- * Maps bytes of fd for writing and faults every page in. by_hand: as before kernel 5.14, without
- * MADV_POPULATE_WRITE. fd stays the caller's.
- */
-MUST_CHECK int slot_map(int fd, uint32_t number, uint64_t bytes, bool by_hand,
-			struct slot_map *ret, struct err *e);
+/* Maps bytes of fd for writing, and touches none of them. fd stays the caller's. */
+MUST_CHECK int slot_map(int fd, uint32_t number, uint64_t bytes, struct slot_map *ret,
+			struct err *e);
 void slot_unmap(struct slot_map *s);
+/* ckptd has given it all its pages. Before that they would be this process's to pay for. */
+bool slot_has_pages(int fd, uint64_t bytes);
+/*
+ * Faults in the bytes from..from + bytes. by_hand: as before kernel 5.14, without
+ * MADV_POPULATE_WRITE.
+ */
+MUST_CHECK int slot_populate(const struct slot_map *s, uint64_t from, uint64_t bytes, bool by_hand,
+			     struct err *e);
 
 /*
  * Fault in what the path of a save runs through: the text and data of the libraries it calls, and

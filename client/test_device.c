@@ -419,6 +419,7 @@ static void load_large(struct world *w, uint64_t len, const char *threads, uint6
 	ckpt_close(w->c);
 	w->f->slot_bytes = len + (4 << 20);
 	w->f->n_slots = 1;
+	FAKE_SET(w->f, w->f->late_slots, true); /* or the thread pins it behind the load */
 	w->c = fake_open(w->f);
 	fake_declare(w->c, "big", 1, (uint64_t[]){ len / 4 });
 	b.ptr = cuda()->alloc(len);

@@ -582,6 +582,8 @@ static void dispatch(struct fake *f, const struct answer *a, const Ckpt__Request
 		on_prepare(f, a, q);
 		break;
 	case CKPT__REQUEST__BODY_SLOTS_READY:
+		for (uint32_t i = 0; i < f->n_taken; i++)
+			must(fallocate(f->slots[i].fd, 0, 0, (off_t)f->slots[i].bytes) == 0);
 		f->ready = true;
 		grant(f);
 		reply_code(a, q->id, 0, NULL);

@@ -747,8 +747,12 @@ static void test_slots_populated_by_hand(void **state)
 		fd = memfd_create("slot", MFD_CLOEXEC);
 		assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
 		assert_int_equal(pwrite(fd, "abc", 3, 4096), 3);
-		assert_int_equal(slot_map(fd, 1, bytes + 1, by_hand, &m, &e), CKPT_EPROTO);
-		assert_int_equal(slot_map(fd, 1, bytes, by_hand, &m, &e), 0);
+		assert_int_equal(slot_map(fd, 1, bytes + 1, &m, &e), CKPT_EPROTO);
+		assert_int_equal(slot_map(fd, 1, bytes, &m, &e), 0);
+		assert_false(slot_has_pages(fd, bytes));
+		assert_int_equal(slot_populate(&m, 0, 4096, by_hand, &e), 0);
+		assert_int_equal(slot_populate(&m, 4096, bytes - 4096, by_hand, &e), 0);
+		assert_true(slot_has_pages(fd, bytes));
 		base = m.base;
 		assert_int_equal(mincore(base, bytes, in), 0);
 		for (int i = 0; i < 300; i++)

@@ -184,8 +184,9 @@ CKPT_API int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t);
 /*
  * Ends the declaration and takes, maps and populates the slots, with room for max_blob_bytes of
  * blobs in each save. Refuses with CKPT_ENOSPACE, naming what is missing, before training starts.
- * ckpt_save*() and ckpt_load() call it with 1 MiB if nobody did; a load goes on where there is no
- * room, and the first save says so. Takes about a second per GiB.
+ * Takes about a second per GiB. Without it ckpt_load() asks for slots, with 1 MiB, when it has
+ * placed everything, and they are made while the trainer goes on; else the first save asks. That
+ * says what is missing, and waits for its slot within its timeout.
  */
 CKPT_API int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes);
 

@@ -581,7 +581,8 @@ class Checkpointer:
     @_exclusive
     def prepare(self, blob_space: int = 1 << 20) -> None:
         """Ends the declaration and takes memory for the saves, with room for blob_space bytes of
-        blobs in each. Says what is missing before training starts. save() and load() do it."""
+        blobs in each. Says what is missing before training starts. If it is not called load() asks for
+        memory when it has loaded, and else the first save."""
         _check(L.lib.ckpt_prepare(self._handle(), whole("blob_space", blob_space, 0, (1 << 63) - 1)))
 
     def _bindings(self, writable: bool):

@@ -29,6 +29,9 @@
  *   blob BYTES                             further saves carry a blob of so many bytes
  *   beat STEP LOSS / phase NUMBER (-1: ends)
  *   problems / usage / files N / stats / close / exit
+ *   die message|populate N                 it kills itself when it has sent its N-th message from
+ *                                          now on, or before it populates that large piece of
+ *                                          memory
  *   again                                  the process executes this program anew
  *
  * Each answer is one line: the call's result, then words or the sentence of the error.
@@ -44,7 +47,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <stdatomic.h>
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -85,6 +93,43 @@ struct trainer {
 	char who[64];
 	struct ckpt_blob blobs[2];
 };
+
+/* ---- Its end ---- */
+
+#define LARGE (1u << 20)
+
+static atomic_int messages_left, pieces_left; /* 0: it lives on */
+
+/* Both take the place of the C library's, for libckpt too. */
+__attribute__((visibility("default"))) ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+	ssize_t n = syscall(SYS_sendmsg, fd, m, flags);
+
+	if (n >= 0 && atomic_load(&messages_left) > 0 && atomic_fetch_sub(&messages_left, 1) == 1)
+		raise(SIGKILL);
+	return n;
+}
+
+__attribute__((visibility("default"))) int madvise(void *base, size_t len, int advice)
+{
+	if (advice == MADV_POPULATE_WRITE && len >= LARGE && atomic_load(&pieces_left) > 0 &&
+	    atomic_fetch_sub(&pieces_left, 1) == 1)
+		raise(SIGKILL);
+	return (int)syscall(SYS_madvise, base, len, advice);
+}
+
+static int do_die(const char *args)
+{
+	char what[16];
+	int n;
+
+	if (sscanf(args, "%15s %d", what, &n) != 2)
+		return -1;
+	atomic_store(strcmp(what, "message") == 0 ? &messages_left : &pieces_left, n);
+	printf("0\n");
+	fflush(stdout);
+	return 0;
+}
 
 /* ---- The state's bytes ---- */
 
@@ -708,6 +753,8 @@ static int run(struct trainer *t, const char *verb, const char *args)
 		return do_files(args);
 	if (strcmp(verb, "stats") == 0)
 		return do_stats(t);
+	if (strcmp(verb, "die") == 0)
+		return do_die(args);
 	if (strcmp(verb, "beat") == 0)
 		return do_beat(t, args);
 	if (strcmp(verb, "phase") == 0)
