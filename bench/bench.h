@@ -79,6 +79,7 @@ void cases_durable(struct bench *b); /* save.durable.*, save.cpu */
 void cases_small(struct bench *b);   /* small.* */
 void cases_idle(struct bench *b);    /* idle.* */
 void cases_load(struct bench *b);    /* load.* */
+void cases_resume(struct bench *b);  /* resume.* */
 void cases_strided(struct bench *b); /* load.strided* */
 void cases_meta(struct bench *b);    /* meta.* */
 void cases_reshard(struct bench *b); /* reshard.rate */

@@ -37,7 +37,8 @@ static const char usage[] =
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
 	"               idle.cpu, idle.rss\n"
-	"  load         load.memory, load.disk, load.strided, load.strided.memory\n"
+	"  load         load.memory, load.disk, load.strided, load.strided.memory,\n"
+	"               resume.warm\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
 	"  reshard      reshard.rate\n"
 	"  detect       detect.cpu, detect.memory, detect.leader, detect.leader.memory,\n"
@@ -57,8 +58,8 @@ static const char *const save_cases[] = {
 	"save.durable.threads", "save.cpu", "small.sealed.p50", "small.durable.p50", "idle.cpu",
 	"idle.rss", NULL
 };
-static const char *const load_cases[] = {"load.memory", "load.disk", "load.strided",
-					 "load.strided.memory", NULL};
+static const char *const load_cases[] = {"load.memory",         "load.disk",   "load.strided",
+					 "load.strided.memory", "resume.warm", NULL};
 static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "meta.lookup.1m",
 					 "meta.lookup.file", NULL};
 static const char *const reshard_cases[] = {"reshard.rate", NULL};
@@ -285,6 +286,7 @@ static int work(struct bench *b, const char *verb)
 	} else {
 		cases_load(b);
 		cases_strided(b);
+		cases_resume(b);
 	}
 	return b->failures ? STATUS_FAILED : STATUS_OK;
 }

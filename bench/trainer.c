@@ -149,15 +149,20 @@ static int declare(struct rank *k, struct err *e)
 	return 0;
 }
 
-static int open_job(struct rank *k, const struct order *o, struct err *e)
+static int enter_job(struct rank *k, const struct order *o, struct err *e)
 {
 	struct ckpt_options opt = { .size = sizeof(opt), .run_id = o->run, .socket = o->socket,
 				    .connect_timeout_ms = 20000 };
 	int r = of_ckpt(ckpt_open(o->job, o->rank, o->world, &opt, &k->ckpt), e);
 
 	k->world = o->world;
-	if (r >= 0)
-		r = declare(k, e);
+	return r < 0 ? r : declare(k, e);
+}
+
+static int open_job(struct rank *k, const struct order *o, struct err *e)
+{
+	int r = enter_job(k, o, e);
+
 	if (r >= 0)
 		r = of_ckpt(ckpt_prepare(k->ckpt, 0), e);
 	if (r == CKPT_ENOSPACE && k->cut.rows) {
@@ -234,6 +239,17 @@ static int load(struct rank *k, const struct order *o, struct answer *a, struct 
 	return 0;
 }
 
+static int resume(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	uint64_t begin = now_ns();
+	int r = enter_job(k, o, e);
+
+	if (r == 0)
+		r = load(k, o, a, e);
+	a->begin = begin;
+	return r;
+}
+
 static int copy(struct rank *k, struct answer *a)
 {
 	a->begin = now_ns();
@@ -301,6 +317,8 @@ static int obey(struct rank *k, const struct order *o, struct answer *a, struct 
 		return 0;
 	case ORDER_OPEN:
 		return open_job(k, o, e);
+	case ORDER_RESUME:
+		return resume(k, o, a, e);
 	case ORDER_COPY:
 		return copy(k, a);
 	case ORDER_SAVE:

@@ -20,6 +20,7 @@ enum order_kind {
 	ORDER_MATRIX,  /* the same as matrices of `rows` rows, cut by columns over the world */
 	ORDER_CHECK,   /* whether the matrices hold what they were made with */
 	ORDER_OPEN,    /* open the job, declare the state, prepare */
+	ORDER_RESUME,  /* open the job, declare the state, load `step`: as a trainer starts */
 	ORDER_COPY,    /* limit: one memcpy of the state into a populated memfd */
 	ORDER_SAVE,    /* ckpt_save() of `step` */
 	ORDER_DURABLE, /* the same, then wait for DURABLE */
