@@ -95,6 +95,16 @@ struct mapping;
 struct asking;
 struct loaded;
 
+/* A ckptd that was lost and could not be joined again. */
+struct away {
+	uint64_t since_ns; /* 0: it is there, as far as is known */
+	uint64_t next_ns;  /* calls that do not wait try no sooner; 0: none has failed yet */
+	uint64_t pause_ms; /* between the last two tries */
+	uint64_t device, inode, changed_ns; /* of its socket at the last try; 0: there was none */
+	bool refused;                       /* by the last try, at once */
+	char why[120];                      /* the last try failed */
+};
+
 /* What a handle is in. */
 enum use {
 	USE_NONE,
@@ -113,6 +123,8 @@ struct ckpt {
 	/* Session */
 	bool joined;          /* ckptd has answered an open */
 	bool joining;         /* inside session.c: a loss is not answered by another reconnect */
+	bool patient;         /* this call may wait for ckptd as long as its deadline allows */
+	struct away away;
 	bool rejoined;        /* CKPT_RECONNECTED is to be said */
 	uint64_t epoch;       /* opened or loaded in */
 	struct geometry geometry;
@@ -193,7 +205,11 @@ uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
 
 /* ---- session.c ---- */
 MUST_CHECK int session_open(struct ckpt *c, struct err *e);
-/* Joins again if the channel is down; at most a second. Never CKPT_ETIMEDOUT or -EAGAIN. */
+/*
+ * Joins again if the channel is down. A patient call waits for ckptd; of the others the first after
+ * a loss does, at most a second, and further ones fail at once, with a quick try every second to
+ * ten seconds or when there is another socket. Never CKPT_ETIMEDOUT or -EAGAIN.
+ */
 MUST_CHECK int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e);
 /*
  * Sends q and waits for its answer, over a reconnect if need be; q->err has the sentence. 0, the

@@ -57,6 +57,7 @@ int call_enter(struct ckpt *c, struct err *e)
 
 int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *e)
 {
+	c->patient = false;
 	call_release(c);
 	return r < 0 ? error_keep(call, r, e) : r;
 }

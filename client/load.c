@@ -694,6 +694,7 @@ int ckpt_load(struct ckpt *c, const struct ckpt_load_args *args, struct ckpt_loa
 
 	if (r < 0)
 		return error_keep("ckpt_load", r, &e);
+	c->patient = true;
 	beating_begin(c->beat, CKPT_PHASE_LOAD, "load");
 	r = load(c, args, ret, &e);
 	beating_end(c->beat);

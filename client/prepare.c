@@ -492,6 +492,7 @@ int ckpt_prepare(struct ckpt *c, uint64_t max_blob_bytes)
 
 	if (r < 0)
 		return error_keep("ckpt_prepare", r, &e);
+	c->patient = true;
 	beating_begin(c->beat, CKPT_PHASE_CHECKPOINT, "prepare");
 	r = prepare(c, max_blob_bytes, &e);
 	beating_end(c->beat);

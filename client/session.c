@@ -7,10 +7,13 @@
  *                   --> not ours: Declare, they are dropped --> JOINED; saves take others
  *
  * The first join tries as long as connect_timeout allows; a later one is part of the call that
- * found the channel lost, at most REJOIN_MS of its time, and then repeats that call's request
- * under its old id (I10). What ckptd said at the first open (run id, token) is kept in memory, so
- * that a rejoin is the same rank of the same run. The epoch is kept too: a job that went on
- * meanwhile is found out by the next save, not papered over here (I5).
+ * found the channel lost, and then repeats that call's request under its old id (I10). A load or a
+ * wait (`patient`) gives it all of its time. The first other call gives it REJOIN_MS; if that was
+ * not enough ckptd is away: further calls fail at once, and when it is time for it, or there is
+ * another socket, try once without waiting for more than an answer. So a trainer whose ckptd is
+ * away loses a second once, not at every save. What ckptd said at the first open (run id, token) is
+ * kept in memory, so that a rejoin is the same rank of the same run. The epoch is kept too: a job
+ * that went on meanwhile is found out by the next save, not papered over here (I5).
  *
  * Failure: CKPT_EUNAVAILABLE with the socket's path, the reason and what to do; the handle stays
  * usable and the next call tries again.
@@ -28,6 +31,10 @@
 #include "client/client.h"
 
 #define REJOIN_MS  1000
+#define ANSWER_MS   250  /* for a quick try, or a quarter of the pause before it */
+#define QUICK_MS    50   /* what is refused as soon costs nothing to ask again */
+#define AWAY_MIN_MS 1000 /* between tries while it is away, */
+#define AWAY_MAX_MS 10000
 #define BYE_MS	   1000
 #define PAUSE_MIN  (1 * NS_PER_MS)
 #define PAUSE_MAX  (100 * NS_PER_MS)
@@ -68,6 +75,17 @@ static int unavailable(const struct ckpt *c, int reason, struct err *e)
 			       remedy);
 	return err_set(e, CKPT_EUNAVAILABLE, "ckptd cannot be reached at '%s' (%s); %s", c->socket,
 		       err_text(reason), remedy);
+}
+
+/* In place of a try. */
+static int still_away(const struct ckpt *c, uint64_t now, struct err *e)
+{
+	return err_set(
+		e, CKPT_EUNAVAILABLE,
+		"ckptd at '%s' has been away for %llu s (%s); start it, the library tries again "
+		"in %llu s",
+		c->socket, (unsigned long long)div_up(now - c->away.since_ns, 1000 * NS_PER_MS),
+		c->away.why, (unsigned long long)div_up(c->away.next_ns - now, 1000 * NS_PER_MS));
 }
 
 static int timed_out(const struct ckpt *c, struct err *e)
@@ -375,13 +393,14 @@ static int refused(const struct ckpt *c, int r, struct err *e)
 static int join(struct ckpt *c, uint64_t until, uint64_t answer_by, uint64_t deadline,
 		struct err *ret_e)
 {
-	uint64_t pause = PAUSE_MIN, now;
+	uint64_t pause = PAUSE_MIN, now, tried;
 	struct err e = { 0 }, before;
 	int r = 0, r_before;
 
 	for (;;) {
 		before = e;
 		r_before = r;
+		tried = clock_ns();
 		r = join_once(c, answer_by, deadline, &e);
 		now = clock_ns();
 		/* A full queue of connections says that ckptd is there, and busy. */
@@ -397,8 +416,12 @@ static int join(struct ckpt *c, uint64_t until, uint64_t answer_by, uint64_t dea
 		r = r_before;
 		e = before;
 	}
-	if (r < 0)
+	if (r < 0) {
+		c->away.refused = e.code != 0 && now - tried < QUICK_MS * NS_PER_MS;
+		snprintf(c->away.why, sizeof(c->away.why), "%.*s", (int)sizeof(c->away.why) - 1,
+			 e.code ? e.text : err_text(r));
 		r = refused(c, r, &e);
+	}
 	if (r < 0 && ret_e)
 		*ret_e = e;
 	return r;
@@ -419,18 +442,69 @@ int session_open(struct ckpt *c, struct err *e)
 	return r;
 }
 
+/* ---- A ckptd that is away ---- */
+
+/* Whether there is another socket than at the last try; a ckptd that starts makes its own. */
+static bool socket_changed(struct ckpt *c)
+{
+	struct away now = c->away;
+	struct stat st = {0};
+	bool there = stat(c->socket, &st) == 0;
+
+	now.device = st.st_dev;
+	now.inode = st.st_ino;
+	now.changed_ns = (uint64_t)st.st_ctim.tv_sec * 1000000000u + (uint64_t)st.st_ctim.tv_nsec;
+	if (now.device == c->away.device && now.inode == c->away.inode &&
+	    now.changed_ns == c->away.changed_ns)
+		return false;
+	c->away = now;
+	return there;
+}
+
+static void back_off(struct ckpt *c)
+{
+	struct away *a = &c->away;
+	uint64_t now = clock_ns();
+
+	a->pause_ms = max_u64(AWAY_MIN_MS, min_u64(2 * a->pause_ms, AWAY_MAX_MS));
+	a->next_ns = now;
+	/* One that refuses at once costs nothing to ask again. */
+	if (!a->refused)
+		a->next_ns += a->pause_ms * NS_PER_MS;
+}
+
 int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e)
 {
-	uint64_t until;
+	struct away *a = &c->away;
+	uint64_t now, until, answer_by;
+	bool changed;
 	int r;
 
 	assert(c->joined && !c->joining);
 	if (c->rq.channel.up)
 		return 0;
-	until = min_u64(deadline, deadline_in(REJOIN_MS));
-	r = join(c, until, until, deadline, e);
-	if (r < 0)
+	now = clock_ns();
+	a->since_ns = a->since_ns ? a->since_ns : now;
+	changed = socket_changed(c);
+	if (c->patient) {
+		until = answer_by = deadline;
+	} else if (a->next_ns == 0) {
+		until = answer_by = min_u64(deadline, now + REJOIN_MS * NS_PER_MS);
+	} else if (changed || now >= a->next_ns) {
+		until = now;
+		answer_by = min_u64(max_u64(ANSWER_MS, a->pause_ms / 4), REJOIN_MS);
+		answer_by = min_u64(deadline, now + answer_by * NS_PER_MS);
+	} else {
+		return still_away(c, now, e);
+	}
+	if (changed)
+		a->pause_ms = 0; /* the pause behind it is the shortest */
+	r = join(c, until, answer_by, deadline, e);
+	if (r < 0) {
+		back_off(c);
 		return r;
+	}
+	*a = (struct away){0};
 	c->rejoined = true;
 	c->stats.reconnects++;
 	return 0;

@@ -107,6 +107,7 @@ int ckpt_stored_open(struct ckpt *c, uint64_t step, int64_t timeout_ms, struct c
 
 	if (r < 0)
 		return error_keep("ckpt_stored_open", r, &e);
+	c->patient = true;
 	s = ret ? alloc_zero(sizeof(*s)) : NULL;
 	if (!s)
 		return call_leave_plain(c, "ckpt_stored_open", ret ? -ENOMEM : -EINVAL, NULL);
@@ -381,6 +382,7 @@ int ckpt_stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
 
 	if (r < 0)
 		return error_keep("ckpt_stored_read", r, &e);
+	s->c->patient = true;
 	r = stored_read(s, args, ret, &e);
 	return call_leave(s->c, "ckpt_stored_read", r, &e);
 }

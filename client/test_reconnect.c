@@ -11,7 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "client/clock.h"
@@ -250,6 +252,129 @@ static void test_gone_for_good(void **state)
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
 	/* Closing a handle whose ckptd is gone takes no time. */
 	fake_stop(w->f);
+}
+
+/* ---- While ckptd is away ---- */
+
+static uint64_t ms_since(uint64_t start)
+{
+	return (clock_ns() - start) / NS_PER_MS;
+}
+
+static void save_in_vain(struct world *w)
+{
+	w->a.step++;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EUNAVAILABLE);
+}
+
+/* One save waits for a second, those behind it fail at once and say why; the first one after ckptd
+ * is back works. */
+static void test_saves_lose_one_second(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_stats s = {.size = sizeof(s)};
+	uint64_t start;
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	for (int round = 0; round < 2; round++) {
+		fake_stop(w->f);
+		start = clock_ns();
+		save_in_vain(w);
+		assert_in_range(ms_since(start), 900, 10000);
+		assert_non_null(strstr(ckpt_last_error(NULL), "systemctl start ckptd"));
+		start = clock_ns();
+		for (int i = 0; i < 20; i++) {
+			save_in_vain(w);
+			assert_non_null(strstr(ckpt_last_error(NULL), w->f->path));
+			assert_non_null(strstr(ckpt_last_error(NULL), "has been away for "));
+			assert_non_null(strstr(ckpt_last_error(NULL), "tries again in "));
+			assert_int_equal(ckpt_skip(w->c, w->a.step, NULL), CKPT_EUNAVAILABLE);
+			assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 0, NULL),
+					 CKPT_EUNAVAILABLE);
+		}
+		assert_true(ms_since(start) < 900); /* each waited for a second before */
+		fake_start(w->f);
+		w->a.step++;
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	}
+	assert_int_equal(ckpt_stats(w->c, &s), 0);
+	assert_int_equal(s.failed, 42);
+	assert_int_equal(s.reconnects, 2);
+}
+
+/* One that takes connections and says nothing: hung, or stopped. Only now and then a save asks it,
+ * and none waits for long; when it goes on the next try finds it. */
+static void test_saves_ask_a_silent_one_seldom(void **state)
+{
+	struct world *w = *state;
+	struct sockaddr_un a = {.sun_family = AF_UNIX};
+	uint64_t start, slow = 0;
+	int s = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), asked = 0;
+	char kept[220];
+
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	fake_stop(w->f);
+	strcpy(a.sun_path, w->f->path);
+	assert_int_equal(bind(s, (struct sockaddr *)&a, sizeof(a)), 0);
+	assert_int_equal(listen(s, 64), 0);
+	save_in_vain(w);
+	start = clock_ns();
+	while (ms_since(start) < 3500) {
+		uint64_t one = clock_ns();
+
+		save_in_vain(w);
+		slow += ms_since(one) > 100;
+		poll(NULL, 0, 20);
+	}
+	for (int fd; (fd = accept(s, NULL, NULL)) >= 0; asked++)
+		close(fd);
+	assert_in_range(asked, 2, 4); /* by the first, after one second, after two more */
+	assert_in_range(slow, 0, 10); /* of more than a hundred */
+	/* A new socket is tried at once, whenever the next try was due. */
+	snprintf(kept, sizeof(kept), "%s.kept", w->f->path);
+	assert_int_equal(rename(w->f->path, kept), 0);
+	fake_start(w->f);
+	w->a.step++;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	unlink(kept);
+	close(s);
+}
+
+static void *start_in_1500_ms(void *arg)
+{
+	poll(NULL, 0, 1500);
+	fake_start(arg);
+	return NULL;
+}
+
+/* What has time to wait waits for ckptd, also while saves fail at once. */
+static void test_waits_and_loads_have_patience(void **state)
+{
+	struct world *w = *state;
+	struct ckpt_load_args l = {.size = sizeof(l),
+				   .step = CKPT_LATEST,
+				   .tensors = &w->b,
+				   .n_tensors = 1,
+				   .timeout_ms = 20000};
+	struct fake_offer nothing = {.status = CKPT_NOTHING};
+	pthread_t t;
+
+	FAKE_SET(w->f, w->f->offers[0], nothing);
+	FAKE_SET(w->f, w->f->n_offers, 1);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	for (int load = 0; load < 2; load++) {
+		fake_stop(w->f);
+		w->a.timeout_ms = 40;
+		save_in_vain(w);
+		assert_int_equal(pthread_create(&t, NULL, start_in_1500_ms, w->f), 0);
+		if (load)
+			assert_int_equal(ckpt_load(w->c, &l, NULL),
+					 CKPT_NOTHING | CKPT_RECONNECTED);
+		else
+			assert_int_equal(ckpt_wait(w->c, 1, CKPT_DURABLE, 20000, NULL),
+					 CKPT_RECONNECTED);
+		pthread_join(t, NULL);
+	}
 }
 
 static enum fake_action seal_then_silence(struct fake *f, const Ckpt__Request *q, void *arg)
@@ -578,6 +703,9 @@ int main(void)
 		T(test_back_without_its_memory),
 		T(test_memory_lost_between_copy_and_seal),
 		T(test_gone_for_good),
+		T(test_saves_lose_one_second),
+		T(test_saves_ask_a_silent_one_seldom),
+		T(test_waits_and_loads_have_patience),
 		T(test_unknown_seal_is_settled_after_a_restart),
 		T(test_poison),
 		T(test_not_let_in_again),

@@ -90,6 +90,7 @@ static int wait_for(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t
 	if (timeout_ms == 0) {
 		r = ask(c, &w, e);
 	} else {
+		c->patient = true;
 		r = session_call(c, &w.q, call_deadline(c, timeout_ms));
 		if (r == CKPT_ETIMEDOUT && !w.q.done)
 			cancel(c, w.q.message.id);

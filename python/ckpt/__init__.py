@@ -346,6 +346,7 @@ class Checkpointer:
 
     def __init__(self, handle: C.c_void_p, on_error: str):
         self._on_error = on_error
+        self._missed = 0  # saves that failed since ckptd is away
         self._rank, self._world = -1, -1
         self._pid = os.getpid()
         self._users: Dict[None, object] = {}  # the call that goes on; setdefault() is one step
@@ -470,15 +471,21 @@ class Checkpointer:
         return self._world
 
     def _status(self, bits: int) -> None:
+        missed, self._missed = self._missed, 0
         if bits & L.RECONNECTED:
-            warnings.warn("ckptd was lost and is back; the session was opened again", CkptWarning,
-                          stacklevel=5)
+            count = f"; {missed} saves failed meanwhile" if missed else ""
+            warnings.warn(f"ckptd was lost and is back; the session was opened again{count}",
+                          CkptWarning, stacklevel=5)
 
     def _failed(self, save: Save, error: CkptError) -> Save:
         save.status, save.error = "failed", error
         if self._on_error == "raise":
             raise error
-        warnings.warn(f"step {save.step} was not saved: {error}", CkptWarning, stacklevel=5)
+        # While ckptd is away once, not at every step: every result has the sentence.
+        away = error.code == L.EUNAVAILABLE
+        self._missed = self._missed + 1 if away else 0
+        if self._missed <= 1:
+            warnings.warn(f"step {save.step} was not saved: {error}", CkptWarning, stacklevel=5)
         return save
 
     def _finish(self, save: Save, result: int, done: str = "sealed") -> Save:

@@ -400,6 +400,32 @@ def test_ckptd_lost_and_back(d):
         assert (w2 == w).all()
 
 
+def test_ckptd_is_away(d):
+    """Training goes on without a warning at each step: one when it goes, one when it is back."""
+    w = arange((1000,))
+    with ckpt.open("away", 0, 1) as c, warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        c.declare("w", w)
+        assert c.save(1, wait_credit=True).wait(ckpt.DURABLE)
+        d.kill()
+        began = time.monotonic()
+        saves = [c.save(step, wait_credit=True, timeout=10) for step in range(2, 12)]
+        assert time.monotonic() - began < 5, "each save waits for it"
+        assert all(s.status == "failed" and s.error.code == -1004 for s in saves), saves
+        assert "has been away for" in str(saves[-1].error), saves[-1]
+        assert len(seen) == 1, [str(x.message) for x in seen]
+        d.start()
+        for step in range(12, 312):
+            ok = c.save(step, wait_credit=True, timeout=10)
+            if ok:
+                break
+            time.sleep(0.1)
+        assert ok, ok
+        said = [str(x.message) for x in seen[1:]]
+        assert len(said) == 1 and "is back" in said[0], said
+        assert f"{step - 2} saves failed meanwhile" in said[0], said
+
+
 FAILING = """
 import os, signal, sys, time
 import ckpt
