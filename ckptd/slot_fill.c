@@ -140,7 +140,8 @@ static void seal_done(struct work *w)
 	}
 	seal_answer(x, r);
 	x->job->works--;
-	job_poke(x->job);
+	if (r == 0 || !m) /* else that step would try again at once, for ever */
+		job_poke(x->job);
 	alloc_free(x);
 }
 
