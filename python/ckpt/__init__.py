@@ -20,14 +20,17 @@ What is not the memory of its values, as a numpy scalar or a conjugated view, is
 
 import atexit
 import ctypes as C
+import gc
 import os
 import re
 import sys
+import time
 import warnings
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import _lib as L
+from . import _many
 from ._stored import Shard, Stored, StoredBlob, Want
 from ._tensors import DTYPE_WORDS, ITEMSIZE, View, as_int, extents, first_read_only, view, whole
 
@@ -36,6 +39,8 @@ __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save",
 
 SEALED, COMMITTED, DURABLE = 1, 2, 3
 _TRUST = ("latest", "complete", "verified")
+# So many objects at once, none of them garbage, would be a collector's work for a third of the time.
+_MANY = 10000
 _TIERS = {0: None, 1: "memory", 2: "disk"}
 
 
@@ -203,6 +208,7 @@ class _Saving:
     def __init__(self, owner: "Checkpointer", step: int, args: Callable[[], Tuple], flags: int):
         self._owner, self._args, self._flags = owner, args, flags
         self._entered = self._left = False
+        self._begin_ns = 0  # that the begin has kept the caller
         self.save = Save(owner, step, "failed")
 
     def __enter__(self) -> Save:
@@ -220,7 +226,7 @@ class _Saving:
             raise
 
     def _begin(self) -> None:
-        owner = self._owner
+        owner, entered = self._owner, time.monotonic_ns()
         owner._settle()
         try:
             args, keep = self._args()
@@ -233,10 +239,11 @@ class _Saving:
         result = L.lib.ckpt_save_begin(owner._handle(), C.byref(args))
         if mine and (result < 0 or result & L.SKIPPED):
             owner._begun = None
+        self._begin_ns = time.monotonic_ns() - entered
         owner._finish(self.save, result, "begun")
 
     def _fence(self, quietly: bool) -> None:
-        owner = self._owner
+        owner, entered = self._owner, time.monotonic_ns()
         if not owner._is_begun(self):  # closed meanwhile
             result, error = L.EBADF, CkptError(L.EBADF, f"step {self.save.step}: the handle was closed "
                                                "before the save's block had ended")
@@ -247,6 +254,8 @@ class _Saving:
             finally:  # a key that is hit in the call raises when it has returned
                 owner._begun = None
             error = CkptError(result, _last_error()) if result < 0 else None
+        if error is None and not result & L.SKIPPED:
+            owner._call_ns = self._begin_ns + time.monotonic_ns() - entered
         if not quietly and error is None:
             owner._finish(self.save, result)
         elif not quietly:
@@ -354,7 +363,10 @@ class Checkpointer:
         self._begun: Any = None               # (weak _Saving, what its copy reads)
         self._tensors: List[Any] = []
         self._declared: List[_Declared] = []
-        self._names: Dict[str, List[int]] = {}
+        self._names: Dict[str, List[int]] = {}  # of so many of them as bind() has seen
+        self._names_of = 0
+        self._table = _many.table()           # of what is declared; None: see there
+        self._call_ns = 0                     # that the last save kept the caller
         self._beat = L.Beat(C.sizeof(L.Beat))
         self._metrics: Dict[str, int] = {}
         self._c = handle  # empty still: open() fills it
@@ -515,11 +527,17 @@ class Checkpointer:
         t.dtype = v.dtype
         if trained:
             t.flags |= L.TRAINED
-        index = _check(L.lib.ckpt_declare(self._handle(), C.byref(t)))
+        result = L.lib.ckpt_declare(self._handle(), C.byref(t))
+        declared = _Declared(name, v.dtype, None if t.flags & L.FLAT else v.shape, v.nbytes)
+        self._add(result, tensor, declared)
+        if self._table is not None:
+            self._table.add(*declared[1:])
+
+    def _add(self, result: int, tensor: Any, declared: _Declared) -> None:
+        index = _check(result)
         assert index == len(self._tensors)
         self._tensors.append(tensor)
-        self._declared.append(_Declared(name, v.dtype, None if t.flags & L.FLAT else v.shape, v.nbytes))
-        self._names.setdefault(name, []).append(index)
+        self._declared.append(declared)
 
     @_exclusive
     def declare(self, name: str, tensor: Any, global_shape: Optional[Sequence[int]] = None,
@@ -528,6 +546,11 @@ class Checkpointer:
         zeros) in a whole of global_shape (default: the tensor is the whole). trained (default:
         requires_grad of a torch tensor, else False): it should change from step to step; the
         stale-snapshot alarm looks at it. Once per layout, before prepare(), save() or load()."""
+        if self._table is not None:
+            said = self._table.declare(self._handle(), name, tensor, global_shape, offset, trained)
+            if said is not None:
+                self._add(said[0], tensor, _Declared(name, *said[1:]))
+                return
         v = _view(name, tensor)
         given = {"global_shape": v.shape if global_shape is None else
                  extents(f"'{name}': global_shape", global_shape)}
@@ -574,6 +597,9 @@ class Checkpointer:
         """From now the shard declared as `name` (its index-th, if there are several) is in this
         tensor, of the same dtype and shape (of a flat range: size). Not needed while the declared
         object stays in use."""
+        while self._names_of < len(self._declared):
+            self._names.setdefault(self._declared[self._names_of].name, []).append(self._names_of)
+            self._names_of += 1
         shards = self._names.get(name, [])
         if not 0 <= whole("index", index, 0, 1 << 32) < len(shards):
             raise ValueError(f"'{name}' was declared {len(shards)} times: there is no shard {index} of it")
@@ -596,28 +622,48 @@ class Checkpointer:
         """And what keeps their memory until they are not looked at any more."""
         n = len(self._tensors)
         out = (L.Binding * max(1, n))()
-        keep: List[Any] = [out, list(self._tensors)]
-        views: List[View] = []
-        for i, tensor in enumerate(self._tensors):
-            declared = self._declared[i]
-            try:
-                v = _view(declared.name, tensor)
-                declared.check(v, writable)
-            except (TypeError, ValueError) as e:
-                raise CkptError(L.EINVAL, str(e)) from e
-            keep.append(v.owner)
-            views.append(v)
-            strides = None
-            if v.strides is not None:
-                strides = (L.i64 * len(v.strides))(*v.strides)
-                keep.append(strides)
-            out[i] = L.Binding(v.ptr, v.device, v.dtype, len(v.shape), v.nbytes, strides)
-        i = first_read_only(views) if writable else None
-        if i is not None:
-            raise CkptError(L.EINVAL, f"'{self._declared[i].name}' cannot be loaded: its memory is "
+        tensors = list(self._tensors)
+        keep: List[Any] = [out, tensors]
+        others: Sequence[int] = range(n)  # than those that the table has filled in
+        if self._table is not None:
+            others = self._table.fill(tensors, out, writable, keep)
+        collects = len(others) >= _MANY and gc.isenabled()
+        try:
+            if collects:
+                gc.disable()
+            views = [self._binding(i, tensors[i], writable, out, keep) for i in others]
+        finally:
+            if collects:
+                gc.enable()
+        if writable:
+            self._check_writable(out, others, views)
+        return out, n, keep
+
+    def _binding(self, i: int, tensor: Any, writable: bool, out: Any, keep: List[Any]) -> View:
+        declared = self._declared[i]
+        try:
+            v = _view(declared.name, tensor)
+            declared.check(v, writable)
+        except (TypeError, ValueError) as e:
+            raise CkptError(L.EINVAL, str(e)) from e
+        keep.append(v.owner)
+        strides = None
+        if v.strides is not None:
+            strides = (L.i64 * len(v.strides))(*v.strides)
+            keep.append(strides)
+        out[i] = L.Binding(v.ptr, v.device, v.dtype, len(v.shape), v.nbytes, strides)
+        return v
+
+    def _check_writable(self, out: Any, others: Sequence[int], views: Sequence[View]) -> None:
+        at = first_read_only(views)
+        found = [] if at is None else [others[at]]
+        at = self._table.first_read_only(out) if self._table is not None else None
+        if at is not None:
+            found.append(at)
+        if found:
+            raise CkptError(L.EINVAL, f"'{self._declared[min(found)].name}' cannot be loaded: its memory is "
                             "read-only, as that of a file that is mapped to be read; bind a tensor that "
                             "can be written to")
-        return out, n, keep
 
     # ---- Saving ----
 
@@ -646,6 +692,7 @@ class Checkpointer:
         change. Without a credit (memory still busy with older saves) the save is skipped, or, with
         wait_credit, waits for one within timeout seconds. A save that fails does not raise unless the
         handle was opened with on_error='raise': look at the result."""
+        entered = time.monotonic_ns()
         step = check_step(step)  # once: a tensor that counts steps counts on
         make = self._save_args(step, blobs, wait_credit, timeout)
         save = Save(self, step, "failed")
@@ -655,7 +702,9 @@ class Checkpointer:
         except CkptError as e:
             return self._failed(save, e)
         result = L.lib.ckpt_save(self._handle(), C.byref(args))
-        del keep
+        del keep, args
+        if result >= 0 and not result & L.SKIPPED:
+            self._call_ns = time.monotonic_ns() - entered
         return self._finish(save, result)
 
     def saving(self, step: int, blobs: Optional[Mapping[str, Any]] = None,
@@ -820,11 +869,14 @@ class Checkpointer:
     @property
     @_exclusive
     def stats(self) -> Dict[str, int]:
-        """Counts since open (saves, skipped, failed, reconnects), and of the last save the time it
-        kept the caller (ns) and its bytes."""
+        """Counts since open (saves, skipped, failed, reconnects). Of the last save that was sealed: its
+        bytes (last_bytes), the time it kept the caller in libckpt (last_stall_ns), and in this module
+        with it (last_call_ns: the whole of save(), or of the begin and end of saving()'s block)."""
         s = L.Stats(C.sizeof(L.Stats))
         _check(L.lib.ckpt_stats(self._handle(), C.byref(s)))
-        return {name: getattr(s, name) for name, _ in L.Stats._fields_ if name != "size"}
+        stats = {name: getattr(s, name) for name, _ in L.Stats._fields_ if name != "size"}
+        stats["last_call_ns"] = self._call_ns
+        return stats
 
     @_exclusive
     def fileno(self) -> int:

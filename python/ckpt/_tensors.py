@@ -229,7 +229,7 @@ def _look(tensor: Any) -> View:
                     "(pointer, dtype, shape)")
 
 
-def _writable() -> Optional[Tuple[List[int], List[int]]]:
+def writable_ranges() -> Optional[Tuple[List[int], List[int]]]:
     """Where this process may write: starts and ends of ranges, sorted; None where that is not known."""
     starts: List[int] = []
     ends: List[int] = []
@@ -253,7 +253,7 @@ def _writable() -> Optional[Tuple[List[int], List[int]]]:
 def first_read_only(views: Sequence[View]) -> Optional[int]:
     """Which of these lies in memory that cannot be written to. torch makes tensors of mapped files and
     does not know that they were mapped to be read; a load into one would end the process."""
-    ranges = _writable()
+    ranges = writable_ranges()
     if ranges is None:
         return None
     starts, ends = ranges

@@ -3,7 +3,8 @@
 counts them, a ckptd of their own, several ranks at a time, ckptctl.
 
 Once it is imported `import ckpt` finds the binding of this tree, and that finds the library in the
-build folder that CKPT_BUILD names, unless CKPT_LIBRARY names another."""
+build folder that CKPT_BUILD names, unless CKPT_LIBRARY names another; and so with the extension and
+CKPT_EXTENSION, "no" being that these are the tests of what goes on without it."""
 
 import os
 import shutil
@@ -23,6 +24,9 @@ CKPTCTL = os.path.join(BUILD, "ckptctl")
 LOG_TAIL = 16000  # characters of ckptd's log, said when a case has failed
 
 os.environ.setdefault("CKPT_LIBRARY", os.path.join(BUILD, ".libs", "libckpt.so"))
+EXTENSION = os.path.join(BUILD, "python", "ckpt", "_bindings.abi3.so")
+os.environ.setdefault("CKPT_EXTENSION", EXTENSION if os.path.exists(EXTENSION) else "no")
+EXTENSION_IS_USED = os.environ["CKPT_EXTENSION"] != "no"
 sys.path.insert(0, os.path.join(TOP, "python"))
 
 

@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 import warnings
+import weakref
 
 import numpy as np
 
-from harness import CKPTCTL, TOP, Daemon, Skip, cases_of, ctl, raises, run_with_ckptd
+from harness import CKPTCTL, EXTENSION_IS_USED, TOP, Daemon, Skip, cases_of, ctl, raises, run_with_ckptd
 
 import ckpt
 
@@ -356,6 +357,93 @@ def test_overlapped_and_torn(d):
         assert [i.step for i in c.list() if i.memory][0] == 3
 
 
+def moves(a):
+    """The same array, elsewhere."""
+    shape = a.shape
+    a.resize((1 << 20,), refcheck=False)
+    a.resize(shape, refcheck=False)
+    a += 1
+
+
+def other_buffer(a):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        a.data = arange(a.shape, start=1000).data
+
+
+def test_arrays_that_change_between_saves(d):
+    """Each save is of the memory that an array has then, in its shape then, or is refused."""
+    changes = {
+        "values": lambda a: a.fill(7), "moved": moves, "other buffer": other_buffer,
+        "transposed": lambda a: setattr(a, "strides", (4, 32)),
+        "read-only": lambda a: a.setflags(write=False),
+        "shape": lambda a: setattr(a, "shape", (4, 16)), "flat": lambda a: setattr(a, "shape", (64,)),
+        "dtype": lambda a: setattr(a, "dtype", np.int32),
+        "larger": lambda a: a.resize((9, 8), refcheck=False),
+        "smaller": lambda a: a.resize((7, 8), refcheck=False)}
+    refused = {"shape", "flat", "dtype", "larger", "smaller"}
+    for name, change in changes.items():
+        ours = [arange((8, 8), start=i).copy() for i in range(40)]
+        with ckpt.open("changes-" + name.replace(" ", "-"), 0, 1) as c, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ckpt.CkptWarning)
+            for i, a in enumerate(ours):
+                c.declare(f"w.{i}", a)
+            assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+            change(ours[20])
+            s = c.save(2, wait_credit=True)
+            if name in refused:
+                assert s.status == "failed" and s.error.code == -22 and "'w.20'" in str(s.error), (name, s)
+                e = raises(ckpt.CkptError, c.load)
+                assert e.code == -22 and "'w.20'" in str(e), (name, e)
+                assert [i.step for i in c.list()] == [1]
+                continue
+            assert s.wait(ckpt.COMMITTED), s
+            got = [np.zeros((8, 8), np.float32) for _ in ours]
+            with c.stored(2) as stored:
+                stored.read([ckpt.Want(f"w.{i}", a, (8, 8), (0, 0)) for i, a in enumerate(got)])
+            assert all((a == b).all() for a, b in zip(got, ours)), name
+            if name == "read-only":
+                assert "read-only" in str(raises(ckpt.CkptError, c.load))
+            else:
+                c.load(step=1)
+                assert all((a == arange((8, 8), start=i)).all() for i, a in enumerate(ours)), name
+
+
+def test_no_memory_is_kept_from_save_to_save(d):
+    """What a tensor was given up for can be freed: nothing of the last save holds it."""
+    need_torch()
+    array = arange((1000,))
+    held, t = weakref.ref(array), torch.from_numpy(array)
+    with ckpt.open("kept", 0, 1) as c:
+        c.declare("t", t)
+        for step in (1, 2):
+            assert c.save(step, wait_credit=True).wait(ckpt.COMMITTED)
+        del array
+        assert held() is not None
+        t.data = torch.zeros(1000)
+        assert held() is None
+        assert c.save(3, wait_credit=True).wait(ckpt.COMMITTED)
+
+
+def test_what_the_caller_saw(d):
+    w = arange((1 << 16,))
+    with ckpt.open("saw", 0, 1) as c, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ckpt.CkptWarning)
+        c.declare("w", w)
+        assert c.stats["last_call_ns"] == 0
+        start = time.monotonic_ns()
+        assert c.save(1, wait_credit=True)
+        took, s = time.monotonic_ns() - start, c.stats
+        assert 0 < s["last_stall_ns"] <= s["last_call_ns"] <= took, (took, s)
+        with c.saving(2, wait_credit=True) as save:
+            time.sleep(1)
+        s, before = c.stats, s
+        assert save and s["last_call_ns"] != before["last_call_ns"], s
+        assert s["last_stall_ns"] <= s["last_call_ns"] < 1e9, s  # the block is the caller's own time
+        assert not c.save(2)  # a failed one is not the last that was sealed
+        assert c.stats["last_call_ns"] == s["last_call_ns"]
+
+
 def test_no_daemon_says_what_to_do(d):
     e = raises(ckpt.CkptError,
                lambda: ckpt.open("x", 0, 1, socket="/nonexistent/sock", connect_timeout=0.01))
@@ -377,6 +465,22 @@ def test_where_the_library_is(d):
     assert "AttributeError" not in importing(""), importing("")
     assert "name the file in CKPT_LIBRARY" in importing("/nonexistent.so")
     assert "is not libckpt" in importing("libc.so.6"), importing("libc.so.6")
+
+
+def test_where_the_extension_is(d):
+    """It is used where it is, missed in silence where it is not, and missed aloud where it is named."""
+    def importing(value):
+        r = subprocess.run([sys.executable, "-c", "import ckpt; print(ckpt._many.table())"], text=True,
+                           env=dict(os.environ, PYTHONPATH=os.path.join(TOP, "python"),
+                                    CKPT_EXTENSION=value), capture_output=True)
+        return r.stdout + r.stderr
+    for nothing in ("no", ""):
+        assert importing(nothing) == "None\n", importing(nothing)
+    for bad in ("/nonexistent/_bindings.abi3.so", os.environ["CKPT_LIBRARY"], __file__ + ".txt"):
+        said = importing(bad)
+        assert "ImportError: CKPT_EXTENSION names '" in said and bad in said, said
+    if EXTENSION_IS_USED:
+        assert "Table object" in importing(os.environ["CKPT_EXTENSION"])
 
 
 def test_ckptd_lost_and_back(d):

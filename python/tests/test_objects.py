@@ -24,7 +24,7 @@ import warnings
 
 import numpy as np
 
-from harness import Skip, cases_of, raises, run_with_ckptd
+from harness import EXTENSION_IS_USED, Skip, cases_of, raises, run_with_ckptd
 
 import ckpt
 
@@ -232,6 +232,12 @@ def case_broadcast_arrays(d):
             c.bind(name, np.zeros((3, 4), np.float32))
         c.load(step=1)
         assert [bytes_of(x) for x in c._tensors] == [bytes_of(x) for x in (a, b)]
+    row, _ = np.broadcast_arrays(numbers(4), numbers((1, 4)))
+    with a_job() as c, warnings.catch_warnings():  # contiguous, and still not to be written to
+        warnings.simplefilter("error")
+        c.declare("row", row)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+        assert "read-only" in str(raises(ckpt.CkptError, lambda: c.load(step=1)))
 
 
 def case_pointers(d):
@@ -448,6 +454,91 @@ def case_changed_after_declare(d):
         assert raises(ckpt.CkptError, lambda: c.save(1)).code == EINVAL
         t.resize_(4)
         assert c.save(1, wait_credit=True)
+
+
+def bindings(c, writable):
+    """What libckpt is given, and what the table leaves to Python."""
+    left = []
+    fill = c._table.fill if c._table else lambda tensors, *_: range(len(tensors))
+
+    class Table:
+        def fill(self, *args):
+            left.extend(fill(*args))
+            return left
+
+        def first_read_only(self, out):
+            return c._table_of.first_read_only(out) if c._table_of else None
+    c._table_of, c._table = c._table, Table()
+    try:
+        out, n, keep = c._bindings(writable)
+    finally:
+        c._table = c._table_of
+    return [(b.ptr, b.device, b.dtype, b.ndim, b.bytes, b.strides[:b.ndim] if b.strides else None)
+            for b in out[:n]], left, keep
+
+
+def case_looked_at_alike(d):
+    """By the extension and by Python; and it does look at what it is for."""
+    if not EXTENSION_IS_USED:
+        with a_job() as c:
+            assert c._table is None
+        return
+    things = {**arrays(), **(tensors() if torch else {})}
+    for writable in (False, True):
+        if writable:
+            things = {n: x for n, x in things.items() if not isinstance(x, np.ndarray) or x.flags.writeable}
+        with a_job() as c:
+            for name, x in things.items():
+                c.declare(name, x)
+            ours, left, keep = bindings(c, writable)
+            c._table, table = None, c._table
+            theirs, all_of_them, keep_too = bindings(c, writable)
+            c._table = table
+        for name, a, b in zip(things, ours, theirs):
+            assert a == b, (name, a, b)
+        assert len(all_of_them) == len(things)
+        left = {name for i, name in enumerate(things) if i in left}
+        plain = {n for n, x in things.items() if n.startswith(("numpy ", "torch "))} | {
+            "no dimensions", "empty", "one element", "eight dimensions", "over a bytearray"} | (
+            {"parameter", "leaf", "in the middle of a storage", "over numpy"} if torch else set())
+        assert not left & plain, left & plain
+        assert {"Fortran", "memmap", "subclass"} <= left, left
+
+
+def case_declared_alike(d):
+    """What is said of a tensor counts the same whether the extension or Python takes it."""
+    a, wide = numbers((4, 6)), np.uint8(2)
+    for given in ({}, {"global_shape": (8, 6), "offset": (4, 0)}, {"global_shape": [8, 6], "offset": [4, 0]},
+                  {"global_shape": (8, 9), "offset": (wide, wide)}, {"trained": True}, {"trained": 1},
+                  {"global_shape": (8, 6)}):
+        with a_job() as c:
+            c.declare("a", a, **given)
+            assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+            with c.stored(1) as s:
+                h, = s.shards
+            assert h.global_shape == tuple(given.get("global_shape", (4, 6))), h
+            assert h.offset == tuple(given.get("offset", (0, 0))) and h.shape == (4, 6), h
+            assert h.trained == bool(given.get("trained", False)), h
+    with a_job() as c:
+        for given in ({"offset": (0,)}, {"global_shape": (8, 6, 1)}, {"offset": (-1, 0)}, {"offset": (True, 0)},
+                      {"global_shape": (2, 6)}, {"offset": (1, 0)}):
+            raises((ValueError, TypeError, ckpt.CkptError), lambda: c.declare("a", a, **given))
+        c.declare("a", a)
+        e = raises(ckpt.CkptError, lambda: [c.declare("a", a), c.prepare()])
+        assert "'a'" in str(e), e
+    if torch:
+        ours = {"p": torch.nn.Parameter(torch.ones(3)), "t": torch.ones(3), "f": torch.ones(3)}
+        with a_job() as c:
+            for name, t in ours.items():
+                c.declare(name, t, trained=False if name == "f" else None)
+            assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
+            with c.stored(1) as s:
+                assert {h.name: h.trained for h in s.shards} == {"p": True, "t": False, "f": False}
+    with a_job() as c:
+        c.declare("a", a)
+        if EXTENSION_IS_USED:  # a key was hit between the call of libckpt and what comes behind it
+            c._table.add(12, (1,), 4)
+        assert c.save(1, wait_credit=True).wait(ckpt.COMMITTED)
 
 
 # ---- Targets

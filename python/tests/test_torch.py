@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import time
+import warnings
 
 from harness import HERE, Daemon, Skip, cases_of, ctl, run_ranks, run_with_ckptd
 
@@ -117,6 +118,82 @@ def test_no_daemon(_):
     finally:
         os.environ["CKPT_SOCKET"] = before
     assert "ckptd cannot be reached" in out and "opened 1 times" in out, (out, time.monotonic() - start)
+
+
+def other_storage(t):
+    """Where the old one was, as like as not."""
+    values = t.detach().clone() + 1
+    with torch.no_grad():
+        t.set_(torch.empty(0))
+        t.set_(values.clone())
+
+
+def grown_again(t):
+    storage = t._storage() if hasattr(t, "_storage") else t.untyped_storage()
+    size = storage.nbytes()
+    storage.resize_(0)
+    storage.resize_(size)
+    with torch.no_grad():
+        t.fill_(5)
+
+
+def resized(t, nbytes):
+    (t._storage() if hasattr(t, "_storage") else t.untyped_storage()).resize_(nbytes)
+
+
+def give(t, other):
+    t.data = other
+
+
+CHANGES = {  # name: what is done to one tensor of (8, 8) between two saves
+    "values": lambda t: t.data.fill_(7), "data": lambda t: give(t, torch.full((8, 8), 3.)),
+    "storage": other_storage, "grown again": grown_again,
+    "transposed": lambda t: give(t, t.data.t()), "in place": lambda t: t.data.t_(),
+    "offset": lambda t: give(t, torch.arange(100.)[10:74].view(8, 8)),
+    "every second": lambda t: give(t, torch.arange(128.).view(8, 16)[:, ::2]),
+    "expanded": lambda t: give(t, torch.arange(8.).expand(8, 8)),
+    "resized": lambda t: t.detach().resize_(8, 8)}
+REFUSED = {
+    "freed": lambda t: resized(t, 0), "shrunk": lambda t: resized(t, 8 * 8 * 4 - 4),
+    "shrunk below an offset": lambda t: [give(t, torch.arange(100.)[36:].view(8, 8)), resized(t, 256)],
+    "larger": lambda t: give(t, torch.zeros(9, 8)), "flat": lambda t: give(t, t.data.view(64)),
+    "one more dimension": lambda t: give(t, t.data.view(8, 1, 8)),
+    "dtype": lambda t: give(t, t.data.view(torch.int32)), "half": lambda t: give(t, t.data.half()),
+    "negative": lambda t: give(t, torch._neg_view(t.data)),
+    "another device": lambda t: give(t, t.data.to("meta"))}
+
+
+NOT_IN_TORCH_1 = (("another device", True), ("another device", False), ("dtype", True))
+
+
+def test_tensors_that_change_between_saves(d):
+    """Each save is of the memory that a tensor has then, whatever is done to it, or is refused."""
+    for name, change in {**CHANGES, **REFUSED}.items():
+        for kind in (torch.nn.Parameter, lambda x: x):
+            ours = [kind(torch.arange(64.).view(8, 8) + i) for i in range(40)]
+            with ckpt.open("changing", 0, 1) as c, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                first = 0 if (got := c.stored()) is None else got.step + 1
+                for i, t in enumerate(ours):
+                    c.declare(f"w.{i}", t)
+                if first:
+                    c.load()
+                assert c.save(first, wait_credit=True).wait(ckpt.COMMITTED)
+                try:
+                    change(ours[20])
+                except RuntimeError as e:  # torch itself does not let it happen
+                    assert (name, kind is torch.nn.Parameter) in NOT_IN_TORCH_1, (name, e)
+                    continue
+                s = c.save(first + 1, wait_credit=True)
+                if name in REFUSED:
+                    assert s.status == "failed" and s.error.code == -22, (name, s)
+                    assert "'w.20'" in str(s.error), (name, s.error)
+                    continue
+                assert s.wait(ckpt.COMMITTED), (name, s)
+                got = [torch.zeros(8, 8) for _ in ours]
+                with c.stored(first + 1) as stored:
+                    stored.read([ckpt.Want(f"w.{i}", t, (8, 8), (0, 0)) for i, t in enumerate(got)])
+                assert all(torch.equal(a, b) for a, b in zip(got, ours)), name
 
 
 def metadata_of(folder):

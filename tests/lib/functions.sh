@@ -26,7 +26,7 @@ c_files() {
 }
 
 # The folders of our own C code, and all of them.
-product_folders='include base model codec proto storage fabric detect coord client ckptd tools'
+product_folders='include base model codec proto storage fabric detect coord client ckptd tools python'
 all_folders="$product_folders bench examples tests"
 
 # scratch - makes a folder that goes away with the test, and prints nothing: it is $scratch.

@@ -25,6 +25,7 @@ ckptd: base model codec proto storage fabric detect coord
 tools: base model codec proto storage fabric detect coord client
 bench: base model codec proto storage fabric detect coord client
 tests: base model codec proto storage fabric detect coord client ckptd tools
+python:
 examples:
 '
 
@@ -46,6 +47,7 @@ ini.h: ckptd/*
 jansson.h: ckptd/* tools/* bench/* detect/goodput_json.*
 fuse*.h:
 cmocka.h:
+Python.h: python/look.h
 '
 
 files=$(c_files $all_folders)

@@ -1,0 +1,463 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * bindings.c - ckpt._bindings: the bindings of many tensors, without Python for each of them.
+ *
+ * A Table holds what a handle has declared. fill() looks at one live object for each of them
+ * (look.c) and writes its struct ckpt_binding; declare() looks at one and calls ckpt_declare().
+ * What is not simple is left to ckpt/__init__.py, which does the same without this module.
+ *
+ *   1. An address is of the object as it is in that call: a table holds no address, and no
+ *      reference to a tensor or its memory.
+ *   2. What has the memory that fill() gives addresses of is kept by the caller's lists: numpy
+ *      arrays by the list that is looked through, torch's storages by `keep`.
+ *
+ * Limited API: one file serves all Pythons from 3.10 on. Runs with the interpreter's lock held.
+ */
+#include <config.h>
+
+#include "python/look.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define FLAT (-1)
+
+/* ---- What is declared ---- */
+
+struct entry {
+	uint64_t bytes;
+	size_t dims; /* where its extents begin in table.dims */
+	uint16_t dtype;
+	int16_t ndim; /* FLAT: any shape of so many bytes */
+};
+
+struct table {
+	PyObject_HEAD struct looker looker;
+	struct entry *entries;
+	size_t n, room;
+	int64_t *dims;
+	size_t n_dims, dims_room;
+};
+
+/* ---- Filling ---- */
+
+static bool fits(const struct table *t, const struct entry *e, const struct look *l)
+{
+	if (l->dtype != e->dtype || l->bytes != e->bytes)
+		return false;
+	return e->ndim == FLAT ||
+	       (l->ndim == e->ndim &&
+		memcmp(l->dims, t->dims + e->dims, (size_t)e->ndim * sizeof(l->dims[0])) == 0);
+}
+
+static int append_number(PyObject *list, Py_ssize_t n)
+{
+	PyObject *o = PyLong_FromSsize_t(n);
+	int r = o ? PyList_Append(list, o) : -1;
+
+	Py_XDECREF(o);
+	return r;
+}
+
+struct filling {
+	PyObject *tensors, *keep, *odd;
+	struct ckpt_binding *out;
+	bool writable;
+};
+
+static int fill_one(struct table *t, const struct filling *f, Py_ssize_t i)
+{
+	const struct entry *e = &t->entries[i];
+	PyObject *o = PyList_GetItem(f->tensors, i);
+	struct look l;
+	int r = 0;
+
+	if (!o)
+		return -1;
+	if (!look(&t->looker, o, &l))
+		return append_number(f->odd, i);
+	if (!fits(t, e, &l) || (f->writable && !l.writable && l.bytes)) {
+		r = append_number(f->odd, i);
+	} else {
+		f->out[i] = (struct ckpt_binding){.ptr = l.ptr,
+						  .device = l.device,
+						  .dtype = l.dtype,
+						  .ndim = (uint16_t)l.ndim,
+						  .bytes = l.bytes};
+		if (l.owner)
+			r = PyList_Append(f->keep, l.owner); /* (2) */
+	}
+	Py_XDECREF(l.owner);
+	return r;
+}
+
+PyDoc_STRVAR(fill_doc,
+	     "fill(tensors, address, writable, keep) -> list\n\nWrites the bindings of a list of "
+	     "objects, one for each declared one, to address; appends to keep what holds their "
+	     "memory beside tensors; returns the indices of those that it has not written: of all, "
+	     "where as many are not declared.");
+
+static PyObject *table_fill(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct table *t = (struct table *)self;
+	struct filling f;
+	bool collects;
+	Py_ssize_t n;
+	int r = 0;
+
+	if (n_args != 4 || !PyList_Check(args[0]) || !PyList_Check(args[3]))
+		return PyErr_Format(PyExc_TypeError, "fill(tensors, address, writable, keep)");
+	f = (struct filling){.tensors = args[0],
+			     .keep = args[3],
+			     .out = PyLong_AsVoidPtr(args[1]),
+			     .writable = args[2] == Py_True};
+	f.odd = f.out ? PyList_New(0) : NULL;
+	if (!f.odd)
+		return NULL;
+	n = PyList_Size(f.tensors);
+	collects = PyGC_Disable(); /* storages come by the hundred thousand, and none is garbage */
+	for (Py_ssize_t i = 0; i < n && r == 0; i++)
+		r = (size_t)n == t->n ? fill_one(t, &f, i) : append_number(f.odd, i);
+	if (collects)
+		PyGC_Enable();
+	if (r < 0)
+		Py_CLEAR(f.odd);
+	return f.odd;
+}
+
+/* Index of the range that p is in or behind; -1: it is before all. */
+static Py_ssize_t range_of(const uint64_t *starts, Py_ssize_t n, uint64_t p)
+{
+	Py_ssize_t low = 0, high = n;
+
+	while (low < high) {
+		Py_ssize_t middle = low + (high - low) / 2;
+
+		if (starts[middle] <= p)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low - 1;
+}
+
+PyDoc_STRVAR(
+	outside_doc,
+	"first_outside(address, count, starts, ends) -> int\n\nThe index of the first of so many "
+	"bindings, of those on the host and contiguous, that is not inside one of the ranges; "
+	"-1: all are. starts and ends are bytes of sorted 64-bit numbers.");
+
+static PyObject *table_first_outside(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	const struct ckpt_binding *b = n_args == 4 ? PyLong_AsVoidPtr(args[0]) : NULL;
+	Py_ssize_t bytes[2] = {0, 0}, count = b ? PyLong_AsSsize_t(args[1]) : -1;
+	const uint64_t *starts, *ends;
+	char *of[2];
+
+	(void)self;
+	if (count < 0 || PyBytes_AsStringAndSize(args[2], &of[0], &bytes[0]) != 0 ||
+	    PyBytes_AsStringAndSize(args[3], &of[1], &bytes[1]) != 0 || bytes[0] != bytes[1])
+		return PyErr_Occurred() ? NULL
+					: PyErr_Format(PyExc_TypeError, "first_outside(address, "
+									"count, starts, ends)");
+	starts = (const uint64_t *)(const void *)of[0];
+	ends = (const uint64_t *)(const void *)of[1];
+	for (Py_ssize_t i = 0; i < count; i++) {
+		uint64_t p = (uintptr_t)b[i].ptr;
+		Py_ssize_t at;
+
+		if (b[i].device != CKPT_HOST || b[i].bytes == 0 || b[i].strides)
+			continue;
+		at = range_of(starts, bytes[0] / 8, p);
+		if (at < 0 || ends[at] < p || ends[at] - p < b[i].bytes)
+			return PyLong_FromSsize_t(i);
+	}
+	return PyLong_FromLong(-1);
+}
+
+/* ---- Declaring ---- */
+
+static void *grown(void *old, size_t *room, size_t n, size_t item)
+{
+	size_t more = *room ? *room * 2 : 64;
+	void *p = old;
+
+	if (n <= *room)
+		return old;
+	while (more < n)
+		more *= 2;
+	p = more <= (size_t)PY_SSIZE_T_MAX / item ? PyMem_Realloc(old, more * item) : NULL;
+	if (p)
+		*room = more;
+	else
+		PyErr_NoMemory();
+	return p;
+}
+
+static int make_room(struct table *t, int ndim)
+{
+	void *p = grown(t->entries, &t->room, t->n + 1, sizeof(*t->entries));
+
+	if (!p)
+		return -1;
+	t->entries = p;
+	p = grown(t->dims, &t->dims_room, t->n_dims + (size_t)ndim + 1, sizeof(*t->dims));
+	if (!p)
+		return -1;
+	t->dims = p;
+	return 0;
+}
+
+/* There is room. */
+static void add(struct table *t, const struct look *l, bool flat)
+{
+	assert(t->n < t->room && t->n_dims + (size_t)l->ndim <= t->dims_room);
+	t->entries[t->n++] = (struct entry){.bytes = l->bytes,
+					    .dims = t->n_dims,
+					    .dtype = l->dtype,
+					    .ndim = flat ? FLAT : (int16_t)l->ndim};
+	if (flat)
+		return;
+	memcpy(t->dims + t->n_dims, l->dims, (size_t)l->ndim * sizeof(l->dims[0]));
+	t->n_dims += (size_t)l->ndim;
+}
+
+/* Extents or offsets as libckpt takes them; *ret is NULL for None. False: they are not simple. */
+static bool numbers(PyObject *given, int ndim, uint64_t to[CKPT_NDIM_MAX], const uint64_t **ret)
+{
+	*ret = NULL;
+	if (given == Py_None)
+		return true;
+	if (!PyTuple_Check(given) || PyTuple_Size(given) != ndim)
+		return false;
+	for (int i = 0; i < ndim; i++) {
+		PyObject *n = PyTuple_GetItem(given, i);
+		int64_t value = PyLong_CheckExact(n) ? PyLong_AsLongLong(n) : -1;
+
+		if (value < 0)
+			return false;
+		to[i] = (uint64_t)value;
+	}
+	*ret = to;
+	return true;
+}
+
+/* NULL: it is not simple. */
+static const char *plain_name(PyObject *name)
+{
+	Py_ssize_t len;
+	const char *text = PyUnicode_CheckExact(name) ? PyUnicode_AsUTF8AndSize(name, &len) : NULL;
+
+	return text && strlen(text) == (size_t)len ? text : NULL;
+}
+
+static PyObject *shape_of(const struct look *l)
+{
+	PyObject *shape = PyTuple_New(l->ndim);
+
+	for (int i = 0; shape && i < l->ndim; i++) {
+		PyObject *n = PyLong_FromLongLong(l->dims[i]);
+
+		if (!n || PyTuple_SetItem(shape, i, n) != 0)
+			Py_CLEAR(shape);
+	}
+	return shape;
+}
+
+typedef int declare_fn(struct ckpt *c, const struct ckpt_tensor *t);
+
+/* What ckpt_declare() answers, in *ret; false: the tensor is not simple. */
+static bool declare_simple(struct table *t, PyObject *const *args, const struct look *l, int *ret)
+{
+	uint64_t global[CKPT_NDIM_MAX], offset[CKPT_NDIM_MAX], shape[CKPT_NDIM_MAX];
+	declare_fn *function = (declare_fn *)(uintptr_t)PyLong_AsVoidPtr(args[0]);
+	struct ckpt *c = PyLong_AsVoidPtr(args[1]);
+	struct ckpt_tensor d = {.size = sizeof(d), .dtype = l->dtype, .ndim = l->ndim};
+	int trained =
+		args[6] == Py_None ? look_trained(&t->looker, args[3]) : PyObject_IsTrue(args[6]);
+
+	d.name = plain_name(args[2]);
+	if (!function || !c || !d.name || trained < 0 ||
+	    !numbers(args[4], l->ndim, global, &d.global_shape) ||
+	    !numbers(args[5], l->ndim, offset, &d.offset) || PyErr_Occurred())
+		return false;
+	for (int i = 0; i < l->ndim; i++)
+		shape[i] = (uint64_t)l->dims[i];
+	d.shape = shape;
+	d.global_shape = d.global_shape ? d.global_shape : shape;
+	d.flags = trained ? CKPT_TRAINED : 0;
+	*ret = function(c, &d);
+	return true;
+}
+
+PyDoc_STRVAR(declare_doc,
+	     "declare(ckpt_declare, handle, name, tensor, global_shape, offset, trained) -> tuple "
+	     "or None\n\n(what ckpt_declare() answers, dtype, shape, bytes), or None: it has done "
+	     "nothing, as the tensor is not simple. What was declared is added.");
+
+static PyObject *table_declare(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct table *t = (struct table *)self;
+	PyObject *shape;
+	struct look l;
+	bool simple;
+	int r;
+
+	if (n_args != 7)
+		return PyErr_Format(PyExc_TypeError, "declare() takes 7 arguments");
+	if (!look(&t->looker, args[3], &l))
+		Py_RETURN_NONE;
+	Py_CLEAR(l.owner);
+	shape = shape_of(&l);
+	if (!shape || make_room(t, l.ndim) < 0) {
+		Py_XDECREF(shape);
+		return NULL;
+	}
+	simple = declare_simple(t, args, &l, &r);
+	if (!simple) {
+		PyErr_Clear();
+		Py_DECREF(shape);
+		Py_RETURN_NONE;
+	}
+	if (r >= 0)
+		add(t, &l, false);
+	return Py_BuildValue("(iiNK)", r, (int)l.dtype, shape, (unsigned long long)l.bytes);
+}
+
+PyDoc_STRVAR(add_doc, "add(dtype, shape, bytes)\n\nOne that was declared by other means; shape is "
+		      "None for a flat range.");
+
+static PyObject *table_add(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct table *t = (struct table *)self;
+	bool flat = n_args == 3 && args[1] == Py_None;
+	struct look l = {.ndim = 0};
+
+	if (n_args != 3 || (!flat && !PyTuple_Check(args[1])) ||
+	    (!flat && PyTuple_Size(args[1]) > CKPT_NDIM_MAX))
+		return PyErr_Format(PyExc_TypeError, "add(dtype, shape, bytes)");
+	l.dtype = (uint16_t)PyLong_AsLong(args[0]);
+	l.ndim = flat ? 0 : (int)PyTuple_Size(args[1]);
+	for (int i = 0; i < l.ndim; i++)
+		l.dims[i] = PyLong_AsLongLong(PyTuple_GetItem(args[1], i));
+	l.bytes = PyLong_AsUnsignedLongLong(args[2]);
+	if (PyErr_Occurred() || make_room(t, l.ndim) < 0)
+		return NULL;
+	add(t, &l, flat);
+	Py_RETURN_NONE;
+}
+
+/* ---- The libraries ---- */
+
+PyDoc_STRVAR(numpy_doc,
+	     "know_numpy(ndarray, mmap, samples) -> bool\n\nWhether arrays are as its ABI "
+	     "says: samples are (array, address, shape, strides, base, dtype, "
+	     "contiguous, writable) in numpy's words.");
+
+static PyObject *table_know_numpy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct looker *k = &((struct table *)self)->looker;
+	int r;
+
+	if (n_args != 3 || k->ndarray)
+		return PyErr_Format(PyExc_TypeError, "know_numpy(ndarray, mmap, samples), once");
+	r = look_know_numpy(k, args[0], args[1], args[2]);
+	return r < 0 ? NULL : PyBool_FromLong(r);
+}
+
+PyDoc_STRVAR(
+	torch_doc,
+	"know_torch(Tensor, Parameter, UntypedStorage, methods, attributes) -> bool\n\nWhether the "
+	"methods and attributes of its types can be called from here.");
+
+static PyObject *table_know_torch(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct looker *k = &((struct table *)self)->looker;
+	int r;
+
+	if (n_args != 5 || k->tensor)
+		return PyErr_Format(
+			PyExc_TypeError,
+			"know_torch(Tensor, Parameter, UntypedStorage, methods, attributes), once");
+	r = look_know_torch(k, args, args[3], args[4]);
+	return r < 0 ? NULL : PyBool_FromLong(r);
+}
+
+/* ---- The module ---- */
+
+static int table_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	struct table *t = (struct table *)self;
+	PyObject *dtype_code;
+
+	if (kwargs || !PyArg_ParseTuple(args, "O:Table", &dtype_code))
+		return -1;
+	if (t->looker.dtype_code) {
+		PyErr_SetString(PyExc_TypeError, "a table is made once");
+		return -1;
+	}
+	Py_INCREF(dtype_code);
+	t->looker.dtype_code = dtype_code;
+	return 0;
+}
+
+static void table_dealloc(PyObject *self)
+{
+	struct table *t = (struct table *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	look_clear(&t->looker);
+	PyMem_Free(t->entries);
+	PyMem_Free(t->dims);
+	release(self);
+	Py_DECREF((PyObject *)type);
+}
+
+#define METHOD(name, function, doc)                                                                \
+	{                                                                                          \
+		name, (PyCFunction)(void (*)(void))(function), METH_FASTCALL, doc                  \
+	}
+
+static PyMethodDef methods[] = {
+	METHOD("add", table_add, add_doc),
+	METHOD("declare", table_declare, declare_doc),
+	METHOD("fill", table_fill, fill_doc),
+	METHOD("first_outside", table_first_outside, outside_doc),
+	METHOD("know_numpy", table_know_numpy, numpy_doc),
+	METHOD("know_torch", table_know_torch, torch_doc),
+	{NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+	{Py_tp_doc,
+	 "Table(dtype_code): what a handle has declared, and how tensors are looked at."},
+	{Py_tp_new, PyType_GenericNew},
+	{Py_tp_init, table_init},
+	{Py_tp_dealloc, table_dealloc},
+	{Py_tp_methods, methods},
+	{0, NULL},
+};
+
+static PyType_Spec spec = {.name = "ckpt._bindings.Table",
+			   .basicsize = sizeof(struct table),
+			   .flags = Py_TPFLAGS_DEFAULT,
+			   .slots = slots};
+
+static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT,
+				    .m_name = "_bindings",
+				    .m_doc = "The bindings of many tensors; see python/bindings.c.",
+				    .m_size = -1};
+
+PyMODINIT_FUNC PyInit__bindings(void);
+PyMODINIT_FUNC PyInit__bindings(void)
+{
+	PyObject *m = PyModule_Create(&module), *type = PyType_FromSpec(&spec);
+	bool good = m && type && PyModule_AddObjectRef(m, "Table", type) == 0 &&
+		    PyModule_AddIntConstant(m, "BINDING_BYTES", sizeof(struct ckpt_binding)) == 0;
+
+	Py_XDECREF(type);
+	if (!good)
+		Py_CLEAR(m);
+	return m;
+}
