@@ -51,8 +51,9 @@ void figure_print(const struct figure *f, bool json);
 struct bench {
 	char folder[200]; /* of this run, absolute; removed at the end */
 	char ckptd[300];  /* the program */
+	char build[260];  /* the build tree that this program is in */
 	const char *only; /* --case; NULL: all of the verb */
-	uint64_t mib;     /* --mib: of load.strided */
+	uint64_t mib;     /* --mib: of load.strided, reshard and python.save.200k */
 	bool json;
 	uint32_t shards; /* --shards: of meta */
 	int figures, failures;
@@ -78,6 +79,7 @@ void cases_detect_beat(struct bench *b); /* detect.beat.p99 */
 void cases_durable(struct bench *b); /* save.durable.*, save.cpu */
 void cases_small(struct bench *b);   /* small.* */
 void cases_idle(struct bench *b);    /* idle.* */
+void cases_python(struct bench *b);  /* python.save.200k */
 void cases_load(struct bench *b);    /* load.* */
 void cases_resume(struct bench *b);  /* resume.* */
 void cases_strided(struct bench *b); /* load.strided* */

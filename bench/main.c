@@ -36,7 +36,7 @@ static const char usage[] =
 	"                  [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
-	"               idle.cpu, idle.rss\n"
+	"               idle.cpu, idle.rss, python.save.200k\n"
 	"  load         load.memory, load.disk, load.strided, load.strided.memory,\n"
 	"               resume.warm\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
@@ -45,18 +45,19 @@ static const char usage[] =
 	"               detect.beat.p99\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
-	"  --mib N      load.strided: so many MiB instead of 1024; reshard: instead of 8192\n"
+	"  --mib N      load.strided and python.save.200k: so many MiB instead of 1024;\n"
+	"               reshard: instead of 8192\n"
 	"  --json       one object per line\n"
 	"  --version, --help\n"
 	"\n"
 	"Everything happens in a folder of its own in the current one, with a ckptd of its own.\n"
-	"It needs 6 GiB of memory and 8 GiB of disk there; meta 1 GiB of either,\n"
+	"It needs 7 GiB of memory and 8 GiB of disk there; meta 1 GiB of either,\n"
 	"reshard 0.5 GiB of memory and four times --mib of disk.\n";
 
 static const char *const save_cases[] = {
 	"save.stall.1rank", "save.stall.4rank", "save.first", "save.durable.uring",
 	"save.durable.threads", "save.cpu", "small.sealed.p50", "small.durable.p50", "idle.cpu",
-	"idle.rss", NULL
+	"idle.rss", "python.save.200k", NULL
 };
 static const char *const load_cases[] = {"load.memory",         "load.disk",   "load.strided",
 					 "load.strided.memory", "resume.warm", NULL};
@@ -212,6 +213,7 @@ static int find_ckptd(struct bench *b)
 	slash = strrchr(self, '/');
 	if (slash)
 		*slash = '\0';
+	snprintf(b->build, sizeof(b->build), "%s/..", self);
 	if (given)
 		snprintf(b->ckptd, sizeof(b->ckptd), "%s", given);
 	else
@@ -276,6 +278,7 @@ static int work(struct bench *b, const char *verb)
 		cases_durable(b);
 		cases_small(b);
 		cases_idle(b);
+		cases_python(b);
 	} else if (*verb == 'r') {
 		cases_reshard(b);
 	} else if (*verb == 'm') {

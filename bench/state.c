@@ -32,7 +32,8 @@ static const uint64_t block[] = {
 	16u << 20, 4096,		/* down */
 };
 #define BLOCK_TENSORS (sizeof(block) / sizeof(block[0]))
-#define TENSORS_MAX 8192u
+#define BLOCKS_TENSORS_MAX 8192u /* of a transformer */
+#define PAGED_MAX 8192u /* so many equal tensors begin at a page; of more the bytes alone count */
 #define COPY_PIECE (256u << 10)
 #define COPY_THREADS_MAX 64u
 
@@ -40,17 +41,20 @@ static uint64_t tensor_bytes(uint32_t i, uint64_t left, uint64_t bytes, uint32_t
 {
 	if (tensors == 0)
 		return min_u64(left, block[i % BLOCK_TENSORS]);
-	return i + 1 == tensors ? left : bytes / tensors / 4096 * 4096;
+	if (i + 1 == tensors)
+		return left;
+	return tensors > PAGED_MAX ? bytes / tensors / 4 * 4 : bytes / tensors / 4096 * 4096;
 }
 
 static int divide(struct state *s, uint32_t tensors, struct err *e)
 {
+	uint32_t most = tensors ? tensors : BLOCKS_TENSORS_MAX;
 	uint64_t at = 0;
 
-	s->tensors = alloc_array(TENSORS_MAX, sizeof(*s->tensors));
+	s->tensors = alloc_array(most, sizeof(*s->tensors));
 	if (!s->tensors)
 		return err_code(e, -ENOMEM, "make a state");
-	for (s->n = 0; at < s->bytes && s->n < TENSORS_MAX; s->n++) {
+	for (s->n = 0; at < s->bytes && s->n < most; s->n++) {
 		uint64_t len = tensor_bytes(s->n, s->bytes - at, s->bytes, tensors);
 
 		s->tensors[s->n] = (struct ckpt_binding){ .ptr = s->base + at, .device = CKPT_HOST,
@@ -145,7 +149,7 @@ bool state_has_matrices(const struct state *s, const struct matrix_cut *m)
 void state_touch(struct state *s, uint64_t step)
 {
 	for (uint32_t i = 0; i < s->n; i++)
-		put_le64(s->tensors[i].ptr, step * TENSORS_MAX + i);
+		put_le64(s->tensors[i].ptr, step * s->n + i);
 }
 
 int memfd_map(uint64_t bytes, uint8_t **ret, struct err *e)

@@ -42,6 +42,10 @@ check() {
 }
 check small.sealed.p50 save --case small.sealed.p50
 [ "$(wc -l <out)" -eq 1 ] || fail "not one object: $(cat out)"
+if /usr/bin/python3 -c 'import numpy' 2>/dev/null; then
+	check python.save.200k save --case python.save.200k --mib 16
+	grep -q 'in libckpt [0-9.]* s of it' line || fail "no note: $(cat line)"
+fi
 check meta.plan.1m meta --shards 40000
 for case in meta.plan.memory meta.lookup.1m meta.lookup.file; do
 	grep -q "\"case\":\"$case\"" out || fail "no object of $case: $(cat out)"

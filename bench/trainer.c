@@ -75,8 +75,9 @@ static int make_state(struct rank *k, const struct order *o, struct err *e)
 {
 	int r = state_make(&k->state, o->bytes, o->tensors, (uint64_t)o->rank + 1, e);
 
-	if (r == 0)
-		r = memfd_map(o->bytes, &k->memfd, e);
+	if (r < 0 || o->kind == ORDER_TENSORS)
+		return r;
+	r = memfd_map(o->bytes, &k->memfd, e);
 	if (r < 0)
 		return r;
 	k->leaves = alloc_zero(div_up(o->bytes, LEAF) * 16);
@@ -308,6 +309,7 @@ static int obey(struct rank *k, const struct order *o, struct answer *a, struct 
 {
 	switch (o->kind) {
 	case ORDER_STATE:
+	case ORDER_TENSORS:
 		return make_state(k, o, e);
 	case ORDER_MATRIX:
 		return make_matrices(k, o, e);

@@ -17,6 +17,7 @@
 
 enum order_kind {
 	ORDER_STATE,   /* make `bytes` of state, in `tensors` equal ones or as a transformer */
+	ORDER_TENSORS, /* the same for saves and loads alone: it has no memory for limits */
 	ORDER_MATRIX,  /* the same as matrices of `rows` rows, cut by columns over the world */
 	ORDER_CHECK,   /* whether the matrices hold what they were made with */
 	ORDER_OPEN,    /* open the job, declare the state, prepare */
