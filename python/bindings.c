@@ -130,6 +130,7 @@ static Py_ssize_t range_of(const uint64_t *starts, Py_ssize_t n, uint64_t p)
 {
 	Py_ssize_t low = 0, high = n;
 
+	assert(n >= 0);
 	while (low < high) {
 		Py_ssize_t middle = low + (high - low) / 2;
 

@@ -3,9 +3,9 @@
 """Saves and loads of CUDA tensors through the Python binding, on a machine with a GPU and torch:
 
     PATH=FOLDER:$PATH LD_LIBRARY_PATH=FOLDER CKPT_LIBRARY=FOLDER/libckpt.so \\
-        python3 python/tests/cuda_save.py [MIB]
+        CKPT_EXTENSION=FOLDER/_bindings.abi3.so python3 python/tests/cuda_save.py [MIB]
 
-FOLDER has ckptd, libckpt.so and what they need. Contiguous and strided tensors of MIB (default 1024)
+FOLDER has ckptd, libckpt.so, the extension and what they need. Contiguous and strided tensors of MIB (default 1024)
 together, saved, saved while the device computes, loaded from memory and from disk, bit for bit. Prints
 "ok NAME" or "not ok NAME" and figures after '#'; exits 1 if one failed, 77 without a device.
 
@@ -178,6 +178,26 @@ def case_parts(_):
     assert torch.equal(part, whole[100:150, 60:60 + part.shape[1]])
     part.zero_()
     assert not into.any(), "bytes outside the view were written"
+
+
+def case_looked_at_alike(_):
+    """By the extension and by Python, where the tensors are now: on the device, moved away, and back."""
+    state = tensors(5, 16)
+    with opened("alike", state) as c:
+        table = c._table
+        assert table is not None, "CKPT_EXTENSION does not name the extension"
+        for device in ("cuda", "cpu", "cuda"):
+            seen = []
+            for t in state.values():
+                t.data = t.data.to(device)
+            for c._table in (table, None):
+                out, n, _ = c._bindings(False)
+                seen.append([(b.ptr, b.device, b.dtype, b.ndim, b.bytes) for b in out[:n]])
+            c._table = table
+            assert seen[0] == seen[1], device
+            assert {b[1] for b in seen[0]} == ({-1} if device == "cpu" else {torch.cuda.current_device()})
+            left = table.fill(list(c._tensors), (ckpt.L.Binding * n)(), False, [])
+            assert [list(state)[i] for i in left] == ["columns", "rows", "transposed"] or device == "cpu", left
 
 
 def main():
