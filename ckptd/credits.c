@@ -12,6 +12,9 @@
  *   turn of a rank in an open window   DUE -> GIVEN -> DONE      DONE: it sealed, or skipped a step
  *                                      of the window
  *
+ * A step that a rank of the window did not save has failed for all: the next window may begin with
+ * it, so that all ranks can try it again.
+ *
  * A rank says which save it has begun in its beat page before it looks for a credit (beat_page.h);
  * one that cannot beat says it with the Seal or Skip of that save. A rank that waits for a credit
  * has not begun its save in this sense: the window may begin with that step.
@@ -150,7 +153,9 @@ static uint64_t choose_first(struct job *j)
 		if (p)
 			first = max_u64(first, beat_page_next_save(p, m->epoch));
 	}
-	return first;
+	/* All ranks are done with that step, and none of them is beyond it: they may try it again.
+	 */
+	return first > 0 && first == j->window.failed ? first - 1 : first;
 }
 
 static void open_window(struct job *j)
@@ -273,6 +278,8 @@ void credits_skipped(struct member *m, uint64_t step, bool gave_back)
 	if (m->job->history.epoch.world == 1 && !gave_back)
 		return; /* it agrees with itself about any step */
 	m->turn = TURN_DONE;
+	if (is_open(m->job) && step >= m->job->window.from && step < UINT64_MAX)
+		m->job->window.failed = step + 1;
 	if (page_of(m)) /* (3) */
 		atomic_store(&page_of(m)->credit_from, CREDIT_NOT_YET);
 }

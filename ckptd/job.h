@@ -233,6 +233,7 @@ struct member {
 struct credit_window {
 	uint64_t epoch; /* it is open in this one; 0: it never was */
 	uint64_t from;  /* its first step */
+	uint64_t failed; /* a step of it that some rank did not save, + 1; 0: none */
 	bool due;       /* some rank's turn may be DUE */
 	enum credit_block block; /* why the next one is not opened */
 	uint32_t blocked_rank;   /* by which rank */

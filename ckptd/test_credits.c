@@ -55,6 +55,22 @@ static void say_skip(struct hand *k, uint64_t step)
 	assert_int_equal(hand_ask_code(k, &q), 0);
 }
 
+/* Its seal was refused. */
+static void give_back(struct hand *k, uint64_t step)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip skip = CKPT__SKIP__INIT;
+
+	skip.step = step;
+	skip.epoch = k->epoch;
+	skip.credit = k->used_credit;
+	skip.kind = CKPT_SKIP_FAILED;
+	skip.reason = (char *)"its seal was refused";
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &skip;
+	assert_int_equal(hand_ask_code(k, &q), 0);
+}
+
 /* As the library does; whether it saved. */
 static bool save_or_skip(struct hand *k, uint32_t rank, uint64_t step)
 {
@@ -198,10 +214,37 @@ static void test_a_rank_misses_its_window(void **state)
 	assert_int_equal(w.k[2].page->credit, credit);
 	for (uint32_t i = 0; i < RANKS; i++) {
 		assert_true(w.k[i].page->credit > w.k[i].used_credit);
-		assert_int_equal(w.k[i].page->credit_from, 11);
+		assert_int_equal(w.k[i].page->credit_from, 10); /* it may be tried again */
 		assert_int_equal(save_rank(&w.k[i], i, 11), 0);
 	}
 	assert_int_equal(hand_wait(&w.k[0], 11, CKPT_COMMITTED), 0);
+	turns(t);
+	assert_int_equal(w.k[0].page->credit_from, 12);
+	crew_end(&w);
+}
+
+/* One rank cannot save a step: all try it again, if none has gone on. */
+static void test_a_step_is_tried_again(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, 10, false);
+		if (i == 1)
+			say_skip(&w.k[i], 10);
+		else
+			ignore_result(save_rank(&w.k[i], i, 10) /* the last one is refused */);
+	}
+	w.k[2].used_credit = w.k[2].page->credit;
+	give_back(&w.k[2], 10);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		assert_true(w.k[i].page->credit > w.k[i].used_credit);
+		assert_int_equal(w.k[i].page->credit_from, 10);
+	}
 	crew_end(&w);
 }
 
@@ -261,6 +304,7 @@ int main(void)
 		NODE_TEST(test_the_window_is_beyond_every_save),
 		NODE_TEST(test_a_step_that_is_waited_for),
 		NODE_TEST(test_a_rank_misses_its_window),
+		NODE_TEST(test_a_step_is_tried_again),
 		NODE_TEST(test_why_there_is_no_credit),
 	};
 
