@@ -227,6 +227,17 @@ static enum events_share concerns(void *arg, const char *words, uint32_t uid)
 	return EVENTS_OTHER;
 }
 
+/* How the saves of its job get on. */
+static void add_saves(struct node *n, const struct asked *a, json_t *doc)
+{
+	const struct job *j = a->all || !a->of_job ? NULL : watching_job(n, a->subject.job);
+
+	if (!j || job_stopped(j))
+		return;
+	json_object_set_new(doc, "saves", saves_json(j));
+	json_object_set_new(doc, "problems", problems_json(j));
+}
+
 static bool why_head(struct why *x)
 {
 	const struct asked *a = &x->asked;
@@ -243,6 +254,7 @@ static bool why_head(struct why *x)
 			   "known", known, "suspect",
 			   mark ? json_string(mark->reason) : json_null(), "events",
 			   "verdicts_more", 0, "events_more", 0);
+	add_saves(n, a, x->doc);
 	json_object_set_new(x->doc, "drained", marks_drain_json(&n->marks));
 	json_object_set_new(x->doc, "admission", admission_json(n));
 	json_object_set_new(x->doc, "not_kept", watching_dropped_json(n, x->uid, x->sees_all));

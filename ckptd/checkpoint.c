@@ -418,6 +418,7 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	credits_sealed(m, r->step);
 	m->declared->refs++;
 	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs);
+	problems_sealed(m, c);
 	*ret_attempt = c->attempt;
 	return 0;
 }
@@ -471,6 +472,7 @@ void checkpoint_skip(struct member *m, const struct skip_request *r)
 	bool gave_back = credit_comes_back(m, r->credit);
 	struct checkpoint *c;
 
+	problems_skipped(m, r);
 	if (r->epoch == j->history.epoch.number && r->kind != CKPT_SKIP_REFUSED) {
 		note_skipped(m, r);
 		credits_skipped(m, r->step, gave_back);
@@ -674,6 +676,7 @@ static void commit_done(void *arg, int status)
 	c->record_n = j->history.next_n - 1;
 	c->wall_ns = j->history.commits[j->history.n_commits - 1].wall_ns;
 	goodput_was_committed(c);
+	problems_committed(c);
 	trust_committed(c);
 	stale_check(c);
 }

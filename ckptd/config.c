@@ -86,6 +86,8 @@ static const struct option options[] = {
 	{"checkpoint", "attempt_timeout", DURATION, AT(attempt_timeout_ns), .min = S,
 	 .max = 86400 * S, .def = "10min",
 	 .help = "a save that not every rank has finished by then is aborted"},
+	{"checkpoint", "warn_after", DURATION, .reload = true, AT(warn_after_ns), .max = 86400 * S,
+	 .def = "0", .help = "without a commit, which is a problem; 0: by what is usual"},
 	{"checkpoint", "settle_timeout", DURATION, AT(settle_timeout_ns), .min = S, .max = 3600 * S,
 	 .def = "30s", .help = "for settling the old epoch at an open"},
 	{"checkpoint", "log_trim", COUNT, AT(log_trim), .min = 16, .max = 1000000, .def = "1000",

@@ -27,6 +27,7 @@ struct config {
 	uint64_t slots, huge_pages, descriptors;
 	uint64_t persist_every, compression;
 	uint64_t attempt_timeout_ns, settle_timeout_ns, stop_timeout_ns;
+	uint64_t warn_after_ns; /* 0: by what is usual and advised */
 	uint64_t log_trim;
 	uint64_t keep_last, keep_every, keep_verified;
 	uint64_t healthy_steps, recheck_rate, hook_timeout_ns;

@@ -147,6 +147,7 @@ void checkpoint_suspect(struct checkpoint *c, uint32_t rank, const char *fmt, ..
 	for (uint32_t r = 0; r < c->world; r++)
 		if (rank == ALL_RANKS || rank == r)
 			c->shards[r].bad_file = true;
+	problems_damaged(c);
 }
 
 /* Committed, not taken away on purpose nor overtaken in memory, and it cannot be restored. */
@@ -517,6 +518,7 @@ static void epoch_opened(struct opening *o)
 	/* After the old run's ranks have left: their ends are no failure of this run, nor its
 	 * end. */
 	goodput_epoch_opened(j);
+	problems_epoch(j);
 	if (new_run) {
 		alloc_free(j->seen);
 		j->seen = NULL;

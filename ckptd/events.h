@@ -49,6 +49,9 @@ struct session;
 	X(EVENT_UNDRAINED, "undrained", "it does again")                                           \
 	X(EVENT_CLEARED, "cleared", "a person said that something is well")                        \
 	X(EVENT_UNWATCHED, "unwatched", "the detector has no room for something")                  \
+	X(EVENT_PROBLEM, "problem", "something keeps a job from being saved: problems.h")          \
+	X(EVENT_PROBLEM_ENDED, "problem-ended", "it does not any more")                            \
+	X(EVENT_LAST_SAVE_LOST, "last-save-lost", "a run ended, its last save does not count")     \
 	X(EVENT_FORGOTTEN, "forgotten", "an alarm stood when the ckptd before this one ended")
 
 enum event_kind {

@@ -101,6 +101,7 @@ static void job_step(struct task *t)
 	member_empty_slots(j);
 	slot_fill_step(j);
 	credits_give(j);
+	problems_step(j);
 	if (j->node->options.abort_broken)
 		ignore_result(job_state_check(j) /* which ends the process: find it here */);
 	node_stop_step(j->node);
@@ -290,6 +291,7 @@ static void append_done(struct work *w)
 	struct append *a = container_of(w, struct append, work);
 	struct job *j = a->job;
 	struct err e = { 0 };
+	char text[ERR_TEXT_MAX + 64];
 
 	j->appending = false;
 	if (job_stopped(j)) { /* it may be in the log: the next start reads it there */
@@ -308,6 +310,7 @@ static void append_done(struct work *w)
 	}
 	if (w->status == 0) {
 		j->log_text[0] = '\0';
+		problems_log_works(j);
 		if (a->record.type == RECORD_LEAD)
 			j->lead = true;
 		append_end(a, 0);
@@ -318,15 +321,15 @@ static void append_done(struct work *w)
 		snprintf(j->log_text, sizeof(j->log_text),
 			 "another ckptd wrote record %llu of the log; restart this one",
 			 (unsigned long long)a->n);
-		job_tell(j, 2, "%s", j->log_text);
+		problems_log_failed(j, 2, j->log_text);
 		append_fail_all(j, CKPT_ESTALE);
 		job_poke(j);
 		return;
 	}
-	if (!j->log_text[0])
-		job_tell(j, 3, "append record %llu of the log: %s; trying again each second",
-			 (unsigned long long)a->n, a->err.text);
 	memcpy(j->log_text, a->err.text, sizeof(j->log_text));
+	snprintf(text, sizeof(text), "append record %llu of the log: %s; trying again each second",
+		 (unsigned long long)a->n, a->err.text);
+	problems_log_failed(j, 3, text);
 	timer_arm(j->node->env.loop, &j->append_retry,
 		  loop_now(j->node->env.loop) + APPEND_RETRY_NS);
 	job_poke(j);

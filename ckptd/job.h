@@ -11,6 +11,7 @@
  *   checkpoint.c  an attempt from its first seal to COMMITTED or ABORTED, and its memory
  *   persist.c     from memory to files; replicas.c: what others write; rewrite.c: damaged files
  *                 are written again; retain.c: which files go
+ *   problems.c    what keeps it from being saved, as people are told
  *   load.c        what is being read; load_planning.c, load_giving.c: how
  *   job_removal.c its end: all of it goes
  * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
@@ -30,6 +31,7 @@
 #include "ckptd/job_state.h"
 #include "ckptd/ledger.h"
 #include "ckptd/node.h"
+#include "ckptd/problems.h"
 #include "coord/record.h"
 #include "detect/goodput.h"
 #include "model/declaration.h"
@@ -225,6 +227,7 @@ struct member {
 		char reason[96]; /* cut off */
 	} skipped[8];            /* the last steps this rank did not save */
 	uint32_t n_skipped;      /* ever; the ring's next place is this modulo 8 */
+	struct rank_saves saves; /* problems.c */
 };
 
 /* ---- The job ---- */
@@ -288,6 +291,7 @@ struct job {
 	uint64_t next_beats;  /* the newest beat page's */
 	uint64_t wanted_step; /* the first save at or after it was asked for; 0: none */
 	struct credit_window window;
+	struct saves saves; /* problems.c */
 	struct history history;
 	struct joblog *log;
 	uint8_t token[32];

@@ -260,6 +260,7 @@ static int member_make_page(struct member *m)
 	page->version = SESSION_VERSION;
 	page->epoch = m->job->history.epoch.number;
 	credits_fill_page(m, page);
+	problems_fill_page(m, page);
 	return 0;
 }
 
@@ -306,6 +307,7 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 	if (m->session)
 		session_forget_member(m->session);
 	m->session = r->session;
+	problems_joined(m);
 	if (!same)
 		watching_joined(m);
 	*ret = m;
@@ -366,6 +368,7 @@ void member_left(struct member *m, enum member_end how)
 		watching_ended(m);
 	if (how == MEMBER_ENDED || how == MEMBER_FAILED)
 		goodput_died(j);
+	problems_left(m, how == MEMBER_BYE);
 	end_credit_request(m);
 	preparing_cancel(m);
 	if (m->session)
@@ -388,6 +391,7 @@ void member_all_left(struct job *j)
 	if (!list_empty(&j->members) || !list_empty(&j->leaving))
 		return;
 	goodput_ended(j);
+	problems_all_left(j);
 	watching_over(j);
 }
 

@@ -68,6 +68,7 @@ void node_options_default(struct node_options *o)
 		.spare_bytes = UINT64_MAX / 4,
 		.disk_reserve = 64u << 20,
 		.attempt_timeout_ns = 600ull * 1000000000u,
+		.skips_ns = 10ull * 1000000000u,
 		.settle_timeout_ns = 30ull * 1000000000u,
 		.leaving_ns = 60ull * 1000000000u,
 		.log_trim = 1024,
@@ -134,6 +135,7 @@ int node_new(const struct env *env, const struct node_options *o, struct node **
 	timer_init(&n->hurry_timer, hurry);
 	timer_init(&n->whole_timer, end_searches);
 	timer_init(&n->goodput_timer, goodput_time_came);
+	timer_init(&n->problems_timer, problems_time_came);
 	beats_node_init(n);
 	marks_init(&n->marks, n);
 	answers_init(n);
@@ -589,6 +591,7 @@ void node_reload(struct node *n, const struct node_options *o)
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
+	n->options.warn_after_ns = o->warn_after_ns;
 	n->options.dedup = o->dedup;
 	n->options.keep_verified = o->keep_verified;
 	n->options.healthy_steps = o->healthy_steps;
@@ -623,6 +626,7 @@ void node_free(struct node *n)
 	timer_disarm(n->env.loop, &n->whole_timer);
 	timer_disarm(n->env.loop, &n->hurry_timer);
 	timer_disarm(n->env.loop, &n->goodput_timer);
+	timer_disarm(n->env.loop, &n->problems_timer);
 	refused_fini(n);
 	beats_node_fini(n);
 	recheck_free(n->recheck);

@@ -78,6 +78,8 @@ struct node_options {
 	uint64_t spare_bytes;        /* what spare/ may hold */
 	uint64_t disk_reserve;       /* bytes of the file system that stay free */
 	uint64_t attempt_timeout_ns; /* an attempt not sealed by all ranks by then is aborted */
+	uint64_t warn_after_ns;      /* without a commit: a problem; 0: as is usual for the job */
+	uint64_t skips_ns;           /* saves that are skipped for longer are one */
 	uint64_t settle_timeout_ns;  /* bound on settling the old epoch at an open */
 	uint64_t leaving_ns;         /* a failed trainer's process has so long to end: leaving.c */
 	uint64_t log_trim;           /* records kept before a summing record replaces them */

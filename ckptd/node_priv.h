@@ -92,6 +92,8 @@ struct node {
 	struct list agreeing;  /* overlaps that are compared: agreeing.c */
 	struct list indexing;  /* works of the index: indexing.c */
 	struct timer goodput_timer;
+	struct timer problems_timer;
+	bool problems_watched; /* it is armed */
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node: a stop waits for their end */

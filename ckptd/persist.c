@@ -237,11 +237,15 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 
 	c->no_room = true;
 	j->lacks_room = true;
-	if (!j->disk_text[0])
-		job_tell_step(j, c->step, 3, "step %llu stays in memory until there is room: %s",
-			      (unsigned long long)c->step, why->text);
+	problems_disk_full(j, c->step, why->text);
 	memcpy(j->disk_text, why->text, sizeof(j->disk_text));
 	timer_arm(j->node->env.loop, &j->room_timer, loop_now(j->node->env.loop) + ROOM_RETRY_NS);
+}
+
+static void has_room(struct job *j)
+{
+	j->disk_text[0] = '\0';
+	problems_disk_has_room(j);
 }
 
 static void persist_failed(struct checkpoint *c)
@@ -313,7 +317,7 @@ static void publish_done(struct work *w)
 	c->recyclable = true;
 	goodput_was_durable(c);
 	c->reason[0] = '\0';
-	j->disk_text[0] = '\0';
+	has_room(j);
 	checkpoint_has_files(c, t->commit);
 	t->commit = NULL;
 	j->last_durable_step = c->step;
@@ -659,7 +663,7 @@ void persist_step(struct job *j)
 			pick = c;
 	}
 	if (!pick && !j->persist && !refused)
-		j->disk_text[0] = '\0'; /* what was refused is not wanted any more */
+		has_room(j); /* what was refused is not wanted any more */
 	if (!pick)
 		return;
 	pick->durable = DUR_WANTED;

@@ -329,7 +329,8 @@ static void destroy_left(const struct preparing *p, struct region *const *region
 	}
 }
 
-static void refuse(struct preparing *p, int r)
+/* m: NULL: it has left. */
+static void refuse(struct preparing *p, struct member *m, int r)
 {
 	uint64_t budget, left = p->memory->ops->available(p->memory, &budget);
 
@@ -344,6 +345,8 @@ static void refuse(struct preparing *p, int r)
 	else if (p->err.code == 0)
 		err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank, p->n_slots,
 			(unsigned long long)(p->bytes >> 20), memory_error_text(r));
+	if (m)
+		problems_prepare_refused(m, p->err.text);
 	session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, p->err.text);
 }
 
@@ -383,7 +386,7 @@ static void create_done(struct work *w)
 	if (m && r < 0 && !job_stopped(p->job))
 		member_drop_slots(m);
 	if (r < 0)
-		refuse(p, r);
+		refuse(p, m, r);
 	else
 		session_prepared(p->session, p->request, m);
 	session_unref(p->session);

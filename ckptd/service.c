@@ -128,6 +128,7 @@ static void node_options_of(const struct config *c, struct node_options *o)
 	o->spare_bytes = c->spare;
 	o->disk_reserve = c->disk_reserve;
 	o->attempt_timeout_ns = c->attempt_timeout_ns;
+	o->warn_after_ns = c->warn_after_ns;
 	o->settle_timeout_ns = c->settle_timeout_ns;
 	o->log_trim = c->log_trim;
 	o->sessions_per_uid = (uint32_t)c->sessions_per_uid;
@@ -163,6 +164,7 @@ static void apply(struct service *s, const struct config *wanted)
 	s->config.keep_last = wanted->keep_last;
 	s->config.keep_every = wanted->keep_every;
 	s->config.persist_every = wanted->persist_every;
+	s->config.warn_after_ns = wanted->warn_after_ns;
 	s->config.dedup = wanted->dedup;
 	s->config.sessions_per_uid = wanted->sessions_per_uid;
 	s->config.jobs_per_uid = wanted->jobs_per_uid;

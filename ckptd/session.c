@@ -299,10 +299,14 @@ static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
 	struct err e = { 0 };
 	const struct slots_wanted wanted = {
 		.request = id, .blob_bytes = m->blob_bytes, .early = m->early};
-	int r = member_prepare(s->member, s, &wanted, &e);
+	int r;
 
-	if (r < 0)
+	problems_asked(s->member);
+	r = member_prepare(s->member, s, &wanted, &e);
+	if (r < 0) {
+		problems_prepare_refused(s->member, e.code ? e.text : err_text(r));
 		reply_err(s, id, r, &e);
+	}
 }
 
 void session_prepared(struct session *s, uint64_t id, struct member *m)
@@ -408,6 +412,9 @@ static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
 	if (err == 0)
 		err = checkpoint_seal(s->member, &r, &attempt, &e);
 	if (err < 0) {
+		/* Another rank has skipped it: that says why. */
+		if (err != CKPT_EABORTED)
+			problems_save_failed(s->member, m->step, e.code ? e.text : err_text(err));
 		reply_err(s, id, err, &e);
 		return;
 	}
@@ -447,6 +454,7 @@ static void on_credit(struct session *s, uint64_t id)
 	if (m->credit_request)
 		session_reply_error(s, m->credit_request, CKPT_ETIMEDOUT, "asked again");
 	m->credit_request = id;
+	problems_asked(m);
 	job_poke(m->job);
 	if (credits_has(m)) {
 		session_reply_ok(s, id);

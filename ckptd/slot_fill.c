@@ -121,6 +121,7 @@ static void seal_done(struct work *w)
 	if (r == 0) {
 		s->state = SLOT_EMPTY;
 		m->prepared = true;
+		problems_prepared(m);
 		job_poke(x->job);
 		next = next_mapping(m);
 	}

@@ -38,7 +38,7 @@
 enum {
 	COST_HEAD = 128,
 	COST_SKIPPED = 1,
-	COST_JOB = 40,
+	COST_JOB = 50,
 	COST_CHECKPOINT = 12,
 	COST_MEMBER = 6,
 	COST_BEATS = 16,
@@ -153,11 +153,12 @@ static json_t *lost_json(const struct history_commit *h)
 
 static json_t *member_json(const struct member *m)
 {
-	return json_pack("{s:i, s:i, s:b, s:b, s:b, s:I, s:b, s:o}", "rank", (int)m->rank, "pid",
-			 (int)m->process.pid, "alive", (int)m->alive, "connected",
+	return json_pack("{s:i, s:i, s:b, s:b, s:b, s:I, s:b, s:I, s:o, s:o}", "rank", (int)m->rank,
+			 "pid", (int)m->process.pid, "alive", (int)m->alive, "connected",
 			 (int)(m->session != NULL), "prepared", (int)m->prepared, "epoch",
-			 (json_int_t)m->epoch, "credit", (int)m->credit_unused, "beats",
-			 beats_json(m));
+			 (json_int_t)m->epoch, "credit", (int)m->credit_unused, "skips",
+			 (json_int_t)m->saves.skips, "last_skip",
+			 last_skip_json(&m->saves.last_skip), "beats", beats_json(m));
 }
 
 static json_t *slot_json(const struct slot *s)
@@ -236,6 +237,8 @@ static json_t *job_json(struct job *j)
 		json_object_set_new(o, "replica_text", json_string(j->replica_text));
 	}
 	json_object_set_new(o, "goodput", goodput_json(j));
+	json_object_set_new(o, "saves", saves_json(j));
+	json_object_set_new(o, "problems", problems_json(j));
 	if (j->stale_alarms)
 		json_object_set_new(o, "stale_step", json_integer((json_int_t)j->stale_step));
 	if (j->overlap_alarms) {

@@ -557,7 +557,8 @@ static const char *const job_keys[] = {"job",         "id",
 				       "stopped",     "log_error",
 				       "log_anew",    "log_trim_error",
 				       "disk_error",  "replica_alarms",
-				       "goodput",     NULL};
+				       "goodput",     "saves",
+				       "problems",    NULL};
 
 /* All jobs of many, in their order; each slice has few of them. */
 static void test_status_of_many_jobs(void **state)

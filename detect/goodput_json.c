@@ -152,16 +152,13 @@ static json_t *tier_json(const char *tier, const struct interval_cost *c,
 			 real(r->watched), "mtbf_s", real(1 / r->per_s), "seen", real(r->trusted));
 }
 
-static json_t *advice_json(const struct goodput *g)
+static void advise(const struct goodput *g, struct interval_cost c[2], struct interval_rate r[2],
+		   struct interval_advice a[2])
 {
 	static const struct interval_prior priors[2] = {{.mtbf = DAY, .weight = 1},
 							{.mtbf = 7 * DAY, .weight = 1}};
 	uint64_t failures = g->failures[0] + g->failures[1], run = 0;
 	double restart = seconds_of(g->ns[GOODPUT_RESTART]) / (double)(failures + 1);
-	struct interval_cost c[2];
-	struct interval_rate r[2];
-	struct interval_advice a[2];
-	json_t *list = json_array();
 
 	for (int i = 0; i < GOODPUT_COUNT; i++)
 		run += i == GOODPUT_AWAY ? 0 : g->ns[i];
@@ -176,6 +173,26 @@ static json_t *advice_json(const struct goodput *g)
 		interval_rate_of(&priors[i], g->failures[i], seconds_of(run), &r[i]);
 	}
 	interval_advise_tiers(c, r, a);
+}
+
+double goodput_json_interval(const struct goodput *g)
+{
+	struct interval_cost c[2];
+	struct interval_rate r[2];
+	struct interval_advice a[2];
+
+	advise(g, c, r, a);
+	return a[0].seconds;
+}
+
+static json_t *advice_json(const struct goodput *g)
+{
+	struct interval_cost c[2];
+	struct interval_rate r[2];
+	struct interval_advice a[2];
+	json_t *list = json_array();
+
+	advise(g, c, r, a);
 	json_array_append_new(list, tier_json("memory", &c[0], &r[0], &a[0]));
 	json_array_append_new(list, tier_json("disk", &c[1], &r[1], &a[1]));
 	return list;

@@ -18,5 +18,7 @@ json_t *goodput_json_kept(const struct goodput *g, uint64_t wall_ns);
 /* False: it is damaged; then *g and *ret_wall_ns are of no use. */
 bool goodput_json_take(const json_t *doc, struct goodput *g, uint64_t *ret_wall_ns);
 json_t *goodput_json_answer(const struct goodput *g);
+/* How often it is advised to save to memory, in seconds; 0 or not finite: not known. */
+double goodput_json_interval(const struct goodput *g);
 
 #endif

@@ -46,6 +46,10 @@ struct session_page {
 	_Atomic uint32_t blocked;     /* enum credit_block: why there is no newer credit */
 	_Atomic uint64_t credit_from; /* the first step to use it for; NOT_YET: wait */
 	_Atomic uint32_t blocked_rank; /* of BLOCK_UNPREPARED and the following */
+	uint32_t zero;
+	/* Steps that all ranks sealed and the job's log, which cannot be written, does not have. */
+	_Atomic uint64_t uncommitted;
+	_Atomic uint64_t uncommitted_from; /* the first of them */
 };
 _Static_assert(sizeof(struct session_page) <= SESSION_PAGE_BYTES, "one page");
 

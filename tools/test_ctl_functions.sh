@@ -73,7 +73,7 @@ json () {
 import json, re, sys
 d = json.load(open(sys.argv[1]))
 assert d["schema"] == 2 and d["source"] in ("daemon", "files")
-known = set(re.findall(r"`([a-z_]+)`", open(sys.argv[2]).read()))
+known = set(re.findall(r"`([a-z_-]+)`", open(sys.argv[2]).read()))
 def walk(o):
     if isinstance(o, dict):
         for k, v in o.items():

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * problems.h - what keeps a job from being saved: one small table of each job.
+ *
+ * Whoever finds that something is wrong, or is not any more, calls the function here that says so.
+ * A problem stands from its first finding to its end; both are an event and a line of the log, and
+ * in between it is a PROBLEM of `ckptctl status`. On the loop's thread.
+ */
+#ifndef CKPTD_PROBLEMS_H
+#define CKPTD_PROBLEMS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "ckpt.h"
+
+struct checkpoint;
+struct job;
+struct member;
+struct node;
+struct session_page;
+struct skip_request;
+struct timer;
+
+/* X(name, word, what was so) */
+#define JOB_PROBLEMS(X)                                                                            \
+	X(PROBLEM_PREPARE, "prepare-refused", "memory for saves was refused")                      \
+	X(PROBLEM_SAVES, "saves-fail", "saves failed")                                             \
+	X(PROBLEM_SKIPS, "saves-skipped", "saves were skipped")                                    \
+	X(PROBLEM_DAMAGE, "damage", "a checkpoint on disk was damaged")                            \
+	X(PROBLEM_DISK, "disk-full", "a checkpoint had no room on disk")                           \
+	X(PROBLEM_LOG, "log-unwritable", "the log could not be written")                           \
+	X(PROBLEM_NO_COMMIT, "no-commit", "nothing was committed")
+
+enum job_problem {
+#define X(name, word, was) name,
+	JOB_PROBLEMS(X)
+#undef X
+		JOB_PROBLEM_COUNT
+};
+
+#define PROBLEM_NO_RANK UINT32_MAX
+#define PROBLEM_NO_STEP UINT64_MAX
+
+struct problem {
+	bool stands;
+	bool said;         /* its beginning is in the log, and so will be its end */
+	uint32_t ranks;    /* that have it: PREPARE and SAVES */
+	uint32_t rank;     /* whose sentence it is */
+	uint64_t step;     /* that it is about */
+	uint64_t times;    /* found since it stands */
+	uint64_t since_ns; /* loop's clock, like the next */
+	uint64_t said_ns;
+	char text[ERR_TEXT_MAX];
+};
+
+struct last_skip {
+	uint64_t step, wall_ns; /* wall_ns 0: there is none */
+	uint32_t rank, kind;    /* enum ckpt_skip_reason */
+	char reason[128];
+};
+
+/* Of a job. */
+struct saves {
+	struct problem problems[JOB_PROBLEM_COUNT];
+	uint64_t skips[CKPT_SKIP_REASONS_MAX]; /* of all ranks, in this life of ckptd */
+	struct last_skip last_skip;
+	bool tried;      /* a rank wants to save in this epoch */
+	bool called;     /* a rank has called save in it: */
+	uint64_t newest; /* the newest step that one called it for */
+	uint32_t row;    /* steps that were skipped since the last commit: */
+	uint64_t row_from, row_to, row_ns;
+	uint64_t commit_ns;     /* loop's clock: the last commit, or the epoch began */
+	uint64_t commit_gap_ns; /* between the last two; 0: not known */
+	uint64_t uncommitted;   /* steps that every rank sealed while the log cannot be written: */
+	uint64_t uncommitted_from; /* the first of them */
+	bool end_said, ended;      /* of the run: see problems_all_left() */
+};
+
+/* Of a rank. */
+struct rank_saves {
+	uint32_t problems; /* bits of enum job_problem */
+	uint64_t skips;
+	bool skipped_last; /* its last save was */
+	struct last_skip last_skip;
+};
+
+/* ---- What ckptd's machines find ---- */
+
+void problems_epoch(struct job *j); /* a new one began */
+void problems_joined(struct member *m);
+/* A rank asked for the memory of its saves. */
+void problems_asked(struct member *m);
+void problems_prepare_refused(struct member *m, const char *why);
+void problems_prepared(struct member *m);
+void problems_save_failed(struct member *m, uint64_t step, const char *why);
+void problems_skipped(struct member *m, const struct skip_request *r);
+void problems_sealed(struct member *m, const struct checkpoint *c);
+void problems_committed(const struct checkpoint *c);
+void problems_damaged(const struct checkpoint *c);
+void problems_disk_full(struct job *j, uint64_t step, const char *why);
+void problems_disk_has_room(struct job *j);
+void problems_log_failed(struct job *j, int level, const char *why);
+void problems_log_works(struct job *j);
+/* It is about to be freed. bye: it said so. */
+void problems_left(struct member *m, bool bye);
+void problems_all_left(struct job *j); /* and said so */
+/* After all other machines of the job have taken their steps. */
+void problems_step(struct job *j);
+void problems_time_came(struct timer *t); /* node's: of jobs with ranks */
+
+bool problems_stand(const struct job *j, enum job_problem k);
+const char *problem_word(enum job_problem k);
+const char *skip_word(uint32_t kind);
+void problems_fill_page(const struct member *m, struct session_page *page);
+
+/* ---- problems_json.c: doc/json.md ---- */
+
+json_t *problems_json(const struct job *j);
+json_t *saves_json(const struct job *j);
+json_t *last_skip_json(const struct last_skip *s); /* null: there is none */
+
+#endif

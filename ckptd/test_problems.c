@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Problems of a job: each is found, said once however often it is found, shown, and over.
+ */
+#include <config.h>
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "ckptd/events.h"
+#include "ckptd/loop_epoll.h"
+#include "ckptd/node_priv.h"
+#include "ckptd/test_node_rig.h"
+#include "proto/session.pb-c.h"
+#include "proto/session_page.h"
+
+static void turns(struct node_test *t)
+{
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+}
+
+/* How many events of this kind name this problem, and the words of the last; NULL: any. */
+static unsigned count_events(struct node_test *t, const char *kind, const char *problem,
+			     char words[640])
+{
+	struct events_question q = {.sees_all = true};
+	json_t *doc = events_answer(t->host.node->events, &q), *o;
+	unsigned n = 0;
+	size_t i;
+
+	words[0] = '\0';
+	json_array_foreach(json_object_get(doc, "events"), i, o)
+	{
+		const char *is = json_string_value(json_object_get(o, "kind"));
+		const char *of = json_string_value(json_object_get(o, "problem"));
+
+		if (strcmp(is, kind) != 0 || (problem && (!of || strcmp(of, problem) != 0)))
+			continue;
+		snprintf(words, 640, "%s", json_string_value(json_object_get(o, "words")));
+		n++;
+	}
+	json_decref(doc);
+	return n;
+}
+
+static void assert_raised(struct node_test *t, enum job_problem k, const char *words)
+{
+	char line[640];
+
+	assert_true(problems_stand(the_job(t), k));
+	assert_int_equal(count_events(t, "problem", problem_word(k), line), 1);
+	if (!strstr(line, words))
+		fail_msg("'%s' does not have '%s'", line, words);
+	assert_int_equal(count_events(t, "problem-ended", problem_word(k), line), 0);
+}
+
+static void assert_over(struct node_test *t, enum job_problem k)
+{
+	char line[640];
+
+	assert_false(problems_stand(the_job(t), k));
+	assert_int_equal(count_events(t, "problem", problem_word(k), line), 1);
+	assert_int_equal(count_events(t, "problem-ended", problem_word(k), line), 1);
+}
+
+static void skip_step(struct hand *k, uint64_t step, uint32_t kind, const char *why)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip skip = CKPT__SKIP__INIT;
+
+	skip.step = step;
+	skip.epoch = k->epoch;
+	skip.kind = kind;
+	skip.reason = (char *)why;
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &skip;
+	assert_int_equal(hand_ask_code(k, &q), 0);
+}
+
+static void say_bye(struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_ask_code(k, &q), 0);
+}
+
+/* ---- Of ranks ---- */
+
+static void test_prepare_is_refused(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_rank(&t->a, 0, 1);
+	pretended_room = 1000;
+	for (int i = 0; i < 5; i++)
+		assert_true(hand_prepare(&t->a) < 0);
+	assert_raised(t, PROBLEM_PREPARE, "no memory for the saves of rank 0: ");
+	assert_non_null(strstr(the_job(t)->saves.problems[PROBLEM_PREPARE].text, t->a.text));
+	assert_int_equal(the_job(t)->saves.problems[PROBLEM_PREPARE].times, 5);
+	pretended_room = UINT64_MAX;
+	prepare_rank(&t->a);
+	assert_over(t, PROBLEM_PREPARE);
+}
+
+/* A storm: every step of every rank. */
+static void test_saves_fail(void **state)
+{
+	struct node_test *t = *state;
+	struct problem *p;
+
+	begin_two(t);
+	p = &the_job(t)->saves.problems[PROBLEM_SAVES];
+	for (uint64_t step = 1; step <= 100; step++) {
+		skip_step(&t->a, step, CKPT_SKIP_REFUSED, "tensor 'w' is on no device");
+		skip_step(&t->b, step, CKPT_SKIP_REFUSED, "tensor 'w' has moved");
+	}
+	assert_raised(t, PROBLEM_SAVES, "rank 0 could not save step 1: tensor 'w' is on no device");
+	assert_int_equal(p->ranks, 2);
+	assert_int_equal(p->times, 200);
+	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_REFUSED], 200);
+	/* Rank 1 had the last word; when it saves, what rank 0 said is shown. */
+	assert_int_equal(p->rank, 1);
+	assert_int_equal(save_rank(&t->b, 1, 101), 0);
+	assert_true(p->stands);
+	assert_int_equal(p->rank, 0);
+	assert_non_null(strstr(p->text, "is on no device"));
+	assert_int_equal(save_rank(&t->a, 0, 101), 0);
+	assert_over(t, PROBLEM_SAVES);
+}
+
+/* It comes and goes with every step: said once, and its end once. */
+static void test_failures_that_come_and_go(void **state)
+{
+	struct node_test *t = *state;
+	char line[640];
+
+	begin_one(t);
+	for (uint64_t step = 1; step <= 20; step += 2) {
+		skip_step(&t->a, step, CKPT_SKIP_REFUSED, "no");
+		assert_true(problems_stand(the_job(t), PROBLEM_SAVES));
+		save_until(&t->a, 0, step + 1, CKPT_COMMITTED);
+	}
+	assert_int_equal(count_events(t, "problem", "saves-fail", line), 1);
+	assert_int_equal(count_events(t, "problem-ended", "saves-fail", line), 1);
+}
+
+static void test_a_rank_with_a_problem_leaves(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	skip_step(&t->a, 1, CKPT_SKIP_REFUSED, "no");
+	say_bye(&t->a);
+	assert_over(t, PROBLEM_SAVES);
+	assert_true(was_told("rank 0 has ended and its last save, of step 1, failed: no; nothing "
+			     "was committed"));
+}
+
+/* ---- Skips ---- */
+
+static void test_saves_are_skipped(void **state)
+{
+	struct node_test *t = *state;
+	char line[640];
+
+	t->o.skips_ns = 0;
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	skip_step(&t->a, 2, CKPT_SKIP_FULL, "rank 0 has no free slot");
+	skip_step(&t->a, 2, CKPT_SKIP_FULL, "rank 0 has no free slot"); /* of another rank, say */
+	skip_step(&t->a, 3, CKPT_SKIP_CALLER, "the trainer skipped it");
+	skip_step(&t->a, 4, CKPT_SKIP_FULL, "rank 0 has no free slot");
+	assert_false(problems_stand(the_job(t), PROBLEM_SKIPS));
+	skip_step(&t->a, 5, CKPT_SKIP_FULL, "rank 0 has no free slot");
+	skip_step(&t->a, 6, CKPT_SKIP_FULL, "rank 0 has no free slot");
+	assert_raised(t, PROBLEM_SKIPS,
+		      "all saves since step 2 were skipped; the last one, of step "
+		      "5: rank 0 has no free slot ('ckptctl why job'");
+	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_FULL], 5);
+	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_CALLER], 1);
+	save_until(&t->a, 0, 7, CKPT_COMMITTED);
+	assert_over(t, PROBLEM_SKIPS);
+	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 0);
+}
+
+/* Those of a job that skips more than it saves are nothing to be told of. */
+static void test_some_skips_are_no_problem(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	for (uint64_t step = 1; step <= 50; step++)
+		if (step % 10)
+			skip_step(&t->a, step, CKPT_SKIP_FULL, "rank 0 has no free slot");
+		else
+			save_until(&t->a, 0, step, CKPT_COMMITTED);
+	assert_false(problems_stand(the_job(t), PROBLEM_SKIPS));
+	assert_false(was_told("were skipped"));
+}
+
+static void test_the_last_save_is_skipped(void **state)
+{
+	struct node_test *t = *state;
+	char line[640];
+
+	begin_two(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_COMMITTED);
+	skip_step(&t->a, 20, CKPT_SKIP_BEHIND, "rank 1 has not saved the step before yet");
+	skip_step(&t->b, 20, CKPT_SKIP_BEHIND, "rank 1 has not saved the step before yet");
+	say_bye(&t->a);
+	say_bye(&t->b);
+	turns(t);
+	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 1);
+	assert_non_null(strstr(line, "rank 0 has ended and its last save, of step 20, was skipped: "
+				     "rank 1 has not saved the step before yet; the newest "
+				     "committed step is 10"));
+	assert_true(was_told("4 job 'job': rank 0 has ended and its last save, of step 20"));
+}
+
+/* Rank 1 ends before it saves the step that rank 0 has saved. */
+static void test_the_last_step_is_not_committed(void **state)
+{
+	struct node_test *t = *state;
+	char line[640];
+
+	begin_two(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_COMMITTED);
+	assert_int_equal(save_rank(&t->a, 0, 20), 0);
+	say_bye(&t->b);
+	say_bye(&t->a);
+	turns(t);
+	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 1);
+	assert_non_null(strstr(line, "their last save, of step 20, is not committed; the newest "
+				     "committed step is 10"));
+}
+
+static void test_the_last_step_is_committed(void **state)
+{
+	struct node_test *t = *state;
+	char line[640];
+
+	begin_one(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	say_bye(&t->a); /* before it is committed */
+	turns(t);
+	assert_int_equal(the_job(t)->history.n_commits, 1);
+	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 0);
+}
+
+/* ---- Of the job ---- */
+
+static void test_log_cannot_be_written(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	assert_int_equal(t->a.page->uncommitted, 0);
+	log_error = -EIO;
+	for (uint64_t step = 20; step <= 50; step += 10) {
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+		while (!problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end))
+			;
+	}
+	assert_raised(t, PROBLEM_LOG, "append record ");
+	assert_int_equal(t->a.page->uncommitted, 4);
+	assert_int_equal(t->a.page->uncommitted_from, 20);
+	log_error = 0;
+	for (end = 0; problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end);)
+		;
+	assert_over(t, PROBLEM_LOG);
+	assert_int_equal(t->a.page->uncommitted, 0);
+}
+
+static void test_disk_is_full(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	begin_one(t);
+	pretended_room = 1000;
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	turn_until_told(t, "step 10 stays in memory until there is room");
+	assert_raised(t, PROBLEM_DISK, "step 10 stays in memory until there is room: ");
+	pretended_room = UINT64_MAX;
+	while (problems_stand(the_job(t), PROBLEM_DISK) && turn_on(t, &end))
+		;
+	assert_over(t, PROBLEM_DISK);
+}
+
+static void test_damage(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	checkpoint_suspect(list_first(&the_job(t)->checkpoints, struct checkpoint, link), 0,
+			   "rank 0: for a test");
+	assert_raised(t, PROBLEM_DAMAGE, "step 10 on disk is damaged: rank 0: for a test");
+	job_poke(the_job(t)); /* it is written again from memory */
+	while (problems_stand(the_job(t), PROBLEM_DAMAGE) && turn_on(t, &end))
+		;
+	assert_over(t, PROBLEM_DAMAGE);
+}
+
+static void test_nothing_is_committed_for_long(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	t->o.warn_after_ns = 100000000;
+	begin_two(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0); /* and rank 1 does not */
+	while (!problems_stand(the_job(t), PROBLEM_NO_COMMIT) && turn_on(t, &end))
+		;
+	assert_raised(t, PROBLEM_NO_COMMIT, "nothing was committed since its epoch began");
+	save_until(&t->b, 1, 10, CKPT_COMMITTED);
+	assert_over(t, PROBLEM_NO_COMMIT);
+}
+
+/* A job that only loads. */
+static void test_who_never_saves_is_not_late(void **state)
+{
+	struct node_test *t = *state;
+	struct timespec pause = {.tv_nsec = 200000000};
+
+	t->o.warn_after_ns = 1000000;
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_rank(&t->a, 0, 1);
+	nanosleep(&pause, NULL);
+	turns(t);
+	assert_false(problems_stand(the_job(t), PROBLEM_NO_COMMIT));
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		NODE_TEST(test_prepare_is_refused),
+		NODE_TEST(test_saves_fail),
+		NODE_TEST(test_failures_that_come_and_go),
+		NODE_TEST(test_a_rank_with_a_problem_leaves),
+		NODE_TEST(test_saves_are_skipped),
+		NODE_TEST(test_some_skips_are_no_problem),
+		NODE_TEST(test_the_last_save_is_skipped),
+		NODE_TEST(test_the_last_step_is_not_committed),
+		NODE_TEST(test_the_last_step_is_committed),
+		NODE_TEST(test_log_cannot_be_written),
+		NODE_TEST(test_disk_is_full),
+		NODE_TEST(test_damage),
+		NODE_TEST(test_nothing_is_committed_for_long),
+		NODE_TEST(test_who_never_saves_is_not_late),
+	};
+
+	return cmocka_run_group_tests_name("ckptd/test_problems", tests, NULL, NULL);
+}
