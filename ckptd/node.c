@@ -564,6 +564,7 @@ unsigned node_stop_lost(struct node *n, const char *when)
 
 	list_each(j, &n->jobs, link) {
 		list_each(c, &j->checkpoints, link) {
+			lost += checkpoint_waits_for_commit(c);
 			if (checkpoint_waits_for_commit(c))
 				job_tell_step(j, c->step, 3,
 					      "step %llu was saved by every rank and could not be "

@@ -36,6 +36,10 @@ typedef struct index *index_open_fn(void *arg, bool *ret_fresh);
 struct log_about;
 typedef void node_log_fn(void *arg, int level, const struct log_about *about, const char *line);
 
+/* Whether the data folder's name still leads to it: -errno and a sentence where it was taken away,
+ * or its file system is not mounted there any more. On a worker. */
+typedef int folder_check_fn(void *arg, struct err *e);
+
 struct env {
 	struct loop *loop;
 	struct workers *workers;
@@ -48,6 +52,8 @@ struct env {
 	struct checks *checks;         /* ckptd/acting.h; may be NULL */
 	struct collectors *collectors; /* ckptd/collect.h; may be NULL */
 	struct rng *rng;
+	folder_check_fn *folder_check; /* may be NULL */
+	void *folder_arg;
 	joblog_open_fn *joblog_open;
 	void *joblog_arg;
 	/* Each sample as the detector gets it; may be NULL. */
@@ -122,7 +128,8 @@ void node_stop(struct node *n, uint64_t timeout_ns, void (*stopped)(void *arg), 
 /* Nothing is waited for any more: works that can be cut short end soon. After node_stop(). */
 void node_stop_now(struct node *n);
 /* After a stop, in time or not: one line for each checkpoint that is committed and only in memory,
- * and needed; when: "within ...". Returns how many. */
+ * and needed, or that every rank has saved and the log does not have; when: "within ...". Returns
+ * how many. */
 MUST_CHECK unsigned node_stop_lost(struct node *n, const char *when);
 /* Takes over what may change while it runs: retention, persist_every, quotas. */
 void node_reload(struct node *n, const struct node_options *o);

@@ -383,6 +383,27 @@ static uint64_t descriptors(void)
 	return files.rlim_cur;
 }
 
+/* All I/O goes on through the descriptor of a folder that was removed, or of a file system that was
+ * detached (umount -l): nobody would find it again. */
+static int check_folder(void *arg, struct err *e)
+{
+	struct service *s = arg;
+	int r = beneath_is_named(disk_posix_folder(s->disk), s->config.data);
+
+	if (r == 0 || r == -EACCES) /* what cannot be looked at need not be gone */
+		return 0;
+	if (r == -EXDEV)
+		return err_set(e, r,
+			       "the data folder '%s' is another one than when ckptd started: its "
+			       "file system was unmounted, or another was put in its place; mount "
+			       "it again, or restart ckptd",
+			       s->config.data);
+	return err_set(e, r,
+		       "the data folder '%s' is gone (%s): put it back, or mount its file system "
+		       "again, or restart ckptd",
+		       s->config.data, strerror(-r));
+}
+
 static int open_node(struct service *s, struct err *e)
 {
 	struct node_options options;
@@ -395,6 +416,8 @@ static int open_node(struct service *s, struct err *e)
 			  .processes = listener_processes(s->listener),
 			  .collectors = s->collectors,
 			  .rng = &s->rng,
+			  .folder_check = check_folder,
+			  .folder_arg = s,
 			  .joblog_open = open_joblog,
 			  .joblog_arg = s,
 			  .log = log_entry,
@@ -558,7 +581,8 @@ static unsigned tell_end(struct service *s)
 	else
 		snprintf(text, sizeof(text), "stopped before it was ready");
 	if (lost)
-		snprintf(text, sizeof(text), "stopped: %u committed checkpoint%s not on disk",
+		snprintf(text, sizeof(text),
+			 "stopped: %u checkpoint%s saved and not on disk, or not committed",
 			 lost, lost == 1 ? " is" : "s are");
 	log_print(s->log, lost ? LOG_ERR : LOG_NOTICE, "%s", text);
 	tell_unwatched(s, text);

@@ -212,6 +212,12 @@ int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret)
 	} else {
 		s = c->stats;
 		s.size = ret->size;
+		if (c->page) {
+			s.uncommitted = atomic_load_explicit(&c->page->uncommitted,
+							     memory_order_acquire);
+			s.uncommitted_from = atomic_load_explicit(&c->page->uncommitted_from,
+								  memory_order_relaxed);
+		}
 		memcpy(ret, &s, min_u64(ret->size, sizeof(s)));
 	}
 	return call_leave_plain(mine, "ckpt_stats", r, &e);

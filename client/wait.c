@@ -69,6 +69,11 @@ static int ask(struct ckpt *c, struct waiting *w, struct err *e)
 		       err_text(r));
 }
 
+static bool log_is_down(const struct ckpt *c)
+{
+	return c->page && atomic_load_explicit(&c->page->uncommitted, memory_order_relaxed) > 0;
+}
+
 static int wait_for(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t timeout_ms,
 		    uint64_t *ret_newer, struct err *e)
 {
@@ -96,8 +101,11 @@ static int wait_for(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t
 			cancel(c, w.q.message.id);
 	}
 	if (r == CKPT_ETIMEDOUT)
-		return err_set(e, r, "step %llu is not %s yet", (unsigned long long)step,
-			       state_name(what));
+		return err_set(e, r, "step %llu is not %s yet%s%s%s", (unsigned long long)step,
+			       state_name(what), log_is_down(c) ? ": ckptd cannot write the job's "
+								  "log; see `ckptctl status "
+								: "",
+			       log_is_down(c) ? c->who.job : "", log_is_down(c) ? "`" : "");
 	if (r == CKPT_ESUPERSEDED && ret_newer)
 		*ret_newer = w.newer;
 	return r;

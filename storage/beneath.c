@@ -215,6 +215,15 @@ int beneath_open(const char *folder, struct beneath *ret, struct err *e)
 	return 0;
 }
 
+int beneath_is_named(const struct beneath *b, const char *name)
+{
+	struct stat named, open;
+
+	if (fstat(b->folder, &open) < 0 || stat(name, &named) < 0)
+		return -errno;
+	return named.st_dev == open.st_dev && named.st_ino == open.st_ino ? 0 : -EXDEV;
+}
+
 int beneath_again(const struct beneath *b, struct beneath *ret)
 {
 	int fd = fcntl(b->folder, F_DUPFD_CLOEXEC, 3);

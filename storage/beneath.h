@@ -46,6 +46,8 @@ MUST_CHECK int beneath_open(const char *folder, struct beneath *ret, struct err 
 MUST_CHECK int beneath_again(const struct beneath *b, struct beneath *ret);
 MUST_CHECK int beneath_enter(const struct beneath *b, const char *path, struct beneath *ret);
 void beneath_close(struct beneath *b);
+/* 0: the name leads to this folder still; -EXDEV: to another one; else why it leads nowhere. */
+MUST_CHECK int beneath_is_named(const struct beneath *b, const char *name);
 /* For a library that opens by path (RocksDB): the whole process becomes the folder's owner, for
  * good. */
 MUST_CHECK int beneath_become_owner(struct beneath *b, struct err *e);

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "ckpt.h"
@@ -304,12 +305,139 @@ static void failing_disk(struct rig *r)
 	RIG_CHECK(umount2(below, MNT_DETACH) == 0, "umount: %s", strerror(errno));
 }
 
+/* ---- A data folder that goes ---- */
+
+static void expect_uncommitted(struct trainer_process *t, unsigned n, unsigned from)
+{
+	unsigned have, first;
+
+	trainer_must(t, "stats");
+	RIG_CHECK(sscanf(t->text, "%*u %*u %*u %*u %u %u", &have, &first) == 2, "'%s'", t->text);
+	RIG_CHECK(have == n && (n == 0 || first == from), "'%s' instead of %u from %u", t->text, n,
+		  from);
+}
+
+static void expect_problem(struct rig *r, const char *words)
+{
+	static char text[16384];
+
+	RIG_CHECK(rig_ctl(r, text, sizeof(text), "status --socket %s", r->socket) == 1,
+		  "status has no problem: %s", text);
+	RIG_CHECK(strstr(text, words) != NULL, "no '%s' in: %s", words, text);
+}
+
+/* Saves go on in memory, and the trainer, status, the log and the stop all say so. */
+static void save_without_folder(struct rig *r, struct trainer_process *t, int from)
+{
+	char first[64];
+
+	trainer_must(t, "save %d 1 20000", from);
+	RIG_CHECK(trainer_ask(t, "wait %d %d 1500", from, CKPT_COMMITTED) == CKPT_ETIMEDOUT &&
+			  strstr(t->text, "ckptd cannot write the job's log; see `ckptctl "),
+		  "wait: '%s'", t->text);
+	for (int step = from + 10; step <= from + 40; step += 10)
+		trainer_must(t, "save %d 1 20000", step);
+	expect_uncommitted(t, 5, (unsigned)from);
+	snprintf(first, sizeof(first), "job 'job': its log: the data folder '%.20s", r->data);
+	expect_problem(r, first);
+	RIG_CHECK(rig_log_count(r, "trying again each second") == 1, "the log repeats it");
+}
+
+static void expect_stop(struct rig *r, int step)
+{
+	int status = rig_stop(r);
+	char words[100];
+
+	RIG_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3, "it stops with %x", status);
+	snprintf(words, sizeof(words), "step %d was saved by every rank and could not be committed",
+		 step);
+	RIG_CHECK(rig_log_count(r, words) == 1, "the stop does not say what is lost");
+}
+
+static void mount_twice(struct rig *r, char where[220], char again[220])
+{
+	char why[128], below[220];
+	struct err e = {0};
+	const char *disk;
+	int fd;
+
+	if (!image_usable(&file_system_ext4, why, sizeof(why)))
+		rig_skip("%s", why);
+	disk = small_disk(r, "size=80m");
+	fd = image_new(&file_system_ext4, 64 << 20);
+	snprintf(below, sizeof(below), "%s/image", disk);
+	snprintf(where, 220, "%.180s/fs", r->dir);
+	snprintf(again, 220, "%.180s/fs-again", r->dir);
+	copy_image(fd, below);
+	close(fd);
+	RIG_CHECK(mkdir(where, 0700) == 0 && mkdir(again, 0700) == 0, "mkdir");
+	RIG_CHECK(image_mount(&file_system_ext4, below, again, &e) == 0, "%s", e.text);
+	RIG_CHECK(mount(again, where, NULL, MS_BIND, NULL) == 0, "mount: %s", strerror(errno));
+}
+
+static bool is_committed(void *arg)
+{
+	return trainer_ask(arg, "wait 60 %d 1000", CKPT_COMMITTED) == 0;
+}
+
+/* A file system that is unmounted lazily takes all that ckptd writes, where nobody finds it. */
+static void unmounted_folder(struct rig *r)
+{
+	struct trainer_process t;
+	char where[220], again[220];
+
+	mount_twice(r, where, again);
+	r->plain = true;
+	snprintf(r->data, sizeof(r->data), "%.160s/fs/data", r->dir);
+	rig_arg(r, "--set");
+	rig_arg(r, "service.stop_timeout=2s");
+	rig_arg(r, "--set");
+	rig_arg(r, "storage.disk_reserve=1M");
+	rig_start(r);
+	join(&t, r, "job", "run1");
+	save(&t, 10);
+	expect_uncommitted(&t, 0, 0);
+	RIG_CHECK(umount2(where, MNT_DETACH) == 0, "umount: %s", strerror(errno));
+	save_without_folder(r, &t, 20);
+	/* Mounted again it goes on where it was. */
+	RIG_CHECK(mount(again, where, NULL, MS_BIND, NULL) == 0, "mount: %s", strerror(errno));
+	rig_wait(is_committed, &t, "step 60 is committed");
+	expect_uncommitted(&t, 0, 0);
+	RIG_CHECK(umount2(where, MNT_DETACH) == 0, "umount: %s", strerror(errno));
+	trainer_must(&t, "save 70 1 20000");
+	trainer_exit(&t);
+	expect_stop(r, 70);
+	snprintf(where, sizeof(where), "%.180s/disk", r->dir);
+	RIG_CHECK(umount2(again, MNT_DETACH) == 0 && umount2(where, MNT_DETACH) == 0, "umount: %s",
+		  strerror(errno));
+}
+
+static void removed_folder(struct rig *r)
+{
+	struct trainer_process t;
+	char aside[200];
+
+	r->plain = true;
+	rig_arg(r, "--set");
+	rig_arg(r, "service.stop_timeout=2s");
+	rig_start(r);
+	join(&t, r, "job", "run1");
+	save(&t, 10);
+	snprintf(aside, sizeof(aside), "%.180s-aside", r->data);
+	RIG_CHECK(rename(r->data, aside) == 0, "rename: %s", strerror(errno));
+	save_without_folder(r, &t, 20);
+	trainer_exit(&t);
+	expect_stop(r, 60);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
 		RIG_TEST(keeps),
 		RIG_TEST(full_disk),
 		RIG_TEST(failing_disk),
+		RIG_TEST(unmounted_folder),
+		RIG_TEST(removed_folder),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

@@ -333,7 +333,7 @@ static void beats_outlive_ckptd(struct rig *r)
 	RIG_CHECK(status_has(r, "\"step\": 7") && status_has(r, "\"phase\": \"step\""),
 		  "and what comes then");
 	trainer_must(&t, "stats");
-	RIG_CHECK(strcmp(t.text, "0 0 0 0") == 0, "it has not connected again: %s", t.text);
+	RIG_CHECK(strcmp(t.text, "0 0 0 0 0 0") == 0, "it has not connected again: %s", t.text);
 	trainer_must(&t, "close");
 }
 

@@ -715,8 +715,9 @@ static int do_stats(struct trainer *t)
 	char text[128];
 	int r = ckpt_stats(t->c, &s);
 
-	snprintf(text, sizeof(text), "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, s.saves,
-		 s.skipped, s.failed, s.reconnects);
+	snprintf(text, sizeof(text),
+		 "%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64, s.saves,
+		 s.skipped, s.failed, s.reconnects, s.uncommitted, s.uncommitted_from);
 	answer(r, text);
 	return 0;
 }
