@@ -61,7 +61,7 @@ _ckptctl()
 		esac
 	done
 	case $verb in
-	'') want=verb opts="status list show verify rm rm-job pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput token rebuild --help --version" ;;
+	'') want=verb opts="status list show verify rm rm-job pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput safe token rebuild --help --version" ;;
 	status) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	list) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
 	show) want=job-step opts=" --socket --data --json --tensor --min-trust --quiet --verbose --help" ;;
@@ -86,6 +86,7 @@ _ckptctl()
 	undrain) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	policy) want=policy opts=" --socket --json --dry-run --quiet --verbose --help" ;;
 	goodput) want=job opts=" --socket --data --json --quiet --verbose --help" ;;
+	safe) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	token) want=job opts=" --socket --json --quiet --verbose --help" ;;
 	rebuild) want=none opts=" --socket --data --json --quiet --verbose --help" ;;
 	esac

@@ -61,7 +61,7 @@ typedef int verb_fn(const struct ctl *c, struct err *e);
 verb_fn verb_status, verb_events, verb_why, verb_clear, verb_drain, verb_undrain, verb_policy,
 	verb_list, verb_show, verb_verify, verb_rm, verb_pin, verb_unpin, verb_gc, verb_rebuild,
 	verb_token, verb_export, verb_diff, verb_layout, verb_import, verb_reshard, verb_node_check,
-	verb_goodput, verb_trust;
+	verb_goodput, verb_trust, verb_safe;
 verb_fn verb_xid;
 
 MUST_CHECK int gc_incoming(const struct ctl *c, struct err *e); /* incoming.c */

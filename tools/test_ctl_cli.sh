@@ -9,7 +9,7 @@ make_data
 run 0 --help
 cp "$dir/out" "$dir/help"
 verbs=$(sed -n 's/^  \([a-z][a-z-]*\) .*/\1/p' "$dir/help")
-[ "$(echo $verbs)" = "status list show verify rm rm-job pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput token rebuild" ] || fail "verbs: $verbs"
+[ "$(echo $verbs)" = "status list show verify rm rm-job pin unpin trust gc diff export layout import reshard events node-check xid why clear drain undrain policy goodput safe token rebuild" ] || fail "verbs: $verbs"
 for verb in $verbs; do
 	run 0 "$verb" --help
 	says out "usage: ckptctl $verb"

@@ -124,6 +124,8 @@ const struct verb verb_table[] = {
 	 "what is done about verdicts, or would be about this one", NULL},
 	{"goodput", "JOB", 1, 1, LOOK, verb_goodput,
 	 "what its time went to, and how often it should save", NULL},
+	{"safe", "JOB", 1, 1, DEED, verb_safe,
+	 "what of it survives if a process, ckptd, the node or the power goes now", NULL},
 	{"token", "JOB", 1, 1, DEED, verb_token, "what another user opens the job with", NULL},
 	{"rebuild", "", 0, 0, LOOK, verb_rebuild, "make the index anew from the files", NULL},
 	{0},

@@ -17,6 +17,7 @@
 #include "tools/kept.h"
 #include "tools/plural.h"
 #include "tools/print.h"
+#include "tools/saves.h"
 
 static int ask(const struct ctl *c, Ckpt__Admin__Verb verb, const char *text, json_t **ret,
 	       struct err *e)
@@ -170,6 +171,7 @@ int verb_why(const struct ctl *c, struct err *e)
 	subject = json_object_get(doc, "subject");
 	json_array_foreach(list, i, v) alarm = alarm || doc_is(v, "level", "alarm");
 	if (c->json) {
+		alarm = alarm || json_array_size(json_object_get(doc, "problems")) > 0;
 		print_document(doc);
 	} else {
 		print_verdicts(doc, "alarm");
@@ -181,6 +183,7 @@ int verb_why(const struct ctl *c, struct err *e)
 		if (json_array_size(list) == 0)
 			say("nothing stands against %s",
 			    json_is_object(subject) ? doc_text(subject, "words") : "anybody here");
+		alarm = saves_print(doc, doc_text(subject, "job")) || alarm;
 		if (c->talk >= 0)
 			print_rest(doc);
 	}

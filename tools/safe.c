@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * safe.c - `ckptctl safe JOB`: what of a job survives the end of its processes, of ckptd, of the
+ * node, and the loss of power, if it came now.
+ *
+ * Said from the document of `status` alone, and cautiously: what is sealed and not committed yet
+ * counts as saved and as surviving nothing, though a restart may commit it.
+ */
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/vfs.h>
+
+#include "base/bytes.h"
+#include "tools/ctl.h"
+#include "tools/document.h"
+#include "tools/print.h"
+
+/* Exit statuses of its own, beside those of all verbs. */
+enum { EXIT_ONLY_MEMORY = 3, EXIT_NOTHING_DURABLE = 4 };
+
+struct safety {
+	const json_t *saved;  /* the newest that all ranks have saved; NULL: none */
+	const json_t *memory; /* the newest that can be restored: committed, in memory or on disk */
+	const json_t *durable; /* the newest on disk */
+	bool has_now;
+	uint64_t now; /* the newest step that a rank says it has done */
+	bool kept;    /* memory outlives ckptd */
+	bool shared;  /* the data folder is on a network's file system */
+	const char *data;
+};
+
+static bool is_sealed(const json_t *c)
+{
+	return doc_is(c, "state", "committed") || doc_is(c, "state", "committing") ||
+	       (doc_is(c, "state", "open") && doc_number(c, "world") > 0 &&
+		doc_number(c, "ranks_sealed") == doc_number(c, "world"));
+}
+
+static bool is_usable(const json_t *c)
+{
+	return doc_is(c, "state", "committed") && !doc_is(c, "trust", "bad");
+}
+
+static bool is_durable(const json_t *c)
+{
+	return is_usable(c) && doc_is(c, "disk", "durable") && !doc_flag(c, "suspect");
+}
+
+static bool is_shared(const char *path)
+{
+	static const uint32_t types[] = {
+		0x6969,     /* NFS */
+		0xfe534d42, /* SMB2 */
+		0xff534d42, /* CIFS */
+		0x00c36400, /* Ceph */
+		0x0bd00bd0, /* Lustre */
+		0x47504653, /* GPFS */
+		0x19830326, /* BeeGFS */
+	};
+	struct statfs s;
+
+	if (statfs(path, &s) < 0)
+		return false;
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		if ((uint32_t)s.f_type == types[i])
+			return true;
+	return false;
+}
+
+/* Checkpoints come newest first. */
+static void find(const json_t *doc, const json_t *job, struct safety *s)
+{
+	json_t *c, *m;
+	size_t i;
+
+	*s = (struct safety){.kept = json_is_object(json_object_get(doc, "fd_store")),
+			     .data = doc_text(doc, "data")};
+	s->shared = is_shared(s->data);
+	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
+	{
+		if (!s->saved && is_sealed(c) && !doc_is(c, "disk", "lost"))
+			s->saved = c;
+		if (!s->memory && is_usable(c) && (doc_flag(c, "memory") || is_durable(c)))
+			s->memory = c;
+		if (!s->durable && is_durable(c))
+			s->durable = c;
+	}
+	json_array_foreach(json_object_get(job, "ranks"), i, m)
+	{
+		const json_t *step = json_object_get(json_object_get(m, "beats"), "step");
+
+		if (!json_is_integer(step))
+			continue;
+		s->now = max_u64(s->now, (uint64_t)json_integer_value(step));
+		s->has_now = true;
+	}
+}
+
+static const char *const events[] = {"process", "ckptd", "node", "power"};
+
+static const json_t *survives(const struct safety *s, size_t event)
+{
+	switch (event) {
+	case 0:
+		return s->memory;
+	case 1:
+		return s->kept ? s->memory : s->durable;
+	case 2:
+		return s->shared ? s->durable : NULL;
+	default:
+		return s->durable;
+	}
+}
+
+static int code_of(const struct safety *s)
+{
+	if (!s->durable)
+		return EXIT_NOTHING_DURABLE;
+	return s->saved == s->durable ? EXIT_FINE : EXIT_ONLY_MEMORY;
+}
+
+static json_t *step_json(const json_t *c, const char *key)
+{
+	return c ? json_copy(json_object_get(c, key)) : json_null();
+}
+
+static json_t *safe_json(const json_t *job, const struct safety *s)
+{
+	json_t *list = json_array();
+
+	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
+		const json_t *c = survives(s, i);
+		uint64_t step = c ? doc_number(c, "step") : 0;
+
+		json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}", "if", events[i],
+						      "step", step_json(c, "step"), "time_ns",
+						      step_json(c, "time_ns"), "steps_lost",
+						      c && s->has_now && s->now >= step
+							      ? doc_count(s->now - step)
+							      : json_null()));
+	}
+	return json_pack("{s:i, s:s, s:O, s:O, s:o, s:o, s:b, s:b, s:o, s:i}", "schema", 2,
+			 "source", "daemon", "job", json_object_get(job, "job"), "id",
+			 json_object_get(job, "id"), "now",
+			 s->has_now ? doc_count(s->now) : json_null(), "saved",
+			 step_json(s->saved, "step"), "memory_kept", (int)s->kept, "shared",
+			 (int)s->shared, "survives", list, "result", code_of(s));
+}
+
+static void print_row(struct table *t, const struct safety *s, size_t event)
+{
+	static const char *const what[] = {"a process of the job ends", "ckptd ends",
+					   "the node is lost", "the power goes"};
+	const json_t *c = survives(s, event);
+	char age[TEXT_MAX];
+
+	table_cell(t, "%s", what[event]);
+	if (c) {
+		table_cell(t, "%" PRIu64, doc_number(c, "step"));
+		table_cell(t, "%s", text_age(age, doc_number(c, "time_ns")));
+	} else {
+		table_cell(t, "none");
+		table_cell(t, "-");
+	}
+	if (c && s->has_now && s->now >= doc_number(c, "step"))
+		table_cell(t, "%" PRIu64, s->now - doc_number(c, "step"));
+	else
+		table_cell(t, c ? "?" : "all");
+	table_cell(t, "%s",
+		   event == 0                 ? "memory of this node"
+		   : event == 1 && s->kept    ? "memory that outlives ckptd (fd store)"
+		   : event == 1               ? "disk: no fd store keeps the memory"
+		   : event == 2 && !s->shared ? "no copies on other nodes"
+		   : event == 2               ? "disk, which the network has"
+					      : "disk");
+}
+
+static int print_safe(const char *name, const struct safety *s)
+{
+	struct table *t = table_new("IF NEWEST-STEP> AGE> STEPS-LOST> WHERE");
+	int code = code_of(s), r;
+
+	if (s->has_now)
+		say("job '%s' has done step %" PRIu64 "%s", name, s->now,
+		    s->saved ? "" : " and has saved nothing");
+	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
+		print_row(t, s, i);
+	r = table_end(t);
+	if (r < 0)
+		return r;
+	if (s->saved && s->saved != s->memory)
+		say("step %" PRIu64
+		    " is saved and not committed yet: it may be lost with any of these",
+		    doc_number(s->saved, "step"));
+	if (code == EXIT_NOTHING_DURABLE)
+		say("nothing of it is on disk");
+	else if (code == EXIT_ONLY_MEMORY)
+		say("step %" PRIu64 " is the newest that is saved, step %" PRIu64 " the newest on "
+		    "disk",
+		    doc_number(s->saved, "step"), doc_number(s->durable, "step"));
+	else
+		say("the newest that is saved is on disk: %s", s->data);
+	return code;
+}
+
+int verb_safe(const struct ctl *c, struct err *e)
+{
+	struct ctl ask = *c;
+	json_t *doc = NULL, *job = NULL;
+	struct safety s;
+	int r;
+
+	ask.data = NULL; /* ckptd alone knows what is in memory */
+	r = status_document(&ask, c->args[0], &doc, e);
+	if (r == 0)
+		r = doc_only_job(doc, c->args[0], &job, e);
+	if (r == 0 && (doc_text(job, "stopped")[0] || doc_text(job, "unread")[0]))
+		r = err_set(e, CKPT_ESTATE, "%s: what of it survives is not known",
+			    doc_text(job, "stopped")[0] ? doc_text(job, "stopped")
+							: doc_text(job, "unread"));
+	if (r < 0) {
+		json_decref(doc);
+		return r;
+	}
+	find(doc, job, &s);
+	r = code_of(&s);
+	if (c->json)
+		print_json(safe_json(job, &s));
+	else if (c->talk >= 0)
+		r = print_safe(doc_text(job, "job"), &s);
+	json_decref(doc);
+	return r < 0 ? err_code(e, r, "print what is safe") : r;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * saves.c - see saves.h. What to do stands in tables: by problem, and by why there is no credit.
+ * credit.
+ */
+#include <config.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/document.h"
+#include "tools/plural.h"
+#include "tools/print.h"
+#include "tools/saves.h"
+
+struct remedy {
+	const char *word, *remedy;
+	bool elsewhere; /* status has another field for it */
+};
+
+static const struct remedy of_problems[] = {
+	{"prepare-refused",
+	 "make room for it: memory.budget, memory.slots and quotas are in "
+	 "ckptd.conf(5); on a full disk 'ckptctl gc'",
+	 false},
+	{"saves-fail", "the trainer gets the same sentence from its save: mend it there", false},
+	{"saves-skipped", "see below which rank blocks, and why", false},
+	{"damage", "'ckptctl verify' says what is damaged and where; pin the newest good one",
+	 true},
+	{"disk-full", "make room: 'ckptctl gc --dry-run', fewer retention.keep_last, another disk",
+	 true},
+	{"log-unwritable",
+	 "saves go on in memory and nothing is committed: mend the data folder's "
+	 "file system; do not end the ranks before",
+	 true},
+	{"no-commit", "look at its ranks: 'ckptctl status -v'", false},
+};
+
+static const struct remedy of_blocks[] = {
+	{"opening", "wait: the epoch is being opened, or ckptd stops", false},
+	{"memory", "raise memory.budget, or end what else uses it", false},
+	{"absent", "start the ranks that are missing, or look why they ended: 'ckptctl events'",
+	 false},
+	{"unprepared",
+	 "that rank must call prepare, or its save; if it was refused, the problem "
+	 "is above",
+	 false},
+	{"not-loaded", "that rank must load before it saves", false},
+	{"full",
+	 "save less often, or raise memory.slots; 'ckptctl list' says whether the disk "
+	 "keeps up",
+	 false},
+	{"behind", "save less often, or look why that rank is slow: 'ckptctl why JOB:RANK'", false},
+};
+
+static const struct remedy *remedy_of(const struct remedy *table, size_t n, const char *word)
+{
+	for (size_t i = 0; i < n; i++)
+		if (strcmp(table[i].word, word) == 0)
+			return &table[i];
+	return NULL;
+}
+#define REMEDY_OF(table, word) remedy_of(table, sizeof(table) / sizeof((table)[0]), word)
+
+void saves_problems(const json_t *job, json_t *list)
+{
+	char age[TEXT_MAX], text[1200];
+	json_t *p;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "problems"), i, p)
+	{
+		const struct remedy *r = REMEDY_OF(of_problems, doc_text(p, "problem"));
+
+		if (r && r->elsewhere)
+			continue;
+		snprintf(text, sizeof(text), "job '%s': %s (%s, since %s)", doc_text(job, "job"),
+			 doc_text(p, "why"), doc_text(p, "problem"),
+			 text_age(age, doc_number(p, "since_ns")));
+		json_array_append_new(list, doc_name(text, strlen(text)));
+	}
+}
+
+static void print_problems(const json_t *o)
+{
+	char age[TEXT_MAX];
+	json_t *p;
+	size_t i;
+
+	json_array_foreach(json_object_get(o, "problems"), i, p)
+	{
+		const struct remedy *r = REMEDY_OF(of_problems, doc_text(p, "problem"));
+		uint64_t times = doc_number(p, "times");
+
+		say("%s: %s", doc_text(p, "problem"), doc_text(p, "why"));
+		say("  since %s ago, found %" PRIu64 " time%s%s%s",
+		    text_age(age, doc_number(p, "since_ns")), times, plural(times),
+		    r ? "; what to do: " : "", r ? r->remedy : "");
+	}
+}
+
+static void print_block(const json_t *saves)
+{
+	const char *word = doc_text(saves, "blocked");
+	const struct remedy *r = REMEDY_OF(of_blocks, word);
+	const json_t *rank = json_object_get(saves, "blocked_rank");
+
+	if (!word[0])
+		return;
+	if (json_is_integer(rank))
+		say("the next save waits for rank %" JSON_INTEGER_FORMAT " (%s)%s%s",
+		    json_integer_value(rank), word, r ? ": " : "", r ? r->remedy : "");
+	else
+		say("the next save waits (%s)%s%s", word, r ? ": " : "", r ? r->remedy : "");
+}
+
+static void print_last_skip(const json_t *saves)
+{
+	const json_t *last = json_object_get(saves, "last_skip");
+	const json_t *skipped = json_object_get(saves, "skipped");
+	char age[TEXT_MAX], text[300] = "";
+	const char *word;
+	json_t *n;
+	size_t used = 0;
+
+	if (!json_is_object(last))
+		return;
+	say("the last save that was not made: step %" PRIu64 " of rank %" PRIu64
+	    ", %s ago (%s): %s",
+	    doc_number(last, "step"), doc_number(last, "rank"),
+	    text_age(age, doc_number(last, "time_ns")), doc_text(last, "skip"),
+	    doc_text(last, "reason"));
+	json_object_foreach((json_t *)skipped, word, n) if (used < sizeof(text)) used +=
+		(size_t)snprintf(text + used, sizeof(text) - used, "%s%s %" JSON_INTEGER_FORMAT,
+				 used ? ", " : "", word, json_integer_value(n));
+	say("saves not made since ckptd started, of all ranks: %s", text);
+}
+
+bool saves_print(const json_t *o, const char *name)
+{
+	const json_t *saves = json_object_get(o, "saves");
+	const json_t *committed = json_object_get(saves, "committed");
+	const json_t *last = json_object_get(saves, "last_skip");
+	bool problems = json_array_size(json_object_get(o, "problems")) > 0;
+	bool runs = doc_flag(saves, "running");
+	bool late = json_is_object(last) &&
+		    (!json_is_object(committed) ||
+		     doc_number(last, "time_ns") > doc_number(committed, "time_ns"));
+	char age[TEXT_MAX];
+
+	if (!json_is_object(saves))
+		return false; /* an older ckptd */
+	print_problems(o);
+	if (json_is_object(committed))
+		say("job '%s': %sstep %" PRIu64 " was committed %s ago", name,
+		    problems || late || !runs ? "" : "saves work: ", doc_number(committed, "step"),
+		    text_age(age, doc_number(committed, "time_ns")));
+	else
+		say("job '%s': nothing was committed", name);
+	if (runs && (problems || late))
+		print_block(saves);
+	if (!runs)
+		say("no rank of it runs");
+	print_last_skip(saves);
+	return problems;
+}

@@ -1,0 +1,168 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# ckptctl safe, and what status and why say of saves that do not come through: with the real ckptd.
+. "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+needs_daemon
+
+preload=
+if nm -D "$build/.libs/libckpt.so" | grep -q __asan; then
+	preload=$(gcc -print-file-name=libasan.so)
+	export ASAN_OPTIONS=detect_leaks=0
+fi
+
+# A trainer that does what its input says, a line at a time: "save STEP WHAT", "skip STEP", "beat STEP".
+cat >"$dir/trainer.py" <<'PY'
+import ckpt, ctypes, sys
+c = ckpt.open("lm", 0, 1, run_id="one")
+t = (ctypes.c_float * 64)()
+c.declare("w", (ctypes.addressof(t), "float32", (64,)))
+c.prepare()
+for line in sys.stdin:
+    verb, step, *what = line.split()
+    t[0] = int(step)
+    if verb == "save":
+        assert c.save(int(step), wait_credit=True, timeout=60).wait(getattr(ckpt, what[0]), timeout=60)
+    elif verb == "skip":
+        c.skip(int(step), "the trainer did not want it")
+    elif verb == "beat":
+        c.beat(int(step))
+    print(line.strip(), flush=True)
+c.close()
+PY
+mkfifo "$dir/in"
+start_trainer () {
+	env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 \
+		CKPT_SOCKET="$sock" CKPT_LIBRARY="$build/.libs/libckpt.so" \
+		/usr/bin/python3 "$dir/trainer.py" <"$dir/in" >"$dir/did" 2>"$dir/trainer.log" &
+	trainer=$!
+	exec 9>"$dir/in"
+}
+# trainer LINE: it has done so.
+does () {
+	echo "$*" >&9
+	for i in $(seq 600); do
+		! grep -qFx "$*" "$dir/did" || return 0
+		kill -0 $trainer 2>/dev/null || break
+		sleep 0.1
+	done
+	cat "$dir/trainer.log"
+	exit 99
+}
+end_trainer () {
+	exec 9>&-
+	wait $trainer
+	trainer=
+}
+
+until_ready () {
+	for i in $(seq 600); do
+		! ctl --json status --socket "$sock" 2>/dev/null | grep -q '"ready": true' || return 0
+		kill -0 $daemon || break
+		sleep 0.1
+	done
+	cat "$dir/log"
+	exit 99
+}
+
+run 2 safe lm --socket "$sock"
+says err "cannot reach ckptd"
+run 2 safe --socket "$sock"
+
+# ---- Everything is written
+
+start_daemon --set checkpoint.persist_every=3
+run 2 safe lm --socket "$sock"
+says err "lm"
+start_trainer
+does beat 1
+run 4 safe lm --socket "$sock"
+says out "job 'lm' has done step 1 and has saved nothing"
+says out "nothing of it is on disk"
+run 4 safe lm --json --socket "$sock"
+json 'assert d["result"] == 4 and d["saved"] is None and all(s["step"] is None for s in d["survives"])'
+does save 10 DURABLE
+run 0 safe lm --socket "$sock"
+says out "the newest that is saved is on disk: $data"
+says out "job 'lm' has done step 1"
+run 0 safe lm -q --socket "$sock"
+silent out
+run 0 why lm --socket "$sock"
+says out "job 'lm': saves work: step 10 was committed "
+lacks out "the next save waits"
+run 0 status --json --socket "$sock"
+json 'j = job("lm"); assert j["problems"] == [] and j["saves"]["running"] and j["saves"]["committed"]["step"] == 10 and j["saves"]["skipped"] == {} and j["saves"]["last_skip"] is None and j["ranks"][0]["skips"] == 0'
+
+# ---- Newer in memory than on disk
+
+does save 20 COMMITTED
+does beat 25
+run 3 safe lm --socket "$sock"
+says out "step 20 is the newest that is saved, step 10 the newest on disk"
+run 3 safe lm --json --socket "$sock"
+json 'by = {s["if"]: s for s in d["survives"]}
+assert by["process"]["step"] == 20 and by["process"]["steps_lost"] == 5
+assert by["ckptd"]["step"] == 20 and d["memory_kept"]
+assert by["node"]["step"] is None and by["node"]["steps_lost"] is None
+assert by["power"]["step"] == 10 and by["power"]["steps_lost"] == 15
+assert d["now"] == 25 and d["saved"] == 20 and d["result"] == 3'
+
+# ---- Skips are counted, and the end says what they were
+
+does skip 30
+run 0 status lm --json --socket "$sock"
+json 's = job("lm")["saves"]; assert s["skipped"] == {"caller": 1}, s
+last = s["last_skip"]; assert last["step"] == 30 and last["skip"] == "caller" and last["rank"] == 0 and last["reason"], last
+assert job("lm")["ranks"][0]["skips"] == 1 and job("lm")["ranks"][0]["last_skip"]["step"] == 30'
+run 0 why lm --socket "$sock"
+says out "the last save that was not made: step 30 of rank 0"
+says out "saves not made since ckptd started, of all ranks: caller 1"
+
+# ---- The folder goes
+
+mv "$data" "$data.aside"
+does save 40 SEALED
+for i in $(seq 100); do
+	ctl status lm --socket "$sock" >"$dir/out" 2>&1
+	! grep -qF "its log: the data folder '$data' is gone" "$dir/out" || break
+	sleep 0.1
+done
+run 1 status lm --json --socket "$sock"
+json 'p = job("lm")["problems"]; assert [x["problem"] for x in p] == ["log-unwritable"] and "is gone" in p[0]["why"] and p[0]["since_ns"] > 0
+assert job("lm")["saves"]["uncommitted"] == 1'
+run 1 why lm --socket "$sock"
+says out "log-unwritable: append record"
+says out "what to do: saves go on in memory and nothing is committed"
+run 3 safe lm --socket "$sock"
+says out "step 40 is saved and not committed yet"
+run 0 events --json --socket "$sock"
+json 'e = [e for e in d["events"] if e["kind"] == "problem"]; assert len(e) == 1 and e[0]["problem"] == "log-unwritable" and e[0]["severity"] == 3 and e[0]["subject"]["job"] == "lm", e'
+mv "$data.aside" "$data"
+for i in $(seq 100); do
+	ctl status lm --socket "$sock" >"$dir/out" 2>&1 && break
+	sleep 0.1
+done
+run 0 status lm --socket "$sock"
+lacks out PROBLEM
+run 0 events --json --socket "$sock"
+json 'e = [e for e in d["events"] if e["kind"] == "problem-ended"]; assert len(e) == 1 and e[0]["problem"] == "log-unwritable", e'
+end_trainer
+run 0 why lm --socket "$sock"
+says out "no rank of it runs"
+says out "job 'lm': step 40 was committed"
+
+# ---- Without an fd store: not --user, which has a supervisor
+
+stop_daemon
+"$build/ckptd/ckptd" --socket "$sock" --data "$data" --set detect.kernel=no \
+	--set checkpoint.persist_every=3 >>"$dir/log" 2>&1 &
+daemon=$!
+until_ready
+start_trainer
+does save 50 COMMITTED
+run 3 safe lm --json --socket "$sock"
+json 'by = {s["if"]: s for s in d["survives"]}; assert not d["memory_kept"] and by["process"]["step"] == 50 and by["ckptd"]["step"] == by["power"]["step"] == 40, d'
+run 3 safe lm --socket "$sock"
+says out "disk: no fd store keeps the memory"
+end_trainer
+stop_daemon
+ending 40
