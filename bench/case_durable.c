@@ -4,20 +4,20 @@
  *
  *   save.durable.uring    GiB/s beside fio's best cell for as many bytes in the same folder
  *   save.durable.threads  the same with the back-end for where io_uring is forbidden
+ *   save.durable.new      the first save of a job, into new files, beside fio's best cell that
+ *                         writes a new file; ckptd, its data and the trainer are new each time
  *   save.cpu              core-seconds per GiB that ckptd and its supervisor use from the seal
  *                         until everything that follows DURABLE is done, beside one thread's
  *                         digest of the same bytes plus what fio used to write them
  *
  * The time is the trainer's: from the return of ckpt_save() to that of ckpt_wait(DURABLE). The
  * files of the checkpoint before the last are written over, as they are in any run that has been
- * going for a while; the first saves, into new files, are not counted.
+ * going for a while; the first saves, into new files, are counted in save.durable.new alone.
  */
 #include <config.h>
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "bench/fio.h"
 #include "bench/server.h"
@@ -104,7 +104,7 @@ static int measure(struct durable *d, const char *backend, struct err *e)
 	d->step = 0;
 	d->faults = 0;
 	if (!d->calibrated)
-		r = fio_best(d->bench, false, STATE_BYTES, &d->cell, e);
+		r = fio_best(d->bench, FIO_WRITE, STATE_BYTES, &d->cell, NULL, e);
 	d->calibrated = r == 0;
 	if (r == 0)
 		r = start(d, backend, e);
@@ -139,22 +139,43 @@ static void report_cpu(struct durable *d)
 	report(d->bench, &f);
 }
 
-/* What people would use instead, on the same kind of state and in the same folder; for reading. */
-static void rivals(const struct bench *b)
-{
-	static const char python[] = "/usr/bin/python3";
-	static const char script[] = SOURCE_FOLDER "/bench/rivals.py";
-	pid_t pid;
+/* ---- New files ---- */
 
-	if (b->json || access(python, X_OK) != 0 || access(script, R_OK) != 0)
+static int new_pair(struct durable *d, struct err *e)
+{
+	struct fio_result fio;
+	double s = 0, ignored;
+	int r = fio_run(d->bench, &d->cell, STATE_BYTES, &fio, e);
+
+	d->step = 0;
+	if (r == 0)
+		r = start(d, "storage.backend=uring", e);
+	if (r == 0)
+		r = save(d, &s, &ignored, e);
+	trainer_stop(&d->trainer);
+	server_stop(&d->server);
+	remove_tree(d->server.data);
+	if (r == 0)
+		series_add(&d->speed, (double)STATE_BYTES / GIB / s, fio.gib_s);
+	return r;
+}
+
+static void new_files(struct bench *b)
+{
+	static struct durable d;
+	struct err e = {0};
+	int r;
+
+	if (!wanted(b, "save.durable.new"))
 		return;
-	pid = fork();
-	if (pid == 0) {
-		execl(python, python, script, b->folder, (char *)NULL);
-		_exit(127);
-	}
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
+	d.bench = b;
+	r = fio_best(b, FIO_WRITE_NEW, STATE_BYTES, &d.cell, NULL, &e);
+	for (int i = 0; i < PAIRS && r == 0; i++)
+		r = new_pair(&d, &e);
+	if (r < 0)
+		cannot(b, "save.durable.new", &e);
+	else
+		report_speed(&d, "save.durable.new", 0.90);
 }
 
 void cases_durable(struct bench *b)
@@ -180,6 +201,7 @@ void cases_durable(struct bench *b)
 		else
 			report_speed(&d, "save.durable.threads", 0.75);
 	}
+	new_files(b);
 	if (!b->only || uring)
-		rivals(b);
+		rivals(b, "save");
 }

@@ -1,157 +1,242 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * case_resume.c - 4 x 256 MiB back into new processes after SIGKILL of all ranks, ckptd lives.
+ * case_resume.c - from the start of a restarted training process until its state is there: 4 ranks
+ * of 256 MiB, or of a quarter of --mib each.
  *
- *   resume.warm  seconds from the first rank's open to the last rank's state being loaded, beside
- *                the load alone by the same processes, later; the target is 1.3 times that and
- *                20 ms
+ *   resume.warm   all ranks were killed (SIGKILL), ckptd has the checkpoint in memory
+ *   resume.cold   ckptd was stopped and started again too: only the files are left, and the page
+ *                 cache has nothing of them
  *
- * Each run is a restart, the first like the last: nothing is warmed up. The first save behind the
- * load is made SAVE_MS later, when a training job would be at its first step; its time is a note.
+ * The clock starts before the first process is made and executed, with a ckptd that answers, and
+ * ends when the last rank's load has returned: it runs through starting programs, opening,
+ * declaring, and whatever the library does before it loads. The limit, in turn with it, is the load
+ * alone: the same processes, which are open by then and have their slots, load the same once more.
+ * Both load into memory that nothing has touched. What was loaded is compared with what was saved,
+ * by digest, after the first and the last load.
  */
 #include <config.h>
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "bench/server.h"
 #include "bench/trainer.h"
-#include "ckpt.h"
 
-#define RANKS       4
-#define RESTARTS    10
-#define STATE_BYTES (256 * MIB)
-#define SAVE_MS     1500
-#define SLACK_S     0.020
+#define RANKS 4
+#define PAIRS 11
+#define STEP  7
 
-struct resume {
+static const char *const sets[4] = {"memory.slots=2"};
+
+struct resuming {
 	struct bench *bench;
 	struct server server;
-	struct trainer ranks[RANKS];
-	struct series total;
-	double saves[RESTARTS];
-	uint64_t step;
+	struct trainer trainers[RANKS];
+	struct series series, plain;
+	char files[RANKS][300];
+	uint8_t digests[RANKS][16]; /* of what was saved */
+	int run, tier;
 };
 
-/* All ranks at a time: from the first's begin to the last's end. */
-static int ask_all(struct resume *x, struct order o, double *ret_s, struct err *e)
+/* All ranks get the order at once. The time is from `begin`, or the first one's begin if that is 0,
+ * to the last one's end. */
+static int all(struct resuming *s, struct order *o, uint64_t begin, double *ret_s,
+	       struct answer ret[RANKS], struct err *e)
 {
-	uint64_t begin = UINT64_MAX, end = 0;
-	struct answer a;
-	int r = 0;
+	uint64_t first = UINT64_MAX, end = 0;
+	int r = 0, sent = 0;
 
-	snprintf(o.socket, sizeof(o.socket), "%.119s", x->server.socket);
-	snprintf(o.job, sizeof(o.job), "resume");
-	snprintf(o.run, sizeof(o.run), "%d", (int)x->ranks[0].pid);
-	o.world = RANKS;
-	o.bytes = STATE_BYTES;
-	for (int i = 0; i < RANKS && r == 0; i++) {
-		o.rank = i;
-		r = trainer_send(&x->ranks[i], &o, e);
+	o->world = RANKS;
+	o->step = STEP;
+	o->bytes = s->bench->mib * MIB / RANKS;
+	snprintf(o->job, sizeof(o->job), "resume");
+	snprintf(o->run, sizeof(o->run), "%d", s->run);
+	snprintf(o->socket, sizeof(o->socket), "%.119s", s->server.socket);
+	for (; sent < RANKS && r == 0; sent++) {
+		o->rank = sent;
+		if (o->kind == ORDER_PLAIN)
+			snprintf(o->folder, sizeof(o->folder), "%s", s->files[sent]);
+		r = trainer_send(&s->trainers[sent], o, e);
 	}
-	for (int i = 0; i < RANKS && r == 0; i++) {
-		r = trainer_receive(&x->ranks[i], &a, e);
-		begin = a.begin < begin ? a.begin : begin;
-		end = a.end > end ? a.end : end;
+	for (int i = 0; i < sent; i++) {
+		int one = trainer_receive(&s->trainers[i], &ret[i], r == 0 ? e : NULL);
+
+		r = r < 0 ? r : one;
+		first = min_u64(first, ret[i].begin);
+		end = max_u64(end, ret[i].end);
 	}
-	*ret_s = r == 0 && end > begin ? seconds(end - begin) : 0;
+	if (r == 0 && ret_s)
+		*ret_s = seconds(end - (begin ? begin : first));
 	return r;
 }
 
-static int start(struct resume *x, struct err *e)
+static int all_do(struct resuming *s, enum order_kind kind, struct err *e)
 {
-	double ignored;
-	int r = 0;
+	struct answer a[RANKS] = {0};
+	struct order o = {.kind = kind};
+
+	return all(s, &o, 0, NULL, a, e);
+}
+
+/* A load of all ranks, by whatever order. */
+static int all_load(struct resuming *s, enum order_kind kind, uint64_t begin, double *ret_s,
+		    struct err *e)
+{
+	struct answer a[RANKS] = {0};
+	struct order o = {.kind = kind};
+	int r = all(s, &o, begin, ret_s, a, e);
 
 	for (int i = 0; i < RANKS && r == 0; i++)
-		r = trainer_start(&x->ranks[i], e);
-	return r < 0 ? r : ask_all(x, (struct order){.kind = ORDER_STATE}, &ignored, e);
+		if (a[i].tier != s->tier)
+			r = err_set(e, CKPT_ESTATE,
+				    "the load of rank %d came from another tier "
+				    "(%d)",
+				    i, a[i].tier);
+	return r;
 }
 
-static void kill_all(struct resume *x)
+static int start_all(struct resuming *s, struct err *e)
+{
+	int r = 0;
+
+	s->run++;
+	for (int i = 0; i < RANKS && r == 0; i++)
+		r = trainer_start(&s->trainers[i], e);
+	return r;
+}
+
+static void kill_all(struct resuming *s)
 {
 	for (int i = 0; i < RANKS; i++)
-		if (x->ranks[i].pid > 0)
-			kill(x->ranks[i].pid, SIGKILL);
-	for (int i = 0; i < RANKS; i++)
-		trainer_stop(&x->ranks[i]);
+		trainer_kill(&s->trainers[i]);
 }
 
-static int save(struct resume *x, double *ret_s, struct err *e)
+static int save(struct resuming *s, struct err *e)
 {
-	double ignored;
-	int r = ask_all(x, (struct order){.kind = ORDER_SAVE, .step = ++x->step}, ret_s, e);
-
-	return r < 0 ? r
-		     : ask_all(x,
-			       (struct order){
-				       .kind = ORDER_WAIT, .step = x->step, .what = CKPT_COMMITTED},
-			       &ignored, e);
-}
-
-static int restart(struct resume *x, int i, struct err *e)
-{
-	double total, alone;
-	int r = start(x, e);
+	struct answer a[RANKS] = {0};
+	struct order digest = {.kind = ORDER_DIGEST};
+	int r = server_start(&s->server, s->bench, true, sets, e);
 
 	if (r == 0)
-		r = ask_all(x, (struct order){.kind = ORDER_RESUME, .step = CKPT_LATEST}, &total,
-			    e);
-	pause_ms(SAVE_MS);
+		r = start_all(s, e);
 	if (r == 0)
-		r = save(x, &x->saves[i], e);
+		r = all_do(s, ORDER_STATE, e);
 	if (r == 0)
-		r = ask_all(x, (struct order){.kind = ORDER_LOAD, .step = x->step}, &alone, e);
-	if (r == 0) {
-		series_add(&x->total, total, alone + SLACK_S / 1.3);
-		say(x->bench,
-		    "  restart %2d: loaded after %.3f s, the load alone %.3f s, first save %.3f s",
-		    i + 1, total, alone, x->saves[i]);
+		r = all_do(s, ORDER_OPEN, e);
+	if (r == 0)
+		r = all_do(s, ORDER_DURABLE, e);
+	if (r == 0)
+		r = all(s, &digest, 0, NULL, a, e);
+	for (int i = 0; i < RANKS && r == 0; i++) {
+		memcpy(s->digests[i], a[i].digest, sizeof(s->digests[i]));
+		r = server_shard(&s->server, i, s->files[i], e);
 	}
-	kill_all(x);
 	return r;
 }
 
-static int measure(struct resume *x, struct err *e)
+static int check(struct resuming *s, struct err *e)
 {
-	static const char *const sets[4] = {"checkpoint.persist_every=1000000"};
-	double ignored;
-	int r = server_start(&x->server, x->bench, true, sets, e);
+	struct order digest = {.kind = ORDER_DIGEST};
+	struct answer a[RANKS] = {0};
+	int r = all(s, &digest, 0, NULL, a, e);
 
-	if (r == 0)
-		r = start(x, e);
-	if (r == 0)
-		r = ask_all(x, (struct order){.kind = ORDER_OPEN}, &ignored, e);
-	if (r == 0)
-		r = save(x, &ignored, e);
-	kill_all(x);
-	for (int i = 0; i < RESTARTS && r == 0; i++)
-		r = restart(x, i, e);
-	kill_all(x);
-	server_stop(&x->server);
+	for (int i = 0; i < RANKS && r == 0; i++)
+		if (memcmp(a[i].digest, s->digests[i], sizeof(s->digests[i])) != 0)
+			r = err_set(e, CKPT_ECORRUPT, "what rank %d loaded is not what it saved",
+				    i);
 	return r;
+}
+
+/* What 4 plain readers need for the same files, cold. */
+static int read_plain(struct resuming *s, double *ret_s, struct err *e)
+{
+	struct order o = {.kind = ORDER_PLAIN, .plain = {PLAIN_HUGE, 2, 2}};
+	struct answer a[RANKS] = {0};
+	int r = all_do(s, ORDER_ROOM, e);
+
+	return r < 0 ? r : all(s, &o, 0, ret_s, a, e);
+}
+
+static int pair(struct resuming *s, bool compare, struct err *e)
+{
+	double whole = 0, alone = 0, plain = 0;
+	uint64_t begin;
+	int r = 0;
+
+	kill_all(s);
+	if (s->tier == CKPT_TIER_DISK) {
+		server_stop(&s->server);
+		r = server_start(&s->server, s->bench, false, sets, e);
+	}
+	begin = now_ns();
+	if (r == 0)
+		r = start_all(s, e);
+	if (r == 0)
+		r = all_load(s, ORDER_RESUME, begin, &whole, e);
+	if (r == 0 && compare)
+		r = check(s, e);
+	if (r == 0)
+		r = all_do(s, ORDER_PREPARE, e);
+	if (r == 0 && s->tier == CKPT_TIER_DISK)
+		r = read_plain(s, &plain, e);
+	if (r == 0)
+		r = all_do(s, ORDER_ROOM, e);
+	if (r == 0)
+		r = all_load(s, ORDER_LOAD, 0, &alone, e);
+	if (r == 0 && compare)
+		r = check(s, e);
+	if (r == 0) {
+		series_add(&s->series, whole, alone);
+		series_add(&s->plain, plain, alone);
+	}
+	return r;
+}
+
+static void resume(struct bench *b, struct figure *f, int tier)
+{
+	struct resuming *s = &(struct resuming){.bench = b, .tier = tier};
+	struct err e = {0};
+	int r;
+
+	if (!wanted(b, f->name))
+		return;
+	r = save(s, &e);
+	for (int i = 0; i < PAIRS && r == 0; i++)
+		r = pair(s, i == 0 || i + 1 == PAIRS, &e);
+	kill_all(s);
+	server_stop(&s->server);
+	if (r < 0) {
+		cannot(b, f->name, &e);
+		return;
+	}
+	figure_of(f, &s->series);
+	if (tier == CKPT_TIER_DISK)
+		snprintf(f->note, sizeof(f->note),
+			 "plain readers of the same files (O_DIRECT, huge pages): %.3f s",
+			 median(s->plain.value, s->plain.n));
+	report(b, f);
 }
 
 void cases_resume(struct bench *b)
 {
-	struct figure f = {.name = "resume.warm",
-			   .unit = "s",
-			   .target = 1.3,
-			   .faults = -1,
-			   .limit_name = "the load alone, and 20 ms / 1.3"};
-	static struct resume x;
-	struct err e = {0};
+	struct figure warm = {.name = "resume.warm",
+			      .unit = "s",
+			      .target_of = TARGET_SUM,
+			      .target = 1.3,
+			      .plus = 0.020,
+			      .faults = -1,
+			      .limit_name = "the load alone"};
+	struct figure cold = {.name = "resume.cold",
+			      .unit = "s",
+			      .target_of = TARGET_SUM,
+			      .target = 1.2,
+			      .plus = 0.040,
+			      .faults = -1,
+			      .limit_name = "the load alone"};
 
-	if (!wanted(b, f.name))
-		return;
-	x.bench = b;
-	if (measure(&x, &e) < 0) {
-		cannot(b, f.name, &e);
-		return;
-	}
-	figure_of(&f, &x.total);
-	snprintf(f.note, sizeof(f.note), "first save %d ms later, median %.3f s", SAVE_MS,
-		 median(x.saves, RESTARTS));
-	report(b, &f);
+	resume(b, &warm, CKPT_TIER_MEMORY);
+	resume(b, &cold, CKPT_TIER_DISK);
+	if (wanted(b, warm.name) || wanted(b, cold.name))
+		rivals(b, "load");
 }

@@ -59,6 +59,13 @@ void trainer_stop(struct trainer *t)
 	t->pid = 0;
 }
 
+void trainer_kill(struct trainer *t)
+{
+	if (t->pid > 0)
+		kill(t->pid, SIGKILL);
+	trainer_stop(t);
+}
+
 int trainer_send(struct trainer *t, const struct order *o, struct err *e)
 {
 	assert(t->pid > 0);

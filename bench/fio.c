@@ -144,15 +144,17 @@ static int measure_cell(const struct bench *b, const struct fio_cell *c, uint64_
 	return r;
 }
 
-int fio_best(const struct bench *b, bool read, uint64_t bytes, struct fio_cell *ret, struct err *e)
+int fio_best(const struct bench *b, enum fio_kind kind, uint64_t bytes, struct fio_cell *ret,
+	     double *ret_gib_s, struct err *e)
 {
 	double best = 0, here = 0;
 	char name[64];
+	int n = 0;
 
-	for (int fresh = 0; fresh <= !read; fresh++) {
+	for (int fresh = kind == FIO_WRITE_NEW; fresh <= (kind != FIO_READ); fresh++) {
 		for (int mib = 1; mib <= 4; mib *= 2) {
-			for (int depth = 2; depth <= 8; depth *= 2) {
-				struct fio_cell c = { read, fresh, mib, depth };
+			for (int depth = 2; depth <= 8; depth *= 2, n++) {
+				struct fio_cell c = {kind == FIO_READ, fresh, mib, depth};
 				int r = measure_cell(b, &c, bytes, &here, e);
 
 				if (r < 0)
@@ -165,7 +167,8 @@ int fio_best(const struct bench *b, bool read, uint64_t bytes, struct fio_cell *
 		}
 	}
 	fio_name(ret, name, sizeof(name));
-	say(b, "%20s calibration: the best of %d cells is %s, %.2f GiB/s", "", read ? 9 : 18, name,
-	    best);
+	say(b, "%20s calibration: the best of %d cells is %s, %.2f GiB/s", "", n, name, best);
+	if (ret_gib_s)
+		*ret_gib_s = best;
 	return 0;
 }

@@ -35,17 +35,17 @@ static const char usage[] =
 	"usage: ckpt-bench save|load|meta|reshard|detect [--case NAME] [--shards N] [--mib N]\n"
 	"                  [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
-	"               save.durable.threads, save.cpu, small.sealed.p50, small.durable.p50,\n"
-	"               idle.cpu, idle.rss, python.save.200k\n"
+	"               save.durable.threads, save.durable.new, save.cpu, small.sealed.p50,\n"
+	"               small.durable.p50, idle.cpu, idle.rss, python.save.200k\n"
 	"  load         load.memory, load.disk, load.strided, load.strided.memory,\n"
-	"               resume.warm\n"
+	"               resume.warm, resume.cold\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
 	"  reshard      reshard.rate\n"
 	"  detect       detect.cpu, detect.memory, detect.leader, detect.leader.memory,\n"
 	"               detect.beat.p99\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
-	"  --mib N      load.strided and python.save.200k: so many MiB instead of 1024;\n"
+	"  --mib N      load.strided, resume.*, python.save.200k: so many MiB instead of 1024;\n"
 	"               reshard: instead of 8192\n"
 	"  --json       one object per line\n"
 	"  --version, --help\n"
@@ -55,12 +55,13 @@ static const char usage[] =
 	"reshard 0.5 GiB of memory and four times --mib of disk.\n";
 
 static const char *const save_cases[] = {
-	"save.stall.1rank", "save.stall.4rank", "save.first", "save.durable.uring",
-	"save.durable.threads", "save.cpu", "small.sealed.p50", "small.durable.p50", "idle.cpu",
-	"idle.rss", "python.save.200k", NULL
-};
-static const char *const load_cases[] = {"load.memory",         "load.disk",   "load.strided",
-					 "load.strided.memory", "resume.warm", NULL};
+	"save.stall.1rank",     "save.stall.4rank", "save.first", "save.durable.uring",
+	"save.durable.threads", "save.durable.new", "save.cpu",   "small.sealed.p50",
+	"small.durable.p50",    "idle.cpu",         "idle.rss",   "python.save.200k",
+	NULL};
+static const char *const load_cases[] = {
+	"load.memory", "load.disk", "load.strided", "load.strided.memory", "resume.warm",
+	"resume.cold", NULL};
 static const char *const meta_cases[] = {"meta.plan.1m", "meta.plan.memory", "meta.lookup.1m",
 					 "meta.lookup.file", NULL};
 static const char *const reshard_cases[] = {"reshard.rate", NULL};
@@ -247,6 +248,29 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return 0;
 }
 
+void remove_tree(const char *path)
+{
+	nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* What people would use instead, on the same kind of state and in the same folder; for reading. */
+void rivals(const struct bench *b, const char *verb)
+{
+	static const char python[] = "/usr/bin/python3";
+	static const char script[] = SOURCE_FOLDER "/bench/rivals.py";
+	pid_t pid;
+
+	if (b->json || access(python, X_OK) != 0 || access(script, R_OK) != 0)
+		return;
+	pid = fork();
+	if (pid == 0) {
+		execl(python, python, script, verb, b->folder, (char *)NULL);
+		_exit(127);
+	}
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
+}
+
 /* Everything that the worker left behind: they are our children now. */
 static void end_children(void)
 {
@@ -321,7 +345,7 @@ static int run(struct bench *b, const char *verb)
 		if (stopped)
 			kill(worker, SIGKILL);
 	end_children();
-	nftw(b->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+	remove_tree(b->folder);
 	if (worker < 0 || !WIFEXITED(status)) {
 		fprintf(stderr, "ckpt-bench: it was ended before it had measured everything\n");
 		return STATUS_FAILED;

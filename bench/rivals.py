@@ -1,8 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""What people would use instead of ckptd, on the same kind of state: 1 GiB of fp32 in one process.
+"""What people would use instead of ckptd, on the same kind of state: 1 GiB of fp32.
 
-    rivals.py FOLDER
+    rivals.py save|load FOLDER
+
+Saves, all in one process:
 
   torch.save          to a file, flush, fsync of it and of its folder: the trainer waits for all
   DCP                 torch.distributed's checkpoint of torch 1.13 (FileSystemWriter, files synced),
@@ -11,10 +13,17 @@
                       what later torch versions call async_save
 
 Each is done once to warm up and then RUNS times; medians are printed: how long the trainer is kept,
-and how long it takes until the bytes are on stable storage. It is for reading beside ckptd's
-figures. Nothing is measured, and that is said, where torch is missing.
+and how long it takes until the bytes are on stable storage.
+
+Loads: torch.load by 4 processes at once, 256 MiB each, from files in the page cache (warm) and from
+files that it has dropped (cold). The time is from the first begin to the last end; that of starting
+Python and importing torch is no part of it.
+
+It is for reading beside ckptd's figures. Nothing is measured, and that is said, where torch is
+missing.
 """
 
+import multiprocessing
 import os
 import runpy
 import shutil
@@ -24,13 +33,14 @@ import threading
 import time
 
 RUNS = 3
+RANKS = 4
 STATE_BYTES = 1 << 30
 BLOCK = (1024, 1024, 3 << 20, 3072, 1 << 20, 1024, 1024, 1024, 4 << 20, 4096, 4 << 20, 1024)
 
 
-def make_state(torch):
+def make_state(torch, size=STATE_BYTES):
     """The tensors of ckpt-bench's own state, by name."""
-    state, left, i = {}, STATE_BYTES // 4, 0
+    state, left, i = {}, size // 4, 0
     while left:
         n = min(left, BLOCK[i % len(BLOCK)])
         state["model.block.%d.weight" % i] = torch.randn(n)
@@ -133,22 +143,90 @@ def measure(torch, name, make, state, folder):
     sys.stdout.flush()
 
 
-def main():
-    if len(sys.argv) != 2:
-        sys.exit(__doc__.split("\n\n")[1].strip())
+def load_rank(folder, rank, ready, begin, times):
+    """One process: loads when all are ready, as often as the parent says."""
+    import torch
+    torch.set_num_threads(1)
+    while True:
+        ready.release()
+        begin[rank].acquire()
+        start = time.monotonic()
+        state = torch.load(os.path.join(folder, "rank-%d" % rank, "state.pt"))
+        times.put((start, time.monotonic()))
+        del state
+
+
+def drop(path):
+    fd = os.open(path, os.O_RDONLY)
     try:
-        import torch
-    except ImportError as e:
-        print("  rivals are not measured: %s" % e)
-        return
-    folder = os.path.join(os.path.abspath(sys.argv[1]), "rivals")
-    os.makedirs(folder)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def load_once(ready, begin, times):
+    for _ in range(RANKS):
+        ready.acquire()
+    for b in begin:
+        b.release()
+    all_times = [times.get() for _ in range(RANKS)]
+    return max(t[1] for t in all_times) - min(t[0] for t in all_times)
+
+
+def measure_loads(torch, folder):
+    paths = []
+    for rank in range(RANKS):
+        own = os.path.join(folder, "rank-%d" % rank)
+        os.makedirs(own)
+        save_file(torch, make_state(torch, STATE_BYTES // RANKS), own)
+        paths.append(os.path.join(own, "state.pt"))
+    ctx = multiprocessing.get_context("spawn")
+    ready, begin = ctx.Semaphore(0), [ctx.Semaphore(0) for _ in range(RANKS)]
+    times = ctx.Queue()
+    ranks = [ctx.Process(target=load_rank, args=(folder, r, ready, begin, times), daemon=True)
+             for r in range(RANKS)]
+    for p in ranks:
+        p.start()
+    for cold in (False, True):
+        took = []
+        for _ in range(1 + RUNS):
+            for path in paths if cold else ():
+                drop(path)
+            took.append(load_once(ready, begin, times))
+        print("  torch.load, %d x %d MiB, %s  %.3f s, median of %d" %
+              (RANKS, STATE_BYTES // RANKS >> 20, "cold" if cold else "warm",
+               statistics.median(took[1:]), RUNS))
+        sys.stdout.flush()
+    for p in ranks:
+        p.terminate()
+        p.join()
+
+
+def measure_saves(torch, folder):
     state = make_state(torch)
-    print("  rivals, torch %s, the same state in the same folder:" % torch.__version__)
     for name, make in (("torch.save + fsync", rival_save),
                        ("DCP of torch 1.13", rival_dcp),
                        ("reused staging + a thread", rival_staging)):
         measure(torch, name, make, state, os.path.join(folder, name.split()[0]))
 
 
-main()
+def main():
+    if len(sys.argv) != 3 or sys.argv[1] not in ("save", "load"):
+        sys.exit(__doc__.split("\n\n")[1].strip())
+    try:
+        import torch
+    except ImportError as e:
+        print("  rivals are not measured: %s" % e)
+        return
+    folder = os.path.join(os.path.abspath(sys.argv[2]), "rivals")
+    os.makedirs(folder)
+    print("  rivals, torch %s, the same state in the same folder:" % torch.__version__)
+    if sys.argv[1] == "save":
+        measure_saves(torch, folder)
+    else:
+        measure_loads(torch, folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,6 +151,21 @@ void server_stop(struct server *s)
 	while (waitpid(s->supervisor, NULL, 0) < 0 && errno == EINTR)
 		;
 	s->supervisor = 0;
+}
+
+int server_shard(const struct server *s, int rank, char ret[300], struct err *e)
+{
+	char pattern[300];
+	glob_t g = {0};
+	int r = 0;
+
+	snprintf(pattern, sizeof(pattern), "%s/jobs/*/*/rank-%d.shard", s->data, rank);
+	if (glob(pattern, GLOB_NOSORT, NULL, &g) != 0 || g.gl_pathc != 1)
+		r = err_set(e, -ENOENT, "'%.200s' should be one file", pattern);
+	else
+		snprintf(ret, 300, "%s", g.gl_pathv[0]);
+	globfree(&g);
+	return r;
 }
 
 static int cpu_of(pid_t pid, uint64_t *sum, struct err *e)

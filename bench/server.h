@@ -19,6 +19,8 @@ MUST_CHECK int server_start(struct server *s, const struct bench *b, bool fresh,
 			    const char *const sets[4], struct err *e);
 void server_stop(struct server *s);
 
+/* The file of a rank in the one checkpoint that the data folder has. */
+MUST_CHECK int server_shard(const struct server *s, int rank, char ret[300], struct err *e);
 /* CPU time that ckptd and its supervisor have used. */
 MUST_CHECK int server_cpu(const struct server *s, uint64_t *ret_ns, struct err *e);
 /* Resident memory of both, without what is mapped of slots. */

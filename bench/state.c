@@ -66,11 +66,13 @@ static int divide(struct state *s, uint32_t tensors, struct err *e)
 
 static int state_map(struct state *s, uint64_t bytes, struct err *e)
 {
-	s->bytes = bytes;
-	s->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (s->base == MAP_FAILED)
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (base == MAP_FAILED)
 		return err_code(e, -errno, "take %llu MiB for a state",
 				(unsigned long long)(bytes >> 20));
+	s->base = base;
+	s->bytes = bytes;
 	return 0;
 }
 
@@ -92,6 +94,18 @@ int state_make(struct state *s, uint64_t bytes, uint32_t tensors, uint64_t seed,
 		p[i] = x;
 	}
 	return divide(s, tensors, e);
+}
+
+int state_room(struct state *s, uint64_t bytes, uint32_t tensors, struct err *e)
+{
+	int r;
+
+	if (s->base)
+		munmap(s->base, s->bytes);
+	alloc_free(s->tensors);
+	*s = (struct state){0};
+	r = state_map(s, bytes, e);
+	return r < 0 ? r : divide(s, tensors, e);
 }
 
 /* ---- Matrices ---- */

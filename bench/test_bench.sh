@@ -31,7 +31,7 @@ check() {
 	"$bench" "$@" --json >out 2>err || fail "$*: exit status $?"
 	grep "\"case\":\"$case\"" out >line || fail "no object of $case: $(cat out)"
 	grep -q '^{.*}$' line || fail "no object: $(cat line)"
-	for field in value limit ratio runs min max; do
+	for field in value limit ratio runs min max limit_min limit_max target; do
 		grep -Eq "\"$field\":$number[,}]" line || fail "no number '$field': $(cat line)"
 	done
 	for field in unit limit_name; do
@@ -46,6 +46,11 @@ if /usr/bin/python3 -c 'import numpy' 2>/dev/null; then
 	check python.save.200k save --case python.save.200k --mib 16
 	grep -q 'in libckpt [0-9.]* s of it' line || fail "no note: $(cat line)"
 fi
+for case in resume.warm resume.cold; do
+	check $case load --case $case --mib 32
+	grep -Eq '"plus":0.0[24][,}]' line || fail "no second term of the target: $(cat line)"
+	[ "$(wc -l <out)" -eq 1 ] || fail "not one object: $(cat out)"
+done
 check meta.plan.1m meta --shards 40000
 for case in meta.plan.memory meta.lookup.1m meta.lookup.file; do
 	grep -q "\"case\":\"$case\"" out || fail "no object of $case: $(cat out)"

@@ -32,7 +32,7 @@ struct rank {
 	struct state state;
 	struct ckpt *ckpt;
 	uint8_t *memfd;  /* as large as the state */
-	uint8_t *leaves; /* digests of it */
+	uint8_t *leaves; /* digests of the state */
 	struct echo *echo;
 	int world;
 	struct matrix_cut cut; /* rows 0: the state is no matrices */
@@ -71,6 +71,13 @@ static int of_ckpt(int r, struct err *e)
 
 /* ---- Orders ---- */
 
+static int take_leaves(struct rank *k, struct err *e)
+{
+	alloc_free(k->leaves);
+	k->leaves = alloc_zero(div_up(k->state.bytes, LEAF) * 16);
+	return k->leaves ? 0 : err_code(e, -ENOMEM, "make room for digests");
+}
+
 static int make_state(struct rank *k, const struct order *o, struct err *e)
 {
 	int r = state_make(&k->state, o->bytes, o->tensors, (uint64_t)o->rank + 1, e);
@@ -78,10 +85,7 @@ static int make_state(struct rank *k, const struct order *o, struct err *e)
 	if (r < 0 || o->kind == ORDER_TENSORS)
 		return r;
 	r = memfd_map(o->bytes, &k->memfd, e);
-	if (r < 0)
-		return r;
-	k->leaves = alloc_zero(div_up(o->bytes, LEAF) * 16);
-	return k->leaves ? 0 : err_code(e, -ENOMEM, "make a state");
+	return r < 0 ? r : take_leaves(k, e);
 }
 
 /* Bytes that this process has had read from devices; 0 where nobody counts. */
@@ -150,7 +154,7 @@ static int declare(struct rank *k, struct err *e)
 	return 0;
 }
 
-static int enter_job(struct rank *k, const struct order *o, struct err *e)
+static int join_job(struct rank *k, const struct order *o, struct err *e)
 {
 	struct ckpt_options opt = { .size = sizeof(opt), .run_id = o->run, .socket = o->socket,
 				    .connect_timeout_ms = 20000 };
@@ -160,12 +164,17 @@ static int enter_job(struct rank *k, const struct order *o, struct err *e)
 	return r < 0 ? r : declare(k, e);
 }
 
+static int prepare(struct rank *k, struct err *e)
+{
+	return of_ckpt(ckpt_prepare(k->ckpt, 0), e);
+}
+
 static int open_job(struct rank *k, const struct order *o, struct err *e)
 {
-	int r = enter_job(k, o, e);
+	int r = join_job(k, o, e);
 
 	if (r >= 0)
-		r = of_ckpt(ckpt_prepare(k->ckpt, 0), e);
+		r = prepare(k, e);
 	if (r == CKPT_ENOSPACE && k->cut.rows) {
 		err_clear(e); /* room for a save is not what a load needs */
 		r = 0;
@@ -240,15 +249,20 @@ static int load(struct rank *k, const struct order *o, struct answer *a, struct 
 	return 0;
 }
 
+static int make_room(struct rank *k, const struct order *o, struct err *e)
+{
+	int r = state_room(&k->state, o->bytes, o->tensors, e);
+
+	return r < 0 ? r : take_leaves(k, e);
+}
+
 static int resume(struct rank *k, const struct order *o, struct answer *a, struct err *e)
 {
-	uint64_t begin = now_ns();
-	int r = enter_job(k, o, e);
+	int r = make_room(k, o, e);
 
 	if (r == 0)
-		r = load(k, o, a, e);
-	a->begin = begin;
-	return r;
+		r = join_job(k, o, e);
+	return r < 0 ? r : load(k, o, a, e);
 }
 
 static int copy(struct rank *k, struct answer *a)
@@ -268,6 +282,18 @@ static int parallel(struct rank *k, bool digests, struct answer *a, struct err *
 			  digests ? k->leaves : NULL);
 	a->end = now_ns();
 	return r < 0 ? err_code(e, r, "copy by several threads") : 0;
+}
+
+/* What the page cache holds of the file neither helps this nor stays for what comes next. */
+static int plain(struct rank *k, const struct order *o, struct answer *a, struct err *e)
+{
+	int r = plain_forget(o->folder, e);
+
+	a->begin = now_ns();
+	if (r == 0)
+		r = plain_read(&o->plain, o->folder, k->state.bytes, k->state.base, e);
+	a->end = now_ns();
+	return r < 0 ? r : plain_forget(o->folder, e);
 }
 
 static int digest(struct rank *k, struct answer *a)
@@ -317,10 +343,14 @@ static int obey(struct rank *k, const struct order *o, struct answer *a, struct 
 		if (!state_has_matrices(&k->state, &k->cut))
 			return err_set(e, CKPT_ECORRUPT, "what was loaded is not what was saved");
 		return 0;
+	case ORDER_ROOM:
+		return make_room(k, o, e);
 	case ORDER_OPEN:
 		return open_job(k, o, e);
 	case ORDER_RESUME:
 		return resume(k, o, a, e);
+	case ORDER_PREPARE:
+		return prepare(k, e);
 	case ORDER_COPY:
 		return copy(k, a);
 	case ORDER_SAVE:
@@ -338,6 +368,8 @@ static int obey(struct rank *k, const struct order *o, struct answer *a, struct 
 		return parallel(k, true, a, e);
 	case ORDER_MEMCPY:
 		return parallel(k, false, a, e);
+	case ORDER_PLAIN:
+		return plain(k, o, a, e);
 	case ORDER_DIGEST:
 		return digest(k, a);
 	case ORDER_PING:

@@ -14,14 +14,17 @@
 #include <sys/types.h>
 
 #include "bench/bench.h"
+#include "bench/plain.h"
 
 enum order_kind {
 	ORDER_STATE,   /* make `bytes` of state, in `tensors` equal ones or as a transformer */
 	ORDER_TENSORS, /* the same for saves and loads alone: it has no memory for limits */
 	ORDER_MATRIX,  /* the same as matrices of `rows` rows, cut by columns over the world */
 	ORDER_CHECK,   /* whether the matrices hold what they were made with */
+	ORDER_ROOM,    /* memory for `bytes` of state that was never touched, for any other */
 	ORDER_OPEN,    /* open the job, declare the state, prepare */
-	ORDER_RESUME,  /* open the job, declare the state, load `step`: as a trainer starts */
+	ORDER_RESUME,  /* all that a restarted rank does: room, open, declare, load of `step` */
+	ORDER_PREPARE, /* ckpt_prepare() */
 	ORDER_COPY,    /* limit: one memcpy of the state into a populated memfd */
 	ORDER_SAVE,    /* ckpt_save() of `step` */
 	ORDER_DURABLE, /* the same, then wait for DURABLE */
@@ -30,6 +33,7 @@ enum order_kind {
 	ORDER_LOAD,    /* ckpt_load() of `step` */
 	ORDER_FUSED,   /* limit: copy and digest leaves, memfd to state, a load's threads */
 	ORDER_MEMCPY,  /* the same without digests */
+	ORDER_PLAIN,   /* limit: the file `folder` read into the state as `plain` says */
 	ORDER_DIGEST,  /* digest of the state, for comparison; its CPU time */
 	ORDER_PING,    /* limit: memcpy and one message there and back to a process that sleeps */
 	ORDER_BARE,    /* limit: the system calls of making a small state durable, bare */
@@ -40,7 +44,8 @@ struct order {
 	uint32_t tensors; /* 0: as a transformer */
 	uint64_t bytes, step, rows;
 	int rank, world, what;
-	char job[32], run[32], socket[120], folder[240];
+	struct plain_cell plain;
+	char job[32], run[32], socket[120], folder[300];
 };
 
 struct answer {
@@ -62,6 +67,7 @@ struct trainer {
 
 MUST_CHECK int trainer_start(struct trainer *t, struct err *e);
 void trainer_stop(struct trainer *t);
+void trainer_kill(struct trainer *t); /* by SIGKILL */
 MUST_CHECK int trainer_send(struct trainer *t, const struct order *o, struct err *e);
 MUST_CHECK int trainer_receive(struct trainer *t, struct answer *ret, struct err *e);
 /* Both. */
@@ -83,6 +89,8 @@ struct state {
 
 MUST_CHECK int state_make(struct state *s, uint64_t bytes, uint32_t tensors, uint64_t seed,
 			  struct err *e);
+/* The same tensors in memory that nothing has touched; what was there before goes. */
+MUST_CHECK int state_room(struct state *s, uint64_t bytes, uint32_t tensors, struct err *e);
 /* This rank's columns of MATRICES matrices of so many rows and MATRIX_COLUMNS columns, f32. */
 #define MATRICES       8
 #define MATRIX_COLUMNS 8192
