@@ -6,8 +6,11 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/huge.h"
 
 #ifdef CKPT_FAULTS
 static _Thread_local uint64_t count, fail_at;
@@ -192,4 +195,43 @@ void alloc_free(void *p)
 void alloc_join_at_once(void)
 {
 	ignore_result(mallopt(M_MXFAST, 0) /* another malloc may not know it */);
+}
+
+/* ---- Pages ---- */
+
+static size_t whole_pages(size_t size)
+{
+	return round_up(size, (size_t)sysconf(_SC_PAGESIZE));
+}
+
+void *alloc_huge(size_t size)
+{
+	uint8_t *room, *base;
+	size_t all, tail;
+
+	if (size == 0 || size > SIZE_MAX / 2 || fails() || !alloc_charge(whole_pages(size)))
+		return NULL;
+	all = whole_pages(size) + HUGE_PAGE;
+	room = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (room == MAP_FAILED) {
+		alloc_uncharge(whole_pages(size));
+		return NULL;
+	}
+	base = (uint8_t *)round_up((uintptr_t)room, HUGE_PAGE);
+	tail = HUGE_PAGE - (size_t)(base - room);
+	if (base > room)
+		munmap(room, (size_t)(base - room));
+	if (tail > 0)
+		munmap(base + whole_pages(size), tail);
+	if (size >= HUGE_PAGE) /* it is about time alone */
+		ignore_result(madvise(base, size / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE));
+	return base;
+}
+
+void alloc_huge_free(void *p, size_t size)
+{
+	if (!p)
+		return;
+	munmap(p, whole_pages(size));
+	alloc_uncharge(whole_pages(size));
 }

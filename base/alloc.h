@@ -20,6 +20,11 @@ void *alloc_resize(void *p, size_t size);
 void *alloc_copy(const void *p, size_t size) __attribute__((malloc));
 char *alloc_str(const char *s) __attribute__((malloc));
 void alloc_free(void *p);
+/* Zeroed memory for large transfers, aligned to HUGE_PAGE (base/huge.h) and in huge pages where the
+ * system has them for who asks; or NULL. Of its last part, which is no whole huge page, pages are
+ * small. What is never touched takes no memory. */
+void *alloc_huge(size_t size) __attribute__((malloc));
+void alloc_huge_free(void *p, size_t size); /* NULL is allowed */
 /* For the whole process: free() merges a block with its free neighbours at once. By default malloc
  * defers that, and a later call of any thread pays for all deferred merges together. */
 void alloc_join_at_once(void);

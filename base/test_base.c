@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -386,6 +387,50 @@ static void test_huge_mappings(void **state)
 	assert_null(huge_map(-1, HUGE_PAGE, PROT_READ));
 }
 
+/* Whether memory of a process that asks for huge pages gets them. */
+static bool system_gives_huge_pages(void)
+{
+	char text[80] = "";
+	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+	bool gives = f && fgets(text, sizeof(text), f) && !strstr(text, "[never]");
+
+	if (f)
+		fclose(f);
+	return gives;
+}
+
+static void test_huge_allocations(void **state)
+{
+	static const size_t sizes[] = {1, 4096, HUGE_PAGE - 1, HUGE_PAGE, 2 * HUGE_PAGE + 8192};
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct alloc_budget b = {.limit = 4 * HUGE_PAGE};
+
+	(void)state;
+	assert_null(alloc_set_budget(&b));
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		size_t size = sizes[i], whole = round_up(size, page);
+		uint8_t *p = alloc_huge(size);
+
+		assert_non_null(p);
+		assert_int_equal((uintptr_t)p % HUGE_PAGE, 0);
+		assert_int_equal(b.used, whole);
+		assert_false(is_mapped(p + whole));
+		if (size >= HUGE_PAGE && system_gives_huge_pages())
+			assert_true(huge_is(p, size));
+		for (size_t at = 0; at < size; at++)
+			assert_int_equal(p[at], 0);
+		p[size - 1] = 7;
+		alloc_huge_free(p, size);
+		assert_false(is_mapped(p));
+		assert_int_equal(b.used, 0);
+	}
+	assert_null(alloc_huge(0));
+	assert_null(alloc_huge(SIZE_MAX - 1));
+	assert_null(alloc_huge(5 * HUGE_PAGE)); /* beyond the budget */
+	assert_ptr_equal(alloc_set_budget(NULL), &b);
+	alloc_huge_free(NULL, 1);
+}
+
 /* A page that cannot be had is an error to the kernel's calls, and a SIGBUS to who touches it. */
 static void test_huge_fill_without_room(void **state)
 {
@@ -539,6 +584,7 @@ int main(void)
 		cmocka_unit_test(test_faults_from_the_environment),
 		cmocka_unit_test(test_rng_is_seeded),
 		cmocka_unit_test(test_huge_mappings),
+		cmocka_unit_test(test_huge_allocations),
 		cmocka_unit_test(test_huge_fill_without_room),
 		cmocka_unit_test(test_small_pages_are_told_from_huge_ones),
 		cmocka_unit_test(test_budget),

@@ -19,11 +19,10 @@ struct source {
 
 /* A worker's memory. */
 struct source_buffers {
-	uint8_t *window;  /* what is read, aligned for O_DIRECT */
+	uint8_t *window; /* what is read, in huge pages: a page of its own at least */
 	size_t window_bytes;
 	uint8_t *raw;     /* what was decompressed; NULL: nothing is compressed */
 	struct compressor *compressor;
-	void *window_block; /* what to free */
 };
 
 /* Leaves that are read and placed together: [first, first + n) of a source. */
