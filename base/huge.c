@@ -11,6 +11,7 @@
 
 #include "base/huge.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -76,6 +77,28 @@ void huge_fill(void *base, size_t size)
 			return;
 	/* It goes on behind what it cannot have. */
 	ignore_result(madvise(base, whole, MADV_COLLAPSE));
+}
+
+/*
+ * A fault for each small page is the larger part of a first copy: of 1 GiB 0.42 s on a core,
+ * against 0.27 s for small pages taken at once and 0.15 s for huge ones. Unlike MADV_HUGEPAGE a
+ * collapse leaves no mark on memory that is not ours, and it heeds an owner who does not want huge
+ * pages.
+ */
+void huge_take(struct huge_taker *t, void *base)
+{
+	unsigned char there = 0;
+
+	assert((uintptr_t)base % HUGE_PAGE == 0);
+	if (t->off || mincore(base, 1, &there) != 0 || (there & 1))
+		return;
+	t->off = !take_page(base);
+	if (t->off)
+		return;
+	if (!t->small && madvise(base, HUGE_PAGE, MADV_COLLAPSE) == 0)
+		return;
+	t->small = true; /* to look for one again and again may take long each time */
+	t->off = madvise(base, HUGE_PAGE, MADV_POPULATE_WRITE) != 0;
 }
 
 bool huge_is(const void *base, size_t size)

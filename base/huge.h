@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * huge.h - shared mappings in huge pages.
+ * huge.h - shared mappings in huge pages, and memory that is filled for the first time.
  *
  * A copy through small pages spends a part of its time on address translation, and mapping them
  * anew costs about half of the copy. The kernel maps a huge page as one only where the address is
@@ -25,6 +25,17 @@ void *huge_map(int fd, size_t size, int prot);
  * itself: where there is no memory, or no more file, it ends early.
  */
 void huge_fill(void *base, size_t size);
+/*
+ * Memory that nothing has touched is about to be written, all of it: [base, base + HUGE_PAGE), base
+ * aligned. It gets its pages at once, one huge one or small ones; where its first page is there
+ * already nothing is done. Its owner's settings for it stay what they were, and what is there keeps
+ * its bytes. One that is made for each thread that fills, zeroed: it remembers what is refused.
+ */
+struct huge_taker {
+	bool small; /* the system gave no huge page */
+	bool off;   /* it gave nothing */
+};
+void huge_take(struct huge_taker *t, void *base);
 /* Whether the mapping begins with a huge page. Touches it; what follows may still be small. */
 bool huge_is(const void *base, size_t size);
 

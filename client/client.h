@@ -12,7 +12,8 @@
  *   beat.c        steps and phases, told without a message
  *   wait.c list.c
  *   load.c        targets.c: where to, without overlaps; touched.c: which leaves; ranges.c and
- *                 source.c: read in which pieces; placer.c: by threads; loaded.c: what it leaves
+ *                 source.c: read in which pieces; placer.c: by threads; pages.c: into fresh memory;
+ *                 loaded.c: what it leaves
  *   stored.c      what a checkpoint holds, and reads of parts of it
  *
  * Invariants:

@@ -14,6 +14,8 @@
  *   4. A leaf is placed while it is still in the cache where it was verified: in blocks.
  *   5. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
  *      write to the same byte of a target: the plan covers each once (model/plan.h).
+ *   6. Places that were never touched get their pages a huge page at a time, by the thread that is
+ *      about to write them.
  *
  * The caller's thread is one of the workers; the others have every signal blocked. When no more
  * threads can be had the ones there are do the work.
@@ -29,6 +31,7 @@
 
 #include "base/alloc.h"
 #include "client/clock.h"
+#include "client/pages.h"
 #include "client/ranges.h"
 #include "codec/copy.h"
 #include "codec/digest.h"
@@ -63,6 +66,7 @@ struct worker {
 	uint32_t *fused;  /* per leaf of a chunk: the piece that is placed with its digest */
 	uint32_t *pieces; /* that the segment at hand has bytes of */
 	uint32_t n_pieces;
+	struct huge_taker taker; /* of pages of targets */
 	uint64_t read;    /* bytes */
 	pthread_t thread;
 };
@@ -377,6 +381,12 @@ static uint32_t one_piece(const struct worker *w, const struct segment *g)
 	return NO_PIECE;
 }
 
+/* (6) */
+static void take_pages(struct worker *w, const struct segment *g)
+{
+	pages_take(&w->taker, w->p->in, g->s, g->t, (struct source_range){g->first, g->n});
+}
+
 static int read_range(struct worker *w, struct segment *g)
 {
 	struct source_range range = { .first = g->first, .n = g->n };
@@ -387,8 +397,14 @@ static int read_range(struct worker *w, struct segment *g)
 	g->placed = NO_PIECE;
 	if (source_reads_anywhere(g->s) && (g->first + g->n - 1) / per_chunk == g->chunk)
 		g->placed = one_piece(w, g);
-	if (g->placed == NO_PIECE)
-		return source_read(g->s, range, &w->buffers, &g->bytes, &w->read);
+	if (g->placed == NO_PIECE) {
+		int r = source_read(g->s, range, &w->buffers, &g->bytes, &w->read);
+
+		if (r == 0)
+			take_pages(w, g); /* the others' reads go on meanwhile */
+		return r;
+	}
+	take_pages(w, g);
 	p = &w->p->in->pieces[g->placed];
 	to = w->p->in->targets[p->target].ptr + p->dst +
 	     (g->first * g->s->in->geometry.leaf - p->src);

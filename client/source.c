@@ -41,9 +41,13 @@ _Static_assert(STEP <= SOURCE_RANGE_MIN && SOURCE_RANGE_MIN <= SOURCE_RANGE_MAX,
 
 uint64_t source_range_max(const struct source *s, uint64_t range_bytes)
 {
-	if (s->in->kind == LOAD_MEMORY)
-		range_bytes = min_u64(range_bytes, STEP);
 	return max_u64(range_bytes / s->in->geometry.leaf, 1);
+}
+
+/* Leaves that are copied before anything else is looked at: they are still in the cache then. */
+static uint64_t step_leaves(const struct source *s)
+{
+	return max_u64(STEP / s->in->geometry.leaf, 1);
 }
 
 /* ---- Mapping ---- */
@@ -100,6 +104,8 @@ struct source_sizes source_sizes_of(const struct source *sources, uint32_t n_sou
 		const struct geometry *g = &sources[i].in->geometry;
 		uint64_t leaves = source_range_max(&sources[i], range_bytes);
 
+		if (sources[i].in->kind == LOAD_MEMORY)
+			leaves = min_u64(leaves, step_leaves(&sources[i]));
 		sizes.window = max_u64(sizes.window, leaves * g->leaf);
 		if (any_compressed(&sources[i]))
 			sizes.chunk = max_u64(sizes.chunk, g->chunk);
@@ -186,9 +192,11 @@ uint64_t source_step(const struct source *s, struct source_range range)
 {
 	uint64_t chunk = range.first * s->in->geometry.leaf / s->in->geometry.chunk;
 
+	if (s->in->kind == LOAD_MEMORY)
+		return min_u64(range.n, step_leaves(s));
 	if (!s->cached || place_of(s, chunk).encoding != ENCODING_RAW)
 		return range.n;
-	return min_u64(range.n, max_u64(STEP / s->in->geometry.leaf, 1));
+	return min_u64(range.n, step_leaves(s));
 }
 
 void source_prefetch(const struct source *s, struct source_range range)
@@ -196,7 +204,9 @@ void source_prefetch(const struct source *s, struct source_range range)
 	struct geometry g = s->in->geometry;
 	uint64_t lo = range.first * g.leaf, hi = min_u64(lo + range.n * g.leaf, s->in->image_len);
 
-	assert(s->cached && lo < hi);
+	assert(lo < hi);
+	if (!s->cached)
+		return;
 	/* It is advice. */
 	ignore_result(posix_fadvise(s->fd, (off_t)offset_of(s, range.first), (off_t)(hi - lo),
 				    POSIX_FADV_WILLNEED));

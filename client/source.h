@@ -55,7 +55,7 @@ uint64_t source_range_max(const struct source *s, uint64_t range_bytes);
  */
 struct source_range source_range_at(const struct source *s, uint64_t leaf, uint64_t want);
 /* How many leaves of the range are best read at once; their number when it is all of them. Where it
- * is not all, source_prefetch() has the rest read meanwhile. */
+ * is not all, source_prefetch() has the rest read meanwhile, if something has to read it. */
 uint64_t source_step(const struct source *s, struct source_range range);
 void source_prefetch(const struct source *s, struct source_range range);
 

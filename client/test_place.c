@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -733,6 +734,22 @@ static void test_deadline_and_memory(void **state)
 
 /* ---- Memory of another process, whole ---- */
 
+/* Whether the kernel gives a huge page for memory that was not marked for it. */
+static bool gives_huge_pages(void)
+{
+	uint8_t *room = mmap(NULL, 2 * HUGE_PAGE, PROT_READ | PROT_WRITE,
+			     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *at = (uint8_t *)(((uintptr_t)room + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+	struct huge_taker taker = {0};
+	bool gives;
+
+	assert_true(room != MAP_FAILED);
+	huge_take(&taker, at);
+	gives = huge_is(at, HUGE_PAGE);
+	munmap(room, 2 * HUGE_PAGE);
+	return gives;
+}
+
 #define WHOLE ((6u << 20) + 1500)
 #define WHOLE_LEAVES ((WHOLE + LEAF - 1) / LEAF)
 
@@ -768,6 +785,14 @@ static void make_whole(struct whole *w, bool huge, int seals)
 	/* All of it to one place, and what begins inside a leaf to another one. */
 	w->pieces[0] = (struct plan_piece){ .run = WHOLE };
 	w->pieces[1] = (struct plan_piece){ .target = 1, .src = 700, .dst = 5, .run = 500000 };
+}
+
+static long faults(void)
+{
+	struct rusage u;
+
+	assert_int_equal(getrusage(RUSAGE_SELF, &u), 0);
+	return u.ru_minflt;
 }
 
 static void drop_whole(struct whole *w)
@@ -856,6 +881,46 @@ static void test_short_memory_is_not_mapped(void **state)
 		assert_int_equal(run_whole(&w, &placed), CKPT_ECORRUPT);
 		assert_true(placed.bad);
 		drop_whole(&w);
+	}
+}
+
+static bool is_resident(const uint8_t *at)
+{
+	unsigned char there = 0;
+
+	assert_int_equal(mincore((void *)((uintptr_t)at / 4096 * 4096), 1, &there), 0);
+	return there & 1;
+}
+
+/* Where nothing was ever written pages come in large parts, and none beside what is placed. */
+static void test_memory_that_was_never_touched(void **state)
+{
+	static const size_t offsets[] = {0, 3 * 4096 + 64};
+	const size_t size = 6 * HUGE_PAGE;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		uint8_t *own, *room = mmap(NULL, size, PROT_READ | PROT_WRITE,
+					   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		uint8_t *at =
+			(uint8_t *)(((uintptr_t)room + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+		struct whole w;
+		long before;
+
+		assert_true(room != MAP_FAILED);
+		make_whole(&w, false, seals_of_slots);
+		own = w.have;
+		w.have = at + offsets[i];
+		before = faults();
+		check_whole(&w);
+		if (gives_huge_pages())
+			assert_in_range(faults() - before, 1, i ? 1000 : 600); /* of 1537 pages */
+		if (i)
+			assert_false(is_resident(at));
+		assert_false(is_resident(w.have + WHOLE + 8192));
+		w.have = own;
+		drop_whole(&w);
+		munmap(room, size);
 	}
 }
 
@@ -962,6 +1027,7 @@ int main(void)
 		cmocka_unit_test(test_whole_memory),
 		cmocka_unit_test(test_unsealed_memory_is_not_mapped),
 		cmocka_unit_test(test_short_memory_is_not_mapped),
+		cmocka_unit_test(test_memory_that_was_never_touched),
 		cmocka_unit_test(test_bad_leaf_read_to_its_place),
 		cmocka_unit_test(test_any_pieces_from_any_source),
 		cmocka_unit_test(test_files_that_lack_leaves),
