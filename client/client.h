@@ -12,9 +12,9 @@
  *   beat.c        steps and phases, told without a message
  *   wait.c list.c
  *   load.c        targets.c: where to, without overlaps; touched.c: which leaves; ranges.c and
- *                 source.c: read in which pieces; placer.c: by threads; pages.c: into fresh memory;
- *                 loaded.c: what it leaves
- *   stored.c      what a checkpoint holds, and reads of parts of it
+ *                 source.c: read in which pieces; placer.c: by threads; pace.c: by how many at
+ * once; pages.c: into fresh memory; loaded.c: what it leaves stored.c      what a checkpoint holds,
+ * and reads of parts of it
  *
  * Invariants:
  *  (1) a slot is written only with a credit for it that was not used before: without one the slot
@@ -40,6 +40,7 @@
 #include "client/device.h"
 #include "client/environment.h"
 #include "client/error.h"
+#include "client/pace.h"
 #include "client/request.h"
 #include "client/slots.h"
 #include "model/declaration.h"
@@ -159,6 +160,7 @@ struct ckpt {
 	Ckpt__BlobPlace **place_list;
 	char *blob_names;             /* BLOB_NAMES_MAX */
 	struct blob_entry *blobs;     /* BLOBS_MAX */
+	struct pace_kept pace;        /* of loads: pace.c */
 	struct overlap *overlap;
 
 	struct beating *beat;         /* steps and phases */

@@ -47,6 +47,7 @@ struct loading {
 	const struct load_order *order;
 	const uint32_t *twin; /* by shard: targets_check() */
 	uint64_t deadline;
+	bool again;           /* a copy was bad: files are read past the page cache alone */
 	uint32_t sent;        /* which sending the parts belong to */
 	uint64_t id;          /* for LoadEnd; 0: ckptd has given nothing */
 	uint64_t step, epoch;
@@ -455,6 +456,7 @@ static int place(struct loading *l, struct err *e)
 		.devices = l->c->devices,
 		.deadline = l->deadline,
 		.memory = l->c->who.load_memory,
+		.pace = l->again ? NULL : &l->c->pace,
 	};
 	bool disk = false;
 	int r;
@@ -630,7 +632,8 @@ int load_tries(struct ckpt *c, const struct load_order *o, struct ckpt_loaded *r
 		return r;
 	r = AGAIN;
 	for (int n = 0; n < LOAD_TRIES_MAX && r == AGAIN; n++) {
-		struct loading l = {.c = c, .order = o, .twin = twin, .deadline = deadline};
+		struct loading l = {
+			.c = c, .order = o, .twin = twin, .deadline = deadline, .again = n > 0};
 
 		r = try_once(&l, e);
 		if (r == 0)

@@ -16,6 +16,8 @@
  *      write to the same byte of a target: the plan covers each once (model/plan.h).
  *   6. Places that were never touched get their pages a huge page at a time, by the thread that is
  *      about to write them.
+ *   7. Of files that only this process reads as many ranges are read at once, and as long ones, as
+ *      pace.c says; the other threads wait for their turn.
  *
  * The caller's thread is one of the workers; the others have every signal blocked. When no more
  * threads can be had the ones there are do the work.
@@ -28,6 +30,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "client/clock.h"
@@ -54,7 +57,12 @@ struct placer {
 	bool devices;          /* some target is on one */
 	uint64_t device_bytes; /* that go there */
 	pthread_mutex_t mutex; /* of the rest */
+	pthread_cond_t turn;   /* another one may read */
 	struct ranges ranges;
+	struct pace pace;
+	uint32_t reading;     /* threads that have a range */
+	uint64_t range_bytes; /* of a range at most: there is room for no more */
+	bool paced, through_cache;
 	int result;
 	struct err err;
 	struct placed placed;
@@ -69,6 +77,13 @@ struct worker {
 	struct huge_taker taker; /* of pages of targets */
 	uint64_t read;    /* bytes */
 	pthread_t thread;
+};
+
+/* What a worker has taken on. */
+struct taken {
+	uint32_t source;
+	struct source_range range;
+	bool through_cache; /* where the source may be read so */
 };
 
 /* A part of a range that lies in one chunk and is verified and placed at once. */
@@ -87,6 +102,7 @@ struct segment {
 static void keep_error(struct placer *p, int code, const struct err *e)
 {
 	pthread_mutex_lock(&p->mutex);
+	pthread_cond_broadcast(&p->turn); /* those who wait for theirs end too */
 	if (p->result == 0) {
 		p->result = code;
 		if (e)
@@ -107,15 +123,45 @@ static void keep_bad_leaf(struct placer *p, uint32_t source, uint64_t leaf)
 	pthread_mutex_unlock(&p->mutex);
 }
 
-/* The next range to work on; false: there is none, or somebody failed. */
-static bool next_range(struct placer *p, uint32_t *ret_source, struct source_range *ret)
+/* Sources that cannot be read so are read as before: nothing but time depends on it. */
+static void follow_pace(struct placer *p)
+{
+	const struct pace_way *way = &pace_ways[p->pace.way];
+
+	if (!p->paced)
+		return;
+	p->ranges.range_bytes = min_u64(way->range, p->range_bytes);
+	if (way->through_cache == p->through_cache)
+		return;
+	p->through_cache = way->through_cache;
+	for (uint32_t i = 0; i < p->in->n_sources; i++)
+		if (source_is_direct(&p->in->sources[i]))
+			ignore_result(source_through_cache(&p->in->sources[i], p->through_cache));
+}
+
+/* The next range to work on, when it is this thread's turn; false: there is none, or somebody
+ * failed. `placed`: bytes of the one before; 0: there was none. */
+static bool next_range(struct placer *p, uint64_t placed, struct taken *ret)
 {
 	bool more;
 
 	pthread_mutex_lock(&p->mutex);
+	if (placed) {
+		p->reading--;
+		if (p->result == 0 && pace_placed(&p->pace, placed, clock_ns())) {
+			follow_pace(p);
+			pthread_cond_broadcast(&p->turn); /* there may be more turns now */
+		}
+	}
+	while (p->result == 0 && p->paced && p->reading >= pace_depth(&p->pace))
+		pthread_cond_wait(&p->turn, &p->mutex);
 	if (p->result == 0 && clock_ns() >= p->in->deadline)
 		p->result = CKPT_ETIMEDOUT;
-	more = p->result == 0 && ranges_next(&p->ranges, ret_source, ret);
+	more = p->result == 0 && ranges_next(&p->ranges, &ret->source, &ret->range);
+	ret->through_cache = p->through_cache;
+	p->reading += more;
+	if (!more)
+		pthread_cond_broadcast(&p->turn); /* nor for those who wait */
 	pthread_mutex_unlock(&p->mutex);
 	return more;
 }
@@ -433,10 +479,12 @@ static int place_read(struct worker *w, const struct segment *all, struct err *e
 	return r;
 }
 
-static int place_range(struct worker *w, uint32_t source, struct source_range range, struct err *e)
+static int place_steps(struct worker *w, const struct source *s, const struct taken *taken,
+		       struct err *e)
 {
-	const struct source *s = &w->p->in->sources[source];
+	struct source_range range = taken->range;
 	uint64_t step = source_step(s, range), end = range.first + range.n;
+	uint32_t source = taken->source;
 	int r = 0;
 
 	if (step < range.n)
@@ -461,6 +509,24 @@ static int place_range(struct worker *w, uint32_t source, struct source_range ra
 	return r;
 }
 
+static int place_range(struct worker *w, const struct taken *taken, struct err *e)
+{
+	struct source s = w->p->in->sources[taken->source];
+	int r;
+
+	if (!taken->through_cache || !source_is_direct(&s))
+		return place_steps(w, &s, taken, e);
+	s.cached = true;
+	r = place_steps(w, &s, taken, e);
+	source_forget(&s, taken->range);
+	return r;
+}
+
+static uint64_t bytes_of(const struct placer *p, const struct taken *t)
+{
+	return t->range.n * p->in->sources[t->source].in->geometry.leaf;
+}
+
 /* Out of a window that is not pinned the driver copies everything itself first, for one thread
  * after the other. The context to let go of it in, or NULL: it is not pinned. */
 static void *pin_window(const struct worker *w)
@@ -476,14 +542,16 @@ static void *pin_window(const struct worker *w)
 static void *work(void *arg)
 {
 	struct worker *w = arg;
-	struct source_range range;
+	struct taken taken;
 	struct err e = { 0 };
 	void *pinned_for = pin_window(w);
-	uint32_t source;
+	uint64_t placed = 0;
 	int r = 0;
 
-	while (r == 0 && next_range(w->p, &source, &range))
-		r = place_range(w, source, range, &e);
+	while (r == 0 && next_range(w->p, placed, &taken)) {
+		r = place_range(w, &taken, &e);
+		placed = bytes_of(w->p, &taken);
+	}
 	devices_unpin(w->p->in->devices, pinned_for, w->buffers.window);
 	if (r < 0)
 		keep_error(w->p, r, &e);
@@ -569,7 +637,7 @@ static int placer_init(struct placer *p, uint32_t *threads)
 	struct ranges_options o = {.window_bytes = in->window, .place = in->place};
 	int r = touched_make(in->sources, in->n_sources, in->pieces, in->n_pieces, &p->touched);
 
-	o.range_bytes = choose_sizes(p, threads);
+	o.range_bytes = p->range_bytes = choose_sizes(p, threads);
 	if (r == 0)
 		r = ranges_init(&p->ranges, in->sources, in->n_sources, p->touched, &o);
 	if (r < 0)
@@ -585,6 +653,38 @@ static int placer_init(struct placer *p, uint32_t *threads)
 		p->device_bytes += in->pieces[i].run;
 	}
 	return 0;
+}
+
+/* Bytes that are wanted of files that are read past the page cache, and a device of theirs. */
+static uint64_t direct_bytes(const struct placer *p, uint64_t *ret_device)
+{
+	uint64_t bytes = 0;
+	struct stat st;
+
+	for (uint32_t i = 0; i < p->in->n_sources; i++) {
+		const struct source *s = &p->in->sources[i];
+		const struct touched *t = &p->touched[i];
+		uint64_t leaves = 0;
+
+		if (!source_is_direct(s))
+			continue;
+		for (uint64_t k = 0; k < div_up(t->n_leaves, 64); k++)
+			leaves += (uint64_t)__builtin_popcountll(t->bits[k]);
+		if (leaves && bytes == 0 && fstat(s->fd, &st) == 0)
+			*ret_device = st.st_dev;
+		bytes += leaves * s->in->geometry.leaf;
+	}
+	return bytes;
+}
+
+static void begin_pace(struct placer *p, uint32_t threads)
+{
+	struct pace_options o = {.threads = threads, .trial = p->in->trial, .kept = p->in->pace};
+
+	o.bytes = direct_bytes(p, &o.device);
+	p->paced = o.kept && o.bytes > 0;
+	pace_init(&p->pace, &o, clock_ns());
+	follow_pace(p);
 }
 
 static void placer_fini(struct placer *p)
@@ -607,6 +707,8 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 		return err_code(e, r, "read what is stored");
 	}
 	pthread_mutex_init(&p.mutex, NULL);
+	pthread_cond_init(&p.turn, NULL);
+	begin_pace(&p, n);
 	n = start_workers(&p, workers, n);
 	work(&workers[0]);
 	for (uint32_t i = 0; i < n; i++) {
@@ -614,7 +716,10 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 			pthread_join(workers[i].thread, NULL);
 		worker_fini(&workers[i]);
 	}
+	pthread_cond_destroy(&p.turn);
 	pthread_mutex_destroy(&p.mutex);
+	if (p.paced && p.pace.kept.known)
+		*in->pace = p.pace.kept;
 	placer_fini(&p);
 	*ret = p.placed;
 	if (p.result < 0 && e && p.err.code)

@@ -6,6 +6,7 @@
 #define CLIENT_PLACER_H
 
 #include "client/device.h"
+#include "client/pace.h"
 #include "client/source.h"
 #include "model/strided.h"
 
@@ -28,6 +29,9 @@ struct placing {
 	uint64_t memory; /* bytes that are read at once at most, if that can be */
 	uint32_t place;  /* of several that read the same: ranges.h */
 	uint64_t window; /* bytes; 0: the default */
+	uint64_t trial;  /* bytes, of pace.h; 0: the default */
+	/* What is known of the device, and will be; NULL: nothing, and no other way is tried. */
+	struct pace_kept *pace;
 	uint64_t deadline;
 };
 

@@ -199,17 +199,45 @@ uint64_t source_step(const struct source *s, struct source_range range)
 	return min_u64(range.n, step_leaves(s));
 }
 
-void source_prefetch(const struct source *s, struct source_range range)
+static void advise(const struct source *s, struct source_range range, int advice)
 {
 	struct geometry g = s->in->geometry;
 	uint64_t lo = range.first * g.leaf, hi = min_u64(lo + range.n * g.leaf, s->in->image_len);
 
 	assert(lo < hi);
-	if (!s->cached)
-		return;
-	/* It is advice. */
 	ignore_result(posix_fadvise(s->fd, (off_t)offset_of(s, range.first), (off_t)(hi - lo),
-				    POSIX_FADV_WILLNEED));
+				    advice) /* it is advice */);
+}
+
+void source_prefetch(const struct source *s, struct source_range range)
+{
+	if (s->cached)
+		advise(s, range, POSIX_FADV_WILLNEED);
+}
+
+bool source_is_direct(const struct source *s)
+{
+	return s->in->kind == LOAD_FILE && !s->cached;
+}
+
+/* The open file description is this process's own (struct disk_ops, export_fd). */
+bool source_through_cache(const struct source *s, bool through)
+{
+	int flags = fcntl(s->fd, F_GETFL);
+
+	assert(source_is_direct(s));
+	if (flags < 0)
+		return false;
+	flags = through ? flags & ~O_DIRECT : flags | O_DIRECT;
+	return fcntl(s->fd, F_SETFL, flags) == 0;
+}
+
+void source_forget(const struct source *s, struct source_range range)
+{
+	uint64_t chunk = range.first * s->in->geometry.leaf / s->in->geometry.chunk;
+
+	if (place_of(s, chunk).encoding == ENCODING_RAW)
+		advise(s, range, POSIX_FADV_DONTNEED);
 }
 
 /* ---- Reading ---- */

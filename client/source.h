@@ -59,6 +59,13 @@ struct source_range source_range_at(const struct source *s, uint64_t leaf, uint6
 uint64_t source_step(const struct source *s, struct source_range range);
 void source_prefetch(const struct source *s, struct source_range range);
 
+/* Whether a file is read past the page cache. */
+bool source_is_direct(const struct source *s);
+/* From now on such a file is read through the page cache, or past it again. false: it is not. */
+bool source_through_cache(const struct source *s, bool through);
+/* The page cache gives back what it has of a range. */
+void source_forget(const struct source *s, struct source_range range);
+
 /*
  * *ret points to the range's first byte until the next call with these buffers. CKPT_ECORRUPT: a
  * compressed chunk does not match its digest or does not decompress; -errno of the read. *ret_read

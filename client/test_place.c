@@ -54,7 +54,8 @@ struct world {
 	uint8_t *have[TARGETS], *want[TARGETS];
 	struct place_target targets[TARGETS];
 	uint32_t place;
-	uint64_t window;
+	uint64_t window, trial;
+	struct pace_kept pace;
 	uint64_t x;
 };
 
@@ -316,7 +317,7 @@ static void share_world(struct world *w)
 	w->window = 1 + rnd(w, rnd(w, 2) ? 5 * CHUNK : 100 * CHUNK);
 }
 
-static struct placing placing_of(const struct world *w, uint32_t threads)
+static struct placing placing_of(struct world *w, uint32_t threads)
 {
 	return (struct placing){.sources = w->sources,
 				.n_sources = SOURCES,
@@ -327,6 +328,8 @@ static struct placing placing_of(const struct world *w, uint32_t threads)
 				.memory = 64u << 20,
 				.place = w->place,
 				.window = w->window,
+				.trial = w->trial,
+				.pace = w->trial ? &w->pace : NULL,
 				.deadline = NEVER};
 }
 
@@ -387,6 +390,8 @@ static void test_any_pieces_from_any_source(void **state)
 		make_world(&w, seed * 1000 + i);
 		if (i % 2)
 			share_world(&w);
+		else
+			w.trial = 1 + rnd(&w, 2) * CHUNK; /* all ways to read, one after another */
 		assert_int_equal(run(&w, 1 + (uint32_t)(i % 4), &placed, &e), 0);
 		for (int t = 0; t < TARGETS; t++)
 			assert_memory_equal(w.have[t], w.want[t], TARGET_BYTES);
