@@ -12,6 +12,7 @@
 #include "base/huge.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -97,7 +98,8 @@ void huge_take(struct huge_taker *t, void *base)
 		return;
 	if (!t->small && madvise(base, HUGE_PAGE, MADV_COLLAPSE) == 0)
 		return;
-	t->small = true; /* to look for one again and again may take long each time */
+	/* To look for one again and again may take long each time; EAGAIN is about this place. */
+	t->small = t->small || errno != EAGAIN;
 	t->off = madvise(base, HUGE_PAGE, MADV_POPULATE_WRITE) != 0;
 }
 

@@ -29,7 +29,8 @@ void huge_fill(void *base, size_t size);
  * Memory that nothing has touched is about to be written, all of it: [base, base + HUGE_PAGE), base
  * aligned. It gets its pages at once, one huge one or small ones; where its first page is there
  * already nothing is done. Its owner's settings for it stay what they were, and what is there keeps
- * its bytes. One that is made for each thread that fills, zeroed: it remembers what is refused.
+ * its bytes. By one thread at a time of those that fill neighbouring places: while another one
+ * faults pages in there the kernel refuses a huge one. A taker, zeroed, remembers what is refused.
  */
 struct huge_taker {
 	bool small; /* the system gave no huge page */

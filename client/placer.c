@@ -66,6 +66,8 @@ struct placer {
 	int result;
 	struct err err;
 	struct placed placed;
+	pthread_mutex_t taking; /* of the taker alone */
+	struct huge_taker taker;
 };
 
 struct worker {
@@ -74,7 +76,6 @@ struct worker {
 	uint32_t *fused;  /* per leaf of a chunk: the piece that is placed with its digest */
 	uint32_t *pieces; /* that the segment at hand has bytes of */
 	uint32_t n_pieces;
-	struct huge_taker taker; /* of pages of targets */
 	uint64_t read;    /* bytes */
 	pthread_t thread;
 };
@@ -427,12 +428,6 @@ static uint32_t one_piece(const struct worker *w, const struct segment *g)
 	return NO_PIECE;
 }
 
-/* (6) */
-static void take_pages(struct worker *w, const struct segment *g)
-{
-	pages_take(&w->taker, w->p->in, g->s, g->t, (struct source_range){g->first, g->n});
-}
-
 static int read_range(struct worker *w, struct segment *g)
 {
 	struct source_range range = { .first = g->first, .n = g->n };
@@ -443,14 +438,8 @@ static int read_range(struct worker *w, struct segment *g)
 	g->placed = NO_PIECE;
 	if (source_reads_anywhere(g->s) && (g->first + g->n - 1) / per_chunk == g->chunk)
 		g->placed = one_piece(w, g);
-	if (g->placed == NO_PIECE) {
-		int r = source_read(g->s, range, &w->buffers, &g->bytes, &w->read);
-
-		if (r == 0)
-			take_pages(w, g); /* the others' reads go on meanwhile */
-		return r;
-	}
-	take_pages(w, g);
+	if (g->placed == NO_PIECE)
+		return source_read(g->s, range, &w->buffers, &g->bytes, &w->read);
 	p = &w->p->in->pieces[g->placed];
 	to = w->p->in->targets[p->target].ptr + p->dst +
 	     (g->first * g->s->in->geometry.leaf - p->src);
@@ -479,20 +468,34 @@ static int place_read(struct worker *w, const struct segment *all, struct err *e
 	return r;
 }
 
+/* (6): one thread after the other, for the kernel does it so anyway, and whoever comes to a page
+ * that another one is taking has to wait until it is there. */
+static void take_pages(struct worker *w, const struct source *s, const struct touched *t,
+		       struct source_range range)
+{
+	pthread_mutex_lock(&w->p->taking);
+	pages_take(&w->p->taker, w->p->in, s, t, range);
+	pthread_mutex_unlock(&w->p->taking);
+}
+
 static int place_steps(struct worker *w, const struct source *s, const struct taken *taken,
 		       struct err *e)
 {
 	struct source_range range = taken->range;
 	uint64_t step = source_step(s, range), end = range.first + range.n;
 	uint32_t source = taken->source;
+	const struct touched *t = &w->p->touched[source];
+	bool waits = s->in->kind == LOAD_FILE && step >= range.n; /* for the disk */
 	int r = 0;
 
 	if (step < range.n)
 		source_prefetch(s, range);
+	if (!waits)
+		take_pages(w, s, t, range);
 	for (uint64_t at = range.first; at < end && r == 0; at += step) {
 		struct segment all = {
 			.s = s,
-			.t = &w->p->touched[source],
+			.t = t,
 			.source = source,
 			.chunk = at / (s->in->geometry.chunk / s->in->geometry.leaf),
 			.first = at,
@@ -504,6 +507,8 @@ static int place_steps(struct worker *w, const struct source *s, const struct ta
 			keep_bad_leaf(w->p, source, at);
 			return CKPT_ECORRUPT;
 		}
+		if (waits) /* other threads' reads go on meanwhile */
+			take_pages(w, s, t, range);
 		r = place_read(w, &all, e);
 	}
 	return r;
@@ -707,6 +712,7 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 		return err_code(e, r, "read what is stored");
 	}
 	pthread_mutex_init(&p.mutex, NULL);
+	pthread_mutex_init(&p.taking, NULL);
 	pthread_cond_init(&p.turn, NULL);
 	begin_pace(&p, n);
 	n = start_workers(&p, workers, n);
@@ -717,6 +723,7 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 		worker_fini(&workers[i]);
 	}
 	pthread_cond_destroy(&p.turn);
+	pthread_mutex_destroy(&p.taking);
 	pthread_mutex_destroy(&p.mutex);
 	if (p.paced && p.pace.kept.known)
 		*in->pace = p.pace.kept;
