@@ -12,9 +12,9 @@
  *   beat.c        steps and phases, told without a message
  *   wait.c list.c
  *   load.c        targets.c: where to, without overlaps; touched.c: which leaves; ranges.c and
- *                 source.c: read in which pieces; placer.c: by threads; pace.c: by how many at
- * once; pages.c: into fresh memory; loaded.c: what it leaves stored.c      what a checkpoint holds,
- * and reads of parts of it
+ *                 source.c: read in which pieces; placer.c: by threads; turns.c, pace.c: how many
+ *                 at once; pages.c: into fresh memory; loaded.c: what it leaves
+ *   stored.c      what a checkpoint holds, and reads of parts of it
  *
  * Invariants:
  *  (1) a slot is written only with a credit for it that was not used before: without one the slot

@@ -12,12 +12,10 @@
  *      what is not placed as a whole goes through a buffer, by steps that stay in the first-level
  *      cache, from which it is digested and placed; or, where many pieces meet, by segments.
  *   4. A leaf is placed while it is still in the cache where it was verified: in blocks.
- *   5. Threads share the cursor, the first error and the count of bytes, under one mutex; no two
- *      write to the same byte of a target: the plan covers each once (model/plan.h).
+ *   5. Threads share the cursor and the first error (turns.c); no two write to the same byte of a
+ *      target: the plan covers each once (model/plan.h).
  *   6. Places that were never touched get their pages a huge page at a time, by the thread that is
  *      about to write them.
- *   7. Of files that only this process reads as many ranges are read at once, and as long ones, as
- *      pace.c says; the other threads wait for their turn.
  *
  * The caller's thread is one of the workers; the others have every signal blocked. When no more
  * threads can be had the ones there are do the work.
@@ -30,12 +28,11 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/stat.h>
+#include <stdatomic.h>
 
 #include "base/alloc.h"
-#include "client/clock.h"
 #include "client/pages.h"
-#include "client/ranges.h"
+#include "client/turns.h"
 #include "codec/copy.h"
 #include "codec/digest.h"
 
@@ -56,16 +53,11 @@ struct placer {
 	uint64_t pieces_max;   /* of a chunk */
 	bool devices;          /* some target is on one */
 	uint64_t device_bytes; /* that go there */
-	pthread_mutex_t mutex; /* of the rest */
-	pthread_cond_t turn;   /* another one may read */
-	struct ranges ranges;
-	struct pace pace;
-	uint32_t reading;     /* threads that have a range */
-	uint64_t range_bytes; /* of a range at most: there is room for no more */
-	bool paced, through_cache;
-	int result;
+	struct turns turns;
+	/* The first error's, by the thread that turns_fail() told so. */
 	struct err err;
 	struct placed placed;
+	_Atomic uint64_t read; /* bytes, of threads that have ended */
 	pthread_mutex_t taking; /* of the taker alone */
 	struct huge_taker taker;
 };
@@ -78,13 +70,6 @@ struct worker {
 	uint32_t n_pieces;
 	uint64_t read;    /* bytes */
 	pthread_t thread;
-};
-
-/* What a worker has taken on. */
-struct taken {
-	uint32_t source;
-	struct source_range range;
-	bool through_cache; /* where the source may be read so */
 };
 
 /* A part of a range that lies in one chunk and is verified and placed at once. */
@@ -102,69 +87,17 @@ struct segment {
 
 static void keep_error(struct placer *p, int code, const struct err *e)
 {
-	pthread_mutex_lock(&p->mutex);
-	pthread_cond_broadcast(&p->turn); /* those who wait for theirs end too */
-	if (p->result == 0) {
-		p->result = code;
-		if (e)
-			p->err = *e;
-	}
-	pthread_mutex_unlock(&p->mutex);
+	if (turns_fail(&p->turns, code))
+		p->err = *e;
 }
 
 static void keep_bad_leaf(struct placer *p, uint32_t source, uint64_t leaf)
 {
-	pthread_mutex_lock(&p->mutex);
-	if (p->result == 0) {
-		p->result = CKPT_ECORRUPT;
-		p->placed.bad = true;
-		p->placed.bad_source = source;
-		p->placed.bad_leaf = leaf;
-	}
-	pthread_mutex_unlock(&p->mutex);
-}
-
-/* Sources that cannot be read so are read as before: nothing but time depends on it. */
-static void follow_pace(struct placer *p)
-{
-	const struct pace_way *way = &pace_ways[p->pace.way];
-
-	if (!p->paced)
+	if (!turns_fail(&p->turns, CKPT_ECORRUPT))
 		return;
-	p->ranges.range_bytes = min_u64(way->range, p->range_bytes);
-	if (way->through_cache == p->through_cache)
-		return;
-	p->through_cache = way->through_cache;
-	for (uint32_t i = 0; i < p->in->n_sources; i++)
-		if (source_is_direct(&p->in->sources[i]))
-			ignore_result(source_through_cache(&p->in->sources[i], p->through_cache));
-}
-
-/* The next range to work on, when it is this thread's turn; false: there is none, or somebody
- * failed. `placed`: bytes of the one before; 0: there was none. */
-static bool next_range(struct placer *p, uint64_t placed, struct taken *ret)
-{
-	bool more;
-
-	pthread_mutex_lock(&p->mutex);
-	if (placed) {
-		p->reading--;
-		if (p->result == 0 && pace_placed(&p->pace, placed, clock_ns())) {
-			follow_pace(p);
-			pthread_cond_broadcast(&p->turn); /* there may be more turns now */
-		}
-	}
-	while (p->result == 0 && p->paced && p->reading >= pace_depth(&p->pace))
-		pthread_cond_wait(&p->turn, &p->mutex);
-	if (p->result == 0 && clock_ns() >= p->in->deadline)
-		p->result = CKPT_ETIMEDOUT;
-	more = p->result == 0 && ranges_next(&p->ranges, &ret->source, &ret->range);
-	ret->through_cache = p->through_cache;
-	p->reading += more;
-	if (!more)
-		pthread_cond_broadcast(&p->turn); /* nor for those who wait */
-	pthread_mutex_unlock(&p->mutex);
-	return more;
+	p->placed.bad = true;
+	p->placed.bad_source = source;
+	p->placed.bad_leaf = leaf;
 }
 
 /* ---- One segment ---- */
@@ -553,16 +486,14 @@ static void *work(void *arg)
 	uint64_t placed = 0;
 	int r = 0;
 
-	while (r == 0 && next_range(w->p, placed, &taken)) {
+	while (r == 0 && turns_next(&w->p->turns, placed, &taken)) {
 		r = place_range(w, &taken, &e);
 		placed = bytes_of(w->p, &taken);
 	}
 	devices_unpin(w->p->in->devices, pinned_for, w->buffers.window);
 	if (r < 0)
 		keep_error(w->p, r, &e);
-	pthread_mutex_lock(&w->p->mutex);
-	w->p->placed.bytes_read += w->read;
-	pthread_mutex_unlock(&w->p->mutex);
+	atomic_fetch_add(&w->p->read, w->read);
 	return NULL;
 }
 
@@ -639,14 +570,16 @@ static uint64_t choose_sizes(struct placer *p, uint32_t *threads)
 static int placer_init(struct placer *p, uint32_t *threads)
 {
 	const struct placing *in = p->in;
-	struct ranges_options o = {.window_bytes = in->window, .place = in->place};
+	uint64_t range_bytes = choose_sizes(p, threads);
 	int r = touched_make(in->sources, in->n_sources, in->pieces, in->n_pieces, &p->touched);
 
-	o.range_bytes = p->range_bytes = choose_sizes(p, threads);
 	if (r == 0)
-		r = ranges_init(&p->ranges, in->sources, in->n_sources, p->touched, &o);
-	if (r < 0)
+		r = turns_init(&p->turns, in, p->touched, range_bytes, *threads);
+	if (r < 0) {
+		touched_free(p->touched, in->n_sources);
 		return r;
+	}
+	pthread_mutex_init(&p->taking, NULL);
 	for (uint32_t s = 0; s < in->n_sources; s++)
 		for (uint64_t c = 0; c < p->touched[s].n_chunks; c++)
 			p->pieces_max = max_u64(p->pieces_max, p->touched[s].first[c + 1] -
@@ -660,41 +593,10 @@ static int placer_init(struct placer *p, uint32_t *threads)
 	return 0;
 }
 
-/* Bytes that are wanted of files that are read past the page cache, and a device of theirs. */
-static uint64_t direct_bytes(const struct placer *p, uint64_t *ret_device)
-{
-	uint64_t bytes = 0;
-	struct stat st;
-
-	for (uint32_t i = 0; i < p->in->n_sources; i++) {
-		const struct source *s = &p->in->sources[i];
-		const struct touched *t = &p->touched[i];
-		uint64_t leaves = 0;
-
-		if (!source_is_direct(s))
-			continue;
-		for (uint64_t k = 0; k < div_up(t->n_leaves, 64); k++)
-			leaves += (uint64_t)__builtin_popcountll(t->bits[k]);
-		if (leaves && bytes == 0 && fstat(s->fd, &st) == 0)
-			*ret_device = st.st_dev;
-		bytes += leaves * s->in->geometry.leaf;
-	}
-	return bytes;
-}
-
-static void begin_pace(struct placer *p, uint32_t threads)
-{
-	struct pace_options o = {.threads = threads, .trial = p->in->trial, .kept = p->in->pace};
-
-	o.bytes = direct_bytes(p, &o.device);
-	p->paced = o.kept && o.bytes > 0;
-	pace_init(&p->pace, &o, clock_ns());
-	follow_pace(p);
-}
-
 static void placer_fini(struct placer *p)
 {
-	ranges_fini(&p->ranges);
+	turns_fini(&p->turns);
+	pthread_mutex_destroy(&p->taking);
 	touched_free(p->touched, p->in->n_sources);
 }
 
@@ -705,16 +607,13 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 	uint32_t n = (uint32_t)min_u64(max_u64(in->threads, 1), THREADS_MAX);
 	int r = placer_init(&p, &n);
 
-	if (r == 0)
-		r = worker_init(&workers[0], &p);
+	if (r < 0)
+		return err_code(e, r, "read what is stored");
+	r = worker_init(&workers[0], &p);
 	if (r < 0) {
 		placer_fini(&p);
 		return err_code(e, r, "read what is stored");
 	}
-	pthread_mutex_init(&p.mutex, NULL);
-	pthread_mutex_init(&p.taking, NULL);
-	pthread_cond_init(&p.turn, NULL);
-	begin_pace(&p, n);
 	n = start_workers(&p, workers, n);
 	work(&workers[0]);
 	for (uint32_t i = 0; i < n; i++) {
@@ -722,14 +621,11 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 			pthread_join(workers[i].thread, NULL);
 		worker_fini(&workers[i]);
 	}
-	pthread_cond_destroy(&p.turn);
-	pthread_mutex_destroy(&p.taking);
-	pthread_mutex_destroy(&p.mutex);
-	if (p.paced && p.pace.kept.known)
-		*in->pace = p.pace.kept;
+	p.placed.bytes_read = p.read;
+	r = p.turns.result;
 	placer_fini(&p);
 	*ret = p.placed;
-	if (p.result < 0 && e && p.err.code)
+	if (r < 0 && e && p.err.code)
 		*e = p.err;
-	return p.result;
+	return r;
 }
