@@ -17,7 +17,8 @@
  *
  * A rank says which save it has begun in its beat page before it looks for a credit (beat_page.h);
  * one that cannot beat says it with the Seal or Skip of that save. A rank that waits for a credit
- * has not begun its save in this sense: the window may begin with that step.
+ * has not begun its save in this sense: the window may begin with that step. If all ranks come to
+ * wait for a step before an open window that nothing was saved in, it is moved there.
  *
  * Invariants: (1) no rank is given a credit while another rank lacks a slot for it; (2) a credit
  * that was given is used once, or given back; (3) a credit whose rank missed its window is shown to
@@ -138,7 +139,16 @@ static enum credit_block find_block(struct job *j, uint32_t *ret_rank)
 
 /* ---- A window ---- */
 
-/* The first step that no rank has begun to save. */
+/* The first step that this rank has not begun to save, or waits to save. What it says in its page
+ * is never older than its messages. */
+static uint64_t next_of(const struct member *m)
+{
+	const struct beat_page *p = beats_page(m);
+	uint64_t next = p ? beat_page_next_save(p, m->epoch) : 0;
+
+	return next ? next : m->next_save;
+}
+
 static uint64_t choose_first(struct job *j)
 {
 	uint64_t first = 0;
@@ -146,13 +156,8 @@ static uint64_t choose_first(struct job *j)
 
 	if (j->history.epoch.world == 1 || BUG(CREDIT_AT_ANY_STEP))
 		return 0; /* a rank alone agrees with itself, and may try a step again */
-	list_each(m, &j->members, link) {
-		const struct beat_page *p = beats_page(m);
-
-		first = max_u64(first, m->next_save);
-		if (p)
-			first = max_u64(first, beat_page_next_save(p, m->epoch));
-	}
+	list_each(m, &j->members, link)
+		first = max_u64(first, next_of(m));
 	/* All ranks are done with that step, and none of them is beyond it: they may try it again.
 	 */
 	return first > 0 && first == j->window.failed ? first - 1 : first;
@@ -208,11 +213,47 @@ static bool give_one(struct member *m)
 	/* One that was adopted and is not back gets a page that says so when it comes. */
 	if (page_of(m))
 		show_credit(m, page_of(m));
-	if (m->credit_request && m->session) {
+	m->job->window.asked = m->job->window.asked || m->credit_request;
+	return true;
+}
+
+/* Whether it waits for a step before the window, to which that may still be moved. */
+static bool may_be_moved_to(const struct member *m, bool used, uint64_t first)
+{
+	const struct beat_page *p = beats_page(m);
+
+	return p && beat_page_waits(p, m->epoch) && !used && next_of(m) < m->job->window.from &&
+	       first <= next_of(m) + 1;
+}
+
+/* Ranks wait that have a credit: it may be for a later step than theirs. */
+static void answer_asking(struct job *j)
+{
+	uint64_t first = 0;
+	bool used = false;
+	struct member *m;
+
+	j->window.asked = false;
+	list_each(m, &j->members, link) {
+		used = used || m->turn != TURN_GIVEN || !m->credit_unused;
+		first = max_u64(first, next_of(m));
+	}
+	if (is_open(j) && !used && first < j->window.from) {
+		j->window.from = first;
+		list_each(m, &j->members, link)
+			if (page_of(m))
+				show_credit(m, page_of(m));
+	}
+	list_each(m, &j->members, link) {
+		if (!m->credit_request || !m->session || m->turn != TURN_GIVEN)
+			continue;
+		if (may_be_moved_to(m, used, first)) {
+			j->window.asked = true;
+			continue;
+		}
 		session_reply_ok(m->session, m->credit_request);
 		m->credit_request = 0;
 	}
-	return true;
 }
 
 static void give_due(struct job *j)
@@ -238,6 +279,8 @@ void credits_give(struct job *j)
 	enum credit_block why;
 	uint32_t rank;
 
+	if (j->window.asked && !j->window.due)
+		answer_asking(j);
 	if (!is_open(j) || !j->window.due) {
 		why = find_block(j, &rank);
 		set_block(j, why, rank);
@@ -247,6 +290,8 @@ void credits_give(struct job *j)
 	}
 	if (!j->opening && !j->node->stopping)
 		give_due(j);
+	if (j->window.asked && !j->window.due)
+		answer_asking(j);
 }
 
 void credits_forget(struct member *m)
@@ -284,9 +329,11 @@ void credits_skipped(struct member *m, uint64_t step, bool gave_back)
 		atomic_store(&page_of(m)->credit_from, CREDIT_NOT_YET);
 }
 
-bool credits_has(const struct member *m)
+void credits_ask(struct member *m)
 {
-	return m->credit_unused && m->turn == TURN_GIVEN && is_open(m->job);
+	if (m->credit_unused && m->turn == TURN_GIVEN && is_open(m->job))
+		m->job->window.asked = true;
+	job_poke(m->job);
 }
 
 void credits_fill_page(const struct member *m, struct session_page *page)

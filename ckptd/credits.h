@@ -13,8 +13,9 @@ void credits_give(struct job *j);
 void credits_sealed(struct member *m, uint64_t step);
 /* A rank said that it does not save a step; gave_back: its credit is unused and gone. */
 void credits_skipped(struct member *m, uint64_t step, bool gave_back);
-/* A rank waits for a credit: whether it need not wait, because its page has one. */
-bool credits_has(const struct member *m);
+/* A rank waits for a credit: m->credit_request. It is answered when its page has one for its step,
+ * or will have none. */
+void credits_ask(struct member *m);
 /* It is about to be freed. */
 void credits_forget(struct member *m);
 /* Fills a page that is made for it. */

@@ -455,11 +455,7 @@ static void on_credit(struct session *s, uint64_t id)
 		session_reply_error(s, m->credit_request, CKPT_ETIMEDOUT, "asked again");
 	m->credit_request = id;
 	problems_asked(m);
-	job_poke(m->job);
-	if (credits_has(m)) {
-		session_reply_ok(s, id);
-		m->credit_request = 0;
-	}
+	credits_ask(m);
 }
 
 static void on_wait(struct session *s, uint64_t id, const Ckpt__Wait *m)

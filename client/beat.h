@@ -27,7 +27,7 @@ void beating_begin(struct beating *b, enum ckpt_phase phase, const char *what);
 void beating_end(struct beating *b);
 /* This step is saved, or skipped: a checkpoint that was wanted by then is not any more. */
 void beating_saved(struct beating *b, uint64_t step, uint64_t epoch, bool waits);
-/* The save that was to wait for a credit does not any more. */
+/* That save does not wait any more. */
 void beating_waited(struct beating *b);
 
 #endif

@@ -342,6 +342,8 @@ static int ask_credit(struct ckpt *c, uint64_t until, struct err *e)
 
 static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 {
+	bool answered = false; /* then ckptd has not made the credit one for this step */
+
 	for (;;) {
 		/* ckptd may be lost meanwhile, and they */
 		int r = prepare_slots(c, deadline, deadline, e);
@@ -352,11 +354,13 @@ static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct
 			r = take_credit(c, s, e);
 		if (r == 0)
 			r = check_epoch(c, s->step, e);
-		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED || clock_ns() >= deadline)
+		if (r != 0 || (answered && s->skip_reason == CKPT_SKIP_PASSED) ||
+		    clock_ns() >= deadline)
 			return r;
 		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
 		if (r < 0 && r != CKPT_ETIMEDOUT)
 			return r;
+		answered = r == 0;
 		if (r == 0 && c->page->credit <= c->credit_used)
 			return err_set(e, CKPT_EPROTO, "ckptd announced a credit that is not "
 				       "there");
@@ -540,7 +544,8 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 		r = check_epoch(c, step, e);
 	if (r < 0)
 		return r;
-	beating_saved(c->beat, step, c->epoch, false);
+	/* All ranks may try it again: it is not passed. */
+	beating_saved(c->beat, step, c->epoch, true);
 	snprintf(text, sizeof(text), "%s", reason && reason[0] ? reason : "the trainer skipped it");
 	s.epoch = c->epoch;
 	s.try = count_try(c, step);

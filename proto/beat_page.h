@@ -82,7 +82,7 @@ struct beat_page {
 	_Atomic uint64_t place;                /* 0: has not said */
 	_Atomic uint64_t long_place;           /* the outermost long phase; 0: it is in none */
 	_Atomic uint64_t saving_epoch;         /* of the two below */
-	_Atomic uint64_t saving_waits;         /* 1: that save waits for a credit */
+	_Atomic uint64_t saving_waits;         /* 1: it waits for a credit, or may be tried again */
 	_Atomic uint64_t saving_step;          /* the newest begun save's + 1; 0: none */
 	_Alignas(64) _Atomic uint64_t texts;
 	struct beat_text role;
@@ -123,7 +123,8 @@ static inline void beat_page_put_text(struct beat_page *p, struct beat_text *t, 
 }
 
 /*
- * A save begins: before it looks for a credit. Sequentially consistent like the reader: either
+ * A save begins: before it looks for a credit. waits: it waits for one, so that its step may be the
+ * first of the next credit. Sequentially consistent like the reader: either
  * ckptd sees it when it chooses the first step of a credit, or the save sees that credit.
  */
 static inline void beat_page_put_saving(struct beat_page *p, uint64_t epoch, uint64_t step,
@@ -137,6 +138,13 @@ static inline void beat_page_put_saving(struct beat_page *p, uint64_t epoch, uin
 }
 
 /* ---- The reader's side ---- */
+
+/* Whether a save of this epoch waits for a credit. */
+static inline bool beat_page_waits(const struct beat_page *p, uint64_t epoch)
+{
+	return atomic_load(&p->saving_step) != 0 && atomic_load(&p->saving_epoch) == epoch &&
+	       atomic_load(&p->saving_waits);
+}
 
 /* The first step that this rank may still save without having begun it, of this epoch. */
 static inline uint64_t beat_page_next_save(const struct beat_page *p, uint64_t epoch)

@@ -163,17 +163,19 @@ def _info(i: L.Info) -> Info:
 class Save:
     """How a save went. Truthy when this rank's bytes are sealed. status is 'sealed', 'skipped' or
     'failed', in the block of saving() 'begun'; error holds the CkptError of a failed one (I13: a
-    failed save never ends training)."""
+    failed save never ends training); reason is the sentence that says why it was skipped or failed,
+    else ''."""
 
     def __init__(self, owner: "Checkpointer", step: int, status: str,
                  error: Optional[CkptError] = None):
         self._owner, self.step, self.status, self.error = owner, step, status, error
+        self.reason = "" if error is None else str(error)
 
     def __bool__(self) -> bool:
         return self.status == "sealed"
 
     def __repr__(self) -> str:
-        why = f": {self.error}" if self.error is not None else ""
+        why = f": {self.reason}" if self.reason else ""
         return f"<Save step {self.step} {self.status}{why}>"
 
     def wait(self, what: int = COMMITTED, timeout: Optional[float] = None) -> bool:
@@ -355,6 +357,7 @@ class Checkpointer:
 
     def __init__(self, handle: C.c_void_p, on_error: str):
         self._on_error = on_error
+        self._last_save: Optional[Save] = None  # that was skipped or sealed
         self._missed = 0  # saves that failed since ckptd is away
         self._rank, self._world = -1, -1
         self._pid = os.getpid()
@@ -416,10 +419,28 @@ class Checkpointer:
                 del self._users[None]
 
     def _end_now(self) -> None:
-        c, self._c = self._c, None
+        c = self._c
         if c is not None:
-            self._ending(c)  # waits for a copy that was begun
+            try:
+                if self._ending is L.lib.ckpt_close:
+                    self._warn_of_losses(c)
+            finally:  # a warning may be an exception
+                self._c = None
+                self._ending(c)  # waits for a copy that was begun
         self._begun = None
+
+    def _warn_of_losses(self, c: Any) -> None:
+        """Of what a trainer that ends well believes to be saved, and is not."""
+        s = L.Stats(C.sizeof(L.Stats))
+        if warnings is None or L.lib.ckpt_stats(c, C.byref(s)) < 0:
+            return  # the interpreter is ending, or another thread's call is
+        last = self._last_save
+        if last is not None and last.status == "skipped":
+            warnings.warn(f"the last save was skipped: {last.reason}", CkptWarning, stacklevel=5)
+        if s.uncommitted:
+            warnings.warn(f"{s.uncommitted} steps from {s.uncommitted_from} on are saved and not "
+                          "committed: ckptd cannot write the job's log; see 'ckptctl status'",
+                          CkptWarning, stacklevel=5)
 
     def _run(self, f: Any, *args: Any, closed: bool = False, **kwargs: Any) -> Any:
         """f() while no other thread is in a call; it waits for none. closed: also on a closed handle.
@@ -504,6 +525,9 @@ class Checkpointer:
         if result < 0:
             return self._failed(save, CkptError(result, _last_error()))
         save.status = "skipped" if result & L.SKIPPED else done
+        if save.status == "skipped" and not save.reason:
+            save.reason = _last_error()
+        self._last_save = save
         self._status(result)
         return save
 
@@ -868,13 +892,18 @@ class Checkpointer:
 
     @property
     @_exclusive
-    def stats(self) -> Dict[str, int]:
-        """Counts since open (saves, skipped, failed, reconnects). Of the last save that was sealed: its
+    def stats(self) -> Dict[str, Any]:
+        """Counts since open (saves, skipped, failed, reconnects; skipped_by: skips by reason). Of the
+        last save that was skipped: skip_step, skip_reason and, where a rank is why, skip_rank.
+        uncommitted: steps that are saved and, because ckptd cannot write the job's log, not committed,
+        from step uncommitted_from on. Of the last save that was sealed: its
         bytes (last_bytes), the time it kept the caller in libckpt (last_stall_ns), and in this module
         with it (last_call_ns: the whole of save(), or of the begin and end of saving()'s block)."""
         s = L.Stats(C.sizeof(L.Stats))
         _check(L.lib.ckpt_stats(self._handle(), C.byref(s)))
         stats = {name: getattr(s, name) for name, _ in L.Stats._fields_ if name != "size"}
+        stats["skipped_by"] = {word: n for word, n in zip(L.SKIP_REASONS, s.skipped_by) if n}
+        stats["skip_reason"] = L.SKIP_REASONS[s.skip_reason]
         stats["last_call_ns"] = self._call_ns
         return stats
 

@@ -170,9 +170,7 @@ class Session:
             self.again = True
         save = self.handle.save(step, blobs, wait_credit=True, timeout=timeout)
         if not save:
-            raise CkptError(-1013, f"step {step} of job '{self.job}' was not saved: no memory was free "
-                            "for it in time, or another of its ranks has not come; save less often, "
-                            "give a longer timeout, or see 'ckptctl status'")
+            raise CkptError(-1013, save.reason)
 
     def unbind(self) -> None:
         """Lets go of the tensors."""

@@ -57,6 +57,36 @@ def test_round_trip(d):
     assert (w2 == w).all() and (v2 == v).all() and s2 == s
 
 
+def test_why_a_save_is_skipped(d):
+    """Rank 1 never comes: the first save waits within its time, the next one not at all; both say why,
+    and so do stats and the end."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with ckpt.open("alone", 0, 2, run_id="r") as c:
+            c.declare("w", arange((8,)), global_shape=(16,), offset=(0,))
+            c.prepare()
+            start = time.monotonic()
+            first = c.save(1, timeout=0.5)
+            assert first.status == "skipped" and time.monotonic() - start >= 0.5, first
+            second = c.save(2)
+            assert second.status == "skipped" and not second, second
+            assert "not all ranks of the job are connected" in second.reason, second.reason
+            assert "ckptctl status alone" in second.reason and second.reason in repr(second)
+            stats = c.stats
+            assert stats["skipped_by"] == {"absent": 2} and stats["skip_reason"] == "absent", stats
+            assert stats["skip_step"] == 2 and stats["uncommitted"] == 0, stats
+    texts = [str(w.message) for w in said]
+    assert any("the last save was skipped" in t and "step 2 of job 'alone'" in t for t in texts), texts
+
+
+def test_a_last_save_that_works_is_not_warned_of(d):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with ckpt.open("quiet", 0, 1) as c:
+            c.declare("w", arange((8,)))
+            assert c.save(1) and c.save(2, wait_credit=True).reason == ""
+
+
 def test_min_trust(d):
     w = arange((8, 8))
     with ckpt.open("trusted", 0, 1) as c:
