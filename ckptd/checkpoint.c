@@ -451,6 +451,7 @@ static bool credit_comes_back(struct member *m, uint64_t credit)
 			continue;
 		m->credit_unused = false;
 		slot_release(s);
+		credits_returned(m);
 		return true;
 	}
 	return false;

@@ -17,8 +17,10 @@
  *
  * A rank says which save it has begun in its beat page before it looks for a credit (beat_page.h);
  * one that cannot beat says it with the Seal or Skip of that save. A rank that waits for a credit
- * has not begun its save in this sense: the window may begin with that step. If all ranks come to
- * wait for a step before an open window that nothing was saved in, it is moved there.
+ * has not begun its save in this sense: the window may begin with that step. Nor has one whose
+ * trainer skipped it, or that waited in vain for a rank that was not ready: the ranks of the
+ * adapters come back to such a step, one after another. Where they go on instead, one attempt is
+ * lost.
  *
  * Invariants: (1) no rank is given a credit while another rank lacks a slot for it; (2) a credit
  * that was given is used once, or given back; (3) a credit whose rank missed its window is shown to
@@ -68,7 +70,7 @@ bool member_lacks_slot(struct job *j)
 	struct member *m;
 
 	list_each(m, &j->members, link)
-		if (m->alive && m->prepared && !m->credit_unused && !empty_slot(m))
+		if (m->alive && m->prepared && !m->sealing && !m->credit_unused && !empty_slot(m))
 			return true;
 	return false;
 }
@@ -172,7 +174,8 @@ static void open_window(struct job *j)
 		m->turn = TURN_DUE;
 	}
 	j->window.epoch = j->history.epoch.number;
-	j->window.from = choose_first(j);
+	j->window.from = min_u64(choose_first(j), CREDIT_NOT_YET - 1);
+	j->window.failed = 0;
 	j->window.due = true;
 }
 
@@ -213,47 +216,11 @@ static bool give_one(struct member *m)
 	/* One that was adopted and is not back gets a page that says so when it comes. */
 	if (page_of(m))
 		show_credit(m, page_of(m));
-	m->job->window.asked = m->job->window.asked || m->credit_request;
-	return true;
-}
-
-/* Whether it waits for a step before the window, to which that may still be moved. */
-static bool may_be_moved_to(const struct member *m, bool used, uint64_t first)
-{
-	const struct beat_page *p = beats_page(m);
-
-	return p && beat_page_waits(p, m->epoch) && !used && next_of(m) < m->job->window.from &&
-	       first <= next_of(m) + 1;
-}
-
-/* Ranks wait that have a credit: it may be for a later step than theirs. */
-static void answer_asking(struct job *j)
-{
-	uint64_t first = 0;
-	bool used = false;
-	struct member *m;
-
-	j->window.asked = false;
-	list_each(m, &j->members, link) {
-		used = used || m->turn != TURN_GIVEN || !m->credit_unused;
-		first = max_u64(first, next_of(m));
-	}
-	if (is_open(j) && !used && first < j->window.from) {
-		j->window.from = first;
-		list_each(m, &j->members, link)
-			if (page_of(m))
-				show_credit(m, page_of(m));
-	}
-	list_each(m, &j->members, link) {
-		if (!m->credit_request || !m->session || m->turn != TURN_GIVEN)
-			continue;
-		if (may_be_moved_to(m, used, first)) {
-			j->window.asked = true;
-			continue;
-		}
+	if (m->credit_request && m->session) {
 		session_reply_ok(m->session, m->credit_request);
 		m->credit_request = 0;
 	}
+	return true;
 }
 
 static void give_due(struct job *j)
@@ -279,8 +246,6 @@ void credits_give(struct job *j)
 	enum credit_block why;
 	uint32_t rank;
 
-	if (j->window.asked && !j->window.due)
-		answer_asking(j);
 	if (!is_open(j) || !j->window.due) {
 		why = find_block(j, &rank);
 		set_block(j, why, rank);
@@ -290,8 +255,6 @@ void credits_give(struct job *j)
 	}
 	if (!j->opening && !j->node->stopping)
 		give_due(j);
-	if (j->window.asked && !j->window.due)
-		answer_asking(j);
 }
 
 void credits_forget(struct member *m)
@@ -315,25 +278,44 @@ void credits_sealed(struct member *m, uint64_t step)
 	m->turn = TURN_DONE;
 }
 
-void credits_skipped(struct member *m, uint64_t step, bool gave_back)
+/* Its turn in this window is over, with or without its credit (3). */
+static void end_turn(struct member *m)
 {
-	said_step(m, step);
-	if (!gave_back && (m->turn != TURN_GIVEN || !is_open(m->job) || step < m->job->window.from))
-		return;
-	if (m->job->history.epoch.world == 1 && !gave_back)
-		return; /* it agrees with itself about any step */
 	m->turn = TURN_DONE;
-	if (is_open(m->job) && step >= m->job->window.from && step < UINT64_MAX)
-		m->job->window.failed = step + 1;
-	if (page_of(m)) /* (3) */
+	if (page_of(m))
 		atomic_store(&page_of(m)->credit_from, CREDIT_NOT_YET);
 }
 
-void credits_ask(struct member *m)
+void credits_returned(struct member *m)
 {
-	if (m->credit_unused && m->turn == TURN_GIVEN && is_open(m->job))
-		m->job->window.asked = true;
-	job_poke(m->job);
+	assert(!m->credit_unused);
+	end_turn(m);
+}
+
+void credits_entered(struct member *m)
+{
+	m->next_save = 0;
+	/* A rank alone agrees with itself: what it has it may use. */
+	if (m->job->history.epoch.world > 1 || !m->credit_unused)
+		end_turn(m);
+}
+
+void credits_skipped(struct member *m, uint64_t step, bool gave_back)
+{
+	struct job *j = m->job;
+
+	said_step(m, step);
+	if (!is_open(j) || step < j->window.from || step == UINT64_MAX)
+		return;
+	if (!gave_back && (m->turn != TURN_GIVEN || j->history.epoch.world == 1))
+		return; /* alone it agrees with itself about any step */
+	j->window.failed = step + 1;
+	end_turn(m);
+}
+
+bool credits_has(const struct member *m)
+{
+	return m->credit_unused && m->turn == TURN_GIVEN && is_open(m->job);
 }
 
 void credits_fill_page(const struct member *m, struct session_page *page)

@@ -13,9 +13,12 @@ void credits_give(struct job *j);
 void credits_sealed(struct member *m, uint64_t step);
 /* A rank said that it does not save a step; gave_back: its credit is unused and gone. */
 void credits_skipped(struct member *m, uint64_t step, bool gave_back);
-/* A rank waits for a credit: m->credit_request. It is answered when its page has one for its step,
- * or will have none. */
-void credits_ask(struct member *m);
+/* A rank waits for a credit: whether its page has one, for its step or a later one. */
+bool credits_has(const struct member *m);
+/* Its credit came back unused. */
+void credits_returned(struct member *m);
+/* It is in the job's newest epoch now. */
+void credits_entered(struct member *m);
 /* It is about to be freed. */
 void credits_forget(struct member *m);
 /* Fills a page that is made for it. */

@@ -238,7 +238,6 @@ struct credit_window {
 	uint64_t from;  /* its first step */
 	uint64_t failed; /* a step of it that some rank did not save, + 1; 0: none */
 	bool due;       /* some rank's turn may be DUE */
-	bool asked;     /* some rank waits that has a credit */
 	enum credit_block block; /* why the next one is not opened */
 	uint32_t blocked_rank;   /* by which rank */
 	struct member *behind;   /* that one, with BLOCK_BEHIND; or NULL */

@@ -252,9 +252,13 @@ static void removal_begin(struct removal *x)
 {
 	struct job *j = x->job;
 	struct node *n = j->node;
+	struct checkpoint *c;
 
 	assert(j->removal == JOB_KEPT && !job_stopped(j));
 	j->removal = JOB_LEAVES;
+	/* One of its checkpoints may be read again, between two slices; may_go(): none is in one. */
+	list_each(c, &j->checkpoints, link)
+		recheck_forget(c);
 	timer_disarm(n->env.loop, &j->append_retry);
 	x->work.run = removal_run;
 	x->work.done = removal_done;

@@ -322,8 +322,7 @@ void member_enter_epoch(struct member *m)
 	if (was == m->job->history.epoch.number)
 		return;
 	m->epoch = m->job->history.epoch.number;
-	m->next_save = 0;
-	m->turn = TURN_DONE;
+	credits_entered(m);
 	/* Without the ledger's word a crash would put it back into the old epoch unawares. */
 	if (member_write(m) < 0)
 		m->epoch = was;

@@ -470,8 +470,11 @@ static int adopt_one(struct memfd_memory *m, const char *name, int fd, struct me
 		drop(m, mr);
 		return r;
 	}
+	if (!has_pages(mr))
+		mr->making = in_pages(mr->region.size); /* reserved, and not filled yet (3) */
 	pthread_mutex_lock(&m->lock);
 	m->taken += in_pages(mr->region.size); /* also above the budget: it is there */
+	m->making += mr->making;
 	pthread_mutex_unlock(&m->lock);
 	*ret = mr;
 	return 0;

@@ -150,16 +150,21 @@ static void close_run(struct work *w)
 
 /* ---- Which ---- */
 
+static bool is_read_again(const struct job *j)
+{
+	return !job_stopped(j) && j->removal == JOB_KEPT;
+}
+
 static bool wants_files(const struct checkpoint *c)
 {
-	return !job_stopped(c->job) && c->durable == DUR_DONE && c->commit && !c->reread_disk &&
+	return is_read_again(c->job) && c->durable == DUR_DONE && c->commit && !c->reread_disk &&
 	       !c->disk_suspect;
 }
 
 /* Not what is about to be written to disk: then the memory is read after the files. */
 static bool wants_memory(const struct checkpoint *c)
 {
-	return !job_stopped(c->job) && c->memory && !c->reread_memory &&
+	return is_read_again(c->job) && c->memory && !c->reread_memory &&
 	       trust_level(c->trust) < TRUST_COMPLETE && c->durable != DUR_WANTED &&
 	       c->durable != DUR_WRITING && c->durable != DUR_GONE;
 }

@@ -455,7 +455,11 @@ static void on_credit(struct session *s, uint64_t id)
 		session_reply_error(s, m->credit_request, CKPT_ETIMEDOUT, "asked again");
 	m->credit_request = id;
 	problems_asked(m);
-	credits_ask(m);
+	job_poke(m->job);
+	if (credits_has(m)) {
+		session_reply_ok(s, id);
+		m->credit_request = 0;
+	}
 }
 
 static void on_wait(struct session *s, uint64_t id, const Ckpt__Wait *m)

@@ -220,47 +220,6 @@ static void test_a_step_that_was_skipped_is_waited_for(void **state)
 	crew_end(&w);
 }
 
-static void ask_credit(struct hand *k)
-{
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Credit credit = CKPT__CREDIT__INIT;
-
-	q.body_case = CKPT__REQUEST__BODY_CREDIT;
-	q.credit = &credit;
-	assert_int_equal(hand_send(k, &q), 0);
-}
-
-/* The window was opened behind a step that no rank has saved. They come back to it one by one: it
- * is moved there with the last, and each is answered then. */
-static void test_the_window_is_moved_back(void **state)
-{
-	struct node_test *t = *state;
-	struct crew w = {0};
-	uint64_t id;
-
-	begin_node(t);
-	for (uint32_t i = 0; i < RANKS; i++) {
-		join(t, &w.k[i], i, RANKS, "run1");
-		declare_rank(&w.k[i], i, RANKS);
-		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, 10, false);
-		say_skip(&w.k[i], 10);
-	}
-	for (uint32_t i = 0; i < RANKS; i++)
-		prepare_rank(&w.k[i]);
-	turns(t);
-	for (uint32_t i = 0; i < RANKS; i++) {
-		assert_int_equal(w.k[i].page->credit_from, 11);
-		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, 10, true);
-		ask_credit(&w.k[i]);
-		turns(t);
-	}
-	for (uint32_t i = 0; i < RANKS; i++) {
-		assert_int_equal(hand_receive(&w.k[i], &id), 0);
-		assert_int_equal(w.k[i].page->credit_from, 10);
-	}
-	crew_end(&w);
-}
-
 /* Its credit stays its own, for the next window. */
 static void test_a_rank_misses_its_window(void **state)
 {
@@ -368,7 +327,6 @@ int main(void)
 		NODE_TEST(test_the_window_is_beyond_every_save),
 		NODE_TEST(test_a_step_that_is_waited_for),
 		NODE_TEST(test_a_step_that_was_skipped_is_waited_for),
-		NODE_TEST(test_the_window_is_moved_back),
 		NODE_TEST(test_a_rank_misses_its_window),
 		NODE_TEST(test_a_step_is_tried_again),
 		NODE_TEST(test_why_there_is_no_credit),

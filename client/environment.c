@@ -100,7 +100,10 @@ static bool is_launched(void)
 	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++)
 		if (env(launchers[i].rank) || env(launchers[i].world))
 			return true;
-	return env("PMIX_RANK") || env("LOCAL_RANK");
+	/* Of launchers whose places are not read. */
+	return env("PMIX_RANK") || env("LOCAL_RANK") || env("MPI_LOCALRANKID") ||
+	       env("MV2_COMM_WORLD_RANK") || env("MPIRUN_RANK") || env("JSM_NAMESPACE_RANK") ||
+	       env("PALS_RANKID") || env("FLUX_TASK_RANK");
 }
 
 static int find_place(int rank, int world, struct identity *id, struct err *e)

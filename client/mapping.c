@@ -156,12 +156,18 @@ void mapping_adopt(struct mapping *m, struct ckpt *c)
 	overlap_steps(c, mapping_step, m);
 }
 
+bool mapping_has(const struct ckpt *c, uint32_t slot)
+{
+	return c->taken && slot < populated(c->taken);
+}
+
 void mapping_pin(struct ckpt *c)
 {
 	struct mapping *m = c->taken;
 	void *context;
 
-	if (!c->devices || c->pin_tried == c->generation || populated(m) < m->n)
+	/* They may be gone since they were looked at: ckptd was lost meanwhile. */
+	if (!m || !c->devices || c->pin_tried == c->generation || populated(m) < m->n)
 		return;
 	c->pin_tried = c->generation; /* what cannot be pinned is not tried at every save */
 	context = devices_context(c->devices);

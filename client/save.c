@@ -307,6 +307,10 @@ static int take_credit(struct ckpt *c, struct save *s, struct err *e)
 	for (uint32_t i = 0; i < c->n_slots; i++) {
 		if (c->slots[i].number != number)
 			continue;
+		if (!mapping_has(c, i)) { /* it came since prepare_slots() looked */
+			s->skip_reason = CKPT_SKIP_SLOTS;
+			return 0;
+		}
 		s->slot = i;
 		s->credit = credit;
 		s->generation = c->generation;
@@ -342,8 +346,6 @@ static int ask_credit(struct ckpt *c, uint64_t until, struct err *e)
 
 static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 {
-	bool answered = false; /* then ckptd has not made the credit one for this step */
-
 	for (;;) {
 		/* ckptd may be lost meanwhile, and they */
 		int r = prepare_slots(c, deadline, deadline, e);
@@ -354,13 +356,11 @@ static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct
 			r = take_credit(c, s, e);
 		if (r == 0)
 			r = check_epoch(c, s->step, e);
-		if (r != 0 || (answered && s->skip_reason == CKPT_SKIP_PASSED) ||
-		    clock_ns() >= deadline)
+		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED || clock_ns() >= deadline)
 			return r;
 		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
 		if (r < 0 && r != CKPT_ETIMEDOUT)
 			return r;
-		answered = r == 0;
 		if (r == 0 && c->page->credit <= c->credit_used)
 			return err_set(e, CKPT_EPROTO, "ckptd announced a credit that is not "
 				       "there");
@@ -418,6 +418,13 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	return r == 0 && !slots ? CKPT_SKIPPED : r;
 }
 
+/* Another rank was not ready to save anything: all may come back to the step. */
+static bool not_ready(int reason)
+{
+	return reason == CKPT_SKIP_ABSENT || reason == CKPT_SKIP_UNPREPARED ||
+	       reason == CKPT_SKIP_NOT_LOADED || reason == CKPT_SKIP_OPENING;
+}
+
 int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t deadline,
 	       struct err *e)
 {
@@ -443,7 +450,8 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 		mapping_pin(c);
 		r = waits ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
 	}
-	beating_waited(c->beat);
+	if (r != 0 || !waits || !not_ready(s->skip_reason))
+		beating_waited(c->beat);
 	if (r < 0)
 		return r;
 	c->waited = true;

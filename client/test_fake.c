@@ -591,10 +591,6 @@ static void dispatch(struct fake *f, const struct answer *a, const Ckpt__Request
 	case CKPT__REQUEST__BODY_CREDIT:
 		f->credit_request = q->id;
 		f->credit_conn = a->conn;
-		if (credit_out(f)) { /* for a later step than that of the save */
-			reply_code(a, q->id, 0, NULL);
-			f->credit_request = 0;
-		}
 		break;
 	case CKPT__REQUEST__BODY_SEAL:
 		on_seal(f, a, q);

@@ -132,19 +132,14 @@ static inline void beat_page_put_saving(struct beat_page *p, uint64_t epoch, uin
 {
 	if (atomic_load_explicit(&p->saving_epoch, memory_order_relaxed) != epoch)
 		atomic_store(&p->saving_step, 0);
+	/* Never a step before it that waits: at worst it looks passed for a moment. */
 	atomic_store(&p->saving_epoch, epoch);
-	atomic_store(&p->saving_waits, waits);
+	atomic_store(&p->saving_waits, 0);
 	atomic_store(&p->saving_step, step + 1);
+	atomic_store(&p->saving_waits, waits);
 }
 
 /* ---- The reader's side ---- */
-
-/* Whether a save of this epoch waits for a credit. */
-static inline bool beat_page_waits(const struct beat_page *p, uint64_t epoch)
-{
-	return atomic_load(&p->saving_step) != 0 && atomic_load(&p->saving_epoch) == epoch &&
-	       atomic_load(&p->saving_waits);
-}
 
 /* The first step that this rank may still save without having begun it, of this epoch. */
 static inline uint64_t beat_page_next_save(const struct beat_page *p, uint64_t epoch)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saves.c - see saves.h. What to do stands in tables: by problem, and by why there is no credit.
+ * saves.c - see saves.h. What to do stands in tables: by problem, and by why there is no
  * credit.
  */
 #include <config.h>

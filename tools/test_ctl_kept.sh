@@ -71,7 +71,8 @@ says err "--follow waits for what a running ckptd says"
 for subject in "" run7 run7:0 node; do
 	ctl why --json $subject --data "$data" >"$dir/out"
 	[ $? = 1 ] || [ "$subject" = node ] || fail "why $subject: no alarm: $(cat "$dir/out")"
-	same "$dir/why-$subject" 'assert d["source"] == "files" and set(d) == set(l)
+	# What keeps a job from being saved only a running ckptd knows.
+	same "$dir/why-$subject" 'assert d["source"] == "files" and set(d) == set(l) - {"saves", "problems"}
 def told(v): # times of day are of two clocks, and apart by some microseconds
     return {k: [(x["signal"], x["value"]) for x in w] if k == "evidence" else w for k, w in v.items() if not k.endswith("_ns")}
 assert [told(v) for v in d["verdicts"]] == [told(v) for v in l["verdicts"]], (d["verdicts"], l["verdicts"])

@@ -902,8 +902,9 @@ class Checkpointer:
         s = L.Stats(C.sizeof(L.Stats))
         _check(L.lib.ckpt_stats(self._handle(), C.byref(s)))
         stats = {name: getattr(s, name) for name, _ in L.Stats._fields_ if name != "size"}
-        stats["skipped_by"] = {word: n for word, n in zip(L.SKIP_REASONS, s.skipped_by) if n}
-        stats["skip_reason"] = L.SKIP_REASONS[s.skip_reason]
+        words = dict(enumerate(L.SKIP_REASONS))  # a newer library may have more
+        stats["skipped_by"] = {words.get(i, str(i)): n for i, n in enumerate(s.skipped_by) if n}
+        stats["skip_reason"] = words.get(s.skip_reason, str(s.skip_reason))
         stats["last_call_ns"] = self._call_ns
         return stats
 

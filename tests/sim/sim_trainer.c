@@ -194,7 +194,6 @@ static bool passed(struct rank *r, uint64_t step)
 static int wait_credit(struct rank *r, uint64_t step, uint64_t wait_ns, struct rank_slot **ret)
 {
 	uint64_t deadline = rank_now(r) + wait_ns;
-	bool answered = false;
 
 	for (;;) {
 		Ckpt__Request q = CKPT__REQUEST__INIT, stop = CKPT__REQUEST__INIT;
@@ -208,12 +207,11 @@ static int wait_credit(struct rank *r, uint64_t step, uint64_t wait_ns, struct r
 			return 0;
 		if (page_of(r)->epoch != r->epoch)
 			return CKPT_EEPOCH;
-		if (rank_now(r) >= deadline || (answered && passed(r, step)))
+		if (rank_now(r) >= deadline || passed(r, step))
 			return 0;
 		q.body_case = CKPT__REQUEST__BODY_CREDIT;
 		q.credit = &m;
 		err = rank_ask(r, &q, ASK_MAY_WAIT, deadline, NULL);
-		answered = err == 0;
 		if (err == 0)
 			continue;
 		if (err != CKPT_ETIMEDOUT)
