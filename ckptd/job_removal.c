@@ -256,7 +256,7 @@ static void removal_begin(struct removal *x)
 
 	assert(j->removal == JOB_KEPT && !job_stopped(j));
 	j->removal = JOB_LEAVES;
-	/* One of its checkpoints may be read again, between two slices; may_go(): none is in one. */
+	/* One of them may be the next to be read again; may_go(): none is being read. */
 	list_each(c, &j->checkpoints, link)
 		recheck_forget(c);
 	timer_disarm(n->env.loop, &j->append_retry);

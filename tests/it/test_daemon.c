@@ -344,7 +344,8 @@ static void stop_that_loses(struct rig *r)
 	RIG_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3, "status %d", status);
 	RIG_CHECK(rig_log_count(r, "job 'job': step 30 is committed and is lost") == 1,
 		  "the log does not say what is lost");
-	RIG_CHECK(rig_log_count(r, "stopped: 1 checkpoint is saved and not on disk") == 1, "the log does not say the end");
+	RIG_CHECK(rig_log_count(r, "stopped: 1 checkpoint is saved and not on disk") == 1,
+		  "the log does not say the end");
 }
 
 static unsigned long long alarms(struct rig *r)
