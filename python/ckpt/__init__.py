@@ -169,7 +169,11 @@ class Save:
     def __init__(self, owner: "Checkpointer", step: int, status: str,
                  error: Optional[CkptError] = None):
         self._owner, self.step, self.status, self.error = owner, step, status, error
-        self.reason = "" if error is None else str(error)
+        self._skipped = ""  # why
+
+    @property
+    def reason(self) -> str:
+        return self._skipped if self.error is None else str(self.error)
 
     def __bool__(self) -> bool:
         return self.status == "sealed"
@@ -525,8 +529,8 @@ class Checkpointer:
         if result < 0:
             return self._failed(save, CkptError(result, _last_error()))
         save.status = "skipped" if result & L.SKIPPED else done
-        if save.status == "skipped" and not save.reason:
-            save.reason = _last_error()
+        if save.status == "skipped" and not save._skipped:
+            save._skipped = _last_error()
         self._last_save = save
         self._status(result)
         return save

@@ -293,12 +293,13 @@ def case_errors(job):
     fails("no step is named", -22, lambda: dcp.save_state_dict(sd, ck.Writer(job)))
     fails("no job is named", -22, lambda: dcp.save_state_dict(sd, ck.Writer(step=3)))
     fails("no checkpoint yet", -1014, lambda: dcp.load_state_dict(sd, ck.Reader(job)))
-    fails("no such checkpoint", -1014, lambda: dcp.load_state_dict(sd, ck.Reader(job, 99)))
+    fails("no checkpoint yet", -1014, lambda: dcp.load_state_dict(sd, ck.Reader(job, 99)))
     q = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     fails("not a type that ckptd stores", -22, lambda: dcp.save_state_dict({"q": q}, ck.Writer(job, 1)))
     for bad in (-1, 2**64 - 1, 2**64, "3", 1.0, True):
         fails("is no step", None, lambda: dcp.save_state_dict(sd, ck.Writer(job, bad)))
     dcp.save_state_dict(sd, ck.Writer(job, 2))
+    fails("no such checkpoint", -1014, lambda: dcp.load_state_dict(sd, ck.Reader(job, 99)))
     for shape in ((5,), (2,)):
         fails(f"tensor 'a' is wanted as {list(shape)} but step 2", -1008, lambda: dcp.load_state_dict(
             {"a": torch.zeros(shape)}, ck.Reader(job, 2)))
