@@ -309,6 +309,14 @@ static void leave_half_done(struct life *l)
 			 CKPT_DURABLE);
 		ask_all(l, line);
 	}
+	/* Files are taken away behind the answers. */
+	for (int i = 0; i < 100 && !l->dead; i++) {
+		char line[64];
+
+		rig_pause(50);
+		snprintf(line, sizeof(line), "wait 10 %d 100", CKPT_DURABLE);
+		ask_all(l, line);
+	}
 	RIG_CHECK(l->dead, "no expiry is hit");
 	waitpid(l->rig.pid, NULL, 0);
 	unlink(l->once);
