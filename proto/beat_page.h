@@ -81,9 +81,10 @@ struct beat_page {
 	_Atomic uint64_t next_step;            /* the last finished one + 1; 0: has not said */
 	_Atomic uint64_t place;                /* 0: has not said */
 	_Atomic uint64_t long_place;           /* the outermost long phase; 0: it is in none */
-	_Atomic uint64_t saving_epoch;         /* of the two below */
-	_Atomic uint64_t saving_waits;         /* 1: it waits for a credit, or may be tried again */
-	_Atomic uint64_t saving_step;          /* the newest begun save's + 1; 0: none */
+	_Atomic uint64_t saving_epoch;         /* of the one below */
+	/* The newest begun save's step + 1, times 2, plus 1 where it waits for a credit or may be
+	 * tried again; 0: none. */
+	_Atomic uint64_t saving_step;
 	_Alignas(64) _Atomic uint64_t texts;
 	struct beat_text role;
 	struct beat_text metrics[BEAT_METRICS]; /* names, in order; empty: none */
@@ -132,11 +133,8 @@ static inline void beat_page_put_saving(struct beat_page *p, uint64_t epoch, uin
 {
 	if (atomic_load_explicit(&p->saving_epoch, memory_order_relaxed) != epoch)
 		atomic_store(&p->saving_step, 0);
-	/* Never a step before it that waits: at worst it looks passed for a moment. */
 	atomic_store(&p->saving_epoch, epoch);
-	atomic_store(&p->saving_waits, 0);
-	atomic_store(&p->saving_step, step + 1);
-	atomic_store(&p->saving_waits, waits);
+	atomic_store(&p->saving_step, (step + 1) << 1 | waits); /* one word: never half of it */
 }
 
 /* ---- The reader's side ---- */
@@ -148,7 +146,7 @@ static inline uint64_t beat_page_next_save(const struct beat_page *p, uint64_t e
 
 	if (step == 0 || atomic_load(&p->saving_epoch) != epoch)
 		return 0;
-	return atomic_load(&p->saving_waits) ? step - 1 : step;
+	return (step >> 1) - (step & 1);
 }
 
 
