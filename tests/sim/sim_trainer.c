@@ -55,17 +55,17 @@ static int map_slots(struct rank *r, const Ckpt__PrepareReply *m)
 		if (!r->slots[i].map || !r->slots[i].map->writable) {
 			sim_accuse(r->sim, "rank %u: slot %u cannot be mapped for writing", r->rank,
 				   r->slots[i].number);
+			rank_unmap_slots(r);
 			return -EPROTO;
 		}
 	}
 	return 0;
 }
 
-int trainer_take_slots(struct rank *r)
+static int prepare(struct rank *r)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Prepare m = CKPT__PREPARE__INIT;
-	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
 	Ckpt__Reply *reply = NULL;
 	int err;
 
@@ -81,7 +81,20 @@ int trainer_take_slots(struct rank *r)
 	if (err < 0)
 		return err;
 	rank_sleep(r, world_random(r->sim->w, SIM_MS)); /* it populates them */
-	q = (Ckpt__Request)CKPT__REQUEST__INIT;
+	return 0;
+}
+
+int trainer_take_slots(struct rank *r)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+	int err = 0;
+
+	/* What is mapped stays: ckptd may have sealed some of them already. */
+	if (r->n_slots == 0)
+		err = prepare(r);
+	if (err < 0)
+		return err;
 	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	q.slots_ready = &ready;
 	return rank_ask(r, &q, 0, 0, NULL);
