@@ -218,7 +218,7 @@ static void deed_done(void *arg, int status_code)
 		set_pinned(d->checkpoint, d->pin);
 	if (d->checkpoint) {
 		d->checkpoint->works--;
-		d->checkpoint->saying -= d->trust;
+		d->checkpoint->saying--;
 		job_poke(d->checkpoint->job);
 	}
 	if (status_code < 0)
@@ -255,14 +255,14 @@ static int mark(struct session *s, uint64_t request, struct checkpoint *c, enum 
 	d->pin = type == RECORD_PIN && value;
 	d->trust = type == RECORD_TRUST;
 	c->works++;
-	c->saying += d->trust;
+	c->saying++;
 	r.mark.step = c->step;
 	r.mark.attempt = c->attempt;
 	r.mark.value = value;
 	err = job_append(c->job, &r, deed_done, d);
 	if (err < 0) {
 		c->works--;
-		c->saying -= d->trust;
+		c->saying--;
 		session_unref(s);
 		alloc_free(d);
 	}

@@ -142,7 +142,7 @@ struct checkpoint {
 	bool pinned;
 	uint32_t trust;             /* what its trust records add up to: model/trust.h */
 	uint32_t said;              /* the same with what has no record yet */
-	uint32_t saying;            /* trust records of it on their way: of works */
+	uint32_t saying;            /* its trust and pin records that wait for the log: of works */
 	bool rereading;             /* one of works reads its files, and no memory */
 	bool releasing;             /* its memory goes, some ranks in each step of the job */
 	bool reread_disk, reread_memory; /* all of it was read again, and matched */
