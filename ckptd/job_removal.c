@@ -138,7 +138,7 @@ static void removal_run(struct work *w)
 	w->status = staging_discard(x->store, &x->id, &x->err);
 	if (w->status == 0)
 		x->files = FAULT(REMOVE_DECIDED) ? err_code(&x->err, -EIO, "remove its files")
-						 : staging_remove(x->store, &x->id, &x->err);
+						 : staging_remove_gone(x->store, &x->id, &x->err);
 	for (size_t i = 0; i < x->n_given; i++)
 		held_files_sift(&x->given[i].held);
 }

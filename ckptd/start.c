@@ -218,7 +218,7 @@ static void finish_removal(struct scan *x, const struct job_id *job)
 	char line[ERR_TEXT_MAX + 64];
 	struct err e = {0};
 
-	if (staging_remove(&x->node->store, job, &e) == 0)
+	if (staging_remove_gone(&x->node->store, job, &e) == 0)
 		return;
 	snprintf(line, sizeof(line), "files of a removed job stay until the next start: %s",
 		 e.text);
@@ -232,10 +232,10 @@ static int on_staged(void *arg, const struct staged *s)
 
 	if (s->busy)
 		return 0;
-	if (!s->folder && !s->making) {
+	if (s->gone)
 		finish_removal(x, &s->job);
+	if (!s->folder && !s->making)
 		return 0;
-	}
 	path_staged(path, &s->job);
 	snprintf(line, sizeof(line),
 		 "%s: a checkpoint that a tool began and did not end; the same command may go on "

@@ -13,7 +13,7 @@
  *
  *   step of discarding a job                   a crash after it leaves
  *   1 rename of jobs/<id> to incoming/<id>.gone, synced   either name, and all of its files
- *   2 (staging_remove()) files go              incoming/<id>.gone, which a start removes
+ *   2 (staging_remove_gone()) files go         incoming/<id>.gone, which a start removes
  *
  * A .gone folder is never published: a log that has lost records cannot come back.
  *
@@ -416,6 +416,19 @@ int staging_discard(struct store *s, const struct job_id *job, struct err *e)
 	if (r < 0)
 		ignore_result(d->ops->rename(d, to, from)); /* not removed: all of it is there */
 	return r < 0 ? err_code(e, r, "cannot sync the move of '%s' to '%s'", from, to) : 0;
+}
+
+int staging_remove_gone(struct store *s, const struct job_id *job, struct err *e)
+{
+	char gone[DISK_PATH_MAX + 1];
+	struct disk *d = s->disk;
+	int r;
+
+	path_gone(gone, job);
+	r = remove_folder(d, gone, 1);
+	if (r == 0)
+		r = d->ops->sync_dir(d, INCOMING);
+	return r < 0 ? err_code(e, r, "cannot remove '%s'", gone) : 0;
 }
 
 int staging_remove(struct store *s, const struct job_id *job, struct err *e)

@@ -52,10 +52,12 @@ MUST_CHECK int staging_publish(struct store *s, const struct job_id *job, struct
 MUST_CHECK int staging_withdraw(struct store *s, const struct job_id *job);
 /*
  * jobs/<job-id> gets the name incoming/<job-id>.gone, durably: from then on no start and no
- * adoption finds the job, and staging_remove() removes its files. After an error it is in jobs/ as
- * before, where the disk can still rename. CKPT_ENOTFOUND: it is not in jobs/.
+ * adoption finds the job, and staging_remove_gone() removes its files. After an error it is in
+ * jobs/ as before, where the disk can still rename. CKPT_ENOTFOUND: it is not in jobs/.
  */
 MUST_CHECK int staging_discard(struct store *s, const struct job_id *job, struct err *e);
+/* Only what was discarded: incoming/<job-id> and .making may be of a tool that makes it again. */
+MUST_CHECK int staging_remove_gone(struct store *s, const struct job_id *job, struct err *e);
 /* Takes away a job's folder and .making, whose lock the caller holds or which nobody does. */
 MUST_CHECK int staging_remove(struct store *s, const struct job_id *job, struct err *e);
 

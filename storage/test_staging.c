@@ -381,6 +381,47 @@ static void test_failed_publishing_is_taken_back(void **state)
 	folder_open_store(f);
 }
 
+static int none_gone(void *arg, const struct staged *found)
+{
+	(void)arg;
+	assert_false(found->gone);
+	return 0;
+}
+
+/* A tool makes the job again whose removal has not ended: that is the tool's to take away. */
+static void test_removal_leaves_what_is_made(void **state)
+{
+	struct folder *f = *state;
+	struct checkpoint_id id = id_of(PUBLISHED);
+	struct disk_file *making = NULL;
+	struct faulty_disk quiet;
+	struct store *real;
+	struct stores s;
+	struct life l;
+
+	life_init(&l);
+	folder_close_store(f);
+	faulty_disk_init(&quiet, f->real);
+	assert_int_equal(stores_open(&s, f, &quiet.base), 0);
+	real = &s.over.store;
+	make_one(&s, &l, PUBLISHED);
+	assert_int_equal(staging_discard(real, &id.job, NULL), 0);
+	assert_int_equal(begin(real, &id.job, &making), 0);
+	assert_int_equal(
+		write_checkpoint_of(&s.over, &s.staged, &id, l.images[PUBLISHED], WORLD, NULL), 0);
+	assert_int_equal(staging_remove_gone(real, &id.job, NULL), 0);
+	assert_int_equal(staging_each(real, none_gone, NULL, NULL), 0);
+	expect_whole(&s.staged, &l, PUBLISHED);
+	assert_int_equal(staging_remove_gone(real, &id.job, NULL), 0); /* may be repeated */
+	making->disk->ops->close(making);
+	assert_int_equal(staging_publish(real, &id.job, NULL), 0);
+	expect_whole(real, &l, PUBLISHED);
+	stores_close(&s);
+	check_afterwards(f, &l);
+	folder_open_store(f);
+	life_fini(&l);
+}
+
 static void test_every_allocation_fails(void **state)
 {
 	struct folder *f = *state;
@@ -425,6 +466,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		WITH_FOLDER(test_every_call_fails),
 		WITH_FOLDER(test_failed_publishing_is_taken_back),
+		WITH_FOLDER(test_removal_leaves_what_is_made),
 		WITH_FOLDER(test_every_allocation_fails),
 	};
 

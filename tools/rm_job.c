@@ -127,7 +127,7 @@ static int take_away(struct removal *x, struct err *e)
 
 	if (r < 0)
 		return err_wrap(e, r, "job '%s' stays", x->job->name);
-	r = staging_remove(&x->data.store, &x->job->id, e);
+	r = staging_remove_gone(&x->data.store, &x->job->id, e);
 	return r < 0 ? err_wrap(e, r,
 				"job '%s' is removed, and files of it stay until the next start of "
 				"ckptd or 'ckptctl gc --incoming'",

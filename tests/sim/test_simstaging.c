@@ -299,7 +299,7 @@ static void remover_main(void *arg)
 	r = staging_discard(&real, &id.job, NULL);
 	x->told = r == 0;
 	if (r == 0)
-		r = staging_remove(&real, &id.job, NULL);
+		r = staging_remove_gone(&real, &id.job, NULL);
 	store_close(&real);
 }
 
@@ -317,10 +317,10 @@ static void starter_main(void *arg)
 	look(x, &real);
 	if (x->seen && told)
 		accuse(x, "it was removed, and is back");
-	if (staging_remove(&real, &id.job, NULL) < 0)
+	if (staging_remove_gone(&real, &id.job, NULL) < 0)
 		accuse(x, "what is left of it cannot be removed");
-	if (x->seen &&
-	    (staging_discard(&real, &id.job, NULL) < 0 || staging_remove(&real, &id.job, NULL) < 0))
+	if (x->seen && (staging_discard(&real, &id.job, NULL) < 0 ||
+			staging_remove_gone(&real, &id.job, NULL) < 0))
 		accuse(x, "it cannot be removed again");
 	x->seen = false;
 	look(x, &real);
