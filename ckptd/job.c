@@ -246,21 +246,14 @@ static void append_free(struct append *a)
 	alloc_free(a);
 }
 
-/* A record counts where the next start looks for it, or not at all. */
-static int check_folder(struct append *a)
-{
-	const struct env *env = &a->job->node->env;
-
-	return env->folder_check ? env->folder_check(env->folder_arg, &a->err) : 0;
-}
-
 static void append_run(struct work *w)
 {
 	struct append *a = container_of(w, struct append, work);
 
 	struct joblog *log = a->job->log;
 
-	w->status = check_folder(a);
+	/* A record counts where the next start looks for it, or not at all. */
+	w->status = node_check_folder(a->job->node, &a->err);
 	if (w->status < 0)
 		return;
 	w->status = log->ops->append(log, a->n, a->bytes, a->len, &a->err);

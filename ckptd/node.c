@@ -332,6 +332,11 @@ static void start_done(struct work *w)
 	alloc_free(s);
 }
 
+int node_check_folder(const struct node *n, struct err *e)
+{
+	return n->env.folder_check ? n->env.folder_check(n->env.folder_arg, e) : 0;
+}
+
 void node_start(struct node *n, void (*ready)(void *arg, int status, const char *text), void *arg)
 {
 	struct starting *s = alloc_zero(sizeof(*s));

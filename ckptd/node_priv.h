@@ -118,6 +118,9 @@ struct node {
 
 /* Something may have ended: go on with an orderly stop. */
 void node_stop_step(struct node *n);
+/* Of env, on a worker. What was written before it counts if it returns 0: the next start looks
+ * there. */
+MUST_CHECK int node_check_folder(const struct node *n, struct err *e);
 /* An orderly stop is over: what is submitted now is only handed back. */
 bool node_stop_over(const struct node *n);
 /* conn_events.unsent: unsent.c. */

@@ -182,6 +182,8 @@ static void rewrite_run(struct work *w)
 		err_clear(&x->err);
 		r = rewrite_files(x);
 	}
+	if (r == 0) /* it is told DURABLE again */
+		r = node_check_folder(x->checkpoint->job->node, &x->err);
 	/* They would hold the room that may be what was missing. */
 	for (uint32_t i = 0; i < x->n_parts && r < 0; i++)
 		shard_forget_again(x->store, &x->id, x->parts[i].rank);

@@ -574,6 +574,24 @@ static void test_stop_tries_uncommitted_again(void **state)
 	begin_again(t, 10);
 }
 
+/* It is unmounted behind the commit's record, before the last fsync of COMMIT (I7). */
+static void test_folder_goes_before_the_last_fsync(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	folder_gone_with = "jobs/*/20.*/COMMIT";
+	save_until(&t->a, 0, 20, CKPT_COMMITTED);
+	assert_int_equal(hand_wait(&t->a, 20, CKPT_DURABLE), CKPT_EIO);
+	assert_non_null(strstr(t->a.text, "the data folder is gone"));
+	turn_until_told(t, "write step 20 to disk, try 3 of 3: the data folder is gone");
+	assert_int_equal(count_files(t, "jobs/*/20.*/COMMIT"), 0);
+	folder_gone_with = NULL;
+	save_until(&t->a, 0, 30, CKPT_DURABLE);
+	begin_again(t, 30);
+}
+
 /* What it could not write is said, of each job once, with why. */
 static void test_stop_says_what_is_lost(void **state)
 {
@@ -664,6 +682,7 @@ int main(void)
 		NODE_TEST(test_stop_writes_what_was_sealed),
 		NODE_TEST(test_stop_tries_again),
 		NODE_TEST(test_stop_tries_uncommitted_again),
+		NODE_TEST(test_folder_goes_before_the_last_fsync),
 		NODE_TEST(test_stop_says_what_is_lost),
 		NODE_TEST(test_stop_writes_damaged_files_again),
 		NODE_TEST(test_stop_says_that_damage_stays),

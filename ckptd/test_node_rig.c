@@ -33,6 +33,7 @@ _Atomic int list_error;
 _Atomic int read_error;
 _Atomic uint64_t unreadable_from;
 atomic_bool log_wants_spare;
+const char *_Atomic folder_gone_with;
 
 static struct disk_ops real_ops, changed_ops;
 
@@ -49,6 +50,7 @@ void disk_is_good(void)
 	read_error = 0;
 	unreadable_from = 0;
 	log_wants_spare = false;
+	folder_gone_with = NULL;
 }
 
 static int changed_space(struct disk *d, uint64_t *ret_free, uint64_t *ret_total)
@@ -126,6 +128,15 @@ static int changed_sync_dir(struct disk *d, const char *path)
 	return real_ops.sync_dir(d, path);
 }
 
+static int changed_folder(void *arg, struct err *e)
+{
+	const char *pattern = folder_gone_with;
+
+	if (!pattern || count_files(arg, pattern) == 0)
+		return 0;
+	return err_set(e, -ENOENT, "the data folder is gone");
+}
+
 /* Before the node starts: no work is under way that would see half of it. */
 static void change_disk(void *arg)
 {
@@ -139,6 +150,8 @@ static void change_disk(void *arg)
 	changed_ops.list = changed_list;
 	changed_ops.sync_dir = changed_sync_dir;
 	h->disk->ops = &changed_ops;
+	h->node->env.folder_check = changed_folder;
+	h->node->env.folder_arg = t;
 	if (t->before)
 		t->before(t);
 }

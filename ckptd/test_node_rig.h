@@ -49,6 +49,9 @@ extern _Atomic int read_error;          /* of shard files that are there, of: */
 extern _Atomic uint64_t unreadable_from; /* this step and later ones */
 extern atomic_bool log_wants_spare;     /* no room for a log while there are spare files */
 
+/* The data folder is gone as soon as it has a file of this pattern; NULL: it stays. */
+extern const char *_Atomic folder_gone_with;
+
 void disk_is_good(void);
 
 /* ---- The node ---- */

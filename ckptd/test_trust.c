@@ -463,6 +463,23 @@ static void test_commit_and_files_are_made_again(void **state)
 	loads_from_disk(t);
 }
 
+/* Files that are written again count where the next start looks for them. */
+static void test_folder_goes_while_files_are_made_again(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c = lose_commit(t);
+
+	folder_gone_with = "jobs/*/1.*/COMMIT";
+	job_poke(c->job);
+	turn_until_told(t, "its damaged files cannot be written again: the data folder is gone");
+	assert_true(c->disk_suspect);
+	folder_gone_with = NULL;
+	job_poke(c->job);
+	turn_until_told(t, "step 1 has its COMMIT again");
+	assert_false(c->disk_suspect);
+	loads_from_disk(t);
+}
+
 /* "latest" is answered with it: a newer commit does not take the only good copy away, though its
  * files cannot be written (I15). */
 static void test_the_base_stays_in_memory(void **state)
@@ -1000,6 +1017,7 @@ int main(void)
 		NODE_TEST(test_a_file_goes_bad_beside_a_rewrite),
 		NODE_TEST(test_commit_alone_is_made_again),
 		NODE_TEST(test_commit_and_files_are_made_again),
+		NODE_TEST(test_folder_goes_while_files_are_made_again),
 		NODE_TEST(test_the_base_stays_in_memory),
 		NODE_TEST(test_damaged_memory_is_not_written),
 		NODE_TEST(test_damaged_memory_is_found),
