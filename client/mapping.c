@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mapping.c - slots from ckptd to their end: mapped on the caller's thread, which is quick, then
- * populated, pinned and unmapped by the library's.
+ * populated, pinned and unmapped by the library's, all of which takes a part of a second per GiB.
  *
  *   1. A page of a slot is touched only when ckptd has made all of them: else it would count for
  *      this process, and be a small one.
  *   2. Slots are populated in the order in which ckptd gives credits for them.
- *   3. A mapping is freed by the thread, or after its end: a step may be at it until then.
+ *   3. No save begins with a slot that the thread is still to populate or pin: a copy to memory of
+ *      which a part is pinned is refused. Where a device comes into use after the slots, none is
+ *      ready again until the thread has pinned it.
+ *   4. A mapping is freed by the thread, or after its end: a step may be at it until then.
  *      Unmapping frees the pages if ckptd has no reference any more, a quarter of a second per GiB.
  */
 #include <config.h>
@@ -35,7 +38,7 @@ struct mapping {
 	void *context;           /* NULL: they are not pinned by the thread */
 	bool code;               /* what a save runs through is to be faulted in, too */
 	uint64_t at, pause_ns;   /* in the slot that is being populated; of the last look */
-	atomic_uint n_populated;
+	atomic_uint n_ready;     /* slots, from the first on, that a save may use */
 	atomic_int status; /* < 0: populating failed, with err; the caller's to set to 0 */
 	struct err err;
 	atomic_bool unwanted;
@@ -84,11 +87,29 @@ void mapping_free(struct mapping *m)
 
 /* ---- Populating ---- */
 
+static bool has_its_pages(const struct mapping *m, uint32_t slot)
+{
+	return m->fds[slot] < 0;
+}
+
+/* Returns what the thread does next. */
+static uint64_t finish_slot(struct mapping *m, uint32_t i)
+{
+	struct slot_map *s = &m->slots[i];
+
+	assert(has_its_pages(m, i) && m->at == 0);
+	/* One that cannot be pinned is copied to all the same. */
+	if (m->context && !s->pinned)
+		s->pinned = devices_pin(m->devices, m->context, s->base, s->bytes);
+	atomic_store_explicit(&m->n_ready, i + 1, memory_order_release);
+	return i + 1 == m->n ? OVERLAP_OVER : 0;
+}
+
 /* In the library's thread: a part of a slot. */
 static uint64_t mapping_step(void *arg)
 {
 	struct mapping *m = arg;
-	uint32_t i = atomic_load_explicit(&m->n_populated, memory_order_relaxed);
+	uint32_t i = atomic_load_explicit(&m->n_ready, memory_order_relaxed);
 	struct slot_map *s = &m->slots[i];
 	uint64_t bytes;
 	int r;
@@ -100,6 +121,8 @@ static uint64_t mapping_step(void *arg)
 		fault_in_code();
 		return 0;
 	}
+	if (has_its_pages(m, i))
+		return finish_slot(m, i);
 	if (m->at == 0 && !slot_has_pages(m->fds[i], m->slot_bytes)) { /* (1) */
 		m->pause_ns = min_u64(LOOK_MAX_NS, max_u64(LOOK_MIN_NS, 2 * m->pause_ns));
 		return m->pause_ns;
@@ -113,12 +136,10 @@ static uint64_t mapping_step(void *arg)
 	m->at += bytes;
 	if (m->at < m->slot_bytes)
 		return 0;
-	s->pinned = m->context && devices_pin(m->devices, m->context, s->base, s->bytes);
 	close(m->fds[i]);
 	m->fds[i] = -1;
 	m->at = m->pause_ns = 0;
-	atomic_store_explicit(&m->n_populated, i + 1, memory_order_release);
-	return i + 1 == m->n ? OVERLAP_OVER : 0;
+	return finish_slot(m, i);
 }
 
 static bool failed(const struct mapping *m)
@@ -126,9 +147,9 @@ static bool failed(const struct mapping *m)
 	return atomic_load_explicit(&m->status, memory_order_acquire) < 0;
 }
 
-static uint32_t populated(const struct mapping *m)
+static uint32_t ready(const struct mapping *m)
 {
-	return atomic_load_explicit(&m->n_populated, memory_order_acquire);
+	return atomic_load_explicit(&m->n_ready, memory_order_acquire);
 }
 
 /* Where the process uses a device already; else when the first device tensor is bound. */
@@ -158,25 +179,24 @@ void mapping_adopt(struct mapping *m, struct ckpt *c)
 
 bool mapping_has(const struct ckpt *c, uint32_t slot)
 {
-	return c->taken && slot < populated(c->taken);
+	return c->taken && slot < ready(c->taken);
 }
 
 void mapping_pin(struct ckpt *c)
 {
 	struct mapping *m = c->taken;
-	void *context;
 
-	/* They may be gone since they were looked at: ckptd was lost meanwhile. */
-	if (!m || !c->devices || c->pin_tried == c->generation || populated(m) < m->n)
+	/* They may be gone since they were looked at: ckptd was lost meanwhile. While the thread is
+	 * at them, its own fields are not touched. */
+	if (!m || !c->devices || c->pin_tried == c->generation || ready(m) < m->n)
 		return;
 	c->pin_tried = c->generation; /* what cannot be pinned is not tried at every save */
-	context = devices_context(c->devices);
 	m->devices = c->devices;
-	m->context = context;
-	for (uint32_t i = 0; i < m->n && context; i++)
-		if (!m->slots[i].pinned)
-			m->slots[i].pinned = devices_pin(c->devices, context, m->slots[i].base,
-							 m->slots[i].bytes);
+	m->context = devices_context(c->devices);
+	if (!m->context)
+		return;
+	atomic_store_explicit(&m->n_ready, 0, memory_order_relaxed); /* (3) */
+	overlap_steps(c, mapping_step, m);
 }
 
 /* ---- Waiting ---- */
@@ -187,11 +207,11 @@ struct awaited {
 	uint32_t n; /* slots, from the first on */
 };
 
-static bool is_populated(const void *arg)
+static bool is_ready(const void *arg)
 {
 	const struct awaited *a = arg;
 
-	return failed(a->m) || populated(a->m) >= a->n;
+	return failed(a->m) || ready(a->m) >= a->n;
 }
 
 int mapping_wait(struct ckpt *c, uint32_t n, uint64_t until, struct err *e)
@@ -200,7 +220,7 @@ int mapping_wait(struct ckpt *c, uint32_t n, uint64_t until, struct err *e)
 	struct mapping *m = c->taken;
 	int r;
 
-	if (!is_populated(&a) && !overlap_await(c, is_populated, &a, until))
+	if (!is_ready(&a) && !overlap_await(c, is_ready, &a, until))
 		return 0;
 	r = atomic_load_explicit(&m->status, memory_order_acquire);
 	if (r == 0)

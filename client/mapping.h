@@ -16,11 +16,12 @@ MUST_CHECK int mapping_add(struct mapping *m, int *fd, uint32_t number, uint64_t
 			   struct err *e);
 /* Its slots become the handle's, and the thread populates them. */
 void mapping_adopt(struct mapping *m, struct ckpt *c);
-/* 1: the first n slots of the handle are populated, 0: not by `until`, or an error. */
+/* 1: a save may use the first n slots of the handle, 0: not by `until`, or an error. */
 MUST_CHECK int mapping_wait(struct ckpt *c, uint32_t n, uint64_t until, struct err *e);
-/* Whether the slot of this index is populated. */
+/* Whether a save may use the slot of this index. */
 bool mapping_has(const struct ckpt *c, uint32_t slot);
-/* Pins slots for a device that came into use after they were mapped. */
+/* Where a device came into use after they were mapped: no save may use a slot before the thread has
+ * pinned it. While no save is under way. */
 void mapping_pin(struct ckpt *c);
 /* No page of it is populated any more, but for a step that is under way. */
 void mapping_stop(struct mapping *m);

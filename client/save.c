@@ -406,6 +406,8 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	if (r == 0)
 		r = look_for_ckptd(c, deadline, e);
 	if (r == 0)
+		mapping_pin(c);
+	if (r == 0)
 		r = prepare_slots(c, until, deadline, e);
 	if (r > 0) {
 		slots = true;
@@ -433,21 +435,22 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 	char reason[SKIP_TEXT_MAX];
 	int r;
 
-	*s = (struct save){ .step = a->step, .timeout_ms = a->timeout_ms,
-			    .started_ns = clock_ns(), .deadline = deadline };
+	*s = (struct save){.step = a->step,
+			   .epoch = c->epoch,
+			   .timeout_ms = a->timeout_ms,
+			   .started_ns = clock_ns(),
+			   .deadline = deadline};
 	beating_saved(c->beat, a->step, c->epoch, waits);
 	r = check(c, a, s, until, deadline, e);
 	if (r < 0) {
 		beating_waited(c->beat);
 		return r;
 	}
-	s->epoch = c->epoch;
 	s->try = count_try(c, a->step);
 	if (r == CKPT_SKIPPED) {
 		s->skip_reason = CKPT_SKIP_SLOTS;
 		r = 0;
 	} else {
-		mapping_pin(c);
 		r = waits ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
 	}
 	if (r != 0 || !waits || !not_ready(s->skip_reason))

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "client/clock.h"
 #include "client/test_fake.h"
 #include "codec/digest.h"
 #include "model/load_plan.h"
@@ -121,6 +123,14 @@ static void check_image(struct world *w, uint32_t seal)
 		assert_memory_equal(w->f->seals[seal].image + place(i), bytes_of(w, i), BYTES);
 }
 
+static void await_pinned(uint64_t n)
+{
+	for (int i = 0; cuda()->count("pinned") != n; i++) {
+		must(i < 10000);
+		poll(NULL, 0, 1);
+	}
+}
+
 static void test_save(void **state)
 {
 	struct world *w = *state;
@@ -128,7 +138,7 @@ static void test_save(void **state)
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	check_image(w, 0);
 	assert_int_equal(cuda()->count("cuMemcpyDtoHAsync_v2"), 2);
-	assert_int_equal(cuda()->count("pinned"), FAKE_SLOTS); /* from the first device tensor on */
+	await_pinned(FAKE_SLOTS); /* from the first device tensor on */
 	/* Kernels that were launched before still write to the tensor. */
 	w->a.step = 2;
 	cuda()->launch(w->b[0].ptr, BYTES, 0x5a);
@@ -137,6 +147,44 @@ static void test_save(void **state)
 		assert_int_equal(w->f->seals[1].image[i], 0x5a);
 	assert_int_equal(cuda()->count("cuDevicePrimaryCtxRetain"), 2);
 	assert_int_equal(cuda()->count("pinned"), FAKE_SLOTS);
+}
+
+/* A device that comes into use behind ckpt_prepare(): a save does not wait for more than its
+ * deadline until slots are pinned, and uses none before. */
+static void test_pinning_takes_long(void **state)
+{
+	struct world *w = *state;
+	uint64_t start;
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	assert_int_equal(cuda()->count("pinned"), 0);
+	cuda()->set_slow_pinning(1000);
+	w->a.timeout_ms = 100;
+	start = clock_ns();
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	assert_in_range(clock_ns() - start, 90 * NS_PER_MS, 900 * NS_PER_MS);
+	assert_non_null(strstr(ckpt_last_error(NULL), "is still being prepared"));
+	w->a.timeout_ms = 20000;
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	assert_in_range(cuda()->count("pinned"), 1, 2); /* not all of them */
+	check_image(w, 0);
+	cuda()->set_slow_pinning(0);
+	await_pinned(FAKE_SLOTS);
+}
+
+/* The save that is the first to see a device finds that ckptd, and slots with it, are gone. */
+static void test_slots_are_gone_before_they_are_pinned(void **state)
+{
+	struct world *w = *state;
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	fake_stop(w->f);
+	fake_forget(w->f);
+	fake_start(w->f);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	check_image(w, 0);
+	await_pinned(FAKE_SLOTS);
 }
 
 static void test_pinned_at_prepare(void **state)
@@ -157,7 +205,7 @@ static void test_pinned_at_prepare(void **state)
 	fake_start(w->f);
 	w->a.step = 2;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
-	assert_int_equal(cuda()->count("pinned"), FAKE_SLOTS);
+	await_pinned(FAKE_SLOTS);
 	check_image(w, 1);
 }
 
@@ -246,7 +294,7 @@ static void test_overlapped_and_torn(void **state)
 	check_image(w, 0);
 	/* Each device is waited for once in begin, in the copy, and at the fence. */
 	assert_int_equal(cuda()->count("cuStreamSynchronize"), 3 * 2);
-	assert_int_equal(cuda()->count("pinned"), FAKE_SLOTS + 1);
+	await_pinned(FAKE_SLOTS + 1);
 	w->a.step = 2;
 	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
 	assert_int_equal(ckpt_save_fence(w->c, CKPT_FULL_COMPARE), CKPT_OK);
@@ -454,6 +502,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		T(test_save),
 		T(test_pinned_at_prepare),
+		T(test_pinning_takes_long),
+		T(test_slots_are_gone_before_they_are_pinned),
 		T(test_pinning_is_not_needed),
 		T(test_strides),
 		T(test_rows),

@@ -465,7 +465,9 @@ static void test_saves_prepare_within_their_time(void **state)
 		fake_answer_prepare(w->f);
 		fake_unlock(w->f);
 		w->a.timeout_ms = 10000;
+		w->a.flags = CKPT_WAIT_CREDIT; /* the first save has waited */
 		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+		w->a.flags = 0;
 		check_image(w, (uint32_t)given + 1);
 		ckpt_close(w->c);
 		w->c = fake_open(w->f);
@@ -617,6 +619,7 @@ static void test_ckptd_hears_of_a_failed_save(void **state)
 	w->a.n_tensors++;
 	assert_int_equal(fake_count(w->f, CKPT__REQUEST__BODY_SKIP), 1);
 	assert_int_equal(w->f->skips[0].kind, CKPT_SKIP_REFUSED);
+	assert_int_equal(w->f->skips[0].epoch, w->f->epoch); /* of this run */
 	assert_int_equal(w->f->skips[0].credit, 0);
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	assert_int_equal(w->f->seals[0].try, 0);

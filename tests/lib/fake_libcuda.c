@@ -73,7 +73,7 @@ static struct {
 		uint64_t n;
 	} counts[NAMES];
 	char failing[40];
-	int fail_code;
+	int fail_code, pinning_ms;
 	struct {
 		uintptr_t lo, hi; /* whole pages */
 	} pinned[PINS];
@@ -421,6 +421,16 @@ int cuMemcpy2DAsync_v2(const struct rows *a, void *stream)
 	return r;
 }
 
+static int pinning_ms(void)
+{
+	int ms;
+
+	pthread_mutex_lock(&g.mutex);
+	ms = g.pinning_ms;
+	pthread_mutex_unlock(&g.mutex);
+	return ms;
+}
+
 int cuMemHostRegister_v2(void *p, size_t len, unsigned flags)
 {
 	uintptr_t lo = (uintptr_t)p / PAGE * PAGE;
@@ -431,6 +441,7 @@ int cuMemHostRegister_v2(void *p, size_t len, unsigned flags)
 		return r ? r : INVALID_CONTEXT;
 	if (flags != 1 || len == 0)
 		return INVALID_VALUE;
+	poll(NULL, 0, pinning_ms());
 	pthread_mutex_lock(&g.mutex);
 	for (int i = 0; i < PINS; i++) {
 		if (!g.pinned[i].hi)
@@ -545,6 +556,14 @@ static void fake_reset(void)
 		free(g.allocations[i].bytes);
 	g.n_allocations = 0;
 	memset(g.counts, 0, sizeof(g.counts));
+	g.pinning_ms = 0;
+	pthread_mutex_unlock(&g.mutex);
+}
+
+static void fake_slow_pinning(int ms)
+{
+	pthread_mutex_lock(&g.mutex);
+	g.pinning_ms = ms;
 	pthread_mutex_unlock(&g.mutex);
 }
 
@@ -556,6 +575,7 @@ const struct fake_cuda fake_cuda_table = {
 	.finish = fake_finish,
 	.set_current = fake_set_current,
 	.set_failing = fake_fail,
+	.set_slow_pinning = fake_slow_pinning,
 	.count = fake_count,
 	.reset = fake_reset,
 };

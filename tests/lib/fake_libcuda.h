@@ -25,6 +25,8 @@ struct fake_cuda {
 	void (*set_current)(int ordinal);
 	/* Calls of this name fail with this code from now on; NULL: none does. */
 	void (*set_failing)(const char *name, int code);
+	/* Each pinning takes so long from now on. */
+	void (*set_slow_pinning)(int ms);
 	/* How many calls of this name worked; "pinned": ranges pinned now, "ragged": how
 	 * many had pages that something else may be in; "copied": bytes. */
 	uint64_t (*count)(const char *name);
