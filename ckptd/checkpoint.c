@@ -473,7 +473,9 @@ void checkpoint_skip(struct member *m, const struct skip_request *r)
 	bool gave_back = credit_comes_back(m, r->credit);
 	struct checkpoint *c;
 
-	problems_skipped(m, r);
+	/* An older library gives no epoch with what it has refused. */
+	if (r->epoch == j->history.epoch.number || r->epoch == 0)
+		problems_skipped(m, r);
 	if (r->epoch == j->history.epoch.number && r->kind != CKPT_SKIP_REFUSED) {
 		note_skipped(m, r);
 		credits_skipped(m, r->step, gave_back);
@@ -522,6 +524,7 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 	c->agreed = CP_ABORTED;
 	timer_disarm(j->node->env.loop, &c->timeout);
 	persist_cancel(c);
+	problems_aborted(c);
 	job_tell_step(j, c->step, 5, "step %llu aborted: %s", (unsigned long long)c->step,
 		      c->reason);
 	r.aborted.step = c->step;
@@ -878,6 +881,7 @@ void checkpoint_give_way(struct job *j)
 		if (take_back(best))
 			break;
 	}
+	problems_given_up(best);
 	checkpoint_abort(best, "the job's log cannot be written (%.120s), and step %llu is newer",
 			 j->log_text, (unsigned long long)newest->step);
 }

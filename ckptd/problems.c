@@ -307,18 +307,57 @@ void problems_fill_page(const struct member *m, struct session_page *page)
 	atomic_store_explicit(&page->uncommitted, s->uncommitted, memory_order_release);
 }
 
+static uint64_t count_waiting(struct job *j, uint64_t *ret_first)
+{
+	const struct checkpoint *c;
+	uint64_t n = 0;
+
+	*ret_first = UINT64_MAX;
+	list_each(c, &j->checkpoints, link) {
+		if (!checkpoint_waits_for_commit(c))
+			continue;
+		*ret_first = min_u64(*ret_first, c->step);
+		n++;
+	}
+	return n;
+}
+
+/* What the log keeps from being committed: not what was aborted for another reason. */
+static void count_uncommitted(struct job *j)
+{
+	struct saves *s = &j->saves;
+	uint64_t first;
+
+	s->uncommitted = s->given_up + count_waiting(j, &first);
+	s->uncommitted_from = s->given_up ? min_u64(first, s->given_up_from) : first;
+	if (s->uncommitted == 0)
+		s->uncommitted_from = 0;
+	show_uncommitted(j);
+}
+
 void problems_sealed(struct member *m, const struct checkpoint *c)
 {
-	struct saves *s = &m->job->saves;
-
 	was_called(m->job, c->step);
 	m->saves.skipped_last = false;
 	rank_over(m, PROBLEM_SAVES, "saves again");
-	if (!c->sealed || !job_log_down(m->job))
-		return;
-	if (s->uncommitted++ == 0)
-		s->uncommitted_from = c->step;
-	show_uncommitted(m->job);
+	if (c->sealed && job_log_down(m->job))
+		count_uncommitted(m->job);
+}
+
+void problems_aborted(const struct checkpoint *c)
+{
+	assert(c->agreed == CP_ABORTED);
+	if (c->sealed && problems_stand(c->job, PROBLEM_LOG))
+		count_uncommitted(c->job);
+}
+
+void problems_given_up(const struct checkpoint *c)
+{
+	struct saves *s = &c->job->saves;
+
+	assert(checkpoint_waits_for_commit(c));
+	s->given_up_from = s->given_up ? min_u64(s->given_up_from, c->step) : c->step;
+	s->given_up++;
 }
 
 void problems_left(struct member *m, bool bye)
@@ -368,30 +407,13 @@ void problems_disk_has_room(struct job *j)
 	over(j, PROBLEM_DISK, "there is room, or it is not wanted any more");
 }
 
-static uint64_t count_waiting(struct job *j, uint64_t *ret_first)
-{
-	const struct checkpoint *c;
-	uint64_t n = 0;
-
-	*ret_first = UINT64_MAX;
-	list_each(c, &j->checkpoints, link) {
-		if (!checkpoint_waits_for_commit(c))
-			continue;
-		*ret_first = min_u64(*ret_first, c->step);
-		n++;
-	}
-	return n;
-}
-
 void problems_log_failed(struct job *j, int level, const char *why)
 {
 	bool new = !problems_stand(j, PROBLEM_LOG);
 
 	found(j, &(struct found){PROBLEM_LOG, level, PROBLEM_NO_RANK, PROBLEM_NO_STEP}, "%s", why);
-	if (!new)
-		return;
-	j->saves.uncommitted = count_waiting(j, &j->saves.uncommitted_from);
-	show_uncommitted(j);
+	if (new)
+		count_uncommitted(j);
 }
 
 void problems_log_works(struct job *j)
@@ -399,7 +421,7 @@ void problems_log_works(struct job *j)
 	if (!problems_stand(j, PROBLEM_LOG))
 		return;
 	over(j, PROBLEM_LOG, "record %llu is in it", (unsigned long long)(j->history.next_n - 1));
-	j->saves.uncommitted = 0;
+	j->saves.uncommitted = j->saves.uncommitted_from = j->saves.given_up = 0;
 	show_uncommitted(j);
 }
 

@@ -74,8 +74,10 @@ struct saves {
 	uint64_t row_from, row_to, row_ns;
 	uint64_t commit_ns;     /* loop's clock: the last commit, or the epoch began */
 	uint64_t commit_gap_ns; /* between the last two; 0: not known */
-	uint64_t uncommitted;   /* steps that every rank sealed while the log cannot be written: */
-	uint64_t uncommitted_from; /* the first of them */
+	/* Steps that every rank sealed and that wait for a log that cannot be written, or were
+	 * given up for it; the first of them, or 0. */
+	uint64_t uncommitted, uncommitted_from;
+	uint64_t given_up, given_up_from; /* of these: their slots were needed */
 	bool end_said, ended;      /* of the run: see problems_all_left() */
 };
 
@@ -98,6 +100,9 @@ void problems_prepared(struct member *m);
 void problems_save_failed(struct member *m, uint64_t step, const char *why);
 void problems_skipped(struct member *m, const struct skip_request *r);
 void problems_sealed(struct member *m, const struct checkpoint *c);
+void problems_aborted(const struct checkpoint *c);
+/* It is about to be aborted as the log cannot be written: it stays in `uncommitted`. */
+void problems_given_up(const struct checkpoint *c);
 void problems_committed(const struct checkpoint *c);
 void problems_damaged(const struct checkpoint *c);
 void problems_disk_full(struct job *j, uint64_t step, const char *why);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/fault.h"
 #include "ckptd/events.h"
 #include "ckptd/loop_epoll.h"
 #include "ckptd/node_priv.h"
@@ -152,6 +153,23 @@ static void test_failures_that_come_and_go(void **state)
 	assert_int_equal(count_events(t, "problem-ended", "saves-fail", line), 1);
 }
 
+/* A rank that has not loaded in the new epoch yet still has saves of the old one. */
+static void test_failures_of_an_older_epoch(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	assert_true(t->a.epoch > 0);
+	t->a.epoch += 7;
+	skip_step(&t->a, 2, CKPT_SKIP_REFUSED, "no");
+	t->a.epoch -= 7;
+	assert_false(problems_stand(the_job(t), PROBLEM_SAVES));
+	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_REFUSED], 0);
+	skip_step(&t->a, 2, CKPT_SKIP_REFUSED, "no");
+	assert_raised(t, PROBLEM_SAVES, "rank 0 could not save step 2: no");
+}
+
 static void test_a_rank_with_a_problem_leaves(void **state)
 {
 	struct node_test *t = *state;
@@ -283,6 +301,31 @@ static void test_log_cannot_be_written(void **state)
 	assert_int_equal(t->a.page->uncommitted, 0);
 }
 
+/* A step that every rank has sealed and that is aborted for another reason than the log. */
+static void test_aborted_is_not_uncommitted(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+#ifndef CKPT_FAULTS
+	skip();
+#endif
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	log_error = -EIO;
+	assert_int_equal(save_rank(&t->a, 0, 20), 0);
+	while (!problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end))
+		;
+	fault_arm(FAULT_DIGESTED, FAULT_ERROR, fault_hits(FAULT_DIGESTED) + 1, false);
+	assert_int_equal(save_rank(&t->a, 0, 30), 0);
+	turn_until_told(t, "step 30 aborted: digest rank 0");
+	fault_disarm_all();
+	assert_int_equal(t->a.page->uncommitted, 1);
+	assert_int_equal(t->a.page->uncommitted_from, 20);
+	assert_int_equal(save_rank(&t->a, 0, 40), 0);
+	assert_int_equal(t->a.page->uncommitted, 2);
+}
+
 static void test_disk_is_full(void **state)
 {
 	struct node_test *t = *state;
@@ -351,6 +394,7 @@ int main(void)
 		NODE_TEST(test_prepare_is_refused),
 		NODE_TEST(test_saves_fail),
 		NODE_TEST(test_failures_that_come_and_go),
+		NODE_TEST(test_failures_of_an_older_epoch),
 		NODE_TEST(test_a_rank_with_a_problem_leaves),
 		NODE_TEST(test_saves_are_skipped),
 		NODE_TEST(test_some_skips_are_no_problem),
@@ -358,6 +402,7 @@ int main(void)
 		NODE_TEST(test_the_last_step_is_not_committed),
 		NODE_TEST(test_the_last_step_is_committed),
 		NODE_TEST(test_log_cannot_be_written),
+		NODE_TEST(test_aborted_is_not_uncommitted),
 		NODE_TEST(test_disk_is_full),
 		NODE_TEST(test_damage),
 		NODE_TEST(test_nothing_is_committed_for_long),

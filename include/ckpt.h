@@ -531,7 +531,7 @@ struct ckpt_stats {
 	int skip_reason;         /* why (CKPT_SKIP_NONE: none was skipped), */
 	int skip_rank;           /* and for CKPT_SKIP_UNPREPARED to _BEHIND the rank that is why */
 	/* Steps that every rank has saved and that are not committed, as ckptd cannot write the
-	 * job's log (0: it can), and the first of them. They go on in memory alone. */
+	 * job's log, and the first of them. They go on in memory alone. */
 	uint64_t uncommitted, uncommitted_from;
 };
 CKPT_API int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret);
