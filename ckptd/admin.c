@@ -300,12 +300,20 @@ static int forget_lost(struct session *s, uint64_t request, struct job *j,
 	return err;
 }
 
+/* The next epoch's records say that it is lost; until a rank comes nothing but this is known of it,
+ * where not even the index has it. */
+static bool is_lost(struct job *j, const struct history_commit *h)
+{
+	return h->lost || (!h->pinned && epoch_is_missed(j, h) &&
+			   !checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt));
+}
+
 static const struct history_commit *lost_named(struct job *j, const Ckpt__Admin *m)
 {
 	for (size_t i = j->history.n_commits; i-- > 0;) {
 		const struct history_commit *h = &j->history.commits[i];
 
-		if (h->lost && h->commit.step == m->step &&
+		if (h->commit.step == m->step && is_lost(j, h) &&
 		    (m->attempt.len != 16 || memcmp(m->attempt.data, h->commit.attempt.b, 16) == 0))
 			return h;
 	}

@@ -150,8 +150,7 @@ void checkpoint_suspect(struct checkpoint *c, uint32_t rank, const char *fmt, ..
 	problems_damaged(c);
 }
 
-/* Committed, not taken away on purpose nor overtaken in memory, and it cannot be restored. */
-static bool is_missed(struct job *j, const struct history_commit *h)
+bool epoch_is_missed(struct job *j, const struct history_commit *h)
 {
 	struct checkpoint *c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
 
@@ -165,7 +164,7 @@ const struct history_commit *epoch_lost(struct job *j)
 	for (size_t i = j->history.n_commits; i-- > 0;) {
 		const struct history_commit *h = &j->history.commits[i];
 
-		if (h->epoch < j->history.epoch.number && is_missed(j, h))
+		if (h->epoch < j->history.epoch.number && epoch_is_missed(j, h))
 			return h;
 	}
 	return NULL;
@@ -192,7 +191,7 @@ void epoch_say_lost(struct job *j, char *buf, size_t size)
 	for (size_t i = j->history.n_commits; i-- > 0 && len + 22 < sizeof(steps);) {
 		const struct history_commit *h = &j->history.commits[i];
 
-		if (h->epoch < j->history.epoch.number && is_missed(j, h))
+		if (h->epoch < j->history.epoch.number && epoch_is_missed(j, h))
 			len += (size_t)snprintf(steps + len, sizeof(steps) - len, " %llu",
 						(unsigned long long)h->commit.step);
 	}
@@ -231,7 +230,7 @@ static void tell_passed_over(struct job *j, const struct checkpoint *base, const
 	for (size_t i = j->history.n_commits; i-- > 0 && !h;) {
 		if (j->history.commits[i].n < base->record_n)
 			return;
-		if (!j->history.commits[i].freed && is_missed(j, &j->history.commits[i]))
+		if (!j->history.commits[i].freed && epoch_is_missed(j, &j->history.commits[i]))
 			h = &j->history.commits[i];
 	}
 	if (!h)

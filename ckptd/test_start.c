@@ -99,6 +99,27 @@ static const struct checkpoint *found(struct node_test *t, uint64_t step)
 	return NULL;
 }
 
+/* Its folder is gone and no index names it. A person gives it up before a rank comes, whose epoch
+ * would record that it is lost. */
+static void test_folder_is_gone_and_given_up(void **state)
+{
+	struct node_test *t = *state;
+	char command[512];
+
+	save_two(t);
+	snprintf(command, sizeof(command), "rm -r %s/jobs/*/20.*", t->dir);
+	assert_int_equal(system(command), 0);
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_null(found(t, 20));
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 30), CKPT_ENOTFOUND);
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 20), 0);
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 20), CKPT_ENOTFOUND);
+	assert_int_equal(open_rank(&t->a, 0, 2, "run2"), 0);
+	assert_int_equal(t->a.base_step, 10);
+	assert_false(was_told("bytes are lost")); /* on purpose */
+}
+
 /* A launch of the job loads `step` from files. */
 static void launch_loads(struct node_test *t, const char *run, uint64_t step)
 {
@@ -695,6 +716,7 @@ int main(void)
 		NODE_TEST(test_a_file_gone),
 		NODE_TEST(test_a_folder_that_cannot_be_listed),
 		NODE_TEST(test_commit_is_a_folder),
+		NODE_TEST(test_folder_is_gone_and_given_up),
 		NODE_TEST(test_unfinished),
 		NODE_TEST(test_unknown_to_the_log),
 		NODE_TEST(test_forged_place),
