@@ -23,6 +23,7 @@
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/files.h"
+#include "tools/job_name.h"
 #include "tools/plural.h"
 #include "tools/print.h"
 
@@ -235,10 +236,12 @@ static int live_plans(const struct ctl *c, json_t *jobs, struct err *e)
 		if (r == 0)
 			r = connection_ask(conn, &q, &answer, e);
 		if (r == 0)
-			json_array_append_new(jobs, json_pack("{s:O, s:O, s:O?}", "job",
-							      json_object_get(job, "job"), "id",
-							      json_object_get(job, "id"), "plan",
-							      json_object_get(answer, "plan")));
+			json_array_append_new(
+				jobs, json_pack("{s:O, s:O, s:O?, s:O?}", "job",
+						json_object_get(job, "job"), "id",
+						json_object_get(job, "id"), "uid",
+						json_object_get(job, "uid"), "plan",
+						json_object_get(answer, "plan")));
 		json_decref(answer);
 	}
 	connection_close(conn);
@@ -298,8 +301,9 @@ static int file_plan(const struct ctl *c, struct data_job *j, json_t *jobs, stru
 	retention_apply(&policy, items, n);
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(plan, plan_json(order[i], &items[i]));
-	json_array_append_new(jobs, json_pack("{s:s, s:o, s:o}", "job", j->name, "id",
-					      doc_hex(j->id.b, 16), "plan", plan));
+	json_array_append_new(jobs, json_pack("{s:s, s:o, s:I, s:o}", "job", j->name, "id",
+					      doc_hex(j->id.b, 16), "uid", (json_int_t)j->uid,
+					      "plan", plan));
 	return 0;
 }
 
@@ -323,15 +327,17 @@ static int file_plans(const struct ctl *c, json_t *jobs, struct err *e)
 static int print_plans(const json_t *jobs, bool dry_run)
 {
 	struct table *t = table_new("JOB STEP> ATTEMPT SIZE> PLAN");
-	char text[TEXT_MAX];
+	char text[TEXT_MAX], label[JOB_LABEL_MAX];
+	bool several = job_label_several(jobs);
 	uint64_t bytes = 0;
 	json_t *job, *o;
 	size_t i, k;
 	int r;
 
 	json_array_foreach(jobs, i, job) {
+		job_label(label, job, several);
 		json_array_foreach(json_object_get(job, "plan"), k, o) {
-			table_cell(t, "%s", doc_text(job, "job"));
+			table_cell(t, "%s", label);
 			table_cell(t, "%" PRIu64, doc_number(o, "step"));
 			table_cell(t, "%s", text_short(text, doc_text(o, "attempt")));
 			table_cell(t, "%s", text_bytes(text, doc_number(o, "bytes")));

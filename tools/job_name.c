@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tools/document.h"
 #include "tools/files.h"
 
 bool job_name_fits(const char *text, const char *name, uint64_t uid, const char *id)
@@ -64,4 +65,32 @@ int job_name_only(const struct data *d, const char *text, struct data_job **ret,
 		if (d->jobs[i].uid == getuid())
 			*ret = &d->jobs[i];
 	return *ret ? 0 : job_name_several(d, text, e);
+}
+
+bool job_label_several(const json_t *jobs)
+{
+	const json_t *first = NULL, *uid;
+	json_t *job;
+	size_t i;
+
+	json_array_foreach(jobs, i, job)
+	{
+		uid = json_object_get(job, "uid");
+		if (!json_is_integer(uid))
+			continue;
+		if (first && !json_equal((json_t *)first, (json_t *)uid))
+			return true;
+		first = uid;
+	}
+	return false;
+}
+
+const char *job_label(char buf[JOB_LABEL_MAX], const json_t *job, bool several)
+{
+	if (several && json_is_integer(json_object_get(job, "uid")))
+		snprintf(buf, JOB_LABEL_MAX, "%" PRIu64 "/%.80s", doc_number(job, "uid"),
+			 doc_text(job, "job"));
+	else
+		snprintf(buf, JOB_LABEL_MAX, "%.80s", doc_text(job, "job"));
+	return buf;
 }

@@ -5,6 +5,7 @@
 #ifndef TOOLS_JOB_NAME_H
 #define TOOLS_JOB_NAME_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,5 +31,11 @@ MUST_CHECK int job_name_only(const struct data *d, const char *text, struct data
 			     struct err *e);
 /* Of several none is the caller's to choose: -EINVAL. */
 int job_name_several(const struct data *d, const char *text, struct err *e);
+
+/* Jobs of one user are shown by name, of several as UID/NAME: so other verbs take them. job, and
+ * each of jobs, has `job` and, but of an older ckptd, `uid`. */
+#define JOB_LABEL_MAX 128
+bool job_label_several(const json_t *jobs);
+const char *job_label(char buf[JOB_LABEL_MAX], const json_t *job, bool several);
 
 #endif

@@ -13,6 +13,7 @@
 #include "base/memory.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
+#include "tools/job_name.h"
 #include "tools/plural.h"
 #include "tools/print.h"
 #include "tools/saves.h"
@@ -469,37 +470,6 @@ static void flags_cell(struct table *t, const json_t *c)
 	table_cell(t, "%s", text);
 }
 
-/* Jobs of one user are named alone, of several as UID/NAME: so other verbs take them. */
-static bool of_several_users(const json_t *doc)
-{
-	const json_t *first = NULL, *uid;
-	json_t *job;
-	size_t i;
-
-	json_array_foreach(json_object_get(doc, "jobs"), i, job)
-	{
-		uid = json_object_get(job, "uid");
-		if (!json_is_integer(uid))
-			continue;
-		if (first && !json_equal((json_t *)first, (json_t *)uid))
-			return true;
-		first = uid;
-	}
-	return false;
-}
-
-#define LABEL_MAX 128
-
-static const char *job_label(char buf[LABEL_MAX], const json_t *job, bool several)
-{
-	if (several && json_is_integer(json_object_get(job, "uid")))
-		snprintf(buf, LABEL_MAX, "%" PRIu64 "/%.80s", doc_number(job, "uid"),
-			 doc_text(job, "job"));
-	else
-		snprintf(buf, LABEL_MAX, "%.80s", doc_text(job, "job"));
-	return buf;
-}
-
 static void list_row(struct table *t, const struct ctl *ctl, const char *label, const json_t *c)
 {
 	const json_t *memory = json_object_get(c, "memory");
@@ -533,8 +503,8 @@ static int print_list(const struct ctl *c, const json_t *doc)
 {
 	struct table *t = table_new("JOB STEP> ATTEMPT EPOCH> STATE MEMORY DISK TRUST RANKS> SIZE> "
 				    "AGE> NOTES");
-	bool several = of_several_users(doc);
-	char label[LABEL_MAX];
+	bool several = job_label_several(json_object_get(doc, "jobs"));
+	char label[JOB_LABEL_MAX];
 	json_t *job, *o;
 	size_t i, k, n = 0;
 

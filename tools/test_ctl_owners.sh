@@ -82,6 +82,15 @@ says out "65533/same"
 says out "65532/other"
 run 0 list --socket "$sock" -q
 says out "65532/same 9."
+for where in "--socket $sock" "--data $data"; do
+	run 0 gc --dry-run $where
+	says out "65533/same"
+	says out "65532/other"
+	run 0 gc --dry-run --json $where
+	json 'assert sorted(j["uid"] for j in d["jobs"] if j["plan"]) == [65532, 65532, 65533], d'
+	run 0 gc other --dry-run $where # one user's alone
+	lacks out "65532/"
+done
 run_as 65532 0 list
 lacks out "65532/"
 says out "same"
