@@ -143,8 +143,9 @@ int main(int argc, char **argv)
 	}
 	struct ckpt_binding where = { .ptr = t.weights, .device = CKPT_HOST, .dtype = CKPT_F32,
 				      .bytes = t.rows * VOCABULARY * sizeof(float) };
-	if (declare(c, &t) < 0 || ckpt_prepare(c, 4096) < 0)
-		return complain("prepare");
+	/* Memory for saves is made behind the load, while the first steps are trained. */
+	if (declare(c, &t) < 0)
+		return complain("declare");
 	if (load(c, &t, &where, &step) < 0)
 		return complain("load");
 	saved = step;
