@@ -16,7 +16,7 @@
 #include "tools/connect.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
-#include "tools/kept.h"
+#include "tools/node_history.h"
 #include "tools/print.h"
 
 #define FOLLOW_SHOWS 10 /* of what was before */
@@ -200,7 +200,7 @@ static int events_offline(const struct ctl *c, struct admin_question *q, struct 
 		return err_set(e, -EINVAL,
 			       "--follow waits for what a running ckptd says: leave out --data, or "
 			       "look at what its files have without --follow");
-	r = kept_events(c, q->since, q->since_ns, &doc, e);
+	r = node_history_events(c, q->since, q->since_ns, &doc, e);
 	if (r < 0)
 		return r;
 	if (c->json) {

@@ -9,7 +9,7 @@
 
 #include "tools/ctl.h"
 #include "tools/document.h"
-#include "tools/kept.h"
+#include "tools/node_history.h"
 #include "tools/print.h"
 
 static double number(const json_t *o, const char *key)
@@ -95,7 +95,8 @@ static int live_goodput(const struct ctl *c, json_t **ret, struct err *e)
 int verb_goodput(const struct ctl *c, struct err *e)
 {
 	json_t *doc = NULL;
-	int r = ctl_offline(c) ? kept_goodput(c, c->args[0], &doc, e) : live_goodput(c, &doc, e);
+	int r = ctl_offline(c) ? node_history_goodput(c, c->args[0], &doc, e)
+			       : live_goodput(c, &doc, e);
 
 	if (r < 0)
 		return r;

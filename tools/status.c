@@ -16,7 +16,7 @@
 #include "tools/job_name.h"
 #include "tools/plural.h"
 #include "tools/print.h"
-#include "tools/saves.h"
+#include "tools/save_report.h"
 
 #define ABORTS_SHOWN 1 /* of a job, the newest; all with -v */
 
@@ -101,7 +101,7 @@ static void job_problems(const json_t *job, json_t *list)
 	if (doc_number(job, "overlap_step"))
 		add_problem(list, "job '%s': step %" PRIu64 ": %s", name,
 			    doc_number(job, "overlap_step"), doc_text(job, "overlap_text"));
-	saves_problems(job, list);
+	save_report_problems(job, list);
 	json_array_foreach(json_object_get(job, "checkpoints"), i, o)
 		checkpoint_problems(job, o, list);
 	json_array_foreach(json_object_get(job, "slots"), i,

@@ -14,10 +14,10 @@
 #include "tools/connect.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
-#include "tools/kept.h"
+#include "tools/node_history.h"
 #include "tools/plural.h"
 #include "tools/print.h"
-#include "tools/saves.h"
+#include "tools/save_report.h"
 
 static int ask(const struct ctl *c, Ckpt__Admin__Verb verb, const char *text, json_t **ret,
 	       struct err *e)
@@ -162,7 +162,7 @@ int verb_why(const struct ctl *c, struct err *e)
 	bool alarm = false;
 	size_t i;
 	const char *text = c->n_args ? c->args[0] : "";
-	int r = ctl_offline(c) ? kept_why(c, text, &doc, e)
+	int r = ctl_offline(c) ? node_history_why(c, text, &doc, e)
 			       : ask(c, CKPT__ADMIN__VERB__WHY, text, &doc, e);
 
 	if (r < 0)
@@ -183,7 +183,7 @@ int verb_why(const struct ctl *c, struct err *e)
 		if (json_array_size(list) == 0)
 			say("nothing stands against %s",
 			    json_is_object(subject) ? doc_text(subject, "words") : "anybody here");
-		alarm = saves_print(doc, doc_text(subject, "job")) || alarm;
+		alarm = save_report_print(doc, doc_text(subject, "job")) || alarm;
 		if (c->talk >= 0)
 			print_rest(doc);
 	}

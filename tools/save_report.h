@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saves.h - how a job's saves get on, in words: `status` and `why`.
+ * save_report.h - how a job's saves get on, in words: `status` and `why`.
  */
-#ifndef TOOLS_SAVES_H
-#define TOOLS_SAVES_H
+#ifndef TOOLS_SAVE_REPORT_H
+#define TOOLS_SAVE_REPORT_H
 
 #include <jansson.h>
 
 /* Adds a sentence for each problem of the job that no other field of its document says. */
-void saves_problems(const json_t *job, json_t *list);
+void save_report_problems(const json_t *job, json_t *list);
 /* o: has `saves` and `problems`; name: of the job. Returns whether there are problems. */
-bool saves_print(const json_t *o, const char *name);
+bool save_report_print(const json_t *o, const char *name);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * saves.c - see saves.h. What to do stands in tables: by problem, and by why there is no
- * credit.
+ * save_report.c - see save_report.h. What to do stands in tables: by problem, and by why there is
+ * no credit.
  */
 #include <config.h>
 
@@ -12,7 +12,7 @@
 #include "tools/document.h"
 #include "tools/plural.h"
 #include "tools/print.h"
-#include "tools/saves.h"
+#include "tools/save_report.h"
 
 struct remedy {
 	const char *word, *remedy;
@@ -63,7 +63,7 @@ static const struct remedy *remedy_of(const struct remedy *table, size_t n, cons
 }
 #define REMEDY_OF(table, word) remedy_of(table, sizeof(table) / sizeof((table)[0]), word)
 
-void saves_problems(const json_t *job, json_t *list)
+void save_report_problems(const json_t *job, json_t *list)
 {
 	char age[TEXT_MAX], text[1200];
 	json_t *p;
@@ -137,7 +137,7 @@ static void print_last_skip(const json_t *saves)
 	say("saves not made since ckptd started, of all ranks: %s", text);
 }
 
-bool saves_print(const json_t *o, const char *name)
+bool save_report_print(const json_t *o, const char *name)
 {
 	const json_t *saves = json_object_get(o, "saves");
 	const json_t *committed = json_object_get(saves, "committed");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kept.c - see kept.h.
+ * node_history.c - see node_history.h.
  *
  * A verdict stands, as far as the files say, from its event `raised` or `updated` until `cleared`,
  * within one life of ckptd: each life begins with `started` and numbers its verdicts itself. What
@@ -11,7 +11,7 @@
  */
 #include <config.h>
 
-#include "tools/kept.h"
+#include "tools/node_history.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -88,7 +88,8 @@ static int read_events(struct data *d, json_t **ret, uint64_t *ret_next, struct 
 	return 0;
 }
 
-int kept_events(const struct ctl *c, uint64_t since, uint64_t since_ns, json_t **ret, struct err *e)
+int node_history_events(const struct ctl *c, uint64_t since, uint64_t since_ns, json_t **ret,
+			struct err *e)
 {
 	json_t *all = NULL, *list, *o;
 	uint64_t next = 0;
@@ -125,7 +126,7 @@ struct asked {
 	bool node;
 };
 
-struct kept {
+struct node_history {
 	struct data data;
 	json_t *events;
 	uint64_t next;
@@ -144,7 +145,7 @@ static const char *node_of(const json_t *events)
 }
 
 /* A device by its name, as events have it. */
-static bool find_device(const struct kept *k, const char *text, struct asked *a)
+static bool find_device(const struct node_history *k, const char *text, struct asked *a)
 {
 	json_t *o;
 	size_t i;
@@ -162,7 +163,7 @@ static bool find_device(const struct kept *k, const char *text, struct asked *a)
 }
 
 /* JOB, or JOB:RANK. */
-static int find_job(struct kept *k, const char *text, struct asked *a, struct err *e)
+static int find_job(struct node_history *k, const char *text, struct asked *a, struct err *e)
 {
 	const char *colon = strrchr(text, ':');
 	struct data_job *j;
@@ -193,7 +194,7 @@ static int find_job(struct kept *k, const char *text, struct asked *a, struct er
 	return 0;
 }
 
-static int find_subject(struct kept *k, const char *text, struct asked *a, struct err *e)
+static int find_subject(struct node_history *k, const char *text, struct asked *a, struct err *e)
 {
 	int r;
 
@@ -250,7 +251,7 @@ static json_t *verdict_of(const json_t *event)
 }
 
 /* The newest state of each verdict of the last life of ckptd, if it stands; newest first. */
-static json_t *standing_of(const struct kept *k, const struct asked *a)
+static json_t *standing_of(const struct node_history *k, const struct asked *a)
 {
 	json_t *list = json_array(), *over = json_object();
 	char key[24];
@@ -288,8 +289,8 @@ static bool stands_accused(const json_t *verdicts, const json_t *event)
 }
 
 /* The newest EVENTS_SHOWN about those that stand accused, and as many of the others. */
-static json_t *events_of(const struct kept *k, const struct asked *a, const json_t *verdicts,
-			 uint64_t *ret_more)
+static json_t *events_of(const struct node_history *k, const struct asked *a,
+			 const json_t *verdicts, uint64_t *ret_more)
 {
 	unsigned left[2] = {EVENTS_SHOWN, EVENTS_SHOWN};
 	json_t *list = json_array();
@@ -316,7 +317,7 @@ static json_t *events_of(const struct kept *k, const struct asked *a, const json
 }
 
 /* The marks file: what ckptd would take over at its start. */
-static void add_marks(struct kept *k, const struct asked *a, json_t *doc)
+static void add_marks(struct node_history *k, const struct asked *a, json_t *doc)
 {
 	CLEANUP_FREE void *bytes = NULL;
 	json_t *marks = NULL, *o;
@@ -336,7 +337,7 @@ static void add_marks(struct kept *k, const struct asked *a, json_t *doc)
 	json_decref(marks);
 }
 
-static json_t *subject_json(const struct kept *k, const struct asked *a)
+static json_t *subject_json(const struct node_history *k, const struct asked *a)
 {
 	json_t *o;
 
@@ -354,7 +355,7 @@ static json_t *subject_json(const struct kept *k, const struct asked *a)
 			 "words", a->words);
 }
 
-static json_t *why_document(struct kept *k, const struct asked *a)
+static json_t *why_document(struct node_history *k, const struct asked *a)
 {
 	json_t *verdicts = standing_of(k, a), *doc, *events;
 	uint64_t more = 0;
@@ -369,9 +370,9 @@ static json_t *why_document(struct kept *k, const struct asked *a)
 	return doc;
 }
 
-int kept_why(const struct ctl *c, const char *text, json_t **ret, struct err *e)
+int node_history_why(const struct ctl *c, const char *text, json_t **ret, struct err *e)
 {
-	struct kept k = {0};
+	struct node_history k = {0};
 	struct asked a;
 	int r = data_open(c->data, &k.data, e);
 
@@ -424,7 +425,7 @@ static int read_goodput(struct data *d, const struct data_job *j, json_t **ret, 
 	return r;
 }
 
-int kept_goodput(const struct ctl *c, const char *job, json_t **ret, struct err *e)
+int node_history_goodput(const struct ctl *c, const char *job, json_t **ret, struct err *e)
 {
 	struct data_job *j;
 	struct data d;
