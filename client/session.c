@@ -9,7 +9,7 @@
  * The first join tries as long as connect_timeout allows; a later one is part of the call that
  * found the channel lost, and then repeats that call's request under its old id (I10). A load or a
  * wait (`patient`) gives it all of its time. The first other call gives it REJOIN_MS; if that was
- * not enough ckptd is away: further calls fail at once, and when it is time for it, or there is
+ * not enough ckptd is away: further calls do not wait, and when it is time for it, or there is
  * another socket, try once without waiting for more than an answer. So a trainer whose ckptd is
  * away loses a second once, not at every save. What ckptd said at the first open (run id, token) is
  * kept in memory, so that a rejoin is the same rank of the same run. The epoch is kept too: a job
