@@ -145,6 +145,30 @@ static void crashes(struct rig *r)
 	trainer_exit(&t);
 }
 
+/* The next ckptd takes longer to start than libckpt waits for it: a call says that it is away, and
+ * the tests' own way to go on from there (rig.h) is to make it again. */
+static void starts_slowly(struct rig *r)
+{
+	struct trainer_process t;
+	struct listed l[4];
+	pid_t daemon;
+	int code;
+
+	rig_start(r);
+	join(&t, r, "run1");
+	trainer_must(&t, "save 10 1 20000");
+	trainer_must(&t, "wait 10 %d 20000", CKPT_DURABLE);
+	daemon = rig_daemon(r);
+	kill(r->pid, SIGSTOP); /* the supervisor */
+	kill(daemon, SIGKILL);
+	code = trainer_ask(&t, "list");
+	RIG_CHECK(code == CKPT_EUNAVAILABLE, "list: %d %s", code, t.text);
+	kill(r->pid, SIGCONT);
+	RIG_CHECK(trainer_list(&t, l, 4) == 1 && l[0].step == 10, "step 10 is not listed");
+	reconnects(&t, 1);
+	trainer_exit(&t);
+}
+
 static unsigned long long bytes_of(struct rig *r, uint64_t step)
 {
 	char text[64];
@@ -607,6 +631,7 @@ int main(int argc, char **argv)
 		RIG_TEST(no_ckptd),
 		RIG_TEST(lost_and_back),
 		RIG_TEST(crashes),
+		RIG_TEST(starts_slowly),
 		RIG_TEST(orderly_stop),
 		RIG_TEST(sizes_after_crashes),
 		RIG_TEST(file_gone_at_a_start),

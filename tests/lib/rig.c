@@ -420,6 +420,23 @@ int trainer_must(struct trainer_process *t, const char *fmt, ...)
 	return r;
 }
 
+int trainer_must_again(struct trainer_process *t, const char *fmt, ...)
+{
+	uint64_t until = rig_now_ms() + RIG_PATIENCE_MS;
+	char line[256];
+	va_list ap;
+	int r;
+
+	va_start(ap, fmt);
+	vsnprintf(line, sizeof(line), fmt, ap);
+	va_end(ap);
+	while ((r = trainer_ask(t, "%s", line)) == CKPT_EUNAVAILABLE && rig_now_ms() < until)
+		rig_pause(LOOK_MS);
+	if (r < 0)
+		rig_fail("%s: %d %s", line, r, t->text);
+	return r;
+}
+
 static void trainer_end(struct trainer_process *t)
 {
 	waitpid(t->pid, NULL, 0);
@@ -473,7 +490,7 @@ size_t trainer_list(struct trainer_process *t, struct listed *ret, size_t n)
 {
 	size_t k = 0;
 	char *save = NULL;
-	int all = trainer_must(t, "list");
+	int all = trainer_must_again(t, "list");
 
 	for (char *w = strtok_r(t->text, " ", &save); w && k < n; w = strtok_r(NULL, " ", &save)) {
 		struct listed *l = &ret[k++];

@@ -105,6 +105,10 @@ int trainer_ask(struct trainer_process *t, const char *fmt, ...)
 /* The same, and whatever is negative ends the test. */
 int trainer_must(struct trainer_process *t, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+/* The same, and a call that says CKPT_EUNAVAILABLE is made again for RIG_PATIENCE_MS: as a program
+ * does that knows that ckptd starts again. libckpt itself waits a second for it, once. */
+int trainer_must_again(struct trainer_process *t, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
 void trainer_kill(struct trainer_process *t);
 void trainer_exit(struct trainer_process *t);
 
@@ -114,7 +118,7 @@ void trainers_join(struct trainer_process *t, unsigned n, struct rig *r, const c
 /* All ranks save (step, tag), one after the other in flight; the sum of what went wrong. */
 int trainers_save(struct trainer_process *t, unsigned n, uint64_t step, uint64_t tag);
 
-/* What `list` said: whether (step) is there, in which tier. */
+/* What `list` said, by trainer_must_again(): whether (step) is there, in which tier. */
 struct listed {
 	uint64_t step, epoch;
 	int memory, disk, pinned, latest;
