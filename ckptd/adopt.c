@@ -208,6 +208,7 @@ static int on_slot(void *arg, uint32_t number, uint32_t rank, const char *region
 	s->job = a->job;
 	s->number = number;
 	s->rank = rank;
+	slot_give(s, NULL);
 	s->region = r;
 	ledgering_table_name(a->job, number, table, sizeof(table));
 	s->table = take_region(a->regions, table);
@@ -578,8 +579,8 @@ static void adopt_members(struct job *j)
 			slot_give(s, m);
 			s->process = m->process;
 			m->prepared = m->prepared || (m->declared && s->state != SLOT_MAPPING);
-			/* SlotsReady was for all of them. */
-			m->fills_later = m->fills_later || s->state == SLOT_MAPPING;
+			if (s->state == SLOT_MAPPING) /* SlotsReady was for all of them */
+				slot_fill_later(m);
 			m->credit = max_u64(m->credit, s->credit);
 			m->credit_unused = m->credit_unused || s->state == SLOT_WRITING;
 		}

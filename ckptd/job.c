@@ -135,6 +135,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->declaring);
 	waiters_init(j);
 	load_init(j);
+	slot_fill_init(j);
 	watching_init_job(j);
 	epoch_init(j);
 	persist_init(j);
@@ -635,6 +636,7 @@ void job_free(struct job *j)
 	timer_disarm(j->node->env.loop, &j->append_retry);
 	timer_disarm(j->node->env.loop, &j->room_timer);
 	rounds_stop(&j->telling);
+	slot_fill_stop(j);
 	waiters_forget(j);
 	load_fini(j);
 	declaring_fini(j);

@@ -73,7 +73,7 @@ struct slot {
 	uint32_t places;           /* counted: USER_REGIONS, */
 	uint64_t bytes;            /* and USER_MEMORY_BYTES */
 	struct member *member;     /* NULL: its process ended or left; by slot_give() */
-	struct list of_member;     /* in member->slots */
+	struct list of_member;     /* in member->slots, or in slots_left() */
 	enum slot_state state;
 	bool busy;                 /* MAPPING: a worker fills and seals its region */
 	bool undeclared;           /* adoption: its seal's declaration is lost */
@@ -204,10 +204,10 @@ struct member {
 	bool alive;              /* the session has not ended: its process lives and said no bye */
 	struct list slots;       /* slot->of_member */
 	bool prepared;           /* it can be given a credit: some of its slots are filled */
-	bool fills_later;        /* the others wait until older slots of its rank are gone */
 	bool undeclared;         /* adoption: its declaration is lost */
 	struct preparing *preparing; /* they are being made */
 	struct sealing *sealing;     /* they are being filled and sealed, one after another */
+	struct round_item fill;      /* in job->fills: some of them are filled later */
 	uint64_t epoch;          /* it may save in */
 	uint64_t entered_ns;     /* when it entered it, by the loop's clock */
 	struct declared *declared;
@@ -243,7 +243,8 @@ struct credit_window {
 	struct member *behind;   /* that one, with BLOCK_BEHIND; or NULL */
 };
 
-#define TROUBLES_MAX 16
+#define TROUBLES_MAX     16
+#define SLOTS_LEFT_LISTS 64u
 
 struct append; /* a record on its way into the log: job.c */
 
@@ -316,6 +317,11 @@ struct job {
 	struct list members, slots, checkpoints, declared;
 	struct rounds waits;     /* struct waiter: waiting.c */
 	struct rounds telling;   /* struct member: watching.c */
+	struct list slots_left[SLOTS_LEFT_LISTS]; /* those without a member: slots_left() */
+	struct rounds fills;                      /* struct member: slot_fill.c */
+	bool fills_due;                           /* something has changed for them */
+	struct timer fill_timer;                  /* a pause behind a fill that failed ends: */
+	uint64_t fill_not_before_ns, fill_pause_ns;
 	struct list declaring; /* declarations that wait for room in the ledger */
 	struct list leaving;   /* ranks that left without a goodbye: leaving.c */
 	struct rounds loads; /* those LOAD_WAITING: load.c */
@@ -525,8 +531,10 @@ void slot_release(struct slot *s);
 void member_empty_slots(struct job *j);
 /* It has no member any more: destroyed, unless it holds something or a worker has it. */
 void slot_let_go(struct slot *s);
-/* Assigns it to that member; NULL: takes it from its member. */
+/* Assigns it to that member; NULL: it has none, or none any more. */
 void slot_give(struct slot *s, struct member *m);
+/* Has the slots of that rank without a member, and those of some other ranks. */
+struct list *slots_left(struct job *j, uint32_t rank);
 /* Charges its regions to the job's user; to be called after each new region. */
 void slot_count(struct slot *s);
 /* Also gives back its charges; does not free its regions. */
@@ -560,8 +568,13 @@ void declared_unref(struct job *j, struct declared *d);
 /* The process has mapped its slots: nobody else may any more. Answers like member_prepare(). */
 MUST_CHECK int member_slots_ready(struct member *m, struct session *s, uint64_t request,
 				  struct err *e);
-/* Fills slots that had to wait for older ones to go. */
+/* Some of its slots are filled later: when older ones are gone, or there is memory. */
+void slot_fill_later(struct member *m);
+void slot_fill_forget(struct member *m); /* it has left */
+void slot_fill_gone(struct job *j);      /* a slot is */
 void slot_fill_step(struct job *j);
+void slot_fill_init(struct job *j);
+void slot_fill_stop(struct job *j);
 
 /* ---- preparing.c ---- */
 /* A Prepare. */

@@ -238,6 +238,7 @@ static void disarm(struct job *j)
 	timer_disarm(loop, &j->append_retry);
 	timer_disarm(loop, &j->settle_timer);
 	timer_disarm(loop, &j->room_timer);
+	slot_fill_stop(j);
 	list_each(c, &j->checkpoints, link)
 		timer_disarm(loop, &c->timeout);
 }

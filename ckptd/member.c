@@ -43,12 +43,16 @@ struct slot *slot_find(struct job *j, uint32_t number)
 	return NULL;
 }
 
+struct list *slots_left(struct job *j, uint32_t rank)
+{
+	return &j->slots_left[rank % SLOTS_LEFT_LISTS];
+}
+
 void slot_give(struct slot *s, struct member *m)
 {
 	list_del(&s->of_member);
 	s->member = m;
-	if (m)
-		list_add_tail(&m->slots, &s->of_member);
+	list_add_tail(m ? &m->slots : slots_left(s->job, s->rank), &s->of_member);
 }
 
 void slot_count(struct slot *s)
@@ -98,6 +102,7 @@ static void slot_destroy(struct slot *s)
 	ignore_result(ledger_gone(&s->job->ledger, s->number) /* found missing at adoption */);
 	answers_unlink(s->job->node, &s->link);
 	list_del(&s->link);
+	slot_fill_gone(s->job);
 	destroy_region(s, s->region);
 	if (s->table)
 		destroy_region(s, s->table);
@@ -199,6 +204,7 @@ struct member *member_new(struct job *j, uint32_t rank)
 		return NULL;
 	list_init(&m->ending);
 	list_init(&m->slots);
+	list_init(&m->fill.link);
 	m->job = j;
 	m->rank = rank;
 	list_add_tail(&j->members, &m->link);
@@ -209,6 +215,7 @@ struct member *member_new(struct job *j, uint32_t rank)
 void member_delete(struct member *m)
 {
 	credits_forget(m);
+	slot_fill_forget(m);
 	list_del(&m->ending);
 	list_del(&m->told.link);
 	list_del(&m->link);

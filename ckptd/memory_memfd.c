@@ -352,10 +352,7 @@ static int fill_reserved(struct memory *memory, struct region *r)
 
 	if (error == 0)
 		forget_making(m, mr);
-	else
-		log_print(m->options.log, LOG_WARNING, "memory '%s': could not fill %llu MiB: %s",
-			  r->name, (unsigned long long)(r->size >> 20), memory_error_text(error));
-	return error;
+	return error; /* no line of the log: slot_fill.c says it once, however often it tries */
 }
 
 static int create_small(struct memory *memory, const char *name, uint64_t size, struct region **ret)

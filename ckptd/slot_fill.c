@@ -8,10 +8,17 @@
  *    save of a rank waits for one slot, not for all. None has a credit before it has its pages.
  * 2. With the slots that earlier processes of the rank have left, the filled ones are at most
  *    memory.slots and one more: those beyond wait until old ones are gone.
+ * 3. Members with slots that wait are in job->fills. A round visits them, some in each call of the
+ *    loop, when something has changed for them: a slot is gone, another member waits, or the pause
+ *    behind a failure is over. A step of the job in between costs nothing.
  *
  * A MEMORY worker makes pages, a second per GiB; the loop never waits for them. If the member ends
- * meanwhile its slots are let go. What fails is the answer to SlotsReady, and is tried again when
- * that is repeated.
+ * meanwhile its slots are let go.
+ *
+ * Failure modes: a fill that SlotsReady waits for fails with its answer, and is tried again when
+ * SlotsReady is repeated. One that nothing waits for pauses all waiting fills of the job, from
+ * PAUSE_MIN_NS up to PAUSE_MAX_NS, until a fill succeeds. The trouble is a problem of the job
+ * (problems.c): a line at its beginning and one at its end.
  */
 #include <config.h>
 
@@ -23,6 +30,10 @@
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/session.h"
+
+#define MEMBERS_IN_A_CALL 64u /* each may have some tens of slots to look at */
+#define PAUSE_MIN_NS      1000000000ull
+#define PAUSE_MAX_NS      (60 * PAUSE_MIN_NS)
 
 struct sealing {
 	struct work work;
@@ -45,7 +56,7 @@ static void seal_run(struct work *w)
 	w->status = BUG(SLOT_WITHOUT_PAGES) ? 0 : ops->fill(x->memory, r);
 	if (w->status < 0) {
 		err_set(&x->err, w->status, "rank %u: fill slot %u of %llu MiB: %s", x->rank,
-			x->slot->number, (unsigned long long)(r->size >> 20),
+			x->slot->number, (unsigned long long)div_up(r->size, 1u << 20),
 			memory_error_text(w->status));
 		return;
 	}
@@ -71,14 +82,65 @@ static bool may_fill(const struct member *m)
 	uint32_t left = 0, filled = 0;
 	struct slot *s;
 
-	list_each(s, &m->job->slots, link) {
-		if (s->rank != m->rank)
-			continue;
-		left += s->member != m;
-		filled += s->member == m && s->state != SLOT_MAPPING;
+	list_each(s, slots_left(m->job, m->rank), of_member) {
+		assert(!s->member);
+		left += s->rank == m->rank;
 	}
+	list_each(s, &m->slots, of_member)
+		filled += s->state != SLOT_MAPPING;
 	return filled == 0 || left + filled < m->job->node->options.slots + 1;
 }
+
+/* ---- Those that wait ---- */
+
+static bool pauses(const struct job *j)
+{
+	return loop_now(j->node->env.loop) < j->fill_not_before_ns;
+}
+
+void slot_fill_later(struct member *m)
+{
+	list_del(&m->fill.link);
+	rounds_add(&m->job->fills, &m->fill);
+	m->job->fills_due = true;
+}
+
+void slot_fill_forget(struct member *m)
+{
+	list_del(&m->fill.link);
+}
+
+void slot_fill_gone(struct job *j)
+{
+	j->fills_due = j->fills_due || !list_empty(&j->fills.items);
+}
+
+/* All of them: they would miss the same memory. */
+static void pause_fills(struct job *j)
+{
+	if (pauses(j))
+		return;
+	j->fill_pause_ns = max_u64(PAUSE_MIN_NS, min_u64(2 * j->fill_pause_ns, PAUSE_MAX_NS));
+	j->fill_not_before_ns = loop_now(j->node->env.loop) + j->fill_pause_ns;
+	timer_arm(j->node->env.loop, &j->fill_timer, j->fill_not_before_ns);
+}
+
+static void end_pause(struct job *j)
+{
+	j->fill_pause_ns = j->fill_not_before_ns = 0;
+	timer_disarm(j->node->env.loop, &j->fill_timer);
+	slot_fill_gone(j);
+}
+
+static void pause_is_over(struct timer *t)
+{
+	struct job *j = container_of(t, struct job, fill_timer);
+
+	slot_fill_gone(j);
+	job_poke(j);
+}
+
+/* ---- One after another ---- */
 
 static void seal_submit(struct sealing *x, struct slot *s)
 {
@@ -100,49 +162,69 @@ static void seal_answer(struct sealing *x, int r)
 	x->session = NULL;
 }
 
+static void filled(struct member *m, struct slot *s)
+{
+	s->state = SLOT_EMPTY;
+	m->prepared = true;
+	problems_prepared(m);
+	if (m->job->fill_pause_ns)
+		end_pause(m->job);
+}
+
+/* m: NULL: it has left. Returns the result. */
+static int take_result(struct sealing *x, struct member *m)
+{
+	struct slot *s = x->slot;
+	int r = x->work.status;
+
+	if (job_stopped(x->job))
+		return err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
+	if (!m)
+		return err_set(&x->err, CKPT_EEPOCH, "rank %u: it was taken over; open first",
+			       x->rank);
+	if (r == 0)
+		r = ledger_ready(&x->job->ledger, s->number);
+	if (r == 0)
+		filled(m, s);
+	else
+		problems_prepare_refused(m, x->err.code ? x->err.text : err_text(r));
+	return r;
+}
+
 static void seal_done(struct work *w)
 {
 	struct sealing *x = container_of(w, struct sealing, work);
 	struct slot *s = x->slot, *next = NULL;
 	struct member *m = s->member;
-	struct node *n = x->job->node;
-	int r = w->status;
+	struct job *j = x->job;
+	int r;
 
 	s->busy = false;
 	if (!m)
 		slot_let_go(s);
-	if (job_stopped(x->job))
-		r = err_set(&x->err, CKPT_ESTOPPED, "%s", x->job->defect_text);
-	else if (!m)
-		r = err_set(&x->err, CKPT_EEPOCH, "rank %u: it was taken over; open first",
-			    x->rank);
-	if (r == 0)
-		r = ledger_ready(&x->job->ledger, s->number);
+	r = take_result(x, m);
 	if (r == 0) {
-		s->state = SLOT_EMPTY;
-		m->prepared = true;
-		problems_prepared(m);
-		job_poke(x->job);
+		job_poke(j);
 		next = next_mapping(m);
 	}
-	if (next && !n->stopping && may_fill(m)) {
+	if (next && !j->node->stopping && may_fill(m)) {
 		seal_submit(x, next);
 		return;
 	}
 	if (m)
 		m->sealing = NULL;
-	/* The rank can save: it is not kept waiting for others. What failed unasked is tried again
-	 * by some later step. */
-	if (next || (m && r < 0 && !x->session))
-		m->fills_later = true;
-	if (next && n->stopping && x->session) { /* not answered: the next ckptd is asked */
+	if (m && r < 0 && !x->session && !job_stopped(j))
+		pause_fills(j);
+	/* The rank can save: it is not kept waiting for others. */
+	if (m && (next || (r < 0 && !x->session)))
+		slot_fill_later(m);
+	if (next && j->node->stopping && x->session) { /* not answered: the next ckptd is asked */
 		session_unref(x->session);
 		x->session = NULL;
 	}
 	seal_answer(x, r);
-	x->job->works--;
-	if (r == 0 || !m) /* else that step would try again at once, for ever */
-		job_poke(x->job);
+	j->works--;
+	job_poke(j);
 	alloc_free(x);
 }
 
@@ -162,7 +244,7 @@ static int seal_start(struct member *m, struct session *s, uint64_t request)
 	x->work.run = seal_run;
 	x->work.done = seal_done;
 	m->sealing = x;
-	m->fills_later = false;
+	slot_fill_forget(m);
 	m->job->works++;
 	seal_submit(x, slot);
 	return 0;
@@ -181,7 +263,8 @@ int member_slots_ready(struct member *m, struct session *s, uint64_t request, st
 	}
 	if (!next_mapping(m) || (m->prepared && !may_fill(m))) {
 		m->prepared = member_has_slots(m);
-		m->fills_later = next_mapping(m) != NULL;
+		if (next_mapping(m))
+			slot_fill_later(m);
 		session_reply_ok(s, request);
 		job_poke(m->job);
 		return 0;
@@ -190,11 +273,50 @@ int member_slots_ready(struct member *m, struct session *s, uint64_t request, st
 	return r < 0 ? err_code(e, r, "rank %u: seal its slots", m->rank) : 0;
 }
 
+/* ---- The round ---- */
+
+static uint64_t fills_budget(struct rounds *r)
+{
+	struct job *j = container_of(r, struct job, fills);
+
+	return job_stopped(j) || j->node->stopping || pauses(j) ? 0 : MEMBERS_IN_A_CALL;
+}
+
+static uint64_t fill_visit(struct rounds *r, struct round_item *item)
+{
+	struct member *m = container_of(item, struct member, fill);
+
+	(void)r;
+	assert(!m->sealing);
+	if (!next_mapping(m))
+		slot_fill_forget(m);
+	else if (m->prepared && may_fill(m) && seal_start(m, NULL, 0) < 0)
+		pause_fills(m->job);
+	return 1;
+}
+
+void slot_fill_init(struct job *j)
+{
+	j->fills = (struct rounds){.loop = j->node->env.loop,
+				   .label = "slots that are filled later",
+				   .budget = fills_budget,
+				   .visit = fill_visit};
+	rounds_init(&j->fills);
+	timer_init(&j->fill_timer, pause_is_over);
+	for (uint32_t i = 0; i < SLOTS_LEFT_LISTS; i++)
+		list_init(&j->slots_left[i]);
+}
+
+void slot_fill_stop(struct job *j)
+{
+	rounds_stop(&j->fills);
+	timer_disarm(j->node->env.loop, &j->fill_timer);
+}
+
 void slot_fill_step(struct job *j)
 {
-	struct member *m;
-
-	list_each(m, &j->members, link)
-		if (m->fills_later && m->prepared && !m->sealing && next_mapping(m) && may_fill(m))
-			ignore_result(seal_start(m, NULL, 0) /* the next step tries again */);
+	if (!j->fills_due || pauses(j))
+		return;
+	j->fills_due = false;
+	rounds_begin(&j->fills, j->history.job.uid);
 }

@@ -180,14 +180,20 @@ struct job *the_job(struct node_test *t)
 	return list_first(&t->host.node->jobs, struct job, link);
 }
 
-bool was_told(const char *words)
+unsigned times_told(const char *words)
 {
-	bool found;
+	unsigned n = 0;
 
 	pthread_mutex_lock(&told_mutex);
-	found = strstr(told, words) != NULL;
+	for (const char *at = told; (at = strstr(at, words)) != NULL; at += strlen(words))
+		n++;
 	pthread_mutex_unlock(&told_mutex);
-	return found;
+	return n;
+}
+
+bool was_told(const char *words)
+{
+	return times_told(words) > 0;
 }
 
 bool turn_on(struct node_test *t, uint64_t *end_ns)

@@ -72,6 +72,7 @@ uint64_t file_bytes(const struct node_test *t, const char *pattern);
 struct job *the_job(struct node_test *t);
 /* Whether some line of this test has the words. */
 bool was_told(const char *words);
+unsigned times_told(const char *words);
 /* Turns once; false, without it, two minutes after the first call, for which *end_ns is 0. Turns
  * alone measure no time: a loop that is busy takes microseconds for one, and workers wait for a
  * core. */

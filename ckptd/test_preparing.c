@@ -2,15 +2,17 @@
 /*
  * Slots that are handed over before they have pages: filled one after another, the first of them
  * usable while the others are not, and none beyond what a rank may take beside the slots that its
- * earlier processes have left.
+ * earlier processes have left. What fails on the way is tried again with pauses.
  */
 #include <config.h>
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "ckptd/job.h"
@@ -26,6 +28,8 @@
 static struct memory_ops ops; /* the node's, changed */
 static const struct memory_ops *real;
 static atomic_int fills_left; /* then the next one waits; -1: none does */
+static atomic_int fill_error;
+static atomic_uint fills; /* that were tried */
 static atomic_bool destroy_waits;
 static _Atomic uint64_t pretended_left; /* UINT64_MAX: what there is */
 
@@ -35,7 +39,8 @@ static int slow_fill(struct memory *m, struct region *r)
 		usleep(1000);
 	if (atomic_load(&fills_left) > 0)
 		atomic_fetch_sub(&fills_left, 1);
-	return real->fill(m, r);
+	atomic_fetch_add(&fills, 1);
+	return atomic_load(&fill_error) ? atomic_load(&fill_error) : real->fill(m, r);
 }
 
 static void slow_destroy(struct memory *m, struct region *r)
@@ -67,13 +72,20 @@ static void change_memory(struct node_test *t)
 	t->host.memory->ops = &ops;
 }
 
+static void memory_is_good(void)
+{
+	atomic_store(&fills_left, -1);
+	atomic_store(&fill_error, 0);
+	atomic_store(&fills, 0);
+	atomic_store(&destroy_waits, false);
+	atomic_store(&pretended_left, UINT64_MAX);
+}
+
 static int setup(void **state)
 {
 	struct node_test *t;
 
-	atomic_store(&fills_left, -1);
-	atomic_store(&destroy_waits, false);
-	atomic_store(&pretended_left, UINT64_MAX);
+	memory_is_good();
 	if (node_test_setup(state) != 0)
 		return -1;
 	t = *state;
@@ -83,8 +95,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-	atomic_store(&fills_left, -1);
-	atomic_store(&destroy_waits, false);
+	memory_is_good();
 	return node_test_teardown(state);
 }
 
@@ -237,11 +248,10 @@ static void test_leaves_while_slots_are_filled(void **state)
 }
 
 /* What earlier processes of a rank have left counts: 4 times its state at most. Here the newest
- * checkpoint and one that is being written to disk. */
-static void test_older_slots_make_new_ones_wait(void **state)
+ * checkpoint and one that is being written to disk. The third slot waits until shard_waits ends. */
+static void begin_with_older_slots(struct node_test *t)
 {
-	struct node_test *t = *state;
-	uint64_t end = 0, id = 0;
+	uint64_t id = 0;
 
 	begin_one(t);
 	shard_waits = true;
@@ -254,11 +264,79 @@ static void test_older_slots_make_new_ones_wait(void **state)
 	turns(t, 200);
 	assert_true(has_pages(&t->a, 0) && has_pages(&t->a, 1));
 	assert_true(is_hollow(2));
+}
+
+static void steps(struct node_test *t, int n)
+{
+	while (n--) {
+		job_poke(the_job(t));
+		host_turn(&t->host);
+		usleep(100); /* workers get on too */
+	}
+}
+
+static void test_older_slots_make_new_ones_wait(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0, round;
+
+	begin_with_older_slots(t);
+	round = the_job(t)->fills.number;
+	steps(t, 200); /* in which nothing changes for the slot that waits: it is not looked at */
+	assert_int_equal(the_job(t)->fills.number, round);
 	save_until(&t->a, 0, 3, CKPT_SEALED);
 	shard_waits = false;
 	while (!has_pages(&t->a, 2) && turn_on(t, &end))
 		;
 	assert_true(has_pages(&t->a, 2));
+	for (uint64_t step = 4; step <= 6; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	close_fds(&t->a);
+}
+
+static uint64_t seconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec;
+}
+
+/* There is no memory for the third slot when its turn comes: it is tried again with pauses, however
+ * often the job takes a step, and the log has a line at the beginning and one at the end. */
+static void test_fills_that_fail_are_tried_with_pauses(void **state)
+{
+	static const char *const begins = "no memory for the saves of rank 0: rank 0: fill slot";
+	static const char *const ends = "that is over: rank 0 has it now";
+	struct node_test *t = *state;
+	uint64_t end = 0, from;
+	unsigned before;
+
+	begin_with_older_slots(t);
+	before = atomic_load(&fills);
+	atomic_store(&fill_error, -ENOMEM);
+	from = seconds();
+	save_until(&t->a, 0, 3, CKPT_SEALED);
+	shard_waits = false;
+	while (atomic_load(&fills) == before && turn_on(t, &end))
+		;
+	steps(t, 300);
+	assert_in_range(atomic_load(&fills) - before, 1, 2 + seconds() - from);
+	while (atomic_load(&fills) - before < 2 && turn_on(t, &end))
+		;
+	steps(t, 300);
+	assert_true(is_hollow(2));
+	assert_true(problems_stand(the_job(t), PROBLEM_PREPARE));
+	assert_int_equal(times_told(begins), 1);
+	assert_int_equal(times_told(ends), 0);
+	atomic_store(&fill_error, 0);
+	while (!has_pages(&t->a, 2) && turn_on(t, &end))
+		;
+	turn_until_told(t, ends);
+	/* At once, after 1 s, after 2 s more, ... */
+	assert_in_range(atomic_load(&fills) - before, 3, 3 + (seconds() - from) / 2);
+	assert_int_equal(times_told(begins), 1);
+	assert_int_equal(times_told(ends), 1);
 	for (uint64_t step = 4; step <= 6; step++)
 		save_until(&t->a, 0, step, CKPT_DURABLE);
 	close_fds(&t->a);
@@ -306,6 +384,7 @@ int main(void)
 		T(test_first_slot_before_the_others),
 		T(test_leaves_while_slots_are_filled),
 		T(test_older_slots_make_new_ones_wait),
+		T(test_fills_that_fail_are_tried_with_pauses),
 		T(test_waits_for_what_is_destroyed),
 	};
 
