@@ -383,7 +383,8 @@ static void create_done(struct work *w)
 	give_share(p); /* what there is counts by itself now */
 	if (m)
 		m->preparing = NULL;
-	if (m && r < 0 && !job_stopped(p->job))
+	/* All of them were made by a Prepare that failed: none is filled, or has a credit. */
+	if (m && r < 0 && !job_stopped(p->job) && JOB_ASSERT(p->job, !m->prepared && !m->sealing))
 		member_drop_slots(m);
 	if (r < 0)
 		refuse(p, m, r);

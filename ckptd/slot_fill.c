@@ -254,6 +254,12 @@ int member_slots_ready(struct member *m, struct session *s, uint64_t request, st
 {
 	int r;
 
+	/* A Prepare that fails takes back all slots, so none of them may have a credit by then. */
+	if (m->preparing)
+		return err_set(e, CKPT_ESTATE,
+			       "rank %u: its slots are still being made; wait for the answer to "
+			       "Prepare, then map them",
+			       m->rank);
 	if (m->sealing) { /* asked again after a reconnect, or while the rest is filled */
 		if (m->sealing->session)
 			session_unref(m->sealing->session);

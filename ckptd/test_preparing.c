@@ -30,7 +30,8 @@ static const struct memory_ops *real;
 static atomic_int fills_left; /* then the next one waits; -1: none does */
 static atomic_int fill_error;
 static atomic_uint fills; /* that were tried */
-static atomic_bool destroy_waits;
+static atomic_bool destroy_waits, reserve_waits;
+static atomic_int reserve_error;
 static _Atomic uint64_t pretended_left; /* UINT64_MAX: what there is */
 
 static int slow_fill(struct memory *m, struct region *r)
@@ -41,6 +42,14 @@ static int slow_fill(struct memory *m, struct region *r)
 		atomic_fetch_sub(&fills_left, 1);
 	atomic_fetch_add(&fills, 1);
 	return atomic_load(&fill_error) ? atomic_load(&fill_error) : real->fill(m, r);
+}
+
+static int slow_reserve(struct memory *m, const char *name, uint64_t size, struct region **ret)
+{
+	while (atomic_load(&reserve_waits))
+		usleep(1000);
+	return atomic_load(&reserve_error) ? atomic_load(&reserve_error)
+					   : real->reserve(m, name, size, ret);
 }
 
 static void slow_destroy(struct memory *m, struct region *r)
@@ -67,6 +76,7 @@ static void change_memory(struct node_test *t)
 	real = t->host.memory->ops;
 	ops = *real;
 	ops.fill = slow_fill;
+	ops.reserve = slow_reserve;
 	ops.destroy = slow_destroy;
 	ops.available = less_available;
 	t->host.memory->ops = &ops;
@@ -78,6 +88,8 @@ static void memory_is_good(void)
 	atomic_store(&fill_error, 0);
 	atomic_store(&fills, 0);
 	atomic_store(&destroy_waits, false);
+	atomic_store(&reserve_waits, false);
+	atomic_store(&reserve_error, 0);
 	atomic_store(&pretended_left, UINT64_MAX);
 }
 
@@ -342,6 +354,74 @@ static void test_fills_that_fail_are_tried_with_pauses(void **state)
 	close_fds(&t->a);
 }
 
+/* A fill that SlotsReady waits for fails with its answer: no credit for a slot without pages. */
+static void test_no_credit_without_pages(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t id = 0;
+
+	begin_node(t);
+	join_early(t, "run1");
+	atomic_store(&fill_error, -ENOMEM);
+	for (int i = 0; i < 3; i++) {
+		say_ready(&t->a);
+		assert_int_equal(hand_receive(&t->a, &id), -ENOMEM);
+		steps(t, 100);
+		assert_int_equal(t->a.page->credit, 0);
+		assert_true(is_hollow(0) && is_hollow(1) && is_hollow(2));
+	}
+	assert_int_equal(atomic_load(&fills), 3);
+	atomic_store(&fill_error, 0);
+	say_ready(&t->a);
+	assert_int_equal(hand_receive(&t->a, &id), 0);
+	assert_true(has_pages(&t->a, 0) && has_pages(&t->a, 1) && has_pages(&t->a, 2));
+	save_until(&t->a, 0, 1, CKPT_COMMITTED);
+	close_fds(&t->a);
+}
+
+/* As a ckptd leaves a rank that was killed while it wrote the rank's slots into the ledger: it has
+ * the first. It says SlotsReady while its next Prepare makes the others, and that fails: the slot
+ * has no credit that would be lost with it, and the rank can try again. */
+static void test_ready_before_the_slots_are_made(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t id = 0, end = 0;
+	struct slot *s, *next;
+	unsigned errors = 0;
+
+	begin_node(t);
+	join_early(t, "run1");
+	list_each_safe(s, next, &the_job(t)->slots, link) {
+		if (s == list_first(&the_job(t)->slots, struct slot, link))
+			continue;
+		slot_give(s, NULL);
+		slot_let_go(s);
+	}
+	atomic_store(&reserve_waits, true);
+	prepare_early(&t->a);
+	say_ready(&t->a);
+	steps(t, 100);
+	assert_int_equal(t->a.page->credit, 0);
+	atomic_store(&reserve_error, -ENOMEM);
+	atomic_store(&reserve_waits, false);
+	for (int i = 0; i < 2; i++)
+		errors += hand_receive(&t->a, &id) < 0;
+	assert_int_equal(errors, 2);
+	while (!list_empty(&the_job(t)->slots) && turn_on(t, &end))
+		;
+	assert_true(list_empty(&t->host.node->stopped_jobs));
+	atomic_store(&reserve_error, 0);
+	close_fds(&t->a);
+	prepare_early(&t->a);
+	take_early(&t->a);
+	assert_int_equal(t->a.n_slots, t->o.slots);
+	say_ready(&t->a);
+	assert_int_equal(hand_receive(&t->a, &id), 0);
+	for (uint64_t step = 1; step <= 4; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	close_fds(&t->a);
+}
+
 /* Memory that a process leaves which has just ended is waited for: it is no reason to refuse. */
 static void test_waits_for_what_is_destroyed(void **state)
 {
@@ -385,6 +465,8 @@ int main(void)
 		T(test_leaves_while_slots_are_filled),
 		T(test_older_slots_make_new_ones_wait),
 		T(test_fills_that_fail_are_tried_with_pauses),
+		T(test_no_credit_without_pages),
+		T(test_ready_before_the_slots_are_made),
 		T(test_waits_for_what_is_destroyed),
 	};
 
