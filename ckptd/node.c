@@ -334,6 +334,8 @@ static void start_done(struct work *w)
 
 int node_check_folder(const struct node *n, struct err *e)
 {
+	if (FAULT(FOLDER_CHECK))
+		return err_set(e, -ENOENT, "the data folder is gone (fault point)");
 	return n->env.folder_check ? n->env.folder_check(n->env.folder_arg, e) : 0;
 }
 

@@ -54,6 +54,8 @@ static void seal_run(struct work *w)
 
 	/* Before the seal, after which ckptd itself can fill in small pages alone. */
 	w->status = BUG(SLOT_WITHOUT_PAGES) ? 0 : ops->fill(x->memory, r);
+	if (w->status == 0 && FAULT(SLOT_FILLED))
+		w->status = -ENOMEM;
 	if (w->status < 0) {
 		err_set(&x->err, w->status, "rank %u: fill slot %u of %llu MiB: %s", x->rank,
 			x->slot->number, (unsigned long long)div_up(r->size, 1u << 20),
@@ -61,6 +63,8 @@ static void seal_run(struct work *w)
 		return;
 	}
 	w->status = ops->seal(x->memory, r);
+	if (w->status == 0 && FAULT(SLOT_READY))
+		w->status = -EIO;
 	if (w->status < 0)
 		err_code(&x->err, w->status, "rank %u: seal slot %u against other writers", x->rank,
 			 x->slot->number);

@@ -264,6 +264,27 @@ static void test_records_that_cannot_be_made(void **state)
 	assert_int_equal(open_rank(&t->a, 0, 1, "run2"), 0);
 }
 
+/* The data folder is gone when a record has its turn: nothing is committed, and a problem stands,
+ * until it is back. */
+static void test_records_without_a_data_folder(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	begin_one(t);
+	fault_arm(FAULT_FOLDER_CHECK, FAULT_ERROR, 1, true);
+	save_until(&t->a, 0, 10, CKPT_SEALED);
+	while (!problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end))
+		;
+	assert_true(was_told("of the log: the data folder is gone"));
+	for (int i = 0; i < 200; i++)
+		loop_epoll_turn(t->host.loop, 1000000);
+	assert_int_equal(the_job(t)->history.n_commits, 0);
+	fault_disarm_all();
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), 0);
+	assert_false(problems_stand(the_job(t), PROBLEM_LOG));
+}
+
 static bool has_credit(struct node_test *t, int turns)
 {
 	for (int i = 0; i < turns && t->a.page->credit == t->a.used_credit; i++)
@@ -671,6 +692,7 @@ int main(void)
 		NODE_TEST(test_what_may_be_in_the_log_stays),
 #ifdef CKPT_FAULTS
 		NODE_TEST(test_records_that_cannot_be_made),
+		NODE_TEST(test_records_without_a_data_folder),
 		NODE_TEST(test_slots_that_could_not_be_emptied),
 #endif
 		NODE_TEST(test_log_is_trimmed_without_commits),

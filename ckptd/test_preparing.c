@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "ckptd/job.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
@@ -379,6 +380,44 @@ static void test_no_credit_without_pages(void **state)
 	close_fds(&t->a);
 }
 
+#ifdef CKPT_FAULTS
+/* The same at each point of a fill: nothing has a credit, the next try is a whole one. */
+static void fails_at(struct node_test *t, enum fault_point point, int error)
+{
+	uint64_t id = 0;
+
+	for (unsigned slot = 1; slot <= t->o.slots; slot++) {
+		char run[16];
+
+		snprintf(run, sizeof(run), "run%d.%u", point, slot);
+		join_early(t, run);
+		fault_arm(point, FAULT_ERROR, fault_hits(point) + slot, false);
+		say_ready(&t->a);
+		assert_int_equal(hand_receive(&t->a, &id), error);
+		steps(t, 50);
+		assert_int_equal(t->a.page->credit, slot > 1);
+		say_ready(&t->a);
+		assert_int_equal(hand_receive(&t->a, &id), 0);
+		for (size_t i = 0; i < 3; i++)
+			assert_true(has_pages(&t->a, i));
+		for (uint64_t step = 1; step <= 4; step++)
+			save_until(&t->a, 0, 100 * slot + step, CKPT_DURABLE);
+		close_fds(&t->a);
+		leave(&t->a);
+	}
+}
+
+static void test_fault_points_of_a_fill(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_node(t);
+	fails_at(t, FAULT_SLOT_FILLED, -ENOMEM);
+	fails_at(t, FAULT_SLOT_READY, -EIO);
+	fault_disarm_all();
+}
+#endif
+
 /* As a ckptd leaves a rank that was killed while it wrote the rank's slots into the ledger: it has
  * the first. It says SlotsReady while its next Prepare makes the others, and that fails: the slot
  * has no credit that would be lost with it, and the rank can try again. */
@@ -466,6 +505,9 @@ int main(void)
 		T(test_older_slots_make_new_ones_wait),
 		T(test_fills_that_fail_are_tried_with_pauses),
 		T(test_no_credit_without_pages),
+#ifdef CKPT_FAULTS
+		T(test_fault_points_of_a_fill),
+#endif
 		T(test_ready_before_the_slots_are_made),
 		T(test_waits_for_what_is_destroyed),
 	};
