@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/rng.h"
@@ -388,6 +390,11 @@ static void adopt_kept(struct memory *m, region_fn *fn, void *arg)
 	struct region *r;
 
 	for (uint32_t i = 0; i < n_kept; i++) {
+		if (!kept[i].bytes) { /* it had no pages yet */
+			assert_int_equal(m->ops->reserve(m, kept[i].name, kept[i].size, &r), 0);
+			fn(arg, r);
+			continue;
+		}
 		assert_int_equal(m->ops->create(m, kept[i].name, kept[i].size, &r), 0);
 		memcpy(r->base, kept[i].bytes, kept[i].size);
 		if (damaged && strncmp(r->name, damaged, strlen(damaged)) == 0)
@@ -554,6 +561,87 @@ static void test_a_prepare_that_was_cut_short(void **state)
 		save_until(&t->a, 0, step, CKPT_DURABLE);
 }
 
+/* ---- Slots without pages ---- */
+
+static bool has_pages(struct node_test *t, const struct slot *s)
+{
+	struct memory *m = t->host.memory;
+	int fd = m->ops->export_fd(m, s->region, false);
+	struct stat st;
+
+	assert_int_equal(fstat(fd, &st), 0);
+	m->ops->close_fd(m, fd);
+	return (uint64_t)st.st_blocks * 512 >= s->region->size;
+}
+
+static void prepare_early(struct hand *k)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+
+	p.blob_bytes = HAND_BLOB_MAX;
+	p.early = true;
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &p;
+	assert_int_equal(hand_ask_code(k, &q), 0);
+}
+
+/* Keeps the memory of a node that was killed when it had handed slots over and filled none. */
+static void keep_slots_without_pages(struct node_test *t)
+{
+	struct slot *s;
+
+	begin_node(t);
+	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
+	declare_rank(&t->a, 0, 1);
+	prepare_early(&t->a);
+	keep(the_job(t)->ledger.region);
+	list_each(s, &the_job(t)->slots, link) {
+		assert_false(has_pages(t, s));
+		keep(s->region);
+		alloc_free(kept[n_kept - 1].bytes);
+		kept[n_kept - 1].bytes = NULL;
+	}
+	assert_int_equal(n_kept, 1 + t->o.slots);
+	end_node(t);
+}
+
+/* The rank that a ckptd was killed under before its slots had pages comes back: the next ckptd
+ * gives it no credit before they have. */
+static void test_slots_without_pages_after_a_crash(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__SlotsReady ready = CKPT__SLOTS_READY__INIT;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	struct slot *s;
+
+	keep_slots_without_pages(t);
+	damaged = NULL;
+	t->before = give_kept;
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_int_equal(hand_rejoin(&t->a, "job", 0, 1, "run1"), 0);
+	for (int i = 0; i < 500; i++) {
+		job_poke(the_job(t));
+		host_turn(&t->host);
+		usleep(100);
+	}
+	assert_int_equal(t->a.page->credit, 0);
+	list_each(s, &the_job(t)->slots, link)
+		assert_false(has_pages(t, s));
+	prepare_early(&t->a); /* again, for their descriptors */
+	assert_int_equal(t->a.page->credit, 0);
+	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
+	q.slots_ready = &ready;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	list_each(s, &the_job(t)->slots, link)
+		assert_true(has_pages(t, s));
+	assert_int_equal(hand_credit(&t->a), 0);
+	end_node(t);
+	while (n_kept)
+		alloc_free(kept[--n_kept].bytes);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -561,6 +649,7 @@ int main(void)
 		NODE_TEST(test_annexes_after_a_crash),
 		NODE_TEST(test_memory_of_another_version),
 		NODE_TEST(test_a_prepare_that_was_cut_short),
+		NODE_TEST(test_slots_without_pages_after_a_crash),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -616,6 +616,77 @@ static void test_memory_the_machine_does_not_have_is_refused(void **state)
 	test_dir_remove(root);
 }
 
+/* ---- After a restart ---- */
+
+static struct region *adopted;
+
+static void take_adopted(void *arg, struct region *r)
+{
+	(void)arg;
+	adopted = r;
+}
+
+/* Exits with the line of what is not so. */
+#define NEEDS(condition)                                                                           \
+	do {                                                                                       \
+		if (!(condition))                                                                  \
+			_exit(__LINE__ % 255 + 1);                                                 \
+	} while (0)
+
+static char *machine_root;
+
+/* The next ckptd, to which the fd store passes a region that was reserved and has no pages yet: it
+ * counts beside what the machine calls free, until its pages show. */
+static int child_adopts_reserved(int fd)
+{
+	struct memory_options o = {.root = machine_root};
+	struct region *r = NULL;
+	struct notify *notify;
+	struct keeper *keeper;
+	struct memory *m;
+	char pid[16];
+
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	NEEDS(dup2(fd, 3) == 3);
+	NEEDS(setenv("LISTEN_PID", pid, 1) == 0 && setenv("LISTEN_FDS", "1", 1) == 0 &&
+	      setenv("LISTEN_FDNAMES", "slot.0-1", 1) == 0);
+	NEEDS(notify_open(&notify, NULL) == 0 && keeper_open(notify, &keeper, NULL) == 0);
+	NEEDS(memory_memfd_new(keeper, &o, &m, NULL) == 0);
+	m->ops->adopt(m, take_adopted, NULL);
+	NEEDS(adopted && adopted->size == 6000 << 10);
+	NEEDS(m->ops->available(m, NULL) == (32000 - 6000) << 10);
+	NEEDS(m->ops->create(m, "s", 4001 << 10, &r) == -ENOMEM);
+	NEEDS(m->ops->create(m, "s", 4000 << 10, &r) == 0);
+	m->ops->destroy(m, r);
+	/* Once it has them the machine counts them, and nothing else does. */
+	NEEDS(m->ops->fill(m, adopted) == 0 && m->ops->fill(m, adopted) == 0);
+	NEEDS(m->ops->create(m, "s", 10001 << 10, &r) == -ENOMEM);
+	NEEDS(m->ops->create(m, "s", 10000 << 10, &r) == 0);
+	m->ops->destroy(m, r);
+	m->ops->destroy(m, adopted);
+	NEEDS(m->ops->available(m, NULL) == 32000 << 10);
+	memory_memfd_free(m);
+	keeper_free(keeper);
+	notify_free(notify);
+	return 0;
+}
+
+static void test_reserved_memory_counts_after_a_restart(void **state)
+{
+	struct fixture *f = *state;
+	struct region *r = NULL;
+	int fd;
+
+	machine_root = test_dir_make(NULL);
+	put(machine_root, "/proc/meminfo", "MemTotal: 64000 kB\nMemAvailable: 11000 kB\n");
+	assert_int_equal(f->memory->ops->reserve(f->memory, "slot.0-1", 6000 << 10, &r), 0);
+	fd = f->memory->ops->export_fd(f->memory, r, true);
+	assert_int_equal(in_child(child_adopts_reserved, fd), 0);
+	close(fd);
+	f->memory->ops->destroy(f->memory, r);
+	test_dir_remove(machine_root);
+}
+
 static void *create_6000(void *arg)
 {
 	struct memory *m = arg;
@@ -699,6 +770,7 @@ int main(void)
 		T(test_bytes_travel_in_a_frozen_memfd),
 		T(test_descriptors_that_are_not_frozen_are_refused),
 		T(test_memory_the_machine_does_not_have_is_refused),
+		T(test_reserved_memory_counts_after_a_restart),
 		T(test_two_at_once_do_not_exceed_it),
 		T(test_huge_pages_that_are_not_given),
 #undef T

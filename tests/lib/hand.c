@@ -174,7 +174,8 @@ void hand_close(struct hand *k)
 	k->fd = -1;
 }
 
-int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, const char *run)
+static int open_job(struct hand *k, const char *job, uint32_t rank, uint32_t world, const char *run,
+		    bool reconnect)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Open o = CKPT__OPEN__INIT;
@@ -185,6 +186,7 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 	o.rank = rank;
 	o.world = world;
 	o.run_id = (char *)run;
+	o.reconnect = reconnect;
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &o;
 	r = hand_ask(k, &q, &a);
@@ -204,6 +206,16 @@ int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, co
 	}
 	hand_answer_free(&a);
 	return r;
+}
+
+int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world, const char *run)
+{
+	return open_job(k, job, rank, world, run, false);
+}
+
+int hand_rejoin(struct hand *k, const char *job, uint32_t rank, uint32_t world, const char *run)
+{
+	return open_job(k, job, rank, world, run, true);
 }
 
 /* Where the declaration puts each shard. */

@@ -66,6 +66,9 @@ MUST_CHECK int hand_connect_as(struct hand *k, struct host *h, uint64_t features
 void hand_close(struct hand *k);
 MUST_CHECK int hand_open(struct hand *k, const char *job, uint32_t rank, uint32_t world,
 			 const char *run);
+/* As a process that was in, whose ckptd was lost. */
+MUST_CHECK int hand_rejoin(struct hand *k, const char *job, uint32_t rank, uint32_t world,
+			   const char *run);
 MUST_CHECK int hand_declare(struct hand *k, struct geometry g, const struct shard *shards,
 			    uint32_t n);
 MUST_CHECK int hand_prepare(struct hand *k);
