@@ -117,6 +117,57 @@ static void test_files_and_memory_are_read_again(void **state)
 	assert_int_equal(find(t, 1)->trust, TRUST_COMPLETE); /* the log says so */
 }
 
+/* Workers are busy elsewhere while a job is to be removed: nothing of it is read meanwhile, or it
+ * would be freed under that. */
+static void test_a_job_that_is_being_removed(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT, bye = CKPT__REQUEST__INIT;
+	Ckpt__Bye say = CKPT__BYE__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	uint64_t id, end = 0, works = 0;
+	struct job *other;
+
+	t->o.recheck_rate = 0;
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	connect_rank(t, &t->b);
+	assert_int_equal(hand_open(&t->b, "other", 0, 1, "run1"), 0);
+	declare_and_prepare(&t->b, 0, 1);
+	save_until(&t->b, 0, 1, CKPT_DURABLE);
+	bye.body_case = CKPT__REQUEST__BODY_BYE;
+	bye.bye = &say;
+	assert_int_equal(hand_ask_code(&t->a, &bye), 0);
+	leave(&t->a);
+	connect_rank(t, &t->a);
+	for (int i = 0; i < 500; i++)
+		host_turn(&t->host); /* what is written of its end */
+	other = list_last(&t->host.node->jobs, struct job, link);
+	assert_string_equal(other->history.job.name, "other");
+	block(t, WORK_META, (uint32_t)geteuid());
+	m.verb = CKPT__ADMIN__VERB__REMOVE_JOB;
+	m.job = (char *)"job";
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	assert_int_equal(hand_send(&t->a, &q), 0);
+	while (the_job(t)->removal == JOB_KEPT && turn_on(t, &end))
+		;
+	assert_int_equal(the_job(t)->removal, JOB_LEAVES);
+	t->o.recheck_rate = FAST;
+	node_reload(t->host.node, &t->o);
+	job_poke(other);
+	for (int i = 0; i < 100; i++) {
+		host_turn(&t->host);
+		works += find(t, 1)->works;
+	}
+	assert_true(still_blocked());
+	assert_int_equal(works, 0);
+	unblock(t);
+	assert_int_equal(hand_receive(&t->a, &id), 0);
+	assert_ptr_equal(the_job(t), other);
+	turn_until_told(t, "7 job 'other': step 1 is complete");
+}
+
 /* A job that saves much does not keep the copies of others from being read. */
 static void test_jobs_take_turns(void **state)
 {
@@ -1002,6 +1053,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_files_and_memory_are_read_again),
+		NODE_TEST(test_a_job_that_is_being_removed),
 		NODE_TEST(test_jobs_take_turns),
 #ifdef CKPT_FAULTS
 		NODE_TEST(test_a_record_that_memory_refuses),
