@@ -23,6 +23,8 @@
 #define WAIT_NS       (300 * SIM_MS)
 #define PEACE_WAIT_NS (20 * SIM_S)
 
+#define THROWN_AWAY_MIN 2 /* a rank that begins its save just when its window is chosen */
+
 /* ---- Declare, prepare ---- */
 
 int trainer_declare(struct rank *r)
@@ -146,21 +148,46 @@ static bool same_save(const struct save_key *a, const struct save_key *b)
 	return a->epoch == b->epoch && a->step == b->step && a->try == b->try && a->epoch != 0;
 }
 
-/* Where ckptd or ranks are killed or late a few are. */
-#define THROWN_AWAY_MAX 6
+/*
+ * A trouble in the middle of a save costs the other ranks' copies of it: a rank dies, or ckptd
+ * does, or the ledger loses what a rank had. So does the first save of an epoch, which ranks that
+ * had no credit for it yet may come back to. A rank with the wrong window is one without a trouble.
+ */
+static uint64_t thrown_away_max(const struct sim *s)
+{
+	static const enum count troubles[] = {
+		COUNT_epochs, COUNT_starts,          COUNT_rank_kills,
+		COUNT_breaks, COUNT_errors_at_point, COUNT_torn_ledgers,
+	};
+	uint64_t n = 0;
+
+	for (size_t i = 0; i < sizeof(troubles) / sizeof(troubles[0]); i++)
+		n += s->counts[troubles[i]];
+	return THROWN_AWAY_MIN + n * (SIM_WORLD - 1);
+}
 
 /* Copies that one rank made for nothing, because another had no credit for that step. */
 static void count_thrown_away(struct rank *r, const struct save_key *k, bool sealed)
 {
+	uint64_t max = thrown_away_max(r->sim);
+
 	for (uint32_t i = 0; i < r->world; i++) {
 		const struct rank *o = r->job->ranks[i];
 
-		if (o && o != r && same_save(k, sealed ? &o->newest_skipped : &o->newest_sealed))
-			sim_count(r->sim, thrown_away);
-	if (r->sim->counts[COUNT_thrown_away] > THROWN_AWAY_MAX)
-		sim_accuse(r->sim, "more than %d copies were made for nothing: ranks of %s have "
-			   "credits for different steps", THROWN_AWAY_MAX, r->job->name);
+		if (!o || o == r || !same_save(k, sealed ? &o->newest_skipped : &o->newest_sealed))
+			continue;
+		sim_count(r->sim, thrown_away);
+		sim_tell(r->sim, "%s: step %llu was %s by rank %u and %s by rank %u: %llu of %llu",
+			 r->job->name, (unsigned long long)k->step, sealed ? "sealed" : "skipped",
+			 r->rank, sealed ? "skipped" : "sealed", o->rank,
+			 (unsigned long long)r->sim->counts[COUNT_thrown_away],
+			 (unsigned long long)max);
 	}
+	if (r->sim->counts[COUNT_thrown_away] > max)
+		sim_accuse(r->sim,
+			   "more than %llu copies were made for nothing: ranks of %s have credits "
+			   "for different steps",
+			   (unsigned long long)max, r->job->name);
 }
 
 /* The credit of a save whose end is not known: not used until ckptd has said that it is free. */
