@@ -30,8 +30,10 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "ckptd/credits.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
+#include "proto/session_page.h"
 
 #define LOOK_OFTEN_NS  100000000u /* where the ring would be run over soon */
 #define LOOK_NS        250000000u
@@ -158,11 +160,26 @@ static void make(struct member *m)
 	page->version = BEAT_PAGE_VERSION;
 	atomic_store_explicit(&page->wanted_step, m->job->wanted_step, memory_order_relaxed);
 	begin(n, m, region);
+	beats_note_credit(m);
 	m->beats->keeping = true;
 	m->beats->work.run = keep_run;
 	m->beats->work.done = keep_done;
 	n->works++;
 	job_submit(m->job, WORK_MEMORY, &m->beats->work);
+}
+
+void beats_note_credit(struct member *m)
+{
+	uint64_t from = credits_first(m);
+
+	if (m->beats)
+		atomic_store(&page_of(m->beats)->credit_from,
+			     from == CREDIT_NOT_YET ? 0 : from + 1);
+}
+
+uint64_t beats_credit(const struct member *m)
+{
+	return m->beats ? atomic_load(&page_of(m->beats)->credit_from) : 0;
 }
 
 void beats_join(struct member *m, bool again)

@@ -44,6 +44,9 @@ struct json_t *beats_json(const struct member *m);
 bool beats_kept(const struct member *m);
 /* NULL: it has none. */
 const struct beat_page *beats_page(const struct member *m);
+/* The page says to the next ckptd which credit the rank has been given: beat_page.h. */
+void beats_note_credit(struct member *m);
+uint64_t beats_credit(const struct member *m); /* 0: it does not say */
 /* Ranks with the same role do the same work; "": it does not say. */
 const char *beats_role(const struct member *m);
 

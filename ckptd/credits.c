@@ -12,15 +12,19 @@
  *   turn of a rank in an open window   DUE -> GIVEN -> DONE      DONE: it sealed, or skipped a step
  *                                      of the window
  *
- * A step that a rank of the window did not save has failed for all: the next window may begin with
- * it, so that all ranks can try it again.
- *
  * A rank says which save it has begun in its beat page before it looks for a credit (beat_page.h);
  * one that cannot beat says it with the Seal or Skip of that save. A rank that waits for a credit
- * has not begun its save in this sense: the window may begin with that step. Nor has one whose
- * trainer skipped it, or that waited in vain for a rank that was not ready: the ranks of the
- * adapters come back to such a step, one after another. Where they go on instead, one attempt is
- * lost.
+ * has not begun its save in this sense: the window may begin with that step.
+ *
+ * All ranks may come back to a step that was not saved: the window begins with the newest step that
+ * was begun, not beyond it, where a rank of the last window failed to save that step, or where
+ * there was no window in this epoch yet, so that no rank had a credit for it. Where they go on
+ * instead, one attempt is lost. After any other window it would be lost all the time: ranks that
+ * skip a step for want of a credit are ahead of the one that they lack it for.
+ *
+ * After a restart the window goes on: its first step is in the beat pages, which show each rank's
+ * until its turn ends without a save. A rank that has none, and has not begun a step of the window,
+ * is still due.
  *
  * Invariants: (1) no rank is given a credit while another rank lacks a slot for it; (2) a credit
  * that was given is used once, or given back; (3) a credit whose rank missed its window is shown to
@@ -141,32 +145,42 @@ static enum credit_block find_block(struct job *j, uint32_t *ret_rank)
 
 /* ---- A window ---- */
 
-/* The first step that this rank has not begun to save, or waits to save. What it says in its page
- * is never older than its messages. */
-static uint64_t next_of(const struct member *m)
+/* The first step that this rank saves from now on; again: it may come back to the newest one that
+ * it has begun. What it says in its page is never older than its messages. */
+static uint64_t next_of(const struct member *m, bool again)
 {
 	const struct beat_page *p = beats_page(m);
-	uint64_t next = p ? beat_page_next_save(p, m->epoch) : 0;
+	uint64_t next;
 
-	return next ? next : m->next_save;
+	if (p && beat_page_next_save(p, m->epoch, again, &next))
+		return next;
+	return m->next_save - (again && m->next_save > 0);
+}
+
+static uint64_t furthest(const struct job *j, bool again)
+{
+	uint64_t first = 0;
+	const struct member *m;
+
+	list_each(m, &j->members, link)
+		first = max_u64(first, next_of(m, again));
+	return first;
 }
 
 static uint64_t choose_first(struct job *j)
 {
-	uint64_t first = 0;
-	struct member *m;
+	uint64_t first = furthest(j, !is_open(j));
 
 	if (j->history.epoch.world == 1 || BUG(CREDIT_AT_ANY_STEP))
 		return 0; /* a rank alone agrees with itself, and may try a step again */
-	list_each(m, &j->members, link)
-		first = max_u64(first, next_of(m));
 	/* All ranks are done with that step, and none of them is beyond it: they may try it again.
 	 */
-	return first > 0 && first == j->window.failed ? first - 1 : first;
+	return is_open(j) && first > 0 && first == j->window.failed ? first - 1 : first;
 }
 
 static void open_window(struct job *j)
 {
+	uint64_t from = min_u64(choose_first(j), CREDIT_NOT_YET - 1);
 	struct member *m;
 
 	list_each(m, &j->members, link) {
@@ -174,23 +188,35 @@ static void open_window(struct job *j)
 		m->turn = TURN_DUE;
 	}
 	j->window.epoch = j->history.epoch.number;
-	j->window.from = min_u64(choose_first(j), CREDIT_NOT_YET - 1);
+	j->window.from = from;
 	j->window.failed = 0;
 	j->window.due = true;
 }
 
+uint64_t credits_first(const struct member *m)
+{
+	return is_open(m->job) && m->turn == TURN_GIVEN ? m->job->window.from : CREDIT_NOT_YET;
+}
+
 static void show_credit(const struct member *m, struct session_page *page)
 {
-	uint64_t from =
-		is_open(m->job) && m->turn == TURN_GIVEN ? m->job->window.from : CREDIT_NOT_YET;
 	struct slot *s;
 
 	if (m->credit_unused)
 		list_each(s, &m->slots, of_member)
 			if (s->state == SLOT_WRITING)
 				atomic_store(&page->credit_slot, s->number);
-	atomic_store(&page->credit_from, from);
+	atomic_store(&page->credit_from, credits_first(m));
 	atomic_store(&page->credit, m->credit);
+}
+
+/* Its turn in this window is over, with or without its credit (3). */
+static void end_turn(struct member *m)
+{
+	m->turn = TURN_DONE;
+	beats_note_credit(m);
+	if (page_of(m))
+		atomic_store(&page_of(m)->credit_from, CREDIT_NOT_YET);
 }
 
 static bool assign_slot(struct member *m)
@@ -213,6 +239,7 @@ static bool give_one(struct member *m)
 	if (!m->credit_unused && !assign_slot(m))
 		return false;
 	m->turn = TURN_GIVEN;
+	beats_note_credit(m); /* first: the rank may use what its own page shows at once */
 	/* One that was adopted and is not back gets a page that says so when it comes. */
 	if (page_of(m))
 		show_credit(m, page_of(m));
@@ -231,6 +258,10 @@ static void give_due(struct job *j)
 	list_each(m, &j->members, link) {
 		if (m->turn != TURN_DUE)
 			continue;
+		if (!m->prepared || !(m->credit_unused || empty_slot(m))) {
+			end_turn(m); /* it prepares again, and misses the window */
+			continue;
+		}
 		if (n++ == GRANTS_IN_A_CALL) {
 			job_poke(j);
 			return;
@@ -268,7 +299,7 @@ void credits_forget(struct member *m)
 static void said_step(struct member *m, uint64_t step)
 {
 	if (step < UINT64_MAX)
-		m->next_save = max_u64(m->next_save, step + 1);
+		m->next_save = step + 1;
 }
 
 void credits_sealed(struct member *m, uint64_t step)
@@ -276,14 +307,6 @@ void credits_sealed(struct member *m, uint64_t step)
 	assert(!m->credit_unused);
 	said_step(m, step);
 	m->turn = TURN_DONE;
-}
-
-/* Its turn in this window is over, with or without its credit (3). */
-static void end_turn(struct member *m)
-{
-	m->turn = TURN_DONE;
-	if (page_of(m))
-		atomic_store(&page_of(m)->credit_from, CREDIT_NOT_YET);
 }
 
 void credits_returned(struct member *m)
@@ -324,28 +347,39 @@ void credits_fill_page(const struct member *m, struct session_page *page)
 	show_block(m->job, page);
 }
 
-/*
- * The log and the ledger say what was sealed. A step that some ranks have sealed is the window's of
- * those that have not; else the window lies beyond all of them.
- */
-void credits_adopt(struct job *j)
+/* What it has sealed it has said. */
+static void adopt_sealed(struct job *j)
 {
-	uint64_t from = 0, epoch = j->history.epoch.number;
-	const struct checkpoint *c, *open = NULL;
+	const struct checkpoint *c;
 	struct member *m;
 
-	list_each(c, &j->checkpoints, link) {
-		if (c->epoch != epoch)
-			continue;
-		from = max_u64(from, c->step + 1);
-		if (c->agreed == CP_OPEN && !c->sealed && (!open || c->step > open->step))
-			open = c;
-	}
-	if (open && open->step + 1 == from)
-		from = open->step;
+	list_each(c, &j->checkpoints, link)
+		if (c->epoch == j->history.epoch.number)
+			list_each(m, &j->members, link)
+				if (m->rank < c->world && c->shards[m->rank].sealed)
+					m->next_save = max_u64(m->next_save, c->step + 1);
+}
+
+void credits_adopt(struct job *j)
+{
+	uint64_t epoch = j->history.epoch.number, from = 0;
+	struct member *m;
+
+	adopt_sealed(j);
 	list_each(m, &j->members, link)
-		m->turn = m->credit_unused ? TURN_GIVEN : TURN_DONE;
+		if (m->epoch == epoch)
+			from = max_u64(from, beats_credit(m));
+	if (from == 0)
+		return; /* no rank was given one, or can say so: the next window is the first */
 	j->window.epoch = epoch;
-	j->window.from = j->history.epoch.world == 1 ? 0 : from;
-	j->window.due = false;
+	j->window.from = from - 1;
+	list_each(m, &j->members, link) {
+		if (m->epoch != epoch || next_of(m, false) > j->window.from)
+			m->turn = TURN_DONE;
+		else
+			m->turn = TURN_DUE;
+		if (m->credit_unused && m->epoch == epoch && beats_credit(m) == from)
+			m->turn = TURN_GIVEN;
+		j->window.due = j->window.due || m->turn == TURN_DUE;
+	}
 }

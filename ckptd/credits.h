@@ -23,7 +23,9 @@ void credits_entered(struct member *m);
 void credits_forget(struct member *m);
 /* Fills a page that is made for it. */
 void credits_fill_page(const struct member *m, struct session_page *page);
-/* After a restart: the window is the one of the credits that are still unused. */
+/* The first step of the credit that its page shows; CREDIT_NOT_YET: none. */
+uint64_t credits_first(const struct member *m);
+/* After a restart: the window that was open goes on. */
 void credits_adopt(struct job *j);
 
 #endif

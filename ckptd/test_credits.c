@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credits: ranks that drift apart save the same steps, a rank that missed its window does not save
- * alone, and a page says why there is no credit.
+ * alone, the window outlives ckptd, and a page says why there is no credit.
  */
 #include <config.h>
 
@@ -9,10 +9,13 @@
 
 #include "base/fault.h"
 #include "base/rng.h"
+#include "ckptd/beats.h"
+#include "ckptd/credits.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
 #include "proto/beat_page.h"
 #include "proto/session.pb-c.h"
+#include "proto/session_page.h"
 
 #define RANKS 3
 #define STEPS 400u
@@ -271,6 +274,127 @@ static void test_a_step_is_tried_again(void **state)
 	crew_end(&w);
 }
 
+/* Ranks that wait for one which is not ready get no credit for their step; that one comes to it
+ * last, and the others come back to it. */
+static void test_a_step_before_the_first_window(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w = {0};
+
+	begin_node(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		join(t, &w.k[i], i, RANKS, "run1");
+		declare_rank(&w.k[i], i, RANKS);
+		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, 10, i + 1 == RANKS);
+		if (i + 1 < RANKS)
+			say_skip(&w.k[i], 10);
+		prepare_rank(&w.k[i]);
+	}
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_int_equal(w.k[i].page->credit_from, 10);
+	crew_end(&w);
+}
+
+/* A rank alone gives back a credit that it took in the epoch before: it gets another one. */
+static void test_a_credit_of_an_older_epoch_comes_back(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	turns(t);
+	assert_int_equal(t->a.page->credit, 1);
+	t->a.used_credit = 1;
+	t->a.epoch--;
+	give_back(&t->a, 10);
+	t->a.epoch++;
+	turns(t);
+	assert_int_equal(t->a.page->credit, 2);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+}
+
+/* ---- A restart ---- */
+
+/* What a restart does after it has found memory: it knows no window, turn or message any more. */
+static void adopt_again(struct job *j)
+{
+	struct member *m;
+
+	j->window = (struct credit_window){0};
+	list_each(m, &j->members, link) {
+		m->turn = TURN_DONE;
+		m->next_save = 0;
+	}
+	credits_adopt(j);
+}
+
+/* All have saved step 10, rank 0 has begun step 12: the window begins with 13. */
+static void open_at_13(struct node_test *t, struct crew *w)
+{
+	crew_begin(t, w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		beat_page_put_saving(w->k[i].beats, w->k[i].epoch, 10, false);
+		if (i + 1 == RANKS)
+			beat_page_put_saving(w->k[0].beats, w->k[0].epoch, 12, false);
+		assert_int_equal(save_rank(&w->k[i], i, 10), 0);
+	}
+	turns(t);
+	assert_int_equal(w->k[1].page->credit_from, 13);
+}
+
+static void test_the_window_outlives_ckptd(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	open_at_13(t, &w);
+	adopt_again(the_job(t));
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_int_equal(credits_first(member_of_rank(the_job(t), i)), 13);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_true(save_or_skip(&w.k[i], i, 13));
+	/* One has missed the window, with its credit: it has it for the next one. */
+	turns(t);
+	beat_page_put_saving(w.k[2].beats, w.k[2].epoch, 20, false);
+	say_skip(&w.k[2], 20);
+	adopt_again(the_job(t));
+	assert_int_equal(credits_first(member_of_rank(the_job(t), 2)), CREDIT_NOT_YET);
+	assert_int_equal(credits_first(member_of_rank(the_job(t), 1)), 14);
+	crew_end(&w);
+}
+
+/* ckptd ends while it gives the credits of a window: those who got none are given theirs. */
+static void test_a_window_that_was_given_to_some(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+	struct member *m;
+	struct slot *s;
+
+	open_at_13(t, &w);
+	m = member_of_rank(the_job(t), 2);
+	list_each(s, &m->slots, of_member) {
+		if (s->state != SLOT_WRITING)
+			continue;
+		s->state = SLOT_EMPTY;
+		m->credit--;
+		m->credit_unused = false;
+	}
+	m->turn = TURN_DONE;
+	beats_note_credit(m);
+	adopt_again(the_job(t));
+	assert_int_equal(m->turn, TURN_DUE);
+	assert_int_equal(credits_first(member_of_rank(the_job(t), 1)), 13);
+	job_poke(the_job(t));
+	turns(t);
+	assert_int_equal(credits_first(m), 13);
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_int_equal(save_rank(&w.k[i], i, 13), 0);
+	crew_end(&w);
+}
+
 /* Without a failed assertion, behind which workers would wait for ever. */
 static void save_rank_now(struct hand *k, uint32_t rank, uint64_t step)
 {
@@ -329,6 +453,10 @@ int main(void)
 		NODE_TEST(test_a_step_that_was_skipped_is_waited_for),
 		NODE_TEST(test_a_rank_misses_its_window),
 		NODE_TEST(test_a_step_is_tried_again),
+		NODE_TEST(test_a_step_before_the_first_window),
+		NODE_TEST(test_a_credit_of_an_older_epoch_comes_back),
+		NODE_TEST(test_the_window_outlives_ckptd),
+		NODE_TEST(test_a_window_that_was_given_to_some),
 		NODE_TEST(test_why_there_is_no_credit),
 	};
 

@@ -420,13 +420,6 @@ static int check(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,
 	return r == 0 && !slots ? CKPT_SKIPPED : r;
 }
 
-/* Another rank was not ready to save anything: all may come back to the step. */
-static bool not_ready(int reason)
-{
-	return reason == CKPT_SKIP_ABSENT || reason == CKPT_SKIP_UNPREPARED ||
-	       reason == CKPT_SKIP_NOT_LOADED || reason == CKPT_SKIP_OPENING;
-}
-
 int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, uint64_t deadline,
 	       struct err *e)
 {
@@ -453,8 +446,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 	} else {
 		r = waits ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);
 	}
-	if (r != 0 || !waits || !not_ready(s->skip_reason))
-		beating_waited(c->beat);
+	beating_waited(c->beat);
 	if (r < 0)
 		return r;
 	c->waited = true;
@@ -555,8 +547,7 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 		r = check_epoch(c, step, e);
 	if (r < 0)
 		return r;
-	/* All ranks may try it again: it is not passed. */
-	beating_saved(c->beat, step, c->epoch, true);
+	beating_saved(c->beat, step, c->epoch, false);
 	snprintf(text, sizeof(text), "%s", reason && reason[0] ? reason : "the trainer skipped it");
 	s.epoch = c->epoch;
 	s.try = count_try(c, step);

@@ -76,14 +76,17 @@ struct beat_page {
 	uint32_t reserved;
 	/* ckptd: the first checkpoint at or after this step is wanted; 0: none */
 	_Alignas(64) _Atomic uint64_t wanted_step;
+	/* ckptd, for the next ckptd: 1 + the first step of the credit that this rank was given
+	 * last; 0: its turn to save ended without a save, or it was given none. */
+	_Atomic uint64_t credit_from;
 	/* the trainer */
 	_Alignas(64) _Atomic uint64_t written; /* entries, ever */
 	_Atomic uint64_t next_step;            /* the last finished one + 1; 0: has not said */
 	_Atomic uint64_t place;                /* 0: has not said */
 	_Atomic uint64_t long_place;           /* the outermost long phase; 0: it is in none */
 	_Atomic uint64_t saving_epoch;         /* of the one below */
-	/* The newest begun save's step + 1, times 2, plus 1 where it waits for a credit or may be
-	 * tried again; 0: none. */
+	/* The step of the newest begun save + 1, times 2, plus 1 while it waits for a credit; 0:
+	 * none. */
 	_Atomic uint64_t saving_step;
 	_Alignas(64) _Atomic uint64_t texts;
 	struct beat_text role;
@@ -139,16 +142,19 @@ static inline void beat_page_put_saving(struct beat_page *p, uint64_t epoch, uin
 
 /* ---- The reader's side ---- */
 
-/* The first step that this rank may still save without having begun it, of this epoch. */
-static inline uint64_t beat_page_next_save(const struct beat_page *p, uint64_t epoch)
+/* The first step that this rank saves from now on, of this epoch: the one that it waits to save,
+ * else the next one. again: where it comes back to the newest one that it has begun. False: it has
+ * begun none. */
+static inline bool beat_page_next_save(const struct beat_page *p, uint64_t epoch, bool again,
+				       uint64_t *ret)
 {
 	uint64_t step = atomic_load(&p->saving_step);
 
-	if (step == 0 || atomic_load(&p->saving_epoch) != epoch)
-		return 0;
-	return (step >> 1) - (step & 1);
+	if (step < 2 || atomic_load(&p->saving_epoch) != epoch)
+		return false;
+	*ret = (step >> 1) - (again || step & 1);
+	return true;
 }
-
 
 /* False: the n-th entry is not there, not whole, or overwritten. */
 static inline bool beat_page_get(const struct beat_page *p, uint64_t n, struct beat_record *ret)
