@@ -22,6 +22,10 @@
  * instead, one attempt is lost. After any other window it would be lost all the time: ranks that
  * skip a step for want of a credit are ahead of the one that they lack it for.
  *
+ * A window that lies far beyond most ranks is a step counter that is off, or a wrong step in one
+ * call. While that rank stays there no step is saved by all, so it is a problem that names it
+ * (problems.h); when it goes back, the window does.
+ *
  * After a restart the window goes on: its first step is in the beat pages, which show each rank's
  * until its turn ends without a save. A rank that has none, and has not begun a step of the window,
  * is still due.
@@ -43,11 +47,13 @@
 #include "base/fault.h"
 #include "ckptd/beats.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/problems.h"
 #include "ckptd/session.h"
 #include "proto/beat_page.h"
 #include "proto/session_page.h"
 
 #define GRANTS_IN_A_CALL 64u /* each may write an answer to a socket: some microseconds */
+#define PASSED_STEPS     3u  /* of one rank in one window: drift alone makes one or two */
 
 static bool is_open(const struct job *j)
 {
@@ -106,7 +112,7 @@ static enum credit_block rank_blocks(const struct job *j, struct member *m)
 		return BLOCK_UNPREPARED;
 	if (m->epoch != j->history.epoch.number)
 		return BLOCK_NOT_LOADED;
-	if (is_open(j) && m->turn != TURN_DONE && !BUG(CREDIT_AT_ANY_STEP))
+	if (is_open(j) && m->turn != TURN_DONE && !j->window.deserted && !BUG(CREDIT_AT_ANY_STEP))
 		return BLOCK_BEHIND;
 	return m->credit_unused || empty_slot(m) ? BLOCK_NONE : BLOCK_SLOTS;
 }
@@ -157,19 +163,24 @@ static uint64_t next_of(const struct member *m, bool again)
 	return m->next_save - (again && m->next_save > 0);
 }
 
-static uint64_t furthest(const struct job *j, bool again)
+static uint64_t furthest(const struct job *j, bool again, uint32_t *ret_rank)
 {
-	uint64_t first = 0;
+	uint64_t first = 0, next;
 	const struct member *m;
 
-	list_each(m, &j->members, link)
-		first = max_u64(first, next_of(m, again));
+	*ret_rank = 0;
+	list_each(m, &j->members, link) {
+		next = next_of(m, again);
+		if (next > first)
+			*ret_rank = m->rank;
+		first = max_u64(first, next);
+	}
 	return first;
 }
 
 static uint64_t choose_first(struct job *j)
 {
-	uint64_t first = furthest(j, !is_open(j));
+	uint64_t first = furthest(j, !is_open(j), &j->window.ahead);
 
 	if (j->history.epoch.world == 1 || BUG(CREDIT_AT_ANY_STEP))
 		return 0; /* a rank alone agrees with itself, and may try a step again */
@@ -186,11 +197,15 @@ static void open_window(struct job *j)
 	list_each(m, &j->members, link) {
 		assert(m->prepared && m->epoch == j->history.epoch.number);
 		m->turn = TURN_DUE;
+		m->passed = 0;
 	}
 	j->window.epoch = j->history.epoch.number;
 	j->window.from = from;
 	j->window.failed = 0;
+	j->window.deserted = false;
+	j->window.opened_ns = loop_now(j->node->env.loop);
 	j->window.due = true;
+	problems_together(j);
 }
 
 uint64_t credits_first(const struct member *m)
@@ -323,11 +338,27 @@ void credits_entered(struct member *m)
 		end_turn(m);
 }
 
+/* It skipped a step before the window. */
+static void passed(struct member *m, uint64_t step)
+{
+	struct job *j = m->job;
+	uint64_t age = loop_now(j->node->env.loop) - j->window.opened_ns;
+	uint32_t rank;
+
+	if (m->rank == j->window.ahead)
+		j->window.deserted = !j->window.due && furthest(j, false, &rank) < j->window.from;
+	else if (m->turn == TURN_GIVEN && ++m->passed >= PASSED_STEPS &&
+		 age >= j->node->options.skips_ns)
+		problems_ahead(m, step);
+}
+
 void credits_skipped(struct member *m, uint64_t step, bool gave_back)
 {
 	struct job *j = m->job;
 
 	said_step(m, step);
+	if (is_open(j) && step < j->window.from)
+		passed(m, step);
 	if (!is_open(j) || step < j->window.from || step == UINT64_MAX)
 		return;
 	if (!gave_back && (m->turn != TURN_GIVEN || j->history.epoch.world == 1))
@@ -373,6 +404,8 @@ void credits_adopt(struct job *j)
 		return; /* no rank was given one, or can say so: the next window is the first */
 	j->window.epoch = epoch;
 	j->window.from = from - 1;
+	j->window.opened_ns = loop_now(j->node->env.loop);
+	ignore_result(furthest(j, false, &j->window.ahead));
 	list_each(m, &j->members, link) {
 		if (m->epoch != epoch || next_of(m, false) > j->window.from)
 			m->turn = TURN_DONE;

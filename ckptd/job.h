@@ -218,6 +218,7 @@ struct member {
 	bool credit_unused;
 	enum turn turn;          /* in the open window: credits.c */
 	uint64_t next_save;      /* the newest step that it said it saved or skipped, + 1 */
+	uint32_t passed;         /* saves of steps before the open window that it skipped */
 	uint64_t blob_bytes;
 	uint64_t read_cached;    /* round of the last load that it read through the page cache */
 	uint64_t credit_request; /* id of a waiting Credit request; 0: none */
@@ -237,6 +238,9 @@ struct credit_window {
 	uint64_t epoch; /* it is open in this one; 0: it never was */
 	uint64_t from;  /* its first step */
 	uint64_t failed; /* a step of it that some rank did not save, + 1; 0: none */
+	uint32_t ahead;  /* the rank beyond whose save it lies */
+	bool deserted;   /* that rank has gone back: no rank is beyond the window any more */
+	uint64_t opened_ns; /* loop's clock */
 	bool due;       /* some rank's turn may be DUE */
 	enum credit_block block; /* why the next one is not opened */
 	uint32_t blocked_rank;   /* by which rank */

@@ -30,7 +30,7 @@
 #define SECOND_NS     1000000000ull
 #define SAID_EVERY_NS (600 * SECOND_NS)
 #define SAID_SELDOM                                                                                \
-	(1u << PROBLEM_PREPARE | 1u << PROBLEM_SAVES | 1u << PROBLEM_SKIPS |                       \
+	(1u << PROBLEM_PREPARE | 1u << PROBLEM_SAVES | 1u << PROBLEM_SKIPS | 1u << PROBLEM_AHEAD | \
 	 1u << PROBLEM_NO_COMMIT)
 #define SKIPS_IN_A_ROW 3u
 #define OVERDUE        3 /* times the interval that is usual, or advised */
@@ -261,6 +261,26 @@ static void count_row(struct job *j, const struct skip_request *r)
 	      j->history.job.name);
 }
 
+void problems_ahead(struct member *m, uint64_t step)
+{
+	struct job *j = m->job;
+	const struct credit_window *w = &j->window;
+
+	assert(w->from > step && w->ahead != m->rank);
+	found(j, &(struct found){PROBLEM_AHEAD, 4, w->ahead, w->from - 1},
+	      "rank %u has called save for step %llu and rank %u is at step %llu: nothing is saved "
+	      "before all ranks save the same step, the first of them %llu; look at the step "
+	      "counter of rank %u",
+	      w->ahead, (unsigned long long)(w->from - 1), m->rank, (unsigned long long)step,
+	      (unsigned long long)w->from, w->ahead);
+	j->saves.problems[PROBLEM_AHEAD].ranks = 1;
+}
+
+void problems_together(struct job *j)
+{
+	over(j, PROBLEM_AHEAD, "all ranks save the same steps");
+}
+
 static bool is_failure(uint32_t kind)
 {
 	return kind == CKPT_SKIP_FAILED || kind == CKPT_SKIP_REFUSED;
@@ -447,6 +467,7 @@ void problems_epoch(struct job *j)
 	s->commit_gap_ns = 0;
 	over(j, PROBLEM_SKIPS, "a new epoch has begun");
 	over(j, PROBLEM_NO_COMMIT, "a new epoch has begun");
+	over(j, PROBLEM_AHEAD, "a new epoch has begun");
 	for (unsigned k = 0; k < JOB_PROBLEM_COUNT; k++)
 		s->problems[k].said_ns = 0; /* it is another run's: said again */
 }
@@ -455,6 +476,7 @@ void problems_all_left(struct job *j)
 {
 	over(j, PROBLEM_SKIPS, "its last rank has left");
 	over(j, PROBLEM_NO_COMMIT, "its last rank has left");
+	over(j, PROBLEM_AHEAD, "its last rank has left");
 	j->saves.ended = j->saves.called && !j->saves.end_said;
 	job_poke(j);
 }

@@ -29,6 +29,7 @@ struct timer;
 	X(PROBLEM_PREPARE, "prepare-refused", "memory for saves was refused")                      \
 	X(PROBLEM_SAVES, "saves-fail", "saves failed")                                             \
 	X(PROBLEM_SKIPS, "saves-skipped", "saves were skipped")                                    \
+	X(PROBLEM_AHEAD, "rank-ahead", "a rank was far ahead of the others")                       \
 	X(PROBLEM_DAMAGE, "damage", "a checkpoint on disk was damaged")                            \
 	X(PROBLEM_DISK, "disk-full", "a checkpoint had no room on disk")                           \
 	X(PROBLEM_LOG, "log-unwritable", "the log could not be written")                           \
@@ -99,6 +100,10 @@ void problems_prepare_refused(struct member *m, const char *why);
 void problems_prepared(struct member *m);
 void problems_save_failed(struct member *m, uint64_t step, const char *why);
 void problems_skipped(struct member *m, const struct skip_request *r);
+/* It skips steps for another rank's sake, which is ahead; and the job's ranks are together again.
+ */
+void problems_ahead(struct member *m, uint64_t step);
+void problems_together(struct job *j);
 void problems_sealed(struct member *m, const struct checkpoint *c);
 void problems_aborted(const struct checkpoint *c);
 /* It is about to be aborted as the log cannot be written: it stays in `uncommitted`. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Credits: ranks that drift apart save the same steps, a rank that missed its window does not save
- * alone, the window outlives ckptd, and a page says why there is no credit.
+ * alone, the window outlives ckptd, a rank that is far ahead is named, and a page says why there is
+ * no credit.
  */
 #include <config.h>
 
@@ -12,6 +13,7 @@
 #include "ckptd/beats.h"
 #include "ckptd/credits.h"
 #include "ckptd/node_priv.h"
+#include "ckptd/problems.h"
 #include "ckptd/test_node_rig.h"
 #include "proto/beat_page.h"
 #include "proto/session.pb-c.h"
@@ -395,6 +397,72 @@ static void test_a_window_that_was_given_to_some(void **state)
 	crew_end(&w);
 }
 
+/* ---- A rank that is far ahead ---- */
+
+#define FAR 1000000000u
+
+/* Rank 0 calls save for a step far ahead, once: the others pass their steps until it is back. */
+static void test_a_rank_is_far_ahead(void **state)
+{
+	struct node_test *t = *state;
+	const struct problem *p;
+	struct crew w;
+
+	t->o.skips_ns = 0;
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, 10, false);
+		if (i + 1 == RANKS)
+			assert_false(save_or_skip(&w.k[0], 0, FAR));
+		assert_int_equal(save_rank(&w.k[i], i, 10), 0);
+	}
+	turns(t);
+	assert_int_equal(w.k[1].page->credit_from, FAR + 1);
+	p = &the_job(t)->saves.problems[PROBLEM_AHEAD];
+	for (uint64_t step = 11; step <= 13; step++) {
+		assert_false(p->stands); /* one or two are drift */
+		for (uint32_t i = 1; i < RANKS; i++)
+			assert_false(save_or_skip(&w.k[i], i, step));
+	}
+	assert_true(p->stands);
+	assert_int_equal(p->rank, 0);
+	assert_int_equal(p->step, FAR);
+	assert_true(
+		was_told("rank 0 has called save for step 1000000000 and rank 1 is at step 13"));
+	assert_false(save_or_skip(&w.k[0], 0, 14));
+	turns(t);
+	assert_false(p->stands);
+	assert_true(was_told("that is over: all ranks save the same steps"));
+	for (uint32_t i = 0; i < RANKS; i++) {
+		assert_int_equal(w.k[i].page->credit_from, 15);
+		assert_true(save_or_skip(&w.k[i], i, 15));
+	}
+	assert_int_equal(hand_wait(&w.k[0], 15, CKPT_COMMITTED), 0);
+	crew_end(&w);
+}
+
+/* It has even saved that step, alone: the attempt ends, the others need not come to it. */
+static void test_a_rank_has_saved_far_ahead(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	turns(t);
+	assert_true(save_or_skip(&w.k[0], 0, FAR));
+	for (uint32_t i = 1; i < RANKS; i++)
+		assert_true(save_or_skip(&w.k[i], i, 10));
+	turns(t);
+	assert_int_equal(w.k[1].page->credit_from, FAR + 1);
+	assert_false(save_or_skip(&w.k[0], 0, 12));
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++)
+		assert_true(save_or_skip(&w.k[i], i, 13));
+	assert_int_equal(hand_wait(&w.k[1], 13, CKPT_COMMITTED), 0);
+	crew_end(&w);
+}
+
 /* Without a failed assertion, behind which workers would wait for ever. */
 static void save_rank_now(struct hand *k, uint32_t rank, uint64_t step)
 {
@@ -457,6 +525,8 @@ int main(void)
 		NODE_TEST(test_a_credit_of_an_older_epoch_comes_back),
 		NODE_TEST(test_the_window_outlives_ckptd),
 		NODE_TEST(test_a_window_that_was_given_to_some),
+		NODE_TEST(test_a_rank_is_far_ahead),
+		NODE_TEST(test_a_rank_has_saved_far_ahead),
 		NODE_TEST(test_why_there_is_no_credit),
 	};
 

@@ -26,6 +26,10 @@ static const struct remedy of_problems[] = {
 	 false},
 	{"saves-fail", "the trainer gets the same sentence from its save: mend it there", false},
 	{"saves-skipped", "see below which rank blocks, and why", false},
+	{"rank-ahead",
+	 "that rank counts its steps otherwise than the others, or called save with a wrong step: "
+	 "mend it in the trainer; when it saves the others' step all go on",
+	 false},
 	{"damage", "'ckptctl verify' says what is damaged and where; pin the newest good one",
 	 true},
 	{"disk-full", "make room: 'ckptctl gc --dry-run', fewer retention.keep_last, another disk",
@@ -80,6 +84,19 @@ void save_report_problems(const json_t *job, json_t *list)
 			 text_age(age, doc_number(p, "since_ns")));
 		json_array_append_new(list, doc_name(text, strlen(text)));
 	}
+}
+
+static bool stands(const json_t *o, const char *word)
+{
+	json_t *p;
+	size_t i;
+
+	json_array_foreach(json_object_get(o, "problems"), i, p)
+	{
+		if (strcmp(doc_text(p, "problem"), word) == 0)
+			return true;
+	}
+	return false;
 }
 
 static void print_problems(const json_t *o)
@@ -158,7 +175,8 @@ bool save_report_print(const json_t *o, const char *name)
 		    text_age(age, doc_number(committed, "time_ns")));
 	else
 		say("job '%s': nothing was committed", name);
-	if (runs && (problems || late))
+	/* Of a rank that is ahead all others are behind: they are not to blame. */
+	if (runs && (problems || late) && !stands(o, "rank-ahead"))
 		print_block(saves);
 	if (!runs)
 		say("no rank of it runs");
