@@ -258,9 +258,10 @@ void oracle_flip(struct oracle *o, struct oracle_job *j)
 		world_note(o->sim->w, "flipped", c->step, 0, 0);
 }
 
+/* Of the disk, and of points in the code that fail. */
 static uint64_t faults(struct oracle *o)
 {
-	uint64_t n = 0;
+	uint64_t n = o->sim->counts[COUNT_errors_at_point];
 
 	for (int f = 0; f < DISK_FAULTS; f++)
 		n += disk_fault_count(o->sim->disk, (enum disk_fault)f);
