@@ -75,15 +75,46 @@ static void test_pins_readers_and_steps(void **state)
 static void test_log_order_not_steps(void **state)
 {
 	struct retention_policy p = { .keep_last = 1 };
-	struct retention_item items[2];
+	struct retention_item items[3];
 
 	(void)state;
 	memset(items, 0, sizeof(items));
-	items[0].step = 900;
-	items[1].step = 100;
-	items[0].clean = items[1].clean = true;
-	assert_int_equal(retention_apply(&p, items, 2), 1);
-	assert_true(items[0].expire && !items[1].expire);
+	items[0].step = 800;
+	items[1].step = 900;
+	items[2].step = 100;
+	items[0].clean = items[1].clean = items[2].clean = true;
+	assert_int_equal(retention_apply(&p, items, 3), 1);
+	assert_true(items[0].expire && !items[1].expire && !items[2].expire);
+}
+
+/* A training that begins again in the same job does not take the one before with it. */
+static void test_the_highest_step_stays(void **state)
+{
+	struct retention_policy p = {.keep_last = 3};
+	struct retention_item items[6];
+
+	(void)state;
+	memset(items, 0, sizeof(items));
+	for (size_t i = 0; i < 6; i++)
+		items[i].clean = true;
+	items[0].step = 118;
+	items[1].step = 119;
+	for (size_t i = 2; i < 6; i++)
+		items[i].step = i;
+	assert_int_equal(retention_apply(&p, items, 6), 2);
+	assert_true(items[0].expire && items[2].expire);
+	assert_string_equal(items[1].kept_because, "the highest step");
+	items[5].step = 119; /* as high, and newer */
+	assert_int_equal(retention_apply(&p, items, 6), 3);
+	assert_true(items[1].expire);
+	items[5].clean = false;
+	assert_int_equal(retention_apply(&p, items, 6), 1);
+	assert_false(items[1].expire);
+	items[5].clean = true;
+	items[5].step = 5;
+	items[1].clean = false; /* what is bad, or was gone back behind, is no training to find */
+	assert_int_equal(retention_apply(&p, items, 6), 2);
+	assert_true(items[1].expire && !items[0].expire);
 }
 
 /* I9 said once more, by counting, over random histories. */
@@ -98,6 +129,7 @@ static void test_random(void **state)
 		struct retention_policy p = { .keep_last = 1 + (uint32_t)rng_below(&rng.rng, 4),
 					      .keep_every = rng_below(&rng.rng, 4) };
 		size_t n = rng_below(&rng.rng, 13), clean = 0, left = 0, gone, counted = 0;
+		size_t highest = SIZE_MAX;
 
 		memset(items, 0, sizeof(items));
 		for (size_t i = 0; i < n; i++) {
@@ -106,6 +138,9 @@ static void test_random(void **state)
 			items[i].pinned = rng_below(&rng.rng, 8) == 0;
 			items[i].busy = rng_below(&rng.rng, 8) == 0;
 			clean += items[i].clean;
+			if (items[i].clean &&
+			    (highest == SIZE_MAX || items[i].step >= items[highest].step))
+				highest = i;
 		}
 		gone = retention_apply(&p, items, n);
 		for (size_t i = 0; i < n; i++) {
@@ -118,6 +153,7 @@ static void test_random(void **state)
 			assert_true(items[i].expire == (items[i].kept_because == NULL));
 			assert_true(items[i].expire ==
 				    (newer >= p.keep_last && !items[i].pinned && !items[i].busy &&
+				     i != highest &&
 				     !(p.keep_every && items[i].step % p.keep_every == 0)));
 		}
 		assert_int_equal(gone, counted);
@@ -132,6 +168,7 @@ int main(void)
 		cmocka_unit_test(test_nothing_goes_while_nothing_is_clean),
 		cmocka_unit_test(test_pins_readers_and_steps),
 		cmocka_unit_test(test_log_order_not_steps),
+		cmocka_unit_test(test_the_highest_step_stays),
 		cmocka_unit_test(test_random),
 	};
 
