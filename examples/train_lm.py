@@ -19,8 +19,10 @@ what is found of it.
 
     ckptd --user &
     examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo
-    examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo --resume    # after any accident
-    examples/train_lm.py --ranks 3 --steps 90 --job demo --resume --shard fsdp
+    examples/train_lm.py --ranks 2 --steps 60 --every 5 --job demo    # again, after any accident
+    examples/train_lm.py --ranks 3 --steps 90 --job demo --shard fsdp
+
+It goes on from the newest checkpoint of the job; another training takes another --job.
 """
 
 import argparse
@@ -57,9 +59,8 @@ def arguments():
     p.add_argument("--job", default="train_lm", help="name of the job")
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--every", type=int, default=5, help="save every so many steps")
-    p.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     p.add_argument("--min-trust", choices=["latest", "complete", "verified"], default="latest",
-                   help="with --resume: from the newest that is trusted as much")
+                   help="go on from the newest checkpoint that is trusted as much")
     p.add_argument("--shard", choices=["zero1", "fsdp", "rows"], default="zero1",
                    help="what a rank saves")
     p.add_argument("--digest", action="store_true",
@@ -294,7 +295,7 @@ def open_job(args, parameters, adam, text):
     declare(c, parameters, adam, args.shard)
     c.prepare(blob_space=1 << 16)
     started = time.monotonic()
-    got = c.load(min_trust=args.min_trust) if args.resume else None
+    got = c.load(min_trust=args.min_trust)  # each rank, before its first save
     if got is None:
         return c, 0, None
     adam.t = got.step  # it moves once a step
@@ -379,10 +380,10 @@ def train(args):
         say(step=first, digest=adam.digest())
     if resumed:
         tell(f"resumed from step {first} from {resumed['tier']} in {resumed['load_s']:.2f} s")
-    elif args.resume and c is not None:
+    elif c is not None:
         tell("there is no checkpoint to resume from: from the beginning")
-    if c and first > args.steps:  # what is there must not be saved as an earlier step
-        tell(f"step {first} is beyond --steps {args.steps}: nothing is left to do")
+    if resumed and first >= args.steps:  # what is there must not be saved as an earlier step
+        tell(f"step {first} is there and --steps is {args.steps}: nothing is left to do")
         c.close()
         return 0
     if c is not None:  # for ckptd's failure detector: who waits for whom

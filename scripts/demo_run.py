@@ -146,7 +146,7 @@ class Demo:
     def resume(self, what, killed_at, last):
         """Starts the job again and notes what the interruption cost."""
         before = len(self.entries())
-        self.train("--resume")
+        self.train()
         self.wait_for(lambda: any("step" in e for e in self.entries()[before:]), 120,
                       "the first step after resuming")
         start = next(e for e in self.entries()[before:] if "start" in e)
@@ -213,7 +213,7 @@ class Demo:
         self.daemon.terminate()
         self.daemon.wait()
         self.start_ckptd(1)
-        self.train("--resume")
+        self.train()
         self.act(3 * steps // 4 + 1, "c  everything; memory and page cache dropped",
                  self.kill_everything, lambda: self.wait_disk("disk", every))
         self.job.wait()

@@ -220,7 +220,7 @@ def clean(args):
     run.job.terminate()  # as a scheduler does; the launcher hands it on
     run.job.wait()
     time.sleep(5)
-    run.begin("--resume", *evaluate)
+    run.begin(*evaluate)
     run.lasts(50)
     run.end()
     return run

@@ -773,13 +773,15 @@ def test_example_says_what_it_does(d):
     need_torch()
 
     def run(ranks, steps):
-        return train("example", ranks, steps, "--layers", "1", "--resume")
+        return train("example", ranks, steps, "--layers", "1")
     out = run(1, 6)
     assert "no checkpoint to resume from" in out and "step 5, loss" in out and "sealed" in out, out
     assert "resumed from step 6 from memory" in run(2, 8)  # more ranks than saved
     assert "resumed from step 8 from memory" in run(1, 9)  # and fewer
     out = run(2, 7)
-    assert "step 9 is beyond --steps 7" in out and "committed" not in out, out
+    assert "step 9 is there and --steps is 7" in out and "committed" not in out, out
+    out = run(2, 9)
+    assert "step 9 is there and --steps is 9" in out and "committed" not in out, out
     assert "resumed from step 9 from" in run(1, 10)
     out = train("faulty", 2, 5, "--layers", "1", "--every", "2", "--evaluate", "2", "1",
                 "--fault", "nan@2:1")
@@ -822,7 +824,7 @@ def test_example_resumes_on_other_ranks(d):
     last, step = None, 0
     for ranks, shard in ((4, "zero1"), (2, "fsdp"), (3, "rows"), (1, "zero1"), (4, "rows")):
         open(log, "w").close()
-        train("resumes", ranks, step + 3, "--shard", shard, "--layers", "2", "--resume", "--digest",
+        train("resumes", ranks, step + 3, "--shard", shard, "--layers", "2", "--digest",
               "--log", log)
         with open(log) as f:
             said = [json.loads(line) for line in f]
