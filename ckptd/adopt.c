@@ -375,7 +375,7 @@ static int on_sealed(void *arg, const struct ledger_seal *in)
 		declared_unref(j, d);
 		return -ENOMEM;
 	}
-	checkpoint_attach(c, s->rank, s, d, in->image_len, blobs);
+	checkpoint_attach(c, s->rank, s, d, in->image_len, blobs, in->origin);
 	return 0;
 }
 
@@ -947,6 +947,7 @@ static int rewrite_slot(struct ledger *l, struct slot *s)
 			.declaration = sh->declared->digest,
 			.blobs = sh->blobs->at,
 			.n_blobs = sh->blobs->n,
+			.origin = sh->origin,
 		};
 
 		r = ledger_sealed(l, &seal);

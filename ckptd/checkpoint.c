@@ -330,13 +330,45 @@ static int seal_write(struct checkpoint *c, struct member *m, struct slot *s,
 		.declaration = m->declared->digest,
 		.blobs = r->blobs->at,
 		.n_blobs = r->blobs->n,
+		.origin = m->origin,
 	};
 
 	return ledger_sealed(&m->job->ledger, &ls);
 }
 
+static void count_origin(struct origins *o, uint32_t rank, const struct declared *d,
+			 struct origin origin)
+{
+	if (origin.kind == ORIGIN_RESUMED) {
+		o->resumed = true;
+		o->resumed_rank = rank;
+		o->step = origin.step;
+	} else if (origin.kind == ORIGIN_FRESH && d->view.n_shards > 0) {
+		o->fresh = true;
+		o->fresh_rank = rank;
+	}
+}
+
+/* The state that some ranks have loaded and others have not is no state of the job (I15). A window
+ * is opened only for ranks that agree, but one may load in it. */
+static int seal_origin_check(struct checkpoint *c, struct member *m, struct err *e)
+{
+	struct origins o = c->origins;
+	struct member *fresh;
+
+	count_origin(&o, m->rank, m->declared, m->origin);
+	if (!o.resumed || !o.fresh || BUG(MIXED_ORIGINS))
+		return 0;
+	fresh = member_of_rank(m->job, o.fresh_rank);
+	checkpoint_abort(c, NOT_LOADED, o.fresh_rank, (unsigned long long)o.step, o.resumed_rank);
+	if (fresh)
+		problems_not_loaded(fresh, c->step, c->reason);
+	return err_set(e, CKPT_EABORTED, "step %llu was aborted: %s", (unsigned long long)c->step,
+		       c->reason);
+}
+
 void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, struct declared *d,
-		       uint64_t image_len, struct blobs *blobs)
+		       uint64_t image_len, struct blobs *blobs, struct origin origin)
 {
 	struct shard_state *sh = &c->shards[rank];
 
@@ -347,6 +379,8 @@ void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, stru
 	sh->image_len = image_len;
 	sh->declared = d;
 	sh->blobs = blobs;
+	sh->origin = origin;
+	count_origin(&c->origins, rank, d, origin);
 	if (c->job->user) {
 		sh->blobs_user = user_ref(c->job->user);
 		user_add(sh->blobs_user, USER_DECLARATION_BYTES, blobs->bytes);
@@ -399,6 +433,8 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 		err = seal_user_check(m, r, e);
 	if (err == 0)
 		err = seal_attempt(m, r, &c, e);
+	if (err == 0)
+		err = seal_origin_check(c, m, e);
 	if (err == 0 && !JOB_ASSERT(j, m->rank < c->world && !s->holds))
 		err = err_set(e, CKPT_ESTOPPED, "%s", j->defect_text);
 	if (err == 0 && FAULT(SEAL_LEDGER))
@@ -417,7 +453,7 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	m->credit_unused = false;
 	credits_sealed(m, r->step);
 	m->declared->refs++;
-	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs);
+	checkpoint_attach(c, m->rank, s, m->declared, r->image_len, r->blobs, m->origin);
 	problems_sealed(m, c);
 	*ret_attempt = c->attempt;
 	return 0;

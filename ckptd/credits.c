@@ -110,7 +110,7 @@ static enum credit_block rank_blocks(const struct job *j, struct member *m)
 {
 	if (!m->prepared)
 		return BLOCK_UNPREPARED;
-	if (m->epoch != j->history.epoch.number)
+	if (m->epoch != j->history.epoch.number || member_must_load(m))
 		return BLOCK_NOT_LOADED;
 	if (is_open(j) && m->turn != TURN_DONE && !j->window.deserted && !BUG(CREDIT_AT_ANY_STEP))
 		return BLOCK_BEHIND;

@@ -33,7 +33,7 @@ void checkpoint_digested(struct checkpoint *c, uint32_t rank, int status, struct
 void checkpoint_table(struct checkpoint *c, uint32_t rank, const struct made_table *t);
 /* A sealed slot becomes a shard; takes blobs and one reference of d. */
 void checkpoint_attach(struct checkpoint *c, uint32_t rank, struct slot *s, struct declared *d,
-		       uint64_t image_len, struct blobs *blobs);
+		       uint64_t image_len, struct blobs *blobs, struct origin origin);
 /* Frees the shard's blobs. */
 void shard_drop_blobs(struct shard_state *sh);
 

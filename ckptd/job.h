@@ -36,6 +36,7 @@
 #include "detect/goodput.h"
 #include "model/declaration.h"
 #include "model/trust.h"
+#include "proto/origin.h"
 #include "proto/session_page.h"
 #include "storage/commit_file.h"
 #include "storage/store.h"
@@ -90,6 +91,7 @@ struct shard_state {
 	uint64_t image_len;
 	struct declared *declared;
 	struct blobs *blobs;       /* NULL: not sealed, or no longer in memory */
+	struct origin origin;      /* of the rank when it sealed */
 	struct user *blobs_user;   /* whom their block counts for */
 	bool bad_file;             /* its file is damaged, wherever its memory is */
 	void *table;               /* the rank table, once DIGESTED; also in the ledger, unless: */
@@ -98,6 +100,13 @@ struct shard_state {
 	struct digest table_digest;
 	const struct digest *samples; /* of the table */
 	uint32_t n_samples;
+};
+
+/* Which ranks of a checkpoint or an epoch have loaded and which have not: one of each (I15). */
+struct origins {
+	bool resumed, fresh;
+	uint32_t resumed_rank, fresh_rank;
+	uint64_t step; /* that resumed_rank has loaded */
 };
 
 enum agreed_state { CP_OPEN, CP_COMMITTING, CP_COMMITTED, CP_ABORTED };
@@ -129,6 +138,7 @@ struct checkpoint {
 	uint32_t n_memory;          /* ranks whose shard is in memory */
 	uint32_t n_held;            /* slots that hold it, as job_state_check() has counted them */
 	bool sealed, digested;      /* facts, of all ranks */
+	struct origins origins;     /* of those that sealed */
 	bool abort_logged;          /* ABORTED: its record is in the log, or never will be */
 	bool memory;                /* every shard can be read from memory */
 	enum durable_state durable;
@@ -210,6 +220,7 @@ struct member {
 	struct round_item fill;      /* in job->fills: some of them are filled later */
 	uint64_t epoch;          /* it may save in */
 	uint64_t entered_ns;     /* when it entered it, by the loop's clock */
+	struct origin origin;    /* in it; UNSAID while an adopted one is not back */
 	struct declared *declared;
 	uint64_t in_ledger;
 	struct region *page;     /* struct session_page */
@@ -296,6 +307,7 @@ struct job {
 	uint64_t next_beats;  /* the newest beat page's */
 	uint64_t wanted_step; /* the first save at or after it was asked for; 0: none */
 	struct credit_window window;
+	struct origins origins; /* of this epoch: one that has loaded; fresh is not kept */
 	struct saves saves; /* problems.c */
 	struct history history;
 	struct joblog *log;
@@ -439,6 +451,7 @@ struct open_request {
 	bool assumed; /* nothing said which rank it is */
 	uint8_t token[32];
 	uint64_t loaded_epoch;
+	struct origin origin; /* of a reconnect in that epoch, or of one that joins */
 };
 /* A job that was being created (job->creating) is there, or came to nothing: opens of it go on, or
  * are answered with this, and its next step frees it. */
@@ -523,6 +536,11 @@ MUST_CHECK int member_declare(struct member *m, struct declared *d, struct err *
 void member_drop_slots(struct member *m);
 /* It has loaded, or there was nothing to load: it may save in the current epoch. */
 void member_enter_epoch(struct member *m);
+/* Where its state comes from in the current epoch. */
+void member_set_origin(struct member *m, struct origin o);
+/* It has tensors and has loaded nothing, and another rank of the epoch has: what they save is no
+ * state of the job (I15). */
+bool member_must_load(const struct member *m);
 uint64_t member_slot_bytes(const struct member *m);
 /* The job is in another epoch now: says so on pages, and to who waits for a credit. */
 void member_publish_epoch(struct job *j);

@@ -512,6 +512,8 @@ int ledger_sealed(struct ledger *l, const struct ledger_seal *s)
 		write_u64(&out.w, s->blobs[i].image_offset);
 		write_u64(&out.w, s->blobs[i].bytes);
 	}
+	write_u8(&out.w, (uint8_t)s->origin.kind);
+	write_u64(&out.w, s->origin.step);
 	l->slice -= min_u64(l->slice, BLOB_COST * (uint64_t)s->n_blobs);
 	return append(l, L_SEALED, &out);
 }
@@ -647,6 +649,7 @@ static int replay_sealed(struct reader *r, const struct ledger_reader *reader, v
 	struct ledger_seal s = { .slot = read_u32(r), .try_number = read_u32(r) };
 	struct blob_entry *blobs CLEANUP_FREE = NULL;
 	struct digest attempt;
+	uint8_t kind;
 
 	s.world = read_u32(r);
 	s.n_blobs = read_u32(r);
@@ -670,6 +673,11 @@ static int replay_sealed(struct reader *r, const struct ledger_reader *reader, v
 	if (!blobs)
 		return -ENOMEM;
 	s.blobs = blobs;
+	if (reader_left(r) > 0) { /* an older ckptd did not write it */
+		kind = read_u8(r);
+		s.origin.step = read_u64(r);
+		s.origin.kind = kind <= ORIGIN_RESUMED ? (enum origin_kind)kind : ORIGIN_UNSAID;
+	}
 	return r->bad ? CKPT_ECORRUPT : reader->sealed(arg, &s);
 }
 

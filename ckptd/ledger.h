@@ -25,6 +25,7 @@
 #include "base/ids.h"
 #include "base/memory.h"
 #include "model/table.h"
+#include "proto/origin.h"
 
 #define LEDGER_PAYLOAD_MAX (1u << 30) /* bytes of one record */
 /* Longer ones are written into a region of their own by a worker (an annex), and a record names it:
@@ -107,6 +108,7 @@ struct ledger_seal {
 	struct digest declaration;
 	const struct blob_entry *blobs;
 	uint32_t n_blobs;
+	struct origin origin; /* of its rank */
 };
 MUST_CHECK int ledger_sealed(struct ledger *l, const struct ledger_seal *s);
 MUST_CHECK int ledger_table(struct ledger *l, uint32_t slot, const void *table, size_t len);

@@ -370,6 +370,18 @@ static bool must_wait(struct load *l)
 	return c && may_get_better(l, c);
 }
 
+/* What this epoch has saved is the state of ranks that run; anything else is where one resumes. */
+static struct origin origin_after(const struct load *l, const struct checkpoint *c)
+{
+	struct member *m = session_member(l->session);
+
+	if (c->epoch != c->job->history.epoch.number || checkpoint_is_base(c))
+		return (struct origin){ORIGIN_RESUMED, c->step};
+	if (m && m->origin.kind == ORIGIN_RESUMED && m->epoch != c->epoch)
+		return (struct origin){ORIGIN_FRESH, 0};
+	return m ? m->origin : (struct origin){0};
+}
+
 static void load_go(struct load *l)
 {
 	struct job *j = l->job;
@@ -418,6 +430,7 @@ static void load_go(struct load *l)
 	l->step = c->step;
 	l->attempt = c->attempt;
 	l->epoch = j->history.epoch.number;
+	l->origin = origin_after(l, c);
 	if (choose_sources(l, c) < 0 || wanted_by_make(j, l->rank, &l->others) < 0 ||
 	    holding_begin(c, session_user(l->owner)) < 0) {
 		load_give_error(l, l->err.code ? l->err.code : -ENOMEM, l->err.text);
@@ -566,6 +579,7 @@ void load_look(struct session *s, uint64_t request, const Ckpt__Stored *m)
 
 void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fds, size_t n_fds)
 {
+	struct member *member = session_member(s);
 	struct load *l;
 
 	if (m->in_fd && n_fds == 0) {
@@ -576,6 +590,8 @@ void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fd
 	if (!l)
 		return;
 	l->lenient = m->lenient;
+	if (member->origin.kind == ORIGIN_FRESH) /* what it needs it takes by itself */
+		member_set_origin(member, (struct origin){0});
 	if (m->in_fd) {
 		l->wants_fd = fds[0];
 		fds[0] = -1;
@@ -611,6 +627,7 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 {
 	struct member *member = session_member(s);
 	struct load *l, *found = NULL;
+	struct origin origin;
 	uint64_t epoch;
 
 	list_each(l, session_loads(s), link)
@@ -622,8 +639,12 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 	/* The epoch of the reply that was loaded: from the message, where ckptd has forgotten it.
 	 */
 	epoch = found ? found->epoch : m->epoch;
-	if (m->complete && member && epoch == member->job->history.epoch.number)
+	origin = found ? found->origin : origin_of(m->origin);
+	if (m->complete && member && epoch == member->job->history.epoch.number) {
 		member_enter_epoch(member);
+		if (member->epoch == epoch)
+			member_set_origin(member, origin);
+	}
 	if (!found) {
 		session_reply_ok(s, request); /* ended before: the answer was lost (I10) */
 		return;

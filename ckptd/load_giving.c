@@ -95,6 +95,7 @@ static void fill_reply(struct load *l, Ckpt__LoadReply *body, struct problem_lis
 	body->attempt = (ProtobufCBinaryData){ 16, l->attempt.b };
 	body->tier = CKPT_TIER_MEMORY;
 	body->n_sources = l->n_order;
+	body->origin = origin_message(l->origin, &l->origin_body);
 	for (uint32_t i = 0; i < l->n_order; i++)
 		if (l->sources[l->order[i]].kind == LOAD_FILE)
 			body->tier = CKPT_TIER_DISK;

@@ -51,6 +51,8 @@ struct load {
 	enum trust_level least; /* what it asks for */
 	uint64_t step, epoch;
 	struct attempt_id attempt;
+	struct origin origin; /* of its rank, once it is complete */
+	Ckpt__Origin origin_body;
 	bool any_attempt;
 	uint32_t rank, world;
 	struct declared *wanted; /* LOAD_OWN */

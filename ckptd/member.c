@@ -311,6 +311,8 @@ int member_join(struct job *j, const struct open_request *r, struct member **ret
 		beats_join(m, r->reconnect);
 	if (r->reconnect && r->loaded_epoch == j->history.epoch.number)
 		member_enter_epoch(m);
+	if (!r->reconnect || r->loaded_epoch == j->history.epoch.number)
+		member_set_origin(m, r->origin);
 	if (m->session)
 		session_forget_member(m->session);
 	m->session = r->session;
@@ -329,11 +331,32 @@ void member_enter_epoch(struct member *m)
 	if (was == m->job->history.epoch.number)
 		return;
 	m->epoch = m->job->history.epoch.number;
+	if (m->origin.kind == ORIGIN_RESUMED) /* in the epoch before */
+		m->origin = (struct origin){ORIGIN_FRESH, 0};
 	credits_entered(m);
 	/* Without the ledger's word a crash would put it back into the old epoch unawares. */
 	if (member_write(m) < 0)
 		m->epoch = was;
 	job_poke(m->job);
+}
+
+void member_set_origin(struct member *m, struct origin o)
+{
+	struct job *j = m->job;
+
+	m->origin = o;
+	if (o.kind == ORIGIN_RESUMED)
+		j->origins =
+			(struct origins){.resumed = true, .resumed_rank = m->rank, .step = o.step};
+	if (!member_must_load(m))
+		problems_loaded(m);
+	job_poke(j); /* a window may wait for it */
+}
+
+bool member_must_load(const struct member *m)
+{
+	return m->origin.kind == ORIGIN_FRESH && m->job->origins.resumed && m->declared &&
+	       m->declared->view.n_shards > 0 && !BUG(MIXED_ORIGINS);
 }
 
 void member_refuse_credit(struct member *m, uint64_t request)
@@ -406,6 +429,7 @@ void member_publish_epoch(struct job *j)
 	struct member *m;
 
 	beats_forget_save(j);
+	j->origins = (struct origins){0};
 	list_each(m, &j->members, link) {
 		if (m->page)
 			((struct session_page *)m->page->base)->epoch = j->history.epoch.number;

@@ -240,6 +240,59 @@ void problems_save_failed(struct member *m, uint64_t step, const char *why)
 		   (unsigned long long)step, why);
 }
 
+void problems_not_loaded(struct member *m, uint64_t step, const char *why)
+{
+	rank_found(m, PROBLEM_NOT_LOADED, step, "%s", why);
+}
+
+void problems_loaded(struct member *m)
+{
+	rank_over(m, PROBLEM_NOT_LOADED, "has loaded");
+}
+
+/* The rank for which no window is opened. */
+static void look_who_blocks(struct job *j, uint64_t step)
+{
+	struct member *m = j->window.block == BLOCK_NOT_LOADED
+				   ? member_of_rank(j, j->window.blocked_rank)
+				   : NULL;
+	char text[ERR_TEXT_MAX];
+
+	if (!m || !member_must_load(m))
+		return;
+	snprintf(text, sizeof(text), NOT_LOADED, m->rank, (unsigned long long)j->origins.step,
+		 j->origins.resumed_rank);
+	problems_not_loaded(m, step, text);
+}
+
+bool problems_goes_back(struct member *m, uint64_t step, char ret[ERR_TEXT_MAX])
+{
+	struct job *j = m->job;
+	const struct record_epoch *ep = &j->history.epoch;
+	char text[ERR_TEXT_MAX];
+
+	if (!ep->has_base || m->saves.noted == ep->number || !m->declared ||
+	    m->declared->view.n_shards == 0)
+		return false;
+	if (m->origin.kind == ORIGIN_FRESH)
+		snprintf(text, sizeof(text),
+			 "rank %u has not loaded step %llu, which the job has: it begins a new "
+			 "training, whose steps become the newest; call ckpt_load() before the "
+			 "first save, or use another job name",
+			 m->rank, (unsigned long long)ep->base_step);
+	else if (m->origin.kind == ORIGIN_RESUMED && step <= m->origin.step)
+		snprintf(text, sizeof(text),
+			 "rank %u saves step %llu, which becomes the newest, and has loaded step "
+			 "%llu: save the steps above the one that ckpt_load() returns",
+			 m->rank, (unsigned long long)step, (unsigned long long)m->origin.step);
+	else
+		return false;
+	m->saves.noted = ep->number;
+	found(j, &(struct found){PROBLEM_GOES_BACK, 4, m->rank, step}, "%s", text);
+	snprintf(ret, ERR_TEXT_MAX, "job '%s': %.320s", j->history.job.name, text);
+	return true;
+}
+
 /* One step that several ranks skip is one. */
 static void count_row(struct job *j, const struct skip_request *r)
 {
@@ -305,6 +358,7 @@ void problems_skipped(struct member *m, const struct skip_request *r)
 		problems_save_failed(m, r->step, r->reason);
 	} else if (kind != CKPT_SKIP_CALLER) {
 		was_called(j, r->step);
+		look_who_blocks(j, r->step);
 		count_row(j, r);
 	}
 }
@@ -389,6 +443,7 @@ void problems_left(struct member *m, bool bye)
 
 	rank_over(m, PROBLEM_PREPARE, "has left");
 	rank_over(m, PROBLEM_SAVES, "has left");
+	rank_over(m, PROBLEM_NOT_LOADED, "has left");
 	if (!bye || !m->saves.skipped_last || j->saves.end_said)
 		return;
 	j->saves.end_said = true; /* other ranks skipped it too */
@@ -452,6 +507,9 @@ void problems_committed(const struct checkpoint *c)
 
 	over(c->job, PROBLEM_SKIPS, "step %llu is committed", (unsigned long long)c->step);
 	over(c->job, PROBLEM_NO_COMMIT, "step %llu is committed", (unsigned long long)c->step);
+	if (c->step > c->job->history.epoch.base_step)
+		over(c->job, PROBLEM_GOES_BACK, "step %llu is committed",
+		     (unsigned long long)c->step);
 	s->row = 0;
 	s->commit_gap_ns = s->commit_ns ? now - s->commit_ns : 0;
 	s->commit_ns = now;
@@ -460,6 +518,7 @@ void problems_committed(const struct checkpoint *c)
 void problems_epoch(struct job *j)
 {
 	struct saves *s = &j->saves;
+	struct member *m;
 
 	s->tried = s->called = s->end_said = s->ended = false;
 	s->row = 0;
@@ -468,6 +527,9 @@ void problems_epoch(struct job *j)
 	over(j, PROBLEM_SKIPS, "a new epoch has begun");
 	over(j, PROBLEM_NO_COMMIT, "a new epoch has begun");
 	over(j, PROBLEM_AHEAD, "a new epoch has begun");
+	over(j, PROBLEM_GOES_BACK, "a new epoch has begun");
+	list_each(m, &j->members, link)
+		rank_over(m, PROBLEM_NOT_LOADED, "is in a new epoch");
 	for (unsigned k = 0; k < JOB_PROBLEM_COUNT; k++)
 		s->problems[k].said_ns = 0; /* it is another run's: said again */
 }
@@ -477,6 +539,7 @@ void problems_all_left(struct job *j)
 	over(j, PROBLEM_SKIPS, "its last rank has left");
 	over(j, PROBLEM_NO_COMMIT, "its last rank has left");
 	over(j, PROBLEM_AHEAD, "its last rank has left");
+	over(j, PROBLEM_GOES_BACK, "its last rank has left");
 	j->saves.ended = j->saves.called && !j->saves.end_said;
 	job_poke(j);
 }

@@ -33,7 +33,9 @@ struct timer;
 	X(PROBLEM_DAMAGE, "damage", "a checkpoint on disk was damaged")                            \
 	X(PROBLEM_DISK, "disk-full", "a checkpoint had no room on disk")                           \
 	X(PROBLEM_LOG, "log-unwritable", "the log could not be written")                           \
-	X(PROBLEM_NO_COMMIT, "no-commit", "nothing was committed")
+	X(PROBLEM_NO_COMMIT, "no-commit", "nothing was committed")                                 \
+	X(PROBLEM_NOT_LOADED, "not-loaded", "some ranks had loaded and others had not")            \
+	X(PROBLEM_GOES_BACK, "goes-back", "steps were saved that an earlier run had passed")
 
 enum job_problem {
 #define X(name, word, was) name,
@@ -48,7 +50,7 @@ enum job_problem {
 struct problem {
 	bool stands;
 	bool said;         /* its beginning is in the log, and so will be its end */
-	uint32_t ranks;    /* that have it: PREPARE and SAVES */
+	uint32_t ranks;    /* that have it: PREPARE, SAVES and NOT_LOADED */
 	uint32_t rank;     /* whose sentence it is */
 	uint64_t step;     /* that it is about */
 	uint64_t times;    /* found since it stands */
@@ -87,6 +89,7 @@ struct rank_saves {
 	uint32_t problems; /* bits of enum job_problem */
 	uint64_t skips;
 	bool skipped_last; /* its last save was */
+	uint64_t noted;    /* in this epoch its trainer was told that the job goes back */
 	struct last_skip last_skip;
 };
 
@@ -108,6 +111,15 @@ void problems_sealed(struct member *m, const struct checkpoint *c);
 void problems_aborted(const struct checkpoint *c);
 /* It is about to be aborted as the log cannot be written: it stays in `uncommitted`. */
 void problems_given_up(const struct checkpoint *c);
+/* What it saves cannot be committed, as others have loaded and it has not. */
+#define NOT_LOADED                                                                                 \
+	"rank %u has not loaded step %llu, which rank %u has: call ckpt_load() on each rank "      \
+	"before the first save"
+void problems_not_loaded(struct member *m, uint64_t step, const char *why);
+void problems_loaded(struct member *m);
+/* It has sealed this step: whether the job goes back to below what an earlier run has reached. Then
+ * ret is a sentence for its trainer, once in an epoch. */
+bool problems_goes_back(struct member *m, uint64_t step, char ret[ERR_TEXT_MAX]);
 void problems_committed(const struct checkpoint *c);
 void problems_damaged(const struct checkpoint *c);
 void problems_disk_full(struct job *j, uint64_t step, const char *why);

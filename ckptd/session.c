@@ -246,6 +246,9 @@ static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
 		.looks = m->existing && !m->trains,
 		.assumed = m->assumed,
 		.loaded_epoch = m->loaded_epoch,
+		.origin = m->reconnect
+				  ? origin_of(m->origin)
+				  : (struct origin){m->own_state ? ORIGIN_UNSAID : ORIGIN_FRESH, 0},
 	};
 
 	if (s->member || s->use.opening) {
@@ -375,6 +378,7 @@ static int take_blobs(const Ckpt__Seal *m, struct blobs **ret, struct err *e)
 
 static void seal_reply(struct session *s, uint64_t id, uint64_t step, struct attempt_id *attempt)
 {
+	char note[ERR_TEXT_MAX];
 	Ckpt__Reply reply = CKPT__REPLY__INIT;
 	Ckpt__SealReply body = CKPT__SEAL_REPLY__INIT;
 
@@ -385,6 +389,8 @@ static void seal_reply(struct session *s, uint64_t id, uint64_t step, struct att
 	reply.id = id;
 	reply.body_case = CKPT__REPLY__BODY_SEAL;
 	reply.seal = &body;
+	if (problems_goes_back(s->member, step, note))
+		reply.text = note;
 	session_reply(s, &reply, NULL, 0);
 }
 

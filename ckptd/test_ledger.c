@@ -73,8 +73,14 @@ static int write_slot(struct ledger *l, uint32_t slot, size_t table_len)
 {
 	struct process_id p = { .pid = 100 + (int)slot, .uid = 7, .start = 9 };
 	struct blob_entry blobs[2] = {{"rng", 3, 4096, 10}, {"cursor", 6, 4160, 8}};
-	struct ledger_seal seal = { .slot = slot, .world = 4, .step = 10 + slot, .epoch = 3,
-				    .image_len = 5000, .blobs = blobs, .n_blobs = 2 };
+	struct ledger_seal seal = {.slot = slot,
+				   .world = 4,
+				   .step = 10 + slot,
+				   .epoch = 3,
+				   .image_len = 5000,
+				   .blobs = blobs,
+				   .n_blobs = 2,
+				   .origin = {(enum origin_kind)(slot % 3), slot}};
 	uint8_t table[8192];
 	int r = ledger_slot(l, slot, slot % 4, "slot.x", &p);
 
@@ -154,6 +160,8 @@ static int on_sealed(void *arg, const struct ledger_seal *s)
 	assert_int_equal(s->blobs[1].name_len, 6);
 	assert_memory_equal(s->blobs[1].name, "cursor", 6);
 	assert_int_equal(s->blobs[1].image_offset, 4160);
+	assert_int_equal(s->origin.kind, s->slot % 3);
+	assert_int_equal(s->origin.step, s->slot);
 	((struct seen *)arg)->sealed++;
 	return 0;
 }

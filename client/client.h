@@ -45,6 +45,7 @@
 #include "client/slots.h"
 #include "model/declaration.h"
 #include "model/table.h"
+#include "proto/origin.h"
 #include "proto/session_page.h"
 
 #define SLOTS_MAX	CONN_FDS_MAX
@@ -129,6 +130,9 @@ struct ckpt {
 	struct away away;
 	bool rejoined;        /* CKPT_RECONNECTED is to be said */
 	uint64_t epoch;       /* opened or loaded in */
+	struct origin origin; /* of its state, in it */
+	bool noted;           /* CKPT_NOTED is to be said */
+	char note[ERR_TEXT_MAX]; /* what ckptd has said with a save; empty: nothing */
 	struct geometry geometry;
 	const struct session_page *page;
 

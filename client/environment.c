@@ -329,13 +329,14 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 		r = find_min_trust(&id, e);
 	if (r < 0)
 		return r;
-	if (o.flags & ~(CKPT_EXISTING | CKPT_TRAINS))
-		return err_set(
-			e, -EINVAL,
-			"options: flags are %#x, and only CKPT_EXISTING and CKPT_TRAINS are known",
-			o.flags);
+	if (o.flags & ~(CKPT_EXISTING | CKPT_TRAINS | CKPT_OWN_STATE))
+		return err_set(e, -EINVAL,
+			       "options: flags are %#x, and only CKPT_EXISTING, CKPT_TRAINS and "
+			       "CKPT_OWN_STATE are known",
+			       o.flags);
 	id.existing = o.flags & CKPT_EXISTING;
 	id.trains = !id.existing || (o.flags & CKPT_TRAINS);
+	id.own_state = o.flags & CKPT_OWN_STATE;
 	if (o.connect_timeout_ms)
 		id.connect_ms = o.connect_timeout_ms;
 	if (o.timeout_ms && o.timeout_ms != CKPT_DEFAULT_TIMEOUT)

@@ -29,7 +29,7 @@ struct identity {
 	uint64_t load_memory;              /* bytes that a load may have read and not yet placed */
 	uint32_t min_trust;                /* of loads, by CKPT_MIN_TRUST */
 	int64_t timeout_ms;                /* of calls with CKPT_DEFAULT_TIMEOUT */
-	bool existing, trains;             /* CKPT_EXISTING, CKPT_TRAINS */
+	bool existing, trains, own_state;  /* CKPT_EXISTING, CKPT_TRAINS, CKPT_OWN_STATE */
 	bool assumed;                      /* nothing said rank and world: 0 of 1 */
 };
 

@@ -68,6 +68,10 @@ int call_leave(struct ckpt *c, const char *call, int r, const struct err *e)
 		c->rejoined = false;
 		r |= CKPT_RECONNECTED;
 	}
+	if (r >= 0 && c->noted) {
+		c->noted = false;
+		r |= CKPT_NOTED;
+	}
 	return call_leave_plain(c, call, r, e);
 }
 
@@ -225,6 +229,8 @@ int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret)
 
 const char *ckpt_note(const struct ckpt *c)
 {
+	if (c && c->note[0])
+		return c->note;
 	if (!c || !c->who.assumed)
 		return "";
 	return "rank 0 of 1 is assumed, for nothing says otherwise: where the job has more "

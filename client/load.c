@@ -51,6 +51,7 @@ struct loading {
 	uint32_t sent;        /* which sending the parts belong to */
 	uint64_t id;          /* for LoadEnd; 0: ckptd has given nothing */
 	uint64_t step, epoch;
+	struct origin origin; /* once it is complete */
 	uint64_t fell_back_from;
 	uint8_t attempt[16];
 	int tier;
@@ -126,6 +127,7 @@ static int load_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 		return err_code(q->err, r, "take a load of %u sources", m->n_sources);
 	l->step = m->step;
 	l->epoch = m->epoch;
+	l->origin = origin_of(m->origin);
 	l->fell_back_from = m->fell_back_from;
 	l->tier = (int)m->tier;
 	if (m->attempt.len == sizeof(l->attempt))
@@ -176,6 +178,7 @@ static int ask(struct loading *l, struct err *e)
 static int say_end(struct loading *l, bool complete, bool failed)
 {
 	Ckpt__LoadEnd body = CKPT__LOAD_END__INIT;
+	Ckpt__Origin origin;
 	struct request q;
 
 	if (l->id == 0)
@@ -183,6 +186,7 @@ static int say_end(struct loading *l, bool complete, bool failed)
 	body.load = l->id;
 	body.complete = complete;
 	body.epoch = l->epoch;
+	body.origin = origin_message(l->origin, &origin);
 	body.failed = failed;
 	body.source = l->placed.bad_source;
 	body.leaf = l->placed.bad_leaf;
@@ -592,6 +596,14 @@ static int lost_since(const struct ckpt *c, const struct given *first, struct er
 		       (unsigned long long)first->step, c->who.job, c->who.job);
 }
 
+/* ckptd has moved the session there. */
+static void enter_epoch(struct ckpt *c, uint64_t epoch)
+{
+	if (c->epoch != epoch && c->origin.kind == ORIGIN_RESUMED) /* in the one before */
+		c->origin = (struct origin){ORIGIN_FRESH, 0};
+	c->epoch = epoch;
+}
+
 /* What a try that worked means. */
 static int conclude(struct ckpt *c, struct loading *l, const struct given *first,
 		    struct ckpt_loaded *ret, struct err *e)
@@ -599,7 +611,11 @@ static int conclude(struct ckpt *c, struct loading *l, const struct given *first
 	int r = CKPT_OK;
 
 	if (l->order->enter)
-		c->epoch = l->epoch; /* ckptd has moved the session there */
+		enter_epoch(c, l->epoch);
+	if (l->order->enter && !l->nothing)
+		c->origin = l->origin;
+	else if (c->origin.kind == ORIGIN_FRESH) /* as ckptd takes a read of its own */
+		c->origin.kind = l->nothing ? ORIGIN_FRESH : ORIGIN_UNSAID;
 	if (l->nothing)
 		return first->any ? lost_since(c, first, e) : CKPT_NOTHING;
 	if (l->order->step == CKPT_LATEST && first->any &&
@@ -641,7 +657,7 @@ int load_tries(struct ckpt *c, const struct load_order *o, struct ckpt_loaded *r
 		else if (r == AGAIN && n + 1 == LOAD_TRIES_MAX)
 			r = CKPT_ECORRUPT;
 		else if (r == CKPT_ELOST && l.epoch)
-			c->epoch = l.epoch; /* it may save there: there is nothing else to do */
+			enter_epoch(c, l.epoch); /* to save: there is nothing else to do */
 		if (!first.any && l.id && !l.nothing) {
 			memcpy(first.attempt, l.attempt, sizeof(first.attempt));
 			first.step = l.step;

@@ -225,10 +225,28 @@ static void tell_refused(struct ckpt *c, const struct save *s, const struct err 
 			       min_u64(s->deadline, deadline_in(ASK_MS)), &e));
 }
 
+struct sealing {
+	struct request q;
+	struct ckpt *c;
+};
+
+static int seal_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
+{
+	struct ckpt *c = container_of(q, struct sealing, q)->c;
+
+	(void)fds;
+	(void)n_fds;
+	if (q->status < 0 || !reply->text || !reply->text[0])
+		return 0;
+	snprintf(c->note, sizeof(c->note), "%s", reply->text);
+	c->noted = true;
+	return 0;
+}
+
 int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 {
 	Ckpt__Seal seal = CKPT__SEAL__INIT;
-	struct request q;
+	struct sealing l = {.c = c};
 	int r;
 
 	seal.step = s->step;
@@ -240,14 +258,15 @@ int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 	seal.blobs = c->place_list;
 	seal.n_blobs = s->n_blobs;
 	seal.declaration = (ProtobufCBinaryData){ sizeof(c->digest.b), c->digest.b };
-	request_init(&q, e);
-	q.message.body_case = CKPT__REQUEST__BODY_SEAL;
-	q.message.seal = &seal;
+	request_init(&l.q, e);
+	l.q.message.body_case = CKPT__REQUEST__BODY_SEAL;
+	l.q.message.seal = &seal;
+	l.q.reply = seal_reply;
 	c->unsettled = *s;
-	r = session_call_slots(c, &q, s->generation, deadline);
+	r = session_call_slots(c, &l.q, s->generation, deadline);
 	if (r == 0)
 		c->unsettled = (struct save){ 0 };
-	else if (q.done) /* refused, and ckptd listens: better now than at the next save */
+	else if (l.q.done) /* refused, and ckptd listens: better now than at the next save */
 		save_give_up(c, s, "its seal was refused", deadline);
 	return r;
 }

@@ -211,8 +211,10 @@ static int open_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 		memcpy(c->who.token, o->token.data, o->token.len);
 	c->who.token_len = (uint32_t)o->token.len;
 	snprintf(c->who.run_id, sizeof(c->who.run_id), "%s", o->run_id);
-	if (!c->joined)
+	if (!c->joined) {
 		c->epoch = o->epoch;
+		c->origin.kind = c->who.own_state ? ORIGIN_UNSAID : ORIGIN_FRESH;
+	}
 	return 0;
 }
 
@@ -252,6 +254,7 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 {
 	struct ckpt *c = j->c;
 	Ckpt__Open open = CKPT__OPEN__INIT;
+	Ckpt__Origin origin;
 	int r;
 
 	open.job = c->who.job;
@@ -265,6 +268,8 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 	open.trains = c->who.trains;
 	open.assumed = c->who.assumed;
 	open.loaded_epoch = j->again ? c->epoch : 0;
+	open.own_state = c->who.own_state;
+	open.origin = j->again ? origin_message(c->origin, &origin) : NULL;
 	request_init(&j->q, e);
 	j->q.message.body_case = CKPT__REQUEST__BODY_OPEN;
 	j->q.message.open = &open;

@@ -216,11 +216,11 @@ static void test_socket_token_timeouts(void **state)
 	assert_string_equal(id.sockets[0], "/mine");
 	assert_int_equal(id.connect_ms, 5);
 	assert_int_equal(id.timeout_ms, 7);
-	assert_false(id.existing);
-	o.flags = CKPT_EXISTING;
+	assert_false(id.existing || id.own_state);
+	o.flags = CKPT_EXISTING | CKPT_OWN_STATE;
 	assert_int_equal(identity_find("j", 0, 1, &o, &id, &e), 0);
-	assert_true(id.existing);
-	o.flags = 4;
+	assert_true(id.existing && id.own_state);
+	o.flags = 8;
 	refused(identity_find("j", 0, 1, &o, &id, &e), &e, "flags");
 	/* A caller of an older libckpt: what it does not know is absent. */
 	o.size = offsetof(struct ckpt_options, token);

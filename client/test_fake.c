@@ -223,6 +223,8 @@ static void on_open(struct fake *f, const struct answer *a, const Ckpt__Request 
 	snprintf(f->run_id, sizeof(f->run_id), "%s", q->open->run_id);
 	f->reconnect = q->open->reconnect;
 	f->loaded_epoch = q->open->loaded_epoch;
+	f->opened_origin = origin_of(q->open->origin).kind;
+	f->own_state = q->open->own_state;
 	f->token_len = (uint32_t)q->open->token.len;
 	if (f->member && !q->open->reconnect)
 		fake_forget(f);
@@ -362,6 +364,9 @@ static void on_seal(struct fake *f, const struct answer *a, const Ckpt__Request 
 	s->n_blobs = (uint32_t)q->seal->n_blobs;
 	f->n_seals++;
 	grant(f);
+	if (f->seal_note)
+		m.text = (char *)f->seal_note;
+	f->seal_note = NULL;
 	reply(a, &m, NULL, 0);
 }
 
@@ -460,6 +465,7 @@ static void on_load(struct fake *f, const struct answer *a, const Ckpt__Request 
 	struct fake_offer *o = &f->offers[f->next_offer];
 	Ckpt__Reply m = CKPT__REPLY__INIT;
 	Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
+	Ckpt__Origin origin;
 	uint8_t attempt[16], *base;
 	int fds[FDS_MAX], plan_fd = -1;
 	uint32_t next = 0, per = o->per_message ? o->per_message : FDS_MAX;
@@ -480,6 +486,8 @@ static void on_load(struct fake *f, const struct answer *a, const Ckpt__Request 
 	body.tier = o->tier;
 	body.fell_back_from = o->fell_back_from;
 	body.n_sources = o->n_fds;
+	body.origin =
+		origin_message((struct origin){(enum origin_kind)f->origin, o->step}, &origin);
 	body.problems = (char **)o->problems;
 	while (body.n_problems < 4 && o->problems[body.n_problems])
 		body.n_problems++;

@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "ckpt.h"
 #include "proto/beat_page.h"
+#include "proto/origin.h"
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"
 
@@ -100,6 +101,8 @@ struct fake {
 	bool grant;             /* gives the next credit when a slot is free */
 	bool no_beats;          /* it is older than beats */
 	bool late_slots;        /* Prepare is not answered before fake_answer_prepare() */
+	const char *seal_note;  /* with the next Seal; NULL: nothing */
+	uint32_t origin;        /* enum origin_kind: of its loads */
 	uint32_t wait_answer;   /* enum ckpt_state that every step has reached */
 	int refuse_code;
 	const char *refuse_text;
@@ -140,6 +143,8 @@ struct fake {
 	bool failed; /* its Bye said so */
 	uint64_t features;
 	uint64_t loaded_epoch;
+	uint32_t opened_origin; /* enum origin_kind: that a reconnect said */
+	bool own_state;         /* the first open said so */
 	uint32_t token_len;
 	struct fake_seal seals[FAKE_SEALS];
 	uint32_t n_seals;

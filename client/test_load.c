@@ -641,6 +641,38 @@ static void test_load_without_an_answer(void **state)
 	check_values(w);
 }
 
+static void come_back(struct world *w, enum origin_kind want)
+{
+	struct ckpt_info info = {0};
+
+	fake_stop(w->f);
+	fake_start(w->f);
+	assert_true(ckpt_list(w->c, &info, 1) >= 0);
+	assert_true(w->f->reconnect);
+	assert_int_equal(w->f->opened_origin, want);
+}
+
+/* A ckptd that was restarted is told whether this rank has loaded. */
+static void test_where_its_state_comes_from_is_kept(void **state)
+{
+	struct world *w = *state;
+
+	come_back(w, ORIGIN_FRESH);
+	FAKE_SET(w->f, w->f->origin, ORIGIN_RESUMED);
+	offer_one(w, offer(w, 0));
+	w->a.tensors = NULL;
+	assert_true(ckpt_load(w->c, &w->a, &w->got) < 0); /* nothing was loaded */
+	come_back(w, ORIGIN_FRESH);
+	w->a.tensors = w->b;
+	offer_one(w, offer(w, 0));
+	assert_true(ckpt_load(w->c, &w->a, &w->got) >= 0);
+	come_back(w, ORIGIN_RESUMED);
+	FAKE_SET(w->f, w->f->origin, ORIGIN_UNSAID); /* an older ckptd does not know it */
+	offer_one(w, offer(w, 0));
+	assert_true(ckpt_load(w->c, &w->a, &w->got) >= 0);
+	come_back(w, ORIGIN_UNSAID);
+}
+
 static enum fake_action next_epoch_once(struct fake *f, const Ckpt__Request *q, void *arg)
 {
 	bool *armed = arg;
@@ -763,6 +795,7 @@ int main(void)
 		T(test_nothing_to_load),
 		T(test_malformed_offers),
 		T(test_load_without_an_answer),
+		T(test_where_its_state_comes_from_is_kept),
 		T(test_nothing_while_the_epoch_changes),
 		T(test_lost_during_a_load),
 		T(test_from_an_own_slot),

@@ -649,6 +649,30 @@ static enum fake_action refuse_seals(struct fake *f, const Ckpt__Request *q, voi
 	return q->body_case == CKPT__REQUEST__BODY_SEAL ? FAKE_REFUSE : FAKE_DO;
 }
 
+/* What ckptd says with a save, of a job that begins again say, is the handle's note. */
+static void test_what_ckptd_says_of_a_save(void **state)
+{
+	struct world *w = *state;
+	int r;
+
+	w->a.step = 1;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	assert_string_equal(ckpt_note(w->c), "");
+	FAKE_SET(w->f, w->f->seal_note, "job 'j': step 119 is there");
+	w->a.step = 2;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_NOTED);
+	assert_string_equal(ckpt_note(w->c), "job 'j': step 119 is there");
+	w->a.step = 3;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK); /* once */
+	assert_string_equal(ckpt_note(w->c), "job 'j': step 119 is there");
+	FAKE_SET(w->f, w->f->seal_note, "another");
+	w->a.step = 4;
+	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
+	r = ckpt_save_fence(w->c, 0);
+	assert_int_equal(r, CKPT_NOTED);
+	assert_string_equal(ckpt_note(w->c), "another");
+}
+
 static void test_refused_seal_gives_the_credit_back(void **state)
 {
 	struct world *w = *state;
@@ -810,6 +834,7 @@ int main(void)
 		T(test_a_credit_for_a_later_step),
 		T(test_ckptd_hears_of_a_failed_save),
 		T(test_newer_epoch_refuses_saves),
+		T(test_what_ckptd_says_of_a_save),
 		T(test_refused_seal_gives_the_credit_back),
 		T(test_seal_without_an_answer),
 		T(test_no_page_fault_in_any_save),

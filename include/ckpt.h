@@ -48,7 +48,8 @@ enum ckpt_status {
 	CKPT_NOTHING = 4,     /* there is no checkpoint to load, and none was lost */
 	CKPT_PARTIAL = 8,     /* lenient load: some tensors were missing or did not match */
 	CKPT_FELL_BACK =
-		16, /* the newest cannot be restored: an older checkpoint was loaded instead */
+		16,      /* the newest cannot be restored: an older checkpoint was loaded instead */
+	CKPT_NOTED = 32, /* a save, once: ckpt_note() says what is worth knowing of it */
 };
 
 /*
@@ -130,10 +131,13 @@ struct ckpt_options {
 	const char *token;    /* hex; needed only where the uid differs; NULL: CKPT_TOKEN */
 	int64_t connect_timeout_ms; /* 0: fail at once, or CKPT_CONNECT_TIMEOUT seconds */
 	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
-	unsigned flags;       /* CKPT_EXISTING, CKPT_TRAINS */
+	unsigned flags;       /* CKPT_EXISTING, CKPT_TRAINS, CKPT_OWN_STATE */
 };
 #define CKPT_EXISTING 1u /* make no job: CKPT_ENOTFOUND where there is none of this name */
 #define CKPT_TRAINS   2u /* with CKPT_EXISTING: it does not only look, and may save later */
+/* The state of this rank does not come from ckpt_load(): it may save without a load, though other
+ * ranks load, or the job has checkpoints. */
+#define CKPT_OWN_STATE 4u
 
 /*
  * Opens job (NULL: CKPT_JOB) as rank of world; CKPT_FROM_ENV: as the environment says. Where
@@ -154,8 +158,8 @@ CKPT_API void ckpt_abandon(struct ckpt *c);
 
 CKPT_API int ckpt_rank(const struct ckpt *c);
 CKPT_API int ckpt_world(const struct ckpt *c);
-/* What is worth knowing of how it was opened, a sentence for people; "": nothing. Valid until the
- * handle is closed. */
+/* What is worth knowing of how it was opened, or of the last call that returned CKPT_NOTED, a
+ * sentence for people; "": nothing. Valid until the next call on the handle. */
 CKPT_API const char *ckpt_note(const struct ckpt *c);
 
 /* ---- Declare: what the state is, once ---- */

@@ -39,6 +39,11 @@ static const struct remedy of_problems[] = {
 	 "file system; do not end the ranks before",
 	 true},
 	{"no-commit", "look at its ranks: 'ckptctl status -v'", false},
+	{"not-loaded", "call load() on each rank before the first save", false},
+	{"goes-back",
+	 "if it is a mistake: stop it, 'ckptctl rm' its steps, and start it with load(); the "
+	 "highest step is still on disk",
+	 false},
 };
 
 static const struct remedy of_blocks[] = {

@@ -513,6 +513,8 @@ class Checkpointer:
             count = f"; {missed} saves failed meanwhile" if missed else ""
             warnings.warn(f"ckptd was lost and is back; the session was opened again{count}",
                           CkptWarning, stacklevel=5)
+        if bits & L.NOTED:
+            warnings.warn(L.lib.ckpt_note(self._handle()).decode(), CkptWarning, stacklevel=5)
 
     def _failed(self, save: Save, error: CkptError) -> Save:
         save.status, save.error = "failed", error
@@ -926,7 +928,8 @@ class Checkpointer:
 def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[int] = None, *,
          run_id: Optional[str] = None, socket: Optional[str] = None, token: Optional[str] = None,
          connect_timeout: Optional[float] = None, timeout: Optional[float] = None,
-         existing: bool = False, trains: bool = False, on_error: str = "status") -> Checkpointer:
+         existing: bool = False, trains: bool = False, own_state: bool = False,
+         on_error: str = "status") -> Checkpointer:
     """Opens job as one rank of world; what is not given comes from the environment (CKPT_JOB, RANK
     and WORLD_SIZE or Slurm's, Open MPI's or PMI's, CKPT_RUN_ID, CKPT_SOCKET, CKPT_TOKEN); where
     nothing says rank and world they are 0 and 1, with a CkptWarning. run_id is equal
@@ -934,7 +937,8 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
     result and a warning) or 'raise'. Raises CkptError when ckptd cannot be reached within
     connect_timeout seconds (default: at once, or CKPT_CONNECT_TIMEOUT). existing=True makes no job:
     CkptError (CKPT_ENOTFOUND) where there is none of this name; with trains=True the handle is not
-    one that only looks."""
+    one that only looks. own_state=True: the state of this rank does not come from load(), so that it
+    saves without one though other ranks load."""
     if on_error not in ("status", "raise"):
         raise ValueError("on_error is 'status' or 'raise'")
 
@@ -947,7 +951,8 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
     path = None if socket is None else L.text("socket", socket, "surrogateescape")
     options = L.Options(C.sizeof(L.Options), text("run_id", run_id), path, text("token", token),
                         _at_least_1_ms(connect_timeout), _at_least_1_ms(timeout),
-                        (L.EXISTING if existing else 0) | (L.TRAINS if trains else 0))
+                        (L.EXISTING if existing else 0) | (L.TRAINS if trains else 0)
+                        | (L.OWN_STATE if own_state else 0))
     handle = C.c_void_p()
     c = Checkpointer(handle, on_error)  # before: whatever is raised from here on, it is closed
     try:

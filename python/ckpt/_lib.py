@@ -13,6 +13,7 @@ LATEST = (1 << 64) - 1
 FROM_ENV = -1
 EXISTING = 1
 TRAINS = 2
+OWN_STATE = 4
 HOST = -1
 
 FLAT, TRAINED = 1, 2
@@ -25,7 +26,7 @@ NDIM_MAX = 8
 DTYPE_NAMES = (None, "bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "bf16", "f32",
                "f64", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", "c64", "c128")
 
-SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK = 1, 2, 4, 8, 16
+SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK, NOTED = 1, 2, 4, 8, 16, 32
 EMISMATCH = -1008
 
 

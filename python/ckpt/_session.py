@@ -111,7 +111,7 @@ class Session:
             raise
 
     def _open(self, existing: bool = False, trains: bool = False) -> Checkpointer:
-        if self._handle is None:
+        if self._handle is None:  # own_state: what is loaded through an adapter is read by parts
             run_id = self._run_id
             if run_id is not None and self.generation:
                 run_id = f"{run_id}.{self.generation}"
@@ -121,7 +121,7 @@ class Session:
             if self.rank is None and self.world is None and not _world_in_environment():
                 self.rank, self.world = 0, 1
             self._handle = _open(self.job, self.rank, self.world, run_id=run_id, on_error="raise",
-                                 existing=existing, trains=trains, **options)
+                                 existing=existing, trains=trains, own_state=True, **options)
             self.rank, self.world = self._handle.rank, self._handle.world
         return self._handle
 

@@ -87,6 +87,68 @@ def test_a_last_save_that_works_is_not_warned_of(d):
             assert c.save(1) and c.save(2, wait_credit=True).reason == ""
 
 
+def saved_and_said(c, step):
+    """Saves and tells what was warned of."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert c.save(step, wait_credit=True)
+    return [str(w.message) for w in said if isinstance(w.message, ckpt.CkptWarning)]
+
+
+def test_a_launch_that_forgets_to_load_is_warned(d):
+    def launch(**options):
+        c = ckpt.open("forgets", 0, 1, **options)
+        c.declare("w", arange((8,)))
+        return c
+    with launch() as c:
+        assert not saved_and_said(c, 119) and c.save(120, wait_credit=True).wait(ckpt.DURABLE)
+    with launch() as c:
+        first = saved_and_said(c, 0)
+        assert len(first) == 1 and "rank 0 has not loaded step 120, which the job has" in first[0], first
+        assert "job 'forgets'" in first[0] and "another job name" in first[0], first
+        assert not saved_and_said(c, 1), "said twice"
+        status = subprocess.run([CKPTCTL, "status", "--json"], text=True, capture_output=True)
+        problems = [p for j in json.loads(status.stdout)["jobs"] if j["job"] == "forgets"
+                    for p in j["problems"]]
+        assert [p["problem"] for p in problems] == ["goes-back"], problems
+        for step in range(2, 10):
+            assert c.save(step, wait_credit=True).wait(ckpt.DURABLE)
+    with launch() as c:
+        assert c.load().step == 9
+        assert c.load(step=120).step == 120  # it is still there
+        below = saved_and_said(c, 12)
+        assert len(below) == 1 and "rank 0 saves step 12" in below[0], below
+    with launch(own_state=True) as c:
+        assert not saved_and_said(c, 13)
+
+
+def test_ranks_of_which_one_loads_save_nothing(d):
+    def launch(run_id):
+        ranks = [ckpt.open("mixed", rank, 2, run_id=run_id) for rank in range(2)]
+        for rank, c in enumerate(ranks):
+            c.declare("w", arange((8,)), global_shape=(16,), offset=(8 * rank,))
+            c.prepare()
+        return ranks
+    a, b = launch("r1")
+    assert a.save(12) and b.save(12)
+    assert b._run(b._wait, 12, ckpt.COMMITTED, 20)
+    a.close(), b.close()
+    a, b = launch("r2")
+    assert a.load().step == 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saves = [a.save(13, timeout=2), b.save(13, timeout=2)]
+        saves += [a.save(14), b.save(14)]
+    assert not all(saves[:2]) and not any(saves[2:]), saves
+    words = [s.reason or str(s.error) for s in saves if not s]
+    assert any("rank 1 has not loaded" in w for w in words), words
+    assert [i.step for i in a.list()] == [12]
+    assert b.load().step == 12
+    assert a.save(15, wait_credit=True) and b.save(15, wait_credit=True)
+    assert b._run(b._wait, 15, ckpt.COMMITTED, 20)
+    a.close(), b.close()
+
+
 def test_min_trust(d):
     w = arange((8, 8))
     with ckpt.open("trusted", 0, 1) as c:

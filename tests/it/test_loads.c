@@ -138,6 +138,33 @@ static void dealt(struct rig *r)
 	load_words(r, 2, "run8", "replicated");
 }
 
+/* I15: one of two ranks forgets to load: what they save is never committed, and it is named. */
+static void one_forgets(struct rig *r)
+{
+	struct trainer_process t[2];
+	int code[2];
+
+	rig_start(r);
+	save_world(r, 2, "run1", "", 10);
+	for (unsigned i = 0; i < 2; i++)
+		open_as(&t[i], r, i, 2, "run2", "");
+	for (unsigned i = 0; i < 2; i++)
+		trainer_must(&t[i], "prepare 65536");
+	trainer_must(&t[0], "load -1 0");
+	for (unsigned i = 0; i < 2; i++)
+		code[i] = trainer_ask(&t[i], "save 11 1 3000");
+	RIG_CHECK(code[0] == CKPT_SKIPPED || code[1] == CKPT_EABORTED, "both saved: %d %d", code[0],
+		  code[1]);
+	RIG_CHECK(trainer_ask(&t[0], "wait 11 %d 3000", CKPT_COMMITTED) < 0, "committed: %s",
+		  t[0].text);
+	RIG_CHECK(trainer_ask(&t[0], "save 12 1 1000") == CKPT_SKIPPED, "saved: %s", t[0].text);
+	trainer_must(&t[1], "load -1 0");
+	RIG_CHECK(trainers_save(t, 2, 20, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait 20 %d 20000", CKPT_COMMITTED);
+	for (unsigned i = 0; i < 2; i++)
+		trainer_exit(&t[i]);
+}
+
 /* D11: what no rank wants is said when all have declared, and not before; what one wants, never. */
 static void unwanted(struct rig *r)
 {
@@ -518,13 +545,11 @@ static void stored(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(mismatches),     RIG_TEST(shapes_and_holes),
-		RIG_TEST(overlaps),       RIG_TEST(other_host),
-		RIG_TEST(flipped_bit),    RIG_TEST(missed),
-		RIG_TEST(passed_over),
-		RIG_TEST(all_damaged),    RIG_TEST(all_gone),
-		RIG_TEST(removed_newest), RIG_TEST(stored),
-		RIG_TEST(dealt),          RIG_TEST(unwanted),
+		RIG_TEST(mismatches),     RIG_TEST(shapes_and_holes), RIG_TEST(overlaps),
+		RIG_TEST(other_host),     RIG_TEST(flipped_bit),      RIG_TEST(missed),
+		RIG_TEST(passed_over),    RIG_TEST(all_damaged),      RIG_TEST(all_gone),
+		RIG_TEST(removed_newest), RIG_TEST(stored),           RIG_TEST(dealt),
+		RIG_TEST(one_forgets),    RIG_TEST(unwanted),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

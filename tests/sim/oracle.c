@@ -570,6 +570,17 @@ static bool aborted(const struct oracle_job *j, const struct attempt_id *a)
 	return false;
 }
 
+/* What ranks that have loaded and ranks that have not saved as one. */
+static bool is_mixed(const struct oracle_job *j, const struct attempt_id *a)
+{
+	bool seen[ORIGIN_RESUMED + 1] = {false};
+
+	for (size_t i = 0; i < j->n_seals; i++)
+		if (j->seals[i].acknowledged && memcmp(&j->seals[i].attempt, a, sizeof(*a)) == 0)
+			seen[j->seals[i].origin] = true;
+	return seen[ORIGIN_FRESH] && seen[ORIGIN_RESUMED];
+}
+
 static void on_commit(struct oracle *o, struct oracle_job *j, const struct record *r)
 {
 	const struct commit_seen *last = j->n_commits ? &j->commits[j->n_commits - 1] : NULL;
@@ -590,6 +601,12 @@ static void on_commit(struct oracle *o, struct oracle_job *j, const struct recor
 		sim_accuse(
 			o->sim,
 			"I1, I3: step %llu of %s was committed, and not every rank had sealed it",
+			LL(r->commit.step), j->name);
+	if (is_mixed(j, &r->commit.attempt))
+		sim_accuse(
+			o->sim,
+			"I15: step %llu of %s was committed, and some ranks had loaded and others "
+			"had not",
 			LL(r->commit.step), j->name);
 	sim_grow(j->commits, j->n_commits, j->cap_commits);
 	j->commits[j->n_commits++] = (struct commit_seen){

@@ -23,6 +23,7 @@
 
 #include "base/ids.h"
 #include "base/joblog.h"
+#include "proto/origin.h"
 
 struct sim;
 struct rank;
@@ -37,6 +38,7 @@ struct seal_seen { /* one rank's, from the moment it was sent */
 	struct save_key key;
 	uint32_t rank, world;
 	unsigned layout;
+	enum origin_kind origin; /* UNSAID: its load may or may not have been heard of */
 	bool acknowledged;
 	struct attempt_id attempt; /* once acknowledged */
 };
@@ -142,6 +144,8 @@ bool oracle_memory_was_hit(const struct oracle_job *j, const struct attempt_id *
 void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool has_base,
 		   uint64_t base_step, const struct attempt_id *base);
 void oracle_seal_sent(struct rank *r, const struct save_key *k);
+/* Whether that was committed before this epoch. */
+bool oracle_is_of_older(struct rank *r, uint64_t epoch, uint64_t step, const struct attempt_id *a);
 void oracle_sealed(struct rank *r, const struct save_key *k, const struct attempt_id *a,
 		   uint64_t log_epoch_when_sent);
 void oracle_waited(struct rank *r, uint64_t epoch, uint64_t step, uint32_t what);

@@ -41,13 +41,26 @@ void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool
 			r->rank, r->job->name, LL(epoch));
 }
 
+bool oracle_is_of_older(struct rank *r, uint64_t epoch, uint64_t step, const struct attempt_id *a)
+{
+	const struct commit_seen *c = oracle_commit(r->job->oracle, step, a);
+
+	return c && c->epoch < epoch;
+}
+
 void oracle_seal_sent(struct rank *r, const struct save_key *k)
 {
 	struct oracle_job *j = r->job->oracle;
+	bool placed = r->placed_epoch == k->epoch;
+	enum origin_kind origin =
+		placed == (r->origin.kind == ORIGIN_RESUMED) ? r->origin.kind : ORIGIN_UNSAID;
 
 	sim_grow(j->seals, j->n_seals, j->cap_seals);
-	j->seals[j->n_seals++] = (struct seal_seen){
-		.key = *k, .rank = r->rank, .world = r->world, .layout = r->layout};
+	j->seals[j->n_seals++] = (struct seal_seen){.key = *k,
+						    .rank = r->rank,
+						    .world = r->world,
+						    .layout = r->layout,
+						    .origin = origin};
 }
 
 static bool same_key(const struct save_key *a, const struct save_key *b)

@@ -376,6 +376,7 @@ static const struct {
 	{BUG_LOST_WHILE_WRITING, &damaged_memory, NULL},
 	{BUG_MIN_TRUST_IGNORED, &trusting, NULL},
 	{BUG_MIX_TRIES, &everything, NULL},
+	{BUG_MIXED_ORIGINS, &everything, NULL},
 	{BUG_ONE_BAD_FILE_IS_ALL, &damaged_files, NULL},
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},

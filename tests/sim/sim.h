@@ -23,6 +23,7 @@
 
 #include "ckptd/node.h"
 #include "model/declaration.h"
+#include "proto/origin.h"
 #include "proto/session.pb-c.h"
 #include "tests/sim/conn.h"
 #include "tests/sim/disk.h"
@@ -248,6 +249,9 @@ struct rank {
 	size_t n_maps;
 	struct state state;
 	uint64_t epoch, credit_used, step;
+	struct origin origin;  /* in this epoch, as ckptd was told or has said */
+	uint64_t placed_epoch; /* the newest in which it has loaded bytes of an older one */
+	bool forgets;          /* to load: for a while */
 	struct {
 		uint64_t epoch, step;
 		uint32_t n;

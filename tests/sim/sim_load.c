@@ -23,6 +23,7 @@
 struct loading {
 	struct rank *r;
 	uint64_t id, step, epoch;
+	struct origin origin; /* once it is complete */
 	struct attempt_id attempt;
 	bool file;
 	void *plan_bytes;
@@ -251,9 +252,12 @@ static int say_end(struct loading *l, bool complete)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__LoadEnd m = CKPT__LOAD_END__INIT;
+	Ckpt__Origin origin;
 
 	m.load = l->id;
 	m.complete = complete;
+	m.epoch = l->epoch;
+	m.origin = origin_message(l->origin, &origin);
 	m.failed = l->bad;
 	m.source = l->bad_source;
 	m.leaf = l->bad_leaf;
@@ -352,12 +356,24 @@ static int use(struct loading *l, uint64_t step)
 		sim_count(r->sim, load_disk);
 	else
 		sim_count(r->sim, load_memory);
+	if (oracle_is_of_older(r, l->epoch, l->step, &l->attempt))
+		r->placed_epoch = l->epoch;
 	err = say_end(l, true);
+	if (err == 0 && (step == UINT64_MAX || r->epoch == l->epoch))
+		r->origin = l->origin;
 	if (err == 0 && step == UINT64_MAX) {
 		r->epoch = l->epoch;
 		r->step = l->step;
 	}
 	return err;
+}
+
+static void begin_afresh(struct rank *r, uint64_t epoch)
+{
+	if (r->epoch != epoch)
+		r->origin = (struct origin){ORIGIN_FRESH, 0};
+	r->epoch = epoch;
+	r->step = 0;
 }
 
 static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing)
@@ -380,6 +396,7 @@ static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing
 		l.id = reply->load->load;
 		l.step = reply->load->step;
 		l.epoch = reply->load->epoch;
+		l.origin = origin_of(reply->load->origin);
 		if (reply->load->attempt.len == 16)
 			memcpy(l.attempt.b, reply->load->attempt.data, 16);
 		if (reply->status & CKPT_FELL_BACK)
@@ -395,8 +412,7 @@ static int once(struct rank *r, uint64_t step, uint32_t least, bool *ret_nothing
 		sim_count(r->sim, load_lost);
 		oracle_none(r, reply->load->epoch, true);
 		oracle_latest(r, reply->load->epoch, true, 0, NULL);
-		r->epoch = reply->load->epoch;
-		r->step = 0;
+		begin_afresh(r, reply->load->epoch);
 	}
 	reply_free(reply);
 	if (err == 0 && !*ret_nothing)
@@ -430,8 +446,7 @@ int trainer_load(struct rank *r, uint64_t step, bool *ret_nothing)
 			oracle_none(r, epoch, false);
 			oracle_latest(r, epoch, true, 0, NULL);
 		}
-		r->epoch = trainer_page_epoch(r);
-		r->step = 0;
+		begin_afresh(r, trainer_page_epoch(r));
 	}
 	if (err == 0 && step != UINT64_MAX)
 		sim_count(r->sim, load_step);

@@ -361,6 +361,7 @@ static int open_once(struct rank *r, bool *ret_kept)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Open m = CKPT__OPEN__INIT;
+	Ckpt__Origin origin;
 	Ckpt__Reply *reply = NULL;
 	int err;
 
@@ -370,6 +371,7 @@ static int open_once(struct rank *r, bool *ret_kept)
 	m.run_id = r->run_id;
 	m.reconnect = r->opened_once;
 	m.loaded_epoch = r->opened_once ? r->epoch : 0;
+	m.origin = r->opened_once ? origin_message(r->origin, &origin) : NULL;
 	q.id = ++r->next_id;
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &m;
@@ -385,8 +387,11 @@ static int open_once(struct rank *r, bool *ret_kept)
 		rank_close_fds(r);
 		note_opened(r, reply->open);
 		snprintf(r->run_id, sizeof(r->run_id), "%s", reply->open->run_id);
-		if (!r->opened_once)
+		if (!r->opened_once) {
 			r->epoch = reply->open->epoch;
+			r->origin.kind = ORIGIN_FRESH;
+			r->step = reply->open->base_step; /* of one that forgets to load */
+		}
 		*ret_kept = reply->open->declaration.len == 16 &&
 			    memcmp(reply->open->declaration.data, r->state.digest.b, 16) == 0 &&
 			    has_slots(r, reply->open);

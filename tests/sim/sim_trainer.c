@@ -527,6 +527,12 @@ static int train(struct rank *r)
 			rank_sleep(r, SIM_S);
 		r->step++;
 		trainer_beat(r);
+		if (r->forgets && (r->sim->peace || world_one_in(w, 16))) {
+			r->forgets = false;
+			err = load_latest(r);
+			if (err < 0)
+				return err;
+		}
 		if (r->step % 2)
 			continue;
 		if (!r->sim->peace && world_one_in(w, 30))
@@ -566,10 +572,12 @@ void trainer_main(void *arg)
 		rank_sleep(r, 1 + world_random(r->sim->w, 20 * SIM_MS));
 		err = 0;
 	}
+	r->forgets = !r->sim->peace && world_one_in(r->sim->w, 8);
 	while (err == 0) {
-		err = load_latest(r);
+		err = r->forgets ? 0 : load_latest(r);
 		if (err == 0)
 			err = train(r);
+		r->forgets = false;
 		if (err == CKPT_EEPOCH)
 			err = 0;
 	}
