@@ -26,6 +26,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -185,6 +186,16 @@ static int is_stale(const struct sockaddr_un *addr, socklen_t len, struct err *e
 		       "choose another path (--socket)", addr->sun_path);
 }
 
+/* What root starts without a service manager is for the users of the group all the same. */
+static void give_to_group(const struct listener *l)
+{
+	const struct group *g = l->options.group ? getgrnam(l->options.group) : NULL;
+
+	if (g && lchown(l->path, (uid_t)-1, g->gr_gid) != 0)
+		log_print(l->hub.log, LOG_WARNING, "cannot give socket '%.150s' to group '%s': %s",
+			  l->path, l->options.group, err_text(-errno));
+}
+
 static int bind_path(struct listener *l, int fd, struct err *e)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
@@ -204,6 +215,7 @@ static int bind_path(struct listener *l, int fd, struct err *e)
 			       "cannot make socket '%.150s': %s: make its folder, or be one that "
 			       "may write there, or name another one with --socket",
 			       l->path, err_text(-errno));
+	give_to_group(l);
 	/* The umask took bits away from what fchmod() gave (2). */
 	if (chmod(l->path, l->options.mode) != 0 || stat(l->path, &st) != 0)
 		return err_code(e, -errno, "set the mode of socket '%s'", l->path);

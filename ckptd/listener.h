@@ -16,6 +16,7 @@ struct listener_options {
 	const char *path; /* of the socket; NULL when fd is given */
 	int fd;           /* a listening socket from socket activation (taken), or -1 */
 	mode_t mode;      /* of the path: 0660 or 0600 */
+	const char *group; /* of the path, where there is such a group; NULL: this process's */
 	unsigned conns_max, conns_per_uid;
 	uint64_t handshake_ns;
 	bool no_peerpidfd;  /* as before kernel 6.5; for tests */

@@ -309,6 +309,7 @@ static int make_folders(const struct arguments *a, const char *path, struct err 
 static int live_as_daemon(const struct arguments *a, const struct config *c, struct log *log)
 {
 	struct service_options o = { .config = *c, .socket_mode = a->user ? 0600 : 0660,
+				     .socket_group = a->user || geteuid() ? NULL : "ckptd",
 				     .log = log, .reload = reload_config,
 				     .reload_arg = (void *)a };
 	struct err e = { 0 };

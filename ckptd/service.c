@@ -326,6 +326,7 @@ static int open_memory(struct service *s, struct err *e)
 static int open_listener(struct service *s, struct err *e)
 {
 	struct listener_options o = { .mode = s->o->socket_mode,
+				      .group = s->o->socket_group,
 				      .conns_max = (unsigned)s->config.conns_max,
 				      .conns_per_uid = (unsigned)s->config.conns_per_uid,
 				      .handshake_ns = LISTENER_HANDSHAKE_NS,

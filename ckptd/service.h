@@ -14,6 +14,7 @@
 struct service_options {
 	struct config config;
 	mode_t socket_mode;
+	const char *socket_group; /* NULL: this process's */
 	struct log *log;
 	/* Reads the configuration anew for SIGHUP. */
 	int (*reload)(void *arg, struct config *ret, struct err *e);

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1423,6 +1424,25 @@ static void test_mode_of_the_path(void **state)
 	assert_int_equal(st.st_mode & 0777, 0660);
 }
 
+/* As root gives it to the group whose users are to use it. */
+static void test_group(void **state)
+{
+	struct world *w = *state;
+	struct group *daemon = getgrnam("daemon");
+	struct stat st;
+
+	if (geteuid() != 0 || !daemon)
+		skip(); /* only root gives what it makes away */
+	start(w, (struct listener_options){.mode = 0660, .group = "daemon"});
+	assert_int_equal(stat(w->path, &st), 0);
+	assert_int_equal(st.st_gid, daemon->gr_gid);
+	assert_int_equal(st.st_mode & 0777, 0660);
+	listener_free(w->listener);
+	start(w, (struct listener_options){.mode = 0660, .group = "no such group"});
+	assert_int_equal(stat(w->path, &st), 0);
+	assert_int_equal(st.st_gid, getegid());
+}
+
 static void test_path_of_somebody_else_is_not_removed(void **state)
 {
 	struct world *w = *state;
@@ -1504,6 +1524,7 @@ int main(void)
 		T(test_killed_predecessor_is_waited_for),
 		T(test_lock_of_a_killed_predecessor_is_waited_for),
 		T(test_mode_of_the_path),
+		T(test_group),
 		T(test_path_of_somebody_else_is_not_removed),
 		T(test_socket_activation),
 #undef T

@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/reach.h"
 
 #define REJOIN_MS  1000
 #define ANSWER_MS   250  /* for a quick try, or a quarter of the pause before it */
@@ -54,27 +55,50 @@ struct joining {
 
 /* ---- Sentences ---- */
 
+#define REMEDY_MAX (REACH_TEXT_MAX + 160)
+
+/* Of the sockets that were tried the one that let this user not in. */
+static const char *refusing(const struct ckpt *c)
+{
+	for (uint32_t i = 0; !c->joined && i < c->who.n_sockets; i++)
+		if (access(c->who.sockets[i], W_OK) != 0 && errno == EACCES)
+			return c->who.sockets[i];
+	return c->socket;
+}
+
+static const char *remedy_of(const struct ckpt *c, int reason, char buf[REMEDY_MAX])
+{
+	char refused[REACH_TEXT_MAX];
+
+	if (reason == -ENAMETOOLONG)
+		return "the path of a socket has at most 107 bytes, choose a shorter one";
+	if (reason == -EMFILE)
+		return "raise this process's limit of open files (ulimit -n)";
+	if (reason == CKPT_ETIMEDOUT)
+		return "see `ckptctl status` and ckptd's log";
+	if (reason == -EACCES || reason == -EPERM)
+		snprintf(buf, REMEDY_MAX, "%s; or run `ckptd --user`",
+			 reach_refused(refusing(c), '`', refused));
+	else
+		snprintf(buf, REMEDY_MAX,
+			 "%sstart it with `systemctl start ckptd` or `ckptd --user`, or name its "
+			 "socket in CKPT_SOCKET",
+			 c->joined ? "it may be restarting, and a later call finds it then; if it "
+				     "stays away, "
+				   : reach_hint(c->socket));
+	return buf;
+}
+
 static int unavailable(const struct ckpt *c, int reason, struct err *e)
 {
-	const char *remedy = "start it with `systemctl start ckptd` or `ckptd --user`, or name its "
-			     "socket in CKPT_SOCKET";
+	char remedy[REMEDY_MAX];
 
-	if (reason == -EACCES || reason == -EPERM)
-		remedy =
-			"its group alone may: root lets a user in with `adduser USER ckptd`, which "
-			"holds from the next login; or run `ckptd --user`";
-	else if (reason == -ENAMETOOLONG)
-		remedy = "the path of a socket has at most 107 bytes, choose a shorter one";
-	else if (reason == -EMFILE)
-		remedy = "raise this process's limit of open files (ulimit -n)";
-	else if (reason == CKPT_ETIMEDOUT)
-		remedy = "see `ckptctl status` and ckptd's log";
 	if (c->who.n_sockets > 1 && !c->joined)
 		return err_set(e, CKPT_EUNAVAILABLE, "ckptd cannot be reached at '%s' or '%s' "
 			       "(%s); %s", c->who.sockets[0], c->who.sockets[1], err_text(reason),
-			       remedy);
+			       remedy_of(c, reason, remedy));
 	return err_set(e, CKPT_EUNAVAILABLE, "ckptd cannot be reached at '%s' (%s); %s", c->socket,
-		       err_text(reason), remedy);
+		       err_text(reason), remedy_of(c, reason, remedy));
 }
 
 /* In place of a try. */
@@ -82,8 +106,8 @@ static int still_away(const struct ckpt *c, uint64_t now, struct err *e)
 {
 	return err_set(
 		e, CKPT_EUNAVAILABLE,
-		"ckptd at '%s' has been away for %llu s (%s); start it, the library tries again "
-		"in %llu s",
+		"ckptd at '%s' has been away for %llu s (%s): it may be restarting, and the "
+		"library tries again in %llu s; if it stays away, start it",
 		c->socket, (unsigned long long)div_up(now - c->away.since_ns, 1000 * NS_PER_MS),
 		c->away.why, (unsigned long long)div_up(c->away.next_ns - now, 1000 * NS_PER_MS));
 }

@@ -124,7 +124,12 @@ static void test_nobody_there(void **state)
 	snprintf(path, sizeof(path), "%s/ckptd.sock", f->dir);
 	assert_non_null(strstr(text, path));
 	assert_non_null(strstr(text, "/run/ckptd/ckptd.sock"));
+	assert_null(strstr(text, "XDG_RUNTIME_DIR"));
 	unsetenv("XDG_RUNTIME_DIR");
+	if (access("/run/ckptd/ckptd.sock", F_OK) != 0) {
+		assert_int_equal(open_at(NULL, 0, &c), CKPT_EUNAVAILABLE);
+		assert_non_null(strstr(error_is(CKPT_EUNAVAILABLE), "XDG_RUNTIME_DIR is not set"));
+	}
 	memset(path, 'a', 200);
 	path[200] = '\0';
 	assert_int_equal(open_at(path, 0, &c), CKPT_EUNAVAILABLE);

@@ -28,6 +28,7 @@
 
 #include "base/alloc.h"
 #include "base/conn.h"
+#include "client/reach.h"
 #include "proto/session_page.h"
 
 enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30, TRY_AGAIN_MS = 100, TRIES_MAX = 100 };
@@ -252,14 +253,16 @@ static void find_places(const char *given, struct places *p)
 
 static int cannot_reach(const struct places *p, int tried, struct err *e)
 {
-	const char *remedy = "start it, name its socket with --socket PATH, or look at its files "
-			     "with --data FOLDER";
-	char first[PATH_MAX + ERR_TEXT_MAX] = "";
+	char first[PATH_MAX + ERR_TEXT_MAX] = "", refused[REACH_TEXT_MAX], remedy[ERR_TEXT_MAX];
 
 	if (p->why[tried] == -EACCES || p->why[tried] == -EPERM)
-		remedy =
-			"its group alone may: root lets a user in with 'adduser USER ckptd', which "
-			"holds from the next login; or name another one with --socket PATH";
+		snprintf(remedy, sizeof(remedy), "%s; or name another one with --socket PATH",
+			 reach_refused(p->path[tried], '\'', refused));
+	else
+		snprintf(remedy, sizeof(remedy),
+			 "%sstart it, name its socket with --socket PATH, or look at its files "
+			 "with --data FOLDER",
+			 reach_hint(p->path[tried]));
 	if (tried > 0)
 		snprintf(first, sizeof(first), "'%.100s' (%s) nor at ", p->path[0],
 			 err_text(p->why[0]));

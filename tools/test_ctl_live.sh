@@ -66,8 +66,10 @@ run 2 status --socket "$sock"
 says err "cannot reach ckptd at '$sock' (No such file or directory): start it"
 run 2 status
 says err "/run/ckptd/ckptd.sock"
+says err "XDG_RUNTIME_DIR is not set here, and a user's own ckptd is found by it"
 under XDG_RUNTIME_DIR=$dir run 2 status
 says err "cannot reach ckptd at '$dir/ckptd.sock' (No such file or directory) nor at '/run/ckptd/ckptd.sock' ("
+lacks err "XDG_RUNTIME_DIR"
 run 2 pin alpha 30 --socket "$sock"
 run 2 rebuild --socket "$sock"
 

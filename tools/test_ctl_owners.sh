@@ -99,9 +99,16 @@ says out "same"
 
 chmod 600 "$sock"
 run_as 65532 2 list
-says err "root lets a user in with 'adduser USER ckptd'"
+says err "its owner 'root' alone may; or name another one with --socket PATH"
+chmod 660 "$sock"
+chgrp 0 "$sock"
+run_as 65532 2 list
+says err "its group 'root' alone may: as root, 'groupadd --system ckptd', restart ckptd"
+chgrp daemon "$sock"
+run_as 65532 2 list
+says err "its group 'daemon' alone may: root lets a user in with 'adduser USER daemon'"
 as 65532 /usr/bin/python3 "$dir/open/train.py" same 9 2>"$dir/err" && fail "it was let in"
-says err "root lets a user in with \`adduser USER ckptd\`"
+says err "root lets a user in with \`adduser USER daemon\`"
 chmod 666 "$sock"
 run 1 rm 65532/same 9 --yes --socket "$sock"
 says err "remove the whole job with 'ckptctl rm-job same'"
