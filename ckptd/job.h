@@ -17,7 +17,7 @@
  * ledger.c only describes memory. All on the loop's thread; what a worker touches is in the
  * struct of its work.
  *
- * Invariants here (I1..I15 stand in README.md):
+ * Invariants here (I1..I15 stand in doc/architecture.md):
  *  (1) a slot holds at most one shard of one checkpoint; slot->holds and shard->slot agree;
  *  (2) a checkpoint is in job->checkpoints until it is ABORTED or gone from memory and disk, has
  *      no works and no readers;

@@ -5,6 +5,7 @@
 set -e
 . "$top_srcdir/tests/lib/functions.sh"
 requires test -x /usr/bin/python3
+requires sh -c '! grep -q "^pythondir = no$" "$top_builddir/Makefile"'
 scratch
 unset MAKEFLAGS MAKELEVEL MFLAGS
 
@@ -17,18 +18,46 @@ for prefix in /usr /usr/local; do
 	}
 	case $dir in $prefix/*) ;; *) echo "$dir is not below $prefix"; exit 1 ;; esac
 done
-[ "$("$top_srcdir/scripts/python-dir" /opt/x /nonexistent)" = /opt/x/lib/python3/dist-packages ]
-
-make -s -C "$top_builddir" install DESTDIR="$scratch" >"$scratch/said" 2>&1 || {
-	cat "$scratch/said"
+# Without a Python its headers say the version, and without both nothing is guessed.
+printf '#!/bin/sh\necho 3.42\n' >"$scratch/pkg-config"
+chmod +x "$scratch/pkg-config"
+packages=site-packages
+[ ! -f /etc/debian_version ] || packages=dist-packages
+[ "$("$top_srcdir/scripts/python-dir" /opt/x /nonexistent "$scratch/pkg-config")" = \
+	/opt/x/lib/python3.42/$packages ]
+guess=$("$top_srcdir/scripts/python-dir" /opt/x /nonexistent /nonexistent) && {
+	echo "without Python and headers the place is $guess"
 	exit 1
 }
+"$top_srcdir/scripts/python-dir" --finds "$("$top_srcdir/scripts/python-dir" /usr/local)"
+if "$top_srcdir/scripts/python-dir" --finds /usr/local/lib/python3/dist-packages; then
+	echo "python3 is said to look where it does not"
+	exit 1
+fi
+
+# An earlier install has left a copy elsewhere: this one says so, and of its own copy nothing.
+prefix=$(sed -n "s/^prefix = //p" "$top_builddir/Makefile")
+stale=$scratch$prefix/lib/python3.2/site-packages
+mkdir -p "$stale/ckpt"
+touch "$stale/ckpt/_lib.py"
+for time in first second; do
+	make -s -C "$top_builddir" install DESTDIR="$scratch" >"$scratch/said" 2>&1 || {
+		cat "$scratch/said"
+		exit 1
+	}
+	[ "$(grep -c 'another copy of the Python package' "$scratch/said")" = 1 ] &&
+		grep -qF "$stale has another copy" "$scratch/said" || {
+		cat "$scratch/said"
+		echo "the $time install does not name the copy in $stale alone"
+		exit 1
+	}
+done
+rm -r "$stale"
 
 # Where configure has put it, python3 finds the package, and that the library.
 package=$(find "$scratch" -path '*/ckpt/__init__.py')
 library=$(find "$scratch" -name libckpt.so.0)
 [ -n "$package" ] && [ -n "$library" ]
-prefix=$(sed -n "s/^prefix = //p" "$top_builddir/Makefile")
 want=$(sed -n "s/^pythondir = //p" "$top_builddir/Makefile" | sed "s|[$][({]prefix[)}]|$prefix|")
 [ "$package" = "$scratch$want/ckpt/__init__.py" ] || {
 	echo "the package is not in $want"
