@@ -72,4 +72,8 @@ MUST_CHECK int layout_begin(struct layout *l, const struct layout_tensors *t, st
 MUST_CHECK int layout_shards(struct layout *l, const struct layout_tensor *t, uint32_t rank,
 			     struct shard ret[LAYOUT_SHARDS_MAX], uint32_t *ret_n, struct err *e);
 
+/* Whether the layout cuts tensors and no rule, place or flat cut of it is about this one: each rank
+ * then holds all of it, which is often a name that the layout does not know. */
+bool layout_passes_over(const struct layout *l, const struct layout_tensor *t);
+
 #endif

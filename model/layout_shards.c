@@ -252,6 +252,34 @@ int layout_local(const struct layout *l, const struct layout_tensor *t, uint32_t
 	return 0;
 }
 
+static bool cuts_any(const struct layout *l)
+{
+	for (uint32_t i = 0; i < l->n_places; i++)
+		if (l->axes[l->places[i].axis].size > 1)
+			return true;
+	for (uint32_t i = 0; i < l->n_rules; i++)
+		for (uint32_t k = 0; k < l->rules[i].n_cuts; k++)
+			if (layout_over_size(l, &l->rules[i].cuts[k].over) > 1)
+				return true;
+	return false;
+}
+
+bool layout_passes_over(const struct layout *l, const struct layout_tensor *t)
+{
+	struct layout_local at = {0};
+
+	if (!cuts_any(l) || t->global.ndim == 0)
+		return false;
+	layout_strip(l, t, &at);
+	if (find_rule(l, &at) || (at.rule && at.rule->n_cuts > 0) ||
+	    find_flat(l, &at, t->global.ndim) != LAYOUT_FLAT_OFF)
+		return false;
+	for (uint32_t rank = 0; rank < l->world; rank++)
+		if (layout_local(l, t, rank, &at, NULL) < 0 || !at.here)
+			return false;
+	return true;
+}
+
 /* ---- Shards ---- */
 
 /* One box of the product: a segment of each dimension, and where it begins in what the rank has. */

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/bytes.h"
+#include "base/near.h"
 #include "model/layout_spec.h"
 
 #define SPEC_MAX 4096u
@@ -114,6 +115,21 @@ static int parse_value(struct layout_spec *s, const struct item *item, const cha
 	return r;
 }
 
+static int no_item(const char *item, struct err *e)
+{
+	char hint[NEAR_TEXT_MAX];
+	struct near near;
+
+	near_begin(&near, item);
+	/* From the end: of two that are as near the newer one. */
+	for (size_t i = sizeof(items) / sizeof(*items); i-- > 0;)
+		near_try(&near, items[i].name);
+	return err_set(e, -EINVAL,
+		       "there is no such item%s: tp, pp, dp, cp, ep, etp, zero, fsdp1, fsdp2, ... "
+		       "are listed in layouts.md of ckptd's documentation",
+		       near_text(&near, hint));
+}
+
 static int parse_item(struct layout_spec *s, char *item, struct err *e)
 {
 	char *value = strchr(item, '=');
@@ -132,10 +148,7 @@ static int parse_item(struct layout_spec *s, char *item, struct err *e)
 
 		while (i < n && strcmp(item, items[i].name) != 0)
 			i++;
-		r = i < n ? parse_value(s, &items[i], value, e)
-			  : err_set(e, -EINVAL,
-				    "there is no such item: tp, pp, dp, cp, ep, etp, zero, fsdp1, "
-				    "fsdp2, ... are listed in layouts.md of ckptd's documentation");
+		r = i < n ? parse_value(s, &items[i], value, e) : no_item(item, e);
 	}
 	return r ? err_wrap(e, r, "'%.40s'", item) : 0;
 }

@@ -189,6 +189,7 @@ struct laying {
 	struct load *ranks;
 	const struct words *wanted; /* --tensor */
 	size_t n;                   /* tensors that are wanted */
+	size_t passed_over;         /* of those: layout_passes_over() */
 	uint64_t bytes, held;       /* of those */
 	struct piece *pieces;       /* of one of them, at a time */
 	size_t n_pieces, cap_pieces;
@@ -341,18 +342,19 @@ static json_t *document(const struct ctl *c, struct laying *y)
 						       "bytes", doc_count(y->ranks[rank].bytes),
 						       "tensors", (int)y->ranks[rank].tensors,
 						       "shards", (int)y->ranks[rank].shards));
-	return json_pack("{s:i, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:[]}", "schema",
-			 2, "source", "files", "layout", c->args[0], "world",
+	return json_pack("{s:i, s:s, s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:f, s:o, s:[]}",
+			 "schema", 2, "source", "files", "layout", c->args[0], "world",
 			 (int)layout_world(y->layout), "axes", axes, "ranks", ranks, "bytes",
 			 doc_count(y->bytes), "held", doc_count(y->held), "least", doc_count(least),
-			 "most", doc_count(most), "balance", over, "tensors");
+			 "most", doc_count(most), "balance", over, "passed_over",
+			 doc_count(y->passed_over), "tensors");
 }
 
 /* ---- For people ---- */
 
-static int print_ranks(const json_t *ranks, const json_t *axes)
+static int print_ranks(const json_t *ranks, const json_t *axes, bool has_tensors)
 {
-	struct table *t = table_new("RANK> AT BYTES> TENSORS> SHARDS>");
+	struct table *t = table_new(has_tensors ? "RANK> AT BYTES> TENSORS> SHARDS>" : "RANK> AT");
 	char size[TEXT_MAX], at[256];
 	json_t *o, *v;
 	size_t i, k;
@@ -365,6 +367,8 @@ static int print_ranks(const json_t *ranks, const json_t *axes)
 			doc_text(json_array_get(axes, k), "name"), (uint64_t)json_integer_value(v));
 		table_cell(t, "%" PRIu64, doc_number(o, "rank"));
 		table_cell(t, "%s", at);
+		if (!has_tensors)
+			continue;
 		table_cell(t, "%s", text_bytes(size, doc_number(o, "bytes")));
 		table_cell(t, "%" PRIu64, doc_number(o, "tensors"));
 		table_cell(t, "%" PRIu64, doc_number(o, "shards"));
@@ -386,8 +390,9 @@ static int print_layout(const struct ctl *c, const json_t *o, struct laying *y, 
 		    text_bytes(most, doc_number(o, "most")),
 		    json_real_value(json_object_get(o, "balance")));
 	}
+	say_passed_over(y->passed_over, y->n);
 	putchar('\n');
-	r = print_ranks(json_object_get(o, "ranks"), json_object_get(o, "axes"));
+	r = print_ranks(json_object_get(o, "ranks"), json_object_get(o, "axes"), y->list.n > 0);
 	if (r < 0)
 		return err_code(e, r, "print the layout");
 	if (y->n == 0)
@@ -415,6 +420,7 @@ static int lay_all(const struct ctl *c, struct laying *y, struct err *e)
 		if (!name_is_chosen(&c->tensors, t.name, t.name_len))
 			continue;
 		y->n++;
+		y->passed_over += layout_passes_over(y->layout, &t);
 		r = lay_tensor(y, &t, e);
 		if (r < 0)
 			err_wrap(e, r, "layout '%.100s'", c->args[0]);

@@ -20,6 +20,7 @@
 #include "tools/print.h"
 #include "tools/progress.h"
 #include "tools/reshard.h"
+#include "tools/tensor_list.h"
 
 #define MEMORY_DEFAULT (256u << 20)
 #define MAPPED_BYTES   (256 << 10)
@@ -96,6 +97,22 @@ static int print_table(const struct reshard *x)
 	return table_end(t);
 }
 
+static size_t passed_over(const struct reshard *x)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < reading_n_tensors(x->reading); i++) {
+		const struct reading_tensor *t = reading_tensor(x->reading, i);
+		const struct layout_tensor what = {.name = t->name,
+						   .name_len = t->name_len,
+						   .dtype = t->dtype,
+						   .global = t->global};
+
+		n += layout_passes_over(x->layout, &what);
+	}
+	return n;
+}
+
 static void say_left_out(const json_t *doc)
 {
 	const json_t *list = json_object_get(doc, "left_out"), *b;
@@ -132,8 +149,10 @@ static int report(const struct ctl *c, const struct reshard *x, const struct res
 		say("job '%s' step %" PRIu64 " is durable on %u rank%s: %s read, %s written%s",
 		    c->as, reading_commit(x->reading)->id.step, x->world, plural(x->world), read,
 		    written, resumed ? ", with what an earlier run had done" : "");
-	if (r == 0 && c->talk >= 0)
+	if (r == 0 && c->talk >= 0) {
+		say_passed_over(passed_over(x), reading_n_tensors(x->reading));
 		say_left_out(doc);
+	}
 	json_decref(doc);
 	return r;
 }

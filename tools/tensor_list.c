@@ -6,12 +6,15 @@
 
 #include "tools/tensor_list.h"
 
+#include <assert.h>
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/document.h"
 #include "tools/json_out.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 /* ---- JSON ---- */
@@ -217,4 +220,12 @@ int tensor_list_names(tensor_walk_fn *walk, void *from, struct err *e)
 	const struct tensor_sink to = {name_line, no_line, NULL};
 
 	return walk(from, &to, e);
+}
+
+void say_passed_over(size_t n, size_t all)
+{
+	assert(n <= all);
+	if (n > 0)
+		say("note      %zu of %zu tensor%s matched no rule and %s whole on every rank", n,
+		    all, plural(all), n == 1 ? "is" : "are");
 }

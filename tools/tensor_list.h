@@ -37,4 +37,7 @@ MUST_CHECK int tensor_list_names(tensor_walk_fn *walk, void *from, struct err *e
 MUST_CHECK int tensor_list_document(const json_t *doc, tensor_walk_fn *walk, void *from,
 				    struct err *e);
 
+/* That n of all tensors are whole on every rank, if any are: layout_passes_over(). */
+void say_passed_over(size_t n, size_t all);
+
 #endif

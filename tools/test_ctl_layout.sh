@@ -9,6 +9,8 @@ fingerprint >"$dir/before"
 
 run 0 layout hf:tp=2,dp=3
 says out "ranks     6"
+says out "5  tp1 dp2"
+lacks out "BYTES"
 json_of () { run 0 layout "$@" --json; }
 json_of hf:tp=2,dp=3
 json 'assert d["world"] == 6 and d["tensors"] == []
@@ -44,6 +46,19 @@ JSON
 json_of "$dir/mine.json" "$dir/list.json"
 json 'assert [p["shape"][0] for p in d["tensors"][0]["pieces"]] == [3, 3, 1]'
 
+# ---- Names that the layout does not know are whole on every rank
+
+echo '[{"name": "w", "dtype": "f32", "shape": [8]}, {"name": "model.layers.0.mlp.up_proj.weight",
+ "dtype": "f32", "shape": [8, 2]}, {"name": "step", "dtype": "i64", "shape": []}]' >"$dir/strange.json"
+run 0 layout hf:tp=2 "$dir/strange.json"
+says out "1 of 3 tensors matched no rule and is whole on every rank"
+json_of hf:tp=2 "$dir/strange.json"
+json 'assert d["passed_over"] == 1'
+for meant in hf:dp=2 ddp=2 fsdp2=2 zero3=2; do
+	run 0 layout $meant "$dir/strange.json"
+	lacks out "matched no rule"
+done
+
 # ---- A checkpoint; what show prints is a list too
 
 json_of fsdp2=3 types --data "$data"
@@ -55,6 +70,8 @@ json 'assert len(d["tensors"]) == 28'
 
 # ---- What is wrong is said
 
+run 2 layout fsdp=3
+says err "'fsdp': there is no such item (did you mean 'fsdp2'?)"
 run 2 layout hf:tp=x
 says err "layout 'hf:tp=x': 'tp': 'x' is not a number"
 run 2 layout "$dir/none.json"

@@ -73,6 +73,14 @@ run 0 verify --data "$data"
 says out "problems: 0"
 ! grep log.old "$dir/out" || fail "told of as damaged: a log that never was"
 
+# ---- A layout that knows none of the names
+
+run 0 reshard source --to megatron:tp=2 --as whole --socket "$sock" --data "$data"
+says out "matched no rule and"
+lacks out "left out"
+run 0 reshard source --to fsdp2=2 --dry-run --socket "$sock" --data "$data"
+lacks out "matched no rule"
+
 # ---- The folder is found, and who has it, before a byte is written
 
 # unwritten ARGUMENTS...: it is refused, and nothing is left of it.
