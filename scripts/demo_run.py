@@ -7,8 +7,8 @@
        trainers; the job restarted
     c  everything SIGKILLed, memory and page cache dropped; restart from disk
 
-Prints what each cost, and whether every loss after resuming equals the uninterrupted run's bit for
-bit. Exits 1 if one does not.
+It takes some minutes, and says how far it is. Prints what each cost, and whether every loss after
+resuming equals the uninterrupted run's bit for bit. Exits 1 if one does not.
 """
 
 import argparse
@@ -46,6 +46,7 @@ class Demo:
         self.daemon = None
         self.job = None
         self.rows = []
+        self.begun = time.monotonic()
         self.env = dict(os.environ, CKPT_SOCKET=self.socket,
                         CKPT_LIBRARY=os.path.join(args.build, ".libs", "libckpt.so"),
                         CKPT_CONNECT_TIMEOUT="30")
@@ -155,6 +156,7 @@ class Demo:
                           first["time"] - killed_at, start.get("load_s", 0.0)])
 
     def act(self, step, what, kill, after=lambda: None):
+        self.progress(f"to be killed at step {step}: {what}")
         self.wait_step(step)
         after()
         last = self.last_step()
@@ -194,8 +196,12 @@ class Demo:
             raise SystemExit("demo: the uninterrupted run did not finish")
         return losses
 
+    def progress(self, what):
+        print(f"{time.monotonic() - self.begun:6.0f} s  {what}", flush=True)
+
     def run(self):
         every, steps = self.args.every, self.args.steps
+        print("this takes some minutes, mostly training on the CPU", flush=True)
         print(f"training {steps} steps on {self.args.ranks} ranks without interruption ...",
               flush=True)
         want = self.baseline()
@@ -208,6 +214,7 @@ class Demo:
         self.act(steps // 2 + 1, "b  ckptd, then all ranks; snapshots only in memory",
                  self.kill_ckptd_then_ranks)
         # From here on disk as well.
+        self.progress("ckptd is started again, to write to disk too")
         self.wait_step(steps // 2 + every + 1)
         self.kill_job()
         self.daemon.terminate()
@@ -216,6 +223,7 @@ class Demo:
         self.train()
         self.act(3 * steps // 4 + 1, "c  everything; memory and page cache dropped",
                  self.kill_everything, lambda: self.wait_disk("disk", every))
+        self.progress("the rest of the steps")
         self.job.wait()
         return self.report(want)
 
@@ -231,6 +239,9 @@ class Demo:
         print(f"\n{'killed':<52}{'restored from':>14}{'steps lost':>12}{'to resume':>11}{'load':>9}")
         for what, tier, lost, seconds, load in self.rows:
             print(f"{what:<52}{tier:>14}{lost:>12}{seconds:>9.1f} s{load * 1e3:>6.0f} ms")
+        print("to resume: from the kill to the first new step: the ranks start, which is most of it, "
+              "load,\nand train that step; for c ckptd starts too, and finds its files with no page "
+              "of them in memory")
         parameters = next(e["parameters"] for e in self.entries() if "start" in e)
         print(f"\n{parameters / 1e6:.1f} M parameters; {saved.count('sealed')} saves, "
               f"{len(saved) - saved.count('sealed')} skipped; stall per save (rank 0): median "
