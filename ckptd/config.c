@@ -4,7 +4,7 @@
  *
  *   1. Every value is checked against its row where it is read, so the sentence can say where that
  *      was. Unknown sections and keys in files and on the command line are errors; unknown
- *      variables are not (Kubernetes sets CKPTD_SERVICE_HOST for a service of that name).
+ *      variables are warned of: others set them too, as Kubernetes does for a service of that name.
  *   2. On an error the configuration is unfinished and is not used; a reload keeps the old one.
  *
  * inih does not say which line it is at; the reader that hands it lines counts them, and takes
@@ -26,6 +26,7 @@
 
 #include "base/bytes.h"
 #include "base/ids.h"
+#include "base/near.h"
 #include "ckptd/xid_table.h"
 #include "model/retention.h"
 
@@ -463,17 +464,75 @@ void config_default(struct config *c)
 		snprintf(c->name, sizeof(c->name), "node");
 }
 
+enum { VAR_MAX = 80 };
+
+/* "CKPTD_SECTION_KEY"; key "": what the variables of a section begin with. */
+static const char *name_variable(const char *section, const char *key, char var[VAR_MAX])
+{
+	snprintf(var, VAR_MAX, "CKPTD_%s_%s", section, key);
+	for (char *p = var; *p; p++)
+		*p = (char)toupper((unsigned char)*p);
+	return var;
+}
+
+/* What Kubernetes sets for services called ckptd, ckptd-memory, ... */
+static bool is_of_kubernetes(const char *key)
+{
+	return strncmp(key, "SERVICE_", 8) == 0 || strcmp(key, "HOST") == 0 ||
+	       strcmp(key, "PORT") == 0 || strncmp(key, "PORT_", 5) == 0;
+}
+
+/* Whether a variable names a section and none of its keys. */
+static bool is_stray(const char *var, struct near *near)
+{
+	char name[VAR_MAX];
+	bool of_section = false;
+
+	near_begin(near, var);
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		size_t len = strlen(name_variable(options[i].section, "", name));
+
+		of_section = of_section ||
+			     (strncmp(var, name, len) == 0 && !is_of_kubernetes(var + len));
+		name_variable(options[i].section, options[i].key, name);
+		if (strcmp(var, name) == 0)
+			return false;
+		near_try(near, name);
+	}
+	return of_section;
+}
+
+void config_strays(char *const *environment, void (*say)(void *arg, const char *text), void *arg)
+{
+	char var[VAR_MAX], hint[NEAR_TEXT_MAX], text[2 * VAR_MAX + NEAR_TEXT_MAX];
+	struct near near;
+
+	assert(environment && say);
+	for (; *environment; environment++) {
+		size_t len = strcspn(*environment, "=");
+
+		if (strncmp(*environment, "CKPTD_", 6) != 0 || len >= sizeof(var))
+			continue;
+		memcpy(var, *environment, len);
+		var[len] = '\0';
+		if (!is_stray(var, &near))
+			continue;
+		snprintf(text, sizeof(text),
+			 "environment variable %s sets no option and is ignored%s", var,
+			 near_text(&near, hint));
+		say(arg, text);
+	}
+}
+
 int config_environment(struct config *c, struct err *e)
 {
-	char var[80];
+	char var[VAR_MAX];
 	int r;
 
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		const char *value;
 
-		snprintf(var, sizeof(var), "CKPTD_%s_%s", options[i].section, options[i].key);
-		for (char *p = var; *p; p++)
-			*p = (char)toupper((unsigned char)*p);
+		name_variable(options[i].section, options[i].key, var);
 		value = getenv(var);
 		if (!value)
 			continue;
@@ -547,7 +606,10 @@ static int read_file(struct config *c, const char *path, struct err *e)
 
 	p.file = fopen(path, "re");
 	if (!p.file)
-		return err_code(e, -errno, "open configuration '%s'", path);
+		return err_set(e, -errno,
+			       "open configuration '%.200s': %s: name a file that can be read, or "
+			       "leave --config out",
+			       path, err_text(-errno));
 	line = ini_parse_stream(next_line, &p, handle_line, &p);
 	if (p.error == 0 && ferror(p.file))
 		p.error = err_set(e, -EIO, "read configuration '%s'", path);

@@ -57,6 +57,8 @@ void config_default(struct config *c);
  * file, line, option and what is allowed. */
 MUST_CHECK int config_file(struct config *c, const char *file, bool required, struct err *e);
 MUST_CHECK int config_environment(struct config *c, struct err *e);
+/* Says one sentence of each variable that is of a section and no option: most are misspelt. */
+void config_strays(char *const *environment, void (*say)(void *arg, const char *text), void *arg);
 /* "memory.budget=64G" of the command line. */
 MUST_CHECK int config_assign(struct config *c, const char *assignment, struct err *e);
 /* One option by name; where: for the sentence, "--socket". */

@@ -371,6 +371,11 @@ static int live_as_supervisor(int argc, char **argv, struct log *log)
 	return r ? STATUS_FAILED : status;
 }
 
+static void warn(void *log, const char *text)
+{
+	log_print(log, LOG_WARNING, "%s", text);
+}
+
 int main(int argc, char **argv)
 {
 	static struct arguments a;
@@ -392,6 +397,8 @@ int main(int argc, char **argv)
 	}
 	log.level = (int)c.log_level;
 	log.json = c.log_format == 1;
+	if (a.check || a.supervised || !a.supervise) /* the supervisor's daemon says it */
+		config_strays(environ, warn, &log);
 	if (a.check) {
 		config_print(&c, stdout);
 		return STATUS_OK;

@@ -200,6 +200,7 @@ static void test_errors_in_conf_d_and_missing_files(void **state)
 
 	assert_int_equal(config_file(&f->c, f->file, true, &f->e), -ENOENT);
 	assert_non_null(strstr(f->e.text, f->file));
+	assert_non_null(strstr(f->e.text, "leave --config out"));
 	/* Where nobody named the file, the folder beside it alone will do, or nothing. */
 	assert_int_equal(config_file(&f->c, f->file, false, &f->e), 0);
 	put(f, "conf.d/w.conf", "[memory]\nslots = 7\n");
@@ -209,6 +210,32 @@ static void test_errors_in_conf_d_and_missing_files(void **state)
 	put(f, "conf.d/x.conf", "[quota]\nconnections = 0\n");
 	assert_int_equal(config_file(&f->c, f->file, true, &f->e), -EINVAL);
 	assert_non_null(strstr(f->e.text, "conf.d/x.conf:2: quota.connections = '0'"));
+}
+
+static void keep_stray(void *arg, const char *text)
+{
+	char *all = arg;
+
+	strcat(strcat(all, text), "\n");
+}
+
+/* A misspelt option is named; what Kubernetes and other programs set is not. */
+static void test_unknown_variables(void **state)
+{
+	char *environment[] = {"CKPTD_MEMORY_BUDGT=1G",        "CKPTD_MEMORY_SLOTS=3",
+			       "CKPTD_TRUST_ZZZZZZ=1",         "CKPTD_SERVICE_HOST=10.0.0.1",
+			       "CKPTD_SERVICE_PORT_HTTP=80",   "CKPTD_MEMORY_SERVICE_HOST=10.0.0.2",
+			       "CKPTD_MEMORY_PORT_80_TCP=tcp", "CKPTD_INJECT=x",
+			       "CKPTDX_MEMORY_BUDGT=1G",       NULL};
+	char all[1000] = "";
+
+	(void)state;
+	config_strays(environment, keep_stray, all);
+	assert_string_equal(all,
+			    "environment variable CKPTD_MEMORY_BUDGT sets no option and is ignored "
+			    "(did you mean 'CKPTD_MEMORY_BUDGET'?)\n"
+			    "environment variable CKPTD_TRUST_ZZZZZZ sets no option and is "
+			    "ignored\n");
 }
 
 static void test_environment_and_command_line_override(void **state)
@@ -351,6 +378,7 @@ int main(void)
 		T(test_errors_say_where_and_what_is_allowed),
 		T(test_paths),
 		T(test_errors_in_conf_d_and_missing_files),
+		T(test_unknown_variables),
 		T(test_environment_and_command_line_override),
 		T(test_checks_between_options),
 		T(test_what_is_printed_can_be_read_back),
