@@ -740,6 +740,34 @@ static void refuse(struct opening *o, int code, const char *fmt, unsigned long l
 	opening_answer(o, code, text);
 }
 
+/* Names the processes to end, as many as fit. */
+static void refuse_for_living(struct opening *o)
+{
+	enum { NAMED_MAX = 6 };
+	struct job *j = o->job;
+	char pids[160] = "", text[ERR_TEXT_MAX];
+	struct member *m;
+	size_t used = 0;
+	unsigned n = 0;
+
+	list_each(m, &j->members, link) {
+		if (!m->alive)
+			continue;
+		if (n++ < NAMED_MAX)
+			used += (size_t)snprintf(pids + used, sizeof(pids) - used, "%s%lld",
+						 used ? ", " : "", (long long)m->process.pid);
+	}
+	assert(used < sizeof(pids));
+	snprintf(
+		text, sizeof(text),
+		"open job '%s' as rank %u: process%s %s%s of an earlier launch still live%s (epoch "
+		"%llu); end %s, or give each launch its own run id in CKPT_RUN_ID",
+		o->r.job, o->r.rank, n == 1 ? "" : "es", pids, n > NAMED_MAX ? " and others" : "",
+		n == 1 ? "s" : "", (unsigned long long)j->history.epoch.number,
+		n == 1 ? "it" : "them");
+	opening_answer(o, -EAGAIN, text);
+}
+
 static void decide_made(struct opening *o)
 {
 	struct job *j = o->job;
@@ -755,10 +783,7 @@ static void decide_made(struct opening *o)
 		   !member_of_rank(j, o->r.rank)) {
 		join(o);
 	} else {
-		refuse(o, -EAGAIN,
-		       "processes of an earlier launch still live (epoch %llu, %llu ranks); end "
-		       "them, or give each launch its own run id in CKPT_RUN_ID",
-		       ep->number, ep->world);
+		refuse_for_living(o);
 	}
 }
 
@@ -777,7 +802,10 @@ static void decide_given(struct opening *o)
 		else
 			begin_new_run(o, o->r.run_id);
 	} else if (ep->world != o->r.world) {
-		refuse(o, -EINVAL, "this run has %llu ranks, not %llu", ep->world, o->r.world);
+		refuse(o, -EINVAL,
+		       "this launch said a world of %llu before and says %llu now: give all its "
+		       "ranks the same, or another launch its own run id in CKPT_RUN_ID",
+		       ep->world, o->r.world);
 	} else if (j->epoch_over) {
 		begin(o, o->r.run_id, "memory was lost");
 	} else if (m && m->alive) {

@@ -55,10 +55,20 @@ void load_give_error(struct load *l, int code, const char *text)
 {
 	Ckpt__Reply reply = CKPT__REPLY__INIT;
 	Ckpt__LoadReply body = CKPT__LOAD_REPLY__INIT;
+	const char *job = l->job->history.job.name;
+	char where[2 * ERR_TEXT_MAX];
 	struct problem_list list;
 
 	if (!l->session)
 		return;
+	if (code == CKPT_EMISMATCH) {
+		snprintf(
+			where, sizeof(where),
+			"step %llu of job '%s': %s; declare what was saved: 'ckptctl show %s %llu' "
+			"lists it",
+			(unsigned long long)l->step, job, text, job, (unsigned long long)l->step);
+		text = where;
+	}
 	reply.id = l->request;
 	reply.code = code;
 	reply.text = (char *)text;

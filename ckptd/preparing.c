@@ -174,7 +174,8 @@ static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, str
 			e, CKPT_ENOSPACE,
 			"rank %u: %u slots of %llu MiB and what is written down of them need %llu "
 			"MiB of memory, %llu MiB of the budget of %llu MiB are left; raise "
-			"memory.budget in the configuration or end other jobs",
+			"memory.budget or lower memory.slots to 2 (ckptd.conf, or ckptd --set "
+			"memory.budget=SIZE), or end other jobs",
 			m->rank, n_slots, (unsigned long long)div_up(bytes, MIB),
 			(unsigned long long)div_up(want, MIB), (unsigned long long)(coming >> 20),
 			(unsigned long long)(budget >> 20));

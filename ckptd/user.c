@@ -272,6 +272,12 @@ int user_may_store(struct user *u, uint64_t more, const char *what, struct err *
 	left -= min_u64(left, kept);
 	if (more <= left && (has + more) / STORE_SHARE <= left - more)
 		return 0;
+	if (total < MEMORY_PLACES_LEAST && room.max < MEMORY_PLACES_LEAST)
+		return err_set(e, CKPT_ENOSPACE,
+			       "%s: the fd store has %" PRIu64 " places and one rank needs up to "
+			       "%u: raise ckptd's limit of open files (ulimit -Hn; LimitNOFILE= of "
+			       "the unit) or FileDescriptorStoreMax=, and restart ckptd",
+			       what, room.max, MEMORY_PLACES_LEAST);
 	return err_set(e, CKPT_ENOSPACE,
 		       "%s takes %" PRIu64 " places in the fd store; user %" PRIu32 " has %" PRIu64
 		       ", and %" PRIu64 " of %" PRIu64 " are free for users, of which each may "

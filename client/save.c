@@ -102,10 +102,13 @@ static int check_room(const struct ckpt *c, const struct save *s, struct err *e)
 	if (s->image_len <= c->slot_bytes)
 		return 0;
 	return err_set(e, CKPT_ENOSPACE,
-		       "the blobs of step %llu do not fit the %llu bytes that "
-		       "ckpt_prepare() was given for them",
+		       "the blobs of step %llu need %llu bytes and have room for %llu: call "
+		       "ckpt_prepare(), in Python prepare(blob_space=%llu), before the first save "
+		       "or load",
 		       (unsigned long long)s->step,
-		       (unsigned long long)(c->slot_bytes - blobs_offset(c)));
+		       (unsigned long long)(s->image_len - blobs_offset(c)),
+		       (unsigned long long)(c->slot_bytes - blobs_offset(c)),
+		       (unsigned long long)(s->image_len - blobs_offset(c)));
 }
 
 static int place_blobs(struct ckpt *c, const struct ckpt_save_args *a, struct save *s,

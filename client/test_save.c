@@ -207,6 +207,8 @@ static void test_blobs(void **state)
 	blobs[0].bytes = 5u << 20;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_ENOSPACE);
 	assert_non_null(strstr(ckpt_last_error(NULL), "ckpt_prepare()"));
+	assert_non_null(strstr(ckpt_last_error(NULL), "the blobs of step 7 need 52"));
+	assert_non_null(strstr(ckpt_last_error(NULL), "prepare(blob_space=52"));
 	blobs[0].bytes = 1;
 	blobs[1].name = "rng";
 	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);

@@ -12,6 +12,7 @@
  * each rank then holds its rows of W, which shows sharding, and learns from bytes that they
  * predict.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -121,12 +122,26 @@ static int save(struct ckpt *c, const struct trainer *t, const struct ckpt_bindi
 	return ckpt_save(c, &args); /* CKPT_SKIPPED is no failure: the next one will do */
 }
 
+static int is_number(const char *text, uint64_t *ret)
+{
+	char *end;
+
+	errno = 0;
+	*ret = strtoull(text, &end, 10);
+	return text[0] >= '0' && text[0] <= '9' && !*end && !errno && *ret > 0;
+}
+
 int main(int argc, char **argv)
 {
-	uint64_t steps = argc > 1 ? strtoull(argv[1], NULL, 0) : 1000, step = 0, saved;
+	uint64_t steps = 1000, step = 0, saved;
 	struct trainer t = { 0 };
 	struct ckpt *c;
 	int r;
+
+	if (argc > 2 || (argc == 2 && !is_number(argv[1], &steps))) {
+		fprintf(stderr, "usage: train_lm [STEPS]   a number from 1; 1000 without it\n");
+		return 2;
+	}
 
 	setvbuf(stdout, NULL, _IOLBF, 0); /* lines are seen when they are printed, in a pipe too */
 	/* Rank and world come from the environment; without one, a job of one rank. */

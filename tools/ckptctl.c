@@ -408,6 +408,15 @@ int main(int argc, char **argv)
 	if (parse(argc, argv, &c, &given) < 0)
 		return EXIT_UNKNOWN;
 	v = optind < argc ? verb_find(argv[optind]) : NULL;
+	/* `ckptctl help [VERB]`, as people try it first. */
+	if (optind < argc && strcmp(argv[optind], "help") == 0) {
+		given |= 1ull << OPTION_HELP;
+		if (optind + 1 < argc) {
+			v = verb_find(argv[++optind]);
+			if (!v)
+				given = 0;
+		}
+	}
 	if (help_or_version(given, v))
 		return EXIT_FINE;
 	if (optind == argc) {

@@ -10,6 +10,7 @@
 #include "tools/ctl.h"
 #include "tools/document.h"
 #include "tools/node_history.h"
+#include "tools/plural.h"
 #include "tools/print.h"
 
 static double number(const json_t *o, const char *key)
@@ -51,17 +52,21 @@ static void print_advice(const json_t *a)
 
 static int print_goodput(const json_t *g)
 {
-	struct table *t = table_new("CAUSE SECONDS> SHARE>");
+	struct table *t = table_new("CAUSE SECONDS> OF-ALL>");
 	const json_t *spent = json_object_get(g, "seconds");
 	const char *cause;
-	double all = 0;
+	char ran[TEXT_MAX], whole[TEXT_MAX];
+	double all = 0, away = number(spent, "away");
 	json_t *v;
 	size_t i;
 	int r;
 
 	json_object_foreach((json_t *)spent, cause, v) all += json_number_value(v);
-	say("goodput   %.2f %% of the time that it was running, %" PRIu64 " steps",
-	    100 * number(g, "share"), doc_number(g, "steps"));
+	say("goodput   %.2f %% of the %s that it was running, %" PRIu64 " step%s",
+	    100 * number(g, "share"), duration(ran, sizeof(ran), all - away),
+	    doc_number(g, "steps"), plural(doc_number(g, "steps")));
+	say("          shares below are of all %s since it began",
+	    duration(whole, sizeof(whole), all));
 	json_object_foreach((json_t *)spent, cause, v)
 	{
 		table_cell(t, "%s", cause);

@@ -55,7 +55,10 @@ static int find_format(const struct ctl *c, const struct exchange_format **ret, 
 	char known[200] = "";
 
 	if (access(c->args[0], F_OK) != 0)
-		return err_code(e, -errno, "open '%.250s'", c->args[0]);
+		return err_set(e, -errno,
+			       "open '%.250s': %s: name a safetensors file, a PyTorch DCP folder "
+			       "or a file of torch.save() that can be read",
+			       c->args[0], err_text(-errno));
 	for (const struct exchange_format *f = exchange_formats; f->name; f++) {
 		if (!f->open)
 			continue;

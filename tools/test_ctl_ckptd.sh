@@ -143,7 +143,8 @@ m, k = g["advice"]; assert m["tier"] == "memory" and k["tier"] == "disk" and m["
 assert m["failures"] == k["failures"] == 0 and m["interval_s"] > 0 and 86000 < m["mtbf_s"] < 90000 and m["seen"] < 0.1
 assert abs(s["training"] / sum(s.values()) - g["share"]) < 1e-6'
 run 0 goodput run7 --socket "$sock"
-says out "of the time that it was running"
+grep -qE '^goodput +[0-9.]+ % of the [0-9.]+ (s|min) that it was running, [0-9]+ steps$' "$dir/out" || fail "$(cat "$dir/out")"
+grep -qE 'shares below are of all [0-9.]+ (s|min) since it began' "$dir/out" || fail "$(cat "$dir/out")"
 says out "save every"
 run 2 trust run7 50 --set complete --socket "$sock"
 says err "can be said to be 'verified' or 'bad'"
@@ -224,5 +225,9 @@ run 1 status --socket "$sock"
 says out "PROBLEM: the fd store has 0 places and one rank needs up to 16"
 run 1 status --socket "$sock" --json
 json 'assert d["fd_store"] == {"used": 0, "max": 0} and len(d["problems"]) == 1'
+PYTHONPATH=$src/python CKPT_LIBRARY=$build/.libs/libckpt.so /usr/bin/python3 -c '
+import sys, ckpt
+ckpt.open("many", 0, 1, socket=sys.argv[1])' "$sock" >"$dir/out" 2>"$dir/err" && fail "a rank was let in"
+says err "open job 'many': the fd store has 0 places and one rank needs up to 16: raise ckptd's limit of open files"
 stop_daemon
 ending 60

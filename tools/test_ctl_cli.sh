@@ -36,6 +36,12 @@ run 2 frob
 says err "there is no verb 'frob'; 'ckptctl --help' lists them"
 run 2 staus
 says err "there is no verb 'staus' (did you mean 'status'?); 'ckptctl --help' lists them"
+run 0 help
+says out "usage: ckptctl VERB"
+run 0 help pin
+says out "usage: ckptctl pin JOB STEP"
+run 2 help pn
+says err "there is no verb 'pn' (did you mean 'pin'?)"
 run 2 list --jsn
 says err "there is no option --jsn (did you mean '--json'?)"
 run 2 list alhpa --data "$data"

@@ -201,7 +201,7 @@ says err "--step needs a number"
 run 2 import "$o/all.safetensors" --as x --format dds --data "$data"
 says err "is no format that can be imported"
 run 2 import "$o/nowhere" --as x --data "$data"
-says err "No such file"
+says err "No such file or directory: name a safetensors file, a PyTorch DCP folder or a file of torch.save()"
 run 2 import "$o/all.safetensors" --as x --data "$data" --tensor nothing
 says err "no tensor is called like 'nothing'"
 run 2 import "$o" --as x --data "$data"

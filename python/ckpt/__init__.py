@@ -152,7 +152,7 @@ def _view(name: Any, tensor: Any) -> View:
     try:
         return view(tensor)
     except (TypeError, ValueError) as e:
-        raise type(e)(f"'{name}': {e}") from e
+        raise type(e)(f"'{name}': {e}") from None
 
 
 def _info(i: L.Info) -> Info:

@@ -168,7 +168,7 @@ class Stored:
             if v.nbytes and not v.writable:
                 raise ValueError("its array is read-only, so nothing can be read into it")
         except (TypeError, ValueError) as e:
-            raise type(e)(f"'{want.name}': {e}") from e
+            raise type(e)(f"'{want.name}': {e}") from None
         size, offset = (extents(f"'{want.name}': {what}", values) for what, values in (
             ("global_shape", want.global_shape), ("offset", want.offset)))
         if not len(v.shape) == len(size) == len(offset):

@@ -61,7 +61,8 @@ def dtype_code(dtype: Any) -> int:
     try:
         return _codes[dtype]
     except (KeyError, TypeError):
-        code = _code(dtype)
+        pass  # what _code() raises is then no error during another
+    code = _code(dtype)
     if len(_codes) < 1000:
         _codes[dtype] = code
     return code

@@ -376,6 +376,7 @@ def test_strict_and_lenient(d):
         c.declare("b", f2)
         e = raises(ckpt.CkptError, c.load)
         assert e.code == -1008 and len(e.problems) == 2, e.problems
+        assert "step 1 of job 'strict': " in str(e) and "'ckptctl show strict 1' lists it" in str(e), e
         assert "'new'" in "\n".join(e.problems) and "'b'" in "\n".join(e.problems)
         assert pickle.loads(pickle.dumps(e)).problems == e.problems
         assert "'ckptctl list strict'" in str(raises(ckpt.CkptError, lambda: c.load(step=77)))
@@ -542,6 +543,24 @@ def test_no_daemon_says_what_to_do(d):
     e = raises(ckpt.CkptError,
                lambda: ckpt.open("x", 0, 1, socket="/nonexistent/sock", connect_timeout=0.01))
     assert "/nonexistent/sock" in str(e), e
+
+
+def test_an_earlier_launch_is_named(d):
+    """By the pids of its processes: its user is to end them."""
+    other = ("import os, sys\nos.environ['CKPT_CONNECT_TIMEOUT'] = '0'\nimport ckpt\n"
+             "ckpt.open('twice', 0, 1)")
+    with ckpt.open("twice", 0, 1):
+        r = subprocess.run([sys.executable, "-c", other], text=True, capture_output=True,
+                           env=dict(os.environ, PYTHONPATH=os.path.join(TOP, "python")))
+        assert f"process {os.getpid()} of an earlier launch still lives (epoch" in r.stderr, r.stderr
+
+
+def test_one_traceback(d):
+    """An error says what is wrong with a tensor once, not of each function that looked at it."""
+    with ckpt.open("foreign", 0, 1) as c:
+        e = raises(TypeError, lambda: c.declare("w", np.zeros(3, ">f4")))
+        assert "'w': dtype >f4 has its bytes in another order" in str(e), e
+        assert e.__cause__ is None and (e.__suppress_context__ or e.__context__ is None)
 
 
 def test_nothing_to_save(d):
