@@ -10,6 +10,7 @@
 
 #include "ckptd/creating.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 #include "base/alloc.h"
@@ -25,13 +26,36 @@ struct creation {
 	struct err err;
 };
 
+/* The trainer's open fails with this sentence, and only ckptd's log has it where the trainer's is
+ * lost. */
+static void failed(struct job *j, int code, const struct err *why)
+{
+	job_tell(j, 3, "the job cannot be made: %s", why->text);
+	epoch_creation_failed(j, code, why->text);
+}
+
+static void describe(const struct job *j, const char *what, int code, struct err *ret)
+{
+	char hex[ID_TEXT_MAX];
+	bool full = code == -ENOSPC || code == CKPT_ENOSPACE || code == -EDQUOT;
+
+	hex_format(hex, j->history.job.id.b, sizeof(j->history.job.id.b));
+	ignore_result(err_set(ret, code, "cannot write '%.140s/jobs/%s/%s' of job '%.80s': %s%s",
+			      j->node->options.data, hex, what, j->history.job.name,
+			      err_text(code),
+			      full ? "; free space there ('ckptctl gc --dry-run' says what can "
+				     "go), then open the job again"
+				   : ""));
+}
+
 static void created(void *arg, int status)
 {
 	struct job *j = arg;
+	struct err e = {0};
 
 	if (status < 0) {
-		epoch_creation_failed(j, status,
-				      "open: record 0 of the job's log could not be written");
+		describe(j, "log", status, &e);
+		failed(j, status, &e);
 		return;
 	}
 	epoch_created(j);
@@ -63,11 +87,15 @@ static int creation_write(struct creation *x)
 	int r;
 
 	r = n->env.joblog_open(n->env.joblog_arg, &j->history.job.id, false, &x->log, &x->err);
-	if (r < 0)
+	if (r < 0) {
+		describe(j, "log", r, &x->err);
 		return r;
+	}
 	path_job(dir, &j->history.job.id);
 	r = store_publish_file(&n->store, dir, "token", j->token, sizeof(j->token));
-	return r < 0 ? err_code(&x->err, r, "write the token of job '%s'", j->history.job.name) : 0;
+	if (r < 0)
+		describe(j, "token", r, &x->err);
+	return r;
 }
 
 static void creation_run(struct work *w)
@@ -90,9 +118,11 @@ static void creation_done(struct work *w)
 	if (ret == 0) {
 		r.job = j->history.job;
 		ret = job_append(j, &r, created, j);
+		if (ret < 0)
+			describe(j, "log", ret, &x->err);
 	}
 	if (ret < 0)
-		epoch_creation_failed(j, ret, x->err.text);
+		failed(j, ret, &x->err);
 	alloc_free(x);
 }
 

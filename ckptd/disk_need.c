@@ -259,6 +259,21 @@ static uint64_t bytes_needed(const struct disk_need *n, uint64_t one)
 	return size_add(one, kept, &one) ? one : UINT64_MAX;
 }
 
+/* Room that is there but is to stay free is the option's to give; fewer kept ones help only a job
+ * that keeps several, and where one of them would fit. */
+static const char *remedy(const struct disk_need *n, uint64_t one, uint64_t left, uint64_t needed)
+{
+	uint64_t least = one > UINT64_MAX / 2 ? UINT64_MAX : 2 * one - min_u64(one, n->have);
+	bool keeps = n->keep_last > 1 && left > n->reserve && least <= left - n->reserve;
+	bool reserves = needed <= left;
+
+	if (keeps && reserves)
+		return ", or set retention.keep_last or storage.disk_reserve lower";
+	if (reserves)
+		return ", or set storage.disk_reserve lower";
+	return keeps ? ", or set retention.keep_last lower" : "";
+}
+
 int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct err *e)
 {
 	struct disk *d = n->store->disk;
@@ -279,7 +294,8 @@ int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct
 		e, CKPT_ENOSPACE,
 		"rank %u: %u checkpoints of the ranks that have declared need %llu MiB on "
 		"disk, %llu MiB are free and %llu MiB stay free (storage.disk_reserve); free "
-		"space where '%.120s' is, or set retention.keep_last lower",
+		"space where '%.120s' is%s",
 		n->rank, n->keep_last + 1, (unsigned long long)div_up(needed, 1u << 20),
-		(unsigned long long)(left >> 20), (unsigned long long)(n->reserve >> 20), n->data);
+		(unsigned long long)(left >> 20), (unsigned long long)(n->reserve >> 20), n->data,
+		remedy(n, one, left, needed));
 }

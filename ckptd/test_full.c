@@ -163,12 +163,30 @@ static void expect_all_copies(struct node_test *t, bool dedup, bool alike)
 	pair_is_refused(t, 6 * PAIR_BYTES - 1);
 	test_says(t->a.text, "3 checkpoints of the ranks that have declared need 24 ");
 	test_says(t->a.text, "disk, 86 MiB are free and 64 MiB stay free");
+	test_says(t->a.text, ", or set retention.keep_last or storage.disk_reserve lower");
 	pair_is_taken(t, 6 * (PAIR_BYTES + PAIR_MORE));
 }
 
 static void test_prepare_counts_all_copies(void **state)
 {
 	expect_all_copies(*state, false, true);
+}
+
+/* What is named as a remedy is one. */
+static void test_refusal_names_what_helps(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.retention.keep_last = 1;
+	t->o.disk_reserve = RESERVE;
+	open_pair(t, "run1", true);
+	pretended_room = RESERVE / 2;
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	test_says(t->a.text, "is, or set storage.disk_reserve lower");
+	assert_null(strstr(t->a.text, "keep_last lower"));
+	pretended_room = PAIR_BYTES;
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	assert_null(strstr(t->a.text, ", or set"));
 }
 
 static void test_prepare_counts_what_differs(void **state)
@@ -186,6 +204,8 @@ static void test_open_on_a_full_disk(void **state)
 	token_error = -ENOSPC;
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(open_rank(&t->a, 0, 1, "run1"), -ENOSPC);
+	test_says(t->a.text, "/token' of job 'job': No space left on device; free space there");
+	assert_true(was_told("3 job 'job': the job cannot be made: cannot write '"));
 	assert_int_equal(count_files(t, "jobs/*"), 0);
 	turn(t, 10);
 	assert_true(list_empty(&t->host.node->failed_jobs));
@@ -686,6 +706,7 @@ int main(void)
 		NODE_TEST(test_prepare_counts_replicas_once),
 		NODE_TEST(test_prepare_counts_all_copies),
 		NODE_TEST(test_prepare_counts_what_differs),
+		NODE_TEST(test_refusal_names_what_helps),
 		NODE_TEST(test_open_on_a_full_disk),
 		NODE_TEST(test_log_gets_the_room_of_spare_files),
 		NODE_TEST(test_saves_go_on_without_the_log),
