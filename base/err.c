@@ -43,6 +43,8 @@ static void format(char *buf, size_t size, const char *fmt, va_list ap)
 
 	if (n < 0)
 		buf[0] = '\0';
+	else if ((size_t)n >= size)
+		text_shorten(buf, size);
 	text_clean(buf);
 }
 
@@ -93,7 +95,9 @@ int err_wrap(struct err *e, int code, const char *fmt, ...)
 	format(e->text, sizeof(e->text), fmt, ap);
 	va_end(ap);
 	used = strlen(e->text);
-	snprintf(e->text + used, sizeof(e->text) - used, ": %s", inner);
+	if (snprintf(e->text + used, sizeof(e->text) - used, ": %s", inner) >=
+	    (int)(sizeof(e->text) - used))
+		text_shorten(e->text, sizeof(e->text));
 	return e->code;
 }
 

@@ -98,6 +98,12 @@ static void test_text_is_clean(void **state)
 		text_clean(buf);
 		assert_string_equal(buf, texts[i].to);
 	}
+	text_put(buf, 20, "free space, or raise x");
+	assert_string_equal(buf, "free space, or...");
+	text_put(buf, 23, "free space, or raise x");
+	assert_string_equal(buf, "free space, or raise x");
+	text_put(buf, 12, "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4");
+	assert_string_equal(buf, "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4...");
 	assert_int_equal(text_utf8_len("a\0\xc3\xa4\xf4\x8f\xbf\xbf", 8), 8);
 	assert_int_equal(text_utf8_len("", 0), 0);
 	assert_int_equal(text_utf8_len("ab\xc3\xa4", 3), 2); /* cut */

@@ -84,6 +84,36 @@ void text_clean(char *text)
 	}
 }
 
+/* A word that is longer than this is cut within. */
+#define WORD_MAX 40
+
+void text_shorten(char *buf, size_t size)
+{
+	static const char mark[] = "...";
+	size_t len = strlen(buf), end, from;
+
+	if (size <= sizeof(mark))
+		return;
+	end = len < size - sizeof(mark) ? len : size - sizeof(mark);
+	from = end > WORD_MAX ? end - WORD_MAX : 0;
+	for (size_t i = end; i > from; i--) {
+		if (buf[i] != ' ')
+			continue;
+		end = i;
+		break;
+	}
+	end = text_utf8_len(buf, end);
+	while (end > 0 && (buf[end - 1] == ' ' || buf[end - 1] == ';' || buf[end - 1] == ','))
+		end--;
+	memcpy(buf + end, mark, sizeof(mark));
+}
+
+void text_put(char *buf, size_t size, const char *text)
+{
+	if (snprintf(buf, size, "%s", text) >= (int)size)
+		text_shorten(buf, size);
+}
+
 const char *text_size(char buf[TEXT_SIZE_MAX], uint64_t bytes)
 {
 	static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

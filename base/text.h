@@ -18,6 +18,11 @@ size_t text_utf8_len(const char *text, size_t len);
  * a byte each; a last character that was cut goes. */
 void text_clean(char *text);
 
+/* buf of size bytes has a sentence that did not fit in it: its end becomes "..." behind a word. */
+void text_shorten(char *buf, size_t size);
+/* A sentence into buf of size bytes, shortened if it does not fit. */
+void text_put(char *buf, size_t size, const char *text);
+
 /* Bytes for people: "17 B", "1.5 GiB". */
 #define TEXT_SIZE_MAX 32
 const char *text_size(char buf[TEXT_SIZE_MAX], uint64_t bytes);

@@ -31,6 +31,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "base/text.h"
 #include "ckptd/agreeing.h"
 #include "ckptd/credits.h"
 #include "ckptd/digesting.h"
@@ -549,14 +550,18 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 {
 	struct job *j = c->job;
 	struct record r = { .type = RECORD_ABORT };
+	int n;
 	va_list ap;
 
 	if (!JOB_ASSERT(j, c->agreed == CP_OPEN))
 		return;
 	va_start(ap, fmt);
-	if (vsnprintf(c->reason, sizeof(c->reason), fmt, ap) < 0)
-		c->reason[0] = '\0';
+	n = vsnprintf(c->reason, sizeof(c->reason), fmt, ap);
 	va_end(ap);
+	if (n < 0)
+		c->reason[0] = '\0';
+	else if ((size_t)n >= sizeof(c->reason))
+		text_shorten(c->reason, sizeof(c->reason));
 	c->agreed = CP_ABORTED;
 	timer_disarm(j->node->env.loop, &c->timeout);
 	persist_cancel(c);

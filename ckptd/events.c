@@ -25,6 +25,7 @@
 #include "ckptd/node_priv.h"
 
 #define NEARLY (EVENTS_KEPT / 64)
+#define WORDS_MAX 1024 /* a sentence that quotes one of a trainer goes in whole */
 
 const char *event_kind_word(enum event_kind k)
 {
@@ -231,12 +232,13 @@ void events_post(struct events *ev, enum event_kind kind, int level, uint32_t ui
 	struct node *n = ev->node;
 	struct event head = {.wall_ns = loop_wall(n->env.loop), .uid = uid};
 	struct log_about about;
-	char words[640];
+	char words[WORDS_MAX];
 	json_t *o;
 	va_list ap;
 
 	va_start(ap, fmt);
-	vsnprintf(words, sizeof(words), fmt, ap);
+	if (vsnprintf(words, sizeof(words), fmt, ap) >= (int)sizeof(words))
+		text_shorten(words, sizeof(words));
 	va_end(ap);
 	text_clean(words);
 	about = about_of(subject, more);

@@ -19,6 +19,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "ckptd/events.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/watching.h"
@@ -121,7 +122,8 @@ __attribute__((format(printf, 3, 4))) static void found(struct job *j, const str
 	p->rank = f->rank;
 	p->step = f->step;
 	va_start(ap, fmt);
-	vsnprintf(p->text, sizeof(p->text), fmt, ap);
+	if (vsnprintf(p->text, sizeof(p->text), fmt, ap) >= (int)sizeof(p->text))
+		text_shorten(p->text, sizeof(p->text));
 	va_end(ap);
 	if (p->stands)
 		return;
@@ -164,14 +166,15 @@ __attribute__((format(printf, 4, 5))) static void rank_found(struct member *m, e
 {
 	struct problem *p = &m->job->saves.problems[k];
 	bool again = m->saves.problems & 1u << k;
-	char text[ERR_TEXT_MAX];
+	char text[PROBLEM_TEXT_MAX];
 	va_list ap;
 
 	/* What follows from a failure says less than what was said first. */
 	if (again && p->rank == m->rank && p->step == step && step != PROBLEM_NO_STEP)
 		return;
 	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
+	if (vsnprintf(text, sizeof(text), fmt, ap) >= (int)sizeof(text))
+		text_shorten(text, sizeof(text));
 	va_end(ap);
 	p->ranks += !again;
 	m->saves.problems |= 1u << k;
@@ -349,7 +352,7 @@ void problems_skipped(struct member *m, const struct skip_request *r)
 				   .wall_ns = loop_wall(j->node->env.loop),
 				   .rank = m->rank,
 				   .kind = kind};
-	snprintf(last->reason, sizeof(last->reason), "%s", r->reason);
+	text_put(last->reason, sizeof(last->reason), r->reason);
 	j->saves.last_skip = *last;
 	j->saves.skips[kind]++;
 	m->saves.skips++;
@@ -439,7 +442,7 @@ void problems_left(struct member *m, bool bye)
 	struct job *j = m->job;
 	const struct last_skip *last = &m->saves.last_skip;
 	size_t n = j->history.n_commits;
-	char text[ERR_TEXT_MAX], newest[64] = "nothing was committed";
+	char text[PROBLEM_TEXT_MAX], newest[64] = "nothing was committed";
 
 	rank_over(m, PROBLEM_PREPARE, "has left");
 	rank_over(m, PROBLEM_SAVES, "has left");

@@ -44,6 +44,7 @@ enum job_problem {
 		JOB_PROBLEM_COUNT
 };
 
+#define PROBLEM_TEXT_MAX (ERR_TEXT_MAX + 200) /* a sentence of a trainer, and of which save it is */
 #define PROBLEM_NO_RANK UINT32_MAX
 #define PROBLEM_NO_STEP UINT64_MAX
 
@@ -56,13 +57,13 @@ struct problem {
 	uint64_t times;    /* found since it stands */
 	uint64_t since_ns; /* loop's clock, like the next */
 	uint64_t said_ns;
-	char text[ERR_TEXT_MAX];
+	char text[PROBLEM_TEXT_MAX];
 };
 
 struct last_skip {
 	uint64_t step, wall_ns; /* wall_ns 0: there is none */
 	uint32_t rank, kind;    /* enum ckpt_skip_reason */
-	char reason[128];
+	char reason[ERR_TEXT_MAX];
 };
 
 /* Of a job. */

@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/arena.h"
 #include "base/fault.h"
+#include "base/text.h"
 #include "ckptd/admin.h"
 #include "ckptd/credits.h"
 #include "ckptd/events.h"
@@ -431,7 +432,7 @@ static void on_seal(struct session *s, uint64_t id, const Ckpt__Seal *m)
 
 static void on_skip(struct session *s, uint64_t id, const Ckpt__Skip *m)
 {
-	char reason[128];
+	char reason[ERR_TEXT_MAX];
 	struct skip_request r = {
 		.step = m->step,
 		.epoch = m->epoch,
@@ -441,7 +442,7 @@ static void on_skip(struct session *s, uint64_t id, const Ckpt__Skip *m)
 		.reason = reason,
 	};
 
-	snprintf(reason, sizeof(reason), "%s", m->reason[0] ? m->reason : "no credit");
+	text_put(reason, sizeof(reason), m->reason[0] ? m->reason : "no credit");
 	for (char *p = reason; *p; p++)
 		if (*p < 0x20 || *p > 0x7e)
 			*p = '?'; /* it goes into the log and into JSON */

@@ -244,6 +244,32 @@ static void test_the_last_save_is_skipped(void **state)
 	assert_true(was_told("4 job 'job': rank 0 has ended and its last save, of step 20"));
 }
 
+/* The remedy stands at the end of a sentence: it is not what goes. */
+static void test_long_reasons_stay_whole(void **state)
+{
+	static const char why[] =
+		"rank 0: 3 slots of 30 MiB each need 90 MiB of memory, 62 MiB of the budget of 64 "
+		"MiB are left; raise memory.budget, end what else uses the memory of this node, or "
+		"set memory.slots lower, and then prepare the rank once more (the end)";
+	struct node_test *t = *state;
+	char line[640], reason[1001];
+
+	begin_one(t);
+	skip_step(&t->a, 20, CKPT_SKIP_REFUSED, why);
+	assert_raised(t, PROBLEM_SAVES, why);
+	assert_string_equal(the_job(t)->saves.last_skip.reason, why);
+	for (int i = 0; i < 1000; i++)
+		reason[i] = i % 10 == 9 ? ' ' : 'x';
+	reason[1000] = '\0';
+	skip_step(&t->a, 21, CKPT_SKIP_REFUSED, reason);
+	test_says(the_job(t)->saves.last_skip.reason, "xxxxxxxxx xxxxxxxxx...");
+	skip_step(&t->a, 22, CKPT_SKIP_REFUSED, why);
+	say_bye(&t->a);
+	turns(t);
+	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 1);
+	test_says(line, "(the end); nothing was committed");
+}
+
 /* Rank 1 ends before it saves the step that rank 0 has saved. */
 static void test_the_last_step_is_not_committed(void **state)
 {
@@ -399,6 +425,7 @@ int main(void)
 		NODE_TEST(test_saves_are_skipped),
 		NODE_TEST(test_some_skips_are_no_problem),
 		NODE_TEST(test_the_last_save_is_skipped),
+		NODE_TEST(test_long_reasons_stay_whole),
 		NODE_TEST(test_the_last_step_is_not_committed),
 		NODE_TEST(test_the_last_step_is_committed),
 		NODE_TEST(test_log_cannot_be_written),
