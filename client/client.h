@@ -158,6 +158,8 @@ struct ckpt {
 	/* Saving */
 	struct save unsettled; /* credit != 0: see (3) */
 	bool waited;           /* a save has waited for its first credit, or has had one */
+	uint64_t sealed_step;  /* the newest, of sealed_epoch; that is 0: none */
+	uint64_t sealed_epoch;
 	struct step_tries tries[TRIES_MAX];
 	uint32_t next_try;
 	Ckpt__BlobPlace *places;      /* BLOBS_MAX, and pointers to them for the message */

@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "client/client.h"
 #include "client/image.h"
 #include "client/mapping.h"
@@ -223,7 +224,7 @@ static void tell_refused(struct ckpt *c, const struct save *s, const struct err 
 	/* The save has failed, it need not also be slow. */
 	if (!c->rq.channel.up || clock_ns() >= s->deadline)
 		return;
-	snprintf(text, sizeof(text), "%.127s", why && why->text[0] ? why->text : "its save failed");
+	text_put(text, sizeof(text), why && why->text[0] ? why->text : "its save failed");
 	ignore_result(say_skip(c, s, 0, CKPT_SKIP_REFUSED, text,
 			       min_u64(s->deadline, deadline_in(ASK_MS)), &e));
 }
@@ -267,10 +268,13 @@ int save_seal(struct ckpt *c, struct save *s, uint64_t deadline, struct err *e)
 	l.q.reply = seal_reply;
 	c->unsettled = *s;
 	r = session_call_slots(c, &l.q, s->generation, deadline);
-	if (r == 0)
+	if (r == 0) {
 		c->unsettled = (struct save){ 0 };
-	else if (l.q.done) /* refused, and ckptd listens: better now than at the next save */
+		c->sealed_step = s->step;
+		c->sealed_epoch = s->epoch;
+	} else if (l.q.done) { /* refused, and ckptd listens: better now than at the next save */
 		save_give_up(c, s, "its seal was refused", deadline);
+	}
 	return r;
 }
 
@@ -314,6 +318,10 @@ static bool credit_fits(const struct ckpt *c, struct save *s, uint64_t credit)
 	}
 	s->skip_reason = (int)atomic_load_explicit(&c->page->blocked, memory_order_relaxed);
 	s->skip_rank = atomic_load_explicit(&c->page->blocked_rank, memory_order_relaxed);
+	/* This rank does not owe the step before, it has sealed a newer one: its step falls. */
+	if (s->skip_reason == CKPT_SKIP_BEHIND && s->skip_rank == c->who.rank &&
+	    c->sealed_epoch == c->epoch && s->step < c->sealed_step)
+		s->skip_reason = CKPT_SKIP_PASSED;
 	return false;
 }
 
@@ -570,7 +578,7 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 	if (r < 0)
 		return r;
 	beating_saved(c->beat, step, c->epoch, false);
-	snprintf(text, sizeof(text), "%s", reason && reason[0] ? reason : "the trainer skipped it");
+	text_put(text, sizeof(text), reason && reason[0] ? reason : "the trainer skipped it");
 	s.epoch = c->epoch;
 	s.try = count_try(c, step);
 	count_skip(c, &s);

@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 
-#define SKIP_TEXT_MAX 128
+#define SKIP_TEXT_MAX ERR_TEXT_MAX /* a sentence of a struct err goes in whole */
 
 /* The reason for ckptd's log and its status: at most SKIP_TEXT_MAX bytes. */
 void skip_reason_text(int reason, int rank, char ret[SKIP_TEXT_MAX]);

@@ -48,7 +48,7 @@ struct fake_seal {
 struct fake_skip {
 	uint64_t step, epoch, credit;
 	uint32_t try, kind;
-	char reason[128];
+	char reason[400];
 };
 
 /* What the next Load is answered with, in order; the last one stays. */

@@ -609,6 +609,48 @@ static void test_a_credit_for_a_later_step(void **state)
 	check_image(w, 1);
 }
 
+/* Not the rank that ckptd waits for is at fault, but the step. */
+static void test_a_step_that_falls(void **state)
+{
+	struct world *w = *state;
+	uint64_t took;
+	int r;
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	w->a.step = 5;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	FAKE_SET(w->f, w->f->grant, false);
+	fake_lock(w->f);
+	atomic_store(&w->f->page->credit, w->f->page->credit - 1);
+	fake_unlock(w->f);
+	set_block(w, BLOCK_BEHIND, 0);
+	w->a.step = 3; /* ms_of_save() takes the next one */
+	w->a.flags = CKPT_WAIT_CREDIT; /* in vain */
+	w->a.timeout_ms = 20000;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED);
+	assert_true(took < 10000);
+	test_says(ckpt_last_error(NULL), "a rank has passed this step already; the steps of a run "
+					 "must rise");
+	w->a.step = 6;
+	w->a.timeout_ms = 20;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	test_says(ckpt_last_error(NULL), "rank 0 has not saved the step before yet");
+}
+
+/* A sentence that a person is to act on comes to ckptd whole. */
+static void test_a_long_reason(void **state)
+{
+	struct world *w = *state;
+	char reason[301];
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	memset(reason, 'x', 300);
+	reason[300] = '\0';
+	assert_int_equal(ckpt_skip(w->c, 1, reason), CKPT_OK);
+	assert_string_equal(w->f->skips[0].reason, reason);
+}
+
 /* A save that fails before it looks for a credit: ckptd hears of it, and no attempt ends by it. */
 static void test_ckptd_hears_of_a_failed_save(void **state)
 {
@@ -834,6 +876,8 @@ int main(void)
 		T(test_the_first_save_waits_once),
 		T(test_why_a_save_is_skipped),
 		T(test_a_credit_for_a_later_step),
+		T(test_a_step_that_falls),
+		T(test_a_long_reason),
 		T(test_ckptd_hears_of_a_failed_save),
 		T(test_newer_epoch_refuses_saves),
 		T(test_what_ckptd_says_of_a_save),

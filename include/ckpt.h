@@ -248,7 +248,7 @@ struct ckpt_save_args {
 	X(CKPT_SKIP_NONE, 0, "none")                                                               \
 	X(CKPT_SKIP_CALLER, 1, "caller")             /* ckpt_skip() */                             \
 	X(CKPT_SKIP_SLOTS, 2, "slots")               /* this rank's slots are being prepared */    \
-	X(CKPT_SKIP_PASSED, 3, "passed")             /* another rank has passed this step */       \
+	X(CKPT_SKIP_PASSED, 3, "passed")             /* a rank is past this step */                \
 	X(CKPT_SKIP_OPENING, 4, "opening")           /* ckptd opens the epoch, or stops */         \
 	X(CKPT_SKIP_MEMORY, 5, "memory")             /* ckptd cannot describe another save */      \
 	X(CKPT_SKIP_ABSENT, 6, "absent")             /* not all ranks are connected */             \
