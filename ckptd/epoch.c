@@ -570,6 +570,18 @@ static void epoch_appended(void *arg, int status)
 		epoch_opened(o);
 }
 
+bool epoch_bytes_are_lost(struct job *j, const struct history_commit *h)
+{
+	const struct checkpoint *c;
+
+	if (h->freed || h->gone)
+		return h->lost;
+	c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
+	/* Files that are damaged are kept for who may repair them. */
+	return !c || (!checkpoint_restorable(c) && c->durable != DUR_DONE &&
+		      c->durable != DUR_GONE && !(c->trust & TRUST_BAD));
+}
+
 static int record_lost(struct job *j, const struct checkpoint *base)
 {
 	struct record r = { .type = RECORD_FREE };
@@ -580,13 +592,10 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 		struct checkpoint *c;
 		bool unfinished;
 
-		if (h->freed || h->gone || (base && h->n <= base->record_n))
+		if (h->freed || h->gone || (base && h->n <= base->record_n) ||
+		    !epoch_bytes_are_lost(j, h))
 			continue;
 		c = checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
-		/* Files that are damaged are kept for who may repair them. */
-		if (c && (checkpoint_restorable(c) || c->durable == DUR_DONE ||
-			  c->durable == DUR_GONE || (c->trust & TRUST_BAD)))
-			continue;
 		/* It may be DURABLE in a moment; the next epoch knows. */
 		if (c && persist_is_publishing(c) && !BUG(LOST_WHILE_WRITING))
 			continue;

@@ -500,6 +500,8 @@ void checkpoint_suspect(struct checkpoint *c, uint32_t rank, const char *fmt, ..
 	__attribute__((format(printf, 3, 4)));
 /* Committed, not taken away on purpose nor overtaken in memory, and it cannot be restored. */
 bool epoch_is_missed(struct job *j, const struct history_commit *h);
+/* Committed, and neither memory nor files have it: recorded as lost, or to be by the next epoch. */
+bool epoch_bytes_are_lost(struct job *j, const struct history_commit *h);
 /* An epoch without base: the newest checkpoint before it that nobody took away on purpose. NULL:
  * there never was one, or all were taken away. */
 const struct history_commit *epoch_lost(struct job *j);

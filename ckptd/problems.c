@@ -9,7 +9,8 @@
  * step (SAID_SELDOM) is said once in SAID_EVERY_NS and epoch, so that no number of ranks and steps
  * fills the log; (4) nothing here decides what a job may do.
  *
- * Nothing is kept over a restart of ckptd: what still is wrong is found again.
+ * Nothing is kept over a restart of ckptd: what still is wrong is found again. What a start finds
+ * lost is found once for each job, by one walk over the newest of its commits.
  */
 #include <config.h>
 
@@ -110,6 +111,7 @@ struct found {
 	int level;
 	uint32_t rank; /* PROBLEM_NO_RANK: it is not one rank's */
 	uint64_t step;
+	uint64_t since_ns, times; /* 0: now, and once */
 };
 
 __attribute__((format(printf, 3, 4))) static void found(struct job *j, const struct found *f,
@@ -128,12 +130,12 @@ __attribute__((format(printf, 3, 4))) static void found(struct job *j, const str
 	if (p->stands)
 		return;
 	p->stands = true;
-	p->times = 1;
-	p->since_ns = now_of(j);
+	p->times = max_u64(f->times, 1);
+	p->since_ns = f->since_ns ? f->since_ns : now_of(j);
 	p->said = says(j, f->problem, p);
 	if (!p->said)
 		return;
-	p->said_ns = max_u64(p->since_ns, 1);
+	p->said_ns = max_u64(now_of(j), 1);
 	post(j, EVENT_PROBLEM, f->level, event_json(f->problem, p), p->text);
 }
 
@@ -178,7 +180,8 @@ __attribute__((format(printf, 4, 5))) static void rank_found(struct member *m, e
 	va_end(ap);
 	p->ranks += !again;
 	m->saves.problems |= 1u << k;
-	found(m->job, &(struct found){k, 4, m->rank, step}, "%s", text);
+	found(m->job, &(struct found){.problem = k, .level = 4, .rank = m->rank, .step = step},
+	      "%s", text);
 	assert(p->ranks > 0 && p->stands); /* (1) */
 }
 
@@ -291,7 +294,10 @@ bool problems_goes_back(struct member *m, uint64_t step, char ret[ERR_TEXT_MAX])
 	else
 		return false;
 	m->saves.noted = ep->number;
-	found(j, &(struct found){PROBLEM_GOES_BACK, 4, m->rank, step}, "%s", text);
+	found(j,
+	      &(struct found){
+		      .problem = PROBLEM_GOES_BACK, .level = 4, .rank = m->rank, .step = step},
+	      "%s", text);
 	snprintf(ret, ERR_TEXT_MAX, "job '%s': %.320s", j->history.job.name, text);
 	return true;
 }
@@ -310,7 +316,13 @@ static void count_row(struct job *j, const struct skip_request *r)
 	s->row_to = r->step;
 	if (s->row < SKIPS_IN_A_ROW || now_of(j) - s->row_ns < j->node->options.skips_ns)
 		return;
-	found(j, &(struct found){PROBLEM_SKIPS, 4, PROBLEM_NO_RANK, r->step},
+	found(j,
+	      &(struct found){.problem = PROBLEM_SKIPS,
+			      .level = 4,
+			      .rank = PROBLEM_NO_RANK,
+			      .step = r->step,
+			      .since_ns = s->row_ns,
+			      .times = s->row},
 	      "all saves since step %llu were skipped; the last one, of step %llu: %s ('ckptctl "
 	      "why %s' says more)",
 	      (unsigned long long)s->row_from, (unsigned long long)r->step, r->reason,
@@ -323,7 +335,9 @@ void problems_ahead(struct member *m, uint64_t step)
 	const struct credit_window *w = &j->window;
 
 	assert(w->from > step && w->ahead != m->rank);
-	found(j, &(struct found){PROBLEM_AHEAD, 4, w->ahead, w->from - 1},
+	found(j,
+	      &(struct found){
+		      .problem = PROBLEM_AHEAD, .level = 4, .rank = w->ahead, .step = w->from - 1},
 	      "rank %u has called save for step %llu and rank %u is at step %llu: nothing is saved "
 	      "before all ranks save the same step, the first of them %llu; look at the step "
 	      "counter of rank %u",
@@ -470,13 +484,19 @@ void problems_damaged(const struct checkpoint *c)
 	struct job *j = c->job;
 
 	/* What has found it has written so. */
-	found(j, &(struct found){PROBLEM_DAMAGE, 3 | EVENT_UNLOGGED, PROBLEM_NO_RANK, c->step},
+	found(j,
+	      &(struct found){.problem = PROBLEM_DAMAGE,
+			      .level = 3 | EVENT_UNLOGGED,
+			      .rank = PROBLEM_NO_RANK,
+			      .step = c->step},
 	      "step %llu on disk is damaged: %s", (unsigned long long)c->step, c->reason);
 }
 
 void problems_disk_full(struct job *j, uint64_t step, const char *why)
 {
-	found(j, &(struct found){PROBLEM_DISK, 3, PROBLEM_NO_RANK, step},
+	found(j,
+	      &(struct found){
+		      .problem = PROBLEM_DISK, .level = 3, .rank = PROBLEM_NO_RANK, .step = step},
 	      "step %llu stays in memory until there is room: %s", (unsigned long long)step, why);
 }
 
@@ -489,7 +509,12 @@ void problems_log_failed(struct job *j, int level, const char *why)
 {
 	bool new = !problems_stand(j, PROBLEM_LOG);
 
-	found(j, &(struct found){PROBLEM_LOG, level, PROBLEM_NO_RANK, PROBLEM_NO_STEP}, "%s", why);
+	found(j,
+	      &(struct found){.problem = PROBLEM_LOG,
+			      .level = level,
+			      .rank = PROBLEM_NO_RANK,
+			      .step = PROBLEM_NO_STEP},
+	      "%s", why);
 	if (new)
 		count_uncommitted(j);
 }
@@ -513,6 +538,7 @@ void problems_committed(const struct checkpoint *c)
 	if (c->step > c->job->history.epoch.base_step)
 		over(c->job, PROBLEM_GOES_BACK, "step %llu is committed",
 		     (unsigned long long)c->step);
+	over(c->job, PROBLEM_LOST, "step %llu is committed", (unsigned long long)c->step);
 	s->row = 0;
 	s->commit_gap_ns = s->commit_ns ? now - s->commit_ns : 0;
 	s->commit_ns = now;
@@ -578,6 +604,70 @@ static void look_at_end(struct job *j)
 	post(j, EVENT_LAST_SAVE_LOST, 4, json_pack("{s:I}", "step", (json_int_t)s->newest), text);
 }
 
+/* ---- Lost commits ---- */
+
+struct lost {
+	uint64_t n, first, last; /* steps */
+};
+
+/* Those that are newer than the newest that can be restored, which no later one makes up for. */
+static struct lost count_lost(struct job *j, const struct checkpoint *left)
+{
+	struct lost l = {0};
+
+	for (size_t i = j->history.n_commits; i-- > 0;) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (left && h->n <= left->record_n)
+			break;
+		if (!epoch_bytes_are_lost(j, h))
+			continue;
+		l.first = l.n ? min_u64(l.first, h->commit.step) : h->commit.step;
+		l.last = max_u64(l.last, h->commit.step);
+		l.n++;
+	}
+	return l;
+}
+
+void problems_started(struct job *j)
+{
+	const struct checkpoint *left = epoch_newest_restorable(j);
+	struct lost l = count_lost(j, left);
+	char steps[96], newest[96] = "no checkpoint of the job is left";
+
+	j->saves.lost_at = j->history.next_n;
+	if (l.n == 0 || job_stopped(j))
+		return;
+	if (left)
+		snprintf(newest, sizeof(newest), "the newest that is left is step %llu",
+			 (unsigned long long)left->step);
+	if (l.n == 1)
+		snprintf(steps, sizeof(steps), "step %llu was committed and is lost",
+			 (unsigned long long)l.last);
+	else
+		snprintf(steps, sizeof(steps),
+			 "steps %llu to %llu, %llu in all, were committed and are lost",
+			 (unsigned long long)l.first, (unsigned long long)l.last,
+			 (unsigned long long)l.n);
+	found(j,
+	      &(struct found){.problem = PROBLEM_LOST,
+			      .level = 3,
+			      .rank = PROBLEM_NO_RANK,
+			      .step = l.last,
+			      .times = l.n},
+	      "%s: neither memory nor files have %s; %s", steps, l.n == 1 ? "it" : "them", newest);
+}
+
+/* A person gives lost ones up by records: then they are missed no more. */
+static void look_at_lost(struct job *j)
+{
+	if (j->saves.lost_at == j->history.next_n)
+		return;
+	j->saves.lost_at = j->history.next_n;
+	if (count_lost(j, epoch_newest_restorable(j)).n == 0)
+		over(j, PROBLEM_LOST, "they were given up");
+}
+
 void problems_step(struct job *j)
 {
 	const struct checkpoint *c;
@@ -585,6 +675,8 @@ void problems_step(struct job *j)
 
 	if (j->saves.ended)
 		look_at_end(j);
+	if (problems_stand(j, PROBLEM_LOST))
+		look_at_lost(j);
 	if (!problems_stand(j, PROBLEM_DAMAGE))
 		return;
 	list_each(c, &j->checkpoints, link)
@@ -621,7 +713,11 @@ static void look(struct job *j)
 	if (n > 0)
 		snprintf(last, sizeof(last), "since step %llu",
 			 (unsigned long long)j->history.commits[n - 1].commit.step);
-	found(j, &(struct found){PROBLEM_NO_COMMIT, 4, PROBLEM_NO_RANK, PROBLEM_NO_STEP},
+	found(j,
+	      &(struct found){.problem = PROBLEM_NO_COMMIT,
+			      .level = 4,
+			      .rank = PROBLEM_NO_RANK,
+			      .step = PROBLEM_NO_STEP},
 	      "nothing was committed %s, for %llu s, which is longer than the %llu s that are "
 	      "expected: 'ckptctl why %s' says more",
 	      last, (unsigned long long)(since / SECOND_NS),

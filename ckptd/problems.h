@@ -35,7 +35,8 @@ struct timer;
 	X(PROBLEM_LOG, "log-unwritable", "the log could not be written")                           \
 	X(PROBLEM_NO_COMMIT, "no-commit", "nothing was committed")                                 \
 	X(PROBLEM_NOT_LOADED, "not-loaded", "some ranks had loaded and others had not")            \
-	X(PROBLEM_GOES_BACK, "goes-back", "steps were saved that an earlier run had passed")
+	X(PROBLEM_GOES_BACK, "goes-back", "steps were saved that an earlier run had passed")       \
+	X(PROBLEM_LOST, "lost", "committed checkpoints were lost")
 
 enum job_problem {
 #define X(name, word, was) name,
@@ -82,6 +83,7 @@ struct saves {
 	 * given up for it; the first of them, or 0. */
 	uint64_t uncommitted, uncommitted_from;
 	uint64_t given_up, given_up_from; /* of these: their slots were needed */
+	uint64_t lost_at;          /* the log's next record when lost commits were counted last */
 	bool end_said, ended;      /* of the run: see problems_all_left() */
 };
 
@@ -130,6 +132,8 @@ void problems_log_works(struct job *j);
 /* It is about to be freed. bye: it said so. */
 void problems_left(struct member *m, bool bye);
 void problems_all_left(struct job *j); /* and said so */
+/* What memory and files hold is known, of a job that a start has taken up. */
+void problems_started(struct job *j);
 /* After all other machines of the job have taken their steps. */
 void problems_step(struct job *j);
 void problems_time_came(struct timer *t); /* node's: of jobs with ranks */

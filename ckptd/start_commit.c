@@ -431,4 +431,5 @@ void start_tell_files(struct job *j)
 				      "the log",
 			    damaged ? c->reason : "");
 	}
+	problems_started(j);
 }

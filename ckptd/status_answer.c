@@ -62,8 +62,8 @@ enum part { PART_HEAD, PART_RANKS, PART_SLOTS, PART_CHECKPOINTS, PART_LOST };
 
 /* Of a job: which checkpoints are special (3). */
 struct special {
-	bool has_base, has_latest;
-	uint64_t base_step, latest_step;
+	bool has_base, has_latest, lost; /* newer ones than the latest are lost */
+	uint64_t base_step, latest_step, latest_n;
 	struct attempt_id base, latest;
 };
 
@@ -204,8 +204,10 @@ static void note_special(struct status *x, struct job *j)
 	x->special = (struct special){.has_base = ep->has_base,
 				      .base_step = ep->base_step,
 				      .base = ep->base_attempt,
-				      .has_latest = latest != NULL};
+				      .has_latest = latest != NULL,
+				      .lost = problems_stand(j, PROBLEM_LOST)};
 	if (latest) {
+		x->special.latest_n = latest->record_n;
 		x->special.latest_step = latest->step;
 		x->special.latest = latest->attempt;
 	}
@@ -321,16 +323,27 @@ static bool gather_checkpoints(struct status *x, struct job *j, unsigned *left)
 	return x->in == &j->checkpoints;
 }
 
+/* Of a job that goes on from a base only those that nothing newer makes up for. */
+static bool is_shown_lost(const struct status *x, struct job *j, const struct history_commit *h)
+{
+	if (x->special.lost && h->n > x->special.latest_n && epoch_bytes_are_lost(j, h))
+		return !checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt);
+	return h->lost && !x->special.has_base;
+}
+
 static bool gather_lost(struct status *x, struct job *j, unsigned *left)
 {
-	for (; x->commit < j->history.n_commits && !x->special.has_base && *left > 0; x->commit++) {
-		const struct history_commit *h = &j->history.commits[x->commit];
+	bool any = x->special.lost || !x->special.has_base;
 
-		answer_cost(left, h->lost ? COST_CHECKPOINT : COST_SKIPPED);
-		if (h->lost)
+	for (; x->commit < j->history.n_commits && any && *left > 0; x->commit++) {
+		const struct history_commit *h = &j->history.commits[x->commit];
+		bool shown = is_shown_lost(x, j, h);
+
+		answer_cost(left, shown ? COST_CHECKPOINT : COST_SKIPPED);
+		if (shown)
 			json_array_append_new(x->checkpoints, lost_json(h));
 	}
-	return x->commit >= j->history.n_commits || x->special.has_base;
+	return x->commit >= j->history.n_commits || !any;
 }
 
 /* Returns whether it is over. */

@@ -202,6 +202,7 @@ static void test_saves_are_skipped(void **state)
 	assert_raised(t, PROBLEM_SKIPS,
 		      "all saves since step 2 were skipped; the last one, of step "
 		      "5: rank 0 has no free slot ('ckptctl why job'");
+	assert_int_equal(the_job(t)->saves.problems[PROBLEM_SKIPS].times, 4); /* steps */
 	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_FULL], 5);
 	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_CALLER], 1);
 	save_until(&t->a, 0, 7, CKPT_COMMITTED);

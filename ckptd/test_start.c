@@ -131,6 +131,66 @@ static void launch_loads(struct node_test *t, const char *run, uint64_t step)
 	load_rank(&t->b, 1, step, CKPT_TIER_DISK);
 }
 
+static bool lost_stands(struct node_test *t)
+{
+	return problems_stand(list_first(&t->host.node->jobs, struct job, link), PROBLEM_LOST);
+}
+
+/* ckptd has died with its memory: the start says what that took, and no rank has come. */
+static void test_what_died_with_memory_is_said(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.persist_every = 1000;
+	begin_two(t);
+	for (uint64_t step = 10; step <= 40; step += 10) {
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+		save_until(&t->b, 1, step, step == 20 ? CKPT_DURABLE : CKPT_COMMITTED);
+	}
+	end_node(t);
+	begin_node(t);
+	assert_true(was_told("3 job 'job': steps 30 to 40, 2 in all, were committed and are lost: "
+			     "neither memory nor files have them; the newest that is left is step "
+			     "20"));
+	assert_true(lost_stands(t));
+	/* A launch goes on from what is left; until it has committed more the loss stands. */
+	launch_loads(t, "run2", 20);
+	assert_true(lost_stands(t));
+	end_node(t);
+	begin_node(t);
+	assert_true(lost_stands(t));
+	launch_loads(t, "run3", 20);
+	prepare_rank(&t->a);
+	prepare_rank(&t->b);
+	assert_int_equal(save_rank(&t->a, 0, 25), 0);
+	save_until(&t->b, 1, 25, CKPT_DURABLE);
+	assert_false(lost_stands(t));
+	assert_true(was_told("that is over: step 25 is committed"));
+	end_node(t);
+	begin_node(t);
+	assert_false(lost_stands(t));
+}
+
+/* All that there was; a person gives it up. */
+static void test_all_that_is_lost_is_given_up(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.persist_every = 1000;
+	begin_two(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_COMMITTED);
+	end_node(t);
+	begin_node(t);
+	assert_true(was_told("3 job 'job': step 10 was committed and is lost: neither memory nor "
+			     "files have it; no checkpoint of the job is left"));
+	connect_rank(t, &t->a);
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 10), 0);
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	assert_false(lost_stands(t));
+}
+
 /* Its COMMIT is there again after a start, the same as it was, and its bytes are. */
 static void is_made_again(struct node_test *t, const void *was, size_t len)
 {
@@ -718,6 +778,8 @@ int main(void)
 		NODE_TEST(test_commit_is_a_folder),
 		NODE_TEST(test_folder_is_gone_and_given_up),
 		NODE_TEST(test_unfinished),
+		NODE_TEST(test_what_died_with_memory_is_said),
+		NODE_TEST(test_all_that_is_lost_is_given_up),
 		NODE_TEST(test_unknown_to_the_log),
 		NODE_TEST(test_forged_place),
 		NODE_TEST(test_forged_version),
