@@ -70,7 +70,7 @@ int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e)
 }
 
 /* A socket that somebody named leads to its ckptd's folder or to an error, never to another one. */
-static int find(const char *given, char ret[PATH_MAX], struct err *e)
+int data_find(const char *given, char ret[PATH_MAX], struct err *e)
 {
 	const char *share = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
 	const char *socket = getenv("CKPT_SOCKET");
@@ -137,7 +137,7 @@ int data_open(const char *given, struct data *ret, struct err *e)
 	int r;
 
 	*ret = (struct data){ 0 };
-	r = find(given, ret->path, e);
+	r = data_find(given, ret->path, e);
 	if (r < 0)
 		return r;
 	r = disk_posix_open(ret->path, "threads", &ret->disk, &why);

@@ -62,6 +62,8 @@ MUST_CHECK int data_open(const char *given, struct data *ret, struct err *e);
 /* The data folder of the ckptd at socket (as for connection_open()), by its own answer.
  * CKPT_ENOTFOUND: it is too old to say it. */
 MUST_CHECK int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e);
+/* The path that data_open() opens for given, which need not be there. */
+MUST_CHECK int data_find(const char *given, char ret[PATH_MAX], struct err *e);
 /* The folder of a disk that is open already; path: how it is called. */
 MUST_CHECK int data_open_again(struct disk *disk, const char *path, struct data *ret,
 			       struct err *e);

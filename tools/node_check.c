@@ -12,12 +12,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -26,6 +28,7 @@
 
 #include "base/alloc.h"
 #include "tools/document.h"
+#include "tools/files.h"
 #include "tools/node_check.h"
 #include "tools/print.h"
 
@@ -333,17 +336,38 @@ static void conclude(const struct run *run, size_t failed)
 		}
 }
 
-static int take_options(const struct ctl *c, struct check_options *o)
+/* The folder that the environment names, as for all that writes files; it need not be there. */
+static int folder_of(const struct ctl *c, const char **ret, struct err *e)
 {
+	static char path[PATH_MAX]; /* of the options, which live as long as the program */
+	const char *data = getenv("CKPT_DATA"), *socket = getenv("CKPT_SOCKET");
+	int r = 0;
+
+	if (c->data) {
+		*ret = c->data;
+	} else if ((data && data[0]) || (socket && socket[0])) {
+		r = data_find(NULL, path, e);
+		*ret = r == 0 ? path : NULL;
+	} else if (access(DATA_FOLDER, W_OK | X_OK) == 0) {
+		*ret = DATA_FOLDER;
+	}
+	return r;
+}
+
+static int take_options(const struct ctl *c, struct check_options *o, struct err *e)
+{
+	int r;
+
 	*o = (struct check_options){.memory = c->memory ? c->memory : MEMORY_DEFAULT,
 				    .seconds = c->time ? c->time : TIME_DEFAULT,
 				    .peers = c->peers,
 				    .self = c->self};
-	if (c->data)
-		o->data = c->data;
-	else if (access(DATA_FOLDER, W_OK | X_OK) == 0)
-		o->data = DATA_FOLDER;
-	return o->memory % 4096 == 0 ? 0 : -EINVAL;
+	r = folder_of(c, &o->data, e);
+	if (r < 0)
+		return r;
+	if (o->memory % 4096 != 0)
+		return err_set(e, -EINVAL, "--memory must be a multiple of 4096");
+	return 0;
 }
 
 static int finish(const struct ctl *c, struct run *run, const struct check_history *history,
@@ -386,8 +410,9 @@ int verb_node_check(const struct ctl *c, struct err *e)
 	struct run run = {0};
 	int r = 0;
 
-	if (take_options(c, &run.options) < 0)
-		return err_set(e, -EINVAL, "--memory must be a multiple of 4096");
+	r = take_options(c, &run.options, e);
+	if (r < 0)
+		return r;
 	if (!c->history && run.options.data &&
 	    beneath_open(run.options.data, &history.in, NULL) == 0)
 		history.path = "checks/history";

@@ -24,6 +24,12 @@ says out '"name": "disk-sync"'
 [ "$(wc -l <"$dir/own")" = 2 ] || fail "the second run is the second line"
 find "$dir" -name 'node-check*' | grep -q . && fail "the test file was left behind"
 
+# The folder of the environment is written to, as with --data.
+under CKPT_DATA="$dir" run 0 node-check --time 8 --memory 4M --history "$dir/own" --json
+lacks out "no folder was named"
+says out '"name": "disk-sync"'
+rm -f "$dir/own"
+
 # Other nodes are ten times as fast, and say so: this one is not fit. So far below, the machine's
 # noise does not matter; and far above nobody complains.
 fleet () {
