@@ -150,6 +150,8 @@ static void explain_job(const struct detector *d, const struct job *j, struct ex
 	uint32_t there = 0;
 	const struct rank *r;
 
+	if (j->epoch == 0 && j->world == 0)
+		return; /* no rank has come since ckptd started */
 	each_rank(r, j) there += r->expected && !r->ended;
 	explain_line(e, "epoch %llu is %s, %u of %u ranks take part", (unsigned long long)j->epoch,
 		     j->on ? "on" : "over", there, j->world);

@@ -103,8 +103,11 @@ static int do_all(const struct ctl *c, const struct deed *d, json_t *job, json_t
 				 doc_number(found[i], "step"), doc_text(job, "job"), why.text);
 		} else if (!c->json && c->talk >= 0) {
 			say("job '%s' step %" PRIu64 " %s%s%s", doc_text(job, "job"),
-			    doc_number(found[i], "step"), d->done, why.text[0] ? "; " : "",
-			    why.text);
+			    doc_number(found[i], "step"),
+			    d->verb == CKPT__ADMIN__VERB__REMOVE && doc_is(found[i], "disk", "lost")
+				    ? "is given up: its bytes were lost, and no file is removed"
+				    : d->done,
+			    why.text[0] ? "; " : "", why.text);
 		}
 	}
 	connection_close(conn);

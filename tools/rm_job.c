@@ -85,6 +85,7 @@ struct loss {
 	const char *name;
 	uint64_t uid, bytes;
 	size_t n_checkpoints;
+	size_t n_lost; /* beside these: nothing was left of them */
 };
 
 static int ask(const struct ctl *c, const struct loss *l, struct err *e)
@@ -114,8 +115,9 @@ static void tell(const struct ctl *c, const struct loss *l, const char *source, 
 		print_json(json_pack("{s:i, s:s, s:s, s:O}", "schema", 2, "source", source, "verb",
 				     "rm", "checkpoints", list));
 	else if (c->talk >= 0)
-		say("job '%s' is removed: %zu checkpoint%s, %s", l->name, l->n_checkpoints,
-		    plural(l->n_checkpoints), text_bytes(size, l->bytes));
+		say("job '%s' is removed: %zu checkpoint%s, %s%s", l->name, l->n_checkpoints,
+		    plural(l->n_checkpoints), text_bytes(size, l->bytes),
+		    l->n_lost ? "; others were lost before" : "");
 	json_decref(list);
 }
 
@@ -164,7 +166,10 @@ static int remove_files(const struct ctl *c, bool *ret_locked, struct err *e)
 	if (r == 0)
 		r = find_job(&x, e);
 	if (r == 0) {
-		l = (struct loss){x.job->name, x.job->uid, job_bytes(x.job), x.job->n_checkpoints};
+		l = (struct loss){.name = x.job->name,
+				  .uid = x.job->uid,
+				  .bytes = job_bytes(x.job),
+				  .n_checkpoints = x.job->n_checkpoints};
 		r = ask(c, &l, e);
 	}
 	if (r == 0)
@@ -183,11 +188,18 @@ static int remove_files(const struct ctl *c, bool *ret_locked, struct err *e)
 static struct loss loss_of(const json_t *job)
 {
 	const json_t *list = json_object_get(job, "checkpoints"), *c;
-	struct loss l = {doc_text(job, "job"), doc_number(job, "uid"), 0, json_array_size(list)};
+	struct loss l = {.name = doc_text(job, "job"), .uid = doc_number(job, "uid")};
 	size_t i;
 
-	json_array_foreach(list, i, c) l.bytes +=
-		doc_is(c, "state", "committed") ? doc_number(c, "bytes") : 0;
+	json_array_foreach(list, i, c)
+	{
+		bool lost = doc_is(c, "disk", "lost");
+
+		l.n_lost += lost;
+		l.n_checkpoints += !lost;
+		if (!lost && doc_is(c, "state", "committed"))
+			l.bytes += doc_number(c, "bytes");
+	}
 	return l;
 }
 

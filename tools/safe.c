@@ -25,8 +25,9 @@ struct safety {
 	const json_t *saved;  /* the newest that all ranks have saved; NULL: none */
 	const json_t *memory; /* the newest that can be restored: committed, in memory or on disk */
 	const json_t *durable; /* the newest on disk */
-	bool has_now;
-	uint64_t now; /* the newest step that a rank says it has done */
+	bool has_now, beats;
+	uint64_t now; /* the newest step that a rank says it has done; without beats, saves */
+	bool lost;    /* newer ones than these were committed and are lost */
 	bool kept;    /* memory outlives ckptd */
 	bool shared;  /* the data folder is on a network's file system */
 	const char *data;
@@ -47,6 +48,12 @@ static bool is_usable(const json_t *c)
 static bool is_durable(const json_t *c)
 {
 	return is_usable(c) && doc_is(c, "disk", "durable") && !doc_flag(c, "suspect");
+}
+
+/* The next launch could get it. */
+static bool is_there(const json_t *c)
+{
+	return is_usable(c) && (doc_flag(c, "memory") || is_durable(c));
 }
 
 static bool is_shared(const char *path)
@@ -73,6 +80,7 @@ static bool is_shared(const char *path)
 /* Checkpoints come newest first. */
 static void find(const json_t *doc, const json_t *job, struct safety *s)
 {
+	const json_t *called = json_object_get(json_object_get(job, "saves"), "called");
 	json_t *c, *m;
 	size_t i;
 
@@ -81,9 +89,9 @@ static void find(const json_t *doc, const json_t *job, struct safety *s)
 	s->shared = is_shared(s->data);
 	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
 	{
-		if (!s->saved && is_sealed(c) && !doc_is(c, "disk", "lost"))
+		if (!s->saved && is_sealed(c) && (!doc_is(c, "state", "committed") || is_there(c)))
 			s->saved = c;
-		if (!s->memory && is_usable(c) && (doc_flag(c, "memory") || is_durable(c)))
+		if (!s->memory && is_there(c))
 			s->memory = c;
 		if (!s->durable && is_durable(c))
 			s->durable = c;
@@ -95,6 +103,14 @@ static void find(const json_t *doc, const json_t *job, struct safety *s)
 		if (!json_is_integer(step))
 			continue;
 		s->now = max_u64(s->now, (uint64_t)json_integer_value(step));
+		s->has_now = s->beats = true;
+	}
+	json_array_foreach(json_object_get(job, "problems"), i, m)
+	{
+		s->lost = s->lost || doc_is(m, "problem", "lost");
+	}
+	if (!s->beats && json_is_integer(called)) {
+		s->now = (uint64_t)json_integer_value(called);
 		s->has_now = true;
 	}
 }
@@ -119,7 +135,9 @@ static int code_of(const struct safety *s)
 {
 	if (!s->durable)
 		return EXIT_NOTHING_DURABLE;
-	return s->saved == s->durable ? EXIT_FINE : EXIT_ONLY_MEMORY;
+	if (s->saved != s->durable)
+		return EXIT_ONLY_MEMORY;
+	return s->lost ? EXIT_PROBLEM : EXIT_FINE;
 }
 
 static json_t *step_json(const json_t *c, const char *key)
@@ -170,7 +188,8 @@ static void print_row(struct table *t, const struct safety *s, size_t event)
 	else
 		table_cell(t, c ? "?" : "all");
 	table_cell(t, "%s",
-		   event == 0                 ? "memory of this node"
+		   (event == 0 || (event == 1 && s->kept)) && c && !doc_flag(c, "memory") ? "disk"
+		   : event == 0               ? "memory of this node"
 		   : event == 1 && s->kept    ? "memory that outlives ckptd (fd store)"
 		   : event == 1               ? "disk: no fd store keeps the memory"
 		   : event == 2 && !s->shared ? "no copies on other nodes"
@@ -178,12 +197,40 @@ static void print_row(struct table *t, const struct safety *s, size_t event)
 					      : "disk");
 }
 
-static int print_safe(const char *name, const struct safety *s)
+/* Committed, and no launch would get it, though nothing newer is there. */
+static void print_unusable(const json_t *job, const struct safety *s)
 {
+	json_t *c, *p;
+	size_t i;
+
+	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
+	{
+		if (s->memory && c == s->memory)
+			break;
+		if (!doc_is(c, "state", "committed") || doc_is(c, "disk", "lost"))
+			continue;
+		say("step %" PRIu64 " is not counted, as no launch would get it: it is %s",
+		    doc_number(c, "step"),
+		    doc_is(c, "trust", "bad") ? "said to be bad ('ckptctl trust')"
+					      : "damaged or not whole ('ckptctl verify')");
+	}
+	json_array_foreach(json_object_get(job, "problems"), i, p)
+	{
+		if (doc_is(p, "problem", "lost"))
+			say("%s", doc_text(p, "why"));
+	}
+}
+
+static int print_safe(const json_t *job, const struct safety *s)
+{
+	const char *name = doc_text(job, "job");
 	struct table *t = table_new("IF NEWEST-STEP> AGE> STEPS-LOST> WHERE");
 	int code = code_of(s), r;
 
-	if (s->has_now)
+	if (s->has_now && !s->beats)
+		say("job '%s' has called save for step %" PRIu64 ", and sends no beats", name,
+		    s->now);
+	else if (s->has_now)
 		say("job '%s' has done step %" PRIu64 "%s", name, s->now,
 		    s->saved ? "" : " and has saved nothing");
 	for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++)
@@ -195,6 +242,7 @@ static int print_safe(const char *name, const struct safety *s)
 		say("step %" PRIu64
 		    " is saved and not committed yet: it may be lost with any of these",
 		    doc_number(s->saved, "step"));
+	print_unusable(job, s);
 	if (code == EXIT_NOTHING_DURABLE)
 		say("nothing of it is on disk");
 	else if (code == EXIT_ONLY_MEMORY)
@@ -202,7 +250,9 @@ static int print_safe(const char *name, const struct safety *s)
 		    "disk",
 		    doc_number(s->saved, "step"), doc_number(s->durable, "step"));
 	else
-		say("the newest that is saved is on disk: %s", s->data);
+		say("%s is on disk: %s",
+		    code == EXIT_PROBLEM ? "the newest that is left" : "the newest that is saved",
+		    s->data);
 	return code;
 }
 
@@ -230,7 +280,7 @@ int verb_safe(const struct ctl *c, struct err *e)
 	if (c->json)
 		print_json(safe_json(job, &s));
 	else if (c->talk >= 0)
-		r = print_safe(doc_text(job, "job"), &s);
+		r = print_safe(job, &s);
 	json_decref(doc);
 	return r < 0 ? err_code(e, r, "print what is safe") : r;
 }

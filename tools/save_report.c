@@ -38,6 +38,10 @@ static const struct remedy of_problems[] = {
 	 "saves go on in memory and nothing is committed: mend the data folder's "
 	 "file system; do not end the ranks before",
 	 true},
+	{"lost",
+	 "a launch goes on from what is left; to lose less set checkpoint.persist_every to 1, or "
+	 "wait for DURABLE; 'ckptctl rm' gives a lost one up",
+	 false},
 	{"no-commit", "look at its ranks: 'ckptctl status -v'", false},
 	{"not-loaded", "call load() on each rank before the first save", false},
 	{"goes-back",

@@ -224,15 +224,21 @@ static void print_node(const json_t *doc)
 	print_marks(doc);
 }
 
-/* The newest checkpoint of a job of which test holds; they come newest first. */
+/* The newest checkpoint of a job that is committed, or on disk, and that a launch could get: not
+ * what is lost, bad or damaged. They come newest first. */
 static const json_t *newest(const json_t *job, const char *key, const char *value)
 {
 	json_t *c;
 	size_t i;
 
 	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
-		if (doc_is(c, key, value))
+	{
+		bool elsewhere = doc_flag(c, "memory") && !doc_is(c, key, "durable");
+
+		if (doc_is(c, key, value) && !doc_is(c, "trust", "bad") &&
+		    !doc_is(c, "disk", "lost") && (!doc_flag(c, "suspect") || elsewhere))
 			return c;
+	}
 	return NULL;
 }
 
@@ -551,6 +557,12 @@ static int list_problems(const json_t *doc, bool tell)
 
 	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
 		unread_problem(job, list);
+		json_array_foreach(json_object_get(job, "problems"), k, c)
+		{
+			if (doc_is(c, "problem", "lost"))
+				add_problem(list, "job '%s': %s", doc_text(job, "job"),
+					    doc_text(c, "why"));
+		}
 		json_array_foreach(json_object_get(job, "checkpoints"), k, c)
 			checkpoint_problems(job, c, list);
 	}

@@ -165,4 +165,85 @@ run 3 safe lm --socket "$sock"
 says out "disk: no fd store keeps the memory"
 end_trainer
 stop_daemon
-ending 40
+
+# ---- ckptd dies with its memory: what is lost is said before anything opens the job
+
+daemon_dies () {
+	kill -9 $daemon
+	wait $daemon 2>/dev/null
+	"$build/ckptd/ckptd" --socket "$sock" --data "$data" --set detect.kernel=no \
+		--set checkpoint.persist_every=1000 >>"$dir/log" 2>&1 &
+	daemon=$!
+	until_ready
+}
+"$build/ckptd/ckptd" --socket "$sock" --data "$data" --set detect.kernel=no \
+	--set checkpoint.persist_every=1000 >>"$dir/log" 2>&1 &
+daemon=$!
+until_ready
+sed -i 's/"lm"/"lj"/' "$dir/trainer.py"
+start_trainer
+does save 60 DURABLE
+does save 70 COMMITTED
+does save 80 COMMITTED
+run 3 safe lj --socket "$sock"
+says out "job 'lj' has called save for step 80, and sends no beats"
+end_trainer
+daemon_dies
+lost="steps 70 to 80, 2 in all, were committed and are lost: neither memory nor files have them; the newest that is left is step 60"
+grep -qF "job 'lj': $lost" "$dir/log" || fail "the log does not say what is lost"
+run 1 status lj --socket "$sock"
+says out "PROBLEM: job 'lj': $lost"
+run 1 status lj --json --socket "$sock"
+json 'j = job("lj"); assert [p["problem"] for p in j["problems"]] == ["lost"] and j["problems"][0]["times"] == 2, j["problems"]
+assert [(c["step"], c["disk"]) for c in j["checkpoints"]] == [(80, "lost"), (70, "lost"), (60, "durable")], j["checkpoints"]'
+run 1 safe lj --socket "$sock"
+says out "$lost"
+says out "the newest that is left is on disk"
+lacks out "memory of this node"
+run 1 why lj --socket "$sock"
+says out "the failure detector has no verdict against job 'lj'"
+lacks out "nothing stands against"
+lacks out "epoch 0 is on"
+says out "lost: $lost"
+run 1 list lj --socket "$sock"
+says out " lost "
+says err "$lost"
+run 0 events --json --socket "$sock"
+json 'e = [e for e in d["events"] if e["kind"] == "problem" and e["problem"] == "lost"]; assert len(e) == 1 and e[0]["subject"]["job"] == "lj", e'
+run 0 rm lj 80 --yes --socket "$sock"
+says out "job 'lj' step 80 is given up: its bytes were lost"
+lacks out "is removed from disk"
+start_trainer
+does save 90 COMMITTED
+end_trainer
+run 0 status lj --socket "$sock"
+lacks out PROBLEM
+
+# ---- A newest one that is bad counts as nothing
+
+start_trainer
+does save 100 DURABLE
+does save 110 DURABLE
+end_trainer
+run 0 trust lj 110 --set bad --socket "$sock"
+run 0 safe lj --socket "$sock"
+says out "step 110 is not counted, as no launch would get it: it is said to be bad"
+lacks out "not committed yet"
+run 0 status lj --socket "$sock"
+grep -qE "^lj .* 100 .* 100 " "$dir/out" || fail "status counts what is bad: $(grep ^lj "$dir/out")"
+
+# ---- A job of which all is lost
+
+sed -i 's/"lj"/"la"/' "$dir/trainer.py"
+start_trainer
+does save 10 COMMITTED
+end_trainer
+daemon_dies
+run 1 list la --socket "$sock"
+lacks out "no checkpoints"
+says err "no checkpoint of the job is left"
+run 4 safe la --socket "$sock"
+run 0 rm-job la --yes --socket "$sock"
+says out "job 'la' is removed: 0 checkpoints, 0 B; others were lost before"
+stop_daemon
+ending 60

@@ -181,7 +181,10 @@ int verb_why(const struct ctl *c, struct err *e)
 			    "JOB:RANK or a DEVICE alone",
 			    doc_number(doc, "verdicts_more"));
 		if (json_array_size(list) == 0)
-			say("nothing stands against %s",
+			say("%s against %s",
+			    json_array_size(json_object_get(doc, "problems"))
+				    ? "the failure detector has no verdict"
+				    : "nothing stands",
 			    json_is_object(subject) ? doc_text(subject, "words") : "anybody here");
 		alarm = save_report_print(doc, doc_text(subject, "job")) || alarm;
 		if (c->talk >= 0)
