@@ -11,6 +11,7 @@
  *   same run id, rank whose process ended             opens: "rank r was replaced"; the others
  *                                                     must load before they save again
  *   no run id: no session lives -> a run id is made and the epoch opened; the made run has lost
+ *   looks only: takes no rank, whatever its run id is, and changes nothing
  *   no session yet -> joins; else refused until all are gone (the client tries again)
  *
  * Opening:  SETTLE the old epoch (what every rank sealed is committed, the rest aborted, bounded
@@ -159,12 +160,12 @@ bool epoch_is_missed(struct job *j, const struct history_commit *h)
 	return !c || !checkpoint_restorable(c);
 }
 
-const struct history_commit *epoch_lost(struct job *j)
+const struct history_commit *epoch_lost(struct job *j, bool now)
 {
 	for (size_t i = j->history.n_commits; i-- > 0;) {
 		const struct history_commit *h = &j->history.commits[i];
 
-		if (h->epoch < j->history.epoch.number && epoch_is_missed(j, h))
+		if ((now || h->epoch < j->history.epoch.number) && epoch_is_missed(j, h))
 			return h;
 	}
 	return NULL;
@@ -181,9 +182,9 @@ static const char *why_missed(struct job *j, const struct history_commit *h)
 	return c ? "its copy in memory is damaged" : "neither memory nor files of it are left";
 }
 
-void epoch_say_lost(struct job *j, char *buf, size_t size)
+void epoch_say_lost(struct job *j, bool now, char *buf, size_t size)
 {
-	const struct history_commit *newest = epoch_lost(j);
+	const struct history_commit *newest = epoch_lost(j, now);
 	const char *name = j->history.job.name;
 	char steps[80] = "";
 	size_t len = 0;
@@ -191,7 +192,7 @@ void epoch_say_lost(struct job *j, char *buf, size_t size)
 	for (size_t i = j->history.n_commits; i-- > 0 && len + 22 < sizeof(steps);) {
 		const struct history_commit *h = &j->history.commits[i];
 
-		if (h->epoch < j->history.epoch.number && epoch_is_missed(j, h))
+		if ((now || h->epoch < j->history.epoch.number) && epoch_is_missed(j, h))
 			len += (size_t)snprintf(steps + len, sizeof(steps) - len, " %llu",
 						(unsigned long long)h->commit.step);
 	}
@@ -1046,6 +1047,29 @@ bool epoch_stands(const struct job *j, const struct open_request *r)
 	return r->run_id[0] ? strcmp(ep->run_id, r->run_id) == 0 : !list_empty(&j->members);
 }
 
+/* A process that only looks takes no rank and is of no run: nothing changes for those that train. */
+static void look_at(struct opening *o, const struct job *j)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__OpenReply body = CKPT__OPEN_REPLY__INIT;
+	const struct record_epoch *ep = &j->history.epoch;
+
+	session_look_at(o->r.session, j);
+	body.job_id = (ProtobufCBinaryData){16, (uint8_t *)j->history.job.id.b};
+	body.token = (ProtobufCBinaryData){sizeof(j->token), (uint8_t *)j->token};
+	body.epoch = ep->number;
+	body.has_base = ep->has_base;
+	body.base_step = ep->base_step;
+	body.base_attempt = (ProtobufCBinaryData){16, (uint8_t *)ep->base_attempt.b};
+	body.run_id = o->r.run_id;
+	body.looks = true;
+	reply.id = o->r.request;
+	reply.body_case = CKPT__REPLY__BODY_OPEN;
+	reply.open = &body;
+	session_reply(o->r.session, &reply, NULL, 0);
+	opening_answer(o, 0, NULL);
+}
+
 /* To its job, which is made if there is none. */
 static void opening_place(struct node *n, struct opening *o)
 {
@@ -1072,6 +1096,10 @@ static void opening_place(struct node *n, struct opening *o)
 	}
 	if (j && j->removal != JOB_KEPT) {
 		opening_answer(o, -EAGAIN, "open: the job of this name is being removed");
+		return;
+	}
+	if (j && o->r.looks && session_looks(o->r.session)) {
+		look_at(o, j);
 		return;
 	}
 	if (!epoch_stands(j, &o->r)) {

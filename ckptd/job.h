@@ -502,11 +502,11 @@ void checkpoint_suspect(struct checkpoint *c, uint32_t rank, const char *fmt, ..
 bool epoch_is_missed(struct job *j, const struct history_commit *h);
 /* Committed, and neither memory nor files have it: recorded as lost, or to be by the next epoch. */
 bool epoch_bytes_are_lost(struct job *j, const struct history_commit *h);
-/* An epoch without base: the newest checkpoint before it that nobody took away on purpose. NULL:
- * there never was one, or all were taken away. */
-const struct history_commit *epoch_lost(struct job *j);
+/* An epoch without base: the newest checkpoint before it (now: or in it) that nobody took away on
+ * purpose. NULL: there never was one, or all were taken away. */
+const struct history_commit *epoch_lost(struct job *j, bool now);
 /* A sentence about all that epoch_lost() stands for, and what to do. */
-void epoch_say_lost(struct job *j, char *buf, size_t size);
+void epoch_say_lost(struct job *j, bool now, char *buf, size_t size);
 /* Whether the epoch's base is older than what was committed last, and that one's step. */
 /* Whether the record of an epoch with this base is on its way: one of its works. */
 bool epoch_is_opening_from(const struct checkpoint *c);

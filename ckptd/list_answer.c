@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * list_answer.c - which checkpoints of its job a rank can load (answer.h).
+ * list_answer.c - which checkpoints of its job a process can load (answer.h).
  *
  * The list is of one moment, so one slice copies what it needs, at most HISTORY_COMMITS_MAX rows; a
  * worker sorts them, newest first, and packs a long list, which goes as a memfd.
@@ -152,7 +152,7 @@ void list_start(struct session *s, uint64_t request)
 		session_reply_error(s, request, -ENOMEM, "list: out of memory");
 		return;
 	}
-	x->id = session_member(s)->job->history.job.id;
+	x->id = session_job(s)->history.job.id;
 	ckpt__list_reply__init(&x->body);
 	answer_start(&x->answer, &list_kind, s, request);
 }

@@ -243,6 +243,9 @@ static struct checkpoint *choose(struct load *l)
 
 	if (l->latest && BUG(LATEST_IS_NEWEST))
 		return epoch_newest_restorable(j);
+	/* What the next launch would begin with. */
+	if (l->latest && l->looks)
+		return epoch_newest_trusted(j, l->least);
 	if (l->latest)
 		return checkpoint_find_attempt(j, ep->base_step, &ep->base_attempt);
 	list_each(c, &j->checkpoints, link) {
@@ -312,7 +315,7 @@ static void all_lost(struct load *l)
 	struct job *j = l->job;
 	char text[ERR_TEXT_MAX];
 
-	epoch_say_lost(j, text, sizeof(text));
+	epoch_say_lost(j, l->looks, text, sizeof(text));
 	if (m && l->kind == LOAD_OWN)
 		member_enter_epoch(m);
 	load_give_error(l, CKPT_ELOST, text);
@@ -357,6 +360,14 @@ static bool must_all_wait(const struct job *j)
 	return j->node->stopping || j->opening || !list_empty(&j->openings);
 }
 
+/* There is nothing that "latest" could mean. */
+static bool has_no_base(const struct load *l)
+{
+	if (!l->latest)
+		return false;
+	return l->looks ? !epoch_newest_restorable(l->job) : !l->job->history.epoch.has_base;
+}
+
 /* Its epoch is being opened, or what it would be given may get better: it is tried again when
  * something has changed. One that comes while ckptd stops waits until its connection ends. */
 static bool must_wait(struct load *l)
@@ -366,7 +377,7 @@ static bool must_wait(struct load *l)
 
 	if (must_all_wait(j))
 		return true;
-	c = l->latest && !j->history.epoch.has_base ? NULL : choose(l);
+	c = has_no_base(l) ? NULL : choose(l);
 	return c && may_get_better(l, c);
 }
 
@@ -393,14 +404,18 @@ static void load_go(struct load *l)
 		rounds_add(&j->loads, &l->waiting);
 		return;
 	}
-	if (l->latest && !j->history.epoch.has_base) {
-		if (epoch_lost(j) && !BUG(LOST_IS_NOTHING))
+	if (has_no_base(l)) {
+		if (epoch_lost(j, l->looks) && !BUG(LOST_IS_NOTHING))
 			all_lost(l);
 		else
 			nothing(l);
 		return;
 	}
 	c = choose(l);
+	if (!c && l->latest && l->looks) {
+		too_little_trust(l, epoch_newest_restorable(j));
+		return;
+	}
 	if (!c || !checkpoint_restorable(c)) {
 		if (l->latest) {
 			snprintf(text, sizeof(text), "fell back: step %llu is damaged%s%.180s",
@@ -502,11 +517,12 @@ void load_stop(struct job *j, int code, const char *text)
 	}
 }
 
-/* Of the member's job; NULL: the request was answered with why not. */
+/* Of the session's job; NULL: the request was answered with why not. */
 static struct load *load_new(struct session *s, uint64_t request, enum load_kind kind,
 			     uint64_t step, const ProtobufCBinaryData *attempt, uint32_t min_trust)
 {
 	struct member *member = session_member(s);
+	struct job *j = session_job(s);
 	struct err e = { 0 };
 	struct load *l;
 
@@ -525,22 +541,23 @@ static struct load *load_new(struct session *s, uint64_t request, enum load_kind
 		return NULL;
 	}
 	list_init(&l->waiting.link);
-	l->id = ++member->job->node->next_load;
+	l->id = ++j->node->next_load;
 	l->request = request;
 	l->session = s;
 	l->owner = session_ref(s);
 	session_use(s)->loads++;
 	user_add(session_user(s), USER_LOADS, 1);
-	l->job = member->job;
-	l->store = &member->job->node->store;
-	l->rank = member->rank;
-	l->world = member->job->history.epoch.world;
-	l->memory = member->job->node->env.memory;
+	l->job = j;
+	l->store = &j->node->store;
+	l->looks = !member;
+	l->rank = member ? member->rank : ALL_RANKS;
+	l->world = j->history.epoch.world;
+	l->memory = j->node->env.memory;
 	l->kind = kind;
 	l->wants_fd = -1;
 	l->plan_fd = -1;
 	l->bad_rank = ALL_RANKS;
-	l->plan_key = rng_u64(member->job->node->env.rng);
+	l->plan_key = rng_u64(j->node->env.rng);
 	l->latest = step == CKPT_LATEST;
 	l->least = (enum trust_level)min_trust;
 	l->step = step;
@@ -626,6 +643,7 @@ static struct load *checked_for(struct job *j, struct session *s, uint64_t id)
 void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 {
 	struct member *member = session_member(s);
+	struct job *j = session_job(s);
 	struct load *l, *found = NULL;
 	struct origin origin;
 	uint64_t epoch;
@@ -634,8 +652,8 @@ void load_end(struct session *s, uint64_t request, const Ckpt__LoadEnd *m)
 		if (l->id == m->load && (l->state == LOAD_GIVING || l->state == LOAD_GIVEN ||
 					 l->state == LOAD_CHECKING))
 			found = l;
-	if (!found && member)
-		found = checked_for(member->job, s, m->load);
+	if (!found && j)
+		found = checked_for(j, s, m->load);
 	/* The epoch of the reply that was loaded: from the message, where ckptd has forgotten it.
 	 */
 	epoch = found ? found->epoch : m->epoch;

@@ -48,6 +48,7 @@ struct load {
 	enum load_state state;
 	enum load_kind kind;
 	bool latest, lenient;
+	bool looks; /* its process has no rank: no epoch is opened for it, and none is its own */
 	enum trust_level least; /* what it asks for */
 	uint64_t step, epoch;
 	struct attempt_id attempt;

@@ -5,7 +5,7 @@
  *   new -> HELLO -> (ckptctl: Admin) | OPEN -> DECLARE -> PREPARE -> SlotsReady -> saves and loads
  *
  * A message that does not decode ends the connection. So do session_idle_ns without a message, if
- * the process is no rank and waits for no answer. Nothing here waits.
+ * the process is in no job and waits for no answer. Nothing here waits.
  */
 #include <config.h>
 
@@ -35,12 +35,14 @@ struct session {
 	struct user *user;
 	struct member *member;
 	struct job_id was_in; /* it was a member there, until another took its rank */
+	struct job_id looks_at; /* a job, without a rank of it; only if looks */
+	bool looks;
 	struct list loads, waits;
 	struct session_use use;
 	uint32_t refs;
 	bool hello;
 	uint64_t features; /* of the other side */
-	struct timer idle; /* armed while it is no rank */
+	struct timer idle; /* armed while it is in no job */
 };
 
 /* ---- Doing nothing ---- */
@@ -49,7 +51,7 @@ static void idle_begins(struct session *s)
 {
 	struct loop *l = s->node->env.loop;
 
-	if (s->conn && !s->member && s->node->options.session_idle_ns)
+	if (s->conn && !s->member && !s->looks && s->node->options.session_idle_ns)
 		timer_arm(l, &s->idle, loop_now(l) + s->node->options.session_idle_ns);
 	else
 		timer_disarm(l, &s->idle);
@@ -142,6 +144,26 @@ struct member *session_member(const struct session *s)
 	return s->member;
 }
 
+bool session_looks(const struct session *s)
+{
+	return s->features & SESSION_FEATURE_LOOKS;
+}
+
+void session_look_at(struct session *s, const struct job *j)
+{
+	assert(!s->member);
+	s->looks = true;
+	s->looks_at = j->history.job.id;
+	idle_begins(s);
+}
+
+struct job *session_job(const struct session *s)
+{
+	if (s->member)
+		return s->member->job;
+	return s->looks ? job_find_id(s->node, &s->looks_at) : NULL;
+}
+
 struct session_use *session_use(struct session *s)
 {
 	return &s->use;
@@ -223,7 +245,7 @@ static void on_hello(struct session *s, uint64_t id, const Ckpt__Hello *m)
 	}
 	s->hello = true;
 	s->features = m->features;
-	body.features = SESSION_FEATURE_BEATS;
+	body.features = SESSION_FEATURE_BEATS | SESSION_FEATURE_LOOKS;
 	body.version = SESSION_VERSION;
 	body.program = (char *)PACKAGE_STRING;
 	body.leaf = s->node->options.geometry.leaf;
@@ -252,7 +274,7 @@ static void on_open(struct session *s, uint64_t id, const Ckpt__Open *m)
 				  : (struct origin){m->own_state ? ORIGIN_UNSAID : ORIGIN_FRESH, 0},
 	};
 
-	if (s->member || s->use.opening) {
+	if (s->member || s->looks || s->use.opening) {
 		session_reply_error(s, id, CKPT_ESTATE, "open: this connection is open already");
 		return;
 	}
@@ -471,10 +493,10 @@ static void on_credit(struct session *s, uint64_t id)
 
 static void on_wait(struct session *s, uint64_t id, const Ckpt__Wait *m)
 {
-	struct member *member = s->member;
+	struct job *j = session_job(s);
+	uint64_t epoch = s->member ? s->member->epoch : j->history.epoch.number;
 	struct err e = { 0 };
-	int r = checkpoint_wait(member->job, s, id, m->step, m->epoch ? m->epoch : member->epoch,
-				m->what, &e);
+	int r = checkpoint_wait(j, s, id, m->step, m->epoch ? m->epoch : epoch, m->what, &e);
 
 	if (r < 0)
 		reply_err(s, id, r, &e);
@@ -484,7 +506,7 @@ static void on_cancel(struct session *s, uint64_t id, const Ckpt__Cancel *m)
 {
 	struct member *member = s->member;
 
-	if (member->credit_request == m->request && m->request) {
+	if (member && member->credit_request == m->request && m->request) {
 		member->credit_request = 0;
 		session_reply_error(s, m->request, CKPT_ETIMEDOUT, "no credit came in time");
 	} else if (m->request) {
@@ -503,6 +525,7 @@ static void end_member(struct session *s, const Ckpt__Bye *bye)
 	declaring_drop(s);
 	waiters_drop_session(s); /* also of a member that it was */
 	epoch_drop_session(s);
+	s->looks = false;
 	if (!m)
 		return;
 	j = m->job;
@@ -529,11 +552,58 @@ static void reply_no_member(struct session *s, uint64_t request)
 	session_reply_error(s, request, CKPT_EEPOCH, text);
 }
 
+/* What needs no rank. False: it is something else. */
+static bool dispatch_look(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
+{
+	switch ((int)q->body_case) {
+	case CKPT__REQUEST__BODY_WAIT:
+		on_wait(s, q->id, q->wait);
+		return true;
+	case CKPT__REQUEST__BODY_CANCEL:
+		on_cancel(s, q->id, q->cancel);
+		return true;
+	case CKPT__REQUEST__BODY_LIST:
+		list_start(s, q->id);
+		return true;
+	case CKPT__REQUEST__BODY_LOAD_END:
+		load_end(s, q->id, q->load_end);
+		return true;
+	case CKPT__REQUEST__BODY_STORED:
+		load_look(s, q->id, q->stored);
+		return true;
+	case CKPT__REQUEST__BODY_READ:
+		load_read(s, q->id, q->read, fds, n_fds);
+		return true;
+	case CKPT__REQUEST__BODY_BYE:
+		end_member(s, q->bye);
+		session_reply_ok(s, q->id);
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void reply_looks(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
+{
+	if (q->body_case != CKPT__REQUEST__BODY_BYE && !session_job(s))
+		session_reply_error(s, q->id, CKPT_ENOTFOUND,
+				    "the job that this connection looks at is not here any more, "
+				    "or is stopped: see `ckptctl status`");
+	else if (!dispatch_look(s, q, fds, n_fds))
+		session_reply_error(s, q->id, CKPT_ESTATE,
+				    "this connection only looks at the job and has no rank: it "
+				    "can neither save nor load as one");
+}
+
 static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
 {
 	struct err e = { 0 };
 	int r;
 
+	if (s->looks) {
+		reply_looks(s, q, fds, n_fds);
+		return;
+	}
 	if (!s->member) {
 		reply_no_member(s, q->id);
 		return;
@@ -542,6 +612,8 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 		session_reply_error(s, q->id, CKPT_ESTOPPED, s->member->job->defect_text);
 		return;
 	}
+	if (dispatch_look(s, q, fds, n_fds))
+		return;
 	switch ((int)q->body_case) {
 	case CKPT__REQUEST__BODY_DECLARE:
 		on_declare(s, q->id, q->declare, fds, n_fds);
@@ -563,30 +635,8 @@ static void dispatch_member(struct session *s, const Ckpt__Request *q, int *fds,
 	case CKPT__REQUEST__BODY_SKIP:
 		on_skip(s, q->id, q->skip);
 		break;
-	case CKPT__REQUEST__BODY_WAIT:
-		on_wait(s, q->id, q->wait);
-		break;
-	case CKPT__REQUEST__BODY_CANCEL:
-		on_cancel(s, q->id, q->cancel);
-		break;
-	case CKPT__REQUEST__BODY_LIST:
-		list_start(s, q->id);
-		break;
 	case CKPT__REQUEST__BODY_LOAD:
 		load_start(s, q->id, q->load);
-		break;
-	case CKPT__REQUEST__BODY_LOAD_END:
-		load_end(s, q->id, q->load_end);
-		break;
-	case CKPT__REQUEST__BODY_STORED:
-		load_look(s, q->id, q->stored);
-		break;
-	case CKPT__REQUEST__BODY_READ:
-		load_read(s, q->id, q->read, fds, n_fds);
-		break;
-	case CKPT__REQUEST__BODY_BYE:
-		end_member(s, q->bye);
-		session_reply_ok(s, q->id);
 		break;
 	default:
 		session_reply_error(

@@ -33,6 +33,11 @@ void session_forget_member(struct session *s);
 bool session_follow(struct session *s);
 void session_set_member(struct session *s, struct member *m);
 struct member *session_member(const struct session *s);
+/* It knows how to look at a job without a rank (SESSION_FEATURE_LOOKS); from here on it does. */
+bool session_looks(const struct session *s);
+void session_look_at(struct session *s, const struct job *j);
+/* Its member's job, or the one that it looks at; NULL: none, or it has gone or is stopped. */
+struct job *session_job(const struct session *s);
 
 /* What it has under way, beside what its user has (user.h). */
 struct session_use {

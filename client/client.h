@@ -127,6 +127,7 @@ struct ckpt {
 	bool joined;          /* ckptd has answered an open */
 	bool joining;         /* inside session.c: a loss is not answered by another reconnect */
 	bool patient;         /* this call may wait for ckptd as long as its deadline allows */
+	bool looks;           /* without a rank: no page, no declaration, no saves */
 	struct away away;
 	bool rejoined;        /* CKPT_RECONNECTED is to be said */
 	uint64_t epoch;       /* opened or loaded in */
@@ -134,7 +135,7 @@ struct ckpt {
 	bool noted;           /* CKPT_NOTED is to be said */
 	char note[ERR_TEXT_MAX]; /* what ckptd has said with a save; empty: nothing */
 	struct geometry geometry;
-	const struct session_page *page;
+	const struct session_page *page; /* NULL: it only looks */
 
 	struct wanted own; /* the declaration */
 	struct digest digest;
@@ -189,6 +190,8 @@ int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *
 MUST_CHECK int call_look(const struct ckpt *c, struct err *e);
 /* Why call_take() did not: CKPT_ESTATE. */
 int call_refuse(const struct ckpt *c, struct err *e);
+/* For what only a rank does: CKPT_ESTATE where the handle only looks. */
+MUST_CHECK int call_as_rank(const struct ckpt *c, struct err *e);
 /* Another thread has ended the handle meanwhile. */
 void call_release_ended(struct ckpt *c, uint32_t was);
 

@@ -38,6 +38,17 @@ int call_refuse(const struct ckpt *c, struct err *e)
 		       c->who.job);
 }
 
+int call_as_rank(const struct ckpt *c, struct err *e)
+{
+	if (!c->looks)
+		return 0;
+	return err_set(e, CKPT_ESTATE,
+		       "this handle of job '%s' was opened to look (CKPT_EXISTING) and has no rank, "
+		       "so it lists, waits and reads with ckpt_stored_open(); open it with CKPT_TRAINS "
+		       "too, or without flags, to load or save as a rank",
+		       c->who.job);
+}
+
 static void handle_free(struct ckpt *c, bool failed);
 
 void call_release_ended(struct ckpt *c, uint32_t was)

@@ -137,7 +137,7 @@ static int load_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 
 static uint64_t job_epoch(const struct ckpt *c)
 {
-	return atomic_load_explicit(&c->page->epoch, memory_order_acquire);
+	return c->page ? atomic_load_explicit(&c->page->epoch, memory_order_acquire) : c->epoch;
 }
 
 static int ask(struct loading *l, struct err *e)
@@ -680,6 +680,8 @@ static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_
 	if (r == 0 && overlap_busy(c))
 		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
 			    "ckpt_save_fence() first");
+	if (r == 0)
+		r = call_as_rank(c, e);
 	if (r == 0)
 		r = prepare_begin(c, call_deadline(c, CKPT_DEFAULT_TIMEOUT), e);
 	if (r == 0)

@@ -346,6 +346,8 @@ static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err 
 	if (r == 0 && overlap_busy(c))
 		r = err_set(e, CKPT_ESTATE, "a save was begun already; call ckpt_save_fence() "
 			    "first");
+	if (r == 0)
+		r = call_as_rank(c, e);
 	if (r < 0)
 		return r;
 	if (c->overlap)

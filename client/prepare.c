@@ -459,8 +459,10 @@ static int begin(struct ckpt *c, uint64_t max_blob_bytes, uint64_t deadline, str
 static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 {
 	uint64_t deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
-	int r = begin(c, max_blob_bytes, deadline, e);
+	int r = call_as_rank(c, e);
 
+	if (r == 0)
+		r = begin(c, max_blob_bytes, deadline, e);
 	if (r < 0)
 		return r;
 	if (deadline != NEVER)

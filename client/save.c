@@ -534,6 +534,8 @@ static int save(struct ckpt *c, const struct ckpt_save_args *given, struct err *
 	if (r < 0)
 		return r;
 	deadline = call_deadline(c, a.timeout_ms);
+	if (r == 0)
+		r = call_as_rank(c, e);
 	r = save_start(c, &a, &s, deadline, e);
 	if (r == 0) {
 		r = image_fill(c, a.tensors, c->slots[s.slot].base, e);
@@ -570,7 +572,9 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 		return err_set(e, CKPT_ESTATE,
 			       "a save was begun and not ended; call "
 			       "ckpt_save_fence() first");
-	r = step_check(step, e);
+	r = call_as_rank(c, e);
+	if (r == 0)
+		r = step_check(step, e);
 	if (r == 0)
 		r = settle(c, deadline, e);
 	if (r == 0)

@@ -195,7 +195,7 @@ static int say_hello(struct joining *j, uint64_t deadline, struct err *e)
 	Ckpt__Hello hello = CKPT__HELLO__INIT;
 
 	hello.version_min = hello.version_max = SESSION_VERSION;
-	hello.features = SESSION_FEATURE_BEATS;
+	hello.features = SESSION_FEATURE_BEATS | SESSION_FEATURE_LOOKS;
 	hello.program = (char *)"libckpt " PACKAGE_VERSION;
 	request_init(&j->q, e);
 	j->q.message.body_case = CKPT__REQUEST__BODY_HELLO;
@@ -214,13 +214,16 @@ static int open_reply(struct request *q, const Ckpt__Reply *reply, int *fds, siz
 
 	if (q->status < 0)
 		return 0;
-	if (reply->body_case != CKPT__REPLY__BODY_OPEN || o->page_fd >= n_fds ||
+	if (reply->body_case != CKPT__REPLY__BODY_OPEN || (!o->looks && o->page_fd >= n_fds) ||
 	    o->n_slots > SLOTS_MAX || o->token.len > TOKEN_BYTES ||
 	    strlen(o->run_id) > RUN_ID_BYTES_MAX)
 		return err_set(q->err, CKPT_EPROTO, "ckptd at '%s' answered an open with something "
 			       "else", c->socket);
-	j->page_fd = fds[o->page_fd];
-	fds[o->page_fd] = -1;
+	c->looks = o->looks;
+	if (!o->looks) {
+		j->page_fd = fds[o->page_fd];
+		fds[o->page_fd] = -1;
+	}
 	if (o->beats && o->beat_fd < n_fds && o->beat_fd != o->page_fd) {
 		j->beat_fd = fds[o->beat_fd];
 		fds[o->beat_fd] = -1;
@@ -326,6 +329,10 @@ static int forfeit_credit(struct ckpt *c, uint64_t deadline, struct err *e)
 	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
 	Ckpt__Skip skip = CKPT__SKIP__INIT;
 	struct request q;
+	if (r == 0 && c->looks) {
+		unmap_page(c);
+		return 0;
+	}
 
 	c->credit_used = credit;
 	c->unsettled = (struct save){ 0 };
@@ -392,7 +399,7 @@ static int join_once(struct ckpt *c, uint64_t until, uint64_t deadline, struct e
 	r = say_hello(&j, until, e);
 	if (r == 0)
 		r = say_open(&j, until, e);
-	if (r == 0 && j.again)
+	if (r == 0 && j.again && !c->looks)
 		r = restore(c, &j, deadline, e);
 	c->joining = false;
 	if (r < 0)

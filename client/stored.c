@@ -361,6 +361,8 @@ static int stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
 		r = err_set(e, CKPT_ESTATE,
 			    "a save was begun and not ended; call "
 			    "ckpt_save_fence() first");
+	if (r == 0 && d.a.flags & CKPT_RESUME)
+		r = call_as_rank(s->c, e);
 	if (r < 0)
 		return r;
 	beating_begin(s->c->beat, CKPT_PHASE_LOAD, "read");

@@ -87,7 +87,7 @@ static int wait_for(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t
 		return err_set(e, -EINVAL, "a timeout of %lld ms", (long long)timeout_ms);
 	body.step = step;
 	body.what = (uint32_t)what;
-	body.epoch = c->epoch;
+	body.epoch = c->looks ? 0 : c->epoch; /* 0: the job's, whatever it is */
 	request_init(&w.q, e);
 	w.q.message.body_case = CKPT__REQUEST__BODY_WAIT;
 	w.q.message.wait = &body;

@@ -133,8 +133,14 @@ struct ckpt_options {
 	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
 	unsigned flags;       /* CKPT_EXISTING, CKPT_TRAINS, CKPT_OWN_STATE */
 };
-#define CKPT_EXISTING 1u /* make no job: CKPT_ENOTFOUND where there is none of this name */
-#define CKPT_TRAINS   2u /* with CKPT_EXISTING: it does not only look, and may save later */
+/*
+ * CKPT_EXISTING makes no job: CKPT_ENOTFOUND where there is none of this name. Alone it is for a
+ * process that looks: it takes no rank, whatever rank, world and run id say, opens no epoch, and
+ * ranks that train go on. ckpt_list(), ckpt_wait() and ckpt_stored_open() work; what only a rank
+ * does (prepare, save, skip, load, CKPT_RESUME) is CKPT_ESTATE. With CKPT_TRAINS it is a rank.
+ */
+#define CKPT_EXISTING 1u
+#define CKPT_TRAINS   2u
 /* The state of this rank does not come from ckpt_load(): it may save without a load, though other
  * ranks load, or the job has checkpoints. */
 #define CKPT_OWN_STATE 4u

@@ -21,6 +21,7 @@
 
 /* Bits of Hello and HelloReply: what each side can do beyond its version. */
 #define SESSION_FEATURE_BEATS 1u /* a page for beats is given with an open (proto/beat_page.h) */
+#define SESSION_FEATURE_LOOKS 2u /* an open that only looks takes no rank and gets no page */
 
 #define CREDIT_NOT_YET UINT64_MAX /* of credit_from: the step is not chosen yet */
 

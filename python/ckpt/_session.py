@@ -78,6 +78,7 @@ class Session:
         self.again = False           # the next save needs a new generation
         self._options = dict(options)
         self._handle: Optional[Checkpointer] = None
+        self._looks = False          # the handle has no rank
         self._run_id: Optional[str] = self._options.pop("run_id", None)
         self._group = self._options.pop("process_group", None)
         self.rank, self.world = self._who()
@@ -101,8 +102,8 @@ class Session:
         return self._open()
 
     def existing(self, trains: bool = False) -> Checkpointer:
-        """handle, for who only looks, or may train later: where there is no such job none is made,
-        FileNotFoundError."""
+        """A handle that only looks and takes no rank, if there is none yet, or that may train later. Where
+        there is no such job none is made: FileNotFoundError."""
         try:
             return self._open(existing=True, trains=trains)
         except CkptError as e:
@@ -111,6 +112,9 @@ class Session:
             raise
 
     def _open(self, existing: bool = False, trains: bool = False) -> Checkpointer:
+        looks = existing and not trains
+        if self._looks and not looks:
+            self.close()
         if self._handle is None:  # own_state: what is loaded through an adapter is read by parts
             run_id = self._run_id
             if run_id is not None and self.generation:
@@ -122,13 +126,14 @@ class Session:
                 self.rank, self.world = 0, 1
             self._handle = _open(self.job, self.rank, self.world, run_id=run_id, on_error="raise",
                                  existing=existing, trains=trains, own_state=True, **options)
-            self.rank, self.world = self._handle.rank, self._handle.world
+            self.rank, self.world, self._looks = self._handle.rank, self._handle.world, looks
         return self._handle
 
     def close(self) -> None:
         if self._handle is not None:
             self._handle.close()
         self._handle = self.declared = None
+        self._looks = False
         self.room = 0
 
     def new_generation(self, generation: int) -> None:

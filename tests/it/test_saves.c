@@ -444,6 +444,60 @@ static void two_in_flight(struct rig *r)
 	trainer_exit(&t[1]);
 }
 
+/* A9: a process that only looks is missed by nobody and changes nothing: the training goes on in
+ * the same epoch, whatever the run id of the other one is. */
+static void looks_change_nothing(struct rig *r)
+{
+	static const char *const runs[] = {"other", "-", "run1"};
+	struct trainer_process t[2], look;
+	struct listed l[16];
+	uint64_t epoch;
+	size_t n;
+	int code;
+
+	rig_start(r);
+	trainers_join(t, 2, r, "job", "run1", ELEMENTS, SMALL);
+	prepare(t, 2);
+	save(t, 2, 10);
+	trainer_must(&t[0], "wait 10 %d 20000", CKPT_COMMITTED);
+	trainer_list(&t[0], l, 16);
+	epoch = l[0].epoch;
+	for (uint64_t i = 0; i < 3; i++) {
+		trainer_start(&look, r, NULL);
+		trainer_must(&look, "look job %s 2000", runs[i]);
+		n = trainer_list(&look, l, 16);
+		RIG_CHECK(n == i + 1 && l[0].step == 10 + i && l[0].epoch == epoch,
+			  "%zu in the list, step %d of epoch %d", n, (int)l[0].step,
+			  (int)l[0].epoch);
+		/* The newest, not the base of the epoch, which has none. */
+		code = trainer_must(&look, "stored -1");
+		RIG_CHECK(!(code & CKPT_NOTHING) && atoi(look.text) == 10 + (int)i, "stored: %s",
+			  look.text);
+		trainer_must(&look, "stored 10");
+		trainer_must(&look, "wait 10 %d 20000", CKPT_DURABLE);
+		trainer_must(&look, "declare %lu %u", ELEMENTS, SMALL);
+		code = trainer_ask(&look, "save 50 1 0");
+		RIG_CHECK(code == CKPT_ESTATE && strstr(look.text, "CKPT_TRAINS"), "save: %d %s",
+			  code, look.text);
+		RIG_CHECK(trainer_ask(&look, "load 10 0") == CKPT_ESTATE, "load: %s", look.text);
+		if (i == 0)
+			trainer_kill(&look);
+		else
+			trainer_exit(&look);
+		save(t, 2, 11 + i);
+		trainer_must(&t[0], "wait %d %d 20000", 11 + (int)i, CKPT_COMMITTED);
+	}
+	trainer_list(&t[0], l, 16);
+	RIG_CHECK(l[0].step == 13 && l[0].epoch == epoch, "step %d of epoch %d", (int)l[0].step,
+		  (int)l[0].epoch);
+	trainer_start(&look, r, NULL);
+	code = trainer_ask(&look, "look none - 0");
+	RIG_CHECK(code == CKPT_ENOTFOUND, "look: %d %s", code, look.text);
+	trainer_exit(&look);
+	trainer_exit(&t[0]);
+	trainer_exit(&t[1]);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
@@ -453,6 +507,7 @@ int main(int argc, char **argv)
 		RIG_TEST(goes_on_after_crash), RIG_TEST(beats_outlive_ckptd),
 		RIG_TEST(over_budget),         RIG_TEST(blobs),
 		RIG_TEST(two_in_flight),       RIG_TEST(drift),
+		RIG_TEST(looks_change_nothing),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);

@@ -8,6 +8,7 @@
  * whoever loads can compare all of them; the blob "who" says which they were.
  *
  *   open JOB RANK WORLD RUN CONNECT_MS     RUN "-": none
+ *   look JOB RUN CONNECT_MS               without a rank
  *   declare ELEMENTS SMALL [WORD]          WORD: "frozen": none is trained; "extra": one more,
  *                                          "wide": that one with another type; "overlap", "hole":
  *                                          boxes of "w" overlap, or end early; "replicated":
@@ -225,6 +226,21 @@ static int do_open(struct trainer *t, const char *args)
 	o.connect_timeout_ms = connect;
 	r = ckpt_open(job, t->rank, t->world, &o, &t->c);
 	answer(r, "");
+	return 0;
+}
+
+static int do_look(struct trainer *t, const char *args)
+{
+	struct ckpt_options o = {.size = sizeof(o), .flags = CKPT_EXISTING};
+	char job[65], run[129];
+	long long connect;
+
+	if (sscanf(args, "%64s %128s %lld", job, run, &connect) != 3)
+		return -1;
+	o.run_id = strcmp(run, "-") ? run : NULL;
+	o.connect_timeout_ms = connect;
+	t->world = 1;
+	answer(ckpt_open(job, 0, 1, &o, &t->c), "");
 	return 0;
 }
 
@@ -726,6 +742,8 @@ static int run(struct trainer *t, const char *verb, const char *args)
 {
 	if (strcmp(verb, "open") == 0)
 		return do_open(t, args);
+	if (strcmp(verb, "look") == 0)
+		return do_look(t, args);
 	if (strcmp(verb, "declare") == 0)
 		return do_declare(t, args);
 	if (strcmp(verb, "save") == 0 || strcmp(verb, "begin") == 0)
