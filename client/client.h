@@ -53,6 +53,8 @@
 #define BLOB_NAMES_MAX	(56u << 10) /* bytes of their names together: they go in one message */
 #define BLOB_BYTES_DEFAULT (1u << 20)
 #define TRIES_MAX	16
+/* What ckptd answers at once is waited for so long, whatever time the call has. */
+#define SILENT_MS	5000
 
 /* What a save needs to know of one declared shard, by declared index. */
 struct bound {
@@ -125,9 +127,9 @@ struct ckpt {
 
 	/* Session */
 	bool joined;          /* ckptd has answered an open */
+	bool looks;           /* without a rank: no page, no declaration, no saves */
 	bool joining;         /* inside session.c: a loss is not answered by another reconnect */
 	bool patient;         /* this call may wait for ckptd as long as its deadline allows */
-	bool looks;           /* without a rank: no page, no declaration, no saves */
 	struct away away;
 	bool rejoined;        /* CKPT_RECONNECTED is to be said */
 	uint64_t epoch;       /* opened or loaded in */
@@ -188,10 +190,10 @@ int call_leave(struct ckpt *c, const char *call, int r, const struct err *e);
 int call_leave_plain(struct ckpt *c, const char *call, int r, const struct err *e);
 /* For what never changes after ckpt_open(): any thread may ask. */
 MUST_CHECK int call_look(const struct ckpt *c, struct err *e);
-/* Why call_take() did not: CKPT_ESTATE. */
-int call_refuse(const struct ckpt *c, struct err *e);
 /* For what only a rank does: CKPT_ESTATE where the handle only looks. */
 MUST_CHECK int call_as_rank(const struct ckpt *c, struct err *e);
+/* Why call_take() did not: CKPT_ESTATE. */
+int call_refuse(const struct ckpt *c, struct err *e);
 /* Another thread has ended the handle meanwhile. */
 void call_release_ended(struct ckpt *c, uint32_t was);
 
@@ -231,6 +233,11 @@ MUST_CHECK int session_call(struct ckpt *c, struct request *q, uint64_t deadline
 /* The same for a request that speaks of slots of that generation (2). */
 MUST_CHECK int session_call_slots(struct ckpt *c, struct request *q, uint64_t generation,
 				  uint64_t deadline);
+/*
+ * True where ckptd has said nothing at all to what was asked within a second, or `ms`, and now: it
+ * is stopped or hangs. From here on it is away, until it answers a try of session_ensure().
+ */
+bool session_is_silent(struct ckpt *c, uint64_t ms);
 void session_close(struct ckpt *c, bool failed);
 
 /* ---- declare.c ---- */

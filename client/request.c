@@ -82,6 +82,8 @@ int request_start(struct requests *rq, struct request *q, uint64_t deadline)
 	}
 	list_del(&q->link);
 	list_add_tail(&rq->pending, &q->link);
+	if (rq->asked_ns == 0)
+		rq->asked_ns = clock_ns();
 	q->sent++;
 	return 0;
 }
@@ -177,6 +179,7 @@ int requests_pump(struct requests *rq, uint64_t deadline)
 		channel_drop(&rq->channel);
 		return r;
 	}
+	rq->asked_ns = 0;
 	good = take_message(rq, len, fds, n_fds);
 	if (!good)
 		channel_drop(&rq->channel); /* (2) */

@@ -39,6 +39,7 @@ struct requests {
 	struct channel channel;
 	struct list pending;
 	uint64_t next_id;
+	uint64_t asked_ns; /* the first request that nothing has come behind; 0: none */
 	uint8_t *tx, *rx; /* CONN_MESSAGE_MAX each */
 	struct arena arena; /* of the last message */
 	void *small;        /* the arena's first bytes */

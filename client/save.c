@@ -389,7 +389,8 @@ static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct
 		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED || clock_ns() >= deadline)
 			return r;
 		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
-		if (r < 0 && r != CKPT_ETIMEDOUT)
+		/* ckptd answers the request that takes an older one back. */
+		if (r < 0 && (r != CKPT_ETIMEDOUT || session_is_silent(c, SILENT_MS)))
 			return r;
 		if (r == 0 && c->page->credit <= c->credit_used)
 			return err_set(e, CKPT_EPROTO, "ckptd announced a credit that is not "

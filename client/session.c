@@ -11,7 +11,9 @@
  * wait (`patient`) gives it all of its time. The first other call gives it REJOIN_MS; if that was
  * not enough ckptd is away: further calls do not wait, and when it is time for it, or there is
  * another socket, try once without waiting for more than an answer. So a trainer whose ckptd is
- * away loses a second once, not at every save. What ckptd said at the first open (run id, token) is
+ * away loses a second once, not at every save. One that takes requests and says nothing to them for
+ * SILENT_MS, or to the end of a call that lasts a second, is away as well: a save that it does not
+ * answer costs that once. What ckptd said at the first open (run id, token) is
  * kept in memory, so that a rejoin is the same rank of the same run. The epoch is kept too: a job
  * that went on meanwhile is found out by the next save, not papered over here (I5).
  *
@@ -135,6 +137,28 @@ static int call_once(struct ckpt *c, struct request *q, uint64_t deadline)
 	return r == CKPT_ETIMEDOUT && !c->joining ? timed_out(c, q->err) : r;
 }
 
+/* ckptd answers it in the turn of its loop that reads it, or in one of the next. */
+static bool answered_at_once(const struct request *q)
+{
+	return q->message.body_case == CKPT__REQUEST__BODY_SEAL ||
+	       q->message.body_case == CKPT__REQUEST__BODY_SKIP ||
+	       q->message.body_case == CKPT__REQUEST__BODY_LIST;
+}
+
+/* One that a call without patience waits for. */
+static int call_in_time(struct ckpt *c, struct request *q, uint64_t deadline)
+{
+	bool soon = answered_at_once(q) && !c->joining && !c->patient;
+	int r;
+
+	if (soon)
+		deadline = min_u64(deadline, deadline_in(SILENT_MS));
+	r = call_once(c, q, deadline);
+	if (soon && r == CKPT_ETIMEDOUT && !q->done)
+		ignore_result(session_is_silent(c, ASK_MS) /* the call has failed */);
+	return r;
+}
+
 /* generation: of the slots that the request speaks of; NULL: of none. */
 static int call(struct ckpt *c, struct request *q, const uint64_t *generation, uint64_t deadline)
 {
@@ -147,7 +171,7 @@ static int call(struct ckpt *c, struct request *q, const uint64_t *generation, u
 				    "without its memory: what was being saved is gone, the next "
 				    "save works again", c->socket); /* (2) */
 		if (r == 0)
-			r = call_once(c, q, deadline);
+			r = call_in_time(c, q, deadline);
 		if (c->joining)
 			break;
 	}
@@ -305,6 +329,10 @@ static int say_open(struct joining *j, uint64_t deadline, struct err *e)
 	r = session_call(c, &j->q, deadline);
 	if (j->beat_fd >= 0)
 		beating_take(c->beat, j->beat_fd);
+	if (r == 0 && c->looks) {
+		unmap_page(c);
+		return 0;
+	}
 	if (r == 0 && j->page_fd < 0)
 		r = err_set(e, CKPT_EPROTO, "ckptd at '%s' answered an open without its page",
 			    c->socket);
@@ -329,10 +357,6 @@ static int forfeit_credit(struct ckpt *c, uint64_t deadline, struct err *e)
 	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
 	Ckpt__Skip skip = CKPT__SKIP__INIT;
 	struct request q;
-	if (r == 0 && c->looks) {
-		unmap_page(c);
-		return 0;
-	}
 
 	c->credit_used = credit;
 	c->unsettled = (struct save){ 0 };
@@ -395,6 +419,7 @@ static int join_once(struct ckpt *c, uint64_t until, uint64_t deadline, struct e
 	r = connect_any(c);
 	if (r < 0)
 		return r;
+	c->rq.asked_ns = 0;
 	c->joining = true;
 	r = say_hello(&j, until, e);
 	if (r == 0)
@@ -471,7 +496,7 @@ int session_open(struct ckpt *c, struct err *e)
 	assert(!c->joined && !c->rq.channel.up);
 	if (c->who.connect_ms)
 		until = deadline_in(c->who.connect_ms);
-	answer_by = max_u64(until, deadline_in(c->who.timeout_ms));
+	answer_by = c->who.connect_ms ? until : deadline_in(c->who.timeout_ms);
 	r = join(c, until, answer_by, answer_by, e);
 	if (r == 0)
 		c->joined = true;
@@ -507,6 +532,22 @@ static void back_off(struct ckpt *c)
 	/* One that refuses at once costs nothing to ask again. */
 	if (!a->refused)
 		a->next_ns += a->pause_ms * NS_PER_MS;
+}
+
+/* The connection is given up: what was asked may have arrived, which is as if it had been lost
+ * (I10), and an old one's messages count for nothing once this process has joined over another. */
+bool session_is_silent(struct ckpt *c, uint64_t ms)
+{
+	uint64_t asked = c->rq.asked_ns;
+
+	if (!c->rq.channel.up || asked == 0 || clock_ns() - asked < ms * NS_PER_MS)
+		return false;
+	channel_drop(&c->rq.channel);
+	c->away = (struct away){.since_ns = asked};
+	snprintf(c->away.why, sizeof(c->away.why), "it does not answer");
+	ignore_result(socket_changed(c) /* noted: the same socket is no news */);
+	back_off(c);
+	return true;
 }
 
 int session_ensure(struct ckpt *c, uint64_t deadline, struct err *e)

@@ -223,6 +223,7 @@ static void test_bad_answers(void **state)
 	struct ckpt_options o = { .size = sizeof(o), .socket = f->path, .timeout_ms = 30 };
 	static Ckpt__Request__BodyCase what = CKPT__REQUEST__BODY_HELLO;
 	struct ckpt *c;
+	uint64_t start;
 
 	FAKE_SET(f, f->hook, silent);
 	FAKE_SET(f, f->hook_arg, &what);
@@ -230,6 +231,14 @@ static void test_bad_answers(void **state)
 	FAKE_SET(f, what, CKPT__REQUEST__BODY_OPEN);
 	assert_int_equal(ckpt_open("j", 0, 1, &o, &c), CKPT_EUNAVAILABLE);
 	assert_non_null(strstr(error_is(CKPT_EUNAVAILABLE), "ckptctl status"));
+	/* The connect timeout bounds it, whatever time other calls have. */
+	o.timeout_ms = 30000;
+	o.connect_timeout_ms = 300;
+	start = clock_ns();
+	assert_int_equal(ckpt_open("j", 0, 1, &o, &c), CKPT_EUNAVAILABLE);
+	assert_in_range((clock_ns() - start) / NS_PER_MS, 250, 10000);
+	o.timeout_ms = 30;
+	o.connect_timeout_ms = 0;
 	FAKE_SET(f, f->hook, garbage);
 	assert_int_equal(ckpt_open("j", 0, 1, &o, &c), CKPT_EUNAVAILABLE);
 	FAKE_SET(f, f->hook, NULL);

@@ -341,6 +341,66 @@ static void test_saves_ask_a_silent_one_seldom(void **state)
 	close(s);
 }
 
+static enum fake_action all_silent(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	(void)f;
+	(void)q;
+	return *(bool *)arg ? FAKE_SILENCE : FAKE_DO;
+}
+
+static uint64_t save_unanswered(struct world *w, int code)
+{
+	uint64_t start = clock_ns();
+
+	w->a.step++;
+	assert_int_equal(ckpt_save(w->c, &w->a), code);
+	return ms_since(start);
+}
+
+/* ckptd is stopped, and its socket takes all that is sent: one save waits, for a part of its time,
+ * and those behind it fail at once until it speaks. The seal that it has read after all is settled
+ * before its slot is written again. */
+static void test_a_silent_ckptd_stalls_one_save(void **state)
+{
+	struct world *w = *state;
+	static bool silent;
+	uint64_t start, took;
+	int r = 0;
+
+	FAKE_SET(w->f, silent, false);
+	FAKE_SET(w->f, w->f->hook_arg, &silent);
+	FAKE_SET(w->f, w->f->hook, all_silent);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	for (int round = 0; round < 2; round++) {
+		uint32_t seals = w->f->n_seals, skips = w->f->n_skips;
+
+		FAKE_SET(w->f, silent, true);
+		w->a.timeout_ms = round == 0 ? CKPT_DEFAULT_TIMEOUT : 0;
+		took = save_unanswered(w, CKPT_ETIMEDOUT);
+		assert_in_range(took, round == 0 ? 4500 : 900, round == 0 ? 9000 : 4000);
+		start = clock_ns();
+		for (int i = 0; i < 20; i++)
+			save_unanswered(w, CKPT_EUNAVAILABLE);
+		assert_true(ms_since(start) < 800);
+		assert_non_null(strstr(ckpt_last_error(NULL), "does not answer"));
+		assert_int_equal(ckpt_list(w->c, NULL, 0), CKPT_EUNAVAILABLE);
+		assert_int_equal(w->f->n_seals, seals + 1); /* it had come */
+		FAKE_SET(w->f, silent, false);
+		w->a.timeout_ms = 10000;
+		for (start = clock_ns(); ms_since(start) < 20000; poll(NULL, 0, 50)) {
+			w->a.step++;
+			r = ckpt_save(w->c, &w->a);
+			if (r != CKPT_EUNAVAILABLE)
+				break;
+		}
+		assert_int_equal(r, CKPT_RECONNECTED);
+		assert_int_equal(w->f->n_skips, skips + 1);
+		assert_int_equal(w->f->skips[skips].credit, w->f->seals[seals].credit);
+		assert_int_equal(w->f->n_seals, seals + 2);
+		assert_true(w->f->seals[seals].slot != w->f->seals[seals + 1].slot);
+	}
+}
+
 static void *start_in_1500_ms(void *arg)
 {
 	poll(NULL, 0, 1500);
@@ -706,6 +766,7 @@ int main(void)
 		T(test_gone_for_good),
 		T(test_saves_lose_one_second),
 		T(test_saves_ask_a_silent_one_seldom),
+		T(test_a_silent_ckptd_stalls_one_save),
 		T(test_waits_and_loads_have_patience),
 		T(test_unknown_seal_is_settled_after_a_restart),
 		T(test_poison),

@@ -65,6 +65,8 @@ static int ask(struct ckpt *c, struct waiting *w, struct err *e)
 		return w->q.status;
 	if (r == CKPT_EUNAVAILABLE)
 		return r;
+	if (r == CKPT_ETIMEDOUT)
+		ignore_result(session_is_silent(c, ASK_MS) /* this call has failed */);
 	return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' gave no answer: %s", c->socket,
 		       err_text(r));
 }

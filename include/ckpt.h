@@ -5,7 +5,9 @@
  * Rules for every function
  *   Result    an int: >= 0 is success (a set of CKPT_* status bits, or a count where said so),
  *             negative is an error: -errno or one of CKPT_E*. ckpt_last_error() has the sentence.
- *   Time      every timeout is in milliseconds; CKPT_FOREVER waits without bound, 0 asks only.
+ *   Time      every timeout is in milliseconds; CKPT_FOREVER waits without bound, 0 asks only: the
+ *             call waits for nothing but ckptd's answer, which comes at once, and a second at most
+ *             where it does not.
  *             No call waits for another rank or node longer than its timeout (I13).
  *   Threads   one handle is used by one thread at a time; different handles are independent. A
  *             call while another thread is in one of the same handle returns CKPT_ESTATE and does
@@ -129,7 +131,7 @@ struct ckpt_options {
 	const char *run_id;   /* equal on all ranks of one launch; NULL: CKPT_RUN_ID, ... */
 	const char *socket;   /* path of ckptd's socket; NULL: CKPT_SOCKET, then the usual places */
 	const char *token;    /* hex; needed only where the uid differs; NULL: CKPT_TOKEN */
-	int64_t connect_timeout_ms; /* 0: fail at once, or CKPT_CONNECT_TIMEOUT seconds */
+	int64_t connect_timeout_ms; /* of ckpt_open(); 0: one try, or CKPT_CONNECT_TIMEOUT s */
 	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
 	unsigned flags;       /* CKPT_EXISTING, CKPT_TRAINS, CKPT_OWN_STATE */
 };
@@ -278,6 +280,10 @@ enum ckpt_skip_reason {
  * save of a handle waits, within its timeout, for its memory and for a credit. CKPT_EEPOCH: the
  * job went on without this rank's knowledge: load first. A failed save leaves everything that was
  * saved before as it was.
+ *
+ * CKPT_ETIMEDOUT: ckptd said nothing, for 5 s at most, or 1 s where timeout_ms is 0. It is away
+ * then: further saves fail at once with CKPT_EUNAVAILABLE until it answers. Whether the step was
+ * sealed is not known: ckpt_list() and ckpt_wait() say later.
  */
 CKPT_API int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args);
 
