@@ -505,6 +505,7 @@ void save_end(struct ckpt *c, const char *call, const struct save *s, int result
 {
 	if (result < 0) {
 		c->stats.failed++;
+		c->stats.failed_step = s->step;
 		/* Not a step of an epoch that is over, and not what ckptd itself has refused. */
 		if (s->credit == 0 && s->deadline && result != CKPT_EEPOCH &&
 		    result != CKPT_ETIMEDOUT)
@@ -515,6 +516,7 @@ void save_end(struct ckpt *c, const char *call, const struct save *s, int result
 		error_note(call, CKPT_SKIPPED, e);
 	} else {
 		c->stats.saves++;
+		c->stats.sealed_step = s->step;
 		c->stats.last_bytes = bytes;
 		c->stats.last_stall_ns = clock_ns() - s->started_ns;
 	}
@@ -532,11 +534,11 @@ static int save(struct ckpt *c, const struct ckpt_save_args *given, struct err *
 	if (r == 0 && overlap_busy(c))
 		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
 			    "ckpt_save_fence() first");
+	if (r == 0)
+		r = call_as_rank(c, e);
 	if (r < 0)
 		return r;
 	deadline = call_deadline(c, a.timeout_ms);
-	if (r == 0)
-		r = call_as_rank(c, e);
 	r = save_start(c, &a, &s, deadline, e);
 	if (r == 0) {
 		r = image_fill(c, a.tensors, c->slots[s.slot].base, e);

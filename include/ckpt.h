@@ -549,6 +549,8 @@ struct ckpt_stats {
 	/* Steps that every rank has saved and that are not committed, as ckptd cannot write the
 	 * job's log, and the first of them. They go on in memory alone. */
 	uint64_t uncommitted, uncommitted_from;
+	uint64_t sealed_step; /* the last that was saved (saves > 0), */
+	uint64_t failed_step; /* and the last whose save failed (failed > 0) */
 };
 CKPT_API int ckpt_stats(const struct ckpt *c, struct ckpt_stats *ret);
 

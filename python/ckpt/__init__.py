@@ -94,6 +94,14 @@ class Info(NamedTuple):
     world: int
 
 
+def _caller() -> int:
+    """The stacklevel of warnings.warn() that is the first frame outside of the library."""
+    frame, level = sys._getframe(1), 1
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("ckpt", "fsspec"):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _last_error() -> str:
     return L.lib.ckpt_last_error(None).decode("utf-8", "replace")
 
@@ -363,6 +371,8 @@ class Checkpointer:
         self._on_error = on_error
         self._last_save: Optional[Save] = None  # that was skipped or sealed
         self._missed = 0  # saves that failed since ckptd is away
+        self._failures: List[Save] = []  # the first and the last of those that failed one after the other
+        self._n_failed = 0               # how many they are
         self._rank, self._world = -1, -1
         self._pid = os.getpid()
         self._users: Dict[None, object] = {}  # the call that goes on; setdefault() is one step
@@ -440,11 +450,22 @@ class Checkpointer:
             return  # the interpreter is ending, or another thread's call is
         last = self._last_save
         if last is not None and last.status == "skipped":
-            warnings.warn(f"the last save was skipped: {last.reason}", CkptWarning, stacklevel=5)
+            warnings.warn(f"the last save was skipped: {last.reason}", CkptWarning, stacklevel=_caller())
+        if self._n_failed and self._on_error == "status":
+            self._warn_of_failures(c)
         if s.uncommitted:
             warnings.warn(f"{s.uncommitted} steps from {s.uncommitted_from} on are saved and not "
                           "committed: ckptd cannot write the job's log; see 'ckptctl status'",
-                          CkptWarning, stacklevel=5)
+                          CkptWarning, stacklevel=_caller())
+
+    def _warn_of_failures(self, c: Any) -> None:
+        first, last, infos = self._failures[0], self._failures[-1], (L.Info * 1)()
+        n = L.lib.ckpt_list(c, infos, 1)
+        newest = ("which checkpoints there are cannot be asked now" if n < 0 else
+                  f"the newest checkpoint is step {infos[0].step}" if n else "there is no checkpoint")
+        what = (f"the last save, of step {first.step}, failed" if self._n_failed == 1 else
+                f"the last {self._n_failed} saves failed, from step {first.step} on")
+        warnings.warn(f"{what}; {newest}: {last.error}", CkptWarning, stacklevel=_caller())
 
     def _run(self, f: Any, *args: Any, closed: bool = False, **kwargs: Any) -> Any:
         """f() while no other thread is in a call; it waits for none. closed: also on a closed handle.
@@ -512,19 +533,22 @@ class Checkpointer:
         if bits & L.RECONNECTED:
             count = f"; {missed} saves failed meanwhile" if missed else ""
             warnings.warn(f"ckptd was lost and is back; the session was opened again{count}",
-                          CkptWarning, stacklevel=5)
+                          CkptWarning, stacklevel=_caller())
         if bits & L.NOTED:
-            warnings.warn(L.lib.ckpt_note(self._handle()).decode(), CkptWarning, stacklevel=5)
+            warnings.warn(L.lib.ckpt_note(self._handle()).decode(), CkptWarning, stacklevel=_caller())
 
     def _failed(self, save: Save, error: CkptError) -> Save:
         save.status, save.error = "failed", error
+        self._n_failed += 1
+        self._failures[1:] = [save]
         if self._on_error == "raise":
             raise error
         # While ckptd is away once, not at every step: every result has the sentence.
         away = error.code == L.EUNAVAILABLE
         self._missed = self._missed + 1 if away else 0
         if self._missed <= 1:
-            warnings.warn(f"step {save.step} was not saved: {error}", CkptWarning, stacklevel=5)
+            warnings.warn(f"step {save.step} was not saved: {error}", CkptWarning,
+                          stacklevel=_caller())
         return save
 
     def _finish(self, save: Save, result: int, done: str = "sealed") -> Save:
@@ -534,6 +558,8 @@ class Checkpointer:
         if save.status == "skipped" and not save._skipped:
             save._skipped = _last_error()
         self._last_save = save
+        if save.status != "begun":
+            self._failures, self._n_failed = [], 0
         self._status(result)
         return save
 
@@ -785,7 +811,7 @@ class Checkpointer:
         if result & L.FELL_BACK:
             warnings.warn(f"step {out.fell_back_from}, the newest checkpoint, cannot be restored: "
                           f"step {out.step} before it was loaded instead; 'ckptctl status' of the "
-                          "job says why", CkptWarning, stacklevel=4)
+                          "job says why", CkptWarning, stacklevel=_caller())
         return Loaded(out.step, _TIERS.get(out.tier), self._blobs(), out.bytes, out.bytes_read,
                       list(self._problems()), bool(result & L.FELL_BACK))
 
@@ -902,7 +928,8 @@ class Checkpointer:
         """Counts since open (saves, skipped, failed, reconnects; skipped_by: skips by reason). Of the
         last save that was skipped: skip_step, skip_reason and, where a rank is why, skip_rank.
         uncommitted: steps that are saved and, because ckptd cannot write the job's log, not committed,
-        from step uncommitted_from on. Of the last save that was sealed: its
+        from step uncommitted_from on. sealed_step, failed_step: the last step
+        that was sealed (if saves) and the last whose save failed (if failed). Of the last save that was sealed: its
         bytes (last_bytes), the time it kept the caller in libckpt (last_stall_ns), and in this module
         with it (last_call_ns: the whole of save(), or of the begin and end of saving()'s block)."""
         s = L.Stats(C.sizeof(L.Stats))
@@ -961,7 +988,7 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
         c._rank, c._world = L.lib.ckpt_rank(handle), L.lib.ckpt_world(handle)
         note = L.lib.ckpt_note(handle).decode()
         if note and not existing:
-            warnings.warn(note, CkptWarning, stacklevel=2)
+            warnings.warn(note, CkptWarning, stacklevel=_caller())
         return c
     except BaseException:
         c.close()

@@ -92,7 +92,8 @@ class Stats(C.Structure):
     _fields_ = [("size", C.c_size_t), ("saves", u64), ("skipped", u64), ("failed", u64),
                 ("reconnects", u64), ("last_stall_ns", u64), ("last_bytes", u64),
                 ("skipped_by", u64 * 16), ("skip_step", u64), ("skip_reason", C.c_int),
-                ("skip_rank", C.c_int), ("uncommitted", u64), ("uncommitted_from", u64)]
+                ("skip_rank", C.c_int), ("uncommitted", u64), ("uncommitted_from", u64),
+                ("sealed_step", u64), ("failed_step", u64)]
 
 
 # Words of enum ckpt_skip_reason.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ckpt.fsspec: the file system 'ckpt' of fsspec, so that only the path changes.
+"""ckpt.fsspec: the file system 'ckpt' of fsspec, so that only the path changes. Files that are written
+are stored only when commit() is called, or `.metadata` arrives, as from torch.distributed.checkpoint.
 
     dcp.save(state, checkpoint_id="ckpt://run7/100")       # torch >= 2.2 writes files through fsspec
     fsspec.open("ckpt://run7/100/.metadata").open().read()
@@ -10,7 +11,9 @@ from its commit on, and that is what is kept of the idea of files:
 - Files that are written collect in the writing process. When `.metadata` is renamed into place, or
   closed under that name, or commit() is called, all files of the step become one checkpoint: that call
   returns when it is COMMITTED (durable=True: DURABLE), and raises otherwise. Before that nobody else
-  sees them; a step that was begun and not committed is dropped when a higher one of the job is begun.
+  sees them; a step that was begun and not committed is dropped when a higher one of the job is begun, or
+  the interpreter ends, with a CkptWarning. commit_on_close=True calls commit() whenever no file of the
+  step is open for writing any more: for steps of one file, or whose files are all open at once.
 - With torch.distributed every rank contributes its files: makedirs() or the first file that is opened
   for writing says so, the rank that renames `.metadata` tells the others through the process group's
   store, and a thread of each seals what it has. Names are unique to a rank, as DCP's are.
@@ -28,6 +31,7 @@ copies tensors where they are, needs neither the copies nor the pickling.
 import atexit
 import ctypes as C
 import io
+import os
 import threading
 import time
 import warnings
@@ -36,7 +40,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import fsspec
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from . import CkptError, CkptWarning, Want, _ms
+from . import CkptError, CkptWarning, Want, _caller, _ms
 from ._session import _store, distributed, parse, session
 
 MARK = ".metadata"  # its arrival makes the files of a step a checkpoint
@@ -55,6 +59,8 @@ class _Pending:
     def __init__(self, fs: "CkptFileSystem", job: str, step: int):
         self.fs, self.job, self.step = fs, job, step
         self.files: Dict[str, bytes] = {}
+        self.open = 0                    # files that are being written
+        self.pid = os.getpid()
         self.lock = threading.RLock()
         self.over = threading.Event()    # nobody need wait for the word
         self.giving = threading.Event()  # what it has is being sealed: readers wait until
@@ -65,6 +71,9 @@ class _Pending:
         with self._save.lock:  # opens: rank and world are known
             world = self._save.handle.world
         self._dist = distributed() if world > 1 else None
+        if world > 1 and fs.commit_on_close:
+            raise OSError("commit_on_close is for one rank: with several, one says when the files of all "
+                          "are whole, by commit() or `.metadata`")
         if world > 1 and self._dist is None:
             raise OSError("ckpt:// with several ranks needs torch.distributed to be initialised: "
                           "it says when the files of all ranks are whole")
@@ -132,6 +141,16 @@ class _Pending:
         finally:
             self.drop()
 
+    def warn(self, why: str) -> None:
+        """Of files that are closed and will be in no checkpoint."""
+        n = len(self.files)
+        if n and not self.giving.is_set() and self.pid == os.getpid():
+            warnings.warn(f"{why}: {n} file{'s' * (n > 1)} of ckpt://{self.job}/{self.step} "
+                          f"{'were' if n > 1 else 'was'} closed and never committed, and "
+                          f"{'are' if n > 1 else 'is'} dropped; call fs.commit('ckpt://{self.job}/"
+                          f"{self.step}') when all are closed, or see the storage option commit_on_close",
+                          CkptWarning, stacklevel=_caller())
+
     def put(self, name: str, data: bytes) -> None:
         with self.lock:
             if self.over.is_set() or self.giving.is_set():
@@ -162,14 +181,16 @@ class _Pending:
             _watched.remove(self)
 
 
-def _end_watchers() -> None:
+def _at_end() -> None:
     """Before the interpreter goes: it ends a process whose daemon thread is in the store's code then."""
+    for pending in list(_pending.values()):
+        pending.warn("the interpreter ends")
     for pending in list(_watched):
         pending.over.set()
         pending._watcher.join(pending.fs.timeout)
 
 
-atexit.register(_end_watchers)
+atexit.register(_at_end)
 
 
 def _find(job: str, step: Optional[int]) -> Optional[_Pending]:
@@ -188,9 +209,13 @@ class _NewFile(io.BytesIO):
     def __init__(self, pending: _Pending, name: str):
         super().__init__()
         self._pending, self._name = pending, name
+        with pending.lock:
+            pending.open += 1
 
     def __exit__(self, kind, value, traceback) -> None:
-        if kind is not None:
+        if kind is not None and self._pending is not None:
+            with self._pending.lock:
+                self._pending.open -= 1
             self._pending = None
         self.close()
 
@@ -201,8 +226,11 @@ class _NewFile(io.BytesIO):
             return
         data = self.getvalue()
         super().close()
-        pending.put(self._name, data)
-        if self._name == MARK:
+        with pending.lock:
+            pending.open -= 1
+            pending.put(self._name, data)
+            whole = self._name == MARK or (pending.fs.commit_on_close and pending.open == 0)
+        if whole:
             pending.commit()
 
 
@@ -250,17 +278,17 @@ def _no_file(job: str, step: Optional[int], name: str) -> FileNotFoundError:
 
 class CkptFileSystem(AbstractFileSystem):
     """Options: socket, token, rank, world, run_id, connect_timeout as in ckpt.open(); timeout (seconds)
-    of each wait; durable."""
+    of each wait; durable; commit_on_close."""
 
     protocol = "ckpt"
     root_marker = ""
 
     def __init__(self, *args: Any, timeout: Optional[float] = None, durable: bool = False,
-                 socket: Optional[str] = None, token: Optional[str] = None,
+                 commit_on_close: bool = False, socket: Optional[str] = None, token: Optional[str] = None,
                  rank: Optional[int] = None, world: Optional[int] = None,
                  run_id: Optional[str] = None, connect_timeout: Optional[float] = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.timeout, self.durable = timeout, durable
+        self.timeout, self.durable, self.commit_on_close = timeout, durable, commit_on_close
         self._options = {"socket": socket, "token": token, "rank": rank, "world": world,
                          "run_id": run_id, "connect_timeout": connect_timeout}
 
@@ -332,6 +360,7 @@ class CkptFileSystem(AbstractFileSystem):
                 older = [p for (j, n), p in _pending.items() if j == job and n < step]
                 _pending[job, step] = pending
         for p in older:
+            p.warn(f"step {step} begins")
             p.drop()
         return pending
 

@@ -618,6 +618,32 @@ def test_ckptd_lost_and_back(d):
         assert (w2 == w).all()
 
 
+def test_the_end_tells_of_failed_saves(d):
+    """And every warning names the line of the caller, not one of the library."""
+    w = np.arange(16, dtype=np.uint8)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with ckpt.open("fails", 0, 1) as c:
+            c.declare("w", w)
+            assert c.save(1) and c.save(2, wait_credit=True).wait()
+            with c.saving(2, wait_credit=True) as s:
+                pass
+            assert s.status == "failed" and c.save(1, wait_credit=True).status == "failed"
+            stats = c.stats
+            assert stats["sealed_step"] == 2 and stats["failed_step"] == 1, stats
+    said = [w for w in said if w.category is ckpt.CkptWarning]
+    assert [w.filename for w in said] == [__file__] * 3, [(w.filename, w.lineno) for w in said]
+    assert "the last 2 saves failed, from step 2 on; the newest checkpoint is step 2: " in str(
+        said[-1].message), said[-1].message
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with ckpt.open("fails", 0, 1) as c:
+            c.declare("w", w)
+            c.load()
+            assert c.save(3).wait() and not c.save(3, wait_credit=True) and c.save(4, wait_credit=True)
+        assert len(said) == 1, [str(w.message) for w in said]  # the failure itself
+
+
 def test_ckptd_is_away(d):
     """Training goes on without a warning at each step: one when it goes, one when it is back."""
     w = arange((1000,))

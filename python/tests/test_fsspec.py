@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import io
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -61,6 +62,66 @@ def test_looking_makes_no_job(d):
     assert fs.ls("ckpt://typo") == []
     _session.close_all()
     ckpt.open("typo", 0, 1, existing=True).close()
+
+
+def test_looking_beside_a_training(d):
+    """Listing and reading take no rank from who trains, whatever run id the looker has."""
+    w = np.arange(16, dtype=np.uint8)
+    with ckpt.open("trained", 0, 1, run_id="run") as c:
+        c.declare("w", w)
+        assert c.save(1) and c.save(2, wait_credit=True).wait()
+        os.environ["CKPT_RUN_ID"] = "other"
+        try:
+            fs = fsspec.filesystem("ckpt")
+            assert fs.ls("ckpt://trained", detail=False) == ["trained/1", "trained/2"]
+            assert fs.cat("ckpt://trained/2/w") == bytes(w)
+            _session.close_all()
+            with ckpt.open("trained", 0, 1, existing=True) as look:
+                assert look.stored().step == 2 and [i.epoch for i in look.list()] == [1, 1]
+                assert "CKPT_TRAINS" in str(raises(ckpt.CkptError, lambda: look.skip(9)))
+            assert c.save(3, wait_credit=True).wait()
+            assert {i.epoch for i in c.list()} == {1}
+        finally:
+            del os.environ["CKPT_RUN_ID"]
+
+
+def warned_by(call):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        call()
+    return [(str(w.message), w.filename) for w in said if w.category is ckpt.CkptWarning]
+
+
+def test_what_is_not_committed_is_told(d):
+    fs = fsspec.filesystem("ckpt")
+    def write(step):
+        for name in "xy":
+            with fs.open(f"ckpt://told/{step}/{name}", "wb") as f:
+                f.write(b"%d" % step)
+
+    write(100)
+    (said, where), = warned_by(lambda: write(200))
+    assert "step 200 begins: 2 files of ckpt://told/100 were closed and never committed" in said, said
+    assert where == __file__, where
+    assert not warned_by(lambda: fs.commit("ckpt://told/200"))
+    assert not warned_by(lambda: write(300)) and fs.ls("ckpt://told/200")
+    fs.rm("ckpt://told/300", recursive=True)
+    _session.close_all()
+    end = subprocess.run([sys.executable, "-c", "import harness, fsspec\n"
+                          "with fsspec.open('ckpt://told/400/x', 'wb') as f: f.write(b'4')"], text=True,
+                         capture_output=True, cwd=os.path.dirname(os.path.abspath(__file__)))
+    assert end.returncode == 0 and "interpreter ends: 1 file of ckpt://told/400 was" in end.stderr, end.stderr
+    assert not fs.exists("ckpt://told/400")
+
+
+def test_commit_on_close(d):
+    fs = fsspec.filesystem("ckpt", commit_on_close=True)
+    with fs.open("ckpt://closed/1/x", "wb") as x, fs.open("ckpt://closed/1/y", "wb") as y:
+        x.write(b"1")
+        y.write(b"2")
+    assert not fsspec_module._pending and fs.cat("ckpt://closed/1/x") + fs.cat("ckpt://closed/1/y") == b"12"
+    e = raises(FileExistsError, lambda: fs.open("ckpt://closed/1/z", "wb"))
+    assert "cannot change" in str(e), e
 
 
 def test_what_was_written_last_is_latest(d):
