@@ -395,6 +395,12 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	char text[ERR_TEXT_MAX], hint[NEAR_TEXT_MAX];
 	int r = 0;
 
+	if (!j && !session_node(s)->ready) {
+		session_reply_error(s, request, -EAGAIN,
+				    "ckptd is starting and still reads which jobs there are: ask "
+				    "again when `ckptctl status` has them");
+		return;
+	}
 	if (!j) {
 		snprintf(text, sizeof(text),
 			 "there is no job '%.140s' of yours here%s: 'ckptctl list' shows them",

@@ -31,7 +31,7 @@
 #include "client/reach.h"
 #include "proto/session_page.h"
 
-enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30, TRY_AGAIN_MS = 100, TRIES_MAX = 100 };
+enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30, TRY_AGAIN_MS = 100, TRIES_MAX = 100, REFUSED_TRIES = 10 };
 
 struct connection {
 	int fd;
@@ -56,7 +56,7 @@ static int lost(const struct connection *c, int error, struct err *e)
 		return err_set(e, CKPT_EUNAVAILABLE,
 			       "ckptd at '%s' refused the connection: it has "
 			       "as many as it takes (quota.connections_per_uid), or it is just "
-			       "ending; its log says which",
+			       "starting or ending; its log says which",
 			       c->path);
 	return err_set(e, CKPT_EUNAVAILABLE, "ckptd at '%s' ended the connection (%s): look at its "
 		       "log", c->path, error ? err_text(error) : "without a word");
@@ -309,12 +309,15 @@ static int say_hello(struct connection *c, struct err *e)
 	return 0;
 }
 
-int connection_open(const char *socket, struct connection **ret, struct err *e)
+/* *ret_refused: it took the connection, and ended it before it had said anything. */
+static int connect_once(const char *socket, struct connection **ret, bool *ret_refused,
+			struct err *e)
 {
 	struct connection *c = alloc_zero(sizeof(*c));
 	char path[PATH_MAX];
 	int r;
 
+	*ret_refused = false;
 	if (!c)
 		return err_code(e, -ENOMEM, "connect to ckptd");
 	c->fd = -1;
@@ -323,12 +326,28 @@ int connection_open(const char *socket, struct connection **ret, struct err *e)
 		strcpy(c->path, path); /* it fitted an address */
 		r = say_hello(c, e);
 	}
+	*ret_refused = r == CKPT_EUNAVAILABLE && c->fd >= 0 && !c->heard;
 	if (r < 0) {
 		connection_close(c);
 		return r;
 	}
 	*ret = c;
 	return 0;
+}
+
+/* A ckptd that is restarted ends the connections that its socket took meanwhile. */
+int connection_open(const char *socket, struct connection **ret, struct err *e)
+{
+	const struct timespec pause = {.tv_nsec = TRY_AGAIN_MS * 1000000};
+	bool refused = false;
+	int r = connect_once(socket, ret, &refused, e);
+
+	for (int i = 0; i < REFUSED_TRIES && refused; i++) {
+		nanosleep(&pause, NULL);
+		err_clear(e);
+		r = connect_once(socket, ret, &refused, e);
+	}
+	return r;
 }
 
 void connection_close(struct connection *c)

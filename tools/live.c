@@ -4,6 +4,9 @@
  */
 #include <config.h>
 
+#include <errno.h>
+#include <time.h>
+
 #include "tools/connect.h"
 #include "tools/ctl.h"
 #include "tools/document.h"
@@ -12,6 +15,9 @@ bool ctl_offline(const struct ctl *c)
 {
 	return c->data && !c->socket;
 }
+
+/* What there is is not known while ckptd reads its jobs: looked at again, so long. */
+enum { READY_TRIES = 100, READY_PAUSE_MS = 100 };
 
 int live_document(const struct ctl *c, json_t **ret, struct err *e)
 {
@@ -35,10 +41,35 @@ int live_document(const struct ctl *c, json_t **ret, struct err *e)
 	return 0;
 }
 
+static bool is_starting(const json_t *doc)
+{
+	return json_is_false(json_object_get(doc, "ready"));
+}
+
+/* For a job that is named. */
+static int ready_document(const struct ctl *c, json_t **ret, struct err *e)
+{
+	const struct timespec pause = {.tv_nsec = READY_PAUSE_MS * 1000000};
+	int r = live_document(c, ret, e);
+
+	for (int i = 0; i < READY_TRIES && r == 0 && is_starting(*ret); i++) {
+		json_decref(*ret);
+		*ret = NULL;
+		nanosleep(&pause, NULL);
+		r = live_document(c, ret, e);
+	}
+	if (r == 0 && is_starting(*ret))
+		return err_set(e, -EAGAIN, "ckptd is starting and still reads which jobs there are: ask "
+			       "again when `ckptctl status` has them");
+	return r;
+}
+
 int status_document(const struct ctl *c, const char *job, json_t **ret, struct err *e)
 {
 	json_t *doc = NULL;
-	int r = ctl_offline(c) ? files_document(c, &doc, e) : live_document(c, &doc, e);
+	int r = ctl_offline(c) ? files_document(c, &doc, e)
+		: job	       ? ready_document(c, &doc, e)
+			       : live_document(c, &doc, e);
 
 	if (r == 0 && job)
 		r = doc_keep_job(doc, job, e);

@@ -229,6 +229,21 @@ says out "ckptd is starting"
 lacks out "no jobs"
 stop_fake
 
+# A job that is named is waited for, and where that is in vain the reason is not that it is not there.
+make_status ''
+start_fake starting
+run 0 list alpha --socket "$sock"
+says out "alpha"
+stop_fake
+start_fake stuck
+run 1 list alpha --socket "$sock"
+says err "ckptd is starting"
+lacks err "there is no job"
+stop_fake
+start_fake refuse-once
+run 0 list alpha --socket "$sock"
+stop_fake
+
 # ---- Problems, and a long answer
 
 make_status 'alpha["log_error"] = "no space"; alpha["stale_alarms"] = 1; alpha["stale_step"] = 40; alpha["lost"] = 2

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_fake_ckptd.c - answers ckptctl as ckptd would, from a file, and prints what it was asked.
- * Usage: test_fake_ckptd SOCKET STATUS [refuse|cut|silent]. Ends when its stdin does.
+ * Usage: test_fake_ckptd SOCKET STATUS [refuse|refuse-once|cut|silent|starting|stuck]. Ends when its stdin does.
  *
  *   STATUS, LIST  the file's contents; in a memfd when they are long
  *   GC            a plan of two steps
  *   TOKEN         a short one
  *   REMOVE        step 30 is refused with -EBUSY, step 25 once with -EAGAIN, the rest is done
  *   refuse        ends the connection at once
+ *   refuse-once   only the first time
+ *   starting      has read no jobs yet, three times; stuck: for good
  *   cut           ends the connection instead of answering Admin
  *   silent        sends garbage instead of an answer
  *
@@ -18,6 +20,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +42,7 @@ struct fake {
 	const char *status, *mode;
 	int conn;
 	bool again; /* it was said */
+	int starting; /* so often it says that it is */
 };
 
 static void die(const char *what)
@@ -91,7 +95,7 @@ static void send_text(struct fake *f, uint64_t id, char *text, size_t len)
 
 static void send_status(struct fake *f, uint64_t id)
 {
-	static char text[1 << 20];
+	static char text[1 << 20], starts[] = "{\"schema\":2,\"ready\":false,\"jobs\":[]}";
 	FILE *file = fopen(f->status, "r");
 	size_t len;
 
@@ -99,7 +103,10 @@ static void send_status(struct fake *f, uint64_t id)
 		die(f->status);
 	len = fread(text, 1, sizeof(text), file);
 	fclose(file);
-	send_text(f, id, text, len);
+	if (f->starting > 0 && f->starting-- > 0)
+		send_text(f, id, starts, strlen(starts));
+	else
+		send_text(f, id, text, len);
 }
 
 static void answer_remove(struct fake *f, uint64_t id, uint64_t step)
@@ -206,6 +213,9 @@ int main(int argc, char **argv)
 		return 2;
 	f.status = argv[2];
 	f.mode = argc > 3 ? argv[3] : "";
+	f.starting = strcmp(f.mode, "starting") == 0 ? 3
+		     : strcmp(f.mode, "stuck") == 0  ? INT_MAX
+						     : 0;
 	strcpy(addr.sun_path, argv[1]);
 	p[1] = (struct pollfd){ .fd = socket(AF_UNIX, SOCK_SEQPACKET, 0), .events = POLLIN };
 	if (p[1].fd < 0 || bind(p[1].fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 ||
@@ -215,10 +225,12 @@ int main(int argc, char **argv)
 		f.conn = accept(p[1].fd, NULL, NULL);
 		if (f.conn < 0)
 			die("accept");
-		if (strcmp(f.mode, "refuse") == 0)
-			close(f.conn);
-		else
+		if (strncmp(f.mode, "refuse", 6) != 0)
 			serve(&f);
+		else
+			close(f.conn);
+		if (strcmp(f.mode, "refuse-once") == 0)
+			f.mode = "";
 	}
 	return 0;
 }
