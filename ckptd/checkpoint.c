@@ -217,12 +217,19 @@ static int seal_check(struct member *m, const struct seal_request *r, struct err
 	if (r->step == CKPT_LATEST)
 		return err_set(e, -EINVAL, "rank %u: %llu is no step that can be saved", m->rank,
 			       (unsigned long long)r->step);
-	if (committed_step(j, r->epoch, &newest) && r->step <= newest)
-		return err_set(e, -EINVAL,
-			       "rank %u: step %llu is not above step %llu, which this epoch has "
-			       "committed; steps of an epoch rise",
-			       m->rank, (unsigned long long)r->step, (unsigned long long)newest);
-	return 0;
+	if (!committed_step(j, r->epoch, &newest) || r->step > newest)
+		return 0;
+	for (size_t i = 0; i < j->history.n_commits; i++)
+		if (j->history.commits[i].epoch == r->epoch &&
+		    j->history.commits[i].commit.step == r->step)
+			return err_set(e, -EEXIST,
+				       "rank %u: step %llu is committed already in this epoch, so it "
+				       "need not be saved again",
+				       m->rank, (unsigned long long)r->step);
+	return err_set(e, -EINVAL,
+		       "rank %u: step %llu is not above step %llu, which this epoch has "
+		       "committed; steps of an epoch rise",
+		       m->rank, (unsigned long long)r->step, (unsigned long long)newest);
 }
 
 static int seal_slot_check(struct member *m, const struct slot *s, const struct seal_request *r,

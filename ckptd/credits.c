@@ -65,14 +65,19 @@ static struct session_page *page_of(const struct member *m)
 	return m->page ? m->page->base : NULL;
 }
 
-static struct slot *empty_slot(struct member *m)
+static struct slot *slot_in(struct member *m, enum slot_state state)
 {
 	struct slot *s;
 
 	list_each(s, &m->slots, of_member)
-		if (s->state == SLOT_EMPTY)
+		if (s->state == state)
 			return s;
 	return NULL;
+}
+
+static struct slot *empty_slot(struct member *m)
+{
+	return slot_in(m, SLOT_EMPTY);
 }
 
 bool member_lacks_slot(struct job *j)
@@ -114,7 +119,9 @@ static enum credit_block rank_blocks(const struct job *j, struct member *m)
 		return BLOCK_NOT_LOADED;
 	if (is_open(j) && m->turn != TURN_DONE && !j->window.deserted && !BUG(CREDIT_AT_ANY_STEP))
 		return BLOCK_BEHIND;
-	return m->credit_unused || empty_slot(m) ? BLOCK_NONE : BLOCK_SLOTS;
+	if (m->credit_unused || empty_slot(m))
+		return BLOCK_NONE;
+	return slot_in(m, SLOT_MAPPING) ? BLOCK_FILLING : BLOCK_SLOTS;
 }
 
 /* What keeps the next window from being opened; BLOCK_NONE: nothing does. */

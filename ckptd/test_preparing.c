@@ -204,7 +204,7 @@ static void join_early(struct node_test *t, const char *run)
 static void test_first_slot_before_the_others(void **state)
 {
 	struct node_test *t = *state;
-	uint64_t end = 0, id = 0;
+	uint64_t end = 0, id = 0, ready;
 
 	t->o.persist_every = 1000;
 	begin_node(t);
@@ -216,16 +216,21 @@ static void test_first_slot_before_the_others(void **state)
 	assert_int_equal(t->a.page->credit, 0);
 	atomic_store(&fills_left, 1);
 	say_ready(&t->a);
+	ready = t->a.next_id;
 	while (t->a.page->credit == 0 && turn_on(t, &end))
 		;
 	assert_int_equal(t->a.page->credit, 1);
 	assert_int_equal(t->a.page->credit_slot, t->a.numbers[0]);
 	assert_true(has_pages(&t->a, 0) && is_hollow(1) && is_hollow(2));
+	/* It is used, and the others are no checkpoints that are still being written. */
+	assert_int_equal(save_rank(&t->a, 0, 1), 0);
+	turns(t, 50);
+	assert_int_equal(t->a.page->blocked, BLOCK_FILLING);
 	atomic_store(&fills_left, -1);
 	assert_int_equal(hand_receive(&t->a, &id), 0);
-	assert_int_equal(id, t->a.next_id);
+	assert_int_equal(id, ready);
 	assert_true(has_pages(&t->a, 1) && has_pages(&t->a, 2));
-	for (uint64_t step = 1; step <= 4; step++)
+	for (uint64_t step = 2; step <= 4; step++)
 		save_until(&t->a, 0, step, CKPT_COMMITTED);
 	close_fds(&t->a);
 }

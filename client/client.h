@@ -214,6 +214,8 @@ static inline void call_release(struct ckpt *c)
 						     memory_order_acquire))
 		call_release_ended(c, was);
 }
+/* -EINVAL: it is neither a number of milliseconds nor CKPT_FOREVER or CKPT_DEFAULT_TIMEOUT. */
+MUST_CHECK int timeout_check(int64_t timeout_ms, struct err *e);
 /* The caller's timeout as a deadline. */
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
 

@@ -86,6 +86,14 @@ int call_leave(struct ckpt *c, const char *call, int r, const struct err *e)
 	return call_leave_plain(c, call, r, e);
 }
 
+int timeout_check(int64_t timeout_ms, struct err *e)
+{
+	if (timeout_ms >= CKPT_DEFAULT_TIMEOUT)
+		return 0;
+	return err_set(e, -EINVAL, "a timeout of %lld ms: give milliseconds from 0 on, or CKPT_FOREVER "
+		       "or CKPT_DEFAULT_TIMEOUT", (long long)timeout_ms);
+}
+
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)
 {
 	return deadline_in(timeout_ms == CKPT_DEFAULT_TIMEOUT ? c->who.timeout_ms : timeout_ms);

@@ -57,7 +57,7 @@ int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_args *ret, 
 	if (known.flags & ~(CKPT_WAIT_CREDIT | CKPT_FULL_COMPARE))
 		return err_set(e, -EINVAL, "unknown flags %#x", known.flags);
 	*ret = known;
-	return step_check(known.step, e);
+	return timeout_check(known.timeout_ms, e) < 0 ? -EINVAL : step_check(known.step, e);
 }
 
 /* ---- Blobs ---- */
@@ -317,6 +317,9 @@ static bool credit_fits(const struct ckpt *c, struct save *s, uint64_t credit)
 		return false;
 	}
 	s->skip_reason = (int)atomic_load_explicit(&c->page->blocked, memory_order_relaxed);
+	/* Nothing keeps ckptd from giving it: it has not come to that. */
+	if (s->skip_reason == CKPT_SKIP_NONE)
+		s->skip_reason = CKPT_SKIP_PENDING;
 	s->skip_rank = atomic_load_explicit(&c->page->blocked_rank, memory_order_relaxed);
 	/* This rank does not owe the step before, it has sealed a newer one: its step falls. */
 	if (s->skip_reason == CKPT_SKIP_BEHIND && s->skip_rank == c->who.rank &&
@@ -339,6 +342,7 @@ static int take_credit(struct ckpt *c, struct save *s, struct err *e)
 			continue;
 		if (!mapping_has(c, i)) { /* it came since prepare_slots() looked */
 			s->skip_reason = CKPT_SKIP_SLOTS;
+			s->skip_rank = c->who.rank;
 			return 0;
 		}
 		s->slot = i;
@@ -473,6 +477,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 	s->try = count_try(c, a->step);
 	if (r == CKPT_SKIPPED) {
 		s->skip_reason = CKPT_SKIP_SLOTS;
+		s->skip_rank = c->who.rank;
 		r = 0;
 	} else {
 		r = waits ? wait_credit(c, s, deadline, e) : take_credit(c, s, e);

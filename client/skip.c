@@ -13,7 +13,8 @@
 #include "proto/session_page.h"
 
 /* ckptd writes a block into the page, the library reads it as a reason. */
-_Static_assert((int)BLOCK_OPENING == CKPT_SKIP_OPENING && (int)BLOCK_MEMORY == CKPT_SKIP_MEMORY &&
+_Static_assert((int)BLOCK_FILLING == CKPT_SKIP_SLOTS &&
+		       (int)BLOCK_OPENING == CKPT_SKIP_OPENING && (int)BLOCK_MEMORY == CKPT_SKIP_MEMORY &&
 		       (int)BLOCK_ABSENT == CKPT_SKIP_ABSENT &&
 		       (int)BLOCK_UNPREPARED == CKPT_SKIP_UNPREPARED &&
 		       (int)BLOCK_NOT_LOADED == CKPT_SKIP_NOT_LOADED &&
@@ -30,7 +31,7 @@ struct row {
 static const struct row rows[] = {
 	[CKPT_SKIP_NONE] = {"ckptd gave no credit", false, "see", "why"},
 	[CKPT_SKIP_CALLER] = {"the trainer skipped it", false, "the trainer chose this", NULL},
-	[CKPT_SKIP_SLOTS] = {"the memory for this rank's saves is still being prepared", false,
+	[CKPT_SKIP_SLOTS] = {"has memory for its saves that is still being prepared", true,
 			     "call ckpt_prepare() before training, or give the save more time",
 			     NULL},
 	[CKPT_SKIP_PASSED] = {"a rank has passed this step already", false,
@@ -46,6 +47,9 @@ static const struct row rows[] = {
 				  "every rank must load before it saves; see", "why"},
 	[CKPT_SKIP_FULL] = {"has no free slot: its checkpoints are still being written", true,
 			    "save less often, or look for what is slow with", "why"},
+	[CKPT_SKIP_PENDING] = {"ckptd has not given the next credit yet", false,
+			       "a later save works, or one with CKPT_WAIT_CREDIT; if none does, see",
+			       "why"},
 	[CKPT_SKIP_BEHIND] = {"has not saved the step before yet", true,
 			      "save less often, or look for why it is slow with", "why"},
 };

@@ -565,6 +565,9 @@ static void test_why_a_save_is_skipped(void **state)
 
 	FAKE_SET(w->f, w->f->grant, false);
 	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	w->a.timeout_ms = -3;
+	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "a timeout of -3 ms"));
 	assert_int_equal(ckpt_skip(w->c, 1, "no time"), CKPT_OK);
 	set_block(w, BLOCK_SLOTS, 7);
 	w->a.step = 2;
@@ -583,6 +586,18 @@ static void test_why_a_save_is_skipped(void **state)
 		poll(NULL, 0, 1); /* its time was over: the save did not wait for the answer */
 	assert_int_equal(w->f->skips[1].kind, CKPT_SKIP_FULL);
 	assert_non_null(strstr(w->f->skips[1].reason, "rank 7 has no free slot"));
+	set_block(w, BLOCK_FILLING, 7);
+	w->a.step = 3;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	assert_non_null(strstr(ckpt_last_error(NULL), "rank 7 has memory for its saves that is still"));
+	/* Nothing is in its way: that is a reason of its own, not none. */
+	set_block(w, BLOCK_NONE, 0);
+	w->a.step = 4;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	assert_int_equal(ckpt_stats(w->c, &s), 0);
+	assert_int_equal(s.skip_reason, CKPT_SKIP_PENDING);
+	assert_int_equal(s.skipped_by[CKPT_SKIP_NONE], 0);
+	assert_int_equal(s.skipped_by[CKPT_SKIP_SLOTS], 1);
 }
 
 /* The credit that is there is for a later step: all ranks save that one. */

@@ -255,7 +255,7 @@ struct ckpt_save_args {
 #define CKPT_SKIP_REASONS(X)                                                                       \
 	X(CKPT_SKIP_NONE, 0, "none")                                                               \
 	X(CKPT_SKIP_CALLER, 1, "caller")             /* ckpt_skip() */                             \
-	X(CKPT_SKIP_SLOTS, 2, "slots")               /* this rank's slots are being prepared */    \
+	X(CKPT_SKIP_SLOTS, 2, "slots")               /* skip_rank's slots are being prepared */    \
 	X(CKPT_SKIP_PASSED, 3, "passed")             /* a rank is past this step */                \
 	X(CKPT_SKIP_OPENING, 4, "opening")           /* ckptd opens the epoch, or stops */         \
 	X(CKPT_SKIP_MEMORY, 5, "memory")             /* ckptd cannot describe another save */      \
@@ -265,7 +265,8 @@ struct ckpt_save_args {
 	X(CKPT_SKIP_FULL, 9, "full")                 /* skip_rank has no free slot */              \
 	X(CKPT_SKIP_BEHIND, 10, "behind")            /* skip_rank has not saved the last one */    \
 	X(CKPT_SKIP_FAILED, 11, "failed")            /* to ckptd only: the save failed, */         \
-	X(CKPT_SKIP_REFUSED, 12, "refused")          /* or failed before it was begun */
+	X(CKPT_SKIP_REFUSED, 12, "refused")          /* or failed before it was begun */          \
+	X(CKPT_SKIP_PENDING, 13, "pending")          /* ckptd gives the next credit soon */
 
 enum ckpt_skip_reason {
 #define X(name, value, word) name = value,
@@ -545,7 +546,7 @@ struct ckpt_stats {
 	uint64_t skipped_by[CKPT_SKIP_REASONS_MAX]; /* skipped, by enum ckpt_skip_reason */
 	uint64_t skip_step;      /* the last step that was skipped, */
 	int skip_reason;         /* why (CKPT_SKIP_NONE: none was skipped), */
-	int skip_rank;           /* and for CKPT_SKIP_UNPREPARED to _BEHIND the rank that is why */
+	int skip_rank; /* and for CKPT_SKIP_SLOTS, _UNPREPARED to _BEHIND the rank that is why */
 	/* Steps that every rank has saved and that are not committed, as ckptd cannot write the
 	 * job's log, and the first of them. They go on in memory alone. */
 	uint64_t uncommitted, uncommitted_from;

@@ -28,6 +28,7 @@
 /* Why ckptd gives no credit. Values are those of enum ckpt_skip_reason. */
 enum credit_block {
 	BLOCK_NONE = 0,
+	BLOCK_FILLING = 2,  /* blocked_rank has no free slot, and some that are not filled yet */
 	BLOCK_OPENING = 4,  /* ckptd opens the epoch, or stops */
 	BLOCK_MEMORY = 5,   /* the ledger, which describes the memory, needs more room */
 	BLOCK_ABSENT = 6,   /* not all ranks have joined */
@@ -46,7 +47,7 @@ struct session_page {
 	_Atomic uint32_t credit_slot; /* the slot to copy into with it */
 	_Atomic uint32_t blocked;     /* enum credit_block: why there is no newer credit */
 	_Atomic uint64_t credit_from; /* the first step to use it for; NOT_YET: wait */
-	_Atomic uint32_t blocked_rank; /* of BLOCK_UNPREPARED and the following */
+	_Atomic uint32_t blocked_rank; /* of BLOCK_FILLING, BLOCK_UNPREPARED and the following */
 	uint32_t zero;
 	/* Steps that all ranks sealed and the job's log, which cannot be written, does not have. */
 	_Atomic uint64_t uncommitted;

@@ -303,7 +303,7 @@ def case_errors(job):
     for shape in ((5,), (2,)):
         fails(f"tensor 'a' is wanted as {list(shape)} but step 2", -1008, lambda: dcp.load_state_dict(
             {"a": torch.zeros(shape)}, ck.Reader(job, 2)))
-    fails("is not above step 2", -22, lambda: dcp.save_state_dict(sd, ck.Writer(job, 2)))
+    fails("is committed already", -17, lambda: dcp.save_state_dict(sd, ck.Writer(job, 2)))
     for bad in ("run7/notastep", "", "ckpt://"):
         assert not ck.Writer.validate_checkpoint_id(bad)
     assert ck.Writer.validate_checkpoint_id("ckpt://run7/100")
