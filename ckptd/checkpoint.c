@@ -223,8 +223,8 @@ static int seal_check(struct member *m, const struct seal_request *r, struct err
 		if (j->history.commits[i].epoch == r->epoch &&
 		    j->history.commits[i].commit.step == r->step)
 			return err_set(e, -EEXIST,
-				       "rank %u: step %llu is committed already in this epoch, so it "
-				       "need not be saved again",
+				       "rank %u: step %llu is committed already in this epoch: "
+				       "it need not be saved again",
 				       m->rank, (unsigned long long)r->step);
 	return err_set(e, -EINVAL,
 		       "rank %u: step %llu is not above step %llu, which this epoch has "

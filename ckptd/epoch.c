@@ -771,7 +771,8 @@ static void refuse_for_living(struct opening *o)
 	snprintf(
 		text, sizeof(text),
 		"open job '%s' as rank %u: process%s %s%s of an earlier launch still live%s (epoch "
-		"%llu); end %s, or give each launch its own run id in CKPT_RUN_ID",
+		"%llu); end %s first: a launch with a CKPT_RUN_ID of its own puts them out, and "
+		"their saves fail; to look only, open it with CKPT_EXISTING",
 		o->r.job, o->r.rank, n == 1 ? "" : "es", pids, n > NAMED_MAX ? " and others" : "",
 		n == 1 ? "s" : "", (unsigned long long)j->history.epoch.number,
 		n == 1 ? "it" : "them");
@@ -1047,7 +1048,7 @@ bool epoch_stands(const struct job *j, const struct open_request *r)
 	return r->run_id[0] ? strcmp(ep->run_id, r->run_id) == 0 : !list_empty(&j->members);
 }
 
-/* A process that only looks takes no rank and is of no run: nothing changes for those that train. */
+/* A process that only looks takes no rank and is of no run: it changes nothing. */
 static void look_at(struct opening *o, const struct job *j)
 {
 	Ckpt__Reply reply = CKPT__REPLY__INIT;

@@ -75,8 +75,7 @@ json_t *saves_json(const struct job *j)
 				    ? json_null()
 				    : json_string(skip_word(j->window.block)));
 	json_object_set_new(o, "blocked_rank",
-			    j->window.block == BLOCK_FILLING ||
-						    j->window.block >= BLOCK_UNPREPARED
+			    j->window.block == BLOCK_FILLING || j->window.block >= BLOCK_UNPREPARED
 				    ? json_integer(j->window.blocked_rank)
 				    : json_null());
 	json_object_set_new(o, "called",

@@ -343,8 +343,8 @@ int ckpt_role(struct ckpt *c, const char *role)
 
 	if (r < 0)
 		return r;
-	if (!role || !word(c->beat->role, role))
-		r = err_set(&e, -EINVAL, "a role has at most %d bytes", CKPT_WORD_MAX);
+	if (!role || !role[0] || !word(c->beat->role, role))
+		r = err_set(&e, -EINVAL, "a role has 1 to %d bytes", CKPT_WORD_MAX);
 	else if (c->beat->page)
 		beat_page_put_text(c->beat->page, &c->beat->page->role, c->beat->role);
 	return call_leave_plain(c, "ckpt_role", r, &e);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "client/client.h"
 #include "client/memfd.h"
 #include "model/strided.h"
@@ -91,6 +92,21 @@ int wanted_add(struct wanted *w, const struct ckpt_tensor *t, struct err *e)
 	return r;
 }
 
+/* Of what is stored from now on; what is read may have been stored before this was asked for. */
+static int name_check(const struct ckpt_tensor *t, struct err *e)
+{
+	size_t len;
+
+	if (!t || t->size < offsetof(struct ckpt_tensor, dtype) || !t->name)
+		return 0; /* wanted_add() says so */
+	len = strnlen(t->name, CKPT_NAME_MAX);
+	if (text_utf8_len(t->name, len) == len)
+		return 0;
+	return err_set(e, -EINVAL,
+		       "tensor: its name of %zu bytes is not UTF-8 behind the first %zu; encode it",
+		       len, text_utf8_len(t->name, len));
+}
+
 int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 {
 	struct err e = { 0 };
@@ -101,6 +117,8 @@ int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 	if (!c->own.builder)
 		r = err_set(&e, CKPT_ESTATE, "the declaration has ended with ckpt_prepare() or "
 			    "the first save or load; open the job anew to change it");
+	if (r == 0)
+		r = name_check(t, &e);
 	if (r == 0)
 		r = wanted_add(&c->own, t, &e);
 	return call_leave_plain(c, "ckpt_declare", r, &e);

@@ -111,6 +111,11 @@ static int find_place(int rank, int world, struct identity *id, struct err *e)
 	uint64_t r = (uint64_t)rank, w = (uint64_t)world;
 	int ret = 0;
 
+	if (rank < CKPT_FROM_ENV || world < CKPT_FROM_ENV)
+		return err_set(e, -EINVAL,
+			       "rank %d of world %d: ranks count from 0, and CKPT_FROM_ENV takes "
+			       "one from the environment",
+			       rank, world);
 	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
 		bool has_rank = rank >= 0 || env(launchers[i].rank);
 		bool has_world = world >= 0 || env(launchers[i].world);
@@ -337,7 +342,13 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 	id.existing = o.flags & CKPT_EXISTING;
 	id.trains = !id.existing || (o.flags & CKPT_TRAINS);
 	id.own_state = o.flags & CKPT_OWN_STATE;
-	if (o.connect_timeout_ms)
+	if (o.connect_timeout_ms < CKPT_DEFAULT_TIMEOUT || o.timeout_ms < CKPT_DEFAULT_TIMEOUT)
+		return err_set(e, -EINVAL,
+			       "options: a timeout of %lld ms; give milliseconds, or CKPT_FOREVER",
+			       (long long)(o.timeout_ms < CKPT_DEFAULT_TIMEOUT
+						   ? o.timeout_ms
+						   : o.connect_timeout_ms));
+	if (o.connect_timeout_ms && o.connect_timeout_ms != CKPT_DEFAULT_TIMEOUT)
 		id.connect_ms = o.connect_timeout_ms;
 	if (o.timeout_ms && o.timeout_ms != CKPT_DEFAULT_TIMEOUT)
 		id.timeout_ms = o.timeout_ms;

@@ -43,9 +43,9 @@ int call_as_rank(const struct ckpt *c, struct err *e)
 	if (!c->looks)
 		return 0;
 	return err_set(e, CKPT_ESTATE,
-		       "this handle of job '%s' was opened to look (CKPT_EXISTING) and has no rank, "
-		       "so it lists, waits and reads with ckpt_stored_open(); open it with CKPT_TRAINS "
-		       "too, or without flags, to load or save as a rank",
+		       "this handle of job '%s' was opened to look (CKPT_EXISTING), has no rank, "
+		       "and lists, waits and reads with ckpt_stored_open(); open it with "
+		       "CKPT_TRAINS too, or without flags, to load or save as a rank",
 		       c->who.job);
 }
 
@@ -90,8 +90,10 @@ int timeout_check(int64_t timeout_ms, struct err *e)
 {
 	if (timeout_ms >= CKPT_DEFAULT_TIMEOUT)
 		return 0;
-	return err_set(e, -EINVAL, "a timeout of %lld ms: give milliseconds from 0 on, or CKPT_FOREVER "
-		       "or CKPT_DEFAULT_TIMEOUT", (long long)timeout_ms);
+	return err_set(e, -EINVAL,
+		       "a timeout of %lld ms: give milliseconds from 0 on, CKPT_FOREVER or "
+		       "CKPT_DEFAULT_TIMEOUT",
+		       (long long)timeout_ms);
 }
 
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)

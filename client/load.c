@@ -563,7 +563,7 @@ static int load_args_known(const struct ckpt_load_args *a, struct ckpt_load_args
 	if (known.min_trust > CKPT_TRUST_VERIFIED)
 		return err_set(e, -EINVAL, "min_trust: there is no level %u", known.min_trust);
 	*ret = known;
-	return 0;
+	return timeout_check(known.timeout_ms, e);
 }
 
 static void fill(struct ckpt_loaded *ret, const struct loading *l)

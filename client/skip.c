@@ -14,7 +14,8 @@
 
 /* ckptd writes a block into the page, the library reads it as a reason. */
 _Static_assert((int)BLOCK_FILLING == CKPT_SKIP_SLOTS &&
-		       (int)BLOCK_OPENING == CKPT_SKIP_OPENING && (int)BLOCK_MEMORY == CKPT_SKIP_MEMORY &&
+		       (int)BLOCK_OPENING == CKPT_SKIP_OPENING &&
+		       (int)BLOCK_MEMORY == CKPT_SKIP_MEMORY &&
 		       (int)BLOCK_ABSENT == CKPT_SKIP_ABSENT &&
 		       (int)BLOCK_UNPREPARED == CKPT_SKIP_UNPREPARED &&
 		       (int)BLOCK_NOT_LOADED == CKPT_SKIP_NOT_LOADED &&
@@ -48,7 +49,7 @@ static const struct row rows[] = {
 	[CKPT_SKIP_FULL] = {"has no free slot: its checkpoints are still being written", true,
 			    "save less often, or look for what is slow with", "why"},
 	[CKPT_SKIP_PENDING] = {"ckptd has not given the next credit yet", false,
-			       "a later save works, or one with CKPT_WAIT_CREDIT; if none does, see",
+			       "a later save works, or one with CKPT_WAIT_CREDIT; if not, see",
 			       "why"},
 	[CKPT_SKIP_BEHIND] = {"has not saved the step before yet", true,
 			      "save less often, or look for why it is slow with", "why"},

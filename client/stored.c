@@ -79,8 +79,12 @@ static int look(struct ckpt *c, struct ckpt_stored *s, uint64_t step, int64_t ti
 {
 	Ckpt__Stored body = CKPT__STORED__INIT;
 	struct looking l = {.s = s};
-	uint64_t deadline = call_deadline(c, timeout_ms);
-	int r = -EAGAIN;
+	int r = timeout_check(timeout_ms, e);
+	uint64_t deadline = r < 0 ? 0 : call_deadline(c, timeout_ms);
+
+	if (r < 0)
+		return r;
+	r = -EAGAIN;
 
 	/* A copy of it was found bad while it was looked at: the next one may be good. */
 	for (int n = 0; n < LOAD_TRIES_MAX && r == -EAGAIN; n++) {
@@ -261,7 +265,7 @@ static int read_args_known(const struct ckpt_read_args *a, struct ckpt_read_args
 		return err_set(e, -E2BIG, "%zu tensors and %zu blobs are too many for one read",
 			       known.n_tensors, known.n_blobs);
 	*ret = known;
-	return 0;
+	return timeout_check(known.timeout_ms, e);
 }
 
 static int want_tensors(const struct ckpt_stored *s, struct reading *d, struct err *e)

@@ -205,6 +205,7 @@ static void test_words(void **state)
 	assert_int_equal(ckpt_metric(w->c, ""), -EINVAL);
 	assert_int_equal(ckpt_metric(w->c, NULL), -EINVAL);
 	assert_int_equal(ckpt_role(w->c, NULL), -EINVAL);
+	assert_int_equal(ckpt_role(w->c, ""), -EINVAL);
 	for (int i = 1; i < CKPT_METRICS_MAX; i++) {
 		snprintf(name, sizeof(name), "m%d", i);
 		assert_int_equal(ckpt_metric(w->c, name), i);

@@ -108,6 +108,10 @@ static void test_nonsense_is_refused(void **state)
 	refused(identity_find("a/b", 0, 1, NULL, &id, &e), &e, "'a/b'");
 	refused(identity_find(NULL, 0, 1, NULL, &id, &e), &e, "CKPT_JOB");
 	refused(identity_find("j", 0, 1, &(struct ckpt_options){ .size = 1 }, &id, &e), &e, "size");
+	refused(identity_find("j", -5, 1, NULL, &id, &e), &e, "rank -5 of world 1");
+	o.connect_timeout_ms = -3;
+	refused(identity_find("j", 0, 1, &o, &id, &e), &e, "a timeout of -3 ms");
+	o.connect_timeout_ms = 0;
 	o.token = "0g";
 	refused(identity_find("j", 0, 1, &o, &id, &e), &e, "given by the caller");
 }

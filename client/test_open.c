@@ -278,6 +278,9 @@ static void test_declaring(void **state)
 	t.ndim = 2;
 	t.name = "";
 	assert_int_equal(ckpt_declare(c, &t), -EINVAL);
+	t.name = "w\xff";
+	assert_int_equal(ckpt_declare(c, &t), -EINVAL);
+	assert_non_null(strstr(error_is(-EINVAL), "not UTF-8"));
 	t.name = "x";
 	t.flags = 8;
 	assert_int_equal(ckpt_declare(c, &t), -EINVAL);

@@ -589,7 +589,7 @@ static void test_why_a_save_is_skipped(void **state)
 	set_block(w, BLOCK_FILLING, 7);
 	w->a.step = 3;
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
-	assert_non_null(strstr(ckpt_last_error(NULL), "rank 7 has memory for its saves that is still"));
+	assert_non_null(strstr(ckpt_last_error(NULL), "rank 7 has memory for its saves that is"));
 	/* Nothing is in its way: that is a reason of its own, not none. */
 	set_block(w, BLOCK_NONE, 0);
 	w->a.step = 4;

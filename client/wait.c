@@ -85,8 +85,9 @@ static int wait_for(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t
 
 	if (what < CKPT_SEALED || what > CKPT_DURABLE)
 		return err_set(e, -EINVAL, "there is no state %d to wait for", (int)what);
-	if (timeout_ms < CKPT_DEFAULT_TIMEOUT)
-		return err_set(e, -EINVAL, "a timeout of %lld ms", (long long)timeout_ms);
+	r = timeout_check(timeout_ms, e);
+	if (r < 0)
+		return r;
 	body.step = step;
 	body.what = (uint32_t)what;
 	body.epoch = c->looks ? 0 : c->epoch; /* 0: the job's, whatever it is */

@@ -39,7 +39,13 @@ struct ckpt; /* one rank's connection to ckptd */
 #define CKPT_JOB_MAX   64                  /* bytes in a job's name: [A-Za-z0-9._-], no dot first */
 #define CKPT_FOREVER   ((int64_t)-1)
 #define CKPT_DEFAULT_TIMEOUT ((int64_t)-2) /* CKPT_TIMEOUT of the environment, else 60 s */
-#define CKPT_LATEST    UINT64_MAX          /* as step: the base of the current epoch */
+/*
+ * As step: the base of the current epoch, which is the newest that could be restored when the
+ * epoch was opened. It is the same for all ranks, and never what was saved since: to go back to
+ * that, name its step. In a handle that only looks (CKPT_EXISTING): the newest that can be restored
+ * now.
+ */
+#define CKPT_LATEST    UINT64_MAX
 #define CKPT_FROM_ENV  (-1)                /* as rank or world: RANK, SLURM_PROCID, ... */
 
 /* Status bits of calls that succeeded. */
@@ -47,7 +53,7 @@ enum ckpt_status {
 	CKPT_OK = 0,
 	CKPT_SKIPPED = 1,     /* no credit: this rank did not save, nothing was copied */
 	CKPT_RECONNECTED = 2, /* ckptd had been lost and is back; said once */
-	CKPT_NOTHING = 4,     /* there is no checkpoint to load, and none was lost */
+	CKPT_NOTHING = 4,     /* of CKPT_LATEST: the epoch has no base, and none was lost */
 	CKPT_PARTIAL = 8,     /* lenient load: some tensors were missing or did not match */
 	CKPT_FELL_BACK =
 		16,      /* the newest cannot be restored: an older checkpoint was loaded instead */
@@ -226,7 +232,8 @@ struct ckpt_binding {
 	const int64_t *strides; /* NULL: contiguous; else ndim strides in bytes (boxes only) */
 };
 
-/* Those of one save fit 64 KiB: each takes its name and at most 40 bytes more. */
+/* The names and places of one save's blobs fit 56 KiB: each takes its name and at most 41 bytes.
+ * For their data ckpt_prepare() makes room. */
 struct ckpt_blob {
 	const char *name;
 	const void *data;
@@ -236,7 +243,7 @@ struct ckpt_blob {
 /* ---- Save ---- */
 
 #define CKPT_WAIT_CREDIT  1u /* wait (within the timeout) for a credit instead of skipping */
-#define CKPT_FULL_COMPARE 2u /* ckpt_save_fence(): compare everything, not samples */
+#define CKPT_FULL_COMPARE 2u /* ckpt_save_fence(): compare every byte of the copy, too */
 
 struct ckpt_save_args {
 	size_t size;
@@ -290,8 +297,10 @@ CKPT_API int ckpt_save(struct ckpt *c, const struct ckpt_save_args *args);
 
 /*
  * The same, overlapped: begin returns at once, the copy goes on in a thread of the library, fence
- * ends it and seals. Tensors must not change in between; fence finds out (samples, or everything
- * with CKPT_FULL_COMPARE) and then drops the snapshot with CKPT_ETORN.
+ * ends it and seals. Tensors must not change in between. Fence drops the snapshot with CKPT_ETORN
+ * if samples of up to 64 tensors are, in memory or in the copy, not what they were at begin, and
+ * with CKPT_FULL_COMPARE also if any byte of memory differs from the copy. Outside of the samples a
+ * change that was made before the thread came to it is copied, and not found.
  */
 CKPT_API int ckpt_save_begin(struct ckpt *c, const struct ckpt_save_args *args);
 CKPT_API int ckpt_save_fence(struct ckpt *c, unsigned flags);
@@ -362,8 +371,9 @@ struct ckpt_loaded {
 /*
  * Fills the bound memory from a checkpoint saved under any layout, verifying every leaf it
  * touches. On an error the bound memory holds no promise. Missing, extra or mismatched tensors
- * fail a strict load before a byte is written. Returns CKPT_NOTHING when there never was a
- * checkpoint, CKPT_ELOST when there were and none can be restored: the rank may save then.
+ * fail a strict load before a byte is written. With CKPT_LATEST it returns CKPT_NOTHING when there
+ * was no checkpoint when the epoch began (those that were saved in it are loaded by their steps),
+ * CKPT_ELOST when there were and none can be restored: the rank may save then.
  *
  * With min_trust, CKPT_LATEST goes back to the newest that is trusted as much, if the base of the
  * epoch is not: in a new epoch, for all ranks, of which those that had loaded the other one must
@@ -413,8 +423,8 @@ struct ckpt_stored_blob {
 /*
  * Opens the checkpoint of step, or CKPT_LATEST, for looking: all shards and blobs of all ranks,
  * from memory or disk, without reading them. Nothing need be declared, and nothing of the handle's
- * declaration or epoch changes. Returns CKPT_NOTHING, *ret untouched, when there never was a
- * checkpoint; CKPT_EVERSION where ckptd is older than this call. It uses c, on c's thread, and ends
+ * declaration or epoch changes. Returns CKPT_NOTHING, *ret untouched, where ckpt_load() would;
+ * CKPT_EVERSION where ckptd is older than this call. It uses c, on c's thread, and ends
  * with ckpt_stored_close() before c is closed.
  */
 CKPT_API int ckpt_stored_open(struct ckpt *c, uint64_t step, int64_t timeout_ms,

@@ -31,7 +31,8 @@
 #include "client/reach.h"
 #include "proto/session_page.h"
 
-enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30, TRY_AGAIN_MS = 100, TRIES_MAX = 100, REFUSED_TRIES = 10 };
+enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30 };
+enum { TRY_AGAIN_MS = 100, TRIES_MAX = 100, REFUSED_TRIES = 10 };
 
 struct connection {
 	int fd;

@@ -59,8 +59,9 @@ static int ready_document(const struct ctl *c, json_t **ret, struct err *e)
 		r = live_document(c, ret, e);
 	}
 	if (r == 0 && is_starting(*ret))
-		return err_set(e, -EAGAIN, "ckptd is starting and still reads which jobs there are: ask "
-			       "again when `ckptctl status` has them");
+		return err_set(e, -EAGAIN,
+			       "ckptd is starting and still reads which jobs there are: ask again "
+			       "when 'ckptctl status' has them");
 	return r;
 }
 

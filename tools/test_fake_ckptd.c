@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * test_fake_ckptd.c - answers ckptctl as ckptd would, from a file, and prints what it was asked.
- * Usage: test_fake_ckptd SOCKET STATUS [refuse|refuse-once|cut|silent|starting|stuck]. Ends when its stdin does.
+ * Usage: test_fake_ckptd SOCKET STATUS [MODE]. Ends when its stdin does. Answers, and modes:
  *
  *   STATUS, LIST  the file's contents; in a memfd when they are long
  *   GC            a plan of two steps

@@ -767,8 +767,8 @@ class Checkpointer:
                wait_credit: bool = False, timeout: Optional[float] = None,
                full_compare: bool = False) -> _Saving:
         """A save that goes on while the block runs: tensors must not change in it. The block's end
-        is the fence; a tensor that did change drops the snapshot (sampled, or with full_compare
-        every byte). `with c.saving(step) as s:` - s is the Save. What is copied is what is bound at
+        is the fence; a tensor that did change drops the snapshot: samples are compared with
+        what was there at begin, with full_compare also every byte with the copy. `with c.saving(step) as s:` - s is the Save. What is copied is what is bound at
         the block's start; its memory is kept until the block's end, whatever is bound in it. Only what
         gives memory back under a tensor that is in use must not be called in it: storage.resize_(),
         ndarray.resize(refcheck=False)."""
@@ -788,10 +788,11 @@ class Checkpointer:
     @_exclusive
     def load(self, step: Optional[int] = None, strict: bool = True,
              timeout: Optional[float] = None, min_trust: str = "latest") -> Optional[Loaded]:
-        """Fills the declared tensors from the checkpoint of step (default: the newest, the same
-        one on every rank), whatever layout it was saved under; every byte is verified. None when
-        nothing was ever saved; where checkpoints were and none can be restored it raises (CKPT_ELOST),
-        and the rank may save what it begins with. strict=False loads what matches and lists the rest in .problems.
+        """Fills the declared tensors from the checkpoint of step (default: the base of the epoch, which
+        was the newest when this launch began, the same one on every rank; not what it has saved since:
+        to roll back to that name its step), whatever layout it was saved under; every byte is verified. None when
+        there was nothing when the launch began; where checkpoints were and none can be restored it
+        raises (CKPT_ELOST), and the rank may save what it begins with. strict=False loads what matches and lists the rest in .problems.
 
         min_trust: "complete" (every copy was read again and matched) or "verified" (and the job went
         on from it healthily) goes back to the newest checkpoint that is, for all ranks; the highest
@@ -905,8 +906,9 @@ class Checkpointer:
     @_exclusive
     def stored(self, step: Optional[int] = None, timeout: Optional[float] = None
                ) -> Optional[Stored]:
-        """Opens the checkpoint of step (default: the newest) for looking at what it holds and reading
-        any part of it, whatever this handle declares. None when nothing was ever saved."""
+        """Opens the checkpoint of step (default: the one that load() gives; where existing=True
+        opened the handle to look only, the newest) for looking at what it holds and reading any part of
+        it, whatever this handle declares. None when there is none."""
         s, info = C.c_void_p(), L.Info()
         stored = Stored(self, s, _check, None)  # before: whatever is raised from here on, it is closed
         try:
