@@ -607,7 +607,7 @@ void load_read(struct session *s, uint64_t request, const Ckpt__Read *m, int *fd
 	if (!l)
 		return;
 	l->lenient = m->lenient;
-	if (member->origin.kind == ORIGIN_FRESH) /* what it needs it takes by itself */
+	if (member && member->origin.kind == ORIGIN_FRESH) /* what it needs it takes by itself */
 		member_set_origin(member, (struct origin){0});
 	if (m->in_fd) {
 		l->wants_fd = fds[0];
