@@ -28,6 +28,7 @@
 #include "ckptd/digesting.h"
 #include "ckptd/events.h"
 #include "ckptd/goodput.h"
+#include "ckptd/problems.h"
 #include "ckptd/refused.h"
 #include "ckptd/start.h"
 #include "ckptd/watching.h"
@@ -782,6 +783,7 @@ static void adopt_job(struct job *j, struct list *regions)
 			job_tell(j, 3, "%s; what it describes behind that is lost", e.text);
 		adopt_finish(j, regions);
 		credits_adopt(j);
+		problems_adopted(j);
 		return;
 	}
 	/* No memory of this job: the next open begins an epoch on what is durable. */

@@ -9,8 +9,9 @@
  * step (SAID_SELDOM) is said once in SAID_EVERY_NS and epoch, so that no number of ranks and steps
  * fills the log; (4) nothing here decides what a job may do.
  *
- * Nothing is kept over a restart of ckptd: what still is wrong is found again. What a start finds
- * lost is found once for each job, by one walk over the newest of its commits.
+ * Nothing is kept over a restart of ckptd: what still is wrong is found again, and since when
+ * nothing was committed is in the log (problems_restart.c). What a start finds lost is found once
+ * for each job, by one walk over the newest of its commits.
  */
 #include <config.h>
 
@@ -704,8 +705,7 @@ static void look(struct job *j)
 	char last[64] = "since its epoch began";
 	size_t n = j->history.n_commits;
 
-	if (!j->saves.tried || j->saves.commit_ns == 0 || problems_stand(j, PROBLEM_LOG) ||
-	    problems_stand(j, PROBLEM_NO_COMMIT))
+	if (!j->saves.tried || j->saves.commit_ns == 0 || problems_stand(j, PROBLEM_NO_COMMIT))
 		return;
 	limit = overdue_ns(j);
 	if (since < limit)

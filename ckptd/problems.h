@@ -100,6 +100,7 @@ struct rank_saves {
 
 void problems_epoch(struct job *j); /* a new one began */
 void problems_joined(struct member *m);
+void problems_adopted(struct job *j); /* problems_restart.c: with its members and their pages */
 /* A rank asked for the memory of its saves. */
 void problems_asked(struct member *m);
 void problems_prepare_refused(struct member *m, const char *why);

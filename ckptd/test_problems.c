@@ -14,6 +14,7 @@
 #include "ckptd/loop_epoll.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/test_node_rig.h"
+#include "proto/beat_page.h"
 #include "proto/session.pb-c.h"
 #include "proto/session_page.h"
 
@@ -400,6 +401,59 @@ static void test_nothing_is_committed_for_long(void **state)
 	assert_over(t, PROBLEM_NO_COMMIT);
 }
 
+static void test_nothing_is_committed_while_the_log_is_down(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	t->o.warn_after_ns = 100000000;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	log_error = -EROFS;
+	assert_int_equal(save_rank(&t->a, 0, 20), 0);
+	while (!problems_stand(the_job(t), PROBLEM_NO_COMMIT) && turn_on(t, &end))
+		;
+	assert_true(problems_stand(the_job(t), PROBLEM_LOG));
+	assert_raised(t, PROBLEM_NO_COMMIT, "nothing was committed since step 10");
+	log_error = 0;
+	while (problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end))
+		;
+	assert_over(t, PROBLEM_NO_COMMIT);
+}
+
+/* What a restart knows of the job: its log, and its ranks with their pages. */
+static void test_a_restart_does_not_hide_it(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+	struct job *j;
+
+	begin_two(t);
+	j = the_job(t);
+	beat_page_put_saving(t->a.beats, t->a.epoch, 10, false);
+	j->history.epoch_wall_ns -= 3600000000000u;
+	j->saves = (struct saves){0};
+	problems_adopted(j);
+	while (!problems_stand(j, PROBLEM_NO_COMMIT) && turn_on(t, &end))
+		;
+	assert_raised(t, PROBLEM_NO_COMMIT, "nothing was committed since its epoch began, for 36");
+	beat_page_put_saving(t->b.beats, t->b.epoch, 10, false);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_COMMITTED);
+	assert_over(t, PROBLEM_NO_COMMIT);
+	j->saves = (struct saves){0};
+	problems_adopted(j); /* it was committed just now */
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	assert_false(problems_stand(j, PROBLEM_NO_COMMIT));
+	j->saves = (struct saves){0};
+	j->history.commits[j->history.n_commits - 1].wall_ns -= 3600000000000u;
+	problems_adopted(j);
+	while (!problems_stand(j, PROBLEM_NO_COMMIT) && turn_on(t, &end))
+		;
+	assert_true(was_told("nothing was committed since step 10, for 36"));
+}
+
 /* A job that only loads. */
 static void test_who_never_saves_is_not_late(void **state)
 {
@@ -434,6 +488,8 @@ int main(void)
 		NODE_TEST(test_disk_is_full),
 		NODE_TEST(test_damage),
 		NODE_TEST(test_nothing_is_committed_for_long),
+		NODE_TEST(test_nothing_is_committed_while_the_log_is_down),
+		NODE_TEST(test_a_restart_does_not_hide_it),
 		NODE_TEST(test_who_never_saves_is_not_late),
 	};
 

@@ -418,6 +418,7 @@ static void fold(struct history *h, const struct record *r, struct history *sum)
 		break;
 	case RECORD_EPOCH:
 		fold_epoch(h, &r->opened);
+		h->epoch_wall_ns = r->wall_ns;
 		break;
 	case RECORD_COMMIT:
 		fold_commit(h, r);

@@ -125,6 +125,7 @@ struct history {
 				       the newest RECORD_SUM, and those below it may be trimmed */
 	struct digest last;         /* digest of record next_n - 1 */
 	struct record_epoch epoch;  /* the newest; number 0: none yet */
+	uint64_t epoch_wall_ns;     /* when its record was written; 0: only a sum knows of it */
 	bool stepped;               /* something was committed in this epoch, last_step the last */
 	uint64_t last_step;
 	bool read_only;             /* a newer program wrote here: read, but append nothing */
