@@ -57,11 +57,28 @@ void goodput_goes_on(struct job *j)
 	goodput_keep(j);
 }
 
+/* A ckptd that is killed before the minute is over would take it for one that restarts. */
+static void keep_if_new(struct job *j, enum goodput_cause before)
+{
+	if (before != GOODPUT_TRAINING && j->goodput.state == GOODPUT_TRAINING)
+		goodput_keep(j);
+}
+
+void goodput_went_on(struct job *j, uint64_t step)
+{
+	enum goodput_cause before = j->goodput.state;
+
+	goodput_step(&j->goodput, now(j), step);
+	keep_if_new(j, before);
+}
+
 void goodput_was_committed(const struct checkpoint *c)
 {
 	struct job *j = c->job;
+	enum goodput_cause before = j->goodput.state;
 
 	goodput_committed(&j->goodput, now(j), c->step, c->begun_ns ? now(j) - c->begun_ns : 0);
+	keep_if_new(j, before);
 	if (j->goodput.state == GOODPUT_AWAY || j->goodput.down)
 		goodput_keep(j); /* no minute comes that does it */
 }

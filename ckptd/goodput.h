@@ -15,6 +15,8 @@ struct verdict;
 
 /* Its newest epoch is in the log. */
 void goodput_epoch_opened(struct job *j);
+/* A step is finished. */
+void goodput_went_on(struct job *j, uint64_t step);
 void goodput_was_committed(const struct checkpoint *c);
 void goodput_was_durable(const struct checkpoint *c);
 void goodput_died(struct job *j);  /* a process of it */

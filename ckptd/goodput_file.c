@@ -2,9 +2,10 @@
 /*
  * goodput_file.c - what a job's time went to, over restarts of ckptd (goodput.h).
  *
- * One small JSON file in the job's folder, published when an epoch begins, when a rank has died or
- * all have said goodbye, each minute while any lives, and at an orderly stop. So a crash forgets
- * causes of a minute at most, and no time: the time of day of the file says how long ago it was.
+ * One small JSON file in the job's folder, published when an epoch begins, when its first step is
+ * finished, when a rank has died or all have said goodbye, each minute while any lives, and at an
+ * orderly stop. So a crash forgets causes of a minute at most, and no time: the time of day of the
+ * file says how long ago it was.
  *
  * No decision depends on the file (detect/goodput_json.h): without it the accounting begins again.
  *
@@ -18,11 +19,13 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "ckptd/beats.h"
 #include "ckptd/goodput.h"
 #include "ckptd/log.h"
 #include "ckptd/node_priv.h"
 #include "ckptd/start.h"
 #include "detect/goodput_json.h"
+#include "proto/beat_page.h"
 #include "storage/store.h"
 
 #define EVERY_NS (60ull * 1000000000u)
@@ -66,6 +69,22 @@ static bool any_alive(const struct job *j)
 	return false;
 }
 
+/* A rank of its epoch has begun a save in it: it trains, whatever the file says. */
+static bool any_trains(const struct job *j)
+{
+	struct member *m;
+	uint64_t step;
+
+	list_each(m, &j->members, link) {
+		const struct beat_page *p = beats_page(m);
+
+		if (m->alive && p && m->epoch == j->history.epoch.number &&
+		    beat_page_next_save(p, m->epoch, true, &step))
+			return true;
+	}
+	return false;
+}
+
 void goodput_adopted(struct node *n)
 {
 	uint64_t now = loop_now(n->env.loop), wall = loop_wall(n->env.loop);
@@ -78,7 +97,7 @@ void goodput_adopted(struct node *n)
 		/* A clock that was set says nothing about how long it was. */
 		if (then)
 			goodput_resume(&j->goodput, now, gap < GOODPUT_NS_MAX ? gap : 0,
-				       any_alive(j));
+				       any_alive(j), any_trains(j));
 	}
 	timer_arm(n->env.loop, &n->goodput_timer, now + EVERY_NS);
 }

@@ -67,6 +67,27 @@ static void test_goes_on(void **state)
 	assert_int_equal(the_job(t)->goodput.failures[1], 1);
 }
 
+/* ckptd is killed soon behind the first step, long before the minute that would keep it. */
+static void test_its_first_step_is_kept(void **state)
+{
+	struct sample beat = {.kind = SAMPLE_BEAT,
+			      .node = WATCHING_NODE,
+			      .device = SAMPLE_NONE,
+			      .beat = {.step = 1}};
+	struct node_test *t = *state;
+
+	begin_one(t);
+	settle(t);
+	beat.job = the_job(t)->number;
+	node_sample(t->host.node, &beat);
+	assert_int_equal(the_job(t)->goodput.state, GOODPUT_TRAINING);
+	settle(t);
+	end_node(t);
+	begin_node(t); /* its rank is gone with all memory */
+	assert_int_equal(the_job(t)->goodput.steps, 1);
+	assert_true(the_job(t)->goodput.down); /* it did train */
+}
+
 /* The only rank that had come says goodbye before the next one comes: it was not away for good. */
 static void test_a_run_goes_on(void **state)
 {
@@ -327,6 +348,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_held_up),
 		NODE_TEST(test_goes_on),
+		NODE_TEST(test_its_first_step_is_kept),
 		NODE_TEST(test_away),
 		NODE_TEST(test_a_run_goes_on),
 		NODE_TEST(test_damaged),

@@ -34,6 +34,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "ckptd/goodput.h"
 #include "ckptd/hook.h"
 #include "ckptd/node_priv.h"
 #include "detect/verdict.h"
@@ -198,7 +199,7 @@ static void went_on(struct job *j, uint64_t step)
 
 void trust_progress(struct job *j, uint64_t step)
 {
-	goodput_step(&j->goodput, loop_now(j->node->env.loop), step);
+	goodput_went_on(j, step);
 	went_on(j, step);
 }
 
@@ -208,7 +209,7 @@ void trust_beat(struct job *j, uint32_t rank, uint64_t step, uint64_t time_ns)
 
 	if (!j)
 		return;
-	goodput_step(&j->goodput, loop_now(j->node->env.loop), step);
+	goodput_went_on(j, step);
 	/* A beat is worth one step, whatever number it has: trainers may count tokens, or say
 	 * nonsense, and what happened while no ckptd watched is not known to be healthy. */
 	step = step > j->progress ? j->progress + 1 : 0;

@@ -171,13 +171,15 @@ void goodput_alarm(struct goodput *g, uint64_t now_ns, enum goodput_cause cause,
 	*flag = stands;
 }
 
-void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive)
+void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive, bool trains)
 {
 	assert(g->begun);
 	g->saving = g->hung = g->slow = false;
 	g->last_ns = g->training_since_ns = now_ns;
 	if (alive && g->state == GOODPUT_AWAY)
 		g->state = GOODPUT_RESTART; /* launched since */
+	if (trains && g->state == GOODPUT_RESTART && !g->down)
+		g->state = GOODPUT_TRAINING;
 	if (!alive && g->state == GOODPUT_TRAINING) {
 		g->state = GOODPUT_RESTART;
 		g->down = true;

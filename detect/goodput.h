@@ -75,9 +75,10 @@ void goodput_durable(struct goodput *g, uint64_t latency_ns);
 void goodput_save(struct goodput *g, uint64_t now_ns, bool begins);
 /*
  * *g was filled with what an earlier life had kept, and gap_ns have gone by since: its ranks have
- * trained on (alive), or it failed at once. What comes later is told as before.
+ * trained on (alive), or it failed at once; trains: it was seen that they have come to train. What
+ * comes later is told as before.
  */
-void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive);
+void goodput_resume(struct goodput *g, uint64_t now_ns, uint64_t gap_ns, bool alive, bool trains);
 /* An alarm stands, or does no more: HUNG or SLOW, since then; of what was before the job came to
  * train, as it does now, it says nothing. */
 void goodput_alarm(struct goodput *g, uint64_t now_ns, enum goodput_cause cause, bool stands,

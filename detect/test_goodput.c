@@ -137,14 +137,14 @@ static void test_resumed(void **state)
 	goodput_committed(&kept, 200 * S, 10, 3 * S);
 	goodput_save(&kept, 210 * S, true); /* under way when it ended */
 	g = kept;
-	goodput_resume(&g, 7 * S, 60 * S, true);
+	goodput_resume(&g, 7 * S, 60 * S, true, false);
 	goodput_step(&g, 17 * S, 20);
 	assert_int_equal(g.ns[GOODPUT_TRAINING], (90 + 10 + 60 + 10) * S);
 	assert_int_equal(g.ns[GOODPUT_STALL], 0);
 	assert_int_equal(g.steps, 20);
 	assert_sums(&g, 110 + 60 + 10);
 	g = kept;
-	goodput_resume(&g, 7 * S, 60 * S, false);
+	goodput_resume(&g, 7 * S, 60 * S, false, false);
 	goodput_epoch(&g, 17 * S, true, 10, false);
 	goodput_step(&g, 27 * S, 11);
 	assert_int_equal(g.ns[GOODPUT_TRAINING], 90 * S);
@@ -154,16 +154,29 @@ static void test_resumed(void **state)
 	assert_sums(&g, 110 + 60 + 20);
 	g = kept;
 	goodput_over(&g, 211 * S);
-	goodput_resume(&g, 7 * S, 60 * S, false);
+	goodput_resume(&g, 7 * S, 60 * S, false, false);
 	goodput_epoch(&g, 17 * S, true, 10, false);
 	assert_int_equal(g.ns[GOODPUT_AWAY], 70 * S);
 	assert_int_equal(g.failures[1], 0);
 	/* It was launched behind what was kept: it is not away for good. */
 	g = kept;
 	goodput_over(&g, 211 * S);
-	goodput_resume(&g, 7 * S, 60 * S, true);
+	goodput_resume(&g, 7 * S, 60 * S, true, false);
 	goodput_step(&g, 17 * S, 11);
 	assert_int_equal(g.state, GOODPUT_TRAINING);
+	/* What was kept is of before its first step, and it has gone on since. */
+	g = (struct goodput){0};
+	goodput_epoch(&g, 100 * S, false, 0, false);
+	goodput_advance(&g, 110 * S);
+	kept = g;
+	goodput_resume(&g, 7 * S, 60 * S, true, true);
+	assert_int_equal(g.ns[GOODPUT_RESTART], 10 * S);
+	assert_int_equal(g.ns[GOODPUT_TRAINING], 60 * S);
+	/* Not where one of its processes had died: it goes on with the next epoch. */
+	g = kept;
+	goodput_failed(&g, 110 * S);
+	goodput_resume(&g, 7 * S, 60 * S, true, true);
+	assert_int_equal(g.ns[GOODPUT_RESTART], 70 * S);
 }
 
 static void test_alarms(void **state)
@@ -227,7 +240,7 @@ static void test_older_alarms(void **state)
 	goodput_alarm(&g, 230 * S, GOODPUT_SLOW, false, 0);
 	/* Nor what was counted before ckptd started again. */
 	goodput_advance(&g, 290 * S);
-	goodput_resume(&g, 300 * S, 10 * S, true);
+	goodput_resume(&g, 300 * S, 10 * S, true, false);
 	goodput_alarm(&g, 305 * S, GOODPUT_HUNG, true, 100 * S);
 	assert_int_equal(g.ns[GOODPUT_HUNG], 5 * S);
 	assert_int_equal(g.ns[GOODPUT_TRAINING], 170 * S);
