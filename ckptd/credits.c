@@ -26,6 +26,11 @@
  * call. While that rank stays there no step is saved by all, so it is a problem that names it
  * (problems.h); when it goes back, the window does.
  *
+ * What a rank has not sealed of a step before its newest begun save, when it has no turn left in
+ * which it might, it never will: that attempt is aborted before the next window, so that no rank
+ * lacks a slot for it. A Seal that is on its way keeps the turn open, also over a restart: the rank
+ * that sent it repeats it, or gives its credit back, before it says anything of a later step.
+ *
  * After a restart the window goes on: its first step is in the beat pages, which show each rank's
  * until its turn ends without a save. A rank that has none, and has not begun a step of the window,
  * is still due.
@@ -185,6 +190,34 @@ static uint64_t furthest(const struct job *j, bool again, uint32_t *ret_rank)
 	return first;
 }
 
+/* Whether a Seal of that step can come no more. */
+static bool has_passed(const struct member *m, uint64_t step)
+{
+	const struct job *j = m->job;
+	bool has_turn = is_open(j) && m->turn != TURN_DONE && step >= j->window.from;
+
+	return !has_turn && next_of(m, true) > step;
+}
+
+static void abort_passed(struct job *j)
+{
+	struct checkpoint *c;
+	struct member *m;
+
+	list_each(c, &j->checkpoints, link) {
+		if (c->agreed != CP_OPEN || c->sealed || c->epoch != j->history.epoch.number)
+			continue;
+		list_each(m, &j->members, link) {
+			if (m->rank >= c->world || c->shards[m->rank].sealed ||
+			    !has_passed(m, c->step))
+				continue;
+			checkpoint_abort(c, "rank %u has gone on to a later step without it",
+					 m->rank);
+			break;
+		}
+	}
+}
+
 static uint64_t choose_first(struct job *j)
 {
 	uint64_t first = furthest(j, !is_open(j), &j->window.ahead);
@@ -302,6 +335,8 @@ void credits_give(struct job *j)
 	if (!is_open(j) || !j->window.due) {
 		why = find_block(j, &rank);
 		set_block(j, why, rank);
+		if (why == BLOCK_NONE || why == BLOCK_SLOTS)
+			abort_passed(j);
 		if (why != BLOCK_NONE)
 			return;
 		open_window(j);

@@ -397,6 +397,41 @@ static void test_a_window_that_was_given_to_some(void **state)
 	crew_end(&w);
 }
 
+/* ckptd is killed again and again while rank 0 skips what the others save, and forgets each time
+ * that it has said so: their slots are free as soon as it is known that rank 0 has gone on. */
+static void test_slots_of_passed_steps_are_free(void **state)
+{
+	struct node_test *t = *state;
+	const uint64_t passed[] = {10, 13};
+	struct checkpoint *c;
+	struct crew w;
+
+	t->o.slots = 2;
+	crew_begin(t, &w);
+	turns(t);
+	for (int n = 0; n < 2; n++) {
+		assert_in_range(w.k[1].page->credit_from, 0, passed[n]);
+		for (uint32_t i = 1; i < RANKS; i++) {
+			beat_page_put_saving(w.k[i].beats, w.k[i].epoch, passed[n], false);
+			assert_int_equal(save_rank(&w.k[i], i, passed[n]), 0);
+		}
+		beat_page_put_saving(w.k[0].beats, w.k[0].epoch, passed[n] + 1, false);
+		c = checkpoint_find(the_job(t), w.k[0].epoch, passed[n]);
+		assert_non_null(c);
+		assert_int_equal(c->agreed, CP_OPEN);
+		/* It is behind, with its credit: it may have sealed this step meanwhile. */
+		adopt_again(the_job(t));
+		job_poke(the_job(t));
+		turns(t);
+		assert_int_equal(c->agreed, CP_OPEN);
+		say_skip(&w.k[0], passed[n] + 1);
+		turns(t);
+		assert_int_equal(w.k[1].page->credit_from, passed[n] + 1);
+		assert_null(checkpoint_find(the_job(t), w.k[0].epoch, passed[n]));
+	}
+	crew_end(&w);
+}
+
 /* ---- A rank that is far ahead ---- */
 
 #define FAR 1000000000u
@@ -525,6 +560,7 @@ int main(void)
 		NODE_TEST(test_a_credit_of_an_older_epoch_comes_back),
 		NODE_TEST(test_the_window_outlives_ckptd),
 		NODE_TEST(test_a_window_that_was_given_to_some),
+		NODE_TEST(test_slots_of_passed_steps_are_free),
 		NODE_TEST(test_a_rank_is_far_ahead),
 		NODE_TEST(test_a_rank_has_saved_far_ahead),
 		NODE_TEST(test_why_there_is_no_credit),

@@ -163,6 +163,48 @@ static void drift(struct rig *r)
 		trainer_exit(&t[i]);
 }
 
+struct pair {
+	struct trainer_process *t;
+	unsigned step;
+};
+
+static bool both_save(void *arg)
+{
+	struct pair *p = arg;
+	int r = 0;
+
+	p->step++;
+	for (int i = 0; i < 2; i++)
+		r |= trainer_must_again(&p->t[i], "save %u 1 0", p->step);
+	return r == 0;
+}
+
+/* ckptd is killed between the saves of two ranks, again and again, and the second one has gone on
+ * when it is back: what only one has saved keeps no slot. */
+static void drift_while_killed(struct rig *r)
+{
+	struct trainer_process t[2];
+	struct pair p = {t, 1000};
+	pid_t daemon;
+
+	rig_start(r);
+	trainers_join(t, 2, r, "job", "run1", ELEMENTS, SMALL);
+	prepare(t, 2);
+	save(t, 2, 1);
+	for (unsigned step = 10; step <= 100; step += 10) {
+		rig_pause(50);
+		trainer_must_again(&t[1], "save %u 1 0", step);
+		daemon = rig_daemon(r);
+		kill(daemon, SIGKILL);
+		rig_wait_restart(r, daemon);
+		trainer_must_again(&t[0], "save %u 1 5000", step + 1);
+	}
+	rig_wait(both_save, &p, "both ranks save a step");
+	trainer_must(&t[0], "wait %u %d 20000", p.step, CKPT_COMMITTED);
+	for (int i = 0; i < 2; i++)
+		trainer_exit(&t[i]);
+}
+
 static unsigned files_of(pid_t pid)
 {
 	char path[64], text[64];
@@ -507,7 +549,7 @@ int main(int argc, char **argv)
 		RIG_TEST(goes_on_after_crash), RIG_TEST(beats_outlive_ckptd),
 		RIG_TEST(over_budget),         RIG_TEST(blobs),
 		RIG_TEST(two_in_flight),       RIG_TEST(drift),
-		RIG_TEST(looks_change_nothing),
+		RIG_TEST(looks_change_nothing), RIG_TEST(drift_while_killed),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
