@@ -8,6 +8,7 @@ requires test -x /usr/bin/python3
 requires sh -c '! grep -q "^pythondir = no$" "$top_builddir/Makefile"'
 scratch
 unset MAKEFLAGS MAKELEVEL MFLAGS
+source=$(cd "$top_srcdir" && pwd)
 
 # Both places that belong to the system's Python are among those it looks at.
 for prefix in /usr /usr/local; do
@@ -34,6 +35,24 @@ if "$top_srcdir/scripts/python-dir" --finds /usr/local/lib/python3/dist-packages
 	echo "python3 is said to look where it does not"
 	exit 1
 fi
+
+# Places that are fixed are not moved without a word: what asks for it is refused, and what names
+# them as they are, as distributions do, is not.
+for option in sysconfdir=/opt/etc localstatedir=/srv runstatedir=/opt/run; do
+	mkdir -p "$scratch/refused"
+	if (cd "$scratch/refused" && "$source/configure" -q --$option) >"$scratch/said" 2>&1; then
+		echo "configure takes --$option"
+		exit 1
+	fi
+	grep -q "configure: error: --$option: .*leave this option out" "$scratch/said" || {
+		cat "$scratch/said"
+		exit 1
+	}
+done
+(cd "$scratch/refused" && CC=/nonexistent "$source/configure" -q --sysconfdir=/etc \
+	--localstatedir=/var --runstatedir=/run) >"$scratch/said" 2>&1 || true
+! grep -q 'leave this option out' "$scratch/said" || { cat "$scratch/said"; exit 1; }
+rm -r "$scratch/refused"
 
 # An earlier install has left a copy elsewhere: this one says so, and of its own copy nothing.
 prefix=$(sed -n "s/^prefix = //p" "$top_builddir/Makefile")
