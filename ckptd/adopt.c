@@ -47,16 +47,15 @@ struct adoption {
 	struct list *regions;
 };
 
-struct region_list {
-	struct list all;
-	struct node *node;
-};
-
 static void collect_region(void *arg, struct region *r)
 {
-	struct region_list *l = arg;
+	list_add_tail(arg, &r->link);
+}
 
-	list_add_tail(&l->all, &r->link);
+void adopt_begin(struct node *n)
+{
+	assert(list_empty(&n->kept_regions));
+	n->env.memory->ops->adopt(n->env.memory, collect_region, &n->kept_regions);
 }
 
 static struct region *take_region(struct list *regions, const char *name)
@@ -779,6 +778,7 @@ static void adopt_job(struct job *j, struct list *regions)
 		note_declaration(j, other->name);
 	if (kind == LEDGER_WHOLE) {
 		list_del(&r->link);
+		j->ledger.folder_id = j->node->store.folder_id;
 		if (ledger_adopt(&j->ledger, j->node->env.memory, r, &reader, &a, &e) < 0)
 			job_tell(j, 3, "%s; what it describes behind that is lost", e.text);
 		adopt_finish(j, regions);
@@ -818,18 +818,21 @@ static void log_forget(struct job *j)
 
 int adopt_memory(struct node *n)
 {
-	struct region_list l = { .node = n };
+	struct list regions;
 	struct region *r, *next;
 	struct memory *m = n->env.memory;
 	struct job *j, *j_next;
 	struct err e;
 	int ret = 0;
 
-	list_init(&l.all);
-	m->ops->adopt(m, collect_region, &l);
+	list_init(&regions);
+	list_each_safe(r, next, &n->kept_regions, link) {
+		list_del(&r->link);
+		list_add_tail(&regions, &r->link);
+	}
 	list_each_safe(j, j_next, &n->jobs, link) {
-		if (!is_foreign(&j->history.job.id, &l.all, &e)) {
-			adopt_job(j, &l.all);
+		if (!is_foreign(&j->history.job.id, &regions, &e)) {
+			adopt_job(j, &regions);
 			log_forget(j);
 			continue;
 		}
@@ -838,7 +841,7 @@ int adopt_memory(struct node *n)
 			return ret; /* nothing was destroyed: the fd store has it all */
 		job_free(j);
 	}
-	list_each_safe(r, next, &l.all, link) {
+	list_each_safe(r, next, &regions, link) {
 		list_del(&r->link);
 		if (refused_has_region(n, r->name))
 			list_add_tail(&n->kept_regions, &r->link);

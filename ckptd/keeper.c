@@ -273,6 +273,15 @@ int keeper_remove(struct keeper *k, const char *name)
 	return r;
 }
 
+bool keeper_has(const struct keeper *k, const char *prefix)
+{
+	for (size_t i = 0; i < k->n_passed; i++) {
+		if (k->passed[i].fd >= 0 && strncmp(k->passed[i].name, prefix, strlen(prefix)) == 0)
+			return true;
+	}
+	return false;
+}
+
 int keeper_take(struct keeper *k, const char *name, char ret_name[KEEPER_NAME_MAX + 1])
 {
 	for (size_t i = 0; i < k->n_passed; i++) {

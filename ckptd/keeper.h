@@ -42,6 +42,8 @@ void keeper_room(struct keeper *k, struct memory_room *ret);
 MUST_CHECK int keeper_store(struct keeper *k, const char *name, int fd);
 /* Returns 0 when the store has no descriptor of that name any more. */
 MUST_CHECK int keeper_remove(struct keeper *k, const char *name);
+/* Whether one was passed at start, and not taken, whose name begins so. */
+bool keeper_has(const struct keeper *k, const char *prefix);
 /* A descriptor that was passed at start, now the caller's: that of this name, or any (name NULL),
  * whose name goes to ret_name. -ENOENT: none is left. */
 int keeper_take(struct keeper *k, const char *name, char ret_name[KEEPER_NAME_MAX + 1]);

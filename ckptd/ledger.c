@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Region: header (64 bytes: magic, version, incompat features, job, generation, digest), then
+ * Region: header (64 bytes: magic, version, incompat features, job, generation, id of the data
+ * folder, digest), then
  * records at multiples of 8: length (u32, of the payload), type (u32), sequence (u64), digest of
  * those 16 bytes and the payload (16), payload. Length 0 ends it. A record is written payload
  * first, its length last, so that a crash in between leaves a zero length or a wrong digest.
@@ -71,6 +72,7 @@ static void begin(struct ledger *l, struct region *region, uint64_t generation)
 	put_le32(p + 12, l->annexes_wanted ? FEATURE_ANNEXES : 0);
 	memcpy(p + 16, l->job.b, 16);
 	put_le64(p + 32, l->generation);
+	put_le64(p + 40, l->folder_id);
 	put_le64(p, LEDGER_MAGIC);
 	d = digest_of(p, 48);
 	memcpy(p + 48, d.b, 16);
@@ -612,6 +614,18 @@ enum ledger_kind ledger_probe(const struct region *r, struct job_id *ret_job,
 		sequence++;
 	}
 	return LEDGER_NONE;
+}
+
+bool ledger_folder_id(const struct region *r, uint64_t *ret, struct job_id *ret_job)
+{
+	const uint8_t *p = r->base;
+	uint64_t generation;
+
+	if (strncmp(r->name, "ledger.", 7) != 0 ||
+	    ledger_probe(r, ret_job, &generation) == LEDGER_NONE)
+		return false;
+	*ret = get_le32(p + 8) == LEDGER_VERSION ? get_le64(p + 40) : 0;
+	return true;
 }
 
 void ledger_describe_foreign(const struct region *r, struct err *e)

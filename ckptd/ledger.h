@@ -36,6 +36,7 @@
 struct ledger {
 	struct memory *memory;
 	struct job_id job;
+	uint64_t folder_id;    /* of the data folder that has the job; 0: not known */
 	struct region *region; /* NULL: there is nothing to describe */
 	uint64_t generation; /* of the region */
 	uint64_t handed;     /* the newest that a name was made for; names are never used twice */
@@ -151,6 +152,9 @@ enum ledger_kind {
 /* The kind of the region, and its job. */
 enum ledger_kind ledger_probe(const struct region *r, struct job_id *ret_job,
 			      uint64_t *ret_generation);
+/* The id of the data folder that has its job; 0: an older ckptd wrote it. false: no ledger that is
+ * whole. */
+bool ledger_folder_id(const struct region *r, uint64_t *ret, struct job_id *ret_job);
 /* Describes a foreign one in e. */
 void ledger_describe_foreign(const struct region *r, struct err *e);
 /* Takes the region over and replays it; ends quietly at the first record that is not whole. */

@@ -220,6 +220,7 @@ static int make_start(struct job *j, uint64_t size, uint64_t size_min)
 	if (!k)
 		return -ENOMEM;
 	j->ledger.job = j->history.job.id;
+	j->ledger.folder_id = j->node->store.folder_id;
 	k->job = j;
 	k->memory = j->node->env.memory;
 	k->size = size;

@@ -285,33 +285,12 @@ static void raise_limit(int resource)
 	}
 }
 
-static int make_folders(const struct arguments *a, const char *path, struct err *e)
-{
-	const char *remedy = a->user || geteuid() == 0
-				     ? "name another one with --data"
-				     : "start it as root, or for yourself alone with --user, or "
-				       "name another one with --data";
-	char part[sizeof(((struct config *)0)->data)];
-	size_t len = strlen(path);
-
-	for (size_t i = 1; i <= len; i++) {
-		if (path[i] != '/' && path[i] != '\0')
-			continue;
-		memcpy(part, path, i);
-		part[i] = '\0';
-		if (mkdir(part, 0700) != 0 && errno != EEXIST && errno != EISDIR)
-			return err_set(e, -errno, "cannot make data folder '%.150s': %s: %s", part,
-				       err_text(-errno), remedy);
-	}
-	return 0;
-}
-
 static int live_as_daemon(const struct arguments *a, const struct config *c, struct log *log)
 {
 	struct service_options o = { .config = *c, .socket_mode = a->user ? 0600 : 0660,
 				     .socket_group = a->user || geteuid() ? NULL : "ckptd",
-				     .log = log, .reload = reload_config,
-				     .reload_arg = (void *)a };
+				     .user = a->user, .log = log,
+				     .reload = reload_config, .reload_arg = (void *)a };
 	struct err e = { 0 };
 	unsigned lost = 0;
 	int r;
@@ -320,8 +299,6 @@ static int live_as_daemon(const struct arguments *a, const struct config *c, str
 	raise_limit(RLIMIT_NOFILE);
 	raise_limit(RLIMIT_MEMLOCK);
 	r = fault_from_env(&e);
-	if (r == 0)
-		r = make_folders(a, c->data, &e);
 	if (r == 0)
 		r = service_run(&o, &lost, &e);
 	if (r)

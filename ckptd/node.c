@@ -357,6 +357,7 @@ void node_start(struct node *n, void (*ready)(void *arg, int status, const char 
 	s->work.run = start_run;
 	s->work.done = start_done;
 	n->works++;
+	adopt_begin(n);
 	work_submit(n->env.workers, WORK_META, FAIR_NODE, &s->work);
 }
 
@@ -597,6 +598,7 @@ void node_reload(struct node *n, const struct node_options *o)
 	struct job *j;
 
 	assert(o->retention.keep_last >= 1 && o->persist_every >= 1);
+	n->config_error[0] = '\0';
 	n->options.retention = o->retention;
 	n->options.persist_every = o->persist_every;
 	n->options.warn_after_ns = o->warn_after_ns;
@@ -622,6 +624,12 @@ void node_reload(struct node *n, const struct node_options *o)
 	acting_reload(n);
 	list_each(j, &n->jobs, link)
 		job_poke(j); /* the new retention or limit may allow more now */
+}
+
+void node_reload_failed(struct node *n, const char *why)
+{
+	assert(why[0]);
+	snprintf(n->config_error, sizeof(n->config_error), "%s", why);
 }
 
 void node_free(struct node *n)

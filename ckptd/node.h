@@ -133,6 +133,8 @@ void node_stop_now(struct node *n);
 MUST_CHECK unsigned node_stop_lost(struct node *n, const char *when);
 /* Takes over what may change while it runs: retention, persist_every, quotas. */
 void node_reload(struct node *n, const struct node_options *o);
+/* The configuration was read again and cannot be used: a problem until the next node_reload(). */
+void node_reload_failed(struct node *n, const char *why);
 /* Frees everything of this process; touches neither memory regions nor files. */
 void node_free(struct node *n);
 

@@ -62,6 +62,7 @@ struct node {
 	struct store store;
 	struct index *index; /* may be NULL: see index_open_fn */
 	bool store_open, ready, stopping;
+	char config_error[ERR_TEXT_MAX]; /* empty: the newest configuration is in use */
 	struct list jobs, sessions;
 	struct users users;
 	struct by_process members; /* of all jobs, that live: member_index() */
@@ -70,7 +71,7 @@ struct node {
 	struct list process_ends; /* with ranks not handled yet: process_ends.c */
 	struct list early;       /* opens that came before it was ready, or admitted */
 	struct list refused;     /* jobs that could not be read: refused.c */
-	struct list kept_regions; /* of their memory */
+	struct list kept_regions; /* of their memory; until adopt_memory() of all jobs */
 	struct timer refused_timer;
 	struct list failed_jobs; /* whose creation failed: freed by their next step */
 	struct list stopped_jobs; /* whose state contradicts itself: job_state.h */

@@ -29,6 +29,7 @@
 
 #include "base/bytes.h"
 #include "ckptd/collect.h"
+#include "ckptd/data_folder.h"
 #include "ckptd/keeper.h"
 #include "ckptd/listener.h"
 #include "ckptd/loop_epoll.h"
@@ -184,6 +185,12 @@ static void apply(struct service *s, const struct config *wanted)
 	log_print(s->log, LOG_INFO, "configuration read again");
 }
 
+static void reload_failed(struct service *s, const char *why)
+{
+	log_print(s->log, LOG_ERR, "the configuration stays as it was: %s", why);
+	node_reload_failed(s->node, why);
+}
+
 static void reload(struct service *s)
 {
 	struct err e = { 0 };
@@ -196,7 +203,7 @@ static void reload(struct service *s)
 	if (s->o->reload(s->o->reload_arg, &wanted, &e) == 0)
 		apply(s, &wanted);
 	else
-		log_print(s->log, LOG_ERR, "the configuration stays as it was: %s", e.text);
+		reload_failed(s, e.text);
 	tell(s, "READY=1");
 }
 
@@ -384,25 +391,11 @@ static uint64_t descriptors(void)
 	return files.rlim_cur;
 }
 
-/* All I/O goes on through the descriptor of a folder that was removed, or of a file system that was
- * detached (umount -l): nobody would find it again. */
 static int check_folder(void *arg, struct err *e)
 {
 	struct service *s = arg;
-	int r = beneath_is_named(disk_posix_folder(s->disk), s->config.data);
 
-	if (r == 0 || r == -EACCES) /* what cannot be looked at need not be gone */
-		return 0;
-	if (r == -EXDEV)
-		return err_set(e, r,
-			       "the data folder '%s' is another one than when ckptd started: its "
-			       "file system was unmounted, or another was put in its place; mount "
-			       "it again, or restart ckptd",
-			       s->config.data);
-	return err_set(e, r,
-		       "the data folder '%s' is gone (%s): put it back, or mount its file system "
-		       "again, or restart ckptd",
-		       s->config.data, strerror(-r));
+	return data_folder_check(s->disk, s->config.data, e);
 }
 
 static int open_node(struct service *s, struct err *e)
@@ -450,6 +443,9 @@ static int service_open(struct service *s, struct err *e)
 		r = keeper_open(s->notify, &s->keeper, e);
 	if (r == 0)
 		keeper_set_max(s->keeper, s->config.descriptors);
+	if (r == 0)
+		r = data_folder_make(s->config.data, keeper_has(s->keeper, "ledger."),
+				     s->o->user || geteuid() == 0, e);
 	if (r == 0)
 		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
 	if (r == 0)

@@ -5,6 +5,7 @@
 #ifndef CKPTD_SERVICE_H
 #define CKPTD_SERVICE_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "base/err.h"
@@ -15,6 +16,7 @@ struct service_options {
 	struct config config;
 	mode_t socket_mode;
 	const char *socket_group; /* NULL: this process's */
+	bool user; /* ckptd --user: for one user alone */
 	struct log *log;
 	/* Reads the configuration anew for SIGHUP. */
 	int (*reload)(void *arg, struct config *ret, struct err *e);

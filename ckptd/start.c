@@ -20,6 +20,7 @@
 #include "ckptd/refused.h"
 #include "codec/digest.h"
 #include "storage/catalog.h"
+#include "storage/folder_id.h"
 #include "storage/recover.h"
 #include "storage/spare.h"
 #include "storage/staging.h"
@@ -269,6 +270,80 @@ static void check_index(struct node *n, struct found *ret)
 		ret->index_good = false; /* damaged: rebuilt */
 }
 
+static bool is_there(struct disk *d, const char *path)
+{
+	struct disk_file *f;
+	int r = d->ops->open(d, path, DISK_READ, &f);
+
+	if (r == 0)
+		d->ops->close(f);
+	return r != -ENOENT;
+}
+
+static int note_name(void *arg, const char *name, bool is_dir)
+{
+	(void)name;
+	(void)is_dir;
+	*(bool *)arg = true;
+	return 0;
+}
+
+static bool has_job(struct disk *d, const struct job_id *job)
+{
+	char path[DISK_PATH_MAX + 1];
+	bool any = false;
+
+	path_job(path, job);
+	return d->ops->list(d, path, note_name, &any) == 0 && any;
+}
+
+/*
+ * Whether the folder has the job of a ledger, by their ids. An older ckptd wrote no id: then a
+ * folder with FORMAT, which comes before any job. If only ID was lost or damaged, the folder that
+ * has the job is the ledger's: *ret_id, which it gets again.
+ */
+static bool is_of_folder(struct disk *d, uint64_t of, const struct job_id *job, uint64_t *ret_id)
+{
+	if (of == FOLDER_ID_NONE)
+		return is_there(d, "FORMAT");
+	if (*ret_id == FOLDER_ID_NONE && has_job(d, job))
+		*ret_id = of;
+	return *ret_id == of;
+}
+
+/*
+ * Memory belongs to the data folder that has its jobs: in any other one, as the empty mount point
+ * of a disk that is not mounted, adoption would destroy it as nobody's. Before anything is made in
+ * the folder. *ret_id: the folder's, if it has one.
+ */
+static int check_memory_is_ours(struct node *n, uint64_t *ret_id, struct err *e)
+{
+	struct disk *d = n->env.disk;
+	uint64_t id = FOLDER_ID_NONE, of;
+	char here[FOLDER_ID_TEXT], there[FOLDER_ID_TEXT];
+	struct job_id job;
+	struct region *r;
+	int found = folder_id_read(d, &id);
+
+	if (found < 0 && found != -ENOENT && found != CKPT_ECORRUPT)
+		return err_code(e, found, "cannot read ID of the data folder");
+	list_each(r, &n->kept_regions, link) {
+		if (!ledger_folder_id(r, &of, &job) || is_of_folder(d, of, &job, &id))
+			continue;
+		folder_id_text(here, id);
+		folder_id_text(there, of);
+		return err_set(
+			e, -EXDEV,
+			"ckptd keeps memory of jobs of the data folder whose id is %s, and "
+			"this folder has %s%s: mount or put back that folder, and ckptd goes "
+			"on by itself; to lose what only that memory holds, stop ckptd "
+			"(systemctl stop, or end its supervisor), then start it",
+			of ? there : "not known", id ? "id " : "no id", id ? here : "");
+	}
+	*ret_id = id;
+	return 0;
+}
+
 int start_scan(struct node *n, struct found *ret, struct err *e)
 {
 	struct store_options o = {
@@ -276,12 +351,15 @@ int start_scan(struct node *n, struct found *ret, struct err *e)
 		.transfer = n->options.transfer,
 		.compression = n->options.compression,
 		.reserve = n->options.disk_reserve,
+		.rng = n->env.rng,
 	};
 	struct scan x = { .node = n, .found = ret, .err = e };
 	int r;
 
 	list_init(&ret->jobs);
-	r = store_open(n->env.disk, &o, &n->store, e);
+	r = list_empty(&n->kept_regions) ? 0 : check_memory_is_ours(n, &o.folder_id, e);
+	if (r == 0)
+		r = store_open(n->env.disk, &o, &n->store, e);
 	if (r < 0)
 		return r;
 	n->store_open = true;

@@ -51,6 +51,7 @@ struct found {
 	struct index *index;
 	bool index_good, index_fresh;
 };
+/* -EXDEV: the memory that adopt_begin() took is of another data folder; nothing was touched. */
 MUST_CHECK int start_scan(struct node *n, struct found *ret, struct err *e);
 /* The same for one job of a node that runs, whose folder has just come to jobs/. */
 MUST_CHECK int start_read_job(struct node *n, const struct job_id *id, struct found *ret,
@@ -73,9 +74,11 @@ MUST_CHECK int relog(struct node *n, struct found_job *f, struct err *e);
 /* Before a job's log is opened: ends a relog() that had come to its renames. */
 MUST_CHECK int relog_finish(struct node *n, const struct job_id *id, struct err *e);
 
-/* adopt.c, on the loop: memory that the fd store held becomes slots, members, checkpoints; that of
- * a refused job stays. A job whose memory another version has written is refused. -ENOMEM: it is in
- * the fd store as it was. */
+/* adopt.c, on the loop, before start_scan(): takes what the fd store held. */
+void adopt_begin(struct node *n);
+/* adopt.c, on the loop: that memory becomes slots, members, checkpoints; that of a refused job
+ * stays. A job whose memory another version has written is refused. -ENOMEM: it is in the fd store
+ * as it was. */
 MUST_CHECK int adopt_memory(struct node *n);
 /* Whether another version wrote a refused job's memory; e describes it. */
 bool adopt_is_foreign(const struct node *n, const struct job_id *job, struct err *e);

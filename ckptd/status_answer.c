@@ -33,6 +33,7 @@
 #include "ckptd/watching.h"
 #include "ckptd/watching_json.h"
 #include "model/trust.h"
+#include "storage/folder_id.h"
 
 /* What parts cost, in points (answer.h). */
 enum {
@@ -461,6 +462,17 @@ static json_t *fd_store_json(const struct node *n)
 	return json_pack("{s:I, s:I}", "used", (json_int_t)room.used, "max", (json_int_t)room.max);
 }
 
+/* null: the folder is not open yet. */
+static json_t *data_id_json(const struct node *n)
+{
+	char text[FOLDER_ID_TEXT];
+
+	if (n->store.folder_id == FOLDER_ID_NONE)
+		return json_null();
+	folder_id_text(text, n->store.folder_id);
+	return json_string(text);
+}
+
 static json_t *loop_json(const struct node *n)
 {
 	const struct loop_calls *c = loop_calls(n->env.loop);
@@ -491,6 +503,8 @@ static bool gather_head(struct status *x)
 		answer_fail(&x->answer, -ENOMEM, "status: out of memory");
 		return false;
 	}
+	json_object_set_new(x->doc, "data_id", data_id_json(n));
+	json_object_set_new(x->doc, "config_error", json_string(n->config_error));
 	json_object_set_new(x->doc, "fd_store", fd_store_json(n));
 	json_object_set_new(x->doc, "loop", loop_json(n));
 	json_object_set_new(x->doc, "collectors", probing_json(n));

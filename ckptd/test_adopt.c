@@ -527,6 +527,77 @@ static void test_memory_of_another_version(void **state)
 		alloc_free(kept[--n_kept].bytes);
 }
 
+/* ---- Memory of another data folder ---- */
+
+static void set_folder_in_ledger(uint64_t id)
+{
+	put_le64((uint8_t *)kept[0].bytes + 40, id);
+	set_in_ledger(8, 1);
+}
+
+/* It does not start, destroys nothing, and makes nothing in the folder. */
+static void expect_another_folder(struct node_test *t)
+{
+	struct region *r;
+	unsigned n = 0;
+
+	t->before = give_kept;
+	assert_int_equal(try_begin_node(t), -EXDEV);
+	list_each(r, &t->host.node->kept_regions, link)
+		n++;
+	assert_int_equal(n, n_kept);
+	end_node(t);
+	assert_int_equal(count_files(t, "[A-Z]*") + count_files(t, "jobs"), 0);
+}
+
+/* An empty folder where the data folder was, as a mount point whose disk is not mounted, or another
+ * data folder: memory waits for the one that has its jobs. */
+static void test_memory_of_another_folder(void **state)
+{
+	struct node_test *t = *state;
+	char away[512], path[512];
+	uint64_t id;
+
+	keep_a_commit(t);
+	id = get_le64((uint8_t *)kept[0].bytes + 40);
+	assert_true(id != 0);
+	snprintf(away, sizeof(away), "%s.away", t->dir);
+	assert_int_equal(rename(t->dir, away), 0);
+
+	assert_int_equal(mkdir(t->dir, 0700), 0);
+	expect_another_folder(t);
+	set_folder_in_ledger(0); /* of an older ckptd */
+	expect_another_folder(t);
+	assert_int_equal(rmdir(t->dir), 0);
+
+	assert_int_equal(rename(away, t->dir), 0);
+	set_folder_in_ledger(id ^ 1);
+	t->before = give_kept;
+	assert_int_equal(try_begin_node(t), -EXDEV);
+	end_node(t);
+	set_folder_in_ledger(0);
+	adopt_with(t, NULL);
+	assert_int_equal(held(t)->agreed, CP_COMMITTED);
+	end_node(t);
+	set_folder_in_ledger(id);
+	adopt_with(t, NULL);
+	assert_int_equal(held(t)->agreed, CP_COMMITTED);
+	end_node(t);
+
+	/* If only its ID is lost, the folder that has the job gets it again. */
+	snprintf(path, sizeof(path), "%s/ID", t->dir);
+	assert_int_equal(truncate(path, 3), 0);
+	adopt_with(t, NULL);
+	assert_int_equal(held(t)->agreed, CP_COMMITTED);
+	end_node(t);
+	assert_int_equal(unlink(path), 0);
+	adopt_with(t, NULL);
+	assert_true(t->host.node->store.folder_id == id);
+	end_node(t);
+	while (n_kept)
+		alloc_free(kept[--n_kept].bytes);
+}
+
 /* ---- A Prepare that was cut short ---- */
 
 /* As adoption leaves a rank whose ckptd was killed behind the first record of its Prepare: it has
@@ -648,6 +719,7 @@ int main(void)
 		NODE_TEST(test_any_ledger),
 		NODE_TEST(test_annexes_after_a_crash),
 		NODE_TEST(test_memory_of_another_version),
+		NODE_TEST(test_memory_of_another_folder),
 		NODE_TEST(test_a_prepare_that_was_cut_short),
 		NODE_TEST(test_slots_without_pages_after_a_crash),
 	};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * store.c - one data folder: FORMAT, LOCK, and small files that are published whole.
+ * store.c - one data folder: FORMAT, ID, LOCK, and small files that are published whole.
  *
  * 1. Who writes holds LOCK: an exclusive lock of the open file, gone with the process, however it
  *    ends. The pid inside is only for the message.
@@ -26,6 +26,7 @@
 #include "base/bytes.h"
 #include "base/fault.h"
 #include "storage/disk_format.h"
+#include "storage/folder_id.h"
 #include "storage/object_uses.h"
 #include "storage/paths.h"
 #include "storage/shard_file.h"
@@ -228,6 +229,13 @@ int store_lock(struct disk *disk, const char *who, struct disk_file **ret, struc
 			       "cannot make LOCK of the data folder: %s: free some room on its "
 			       "disk, or name another folder",
 			       err_text(r));
+	if (r == -EROFS)
+		return err_set(
+			e, r,
+			"cannot open LOCK of the data folder: %s: a unit of systemd's may write "
+			"only where ReadWritePaths= of a drop-in says ('systemctl "
+			"daemon-reload' behind it); else its file system is mounted read-only",
+			err_text(r));
 	if (r < 0)
 		return err_code(e, r, "cannot open LOCK of the data folder");
 	r = disk->ops->lock(f, true);
@@ -295,9 +303,9 @@ static int make_folders(struct store *s, struct err *e)
 	return 0;
 }
 
-static int open_for_writing(struct store *s, const char *who, struct err *e)
+static int open_for_writing(struct store *s, const struct store_options *o, struct err *e)
 {
-	int r = store_lock(s->disk, who, &s->lock, e);
+	int r = store_lock(s->disk, o->who, &s->lock, e);
 	bool new;
 
 	if (r < 0)
@@ -308,6 +316,8 @@ static int open_for_writing(struct store *s, const char *who, struct err *e)
 		r = make_folders(s, e);
 	if (r == 0 && new) /* last: a folder that has FORMAT has all that its readers look for */
 		r = make_format(s, e);
+	if (r == 0 && o->rng)
+		r = folder_id_ensure(s, o->folder_id, o->rng, &s->folder_id, e);
 	if (r == 0 && (r = spares_new(&s->spares)) < 0)
 		err_code(e, r, "cannot open the data folder");
 	if (r == 0 && !(s->uses = object_uses_new()))
@@ -333,7 +343,7 @@ int store_open(struct disk *disk, const struct store_options *o, struct store *r
 			       "leaf %u and chunk %u are no sizes for digests and chunks",
 			       s.geometry.leaf, s.geometry.chunk);
 	s.transfer = (uint32_t)min_u64(round_up(transfer, DISK_ALIGN), DISK_TRANSFER_MAX);
-	r = o->read_only ? check_format(&s, false, e) : open_for_writing(&s, o->who, e);
+	r = o->read_only ? check_format(&s, false, e) : open_for_writing(&s, o, e);
 	if (r < 0)
 		return r;
 	err_clear(e);

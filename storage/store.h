@@ -6,7 +6,7 @@
  *   jobs/<job-id>/<step>.<attempt>/rank-<r>.shard    storage/shard_writer.c
  *   jobs/<job-id>/<step>.<attempt>/COMMIT            storage/commit_file.c
  *   declarations/<digest>  layouts/<digest>          storage/objects.c
- *   spare/<n>  index/  LOCK  FORMAT
+ *   spare/<n>  index/  LOCK  FORMAT  ID
  *
  * All of storage/ blocks and runs on workers or in tools; nothing here knows the loop.
  */
@@ -17,6 +17,7 @@
 
 #include "base/disk.h"
 #include "base/ids.h"
+#include "base/rng.h"
 
 struct object_uses; /* storage/object_uses.h */
 struct spares; /* storage/spare.c */
@@ -28,6 +29,7 @@ struct store {
 	int compression;          /* zstd level; 0: off */
 	uint64_t reserve;         /* bytes of the file system that new shard files leave free */
 	struct disk_file *lock;   /* held while open for writing */
+	uint64_t folder_id;       /* FOLDER_ID_NONE: not asked for */
 	_Atomic uint64_t serial;  /* for names of temporaries and spare files: only rises */
 	atomic_bool jobs_unsynced; /* the name of a job's new folder is not yet durable */
 	struct spares *spares; /* files in spare/ that may be taken; NULL: read-only */
@@ -41,6 +43,8 @@ struct store_options {
 	uint64_t reserve;
 	bool read_only; /* tools: no lock, nothing is created */
 	const char *who; /* takes LOCK, as store_lock() has it; NULL: a ckptd */
+	struct rng *rng; /* reads ID, and makes it where there is none; NULL: neither */
+	uint64_t folder_id; /* which it gets then; FOLDER_ID_NONE: a random one */
 };
 
 /*

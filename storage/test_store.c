@@ -22,6 +22,7 @@
 #include "codec/digest.h"
 #include "storage/disk_format.h"
 #include "storage/disk_posix.h"
+#include "storage/folder_id.h"
 #include "storage/paths.h"
 #include "storage/test_fixture.h"
 #include "tests/lib/test.h"
@@ -272,6 +273,68 @@ static void test_features(void **state)
 	assert_int_equal(f->real->ops->unlink(f->real, "FORMAT"), 0);
 	must(store_open(f->real, &fixture_options, &s, &e), &e);
 	store_close(&s);
+}
+
+/* The folder is given an id once, and a new one where the file has something else in it. */
+static void test_a_folder_has_an_id(void **state)
+{
+	struct folder *f = *state;
+	struct store_options o = fixture_options;
+	struct rng_seeded seeded;
+	struct store s;
+	struct err e = {0};
+	uint64_t id = 0, again;
+
+	folder_close_store(f);
+	assert_int_equal(folder_id_read(f->real, &id), -ENOENT);
+	rng_seed(&seeded, 7);
+	o.rng = &seeded.rng;
+	must(store_open(f->real, &o, &s, &e), &e);
+	store_close(&s);
+	must(folder_id_read(f->real, &id), NULL);
+	assert_true(id != FOLDER_ID_NONE && id == s.folder_id);
+	o.folder_id = 5; /* for one that has none */
+	must(store_open(f->real, &o, &s, &e), &e);
+	store_close(&s);
+	assert_true(s.folder_id == id);
+
+	for (size_t i = 0; i < 5; i++) {
+		static const char *const damaged[] = {"", "0000000000000005", "000000000000000g\n",
+						      "0000000000000000\n", "00000000000000055\n"};
+
+		write_raw_file(f, "ID", damaged[i], strlen(damaged[i]));
+		assert_int_equal(folder_id_read(f->real, &again), CKPT_ECORRUPT);
+		o.folder_id = i % 2 ? 5 : FOLDER_ID_NONE;
+		must(store_open(f->real, &o, &s, &e), &e);
+		store_close(&s);
+		must(folder_id_read(f->real, &again), NULL);
+		assert_true(again == s.folder_id && (i % 2 ? again == 5 : again != id));
+	}
+}
+
+static int refuses_to_write(struct disk *d, const char *path, unsigned flags,
+			    struct disk_file **ret)
+{
+	(void)d;
+	(void)path;
+	(void)flags;
+	(void)ret;
+	return -EROFS;
+}
+
+/* As under a unit of systemd's without ReadWritePaths=: the message names it. */
+static void test_folder_that_is_read_only(void **state)
+{
+	struct folder *f = *state;
+	struct disk_ops ops = *f->real->ops;
+	struct disk d = {.ops = &ops, .backend = f->real->backend};
+	struct store s;
+	struct err e = {0};
+
+	ops.open = refuses_to_write;
+	assert_int_equal(store_open(&d, &fixture_options, &s, &e), -EROFS);
+	assert_non_null(strstr(e.text, "ReadWritePaths="));
+	assert_non_null(strstr(e.text, "daemon-reload"));
 }
 
 static void test_reading_makes_nothing(void **state)
@@ -577,6 +640,8 @@ int main(void)
 		WITH_FOLDER(test_format_comes_last),
 		WITH_FOLDER(test_options),
 		WITH_FOLDER(test_features),
+		WITH_FOLDER(test_a_folder_has_an_id),
+		WITH_FOLDER(test_folder_that_is_read_only),
 		WITH_FOLDER(test_reading_makes_nothing),
 		cmocka_unit_test(test_names),
 		WITH_FOLDER(test_publish),

@@ -28,6 +28,7 @@
 #include "model/attempt.h"
 #include "storage/commit_rebuild.h"
 #include "storage/disk_posix.h"
+#include "storage/folder_id.h"
 #include "storage/recover.h"
 #include "tools/document.h"
 #include "tools/job_name.h"
@@ -53,6 +54,33 @@ bool data_is_there(const char *folder)
 	return there;
 }
 
+/*
+ * Whether the name leads here to the folder that ckptd works in, whose id is `id`: ckptd may see
+ * another mount there, as under a unit of systemd's after an unmount. What cannot be read is said
+ * by whoever opens it.
+ */
+static int check_is_ckptds(const char *path, const char *id, struct err *e)
+{
+	char here[FOLDER_ID_TEXT] = "none";
+	struct disk *d;
+	uint64_t n;
+	int r = id[0] ? disk_posix_open(path, "threads", &d, NULL) : -ENOENT;
+
+	if (r < 0)
+		return 0;
+	r = folder_id_read(d, &n);
+	disk_posix_close(d);
+	if (r == 0)
+		folder_id_text(here, n);
+	if (strcmp(here, id) == 0 || (r < 0 && r != -ENOENT && r != CKPT_ECORRUPT))
+		return 0;
+	return err_set(e, -EXDEV,
+		       "folder '%.150s' is not the one that ckptd works in (its id is %s, ckptd's "
+		       "folder has %s): ckptd sees another file system there, which is not mounted "
+		       "here: mount it again, or name a folder with --data FOLDER",
+		       path, here, id);
+}
+
 int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e)
 {
 	const struct ctl asked = {.socket = socket};
@@ -64,6 +92,8 @@ int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e)
 			    "the ckptd that answers is too old to say which data folder it has: "
 			    "name it with --data FOLDER");
 	if (r == 0)
+		r = check_is_ckptds(doc_text(doc, "data"), doc_text(doc, "data_id"), e);
+	if (r == 0)
 		snprintf(ret, PATH_MAX, "%s", doc_text(doc, "data"));
 	json_decref(doc);
 	return r;
@@ -74,6 +104,7 @@ int data_find(const char *given, char ret[PATH_MAX], struct err *e)
 {
 	const char *share = getenv("XDG_DATA_HOME"), *home = getenv("HOME");
 	const char *socket = getenv("CKPT_SOCKET");
+	int r;
 
 	if (!given || !given[0])
 		given = getenv("CKPT_DATA");
@@ -82,12 +113,13 @@ int data_find(const char *given, char ret[PATH_MAX], struct err *e)
 		return 0;
 	}
 	if (socket && socket[0]) {
-		int r = data_of_ckptd(socket, ret, e);
-
+		r = data_of_ckptd(socket, ret, e);
 		return r < 0 ? err_wrap(e, r, "find the data folder by CKPT_SOCKET") : 0;
 	}
-	if (data_of_ckptd(NULL, ret, NULL) == 0)
-		return 0;
+	r = data_of_ckptd(NULL, ret, e);
+	if (r == 0 || r == -EXDEV)
+		return r;
+	err_clear(e);
 	if (share && share[0]) {
 		snprintf(ret, PATH_MAX, "%s/ckptd", share);
 		if (data_is_there(ret))

@@ -60,7 +60,7 @@ struct data {
  */
 MUST_CHECK int data_open(const char *given, struct data *ret, struct err *e);
 /* The data folder of the ckptd at socket (as for connection_open()), by its own answer.
- * CKPT_ENOTFOUND: it is too old to say it. */
+ * CKPT_ENOTFOUND: it is too old to say it; -EXDEV: its name leads to another folder here. */
 MUST_CHECK int data_of_ckptd(const char *socket, char ret[PATH_MAX], struct err *e);
 /* The path that data_open() opens for given, which need not be there. */
 MUST_CHECK int data_find(const char *given, char ret[PATH_MAX], struct err *e);

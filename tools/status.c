@@ -167,6 +167,11 @@ static json_t *problems_of(const json_t *doc)
 			    "the index could not be written %" PRIu64 " times: 'ckptctl rebuild' "
 			    "makes it anew",
 			    doc_number(doc, "index_errors"));
+	if (doc_text(doc, "config_error")[0])
+		add_problem(list,
+			    "the configuration as it is now cannot be used, and ckptd would not "
+			    "start with it (%s): mend it, then 'systemctl reload ckptd', or SIGHUP",
+			    doc_text(doc, "config_error"));
 	store_problem(doc, list);
 	json_array_foreach(json_object_get(doc, "jobs"), i, job)
 		job_problems(job, list);

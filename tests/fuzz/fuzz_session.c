@@ -52,6 +52,7 @@ struct fuzz {
 	struct host *host;
 	struct life *life;
 	struct node *node;
+	struct memory *memory;
 	bool ready, stopped;
 	struct peer peers[PEERS];
 };
@@ -82,6 +83,7 @@ static void on_ready(void *arg, int status, const char *text)
 {
 	(void)text;
 	assert(status == 0);
+	memory_sim_serves(((struct fuzz *)arg)->memory);
 	((struct fuzz *)arg)->ready = true;
 }
 
@@ -136,7 +138,7 @@ static void daemon_main(void *arg)
 	o.geometry = (struct geometry){.leaf = 64, .chunk = 256};
 	o.transfer = 8192;
 	o.disk_reserve = 1 << 16;
-	env.memory = memory_sim_open(f->keeper, f->life);
+	env.memory = f->memory = memory_sim_open(f->keeper, f->life);
 	env.processes = host_listen(f->host, f->life, &events, f);
 	assert(node_new(&env, &o, &f->node, &e) == 0);
 	node_start(f->node, on_ready, f);

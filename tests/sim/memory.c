@@ -51,7 +51,8 @@ struct sim_memory {
 	struct life_hook hook;
 	struct list regions;
 	bool adopted;
-	uint64_t adopted_ns;
+	bool serves; /* its node has started */
+	uint64_t serves_ns;
 };
 
 struct region_fd {
@@ -182,9 +183,8 @@ static int sim_create(struct memory *m, const char *name, uint64_t size, struct 
 
 	/* The fd store is waited for: not on the loop, but while it starts, and for a ledger as the
 	 * last resort. */
-	assert(s->life->running != &s->life->control || s->life->starting ||
-	       (s->adopted && s->adopted_ns == s->keeper->world->now_ns) ||
-	       strncmp(name, "ledger.", 7) == 0);
+	assert(s->life->running != &s->life->control || !s->serves ||
+	       s->serves_ns == s->keeper->world->now_ns || strncmp(name, "ledger.", 7) == 0);
 	return take(s, name, size, true, ret);
 }
 
@@ -249,6 +249,15 @@ static void sim_destroy(struct memory *m, struct region *r)
 	region_free(sr);
 }
 
+void memory_sim_serves(struct memory *m)
+{
+	struct sim_memory *s = memory_of(m);
+
+	assert(!s->serves);
+	s->serves = true;
+	s->serves_ns = s->keeper->world->now_ns;
+}
+
 static void sim_adopt(struct memory *m, region_fn *fn, void *arg)
 {
 	struct sim_memory *s = memory_of(m);
@@ -256,7 +265,6 @@ static void sim_adopt(struct memory *m, region_fn *fn, void *arg)
 
 	assert(!s->adopted && list_empty(&s->regions));
 	s->adopted = true;
-	s->adopted_ns = s->keeper->world->now_ns;
 	list_each_safe(b, next, &s->keeper->backings, link) {
 		if (!b->stored)
 			continue;

@@ -36,6 +36,8 @@ void keeper_each(struct keeper *k, keeper_fn *fn, void *arg);
 
 /* The table for one life of the daemon; gone with it. */
 struct memory *memory_sim_open(struct keeper *k, struct life *l);
+/* Its node has started: from the next instant on its loop must not wait for the fd store. */
+void memory_sim_serves(struct memory *m);
 
 /* ---- For simulated trainers; l may be NULL: the driver ---- */
 struct mapping {

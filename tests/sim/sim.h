@@ -111,6 +111,7 @@ struct daemon {
 	struct life_hook hook;
 	struct node *node;
 	struct index *index;
+	struct memory *memory;
 	bool ready, stopping, stopped;
 	uint64_t stop_ns; /* when it was told to stop */
 	bool keeper_lost; /* the keeper died while this life went on */

@@ -153,6 +153,7 @@ static void on_ready(void *arg, int status, const char *text)
 	}
 	d->ready = true;
 	d->failures = 0;
+	memory_sim_serves(d->memory);
 	world_note(d->sim->w, "ready", 0, 0, 0);
 	oracle_started(&d->sim->oracle);
 	beats_check_adopted(d->sim);
@@ -240,7 +241,7 @@ static void daemon_main(void *arg)
 
 	env.index_open = open_index;
 	env.index_arg = d;
-	env.memory = memory_sim_open(s->keeper, l);
+	env.memory = d->memory = memory_sim_open(s->keeper, l);
 	env.processes = host_listen(s->host, l, &events, d);
 	if (node_new(&env, &s->options, &d->node, &e) < 0) {
 		failed(d, e.text);

@@ -29,7 +29,7 @@ $paths:"'
 	base/fault.c client/* detect/replay/*
 	ckptd/collect_disk.c ckptd/collect_file.c ckptd/collect_kmsg.c ckptd/processes.c ckptd/system_memory.c
 	ckptd/config.c ckptd/text_file.c ckptd/main.c ckptd/injector.c ckptd/recorder.c
-	ckptd/listener.c ckptd/memory_memfd.c
+	ckptd/data_folder.c ckptd/listener.c ckptd/memory_memfd.c
 	tools/newfile.c tools/import.c tools/export.c tools/layout.c tools/layout_file.c tools/side.c
 	tools/safetensors_*.c tools/dcp_*.c tools/torch_*.c tools/xid.c
 	tools/check_*.c tools/node_check.c tools/files.c'
