@@ -159,6 +159,18 @@ in_it sh -c 'printf "[log]\nlevel = debug\n" >>/etc/ckptd/ckptd.conf'
 ctl reload ckptd || die "reload failed"
 within 10 logged 'configuration read again' || die "the reload is not logged"
 [ "$(property MainPID)" = "$before" ] || die "a reload started another ckptd"
+# A file that cannot be used: the reload fails, ckptd goes on and says so until it is mended.
+in_it sh -c 'cp /etc/ckptd/ckptd.conf /etc/ckptd/good && echo "level = loud" >>/etc/ckptd/ckptd.conf'
+! ctl reload ckptd 2>/dev/null || die "a reload of a configuration that cannot be used succeeds"
+[ "$(property MainPID)" = "$before" ] || die "a reload that failed started another ckptd"
+status_says() {
+	in_it "$prefix/bin/ckptctl" status >"$scratch/status" || true
+	grep -q "$1" "$scratch/status"
+}
+within 10 status_says 'PROBLEM.*cannot be used' || die "status does not say that it cannot be used"
+in_it mv /etc/ckptd/good /etc/ckptd/ckptd.conf
+ctl reload ckptd || die "reload failed"
+within 10 eval '! status_says "cannot be used"' || die "status says so behind a good reload"
 echo "ok reload"
 
 trainer_dies
@@ -207,11 +219,40 @@ trainer_dies
 trainer 103 102 memory
 echo "ok watchdog"
 
+# The disk of the data folder goes and comes back: neither ckptd nor its memory goes with the mount.
+trainer_dies
+ctl stop ckptd || die "stop failed"
+in_it sh -c 'mkdir /disk && cp -a /var/lib/ckptd/. /disk && chown ckptd:ckptd /disk &&
+	rm -rf /var/lib/ckptd/* && mount --bind /disk /var/lib/ckptd'
+within 10 ctl is-active var-lib-ckptd.mount || die "systemd does not see the mount"
+ctl start ckptd
+trainer 104 103 disk
+only_in_memory 104
+stored=$(property NFileDescriptorStore)
+ctl stop var-lib-ckptd.mount || die "the mount does not stop"
+ctl is-active ckptd || die "ckptd ended with the mount of its data folder"
+only_in_memory 104
+in_it "$prefix/bin/ckptctl" verify >"$scratch/verify" 2>&1 &&
+	die "verify takes the empty mount point for the data folder"
+grep -q 'is not the one that ckptd works in' "$scratch/verify" || die "$(cat "$scratch/verify")"
+before=$(property MainPID)
+in_it kill -KILL "$before"
+within 20 logged 'keeps memory of jobs of the data folder whose id is' || die "it is not said"
+within 20 eval '[ "$(property NRestarts)" -gt 2 ]' || die "it is not started again"
+[ "$(property NFileDescriptorStore)" = "$stored" ] || die "the fd store has lost memory"
+in_it sh -c '[ -z "$(ls -A /var/lib/ckptd)" ]' || die "a new data folder was made"
+in_it mount --bind /disk /var/lib/ckptd
+within 30 ctl is-active ckptd || die "ckptd does not go on when the disk is back"
+only_in_memory 104
+trainer_dies
+trainer 105 104 memory
+echo "ok mount"
+
 # A stop writes what is only in memory, and lets go of the memory.
 trainer_dies
 ctl stop ckptd || die "stop failed"
 [ "$(property Result)" = success ] || die "stopped with $(property Result)"
 ctl start ckptd
-trainer 104 103 disk
+trainer 106 105 disk
 trainer_dies
 echo "ok stop"
