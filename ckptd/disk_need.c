@@ -14,6 +14,10 @@
  * 3. Once all have declared, replicas.c looks for what is alike, once for all of them: it is
  *    waited for. So what a worker looks for itself is small (2), and needs no charge to its user.
  *    With what was found each Prepare counts the leaves of all ranks.
+ * 4. Counted are as many as retention may keep that nothing makes give way: keep_last, the base of
+ *    the epoch (in a job's first epoch, too: else a job that was let in could not be started
+ *    again), the newest verified one and the next. What is kept only while there is room goes
+ *    before a Prepare is refused (preparing.c).
  *
  * Threads: what is asked of the job is put down on the loop, with references to declarations and to
  * what replicas.c has found, or will have; a worker only reads.
@@ -46,9 +50,8 @@ struct disk_need {
 	struct store *store;
 	const char *data; /* its folder, for a sentence */
 	uint32_t rank;    /* who asks */
-	uint32_t keep_last;
-	uint64_t reserve,
-		have; /* bytes that stay free; that checkpoints hold which count as kept */
+	uint32_t keep_last, n_kept; /* checkpoints that stay, and all of them (4) */
+	uint64_t reserve, have; /* bytes that stay free; that checkpoints hold which stay */
 	struct need_rank *ranks; /* by rank */
 	uint32_t n_ranks;
 	bool dedup;
@@ -74,21 +77,6 @@ static void add_rank(struct disk_need *n, const struct member *o)
 	n->ranks[n->n_ranks++] = (struct need_rank){
 		.rank = o->rank, .declared = o->declared, .image_len = member_slot_bytes(o)};
 	o->declared->refs++;
-}
-
-/* What keep_last of those that are there hold already. Damaged ones make no newer ones go. */
-static uint64_t bytes_on_disk(const struct job *j)
-{
-	uint64_t bytes = 0, n = 0;
-	struct checkpoint *c;
-
-	list_each(c, &j->checkpoints, link) {
-		if (c->durable != DUR_DONE || c->pinned || c->disk_suspect || !c->commit ||
-		    n++ >= j->node->options.retention.keep_last)
-			continue;
-		bytes += c->disk_bytes;
-	}
-	return bytes;
 }
 
 /* (3) */
@@ -150,10 +138,18 @@ static int take_ranks(struct disk_need *n, struct member *m)
 	return n->dedup && all ? take_replicas(n) : 0;
 }
 
+uint32_t disk_need_kept(const struct node *n)
+{
+	uint32_t base = 1;
+
+	return n->options.retention.keep_last + base + n->options.keep_verified;
+}
+
 struct disk_need *disk_need_new(struct member *m)
 {
 	struct disk_need *n = alloc_zero(sizeof(*n));
 	struct job *j = m->job;
+	uint64_t going;
 
 	assert(m->declared);
 	if (!n)
@@ -163,9 +159,9 @@ struct disk_need *disk_need_new(struct member *m)
 	n->data = j->node->options.data;
 	n->rank = m->rank;
 	n->keep_last = j->node->options.retention.keep_last;
+	n->n_kept = disk_need_kept(j->node);
 	n->reserve = j->node->options.disk_reserve;
-	n->have = bytes_on_disk(j);
-	if (take_ranks(n, m) < 0) {
+	if (retain_count(j, &n->have, &going) < 0 || take_ranks(n, m) < 0) {
 		disk_need_free(n);
 		return NULL;
 	}
@@ -248,12 +244,12 @@ static int checkpoint_bytes(const struct disk_need *n, const atomic_bool *cancel
 	return r;
 }
 
-/* keep_last checkpoints, less what they have, and the next one. */
+/* What stays, less what is there of it, and the next one. */
 static uint64_t bytes_needed(const struct disk_need *n, uint64_t one)
 {
 	uint64_t kept;
 
-	if (!size_mul(one, n->keep_last, &kept))
+	if (!size_mul(one, n->n_kept, &kept))
 		return UINT64_MAX;
 	kept -= min_u64(kept, n->have);
 	return size_add(one, kept, &one) ? one : UINT64_MAX;
@@ -277,7 +273,7 @@ static const char *remedy(const struct disk_need *n, uint64_t one, uint64_t left
 int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct err *e)
 {
 	struct disk *d = n->store->disk;
-	uint64_t left = 0, total = 0, one = 0, needed, want;
+	uint64_t left = 0, total = 0, spare = spare_bytes(n->store), one = 0, needed, want;
 	int r = checkpoint_bytes(n, cancel, &one);
 
 	if (r < 0)
@@ -285,17 +281,18 @@ int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct
 	r = d->ops->space(d, &left, &total);
 	if (r < 0)
 		return err_code(e, r, "rank %u: ask for free space of the data folder", n->rank);
-	if (!size_add(left, spare_bytes(n->store), &left)) /* these files give way */
+	if (!size_add(left, spare, &left)) /* these files give way */
 		left = UINT64_MAX;
 	needed = bytes_needed(n, one);
 	if (size_add(needed, n->reserve, &want) && want <= left)
 		return 0;
 	return err_set(
 		e, CKPT_ENOSPACE,
-		"rank %u: %u checkpoints of the ranks that have declared need %llu MiB on "
-		"disk, %llu MiB are free and %llu MiB stay free (storage.disk_reserve); free "
-		"space where '%.120s' is%s",
-		n->rank, n->keep_last + 1, (unsigned long long)div_up(needed, 1u << 20),
-		(unsigned long long)(left >> 20), (unsigned long long)(n->reserve >> 20), n->data,
+		"rank %u: %u checkpoints of the ranks that have declared need %llu MiB "
+		"more on disk, %llu MiB are free (%llu MiB of them spare files) and %llu MiB stay "
+		"free (storage.disk_reserve); free space where '%.120s' is%s",
+		n->rank, n->n_kept + 1, (unsigned long long)div_up(needed, 1u << 20),
+		(unsigned long long)(left >> 20), (unsigned long long)(spare >> 20),
+		(unsigned long long)(n->reserve >> 20), n->data,
 		remedy(n, one, left, needed));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * disk_need.h - whether the disk has room for the checkpoints of a job, asked before its slots are
- * made (C10): keep_last of them stay until the next is whole, and storage.disk_reserve stays free.
+ * made (C10): those that retention keeps stay until the next is whole, and storage.disk_reserve
+ * stays free.
  */
 #ifndef CKPTD_DISK_NEED_H
 #define CKPTD_DISK_NEED_H
@@ -13,6 +14,8 @@
 
 struct disk_need;
 
+/* Checkpoints of a job that stay until the next one is whole. */
+uint32_t disk_need_kept(const struct node *n);
 /* m and all others of its job that have declared; ranks that have not are not counted: the last one
  * to prepare knows all. On the loop, as is disk_need_free(). NULL: out of memory. */
 struct disk_need *disk_need_new(struct member *m);

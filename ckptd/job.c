@@ -133,6 +133,7 @@ int job_new(struct node *n, struct job **ret)
 	list_init(&j->checkpoints);
 	list_init(&j->declared);
 	list_init(&j->declaring);
+	list_init(&j->room_waits);
 	waiters_init(j);
 	load_init(j);
 	slot_fill_init(j);

@@ -365,6 +365,8 @@ struct job {
 	struct timer room_timer; /* what the disk or memory refused is tried again */
 	bool say_later;          /* trust records: memory did */
 	bool lacks_room;         /* some checkpoint->no_room */
+	bool tight;              /* the disk had no room in this epoch: retain.c */
+	struct list room_waits;  /* struct preparing: an expiry makes room */
 	bool sweep;              /* expiries that failed, too */
 	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
 	struct digest *samples;  /* of the newest commit, for the stale-snapshot alarm */
@@ -380,6 +382,7 @@ struct job {
 	char overlap_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks disagree, and where */
 	bool relogged; /* this start has begun its log anew */
 	bool retaining;
+	uint64_t expired_ns; /* loop's clock: an expiry was over; 0: none was */
 	uint64_t kept_round;     /* tidy.c: asked what it uses */
 	uint64_t layouts_stored; /* how many of stored_layouts are valid */
 	struct digest stored_layouts[8];
@@ -611,6 +614,8 @@ MUST_CHECK int member_prepare(struct member *m, struct session *s,
 			      const struct slots_wanted *wanted, struct err *e);
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
+/* An expiry or a slice of what is read again is over: Prepares that found no room look again. */
+void preparing_has_room(struct job *j);
 /* The charge of a region to its user until its place in the fd store is free; user NULL: none. */
 struct region_charge {
 	struct user *user; /* a reference, which is taken */
@@ -732,8 +737,15 @@ void rewrite_cancel(struct job *j);
 
 /* ---- retain.c ---- */
 void retain_step(struct job *j);
-size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
-		   size_t cap);
+/* room: what is only kept while the disk has room is kept. */
+size_t retain_plan(struct job *j, bool room, struct retention_item *items,
+		   struct checkpoint **order, size_t cap);
+/* Bytes on disk of what retention keeps even without room, and of what goes in favour of newer
+ * ones; -ENOMEM. */
+MUST_CHECK int retain_count(struct job *j, uint64_t *ret_kept, uint64_t *ret_going);
+/* The disk has no room: what is only kept while it has goes. Whether an
+ * expiry, or the end of what keeps one from beginning, is on its way. */
+bool retain_make_room(struct job *j);
 bool retain_has_files(const struct checkpoint *c);
 /* An append's done, of a record that an unfinished checkpoint is lost; it has been counted in
  * c->works: its files go. */

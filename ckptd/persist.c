@@ -15,7 +15,8 @@
  * is tried again from memory, PERSIST_TRIES times, in new files: a file whose sync failed is never
  * synced again. An attempt that is ABORTED meanwhile is cancelled the same way.
  *
- * A disk without room (beside storage.disk_reserve) is no failure of the try: it is not counted,
+ * A disk without room (beside storage.disk_reserve) is no failure of the try: it is not counted.
+ * What retention can let go gives way, and it is tried again; if that is nothing,
  * whoever waits for DURABLE is told, and it is tried again when files have gone or after a while,
  * for as long as the checkpoint is in memory. Saves to memory go on meanwhile.
  */
@@ -40,6 +41,8 @@
 
 #define PERSIST_TRIES 3
 #define ROOM_RETRY_NS 5000000000u
+#define ROOM_SOON_NS  100000000u
+#define EXPIRED_LATELY_NS 1000000000u
 
 enum part_state { PART_WRITING, PART_WRITTEN, PART_FINISHING, PART_FINISHED, PART_FAILED };
 
@@ -237,12 +240,18 @@ bool persist_wants_room(int code)
 void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 {
 	struct job *j = c->job;
+	uint64_t now = loop_now(j->node->env.loop);
+	/* Files that have gone may be open for a moment, by what was reading them again. */
+	bool soon = retain_make_room(j) ||
+		    (j->expired_ns > 0 && now - j->expired_ns < EXPIRED_LATELY_NS);
 
 	c->no_room = true;
 	j->lacks_room = true;
+	timer_arm(j->node->env.loop, &j->room_timer, now + (soon ? ROOM_SOON_NS : ROOM_RETRY_NS));
+	if (soon)
+		return;
 	problems_disk_full(j, c->step, why->text);
 	memcpy(j->disk_text, why->text, sizeof(j->disk_text));
-	timer_arm(j->node->env.loop, &j->room_timer, loop_now(j->node->env.loop) + ROOM_RETRY_NS);
 }
 
 static void has_room(struct job *j)

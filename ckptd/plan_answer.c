@@ -47,7 +47,7 @@ static int plan_of(struct plan *x, struct job *j)
 	x->rows = alloc_array(n, sizeof(*x->rows));
 	if (!items || !order || !x->rows)
 		return -ENOMEM;
-	retain_plan(j, items, order, n);
+	retain_plan(j, !j->tight, items, order, n);
 	for (x->n = 0; x->n < n; x->n++) {
 		const struct retention_item *item = &items[x->n];
 

@@ -47,7 +47,8 @@ struct preparing {
 	uint32_t n_tables;
 	struct disk_need *disk_need;
 	struct replicas_wait known; /* the work begins then, */
-	struct list link;           /* or, in node->memory_waits, when what is destroyed is gone */
+	struct list link;           /* or, in node->memory_waits, when what is destroyed is gone, or
+				     in job->room_waits, when an expiry is over */
 	int tries;
 	struct err err;
 };
@@ -367,6 +368,27 @@ static bool waits_again(struct preparing *p)
 	return true;
 }
 
+void preparing_has_room(struct job *j)
+{
+	struct preparing *p, *next;
+
+	list_each_safe(p, next, &j->room_waits, link) {
+		list_del(&p->link);
+		create_submit(p);
+	}
+}
+
+/* What is kept only while the disk has room gives way to it: again when an expiry is over, or the
+ * slice of what is read again is. */
+static bool waits_for_room(struct preparing *p)
+{
+	if (p->job->node->stopping || job_stopped(p->job) || !retain_make_room(p->job))
+		return false;
+	memset(&p->err, 0, sizeof(p->err));
+	list_add_tail(&p->job->room_waits, &p->link);
+	return true;
+}
+
 static void create_done(struct work *w)
 {
 	struct preparing *p = container_of(w, struct preparing, work);
@@ -374,6 +396,8 @@ static void create_done(struct work *w)
 	int r = m && !job_stopped(p->job) ? w->status : -ECANCELED;
 
 	if (r == -ENOSPC && waits_again(p))
+		return;
+	if (r == CKPT_ENOSPACE && waits_for_room(p)) /* disk_need.c found none */
 		return;
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;

@@ -376,6 +376,7 @@ static void slice_done(struct work *w)
 		turn_over(r); /* it was switched off meanwhile */
 	else if (!r->busy)
 		arm(r, again ? AGAIN_NS : pause_after(r));
+	preparing_has_room(c->job);
 	job_poke(c->job);
 	node_stop_step(r->node);
 }
@@ -473,6 +474,21 @@ void recheck_give_way(struct node *n)
 {
 	if (n->recheck && n->recheck->busy)
 		atomic_store(&n->recheck->work.cancel, true);
+}
+
+bool recheck_reads_files_of(const struct job *j)
+{
+	const struct recheck *r = j->node->recheck;
+
+	return r && r->busy && r->checkpoint && r->checkpoint->job == j && r->copy == COPY_FILES;
+}
+
+void recheck_let_go(struct checkpoint *c)
+{
+	struct recheck *r = c->job->node->recheck;
+
+	if (r && r->checkpoint == c && !r->busy && r->copy == COPY_FILES)
+		turn_over(r);
 }
 
 void recheck_forget(struct checkpoint *c)

@@ -7,6 +7,10 @@
  * descriptor may keep it for ever, and would read what is written there later. What an earlier life
  * of ckptd gave away is not known: its files are unlinked.
  *
+ * What is kept only while the disk has room (trust_hold()) goes when a Prepare or a write of the job
+ * found none, and is not kept again before the job's next epoch: each write would find it in its
+ * way.
+ *
  * A crash between record and files leaves files that the log calls freed; the next start takes
  * them away. A failed expiry is tried again after a while: what it holds is room on the disk.
  */
@@ -55,8 +59,8 @@ static int by_record(const void *a, const void *b)
 }
 
 /* Durable ones in log order, oldest first. */
-size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoint **order,
-		   size_t cap)
+size_t retain_plan(struct job *j, bool room, struct retention_item *items,
+		   struct checkpoint **order, size_t cap)
 {
 	bool sorted = true;
 	struct checkpoint *c;
@@ -84,7 +88,7 @@ size_t retain_plan(struct job *j, struct retention_item *items, struct checkpoin
 		if (BUG(RETAIN_IGNORES_READERS))
 			items[i].busy = false;
 	}
-	trust_hold(j, order, items, n);
+	trust_hold(j, room, order, items, n);
 	/* No record can free what the log does not know: a person says so. */
 	for (size_t i = 0; i < n; i++)
 		if (order[i]->record_n == 0)
@@ -97,8 +101,10 @@ static void expiry_over(struct expiry *x, int status)
 	struct job *j = x->checkpoint->job;
 
 	j->retaining = false;
+	j->expired_ns = max_u64(loop_now(j->node->env.loop), 1);
 	x->checkpoint->works--;
 	x->checkpoint->expiring = false;
+	preparing_has_room(j);
 	if (status < 0)
 		job_tell_step(j, x->id.step, 4, "take step %llu away: %s; it is tried again",
 			      (unsigned long long)x->id.step, x->err.text);
@@ -241,6 +247,7 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	c->works++;
 	c->expiring = true;
 	x->was = c->durable;
+	recheck_let_go(c);
 	c->durable = DUR_GONE; /* nobody starts to read its files from here on */
 	if (log_let_go(c) || BUG(EXPIRE_BEFORE_RECORD)) {
 		free_recorded(x, 0);
@@ -282,12 +289,68 @@ static void note_overdue(struct job *j, struct checkpoint *const *order,
 		holding_overdue(order[i], order[i]->readers > 0 && unread[i].expire);
 }
 
+/* Those that retention looks at, in ret_order and ret_items; 0: there are none, or -ENOMEM. */
+static int plan_new(struct job *j, bool room, struct retention_item **ret_items,
+		    struct checkpoint ***ret_order, size_t *ret_n)
+{
+	struct checkpoint *c;
+	size_t n = 0;
+
+	list_each(c, &j->checkpoints, link)
+		n += retain_has_files(c);
+	n = min_u64(n, RETAIN_MAX);
+	*ret_n = n;
+	if (n == 0)
+		return 0;
+	*ret_items = alloc_array(n, sizeof(**ret_items));
+	*ret_order = alloc_array(n, sizeof(struct checkpoint *));
+	if (!*ret_items || !*ret_order)
+		return -ENOMEM;
+	ignore_result(retain_plan(j, room, *ret_items, *ret_order, n) /* items say it */);
+	return 0;
+}
+
+int retain_count(struct job *j, uint64_t *ret_kept, uint64_t *ret_going)
+{
+	CLEANUP_FREE struct retention_item *items = NULL;
+	CLEANUP_FREE struct checkpoint **order = NULL;
+	uint64_t clean = 0;
+	size_t n = 0;
+	int r = plan_new(j, false, &items, &order, &n);
+
+	*ret_kept = *ret_going = 0;
+	while (r == 0 && n-- > 0) {
+		const struct retention_item *item = &items[n];
+
+		if (item->expire)
+			*ret_going += order[n]->disk_bytes;
+		/* A pinned one is there beside what retention keeps of itself, and so is a damaged
+		 * one. */
+		else if (item->clean && !item->pinned &&
+			 (clean < j->node->options.retention.keep_last || item->base || item->held))
+			*ret_kept += order[n]->disk_bytes;
+		clean += item->clean;
+	}
+	return r;
+}
+
+bool retain_make_room(struct job *j)
+{
+	j->tight = true;
+	retain_step(j);
+	if (j->retaining)
+		return true;
+	if (!recheck_reads_files_of(j))
+		return false;
+	recheck_give_way(j->node);
+	return true;
+}
+
 void retain_step(struct job *j)
 {
 	CLEANUP_FREE struct retention_item *items = NULL;
 	CLEANUP_FREE struct checkpoint **order = NULL;
-	struct checkpoint *c;
-	size_t n = 0, expire;
+	size_t n = 0;
 
 	/* The epoch that is being opened may begin with any of them. */
 	if (j->retaining || j->log_error || j->node->stopping || j->opening)
@@ -296,19 +359,9 @@ void retain_step(struct job *j)
 		expire_again(j);
 	if (j->retaining)
 		return;
-	list_each(c, &j->checkpoints, link)
-		n += retain_has_files(c);
-	if (n <= j->node->options.retention.keep_last)
+	if (plan_new(j, !j->tight, &items, &order, &n) < 0)
 		return;
-	n = min_u64(n, RETAIN_MAX);
-	items = alloc_array(n, sizeof(*items));
-	order = alloc_array(n, sizeof(*order));
-	if (!items || !order)
-		return;
-	expire = retain_plan(j, items, order, n);
 	note_overdue(j, order, items, n);
-	if (expire == 0)
-		return;
 	for (size_t i = 0; i < n; i++) {
 		if (items[i].expire) {
 			ignore_result(retain_remove(order[i], NULL, NULL, NULL) /* next step */);

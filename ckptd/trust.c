@@ -170,6 +170,7 @@ void trust_epoch(struct job *j)
 	struct checkpoint *c;
 
 	j->n_troubles = 0;
+	j->tight = false;
 	j->progress = base ? base->commit.step : 0;
 	list_each(c, &j->checkpoints, link) {
 		if (c->agreed != CP_COMMITTED)
@@ -423,10 +424,9 @@ static void hold_undoubted(struct checkpoint *const *order, struct retention_ite
 		items[newest - 1].held = "the newest that nobody doubts";
 }
 
-void trust_hold(struct job *j, struct checkpoint *const *order, struct retention_item *items,
-		size_t n)
+void trust_hold(struct job *j, bool room, struct checkpoint *const *order,
+		struct retention_item *items, size_t n)
 {
-	bool room = !j->disk_text[0];
 	size_t newest = n;
 
 	for (size_t i = 0; i < n && j->node->options.keep_verified; i++)

@@ -44,9 +44,10 @@ uint64_t trust_healthy_steps(const struct checkpoint *c);
 void trust_step(struct job *j);
 /* Queues a record of what is said and has none yet, so that a decision can wait for it. */
 void trust_queue(struct job *j);
-/* Which of the durable ones, oldest first, stay for their trust: retention_item.held. */
-void trust_hold(struct job *j, struct checkpoint *const *order, struct retention_item *items,
-		size_t n);
+/* Which of the durable ones, oldest first, stay for their trust: retention_item.held. room: the
+ * disk has some. */
+void trust_hold(struct job *j, bool room, struct checkpoint *const *order,
+		struct retention_item *items, size_t n);
 
 /* ---- recheck.c ---- */
 
@@ -60,6 +61,10 @@ void recheck_step(struct job *j);
 void recheck_give_way(struct node *n);
 /* The checkpoint is being freed. */
 void recheck_forget(struct checkpoint *c);
+/* A worker reads a file of a checkpoint of it just now, which therefore stays. */
+bool recheck_reads_files_of(const struct job *j);
+/* Its files are about to go: an open one would hold its bytes. */
+void recheck_let_go(struct checkpoint *c);
 bool recheck_is_reading(const struct checkpoint *c); /* it is its files' turn */
 bool recheck_is_busy(const struct checkpoint *c); /* a worker reads a copy of it just now */
 

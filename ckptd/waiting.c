@@ -137,7 +137,7 @@ static void answer_one(struct job *j, struct waiter *w)
 		answer_error(w, CKPT_ELOST, "its files are damaged", "");
 	} else if (w->what == CKPT_DURABLE && c->durable == DUR_FAILED) {
 		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);
-	} else if (w->what == CKPT_DURABLE && c->no_room) {
+	} else if (w->what == CKPT_DURABLE && c->no_room && j->disk_text[0]) {
 		answer_error(w, CKPT_ENOSPACE,
 			     "it is in memory, and is written when there is room: ",
 			     c->durable == DUR_DONE ? j->disk_text : c->reason);

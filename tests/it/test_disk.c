@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -235,6 +237,134 @@ static void full_disk(struct rig *r)
 	RIG_CHECK(umount(disk) == 0, "umount: %s", strerror(errno));
 }
 
+/* ---- The disk that doc/operations.md advises ---- */
+
+#define SIZED_ELEMENTS  4000000ul
+#define SIZED_KEEP_LAST 2u
+#define SIZED_RESERVE   (16ull << 20)
+#define SIZED_SAVES     15
+
+/* What one checkpoint has on disk: C of doc/operations.md. */
+static uint64_t measure(struct rig *r)
+{
+	char command[300], text[64] = "";
+	FILE *f;
+
+	snprintf(command, sizeof(command), "du -s -B1 %s/jobs", r->data);
+	f = popen(command, "re");
+	RIG_CHECK(f && fgets(text, sizeof(text), f) && pclose(f) == 0, "du: '%s'", text);
+	return strtoull(text, NULL, 10);
+}
+
+/* Leaves that much of a file system free for others than root. */
+static void leave_free(const char *where, uint64_t bytes)
+{
+	struct statvfs v;
+	char filler[240];
+	uint64_t have;
+	int fd;
+
+	snprintf(filler, sizeof(filler), "%.200s/filler", where);
+	fd = open(filler, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	RIG_CHECK(fd >= 0 && statvfs(where, &v) == 0, "a filler");
+	have = (uint64_t)v.f_bavail * v.f_frsize;
+	RIG_CHECK(have > bytes, "the image has %llu bytes, %llu are wanted",
+		  (unsigned long long)have, (unsigned long long)bytes);
+	RIG_CHECK(posix_fallocate(fd, 0, (off_t)(have - bytes)) == 0, "fill");
+	close(fd);
+}
+
+static void launch(struct rig *r, struct trainer_process t[2], const char *run, int from)
+{
+	trainers_join(t, 2, r, "job", run, SIZED_ELEMENTS, SMALL);
+	trainer_tell(&t[0], "prepare 65536");
+	trainer_tell(&t[1], "prepare 65536");
+	for (int i = 0; i < 2; i++)
+		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) >= 0, "%s: prepare: %s", run,
+			  t[i].text);
+	for (int i = 0; from > 0 && i < 2; i++)
+		trainer_must(&t[i], "load %d 0", from);
+	for (int step = from + 10; step <= from + 10 * SIZED_SAVES; step += 10) {
+		RIG_CHECK(trainers_save(t, 2, (uint64_t)step, 1) >= 0, "%s: save %d: %s", run, step,
+			  t[0].text);
+		RIG_CHECK(trainer_ask(&t[0], "wait %d %d 20000", step, CKPT_DURABLE) >= 0,
+			  "%s: step %d: %s", run, step, t[0].text);
+	}
+	trainer_exit(&t[0]);
+	trainer_exit(&t[1]);
+}
+
+static void set(struct rig *r, const char *fmt, ...)
+{
+	static char words[16][64];
+	static unsigned n;
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(words[n], sizeof(words[n]), fmt, ap);
+	va_end(ap);
+	rig_arg(r, "--set");
+	rig_arg(r, words[n++]);
+}
+
+/* Three launches of one job on a disk with room for so many of its checkpoints. The newest verified
+ * one trails by 45 steps, behind it is the next to be verified, and the base of each launch stays.
+ */
+static void sized_disk(struct rig *r, double places)
+{
+	struct trainer_process t[2];
+	char why[128], where[220];
+	struct err e = {0};
+	uint64_t one;
+	int fd;
+
+	if (!image_usable(&file_system_ext4, why, sizeof(why)))
+		rig_skip("%s", why);
+	set(r, "retention.keep_last=%u", SIZED_KEEP_LAST);
+	set(r, "storage.spare=0");
+	set(r, "storage.disk_reserve=%llu", SIZED_RESERVE);
+	set(r, "trust.healthy_steps=45");
+	rig_start(r);
+	trainers_join(t, 2, r, "job", "measure", SIZED_ELEMENTS, SMALL);
+	for (int i = 0; i < 2; i++)
+		trainer_tell(&t[i], "prepare 65536");
+	for (int i = 0; i < 2; i++)
+		RIG_CHECK(trainer_answer(&t[i], RIG_PATIENCE_MS) >= 0, "prepare: %s", t[i].text);
+	RIG_CHECK(trainers_save(t, 2, 10, 1) >= 0, "save");
+	trainer_must(&t[0], "wait 10 %d 20000", CKPT_DURABLE);
+	one = measure(r);
+	trainer_exit(&t[0]);
+	trainer_exit(&t[1]);
+	rig_kill_all(r);
+	fd = image_new(&file_system_ext4, 256u << 20);
+	snprintf(where, sizeof(where), "%.180s/fs", r->dir);
+	RIG_CHECK(mkdir(where, 0700) == 0 &&
+			  image_mount(&file_system_ext4, image_path(fd, why), where, &e) == 0,
+		  "mount: %s", e.text);
+	snprintf(r->data, sizeof(r->data), "%.160s/fs/data", r->dir);
+	leave_free(where, (uint64_t)((double)one * places) + SIZED_RESERVE);
+	rig_start(r);
+	for (int i = 0; i < 3; i++) {
+		snprintf(why, sizeof(why), "run%d", i);
+		launch(r, t, why, i * 10 * SIZED_SAVES);
+	}
+	RIG_CHECK(rig_log_count(r, "until there is room") == 0, "a checkpoint had no room");
+	rig_kill_all(r);
+	RIG_CHECK(image_umount(where, &e) == 0, "%s", e.text);
+	close(fd);
+}
+
+static void sized_as_advised(struct rig *r)
+{
+	sized_disk(r, SIZED_KEEP_LAST + 4);
+}
+
+/* The next one to be verified has no room: it gives way to a Prepare and to writes. */
+static void sized_tightly(struct rig *r)
+{
+	sized_disk(r, SIZED_KEEP_LAST + 3.5);
+}
+
 /* ---- A disk that loses writes ---- */
 
 static void repair(const char *image)
@@ -435,6 +565,8 @@ int main(int argc, char **argv)
 	static const struct rig_test tests[] = {
 		RIG_TEST(keeps),
 		RIG_TEST(full_disk),
+		RIG_TEST(sized_as_advised),
+		RIG_TEST(sized_tightly),
 		RIG_TEST(failing_disk),
 		RIG_TEST(unmounted_folder),
 		RIG_TEST(removed_folder),
