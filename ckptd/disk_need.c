@@ -259,8 +259,10 @@ static uint64_t bytes_needed(const struct disk_need *n, uint64_t one)
  * that keeps several, and where one of them would fit. */
 static const char *remedy(const struct disk_need *n, uint64_t one, uint64_t left, uint64_t needed)
 {
-	uint64_t least = one > UINT64_MAX / 2 ? UINT64_MAX : 2 * one - min_u64(one, n->have);
-	bool keeps = n->keep_last > 1 && left > n->reserve && least <= left - n->reserve;
+	uint64_t least; /* with keep_last 1: what else stays, and the next one */
+	bool fits = size_mul(one, n->n_kept - n->keep_last + 2, &least) && left > n->reserve &&
+		    least - min_u64(least, n->have) <= left - n->reserve;
+	bool keeps = n->keep_last > 1 && fits;
 	bool reserves = needed <= left;
 
 	if (keeps && reserves)

@@ -7,9 +7,9 @@
  * descriptor may keep it for ever, and would read what is written there later. What an earlier life
  * of ckptd gave away is not known: its files are unlinked.
  *
- * What is kept only while the disk has room (trust_hold()) goes when a Prepare or a write of the job
- * found none, and is not kept again before the job's next epoch: each write would find it in its
- * way.
+ * What is kept only while the disk has room (trust_hold()) goes when a Prepare or a write of the
+ * job found none, and is not kept again before the job's next epoch: each write would find it in
+ * its way.
  *
  * A crash between record and files leaves files that the log calls freed; the next start takes
  * them away. A failed expiry is tried again after a while: what it holds is room on the disk.

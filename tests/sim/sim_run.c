@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "base/fault.h"
+#include "ckptd/beats.h"
 #include "ckptd/node_priv.h"
 #include "tests/sim/heap.h"
 #include "tests/sim/sim.h"
@@ -134,7 +135,8 @@ static bool is_ready(void *arg)
 	return s->wrong[0] || (s->daemon.ready && !s->daemon.stopping);
 }
 
-/* Whether it goes on by itself: a trainer here asks for the memory of its saves only once. */
+/* Whether it goes on by itself: a trainer here asks for the memory of its saves only once, and for
+ * a page of its beats when it opens. */
 static bool can_go_on(const struct sim *s, const struct sim_job *sj)
 {
 	struct member *m;
@@ -145,7 +147,8 @@ static bool can_go_on(const struct sim *s, const struct sim_job *sj)
 		if (strcmp(j->history.job.name, sj->name) != 0)
 			continue;
 		list_each(m, &j->members, link)
-			n += m->prepared && m->epoch == j->history.epoch.number &&
+			n += m->prepared && beats_page(m) &&
+			     m->epoch == j->history.epoch.number &&
 			     m->rank < sj->world && rank_alive(sj->ranks[m->rank]);
 		return n > 0 && n == sj->world && n == j->history.epoch.world;
 	}
