@@ -225,7 +225,7 @@ run 1 status --socket "$sock"
 says out "PROBLEM: the fd store has 0 places and one rank needs up to 16"
 run 1 status --socket "$sock" --json
 json 'assert d["fd_store"] == {"used": 0, "max": 0} and len(d["problems"]) == 1'
-PYTHONPATH=$src/python CKPT_LIBRARY=$build/.libs/libckpt.so /usr/bin/python3 -c '
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 CKPT_LIBRARY=$build/.libs/libckpt.so /usr/bin/python3 -c '
 import sys, ckpt
 ckpt.open("many", 0, 1, socket=sys.argv[1])' "$sock" >"$dir/out" 2>"$dir/err" && fail "a rank was let in"
 says err "open job 'many': the fd store has 0 places and one rank needs up to 16: raise ckptd's limit of open files"
