@@ -272,7 +272,7 @@ int user_may_store(struct user *u, uint64_t more, const char *what, struct err *
 	left -= min_u64(left, kept);
 	if (more <= left && (has + more) / STORE_SHARE <= left - more)
 		return 0;
-	if (total < MEMORY_PLACES_LEAST && room.max < MEMORY_PLACES_LEAST)
+	if (has == 0 && total < MEMORY_PLACES_LEAST && room.max < MEMORY_PLACES_LEAST)
 		return err_set(e, CKPT_ENOSPACE,
 			       "%s: the fd store has %" PRIu64 " places and one rank needs up to "
 			       "%u: raise ckptd's limit of open files (ulimit -Hn; LimitNOFILE= of "
