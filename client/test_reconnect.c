@@ -372,8 +372,12 @@ static void test_a_silent_ckptd_stalls_one_save(void **state)
 	FAKE_SET(w->f, w->f->hook, all_silent);
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
 	for (int round = 0; round < 2; round++) {
-		uint32_t seals = w->f->n_seals, skips = w->f->n_skips;
+		uint32_t seals, skips;
 
+		fake_lock(w->f);
+		seals = w->f->n_seals;
+		skips = w->f->n_skips;
+		fake_unlock(w->f);
 		FAKE_SET(w->f, silent, true);
 		w->a.timeout_ms = round == 0 ? CKPT_DEFAULT_TIMEOUT : 0;
 		took = save_unanswered(w, CKPT_ETIMEDOUT);
@@ -384,8 +388,10 @@ static void test_a_silent_ckptd_stalls_one_save(void **state)
 		assert_true(ms_since(start) < 800);
 		assert_non_null(strstr(ckpt_last_error(NULL), "does not answer"));
 		assert_int_equal(ckpt_list(w->c, NULL, 0), CKPT_EUNAVAILABLE);
+		fake_lock(w->f);
 		assert_int_equal(w->f->n_seals, seals + 1); /* it had come */
-		FAKE_SET(w->f, silent, false);
+		silent = false;
+		fake_unlock(w->f);
 		w->a.timeout_ms = 10000;
 		for (start = clock_ns(); ms_since(start) < 20000; poll(NULL, 0, 50)) {
 			w->a.step++;
@@ -394,10 +400,12 @@ static void test_a_silent_ckptd_stalls_one_save(void **state)
 				break;
 		}
 		assert_int_equal(r, CKPT_RECONNECTED);
+		fake_lock(w->f);
 		assert_int_equal(w->f->n_skips, skips + 1);
 		assert_int_equal(w->f->skips[skips].credit, w->f->seals[seals].credit);
 		assert_int_equal(w->f->n_seals, seals + 2);
 		assert_true(w->f->seals[seals].slot != w->f->seals[seals + 1].slot);
+		fake_unlock(w->f);
 	}
 }
 
