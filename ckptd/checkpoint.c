@@ -156,18 +156,14 @@ void checkpoint_free(struct checkpoint *c)
 
 /* ---- Sealing ---- */
 
-/* The newest step of this epoch that is in the log, or on its way. */
+/* The newest step of this epoch that is in the log, also of one that was given up since, or that is
+ * on its way. */
 static bool committed_step(struct job *j, uint64_t epoch, uint64_t *ret)
 {
+	bool any = j->history.stepped && epoch == j->history.epoch.number;
 	struct checkpoint *c;
-	bool any = false;
 
-	for (size_t i = 0; i < j->history.n_commits; i++) {
-		if (j->history.commits[i].epoch != epoch)
-			continue;
-		*ret = j->history.commits[i].commit.step;
-		any = true;
-	}
+	*ret = any ? j->history.last_step : 0;
 	list_each(c, &j->checkpoints, link) {
 		if (c->epoch != epoch || c->agreed != CP_COMMITTING)
 			continue;

@@ -628,7 +628,7 @@ def test_the_end_tells_of_failed_saves(d):
         warnings.simplefilter("always")
         with ckpt.open("fails", 0, 1) as c:
             c.declare("w", w)
-            assert c.save(1) and c.save(2, wait_credit=True).wait()
+            assert c.save(1, wait_credit=True) and c.save(2, wait_credit=True).wait(ckpt.COMMITTED)
             with c.saving(2, wait_credit=True) as s:
                 pass
             assert s.status == "failed" and c.save(1, wait_credit=True).status == "failed"
