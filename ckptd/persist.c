@@ -241,8 +241,8 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 {
 	struct job *j = c->job;
 	uint64_t now = loop_now(j->node->env.loop);
-	/* Files that have gone may be open for a moment, by what was reading them again. Without the
-	 * log nothing goes, and a try each moment would keep its memory from newer saves (I14). */
+	/* Files that have gone may be open for a moment, by what was reading them again. Without
+	 * the log nothing goes, and tries would keep the memory from newer saves (I14). */
 	bool soon = !job_log_down(j) &&
 		    (retain_make_room(j) ||
 		     (j->expired_ns > 0 && now - j->expired_ns < EXPIRED_LATELY_NS));

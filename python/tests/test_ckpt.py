@@ -629,14 +629,15 @@ def test_the_end_tells_of_failed_saves(d):
         with ckpt.open("fails", 0, 1) as c:
             c.declare("w", w)
             assert c.save(1, wait_credit=True) and c.save(2, wait_credit=True).wait(ckpt.COMMITTED)
-            with c.saving(2, wait_credit=True) as s:
+            large = {"large": bytes(16 << 20)}  # more than any slot has room for
+            with c.saving(3, large, wait_credit=True) as s:
                 pass
-            assert s.status == "failed" and c.save(1, wait_credit=True).status == "failed"
+            assert s.status == "failed" and c.save(4, large, wait_credit=True).status == "failed"
             stats = c.stats
-            assert stats["sealed_step"] == 2 and stats["failed_step"] == 1, stats
+            assert stats["sealed_step"] == 2 and stats["failed_step"] == 4, stats
     said = [w for w in said if w.category is ckpt.CkptWarning]
     assert [w.filename for w in said] == [__file__] * 3, [(w.filename, w.lineno) for w in said]
-    assert "the last 2 saves failed, from step 2 on; the newest checkpoint is step 2: " in str(
+    assert "the last 2 saves failed, from step 3 on; the newest checkpoint is step 2: " in str(
         said[-1].message), said[-1].message
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

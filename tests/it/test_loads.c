@@ -160,7 +160,7 @@ static void one_forgets(struct rig *r)
 	RIG_CHECK(trainer_ask(&t[0], "save 12 1 1000") == CKPT_SKIPPED, "saved: %s", t[0].text);
 	trainer_must(&t[1], "load -1 0");
 	for (unsigned i = 0; i < 2; i++)
-		trainer_must_again(&t[i], "list"); /* where a save's second was too short for ckptd */
+		trainer_must_again(&t[i], "list"); /* ckptd may have missed a save's second */
 	RIG_CHECK(trainers_save(t, 2, 20, 1) == 0, "save: %s", t[0].text);
 	trainer_must(&t[0], "wait 20 %d 20000", CKPT_COMMITTED);
 	for (unsigned i = 0; i < 2; i++)
