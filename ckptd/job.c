@@ -478,6 +478,16 @@ static bool may_withdraw(const struct append *a)
 	return !a->unclear || BUG(WITHDRAW_UNCLEAR);
 }
 
+bool job_is_unclear(const struct job *j)
+{
+	const struct append *a;
+
+	list_each(a, &j->appends, link)
+		if (a->unclear)
+			return true;
+	return false;
+}
+
 bool job_withdraw(struct job *j, append_done_fn *done, void *arg)
 {
 	struct append *a;

@@ -427,6 +427,8 @@ void job_drop_appends(struct job *j);
 bool job_has_appends(const struct job *j);
 /* The log could not be written the last time that it was tried. */
 bool job_log_down(const struct job *j);
+/* A record whose append failed may be in the log all the same: what it commits keeps its memory. */
+bool job_is_unclear(const struct job *j);
 /*
  * Something changed: the whole machine of the job takes a step in the next turn of the loop. Events
  * only note what happened and poke; decisions, and everything that frees, are made in job_step().
