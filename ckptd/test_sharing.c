@@ -97,15 +97,15 @@ static void test_regions_count_until_they_are_destroyed(void **state)
 	q.body_case = CKPT__REQUEST__BODY_BYE;
 	q.bye = &bye;
 	begin_node(t);
+	memory_ops = t->host.memory->ops;
+	late = *memory_ops;
+	late.destroy = late_destroy;
+	t->host.memory->ops = &late; /* before there is work with memory: workers read it */
 	slots = t->host.node->options.slots;
 	join(t, &t->a, 0, 1, "run1");
 	declare_and_prepare(&t->a, 0, 1);
 	u = user_ref(the_job(t)->user);
 	assert_int_equal(u->has[USER_REGIONS], slots + 1); /* and the ledger's */
-	memory_ops = t->host.memory->ops;
-	late = *memory_ops;
-	late.destroy = late_destroy;
-	t->host.memory->ops = &late;
 	destroy_waits = true;
 	assert_int_equal(hand_ask_code(&t->a, &q), 0);
 	while (waiting == 0)

@@ -120,6 +120,29 @@ static void test_folder_is_gone_and_given_up(void **state)
 	assert_false(was_told("bytes are lost")); /* on purpose */
 }
 
+/* What a person takes away of the epoch that is on was committed: its step is not free again, also
+ * when the log has been summed up without it (I4). */
+static void test_step_that_was_removed_is_not_saved_again(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.log_trim = 4;
+	begin_two(t);
+	for (uint64_t step = 10; step <= 20; step += 10) {
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+		save_until(&t->b, 1, step, CKPT_DURABLE);
+	}
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 20), 0);
+	for (int i = 0; i < 8; i++) {
+		assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__PIN, 10), 0);
+		assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__UNPIN, 10), 0);
+	}
+	assert_int_equal(save_rank(&t->a, 0, 20), -EINVAL);
+	assert_non_null(strstr(t->a.text, "is not above step 20"));
+	assert_int_equal(save_rank(&t->a, 0, 30), 0);
+	save_until(&t->b, 1, 30, CKPT_COMMITTED);
+}
+
 /* A launch of the job loads `step` from files. */
 static void launch_loads(struct node_test *t, const char *run, uint64_t step)
 {
@@ -777,6 +800,7 @@ int main(void)
 		NODE_TEST(test_a_folder_that_cannot_be_listed),
 		NODE_TEST(test_commit_is_a_folder),
 		NODE_TEST(test_folder_is_gone_and_given_up),
+		NODE_TEST(test_step_that_was_removed_is_not_saved_again),
 		NODE_TEST(test_unfinished),
 		NODE_TEST(test_what_died_with_memory_is_said),
 		NODE_TEST(test_all_that_is_lost_is_given_up),
