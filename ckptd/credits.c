@@ -335,7 +335,7 @@ void credits_give(struct job *j)
 	if (!is_open(j) || !j->window.due) {
 		why = find_block(j, &rank);
 		set_block(j, why, rank);
-		if (why == BLOCK_NONE || why == BLOCK_SLOTS)
+		if ((why == BLOCK_NONE || why == BLOCK_SLOTS) && !BUG(PASSED_KEEPS_SLOTS))
 			abort_passed(j);
 		if (why != BLOCK_NONE)
 			return;

@@ -324,13 +324,14 @@ static struct commit_seen *newest(struct oracle_job *j);
 static bool overtaken(const struct oracle_job *j, const struct commit_seen *c);
 static bool aborted(const struct oracle_job *j, const struct attempt_id *a);
 
-/* How many ranks were told that their shards of this attempt are sealed. */
-static unsigned acknowledged(const struct oracle_job *j, const struct seal_seen *of)
+/* How many ranks were told that their shards of this attempt are sealed, and memory has them. */
+static unsigned acknowledged(const struct oracle *o, const struct oracle_job *j,
+			     const struct seal_seen *of)
 {
 	unsigned n = 0;
 
 	for (size_t i = 0; i < j->n_seals; i++)
-		n += j->seals[i].acknowledged &&
+		n += j->seals[i].acknowledged && j->seals[i].memory == o->memory &&
 		     memcmp(&j->seals[i].attempt, &of->attempt, sizeof(of->attempt)) == 0;
 	return n;
 }
@@ -345,7 +346,7 @@ void oracle_stopped(struct oracle *o, bool on_disk)
 			struct seal_seen *s = &j->seals[k];
 
 			if (s->acknowledged && s->key.epoch == j->epoch &&
-			    acknowledged(j, s) == s->world && !aborted(j, &s->attempt) &&
+			    acknowledged(o, j, s) == s->world && !aborted(j, &s->attempt) &&
 			    !oracle_commit(j, s->key.step, &s->attempt))
 				sim_accuse(
 					o->sim,

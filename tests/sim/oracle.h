@@ -40,7 +40,8 @@ struct seal_seen { /* one rank's, from the moment it was sent */
 	unsigned layout;
 	enum origin_kind origin; /* UNSAID: its load may or may not have been heard of */
 	bool acknowledged;
-	struct attempt_id attempt; /* once acknowledged */
+	struct attempt_id attempt; /* once acknowledged, */
+	uint64_t memory;           /* and which memory held it */
 };
 
 struct commit_seen {

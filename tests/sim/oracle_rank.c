@@ -92,6 +92,7 @@ void oracle_sealed(struct rank *r, const struct save_key *k, const struct attemp
 		if (same_key(&s->key, k) && s->rank == r->rank) {
 			s->acknowledged = true;
 			s->attempt = *a;
+			s->memory = r->sim->oracle.memory;
 		}
 	}
 }

@@ -288,6 +288,19 @@ static const struct profile restarts = {
 	.slow_load = 4,
 };
 
+/* ckptd is killed again and again, and the ranks drift apart meanwhile. */
+static const struct profile drift = {
+	.name = "drift",
+	.jobs = 1,
+	.world = 3,
+	.trouble_ns = 1600 * SIM_MS,
+	.events = 60,
+	.weight = {[TROUBLE_kill] = 4, [TROUBLE_kill_at_point] = 1},
+	.good_disk = true,
+	.good_net = true,
+	.wait_durable = 4,
+};
+
 /* Ranks ask for checkpoints that are trusted, and not all for the same. */
 static const struct profile trusting = {
 	.name = "trusting",
@@ -346,7 +359,7 @@ static const struct profile lost_commits = {
 static const struct profile *const profiles[] = {
 	&everything, &torn_ledgers, &failed_digests, &slow_readers, &damage, &damaged_memory,
 	&damaged_files, &losses, &outages, &full_disks, &stops, &people,
-	&tools, &restarts, &trusting, &clocks, &lost_commits,
+	&tools, &restarts, &drift, &trusting, &clocks, &lost_commits,
 };
 #define PROFILES (sizeof(profiles) / sizeof(profiles[0]))
 
@@ -381,6 +394,7 @@ static const struct {
 	{BUG_OUTAGE_KEEPS_SLOTS, &outages, NULL},
 	{BUG_OWN_IF_ALL_OWN, &restarts, NULL},
 	{BUG_PASSED_BEFORE_EPOCH, &trusting, NULL},
+	{BUG_PASSED_KEEPS_SLOTS, &drift, NULL},
 	{BUG_PASSES_WHAT_IS_LOST, &damage, NULL},
 	{BUG_PUBLISH_BEFORE_COMMIT, &everything, NULL},
 	{BUG_REBUILD_WITHOUT_READING, &lost_commits, NULL},

@@ -244,6 +244,7 @@ struct rank {
 	bool beats_kept; /* the fd store had them when this ckptd was started */
 	struct rank_slot slots[SIM_SLOTS];
 	uint32_t n_slots;
+	bool slots_said; /* ckptd has answered that all of them are ready */
 	int fds[CONN_FDS_MAX];
 	size_t n_fds;
 	struct mapping *maps[CONN_FDS_MAX]; /* of a load */
@@ -253,6 +254,7 @@ struct rank {
 	struct origin origin;  /* in this epoch, as ckptd was told or has said */
 	uint64_t placed_epoch; /* the newest in which it has loaded bytes of an older one */
 	bool forgets;          /* to load: for a while */
+	bool loaded_late;      /* so it comes back to steps that only it has tried */
 	struct {
 		uint64_t epoch, step;
 		uint32_t n;
@@ -273,7 +275,8 @@ struct rank {
 };
 
 /* sim_beats.c */
-void rank_take_beats(struct rank *r, int fd); /* that came with an open */
+void rank_take_beats(struct rank *r, int fd);
+void rank_lose_beats(struct rank *r); /* that came with an open */
 void trainer_beat(struct rank *r);            /* r->step is done */
 /* A save begins, before it looks for a credit; or it does not wait for one any more. */
 void trainer_begins_save(struct rank *r, uint64_t step, bool waits);

@@ -40,6 +40,13 @@ void rank_take_beats(struct rank *r, int fd)
 	r->beats_written = 0;
 }
 
+void rank_lose_beats(struct rank *r)
+{
+	mapping_free(r->beats);
+	r->beats = NULL;
+	r->beats_kept = false;
+}
+
 static void put(struct rank *r, struct beat_record *b)
 {
 	b->time_ns = rank_now(r);

@@ -41,7 +41,9 @@ static void node_policies(struct sim *s)
 	}
 	o->spare_bytes = world_one_in(w, 3) ? 0 : 1u << 20;
 	o->disk_reserve = 1u << 16;
-	o->attempt_timeout_ns = 100 * SIM_MS + world_random(w, SIM_S);
+	/* Often none that would hide an attempt which is never finished. */
+	o->attempt_timeout_ns =
+		world_one_in(w, 2) ? 3600 * SIM_S : 100 * SIM_MS + world_random(w, SIM_S);
 	o->settle_timeout_ns = 50 * SIM_MS + world_random(w, SIM_S);
 	o->log_trim = 8 + world_random(w, 60);
 }

@@ -164,6 +164,7 @@ void rank_unmap_slots(struct rank *r)
 	for (uint32_t i = 0; i < r->n_slots; i++)
 		mapping_free(r->slots[i].map);
 	r->n_slots = 0;
+	r->slots_said = false;
 }
 
 void rank_kill(struct rank *r)
@@ -384,6 +385,8 @@ static int open_once(struct rank *r, bool *ret_kept)
 		r->page = page;
 		if (reply->open->beats)
 			rank_take_beats(r, r->fds[reply->open->beat_fd]);
+		else
+			rank_lose_beats(r); /* ckptd could make none, and looks at no other */
 		rank_close_fds(r);
 		note_opened(r, reply->open);
 		snprintf(r->run_id, sizeof(r->run_id), "%s", reply->open->run_id);

@@ -99,7 +99,9 @@ int trainer_take_slots(struct rank *r)
 		return err;
 	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	q.slots_ready = &ready;
-	return rank_ask(r, &q, 0, 0, NULL);
+	err = rank_ask(r, &q, 0, 0, NULL);
+	r->slots_said = err == 0;
+	return err;
 }
 
 /* ---- Saving ---- */
@@ -352,7 +354,8 @@ static int save(struct rank *r, struct save_key *ret_key)
 	if (!slot) {
 		r->newest_skipped = k;
 		count_thrown_away(r, &k, false);
-		err = say_skip(r, &k, 0);
+		/* The client says it to a ckptd that is there, and to none later. */
+		err = r->channel ? say_skip(r, &k, 0) : 0;
 		return err < 0 ? err : CKPT_SKIPPED;
 	}
 	credit = r->credit_used;
@@ -529,6 +532,7 @@ static int train(struct rank *r)
 		trainer_beat(r);
 		if (r->forgets && (r->sim->peace || world_one_in(w, 16))) {
 			r->forgets = false;
+			r->loaded_late = true;
 			err = load_latest(r);
 			if (err < 0)
 				return err;
@@ -537,6 +541,9 @@ static int train(struct rank *r)
 			continue;
 		if (!r->sim->peace && world_one_in(w, 30))
 			rank_sleep(r, world_random(w, 100 * SIM_MS)); /* a straggler */
+		err = r->slots_said ? 0 : trainer_take_slots(r);
+		if (err == CKPT_EEPOCH || is_out(err))
+			return err;
 		err = save(r, &k);
 		if (err == 0)
 			err = wait_some(r, &k);
