@@ -278,20 +278,27 @@ static int set_trust(struct session *s, uint64_t request, struct checkpoint *c, 
 	return mark(s, request, c, RECORD_TRUST, value);
 }
 
-/* What was lost is given up: from here on the job has nothing to restore, and says so. */
-static int forget_lost(struct session *s, uint64_t request, struct job *j,
-		       const struct history_commit *h)
+/* What was lost is given up, after which the job may have nothing to restore, and says so; or its
+ * pin is taken back, without which it is not given up. */
+static int mark_lost(struct session *s, uint64_t request, struct job *j,
+		     const struct history_commit *h, enum record_type type, struct err *e)
 {
-	struct record r = {.type = RECORD_FREE};
-	struct deed *d = deed_new(s, request);
+	struct record r = {.type = type};
+	struct deed *d;
 	int err;
 
+	if (type == RECORD_FREE && h->pinned)
+		return err_set(e, -EBUSY,
+			       "step %llu is lost, and it is pinned: 'ckptctl unpin %s %llu' first",
+			       (unsigned long long)h->commit.step, j->history.job.name,
+			       (unsigned long long)h->commit.step);
+	d = deed_new(s, request);
 	if (!d)
 		return -ENOMEM;
 	d->job = j;
 	r.mark.step = h->commit.step;
 	r.mark.attempt = h->commit.attempt;
-	r.mark.value = 1;
+	r.mark.value = type == RECORD_FREE;
 	err = job_append(j, &r, deed_done, d);
 	if (err < 0) {
 		session_unref(s);
@@ -304,7 +311,7 @@ static int forget_lost(struct session *s, uint64_t request, struct job *j,
  * where not even the index has it. */
 static bool is_lost(struct job *j, const struct history_commit *h)
 {
-	return h->lost || (!h->pinned && epoch_is_missed(j, h) &&
+	return h->lost || (epoch_is_missed(j, h) &&
 			   !checkpoint_find_attempt(j, h->commit.step, &h->commit.attempt));
 }
 
@@ -431,7 +438,9 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		session_reply_error(s, request, -EAGAIN, text);
 		return;
 	}
-	lost = !c && m->verb == CKPT__ADMIN__VERB__REMOVE ? lost_named(j, m) : NULL;
+	lost = !c && (m->verb == CKPT__ADMIN__VERB__REMOVE || m->verb == CKPT__ADMIN__VERB__UNPIN)
+		       ? lost_named(j, m)
+		       : NULL;
 	if (!c && !lost) {
 		snprintf(text, sizeof(text),
 			 "job '%s' has no committed checkpoint of step %llu: 'ckptctl list %s' "
@@ -441,7 +450,8 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		return;
 	}
 	if (lost)
-		r = forget_lost(s, request, j, lost);
+		r = mark_lost(s, request, j, lost,
+			      m->verb == CKPT__ADMIN__VERB__REMOVE ? RECORD_FREE : RECORD_PIN, &e);
 	else if (m->verb == CKPT__ADMIN__VERB__REMOVE)
 		r = remove_one(s, request, c, &e);
 	else if (m->verb == CKPT__ADMIN__VERB__TRUST)
