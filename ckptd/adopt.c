@@ -588,8 +588,10 @@ static void adopt_members(struct job *j)
 			member_index(m);
 			continue;
 		}
-		if (was_of_this_run(m))
+		if (was_of_this_run(m)) {
 			j->run_closed = true;
+			credits_rank_left(j, m->rank);
+		}
 		if (m->declared)
 			declared_unref(j, m->declared);
 		member_delete(m);

@@ -139,6 +139,10 @@ static enum credit_block find_block(struct job *j, uint32_t *ret_rank)
 	*ret_rank = 0;
 	if (j->opening || j->history.epoch.number == 0 || j->node->stopping)
 		return BLOCK_OPENING;
+	if (j->rank_left) {
+		*ret_rank = j->left_rank;
+		return BLOCK_LEFT;
+	}
 	if (ledgering_short(j))
 		return BLOCK_MEMORY;
 	/* The usual answer, without a walk. The last of those behind is shown: most often ranks
@@ -349,6 +353,14 @@ void credits_forget(struct member *m)
 {
 	if (m->job->window.behind == m)
 		m->job->window.behind = NULL;
+}
+
+void credits_rank_left(struct job *j, uint32_t rank)
+{
+	if (j->rank_left)
+		return;
+	j->rank_left = true;
+	j->left_rank = rank;
 }
 
 /* ---- What ranks do with it ---- */

@@ -19,6 +19,8 @@ bool credits_has(const struct member *m);
 void credits_returned(struct member *m);
 /* It is in the job's newest epoch now. */
 void credits_entered(struct member *m);
+/* One of the epoch has ended, or said goodbye. */
+void credits_rank_left(struct job *j, uint32_t rank);
 /* It is about to be freed. */
 void credits_forget(struct member *m);
 /* Fills a page that is made for it. */

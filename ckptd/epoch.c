@@ -427,6 +427,7 @@ static void join(struct opening *o)
 		return;
 	}
 	j->seen[m->rank] = 1;
+	j->rank_left = j->rank_left && j->left_rank != m->rank;
 	admission_rank_came(j->node, &o->r);
 	if (!o->r.looks)
 		watching_goes_on(j);
@@ -522,6 +523,7 @@ static void epoch_opened(struct opening *o)
 	if (new_run) {
 		alloc_free(j->seen);
 		j->seen = NULL;
+		j->rank_left = false;
 	}
 	member_publish_epoch(j);
 	watching_epoch(j);

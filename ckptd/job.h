@@ -346,6 +346,8 @@ struct job {
 	uint64_t next_declaration; /* region's name */
 	bool freeing; /* by job_free(): memory that outlives this process stays */
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
+	bool rank_left;      /* of the epoch: no step can be saved by all any more */
+	uint32_t left_rank;  /* the first of them */
 	bool run_over;       /* all its ranks have said goodbye */
 	bool epoch_over; /* memory was lost since the epoch was opened: the next open opens one */
 	bool creating;       /* record 0 is on its way */

@@ -386,6 +386,7 @@ void member_left(struct member *m, enum member_end how)
 
 	m->alive = false;
 	j->run_closed = true;
+	credits_rank_left(j, rank);
 	beats_leave(m); /* the detector takes a beat after the end for one of a new process */
 	if (how == MEMBER_REPLACED)
 		watching_left(m);

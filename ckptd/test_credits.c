@@ -546,6 +546,36 @@ static void test_why_there_is_no_credit(void **state)
 	crew_end(&w);
 }
 
+/* What an epoch has lost does not come back in it, so that no save need wait; the next launch's
+ * ranks are still to come. */
+static void test_a_rank_has_left(void **state)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	struct node_test *t = *state;
+	struct crew w;
+
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	crew_begin(t, &w);
+	turns(t);
+	assert_int_equal(w.k[0].page->blocked, BLOCK_BEHIND);
+	assert_int_equal(hand_ask_code(&w.k[1], &q), 0);
+	turns(t);
+	assert_int_equal(save_rank(&w.k[0], 0, 10), 0); /* it has its credit */
+	turns(t);
+	assert_int_equal(w.k[0].page->blocked, BLOCK_LEFT);
+	assert_int_equal(w.k[0].page->blocked_rank, 1);
+	crew_end(&w);
+	turns(t);
+	join(t, &w.k[0], 0, RANKS, "run2");
+	declare_rank(&w.k[0], 0, RANKS);
+	prepare_rank(&w.k[0]);
+	turns(t);
+	assert_int_equal(w.k[0].page->blocked, BLOCK_ABSENT);
+	hand_close(&w.k[0]);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -564,6 +594,7 @@ int main(void)
 		NODE_TEST(test_a_rank_is_far_ahead),
 		NODE_TEST(test_a_rank_has_saved_far_ahead),
 		NODE_TEST(test_why_there_is_no_credit),
+		NODE_TEST(test_a_rank_has_left),
 	};
 
 	return cmocka_run_group_tests_name("ckptd/test_credits", tests, NULL, NULL);

@@ -390,7 +390,9 @@ static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct
 			r = take_credit(c, s, e);
 		if (r == 0)
 			r = check_epoch(c, s->step, e);
-		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED || clock_ns() >= deadline)
+		/* Of these two no credit comes, however long it waits. */
+		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED ||
+		    s->skip_reason == CKPT_SKIP_LEFT || clock_ns() >= deadline)
 			return r;
 		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
 		/* ckptd answers the request that takes an older one back. */

@@ -13,13 +13,13 @@
 #include "proto/session_page.h"
 
 /* ckptd writes a block into the page, the library reads it as a reason. */
-_Static_assert((int)BLOCK_FILLING == CKPT_SKIP_SLOTS &&
-		       (int)BLOCK_OPENING == CKPT_SKIP_OPENING &&
+_Static_assert((int)BLOCK_FILLING == CKPT_SKIP_SLOTS && (int)BLOCK_OPENING == CKPT_SKIP_OPENING &&
 		       (int)BLOCK_MEMORY == CKPT_SKIP_MEMORY &&
 		       (int)BLOCK_ABSENT == CKPT_SKIP_ABSENT &&
 		       (int)BLOCK_UNPREPARED == CKPT_SKIP_UNPREPARED &&
 		       (int)BLOCK_NOT_LOADED == CKPT_SKIP_NOT_LOADED &&
-		       (int)BLOCK_SLOTS == CKPT_SKIP_FULL && (int)BLOCK_BEHIND == CKPT_SKIP_BEHIND,
+		       (int)BLOCK_SLOTS == CKPT_SKIP_FULL &&
+		       (int)BLOCK_BEHIND == CKPT_SKIP_BEHIND && (int)BLOCK_LEFT == CKPT_SKIP_LEFT,
 	       "the same numbers in the page and in the library");
 
 struct row {
@@ -53,6 +53,9 @@ static const struct row rows[] = {
 			       "why"},
 	[CKPT_SKIP_BEHIND] = {"has not saved the step before yet", true,
 			      "save less often, or look for why it is slow with", "why"},
+	[CKPT_SKIP_LEFT] = {"has ended, and no step can be saved without it", true,
+			    "start the job again: its load goes on from the newest checkpoint; see",
+			    "why"},
 };
 
 static const struct row *row_of(int reason)

@@ -624,6 +624,25 @@ static void test_a_credit_for_a_later_step(void **state)
 	check_image(w, 1);
 }
 
+/* The epoch has lost a rank: no step is saved by all any more. */
+static void test_a_rank_has_left(void **state)
+{
+	struct world *w = *state;
+	uint64_t took;
+	int r;
+
+	FAKE_SET(w->f, w->f->grant, false);
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	set_block(w, BLOCK_LEFT, 3);
+	w->a.flags = CKPT_WAIT_CREDIT; /* in vain */
+	w->a.timeout_ms = 20000;
+	took = ms_of_save(w, &r);
+	assert_int_equal(r, CKPT_SKIPPED);
+	assert_true(took < 10000);
+	assert_non_null(strstr(ckpt_last_error(NULL), "rank 3 has ended, and no step can be saved "
+						      "without it; start the job again"));
+}
+
 /* Not the rank that ckptd waits for is at fault, but the step. */
 static void test_a_step_that_falls(void **state)
 {
@@ -891,6 +910,7 @@ int main(void)
 		T(test_the_first_save_waits_once),
 		T(test_why_a_save_is_skipped),
 		T(test_a_credit_for_a_later_step),
+		T(test_a_rank_has_left),
 		T(test_a_step_that_falls),
 		T(test_a_long_reason),
 		T(test_ckptd_hears_of_a_failed_save),

@@ -273,7 +273,8 @@ struct ckpt_save_args {
 	X(CKPT_SKIP_BEHIND, 10, "behind")            /* skip_rank has not saved the last one */    \
 	X(CKPT_SKIP_FAILED, 11, "failed")            /* to ckptd only: the save failed, */         \
 	X(CKPT_SKIP_REFUSED, 12, "refused")          /* or failed before it was begun */          \
-	X(CKPT_SKIP_PENDING, 13, "pending")          /* ckptd gives the next credit soon */
+	X(CKPT_SKIP_PENDING, 13, "pending")          /* ckptd gives the next credit soon */        \
+	X(CKPT_SKIP_LEFT, 14, "left")                /* skip_rank has ended: start the job again */
 
 enum ckpt_skip_reason {
 #define X(name, value, word) name = value,

@@ -36,6 +36,7 @@ enum credit_block {
 	BLOCK_NOT_LOADED = 8, /* blocked_rank has not entered the epoch by a load */
 	BLOCK_SLOTS = 9,    /* every slot of blocked_rank holds a checkpoint that is still needed */
 	BLOCK_BEHIND = 10,  /* blocked_rank has not saved the step of the last credit yet */
+	BLOCK_LEFT = 14,    /* blocked_rank was in the epoch and has ended: no later one is given */
 };
 
 struct session_page {

@@ -98,7 +98,7 @@ class Stats(C.Structure):
 
 # Words of enum ckpt_skip_reason.
 SKIP_REASONS = ("none", "caller", "slots", "passed", "opening", "memory", "absent", "unprepared",
-                "not-loaded", "full", "behind", "failed", "refused", "pending")
+                "not-loaded", "full", "behind", "failed", "refused", "pending", "left")
 
 
 METRICS_MAX = 8
