@@ -215,7 +215,7 @@ static uint32_t go_on_with(struct detector *d, int i, uint32_t budget)
 {
 	uint32_t *at = &d->job_next[i], cost = 0;
 
-	while (*at < d->options.jobs_max && cost < budget) {
+	while (*at < d->jobs_end && cost < budget) {
 		struct job *j = d->jobs[(*at)++];
 		uint64_t told = d->verdicts.told, asked = d->asked;
 
@@ -225,6 +225,8 @@ static uint32_t go_on_with(struct detector *d, int i, uint32_t budget)
 		cost += (uint32_t)(d->verdicts.told - told) * TOLD_COST;
 		cost += (uint32_t)(d->asked - asked) * ASK_COST;
 	}
+	if (*at >= d->jobs_end)
+		*at = d->options.jobs_max;
 	return cost;
 }
 
@@ -520,12 +522,12 @@ static void tell_all_well(struct detector *d)
 {
 	struct subject s;
 
-	for (uint32_t i = 0; i < d->options.nodes_max; i++)
+	for (uint32_t i = 0; i < d->nodes_end; i++)
 		if (d->nodes[i]) {
 			s = subject_node(i);
 			tell_well(d, &s);
 		}
-	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+	for (uint32_t i = 0; i < d->jobs_end; i++)
 		if (d->jobs[i]) {
 			s = subject_job(i);
 			tell_well(d, &s);

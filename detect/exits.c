@@ -334,7 +334,7 @@ static bool somebody_lives(const struct job *j)
 
 static void let_go(struct detector *d)
 {
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+	for (uint32_t i = 0; i < d->jobs_end; i++) {
 		struct job *j = d->jobs[i];
 		struct mine_job *mj = j ? JOB_OWN(d, j, exits, struct mine_job) : NULL;
 
@@ -459,7 +459,7 @@ static void job_is_well(struct detector *d, const struct subject *s, struct job 
 
 static void on_well(struct detector *d, const struct subject *s)
 {
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+	for (uint32_t i = 0; i < d->jobs_end; i++) {
 		struct job *j = d->jobs[i];
 
 		if (j && (s->kind == SUBJECT_NODE || s->job == j->number))

@@ -290,7 +290,7 @@ static void on_sample(struct detector *d, const struct sample *s, const struct w
 
 static void on_well(struct detector *d, const struct subject *s)
 {
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+	for (uint32_t i = 0; i < d->jobs_end; i++) {
 		struct mine_job *m =
 			d->jobs[i] ? JOB_OWN(d, d->jobs[i], hang, struct mine_job) : NULL;
 

@@ -156,6 +156,8 @@ static struct job *job_born(struct detector *d, uint32_t job)
 	j->on = true; /* until somebody says otherwise */
 	j->began_ns = d->now_ns;
 	d->jobs[job] = j;
+	if (job >= d->jobs_end)
+		d->jobs_end = job + 1;
 	return j;
 }
 
@@ -255,6 +257,8 @@ void known_forget(struct detector *d, struct job *j)
 	each_rank(r, j) tell_gone(d, r);
 	each_rank(r, j) rank_free(d, r);
 	d->jobs[j->number] = NULL;
+	while (d->jobs_end && !d->jobs[d->jobs_end - 1])
+		d->jobs_end--;
 	give(d, j->ranks, j->ranks_cap * sizeof(struct rank *));
 	give(d, j, sizeof(*j) + d->job_size);
 }
@@ -279,7 +283,7 @@ static bool room_for_rank(const struct detector *d, const struct job *j)
 		return false;
 	if (!j->owned || (d->n_ranks + 1) / SHARE <= left - 1)
 		return true; /* whosever all of them are */
-	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+	for (uint32_t i = 0; i < d->jobs_end; i++)
 		if (d->jobs[i] && has_owner(d->jobs[i], j))
 			has += d->jobs[i]->n_ranks;
 	return (has + 1) / SHARE <= left - 1;
@@ -355,7 +359,7 @@ static uint32_t drop_gone(struct detector *d, const struct job *like, bool accus
 	uint32_t n = 0, most = accused ? 1 : DROPPED;
 
 	for (int on = 0; on < 2; on++) {
-		for (uint32_t i = 0; n < most && i < d->options.jobs_max; i++) {
+		for (uint32_t i = 0; n < most && i < d->jobs_end; i++) {
 			struct job *j = d->jobs[i];
 
 			if (j && j->on == (on == 1) && j->n_ranks > (on ? j->n_staying : 0) &&
@@ -711,7 +715,7 @@ void known_fini(struct detector *d)
 {
 	struct rank *r;
 
-	for (uint32_t i = 0; d->jobs && i < d->options.jobs_max; i++) {
+	for (uint32_t i = 0; d->jobs && i < d->jobs_end; i++) {
 		struct job *j = d->jobs[i];
 
 		if (!j)
@@ -720,7 +724,7 @@ void known_fini(struct detector *d)
 		give(d, j->ranks, j->ranks_cap * sizeof(struct rank *));
 		give(d, j, sizeof(*j) + d->job_size);
 	}
-	for (uint32_t i = 0; d->nodes && i < d->options.nodes_max; i++)
+	for (uint32_t i = 0; d->nodes && i < d->nodes_end; i++)
 		if (d->nodes[i])
 			node_free(d, d->nodes[i]);
 	give(d, d->jobs, d->options.jobs_max * sizeof(struct job *));

@@ -184,8 +184,7 @@ static void on_tick(struct detector *d)
 {
 	uint64_t note = (uint64_t)(d->options.flap_down_s * NS_PER_SEC);
 
-	for (uint32_t i = 0; DETECTOR_OWN(d, links, struct mine)->down && i < d->options.nodes_max;
-	     i++)
+	for (uint32_t i = 0; DETECTOR_OWN(d, links, struct mine)->down && i < d->nodes_end; i++)
 		for (struct device *x = d->nodes[i] ? d->nodes[i]->devices : NULL; x; x = x->next) {
 			struct mine_port *m = DEVICE_OWN(d, x, links, struct mine_port);
 

@@ -287,7 +287,7 @@ static uint32_t on_tick_job(struct detector *d, struct job *j)
 /* It is told again if it goes on. */
 static void on_well(struct detector *d, const struct subject *s)
 {
-	for (uint32_t i = 0; i < d->options.jobs_max; i++) {
+	for (uint32_t i = 0; i < d->jobs_end; i++) {
 		struct job *j = d->jobs[i];
 		struct mine_job *m = j ? JOB_OWN(d, j, numeric, struct mine_job) : NULL;
 

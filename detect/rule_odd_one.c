@@ -438,7 +438,7 @@ static void tick(struct detector *d)
 	if (!room_for(m, d->nodes_end))
 		return;
 	n = gather(d, m->places);
-	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+	for (uint32_t i = 0; i < d->jobs_end; i++)
 		if (d->jobs[i])
 			JOB_OWN(d, d->jobs[i], odd_one, struct mine_job)->suspects = 0;
 	mix_small_groups(d, m->places, n);
@@ -449,7 +449,7 @@ static void tick(struct detector *d)
 		odd_judge(m->group, end - i, m->places[i].group, m->places[i].mixed, m->scratch,
 			  d->now_ns);
 	}
-	for (uint32_t i = 0; i < d->options.jobs_max; i++)
+	for (uint32_t i = 0; i < d->jobs_end; i++)
 		if (d->jobs[i])
 			find_changed(d, d->jobs[i], m->places, n);
 	for (size_t i = 0; i < n; i++)

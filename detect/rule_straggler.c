@@ -355,7 +355,7 @@ static void tick(struct detector *d)
 {
 	struct mine *m = DETECTOR_OWN(d, straggler, struct mine);
 
-	for (uint32_t i = 0; m->accused_nodes && i < d->options.nodes_max; i++) {
+	for (uint32_t i = 0; m->accused_nodes && i < d->nodes_end; i++) {
 		struct node *n = d->nodes[i];
 		struct mine_node *mn = n ? NODE_OWN(d, n, straggler, struct mine_node) : NULL;
 

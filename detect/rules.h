@@ -187,7 +187,9 @@ struct detector {
 
 	struct job **jobs;   /* options.jobs_max, by number */
 	struct node **nodes; /* options.nodes_max, by number */
-	uint32_t nodes_end;  /* beyond the highest number of a node that is known */
+	/* Beyond the highest number of a node, and of a job, that is known: on most machines few
+	 * are, and some rules look at all four times a second. */
+	uint32_t nodes_end, jobs_end;
 	uint32_t n_ranks;    /* born */
 	uint64_t room_changes; /* what may make room for ranks, but verdicts that end */
 	uint64_t room_looks;   /* for ranks whose place can be given away */

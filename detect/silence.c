@@ -112,7 +112,7 @@ static void tell(struct detector *d, struct node *n, double phi)
 
 static void on_tick(struct detector *d)
 {
-	for (uint32_t i = 0; i < d->options.nodes_max; i++) {
+	for (uint32_t i = 0; i < d->nodes_end; i++) {
 		struct node *n = d->nodes[i];
 		struct mine_node *m = n ? NODE_OWN(d, n, silence, struct mine_node) : NULL;
 		uint64_t age_ns;

@@ -710,6 +710,32 @@ static void test_high_numbers_cost_no_more(void **state)
 	detector_free(b.d);
 }
 
+/* A tick goes over the jobs that are known, not over all that there may be. */
+static void test_bounds_cost_no_time(void **state)
+{
+	struct sample gone = sample_of(SAMPLE_NAME, 3 * SEC, SAMPLE_NONE, 0, SAMPLE_NONE);
+	static const uint32_t end[] = {41, 41, 1, 0}; /* after so many were forgotten */
+	static const uint32_t order[] = {0, 5, 40};
+	struct bench b;
+
+	(void)state;
+	bench_begin(&b, 0);
+	assert_int_equal(b.d->jobs_end, 0);
+	for (uint32_t i = 3; i-- > 0;) {
+		owned_job(&b, order[i], 7);
+		assert_int_equal(b.d->jobs_end, 41);
+	}
+	time_goes_by(&b, 2 * SEC, 3 * SEC);
+	for (uint32_t i = 0; i < 3; i++) {
+		assert_int_equal(b.d->jobs_end, end[i]);
+		gone.job = order[(i + 1) % 3];
+		feed(b.d, &gone);
+	}
+	assert_int_equal(b.d->jobs_end, end[3]);
+	assert_false(detector_goes_on(b.d));
+	detector_free(b.d);
+}
+
 /* Bounds cost next to nothing: memory is taken for who is there. */
 static void test_memory_of_one_node(void **state)
 {
@@ -1018,6 +1044,7 @@ int main(void)
 		cmocka_unit_test(test_many_verdicts_are_no_long_call),
 		cmocka_unit_test(test_many_questions_are_no_long_call),
 		cmocka_unit_test(test_high_numbers_cost_no_more),
+		cmocka_unit_test(test_bounds_cost_no_time),
 		cmocka_unit_test(test_memory_of_one_node),
 		cmocka_unit_test(test_no_memory),
 		cmocka_unit_test(test_words),

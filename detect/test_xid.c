@@ -33,7 +33,6 @@ static void begin(struct bench *b)
 	memset(b, 0, sizeof(*b));
 	assert_int_equal(xid_policy_default(&b->policy), 0);
 	detector_options_default(&o);
-	o.nodes_max = 16; /* time is long here, and each tick goes through them */
 	b->d = told_detector(&b->told, &o, b->policy);
 }
 
@@ -256,7 +255,6 @@ static void test_programs_of_users(void **state)
 
 		assert_int_equal(xid_policy_default(&b.policy), 0);
 		detector_options_default(&o);
-		o.nodes_max = 16;
 		o.shared_node = true;
 		b.d = told_detector(&b.told, &o, b.policy);
 		for (uint32_t job = 0; job < 8 && cases[i].owners[job]; job++) {
@@ -292,7 +290,6 @@ static void test_jobs_of_another_user(void **state)
 	(void)state;
 	assert_int_equal(xid_policy_default(&b.policy), 0);
 	detector_options_default(&o);
-	o.nodes_max = 16;
 	o.shared_node = true;
 	b.d = told_detector(&b.told, &o, b.policy);
 	for (uint32_t i = 0; i < 8; i++) {
