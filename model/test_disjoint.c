@@ -272,12 +272,20 @@ static uint64_t cost(struct disjoint *d)
 	return d->steps / n_boxes;
 }
 
+/* The cost of each is what is asserted: it is the same of fewer. */
+static uint32_t shards(void)
+{
+	uint64_t n = test_cap("CKPT_SHARDS", SHARDS);
+
+	return n < SHARDS ? (uint32_t)n : SHARDS;
+}
+
 /* Long in all dimensions but the last, and beginning anywhere in them: their order by offset says
  * nothing. */
 static void slabs(uint32_t ndim)
 {
 	n_boxes = 0;
-	for (uint32_t i = 0; i < SHARDS; i++) {
+	for (uint32_t i = 0; i < shards(); i++) {
 		struct box b = { .ndim = ndim };
 
 		for (uint32_t k = 0; k + 1 < ndim; k++) {
@@ -326,8 +334,8 @@ static void test_cost_of_hostile_shapes(void **state)
 		for (uint32_t k = 0; k < ndim; k++)
 			whole.length[k] = (uint64_t)1 << 60 / ndim;
 		n_boxes = 0;
-		divide(whole, SHARDS);
-		assert_true(n_boxes > SHARDS / 2);
+		divide(whole, shards());
+		assert_true(n_boxes > shards() / 2);
 		assert_in_range(cost(&d), 1, 2 * most);
 	}
 	disjoint_fini(&d);
