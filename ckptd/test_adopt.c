@@ -645,18 +645,6 @@ static bool has_pages(struct node_test *t, const struct slot *s)
 	return (uint64_t)st.st_blocks * 512 >= s->region->size;
 }
 
-static void prepare_early(struct hand *k)
-{
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Prepare p = CKPT__PREPARE__INIT;
-
-	p.blob_bytes = HAND_BLOB_MAX;
-	p.early = true;
-	q.body_case = CKPT__REQUEST__BODY_PREPARE;
-	q.prepare = &p;
-	assert_int_equal(hand_ask_code(k, &q), 0);
-}
-
 /* Keeps the memory of a node that was killed when it had handed slots over and filled none. */
 static void keep_slots_without_pages(struct node_test *t)
 {
@@ -665,7 +653,7 @@ static void keep_slots_without_pages(struct node_test *t)
 	begin_node(t);
 	assert_int_equal(join(t, &t->a, 0, 1, "run1"), HAND_BASE_NONE);
 	declare_rank(&t->a, 0, 1);
-	prepare_early(&t->a);
+	assert_int_equal(hand_prepare_early(&t->a), 0);
 	keep(the_job(t)->ledger.region);
 	list_each(s, &the_job(t)->slots, link) {
 		assert_false(has_pages(t, s));
@@ -700,7 +688,7 @@ static void test_slots_without_pages_after_a_crash(void **state)
 	assert_int_equal(t->a.page->credit, 0);
 	list_each(s, &the_job(t)->slots, link)
 		assert_false(has_pages(t, s));
-	prepare_early(&t->a); /* again, for their descriptors */
+	assert_int_equal(hand_prepare_early(&t->a), 0); /* again, for their descriptors */
 	assert_int_equal(t->a.page->credit, 0);
 	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	q.slots_ready = &ready;

@@ -116,19 +116,6 @@ static int teardown(void **state)
 
 static int slot_fds[HAND_SLOTS_MAX]; /* of the last take_early() */
 
-static uint64_t prepare_early(struct hand *k)
-{
-	Ckpt__Request q = CKPT__REQUEST__INIT;
-	Ckpt__Prepare p = CKPT__PREPARE__INIT;
-
-	p.blob_bytes = HAND_BLOB_MAX;
-	p.early = true;
-	q.body_case = CKPT__REQUEST__BODY_PREPARE;
-	q.prepare = &p;
-	assert_int_equal(hand_send(k, &q), 0);
-	return q.id;
-}
-
 /* Its answer: the slots are mapped, and their descriptors kept to look at. */
 static void take_early(struct hand *k)
 {
@@ -195,7 +182,7 @@ static void join_early(struct node_test *t, const char *run)
 {
 	join(t, &t->a, 0, 1, run);
 	declare_rank(&t->a, 0, 1);
-	prepare_early(&t->a);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
 	take_early(&t->a);
 }
 
@@ -245,7 +232,7 @@ static void test_leaves_while_slots_are_filled(void **state)
 	join(t, &t->a, 0, 1, "run1");
 	declare_elements(&t->a, 0, 1, LARGE);
 	left = real->available(t->host.memory, &budget);
-	prepare_early(&t->a);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
 	take_early(&t->a);
 	slots = 3 * t->a.slot_bytes;
 	assert_int_equal(left - real->available(t->host.memory, &budget), slots);
@@ -442,7 +429,7 @@ static void test_ready_before_the_slots_are_made(void **state)
 		slot_let_go(s);
 	}
 	atomic_store(&reserve_waits, true);
-	prepare_early(&t->a);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
 	say_ready(&t->a);
 	steps(t, 100);
 	assert_int_equal(t->a.page->credit, 0);
@@ -456,7 +443,7 @@ static void test_ready_before_the_slots_are_made(void **state)
 	assert_true(list_empty(&t->host.node->stopped_jobs));
 	atomic_store(&reserve_error, 0);
 	close_fds(&t->a);
-	prepare_early(&t->a);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
 	take_early(&t->a);
 	assert_int_equal(t->a.n_slots, t->o.slots);
 	say_ready(&t->a);
@@ -483,7 +470,7 @@ static void test_waits_for_what_is_destroyed(void **state)
 	assert_true(t->host.node->destroying > 2 * slot);
 	declare_elements(&t->a, 0, 1, LARGE);
 	atomic_store(&pretended_left, slot);
-	prepare_early(&t->a);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
 	turns(t, 200);
 	assert_false(list_empty(&t->host.node->memory_waits));
 	atomic_store(&destroy_waits, false);

@@ -308,6 +308,28 @@ int hand_prepare(struct hand *k)
 	return hand_ask_code(k, &q);
 }
 
+static int prepare_early_by(struct hand *k, int (*send_it)(struct hand *k, Ckpt__Request *q))
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Prepare p = CKPT__PREPARE__INIT;
+
+	p.blob_bytes = HAND_BLOB_MAX;
+	p.early = true;
+	q.body_case = CKPT__REQUEST__BODY_PREPARE;
+	q.prepare = &p;
+	return send_it(k, &q);
+}
+
+int hand_prepare_early(struct hand *k)
+{
+	return prepare_early_by(k, hand_ask_code);
+}
+
+int hand_send_prepare_early(struct hand *k)
+{
+	return prepare_early_by(k, hand_send);
+}
+
 /* ---- Save ---- */
 
 static uint8_t *slot_of(struct hand *k, uint32_t number)

@@ -72,6 +72,9 @@ MUST_CHECK int hand_rejoin(struct hand *k, const char *job, uint32_t rank, uint3
 MUST_CHECK int hand_declare(struct hand *k, struct geometry g, const struct shard *shards,
 			    uint32_t n);
 MUST_CHECK int hand_prepare(struct hand *k);
+/* Before the slots have pages; none is mapped. The second one does not wait for the answer. */
+MUST_CHECK int hand_prepare_early(struct hand *k);
+MUST_CHECK int hand_send_prepare_early(struct hand *k);
 /* Waits for a credit, has the shards filled, and seals, with one blob "rng". */
 typedef void hand_fill_fn(void *arg, const struct shard *s, uint8_t *out);
 MUST_CHECK int hand_save(struct hand *k, uint64_t step, hand_fill_fn *fill, void *arg,
