@@ -166,39 +166,58 @@ static void child(const struct run *run, size_t which, int fd)
 	_exit(0);
 }
 
-/* How long a thread of that process has waited for a core (/proc/PID/task/TID/schedstat, its second
- * number); 0 where the kernel does not say. */
-static double waited_for_core(pid_t pid)
+static bool read_line(const char *path, char *line, size_t size)
 {
-	char path[64], line[128];
+	FILE *f = fopen(path, "re");
+	bool any = f && fgets(line, (int)size, f);
+
+	if (f)
+		fclose(f);
+	return any;
+}
+
+/* Of a thread that has been there for so many seconds (/proc/PID/task/TID/schedstat). The wait that
+ * still goes on is not in the kernel's sum: one that is ready and has not run has waited. */
+static double thread_waited(pid_t pid, const char *tid, double seconds)
+{
+	char path[64], line[512];
+	unsigned long long ran, waited;
+	const char *state;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/schedstat", (int)pid, tid);
+	if (!read_line(path, line, sizeof(line)) || sscanf(line, "%llu %llu", &ran, &waited) != 2)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, tid);
+	state = read_line(path, line, sizeof(line)) ? strrchr(line, ')') : NULL;
+	if (state && strncmp(state, ") R", 3) == 0)
+		return fmax((double)waited / 1e9, seconds - (double)ran / 1e9);
+	return (double)waited / 1e9;
+}
+
+/* The longest that a thread of that process has waited for a core; 0 where the kernel does not say.
+ */
+static double waited_for_core(pid_t pid, double seconds)
+{
+	char path[64];
 	double longest = 0;
 	struct dirent *d;
 	DIR *tasks;
-	FILE *f;
 
 	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
 	tasks = opendir(path);
-	while (tasks && (d = readdir(tasks))) {
-		unsigned long long ran, waited;
-
-		snprintf(path, sizeof(path), "/proc/%d/task/%.16s/schedstat", (int)pid, d->d_name);
-		f = d->d_name[0] == '.' ? NULL : fopen(path, "re");
-		if (f && fgets(line, sizeof(line), f) &&
-		    sscanf(line, "%llu %llu", &ran, &waited) == 2 && (double)waited > longest)
-			longest = (double)waited;
-		if (f)
-			fclose(f);
-	}
+	while (tasks && (d = readdir(tasks)))
+		if (d->d_name[0] != '.')
+			longest = fmax(longest, thread_waited(pid, d->d_name, seconds));
 	if (tasks)
 		closedir(tasks);
-	return longest / 1e9;
+	return longest;
 }
 
 /* Its time is over. What had to wait for cores for a quarter of it says nothing about the node; at
  * idle priority nothing does. */
 static void take_late(struct run *run, const char *name, pid_t pid, double seconds)
 {
-	double waited = waited_for_core(pid);
+	double waited = waited_for_core(pid, seconds);
 
 	if (run->idle)
 		take_verdict(run, name, CHECK_SKIPPED,

@@ -147,7 +147,7 @@ unset CKPT_LIBCUDA
 # On a node that others keep busy what comes too late is not found out, and no fault.
 core=$(taskset -cp $$ | sed 's/.*: //; s/[-,].*//')
 hogs=
-for i in 1 2 3 4; do
+for i in $(seq 16); do
 	taskset -c "$core" sh -c 'while :; do :; done' &
 	hogs="$hogs $!"
 done
