@@ -6,8 +6,9 @@
  * (look.c) and writes its struct ckpt_binding; declare() looks at one and calls ckpt_declare().
  * What is not simple is left to ckpt/__init__.py, which does the same without this module.
  *
- *   1. An address is of the object as it is in that call: a table holds no address, and no
- *      reference to a tensor or its memory.
+ *   1. An address is of the object as it is in that call: a table holds no reference to a tensor or
+ *      its memory, and uses the address that it has seen only where not one byte of what torch has
+ *      behind the tensor has changed since (unchanged.c).
  *   2. What has the memory that fill() gives addresses of is kept by the caller's lists: numpy
  *      arrays by the list that is looked through, torch's storages by `keep`.
  *
@@ -29,6 +30,7 @@ struct entry {
 	size_t dims; /* where its extents begin in table.dims */
 	uint16_t dtype;
 	int16_t ndim; /* FLAT: any shape of so many bytes */
+	struct seen seen;
 };
 
 struct table {
@@ -62,19 +64,58 @@ static int append_number(PyObject *list, Py_ssize_t n)
 struct filling {
 	PyObject *tensors, *keep, *odd;
 	struct ckpt_binding *out;
+	const void *storage; /* the last one that keep has a reference to; NULL: none */
+	uint64_t storage_digest;
 	bool writable;
 };
 
-static int fill_one(struct table *t, const struct filling *f, Py_ssize_t i)
+/* Has the storage of a tensor kept (2) where it is not that of the one before. 1, 0: its objects
+ * are not of known classes, -1: an error. */
+static int keep_storage(struct table *t, struct filling *f, PyObject *o)
+{
+	const struct unchanged *u = &t->looker.unchanged;
+	const void *storage = unchanged_storage(u, o);
+	PyObject *owner;
+	int r;
+
+	if (!storage || storage == f->storage)
+		return storage != NULL;
+	owner = look_owner(&t->looker, o);
+	r = owner ? PyList_Append(f->keep, owner) : -1;
+	Py_XDECREF(owner);
+	f->storage = r == 0 ? unchanged_storage(u, o) : NULL;
+	f->storage_digest = f->storage ? unchanged_storage_digest(u, f->storage) : 0;
+	return r < 0 ? r : f->storage != NULL;
+}
+
+/* Of a tensor that is as it was seen. 1, 0: it may have changed, -1: an error. */
+static int fill_unchanged(struct table *t, struct filling *f, Py_ssize_t i, PyObject *o)
 {
 	const struct entry *e = &t->entries[i];
-	PyObject *o = PyList_GetItem(f->tensors, i);
+	const struct unchanged *u = &t->looker.unchanged;
+	int r = e->seen.digest && look_is_torch(&t->looker, o) ? keep_storage(t, f, o) : 0;
+
+	if (r <= 0)
+		return r;
+	if (unchanged_digest(u, o, f->storage_digest) != e->seen.digest)
+		return 0;
+	f->out[i] = (struct ckpt_binding){.ptr = e->seen.ptr,
+					  .device = e->seen.device,
+					  .dtype = e->dtype,
+					  .ndim = e->seen.ndim,
+					  .bytes = e->bytes};
+	return 1;
+}
+
+static int fill_looked_at(struct table *t, struct filling *f, Py_ssize_t i, PyObject *o)
+{
+	struct entry *e = &t->entries[i];
+	struct seen seen;
 	struct look l;
 	int r = 0;
 
-	if (!o)
-		return -1;
-	if (!look(&t->looker, o, &l))
+	f->storage = NULL; /* a call of torch may let go of the lock */
+	if (!look_to_remember(&t->looker, o, &l, &seen))
 		return append_number(f->odd, i);
 	if (!fits(t, e, &l) || (f->writable && !l.writable && l.bytes)) {
 		r = append_number(f->odd, i);
@@ -84,11 +125,22 @@ static int fill_one(struct table *t, const struct filling *f, Py_ssize_t i)
 						  .dtype = l.dtype,
 						  .ndim = (uint16_t)l.ndim,
 						  .bytes = l.bytes};
+		e->seen = seen;
 		if (l.owner)
 			r = PyList_Append(f->keep, l.owner); /* (2) */
 	}
 	Py_XDECREF(l.owner);
 	return r;
+}
+
+static int fill_one(struct table *t, struct filling *f, Py_ssize_t i)
+{
+	PyObject *o = PyList_GetItem(f->tensors, i);
+	int r = o ? fill_unchanged(t, f, i, o) : -1;
+
+	if (r != 0)
+		return r < 0 ? r : 0;
+	return fill_looked_at(t, f, i, o);
 }
 
 PyDoc_STRVAR(fill_doc,
@@ -210,13 +262,14 @@ static int make_room(struct table *t, int ndim)
 }
 
 /* There is room. */
-static void add(struct table *t, const struct look *l, bool flat)
+static void add(struct table *t, const struct look *l, const struct seen *seen, bool flat)
 {
 	assert(t->n < t->room && t->n_dims + (size_t)l->ndim <= t->dims_room);
 	t->entries[t->n++] = (struct entry){.bytes = l->bytes,
 					    .dims = t->n_dims,
 					    .dtype = l->dtype,
-					    .ndim = flat ? FLAT : (int16_t)l->ndim};
+					    .ndim = flat ? FLAT : (int16_t)l->ndim,
+					    .seen = *seen};
 	if (flat)
 		return;
 	memcpy(t->dims + t->n_dims, l->dims, (size_t)l->ndim * sizeof(l->dims[0]));
@@ -299,6 +352,7 @@ PyDoc_STRVAR(declare_doc,
 static PyObject *table_declare(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
 	struct table *t = (struct table *)self;
+	struct seen seen;
 	PyObject *shape;
 	struct look l;
 	bool simple;
@@ -306,7 +360,7 @@ static PyObject *table_declare(PyObject *self, PyObject *const *args, Py_ssize_t
 
 	if (n_args != 7)
 		return PyErr_Format(PyExc_TypeError, "declare() takes 7 arguments");
-	if (!look(&t->looker, args[3], &l))
+	if (!look_to_remember(&t->looker, args[3], &l, &seen))
 		Py_RETURN_NONE;
 	Py_CLEAR(l.owner);
 	shape = shape_of(&l);
@@ -321,7 +375,7 @@ static PyObject *table_declare(PyObject *self, PyObject *const *args, Py_ssize_t
 		Py_RETURN_NONE;
 	}
 	if (r >= 0)
-		add(t, &l, false);
+		add(t, &l, &seen, false);
 	return Py_BuildValue("(iiNK)", r, (int)l.dtype, shape, (unsigned long long)l.bytes);
 }
 
@@ -344,7 +398,7 @@ static PyObject *table_add(PyObject *self, PyObject *const *args, Py_ssize_t n_a
 	l.bytes = PyLong_AsUnsignedLongLong(args[2]);
 	if (PyErr_Occurred() || make_room(t, l.ndim) < 0)
 		return NULL;
-	add(t, &l, flat);
+	add(t, &l, &(struct seen){.digest = 0}, flat);
 	Py_RETURN_NONE;
 }
 
@@ -382,6 +436,62 @@ static PyObject *table_know_torch(PyObject *self, PyObject *const *args, Py_ssiz
 			"know_torch(Tensor, Parameter, UntypedStorage, methods, attributes), once");
 	r = look_know_torch(k, args, args[3], args[4]);
 	return r < 0 ? NULL : PyBool_FromLong(r);
+}
+
+/* A number that is an address, or 0 and an error. */
+static const void *address_of(PyObject *n)
+{
+	return PyLong_Check(n) ? PyLong_AsVoidPtr(n) : NULL;
+}
+
+PyDoc_STRVAR(learn_doc,
+	     "learn(tensor, size, TensorImpl, StorageImpl) -> bool\n\nWhether the addresses of "
+	     "torch's objects are found from a tensor, an object of so many bytes, where those of "
+	     "the tensors before were.");
+
+static PyObject *table_learn(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct looker *k = &((struct table *)self)->looker;
+	Py_ssize_t size = n_args == 4 ? PyLong_AsSsize_t(args[1]) : -1;
+
+	if (size < 0 || k->unchanged.trusted)
+		return PyErr_Format(PyExc_TypeError,
+				    "learn(tensor, size, TensorImpl, StorageImpl), before trust()");
+	if (!look_is_torch(k, args[0]) || !address_of(args[2]) || !address_of(args[3]))
+		Py_RETURN_FALSE;
+	return PyBool_FromLong(unchanged_learn(&k->unchanged, args[0], (size_t)size,
+					       address_of(args[2]), address_of(args[3])));
+}
+
+PyDoc_STRVAR(digest_doc, "digest(tensor) -> int\n\nOf all bytes of torch's objects behind it; 0: "
+			 "they are not known.");
+
+static PyObject *table_digest(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct looker *k = &((struct table *)self)->looker;
+	const struct unchanged *u = &k->unchanged;
+	const void *storage = NULL;
+
+	if (n_args == 1 && u->known && look_is_torch(k, args[0]))
+		storage = unchanged_storage(u, args[0]);
+	if (!storage)
+		return PyLong_FromLong(0);
+	return PyLong_FromUnsignedLongLong(
+		unchanged_digest(u, args[0], unchanged_storage_digest(u, storage)));
+}
+
+PyDoc_STRVAR(trust_doc, "trust()\n\nDigests change with each change that counts: they stand for "
+			"what was seen from now on.");
+
+static PyObject *table_trust(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+	struct looker *k = &((struct table *)self)->looker;
+
+	(void)args;
+	if (n_args != 0 || !k->unchanged.known)
+		return PyErr_Format(PyExc_TypeError, "trust(), behind learn()");
+	k->unchanged.trusted = true;
+	Py_RETURN_NONE;
 }
 
 /* ---- The module ---- */
@@ -423,10 +533,13 @@ static void table_dealloc(PyObject *self)
 static PyMethodDef methods[] = {
 	METHOD("add", table_add, add_doc),
 	METHOD("declare", table_declare, declare_doc),
+	METHOD("digest", table_digest, digest_doc),
 	METHOD("fill", table_fill, fill_doc),
 	METHOD("first_outside", table_first_outside, outside_doc),
 	METHOD("know_numpy", table_know_numpy, numpy_doc),
 	METHOD("know_torch", table_know_torch, torch_doc),
+	METHOD("learn", table_learn, learn_doc),
+	METHOD("trust", table_trust, trust_doc),
 	{NULL, NULL, 0, NULL},
 };
 

@@ -2,8 +2,8 @@
 /*
  * look.c - where the bytes of one numpy array or torch tensor are.
  *
- *   1. Nothing about an object is kept: address, shape, strides, dtype, device and memory are read
- *      from it at every look.
+ *   1. Nothing about an object is kept here: address, shape, strides, dtype, device and memory are
+ *      read from it at every look.
  *   2. No error leaves look(): Python looks again, and says what is wrong.
  *
  * numpy's arrays are read as its ABI has them: the members that its own macros read, the same in
@@ -233,13 +233,18 @@ static bool torch_device(struct looker *k, PyObject *o, struct look *l)
 	return device >= 0 && device < INT32_MAX;
 }
 
+PyObject *look_owner(struct looker *k, PyObject *o)
+{
+	return call(k, STORAGE, o);
+}
+
 /* Whether its storage has memory for all of it: storages are freed and made smaller by
  * themselves. */
 static bool torch_memory(struct looker *k, PyObject *o, struct look *l)
 {
 	int64_t offset, bytes;
 
-	l->owner = call(k, STORAGE, o);
+	l->owner = look_owner(k, o);
 	if (!l->owner || (PyObject *)Py_TYPE(l->owner) != k->storage)
 		return false;
 	if (l->bytes == 0)
@@ -277,13 +282,40 @@ bool look(struct looker *k, PyObject *o, struct look *ret)
 	*ret = (struct look){.owner = NULL};
 	if (k->ndarray && type == k->ndarray)
 		simple = look_numpy(k, o, ret);
-	else if (k->tensor && (type == k->tensor || type == k->parameter))
+	else if (look_is_torch(k, o))
 		simple = look_torch(k, o, ret);
 	if (simple && !PyErr_Occurred())
 		return true;
 	PyErr_Clear(); /* (2) */
 	Py_CLEAR(ret->owner);
 	return false;
+}
+
+/* 0: it is not known, or not to be trusted. */
+static uint64_t digest_of(const struct looker *k, PyObject *o)
+{
+	const struct unchanged *u = &k->unchanged;
+	const void *storage = u->trusted && look_is_torch(k, o) ? unchanged_storage(u, o) : NULL;
+
+	return storage ? unchanged_digest(u, o, unchanged_storage_digest(u, storage)) : 0;
+}
+
+bool look_to_remember(struct looker *k, PyObject *o, struct look *ret, struct seen *seen)
+{
+	uint64_t before = digest_of(k, o);
+
+	*seen = (struct seen){.digest = 0};
+	if (!look(k, o, ret))
+		return false;
+	if (ret->ndim > UNCHANGED_NDIM_MAX || before == 0)
+		return true;
+	/* A call of torch may let go of the lock, and another thread change it meanwhile. */
+	if (digest_of(k, o) == before)
+		*seen = (struct seen){.digest = before,
+				      .ptr = ret->ptr,
+				      .device = ret->device,
+				      .ndim = (uint16_t)ret->ndim};
+	return true;
 }
 
 int look_trained(struct looker *k, PyObject *o)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "ckpt.h"
+#include "python/unchanged.h"
 
 #define DTYPES_MAX 64 /* dtype objects that are known; tensors of others are not simple */
 
@@ -44,6 +45,7 @@ struct looker {
 	PyObject *attribute[ATTRIBUTES];
 	descrgetfunc get; /* of the attributes */
 	PyObject *no_args;
+	struct unchanged unchanged; /* trusted: a digest stands for what was seen of a tensor */
 };
 
 /* An object that is simple: contiguous, of a known type and dtype. */
@@ -57,10 +59,32 @@ struct look {
 	PyObject *owner; /* of its memory, a reference; NULL: the object itself */
 };
 
+/* What a torch tensor was, while the digest of torch's objects is this one. */
+struct seen {
+	uint64_t digest; /* 0: nothing is known of it */
+	void *ptr;
+	int device;
+	uint16_t ndim;
+};
+
 /*
  * False: it is not simple, and no error is left behind. Nothing is remembered of the object.
  */
 bool look(struct looker *k, PyObject *o, struct look *ret);
+
+/* look(), and what the caller may remember of it. */
+bool look_to_remember(struct looker *k, PyObject *o, struct look *ret, struct seen *seen);
+
+/* What has a torch tensor's memory now, a reference; NULL and an error: nothing has. */
+PyObject *look_owner(struct looker *k, PyObject *o);
+
+/* Whether o is a tensor of torch, and no subclass of what is known. */
+static inline bool look_is_torch(const struct looker *k, PyObject *o)
+{
+	PyObject *type = (PyObject *)Py_TYPE(o);
+
+	return k->tensor && (type == k->tensor || type == k->parameter);
+}
 
 /* Of an object that look() has found simple; -1: an error. */
 int look_trained(struct looker *k, PyObject *o);

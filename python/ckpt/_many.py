@@ -8,15 +8,18 @@ later. CKPT_EXTENSION names its file; "no" does without it.
 import array
 import ctypes as C
 import importlib.util
+import math
 import mmap
 import os
 import sys
-from typing import Any, List, Optional, Sequence, Tuple
+import warnings
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from . import _lib as L
-from ._tensors import dtype_code, writable_ranges
+from ._tensors import _storage, dtype_code, writable_ranges
 
 _CALLS = ("data_ptr", "is_contiguous", "is_neg", "is_conj", "storage", "storage_offset", "get_device")
+NDIM_MAX = 5  # UNCHANGED_NDIM_MAX of unchanged.h
 _ATTRIBUTES = ("shape", "dtype", "is_cpu", "is_cuda", "requires_grad")
 
 
@@ -56,12 +59,49 @@ def _sample(x: Any) -> Tuple:
     return x, ptr, x.shape, x.strides, x.base, x.dtype, x.flags.c_contiguous, not read_only
 
 
+def changes(torch: Any) -> Iterator[Tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """What makes a tensor, and what changes one thing that is seen of it and no other, if it can."""
+    def give(make: Callable[[Any], Any]) -> Callable[[Any], None]:
+        def change(x: Any) -> None:
+            x.data = make(x.data)
+        return change
+
+    def maker(extents: Sequence[int], offset: int = 0, dtype: str = "float32") -> Callable[[], Any]:
+        return lambda: torch.zeros(200, dtype=getattr(torch, dtype), device="cpu").as_strided(
+            extents, strides_of(extents), offset)
+
+    def strides_of(extents: Sequence[int]) -> List[int]:
+        return [math.prod(extents[i + 1:]) for i in range(len(extents))]
+
+    def strided(i: int, extent: int, stride: int) -> Callable[[Any], None]:
+        def other(values: Sequence[int], add: int) -> List[int]:
+            return [v + add * (j == i) for j, v in enumerate(values)]
+        return give(lambda x: x.as_strided(other(x.shape, extent), other(x.stride(), stride)))
+
+    for n in range(1, NDIM_MAX + 1):
+        for i in range(n):
+            yield maker([2] * n), strided(i, -1, 0)
+            yield maker([2] * n), strided(i, 0, 1)
+        yield maker([2] * n), give(lambda x: x[None] if x.dim() < 5 else x[0])
+    plain = maker([4, 8], 3)
+    yield plain, give(lambda x: x.as_strided((4, 8), (8, 1), 4))
+    yield plain, give(lambda x: x.view(torch.int32))
+    yield plain, give(torch._neg_view)
+    yield maker([4, 8], 3, "complex64"), give(torch.conj)
+    yield plain, give(lambda x: torch.zeros(200).as_strided((4, 8), (8, 1), 3))
+    yield plain, give(lambda x: x.to("meta"))
+    yield plain, lambda x: x.set_(torch.zeros(200), 3, (4, 8), (8, 1))
+    for size in (0, 34 * 4, 201 * 4):
+        yield plain, lambda x, size=size: _storage(x).resize_(size)
+
+
 class Table:
     """What a handle has declared, in declared order."""
 
     def __init__(self, table: Any):
         self._table = table
         self._numpy = self._torch = False  # whether it was told of them
+        self.trusts_digests = False        # of torch's objects
         self.add = table.add
 
     def _know(self) -> bool:
@@ -90,8 +130,42 @@ class Table:
             attributes = [getattr(torch.Tensor, name) for name in _ATTRIBUTES]
         except AttributeError:
             return  # of a torch that is not known here
-        self._table.know_torch(torch.Tensor, torch.nn.Parameter, type(storage), tuple(calls),
-                               tuple(attributes))
+        if self._table.know_torch(torch.Tensor, torch.nn.Parameter, type(storage), tuple(calls),
+                                  tuple(attributes)):
+            self._trust_digests(torch)
+
+    def _trust_digests(self, torch: Any) -> None:
+        """Lets digests of torch's objects stand for what was seen, where in this torch each change
+        changes them. What fails here for another reason leaves tensors to be looked at by calls."""
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                good = all(self._learn(torch, make) and self._sees(change, make)
+                           for make, change in changes(torch))
+        except Exception:
+            return
+        if good:
+            self._table.trust()
+            self.trusts_digests = True
+
+    def _learn(self, torch: Any, make: Callable[[], Any]) -> bool:
+        kept = [make(), torch.nn.Parameter(make())]  # at once: at different addresses
+        return all(self._table.learn(x, type(x).__basicsize__, x._cdata, _storage(x)._cdata) for x in kept)
+
+    def _sees(self, change: Callable[[Any], Any], make: Callable[[], Any]) -> bool:
+        x, before = make(), 0
+        _storage(x).resize_(_storage(x).nbytes())  # what is made at a first change is there at the next
+        for _ in range(3):
+            x.data = x.data
+            before, last = self._table.digest(x), before
+        x.fill_(1)
+        if before == 0 or before != last or self._table.digest(x) != before:
+            return False  # it is of no use, or shows another change than the one to be made
+        try:
+            change(x)
+        except RuntimeError:
+            return True  # torch does not let it happen
+        return self._table.digest(x) != before
 
     def declare(self, handle: C.c_void_p, *args: Any) -> Optional[Tuple[int, int, Tuple[int, ...], int]]:
         """(name, tensor, global_shape, offset, trained): what ckpt_declare() answers, dtype, shape and

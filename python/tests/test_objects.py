@@ -491,6 +491,7 @@ def case_looked_at_alike(d):
             for name, x in things.items():
                 c.declare(name, x)
             ours, left, keep = bindings(c, writable)
+            assert bindings(c, writable)[:2] == (ours, left)  # of what was seen already
             c._table, table = None, c._table
             theirs, all_of_them, keep_too = bindings(c, writable)
             c._table = table

@@ -8,15 +8,22 @@ folder."""
 
 import os
 import pickle
+import random
 import subprocess
 import sys
 import time
 import warnings
+import weakref
 
 from harness import HERE, Daemon, Skip, cases_of, ctl, run_ranks, run_with_ckptd
 
 import ckpt
+from ckpt._tensors import DTYPES, view
 
+try:
+    import numpy as np
+except ImportError:
+    np = None
 try:
     import torch
 except ImportError:
@@ -194,6 +201,101 @@ def test_tensors_that_change_between_saves(d):
                 with c.stored(first + 1) as stored:
                     stored.read([ckpt.Want(f"w.{i}", t, (8, 8), (0, 0)) for i, t in enumerate(got)])
                 assert all(torch.equal(a, b) for a, b in zip(got, ours)), name
+
+
+def test_tensors_of_one_storage_that_changes(d):
+    """A change of the storage that many tensors share is seen of the first that it concerns."""
+    for name, size, culprit in (("freed", 0, "w.0"), ("shrunk", 30 * 64 * 4 - 4, "w.29"),
+                                ("as it was", 40 * 64 * 4, None)):
+        block = torch.arange(40 * 64.)
+        with ckpt.open("one-storage", 0, 1) as c, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first = 0 if (got := c.stored()) is None else got.step + 1
+            for i, t in enumerate(block.split(64)):
+                c.declare(f"w.{i}", t)
+            if first:
+                c.load()
+            for step in (first, first + 1):
+                block += 1
+                assert c.save(step, wait_credit=True).wait(ckpt.COMMITTED), name
+            resized(block, size)
+            s = c.save(first + 2, wait_credit=True)
+            if culprit is None:
+                assert s.wait(ckpt.COMMITTED), (name, s)
+            else:
+                assert s.status == "failed" and f"'{culprit}'" in str(s.error), (name, s)
+
+
+def test_memory_of_a_save_that_goes_on(d):
+    """It stays until the end of the block, also when torch's objects were as they had been."""
+    array = np.arange(1000, dtype=np.float32)
+    held, t = weakref.ref(array), torch.from_numpy(array)
+    with ckpt.open("goes-on", 0, 1) as c:
+        c.declare("t", t)
+        for step in (1, 2):
+            assert c.save(step, wait_credit=True).wait(ckpt.COMMITTED)
+        del array
+        with c.saving(3, wait_credit=True):
+            t.data = torch.zeros(1000)
+            assert held() is not None
+        assert held() is None
+
+
+def table_that_knows_torch():
+    table = ckpt._many.table()
+    table.fill([], (ckpt._lib.Binding * 1)(), False, [])
+    return table
+
+
+def test_digests_are_trusted_where_they_show_each_change(d):
+    """This torch's objects are understood; were one change not seen, or torch's objects elsewhere than
+    was thought, tensors would be looked at by calls."""
+    if ckpt._many.table() is None:
+        raise Skip("the extension is not used")
+    assert table_that_knows_torch().trusts_digests
+    real, learn = ckpt._many.changes, ckpt._many.Table._learn
+    try:
+        ckpt._many.changes = lambda torch: [*real(torch), (lambda: torch.zeros(8), lambda x: None)]
+        assert not table_that_knows_torch().trusts_digests
+        ckpt._many.changes = real
+        ckpt._many.Table._learn = lambda self, torch, make: self._table.learn(make(), 64, 4096, 4096)
+        assert not table_that_knows_torch().trusts_digests
+    finally:
+        ckpt._many.changes, ckpt._many.Table._learn = real, learn
+
+
+def test_what_was_seen_of_a_tensor_changes_with_it(d):
+    """By random changes, one or several, of tensors that were looked at before: what the extension
+    says of each is what Python says of it."""
+    rng = random.Random(7)
+    last = ("freed", "shrunk", "shrunk below an offset")  # what torch itself cannot touch any more
+    changes = [f for n, f in {**CHANGES, **REFUSED}.items() if n not in last]
+    if ckpt._many.table() is None:
+        raise Skip("the extension is not used")
+    for _ in range(60):
+        block = torch.arange(640.)
+        ours = [torch.arange(64.).view(8, 8) for _ in range(10)] + [t.view(8, 8) for t in block.split(64)]
+        table = table_that_knows_torch()
+        for _ in ours:
+            table.add(DTYPES["float32"], (8, 8), 256)
+        out = (ckpt._lib.Binding * len(ours))()
+        for turn in range(4):
+            odd = table.fill(ours, out, False, [])
+            for i, t in enumerate(ours):
+                try:
+                    v = view(t)
+                    good = v.strides is None and (v.dtype, v.shape) == (DTYPES["float32"], (8, 8))
+                except TypeError:
+                    good = False
+                assert (i not in odd) == good, (i, odd)
+                if good:
+                    assert (out[i].ptr or 0, out[i].device) == (v.ptr, v.device), i
+            now = changes if turn < 2 else [REFUSED[n] for n in last]
+            for _ in range(rng.randrange(4) if turn < 2 else 1):
+                try:
+                    rng.choice(now)(rng.choice(ours))
+                except RuntimeError:
+                    pass  # torch does not let it happen
 
 
 def metadata_of(folder):
