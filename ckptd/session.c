@@ -385,6 +385,11 @@ static int take_blobs(const Ckpt__Seal *m, struct blobs **ret, struct err *e)
 		if (len == 0 || len > CKPT_NAME_MAX)
 			return err_set(e, -EINVAL, "seal: the name of blob %zu has %zu bytes, "
 				       "it must have 1 to %d", i, len, CKPT_NAME_MAX);
+		if (text_utf8_len(m->blobs[i]->name, len) != len)
+			return err_set(e, -EINVAL,
+				       "seal: the name of blob %zu is not UTF-8 behind its first "
+				       "%zu bytes; it must be encoded",
+				       i, text_utf8_len(m->blobs[i]->name, len));
 		names += len;
 	}
 	*ret = blobs_new((uint32_t)m->n_blobs, names);

@@ -505,6 +505,26 @@ static void test_names_of_blobs_have_their_room(void **state)
 	assert_int_equal(ledgers_of_loop, 0);
 }
 
+/* Statuses, listings and exports show it as text. */
+static void test_name_of_a_blob_that_is_no_text(void **state)
+{
+	static const char *const names[] = {"rng\xc3", "\xff", "ok", "r\xc3\xa4ng"};
+	static const int codes[] = {-EINVAL, -EINVAL, 0, 0};
+	Ckpt__BlobPlace blob = CKPT__BLOB_PLACE__INIT, *blobs[] = {&blob};
+	struct node_test *t = *state;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_and_prepare(&t->a, 0, 1);
+	blob.image_offset = round_up(t->a.image_bytes, 4096);
+	for (uint64_t i = 0; i < 4; i++) {
+		blob.name = (char *)(uintptr_t)names[i];
+		assert_int_equal(hand_credit(&t->a), 0);
+		assert_int_equal(hand_seal(&t->a, 10 + i, blobs, 1, blob.image_offset), codes[i]);
+	}
+	assert_int_equal(hand_wait(&t->a, 13, CKPT_COMMITTED), 0);
+}
+
 /* What no record of the ledger would hold is refused before anything is made for it. */
 static void test_too_large_to_be_written_down(void **state)
 {
@@ -678,6 +698,7 @@ int main(void)
 		NODE_TEST(test_element_is_known),
 		NODE_TEST(test_long_declaration_off_the_loop),
 		NODE_TEST(test_names_of_blobs_have_their_room),
+		NODE_TEST(test_name_of_a_blob_that_is_no_text),
 		NODE_TEST(test_too_large_to_be_written_down),
 		NODE_TEST(test_adopted_once),
 		NODE_TEST(test_adopting_nothing_keeps_no_sweep_away),

@@ -78,6 +78,11 @@ static int blob_names(struct ckpt *c, const struct ckpt_blob *blobs, uint32_t n,
 		if (len == 0 || len > CKPT_NAME_MAX)
 			return err_set(e, -EINVAL, "blob %u: its name must have 1 to %d bytes", i,
 				       CKPT_NAME_MAX);
+		if (text_utf8_len(blobs[i].name, len) != len)
+			return err_set(e, -EINVAL,
+				       "blob %u: its name of %zu bytes is not UTF-8 behind the "
+				       "first %zu; encode it",
+				       i, len, text_utf8_len(blobs[i].name, len));
 		if (!blobs[i].data && blobs[i].bytes)
 			return err_set(e, -EINVAL, "blob '%.100s': its data is missing",
 				       blobs[i].name);

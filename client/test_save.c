@@ -215,6 +215,9 @@ static void test_blobs(void **state)
 	assert_non_null(strstr(ckpt_last_error(NULL), "given twice"));
 	blobs[1].name = "";
 	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
+	blobs[1].name = "rng\xc3";
+	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(NULL), "blob 1: its name of 4 bytes is not UTF-8"));
 	blobs[1].name = "none";
 	w->a.step = CKPT_LATEST;
 	assert_int_equal(ckpt_save(w->c, &w->a), -EINVAL);
