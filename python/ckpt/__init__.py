@@ -200,6 +200,17 @@ class Save:
             return False
         return self._owner._run(self._owner._wait, self.step, what, timeout)
 
+    def reached(self, what: int = DURABLE) -> bool:
+        """Whether the checkpoint is SEALED, COMMITTED or DURABLE by now: wait() that only asks, for use
+        between steps. False when it is not yet, ckptd does not say it within a second, this rank
+        skipped it or a newer one took its place; raises CkptError when it was aborted or failed."""
+        try:
+            return self.wait(what, 0)
+        except CkptError as e:
+            if e is self.error or e.code not in (L.ETIMEDOUT, L.EUNAVAILABLE):
+                raise
+            return False
+
 
 def check_step(step: int) -> int:
     """The step as libckpt takes it, or ValueError: ctypes would cut it to 64 bits."""

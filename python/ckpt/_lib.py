@@ -28,6 +28,7 @@ DTYPE_NAMES = (None, "bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64
 
 SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK, NOTED = 1, 2, 4, 8, 16, 32
 EMISMATCH = -1008
+ETIMEDOUT = -1013
 
 
 def text(what: str, value, errors: str = "strict") -> bytes:

@@ -521,6 +521,35 @@ def test_no_memory_is_kept_from_save_to_save(d):
         assert c.save(3, wait_credit=True).wait(ckpt.COMMITTED)
 
 
+def test_whether_it_is_durable_yet(d):
+    """Asked between steps: no call waits for it, and at last it is."""
+    with ckpt.open("reached", 0, 1) as c:
+        c.declare("a", arange((1 << 22,)))
+        save = c.save(1, wait_credit=True)
+        end, longest = time.monotonic() + 60, 0
+        while True:
+            before = time.monotonic()
+            reached = save.reached()
+            longest = max(longest, time.monotonic() - before)
+            if reached:
+                break
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert longest < 2 and save.reached(ckpt.SEALED) and save.reached(ckpt.COMMITTED)
+        os.kill(d.child(), signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            assert not save.reached() and time.monotonic() - before < 2
+        finally:
+            os.kill(d.child(), signal.SIGCONT)
+        assert save.wait(ckpt.DURABLE) and save.reached()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            failed = c.save(1, wait_credit=True)
+        assert not failed
+        raises(ckpt.CkptError, failed.reached)
+
+
 def test_what_the_caller_saw(d):
     w = arange((1 << 16,))
     with ckpt.open("saw", 0, 1) as c, warnings.catch_warnings():
