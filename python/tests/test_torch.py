@@ -11,6 +11,7 @@ import pickle
 import random
 import subprocess
 import sys
+import textwrap
 import time
 import warnings
 import weakref
@@ -296,6 +297,43 @@ def test_what_was_seen_of_a_tensor_changes_with_it(d):
                     rng.choice(now)(rng.choice(ours))
                 except RuntimeError:
                     pass  # torch does not let it happen
+
+
+def recipe():
+    """The example of ckpt-python(7) in place of torch.save()."""
+    with open(os.path.join(HERE, "..", "..", "man", "ckpt-python.7.pod"), encoding="utf-8") as f:
+        text = f.read()
+    text = text[text.index(" def make_state("):text.index("What is no tensor, as a schedule's")]
+    return textwrap.dedent(text)
+
+
+def test_recipe_in_place_of_torch_save(d):
+    """Begun, ended and begun again it comes to the same bits as a run without end, without ckpt."""
+    def trainer(optimizer_of):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        optimizer = optimizer_of(model.parameters())
+
+        def train(step):
+            optimizer.zero_grad()
+            model(torch.randn(16, 8)).square().mean().backward()
+            optimizer.step()
+        return model, optimizer, train
+
+    kinds = {"adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1),
+             "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
+    for job, kind in kinds.items():
+        model, optimizer, train = trainer(kind)
+        for step in range(203):
+            train(step)
+        wanted = [t.clone() for t in model.state_dict().values()]
+        for steps in (201, 203):
+            model, optimizer, train = trainer(kind)
+            exec(recipe().replace('"run8"', f"'{job}', 0, 1"), {  # as a reader would
+                "torch": torch, "ckpt": ckpt, "model": model, "optimizer": optimizer, "train": train,
+                "steps": steps})
+        got = list(model.state_dict().values())
+        assert all(torch.equal(a, b) for a, b in zip(got, wanted)), job
 
 
 def metadata_of(folder):
