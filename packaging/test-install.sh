@@ -37,8 +37,9 @@ if "$top_srcdir/scripts/python-dir" --finds /usr/local/lib/python3/dist-packages
 fi
 
 # Places that are fixed are not moved without a word: what asks for it is refused, and what names
-# them as they are, as distributions do, is not.
-for option in sysconfdir=/opt/etc localstatedir=/srv runstatedir=/opt/run; do
+# them as they are, as distributions do, is not. Nor is a static library made, whose hundreds of names
+# would be its users'.
+for option in sysconfdir=/opt/etc localstatedir=/srv runstatedir=/opt/run enable-static; do
 	mkdir -p "$scratch/refused"
 	if (cd "$scratch/refused" && "$source/configure" -q --$option) >"$scratch/said" 2>&1; then
 		echo "configure takes --$option"
@@ -50,7 +51,7 @@ for option in sysconfdir=/opt/etc localstatedir=/srv runstatedir=/opt/run; do
 	}
 done
 (cd "$scratch/refused" && CC=/nonexistent "$source/configure" -q --sysconfdir=/etc \
-	--localstatedir=/var --runstatedir=/run) >"$scratch/said" 2>&1 || true
+	--localstatedir=/var --runstatedir=/run --disable-static) >"$scratch/said" 2>&1 || true
 ! grep -q 'leave this option out' "$scratch/said" || { cat "$scratch/said"; exit 1; }
 rm -r "$scratch/refused"
 
