@@ -16,8 +16,8 @@
  *    With what was found each Prepare counts the leaves of all ranks.
  * 4. Counted are as many as retention may keep that nothing makes give way: keep_last, the base of
  *    the epoch (in a job's first epoch, too: else a job that was let in could not be started
- *    again), the newest verified one and the next. What is kept only while there is room goes
- *    before a Prepare is refused (preparing.c).
+ *    again), the newest verified one and the next; and, where the job has gone back, the highest
+ *    step. What is kept only while there is room goes before a Prepare is refused (preparing.c).
  *
  * Threads: what is asked of the job is put down on the loop, with references to declarations and to
  * what replicas.c has found, or will have; a worker only reads.
@@ -52,6 +52,8 @@ struct disk_need {
 	uint32_t rank;    /* who asks */
 	uint32_t keep_last, n_kept; /* checkpoints that stay, and all of them (4) */
 	uint64_t reserve, have; /* bytes that stay free; that checkpoints hold which stay */
+	uint64_t one;           /* out: that a checkpoint of these ranks takes */
+	bool all;               /* every rank has declared */
 	struct need_rank *ranks; /* by rank */
 	uint32_t n_ranks;
 	bool dedup;
@@ -122,7 +124,7 @@ static int take_ranks(struct disk_need *n, struct member *m)
 	n->ranks = alloc_array(n_ranks, sizeof(*n->ranks));
 	if (!n->ranks)
 		return -ENOMEM;
-	all = n_ranks == j->history.epoch.world;
+	all = n->all = n_ranks == j->history.epoch.world;
 	n->dedup = replicas_wanted(j->node, j->history.epoch.world);
 	if (n->dedup && !look(m, all, n_shards, images)) {
 		n->dedup = false;
@@ -138,18 +140,18 @@ static int take_ranks(struct disk_need *n, struct member *m)
 	return n->dedup && all ? take_replicas(n) : 0;
 }
 
-uint32_t disk_need_kept(const struct node *n)
+uint32_t disk_need_kept(const struct node *n, bool went_back)
 {
 	uint32_t base = 1;
 
-	return n->options.retention.keep_last + base + n->options.keep_verified;
+	return n->options.retention.keep_last + base + n->options.keep_verified + went_back;
 }
 
 struct disk_need *disk_need_new(struct member *m)
 {
 	struct disk_need *n = alloc_zero(sizeof(*n));
 	struct job *j = m->job;
-	uint64_t going;
+	struct retain_sum sum;
 
 	assert(m->declared);
 	if (!n)
@@ -159,12 +161,13 @@ struct disk_need *disk_need_new(struct member *m)
 	n->data = j->node->options.data;
 	n->rank = m->rank;
 	n->keep_last = j->node->options.retention.keep_last;
-	n->n_kept = disk_need_kept(j->node);
 	n->reserve = j->node->options.disk_reserve;
-	if (retain_count(j, &n->have, &going) < 0 || take_ranks(n, m) < 0) {
+	if (retain_count(j, &sum) < 0 || take_ranks(n, m) < 0) {
 		disk_need_free(n);
 		return NULL;
 	}
+	n->have = sum.kept;
+	n->n_kept = disk_need_kept(j->node, sum.went_back);
 	return n;
 }
 
@@ -244,14 +247,13 @@ static int checkpoint_bytes(const struct disk_need *n, const atomic_bool *cancel
 	return r;
 }
 
-/* What stays, less what is there of it, and the next one. */
-static uint64_t bytes_needed(const struct disk_need *n, uint64_t one)
+uint64_t disk_need_more(uint64_t one, uint32_t n_kept, uint64_t have)
 {
 	uint64_t kept;
 
-	if (!size_mul(one, n->n_kept, &kept))
+	if (!size_mul(one, n_kept, &kept))
 		return UINT64_MAX;
-	kept -= min_u64(kept, n->have);
+	kept -= min_u64(kept, have);
 	return size_add(one, kept, &one) ? one : UINT64_MAX;
 }
 
@@ -272,11 +274,11 @@ static const char *remedy(const struct disk_need *n, uint64_t one, uint64_t left
 	return keeps ? ", or set retention.keep_last lower" : "";
 }
 
-int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct err *e)
+int disk_need_admit(struct disk_need *n, const atomic_bool *cancel, struct err *e)
 {
 	struct disk *d = n->store->disk;
-	uint64_t left = 0, total = 0, spare = spare_bytes(n->store), one = 0, needed, want;
-	int r = checkpoint_bytes(n, cancel, &one);
+	uint64_t left = 0, total = 0, spare = spare_bytes(n->store), needed, want;
+	int r = checkpoint_bytes(n, cancel, &n->one);
 
 	if (r < 0)
 		return err_code(e, r, "rank %u: look for what its job's ranks hold alike", n->rank);
@@ -285,7 +287,7 @@ int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct
 		return err_code(e, r, "rank %u: ask for free space of the data folder", n->rank);
 	if (!size_add(left, spare, &left)) /* these files give way */
 		left = UINT64_MAX;
-	needed = bytes_needed(n, one);
+	needed = disk_need_more(n->one, n->n_kept, n->have);
 	if (size_add(needed, n->reserve, &want) && want <= left)
 		return 0;
 	return err_set(
@@ -295,6 +297,10 @@ int disk_need_admit(const struct disk_need *n, const atomic_bool *cancel, struct
 		"free (storage.disk_reserve); free space where '%.120s' is%s",
 		n->rank, n->n_kept + 1, (unsigned long long)div_up(needed, 1u << 20),
 		(unsigned long long)(left >> 20), (unsigned long long)(spare >> 20),
-		(unsigned long long)(n->reserve >> 20), n->data,
-		remedy(n, one, left, needed));
+		(unsigned long long)(n->reserve >> 20), n->data, remedy(n, n->one, left, needed));
+}
+
+uint64_t disk_need_one(const struct disk_need *n)
+{
+	return n->all && n->one != UINT64_MAX ? n->one : 0;
 }

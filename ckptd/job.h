@@ -368,6 +368,8 @@ struct job {
 	bool say_later;          /* trust records: memory did */
 	bool lacks_room;         /* some checkpoint->no_room */
 	bool tight;              /* the disk had no room in this epoch: retain.c */
+	uint64_t next_bytes;     /* that its next checkpoint needs on disk, by the last Prepare that
+				  * knew all ranks; 0: none did, see problems_disk.c */
 	struct list room_waits;  /* struct preparing: an expiry makes room */
 	bool sweep;              /* expiries that failed, too */
 	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
@@ -744,9 +746,13 @@ void retain_step(struct job *j);
 /* room: what is only kept while the disk has room is kept. */
 size_t retain_plan(struct job *j, bool room, struct retention_item *items,
 		   struct checkpoint **order, size_t cap);
-/* Bytes on disk of what retention keeps even without room, and of what goes in favour of newer
- * ones; -ENOMEM. */
-MUST_CHECK int retain_count(struct job *j, uint64_t *ret_kept, uint64_t *ret_going);
+/* What retention makes of the job's files; -ENOMEM. */
+struct retain_sum {
+	uint64_t kept;  /* bytes that stay even without room */
+	uint64_t going; /* that go in favour of newer ones */
+	bool went_back; /* a higher step than the newest stays beside what else is kept */
+};
+MUST_CHECK int retain_count(struct job *j, struct retain_sum *ret);
 /* The disk has no room: what is only kept while it has goes. Whether an
  * expiry, or the end of what keeps one from beginning, is on its way. */
 bool retain_make_room(struct job *j);

@@ -95,6 +95,7 @@ struct node {
 	struct timer goodput_timer;
 	struct timer problems_timer;
 	bool problems_watched; /* it is armed */
+	struct disk_look disk_look;
 	uint32_t index_works;   /* on their way to the index */
 	uint64_t index_errors;
 	uint32_t works;         /* others that point to the node: a stop waits for their end */

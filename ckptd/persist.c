@@ -253,13 +253,6 @@ void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 	if (soon)
 		return;
 	problems_disk_full(j, c->step, why->text);
-	memcpy(j->disk_text, why->text, sizeof(j->disk_text));
-}
-
-static void has_room(struct job *j)
-{
-	j->disk_text[0] = '\0';
-	problems_disk_has_room(j);
 }
 
 static void persist_failed(struct checkpoint *c)
@@ -331,7 +324,7 @@ static void publish_done(struct work *w)
 	c->recyclable = true;
 	goodput_was_durable(c);
 	c->reason[0] = '\0';
-	has_room(j);
+	problems_disk_written(c);
 	checkpoint_has_files(c, t->commit);
 	t->commit = NULL;
 	j->last_durable_step = c->step;
@@ -665,19 +658,15 @@ struct checkpoint *persist_now(struct job *j)
 void persist_step(struct job *j)
 {
 	struct checkpoint *c, *pick = NULL;
-	bool refused = false;
 
 	if (j->persist)
 		persist_tick(j->persist);
 	list_each(c, &j->checkpoints, link) {
-		refused = refused || c->no_room;
 		if (c->durable == DUR_WANTED)
 			c->durable = DUR_NONE; /* chosen anew each time: only the newest waits */
 		if (wanted(c) && !c->persist && (!pick || comes_before(c, pick)))
 			pick = c;
 	}
-	if (!pick && !j->persist && !refused)
-		has_room(j); /* what was refused is not wanted any more */
 	if (!pick)
 		return;
 	pick->durable = DUR_WANTED;

@@ -338,6 +338,7 @@ static void refuse(struct preparing *p, struct member *m, int r)
 
 	if (r == -ECANCELED && p->job->node->stopping)
 		return; /* the connection ends: the next ckptd is asked */
+	assert(r != CKPT_ENOSPACE || p->err.code == r); /* disk_need_admit() says why */
 	if (p->err.code == 0 && r == -ENOSPC)
 		err_set(&p->err, r,
 			"rank %u: take %u slots of %llu MiB: %s: %llu of %llu MiB are left",
@@ -348,7 +349,8 @@ static void refuse(struct preparing *p, struct member *m, int r)
 		err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank, p->n_slots,
 			(unsigned long long)(p->bytes >> 20), memory_error_text(r));
 	if (m)
-		problems_prepare_refused(m, p->err.text);
+		problems_prepare_refused(m, r == CKPT_ENOSPACE ? PREPARE_DISK : PREPARE_MEMORY,
+					 p->err.text);
 	session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, p->err.text);
 }
 
@@ -399,6 +401,8 @@ static void create_done(struct work *w)
 		return;
 	if (r == CKPT_ENOSPACE && waits_for_room(p)) /* disk_need.c found none */
 		return;
+	if (m && disk_need_one(p->disk_need))
+		p->job->next_bytes = disk_need_one(p->disk_need);
 	if (r == 0 && FAULT(SLOTS_CREATED))
 		r = -ENOMEM;
 	if (r == 0)

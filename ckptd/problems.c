@@ -15,7 +15,7 @@
  */
 #include <config.h>
 
-#include "ckptd/problems.h"
+#include "ckptd/problems_priv.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -35,6 +35,8 @@
 #define SAID_SELDOM                                                                                \
 	(1u << PROBLEM_PREPARE | 1u << PROBLEM_SAVES | 1u << PROBLEM_SKIPS | 1u << PROBLEM_AHEAD | \
 	 1u << PROBLEM_NO_COMMIT)
+/* Looked at also when the job has no ranks any more. */
+#define WATCHED        (1u << PROBLEM_DISK | 1u << PROBLEM_DISK_LOW)
 #define SKIPS_IN_A_ROW 3u
 #define OVERDUE        3 /* times the interval that is usual, or advised */
 #define OVERDUE_NS     (600 * SECOND_NS)
@@ -77,6 +79,31 @@ bool problems_stand(const struct job *j, enum job_problem k)
 	return j->saves.problems[k].stands;
 }
 
+/* ---- When it is looked for ---- */
+
+static uint64_t period(const struct node *n)
+{
+	uint64_t after = n->options.warn_after_ns;
+
+	return after ? min_u64(LOOK_NS, after / 4 + 1) : LOOK_NS;
+}
+
+static void watch(struct node *n)
+{
+	if (n->problems_watched)
+		return;
+	n->problems_watched = true;
+	timer_arm(n->env.loop, &n->problems_timer, loop_now(n->env.loop) + period(n));
+}
+
+static bool watched(const struct job *j)
+{
+	for (unsigned k = 0; k < JOB_PROBLEM_COUNT; k++)
+		if (WATCHED & 1u << k && problems_stand(j, (enum job_problem)k))
+			return true;
+	return !list_empty(&j->members);
+}
+
 /* ---- What is said ---- */
 
 static json_t *event_json(enum job_problem k, const struct problem *p)
@@ -107,16 +134,7 @@ static bool says(const struct job *j, enum job_problem k, const struct problem *
 	       (!seldom || p->said_ns == 0 || now_of(j) - p->said_ns >= SAID_EVERY_NS);
 }
 
-struct found {
-	enum job_problem problem;
-	int level;
-	uint32_t rank; /* PROBLEM_NO_RANK: it is not one rank's */
-	uint64_t step;
-	uint64_t since_ns, times; /* 0: now, and once */
-};
-
-__attribute__((format(printf, 3, 4))) static void found(struct job *j, const struct found *f,
-							const char *fmt, ...)
+void problem_found(struct job *j, const struct problem_found *f, const char *fmt, ...)
 {
 	struct problem *p = &j->saves.problems[f->problem];
 	va_list ap;
@@ -131,6 +149,8 @@ __attribute__((format(printf, 3, 4))) static void found(struct job *j, const str
 	if (p->stands)
 		return;
 	p->stands = true;
+	if (WATCHED & 1u << f->problem)
+		watch(j->node);
 	p->times = max_u64(f->times, 1);
 	p->since_ns = f->since_ns ? f->since_ns : now_of(j);
 	p->said = says(j, f->problem, p);
@@ -140,8 +160,7 @@ __attribute__((format(printf, 3, 4))) static void found(struct job *j, const str
 	post(j, EVENT_PROBLEM, f->level, event_json(f->problem, p), p->text);
 }
 
-__attribute__((format(printf, 3, 4))) static void over(struct job *j, enum job_problem k,
-						       const char *fmt, ...)
+void problem_over(struct job *j, enum job_problem k, const char *fmt, ...)
 {
 	struct problem *p = &j->saves.problems[k];
 	char text[ERR_TEXT_MAX], why[128];
@@ -181,8 +200,10 @@ __attribute__((format(printf, 4, 5))) static void rank_found(struct member *m, e
 	va_end(ap);
 	p->ranks += !again;
 	m->saves.problems |= 1u << k;
-	found(m->job, &(struct found){.problem = k, .level = 4, .rank = m->rank, .step = step},
-	      "%s", text);
+	problem_found(
+		m->job,
+		&(struct problem_found){.problem = k, .level = 4, .rank = m->rank, .step = step},
+		"%s", text);
 	assert(p->ranks > 0 && p->stands); /* (1) */
 }
 
@@ -212,7 +233,7 @@ static void rank_over(struct member *m, enum job_problem k, const char *why)
 	m->saves.problems &= ~(1u << k);
 	assert(p->ranks > 0); /* (1) */
 	if (--p->ranks == 0)
-		over(m->job, k, "rank %u %s", m->rank, why);
+		problem_over(m->job, k, "rank %u %s", m->rank, why);
 	else if (p->rank == m->rank)
 		show_other(m->job, k);
 }
@@ -222,10 +243,10 @@ void problems_asked(struct member *m)
 	m->job->saves.tried = true;
 }
 
-void problems_prepare_refused(struct member *m, const char *why)
+void problems_prepare_refused(struct member *m, enum prepare_lacks what, const char *why)
 {
-	rank_found(m, PROBLEM_PREPARE, PROBLEM_NO_STEP, "no memory for the saves of rank %u: %s",
-		   m->rank, why);
+	rank_found(m, PROBLEM_PREPARE, PROBLEM_NO_STEP, "no %s for the saves of rank %u: %s",
+		   what == PREPARE_DISK ? "room on disk" : "memory", m->rank, why);
 }
 
 void problems_prepared(struct member *m)
@@ -295,10 +316,11 @@ bool problems_goes_back(struct member *m, uint64_t step, char ret[ERR_TEXT_MAX])
 	else
 		return false;
 	m->saves.noted = ep->number;
-	found(j,
-	      &(struct found){
-		      .problem = PROBLEM_GOES_BACK, .level = 4, .rank = m->rank, .step = step},
-	      "%s", text);
+	problem_found(
+		j,
+		&(struct problem_found){
+			.problem = PROBLEM_GOES_BACK, .level = 4, .rank = m->rank, .step = step},
+		"%s", text);
 	snprintf(ret, ERR_TEXT_MAX, "job '%s': %.320s", j->history.job.name, text);
 	return true;
 }
@@ -317,17 +339,18 @@ static void count_row(struct job *j, const struct skip_request *r)
 	s->row_to = r->step;
 	if (s->row < SKIPS_IN_A_ROW || now_of(j) - s->row_ns < j->node->options.skips_ns)
 		return;
-	found(j,
-	      &(struct found){.problem = PROBLEM_SKIPS,
-			      .level = 4,
-			      .rank = PROBLEM_NO_RANK,
-			      .step = r->step,
-			      .since_ns = s->row_ns,
-			      .times = s->row},
-	      "all saves since step %llu were skipped; the last one, of step %llu: %s ('ckptctl "
-	      "why %s' says more)",
-	      (unsigned long long)s->row_from, (unsigned long long)r->step, r->reason,
-	      j->history.job.name);
+	problem_found(
+		j,
+		&(struct problem_found){.problem = PROBLEM_SKIPS,
+					.level = 4,
+					.rank = PROBLEM_NO_RANK,
+					.step = r->step,
+					.since_ns = s->row_ns,
+					.times = s->row},
+		"all saves since step %llu were skipped; the last one, of step %llu: %s ('ckptctl "
+		"why %s' says more)",
+		(unsigned long long)s->row_from, (unsigned long long)r->step, r->reason,
+		j->history.job.name);
 }
 
 void problems_ahead(struct member *m, uint64_t step)
@@ -336,20 +359,24 @@ void problems_ahead(struct member *m, uint64_t step)
 	const struct credit_window *w = &j->window;
 
 	assert(w->from > step && w->ahead != m->rank);
-	found(j,
-	      &(struct found){
-		      .problem = PROBLEM_AHEAD, .level = 4, .rank = w->ahead, .step = w->from - 1},
-	      "rank %u has called save for step %llu and rank %u is at step %llu: nothing is saved "
-	      "before all ranks save the same step, the first of them %llu; look at the step "
-	      "counter of rank %u",
-	      w->ahead, (unsigned long long)(w->from - 1), m->rank, (unsigned long long)step,
-	      (unsigned long long)w->from, w->ahead);
+	problem_found(
+		j,
+		&(struct problem_found){.problem = PROBLEM_AHEAD,
+					.level = 4,
+					.rank = w->ahead,
+					.step = w->from - 1},
+		"rank %u has called save for step %llu and rank %u is at step %llu: nothing is "
+		"saved "
+		"before all ranks save the same step, the first of them %llu; look at the step "
+		"counter of rank %u",
+		w->ahead, (unsigned long long)(w->from - 1), m->rank, (unsigned long long)step,
+		(unsigned long long)w->from, w->ahead);
 	j->saves.problems[PROBLEM_AHEAD].ranks = 1;
 }
 
 void problems_together(struct job *j)
 {
-	over(j, PROBLEM_AHEAD, "all ranks save the same steps");
+	problem_over(j, PROBLEM_AHEAD, "all ranks save the same steps");
 }
 
 static bool is_failure(uint32_t kind)
@@ -485,37 +512,24 @@ void problems_damaged(const struct checkpoint *c)
 	struct job *j = c->job;
 
 	/* What has found it has written so. */
-	found(j,
-	      &(struct found){.problem = PROBLEM_DAMAGE,
-			      .level = 3 | EVENT_UNLOGGED,
-			      .rank = PROBLEM_NO_RANK,
-			      .step = c->step},
-	      "step %llu on disk is damaged: %s", (unsigned long long)c->step, c->reason);
-}
-
-void problems_disk_full(struct job *j, uint64_t step, const char *why)
-{
-	found(j,
-	      &(struct found){
-		      .problem = PROBLEM_DISK, .level = 3, .rank = PROBLEM_NO_RANK, .step = step},
-	      "step %llu stays in memory until there is room: %s", (unsigned long long)step, why);
-}
-
-void problems_disk_has_room(struct job *j)
-{
-	over(j, PROBLEM_DISK, "there is room, or it is not wanted any more");
+	problem_found(j,
+		      &(struct problem_found){.problem = PROBLEM_DAMAGE,
+					      .level = 3 | EVENT_UNLOGGED,
+					      .rank = PROBLEM_NO_RANK,
+					      .step = c->step},
+		      "step %llu on disk is damaged: %s", (unsigned long long)c->step, c->reason);
 }
 
 void problems_log_failed(struct job *j, int level, const char *why)
 {
 	bool new = !problems_stand(j, PROBLEM_LOG);
 
-	found(j,
-	      &(struct found){.problem = PROBLEM_LOG,
-			      .level = level,
-			      .rank = PROBLEM_NO_RANK,
-			      .step = PROBLEM_NO_STEP},
-	      "%s", why);
+	problem_found(j,
+		      &(struct problem_found){.problem = PROBLEM_LOG,
+					      .level = level,
+					      .rank = PROBLEM_NO_RANK,
+					      .step = PROBLEM_NO_STEP},
+		      "%s", why);
 	if (new)
 		count_uncommitted(j);
 }
@@ -524,7 +538,8 @@ void problems_log_works(struct job *j)
 {
 	if (!problems_stand(j, PROBLEM_LOG))
 		return;
-	over(j, PROBLEM_LOG, "record %llu is in it", (unsigned long long)(j->history.next_n - 1));
+	problem_over(j, PROBLEM_LOG, "record %llu is in it",
+		     (unsigned long long)(j->history.next_n - 1));
 	j->saves.uncommitted = j->saves.uncommitted_from = j->saves.given_up = 0;
 	show_uncommitted(j);
 }
@@ -534,12 +549,13 @@ void problems_committed(const struct checkpoint *c)
 	struct saves *s = &c->job->saves;
 	uint64_t now = now_of(c->job);
 
-	over(c->job, PROBLEM_SKIPS, "step %llu is committed", (unsigned long long)c->step);
-	over(c->job, PROBLEM_NO_COMMIT, "step %llu is committed", (unsigned long long)c->step);
-	if (c->step > c->job->history.epoch.base_step)
-		over(c->job, PROBLEM_GOES_BACK, "step %llu is committed",
+	problem_over(c->job, PROBLEM_SKIPS, "step %llu is committed", (unsigned long long)c->step);
+	problem_over(c->job, PROBLEM_NO_COMMIT, "step %llu is committed",
 		     (unsigned long long)c->step);
-	over(c->job, PROBLEM_LOST, "step %llu is committed", (unsigned long long)c->step);
+	if (c->step > c->job->history.epoch.base_step)
+		problem_over(c->job, PROBLEM_GOES_BACK, "step %llu is committed",
+			     (unsigned long long)c->step);
+	problem_over(c->job, PROBLEM_LOST, "step %llu is committed", (unsigned long long)c->step);
 	s->row = 0;
 	s->commit_gap_ns = s->commit_ns ? now - s->commit_ns : 0;
 	s->commit_ns = now;
@@ -554,10 +570,10 @@ void problems_epoch(struct job *j)
 	s->row = 0;
 	s->commit_ns = now_of(j);
 	s->commit_gap_ns = 0;
-	over(j, PROBLEM_SKIPS, "a new epoch has begun");
-	over(j, PROBLEM_NO_COMMIT, "a new epoch has begun");
-	over(j, PROBLEM_AHEAD, "a new epoch has begun");
-	over(j, PROBLEM_GOES_BACK, "a new epoch has begun");
+	problem_over(j, PROBLEM_SKIPS, "a new epoch has begun");
+	problem_over(j, PROBLEM_NO_COMMIT, "a new epoch has begun");
+	problem_over(j, PROBLEM_AHEAD, "a new epoch has begun");
+	problem_over(j, PROBLEM_GOES_BACK, "a new epoch has begun");
 	list_each(m, &j->members, link)
 		rank_over(m, PROBLEM_NOT_LOADED, "is in a new epoch");
 	for (unsigned k = 0; k < JOB_PROBLEM_COUNT; k++)
@@ -566,10 +582,10 @@ void problems_epoch(struct job *j)
 
 void problems_all_left(struct job *j)
 {
-	over(j, PROBLEM_SKIPS, "its last rank has left");
-	over(j, PROBLEM_NO_COMMIT, "its last rank has left");
-	over(j, PROBLEM_AHEAD, "its last rank has left");
-	over(j, PROBLEM_GOES_BACK, "its last rank has left");
+	problem_over(j, PROBLEM_SKIPS, "its last rank has left");
+	problem_over(j, PROBLEM_NO_COMMIT, "its last rank has left");
+	problem_over(j, PROBLEM_AHEAD, "its last rank has left");
+	problem_over(j, PROBLEM_GOES_BACK, "its last rank has left");
 	j->saves.ended = j->saves.called && !j->saves.end_said;
 	job_poke(j);
 }
@@ -650,13 +666,14 @@ void problems_started(struct job *j)
 			 "steps %llu to %llu, %llu in all, were committed and are lost",
 			 (unsigned long long)l.first, (unsigned long long)l.last,
 			 (unsigned long long)l.n);
-	found(j,
-	      &(struct found){.problem = PROBLEM_LOST,
-			      .level = 3,
-			      .rank = PROBLEM_NO_RANK,
-			      .step = l.last,
-			      .times = l.n},
-	      "%s: neither memory nor files have %s; %s", steps, l.n == 1 ? "it" : "them", newest);
+	problem_found(j,
+		      &(struct problem_found){.problem = PROBLEM_LOST,
+					      .level = 3,
+					      .rank = PROBLEM_NO_RANK,
+					      .step = l.last,
+					      .times = l.n},
+		      "%s: neither memory nor files have %s; %s", steps, l.n == 1 ? "it" : "them",
+		      newest);
 }
 
 /* A person gives lost ones up by records: then they are missed no more. */
@@ -666,7 +683,7 @@ static void look_at_lost(struct job *j)
 		return;
 	j->saves.lost_at = j->history.next_n;
 	if (count_lost(j, epoch_newest_restorable(j)).n == 0)
-		over(j, PROBLEM_LOST, "they were given up");
+		problem_over(j, PROBLEM_LOST, "they were given up");
 }
 
 void problems_step(struct job *j)
@@ -683,7 +700,7 @@ void problems_step(struct job *j)
 	list_each(c, &j->checkpoints, link)
 		damaged = damaged || (c->disk_suspect && c->durable != DUR_GONE);
 	if (!damaged)
-		over(j, PROBLEM_DAMAGE, "it was written again, or taken away");
+		problem_over(j, PROBLEM_DAMAGE, "it was written again, or taken away");
 }
 
 /* ---- No commit for long ---- */
@@ -713,22 +730,16 @@ static void look(struct job *j)
 	if (n > 0)
 		snprintf(last, sizeof(last), "since step %llu",
 			 (unsigned long long)j->history.commits[n - 1].commit.step);
-	found(j,
-	      &(struct found){.problem = PROBLEM_NO_COMMIT,
-			      .level = 4,
-			      .rank = PROBLEM_NO_RANK,
-			      .step = PROBLEM_NO_STEP},
-	      "nothing was committed %s, for %llu s, which is longer than the %llu s that are "
-	      "expected: 'ckptctl why %s' says more",
-	      last, (unsigned long long)(since / SECOND_NS),
-	      (unsigned long long)(limit / SECOND_NS), j->history.job.name);
-}
-
-static uint64_t period(const struct node *n)
-{
-	uint64_t after = n->options.warn_after_ns;
-
-	return after ? min_u64(LOOK_NS, after / 4 + 1) : LOOK_NS;
+	problem_found(
+		j,
+		&(struct problem_found){.problem = PROBLEM_NO_COMMIT,
+					.level = 4,
+					.rank = PROBLEM_NO_RANK,
+					.step = PROBLEM_NO_STEP},
+		"nothing was committed %s, for %llu s, which is longer than the %llu s that are "
+		"expected: 'ckptctl why %s' says more",
+		last, (unsigned long long)(since / SECOND_NS),
+		(unsigned long long)(limit / SECOND_NS), j->history.job.name);
 }
 
 void problems_time_came(struct timer *t)
@@ -739,14 +750,15 @@ void problems_time_came(struct timer *t)
 
 	loop_label(n->env.loop, "a look at what is not committed");
 	list_each(j, &n->jobs, link) {
-		if (list_empty(&j->members))
-			continue;
-		any = true;
-		look(j);
+		any = any || watched(j);
+		if (!list_empty(&j->members))
+			look(j);
 	}
 	n->problems_watched = any;
-	if (any)
-		timer_arm(n->env.loop, t, loop_now(n->env.loop) + period(n));
+	if (!any)
+		return;
+	problems_disk_look(n);
+	timer_arm(n->env.loop, t, loop_now(n->env.loop) + period(n));
 }
 
 void problems_joined(struct member *m)
@@ -755,8 +767,5 @@ void problems_joined(struct member *m)
 
 	if (m->job->saves.commit_ns == 0) /* adopted */
 		m->job->saves.commit_ns = now_of(m->job);
-	if (n->problems_watched)
-		return;
-	n->problems_watched = true;
-	timer_arm(n->env.loop, &n->problems_timer, loop_now(n->env.loop) + period(n));
+	watch(n);
 }

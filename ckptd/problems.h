@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/work.h"
 #include "ckpt.h"
 
 struct checkpoint;
@@ -26,7 +27,7 @@ struct timer;
 
 /* X(name, word, what was so) */
 #define JOB_PROBLEMS(X)                                                                            \
-	X(PROBLEM_PREPARE, "prepare-refused", "memory for saves was refused")                      \
+	X(PROBLEM_PREPARE, "prepare-refused", "memory or disk for saves was refused")              \
 	X(PROBLEM_SAVES, "saves-fail", "saves failed")                                             \
 	X(PROBLEM_SKIPS, "saves-skipped", "saves were skipped")                                    \
 	X(PROBLEM_AHEAD, "rank-ahead", "a rank was far ahead of the others")                       \
@@ -36,7 +37,8 @@ struct timer;
 	X(PROBLEM_NO_COMMIT, "no-commit", "nothing was committed")                                 \
 	X(PROBLEM_NOT_LOADED, "not-loaded", "some ranks had loaded and others had not")            \
 	X(PROBLEM_GOES_BACK, "goes-back", "steps were saved that an earlier run had passed")       \
-	X(PROBLEM_LOST, "lost", "committed checkpoints were lost")
+	X(PROBLEM_LOST, "lost", "committed checkpoints were lost")                                 \
+	X(PROBLEM_DISK_LOW, "disk-low", "the disk had no room for the next launch or save")
 
 enum job_problem {
 #define X(name, word, was) name,
@@ -103,7 +105,8 @@ void problems_joined(struct member *m);
 void problems_adopted(struct job *j); /* problems_restart.c: with its members and their pages */
 /* A rank asked for the memory of its saves. */
 void problems_asked(struct member *m);
-void problems_prepare_refused(struct member *m, const char *why);
+enum prepare_lacks { PREPARE_MEMORY, PREPARE_DISK };
+void problems_prepare_refused(struct member *m, enum prepare_lacks what, const char *why);
 void problems_prepared(struct member *m);
 void problems_save_failed(struct member *m, uint64_t step, const char *why);
 void problems_skipped(struct member *m, const struct skip_request *r);
@@ -126,8 +129,6 @@ void problems_loaded(struct member *m);
 bool problems_goes_back(struct member *m, uint64_t step, char ret[ERR_TEXT_MAX]);
 void problems_committed(const struct checkpoint *c);
 void problems_damaged(const struct checkpoint *c);
-void problems_disk_full(struct job *j, uint64_t step, const char *why);
-void problems_disk_has_room(struct job *j);
 void problems_log_failed(struct job *j, int level, const char *why);
 void problems_log_works(struct job *j);
 /* It is about to be freed. bye: it said so. */
@@ -143,6 +144,21 @@ bool problems_stand(const struct job *j, enum job_problem k);
 const char *problem_word(enum job_problem k);
 const char *skip_word(uint32_t kind);
 void problems_fill_page(const struct member *m, struct session_page *page);
+
+/* ---- problems_disk.c ---- */
+
+/* What a look at the disk found. */
+struct disk_look {
+	struct work work;
+	struct node *node;
+	bool runs;
+	int status;
+	uint64_t free; /* bytes */
+};
+void problems_disk_full(struct job *j, uint64_t step, const char *why);
+void problems_disk_written(const struct checkpoint *c);
+/* Asks for the free space, on a worker, and then looks at every job. */
+void problems_disk_look(struct node *n);
 
 /* ---- problems_json.c: doc/json.md ---- */
 

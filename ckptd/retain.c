@@ -310,7 +310,7 @@ static int plan_new(struct job *j, bool room, struct retention_item **ret_items,
 	return 0;
 }
 
-int retain_count(struct job *j, uint64_t *ret_kept, uint64_t *ret_going)
+int retain_count(struct job *j, struct retain_sum *ret)
 {
 	CLEANUP_FREE struct retention_item *items = NULL;
 	CLEANUP_FREE struct checkpoint **order = NULL;
@@ -318,17 +318,19 @@ int retain_count(struct job *j, uint64_t *ret_kept, uint64_t *ret_going)
 	size_t n = 0;
 	int r = plan_new(j, false, &items, &order, &n);
 
-	*ret_kept = *ret_going = 0;
+	*ret = (struct retain_sum){0};
 	while (r == 0 && n-- > 0) {
 		const struct retention_item *item = &items[n];
 
 		if (item->expire)
-			*ret_going += order[n]->disk_bytes;
+			ret->going += order[n]->disk_bytes;
 		/* A pinned one is there beside what retention keeps of itself, and so is a damaged
 		 * one. */
 		else if (item->clean && !item->pinned &&
-			 (clean < j->node->options.retention.keep_last || item->base || item->held))
-			*ret_kept += order[n]->disk_bytes;
+			 (clean < j->node->options.retention.keep_last || item->base ||
+			  item->held || item->highest))
+			ret->kept += order[n]->disk_bytes;
+		ret->went_back = ret->went_back || item->highest;
 		clean += item->clean;
 	}
 	return r;

@@ -330,7 +330,7 @@ static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
 	problems_asked(s->member);
 	r = member_prepare(s->member, s, &wanted, &e);
 	if (r < 0) {
-		problems_prepare_refused(s->member, e.code ? e.text : err_text(r));
+		problems_prepare_refused(s->member, PREPARE_MEMORY, e.code ? e.text : err_text(r));
 		reply_err(s, id, r, &e);
 	}
 }

@@ -191,7 +191,8 @@ static int take_result(struct sealing *x, struct member *m)
 	if (r == 0)
 		filled(m, s);
 	else
-		problems_prepare_refused(m, x->err.code ? x->err.text : err_text(r));
+		problems_prepare_refused(m, PREPARE_MEMORY,
+					 x->err.code ? x->err.text : err_text(r));
 	return r;
 }
 

@@ -34,6 +34,7 @@
 #include "ckptd/watching_json.h"
 #include "model/trust.h"
 #include "storage/folder_id.h"
+#include "storage/spare.h"
 
 /* What parts cost, in points (answer.h). */
 enum {
@@ -503,6 +504,10 @@ static bool gather_head(struct status *x)
 		answer_fail(&x->answer, -ENOMEM, "status: out of memory");
 		return false;
 	}
+	json_object_set_new(x->doc, "disk_reserve",
+			    json_integer((json_int_t)n->options.disk_reserve));
+	json_object_set_new(x->doc, "spare_bytes",
+			    json_integer(n->store_open ? (json_int_t)spare_bytes(&n->store) : 0));
 	json_object_set_new(x->doc, "data_id", data_id_json(n));
 	json_object_set_new(x->doc, "config_error", json_string(n->config_error));
 	json_object_set_new(x->doc, "fd_store", fd_store_json(n));

@@ -544,11 +544,11 @@ static void has_keys(const json_t *o, const char *const *keys)
 
 /* In the order that they have had before it was gathered in slices. */
 static const char *const status_keys[] = {
-	"schema",       "version",       "node",        "data",      "ready",      "index",
-	"disk_backend", "memory_budget", "memory_left", "disk_free", "disk_total", "index_errors",
-	"jobs",         "data_id",       "config_error", "fd_store",  "loop",       "collectors",
-	"suspects",     "drained",       "admission",   "unwatched", "not_kept",   "users",
-	"alarms",       NULL};
+	"schema",       "version",       "node",        "data",      "ready",        "index",
+	"disk_backend", "memory_budget", "memory_left", "disk_free", "disk_total",   "index_errors",
+	"jobs",         "disk_reserve",  "spare_bytes", "data_id",   "config_error", "fd_store",
+	"loop",         "collectors",    "suspects",    "drained",   "admission",    "unwatched",
+	"not_kept",     "users",         "alarms",      NULL};
 static const char *const job_keys[] = {"job",         "id",
 				       "uid",         "epoch",
 				       "log_records", "term",

@@ -104,7 +104,7 @@ static void test_prepare_is_refused(void **state)
 	pretended_room = 1000;
 	for (int i = 0; i < 5; i++)
 		assert_true(hand_prepare(&t->a) < 0);
-	assert_raised(t, PROBLEM_PREPARE, "no memory for the saves of rank 0: ");
+	assert_raised(t, PROBLEM_PREPARE, "no room on disk for the saves of rank 0: ");
 	assert_non_null(strstr(the_job(t)->saves.problems[PROBLEM_PREPARE].text, t->a.text));
 	assert_int_equal(the_job(t)->saves.problems[PROBLEM_PREPARE].times, 5);
 	pretended_room = UINT64_MAX;
@@ -370,6 +370,133 @@ static void test_disk_is_full(void **state)
 	assert_over(t, PROBLEM_DISK);
 }
 
+/* Longer than it takes to look at the disk again; warn_after_ns says how often that is. */
+static void looks(struct node_test *t)
+{
+	struct timespec pause = {.tv_nsec = 10000000};
+
+	for (int i = 0; i < 10; i++) {
+		nanosleep(&pause, NULL);
+		turns(t);
+	}
+}
+
+static void turn_until_over(struct node_test *t, enum job_problem k)
+{
+	uint64_t end = 0;
+
+	while (problems_stand(the_job(t), k) && turn_on(t, &end))
+		;
+	assert_over(t, k);
+}
+
+static void turn_until_raised(struct node_test *t, enum job_problem k, const char *words)
+{
+	uint64_t end = 0;
+
+	while (!problems_stand(the_job(t), k) && turn_on(t, &end))
+		;
+	assert_raised(t, k, words);
+}
+
+/* Where the log has no room either, no step is wanted on disk: that makes no room. */
+static void test_a_full_disk_stays_full(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.warn_after_ns = 100000000;
+	begin_one(t);
+	pretended_room = 1000;
+	log_error = -ENOSPC;
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	turn_until_told(t, "step 10 stays in memory until there is room");
+	turn_until_raised(t, PROBLEM_LOG, "append record ");
+	for (uint64_t step = 20; step <= 60; step += 10)
+		assert_int_equal(save_rank(&t->a, 0, step), 0);
+	persist_room(t->host.node); /* as a timer does */
+	turn_until_raised(t, PROBLEM_DISK_LOW, "its next save needs ");
+	looks(t);
+	assert_raised(t, PROBLEM_DISK, "step 10 stays in memory until there is room: ");
+	say_bye(&t->a); /* nor does it make room that the job ends */
+	looks(t);
+	assert_true(problems_stand(the_job(t), PROBLEM_DISK));
+	pretended_room = UINT64_MAX;
+	turn_until_over(t, PROBLEM_DISK);
+	turn_until_over(t, PROBLEM_DISK_LOW);
+}
+
+#define RESERVE (64ull << 20)
+
+static void begin_low(struct node_test *t)
+{
+	t->o.warn_after_ns = 100000000;
+	t->o.disk_reserve = RESERVE;
+	t->o.retention.keep_last = 1;
+	t->o.keep_verified = false;
+	t->o.spare_bytes = 0;
+	begin_one(t);
+}
+
+/* Said while the job still runs, and true: the launch is refused. */
+static void test_a_launch_would_find_no_room(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t one;
+
+	begin_low(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	one = the_job(t)->next_bytes;
+	assert_in_range(one, ELEMENTS * 4, ELEMENTS * 4 + 65536);
+	pretended_room = RESERVE + 2 * one + one / 2;
+	looks(t);
+	assert_false(problems_stand(the_job(t), PROBLEM_DISK_LOW));
+	pretended_room = RESERVE + one + one / 2;
+	turn_until_raised(t, PROBLEM_DISK_LOW,
+			  "a launch of it would be refused: its checkpoints need ");
+	save_until(&t->a, 0, 20, CKPT_DURABLE); /* saves go on */
+	assert_true(problems_stand(the_job(t), PROBLEM_DISK_LOW));
+	say_bye(&t->a);
+	leave(&t->a);
+	join(t, &t->a, 0, 1, "run2");
+	declare_rank(&t->a, 0, 1);
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	assert_raised(t, PROBLEM_PREPARE, "no room on disk for the saves of rank 0: ");
+	pretended_room = UINT64_MAX;
+	turn_until_over(t, PROBLEM_DISK_LOW);
+	prepare_rank(&t->a);
+}
+
+static void next_run(struct node_test *t, const char *run)
+{
+	say_bye(&t->a);
+	leave(&t->a);
+	join(t, &t->a, 0, 1, run);
+	declare_and_prepare(&t->a, 0, 1);
+}
+
+/* The highest step stays beside what the next launch keeps: its room is counted. */
+static void test_a_job_that_went_back_needs_more(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t room;
+
+	begin_low(t);
+	save_until(&t->a, 0, 100, CKPT_DURABLE);
+	next_run(t, "run2");
+	room = RESERVE + the_job(t)->next_bytes * 3 / 2;
+	load_rank(&t->a, 0, 100, CKPT_TIER_MEMORY);
+	save_until(&t->a, 0, 110, CKPT_DURABLE);
+	pretended_room = room;
+	looks(t);
+	assert_false(problems_stand(the_job(t), PROBLEM_DISK_LOW));
+	pretended_room = UINT64_MAX;
+	next_run(t, "run3");
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	assert_int_equal(hand_wait(&t->a, 10, CKPT_DURABLE), 0);
+	pretended_room = room;
+	turn_until_raised(t, PROBLEM_DISK_LOW, "a launch of it would be refused");
+}
+
 static void test_damage(void **state)
 {
 	struct node_test *t = *state;
@@ -486,6 +613,9 @@ int main(void)
 		NODE_TEST(test_log_cannot_be_written),
 		NODE_TEST(test_aborted_is_not_uncommitted),
 		NODE_TEST(test_disk_is_full),
+		NODE_TEST(test_a_full_disk_stays_full),
+		NODE_TEST(test_a_launch_would_find_no_room),
+		NODE_TEST(test_a_job_that_went_back_needs_more),
 		NODE_TEST(test_damage),
 		NODE_TEST(test_nothing_is_committed_for_long),
 		NODE_TEST(test_nothing_is_committed_while_the_log_is_down),

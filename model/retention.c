@@ -39,16 +39,21 @@ static const char *why_kept(const struct retention_policy *p, const struct reten
 size_t retention_apply(const struct retention_policy *p, struct retention_item *items, size_t n)
 {
 	uint64_t clean_newer = 0;
-	const struct retention_item *highest = NULL;
+	const struct retention_item *highest = NULL, *newest = NULL;
 	size_t expired = 0;
 
 	assert(p->keep_last >= 1);
-	for (size_t i = 0; i < n; i++)
-		if (items[i].clean && (!highest || items[i].step >= highest->step))
+	for (size_t i = 0; i < n; i++) {
+		if (!items[i].clean)
+			continue;
+		newest = &items[i];
+		if (!highest || items[i].step >= highest->step)
 			highest = &items[i];
+	}
 	for (size_t i = n; i-- > 0;) {
 		struct retention_item *item = &items[i];
 
+		item->highest = item == highest && item != newest;
 		item->kept_because = why_kept(p, item, clean_newer, item == highest);
 		item->expire = item->kept_because == NULL;
 		assert(!item->expire || clean_newer >= p->keep_last); /* I9 */

@@ -25,6 +25,7 @@ struct retention_item {
 	bool busy;    /* being read or written */
 	const char *held; /* why it stays whatever the policy says; NULL: nothing */
 	bool expire;  /* out: may be freed now */
+	bool highest; /* out: clean, and the job has gone back to lower steps behind it */
 	const char *kept_because; /* out: static words when expire is false */
 };
 

@@ -71,6 +71,30 @@ static void test_pins_readers_and_steps(void **state)
 	assert_true(items[0].expire && items[2].expire);
 }
 
+/* It takes room beside what the policy counts, which who counts the room has to know. */
+static void test_highest_is_named_once_it_was_left(void **state)
+{
+	struct retention_policy p = {.keep_last = 1};
+	struct retention_item items[4];
+
+	(void)state;
+	memset(items, 0, sizeof(items));
+	for (size_t i = 0; i < 4; i++) {
+		items[i].step = 10 * (i + 1);
+		items[i].clean = true;
+	}
+	assert_int_equal(retention_apply(&p, items, 4), 3);
+	for (size_t i = 0; i < 4; i++)
+		assert_false(items[i].highest); /* it is the newest */
+	items[1].step = 100;
+	assert_int_equal(retention_apply(&p, items, 4), 2);
+	for (size_t i = 0; i < 4; i++)
+		assert_int_equal(items[i].highest, i == 1);
+	items[2].clean = items[3].clean = false; /* nothing was saved behind it */
+	assert_int_equal(retention_apply(&p, items, 4), 1);
+	assert_false(items[1].highest);
+}
+
 /* Newer is later in the log: after going back the higher steps are the old ones. */
 static void test_log_order_not_steps(void **state)
 {
@@ -167,6 +191,7 @@ int main(void)
 		cmocka_unit_test(test_keeps_the_last_clean_ones),
 		cmocka_unit_test(test_nothing_goes_while_nothing_is_clean),
 		cmocka_unit_test(test_pins_readers_and_steps),
+		cmocka_unit_test(test_highest_is_named_once_it_was_left),
 		cmocka_unit_test(test_log_order_not_steps),
 		cmocka_unit_test(test_the_highest_step_stays),
 		cmocka_unit_test(test_random),

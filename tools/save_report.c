@@ -34,6 +34,11 @@ static const struct remedy of_problems[] = {
 	 true},
 	{"disk-full", "make room: 'ckptctl gc --dry-run', fewer retention.keep_last, another disk",
 	 true},
+	{"disk-low",
+	 "make room before it is needed: 'ckptctl gc --dry-run', fewer retention.keep_last, "
+	 "another "
+	 "disk",
+	 false},
 	{"log-unwritable",
 	 "saves go on in memory and nothing is committed: mend the data folder's "
 	 "file system; do not end the ranks before",

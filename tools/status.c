@@ -214,7 +214,7 @@ static void print_marks(const json_t *doc)
 
 static void print_node(const json_t *doc)
 {
-	char a[TEXT_MAX], b[TEXT_MAX];
+	char a[TEXT_MAX], b[TEXT_MAX], c[TEXT_MAX], d[TEXT_MAX];
 
 	if (doc_is(doc, "source", "files"))
 		say("files in %s", doc_text(doc, "data"));
@@ -224,8 +224,14 @@ static void print_node(const json_t *doc)
 	if (json_object_get(doc, "memory_budget"))
 		say("memory  %s free of %s", text_bytes(a, doc_number(doc, "memory_left")),
 		    text_bytes(b, doc_number(doc, "memory_budget")));
-	say("disk    %s free of %s", text_bytes(a, doc_number(doc, "disk_free")),
-	    text_bytes(b, doc_number(doc, "disk_total")));
+	text_bytes(a, doc_number(doc, "disk_free"));
+	text_bytes(b, doc_number(doc, "disk_total"));
+	if (json_object_get(doc, "disk_reserve"))
+		say("disk    %s free of %s, %s of it stay free; %s more in spare files", a, b,
+		    text_bytes(c, doc_number(doc, "disk_reserve")),
+		    text_bytes(d, doc_number(doc, "spare_bytes")));
+	else
+		say("disk    %s free of %s", a, b);
 	print_marks(doc);
 }
 
