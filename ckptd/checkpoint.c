@@ -549,28 +549,27 @@ static void abort_done(void *arg, int status)
 	job_poke(c->job);
 }
 
-void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
+__attribute__((format(printf, 2, 0))) static void put_reason(struct checkpoint *c, const char *fmt,
+							     va_list ap)
 {
-	struct job *j = c->job;
-	struct record r = { .type = RECORD_ABORT };
-	int n;
-	va_list ap;
+	int n = vsnprintf(c->reason, sizeof(c->reason), fmt, ap);
 
-	if (!JOB_ASSERT(j, c->agreed == CP_OPEN))
-		return;
-	va_start(ap, fmt);
-	n = vsnprintf(c->reason, sizeof(c->reason), fmt, ap);
-	va_end(ap);
 	if (n < 0)
 		c->reason[0] = '\0';
 	else if ((size_t)n >= sizeof(c->reason))
 		text_shorten(c->reason, sizeof(c->reason));
+}
+
+/* c->reason says why. */
+static void abort_now(struct checkpoint *c)
+{
+	struct job *j = c->job;
+	struct record r = {.type = RECORD_ABORT};
+
 	c->agreed = CP_ABORTED;
 	timer_disarm(j->node->env.loop, &c->timeout);
 	persist_cancel(c);
 	problems_aborted(c);
-	job_tell_step(j, c->step, 5, "step %llu aborted: %s", (unsigned long long)c->step,
-		      c->reason);
 	r.aborted.step = c->step;
 	r.aborted.attempt = c->attempt;
 	r.aborted.next_try = c->try_number + 1;
@@ -579,6 +578,20 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 	if (job_append(j, &r, abort_done, c) < 0)
 		c->abort_logged = true;
 	job_poke(j);
+}
+
+void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!JOB_ASSERT(c->job, c->agreed == CP_OPEN))
+		return;
+	va_start(ap, fmt);
+	put_reason(c, fmt, ap);
+	va_end(ap);
+	abort_now(c);
+	job_tell_step(c->job, c->step, 5, "step %llu aborted: %s", (unsigned long long)c->step,
+		      c->reason);
 }
 
 /* ---- Committing ---- */
@@ -873,6 +886,27 @@ static void release_memory(struct checkpoint *c, uint32_t *left)
 
 /* ---- While nothing can be committed ---- */
 
+/* Its slot is needed. Every save gives one up then: the first is said, and how many they were when
+ * the log can be written. */
+__attribute__((format(printf, 2, 3))) static void give_up(struct checkpoint *c, const char *fmt,
+							  ...)
+{
+	bool first = problems_given_up(c);
+	va_list ap;
+
+	if (!JOB_ASSERT(c->job, c->agreed == CP_OPEN))
+		return;
+	va_start(ap, fmt);
+	put_reason(c, fmt, ap);
+	va_end(ap);
+	abort_now(c);
+	if (first)
+		job_tell_step(c->job, c->step, 5,
+			      "step %llu aborted: %s; others that are given up for it are counted "
+			      "until the log can be written",
+			      (unsigned long long)c->step, c->reason);
+}
+
 bool checkpoint_waits_for_commit(const struct checkpoint *c)
 {
 	return c->sealed && c->epoch == c->job->history.epoch.number &&
@@ -925,9 +959,8 @@ void checkpoint_give_way(struct job *j)
 		if (take_back(best))
 			break;
 	}
-	problems_given_up(best);
-	checkpoint_abort(best, "the job's log cannot be written (%.120s), and step %llu is newer",
-			 j->log_text, (unsigned long long)newest->step);
+	give_up(best, "the job's log cannot be written (%.120s), and step %llu is newer",
+		j->log_text, (unsigned long long)newest->step);
 }
 
 /* Overtaken before it was picked for disk: it needs no record, and the next sum leaves it out. What

@@ -470,13 +470,13 @@ void problems_aborted(const struct checkpoint *c)
 		count_uncommitted(c->job);
 }
 
-void problems_given_up(const struct checkpoint *c)
+bool problems_given_up(const struct checkpoint *c)
 {
 	struct saves *s = &c->job->saves;
 
 	assert(checkpoint_waits_for_commit(c));
 	s->given_up_from = s->given_up ? min_u64(s->given_up_from, c->step) : c->step;
-	s->given_up++;
+	return s->given_up++ == 0;
 }
 
 void problems_left(struct member *m, bool bye)
@@ -538,8 +538,17 @@ void problems_log_works(struct job *j)
 {
 	if (!problems_stand(j, PROBLEM_LOG))
 		return;
-	problem_over(j, PROBLEM_LOG, "record %llu is in it",
-		     (unsigned long long)(j->history.next_n - 1));
+	if (j->saves.given_up)
+		problem_over(j, PROBLEM_LOG,
+			     "record %llu is in it; from step %llu on %llu step%s given up "
+			     "meanwhile",
+			     (unsigned long long)(j->history.next_n - 1),
+			     (unsigned long long)j->saves.given_up_from,
+			     (unsigned long long)j->saves.given_up,
+			     j->saves.given_up == 1 ? " was" : "s were");
+	else
+		problem_over(j, PROBLEM_LOG, "record %llu is in it",
+			     (unsigned long long)(j->history.next_n - 1));
 	j->saves.uncommitted = j->saves.uncommitted_from = j->saves.given_up = 0;
 	show_uncommitted(j);
 }

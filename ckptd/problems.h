@@ -116,8 +116,9 @@ void problems_ahead(struct member *m, uint64_t step);
 void problems_together(struct job *j);
 void problems_sealed(struct member *m, const struct checkpoint *c);
 void problems_aborted(const struct checkpoint *c);
-/* It is about to be aborted as the log cannot be written: it stays in `uncommitted`. */
-void problems_given_up(const struct checkpoint *c);
+/* It is about to be aborted as the log cannot be written: it stays in `uncommitted`. Whether it is
+ * the first since the log can not. */
+bool problems_given_up(const struct checkpoint *c);
 /* What it saves cannot be committed, as others have loaded and it has not. */
 #define NOT_LOADED                                                                                 \
 	"rank %u has not loaded step %llu, which rank %u has: call ckpt_load() on each rank "      \

@@ -248,6 +248,10 @@ static void test_saves_go_on_without_the_log(void **state)
 	assert_int_equal(hand_wait(&t->a, 90, CKPT_DURABLE), 0);
 	assert_int_equal(hand_wait(&t->a, 60, CKPT_COMMITTED), CKPT_EABORTED);
 	save_until(&t->a, 0, 100, CKPT_DURABLE);
+	/* Each of the steps would have its line. */
+	assert_int_equal(times_told(" aborted: the job's log cannot be written"), 1);
+	assert_true(was_told("is in it; from step 20 on "));
+	assert_true(was_told(" steps were given up meanwhile"));
 	/* The log is whole, and says the same after a start. */
 	begin_again(t, 100);
 }
