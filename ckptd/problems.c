@@ -4,10 +4,12 @@
  *
  *   problem   none -> stands (log line, event) -> none (log line, event)
  *
- * Invariants: (1) a problem of ranks stands exactly while some member has its bit; (2) the end of a
- * problem is said if its beginning was; (3) a problem of a kind that trainers can cause with each
- * step (SAID_SELDOM) is said once in SAID_EVERY_NS and epoch, so that no number of ranks and steps
- * fills the log; (4) nothing here decides what a job may do.
+ * Invariants: (1) a problem of ranks stands exactly while some member has its bit, but that of a
+ * refused prepare: a trainer that was refused ends, and the operator comes later. It stands until a
+ * prepare of the job succeeds, for REFUSED_KEPT_NS after the last such rank left at most; (2) the
+ * end of a problem is said if its beginning was; (3) a problem of a kind that trainers can cause
+ * with each step (SAID_SELDOM) is said once in SAID_EVERY_NS and epoch, so that no number of ranks
+ * and steps fills the log; (4) nothing here decides what a job may do.
  *
  * Nothing is kept over a restart of ckptd: what still is wrong is found again, and since when
  * nothing was committed is in the log (problems_restart.c). What a start finds lost is found once
@@ -36,11 +38,12 @@
 	(1u << PROBLEM_PREPARE | 1u << PROBLEM_SAVES | 1u << PROBLEM_SKIPS | 1u << PROBLEM_AHEAD | \
 	 1u << PROBLEM_NO_COMMIT)
 /* Looked at also when the job has no ranks any more. */
-#define WATCHED        (1u << PROBLEM_DISK | 1u << PROBLEM_DISK_LOW)
+#define WATCHED         (1u << PROBLEM_DISK | 1u << PROBLEM_DISK_LOW | 1u << PROBLEM_PREPARE)
 #define SKIPS_IN_A_ROW 3u
 #define OVERDUE        3 /* times the interval that is usual, or advised */
 #define OVERDUE_NS     (600 * SECOND_NS)
 #define LOOK_NS        (10 * SECOND_NS)
+#define REFUSED_KEPT_NS (86400 * SECOND_NS)
 
 static const char *const words[] = {
 #define X(name, word, was) word,
@@ -251,7 +254,34 @@ void problems_prepare_refused(struct member *m, enum prepare_lacks what, const c
 
 void problems_prepared(struct member *m)
 {
-	rank_over(m, PROBLEM_PREPARE, "has it now");
+	struct job *j = m->job;
+
+	if (m->saves.problems & 1u << PROBLEM_PREPARE)
+		rank_over(m, PROBLEM_PREPARE, "has it now");
+	else if (j->saves.problems[PROBLEM_PREPARE].ranks == 0)
+		problem_over(j, PROBLEM_PREPARE, "rank %u was prepared", m->rank);
+}
+
+/* (1) */
+static void refused_left(struct member *m)
+{
+	struct problem *p = &m->job->saves.problems[PROBLEM_PREPARE];
+
+	if (!(m->saves.problems & 1u << PROBLEM_PREPARE))
+		return;
+	assert(p->ranks > 0 && p->stands);
+	m->saves.problems &= ~(1u << PROBLEM_PREPARE);
+	p->left_ns = now_of(m->job);
+	if (--p->ranks > 0 && p->rank == m->rank)
+		show_other(m->job, PROBLEM_PREPARE);
+}
+
+static void look_at_refused(struct job *j)
+{
+	const struct problem *p = &j->saves.problems[PROBLEM_PREPARE];
+
+	if (p->stands && p->ranks == 0 && now_of(j) - p->left_ns >= REFUSED_KEPT_NS)
+		problem_over(j, PROBLEM_PREPARE, "no rank has prepared for a day");
 }
 
 static void was_called(struct job *j, uint64_t step)
@@ -486,7 +516,7 @@ void problems_left(struct member *m, bool bye)
 	size_t n = j->history.n_commits;
 	char text[PROBLEM_TEXT_MAX], newest[64] = "nothing was committed";
 
-	rank_over(m, PROBLEM_PREPARE, "has left");
+	refused_left(m);
 	rank_over(m, PROBLEM_SAVES, "has left");
 	rank_over(m, PROBLEM_NOT_LOADED, "has left");
 	if (!bye || !m->saves.skipped_last || j->saves.end_said)
@@ -759,6 +789,7 @@ void problems_time_came(struct timer *t)
 
 	loop_label(n->env.loop, "a look at what is not committed");
 	list_each(j, &n->jobs, link) {
+		look_at_refused(j);
 		any = any || watched(j);
 		if (!list_empty(&j->members))
 			look(j);

@@ -54,12 +54,13 @@ enum job_problem {
 struct problem {
 	bool stands;
 	bool said;         /* its beginning is in the log, and so will be its end */
-	uint32_t ranks;    /* that have it: PREPARE, SAVES and NOT_LOADED */
+	uint32_t ranks;    /* that have it: PREPARE (0: they have left), SAVES and NOT_LOADED */
 	uint32_t rank;     /* whose sentence it is */
 	uint64_t step;     /* that it is about */
 	uint64_t times;    /* found since it stands */
 	uint64_t since_ns; /* loop's clock, like the next */
 	uint64_t said_ns;
+	uint64_t left_ns; /* PREPARE: when the last rank that had it left */
 	char text[PROBLEM_TEXT_MAX];
 };
 

@@ -24,6 +24,17 @@ static void turns(struct node_test *t)
 		host_turn(&t->host);
 }
 
+/* Longer than it takes to look at the disk again; warn_after_ns says how often that is. */
+static void looks(struct node_test *t)
+{
+	struct timespec pause = {.tv_nsec = 10000000};
+
+	for (int i = 0; i < 10; i++) {
+		nanosleep(&pause, NULL);
+		turns(t);
+	}
+}
+
 /* How many events of this kind name this problem, and the words of the last; NULL: any. */
 static unsigned count_events(struct node_test *t, const char *kind, const char *problem,
 			     char words[640])
@@ -109,6 +120,45 @@ static void test_prepare_is_refused(void **state)
 	assert_int_equal(the_job(t)->saves.problems[PROBLEM_PREPARE].times, 5);
 	pretended_room = UINT64_MAX;
 	prepare_rank(&t->a);
+	assert_over(t, PROBLEM_PREPARE);
+}
+
+static void refuse_and_leave(struct node_test *t)
+{
+	t->o.warn_after_ns = 100000000;
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_rank(&t->a, 0, 1);
+	pretended_room = 1000;
+	assert_true(hand_prepare(&t->a) < 0);
+	say_bye(&t->a);
+	leave(&t->a);
+	looks(t);
+	assert_true(list_empty(&the_job(t)->members));
+	assert_raised(t, PROBLEM_PREPARE, "no room on disk for the saves of rank 0: ");
+	pretended_room = UINT64_MAX;
+}
+
+/* The trainer that was refused has ended when the operator looks. */
+static void test_a_refusal_outlives_its_rank(void **state)
+{
+	struct node_test *t = *state;
+
+	refuse_and_leave(t);
+	join(t, &t->a, 0, 1, "run2");
+	declare_rank(&t->a, 0, 1);
+	assert_true(problems_stand(the_job(t), PROBLEM_PREPARE));
+	prepare_rank(&t->a);
+	assert_over(t, PROBLEM_PREPARE);
+}
+
+static void test_a_refusal_is_forgotten_after_a_day(void **state)
+{
+	struct node_test *t = *state;
+
+	refuse_and_leave(t);
+	the_job(t)->saves.problems[PROBLEM_PREPARE].left_ns -= 86400ull * 1000000000u;
+	looks(t);
 	assert_over(t, PROBLEM_PREPARE);
 }
 
@@ -370,17 +420,6 @@ static void test_disk_is_full(void **state)
 	assert_over(t, PROBLEM_DISK);
 }
 
-/* Longer than it takes to look at the disk again; warn_after_ns says how often that is. */
-static void looks(struct node_test *t)
-{
-	struct timespec pause = {.tv_nsec = 10000000};
-
-	for (int i = 0; i < 10; i++) {
-		nanosleep(&pause, NULL);
-		turns(t);
-	}
-}
-
 static void turn_until_over(struct node_test *t, enum job_problem k)
 {
 	uint64_t end = 0;
@@ -600,6 +639,8 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_prepare_is_refused),
+		NODE_TEST(test_a_refusal_outlives_its_rank),
+		NODE_TEST(test_a_refusal_is_forgotten_after_a_day),
 		NODE_TEST(test_saves_fail),
 		NODE_TEST(test_failures_that_come_and_go),
 		NODE_TEST(test_failures_of_an_older_epoch),
