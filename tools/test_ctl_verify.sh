@@ -243,6 +243,13 @@ def once(patience):
 assert any(once(patience) for patience in (0.3, 1, 3, 10)), "never between the two looks"
 PY
 
+# A data folder whose FORMAT cannot be read: of its checkpoints nothing is known.
+ASAN_OPTIONS=detect_leaks=0 strace -f -qq -o /dev/null -P FORMAT -e trace=openat2 \
+	-e inject=openat2:error=EIO "$build/ckptctl" verify --data "$data" >"$dir/out" 2>"$dir/err"
+got=$?
+[ $got = 2 ] || fail "FORMAT cannot be read: exit status $got"
+says err "cannot read FORMAT of the data folder: Input/output error"
+
 # Every file as it was written, and an element that none of them has.
 make_data holes
 run 1 verify alpha --data "$data"

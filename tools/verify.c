@@ -497,6 +497,10 @@ int verb_verify(const struct ctl *c, struct err *e)
 		r = make_document(&v, &doc, e);
 	found = v.problems ? EXIT_PROBLEM : v.unread ? EXIT_UNKNOWN : EXIT_FINE;
 	verify_fini(&v);
+	if (r == -EIO || r == CKPT_EIO) { /* says nothing about the checkpoints */
+		complain("%s", e->text);
+		return EXIT_UNKNOWN;
+	}
 	if (r < 0)
 		return r;
 	if (c->json) {
