@@ -39,8 +39,10 @@ static const struct row rows[] = {
 			      "the steps of a run must rise: all ranks save a later step", NULL},
 	[CKPT_SKIP_OPENING] = {"ckptd opens the job's epoch, or stops", false,
 			       "a later save works; if none does, see", "why"},
-	[CKPT_SKIP_MEMORY] = {"ckptd has no memory to describe another save", false,
-			      "see memory.budget in ckptd.conf, and", "status"},
+	[CKPT_SKIP_MEMORY] =
+		{"ckptd has no memory to describe another save", false,
+		 "raise memory.budget (ckptd.conf, or ckptd --set memory.budget=SIZE); see",
+		 "status"},
 	[CKPT_SKIP_ABSENT] = {"not all ranks of the job are connected", false,
 			      "for those that are see", "status"},
 	[CKPT_SKIP_UNPREPARED] = {"has no memory for its saves yet", true, "see", "why"},

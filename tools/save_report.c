@@ -21,8 +21,8 @@ struct remedy {
 
 static const struct remedy of_problems[] = {
 	{"prepare-refused",
-	 "make room for it: memory.budget, memory.slots and quotas are in "
-	 "ckptd.conf(5); on a full disk 'ckptctl gc'",
+	 "make room for it: memory.budget, memory.slots and quotas are in ckptd.conf(5), or set "
+	 "one with ckptd --set memory.budget=SIZE; on a full disk 'ckptctl gc'",
 	 false},
 	{"saves-fail", "the trainer gets the same sentence from its save: mend it there", false},
 	{"saves-skipped", "see below which rank blocks, and why", false},
@@ -57,7 +57,10 @@ static const struct remedy of_problems[] = {
 
 static const struct remedy of_blocks[] = {
 	{"opening", "wait: the epoch is being opened, or ckptd stops", false},
-	{"memory", "raise memory.budget, or end what else uses it", false},
+	{"memory",
+	 "raise memory.budget (ckptd.conf, or ckptd --set memory.budget=SIZE), or end what else "
+	 "uses it",
+	 false},
 	{"absent", "start the ranks that are missing, or look why they ended: 'ckptctl events'",
 	 false},
 	{"unprepared",
