@@ -20,6 +20,7 @@
 #include "base/near.h"
 #include "model/trust.h"
 #include "tools/files.h"
+#include "tools/job_name.h"
 #include "tools/print.h"
 #include "tools/verbs.h"
 
@@ -361,12 +362,21 @@ static int find_folder(const struct verb *v, struct ctl *c, char folder[PATH_MAX
 	return 0;
 }
 
+/* Whether the first word behind the verb is a JOB: not a file, which may have slashes, too. */
+static bool begins_with_job(const struct verb *v)
+{
+	return strncmp(v->arguments, "JOB", 3) == 0 || strncmp(v->arguments, "[JOB", 4) == 0 ||
+	       v->run == verb_why || v->run == verb_clear;
+}
+
 static int run(const struct verb *v, struct ctl *c)
 {
-	char folder[PATH_MAX];
+	char folder[PATH_MAX], job[JOB_TEXT_MAX];
 	struct err e = { 0 };
 	int r = find_folder(v, c, folder, &e);
 
+	if (c->n_args > 0 && begins_with_job(v))
+		c->args[0] = (char *)job_name_by_uid(job, c->args[0]);
 	if (r == 0)
 		r = v->run(c, &e);
 	if (r < 0)

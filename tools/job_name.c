@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,6 +26,25 @@ bool job_name_fits(const char *text, const char *name, uint64_t uid, const char 
 		return true;
 	snprintf(full, sizeof(full), "%" PRIu64 "/%s", uid, name);
 	return strcmp(text, full) == 0;
+}
+
+const char *job_name_by_uid(char buf[JOB_TEXT_MAX], const char *text)
+{
+	const char *slash = strchr(text, '/');
+	const struct passwd *p;
+
+	/* Digits are an id, also where a user is called so. */
+	if (!slash || slash - text >= JOB_TEXT_MAX ||
+	    strspn(text, "0123456789") >= (size_t)(slash - text))
+		return text;
+	snprintf(buf, JOB_TEXT_MAX, "%.*s", (int)(slash - text), text);
+	p = getpwnam(buf);
+	if (!p)
+		return text;
+	assert(slash[0] == '/');
+	if (snprintf(buf, JOB_TEXT_MAX, "%u%s", (unsigned)p->pw_uid, slash) >= JOB_TEXT_MAX)
+		return text;
+	return buf;
 }
 
 void job_name_add(struct job_names *l, const char *name, uint64_t uid)

@@ -15,6 +15,10 @@
 /* Whether text means the job. id: 32 hexadecimal digits. */
 bool job_name_fits(const char *text, const char *name, uint64_t uid, const char *id);
 
+/* USER/NAME as UID/NAME, in buf; any other text, and that of a user who is not known, as it is. */
+#define JOB_TEXT_MAX 256
+const char *job_name_by_uid(char buf[JOB_TEXT_MAX], const char *text);
+
 /* Several users have jobs that text means: job_name_add() each, then the sentence. */
 struct job_names {
 	char text[256];

@@ -59,7 +59,22 @@ chmod 666 "$sock"
 as 65533 /usr/bin/python3 "$dir/open/train.py" same 7 || fail "train as 65533: $(cat "$dir/log")"
 as 65532 /usr/bin/python3 "$dir/open/train.py" same 9 || fail "train as 65532"
 as 65532 /usr/bin/python3 "$dir/open/train.py" other 1 || fail "train as 65532"
+named=$(id -u daemon) # its user has a name
+as "$named" /usr/bin/python3 "$dir/open/train.py" sole 3 || fail "train as daemon"
 as 65533 /usr/bin/python3 "$dir/open/train.py" bare || fail "train as 65533"
+
+# ---- A user by name
+
+run 0 show daemon/sole --socket "$sock"
+run 0 list daemon/sole --data "$data"
+run 0 verify daemon/sole 3 --data "$data"
+run 0 pin daemon/sole 3 --socket "$sock"
+run 0 unpin "$named/sole" 3 --socket "$sock"
+run 0 why daemon/sole:0 --socket "$sock"
+run 2 show daemon/same --socket "$sock"
+run 2 show noone-here/sole --socket "$sock"
+says err "there is no job 'noone-here/sole'"
+run 0 rm-job daemon/sole --yes --socket "$sock"
 
 # ---- Root is not answered for one of them
 
