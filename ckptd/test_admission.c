@@ -5,6 +5,7 @@
 #include <config.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,11 +65,23 @@ static void begin_checked(struct node_test *t)
 	assert_int_equal(started, 1);
 }
 
+static size_t waiting(struct node_test *t)
+{
+	const struct list *l;
+	size_t n = 0;
+
+	for (l = t->host.node->early.next; l != &t->host.node->early; l = l->next)
+		n++;
+	return n;
+}
+
 /* The open of a job by its only rank is sent, and what it is answered is seen later. */
 static void send_open(struct node_test *t, struct hand *k, const char *job, bool reconnect)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Open o = CKPT__OPEN__INIT;
+	struct pollfd reply;
+	size_t before;
 
 	if (k->fd < 0)
 		connect_rank(t, k);
@@ -79,7 +92,10 @@ static void send_open(struct node_test *t, struct hand *k, const char *job, bool
 	q.body_case = CKPT__REQUEST__BODY_OPEN;
 	q.open = &o;
 	assert_int_equal(hand_send(k, &q), 0);
-	for (int i = 0; i < 200; i++)
+	before = waiting(t);
+	reply = (struct pollfd){.fd = k->fd, .events = POLLIN};
+	/* It waits, or it has an answer. */
+	for (int i = 0; i < 200 && waiting(t) == before && poll(&reply, 1, 0) == 0; i++)
 		host_turn(&t->host);
 }
 
@@ -88,16 +104,6 @@ static int answer_to(struct hand *k)
 	uint64_t id;
 
 	return hand_receive(k, &id);
-}
-
-static size_t waiting(struct node_test *t)
-{
-	const struct list *l;
-	size_t n = 0;
-
-	for (l = t->host.node->early.next; l != &t->host.node->early; l = l->next)
-		n++;
-	return n;
 }
 
 static enum admission_state state_of(struct node_test *t)

@@ -320,6 +320,7 @@ static void sized_disk(struct rig *r, double places)
 
 	if (!image_usable(&file_system_ext4, why, sizeof(why)))
 		rig_skip("%s", why);
+	own_mounts(); /* that of a run which fails goes with its process */
 	set(r, "retention.keep_last=%u", SIZED_KEEP_LAST);
 	set(r, "storage.spare=0");
 	set(r, "storage.disk_reserve=%llu", SIZED_RESERVE);
@@ -354,6 +355,7 @@ static void sized_disk(struct rig *r, double places)
 	close(fd);
 }
 
+/* Of a job that does not go back: one that does keeps its highest step, too (operations.md). */
 static void sized_as_advised(struct rig *r)
 {
 	sized_disk(r, SIZED_KEEP_LAST + 4);
