@@ -26,9 +26,9 @@
  * call. While that rank stays there no step is saved by all, so it is a problem that names it
  * (problems.h); when it goes back, the window does.
  *
- * What a rank has not sealed of a step before its newest begun save, when it has no turn left in
- * which it might, it never will: that attempt is aborted before the next window, so that no rank
- * lacks a slot for it. A Seal that is on its way keeps the turn open, also over a restart: the rank
+ * A step of the window that a rank has not sealed in its turn it never will: the next window lies
+ * beyond every begun save. Nor will it one before its newest begun save and the window. Such an
+ * attempt is aborted before the next window, so that no rank lacks a slot for it. A Seal that is on its way keeps the turn open, also over a restart: the rank
  * that sent it repeats it, or gives its credit back, before it says anything of a later step.
  *
  * After a restart the window goes on: its first step is in the beat pages, which show each rank's
@@ -194,13 +194,15 @@ static uint64_t furthest(const struct job *j, bool again, uint32_t *ret_rank)
 	return first;
 }
 
-/* Whether a Seal of that step can come no more. */
+/* Whether a Seal of that step can come no more: it has used its turn in which it might, or it has
+ * gone on. */
 static bool has_passed(const struct member *m, uint64_t step)
 {
 	const struct job *j = m->job;
-	bool has_turn = is_open(j) && m->turn != TURN_DONE && step >= j->window.from;
 
-	return !has_turn && next_of(m, true) > step;
+	if (is_open(j) && step >= j->window.from)
+		return m->turn == TURN_DONE;
+	return next_of(m, true) > step;
 }
 
 static void abort_passed(struct job *j)
@@ -215,7 +217,7 @@ static void abort_passed(struct job *j)
 			if (m->rank >= c->world || c->shards[m->rank].sealed ||
 			    !has_passed(m, c->step))
 				continue;
-			checkpoint_abort(c, "rank %u has gone on to a later step without it",
+			checkpoint_abort(c, "rank %u saves another step instead",
 					 m->rank);
 			break;
 		}
@@ -357,7 +359,8 @@ void credits_forget(struct member *m)
 
 void credits_rank_left(struct job *j, uint32_t rank)
 {
-	if (j->rank_left)
+	/* A ledger may still have ranks of a launch that had more. */
+	if (j->rank_left || rank >= j->history.epoch.world)
 		return;
 	j->rank_left = true;
 	j->left_rank = rank;

@@ -432,6 +432,27 @@ static void test_slots_of_passed_steps_are_free(void **state)
 	crew_end(&w);
 }
 
+/* Of two that save different steps in one window none has both, and the next one lies beyond both:
+ * the later one, too, gives its slots back, for which the rank behind would have to come to it. */
+static void test_a_step_that_a_rank_has_no_turn_for(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	t->o.slots = 2;
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		beat_page_put_saving(w.k[i].beats, w.k[i].epoch, i == 0 ? 22 : 28, false);
+		assert_int_equal(save_rank(&w.k[i], i, i == 0 ? 22 : 28), 0);
+	}
+	turns(t);
+	assert_null(checkpoint_find(the_job(t), w.k[0].epoch, 22));
+	assert_null(checkpoint_find(the_job(t), w.k[0].epoch, 28));
+	assert_int_equal(w.k[0].page->credit_from, 29);
+	crew_end(&w);
+}
+
 /* ---- A rank that is far ahead ---- */
 
 #define FAR 1000000000u
@@ -591,6 +612,7 @@ int main(void)
 		NODE_TEST(test_the_window_outlives_ckptd),
 		NODE_TEST(test_a_window_that_was_given_to_some),
 		NODE_TEST(test_slots_of_passed_steps_are_free),
+		NODE_TEST(test_a_step_that_a_rank_has_no_turn_for),
 		NODE_TEST(test_a_rank_is_far_ahead),
 		NODE_TEST(test_a_rank_has_saved_far_ahead),
 		NODE_TEST(test_why_there_is_no_credit),
