@@ -28,8 +28,9 @@
  *
  * A step of the window that a rank has not sealed in its turn it never will: the next window lies
  * beyond every begun save. Nor will it one before its newest begun save and the window. Such an
- * attempt is aborted before the next window, so that no rank lacks a slot for it. A Seal that is on its way keeps the turn open, also over a restart: the rank
- * that sent it repeats it, or gives its credit back, before it says anything of a later step.
+ * attempt is aborted before the next window, so that no rank lacks a slot for it. A Seal that is on
+ * its way keeps the turn open, also over a restart: the rank that sent it repeats it, or gives its
+ * credit back, before it says anything of a later step.
  *
  * After a restart the window goes on: its first step is in the beat pages, which show each rank's
  * until its turn ends without a save. A rank that has none, and has not begun a step of the window,
