@@ -40,6 +40,17 @@ void oracle_fini(struct oracle *o)
 	}
 }
 
+static void hex(char *to, const uint8_t *b)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	for (int i = 0; i < 16; i++) {
+		to[2 * i] = digits[b[i] >> 4];
+		to[2 * i + 1] = digits[b[i] & 15];
+	}
+	to[32] = '\0';
+}
+
 void oracle_memory_lost(struct oracle *o)
 {
 	o->memory++;
@@ -60,6 +71,15 @@ struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id)
 	return &o->jobs[o->n_jobs++];
 }
 
+bool oracle_is_gone(struct oracle *o, const struct oracle_job *j)
+{
+	char id[33], path[64];
+
+	hex(id, j->id.b);
+	snprintf(path, sizeof(path), "jobs/%s", id);
+	return j->removing && !disk_exists(o->sim->disk, path);
+}
+
 struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const struct attempt_id *a)
 {
 	for (size_t i = j->n_commits; i-- > 0;) {
@@ -73,17 +93,6 @@ struct commit_seen *oracle_commit(struct oracle_job *j, uint64_t step, const str
 /* ---- Files ---- */
 
 /* Called so often that sprintf() was a tenth of a run. */
-static void hex(char *to, const uint8_t *b)
-{
-	static const char digits[] = "0123456789abcdef";
-
-	for (int i = 0; i < 16; i++) {
-		to[2 * i] = digits[b[i] >> 4];
-		to[2 * i + 1] = digits[b[i] & 15];
-	}
-	to[32] = '\0';
-}
-
 static void file_of(const struct oracle_job *j, const struct commit_seen *c, int rank, char *ret,
 		    size_t size)
 {
@@ -223,8 +232,11 @@ void oracle_check_files(struct oracle *o)
 {
 	for (unsigned i = 0; i < o->n_jobs; i++) {
 		struct oracle_job *j = &o->jobs[i];
+		bool gone = oracle_is_gone(o, j);
 
-		for (size_t k = 0; k < j->n_commits; k++) {
+		if (j->removed && !gone)
+			sim_accuse(o->sim, "job %s was removed, and is there again", j->name);
+		for (size_t k = 0; !gone && k < j->n_commits; k++) {
 			struct commit_seen *c = &j->commits[k];
 
 			check_objects(o, j, c);
@@ -286,6 +298,8 @@ void oracle_started(struct oracle *o)
 	for (unsigned i = 0; i < o->n_jobs; i++) {
 		/* No record says what a load has asked for: who asked asks again. */
 		o->jobs[i].asked = TRUST_LATEST;
+		if (oracle_is_gone(o, &o->jobs[i]))
+			continue;
 		for (size_t k = 0; k < o->jobs[i].n_commits; k++)
 			look_for_commit(o, &o->jobs[i], &o->jobs[i].commits[k]);
 	}
@@ -342,6 +356,8 @@ void oracle_stopped(struct oracle *o, bool on_disk)
 		struct oracle_job *j = &o->jobs[i];
 		struct commit_seen *c = newest(j);
 
+		if (oracle_is_gone(o, j))
+			continue;
 		for (size_t k = 0; k < j->n_seals; k++) {
 			struct seal_seen *s = &j->seals[k];
 
@@ -356,8 +372,8 @@ void oracle_stopped(struct oracle *o, bool on_disk)
 		}
 		/* Where a person took a newer one away, only memory may have had it, until that
 		 * one was committed. */
-		if (on_disk && c && !overtaken(j, c) && !files_there(o, j, c) &&
-		    !files_hit(o, j, c))
+		if (on_disk && c && c->memory == o->memory && !overtaken(j, c) &&
+		    !files_there(o, j, c) && !files_hit(o, j, c))
 			sim_accuse(o->sim,
 				   "I9: step %llu of %s is the newest, and an orderly stop has not "
 				   "written it to disk",

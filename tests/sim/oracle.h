@@ -40,8 +40,8 @@ struct seal_seen { /* one rank's, from the moment it was sent */
 	unsigned layout;
 	enum origin_kind origin; /* UNSAID: its load may or may not have been heard of */
 	bool acknowledged;
-	struct attempt_id attempt; /* once acknowledged, */
-	uint64_t memory;           /* and which memory held it */
+	struct attempt_id attempt; /* once acknowledged */
+	uint64_t memory;           /* in which its slot was when it was sent */
 };
 
 struct commit_seen {
@@ -101,6 +101,7 @@ struct oracle_job {
 	size_t n_aborts, cap_aborts;
 	struct memory_hit *hits;
 	size_t n_hits, cap_hits;
+	bool removing, removed; /* a person wants it to go; was told that it is gone */
 };
 
 #define ORACLE_JOBS 64 /* while the disk is full each open of a new one draws another id */
@@ -120,6 +121,8 @@ void oracle_fini(struct oracle *o);
 int oracle_open_log(void *sim, const struct job_id *job, bool anew, struct joblog **ret,
 		    struct err *e);
 struct oracle_job *oracle_find(struct oracle *o, const struct job_id *id);
+/* It was removed: its log is there whole, or not at all. */
+bool oracle_is_gone(struct oracle *o, const struct oracle_job *j);
 /* Everything promised to be on disk is: after a start, and at the end. */
 void oracle_check_files(struct oracle *o);
 /* ckptd is ready: what was removed is there again, or the disk would not have it. */
@@ -142,6 +145,9 @@ bool oracle_memory_was_hit(const struct oracle_job *j, const struct attempt_id *
 			   bool file);
 
 /* ---- What ranks do and hear ---- */
+/* A person's rm-job is sent; it was answered that the job is gone. */
+void oracle_removes(struct rank *r);
+void oracle_removed(struct rank *r);
 void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool has_base,
 		   uint64_t base_step, const struct attempt_id *base);
 void oracle_seal_sent(struct rank *r, const struct save_key *k);

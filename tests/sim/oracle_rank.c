@@ -22,7 +22,7 @@ void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool
 {
 	struct oracle_job *j = oracle_find(oracle_of(r), id);
 
-	if (r->job->oracle && r->job->oracle != j)
+	if (r->job->oracle && r->job->oracle != j && !oracle_is_gone(oracle_of(r), r->job->oracle))
 		sim_accuse(r->sim, "job %s was made a second time", r->job->name);
 	r->job->oracle = j;
 	if (!j->begun || epoch > j->epoch) {
@@ -39,6 +39,25 @@ void oracle_opened(struct rank *r, const struct job_id *id, uint64_t epoch, bool
 			r->sim,
 			"I15: rank %u of %s was told another base of epoch %llu than the log has",
 			r->rank, r->job->name, LL(epoch));
+}
+
+void oracle_removes(struct rank *r)
+{
+	if (r->job->oracle)
+		r->job->oracle->removing = true;
+}
+
+void oracle_removed(struct rank *r)
+{
+	struct oracle_job *j = r->job->oracle;
+
+	sim_count(r->sim, jobs_removed);
+	if (!j)
+		return;
+	j->removed = true;
+	if (!oracle_is_gone(oracle_of(r), j))
+		sim_accuse(r->sim, "job %s is said to be removed, and its log is there",
+			   r->job->name);
 }
 
 bool oracle_is_of_older(struct rank *r, uint64_t epoch, uint64_t step, const struct attempt_id *a)
@@ -60,6 +79,7 @@ void oracle_seal_sent(struct rank *r, const struct save_key *k)
 						    .rank = r->rank,
 						    .world = r->world,
 						    .layout = r->layout,
+						    .memory = r->sim->oracle.memory,
 						    .origin = origin};
 }
 
@@ -92,7 +112,6 @@ void oracle_sealed(struct rank *r, const struct save_key *k, const struct attemp
 		if (same_key(&s->key, k) && s->rank == r->rank) {
 			s->acknowledged = true;
 			s->attempt = *a;
-			s->memory = r->sim->oracle.memory;
 		}
 	}
 }

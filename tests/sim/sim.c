@@ -255,6 +255,26 @@ static const struct profile people = {
 	.admin = 4,
 };
 
+/* Somebody removes the whole job, while ckptd dies and power is lost. */
+static const struct profile removals = {
+	.name = "removals",
+	.jobs = 2,
+	.world = 2,
+	.trouble_ns = 800 * SIM_MS,
+	.events = 24,
+	.weight = {[TROUBLE_remove_job] = 8,
+		   [TROUBLE_kill] = 1,
+		   [TROUBLE_kill_at_op] = 3,
+		   [TROUBLE_kill_at_point] = 2,
+		   [TROUBLE_power] = 8,
+		   [TROUBLE_stop] = 1,
+		   [TROUBLE_sever] = 1,
+		   [TROUBLE_keeper] = 1},
+	.good_disk = true,
+	.wait_durable = 4,
+	.slow_load = 4,
+};
+
 /* Jobs that tools make are adopted, and power is lost. */
 static const struct profile tools = {
 	.name = "tools",
@@ -359,7 +379,7 @@ static const struct profile lost_commits = {
 static const struct profile *const profiles[] = {
 	&everything, &torn_ledgers, &failed_digests, &slow_readers, &damage, &damaged_memory,
 	&damaged_files, &losses, &outages, &full_disks, &stops, &people,
-	&tools, &restarts, &drift, &trusting, &clocks, &lost_commits,
+	&tools, &restarts, &drift, &removals, &trusting, &clocks, &lost_commits,
 };
 #define PROFILES (sizeof(profiles) / sizeof(profiles[0]))
 
@@ -420,6 +440,7 @@ static const struct {
 	 "offered (tests/sim/test_simstore)"},
 	{BUG_SKIP_LEAF_CHECK, &damage, NULL},
 	{BUG_SKIP_LOG_DIR_SYNC, &everything, NULL},
+	{BUG_SKIP_REMOVE_SYNC, &removals, NULL},
 	{BUG_SKIP_SHARD_SYNC, &everything, NULL},
 	{BUG_SKIP_SPARE_LOCK, NULL,
 	 "files that a process was given are never recycled: the lock is for tools "

@@ -51,8 +51,8 @@
 	X(kills_at_op) X(kills_at_point) X(errors_at_point) X(power_losses) X(keeper_deaths) \
 	X(index_losses) X(commits_lost) X(files_lost) X(breaks) X(outages) X(torn_ledgers) \
 	X(disk_faults) X(zombies) \
-	X(refused) X(full) X(removed) X(pinned) X(load_lost) X(stale_leaf) X(beats_adopted) \
-	X(beats_told) X(clock_set) X(memory_hits) X(bad_memory) X(vouched) \
+	X(refused) X(full) X(removed) X(jobs_removed) X(pinned) X(load_lost) X(stale_leaf) \
+	X(beats_adopted) X(beats_told) X(clock_set) X(memory_hits) X(bad_memory) X(vouched) \
 	X(rewritten) X(adopted) X(read_again)
 /* clang-format on */
 
@@ -70,7 +70,8 @@ enum count {
 	X(kill_at_op)                                                                              \
 	X(kill_at_point)                                                                           \
 	X(power) X(keeper) X(index) X(sever) X(kill_rank) X(relaunch) X(stop) X(outage) X(full)    \
-		X(flip) X(flip_memory) X(error_at_point) X(clock) X(lose_commit) X(lose_file)
+		X(flip) X(flip_memory) X(error_at_point) X(clock) X(lose_commit) X(lose_file) \
+		X(remove_job)
 
 enum trouble {
 #define X(name) TROUBLE_##name,
@@ -197,6 +198,7 @@ struct sim_job {
 };
 
 void job_launch(struct sim_job *j);
+void job_remove(struct sim_job *j);
 void job_kill_all(struct sim_job *j);
 void job_rank_gone(struct sim_job *j, struct rank *r); /* it exited or died */
 
@@ -253,6 +255,7 @@ struct rank {
 	uint64_t epoch, credit_used, step;
 	struct origin origin;  /* in this epoch, as ckptd was told or has said */
 	uint64_t placed_epoch; /* the newest in which it has loaded bytes of an older one */
+	bool removes;          /* it is no rank: a person's ckptctl, which removes the job */
 	bool forgets;          /* to load: for a while */
 	bool loaded_late;      /* so it comes back to steps that only it has tried */
 	struct {

@@ -291,6 +291,19 @@ static void keeper_dies(struct sim *s)
 		daemon_kill(s);
 }
 
+static void end_run(struct sim *s, bool remove)
+{
+	struct sim_job *j;
+
+	if (!s->powered)
+		return;
+	j = &s->jobs[world_random(s->w, s->n_jobs)];
+	if (remove)
+		job_remove(j);
+	else
+		job_launch(j);
+}
+
 static void index_lost(struct sim *s)
 {
 	daemon_kill(s);
@@ -432,8 +445,8 @@ static void trouble(struct sim *s, enum trouble t)
 		}
 		break;
 	case TROUBLE_relaunch:
-		if (s->powered)
-			job_launch(&s->jobs[world_random(w, s->n_jobs)]);
+	case TROUBLE_remove_job:
+		end_run(s, t == TROUBLE_remove_job);
 		break;
 	case TROUBLE_stop:
 		stop_orderly(s);

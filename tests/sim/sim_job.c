@@ -72,6 +72,16 @@ void job_launch(struct sim_job *j)
 			rank_start(j, i, j->made ? "" : j->run_id, world_random(w, STAGGER_NS));
 }
 
+/* None of its ranks is left meanwhile. Then it is launched again, and begins anew if it is gone. */
+void job_remove(struct sim_job *j)
+{
+	job_kill_all(j);
+	j->agent_busy = false;
+	j->world = 1;
+	j->ranks[0] = rank_start(j, 0, "", world_random(j->sim->w, STAGGER_NS));
+	j->ranks[0]->removes = true;
+}
+
 /* ---- When a rank has ended ---- */
 
 struct decision {

@@ -100,7 +100,7 @@ int trainer_take_slots(struct rank *r)
 	q.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	q.slots_ready = &ready;
 	err = rank_ask(r, &q, 0, 0, NULL);
-	r->slots_said = err == 0;
+	r->slots_said = err == 0 && r->n_slots > 0; /* a lost ckptd may have taken them */
 	return err;
 }
 
@@ -562,10 +562,37 @@ static int train(struct rank *r)
 	}
 }
 
+/* Until ckptd has heard of the ends of all its ranks, reads no more of it, or has it no longer. */
+static void remove_job(struct rank *r)
+{
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	int err = -EAGAIN;
+
+	m.verb = CKPT__ADMIN__VERB__REMOVE_JOB;
+	m.job = r->job->name;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	for (int i = 0; i < 30 && (err == -EAGAIN || err == -EBUSY); i++) {
+		oracle_removes(r);
+		err = rank_ask(r, &q, ASK_MAY_WAIT, rank_now(r) + PEACE_WAIT_NS, NULL);
+		if (err == 0)
+			oracle_removed(r);
+		else
+			rank_sleep(r, 1 + world_random(r->sim->w, 20 * SIM_MS));
+	}
+	sim_tell(r->sim, "%s is removed: %d", r->job->name, err);
+}
+
 void trainer_main(void *arg)
 {
 	struct rank *r = arg;
 	int err;
+
+	if (r->removes) {
+		remove_job(r);
+		return;
+	}
 
 	state_make(&r->state, r->job->index, r->rank, r->world, r->layout,
 		   r->sim->options.geometry);
