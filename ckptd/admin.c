@@ -90,6 +90,15 @@ void admin_reply_json(struct session *s, uint64_t request, json_t *doc)
 
 /* ---- Deeds ---- */
 
+const char *admin_label(struct session *s, const struct job *j, char buf[ADMIN_LABEL_MAX])
+{
+	if (j->history.job.uid == session_process(s)->uid)
+		snprintf(buf, ADMIN_LABEL_MAX, "%s", j->history.job.name);
+	else
+		snprintf(buf, ADMIN_LABEL_MAX, "%u/%s", j->history.job.uid, j->history.job.name);
+	return buf;
+}
+
 /* text: NAME, UID/NAME (names have no '/'), or the id. */
 static bool is_called(const struct job *j, const char *text)
 {
@@ -284,13 +293,14 @@ static int mark_lost(struct session *s, uint64_t request, struct job *j,
 		     const struct history_commit *h, enum record_type type, struct err *e)
 {
 	struct record r = {.type = type};
+	char label[ADMIN_LABEL_MAX];
 	struct deed *d;
 	int err;
 
 	if (type == RECORD_FREE && h->pinned)
 		return err_set(e, -EBUSY,
 			       "step %llu is lost, and it is pinned: 'ckptctl unpin %s %llu' first",
-			       (unsigned long long)h->commit.step, j->history.job.name,
+			       (unsigned long long)h->commit.step, admin_label(s, j, label),
 			       (unsigned long long)h->commit.step);
 	d = deed_new(s, request);
 	if (!d)
@@ -337,6 +347,7 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 	struct checkpoint *o;
 	struct deed *d;
 	bool other = !checkpoint_restorable(c);
+	char label[ADMIN_LABEL_MAX];
 	int r;
 
 	list_each(o, &j->checkpoints, link)
@@ -350,7 +361,7 @@ static int remove_one(struct session *s, uint64_t request, struct checkpoint *c,
 		return err_set(e, -EBUSY,
 			       "step %llu is the only good one on disk; it stays: save a newer one "
 			       "first, or remove the whole job with 'ckptctl rm-job %s'",
-			       (unsigned long long)c->step, j->history.job.name);
+			       (unsigned long long)c->step, admin_label(s, j, label));
 	if (recheck_is_busy(c) || c->saying) {
 		recheck_give_way(j->node);
 		return err_set(e, -EAGAIN, "step %llu is just being read again",
@@ -399,7 +410,7 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	struct checkpoint *c = j ? checkpoint_named(j, m) : NULL;
 	const struct history_commit *lost;
 	struct err e = { 0 };
-	char text[ERR_TEXT_MAX], hint[NEAR_TEXT_MAX];
+	char text[ERR_TEXT_MAX], hint[NEAR_TEXT_MAX], label[ADMIN_LABEL_MAX];
 	int r = 0;
 
 	if (!j && !session_node(s)->ready) {
@@ -445,7 +456,8 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		snprintf(text, sizeof(text),
 			 "job '%s' has no committed checkpoint of step %llu: 'ckptctl list %s' "
 			 "shows what it has",
-			 j->history.job.name, (unsigned long long)m->step, j->history.job.name);
+			 j->history.job.name, (unsigned long long)m->step,
+			 admin_label(s, j, label));
 		session_reply_error(s, request, CKPT_ENOTFOUND, text);
 		return;
 	}

@@ -22,6 +22,10 @@ bool admin_may_see(struct session *s, const struct job *j);
 void admin_reply_json(struct session *s, uint64_t request, json_t *doc);
 /* The job that m->job names, of those that may be seen; NULL: there is none. */
 struct job *admin_job(struct session *s, const Ckpt__Admin *m);
+/* The job as the session's user names it, for a command in a sentence: another user's as UID/NAME,
+ * since of one name that user may have a job, too. */
+#define ADMIN_LABEL_MAX (CKPT_JOB_MAX + 16)
+const char *admin_label(struct session *s, const struct job *j, char buf[ADMIN_LABEL_MAX]);
 /* Whether other users, too, have a job that text means, and none is the session's own: names gets
  * them as UID/NAME. job: what admin_job() found. */
 bool admin_is_ambiguous(struct session *s, const struct job *job, const char *text, char *names,

@@ -29,6 +29,7 @@
 
 #include "base/alloc.h"
 #include "base/fault.h"
+#include "ckptd/admin.h"
 #include "ckptd/events.h"
 #include "ckptd/indexing.h"
 #include "ckptd/node_priv.h"
@@ -61,7 +62,9 @@ struct removal {
 
 /* ---- Whether it may go ---- */
 
-static int refuse_checkpoint(const struct job *j, const struct checkpoint *c, struct err *e)
+/* label: of admin_label(). */
+static int refuse_checkpoint(const struct job *j, const char *label, const struct checkpoint *c,
+			     struct err *e)
 {
 	const char *name = j->history.job.name;
 	unsigned long long step = c->step;
@@ -69,7 +72,7 @@ static int refuse_checkpoint(const struct job *j, const struct checkpoint *c, st
 	if (c->pinned)
 		return err_set(e, -EBUSY,
 			       "step %llu of job '%s' is pinned: 'ckptctl unpin %s %llu' first",
-			       step, name, name, step);
+			       step, name, label, step);
 	if (c->readers)
 		return err_set(e, -EBUSY,
 			       "step %llu of job '%s' is being loaded: ask again when that has "
@@ -95,7 +98,7 @@ static int refuse_rank(const struct job *j, struct err *e)
 }
 
 /* 0: nothing of it is under way, and no worker has a pointer to it. */
-static int may_go(const struct job *j, struct err *e)
+static int may_go(const struct job *j, const char *label, struct err *e)
 {
 	const char *name = j->history.job.name;
 	const struct checkpoint *c;
@@ -112,7 +115,7 @@ static int may_go(const struct job *j, struct err *e)
 			       "processes of job '%s' are still ending: ask again when they have",
 			       name);
 	list_each(c, &j->checkpoints, link) {
-		r = refuse_checkpoint(j, c, e);
+		r = refuse_checkpoint(j, label, c, e);
 		if (r < 0)
 			return r;
 	}
@@ -269,9 +272,10 @@ static void removal_begin(struct removal *x)
 void job_removal_start(struct session *s, uint64_t request, struct job *j)
 {
 	struct removal *x;
+	char label[ADMIN_LABEL_MAX];
 	struct err e = {0};
 
-	if (may_go(j, &e) < 0) {
+	if (may_go(j, admin_label(s, j, label), &e) < 0) {
 		recheck_give_way(j->node); /* it may be what reads one of its checkpoints */
 		session_reply_error(s, request, e.code, e.text);
 		return;

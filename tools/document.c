@@ -210,6 +210,7 @@ static bool is_meant(const json_t *c, uint64_t step, const char *hex, bool for_d
 
 static int find_latest(json_t *job, json_t **ret, struct err *e)
 {
+	char label[JOB_LABEL_MAX];
 	json_t *c;
 	size_t i;
 
@@ -223,11 +224,12 @@ static int find_latest(json_t *job, json_t **ret, struct err *e)
 	return err_set(e, CKPT_ENOTFOUND,
 		       "job '%s' has no checkpoint that could be loaded: 'ckptctl list %s' shows "
 		       "what it has",
-		       doc_text(job, "job"), doc_text(job, "job"));
+		       doc_text(job, "job"), job_typed(label, job));
 }
 
 int doc_find_checkpoint(json_t *job, const char *spec, bool for_deed, json_t **ret, struct err *e)
 {
+	char label[JOB_LABEL_MAX];
 	json_t *c, *found = NULL;
 	const char *hex;
 	uint64_t step;
@@ -246,14 +248,16 @@ int doc_find_checkpoint(json_t *job, const char *spec, bool for_deed, json_t **r
 		n++;
 	}
 	if (n == 0)
-		return err_set(e, CKPT_ENOTFOUND, "job '%s' has no %scheckpoint %s: 'ckptctl list "
-			       "%s' shows what it has", doc_text(job, "job"),
-			       for_deed ? "committed " : "", spec, doc_text(job, "job"));
+		return err_set(e, CKPT_ENOTFOUND,
+			       "job '%s' has no %scheckpoint %s: 'ckptctl list "
+			       "%s' shows what it has",
+			       doc_text(job, "job"), for_deed ? "committed " : "", spec,
+			       job_typed(label, job));
 	if (n > 1 && (for_deed || *hex))
 		return err_set(e, -EINVAL,
 			       "%zu checkpoints of job '%s' are called %s: give more of "
 			       "the attempt, STEP.ATTEMPT, as 'ckptctl list %s -v' shows it",
-			       n, doc_text(job, "job"), spec, doc_text(job, "job"));
+			       n, doc_text(job, "job"), spec, job_typed(label, job));
 	*ret = found;
 	return 0;
 }
@@ -268,6 +272,7 @@ static bool is_trusted(const json_t *c, enum trust_level least)
 int doc_find_trusted(json_t *job, const char *spec, enum trust_level least, json_t **ret,
 		     struct err *e)
 {
+	char label[JOB_LABEL_MAX];
 	json_t *c = NULL, *o;
 	size_t i;
 	int r = spec || least == TRUST_LATEST ? doc_find_checkpoint(job, spec, false, &c, e) : 0;
@@ -289,7 +294,7 @@ int doc_find_trusted(json_t *job, const char *spec, enum trust_level least, json
 			       spec ? "checkpoint " : "no checkpoint", spec ? spec : "",
 			       doc_text(job, "job"),
 			       spec ? doc_text(c, "trust") : trust_word(least),
-			       doc_text(job, "job"));
+			       job_typed(label, job));
 	*ret = c;
 	return 0;
 }

@@ -114,3 +114,8 @@ const char *job_label(char buf[JOB_LABEL_MAX], const json_t *job, bool several)
 		snprintf(buf, JOB_LABEL_MAX, "%.80s", doc_text(job, "job"));
 	return buf;
 }
+
+const char *job_typed(char buf[JOB_LABEL_MAX], const json_t *job)
+{
+	return job_label(buf, job, doc_number(job, "uid") != getuid());
+}

@@ -41,5 +41,8 @@ int job_name_several(const struct data *d, const char *text, struct err *e);
 #define JOB_LABEL_MAX 128
 bool job_label_several(const json_t *jobs);
 const char *job_label(char buf[JOB_LABEL_MAX], const json_t *job, bool several);
+/* As this user types it in a command, where nothing but the job is meant: another user's as
+ * UID/NAME. */
+const char *job_typed(char buf[JOB_LABEL_MAX], const json_t *job);
 
 #endif

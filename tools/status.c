@@ -45,6 +45,7 @@ static void checkpoint_problems(const json_t *job, const json_t *c, json_t *list
 	const char *name = doc_text(job, "job"), *why = doc_text(c, "reason");
 	const char *disk = doc_text(c, "disk");
 	uint64_t step = doc_number(c, "step");
+	char label[JOB_LABEL_MAX];
 
 	if (strcmp(disk, "failed") == 0)
 		add_problem(list,
@@ -58,7 +59,7 @@ static void checkpoint_problems(const json_t *job, const json_t *c, json_t *list
 		add_problem(list,
 			    "job '%s': step %" PRIu64 " on disk is damaged or cannot be read: "
 			    "'ckptctl verify %s %" PRIu64 "' says what and where",
-			    name, step, name, step);
+			    name, step, job_typed(label, job), step);
 }
 
 static void job_problems(const json_t *job, json_t *list)
