@@ -3,7 +3,7 @@
 #
 # The manual says what the sources say: every function has a page of its name, every error, fault
 # point and planted bug stands in its page with the words of the source, every option in
-# ckptd.conf(5) with its default.
+# ckptd.conf(5) with its default; and every reason of a skipped save in doc/json.md.
 set -e
 . "${top_srcdir:-.}/tests/lib/functions.sh"
 scratch
@@ -45,6 +45,12 @@ check() {
 		[ "$key" != name ] || continue # its default is the host's
 		has "$1/man/ckptd.conf.5.pod" "=item B<$key> = $value"
 	done <"$scratch/lines"
+	sed -n 's/^\tX(CKPT_SKIP_[A-Z_]*, [0-9]*, "\(.*\)").*/\1/p' "$1/include/ckpt.h" >"$scratch/lines"
+	[ -s "$scratch/lines" ] || complain "include/ckpt.h: no reasons found"
+	while read -r word; do
+		grep '^| `skipped` |' "$1/doc/json.md" | grep -qF "\`$word\`" ||
+			complain "$1/doc/json.md: the row \`skipped\` does not have '$word'"
+	done <"$scratch/lines"
 	has "$1/packaging/ckptd.conf" "#descriptors = $(sed -n 's/^FileDescriptorStoreMax=//p' \
 		"$1/packaging/ckptd.service.in")"
 }
@@ -56,10 +62,11 @@ check "$top_srcdir"
 for damage in 's/^\tX(CKPT_EABORTED, -1006/\tX(CKPT_EABORTED, -1099/' \
 	's/"data does not match its digest"/"no"/' 's/^F(LOG_DIR, /F(LOG_DUR, /' \
 	's/^B(SKIP_SHARD_SYNC, "I7", "a/B(SKIP_SHARD_SYNC, "I7", "b/' \
+	's/^\tX(CKPT_SKIP_LEFT, 14, "left"/\tX(CKPT_SKIP_LEFT, 14, "gone"/' \
 	's/^#keep_last = .*/#keep_last = 7/' 's/^FileDescriptorStoreMax=.*/FileDescriptorStoreMax=9/'; do
 	rm -rf "$scratch/copy"
 	for file in include/ckpt.h base/faults.def base/bugs.def packaging/ckptd.conf \
-		packaging/ckptd.service.in \
+		packaging/ckptd.service.in doc/json.md \
 		man/ckpt_errors.7.pod man/ckpt-faults.7.pod man/ckptd.conf.5.pod; do
 		mkdir -p "$scratch/copy/${file%/*}"
 		sed "$damage" "$top_srcdir/$file" >"$scratch/copy/$file"

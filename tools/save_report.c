@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * save_report.c - see save_report.h. What to do stands in tables: by problem, and by why there is
- * no credit.
+ * save_report.c - see save_report.h. What to do is said by problem, and by why there is no credit.
  */
 #include <config.h>
 
@@ -9,7 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ckpt.h"
+#include "proto/session_page.h"
 #include "tools/document.h"
+#include "tools/job_name.h"
 #include "tools/plural.h"
 #include "tools/print.h"
 #include "tools/save_report.h"
@@ -55,50 +57,77 @@ static const struct remedy of_problems[] = {
 	 false},
 };
 
-static const struct remedy of_blocks[] = {
-	{"opening", "wait: the epoch is being opened, or ckptd stops", false},
-	{"memory",
-	 "raise memory.budget (ckptd.conf, or ckptd --set memory.budget=SIZE), or end what else "
-	 "uses it",
-	 false},
-	{"absent", "start the ranks that are missing, or look why they ended: 'ckptctl events'",
-	 false},
-	{"unprepared",
-	 "that rank must call prepare, or its save; if it was refused, the problem "
-	 "is above",
-	 false},
-	{"not-loaded", "that rank must load before it saves", false},
-	{"full",
-	 "save less often, or raise memory.slots; 'ckptctl list' says whether the disk "
-	 "keeps up",
-	 false},
-	{"behind", "save less often, or look why that rank is slow: 'ckptctl why JOB:RANK'", false},
-};
-
-static const struct remedy *remedy_of(const struct remedy *table, size_t n, const char *word)
+/* A switch without a default: the compiler says which block has no remedy yet. */
+static const char *remedy_of_block(enum credit_block block)
 {
-	for (size_t i = 0; i < n; i++)
-		if (strcmp(table[i].word, word) == 0)
-			return &table[i];
+	switch (block) {
+	case BLOCK_NONE:
+		break;
+	case BLOCK_FILLING:
+		return "wait: its memory is being prepared";
+	case BLOCK_OPENING:
+		return "wait: the epoch is being opened, or ckptd stops";
+	case BLOCK_MEMORY:
+		return "raise memory.budget (ckptd.conf, or ckptd --set memory.budget=SIZE), or "
+		       "end what else uses it";
+	case BLOCK_ABSENT:
+		return "start the ranks that are missing, or look why they ended: 'ckptctl events'";
+	case BLOCK_UNPREPARED:
+		return "that rank must call prepare, or its save; if it was refused, the problem "
+		       "is above";
+	case BLOCK_NOT_LOADED:
+		return "that rank must load before it saves";
+	case BLOCK_SLOTS:
+		return "save less often, or raise memory.slots; 'ckptctl list' says whether the "
+		       "disk keeps up";
+	case BLOCK_BEHIND:
+		return "save less often, or look why that rank is slow: 'ckptctl why JOB:RANK'";
+	case BLOCK_LEFT:
+		return "start the job again: its load goes on from the newest checkpoint";
+	}
+	return "";
+}
+
+/* Of a word that only a newer ckptd says BLOCK_NONE. */
+static enum credit_block block_of(const char *word)
+{
+	static const char *const words[CKPT_SKIP_REASONS_MAX] = {
+#define X(name, value, word) [value] = word,
+		CKPT_SKIP_REASONS(X)
+#undef X
+	};
+
+	for (unsigned i = 0; i < CKPT_SKIP_REASONS_MAX; i++)
+		if (words[i] && strcmp(words[i], word) == 0)
+			return (enum credit_block)i;
+	return BLOCK_NONE;
+}
+
+static const struct remedy *remedy_of(const char *problem)
+{
+	for (size_t i = 0; i < sizeof(of_problems) / sizeof(of_problems[0]); i++)
+		if (strcmp(of_problems[i].word, problem) == 0)
+			return &of_problems[i];
 	return NULL;
 }
-#define REMEDY_OF(table, word) remedy_of(table, sizeof(table) / sizeof((table)[0]), word)
 
 void save_report_problems(const json_t *job, json_t *list)
 {
-	char age[TEXT_MAX], text[1200];
+	char age[TEXT_MAX], text[1200], label[JOB_LABEL_MAX];
 	json_t *p;
 	size_t i;
 
+	job_typed(label, job);
 	json_array_foreach(json_object_get(job, "problems"), i, p)
 	{
-		const struct remedy *r = REMEDY_OF(of_problems, doc_text(p, "problem"));
+		const struct remedy *r = remedy_of(doc_text(p, "problem"));
 
 		if (r && r->elsewhere)
 			continue;
-		snprintf(text, sizeof(text), "job '%s': %s (%s, since %s)", doc_text(job, "job"),
-			 doc_text(p, "why"), doc_text(p, "problem"),
-			 text_age(age, doc_number(p, "since_ns")));
+		snprintf(text, sizeof(text),
+			 "job '%s': %s (%s, since %s ago): 'ckptctl why %s' says what to do",
+			 doc_text(job, "job"), doc_text(p, "why"), doc_text(p, "problem"),
+			 text_age(age, doc_number(p, "since_ns")), label);
 		json_array_append_new(list, doc_name(text, strlen(text)));
 	}
 }
@@ -124,7 +153,7 @@ static void print_problems(const json_t *o)
 
 	json_array_foreach(json_object_get(o, "problems"), i, p)
 	{
-		const struct remedy *r = REMEDY_OF(of_problems, doc_text(p, "problem"));
+		const struct remedy *r = remedy_of(doc_text(p, "problem"));
 		uint64_t times = doc_number(p, "times");
 
 		say("%s: %s", doc_text(p, "problem"), doc_text(p, "why"));
@@ -137,16 +166,20 @@ static void print_problems(const json_t *o)
 static void print_block(const json_t *saves)
 {
 	const char *word = doc_text(saves, "blocked");
-	const struct remedy *r = REMEDY_OF(of_blocks, word);
 	const json_t *rank = json_object_get(saves, "blocked_rank");
+	enum credit_block block = block_of(word);
+	const char *remedy = remedy_of_block(block), *sep = remedy[0] ? ": " : "";
 
 	if (!word[0])
 		return;
-	if (json_is_integer(rank))
+	if (block == BLOCK_LEFT)
+		say("no step is saved any more, as rank %" PRIu64 " has ended (%s)%s%s",
+		    doc_number(saves, "blocked_rank"), word, sep, remedy);
+	else if (json_is_integer(rank))
 		say("the next save waits for rank %" JSON_INTEGER_FORMAT " (%s)%s%s",
-		    json_integer_value(rank), word, r ? ": " : "", r ? r->remedy : "");
+		    json_integer_value(rank), word, sep, remedy);
 	else
-		say("the next save waits (%s)%s%s", word, r ? ": " : "", r ? r->remedy : "");
+		say("the next save waits (%s)%s%s", word, sep, remedy);
 }
 
 static void print_last_skip(const json_t *saves)

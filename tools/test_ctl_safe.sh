@@ -117,6 +117,51 @@ run 0 why lm --socket "$sock"
 says out "the last save that was not made: step 30 of rank 0"
 says out "saves not made since ckptd started, of all ranks: caller 1"
 
+# ---- A rank ends, and the other one trains on: its saves wait for nobody
+
+cat >"$dir/pair.py" <<'PY'
+import ckpt, ctypes, os, subprocess, sys, time
+rank = int(sys.argv[1])
+other = None if rank else subprocess.Popen([sys.executable, sys.argv[0], "1"])
+c = ckpt.open("pair", rank, 2, run_id="one")
+t = (ctypes.c_float * 64)()
+c.declare("w", (ctypes.addressof(t), "float32", (64,)), (128,), (64 * rank,))
+c.prepare()
+assert c.save(1, wait_credit=True, timeout=60).wait(ckpt.COMMITTED, timeout=60)
+if rank:
+    os._exit(1)
+other.wait()
+for step in range(2, 600):
+    if "rank 1 has ended" in c.save(step).reason:
+        break
+    time.sleep(0.1)
+c.save(step + 1)
+print("left", flush=True)
+time.sleep(600)
+PY
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 \
+	CKPT_SOCKET="$sock" CKPT_LIBRARY="$build/.libs/libckpt.so" \
+	/usr/bin/python3 "$dir/pair.py" 0 >"$dir/pair.out" 2>"$dir/pair.log" &
+pair=$!
+trap 'kill $pair $trainer $daemon 2>/dev/null; wait; rm -rf "$dir"' EXIT
+for i in $(seq 600); do
+	! grep -q left "$dir/pair.out" || break
+	kill -0 $pair 2>/dev/null || { cat "$dir/pair.log"; exit 99; }
+	sleep 0.1
+done
+run 1 why pair --socket "$sock"
+says out "no step is saved any more, as rank 1 has ended (left): start the job again: its load goes on from the newest checkpoint"
+lacks out "the next save waits"
+kill $pair
+wait $pair 2>/dev/null
+pair=
+for i in $(seq 100); do # its end is seen, and then nothing stands
+	ctl clear pair --socket "$sock" >"$dir/out" 2>&1
+	! ctl status --socket "$sock" >"$dir/out" 2>&1 || break
+	sleep 0.1
+done
+lacks out PROBLEM
+
 # ---- The folder goes
 
 mv "$data" "$data.aside"
@@ -192,7 +237,8 @@ daemon_dies
 lost="steps 70 to 80, 2 in all, were committed and are lost: neither memory nor files have them; the newest that is left is step 60"
 grep -qF "job 'lj': $lost" "$dir/log" || fail "the log does not say what is lost"
 run 1 status lj --socket "$sock"
-says out "PROBLEM: job 'lj': $lost"
+says out "PROBLEM: job 'lj': $lost (lost, since "
+says out " ago): 'ckptctl why lj' says what to do"
 run 1 status lj --json --socket "$sock"
 json 'j = job("lj"); assert [p["problem"] for p in j["problems"]] == ["lost"] and j["problems"][0]["times"] == 2, j["problems"]
 assert [(c["step"], c["disk"]) for c in j["checkpoints"]] == [(80, "lost"), (70, "lost"), (60, "durable")], j["checkpoints"]'
