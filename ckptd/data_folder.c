@@ -11,9 +11,11 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include "storage/beneath.h"
 #include "storage/disk_posix.h"
@@ -75,4 +77,12 @@ int data_folder_check(struct disk *d, const char *path, struct err *e)
 		       "the data folder '%s' is gone (%s): put it back, or mount its file system "
 		       "again, or restart ckptd",
 		       path, strerror(-r));
+}
+
+bool data_folder_in_memory(struct disk *d)
+{
+	struct statfs fs;
+
+	return fstatfs(disk_posix_folder(d)->folder, &fs) == 0 &&
+	       ((uint32_t)fs.f_type == TMPFS_MAGIC || (uint32_t)fs.f_type == RAMFS_MAGIC);
 }

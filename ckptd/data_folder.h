@@ -19,5 +19,7 @@
 MUST_CHECK int data_folder_make(const char *path, bool memory_kept, bool own, struct err *e);
 /* Whether the name leads to the folder that is open: -errno, and a sentence. */
 MUST_CHECK int data_folder_check(struct disk *d, const char *path, struct err *e);
+/* Whether its file system is memory, so that what is called durable ends with the node. */
+bool data_folder_in_memory(struct disk *d);
 
 #endif

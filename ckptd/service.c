@@ -450,6 +450,11 @@ static int service_open(struct service *s, struct err *e)
 		r = disk_posix_open(s->config.data, config_backend(&s->config), &s->disk, e);
 	if (r == 0)
 		r = beneath_check_private(disk_posix_folder(s->disk), s->config.data, e);
+	if (r == 0 && data_folder_in_memory(s->disk))
+		log_print(s->log, LOG_WARNING,
+			  "data folder '%s' is on a file system of memory: what is called durable "
+			  "is lost with the node; name one on a disk with --data",
+			  s->config.data);
 	if (r == 0)
 		r = open_workers(s, e);
 	if (r == 0)

@@ -9,6 +9,7 @@
 #include <config.h>
 
 #include <inttypes.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/vfs.h>
@@ -30,6 +31,7 @@ struct safety {
 	bool lost;    /* newer ones than these were committed and are lost */
 	bool kept;    /* memory outlives ckptd */
 	bool shared;  /* the data folder is on a network's file system */
+	bool in_memory; /* it is on a file system of memory: no disk has anything of it */
 	const char *data;
 };
 
@@ -56,9 +58,9 @@ static bool is_there(const json_t *c)
 	return is_usable(c) && (doc_flag(c, "memory") || is_durable(c));
 }
 
-static bool is_shared(const char *path)
+static void look_at_folder(struct safety *s)
 {
-	static const uint32_t types[] = {
+	static const uint32_t shared[] = {
 		0x6969,     /* NFS */
 		0xfe534d42, /* SMB2 */
 		0xff534d42, /* CIFS */
@@ -67,14 +69,15 @@ static bool is_shared(const char *path)
 		0x47504653, /* GPFS */
 		0x19830326, /* BeeGFS */
 	};
-	struct statfs s;
+	struct statfs fs;
+	uint32_t type;
 
-	if (statfs(path, &s) < 0)
-		return false;
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-		if ((uint32_t)s.f_type == types[i])
-			return true;
-	return false;
+	if (statfs(s->data, &fs) < 0)
+		return;
+	type = (uint32_t)fs.f_type;
+	for (size_t i = 0; i < sizeof(shared) / sizeof(shared[0]); i++)
+		s->shared = s->shared || type == shared[i];
+	s->in_memory = type == TMPFS_MAGIC || type == RAMFS_MAGIC;
 }
 
 /* Checkpoints come newest first. */
@@ -86,7 +89,7 @@ static void find(const json_t *doc, const json_t *job, struct safety *s)
 
 	*s = (struct safety){.kept = json_is_object(json_object_get(doc, "fd_store")),
 			     .data = doc_text(doc, "data")};
-	s->shared = is_shared(s->data);
+	look_at_folder(s);
 	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
 	{
 		if (!s->saved && is_sealed(c) && (!doc_is(c, "state", "committed") || is_there(c)))
@@ -127,13 +130,13 @@ static const json_t *survives(const struct safety *s, size_t event)
 	case 2:
 		return s->shared ? s->durable : NULL;
 	default:
-		return s->durable;
+		return s->in_memory ? NULL : s->durable;
 	}
 }
 
 static int code_of(const struct safety *s)
 {
-	if (!s->durable)
+	if (!s->durable || s->in_memory)
 		return EXIT_NOTHING_DURABLE;
 	if (s->saved != s->durable)
 		return EXIT_ONLY_MEMORY;
@@ -160,12 +163,12 @@ static json_t *safe_json(const json_t *job, const struct safety *s)
 							      ? doc_count(s->now - step)
 							      : json_null()));
 	}
-	return json_pack("{s:i, s:s, s:O, s:O, s:o, s:o, s:b, s:b, s:o, s:i}", "schema", 2,
-			 "source", "daemon", "job", json_object_get(job, "job"), "id",
-			 json_object_get(job, "id"), "now",
-			 s->has_now ? doc_count(s->now) : json_null(), "saved",
-			 step_json(s->saved, "step"), "memory_kept", (int)s->kept, "shared",
-			 (int)s->shared, "survives", list, "result", code_of(s));
+	return json_pack(
+		"{s:i, s:s, s:O, s:O, s:o, s:o, s:b, s:b, s:b, s:o, s:i}", "schema", 2, "source",
+		"daemon", "job", json_object_get(job, "job"), "id", json_object_get(job, "id"),
+		"now", s->has_now ? doc_count(s->now) : json_null(), "saved",
+		step_json(s->saved, "step"), "memory_kept", (int)s->kept, "shared", (int)s->shared,
+		"data_in_memory", (int)s->in_memory, "survives", list, "result", code_of(s));
 }
 
 static void print_row(struct table *t, const struct safety *s, size_t event)
@@ -194,6 +197,7 @@ static void print_row(struct table *t, const struct safety *s, size_t event)
 		   : event == 1               ? "disk: no fd store keeps the memory"
 		   : event == 2 && !s->shared ? "no copies on other nodes"
 		   : event == 2               ? "disk, which the network has"
+		   : s->in_memory             ? "no disk: the data folder is in memory"
 					      : "disk");
 }
 
@@ -243,7 +247,11 @@ static int print_safe(const json_t *job, const struct safety *s)
 		    " is saved and not committed yet: it may be lost with any of these",
 		    doc_number(s->saved, "step"));
 	print_unusable(job, s);
-	if (code == EXIT_NOTHING_DURABLE)
+	if (s->in_memory)
+		say("the data folder '%s' is on a file system of memory (tmpfs), which ends with "
+		    "the node: start ckptd with a folder on a disk",
+		    s->data);
+	else if (code == EXIT_NOTHING_DURABLE)
 		say("nothing of it is on disk");
 	else if (code == EXIT_ONLY_MEMORY)
 		say("step %" PRIu64 " is the newest that is saved, step %" PRIu64 " the newest on "

@@ -2,6 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # ckptctl safe, and what status and why say of saves that do not come through: with the real ckptd.
 . "${top_srcdir:-.}/tools/test_ctl_functions.sh"
+in_memory () { [ "$(stat -f -c %T "$1")" = tmpfs ]; }
+if in_memory "$dir"; then # nothing there counts as on disk
+	rmdir "$dir"
+	dir=$(mktemp -d /var/tmp/ckpt-ctl.XXXXXX) || exit 99
+	export HOME="$dir"
+	data=$dir/data
+fi
 needs_daemon
 
 preload=
@@ -99,7 +106,7 @@ does beat 25
 run 3 safe lm --socket "$sock"
 says out "step 20 is the newest that is saved, step 10 the newest on disk"
 run 3 safe lm --json --socket "$sock"
-json 'by = {s["if"]: s for s in d["survives"]}
+json 'by = {s["if"]: s for s in d["survives"]}; assert not d["data_in_memory"]
 assert by["process"]["step"] == 20 and by["process"]["steps_lost"] == 5
 assert by["ckptd"]["step"] == 20 and d["memory_kept"]
 assert by["node"]["step"] is None and by["node"]["steps_lost"] is None
@@ -292,4 +299,27 @@ run 4 safe la --socket "$sock"
 run 0 rm-job la --yes --socket "$sock"
 says out "job 'la' is removed: 0 checkpoints, 0 B; others were lost before"
 stop_daemon
+
+# ---- A data folder in memory is no disk
+
+if in_memory /dev/shm; then
+	shm=$(mktemp -d /dev/shm/ckpt-ctl.XXXXXX)
+	trap 'kill $trainer $daemon 2>/dev/null; wait; rm -rf "$dir" "$shm"' EXIT
+	data=$shm/data
+	sed -i 's/"la"/"lt"/' "$dir/trainer.py"
+	start_daemon
+	grep -qF "data folder '$data' is on a file system of memory: what is called durable is lost with the node" \
+		"$dir/log" || fail "ckptd does not warn of it"
+	start_trainer
+	does save 10 DURABLE
+	run 4 safe lt --socket "$sock"
+	says out "the data folder '$data' is on a file system of memory (tmpfs), which ends with the node"
+	says out "no disk: the data folder is in memory"
+	lacks out "is on disk"
+	run 4 safe lt --json --socket "$sock"
+	json 'by = {s["if"]: s["step"] for s in d["survives"]}
+assert by == {"process": 10, "ckptd": 10, "node": None, "power": None} and d["data_in_memory"] and d["result"] == 4, d'
+	end_trainer
+	stop_daemon
+fi
 ending 60
