@@ -179,7 +179,7 @@ void check_disk(const struct check_options *o, struct check_report *r)
 	else
 		check_say(r, "io-uring", CHECK_SKIPPED, "%s", e.text);
 	if (!o->data) {
-		check_say(r, "disk-write", CHECK_SKIPPED, "no folder was named with --data");
+		check_say(r, "disk-write", CHECK_SKIPPED, "%s", o->no_data);
 		return;
 	}
 	t.buf = mmap(NULL, (size_t)DEPTH * PIECE, PROT_READ | PROT_WRITE,

@@ -355,35 +355,35 @@ static void conclude(const struct run *run, size_t failed)
 		}
 }
 
-/* The folder that the environment names, as for all that writes files; it need not be there. */
-static int folder_of(const struct ctl *c, const char **ret, struct err *e)
+/* The folder that the environment names, as for all that writes files; it need not be there, nor
+ * need the ckptd that it names be up: a node that does not run it yet is checked, too. */
+static void take_folder(const struct ctl *c, struct check_options *o)
 {
-	static char path[PATH_MAX]; /* of the options, which live as long as the program */
+	/* Of the options, which live as long as the program. */
+	static char path[PATH_MAX];
+	static struct err why;
 	const char *data = getenv("CKPT_DATA"), *socket = getenv("CKPT_SOCKET");
-	int r = 0;
 
+	o->no_data = "no folder was named with --data";
 	if (c->data) {
-		*ret = c->data;
+		o->data = c->data;
 	} else if ((data && data[0]) || (socket && socket[0])) {
-		r = data_find(NULL, path, e);
-		*ret = r == 0 ? path : NULL;
+		if (data_find(NULL, path, &why) == 0)
+			o->data = path;
+		else
+			o->no_data = why.text;
 	} else if (access(DATA_FOLDER, W_OK | X_OK) == 0) {
-		*ret = DATA_FOLDER;
+		o->data = DATA_FOLDER;
 	}
-	return r;
 }
 
 static int take_options(const struct ctl *c, struct check_options *o, struct err *e)
 {
-	int r;
-
 	*o = (struct check_options){.memory = c->memory ? c->memory : MEMORY_DEFAULT,
 				    .seconds = c->time ? c->time : TIME_DEFAULT,
 				    .peers = c->peers,
 				    .self = c->self};
-	r = folder_of(c, &o->data, e);
-	if (r < 0)
-		return r;
+	take_folder(c, o);
 	if (o->memory % 4096 != 0)
 		return err_set(e, -EINVAL, "--memory must be a multiple of 4096");
 	return 0;

@@ -29,6 +29,15 @@ under CKPT_DATA="$dir" run 0 node-check --time 8 --memory 4M --history "$dir/own
 lacks out "no folder was named"
 says out '"name": "disk-sync"'
 rm -f "$dir/own"
+# A ckptd that the environment names and that is down is no fault of the node: its disk is skipped.
+under CKPT_SOCKET="$dir/nobody" run 0 node-check --time 8 --memory 4M --history "$dir/own" --json
+silent err
+says out '"name": "memory-copy"'
+json_of_disk='d = [r for r in json.load(open(sys.argv[1]))["results"] if r["name"] == "disk-write"]
+assert len(d) == 1 and d[0]["state"] == "skipped" and "find the data folder by CKPT_SOCKET" in d[0]["words"], d'
+/usr/bin/python3 -c "import json, sys
+$json_of_disk" "$dir/out" || fail "the disk is not skipped"
+rm -f "$dir/own"
 
 # Other nodes are ten times as fast, and say so: this one is not fit. So far below, the machine's
 # noise does not matter; and far above nobody complains.
