@@ -380,7 +380,7 @@ class Checkpointer:
 
     def __init__(self, handle: C.c_void_p, on_error: str):
         self._on_error = on_error
-        self._last_save: Optional[Save] = None  # that was skipped or sealed
+        self._last_save: Optional[Save] = None
         self._missed = 0  # saves that failed since ckptd is away
         self._failures: List[Save] = []  # the first and the last of those that failed one after the other
         self._n_failed = 0               # how many they are
@@ -550,6 +550,7 @@ class Checkpointer:
 
     def _failed(self, save: Save, error: CkptError) -> Save:
         save.status, save.error = "failed", error
+        self._last_save = save
         self._n_failed += 1
         self._failures[1:] = [save]
         if self._on_error == "raise":

@@ -675,6 +675,48 @@ def test_the_end_tells_of_failed_saves(d):
             c.load()
             assert c.save(3).wait() and not c.save(3, wait_credit=True) and c.save(4, wait_credit=True)
         assert len(said) == 1, [str(w.message) for w in said]  # the failure itself
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with ckpt.open("fails-alone", 0, 2, run_id="r") as c:  # one of the two is the last
+            c.declare("w", w, global_shape=(32,), offset=(0,))
+            c.prepare()
+            assert c.save(1, timeout=0.2).status == "skipped"
+            with c.saving(2, large, timeout=0.2) as s:
+                pass
+            assert s.status == "failed", s
+    texts = [str(w.message) for w in said]
+    assert not any("was skipped" in t for t in texts), texts
+    assert "the last save, of step 2, failed; there is no checkpoint: " in texts[-1], texts
+
+
+def test_the_end_tells_of_steps_without_a_commit(d):
+    """The data folder is gone: saves seal, and nothing is committed. The last words name the caller's
+    line."""
+    aside = d.data + ".aside"
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with ckpt.open("nowhere", 0, 1) as c:
+                c.declare("w", arange((8,)))
+                assert c.save(1, wait_credit=True).wait(ckpt.DURABLE)
+                os.rename(d.data, aside)
+                assert c.save(2, wait_credit=True)
+                until = time.monotonic() + 60
+                while c.stats["uncommitted"] == 0 and time.monotonic() < until:
+                    time.sleep(0.05)
+                stats = c.stats
+                assert stats["uncommitted"] == 1 and stats["uncommitted_from"] == 2, stats
+    finally:
+        if os.path.exists(aside):
+            os.rename(aside, d.data)
+    said = [w for w in said if "and not committed" in str(w.message)]
+    assert len(said) == 1 and said[0].category is ckpt.CkptWarning and said[0].filename == __file__, said
+    assert "1 steps from 2 on are saved and not committed: ckptd cannot write the job's log" in str(
+        said[0].message), said[0].message
+    with ckpt.open("nowhere", 0, 1) as c:  # the folder is back, and so are commits
+        c.declare("w", arange((8,)))
+        assert c.load().step >= 1
+        assert c.save(3, wait_credit=True).wait(ckpt.DURABLE)
 
 
 def test_ckptd_is_away(d):
