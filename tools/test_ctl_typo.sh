@@ -94,5 +94,31 @@ try:
 except ckpt.CkptError as e:
     assert "rank and world are not given" in str(e), e'
 jobs "alone run7"
+# So it is through the adapters, which share one handle: half of what a launcher says is refused, and
+# what is assumed is said, also by a process that has looked before. To look takes no rank.
+python 'import os, warnings
+from ckpt import CkptError, CkptWarning, _session
+for name in ("RANK", "LOCAL_RANK", "PMIX_RANK", "PALS_RANKID", "WORLD_SIZE"):
+    os.environ[name] = "1"
+    _session.session("run7").existing().list()
+    _session.close_all()
+    for use in (lambda: _session.session("half").handle, lambda: _session.session("run7").existing(trains=True)):
+        try:
+            use()
+            raise SystemExit(f"{name} alone: it was opened")
+        except CkptError as e:
+            assert "rank and world are not given" in str(e), e
+        _session.close_all()
+    del os.environ[name]
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    s = _session.session("run7")
+    s.existing().list()
+    assert told == []
+    assert (s.handle.rank, s.handle.world, s.rank, s.world) == (0, 1, 0, 1)
+    s.new_generation(1)
+    assert s.handle.rank == 0
+assert [w.category for w in told] == [CkptWarning] and "rank 0 of 1 is assumed" in str(told[0].message), told'
+jobs "alone run7"
 stop_daemon
 ending 40

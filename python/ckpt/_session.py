@@ -122,11 +122,14 @@ class Session:
             options = dict(self._options)
             if "CKPT_CONNECT_TIMEOUT" not in os.environ:
                 options.setdefault("connect_timeout", CONNECT_TIMEOUT)
-            if self.rank is None and self.world is None and not _world_in_environment():
-                self.rank, self.world = 0, 1
-            self._handle = _open(self.job, self.rank, self.world, run_id=run_id, on_error="raise",
+            rank, world = self.rank, self.world
+            if looks and rank is None and world is None:
+                rank, world = 0, 1  # it takes none, whatever the environment says
+            self._handle = _open(self.job, rank, world, run_id=run_id, on_error="raise",
                                  existing=existing, trains=trains, own_state=True, **options)
-            self.rank, self.world, self._looks = self._handle.rank, self._handle.world, looks
+            self._looks = looks
+            if not looks:
+                self.rank, self.world = self._handle.rank, self._handle.world
         return self._handle
 
     def close(self) -> None:
@@ -186,11 +189,6 @@ class Session:
         """Until it is COMMITTED, or DURABLE; raises when that will not be."""
         if not self.handle._run(self.handle._wait, step, DURABLE if durable else COMMITTED, timeout):
             raise CkptError(-1005, f"step {step} of job '{self.job}' was overtaken by a newer checkpoint")
-
-
-def _world_in_environment() -> bool:
-    return any(os.environ.get(name) for name in (
-        "CKPT_WORLD", "WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
 
 
 def session(job: str, **options: Any) -> Session:
