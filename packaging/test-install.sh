@@ -157,6 +157,10 @@ done
 [ -n "$preload" ] || ${CC:-cc} -o "$scratch/train_lm" "$scratch$docdir/examples/train_lm.c" \
 	-I"$scratch$prefix/include" -L"${library%/*}" -lckpt -lm
 
+# Where this build has the extension, Python finds it beside the module: its absence is silent.
+extension=no
+! grep -q '^ckptpython_PROGRAMS = python/ckpt/_bindings' "$top_builddir/Makefile" || extension=yes
+unset CKPT_EXTENSION
 cd /
 env LD_PRELOAD="$preload" LD_LIBRARY_PATH="${library%/*}" PYTHONPATH="$scratch$want" \
 	PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -c '
@@ -165,7 +169,11 @@ try:
     ckpt.open("j", 0, 1, socket="/nonexistent")
 except ckpt.CkptError as e:
     assert "/nonexistent" in str(e), e
-'
+import os, sys
+module, table = ckpt._many._module, ckpt._many.table()
+assert (table is not None) == (sys.argv[1] == "yes"), (sys.argv, table)
+assert table is None or os.path.dirname(module.__file__) == os.path.dirname(ckpt.__file__), module
+' "$extension"
 for program in bin/ckptctl sbin/ckptd; do
 	"$scratch$prefix/$program" --version
 done

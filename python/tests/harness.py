@@ -25,6 +25,20 @@ LOG_TAIL = 16000  # characters of ckptd's log, said when a case has failed
 
 os.environ.setdefault("CKPT_LIBRARY", os.path.join(BUILD, ".libs", "libckpt.so"))
 EXTENSION = os.path.join(BUILD, "python", "ckpt", "_bindings.abi3.so")
+
+
+def is_extension_built():
+    """Whether configure has chosen to compile it: then tests that do without it test another thing."""
+    try:
+        with open(os.path.join(BUILD, "Makefile")) as f:
+            return any(line.startswith("ckptpython_PROGRAMS = python/ckpt/_bindings") for line in f)
+    except FileNotFoundError:
+        return False
+
+
+if "CKPT_EXTENSION" not in os.environ and not os.path.exists(EXTENSION) and is_extension_built():
+    sys.exit(f"{EXTENSION} is not there, and this build has it: make it with 'make all', or test what goes "
+             "on without it with CKPT_EXTENSION=no")
 os.environ.setdefault("CKPT_EXTENSION", EXTENSION if os.path.exists(EXTENSION) else "no")
 EXTENSION_IS_USED = os.environ["CKPT_EXTENSION"] != "no"
 sys.path.insert(0, os.path.join(TOP, "python"))
