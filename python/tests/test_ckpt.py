@@ -79,6 +79,18 @@ def test_why_a_save_is_skipped(d):
     assert any("the last save was skipped" in t and "step 2 of job 'alone'" in t for t in texts), texts
 
 
+def test_the_page_has_each_figure(d):
+    with open(os.path.join(TOP, "man", "ckpt-python.7.pod"), encoding="utf-8") as f:
+        page = f.read()
+    with ckpt.open("figures", 0, 1) as c:
+        missing = [key for key in c.stats if f"C<{key}>" not in page]
+        c.declare("w", arange((8,)))
+        missing += [name for name in vars(c.save(1)) if name[0] != "_" and f"I<{name}>" not in page]
+    missing += [name for name, of in vars(ckpt.Save).items()
+                if isinstance(of, property) and f"I<{name}>" not in page]
+    assert not missing, missing
+
+
 def test_a_last_save_that_works_is_not_warned_of(d):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
