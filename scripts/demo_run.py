@@ -50,6 +50,9 @@ class Demo:
         self.env = dict(os.environ, CKPT_SOCKET=self.socket,
                         CKPT_LIBRARY=os.path.join(args.build, ".libs", "libckpt.so"),
                         CKPT_CONNECT_TIMEOUT="30")
+        extension = os.path.join(args.build, "python", "ckpt", "_bindings.abi3.so")
+        if os.path.exists(extension):  # else a build without it, which is slower with many tensors
+            self.env.setdefault("CKPT_EXTENSION", extension)
 
     # ---- Processes ----
 

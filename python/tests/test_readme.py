@@ -14,7 +14,7 @@ import tempfile
 import textwrap
 import time
 
-from harness import CKPTCTL, TOP, cases_of, ctl, run_with_ckptd
+from harness import BUILD, CKPTCTL, EXTENSION_IS_USED, TOP, cases_of, ctl, run_with_ckptd
 
 STEPS = 500
 
@@ -50,6 +50,23 @@ def test_killed_and_run_again(_):
     assert base > 20 and f"trained to {STEPS}.0" in second.stdout, second.stdout
     last = listed("run7")[0]
     assert last["step"] == STEPS - 1 and last["disk"] == "durable", last
+
+
+def test_uninstalled(_):
+    """What the README exports in the build folder is enough, and all that this build has is used."""
+    with open(os.path.join(TOP, "README.md")) as f:
+        line = re.search(r"`(export PATH=\$PWD/ckptd[^`]*)`", f.read())[1]
+    code = "import ckpt; print(ckpt._lib.lib._name, ckpt._many.table())"
+    env = {k: v for k, v in os.environ.items() if k not in ("CKPT_LIBRARY", "CKPT_EXTENSION")}
+    env["TOP"] = os.path.abspath(TOP)  # wherever the build folder is
+    said = subprocess.run(["sh", "-c", f'{line}; export PYTHONPATH="$TOP/python"; ckptd --version; '
+                           f"exec /usr/bin/python3 -c '{code}'"], cwd=BUILD, env=env, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+    assert "ckptd " in said, said
+    if EXTENSION_IS_USED:
+        assert f"{os.path.realpath(BUILD)}/.libs/libckpt.so" in said and "Table object" in said, said
+    else:
+        assert "CKPT_EXTENSION names" in said or "None" in said, said
 
 
 def jobs_of(job):
