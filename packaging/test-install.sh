@@ -146,6 +146,22 @@ for name in doc/json.md nothing.md scripts/demo examples/none.c none.tsv python/
 		exit 1
 	}
 done
+# So it is with what is read first: of README.md files of doc/ lie beside it, and it says so, and what
+# is in the source alone.
+first_read() {
+	sed -e 's/`[A-Za-z./]*` in the source//g' -e 's|doc/\([a-z-]*\.md\)|\1|g' "$1/README.md" |
+		grep -vE '^    scripts/|`scripts/[a-z]*`' | missing_documents
+	cat "$1/NEWS" "$1/SECURITY.md" | missing_documents
+}
+missing=$(first_read "$scratch$docdir")
+[ -z "$missing" ] || { echo "named by README.md, NEWS or SECURITY.md, but not installed: $missing"; exit 1; }
+grep -qF 'Once installed the files of `doc/` lie beside this one' "$scratch$docdir/README.md"
+mkdir "$scratch/first"
+for name in README.md NEWS SECURITY.md; do
+	cp "$scratch$docdir/README.md" "$scratch$docdir/NEWS" "$scratch$docdir/SECURITY.md" "$scratch/first"
+	echo 'see doc/nothing.md' >>"$scratch/first/$name"
+	[ -n "$(first_read "$scratch/first")" ] || { echo "a name in $name would not be found"; exit 1; }
+done
 # Links of the documentation lead to what is installed.
 for page in "$scratch$docdir"/*.md; do
 	for link in $(grep -o '](\([^)# ]*\)' "$page" | sed -e 's/^](//' -e '/^https*:/d'); do
