@@ -61,7 +61,7 @@ struct bench {
 	char ckptd[300];  /* the program */
 	char build[260];  /* the build tree that this program is in */
 	const char *only; /* --case; NULL: all of the verb */
-	uint64_t mib;     /* --mib: of load.strided, resume.*, reshard, python.save.200k */
+	uint64_t mib;     /* --mib: of load.strided, resume.*, reshard, python.* */
 	bool json;
 	uint32_t shards; /* --shards: of meta */
 	int figures, failures;
@@ -90,7 +90,7 @@ void cases_detect_beat(struct bench *b); /* detect.beat.p99 */
 void cases_durable(struct bench *b); /* save.durable.*, save.cpu */
 void cases_small(struct bench *b);   /* small.* */
 void cases_idle(struct bench *b);    /* idle.* */
-void cases_python(struct bench *b);  /* python.save.200k */
+void cases_python(struct bench *b);  /* python.save.200k, .torch */
 void cases_load(struct bench *b);    /* load.memory, load.disk */
 void cases_resume(struct bench *b);  /* resume.* */
 void cases_strided(struct bench *b); /* load.strided* */

@@ -2,13 +2,13 @@
 /*
  * case_python.c - what Python adds to a save of very many tensors.
  *
- *   python.save.200k   save() of 1 GiB in 200,000 numpy arrays   beside ckpt_save() of the same
- *                      tensors by a trainer in C
+ *   python.save.200k         save() of 1 GiB in 200,000 numpy arrays   beside ckpt_save() of the
+ *   python.save.200k.torch   the same of torch's tensors               same by a trainer in C
  *
  * A save in C, one in Python, again and again, each begun when the one before it is COMMITTED, with
- * no disk in use meanwhile. What a save of torch's tensors takes is in the note, in pairs of its
- * own after those of numpy: its process then has gone, so that there are never more than two
- * states.
+ * no disk in use meanwhile. Once each, in the note: what declaring and preparing took, and then
+ * what a load took in a process of its own. The processes in Python come one after the other, so
+ * that there are never more than two states.
  */
 #include <config.h>
 
@@ -27,9 +27,8 @@
 #include "bench/trainer.h"
 #include "ckpt.h"
 
-#define TENSORS     200000
-#define PAIRS       9
-#define TORCH_PAIRS 5
+#define TENSORS 200000
+#define PAIRS   9
 
 struct both {
 	struct bench *bench;
@@ -38,6 +37,11 @@ struct both {
 	pid_t pid;        /* of that in Python; 0: there is none */
 	FILE *python;     /* what it says; its socket, to which steps are sent */
 	uint64_t step;
+};
+
+/* Of a rank in Python, in seconds; second: of its prepare, or of a load that prepares. */
+struct beginning {
+	double declare, second;
 };
 
 /* ---- The rank in Python ---- */
@@ -52,7 +56,7 @@ static void set_if_unset(const char *name, const char *build, const char *file)
 
 static const char python[] = "/usr/bin/python3";
 
-static void become_python(const struct both *x, const char *kind, int fd)
+static void become_python(const struct both *x, const char *kind, const char *what, int fd)
 {
 	static const char script[] = SOURCE_FOLDER "/bench/python_save.py";
 	char job[32], count[16], bytes[24];
@@ -65,7 +69,7 @@ static void become_python(const struct both *x, const char *kind, int fd)
 	set_if_unset("CKPT_EXTENSION", x->bench->build, "python/ckpt/_bindings.abi3.so");
 	if (dup2(fd, STDIN_FILENO) >= 0 && dup2(fd, STDOUT_FILENO) >= 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		execl(python, python, script, job, kind, count, bytes, (char *)NULL);
+		execl(python, python, script, job, kind, what, count, bytes, (char *)NULL);
 	}
 	_exit(127);
 }
@@ -88,9 +92,12 @@ static void python_stop(struct both *x)
 	x->pid = 0;
 }
 
-/* 1: it is ready, 0: there is no such library here, or no Python, or an error. */
-static int python_start(struct both *x, const char *kind, struct err *e)
+/* what: "save" or "load". 1: it is ready, 0: there is no such library here, or no Python, or an
+ * error. */
+static int python_start(struct both *x, const char *kind, const char *what, struct beginning *ret,
+			struct err *e)
 {
+	unsigned long long declare, second;
 	char line[80];
 	int pair[2], r;
 
@@ -101,13 +108,16 @@ static int python_start(struct both *x, const char *kind, struct err *e)
 		return err_code(e, -errno, "start Python");
 	x->pid = fork();
 	if (x->pid == 0)
-		become_python(x, kind, pair[1]);
+		become_python(x, kind, what, pair[1]);
 	close(pair[1]);
 	x->python = fdopen(pair[0], "r");
 	if (x->pid < 0 || !x->python)
 		return err_code(e, -errno, "start Python");
 	r = python_line(x, line, e);
-	return r < 0 ? r : strcmp(line, "ready") == 0;
+	if (r < 0 || sscanf(line, "ready %llu %llu", &declare, &second) != 2)
+		return r;
+	*ret = (struct beginning){seconds(declare), seconds(second)};
+	return 1;
 }
 
 static int python_save(struct both *x, double *ret_s, double *ret_library_s, struct err *e)
@@ -159,14 +169,13 @@ static int c_save(struct both *x, double *ret_s, struct err *e)
 
 /* ---- Both ---- */
 
-/* ret_library: what libckpt took of the saves in Python. 1: measured, 0: there is no such library.
- */
-static int pairs(struct both *x, const char *kind, int n, struct series *s, struct series *library,
-		 struct err *e)
+/* library: what libckpt took of the saves in Python. 1: measured, 0: there is no such library. */
+static int pairs(struct both *x, const char *kind, struct series *s, struct series *library,
+		 struct beginning *ret, struct err *e)
 {
-	int r = python_start(x, kind, e);
+	int r = python_start(x, kind, "save", ret, e);
 
-	for (int i = -1; i < n && r == 1; i++) { /* the first pair does not count */
+	for (int i = -1; i < PAIRS && r == 1; i++) { /* the first pair does not count */
 		double took = 0, in_library = 0, c = 0;
 
 		if (c_save(x, &c, e) < 0 || python_save(x, &took, &in_library, e) < 0)
@@ -180,51 +189,60 @@ static int pairs(struct both *x, const char *kind, int n, struct series *s, stru
 	return r;
 }
 
-static void note_torch(struct both *x, struct figure *f, double in_library, struct err *e)
+/* As pairs(); fills the figure. */
+static int measure(struct both *x, const char *kind, struct figure *f, struct err *e)
 {
 	struct series s = {.n = 0}, library = {.n = 0};
-	struct figure torch = {.name = f->name};
-	int n = snprintf(f->note, sizeof(f->note), "in libckpt %.3f s of it", in_library);
+	struct beginning saving = {0}, loading = {0};
+	int r = pairs(x, kind, &s, &library, &saving, e);
 
-	if (pairs(x, "torch", TORCH_PAIRS, &s, &library, e) != 1)
-		return; /* it is not installed, or has not enough memory: numpy's figure stands */
-	figure_of(&torch, &s);
-	snprintf(f->note + n, sizeof(f->note) - (size_t)n,
-		 "; tensors of torch instead: %.3f s, in libckpt %.3f s of it, ratio %.3f",
-		 torch.value, median(library.value, library.n), torch.ratio);
+	if (r == 1)
+		r = python_start(x, kind, "load", &loading, e);
+	python_stop(x);
+	if (r != 1)
+		return r;
+	figure_of(f, &s);
+	snprintf(f->note, sizeof(f->note),
+		 "in libckpt %.3f s of it; once: declare %.3f s, prepare %.3f s, load in a new "
+		 "process %.3f s",
+		 median(library.value, library.n), saving.declare, saving.second, loading.second);
+	return 1;
 }
 
 void cases_python(struct bench *b)
 {
 	static const char *const sets[4] = {"checkpoint.persist_every=1000000", "memory.slots=2"};
-	struct figure f = {.name = "python.save.200k",
-			   .unit = "s",
-			   .limit_name = "ckpt_save() of as many tensors by a trainer in C",
-			   .target = 1.5,
-			   .faults = -1};
-	struct series s = {.n = 0}, library = {.n = 0};
+	static const char *const kinds[] = {"numpy", "torch"};
+	static const char *const names[] = {"python.save.200k", "python.save.200k.torch"};
 	static struct both x;
 	struct err e = {0};
 	int r;
 
-	if (!wanted(b, f.name))
+	if (!wanted(b, names[0]) && !wanted(b, names[1]))
 		return;
 	x.bench = b;
 	r = server_start(&x.server, b, true, sets, &e);
 	if (r == 0)
 		r = c_start(&x, &e);
-	if (r == 0)
-		r = pairs(&x, "numpy", PAIRS, &s, &library, &e);
-	if (r == 1) {
-		figure_of(&f, &s);
-		note_torch(&x, &f, median(library.value, library.n), &e);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		struct figure f = {.name = names[i],
+				   .unit = "s",
+				   .limit_name = "ckpt_save() of as many tensors by a trainer in C",
+				   .target = 1.5,
+				   .faults = -1};
+
+		if (!wanted(b, names[i]))
+			continue;
+		if (r >= 0)
+			r = measure(&x, kinds[i], &f, &e);
+		if (r == 1)
+			report(b, &f);
+		else if (r == 0)
+			say(b, "%s is not measured: there is no %s with %s", f.name, python,
+			    kinds[i]);
+		else
+			cannot(b, f.name, &e);
 	}
 	trainer_stop(&x.c);
 	server_stop(&x.server);
-	if (r == 1)
-		report(b, &f);
-	else if (r == 0)
-		say(b, "%s is not measured: there is no %s with numpy", f.name, python);
-	else
-		cannot(b, f.name, &e);
 }

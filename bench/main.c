@@ -36,7 +36,8 @@ static const char usage[] =
 	"                  [--json]\n"
 	"  save         save.stall.1rank, save.stall.4rank, save.first, save.durable.uring,\n"
 	"               save.durable.threads, save.durable.new, save.cpu, small.sealed.p50,\n"
-	"               small.durable.p50, idle.cpu, idle.rss, python.save.200k\n"
+	"               small.durable.p50, idle.cpu, idle.rss, python.save.200k,\n"
+	"               python.save.200k.torch\n"
 	"  load         load.memory, load.disk, load.strided, load.strided.memory,\n"
 	"               resume.warm, resume.cold\n"
 	"  meta         meta.plan.1m, meta.plan.memory, meta.lookup.1m, meta.lookup.file\n"
@@ -45,7 +46,7 @@ static const char usage[] =
 	"               detect.beat.p99\n"
 	"  --case NAME  this case alone\n"
 	"  --shards N   meta: so many are stored instead of a million, at least 40000\n"
-	"  --mib N      load.strided, resume.*, python.save.200k: so many MiB instead of 1024;\n"
+	"  --mib N      load.strided, resume.*, python.*: so many MiB instead of 1024;\n"
 	"               reshard: instead of 8192\n"
 	"  --json       one object per line\n"
 	"  --version, --help\n"
@@ -54,11 +55,20 @@ static const char usage[] =
 	"It needs 7 GiB of memory and 8 GiB of disk there; meta 1 GiB of either,\n"
 	"reshard 0.5 GiB of memory and four times --mib of disk.\n";
 
-static const char *const save_cases[] = {
-	"save.stall.1rank",     "save.stall.4rank", "save.first", "save.durable.uring",
-	"save.durable.threads", "save.durable.new", "save.cpu",   "small.sealed.p50",
-	"small.durable.p50",    "idle.cpu",         "idle.rss",   "python.save.200k",
-	NULL};
+static const char *const save_cases[] = {"save.stall.1rank",
+					 "save.stall.4rank",
+					 "save.first",
+					 "save.durable.uring",
+					 "save.durable.threads",
+					 "save.durable.new",
+					 "save.cpu",
+					 "small.sealed.p50",
+					 "small.durable.p50",
+					 "idle.cpu",
+					 "idle.rss",
+					 "python.save.200k",
+					 "python.save.200k.torch",
+					 NULL};
 static const char *const load_cases[] = {
 	"load.memory", "load.disk", "load.strided", "load.strided.memory", "resume.warm",
 	"resume.cold", NULL};

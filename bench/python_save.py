@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank in Python, for ckpt-bench's python.save.200k: the state of its C trainer, in as many tensors.
 
-    python_save.py JOB numpy|torch TENSORS BYTES     (CKPT_SOCKET, CKPT_LIBRARY, CKPT_EXTENSION)
+    python_save.py JOB numpy|torch save|load TENSORS BYTES     (CKPT_SOCKET, CKPT_LIBRARY, CKPT_EXTENSION)
 
-It says "ready" when it has declared and prepared, or "without WHAT" where that cannot be imported; then
+It says "ready" when it has declared and prepared, or declared and loaded, which prepares too, and how many
+nanoseconds each took; or "without WHAT" where that cannot be imported. Then it
 saves the step of each line that it reads, and answers how many nanoseconds save() took for its caller,
 and how many of them libckpt.
 """
@@ -28,18 +29,23 @@ def tensors_of(kind, count, size):
 
 
 def main():
-    job, kind, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    job, kind, what, count, size = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
     try:
         tensors, firsts = tensors_of(kind, count, size)
     except ImportError:
         print("without", kind, flush=True)
         return
     import ckpt
-    with ckpt.open(job, 0, 1, run_id="1", connect_timeout=20, on_error="raise") as c:
+    with ckpt.open(job, 0, 1, run_id=what, connect_timeout=20, on_error="raise") as c:
+        begin = time.monotonic_ns()
         for i, t in enumerate(tensors):
             c.declare("model.0.block.%d.weight" % i, t, trained=True)
-        c.prepare(0)
-        print("ready", flush=True)
+        declared = time.monotonic_ns()
+        if what == "save":
+            c.prepare(0)
+        elif c.load() is None:
+            raise RuntimeError(f"job '{job}' has no checkpoint to load")
+        print("ready", declared - begin, time.monotonic_ns() - declared, flush=True)
         for line in sys.stdin:
             firsts += 1  # no two steps are equal
             begin = time.monotonic_ns()
