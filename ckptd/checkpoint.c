@@ -463,6 +463,14 @@ int checkpoint_seal(struct member *m, const struct seal_request *r, struct attem
 	return 0;
 }
 
+/* It had a credit for a step that another rank never comes to. */
+static bool lacks_one_that_left(const struct checkpoint *c)
+{
+	const struct job *j = c->job;
+
+	return j->rank_left && j->left_rank < c->world && !c->shards[j->left_rank].sealed;
+}
+
 void checkpoint_sealed(struct member *m, const struct seal_request *r)
 {
 	struct job *j = m->job;
@@ -477,6 +485,8 @@ void checkpoint_sealed(struct member *m, const struct seal_request *r)
 	if (c->sealed) {
 		timer_disarm(j->node->env.loop, &c->timeout);
 		abort_overtaken(c);
+	} else if (c->agreed == CP_OPEN && lacks_one_that_left(c)) {
+		checkpoint_member_gone(j, j->left_rank);
 	}
 	job_poke(j);
 }

@@ -583,8 +583,9 @@ static void test_a_rank_has_left(void **state)
 	assert_int_equal(w.k[0].page->blocked, BLOCK_BEHIND);
 	assert_int_equal(hand_ask_code(&w.k[1], &q), 0);
 	turns(t);
-	assert_int_equal(save_rank(&w.k[0], 0, 10), 0); /* it has its credit */
+	assert_int_equal(save_rank(&w.k[0], 0, 10), 0); /* it has its credit, for nothing */
 	turns(t);
+	assert_null(checkpoint_find(the_job(t), w.k[0].epoch, 10));
 	assert_int_equal(w.k[0].page->blocked, BLOCK_LEFT);
 	assert_int_equal(w.k[0].page->blocked_rank, 1);
 	crew_end(&w);

@@ -557,7 +557,7 @@ struct ckpt_stats {
 	uint64_t skipped_by[CKPT_SKIP_REASONS_MAX]; /* skipped, by enum ckpt_skip_reason */
 	uint64_t skip_step;      /* the last step that was skipped, */
 	int skip_reason;         /* why (CKPT_SKIP_NONE: none was skipped), */
-	int skip_rank; /* and for CKPT_SKIP_SLOTS, _UNPREPARED to _BEHIND the rank that is why */
+	int skip_rank; /* and, for CKPT_SKIP_SLOTS, _LEFT, _UNPREPARED to _BEHIND, the rank */
 	/* Steps that every rank has saved and that are not committed, as ckptd cannot write the
 	 * job's log, and the first of them. They go on in memory alone. */
 	uint64_t uncommitted, uncommitted_from;
