@@ -404,6 +404,25 @@ static void token(struct session *s, uint64_t request, struct job *j)
 				   admin_hex_json(j->token, sizeof(j->token))));
 }
 
+/* It is stopped, or leaves: nothing of it may change, and no work may begin for it. */
+static bool refuse_gone(struct session *s, uint64_t request, const struct job *j)
+{
+	char text[ERR_TEXT_MAX];
+
+	if (job_stopped(j)) {
+		session_reply_error(s, request, CKPT_ESTOPPED, j->defect_text);
+		return true;
+	}
+	if (j->removal == JOB_KEPT)
+		return false;
+	snprintf(text, sizeof(text),
+		 "job '%s' is being removed with all its checkpoints: wait until 'ckptctl list' "
+		 "does not show it any more",
+		 j->history.job.name);
+	session_reply_error(s, request, -EAGAIN, text);
+	return true;
+}
+
 static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *m)
 {
 	struct job *j = admin_job(s, m);
@@ -426,10 +445,8 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 		session_reply_error(s, request, CKPT_ENOTFOUND, text);
 		return;
 	}
-	if (job_stopped(j)) {
-		session_reply_error(s, request, CKPT_ESTOPPED, j->defect_text);
+	if (refuse_gone(s, request, j))
 		return;
-	}
 	if (m->verb == CKPT__ADMIN__VERB__GC) {
 		if (!m->dry_run)
 			retain_step(j);
@@ -442,11 +459,6 @@ static void on_job_verb(struct session *s, uint64_t request, const Ckpt__Admin *
 	}
 	if (m->verb == CKPT__ADMIN__VERB__REMOVE_JOB) {
 		job_removal_start(s, request, j);
-		return;
-	}
-	if (j->removal != JOB_KEPT) {
-		snprintf(text, sizeof(text), "job '%s' is being removed", j->history.job.name);
-		session_reply_error(s, request, -EAGAIN, text);
 		return;
 	}
 	lost = !c && (m->verb == CKPT__ADMIN__VERB__REMOVE || m->verb == CKPT__ADMIN__VERB__UNPIN)

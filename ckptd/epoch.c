@@ -997,6 +997,8 @@ void epoch_no_ledger(struct job *j, int code)
 
 void epoch_creation_failed(struct job *j, int code, const char *text)
 {
+	/* opening_place() lets no look begin. */
+	assert(list_empty(&j->loads.items) && list_empty(&j->waits.items));
 	while (!list_empty(&j->openings))
 		opening_answer(list_first(&j->openings, struct opening, link), code, text);
 	j->creating = false;
@@ -1073,6 +1075,35 @@ static void look_at(struct opening *o, const struct job *j)
 	opening_answer(o, 0, NULL);
 }
 
+/* True: it was refused. */
+static bool goes(struct opening *o, const struct job *j)
+{
+	if (job_stopped(j))
+		opening_answer(o, CKPT_ESTOPPED, j->defect_text);
+	else if (j->removal != JOB_KEPT)
+		opening_answer(o, -EAGAIN,
+			       "open: the job of this name is being removed: open it again when "
+			       "'ckptctl list' does not show it any more");
+	else
+		return false;
+	return true;
+}
+
+/* True: it only looks, and was answered. */
+static bool looks(struct opening *o, const struct job *j)
+{
+	if (!o->r.looks || !session_looks(o->r.session))
+		return false;
+	/* What a look begins would point to a job that a full disk may undo. */
+	if (j->creating)
+		opening_answer(o, -EAGAIN,
+			       "open: the job of this name is just being made: open it again when "
+			       "'ckptctl list' shows it");
+	else
+		look_at(o, j);
+	return true;
+}
+
 /* To its job, which is made if there is none. */
 static void opening_place(struct node *n, struct opening *o)
 {
@@ -1093,18 +1124,8 @@ static void opening_place(struct node *n, struct opening *o)
 			       "CKPT_TOKEN out to have a job of your own");
 		return;
 	}
-	if (j && job_stopped(j)) {
-		opening_answer(o, CKPT_ESTOPPED, j->defect_text);
+	if (j && (goes(o, j) || looks(o, j)))
 		return;
-	}
-	if (j && j->removal != JOB_KEPT) {
-		opening_answer(o, -EAGAIN, "open: the job of this name is being removed");
-		return;
-	}
-	if (j && o->r.looks && session_looks(o->r.session)) {
-		look_at(o, j);
-		return;
-	}
 	if (!epoch_stands(j, &o->r)) {
 		if (acting_refuses(n, &o->r, &e) || admission_refuses(n, &o->r, &e)) {
 			opening_answer(o, e.code, e.text);

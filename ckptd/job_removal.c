@@ -104,8 +104,7 @@ static int may_go(const struct job *j, const char *label, struct err *e)
 	const struct checkpoint *c;
 	int r = 0;
 
-	if (j->removal != JOB_KEPT)
-		return err_set(e, -EAGAIN, "job '%s' is being removed already", name);
+	assert(j->removal == JOB_KEPT);
 	if (!list_empty(&j->members))
 		return refuse_rank(j, e);
 	if (j->creating || epoch_opens(j))
@@ -216,9 +215,11 @@ static void removal_done(struct work *w)
 	for (size_t i = 0; i < x->n_given; i++)
 		holding_keep(x->given[i].checkpoint, &x->given[i].held); /* (3) */
 	list_each(c, &j->checkpoints, link) {
+		assert(c->readers == 0); /* reply_looks() lets none begin */
 		job_id_of(j, c->step, &c->attempt, &id);
 		indexing_remove(n, &id);
 	}
+	assert(list_empty(&j->loads.items) && list_empty(&j->checking));
 	watching_stopped(j);
 	job_free(j);
 	persist_room(n);

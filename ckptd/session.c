@@ -588,12 +588,28 @@ static bool dispatch_look(struct session *s, const Ckpt__Request *q, int *fds, s
 	}
 }
 
+/* It only ends what was begun before. */
+static bool ends_a_look(const Ckpt__Request *q)
+{
+	return q->body_case == CKPT__REQUEST__BODY_BYE ||
+	       q->body_case == CKPT__REQUEST__BODY_CANCEL ||
+	       q->body_case == CKPT__REQUEST__BODY_LOAD_END;
+}
+
 static void reply_looks(struct session *s, const Ckpt__Request *q, int *fds, size_t n_fds)
 {
-	if (q->body_case != CKPT__REQUEST__BODY_BYE && !session_job(s))
+	const struct job *j = session_job(s);
+
+	if (q->body_case != CKPT__REQUEST__BODY_BYE && !j)
 		session_reply_error(s, q->id, CKPT_ENOTFOUND,
 				    "the job that this connection looks at is not here any more, "
 				    "or is stopped: see `ckptctl status`");
+	else if (j && j->removal != JOB_KEPT && !ends_a_look(q))
+		/* Nothing new may point to what job_free() frees. */
+		session_reply_error(s, q->id, -EAGAIN,
+				    "the job that this connection looks at is being removed with "
+				    "all its checkpoints: 'ckptctl list' shows it until it is "
+				    "gone");
 	else if (!dispatch_look(s, q, fds, n_fds))
 		session_reply_error(s, q->id, CKPT_ESTATE,
 				    "this connection only looks at the job and has no rank: it "
