@@ -226,7 +226,6 @@ static void deed_done(void *arg, int status_code)
 	else if (d->checkpoint && status_code == 0)
 		set_pinned(d->checkpoint, d->pin);
 	if (d->checkpoint) {
-		d->checkpoint->works--;
 		d->checkpoint->saying--;
 		job_poke(d->checkpoint->job);
 	}
@@ -263,14 +262,12 @@ static int mark(struct session *s, uint64_t request, struct checkpoint *c, enum 
 	d->checkpoint = c;
 	d->pin = type == RECORD_PIN && value;
 	d->trust = type == RECORD_TRUST;
-	c->works++;
 	c->saying++;
 	r.mark.step = c->step;
 	r.mark.attempt = c->attempt;
 	r.mark.value = value;
-	err = job_append(c->job, &r, deed_done, d);
+	err = job_append_for(c, &r, deed_done, d);
 	if (err < 0) {
-		c->works--;
 		c->saying--;
 		session_unref(s);
 		alloc_free(d);

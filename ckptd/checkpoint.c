@@ -733,7 +733,6 @@ static void commit_done(void *arg, int status)
 	struct checkpoint *c = arg;
 	struct job *j = c->job;
 
-	c->works--;
 	job_poke(j);
 	if (status < 0) {
 		/* Another leads, or ckptd stops: the bytes stay for the next ckptd to settle. */
@@ -769,9 +768,7 @@ static void commit_start(struct checkpoint *c)
 	r.commit.world = c->world;
 	r.commit.bytes = c->bytes;
 	c->agreed = CP_COMMITTING;
-	c->works++;
-	if (job_append(c->job, &r, commit_done, c) < 0) {
-		c->works--;
+	if (job_append_for(c, &r, commit_done, c) < 0) {
 		c->agreed = CP_OPEN;
 		checkpoint_abort(c, "its commit record could not be queued");
 	}
@@ -930,7 +927,6 @@ static bool take_back(struct checkpoint *c)
 	if (c->agreed == CP_COMMITTING) {
 		if (!job_withdraw(c->job, commit_done, c))
 			return false;
-		c->works--;
 		c->agreed = CP_OPEN;
 	}
 	return true;

@@ -607,11 +607,8 @@ static int record_lost(struct job *j, const struct checkpoint *base)
 		r.mark.value = 2;
 		/* What was left of writing it goes once the log has that. */
 		unfinished = c && c->durable == DUR_UNFINISHED;
-		if (unfinished)
-			c->works++;
-		ret = job_append(j, &r, unfinished ? retain_lost : NULL, c);
-		if (unfinished && ret < 0)
-			c->works--;
+		ret = unfinished ? job_append_for(c, &r, retain_lost, c)
+				 : job_append(j, &r, NULL, NULL);
 		j->lost++;
 		job_tell_step(j, h->commit.step, 3,
 			      "step %llu was committed and its bytes are lost",
@@ -936,6 +933,14 @@ static bool may_have_ledger(struct opening *o)
 bool epoch_opens(const struct job *j)
 {
 	return j->opening || !list_empty(&j->openings);
+}
+
+bool epoch_opens_for_none(const struct job *j)
+{
+	const struct opening *o = j->opening;
+
+	return o && list_empty(&j->openings) && !o->entered &&
+	       (!o->r.session || !session_connected(o->r.session));
 }
 
 void epoch_step(struct job *j)

@@ -48,6 +48,7 @@ struct append {
 	struct list link;
 	struct job *job;
 	struct record record;
+	struct checkpoint *of; /* one of its works until the record is over; NULL: none */
 	append_done_fn *done;
 	void *arg;
 	uint64_t n;
@@ -267,13 +268,28 @@ static void append_run(struct work *w)
 	a->unclear = w->status == 0 || log->ops->unclear(log);
 }
 
+static void append_uncount(struct append *a)
+{
+	if (!a->of)
+		return;
+	a->of->recording--;
+	a->of->works--;
+	a->of = NULL;
+}
+
+static void append_tell(struct append *a, int status)
+{
+	append_uncount(a);
+	if (a->done)
+		a->done(a->arg, status);
+}
+
 static void append_end(struct append *a, int status)
 {
 	struct job *j = a->job;
 
 	list_del(&a->link);
-	if (a->done)
-		a->done(a->arg, status);
+	append_tell(a, status);
 	append_free(a);
 	if (list_empty(&j->appends))
 		job_poke(j); /* an epoch may wait for that */
@@ -282,14 +298,15 @@ static void append_end(struct append *a, int status)
 
 static void append_fail_all(struct job *j, int code)
 {
+	j->refused = j->removal == JOB_REMOVED ? "the job was removed" : NULL;
 	while (!list_empty(&j->appends)) {
 		struct append *a = list_first(&j->appends, struct append, link);
 
 		list_del(&a->link);
-		if (a->done)
-			a->done(a->arg, code);
+		append_tell(a, code);
 		append_free(a);
 	}
+	j->refused = NULL;
 }
 
 static void append_done(struct work *w)
@@ -390,8 +407,7 @@ static void append_refuse(struct job *j, struct append *a, int code)
 
 	list_del(&a->link);
 	j->refused = a->err.code ? a->err.text : NULL;
-	if (a->done)
-		a->done(a->arg, code);
+	append_tell(a, code);
 	j->refused = NULL;
 	append_free(a);
 	if (list_empty(&j->appends))
@@ -462,8 +478,7 @@ void job_drop_appends(struct job *j)
 		if (being_written)
 			continue;
 		list_del(&a->link);
-		if (a->done)
-			a->done(a->arg, -ECANCELED);
+		append_tell(a, -ECANCELED);
 		append_free(a);
 	}
 	j->refused = NULL;
@@ -498,6 +513,7 @@ bool job_withdraw(struct job *j, append_done_fn *done, void *arg)
 		if (!may_withdraw(a))
 			return false;
 		list_del(&a->link);
+		append_uncount(a);
 		append_free(a);
 		return true;
 	}
@@ -520,7 +536,7 @@ static void forget_abort(struct job *j)
 	if (n <= HISTORY_ABORTS_MAX)
 		return;
 	list_del(&oldest->link);
-	oldest->done(oldest->arg, -ECANCELED);
+	append_tell(oldest, -ECANCELED);
 	append_free(oldest);
 }
 
@@ -538,7 +554,8 @@ static void sum_up(struct job *j)
 	j->summing = append_insert(j, &sum, trim_done, j, false) == 0;
 }
 
-int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg)
+static int append_add(struct job *j, struct checkpoint *of, const struct record *r,
+		      append_done_fn *done, void *arg)
 {
 	int ret;
 
@@ -550,11 +567,26 @@ int job_append(struct job *j, const struct record *r, append_done_fn *done, void
 	ret = append_insert(j, r, done, arg, false);
 	if (ret < 0)
 		return ret;
+	if (of) {
+		list_last(&j->appends, struct append, link)->of = of;
+		of->works++;
+		of->recording++;
+	}
 	append_next(j);
 	if (r->type == RECORD_ABORT)
 		forget_abort(j);
 	sum_up(j);
 	return 0;
+}
+
+int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg)
+{
+	return append_add(j, NULL, r, done, arg);
+}
+
+int job_append_for(struct checkpoint *c, const struct record *r, append_done_fn *done, void *arg)
+{
+	return append_add(c->job, c, r, done, arg);
 }
 
 struct trim {

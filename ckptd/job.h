@@ -171,6 +171,7 @@ struct checkpoint {
 	bool recyclable; /* this ckptd wrote its files, and gave no descriptor of them away */
 	struct persist *persist;
 	uint32_t works;             /* that point here */
+	uint32_t recording;         /* its records on their way into the log: of works */
 	uint32_t readers;           /* loads */
 	struct list holders;        /* users with such loads, past or present: holding.c */
 	bool overdue;               /* retention would take it away, but for readers */
@@ -421,6 +422,9 @@ struct job *job_find_id(struct node *n, const struct job_id *id);
  */
 typedef void append_done_fn(void *arg, int status);
 MUST_CHECK int job_append(struct job *j, const struct record *r, append_done_fn *done, void *arg);
+/* A record of a checkpoint, one of whose works it is until done runs, or it is withdrawn. */
+MUST_CHECK int job_append_for(struct checkpoint *c, const struct record *r, append_done_fn *done,
+			      void *arg);
 /* Takes a record back that waits and is certainly not in the log; done does not run. False: it is
  * being appended, or may be there. */
 MUST_CHECK bool job_withdraw(struct job *j, append_done_fn *done, void *arg);
@@ -493,6 +497,8 @@ void epoch_fall_back(struct job *j, const char *reason, enum trust_level least,
 void epoch_no_ledger(struct job *j, int code);
 /* An epoch is opened, or a rank waits for that or joins in the next call. */
 bool epoch_opens(const struct job *j);
+/* Only an epoch is, and what asked for it has an answer or has gone: the log holds it up. */
+bool epoch_opens_for_none(const struct job *j);
 void epoch_step(struct job *j); /* an open may be waiting for the old epoch to be settled */
 /* Whether this checkpoint's bytes can be had from memory or files. */
 bool checkpoint_restorable(const struct checkpoint *c);
@@ -757,8 +763,7 @@ MUST_CHECK int retain_count(struct job *j, struct retain_sum *ret);
  * expiry, or the end of what keeps one from beginning, is on its way. */
 bool retain_make_room(struct job *j);
 bool retain_has_files(const struct checkpoint *c);
-/* An append's done, of a record that an unfinished checkpoint is lost; it has been counted in
- * c->works: its files go. */
+/* A job_append_for()'s done, of a record that an unfinished checkpoint is lost: its files go. */
 void retain_lost(void *checkpoint, int status);
 MUST_CHECK int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg,
 			     struct err *e);

@@ -2,7 +2,9 @@
 /*
  * job_removal.c - see job_removal.h.
  *
- *   KEPT     no rank lives, and nothing of the job is being read or written: else it is refused
+ *   KEPT     no rank lives, and nothing of the job is being read or written: else it is refused. A
+ *            record that only waits, as the log cannot be written, keeps no job: a full disk would
+ *            have this refused for ever. job_free() ends it
  *   LEAVES   a worker renames jobs/<id> to incoming/<id>.gone, durably; then it removes the files.
  *            The job takes no step, no record and no open, so nothing writes to its folder
  *   REMOVED  its regions in the fd store, index rows and verdicts go, then the job itself
@@ -62,6 +64,21 @@ struct removal {
 
 /* ---- Whether it may go ---- */
 
+/* No worker has one of its records, and none will before the log can be written. */
+static bool records_only_wait(const struct job *j)
+{
+	return job_log_down(j) && !j->appending;
+}
+
+static bool is_being_written(const struct job *j, const struct checkpoint *c)
+{
+	uint32_t waiting = records_only_wait(j) ? c->recording + epoch_is_opening_from(c) : 0;
+
+	if (c->agreed == CP_COMMITTING && waiting == 0)
+		return true;
+	return c->works > waiting || c->persist || c->agreed == CP_OPEN;
+}
+
 /* label: of admin_label(). */
 static int refuse_checkpoint(const struct job *j, const char *label, const struct checkpoint *c,
 			     struct err *e)
@@ -78,13 +95,26 @@ static int refuse_checkpoint(const struct job *j, const char *label, const struc
 			       "step %llu of job '%s' is being loaded: ask again when that has "
 			       "ended",
 			       step, name);
-	if (c->works || c->persist || c->agreed == CP_OPEN ||
-	    (c->agreed == CP_COMMITTING && !job_log_down(j)))
+	if (is_being_written(j, c))
 		return err_set(e, -EAGAIN,
 			       "step %llu of job '%s' is being written: ask again when that has "
 			       "ended",
 			       step, name);
 	return 0;
+}
+
+/* Files that are written, and wait for a commit record which cannot be: the next request finds them
+ * given up. */
+static void stop_waiting_files(struct job *j)
+{
+	struct checkpoint *c;
+
+	list_each(c, &j->checkpoints, link) {
+		if (!c->persist || c->agreed != CP_COMMITTING || !job_log_down(j))
+			continue;
+		persist_cancel(c);
+		job_poke(j);
+	}
 }
 
 static int refuse_rank(const struct job *j, struct err *e)
@@ -107,7 +137,7 @@ static int may_go(const struct job *j, const char *label, struct err *e)
 	assert(j->removal == JOB_KEPT);
 	if (!list_empty(&j->members))
 		return refuse_rank(j, e);
-	if (j->creating || epoch_opens(j))
+	if (j->creating || (epoch_opens(j) && !(records_only_wait(j) && epoch_opens_for_none(j))))
 		return err_set(e, -EBUSY, "a rank is opening job '%s': end it first", name);
 	if (!list_empty(&j->leaving))
 		return err_set(e, -EAGAIN,
@@ -118,9 +148,10 @@ static int may_go(const struct job *j, const char *label, struct err *e)
 		if (r < 0)
 			return r;
 	}
-	if (j->works || j->persist || j->rewrite || j->retaining || j->appending ||
-	    j->ledger_making || j->goodput_file.busy || !list_empty(&j->declaring) ||
-	    !list_empty(&j->loads.items) || !list_empty(&j->checking))
+	/* An expiry that has begun is a work of its checkpoint. */
+	if (j->works || j->persist || j->rewrite || j->appending || j->ledger_making ||
+	    j->goodput_file.busy || !list_empty(&j->declaring) || !list_empty(&j->loads.items) ||
+	    !list_empty(&j->checking))
 		return err_set(e, -EAGAIN, "ckptd still writes for job '%s': ask again soon", name);
 	return 0;
 }
@@ -278,6 +309,8 @@ void job_removal_start(struct session *s, uint64_t request, struct job *j)
 
 	if (may_go(j, admin_label(s, j, label), &e) < 0) {
 		recheck_give_way(j->node); /* it may be what reads one of its checkpoints */
+		if (e.code == -EAGAIN)
+			stop_waiting_files(j);
 		session_reply_error(s, request, e.code, e.text);
 		return;
 	}

@@ -129,7 +129,8 @@ static bool checkpoint_is_sound(const struct checkpoint *c)
 		return false;
 	if (!files_are_sound(c))
 		return false;
-	return c->works >= (uint32_t)c->saying + c->expiring + c->rereading;
+	return c->works >= (uint32_t)c->saying + c->expiring + c->rereading &&
+	       c->works >= c->recording;
 }
 
 static enum job_defect check_checkpoints(struct job *j)

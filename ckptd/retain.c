@@ -102,10 +102,9 @@ static void expiry_over(struct expiry *x, int status)
 
 	j->retaining = false;
 	j->expired_ns = max_u64(loop_now(j->node->env.loop), 1);
-	x->checkpoint->works--;
 	x->checkpoint->expiring = false;
 	preparing_has_room(j);
-	if (status < 0)
+	if (status < 0 && j->removal == JOB_KEPT)
 		job_tell_step(j, x->id.step, 4, "take step %llu away: %s; it is tried again",
 			      (unsigned long long)x->id.step, x->err.text);
 	if (x->done)
@@ -144,13 +143,15 @@ static void expire_done(struct work *w)
 		persist_room(j->node);
 		tidy_expired(c);
 	}
+	c->works--;
 	expiry_over(x, w->status);
 }
 
 static void expire_start(struct expiry *x)
 {
-	const struct checkpoint *c = x->checkpoint;
+	struct checkpoint *c = x->checkpoint;
 
+	c->works++;
 	if (c->recyclable || BUG(RECYCLE_GIVEN))
 		x->keep_spare = c->job->node->options.spare_bytes;
 	x->given = holding_may(c) && !c->recyclable;
@@ -174,7 +175,6 @@ static void expire_again(struct job *j)
 		x->checkpoint = c;
 		job_id_of(j, c->step, &c->attempt, &x->id);
 		c->files_left = false;
-		c->works++;
 		c->expiring = true;
 		j->retaining = true;
 		expire_start(x);
@@ -187,7 +187,6 @@ void retain_lost(void *arg, int status)
 {
 	struct checkpoint *c = arg;
 
-	c->works--;
 	if (status == 0 && c->durable == DUR_UNFINISHED) {
 		c->durable = DUR_GONE;
 		c->files_left = true;
@@ -244,7 +243,6 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 	r.mark.attempt = c->attempt;
 	r.mark.value = 1;
 	j->retaining = true;
-	c->works++;
 	c->expiring = true;
 	x->was = c->durable;
 	recheck_let_go(c);
@@ -253,10 +251,9 @@ int retain_remove(struct checkpoint *c, append_done_fn *done, void *arg, struct 
 		free_recorded(x, 0);
 		return 0;
 	}
-	err = job_append(j, &r, free_recorded, x);
+	err = job_append_for(c, &r, free_recorded, x);
 	if (err < 0) {
 		j->retaining = false;
-		c->works--;
 		c->expiring = false;
 		c->durable = x->was;
 		alloc_free(x);

@@ -221,12 +221,112 @@ static void test_a_look_at_a_job_that_is_being_made(void **state)
 	assert_int_equal(look_at_job(t, &t->b), 0);
 }
 
+/* ---- While the log cannot be written ---- */
+
+/* Each second the log is tried again, which a removal waits for as for any write. */
+static int remove_job(struct node_test *t, struct hand *k)
+{
+	int code = -EAGAIN;
+
+	for (int i = 0; i < 300 && code == -EAGAIN; i++) {
+		code = ask_admin(k, CKPT__ADMIN__VERB__REMOVE_JOB, 0);
+		turns(t, 10);
+	}
+	if (code < 0)
+		fprintf(stderr, "remove the job: %s\n", k->text);
+	return code;
+}
+
+static void turn_until_log_is_down(struct node_test *t)
+{
+	uint64_t end = 0;
+
+	while (!job_log_down(the_job(t)) && turn_on(t, &end))
+		;
+	assert_true(job_log_down(the_job(t)));
+}
+
+static void must_answer(struct hand *k, uint64_t want_id, int want, const char *words)
+{
+	uint64_t id = 0;
+
+	assert_int_equal(hand_receive(k, &id), want);
+	assert_int_equal(id, want_id);
+	test_says(k->text, words);
+}
+
+/* A commit, a pin and an expiry wait for it, whoever asked for them has an answer. */
+static void test_records_that_wait_keep_no_job(void **state)
+{
+	struct node_test *t = *state;
+	struct hand other;
+	uint64_t pin, rm;
+
+	t->o.retention.keep_last = 10;
+	begin_one(t);
+	for (uint64_t step = 1; step <= 3; step++)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	connect_rank(t, &t->b);
+	connect_rank(t, &other);
+	log_error = -ENOSPC;
+	assert_int_equal(save_rank(&t->a, 0, 4), 0);
+	turn_until_log_is_down(t);
+	send_admin(&t->b, CKPT__ADMIN__VERB__PIN, 2);
+	pin = t->b.next_id;
+	send_admin(&t->b, CKPT__ADMIN__VERB__REMOVE, 1);
+	rm = t->b.next_id;
+	turns(t, 10);
+	assert_true(the_job(t)->retaining);
+	assert_int_equal(remove_job(t, &other), -EBUSY); /* a rank lives */
+	say_bye(&t->a);
+	turns(t, 500);
+	assert_int_equal(remove_job(t, &other), 0);
+	must_answer(&t->b, pin, -ECANCELED, "the job was removed");
+	must_answer(&t->b, rm, -ECANCELED, "the job was removed");
+	assert_true(list_empty(&t->host.node->jobs));
+	assert_int_equal(count_files(t, "jobs/*"), 0);
+	leave(&other);
+	log_error = 0;
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), HAND_BASE_NONE);
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+}
+
+/* Its launch was ended, as the job could not be opened. */
+static void test_an_epoch_that_waits_keeps_no_job(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q;
+	Ckpt__Open o;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	say_bye(&t->a);
+	connect_rank(t, &t->a);
+	turns(t, 500);
+	log_error = -ENOSPC;
+	connect_rank(t, &t->b);
+	set_open(&q, &o, false);
+	o.run_id = (char *)"run2";
+	assert_int_equal(hand_send(&t->b, &q), 0);
+	turn_until_log_is_down(t);
+	assert_int_equal(remove_job(t, &t->a), -EBUSY);
+	test_says(t->a.text, "a rank is opening");
+	leave(&t->b);
+	turns(t, 100);
+	assert_true(epoch_opens(the_job(t)));
+	assert_int_equal(remove_job(t, &t->a), 0);
+	assert_true(list_empty(&t->host.node->jobs));
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_a_look_begins_nothing_while_its_job_leaves),
 		NODE_TEST(test_verbs_are_refused_while_a_job_leaves),
 		NODE_TEST(test_a_look_at_a_job_that_is_being_made),
+		NODE_TEST(test_records_that_wait_keep_no_job),
+		NODE_TEST(test_an_epoch_that_waits_keeps_no_job),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

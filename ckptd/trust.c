@@ -65,7 +65,6 @@ static void record_done(void *arg, int status)
 	struct checkpoint *c = arg;
 	uint32_t before = c->trust;
 
-	c->works--;
 	c->saying--;
 	if (status == 0)
 		trust_recorded(c);
@@ -94,12 +93,9 @@ static int record(struct checkpoint *c)
 	r.mark.attempt = c->attempt;
 	r.mark.value = c->said;
 	c->saying++;
-	c->works++;
-	ret = job_append(c->job, &r, record_done, c);
-	if (ret < 0) {
+	ret = job_append_for(c, &r, record_done, c);
+	if (ret < 0)
 		c->saying--;
-		c->works--;
-	}
 	return ret;
 }
 
