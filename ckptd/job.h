@@ -703,7 +703,7 @@ void checkpoint_has_files(struct checkpoint *c, struct commit_file *commit);
 void checkpoint_answer(struct job *j);
 MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
 			       uint64_t epoch, uint32_t what, struct err *e);
-/* The job is stopped: waits are answered with this. */
+/* The job is stopped, or removed: waits are answered with this. */
 void waiters_stop(struct job *j, int code, const char *text);
 void waiters_init(struct job *j);
 void waiters_forget(struct job *j);

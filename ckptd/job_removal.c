@@ -28,6 +28,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/alloc.h"
 #include "base/fault.h"
@@ -234,6 +235,7 @@ static void removal_done(struct work *w)
 	struct node *n = j->node;
 	struct checkpoint_id id;
 	struct checkpoint *c;
+	char text[ERR_TEXT_MAX];
 
 	assert(j->removal == JOB_LEAVES && list_empty(&j->members));
 	if (w->status < 0) {
@@ -252,6 +254,9 @@ static void removal_done(struct work *w)
 	}
 	assert(list_empty(&j->loads.items) && list_empty(&j->checking));
 	watching_stopped(j);
+	snprintf(text, sizeof(text), "wait: job '%s' was removed with all its checkpoints",
+		 j->history.job.name);
+	waiters_stop(j, CKPT_ENOTFOUND, text);
 	job_free(j);
 	persist_room(n);
 	tidy_want(n);

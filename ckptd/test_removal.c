@@ -292,6 +292,28 @@ static void test_records_that_wait_keep_no_job(void **state)
 	save_until(&t->a, 0, 1, CKPT_DURABLE);
 }
 
+/* What only looks is no rank: it keeps no job, and is not left without an answer. */
+static void test_a_wait_ends_with_its_job(void **state)
+{
+	struct node_test *t = *state;
+	struct hand other;
+
+	begin_one(t);
+	save_until(&t->a, 0, 1, CKPT_DURABLE);
+	assert_int_equal(look_at_job(t, &t->b), 0);
+	connect_rank(t, &other);
+	log_error = -ENOSPC;
+	assert_int_equal(save_rank(&t->a, 0, 2), 0);
+	turn_until_log_is_down(t);
+	assert_int_equal(hand_send_wait(&t->b, 2, CKPT_COMMITTED), 0);
+	say_bye(&t->a);
+	turns(t, 500);
+	assert_false(list_empty(&the_job(t)->waits.items));
+	assert_int_equal(remove_job(t, &other), 0);
+	must_answer(&t->b, t->b.next_id, CKPT_ENOTFOUND, "job 'job' was removed");
+	leave(&other);
+}
+
 /* Its launch was ended, as the job could not be opened. */
 static void test_an_epoch_that_waits_keeps_no_job(void **state)
 {
@@ -326,6 +348,7 @@ int main(void)
 		NODE_TEST(test_verbs_are_refused_while_a_job_leaves),
 		NODE_TEST(test_a_look_at_a_job_that_is_being_made),
 		NODE_TEST(test_records_that_wait_keep_no_job),
+		NODE_TEST(test_a_wait_ends_with_its_job),
 		NODE_TEST(test_an_epoch_that_waits_keeps_no_job),
 	};
 
