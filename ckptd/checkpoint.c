@@ -507,6 +507,12 @@ static bool credit_comes_back(struct member *m, uint64_t credit)
 	return false;
 }
 
+void checkpoint_return_credit(struct member *m, uint64_t credit)
+{
+	if (credit_comes_back(m, credit))
+		job_poke(m->job);
+}
+
 static void note_skipped(struct member *m, const struct skip_request *r)
 {
 	struct skipped *k = &m->skipped[m->n_skipped++ % 8];

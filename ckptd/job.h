@@ -676,6 +676,8 @@ struct skip_request {
 	const char *reason;
 };
 void checkpoint_skip(struct member *m, const struct skip_request *r);
+/* The slot that it was given for is not its process's any more. */
+void checkpoint_return_credit(struct member *m, uint64_t credit);
 /* A member's process ended: what it has not sealed never will be. */
 void checkpoint_member_gone(struct job *j, uint32_t rank);
 void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)

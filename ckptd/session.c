@@ -469,6 +469,11 @@ static void on_skip(struct session *s, uint64_t id, const Ckpt__Skip *m)
 		.reason = reason,
 	};
 
+	if (m->only_credit) {
+		checkpoint_return_credit(s->member, m->credit);
+		session_reply_ok(s, id);
+		return;
+	}
 	text_put(reason, sizeof(reason), m->reason[0] ? m->reason : "no credit");
 	for (char *p = reason; *p; p++)
 		if (*p < 0x20 || *p > 0x7e)

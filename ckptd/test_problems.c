@@ -204,6 +204,35 @@ static void test_failures_that_come_and_go(void **state)
 	assert_int_equal(count_events(t, "problem-ended", "saves-fail", line), 1);
 }
 
+/* Of slots that its process has not: no step was skipped, and the rank goes on as it was. */
+static void test_a_credit_alone_comes_back(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip m = CKPT__SKIP__INIT;
+	uint64_t credit;
+
+	begin_one(t);
+	save_until(&t->a, 0, 5, CKPT_COMMITTED);
+	turns(t);
+	credit = t->a.page->credit;
+	assert_true(credit > t->a.used_credit);
+	m.only_credit = true;
+	m.epoch = t->a.epoch;
+	m.credit = credit;
+	m.kind = CKPT_SKIP_FAILED;
+	m.reason = (char *)"its slots were replaced";
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &m;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_false(problems_stand(the_job(t), PROBLEM_SAVES));
+	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_FAILED], 0);
+	assert_int_equal(member_of_rank(the_job(t), 0)->next_save, 6);
+	t->a.used_credit = credit;
+	save_until(&t->a, 0, 6, CKPT_COMMITTED);
+	assert_true(t->a.page->credit > credit);
+}
+
 /* A rank that has not loaded in the new epoch yet still has saves of the old one. */
 static void test_failures_of_an_older_epoch(void **state)
 {
@@ -643,6 +672,7 @@ int main(void)
 		NODE_TEST(test_a_refusal_is_forgotten_after_a_day),
 		NODE_TEST(test_saves_fail),
 		NODE_TEST(test_failures_that_come_and_go),
+		NODE_TEST(test_a_credit_alone_comes_back),
 		NODE_TEST(test_failures_of_an_older_epoch),
 		NODE_TEST(test_a_rank_with_a_problem_leaves),
 		NODE_TEST(test_saves_are_skipped),

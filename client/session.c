@@ -351,10 +351,12 @@ static bool slots_are_ours(const struct ckpt *c, const struct joining *j)
 	return found == n && j->n_slots == n;
 }
 
-/* A credit that was granted over slots that are no longer mapped cannot be used (1). */
+/* A credit that was granted over slots that are no longer mapped cannot be used (1). With the slots
+ * goes the save that has no answer yet, if there is one: of that step ckptd is told. */
 static int forfeit_credit(struct ckpt *c, uint64_t deadline, struct err *e)
 {
 	uint64_t credit = atomic_load_explicit(&c->page->credit, memory_order_acquire);
+	struct save lost = c->unsettled;
 	Ckpt__Skip skip = CKPT__SKIP__INIT;
 	struct request q;
 
@@ -362,8 +364,11 @@ static int forfeit_credit(struct ckpt *c, uint64_t deadline, struct err *e)
 	c->unsettled = (struct save){ 0 };
 	if (credit == 0)
 		return 0;
-	skip.epoch = c->epoch;
 	skip.credit = credit;
+	skip.only_credit = lost.credit == 0;
+	skip.step = lost.step;
+	skip.epoch = lost.credit ? lost.epoch : c->epoch;
+	skip.try_ = lost.try;
 	skip.kind = CKPT_SKIP_FAILED;
 	skip.reason = (char *)"its slots were replaced";
 	request_init(&q, e);

@@ -376,7 +376,8 @@ static void on_skip(struct fake *f, const struct answer *a, const Ckpt__Request 
 
 	*s = (struct fake_skip){ .step = q->skip->step, .epoch = q->skip->epoch,
 				 .credit = q->skip->credit, .try = q->skip->try_,
-				 .kind = q->skip->kind };
+				 .kind = q->skip->kind,
+				 .only_credit = q->skip->only_credit };
 	snprintf(s->reason, sizeof(s->reason), "%s", q->skip->reason);
 	for (uint32_t i = 0; i < f->n_taken; i++)
 		if (f->slots[i].writing && f->slots[i].credit == q->skip->credit)

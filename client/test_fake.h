@@ -48,6 +48,7 @@ struct fake_seal {
 struct fake_skip {
 	uint64_t step, epoch, credit;
 	uint32_t try, kind;
+	bool only_credit;
 	char reason[400];
 };
 

@@ -230,6 +230,48 @@ static void test_memory_lost_between_copy_and_seal(void **state)
 	assert_int_equal(w->f->n_seals, 1);
 }
 
+static enum fake_action replace_at_seal(struct fake *f, const Ckpt__Request *q, void *arg)
+{
+	bool *armed = arg;
+
+	if (q->body_case != CKPT__REQUEST__BODY_SEAL || !*armed)
+		return FAKE_DO;
+	*armed = false;
+	f->slots[0].number += 100;
+	return FAKE_DROP;
+}
+
+/* What ckptd is told with a credit of slots that this process has not: of no step that it did not
+ * try to save, or people look for a step 0. */
+static void test_credit_of_other_slots(void **state)
+{
+	struct world *w = *state;
+	static bool armed = true; /* the other thread looks at it until the teardown */
+	const struct fake_skip *k = w->f->skips;
+
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	fake_stop(w->f);
+	w->f->slots[0].number += 100;
+	fake_start(w->f);
+	w->a.step = 7;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	assert_int_equal(w->f->n_skips, 1);
+	assert_true(k[0].only_credit);
+	assert_int_equal(k[0].credit, 1);
+	FAKE_SET(w->f, w->f->hook_arg, &armed);
+	FAKE_SET(w->f, w->f->hook, replace_at_seal);
+	w->a.step = 8;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_EUNAVAILABLE);
+	assert_int_equal(w->f->n_skips, 2);
+	assert_false(k[1].only_credit);
+	assert_int_equal(k[1].step, 8);
+	assert_int_equal(k[1].epoch, 1);
+	assert_int_equal(k[1].kind, CKPT_SKIP_FAILED);
+	w->a.step = 9;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_RECONNECTED);
+	assert_int_equal(w->f->n_skips, 2);
+}
+
 static void test_gone_for_good(void **state)
 {
 	struct world *w = *state;
@@ -771,6 +813,7 @@ int main(void)
 		T(test_back_with_its_memory),
 		T(test_back_without_its_memory),
 		T(test_memory_lost_between_copy_and_seal),
+		T(test_credit_of_other_slots),
 		T(test_gone_for_good),
 		T(test_saves_lose_one_second),
 		T(test_saves_ask_a_silent_one_seldom),

@@ -418,6 +418,7 @@ static int forfeit(struct rank *r)
 		return 0;
 	m.epoch = r->epoch;
 	m.credit = page->credit;
+	m.only_credit = true;
 	m.reason = (char *)"its slots were replaced";
 	q.id = ++r->next_id;
 	q.body_case = CKPT__REQUEST__BODY_SKIP;
