@@ -514,7 +514,7 @@ void problems_left(struct member *m, bool bye)
 	struct job *j = m->job;
 	const struct last_skip *last = &m->saves.last_skip;
 	size_t n = j->history.n_commits;
-	char text[PROBLEM_TEXT_MAX], newest[64] = "nothing was committed";
+	char text[PROBLEM_TEXT_MAX + CKPT_JOB_MAX], newest[64] = "nothing was committed";
 
 	refused_left(m);
 	rank_over(m, PROBLEM_SAVES, "has left");
@@ -526,9 +526,11 @@ void problems_left(struct member *m, bool bye)
 		snprintf(newest, sizeof(newest), "the newest committed step is %llu",
 			 (unsigned long long)j->history.commits[n - 1].commit.step);
 	snprintf(text, sizeof(text),
-		 "rank %u has ended and its last save, of step %llu, %s: %s; %s", m->rank,
-		 (unsigned long long)last->step, is_failure(last->kind) ? "failed" : "was skipped",
-		 last->reason, newest);
+		 "rank %u has ended and its last save, of step %llu, %s: %s; %s "
+		 "('ckptctl why %s' says more)",
+		 m->rank, (unsigned long long)last->step,
+		 is_failure(last->kind) ? "failed" : "was skipped", last->reason, newest,
+		 j->history.job.name);
 	post(j, EVENT_LAST_SAVE_LOST, 4,
 	     json_pack("{s:I, s:I, s:s}", "rank", (json_int_t)m->rank, "step",
 		       (json_int_t)last->step, "skip", skip_word(last->kind)),
@@ -650,13 +652,14 @@ static void look_at_end(struct job *j)
 		snprintf(
 			text, sizeof(text),
 			"its ranks have ended and their last save, of step %llu, is not committed; "
-			"the newest committed step is %llu",
-			(unsigned long long)s->newest, (unsigned long long)h->commit.step);
+			"the newest committed step is %llu ('ckptctl why %s' says more)",
+			(unsigned long long)s->newest, (unsigned long long)h->commit.step,
+			j->history.job.name);
 	else
 		snprintf(text, sizeof(text),
 			 "its ranks have ended and nothing was committed: their last save was of "
-			 "step %llu",
-			 (unsigned long long)s->newest);
+			 "step %llu ('ckptctl why %s' says more)",
+			 (unsigned long long)s->newest, j->history.job.name);
 	post(j, EVENT_LAST_SAVE_LOST, 4, json_pack("{s:I}", "step", (json_int_t)s->newest), text);
 }
 

@@ -321,7 +321,7 @@ static void test_the_last_save_is_skipped(void **state)
 	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 1);
 	assert_non_null(strstr(line, "rank 0 has ended and its last save, of step 20, was skipped: "
 				     "rank 1 has not saved the step before yet; the newest "
-				     "committed step is 10"));
+				     "committed step is 10 ('ckptctl why job' says more)"));
 	assert_true(was_told("4 job 'job': rank 0 has ended and its last save, of step 20"));
 }
 
@@ -348,7 +348,7 @@ static void test_long_reasons_stay_whole(void **state)
 	say_bye(&t->a);
 	turns(t);
 	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 1);
-	test_says(line, "(the end); nothing was committed");
+	test_says(line, "(the end); nothing was committed ('ckptctl why job' says more)");
 }
 
 /* Rank 1 ends before it saves the step that rank 0 has saved. */
@@ -366,7 +366,7 @@ static void test_the_last_step_is_not_committed(void **state)
 	turns(t);
 	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 1);
 	assert_non_null(strstr(line, "their last save, of step 20, is not committed; the newest "
-				     "committed step is 10"));
+				     "committed step is 10 ('ckptctl why job' says more)"));
 }
 
 static void test_the_last_step_is_committed(void **state)
