@@ -182,18 +182,23 @@ static const struct history_abort *aborted(struct job *j, uint64_t epoch, uint64
 	return NULL;
 }
 
-static const struct skipped *skipped_by_other(struct job *j, const struct member *but,
-					      uint64_t step, uint32_t try, uint32_t *ret_rank)
+/* A rank that has sealed this attempt has its part in it, whatever it said of the step since: it
+ * did not hear the answer to its Seal, or called save once more. */
+static const struct skipped *skipped_by_other(const struct checkpoint *c, const struct member *but,
+					      uint32_t try, uint32_t *ret_rank)
 {
 	struct member *m;
 
-	list_each(m, &j->members, link)
-		for (uint32_t i = 0; m != but && i < 8 && i < m->n_skipped; i++)
-			if (m->skipped[i].step == step && m->skipped[i].try_number >= try &&
-			    m->skipped[i].epoch == j->history.epoch.number) {
+	list_each(m, &c->job->members, link) {
+		if (m == but || (m->rank < c->world && c->shards[m->rank].sealed))
+			continue;
+		for (uint32_t i = 0; i < 8 && i < m->n_skipped; i++)
+			if (m->skipped[i].step == c->step && m->skipped[i].try_number >= try &&
+			    m->skipped[i].epoch == c->epoch) {
 				*ret_rank = m->rank;
 				return &m->skipped[i];
 			}
+	}
 	return NULL;
 }
 
@@ -479,7 +484,7 @@ void checkpoint_sealed(struct member *m, const struct seal_request *r)
 	uint32_t who = 0;
 
 	digesting_start(c, m->rank);
-	skip = skipped_by_other(j, m, r->step, r->try_number, &who);
+	skip = skipped_by_other(c, m, r->try_number, &who);
 	if (c->agreed == CP_OPEN && skip)
 		checkpoint_abort(c, "rank %u skipped it: %s", who, skip->reason);
 	if (c->sealed) {

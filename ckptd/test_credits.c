@@ -47,17 +47,23 @@ static void crew_end(struct crew *w)
 		hand_close(&w->k[i]);
 }
 
-static void say_skip(struct hand *k, uint64_t step)
+static void say_skip_of_try(struct hand *k, uint64_t step, uint32_t try)
 {
 	Ckpt__Request q = CKPT__REQUEST__INIT;
 	Ckpt__Skip skip = CKPT__SKIP__INIT;
 
 	skip.step = step;
 	skip.epoch = k->epoch;
+	skip.try_ = try;
 	skip.reason = (char *)"no credit";
 	q.body_case = CKPT__REQUEST__BODY_SKIP;
 	q.skip = &skip;
 	assert_int_equal(hand_ask_code(k, &q), 0);
+}
+
+static void say_skip(struct hand *k, uint64_t step)
+{
+	say_skip_of_try(k, step, 0);
 }
 
 /* Its seal was refused. */
@@ -273,6 +279,44 @@ static void test_a_step_is_tried_again(void **state)
 		assert_true(w.k[i].page->credit > w.k[i].used_credit);
 		assert_int_equal(w.k[i].page->credit_from, 10);
 	}
+	crew_end(&w);
+}
+
+/* The answer to a rank's Seal is lost, and its next save gives the credit back: it is too late for
+ * that, as the rank's part is sealed, and the step commits when the others have sealed it. */
+static void test_a_sealed_credit_is_given_back(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 0; i < RANKS; i++) {
+		assert_int_equal(save_rank(&w.k[i], i, 10), 0);
+		if (i == 0)
+			give_back(&w.k[i], 10);
+	}
+	assert_int_equal(hand_wait(&w.k[1], 10, CKPT_COMMITTED), 0);
+	assert_int_equal(the_job(t)->history.n_aborts, 0);
+	crew_end(&w);
+}
+
+/* One rank's save is refused before it looks for a credit, and all call save for that step once
+ * more: the others have sealed it and skip their second try for want of a credit. */
+static void test_a_step_is_tried_again_by_ranks_that_sealed(void **state)
+{
+	struct node_test *t = *state;
+	struct crew w;
+
+	crew_begin(t, &w);
+	turns(t);
+	for (uint32_t i = 1; i < RANKS; i++)
+		assert_int_equal(save_rank(&w.k[i], i, 10), 0);
+	for (uint32_t i = 1; i < RANKS; i++)
+		say_skip_of_try(&w.k[i], 10, 1);
+	assert_int_equal(save_rank(&w.k[0], 0, 10), 0);
+	assert_int_equal(hand_wait(&w.k[1], 10, CKPT_COMMITTED), 0);
+	assert_int_equal(the_job(t)->history.n_aborts, 0);
 	crew_end(&w);
 }
 
@@ -608,6 +652,8 @@ int main(void)
 		NODE_TEST(test_a_step_that_was_skipped_is_waited_for),
 		NODE_TEST(test_a_rank_misses_its_window),
 		NODE_TEST(test_a_step_is_tried_again),
+		NODE_TEST(test_a_sealed_credit_is_given_back),
+		NODE_TEST(test_a_step_is_tried_again_by_ranks_that_sealed),
 		NODE_TEST(test_a_step_before_the_first_window),
 		NODE_TEST(test_a_credit_of_an_older_epoch_comes_back),
 		NODE_TEST(test_the_window_outlives_ckptd),
