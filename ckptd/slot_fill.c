@@ -16,9 +16,10 @@
  * meanwhile its slots are let go.
  *
  * Failure modes: a fill that SlotsReady waits for fails with its answer, and is tried again when
- * SlotsReady is repeated. One that nothing waits for pauses all waiting fills of the job, from
- * PAUSE_MIN_NS up to PAUSE_MAX_NS, until a fill succeeds. The trouble is a problem of the job
- * (problems.c): a line at its beginning and one at its end.
+ * SlotsReady is repeated; where another slot is filled, also without that. Such a fill, and one
+ * that nothing waits for, pauses all waiting fills of the job, from PAUSE_MIN_NS up to
+ * PAUSE_MAX_NS, until a fill succeeds. The trouble is a problem of the job (problems.c): a line at
+ * its beginning and one at its end.
  */
 #include <config.h>
 
@@ -202,6 +203,7 @@ static void seal_done(struct work *w)
 	struct slot *s = x->slot, *next = NULL;
 	struct member *m = s->member;
 	struct job *j = x->job;
+	bool again;
 	int r;
 
 	s->busy = false;
@@ -218,10 +220,11 @@ static void seal_done(struct work *w)
 	}
 	if (m)
 		m->sealing = NULL;
-	if (m && r < 0 && !x->session && !job_stopped(j))
-		pause_fills(j);
 	/* The rank can save: it is not kept waiting for others. */
-	if (m && (next || (r < 0 && !x->session)))
+	again = m && r < 0 && m->prepared;
+	if (again && !job_stopped(j))
+		pause_fills(j);
+	if (m && (next || again))
 		slot_fill_later(m);
 	if (next && j->node->stopping && x->session) { /* not answered: the next ckptd is asked */
 		session_unref(x->session);

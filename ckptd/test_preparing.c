@@ -372,6 +372,41 @@ static void test_no_credit_without_pages(void **state)
 	close_fds(&t->a);
 }
 
+/* There is no memory for the second slot while SlotsReady waits: that fails, but the rank has one,
+ * and the others are filled when there is memory, also if it does not ask again. */
+static void test_slots_behind_a_refusal(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t id = 0, end = 0;
+	unsigned before;
+
+	begin_node(t);
+	join_early(t, "run1");
+	atomic_store(&fills_left, 1);
+	say_ready(&t->a);
+	while (t->a.page->credit == 0 && turn_on(t, &end))
+		;
+	atomic_store(&fill_error, -ENOMEM);
+	atomic_store(&fills_left, -1);
+	assert_int_equal(hand_receive(&t->a, &id), -ENOMEM);
+	before = atomic_load(&fills);
+	steps(t, 100);
+	assert_in_range(atomic_load(&fills) - before, 0, 1); /* a pause is between them */
+	assert_true(problems_stand(the_job(t), PROBLEM_PREPARE));
+	assert_true(has_pages(&t->a, 0) && is_hollow(1) && is_hollow(2));
+	save_until(&t->a, 0, 1, CKPT_SEALED);
+	atomic_store(&fill_error, 0);
+	end = 0;
+	while (!(has_pages(&t->a, 1) && has_pages(&t->a, 2)) && turn_on(t, &end))
+		;
+	assert_true(has_pages(&t->a, 1) && has_pages(&t->a, 2));
+	turns(t, 50);
+	assert_false(problems_stand(the_job(t), PROBLEM_PREPARE));
+	for (uint64_t step = 2; step <= 4; step++)
+		save_until(&t->a, 0, step, CKPT_COMMITTED);
+	close_fds(&t->a);
+}
+
 #ifdef CKPT_FAULTS
 /* The same at each point of a fill: nothing has a credit, the next try is a whole one. */
 static void fails_at(struct node_test *t, enum fault_point point, int error)
@@ -497,6 +532,7 @@ int main(void)
 		T(test_older_slots_make_new_ones_wait),
 		T(test_fills_that_fail_are_tried_with_pauses),
 		T(test_no_credit_without_pages),
+		T(test_slots_behind_a_refusal),
 #ifdef CKPT_FAULTS
 		T(test_fault_points_of_a_fill),
 #endif

@@ -270,6 +270,13 @@ static int look_for_filled(struct ckpt *c, enum need need, uint64_t until, uint6
 	return r;
 }
 
+/* ckptd could not fill some slot, and there is a credit for one that it has filled: the save goes
+ * on with that. ckptd says what is missing (problems.c there), and the next save asks again. */
+static bool is_for_later(const struct ckpt *c, enum need need, int r)
+{
+	return r < 0 && r != -EAGAIN && need != NEED_ALL && !asked(c) && slots_needed(c) > 0;
+}
+
 /* One step nearer to slots: 1, 0 as prepare_slots(), or -EAGAIN: there is a next step. */
 static int step(struct ckpt *c, enum need need, uint64_t until, uint64_t deadline, struct err *e)
 {
@@ -279,7 +286,9 @@ static int step(struct ckpt *c, enum need need, uint64_t until, uint64_t deadlin
 		return look_for_answer(c, until, deadline, e);
 	if (asked(c)) {
 		r = look_for_filled(c, need, until, deadline, e);
-		if (r != 0 || need == NEED_ALL)
+		if (is_for_later(c, need, r))
+			err_clear(e);
+		else if (r != 0 || need == NEED_ALL)
 			return r;
 	} else if (c->n_slots && !c->slots_said) {
 		ask_to_seal(c);

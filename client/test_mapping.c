@@ -32,21 +32,34 @@ struct world {
 	struct ckpt_load_args l;
 	enum fake_action on_ready; /* what becomes of SlotsReady */
 	bool refuse;               /* Prepare */
+	bool fill_one;             /* at SlotsReady: the first slot is filled, the next cannot be */
 	int order[64];             /* of requests, by body */
 	uint32_t n_order;
 };
+
+/* With the lock. */
+static void give_first_slot(struct fake *f)
+{
+	f->next_slot = 0;
+	fake_give_credit(f);
+}
 
 static enum fake_action watch(struct fake *f, const Ckpt__Request *q, void *arg)
 {
 	struct world *w = arg;
 
-	(void)f;
 	if (w->n_order < 64)
 		w->order[w->n_order++] = (int)q->body_case;
 	if (q->body_case == CKPT__REQUEST__BODY_PREPARE)
 		must(q->prepare->early);
 	if (q->body_case == CKPT__REQUEST__BODY_PREPARE && w->refuse)
 		return FAKE_REFUSE;
+	if (q->body_case == CKPT__REQUEST__BODY_SLOTS_READY && w->fill_one) {
+		must(fallocate(f->slots[0].fd, 0, 0, (off_t)f->slots[0].bytes) == 0);
+		f->ready = true;
+		give_first_slot(f);
+		return FAKE_REFUSE;
+	}
 	return q->body_case == CKPT__REQUEST__BODY_SLOTS_READY ? w->on_ready : FAKE_DO;
 }
 
@@ -239,6 +252,32 @@ static void test_save_before_its_slot_is_there(void **state)
 	atomic_store(&populate_ms, 0);
 }
 
+/* ckptd fills one slot and lacks memory for the others: ckpt_prepare() says so, and no save that
+ * has a credit fails for it. */
+static void test_slots_that_cannot_be_filled(void **state)
+{
+	struct world *w = *state;
+
+	FAKE_SET(w->f, w->fill_one, true);
+	FAKE_SET(w->f, w->f->grant, false);
+	FAKE_SET(w->f, w->f->refuse_code, -ENOMEM);
+	FAKE_SET(w->f, w->f->refuse_text, "rank 0: fill slot 1 of 4 MiB: no memory");
+	assert_int_equal(ckpt_prepare(w->c, 0), -ENOMEM);
+	assert_string_equal(ckpt_last_error(NULL),
+			    "ckpt_prepare: rank 0: fill slot 1 of 4 MiB: no memory");
+	w->a.flags = CKPT_WAIT_CREDIT;
+	for (uint32_t n = 1; n <= 6; n++) {
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+		w->a.step++;
+		fake_lock(w->f);
+		give_first_slot(w->f);
+		fake_unlock(w->f);
+		poll(NULL, 0, 5); /* an answer that has come is found by the next save */
+	}
+	assert_int_equal(w->f->n_seals, 6);
+	assert_true(fake_count(w->f, CKPT__REQUEST__BODY_SLOTS_READY) > 1);
+}
+
 static void test_load_without_room_for_slots(void **state)
 {
 	struct world *w = *state;
@@ -304,11 +343,9 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_slots_come_behind_the_load),
-		T(test_no_page_before_ckptd_has_made_it),
-		T(test_save_before_its_slot_is_there),
-		T(test_load_without_room_for_slots),
-		T(test_late_answer),
+		T(test_slots_come_behind_the_load),    T(test_no_page_before_ckptd_has_made_it),
+		T(test_save_before_its_slot_is_there), T(test_slots_that_cannot_be_filled),
+		T(test_load_without_room_for_slots),   T(test_late_answer),
 		T(test_ckptd_is_lost_meanwhile),
 	};
 
