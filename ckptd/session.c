@@ -335,6 +335,22 @@ static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
 	}
 }
 
+void session_slots_ready(struct session *s, uint64_t request, uint32_t later, int code,
+			 const char *text)
+{
+	Ckpt__Reply reply = CKPT__REPLY__INIT;
+	Ckpt__SlotsReadyReply body = CKPT__SLOTS_READY_REPLY__INIT;
+
+	assert(code <= 0 && (code == 0 || text));
+	body.later = later;
+	reply.id = request;
+	reply.code = code;
+	reply.text = (char *)(code < 0 ? text : "");
+	reply.body_case = CKPT__REPLY__BODY_SLOTS_READY;
+	reply.slots_ready = &body;
+	session_reply(s, &reply, NULL, 0);
+}
+
 void session_prepared(struct session *s, uint64_t id, struct member *m)
 {
 	Ckpt__Reply reply = CKPT__REPLY__INIT;

@@ -56,6 +56,9 @@ void session_reply(struct session *s, const Ckpt__Reply *reply, const int *fds, 
 
 /* The member's slots are there: hands them over. */
 void session_prepared(struct session *s, uint64_t request, struct member *m);
+/* later: slots that are not filled; code: 0, or why, with its sentence. */
+void session_slots_ready(struct session *s, uint64_t request, uint32_t later, int code,
+			 const char *text);
 
 /* Loads of this session: load.c keeps them here; and waits: waiting.c. */
 struct list *session_loads(struct session *s);

@@ -81,6 +81,16 @@ static struct slot *next_mapping(const struct member *m)
 	return NULL;
 }
 
+static uint32_t slots_for_later(const struct member *m)
+{
+	uint32_t n = 0;
+	struct slot *s;
+
+	list_each(s, &m->slots, of_member)
+		n += s->state == SLOT_MAPPING;
+	return n;
+}
+
 /* (2): slots that earlier processes have left stay while they hold what may have to be loaded. */
 static bool may_fill(const struct member *m)
 {
@@ -154,15 +164,14 @@ static void seal_submit(struct sealing *x, struct slot *s)
 	job_submit(x->job, WORK_MEMORY, &x->work);
 }
 
-static void seal_answer(struct sealing *x, int r)
+/* m: NULL: it has left. */
+static void seal_answer(struct sealing *x, const struct member *m, int r)
 {
 	if (!x->session)
 		return;
-	if (r < 0)
-		session_reply_error(x->session, x->request, r == -ENOSPC ? CKPT_ENOSPACE : r,
-				    x->err.code ? x->err.text : err_text(r));
-	else
-		session_reply_ok(x->session, x->request);
+	session_slots_ready(x->session, x->request, m ? slots_for_later(m) : 0,
+			    r == -ENOSPC ? CKPT_ENOSPACE : r,
+			    x->err.code ? x->err.text : err_text(r));
 	session_unref(x->session);
 	x->session = NULL;
 }
@@ -230,7 +239,7 @@ static void seal_done(struct work *w)
 		session_unref(x->session);
 		x->session = NULL;
 	}
-	seal_answer(x, r);
+	seal_answer(x, m, r);
 	j->works--;
 	job_poke(j);
 	alloc_free(x);
@@ -279,7 +288,7 @@ int member_slots_ready(struct member *m, struct session *s, uint64_t request, st
 		m->prepared = member_has_slots(m);
 		if (next_mapping(m))
 			slot_fill_later(m);
-		session_reply_ok(s, request);
+		session_slots_ready(s, request, slots_for_later(m), 0, NULL);
 		job_poke(m->job);
 		return 0;
 	}

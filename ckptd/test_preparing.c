@@ -256,7 +256,7 @@ static void test_leaves_while_slots_are_filled(void **state)
  * checkpoint and one that is being written to disk. The third slot waits until shard_waits ends. */
 static void begin_with_older_slots(struct node_test *t)
 {
-	uint64_t id = 0;
+	struct hand_answer a = {0};
 
 	begin_one(t);
 	shard_waits = true;
@@ -265,7 +265,12 @@ static void begin_with_older_slots(struct node_test *t)
 	leave(&t->a);
 	join_early(t, "run2");
 	say_ready(&t->a);
-	assert_int_equal(hand_receive(&t->a, &id), 0); /* it can save, and is not kept waiting */
+	/* It can save and is not kept waiting: it is told how many slots it need not wait for. */
+	assert_int_equal(hand_take(&t->a, &a), 0);
+	assert_int_equal(a.reply->code, 0);
+	assert_int_equal(a.reply->body_case, CKPT__REPLY__BODY_SLOTS_READY);
+	assert_int_equal(a.reply->slots_ready->later, 1);
+	hand_answer_free(&a);
 	turns(t, 200);
 	assert_true(has_pages(&t->a, 0) && has_pages(&t->a, 1));
 	assert_true(is_hollow(2));

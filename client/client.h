@@ -146,6 +146,7 @@ struct ckpt {
 	/* Slots */
 	bool prepared;           /* there were some */
 	bool slots_said;         /* ckptd has filled and sealed them, or will */
+	uint32_t slots_later;    /* the last ones, that it had not filled when it last answered */
 	struct asking *asking;   /* for slots, or that they be sealed */
 	struct mapping *taken;   /* where slots came from and go to; the thread populates it */
 	struct mapping *retired; /* for the thread to unmap */

@@ -170,6 +170,7 @@ void mapping_adopt(struct mapping *m, struct ckpt *c)
 	c->n_slots = m->n;
 	c->slot_bytes = m->slot_bytes;
 	c->slots_said = false;
+	c->slots_later = 0;
 	c->generation++;
 	c->taken = m;
 	m->code = !c->prepared;

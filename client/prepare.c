@@ -50,7 +50,7 @@ uint64_t blobs_offset(const struct ckpt *c)
 enum need {
 	NEED_MAPPED, /* they are mapped, and ckptd is told */
 	NEED_ONE,    /* and the one that is saved into next is filled and populated */
-	NEED_ALL,    /* and all are */
+	NEED_ALL,    /* and all are that ckptd does not fill later */
 };
 
 /* The question on the way to slots; its answer may come in a later call. */
@@ -108,6 +108,19 @@ static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, 
 	return 0;
 }
 
+/* An older ckptd has no such answer: it says no more than that it is done. */
+static int ready_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
+{
+	struct ckpt *c = container_of(q, struct asking, q)->c;
+
+	(void)fds;
+	(void)n_fds;
+	c->slots_later = 0;
+	if (reply->body_case == CKPT__REPLY__BODY_SLOTS_READY)
+		c->slots_later = (uint32_t)min_u64(reply->slots_ready->later, c->n_slots);
+	return 0;
+}
+
 static void asking_begin(struct ckpt *c)
 {
 	assert(!asked(c));
@@ -144,6 +157,7 @@ static void ask_to_seal(struct ckpt *c)
 	a->ready = (Ckpt__SlotsReady)CKPT__SLOTS_READY__INIT;
 	a->q.message.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	a->q.message.slots_ready = &a->ready;
+	a->q.reply = ready_reply;
 }
 
 static int answered(struct ckpt *c, struct err *e)
@@ -270,11 +284,25 @@ static int look_for_filled(struct ckpt *c, enum need need, uint64_t until, uint6
 	return r;
 }
 
-/* ckptd could not fill some slot, and there is a credit for one that it has filled: the save goes
- * on with that. ckptd says what is missing (problems.c there), and the next save asks again. */
+/*
+ * ckptd could not fill some slot, and has filled another: saves go on with that. It says itself
+ * what is missing (problems.c there), and fills the slot when it can. One that does not say how
+ * many are left is asked again by the next save, and has filled a slot at least when it has given a
+ * credit.
+ */
 static bool is_for_later(const struct ckpt *c, enum need need, int r)
 {
-	return r < 0 && r != -EAGAIN && need != NEED_ALL && !asked(c) && slots_needed(c) > 0;
+	bool some = c->slots_later > 0 && c->slots_later < c->n_slots;
+
+	return r < 0 && r != -EAGAIN && need != NEED_ALL && !asked(c) &&
+	       (some || slots_needed(c) > 0);
+}
+
+/* ckptd fills the first one of a rank however many slots earlier processes of it have left. */
+static uint32_t slots_now(const struct ckpt *c)
+{
+	assert(c->slots_later <= c->n_slots && c->n_slots > 0);
+	return (uint32_t)max_u64(1, c->n_slots - c->slots_later);
 }
 
 /* One step nearer to slots: 1, 0 as prepare_slots(), or -EAGAIN: there is a next step. */
@@ -286,10 +314,12 @@ static int step(struct ckpt *c, enum need need, uint64_t until, uint64_t deadlin
 		return look_for_answer(c, until, deadline, e);
 	if (asked(c)) {
 		r = look_for_filled(c, need, until, deadline, e);
-		if (is_for_later(c, need, r))
+		if (is_for_later(c, need, r)) {
+			c->slots_said = c->slots_later > 0;
 			err_clear(e);
-		else if (r != 0 || need == NEED_ALL)
+		} else if (r != 0 || need == NEED_ALL) {
 			return r;
+		}
 	} else if (c->n_slots && !c->slots_said) {
 		ask_to_seal(c);
 		return -EAGAIN;
@@ -297,7 +327,7 @@ static int step(struct ckpt *c, enum need need, uint64_t until, uint64_t deadlin
 	if (c->n_slots && need == NEED_MAPPED)
 		return 1;
 	if (c->n_slots)
-		return mapping_wait(c, need == NEED_ALL ? c->n_slots : slots_needed(c), until, e);
+		return mapping_wait(c, need == NEED_ALL ? slots_now(c) : slots_needed(c), until, e);
 	if (!overlap_quiesce(c, until))
 		return 0;
 	if (c->retired) {
@@ -474,6 +504,8 @@ static int prepare(struct ckpt *c, uint64_t max_blob_bytes, struct err *e)
 		r = begin(c, max_blob_bytes, deadline, e);
 	if (r < 0)
 		return r;
+	if (c->slots_later > 0)
+		c->slots_said = false; /* what could not be filled then is asked for again */
 	if (deadline != NEVER)
 		deadline += slot_bytes_needed(c, max_blob_bytes) / POPULATE_BYTES_PER_MS *
 			    NS_PER_MS;

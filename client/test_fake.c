@@ -325,6 +325,22 @@ void fake_answer_prepare(struct fake *f)
 	answer_prepare(f, &a, f->prepare_request);
 }
 
+static void on_slots_ready(struct fake *f, const struct answer *a, const Ckpt__Request *q)
+{
+	Ckpt__Reply m = CKPT__REPLY__INIT;
+	Ckpt__SlotsReadyReply body = CKPT__SLOTS_READY_REPLY__INIT;
+
+	for (uint32_t i = 0; i + f->later < f->n_taken; i++)
+		must(fallocate(f->slots[i].fd, 0, 0, (off_t)f->slots[i].bytes) == 0);
+	f->ready = true;
+	grant(f);
+	body.later = f->later;
+	m.id = q->id;
+	m.body_case = CKPT__REPLY__BODY_SLOTS_READY;
+	m.slots_ready = &body;
+	reply(a, &m, NULL, 0);
+}
+
 static void on_seal(struct fake *f, const struct answer *a, const Ckpt__Request *q)
 {
 	static uint8_t attempt[16] = { 1 };
@@ -591,11 +607,7 @@ static void dispatch(struct fake *f, const struct answer *a, const Ckpt__Request
 		on_prepare(f, a, q);
 		break;
 	case CKPT__REQUEST__BODY_SLOTS_READY:
-		for (uint32_t i = 0; i < f->n_taken; i++)
-			must(fallocate(f->slots[i].fd, 0, 0, (off_t)f->slots[i].bytes) == 0);
-		f->ready = true;
-		grant(f);
-		reply_code(a, q->id, 0, NULL);
+		on_slots_ready(f, a, q);
 		break;
 	case CKPT__REQUEST__BODY_CREDIT:
 		f->credit_request = q->id;

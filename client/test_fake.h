@@ -101,6 +101,7 @@ struct fake {
 	uint64_t slot_bytes;    /* of the next ones; 0: 4 MiB */
 	bool grant;             /* gives the next credit when a slot is free */
 	bool no_beats;          /* it is older than beats */
+	uint32_t later;         /* slots, the last ones, that SlotsReady leaves without pages */
 	bool late_slots;        /* Prepare is not answered before fake_answer_prepare() */
 	const char *seal_note;  /* with the next Seal; NULL: nothing */
 	uint32_t origin;        /* enum origin_kind: of its loads */

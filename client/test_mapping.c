@@ -278,6 +278,26 @@ static void test_slots_that_cannot_be_filled(void **state)
 	assert_true(fake_count(w->f, CKPT__REQUEST__BODY_SLOTS_READY) > 1);
 }
 
+/* ckptd puts off the last slot, as it does while older ones are in use: ckpt_prepare() waits for
+ * the others, and that slot is used when it has its pages. */
+static void test_a_slot_that_is_filled_later(void **state)
+{
+	struct world *w = *state;
+
+	FAKE_SET(w->f, w->f->later, 1);
+	atomic_store(&pieces, 0);
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK);
+	assert_int_equal(atomic_load(&pieces), FAKE_SLOTS - 1);
+	for (int n = 0; n < FAKE_SLOTS - 1; n++, w->a.step++)
+		assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_SKIPPED);
+	FAKE_SET(w->f, w->f->later, 0);
+	assert_int_equal(ckpt_prepare(w->c, 0), CKPT_OK); /* which asks again, and waits for all */
+	assert_int_equal(atomic_load(&pieces), FAKE_SLOTS);
+	w->a.step++;
+	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_OK);
+}
+
 static void test_load_without_room_for_slots(void **state)
 {
 	struct world *w = *state;
@@ -343,9 +363,13 @@ int main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 	const struct CMUnitTest tests[] = {
-		T(test_slots_come_behind_the_load),    T(test_no_page_before_ckptd_has_made_it),
-		T(test_save_before_its_slot_is_there), T(test_slots_that_cannot_be_filled),
-		T(test_load_without_room_for_slots),   T(test_late_answer),
+		T(test_slots_come_behind_the_load),
+		T(test_no_page_before_ckptd_has_made_it),
+		T(test_save_before_its_slot_is_there),
+		T(test_slots_that_cannot_be_filled),
+		T(test_a_slot_that_is_filled_later),
+		T(test_load_without_room_for_slots),
+		T(test_late_answer),
 		T(test_ckptd_is_lost_meanwhile),
 	};
 
