@@ -355,6 +355,7 @@ static void append_done(struct work *w)
 	problems_log_failed(j, 3, text);
 	timer_arm(j->node->env.loop, &j->append_retry,
 		  loop_now(j->node->env.loop) + APPEND_RETRY_NS);
+	preparing_has_room(j); /* there will be none soon: those that wait say what is missing */
 	job_poke(j);
 }
 

@@ -381,10 +381,11 @@ void preparing_has_room(struct job *j)
 }
 
 /* What is kept only while the disk has room gives way to it: again when an expiry is over, or the
- * slice of what is read again is. */
+ * slice of what is read again is. Without the log nothing goes: it may be down for long. */
 static bool waits_for_room(struct preparing *p)
 {
-	if (p->job->node->stopping || job_stopped(p->job) || !retain_make_room(p->job))
+	if (p->job->node->stopping || job_stopped(p->job) || job_log_down(p->job) ||
+	    !retain_make_room(p->job))
 		return false;
 	memset(&p->err, 0, sizeof(p->err));
 	list_add_tail(&p->job->room_waits, &p->link);

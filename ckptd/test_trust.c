@@ -822,6 +822,36 @@ static void test_the_newest_verified_stays(void **state)
 	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 1);
 }
 
+/* A Prepare waits for the room of a checkpoint that gives way to it, but not for a log that cannot
+ * be written, without which that does not go. */
+static void test_no_room_without_the_log(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 1000;
+	t->o.keep_verified = true;
+	t->o.retention.keep_last = 1;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete"); /* it stays, as the next to be verified */
+	for (uint64_t step = 20; step <= 40; step += 10)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 40);
+	declare_rank(&t->a, 0, 1);
+	pretended_room = 0;
+	log_error = -EIO;
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	assert_true(the_job(t)->retaining); /* its record waits for the log */
+	assert_int_equal(count_files(t, "jobs/*/10.*/COMMIT"), 1);
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE); /* nor does the next one wait */
+	log_error = 0;
+	pretended_room = UINT64_MAX;
+	prepare_rank(&t->a);
+	save_until(&t->a, 0, 50, CKPT_DURABLE);
+}
+
 /* What is saved while an alarm stands does not push away what was saved before it. */
 static void test_the_newest_undoubted_stays(void **state)
 {
@@ -1081,6 +1111,7 @@ int main(void)
 		NODE_TEST(test_of_another_line),
 		NODE_TEST(test_said_by_somebody),
 		NODE_TEST(test_the_newest_verified_stays),
+		NODE_TEST(test_no_room_without_the_log),
 		NODE_TEST(test_the_newest_undoubted_stays),
 		NODE_TEST(test_a_program_says),
 		NODE_TEST(test_a_load_goes_back),
