@@ -202,7 +202,10 @@ static void reply_done(const struct deed *d)
 
 	reply.id = d->request;
 	if (c && d->pin && c->no_room)
-		reply.text = (char *)"it is only in memory, and is written when the disk has room";
+		reply.text = (char *)(c->job->folder_away ? "it is only in memory, and is written "
+							    "when the data folder is back"
+							  : "it is only in memory, and is written "
+							    "when the disk has room");
 	else if (c && d->pin && c->durable != DUR_DONE)
 		reply.text = (char *)"it is only in memory, and is being written to disk";
 	session_reply(d->session, &reply, NULL, 0);

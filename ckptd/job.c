@@ -334,6 +334,8 @@ static void append_done(struct work *w)
 	if (w->status == 0) {
 		j->log_text[0] = '\0';
 		problems_log_works(j);
+		if (j->folder_away) /* it is back, as the record is there */
+			persist_room(j->node);
 		if (a->record.type == RECORD_LEAD)
 			j->lead = true;
 		append_end(a, 0);

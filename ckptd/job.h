@@ -165,7 +165,8 @@ struct checkpoint {
 	uint64_t healthy_from;           /* steps above it count for it */
 	bool stuck;                 /* its free record was refused: the next start tries again */
 	bool wait_durable;          /* somebody waits for it to be DURABLE */
-	bool no_room;               /* the disk had none for it: tried again when there may be */
+	bool no_room;               /* the disk had none for it, or the data folder was away: tried
+				       again when that may be over */
 	bool files_left;            /* GONE, and its files could not be taken away yet */
 	bool expiring;              /* one of works takes its files away, which reads no memory */
 	bool recyclable; /* this ckptd wrote its files, and gave no descriptor of them away */
@@ -374,6 +375,7 @@ struct job {
 	struct list room_waits;  /* struct preparing: an expiry makes room */
 	bool sweep;              /* expiries that failed, too */
 	char disk_text[ERR_TEXT_MAX]; /* why the newest is only in memory; empty: it need not be */
+	bool folder_away;             /* that is why; else the disk had no room */
 	struct digest *samples;  /* of the newest commit, for the stale-snapshot alarm */
 	uint32_t n_samples;
 	struct digest samples_layout;
@@ -739,6 +741,8 @@ uint64_t persist_table_bound(const struct shard_state *sh, uint32_t leaf);
 bool persist_wants_room(int code);
 /* The disk had no room for it: tried again when there may be some. */
 void persist_wait_for_room(struct checkpoint *c, const struct err *why);
+/* The same for a data folder that is away. */
+void persist_wait_for_folder(struct checkpoint *c, const struct err *why);
 
 /* ---- rewrite.c ---- */
 /* Damaged files of what is good in memory are written again. */

@@ -18,7 +18,8 @@
  * A disk without room (beside storage.disk_reserve) is no failure of the try: it is not counted.
  * What retention can let go gives way, and it is tried again; if that is nothing,
  * whoever waits for DURABLE is told, and it is tried again when files have gone or after a while,
- * for as long as the checkpoint is in memory. Saves to memory go on meanwhile.
+ * for as long as the checkpoint is in memory. Saves to memory go on meanwhile. So it is with a data
+ * folder that is away: a try writes nothing before the folder is back.
  */
 #include <config.h>
 
@@ -74,6 +75,7 @@ struct persist {
 	bool failed, cancelled, publishing, over;
 	struct work publish;
 	bool published; /* the worker's: not beside the loop's, which are read as one word */
+	bool folder_away; /* the worker's: when the try was given up */
 	struct commit_file *commit;
 	const void **declarations; /* of the ranks, for objects */
 	size_t *declaration_lens;
@@ -90,6 +92,10 @@ static void write_run(struct work *w)
 	struct persist *t = p->of;
 	struct disk_queue *q = t->workers->ops->queue(t->workers);
 
+	/* One that is away takes all of it, where nothing finds it again. */
+	w->status = node_check_folder(t->checkpoint->job->node, &p->err);
+	if (w->status < 0)
+		return;
 	w->status = shard_begin_partial(t->store, &t->id, p->rank, p->image_len, p->table_max,
 					p->present, &p->writer, &p->err);
 	if (w->status < 0)
@@ -151,7 +157,12 @@ static void publish_run(struct work *w)
 static void discard_run(struct work *w)
 {
 	struct persist *t = container_of(w, struct persist, publish);
+	struct err e = {0};
 
+	if (node_check_folder(t->checkpoint->job->node, &e) < 0) {
+		t->folder_away = true;
+		t->err = e;
+	}
 	/* What cannot be discarded now is discarded at the next start. */
 	if (t->published) /* COMMIT may be there or not: it goes first (I10) */
 		w->status = checkpoint_expire(t->store, &t->id, 0, NULL);
@@ -237,6 +248,17 @@ bool persist_wants_room(int code)
 	return code == CKPT_ENOSPACE || code == -ENOSPC || code == -EDQUOT;
 }
 
+/* Nothing says that it is back: it is looked for. */
+void persist_wait_for_folder(struct checkpoint *c, const struct err *why)
+{
+	struct job *j = c->job;
+
+	c->no_room = true;
+	j->lacks_room = true;
+	timer_arm(j->node->env.loop, &j->room_timer, loop_now(j->node->env.loop) + ROOM_RETRY_NS);
+	problems_folder_away(j, c->step, why->text);
+}
+
 void persist_wait_for_room(struct checkpoint *c, const struct err *why)
 {
 	struct job *j = c->job;
@@ -272,7 +294,10 @@ static void discard_done(struct work *w)
 		c->durable = DUR_NONE;
 	} else if (c->agreed != CP_ABORTED) {
 		snprintf(c->reason, sizeof(c->reason), "%.*s", REASON_MAX, t->err.text);
-		if (persist_wants_room(t->err.code)) {
+		if (t->folder_away) {
+			c->durable = DUR_NONE;
+			persist_wait_for_folder(c, &t->err);
+		} else if (persist_wants_room(t->err.code)) {
 			c->durable = DUR_NONE;
 			persist_wait_for_room(c, &t->err);
 		} else {

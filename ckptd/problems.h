@@ -33,6 +33,7 @@ struct timer;
 	X(PROBLEM_AHEAD, "rank-ahead", "a rank was far ahead of the others")                       \
 	X(PROBLEM_DAMAGE, "damage", "a checkpoint on disk was damaged")                            \
 	X(PROBLEM_DISK, "disk-full", "a checkpoint had no room on disk")                           \
+	X(PROBLEM_FOLDER, "folder-away", "the data folder was away")                               \
 	X(PROBLEM_LOG, "log-unwritable", "the log could not be written")                           \
 	X(PROBLEM_NO_COMMIT, "no-commit", "nothing was committed")                                 \
 	X(PROBLEM_NOT_LOADED, "not-loaded", "some ranks had loaded and others had not")            \
@@ -158,6 +159,8 @@ struct disk_look {
 	uint64_t free; /* bytes */
 };
 void problems_disk_full(struct job *j, uint64_t step, const char *why);
+/* As that, where the data folder is away. */
+void problems_folder_away(struct job *j, uint64_t step, const char *why);
 void problems_disk_written(const struct checkpoint *c);
 /* Asks for the free space, on a worker, and then looks at every job. */
 void problems_disk_look(struct node *n);

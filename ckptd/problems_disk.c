@@ -13,6 +13,8 @@
  * 4. A checkpoint that is being written holds room and is not counted as kept yet. So that one
  *    write does not make the problem come and go, its bytes count for the job where the problem
  *    would begin, and against it where it would end.
+ * 5. folder-away is the same as disk-full for a data folder that is gone, and ends when a
+ * checkpoint is on disk or none waits for the folder.
  *
  * Failure modes: a look that fails, or while files are taken away, decides nothing; the next one
  * is seconds away.
@@ -40,6 +42,7 @@ struct room {
 void problems_disk_full(struct job *j, uint64_t step, const char *why)
 {
 	snprintf(j->disk_text, sizeof(j->disk_text), "%s", why);
+	j->folder_away = false;
 	problem_found(
 		j,
 		&(struct problem_found){
@@ -47,8 +50,23 @@ void problems_disk_full(struct job *j, uint64_t step, const char *why)
 		"step %llu stays in memory until there is room: %s", (unsigned long long)step, why);
 }
 
+void problems_folder_away(struct job *j, uint64_t step, const char *why)
+{
+	snprintf(j->disk_text, sizeof(j->disk_text), "%s", why);
+	j->folder_away = true;
+	problem_found(j,
+		      &(struct problem_found){.problem = PROBLEM_FOLDER,
+					      .level = 3,
+					      .rank = PROBLEM_NO_RANK,
+					      .step = step},
+		      "step %llu stays in memory until its data folder is back: %s",
+		      (unsigned long long)step, why);
+}
+
 void problems_disk_written(const struct checkpoint *c)
 {
+	c->job->folder_away = false;
+	problem_over(c->job, PROBLEM_FOLDER, "step %llu is on disk", (unsigned long long)c->step);
 	c->job->disk_text[0] = '\0';
 	problem_over(c->job, PROBLEM_DISK, "step %llu is on disk", (unsigned long long)c->step);
 }
@@ -166,10 +184,23 @@ static void look_done(struct work *w)
 	}
 }
 
+/* What the folder was missed for is written again, or is not wanted any more. */
+static void look_at_folder(struct job *j)
+{
+	if (!problems_stand(j, PROBLEM_FOLDER) || j->lacks_room || j->persist || j->rewrite)
+		return;
+	j->folder_away = false;
+	j->disk_text[0] = '\0';
+	problem_over(j, PROBLEM_FOLDER, "nothing waits for it any more");
+}
+
 void problems_disk_look(struct node *n)
 {
 	struct disk_look *x = &n->disk_look;
+	struct job *j;
 
+	list_each(j, &n->jobs, link)
+		look_at_folder(j);
 	if (x->runs || n->stopping)
 		return;
 	x->node = n;

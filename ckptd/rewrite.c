@@ -19,7 +19,8 @@
  * file has the footer of the old one, and COMMIT fits it at once; where it does not (the damaged
  * one could not tell which leaves it had, or was compressed otherwise), a crash before PUBLISH
  * leaves a file that COMMIT does not know, which is as bad as the damage was. A failure is tried
- * again REWRITE_TRIES times, want of room for as long as memory has the bytes.
+ * again REWRITE_TRIES times, want of room and a data folder that is away for as long as memory has
+ * the bytes.
  *
  * Thread: the loop, but rewrite_run(): a DATA worker.
  */
@@ -62,6 +63,7 @@ struct rewrite {
 	bool no_commit;     /* there is none that can be read */
 	bool files_suffice; /* to make it */
 	bool sufficed;      /* they did */
+	bool folder_away;   /* when it failed */
 	const struct rewrite_part *bad_memory; /* NULL: it matches */
 	struct err err;
 };
@@ -184,6 +186,7 @@ static void rewrite_run(struct work *w)
 	}
 	if (r == 0) /* it is told DURABLE again */
 		r = node_check_folder(x->checkpoint->job->node, &x->err);
+	x->folder_away = r < 0 && node_check_folder(x->checkpoint->job->node, &x->err) < 0;
 	/* They would hold the room that may be what was missing. */
 	for (uint32_t i = 0; i < x->n_parts && r < 0; i++)
 		shard_forget_again(x->store, &x->id, x->parts[i].rank);
@@ -242,6 +245,8 @@ static void failed(struct rewrite *x, int status)
 	if (x->bad_memory) {
 		c->shards[x->bad_memory->rank].slot->state = SLOT_QUARANTINED;
 		c->memory = false;
+	} else if (x->folder_away) {
+		persist_wait_for_folder(c, &x->err);
 	} else if (persist_wants_room(status)) {
 		persist_wait_for_room(c, &x->err);
 	} else {

@@ -138,8 +138,10 @@ static void answer_one(struct job *j, struct waiter *w)
 	} else if (w->what == CKPT_DURABLE && c->durable == DUR_FAILED) {
 		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);
 	} else if (w->what == CKPT_DURABLE && c->no_room && j->disk_text[0]) {
-		answer_error(w, CKPT_ENOSPACE,
-			     "it is in memory, and is written when there is room: ",
+		answer_error(w, j->folder_away ? CKPT_EIO : CKPT_ENOSPACE,
+			     j->folder_away
+				     ? "it is in memory, and is written when the folder is back: "
+				     : "it is in memory, and is written when there is room: ",
 			     c->durable == DUR_DONE ? j->disk_text : c->reason);
 	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE) {
 		return; /* until its files were written again */

@@ -41,6 +41,10 @@ static const struct remedy of_problems[] = {
 	 "another "
 	 "disk",
 	 false},
+	{"folder-away",
+	 "mount or put back the data folder, and what is in memory is written; do not end the "
+	 "ranks before",
+	 true},
 	{"log-unwritable",
 	 "saves go on in memory and nothing is committed: mend the data folder's "
 	 "file system; do not end the ranks before",
