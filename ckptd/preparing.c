@@ -49,6 +49,7 @@ struct preparing {
 	struct replicas_wait known; /* the work begins then, */
 	struct list link;           /* or, in node->memory_waits, when what is destroyed is gone, or
 				     in job->room_waits, when an expiry is over */
+	bool lacks_disk;            /* disk_need.c has found no room, and nothing was made */
 	int tries;
 	struct err err;
 };
@@ -255,8 +256,10 @@ static void create_run(struct work *w)
 		w->status = -ECANCELED;
 		return;
 	}
+	assert(p->n_regions == 0 && p->n_tables == 0); /* also when it is tried again */
 	hex_format(hex, p->job->history.job.id.b, 16);
 	w->status = disk_need_admit(p->disk_need, &w->cancel, &p->err);
+	p->lacks_disk = w->status == CKPT_ENOSPACE;
 	while (p->n_regions < p->n_slots && w->status == 0) {
 		if (work_cancelled(w)) {
 			w->status = -ECANCELED;
@@ -338,7 +341,7 @@ static void refuse(struct preparing *p, struct member *m, int r)
 
 	if (r == -ECANCELED && p->job->node->stopping)
 		return; /* the connection ends: the next ckptd is asked */
-	assert(r != CKPT_ENOSPACE || p->err.code == r); /* disk_need_admit() says why */
+	assert(!p->lacks_disk || p->err.code == r); /* disk_need_admit() says why */
 	if (p->err.code == 0 && r == -ENOSPC)
 		err_set(&p->err, r,
 			"rank %u: take %u slots of %llu MiB: %s: %llu of %llu MiB are left",
@@ -349,7 +352,7 @@ static void refuse(struct preparing *p, struct member *m, int r)
 		err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank, p->n_slots,
 			(unsigned long long)(p->bytes >> 20), memory_error_text(r));
 	if (m)
-		problems_prepare_refused(m, r == CKPT_ENOSPACE ? PREPARE_DISK : PREPARE_MEMORY,
+		problems_prepare_refused(m, p->lacks_disk ? PREPARE_DISK : PREPARE_MEMORY,
 					 p->err.text);
 	session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, p->err.text);
 }
@@ -400,7 +403,8 @@ static void create_done(struct work *w)
 
 	if (r == -ENOSPC && waits_again(p))
 		return;
-	if (r == CKPT_ENOSPACE && waits_for_room(p)) /* disk_need.c found none */
+	/* The fd store has the same code: no checkpoint's files make room there. */
+	if (r == CKPT_ENOSPACE && p->lacks_disk && waits_for_room(p))
 		return;
 	if (m && disk_need_one(p->disk_need))
 		p->job->next_bytes = disk_need_one(p->disk_need);

@@ -528,6 +528,27 @@ static void test_waits_for_what_is_destroyed(void **state)
 	assert_non_null(strstr(t->a.text, "MiB of the budget of"));
 }
 
+/* The fd store is full, which has the code of a disk without room: no checkpoint gives way to it,
+ * and it is said at once. */
+static void test_a_full_store_is_no_full_disk(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t id = 0;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_rank(&t->a, 0, 1);
+	atomic_store(&reserve_error, CKPT_ENOSPACE);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
+	assert_int_equal(hand_receive(&t->a, &id), CKPT_ENOSPACE);
+	assert_false(the_job(t)->tight);
+	atomic_store(&reserve_error, 0);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
+	take_early(&t->a);
+	assert_int_equal(t->a.n_slots, t->o.slots);
+	close_fds(&t->a);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -543,6 +564,7 @@ int main(void)
 #endif
 		T(test_ready_before_the_slots_are_made),
 		T(test_waits_for_what_is_destroyed),
+		T(test_a_full_store_is_no_full_disk),
 	};
 
 	return cmocka_run_group_tests_name("preparing", tests, NULL, NULL);
