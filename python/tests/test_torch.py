@@ -35,6 +35,12 @@ def ranks(world, case, *args, ok=True):
     return run_ranks("torch_rank.py", world, case, *args, ok=ok)
 
 
+def need_113():
+    """The planner of 2.x calls the reader in another way, and has sentences of its own."""
+    if not torch.__version__.startswith("1.13"):
+        raise Skip(f"torch is {torch.__version__}, and this is of 1.13")
+
+
 def test_dcp113_save_on_2_load_on_4_and_1(d):
     """Sharded, plain, bytes, bf16, views; newest and by step; from memory, then from disk."""
     ranks(2, "save", "run7", "10", "20")
@@ -50,6 +56,7 @@ def test_dcp113_save_on_2_load_on_4_and_1(d):
 
 
 def test_dcp113_ckptd_killed_between_saves(d):
+    need_113()
     out = ranks(2, "killed", "killed", d.child())
     assert all("step 1 and 2 are there" in o for o in out), out
 
@@ -64,6 +71,7 @@ def test_dcp113_rank_without_items_and_a_failed_save(d):
 
 
 def test_dcp113_missing_tensor(d):
+    need_113()
     out = ranks(2, "missing", "missing", ok=False)
     assert all("'not there' is wanted and is not in step 1" in o for o in out), out
 
