@@ -176,9 +176,13 @@ static bool read_line(const char *path, char *line, size_t size)
 	return any;
 }
 
-/* Of a thread that has been there for so many seconds (/proc/PID/task/TID/schedstat). The wait that
- * still goes on is not in the kernel's sum: one that is ready and has not run has waited. */
-static double thread_waited(pid_t pid, const char *tid, double seconds)
+struct thread_time {
+	double ran, waited; /* for a core, seconds */
+	bool ready;         /* it runs, or waits for a core */
+};
+
+/* /proc/PID/task/TID/schedstat; false: the kernel does not say. */
+static bool thread_time(pid_t pid, const char *tid, struct thread_time *ret)
 {
 	char path[64], line[512];
 	unsigned long long ran, waited;
@@ -186,12 +190,23 @@ static double thread_waited(pid_t pid, const char *tid, double seconds)
 
 	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/schedstat", (int)pid, tid);
 	if (!read_line(path, line, sizeof(line)) || sscanf(line, "%llu %llu", &ran, &waited) != 2)
-		return 0;
+		return false;
 	snprintf(path, sizeof(path), "/proc/%d/task/%.16s/stat", (int)pid, tid);
 	state = read_line(path, line, sizeof(line)) ? strrchr(line, ')') : NULL;
-	if (state && strncmp(state, ") R", 3) == 0)
-		return fmax((double)waited / 1e9, seconds - (double)ran / 1e9);
-	return (double)waited / 1e9;
+	*ret = (struct thread_time){.ran = (double)ran / 1e9, .waited = (double)waited / 1e9};
+	ret->ready = state && strncmp(state, ") R", 3) == 0;
+	return true;
+}
+
+/* Of one that has been there for so many seconds. The wait that still goes on is not in the
+ * kernel's sum: one that is ready and has not run has waited. */
+static double thread_waited(pid_t pid, const char *tid, double seconds)
+{
+	struct thread_time t;
+
+	if (!thread_time(pid, tid, &t))
+		return 0;
+	return t.ready ? fmax(t.waited, seconds - t.ran) : t.waited;
 }
 
 /* The longest that a thread of that process has waited for a core; 0 where the kernel does not say.
@@ -213,12 +228,50 @@ static double waited_for_core(pid_t pid, double seconds)
 	return longest;
 }
 
-/* Its time is over. What had to wait for cores for a quarter of it says nothing about the node; at
- * idle priority nothing does. */
+/* What all threads of that process have run and waited so far; ret_ready: one of them would run on.
+ */
+static double activity(pid_t pid, bool *ret_ready)
+{
+	char path[64];
+	double sum = 0;
+	struct dirent *d;
+	DIR *tasks;
+
+	*ret_ready = false;
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	tasks = opendir(path);
+	while (tasks && (d = readdir(tasks))) {
+		struct thread_time t;
+
+		if (d->d_name[0] == '.' || !thread_time(pid, d->d_name, &t))
+			continue;
+		sum += t.ran + t.waited;
+		*ret_ready = *ret_ready || t.ready;
+	}
+	if (tasks)
+		closedir(tasks);
+	return sum;
+}
+
+/* Whether it sleeps, for so long, and for nothing: then no core would have helped. */
+static bool is_stuck(pid_t pid, double seconds)
+{
+	struct timespec t = {(time_t)seconds, (long)(fmod(seconds, 1) * 1e9)};
+	bool ready, still;
+	double before = activity(pid, &ready);
+
+	nanosleep(&t, NULL);
+	return !ready && activity(pid, &still) == before && !still;
+}
+
+/* Its time is over. What had to wait for cores for a quarter of it says nothing about the node,
+ * unless it is stuck; at idle priority nothing does. */
 static void take_late(struct run *run, const char *name, pid_t pid, double seconds)
 {
 	double waited = waited_for_core(pid, seconds);
 
+	if (waited > seconds / 4 && is_stuck(pid, seconds / 4))
+		waited = 0;
 	if (run->idle)
 		take_verdict(run, name, CHECK_SKIPPED,
 			     "the check of %s did not end in time, at idle priority", name);

@@ -182,6 +182,7 @@ static uint64_t most_waits_at_once(struct small_node *w, uint64_t others)
 		memcpy(id.b, &i, sizeof(i));
 		assert_int_equal(checkpoint_new(j, 1000 + i, j->history.epoch.number, WAITERS, &id,
 						&c), 0);
+		c->works++; /* so it stays when it is aborted, as no rank has a turn for it */
 	}
 	k = &hands[WAITERS - 1];
 	OK(save(k, 10));
@@ -193,6 +194,8 @@ static uint64_t most_waits_at_once(struct small_node *w, uint64_t others)
 		most = max_u64(most, before - now);
 	}
 	assert_int_equal(before, 0);
+	list_each(c, &j->checkpoints, link)
+		c->works -= c->step >= 1000;
 	for (k = hands; k < hands + WAITERS; k++)
 		hand_close(k);
 	return most;
