@@ -178,7 +178,8 @@ static bool read_line(const char *path, char *line, size_t size)
 
 struct thread_time {
 	double ran, waited; /* for a core, seconds */
-	bool ready;         /* it runs, or waits for a core */
+	bool ready;         /* it runs, or waits for a core, */
+	bool ended;         /* or was too late by less than it took to look */
 };
 
 /* /proc/PID/task/TID/schedstat; false: the kernel does not say. */
@@ -195,6 +196,7 @@ static bool thread_time(pid_t pid, const char *tid, struct thread_time *ret)
 	state = read_line(path, line, sizeof(line)) ? strrchr(line, ')') : NULL;
 	*ret = (struct thread_time){.ran = (double)ran / 1e9, .waited = (double)waited / 1e9};
 	ret->ready = state && strncmp(state, ") R", 3) == 0;
+	ret->ended = state && strncmp(state, ") Z", 3) == 0;
 	return true;
 }
 
@@ -228,8 +230,8 @@ static double waited_for_core(pid_t pid, double seconds)
 	return longest;
 }
 
-/* What all threads of that process have run and waited so far; ret_ready: one of them would run on.
- */
+/* What all threads of that process have run and waited so far. ret_ready: one of them would run on,
+ * or has ended. */
 static double activity(pid_t pid, bool *ret_ready)
 {
 	char path[64];
@@ -246,7 +248,7 @@ static double activity(pid_t pid, bool *ret_ready)
 		if (d->d_name[0] == '.' || !thread_time(pid, d->d_name, &t))
 			continue;
 		sum += t.ran + t.waited;
-		*ret_ready = *ret_ready || t.ready;
+		*ret_ready = *ret_ready || t.ready || t.ended;
 	}
 	if (tasks)
 		closedir(tasks);
