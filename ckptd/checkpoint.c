@@ -601,6 +601,17 @@ static void abort_now(struct checkpoint *c)
 	job_poke(j);
 }
 
+/* more: what is said behind the reason; NULL: nothing is said. */
+__attribute__((format(printf, 3, 0))) static void abort_for(struct checkpoint *c, const char *more,
+							    const char *fmt, va_list ap)
+{
+	put_reason(c, fmt, ap);
+	abort_now(c);
+	if (more)
+		job_tell_step(c->job, c->step, 5, "step %llu aborted: %s%s",
+			      (unsigned long long)c->step, c->reason, more);
+}
+
 void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 {
 	va_list ap;
@@ -608,11 +619,8 @@ void checkpoint_abort(struct checkpoint *c, const char *fmt, ...)
 	if (!JOB_ASSERT(c->job, c->agreed == CP_OPEN))
 		return;
 	va_start(ap, fmt);
-	put_reason(c, fmt, ap);
+	abort_for(c, "", fmt, ap);
 	va_end(ap);
-	abort_now(c);
-	job_tell_step(c->job, c->step, 5, "step %llu aborted: %s", (unsigned long long)c->step,
-		      c->reason);
 }
 
 /* ---- Committing ---- */
@@ -909,20 +917,19 @@ static void release_memory(struct checkpoint *c, uint32_t *left)
 __attribute__((format(printf, 2, 3))) static void give_up(struct checkpoint *c, const char *fmt,
 							  ...)
 {
-	bool first = problems_given_up(c);
+	bool first;
 	va_list ap;
 
 	if (!JOB_ASSERT(c->job, c->agreed == CP_OPEN))
 		return;
+	first = problems_given_up(c);
 	va_start(ap, fmt);
-	put_reason(c, fmt, ap);
+	abort_for(c,
+		  first ? "; others that are given up for it are counted until the log can be "
+			  "written"
+			: NULL,
+		  fmt, ap);
 	va_end(ap);
-	abort_now(c);
-	if (first)
-		job_tell_step(c->job, c->step, 5,
-			      "step %llu aborted: %s; others that are given up for it are counted "
-			      "until the log can be written",
-			      (unsigned long long)c->step, c->reason);
 }
 
 bool checkpoint_waits_for_commit(const struct checkpoint *c)

@@ -39,28 +39,26 @@ struct room {
 	uint64_t reserve; /* that stay free beside it */
 };
 
-void problems_disk_full(struct job *j, uint64_t step, const char *why)
+static void stays_in_memory(struct job *j, enum job_problem p, uint64_t step, const char *until,
+			    const char *why)
 {
 	snprintf(j->disk_text, sizeof(j->disk_text), "%s", why);
-	j->folder_away = false;
+	j->folder_away = p == PROBLEM_FOLDER;
 	problem_found(
 		j,
 		&(struct problem_found){
-			.problem = PROBLEM_DISK, .level = 3, .rank = PROBLEM_NO_RANK, .step = step},
-		"step %llu stays in memory until there is room: %s", (unsigned long long)step, why);
+			.problem = p, .level = 3, .rank = PROBLEM_NO_RANK, .step = step},
+		"step %llu stays in memory until %s: %s", (unsigned long long)step, until, why);
+}
+
+void problems_disk_full(struct job *j, uint64_t step, const char *why)
+{
+	stays_in_memory(j, PROBLEM_DISK, step, "there is room", why);
 }
 
 void problems_folder_away(struct job *j, uint64_t step, const char *why)
 {
-	snprintf(j->disk_text, sizeof(j->disk_text), "%s", why);
-	j->folder_away = true;
-	problem_found(j,
-		      &(struct problem_found){.problem = PROBLEM_FOLDER,
-					      .level = 3,
-					      .rank = PROBLEM_NO_RANK,
-					      .step = step},
-		      "step %llu stays in memory until its data folder is back: %s",
-		      (unsigned long long)step, why);
+	stays_in_memory(j, PROBLEM_FOLDER, step, "its data folder is back", why);
 }
 
 void problems_disk_written(const struct checkpoint *c)
