@@ -239,6 +239,31 @@ static void test_what_is_lost_and_pinned_is_given_up(void **state)
 	assert_false(lost_stands(t));
 }
 
+static void test_lost_and_pinned_behind_an_epoch(void **state)
+{
+	struct node_test *t = *state;
+	char command[512];
+
+	begin_two(t);
+	assert_int_equal(save_rank(&t->a, 0, 10), 0);
+	save_until(&t->b, 1, 10, CKPT_DURABLE);
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__PIN, 10), 0);
+	end_node(t);
+	snprintf(command, sizeof(command), "rm -r %s/jobs/*/10.*", t->dir);
+	assert_int_equal(system(command), 0);
+	begin_node(t);
+	connect_rank(t, &t->a);
+	assert_int_equal(open_rank(&t->a, 0, 2, "run2"), 0);
+	assert_true(lost_stands(t));
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 10), -EBUSY);
+	assert_non_null(strstr(t->a.text, "'ckptctl unpin job 10' first"));
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__UNPIN, 10), 0);
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 10), 0);
+	for (int i = 0; i < 50; i++)
+		host_turn(&t->host);
+	assert_false(lost_stands(t));
+}
+
 /* Its COMMIT is there again after a start, the same as it was, and its bytes are. */
 static void is_made_again(struct node_test *t, const void *was, size_t len)
 {
@@ -830,6 +855,7 @@ int main(void)
 		NODE_TEST(test_what_died_with_memory_is_said),
 		NODE_TEST(test_all_that_is_lost_is_given_up),
 		NODE_TEST(test_what_is_lost_and_pinned_is_given_up),
+		NODE_TEST(test_lost_and_pinned_behind_an_epoch),
 		NODE_TEST(test_unknown_to_the_log),
 		NODE_TEST(test_forged_place),
 		NODE_TEST(test_forged_version),

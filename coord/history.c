@@ -211,7 +211,8 @@ static int check_mark(const struct history *h, const struct record *r, struct er
 			return refuse(e, "a pinned checkpoint is not freed");
 		return 0;
 	}
-	if (c->freed)
+	/* What is lost may have been pinned: a person takes that back before giving it up. */
+	if (c->freed && !(c->lost && r->type == RECORD_PIN && m->value == 0))
 		return refuse(e, "it marks a checkpoint that is freed");
 	if (r->type == RECORD_PIN && m->value > 1)
 		return refuse(e, "a checkpoint is pinned (1) or not (0)");
