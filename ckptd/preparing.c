@@ -252,6 +252,7 @@ static void create_run(struct work *w)
 	struct preparing *p = container_of(w, struct preparing, work);
 	char hex[ID_TEXT_MAX], name[REGION_NAME_MAX + 1];
 
+	p->lacks_disk = false;
 	if (work_cancelled(w)) {
 		w->status = -ECANCELED;
 		return;
@@ -341,7 +342,8 @@ static void refuse(struct preparing *p, struct member *m, int r)
 
 	if (r == -ECANCELED && p->job->node->stopping)
 		return; /* the connection ends: the next ckptd is asked */
-	assert(!p->lacks_disk || p->err.code == r); /* disk_need_admit() says why */
+	/* disk_need_admit() says why, if its rank has not left meanwhile. */
+	assert(r == -ECANCELED || !p->lacks_disk || p->err.code == r);
 	if (p->err.code == 0 && r == -ENOSPC)
 		err_set(&p->err, r,
 			"rank %u: take %u slots of %llu MiB: %s: %llu of %llu MiB are left",

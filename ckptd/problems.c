@@ -38,7 +38,8 @@
 	(1u << PROBLEM_PREPARE | 1u << PROBLEM_SAVES | 1u << PROBLEM_SKIPS | 1u << PROBLEM_AHEAD | \
 	 1u << PROBLEM_NO_COMMIT)
 /* Looked at also when the job has no ranks any more. */
-#define WATCHED         (1u << PROBLEM_DISK | 1u << PROBLEM_DISK_LOW | 1u << PROBLEM_PREPARE)
+#define WATCHED                                                                                    \
+	(1u << PROBLEM_DISK | 1u << PROBLEM_DISK_LOW | 1u << PROBLEM_FOLDER | 1u << PROBLEM_PREPARE)
 #define SKIPS_IN_A_ROW 3u
 #define OVERDUE        3 /* times the interval that is usual, or advised */
 #define OVERDUE_NS     (600 * SECOND_NS)

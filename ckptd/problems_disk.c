@@ -44,6 +44,10 @@ static void stays_in_memory(struct job *j, enum job_problem p, uint64_t step, co
 {
 	snprintf(j->disk_text, sizeof(j->disk_text), "%s", why);
 	j->folder_away = p == PROBLEM_FOLDER;
+	if (j->folder_away)
+		problem_over(j, PROBLEM_DISK, "its data folder is away");
+	else
+		problem_over(j, PROBLEM_FOLDER, "it is back, and has no room");
 	problem_found(
 		j,
 		&(struct problem_found){

@@ -449,6 +449,22 @@ static void test_disk_is_full(void **state)
 	assert_over(t, PROBLEM_DISK);
 }
 
+/* One of them is why the newest is only in memory. */
+static void test_folder_is_away_or_full(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_one(t);
+	problems_folder_away(the_job(t), 10, "it is gone");
+	assert_raised(t, PROBLEM_FOLDER, "step 10 stays in memory until its data folder is back: ");
+	problems_disk_full(the_job(t), 10, "no room");
+	assert_over(t, PROBLEM_FOLDER);
+	assert_raised(t, PROBLEM_DISK, "step 10 stays in memory until there is room: no room");
+	problems_folder_away(the_job(t), 10, "it is gone");
+	assert_over(t, PROBLEM_DISK);
+	assert_true(problems_stand(the_job(t), PROBLEM_FOLDER));
+}
+
 static void turn_until_over(struct node_test *t, enum job_problem k)
 {
 	uint64_t end = 0;
@@ -684,6 +700,7 @@ int main(void)
 		NODE_TEST(test_log_cannot_be_written),
 		NODE_TEST(test_aborted_is_not_uncommitted),
 		NODE_TEST(test_disk_is_full),
+		NODE_TEST(test_folder_is_away_or_full),
 		NODE_TEST(test_a_full_disk_stays_full),
 		NODE_TEST(test_a_launch_would_find_no_room),
 		NODE_TEST(test_a_job_that_went_back_needs_more),

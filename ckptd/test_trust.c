@@ -531,6 +531,29 @@ static void test_folder_goes_while_files_are_made_again(void **state)
 	loads_from_disk(t);
 }
 
+/* Its ranks leave, and the folder is back: the problem ends all the same. */
+static void test_folder_is_back_without_ranks(void **state)
+{
+	struct node_test *t = *state;
+	struct checkpoint *c;
+	uint64_t end = 0;
+
+	t->o.warn_after_ns = 400000000; /* a look each 0.1 s */
+	c = lose_commit(t);
+	folder_gone_with = "jobs/*/1.*/COMMIT";
+	job_poke(c->job);
+	turn_until_told(t, "its damaged files cannot be written again: the data folder is gone");
+	assert_true(problems_stand(the_job(t), PROBLEM_FOLDER));
+	while (!list_empty(&the_job(t)->members))
+		member_left(list_first(&the_job(t)->members, struct member, link), MEMBER_ENDED);
+	folder_gone_with = NULL;
+	turn_until_told(t, "step 1 has its COMMIT again");
+	for (int i = 0; problems_stand(the_job(t), PROBLEM_FOLDER) && i < 3000; i++)
+		turn_on(t, &end);
+	assert_false(problems_stand(the_job(t), PROBLEM_FOLDER));
+	assert_string_equal(the_job(t)->disk_text, "");
+}
+
 /* "latest" is answered with it: a newer commit does not take the only good copy away, though its
  * files cannot be written (I15). */
 static void test_the_base_stays_in_memory(void **state)
@@ -855,6 +878,49 @@ static void test_no_room_without_the_log(void **state)
 	save_until(&t->a, 0, 50, CKPT_DURABLE);
 }
 
+/* The rank ends while its Prepare waits for room. */
+static void test_leaves_while_room_is_made(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Bye bye = CKPT__BYE__INIT;
+	uint64_t end = 0;
+
+	t->o.recheck_rate = FAST;
+	t->o.healthy_steps = 1000;
+	t->o.keep_verified = true;
+	t->o.retention.keep_last = 1;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	turn_until_told(t, "step 10 is complete");
+	for (uint64_t step = 20; step <= 40; step += 10)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 40);
+	declare_rank(&t->a, 0, 1);
+	for (int i = 0; i < 50 || job_has_appends(the_job(t)) || the_job(t)->retaining; i++)
+		host_turn(&t->host);
+	pretended_room = 0;
+	atomic_store(&log_sync_waits, true);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
+	while (list_empty(&the_job(t)->room_waits) && turn_on(t, &end))
+		;
+	assert_false(list_empty(&the_job(t)->room_waits));
+	q.body_case = CKPT__REQUEST__BODY_BYE;
+	q.bye = &bye;
+	assert_int_equal(hand_send(&t->a, &q), 0);
+	end = 0;
+	while (!list_empty(&the_job(t)->members) && turn_on(t, &end))
+		;
+	atomic_store(&log_sync_waits, false);
+	end = 0;
+	while (!list_empty(&the_job(t)->room_waits) && turn_on(t, &end))
+		;
+	for (int i = 0; i < 200; i++)
+		host_turn(&t->host);
+	pretended_room = UINT64_MAX;
+}
+
 /* What is saved while an alarm stands does not push away what was saved before it. */
 static void test_the_newest_undoubted_stays(void **state)
 {
@@ -1103,6 +1169,7 @@ int main(void)
 		NODE_TEST(test_commit_alone_is_made_again),
 		NODE_TEST(test_commit_and_files_are_made_again),
 		NODE_TEST(test_folder_goes_while_files_are_made_again),
+		NODE_TEST(test_folder_is_back_without_ranks),
 		NODE_TEST(test_the_base_stays_in_memory),
 		NODE_TEST(test_damaged_memory_is_not_written),
 		NODE_TEST(test_damaged_memory_is_found),
@@ -1115,6 +1182,7 @@ int main(void)
 		NODE_TEST(test_said_by_somebody),
 		NODE_TEST(test_the_newest_verified_stays),
 		NODE_TEST(test_no_room_without_the_log),
+		NODE_TEST(test_leaves_while_room_is_made),
 		NODE_TEST(test_the_newest_undoubted_stays),
 		NODE_TEST(test_a_program_says),
 		NODE_TEST(test_a_load_goes_back),

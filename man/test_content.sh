@@ -3,7 +3,8 @@
 #
 # The manual says what the sources say: every function has a page of its name, every error, fault
 # point and planted bug stands in its page with the words of the source, every option in
-# ckptd.conf(5) with its default; and every reason of a skipped save in doc/json.md.
+# ckptd.conf(5) with its default; every reason of a skipped save in doc/json.md,
+# and every problem's name there and in doc/operations.md.
 set -e
 . "${top_srcdir:-.}/tests/lib/functions.sh"
 scratch
@@ -51,6 +52,14 @@ check() {
 		grep '^| `skipped` |' "$1/doc/json.md" | grep -qF "\`$word\`" ||
 			complain "$1/doc/json.md: the row \`skipped\` does not have '$word'"
 	done <"$scratch/lines"
+	sed -n 's/^\tX(PROBLEM_[A-Z_]*, "\([a-z-]*\)".*/\1/p' "$1/ckptd/problems.h" >"$scratch/lines"
+	[ -s "$scratch/lines" ] || complain "ckptd/problems.h: no problems found"
+	while read -r word; do
+		tr '\n' ' ' <"$1/doc/json.md" | grep -qE "A problem has .problem. \(its name: [^;]*\`$word\`" ||
+			complain "$1/doc/json.md: the names of problems do not have '$word'"
+		grep -qF "| \`$word\` |" "$1/doc/operations.md" ||
+			complain "$1/doc/operations.md: no row says when '$word' begins and ends"
+	done <"$scratch/lines"
 	has "$1/packaging/ckptd.conf" "#descriptors = $(sed -n 's/^FileDescriptorStoreMax=//p' \
 		"$1/packaging/ckptd.service.in")"
 }
@@ -63,10 +72,11 @@ for damage in 's/^\tX(CKPT_EABORTED, -1006/\tX(CKPT_EABORTED, -1099/' \
 	's/"data does not match its digest"/"no"/' 's/^F(LOG_DIR, /F(LOG_DUR, /' \
 	's/^B(SKIP_SHARD_SYNC, "I7", "a/B(SKIP_SHARD_SYNC, "I7", "b/' \
 	's/^\tX(CKPT_SKIP_LEFT, 14, "left"/\tX(CKPT_SKIP_LEFT, 14, "gone"/' \
+	's/^\tX(PROBLEM_FOLDER, "folder-away"/\tX(PROBLEM_FOLDER, "folder"/' 's/^| `folder-away` |/| `away` |/' \
 	's/^#keep_last = .*/#keep_last = 7/' 's/^FileDescriptorStoreMax=.*/FileDescriptorStoreMax=9/'; do
 	rm -rf "$scratch/copy"
 	for file in include/ckpt.h base/faults.def base/bugs.def packaging/ckptd.conf \
-		packaging/ckptd.service.in doc/json.md \
+		packaging/ckptd.service.in doc/json.md doc/operations.md ckptd/problems.h \
 		man/ckpt_errors.7.pod man/ckpt-faults.7.pod man/ckptd.conf.5.pod; do
 		mkdir -p "$scratch/copy/${file%/*}"
 		sed "$damage" "$top_srcdir/$file" >"$scratch/copy/$file"

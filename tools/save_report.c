@@ -35,7 +35,7 @@ static const struct remedy of_problems[] = {
 	{"damage", "'ckptctl verify' says what is damaged and where; pin the newest good one",
 	 true},
 	{"disk-full", "make room: 'ckptctl gc --dry-run', fewer retention.keep_last, another disk",
-	 true},
+	 false},
 	{"disk-low",
 	 "make room before it is needed: 'ckptctl gc --dry-run', fewer retention.keep_last, "
 	 "another "
@@ -44,7 +44,7 @@ static const struct remedy of_problems[] = {
 	{"folder-away",
 	 "mount or put back the data folder, and what is in memory is written; do not end the "
 	 "ranks before",
-	 true},
+	 false},
 	{"log-unwritable",
 	 "saves go on in memory and nothing is committed: mend the data folder's "
 	 "file system; do not end the ranks before",

@@ -84,11 +84,6 @@ static void job_problems(const json_t *job, json_t *list)
 			    name, doc_number(job, "log_records"),
 			    plural(doc_number(job, "log_records")),
 			    doc_text(job, "log_trim_error"));
-	if (doc_text(job, "disk_error")[0])
-		add_problem(list,
-			    "job '%s': its newest checkpoint is only in memory until there is "
-			    "room: %s; 'ckptctl gc --dry-run' says what can go",
-			    name, doc_text(job, "disk_error"));
 	if (doc_number(job, "replica_alarms"))
 		add_problem(list,
 			    "job '%s': step %" PRIu64 ": %s: silent corruption, or one name for "
