@@ -534,7 +534,7 @@ static void epoch_opened(struct opening *o)
 	else
 		job_tell(j, 6, "epoch %llu (%s), no base",
 			 (unsigned long long)j->history.epoch.number, j->history.epoch.reason);
-	if (new_run && o->r.session) {
+	if (new_run) {
 		struct member *m;
 
 		/* Adopted ones of a larger world may be there if the log was begun anew. */
@@ -542,6 +542,8 @@ static void epoch_opened(struct opening *o)
 			if (m->rank < j->history.epoch.world &&
 			    (j->seen || (j->seen = alloc_zero(j->history.epoch.world))))
 				j->seen[m->rank] = 1;
+	}
+	if (new_run && o->r.session) {
 		o->opened = true; /* epoch_step() goes on, in another call */
 		list_add_head(&j->openings, &o->link);
 	} else {

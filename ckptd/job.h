@@ -265,13 +265,19 @@ struct credit_window {
 
 struct append; /* a record on its way into the log: job.c */
 
+struct wait_request {
+	uint64_t step, epoch;
+	uint32_t what; /* enum ckpt_state */
+	bool asks;     /* and nothing is written for its sake */
+};
+
 struct waiter {
 	struct round_item item; /* in job->waits */
 	struct list of_session; /* in the session's waits */
 	struct job *job;
 	struct session *session;
-	uint64_t request, step, epoch;
-	uint32_t what;
+	uint64_t request;
+	struct wait_request wanted;
 };
 
 /* goodput_file.c: what of goodput is being kept. */
@@ -705,8 +711,8 @@ void checkpoint_free(struct checkpoint *c);
 void checkpoint_has_files(struct checkpoint *c, struct commit_file *commit);
 /* Answers whoever waits, as far as it can be answered. */
 void checkpoint_answer(struct job *j);
-MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
-			       uint64_t epoch, uint32_t what, struct err *e);
+MUST_CHECK int checkpoint_wait(struct job *j, struct session *s, uint64_t request,
+			       const struct wait_request *wanted, struct err *e);
 /* The job is stopped, or removed: waits are answered with this. */
 void waiters_stop(struct job *j, int code, const char *text);
 void waiters_init(struct job *j);

@@ -521,8 +521,12 @@ static void on_wait(struct session *s, uint64_t id, const Ckpt__Wait *m)
 {
 	struct job *j = session_job(s);
 	uint64_t epoch = s->member ? s->member->epoch : j->history.epoch.number;
+	const struct wait_request wanted = {.step = m->step,
+					    .epoch = m->epoch ? m->epoch : epoch,
+					    .what = m->what,
+					    .asks = m->asks};
 	struct err e = { 0 };
-	int r = checkpoint_wait(j, s, id, m->step, m->epoch ? m->epoch : epoch, m->what, &e);
+	int r = checkpoint_wait(j, s, id, &wanted, &e);
 
 	if (r < 0)
 		reply_err(s, id, r, &e);

@@ -256,6 +256,34 @@ static void test_saves_go_on_without_the_log(void **state)
 	begin_again(t, 100);
 }
 
+/* The epoch of an open that has given up: the ranks that are there are of it, and one that replaces
+ * one of them begins the next (I15). */
+static void test_an_epoch_that_no_open_waits_for(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+	struct job *j;
+
+	t->o.settle_timeout_ns = 100000000;
+	begin_two(t);
+	j = the_job(t);
+	member_left(member_of_rank(j, 1), MEMBER_ENDED);
+	leave(&t->b);
+	log_error = -ENOSPC;
+	connect_rank(t, &t->b);
+	assert_int_equal(open_rank(&t->b, 1, 2, "run1"), CKPT_ETIMEDOUT);
+	log_error = 0;
+	while (j->history.epoch.number < 2 && turn_on(t, &end))
+		;
+	leave(&t->b);
+	join(t, &t->b, 1, 2, "run1");
+	assert_int_equal(j->history.epoch.number, 2);
+	member_left(member_of_rank(j, 0), MEMBER_ENDED);
+	leave(&t->a);
+	join(t, &t->a, 0, 2, "run1");
+	assert_int_equal(j->history.epoch.number, 3);
+}
+
 /* Its record has its name and may be there after a loss of power, or not: its bytes stay. */
 static void test_what_may_be_in_the_log_stays(void **state)
 {
@@ -485,6 +513,33 @@ static void test_damaged_before_durable(void **state)
 /* ---- Pins ---- */
 
 /* Whatever else policy would write, and however many newer ones there are. */
+/* A Wait that only asks is not why a step is written. */
+static void test_a_question_writes_nothing(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Wait wait = CKPT__WAIT__INIT;
+	uint64_t id;
+
+	t->o.persist_every = 1000;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	save_until(&t->a, 0, 20, CKPT_COMMITTED);
+	wait.step = 20;
+	wait.what = CKPT_DURABLE;
+	wait.asks = true;
+	q.body_case = CKPT__REQUEST__BODY_WAIT;
+	q.wait = &wait;
+	assert_int_equal(hand_send(&t->a, &q), 0);
+	turn(t, 100);
+	assert_int_equal(hand_wait(&t->a, 20, CKPT_COMMITTED), 0); /* it has been seen */
+	assert_false(checkpoint_find(the_job(t), t->a.epoch, 20)->wait_durable);
+	assert_int_equal(count_files(t, "jobs/*/20.*/*"), 0);
+	assert_int_equal(hand_send_wait(&t->a, 20, CKPT_DURABLE), 0); /* now both are answered */
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(hand_receive(&t->a, &id), 0);
+}
+
 static void test_pin_is_written(void **state)
 {
 	struct node_test *t = *state;
@@ -721,6 +776,7 @@ int main(void)
 		NODE_TEST(test_open_on_a_full_disk),
 		NODE_TEST(test_log_gets_the_room_of_spare_files),
 		NODE_TEST(test_saves_go_on_without_the_log),
+		NODE_TEST(test_an_epoch_that_no_open_waits_for),
 		NODE_TEST(test_what_may_be_in_the_log_stays),
 #ifdef CKPT_FAULTS
 		NODE_TEST(test_records_that_cannot_be_made),
@@ -730,6 +786,7 @@ int main(void)
 		NODE_TEST(test_log_is_trimmed_without_commits),
 		NODE_TEST(test_log_of_many_pinned_steps_is_trimmed),
 		NODE_TEST(test_damaged_before_durable),
+		NODE_TEST(test_a_question_writes_nothing),
 		NODE_TEST(test_pin_is_written),
 		NODE_TEST(test_pin_keeps_its_place),
 		NODE_TEST(test_pin_gives_way),

@@ -35,7 +35,7 @@ static void answer_error(struct waiter *w, int code, const char *fmt, const char
 {
 	char text[ERR_TEXT_MAX], head[64];
 
-	snprintf(head, sizeof(head), "wait for step %llu: ", (unsigned long long)w->step);
+	snprintf(head, sizeof(head), "wait for step %llu: ", (unsigned long long)w->wanted.step);
 	snprintf(text, sizeof(text), "%s%s%s", head, fmt, detail);
 	session_reply_error(w->session, w->request, code, text);
 	waiter_free(w);
@@ -50,7 +50,7 @@ static void answer_superseded(struct waiter *w, uint64_t newer)
 	body.newer_step = newer;
 	snprintf(text, sizeof(text),
 		 "wait for step %llu: step %llu is newer and goes to disk in its place",
-		 (unsigned long long)w->step, (unsigned long long)newer);
+		 (unsigned long long)w->wanted.step, (unsigned long long)newer);
 	reply.id = w->request;
 	reply.code = CKPT_ESUPERSEDED;
 	reply.text = text;
@@ -78,12 +78,12 @@ static void answer_from_log(struct job *j, struct waiter *w)
 	for (size_t i = j->history.n_commits; i-- > 0;) {
 		struct history_commit *h = &j->history.commits[i];
 
-		if (h->epoch != w->epoch || h->commit.step != w->step)
+		if (h->epoch != w->wanted.epoch || h->commit.step != w->wanted.step)
 			continue;
-		if (w->what <= CKPT_COMMITTED) {
+		if (w->wanted.what <= CKPT_COMMITTED) {
 			session_reply_ok(w->session, w->request);
 			waiter_free(w);
-		} else if (newer && newer->step > w->step) {
+		} else if (newer && newer->step > w->wanted.step) {
 			answer_superseded(w, newer->step);
 		} else {
 			answer_error(w, CKPT_ELOST, "its bytes are gone", "");
@@ -93,12 +93,12 @@ static void answer_from_log(struct job *j, struct waiter *w)
 	for (size_t i = j->history.n_aborts; i-- > 0;) {
 		struct history_abort *a = &j->history.aborts[i];
 
-		if (a->epoch == w->epoch && a->aborted.step == w->step) {
+		if (a->epoch == w->wanted.epoch && a->aborted.step == w->wanted.step) {
 			answer_error(w, CKPT_EABORTED, "it was aborted: ", a->aborted.reason);
 			return;
 		}
 	}
-	if (w->epoch != j->history.epoch.number)
+	if (w->wanted.epoch != j->history.epoch.number)
 		answer_error(w, CKPT_EEPOCH, "the job went on to a newer epoch: ",
 			     j->history.epoch.reason);
 	else
@@ -119,36 +119,36 @@ static bool reached(const struct checkpoint *c, uint32_t what)
 
 static void answer_one(struct job *j, struct waiter *w)
 {
-	struct checkpoint *c = checkpoint_find(j, w->epoch, w->step);
+	struct checkpoint *c = checkpoint_find(j, w->wanted.epoch, w->wanted.step);
 	struct checkpoint *newer;
 
 	if (!c) {
 		answer_from_log(j, w);
 		return;
 	}
-	if (reached(c, w->what)) {
+	if (reached(c, w->wanted.what)) {
 		session_reply_ok(w->session, w->request);
 		waiter_free(w);
 	} else if (c->agreed == CP_ABORTED) {
 		answer_error(w, CKPT_EABORTED, "it was aborted: ", c->reason);
 	} else if (j->log_error) {
 		answer_error(w, CKPT_ESTALE, "", j->log_text);
-	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE && !rewrite_may_help(c)) {
+	} else if (w->wanted.what == CKPT_DURABLE && c->durable == DUR_DONE && !rewrite_may_help(c)) {
 		answer_error(w, CKPT_ELOST, "its files are damaged", "");
-	} else if (w->what == CKPT_DURABLE && c->durable == DUR_FAILED) {
+	} else if (w->wanted.what == CKPT_DURABLE && c->durable == DUR_FAILED) {
 		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);
-	} else if (w->what == CKPT_DURABLE && c->no_room && j->disk_text[0]) {
+	} else if (w->wanted.what == CKPT_DURABLE && c->no_room && j->disk_text[0]) {
 		answer_error(w, j->folder_away ? CKPT_EIO : CKPT_ENOSPACE,
 			     j->folder_away
 				     ? "it is in memory, and is written when the folder is back: "
 				     : "it is in memory, and is written when there is room: ",
 			     c->durable == DUR_DONE ? j->disk_text : c->reason);
-	} else if (w->what == CKPT_DURABLE && c->durable == DUR_DONE) {
+	} else if (w->wanted.what == CKPT_DURABLE && c->durable == DUR_DONE) {
 		return; /* until its files were written again */
-	} else if (w->what == CKPT_DURABLE && !c->wait_durable) {
+	} else if (w->wanted.what == CKPT_DURABLE && !c->wait_durable && !w->wanted.asks) {
 		c->wait_durable = true;
 		job_poke(j);
-	} else if (w->what == CKPT_DURABLE && c->agreed == CP_COMMITTED && !c->persist) {
+	} else if (w->wanted.what == CKPT_DURABLE && c->agreed == CP_COMMITTED && !c->persist) {
 		newer = newest_committed(j);
 		if (newer && newer->record_n > c->record_n && !c->pinned)
 			answer_superseded(w, newer->step);
@@ -197,29 +197,27 @@ void waiters_init(struct job *j)
 	rounds_init(&j->waits);
 }
 
-int checkpoint_wait(struct job *j, struct session *s, uint64_t request, uint64_t step,
-		    uint64_t epoch, uint32_t what, struct err *e)
+int checkpoint_wait(struct job *j, struct session *s, uint64_t request,
+		    const struct wait_request *wanted, struct err *e)
 {
 	struct waiter *w;
 	int r = user_may_wait(s, e);
 
 	if (r < 0)
 		return r;
-	if (what < CKPT_SEALED || what > CKPT_DURABLE)
+	if (wanted->what < CKPT_SEALED || wanted->what > CKPT_DURABLE)
 		return err_set(e, -EINVAL, "wait for step %llu: there is no state %u",
-			       (unsigned long long)step, what);
+			       (unsigned long long)wanted->step, wanted->what);
 	w = alloc_zero(sizeof(*w));
 	if (!w)
-		return err_code(e, -ENOMEM, "wait for step %llu", (unsigned long long)step);
+		return err_code(e, -ENOMEM, "wait for step %llu", (unsigned long long)wanted->step);
 	w->job = j;
 	w->session = session_ref(s);
 	session_use(s)->waits++;
 	user_add(session_user(s), USER_WAITS, 1);
 	list_add_tail(session_waits(s), &w->of_session);
 	w->request = request;
-	w->step = step;
-	w->epoch = epoch;
-	w->what = what;
+	w->wanted = *wanted;
 	rounds_add(&j->waits, &w->item);
 	answer_one(j, w);
 	return 0;

@@ -108,14 +108,13 @@ static int prepare_reply(struct request *q, const Ckpt__Reply *reply, int *fds, 
 	return 0;
 }
 
-/* An older ckptd has no such answer: it says no more than that it is done. */
+/* An older ckptd says no more than that it is done: this is not called then. */
 static int ready_reply(struct request *q, const Ckpt__Reply *reply, int *fds, size_t n_fds)
 {
 	struct ckpt *c = container_of(q, struct asking, q)->c;
 
 	(void)fds;
 	(void)n_fds;
-	c->slots_later = 0;
 	if (reply->body_case == CKPT__REPLY__BODY_SLOTS_READY)
 		c->slots_later = (uint32_t)min_u64(reply->slots_ready->later, c->n_slots);
 	return 0;
@@ -154,6 +153,7 @@ static void ask_to_seal(struct ckpt *c)
 	struct asking *a = c->asking;
 
 	asking_begin(c);
+	c->slots_later = 0; /* if nothing else is said */
 	a->ready = (Ckpt__SlotsReady)CKPT__SLOTS_READY__INIT;
 	a->q.message.body_case = CKPT__REQUEST__BODY_SLOTS_READY;
 	a->q.message.slots_ready = &a->ready;

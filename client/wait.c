@@ -95,7 +95,8 @@ static int wait_for(struct ckpt *c, uint64_t step, enum ckpt_state what, int64_t
 	w.q.message.body_case = CKPT__REQUEST__BODY_WAIT;
 	w.q.message.wait = &body;
 	w.q.reply = wait_reply;
-	if (timeout_ms == 0) {
+	body.asks = timeout_ms == 0;
+	if (body.asks) {
 		r = ask(c, &w, e);
 	} else {
 		c->patient = true;
