@@ -161,6 +161,7 @@ static void epoll_post(struct loop *l, struct task *t)
 
 	assert(t->run);
 	pthread_mutex_lock(&ep->lock);
+	assert(list_empty(&t->link)); /* posted twice it would be its own neighbour: run_tasks() */
 	first = list_empty(&ep->inbox);
 	list_add_tail(&ep->inbox, &t->link);
 	pthread_mutex_unlock(&ep->lock);

@@ -41,7 +41,8 @@ struct probing {
 	struct list by_rank[RANK_BUCKETS];
 	struct by_process by_process;
 	struct list waiting;
-	struct task passing; /* posted while any waits */
+	struct task passing;
+	bool posted; /* passing is; while any waits, and where they were all taken back meanwhile */
 };
 
 static struct list *by_rank(struct probing *p, uint32_t job, uint32_t rank)
@@ -92,12 +93,21 @@ static void forget(struct probing *p, struct asked *a)
 	alloc_free(a);
 }
 
+static void post(struct probing *p)
+{
+	if (p->posted || list_empty(&p->waiting))
+		return;
+	p->posted = true;
+	loop_post(p->node->env.loop, &p->passing);
+}
+
 static void pass_on(struct task *t)
 {
 	struct probing *p = container_of(t, struct probing, passing);
 	struct collectors *c = p->node->env.collectors;
 
 	loop_label(p->node->env.loop, "questions about ranks");
+	p->posted = false;
 	for (unsigned n = 0; !list_empty(&p->waiting) && n < PASSED_IN_A_CALL; n++) {
 		struct asked *a = list_first(&p->waiting, struct asked, waiting);
 		struct member *m = member_asked(p->node, a->job, a->rank);
@@ -111,8 +121,7 @@ static void pass_on(struct task *t)
 		list_add_tail(by_process(&p->by_process, &a->process), &a->of_process);
 		c->ops->probe(c, &a->process, true);
 	}
-	if (!list_empty(&p->waiting))
-		loop_post(p->node->env.loop, t);
+	post(p);
 }
 
 void probing_wanted(struct node *n, uint32_t job, uint32_t rank, bool wanted)
@@ -131,9 +140,8 @@ void probing_wanted(struct node *n, uint32_t job, uint32_t rank, bool wanted)
 	a->rank = rank;
 	list_init(&a->of_process);
 	list_add_tail(by_rank(p, job, rank), &a->of_rank);
-	if (list_empty(&p->waiting))
-		loop_post(n->env.loop, &p->passing);
 	list_add_tail(&p->waiting, &a->waiting);
+	post(p);
 }
 
 /* The member that was asked about, if it is that process still. */

@@ -123,6 +123,27 @@ static void test_taken_back(void **state)
 }
 
 /* The node ends while some wait. */
+/* The only question is taken back, or asked anew, before it is passed on. */
+static void test_asked_again(void **state)
+{
+	struct node_test *t = *state;
+	uint32_t job = begin_asking(t);
+
+	turn_some(t);
+	for (uint32_t i = 0; i < RANKS; i++)
+		probing_wanted(t->host.node, job, i, false);
+	assert_int_equal(counting.off, 1);
+	counting.on = 0;
+	probing_wanted(t->host.node, job, 0, true);
+	probing_wanted(t->host.node, job, 0, true);
+	probing_wanted(t->host.node, job, 0, false);
+	probing_wanted(t->host.node, job, 1, true);
+	turn_some(t);
+	assert_int_equal(counting.on, 1);
+	for (uint32_t i = 0; i < RANKS; i++)
+		leave(&hands[i]);
+}
+
 static void test_ends_while_some_wait(void **state)
 {
 	struct node_test *t = *state;
@@ -139,6 +160,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		NODE_TEST(test_passed_on_in_slices),
 		NODE_TEST(test_taken_back),
+		NODE_TEST(test_asked_again),
 		NODE_TEST(test_ends_while_some_wait),
 	};
 

@@ -120,6 +120,7 @@ static void sim_post(struct loop *loop, struct task *t)
 {
 	struct life *l = of_loop(loop);
 
+	assert(list_empty(&t->link));
 	fair_push(&l->posted, t->uid, &t->link);
 	world_at(l->world, l->world->now_ns, l, run_task, l);
 }
