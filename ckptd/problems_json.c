@@ -80,6 +80,9 @@ json_t *saves_json(const struct job *j)
 				    : json_null());
 	json_object_set_new(o, "called",
 			    s->called ? json_integer((json_int_t)s->newest) : json_null());
+	json_object_set_new(o, "done",
+			    j->goodput.steps ? json_integer((json_int_t)j->goodput.newest_step)
+					     : json_null());
 	json_object_set_new(o, "uncommitted", json_integer((json_int_t)s->uncommitted));
 	json_object_set_new(o, "running", json_boolean(!list_empty(&j->members)));
 	return o;

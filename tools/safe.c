@@ -27,6 +27,7 @@ struct safety {
 	const json_t *memory; /* the newest that can be restored: committed, in memory or on disk */
 	const json_t *durable; /* the newest on disk */
 	bool has_now, beats;
+	bool ended;   /* the rank that said so sends no beats any more */
 	uint64_t now; /* the newest step that a rank says it has done; without beats, saves */
 	bool lost;    /* newer ones than these were committed and are lost */
 	bool kept;    /* memory outlives ckptd */
@@ -84,6 +85,7 @@ static void look_at_folder(struct safety *s)
 static void find(const json_t *doc, const json_t *job, struct safety *s)
 {
 	const json_t *called = json_object_get(json_object_get(job, "saves"), "called");
+	const json_t *done = json_object_get(json_object_get(job, "saves"), "done");
 	json_t *c, *m;
 	size_t i;
 
@@ -115,6 +117,11 @@ static void find(const json_t *doc, const json_t *job, struct safety *s)
 	if (!s->beats && json_is_integer(called)) {
 		s->now = (uint64_t)json_integer_value(called);
 		s->has_now = true;
+	}
+	if (!s->beats && json_is_integer(done) &&
+	    (!s->has_now || (uint64_t)json_integer_value(done) > s->now)) {
+		s->now = (uint64_t)json_integer_value(done);
+		s->has_now = s->ended = true;
 	}
 }
 
@@ -231,7 +238,10 @@ static int print_safe(const json_t *job, const struct safety *s)
 	struct table *t = table_new("IF NEWEST-STEP> AGE> STEPS-LOST> WHERE");
 	int code = code_of(s), r;
 
-	if (s->has_now && !s->beats)
+	if (s->has_now && s->ended)
+		say("job '%s' has done step %" PRIu64 "; no rank of it sends beats now", name,
+		    s->now);
+	else if (s->has_now && !s->beats)
 		say("job '%s' has called save for step %" PRIu64 ", and sends no beats", name,
 		    s->now);
 	else if (s->has_now)

@@ -197,10 +197,17 @@ run 0 status lm --socket "$sock"
 lacks out PROBLEM
 run 0 events --json --socket "$sock"
 json 'e = [e for e in d["events"] if e["kind"] == "problem-ended"]; assert len(e) == 1 and e[0]["problem"] == "log-unwritable", e'
+does beat 45
 end_trainer
 run 0 why lm --socket "$sock"
 says out "no rank of it runs"
 says out "job 'lm': step 40 was committed"
+
+# What it had done counts when it has ended, too.
+run 3 safe lm --socket "$sock"
+says out "job 'lm' has done step 45; no rank of it sends beats now"
+run 3 safe lm --json --socket "$sock"
+json 'by = {s["if"]: s for s in d["survives"]}; assert d["now"] == 45 and by["process"]["steps_lost"] == 5, d'
 
 # ---- Without an fd store: not --user, which has a supervisor
 
