@@ -2,8 +2,9 @@
 /*
  * relog.c - a job's log, lost or damaged, begun anew from its COMMIT files with incarnation + 1
  * (design section 10): job, lead, then each epoch that a COMMIT names and its commits, in the
- * order of their old log positions. What is left of the old log is set aside, never deleted; the
- * empty folder of one that never had a record, as that of a job that a tool made, goes.
+ * order of their old log positions, with what the records before the damage said of each: whether
+ * it is pinned, and what its bytes are worth. What is left of the old log is set aside, never
+ * deleted; the empty folder of one that never had a record, as that of a job of a tool, goes.
  *
  *   step                                    a crash after it leaves
  *   1 log.new, if it is there, set aside    the old log: begun anew by the next start
@@ -93,6 +94,37 @@ static int put_commit(struct node *n, struct found_job *f, struct history *h,
 	if (ret == 0) {
 		c->incarnation = r.incarnation;
 		c->record_n = r.n;
+	}
+	return ret;
+}
+
+/* What the old log's good records say of it: a person may have pinned it, or said that it is bad. */
+static int put_marks(struct node *n, struct found_job *f, struct history *h,
+		     const struct commit_file *c, struct err *e)
+{
+	const struct history *was = &f->history;
+	struct record r = {.mark = {.step = c->id.step, .attempt = c->id.attempt}};
+	int ret = 0;
+
+	for (size_t i = 0; i < was->n_commits; i++) {
+		const struct history_commit *old = &was->commits[i];
+
+		if (old->freed || old->commit.step != c->id.step ||
+		    !attempt_equal(&old->commit.attempt, &c->id.attempt))
+			continue;
+		if (old->pinned) {
+			r.type = RECORD_PIN;
+			r.mark.value = 1;
+			history_next(h, &r);
+			ret = put(n, f, h, &r, e);
+		}
+		if (old->trust && ret == 0) {
+			r.type = RECORD_TRUST;
+			r.mark.value = old->trust;
+			history_next(h, &r);
+			ret = put(n, f, h, &r, e);
+		}
+		break;
 	}
 	return ret;
 }
@@ -247,8 +279,11 @@ int relog(struct node *n, struct found_job *f, struct err *e)
 		snprintf(r.lead.node, sizeof(r.lead.node), "%s", n->options.name);
 		ret = put(n, f, &h, &r, e);
 	}
-	for (size_t i = 0; i < f->n_commits && ret == 0; i++)
+	for (size_t i = 0; i < f->n_commits && ret == 0; i++) {
 		ret = put_commit(n, f, &h, &f->commits[i].file, e);
+		if (ret == 0)
+			ret = put_marks(n, f, &h, &f->commits[i].file, e);
+	}
 	if (ret == 0)
 		ret = take_place(n, f, e);
 	if (ret < 0) {

@@ -162,6 +162,55 @@ static void test_log_begun_anew(void **state)
 	save_until(&t->a, 0, 30, CKPT_DURABLE);
 }
 
+/* What its good records say of checkpoints stands: a pin, and that one is bad. */
+static void test_log_begun_anew_keeps_marks(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Admin m = CKPT__ADMIN__INIT;
+	const struct history *h;
+	uint64_t last;
+	bool bad = false;
+
+	t->o.retention.keep_last = 3;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_DURABLE);
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__PIN, 10), 0);
+	for (uint64_t step = 20; step <= 40; step += 10)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	m.verb = CKPT__ADMIN__VERB__TRUST;
+	m.job = (char *)"job";
+	m.step = 40;
+	m.trust = TRUST_BAD;
+	q.body_case = CKPT__REQUEST__BODY_ADMIN;
+	q.admin = &m;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	save_until(&t->a, 0, 50, CKPT_DURABLE);
+	for (int i = 0; i < 100; i++)
+		host_turn(&t->host);
+	last = the_job(t)->history.next_n - 1;
+	end_node(t);
+	damage_record(t, (unsigned)last);
+	begin_node(t);
+	assert_int_equal(count_files(t, "jobs/*/log.old-*"), 1);
+	assert_true(the_job(t)->relogged);
+	h = &the_job(t)->history;
+	for (size_t i = 0; i < h->n_commits; i++)
+		bad = bad || (h->commits[i].commit.step == 40 && h->commits[i].trust & TRUST_BAD);
+	assert_true(bad);
+	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 50);
+	declare_rank(&t->a, 0, 1);
+	prepare_rank(&t->a);
+	load_rank(&t->a, 0, 50, CKPT_TIER_DISK);
+	for (uint64_t step = 60; step <= 90; step += 10)
+		save_until(&t->a, 0, step, CKPT_DURABLE);
+	for (int i = 0; i < 100; i++)
+		host_turn(&t->host);
+	assert_int_equal(count_files(t, "jobs/*/10.*/COMMIT"), 1);
+	assert_int_equal(count_files(t, "jobs/*/20.*/COMMIT"), 0); /* retention goes on */
+	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__UNPIN, 10), 0);
+}
+
 #define NOBODY 65533
 
 /* As that user: the peer's credentials are taken when it connects. */
@@ -692,6 +741,7 @@ int main(void)
 		NODE_TEST(test_life_uring),
 		NODE_TEST(test_skip_is_named),
 		NODE_TEST(test_log_begun_anew),
+		NODE_TEST(test_log_begun_anew_keeps_marks),
 		NODE_TEST(test_token),
 		NODE_TEST(test_declarations_at_once),
 		NODE_TEST(test_declaration_of_the_dead),

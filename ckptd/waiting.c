@@ -133,7 +133,8 @@ static void answer_one(struct job *j, struct waiter *w)
 		answer_error(w, CKPT_EABORTED, "it was aborted: ", c->reason);
 	} else if (j->log_error) {
 		answer_error(w, CKPT_ESTALE, "", j->log_text);
-	} else if (w->wanted.what == CKPT_DURABLE && c->durable == DUR_DONE && !rewrite_may_help(c)) {
+	} else if (w->wanted.what == CKPT_DURABLE && c->durable == DUR_DONE &&
+		   !rewrite_may_help(c)) {
 		answer_error(w, CKPT_ELOST, "its files are damaged", "");
 	} else if (w->wanted.what == CKPT_DURABLE && c->durable == DUR_FAILED) {
 		answer_error(w, CKPT_EIO, "writing it failed: ", c->reason);

@@ -76,7 +76,8 @@ static void job_problems(const json_t *job, json_t *list)
 	if (doc_flag(job, "log_anew"))
 		add_problem(list,
 			    "job '%s': its log was damaged or lost and begun anew at ckptd's "
-			    "start: its pins are gone, pin again what must stay, and look at "
+			    "start: pins that its damaged records made are gone ('ckptctl list' "
+			    "shows those that are left), pin again what must stay, and look at "
 			    "log.old-* in the job's folder; the next start of ckptd forgets this",
 			    name);
 	if (doc_text(job, "log_trim_error")[0])
