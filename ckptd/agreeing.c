@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * agreeing.c - elements that two ranks store in shards that overlap and are not the same.
+ * agreeing.c - elements that two ranks store in shards that overlap and are not the same, and names
+ * that two ranks declare as tensors of another type or global shape.
  *
  * No digest of one shard can be compared with that of another, so their bytes are, once per
  * checkpoint, on a CHECK worker, while it is in memory: at most COMPARE_BYTES_MAX of them. A load
  * takes each element from one of the ranks, and nobody would notice. Layouts without such overlaps,
  * which are nearly all, are known by their digest after the first checkpoint and cost nothing.
  *
- * What differs is told, with tensor, region and ranks; nothing is judged and nothing is lost. A
+ * What differs is told, with tensor, region and ranks; nothing is judged and nothing is lost. Of
+ * tensors that are unlike, which no load can give to all ranks, it is told once for a layout. A
  * checkpoint whose memory went before (adopted, or given up) is not looked at, nor is any during an
  * orderly stop, nor are layouts of more than SHARDS_MAX shards. Replicas are none of its business
  * (model/overlaps.h).
@@ -39,7 +41,7 @@ struct agreeing {
 	uint32_t world;
 	uint64_t bytes; /* compared */
 	bool any;       /* there are overlaps */
-	bool differ;
+	bool differ, unlike;
 	struct overlap found;
 	struct box at; /* the first element */
 };
@@ -52,6 +54,11 @@ static int compare(void *arg, const struct overlap *o)
 	const uint8_t *images[2] = {a->images[o->rank[0]], a->images[o->rank[1]]};
 	uint64_t elements = 0;
 
+	a->unlike = o->unlike;
+	if (o->unlike) {
+		a->found = *o;
+		return 1;
+	}
 	a->any = true;
 	if (!box_elements(&o->region, &elements))
 		return 0;
@@ -90,6 +97,24 @@ static void tell(const struct agreeing *a)
 		      (unsigned long long)j->overlap_step, j->overlap_text);
 }
 
+static void tell_unlike(const struct agreeing *a)
+{
+	const struct overlap *o = &a->found;
+	struct job *j = a->checkpoint->job;
+	char name[NAME_TEXT_MAX], shape[2][BOX_TEXT_MAX];
+
+	j->overlap_alarms++;
+	j->overlap_step = a->checkpoint->step;
+	snprintf(j->overlap_text, sizeof(j->overlap_text),
+		 "rank %u stores tensor '%.80s' as %s %.60s and rank %u as %s %.60s: no load gives "
+		 "both, so declare it alike on all ranks, or under two names",
+		 o->rank[0], name_text(name, o->name, o->name_len), dtype_name(o->shard[0].dtype),
+		 shape_text(shape[0], &o->shard[0].global), o->rank[1],
+		 dtype_name(o->shard[1].dtype), shape_text(shape[1], &o->shard[1].global));
+	job_tell_step(j, j->overlap_step, 2, "step %llu: %s", (unsigned long long)j->overlap_step,
+		      j->overlap_text);
+}
+
 static void agreeing_free(struct agreeing *a)
 {
 	alloc_free(a->ranks);
@@ -102,12 +127,14 @@ static void agreeing_done(struct work *w)
 	struct agreeing *a = container_of(w, struct agreeing, work);
 	struct job *j = a->checkpoint->job;
 
-	if (w->status == 0 && !a->any) {
+	if ((w->status == 0 && !a->any) || a->unlike) {
 		j->apart_layout = a->layout;
 		j->apart_known = true;
 	}
 	if (a->differ)
 		tell(a);
+	if (a->unlike)
+		tell_unlike(a);
 	a->checkpoint->works--;
 	list_del(&a->link);
 	agreeing_free(a);

@@ -389,7 +389,7 @@ struct job {
 	struct replicas *replicas; /* of the layout that its ranks have declared: replicas.c */
 	uint64_t replica_alarms, replica_step;
 	char replica_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks differ where */
-	bool apart_known; /* shards of this layout do not overlap: agreeing.c */
+	bool apart_known; /* of this layout nothing is to be compared any more: agreeing.c */
 	struct digest apart_layout;
 	uint64_t overlap_alarms, overlap_step;
 	char overlap_text[ERR_TEXT_MAX]; /* of the newest alarm: which ranks disagree, and where */

@@ -96,17 +96,23 @@ static int hold(struct walk *w, uint32_t rank, const struct shard *s)
 	return 0;
 }
 
-static int meet(struct walk *w, const struct held *a, const struct held *b)
+static struct overlap pair_of(const struct held *a, const struct held *b)
 {
-	struct box boxes_a[FLAT_BOXES_MAX], boxes_b[FLAT_BOXES_MAX];
-	int n_a = shard_boxes(&a->shard, boxes_a), n_b = shard_boxes(&b->shard, boxes_b), r = 0;
 	bool swap = a->rank > b->rank;
-	struct overlap o = {
+
+	return (struct overlap){
 		.name = a->shard.name,
 		.name_len = a->shard.name_len,
 		.rank = {swap ? b->rank : a->rank, swap ? a->rank : b->rank},
 		.shard = {swap ? b->shard : a->shard, swap ? a->shard : b->shard},
 	};
+}
+
+static int meet(struct walk *w, const struct held *a, const struct held *b)
+{
+	struct box boxes_a[FLAT_BOXES_MAX], boxes_b[FLAT_BOXES_MAX];
+	int n_a = shard_boxes(&a->shard, boxes_a), n_b = shard_boxes(&b->shard, boxes_b), r = 0;
+	struct overlap o = pair_of(a, b);
 
 	for (int i = 0; i < n_a && r == 0; i++)
 		for (int k = 0; k < n_b && r == 0; k++)
@@ -134,9 +140,16 @@ static int meet_all(struct walk *w)
 
 	if (w->n_held < 2)
 		return 0;
+	/* Those of one rank are alike: declaration_open() has seen to it. */
+	for (size_t i = 1; i < w->n_held; i++) {
+		struct overlap o = pair_of(&w->held[0], &w->held[i]);
+
+		if (same_tensor(&w->held[0].shard, &w->held[i].shard))
+			continue;
+		o.unlike = true;
+		return w->fn(w->arg, &o);
+	}
 	qsort(w->held, w->n_held, sizeof(*w->held), compare_held);
-	if (w->held[0].shard.box.ndim != w->held[w->n_held - 1].shard.box.ndim)
-		return 0; /* not one tensor: whoever loads it is told */
 	for (size_t i = 0; i < w->n_held; i++)
 		if (n == 0 || compare_shards(&w->held[n - 1].shard, &w->held[i].shard) != 0)
 			w->held[n++] = w->held[i];
@@ -156,7 +169,7 @@ static int meet_all(struct walk *w)
 				return 0;
 			/* Within a rank there is none: declaration_open() has seen to it. */
 			r = effort_spend(&w->effort, 1);
-			if (r == 0 && a->rank != b->rank && same_tensor(&a->shard, &b->shard))
+			if (r == 0 && a->rank != b->rank)
 				r = meet(w, a, b);
 		}
 	}

@@ -316,6 +316,56 @@ static struct declaration own_names(uint32_t rank, uint32_t ranks, uint32_t n)
 	return d;
 }
 
+static struct declaration one_tensor(uint32_t dtype, uint64_t length)
+{
+	struct geometry g = {.leaf = 64u << 10, .chunk = 1u << 20};
+	struct shard s = {.name = "w",
+			  .name_len = 1,
+			  .dtype = dtype,
+			  .global = {1, {length}},
+			  .box = {1, {0}, {length}}};
+	struct declaration_builder *b = NULL;
+	struct declaration d;
+	void *bytes;
+	size_t len;
+
+	assert_int_equal(declaration_builder_new(g, &b), 0);
+	assert_int_equal(declaration_add(b, &s, NULL), 0);
+	assert_int_equal(declaration_finish(b, &bytes, &len, NULL), 0);
+	declaration_builder_free(b);
+	assert_int_equal(declaration_open(bytes, len, &d, NULL), 0);
+	return d;
+}
+
+static int take_unlike(void *arg, const struct overlap *o)
+{
+	assert_true(o->unlike);
+	assert_int_equal(o->rank[0], 0);
+	assert_int_equal(o->rank[1], 2);
+	++*(int *)arg;
+	return 0;
+}
+
+/* Of another type, or of another global shape: said once, and nothing is compared. */
+static void test_tensors_that_are_unlike(void **state)
+{
+	const struct declaration d[][3] = {
+		{one_tensor(CKPT_F32, 10), one_tensor(CKPT_F32, 10), one_tensor(CKPT_F64, 10)},
+		{one_tensor(CKPT_F32, 10), one_tensor(CKPT_F32, 10), one_tensor(CKPT_F32, 9)},
+	};
+	int calls;
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		calls = 0;
+		assert_int_equal(overlaps_walk(d[i], 3, NULL, take_unlike, &calls, NULL), 0);
+		assert_int_equal(calls, 1);
+		assert_int_equal(overlaps_walk(d[i], 2, NULL, stop, &calls, NULL), 0);
+		for (int k = 0; k < 3; k++)
+			alloc_free((void *)(uintptr_t)d[i][k].bytes);
+	}
+}
+
 /* Ranks without a common name: the walk does not read all of them for each name. */
 static void test_names_of_their_own(void **state)
 {
@@ -401,6 +451,7 @@ int main(void)
 		cmocka_unit_test(test_one_element_differs),
 		cmocka_unit_test(test_it_ends_when_told_and_without_memory),
 		cmocka_unit_test(test_cancel),
+		cmocka_unit_test(test_tensors_that_are_unlike),
 		cmocka_unit_test(test_names_of_their_own),
 		cmocka_unit_test(test_bytes_that_change_meanwhile),
 	};

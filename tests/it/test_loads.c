@@ -18,7 +18,7 @@
 #include "tests/lib/rig.h"
 
 #define ELEMENTS 150000ul
-#define SMALL 7u
+#define SMALL    7u
 
 static void open_as(struct trainer_process *t, struct rig *r, unsigned rank, unsigned world,
 		    const char *run, const char *word)
@@ -263,6 +263,34 @@ static void overlaps(struct rig *r)
 		trainer_exit(&t[i]);
 }
 
+/* Ranks that declare one name as two tensors: no load gives both, and it is said, once. */
+static void unlike(struct rig *r)
+{
+	struct trainer_process t[2];
+	struct telling told_once = {r, "rank 0 stores tensor 'w' as f32 [", 1};
+	char text[2048];
+
+	rig_start(r);
+	for (unsigned i = 0; i < 2; i++) {
+		trainer_start(&t[i], r, NULL);
+		trainer_must(&t[i], "open job %u 2 run1 10000", i);
+		trainer_must(&t[i], "declare %lu %u", ELEMENTS + i, SMALL);
+		trainer_must(&t[i], "prepare 65536");
+	}
+	for (unsigned i = 0; i < 2; i++)
+		trainer_must(&t[i], "load -1 1");
+	for (uint64_t step = 10; step <= 30; step += 10)
+		RIG_CHECK(trainers_save(t, 2, step, 1) == 0, "save: %s", t[0].text);
+	trainer_must(&t[0], "wait 30 %d 20000", CKPT_DURABLE);
+	rig_wait(told, &told_once, "ranks that declare another tensor are told of");
+	rig_ctl(r, text, sizeof(text), "status");
+	RIG_CHECK(strstr(text, "and rank 1 as f32 [") &&
+			  strstr(text, "declare it alike on all ranks"),
+		  "status: %s", text);
+	for (unsigned i = 0; i < 2; i++)
+		trainer_exit(&t[i]);
+}
+
 /* E3: the folder comes to a host of another name, ranks in another order, another number. */
 static void other_host(struct rig *r)
 {
@@ -403,7 +431,7 @@ static void passed_over(struct rig *r)
 		trainer_exit(&t);
 		rig_kill_all(r);
 		only_loads_look(r);
-	rig_start(r);
+		rig_start(r);
 	}
 	RIG_CHECK(rig_log_count(r, "20 was committed and its bytes are lost") == 0, "it is lost");
 	RIG_CHECK(rig_log_count(r, "fell back to step 10: step 20: ") == 2, "not in the log");
@@ -547,11 +575,11 @@ static void stored(struct rig *r)
 int main(int argc, char **argv)
 {
 	static const struct rig_test tests[] = {
-		RIG_TEST(mismatches),     RIG_TEST(shapes_and_holes), RIG_TEST(overlaps),
-		RIG_TEST(other_host),     RIG_TEST(flipped_bit),      RIG_TEST(missed),
-		RIG_TEST(passed_over),    RIG_TEST(all_damaged),      RIG_TEST(all_gone),
-		RIG_TEST(removed_newest), RIG_TEST(stored),           RIG_TEST(dealt),
-		RIG_TEST(one_forgets),    RIG_TEST(unwanted),
+		RIG_TEST(mismatches), RIG_TEST(shapes_and_holes), RIG_TEST(overlaps),
+		RIG_TEST(unlike),     RIG_TEST(other_host),       RIG_TEST(flipped_bit),
+		RIG_TEST(missed),     RIG_TEST(passed_over),      RIG_TEST(all_damaged),
+		RIG_TEST(all_gone),   RIG_TEST(removed_newest),   RIG_TEST(stored),
+		RIG_TEST(dealt),      RIG_TEST(one_forgets),      RIG_TEST(unwanted),
 	};
 
 	return rig_run(tests, sizeof(tests) / sizeof(tests[0]), 3, argc, argv);
