@@ -818,6 +818,27 @@ static void log_forget(struct job *j)
 	}
 }
 
+/* Somebody took its folder away while it had snapshots in memory. */
+static void tell_dropped(struct node *n, const struct region *r)
+{
+	char hex[ID_TEXT_MAX], text[ERR_TEXT_MAX];
+	struct job_id id;
+	uint64_t generation;
+
+	if (strncmp(r->name, "ledger.", 7) != 0 ||
+	    ledger_probe(r, &id, &generation) == LEDGER_NONE)
+		return;
+	if (job_find_id(n, &id))
+		return; /* an older ledger of it */
+	hex_format(hex, id.b, sizeof(id.b));
+	snprintf(text, sizeof(text),
+		 "memory of a job is dropped, as the data folder has no folder jobs/%s any more: what "
+		 "was only in memory is lost; take no job's folder away while it runs (ckptctl "
+		 "rm-job removes a job)",
+		 hex);
+	n->env.log(n->env.log_arg, 3, NULL, text);
+}
+
 int adopt_memory(struct node *n)
 {
 	struct list regions;
@@ -845,10 +866,12 @@ int adopt_memory(struct node *n)
 	}
 	list_each_safe(r, next, &regions, link) {
 		list_del(&r->link);
-		if (refused_has_region(n, r->name))
+		if (refused_has_region(n, r->name)) {
 			list_add_tail(&n->kept_regions, &r->link);
-		else
-			m->ops->destroy(m, r);
+			continue;
+		}
+		tell_dropped(n, r);
+		m->ops->destroy(m, r);
 	}
 	return 0;
 }

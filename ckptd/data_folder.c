@@ -71,11 +71,11 @@ int data_folder_check(struct disk *d, const char *path, struct err *e)
 		return err_set(e, r,
 			       "the data folder '%s' is another one than when ckptd started: its "
 			       "file system was unmounted, or another was put in its place; mount "
-			       "it again, or restart ckptd",
+			       "it again, and ckptd goes on by itself",
 			       path);
 	return err_set(e, r,
 		       "the data folder '%s' is gone (%s): put it back, or mount its file system "
-		       "again, or restart ckptd",
+		       "again, and ckptd goes on by itself",
 		       path, strerror(-r));
 }
 

@@ -594,6 +594,15 @@ static void test_memory_of_another_folder(void **state)
 	adopt_with(t, NULL);
 	assert_true(t->host.node->store.folder_id == id);
 	end_node(t);
+
+	/* If somebody has taken the job's folder away, what is lost with it is said. */
+	snprintf(path, sizeof(path), "rm -r %s/jobs/*", t->dir);
+	assert_int_equal(system(path), 0);
+	t->before = give_kept;
+	assert_int_equal(try_begin_node(t), 0);
+	assert_true(was_told("memory of a job is dropped, as the data folder has no folder jobs/"));
+	assert_int_equal(times_told("memory of a job is dropped"), 1);
+	end_node(t);
 	while (n_kept)
 		alloc_free(kept[--n_kept].bytes);
 }
