@@ -454,6 +454,7 @@ static void append_next(struct job *j)
 			continue;
 		}
 		j->appending = true;
+		j->append_since_ns = loop_now(j->node->env.loop);
 		job_submit(j, WORK_LOG, &a->work);
 	}
 }
@@ -662,8 +663,9 @@ static void trim_done(void *arg, int status)
 	t->n = j->history.first_n; /* the sum */
 	t->work.run = trim_run;
 	t->work.done = trim_end;
-	j->appending =
-		true; /* one call at a time per log: a trim sweeps what an append just made */
+	/* One call at a time per log: a trim sweeps what an append just made. */
+	j->appending = true;
+	j->append_since_ns = loop_now(j->node->env.loop);
 	job_submit(j, WORK_LOG, &t->work);
 }
 

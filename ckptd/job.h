@@ -328,6 +328,7 @@ struct job {
 
 	struct list appends;       /* waiting, the first is being written */
 	bool appending, lead;      /* lead: our lead record is in the log */
+	uint64_t append_since_ns;  /* since when, while appending */
 	int log_error;             /* appends fail for good: somebody else wrote */
 	struct timer append_retry;
 	struct task step_task;

@@ -43,6 +43,7 @@
 #define SKIPS_IN_A_ROW 3u
 #define OVERDUE        3 /* times the interval that is usual, or advised */
 #define OVERDUE_NS     (600 * SECOND_NS)
+#define HANGS_NS       (30 * SECOND_NS)
 #define LOOK_NS        (10 * SECOND_NS)
 #define REFUSED_KEPT_NS (86400 * SECOND_NS)
 
@@ -759,6 +760,23 @@ static uint64_t overdue_ns(struct job *j)
 	return advised > 0 && advised < 1e18 ? max_u64(ns, (uint64_t)advised) : ns;
 }
 
+/* A disk that hangs gives no error: only the time says it. */
+static void look_at_append(struct job *j)
+{
+	uint64_t after = j->node->options.warn_after_ns, ns = now_of(j) - j->append_since_ns;
+	char text[ERR_TEXT_MAX];
+
+	if (!j->appending || ns < (after ? min_u64(after, HANGS_NS) : HANGS_NS) ||
+	    problems_stand(j, PROBLEM_LOG))
+		return;
+	snprintf(text, sizeof(text),
+		 "record %llu of the log has not been written for %llu s: the disk or file system "
+		 "of '%.120s' does not answer; look at it (dmesg), and do not end the ranks",
+		 (unsigned long long)j->history.next_n, (unsigned long long)(ns / SECOND_NS),
+		 j->node->options.data);
+	problems_log_failed(j, 3, text);
+}
+
 static void look(struct job *j)
 {
 	uint64_t since = now_of(j) - j->saves.commit_ns, limit;
@@ -794,6 +812,7 @@ void problems_time_came(struct timer *t)
 	loop_label(n->env.loop, "a look at what is not committed");
 	list_each(j, &n->jobs, link) {
 		look_at_refused(j);
+		look_at_append(j);
 		any = any || watched(j);
 		if (!list_empty(&j->members))
 			look(j);

@@ -408,6 +408,30 @@ static void test_log_cannot_be_written(void **state)
 	assert_int_equal(t->a.page->uncommitted, 0);
 }
 
+/* Its fsync does not come back: there is no error, and it is said all the same. */
+static void test_log_hangs(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t end = 0;
+
+	t->o.warn_after_ns = 400000000;
+	begin_one(t);
+	save_until(&t->a, 0, 10, CKPT_COMMITTED);
+	atomic_store(&log_sync_waits, true);
+	assert_int_equal(save_rank(&t->a, 0, 20), 0);
+	while (!problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end))
+		;
+	assert_raised(t, PROBLEM_LOG, "record ");
+	assert_non_null(strstr(the_job(t)->saves.problems[PROBLEM_LOG].text, "does not answer"));
+	assert_int_equal(t->a.page->uncommitted, 1);
+	atomic_store(&log_sync_waits, false);
+	for (end = 0; problems_stand(the_job(t), PROBLEM_LOG) && turn_on(t, &end);)
+		;
+	assert_over(t, PROBLEM_LOG);
+	assert_int_equal(hand_wait(&t->a, 20, CKPT_COMMITTED), 0);
+	assert_int_equal(t->a.page->uncommitted, 0);
+}
+
 /* A step that every rank has sealed and that is aborted for another reason than the log. */
 static void test_aborted_is_not_uncommitted(void **state)
 {
@@ -698,6 +722,7 @@ int main(void)
 		NODE_TEST(test_the_last_step_is_not_committed),
 		NODE_TEST(test_the_last_step_is_committed),
 		NODE_TEST(test_log_cannot_be_written),
+		NODE_TEST(test_log_hangs),
 		NODE_TEST(test_aborted_is_not_uncommitted),
 		NODE_TEST(test_disk_is_full),
 		NODE_TEST(test_folder_is_away_or_full),

@@ -23,11 +23,11 @@ struct overlap {
 };
 
 /*
- * Calls fn with each, ordered by name; of a name whose tensors are unlike with one pair of them, and
- * with nothing else of it. 0, -ENOMEM, -ECANCELED soon after *cancel was set (NULL: it cannot be),
- * or what fn returned that was not 0. Of replicas the first counts. At most OVERLAP_PAIRS_MAX pairs
- * of shards are looked at. ret_looks, or NULL: how often a rank's next name was read, a few times
- * for each of its shards at most.
+ * Calls fn with each, ordered by name; of a name whose tensors are unlike only with one pair of
+ * them. 0, -ENOMEM, -ECANCELED soon after *cancel was set (NULL: it cannot be), or what fn returned
+ * that was not 0. Of replicas the first counts. At most OVERLAP_PAIRS_MAX pairs of shards are
+ * looked at. ret_looks, or NULL: how often a rank's next name was read, a few times for each of its
+ * shards at most.
  */
 #define OVERLAP_PAIRS_MAX (4u << 20)
 typedef int overlap_fn(void *arg, const struct overlap *o);
