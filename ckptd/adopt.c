@@ -996,6 +996,33 @@ static int rewrite_member(struct ledger *l, struct member *m)
 			     m->blob_bytes, m->declared ? &m->declared->digest : NULL);
 }
 
+/* Ranks of the epoch that have left: who replaces one begins the next (I15). */
+static int rewrite_left(struct job *j, struct ledger *into)
+{
+	static const struct process_id none;
+	uint32_t rank = 0;
+	int r = 0;
+
+	if (!into->measuring && j->left_generation == into->generation)
+		rank = j->left_next;
+	for (; j->seen && rank < j->history.epoch.world && r == 0; rank++) {
+		if (!j->seen[rank] || member_of_rank(j, rank))
+			continue;
+		if (ledger_slice_over(into)) {
+			r = 1;
+			break;
+		}
+		r = ledger_member(into, rank, &none, j->history.epoch.number, 0, false, 0, NULL);
+		if (r == 0)
+			r = ledger_left(into, rank);
+	}
+	if (!into->measuring) {
+		j->left_generation = into->generation;
+		j->left_next = rank;
+	}
+	return r;
+}
+
 /* An object that is added after the move has passed its place writes its own record (ledger.h). */
 int adopt_rewrite(void *job, struct ledger *into)
 {
@@ -1016,5 +1043,5 @@ int adopt_rewrite(void *job, struct ledger *into)
 	EACH(m, &j->members, rewrite_member)
 	EACH(s, &j->slots, rewrite_slot)
 #undef EACH
-	return r;
+	return r ? r : rewrite_left(j, into);
 }

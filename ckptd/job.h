@@ -355,6 +355,9 @@ struct job {
 	uint64_t next_declaration; /* region's name */
 	bool freeing; /* by job_free(): memory that outlives this process stays */
 	bool run_closed;     /* a made run: one of its sessions has ended, nobody else may join */
+	/* Of the ranks that have left, in the move to this ledger: the next one (adopt.c). */
+	uint64_t left_generation;
+	uint32_t left_next;
 	bool rank_left;      /* of the epoch: no step can be saved by all any more */
 	uint32_t left_rank;  /* the first of them */
 	bool run_over;       /* all its ranks have said goodbye */

@@ -109,6 +109,8 @@ static uint64_t live_at_most(const struct job *j)
 		bytes += SMALL_BYTES + declared_record_bytes(d);
 	list_each(m, &j->members, link)
 		bytes += SMALL_BYTES;
+	for (uint32_t r = 0; j->seen && r < j->history.epoch.world; r++)
+		bytes += j->seen[r] ? SMALL_BYTES : 0; /* those that have left, too */
 	list_each(s, &j->slots, link) {
 		const struct shard_state *sh = s->holds ? &s->holds->shards[s->rank] : NULL;
 

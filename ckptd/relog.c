@@ -98,7 +98,7 @@ static int put_commit(struct node *n, struct found_job *f, struct history *h,
 	return ret;
 }
 
-/* What the old log's good records say of it: a person may have pinned it, or said that it is bad. */
+/* What the old log's good records say of it: it may be pinned, or said to be bad. */
 static int put_marks(struct node *n, struct found_job *f, struct history *h,
 		     const struct commit_file *c, struct err *e)
 {

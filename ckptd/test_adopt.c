@@ -607,6 +607,42 @@ static void test_memory_of_another_folder(void **state)
 		alloc_free(kept[--n_kept].bytes);
 }
 
+/* ---- Ranks that have left ---- */
+
+/* They are known over a move of the ledger and a restart: one that comes back begins an epoch. */
+static void test_a_rank_that_left_before_a_move(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t generation, end = 0;
+	struct slot *s;
+	struct job *j;
+
+	begin_two(t);
+	j = the_job(t);
+	member_left(member_of_rank(j, 1), MEMBER_ENDED);
+	leave(&t->b);
+	generation = j->ledger.generation;
+	j->ledger.annexes_wanted = true; /* which its header does not say */
+	job_poke(j);
+	while ((j->ledger.generation == generation || j->ledger.next) && turn_on(t, &end))
+		;
+	keep(j->ledger.region);
+	list_each(s, &j->slots, link)
+		keep(s->region);
+	end_node(t);
+	damaged = NULL;
+	t->before = give_kept;
+	begin_node(t);
+	j = the_job(t);
+	assert_int_equal(j->history.epoch.number, 1);
+	assert_true(j->rank_left && j->left_rank == 1);
+	join(t, &t->b, 1, 2, "run1");
+	assert_int_equal(j->history.epoch.number, 2);
+	end_node(t);
+	while (n_kept)
+		alloc_free(kept[--n_kept].bytes);
+}
+
 /* ---- A Prepare that was cut short ---- */
 
 /* As adoption leaves a rank whose ckptd was killed behind the first record of its Prepare: it has
@@ -717,6 +753,7 @@ int main(void)
 		NODE_TEST(test_annexes_after_a_crash),
 		NODE_TEST(test_memory_of_another_version),
 		NODE_TEST(test_memory_of_another_folder),
+		NODE_TEST(test_a_rank_that_left_before_a_move),
 		NODE_TEST(test_a_prepare_that_was_cut_short),
 		NODE_TEST(test_slots_without_pages_after_a_crash),
 	};
