@@ -832,9 +832,9 @@ static void tell_dropped(struct node *n, const struct region *r)
 		return; /* an older ledger of it */
 	hex_format(hex, id.b, sizeof(id.b));
 	snprintf(text, sizeof(text),
-		 "memory of a job is dropped, as the data folder has no folder jobs/%s any more: what "
-		 "was only in memory is lost; take no job's folder away while it runs (ckptctl "
-		 "rm-job removes a job)",
+		 "memory of a job is dropped, as the data folder has no folder jobs/%s any more: "
+		 "what was only in memory is lost; take no job's folder away while it runs "
+		 "(ckptctl rm-job removes a job)",
 		 hex);
 	n->env.log(n->env.log_arg, 3, NULL, text);
 }

@@ -528,6 +528,20 @@ static void note_skipped(struct member *m, const struct skip_request *r)
 	snprintf(k->reason, sizeof(k->reason), "%s", r->reason);
 }
 
+/* Only the answer to its seal was lost, with the ckptd that gave it. */
+static bool is_committed(const struct job *j, const struct skip_request *r)
+{
+	for (size_t i = j->history.n_commits; i-- > 0;) {
+		const struct history_commit *h = &j->history.commits[i];
+
+		if (h->epoch != j->history.epoch.number)
+			break;
+		if (h->commit.step == r->step)
+			return true;
+	}
+	return false;
+}
+
 void checkpoint_skip(struct member *m, const struct skip_request *r)
 {
 	struct job *j = m->job;
@@ -535,7 +549,8 @@ void checkpoint_skip(struct member *m, const struct skip_request *r)
 	struct checkpoint *c;
 
 	/* An older library gives no epoch with what it has refused. */
-	if (r->epoch == j->history.epoch.number || r->epoch == 0)
+	if ((r->epoch == j->history.epoch.number || r->epoch == 0) &&
+	    (r->kind != CKPT_SKIP_FAILED || !is_committed(j, r)))
 		problems_skipped(m, r);
 	if (r->epoch == j->history.epoch.number && r->kind != CKPT_SKIP_REFUSED) {
 		note_skipped(m, r);

@@ -233,6 +233,29 @@ static void test_a_credit_alone_comes_back(void **state)
 	assert_true(t->a.page->credit > credit);
 }
 
+/* Its seal's answer was lost with the ckptd that committed it. */
+static void test_what_is_committed_has_not_failed(void **state)
+{
+	struct node_test *t = *state;
+	Ckpt__Request q = CKPT__REQUEST__INIT;
+	Ckpt__Skip m = CKPT__SKIP__INIT;
+
+	begin_one(t);
+	save_until(&t->a, 0, 5, CKPT_COMMITTED);
+	m.step = 5;
+	m.epoch = t->a.epoch;
+	m.kind = CKPT_SKIP_FAILED;
+	m.reason = (char *)"its slots were replaced";
+	q.body_case = CKPT__REQUEST__BODY_SKIP;
+	q.skip = &m;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_false(problems_stand(the_job(t), PROBLEM_SAVES));
+	assert_int_equal(the_job(t)->saves.skips[CKPT_SKIP_FAILED], 0);
+	m.step = 6;
+	assert_int_equal(hand_ask_code(&t->a, &q), 0);
+	assert_true(problems_stand(the_job(t), PROBLEM_SAVES));
+}
+
 /* A rank that has not loaded in the new epoch yet still has saves of the old one. */
 static void test_failures_of_an_older_epoch(void **state)
 {
@@ -713,6 +736,7 @@ int main(void)
 		NODE_TEST(test_saves_fail),
 		NODE_TEST(test_failures_that_come_and_go),
 		NODE_TEST(test_a_credit_alone_comes_back),
+		NODE_TEST(test_what_is_committed_has_not_failed),
 		NODE_TEST(test_failures_of_an_older_epoch),
 		NODE_TEST(test_a_rank_with_a_problem_leaves),
 		NODE_TEST(test_saves_are_skipped),
