@@ -484,6 +484,11 @@ int ckpt_should_save(struct ckpt *c, uint64_t step)
 	return wanted && step >= wanted;
 }
 
+bool beating_passed(const struct beating *b, uint64_t step, uint64_t epoch)
+{
+	return b->saving_epoch == epoch && step < b->saving_next;
+}
+
 void beating_saved(struct beating *b, uint64_t step, uint64_t epoch, bool waits)
 {
 	uint64_t wanted = wanted_step(b, epoch);

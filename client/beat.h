@@ -25,6 +25,8 @@ void beating_take(struct beating *b, int fd);
 /* Phases of the library's own calls: always begun and ended together. */
 void beating_begin(struct beating *b, enum ckpt_phase phase, const char *what);
 void beating_end(struct beating *b);
+/* Whether it has begun to save this step, or a later one, in this epoch. */
+bool beating_passed(const struct beating *b, uint64_t step, uint64_t epoch);
 /* This step is saved, or skipped: a checkpoint that was wanted by then is not any more. */
 void beating_saved(struct beating *b, uint64_t step, uint64_t epoch, bool waits);
 /* That save does not wait any more. */

@@ -88,6 +88,7 @@ struct save {
 	uint64_t started_ns, deadline;
 	int skip_reason;   /* enum ckpt_skip_reason: why there is no credit */
 	uint32_t skip_rank;
+	bool falls; /* this rank has begun to save this step, or a later one, before */
 };
 
 struct step_tries {
@@ -299,6 +300,8 @@ MUST_CHECK int save_args_known(const struct ckpt_save_args *a, struct ckpt_save_
 MUST_CHECK int overlap_init(struct ckpt *c, struct err *e);
 void overlap_fini(struct ckpt *c);
 bool overlap_busy(const struct ckpt *c); /* between begin and fence */
+/* Refuses (CKPT_ESTATE) what cannot be done between begin and fence. */
+MUST_CHECK int overlap_ended(const struct ckpt *c, struct err *e);
 /* True once the library's thread does nothing, false at the deadline. */
 bool overlap_quiesce(struct ckpt *c, uint64_t deadline);
 /* Lets the thread, which is there and runs nothing, do this. */

@@ -475,6 +475,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 			   .timeout_ms = a->timeout_ms,
 			   .started_ns = clock_ns(),
 			   .deadline = deadline};
+	s->falls = beating_passed(c->beat, a->step, c->epoch);
 	beating_saved(c->beat, a->step, c->epoch, waits);
 	r = check(c, a, s, until, deadline, e);
 	if (r < 0) {
@@ -494,7 +495,7 @@ int save_start(struct ckpt *c, const struct ckpt_save_args *a, struct save *s, u
 		return r;
 	c->waited = true;
 	if (r == 0) {
-		skip_reason_text(s->skip_reason, (int)s->skip_rank, reason);
+		skip_reason_text(s, reason);
 		r = tell_skipped(c, s, reason, deadline, e);
 		return r < 0 ? r : CKPT_SKIPPED;
 	}
@@ -524,7 +525,7 @@ void save_end(struct ckpt *c, const char *call, const struct save *s, int result
 			tell_refused(c, s, e);
 	} else if (result & CKPT_SKIPPED) {
 		count_skip(c, s);
-		skip_sentence(s->step, c->who.job, s->skip_reason, (int)s->skip_rank, e);
+		skip_sentence(s, c->who.job, e);
 		error_note(call, CKPT_SKIPPED, e);
 	} else {
 		c->stats.saves++;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * skip.c - why a save was skipped, in words: one row for each enum ckpt_skip_reason.
+ * skip.c - why a save was skipped, in words: one row for each enum ckpt_skip_reason, two for
+ * PASSED, as only a rank whose own steps do not rise has done something wrong.
  */
 #include <config.h>
 
@@ -10,6 +11,7 @@
 #include <stdio.h>
 
 #include "base/bytes.h"
+#include "client/client.h"
 #include "proto/session_page.h"
 
 /* ckptd writes a block into the page, the library reads it as a reason. */
@@ -33,9 +35,8 @@ static const struct row rows[] = {
 	[CKPT_SKIP_NONE] = {"ckptd gave no credit", false, "see", "why"},
 	[CKPT_SKIP_CALLER] = {"the trainer skipped it", false, "the trainer chose this", NULL},
 	[CKPT_SKIP_SLOTS] = {"has memory for its saves that is still being prepared", true,
-			     "call ckpt_prepare() before training, or give the save more time",
-			     NULL},
-	[CKPT_SKIP_PASSED] = {"a rank has passed this step already", false,
+			     "call prepare before training, or give the save more time", NULL},
+	[CKPT_SKIP_PASSED] = {"this rank has passed this step already", false,
 			      "the steps of a run must rise: all ranks save a later step", NULL},
 	[CKPT_SKIP_OPENING] = {"ckptd opens the job's epoch, or stops", false,
 			       "a later save works; if none does, see", "why"},
@@ -51,7 +52,8 @@ static const struct row rows[] = {
 	[CKPT_SKIP_FULL] = {"has no free slot: its checkpoints are still being written", true,
 			    "save less often, or look for what is slow with", "why"},
 	[CKPT_SKIP_PENDING] = {"ckptd has not given the next credit yet", false,
-			       "a later save works, or one with CKPT_WAIT_CREDIT; if not, see",
+			       "a later save works, or one that waits (CKPT_WAIT_CREDIT, in Python "
+			       "wait_credit=True); if not, see",
 			       "why"},
 	[CKPT_SKIP_BEHIND] = {"has not saved the step before yet", true,
 			      "save less often, or look for why it is slow with", "why"},
@@ -60,31 +62,39 @@ static const struct row rows[] = {
 			    "why"},
 };
 
-static const struct row *row_of(int reason)
+static const struct row passed_by_another = {
+	"another rank is ahead and has skipped this step", false,
+	"all ranks skip it then, and the next step that all save counts", NULL};
+
+static const struct row *row_of(const struct save *s)
 {
+	int reason = s->skip_reason;
+
+	if (reason == CKPT_SKIP_PASSED && !s->falls)
+		return &passed_by_another;
 	if (reason < 0 || (size_t)reason >= sizeof(rows) / sizeof(rows[0]) || !rows[reason].why)
 		return &rows[CKPT_SKIP_NONE];
 	return &rows[reason];
 }
 
-void skip_reason_text(int reason, int rank, char ret[SKIP_TEXT_MAX])
+void skip_reason_text(const struct save *s, char ret[SKIP_TEXT_MAX])
 {
-	const struct row *r = row_of(reason);
+	const struct row *r = row_of(s);
 
 	if (r->of_rank)
-		snprintf(ret, SKIP_TEXT_MAX, "rank %d %s", rank, r->why);
+		snprintf(ret, SKIP_TEXT_MAX, "rank %u %s", s->skip_rank, r->why);
 	else
 		snprintf(ret, SKIP_TEXT_MAX, "%s", r->why);
 }
 
-void skip_sentence(uint64_t step, const char *job, int reason, int rank, struct err *e)
+void skip_sentence(const struct save *s, const char *job, struct err *e)
 {
-	const struct row *r = row_of(reason);
+	const struct row *r = row_of(s);
 	char why[SKIP_TEXT_MAX], look[SKIP_TEXT_MAX] = "";
 
-	skip_reason_text(reason, rank, why);
+	skip_reason_text(s, why);
 	if (r->verb)
 		snprintf(look, sizeof(look), " `ckptctl %s %s`", r->verb, job);
 	ignore_result(err_set(e, CKPT_SKIPPED, "step %llu of job '%s' was not saved: %s; %s%s",
-			      (unsigned long long)step, job, why, r->remedy, look));
+			      (unsigned long long)s->step, job, why, r->remedy, look));
 }

@@ -7,11 +7,13 @@
 
 #include "base/err.h"
 
+struct save;
+
 #define SKIP_TEXT_MAX ERR_TEXT_MAX /* a sentence of a struct err goes in whole */
 
 /* The reason for ckptd's log and its status: at most SKIP_TEXT_MAX bytes. */
-void skip_reason_text(int reason, int rank, char ret[SKIP_TEXT_MAX]);
+void skip_reason_text(const struct save *s, char ret[SKIP_TEXT_MAX]);
 /* The sentence for the trainer: what was skipped, why, what to do. */
-void skip_sentence(uint64_t step, const char *job, int reason, int rank, struct err *e);
+void skip_sentence(const struct save *s, const char *job, struct err *e);
 
 #endif
