@@ -337,13 +337,13 @@ bool problems_goes_back(struct member *m, uint64_t step, char ret[ERR_TEXT_MAX])
 	if (m->origin.kind == ORIGIN_FRESH)
 		snprintf(text, sizeof(text),
 			 "rank %u has not loaded step %llu, which the job has: it begins a new "
-			 "training, whose steps become the newest; call ckpt_load() before the "
+			 "training, whose steps become the newest; call load before the "
 			 "first save, or use another job name",
 			 m->rank, (unsigned long long)ep->base_step);
 	else if (m->origin.kind == ORIGIN_RESUMED && step <= m->origin.step)
 		snprintf(text, sizeof(text),
 			 "rank %u saves step %llu, which becomes the newest, and has loaded step "
-			 "%llu: save the steps above the one that ckpt_load() returns",
+			 "%llu: save the steps above the one that load returns",
 			 m->rank, (unsigned long long)step, (unsigned long long)m->origin.step);
 	else
 		return false;

@@ -123,7 +123,7 @@ void problems_aborted(const struct checkpoint *c);
 bool problems_given_up(const struct checkpoint *c);
 /* What it saves cannot be committed, as others have loaded and it has not. */
 #define NOT_LOADED                                                                                 \
-	"rank %u has not loaded step %llu, which rank %u has: call ckpt_load() on each rank "      \
+	"rank %u has not loaded step %llu, which rank %u has: call load on each rank "             \
 	"before the first save"
 void problems_not_loaded(struct member *m, uint64_t step, const char *why);
 void problems_loaded(struct member *m);

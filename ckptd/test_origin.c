@@ -93,7 +93,7 @@ static void test_one_forgets(void **state)
 
 	refuse_one(t, &t->a, &t->a, &t->b);
 	assert_non_null(strstr(t->b.text, "step 13 was aborted: rank 1 has not loaded step 12, "
-					  "which rank 0 has: call ckpt_load() on each rank"));
+					  "which rank 0 has: call load on each rank"));
 	assert_problem(t, PROBLEM_NOT_LOADED, "rank 1 has not loaded step 12, which rank 0 has");
 	turns(t);
 	assert_int_equal(the_job(t)->history.n_commits, 1);
@@ -204,6 +204,7 @@ static void test_all_forget(void **state)
 	for (uint64_t step = 1; step <= 3; step++)
 		save_until(&t->a, 0, step, CKPT_DURABLE);
 	assert_problem(t, PROBLEM_GOES_BACK, "rank 0 has not loaded step 12, which the job has");
+	assert_problem(t, PROBLEM_GOES_BACK, "call load before the first save");
 	assert_int_equal(the_job(t)->saves.problems[PROBLEM_GOES_BACK].step, 1);
 	assert_int_equal(the_job(t)->saves.problems[PROBLEM_GOES_BACK].times, 1);
 	leave(&t->a);
@@ -235,7 +236,8 @@ static void test_saves_below_what_was_loaded(void **state)
 	prepare_rank(&t->a);
 	assert_int_equal(save_rank(&t->a, 0, 5), 0);
 	assert_problem(t, PROBLEM_GOES_BACK,
-		       "rank 0 saves step 5, which becomes the newest, and has loaded step 12");
+		       "rank 0 saves step 5, which becomes the newest, and has loaded step 12: "
+		       "save the steps above the one that load returns");
 	save_until(&t->a, 0, 12, CKPT_COMMITTED);
 	assert_true(problems_stand(the_job(t), PROBLEM_GOES_BACK));
 	save_until(&t->a, 0, 13, CKPT_COMMITTED);

@@ -115,8 +115,9 @@ int ckpt_declare(struct ckpt *c, const struct ckpt_tensor *t)
 	if (r < 0)
 		return error_keep("ckpt_declare", r, &e);
 	if (!c->own.builder)
-		r = err_set(&e, CKPT_ESTATE, "the declaration has ended with ckpt_prepare() or "
-			    "the first save or load; open the job anew to change it");
+		r = err_set(&e, CKPT_ESTATE,
+			    "the declaration has ended with prepare or the "
+			    "first save or load; open the job again to change it");
 	if (r == 0)
 		r = name_check(t, &e);
 	if (r == 0)

@@ -43,9 +43,10 @@ int call_as_rank(const struct ckpt *c, struct err *e)
 	if (!c->looks)
 		return 0;
 	return err_set(e, CKPT_ESTATE,
-		       "this handle of job '%s' was opened to look (CKPT_EXISTING), has no rank, "
-		       "and lists, waits and reads with ckpt_stored_open(); open it with "
-		       "CKPT_TRAINS too, or without flags, to load or save as a rank",
+		       "this handle of job '%s' was opened to look (CKPT_EXISTING, in Python "
+		       "existing=True), has no rank, and lists, waits and reads what is stored; "
+		       "to load or save as a rank open with CKPT_EXISTING and CKPT_TRAINS "
+		       "(trains=True), or with neither",
 		       c->who.job);
 }
 

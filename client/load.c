@@ -677,9 +677,8 @@ static int load(struct ckpt *c, const struct ckpt_load_args *given, struct ckpt_
 
 	if (r == 0 && ret && ret->size < sizeof(ret->size))
 		r = err_set(e, -EINVAL, "result: size must be set to sizeof(struct ckpt_loaded)");
-	if (r == 0 && overlap_busy(c))
-		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
-			    "ckpt_save_fence() first");
+	if (r == 0)
+		r = overlap_ended(c, e);
 	if (r == 0)
 		r = call_as_rank(c, e);
 	if (r == 0)

@@ -259,6 +259,15 @@ bool overlap_busy(const struct ckpt *c)
 	return c->overlap && c->overlap->half == HALF_COPYING;
 }
 
+int overlap_ended(const struct ckpt *c, struct err *e)
+{
+	if (!overlap_busy(c))
+		return 0;
+	return err_set(e, CKPT_ESTATE,
+		       "a save was begun and has not ended: call ckpt_save_fence(), or in Python "
+		       "leave the block of saving(), first");
+}
+
 bool overlap_quiesce(struct ckpt *c, uint64_t deadline)
 {
 	return !c->overlap || wait_idle(c->overlap, deadline);
@@ -343,9 +352,8 @@ static int begin(struct ckpt *c, const struct ckpt_save_args *given, struct err 
 	uint64_t deadline;
 	int r = save_args_known(given, &a, e);
 
-	if (r == 0 && overlap_busy(c))
-		r = err_set(e, CKPT_ESTATE, "a save was begun already; call ckpt_save_fence() "
-			    "first");
+	if (r == 0)
+		r = overlap_ended(c, e);
 	if (r == 0)
 		r = call_as_rank(c, e);
 	if (r < 0)

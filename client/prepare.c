@@ -474,8 +474,9 @@ static int begin(struct ckpt *c, uint64_t max_blob_bytes, uint64_t deadline, str
 	if (c->prepared)
 		return max_blob_bytes + BLOB_SLACK <= c->blob_bytes
 			       ? 0
-			       : err_set(e, CKPT_ESTATE, "already prepared with %llu bytes for "
-					 "blobs; call ckpt_prepare() once, before the first save "
+			       : err_set(e, CKPT_ESTATE,
+					 "already prepared with %llu bytes for "
+					 "blobs; call prepare once, before the first save "
 					 "or load",
 					 (unsigned long long)(c->blob_bytes - BLOB_SLACK));
 	r = declare_finish(c, e);

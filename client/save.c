@@ -428,7 +428,7 @@ static int check_something(const struct ckpt *c, const struct ckpt_save_args *a,
 		return 0;
 	return err_set(e, -EINVAL,
 		       "step %llu: job '%s' has one rank, which has declared no tensor and gives "
-		       "no blob, so there is nothing to save; call ckpt_declare() for each tensor",
+		       "no blob, so there is nothing to save; declare each tensor",
 		       (unsigned long long)a->step, c->who.job);
 }
 
@@ -544,9 +544,8 @@ static int save(struct ckpt *c, const struct ckpt_save_args *given, struct err *
 	uint64_t deadline;
 	int r = save_args_known(given, &a, e);
 
-	if (r == 0 && overlap_busy(c))
-		r = err_set(e, CKPT_ESTATE, "a save was begun and not ended; call "
-			    "ckpt_save_fence() first");
+	if (r == 0)
+		r = overlap_ended(c, e);
 	if (r == 0)
 		r = call_as_rank(c, e);
 	if (r < 0)
@@ -582,13 +581,10 @@ static int skip(struct ckpt *c, uint64_t step, const char *reason, struct err *e
 	uint64_t deadline = call_deadline(c, CKPT_DEFAULT_TIMEOUT);
 	struct save s = {.step = step, .started_ns = clock_ns(), .skip_reason = CKPT_SKIP_CALLER};
 	char text[SKIP_TEXT_MAX];
-	int r = 0;
+	int r = overlap_ended(c, e);
 
-	if (overlap_busy(c))
-		return err_set(e, CKPT_ESTATE,
-			       "a save was begun and not ended; call "
-			       "ckpt_save_fence() first");
-	r = call_as_rank(c, e);
+	if (r == 0)
+		r = call_as_rank(c, e);
 	if (r == 0)
 		r = step_check(step, e);
 	if (r == 0)

@@ -361,10 +361,8 @@ static int stored_read(struct ckpt_stored *s, const struct ckpt_read_args *args,
 
 	if (r == 0 && ret && ret->size < sizeof(ret->size))
 		r = err_set(e, -EINVAL, "result: size must be set to sizeof(struct ckpt_loaded)");
-	if (r == 0 && overlap_busy(s->c))
-		r = err_set(e, CKPT_ESTATE,
-			    "a save was begun and not ended; call "
-			    "ckpt_save_fence() first");
+	if (r == 0)
+		r = overlap_ended(s->c, e);
 	if (r == 0 && d.a.flags & CKPT_RESUME)
 		r = call_as_rank(s->c, e);
 	if (r < 0)

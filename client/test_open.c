@@ -291,8 +291,10 @@ static void test_declaring(void **state)
 	assert_int_equal(ckpt_prepare(c, 1000), 0);
 	t.global_shape = shape;
 	assert_int_equal(ckpt_declare(c, &t), CKPT_ESTATE);
+	test_says(error_is(CKPT_ESTATE), "has ended with prepare or the first save or load");
 	assert_int_equal(ckpt_prepare(c, 500), 0); /* there is room */
 	assert_int_equal(ckpt_prepare(c, 5000), CKPT_ESTATE);
+	test_says(error_is(CKPT_ESTATE), "call prepare once, before the first save or load");
 	assert_true(f->blob_bytes >= 1000);
 	assert_non_null(f->declaration);
 	ckpt_close(c);

@@ -198,7 +198,9 @@ static void test_order_of_calls(void **state)
 	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_OK);
 	assert_int_equal(ckpt_save_begin(w->c, &w->a), CKPT_ESTATE);
 	assert_int_equal(ckpt_save(w->c, &w->a), CKPT_ESTATE);
+	assert_int_equal(ckpt_skip(w->c, 2, NULL), CKPT_ESTATE);
 	assert_int_equal(ckpt_load(w->c, &l, NULL), CKPT_ESTATE);
+	test_says(ckpt_last_error(NULL), "in Python leave the block of saving(), first");
 	assert_int_equal(ckpt_save_fence(w->c, CKPT_WAIT_CREDIT), -EINVAL);
 	assert_int_equal(ckpt_wait(w->c, 1, CKPT_SEALED, 1000, NULL), CKPT_OK); /* others go on */
 	assert_int_equal(ckpt_save_fence(w->c, 0), CKPT_OK);

@@ -612,7 +612,7 @@ def test_nothing_to_save(d):
     with ckpt.open("nothing", 0, 1) as c, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         s = c.save(5)
-        assert not s and s.error.code == -22 and "declared no tensor" in repr(s), s
+        assert not s and s.error.code == -22 and "declare each tensor" in repr(s), s
 
 
 def test_where_the_library_is(d):

@@ -78,7 +78,7 @@ def test_looking_beside_a_training(d):
             _session.close_all()
             with ckpt.open("trained", 0, 1, existing=True) as look:
                 assert look.stored().step == 2 and [i.epoch for i in look.list()] == [1, 1]
-                assert "CKPT_TRAINS" in str(raises(ckpt.CkptError, lambda: look.skip(9)))
+                assert "CKPT_TRAINS (trains=True)" in str(raises(ckpt.CkptError, lambda: look.skip(9)))
             assert c.save(3, wait_credit=True).wait()
             assert {i.epoch for i in c.list()} == {1}
         finally:
