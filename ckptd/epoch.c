@@ -773,7 +773,9 @@ static void refuse_for_living(struct opening *o)
 		text, sizeof(text),
 		"open job '%s' as rank %u: process%s %s%s of an earlier launch still live%s (epoch "
 		"%llu); end %s first: a launch with a CKPT_RUN_ID of its own puts them out, and "
-		"their saves fail; to look only, open it with CKPT_EXISTING",
+		"their saves fail; a rank that is started again within its launch needs that "
+		"launch's CKPT_RUN_ID; to look only, open with CKPT_EXISTING, in Python "
+		"existing=True",
 		o->r.job, o->r.rank, n == 1 ? "" : "es", pids, n > NAMED_MAX ? " and others" : "",
 		n == 1 ? "s" : "", (unsigned long long)j->history.epoch.number,
 		n == 1 ? "it" : "them");

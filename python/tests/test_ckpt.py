@@ -598,6 +598,7 @@ def test_an_earlier_launch_is_named(d):
         r = subprocess.run([sys.executable, "-c", other], text=True, capture_output=True,
                            env=dict(os.environ, PYTHONPATH=os.path.join(TOP, "python")))
         assert f"process {os.getpid()} of an earlier launch still lives (epoch" in r.stderr, r.stderr
+        assert "started again within its launch needs that launch's CKPT_RUN_ID" in r.stderr, r.stderr
 
 
 def test_one_traceback(d):
