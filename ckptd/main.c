@@ -256,8 +256,10 @@ static int load_config(const struct arguments *a, struct config *ret, struct err
 	for (size_t i = 0; i < a->n_sets && r == 0; i++)
 		r = apply_setting(&c, &a->sets[i], e);
 	if (r == 0 && !c.socket[0])
-		r = err_set(e, -EINVAL, "XDG_RUNTIME_DIR is not set: say where the socket is to be "
-			    "(--socket PATH)");
+		r = err_set(e, -EINVAL,
+			    "XDG_RUNTIME_DIR is not set: export "
+			    "XDG_RUNTIME_DIR=$HOME here and in the trainers' shells, or say where "
+			    "the socket is to be (--socket PATH)");
 	if (r == 0 && !c.data[0])
 		r = err_set(e, -EINVAL, "HOME is not set: say where data is to be (--data FOLDER)");
 	if (r == 0)

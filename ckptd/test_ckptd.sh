@@ -48,7 +48,7 @@ printf '[memory]\nslots = many\n' >"$dir/conf.d/b.conf"
 grep -q "conf.d/b.conf:2: memory.slots = 'many'" "$dir/err" || fail "the sentence: $(cat "$dir/err")"
 rm "$dir/conf.d/b.conf"
 "$ckptd" --user --data "$dir/data" --check-config >"$dir/err" 2>&1 && fail "no socket passed"
-grep -q -- '--socket' "$dir/err" || fail "the remedy is missing: $(cat "$dir/err")"
+grep -q -- 'export XDG_RUNTIME_DIR=$HOME .*--socket PATH' "$dir/err" || fail "the remedy is missing: $(cat "$dir/err")"
 "$ckptd" --user --socket "$dir/sock" --data "$dir/ckptd.conf/data" 2>"$dir/err" && fail "a file for a folder"
 grep -q "cannot make data folder '$dir/ckptd.conf/data': Not a directory: name another one with --data" \
 	"$dir/err" || fail "the sentence: $(cat "$dir/err")"
