@@ -34,11 +34,11 @@ static int parse_count(const char *value, uint32_t *ret, struct err *e)
 	return 0;
 }
 
-enum value { VALUE_SIZE, VALUE_NUMBER, VALUE_FLAG, VALUE_MAY };
+enum value { VALUE_SIZE, VALUE_NUMBER, VALUE_FLAG, VALUE_RANKS };
 
 static const struct item {
 	const char *name;
-	enum value value; /* a size is not 0; MAY: a size, or nothing for 1 */
+	enum value value; /* a size is not 0; RANKS: a size, or nothing where dp or ep says it */
 	size_t offset;
 } items[] = {
 	{ "tp", VALUE_SIZE, offsetof(struct layout_spec, tp) },
@@ -55,12 +55,12 @@ static const struct item {
 	{ "kv", VALUE_SIZE, offsetof(struct layout_spec, kv) },
 	{ "vocab", VALUE_NUMBER, offsetof(struct layout_spec, vocab) },
 	{ "zero", VALUE_NUMBER, offsetof(struct layout_spec, zero) },
-	{ "ddp", VALUE_MAY, offsetof(struct layout_spec, ddp) },
-	{ "fsdp1", VALUE_MAY, offsetof(struct layout_spec, fsdp1) },
-	{ "fsdp2", VALUE_MAY, offsetof(struct layout_spec, fsdp2) },
-	{ "zero1", VALUE_MAY, offsetof(struct layout_spec, zero1) },
-	{ "zero2", VALUE_MAY, offsetof(struct layout_spec, zero2) },
-	{ "zero3", VALUE_MAY, offsetof(struct layout_spec, zero3) },
+	{ "ddp", VALUE_RANKS, offsetof(struct layout_spec, ddp) },
+	{ "fsdp1", VALUE_RANKS, offsetof(struct layout_spec, fsdp1) },
+	{ "fsdp2", VALUE_RANKS, offsetof(struct layout_spec, fsdp2) },
+	{ "zero1", VALUE_RANKS, offsetof(struct layout_spec, zero1) },
+	{ "zero2", VALUE_RANKS, offsetof(struct layout_spec, zero2) },
+	{ "zero3", VALUE_RANKS, offsetof(struct layout_spec, zero3) },
 	{ "tied", VALUE_FLAG, offsetof(struct layout_spec, tied) },
 	{ "swiglu", VALUE_FLAG, offsetof(struct layout_spec, swiglu) },
 	{ "strict", VALUE_FLAG, offsetof(struct layout_spec, strict) },
@@ -101,8 +101,8 @@ static int parse_value(struct layout_spec *s, const struct item *item, const cha
 	uint32_t *field = (uint32_t *)((char *)s + item->offset);
 	int r;
 
-	if (!value && (item->value == VALUE_FLAG || item->value == VALUE_MAY)) {
-		*field = 1;
+	if (!value && (item->value == VALUE_FLAG || item->value == VALUE_RANKS)) {
+		*field = item->value == VALUE_FLAG ? 1 : LAYOUT_NOT_SAID;
 		return 0;
 	}
 	if (!value)
@@ -178,9 +178,10 @@ static int parse_family(struct layout_spec *s, char **text, struct err *e)
 static int set_kind(struct layout_spec *s, struct err *e)
 {
 	const struct {
+		const char *name;
 		uint32_t ranks, zero;
-	} kinds[] = { { s->ddp, 0 },   { s->zero1, 1 }, { s->zero2, 2 },
-		     { s->zero3, 3 }, { s->fsdp1, 0 }, { s->fsdp2, 0 } };
+	} kinds[] = {{"ddp", s->ddp, 0},     {"zero1", s->zero1, 1}, {"zero2", s->zero2, 2},
+		     {"zero3", s->zero3, 3}, {"fsdp1", s->fsdp1, 0}, {"fsdp2", s->fsdp2, 0}};
 	int said = s->zero != LAYOUT_NOT_SAID;
 
 	if (s->zero != LAYOUT_NOT_SAID && s->zero > 3)
@@ -190,8 +191,14 @@ static int set_kind(struct layout_spec *s, struct err *e)
 			continue;
 		said++;
 		s->zero = kinds[i].zero;
-		if (kinds[i].ranks == 1)
+		if (kinds[i].ranks == LAYOUT_NOT_SAID) {
+			if (!s->dp && !s->ep)
+				return err_set(e, -EINVAL,
+					       "'%s': it needs a number, as in %s=2, where "
+					       "neither dp nor ep has one",
+					       kinds[i].name, kinds[i].name);
 			continue;
+		}
 		if (s->dp && s->dp != kinds[i].ranks)
 			return err_set(e, -EINVAL, "%u and dp=%u: the same ranks said twice",
 				       kinds[i].ranks, s->dp);
@@ -208,6 +215,8 @@ static int set_sizes(struct layout_spec *s, struct err *e)
 {
 	uint64_t dense = (uint64_t)s->tp * s->cp, experts, world;
 
+	if (!s->ep)
+		s->ep = 1;
 	if (!s->etp)
 		s->etp = s->tp;
 	experts = (uint64_t)s->ep * s->etp;
@@ -237,7 +246,6 @@ int layout_parse(const char *spec, struct layout **ret, struct err *e)
 		.tp = 1,
 		.pp = 1,
 		.cp = 1,
-		.ep = 1,
 		.replicate = 1,
 		.vpp = 1,
 		.vocab = LAYOUT_NOT_SAID,

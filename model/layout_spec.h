@@ -17,7 +17,7 @@ struct layout_spec {
 	uint32_t tp, pp, dp, cp, ep, etp, replicate;
 	uint32_t layers, experts, heads, kv; /* 0: not said */
 	uint32_t vpp, vocab;
-	/* dp by another name, and 1: just the name */
+	/* dp by another name; 0: not said, LAYOUT_NOT_SAID: without a number */
 	uint32_t ddp, fsdp1, fsdp2, zero1, zero2, zero3;
 	uint32_t zero;
 	uint32_t tied, swiglu, strict;

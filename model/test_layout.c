@@ -339,6 +339,9 @@ static void test_wrong_specs(void **state)
 	refuse("", "says nothing");
 	refuse("hf:", "says nothing");
 	refuse("tp", "needs a number");
+	refuse("fsdp2", "'fsdp2': it needs a number, as in fsdp2=2, where neither dp nor ep");
+	refuse("hf:tp=2,ddp", "'ddp': it needs a number");
+	refuse("zero1=1,dp=4", "said twice");
 	refuse("tp=0", "at least 1");
 	refuse("tp=x", "'x' is not a number");
 	refuse("tp=65537", "'65537' is not a number up to 65536");

@@ -72,6 +72,11 @@ json 'assert len(d["tensors"]) == 28'
 
 run 2 layout fsdp=3
 says err "'fsdp': there is no such item (did you mean 'fsdp2'?)"
+for kind in ddp zero1 zero2 zero3 fsdp1 fsdp2; do
+	run 2 layout $kind "$dir/list.json"
+	says err "layout '$kind': '$kind': it needs a number, as in $kind=2"
+	run 0 layout $kind,dp=2 "$dir/list.json"
+done
 run 2 layout hf:tp=x
 says err "layout 'hf:tp=x': 'tp': 'x' is not a number"
 run 2 layout "$dir/none.json"
