@@ -29,6 +29,15 @@ const char *doc_text(const json_t *o, const char *key)
 	return s ? s : "";
 }
 
+/* ckptd says "gone" from the moment on when no load begins to read the files, which are still there
+ * then; a folder that is looked at says "expiring" of the same. */
+const char *doc_disk_word(const json_t *checkpoint)
+{
+	const char *disk = doc_text(checkpoint, "disk");
+
+	return strcmp(disk, "gone") == 0 ? "expiring" : disk;
+}
+
 uint64_t doc_number(const json_t *o, const char *key)
 {
 	return (uint64_t)json_integer_value(json_object_get(o, key));

@@ -16,6 +16,8 @@
 
 /* What is not there, or of another type, reads as "", 0, false. */
 const char *doc_text(const json_t *o, const char *key);
+/* How a checkpoint stands on disk, for people. */
+const char *doc_disk_word(const json_t *checkpoint);
 uint64_t doc_number(const json_t *o, const char *key);
 bool doc_flag(const json_t *o, const char *key);
 bool doc_is(const json_t *o, const char *key, const char *text);

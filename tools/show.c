@@ -143,7 +143,7 @@ static void print_tiers(const json_t *c)
 	    !memory                ? "not known without ckptd"
 	    : json_is_true(memory) ? "yes"
 				   : "no",
-	    doc_text(c, "disk")[0] ? doc_text(c, "disk") : "no",
+	    doc_disk_word(c)[0] ? doc_disk_word(c) : "no",
 	    doc_flag(c, "suspect") ? " (damaged: 'ckptctl verify' says where)" : "");
 }
 

@@ -496,7 +496,7 @@ static void list_row(struct table *t, const struct ctl *ctl, const char *label, 
 	table_cell(t, "%" PRIu64, doc_number(c, "epoch"));
 	table_cell(t, "%s", doc_text(c, "state"));
 	table_cell(t, "%s", !memory ? "?" : json_is_true(memory) ? "yes" : "no");
-	table_cell(t, "%s", doc_text(c, "disk"));
+	table_cell(t, "%s", doc_disk_word(c));
 	table_cell(t, "%s", doc_is(c, "state", "committed") ? doc_text(c, "trust") : "");
 	table_cell(t, "%" PRIu64, doc_number(c, "world"));
 	table_cell(t, "%s", text_bytes(text, doc_number(c, "bytes")));

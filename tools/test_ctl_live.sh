@@ -120,6 +120,12 @@ run 2 show alpha 30 --socket "$sock" --data "$dir/other"
 says err "has the folder '$data', not '$dir/other'"
 run 0 show alpha 10 --socket "$sock"
 says out "its files are gone"
+says out "disk: expiring"
+run 0 list alpha --socket "$sock"
+says out "committed  no      expiring"
+lacks out "gone"
+under CKPT_SOCKET=$sock run 0 list alpha --json
+json 'assert step("alpha", 10)["disk"] == "gone"'
 under CKPT_SOCKET=$sock run 0 verify
 says out "read from $data in "
 run 0 verify --data "$dir/other"
