@@ -3,9 +3,10 @@
 
     import torch.distributed.checkpoint as dcp, ckpt.torch as ck
 
+    dcp.load(state, storage_reader=ck.Reader("run7"))             # at a start: the newest before it
     writer = ck.Writer("run7")
     dcp.save(state, checkpoint_id=f"ckpt://run7/{step}", storage_writer=writer)   # or dcp.async_save
-    dcp.load(state, storage_reader=ck.Reader("run7"))                             # the newest
+    dcp.load(state, storage_reader=ck.Reader("run7", step))       # of this launch, by its step
 
 Under torch 1.13: save_state_dict(state, ck.Writer("run7", step)), load_state_dict(state,
 ck.Reader("run7")). Any number of ranks loads what any other saved, from memory or disk, and so does

@@ -48,6 +48,7 @@ def test_killed_and_run_again(_):
     assert second.returncode == 0, second.stderr
     base = int(re.search(r"going on from (\d+)", second.stdout)[1])
     assert base > 20 and f"trained to {STEPS}.0" in second.stdout, second.stdout
+    assert "on disk: True" in second.stdout, second.stdout
     last = listed("run7")[0]
     assert last["step"] == STEPS - 1 and last["disk"] == "durable", last
 
