@@ -120,7 +120,7 @@ int channel_send(struct channel *ch, const void *msg, size_t len, int fd, uint64
 			continue;
 		if (errno != EAGAIN)
 			return -errno;
-		r = clock_poll(&p, 1, deadline);
+		r = clock_poll(&p, 1, deadline, ch->interrupt);
 		if (r <= 0)
 			return r == 0 ? CKPT_ETIMEDOUT : r;
 	}
@@ -181,7 +181,7 @@ int channel_receive(struct channel *ch, void *buf, size_t *ret_len, int fds[CONN
 int channel_wait(struct channel *ch, uint64_t deadline)
 {
 	struct pollfd p = { .fd = ch->fd, .events = POLLIN };
-	int r = clock_poll(&p, 1, deadline);
+	int r = clock_poll(&p, 1, deadline, ch->interrupt);
 
 	assert(ch->up);
 	return r > 0 ? 0 : r == 0 ? CKPT_ETIMEDOUT : r;

@@ -11,10 +11,12 @@
 
 #include "base/conn.h"
 #include "base/err.h"
+#include "client/clock.h"
 
 struct channel {
 	int fd; /* one number for life, for foreign event loops; -1 before the first connect */
 	bool up;
+	struct interrupt *interrupt; /* of what waits for it; NULL: none */
 };
 
 void channel_init(struct channel *ch);

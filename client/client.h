@@ -124,6 +124,7 @@ struct ckpt {
 	pid_t pid;
 	struct identity who;
 	const char *socket;   /* of who.sockets: where ckptd answered; before that, the first */
+	struct interrupt interrupt; /* of who.interrupted */
 	struct requests rq;
 
 	/* Session */
@@ -220,6 +221,11 @@ static inline void call_release(struct ckpt *c)
 MUST_CHECK int timeout_check(int64_t timeout_ms, struct err *e);
 /* The caller's timeout as a deadline. */
 uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms);
+/* It has passed, or the caller's hook has ended the call: either way nothing more is waited for. */
+static inline bool call_is_over(const struct ckpt *c, uint64_t deadline)
+{
+	return c->interrupt.came || clock_ns() >= deadline;
+}
 
 /* ---- session.c ---- */
 MUST_CHECK int session_open(struct ckpt *c, struct err *e);
@@ -302,8 +308,11 @@ void overlap_fini(struct ckpt *c);
 bool overlap_busy(const struct ckpt *c); /* between begin and fence */
 /* Refuses (CKPT_ESTATE) what cannot be done between begin and fence. */
 MUST_CHECK int overlap_ended(const struct ckpt *c, struct err *e);
-/* True once the library's thread does nothing, false at the deadline. */
+/* True once the library's thread does nothing, false at the deadline or where the caller's hook
+ * ends the call. */
 bool overlap_quiesce(struct ckpt *c, uint64_t deadline);
+/* Waits until it does nothing, whatever the hook says. */
+void overlap_finish(struct ckpt *c);
 /* Lets the thread, which is there and runs nothing, do this. */
 void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg);
 /*
@@ -315,7 +324,7 @@ typedef uint64_t overlap_step_fn(void *arg);
 void overlap_steps(struct ckpt *c, overlap_step_fn *step, void *arg);
 /* No further one begins; the last may end later. */
 void overlap_steps_end(struct ckpt *c);
-/* Waits until a step has made it true. */
+/* Waits until a step has made it true, the deadline passes or the caller's hook ends the call. */
 bool overlap_await(struct ckpt *c, bool (*there)(const void *arg), const void *arg,
 		   uint64_t deadline);
 

@@ -10,6 +10,8 @@
 
 #include "ckpt.h"
 
+#define INTERRUPT_LOOK_NS (200 * NS_PER_MS) /* between two looks of one call */
+
 uint64_t clock_ns(void)
 {
 	struct timespec t;
@@ -47,19 +49,54 @@ static int poll_ms(uint64_t deadline)
 	return ms > INT_MAX ? INT_MAX : (int)ms;
 }
 
-int clock_poll(struct pollfd *p, nfds_t n, uint64_t deadline)
+void interrupt_begin(struct interrupt *i)
+{
+	i->next_ns = 0;
+	i->came = false;
+}
+
+uint64_t interrupt_until(struct interrupt *i, uint64_t deadline)
+{
+	if (!i || !i->hook)
+		return deadline;
+	if (i->came)
+		return 0;
+	if (i->next_ns == 0)
+		i->next_ns = clock_ns() + INTERRUPT_LOOK_NS;
+	return i->next_ns < deadline ? i->next_ns : deadline;
+}
+
+bool interrupt_look(struct interrupt *i, bool now)
+{
+	if (!i || !i->hook)
+		return false;
+	if (!i->came && (now || clock_ns() >= i->next_ns)) {
+		i->came = i->hook(i->arg) != 0;
+		i->next_ns = clock_ns() + INTERRUPT_LOOK_NS;
+	}
+	return i->came;
+}
+
+int clock_poll(struct pollfd *p, nfds_t n, uint64_t deadline, struct interrupt *i)
 {
 	int r;
 
 	for (;;) {
-		int ms = poll_ms(deadline);
+		uint64_t until = interrupt_until(i, deadline);
+		int ms = poll_ms(until);
 
 		r = poll(p, n, ms);
 		if (r > 0)
 			return r;
 		if (r < 0 && errno != EINTR)
 			return -errno;
-		if (ms == 0 || (r == 0 && poll_ms(deadline) == 0))
+		if (until == 0)
+			return 0;
+		/* A signal handler has run on this thread: what it did may be what the hook waits
+		 * for. What is ready by now still counts. */
+		if (interrupt_look(i, r < 0))
+			continue;
+		if ((r == 0 || ms == 0) && poll_ms(deadline) == 0)
 			return 0;
 	}
 }

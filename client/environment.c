@@ -342,6 +342,8 @@ int identity_find(const char *job, int rank, int world, const struct ckpt_option
 	id.existing = o.flags & CKPT_EXISTING;
 	id.trains = !id.existing || (o.flags & CKPT_TRAINS);
 	id.own_state = o.flags & CKPT_OWN_STATE;
+	id.interrupted = o.interrupted;
+	id.interrupted_arg = o.interrupted_arg;
 	if (o.connect_timeout_ms < CKPT_DEFAULT_TIMEOUT || o.timeout_ms < CKPT_DEFAULT_TIMEOUT)
 		return err_set(e, -EINVAL,
 			       "options: a timeout of %lld ms; give milliseconds, or CKPT_FOREVER",

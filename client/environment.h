@@ -30,6 +30,8 @@ struct identity {
 	uint32_t min_trust;                /* of loads, by CKPT_MIN_TRUST */
 	int64_t timeout_ms;                /* of calls with CKPT_DEFAULT_TIMEOUT */
 	bool existing, trains, own_state;  /* CKPT_EXISTING, CKPT_TRAINS, CKPT_OWN_STATE */
+	int (*interrupted)(void *arg);     /* NULL: none */
+	void *interrupted_arg;
 	bool assumed;                      /* nothing said rank and world: 0 of 1 */
 };
 

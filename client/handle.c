@@ -64,6 +64,8 @@ int call_enter(struct ckpt *c, struct err *e)
 
 	if (r == 0 && !call_take(c))
 		r = call_refuse(c, e);
+	if (r == 0)
+		interrupt_begin(&c->interrupt);
 	return r;
 }
 
@@ -104,6 +106,7 @@ uint64_t call_deadline(const struct ckpt *c, int64_t timeout_ms)
 
 static void handle_free(struct ckpt *c, bool failed)
 {
+	interrupt_begin(&c->interrupt); /* what has ended the last call does not end the goodbye */
 	prepare_stop(c);
 	overlap_fini(c);
 	session_close(c, failed);
@@ -147,6 +150,9 @@ int ckpt_open(const char *job, int rank, int world, const struct ckpt_options *o
 	}
 	r = ret ? identity_find(job, rank, world, opt, &c->who, &e) : -EINVAL;
 	c->socket = c->who.sockets[0];
+	c->interrupt.hook = c->who.interrupted;
+	c->interrupt.arg = c->who.interrupted_arg;
+	c->rq.channel.interrupt = &c->interrupt;
 	if (r == 0)
 		r = handle_open(c, &e);
 	if (r < 0) {

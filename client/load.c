@@ -459,6 +459,7 @@ static int place(struct loading *l, struct err *e)
 		.targets = l->targets,
 		.devices = l->c->devices,
 		.deadline = l->deadline,
+		.interrupt = &l->c->interrupt,
 		.memory = l->c->who.load_memory,
 		.pace = l->again ? NULL : &l->c->pace,
 	};

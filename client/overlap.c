@@ -154,25 +154,38 @@ static int start_thread(struct overlap *o)
 	return -r;
 }
 
-/* Until what the thread does may have changed. With the mutex; not 0: the deadline passed. */
-static int wait_news(struct overlap *o, uint64_t deadline)
+/*
+ * Until what the thread does may have changed. With the mutex, but for the look at the hook; not 0:
+ * the deadline passed or the hook ended the call. i may be NULL: none.
+ */
+static int wait_news(struct overlap *o, uint64_t deadline, struct interrupt *i)
 {
-	struct timespec until = timespec_of(deadline);
+	uint64_t look = interrupt_until(i, deadline);
+	struct timespec until = timespec_of(look);
+	bool came;
+	int r;
 
-	if (deadline == NEVER)
+	assert(look <= deadline);
+	if (look == NEVER)
 		return pthread_cond_wait(&o->idle, &o->mutex);
-	return pthread_cond_clockwait(&o->idle, &o->mutex, CLOCK_MONOTONIC, &until);
+	r = pthread_cond_clockwait(&o->idle, &o->mutex, CLOCK_MONOTONIC, &until);
+	if (r == 0 || look == deadline)
+		return r;
+	pthread_mutex_unlock(&o->mutex);
+	came = interrupt_look(i, false);
+	pthread_mutex_lock(&o->mutex);
+	return came ? r : 0;
 }
 
 /* False: it is still busy at the deadline. */
-static bool wait_idle(struct overlap *o, uint64_t deadline)
+static bool wait_idle(struct overlap *o, uint64_t deadline, struct interrupt *i)
 {
 	bool idle;
 	int r = 0;
 
 	pthread_mutex_lock(&o->mutex);
 	while (o->busy && r == 0)
-		r = wait_news(o, deadline);
+		r = wait_news(o, deadline, i);
 	idle = !o->busy;
 	pthread_mutex_unlock(&o->mutex);
 	return idle;
@@ -242,7 +255,7 @@ int overlap_init(struct ckpt *c, struct err *e)
 		overlap_free(o);
 		return err_code(e, r, "make the thread that copies between begin and fence");
 	}
-	ignore_result(wait_idle(o, NEVER) /* it is */);
+	ignore_result(wait_idle(o, NEVER, NULL) /* it is */);
 	c->overlap = o;
 	return 0;
 }
@@ -270,7 +283,13 @@ int overlap_ended(const struct ckpt *c, struct err *e)
 
 bool overlap_quiesce(struct ckpt *c, uint64_t deadline)
 {
-	return !c->overlap || wait_idle(c->overlap, deadline);
+	return !c->overlap || wait_idle(c->overlap, deadline, &c->interrupt);
+}
+
+void overlap_finish(struct ckpt *c)
+{
+	if (c->overlap)
+		ignore_result(wait_idle(c->overlap, NEVER, NULL) /* it is */);
 }
 
 void overlap_run(struct ckpt *c, void (*run)(void *arg), void *arg)
@@ -307,7 +326,7 @@ bool overlap_await(struct ckpt *c, bool (*there)(const void *arg), const void *a
 	o->hurry = true;
 	pthread_cond_signal(&o->work);
 	while (!(found = there(arg)) && r == 0)
-		r = wait_news(o, deadline);
+		r = wait_news(o, deadline, &c->interrupt);
 	pthread_mutex_unlock(&o->mutex);
 	return found;
 }
@@ -414,7 +433,7 @@ static int check_copy(struct overlap *o, unsigned flags, struct err *e)
 			       "ckptd at '%s' was restarted without its "
 			       "memory: what was being saved is gone, later saves work again",
 			       c->socket);
-	ignore_result(wait_idle(o, NEVER) /* it is */);
+	ignore_result(wait_idle(o, NEVER, NULL) /* it is */);
 	r = o->result;
 	if (r < 0 && e)
 		*e = o->err;

@@ -31,6 +31,7 @@
 #include <stdatomic.h>
 
 #include "base/alloc.h"
+#include "client/clock.h"
 #include "client/pages.h"
 #include "client/turns.h"
 #include "codec/copy.h"
@@ -69,6 +70,7 @@ struct worker {
 	uint32_t *pieces; /* that the segment at hand has bytes of */
 	uint32_t n_pieces;
 	uint64_t read;    /* bytes */
+	struct interrupt *interrupt; /* NULL: it is not the caller's thread */
 	pthread_t thread;
 };
 
@@ -489,6 +491,8 @@ static void *work(void *arg)
 	while (r == 0 && turns_next(&w->p->turns, placed, &taken)) {
 		r = place_range(w, &taken, &e);
 		placed = bytes_of(w->p, &taken);
+		if (r == 0 && interrupt_look(w->interrupt, false))
+			r = CKPT_ETIMEDOUT;
 	}
 	devices_unpin(w->p->in->devices, pinned_for, w->buffers.window);
 	if (r < 0)
@@ -614,6 +618,7 @@ int placer_run(const struct placing *in, struct placed *ret, struct err *e)
 		placer_fini(&p);
 		return err_code(e, r, "read what is stored");
 	}
+	workers[0].interrupt = in->interrupt;
 	n = start_workers(&p, workers, n);
 	work(&workers[0]);
 	for (uint32_t i = 0; i < n; i++) {

@@ -33,6 +33,8 @@ struct placing {
 	/* What is known of the device, and will be; NULL: nothing, and no other way is tried. */
 	struct pace_kept *pace;
 	uint64_t deadline;
+	/* Looked at between ranges, by the caller's thread; NULL: none. */
+	struct interrupt *interrupt;
 };
 
 struct placed {
@@ -43,8 +45,9 @@ struct placed {
 };
 
 /*
- * 0; CKPT_ECORRUPT: a leaf does not match its digest or cannot be read; CKPT_ETIMEDOUT, -ENOMEM,
- * CKPT_ENODEVICE. ret is filled in every case. Targets hold no promise after an error.
+ * 0; CKPT_ECORRUPT: a leaf does not match its digest or cannot be read; CKPT_ETIMEDOUT (of deadline
+ * or interrupt), -ENOMEM, CKPT_ENODEVICE. ret is filled in every case. Targets hold no promise
+ * after an error.
  */
 MUST_CHECK int placer_run(const struct placing *p, struct placed *ret, struct err *e);
 

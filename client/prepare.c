@@ -222,7 +222,7 @@ void prepare_drop_slots(struct ckpt *c)
 		/* Between begin and fence alone, and so in no save: the copy into them ends soon,
 		 * and the tensors that it reads are the caller's again after the fence. */
 		if (overlap_busy(c))
-			ignore_result(overlap_quiesce(c, NEVER) /* no deadline: true */);
+			overlap_finish(c);
 		mapping_retire(c->taken, c);
 	}
 	c->taken = NULL;
@@ -280,7 +280,7 @@ static int look_for_filled(struct ckpt *c, enum need need, uint64_t until, uint6
 				    e);
 		if (!wait)
 			break;
-	} while (r == 0 && clock_ns() < until);
+	} while (r == 0 && !call_is_over(c, until));
 	return r;
 }
 

@@ -185,7 +185,7 @@ static int say_skip(struct ckpt *c, const struct save *s, uint64_t credit, int k
 static int tell_skipped(struct ckpt *c, const struct save *s, const char *reason, uint64_t deadline,
 			struct err *e)
 {
-	bool late = clock_ns() >= deadline;
+	bool late = call_is_over(c, deadline);
 	int r = say_skip(c, s, 0, s->skip_reason, reason, deadline, e);
 
 	return late && r == CKPT_ETIMEDOUT ? 0 : r;
@@ -227,7 +227,7 @@ static void tell_refused(struct ckpt *c, const struct save *s, const struct err 
 	char text[SKIP_TEXT_MAX];
 
 	/* The save has failed, it need not also be slow. */
-	if (!c->rq.channel.up || clock_ns() >= s->deadline)
+	if (!c->rq.channel.up || call_is_over(c, s->deadline))
 		return;
 	text_put(text, sizeof(text), why && why->text[0] ? why->text : "its save failed");
 	ignore_result(say_skip(c, s, 0, CKPT_SKIP_REFUSED, text,
@@ -397,7 +397,7 @@ static int wait_credit(struct ckpt *c, struct save *s, uint64_t deadline, struct
 			r = check_epoch(c, s->step, e);
 		/* Of these two no credit comes, however long it waits. */
 		if (r != 0 || s->skip_reason == CKPT_SKIP_PASSED ||
-		    s->skip_reason == CKPT_SKIP_LEFT || clock_ns() >= deadline)
+		    s->skip_reason == CKPT_SKIP_LEFT || call_is_over(c, deadline))
 			return r;
 		r = ask_credit(c, min_u64(deadline, deadline_in(CREDIT_SLICE_MS)), e);
 		/* ckptd answers the request that takes an older one back. */

@@ -154,7 +154,8 @@ static int call_in_time(struct ckpt *c, struct request *q, uint64_t deadline)
 	if (soon)
 		deadline = min_u64(deadline, deadline_in(SILENT_MS));
 	r = call_once(c, q, deadline);
-	if (soon && r == CKPT_ETIMEDOUT && !q->done)
+	/* An interrupted call has not given it the time that an answer may take. */
+	if (soon && r == CKPT_ETIMEDOUT && !q->done && !c->interrupt.came)
 		ignore_result(session_is_silent(c, ASK_MS) /* the call has failed */);
 	return r;
 }
@@ -474,7 +475,10 @@ static int join(struct ckpt *c, uint64_t until, uint64_t answer_by, uint64_t dea
 			until = max_u64(until, min_u64(answer_by, now + PAUSE_MAX));
 		if (!worth_another_try(r) || now >= until)
 			break;
-		ignore_result(clock_poll(NULL, 0, min_u64(now + pause, until)) /* only waits */);
+		ignore_result(clock_poll(NULL, 0, min_u64(now + pause, until),
+					 &c->interrupt) /* only waits */);
+		if (c->interrupt.came)
+			break;
 		pause = min_u64(2 * pause, PAUSE_MAX);
 	}
 	/* A last try for which no time was left: the one before it says more. */

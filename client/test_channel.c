@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -316,9 +317,82 @@ static void test_deadlines(void **state)
 	assert_true(deadline_in(INT64_MAX) == NEVER);
 	assert_true(deadline_in(0) >= now + ASK_MS * NS_PER_MS);
 	assert_true(deadline_in(5) >= now + 5 * NS_PER_MS);
-	assert_int_equal(clock_poll(NULL, 0, now), 0);
-	assert_int_equal(clock_poll(NULL, 0, now + 2 * NS_PER_MS), 0);
+	assert_int_equal(clock_poll(NULL, 0, now, NULL), 0);
+	assert_int_equal(clock_poll(NULL, 0, now + 2 * NS_PER_MS, NULL), 0);
 	assert_true(clock_ns() >= now + 2 * NS_PER_MS);
+}
+
+struct asked {
+	int n, end_at; /* the look that ends the call; 0: none */
+};
+
+static int count_looks(void *arg)
+{
+	struct asked *a = arg;
+
+	return ++a->n == a->end_at;
+}
+
+static void on_signal(int number)
+{
+	(void)number;
+}
+
+static void *signal_it(void *arg)
+{
+	poll(NULL, 0, 20);
+	return pthread_kill(*(pthread_t *)arg, SIGUSR1) == 0 ? NULL : arg;
+}
+
+/* It ends a wait without a deadline, and all that follow in the call; a short wait does not ask. */
+static void test_interrupt(void **state)
+{
+	struct asked a = {.end_at = 2};
+	struct interrupt i = {.hook = count_looks, .arg = &a};
+	int ready[2];
+	struct pollfd p = {.events = POLLIN};
+
+	(void)state;
+	assert_true(pipe2(ready, O_CLOEXEC) == 0);
+	p.fd = ready[0];
+	assert_int_equal(clock_poll(&p, 1, clock_ns() + NS_PER_MS, &i), 0);
+	assert_int_equal(clock_poll(&p, 1, 0, &i), 0);
+	assert_int_equal(a.n, 0);
+	assert_int_equal(clock_poll(&p, 1, NEVER, &i), 0);
+	assert_int_equal(a.n, 2);
+	assert_true(i.came);
+	assert_int_equal(clock_poll(&p, 1, NEVER, &i), 0);
+	assert_true(write(ready[1], "x", 1) == 1);
+	assert_int_equal(clock_poll(&p, 1, NEVER, &i), 1); /* what is there counts */
+	assert_int_equal(a.n, 2);
+	interrupt_begin(&i);
+	assert_false(i.came);
+	close(ready[0]);
+	close(ready[1]);
+}
+
+/* It is asked at once when a handler has run on its thread; without it a signal ends nothing. */
+static void test_signal_asks_at_once(void **state)
+{
+	struct sigaction act = {.sa_handler = on_signal}, before;
+	struct asked a = {.end_at = 1};
+	struct interrupt i = {.hook = count_looks, .arg = &a, .next_ns = NEVER - 1};
+	pthread_t self = pthread_self(), t;
+	uint64_t start;
+	void *failed;
+
+	(void)state;
+	assert_true(sigaction(SIGUSR1, &act, &before) == 0);
+	assert_true(pthread_create(&t, NULL, signal_it, &self) == 0);
+	assert_int_equal(clock_poll(NULL, 0, NEVER, &i), 0);
+	assert_int_equal(a.n, 1);
+	assert_true(pthread_join(t, &failed) == 0 && !failed);
+	assert_true(pthread_create(&t, NULL, signal_it, &self) == 0);
+	start = clock_ns();
+	assert_int_equal(clock_poll(NULL, 0, start + 60 * NS_PER_MS, NULL), 0);
+	assert_true(clock_ns() >= start + 60 * NS_PER_MS);
+	assert_true(pthread_join(t, &failed) == 0 && !failed);
+	assert_true(sigaction(SIGUSR1, &before, NULL) == 0);
 }
 
 int main(void)
@@ -334,6 +408,8 @@ int main(void)
 		T(test_what_does_not_parse_ends_it),
 		cmocka_unit_test(test_memfd),
 		cmocka_unit_test(test_deadlines),
+		cmocka_unit_test(test_interrupt),
+		cmocka_unit_test(test_signal_asks_at_once),
 	};
 
 	return cmocka_run_group_tests_name("channel", tests, NULL, NULL);

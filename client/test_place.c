@@ -708,6 +708,35 @@ static void test_strided_targets(void **state)
 	drop_world(&w);
 }
 
+static int count_looks(void *arg)
+{
+	return ++*(int *)arg;
+}
+
+/* The caller's thread looks when it is due, and the placing ends. */
+static void test_interrupt(void **state)
+{
+	int looks = 0;
+	struct interrupt i = {.hook = count_looks, .arg = &looks, .next_ns = NEVER - 1};
+	struct placed placed;
+	struct err e;
+	struct world w;
+	struct placing p;
+
+	(void)state;
+	make_world(&w, 5);
+	p = placing_of(&w, 3);
+	p.interrupt = &i;
+	assert_int_equal(placer_run(&p, &placed, &e), 0);
+	assert_int_equal(looks, 0); /* it is not due */
+	p = placing_of(&w, 1);
+	p.interrupt = &i;
+	i.next_ns = 1;
+	assert_int_equal(placer_run(&p, &placed, &e), CKPT_ETIMEDOUT);
+	assert_int_equal(looks, 1);
+	drop_world(&w);
+}
+
 static void test_deadline_and_memory(void **state)
 {
 	struct placed placed;
@@ -1043,6 +1072,7 @@ int main(void)
 		cmocka_unit_test(test_bad_compressed_chunks_and_short_files),
 		cmocka_unit_test(test_digest_of_what_is_stored),
 		cmocka_unit_test(test_strided_targets),
+		cmocka_unit_test(test_interrupt),
 		cmocka_unit_test(test_deadline_and_memory),
 	};
 

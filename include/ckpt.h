@@ -140,7 +140,17 @@ struct ckpt_options {
 	int64_t connect_timeout_ms; /* of ckpt_open(); 0: one try, or CKPT_CONNECT_TIMEOUT s */
 	int64_t timeout_ms;   /* of calls with CKPT_DEFAULT_TIMEOUT; 0: CKPT_TIMEOUT or 60 s */
 	unsigned flags;       /* CKPT_EXISTING, CKPT_TRAINS, CKPT_OWN_STATE */
+	int (*interrupted)(void *arg); /* ends the handle's waits, see below; NULL: nothing does */
+	void *interrupted_arg;         /* is given to it, and stays the caller's */
 };
+/*
+ * interrupted: for a host that handles signals outside of handlers, as an interpreter does. A call
+ * that waits calls it after each 200 ms, and when a signal handler has run on its thread; where it
+ * returns other than 0 the call ends as if its timeout were over, with the same result, and so does
+ * ckpt_open(). A call that does not wait so long does not call it. It is called on the thread that
+ * is in the call, at any time until ckpt_close() has returned, and must not call with this handle:
+ * CKPT_ESTATE. Without it a signal ends no call. A copy of tensors is not ended by it.
+ */
 /*
  * CKPT_EXISTING makes no job: CKPT_ENOTFOUND where there is none of this name. Alone it is for a
  * process that looks: it takes no rank, whatever rank, world and run id say, opens no epoch, and
