@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bindings.c - ckpt._bindings: the bindings of many tensors, without Python for each of them.
+ * bindings.c - ckpt._bindings: the bindings of many tensors, without Python for each of them; and
+ * what ends a call's waits (interrupt.c).
  *
  * A Table holds what a handle has declared. fill() looks at one live object for each of them
  * (look.c) and writes its struct ckpt_binding; declare() looks at one and calls ckpt_declare().
@@ -16,6 +17,7 @@
  */
 #include <config.h>
 
+#include "python/interrupt.h"
 #include "python/look.h"
 
 #include <assert.h>
@@ -558,18 +560,31 @@ static PyType_Spec spec = {.name = "ckpt._bindings.Table",
 			   .flags = Py_TPFLAGS_DEFAULT,
 			   .slots = slots};
 
+PyDoc_STRVAR(raise_kept_doc,
+	     "raise_kept(result, function, arguments) -> result\n\nA ctypes errcheck: raises "
+	     "what a signal handler raised while the call waited.");
+
+static PyMethodDef functions[] = {
+	METHOD("raise_kept", interrupt_raise, raise_kept_doc),
+	{NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module = {.m_base = PyModuleDef_HEAD_INIT,
 				    .m_name = "_bindings",
 				    .m_doc = "The bindings of many tensors; see python/bindings.c.",
-				    .m_size = -1};
+				    .m_size = -1,
+				    .m_methods = functions};
 
 PyMODINIT_FUNC PyInit__bindings(void);
 PyMODINIT_FUNC PyInit__bindings(void)
 {
 	PyObject *m = PyModule_Create(&module), *type = PyType_FromSpec(&spec);
-	bool good = m && type && PyModule_AddObjectRef(m, "Table", type) == 0 &&
+	PyObject *asked = PyLong_FromVoidPtr((void *)(uintptr_t)interrupt_asked);
+	bool good = m && type && asked && PyModule_AddObjectRef(m, "Table", type) == 0 &&
+		    PyModule_AddObjectRef(m, "INTERRUPTED", asked) == 0 &&
 		    PyModule_AddIntConstant(m, "BINDING_BYTES", sizeof(struct ckpt_binding)) == 0;
 
+	Py_XDECREF(asked);
 	Py_XDECREF(type);
 	if (!good)
 		Py_CLEAR(m);

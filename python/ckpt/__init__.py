@@ -993,7 +993,7 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
     options = L.Options(C.sizeof(L.Options), text("run_id", run_id), path, text("token", token),
                         _at_least_1_ms(connect_timeout), _at_least_1_ms(timeout),
                         (L.EXISTING if existing else 0) | (L.TRAINS if trains else 0)
-                        | (L.OWN_STATE if own_state else 0))
+                        | (L.OWN_STATE if own_state else 0), *_many.interrupt())
     handle = C.c_void_p()
     c = Checkpointer(handle, on_error)  # before: whatever is raised from here on, it is closed
     try:

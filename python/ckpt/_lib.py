@@ -48,7 +48,7 @@ def text(what: str, value, errors: str = "strict") -> bytes:
 class Options(C.Structure):
     _fields_ = [("size", C.c_size_t), ("run_id", C.c_char_p), ("socket", C.c_char_p),
                 ("token", C.c_char_p), ("connect_timeout_ms", i64), ("timeout_ms", i64),
-                ("flags", C.c_uint)]
+                ("flags", C.c_uint), ("interrupted", C.c_void_p), ("interrupted_arg", C.c_void_p)]
 
 
 class Tensor(C.Structure):
@@ -166,6 +166,11 @@ _FUNCTIONS = {
     "ckpt_version": (C.c_char_p, []),
     "ckpt_stats": (C.c_int, [C.c_void_p, P(Stats)]),
 }
+
+# Those that may wait, so that a signal handler may have raised meanwhile.
+WAITING = ("ckpt_open", "ckpt_abandon", "ckpt_close", "ckpt_prepare", "ckpt_save", "ckpt_save_begin",
+           "ckpt_save_fence", "ckpt_wait", "ckpt_list", "ckpt_load", "ckpt_skip", "ckpt_stored_open",
+           "ckpt_stored_read")
 
 
 def _load():

@@ -3,6 +3,8 @@
 
 What it does not find simple is left to _tensors.py, and without it everything is: the same comes out,
 later. CKPT_EXTENSION names its file; "no" does without it.
+
+It also ends a call that waits where a signal handler of Python has raised: ../interrupt.c.
 """
 
 import array
@@ -12,6 +14,7 @@ import math
 import mmap
 import os
 import sys
+import threading
 import warnings
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
@@ -46,6 +49,14 @@ def _load() -> Any:
 
 _module = _load()
 _declare = C.cast(L.lib.ckpt_declare, C.c_void_p).value
+if _module is not None:
+    for _name in L.WAITING:
+        getattr(L.lib, _name).errcheck = _module.raise_kept
+
+
+def interrupt() -> Tuple[Optional[int], Optional[int]]:
+    """The last two members of ckpt_options; None: signals wait for the call to return."""
+    return (None, None) if _module is None else (_module.INTERRUPTED, threading.main_thread().ident)
 
 
 def table() -> Optional["Table"]:
