@@ -428,8 +428,15 @@ static int join_once(struct ckpt *c, uint64_t until, uint64_t deadline, struct e
 	c->rq.asked_ns = 0;
 	c->joining = true;
 	r = say_hello(&j, until, e);
-	if (r == 0)
+	if (r == 0) {
 		r = say_open(&j, until, e);
+		if (r == CKPT_ETIMEDOUT && e->code == 0) /* it is there, and said Hello */
+			err_set(e, r,
+				"ckptd at '%s' has not opened job '%s' in time: it waits until the "
+				"job's log can be written (is the disk full?), or for its older "
+				"ranks; see `ckptctl status`, or give connect_timeout more time",
+				c->socket, c->who.job);
+	}
 	if (r == 0 && j.again && !c->looks)
 		r = restore(c, &j, deadline, e);
 	c->joining = false;

@@ -230,6 +230,7 @@ static void test_bad_answers(void **state)
 	assert_int_equal(ckpt_open("j", 0, 1, &o, &c), CKPT_EUNAVAILABLE);
 	FAKE_SET(f, what, CKPT__REQUEST__BODY_OPEN);
 	assert_int_equal(ckpt_open("j", 0, 1, &o, &c), CKPT_EUNAVAILABLE);
+	assert_non_null(strstr(error_is(CKPT_EUNAVAILABLE), "has not opened job 'j' in time"));
 	assert_non_null(strstr(error_is(CKPT_EUNAVAILABLE), "ckptctl status"));
 	/* The connect timeout bounds it, whatever time other calls have. */
 	o.timeout_ms = 30000;
