@@ -105,6 +105,13 @@ def test_errors(d):
     ranks(1, "errors", "errors")
 
 
+def test_the_example_of_the_page(d):
+    """ckpt-torch(7): the first launch finds nothing to load and begins, the second one goes on."""
+    for steps, first in ((101, 0), (201, 101)):
+        out = ranks(2, "example", "example", steps)
+        assert all(f"from step {first}\n" in o for o in out), out
+
+
 def test_2x_surface(d):
     """In a process of its own: the stand-in takes the place of torch.distributed.checkpoint."""
     ranks(1, "surface", "surface")

@@ -6,12 +6,14 @@ import io
 import json
 import os
 import sys
+import textwrap
 import time
+import types
 
 import torch
 import torch.distributed as dist
 
-from harness import raises
+from harness import HERE, raises
 
 import ckpt
 import ckpt.torch as ck
@@ -362,6 +364,34 @@ def case_surface(job, what="run"):
     import fake_dcp
     fake_dcp.install()
     getattr(fake_dcp, what)(job)
+
+
+def example():
+    """That of ckpt-torch(7)."""
+    with open(os.path.join(HERE, "..", "..", "man", "ckpt-torch.7.pod"), encoding="utf-8") as f:
+        text = f.read()
+    return textwrap.dedent(text[text.index(" writer, reader = ck.Writer("):text.index("=head1 SEE ALSO")])
+
+
+def case_example(job, steps):
+    """As a reader would run it, with the names that torch 2 has for what 1.13 does."""
+    dcp = dcp113()
+    names = types.SimpleNamespace(
+        CheckpointException=dcp.CheckpointException,
+        load=lambda state, storage_reader: dcp.load_state_dict(state, storage_reader))
+
+    def async_save(state, checkpoint_id, storage_writer):
+        storage_writer.step = int(checkpoint_id.rpartition("/")[2])
+        dcp.save_state_dict(state, storage_writer)
+        return types.SimpleNamespace(result=lambda: None)
+
+    names.async_save = async_save
+    state = {"w": torch.zeros(4)}
+    said = {"dcp": names, "ck": ck, "state": state, "steps": int(steps),
+            "train": lambda state: state["w"].add_(1)}
+    exec(example().replace("run7", job), said)
+    assert torch.equal(state["w"], torch.full((4,), float(steps))), state
+    print("from step", said["first"])
 
 
 def case_alone(job):
