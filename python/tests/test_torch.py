@@ -6,6 +6,7 @@ for beyond that against a stand-in of its classes (fake_dcp.py), in the order in
 Prints "ok NAME" or "not ok NAME" for each case; exits 1 if one failed. CKPT_BUILD names the build
 folder."""
 
+import json
 import os
 import pickle
 import random
@@ -16,7 +17,7 @@ import time
 import warnings
 import weakref
 
-from harness import EXTENSION_IS_USED, HERE, Daemon, Skip, cases_of, ctl, run_ranks, run_with_ckptd
+from harness import EXTENSION_IS_USED, HERE, Daemon, Skip, cases_of, ctl, raises, run_ranks, run_with_ckptd
 
 import ckpt
 from ckpt._tensors import DTYPES, view
@@ -315,40 +316,79 @@ def test_what_was_seen_of_a_tensor_changes_with_it(d):
 
 
 def recipe():
-    """The example of ckpt-python(7) in place of torch.save()."""
+    """The example of ckpt-python(7) in place of torch.save(), that saves each tenth step."""
     with open(os.path.join(HERE, "..", "..", "man", "ckpt-python.7.pod"), encoding="utf-8") as f:
         text = f.read()
-    text = text[text.index(" def make_state("):text.index("What is no tensor, as a schedule's")]
-    return textwrap.dedent(text)
+    text = text[text.index(" def split("):text.index("C<train> steps the optimizer")]
+    assert "step % 100" in text
+    return textwrap.dedent(text).replace("step % 100", "step % 10")
+
+
+def trainer(kind, **options):
+    """A model, an optimizer of that kind, a schedule that goes on from the rate before, and a step."""
+    torch.manual_seed(3)
+    sparse = kind is torch.optim.SparseAdam
+    model = torch.nn.Sequential(torch.nn.Embedding(16, 8, sparse=True)) if sparse else (
+        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1)))
+    optimizer = kind(model.parameters(), **options)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)
+
+    def loss():
+        optimizer.zero_grad()
+        x = model(torch.randint(0, 16, (4,)) if sparse else torch.randn(16, 8)).square().mean()
+        x.backward()
+        return x
+
+    def train(step):
+        optimizer.step(loss)
+        schedule.step()
+    return {"model": model, "optimizer": optimizer, "schedule": schedule, "train": train}
+
+
+def optimizers():
+    """Each of torch.optim but LBFGS and, as it takes matrices alone, Muon; and options that change the state."""
+    found = {n: f for n, f in sorted(vars(torch.optim).items())
+             if isinstance(f, type) and n not in ("Optimizer", "LBFGS", "Muon")}
+    assert len(found) >= 12, found
+    yield from ((n, f, {"lr": 0.1}) for n, f in found.items())
+    yield "damped", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
+    yield "begun", torch.optim.Adagrad, {"lr": 0.1, "initial_accumulator_value": 0.3}
+    yield "averaged", torch.optim.ASGD, {"lr": 0.1, "t0": 3, "weight_decay": 0.1}
+    yield "amsgrad", torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1, "amsgrad": True}
 
 
 def test_recipe_in_place_of_torch_save(d):
-    """Begun, ended and begun again it comes to the same bits as a run without end, without ckpt."""
-    def trainer(optimizer_of):
-        torch.manual_seed(3)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
-        optimizer = optimizer_of(model.parameters())
-
-        def train(step):
-            optimizer.zero_grad()
-            model(torch.randn(16, 8)).square().mean().backward()
-            optimizer.step()
-        return model, optimizer, train
-
-    kinds = {"adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1),
-             "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)}
-    for job, kind in kinds.items():
-        model, optimizer, train = trainer(kind)
-        for step in range(203):
-            train(step)
-        wanted = [t.clone() for t in model.state_dict().values()]
-        for steps in (201, 203):
-            model, optimizer, train = trainer(kind)
+    """Begun, ended and begun again it comes to the same bits as a run without end, without ckpt; and so
+    do the learning rates."""
+    for job, kind, options in optimizers():
+        wanted = trainer(kind, **options)
+        for step in range(20):
+            wanted["train"](step)
+        for steps in (14, 20):
+            got = trainer(kind, **options)
             exec(recipe().replace('"run8"', f"'{job}', 0, 1"), {  # as a reader would
-                "torch": torch, "ckpt": ckpt, "model": model, "optimizer": optimizer, "train": train,
-                "steps": steps})
-        got = list(model.state_dict().values())
-        assert all(torch.equal(a, b) for a, b in zip(got, wanted)), job
+                "torch": torch, "ckpt": ckpt, "json": json, "steps": steps, **got})
+        same_state(wanted, got, job)
+
+
+def same_state(wanted, got, job):
+    """All bits of the model's and the optimizer's state, and the rates."""
+    want, have = ([*x["model"].state_dict().values(),
+                   *(v for s in x["optimizer"].state_dict()["state"].values() for _, v in sorted(s.items()))]
+                  for x in (wanted, got))
+    assert len(want) == len(have), job
+    for a, b in zip(want, have):
+        assert torch.equal(a, b) if torch.is_tensor(a) else a == b, (job, a, b)
+    want, have = ([g["lr"] for g in x["optimizer"].param_groups] for x in (wanted, got))
+    assert want == have and want != [0.1], (job, want, have)
+
+
+def test_recipe_refuses_what_it_cannot(d):
+    """An optimizer whose tensors change in number is no silent loss."""
+    said = trainer(torch.optim.LBFGS, lr=0.1)
+    e = raises(TypeError, lambda: exec(recipe().replace('"run8"', "'lbfgs', 0, 1"), {
+        "torch": torch, "ckpt": ckpt, "json": json, "steps": 12, **said}))
+    assert "Tensor is not JSON" in str(e), e
 
 
 def metadata_of(folder):
