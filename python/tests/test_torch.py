@@ -391,6 +391,36 @@ def test_recipe_refuses_what_it_cannot(d):
     assert "Tensor is not JSON" in str(e), e
 
 
+def test_buffers_in_an_overlapped_save(d):
+    """BatchNorm's forward() writes its buffers: the save fails, and with the tutorial's copies of them it
+    is what they were."""
+    with open(os.path.join(HERE, "..", "..", "man", "ckpt-tutorial.7.pod"), encoding="utf-8") as f:
+        text = f.read()
+    text = text[text.index(" for name, buffer in model.named_buffers():"):text.index("C<name> is the one")]
+    overlapped = textwrap.dedent(text)
+    for job, code, works in (("buffers", overlapped, True),
+                             ("bare", overlapped[overlapped.index("with c.saving"):], False)):
+        said = trainer(torch.optim.SGD, lr=0.1)
+        model = said["model"]
+        with warnings.catch_warnings(), ckpt.open(job, 0, 1) as c:
+            warnings.simplefilter("ignore")
+            for name, t in (*model.named_parameters(), *model.named_buffers()):
+                c.declare(name, t)
+            for step in (1, 2):
+                wanted = {n: b.clone() for n, b in model.named_buffers()}
+                exec(code, {**said, "c": c, "step": step, "blobs": {},
+                            "forward_backward": lambda: model(torch.randn(16, 8)).mean().backward()})
+                assert (c.stats["failed"] == 0) == works, (job, step)
+            if not works:
+                continue
+            assert ckpt.Save(c, 2, "sealed").wait(ckpt.COMMITTED)
+            got = {n: torch.zeros_like(b) for n, b in wanted.items()}
+            with c.stored(2) as stored:
+                stored.read([ckpt.Want(n, t, t.shape, (0,) * t.dim()) for n, t in got.items()])
+            assert all(torch.equal(got[n], b) for n, b in wanted.items()), (got, wanted)
+            assert not torch.equal(got["1.running_mean"], model[1].running_mean)
+
+
 def metadata_of(folder):
     """.metadata as torch 2 would have it, by stand-ins of its classes."""
     class Any2(dict):
