@@ -178,6 +178,7 @@ class Save:
                  error: Optional[CkptError] = None):
         self._owner, self.step, self.status, self.error = owner, step, status, error
         self._skipped = ""  # why
+        self._committed = False  # and wait() has seen it
 
     @property
     def reason(self) -> str:
@@ -463,20 +464,30 @@ class Checkpointer:
         if last is not None and last.status == "skipped":
             warnings.warn(f"the last save was skipped: {last.reason}", CkptWarning, stacklevel=_caller())
         if self._n_failed and self._on_error == "status":
-            self._warn_of_failures(c)
+            first, last = self._failures[0], self._failures[-1]
+            what = (f"the last save, of step {first.step}, failed" if self._n_failed == 1 else
+                    f"the last {self._n_failed} saves failed, from step {first.step} on")
+            self._warn_of_loss(c, what, str(last.error))
         if s.uncommitted:
             warnings.warn(f"{s.uncommitted} steps from {s.uncommitted_from} on are saved and not "
                           "committed: ckptd cannot write the job's log; see 'ckptctl status'",
                           CkptWarning, stacklevel=_caller())
+        elif last is not None and last.status == "sealed" and not last._committed:
+            self._warn_of_no_commit(c, last.step)
 
-    def _warn_of_failures(self, c: Any) -> None:
-        first, last, infos = self._failures[0], self._failures[-1], (L.Info * 1)()
+    def _warn_of_no_commit(self, c: Any, step: int) -> None:
+        """Only asks, which takes an answer of ckptd, or a second. A step that other ranks have still to
+        seal is no loss: ranks end one after another."""
+        result = L.lib.ckpt_wait(c, step, COMMITTED, 0, None)
+        if result in (L.EABORTED, L.EEPOCH):
+            self._warn_of_loss(c, f"the last save, of step {step}, is not committed", _last_error())
+
+    def _warn_of_loss(self, c: Any, what: str, why: str) -> None:
+        infos = (L.Info * 1)()
         n = L.lib.ckpt_list(c, infos, 1)
         newest = ("which checkpoints there are cannot be asked now" if n < 0 else
                   f"the newest checkpoint is step {infos[0].step}" if n else "there is no checkpoint")
-        what = (f"the last save, of step {first.step}, failed" if self._n_failed == 1 else
-                f"the last {self._n_failed} saves failed, from step {first.step} on")
-        warnings.warn(f"{what}; {newest}: {last.error}", CkptWarning, stacklevel=_caller())
+        warnings.warn(f"{what}; {newest}: {why}", CkptWarning, stacklevel=_caller())
 
     def _run(self, f: Any, *args: Any, closed: bool = False, **kwargs: Any) -> Any:
         """f() while no other thread is in a call; it waits for none. closed: also on a closed handle.
@@ -579,9 +590,11 @@ class Checkpointer:
         newer = L.u64(0)
         result = L.lib.ckpt_wait(self._handle(), step, whole("the state", what, 0, 9), _ms(timeout),
                                  C.byref(newer))
-        if result == -1005:  # CKPT_ESUPERSEDED
+        if result == L.ESUPERSEDED:
             return False
         self._status(_check(result))
+        if what >= COMMITTED and self._last_save is not None and self._last_save.step == step:
+            self._last_save._committed = True
         return True
 
     # ---- Declaring ----

@@ -27,7 +27,7 @@ DTYPE_NAMES = (None, "bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64
                "f64", "f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0", "c64", "c128")
 
 SKIPPED, RECONNECTED, NOTHING, PARTIAL, FELL_BACK, NOTED = 1, 2, 4, 8, 16, 32
-EMISMATCH = -1008
+EEPOCH, ESUPERSEDED, EABORTED, EMISMATCH = -1003, -1005, -1006, -1008
 ETIMEDOUT = -1013
 
 

@@ -732,6 +732,74 @@ def test_the_end_tells_of_steps_without_a_commit(d):
         assert c.save(3, wait_credit=True).wait(ckpt.DURABLE)
 
 
+def two_ranks(job, then):
+    """Both commit step 1. Rank 1, a process of its own, then does as it is said, and ends; rank 0's
+    handle."""
+    def opened(rank):
+        c = ckpt.open(job, rank, 2, run_id="r")
+        c.declare("w", np.zeros(16, np.uint8), global_shape=(32,), offset=(16 * rank,))
+        c.load()
+        assert c.save(1, wait_credit=True).wait()
+        return c
+    pid = os.fork()
+    if pid == 0:
+        try:
+            then(opened(1))
+        finally:
+            os._exit(0)
+    return opened(0), pid
+
+
+def test_the_end_tells_of_an_aborted_save(d):
+    """The other rank ends before it has saved: this rank's bytes are sealed, and never committed."""
+    read, write = os.pipe()
+    c, pid = two_ranks("aborted", lambda c: (os.read(read, 1), c.close()))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        s = c.save(2, wait_credit=True)
+        assert s.status == "sealed", s
+        os.write(write, b"x")
+        assert raises(ckpt.CkptError, s.wait).code == -1006
+        c.close()
+    os.waitpid(pid, 0)
+    os.close(read), os.close(write)
+    said = [str(w.message) for w in said if w.filename == __file__]
+    assert len(said) == 1 and said[0].startswith(
+        "the last save, of step 2, is not committed; the newest checkpoint is step 1: ") and (
+        "rank 1 ended before it sealed" in said[0]), said
+
+
+def test_the_end_is_quiet_of_saves_that_go_on(d):
+    """What another rank has still to save, or what is committed; and a ckptd that says nothing costs a
+    second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ckpt.CkptWarning)
+        c, pid = two_ranks("goes-on", lambda c: (time.sleep(1), c.save(2), c.close()))
+        assert c.save(2, wait_credit=True)
+        c.close()
+        os.waitpid(pid, 0)
+        with ckpt.open("stops", 0, 1) as c:
+            c.declare("w", arange((8,)))
+            assert c.save(1, wait_credit=True)
+            child = d.child()
+            os.kill(child, signal.SIGSTOP)
+            try:
+                start = time.monotonic()
+                c.close()
+                took = time.monotonic() - start
+            finally:
+                os.kill(child, signal.SIGCONT)
+            assert took < 3, took
+    deadline = time.monotonic() + 20
+    while not any(i["step"] == 2 for i in listed_of("goes-on")):
+        assert time.monotonic() < deadline, "step 2 is not committed"
+        time.sleep(0.05)
+
+
+def listed_of(job):
+    return json.loads(ctl("--json", "list", job)[0])["jobs"][0]["checkpoints"]
+
+
 def test_ckptd_is_away(d):
     """Training goes on without a warning at each step: one when it goes, one when it is back."""
     w = arange((1000,))
