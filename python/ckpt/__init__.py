@@ -32,7 +32,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Opt
 from . import _lib as L
 from . import _many
 from ._stored import Shard, Stored, StoredBlob, Want
-from ._tensors import DTYPE_WORDS, ITEMSIZE, View, as_int, extents, first_read_only, view, whole
+from ._tensors import DTYPE_WORDS, ITEMSIZE, View, as_int, extents, first_read_only, seconds, view, whole
 
 __all__ = ["open", "Checkpointer", "CkptError", "CkptWarning", "Loaded", "Save", "Info", "SEALED",
            "COMMITTED", "DURABLE", "Stored", "Shard", "StoredBlob", "Want"]
@@ -113,17 +113,16 @@ def _check(result: int, problems: Iterable[str] = ()) -> int:
     return result
 
 
-def _ms(seconds: Optional[float]) -> int:
-    if seconds is None:
+def _ms(timeout: Any, what: str = "timeout") -> int:
+    if timeout is None:
         return L.DEFAULT_TIMEOUT
-    if seconds >= 1e15:  # and inf; ctypes would cut it
-        return L.FOREVER
-    return 0 if seconds <= 0 else int(seconds * 1000)
+    n = seconds(what, timeout)
+    return L.FOREVER if n >= 1e15 else int(n * 1000)  # and inf; ctypes would cut it
 
 
-def _at_least_1_ms(seconds: Optional[float]) -> int:
+def _at_least_1_ms(timeout: Any, what: str) -> int:
     """Of an option in which 0 is "not given"."""
-    return 0 if seconds is None else 1 if seconds <= 0 else max(1, int(min(seconds, 1e15) * 1000))
+    return 0 if timeout is None else max(1, int(min(seconds(what, timeout), 1e15) * 1000))
 
 
 def _array(values: Optional[Sequence[int]]):
@@ -1004,7 +1003,8 @@ def open(job: Optional[str] = None, rank: Optional[int] = None, world: Optional[
 
     path = None if socket is None else L.text("socket", socket, "surrogateescape")
     options = L.Options(C.sizeof(L.Options), text("run_id", run_id), path, text("token", token),
-                        _at_least_1_ms(connect_timeout), _at_least_1_ms(timeout),
+                        _at_least_1_ms(connect_timeout, "connect_timeout"),
+                        _at_least_1_ms(timeout, "timeout"),
                         (L.EXISTING if existing else 0) | (L.TRAINS if trains else 0)
                         | (L.OWN_STATE if own_state else 0), *_many.interrupt())
     handle = C.c_void_p()

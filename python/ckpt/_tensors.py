@@ -103,6 +103,22 @@ def whole(what: str, value: Any, least: int, most: int) -> int:
     return n
 
 
+def seconds(what: str, value: Any) -> float:
+    """A time as it is given, or TypeError or ValueError."""
+    try:
+        n = None if isinstance(value, (str, bytes, bytearray)) else float(value)
+    except OverflowError:  # of a whole number
+        n = float("inf") if value > 0 else -1.0
+    except TypeError:
+        n = None
+    if n is None:
+        raise TypeError(f"{what} is {value!r}, not a number: give seconds from 0 on, or None for the "
+                        "default")
+    if not n >= 0:  # nor NaN
+        raise ValueError(f"{what} is {value!r}: give seconds from 0 on, or None for the default")
+    return n
+
+
 def extents(what: str, values: Sequence[int]) -> Tuple[int, ...]:
     """Of a shape, or offsets."""
     try:

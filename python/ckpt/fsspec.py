@@ -288,6 +288,7 @@ class CkptFileSystem(AbstractFileSystem):
                  rank: Optional[int] = None, world: Optional[int] = None,
                  run_id: Optional[str] = None, connect_timeout: Optional[float] = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        _ms(timeout)  # one that is none is refused here
         self.timeout, self.durable, self.commit_on_close = timeout, durable, commit_on_close
         self._options = {"socket": socket, "token": token, "rank": rank, "world": world,
                          "run_id": run_id, "connect_timeout": connect_timeout}

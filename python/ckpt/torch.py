@@ -29,7 +29,7 @@ import time
 import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import CkptError, Want, _json
+from . import CkptError, Want, _json, _ms
 from ._session import check_step, close_all, parse, session
 from ._tensors import DTYPES
 
@@ -83,6 +83,7 @@ class _Target:
                  timeout: Optional[float] = None, **options: Any):
         self.job: Optional[str] = None
         self.step = step
+        _ms(timeout)  # one that is none is refused here
         self.timeout = timeout
         self._options = options
         if job is not None:
@@ -816,7 +817,6 @@ class _Reader(_Target):
                                 f"{self.loaded_step} of job '{self.job}' has it as {list(md.size)}")
 
     def _read(self, wants: List[Want], blobs: List[Tuple[int, str]]) -> Dict:
-        from . import _ms
         rounds = [wants]
         try:
             got, _, self.problems = self._stored.read(wants, blobs, self.strict, True,

@@ -235,6 +235,11 @@ def test_other_checkpoints_can_be_read(d):
         assert f.read() == w.tobytes()
 
 
+def test_a_timeout_that_is_none_is_refused(_):
+    e = raises(ValueError, lambda: fsspec.filesystem("ckpt", timeout=float("nan"), skip_instance_cache=True))
+    assert str(e) == "timeout is nan: give seconds from 0 on, or None for the default", e
+
+
 def test_what_comes_too_late_is_told(_):
     """A file that is closed when its step is a checkpoint, or was given up, is in none."""
     fs = fsspec.filesystem("ckpt")

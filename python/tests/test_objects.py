@@ -843,8 +843,21 @@ def case_times(d):
         c.declare("w", numbers(3))
         for seconds in (float("inf"), 1e30, 10 ** 30):  # not cut to some other time
             assert c.save(c.stats["saves"] + 1, wait_credit=True, timeout=seconds).wait(timeout=seconds)
-        raises(ValueError, lambda: c.save(9, timeout=float("nan")))
-        assert c.save(8, timeout=-float("inf")).step == 8  # as 0
+        for seconds in (np.float32(20), np.array(20), 20.5):
+            assert c.save(c.stats["saves"] + 1, wait_credit=True, timeout=seconds).wait(timeout=seconds)
+        s = c.save(c.stats["saves"] + 1, wait_credit=True)
+        calls = {"timeout": (lambda n: c.save(9, timeout=n), lambda n: c.saving(9, timeout=n),
+                             lambda n: s.wait(timeout=n), lambda n: c.load(timeout=n),
+                             lambda n: c.stored(timeout=n), lambda n: ckpt.open("times", 0, 1, timeout=n)),
+                 "connect_timeout": (lambda n: ckpt.open("times", 0, 1, connect_timeout=n),)}
+        for what, call in ((what, call) for what, these in calls.items() for call in these):
+            for n in (-1, -0.001, float("nan"), -float("inf"), -10 ** 400):
+                e = raises(ValueError, lambda: call(n))
+                assert str(e) == f"{what} is {n!r}: give seconds from 0 on, or None for the default", e
+            for n in ("5", b"5", [5], 5j):
+                e = raises(TypeError, lambda: call(n))
+                assert str(e) == (f"{what} is {n!r}, not a number: give seconds from 0 on, or None for the "
+                                  "default"), e
         raises(ValueError, lambda: c.beat(1, tokens=-1))
         truths = [True, np.True_, np.array(False)] + ([torch.tensor(True)] if torch is not None else [])
         for step in (-1, (1 << 64) - 1, 1 << 64, 1.5, "1", None, np.arange(2), *truths):

@@ -301,6 +301,8 @@ def case_errors(job):
     fails("not a type that ckptd stores", -22, lambda: dcp.save_state_dict({"q": q}, ck.Writer(job, 1)))
     for bad in (-1, 2**64 - 1, 2**64, "3", 1.0, True):
         fails("is no step", None, lambda: dcp.save_state_dict(sd, ck.Writer(job, bad)))
+    for make in (ck.Writer, ck.Reader):
+        assert "timeout is -1: give seconds" in str(raises(ValueError, lambda: make(job, timeout=-1)))
     dcp.save_state_dict(sd, ck.Writer(job, 2))
     fails("no such checkpoint", -1014, lambda: dcp.load_state_dict(sd, ck.Reader(job, 99)))
     for shape in ((5,), (2,)):
