@@ -751,6 +751,21 @@ static void refuse(struct opening *o, int code, const char *fmt, unsigned long l
 	opening_answer(o, code, text);
 }
 
+/* If the asking process is this member: it is to close that handle, not to end. True: answered. */
+static bool refuse_own(struct opening *o, const struct member *m)
+{
+	const struct process_id *own = session_process(o->r.session);
+
+	assert(o->asked && m->alive);
+	if (!process_same(&m->process, own))
+		return false;
+	refuse(o, -EAGAIN,
+	       "this process, %llu, has the job open already, as rank %llu: a process has one "
+	       "handle on a job; use that one, or close it first",
+	       (unsigned long long)own->pid, m->rank);
+	return true;
+}
+
 /* Names the processes to end, as many as fit. */
 static void refuse_for_living(struct opening *o)
 {
@@ -764,6 +779,8 @@ static void refuse_for_living(struct opening *o)
 	list_each(m, &j->members, link) {
 		if (!m->alive)
 			continue;
+		if (refuse_own(o, m))
+			return;
 		if (n++ < NAMED_MAX)
 			used += (size_t)snprintf(pids + used, sizeof(pids) - used, "%s%lld",
 						 used ? ", " : "", (long long)m->process.pid);
@@ -823,8 +840,9 @@ static void decide_given(struct opening *o)
 	} else if (j->epoch_over) {
 		begin(o, o->r.run_id, "memory was lost");
 	} else if (m && m->alive) {
-		refuse(o, -EAGAIN, "the rank is held by process %llu, which lives",
-		       (unsigned long long)m->process.pid, 0);
+		if (!refuse_own(o, m))
+			refuse(o, -EAGAIN, "the rank is held by process %llu, which lives",
+			       (unsigned long long)m->process.pid, 0);
 	} else if (j->seen && j->seen[o->r.rank]) {
 		snprintf(reason, sizeof(reason), "rank %u was replaced", o->r.rank);
 		begin(o, o->r.run_id, reason);

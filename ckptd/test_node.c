@@ -273,6 +273,27 @@ static void test_token(void **state)
 		leave(&other[i]);
 }
 
+/* A process that has the rank already is not told to end itself: with a run id, and without. */
+static void test_open_twice(void **state)
+{
+	const char *const runs[] = {"run1", ""};
+	struct node_test *t = *state;
+	char own[64];
+
+	snprintf(own, sizeof(own), "this process, %d, has the job open already, as rank 0",
+		 getpid());
+	begin_node(t);
+	for (int i = 0; i < 2; i++) {
+		join(t, &t->a, 0, 1, runs[i]);
+		connect_rank(t, &t->b);
+		assert_int_equal(open_rank(&t->b, 0, 1, runs[i]), -EAGAIN);
+		assert_non_null(strstr(t->b.text, own));
+		assert_null(strstr(t->b.text, "end it"));
+		leave(&t->b);
+		leave(&t->a);
+	}
+}
+
 /* ---- What is written down ---- */
 
 static const struct memory_ops *memory_ops;
@@ -742,6 +763,7 @@ int main(void)
 		NODE_TEST(test_skip_is_named),
 		NODE_TEST(test_log_begun_anew),
 		NODE_TEST(test_log_begun_anew_keeps_marks),
+		NODE_TEST(test_open_twice),
 		NODE_TEST(test_token),
 		NODE_TEST(test_declarations_at_once),
 		NODE_TEST(test_declaration_of_the_dead),

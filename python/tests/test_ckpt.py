@@ -599,6 +599,8 @@ def test_an_earlier_launch_is_named(d):
                            env=dict(os.environ, PYTHONPATH=os.path.join(TOP, "python")))
         assert f"process {os.getpid()} of an earlier launch still lives (epoch" in r.stderr, r.stderr
         assert "started again within its launch needs that launch's CKPT_RUN_ID" in r.stderr, r.stderr
+        e = raises(ckpt.CkptError, lambda: ckpt.open("twice", 0, 1, connect_timeout=0.1))
+        assert f"this process, {os.getpid()}, has the job open already, as rank 0" in str(e), e
 
 
 def test_one_traceback(d):
