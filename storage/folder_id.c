@@ -18,7 +18,7 @@
 #include "base/alloc.h"
 #include "storage/store.h"
 
-#define ID_FILE       "ID"
+#define ID_FILE       FOLDER_ID_NAME
 #define ID_FILE_BYTES FOLDER_ID_TEXT /* a newline instead of the NUL */
 
 void folder_id_text(char buf[FOLDER_ID_TEXT], uint64_t id)

@@ -19,6 +19,7 @@
 
 struct store;
 
+#define FOLDER_ID_NAME "ID" /* of the file */
 #define FOLDER_ID_NONE 0u /* of no folder: older ckptd gave none */
 #define FOLDER_ID_TEXT 17
 

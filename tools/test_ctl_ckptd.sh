@@ -75,6 +75,7 @@ assert [b["name"] for r in d["files"]["ranks"] for b in r["blobs"]] == ["rng", "
 run 0 verify --data "$data"
 says out "good     run7 30."
 says out "problems: 0"
+lacks out "not of ckptd" # what ckptd makes beside checkpoints is known, ID too
 mkdir -p "$HOME/.local/share/ckptd/jobs" # the usual folder is not that of the ckptd that runs
 cp "$data/FORMAT" "$HOME/.local/share/ckptd"
 under CKPT_SOCKET="$sock" run 0 verify

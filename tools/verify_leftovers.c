@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "storage/folder_id.h"
 #include "storage/object_uses.h"
 #include "storage/paths.h"
 #include "storage/staging.h"
@@ -55,7 +56,7 @@ static int root_name(void *arg, const char *name, bool is_dir)
 	static const char *const known[] = {
 		"jobs",   "declarations", "layouts", "spare", "index",  "incoming",
 		"LOCK",   "FORMAT",       "events",  "marks", "checks", "events.old",
-		"kernel-messages.seen",
+		"kernel-messages.seen", FOLDER_ID_NAME,
 	};
 
 	(void)is_dir;
