@@ -73,8 +73,11 @@ MUST_CHECK int deed_trust(const struct ctl *c, uint32_t what, struct err *e);
 /* ---- live.c and files_json.c: the document of `status` ---- */
 
 /* By what ctl_offline() says. job: a name or an id; NULL: all. Jobs come sorted by name, their
- * checkpoints newest first. CKPT_ENOTFOUND: there is no such job. */
+ * checkpoints newest first. A ckptd that starts is waited for: -EAGAIN where it takes too long.
+ * CKPT_ENOTFOUND: there is no such job. */
 MUST_CHECK int status_document(const struct ctl *c, const char *job, json_t **ret, struct err *e);
+/* The same of all jobs, at once: "ready" says whether a ckptd that answers knows them all. */
+MUST_CHECK int status_now(const struct ctl *c, json_t **ret, struct err *e);
 MUST_CHECK int live_document(const struct ctl *c, json_t **ret, struct err *e);
 MUST_CHECK int files_document(const struct ctl *c, json_t **ret, struct err *e);
 

@@ -46,7 +46,6 @@ static bool is_starting(const json_t *doc)
 	return json_is_false(json_object_get(doc, "ready"));
 }
 
-/* For a job that is named. */
 static int ready_document(const struct ctl *c, json_t **ret, struct err *e)
 {
 	const struct timespec pause = {.tv_nsec = READY_PAUSE_MS * 1000000};
@@ -65,12 +64,13 @@ static int ready_document(const struct ctl *c, json_t **ret, struct err *e)
 	return r;
 }
 
-int status_document(const struct ctl *c, const char *job, json_t **ret, struct err *e)
+static int sorted_document(const struct ctl *c, const char *job, bool now, json_t **ret,
+			   struct err *e)
 {
 	json_t *doc = NULL;
 	int r = ctl_offline(c) ? files_document(c, &doc, e)
-		: job	       ? ready_document(c, &doc, e)
-			       : live_document(c, &doc, e);
+		: now          ? live_document(c, &doc, e)
+			       : ready_document(c, &doc, e);
 
 	if (r == 0 && job)
 		r = doc_keep_job(doc, job, e);
@@ -85,4 +85,14 @@ int status_document(const struct ctl *c, const char *job, json_t **ret, struct e
 	}
 	*ret = doc;
 	return 0;
+}
+
+int status_document(const struct ctl *c, const char *job, json_t **ret, struct err *e)
+{
+	return sorted_document(c, job, false, ret, e);
+}
+
+int status_now(const struct ctl *c, json_t **ret, struct err *e)
+{
+	return sorted_document(c, NULL, true, ret, e);
 }

@@ -156,6 +156,9 @@ static json_t *problems_of(const json_t *doc)
 	json_t *list = json_array(), *job;
 	size_t i;
 
+	if (json_is_false(json_object_get(doc, "ready")))
+		add_problem(list, "ckptd is starting: it still reads which jobs there are; ask "
+				  "again in some seconds, its log says what it waits for");
 	if (json_is_false(json_object_get(doc, "index")))
 		add_problem(list, "ckptd works without its index, which did not open when it "
 				  "started: its log says why; once that is mended restart ckptd");
@@ -281,10 +284,9 @@ static int print_jobs(const json_t *doc)
 	json_t *job;
 	size_t i;
 
-	if (json_array_size(json_object_get(doc, "jobs")) == 0)
-		say("%s", json_is_false(json_object_get(doc, "ready"))
-				  ? "ckptd is starting: it still reads which jobs there are"
-				  : "no jobs");
+	if (json_array_size(json_object_get(doc, "jobs")) == 0 &&
+	    !json_is_false(json_object_get(doc, "ready")))
+		say("no jobs");
 	json_array_foreach(json_object_get(doc, "jobs"), i, job) {
 		const json_t *committed = newest(job, "state", "committed");
 
@@ -447,7 +449,7 @@ static int print_status(const struct ctl *c, const json_t *doc, const json_t *pr
 int verb_status(const struct ctl *c, struct err *e)
 {
 	json_t *doc = NULL, *problems, *job;
-	int found, r = status_document(c, c->n_args ? c->args[0] : NULL, &doc, e);
+	int found, r = c->n_args ? status_document(c, c->args[0], &doc, e) : status_now(c, &doc, e);
 	size_t i;
 
 	if (r < 0)

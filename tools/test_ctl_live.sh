@@ -230,15 +230,21 @@ says out "no jobs"
 stop_fake
 make_status 'd["jobs"] = []; d["ready"] = False'
 start_fake
-run 0 status --socket "$sock"
-says out "ckptd is starting"
+run 1 status --socket "$sock"
+says out "PROBLEM: ckptd is starting: it still reads which jobs there are"
 lacks out "no jobs"
+run 1 status --json --socket "$sock"
+json 'assert not d["ready"] and len(d["problems"]) == 1 and "is starting" in d["problems"][0], d["problems"]'
 stop_fake
 
-# A job that is named is waited for, and where that is in vain the reason is not that it is not there.
+# What lists checkpoints waits for it, and where that is in vain the reason is not that there are none.
 make_status ''
 start_fake starting
 run 0 list alpha --socket "$sock"
+says out "alpha"
+stop_fake
+start_fake starting
+run 0 list --socket "$sock"
 says out "alpha"
 stop_fake
 start_fake stuck
