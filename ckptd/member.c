@@ -411,6 +411,8 @@ void member_left(struct member *m, enum member_end how)
 		job_tell(j, 6, "process of rank %u ended", rank);
 	if (how == MEMBER_FAILED)
 		job_tell(j, 6, "rank %u left without a goodbye: its trainer fails", rank);
+	if (list_empty(&j->members))
+		problems_no_rank(j);
 	if (how == MEMBER_BYE)
 		member_all_left(j);
 	checkpoint_member_gone(j, rank);

@@ -623,12 +623,18 @@ void problems_epoch(struct job *j)
 		s->problems[k].said_ns = 0; /* it is another run's: said again */
 }
 
-void problems_all_left(struct job *j)
+/* What ranks do that live: of none nothing stands. */
+void problems_no_rank(struct job *j)
 {
+	assert(list_empty(&j->members));
 	problem_over(j, PROBLEM_SKIPS, "its last rank has left");
 	problem_over(j, PROBLEM_NO_COMMIT, "its last rank has left");
 	problem_over(j, PROBLEM_AHEAD, "its last rank has left");
 	problem_over(j, PROBLEM_GOES_BACK, "its last rank has left");
+}
+
+void problems_all_left(struct job *j)
+{
 	j->saves.ended = j->saves.called && !j->saves.end_said;
 	job_poke(j);
 }

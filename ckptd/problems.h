@@ -136,7 +136,9 @@ void problems_log_failed(struct job *j, int level, const char *why);
 void problems_log_works(struct job *j);
 /* It is about to be freed. bye: it said so. */
 void problems_left(struct member *m, bool bye);
-void problems_all_left(struct job *j); /* and said so */
+/* It has no member any more, however the last one left; and each of them said so. */
+void problems_no_rank(struct job *j);
+void problems_all_left(struct job *j);
 /* What memory and files hold is known, of a job that a start has taken up. */
 void problems_started(struct job *j);
 /* After all other machines of the job have taken their steps. */

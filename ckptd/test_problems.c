@@ -313,6 +313,23 @@ static void test_saves_are_skipped(void **state)
 	assert_int_equal(count_events(t, "last-save-lost", NULL, line), 0);
 }
 
+/* Of a job without ranks nobody can say which rank blocks: it is over however they left. */
+static void test_skips_end_with_the_last_rank(void **state)
+{
+	struct node_test *t = *state;
+
+	t->o.skips_ns = 0;
+	begin_two(t);
+	for (uint64_t step = 2; step <= 4; step++)
+		skip_step(&t->a, step, CKPT_SKIP_BEHIND, "rank 1 is behind");
+	assert_raised(t, PROBLEM_SKIPS, "all saves since step 2 were skipped");
+	member_left(member_of_rank(the_job(t), 0), MEMBER_ENDED);
+	assert_true(problems_stand(the_job(t), PROBLEM_SKIPS));
+	member_left(member_of_rank(the_job(t), 1), MEMBER_FAILED);
+	assert_over(t, PROBLEM_SKIPS);
+	assert_true(was_told("that is over: its last rank has left"));
+}
+
 /* Those of a job that skips more than it saves are nothing to be told of. */
 static void test_some_skips_are_no_problem(void **state)
 {
@@ -740,6 +757,7 @@ int main(void)
 		NODE_TEST(test_failures_of_an_older_epoch),
 		NODE_TEST(test_a_rank_with_a_problem_leaves),
 		NODE_TEST(test_saves_are_skipped),
+		NODE_TEST(test_skips_end_with_the_last_rank),
 		NODE_TEST(test_some_skips_are_no_problem),
 		NODE_TEST(test_the_last_save_is_skipped),
 		NODE_TEST(test_long_reasons_stay_whole),
