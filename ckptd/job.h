@@ -633,9 +633,10 @@ struct slots_wanted {
 	uint64_t request, blob_bytes;
 	bool early; /* its process waits until they have pages */
 };
-/* Answers the request itself, now or later, unless it returns an error. */
+/* Answers the request itself, now or later, unless it returns an error, of the kind *ret_lacks. */
 MUST_CHECK int member_prepare(struct member *m, struct session *s,
-			      const struct slots_wanted *wanted, struct err *e);
+			      const struct slots_wanted *wanted, enum prepare_lacks *ret_lacks,
+			      struct err *e);
 /* No more slots are made than the one that is being made: their rank has left, or ckptd stops. */
 void preparing_cancel(struct member *m);
 /* An expiry or a slice of what is read again is over: Prepares that found no room look again. */

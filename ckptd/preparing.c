@@ -26,6 +26,7 @@
 
 #define BLOB_BYTES_MAX (1ull << 40)
 #define TRIES_MAX      3
+#define SLOTS_LEAST    2u /* of memory.slots (config.c) */
 
 struct preparing {
 	struct work work;
@@ -160,27 +161,43 @@ static int admit_table(const struct member *m, uint64_t bytes, struct err *e)
 		       (unsigned long long)div_up(table, MIB), LEDGER_PAYLOAD_MAX / MIB);
 }
 
+/* ", or lower memory.slots to 2", which is the least, where that would be enough. */
+static const char *fewer_slots(const struct member *m, uint64_t bytes, uint32_t n_slots,
+			       uint64_t coming)
+{
+	uint64_t want;
+	bool helps = n_slots > SLOTS_LEAST && m->job->node->options.slots > SLOTS_LEAST &&
+		     size_mul(bytes, SLOTS_LEAST, &want) &&
+		     size_add(want, ledgering_reserve(m, bytes), &want) && want <= coming;
+
+	return helps ? " or lower memory.slots to 2" : "";
+}
+
 /* Says what is missing before training starts (C10, A6). */
 static int prepare_admit(struct member *m, uint64_t bytes, uint32_t n_slots, struct err *e)
 {
 	struct node *n = m->job->node;
-	uint64_t budget, available, coming = 0, want;
+	uint64_t budget, available, coming, want, needed;
 
 	if (!size_mul(bytes, n_slots, &want) ||
 	    !size_add(want, ledgering_reserve(m, bytes), &want))
 		return err_set(e, CKPT_ENOSPACE, "rank %u: its state is too large", m->rank);
 	available = n->env.memory->ops->available(n->env.memory, &budget);
 	/* What a process that has just ended leaves is not free yet, and is waited for. */
-	if (!size_add(available, n->destroying, &coming) || want > coming)
+	if (!size_add(available, n->destroying, &coming))
+		coming = UINT64_MAX;
+	needed = div_up(budget, MIB) + div_up(want - min_u64(want, coming), MIB);
+	if (want > coming)
 		return err_set(
 			e, CKPT_ENOSPACE,
 			"rank %u: %u slots of %llu MiB and what is written down of them need %llu "
-			"MiB of memory, %llu MiB of the budget of %llu MiB are left; raise "
-			"memory.budget or lower memory.slots to 2 (ckptd.conf, or ckptd --set "
-			"memory.budget=SIZE), or end other jobs",
+			"MiB of memory, %llu MiB of the budget of %llu MiB are left; set "
+			"memory.budget to at least %lluM%s (ckptd.conf, or ckptd --set "
+			"memory.budget=%lluM), or end other jobs",
 			m->rank, n_slots, (unsigned long long)div_up(bytes, MIB),
 			(unsigned long long)div_up(want, MIB), (unsigned long long)(coming >> 20),
-			(unsigned long long)(budget >> 20));
+			(unsigned long long)(budget >> 20), (unsigned long long)needed,
+			fewer_slots(m, bytes, n_slots, coming), (unsigned long long)needed);
 	return 0;
 }
 
@@ -350,11 +367,23 @@ static void refuse(struct preparing *p, struct member *m, int r)
 			p->rank, p->n_slots, (unsigned long long)(p->bytes >> 20),
 			memory_error_text(r), (unsigned long long)(left >> 20),
 			(unsigned long long)(budget >> 20));
+	else if (p->err.code == 0 && r == -ENOMEM)
+		err_set(&p->err, r,
+			"rank %u: take %u slots of %llu MiB: %s, though %llu of %llu MiB of "
+			"memory.budget are left: the cgroup of ckptd or the machine has no more "
+			"(MemoryMax= of the unit, systemd-cgtop)",
+			p->rank, p->n_slots, (unsigned long long)(p->bytes >> 20),
+			memory_error_text(r), (unsigned long long)(left >> 20),
+			(unsigned long long)(budget >> 20));
 	else if (p->err.code == 0)
 		err_set(&p->err, r, "rank %u: take %u slots of %llu MiB: %s", p->rank, p->n_slots,
 			(unsigned long long)(p->bytes >> 20), memory_error_text(r));
 	if (m)
-		problems_prepare_refused(m, p->lacks_disk ? PREPARE_DISK : PREPARE_MEMORY,
+		problems_prepare_refused(m,
+					 p->lacks_disk  ? PREPARE_DISK
+					 : r == -ENOSPC ? PREPARE_BUDGET
+					 : r == -ENOMEM ? PREPARE_MEMORY
+							: PREPARE_OTHER,
 					 p->err.text);
 	session_reply_error(p->session, p->request, r == -ENOSPC ? CKPT_ENOSPACE : r, p->err.text);
 }
@@ -519,12 +548,13 @@ static uint32_t slots_missing(const struct member *m)
 }
 
 int member_prepare(struct member *m, struct session *s, const struct slots_wanted *wanted,
-		   struct err *e)
+		   enum prepare_lacks *ret_lacks, struct err *e)
 {
 	uint64_t bytes, blob_bytes = wanted->blob_bytes;
 	uint32_t missing = slots_missing(m);
 	int r;
 
+	*ret_lacks = PREPARE_OTHER;
 	if (!m->declared)
 		return err_set(e, CKPT_ESTATE, "rank %u: declare before prepare", m->rank);
 	if ((m->preparing || member_has_slots(m)) && m->blob_bytes < blob_bytes)
@@ -550,7 +580,15 @@ int member_prepare(struct member *m, struct session *s, const struct slots_wante
 	m->blob_bytes = blob_bytes;
 	bytes = member_slot_bytes(m);
 	r = admit_table(m, bytes, e);
-	if (r == 0)
-		r = prepare_admit(m, bytes, missing, e);
-	return r == 0 ? prepare_start(m, s, wanted, bytes, missing, e) : r;
+	if (r < 0)
+		return r;
+	r = prepare_admit(m, bytes, missing, e);
+	if (r < 0) {
+		*ret_lacks = PREPARE_BUDGET;
+		return r;
+	}
+	r = prepare_start(m, s, wanted, bytes, missing, e);
+	if (r == -ENOMEM)
+		*ret_lacks = PREPARE_MEMORY;
+	return r;
 }

@@ -248,8 +248,21 @@ void problems_asked(struct member *m)
 	m->job->saves.tried = true;
 }
 
+const char *prepare_lacks_word(enum prepare_lacks what)
+{
+	static const char *const kinds[] = {
+#define X(name, word) word,
+		PREPARE_LACKS(X)
+#undef X
+	};
+
+	assert(what < sizeof(kinds) / sizeof(kinds[0]));
+	return kinds[what];
+}
+
 void problems_prepare_refused(struct member *m, enum prepare_lacks what, const char *why)
 {
+	m->job->saves.problems[PROBLEM_PREPARE].lacks = what;
 	rank_found(m, PROBLEM_PREPARE, PROBLEM_NO_STEP, "no %s for the saves of rank %u: %s",
 		   what == PREPARE_DISK ? "room on disk" : "memory", m->rank, why);
 }

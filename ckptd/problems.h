@@ -52,6 +52,19 @@ enum job_problem {
 #define PROBLEM_NO_RANK UINT32_MAX
 #define PROBLEM_NO_STEP UINT64_MAX
 
+/* X(name, word of the JSON): what a Prepare was refused for. */
+#define PREPARE_LACKS(X)                                                                           \
+	X(PREPARE_BUDGET, "budget") /* memory.budget */                                            \
+	X(PREPARE_MEMORY, "memory") /* of the cgroup or the machine, with budget left */           \
+	X(PREPARE_DISK, "disk")                                                                    \
+	X(PREPARE_OTHER, "other") /* a quota, places in the fd store, or what no option gives */
+
+enum prepare_lacks {
+#define X(name, word) name,
+	PREPARE_LACKS(X)
+#undef X
+};
+
 struct problem {
 	bool stands;
 	bool said;         /* its beginning is in the log, and so will be its end */
@@ -62,6 +75,7 @@ struct problem {
 	uint64_t since_ns; /* loop's clock, like the next */
 	uint64_t said_ns;
 	uint64_t left_ns; /* PREPARE: when the last rank that had it left */
+	enum prepare_lacks lacks; /* PREPARE: the newest */
 	char text[PROBLEM_TEXT_MAX];
 };
 
@@ -107,7 +121,6 @@ void problems_joined(struct member *m);
 void problems_adopted(struct job *j); /* problems_restart.c: with its members and their pages */
 /* A rank asked for the memory of its saves. */
 void problems_asked(struct member *m);
-enum prepare_lacks { PREPARE_MEMORY, PREPARE_DISK };
 void problems_prepare_refused(struct member *m, enum prepare_lacks what, const char *why);
 void problems_prepared(struct member *m);
 void problems_save_failed(struct member *m, uint64_t step, const char *why);
@@ -147,6 +160,7 @@ void problems_time_came(struct timer *t); /* node's: of jobs with ranks */
 
 bool problems_stand(const struct job *j, enum job_problem k);
 const char *problem_word(enum job_problem k);
+const char *prepare_lacks_word(enum prepare_lacks what);
 const char *skip_word(uint32_t kind);
 void problems_fill_page(const struct member *m, struct session_page *page);
 

@@ -33,6 +33,8 @@ static json_t *problem_json(const struct job *j, enum job_problem k, const struc
 	}
 	if (o && p->step != PROBLEM_NO_STEP)
 		json_object_set_new(o, "step", json_integer((json_int_t)p->step));
+	if (o && k == PROBLEM_PREPARE)
+		json_object_set_new(o, "lacks", json_string(prepare_lacks_word(p->lacks)));
 	return o;
 }
 

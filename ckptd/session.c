@@ -325,12 +325,13 @@ static void on_prepare(struct session *s, uint64_t id, const Ckpt__Prepare *m)
 	struct err e = { 0 };
 	const struct slots_wanted wanted = {
 		.request = id, .blob_bytes = m->blob_bytes, .early = m->early};
+	enum prepare_lacks lacks;
 	int r;
 
 	problems_asked(s->member);
-	r = member_prepare(s->member, s, &wanted, &e);
+	r = member_prepare(s->member, s, &wanted, &lacks, &e);
 	if (r < 0) {
-		problems_prepare_refused(s->member, PREPARE_MEMORY, e.code ? e.text : err_text(r));
+		problems_prepare_refused(s->member, lacks, e.code ? e.text : err_text(r));
 		reply_err(s, id, r, &e);
 	}
 }

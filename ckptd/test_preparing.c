@@ -526,6 +526,64 @@ static void test_waits_for_what_is_destroyed(void **state)
 	atomic_store(&pretended_left, slot);
 	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
 	assert_non_null(strstr(t->a.text, "MiB of the budget of"));
+	assert_null(strstr(t->a.text, "memory.slots")); /* two do not fit either */
+	assert_int_equal(the_job(t)->saves.problems[PROBLEM_PREPARE].lacks, PREPARE_BUDGET);
+	atomic_store(&pretended_left, slot * 5 / 2);
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	test_says(t->a.text, "or lower memory.slots to 2 (");
+}
+
+/* The sentence names a budget that is enough. */
+static void test_a_refusal_says_which_budget(void **state)
+{
+	struct node_test *t = *state;
+	uint64_t budget, least;
+	const char *at;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_elements(&t->a, 0, 1, LARGE);
+	real->available(t->host.memory, &budget);
+	atomic_store(&pretended_left, 10u << 20);
+	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
+	at = strstr(t->a.text, "set memory.budget to at least ");
+	assert_non_null(at);
+	least = strtoull(at + strlen("set memory.budget to at least "), NULL, 10) << 20;
+	assert_in_range(least, budget + 3ull * LARGE * 4 - (10u << 20), budget + (64u << 20));
+	atomic_store(&pretended_left, (10u << 20) + least - budget);
+	prepare_rank(&t->a);
+}
+
+static void refused_with(struct node_test *t, int code, enum prepare_lacks lacks, const char *word)
+{
+	struct problem *p = &the_job(t)->saves.problems[PROBLEM_PREPARE];
+	uint64_t id = 0;
+	json_t *list;
+
+	atomic_store(&reserve_error, code);
+	assert_int_equal(hand_send_prepare_early(&t->a), 0);
+	assert_true(hand_receive(&t->a, &id) < 0);
+	atomic_store(&reserve_error, 0);
+	assert_true(p->stands);
+	assert_int_equal(p->lacks, lacks);
+	list = problems_json(the_job(t));
+	assert_string_equal(json_string_value(json_object_get(json_array_get(list, 0), "lacks")),
+			    word);
+	json_decref(list);
+}
+
+/* The operator mends another thing for each of them. */
+static void test_what_a_refusal_lacks(void **state)
+{
+	struct node_test *t = *state;
+
+	begin_node(t);
+	join(t, &t->a, 0, 1, "run1");
+	declare_rank(&t->a, 0, 1);
+	refused_with(t, -ENOMEM, PREPARE_MEMORY, "memory");
+	test_says(t->a.text, "of memory.budget are left: the cgroup of ckptd or the machine has");
+	refused_with(t, -ENOSPC, PREPARE_BUDGET, "budget");
+	refused_with(t, CKPT_ENOSPACE, PREPARE_OTHER, "other");
 }
 
 /* The fd store is full, which has the code of a disk without room: no checkpoint gives way to it,
@@ -564,6 +622,8 @@ int main(void)
 #endif
 		T(test_ready_before_the_slots_are_made),
 		T(test_waits_for_what_is_destroyed),
+		T(test_a_refusal_says_which_budget),
+		T(test_what_a_refusal_lacks),
 		T(test_a_full_store_is_no_full_disk),
 	};
 

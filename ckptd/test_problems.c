@@ -118,6 +118,7 @@ static void test_prepare_is_refused(void **state)
 	assert_raised(t, PROBLEM_PREPARE, "no room on disk for the saves of rank 0: ");
 	assert_non_null(strstr(the_job(t)->saves.problems[PROBLEM_PREPARE].text, t->a.text));
 	assert_int_equal(the_job(t)->saves.problems[PROBLEM_PREPARE].times, 5);
+	assert_int_equal(the_job(t)->saves.problems[PROBLEM_PREPARE].lacks, PREPARE_DISK);
 	pretended_room = UINT64_MAX;
 	prepare_rank(&t->a);
 	assert_over(t, PROBLEM_PREPARE);
