@@ -60,6 +60,17 @@ static json_t *committed_json(const struct job *j)
 			 (json_int_t)h->epoch, "time_ns", (json_int_t)h->wall_ns);
 }
 
+/* Ranks that call save and are not answered before they have a credit. */
+static json_int_t count_waiting(const struct job *j)
+{
+	const struct member *m;
+	json_int_t n = 0;
+
+	list_each(m, &j->members, link)
+		n += m->credit_request != 0;
+	return n;
+}
+
 json_t *saves_json(const struct job *j)
 {
 	const struct saves *s = &j->saves;
@@ -80,6 +91,7 @@ json_t *saves_json(const struct job *j)
 			    j->window.block == BLOCK_FILLING || j->window.block >= BLOCK_UNPREPARED
 				    ? json_integer(j->window.blocked_rank)
 				    : json_null());
+	json_object_set_new(o, "waiting", json_integer(count_waiting(j)));
 	json_object_set_new(o, "called",
 			    s->called ? json_integer((json_int_t)s->newest) : json_null());
 	json_object_set_new(o, "done",

@@ -23,8 +23,8 @@ struct remedy {
 
 static const struct remedy of_problems[] = {
 	{"prepare-refused",
-	 "make room for it: memory.budget, memory.slots and quotas are in ckptd.conf(5), or set "
-	 "one with ckptd --set memory.budget=SIZE; on a full disk 'ckptctl gc'",
+	 "its sentence says what was refused; memory.budget, memory.slots and quotas are in "
+	 "ckptd.conf(5)",
 	 false},
 	{"saves-fail", "the trainer gets the same sentence from its save: mend it there", false},
 	{"saves-skipped", "see below which rank blocks, and why", false},
@@ -48,7 +48,7 @@ static const struct remedy of_problems[] = {
 	{"log-unwritable",
 	 "saves go on in memory and nothing is committed: mend the data folder's "
 	 "file system; do not end the ranks before",
-	 true},
+	 false},
 	{"lost",
 	 "a launch goes on from what is left; to lose less set checkpoint.persist_every to 1, or "
 	 "wait for DURABLE; 'ckptctl rm' gives a lost one up",
@@ -136,7 +136,29 @@ void save_report_problems(const json_t *job, json_t *list)
 	}
 }
 
-static bool stands(const json_t *o, const char *word)
+/* By what the rank was refused. */
+static const char *remedy_of_refusal(const json_t *p)
+{
+	static const struct {
+		const char *lacks, *remedy;
+	} kinds[] = {
+		{"disk",
+		 "make room on disk: 'ckptctl gc --dry-run', fewer retention.keep_last, a smaller "
+		 "storage.disk_reserve, another disk"},
+		{"budget", "raise memory.budget or lower memory.slots (ckptd.conf(5), or ckptd "
+			   "--set memory.budget=SIZE), or end other jobs"},
+		{"memory",
+		 "the cgroup of ckptd or the machine has no memory, which memory.budget does not "
+		 "change: MemoryMax= of the unit, 'systemd-cgtop', other programs, a tmpfs"},
+	};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		if (doc_is(p, "lacks", kinds[i].lacks))
+			return kinds[i].remedy;
+	return remedy_of("prepare-refused")->remedy;
+}
+
+bool save_report_stands(const json_t *o, const char *word)
 {
 	json_t *p;
 	size_t i;
@@ -158,13 +180,45 @@ static void print_problems(const json_t *o)
 	json_array_foreach(json_object_get(o, "problems"), i, p)
 	{
 		const struct remedy *r = remedy_of(doc_text(p, "problem"));
+		const char *remedy = doc_is(p, "problem", "prepare-refused") ? remedy_of_refusal(p)
+				     : r                                     ? r->remedy
+									     : NULL;
 		uint64_t times = doc_number(p, "times");
 
 		say("%s: %s", doc_text(p, "problem"), doc_text(p, "why"));
 		say("  since %s ago, found %" PRIu64 " time%s%s%s",
 		    text_age(age, doc_number(p, "since_ns")), times, plural(times),
-		    r ? "; what to do: " : "", r ? r->remedy : "");
+		    remedy ? "; what to do: " : "", remedy ? remedy : "");
 	}
+}
+
+/* Whether a rank has come to a save that it cannot make, as another has not come so far: else the
+ * ranks only train. */
+static bool another_waits(const json_t *saves)
+{
+	const json_t *last = json_object_get(saves, "last_skip");
+
+	return doc_number(saves, "waiting") > 0 ||
+	       (doc_is(last, "skip", "behind") &&
+		doc_number(last, "rank") != doc_number(saves, "blocked_rank") &&
+		doc_number(last, "time_ns") >
+			doc_number(json_object_get(saves, "committed"), "time_ns"));
+}
+
+/* Where saves fail for a reason of their own, no rank is to blame that others wait for. Of a rank
+ * that is ahead all others are behind. */
+static bool rank_blocks(const json_t *o, const json_t *saves)
+{
+	static const char *const reasons[] = {"rank-ahead", "log-unwritable", "folder-away",
+					      "saves-fail"};
+	enum credit_block block = block_of(doc_text(saves, "blocked"));
+
+	if (block == BLOCK_LEFT)
+		return true;
+	for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
+		if (save_report_stands(o, reasons[i]))
+			return false;
+	return block != BLOCK_BEHIND || another_waits(saves);
 }
 
 static void print_block(const json_t *saves)
@@ -229,8 +283,7 @@ bool save_report_print(const json_t *o, const char *name)
 		    text_age(age, doc_number(committed, "time_ns")));
 	else
 		say("job '%s': nothing was committed", name);
-	/* Of a rank that is ahead all others are behind: they are not to blame. */
-	if (runs && (problems || late) && !stands(o, "rank-ahead"))
+	if (runs && (problems || late) && rank_blocks(o, saves))
 		print_block(saves);
 	if (!runs)
 		say("no rank of it runs");

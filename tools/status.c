@@ -71,7 +71,8 @@ static void job_problems(const json_t *job, json_t *list)
 	unread_problem(job, list);
 	if (doc_text(job, "stopped")[0])
 		add_problem(list, "%s", doc_text(job, "stopped"));
-	if (doc_text(job, "log_error")[0])
+	/* Else its problem says the same, since when, and what to do. */
+	if (doc_text(job, "log_error")[0] && !save_report_stands(job, "log-unwritable"))
 		add_problem(list, "job '%s': its log: %s", name, doc_text(job, "log_error"));
 	if (doc_flag(job, "log_anew"))
 		add_problem(list,

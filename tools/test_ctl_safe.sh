@@ -175,15 +175,18 @@ mv "$data" "$data.aside"
 does save 40 SEALED
 for i in $(seq 100); do
 	ctl status lm --socket "$sock" >"$dir/out" 2>&1
-	! grep -qF "its log: the data folder '$data' is gone" "$dir/out" || break
+	! grep -q "of the log: the data folder '$data' is gone .*(log-unwritable, since " "$dir/out" || break
 	sleep 0.1
 done
+says out "(log-unwritable, since "
+lacks out "its log: " # the problem says the same
 run 1 status lm --json --socket "$sock"
 json 'p = job("lm")["problems"]; assert [x["problem"] for x in p] == ["log-unwritable"] and "is gone" in p[0]["why"] and p[0]["since_ns"] > 0
 assert job("lm")["saves"]["uncommitted"] == 1'
 run 1 why lm --socket "$sock"
 says out "log-unwritable: append record"
 says out "what to do: saves go on in memory and nothing is committed"
+lacks out "the next save waits"
 run 3 safe lm --socket "$sock"
 says out "step 40 is saved and not committed yet"
 run 0 events --json --socket "$sock"
@@ -305,6 +308,88 @@ says err "no checkpoint of the job is left"
 run 4 safe la --socket "$sock"
 run 0 rm-job la --yes --socket "$sock"
 says out "job 'la' is removed: 0 checkpoints, 0 B; others were lost before"
+stop_daemon
+
+# ---- Which rank is to blame: one that is waited for, and none that only has not come to its next save
+
+cat >"$dir/two.py" <<'PY'
+import ckpt, ctypes, sys
+ranks = []
+for r in range(2):
+    c = ckpt.open("two", r, 2, run_id="one")
+    t = (ctypes.c_float * 64)()
+    c.declare("w", (ctypes.addressof(t), "float32", (64,)), (128,), (64 * r,))
+    c.keep = t
+    ranks.append(c)
+for c in ranks:
+    c.prepare()
+saves = [c.save(1, wait_credit=True, timeout=60) for c in ranks]
+assert all(s.wait(ckpt.COMMITTED, timeout=60) for s in saves)
+ranks[0].save(2, wait_credit=True, timeout=60)
+print("trains", flush=True)
+sys.stdin.readline()
+print("waits", flush=True)
+ranks[0].save(3, wait_credit=True, timeout=600)
+PY
+start_daemon --set checkpoint.warn_after=1s
+: >"$dir/did"
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 \
+	CKPT_SOCKET="$sock" CKPT_LIBRARY="$build/.libs/libckpt.so" \
+	/usr/bin/python3 "$dir/two.py" <"$dir/in" >"$dir/did" 2>"$dir/trainer.log" &
+trainer=$!
+exec 9>"$dir/in"
+# until_why TEXT: `why` says so.
+until_why () {
+	for i in $(seq 300); do
+		ctl why two --socket "$sock" >"$dir/out" 2>&1
+		! grep -qF "$1" "$dir/out" || return 0
+		kill -0 $trainer 2>/dev/null || break
+		sleep 0.1
+	done
+	cat "$dir/trainer.log" "$dir/out"
+	fail "why never says '$1'"
+}
+until_why "no-commit: nothing was committed since step 1"
+lacks out "the next save waits"
+echo >&9
+until_why "the next save waits for rank 1 (behind)"
+run 1 status two --json --socket "$sock"
+json 's = job("two")["saves"]; assert s["waiting"] == 1 and s["blocked"] == "behind" and s["blocked_rank"] == 1, s'
+kill $trainer
+wait $trainer 2>/dev/null
+trainer=
+exec 9>&-
+stop_daemon
+
+# ---- A launch is refused: what to do is said by what it lacks
+
+start_daemon --set memory.budget=17M
+cat >"$dir/large.py" <<'PY'
+import ckpt, ctypes
+c = ckpt.open("large", 0, 1, run_id="one")
+t = (ctypes.c_float * (2 << 20))()
+c.declare("w", (ctypes.addressof(t), "float32", (2 << 20,)))
+try:
+    c.prepare()
+except ckpt.Error as e:
+    print(e)
+PY
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 \
+	CKPT_SOCKET="$sock" CKPT_LIBRARY="$build/.libs/libckpt.so" \
+	/usr/bin/python3 "$dir/large.py" >"$dir/out" 2>&1
+says out "set memory.budget to at least "
+run 1 why large --socket "$sock"
+says out "what to do: raise memory.budget"
+run 1 status large --json --socket "$sock"
+json 'p = job("large")["problems"]; assert [(x["problem"], x["lacks"]) for x in p] == [("prepare-refused", "budget")], p'
+stop_daemon
+start_daemon --set storage.disk_reserve=1000T
+env LD_PRELOAD="$preload" PYTHONPATH="$src/python" PYTHONDONTWRITEBYTECODE=1 \
+	CKPT_SOCKET="$sock" CKPT_LIBRARY="$build/.libs/libckpt.so" \
+	/usr/bin/python3 "$dir/large.py" >"$dir/out" 2>&1
+run 1 why large --socket "$sock"
+says out "what to do: make room on disk"
+lacks out "raise memory.budget"
 stop_daemon
 
 # ---- A data folder in memory is no disk

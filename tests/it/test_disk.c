@@ -470,7 +470,7 @@ static void save_without_folder(struct rig *r, struct trainer_process *t, int fr
 	for (int step = from + 10; step <= from + 40; step += 10)
 		trainer_must(t, "save %d 1 20000", step);
 	expect_uncommitted(t, 5, (unsigned)from);
-	snprintf(first, sizeof(first), "job 'job': its log: the data folder '%.20s", r->data);
+	snprintf(first, sizeof(first), "of the log: the data folder '%.20s", r->data);
 	expect_problem(r, first);
 	RIG_CHECK(rig_log_count(r, "trying again each second") == 1, "the log repeats it");
 }
