@@ -102,12 +102,12 @@ static const char *state_name(const struct checkpoint *c)
 	return names[c->agreed];
 }
 
-static const char *durable_name(const struct checkpoint *c)
-{
-	static const char *const names[] = {"no",     "waiting", "writing",   "durable",
+static const char *const durable_names[] = {"no",     "waiting", "writing",   "durable",
 					    "failed", "gone",    "unfinished"};
 
-	return c->no_room ? names[DUR_WANTED] : names[c->durable];
+static const char *durable_name(const struct checkpoint *c)
+{
+	return durable_names[c->no_room ? DUR_WANTED : c->durable];
 }
 
 static bool is_base(const struct checkpoint *c, const struct special *s)
@@ -625,6 +625,55 @@ static void leave_out_twice(struct status *x)
 	}
 }
 
+static int first_name(void *arg, const char *name, bool is_dir)
+{
+	(void)arg;
+	(void)name;
+	(void)is_dir;
+	return 1; /* one is enough */
+}
+
+/* Of a job with something on disk: whether its folder was taken away. */
+static bool folder_is_gone(struct disk *d, const json_t *job)
+{
+	char path[DISK_PATH_MAX + 1];
+	struct job_id id;
+	const char *hex = json_string_value(json_object_get(job, "id"));
+	json_t *c;
+	size_t i;
+
+	if (!hex || hex_parse(id.b, sizeof(id.b), hex) < 0)
+		return false;
+	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
+	{
+		const char *disk = json_string_value(json_object_get(c, "disk"));
+
+		if (!disk || strcmp(disk, durable_names[DUR_DONE]) != 0)
+			continue;
+		path_job(path, &id);
+		return d->ops->list(d, path, first_name, NULL) == -ENOENT;
+	}
+	return false;
+}
+
+/* What is found of the data folder where the document says that something is on disk. */
+static void look_at_folders(struct status *x)
+{
+	struct node *n = x->answer.node;
+	struct err e = {0};
+	json_t *job;
+	size_t i;
+	bool open = json_is_string(json_object_get(x->doc, "data_id"));
+	int r = open ? node_check_folder(n, &e) : 0;
+
+	json_object_set_new(x->doc, "data_error", json_string(r < 0 ? e.text : ""));
+	json_array_foreach(x->jobs, i, job)
+	{
+		if (open && r == 0 && folder_is_gone(n->env.disk, job))
+			json_object_set_new(job, "folder_gone", json_true());
+	}
+}
+
 static void make(struct answer *a)
 {
 	struct status *x = container_of(a, struct status, answer);
@@ -645,6 +694,7 @@ static void make(struct answer *a)
 	json_object_set_new(x->doc, "disk_total", json_integer((json_int_t)total));
 	if (x->left)
 		leave_out_twice(x);
+	look_at_folders(x);
 	json_array_foreach(x->jobs, i, job) good =
 		good && sort_ranks(json_object_get(job, "ranks"));
 	if (!good) {

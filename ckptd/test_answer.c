@@ -548,7 +548,7 @@ static const char *const status_keys[] = {
 	"disk_backend", "memory_budget", "memory_left", "disk_free", "disk_total",   "index_errors",
 	"jobs",         "disk_reserve",  "spare_bytes", "data_id",   "config_error", "fd_store",
 	"loop",         "collectors",    "suspects",    "drained",   "admission",    "unwatched",
-	"not_kept",     "users",         "alarms",      NULL};
+	"not_kept",     "users",         "alarms",      "data_error", NULL};
 static const char *const job_keys[] = {"job",         "id",
 				       "uid",         "epoch",
 				       "log_records", "term",

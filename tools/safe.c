@@ -33,6 +33,8 @@ struct safety {
 	bool kept;    /* memory outlives ckptd */
 	bool shared;  /* the data folder is on a network's file system */
 	bool in_memory; /* it is on a file system of memory: no disk has anything of it */
+	bool away;      /* its name does not lead to what ckptd holds open */
+	bool job_away;  /* of that folder the job's own is gone */
 	const char *data;
 };
 
@@ -48,15 +50,16 @@ static bool is_usable(const json_t *c)
 	return doc_is(c, "state", "committed") && !doc_is(c, "trust", "bad");
 }
 
-static bool is_durable(const json_t *c)
+static bool is_durable(const struct safety *s, const json_t *c)
 {
-	return is_usable(c) && doc_is(c, "disk", "durable") && !doc_flag(c, "suspect");
+	return !s->away && !s->job_away && is_usable(c) && doc_is(c, "disk", "durable") &&
+	       !doc_flag(c, "suspect");
 }
 
 /* The next launch could get it. */
-static bool is_there(const json_t *c)
+static bool is_there(const struct safety *s, const json_t *c)
 {
-	return is_usable(c) && (doc_flag(c, "memory") || is_durable(c));
+	return is_usable(c) && (doc_flag(c, "memory") || is_durable(s, c));
 }
 
 static void look_at_folder(struct safety *s)
@@ -90,15 +93,18 @@ static void find(const json_t *doc, const json_t *job, struct safety *s)
 	size_t i;
 
 	*s = (struct safety){.kept = json_is_object(json_object_get(doc, "fd_store")),
-			     .data = doc_text(doc, "data")};
+			     .data = doc_text(doc, "data"),
+			     .away = doc_text(doc, "data_error")[0],
+			     .job_away = doc_flag(job, "folder_gone")};
 	look_at_folder(s);
 	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
 	{
-		if (!s->saved && is_sealed(c) && (!doc_is(c, "state", "committed") || is_there(c)))
+		if (!s->saved && is_sealed(c) &&
+		    (!doc_is(c, "state", "committed") || is_there(s, c)))
 			s->saved = c;
-		if (!s->memory && is_there(c))
+		if (!s->memory && is_there(s, c))
 			s->memory = c;
-		if (!s->durable && is_durable(c))
+		if (!s->durable && is_durable(s, c))
 			s->durable = c;
 	}
 	json_array_foreach(json_object_get(job, "ranks"), i, m)
@@ -170,12 +176,38 @@ static json_t *safe_json(const json_t *job, const struct safety *s)
 							      ? doc_count(s->now - step)
 							      : json_null()));
 	}
-	return json_pack(
-		"{s:i, s:s, s:O, s:O, s:o, s:o, s:b, s:b, s:b, s:o, s:i}", "schema", 2, "source",
-		"daemon", "job", json_object_get(job, "job"), "id", json_object_get(job, "id"),
-		"now", s->has_now ? doc_count(s->now) : json_null(), "saved",
-		step_json(s->saved, "step"), "memory_kept", (int)s->kept, "shared", (int)s->shared,
-		"data_in_memory", (int)s->in_memory, "survives", list, "result", code_of(s));
+	return json_pack("{s:i, s:s, s:O, s:O, s:o, s:o, s:b, s:b, s:b, s:s, s:o, s:i}", "schema",
+			 2, "source", "daemon", "job", json_object_get(job, "job"), "id",
+			 json_object_get(job, "id"), "now",
+			 s->has_now ? doc_count(s->now) : json_null(), "saved",
+			 step_json(s->saved, "step"), "memory_kept", (int)s->kept, "shared",
+			 (int)s->shared, "data_in_memory", (int)s->in_memory, "data_away",
+			 s->away       ? "folder"
+			 : s->job_away ? "job"
+				       : "",
+			 "survives", list, "result", code_of(s));
+}
+
+static const char *where(const struct safety *s, size_t event, const json_t *c)
+{
+	const char *none = s->away        ? "no disk: the data folder is away"
+			   : s->job_away  ? "no disk: the job's folder is away"
+			   : s->in_memory ? "no disk: the data folder is in memory"
+					  : NULL;
+
+	if ((event == 0 || (event == 1 && s->kept)) && c && !doc_flag(c, "memory"))
+		return "disk";
+	if (event == 0)
+		return "memory of this node";
+	if (event == 1 && s->kept)
+		return "memory that outlives ckptd (fd store)";
+	if (event == 2 && !s->shared)
+		return "no copies on other nodes";
+	if (none && (event == 3 || s->away || s->job_away))
+		return none;
+	if (event == 1)
+		return "disk: no fd store keeps the memory";
+	return event == 2 ? "disk, which the network has" : "disk";
 }
 
 static void print_row(struct table *t, const struct safety *s, size_t event)
@@ -197,15 +229,7 @@ static void print_row(struct table *t, const struct safety *s, size_t event)
 		table_cell(t, "%" PRIu64, s->now - doc_number(c, "step"));
 	else
 		table_cell(t, c ? "?" : "all");
-	table_cell(t, "%s",
-		   (event == 0 || (event == 1 && s->kept)) && c && !doc_flag(c, "memory") ? "disk"
-		   : event == 0               ? "memory of this node"
-		   : event == 1 && s->kept    ? "memory that outlives ckptd (fd store)"
-		   : event == 1               ? "disk: no fd store keeps the memory"
-		   : event == 2 && !s->shared ? "no copies on other nodes"
-		   : event == 2               ? "disk, which the network has"
-		   : s->in_memory             ? "no disk: the data folder is in memory"
-					      : "disk");
+	table_cell(t, "%s", where(s, event, c));
 }
 
 /* Committed, and no launch would get it, though nothing newer is there. */
@@ -216,7 +240,7 @@ static void print_unusable(const json_t *job, const struct safety *s)
 
 	json_array_foreach(json_object_get(job, "checkpoints"), i, c)
 	{
-		if (s->memory && c == s->memory)
+		if ((s->memory && c == s->memory) || s->away || s->job_away)
 			break;
 		if (!doc_is(c, "state", "committed") || doc_is(c, "disk", "lost"))
 			continue;
@@ -232,11 +256,38 @@ static void print_unusable(const json_t *job, const struct safety *s)
 	}
 }
 
-static int print_safe(const json_t *job, const struct safety *s)
+static void print_disk(const json_t *doc, const json_t *job, const struct safety *s)
+{
+	int code = code_of(s);
+
+	if (s->away)
+		say("nothing on disk counts: %s; do not end the job's ranks before",
+		    doc_text(doc, "data_error"));
+	else if (s->job_away)
+		say("nothing on disk counts: the job's folder '%s/jobs/%s' is gone: put it back; "
+		    "do not end the job's ranks before",
+		    s->data, doc_text(job, "id"));
+	else if (s->in_memory)
+		say("the data folder '%s' is on a file system of memory (tmpfs), which ends with "
+		    "the node: start ckptd with a folder on a disk",
+		    s->data);
+	else if (code == EXIT_NOTHING_DURABLE)
+		say("nothing of it is on disk");
+	else if (code == EXIT_ONLY_MEMORY)
+		say("step %" PRIu64 " is the newest that is saved, step %" PRIu64 " the newest on "
+		    "disk",
+		    doc_number(s->saved, "step"), doc_number(s->durable, "step"));
+	else
+		say("%s is on disk: %s",
+		    code == EXIT_PROBLEM ? "the newest that is left" : "the newest that is saved",
+		    s->data);
+}
+
+static int print_safe(const json_t *doc, const json_t *job, const struct safety *s)
 {
 	const char *name = doc_text(job, "job");
 	struct table *t = table_new("IF NEWEST-STEP> AGE> STEPS-LOST> WHERE");
-	int code = code_of(s), r;
+	int r;
 
 	if (s->has_now && s->ended)
 		say("job '%s' has done step %" PRIu64 "; no rank of it sends beats now", name,
@@ -257,21 +308,8 @@ static int print_safe(const json_t *job, const struct safety *s)
 		    " is saved and not committed yet: it may be lost with any of these",
 		    doc_number(s->saved, "step"));
 	print_unusable(job, s);
-	if (s->in_memory)
-		say("the data folder '%s' is on a file system of memory (tmpfs), which ends with "
-		    "the node: start ckptd with a folder on a disk",
-		    s->data);
-	else if (code == EXIT_NOTHING_DURABLE)
-		say("nothing of it is on disk");
-	else if (code == EXIT_ONLY_MEMORY)
-		say("step %" PRIu64 " is the newest that is saved, step %" PRIu64 " the newest on "
-		    "disk",
-		    doc_number(s->saved, "step"), doc_number(s->durable, "step"));
-	else
-		say("%s is on disk: %s",
-		    code == EXIT_PROBLEM ? "the newest that is left" : "the newest that is saved",
-		    s->data);
-	return code;
+	print_disk(doc, job, s);
+	return code_of(s);
 }
 
 int verb_safe(const struct ctl *c, struct err *e)
@@ -298,7 +336,7 @@ int verb_safe(const struct ctl *c, struct err *e)
 	if (c->json)
 		print_json(safe_json(job, &s));
 	else if (c->talk >= 0)
-		r = print_safe(job, &s);
+		r = print_safe(doc, job, &s);
 	json_decref(doc);
 	return r < 0 ? err_code(e, r, "print what is safe") : r;
 }

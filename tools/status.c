@@ -99,6 +99,12 @@ static void job_problems(const json_t *job, json_t *list)
 	if (doc_number(job, "overlap_step"))
 		add_problem(list, "job '%s': step %" PRIu64 ": %s", name,
 			    doc_number(job, "overlap_step"), doc_text(job, "overlap_text"));
+	if (doc_flag(job, "folder_gone"))
+		add_problem(list,
+			    "job '%s': its folder jobs/%s is gone from the data folder: what was "
+			    "in it cannot be restored; put it back, and do not end the ranks "
+			    "before",
+			    name, doc_text(job, "id"));
 	save_report_problems(job, list);
 	json_array_foreach(json_object_get(job, "checkpoints"), i, o)
 		checkpoint_problems(job, o, list);
@@ -173,6 +179,8 @@ static json_t *problems_of(const json_t *doc)
 			    "the configuration as it is now cannot be used, and ckptd would not "
 			    "start with it (%s): mend it, then 'systemctl reload ckptd', or SIGHUP",
 			    doc_text(doc, "config_error"));
+	if (doc_text(doc, "data_error")[0])
+		add_problem(list, "nothing on disk counts: %s", doc_text(doc, "data_error"));
 	store_problem(doc, list);
 	json_array_foreach(json_object_get(doc, "jobs"), i, job)
 		job_problems(job, list);

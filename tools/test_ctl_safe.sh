@@ -179,6 +179,7 @@ for i in $(seq 100); do
 	sleep 0.1
 done
 says out "(log-unwritable, since "
+says out "PROBLEM: nothing on disk counts: the data folder '$data' is gone"
 lacks out "its log: " # the problem says the same
 run 1 status lm --json --socket "$sock"
 json 'p = job("lm")["problems"]; assert [x["problem"] for x in p] == ["log-unwritable"] and "is gone" in p[0]["why"] and p[0]["since_ns"] > 0
@@ -187,8 +188,13 @@ run 1 why lm --socket "$sock"
 says out "log-unwritable: append record"
 says out "what to do: saves go on in memory and nothing is committed"
 lacks out "the next save waits"
-run 3 safe lm --socket "$sock"
+run 4 safe lm --socket "$sock"
 says out "step 40 is saved and not committed yet"
+says out "nothing on disk counts: the data folder '$data' is gone"
+says out "no disk: the data folder is away"
+run 4 safe lm --json --socket "$sock"
+json 'by = {s["if"]: s["step"] for s in d["survives"]}
+assert by["power"] is None and by["node"] is None and by["process"] == 20 and d["data_away"] == "folder" and d["result"] == 4, d'
 run 0 events --json --socket "$sock"
 json 'e = [e for e in d["events"] if e["kind"] == "problem"]; assert len(e) == 1 and e[0]["problem"] == "log-unwritable" and e[0]["severity"] == 3 and e[0]["subject"]["job"] == "lm", e'
 mv "$data.aside" "$data"
@@ -211,6 +217,23 @@ run 3 safe lm --socket "$sock"
 says out "job 'lm' has done step 45; no rank of it sends beats now"
 run 3 safe lm --json --socket "$sock"
 json 'by = {s["if"]: s for s in d["survives"]}; assert d["now"] == 45 and by["process"]["steps_lost"] == 5, d'
+
+# ---- The folder of one job goes
+
+for i in $(ls "$data/jobs"); do # that of lm: pair has one, too
+	! ctl status lm --json --socket "$sock" | grep -q "\"id\": \"$i\"" || id=$i
+done
+mv "$data/jobs/$id" "$dir/job.aside"
+run 4 safe lm --socket "$sock"
+says out "no disk: the job's folder is away"
+says out "nothing on disk counts: the job's folder '$data/jobs/$id' is gone"
+run 1 status lm --socket "$sock"
+says out "its folder jobs/$id is gone from the data folder"
+run 4 safe lm --json --socket "$sock"
+json 'assert d["data_away"] == "job" and d["survives"][3]["step"] is None, d'
+mv "$dir/job.aside" "$data/jobs/$id"
+run 3 safe lm --json --socket "$sock"
+json 'assert d["data_away"] == "" and d["survives"][3]["step"] is not None, d'
 
 # ---- Without an fd store: not --user, which has a supervisor
 
