@@ -3,8 +3,9 @@
  * connect.c - ckptctl's end of a session with ckptd.
  *
  * 1. One request is under way at a time; a reply with another id is not for it and is passed over.
- * 2. Every wait has a deadline: a ckptd that hangs is reported, not waited for. Only the rebuild of
- *    an index takes as long as it takes.
+ * 2. Every wait has a deadline, and after some seconds of it a line says for what ckptctl waits: a
+ *    ckptd that hangs is reported, not waited for. Only the rebuild of an index takes as long as it
+ *    takes.
  * 3. What came in a memfd is copied before it is parsed, and its size is bounded.
  *
  * Blocking; one thread.
@@ -15,6 +16,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -30,14 +32,17 @@
 #include "base/conn.h"
 #include "client/reach.h"
 #include "proto/session_page.h"
+#include "tools/silence.h"
 
 enum { TIMEOUT_MS = 30000, ANSWER_MAX = 1 << 30 };
+enum { SILENT_MS = 3000 }; /* a person is told by then what is waited for */
 enum { TRY_AGAIN_MS = 100, TRIES_MAX = 100, REFUSED_TRIES = 10 };
 
 struct connection {
 	int fd;
 	uint64_t next_id;
 	bool heard; /* an answer has come */
+	bool told;  /* that none comes */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
@@ -128,30 +133,51 @@ static int receive(struct connection *c, uint8_t *buf, size_t size, size_t *ret_
 	return 0;
 }
 
-/* Until there is something to be received. */
-static int wait_for(struct connection *c, int64_t deadline_ms, struct err *e)
+static int does_not_answer(const char *path, struct err *e)
+{
+	return err_set(e, CKPT_EUNAVAILABLE,
+		       "ckptd at '%s' does not answer: look at its log, "
+		       "or at its files with --data FOLDER",
+		       path);
+}
+
+/* Until there is something to be received, or that time: whether there is, or -errno. */
+static int poll_until(const struct connection *c, int64_t until_ms)
 {
 	struct pollfd p = { .fd = c->fd, .events = POLLIN };
 	int r;
 
 	do {
-		int64_t left = deadline_ms - now_ms();
+		int64_t left = until_ms - now_ms();
 
-		r = poll(&p, 1, deadline_ms < 0 ? -1 : left < 0 ? 0 : (int)left);
+		r = poll(&p, 1, until_ms < 0 ? -1 : left < 0 ? 0 : (int)left);
 	} while (r < 0 && errno == EINTR);
+	return r < 0 ? -errno : r;
+}
+
+/* Until there is something to be received. quiet: the answer may well take longer. */
+static int wait_for(struct connection *c, int64_t deadline_ms, bool quiet, struct err *e)
+{
+	int64_t tell_ms = now_ms() + SILENT_MS;
+	int r;
+
+	if (!quiet && !c->told && tell_ms < deadline_ms) {
+		r = poll_until(c, tell_ms);
+		if (r == 0)
+			silence_tell(c->path, c->fd, SILENT_MS / 1000);
+		c->told = r == 0;
+		if (r > 0)
+			return 0;
+	}
+	r = poll_until(c, deadline_ms);
 	if (r < 0)
-		return err_code(e, -errno, "wait for ckptd at '%s'", c->path);
-	if (r == 0)
-		return err_set(e, CKPT_EUNAVAILABLE,
-			       "ckptd at '%s' does not answer: look at its log, "
-			       "or at its files with --data FOLDER",
-			       c->path);
-	return 0;
+		return err_code(e, r, "wait for ckptd at '%s'", c->path);
+	return r == 0 ? does_not_answer(c->path, e) : 0;
 }
 
 /* The reply to the request sent last; *ret_fd is the caller's to close, or -1. */
-static int receive_reply(struct connection *c, int timeout_ms, Ckpt__Reply **ret, int *ret_fd,
-			 struct err *e)
+static int receive_reply(struct connection *c, int timeout_ms, bool quiet, Ckpt__Reply **ret,
+			 int *ret_fd, struct err *e)
 {
 	int64_t deadline = timeout_ms < 0 ? -1 : now_ms() + (timeout_ms ? timeout_ms : TIMEOUT_MS);
 	uint8_t buf[CONN_MESSAGE_MAX];
@@ -160,7 +186,7 @@ static int receive_reply(struct connection *c, int timeout_ms, Ckpt__Reply **ret
 	int fd = -1, r;
 
 	for (;;) {
-		r = wait_for(c, deadline, e);
+		r = wait_for(c, deadline, quiet, e);
 		if (r == 0)
 			r = receive(c, buf, sizeof(buf), &len, &fd, e);
 		if (r < 0)
@@ -181,8 +207,8 @@ static int receive_reply(struct connection *c, int timeout_ms, Ckpt__Reply **ret
 	return 0;
 }
 
-static int ask(struct connection *c, Ckpt__Request *q, int timeout_ms, Ckpt__Reply **ret,
-	       int *ret_fd, struct err *e)
+static int ask(struct connection *c, Ckpt__Request *q, int timeout_ms, bool quiet,
+	       Ckpt__Reply **ret, int *ret_fd, struct err *e)
 {
 	Ckpt__Reply *reply = NULL;
 	int fd = -1, r;
@@ -190,7 +216,7 @@ static int ask(struct connection *c, Ckpt__Request *q, int timeout_ms, Ckpt__Rep
 	q->id = ++c->next_id;
 	r = send_request(c, q, e);
 	if (r == 0)
-		r = receive_reply(c, timeout_ms, &reply, &fd, e);
+		r = receive_reply(c, timeout_ms, quiet, &reply, &fd, e);
 	if (r < 0)
 		return r;
 	if (reply->code < 0) {
@@ -208,6 +234,28 @@ static int ask(struct connection *c, Ckpt__Request *q, int timeout_ms, Ckpt__Rep
 
 /* ---- Open ---- */
 
+/* -EAGAIN: a ckptd that hangs has let connections come up to the last that its socket takes. */
+static int connect_until(int fd, const struct sockaddr_un *addr)
+{
+	const struct timespec pause = {.tv_nsec = TRY_AGAIN_MS * 1000000};
+	int64_t began_ms = now_ms();
+	bool told = false;
+
+	for (;;) {
+		int64_t waited_ms = now_ms() - began_ms;
+
+		if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) == 0)
+			return 0;
+		if (errno != EAGAIN || waited_ms >= TIMEOUT_MS)
+			return -errno;
+		if (!told && waited_ms >= SILENT_MS) {
+			silence_tell(addr->sun_path, -1, SILENT_MS / 1000);
+			told = true;
+		}
+		nanosleep(&pause, NULL);
+	}
+}
+
 static int try_path(const char *path, int *ret_fd)
 {
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
@@ -216,10 +264,11 @@ static int try_path(const char *path, int *ret_fd)
 	if (strlen(path) >= sizeof(addr.sun_path))
 		return -ENAMETOOLONG;
 	strcpy(addr.sun_path, path);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return -errno;
-	if (connect(fd, (const struct sockaddr *)&addr, sizeof(addr)) < 0)
+	r = connect_until(fd, &addr);
+	if (r == 0 && fcntl(fd, F_SETFL, 0) < 0)
 		r = -errno;
 	if (r < 0) {
 		close(fd);
@@ -256,6 +305,8 @@ static int cannot_reach(const struct places *p, int tried, struct err *e)
 {
 	char first[PATH_MAX + ERR_TEXT_MAX] = "", refused[REACH_TEXT_MAX], remedy[ERR_TEXT_MAX];
 
+	if (p->why[tried] == -EAGAIN)
+		return does_not_answer(p->path[tried], e);
 	if (p->why[tried] == -EACCES || p->why[tried] == -EPERM)
 		snprintf(remedy, sizeof(remedy), "%s; or name another one with --socket PATH",
 			 reach_refused(p->path[tried], '\'', refused));
@@ -301,7 +352,7 @@ static int say_hello(struct connection *c, struct err *e)
 	hello.program = (char *)"ckptctl " PACKAGE_VERSION;
 	q.body_case = CKPT__REQUEST__BODY_HELLO;
 	q.hello = &hello;
-	r = ask(c, &q, 0, &reply, &fd, e);
+	r = ask(c, &q, 0, false, &reply, &fd, e);
 	if (r < 0)
 		return r;
 	if (fd >= 0)
@@ -444,7 +495,7 @@ int connection_ask(struct connection *c, const struct admin_question *q, json_t 
 						       (uint8_t *)(uintptr_t)q->attempt->b };
 	request.body_case = CKPT__REQUEST__BODY_ADMIN;
 	request.admin = &admin;
-	r = ask(c, &request, q->timeout_ms, &reply, &fd, e);
+	r = ask(c, &request, q->timeout_ms, q->wait || q->timeout_ms < 0, &reply, &fd, e);
 	if (r < 0)
 		return r;
 	r = read_answer(reply, fd, &doc, e);

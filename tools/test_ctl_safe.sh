@@ -249,6 +249,21 @@ json 'by = {s["if"]: s for s in d["survives"]}; assert not d["memory_kept"] and 
 run 3 safe lm --socket "$sock"
 says out "disk: no fd store keeps the memory"
 end_trainer
+
+# ---- It does not answer: that is said, and it is waited for
+
+kill -STOP $daemon
+ctl status --socket "$sock" >"$dir/out" 2>"$dir/err" &
+asks=$!
+for i in $(seq 100); do
+	! grep -q "has not answered" "$dir/err" || break
+	sleep 0.1
+done
+says err "ckptd at '$sock' has not answered for 3 s and is waited for: its process $daemon is in state T (stopped)"
+kill -CONT $daemon
+wait $asks || fail "status of a ckptd that was stopped for a while: $(cat "$dir/out" "$dir/err")"
+says out "lm"
+[ "$(grep -c "has not answered" "$dir/err")" = 1 ] || fail "it is said again: $(cat "$dir/err")"
 stop_daemon
 
 # ---- ckptd dies with its memory: what is lost is said before anything opens the job

@@ -32,7 +32,7 @@ $paths:"'
 	ckptd/data_folder.c ckptd/listener.c ckptd/memory_memfd.c
 	tools/newfile.c tools/import.c tools/export.c tools/layout.c tools/layout_file.c tools/side.c
 	tools/safetensors_*.c tools/dcp_*.c tools/torch_*.c tools/xid.c
-	tools/check_*.c tools/node_check.c tools/files.c'
+	tools/check_*.c tools/node_check.c tools/files.c tools/silence.c'
 rows=$(printf '%s' "$rows" | sed -e ':a' -e 'N' -e '$!ba' -e 's/\n\t/ /g')
 
 # Unit tests, the simulator, bench/ and examples/ are their own masters.
