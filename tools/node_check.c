@@ -2,7 +2,8 @@
 /*
  * node_check.c - the verb `node-check`: runs the checks, judges them, remembers and says it.
  *
- * Exit status 0: fit; 1: not fit, do not give it work; 2: it could not be found out. So it serves
+ * Exit status 0: fit; 1: not fit, do not give it work; 2: it could not be found out, or not of the
+ * disk, as the ckptd whose folder lies on it gives no answer. So it serves
  * as a prolog of Slurm and as a custom plugin of node-problem-detector, whose last line of output
  * it is meant to be read by: one sentence.
  */
@@ -396,10 +397,29 @@ static int print_run(const struct run *run, const struct ctl *c)
 	return table_end(t);
 }
 
+static void say_fit(const struct run *run)
+{
+	char text[1200] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < run->n && used < sizeof(text); i++)
+		if (run->results[i].state == CHECK_SKIPPED)
+			used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%s",
+						 used ? ", " : "", run->results[i].name);
+	if (used)
+		say("node-check: fit; not checked: %s", text);
+	else
+		say("node-check: fit");
+}
+
 static void conclude(const struct run *run, size_t failed)
 {
+	if (failed == 0 && run->options.lost_data) {
+		say("node-check: not known: the disk was not checked: %s", run->options.no_data);
+		return;
+	}
 	if (failed == 0) {
-		say("node-check: fit");
+		say_fit(run);
 		return;
 	}
 	for (size_t i = 0; i < run->n; i++)
@@ -410,8 +430,8 @@ static void conclude(const struct run *run, size_t failed)
 		}
 }
 
-/* The folder that the environment names, as for all that writes files; it need not be there, nor
- * need the ckptd that it names be up: a node that does not run it yet is checked, too. */
+/* The folder that the environment names, as for all that writes files; it need not be there. Where
+ * the ckptd that it names gives no answer the rest is checked, and the disk is not known. */
 static void take_folder(const struct ctl *c, struct check_options *o)
 {
 	/* Of the options, which live as long as the program. */
@@ -423,10 +443,11 @@ static void take_folder(const struct ctl *c, struct check_options *o)
 	if (c->data) {
 		o->data = c->data;
 	} else if ((data && data[0]) || (socket && socket[0])) {
-		if (data_find(NULL, path, &why) == 0)
-			o->data = path;
-		else
+		o->lost_data = data_find(NULL, path, &why) < 0;
+		if (o->lost_data)
 			o->no_data = why.text;
+		else
+			o->data = path;
 	} else if (access(DATA_FOLDER, W_OK | X_OK) == 0) {
 		o->data = DATA_FOLDER;
 	}
@@ -475,7 +496,9 @@ static int finish(const struct ctl *c, struct run *run, const struct check_histo
 		r = print_run(run, c);
 		conclude(run, failed);
 	}
-	return r < 0 ? r : failed ? EXIT_PROBLEM : measured ? EXIT_FINE : EXIT_UNKNOWN;
+	if (r < 0 || failed)
+		return r < 0 ? r : EXIT_PROBLEM;
+	return measured && !run->options.lost_data ? EXIT_FINE : EXIT_UNKNOWN;
 }
 
 int verb_node_check(const struct ctl *c, struct err *e)

@@ -45,6 +45,7 @@ struct check_report {
 struct check_options {
 	const char *data;         /* folder whose disk is measured; NULL: none */
 	const char *no_data;      /* why there is none */
+	bool lost_data;           /* there should be one: its ckptd does not say which */
 	uint64_t memory;          /* bytes of the memory test */
 	double seconds;           /* that this check may take, about */
 	const char *peers, *self; /* host:port,...; NULL: no network check */

@@ -29,8 +29,11 @@ under CKPT_DATA="$dir" run 0 node-check --time 8 --memory 4M --history "$dir/own
 lacks out "no folder was named"
 says out '"name": "disk-sync"'
 rm -f "$dir/own"
-# A ckptd that the environment names and that is down is no fault of the node: its disk is skipped.
-under CKPT_SOCKET="$dir/nobody" run 0 node-check --time 8 --memory 4M --history "$dir/own" --json
+# A ckptd that the environment names and that is down is no fault of the node, whose disk is not known.
+under CKPT_SOCKET="$dir/nobody" run 2 node-check -q --time 8 --memory 4M --history "$dir/own"
+says out "node-check: not known: the disk was not checked: find the data folder by CKPT_SOCKET"
+lacks out "fit"
+under CKPT_SOCKET="$dir/nobody" run 2 node-check --time 8 --memory 4M --history "$dir/own" --json
 silent err
 says out '"name": "memory-copy"'
 json_of_disk='d = [r for r in json.load(open(sys.argv[1]))["results"] if r["name"] == "disk-write"]
@@ -100,9 +103,10 @@ grep -q '^{"node":"70"' "$dir/long" || fail "the newer half is gone"
 grep -qv '^{"' "$dir/long" && fail "half a line is left"
 [ ! -e "$dir/long.new" ] || fail "the new history is left beside the old one"
 
-# No disk to measure is no fault.
+# No disk to measure is no fault, and is said.
 run 0 node-check --time 8 --memory 4M --data "$dir/nothing" --history "$dir/new"
 says out "skipped"
+grep -q "^node-check: fit; not checked: .*disk-write" "$dir/out" || fail "it is not said that the disk was not checked"
 
 # GPUs, played by a stand-in: well, and sick in each way.
 export CKPT_LIBCUDA="$build/.libs/libfakegpu.so"
