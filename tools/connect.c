@@ -43,6 +43,7 @@ struct connection {
 	uint64_t next_id;
 	bool heard; /* an answer has come */
 	bool told;  /* that none comes */
+	bool hangs; /* none came in time */
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
 };
 
@@ -172,7 +173,8 @@ static int wait_for(struct connection *c, int64_t deadline_ms, bool quiet, struc
 	r = poll_until(c, deadline_ms);
 	if (r < 0)
 		return err_code(e, r, "wait for ckptd at '%s'", c->path);
-	return r == 0 ? does_not_answer(c->path, e) : 0;
+	c->hangs = r == 0;
+	return c->hangs ? does_not_answer(c->path, e) : 0;
 }
 
 /* The reply to the request sent last; *ret_fd is the caller's to close, or -1. */
@@ -378,7 +380,7 @@ static int connect_once(const char *socket, struct connection **ret, bool *ret_r
 		strcpy(c->path, path); /* it fitted an address */
 		r = say_hello(c, e);
 	}
-	*ret_refused = r == CKPT_EUNAVAILABLE && c->fd >= 0 && !c->heard;
+	*ret_refused = r == CKPT_EUNAVAILABLE && c->fd >= 0 && !c->heard && !c->hangs;
 	if (r < 0) {
 		connection_close(c);
 		return r;

@@ -8,6 +8,18 @@ sock=$dir/sock
 fake=
 mkfifo "$dir/alive"
 
+# One that hangs for good: how that ends is looked at when all else is done.
+mkfifo "$dir/hung.alive"
+"$build/tools/test_fake_ckptd" "$dir/hung" "$dir/status.json" <"$dir/hung.alive" >/dev/null &
+hung=$!
+trap 'kill -KILL $hung; rm -rf "$dir"' EXIT
+exec 8>"$dir/hung.alive"
+while ! [ -S "$dir/hung" ]; do kill -0 $hung || exit 99; sleep 0.05; done
+sleep 0.1 # it listens
+kill -STOP $hung
+timeout 60 "$build/ckptctl" status --socket "$dir/hung" >"$dir/hung.out" 2>"$dir/hung.err" &
+asks=$!
+
 # start_fake [MODE]: serves $dir/status.json on $sock until stop_fake.
 start_fake () {
 	"$build/tools/test_fake_ckptd" "$sock" "$dir/status.json" "$@" <"$dir/alive" >"$dir/asked" &
@@ -317,4 +329,14 @@ start_fake
 run 2 status --socket "$sock"
 says err "no JSON document"
 stop_fake
+
+# ---- One that hangs
+
+wait $asks
+got=$?
+[ $got = 2 ] || fail "a ckptd that hangs: exit status $got instead of 2"
+cp "$dir/hung.err" "$dir/err"
+[ "$(grep -c "has not answered for 3 s and is waited for: its process $hung is in state T (stopped)" "$dir/err")" = 1 ] ||
+	fail "it is not said once that it hangs: $(cat "$dir/err")"
+says err "ckptd at '$dir/hung' does not answer"
 ending 104
