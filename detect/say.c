@@ -145,6 +145,29 @@ static void explain_rank(const struct detector *d, const struct rank *r, struct 
 	}
 }
 
+#define MISSING_NAMED 8u
+
+static void explain_missing(const struct detector *d, const struct job *j, uint32_t missing,
+			    struct explain *e)
+{
+	char text[MISSING_NAMED * 40] = "";
+	uint32_t n = 0;
+
+	for (uint32_t rank = 0; rank < j->world && n < MISSING_NAMED; rank++) {
+		const struct rank *r = known_rank(d, j->number, rank);
+		size_t len = strlen(text);
+
+		if (r && r->expected && !r->ended)
+			continue;
+		snprintf(text + len, sizeof(text) - len, "%srank %u %s", n++ ? ", " : "", rank,
+			 r ? "has ended" : "has not come");
+	}
+	if (n < missing)
+		explain_line(e, "missing: %s, and %u more", text, missing - n);
+	else if (n)
+		explain_line(e, "missing: %s", text);
+}
+
 static void explain_job(const struct detector *d, const struct job *j, struct explain *e)
 {
 	uint32_t there = 0;
@@ -155,6 +178,8 @@ static void explain_job(const struct detector *d, const struct job *j, struct ex
 	each_rank(r, j) there += r->expected && !r->ended;
 	explain_line(e, "epoch %llu is %s, %u of %u ranks take part", (unsigned long long)j->epoch,
 		     j->on ? "on" : "over", there, j->world);
+	if (j->on && there < j->world)
+		explain_missing(d, j, j->world - there, e);
 	if (j->step_ns)
 		explain_line(e, "furthest step: %llu, first finished %.1f s ago",
 			     (unsigned long long)j->step, ago(d, j->step_ns));

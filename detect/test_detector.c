@@ -842,7 +842,15 @@ static void test_words(void **state)
 		detector_explain(b.d, &s, gather, text);
 		test_says(text, there ? "epoch 1 is on, 1 of 2 ranks take part"
 				      : "epoch 1 is on, 0 of 2 ranks take part");
+		test_says(text, there ? "missing: rank 1 has ended\n"
+				      : "missing: rank 0 has ended, rank 1 has ended\n");
 	}
+	run(&b, 6 * SEC, true, 2, 12);
+	member(&b, 6 * SEC, 3);
+	text[0] = 0;
+	detector_explain(b.d, &s, gather, text);
+	test_says(text, "missing: rank 2 has not come, rank 4 has not come, ");
+	test_says(text, ", rank 10 has not come, and 1 more\n");
 	detector_free(b.d);
 }
 
