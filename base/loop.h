@@ -51,7 +51,8 @@ struct loop_ops {
 	/* Arming again moves the timer. */
 	void (*timer_arm)(struct loop *, struct timer *, uint64_t deadline_ns);
 	void (*timer_disarm)(struct loop *, struct timer *); /* idempotent */
-	void (*post)(struct loop *, struct task *); /* one that is posted is not posted again */
+	/* After task_init(). One that is posted is not posted again. */
+	void (*post)(struct loop *, struct task *);
 	/* Removes a posted task that has not run; idempotent after task_init(). The owner unposts a
 	 * task before freeing it: its neighbours in the list point to it. */
 	void (*unpost)(struct loop *, struct task *);

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fair.h"
 #include "ckptd/loop_epoll.h"
 #include "tests/lib/clocks.h"
 #include "tests/lib/test.h"
@@ -131,8 +132,9 @@ static void job_run(struct task *t)
 static void test_post_runs_in_the_next_turn(void **state)
 {
 	struct loop *l = *state;
-	struct job j = { .task.run = job_run, .loop = l, .left = 2 };
+	struct job j = { .loop = l, .left = 2 };
 
+	task_init(&j.task, FAIR_NODE, job_run);
 	loop_post(l, &j.task);
 	assert_int_equal(j.ran, 0);
 	for (int i = 1; i <= 3; i++) {
@@ -146,9 +148,9 @@ static void test_post_runs_in_the_next_turn(void **state)
 static void test_unpost_takes_it_back(void **state)
 {
 	struct loop *l = *state;
-	struct job j = { .task.run = job_run, .loop = l };
+	struct job j = { .loop = l };
 
-	list_init(&j.task.link);
+	task_init(&j.task, FAIR_NODE, job_run);
 	loop_unpost(l, &j.task);
 	loop_post(l, &j.task);
 	loop_unpost(l, &j.task);
@@ -200,7 +202,7 @@ static void test_posts_of_threads_all_arrive_in_order(void **state)
 		p[i] = (struct poster){ .loop = *state, .all = &all };
 		for (int k = 0; k < POSTS; k++) {
 			p[i].posts[k] = (struct counter){ .poster = &p[i], .number = k };
-			p[i].posts[k].task.run = count;
+			task_init(&p[i].posts[k].task, FAIR_NODE, count);
 		}
 		assert_int_equal(pthread_create(&thread[i], NULL, post_all, &p[i]), 0);
 	}
@@ -361,7 +363,9 @@ static void *sleep_then_stop(void *arg)
 static void test_idle_loop_makes_no_turns(void **state)
 {
 	struct loop *l = *state;
-	struct job j = { .task.run = stop_it, .loop = l };
+	struct job j = { .loop = l };
+
+	task_init(&j.task, FAIR_NODE, stop_it);
 	struct shot far = { .loop = l, .log = (char[2]){ 0 } };
 	pthread_t thread;
 	uint64_t before = loop_epoll_turns(l);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/fair.h"
 #include "tests/lib/test.h"
 #include "tests/sim/disk.h"
 #include "tests/sim/life.h"
@@ -106,7 +107,7 @@ static void clock_main(void *arg)
 	timer_init(&c->slow, slow_fires);
 	timer_init(&c->fast, fast_fires);
 	timer_init(&c->never, never_fires);
-	c->task.run = task_runs;
+	task_init(&c->task, FAIR_NODE, task_runs);
 	timer_arm(loop, &c->slow, 1 * SIM_MS);
 	timer_arm(loop, &c->slow, 9 * SIM_MS); /* moves it */
 	timer_arm(loop, &c->never, 6 * SIM_MS);
