@@ -818,7 +818,7 @@ static void log_forget(struct job *j)
 	}
 }
 
-/* Somebody took its folder away while it had snapshots in memory. */
+/* A job's folder was taken away while the job had snapshots in memory. */
 static void tell_dropped(struct node *n, const struct region *r)
 {
 	char hex[ID_TEXT_MAX], text[ERR_TEXT_MAX];
@@ -996,7 +996,7 @@ static int rewrite_member(struct ledger *l, struct member *m)
 			     m->blob_bytes, m->declared ? &m->declared->digest : NULL);
 }
 
-/* Ranks of the epoch that have left: who replaces one begins the next (I15). */
+/* Ranks of the epoch that have left: a process that replaces one begins the next epoch (I15). */
 static int rewrite_left(struct job *j, struct ledger *into)
 {
 	static const struct process_id none;

@@ -8,11 +8,11 @@
  * takes each element from one of the ranks, and nobody would notice. Layouts without such overlaps,
  * which are nearly all, are known by their digest after the first checkpoint and cost nothing.
  *
- * What differs is told, with tensor, region and ranks; nothing is judged and nothing is lost. Of
- * tensors that are unlike, which no load can give to all ranks, it is told once for a layout. A
- * checkpoint whose memory went before (adopted, or given up) is not looked at, nor is any during an
- * orderly stop, nor are layouts of more than SHARDS_MAX shards. Replicas are none of its business
- * (model/overlaps.h).
+ * What differs is told, with tensor, region and ranks; nothing is judged and nothing is lost.
+ * Tensors that are unlike, which no load can give to all ranks, are told once for a layout, and
+ * nothing of that layout is compared any more. A checkpoint whose memory went before (adopted, or
+ * given up) is not looked at, nor is any during an orderly stop, nor are layouts of more than
+ * SHARDS_MAX shards. Replicas are none of its business (model/overlaps.h).
  *
  * Threads: the loop's, but run(): tables and images stay for as long as checkpoint->works counts
  * it.

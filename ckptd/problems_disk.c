@@ -104,32 +104,29 @@ static void say_low(struct job *j, const struct room *room, uint64_t one, uint64
 		    uint64_t given)
 {
 	const char *data = j->node->options.data;
+	char text[ERR_TEXT_MAX];
 
 	if (room->bytes < one)
-		problem_found(
-			j,
-			&(struct problem_found){.problem = PROBLEM_DISK_LOW,
-						.level = 4,
-						.rank = PROBLEM_NO_RANK,
-						.step = PROBLEM_NO_STEP},
-			"its next save needs %llu MiB on disk, %llu MiB are left for it beside "
-			"%llu MiB that stay free (storage.disk_reserve): free space where "
-			"'%.120s' is",
-			(unsigned long long)div_up(one, MIB),
-			(unsigned long long)(room->bytes >> 20),
-			(unsigned long long)(room->reserve >> 20), data);
+		snprintf(text, sizeof(text),
+			 "its next save needs %llu MiB on disk, %llu MiB are left for it beside "
+			 "%llu MiB that stay free (storage.disk_reserve): free space where "
+			 "'%.120s' is",
+			 (unsigned long long)div_up(one, MIB),
+			 (unsigned long long)(room->bytes >> 20),
+			 (unsigned long long)(room->reserve >> 20), data);
 	else
-		problem_found(j,
-			      &(struct problem_found){.problem = PROBLEM_DISK_LOW,
-						      .level = 4,
-						      .rank = PROBLEM_NO_RANK,
-						      .step = PROBLEM_NO_STEP},
-			      "a launch of it would be refused: its checkpoints need %llu MiB more "
-			      "on disk, %llu MiB are left for them beside %llu MiB that stay free "
-			      "(storage.disk_reserve): free space where '%.120s' is",
-			      (unsigned long long)div_up(needed, MIB),
-			      (unsigned long long)(given >> 20),
-			      (unsigned long long)(room->reserve >> 20), data);
+		snprintf(text, sizeof(text),
+			 "a launch of it would be refused: its checkpoints need %llu MiB more on "
+			 "disk, %llu MiB are left for them beside %llu MiB that stay free "
+			 "(storage.disk_reserve): free space where '%.120s' is",
+			 (unsigned long long)div_up(needed, MIB), (unsigned long long)(given >> 20),
+			 (unsigned long long)(room->reserve >> 20), data);
+	problem_found(j,
+		      &(struct problem_found){.problem = PROBLEM_DISK_LOW,
+					      .level = 4,
+					      .rank = PROBLEM_NO_RANK,
+					      .step = PROBLEM_NO_STEP},
+		      "%s", text);
 }
 
 static void look_at_low(struct job *j, const struct room *room, uint64_t one)

@@ -214,10 +214,9 @@ static void test_all_that_is_lost_is_given_up(void **state)
 	assert_false(lost_stands(t));
 }
 
-/* One that was pinned is given up in two steps. */
-static void test_what_is_lost_and_pinned_is_given_up(void **state)
+/* The only step is pinned, and neither memory nor files have it after the next start. */
+static void lose_what_is_pinned(struct node_test *t)
 {
-	struct node_test *t = *state;
 	char command[512];
 
 	begin_two(t);
@@ -229,6 +228,11 @@ static void test_what_is_lost_and_pinned_is_given_up(void **state)
 	assert_int_equal(system(command), 0);
 	begin_node(t);
 	connect_rank(t, &t->a);
+}
+
+/* In two steps. */
+static void give_up_what_is_pinned(struct node_test *t)
+{
 	assert_true(lost_stands(t));
 	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 10), -EBUSY);
 	assert_non_null(strstr(t->a.text, "'ckptctl unpin job 10' first"));
@@ -239,29 +243,20 @@ static void test_what_is_lost_and_pinned_is_given_up(void **state)
 	assert_false(lost_stands(t));
 }
 
+static void test_what_is_lost_and_pinned_is_given_up(void **state)
+{
+	lose_what_is_pinned(*state);
+	give_up_what_is_pinned(*state);
+}
+
+/* The next epoch's record says that the step is lost. */
 static void test_lost_and_pinned_behind_an_epoch(void **state)
 {
 	struct node_test *t = *state;
-	char command[512];
 
-	begin_two(t);
-	assert_int_equal(save_rank(&t->a, 0, 10), 0);
-	save_until(&t->b, 1, 10, CKPT_DURABLE);
-	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__PIN, 10), 0);
-	end_node(t);
-	snprintf(command, sizeof(command), "rm -r %s/jobs/*/10.*", t->dir);
-	assert_int_equal(system(command), 0);
-	begin_node(t);
-	connect_rank(t, &t->a);
+	lose_what_is_pinned(t);
 	assert_int_equal(open_rank(&t->a, 0, 2, "run2"), 0);
-	assert_true(lost_stands(t));
-	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 10), -EBUSY);
-	assert_non_null(strstr(t->a.text, "'ckptctl unpin job 10' first"));
-	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__UNPIN, 10), 0);
-	assert_int_equal(hand_admin(&t->a, "job", CKPT__ADMIN__VERB__REMOVE, 10), 0);
-	for (int i = 0; i < 50; i++)
-		host_turn(&t->host);
-	assert_false(lost_stands(t));
+	give_up_what_is_pinned(t);
 }
 
 /* Its COMMIT is there again after a start, the same as it was, and its bytes are. */

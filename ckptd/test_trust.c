@@ -845,12 +845,9 @@ static void test_the_newest_verified_stays(void **state)
 	assert_int_equal(count_files(t, "jobs/*/*/COMMIT"), 1);
 }
 
-/* A Prepare waits for the room of a checkpoint that gives way to it, but not for a log that cannot
- * be written, without which that does not go. */
-static void test_no_room_without_the_log(void **state)
+/* A launch whose Prepare finds no room, but that of step 10, which gives way to it. */
+static void relaunch_without_room(struct node_test *t)
 {
-	struct node_test *t = *state;
-
 	t->o.recheck_rate = FAST;
 	t->o.healthy_steps = 1000;
 	t->o.keep_verified = true;
@@ -863,10 +860,19 @@ static void test_no_room_without_the_log(void **state)
 	leave(&t->a);
 	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 40);
 	declare_rank(&t->a, 0, 1);
-	/* The launch's own records are written: it is the Prepare's that finds the log down. */
+	/* The launch's own records are written: the next ones are the Prepare's. */
 	for (int i = 0; i < 50 || job_has_appends(the_job(t)) || the_job(t)->retaining; i++)
 		host_turn(&t->host);
 	pretended_room = 0;
+}
+
+/* A Prepare waits for the room of a checkpoint that gives way to it, but not for a log that cannot
+ * be written, without which that does not go. */
+static void test_no_room_without_the_log(void **state)
+{
+	struct node_test *t = *state;
+
+	relaunch_without_room(t);
 	log_error = -EIO;
 	assert_int_equal(hand_prepare(&t->a), CKPT_ENOSPACE);
 	assert_true(the_job(t)->retaining); /* its record waits for the log */
@@ -886,21 +892,7 @@ static void test_leaves_while_room_is_made(void **state)
 	Ckpt__Bye bye = CKPT__BYE__INIT;
 	uint64_t end = 0;
 
-	t->o.recheck_rate = FAST;
-	t->o.healthy_steps = 1000;
-	t->o.keep_verified = true;
-	t->o.retention.keep_last = 1;
-	begin_one(t);
-	save_until(&t->a, 0, 10, CKPT_DURABLE);
-	turn_until_told(t, "step 10 is complete");
-	for (uint64_t step = 20; step <= 40; step += 10)
-		save_until(&t->a, 0, step, CKPT_DURABLE);
-	leave(&t->a);
-	assert_int_equal(join(t, &t->a, 0, 1, "run2"), 40);
-	declare_rank(&t->a, 0, 1);
-	for (int i = 0; i < 50 || job_has_appends(the_job(t)) || the_job(t)->retaining; i++)
-		host_turn(&t->host);
-	pretended_room = 0;
+	relaunch_without_room(t);
 	atomic_store(&log_sync_waits, true);
 	assert_int_equal(hand_send_prepare_early(&t->a), 0);
 	while (list_empty(&the_job(t)->room_waits) && turn_on(t, &end))
@@ -919,6 +911,10 @@ static void test_leaves_while_room_is_made(void **state)
 	for (int i = 0; i < 200; i++)
 		host_turn(&t->host);
 	pretended_room = UINT64_MAX;
+	leave(&t->a);
+	assert_int_equal(join(t, &t->a, 0, 1, "run3"), 40);
+	declare_and_prepare(&t->a, 0, 1);
+	save_until(&t->a, 0, 50, CKPT_DURABLE);
 }
 
 /* What is saved while an alarm stands does not push away what was saved before it. */
