@@ -362,20 +362,13 @@ static int find_folder(const struct verb *v, struct ctl *c, char folder[PATH_MAX
 	return 0;
 }
 
-/* Whether the first word behind the verb is a JOB: not a file, which may have slashes, too. */
-static bool begins_with_job(const struct verb *v)
-{
-	return strncmp(v->arguments, "JOB", 3) == 0 || strncmp(v->arguments, "[JOB", 4) == 0 ||
-	       v->run == verb_why || v->run == verb_clear;
-}
-
 static int run(const struct verb *v, struct ctl *c)
 {
 	char folder[PATH_MAX], job[JOB_TEXT_MAX];
 	struct err e = { 0 };
 	int r = find_folder(v, c, folder, &e);
 
-	if (c->n_args > 0 && begins_with_job(v))
+	if (c->n_args > 0 && (v->options & VERB_TAKES_JOB))
 		c->args[0] = (char *)job_name_by_uid(job, c->args[0]);
 	if (r == 0)
 		r = v->run(c, &e);

@@ -61,7 +61,8 @@ extern const struct option_entry option_table[OPTIONS];
 
 /* Among the options of a verb: with --socket, it uses the files of that ckptd's data folder. */
 #define VERB_USES_FILES (1ull << 63)
-_Static_assert(OPTIONS <= 63, "a set of options is a 64-bit word with one bit of its own");
+#define VERB_TAKES_JOB  (1ull << 62) /* its first argument names a job: no file with slashes */
+_Static_assert(OPTIONS <= 62, "a set of options is a 64-bit word with two bits of its own");
 
 struct verb {
 	const char *name;
